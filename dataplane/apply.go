@@ -5,11 +5,12 @@ import (
 	"errors"
 	"slices"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// apply makes the kernel hold the state. Where the last observation is Unread, the kernel may hold
-// more than that afterwards.
+// apply makes the kernel hold the state. If the last observation is Unread, the kernel may still
+// hold more than that.
 func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	p, err := e.compare(ctx, s, true)
 	if err != nil {
@@ -17,16 +18,16 @@ func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	}
 	r := &Result{
 		Backend: e.backend.Name(), State: s, Changes: p.changes, Refused: p.refused,
-		Conflicts: p.conflicts(), Observed: p.observed, accepted: p.state,
-		begun: e.resolved != nil && !e.torn,
+		Conflicts: p.conflicts(), Observed: p.observed, Accepted: p.state,
+		begun: e.resolved != nil,
 	}
 	e.count(r)
 	return r, e.commit(ctx, r, p.changes)
 }
 
-// count tells what is wanted anew from what others did to the kernel since the last apply. The
-// first apply takes what the kernel holds for what was wanted until then, and one after a commit
-// that failed cannot tell its own from what others did.
+// count tells new changes of the wanted state from repairs of what others did since the last apply.
+// On the first apply, and after a failed commit, nothing tells them apart: everything counts as
+// ours.
 func (e *Engine) count(r *Result) {
 	if !r.begun || e.kernel == e.resolved {
 		r.Counts = r.Changes.Counts()
@@ -37,8 +38,8 @@ func (e *Engine) count(r *Result) {
 	r.Counts = servicemodel.Diff(e.resolved, r.Changes.New.Arrange(e.resolved)).Counts()
 }
 
-// applyRest reads what an observation with a hint has left unread, and removes it. The kernel holds
-// the state by then.
+// applyRest reads and removes the objects that an observation with a hint left unread. The kernel
+// must already hold the state.
 func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	e.phase.enter(PhaseObserve)
 	if err := e.observe(ctx, nil); err != nil {
@@ -50,33 +51,50 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 		return err
 	}
 	if r.Rest = c; r.begun {
-		r.Repaired = r.Repaired.Plus(c.Counts())
+		r.Repaired = sum(r.Repaired, c.Counts())
 	} else {
-		r.Counts = r.Counts.Plus(c.Counts())
+		r.Counts = sum(r.Counts, c.Counts())
 	}
 	return nil
 }
 
-// commit writes the changes, repairs what the last observation reported as drift, and notes what
-// the kernel holds then.
+// commit writes the changes, repairs the drift of the last observation, and records what the kernel
+// then holds.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
+	todo := !c.Empty() || len(c.Health) > 0 || len(e.drift) > 0
+	if todo {
+		if err := e.approve(ctx, r, c); err != nil {
+			return err
+		}
+	}
 	e.phase.enter(PhaseCommit)
-	if !c.Empty() || len(e.drift) > 0 {
+	if todo {
 		e.logPlan(ctx, c)
 		stats, err := e.backend.Commit(ctx, c)
 		if err != nil {
-			e.known, e.torn = false, e.torn || !errors.Is(err, ErrConflict)
+			e.failedCommit(err)
 			return err
 		}
 		r.Stats = r.Stats.Plus(stats)
 	}
 	r.Drift = append(r.Drift, e.drift...)
-	e.resolved, e.kernel, e.drift, e.torn = c.New, c.New, nil, false
-	e.changed(r.accepted, c)
+	e.resolved, e.kernel, e.drift = c.New, c.New, nil
+	e.changed(r.Accepted, c)
+	if e.cfg.KeepRefused {
+		e.served = r.Accepted
+	}
 	return nil
 }
 
-// proposal is a state as far as it is accepted, and what changes in the kernel for it.
+// failedCommit records that the kernel's contents are unknown after a failed commit. Unless it
+// failed because of another writer, the kernel may hold a part of the commit.
+func (h *held) failedCommit(err error) {
+	if h.kernel = nil; !errors.Is(err, ErrConflict) {
+		h.resolved = nil
+	}
+}
+
+// proposal is the accepted part of a state, with the changes in the kernel that lead to it.
 type proposal struct {
 	draft
 	changes  *servicemodel.ChangeSet
@@ -87,15 +105,16 @@ func (p *proposal) conflicts() []servicemodel.Conflict {
 	return slices.Collect(p.changes.New.Conflicts())
 }
 
-// compare resolves a state and compares it with what the kernel holds. With hint, a reading of the
-// kernel may be confined to what is wanted.
+// compare resolves a state and compares it with what the kernel holds. With hint set, a reading of
+// the kernel may be confined to the wanted objects.
 func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*proposal, error) {
 	e.phase.enter(PhaseResolve)
 	s, err := e.completed(ctx, s)
 	if err != nil {
 		return nil, err
 	}
-	p := &proposal{draft: draft{state: s, strict: e.strict}}
+	p := &proposal{draft: newDraft(s, &e.cfg)}
+	p.before = e.served
 	t, err := p.resolve(e.resolved)
 	if err != nil {
 		return nil, err
@@ -110,26 +129,40 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	}
 	e.phase.enter(PhaseCheck)
 	t = e.arranged(t)
-	p.changes = servicemodel.Diff(e.kernel, t)
+	p.changes = e.difference(t)
 	accepted, err := e.accepted(p, t)
 	if err != nil {
 		return nil, err
 	}
 	if accepted != t {
-		p.changes = servicemodel.Diff(e.kernel, e.arranged(accepted))
+		p.changes = e.difference(e.arranged(accepted))
 	}
 	return p, nil
 }
 
+// difference returns the changes that lead to t. If only pools are missing for which the kernel has
+// no place, it returns no changes. Otherwise it includes these pools: a stored change set must
+// begin from what another process can read.
+func (e *Engine) difference(t *servicemodel.Table) *servicemodel.ChangeSet {
+	c := servicemodel.Diff(e.kernel, t)
+	if k := nocopy.Of(t).AssumedIn(e.kernel); k != e.kernel {
+		if assumed := servicemodel.Diff(k, t); assumed.Empty() {
+			return assumed
+		}
+	}
+	return c
+}
+
 // accepted returns t, the table of the proposal, without the services that the backend refuses. A
-// service that is left out may have kept another one from an address, so the backend checks again
-// what is new. Each round leaves out at least one service.
+// service that is left out may have taken an address from another one, so the backend must check
+// the new changes again. Each round leaves out at least one service.
 func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Table, error) {
 	for c := p.changes; ; {
 		err := e.backend.Check(c)
 		if err == nil {
 			return t, nil
 		}
+		kept := p.kept()
 		if err := p.leaveOut(err); err != nil {
 			return nil, err
 		}
@@ -137,12 +170,17 @@ func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Tab
 		if err != nil {
 			return nil, err
 		}
-		c, t = servicemodel.Diff(t, next).From(e.kernel), next
+		if c = nocopy.Of(e.kernel).Changes(servicemodel.Diff(t, next)); p.kept() > kept {
+			// The backend may refuse a service's previous definition for the same reason, although
+			// the kernel does not change for it.
+			c = servicemodel.Diff(e.kernel, next)
+		}
+		t = next
 	}
 }
 
-// arranged returns t with endpoints in the slots that they have in the kernel. They are there
-// already unless the kernel was read since the last apply.
+// arranged returns t with endpoints in the slots that they have in the kernel. They differ only if
+// the kernel was read since the last apply.
 func (e *Engine) arranged(t *servicemodel.Table) *servicemodel.Table {
 	if e.kernel == e.resolved {
 		return t

@@ -8,95 +8,133 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Backend keeps the services of one instance in one kernel mechanism of one network namespace. It
-// translates; everything that can be decided without the kernel was decided in the table.
+// Backend keeps the services of one instance in one kernel mechanism of one network namespace. A
+// backend translates: the table already contains all decisions that need no kernel.
 //
-// An [Engine] calls the methods of a Backend one at a time.
+// An [Engine] calls the methods of a Backend one at a time, except those of [Watcher] and
+// [Witness].
+//
+// A Backend may have further interfaces, and an engine uses those it finds. [Settler] does work
+// that commits leave for later. [Locker] lets the writers of an instance take turns. [Watcher]
+// follows what the services depend on. [Witness] names programs that undo repairs. [PartReader]
+// reads the part of one owner. [Partial] says that a reading may lack pools. If a Backend wraps
+// another one, its method Unwrap() Backend must return that one; otherwise the engine does not find
+// the inner one's interfaces.
 type Backend interface {
-	// Name is the backend's name: "nftables", "iptables" or "ipvs".
+	// Name is the backend's name: "nftables", "iptables", "ipvs", "memory", or that of a backend
+	// from elsewhere.
 	Name() string
 
-	// Check reports what of the change set this backend cannot express, or cannot write since
-	// something foreign is in the way, as *[UnsupportedError] and *[CollisionError] values joined,
-	// each with the service that it is about. It looks at what changes only, may know what was
-	// observed, and touches nothing. What it does not report, Plan and Commit do not refuse.
+	// Check reports the changes that this backend cannot express, or cannot write because a foreign
+	// object is in the way. It joins an *[UnsupportedError] or *[CollisionError] for each, with the
+	// service concerned. Check looks only at the changes, may use the last observation, and changes
+	// nothing. Plan and Commit refuse nothing that Check accepted.
 	Check(c *servicemodel.ChangeSet) error
 
-	// Observe reads what the kernel holds for this instance. want is a table that the caller
-	// expects there or is about to make of it, nil if there is none: a hint with which a backend
-	// may read faster, by asking for what is in it. What is in the observation does not depend on
-	// it, except that an observation with a hint may be [Observation.Unread].
+	// Observe reads what the kernel holds for this instance. want is a hint, or nil: a table that
+	// the caller expects in the kernel or is about to write. With it a backend may read faster, by
+	// asking for the objects of want. The hint does not change the result, except that an
+	// observation with a hint may be [Observation.Unread]. The observation lacks pools for which
+	// the kernel has no place now, but has the frontends that balance over them. The engine then
+	// assumes that these pools are as wanted.
 	//
-	// An error that wraps [ErrConflict] says that others were in the way. What was known before is
-	// then still what Commit begins from, unless Integrity says Broken.
+	// An error that wraps [ErrConflict] says that other writers interrupted the reading. Commit may
+	// then still begin from the previous observation, unless Integrity returns Broken.
 	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
-	// Integrity reports whether the kernel still holds what the last Observe or Commit left there,
-	// in time that does not grow with the number of services. A neighbour that commits, and changes
-	// nothing of ours, never causes Broken, nor an error.
+	// Integrity reports whether the kernel still holds what the last Observe or Commit left there.
+	// Its time does not grow with the number of services. A neighbour that commits without changing
+	// our objects never causes Broken or an error.
 	Integrity(ctx context.Context) (Integrity, error)
 
-	// Plan renders what Commit would send, without sending it.
+	// Plan renders what Commit would send, and sends nothing.
 	Plan(c *servicemodel.ChangeSet) (Plan, error)
 
-	// Commit writes the change set, whose Old equals the table of the last observation or commit,
-	// and repairs what the last observation reported as drift. With one kernel transaction either
-	// all of it takes effect or none; a backend that needs several says so in its documentation.
-	// Commit returns once the kernel has the change set, and fails only if the kernel may not have
-	// it: later work that can fail, such as forgetting clients, is left to [Settler].
+	// Commit writes the change set, and repairs the drift of the last observation. The change set's
+	// Old must equal the table of the last observation or commit. Commit uses one kernel
+	// transaction: either all of it takes effect or none. A backend that needs several transactions
+	// documents that. Commit returns once the kernel has the change set. It fails only if the
+	// kernel may not have it. Later work that can fail, such as forgetting clients, belongs to
+	// [Settler].
 	//
-	// An error that wraps [ErrConflict] says that another writer of the instance, or somebody by
-	// hand, changed what the change set begins from, or that something foreign appeared since Check
-	// where something of the change set must be. A neighbour's commit alone is no conflict. After
-	// any error the kernel must be observed again before the next Commit.
+	// An error that wraps [ErrConflict] has one of two reasons. Another writer of the instance, or
+	// a person, changed what the change set begins from. Or a foreign object appeared, after Check,
+	// where one of ours must be. A neighbour's commit alone is no conflict. After any error the
+	// kernel must be observed before the next Commit.
 	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
 
-	// Cleanup removes every trace of the instance from the kernel. Nothing there is not an error.
+	// Cleanup removes every trace of the instance from the kernel. If nothing is there, that is no
+	// error.
 	Cleanup(ctx context.Context) (Stats, error)
 
-	// Close releases sockets. It leaves the kernel as it is.
+	// Close releases sockets. It leaves the kernel as it is. Later calls fail with [ErrClosed],
+	// except Close itself, which returns nil.
 	Close() error
+}
+
+// as returns the first T among b and the backends that it wraps.
+func as[T any](b Backend) (t T, ok bool) {
+	for b != nil {
+		if t, ok = b.(T); ok {
+			return t, true
+		}
+		w, wraps := b.(interface{ Unwrap() Backend })
+		if !wraps {
+			break
+		}
+		b = w.Unwrap()
+	}
+	return t, false
 }
 
 // Observation is what a backend found in the kernel.
 type Observation struct {
-	// Table holds the objects that are whole. An instance that was never applied has an empty
-	// table.
+	// Table holds the complete objects. It is empty for an instance that was never applied.
 	Table *servicemodel.Table `json:"table"`
-	// Drift describes, one line each, what is there but does not belong, or is there in part only.
-	// The next commit puts it right, also if its change set is empty.
+	// Drift describes, one line each, objects that do not belong in the instance or are incomplete.
+	// The next commit repairs them, even if its change set is empty.
 	Drift []string `json:"drift,omitempty"`
-	// Unread says that the kernel holds more, which belongs to nothing in Table or in want. Only an
-	// observation without a hint finds it.
+	// Unread says that the kernel holds more objects, which belong neither to Table nor to want.
+	// Only an observation without a hint finds them.
 	Unread bool `json:"unread,omitzero"`
-	// OtherLayout says that at least part of the drift was made by another version of kernlb, and
-	// not read: nothing tells what services it stands for.
+	// OtherLayout says that another version of kernlb made at least part of the drift. The backend
+	// did not read that part, so its services are unknown.
 	OtherLayout bool `json:"otherLayout,omitzero"`
+	// Alone says that only the owners of [PartReader.ObserveParts] hold anything.
+	Alone bool `json:"alone,omitzero"`
 }
 
-// Locker is a [Backend] whose writers of one instance can take turns, in this process and in
-// others. That is a matter of fairness only: commits are right without it, but a writer that reads
-// for long would conflict again and again with one that writes often.
+// Locker is a [Backend] whose writers of one instance can take turns, in this process and in other
+// processes. Turns are only for fairness. Commits are right without them, but without them a writer
+// with long readings could conflict again and again with one that writes often.
 type Locker interface {
-	// Lock waits for the caller's turn, at most for a time that the backend bounds, and returns the
-	// function that ends the turn. After that time it returns without the turn, since the writer
-	// that has it may be stuck. The error is that of the context.
+	// Lock waits for the caller's turn and returns the function that ends the turn. The backend
+	// bounds the wait. After that time Lock returns without the turn, because the writer that holds
+	// it may be stuck. The error is that of the context, or [ErrClosed].
 	Lock(ctx context.Context) (unlock func(), err error)
 }
 
-// Integrity says what became of the kernel's state since it was last read or written, as far as
-// that shows without reading all of it.
+// Partial is a [Backend] whose kernel may have no place for a pool, so a reading may lack it.
+// [Engine.Plan] then reads the kernel, because its changes must begin from what any process can
+// read.
+type Partial interface {
+	// Partial does nothing.
+	Partial()
+}
+
+// Integrity says what happened to the kernel's state since the last reading or commit, as far as
+// that shows without a full reading.
 type Integrity int
 
 const (
-	// Intact means that nothing of ours was changed by anybody but this backend.
+	// Intact means that only this backend has changed our objects.
 	Intact Integrity = iota
-	// Touched means that somebody committed, that no other writer of the instance did, and that our
-	// skeleton is in place. An element may have been changed by hand. The engine remembers that,
-	// and reads when its ration allows: a backend says it once.
+	// Touched means that another program committed, but no other writer of the instance, and that
+	// our skeleton is in place. A person may have changed an element. The engine remembers this and
+	// reads when its ration allows. A backend may report it once or repeatedly.
 	Touched
-	// Broken means that at least part of ours is gone or replaced, or that another writer of the
-	// instance committed. It is reason to read at once.
+	// Broken means that at least part of our objects is gone or replaced, or that another writer of
+	// the instance committed. The engine reads at once.
 	Broken
 )
 
@@ -112,7 +150,7 @@ type Plan interface {
 type Stats struct {
 	Messages int // netlink messages sent, without batch begin and end
 	Bytes    int // bytes sent
-	// set elements, rules or destinations that were added, changed or deleted one by one
+	// set elements, rules or destinations that were added, changed or deleted individually
 	Elements int
 	Duration time.Duration // from the first byte encoded to the kernel's last answer
 }
@@ -123,7 +161,7 @@ func (s Stats) String() string {
 		s.Duration.Round(time.Microsecond))
 }
 
-// Plus returns what two commits cost in all. The duration is that of s.
+// Plus returns the total cost of two commits. The duration is that of s.
 func (s Stats) Plus(o Stats) Stats {
 	s.Messages += o.Messages
 	s.Bytes += o.Bytes

@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"time"
@@ -9,33 +10,38 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// ApplyChanges applies a change set that was made by [Engine.Plan], written as JSON, and read from
-// there: perhaps on another machine, after somebody reviewed it. It applies just that or nothing:
-// the error is servicemodel.ErrOtherTable if the kernel does not hold what it begins from, and
-// another one if it was edited.
+// ApplyChanges applies a change set that [Engine.Plan] made and that was stored as JSON, perhaps on
+// another machine and after a review. It applies exactly these changes or nothing. The error is
+// servicemodel.ErrOtherTable if the kernel does not hold the table that the changes begin from, and
+// another one if the change set was edited.
 //
-// An engine does not know the state that the changes were made of. So it cannot tell stale flows,
-// which stay; nothing is wanted any more until the next Set or Apply, as after [Engine.Cleanup].
+// The engine does not know the state that the changes were made of, so it cannot find stale flows,
+// and these stay. Once the kernel has the changes, no state is wanted until the next Set or Apply,
+// as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was.
 func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
+	if c == nil {
+		return nil, errors.New("apply changes: there are none")
+	}
 	if err := e.take(ctx); err != nil {
 		return nil, fmt.Errorf("apply changes: %w", err)
 	}
 	defer e.give()
 	start := time.Now()
-	rev := e.progress.ask(servicemodel.State{}, false)
-	e.phase.begin(PhaseLock)
+	e.phase.begin(ctx, "apply changes", PhaseLock)
 	r, err := e.applyChanges(ctx, c)
-	e.held, e.notified, e.applied = newHeld(e.backend), nil, false
 	if err != nil {
-		return nil, e.applyFailed(ctx, "apply changes", rev, err)
+		e.progress.update(func(s *Status) { s.Totals.Failures++ })
+		return nil, e.failed(ctx, "apply changes", 0, err)
 	}
+	e.held, e.notified = newHeld(e.backend), nil
+	r.Revision = e.progress.ask(servicemodel.State{}, false)
 	e.phase.enter(PhaseSettle)
-	r.Revision, r.Phases, r.Duration = rev, e.phase.elapsed, time.Since(start)
+	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
 	e.succeeded(ctx, r)
 	return r, nil
 }
 
-// applyChanges reads the kernel and commits c to it, while other writers of the instance wait.
+// applyChanges reads the kernel and commits c, while other writers of the instance wait.
 func (e *Engine) applyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
 	unlock, err := lock(ctx, e.backend)
 	if err != nil {
@@ -49,7 +55,7 @@ func (e *Engine) applyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 			return err
 		}
 		e.phase.enter(PhaseCheck)
-		on, err := c.On(e.kernel)
+		on, err := c.On(e.read)
 		if err != nil {
 			return err
 		}
@@ -58,12 +64,17 @@ func (e *Engine) applyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 		}
 		r = &Result{Backend: e.backend.Name(), Counts: on.Counts(), Changes: on, Observed: true,
 			Drift: slices.Clone(e.drift)}
-		if on.Empty() && len(e.drift) == 0 {
+		if on.Empty() && len(on.Health) == 0 && len(e.drift) == 0 {
 			return nil
+		}
+		if err := e.approve(ctx, r, on); err != nil {
+			return err
 		}
 		e.phase.enter(PhaseCommit)
 		e.logPlan(ctx, on)
-		r.Stats, err = e.backend.Commit(ctx, on)
+		if r.Stats, err = e.backend.Commit(ctx, on); err != nil {
+			e.failedCommit(err)
+		}
 		return err
 	})
 	return r, err

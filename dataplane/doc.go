@@ -10,32 +10,32 @@
 //		fmt.Println(r) // a service that was left out, and why
 //	}
 //
-// The [Engine] drives the one pipeline of kernlb: it resolves a state, compares it with what the
-// kernel holds, and hands the difference to a [Backend], which writes it. It reads the kernel back
-// when it starts, when somebody else changed something, and after an error, so that what it
-// compares with is what is really there.
+// The [Engine] drives the pipeline of kernlb. It resolves a state, compares it with what the kernel
+// holds, and hands the difference to a [Backend], which writes it. The engine reads the kernel when
+// it starts, after another program changed something, and after an error, so that it always
+// compares with the kernel's true contents.
 //
-// One bad service does not hold back the others: a service that is invalid, that the backend cannot
-// express, or that collides with something foreign in the kernel is left out, and the [Result]
-// names it; see [Engine.Apply]. Nor does a neighbour that commits to the same kernel all the time;
-// see [Integrity]. Writers of one instance take turns where the backend is a [Locker].
+// One bad service does not hold back the others. A service that is invalid, that the backend cannot
+// express, or that collides with a foreign object in the kernel is left out, and the [Result] names
+// it; see [Engine.Apply]. A neighbour that commits to the same kernel all the time does not hold
+// back services either; see [Integrity]. Writers of one instance take turns if the backend is a
+// [Locker].
 //
-// There are two ways to use an engine, and they go together. [Engine.Apply] makes the kernel hold a
-// state and returns when it does. A program that runs for long calls [Engine.Run] in a goroutine
-// and [Engine.Set] whenever it wants something else; Set does not wait, and Run keeps the kernel as
-// the newest state says: it tries again what failed, and repairs what others change. Set, Apply and
-// [Engine.Cleanup] each take the place of all that was asked for before, so that no order of calls
-// brings back an older state. [Engine.Wait] waits for a state, [Engine.Status] says at any time
-// what is wanted, what is held, and what failed last, and observers ([Engine.Subscribe]) are told
-// of each [Event].
+// There are two ways to use an engine, and they can be combined. [Engine.Apply] makes the kernel
+// hold a state, and returns when it does. A program that runs for long calls [Engine.Run] in a
+// goroutine, and [Engine.Set] whenever it wants another state. Set does not wait. Run keeps the
+// kernel at the newest state: it retries after failures and repairs changes by others. Set, Apply
+// and [Engine.Cleanup] each replace all earlier requests, so no order of calls brings back an older
+// state. [Engine.Wait] waits for a state. [Engine.Status] says at any time what is wanted, what the
+// kernel holds, and what failed last. Observers ([Engine.Subscribe]) get each [Event].
 //
-// Some work is left to a later time: endpoints drain before they are removed, stale flows are
-// deleted. [Engine.Apply] does the work that is due, [Engine.Run] does the rest when it becomes
-// due, and programs without Run call [Engine.Settle] or [Engine.Finish]. A program stops by ending
-// the context of Run, which leaves the kernel as it is; one that wants everything done before calls
+// Some work is left for later: endpoints drain before they are removed, stale flows are deleted.
+// [Engine.Apply] does the work that is due, and [Engine.Run] does the rest when it becomes due.
+// Programs without Run call [Engine.Settle] or [Engine.Finish]. A program stops by ending the
+// context of Run, which leaves the kernel as it is. If all work must be done before, it calls
 // Finish first.
 //
-// Many programs can share one instance, each with services of owners of its own: see [Parts].
+// Many programs can share one instance, each with services of its own owners: see [Parts].
 //
 //	State ─resolve─► Table ─diff─► ChangeSet ─► Backend ─► kernel
 //	                   ▲                                     │

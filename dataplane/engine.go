@@ -2,142 +2,180 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Config tunes an [Engine]. A nil *Config is the zero Config.
 type Config struct {
-	// Strict refuses a state as a whole if one of its services is refused. By default that service
+	// Strict refuses a whole state if one of its services is refused. By default only that service
 	// is left out, and everything else is applied; see [Engine.Apply].
 	Strict bool
-	// Logger gets a record for each apply that changed something, for drift, for each service that
-	// is refused, and for what failed; at debug level also the plan of each commit, which costs as
-	// much as making it. docs/logs.md lists the records. Nil means silence.
+	// LeaveOutEndpoints leaves out only invalid endpoints, and serves the service's other
+	// endpoints. By default the whole service is left out. Result.Refused names both, see
+	// [Refusal.Endpoints].
+	LeaveOutEndpoints bool
+	// Approve is called before each commit of [Engine.Apply], [Engine.Run], [Engine.ApplyChanges]
+	// and [Engine.Switch], repairs included ([Preview.Repaired], [Preview.Drift]). If nothing
+	// differs, it is not called. If Approve returns an error, the kernel stays as it is, and the
+	// call fails with that error ([ErrNotApproved]). [Engine.Cleanup] and [Engine.Settle] do not
+	// call Approve. The engine and other writers of the instance wait for it, so it must return
+	// soon, and may call only those methods of the engine that an [Observer] may call. Each call
+	// costs a plan. Nil approves everything.
+	//
+	// After an error Run calls Approve again when a program sets another state, when the objects
+	// that Run watches change, when another program changes what the kernel holds, and otherwise
+	// after [RunOptions.RetryMax]. Until then [Status.Err] has the error, and [Status.PendingSince]
+	// is set if a new state waits. Each error is an event [Failed]. Changes of services by other
+	// programs are not repaired meanwhile.
+	Approve func(context.Context, *Preview) error
+	// Span is for tracing. It is called when a call of the engine begins, with the name "apply",
+	// "apply changes", "plan", "observe", "settle", "switch" or "cleanup". Within that call it is
+	// called for each [Phase] with the phase's name and the context that it returned for the call.
+	// The engine calls the returned function at the end, with the error, if any. Nil means no
+	// spans.
+	Span func(ctx context.Context, name string) (context.Context, func(error))
+	// KeepRefused serves a refused service by its last accepted definition, and by its present
+	// endpoints if they are valid. By default, and if there is no such definition, the service is
+	// left out. Result.Refused names it in either case ([Refusal.Kept]).
+	KeepRefused bool
+	// Accepted has the accepted definitions of an earlier process ([Result.Accepted]), which
+	// KeepRefused uses until this engine has accepted others. A restarted program that does not
+	// know them leaves refused services out.
+	Accepted servicemodel.State
+	// Logger gets a record for each apply that changed something, for drift, for each refused
+	// service, and for each failure. At debug level it also gets the plan of each commit, which
+	// costs as much as making the plan. docs/logs.md lists the records. Nil means no log.
 	Logger *slog.Logger
-	// Node completes the node of each state with what it leaves open. Nil means that states say
-	// all there is to say.
+	// Node fills in what states leave unset about their node. Nil means that states are complete.
 	Node NodeSource
-	// Flows is notified of each change and deletes the flows that the change leaves stale. Nil
-	// means that stale flows stay.
+	// Flows is notified of each change, and deletes the flows that the change leaves stale. If nil,
+	// stale flows stay.
 	Flows Flows
 }
 
-// Engine makes the kernel hold desired states, through one backend. Its methods may be called by
-// several goroutines at a time. Those that are given a context take turns, in the order in which
-// they were called, and return the context's error if it ends while they wait for theirs; the
-// others return at once.
+// Engine makes the kernel hold desired states, through one backend. Several goroutines may call its
+// methods at the same time. Methods with a context take turns in the order of the calls. If the
+// context ends before a method's turn, the method returns the context's error. The other methods
+// return at once.
 type Engine struct {
-	flows    Flows
-	node     NodeSource
-	log      *slog.Logger // nil means silence
-	strict   bool
-	switched chan struct{} // Run is told of another backend
+	cfg      Config
+	switched chan struct{} // tells Run that the backend has changed
 
 	progress  progress
 	observers observers
 
-	resync atomic.Bool // the kernel is to be read before anything else
-	turn   turn        // who has it has what follows
+	resync atomic.Bool // read the kernel before anything else
+	turn   turn        // its holder may use the fields below
 	held
 	phase stopwatch
-	// state is what was applied last, if anything was.
-	state   servicemodel.State
-	applied bool
-	// notified is the table that the flows were last notified of.
+	// notified is the table of the last notification of the flows.
 	notified *servicemodel.Table
 }
 
-// held is a backend and what is known of the kernel through it.
+// held is a backend, and the engine's knowledge of the kernel through it.
 type held struct {
 	backend Backend
-	// resolved is the table of the last state, from which the next is resolved.
+	// resolved is the table of the last state, from which the next one is resolved. It is nil after
+	// a commit that may have failed half way, because then nothing tells our changes from those of
+	// others.
 	resolved *servicemodel.Table
-	// kernel is the table that the kernel holds, and drift what it holds besides; valid if known.
-	// This is the one place that keeps the table: a backend keeps what a table does not say, such
-	// as handles, sizes of sets and versions.
+	// kernel is the table that the kernel holds, and drift describes what it holds besides. kernel
+	// is the same pointer as resolved if the two are equal. It is nil while the kernel's contents
+	// are unknown: before the first reading and after any failure. The next operation then reads
+	// the kernel, whether an apply or a check by Run. The table is kept only here. A backend keeps
+	// only what a table does not contain, such as handles, sizes of sets and versions.
 	kernel *servicemodel.Table
+	// read is the table of the last reading. It lacks pools for which the kernel has no place.
+	read   *servicemodel.Table
 	drift  []string
-	known  bool
-	unread bool // the kernel holds more that nobody wants
-	torn   bool // an apply failed half way: what the kernel holds may be what it left
-	// suspect says that somebody committed since the kernel was read, and readings how often it is
-	// read for that.
+	unread bool // the kernel holds more objects, which nobody wants
+	// suspect says that another program committed since the last reading, and readings rations the
+	// readings for that reason.
 	suspect  bool
-	readings ration.Ration
-	// refused are the services that the last apply left out, and conflicts what they claimed.
+	readings wait.Budget
+	// refused are the services that the last apply left out, and conflicts the claims that lost.
 	refused   []Refusal
 	conflicts []servicemodel.Conflict
+	// served is the last accepted state. It is kept only if refused services are kept.
+	served servicemodel.State
 }
 
-// newHeld returns what is known of the kernel before it was read.
-func newHeld(b Backend) held { return held{backend: b, readings: ration.New(readBurst, readShare)} }
+// newHeld returns the knowledge of the kernel before the first reading.
+func newHeld(b Backend) held {
+	return held{backend: b, readings: wait.NewBudget(readBurst, readShare)}
+}
 
-// New returns an engine on a backend. Closing the backend stays with the caller.
+// New returns an engine on a backend. The caller closes the backend. Without a backend, as in the
+// zero Engine, all methods with a context fail, except Wait and Finish.
 func New(b Backend, cfg *Config) *Engine {
+	if b == nil {
+		return &Engine{}
+	}
 	if cfg == nil {
 		cfg = &Config{}
 	}
 	e := &Engine{
-		held: newHeld(b), strict: cfg.Strict, flows: cfg.Flows, node: cfg.Node, log: cfg.Logger,
+		held: newHeld(b), cfg: *cfg, phase: stopwatch{spans: spans{start: cfg.Span}},
 		switched: make(chan struct{}, 1), turn: newTurn(),
 		progress: progress{wake: make(chan struct{}, 1), status: Status{Backend: b.Name()}},
 	}
+	e.served = cfg.Accepted
 	if cfg.Logger != nil {
 		e.Subscribe(logTo(cfg.Logger))
 	}
 	return e
 }
 
-// take waits for the turn, which give ends.
+// take waits for the turn. give ends it.
 func (e *Engine) take(ctx context.Context) error {
 	if err := e.turn.take(ctx); err != nil {
 		return err
 	}
 	if e.resync.Swap(false) {
-		e.known = false
+		e.kernel = nil
 	}
 	return nil
 }
 
-// give ends the turn, and tells what is known of the kernel now.
+// give ends the turn, and publishes what is known of the kernel.
 func (e *Engine) give() {
 	e.progress.update(func(s *Status) {
-		s.Backend, s.Held = e.backend.Name(), nil
-		if e.known {
-			s.Held = e.kernel
-		}
+		s.Backend, s.Held = e.backend.Name(), e.kernel
 	})
+	e.phase.spans.end()
 	e.turn.give()
 }
 
-// Apply makes the kernel hold exactly the state. It returns when the kernel has it. If nothing
-// differs, nothing is written. After an error the kernel holds what it held before, unless the
-// backend says otherwise; the next Apply starts from what is really there.
+// Apply makes the kernel hold exactly the state, and returns when it does. If nothing differs, it
+// writes nothing. After an error the kernel holds what it held before, unless the backend documents
+// otherwise. The next Apply starts from the kernel's true contents.
 //
-// A service that is invalid, that the backend cannot express, or that something foreign in the
-// kernel is in the way of, is refused: it is left out as a whole, with all its ports and addresses,
-// and [Result.Refused] says why. Everything else is applied. So what the kernel holds depends on
-// the state alone, and is the same after a restart. (To leave such a service as it was would send
-// connections to endpoints that nobody updates, whose addresses may belong to somebody else by
-// now.) Each apply begins with the whole state again, so a service comes in by itself as soon as it
-// can.
+// A service is refused if it is invalid, if the backend cannot express it, or if a foreign object
+// in the kernel is in its way. By default a refused service is left out as a whole, with all its
+// ports and addresses, and [Result.Refused] says why. Everything else is applied. So the kernel's
+// contents depend only on the state, and are the same after a restart. [Config.KeepRefused] serves
+// a refused service by its last accepted definition instead, so the contents depend on earlier
+// states, too. Each apply begins with the whole state again, so a service comes in by itself as
+// soon as it can.
 //
-// What is wrong with the node, or with any service if [Config.Strict] is set, refuses the state:
-// the kernel is not touched, and the error joins a *servicemodel.FieldError, *[UnsupportedError] or
-// *[CollisionError] for each problem.
+// A problem of the node refuses the whole state, and so does a problem of any service if
+// [Config.Strict] is set. The kernel is not touched then, and the error joins a
+// *servicemodel.FieldError, *[UnsupportedError] or *[CollisionError] for each problem.
 //
-// [ErrUnsettled] is the one error that comes with a result: the kernel holds the state then. All
-// errors but that of a context that ended before it was Apply's turn are *[PhaseError] values.
+// Only [ErrUnsettled] comes with a result: the kernel then holds the state. If the context ends
+// before Apply's turn, the error is the context's, the kernel stays as it is, and so does the
+// wanted state. All other errors are *[PhaseError] values.
 //
-// Apply is [Engine.Set] and waiting: beside a [Engine.Run] the state takes the place of the one
-// that Run was to hold, from Apply's turn on, and Run tries again if Apply fails.
+// Apply works like [Engine.Set] followed by waiting. While [Engine.Run] is running, the state
+// replaces the one that Run holds, from Apply's turn on, and Run retries if Apply fails.
 func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
 	if err := e.take(ctx); err != nil {
 		return nil, fmt.Errorf("apply: %w", err)
@@ -146,8 +184,8 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	return e.applyRevision(ctx, s, e.progress.ask(s, true))
 }
 
-// applyWanted applies the newest state that is wanted. Unless again is set, there is no result
-// where it is applied already; nor is there if nothing is wanted.
+// applyWanted applies the newest wanted state. The result is nil if no state is wanted, or if the
+// newest is already applied and again is not set.
 func (e *Engine) applyWanted(ctx context.Context, again bool) (*Result, error) {
 	if err := e.take(ctx); err != nil {
 		return nil, err
@@ -160,16 +198,15 @@ func (e *Engine) applyWanted(ctx context.Context, again bool) (*Result, error) {
 	return e.applyRevision(ctx, s, r)
 }
 
-// applyRevision applies the state that was asked for as revision rev, and tells what became of it.
+// applyRevision applies the state that was requested as revision rev, and reports the outcome.
 func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision) (*Result,
 	error) {
 	start := time.Now()
-	e.phase.begin(PhaseLock)
+	e.phase.begin(ctx, "apply", PhaseLock)
 	r, err := e.applyInTurn(ctx, s)
 	if err != nil {
 		return nil, e.applyFailed(ctx, "apply", rev, err)
 	}
-	e.state, e.applied = s, true
 	r.Revision = rev
 	e.phase.enter(PhaseSettle)
 	r.Settle, err = e.settle(ctx)
@@ -177,7 +214,7 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
 	e.succeeded(ctx, r)
 	if err != nil {
-		e.phase.begin(PhaseSettle)
+		e.phase.restart(PhaseSettle)
 		err = e.failed(ctx, "settle", rev, err)
 	}
 	return r, err
@@ -199,7 +236,9 @@ func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result
 		err = e.observers.retry(ctx, "apply, remove what nobody wants", func() error {
 			return e.applyRest(ctx, r)
 		})
-		e.torn = err != nil
+		if err != nil && !errors.Is(err, ErrNotApproved) {
+			e.resolved = nil
+		}
 	}
 	if err != nil {
 		return nil, err
@@ -207,25 +246,28 @@ func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result
 	return r, nil
 }
 
-// lock keeps other writers waiting until unlock is called, where the backend can.
+// lock makes other writers wait until unlock is called, if the backend is a [Locker].
 func lock(ctx context.Context, b Backend) (unlock func(), err error) {
-	if l, ok := b.(Locker); ok {
+	if l, ok := as[Locker](b); ok {
 		return l.Lock(ctx)
 	}
 	return func() {}, nil
 }
 
-// Plan returns what Apply would do with the state, and touches nothing. It fails as Apply would.
+// Plan returns what Apply would do with the state, and changes nothing. It fails as Apply would.
+// The changes begin from what any process can read of the kernel ([Engine.ApplyChanges]).
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
 	if err := e.take(ctx); err != nil {
 		return nil, fmt.Errorf("plan: %w", err)
 	}
 	defer e.give()
-	e.phase.begin(PhaseResolve)
+	e.phase.begin(ctx, "plan", PhaseResolve)
 	var p *proposal
 	err := e.observers.retry(ctx, "plan", func() (err error) {
-		p, err = e.compare(ctx, s, false)
-		return err
+		if p, err = e.compare(ctx, s, false); err != nil || p.changes.Empty() {
+			return err
+		}
+		return e.fromReading(ctx, p)
 	})
 	if err != nil {
 		return nil, e.phase.fail(err)
@@ -235,19 +277,21 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 	if err != nil {
 		return nil, e.phase.fail(err)
 	}
+	r := &Result{Changes: p.changes, begun: e.resolved != nil}
+	e.count(r)
 	return &Preview{
-		Changes: p.changes, Drift: slices.Clone(e.drift), Plan: plan,
+		Changes: p.changes, Repaired: r.Repaired, Drift: slices.Clone(e.drift), Plan: plan,
 		Refused: p.refused, Conflicts: p.conflicts(),
 	}, nil
 }
 
-// Observe reads what the kernel holds, all of it.
+// Observe reads everything that the kernel holds for the instance.
 func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
 	if err := e.take(ctx); err != nil {
 		return nil, fmt.Errorf("observe: %w", err)
 	}
 	defer e.give()
-	e.phase.begin(PhaseObserve)
+	e.phase.begin(ctx, "observe", PhaseObserve)
 	err := e.observers.retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
 	if err != nil {
 		return nil, e.phase.fail(err)
@@ -255,19 +299,20 @@ func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
 	return &Observation{Table: e.kernel, Drift: slices.Clone(e.drift)}, nil
 }
 
-// Resync makes the next apply read the kernel, whatever its integrity.
+// Resync makes the engine read the kernel before the next apply, even if its integrity is intact.
+// While [Engine.Run] is running, its next check reads the kernel and repairs what others did.
 func (e *Engine) Resync() { e.resync.Store(true) }
 
 // Cleanup removes every trace of the instance from the kernel. Flows that its services began go on.
-// Beside a [Engine.Run], nothing is wanted any more until the next Set or Apply.
+// No state is wanted any more until the next Set or Apply, also for [Engine.Run].
 func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 	if err := e.take(ctx); err != nil {
 		return Stats{}, fmt.Errorf("cleanup: %w", err)
 	}
 	defer e.give()
 	rev := e.progress.ask(servicemodel.State{}, false)
-	e.phase.begin(PhaseCleanup)
-	e.held, e.notified, e.applied = newHeld(e.backend), nil, false
+	e.phase.begin(ctx, "cleanup", PhaseCleanup)
+	e.held, e.notified = newHeld(e.backend), nil
 	stats, err := e.cleanup(ctx, e.backend)
 	if err != nil {
 		err = e.failed(ctx, "cleanup", rev, err)
@@ -286,7 +331,7 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 	return stats, nil
 }
 
-// cleanup removes what a backend holds.
+// cleanup removes everything that a backend holds.
 func (e *Engine) cleanup(ctx context.Context, b Backend) (stats Stats, err error) {
 	unlock, err := lock(ctx, b)
 	if err != nil {

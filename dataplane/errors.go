@@ -4,51 +4,57 @@ import (
 	"errors"
 	"fmt"
 
-	"github.com/kernlb/kernlb/internal/refusal"
+	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Errors that callers act on; find them with errors.Is. docs/errors.md says what to do about each.
-// On other systems than Linux, what needs a kernel fails with errors.ErrUnsupported.
+// On systems other than Linux, everything that needs a kernel fails with errors.ErrUnsupported.
 var (
-	// ErrNoPermission says that the process may not do something: to open a backend takes
-	// CAP_NET_ADMIN in the user namespace that owns the network namespace, for IPVS in the initial
-	// one, and to enter another network namespace CAP_SYS_ADMIN. Such errors match
-	// fs.ErrPermission, too.
-	ErrNoPermission = refusal.ErrNoPermission
-	// ErrMissingModule says that the kernel lacks a module, or has it and does not load it by
-	// itself, or was built without an option. The text names the module where that can be told.
-	ErrMissingModule = refusal.ErrMissingModule
-	// ErrKernelTooOld says that the kernel is older than what the backend needs, and lacks
-	// something of it.
-	ErrKernelTooOld = refusal.ErrKernelTooOld
-	// ErrConflict says that another program changed the kernel's state between reading and
-	// writing. The engine reads again and tries again; it returns the error if that goes on.
-	ErrConflict = refusal.ErrConflict
-	// ErrRefused says that a state was refused as a whole, and that nothing was touched: because of
-	// what is wrong with the node, or with a service if [Config.Strict] is set or the state is that
-	// of a part. The same state is refused again, until what is in its way is gone.
+	// ErrNoPermission says that the process lacks a capability. Opening a backend takes
+	// CAP_NET_ADMIN in the user namespace that owns the network namespace; for IPVS, in the initial
+	// one. Entering another network namespace takes CAP_SYS_ADMIN. Such errors also match
+	// fs.ErrPermission.
+	ErrNoPermission = kernelerr.ErrNoPermission
+	// ErrMissingModule says that the kernel lacks a module, does not load it by itself, or was
+	// built without an option. The text names the module if it can be determined.
+	ErrMissingModule = kernelerr.ErrMissingModule
+	// ErrKernelTooOld says that the kernel is too old for the backend.
+	ErrKernelTooOld = kernelerr.ErrKernelTooOld
+	// ErrConflict says that another program changed the kernel's state between reading and writing.
+	// The engine reads and tries again, and returns the error if the conflicts go on.
+	ErrConflict = kernelerr.ErrConflict
+	// ErrClosed says that the backend was closed.
+	ErrClosed = kernelerr.ErrClosed
+	// ErrRefused says that a state was refused as a whole, and that nothing was changed. The reason
+	// is the node, or a service if [Config.Strict] is set or the state is that of a part. The same
+	// state is refused again until the reason is gone.
 	ErrRefused = errors.New("state refused")
-	// ErrUnsupported says that a backend cannot express what was asked for. It is matched by every
-	// [UnsupportedError].
+	// ErrNotApproved says that [Config.Approve] returned an error, and that nothing was changed.
+	// The error wraps that of Approve.
+	ErrNotApproved = errors.New("not approved")
+	// ErrUnsupported says that a backend cannot express the request. Every [UnsupportedError]
+	// matches it.
 	ErrUnsupported = errors.New("not supported by the backend")
-	// ErrCollision says that something that is not the instance's is where something of a service
-	// must be. It is matched by every [CollisionError].
+	// ErrCollision says that a foreign object is where an object of a service must be. Every
+	// [CollisionError] matches it.
 	ErrCollision = errors.New("something foreign is in the way")
-	// ErrUnsettled says that the kernel holds the state, but that work which this or an earlier
-	// commit left to a later time failed: stale flows are still there, or endpoints that have
-	// drained. [Engine.Apply] then returns a result and an error. The next Apply or [Engine.Settle]
-	// tries again.
+	// ErrUnsettled says that the kernel holds the state, but that later work of this or an earlier
+	// commit failed: there are still stale flows, or endpoints that have drained. [Engine.Apply]
+	// then returns a result and an error. The next Apply or [Engine.Settle] tries again.
 	ErrUnsettled = errors.New("applied, but not settled")
-	// ErrOtherLayout says that an instance was made by a version of kernlb with another layout, so
-	// that parts cannot be changed without loss for their owners. [Engine.Apply] replaces such an
-	// instance, and [Engine.Cleanup] removes it.
+	// ErrOtherLayout says that a version of kernlb with another layout made the instance.
+	// [Parts.Apply] fails with it while another owner holds anything, because the instance cannot
+	// be replaced without loss for that owner. [Parts.Remove] and [Parts.Keep] can still remove
+	// parts, and remove the instance with the last of them. They fail with this error only if the
+	// backend cannot tell which frontends belong to whom. [Engine.Apply] replaces such an instance,
+	// and [Engine.Cleanup] removes it.
 	ErrOtherLayout = errors.New("the instance was made by another version of kernlb")
-	// ErrRunning says that [Engine.Run] is under way already.
+	// ErrRunning says that another [Engine.Run] of the engine is running.
 	ErrRunning = errors.New("the engine runs already")
 )
 
-// refusedState is why a state was refused as a whole.
+// refusedState is the reason why a state was refused as a whole.
 type refusedState struct{ error }
 
 func (e refusedState) Unwrap() error { return e.error }
@@ -56,21 +62,24 @@ func (e refusedState) Unwrap() error { return e.error }
 // Is makes every refusedState match [ErrRefused].
 func (refusedState) Is(target error) bool { return target == ErrRefused }
 
-// OpError is one refusal by the kernel, found with errors.As in what backends return. It says what
-// was being done (Op) to which kernel object (Object), with which error (Errno) and explanation
-// (ExtAck, the text of the extended acknowledgement). It matches its errno, and [ErrNoPermission]
-// where that says so.
-type OpError = refusal.OpError
+// OpError is a refusal by the kernel; find it with errors.As in errors of backends. It names the
+// operation (Op), the kernel object (Object), the error (Errno), and the explanation (ExtAck, the
+// text of the extended acknowledgement). It matches its errno. It also matches [ErrNoPermission] if
+// the errno means that.
+type OpError = kernelerr.OpError
 
-// CollisionError names a kernel object that is in the way of a service and is not the instance's.
+// CollisionError names a foreign kernel object that is in the way of a service.
 type CollisionError struct {
 	Backend string            // the backend's name
-	Service servicemodel.Name // whose way it is in
+	Service servicemodel.Name // the service concerned; zero if it is the whole instance
 	Object  string            // such as "virtual server 192.0.2.1:80/tcp"
 }
 
 // Error returns "ipvs: service default/web: virtual server 192.0.2.1:80/tcp is not ours".
 func (e *CollisionError) Error() string {
+	if e.Service == (servicemodel.Name{}) {
+		return fmt.Sprintf("%s: %s is not ours", e.Backend, e.Object)
+	}
 	return fmt.Sprintf("%s: service %s: %s is not ours", e.Backend, e.Service, e.Object)
 }
 
@@ -80,11 +89,11 @@ func (e *CollisionError) Is(target error) bool { return target == ErrCollision }
 // UnsupportedError names a field that a backend cannot express.
 type UnsupportedError struct {
 	Backend string            // the backend's name
-	Service servicemodel.Name // the service that asks for it; zero if the node does
+	Service servicemodel.Name // the service that asks for it; zero for the node
 	Object  string            // such as "service default/web:http"
 	Field   string            // such as "scheduler"
 	Value   string            // such as "lc"
-	Hint    string            // what could express it, or from which kernel on; may be empty
+	Hint    string            // an alternative, or the first kernel that has it; may be empty
 }
 
 // Error returns "nftables cannot express service default/web:http: scheduler: lc (hint)".

@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -11,80 +12,100 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Observer is told what an engine or [Parts] do, one event after the other. It is called while they
-// work, so it returns soon, and hands to another goroutine what takes long. It may call
-// [Engine.Set], [Engine.Resync], [Engine.Status], [Engine.Subscribe] and [Parts.Subscribe]; their
-// other methods would wait for the observer. The context is that of the call that made them act.
+// Observer is called for each event of an engine or of [Parts], one event after the other. They
+// wait for it, so it must return soon and leave long work to another goroutine. It may call
+// [Engine.Set], [Engine.Resync], [Engine.Status], [Engine.Subscribe] and [Parts.Subscribe]. Any
+// other method would wait for the observer forever. The context is that of the call that caused the
+// event.
 type Observer func(ctx context.Context, ev Event)
 
-// Event is something that an engine did: [Applied], [Refused], [ClaimConflict], [Repaired],
-// [RepairDelayed], [RepairUndone], [WriteConflict], [Settled], [Failed], [WatchFailed], [Switched]
-// or [CleanedUp]; or something that [Parts] did, see [Parts.Subscribe].
+// Event is one of [Applied], [Refused], [ClaimConflict], [Repaired], [RepairDelayed],
+// [RepairUndone], [WriteConflict], [FlowsCleaned], [EndpointDrained], [Settled], [Failed],
+// [WatchFailed], [Switched] or [CleanedUp]. For those of [Parts] see [Parts.Subscribe].
 type Event interface{ event() }
 
-// Applied is an apply that succeeded, or a change of parts, whether it found something to do or
-// not: Messages tells. [Result.Phases] says where its time went.
+// Applied is an apply or a change of parts that succeeded, whether it changed anything or not (see
+// Messages). [Result.Phases] has the time of each phase.
 type Applied struct{ *Result }
 
-// Refused is a service that an apply left out, and that the apply before did not leave out for the
-// same reason. It comes before Applied.
+// Refused is a service that an apply left out as a whole or in part, unless the previous apply left
+// it out for the same reason. It comes before Applied.
 type Refused struct {
 	Backend string // the backend's name
 	Refusal
 }
 
-// PartRefused is a part that [Parts.Apply] refused as a whole. Err joins what is wrong with it, as
-// the error of Apply does.
+// PartRefused is a part that [Parts.Apply] refused as a whole. Err joins the problems, like the
+// error of Apply.
 type PartRefused struct {
 	Backend string // the backend's name
-	Owner   string // whose part it is
+	Owner   string // the owner of the part
 	Err     error
 }
 
-// ClaimConflict is an address that several services claim and that was no conflict, or another
-// one, in the apply before. It comes before Applied.
+// ClaimConflict is an address that several services claim. It is emitted if the conflict is new or
+// changed since the previous apply. It comes before Applied.
 type ClaimConflict struct{ servicemodel.Conflict }
 
-// Repaired is an apply that put something right that did not belong in the kernel: what others did
-// ([Result.IsRepair]), or what the first apply found ([Result.Drift]). It comes before Applied.
+// Repaired is an apply that repaired the kernel: it undid changes by others ([Result.IsRepair]), or
+// removed drift that the first apply found ([Result.Drift]). It comes before Applied.
 type Repaired struct{ *Result }
 
-// RepairDelayed says that somebody undoes repairs again and again, so that the next one waits. It
+// RepairDelayed says that another program undoes repairs again and again, so the next one waits. It
 // comes once for each time that repairs begin to wait.
 type RepairDelayed struct{}
 
-// RepairUndone says which program changed what the backend has while repairs waited. It comes at
-// most once after each RepairDelayed, if the backend is a [Witness] and the kernel tells.
+// RepairUndone names the program that changed the backend's objects while repairs waited. It comes
+// at most once after each RepairDelayed, if the backend is a [Witness] and the kernel names the
+// program.
 type RepairUndone struct {
 	Backend string // the backend's name
 	Program
 }
 
-// WriteConflict says that another program changed the kernel while the engine read or wrote, so
-// that it begins again, or gives up if this was the last try. Err matches [ErrConflict].
+// WriteConflict says that another program changed the kernel while the engine read or wrote. The
+// engine then begins again, or gives up after the last try. Err matches [ErrConflict].
 type WriteConflict struct {
 	Doing string // such as "apply", and of parts "read and commit"
 	Try   int    // from 1
 	Err   error
 }
 
-// Settled is a call of [Engine.Settle], by Run or by anybody, that succeeded. What an apply settles
-// is told by Applied.
+// FlowsCleaned are flows of a service port that a change had left stale, and that [Flows] found and
+// deleted. They include flows that ended meanwhile. It comes before Settled or Applied.
+type FlowsCleaned struct {
+	Service servicemodel.PortName // zero if no service has the frontend any more
+	Flows   int
+}
+
+// EndpointDrained is an endpoint that gets no new connections from a frontend and has no
+// connections left. It comes before Settled or Applied. Conntrack does not report the end of
+// connections, so except with IPVS it comes at the deadline.
+type EndpointDrained struct {
+	Service  servicemodel.PortName // zero if no service has the frontend any more
+	Frontend servicemodel.FrontendKey
+	Endpoint netip.AddrPort
+	// Deadline says that the drain time is over, see [servicemodel.ConnectionPolicy]. Connections
+	// that were still open are cut.
+	Deadline bool
+}
+
+// Settled is a successful call of [Engine.Settle] by Run or by the program. Work that an apply
+// settles is part of Applied.
 type Settled struct {
-	Next     time.Duration // after what time there is more to do; 0 means that no work is left
+	Next     time.Duration // time until there is more work; 0 means that no work is left
 	Duration time.Duration
 }
 
-// Failed is something that failed. [Engine.Run] tries it again; who called the engine has the error
-// as well.
+// Failed is a failure. [Engine.Run] retries. A program that called the engine also gets the error.
 type Failed struct {
 	// Doing is "apply", "apply changes", "settle", "switch" or "cleanup", and of parts "apply the
-	// part", "remove the parts", "keep parts" or "settle parts".
+	// part", "remove the parts", "keep parts", "configure parts" or "settle parts".
 	Doing    string
-	Owners   []string // whose parts they are, as far as that is known
-	Backend  string   // the name of the backend that the engine works with then
-	Phase    Phase    // in which phase
-	Phases   Phases   // how long each phase took, as far as Applied has not told it
+	Owners   []string // the owners of the parts, as far as they are known
+	Backend  string   // the name of the engine's backend at that time
+	Phase    Phase    // the phase that failed
+	Phases   Phases   // how long each phase took, except those that Applied has reported
 	Revision Revision // of the state that was to be applied
 	Err      error
 }
@@ -92,45 +113,50 @@ type Failed struct {
 // WatchFailed says that a [Watcher] failed. Run watches again after [RunOptions.RetryMax].
 type WatchFailed struct{ Err error }
 
-// Switched is a [Engine.Switch] that succeeded. The result is that of the new backend.
+// Switched is a successful [Engine.Switch]. The result is that of the new backend.
 type Switched struct {
 	From, To string // names of backends
 	*Result
 }
 
-// CleanedUp is an [Engine.Cleanup] that succeeded.
+// CleanedUp is a successful [Engine.Cleanup].
 type CleanedUp struct {
 	Backend string // the backend's name
 	Phases  Phases // how long each phase took
 	Stats          // what was sent to the kernel
 }
 
-func (Applied) event()       {}
-func (Refused) event()       {}
-func (PartRefused) event()   {}
-func (ClaimConflict) event() {}
-func (Repaired) event()      {}
-func (RepairDelayed) event() {}
-func (RepairUndone) event()  {}
-func (WriteConflict) event() {}
-func (Settled) event()       {}
-func (Failed) event()        {}
-func (WatchFailed) event()   {}
-func (Switched) event()      {}
-func (CleanedUp) event()     {}
+func (Applied) event()         {}
+func (Refused) event()         {}
+func (PartRefused) event()     {}
+func (ClaimConflict) event()   {}
+func (Repaired) event()        {}
+func (RepairDelayed) event()   {}
+func (RepairUndone) event()    {}
+func (WriteConflict) event()   {}
+func (FlowsCleaned) event()    {}
+func (EndpointDrained) event() {}
+func (Settled) event()         {}
+func (Failed) event()          {}
+func (WatchFailed) event()     {}
+func (Switched) event()        {}
+func (CleanedUp) event()       {}
 
-// observers are those who listen. Who emits an event makes it only if somebody does.
+// observers are the subscribed observers. Code that emits events makes them only if there are any.
 type observers struct {
-	mu   sync.Mutex // of changes
+	mu   sync.Mutex // held during changes
 	list atomic.Pointer[[]*Observer]
 }
 
-// Subscribe adds an observer of what the engine does from now on; what became of things before is
-// in [Engine.Status]. Calling unsubscribe ends that, except for a call that is under way.
+// Subscribe adds an observer of the engine's future events. [Engine.Status] has the past. Calling
+// unsubscribe removes it, but does not stop a call in progress.
 func (e *Engine) Subscribe(o Observer) (unsubscribe func()) { return e.observers.add(o) }
 
-// add adds an observer. Calling remove ends that.
+// add adds an observer, unless it is nil. Calling remove removes it.
 func (o *observers) add(f Observer) (remove func()) {
+	if f == nil {
+		return func() {}
+	}
 	p := &f
 	o.change(func(l []*Observer) []*Observer { return append(l, p) })
 	return func() {
@@ -155,7 +181,7 @@ func (o *observers) change(f func([]*Observer) []*Observer) {
 	o.list.Store(&l)
 }
 
-// retry is the function of that name, and tells of conflicts.
+// retry works like the function retry, and emits conflicts.
 func (o *observers) retry(ctx context.Context, doing string, f func() error) error {
 	try := 0
 	return retry(ctx, doing, func() error {
@@ -167,14 +193,50 @@ func (o *observers) retry(ctx context.Context, doing string, f func() error) err
 	})
 }
 
-// any reports whether somebody listens.
+// any reports whether there are observers.
 func (o *observers) any() bool { return o.list.Load() != nil }
 
-// emit tells everybody of an event.
+// emit passes an event to all observers.
 func (o *observers) emit(ctx context.Context, ev Event) {
 	if l := o.list.Load(); l != nil {
 		for _, f := range *l {
 			(*f)(ctx, ev)
 		}
 	}
+}
+
+// emitter is the key of the function in the context of Settle that emits events.
+type emitter struct{}
+
+// Emit passes an event to the observers of an engine or of [Parts]. A [Settler] calls it in Settle,
+// with the context of that call. With any other context it does nothing.
+func Emit(ctx context.Context, ev Event) {
+	if emit, ok := ctx.Value(emitter{}).(func(Event)); ok {
+		emit(ev)
+	}
+}
+
+// emitting returns a context with which [Emit] reaches all observers. If an event does not name its
+// service, the table supplies it.
+func (o *observers) emitting(ctx context.Context, t *servicemodel.Table) context.Context {
+	if !o.any() {
+		return ctx
+	}
+	return context.WithValue(ctx, emitter{}, func(ev Event) {
+		if d, ok := ev.(EndpointDrained); ok && d.Service == (servicemodel.PortName{}) {
+			any := netip.IPv6Unspecified()
+			if d.Frontend.Addr.Is4() {
+				any = netip.IPv4Unspecified()
+			}
+			for _, addr := range []netip.Addr{any, d.Frontend.Addr} {
+				key := d.Frontend
+				key.Addr = addr
+				if f := t.Frontend(key); f != nil {
+					d.Service = f.Service
+				}
+			}
+			ev = d
+		}
+		o.emit(ctx, ev)
+	})
 }

@@ -15,12 +15,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// heard is an observer that notes each event in a few words.
+// heard is an observer that records each event in a few words.
 type heard []string
 
 func (h *heard) hear(_ context.Context, ev dataplane.Event) { *h = append(*h, describe(ev)) }
 
-// take returns what was heard since the last call.
+// take returns the events since the last call.
 func (h *heard) take() []string {
 	l := *h
 	*h = nil
@@ -92,8 +92,7 @@ func TestObserversAreToldWhatAnEngineDoes(t *testing.T) {
 		told("applied 5: 0 added, 0 changed, 1 removed")
 		w.events <- errRefused
 		told("watch failed: watch for changes of the node: " + errRefused.Error())
-		_, err := b.engine.Switch(t.Context(), memory.New(nil))
-		require.NoError(t, err)
+		ok(b.engine.Switch(t.Context(), memory.New(nil), nil))(t)
 		told("switched from memory to memory: 1 added, 0 changed, 0 removed", "settled, next 0s")
 		require.Len(t, second.take(), 15)
 		unsubscribe()
@@ -103,7 +102,7 @@ func TestObserversAreToldWhatAnEngineDoes(t *testing.T) {
 	})
 }
 
-// An observer may ask what there is to know, set another state, and end itself.
+// An observer may read everything, set another state, and unsubscribe itself.
 func TestAnObserverMayCallTheEngine(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never})
@@ -124,16 +123,14 @@ func TestAnObserverMayCallTheEngine(t *testing.T) {
 	})
 }
 
-// What is not an apply of a state is told as well, and what failed says where its time went.
+// Observers also learn of change sets, cleanups and failures. A failure has the time of each phase.
 func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		m := memory.New(nil)
 		e := dataplane.New(m, nil)
-		preview, err := e.Plan(t.Context(), services(1))
-		require.NoError(t, err)
-		stored, err := json.Marshal(preview.Changes)
-		require.NoError(t, err)
+		preview := ok(e.Plan(t.Context(), services(1)))(t)
+		stored := ok(json.Marshal(preview.Changes))(t)
 		var changes servicemodel.ChangeSet
 		require.NoError(t, json.Unmarshal(stored, &changes))
 		var told heard
@@ -145,8 +142,7 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 			}
 		})
 		time.Sleep(time.Second)
-		_, err = e.ApplyChanges(t.Context(), &changes)
-		require.NoError(t, err)
+		ok(e.ApplyChanges(t.Context(), &changes))(t)
 		require.Equal(t, []string{"applied 1: 1 added, 0 changed, 0 removed"}, told.take())
 		status := e.Status()
 		require.Equal(t, 1, status.Totals.Applies)
@@ -155,23 +151,20 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 			time.Sleep(time.Second)
 			return errRefused
 		})
-		_, err = e.Apply(t.Context(), services(2))
-		require.Error(t, err)
+		require.Error(t, errOf(e.Apply(t.Context(), services(2))))
 		require.Len(t, told.take(), 1)
 		require.Equal(t, "memory", failed.Backend)
 		require.Equal(t, dataplane.Phases{dataplane.PhaseCommit: time.Second}, failed.Phases)
-		_, err = e.Cleanup(t.Context())
-		require.NoError(t, err)
+		ok(e.Cleanup(t.Context()))(t)
 		require.Equal(t, []string{"cleaned up memory, 6 messages"}, told.take())
 	})
 }
 
-// The phases of an apply are those that the backend took time for.
+// The phases of an apply have the times that the backend took.
 func TestAnApplySaysWhereItsTimeWent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
-		r, err := dataplane.New(slow(), nil).Apply(t.Context(), services(1))
-		require.NoError(t, err)
+		r := ok(dataplane.New(slow(), nil).Apply(t.Context(), services(1)))(t)
 		require.Equal(t, dataplane.Phases{
 			dataplane.PhaseObserve: 2 * time.Second,
 			dataplane.PhaseCheck:   3 * time.Second,
@@ -181,8 +174,8 @@ func TestAnApplySaysWhereItsTimeWent(t *testing.T) {
 	})
 }
 
-// Who does not listen costs nothing: an apply that finds nothing to do allocates what it did before
-// there were observers, and events are not made.
+// Without observers events cost nothing. An apply that finds nothing to do allocates as much as
+// before there were observers, and makes no events.
 func TestEventsCostNothingIfNobodyListens(t *testing.T) {
 	e, s := dataplane.New(costless{}, nil), services(3)
 	requireCostsNothing(t, e.Subscribe, func() error {
@@ -191,7 +184,8 @@ func TestEventsCostNothingIfNobodyListens(t *testing.T) {
 	})
 }
 
-// requireCostsNothing requires that a call allocates as much after somebody listened as before.
+// requireCostsNothing requires that a call allocates as much after an observer left as before it
+// came.
 func requireCostsNothing(t *testing.T, subscribe func(dataplane.Observer) func(),
 	call func() error) {
 	t.Helper()

@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A program hands the services it wants to an engine. Here the kernel is one in memory; a real one
-// is nftables.New(nil).
+// A program hands its services to an engine. Here the kernel is in memory; a real program uses
+// nftables.New(nil).
 func Example() {
 	backend := memory.New(nil)
 	defer backend.Close()
@@ -40,7 +40,7 @@ func Example() {
 		fmt.Println(f)
 	}
 
-	// The next state is derived from the last, and only what differs is written.
+	// The next state is derived from the last. The engine writes only the difference.
 	state = state.WithEndpoints(name, append(state.Endpoints(name)[:1:1],
 		servicemodel.Endpoint{Addr: netip.MustParseAddr("10.244.2.8"), Ports: http, Ready: true,
 			Node: "n2"}))
@@ -56,8 +56,8 @@ func Example() {
 	// ~ pool default/web:http/tcp IPv4 cluster: slot 1: none -> 10.244.2.8:8080
 }
 
-// Many programs share one instance, each with services of owners of its own. A plugin of CNI
-// publishes the ports of one pod, and knows nothing of the others.
+// Many programs share one instance, each with services of its own owners. A CNI plugin publishes
+// the ports of one pod and knows nothing about other pods.
 func ExampleParts() {
 	backend := memory.New(nil) // nftables.New(nil) in a program
 	defer backend.Close()
@@ -83,7 +83,7 @@ func ExampleParts() {
 		fmt.Println(taken.Key, "is held by", taken.Holder.Name.Namespace)
 	}
 
-	// What is left of pods that are gone goes in one call.
+	// One call removes the parts of all pods that are gone.
 	result, err := parts.Keep(context.Background(), func(owner string) bool {
 		return !strings.HasPrefix(owner, "net,") || owner == "net,two,eth0"
 	})
@@ -96,7 +96,33 @@ func ExampleParts() {
 	// <nil>
 }
 
-// What becomes of parts is told as it happens.
+// A process that runs for one change, such as a CNI plugin for CHECK and DEL, reads and removes the
+// part that an earlier process applied.
+func ExampleParts_Get() {
+	ctx, kernel := context.Background(), &memory.Kernel{}
+	add := dataplane.NewParts(memory.New(kernel), nil)
+	if _, err := add.Apply(ctx, "default", services(1)); err != nil {
+		fmt.Println(err)
+	}
+
+	later := dataplane.NewParts(memory.New(kernel), nil)
+	held, err := later.Get(ctx, "default")
+	if err != nil {
+		fmt.Println(err)
+	}
+	for f := range held.Frontends() {
+		fmt.Println(f)
+	}
+	result, err := later.Remove(ctx, "default", "unknown") // an unknown owner is no error
+	fmt.Println(result.Counts, err)
+	fmt.Println("frontends in the kernel:", kernel.Table().Len())
+	// Output:
+	// 10.96.0.1:80/tcp default/svc-1:http cluster-ip -> cluster
+	// 0 added, 0 changed, 1 removed <nil>
+	// frontends in the kernel: 0
+}
+
+// An observer learns what happens to parts.
 func ExampleParts_Subscribe() {
 	parts := dataplane.NewParts(memory.New(nil), nil)
 	defer parts.Subscribe(func(_ context.Context, ev dataplane.Event) {
@@ -122,7 +148,7 @@ func ExampleParts_Subscribe() {
 	// refused the part of net,two,eth0
 }
 
-// An observer may write down what the engine tells it, one line of JSON for each event.
+// An observer may write down each event as one line of JSON.
 func ExampleMarshalEvent() {
 	observe := func(_ context.Context, ev dataplane.Event) {
 		line, err := dataplane.MarshalEvent(ev)

@@ -1,6 +1,8 @@
 package dataplane_test
 
 import (
+	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -19,8 +21,8 @@ type bench struct {
 	engine *dataplane.Engine
 }
 
-// newBench returns an engine and a backend that remember nothing, on the kernel k; nil is a new
-// one.
+// newBench returns an engine and a backend without memory, on the kernel k, or on a new one if k is
+// nil.
 func newBench(k *memory.Kernel) *bench {
 	m := memory.New(k)
 	return &bench{m, dataplane.New(m, nil)}
@@ -32,7 +34,7 @@ func newStrictBench() *bench {
 	return &bench{m, dataplane.New(m, &dataplane.Config{Strict: true})}
 }
 
-// refusePort81 is a check of a backend that cannot express frontends of port 81.
+// refusePort81 is the Check of a backend that cannot express frontends of port 81.
 func refusePort81(c *servicemodel.ChangeSet) error {
 	var errs []error
 	for _, f := range c.Frontends {
@@ -49,10 +51,28 @@ func refusePort81(c *servicemodel.ChangeSet) error {
 // apply applies a state, which must succeed and leave the kernel with it.
 func (b *bench) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
 	t.Helper()
-	r, err := b.engine.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(b.engine.Apply(t.Context(), s))(t)
 	requireHolds(t, b.Kernel(), s)
 	return r
+}
+
+// status returns the engine's status, addressable.
+func (b *bench) status() *dataplane.Status { s := b.engine.Status(); return &s }
+
+// planned returns the change set that leads to a state, as read from a file.
+func planned(t *testing.T, b *bench, s servicemodel.State) *servicemodel.ChangeSet {
+	t.Helper()
+	p := ok(b.engine.Plan(t.Context(), s))(t)
+	return stored(t, p.Changes)
+}
+
+// stored returns a change set after storing and reading it.
+func stored(t *testing.T, changes *servicemodel.ChangeSet) *servicemodel.ChangeSet {
+	t.Helper()
+	text := ok(json.Marshal(changes))(t)
+	var c servicemodel.ChangeSet
+	require.NoError(t, json.Unmarshal(text, &c))
+	return &c
 }
 
 // requireHolds requires that a kernel holds a state, whatever the order of slots.
@@ -61,7 +81,7 @@ func requireHolds(t *testing.T, k *memory.Kernel, s servicemodel.State) {
 	require.Empty(t, missing(k, s), "what the kernel lacks")
 }
 
-// missing returns what is to be changed in a kernel for it to hold a state, as text.
+// missing returns as text what a kernel lacks to hold a state.
 func missing(k *memory.Kernel, s servicemodel.State) string {
 	want, err := servicemodel.Resolve(nil, s)
 	if err != nil {
@@ -72,7 +92,7 @@ func missing(k *memory.Kernel, s servicemodel.State) string {
 	return c.String()
 }
 
-// requireCalls requires how often the kernel was read and written since the engine was made.
+// requireCalls requires these numbers of readings and commits since the engine was made.
 func (b *bench) requireCalls(t *testing.T, observe, commit int) {
 	t.Helper()
 	require.Equal(t, observe, b.Calls(memory.CallObserve), "observations")
@@ -97,6 +117,14 @@ func service(i int) *servicemodel.Service {
 		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
 			Port: 80}},
 	}
+}
+
+// withHealthCheck is service i with a health check node port.
+func withHealthCheck(i int) *servicemodel.Service {
+	s := service(i)
+	s.ExternalTrafficPolicy, s.HealthCheckNodePort = servicemodel.PolicyLocal, 32000
+	s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: netip.MustParseAddr("203.0.113.10")}}
+	return s
 }
 
 // endpoints are ready endpoints at 10.244.0.host.
@@ -134,4 +162,53 @@ func slots(k *memory.Kernel, i int) []string {
 		}
 	}
 	return l
+}
+
+// ok returns what a call returned, which must not have failed: ok(call())(t).
+func ok[T any](v T, err error) func(testing.TB) T {
+	return func(t testing.TB) T {
+		t.Helper()
+		require.NoError(t, err)
+		return v
+	}
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
+
+// costless is a backend that takes no time, so that only the engine's time remains.
+type costless struct{}
+
+func (costless) Name() string                                         { return "costless" }
+func (costless) Check(c *servicemodel.ChangeSet) error                { return refusePort81(c) }
+func (costless) Close() error                                         { return nil }
+func (costless) Plan(*servicemodel.ChangeSet) (dataplane.Plan, error) { return nil, nil }
+
+func (costless) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
+	return &dataplane.Observation{}, nil
+}
+
+func (costless) Integrity(context.Context) (dataplane.Integrity, error) {
+	return dataplane.Intact, nil
+}
+
+func (costless) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	return dataplane.Stats{}, nil
+}
+
+func (costless) Cleanup(context.Context) (dataplane.Stats, error) { return dataplane.Stats{}, nil }
+
+// inTurns is a backend in memory whose writers take turns.
+type inTurns struct {
+	*memory.Backend
+	turn chan struct{}
+}
+
+func (b *inTurns) Lock(ctx context.Context) (func(), error) {
+	select {
+	case b.turn <- struct{}{}:
+		return func() { <-b.turn }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
 }

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// eventJSON is an event of any kind. What a kind does not have is left out.
+// eventJSON holds an event of any kind. Fields that a kind does not have are left out.
 type eventJSON struct {
 	Event    string                 `json:"event"`
 	Backend  string                 `json:"backend,omitempty"`
@@ -27,14 +27,19 @@ type eventJSON struct {
 	Stats    *statsJSON             `json:"stats,omitempty"`
 	Next     string                 `json:"next,omitempty"`
 	Duration string                 `json:"duration,omitempty"`
+	Service  *servicemodel.PortName `json:"service,omitempty"`
+	Flows    int                    `json:"flows,omitempty"`
+	Frontend string                 `json:"frontend,omitempty"`
+	Endpoint string                 `json:"endpoint,omitempty"`
+	Deadline bool                   `json:"deadline,omitempty"`
 	Program  string                 `json:"program,omitempty"`
 	Thread   uint32                 `json:"thread,omitempty"`
 	Error    string                 `json:"error,omitempty"`
 }
 
-// MarshalEvent returns an event as JSON, an object whose field "event" has the name of its type.
-// Events are written by this function rather than by json.Marshal, which would write those that
-// embed a result as that result. docs/json.md has the fields.
+// MarshalEvent returns an event as a JSON object whose field "event" is the name of its type. Do
+// not use json.Marshal: for events that embed a result it would write only that result.
+// docs/json.md lists the fields.
 func MarshalEvent(ev Event) ([]byte, error) {
 	var v eventJSON
 	switch ev := ev.(type) {
@@ -56,6 +61,11 @@ func MarshalEvent(ev Event) ([]byte, error) {
 			Thread: ev.Thread}
 	case WriteConflict:
 		v = eventJSON{Event: "WriteConflict", Doing: ev.Doing, Try: ev.Try, Error: message(ev.Err)}
+	case FlowsCleaned:
+		v = eventJSON{Event: "FlowsCleaned", Service: &ev.Service, Flows: ev.Flows}
+	case EndpointDrained:
+		v = eventJSON{Event: "EndpointDrained", Service: &ev.Service,
+			Frontend: ev.Frontend.String(), Endpoint: ev.Endpoint.String(), Deadline: ev.Deadline}
 	case Settled:
 		v = eventJSON{Event: "Settled", Next: text(ev.Next), Duration: text(ev.Duration)}
 	case Failed:
@@ -75,7 +85,7 @@ func MarshalEvent(ev Event) ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// message is the text of an error; none if there is none.
+// message returns the text of an error, or "" if it is nil.
 func message(err error) string {
 	if err == nil {
 		return ""

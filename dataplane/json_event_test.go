@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// eventName is the name of an event that is JSON.
+// eventName returns the name of an event in JSON.
 func eventName(t *testing.T, line []byte) string {
 	t.Helper()
 	var v struct{ Event string }
@@ -50,6 +50,12 @@ func TestEventsAsJSON(t *testing.T) {
 			RepairUndone{Backend: "ipvs", Program: dataplane.Program{Name: "nft", Thread: 7}},
 		`{"event":"WriteConflict","doing":"apply","try":2,"error":"busy"}`: dataplane.WriteConflict{
 			Doing: "apply", Try: 2, Err: errors.New("busy")},
+		`{"event":"FlowsCleaned","service":` + asJSON(t, port) + `,"flows":3}`: dataplane.
+			FlowsCleaned{Service: port, Flows: 3},
+		`{"event":"EndpointDrained","service":` + asJSON(t, port) + `,"frontend":` +
+			`"10.96.0.10:80/tcp","endpoint":"10.244.0.1:8080","deadline":true}`: dataplane.
+			EndpointDrained{Service: port, Frontend: conflict.Key, Deadline: true,
+			Endpoint: netip.MustParseAddrPort("10.244.0.1:8080")},
 		`{"event":"Settled","next":"1s","duration":"1ms"}`: dataplane.Settled{Next: time.Second,
 			Duration: time.Millisecond},
 		`{"event":"Failed","backend":"memory","doing":"apply","phase":"commit",` +
@@ -61,11 +67,9 @@ func TestEventsAsJSON(t *testing.T) {
 			`"stats":{"messages":2,"bytes":60,"elements":1}}`: dataplane.CleanedUp{
 			Backend: "memory", Phases: phases, Stats: stats},
 	} {
-		got, err := dataplane.MarshalEvent(ev)
-		require.NoError(t, err)
+		got := ok(dataplane.MarshalEvent(ev))(t)
 		require.Equal(t, want, string(got))
 		require.True(t, strings.HasPrefix(want, `{"event":"`+eventName(t, got)), "%T", ev)
 	}
-	_, err := dataplane.MarshalEvent(nil)
-	require.ErrorContains(t, err, "no event")
+	require.ErrorContains(t, errOf(dataplane.MarshalEvent(nil)), "no event")
 }

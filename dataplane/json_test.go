@@ -15,21 +15,18 @@ import (
 
 func asJSON(t *testing.T, v any) string {
 	t.Helper()
-	text, err := json.Marshal(v)
-	require.NoError(t, err)
+	text := ok(json.Marshal(v))(t)
 	return string(text)
 }
 
-// A change set that one engine planned is applied by another one, if the kernel still holds what it
-// begins from.
+// One engine plans a change set and another one applies it, if the kernel still holds the table
+// that the change set begins from.
 func TestPlannedChangesAreAppliedLater(t *testing.T) {
 	t.Parallel()
 	kernel := &memory.Kernel{}
 	open := func() *dataplane.Engine { return dataplane.New(memory.New(kernel), nil) }
-	_, err := open().Apply(t.Context(), services(3))
-	require.NoError(t, err)
-	preview, err := open().Plan(t.Context(), services(4).WithoutService(serviceName(1)))
-	require.NoError(t, err)
+	ok(open().Apply(t.Context(), services(3)))(t)
+	preview := ok(open().Plan(t.Context(), services(4).WithoutService(serviceName(1))))(t)
 
 	var stored struct {
 		Changes *servicemodel.ChangeSet `json:"changes"`
@@ -40,11 +37,9 @@ func TestPlannedChangesAreAppliedLater(t *testing.T) {
 	require.Equal(t, preview.Changes.Counts(), stored.Changes.Counts())
 
 	engine := open()
-	r, err := engine.ApplyChanges(t.Context(), stored.Changes)
-	require.NoError(t, err)
+	r := ok(engine.ApplyChanges(t.Context(), stored.Changes))(t)
 	require.Equal(t, preview.Changes.Counts(), r.Counts)
-	o, err := engine.Observe(t.Context())
-	require.NoError(t, err)
+	o := ok(engine.Observe(t.Context()))(t)
 	require.True(t, preview.Changes.New.Equal(withoutHealth(t, o.Table)))
 	require.False(t, func() bool { s := engine.Status(); return s.Pending() }())
 
@@ -52,14 +47,13 @@ func TestPlannedChangesAreAppliedLater(t *testing.T) {
 	require.NoError(t, json.Unmarshal([]byte(asJSON(t, o)), &read))
 	require.True(t, read.Table.Equal(o.Table))
 
-	_, err = engine.ApplyChanges(t.Context(), stored.Changes)
+	_, err := engine.ApplyChanges(t.Context(), stored.Changes)
 	require.ErrorIs(t, err, servicemodel.ErrOtherTable, "it was applied already")
-	again, err := engine.Apply(t.Context(), services(4).WithoutService(serviceName(1)))
-	require.NoError(t, err)
+	again := ok(engine.Apply(t.Context(), services(4).WithoutService(serviceName(1))))(t)
 	require.True(t, again.Changes.Empty())
 }
 
-// withoutHealth returns a table as it was read; no kernel holds health checks.
+// withoutHealth returns a table as a backend would read it, because no kernel holds health checks.
 func withoutHealth(t *testing.T, table *servicemodel.Table) *servicemodel.Table {
 	t.Helper()
 	for range table.HealthChecks() {
@@ -95,22 +89,35 @@ func TestResultsAsJSON(t *testing.T) {
 	require.Equal(t, "memory: 2 added, 0 changed, 0 removed; 4 kernel messages, 100 bytes, 2ms; "+
 		"1 refused", r.String())
 	require.JSONEq(t, `{"backend": "memory", "running": false, "wanted": 0, "applied": 0,
-		"state": {"node": {}}, "error": "broken", "totals": {"applies": 1, "failures": 0,
+		"error": "broken", "totals": {"applies": 1, "failures": 0,
 		"repairs": 0, "repaired": {"added": 0, "changed": 0, "removed": 0}}}`,
 		asJSON(t, dataplane.Status{Backend: "memory", Err: errors.New("broken"),
 			Totals: dataplane.Totals{Applies: 1}}))
 }
 
-// What an engine hands out can be changed without effect on it.
+// Values from an engine can be changed without effect on the engine.
 func TestAnEngineCannotBeChangedFromOutside(t *testing.T) {
 	t.Parallel()
 	engine := dataplane.New(memory.New(nil), nil)
 	bad := services(2).WithService(&servicemodel.Service{Name: serviceName(0),
 		Scheduler: "fastest"})
-	r, err := engine.Apply(t.Context(), bad)
-	require.NoError(t, err)
+	r := ok(engine.Apply(t.Context(), bad))(t)
 	require.Len(t, r.Refused, 1)
 	want := engine.Status().Refused[0]
 	r.Refused[0], engine.Status().Refused[0] = dataplane.Refusal{}, dataplane.Refusal{}
 	require.Equal(t, want, engine.Status().Refused[0])
+}
+
+// A backend may have rules for health checks, so a change of only health checks is committed.
+func TestPlannedHealthChecksAreCommitted(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	svc := withHealthCheck(1)
+	ok(b.engine.Apply(t.Context(), servicemodel.State{}.WithService(svc)))(t)
+	svc.HealthCheckNodePort++
+	c := planned(t, b, servicemodel.State{}.WithService(svc))
+	require.Len(t, c.Health, 1)
+	commits := b.Calls(memory.CallCommit)
+	ok(b.engine.ApplyChanges(t.Context(), c))(t)
+	require.Equal(t, commits+1, b.Calls(memory.CallCommit))
 }

@@ -9,14 +9,20 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// logTo returns an observer that writes what matters to a log.
+// logTo returns an observer that logs the important events.
 func logTo(log *slog.Logger) Observer {
 	return func(ctx context.Context, ev Event) {
 		switch ev := ev.(type) {
 		case Applied:
 			logApplied(ctx, log, ev.Result)
 		case Refused:
-			log.WarnContext(ctx, "service refused", logkey.Backend, ev.Backend, logkey.Service,
+			what := "service refused"
+			if len(ev.Endpoints) > 0 {
+				what = "endpoints left out"
+			} else if ev.Kept {
+				what = "service refused, and left as it was"
+			}
+			log.WarnContext(ctx, what, logkey.Backend, ev.Backend, logkey.Service,
 				ev.Service.String(), logkey.Reason, ev.Err)
 		case PartRefused:
 			log.WarnContext(ctx, "part refused", logkey.Backend, ev.Backend, logkey.Owner, ev.Owner,
@@ -32,7 +38,10 @@ func logTo(log *slog.Logger) Observer {
 			log.WarnContext(ctx, "repair undone", logkey.Backend, ev.Backend, logkey.Program,
 				ev.Name, logkey.Thread, ev.Thread)
 		case Failed:
-			if !errors.Is(ev.Err, context.Canceled) { // the program ends
+			if errors.Is(ev.Err, ErrNotApproved) {
+				log.WarnContext(ctx, ev.Doing+" not approved", logkey.Backend, ev.Backend,
+					of(nil, ev.Revision), logkey.Reason, ev.Err)
+			} else if !errors.Is(ev.Err, context.Canceled) { // the program ends
 				log.ErrorContext(ctx, ev.Doing+" failed", logkey.Backend, ev.Backend,
 					of(ev.Owners, ev.Revision), logkey.Phase, ev.Phase.String(), logkey.Error,
 					ev.Err)
@@ -54,7 +63,7 @@ func logTo(log *slog.Logger) Observer {
 	}
 }
 
-// logApplied says what changed, at debug level if nothing did. A repair has a line of its own.
+// logApplied logs the changes, at debug level if there are none. A repair has a line of its own.
 func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 	level := slog.LevelDebug
 	if r.Messages > 0 && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
@@ -65,7 +74,7 @@ func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 		logkey.Messages, r.Messages, logkey.Bytes, r.Bytes, logkey.Duration, r.Duration)
 }
 
-// of says what an event is about: the parts of owners, or a revision of the whole.
+// of returns the subject of an event: the owners of parts, or a revision of the whole.
 func of(owners []string, r Revision) slog.Attr {
 	if len(owners) > 0 {
 		return slog.Any(logkey.Owners, owners)
@@ -83,16 +92,16 @@ func logRepaired(ctx context.Context, log *slog.Logger, r *Result) {
 	log.WarnContext(ctx, "repaired", attrs...)
 }
 
-// logPlan says, at debug level, what a commit is about to send.
+// logPlan logs, at debug level, what a commit is about to send.
 func (e *Engine) logPlan(ctx context.Context, c *servicemodel.ChangeSet) {
-	if e.log == nil || !e.log.Enabled(ctx, slog.LevelDebug) {
+	if e.cfg.Logger == nil || !e.cfg.Logger.Enabled(ctx, slog.LevelDebug) {
 		return
 	}
 	name := e.backend.Name()
 	plan, err := e.backend.Plan(c)
 	if err != nil {
-		e.log.DebugContext(ctx, "no plan", logkey.Backend, name, logkey.Error, err)
+		e.cfg.Logger.DebugContext(ctx, "no plan", logkey.Backend, name, logkey.Error, err)
 		return
 	}
-	e.log.DebugContext(ctx, "committing", logkey.Backend, name, logkey.Plan, plan.String())
+	e.cfg.Logger.DebugContext(ctx, "committing", logkey.Backend, name, logkey.Plan, plan.String())
 }

@@ -6,22 +6,23 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// NodeSource knows of the node what states may leave open, such as its addresses: an engine that is
-// given one ([Config.Node]) completes the node of each state, and [Engine.Run] applies the state
-// again when that has changed. Package nodeaddrs has one that follows the kernel.
+// NodeSource knows facts about the node that states may leave unset, such as its addresses. An
+// engine with a source ([Config.Node]) completes the node of each state, and [Engine.Run] applies
+// the state again when these facts have changed. Package nodeaddrs has a source that follows the
+// kernel.
 type NodeSource interface {
-	// Complete returns n with what it leaves open as it is now, and what it says untouched. An
-	// error fails the apply, which Run tries again.
+	// Complete returns n with its unset fields filled in as they are now. It does not change the
+	// others. An error fails the apply, and Run retries.
 	Complete(ctx context.Context, n servicemodel.Node) (servicemodel.Node, error)
-	// Watch calls changed when Complete may give something else than it did last.
+	// Watch calls changed when the result of Complete may have changed.
 	Watcher
 }
 
-// completed returns the state with all that is known of the node.
+// completed returns the state with everything that is known about the node.
 func (e *Engine) completed(ctx context.Context, s servicemodel.State) (servicemodel.State, error) {
-	if e.node == nil {
+	if e.cfg.Node == nil {
 		return s, nil
 	}
-	n, err := e.node.Complete(ctx, s.Node())
+	n, err := e.cfg.Node.Complete(ctx, s.Node())
 	return s.WithNode(n), err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// nodeSource is a NodeSource that a test moves.
+// nodeSource is a NodeSource that a test controls.
 type nodeSource struct {
 	mu      sync.Mutex
 	addr    netip.Addr
@@ -23,7 +23,7 @@ type nodeSource struct {
 	changed chan struct{}
 }
 
-// set sets what the source says of the node.
+// set sets the answer of the source.
 func (s *nodeSource) set(addr netip.Addr, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,7 +54,7 @@ func (s *nodeSource) Watch(ctx context.Context, changed func()) error {
 	}
 }
 
-// primary is a state that says of the node only that node ports are at its primary address.
+// primary returns a state that says only that node ports are at the node's primary address.
 func primary() servicemodel.State {
 	return services(1).WithNode(servicemodel.Node{Name: "this",
 		NodePortAddresses: servicemodel.NodePortAddresses{Primary: true}})
@@ -66,23 +66,21 @@ func nodePortsAt(t *testing.T, table *servicemodel.Table, addr netip.Addr) {
 		table.Rules().NodePorts)
 }
 
-// What a state leaves open of the node is completed in each plan and apply. A source that fails
-// fails the apply, and leaves the kernel as it is. The state that is wanted stays as it was said.
+// Each plan and apply completes the unset fields of a state's node. If the source fails, the apply
+// fails and leaves the kernel as it is. The wanted state stays as the program gave it.
 func TestTheNodeIsCompleted(t *testing.T) {
 	t.Parallel()
 	kernel, source := &memory.Kernel{}, newNodeSource()
 	e := dataplane.New(memory.New(kernel), &dataplane.Config{Node: source})
-	p, err := e.Plan(t.Context(), primary())
-	require.NoError(t, err)
+	p := ok(e.Plan(t.Context(), primary()))(t)
 	nodePortsAt(t, p.Changes.New, source.addr)
-	_, err = e.Apply(t.Context(), primary())
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), primary()))(t)
 	nodePortsAt(t, kernel.Table(), source.addr)
 	require.Equal(t, primary().Node(), e.Status().State.Node())
 
 	before := source.addr
 	source.addr, source.err = netip.MustParseAddr("192.0.2.2"), errors.New("no memory")
-	_, err = e.Apply(t.Context(), primary())
+	_, err := e.Apply(t.Context(), primary())
 	require.ErrorIs(t, err, source.err)
 	var phase *dataplane.PhaseError
 	require.ErrorAs(t, err, &phase)
@@ -90,14 +88,13 @@ func TestTheNodeIsCompleted(t *testing.T) {
 	nodePortsAt(t, kernel.Table(), before)
 
 	source.err = nil
-	r, err := e.Apply(t.Context(), primary())
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), primary()))(t)
 	nodePortsAt(t, kernel.Table(), source.addr)
 	require.Zero(t, r.Counts.Added, "services are not written anew")
 }
 
-// Run applies the state again when the node has changed, whichever backend the engine has by then,
-// and tries again when the source fails.
+// Run applies the state again when the node has changed, whatever backend the engine then has. If
+// the source fails, Run tries again.
 func TestRunFollowsTheNode(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		kernel, source := &memory.Kernel{}, newNodeSource()
@@ -115,8 +112,7 @@ func TestRunFollowsTheNode(t *testing.T) {
 		nodePortsAt(t, kernel.Table(), source.addr)
 
 		other := &memory.Kernel{}
-		_, err := e.Switch(t.Context(), memory.New(other))
-		require.NoError(t, err)
+		ok(e.Switch(t.Context(), memory.New(other), nil))(t)
 		move("192.0.2.3", nil)
 		nodePortsAt(t, other.Table(), source.addr)
 

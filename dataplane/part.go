@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -14,50 +15,55 @@ import (
 type PartsConfig struct {
 	// Logger gets a record for each change. Nil means silence.
 	Logger *slog.Logger
-	// Flows is notified of each change and deletes the flows that the change leaves stale. Nil
-	// means that stale flows stay.
+	// Flows is notified of each change, and deletes the flows that the change leaves stale. If nil,
+	// stale flows stay.
 	Flows Flows
 }
 
-// Parts lets many programs share one instance: each declares the services of owners of its own, and
-// leaves the rest as it is. It knows nothing but what the kernel holds, so that a program can run
-// once for each change and needs neither a file nor a daemon, as the plugins of CNI do.
+// Parts lets many programs share one instance. Each declares the services of its own owners, and
+// leaves the rest as it is. Parts keeps no record outside the kernel, so a program can run once for
+// each change and needs neither a file nor a daemon, like a CNI plugin.
 //
-// An owner is a namespace: what it holds, its part, is what the services with that
-// [servicemodel.Name.Namespace] are in the kernel. An owner has what it holds until it is given
-// something else or removed, by whatever program. Name owners so that they tell whose they are and
-// do not meet those of others; "network,container,interface" fits for an attachment of CNI: the
-// characters of a name are those of [servicemodel.Name], and namespace, service and port have 191
-// bytes together.
+// An owner is a namespace. Its part is everything in the kernel for the services with that
+// [servicemodel.Name.Namespace]. The part stays until any program replaces or removes it. Choose
+// names of owners that identify the program and cannot collide with those of other programs;
+// "network,container,interface" suits an attachment of CNI. The allowed characters are those of
+// [servicemodel.Name]. Namespace, service and port have 189 bytes together
+// ([servicemodel.PortName], with two separators).
 //
-// What is decided once for the node ([servicemodel.Rules]) belongs to the instance. The first part
-// brings the settings of its node, later ones adopt them: see [servicemodel.Node.Adopt]. They stay
-// until an owner brings others while nobody else holds anything.
+// Decisions for the whole node ([servicemodel.Rules]) belong to the instance. The first part brings
+// the settings of its node, and later parts adopt them: a node of theirs must agree. They stay
+// until an owner brings others while no other owner holds anything, or until [Parts.Configure]. The
+// instance goes with its last part, and leaves nothing in the kernel.
 //
-// [Engine.Apply] makes an instance hold exactly one state, and so removes the parts: an instance
-// has either one engine or parts. Backends with different tables, chains or marks are instances
-// beside each other.
+// An instance has either one engine or parts, because [Engine.Apply] makes an instance hold exactly
+// one state and so removes parts. Backends with different tables, chains or marks are separate
+// instances.
 //
-// The methods of Parts may be called by several goroutines at a time; they run one after the other,
-// and stop waiting when their context ends. Programs that change one instance take turns
-// ([Locker]). What they cost depends on the owner's part if the backend is a [PartReader], and else
-// on all that the instance holds.
+// Several goroutines may call the methods of Parts at the same time. The methods run one after the
+// other, and stop waiting when their context ends. Programs that change one instance take turns
+// ([Locker]). The cost depends on the owner's part if the backend is a [PartReader], and otherwise
+// on the whole instance.
 type Parts struct {
 	backend   Backend
 	flows     Flows
 	observers observers
-	turn      turn // who has it has what follows
+	turn      turn // its holder may use the fields below
 
 	phase stopwatch
-	// told is what the flows were told that the kernel holds, as far as it was seen here, and state
-	// the state that goes with it.
+	// told is the table that the flows were last told of, as far as this process has seen it, and
+	// state is the state that belongs to it.
 	told  *servicemodel.Table
 	state servicemodel.State
 }
 
-// NewParts returns the parts of the instance of a backend, which must not be used by others at the
-// same time. Closing the backend stays with the caller.
+// NewParts returns the parts of a backend's instance. Nothing else may use the backend at the same
+// time. The caller closes the backend. Without a backend, as in the zero Parts, all methods with a
+// context fail.
 func NewParts(b Backend, cfg *PartsConfig) *Parts {
+	if b == nil {
+		return &Parts{}
+	}
 	p := &Parts{backend: b, turn: newTurn()}
 	if cfg == nil {
 		return p
@@ -69,40 +75,40 @@ func NewParts(b Backend, cfg *PartsConfig) *Parts {
 	return p
 }
 
-// Subscribe adds an observer of what is done to parts from now on. Each Apply, Remove and Keep ends
-// with one of these: [Applied], [PartRefused] or [Failed], which say whose parts, in which phase,
-// and how long each took. [ClaimConflict] and [Repaired] come before Applied; Failed comes after it
-// if the kernel holds the part and work is left ([ErrUnsettled]). A call of Settle ends with
-// [Settled] or Failed. Before all of them may come a [WriteConflict] for each time that the kernel
-// was read again. Calling unsubscribe ends that, except for a call that is under way.
+// Subscribe adds an observer of future calls. Each Apply, Remove and Keep ends with [Applied],
+// [PartRefused] or [Failed]. These name the owners and the phase, and have the time of each phase.
+// [ClaimConflict] and [Repaired] come before Applied. Failed follows Applied if the kernel holds
+// the part and work is left ([ErrUnsettled]). A call of Settle ends with [Settled] or Failed. A
+// [WriteConflict] may precede all of them, one for each time that the kernel was read again.
+// Calling unsubscribe removes the observer, but does not stop a call in progress.
 func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.observers.add(o) }
 
-// Apply makes an owner hold exactly the services of a state, all of which are in the namespace of
-// its name. It returns when the kernel has them. If nothing differs, nothing is written.
+// Apply makes an owner hold exactly the services of a state, which must all be in the namespace of
+// the owner's name. It returns when the kernel has them. If nothing differs, it writes nothing.
 //
-// A part is refused as a whole ([ErrRefused]), and the kernel not touched, if anything is wrong
-// with it. The error joins a *[servicemodel.FieldError] for what is invalid or contradicts the
-// instance's settings, a *[servicemodel.TakenError] for each frontend that another owner holds, and
-// an *[UnsupportedError] or *[CollisionError] for what the backend refuses.
+// If anything is wrong with a part, it is refused as a whole ([ErrRefused]), and the kernel is not
+// touched. The error joins a *[servicemodel.FieldError] for each field that is invalid or
+// contradicts the instance's settings, a *[servicemodel.TakenError] for each frontend that another
+// owner holds, and an *[UnsupportedError] or *[CollisionError] for each refusal of the backend.
 //
-// [ErrUnsettled] is the one error that comes with a result: the kernel holds the part then. All
-// errors but that of a context that ended before it was Apply's turn are *[PhaseError] values.
-// [Result.Settle] is how long until there is something to look at again, such as late packets of a
-// UDP port that is new: a program that is about to end may ignore it.
+// Only [ErrUnsettled] comes with a result: the kernel then holds the part. If the context ends
+// before Apply's turn, the error is the context's. All other errors are *[PhaseError] values.
+// [Result.Settle] is the time until there is work again, such as late packets of a new UDP port. A
+// program that is about to end may ignore it.
 func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
 	return p.change(ctx, task{"apply the part", []string{owner}, s, func() (*partChange, error) {
 		return p.compare(ctx, owner, s)
 	}})
 }
 
-// Plan returns what Apply would do, and touches nothing. It fails as Apply would.
+// Plan returns what Apply would do, and changes nothing. It fails as Apply would.
 func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*Preview, error) {
 	t := task{doing: "plan the part", owners: []string{owner}}
 	if err := p.turn.take(ctx); err != nil {
 		return nil, t.error(err)
 	}
 	defer p.turn.give()
-	p.phase.begin(PhaseResolve)
+	p.phase.restart(PhaseResolve)
 	var c *partChange
 	err := p.observers.retry(ctx, "read", func() (err error) {
 		c, err = p.compare(ctx, owner, s)
@@ -119,15 +125,19 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 	return &Preview{Changes: c.changes, Drift: c.drift, Plan: plan, Conflicts: c.conflicts}, nil
 }
 
-// Remove removes what owners hold. Owners that hold nothing are no error.
+// Remove removes the parts of owners. An owner without a part is no error.
 func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 	return p.change(ctx, task{doing: "remove the parts", owners: slices.Clone(owners),
 		compare: func() (*partChange, error) { return p.without(ctx, owners) }})
 }
 
-// Keep removes what those owners hold of whom keep is false: garbage collection in one call. Keep
-// tells by the name which owners are a program's own to judge: those of others it keeps.
+// Keep removes the parts of all owners for which keep returns false: garbage collection in one
+// call. keep must return true for owners of other programs. Their names tell
+// them apart.
 func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result, error) {
+	if keep == nil {
+		return nil, errors.New("keep parts: there is no function that says which")
+	}
 	return p.change(ctx, task{doing: "keep parts", compare: func() (*partChange, error) {
 		p.phase.enter(PhaseObserve)
 		owners, err := p.owners(ctx)
@@ -138,11 +148,11 @@ func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result
 	}})
 }
 
-// Settle does the work that earlier changes left to a later time and that is due, see
-// [Engine.Settle]. Each Apply, Remove and Keep does it as well.
+// Settle does the work that earlier changes left for later and that is due, see [Engine.Settle].
+// Each Apply, Remove and Keep does it as well.
 func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 	r, err := p.change(ctx, task{doing: doingSettleParts, compare: func() (*partChange, error) {
-		_, err := p.observe(ctx, nil, nil)
+		_, err := p.whole(ctx, nil)
 		return noChange(), err
 	}})
 	if r == nil {

@@ -10,18 +10,18 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// task is what a method of [Parts] is called for.
+// task is a call of a method of [Parts].
 type task struct {
 	doing  string
-	owners []string // as far as they are known before
+	owners []string // as far as they are known in advance
 	state  servicemodel.State
-	// compare reads what there is, and says what is to change.
+	// compare reads the kernel, and returns the change to make.
 	compare func() (*partChange, error)
 }
 
 const doingSettleParts = "settle parts"
 
-// error returns err as that of the task.
+// error returns err with the name of the task.
 func (t *task) error(err error) error {
 	if len(t.owners) == 0 {
 		return fmt.Errorf("%s: %w", t.doing, err)
@@ -29,37 +29,36 @@ func (t *task) error(err error) error {
 	return fmt.Errorf("%s of %s: %w", t.doing, strings.Join(t.owners, ", "), err)
 }
 
-// change makes a change to the kernel, again where others come between, and tells what became of
-// it.
+// change makes a change to the kernel, retries after conflicts, and reports the outcome.
 func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	start := time.Now()
 	if err := p.turn.take(ctx); err != nil {
 		return nil, t.error(err)
 	}
 	defer p.turn.give()
-	p.phase.begin(PhaseLock)
+	p.phase.restart(PhaseLock)
 	r, err := p.changeInTurn(ctx, t)
 	if r == nil {
 		return nil, p.failed(ctx, t, err)
 	}
 	if p.flows != nil {
-		next, errFlows := p.flows.Settle(ctx)
+		next, errFlows := p.flows.Settle(p.observers.emitting(ctx, p.told))
 		r.Settle, err = earlier(r.Settle, next), errors.Join(err, errFlows)
 	}
 	p.phase.enter(PhaseSettle)
 	r.Phases, r.Duration = p.phase.elapsed, time.Since(start)
 	p.succeeded(ctx, t, r, err)
 	if err != nil {
-		if t.doing != doingSettleParts { // Applied has told the times
-			p.phase.begin(PhaseSettle)
+		if t.doing != doingSettleParts { // Applied has reported the times
+			p.phase.restart(PhaseSettle)
 		}
 		err = p.failed(ctx, t, fmt.Errorf("%w: %w", ErrUnsettled, err))
 	}
 	return r, err
 }
 
-// changeInTurn makes a change while other programs wait for their turn. An error beside a result is
-// that of work which the commit left.
+// changeInTurn makes a change while other programs wait for their turn. If there is a result, the
+// error is that of later work.
 func (p *Parts) changeInTurn(ctx context.Context, t task) (r *Result, err error) {
 	unlock, err := lock(ctx, p.backend)
 	if err != nil {
@@ -81,13 +80,13 @@ func (p *Parts) changeInTurn(ctx context.Context, t task) (r *Result, err error)
 		return nil, err
 	}
 	p.phase.enter(PhaseSettle)
-	if b, ok := p.backend.(Settler); ok {
-		r.Settle, err = b.Settle(ctx)
+	if b, ok := as[Settler](p.backend); ok {
+		r.Settle, err = b.Settle(p.observers.emitting(ctx, p.told))
 	}
 	return r, err
 }
 
-// earlier returns the lesser of two times to wait, of which 0 is none.
+// earlier returns the shorter of two waits. 0 means no wait.
 func earlier(a, b time.Duration) time.Duration {
 	if a == 0 || b > 0 && b < a {
 		return b
@@ -95,7 +94,7 @@ func earlier(a, b time.Duration) time.Duration {
 	return a
 }
 
-// succeeded tells of a task that succeeded, but for work that the commit left and that failed.
+// succeeded reports a task that succeeded. unsettled is the error of later work, if that failed.
 func (p *Parts) succeeded(ctx context.Context, t task, r *Result, unsettled error) {
 	if !p.observers.any() {
 		return
@@ -115,7 +114,7 @@ func (p *Parts) succeeded(ctx context.Context, t task, r *Result, unsettled erro
 	p.observers.emit(ctx, Applied{r})
 }
 
-// failed tells of a task that failed in the phase under way, and returns the error as that of the
+// failed reports a task that failed in the current phase, and returns the error as that of the
 // phase.
 func (p *Parts) failed(ctx context.Context, t task, err error) error {
 	var refused refusedState
@@ -124,7 +123,7 @@ func (p *Parts) failed(ctx context.Context, t task, err error) error {
 	if !p.observers.any() {
 		return err
 	}
-	if isRefused { // it is Apply's, which has one owner
+	if isRefused && len(t.owners) > 0 { // the task is Apply, which has one owner
 		p.observers.emit(ctx, PartRefused{Backend: p.backend.Name(), Owner: t.owners[0],
 			Err: refused.error})
 		return err

@@ -11,7 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
-	"github.com/kernlb/kernlb/internal/golden"
+	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -26,7 +26,7 @@ func slow() *settling {
 	return b
 }
 
-// partStory is what happens to parts, and the name of each event that tells of it.
+// partStory is a story of changes to parts, with the name of each event of each change.
 func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []string) {
 	a := published("a", 7, 80, 81)
 	do := func(f func() error, ok bool, events ...string) {
@@ -51,7 +51,7 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 		return apply("b", published("b", 8, 90))()
 	}, true, "WriteConflict", "Repaired", "Applied")
 	do(func() error {
-		b.Fail(memory.CallCommit, 1, errRefused)
+		b.Fail(memory.CallCleanup, 1, errRefused)
 		_, err := p.Remove(t.Context(), "a", "b")
 		return err
 	}, false, "Failed")
@@ -79,8 +79,8 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 	return story
 }
 
-// Observers of parts are told what becomes of each call, whose parts they are, where something
-// failed, and how long each phase took.
+// Observers of parts learn the outcome of each call, the owners, the failed phase, and the time of
+// each phase.
 func TestObserversAreToldOfParts(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -89,8 +89,7 @@ func TestObserversAreToldOfParts(t *testing.T) {
 		var names []string
 		var text []byte
 		unsubscribe := p.Subscribe(func(_ context.Context, ev dataplane.Event) {
-			line, err := dataplane.MarshalEvent(ev)
-			require.NoError(t, err)
+			line := ok(dataplane.MarshalEvent(ev))(t)
 			names, text = append(names, eventName(t, line)), append(append(text, line...), '\n')
 		})
 		for _, do := range partStory(t, b, p) {
@@ -100,21 +99,18 @@ func TestObserversAreToldOfParts(t *testing.T) {
 		golden.File(t, filepath.Join("testdata", "part-events.json"), string(text))
 		unsubscribe()
 		names = nil
-		_, err := p.Remove(t.Context(), "nobody")
-		require.NoError(t, err)
+		ok(p.Remove(t.Context(), "nobody"))(t)
 		require.Empty(t, names)
 	})
 }
 
-// The phases of a change of parts are those that the backend took time for, and an error says in
-// which it was.
+// The phases of a change of parts have the times that the backend took. An error names its phase.
 func TestPartsSayWhereTheirTimeWent(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		b := slow()
 		p := dataplane.NewParts(b, nil)
-		r, err := p.Apply(t.Context(), "a", published("a", 7, 80))
-		require.NoError(t, err)
+		r := ok(p.Apply(t.Context(), "a", published("a", 7, 80)))(t)
 		require.Equal(t, dataplane.Phases{
 			dataplane.PhaseObserve: 2 * time.Second,
 			dataplane.PhaseCheck:   3 * time.Second,
@@ -123,8 +119,8 @@ func TestPartsSayWhereTheirTimeWent(t *testing.T) {
 		require.Equal(t, 9*time.Second, r.Duration)
 		require.Equal(t, []string{"a"}, r.Owners)
 
-		b.Fail(memory.CallCommit, 1, errRefused)
-		_, err = p.Remove(t.Context(), "a")
+		b.Fail(memory.CallCleanup, 1, errRefused)
+		_, err := p.Remove(t.Context(), "a")
 		var at *dataplane.PhaseError
 		require.ErrorAs(t, err, &at)
 		require.Equal(t, dataplane.PhaseCommit, at.Phase)
@@ -135,7 +131,7 @@ func TestPartsSayWhereTheirTimeWent(t *testing.T) {
 	})
 }
 
-// Who does not listen to parts costs nothing.
+// Without observers, the events of parts cost nothing.
 func TestEventsOfPartsCostNothingIfNobodyListens(t *testing.T) {
 	p := dataplane.NewParts(costless{}, nil)
 	requireCostsNothing(t, p.Subscribe, func() error {

@@ -14,10 +14,11 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// published is the state of an owner that publishes ports of 192.0.2.1 for an endpoint.
+// published returns the state of an owner that publishes ports of 192.0.2.1 for an endpoint.
 func published(owner string, host byte, ports ...uint16) servicemodel.State {
 	n := servicemodel.Name{Namespace: owner, Name: "pod"}
 	svc := &servicemodel.Service{Name: n,
@@ -33,7 +34,7 @@ func published(owner string, host byte, ports ...uint16) servicemodel.State {
 	return servicemodel.State{}.WithService(svc).WithEndpoints(n, []servicemodel.Endpoint{ep})
 }
 
-// partial is a backend in memory that reads parts only.
+// partial is a backend in memory that reads only parts.
 type partial struct {
 	*memory.Backend
 	owners []string
@@ -63,7 +64,7 @@ func (b *partial) ObserveParts(ctx context.Context, owners []string, want *servi
 
 func (b *partial) Owners(ctx context.Context) ([]string, error) {
 	o, err := b.Observe(ctx, nil)
-	return slices.Collect(o.Table.Owners()), err
+	return slices.Collect(nocopy.Of(o.Table).Owners()), err
 }
 
 func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
@@ -72,7 +73,7 @@ func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	next := o.Table.Apply(&servicemodel.ChangeSet{Rules: c.Rules})
 	for _, owner := range b.owners {
 		if err == nil {
-			next, err = next.WithPart(owner, c.New.Part(owner))
+			next, err = nocopy.Of(next).WithPart(owner, nocopy.Of(c.New).Part(owner))
 		}
 	}
 	if err != nil {
@@ -81,18 +82,18 @@ func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return b.Backend.Commit(ctx, servicemodel.Diff(o.Table, next))
 }
 
-// backends are the ways in which a backend reads parts.
+// backends returns the two ways in which a backend reads parts.
 func backends(k *memory.Kernel) map[string]dataplane.Backend {
 	return map[string]dataplane.Backend{"all": memory.New(k), "partial": &partial{
 		Backend: memory.New(k)}}
 }
 
-// requireOwners requires what owners hold: nothing but that is in the kernel.
+// requireOwners requires that the kernel holds exactly the parts of these owners.
 func requireOwners(t *testing.T, k *memory.Kernel, states map[string]servicemodel.State) {
 	t.Helper()
 	var want servicemodel.State
 	for owner, s := range states {
-		want = want.WithPart(owner, s)
+		want = nocopy.Of(want).WithPart(owner, s)
 	}
 	requireHolds(t, k, want)
 }
@@ -105,35 +106,29 @@ func TestPartsComeChangeAndGo(t *testing.T) {
 			p, k := dataplane.NewParts(b, nil), kernelOf(b)
 			a, other := published("a", 7, 80, 81), published("b", 8, 90)
 			for owner, s := range map[string]servicemodel.State{"a": a, "b": other} {
-				_, err := p.Apply(t.Context(), owner, s)
-				require.NoError(t, err)
+				ok(p.Apply(t.Context(), owner, s))(t)
 			}
 			requireOwners(t, k, map[string]servicemodel.State{"a": a, "b": other})
 
-			r, err := p.Apply(t.Context(), "a", a)
-			require.NoError(t, err)
+			r := ok(p.Apply(t.Context(), "a", a))(t)
 			require.Zero(t, r.Stats.Messages, "nothing differs")
 			a = published("a", 9, 80, 82)
-			preview, err := p.Plan(t.Context(), "a", a)
-			require.NoError(t, err)
-			r, err = p.Apply(t.Context(), "a", a)
-			require.NoError(t, err)
+			preview := ok(p.Plan(t.Context(), "a", a))(t)
+			r = ok(p.Apply(t.Context(), "a", a))(t)
 			require.Equal(t, preview.Changes.String(), r.Changes.String())
 			require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Counts)
 			requireOwners(t, k, map[string]servicemodel.State{"a": a, "b": other})
 
-			owners, err := p.Owners(t.Context())
-			require.NoError(t, err)
+			owners := ok(p.Owners(t.Context()))(t)
 			require.Equal(t, []string{"a", "b"}, owners)
-			r, err = p.Remove(t.Context(), "a", "nobody")
-			require.NoError(t, err)
+			r = ok(p.Remove(t.Context(), "a", "nobody"))(t)
 			require.Equal(t, servicemodel.Counts{Removed: 2}, r.Counts)
 			requireOwners(t, k, map[string]servicemodel.State{"b": other})
 		})
 	}
 }
 
-// kernelOf returns the kernel of a backend of [backends].
+// kernelOf returns the kernel of a backend made by [backends].
 func kernelOf(b dataplane.Backend) *memory.Kernel {
 	if p, ok := b.(*partial); ok {
 		return p.Kernel()
@@ -147,8 +142,7 @@ func TestWhatOthersHoldIsTaken(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			p, first := dataplane.NewParts(b, nil), published("first", 7, 80, 81)
-			_, err := p.Apply(t.Context(), "first", first)
-			require.NoError(t, err)
+			ok(p.Apply(t.Context(), "first", first))(t)
 			for _, f := range []func() error{
 				func() error {
 					_, err := p.Apply(t.Context(), "second", published("second", 8, 79, 80, 81))
@@ -191,7 +185,7 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 	require.Zero(t, b.Calls(memory.CallCommit))
 }
 
-// ofAnotherVersion is a backend that finds what another version of kernlb has made.
+// ofAnotherVersion is a backend whose instance was made by another version of kernlb.
 type ofAnotherVersion struct{ *memory.Backend }
 
 func (b ofAnotherVersion) Observe(ctx context.Context, want *servicemodel.Table) (
@@ -208,8 +202,7 @@ func TestWhatAnotherVersionHasMadeIsLeftAlone(t *testing.T) {
 	_, err := p.Apply(t.Context(), "a", published("a", 7, 80))
 	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
 	require.ErrorContains(t, err, "layout 7")
-	_, err = p.Remove(t.Context(), "a")
-	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+	require.ErrorIs(t, errOf(p.Remove(t.Context(), "a")), dataplane.ErrOtherLayout)
 	require.Zero(t, b.Calls(memory.CallCommit))
 }
 
@@ -251,8 +244,7 @@ func TestOnlyThoseOwnersAreKept(t *testing.T) {
 			for i := range byte(20) {
 				owner := fmt.Sprintf("net-%d,pod-%d", i%2, i)
 				s := published(owner, i, 80+uint16(i))
-				_, err := p.Apply(t.Context(), owner, s)
-				require.NoError(t, err)
+				ok(p.Apply(t.Context(), owner, s))(t)
 				if i%2 == 1 || i == 4 {
 					kept[owner] = s
 				}
@@ -263,14 +255,13 @@ func TestOnlyThoseOwnersAreKept(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, servicemodel.Counts{Removed: 9}, r.Counts)
 			requireOwners(t, kernelOf(b), kept)
-			r, err = p.Keep(t.Context(), func(string) bool { return true })
-			require.NoError(t, err)
+			r = ok(p.Keep(t.Context(), func(string) bool { return true }))(t)
 			require.Zero(t, r.Counts)
 		})
 	}
 }
 
-// Many programs change owners of their own at once. Each call succeeds, and nothing is lost.
+// Many programs change their own owners at the same time. Each call succeeds, and nothing is lost.
 func TestManyProgramsChangeTheirParts(t *testing.T) {
 	t.Parallel()
 	k, turn := &memory.Kernel{}, make(chan struct{}, 1)
@@ -304,7 +295,7 @@ func TestManyProgramsChangeTheirParts(t *testing.T) {
 	requireOwners(t, k, want)
 }
 
-// The flows are told of what an owner gained and lost, beside what is known of others.
+// The flows learn what an owner gained and lost, together with the earlier knowledge of others.
 func TestFlowsAreToldOfParts(t *testing.T) {
 	t.Parallel()
 	for name, b := range backends(nil) {
@@ -317,8 +308,7 @@ func TestFlowsAreToldOfParts(t *testing.T) {
 				state servicemodel.State
 			}{{"a", published("a", 7, 80)}, {"b", published("b", 8, 90)},
 				{"a", published("a", 9, 80, 81)}, {"b", servicemodel.State{}}} {
-				r, err := p.Apply(t.Context(), step.owner, step.state)
-				require.NoError(t, err)
+				r := ok(p.Apply(t.Context(), step.owner, step.state))(t)
 				c := flows.changes[len(flows.changes)-1]
 				require.Equal(t, r.Changes.Frontends, c.Frontends)
 				require.Equal(t, r.Changes.Pools, c.Pools)
@@ -345,8 +335,7 @@ func TestWorkThatAPartLeftIsDone(t *testing.T) {
 	require.Equal(t, 1, r.Changes.New.Len())
 	b.due(-1)
 	flows.err = nil
-	_, err = p.Settle(t.Context())
-	require.NoError(t, err)
+	ok(p.Settle(t.Context()))(t)
 	b.requireDone(t, 1, 2)
 }
 
@@ -366,10 +355,9 @@ func TestWhoWaitsForPartsHeedsItsContext(t *testing.T) {
 		done <- err
 	}()
 	<-inside
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := p.Owners(ctx)
-	require.ErrorIs(t, err, context.Canceled)
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("terminated"))
+	require.ErrorIs(t, errOf(p.Owners(ctx)), context.Canceled)
 	close(leave)
 	require.NoError(t, <-done)
 }

@@ -1,75 +1,86 @@
 package dataplane
 
 import (
+	"context"
 	"strconv"
 	"time"
 )
 
-// Phase is a step of what an engine does to apply a state.
+// Phase is a step of an engine's work on a call.
 type Phase int
 
 // The phases, in their order.
 const (
-	// PhaseLock is waiting for other writers of the instance, see [Locker].
+	// PhaseLock waits for other writers of the instance, see [Locker].
 	PhaseLock Phase = iota
 	// PhaseResolve makes a table of the state.
 	PhaseResolve
-	// PhaseObserve asks whether the kernel holds what is known, and reads it if that is not so.
+	// PhaseObserve asks whether the kernel still holds the known contents, and reads it if not.
 	PhaseObserve
-	// PhaseCheck compares, and lets the backend say what it refuses.
+	// PhaseCheck compares, asks the backend for refusals, and calls [Config.Approve].
 	PhaseCheck
 	// PhaseCommit plans and writes.
 	PhaseCommit
-	// PhaseSettle does the work that was left to a later time and is due.
+	// PhaseSettle does earlier work that is due.
 	PhaseSettle
 	// PhaseCleanup removes an instance from the kernel.
 	PhaseCleanup
-	phases
 )
 
-var phaseNames = [phases]string{"lock", "resolve", "observe", "check", "commit", "settle",
+var phaseNames = [...]string{"lock", "resolve", "observe", "check", "commit", "settle",
 	"cleanup"}
 
 // String returns "lock", "resolve", "observe", "check", "commit", "settle" or "cleanup".
 func (p Phase) String() string {
-	if p < 0 || p >= phases {
+	if p < 0 || p > PhaseCleanup {
 		return "phase " + strconv.Itoa(int(p))
 	}
 	return phaseNames[p]
 }
 
-// Phases is how long each phase took, by [Phase]. Where something was tried again because others
-// were in the way, it is the sum of all tries; the waits between them count for the phase that had
-// to be tried again.
-type Phases [phases]time.Duration
+// Phases is the time of each phase, by [Phase]. After conflicts, it is the sum of all tries. The
+// waits between tries count for the phase that was repeated.
+type Phases [PhaseCleanup + 1]time.Duration
 
 // stopwatch measures phases. The zero stopwatch measures nothing yet.
 type stopwatch struct {
 	phase   Phase
 	at      time.Time
 	elapsed Phases
+	spans   spans
 }
 
-// begin begins to measure anew.
-func (s *stopwatch) begin(p Phase) { *s = stopwatch{phase: p, at: time.Now()} }
+// begin starts the measurement of a call.
+func (s *stopwatch) begin(ctx context.Context, doing string, p Phase) {
+	s.spans.begin(ctx, doing)
+	s.spans.enter(p)
+	s.restart(p)
+}
 
-// enter ends the phase under way and begins the next.
+// restart starts the measurement again, within a call.
+func (s *stopwatch) restart(p Phase) { s.phase, s.at, s.elapsed = p, time.Now(), Phases{} }
+
+// enter ends the current phase and begins the next.
 func (s *stopwatch) enter(p Phase) {
+	if p != s.phase {
+		s.spans.enter(p)
+	}
 	now := time.Now()
 	s.elapsed[s.phase] += now.Sub(s.at)
 	s.phase, s.at = p, now
 }
 
-// fail returns err as that of the phase under way.
+// fail returns err as that of the current phase.
 func (s *stopwatch) fail(err error) error {
 	if err == nil {
 		return nil
 	}
+	s.spans.err = err
 	return &PhaseError{Phase: s.phase, Err: err}
 }
 
-// PhaseError says in which phase an engine failed. Its text is that of Err, which names what was
-// being done.
+// PhaseError names the phase in which an engine failed. Its text is that of Err, which names the
+// operation.
 type PhaseError struct {
 	Phase Phase
 	Err   error

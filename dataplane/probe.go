@@ -1,31 +1,46 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Candidate is a backend that may be opened: each backend's package has a function Candidate that
-// makes one of a configuration.
+// Candidate is a backend that may be opened. Each backend's package has a function Candidate that
+// makes one from a configuration.
 type Candidate struct {
 	// Name is the backend's name.
 	Name string
-	// Probe asks the kernel whether it supports the backend, for this process, where the
-	// configuration says. It changes nothing that anybody sees, but the kernel may load modules to
-	// answer. Nil means yes. The error wraps one of the sentinels above where they say it.
+	// Probe asks the kernel whether this process can use the backend, in the network namespace of
+	// the configuration. It changes nothing visible, but the kernel may load modules to answer. It
+	// returns nil if the kernel supports the backend, and otherwise an error that wraps the fitting
+	// sentinel of this package, if there is one. A candidate without Probe is opened without a
+	// probe.
 	Probe func(ctx context.Context) error
-	// Open opens the backend.
+	// Open opens the backend. A candidate without Open fails.
 	Open func() (Backend, error)
 }
 
-// Support is what a kernel says to one candidate.
+// probe calls Probe, if it is set.
+func (c *Candidate) probe(ctx context.Context) error {
+	if c.Probe == nil {
+		return nil
+	}
+	return c.Probe(ctx)
+}
+
+// Support is a kernel's answer to one candidate.
 type Support struct {
 	// Backend is the backend's name.
 	Backend string
-	// Err is why the kernel does not support it; nil if it does.
+	// Err says why the kernel does not support the backend. In results of [Choose] it may also be
+	// what the backend cannot express of the state ([Problems]). Nil means that nothing is in the
+	// way.
 	Err error
 }
 
@@ -41,77 +56,88 @@ func (s Support) String() string {
 func Probe(ctx context.Context, candidates ...Candidate) []Support {
 	var l []Support
 	for _, c := range candidates {
-		l = append(l, Support{Backend: c.Name, Err: c.Probe(ctx)})
+		l = append(l, Support{Backend: c.Name, Err: c.probe(ctx)})
 	}
 	return l
 }
 
 // Choose opens the first candidate that the kernel supports and that can express the state, for an
-// engine with the configuration cfg. If none can express all of it, it is the one that refuses the
-// fewest services, the first among equals, or nobody if the engine is strict. The error joins what
-// speaks against each; it matches [ErrUnsupported] if some backend only lacks what the state asks
-// for. If the node is not valid, or a service and the engine is strict, it is that of
-// [servicemodel.Resolve], and nothing is asked.
+// engine with the configuration cfg. If no candidate can express all of it, Choose opens the one
+// that refuses the fewest services, the first among equals; with a strict engine, none. The second
+// result says why each other candidate that was asked was not chosen, in their order.
 //
-// It does not look at what any backend holds. A program that goes from one backend to another
-// cleans up behind itself, with [Engine.Cleanup] on the backend it leaves, after it has applied its
-// state to the new one.
+// The error joins the reasons against each candidate. It matches [ErrUnsupported] if some backend
+// only cannot express the state. If the node is invalid, or a service and the engine is strict, the
+// error is that of [servicemodel.Resolve], and no candidate is asked.
+//
+// Choose does not look at what the backends hold. A program that changes its backend cleans up the
+// old one: after it has applied its state to the new backend, it calls [Engine.Cleanup] on the old.
 func Choose(
 	ctx context.Context, s servicemodel.State, cfg *Config, candidates ...Candidate,
-) (Backend, error) {
-	d := draft{state: s, strict: cfg != nil && cfg.Strict}
+) (b Backend, others []Support, err error) {
+	if cfg == nil {
+		cfg = &Config{}
+	}
+	d := newDraft(s, cfg)
 	t, err := d.resolve(nil)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	c := servicemodel.Diff(nil, t)
+	all := servicemodel.Diff(nil, t)
 	errs := []error{errors.New("no backend")}
-	var best Backend
-	var fewest int
+	var best, fewest int // the index of b in others, and the number of its refusals
 	for _, candidate := range candidates {
-		b, refused, err := candidate.open(ctx, d, c)
+		var o Backend
+		var refused []Refusal
+		err := candidate.probe(ctx)
+		text := candidate.Name + ": "
+		if err == nil {
+			o, refused, err = candidate.open(d, all)
+			text = "" // the error names the backend already
+		}
 		if ctx.Err() != nil && err != nil {
 			break
 		}
+		others = append(others, Support{candidate.Name, err})
 		if err != nil {
-			errs = append(errs, err)
+			errs = append(errs, fmt.Errorf("%s%w", text, err))
 			continue
 		}
-		if best == nil || refused < fewest {
-			b, best, fewest = best, b, refused
+		last := &others[len(others)-1]
+		for _, r := range refused {
+			last.Err = errors.Join(last.Err, r.Err)
 		}
-		if b != nil {
-			errs = append(errs, b.Close())
+		if b == nil || len(refused) < fewest {
+			b, o, best, fewest = o, b, len(others)-1, len(refused)
+		}
+		if o != nil {
+			errs = append(errs, o.Close())
 		}
 		if fewest == 0 {
 			break
 		}
 	}
-	switch {
-	case best == nil && ctx.Err() != nil:
-		return nil, context.Cause(ctx)
-	case best == nil:
-		return nil, errors.Join(errs...)
+	if b == nil {
+		return nil, others, cmp.Or(wait.Ended(ctx), errors.Join(errs...))
 	}
-	return best, nil
+	return b, slices.Delete(others, best, best+1), nil
 }
 
-// open opens the candidate if it is supported and can express the changes, which lead to the state
-// of the draft, except for some services. It returns how many those are.
-func (c *Candidate) open(
-	ctx context.Context, d draft, changes *servicemodel.ChangeSet,
-) (b Backend, refused int, err error) {
-	if err := c.Probe(ctx); err != nil {
-		return nil, 0, fmt.Errorf("%s: %w", c.Name, err)
+// open opens the candidate if it can express the changes, which lead to the state of the draft. It
+// returns the services that the candidate cannot express.
+func (c *Candidate) open(d draft, changes *servicemodel.ChangeSet) (
+	b Backend, refused []Refusal, err error) {
+	if c.Open == nil {
+		return nil, nil, fmt.Errorf("%s: the candidate has no Open", c.Name)
 	}
 	if b, err = c.Open(); err != nil {
-		return nil, 0, err
+		return nil, nil, err
 	}
 	d.refused = nil
 	if err := b.Check(changes); err != nil {
 		if err := d.leaveOut(err); err != nil {
-			return nil, 0, errors.Join(err, b.Close())
+			return nil, nil, errors.Join(err, b.Close())
 		}
 	}
-	return b, len(d.refused), nil
+	return b, d.refused, nil
 }

@@ -13,13 +13,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// fakeCandidate is a candidate on a kernel in memory that answers the probe with err.
+// fakeCandidate is a candidate on a kernel in memory. Its probe returns err.
 type fakeCandidate struct {
 	*memory.Backend
 	name   string
-	err    error // of the probe
-	cannot error // what Check says
-	broken error // of opening it
+	err    error // result of the probe
+	cannot error // result of Check
+	broken error // result of opening it
 	probed int
 	opened int
 }
@@ -50,7 +50,7 @@ var (
 		Field: "localhostNodePorts", Value: "true"}
 )
 
-// refused says that a backend cannot express service i.
+// refused is the error of a backend that cannot express service i.
 func refused(i int) error {
 	return &dataplane.UnsupportedError{Backend: "memory", Service: serviceName(i),
 		Object: "service " + serviceName(i).String(), Field: "scheduler", Value: "lc"}
@@ -68,7 +68,7 @@ func TestProbeAsksEachInTheirOrder(t *testing.T) {
 	require.Empty(t, dataplane.Probe(t.Context()))
 }
 
-// choices are lists of candidates, and which of them is chosen.
+// choices are lists of candidates, and the candidate that is chosen.
 var choices = []struct {
 	name   string
 	list   []*fakeCandidate
@@ -122,7 +122,8 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 			for _, f := range tt.list {
 				candidates = append(candidates, f.candidate())
 			}
-			b, err := dataplane.Choose(t.Context(), services(2), &tt.cfg, candidates...)
+			b, others, err := dataplane.Choose(t.Context(), services(2), &tt.cfg, candidates...)
+			requireOthers(t, tt.list, tt.want, others)
 			if tt.want == "" {
 				require.ErrorContains(t, err, "no backend")
 				for _, e := range tt.errors {
@@ -143,11 +144,33 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 	}
 }
 
+// requireOthers requires a reason for each candidate that was asked but not chosen, up to the first
+// candidate without a reason.
+func requireOthers(t *testing.T, list []*fakeCandidate, taken string, got []dataplane.Support) {
+	t.Helper()
+	for _, f := range list {
+		if f.name == taken || f.probed == 0 {
+			continue
+		}
+		require.NotEmpty(t, got)
+		require.Equal(t, f.name, got[0].Backend)
+		for _, cause := range []error{f.err, f.broken, f.cannot} {
+			if cause != nil {
+				require.ErrorContains(t, got[0].Err, cause.Error())
+				break
+			}
+		}
+		require.Error(t, got[0].Err)
+		got = got[1:]
+	}
+	require.Empty(t, got)
+}
+
 func TestAnInvalidStateAsksNobody(t *testing.T) {
 	t.Parallel()
 	f := &fakeCandidate{name: "nftables"}
 	s := servicemodel.State{}.WithService(&servicemodel.Service{})
-	_, err := dataplane.Choose(t.Context(), s, &dataplane.Config{Strict: true}, f.candidate())
+	_, _, err := dataplane.Choose(t.Context(), s, &dataplane.Config{Strict: true}, f.candidate())
 	var field *servicemodel.FieldError
 	require.ErrorAs(t, err, &field)
 	require.Zero(t, f.probed)
@@ -156,7 +179,7 @@ func TestAnInvalidStateAsksNobody(t *testing.T) {
 func TestNobodyIsAskedAfterOneThatCanExpressAll(t *testing.T) {
 	t.Parallel()
 	one, two := &fakeCandidate{name: "nftables"}, &fakeCandidate{name: "iptables"}
-	_, err := dataplane.Choose(t.Context(), services(1), nil, one.candidate(), two.candidate())
+	_, _, err := dataplane.Choose(t.Context(), services(1), nil, one.candidate(), two.candidate())
 	require.NoError(t, err)
 	require.Zero(t, two.probed)
 }
@@ -164,7 +187,7 @@ func TestNobodyIsAskedAfterOneThatCanExpressAll(t *testing.T) {
 func TestAnInvalidServiceIsNoReasonToChooseNobody(t *testing.T) {
 	t.Parallel()
 	f, s := &fakeCandidate{name: "nftables"}, services(1).WithService(invalid(2))
-	b, err := dataplane.Choose(t.Context(), s, nil, f.candidate())
+	b, _, err := dataplane.Choose(t.Context(), s, nil, f.candidate())
 	require.NoError(t, err)
 	require.Equal(t, "nftables", b.Name())
 }
@@ -175,13 +198,14 @@ func TestChoosingEndsWithItsContext(t *testing.T) {
 	gone := errors.New("gone home")
 	one, two := &fakeCandidate{name: "nftables", err: errModule}, &fakeCandidate{name: "iptables"}
 	cancel(gone)
-	_, err := dataplane.Choose(ctx, servicemodel.State{}, nil, one.candidate(), two.candidate())
+	_, _, err := dataplane.Choose(ctx, servicemodel.State{}, nil, one.candidate(), two.candidate())
 	require.ErrorIs(t, err, gone)
 	require.Zero(t, two.probed)
 }
 
-// A program asks which backends the kernel supports, and takes the first that can express its
-// state: in real, nftables.Candidate(nil), iptables.Candidate(nil) and ipvs.Candidate(nil).
+// A program asks which backends the kernel supports, and opens the first that can express its
+// state. A real program uses nftables.Candidate(nil), iptables.Candidate(nil) and
+// ipvs.Candidate(nil).
 func ExampleChoose() {
 	old := &fakeCandidate{name: "nftables", err: errModule}
 	good := &fakeCandidate{name: "iptables"}
@@ -189,15 +213,18 @@ func ExampleChoose() {
 	for _, s := range dataplane.Probe(context.Background(), candidates...) {
 		fmt.Println(s)
 	}
-	backend, err := dataplane.Choose(context.Background(), servicemodel.State{}, nil, candidates...)
+	backend, others, err := dataplane.Choose(context.Background(), servicemodel.State{}, nil,
+		candidates...)
 	if err != nil {
 		fmt.Println(err)
 		return
 	}
 	defer backend.Close()
 	fmt.Println("chosen:", backend.Name())
+	fmt.Println("not chosen:", others)
 	// Output:
 	// nftables: missing module nft_numgen
 	// iptables: supported
 	// chosen: iptables
+	// not chosen: [nftables: missing module nft_numgen]
 }

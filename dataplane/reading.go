@@ -5,21 +5,23 @@ import (
 	"errors"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Readings because of a suspicion are rationed: readBurst of them come at once, if they are short;
-// then they take no more than one part in readShare of the time. A neighbour that commits without
-// end gives cause for one all the time, and an apply that reads takes as long as the reading.
+// Readings because of a suspicion are rationed. readBurst short ones may follow each other
+// directly. After that they take at most one part in readShare of the time. Without a ration, a
+// neighbour that commits all the time would cause a reading in each apply, and the apply would take
+// as long.
 const (
 	readBurst = 3
 	readShare = 200
 )
 
-// ensureKnown reads the kernel unless it is known what that holds, and reports whether it did. want
-// is the table that the kernel is to hold; nil reads all.
+// ensureKnown reads the kernel unless its contents are known, and reports whether it did. want is
+// the table that the kernel is to hold. If it is nil, the reading is complete.
 func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
-	if !e.known || e.unread {
+	if e.kernel == nil || e.unread {
 		return true, e.observe(ctx, want)
 	}
 	i, due, err := e.integrity(ctx)
@@ -30,15 +32,15 @@ func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (rea
 		return true, e.observe(ctx, want)
 	case due:
 		if want != nil {
-			want = e.kernel // with this hint only what is not ours is left unread
+			want = e.kernel // with this hint only foreign objects stay unread
 		}
 		return e.verify(ctx, want)
 	}
 	return false, nil
 }
 
-// integrity returns the integrity that the backend reports, and whether a suspicion is reason to
-// read now.
+// integrity returns the integrity that the backend reports. due says that a suspicion is to be
+// checked now.
 func (e *Engine) integrity(ctx context.Context) (i Integrity, due bool, err error) {
 	if i, err = e.backend.Integrity(ctx); err != nil {
 		return i, false, err
@@ -47,27 +49,26 @@ func (e *Engine) integrity(ctx context.Context) (i Integrity, due bool, err erro
 	return i, e.suspect && e.readings.Allow(time.Now()), nil
 }
 
-// intact reports whether an apply of the same state would find nothing to do, as far as that shows
-// without reading the kernel. After something failed, the next try reads the kernel anyway.
+// intact reports whether another apply of the same state would find nothing to do. It reads the
+// kernel only if its contents are unknown.
 func (e *Engine) intact(ctx context.Context) (bool, error) {
 	if err := e.take(ctx); err != nil {
 		return true, err
 	}
 	defer e.give()
-	if !e.known || e.unread {
-		return true, nil
+	if e.kernel == nil {
+		if err := e.observe(ctx, e.resolved); err != nil {
+			return false, err
+		}
+	} else if i, due, err := e.integrity(ctx); err != nil || i == Broken || due {
+		return false, err
 	}
-	if e.resolved != nil && e.kernel != e.resolved && // it was read since the last apply
-		(len(e.drift) > 0 || !e.kernel.Equal(e.resolved)) {
-		return false, nil
-	}
-	i, due, err := e.integrity(ctx)
-	return i != Broken && !due, err
+	return e.kernel == e.resolved && len(e.drift) == 0 && !e.unread, nil
 }
 
-// verify reads the kernel for a suspicion that may be unfounded. Only a reading that finds nothing
-// is counted in the ration. If the reading has a conflict, what is known stays until the next one,
-// unless it is broken by now.
+// verify reads the kernel because of a suspicion that may be unfounded. Only readings that find
+// nothing use up the ration. If the reading has a conflict, the earlier knowledge stays valid until
+// the next reading, unless the integrity is broken by then.
 func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
 	before, start := e.kernel, time.Now()
 	err = e.observe(ctx, want)
@@ -76,24 +77,54 @@ func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read boo
 		if i, integrityErr := e.backend.Integrity(ctx); integrityErr != nil || i == Broken {
 			return true, err
 		}
-		e.known, e.suspect = true, true
+		e.kernel, e.suspect = before, true
 	case err != nil:
 		return true, err
-	case len(e.drift) > 0 || !before.Equal(e.kernel):
+	case len(e.drift) > 0 || e.kernel != e.resolved:
 		return true, nil
 	}
 	e.readings.Spend(time.Since(start))
 	return err == nil, nil
 }
 
-// observe reads the kernel. want is the table that it is about to hold; nil if that is not known.
+// observe reads the kernel. want is the table that it is about to hold, or nil if unknown. If the
+// reading equals the resolved table except for the order of slots, which IPVS does not keep, the
+// engine continues with the resolved table. That one also has what no kernel holds, such as health
+// checks and pools for which the kernel has no place.
 func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
-	e.known = false
+	e.kernel = nil
 	o, err := e.backend.Observe(ctx, want)
 	if err != nil {
 		return err
 	}
-	e.kernel, e.drift, e.known, e.unread = o.Table, o.Drift, true, o.Unread
-	e.suspect = false
+	e.kernel, e.drift, e.unread, e.suspect = o.Table, o.Drift, o.Unread, false
+	if e.kernel == nil {
+		e.kernel = &servicemodel.Table{}
+	}
+	e.read = e.kernel
+	if e.resolved == nil {
+		return nil
+	}
+	e.kernel = nocopy.Of(e.resolved).AssumedIn(e.kernel)
+	if same := e.resolved.Arrange(e.kernel); same.Equal(e.kernel) {
+		e.resolved, e.kernel = same, same
+	}
+	return nil
+}
+
+// fromReading makes the changes of a proposal begin from a reading of the kernel. The engine may
+// know pools for which the kernel has no place. Another process does not know them.
+func (e *Engine) fromReading(ctx context.Context, p *proposal) error {
+	if _, ok := as[Partial](e.backend); !ok {
+		return nil
+	}
+	if !p.observed {
+		e.phase.enter(PhaseObserve)
+		if err := e.observe(ctx, nil); err != nil {
+			return err
+		}
+		p.observed = true
+	}
+	p.changes = servicemodel.Diff(e.read, p.changes.New.Arrange(e.read))
 	return nil
 }

@@ -3,6 +3,7 @@ package dataplane_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -11,11 +12,12 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// besideANeighbour applies a change each second for as long as asked for, after a foreign commit
-// each, and returns the times since the start at which the kernel was read.
+// besideANeighbour applies a change each second during the given time, each after a foreign commit.
+// It returns the times of the readings since the start.
 func besideANeighbour(t *testing.T, b *bench, during time.Duration) (reads []time.Duration) {
 	t.Helper()
 	start := time.Now()
@@ -23,9 +25,8 @@ func besideANeighbour(t *testing.T, b *bench, during time.Duration) (reads []tim
 		time.Sleep(time.Second)
 		b.Kernel().Touch()
 		began := time.Since(start)
-		r, err := b.engine.Apply(t.Context(), services(1).WithEndpoints(serviceName(1),
-			endpoints(byte(1+i%2))))
-		require.NoError(t, err)
+		r := ok(b.engine.Apply(t.Context(), services(1).WithEndpoints(serviceName(1),
+			endpoints(byte(1+i%2)))))(t)
 		require.Len(t, r.Changes.Pools, 1)
 		if r.Observed {
 			reads = append(reads, began)
@@ -44,7 +45,7 @@ func TestANeighbourIsReadForAShareOfTheTime(t *testing.T) {
 			20*time.Minute)[:6], "at once, and then 200 times the reading later")
 		b.requireCalls(t, 1+7, b.Calls(memory.CallCommit))
 
-		// A reading that finds something was worth its time.
+		// A reading that finds something does not count.
 		b.Kernel().AddDrift("a chain of nobody")
 		time.Sleep(5 * time.Minute)
 		require.Equal(t, []string{"a chain of nobody"}, b.apply(t, services(1)).Drift)
@@ -54,19 +55,27 @@ func TestANeighbourIsReadForAShareOfTheTime(t *testing.T) {
 }
 
 func TestShortReadingsComeOnceASecond(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		b := newBench(nil)
-		slowReads(b, time.Millisecond)
-		b.apply(t, services(1))
-		reads := b.Calls(memory.CallObserve)
-		for range 1000 {
-			b.Kernel().Touch()
-			b.apply(t, services(1))
-			time.Sleep(10 * time.Millisecond)
-		}
-		require.InDelta(t, 3+10, b.Calls(memory.CallObserve)-reads, 1)
-	})
+	for name, s := range map[string]servicemodel.State{
+		"a service":                     services(1),
+		"with a health check node port": services(1).WithService(withHealthCheck(1)),
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				b := newBench(nil)
+				slowReads(b, time.Millisecond)
+				b.apply(t, s)
+				reads := b.Calls(memory.CallObserve)
+				for range 1000 {
+					b.Kernel().Touch()
+					b.apply(t, s)
+					time.Sleep(10 * time.Millisecond)
+				}
+				require.InDelta(t, 3+10, b.Calls(memory.CallObserve)-reads, 1)
+				require.Zero(t, b.status().Totals.Repairs)
+				require.True(t, b.status().Held.Equal(b.Kernel().Table()))
+			})
+		})
+	}
 }
 
 func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
@@ -84,8 +93,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 		s := services(2).WithEndpoints(serviceName(1), endpoints(9))
 		for _, wait := range []time.Duration{0, time.Second, 394 * time.Second} {
 			time.Sleep(wait)
-			r, err := b.engine.Apply(t.Context(), s)
-			require.NoError(t, err)
+			r := ok(b.engine.Apply(t.Context(), s))(t)
 			require.False(t, r.Observed, "what is known is good enough")
 		}
 		b.requireCalls(t, 2, 2)
@@ -145,5 +153,44 @@ func TestBrokenIsReadUntilItIsKnown(t *testing.T) {
 		b.Fail(memory.CallObserve, 3, dataplane.ErrConflict)
 		require.Equal(t, servicemodel.Counts{Added: 1}, b.apply(t, services(2)).Repaired)
 		b.requireCalls(t, 5, 2)
+	})
+}
+
+// unordered is a kernel that touches nothing of ours and does not keep the order of endpoints.
+type unordered struct {
+	costless
+	held  servicemodel.Contents
+	reads int
+}
+
+func (u *unordered) Integrity(context.Context) (dataplane.Integrity, error) {
+	return dataplane.Touched, nil
+}
+
+func (u *unordered) Commit(_ context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	u.held = nocopy.Of(c.New).Contents()
+	return dataplane.Stats{}, nil
+}
+
+func (u *unordered) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
+	u.reads++
+	for _, p := range u.held.Pools {
+		slices.Reverse(p.Slots)
+	}
+	t, err := servicemodel.NewTable(u.held)
+	return &dataplane.Observation{Table: t}, err
+}
+
+func TestAnotherOrderOfEndpointsIsNoDifference(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		u := &unordered{}
+		e := dataplane.New(u, nil)
+		for range 1000 {
+			r := ok(e.Apply(t.Context(), services(3)))(t)
+			require.False(t, r.IsRepair())
+			require.Equal(t, u.reads == 1 && r.Observed, r.Changes.Counts().Added > 0)
+			time.Sleep(10 * time.Millisecond)
+		}
+		require.InDelta(t, 1+3+10, u.reads, 1)
 	})
 }

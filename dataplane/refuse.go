@@ -7,13 +7,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Refusal is a service that an apply left out, and why.
+// Refusal is a service that an apply left out as a whole or in part, and the reason.
 type Refusal struct {
 	// Service is the service's name.
 	Service servicemodel.Name
-	// Err joins all that is wrong: *servicemodel.FieldError values if the service or one of its
-	// endpoints is invalid, else *[UnsupportedError] and *[CollisionError] values.
+	// Err joins all problems ([Problems]): *servicemodel.FieldError values if the service or one of
+	// its endpoints is invalid, else *[UnsupportedError] and *[CollisionError] values.
 	Err error
+	// Endpoints are the indices of invalid endpoints in the service's list that were left out. It
+	// is set only with [Config.LeaveOutEndpoints], if nothing else is wrong: the service is then
+	// served without them. If it is empty, the service is left out as a whole.
+	Endpoints []int
+	// Kept says that the service is served by an earlier definition, see [Config.KeepRefused].
+	Kept bool
 }
 
 // String returns "default/web: " and the reason.
@@ -21,14 +27,21 @@ func (r Refusal) String() string { return r.Service.String() + ": " + r.Err.Erro
 
 func compareRefusals(a, b Refusal) int { return a.Service.Compare(b.Service) }
 
-// draft is a state on its way to be applied: services that are refused leave it.
+// draft is a state during an apply. Refused services are removed from it.
 type draft struct {
-	state   servicemodel.State
-	strict  bool
-	refused []Refusal
+	state     servicemodel.State
+	strict    bool
+	endpoints bool // leave out only invalid endpoints, if possible
+	refused   []Refusal
+	before    servicemodel.State // the source of the old definitions of refused services
 }
 
-// resolve resolves the state without the services that are invalid.
+// newDraft returns the draft of a state for an engine with the configuration.
+func newDraft(s servicemodel.State, cfg *Config) draft {
+	return draft{state: s, strict: cfg.Strict, endpoints: cfg.LeaveOutEndpoints}
+}
+
+// resolve resolves the state without its invalid services.
 func (d *draft) resolve(prev *servicemodel.Table) (*servicemodel.Table, error) {
 	for {
 		t, err := servicemodel.Resolve(prev, d.state)
@@ -41,51 +54,79 @@ func (d *draft) resolve(prev *servicemodel.Table) (*servicemodel.Table, error) {
 	}
 }
 
-// leaveOut leaves out the services that err is about, at least one. It returns err if a part of it
-// is about anything else, such as the node.
+// leaveOut leaves out the services that err names, at least one. If a part of err concerns anything
+// else, such as the node, it returns err.
 func (d *draft) leaveOut(err error) error {
 	if d.strict {
 		return refusedState{err}
 	}
 	problems := map[servicemodel.Name][]error{}
-	for _, p := range leaves(err, nil) {
-		name := serviceOf(p)
-		if d.state.Service(name) == nil && d.state.Endpoints(name) == nil {
+	for _, p := range Problems(err) {
+		if d.state.Service(p.Service) == nil && d.state.Endpoints(p.Service) == nil {
 			return refusedState{err}
 		}
-		problems[name] = append(problems[name], p)
+		problems[p.Service] = append(problems[p.Service], p.Err)
 	}
 	for name, errs := range problems {
-		d.state = d.state.WithoutService(name)
-		d.refused = append(d.refused, Refusal{Service: name, Err: errors.Join(errs...)})
+		d.refuse(name, errors.Join(errs...))
 	}
 	slices.SortFunc(d.refused, compareRefusals)
 	return nil
 }
 
-// leaves appends the errors that err joins.
-func leaves(err error, to []error) []error {
-	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		for _, e := range many.Unwrap() {
-			to = leaves(e, to)
+// refuse leaves out the invalid endpoints of a service if that is configured and enough. Otherwise
+// it leaves out the service.
+func (d *draft) refuse(name servicemodel.Name, err error) {
+	r := Refusal{Service: name, Err: err}
+	before := func(o Refusal) bool { return o.Service == name }
+	i := slices.IndexFunc(d.refused, before)
+	if svc := d.state.Service(name); d.endpoints && i < 0 && svc != nil && svc.Validate() == nil {
+		var valid []servicemodel.Endpoint
+		for i, e := range d.state.Endpoints(name) {
+			if e.Validate() == nil {
+				valid = append(valid, e)
+			} else {
+				r.Endpoints = append(r.Endpoints, i)
+			}
 		}
-		return to
+		if len(r.Endpoints) > 0 {
+			d.state = d.state.WithEndpoints(name, valid)
+			d.refused = append(d.refused, r)
+			return
+		}
 	}
-	return append(to, err)
+	kept := false
+	if i >= 0 {
+		kept = d.refused[i].Kept
+		r.Err = errors.Join(d.refused[i].Err, err)
+		d.refused = slices.DeleteFunc(d.refused, before)
+	}
+	if was := d.before.Service(name); was != nil && !kept {
+		d.keep(was)
+		r.Kept = true
+	} else {
+		d.state = d.state.WithoutService(name)
+	}
+	d.refused = append(d.refused, r)
 }
 
-// serviceOf returns the service that a problem is about; zero if it is about anything else.
-func serviceOf(err error) servicemodel.Name {
-	var field *servicemodel.FieldError
-	var unsupported *UnsupportedError
-	var collision *CollisionError
-	switch {
-	case errors.As(err, &field):
-		return field.Service
-	case errors.As(err, &unsupported):
-		return unsupported.Service
-	case errors.As(err, &collision):
-		return collision.Service
+// kept counts the refused services that are kept.
+func (d *draft) kept() (n int) {
+	for _, r := range d.refused {
+		if r.Kept {
+			n++
+		}
 	}
-	return servicemodel.Name{}
+	return n
+}
+
+// keep restores a service's old definition, and its old endpoints if the present ones are invalid.
+func (d *draft) keep(was *servicemodel.Service) {
+	d.state = d.state.WithService(was)
+	for _, e := range d.state.Endpoints(was.Name) {
+		if e.Validate() != nil {
+			d.state = d.state.WithEndpoints(was.Name, d.before.Endpoints(was.Name))
+			return
+		}
+	}
 }

@@ -19,7 +19,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// at81 is service i at port 81, which refusePort81 refuses.
+// at81 returns service i at port 81, which refusePort81 refuses.
 func at81(i int, change ...func(*servicemodel.Service)) *servicemodel.Service {
 	s := service(i)
 	s.Ports[0].Port = 81
@@ -29,20 +29,19 @@ func at81(i int, change ...func(*servicemodel.Service)) *servicemodel.Service {
 	return s
 }
 
-// invalid is service i, without the number of its port.
+// invalid returns service i without a port number.
 func invalid(i int) *servicemodel.Service {
 	s := service(i)
 	s.Ports[0].Port = 0
 	return s
 }
 
-// requireRefused requires which services an apply refused, and that the kernel holds the state
-// without them.
+// requireRefused requires that an apply refuses these services, and that the kernel then holds the
+// state without them.
 func (b *bench) requireRefused(t *testing.T, s servicemodel.State,
 	want ...servicemodel.Name) *dataplane.Result {
 	t.Helper()
-	r, err := b.engine.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(b.engine.Apply(t.Context(), s))(t)
 	var refused []servicemodel.Name
 	for _, f := range r.Refused {
 		refused = append(refused, f.Service)
@@ -73,8 +72,7 @@ func TestOneBadServiceHoldsBackNobody(t *testing.T) {
 		"default/svc-3: memory cannot express service default/svc-3:http: port: 81 (use 80)",
 		r.Refused[1].String())
 
-	p, err := b.engine.Plan(t.Context(), s.WithEndpoints(serviceName(1), endpoints(9)))
-	require.NoError(t, err)
+	p := ok(b.engine.Plan(t.Context(), s.WithEndpoints(serviceName(1), endpoints(9))))(t)
 	require.Equal(t, r.Refused, p.Refused)
 	require.Equal(t, servicemodel.Counts{Changed: 1, Removed: 1}, p.Changes.Counts())
 
@@ -116,8 +114,7 @@ func TestAServiceIsLeftOutAsAWhole(t *testing.T) {
 		serviceName(1), nobody)
 }
 
-// Services that claim one address come up for a check one after the other, each when the one before
-// is left out.
+// Several services claim one address. When one is left out, the next is checked.
 func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -142,8 +139,8 @@ func TestWhoTakesThePlaceOfARefusedServiceIsChecked(t *testing.T) {
 	requireHolds(t, b.Kernel(), others)
 	require.LessOrEqual(t, checked, n+2*len(chain), "what was checked is not checked again")
 
-	// The last one, which is good, has the address in the end. It is known what the kernel holds
-	// there.
+	// The last service is good and has the address in the end. The engine knows what the kernel
+	// holds there.
 	checked = 0
 	last := service(50)
 	last.ExternalIPs = []netip.Addr{clusterIP(200)}
@@ -193,8 +190,7 @@ func TestWhatIsWrongWithTheNodeRefusesAll(t *testing.T) {
 		errRefused,
 	} {
 		b.Refuse(func(*servicemodel.ChangeSet) error { return problem })
-		_, err = b.engine.Apply(t.Context(), services(3))
-		require.ErrorIs(t, err, problem)
+		require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(3))), problem)
 	}
 	requireHolds(t, b.Kernel(), services(2))
 	b.Refuse(func(*servicemodel.ChangeSet) error { return refused(1) })
@@ -212,8 +208,7 @@ func TestConflictsAreInTheResult(t *testing.T) {
 	require.Len(t, r.Conflicts, 1)
 	require.Equal(t, "10.96.0.1:80/tcp: default/svc-1:http wins over default/svc-3:http",
 		r.Conflicts[0].String())
-	p, err := b.engine.Plan(t.Context(), s.WithService(thief))
-	require.NoError(t, err)
+	p := ok(b.engine.Plan(t.Context(), s.WithService(thief)))(t)
 	require.Equal(t, r.Conflicts, p.Conflicts)
 	require.Empty(t, b.requireRefused(t, s).Conflicts)
 }
@@ -222,8 +217,7 @@ func TestFlowsAreToldOfWhatIsApplied(t *testing.T) {
 	t.Parallel()
 	m, f := memory.New(nil), &told{}
 	e := dataplane.New(m, &dataplane.Config{Flows: f})
-	_, err := e.Apply(t.Context(), services(3).WithService(invalid(2)))
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), services(3).WithService(invalid(2))))(t)
 	require.Len(t, f.states, 1)
 	require.True(t, f.states[0].Service(serviceName(2)) == nil &&
 		f.states[0].Endpoints(serviceName(2)) == nil)
@@ -245,8 +239,7 @@ func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 		{services(3), 0}, {s, 1},
 	} {
 		buf.Reset()
-		_, err := e.Apply(t.Context(), step.state)
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), step.state))(t)
 		require.Equal(t, step.lines, strings.Count(buf.String(), "service refused"), buf.String())
 	}
 	require.Contains(t, buf.String(),
@@ -262,7 +255,7 @@ func TestRunSaysWhatIsRefused(t *testing.T) {
 		r.at(time.Second)
 		require.NoError(t, r.errs[0])
 		require.Len(t, r.results[0].Refused, 1)
-		r.Refuse(nil) // what was in the way has gone
+		r.Refuse(nil) // the obstacle has gone
 		r.at(301 * time.Second)
 		require.Equal(t, seconds(0, 300), r.applies,
 			"a refused service is no failure that is tried again at once")
@@ -271,7 +264,7 @@ func TestRunSaysWhatIsRefused(t *testing.T) {
 	})
 }
 
-// turns is a backend in memory whose turns are counted.
+// turns is a backend in memory that counts its turns.
 type turns struct {
 	*settling
 	held, taken int
@@ -299,27 +292,20 @@ func TestWritersTakeTurns(t *testing.T) {
 				return nil
 			})
 		}
-		_, err := e.Apply(t.Context(), services(1))
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), services(1)))(t)
 		require.Equal(t, 2, l.taken, "one for the apply, one for what the backend settles")
-		_, err = e.Cleanup(t.Context())
-		require.NoError(t, err)
+		ok(e.Cleanup(t.Context()))(t)
 		l.Fail(memory.CallCleanup, 1, errRefused)
-		_, err = e.Cleanup(t.Context())
-		require.ErrorIs(t, err, errRefused)
+		require.ErrorIs(t, errOf(e.Cleanup(t.Context())), errRefused)
 		l.Fail(memory.CallCommit, 1, errRefused)
-		_, err = e.Apply(t.Context(), services(1))
-		require.ErrorIs(t, err, errRefused)
+		require.ErrorIs(t, errOf(e.Apply(t.Context(), services(1))), errRefused)
 		require.Zero(t, l.held, "no turn outlives its call")
 
-		l.err = errRefused // such as the context's
+		l.err = errRefused // such as the context's error
 		commits := l.Calls(memory.CallCommit)
-		_, err = e.Apply(t.Context(), services(2))
-		require.ErrorIs(t, err, errRefused)
-		_, err = e.Cleanup(t.Context())
-		require.ErrorIs(t, err, errRefused)
-		_, err = e.Settle(t.Context())
-		require.ErrorIs(t, err, errRefused)
+		require.ErrorIs(t, errOf(e.Apply(t.Context(), services(2))), errRefused)
+		require.ErrorIs(t, errOf(e.Cleanup(t.Context())), errRefused)
+		require.ErrorIs(t, errOf(e.Settle(t.Context())), errRefused)
 		require.Equal(t, commits, l.Calls(memory.CallCommit))
 	})
 }
@@ -330,12 +316,11 @@ func TestCleanupIsTriedAgain(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(2))
 		b.Fail(memory.CallCleanup, 3, dataplane.ErrConflict)
-		stats, err := b.engine.Cleanup(t.Context())
-		require.NoError(t, err)
+		stats := ok(b.engine.Cleanup(t.Context()))(t)
 		require.Positive(t, stats.Messages)
 		require.Zero(t, b.Kernel().Table().Len())
 		b.Fail(memory.CallCleanup, 100, dataplane.ErrConflict)
-		_, err = b.engine.Cleanup(t.Context())
+		_, err := b.engine.Cleanup(t.Context())
 		require.ErrorIs(t, err, dataplane.ErrConflict)
 		require.ErrorContains(t, err, "cleanup: tried 16 times: ")
 	})

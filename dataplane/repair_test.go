@@ -52,7 +52,7 @@ func TestRunRepairsWhatOthersDid(t *testing.T) {
 	}
 }
 
-// A change that finds damage is a change and a repair.
+// A change that finds damage counts as a change and as a repair.
 func TestAChangeAndARepairAreToldApart(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -65,20 +65,67 @@ func TestAChangeAndARepairAreToldApart(t *testing.T) {
 	require.False(t, b.apply(t, services(4)).IsRepair())
 }
 
-// What a commit of ours left half done is not what others did.
+// The leftovers of our own failed commit do not count as damage by others.
 func TestWhatAFailedApplyLeftIsNoRepair(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
 	b.Fail(memory.CallCommit, 1, errRefused)
-	_, err := b.engine.Apply(t.Context(), services(3))
-	require.ErrorIs(t, err, errRefused)
+	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(3))), errRefused)
 	r := b.apply(t, services(3))
 	require.False(t, r.IsRepair())
 	require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
 	require.Equal(t, dataplane.Totals{Applies: 2, Failures: 1}, b.engine.Status().Totals)
 	b.Kernel().Flush()
 	require.True(t, b.apply(t, services(3)).IsRepair())
+}
+
+// Whatever invalidates the engine's knowledge, Run goes on checking, and reads the kernel.
+func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
+	for name, forget := range map[string]func(*testing.T, *runner){
+		"a resync": func(_ *testing.T, r *runner) { r.engine.Resync() },
+		"an observation that failed": func(t *testing.T, r *runner) {
+			r.Fail(memory.CallObserve, 1, errRefused)
+			require.ErrorIs(t, errOf(r.engine.Observe(t.Context())), errRefused)
+		},
+		"a plan that others interrupted": func(t *testing.T, r *runner) {
+			r.engine.Resync()
+			r.Fail(memory.CallObserve, 16, dataplane.ErrConflict)
+			_, err := r.engine.Plan(t.Context(), services(3))
+			require.ErrorIs(t, err, dataplane.ErrConflict)
+		},
+		"changes of another kernel": func(t *testing.T, r *runner) {
+			_, err := r.engine.ApplyChanges(t.Context(), planned(t, newBench(nil), services(4)))
+			require.ErrorIs(t, err, servicemodel.ErrOtherTable)
+		},
+		"changes that failed": func(t *testing.T, r *runner) {
+			c := planned(t, r.bench, services(4))
+			r.Fail(memory.CallCommit, 1, errRefused)
+			require.ErrorIs(t, errOf(r.engine.ApplyChanges(t.Context(), c)), errRefused)
+		},
+		"a switch that failed": func(t *testing.T, r *runner) {
+			next := memory.New(nil)
+			next.Fail(memory.CallCommit, 1, errRefused)
+			require.ErrorIs(t, errOf(r.engine.Switch(t.Context(), next, nil)), errRefused)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			inBubble(t, func(t *testing.T) {
+				r := run(t, dataplane.RunOptions{Resync: never})
+				r.set(services(2))
+				r.at(time.Second)
+				forget(t, r)
+				require.False(t, r.status().Pending(), "what is wanted is what it was")
+				r.at(10 * time.Second)
+				require.Equal(t, 2, r.status().Held.Len())
+				require.Zero(t, r.status().Totals.Repairs)
+				r.Kernel().Flush()
+				r.at(11 * time.Second)
+				requireHolds(t, r.Kernel(), services(2))
+				require.Equal(t, 1, r.status().Totals.Repairs)
+			})
+		})
+	}
 }
 
 func TestRunDoesNotLookIfItIsToldNotTo(t *testing.T) {
@@ -94,8 +141,8 @@ func TestRunDoesNotLookIfItIsToldNotTo(t *testing.T) {
 	})
 }
 
-// Somebody who undoes each repair at once costs neither a CPU nor the log: repairs come once a
-// second then, or take a tenth of the time. When it ends, the last one stays.
+// A program that undoes each repair at once costs neither a CPU nor a full log: repairs then come
+// once a second, or take a tenth of the time. When the program ends, the last repair stays.
 func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 	for name, c := range map[string]struct {
 		takes time.Duration
@@ -136,7 +183,7 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 	}
 }
 
-// What fails while it is repaired is tried again as any apply is.
+// Run retries a failed repair like any failed apply.
 func TestRunTriesARepairAgain(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second})

@@ -7,55 +7,59 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Result says what an apply did. Of its fields, Changes and Refused are for people: they print as
-// text, the changes one on each line. As a whole a result is written as JSON.
+// Result is the outcome of an apply. Its fields Changes and Refused print as text for people, with
+// one change per line. A whole result can be written as JSON.
 type Result struct {
 	// Backend is the backend's name.
 	Backend string
-	// Revision numbers the state among those that were asked for, see [Engine.Set].
+	// Revision is the number of the requested state, see [Engine.Set].
 	Revision Revision
-	// Owners are those whose parts were changed, see [Parts]; an engine has none.
+	// Owners are the owners of changed parts, see [Parts]. It is nil in results of an engine.
 	Owners []string
-	// State is what was asked for, services included that were refused. It is empty where changes
-	// were applied ([Engine.ApplyChanges]), or a part.
+	// State is the requested state, including refused services. It is empty for changes
+	// ([Engine.ApplyChanges]) and parts.
 	State servicemodel.State
-	// Counts counts what was added, changed and removed since it was wanted otherwise: since the
-	// last apply, or for the first one, since what the kernel held.
+	// Counts counts what was added, changed and removed by new requests: since the last apply, or
+	// for the first apply, since what the kernel held.
 	servicemodel.Counts
-	// Repaired counts what others did to the services in the kernel since the last apply, and what
-	// it took to undo that: what they had removed is Added. It is apart from Counts, for somebody
-	// who flushes the ruleset makes no new services. What had no meaning as services is in Drift.
+	// Repaired counts the changes that undo what others did to the services in the kernel since the
+	// last apply. Objects that others removed count as Added. These changes are not in Counts,
+	// because a flushed ruleset does not make new services. Damage that has no meaning as services
+	// is in Drift.
 	Repaired servicemodel.Counts
-	// Changes is what was applied.
+	// Changes are the changes that were applied.
 	Changes *servicemodel.ChangeSet
-	// Rest is what was removed in a second step, because nobody wants it: a backend that reads with
-	// a hint finds it only after Changes were committed. Nil if there was no second step.
+	// Rest is what was removed in a second step, because nobody wants it. A backend that reads with
+	// a hint finds such objects only after Changes were committed. Nil means no second step.
 	Rest *servicemodel.ChangeSet
-	// Drift describes what was found in the kernel that did not belong there, and was repaired.
+	// Drift describes foreign or damaged objects that were found in the kernel and repaired.
 	Drift []string
-	// Refused are the services that were left out, in the order of their names.
+	// Refused are the services that were left out as a whole or in part, in the order of their
+	// names.
 	Refused []Refusal
-	// Conflicts are the addresses and ports that several services claim, in their order. A service
-	// that loses one keeps its others.
+	// Accepted is State without its refused services, or with earlier definitions of them
+	// ([Refusal.Kept]).
+	Accepted servicemodel.State
+	// Conflicts are the addresses and ports that several services claim, in order. A service that
+	// loses one keeps its others.
 	Conflicts []servicemodel.Conflict
 	// Observed says that the kernel was read.
 	Observed bool
-	// Settle is after what time [Engine.Settle] has work to do; 0 means that no work is left.
+	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
 	Settle time.Duration
 	// Phases is how long each phase took.
 	Phases Phases
-	// Stats is what the commits sent to the kernel; the duration is that of the whole apply,
-	// from its turn on.
+	// Stats is what the commits sent to the kernel. Its Duration is that of the whole apply, from
+	// its turn on.
 	Stats
 
-	accepted servicemodel.State // State without the services that were refused
-	begun    bool               // it is known what was wanted before
-	// damaged says that others had changed the table, if only in what Repaired does not count.
+	begun bool // the state that was wanted before is known
+	// damaged says that others had changed the table, even if Repaired does not count the change.
 	damaged bool
 }
 
 // String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
-// messages, 628 bytes, 85µs", and how many services were refused, if any were.
+// messages, 628 bytes, 85µs", and the number of refused services, if any.
 func (r *Result) String() string {
 	s := fmt.Sprintf("%s: %v; %v", r.Backend, r.Counts, r.Stats)
 	if n := len(r.Refused); n > 0 {
@@ -64,19 +68,26 @@ func (r *Result) String() string {
 	return s
 }
 
-// IsRepair reports whether something was put right that others had done to the kernel.
+// IsRepair reports whether the apply undid changes that others had made to the kernel.
 func (r *Result) IsRepair() bool {
 	return r.begun && (r.damaged || r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
 }
 
 // Preview is what an apply would do.
 type Preview struct {
-	// Changes is what would change, and Drift what would be repaired.
-	Changes *servicemodel.ChangeSet
-	Drift   []string
+	// Changes are the changes that would be made. Repaired counts those that undo what others did,
+	// see [Result.Repaired]. Drift describes what else would be repaired.
+	Changes  *servicemodel.ChangeSet
+	Repaired servicemodel.Counts
+	Drift    []string
 	// Plan is what would be sent to the kernel.
 	Plan Plan
 	// Refused and Conflicts are those of [Result].
 	Refused   []Refusal
 	Conflicts []servicemodel.Conflict
+}
+
+func sum(a, b servicemodel.Counts) servicemodel.Counts {
+	return servicemodel.Counts{Added: a.Added + b.Added, Changed: a.Changed + b.Changed,
+		Removed: a.Removed + b.Removed}
 }

@@ -2,34 +2,35 @@ package dataplane
 
 import (
 	"context"
+	"errors"
 	"math/rand/v2"
 	"time"
+
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
 // RunOptions tunes [Engine.Run]. A nil *RunOptions is the zero RunOptions.
 type RunOptions struct {
-	// MinInterval is the least time between the end of one apply of Run and the start of the next;
-	// of the states that are set meanwhile the newest is applied. A state that comes after a quiet
-	// time does not wait. Zero means none: an apply costs little. It is the minSyncPeriod of
-	// kube-proxy.
+	// MinInterval is the minimum time between the end of one apply of Run and the start of the
+	// next, like kube-proxy's minSyncPeriod. Of the states that are set meanwhile, Run applies only
+	// the newest. After a quiet time a state does not wait. Zero means no minimum, because an apply
+	// costs little.
 	MinInterval time.Duration
-	// Burst is how many applies may follow one another without MinInterval between them after a
-	// quiet time; one more comes back with each MinInterval. Zero means 1.
+	// Burst is the number of applies after a quiet time that may follow each other without
+	// MinInterval. Each MinInterval that passes gives one back. Zero means 1.
 	Burst int
-	// RetryMin and RetryMax bound the time until a failed apply or Settle is tried again; it
-	// doubles with each failure, and is up to a quarter longer at random, so that the programs of
-	// many nodes do not try again at the same time. Zero means 100 ms and 30 s. A RetryMax below
-	// RetryMin counts as RetryMin. MinInterval is kept here too. A new state does not wait for the
-	// retry.
+	// RetryMin and RetryMax bound the time until a failed apply or Settle is retried. The time
+	// doubles with each failure, and is up to a quarter longer at random, so that many nodes do not
+	// retry at the same moment. Zero means 100 ms and 30 s. A RetryMax below RetryMin counts as
+	// RetryMin. Retries also keep MinInterval. A new state does not wait for the retry.
 	RetryMin, RetryMax time.Duration
-	// Resync is how often the kernel is read and compared in full when nothing else happens,
-	// MinInterval being kept. Zero means 5 minutes, negative never. It is the syncPeriod of
-	// kube-proxy.
+	// Resync is the interval of full readings and comparisons while nothing else happens, like
+	// kube-proxy's syncPeriod. They keep MinInterval. Zero means 5 minutes, negative never.
 	Resync time.Duration
-	// Look is how often the kernel is asked, at the cost of a request or two, whether it still
-	// holds what it should; what others did is then put right by difference. Zero means 250 ms,
-	// negative never. Where others undo it again and again, repairs take no more than a tenth of
-	// the time, and a second one of the same kind waits at least a second once five came in a row.
+	// Look is the interval at which Run asks the kernel, with a request or two, whether it still
+	// holds the wanted objects. Run repairs the difference that others made. Zero means 250 ms,
+	// negative never. If others undo repairs again and again, repairs take at most a tenth of the
+	// time, and after five in a row they are at least a second apart.
 	Look time.Duration
 }
 
@@ -55,16 +56,15 @@ func (o *RunOptions) withDefaults() RunOptions {
 	return r
 }
 
-// Run makes the kernel hold what [Engine.Set] and [Engine.Apply] ask for, the newest of it, until
-// the context is done. It tries again what failed, with the newest state; repairs what others
-// change; and does the work that applies leave to a later time when it is due. If the backend is a
-// [Watcher], Run applies the state again when what it watches has changed; so it does for a
-// [Config.Node].
+// Run makes the kernel hold the newest state that [Engine.Set] and [Engine.Apply] ask for, until
+// the context is done. It retries after failures with the newest state, repairs changes by others,
+// and does later work when it is due. If the backend is a [Watcher], Run applies the state again
+// when the watched objects change. The same holds for [Config.Node].
 //
-// Run works in the caller's goroutine; goroutines that watch end before Run returns. It
-// returns the context's error, or [ErrRunning] if another Run of the engine is under way. The
-// kernel then stays as it is: what of the newest state is not in it, and what work is left, is in
-// [Engine.Status]. [Engine.Finish], called before the context is ended, waits for both.
+// Run works in the caller's goroutine. Goroutines that watch end before Run returns. It returns the
+// context's error, or [ErrRunning] if another Run of the engine is running. The kernel then stays
+// as it is. [Engine.Status] says what part of the newest state is missing, and what work is left.
+// To wait for both, call [Engine.Finish] before the context ends.
 func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 	if !e.progress.run(true) {
 		return ErrRunning
@@ -90,7 +90,7 @@ func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 	}
 }
 
-// run notes that a Run begins, if it is the only one, or that it ends.
+// run records that a Run begins, if no other is running, or that it ends.
 func (p *progress) run(begins bool) (ok bool) {
 	p.update(func(s *Status) {
 		if ok = !begins || !s.Running; ok {
@@ -100,7 +100,7 @@ func (p *progress) run(begins bool) (ok bool) {
 	return ok
 }
 
-// forever is a wait that does not end.
+// forever is a duration that does not end.
 const forever = 1<<63 - 1
 
 // loop is the state of one Run.
@@ -110,29 +110,31 @@ type loop struct {
 	timer  *time.Timer // the next apply
 	settle *time.Timer // the next Settle
 	watch  *watch
-	// repairs says when to look whether others changed the kernel.
+	// repairs schedules the checks for changes by others.
 	repairs *repairs
 
 	seen  Revision // the newest revision that the timer was set for
 	have  bool     // there is a state to hold
-	want  bool     // it is to be applied: it is not in the kernel, or it is to be applied again
+	want  bool     // it is to be applied: it is not in the kernel, or must be applied again
 	again bool
-	retry time.Duration // until the next attempt after a failure
-	// paid is when MinInterval has passed for all applies there were, one after the other.
+	// denied says that [Config.Approve] returned an error for the last apply.
+	denied bool
+	retry  time.Duration // until the next attempt after a failure
+	// paid is the end of the MinIntervals of all applies so far, one after the other.
 	paid time.Time
 
-	settles     int           // how many calls of Settle the timer has heard of
+	settles     int           // number of Settle calls that the timer takes into account
 	settleRetry time.Duration // until the next attempt after a Settle that failed
 }
 
-// next waits for the next event and deals with it.
+// next waits for the next event and handles it.
 func (l *loop) next(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return wait.Ended(ctx)
 	case <-l.engine.progress.wake:
 	case <-l.settle.C:
-		// An error is told by an event, and the time of the next try is set by follow.
+		// An event reports the error, and follow sets the time of the next try.
 		_, _ = l.engine.Settle(ctx)
 	case <-l.repairs.timer.C:
 		l.look(ctx)
@@ -144,12 +146,12 @@ func (l *loop) next(ctx context.Context) error {
 	case err := <-l.watch.failed:
 		l.tell(ctx, WatchFailed{err})
 	case <-l.watch.changed:
-		if l.have && !l.want {
+		if l.have && (!l.want || l.denied) {
 			l.want, l.again = true, true
 			l.timer.Reset(l.minWait())
 		}
 	case <-l.timer.C:
-		if !l.want { // nothing else happened for so long
+		if !l.want { // nothing else happened during Resync
 			l.engine.Resync()
 			l.again = true
 		}
@@ -158,25 +160,25 @@ func (l *loop) next(ctx context.Context) error {
 	return nil
 }
 
-// watchBackend watches the node, what the engine's backend depends on, and no other backend any
-// more.
+// watchBackend watches the node and the objects that the current backend depends on. It stops
+// watching for the previous backend.
 func (l *loop) watchBackend(ctx context.Context) error {
 	b, err := l.engine.current(ctx)
 	if err != nil {
 		return err
 	}
 	var watchers []Watcher
-	if w, ok := b.(Watcher); ok {
+	if w, ok := as[Watcher](b); ok {
 		watchers = append(watchers, w)
 	}
-	if l.engine.node != nil {
-		watchers = append(watchers, l.engine.node)
+	if l.engine.cfg.Node != nil {
+		watchers = append(watchers, l.engine.cfg.Node)
 	}
 	l.watch.close()
 	noted := l.watch.changed
 	l.watch = newWatch(ctx, l.opts.RetryMax, watchers)
 	select {
-	case <-noted: // what was noted last was about the node, perhaps
+	case <-noted: // the last note may be about the node
 		l.watch.note()
 	default:
 	}
@@ -191,8 +193,8 @@ func (l *loop) tell(ctx context.Context, ev Event) {
 	}
 }
 
-// follow sets the timers by what was asked for and done since the last time, by this loop or by
-// others.
+// follow sets the timers according to the requests and the work since its last call, whoever did
+// the work.
 func (l *loop) follow() {
 	p := &l.engine.progress
 	p.mu.Lock()
@@ -205,7 +207,7 @@ func (l *loop) follow() {
 	if l.seen == st.Wanted {
 		return
 	}
-	l.seen, l.have, l.again = st.Wanted, wants, false
+	l.seen, l.have, l.again, l.denied = st.Wanted, wants, false, false
 	if l.want = wants && st.Pending(); l.want {
 		l.timer.Reset(l.minWait())
 	} else {
@@ -218,9 +220,9 @@ func (l *loop) minWait() time.Duration {
 	return max(0, time.Until(l.paid.Add(-time.Duration(l.opts.Burst-1)*l.opts.MinInterval)))
 }
 
-// applied sets the timer when there is nothing to apply.
+// applied sets the timer for a time without anything to apply.
 func (l *loop) applied() {
-	l.want, l.again, l.retry = false, false, l.opts.RetryMin
+	l.want, l.again, l.denied, l.retry = false, false, false, l.opts.RetryMin
 	if l.opts.Resync < 0 || !l.have {
 		l.timer.Reset(forever)
 		return
@@ -231,15 +233,20 @@ func (l *loop) applied() {
 // apply applies the newest state.
 func (l *loop) apply(ctx context.Context) {
 	r, err := l.engine.applyWanted(ctx, l.again)
-	if r == nil && err == nil { // somebody else has applied it, or nothing is wanted any more
+	if r == nil && err == nil { // another call has applied it, or nothing is wanted any more
 		l.applied()
 		return
 	}
 	l.pay()
 	if r == nil {
-		l.want = true
-		l.timer.Reset(max(jitter(l.retry), l.opts.MinInterval))
-		l.retry = min(2*l.retry, l.opts.RetryMax)
+		l.want, l.denied = true, errors.Is(err, ErrNotApproved)
+		next := l.retry
+		if l.denied {
+			next = l.opts.RetryMax
+		} else {
+			l.retry = min(2*l.retry, l.opts.RetryMax)
+		}
+		l.timer.Reset(max(jitter(next), l.opts.MinInterval))
 		return
 	}
 	if r.IsRepair() {
@@ -249,7 +256,7 @@ func (l *loop) apply(ctx context.Context) {
 	l.applied()
 }
 
-// pay notes that an apply has ended.
+// pay records that an apply has ended.
 func (l *loop) pay() {
 	now := time.Now()
 	if l.paid.Before(now) {
@@ -261,8 +268,8 @@ func (l *loop) pay() {
 // jitter returns d, or up to a quarter more.
 func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 
-// settleAt sets the timer of the next Settle, given when there is work for it, and whether the last
-// one failed.
+// settleAt sets the timer of the next Settle. due is the time of the work, and failed says that the
+// last Settle failed.
 func (l *loop) settleAt(due time.Time, failed bool) {
 	next := time.Duration(forever)
 	switch {

@@ -14,14 +14,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// runner is a Run under way in a bubble of testing/synctest, in which time passes only while
-// everybody waits. A bubble with a goroutine left at its end is a failure, so each of these tests
-// also proves that Run leaves none.
+// runner is a Run in a bubble of testing/synctest, where time passes only while all goroutines
+// wait. A bubble must not have goroutines at its end, so each of these tests also proves that Run
+// leaves none.
 type runner struct {
 	*bench
 	cancel context.CancelCauseFunc
 	start  time.Time
-	// applies are the times since the start at which applies ended, and how.
+	// applies are the times of applies since the start, and results their outcomes.
 	applies []time.Duration
 	results []*dataplane.Result
 	errs    []error
@@ -35,7 +35,6 @@ func inBubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
-// run starts a Run.
 func run(t *testing.T, o dataplane.RunOptions) *runner { return runOn(t, newBench(nil), o) }
 
 // runOn starts a Run of an engine.
@@ -49,7 +48,7 @@ func runOn(t *testing.T, b *bench, o dataplane.RunOptions) *runner {
 	return r
 }
 
-// hear notes applies and failures.
+// hear records applies and failures.
 func (r *runner) hear(_ context.Context, ev dataplane.Event) {
 	note := func(res *dataplane.Result, err error) {
 		r.applies, r.results, r.errs = append(r.applies, time.Since(r.start)),
@@ -59,7 +58,7 @@ func (r *runner) hear(_ context.Context, ev dataplane.Event) {
 	case dataplane.Applied:
 		note(ev.Result, nil)
 	case dataplane.Failed:
-		if ev.Doing == "settle" && ev.Revision > 0 { // the apply before left it unsettled
+		if ev.Doing == "settle" && ev.Revision > 0 { // the apply before left work that failed
 			r.errs[len(r.errs)-1] = ev.Err
 			return
 		}
@@ -69,18 +68,16 @@ func (r *runner) hear(_ context.Context, ev dataplane.Event) {
 	}
 }
 
-// set makes a state the one to hold.
 func (r *runner) set(s servicemodel.State) { r.engine.Set(s) }
 
-// stop ends the Run.
 func (r *runner) stop() {
 	r.cancel(nil)
 	<-r.ended
 }
 
-// at sleeps until d after the start, and until nothing happens any more.
+// at sleeps until d after the start, and until nothing more happens.
 func (r *runner) at(d time.Duration) {
-	r.engine.Status() // tells the race detector that the test has read what it wanted to
+	r.engine.Status() // tells the race detector that the test has read its values
 	time.Sleep(d - time.Since(r.start))
 	synctest.Wait()
 }
@@ -102,7 +99,7 @@ func seconds(s ...time.Duration) []time.Duration {
 	return s
 }
 
-// requireTimes requires these times, each up to a quarter later: what is tried again waits so much
+// requireTimes requires these times, each up to a quarter later, because retries wait that much
 // longer at random.
 func requireTimes(t *testing.T, want, got []time.Duration, msg ...any) {
 	t.Helper()
@@ -150,7 +147,7 @@ func TestRunKeepsTheMinimalInterval(t *testing.T) {
 	})
 }
 
-// After a quiet time, some applies follow one another; then they keep the interval again.
+// After a quiet time, some applies follow one another. Then they keep the interval again.
 func TestRunHasABurst(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{MinInterval: 10 * time.Second, Burst: 3, Resync: never})

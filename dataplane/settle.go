@@ -9,40 +9,40 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Settler does the work that commits leave to a later time, such as removing an endpoint once it
-// has drained. A [Backend] may be one.
+// Settler does the work that commits leave for later, such as removing an endpoint once it has
+// drained. A [Backend] may be one.
 type Settler interface {
-	// Settle does the work that is due, and returns after what time to call it again; 0 means that
-	// no work is left. The engine calls it after each apply, so it must be cheap when nothing is
-	// due. A backend's Settle is called only while the engine knows what the kernel holds; after an
-	// error, the kernel is observed again. Work that failed stays due.
+	// Settle does the work that is due, and returns the time until the next call; 0 means that no
+	// work is left. The engine calls it after each apply, so it must be cheap if nothing is due. A
+	// backend's Settle is called only while the engine knows what the kernel holds. After an error
+	// the engine reads the kernel again. Work that failed stays due.
 	Settle(ctx context.Context) (next time.Duration, err error)
 }
 
-// Flows deletes the flows that a change of services leaves stale: conntrack decides once where a
-// flow goes, so flows to an endpoint outlive the endpoint. Package conntrack/flows has an
+// Flows deletes the flows that a change of services leaves stale. Conntrack decides only once where
+// a flow goes, so flows to an endpoint outlive the endpoint. Package dataplane/flows has an
 // implementation that works with every backend.
 //
-// An [Engine] calls the methods of Flows one at a time, and none while it commits.
+// An [Engine] calls the methods of Flows one at a time, and none during a commit.
 type Flows interface {
-	// Changed notes that the kernel has come to hold c.New, the table of the state s, and held
-	// c.Old before. The engine calls it after each apply, also if nothing differs in the kernel,
-	// and twice for the same New if it does not know how far an earlier commit got. Changed does no
-	// work that can fail: Settle does, which the engine calls right after.
+	// Changed records that the kernel now holds c.New, the table of the state s, and held c.Old
+	// before. The engine calls it after each apply, even if the kernel did not change. It calls it
+	// twice with the same New if it does not know how far an earlier commit got. Changed does no
+	// work that can fail. The engine calls Settle directly afterwards for such work.
 	Changed(s servicemodel.State, c *servicemodel.ChangeSet)
 	Settler
 }
 
-// Settle does the work that earlier applies left to a later time and that is due: removing drained
-// endpoints, and whatever failed before. It returns after what time to call it again; 0 means that
-// no work is left. [Engine.Run] calls it when work is due; programs without Run call it themselves,
-// or leave the work to the next Apply. Errors match [ErrUnsettled].
+// Settle does the work of earlier applies that is due: it removes drained endpoints, and retries
+// what failed. It returns the time until the next call; 0 means that no work is left. [Engine.Run]
+// calls it when work is due. Programs without Run call it themselves, or leave the work to the next
+// Apply. Errors match [ErrUnsettled].
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	if err := e.take(ctx); err != nil {
 		return 0, fmt.Errorf("settle: %w", err)
 	}
 	defer e.give()
-	e.phase.begin(PhaseSettle)
+	e.phase.begin(ctx, "settle", PhaseSettle)
 	if next, err = e.settle(ctx); err != nil {
 		return next, e.failed(ctx, "settle", 0, err)
 	}
@@ -63,11 +63,11 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 			next = n
 		}
 	}
-	if s, ok := e.backend.(Settler); ok {
+	if s, ok := as[Settler](e.backend); ok {
 		take(e.settleBackend(ctx, s))
 	}
-	if e.flows != nil {
-		take(e.flows.Settle(ctx))
+	if e.cfg.Flows != nil {
+		take(e.cfg.Flows.Settle(e.observers.emitting(ctx, e.kernel)))
 	}
 	if len(errs) > 0 {
 		err = fmt.Errorf("%w: %w", ErrUnsettled, errors.Join(errs...))
@@ -76,7 +76,7 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	return next, err
 }
 
-// settled notes what a call of Settle returned.
+// settled records the result of a call of Settle.
 func (p *progress) settled(next time.Duration, err error) {
 	p.update(func(s *Status) {
 		p.settles, p.unsettled = p.settles+1, err != nil
@@ -90,8 +90,8 @@ func (p *progress) settled(next time.Duration, err error) {
 	})
 }
 
-// settleBackend calls Settle of the backend, with the kernel read before if that must be: also if
-// others come between. What such a reading finds, the next look of Run repairs.
+// settleBackend calls the backend's Settle. If the kernel's contents are unknown, also after a
+// conflict, it reads the kernel first. Run's next check repairs the damage that this reading finds.
 func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Duration, err error) {
 	unlock, err := lock(ctx, e.backend)
 	if err != nil {
@@ -99,29 +99,29 @@ func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Durati
 	}
 	defer unlock()
 	err = e.observers.retry(ctx, "settle", func() (err error) {
-		if !e.known {
+		if e.kernel == nil {
 			if err := e.observe(ctx, nil); err != nil {
 				return err
 			}
 		}
-		if next, err = s.Settle(ctx); err != nil {
-			e.known = false
+		if next, err = s.Settle(e.observers.emitting(ctx, e.kernel)); err != nil {
+			e.kernel = nil
 		}
 		return err
 	})
 	return next, err
 }
 
-// changed notifies the flows of what the kernel holds now. They must learn of every step that the
-// kernel took. If a commit failed half way, or somebody else changed the kernel, this commit does
-// not begin where the last notification ended: then they get both differences.
+// changed notifies the flows of the kernel's new contents. The flows must learn of every step of
+// the kernel. After a commit that failed half way, or a change by another program, this commit does
+// not begin where the last notification ended. The flows then get both differences.
 func (e *Engine) changed(s servicemodel.State, c *servicemodel.ChangeSet) {
-	if e.flows == nil {
+	if e.cfg.Flows == nil {
 		return
 	}
 	if e.notified != nil && e.notified != c.Old {
-		e.flows.Changed(s, servicemodel.Diff(e.notified, c.New))
+		e.cfg.Flows.Changed(s, servicemodel.Diff(e.notified, c.New))
 	}
-	e.flows.Changed(s, c)
+	e.cfg.Flows.Changed(s, c)
 	e.notified = c.New
 }

@@ -3,6 +3,7 @@ package dataplane_test
 import (
 	"context"
 	"errors"
+	"net/netip"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -15,8 +16,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// settling is a backend in memory that leaves work to time: as long as there are deadlines, Settle
-// does those that have come.
+// settling is a backend in memory with later work: Settle handles the deadlines that have come.
 type settling struct {
 	*memory.Backend
 
@@ -25,7 +25,7 @@ type settling struct {
 	calls     int
 	done      int
 	err       error
-	conflicts int // how many calls have one yet
+	conflicts int // number of calls that still end in a conflict
 }
 
 var _ dataplane.Settler = (*settling)(nil)
@@ -65,7 +65,7 @@ func (s *settling) fail(err error) {
 	s.err = err
 }
 
-// requireDone requires how many deadlines were kept, after how many calls.
+// requireDone requires this number of handled deadlines, after this number of calls.
 func (s *settling) requireDone(t *testing.T, done, calls int) {
 	t.Helper()
 	s.mu.Lock()
@@ -74,7 +74,7 @@ func (s *settling) requireDone(t *testing.T, done, calls int) {
 	require.Equal(t, calls, s.calls, "calls")
 }
 
-// told are flows that note what they are told of.
+// told are flows that record their notifications.
 type told struct {
 	states  []servicemodel.State
 	changes []*servicemodel.ChangeSet
@@ -98,18 +98,15 @@ func TestApplyGivesTheBackendATurn(t *testing.T) {
 		b := &settling{Backend: memory.New(nil)}
 		e := dataplane.New(b, nil)
 		b.due(time.Second, time.Minute)
-		r, err := e.Apply(t.Context(), services(1))
-		require.NoError(t, err)
+		r := ok(e.Apply(t.Context(), services(1)))(t)
 		require.Equal(t, time.Second, r.Settle)
 		time.Sleep(time.Second)
-		r, err = e.Apply(t.Context(), services(1))
-		require.NoError(t, err)
+		r = ok(e.Apply(t.Context(), services(1)))(t)
 		require.Equal(t, 59*time.Second, r.Settle)
-		// also where nothing changes, so that programs that run once make progress
+		// also if nothing changes, so that programs that run once make progress
 		b.requireDone(t, 1, 2)
 		time.Sleep(time.Minute)
-		next, err := e.Settle(t.Context())
-		require.NoError(t, err)
+		next := ok(e.Settle(t.Context()))(t)
 		require.Zero(t, next)
 		b.requireDone(t, 2, 3)
 	})
@@ -126,8 +123,7 @@ func TestTheNextSettleIsTheSoonest(t *testing.T) {
 				b.due(c.backend)
 			}
 			e := dataplane.New(b, &dataplane.Config{Flows: &told{next: c.flows}})
-			r, err := e.Apply(t.Context(), services(1))
-			require.NoError(t, err)
+			r := ok(e.Apply(t.Context(), services(1)))(t)
 			require.Equal(t, c.want, r.Settle)
 		})
 	}
@@ -137,32 +133,28 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 	t.Parallel()
 	b := &settling{Backend: memory.New(nil)}
 	e := dataplane.New(b, nil)
-	_, err := e.Settle(t.Context())
-	require.NoError(t, err)
+	ok(e.Settle(t.Context()))(t)
 	require.Equal(t, 1, b.Calls(memory.CallObserve))
 
 	b.fail(errRefused)
-	_, err = e.Settle(t.Context())
+	_, err := e.Settle(t.Context())
 	require.ErrorIs(t, err, dataplane.ErrUnsettled)
 	require.ErrorIs(t, err, errRefused)
 	require.Equal(t, 1, b.Calls(memory.CallObserve))
 	b.fail(nil)
-	_, err = e.Apply(t.Context(), services(1))
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), services(1)))(t)
 	require.Equal(t, 2, b.Calls(memory.CallObserve),
 		"after an error the kernel is read again")
 
 	b.Fail(memory.CallObserve, 1, errRefused)
 	e.Resync()
-	_, err = e.Settle(t.Context())
-	require.ErrorIs(t, err, dataplane.ErrUnsettled)
+	require.ErrorIs(t, errOf(e.Settle(t.Context())), dataplane.ErrUnsettled)
 }
 
 func TestSettleOfABackendWithoutAnythingToSettle(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
-	next, err := b.engine.Settle(t.Context())
-	require.NoError(t, err)
+	next := ok(b.engine.Settle(t.Context()))(t)
 	require.Zero(t, next)
 	b.requireCalls(t, 0, 0)
 }
@@ -178,13 +170,12 @@ func TestAnUnsettledApplyIsAnErrorWithAResult(t *testing.T) {
 	requireHolds(t, m.Kernel(), services(2))
 
 	f.err = nil
-	r, err = e.Apply(t.Context(), services(2))
-	require.NoError(t, err)
+	r = ok(e.Apply(t.Context(), services(2)))(t)
 	require.True(t, r.Changes.Empty(), "what was applied was applied")
 	require.Equal(t, 2, f.settled)
 }
 
-// take returns what the flows were told since the last call: changes that lead to one table.
+// take returns the changes that the flows were told of since the last call. They lead to one table.
 func (f *told) take(t *testing.T) (texts []string) {
 	t.Helper()
 	for _, c := range f.changes {
@@ -200,8 +191,7 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	m, f := memory.New(nil), &told{}
 	e := dataplane.New(m, &dataplane.Config{Flows: f})
 	apply := func(n int) {
-		_, err := e.Apply(t.Context(), services(n))
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), services(n)))(t)
 	}
 	changes := func() []string { return f.take(t) }
 	apply(2)
@@ -213,15 +203,14 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	require.Equal(t, []string{""}, changes(),
 		"they are told of states that change nothing in the kernel, too")
 
-	// A commit fails half way; what it did is found in the kernel.
+	// A commit fails half way. A reading finds what it did.
 	m.Before(memory.CallCommit, func(ctx context.Context) error {
 		m.Before(memory.CallCommit, nil)
 		other := newBench(m.Kernel())
 		_, err := other.engine.Apply(ctx, services(1))
 		return errors.Join(err, errRefused)
 	})
-	_, err := e.Apply(t.Context(), services(0))
-	require.ErrorIs(t, err, errRefused)
+	require.ErrorIs(t, errOf(e.Apply(t.Context(), services(0))), errRefused)
 	require.Empty(t, f.changes, "nobody knows yet")
 	apply(0)
 	both := changes()
@@ -231,7 +220,7 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	require.NotContains(t, both[1], "10.96.0.2", "since the kernel was read")
 	require.Contains(t, both[1], "- frontend 10.96.0.1:80/tcp")
 
-	// Somebody takes everything away for a while.
+	// Another program removes everything for a while.
 	apply(2)
 	changes()
 	m.Kernel().Flush()
@@ -260,14 +249,14 @@ func TestRunSettlesWhenItIsDue(t *testing.T) {
 	})
 }
 
-// Others come between while something is settled: that is no failure, and what they did is repaired
-// although it was the settling that has read it.
+// Another program commits during Settle. That is no failure. Its changes are repaired, although the
+// reading of Settle found them.
 func TestWhatSettlingReadsIsRepaired(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r, b := runSettling(t, dataplane.RunOptions{Resync: never})
 		b.due(10100 * time.Millisecond)
 		r.set(services(2))
-		r.at(10050 * time.Millisecond) // between two looks
+		r.at(10050 * time.Millisecond) // between two checks
 		r.Kernel().Flush()
 		b.mu.Lock()
 		b.conflicts = 1
@@ -335,8 +324,41 @@ func TestRunResyncsBesideSettling(t *testing.T) {
 	})
 }
 
-// runSettling starts a Run on a backend that leaves work to time.
+// runSettling starts a Run on a backend with later work.
 func runSettling(t *testing.T, o dataplane.RunOptions) (*runner, *settling) {
 	b := &settling{Backend: memory.New(nil)}
 	return runOn(t, &bench{b.Backend, dataplane.New(b, nil)}, o), b
+}
+
+// drainingBackend is a backend that emits events for drained endpoints, by their frontends.
+type drainingBackend struct {
+	*memory.Backend
+	frontends []servicemodel.FrontendKey
+}
+
+func (b *drainingBackend) Settle(ctx context.Context) (time.Duration, error) {
+	for _, k := range b.frontends {
+		dataplane.Emit(ctx, dataplane.EndpointDrained{Frontend: k})
+	}
+	return 0, nil
+}
+
+func TestASettlerTellsEvents(t *testing.T) {
+	t.Parallel()
+	node := frontendKey(1)
+	node.Addr, node.Port = netip.MustParseAddr("192.0.2.1"), 30080
+	b := &drainingBackend{memory.New(nil), []servicemodel.FrontendKey{frontendKey(1), node,
+		frontendKey(9)}}
+	e := dataplane.New(b, nil)
+	var services []string
+	e.Subscribe(func(_ context.Context, ev dataplane.Event) {
+		if d, ok := ev.(dataplane.EndpointDrained); ok {
+			services = append(services, d.Service.Name.Name)
+		}
+	})
+	svc := service(1)
+	svc.Ports[0].NodePort = 30080
+	ok(e.Apply(t.Context(), servicemodel.State{}.WithService(svc)))(t)
+	require.Equal(t, []string{"svc-1", "svc-1", ""}, services)
+	dataplane.Emit(t.Context(), dataplane.RepairDelayed{}) // no observer, and nothing breaks
 }

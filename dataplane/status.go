@@ -8,58 +8,58 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Status is what an engine knows at one moment.
+// Status is an engine's knowledge at one moment.
 type Status struct {
 	// Backend is the backend's name.
 	Backend string
 	// Running says that [Engine.Run] is under way.
 	Running bool
-	// Wanted is the newest of what was asked for, and State its state, empty after a Cleanup. Zero
-	// means that nothing was.
+	// Wanted is the newest request, and State its state, which is empty after a Cleanup. Zero means
+	// no request.
 	Wanted Revision
 	State  servicemodel.State
-	// Asked is when something was last asked for. Zero means never.
+	// Asked is the time of the last request. Zero means never.
 	Asked time.Time
-	// Applied is the newest of what was asked for that the kernel came to hold. Zero means none.
+	// Applied is the newest request that the kernel has come to hold. Zero means none.
 	Applied Revision
-	// PendingSince is since when something that was asked for is not in the kernel yet. Zero means
-	// that all is. Something that is asked for during an apply counts from the end of that.
+	// PendingSince is the time since when the newest request is not in the kernel yet. Zero means
+	// that it is. A request during an apply counts from the end of that apply.
 	PendingSince time.Time
-	// Held is the table that the kernel holds. Nil means that this is not known, as before the
-	// first apply and after an error.
+	// Held is the table that the kernel holds. Nil means that it is unknown, as before the first
+	// apply and after an error.
 	Held *servicemodel.Table
-	// Refused and Conflicts are those of the last apply that succeeded, see [Result].
+	// Refused and Conflicts are those of the last successful apply, see [Result].
 	Refused   []Refusal
 	Conflicts []servicemodel.Conflict
-	// Succeeded is when an apply last succeeded. Zero means never.
+	// Succeeded is the time of the last successful apply. Zero means never.
 	Succeeded time.Time
-	// Failed is when something last failed, and Err what ([PhaseError]), be it long ago. Zero means
-	// never.
+	// Failed is the time of the last failure, even long ago, and Err its error ([PhaseError]). Zero
+	// means never.
 	Failed time.Time
 	Err    error
-	// Settle is when there is work to do that was left to a later time, in the past if that failed
-	// and is to be tried again. Zero means that no work is left.
+	// Settle is the time of the next later work. It is in the past if that work failed and is to be
+	// retried. Zero means that no work is left.
 	Settle time.Time
-	// Totals counts what the engine did since it was made.
+	// Totals counts the engine's work since it was made.
 	Totals Totals
 }
 
-// Pending reports whether the newest of what was asked for is not in the kernel yet.
-func (s *Status) Pending() bool { return s.Wanted != s.Applied }
+// Pending reports whether the newest request is not in the kernel yet.
+func (s Status) Pending() bool { return s.Wanted != s.Applied }
 
-// Totals counts what an engine did since it was made.
+// Totals counts the work of an engine since it was made.
 type Totals struct {
-	// Applies counts the applies that succeeded, whether they found something to do or not.
+	// Applies counts successful applies, including those that found nothing to do.
 	Applies int `json:"applies"`
-	// Failures counts those that failed.
+	// Failures counts failed applies.
 	Failures int `json:"failures"`
-	// Repairs counts the applies that put right what others had done ([Result.IsRepair]).
+	// Repairs counts the applies that undid changes by others ([Result.IsRepair]).
 	Repairs int `json:"repairs"`
-	// Repaired counts what was put right, see [Result.Repaired].
+	// Repaired counts the repaired objects, see [Result.Repaired].
 	Repaired servicemodel.Counts `json:"repaired"`
 }
 
-// Status returns what the engine knows, at once, whatever it is doing.
+// Status returns the engine's knowledge at once, even during other calls.
 func (e *Engine) Status() Status {
 	e.progress.mu.Lock()
 	defer e.progress.mu.Unlock()
@@ -68,7 +68,7 @@ func (e *Engine) Status() Status {
 	return s
 }
 
-// succeeded tells of an apply that succeeded.
+// succeeded reports a successful apply.
 func (e *Engine) succeeded(ctx context.Context, r *Result) {
 	p := &e.progress
 	p.update(func(s *Status) {
@@ -78,7 +78,7 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 		s.Totals.Applies++
 		if r.IsRepair() {
 			s.Totals.Repairs++
-			s.Totals.Repaired = s.Totals.Repaired.Plus(r.Repaired)
+			s.Totals.Repaired = sum(s.Totals.Repaired, r.Repaired)
 		}
 	})
 	refused, conflicts := e.refused, e.conflicts
@@ -103,7 +103,7 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 	e.observers.emit(ctx, Applied{r})
 }
 
-// applyFailed tells of an apply that failed, and returns the error as that of the phase.
+// applyFailed reports a failed apply, and returns the error as that of the phase.
 func (e *Engine) applyFailed(ctx context.Context, doing string, rev Revision, err error) error {
 	err = e.failed(ctx, doing, rev, err)
 	e.progress.update(func(s *Status) {
@@ -113,8 +113,7 @@ func (e *Engine) applyFailed(ctx context.Context, doing string, rev Revision, er
 	return err
 }
 
-// failed tells of something that failed in the phase under way, and returns the error as that of
-// the phase.
+// failed reports a failure in the current phase, and returns the error as that of the phase.
 func (e *Engine) failed(ctx context.Context, doing string, rev Revision, err error) error {
 	err = e.phase.fail(err)
 	e.progress.update(func(s *Status) { s.Failed, s.Err = time.Now(), err })

@@ -6,74 +6,156 @@ import (
 	"fmt"
 	"slices"
 	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Switch changes the backend: the new one is made to hold what was last applied, and then the one
-// before is cleaned up, so that packets of services are led by at least one of them all the time.
-// No new connection is refused. Open ones go on where conntrack leads them, which is with nftables
-// and iptables; those of ipvs, which knows connections of its own, end with it. Clients with
-// session affinity may be given another endpoint by the new backend, which does not know what the
-// old one remembers.
+// SwitchOptions tunes [Engine.Switch]. A nil *SwitchOptions is the zero SwitchOptions.
+type SwitchOptions struct {
+	// LoseServices switches even if services stop being served. These are the services that the new
+	// backend refuses, and if no state is wanted, everything that the old backend holds. The old
+	// backend is then not asked for its contents, so this also works if it fails.
+	LoseServices bool
+}
+
+// Switch changes the backend. The new backend first gets the newest wanted state. Then the old one
+// is cleaned up. So at least one of them balances packets at any time, and no new connection is
+// refused. With nftables and iptables, open connections go on, because conntrack leads their
+// packets. IPVS has connections of its own, and they end with the old backend. Session affinity
+// starts anew, so its clients may get another endpoint. The new backend must be of another
+// instance. If it is of the same instance, its services go with the old backend, and come back at
+// once.
 //
-// If the new backend fails, it is cleaned up, and the engine stays with the one before. If the one
-// before cannot be cleaned up, there is a result and an error: the engine works with the new one,
-// and [Engine.Cleanup] of an engine made for the old one tries that again. Closing both backends
-// stays with the caller. The engine may run meanwhile.
-func (e *Engine) Switch(ctx context.Context, b Backend) (*Result, error) {
+// Switch refuses to remove services ([ErrRefused], [SwitchOptions]). If the new backend refuses a
+// service that the kernel holds, the error joins the reasons. It is also an error if the kernel
+// holds services and no state is wanted, as after [Engine.ApplyChanges].
+//
+// If the new backend fails, it is cleaned up, and the engine stays with the old one. If the old one
+// cannot be cleaned up, Switch returns a result and an error: the engine works with the new
+// backend, and [Engine.Cleanup] of an engine made for the old one can try again. The caller closes
+// both backends. Run may be running during a Switch.
+func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Result, error) {
+	if b == nil {
+		return nil, fmt.Errorf("switch: %w", errNoBackend)
+	}
 	if err := e.take(ctx); err != nil {
 		return nil, fmt.Errorf("switch: %w", err)
 	}
 	defer e.give()
-	start := time.Now()
-	before := e.held
-	from := before.backend.Name()
-	e.held = newHeld(b)
-	e.phase.begin(PhaseLock)
-	r, err := e.hold(ctx, before)
-	if err != nil {
-		return nil, e.failed(ctx, "switch", e.revision(), fmt.Errorf("switch from %s to %s: %w",
-			from, b.Name(), err))
+	if o == nil {
+		o = &SwitchOptions{}
 	}
+	start := time.Now()
+	before := e.backend
+	e.phase.begin(ctx, "switch", PhaseObserve)
+	state, rev, wanted := e.progress.todo(true)
+	r, err := e.hold(ctx, b, state, wanted, o)
+	if err != nil {
+		return nil, e.failed(ctx, "switch", rev, fmt.Errorf("switch from %s to %s: %w",
+			before.Name(), b.Name(), err))
+	}
+	r.Revision = rev
+	e.refused, e.conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
+	e.progress.update(func(s *Status) {
+		s.Backend, s.Held, s.Refused, s.Conflicts = b.Name(), e.kernel, e.refused, e.conflicts
+		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
+	})
 	select {
 	case e.switched <- struct{}{}:
 	default:
 	}
 	e.phase.enter(PhaseCleanup)
-	_, err = e.cleanup(ctx, before.backend)
+	if _, err = e.cleanup(ctx, before); err == nil && wanted {
+		err = e.holdAgain(context.WithoutCancel(ctx), state)
+	}
 	e.phase.enter(PhaseCleanup)
 	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
 	if err != nil {
-		return r, e.failed(ctx, "switch", r.Revision, fmt.Errorf("switched to %s; clean up %s: %w",
-			b.Name(), from, err))
+		return r, e.failed(ctx, "switch", rev, fmt.Errorf("switched to %s; clean up %s: %w",
+			b.Name(), before.Name(), err))
 	}
 	if e.observers.any() {
-		e.observers.emit(ctx, Switched{From: from, To: b.Name(), Result: r})
+		e.observers.emit(ctx, Switched{From: before.Name(), To: b.Name(), Result: r})
 	}
 	return r, nil
 }
 
-// hold makes a new backend hold what was last applied. If it cannot, everything is as before.
-func (e *Engine) hold(ctx context.Context, before held) (*Result, error) {
-	if !e.applied {
-		return &Result{Backend: e.backend.Name()}, nil
+// hold makes b the engine's backend, and makes it hold the state if one is wanted. If it cannot,
+// everything stays as before.
+func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, wanted bool,
+	o *SwitchOptions) (*Result, error) {
+	if e.kernel == nil && !o.LoseServices {
+		err := e.observers.retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
+		if err != nil {
+			return nil, err
+		}
 	}
-	r, err := e.applyInTurn(ctx, e.state)
+	served := e.kernel
+	if o.LoseServices {
+		served = nil
+	}
+	if !wanted {
+		if served.Len() > 0 {
+			return nil, refusedState{errors.New("the kernel holds services, and none are wanted")}
+		}
+		e.held = newHeld(b)
+		return &Result{Backend: b.Name()}, nil
+	}
+	before := e.held
+	e.held = newHeld(b)
+	e.served = before.served
+	if err := e.holdsAll(ctx, s, served); err != nil {
+		e.held = before
+		return nil, err
+	}
+	r, err := e.applyInTurn(ctx, s)
 	if err != nil {
-		// What it holds in part must not stay, also if the context is why it failed.
-		_, errCleanup := e.cleanup(context.WithoutCancel(ctx), e.backend)
+		// The part that b holds must not stay, even if the context ended.
+		_, errCleanup := e.cleanup(context.WithoutCancel(ctx), b)
 		e.held = before
 		return nil, errors.Join(err, errCleanup)
 	}
-	r.Revision = e.revision()
-	e.refused, e.conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
-	e.progress.update(func(s *Status) {
-		s.Backend, s.Refused, s.Conflicts = r.Backend, e.refused, e.conflicts
-	})
+	r.Observed = true
 	return r, nil
 }
 
-// revision returns what was last applied.
-func (e *Engine) revision() Revision { s := e.Status(); return s.Applied }
+// holdsAll returns an error for each service of the table served that the backend refuses.
+func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
+	served *servicemodel.Table) error {
+	var p *proposal
+	err := e.observers.retry(ctx, "observe", func() (err error) {
+		p, err = e.compare(ctx, s, true)
+		return err
+	})
+	if err != nil || len(p.refused) == 0 {
+		return err
+	}
+	has := map[servicemodel.Name]bool{}
+	for f := range served.Frontends() {
+		has[f.Service.Name] = true
+	}
+	var lost []error
+	for _, r := range p.refused {
+		if has[r.Service] && len(r.Endpoints) == 0 && !r.Kept {
+			lost = append(lost, fmt.Errorf("service %v, which is served, would be lost: %w",
+				r.Service, r.Err))
+		}
+	}
+	if len(lost) > 0 {
+		return refusedState{errors.Join(lost...)}
+	}
+	return nil
+}
+
+// holdAgain makes the kernel hold the state again if the cleanup of the old backend removed it.
+// That happens if both are of one instance.
+func (e *Engine) holdAgain(ctx context.Context, s servicemodel.State) error {
+	i, _, err := e.integrity(ctx)
+	if err == nil && i == Broken {
+		_, err = e.applyInTurn(ctx, s)
+	}
+	return err
+}
 
 // current returns the backend.
 func (e *Engine) current(ctx context.Context) (Backend, error) {

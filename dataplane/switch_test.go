@@ -20,66 +20,114 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 		requireHolds(t, next.Kernel(), services(3))
 		return nil
 	})
-	r, err := b.engine.Switch(t.Context(), next)
-	require.NoError(t, err)
+	r := ok(b.engine.Switch(t.Context(), next, nil))(t)
 	require.Equal(t, 3, r.Added)
 	require.False(t, r.IsRepair())
 	require.Zero(t, b.Kernel().Table().Len(), "nothing is left of the old")
 	require.Equal(t, 1, b.Calls(memory.CallCleanup))
 
 	commits := b.Calls(memory.CallCommit)
-	_, err = b.engine.Apply(t.Context(), services(4))
-	require.NoError(t, err)
+	ok(b.engine.Apply(t.Context(), services(4)))(t)
 	requireHolds(t, next.Kernel(), services(4))
 	require.Equal(t, commits, b.Calls(memory.CallCommit))
 
-	_, err = b.engine.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(b.engine.Cleanup(t.Context()))(t)
 	require.Zero(t, next.Kernel().Table().Len())
 }
 
 func TestSwitchBeforeAnythingWasApplied(t *testing.T) {
 	t.Parallel()
 	b, next := newBench(nil), newBench(nil)
-	next.apply(t, services(2)) // another program's, or that of a run before
-	_, err := b.engine.Switch(t.Context(), next.Backend)
-	require.NoError(t, err)
+	next.apply(t, services(2)) // state of another program, or of an earlier run
+	ok(b.engine.Switch(t.Context(), next.Backend, nil))(t)
 	requireHolds(t, next.Kernel(), services(2))
-	_, err = b.engine.Apply(t.Context(), services(3))
-	require.NoError(t, err)
+	ok(b.engine.Apply(t.Context(), services(3)))(t)
 	requireHolds(t, next.Kernel(), services(3))
 }
 
-// If the new backend fails, nothing of it is left, and the engine goes on with the old one.
+// The new backend holds the newest request, even if it was not applied before.
+func TestSwitchHoldsTheNewestStateThatIsWanted(t *testing.T) {
+	t.Parallel()
+	before := newBench(nil)
+	before.apply(t, services(3))
+	b, next := newBench(before.Kernel()), memory.New(nil) // the program was restarted
+	b.engine.Set(services(4))
+	next.Fail(memory.CallCommit, 1, errRefused)
+	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), errRefused)
+	requireHolds(t, b.Kernel(), services(3))
+	require.True(t, b.status().Pending())
+	ok(b.engine.Switch(t.Context(), next, nil))(t)
+	requireHolds(t, next.Kernel(), services(4))
+	require.False(t, b.status().Pending())
+	require.Equal(t, next.Kernel().Table().Len(), b.status().Held.Len())
+}
+
+// If no state is wanted, the services in the kernel must stay.
+func TestSwitchLeavesServicesThatNobodyWants(t *testing.T) {
+	t.Parallel()
+	before := newBench(nil)
+	before.apply(t, services(3))
+	b, next := newBench(before.Kernel()), memory.New(nil)
+	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), dataplane.ErrRefused)
+	requireHolds(t, b.Kernel(), services(3))
+	ok(b.engine.ApplyChanges(t.Context(), planned(t, b, services(2))))(t)
+	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), dataplane.ErrRefused)
+	requireHolds(t, b.Kernel(), services(2))
+	b.engine.Resync()
+	b.Fail(memory.CallObserve, 1, errRefused)
+	_, err := b.engine.Switch(t.Context(), next, nil)
+	require.ErrorIs(t, err, errRefused, "nobody knows whether there are any")
+	ok(b.engine.Switch(t.Context(), next, &dataplane.SwitchOptions{LoseServices: true}))(t)
+	require.Zero(t, b.Kernel().Table().Len())
+}
+
+// Switching between two backends of one instance makes no sense, but nothing is lost.
+func TestSwitchWithinAnInstanceKeepsItsServices(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.apply(t, services(3))
+	ok(b.engine.Switch(t.Context(), memory.New(b.Kernel()), nil))(t)
+	requireHolds(t, b.Kernel(), services(3))
+	require.Error(t, errOf(b.engine.Switch(t.Context(), nil, nil)))
+}
+
+// If the new backend fails, it leaves nothing, and the engine goes on with the old one.
 func TestSwitchThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
-	for _, call := range []memory.Call{memory.CallObserve,
-		memory.CallCommit} {
+	for call, cleanups := range map[memory.Call]int{memory.CallObserve: 0, memory.CallCommit: 1} {
 		b, next := newBench(nil), memory.New(nil)
 		b.apply(t, services(3))
 		next.Fail(call, 1, errRefused)
-		_, err := b.engine.Switch(t.Context(), next)
-		require.ErrorIs(t, err, errRefused)
-		require.Equal(t, 1, next.Calls(memory.CallCleanup))
+		require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), errRefused)
+		require.Equal(t, cleanups, next.Calls(memory.CallCleanup))
 		requireHolds(t, b.Kernel(), services(3))
 		require.False(t, b.apply(t, services(4)).Observed, "what it knew is still known")
 	}
 }
 
-// What the new backend cannot express is refused, as by any apply.
+// A served service is removed only on request.
 func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	b, next := newBench(nil), memory.New(nil)
-	odd := services(2)
-	svc := *odd.Service(serviceName(2))
-	svc.Ports = append(svc.Ports[:0:0], svc.Ports...)
-	svc.Ports[0].Port = 81
-	odd = odd.WithService(&svc)
+	odd := services(2).WithService(at81(2))
 	b.apply(t, odd)
 	next.Refuse(refusePort81)
-	r, err := b.engine.Switch(t.Context(), next)
-	require.NoError(t, err)
+	_, err := b.engine.Switch(t.Context(), next, nil)
+	require.ErrorIs(t, err, dataplane.ErrRefused)
+	require.ErrorIs(t, err, dataplane.ErrUnsupported)
+	require.ErrorContains(t, err, "service default/svc-2, which is served, would be lost: ")
+	requireHolds(t, b.Kernel(), odd)
+	require.Zero(t, next.Calls(memory.CallCommit)+next.Calls(memory.CallCleanup))
+	r := ok(b.engine.Switch(t.Context(), next, &dataplane.SwitchOptions{LoseServices: true}))(t)
 	require.Len(t, r.Refused, 1)
+	requireHolds(t, next.Kernel(), services(1))
+
+	b, next = newBench(nil), memory.New(nil)
+	b.Refuse(refusePort81)
+	ok(b.engine.Apply(t.Context(), odd))(t)
+	next.Refuse(refusePort81)
+	_, err = b.engine.Switch(t.Context(), next, nil)
+	require.NoError(t, err, "the old one does not serve it either")
 	requireHolds(t, next.Kernel(), services(1))
 }
 
@@ -88,25 +136,23 @@ func TestSwitchThatCannotCleanUpSaysSo(t *testing.T) {
 	b, next := newBench(nil), memory.New(nil)
 	b.apply(t, services(1))
 	b.Fail(memory.CallCleanup, 1, errRefused)
-	r, err := b.engine.Switch(t.Context(), next)
+	r, err := b.engine.Switch(t.Context(), next, nil)
 	require.ErrorIs(t, err, errRefused)
 	require.NotNil(t, r)
 	requireHolds(t, next.Kernel(), services(1))
 	requireHolds(t, b.Kernel(), services(1))
-	_, err = dataplane.New(b.Backend, nil).Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(dataplane.New(b.Backend, nil).Cleanup(t.Context()))(t)
 	require.Zero(t, b.Kernel().Table().Len())
 }
 
-// A Run goes on with the new backend: it repairs there, and watches there.
+// Run goes on with the new backend: it repairs and watches there.
 func TestRunGoesOnAfterASwitch(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never})
 		next := memory.New(nil)
 		r.set(services(1))
 		r.at(time.Second)
-		_, err := r.engine.Switch(t.Context(), next)
-		require.NoError(t, err)
+		ok(r.engine.Switch(t.Context(), next, nil))(t)
 		r.set(services(2))
 		synctest.Wait()
 		requireHolds(t, next.Kernel(), services(2))
@@ -117,7 +163,7 @@ func TestRunGoesOnAfterASwitch(t *testing.T) {
 	})
 }
 
-// The backend before is watched no more, the new one is.
+// Run watches the new backend, and no longer the old one.
 func TestRunWatchesTheBackendItSwitchedTo(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b, old := newWatching()
@@ -125,8 +171,7 @@ func TestRunWatchesTheBackendItSwitchedTo(t *testing.T) {
 		r := runOn(t, b, dataplane.RunOptions{Resync: never, Look: never})
 		r.set(services(1))
 		r.at(time.Second)
-		_, err := r.engine.Switch(t.Context(), next)
-		require.NoError(t, err)
+		ok(r.engine.Switch(t.Context(), next, nil))(t)
 		r.at(2 * time.Second)
 		next.events <- nil
 		r.at(3 * time.Second)

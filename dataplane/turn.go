@@ -6,44 +6,47 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/sleep"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// turn is a lock, the waiting for which ends with a context. It is given in the order in which it
-// was asked for.
+// turn is a lock. A context can end the wait for it. Waiters get it in the order of their calls.
 type turn chan struct{}
 
 func newTurn() turn { return make(turn, 1) }
 
-// take waits for the turn, which give ends. The error is that of the context, and it is returned
-// only if there was something to wait for.
+// errNoBackend says that an engine or parts have no backend.
+var errNoBackend = errors.New("there is no backend")
+
+// take waits for the turn. give ends it. The error is that of the context: a context that has ended
+// gets no turn, not even a free one.
 func (t turn) take(ctx context.Context) error {
-	select {
-	case t <- struct{}{}:
-		return nil
-	default:
+	if t == nil {
+		return errNoBackend
+	}
+	if err := wait.Ended(ctx); err != nil {
+		return fmt.Errorf("wait for the turn: %w", err)
 	}
 	select {
 	case t <- struct{}{}:
 		return nil
 	case <-ctx.Done():
-		return fmt.Errorf("wait for the turn: %w", context.Cause(ctx))
+		return fmt.Errorf("wait for the turn: %w", wait.Ended(ctx))
 	}
 }
 
 func (t turn) give() { <-t }
 
-// tries bounds how often something begins again because others changed the kernel meanwhile. The
-// waits in between add up to 1.2 s.
+// tries is the maximum number of tries after conflicts with other programs. The waits in between
+// add up to 1.2 s.
 const tries = 16
 
-// retry does something again for as long as that fails with ErrConflict. It is the only retry of
-// reading and committing: a backend returns the conflict.
+// retry repeats f as long as it fails with ErrConflict, up to tries times. It is the only retry of
+// reading and committing, because backends return conflicts to the engine.
 func retry(ctx context.Context, doing string, f func() error) error {
 	var err error
 	for try := range tries {
 		if try > 0 {
-			if err := sleep.For(ctx, time.Duration(try*try)*time.Millisecond); err != nil {
+			if err := wait.For(ctx, time.Duration(try*try)*time.Millisecond); err != nil {
 				return err
 			}
 		}

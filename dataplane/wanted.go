@@ -7,31 +7,31 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/sleep"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Revision numbers what an engine is asked for, in that order, from 1: each [Engine.Set],
-// [Engine.Apply] and [Engine.Cleanup] is one. A later one takes the place of all before it.
+// Revision numbers the requests to an engine in their order, from 1: each [Engine.Set],
+// [Engine.Apply] and [Engine.Cleanup]. A later request replaces all earlier ones.
 type Revision uint64
 
-// progress is what becomes of what the engine is asked for. Its mutex is held for moments only,
-// never while the kernel is asked, so that Set and Status do not wait for an apply.
+// progress records the requests to an engine and their outcome. Its mutex is held only briefly and
+// never during a request to the kernel, so that Set and Status do not wait for an apply.
 type progress struct {
 	mu     sync.Mutex
 	status Status
-	wants  bool // there is a state to hold: nothing was asked for yet, or Cleanup was
-	// tried is the revision that was tried last, and err why it failed; nil if it did not.
+	wants  bool // a state is wanted: false before the first request, and after Cleanup
+	// tried is the revision of the last try, and err its error, or nil.
 	tried Revision
 	err   error
 	// settles counts calls of Settle, and unsettled says that the last one failed.
 	settles   int
 	unsettled bool
-	changed   chan struct{} // closed when any of this changes; nil if nobody waits
+	changed   chan struct{} // closed when any of this changes; nil if no goroutine waits
 	wake      chan struct{} // tells Run that some of this changed
 }
 
-// update changes the progress, and wakes who waits for that.
+// update changes the progress, and wakes the waiting goroutines.
 func (p *progress) update(f func(*Status)) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -53,7 +53,7 @@ func (p *progress) update(f func(*Status)) {
 	}
 }
 
-// ask makes s the state that is wanted; with wants false nothing is.
+// ask makes s the wanted state, or no state if wants is false.
 func (p *progress) ask(s servicemodel.State, wants bool) (r Revision) {
 	p.update(func(st *Status) {
 		st.Wanted++
@@ -62,7 +62,8 @@ func (p *progress) ask(s servicemodel.State, wants bool) (r Revision) {
 	return r
 }
 
-// todo returns the newest state that is wanted, and whether it is to be applied: again, if it was.
+// todo returns the newest wanted state, and whether it is to be applied. With again set, it is to
+// be applied even if it was before.
 func (p *progress) todo(again bool) (s servicemodel.State, r Revision, todo bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -70,15 +71,15 @@ func (p *progress) todo(again bool) (s servicemodel.State, r Revision, todo bool
 	return st.State, st.Wanted, p.wants && (again || st.Applied != st.Wanted)
 }
 
-// Set makes s the state that the kernel is to hold, in place of the one before, and returns at
-// once. [Engine.Run] applies it, now or when it begins; of several states that are set meanwhile it
-// applies the newest. [Engine.Wait] waits for that, [Engine.Status] tells what became of it.
+// Set makes s the wanted state, in place of the previous one, and returns at once. [Engine.Run]
+// applies it, now or when it begins. If several states are set meanwhile, Run applies the newest.
+// [Engine.Wait] waits for that, and [Engine.Status] reports the progress.
 func (e *Engine) Set(s servicemodel.State) Revision { return e.progress.ask(s, true) }
 
-// Wait waits until the kernel holds what was asked for as revision r or anything newer, and then
-// returns nil. What fails is tried again by [Engine.Run]. Wait returns an error when the state was
-// refused as a whole ([ErrRefused]), which trying again rarely changes; and when ctx is done, with
-// the context's error and that of the last try, if there was one.
+// Wait waits until the kernel holds revision r or a newer one, and then returns nil. [Engine.Run]
+// retries after failures meanwhile. Wait returns an error if the state was refused as a whole
+// ([ErrRefused]), because a retry rarely helps. It also returns an error when ctx is done: the
+// context's error, with that of the last try if it failed.
 func (e *Engine) Wait(ctx context.Context, r Revision) error {
 	for {
 		changed, err := e.progress.reached(r)
@@ -93,7 +94,7 @@ func (e *Engine) Wait(ctx context.Context, r Revision) error {
 			continue
 		case <-ctx.Done():
 		}
-		cause := context.Cause(ctx)
+		cause := wait.Ended(ctx)
 		if err != nil {
 			return fmt.Errorf("wait for revision %d: %w; the last try: %w", r, cause, err)
 		}
@@ -101,8 +102,8 @@ func (e *Engine) Wait(ctx context.Context, r Revision) error {
 	}
 }
 
-// reached returns nil if there is nothing to wait for: err is why, nil if the kernel holds revision
-// r. Otherwise the channel is closed when something changes, and err is why the last try failed.
+// reached returns a nil channel if the wait is over: err is nil if the kernel holds revision r.
+// Otherwise the channel is closed when something changes, and err is that of the last try.
 func (p *progress) reached(r Revision) (changed <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -124,11 +125,10 @@ func (p *progress) reached(r Revision) (changed <-chan struct{}, err error) {
 	return p.changed, err
 }
 
-// Finish waits until the kernel holds the newest state that was asked for and no work is left to a
-// later time, which it does when it becomes due: a program that stops calls it before it ends Run,
-// or after its last Apply. It returns an error where [Engine.Wait] does, and if that work fails.
-// How long it takes depends on how long endpoints drain; who does not want to wait for that ends
-// the context, and what is left is in [Engine.Status].
+// Finish waits until the kernel holds the newest state and no later work is left. It does this work
+// itself when it is due. A program that stops calls it before it ends Run, or after its last Apply.
+// Finish returns an error in the same cases as [Engine.Wait], and if later work fails. It may take
+// as long as endpoints drain. A context can end the wait; [Engine.Status] then says what is left.
 func (e *Engine) Finish(ctx context.Context) error {
 	for {
 		r := e.Status().Wanted
@@ -142,7 +142,7 @@ func (e *Engine) Finish(ctx context.Context) error {
 		if next == 0 && e.Status().Wanted == r {
 			return nil
 		}
-		if err := sleep.For(ctx, next); err != nil {
+		if err := wait.For(ctx, next); err != nil {
 			return err
 		}
 	}

@@ -15,8 +15,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Set, Status, Resync and Subscribe return while an apply is under way, and what is called with a
-// context ends with it.
+// Set, Status, Resync and Subscribe return during an apply. Calls with a context end with it.
 func TestNothingWaitsForAnApplyLongerThanItsContext(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
@@ -46,7 +45,7 @@ func TestNothingWaitsForAnApplyLongerThanItsContext(t *testing.T) {
 			"observe": func() error { _, err := b.engine.Observe(ctx); return err },
 			"settle":  func() error { _, err := b.engine.Settle(ctx); return err },
 			"cleanup": func() error { _, err := b.engine.Cleanup(ctx); return err },
-			"switch":  func() error { _, err := b.engine.Switch(ctx, costless{}); return err },
+			"switch":  func() error { _, err := b.engine.Switch(ctx, costless{}, nil); return err },
 			"wait":    func() error { return b.engine.Wait(ctx, 2) },
 			"finish":  func() error { return b.engine.Finish(ctx) },
 			"run":     func() error { return b.engine.Run(ctx, nil) },
@@ -71,16 +70,16 @@ func TestASecondRunIsRefused(t *testing.T) {
 		r.stop()
 		require.False(t, r.engine.Status().Running)
 
-		ctx, cancel := context.WithCancel(t.Context())
+		ctx, cancel := context.WithCancelCause(t.Context())
 		go func() { r.ended <- r.engine.Run(ctx, nil) }()
 		require.NoError(t, r.engine.Wait(t.Context(), r.engine.Set(services(1))))
 		requireHolds(t, r.Kernel(), services(1))
-		cancel()
+		cancel(errors.New("terminated"))
 		require.ErrorIs(t, <-r.ended, context.Canceled)
 	})
 }
 
-// What is applied beside a Run is what it holds from then on.
+// Run holds the state of an Apply from then on.
 func TestApplyBesideARun(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: time.Minute})
@@ -92,13 +91,11 @@ func TestApplyBesideARun(t *testing.T) {
 		requireHolds(t, r.Kernel(), services(2))
 
 		r.Fail(memory.CallCommit, 1, errRefused)
-		_, err := r.engine.Apply(t.Context(), services(3))
-		require.ErrorIs(t, err, errRefused)
+		require.ErrorIs(t, errOf(r.engine.Apply(t.Context(), services(3))), errRefused)
 		r.at(time.Hour + time.Second)
 		requireHolds(t, r.Kernel(), services(3))
 
-		_, err = r.engine.Cleanup(t.Context())
-		require.NoError(t, err)
+		ok(r.engine.Cleanup(t.Context()))(t)
 		r.at(3 * time.Hour)
 		require.Zero(t, r.Kernel().Table().Len(), "nothing is wanted any more")
 		require.False(t, func() bool { s := r.engine.Status(); return s.Pending() }())
@@ -108,7 +105,7 @@ func TestApplyBesideARun(t *testing.T) {
 	})
 }
 
-// However Set, Apply and a Run meet, the kernel ends with what was asked for last.
+// Whatever the order of Set, Apply and Run, in the end the kernel holds the newest request.
 func TestTheNewestRevisionIsInTheKernelInTheEnd(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never})
@@ -195,8 +192,7 @@ func TestStatusTellsWhatBecameOfAState(t *testing.T) {
 		require.Equal(t, dataplane.PhaseCommit, phase.Phase)
 		require.Equal(t, 1, s.Totals.Failures)
 
-		_, err := r.engine.Cleanup(t.Context())
-		require.NoError(t, err)
+		ok(r.engine.Cleanup(t.Context()))(t)
 		s = r.engine.Status()
 		require.False(t, s.Pending())
 		require.Empty(t, s.Refused)
@@ -205,7 +201,7 @@ func TestStatusTellsWhatBecameOfAState(t *testing.T) {
 	})
 }
 
-// Each phase says by its error that it failed.
+// The error of each phase names the phase.
 func TestErrorsTellThePhase(t *testing.T) {
 	t.Parallel()
 	for phase, prepare := range map[dataplane.Phase]func(*turns){

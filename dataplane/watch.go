@@ -6,37 +6,37 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/sleep"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// Watcher follows what a backend's kernel state depends on and others change, such as the addresses
-// of the node. A [Backend] may be one; [Engine.Run] watches as long as it runs.
+// Watcher follows objects that a backend's kernel state depends on and that others change, such as
+// the addresses of the node. A [Backend] may be one. [Engine.Run] watches as long as it runs.
 type Watcher interface {
-	// Watch calls changed whenever applying the same state again may give another result, until ctx
-	// is done, which is not an error. It may call changed more often than that; changed returns at
-	// once. Watch runs while other methods of the backend are called.
+	// Watch calls changed whenever another apply of the same state may have another result. It
+	// returns when ctx is done, which is not an error. It may call changed more often than
+	// necessary; changed returns at once. Watch runs while other methods of the backend are called.
 	Watch(ctx context.Context, changed func()) error
 }
 
-// watch is the watching of one Run.
+// watch holds the watchers of one Run.
 type watch struct {
 	changed   chan struct{}
 	failed    chan error
-	witnessed chan testimony // has room for the one that is asked for
+	witnessed chan testimony // has room for one testimony; at most one is requested at a time
 	asking    bool
-	// spawn calls a function, whose context ends with the watching.
+	// spawn runs a function whose context ends with the watching.
 	spawn func(func(context.Context))
 	stop  context.CancelFunc
 	ended sync.WaitGroup
 }
 
-// noWatch watches nothing.
+// noWatch returns a watch without watchers.
 func noWatch() *watch {
 	return &watch{changed: make(chan struct{}, 1), failed: make(chan error),
 		witnessed: make(chan testimony, 1), stop: func() {}}
 }
 
-// newWatch begins to watch.
+// newWatch starts watchers.
 func newWatch(ctx context.Context, again time.Duration, watchers []Watcher) *watch {
 	w := noWatch()
 	ctx, w.stop = context.WithCancel(ctx)
@@ -47,8 +47,8 @@ func newWatch(ctx context.Context, again time.Duration, watchers []Watcher) *wat
 	return w
 }
 
-// watch watches. After an error it begins again once the time again has passed, and counts that as
-// a change, since changes may have been missed.
+// watch runs a watcher. After an error it waits for the time again, counts that as a change because
+// changes may have been missed, and watches again.
 func (w *watch) watch(ctx context.Context, again time.Duration, watcher Watcher) {
 	for {
 		err := watcher.Watch(ctx, w.note)
@@ -62,14 +62,14 @@ func (w *watch) watch(ctx context.Context, again time.Duration, watcher Watcher)
 				return
 			}
 		}
-		if sleep.For(ctx, again) != nil {
+		if wait.For(ctx, again) != nil {
 			return
 		}
 		w.note()
 	}
 }
 
-// note notes a change. Changes that nobody has received become one.
+// note records a change. Changes that Run has not received yet are merged.
 func (w *watch) note() {
 	select {
 	case w.changed <- struct{}{}:
@@ -77,7 +77,7 @@ func (w *watch) note() {
 	}
 }
 
-// close ends the watching.
+// close ends the watchers.
 func (w *watch) close() {
 	w.stop()
 	w.ended.Wait()

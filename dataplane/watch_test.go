@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/memory"
 )
 
-// watching is a backend in memory that is a Watcher: it calls changed for each nil it receives, and
-// fails with each error.
+// watching is a Watcher in memory. It calls changed for each nil that it receives, and fails with
+// each error that it receives.
 type watching struct {
 	*memory.Backend
 	events chan error

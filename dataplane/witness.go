@@ -6,38 +6,39 @@ import (
 	"time"
 )
 
-// Program is a program that changed something in the kernel.
+// Program is a program that changed the kernel's state.
 type Program struct {
-	// Name is that of the thread that did it, at most 15 bytes (comm in proc(5)).
+	// Name is the name of the thread, at most 15 bytes (comm in proc(5)).
 	Name string
-	// Thread is its number in the initial pid namespace: of a program with one thread, its process.
+	// Thread is the thread's number in the initial pid namespace. For a program with one thread it
+	// is the process number.
 	Thread uint32
 }
 
-// Witness is a [Backend] that can find out which program changes what the backend has in the
-// kernel. To be told of that makes each change of any program slower, so [Engine.Run] asks only
-// when somebody undoes repairs again and again.
+// Witness is a [Backend] that can find out which program changes the backend's objects. Listening
+// for that slows down every change by any program. So [Engine.Run] asks only while another program
+// undoes repairs again and again.
 type Witness interface {
-	// Witness waits until another program changes what the backend has, and returns that program.
-	// It runs while other methods of the backend are called. When ctx ends, so does it, with the
+	// Witness waits until another program changes the backend's objects, and returns that program.
+	// It runs while other methods of the backend are called. When ctx ends, it returns the
 	// context's error.
 	Witness(ctx context.Context) (Program, error)
 }
 
-// witnessFor is how long it is asked who undoes repairs, each time that they begin to wait.
+// witnessFor is how long the witness listens each time that repairs begin to wait.
 const witnessFor = 10 * time.Second
 
-// testimony is what became of asking.
+// testimony is the answer of a witness.
 type testimony struct {
 	event RepairUndone
 	err   error
 }
 
-// askWitness begins to ask who undoes repairs, unless that is under way, or the backend cannot
-// tell. One that was asked ends with the watching.
+// askWitness asks the backend who undoes repairs, unless that is already in progress or the backend
+// is no Witness. The question ends with the watching.
 func (l *loop) askWitness(ctx context.Context) {
 	b, err := l.engine.current(ctx)
-	w, ok := b.(Witness)
+	w, ok := as[Witness](b)
 	if err != nil || !ok || l.watch.asking {
 		return
 	}
@@ -48,13 +49,13 @@ func (l *loop) askWitness(ctx context.Context) {
 		defer cancel()
 		p, err := w.Witness(limited)
 		if limited.Err() != nil {
-			err = nil // nobody did anything, or Run ends
+			err = nil // no program did anything, or Run ends
 		}
 		watch.witnessed <- testimony{RepairUndone{backend, p}, err}
 	})
 }
 
-// heard tells what a witness has said.
+// heard emits the answer of a witness.
 func (l *loop) heard(ctx context.Context, t testimony) {
 	l.watch.asking = false
 	switch {

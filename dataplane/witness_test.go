@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/memory"
 )
 
-// witness is a backend that can tell who changes what it has.
+// witness is a backend that can tell which program changes its objects.
 type witness struct {
 	*memory.Backend
 	testify func(context.Context) (dataplane.Program, error)
@@ -23,8 +23,9 @@ func (w *witness) Witness(ctx context.Context) (dataplane.Program, error) {
 	return w.testify(ctx)
 }
 
-// Who undoes repairs is asked when they begin to wait, once at a time, and told by an event and the
-// log. That nobody can be named is not told; that nobody can be asked is.
+// Run asks who undoes repairs when they begin to wait, one question at a time. It reports the
+// answer by an event and in the log. It does not report that no program was found, but does report
+// that the kernel cannot be asked.
 func TestWhoUndoesRepairsIsTold(t *testing.T) {
 	vandal := dataplane.Program{Name: "vandal", Thread: 7}
 	for name, c := range map[string]struct {

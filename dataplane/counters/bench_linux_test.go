@@ -65,8 +65,8 @@ func (x *bench) apply(s servicemodel.State) *servicemodel.Table {
 	return r.Changes.New
 }
 
-// both runs a benchmark with counters off and on, each in a network of its own: what conntrack
-// knows from before makes packets slower.
+// both runs a benchmark with counters off and on, each in a network of its own, because old entries
+// of conntrack make packets slower.
 func both(b *testing.B, fn func(b *testing.B, x *bench)) {
 	for _, name := range []string{"off", "on"} {
 		b.Run(name, func(b *testing.B) {
@@ -80,8 +80,8 @@ func both(b *testing.B, fn func(b *testing.B, x *bench)) {
 	}
 }
 
-// send sends n packets from a pod, to where and from which port each says, and reports the
-// time of the processor that one takes.
+// send sends n packets from a pod. to and port are functions of the packet's number. It reports the
+// processor time of one packet.
 func (x *bench) send(b *testing.B, n int, port func(i int) int, to func(i int) netip.Addr) {
 	require.NoError(b, x.c.Pods[1].NS.Do(func() error {
 		runtime.LockOSThread()
@@ -127,7 +127,7 @@ func BenchmarkPacket(b *testing.B) {
 	})
 }
 
-// The first packets of flows to services that have had some before.
+// The first packets of flows to services that have had flows before.
 func BenchmarkFlow(b *testing.B) {
 	both(b, func(b *testing.B, x *bench) {
 		x.send(b, benchServices, func(int) int { return 2000 }, serviceIP)
@@ -136,7 +136,7 @@ func BenchmarkFlow(b *testing.B) {
 	})
 }
 
-// What 10,000 services have counted is read, and summed up.
+// The counters of 10,000 services are read and summed up.
 func BenchmarkRead(b *testing.B) {
 	x := newBench(b)
 	table := x.apply(x.state)
@@ -156,7 +156,7 @@ func BenchmarkRead(b *testing.B) {
 func BenchmarkApply(b *testing.B) {
 	name := servicemodel.Name{Namespace: "default", Name: "s5"}
 	both(b, func(b *testing.B, x *bench) {
-		// What switched the counters on is somebody else's commit, which the engine looks at once.
+		// Switching the counters on is a foreign commit, which the engine checks at once.
 		x.apply(x.state.WithEndpoints(name, x.endpoint(1)))
 		b.ResetTimer()
 		start := cpuTimeOf(b, unix.RUSAGE_SELF)

@@ -12,27 +12,27 @@ import (
 // DefaultTable is the name of the tables if [Config.Table] is empty.
 const DefaultTable = "kernlb-counters"
 
-// ErrOff says that nothing is counted: [Counters.Start] has not been called, or somebody deleted
-// the tables.
+// ErrOff says that nothing is counted: [Counters.Start] has not been called, or another program
+// deleted the tables.
 var ErrOff = errors.New("counters are off")
 
-// Source is where counters are read: [Counters] beside nftables and iptables, what IPVS counts by
-// itself ([ipvs.Counters]), or the flows that conntrack has ([flows.Counters]). Who shows what it
-// says needs not know which it is. Its method may be called by several goroutines.
+// Source is something that counts: [Counters] beside nftables and iptables, IPVS itself
+// ([ipvs.Counters]), or conntrack with its flows ([flows.Counters]). A program that shows the
+// counts need not know which. Several goroutines may call its method.
 //
 // [ipvs.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/ipvs#Counters
-// [flows.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/conntrack/flows#Counters
+// [flows.Counters]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane/flows#Counters
 type Source interface {
 	Read(ctx context.Context) (*Reading, error)
 }
 
 var _ Source = (*Counters)(nil)
 
-// Config says where counters are. A nil *Config is the zero Config.
+// Config names the counters. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path:
-	// either, used only while the counters are opened. Zero and empty mean that of the calling
-	// thread.
+	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path. At
+	// most one may be set, and it is used only while the counters are opened. Zero and empty mean
+	// that of the calling thread.
 	NetNS     int
 	NetNSPath string
 	// Table is the name of the tables in the families ip and ip6. Empty means [DefaultTable].
@@ -51,8 +51,8 @@ var setNames = [...]string{setConnections, setRequests, setAnswers}
 const (
 	setSize   = 1 << 16
 	forgotten = 24 * time.Hour
-	// afterDNAT is behind the translation of destinations and what the nftables backend learns from
-	// it.
+	// afterDNAT is a priority behind the translation of destinations, and behind the rules with
+	// which the nftables backend learns from it.
 	afterDNAT = -98
 )
 
@@ -71,7 +71,7 @@ func program(f *nft.Family) nft.Program {
 	c.Add(nft.CTDirOriginal, nft.CTUnconfirmed, nft.Count(setConnections, pair, forgotten))
 	c.Add(nft.CTDirOriginal, nft.Count(setRequests, pair, forgotten))
 	c.Add(nft.CTDirReply, nft.Count(setAnswers, pair, forgotten))
-	// What goes from the node to itself passes both hooks.
+	// Packets from the node to itself pass both hooks.
 	p.Filter("prerouting", nft.HookPrerouting, afterDNAT).Add(nft.IIFNameNot("lo"),
 		nft.CTStatusDNAT, nft.Jump(c.Name))
 	p.Filter("output", nft.HookOutput, afterDNAT).Add(nft.CTStatusDNAT, nft.Jump(c.Name))

@@ -13,16 +13,16 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// Counters are the counters of one network namespace. Its methods may be called at the same time,
-// and by several processes.
+// Counters are the counters of one network namespace. Several goroutines, and several processes,
+// may use them at the same time.
 type Counters struct {
 	conn  *rawnl.Conn
 	table string
 	size  int // of the sets
 }
 
-// Open opens the counters, and leaves them on or off as they are. What it needs is CAP_NET_ADMIN,
-// and CAP_SYS_ADMIN for another network namespace. Errors match the sentinels of package dataplane.
+// Open opens the counters, and leaves them on or off as they are. It needs CAP_NET_ADMIN, and
+// CAP_SYS_ADMIN for another network namespace. Errors match the sentinels of package dataplane.
 func Open(cfg *Config) (*Counters, error) {
 	if cfg == nil {
 		cfg = &Config{}
@@ -46,7 +46,7 @@ func Open(cfg *Config) (*Counters, error) {
 // Close closes the socket, and leaves the counters on or off as they are.
 func (c *Counters) Close() error { return c.conn.Close() }
 
-// Start begins to count, from zero. If they count already, that goes on.
+// Start begins to count, from zero. If the counters are on already, they continue.
 func (c *Counters) Start(ctx context.Context) error {
 	var b rawnl.Batch
 	for _, f := range nft.Families {
@@ -65,7 +65,7 @@ func (c *Counters) Start(ctx context.Context) error {
 	return fmt.Errorf("counters: start: %w", kernelprobe.Explain(err, &b, kernelprobe.Running()))
 }
 
-// Stop ends counting, and forgets what was counted. It is no error if nothing counts.
+// Stop ends counting, and deletes the counts. It is no error if the counters are off.
 func (c *Counters) Stop(ctx context.Context) error {
 	var b rawnl.Batch
 	for _, f := range nft.Families {
@@ -79,7 +79,7 @@ func (c *Counters) Stop(ctx context.Context) error {
 	return nil
 }
 
-// Read reads what was counted; [ErrOff] if nothing counts.
+// Read returns the counts; [ErrOff] if the counters are off.
 func (c *Counters) Read(ctx context.Context) (*Reading, error) {
 	r := &Reading{Pairs: map[Pair]Values{}}
 	for _, f := range nft.Families {

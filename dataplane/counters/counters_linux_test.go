@@ -17,8 +17,8 @@ import (
 
 var (
 	ips   = []netip.Addr{netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("fd00:10:96::10")}
-	nodes = []netip.Addr{netip.MustParseAddr(netnstest.NodeIPv4),
-		netip.MustParseAddr(netnstest.NodeIPv6)}
+	nodes = []netip.Addr{netip.MustParseAddr(netnstest.Net.NodeIPv4),
+		netip.MustParseAddr(netnstest.Net.NodeIPv6)}
 )
 
 // web is a service whose endpoints are the first pod, or also one in the host's network.
@@ -44,8 +44,8 @@ func web(c *netnstest.Cluster, hosts ...*netnstest.Host) servicemodel.State {
 		WithService(svc).WithEndpoints(svc.Name, eps)
 }
 
-// Whoever asks, and by whatever way, each packet of a service is counted once; the counters are
-// switched on and off while connections are open, and change nothing of what is there.
+// Each packet of a service is counted once, from every client and by every way. The counters are
+// switched on and off while connections are open, and change no other object.
 func TestCounted(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{nftables.Name, iptables.Name} {
@@ -110,7 +110,7 @@ func testCounted(t *testing.T, backend, where string) {
 	require.Zero(t, conns.Ping(netnstest.DefaultTimeout*20).Lost())
 }
 
-// checkCounted sends a packet, which is answered by one, and requires that both were counted.
+// checkCounted sends a packet and gets one answer, and requires that both were counted.
 func checkCounted(t *testing.T, count *Counters, table *servicemodel.Table, from *netnstest.Host,
 	p netnstest.Protocol, to netip.AddrPort, server *netnstest.Host) {
 	t.Helper()
@@ -161,7 +161,7 @@ func nftList(t *testing.T, c *netnstest.Cluster) string {
 	return string(out)
 }
 
-// Where there are more pairs than room, those that are there go on counting.
+// If there are more pairs than room, the existing pairs are counted on.
 func TestFull(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
@@ -191,7 +191,7 @@ func TestFull(t *testing.T) {
 	}
 }
 
-// Whatever the kernel says of elements, it is decoded without harm.
+// Decoding elements never panics, whatever the kernel sends.
 func FuzzElements(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, attrs []byte) {
 		r := &Reading{Pairs: map[Pair]Values{}}

@@ -1,7 +1,8 @@
-// Package counters counts what services do: connections, packets and bytes, in both directions, of
-// each frontend and endpoint. It can be switched on and off while connections go on, and works
-// beside the nftables and the iptables backend, which count nothing by themselves. [Open] is first,
-// then [Counters.Start]; [Counters.Read] says what was counted since. The table in the kernel is:
+// Package counters counts the traffic of services: connections, packets and bytes, in both
+// directions, of each frontend and endpoint. It can be switched on and off while connections go on.
+// It works beside the nftables and the iptables backend, which count nothing themselves. Call
+// [Open] and [Counters.Start]; [Counters.Read] returns the counts since then. The table in the
+// kernel is:
 //
 //	table ip kernlb-counters {
 //		set connections {
@@ -27,18 +28,19 @@
 //	}
 //
 // An element is the frontend (address, protocol, port) and the endpoint, with a timeout of a day.
-// The table is one of its own, in each family, behind the translation of destinations. What a
-// packet was sent to, and what answers it, is known to conntrack, so the rules of the backend are
-// neither changed nor asked, and commits of services do not become slower. It is made by
-// [Counters.Start] and deleted by [Counters.Stop], in one transaction each.
+// Each family has such a table, behind the translation of destinations. conntrack knows the
+// original destination of a packet and the endpoint that answers. So the rules of the backend stay
+// as they are, and commits of services do not become slower. [Counters.Start] makes the table, and
+// [Counters.Stop] deletes it, in one transaction each.
 //
 // # What is counted
 //
-// Packets whose destination is translated, by whomever: [Reading.Of] leaves out what is no service.
-// A packet counts where it comes in, also if a firewall drops it afterwards; a connection counts
-// with its first packet, each time that this is tried until conntrack remembers it. What services
-// reject or drop is not translated, and not counted. Bytes include the headers of IP. IPVS does not
-// translate this way, and counts by itself: a [Source] is whatever was counted can be read from.
+// The table counts every packet whose destination is translated, by any program; [Reading.Of]
+// leaves out destinations that are no service. A packet counts where it comes in, even if a
+// firewall drops it afterwards. A connection counts with its first packet, again with each retry
+// until conntrack remembers it. Packets that services reject or drop are not translated, and not
+// counted. Bytes include the headers of IP. IPVS does not translate this way, and counts by itself:
+// a [Source] is anything from which counts can be read.
 //
 // # Cost
 //
@@ -50,7 +52,7 @@
 //
 // # Limits
 //
-// 65,536 pairs of a frontend and an endpoint are counted in each family. Further ones are not, and
-// [Reading.Full] says so. A pair that has had no packets for a day is forgotten, and counts from
-// zero again.
+// Each family counts 65,536 pairs of a frontend and an endpoint. Further pairs are not counted, and
+// [Reading.Full] says so. A pair without packets for a day is forgotten, and counts from zero
+// again.
 package counters

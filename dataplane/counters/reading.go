@@ -22,20 +22,21 @@ func (v Values) Plus(o Values) Values {
 		v.PacketsOut + o.PacketsOut, v.BytesOut + o.BytesOut}
 }
 
-// Since returns what v is more than an earlier value, number by number: 0 where it is less, since
-// it was counted from zero again.
+// Since returns the growth of each number since an earlier value: 0 if it is less, because the
+// counter began from zero again.
 func (v Values) Since(o Values) Values {
 	less := func(a, b uint64) uint64 { return a - min(a, b) }
 	return Values{less(v.Connections, o.Connections), less(v.PacketsIn, o.PacketsIn),
 		less(v.BytesIn, o.BytesIn), less(v.PacketsOut, o.PacketsOut), less(v.BytesOut, o.BytesOut)}
 }
 
-// Pair is where packets were sent, and where they went.
+// Pair is a frontend's address and an endpoint, with the counts of the packets between them.
 type Pair struct {
 	Protocol servicemodel.Protocol
-	// Dst is what clients sent to: for a node port, the address of the node that they used.
+	// Dst is the destination that clients used: for a node port, the address of the node that they
+	// used.
 	Dst netip.AddrPort
-	// Endpoint is zero for endpoints that are not told apart: IPVS forgets them when they go.
+	// Endpoint is zero for removed endpoints of IPVS, because IPVS forgets them.
 	Endpoint netip.AddrPort
 }
 
@@ -59,7 +60,7 @@ type endpoint struct {
 	addr     netip.AddrPort
 }
 
-// Of sums up what concerns the services of a table, on a node with these addresses.
+// Of sums up the pairs of a table's services, on a node with these addresses.
 func (r *Reading) Of(t *servicemodel.Table, here servicemodel.Locality) *Sums {
 	s := &Sums{map[servicemodel.FrontendKey]Values{}, map[endpoint]Values{}}
 	keys := map[servicemodel.FrontendKey]bool{}
@@ -84,22 +85,22 @@ func (r *Reading) Of(t *servicemodel.Table, here servicemodel.Locality) *Sums {
 	return s
 }
 
-// Frontend returns what was counted of a frontend, also of endpoints that it no longer has.
+// Frontend returns the counts of a frontend, including those of endpoints that it no longer has.
 func (s *Sums) Frontend(k servicemodel.FrontendKey) Values { return s.frontends[k] }
 
-// Endpoint returns what was counted of an endpoint of a frontend.
+// Endpoint returns the counts of an endpoint of a frontend.
 func (s *Sums) Endpoint(k servicemodel.FrontendKey, addr netip.AddrPort) Values {
 	return s.endpoints[endpoint{k, addr}]
 }
 
-// Row is what a frontend, or one of its endpoints, has had.
+// Row has the counts of a frontend or of one of its endpoints.
 type Row struct {
 	Frontend servicemodel.FrontendKey `json:"frontend"`
 	Endpoint *netip.AddrPort          `json:"endpoint,omitempty"` // nil: the frontend
 	Values
 }
 
-// Rows returns what a frontend of a table has had, and then what each of its endpoints has had.
+// Rows returns the counts of a frontend of a table, and then those of each of its endpoints.
 func (s *Sums) Rows(t *servicemodel.Table, f *servicemodel.Frontend) []Row {
 	rows := []Row{{f.Key, nil, s.Frontend(f.Key)}}
 	seen := map[netip.AddrPort]bool{}

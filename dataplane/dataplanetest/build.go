@@ -15,8 +15,8 @@ var (
 	unusedIP   = pair("10.96.0.99", "fd00:10:96::99")
 	lbIP       = pair("203.0.113.10", "2001:db8:113::10")
 	externalIP = pair("203.0.113.20", "2001:db8:113::20")
-	nodeIP     = pair(netnstest.NodeIPv4, netnstest.NodeIPv6)
-	nodeIP2    = pair(netnstest.NodeSecondaryIPv4, netnstest.NodeSecondaryIPv6)
+	nodeIP     = pair(netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6)
+	nodeIP2    = pair(netnstest.Net.NodeSecondaryIPv4, netnstest.Net.NodeSecondaryIPv6)
 )
 
 const (
@@ -33,15 +33,15 @@ var (
 	families  = []int{0, 1}
 )
 
-// thisNode is the node's view that scenarios start from: all options at their defaults.
+// thisNode is the node's view from which scenarios start: all options have their defaults.
 func thisNode() servicemodel.Node {
 	return servicemodel.Node{Name: "this", Zone: "zone-a", Addresses: []netip.Addr{nodeIP[0],
 		nodeIP[1]}}
 }
 
-// podCIDRs makes the node tell the pods of the cluster by their addresses.
+// podCIDRs makes the node recognise the pods of the cluster by their addresses.
 func podCIDRs(n servicemodel.Node) servicemodel.Node {
-	n.LocalPods.CIDRs = prefixes(netnstest.ClusterCIDRv4, netnstest.ClusterCIDRv6)
+	n.LocalPods.CIDRs = prefixes(netnstest.Net.ClusterCIDRv4, netnstest.Net.ClusterCIDRv6)
 	return n
 }
 
@@ -70,7 +70,7 @@ func web(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 	return s
 }
 
-// named gives a service another name and cluster IP, and nothing besides.
+// named changes the name and the cluster IPs of a service, and removes its other addresses.
 func named(name string, ips [2]netip.Addr) func(*servicemodel.Service) {
 	return func(s *servicemodel.Service) {
 		s.Name.Name = name
@@ -133,7 +133,7 @@ func nodeOf(h string) string {
 	return "this"
 }
 
-// state is a state of one service, or of several given one after the other with their endpoints.
+// state is a state of one service, or of several, each followed by its endpoints.
 func state(n servicemodel.Node, svc *servicemodel.Service,
 	endpoints []servicemodel.Endpoint) servicemodel.State {
 	return servicemodel.State{}.WithNode(n).WithService(svc).WithEndpoints(svc.Name, endpoints)
@@ -144,7 +144,7 @@ func and(s servicemodel.State, svc *servicemodel.Service,
 	return s.WithService(svc).WithEndpoints(svc.Name, endpoints)
 }
 
-// to makes a want: these hosts may answer, on PortA.
+// to makes a Want: these hosts may answer, on PortA.
 func to(m Masquerade, hosts ...string) Want {
 	w := Want{Outcome: servicemodel.Balanced, Masquerade: m}
 	for _, h := range hosts {
@@ -153,10 +153,10 @@ func to(m Masquerade, hosts ...string) Want {
 	return w
 }
 
-// reaches is the want that these hosts answer, and see the client's own address.
+// reaches wants an answer of these hosts, which see the client's own address.
 func reaches(hosts ...string) Want { return to(OwnSource, hosts...) }
 
-// masqueraded is the want that these hosts answer, and see the node's address.
+// masqueraded wants an answer of these hosts, which see the node's address.
 func masqueraded(hosts ...string) Want { return to(NodeSource, hosts...) }
 
 // answered is the want that these servers answer.
@@ -225,7 +225,7 @@ func scenario(line, name string, steps ...Step) Scenario {
 	return Scenario{Name: name, Line: line, Steps: steps}
 }
 
-// after is a step: what must become of packets after a state was applied.
+// after is a step: it applies a state and then makes the checks.
 func after(s servicemodel.State, checks ...[]Check) Step {
 	return Step{State: s, Checks: slices.Concat(checks...)}
 }

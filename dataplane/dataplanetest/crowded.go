@@ -4,43 +4,31 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"os/exec"
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
 // crowd is how many chains somebody else has.
 const crowd = 50_000
 
-// Crowded puts 50,000 chains of somebody else into each of some tables, such as "ip filter", and
-// requires that a change of services asks the kernel exactly what it asks without them, and does
-// not hear of them. What is rationed, a look after somebody has committed, may hear of them.
+// Crowded puts 50,000 chains of another program into each of some tables, such as "ip filter". It
+// requires that a change of services then asks the kernel exactly the same as without the chains,
+// and receives nothing about them. The rate-limited check after foreign commits may see them.
 func Crowded(t *testing.T, under FaultyBackend, tables ...string) {
-	under.need(t)
-	netnstest.Require(t)
-	ns, err := netnstest.NewNS(t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	faults := rawnltest.NewFaults()
-	b, err := under.OpenFaulty(ns.Fd(), faults)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	ns, faults := under.namespace(t), rawnltest.NewFaults()
+	b := opened(t, func(netns int) (dataplane.Backend, error) {
+		return under.OpenFaulty(netns, faults)
+	}, ns)
 	e := dataplane.New(b, nil)
 	f := &faulted{t: t, under: under, ns: ns}
 	f.from, f.to = faultedStates()
 	f.thereAndBack(e, faults, "at first")
 	f.thereAndBack(e, faults, "a change") // by now there are sets for all numbers of slots
 	alone := f.thereAndBack(e, faults, "a change")
-	if err := addChains(ns, tables); err != nil {
-		t.Fatal(err)
-	}
+	must(t, addChains(t.Context(), ns, tables))
 	f.thereAndBack(e, faults, "after the chains came")
 	beside := f.thereAndBack(e, faults, "a change")
 	heard := beside.Received
@@ -48,12 +36,11 @@ func Crowded(t *testing.T, under FaultyBackend, tables ...string) {
 		beside.Received = heard
 		t.Errorf("a change takes %+v alone, and %+v beside the chains", alone, beside)
 	}
-	if err := f.holds(context.WithoutCancel(t.Context()), f.from); err != nil {
-		t.Error(err)
-	}
+	must(t, f.holds(t.Context(), f.from))
 }
 
-// thereAndBack applies the one state and then the other, and returns what both asked of the kernel.
+// thereAndBack applies one state and then the other, and returns the requests of both to the
+// kernel.
 func (f *faulted) thereAndBack(e *dataplane.Engine, faults *rawnltest.Faults, what string) (
 	sum rawnltest.Count) {
 	for range 2 {
@@ -71,7 +58,7 @@ func (f *faulted) thereAndBack(e *dataplane.Engine, faults *rawnltest.Faults, wh
 }
 
 // addChains makes a crowd of chains in each of the tables.
-func addChains(ns *netnstest.NS, tables []string) error {
+func addChains(ctx context.Context, ns *netnstest.NS, tables []string) error {
 	var text bytes.Buffer
 	for _, table := range tables {
 		fmt.Fprintf(&text, "add table %s\n", table)
@@ -79,12 +66,6 @@ func addChains(ns *netnstest.NS, tables []string) error {
 			fmt.Fprintf(&text, "add chain %s foreign-%d\n", table, i)
 		}
 	}
-	return ns.Do(func() error {
-		c := exec.Command("nft", "-f", "-")
-		c.Stdin = &text
-		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("nft: %w: %s", err, out)
-		}
-		return nil
-	})
+	_, err := runIn(ctx, ns, &text, "nft", "-f", "-")
+	return err
 }

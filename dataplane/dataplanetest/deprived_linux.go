@@ -14,16 +14,15 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// Deprived takes from an engine what it needs, after it has applied a state: the permission to
-// change the network, and the name of the network namespace, which goes with its last process. With
-// the permission, the next apply succeeds; a namespace lives as long as somebody holds it, so
-// applies go on, and closing the backend lets go of it.
+// Deprived removes what an engine needs, after it has applied a state. First it removes the
+// permission to change the network; when the permission is back, the next apply must succeed. Then
+// it removes the name of the network namespace, which goes with its last process. The namespace
+// lives as long as something holds it, so applies must go on, and closing the backend must release
+// it. Deprived also closes the backend twice, and opens a backend in a file that is no namespace:
+// neither may wait, and no error may say that the kernel lacks a module.
 func Deprived(t *testing.T, under Backend) {
-	under.need(t)
-	netnstest.Require(t)
 	t.Run("of permission", func(t *testing.T) {
 		t.Parallel()
 		deprivedOfPermission(t, under)
@@ -32,25 +31,45 @@ func Deprived(t *testing.T, under Backend) {
 		t.Parallel()
 		deprivedOfNamespace(t, under)
 	})
+	t.Run("of its sockets", func(t *testing.T) {
+		t.Parallel()
+		deprivedOfSockets(t, under)
+	})
+}
+
+func deprivedOfSockets(t *testing.T, under Backend) {
+	none, err := os.Open(os.DevNull)
+	must(t, err)
+	defer none.Close()
+	b, err := under.Open(int(none.Fd()))
+	if err == nil || errors.Is(err, dataplane.ErrMissingModule) {
+		t.Errorf("a file that is no namespace: %v, %v", b, err)
+	}
+	ns := under.namespace(t)
+	b, err = under.Open(ns.Fd())
+	must(t, err)
+	if err := errors.Join(b.Close(), b.Close()); err != nil {
+		t.Errorf("closed twice: %v", err)
+	}
+	start := time.Now()
+	s, _ := faultedStates()
+	_, err = dataplane.New(b, nil).Apply(t.Context(), s)
+	if !errors.Is(err, dataplane.ErrClosed) {
+		t.Errorf("an apply of a closed backend: %v", err)
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("an apply of a closed backend takes %v", d)
+	}
 }
 
 func deprivedOfPermission(t *testing.T, under Backend) {
-	ns, err := netnstest.NewNS(t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	b, err := under.Open(ns.Fd())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	ns := under.namespace(t)
+	b := opened(t, under.Open, ns)
 	f := &faulted{t: t, under: FaultyBackend{Backend: under}, ns: ns}
 	f.from, f.to = faultedStates()
 	e := dataplane.New(b, nil)
-	if _, err := e.Apply(t.Context(), f.from); err != nil {
-		t.Fatal(err)
-	}
+	_, err := e.Apply(t.Context(), f.from)
+	must(t, err)
 	err = WithoutCapabilities(func() error {
 		_, err := e.Apply(t.Context(), f.to)
 		return err
@@ -72,8 +91,8 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 	}
 }
 
-// WithoutCapabilities runs f on a thread that has no effective capabilities, and ends with it. The
-// kernel looks at those of the thread that sends a request.
+// WithoutCapabilities runs f on a thread without effective capabilities; the thread ends with f.
+// The kernel checks the capabilities of the thread that sends a request.
 func WithoutCapabilities(f func() error) error {
 	done := make(chan error)
 	go func() {
@@ -90,23 +109,13 @@ func WithoutCapabilities(f func() error) error {
 }
 
 func deprivedOfNamespace(t *testing.T, under Backend) {
-	ns, err := netnstest.NewNS(t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	watch, err := netnstest.NewNS(t.Name() + " watch")
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer watch.Close()
+	ns := under.namespace(t)
+	watch := under.namespace(t)
 	// A veth goes with the namespace of either end.
-	if err := ns.Do(func() error {
+	must(t, ns.Do(func() error {
 		return netlink.LinkAdd(&netlink.Veth{LinkAttrs: netlink.LinkAttrs{Name: "inside"},
 			PeerName: "outside", PeerNamespace: netlink.NsFd(watch.Fd())})
-	}); err != nil {
-		t.Fatal(err)
-	}
+	}))
 	held := func() bool {
 		return watch.Do(func() error {
 			_, err := netlink.LinkByName("outside")
@@ -114,9 +123,7 @@ func deprivedOfNamespace(t *testing.T, under Backend) {
 		}) == nil
 	}
 	b, err := under.Open(ns.Fd())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	e := dataplane.New(b, nil)
 	from, to := faultedStates()
 	_, err = e.Apply(t.Context(), from)
@@ -130,9 +137,7 @@ func deprivedOfNamespace(t *testing.T, under Backend) {
 	if !held() {
 		err = errors.Join(err, errors.New("the namespace went while the backend was open"))
 	}
-	if err := errors.Join(err, b.Close()); err != nil {
-		t.Fatal(err)
-	}
+	must(t, errors.Join(err, b.Close()))
 	for end := time.Now().Add(20 * time.Second); held(); time.Sleep(20 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("the namespace is still held after the backend was closed")
@@ -140,25 +145,16 @@ func deprivedOfNamespace(t *testing.T, under Backend) {
 	}
 }
 
-// ClockJumps sets the clock of the machine forward by a day and back by two while an engine runs:
-// it repairs and applies as before. All that kernlb waits for is measured with the monotonic clock,
-// and all that a backend leaves to the kernel, such as session affinity, in jiffies. Since it is
-// the clock of the machine, this runs in a virtual machine only.
+// ClockJumps sets the clock of the machine forward by a day and back by two while an engine runs.
+// The engine must repair and apply as before: kernlb measures its waits with the monotonic clock,
+// and the kernel measures timeouts, such as session affinity, in jiffies. The test changes the
+// clock of the machine, so it runs in a virtual machine only.
 func ClockJumps(t *testing.T, under Backend) {
 	if os.Getenv("KERNLB_VM") == "" {
 		t.Skip("sets the clock of the machine: needs a virtual machine of its own")
 	}
-	under.need(t)
-	ns, err := netnstest.NewNS(t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer ns.Close()
-	b, err := under.Open(ns.Fd())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	ns := under.namespace(t)
+	b := opened(t, under.Open, ns)
 	e := dataplane.New(b, nil)
 	f := &faulted{t: t, under: FaultyBackend{Backend: under}, ns: ns}
 	f.from, f.to = faultedStates()
@@ -167,15 +163,11 @@ func ClockJumps(t *testing.T, under Backend) {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, jump := range []time.Duration{0, 24 * time.Hour, -48 * time.Hour, 24 * time.Hour} {
-		if err := setClock(jump); err != nil {
-			t.Fatal(err)
-		}
+		must(t, setClock(jump))
 		if err := e.Wait(ctx, e.Set(f.to)); err != nil {
 			t.Fatalf("after a jump by %v: %v", jump, err)
 		}
-		if err := (&killing{t: t, under: under, ns: ns}).cleanup(); err != nil {
-			t.Fatal(err)
-		}
+		must(t, under.cleanup(ctx, ns))
 		for f.holds(ctx, f.to) != nil {
 			if ctx.Err() != nil {
 				t.Fatalf("after a jump by %v nobody repairs", jump)

@@ -1,13 +1,13 @@
-// Package dataplanetest proves with real packets that a backend does what kernlb says it does.
+// Package dataplanetest proves with real packets that a backend does what kernlb promises.
 //
-// A backend passes the suite unchanged, or it is not one:
+// Every backend must pass the suite unchanged. Call [Run] in a test:
 //
 //	func TestConformance(t *testing.T) { dataplanetest.Run(t, dataplanetest.Backend{Open: open}) }
 //
 // The suite builds networks out of namespaces (pods on the node, pods on another node, clients
 // outside, the node itself), applies states through an engine on the backend, and sends TCP
-// connections, UDP datagrams and SCTP chunks from everywhere to everywhere. What becomes of each is
-// compared with what must become of it, which comes from two sides:
+// connections, UDP datagrams and SCTP chunks from everywhere to everywhere. It compares the fate of
+// each packet with the right one, which comes from two sides:
 //
 //   - [Scenario] values say it in so many words. Most of them are made from a matrix that restates
 //     the behaviour of kube-proxy's nftables mode, row by row; see docs in behaviour.md beside this
@@ -15,9 +15,9 @@
 //   - the oracle, [servicemodel.Table.Decide], says what the resolved table means. It is asked
 //     about every packet of every scenario, and about the packets of random states ([Random]).
 //
-// It needs root or an unprivileged user namespace, and Linux; otherwise its tests skip themselves
+// It needs Linux, and root or an unprivileged user namespace; otherwise its tests skip themselves
 // and say why.
 //
-// [RunScenarios] runs scenarios of one's own in the same networks. Tests that need no kernel use
-// package memory instead.
+// [RunScenarios] runs other scenarios in the same networks. Tests that need no kernel use package
+// memory instead.
 package dataplanetest

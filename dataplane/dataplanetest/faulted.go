@@ -12,39 +12,39 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// FaultyBackend is a backend whose conversation with the kernel can be made to go wrong.
+// FaultyBackend is a backend with faults in its conversation with the kernel.
 type FaultyBackend struct {
 	Backend
-	// OpenFaulty opens it with the sockets that the faults wrap.
+	// OpenFaulty opens the backend with the sockets that the faults wrap.
 	OpenFaulty func(netns int, f *rawnltest.Faults) (dataplane.Backend, error)
-	// Between judges what the kernel holds after an apply that failed, for a backend without
+	// Between judges the content of the kernel after a failed apply, for a backend without
 	// transactions. Nil means that it must be one of the states.
 	Between func(ns *netnstest.NS, states []servicemodel.State) error
 }
 
-// faultPatience is how long an apply may take that goes wrong: far longer than all retries.
+// faultPatience limits the time of an apply with a fault: far longer than all retries.
 const faultPatience = 30 * time.Second
 
-// faultStep is one call in how many a fault hits by default, and knowingStep the same for an engine
-// that knows what the kernel holds: then, a commit is among few calls.
+// By default, a fault hits one call in faultStep. For an engine that knows the content of the
+// kernel, it hits one in knowingStep, because there a commit is among few calls.
 const (
 	faultStep   = 17
 	knowingStep = 5
 )
 
-// Faulted lets each call to the kernel go wrong in turn, in each of the ways of [rawnltest.All],
-// while an engine takes the kernel from one state to another: one that has to read first, and one
-// that knows what is there. The apply succeeds, or its error names the backend and wraps what went
-// wrong. The kernel then holds one of the states, and the next apply of the same engine ends at the
-// one that is wanted. Where each call goes wrong, the apply fails, and in time. By default, each
-// fault hits one call in 17, or in five of an engine that knows the kernel; with
-// KERNLB_TEST_FAULTS=all, each fault hits each call.
+// Faulted makes each call to the kernel fail in turn, in each of the ways of [rawnltest.All], while
+// an engine takes the kernel from one state to another. It does so for an engine that has to read
+// first, and for an engine that knows the content of the kernel. The apply must succeed, or its
+// error must name the backend and wrap the fault. The kernel must then hold one of the states, and
+// the next apply of the same engine must make the wanted state. If every call fails, the apply must
+// fail, and in time. By default, each fault hits one call in 17, or in five of an engine that knows
+// the kernel; with KERNLB_TEST_FAULTS=all, each fault hits each call.
 //
-// machine returns a backend for a namespace of its own, and is called for each fault.
+// machine returns a backend for a namespace of its own. Faulted calls it for each fault.
 func Faulted(t *testing.T, machine func() FaultyBackend) {
 	netnstest.Require(t)
 	for i, fault := range rawnltest.All() {
@@ -55,17 +55,10 @@ func Faulted(t *testing.T, machine func() FaultyBackend) {
 		t.Run(fault.Name, func(t *testing.T) {
 			t.Parallel()
 			under := machine()
-			under.need(t)
-			ns, err := netnstest.NewNS(t.Name())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer ns.Close()
+			ns := under.namespace(t)
 			f := &faulted{t: t, under: under, ns: ns, fault: fault, first: first, step: step}
 			f.from, f.to = faultedStates()
-			if err := f.prepare(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			must(t, under.apply(t.Context(), ns, f.from))
 			for _, knows := range []bool{false, true} {
 				if !f.calls(knows) {
 					return
@@ -89,7 +82,7 @@ type faulted struct {
 	hits, failures int
 }
 
-// calls lets each call go wrong in turn, and then all.
+// calls makes each call fail in turn, and then all calls at once.
 func (f *faulted) calls(knows bool) bool {
 	step := f.step
 	if knows {
@@ -115,8 +108,8 @@ func (f *faulted) calls(knows bool) bool {
 	return err == nil
 }
 
-// once lets the n-th call go wrong, or each for 0. It leaves the states exchanged, so that the next
-// one begins where it ended.
+// once makes the n-th call fail, or each call if n is 0. It exchanges the states, so that the next
+// round begins where this one ended.
 func (f *faulted) once(knows bool, n int) (hits int, err error) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), faultPatience)
 	defer cancel()
@@ -149,18 +142,7 @@ func (f *faulted) once(knows bool, n int) (hits int, err error) {
 	return hits, nil
 }
 
-// prepare brings the kernel to the first state.
-func (f *faulted) prepare(ctx context.Context) error {
-	b, err := f.under.Open(f.ns.Fd())
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	_, err = dataplane.New(b, nil).Apply(ctx, f.from)
-	return err
-}
-
-// judge judges an apply, and what the kernel holds after it.
+// judge judges an apply and the content of the kernel after it.
 func (f *faulted) judge(ctx context.Context, backend string, hits, n int, err error) error {
 	switch {
 	case err == nil && n == 0 && hits > 0 && !f.fault.Dump:
@@ -186,7 +168,8 @@ func (f *faulted) judge(ctx context.Context, backend string, hits, n int, err er
 	return f.holds(ctx, f.from, f.to)
 }
 
-// faultedStates are two states: an endpoint is replaced, a service goes, and another one comes.
+// faultedStates are two states. Between them an endpoint is replaced, one service goes and another
+// one comes.
 func faultedStates() (from, to servicemodel.State) {
 	onePort := func(s *servicemodel.Service) { s.Ports = s.Ports[:1] }
 	going, coming := web(named("going", clusterIP2), onePort, sticky(time.Hour)),

@@ -14,10 +14,10 @@ import (
 type Want struct {
 	// Outcome is what happens to it.
 	Outcome servicemodel.Outcome
-	// Servers are those that may answer, such as "pod1/8080", if it is balanced.
+	// Servers are the servers that may answer, such as "pod1/8080", if the packet is balanced.
 	Servers []string
-	// Masquerade says that the server sees an address of the node rather than the client's.
-	// NodeOrOwn does not ask.
+	// Masquerade says whether the server sees an address of the node instead of the client's.
+	// NodeOrOwn allows both.
 	Masquerade Masquerade
 }
 
@@ -30,10 +30,10 @@ const (
 	AnySource                    // either
 )
 
-// String returns what is wanted, such as "pod1/8080 or pod2/8080 seeing a node address".
+// String returns the text of the Want, such as "pod1/8080 or pod2/8080 seeing a node address".
 func (w Want) String() string {
 	if w.Outcome != servicemodel.Balanced {
-		return w.Outcome.String()
+		return string(w.Outcome)
 	}
 	s := strings.Join(w.Servers, " or ")
 	switch w.Masquerade {
@@ -45,7 +45,7 @@ func (w Want) String() string {
 	return s
 }
 
-// judge compares the outcome of a probe with what was wanted, and returns the complaint, empty if
+// judge compares the outcome of a probe with the wanted one. It returns the complaint, empty if
 // there is none.
 func (w *world) judge(p netnstest.Probe, want Want, got netnstest.Outcome) string {
 	ok := false
@@ -78,8 +78,8 @@ func (w *world) sourceIs(m Masquerade, got netnstest.Outcome) bool {
 	return true
 }
 
-// untouched reports whether the packet went where it would have gone without us: to the host that
-// has the address, or to the internet, unchanged.
+// untouched reports whether the packet went where it would have gone without kernlb: unchanged to
+// the host that has the address, or to the internet.
 func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 	dst := p.To.Addr()
 	if w.IsNodeAddr(dst) || dst.IsLoopback() {
@@ -87,7 +87,7 @@ func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 		return got.Kind == netnstest.Refused || got.Kind == netnstest.Answered &&
 			got.Server == server || got.Kind == netnstest.Dropped && p.Proto == netnstest.SCTP
 	}
-	server := netnstest.InternetName
+	server := netnstest.Net.Internet
 	for _, h := range w.Hosts() {
 		if dst == h.IPv4 || dst == h.IPv6 {
 			server = serverName(h.Name, p.To.Port())
@@ -97,7 +97,8 @@ func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 		got.Source.Addr() == got.Local.Addr()
 }
 
-// oracle returns what the table says must become of a probe, once its source is known.
+// oracle returns the outcome that the table demands for a probe. src is the source of the probe's
+// packets.
 func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrPort) (Want,
 	servicemodel.Trace) {
 	trace := t.Trace(w.packet(p, src), servicemodel.Locality(w.NodeAddrs()))
@@ -117,23 +118,23 @@ func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrP
 	return want, trace
 }
 
-// judgeTrace compares what the steps of a trace say in words with what became of the packet, whose
-// outcome was judged.
+// judgeTrace compares the words in the steps of a trace with the outcome of the packet, which has
+// been judged before.
 func (w *world) judgeTrace(t *servicemodel.Trace, got netnstest.Outcome) string {
 	d, sees := &t.Decision, ""
 	for _, s := range t.Steps {
-		if s.Kind == servicemodel.StepMasquerade {
+		if s.Kind == "masquerade" {
 			sees = s.Text
 		}
 	}
 	last := t.Steps[len(t.Steps)-1]
 	src, node := got.Source.Addr(), strings.HasPrefix(sees, "the endpoint sees an address of this")
 	switch {
-	case last.Kind != servicemodel.StepOutcome || !strings.HasPrefix(last.Text, d.Outcome.String()),
+	case last.Kind != "outcome" || !strings.HasPrefix(last.Text, string(d.Outcome)),
 		d.Outcome != servicemodel.Balanced && sees != "":
 		return "the trace contradicts its decision"
 	case d.Outcome != servicemodel.Balanced, w.under.Proxy && sees != "":
-		return "" // what a proxy's endpoints see was judged
+		return "" // the source that a proxy's endpoints see has been judged
 	case sees == "",
 		node && !w.IsNodeAddr(src) && !w.hostEndpoint(d, got.Server),
 		!node && src != got.Local.Addr() && !strings.Contains(sees, "but for itself"):
@@ -149,8 +150,8 @@ func (w *world) hostEndpoint(d *servicemodel.Decision, server string) bool {
 	})
 }
 
-// maskedAt is which source a candidate must see. One in the host's network gets packets from
-// outside without their passing the postrouting hook, where masquerading is done.
+// maskedAt is the source that a candidate must see. Packets from outside to an endpoint in the
+// host's network do not pass the postrouting hook, which masquerades.
 func (w *world) maskedAt(c servicemodel.Candidate) Masquerade {
 	switch {
 	case !c.Masquerade:
@@ -161,8 +162,8 @@ func (w *world) maskedAt(c servicemodel.Candidate) Masquerade {
 	return NodeSource
 }
 
-// judgeOracle compares the outcome of a probe with the oracle, and with the words of a trace. Where
-// candidates differ in being masqueraded (a hairpin among others), it looks at the one that
+// judgeOracle compares the outcome of a probe with the oracle, and with the words of a trace. If
+// only some candidates are masqueraded (such as a hairpin), it judges by the candidate that
 // answered.
 func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe,
 	got netnstest.Outcome) string {

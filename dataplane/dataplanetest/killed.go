@@ -18,46 +18,43 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// KilledOptions say what happens beside the program that is killed, and what must hold.
+// KilledOptions describe what else happens while a program is killed, and what must hold
+// afterwards.
 type KilledOptions struct {
-	// Kills is how often the program is killed. Zero means 40. The variable KERNLB_TEST_KILLS takes
-	// its place, and then the program makes 50 changes on average before it is killed, else five.
+	// Kills is how often the program is killed. Zero means 40. The variable KERNLB_TEST_KILLS
+	// overrides it; the program then makes 50 changes on average before it is killed, otherwise
+	// five.
 	Kills int
-	// Delay is how long it lives on average after these. Zero means 3 ms.
+	// Delay is how long the program lives on average after its changes. Zero means 3 ms.
 	Delay time.Duration
-	// Damage is what somebody else does to the kernel now and then, in the network namespace. What
-	// the kernel holds is not looked at then until the next apply. Nil means that the instance is
-	// removed.
+	// Damage is what another program does to the kernel now and then, in the network namespace.
+	// After that, the test does not judge the content of the kernel until the next apply. Nil means
+	// that the instance is removed.
 	Damage func(ns *netnstest.NS, rng *rand.Rand) error
-	// Between judges what the kernel of a namespace holds after a kill, for a backend without
-	// transactions: something between the states. Nil means that it must be one of them.
+	// Between judges the content of the kernel after a kill, for a backend without transactions:
+	// something between the states. Nil means that it must be one of them.
 	Between func(ns *netnstest.NS, states []servicemodel.State) error
 	// Harmless are lines of drift that a kill may leave.
 	Harmless []string
 }
 
-// killedChild is set in the process that is to be killed: to the number of the first state that it
-// applies. Its network namespace is file descriptor 3, and it reports on file descriptor 4.
+// killedChild is set in the process that will be killed. Its value is the number of the first state
+// to apply. The network namespace of the process is file descriptor 3, and it reports on file
+// descriptor 4.
 const killedChild = "KERNLB_TEST_KILLED"
 
 // Killed starts a program that applies one state after the other, and kills it at a random moment,
-// again and again. What the kernel holds then is the state that it held before or the one that was
-// being applied. Now and then somebody else damages what is there, or another program applies a
-// state. After each kill, the next apply makes the kernel hold what is wanted. The test must do
-// nothing before it calls Killed, which makes it parallel.
+// again and again. The kernel must then hold the state before, or the state that was being applied.
+// Now and then another program damages the instance or applies a state. After each kill, the next
+// apply must make the kernel hold the wanted state. The test must do nothing before it calls
+// Killed, which makes it parallel.
 func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOptions) {
 	if first := os.Getenv(killedChild); first != "" {
 		applyUntilKilled(under, states, first)
 	}
 	t.Parallel()
-	under.need(t)
-	netnstest.Require(t)
-	ns, err := netnstest.NewNS(t.Name())
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { ns.Close() })
-	wanted, lives := killsWanted(t), 5
+	ns := under.namespace(t)
+	wanted, lives := fromEnv(t, "KERNLB_TEST_KILLS", 0), 5
 	if wanted > 0 {
 		lives = 50
 	}
@@ -74,21 +71,7 @@ func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOp
 		k.changes, o.Kills, k.during, k.damages, k.others)
 }
 
-// killsWanted is what KERNLB_TEST_KILLS says, 0 for nothing.
-func killsWanted(t *testing.T) int {
-	t.Helper()
-	s := os.Getenv("KERNLB_TEST_KILLS")
-	if s == "" {
-		return 0
-	}
-	n, err := strconv.Atoi(s)
-	if err != nil || n < 1 {
-		t.Fatalf("KERNLB_TEST_KILLS: %q: want a number", s)
-	}
-	return n
-}
-
-// kill kills the program once, and requires what must hold after that.
+// kill kills the program once and checks what must hold after that.
 func (k *killing) kill(i int) {
 	possible := k.round(i)
 	if possible != nil && !k.t.Failed() {
@@ -97,7 +80,7 @@ func (k *killing) kill(i int) {
 		}
 	}
 	k.held = k.any()
-	if err := k.apply(k.held); err != nil {
+	if err := k.under.apply(k.t.Context(), k.ns, k.held); err != nil {
 		k.t.Errorf("kill %d: the next apply: %v", i, err)
 	} else if err := holdsOne(k.t.Context(), k.under, k.ns, []servicemodel.State{k.held},
 		nil); err != nil {
@@ -105,7 +88,7 @@ func (k *killing) kill(i int) {
 	}
 }
 
-// judge judges what the kernel holds after a kill.
+// judge judges the content of the kernel after a kill.
 func (k *killing) judge(possible []servicemodel.State) error {
 	if k.Between != nil {
 		return k.Between(k.ns, possible)
@@ -122,39 +105,23 @@ type killing struct {
 	ns     *netnstest.NS
 	states []servicemodel.State
 	rng    *rand.Rand
-	held   servicemodel.State // what the kernel holds before a round
+	held   servicemodel.State // the content of the kernel before a round
 
 	changes, during, damages, others int
 }
 
 func (k *killing) any() servicemodel.State { return k.states[k.rng.IntN(len(k.states))] }
 
-// apply applies a state as a program that does nothing else.
-func (k *killing) apply(s servicemodel.State) error {
-	b, err := k.under.Open(k.ns.Fd())
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	_, err = dataplane.New(b, nil).Apply(k.t.Context(), s)
-	return err
-}
-
-// round starts the program and kills it, and returns the states that the kernel may hold after
-// that; nil if that cannot be told.
+// round starts the program and kills it. It returns the states that the kernel may hold after that;
+// nil if the test cannot tell.
 func (k *killing) round(i int) []servicemodel.State {
 	t := k.t
-	t.Helper()
 	first := k.rng.IntN(len(k.states))
 	report, theirs, err := os.Pipe()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer report.Close()
 	netns, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", k.ns.Fd()))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer netns.Close()
 	process, err := os.StartProcess("/proc/self/exe",
 		[]string{os.Args[0], "-test.run=^" + t.Name() + "$"}, &os.ProcAttr{
@@ -162,27 +129,21 @@ func (k *killing) round(i int) []servicemodel.State {
 			Files: []*os.File{nil, nil, os.Stderr, netns, theirs},
 		})
 	theirs.Close()
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	var told strings.Builder
 	in := bufio.NewReader(io.TeeReader(report, &told))
-	for range 1 + 2*k.rng.IntN(2*k.lives) { // it begins; a change is done, and another one begins
+	for range 1 + 2*k.rng.IntN(2*k.lives) { // each line reports the begin or the end of a change
 		if _, err := in.ReadString('\n'); err != nil {
 			t.Fatalf("kill %d: the program ended: %v", i, err)
 		}
 	}
 	time.Sleep(time.Duration(k.rng.ExpFloat64() * float64(k.Delay)))
 	possible, known := k.meanwhile(i)
-	if err := process.Kill(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := process.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := io.Copy(io.Discard, in); err != nil {
-		t.Fatal(err)
-	}
+	must(t, process.Kill())
+	_, err = process.Wait()
+	must(t, err)
+	_, err = io.Copy(io.Discard, in)
+	must(t, err)
 	possible = append(possible, k.begun(told.String(), first)...)
 	if !known {
 		return nil
@@ -190,8 +151,8 @@ func (k *killing) round(i int) []servicemodel.State {
 	return possible
 }
 
-// meanwhile is what others do before the program is killed, and returns the states that they
-// leave, and whether that can be told.
+// meanwhile does what other programs do before the program is killed. It returns the states that
+// they may leave, and whether the test can tell.
 func (k *killing) meanwhile(i int) (possible []servicemodel.State, told bool) {
 	switch k.rng.IntN(5) {
 	case 0:
@@ -202,14 +163,14 @@ func (k *killing) meanwhile(i int) (possible []servicemodel.State, told bool) {
 			}
 			return nil, false
 		}
-		if err := k.cleanup(); err != nil {
+		if err := k.under.cleanup(k.t.Context(), k.ns); err != nil {
 			k.t.Errorf("kill %d: cleanup: %v", i, err)
 		}
 		return []servicemodel.State{{}}, true
 	case 1:
 		k.others++
 		s := k.any()
-		if err := k.apply(s); err != nil {
+		if err := k.under.apply(k.t.Context(), k.ns, s); err != nil {
 			k.t.Errorf("kill %d: the other writer: %v", i, err)
 		}
 		return []servicemodel.State{s}, true
@@ -217,19 +178,8 @@ func (k *killing) meanwhile(i int) (possible []servicemodel.State, told bool) {
 	return nil, true
 }
 
-// cleanup removes the instance, as another program would.
-func (k *killing) cleanup() error {
-	b, err := k.under.Open(k.ns.Fd())
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	_, err = dataplane.New(b, nil).Cleanup(k.t.Context())
-	return err
-}
-
-// begun reads what the program reported, and returns the last state that it applied, or that the
-// kernel held before, and the one that it was applying.
+// begun reads the program's report. It returns the last state that the program applied, or that the
+// kernel held before, and the state that it was applying.
 func (k *killing) begun(told string, first int) []servicemodel.State {
 	begun, done := strings.Count(told, "begin\n"), strings.Count(told, "done\n")
 	k.changes += begun

@@ -7,9 +7,10 @@ import (
 )
 
 // The matrix restates sections 2.2 and 2.3 of kube-proxy's behaviour in its nftables mode: which
-// endpoints a packet may reach and whether it is masqueraded, by kind of destination, traffic
-// policy, where it comes from, how pods are told, and where there are endpoints. It is written
-// without a look at package servicemodel, which decides the same.
+// endpoints a packet may reach and whether it is masqueraded. This depends on the kind of
+// destination, the traffic policy, the source, the way in which pods are recognised, and the places
+// of endpoints. The matrix was written without knowledge of package servicemodel, which decides the
+// same.
 
 // layout is where a service has endpoints.
 type layout struct {
@@ -27,7 +28,7 @@ var layouts = []layout{
 		edit: terminating},
 }
 
-// usable splits the hosts of a layout into all and those on this node.
+// usable returns all hosts of a layout that may be used, and those on this node.
 func (l *layout) usable() (cluster, local []string) {
 	for _, h := range l.hosts {
 		if l.name == "endpoints not ready" {

@@ -13,8 +13,7 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// TestAScenarioOfOnesOwn is how a program that embeds kernlb tests with packets what its own
-// states mean.
+// TestAScenarioOfOnesOwn shows how a program that embeds kernlb tests its own states with packets.
 func TestAScenarioOfOnesOwn(t *testing.T) {
 	t.Parallel()
 	name := servicemodel.Name{Namespace: "shop", Name: "cart"}

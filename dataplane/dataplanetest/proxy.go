@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// protocols returns those that the suite asks for.
+// protocols returns the protocols that the suite tests.
 func (b *Backend) protocols() []servicemodel.Protocol {
 	if b.Proxy {
 		return []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP}
@@ -17,9 +17,8 @@ func (b *Backend) protocols() []servicemodel.Protocol {
 	return protocols
 }
 
-// asks reports whether a scenario asks for what the backend can do: a process does not see the
-// interface that a connection came in by, IPVS knows no loopback addresses, and nftables alone
-// knows neighbours.
+// asks reports whether the backend can pass a scenario: a process does not see the interface by
+// which a connection came in, IPVS knows no loopback addresses, and only nftables knows neighbours.
 func (b *Backend) asks(s *Scenario) bool {
 	for _, step := range s.Steps {
 		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||
@@ -30,7 +29,7 @@ func (b *Backend) asks(s *Scenario) bool {
 	return !b.Proxy || s.Options == Options{}
 }
 
-// expressible returns a state without the ports whose protocol the suite does not ask for.
+// expressible returns a state without the ports whose protocol the suite does not test.
 func (b *Backend) expressible(s servicemodel.State) servicemodel.State {
 	if !b.Proxy {
 		return s
@@ -50,7 +49,7 @@ func (b *Backend) expressible(s servicemodel.State) servicemodel.State {
 	return s
 }
 
-// proxyDid reports whether a proxy did what is wanted, as far as one can: see behaviour.md.
+// proxyDid reports whether a proxy did what is wanted, as far as a test can see: see behaviour.md.
 func (w *world) proxyDid(p netnstest.Probe, want Want, got netnstest.Outcome) bool {
 	refused := got.Kind == netnstest.Refused || errors.Is(got.Err, syscall.ECONNRESET)
 	switch want.Outcome {

@@ -5,67 +5,43 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// RandomOptions tunes [Random]. The environment variables KERNLB_RANDOM_PACKETS and
-// KERNLB_RANDOM_SEED overrule the test's own numbers: a long run is KERNLB_RANDOM_PACKETS=1000000.
+// RandomOptions tunes [Random]. The environment variable KERNLB_RANDOM_PACKETS
+// overrides its number, as for a long run (1000000). The first network draws from the seed
+// KERNLB_RANDOM_SEED, by default 0, and each other one from the next number.
 type RandomOptions struct {
-	// Seed is the first seed; each network takes the next.
-	Seed uint64
-	// Packets is how many packets are sent in all. Zero means 10,000.
+	// Packets is the number of packets of all networks together. Zero means 10,000.
 	Packets int
-	// Networks is how many networks work side by side; most of a test's time is waiting for packets
-	// that must not come. Zero means one for 2,500 packets, at least 4 and at most 48.
-	Networks int
 }
 
 // packetsPerState is how many packets are sent after each change.
 const packetsPerState = 50
 
-// Random applies random states, one random change after the other, sends random packets, and
-// compares what becomes of each with the oracle, and with the words of its trace. When they differ,
-// it makes the state smaller while they still do, and reports that.
+// Random applies random states, one random change after the other, and sends random packets. It
+// compares the fate of each packet with the oracle, and with the words of its trace. If they
+// differ, it makes the state as small as it can while they still differ, and reports that state.
 func Random(t *testing.T, under Backend, o RandomOptions) {
-	under.need(t)
-	netnstest.Require(t)
-	o.Seed = uint64(fromEnv(t, "KERNLB_RANDOM_SEED", int(o.Seed)))
-	o.Packets = fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(o.Packets, 10000))
-	o.Networks = cmp.Or(o.Networks, min(max(4, o.Packets/2500), 48))
-	for i := range o.Networks {
-		seed := o.Seed + uint64(i)
+	first := fromEnv(t, "KERNLB_RANDOM_SEED", 0)
+	packets := fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(o.Packets, 10000))
+	// Networks work side by side, because a test mostly waits for packets that must not come.
+	networks := min(max(4, packets/2500), 48)
+	for i := range networks {
+		seed := uint64(first + i)
 		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
 			t.Parallel()
-			w, err := newWorld(t.Context(), under, Options{})
-			if err != nil {
-				t.Fatalf("build the network: %v", err)
-			}
-			defer w.close()
+			w := under.network(t)
 			r := &random{w: w, t: t, rng: rand.New(rand.NewPCG(seed, 0))}
-			r.run(o.Packets / o.Networks)
+			r.run(packets / networks)
 		})
 	}
-}
-
-// fromEnv is the number in an environment variable, or the number given.
-func fromEnv(t *testing.T, name string, otherwise int) int {
-	v := os.Getenv(name)
-	if v == "" {
-		return otherwise
-	}
-	n, err := strconv.Atoi(v)
-	if err != nil || n < 0 {
-		t.Fatalf("%s=%s: want a number", name, v)
-	}
-	return n
 }
 
 // random is one run of Random.
@@ -121,7 +97,7 @@ func (r *random) config() randstate.Config {
 	base := thisNode()
 	base.Zone = "zone-1"
 	all, cidrs, some, primary := base, podCIDRs(base), podCIDRs(base), base
-	cidrs.ServiceCIDRs = prefixes(netnstest.ServiceCIDRv4, netnstest.ServiceCIDRv6)
+	cidrs.ServiceCIDRs = prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6)
 	some.NodePortAddresses.CIDRs = prefixes("192.0.2.11/32", "2001:db8:2::/64")
 	some.MasqueradeAll = true
 	primary.NodePortAddresses.Primary = true
@@ -130,7 +106,7 @@ func (r *random) config() randstate.Config {
 	return c
 }
 
-// probe makes a packet: most often to a frontend, else to something near one.
+// probe makes a packet: mostly to a frontend, otherwise to a destination near one.
 func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 	p := netnstest.Probe{Proto: netnstest.Protocols()[r.rng.IntN(3)]}
 	keys := slices.Collect(t.Frontends())
@@ -138,7 +114,7 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 	switch n := r.rng.IntN(10); {
 	case n < 7 && len(keys) > 0:
 		k := keys[r.rng.IntN(len(keys))].Key
-		p.Proto, p.To = netnstest.Protocol(k.Protocol), k.AddrPort()
+		p.Proto, p.To = netnstest.Protocol(k.Protocol), netip.AddrPortFrom(k.Addr, k.Port)
 		if k.NodePort() {
 			p.To = netip.AddrPortFrom(r.nodeAddr(k.Addr), k.Port)
 		}
@@ -158,8 +134,8 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 	return p
 }
 
-// from picks a host to send from: not a pod of the other node, whose packets to one another never
-// come back through this one.
+// from picks a host other than the destination. It is no pod of the other node, because packets
+// between such pods do not pass this node.
 func (r *random) from(to netip.Addr) *netnstest.Host {
 	hosts := slices.Concat(r.w.Pods, r.w.Outside, []*netnstest.Host{r.w.Node})
 	for {
@@ -179,8 +155,7 @@ func (r *random) nodeAddr(like netip.Addr) netip.Addr {
 	}
 }
 
-// fail makes the state smaller while the packet still meets another fate than it should, and
-// reports.
+// fail makes the state smaller while the packet still has a wrong fate, and reports.
 func (r *random) fail(s servicemodel.State, p netnstest.Probe, complaint string, sent int) {
 	wrong := func(s servicemodel.State) string {
 		t := r.apply(s)

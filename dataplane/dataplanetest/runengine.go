@@ -9,7 +9,7 @@ import (
 )
 
 // RunEngine runs an engine ([dataplane.Engine.Run]) with one state, until the test ends or stop is
-// called, which returns when the engine has ended.
+// called. stop returns when the engine has ended.
 func RunEngine(t *testing.T, e *dataplane.Engine, s servicemodel.State) (stop func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())

@@ -12,14 +12,14 @@ import (
 
 // Scenario is one story: states that are applied one after the other, and packets after each.
 type Scenario struct {
-	// Name says what is shown, in words. Line is the row of behaviour.md that it belongs to.
+	// Name says in words what the scenario shows. Line is its row in behaviour.md.
 	Name, Line string
 	// Options shape the network.
 	Options Options
 	Steps   []Step
 }
 
-// Step is a state, and what becomes of packets once it is applied.
+// Step is a state, and the fate of packets once it is applied.
 type Step struct {
 	State  servicemodel.State
 	Checks []Check

@@ -7,7 +7,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// addressScenarios are about where services answer, and to whom.
+// addressScenarios are about the addresses at which services answer, and the clients that they
+// answer.
 func addressScenarios() []Scenario {
 	return slices.Concat(nodePortScenarios(), nodeAddressScenarios(), serviceAddressScenarios(),
 		masqueradeScenarios())
@@ -32,13 +33,13 @@ func otherMark(n *servicemodel.Node)     { n.MasqueradeMark = 1 << 31 }
 func masqueradeAll(n *servicemodel.Node) { n.MasqueradeAll = true }
 
 func serviceCIDRs(n *servicemodel.Node) {
-	n.ServiceCIDRs = prefixes(netnstest.ServiceCIDRv4, netnstest.ServiceCIDRv6)
+	n.ServiceCIDRs = prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6)
 }
 
 var (
 	nodePorts2        = target{nodeIP2, nodePort}
-	nodePortsOutside  = at(netnstest.NodeOutsideIPv4, netnstest.NodeOutsideIPv6, nodePort)
-	nodePortsUnderlay = at(netnstest.NodeUnderlayIPv4, netnstest.NodeUnderlayIPv6, nodePort)
+	nodePortsOutside  = at(netnstest.Net.NodeOutsideIPv4, netnstest.Net.NodeOutsideIPv6, nodePort)
+	nodePortsUnderlay = at(netnstest.Net.NodeUnderlayIPv4, netnstest.Net.NodeUnderlayIPv6, nodePort)
 	nodePortsLoopback = at("127.0.0.1", "::1", nodePort)
 )
 
@@ -73,7 +74,7 @@ func nodePortScenarios() []Scenario {
 	}
 }
 
-// nodeAddressScenarios are about what else is at the addresses of the node.
+// nodeAddressScenarios are about other uses of the node's addresses.
 func nodeAddressScenarios() []Scenario {
 	one := state(thisNode(), web(firstPort), eps("pod2"))
 	both := and(state(thisNode(), web(), eps("pod2")),
@@ -92,8 +93,8 @@ func nodeAddressScenarios() []Scenario {
 
 func firstPort(s *servicemodel.Service) { s.Ports = s.Ports[:1] }
 
-// atNodePorts gives a service the node's own addresses, and the node ports of the other service as
-// its ports.
+// atNodePorts gives a service the node's own addresses. Its ports become the node ports of the
+// other service.
 func atNodePorts(s *servicemodel.Service) {
 	s.ExternalIPs = nodeIP[:]
 	for i := range s.Ports {
@@ -101,7 +102,7 @@ func atNodePorts(s *servicemodel.Service) {
 	}
 }
 
-// serviceAddressScenarios are about the addresses of services, and what is beside them.
+// serviceAddressScenarios are about the addresses of services, and the addresses beside them.
 func serviceAddressScenarios() []Scenario {
 	one := state(thisNode(), web(), eps("pod2"))
 	return []Scenario{
@@ -141,7 +142,7 @@ func serviceAddressScenarios() []Scenario {
 
 func proxied(s *servicemodel.Service) {
 	for i := range s.LoadBalancerIPs {
-		s.LoadBalancerIPs[i].Mode = servicemodel.LoadBalancerProxy
+		s.LoadBalancerIPs[i].Proxy = true
 	}
 }
 

@@ -6,7 +6,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// changeScenarios are about what one state after the other does.
+// changeScenarios are about the effect of one state after another.
 func changeScenarios() []Scenario { return slices.Concat(editScenarios(), claimScenarios()) }
 
 // editScenarios are about changes of endpoints, services and the node.

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// endpointScenarios are about which endpoints are used.
+// endpointScenarios are about the choice of endpoints.
 func endpointScenarios() []Scenario {
 	return slices.Concat(readinessScenarios(), hintScenarios(), servingScenarios(),
 		hostEndpointScenarios())
@@ -125,7 +125,7 @@ func hostEndpointScenarios() []Scenario {
 	}
 }
 
-// weighted gives endpoints weights by their addresses.
+// weighted gives endpoints weights by address.
 func weighted(l []servicemodel.Endpoint, weights map[netip.Addr]uint16) []servicemodel.Endpoint {
 	return each(l, func(e *servicemodel.Endpoint) { e.Weight = weights[e.Addr] })
 }

@@ -7,7 +7,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// publishedScenarios are about what load balancers and CNI plugins want beyond Kubernetes.
+// publishedScenarios are about features for load balancers and CNI plugins that Kubernetes does not
+// have.
 func publishedScenarios() []Scenario {
 	return slices.Concat(masqueradePolicyScenarios(), neighbourScenarios(), hostIPScenarios(),
 		quiescedScenarios())
@@ -109,7 +110,7 @@ func hostIPScenarios() []Scenario {
 
 func quiesced(e *servicemodel.Endpoint) { e.Quiesced = true }
 
-// quiescedScenarios are about endpoints that take no new connections.
+// quiescedScenarios are about endpoints that get no new connections.
 func quiescedScenarios() []Scenario {
 	return []Scenario{
 		scenario("quiesced", "a quiesced endpoint takes nothing new, and is no fallback",

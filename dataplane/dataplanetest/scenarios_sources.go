@@ -16,8 +16,8 @@ func sourceRanges(ranges ...string) func(*servicemodel.Service) {
 var (
 	outside1Only = sourceRanges("198.51.100.11/32", "2001:db8:51::b/128")
 	outside2Only = sourceRanges("198.51.100.12/32", "2001:db8:51::c/128")
-	clusterOnly  = sourceRanges(netnstest.ClusterCIDRv4, netnstest.ClusterCIDRv6, "192.0.2.0/24",
-		"2001:db8:2::/64")
+	clusterOnly  = sourceRanges(netnstest.Net.ClusterCIDRv4, netnstest.Net.ClusterCIDRv6,
+		"192.0.2.0/24", "2001:db8:2::/64")
 )
 
 // restricted is a state with the service, edited, and one endpoint.
@@ -28,7 +28,7 @@ func restricted(edit ...func(*servicemodel.Service)) servicemodel.State {
 // sourceScenarios are about source ranges.
 func sourceScenarios() []Scenario { return slices.Concat(rangeScenarios(), rangeUseScenarios()) }
 
-// rangeScenarios are about which clients the ranges let in.
+// rangeScenarios are about the clients that the ranges let in.
 func rangeScenarios() []Scenario {
 	yes := masqueraded("pod2")
 	return []Scenario{
@@ -62,7 +62,7 @@ func rangeScenarios() []Scenario {
 	}
 }
 
-// rangeUseScenarios are about ranges together with what else decides about a packet.
+// rangeUseScenarios are about ranges together with other rules for a packet.
 func rangeUseScenarios() []Scenario {
 	yes, n := masqueraded("pod2"), podCIDRs(thisNode())
 	return []Scenario{

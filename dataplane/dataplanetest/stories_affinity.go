@@ -10,12 +10,11 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// affinityStories are about clients that must not be led back to an endpoint that was taken away.
+// affinityStories are about clients that must not be sent back to an endpoint that was removed.
 var affinityStories = []story{
 	{"a client does not go back to a silent endpoint that is gone", silentEndpointGoes(false)},
 	{"a client does not go back to a silent endpoint that is gone, flows being kept",
@@ -31,15 +30,13 @@ var affinityStories = []story{
 // silentPort is a port where packets arrive and nobody answers.
 const silentPort uint16 = 9999
 
-// silence makes a host accept packets to silentPort, and answer none: nobody reads the datagrams,
-// and a listener with a full queue drops what else comes (tcp_conn_request in
+// silence makes a host accept packets to silentPort and answer none. Nothing reads the datagrams,
+// and the listener's queue is full, so the kernel drops further connections (tcp_conn_request in
 // net/ipv4/tcp_input.c).
 func (w *world) silence(t *testing.T, host string) {
 	t.Helper()
 	h := w.hosts[host]
-	if err := h.NS.SetSysctl("net/core/somaxconn", "0"); err != nil {
-		t.Fatal(err)
-	}
+	must(t, h.NS.SetSysctl("net/core/somaxconn", "0"))
 	err := h.NS.Do(func() error {
 		for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
 			at := netip.AddrPortFrom(a, silentPort)
@@ -69,8 +66,8 @@ func (w *world) silence(t *testing.T, host string) {
 // silentClients are hosts that send to silent endpoints.
 var silentClients = []string{"pod1", "outside1", "node"}
 
-// silentEndpointGoes replaces an endpoint that answers nothing by one that does, while clients send
-// it datagrams and try to connect. A SYN is sent again after a second.
+// silentEndpointGoes replaces a silent endpoint by one that answers, while clients send it
+// datagrams and try to connect. The kernel sends a SYN again after a second.
 func silentEndpointGoes(kept bool) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
 		if kept {
@@ -147,14 +144,14 @@ const turnover = 2500 * time.Millisecond
 // turnoverPatience is how long a state waits for the first connection that is checked.
 const turnoverPatience = 20 * time.Second
 
-// neverBack takes endpoints away and gives them back, one after the other, while clients connect as
-// fast as they can: what is sent after an apply returned, and before the next begins, reaches only
-// what was left.
+// neverBack removes endpoints and gives them back, one after the other, while clients connect as
+// fast as they can. A connection between the end of an apply and the begin of the next must reach
+// only the endpoints of that apply.
 func neverBack(timeout time.Duration, processes bool) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
 		sets := [][]string{{"pod2", "pod3"}, {"pod3"}, {"pod3", "remote1"}, {"remote1"},
 			{"remote1", "pod2"}, {"pod2"}}
-		var now atomic.Pointer[[]string] // what was applied last; nil while an apply is under way
+		var now atomic.Pointer[[]string] // the endpoints of the last apply; nil during an apply
 		base := state(podCIDRs(thisNode()), web(sticky(timeout)), eps(sets[0]...))
 		w.apply(t, base)
 
@@ -189,7 +186,11 @@ func neverBack(timeout time.Duration, processes bool) func(t *testing.T, w *worl
 		for end := time.Now().Add(turnover); time.Now().Before(end); changes++ {
 			set := sets[(changes+1)%len(sets)]
 			now.Store(nil)
-			w.applyBy(t, and(base, web(sticky(timeout)), eps(set...)), processes)
+			if next := and(base, web(sticky(timeout)), eps(set...)); processes {
+				must(t, w.under.apply(t.Context(), w.Node.NS, next))
+			} else {
+				w.apply(t, next)
+			}
 			now.Store(&set)
 			time.Sleep(50 * time.Millisecond)
 			awaitMore(t, &checked) // a connection takes longer on a slow machine
@@ -211,24 +212,7 @@ func awaitMore(t *testing.T, count *atomic.Int64) {
 	}
 }
 
-// applyBy applies a state with the world's engine, or as a process that does nothing else.
-func (w *world) applyBy(t *testing.T, s servicemodel.State, process bool) {
-	t.Helper()
-	if !process {
-		w.apply(t, s)
-		return
-	}
-	b, err := w.under.Open(w.Node.NS.Fd())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
-	if _, err := dataplane.New(b, nil).Apply(t.Context(), s); err != nil {
-		t.Fatalf("apply: %v", err)
-	}
-}
-
-// oneOf reports an outcome that is not an answer of one of the hosts.
+// oneOf returns an error unless the outcome is an answer of one of the hosts.
 func oneOf(got netnstest.Outcome, hosts []string) error {
 	for _, h := range hosts {
 		if got.Kind == netnstest.Answered && got.Server == serverName(h, PortA) {

@@ -11,13 +11,13 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/conntrack/mirror"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// flowStories are about flows that exist while services change.
+// flowStories are about existing flows while services change.
 var flowStories = []story{
 	{"a UDP client is answered throughout while its endpoint is replaced", endpointReplaced},
 	{"a UDP client loses no more than what was on its way when its endpoint dies", endpointDies},
@@ -33,14 +33,13 @@ var flowStories = []story{
 		rolling(servicemodel.ConnectionPolicy{Mode: servicemodel.CutConnections})},
 }
 
-// kernelFlowStories are about flows that are there without the backend.
+// kernelFlowStories are about flows that exist without the backend.
 var kernelFlowStories = []story{
 	{"a UDP client that sent before there was a service reaches it", serviceComes},
 	{"a UDP client of a service that goes is not held by it", serviceGoes},
-	{"flows that look alike survive", lookAlikesSurvive},
 }
 
-// Ports of the service of these stories; its endpoints listen on flowTarget.
+// Ports of the service of these stories. Its endpoints listen on flowTarget.
 const (
 	flowPort     uint16 = 53
 	flowNodePort uint16 = 30053
@@ -48,22 +47,18 @@ const (
 	streamPort   uint16 = 4053
 )
 
-// serverGrace is how long a server goes on after the kernel sends nothing to it any more: it has to
-// answer what lies in its socket.
+// serverGrace is how long a server continues after the kernel sends it nothing more: it has to
+// answer the packets in its socket.
 const serverGrace = 100 * time.Millisecond
 
-// keepFlows gives the world an engine that knows nothing yet, with a keeper of the node's flows,
-// and returns it, with the conntrack table if the flows are in there.
-func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*conntrack.Table,
-	*flows.Keeper) {
+// keepFlows gives the world a new engine with a keeper of the node's flows.
+func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) *flows.Keeper {
 	t.Helper()
 	if own, ok := w.backend.(flows.Table); ok && w.under.Proxy {
 		keeper, err := flows.New(own, &flows.Config{Connections: p})
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		w.engine = w.newEngine(keeper)
-		return nil, keeper
+		return keeper
 	}
 	table, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
 	if errors.Is(err, conntrack.ErrMissingModule) {
@@ -74,15 +69,13 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) (*connt
 	t.Cleanup(func() { table.Close() })
 	keeper, err := flows.New(table, &flows.Config{Connections: p,
 		Clean: conntrack.CleanOptions{Index: mirrored(t, table)}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	w.engine = w.newEngine(keeper)
-	return table, keeper
+	return keeper
 }
 
-// mirrored returns a mirror of the table, which runs, if the variable KERNLB_TEST_MIRROR is set,
-// else nil: the outcome is the same.
+// mirrored returns a running mirror of the table if the variable KERNLB_TEST_MIRROR is set, else
+// nil. The outcome is the same.
 func mirrored(t *testing.T, table *conntrack.Table) conntrack.Index {
 	t.Helper()
 	if os.Getenv("KERNLB_TEST_MIRROR") == "" {
@@ -91,9 +84,7 @@ func mirrored(t *testing.T, table *conntrack.Table) conntrack.Index {
 	m, err := mirror.New(table,
 		&mirror.Config{Protocols: []conntrack.Protocol{conntrack.UDP, conntrack.TCP,
 			conntrack.SCTP}})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	// that of the test ends before its cleanup
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
@@ -120,15 +111,14 @@ func (w *world) settle(t *testing.T) {
 	}
 }
 
-// settleUntil does what becomes due until done, for ten seconds at most: a backend may wait for
-// connections much longer.
+// settleUntil does work that is due until done returns true, for ten seconds at most. A backend may
+// wait for connections much longer.
 func (w *world) settleUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !done() && time.Now().Before(end); time.Sleep(
 		20 * time.Millisecond) {
-		if _, err := w.engine.Settle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		_, err := w.engine.Settle(t.Context())
+		must(t, err)
 	}
 }
 
@@ -157,27 +147,59 @@ func flowState(endpoints []servicemodel.Endpoint,
 	return state(podCIDRs(thisNode()), flowService(edit...), endpoints)
 }
 
-// openStreams opens a stream by each address of the service, in both families: by cluster IP as
-// itself, by the others masqueraded.
+// openStreams opens a stream by each address of the service, in both families. The stream by
+// cluster IP keeps its source address; the others are masqueraded.
 func (w *world) openStreams(t *testing.T) (all streams) {
 	t.Helper()
 	for _, f := range families {
 		for i, c := range []struct {
-			from  string
-			addrs [2]netip.Addr
-			port  uint16
-		}{{"pod1", clusterIP, flowPort}, {"outside1", externalIP, flowPort},
-			{"outside2", lbIP, flowPort}, {"outside1", nodeIP, flowNodePort}} {
+			from string
+			target
+		}{{"pod1", cluster}, {"outside1", external}, {"outside2", loadBalancer},
+			{"outside1", nodePorts}} {
+			port := flowPort
+			if c.target == nodePorts {
+				port = flowNodePort
+			}
 			all = append(all, w.stream(t, c.from, streamPort+uint16(i),
-				netip.AddrPortFrom(c.addrs[f], c.port)))
+				netip.AddrPortFrom(c.addrs[f], port)))
 		}
 	}
 	return all
 }
 
-// through changes the services while the streams send, and requires that each loses no more than
-// what it sent meanwhile, between, say, the death of an endpoint, the first thing that change does,
-// and its end, and what was on its way when that began.
+// flowsBegin serves at some hosts, the first of which is the endpoint of the service that the
+// streams use. stop ends the server there.
+func (w *world) flowsBegin(t *testing.T, hosts ...string) (all streams, stop func()) {
+	t.Helper()
+	for i, host := range hosts {
+		if s := w.serve(t, host, netnstest.UDP, flowTarget); i == 0 {
+			stop = s
+		}
+	}
+	w.apply(t, flowState(flowEndpoints(hosts[0])))
+	all = w.openStreams(t)
+	all.requireAll(t, serverName(hosts[0], flowTarget))
+	return all, stop
+}
+
+// requireRefused lets the streams send for a moment, and requires that nobody answers.
+func (l streams) requireRefused(t *testing.T, when string) {
+	t.Helper()
+	for _, s := range l {
+		s.forget()
+	}
+	l.send(100 * time.Millisecond)
+	for _, s := range l {
+		if y := s.tally(); y.refused == 0 || len(y.answers) > 0 {
+			t.Errorf("%s: wanted refusals %s, got %s", s.name, when, y)
+		}
+	}
+}
+
+// through changes the services while the streams send. It requires that each stream loses no more
+// than it sent during the change, and what was on its way at the begin. A change begins with the
+// death of an endpoint, for example.
 func (l streams) through(t *testing.T, change func()) (lost, sent int) {
 	t.Helper()
 	l.start()
@@ -202,16 +224,12 @@ func (l streams) through(t *testing.T, change func()) (lost, sent int) {
 }
 
 func endpointReplaced(t *testing.T, w *world) {
-	_, keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
-	stop := w.serve(t, "pod2", netnstest.UDP, flowTarget)
-	w.serve(t, "pod3", netnstest.UDP, flowTarget)
-	w.apply(t, flowState(flowEndpoints("pod2")))
-	all := w.openStreams(t)
-	all.requireAll(t, serverName("pod2", flowTarget))
+	keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	all, stop := w.flowsBegin(t, "pod2", "pod3")
 
-	// The old endpoint serves on until the change is made, as one does that ends in an orderly way.
-	// Who sends nothing before an answer is long overdue has one datagram on its way, however slow
-	// the machine is.
+	// The old endpoint serves until the change is made, as an endpoint does that ends in an orderly
+	// way. A stream that waits long for each answer has one datagram on its way, however slow the
+	// machine is.
 	for _, s := range all {
 		s.patience = 2 * time.Second
 	}
@@ -238,12 +256,8 @@ func endpointReplaced(t *testing.T, w *world) {
 }
 
 func endpointDies(t *testing.T, w *world) {
-	_, keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
-	stop := w.serve(t, "pod2", netnstest.UDP, flowTarget)
-	w.serve(t, "remote1", netnstest.UDP, flowTarget)
-	w.apply(t, flowState(flowEndpoints("pod2")))
-	all := w.openStreams(t)
-	all.requireAll(t, serverName("pod2", flowTarget))
+	keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	all, stop := w.flowsBegin(t, "pod2", "remote1")
 	lost, sent := all.through(t, func() {
 		stop()
 		w.apply(t, flowState(flowEndpoints("remote1")))
@@ -257,29 +271,16 @@ func firstEndpoint(t *testing.T, w *world) {
 	w.serve(t, "pod2", netnstest.UDP, flowTarget)
 	w.apply(t, flowState(nil))
 	all := w.openStreams(t)
-	all.send(100 * time.Millisecond)
-	for _, s := range all {
-		if y := s.tally(); y.refused == 0 || len(y.answers) > 0 {
-			t.Errorf("%s: wanted refusals, got %s", s.name, y)
-		}
-	}
+	all.requireRefused(t, "without an endpoint")
 	all.start()
 	w.apply(t, flowState(flowEndpoints("pod2")))
 	all.stop()
 	all.requireAll(t, serverName("pod2", flowTarget))
 
-	// It goes again, and with it all flows to it: the clients are refused, not held in a black
-	// hole.
+	// The last endpoint goes, and all flows to it are deleted: the clients are refused, not held in
+	// a black hole.
 	w.apply(t, flowState(nil))
-	for _, s := range all {
-		s.forget()
-	}
-	all.send(100 * time.Millisecond)
-	for _, s := range all {
-		if y := s.tally(); y.refused == 0 || len(y.answers) > 0 {
-			t.Errorf("%s: wanted refusals after the last endpoint went, got %s", s.name, y)
-		}
-	}
+	all.requireRefused(t, "after the last endpoint went")
 }
 
 func serviceComes(t *testing.T, w *world) {
@@ -289,11 +290,11 @@ func serviceComes(t *testing.T, w *world) {
 	var virtual streams
 	for _, s := range w.openStreams(t) {
 		if ap := s.conn.RemoteAddr().(*net.UDPAddr).AddrPort(); !w.IsNodeAddr(ap.Addr()) {
-			// the node itself refuses what is sent to its own addresses
+			// the node itself refuses packets to its own addresses
 			virtual = append(virtual, s)
 		}
 	}
-	virtual.requireAll(t, netnstest.InternetName)
+	virtual.requireAll(t, netnstest.Net.Internet)
 	virtual.through(t, func() { w.apply(t, flowState(flowEndpoints("pod2"))) })
 	w.settle(t) // an answer may have been on its way when the flows were deleted
 	virtual.requireAll(t, serverName("pod2", flowTarget))
@@ -320,15 +321,7 @@ func nodePortMoves(t *testing.T, w *world) {
 	old.stop()
 	new.stop()
 	new.requireAll(t, serverName("pod2", flowTarget))
-	for _, s := range old {
-		s.forget()
-	}
-	old.send(100 * time.Millisecond)
-	for _, s := range old {
-		if y := s.tally(); y.refused == 0 || len(y.answers) > 0 {
-			t.Errorf("%s: the old node port still answers: %s", s.name, y)
-		}
-	}
+	old.requireRefused(t, "at the old node port")
 }
 
 func serviceGoes(t *testing.T, w *world) {
@@ -339,16 +332,12 @@ func serviceGoes(t *testing.T, w *world) {
 		w.stream(t, "outside1", streamPort, netip.AddrPortFrom(externalIP[1], flowPort))}
 	by.requireAll(t, serverName("pod2", flowTarget))
 	by.through(t, func() { w.apply(t, servicemodel.State{}.WithNode(podCIDRs(thisNode()))) })
-	by.requireAll(t, netnstest.InternetName)
+	by.requireAll(t, netnstest.Net.Internet)
 }
 
 func endpointTerminates(t *testing.T, w *world) {
 	w.keepFlows(t, servicemodel.ConnectionPolicy{})
-	w.serve(t, "pod2", netnstest.UDP, flowTarget)
-	w.serve(t, "pod3", netnstest.UDP, flowTarget)
-	w.apply(t, flowState(flowEndpoints("pod2")))
-	all := w.openStreams(t)
-	all.requireAll(t, serverName("pod2", flowTarget))
+	all, _ := w.flowsBegin(t, "pod2", "pod3")
 	both := []string{serverName("pod2", flowTarget)}
 	if w.under.OwnConnections { // which forgets UDP flows with their endpoint
 		both = append(both, serverName("pod3", flowTarget))
@@ -364,23 +353,19 @@ func endpointTerminates(t *testing.T, w *world) {
 }
 
 // cleansAfterRestart changes the services with an engine that leaves flows alone, and lets another
-// one find them.
+// engine find them.
 func cleansAfterRestart(t *testing.T, w *world) {
-	w.serve(t, "pod2", netnstest.UDP, flowTarget)
-	w.serve(t, "pod3", netnstest.UDP, flowTarget)
-	w.apply(t, flowState(flowEndpoints("pod2")))
-	all := w.openStreams(t)
-	all.requireAll(t, serverName("pod2", flowTarget))
+	all, _ := w.flowsBegin(t, "pod2", "pod3")
 
-	// as a program does that is run once for each change
+	// like a program that is run once for each change
 	w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	w.apply(t, flowState(flowEndpoints("pod3")))
 	all.requireAll(t, serverName("pod3", flowTarget))
 
-	w.engine = w.newEngine(nil) // as one that is killed before it cleans up
+	w.engine = w.newEngine(nil) // like a process that is killed before it cleans up
 	w.apply(t, flowState(flowEndpoints("pod2")))
 	stale := len(all)
-	// which moves a flow itself: the next datagram ends it and is lost, the one after it begins
+	// IPVS moves a flow itself: the next datagram ends it and is lost, and the one after it begins
 	// another
 	if w.under.OwnConnections {
 		all.send(2 * streamPatience)
@@ -389,7 +374,7 @@ func cleansAfterRestart(t *testing.T, w *world) {
 	} else {
 		all.requireAll(t, serverName("pod3", flowTarget))
 	}
-	_, keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
+	keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	if r := w.apply(t, flowState(flowEndpoints("pod2"))); !r.Changes.Empty() {
 		t.Errorf("nothing was to change:\n%s", r.Changes)
 	}

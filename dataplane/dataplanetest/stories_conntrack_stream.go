@@ -19,17 +19,17 @@ import (
 const (
 	// streamInterval is the least time between two datagrams of a stream.
 	streamInterval = 2 * time.Millisecond
-	// streamPatience is how long it waits for an answer until it sends the next.
+	// streamPatience is how long a stream waits for an answer before it sends the next datagram.
 	streamPatience = 50 * time.Millisecond
-	// streamSome is how many datagrams it takes to believe what becomes of them, and streamBusy how
-	// long a busy machine may need for so many.
+	// streamSome is the number of datagrams that shows their fate reliably. streamBusy is how long
+	// a busy machine may need for so many.
 	streamSome = 4
 	streamBusy = 5 * time.Second
 )
 
-// stream is a UDP client that sends on and on from one port, so that all it sends is one flow. It
-// sends the next datagram when the last was answered, or not in time: so there is one on its way,
-// not more.
+// stream is a UDP client that sends continuously from one port, so that all its datagrams are one
+// flow. It sends the next datagram when the last was answered, or not answered in time: so one is
+// on its way, not more.
 type stream struct {
 	name     string
 	conn     *net.UDPConn
@@ -123,7 +123,8 @@ func (s *stream) send() {
 	if s.waiting && time.Since(s.last) < s.patience {
 		return
 	}
-	// An error that the kernel has noted of an earlier datagram comes instead of sending this one.
+	// If the kernel has noted an error of an earlier datagram, Write returns it and does not send
+	// this one.
 	switch _, err := s.conn.Write([]byte("stream\n")); {
 	case err == nil:
 		s.sent++
@@ -135,14 +136,14 @@ func (s *stream) send() {
 	}
 }
 
-// pause ends the sending: when it returns, nothing more is sent.
+// pause ends the sending: after it returns, nothing more is sent.
 func (s *stream) pause() {
 	if s.stop != nil {
 		s.stop()
 	}
 }
 
-// wait waits until all that was sent was answered or refused, or nothing came for half a second.
+// wait waits until every datagram was answered or refused, or nothing came for half a second.
 func (s *stream) wait() {
 	before := s.tally()
 	for quiet := 0; quiet < 50; quiet++ {
@@ -209,7 +210,7 @@ func (l streams) stop() {
 	waits.Wait()
 }
 
-// send lets all send for a moment, and on until each has sent some.
+// send lets all streams send for a moment, and longer until each has sent streamSome.
 func (l streams) send(moment time.Duration) {
 	l.start()
 	time.Sleep(moment)
@@ -217,7 +218,7 @@ func (l streams) send(moment time.Duration) {
 	l.stop()
 }
 
-// each waits until each has sent, or been refused, so often.
+// each waits until each stream has sent, or been refused, so often.
 func (l streams) each(often int) {
 	few := func(s *stream) bool {
 		y := s.tally()
@@ -264,9 +265,7 @@ func (w *world) serve(t *testing.T, host string, proto netnstest.Protocol, port 
 	var all []*netnstest.Server
 	for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
 		s, err := h.NS.Serve(serverName(host, port), proto, netip.AddrPortFrom(a, port))
-		if err != nil {
-			t.Fatal(err)
-		}
+		must(t, err)
 		all = append(all, s)
 	}
 	return func() {

@@ -9,9 +9,10 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -29,28 +30,17 @@ func part(owner string, ips [2]netip.Addr, hosts ...string) servicemodel.State {
 	}), eps(hosts...))
 }
 
-// parts does something to parts as a new program would, which ends after that, and returns what the
+// parts runs do on parts as a new program would that ends after that. It returns the table that the
 // kernel holds then.
 func (w *world) parts(t *testing.T, do func(p *dataplane.Parts) error) *servicemodel.Table {
 	t.Helper()
-	b, err := w.under.Open(w.Node.NS.Fd())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer b.Close()
+	b := opened(t, w.under.Open, w.Node.NS)
 	table, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	defer table.Close()
 	keeper, err := flows.New(table, nil)
-	if err != nil {
-		t.Fatal(err)
-	}
-	err = do(dataplane.NewParts(b, &dataplane.PartsConfig{Flows: keeper}))
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
+	must(t, do(dataplane.NewParts(b, &dataplane.PartsConfig{Flows: keeper})))
 	o, err := b.Observe(t.Context(), nil)
 	if err != nil || len(o.Drift) > 0 {
 		t.Fatalf("drift %v, %v", o.Drift, err)
@@ -75,7 +65,7 @@ func (w *world) requireChecks(t *testing.T, table *servicemodel.Table, checks ..
 	}
 }
 
-// sharedInstance has programs come and go that share one instance, each with services of its own.
+// sharedInstance makes programs come and go that share one instance, each with services of its own.
 func sharedInstance(t *testing.T, w *world) {
 	one, two := part("one", clusterIP, "pod1"), part("two", clusterIP2, "pod2")
 	ofOne := ask("pod1", cluster, masqueraded("pod1")) // to itself
@@ -91,7 +81,7 @@ func sharedInstance(t *testing.T, w *world) {
 		return nil
 	}), ofOne, ask("pod3", cluster2, reaches("pod2")))
 
-	// Both owners have pod1, which can reach itself by either as long as one of them is there.
+	// Both owners have pod1. It can reach itself through either, as long as one of them is there.
 	w.requireChecks(t, w.applyPart(t, "two", part("two", clusterIP2, "pod1")), ofOne,
 		ask("pod1", cluster2, masqueraded("pod1")))
 	w.requireChecks(t, w.parts(t, func(p *dataplane.Parts) error {
@@ -106,10 +96,42 @@ func sharedInstance(t *testing.T, w *world) {
 	})
 	w.requireChecks(t, table, ask("pod3", cluster, untouched),
 		ask("pod3", cluster2, reaches("pod2")))
+
+	// The settings of the instance change while two holds something.
+	node := podCIDRs(thisNode())
+	node.ServiceCIDRs = prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6)
+	table = w.parts(t, func(p *dataplane.Parts) error {
+		_, err := p.Configure(t.Context(), node)
+		return err
+	})
+	w.requireChecks(t, table, ask("pod3", cluster, dropped),
+		ask("pod3", cluster2, reaches("pod2")))
+	w.parts(t, func(p *dataplane.Parts) error {
+		held, err := p.Get(t.Context(), "two")
+		if held.Len() == 0 || held.Len() != table.Len() {
+			t.Errorf("two holds %d frontends of %d", held.Len(), table.Len())
+		}
+		return err
+	})
+
+	// The instance goes with the last part. The next part brings settings of its own.
+	table = w.parts(t, func(p *dataplane.Parts) error {
+		_, err := p.Remove(t.Context(), "two")
+		return err
+	})
+	if table.Len() > 0 || table.Rules().MasqueradeMark != 0 {
+		t.Errorf("left: %s with the settings %+v", describe(table), table.Rules())
+	}
+	w.requireChecks(t, table, ask("pod3", cluster, untouched), ask("pod3", cluster2, untouched))
+	w.requireChecks(t, w.applyPart(t, "one", one), ofOne)
+	table = w.applyPart(t, "one", servicemodel.State{})
+	if table.Rules().MasqueradeMark != 0 {
+		t.Errorf("left by an empty part: %+v", table.Rules())
+	}
 }
 
-// programsAtOnce has programs change what their owners hold at the same time. Each call succeeds,
-// and in the end the kernel holds what each has applied last.
+// programsAtOnce makes programs change their owners' services at the same time. Each call must
+// succeed, and in the end the kernel must hold the last state that each has applied.
 func programsAtOnce(t *testing.T, w *world) {
 	last := make([]servicemodel.State, 6)
 	owner := func(i int) string { return fmt.Sprint("owner-", i) }
@@ -141,19 +163,17 @@ func programsAtOnce(t *testing.T, w *world) {
 	table := w.parts(t, func(*dataplane.Parts) error { return nil })
 	var want servicemodel.State
 	for i, s := range last {
-		want = want.WithNode(podCIDRs(thisNode())).WithPart(owner(i), s)
+		want = nocopy.Of(want.WithNode(podCIDRs(thisNode()))).WithPart(owner(i), s)
 	}
 	all, err := servicemodel.Resolve(nil, want)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if c := servicemodel.Diff(table, all.Arrange(table)); !c.Empty() {
 		t.Errorf("not what was applied last:\n%s", c)
 	}
 }
 
-// sharedFlows has a UDP client keep its source port while the owner of a service removes it and
-// publishes it again for another pod.
+// sharedFlows has a UDP client that keeps its source port, while the owner of a service removes the
+// service and publishes it again for another pod.
 func sharedFlows(t *testing.T, w *world) {
 	client := netnstest.Probe{From: w.hosts["outside1"], Proto: netnstest.UDP,
 		To: netip.AddrPortFrom(clusterIP[0], servicePort), SourcePort: 40000}

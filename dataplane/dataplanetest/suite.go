@@ -15,20 +15,20 @@ func Run(t *testing.T, under Backend) {
 	RunScenarios(t, under, Scenarios()...)
 	told := slices.Concat(stories, affinityStories, flowStories)
 	if !under.Proxy {
-		told = slices.Concat(told, kernelStories)
+		told = slices.Concat(told, kernelStories, floodStories)
 	}
 	for _, s := range told {
 		t.Run(s.name, func(t *testing.T) {
 			t.Parallel()
-			tellStory(t, under, s)
+			s.run(t, under.network(t))
 		})
 	}
 }
 
-// RunScenarios runs scenarios on a backend, those of the suite or one's own, each in a parallel
-// subtest of its name. Besides what a scenario wants, every packet must meet what the oracle says.
-// The networks are those of package netnstest; every host serves on ports [PortA] and [PortB], over
-// TCP, UDP and SCTP, and answers as "pod1/8080".
+// RunScenarios runs scenarios of the suite or of a test on a backend, each in a parallel subtest of
+// its name. Every packet must meet the scenario's want, and also the oracle. The networks are those
+// of package netnstest. Every host serves on ports [PortA] and [PortB], over TCP, UDP and SCTP, and
+// answers as "pod1/8080".
 func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
 	under.need(t)
 	netnstest.Require(t)
@@ -42,16 +42,6 @@ func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
 			s.run(t, ws)
 		})
 	}
-}
-
-// tellStory runs a story in a network of its own.
-func tellStory(t *testing.T, under Backend, s story) {
-	w, err := newWorld(t.Context(), under, Options{})
-	if err != nil {
-		t.Fatalf("build the network: %v", err)
-	}
-	defer w.close()
-	s.run(t, w)
 }
 
 // Scenarios returns all scenarios of the suite.

@@ -12,19 +12,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Switched switches an engine that runs from one backend to another and back, while connections are
-// open and new ones are made: none of them may notice. Connections that a backend knows and
-// conntrack does not ([Backend.OwnConnections]) may end with it. Nothing is left of the backend
-// before.
+// Switched switches a running engine from one backend to another and back, while connections are
+// open and new ones are made: none of them may notice. Connections that only a backend knows
+// ([Backend.OwnConnections]) may end with it. Nothing may be left of the previous backend.
 func Switched(t *testing.T, from, to Backend) {
-	from.need(t)
 	to.need(t)
-	netnstest.Require(t)
-	w, err := newWorld(t.Context(), from, Options{})
-	if err != nil {
-		t.Fatalf("build the network: %v", err)
-	}
-	defer w.close()
+	w := from.network(t)
 	s := trafficState()
 	w.apply(t, s)
 	stop := RunEngine(t, w.engine, s)
@@ -47,7 +40,7 @@ func trafficState() servicemodel.State {
 	return state(podCIDRs(thisNode()), web(), eps("pod2", "remote1"))
 }
 
-// trafficTargets are addresses of the service of trafficState, by the host that asks there.
+// trafficTargets are addresses of the service of trafficState, by the host that uses them.
 func trafficTargets() map[string]netip.AddrPort {
 	return map[string]netip.AddrPort{"pod1": netip.AddrPortFrom(clusterIP[0], servicePort),
 		"outside1": netip.AddrPortFrom(lbIP[1], servicePort),
@@ -55,38 +48,45 @@ func trafficTargets() map[string]netip.AddrPort {
 		"node":     netip.AddrPortFrom(clusterIP[1], servicePort)}
 }
 
-// traffic opens connections, uses them until end is called, and opens new ones all the while. end
+// traffic opens connections and uses them until end is called; meanwhile it opens new ones. end
 // requires that none of them was disturbed.
 func (w *world) traffic(t *testing.T) (end func()) {
 	t.Helper()
+	endOld, endNew := w.held(t, 25), w.newTraffic(t)
+	return func() {
+		endNew()
+		endOld()
+	}
+}
+
+// held opens connections from each host and uses them until end is called, which requires that none
+// of them died.
+func (w *world) held(t *testing.T, each int) (end func()) {
+	t.Helper()
 	targets := trafficTargets()
-	opened := make(chan netnstest.ConnsReport, len(targets))
+	reports := make(chan netnstest.ConnsReport, len(targets))
 	ctx, cancel := context.WithCancel(t.Context())
 	for host, addr := range targets {
-		conns, err := netnstest.OpenConns(t.Context(), w.hosts[host], addr, 25)
+		conns, err := netnstest.OpenConns(t.Context(), w.hosts[host], addr, each)
 		if err != nil {
 			cancel()
 			t.Fatal(err)
 		}
-		go func() {
-			defer conns.Close()
-			opened <- conns.Watch(ctx, 100*time.Millisecond, 5*time.Second)
-		}()
+		t.Cleanup(func() { conns.Close() })
+		go func() { reports <- conns.Watch(ctx, 500*time.Millisecond, 5*time.Second) }()
 	}
-	endNew := w.newTraffic(t)
 	return func() {
-		endNew()
 		cancel()
 		for range targets {
-			if r := <-opened; r.Lost() > 0 || r.Answered == 0 {
-				t.Errorf("of 25 connections %d died: %d reset, %d closed, %d silent: %v", r.Lost(),
-					r.Reset, r.Closed, r.Silent, r.Errors)
+			if r := <-reports; r.Lost() > 0 || r.Answered == 0 {
+				t.Errorf("of %d connections %d died: %d reset, %d closed, %d silent: %v", each,
+					r.Lost(), r.Reset, r.Closed, r.Silent, r.Errors)
 			}
 		}
 	}
 }
 
-// newTraffic has hosts open connections until end is called, which requires that all of them were
+// newTraffic makes hosts open connections until end is called. end requires that all of them were
 // answered.
 func (w *world) newTraffic(t *testing.T) (end func()) {
 	targets := trafficTargets()
@@ -113,7 +113,7 @@ func (w *world) newTraffic(t *testing.T) (end func()) {
 	}
 }
 
-// ask opens connections and sends datagrams without a pause until ctx is done, and returns those
+// ask opens connections and sends datagrams without a pause until ctx is done. It returns those
 // that were not answered.
 func (w *world) ask(ctx context.Context, host string, to netip.AddrPort) (asked int, bad []string) {
 	for ctx.Err() == nil {
@@ -129,18 +129,14 @@ func (w *world) ask(ctx context.Context, host string, to netip.AddrPort) (asked 
 }
 
 // switchTo switches the world's engine to another backend and requires that nothing is left of the
-// one before.
+// previous one.
 func (w *world) switchTo(t *testing.T, under Backend) {
 	t.Helper()
 	b, err := under.Open(w.Node.NS.Fd())
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	before := w.backend
-	r, err := w.engine.Switch(t.Context(), b)
-	if err != nil {
-		t.Fatal(err)
-	}
+	r, err := w.engine.Switch(t.Context(), b, nil)
+	must(t, err)
 	w.under, w.backend = under, b
 	o, err := before.Observe(t.Context(), nil)
 	if err != nil || o.Table.Len() > 0 || len(o.Drift) > 0 {

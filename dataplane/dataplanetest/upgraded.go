@@ -1,30 +1,25 @@
 package dataplanetest
 
 import (
-	"fmt"
-	"os/exec"
 	"testing"
 	"time"
-
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// Layout is what a program with another layout of a backend has left in a node's network namespace,
-// for the service of [Upgraded].
+// Layout is an instance in a node's network namespace that a program with another layout of the
+// backend has left, for the service of [Upgraded].
 type Layout struct {
 	Name string
-	// Recorded is a script of sh that loads what was recorded, where nothing was applied.
+	// Recorded is a script of sh that loads a recorded instance, in a namespace where nothing was
+	// applied.
 	Recorded string
-	// Edit is one that changes what the backend has applied.
+	// Edit is a script that changes an instance of this backend.
 	Edit string
 }
 
-// Upgraded has an engine take over from a program with another layout, while connections are open
-// and new ones are made: none of them may notice. Everything of the other layout is replaced, and
-// found by a process that begins then.
+// Upgraded makes an engine take over from a program with another layout, while connections are open
+// and new ones are made: none of them may notice. The engine must replace everything of the other
+// layout, and a process that begins then must find the new one.
 func Upgraded(t *testing.T, under Backend, from ...Layout) {
-	under.need(t)
-	netnstest.Require(t)
 	for _, l := range from {
 		t.Run(l.Name, func(t *testing.T) {
 			t.Parallel()
@@ -34,11 +29,7 @@ func Upgraded(t *testing.T, under Backend, from ...Layout) {
 }
 
 func upgraded(t *testing.T, under Backend, from Layout) {
-	w, err := newWorld(t.Context(), under, Options{})
-	if err != nil {
-		t.Fatalf("build the network: %v", err)
-	}
-	defer w.close()
+	w := under.network(t)
 	s := trafficState()
 	if from.Recorded == "" {
 		w.apply(t, s)
@@ -55,9 +46,7 @@ func upgraded(t *testing.T, under Backend, from Layout) {
 	}
 	t.Logf("replaced in %v, %d messages: %s", r.Duration, r.Messages, r.Drift[0])
 	p, err := w.newEngine(nil).Plan(t.Context(), s)
-	if err != nil {
-		t.Fatal(err)
-	}
+	must(t, err)
 	if len(p.Drift) > 0 || !p.Changes.Empty() {
 		t.Errorf("left of the other layout: %v, %s", p.Drift, p.Changes)
 	}
@@ -66,13 +55,6 @@ func upgraded(t *testing.T, under Backend, from Layout) {
 // script runs a script of sh in the node's network namespace.
 func (w *world) script(t *testing.T, script string) {
 	t.Helper()
-	if err := w.Node.NS.Do(func() error {
-		out, err := exec.CommandContext(t.Context(), "sh", "-ec", script).CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("%w: %s", err, out)
-		}
-		return err
-	}); err != nil {
-		t.Fatal(err)
-	}
+	_, err := runIn(t.Context(), w.Node.NS, nil, "sh", "-ec", script)
+	must(t, err)
 }

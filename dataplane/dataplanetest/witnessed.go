@@ -3,7 +3,6 @@ package dataplanetest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -12,25 +11,20 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// witnessPatience is how long a witness is waited for.
+// witnessPatience is how long the test waits for a witness.
 const witnessPatience = time.Minute
 
-// Witnessed has a backend tell which program changes what it has ([dataplane.Witness]): each of the
-// commands does, and the kernel tells its name. The backend's own commits are none of that, nor is
-// what another program does to a table of its own.
+// Witnessed tests that a backend tells which program changes its objects ([dataplane.Witness]).
+// Each of the commands does, and the kernel tells its name. The backend must ignore its own
+// commits, and other programs' changes of their own tables.
 func Witnessed(t *testing.T, under Backend, commands ...string) {
-	under.need(t)
-	netnstest.Require(t)
 	for _, command := range commands {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
 			p, err := witnessed(t, under, strings.Fields(command))
-			if err != nil {
-				t.Fatal(err)
-			}
+			must(t, err)
 			if name, _, _ := strings.Cut(command, " "); p.Name != name || p.Thread == 0 {
 				t.Errorf("the witness says %+v", p)
 			}
@@ -38,19 +32,11 @@ func Witnessed(t *testing.T, under Backend, commands ...string) {
 	}
 }
 
-// witnessed asks a backend, while it applies states, and until it answers, a bystander and the
-// command run again and again: they may be too early.
+// witnessed asks a backend while it applies states. Until the backend answers, a bystander and the
+// command run again and again, because they may be too early.
 func witnessed(t *testing.T, under Backend, command []string) (p dataplane.Program, err error) {
-	ns, err := netnstest.NewNS(t.Name())
-	if err != nil {
-		return p, err
-	}
-	defer ns.Close()
-	b, err := under.Open(ns.Fd())
-	if err != nil {
-		return p, err
-	}
-	defer b.Close()
+	ns := under.namespace(t)
+	b := opened(t, under.Open, ns)
 	bystander := filepath.Join(t.TempDir(), "bystander")
 	nft, err := exec.LookPath("nft")
 	if err = errors.Join(err, os.Symlink(nft, bystander)); err != nil {
@@ -64,14 +50,18 @@ func witnessed(t *testing.T, under Backend, command []string) (p dataplane.Progr
 		p, err = b.(dataplane.Witness).Witness(ctx)
 		answer <- err
 	}()
+	run := func(command ...string) error {
+		_, err := runIn(ctx, ns, nil, command...)
+		return err
+	}
 	e := dataplane.New(b, nil)
 	from, to := faultedStates()
 	for {
 		_, applied := e.Apply(ctx, from)
-		err := errors.Join(applied, do(ctx, ns, bystander, "add", "table", "ip", "other"),
-			do(ctx, ns, bystander, "delete", "table", "ip", "other"))
+		err := errors.Join(applied, run(bystander, "add", "table", "ip", "other"),
+			run(bystander, "delete", "table", "ip", "other"))
 		if err == nil {
-			err = do(ctx, ns, command...)
+			err = run(command...)
 		}
 		select {
 		case err := <-answer:
@@ -85,15 +75,4 @@ func witnessed(t *testing.T, under Backend, command []string) (p dataplane.Progr
 		}
 		from, to = to, from
 	}
-}
-
-// do runs a command in a namespace.
-func do(ctx context.Context, ns *netnstest.NS, command ...string) error {
-	return ns.Do(func() error {
-		out, err := exec.CommandContext(ctx, command[0], command[1:]...).CombinedOutput()
-		if err != nil {
-			err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, out)
-		}
-		return err
-	})
 }

@@ -28,7 +28,7 @@ type world struct {
 	hosts   map[string]*netnstest.Host
 }
 
-// Options shape the network of a scenario. The zero value is the usual one: three pods, two on
+// Options shape the network of a scenario. The zero value is the usual network: three pods, two on
 // another node, two clients outside.
 type Options struct {
 	Bridge             string // the pods hang on this bridge
@@ -59,8 +59,8 @@ func newWorld(ctx context.Context, under Backend, o Options) (*world, error) {
 	return w, nil
 }
 
-// newEngine returns an engine that remembers nothing. It is strict: what is left out would not be
-// tested.
+// newEngine returns an engine without memory. It is strict, because a service that is left out
+// would not be tested.
 func (w *world) newEngine(f dataplane.Flows) *dataplane.Engine {
 	return dataplane.New(w.backend, &dataplane.Config{Strict: true, Flows: f})
 }
@@ -97,7 +97,7 @@ func (w *world) serverOf(ep netip.AddrPort) string {
 	return ep.String()
 }
 
-// packet is what the oracle is told of a probe that was sent from the given source.
+// packet is the packet that the oracle judges for a probe from the given source.
 func (w *world) packet(p netnstest.Probe, src netip.AddrPort) servicemodel.Packet {
 	pk := servicemodel.Packet{Src: src, Dst: p.To, Protocol: servicemodel.Protocol(p.Proto)}
 	if p.From.NS == w.Node.NS {
@@ -108,7 +108,7 @@ func (w *world) packet(p netnstest.Probe, src netip.AddrPort) servicemodel.Packe
 	return pk
 }
 
-// link returns what the node has routes to by the interface that leads to a host.
+// link returns the prefixes that the node reaches directly by the interface to a host.
 func (w *world) link(to *netnstest.Host) (l []netip.Prefix) {
 	for _, h := range w.Hosts() {
 		if h.NodeInterface == to.NodeInterface && h.NS != w.Node.NS {
@@ -118,7 +118,7 @@ func (w *world) link(to *netnstest.Host) (l []netip.Prefix) {
 	return l
 }
 
-// worlds keeps networks that scenarios take turns in: building one takes longer than most
+// worlds keeps networks for scenarios, which take turns: building one takes longer than most
 // scenarios.
 type worlds struct {
 	under Backend

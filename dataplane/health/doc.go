@@ -1,12 +1,6 @@
-// Package health answers those who ask how services on this node are doing, with the same paths,
-// codes, headers and bodies as kube-proxy 1.36. It listens and tells; it changes nothing.
-//
-// [NodePorts] answers external load balancers at the health check node ports of services whose
-// external traffic policy is Local: whether this node has endpoints of the service. The ports
-// answer in the families in which the service exists, each with its own count.
-//
-// [Proxy] serves /healthz and /livez: whether what is wanted reaches the kernel in time. A program
-// that uses both:
+// Package health answers health checks about the services on this node. Paths, codes, headers and
+// bodies are those of kube-proxy 1.36. The package only answers; it changes nothing. Make the
+// health of the whole engine with [NewProxy], and that of single services with [NewNodePorts]:
 //
 //	proxy := health.NewProxy(engine, nil)
 //	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
@@ -18,4 +12,10 @@
 //		}
 //	})
 //	http.ListenAndServe("0.0.0.0:10256", proxy.Handler())
+//
+// [Proxy] serves /healthz and /livez: whether wanted states reach the kernel in time.
+//
+// [NodePorts] answers external load balancers at the health check node ports of services whose
+// external traffic policy is Local: whether this node has endpoints of the service. The ports
+// answer in the families in which the service exists, with separate counts.
 package health

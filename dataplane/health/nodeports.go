@@ -12,41 +12,51 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/serve"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // NodePortsConfig tunes [NodePorts]. A nil *NodePortsConfig is the zero NodePortsConfig.
 type NodePortsConfig struct {
-	// Healthy says whether the proxy itself is healthy, see [Proxy.Healthy]; if not, every port
-	// answers 503. Nil means always.
+	// Healthy says whether the proxy itself is healthy, see [Proxy.Healthy]. If it is not, every
+	// port answers 503. Nil means always healthy.
 	Healthy func() bool
 	// Listen opens a TCP listener; network is "tcp4" or "tcp6". Nil means that of net.ListenConfig.
-	// A program that serves another network namespace listens there.
+	// To serve another network namespace, Listen must open the listener there.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
-	// Addresses returns the node's own addresses. They are asked for where node ports answer at
-	// some addresses only ([servicemodel.Rules.NodePorts]). Nil means those of net.InterfaceAddrs.
+	// Addresses returns the node's own addresses. It is called only if node ports answer at some
+	// addresses and not at all ([servicemodel.Rules.NodePorts]). Nil means net.InterfaceAddrs.
 	Addresses func() ([]netip.Addr, error)
-	// RetryAfter is after what time ports that could not be opened are tried again, by themselves:
-	// a kube-proxy that is replaced holds them until it ends. 0 means [DefaultRetryAfter].
+	// RetryAfter is the time between automatic retries of ports that could not be opened, for
+	// example because a kube-proxy that is being replaced still holds them. 0 means
+	// [DefaultRetryAfter].
 	RetryAfter time.Duration
 }
 
-// DefaultRetryAfter is what NodePortsConfig.RetryAfter is by default.
+// DefaultRetryAfter is the default of NodePortsConfig.RetryAfter.
 const DefaultRetryAfter = 500 * time.Millisecond
 
-// NodePorts is the server of health check node ports. It must be made by [NewNodePorts], and
-// closed. Its methods may be called by several goroutines.
+// NodePorts is the server of health check node ports. Make it with [NewNodePorts], and close it.
+// Several goroutines may call its methods.
+//
+// All ports together keep at most 1024 connections open: a further one closes the oldest. A
+// connection that is idle for a minute is closed as well.
 type NodePorts struct {
 	cfg     NodePortsConfig
 	mu      sync.Mutex
 	closed  bool
-	want    map[listenOn]int // how many endpoints are reported where
+	want    map[listenOn]int // number of endpoints to report at each listener
 	servers map[listenOn]*portServer
 	retry   *time.Timer // opens what is missing; nil at first
 	serving sync.WaitGroup
+	conns   *serve.Limit // of all ports
 }
 
-// listenOn is where one server listens and for which service.
+// maxConns is the maximum number of connections of all ports. One answer is a packet or two, so a
+// health checker needs more than one connection only if it never closes them.
+const maxConns = 1024
+
+// listenOn is the address of one server, and its service.
 type listenOn struct {
 	service servicemodel.Name
 	addr    netip.AddrPort
@@ -59,7 +69,7 @@ type portServer struct {
 	count    atomic.Int64
 }
 
-// close frees the address at once, also if serving has not begun yet.
+// close frees the address at once, even if serving has not begun yet.
 func (s *portServer) close() error {
 	err := s.http.Close()
 	_ = s.listener.Close() // the server may have closed it
@@ -81,9 +91,9 @@ func (e *ListenError) Error() string {
 // Unwrap returns the cause.
 func (e *ListenError) Unwrap() error { return e.Err }
 
-// NewNodePorts returns a server that listens nowhere yet.
+// NewNodePorts returns a server without any port yet.
 func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
-	p := &NodePorts{servers: map[listenOn]*portServer{}}
+	p := &NodePorts{servers: map[listenOn]*portServer{}, conns: serve.NewLimit(maxConns)}
 	if cfg != nil {
 		p.cfg = *cfg
 	}
@@ -104,11 +114,11 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 
 // Sync makes the ports those of [servicemodel.Table.HealthChecks], on the addresses at which node
 // ports answer, each in the families in which its service exists. Ports that stay are not
-// interrupted. Where node ports answer at all addresses, a port listens on the unspecified address.
+// interrupted. If node ports answer at all addresses, a port listens on the unspecified address.
 //
-// What can be opened is opened; the error joins a *[ListenError] for each of the others, which are
-// tried again until they are open ([NodePortsConfig.RetryAfter]), or another Sync does not want
-// them, or Close.
+// Sync opens all ports that it can. The error joins a *[ListenError] for each other port. NodePorts
+// retries these ([NodePortsConfig.RetryAfter]) until they are open, another Sync drops them, or
+// Close.
 func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 	want, err := p.wanted(t)
 	if err != nil {
@@ -121,7 +131,7 @@ func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 	}
 	for on, s := range p.servers {
 		if _, ok := want[on]; !ok {
-			_ = s.close() // the address is free either way
+			_ = s.close() // the address is free in any case
 			delete(p.servers, on)
 		}
 	}
@@ -129,15 +139,15 @@ func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 	return p.open(ctx)
 }
 
-// open opens what is wanted and missing, and sees to it that what cannot be opened is tried again.
-// Callers hold the lock.
+// open opens the missing ports, and schedules a retry for those that it cannot open. The caller
+// must hold the lock.
 func (p *NodePorts) open(ctx context.Context) error {
 	var errs []error
 	for on, count := range p.want {
 		s := p.servers[on]
 		if s == nil {
 			var err error
-			if s, err = p.serve(ctx, on); err != nil {
+			if s, err = p.listen(ctx, on); err != nil {
 				errs = append(errs, &ListenError{Service: on.service, Addr: on.addr, Err: err})
 				continue
 			}
@@ -154,16 +164,16 @@ func (p *NodePorts) open(ctx context.Context) error {
 	return errors.Join(errs...)
 }
 
-// again tries to open what is missing.
+// again retries the missing ports.
 func (p *NodePorts) again() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !p.closed {
-		_ = p.open(context.Background()) // Sync has said it
+		_ = p.open(context.Background()) // Sync has returned the error
 	}
 }
 
-// wanted returns how many endpoints are reported where.
+// wanted returns the listeners, with the number of endpoints that each reports.
 func (p *NodePorts) wanted(t *servicemodel.Table) (map[listenOn]int, error) {
 	want := map[listenOn]int{}
 	var addrs []netip.Addr
@@ -187,8 +197,8 @@ func (p *NodePorts) wanted(t *servicemodel.Table) (map[listenOn]int, error) {
 	return want, nil
 }
 
-// listenAddrs returns the addresses of the node in the ranges. A range that is a whole family
-// stands for the unspecified address.
+// listenAddrs returns the addresses of the node in the ranges. A range that is a whole family means
+// the unspecified address.
 func (p *NodePorts) listenAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 	addrs := []netip.Addr{}
 	var node []netip.Addr
@@ -225,8 +235,8 @@ func interfaceAddrs() ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// serve begins to serve.
-func (p *NodePorts) serve(ctx context.Context, on listenOn) (*portServer, error) {
+// listen opens a port and serves it.
+func (p *NodePorts) listen(ctx context.Context, on listenOn) (*portServer, error) {
 	network := "tcp4"
 	if on.addr.Addr().Is6() {
 		network = "tcp6"
@@ -236,16 +246,15 @@ func (p *NodePorts) serve(ctx context.Context, on listenOn) (*portServer, error)
 		return nil, err
 	}
 	s := &portServer{listener: l}
-	s.http = &http.Server{ReadHeaderTimeout: 10 * time.Second,
-		Handler: http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-			p.answer(w, on.service, int(s.count.Load()))
-		})}
-	p.serving.Go(func() { _ = s.http.Serve(l) }) // ends with Close
+	s.http = serve.Server(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		p.answer(w, on.service, int(s.count.Load()))
+	}))
+	p.serving.Go(func() { _ = s.http.Serve(p.conns.Listener(l)) }) // ends with Close
 	return s, nil
 }
 
-// answer writes what kube-proxy 1.36 writes (pkg/proxy/healthcheck/service_health.go), whatever the
-// path and the method.
+// answer writes the answer of kube-proxy 1.36 (pkg/proxy/healthcheck/service_health.go), for any
+// path and method.
 func (p *NodePorts) answer(w http.ResponseWriter, service servicemodel.Name, count int) {
 	healthy := p.cfg.Healthy()
 	w.Header().Set("X-Load-Balancing-Endpoint-Weight", strconv.Itoa(count))
@@ -255,7 +264,7 @@ func (p *NodePorts) answer(w http.ResponseWriter, service servicemodel.Name, cou
 		service.Namespace, service.Name, count, healthy)
 }
 
-// writeHead writes the headers that all answers have, and the code.
+// writeHead writes the code and the headers common to all answers.
 func writeHead(w http.ResponseWriter, ok bool) {
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -15,13 +15,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/internal/test/servetest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 var web = servicemodel.Name{Namespace: "default", Name: "web"}
 
-// table is that of a node with a service that asks on port 32000, at addresses of the families of
-// its cluster IPs, with ready endpoints on the node.
+// table returns the table of a node with a service that has health check port 32000, cluster IPs,
+// and ready endpoints on the node.
 func table(t *testing.T, node servicemodel.Node, clusterIPs []string, local ...string,
 ) *servicemodel.Table {
 	t.Helper()
@@ -44,11 +45,11 @@ func table(t *testing.T, node servicemodel.Node, clusterIPs []string, local ...s
 	return resolved
 }
 
-// ports stands for the ports of a node: it listens on loopback instead of what it is asked for.
+// ports stands for the ports of a node: instead of the requested address it listens on loopback.
 type ports struct {
 	mu   sync.Mutex
-	open map[string]net.Addr // by what was asked for
-	busy string              // somebody else has this address
+	open map[string]net.Addr // by the requested address
+	busy string              // another program holds this address
 }
 
 func (p *ports) listen(ctx context.Context, network, address string) (net.Listener, error) {
@@ -83,7 +84,7 @@ func (l *listener) Close() error {
 	return l.Listener.Close()
 }
 
-// free lets go of the address that is busy.
+// free frees the busy address.
 func (p *ports) free() {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -101,7 +102,7 @@ func (p *ports) addresses() []string {
 	return l
 }
 
-// get asks at an address that somebody listens on.
+// get sends a request to an address that the server has opened.
 func (p *ports) get(t *testing.T, address, path string) (int, http.Header, string) {
 	t.Helper()
 	p.mu.Lock()
@@ -148,7 +149,7 @@ func TestAnswersAreThoseOfKubeProxy(t *testing.T) {
 	require.Contains(t, body, `"serviceProxyHealthy": false`)
 	healthy = true
 
-	// One family has lost its endpoints. The connection that is open stays.
+	// One family has lost its endpoints. The open connection stays.
 	require.NoError(t, s.Sync(t.Context(), table(t, servicemodel.Node{}, both, "fd00:1::1")))
 	code, header, _ = node.get(t, "tcp4 0.0.0.0:32000", "/")
 	require.Equal(t, http.StatusServiceUnavailable, code)
@@ -217,4 +218,15 @@ func TestWithoutAddressesInTheRangesNothingIsOpened(t *testing.T) {
 		CIDRs: []netip.Prefix{netip.MustParsePrefix("203.0.113.77/32")}}}
 	require.NoError(t, s.Sync(t.Context(), table(t, elsewhere, []string{"10.96.0.10"})))
 	require.NoError(t, s.Close())
+}
+
+func TestHostileClientsOfHealthChecks(t *testing.T) {
+	t.Parallel()
+	held := table(t, servicemodel.Node{}, []string{"10.96.0.10"}, "10.244.1.1")
+	servetest.Hostile(t, "/", 1024, func(l net.Listener) func() {
+		s := health.NewNodePorts(&health.NodePortsConfig{
+			Listen: func(context.Context, string, string) (net.Listener, error) { return l, nil }})
+		require.NoError(t, s.Sync(t.Context(), held))
+		return func() { require.NoError(t, s.Close()) }
+	})
 }

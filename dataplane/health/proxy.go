@@ -11,28 +11,38 @@ import (
 
 // ProxyConfig tunes a [Proxy]. A nil *ProxyConfig is the zero ProxyConfig.
 type ProxyConfig struct {
-	// Timeout is how long a state may wait for the kernel before the proxy counts as unhealthy.
-	// Zero means 60 s, twice kube-proxy's default syncPeriod.
+	// Timeout is how long a state may wait for the kernel until the proxy counts as unhealthy. Zero
+	// means 60 s, twice kube-proxy's default syncPeriod.
 	Timeout time.Duration
-	// Eligible says whether new connections from outside are welcome on this node; if not, /healthz
-	// answers 503 and /livez does not care. Kube-proxy's node is eligible if its Node object is
-	// known, is not being deleted, and has no taint ToBeDeletedByClusterAutoscaler. Nil means
+	// RequireState makes the proxy unhealthy until the kernel holds a first state; /livez ignores
+	// it. By default, as in kube-proxy, a proxy that was asked for nothing is healthy.
+	RequireState bool
+	// Eligible says whether this node welcomes new connections from outside. If it does not,
+	// /healthz answers 503; /livez ignores it. In kube-proxy a node is eligible if its Node object
+	// is known, is not being deleted, and has no taint ToBeDeletedByClusterAutoscaler. Nil means
 	// always.
 	Eligible func() bool
-	// Families are those that the answers list. Nil means both.
+	// Problems returns problems of the program's input that the engine does not see, such as a
+	// broken manifest, one line each. The answers list them. Nil means no problems.
+	Problems func() []string
+	// Families are the families that the answers list. Nil means both.
 	Families []servicemodel.Family
 }
 
-// Proxy says whether what is wanted of an engine reaches the kernel in time. It must be made by
-// [NewProxy]. Its methods may be called by several goroutines.
+// Proxy says whether the wanted states of an engine reach the kernel in time. Make it with
+// [NewProxy]. Several goroutines may call its methods.
 type Proxy struct {
 	engine  *dataplane.Engine
 	cfg     ProxyConfig
 	started time.Time
 }
 
-// NewProxy returns the health of a proxy that runs the engine.
+// NewProxy returns the health of a proxy that runs the engine. A nil engine counts as one that does
+// nothing.
 func NewProxy(e *dataplane.Engine, cfg *ProxyConfig) *Proxy {
+	if e == nil {
+		e = new(dataplane.Engine)
+	}
 	p := &Proxy{engine: e, started: time.Now()}
 	if cfg != nil {
 		p.cfg = *cfg
@@ -43,6 +53,9 @@ func NewProxy(e *dataplane.Engine, cfg *ProxyConfig) *Proxy {
 	if p.cfg.Eligible == nil {
 		p.cfg.Eligible = func() bool { return true }
 	}
+	if p.cfg.Problems == nil {
+		p.cfg.Problems = func() []string { return nil }
+	}
 	if p.cfg.Families == nil {
 		p.cfg.Families = []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6}
 	}
@@ -50,13 +63,18 @@ func NewProxy(e *dataplane.Engine, cfg *ProxyConfig) *Proxy {
 }
 
 // Healthy reports whether no state has been waiting for the kernel for longer than
-// [ProxyConfig.Timeout]. A proxy that is asked for nothing is healthy.
+// [ProxyConfig.Timeout], and with [ProxyConfig.RequireState] whether the kernel holds a state.
 func (p *Proxy) Healthy() bool {
 	healthy, _ := p.health(time.Now())
-	return healthy
+	return healthy && p.ready()
 }
 
-// health also returns when the kernel was last brought up to date, at first when p was made.
+// ready reports whether the kernel holds a state, if that is required.
+func (p *Proxy) ready() bool {
+	return !p.cfg.RequireState || !p.engine.Status().Succeeded.IsZero()
+}
+
+// health also returns when the kernel was last up to date; at first, when p was made.
 func (p *Proxy) health(now time.Time) (healthy bool, updated time.Time) {
 	s := p.engine.Status()
 	if updated = s.Succeeded; updated.IsZero() {
@@ -66,7 +84,8 @@ func (p *Proxy) health(now time.Time) (healthy bool, updated time.Time) {
 }
 
 // Handler serves GET /healthz and /livez as kube-proxy does: 200 or 503, with the same JSON. An
-// engine writes both families at once, so both have the same health.
+// engine writes both families at once, so both have the same health. If services are refused, or
+// the program has problems, the JSON lists them, and the code stays 200: everything else is served.
 func (p *Proxy) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("/healthz", func(w http.ResponseWriter, _ *http.Request) {
@@ -77,14 +96,16 @@ func (p *Proxy) Handler() http.Handler {
 	return mux
 }
 
-// proxyHealth and familyHealth are what kube-proxy 1.36 answers
-// (pkg/proxy/healthcheck/proxy_health.go).
+// proxyHealth and familyHealth are the answer of kube-proxy 1.36
+// (pkg/proxy/healthcheck/proxy_health.go), followed by the problems that a healthy proxy has.
 type proxyHealth struct {
 	LastUpdated  time.Time               `json:"lastUpdated"`
 	CurrentTime  time.Time               `json:"currentTime"`
 	NodeEligible *bool                   `json:"nodeEligible,omitempty"`
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyHealth `json:"status,omitempty"`
+	Refused      []dataplane.Refusal     `json:"refused,omitempty"`
+	Problems     []string                `json:"problems,omitempty"`
 }
 
 type familyHealth struct {
@@ -92,20 +113,25 @@ type familyHealth struct {
 	Healthy     bool      `json:"healthy"`
 }
 
-// answer says whether the proxy is healthy and, if that counts, the node eligible.
+// answer writes whether the proxy is healthy and, if eligible is not nil, ready and the node
+// eligible.
 func (p *Proxy) answer(w http.ResponseWriter, eligible *bool) {
 	now := time.Now()
 	healthy, updated := p.health(now)
+	if eligible != nil {
+		healthy = healthy && p.ready()
+	}
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
-		Healthy: healthy, Status: map[string]familyHealth{}}
+		Healthy: healthy, Status: map[string]familyHealth{}, Refused: p.engine.Status().Refused,
+		Problems: p.cfg.Problems()}
 	for _, f := range p.cfg.Families {
 		h.Status[f.String()] = familyHealth{LastUpdated: updated, Healthy: healthy}
 	}
 	ok := healthy && (eligible == nil || *eligible)
 	if ok {
-		h.LastUpdated = now // as kube-proxy has it, for those who look at its age
+		h.LastUpdated = now // as in kube-proxy, for clients that check its age
 	}
-	body, _ := json.Marshal(h) // times, booleans and strings can be written
+	body, _ := json.Marshal(h) // this struct always encodes
 	writeHead(w, ok)
-	_, _ = w.Write(body) // an asker that is gone has no use for an error
+	_, _ = w.Write(body) // the client is gone, so the error is of no use
 }

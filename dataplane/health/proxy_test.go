@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -36,7 +37,7 @@ func TestHealthIsThatOfKubeProxy(t *testing.T) {
 			require.True(t, json.Valid(w.Body.Bytes()))
 			return w.Body.String()
 		}
-		// A bubble begins at midnight UTC 2000-01-01. Nothing was asked for yet.
+		// A bubble begins at midnight UTC 2000-01-01. No state is wanted yet.
 		const midnight = `"2000-01-01T00:00:00Z"`
 		require.JSONEq(t, `{"lastUpdated": `+midnight+`, "currentTime": `+midnight+`,
 			"nodeEligible": true, "healthy": true,
@@ -45,7 +46,7 @@ func TestHealthIsThatOfKubeProxy(t *testing.T) {
 
 		backend.Fail(memory.CallCommit, 2, errors.New("no memory"))
 		state := servicemodel.State{}.WithService(&servicemodel.Service{Name: web})
-		for range 2 { // the second state does not make the first one younger
+		for range 2 { // the second state does not reset the age of the first
 			_, err := engine.Apply(t.Context(), state)
 			require.Error(t, err)
 			time.Sleep(59 * time.Second)
@@ -68,4 +69,62 @@ func TestHealthIsThatOfKubeProxy(t *testing.T) {
 		require.Contains(t, get("/healthz", http.StatusServiceUnavailable), `"healthy":true`)
 		get("/livez", http.StatusOK)
 	})
+}
+
+func TestTheHealthOfNoEngine(t *testing.T) {
+	t.Parallel()
+	require.True(t, health.NewProxy(nil, nil).Healthy())
+}
+
+// A proxy that must hold a state is alive before it is healthy.
+func TestHealthyOnceAStateIsHeld(t *testing.T) {
+	t.Parallel()
+	engine := dataplane.New(memory.New(nil), nil)
+	proxy := health.NewProxy(engine, &health.ProxyConfig{RequireState: true})
+	codes := func() (l []int) {
+		for _, path := range []string{"/livez", "/healthz"} {
+			w := httptest.NewRecorder()
+			proxy.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
+			l = append(l, w.Code)
+		}
+		return l
+	}
+	require.False(t, proxy.Healthy())
+	require.Equal(t, []int{http.StatusOK, http.StatusServiceUnavailable}, codes())
+	_, err := engine.Apply(t.Context(), servicemodel.State{})
+	require.NoError(t, err)
+	require.True(t, proxy.Healthy())
+	require.Equal(t, []int{http.StatusOK, http.StatusOK}, codes())
+}
+
+// The answers list the problems that a healthy proxy has.
+func TestTheAnswerListsProblems(t *testing.T) {
+	t.Parallel()
+	engine := dataplane.New(memory.New(nil), &dataplane.Config{KeepRefused: true})
+	svc := servicemodel.Service{Name: web,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.0.0.1")},
+		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+	bad := svc
+	bad.Ports = []servicemodel.ServicePort{{Protocol: servicemodel.TCP}}
+	for _, s := range []servicemodel.Service{svc, bad} {
+		_, err := engine.Apply(t.Context(), servicemodel.State{}.WithService(&s))
+		require.NoError(t, err)
+	}
+	proxy := health.NewProxy(engine, &health.ProxyConfig{
+		Problems: func() []string { return []string{"web.yaml is broken"} }})
+	w := httptest.NewRecorder()
+	proxy.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, "/healthz", nil))
+	require.Equal(t, http.StatusOK, w.Code)
+	var got struct {
+		Problems []string
+		Refused  []struct {
+			Service string
+			Kept    bool
+		}
+	}
+	require.NoError(t, json.Unmarshal(w.Body.Bytes(), &got))
+	require.Equal(t, []string{"web.yaml is broken"}, got.Problems)
+	require.Len(t, got.Refused, 1)
+	require.Equal(t, web.String(), got.Refused[0].Service)
+	require.True(t, got.Refused[0].Kept)
 }

@@ -1,9 +1,9 @@
-// Package hooks tells which chains of nf_tables packets pass in a network namespace, those of
-// kernlb and those of other programs, and which of their rules drop packets. It reads, and changes
-// nothing: [Open], then [Reader.Read]. Package servicemodel/graph draws what it reads.
+// Package hooks lists the chains of nf_tables that packets pass in a network namespace, those of
+// kernlb and those of other programs, and their rules that drop packets. It changes nothing. Call
+// [Open] and then [Reader.Read]. Package dataplane/graph draws the result.
 //
-// Chains of iptables are among them where iptables is the variant that works on nf_tables, which
-// is the default of all distributions today (iptables -V says "nf_tables"). Those of the older
-// variant, and hooks of other parts of the kernel such as IPVS, are not. Nor are chains of the
-// families bridge, arp and netdev.
+// It lists chains of iptables if iptables is the variant on nf_tables, the default of all
+// distributions today (iptables -V says "nf_tables"). It does not list chains of the older variant,
+// hooks of other parts of the kernel such as IPVS, and chains of the families bridge, arp and
+// netdev.
 package hooks

@@ -10,19 +10,27 @@ import (
 	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/servicemodel/graph"
+	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// Reader reads the chains of one network namespace. It must be made by [Open], and closed. Its
-// methods may be called by several goroutines.
+// Reader reads the chains of one network namespace. It must be made by [Open], and closed. Several
+// goroutines may call its methods.
 type Reader struct{ conn *rawnl.Conn }
 
-// Open returns a reader of the network namespace of the calling thread. To read takes
-// CAP_NET_ADMIN; without, Read fails with dataplane.ErrNoPermission.
-func Open() (*Reader, error) {
-	conn, err := rawnl.Dial(nil)
+// Open returns a reader. It needs CAP_SYS_ADMIN for another network namespace. Read needs
+// CAP_NET_ADMIN; without it, Read fails with dataplane.ErrNoPermission.
+func Open(cfg *Config) (*Reader, error) {
+	if cfg == nil {
+		cfg = &Config{}
+	}
+	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
 	if err != nil {
-		return nil, fmt.Errorf("open hooks: %w", kernelprobe.Explain(err, nil,
+		return nil, fmt.Errorf("hooks: open: %w", err)
+	}
+	defer release()
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: fd})
+	if err != nil {
+		return nil, fmt.Errorf("hooks: open: %w", kernelprobe.Explain(err, nil,
 			kernelprobe.Running()))
 	}
 	return &Reader{conn}, nil
@@ -31,7 +39,7 @@ func Open() (*Reader, error) {
 // Close closes the connection to the kernel.
 func (r *Reader) Close() error { return r.conn.Close() }
 
-// families are those whose chains are read, by the numbers of the kernel.
+// families are the families whose chains are read, by the numbers of the kernel.
 var families = map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6",
 	unix.NFPROTO_INET: "inet"}
 
@@ -43,25 +51,25 @@ type place struct {
 
 // reading is what is read of all tables.
 type reading struct {
-	base  []graph.Chain
+	base  []Chain
 	at    []place // of each base chain
 	leads map[place][]string
-	drops map[place][]graph.Rule
+	drops map[place][]Rule
 }
 
-// Read returns the base chains in the order of family, table and name. The rules of tables for
-// which skip is true are not read, and nil skips none: those of kernlb's own tables may be many.
-// Reading is no snapshot: what others change meanwhile may be in it or not.
-func (r *Reader) Read(ctx context.Context, skip func(table string) bool) ([]graph.Chain, error) {
-	d := reading{leads: map[place][]string{}, drops: map[place][]graph.Rule{}}
+// Read returns the base chains in the order of family, table and name. It does not read the rules
+// of tables for which skip returns true, because kernlb's own tables may have many; a nil skip
+// skips none. The result is no snapshot: it may or may not contain changes during the reading.
+func (r *Reader) Read(ctx context.Context, skip func(table string) bool) ([]Chain, error) {
+	d := reading{leads: map[place][]string{}, drops: map[place][]Rule{}}
 	if err := d.read(ctx, r.conn, skip); err != nil {
 		return nil, fmt.Errorf("read the chains of nf_tables: %w", kernelprobe.Explain(err, nil,
 			kernelprobe.Running()))
 	}
 	for i := range d.base {
-		d.base[i].Drops = d.dropsFrom(d.at[i], map[place]bool{})
+		d.base[i].Drops = d.dropsFrom(d.at[i])
 	}
-	slices.SortFunc(d.base, func(a, b graph.Chain) int {
+	slices.SortFunc(d.base, func(a, b Chain) int {
 		return slices.Compare([]string{a.Family, a.Table, a.Name},
 			[]string{b.Family, b.Table, b.Name})
 	})
@@ -78,8 +86,8 @@ func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) 
 		if err != nil || c.Type == "" || families[m.Family] == "" {
 			return err
 		}
-		d.base = append(d.base, graph.Chain{Family: families[m.Family], Table: c.Table,
-			Name: c.Name, Type: c.Type, Hook: graph.Hook(c.Hook), Priority: c.Prio,
+		d.base = append(d.base, Chain{Family: families[m.Family], Table: c.Table,
+			Name: c.Name, Type: c.Type, Hook: Hook(c.Hook), Priority: c.Prio,
 			DropsByDefault: c.Drops})
 		d.at = append(d.at, place{m.Family, c.Table, c.Name})
 		tables[place{m.Family, c.Table, ""}] = true
@@ -93,7 +101,7 @@ func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) 
 	return err
 }
 
-// readRules reads the rules of a table. One that is gone has none.
+// readRules reads the rules of a table. A table that has vanished has none.
 func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) error {
 	var b rawnl.Batch
 	b.Message(rawnl.SubsysNFTables, nft.MsgGetRule, 0, t.family, 0,
@@ -108,28 +116,33 @@ func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) erro
 		drops, leads := meaning(rule.Exprs)
 		d.leads[at] = append(d.leads[at], leads...)
 		if drops {
-			d.drops[at] = append(d.drops[at], graph.Rule{Chain: at.chain, Handle: rule.Handle,
+			d.drops[at] = append(d.drops[at], Rule{Chain: at.chain, Handle: rule.Handle,
 				Comment: nft.CommentOf(rule.UserData), Text: nft.ListRule(t.family, rule.Exprs)})
 		}
 		return nil
 	}), unix.ENOENT)
 }
 
-// dropsFrom returns the rules that drop in a chain and in those that it leads to.
-func (d *reading) dropsFrom(at place, seen map[place]bool) (l []graph.Rule) {
-	if seen[at] {
-		return nil
-	}
-	seen[at] = true
-	l = append(l, d.drops[at]...)
-	for _, chain := range d.leads[at] {
-		l = append(l, d.dropsFrom(place{at.family, at.table, chain}, seen)...)
+// dropsFrom returns the rules that drop in a chain and in the chains to which it leads, each chain
+// once, in the order in which packets meet them.
+func (d *reading) dropsFrom(at place) (l []Rule) {
+	seen, next := map[place]bool{}, []place{at}
+	for len(next) > 0 {
+		at, next = next[len(next)-1], next[:len(next)-1]
+		if seen[at] {
+			continue
+		}
+		seen[at] = true
+		l = append(l, d.drops[at]...)
+		for _, chain := range slices.Backward(d.leads[at]) {
+			next = append(next, place{at.family, at.table, chain})
+		}
 	}
 	return l
 }
 
-// meaning says whether a rule drops or rejects packets, and to which chains it leads. Where the
-// verdict is in a map, that is not known.
+// meaning reports whether a rule drops or rejects packets, and the chains to which it leads. It
+// does not see verdicts in maps.
 func meaning(exprs []byte) (drops bool, leads []string) {
 	nft.EachExpr(exprs, func(e nft.ExprInfo) bool {
 		switch string(e.Name) {
@@ -157,7 +170,7 @@ func meaning(exprs []byte) (drops bool, leads []string) {
 	return drops, leads
 }
 
-// attribute returns an attribute among others, nil if it is not there.
+// attribute returns an attribute from a list, nil if it is missing.
 func attribute(attrs []byte, typ uint16) []byte {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -57,21 +56,19 @@ func in(t *testing.T) (*netnstest.NS, *hooks.Reader) {
 	ns, err := netnstest.NewNS("hooks")
 	require.NoError(t, err)
 	t.Cleanup(func() { ns.Close() })
-	var r *hooks.Reader
-	require.NoError(t, ns.Do(func() (err error) {
+	require.NoError(t, ns.Do(func() error {
 		cmd := exec.Command("nft", "-f", "-")
 		cmd.Stdin = strings.NewReader(ruleset)
-		if err = cmd.Run(); err == nil {
-			r, err = hooks.Open()
-		}
-		return err
+		return cmd.Run()
 	}))
+	r, err := hooks.Open(&hooks.Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
 	return ns, r
 }
 
-// All base chains are read, with the rules that drop in them and in those that they lead to, and
-// no other rules.
+// Read returns all base chains, with the rules that drop in them and in the chains to which they
+// lead, and no other rules.
 func TestReadTellsWhatDrops(t *testing.T) {
 	t.Parallel()
 	_, r := in(t)
@@ -83,19 +80,105 @@ func TestReadTellsWhatDrops(t *testing.T) {
 			got[i].Drops[j].Handle = 0
 		}
 	}
-	require.Equal(t, []graph.Chain{
-		{Family: "inet", Table: "fw", Name: "forward_all", Type: "filter", Hook: graph.Forward,
-			Priority: 5, DropsByDefault: true, Drops: []graph.Rule{
+	require.Equal(t, []hooks.Chain{
+		{Family: "inet", Table: "fw", Name: "forward_all", Type: "filter", Hook: hooks.Forward,
+			Priority: 5, DropsByDefault: true, Drops: []hooks.Rule{
 				{Chain: "more", Text: "reject"},
 				{Chain: "last", Text: "counter drop", Comment: "telnet is gone"},
 			}},
-		{Family: "inet", Table: "fw", Name: "out", Type: "filter", Hook: graph.Postrouting,
+		{Family: "inet", Table: "fw", Name: "out", Type: "filter", Hook: hooks.Postrouting,
 			Priority: 10},
 		{Family: "ip", Table: "kernlb", Name: "a", Type: "nat", Priority: -100},
 	}, got)
 	got, err = r.Read(t.Context(), nil)
 	require.NoError(t, err)
 	require.Equal(t, "drop", got[2].Drops[0].Text, "nothing is skipped")
+}
+
+// likeNFT are rules. The first column is the family of the table, the second the rule.
+const likeNFT = `
+inet ip saddr 10.9.0.0/24 tcp dport 8080 drop
+inet ip saddr 10.8.0.0/13 ip daddr != 10.0.0.1 udp sport 53 drop
+inet ip6 saddr fd00::/8 ip6 daddr 2001:db8::1 drop
+inet iifname "eth0" oifname != "veth*" tcp dport 8000-9000 drop
+inet iif "lo" meta mark 0x00000001 drop
+inet meta mark & 0x000000ff == 0x00000002 drop
+inet meta mark set 0x00000007 drop
+inet ct state established,related ct status dnat drop
+inet ct mark 0x00004000 drop
+inet meta nfproto ipv4 drop
+inet meta l4proto tcp drop
+inet ip protocol icmp drop
+inet icmp type echo-request drop
+inet icmpv6 type nd-neighbor-solicit drop
+inet tcp flags syn / fin,syn,rst,ack drop
+inet fib daddr type local drop
+inet limit rate 5/second burst 5 packets log prefix "no: " drop
+inet limit rate over 10/minute burst 7 packets counter drop
+inet meta skuid 0 drop
+inet ip saddr @blocked drop
+inet ip saddr . tcp dport @pairs drop
+inet tcp dport != 22 drop
+inet tcp sport 1 tcp dport 2 drop
+inet tcp dport != 100-200 drop
+inet ip saddr 10.0.0.1 ip daddr 10.0.0.2 drop
+ip6 ip6 saddr ::1 ip6 daddr ::2 drop
+ip ip saddr 192.0.2.0/25 tcp dport 22 drop
+ip ip protocol 47 drop
+ip6 ip6 nexthdr tcp drop
+ip6 ip6 saddr fe80::/10 udp dport 547 drop
+`
+
+// Rules of other programs are written as nft writes them.
+func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
+	t.Parallel()
+	ns, r := in(t)
+	nft := func(stdin string, args ...string) string {
+		var out []byte
+		require.NoError(t, ns.Do(func() (err error) {
+			cmd := exec.Command("nft", args...)
+			cmd.Stdin = strings.NewReader(stdin)
+			out, err = cmd.CombinedOutput()
+			return err
+		}), "%s", out)
+		return string(out)
+	}
+	var text strings.Builder
+	for _, family := range []string{"inet", "ip", "ip6"} {
+		text.WriteString("table " + family + " others {\n")
+		if family == "inet" {
+			text.WriteString("set blocked { type ipv4_addr; }\n" +
+				"set pairs { type ipv4_addr . inet_service; }\n")
+		}
+		text.WriteString("chain c {\ntype filter hook input priority 0;\n")
+		for line := range strings.Lines(likeNFT) {
+			if f, rule, _ := strings.Cut(line, " "); f == family {
+				text.WriteString(rule)
+			}
+		}
+		text.WriteString("}\n}\n")
+	}
+	nft(text.String(), "-f", "-")
+	got, err := r.Read(t.Context(), nil)
+	require.NoError(t, err)
+	compared := 0
+	for _, c := range got {
+		if c.Table != "others" {
+			continue
+		}
+		var want, have []string
+		for line := range strings.Lines(nft("", "-s", "list", "chain", c.Family, "others", "c")) {
+			if line = strings.TrimSpace(line); strings.HasSuffix(line, "drop") {
+				want = append(want, line)
+			}
+		}
+		for _, rule := range c.Drops {
+			have = append(have, rule.Text)
+		}
+		require.Equal(t, want, have)
+		compared += len(have)
+	}
+	require.Equal(t, strings.Count(likeNFT, "\n")-1, compared)
 }
 
 // Rules of iptables, in the variant that works on nf_tables, are read, too.

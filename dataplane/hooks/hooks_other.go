@@ -5,18 +5,16 @@ package hooks
 import (
 	"context"
 	"errors"
-
-	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
 // Reader reads the chains of one network namespace, on Linux.
 type Reader struct{}
 
 // Open returns errors.ErrUnsupported: chains of nf_tables are there on Linux only.
-func Open() (*Reader, error) { return nil, errors.ErrUnsupported }
+func Open(*Config) (*Reader, error) { return nil, errors.ErrUnsupported }
 
 // Read returns errors.ErrUnsupported.
-func (*Reader) Read(context.Context, func(table string) bool) ([]graph.Chain, error) {
+func (*Reader) Read(context.Context, func(table string) bool) ([]Chain, error) {
 	return nil, errors.ErrUnsupported
 }
 

@@ -27,7 +27,7 @@ func find(t *testing.T, ns *netnstest.NS) *Plan {
 	return p
 }
 
-// What each version made goes, in both families, and everything else is the same, byte for byte.
+// The objects of each version go, in both families. Everything else is the same, byte for byte.
 func TestCleanupLeavesWhatWasThereBefore(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"iptables-1.28.rules", "iptables-1.30.rules",
@@ -69,7 +69,8 @@ func load(t *testing.T, ns *netnstest.NS, version string) {
 	restore(t, ns, text)
 }
 
-// A chain that somebody else's rule leads to cannot be deleted. It stays, with what it leads to.
+// The kernel does not delete a chain to which another program's rule leads. The chain stays, with
+// the chains to which its rules lead.
 func TestChainsThatOthersUseStay(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
@@ -97,7 +98,7 @@ COMMIT
 	require.True(t, cleanup(t, ns).Empty())
 }
 
-// Chains that kernlb or an old kubelet has as well stay, and the result says so.
+// Chains that kernlb or an old kubelet has, too, stay, and the result says so.
 func TestSharedChainsStay(t *testing.T) {
 	t.Parallel()
 	for _, tt := range []struct{ name, sign, stays, gone, left string }{
@@ -121,7 +122,7 @@ func TestSharedChainsStay(t *testing.T) {
 	}
 }
 
-// A table of somebody else that is called like kube-proxy's stays.
+// A table of another program with the name of kube-proxy's stays.
 func TestATableThatIsNotKubeProxysStays(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
@@ -134,7 +135,8 @@ func TestATableThatIsNotKubeProxysStays(t *testing.T) {
 	require.Equal(t, before, saved(t, ns))
 }
 
-// An IP set that rules of others refer to stays, the error names it, and all others go.
+// An IP set to which rules of other programs refer stays. The error names it, and all other sets
+// go.
 func TestASetThatOthersUseStays(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
@@ -150,7 +152,7 @@ func TestASetThatOthersUseStays(t *testing.T) {
 	require.Equal(t, []string{"KUBE-CLUSTER-IP"}, cleanup(t, ns).Sets)
 }
 
-// neighbour returns a function that commits a transaction of somebody else.
+// neighbour returns a function that commits a transaction as another program.
 func neighbour(t *testing.T, ns *netnstest.NS) func() {
 	t.Helper()
 	c, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
@@ -168,8 +170,8 @@ func neighbour(t *testing.T, ns *netnstest.NS) func() {
 	}
 }
 
-// A writer who is in the way now and then is waited for. One who always is is a conflict, and
-// nothing is deleted then.
+// Cleanup waits for a program that commits now and then. If it commits all the time, that is a
+// conflict, and nothing is deleted.
 func TestOtherWritersAreWaitedFor(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)

@@ -1,22 +1,23 @@
-// Package kubeproxy deletes what kube-proxy left in the kernel, in each of its Linux modes, and
-// touches nothing else. It knows the versions 1.28 to 1.36 of Kubernetes. [Find] says what there
-// is, [Cleanup] deletes it, and [Running] says whether a kube-proxy runs now.
+// Package kubeproxy deletes the objects that kube-proxy left in the kernel, in each of its Linux
+// modes, and touches nothing else. It knows the versions 1.28 to 1.36 of Kubernetes. [Find] lists
+// them, [Cleanup] deletes them, and [Running] reports whether a kube-proxy runs now.
 //
 // # Handing over
 //
-// The new comes before the old goes, so that services work all the time:
+// The new rules come before the old go, so that services work all the time:
 //
 //  1. Stop kube-proxy, or it makes everything again. [Running] says whether one still runs.
 //  2. Apply the services with a backend of kernlb. Both sets of rules are in place then; each new
 //     connection is balanced by one of them.
 //  3. Call [Cleanup].
 //
-// Established connections go on: conntrack knows where they go, whoever has made the rules. In the
-// ipvs mode they end with their virtual servers, since IPVS itself moves their packets; but
-// kernlb's ipvs backend can take these over with their connections (ipvs.Config.TakeOver).
+// Established connections go on, because conntrack knows their destination, whichever program made
+// the rules. In the ipvs mode they end with their virtual servers, because IPVS itself moves their
+// packets. But kernlb's ipvs backend can take these over with their connections
+// (ipvs.Config.TakeOver).
 //
 // kernlb's iptables backend takes over kube-proxy's chains if it has the same prefix, which is its
-// default. Then these chains are kernlb's: they stay, and only those go that kernlb does not have.
+// default. These chains are then kernlb's and stay; only chains that kernlb does not have go.
 //
 // # What is kube-proxy's
 //
@@ -30,15 +31,15 @@
 //   - ipvs mode: further chains, the IP sets KUBE-… and KUBE-6-…, the device kube-ipvs0, and those
 //     virtual servers that the sets list, or that are at an address of the device.
 //
-// Both families are looked at, and all modes, since a node may have had several.
+// The package examines both families and all modes, because a node may have had several.
 //
 // # What stays
 //
-// Tables and base chains of iptables are nobody's, and stay. So do all other chains: kubelet's
-// (KUBE-FIREWALL, which kube-proxy makes as well and does not delete either, KUBE-KUBELET-CANARY,
-// KUBE-IPTABLES-HINT, KUBE-MARK-DROP), those of network policies (KUBE-ROUTER-…, KUBE-NWPLCY-…),
-// and virtual servers and IP sets of others. [Plan.Left] names what stays for a reason that is not
-// its name:
+// Tables and base chains of iptables belong to no program, and stay. So do all other chains:
+// kubelet's (KUBE-FIREWALL, which kube-proxy makes as well and does not delete either,
+// KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP), those of network policies
+// (KUBE-ROUTER-…, KUBE-NWPLCY-…), and virtual servers and IP sets of other programs. [Plan.Left]
+// names objects that stay for a reason other than their name:
 //
 //   - chains that rules of others lead to, with the chains that they lead to: the plugin portmap
 //     of CNI can be told to use KUBE-MARK-MASQ

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The new backend applies first, then what kube-proxy left goes. kube-proxy has been stopped.
+// kube-proxy has been stopped. The new backend applies first, and then kube-proxy's objects go.
 func Example() {
 	handOver := func(ctx context.Context, services servicemodel.State) error {
 		backend, err := nftables.New(nil)
@@ -26,7 +26,7 @@ func Example() {
 		fmt.Print(done)
 		return err
 	}
-	_ = handOver // it takes privileges
+	_ = handOver // it needs privileges
 }
 
 // A plan prints as the commands that would do the same.

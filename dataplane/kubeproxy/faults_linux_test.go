@@ -8,14 +8,14 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
-	"github.com/kernlb/kernlb/internal/rtnl"
+	"github.com/kernlb/kernlb/internal/rtnetlink"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// begin makes what the ipvs mode makes, as far as it is not there.
+// begin makes the objects of the ipvs mode that do not exist.
 func (m *ipvsMode) begin() {
 	m.t.Helper()
-	if _, err := m.links.LinkByName(device); rtnl.Gone(err) {
+	if _, err := m.links.LinkByName(device); rtnetlink.Gone(err) {
 		attrs := netlink.NewLinkAttrs()
 		attrs.Name = device
 		require.NoError(m.t, m.links.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}))
@@ -26,7 +26,7 @@ func (m *ipvsMode) begin() {
 	_ = m.ipvs.Submit(m.t.Context(), &b) // it may be there
 }
 
-// ended requires that nothing is left, or that a cleanup knows what is, and deletes it.
+// ended requires that nothing is left, or that a cleanup recognises the rest and deletes it.
 func (m *ipvsMode) ended(err error, what string) {
 	m.t.Helper()
 	if err != nil {
@@ -40,7 +40,7 @@ func (m *ipvsMode) ended(err error, what string) {
 	require.True(m.t, find(m.t, m.ns).Empty(), what)
 }
 
-// Each request goes wrong. What is left then is still known to be kube-proxy's.
+// Each request fails. A cleanup still recognises the remaining objects as kube-proxy's.
 func TestKernelEachRequestGoesWrong(t *testing.T) {
 	m := newIPVSMode(t)
 	m.begin()

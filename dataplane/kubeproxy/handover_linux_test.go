@@ -15,8 +15,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// webAddr is where the service of the tests is. kube-proxy's rules know its first endpoint only, so
-// that a connection to the second was balanced by kernlb.
+// webAddr is the address of the tests' service. kube-proxy's rules know only its first endpoint. So
+// if a connection goes to the second, kernlb has balanced it.
 var webAddr = netip.MustParseAddrPort("10.96.0.10:80")
 
 // webState is the service with two endpoints.
@@ -33,7 +33,7 @@ func webState(c *netnstest.Cluster) sm.State {
 	}
 	return sm.State{}.WithService(web).WithEndpoints(web.Name, l).WithNode(sm.Node{
 		Name: "node", Addresses: c.NodeAddrs(), LocalPods: sm.PodDetector{
-			CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.ClusterCIDRv4)}}})
+			CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.Net.ClusterCIDRv4)}}})
 }
 
 // backends are the backends that a test hands over to.
@@ -50,7 +50,7 @@ var backends = map[string]func(fd int) (dataplane.Backend, error){
 }
 
 // Connections that kube-proxy has balanced go on while kernlb takes over and after kube-proxy's
-// rules are gone, no new one fails meanwhile, and in the end kernlb balances them.
+// rules are gone. No new connection fails meanwhile, and in the end kernlb balances them.
 func TestConnectionsOutliveTheHandOver(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{"handover.rules", "handover.nft"} {

@@ -10,8 +10,8 @@ import (
 // families are the families of nf_tables that iptables and ip6tables use.
 var families = []string{"ip", "ip6"}
 
-// ruleset is what is known of the tables of nf_tables: their chains. Rules are read when they are
-// asked for, since most are in chains that go as a whole.
+// ruleset has the chains of the tables of nf_tables. Rules are read on demand, because most are in
+// chains that are deleted as a whole.
 type ruleset struct {
 	chains map[Table][]chain
 	rules  func(Chain) ([]Rule, error)
@@ -28,13 +28,14 @@ func (r *ruleset) has(t Table, name string) bool {
 	return slices.ContainsFunc(r.chains[t], func(c chain) bool { return c.name == name })
 }
 
-// owner says which chains of iptables are kube-proxy's, and which programs share their names.
+// owner decides which chains of iptables are kube-proxy's, and knows the programs that share their
+// names.
 type owner struct {
 	kernlb  bool            // an instance of kernlb has taken over kube-proxy's chains
 	kubelet map[string]bool // by family: an old kubelet made chains that kube-proxy has, too
 }
 
-// ownerOf looks for the programs that share names with kube-proxy.
+// ownerOf finds the programs that share names with kube-proxy.
 func ownerOf(r *ruleset) owner {
 	o := owner{kubelet: map[string]bool{}}
 	o.kernlb = slices.ContainsFunc(r.chains[Table{"ip", tableNAT}], func(c chain) bool {
@@ -46,7 +47,7 @@ func ownerOf(r *ruleset) owner {
 	return o
 }
 
-// owns reports whether a chain is kube-proxy's and nobody else's.
+// owns reports whether a chain belongs to kube-proxy alone.
 func (o owner) owns(c Chain) bool {
 	if slices.Contains(ownChains[c.Name], c.Chain) {
 		return true
@@ -57,18 +58,18 @@ func (o owner) owns(c Chain) bool {
 	return !o.kubelet[c.Family] || !o.kubelets(c)
 }
 
-// isShared reports whether a chain has a name that kernlb's iptables backend gives as well.
+// isShared reports whether kernlb's iptables backend uses the name of a chain, too.
 func isShared(c Chain) bool {
 	return slices.Contains(sharedChains[c.Name], c.Chain) ||
 		c.Name == tableNAT && isServiceChain(c.Chain)
 }
 
-// kubelets reports whether a kubelet before 1.27 makes the chain as well.
+// kubelets reports whether a kubelet before 1.27 makes the chain, too.
 func (o owner) kubelets(c Chain) bool {
 	return c.Name == tableNAT && (c.Chain == chainMarkMasq || c.Chain == chainPostrouting)
 }
 
-// planRuleset adds what a ruleset has of kube-proxy to a plan.
+// planRuleset adds kube-proxy's objects in a ruleset to a plan.
 func (p *Plan) planRuleset(r *ruleset) error {
 	o := ownerOf(r)
 	for _, f := range families {
@@ -95,7 +96,7 @@ func (p *Plan) planNFTables(r *ruleset, t Table) {
 	}
 }
 
-// leaveShared names the chains that stay because of who else has them.
+// leaveShared names the chains that stay because another program has them, too.
 func (p *Plan) leaveShared(r *ruleset, o owner, family string) {
 	nat := Table{family, tableNAT}
 	switch {
@@ -108,8 +109,9 @@ func (p *Plan) leaveShared(r *ruleset, o owner, family string) {
 	}
 }
 
-// planTable plans for a table of iptables. Where a rule of somebody else leads to a chain of
-// kube-proxy, the kernel would not delete that chain: it stays, with all that its rules lead to.
+// planTable plans for a table of iptables. If a rule of another program leads to a chain of
+// kube-proxy, the kernel would not delete that chain. The chain stays, with all chains to which its
+// rules lead.
 func (p *Plan) planTable(r *ruleset, o owner, t Table) error {
 	owned, others := o.split(r, t)
 	if len(owned) == 0 {
@@ -142,8 +144,8 @@ func (p *Plan) planTable(r *ruleset, o owner, t Table) error {
 	return nil
 }
 
-// split returns the chains of a table that are kube-proxy's, and those whose rules may lead there.
-// An instance of kernlb has no rules to chains that are not its own.
+// split returns the chains of a table that are kube-proxy's, and the chains whose rules may lead
+// there. An instance of kernlb has no rules to chains of others.
 func (o owner) split(r *ruleset, t Table) (owned map[string]bool, others []chain) {
 	owned = map[string]bool{}
 	for _, c := range r.chains[t] {
@@ -158,7 +160,7 @@ func (o owner) split(r *ruleset, t Table) (owned map[string]bool, others []chain
 	return owned, others
 }
 
-// keep adds to the chains that stay what their rules lead to, and names them all.
+// keep adds to the chains that stay the chains to which their rules lead, and names them all.
 func (p *Plan) keep(r *ruleset, t Table, owned map[string]bool, kept map[string]string) error {
 	for todo := slices.Sorted(maps.Keys(kept)); len(todo) > 0; todo = todo[1:] {
 		id := Chain{t, todo[0]}

@@ -5,12 +5,12 @@ import (
 	"slices"
 )
 
-// virtual is what is known of the objects of the ipvs mode.
+// virtual has the objects of the ipvs mode.
 type virtual struct {
-	servers []VirtualServer                   // but for those of kernlb and those by firewall mark
-	sets    map[string]map[VirtualServer]bool // what each IP set names; ports without address
+	servers []VirtualServer                   // without those of kernlb and those by firewall mark
+	sets    map[string]map[VirtualServer]bool // the entries of each IP set; ports have no address
 	device  *dummy                            // nil if there is none
-	local   map[netip.Addr]bool               // addresses of the node but for those of the device
+	local   map[netip.Addr]bool               // addresses of the node, without those of the device
 }
 
 // dummy is the device with the addresses of services.
@@ -52,24 +52,32 @@ func (p *Plan) planDevice(d *dummy) {
 	}
 }
 
-// owns reports whether a virtual server is kube-proxy's. Its IP sets list what it has made. A
-// virtual server at an address of its device is also its own: one that it had no time to list.
+// owns reports whether a virtual server is kube-proxy's. kube-proxy lists its virtual servers in
+// its IP sets. A virtual server at an address of its device is also its own, because it may have
+// had no time to list it.
 func (v *virtual) owns(s VirtualServer) bool {
 	addr := s.Address.Addr()
-	if v.device != nil && !v.device.kernlb && v.device.addresses[addr] {
-		return true
+	return v.device != nil && !v.device.kernlb && v.device.addresses[addr] ||
+		slices.ContainsFunc(addressSets, func(set string) bool { return v.has(set, addr, s) }) ||
+		v.nodePort(s)
+}
+
+// has reports whether a set of the family of an address has an entry.
+func (v *virtual) has(set string, addr netip.Addr, entry VirtualServer) bool {
+	if addr.Is6() {
+		set = setName6(set)
 	}
-	has := func(set string, s VirtualServer) bool {
-		if addr.Is6() {
-			set = setName6(set)
-		}
-		return v.sets[set][s]
-	}
-	if slices.ContainsFunc(addressSets, func(set string) bool { return has(set, s) }) {
-		return true
+	return v.sets[set][entry]
+}
+
+// nodePort reports whether a virtual server is that of a node port at an address of the node.
+func (v *virtual) nodePort(s VirtualServer) bool {
+	addr := s.Address.Addr()
+	if !v.local[addr] {
+		return false
 	}
 	set, ok := portSets[s.Protocol]
-	return ok && v.local[addr] && has(set, portOf(s))
+	return ok && v.has(set, addr, portOf(s)) || v.has(sctpSet, addr, s)
 }
 
 // portOf is the entry of a node port in a set of ports.

@@ -13,11 +13,11 @@ import (
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rtnl"
+	"github.com/kernlb/kernlb/internal/rtnetlink"
 )
 
-// Marks of kernlb's ipvs backend: bits of the flags of its virtual servers, of which the kernel
-// uses the low half only, and the group of devices that it made (ipvs/layout.go).
+// Marks of kernlb's ipvs backend (ipvs/layout.go): bits in the flags of its virtual servers, of
+// which the kernel uses only the low half, and the group of devices that it made.
 const (
 	kernlbFlags     = 0xffff0000
 	kernlbGroup     = 0x6b000000
@@ -38,7 +38,7 @@ func (k *kernel) readVirtual(ctx context.Context) (*virtual, error) {
 	return v, err
 }
 
-// readServers returns the virtual servers at addresses, but for those of kernlb.
+// readServers returns the virtual servers at addresses, without those of kernlb.
 func (k *kernel) readServers(ctx context.Context) (servers []VirtualServer, err error) {
 	err = k.withIPVS(ctx, func(c *ipvsnl.Client) error {
 		services, err := c.Services(ctx)
@@ -72,9 +72,9 @@ func (k *kernel) withIPVS(ctx context.Context, fn func(*ipvsnl.Client) error) er
 	return errors.Join(fn(c), c.Close())
 }
 
-// readDevice reads the addresses of the node, and the device. kube-proxy binds addresses without
-// any flags; those that have IFA_F_NOPREFIXROUTE are kernlb's. The kernel gives a device that is up
-// a link-local address.
+// readDevice reads the addresses of the node, and the device. kube-proxy adds addresses without any
+// flags; addresses with IFA_F_NOPREFIXROUTE are kernlb's. The kernel gives a device that is up a
+// link-local address.
 func (k *kernel) readDevice(v *virtual) error {
 	index := 0
 	link, err := k.links.LinkByName(device)
@@ -84,7 +84,7 @@ func (k *kernel) readDevice(v *virtual) error {
 		index = a.Index
 		v.device = &dummy{kind: link.Type(), kernlb: a.Group&kernlbGroupMask == kernlbGroup,
 			addresses: map[netip.Addr]bool{}}
-	case !rtnl.Gone(err):
+	case !rtnetlink.Gone(err):
 		return fmt.Errorf("look for device %s: %w", device, err)
 	}
 	addrs, err := k.links.AddrList()
@@ -106,9 +106,9 @@ func (k *kernel) readDevice(v *virtual) error {
 	return nil
 }
 
-// deleteServers deletes the virtual servers of a plan. It takes from the plan those that are still
-// there, and with them the device and the sets, by which the next cleanup knows whose they are.
-// Servers that somebody else has deleted meanwhile are no error.
+// deleteServers deletes the virtual servers of a plan. If some could not be deleted, it removes
+// them from the plan, and with them the device and the sets, because the next cleanup recognises
+// the servers by these. A server that another program has deleted meanwhile is no error.
 func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	if len(p.VirtualServers) == 0 {
 		return nil

@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// ipvsMode is a namespace with what the ipvs mode makes there.
+// ipvsMode is a namespace with the objects of the ipvs mode.
 type ipvsMode struct {
 	t     *testing.T
 	ns    *netnstest.NS
@@ -69,10 +69,11 @@ func tcp(addr string) ipvsnl.ServiceKey {
 	return ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort(addr))
 }
 
-// These tests take turns: where two ask for the module dummy at once, the kernel refuses one.
+// These tests run one after the other: if two requests need the module dummy at once, the kernel
+// refuses one.
 
-// The virtual servers of kube-proxy go, with its device and sets; those of keepalived and of kernlb
-// stay, also where they are at an address of the node.
+// The virtual servers of kube-proxy go, with its device and sets. Those of keepalived and of kernlb
+// stay, even at an address of the node.
 func TestKernelVirtualServers(t *testing.T) {
 	m := newIPVSMode(t)
 	k, err := open(&Config{NetNS: m.ns.Fd()})
@@ -92,6 +93,17 @@ func TestKernelVirtualServers(t *testing.T) {
 	}
 	ours := tcp("10.96.0.1:80")
 	m.serve(ours, 0x12340000)
+
+	var b ipvsnl.Batch
+	for i, weight := range []uint32{1, 0} { // no new connections for the second
+		b.NewDestination(tcp("192.0.2.10:30080"), ipvsnl.Destination{Weight: weight,
+			DestinationKey: ipvsnl.DestinationKey{
+				Addr: netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}), Port: 8080}})
+	}
+	require.NoError(t, m.ipvs.Submit(t.Context(), &b))
+	text, _ := frontends(t, m.ns)
+	require.Equal(t, "*4:30080/tcp  [10.1.1.0:8080]\n10.96.0.1:443/tcp  []\n"+
+		"203.0.113.1:80/tcp  []\n", text)
 
 	plan := find(t, m.ns)
 	require.Equal(t, []VirtualServer{server("TCP", "10.96.0.1:443"),
@@ -114,7 +126,7 @@ func TestKernelVirtualServers(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// A device that kernlb made, or has an address on, stays.
+// A device stays if kernlb made it or has an address on it.
 func TestKernelDeviceOfKernlb(t *testing.T) {
 	m := newIPVSMode(t)
 	l, err := m.links.LinkByName(device)

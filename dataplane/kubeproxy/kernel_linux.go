@@ -8,23 +8,24 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rtnl"
-	"github.com/kernlb/kernlb/internal/sleep"
+	"github.com/kernlb/kernlb/internal/rtnetlink"
 	"github.com/kernlb/kernlb/internal/threadns"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// How often the ruleset is read before others who change it are a conflict, and the longest pause
-// between two readings. The first pause is a millisecond, and each is twice as long as the last.
+// The number of attempts to read the ruleset while other programs change it, and the longest pause
+// between two of them. The first pause is a millisecond, and each is twice as long as the previous
+// one.
 const (
 	maxReadings = 20
 	maxPause    = 100 * time.Millisecond
 )
 
-// kernel is the network namespace that is looked at.
+// kernel is the network namespace that is examined.
 type kernel struct {
 	ns    *threadns.NS
 	nf    *rawnl.Conn
-	links *rtnl.Conn
+	links *rtnetlink.Conn
 	log   *slog.Logger
 }
 
@@ -46,7 +47,7 @@ func open(cfg *Config) (*kernel, error) {
 		k.close()
 		return nil, err
 	}
-	if k.links, err = rtnl.Open(k.ns); err != nil {
+	if k.links, err = rtnetlink.Open(k.ns); err != nil {
 		k.close()
 		return nil, err
 	}
@@ -62,7 +63,8 @@ func (k *kernel) close() {
 	k.ns.Close() //nolint:errcheck // nothing was written
 }
 
-// plan reads everything and returns the plan, and the generation of the ruleset it was made for.
+// plan reads everything. It returns the plan, and the generation of the ruleset for which it was
+// made.
 func (k *kernel) plan(ctx context.Context) (*Plan, uint32, error) {
 	p := &Plan{}
 	gen, err := k.nf.GenID(ctx)
@@ -89,7 +91,7 @@ func (k *kernel) plan(ctx context.Context) (*Plan, uint32, error) {
 	return p, gen.ID, nil
 }
 
-// find makes plans until nobody has changed the ruleset while it was read.
+// find makes plans until no program has changed the ruleset while it was read.
 func (k *kernel) find(ctx context.Context) (*Plan, error) {
 	return k.retry(ctx, func(_ *Plan, gen uint32) error {
 		now, err := k.nf.GenID(ctx)
@@ -100,7 +102,7 @@ func (k *kernel) find(ctx context.Context) (*Plan, error) {
 	})
 }
 
-// cleanup makes plans and deletes what they list, until nobody was in the way.
+// cleanup makes plans and deletes their objects, until no other program interferes.
 func (k *kernel) cleanup(ctx context.Context) (*Plan, error) {
 	p, err := k.retry(ctx, func(p *Plan, gen uint32) error { return k.commit(ctx, p, gen) })
 	if p == nil {
@@ -109,8 +111,8 @@ func (k *kernel) cleanup(ctx context.Context) (*Plan, error) {
 	return k.rest(ctx, p, err)
 }
 
-// retry makes a plan and gives it to act, again while that finds that the ruleset has changed. It
-// returns the last plan with the error of act, or no plan.
+// retry makes a plan and gives it to act. It repeats this while act finds that the ruleset has
+// changed. It returns the last plan with the error of act, or no plan.
 func (k *kernel) retry(ctx context.Context, act func(*Plan, uint32) error) (*Plan, error) {
 	pause := time.Millisecond
 	for range maxReadings {
@@ -121,7 +123,7 @@ func (k *kernel) retry(ctx context.Context, act func(*Plan, uint32) error) (*Pla
 		if err = act(p, gen); !errors.Is(err, rawnl.ErrGenerationChanged) {
 			return p, err
 		}
-		if err := sleep.For(ctx, pause); err != nil {
+		if err := wait.For(ctx, pause); err != nil {
 			return nil, err
 		}
 		pause = min(2*pause, maxPause)
@@ -129,8 +131,8 @@ func (k *kernel) retry(ctx context.Context, act func(*Plan, uint32) error) (*Pla
 	return nil, ErrConflict
 }
 
-// rest deletes what is not of nf_tables, after the transaction of a plan has ended with err. It
-// takes from the plan what was not deleted.
+// rest deletes the objects outside nf_tables, after the transaction of a plan has ended with err.
+// It removes from the plan the objects that were not deleted.
 func (k *kernel) rest(ctx context.Context, p *Plan, err error) (*Plan, error) {
 	errs := []error{err}
 	if err != nil {

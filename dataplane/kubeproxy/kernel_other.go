@@ -26,8 +26,12 @@ func enter(*Config) (within, error) { return within{}, errNotSupported }
 
 func (within) Close() error { return nil }
 
+func (within) rootListens() bool { return false }
+
 func (within) dial(context.Context, string, string) (net.Conn, error) { return nil, errNotSupported }
 
 func (k *kernel) find(context.Context) (*Plan, error) { return nil, errNotSupported }
+
+func (k *kernel) readContents(context.Context, contents) error { return errNotSupported }
 
 func (k *kernel) cleanup(context.Context) (*Plan, error) { return &Plan{}, errNotSupported }

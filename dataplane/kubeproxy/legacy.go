@@ -7,9 +7,10 @@ import (
 	"strings"
 )
 
-// The legacy tables of iptables are not those of nf_tables: iptables-legacy has the kernel give and
-// take each as a whole, with socket options. We only look there: who uses them runs the tools that
-// replace tables under a lock file, and a replacement of ours could undo one of theirs.
+// The legacy tables of iptables are not those of nf_tables. With iptables-legacy, the kernel reads
+// and writes each table as a whole, by socket options. This package only reads them. Their users
+// run tools that replace tables under a lock file, and a replacement of ours could undo one of
+// theirs.
 
 // legacyFamily is a family of legacy tables: struct ipt_entry and struct ip6t_entry
 // (include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).
@@ -62,7 +63,7 @@ func (f *legacyFamily) chainsOf(entries []byte) ([]string, error) {
 	return chains, nil
 }
 
-// leaveLegacy says which chains of kube-proxy a legacy table has.
+// leaveLegacy notes the chains of kube-proxy in a legacy table.
 func (p *Plan) leaveLegacy(f *legacyFamily, table string, chains []string) {
 	o := owner{}
 	chains = slices.DeleteFunc(chains, func(c string) bool {

@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Socket options, the same in both families, and the structs that they fill in: the name of the
+// Socket options, the same in both families, and the structs that they fill in. The name of the
 // table comes first.
 const (
 	getInfo    = 64 // IPT_SO_GET_INFO, IP6T_SO_GET_INFO
@@ -23,11 +23,11 @@ const (
 	entriesAt    = 40 // in struct ipt_get_entries, after the name, the size and 4 bytes of padding
 )
 
-// legacyTries is how often a legacy table is read that somebody replaces meanwhile.
+// legacyTries is how often a legacy table is read while another program replaces it.
 const legacyTries = 10
 
-// planLegacy looks into the legacy tables of the network namespace that the calling thread is in.
-// Tables that are not listed are not asked for, since the kernel would make them.
+// planLegacy reads the legacy tables of the calling thread's network namespace. It does not ask for
+// tables that are not listed, because the kernel would make them.
 func (p *Plan) planLegacy() error {
 	for _, f := range legacyFamilies {
 		list, err := os.ReadFile(f.names)
@@ -54,7 +54,7 @@ func (f *legacyFamily) read(table string) ([]string, error) {
 	if f.ipv6 {
 		domain, level = unix.AF_INET6, unix.SOL_IPV6
 	}
-	// iptables uses a raw socket, which takes CAP_NET_RAW; the options work on any.
+	// iptables uses a raw socket, which needs CAP_NET_RAW; the options work on any socket.
 	fd, err := unix.Socket(domain, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
 		return nil, fmt.Errorf("socket: %w", err)

@@ -21,7 +21,7 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// newNS returns a network namespace of a test's own.
+// newNS returns a network namespace for one test.
 func newNS(t *testing.T) *netnstest.NS {
 	t.Helper()
 	netnstest.Require(t)
@@ -62,7 +62,7 @@ func restore(t *testing.T, ns *netnstest.NS, rules string) {
 	run(t, ns, rules6(rules), "ip6tables-nft-restore", "--noflush")
 }
 
-// setOf finds the names of IP sets, and addr4 addresses with a length or a port.
+// setOf matches the names of IP sets, and addr4 addresses with a length or a port.
 var (
 	setOf = regexp.MustCompile(`--match-set KUBE-`)
 	addr4 = regexp.MustCompile(`\b(\d+)\.(\d+)\.(\d+)\.(\d+)(?:/(\d+)|:(\d+))?`)
@@ -84,7 +84,7 @@ func rules6(rules string) string {
 	})
 }
 
-// ruleset is what nft and iptables print of all rules.
+// saved returns all rules as nft and iptables print them.
 func saved(t *testing.T, ns *netnstest.NS) string {
 	t.Helper()
 	all := run(t, ns, "", "nft", "list", "ruleset")
@@ -98,7 +98,7 @@ func saved(t *testing.T, ns *netnstest.NS) string {
 	return all
 }
 
-// others loads what is not kube-proxy's, and returns what there is then.
+// others loads objects that are not kube-proxy's, and returns all rules after that.
 func others(t *testing.T, ns *netnstest.NS) string {
 	t.Helper()
 	restore(t, ns, recorded(t, "others.rules"))
@@ -106,7 +106,7 @@ func others(t *testing.T, ns *netnstest.NS) string {
 	return saved(t, ns)
 }
 
-// makeSets makes the IP sets of kube-proxy, and skips the test where the kernel has none.
+// makeSets makes the IP sets of kube-proxy. It skips the test if the kernel has no IP sets.
 func makeSets(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
 	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER)
@@ -149,7 +149,7 @@ func kindOfSet(name string) string {
 	return "hash:ip,port"
 }
 
-// makeCounters makes the counters of kube-proxy. It reports whether the kernel has any.
+// makeCounters makes the counters of kube-proxy. It reports whether the kernel supports counters.
 func makeCounters(t *testing.T, ns *netnstest.NS) bool {
 	t.Helper()
 	c, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})

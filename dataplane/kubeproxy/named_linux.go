@@ -10,10 +10,11 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/sleep"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// IP sets and counters have names, and cannot be deleted while rules refer to them.
+// IP sets and counters are objects with names. The kernel does not delete them while rules refer to
+// them.
 
 // Messages and attributes of nfnetlink_acct (include/uapi/linux/netfilter/nfnetlink_acct.h).
 const (
@@ -23,12 +24,12 @@ const (
 	attrAcctName uint16 = 1 // NFACCT_NAME
 )
 
-// errSetBusy is what the kernel says of a set that rules refer to (IPSET_ERR_BUSY,
+// errSetBusy is the kernel's error for a set to which rules refer (IPSET_ERR_BUSY,
 // include/uapi/linux/netfilter/ipset/ip_set.h).
 const errSetBusy = unix.Errno(nl.IPSET_ERR_BUSY)
 
-// How long all objects together are waited for that rules refer to, and how often it is tried to
-// delete them. The kernel lets go of what was in deleted rules some time after their transaction
+// How long the cleanup waits for all objects to which rules refer, and how often it tries to delete
+// them. The kernel releases the objects of deleted rules some time after the transaction
 // (nf_tables_trans_destroy_work).
 const (
 	busyLimit = time.Second
@@ -44,8 +45,8 @@ func counterRequest(msg uint8, verb, name string) *rawnl.Batch {
 	return b
 }
 
-// readCounters returns the counters that there are. A kernel without nfnetlink_acct says that it
-// knows no such request.
+// readCounters returns the existing counters. A kernel without nfnetlink_acct says that it does not
+// know the request.
 func (k *kernel) readCounters(ctx context.Context) ([]string, error) {
 	var found []string
 	for _, name := range counters {
@@ -68,7 +69,8 @@ func destroySet(name string) *rawnl.Batch {
 	return setRequest(nl.IPSET_CMD_DESTROY, "destroy", name)
 }
 
-// deleteNamed deletes objects, and takes those from names that it could not delete before limit.
+// deleteNamed deletes objects. It removes from names the objects that it could not delete before
+// limit.
 func (k *kernel) deleteNamed(ctx context.Context, names *[]string, limit time.Time,
 	request func(name string) *rawnl.Batch) error {
 	var errs []error
@@ -96,7 +98,7 @@ func (k *kernel) deleteBusy(ctx context.Context, request *rawnl.Batch, limit tim
 		case time.Now().After(limit):
 			return fmt.Errorf("rules of others refer to it: %w", err)
 		}
-		if err := sleep.For(ctx, busyPause); err != nil {
+		if err := wait.For(ctx, busyPause); err != nil {
 			return err
 		}
 	}

@@ -6,9 +6,9 @@ import (
 	"strings"
 )
 
-// What kube-proxy calls its objects, in the versions 1.28 to 1.36 of Kubernetes. The sources are
+// The names of kube-proxy's objects, in the versions 1.28 to 1.36 of Kubernetes. The sources are
 // pkg/proxy/iptables/proxier.go and cleanup.go, pkg/proxy/ipvs/proxier.go and ipset.go, and
-// pkg/proxy/nftables/proxier.go. Where they differ between versions, it is said below.
+// pkg/proxy/nftables/proxier.go. Differences between versions are noted below.
 
 // Tables of iptables.
 const (
@@ -25,17 +25,17 @@ const (
 	chainCanary      = "KUBE-PROXY-CANARY"
 )
 
-// sharedChains are the chains that kube-proxy and kernlb's iptables backend with the default prefix
-// call the same, by table, but for those of services.
+// sharedChains are the names that both kube-proxy and kernlb's iptables backend with the default
+// prefix use, by table, without those of services.
 var sharedChains = map[string][]string{
 	tableNAT: {"KUBE-SERVICES", "KUBE-NODEPORTS", chainPostrouting, chainMarkMasq},
 	tableFilter: {"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "KUBE-NODEPORTS",
 		"KUBE-PROXY-FIREWALL"},
 }
 
-// ownChains are the other chains of kube-proxy. All but the canaries are those of the ipvs mode;
-// KUBE-IPVS-OUT-FILTER came with 1.29. kube-proxy notices by its canaries that somebody has flushed
-// the rules.
+// ownChains are the other chains of kube-proxy. All except the canaries are those of the ipvs mode;
+// KUBE-IPVS-OUT-FILTER came with 1.29. If a canary vanishes, kube-proxy knows that the rules were
+// flushed.
 var ownChains = map[string][]string{
 	tableMangle: {chainCanary},
 	tableNAT:    {chainCanary, "KUBE-NODE-PORT", "KUBE-LOAD-BALANCER"},
@@ -43,11 +43,11 @@ var ownChains = map[string][]string{
 		"KUBE-IPVS-OUT-FILTER"},
 }
 
-// serviceChains begin the names of the chains of services and endpoints, all in the table nat. A
-// hash follows.
+// serviceChains are the beginnings of the names of service and endpoint chains, all in the table
+// nat. A hash follows.
 var serviceChains = []string{"KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"}
 
-// isServiceChain reports whether a chain of the table nat is one of a service or an endpoint.
+// isServiceChain reports whether a chain of the table nat belongs to a service or an endpoint.
 func isServiceChain(name string) bool {
 	return slices.ContainsFunc(serviceChains, func(prefix string) bool {
 		hash, ok := strings.CutPrefix(name, prefix)
@@ -55,14 +55,14 @@ func isServiceChain(name string) bool {
 	})
 }
 
-// isHash reports whether s is what portProtoHash returns: 16 characters of base 32.
+// isHash reports whether s looks like a result of portProtoHash: 16 characters of base 32.
 func isHash(s string) bool {
 	return len(s) == 16 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
 }
 
 // jumpComments are the comments of the rules that lead from base chains to chains of kube-proxy
-// (iptablesJumpChains, iptablesJumpChain). A rule to such a chain with another comment, or none, is
-// somebody else's.
+// (iptablesJumpChains, iptablesJumpChain). A rule to such a chain with another comment, or none,
+// belongs to another program.
 var jumpComments = []string{
 	"kubernetes service portals",
 	"kubernetes externally-visible service portals",
@@ -75,12 +75,13 @@ var jumpComments = []string{
 	"kubernetes ipvs access filter",         // ipvs mode
 }
 
-// The chains by which an instance of kernlb's iptables backend with the default prefix is known:
-// those of its version, which are in the table nat of IPv4 (iptables/version.go).
+// kernlbVersion begins the names of the chains by which we recognise an instance of kernlb's
+// iptables backend with the default prefix: the chains of its version, in the table nat of IPv4
+// (iptables/version.go).
 const kernlbVersion = "KUBE-VERSION-"
 
-// Objects of the nftables mode, which came with 1.29: a table in each of the families ip and ip6,
-// which has a chain of this name in all versions.
+// Objects of the nftables mode, which came with 1.29: a table in each of the families ip and ip6.
+// In all versions, it has a chain of this name.
 const (
 	nftTable = "kube-proxy"
 	nftChain = "services"
@@ -89,17 +90,17 @@ const (
 // device is the dummy device of the ipvs mode, which holds the addresses of services.
 const device = "kube-ipvs0"
 
-// maxSetName is how long the name of an ip set can be (IPSET_MAXNAMELEN - 1).
+// maxSetName is the greatest length of an IP set's name (IPSET_MAXNAMELEN - 1).
 const maxSetName = 31
 
-// IP sets of the ipvs mode, as IPv4 has them (ipsetInfo). What they hold tells which virtual
+// IP sets of the ipvs mode, with their names in IPv4 (ipsetInfo). Their entries tell which virtual
 // servers are kube-proxy's.
 var (
 	// addressSets hold protocol, address and port of virtual servers.
 	addressSets = []string{"KUBE-CLUSTER-IP", "KUBE-EXTERNAL-IP", "KUBE-EXTERNAL-IP-LOCAL",
-		"KUBE-LOAD-BALANCER", "KUBE-NODE-PORT-SCTP-HASH"}
-	// portSets hold node ports, by protocol. There is a virtual server for each at each address of
-	// the node that takes node ports.
+		"KUBE-LOAD-BALANCER", sctpSet}
+	// portSets hold node ports, by protocol. Each has a virtual server at every address of the node
+	// that accepts node ports.
 	portSets = map[string]string{"TCP": "KUBE-NODE-PORT-TCP", "UDP": "KUBE-NODE-PORT-UDP"}
 	// otherSets say nothing that the others do not.
 	otherSets = []string{"KUBE-LOOP-BACK", "KUBE-LOAD-BALANCER-LOCAL", "KUBE-LOAD-BALANCER-FW",
@@ -108,7 +109,10 @@ var (
 		"KUBE-HEALTH-CHECK-NODE-PORT", "KUBE-IPVS-IPS"}
 )
 
-// setName6 is what the set of IPv6 is called (NewIPSet in pkg/proxy/ipvs/ipset.go).
+// sctpSet holds the virtual servers of node ports for SCTP.
+const sctpSet = "KUBE-NODE-PORT-SCTP-HASH"
+
+// setName6 is the name of the set for IPv6 (NewIPSet in pkg/proxy/ipvs/ipset.go).
 func setName6(name string) string {
 	name = strings.Replace(name, "KUBE-", "KUBE-6-", 1)
 	return name[:min(len(name), maxSetName)]
@@ -124,6 +128,6 @@ func setNames() []string {
 	return l
 }
 
-// counters are what kube-proxy counts packets with in the iptables mode, from 1.32 on
+// counters are the objects with which kube-proxy counts packets in the iptables mode, from 1.32 on
 // (pkg/proxy/metrics/metrics.go).
 var counters = []string{"ct_state_invalid_dropped_pkts", "localhost_nps_accepted_pkts"}

@@ -7,15 +7,16 @@ import (
 	"strings"
 )
 
-// Plan lists objects of kube-proxy in one network namespace: what [Cleanup] would delete, or has
-// deleted, each list in order; and what stays although it is kube-proxy's, or looks like it. It is
-// a value of its own: it can be printed, and encoded as JSON.
+// Plan lists objects of kube-proxy in one network namespace. The lists have the objects that
+// [Cleanup] would delete, or has deleted, in order. Left has the objects that stay although they
+// are kube-proxy's, or look like it. A Plan is a plain value: it can be printed, and encoded as
+// JSON.
 type Plan struct {
-	// Rules lead from chains of others to chains of kube-proxy.
+	// Rules lead from other programs' chains to chains of kube-proxy.
 	Rules []Rule `json:"rules,omitempty"`
 	// Chains are chains of iptables, with the rules in them.
 	Chains []Chain `json:"chains,omitempty"`
-	// Tables are tables of nf_tables, with all that is in them.
+	// Tables are tables of nf_tables, with everything in them.
 	Tables []Table `json:"tables,omitempty"`
 	// VirtualServers are virtual servers of IPVS.
 	VirtualServers []VirtualServer `json:"virtualServers,omitempty"`
@@ -95,8 +96,8 @@ func (p *Plan) Empty() bool {
 		len(p.Sets)+len(p.Counters)+len(p.Device) == 0
 }
 
-// String returns the plan as commands of nft, ipvsadm, ip, ipset and nfacct in the order in which
-// [Cleanup] works, one a line, and what stays as comments.
+// String returns the plan as commands of nft, ipvsadm, ip, ipset and nfacct, one a line, in the
+// order of [Cleanup]'s work. Objects that stay are comments.
 func (p *Plan) String() string {
 	var s strings.Builder
 	for _, r := range p.Rules {

@@ -20,8 +20,8 @@ func ports(l ...uint16) map[VirtualServer]bool {
 	return m
 }
 
-// Of the virtual servers, those are kube-proxy's that its sets list and those at addresses of its
-// device, whatever keepalived has at other ports of the node.
+// A virtual server is kube-proxy's if its sets list it, or if it is at an address of its device.
+// Those of keepalived, at other ports of the node, are not.
 func TestVirtualServersOfKubeProxy(t *testing.T) {
 	t.Parallel()
 	of := []VirtualServer{

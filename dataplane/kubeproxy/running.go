@@ -9,41 +9,44 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/refusal"
+	"github.com/kernlb/kernlb/internal/kernelerr"
 )
 
-// answerLimit is how long a kube-proxy may take to say its mode.
+// answerLimit is how long a kube-proxy may need to tell its mode.
 const answerLimit = 2 * time.Second
 
 // modes are those that [Running] tells apart.
 var modes = []string{"iptables", "ipvs", "nftables"}
 
 // Running returns the mode of the kube-proxy that runs in the network namespace, "iptables", "ipvs"
-// or "nftables", or "" if none answers. Two programs must not write to the same chains: where the
-// mode is iptables, give [github.com/kernlb/kernlb/iptables.Config] a prefix of its own, or stop
+// or "nftables", or "" if none answers. Two programs must not write to the same chains: if the mode
+// is iptables, give [github.com/kernlb/kernlb/iptables.Config] a prefix of its own, or stop
 // kube-proxy.
 //
-// What it left in the kernel does not say whether it runs. So it is asked, at its metrics address:
-// port 10249 of the loopback addresses, /proxyMode. A kube-proxy that was configured with another
-// metricsBindAddress is not seen. To enter another network namespace takes CAP_SYS_ADMIN.
+// The objects in the kernel do not tell whether kube-proxy runs. So Running asks it at its metrics
+// address: port 10249 of the loopback addresses, /proxyMode. It does not find a kube-proxy with
+// another metricsBindAddress. An answer counts only if root listens at that port, because any user
+// can open it. To enter another network namespace, Running needs CAP_SYS_ADMIN.
 func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 	ns, err := enter(cfg)
 	if err != nil {
-		return "", fmt.Errorf("look for a kube-proxy that runs: %w", refusal.Permission(err))
+		return "", fmt.Errorf("look for a kube-proxy that runs: %w", kernelerr.Permission(err))
 	}
 	defer ns.Close()
 	t := &http.Transport{DialContext: ns.dial, DisableKeepAlives: true,
 		ResponseHeaderTimeout: answerLimit}
 	for _, addr := range []string{"127.0.0.1", "[::1]"} {
-		mode, err := ask(ctx, t, "http://"+addr+":10249/proxyMode")
-		if mode != "" || err != nil {
-			return mode, err
+		if mode, err = ask(ctx, t, "http://"+addr+":10249/proxyMode"); mode != "" || err != nil {
+			break
 		}
 	}
-	return "", nil
+	if mode != "" && !ns.rootListens() {
+		return "", nil
+	}
+	return mode, err
 }
 
-// ask returns the mode that the server at a URL says, or "" if there is no server, or it is no
+// ask returns the mode that the server at a URL tells, or "" if there is no server, or it is no
 // kube-proxy. The error is that of the context.
 func ask(ctx context.Context, t *http.Transport, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)

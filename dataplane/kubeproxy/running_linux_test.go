@@ -1,12 +1,14 @@
 package kubeproxy
 
 import (
+	"errors"
 	"io"
 	"net"
 	"net/http"
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 )
 
 func TestRunning(t *testing.T) {
@@ -49,6 +51,27 @@ func TestRunning(t *testing.T) {
 			require.Equal(t, c.want, mode)
 		})
 	}
-	_, err := Running(t.Context(), &Config{NetNS: -1})
+	ns := newNS(t)
+	require.NoError(t, ns.Do(func() error {
+		const nobody = 65534
+		if _, err := unix.SetfsuidRetUid(nobody); err != nil {
+			return err
+		}
+		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:10249")
+		if _, again := unix.SetfsuidRetUid(0); err != nil || again != nil {
+			return errors.Join(err, again)
+		}
+		mux := http.NewServeMux()
+		mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
+			io.WriteString(w, "ipvs") //nolint:errcheck // the test would fail
+		})
+		go http.Serve(l, mux) //nolint:errcheck // ends with the listener
+		t.Cleanup(func() { l.Close() })
+		return nil
+	}))
+	mode, err := Running(t.Context(), &Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	require.Empty(t, mode, "any user can listen there")
+	_, err = Running(t.Context(), &Config{NetNS: -1})
 	require.ErrorContains(t, err, "NetNS: -1 is not a file descriptor")
 }

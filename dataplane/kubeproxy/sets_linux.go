@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// IP sets go through our own transport: the methods for them of github.com/vishvananda/netlink
+// IP sets use our own transport, because the methods for them in github.com/vishvananda/netlink
 // v1.3.1 panic on errors that are not an errno, and print attributes that they do not know.
 
 // setRequest is a request about an IP set.
@@ -25,7 +25,7 @@ func setRequest(cmd uint8, verb, name string) *rawnl.Batch {
 	return b
 }
 
-// readSets reads the IP sets. A kernel without them says that it knows no such request.
+// readSets reads the IP sets. A kernel without them says that it does not know the request.
 func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 	for _, name := range setNames() {
 		entries := map[VirtualServer]bool{}
@@ -65,7 +65,7 @@ func readEntries(attrs []byte, entries map[VirtualServer]bool) error {
 	return it.Err()
 }
 
-// readEntry reads an entry: protocol, address and port, as far as it has them.
+// readEntry reads an entry: its protocol, address and port, some of which may be missing.
 func readEntry(it rawnl.AttrIter) (VirtualServer, error) {
 	var s VirtualServer
 	var addr netip.Addr

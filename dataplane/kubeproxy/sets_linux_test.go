@@ -44,7 +44,7 @@ func TestEntriesOfSets(t *testing.T) {
 	require.Empty(t, v.sets["KUBE-EXTERNAL-IP"])
 }
 
-// addPort adds a port to a set of ports, which netlink v1.3.1 cannot: it sends a protocol, too.
+// addPort adds a port to a set of ports. netlink v1.3.1 cannot, because it sends a protocol, too.
 func addPort(t *testing.T, k *kernel, set string, port uint16) {
 	t.Helper()
 	b := setRequest(nl.IPSET_CMD_ADD, "add to", set)

@@ -9,14 +9,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The chains of the tracer's own table are named by their hook and one of these.
+// The names of the chains in the tracer's table are a hook and one of these.
 const (
 	chainFirst   = "-first"
 	chainAnswers = "-answers"
 	chainLast    = "-last"
 )
 
-// follower makes traces of events, the first packet that matches and its answer.
+// follower makes traces of events: those of the first packet that matches, and of its answer.
 type follower struct {
 	table           string // the tracer's own
 	request, answer *walk
@@ -32,7 +32,8 @@ type walk struct {
 	over   bool
 }
 
-// event takes an event of a table of a family, and reports whether it is of what is followed.
+// event works on an event of a table of a family, and reports whether it belongs to the followed
+// packet or its answer.
 func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 	hook, place := "", ""
 	if e.Table == f.table {
@@ -65,7 +66,7 @@ func placeOf(chain string) (hook, place string) {
 	return chain, ""
 }
 
-// walkOf returns the walk that an event belongs to, and begins one where a packet is met first.
+// walkOf returns the walk to which an event belongs, and begins one if the packet is new.
 func (f *follower) walkOf(e *nft.TraceInfo, place string) *walk {
 	for _, w := range []*walk{f.request, f.answer} {
 		if w != nil && !w.over && w.has(e, place) {
@@ -106,8 +107,8 @@ func (f *follower) isAnswer(p Packet) bool {
 		answers(p, f.request.Last)
 }
 
-// answers reports whether p goes back the way that a packet went. An ICMP error may come from
-// anybody on that way.
+// answers reports whether p goes back the way of a packet. Any machine on that way may send an ICMP
+// error.
 func answers(p, to Packet) bool {
 	if p.Protocol == protocolICMP || p.Protocol == protocolICMPv6 {
 		return p.Dst.Addr() == to.Src.Addr()
@@ -148,7 +149,7 @@ func (w *walk) leave(hook string, e *nft.TraceInfo) {
 // loopback is the index of the loopback interface in every network namespace.
 const loopback = 1
 
-// rule notes what a rule, or the policy of a chain, said.
+// rule notes the verdict of a rule, or of the policy of a chain.
 func (w *walk) rule(family uint8, e *nft.TraceInfo) {
 	r := &Rule{Family: familyName(family), Table: e.Table, Chain: e.Chain, family: family}
 	code := e.Verdict
@@ -216,7 +217,7 @@ func addrOf(b []byte) netip.Addr {
 	return a
 }
 
-// kindOf says what a packet says by its transport header.
+// kindOf returns the kind of a packet from its transport header.
 func kindOf(protocol servicemodel.Protocol, t []byte) string {
 	switch {
 	case protocol == servicemodel.TCP && len(t) > 13:
@@ -236,7 +237,8 @@ func kindOf(protocol servicemodel.Protocol, t []byte) string {
 	return ""
 }
 
-// done reports whether all is known: the packet came to its end, and an answer that can come did.
+// done reports whether the trace is complete: the packet came to its end, and so did its answer if
+// there can be one.
 func (f *follower) done() bool {
 	return f.request != nil && f.request.over &&
 		(!f.request.Answers() || f.answer != nil && f.answer.over)

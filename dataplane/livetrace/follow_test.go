@@ -54,7 +54,8 @@ func follow(events ...*nft.TraceInfo) *follower {
 	return f
 }
 
-// What takes a packet in a hook and sends it on, as IPVS does, shows by the end that is missing.
+// If something such as IPVS removes a packet from a hook and sends it on, the end of the hook is
+// missing.
 func TestTakenOver(t *testing.T) {
 	t.Parallel()
 	out := in(1, own, "postrouting-last", client, server, syn)
@@ -88,7 +89,7 @@ func TestTakenOver(t *testing.T) {
 	require.Equal(t, "ip fw c, rule 9", f.answer.By.String())
 }
 
-// By the loopback interface a packet comes back with another number.
+// A packet comes back from the loopback interface with another number.
 func TestLooped(t *testing.T) {
 	t.Parallel()
 	out := in(1, own, "postrouting-last", client, server, syn)
@@ -105,7 +106,7 @@ func TestLooped(t *testing.T) {
 	require.Equal(t, "delivered to "+server+" on this node", f.request.Outcome())
 }
 
-// Whatever the kernel says, it is decoded and followed without harm.
+// Decoding and following never panics, whatever the kernel sends.
 func FuzzEvents(f *testing.F) {
 	var b rawnl.Batch
 	b.Message(rawnl.SubsysNFTables, nft.MsgTrace, 0, 2, 0, rawnl.Object{})

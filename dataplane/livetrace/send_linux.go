@@ -26,11 +26,14 @@ func Send(ctx context.Context, cfg *Config) (*Trace, error) {
 }
 
 func send(ctx context.Context, cfg *Config) (*Trace, error) {
-	c := *cfg
+	var c Config
+	if cfg != nil {
+		c = *cfg
+	}
 	kind := unix.SOCK_STREAM
 	switch {
 	case c.Filter.InInterface != "":
-		return nil, errors.New("Filter.InInterface: what the node sends comes in by none")
+		return nil, errors.New("Filter.InInterface: packets of this node have none")
 	case c.Filter.Protocol == servicemodel.UDP:
 		kind = unix.SOCK_DGRAM
 	case c.Filter.Protocol != servicemodel.TCP:
@@ -73,10 +76,11 @@ func send(ctx context.Context, cfg *Config) (*Trace, error) {
 	return t.next(ctx)
 }
 
-// sendLimit is how long a packet that was sent may take to its end.
+// sendLimit is how long the way of a sent packet may take.
 const sendLimit = 30 * time.Second
 
-// bound opens a socket with the source of the packet, which it fills in.
+// bound opens a socket with the source of the packet. It fills in a source that the filter leaves
+// open.
 func bound(kind int, f *Filter) (int, error) {
 	if !f.Src.IsValid() { // what a socket that is connected has
 		probe, err := socket(unix.SOCK_DGRAM, f.Dst)
@@ -127,7 +131,7 @@ func connect(fd, kind int, dst netip.AddrPort) error {
 		_, err = unix.Write(fd, []byte{0})
 	}
 	switch err {
-	// A packet that a rule of this machine drops or refuses at once shows as an error, too.
+	// If a rule of this machine drops or refuses a packet at once, the call fails, too.
 	case nil, unix.EINPROGRESS, unix.EPERM, unix.ECONNREFUSED:
 		return nil
 	}

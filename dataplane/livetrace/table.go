@@ -11,16 +11,16 @@ import (
 // hooks are those that packets of IP pass.
 var hooks = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
 
-// afterConntrack is just after conntrack has looked at the packet (NF_IP_PRI_CONNTRACK + 1).
+// afterConntrack is the priority just after conntrack (NF_IP_PRI_CONNTRACK + 1).
 const afterConntrack = -199
 
-// How many packets are traced at most: those that begin connections, and answers.
+// The greatest number of traced packets a second: of those that begin connections, and of answers.
 const (
 	perSecond        = 5
 	answersPerSecond = 50
 )
 
-// followed holds the sources of the packets that are traced, whose answers are traced, too.
+// followed holds the sources of the traced packets, so that their answers are traced, too.
 func followed(f *nft.Family) *nft.Set {
 	return &nft.Set{Name: "followed", Key: []nft.Field{f.Addr, nft.FieldPort},
 		Flags: nft.SetTimeout | nft.SetEval, Size: 1024}

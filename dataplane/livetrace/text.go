@@ -46,7 +46,7 @@ func (t *Trace) write(b *strings.Builder) {
 	line(b, "outcome", t.Outcome())
 }
 
-// text is what is worth to be said of a step: not that a chain had no rule for the packet.
+// text describes a step. It is empty if a chain merely had no rule for the packet.
 func (s *Step) text() string {
 	switch {
 	case s.Taken:
@@ -64,7 +64,7 @@ func (s *Step) text() string {
 	return fmt.Sprintf("%v: %s", *s.Rule, text)
 }
 
-// Outcome says what became of the packet, and by what.
+// Outcome says how the packet ended, and names the rule or the cause.
 func (t *Trace) Outcome() string {
 	switch t.Fate {
 	case Dropped, Refused:
@@ -78,13 +78,16 @@ func (t *Trace) Outcome() string {
 		return fmt.Sprintf("lost in %s, by something that is no rule of nf_tables: "+
 			"iptables-legacy, IPVS, a program of BPF, a process that a rule queued it to", t.Hook)
 	}
-	return fmt.Sprintf("lost after %s, where the kernel decides on the way: forwarding is off, "+
-		"there is no route to %v, or rp_filter refuses %v from there", t.Hook, t.Last.Dst.Addr(),
-		t.Last.Src.Addr())
+	if t.Routing != "" {
+		return fmt.Sprintf("lost after %s, where the kernel decides on the way: %s", t.Hook,
+			t.Routing)
+	}
+	return fmt.Sprintf("lost after %s, where the kernel decides on the way; it has a route to %v, "+
+		"so its size, its TTL or a program of BPF may be the cause", t.Hook, t.Last.Dst.Addr())
 }
 
-// Summary says in one sentence what became of the packet, for who asks why a connection fails. ours
-// tells the rules of kernlb from those of other programs.
+// Summary says in one sentence how the packet ended, for people who ask why a connection fails.
+// ours tells the rules of kernlb from those of other programs.
 func (t *Trace) Summary(ours func(Rule) bool) string {
 	if t.By != nil {
 		return by(t, ours) + " it"
@@ -110,7 +113,7 @@ func (t *Trace) Summary(ours func(Rule) bool) string {
 	return "it works: " + server + " answers"
 }
 
-// by names who ended the way of a packet, and how.
+// by names the rule that ended the way of a packet, and the program that has it.
 func by(t *Trace, ours func(Rule) bool) string {
 	verb := "drops"
 	if t.Fate == Refused {

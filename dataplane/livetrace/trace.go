@@ -11,29 +11,30 @@ import (
 
 // Config says what is followed, and where.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path:
-	// either, used only while the tracer is opened. Zero and empty mean that of the calling thread.
+	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path. At
+	// most one may be set, and it is used only while the tracer is opened. Zero and empty mean that
+	// of the calling thread.
 	NetNS     int
 	NetNSPath string
 	// Filter says which packets are followed.
 	Filter Filter
-	// Patience is how long silence lasts until a packet counts as lost, and how long an answer is
-	// waited for. Zero means a second.
+	// Patience is how long the tracer waits for the next event until a packet counts as lost, and
+	// how long for an answer. Zero means a second.
 	Patience time.Duration
 }
 
-// Filter says which packets are followed: those that begin a connection, as far as that can be told
-// by a packet, for TCP by its flags.
+// Filter selects the packets to follow. Only packets that begin a connection are followed, as far
+// as a packet shows that; TCP shows it by its flags.
 type Filter struct {
-	// Src is where packets come from. The zero value means anywhere. SrcPort may be 0 for any.
+	// Src is the source of the packets. The zero value means any source. SrcPort may be 0 for any.
 	Src     netip.Addr
 	SrcPort uint16
-	// Dst is where they go, before anything translates it.
+	// Dst is their destination before any translation.
 	Dst netip.AddrPort
 	// Protocol is TCP, UDP or SCTP.
 	Protocol servicemodel.Protocol
-	// InInterface is the name of the interface that they come in by. Empty means any, or none: the
-	// node itself sends them.
+	// InInterface is the name of the interface by which they come in. Empty means any, or none:
+	// packets of the node itself.
 	InInterface string
 }
 
@@ -55,18 +56,18 @@ func (f *Filter) check() error {
 	return nil
 }
 
-// Packet is what is known of a packet at some place on its way.
+// Packet describes a packet at some place on its way.
 type Packet struct {
 	Src netip.AddrPort `json:"src"` // without ports in ICMP
 	Dst netip.AddrPort `json:"dst"`
 	// Protocol is the number of its protocol.
 	Protocol servicemodel.Protocol `json:"protocol"`
-	// Kind is what it says: "syn", "syn-ack", "rst" and other flags of TCP, "init", "init-ack" and
-	// "abort" of SCTP, "unreachable" of ICMP; empty if that is not known.
+	// Kind is the kind of packet: "syn", "syn-ack", "rst" and other flags of TCP, "init",
+	// "init-ack" and "abort" of SCTP, "unreachable" of ICMP; empty if it is unknown.
 	Kind string `json:"kind,omitzero"`
 }
 
-// Refusal reports whether the packet says that nobody listens, or that the destination cannot be
+// Refusal reports whether the packet says that nothing listens, or that the destination cannot be
 // reached.
 func (p Packet) Refusal() bool {
 	return p.Kind == "rst" || p.Kind == "rst-ack" || p.Kind == "abort" || p.Kind == "unreachable"
@@ -100,7 +101,7 @@ type Rule struct {
 	Chain  string `json:"chain"`
 	Handle uint64 `json:"handle,omitzero"` // 0: the policy of the chain
 	// Comment is the rule's comment. Text is its matches and statements, for people. Both are empty
-	// if the rule was gone when it was asked for.
+	// if the rule had vanished when the tracer asked for it.
 	Comment string `json:"comment,omitzero"`
 	Text    string `json:"text,omitzero"`
 
@@ -123,17 +124,18 @@ func (r Rule) String() string {
 
 // Step is one step of a packet's way.
 type Step struct {
-	// Hook is where it was: "prerouting", "input", "forward", "output" or "postrouting".
+	// Hook is the hook of the step: "prerouting", "input", "forward", "output" or "postrouting".
 	Hook string `json:"hook"`
-	// Rule is the rule that it matched, or the chain whose end it reached; nil where the packet
-	// itself changed.
+	// Rule is the rule that the packet matched, or the chain whose end it reached; nil if the
+	// packet itself changed.
 	Rule *Rule `json:"rule,omitempty"`
-	// Verdict is what the rule or the policy said: "accept", "drop", "jump services", "continue".
+	// Verdict is the verdict of the rule or the policy: "accept", "drop", "jump services",
+	// "continue".
 	Verdict string `json:"verdict,omitempty"`
-	// Packet is the packet as it is from here on, where Rule is nil.
+	// Packet is the packet from here on, if Rule is nil.
 	Packet *Packet `json:"packet,omitempty"`
-	// Taken says that something that is no table of nf_tables took the packet and sent it on, as
-	// IPVS does.
+	// Taken means that something other than nf_tables, such as IPVS, removed the packet from the
+	// hook and sent it on.
 	Taken bool `json:"taken,omitzero"`
 }
 
@@ -142,9 +144,9 @@ type Fate uint8
 
 // The fates.
 const (
-	Lost      Fate = iota // nothing tells where: by routing, or by what is no rule of nf_tables
+	Lost      Fate = iota // no rule shows where: by routing, or by something other than nf_tables
 	Dropped               // by a rule, or by the policy of a chain
-	Refused               // by a rule that answers so
+	Refused               // by a rule that answers with a refusal
 	Delivered             // to this node
 	Sent                  // out by an interface
 )
@@ -163,24 +165,28 @@ func (f Fate) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
 // Trace is the way of one packet.
 type Trace struct {
-	// Packet is the packet as it came in, In the interface, empty if the node sent it.
+	// Packet is the packet as it came in. In is the interface, empty if the node sent the packet.
 	Packet Packet `json:"packet"`
 	In     string `json:"in,omitempty"`
 	Steps  []Step `json:"steps"`
-	// Last is the packet as it was seen last, translated or not.
+	// Last is the packet as the last event showed it, translated or not.
 	Last Packet `json:"last"`
 	Fate Fate   `json:"fate"`
 	// By is the rule that dropped or refused it, or the base chain whose policy dropped it.
 	By *Rule `json:"by,omitempty"`
-	// Hook is where it was seen last. Within says that it was lost there; if not, it was lost after
-	// that hook, where the kernel decides on the way.
+	// Hook is the last hook where the packet was seen. If Within is true, it was lost there;
+	// otherwise it was lost after that hook, where the kernel routes.
 	Hook   string `json:"hook"`
 	Within bool   `json:"within,omitzero"`
+	// Routing is the reason why the kernel does not send the packet on, if it was lost where the
+	// kernel routes. The tracer asks for it afterwards. Empty means unknown.
+	Routing string `json:"routing,omitzero"`
 	// Out is the interface by which it left.
 	Out string `json:"out,omitempty"`
-	// Answer is the way of the first answer, nil if none was seen in time, or none could come.
+	// Answer is the way of the first answer. It is nil if there was none in time, or if there can
+	// be none.
 	Answer *Trace `json:"answer,omitempty"`
 }
 
-// Answers reports whether an answer was waited for: the packet was delivered, or sent.
+// Answers reports whether the tracer waited for an answer: the packet was delivered, or sent.
 func (t *Trace) Answers() bool { return t.Fate == Delivered || t.Fate == Sent }

@@ -16,18 +16,19 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
 const (
 	tableName       = "kernlb-trace"
 	defaultPatience = time.Second
 	// queueSize is the size of the queue of events, which the kernel doubles. A packet makes some
-	// fifty, of less than 1 KiB each.
+	// fifty events, of less than 1 KiB each.
 	queueSize = 4 << 20
 	eventSize = 8 << 10
 )
 
-// Tracer follows packets, one after the other. Its methods must not be called at the same time.
+// Tracer follows packets, one after the other. Its methods must not be called concurrently.
 type Tracer struct {
 	ns       *threadns.NS
 	conn     *rawnl.Conn
@@ -39,9 +40,9 @@ type Tracer struct {
 	buf      [eventSize]byte
 }
 
-// Open begins to watch for packets: those that come from now on are followed, also before [Next] is
-// called. It needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network namespace. Errors match the
-// sentinels of package dataplane.
+// Open begins to watch for packets. A packet that comes from now on can be followed, even before
+// [Tracer.Next] is called. Open needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network
+// namespace. Errors match the sentinels of package dataplane.
 func Open(ctx context.Context, cfg *Config) (*Tracer, error) {
 	t, err := open(ctx, cfg)
 	if err != nil {
@@ -51,6 +52,9 @@ func Open(ctx context.Context, cfg *Config) (*Tracer, error) {
 }
 
 func open(ctx context.Context, cfg *Config) (*Tracer, error) {
+	if cfg == nil {
+		cfg = &Config{} // which is refused: it names no destination
+	}
 	if err := cfg.Filter.check(); err != nil {
 		return nil, err
 	}
@@ -108,7 +112,7 @@ func (t *Tracer) begin(ctx context.Context, want *Filter) error {
 	return nil
 }
 
-// commit makes what the batch begins with, and the chains.
+// commit commits the commands at the beginning of the batch together with the chains.
 func (t *Tracer) commit(ctx context.Context, b *rawnl.Batch, want *Filter) error {
 	e, p := nft.NewEncoder(b, t.family, t.table), program(t.family, want)
 	e.AddSet(followed(t.family))
@@ -136,7 +140,7 @@ func (t *Tracer) Close() error {
 }
 
 // Next waits for the next packet that matches, until ctx ends, and returns its way and that of the
-// first answer. Packets that come while one is followed are not.
+// first answer. It does not follow packets that come meanwhile.
 func (t *Tracer) Next(ctx context.Context) (*Trace, error) {
 	tr, err := t.next(ctx)
 	if err != nil {
@@ -162,9 +166,10 @@ func (t *Tracer) next(ctx context.Context) (*Trace, error) {
 	}()
 	for !f.done() {
 		ours, err := t.receive(&f)
+		if ended := wait.Ended(ctx); ended != nil {
+			return nil, ended
+		}
 		switch {
-		case ctx.Err() != nil:
-			return nil, context.Cause(ctx)
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return t.finish(ctx, &f)
 		case err == rawnl.ErrOverflow:
@@ -180,7 +185,8 @@ func (t *Tracer) next(ctx context.Context) (*Trace, error) {
 	return t.finish(ctx, &f)
 }
 
-// receive takes the events of one datagram. It reports whether one was of what is followed.
+// receive works on the events of one datagram. It reports whether one belongs to the followed
+// packet or its answer.
 func (t *Tracer) receive(f *follower) (ours bool, err error) {
 	n, err := t.listener.Wait(t.buf[:])
 	if err != nil {
@@ -200,7 +206,7 @@ func (t *Tracer) receive(f *follower) (ours bool, err error) {
 	return ours, err
 }
 
-// finish asks for the rules and the interfaces of what was followed.
+// finish asks for the rules and the interfaces in the trace.
 func (t *Tracer) finish(ctx context.Context, f *follower) (*Trace, error) {
 	l := []*walk{f.request}
 	if f.answer != nil {
@@ -211,7 +217,7 @@ func (t *Tracer) finish(ctx context.Context, f *follower) (*Trace, error) {
 		for _, w := range l {
 			w.In, w.Out = interfaceName(w.in), interfaceName(w.out)
 		}
-		return nil
+		return t.askRouting(l[len(l)-1])
 	})
 	if err != nil {
 		return nil, err
@@ -242,7 +248,7 @@ func interfaceName(index uint32) string {
 	return i.Name
 }
 
-// readRule asks for a rule. One that is gone stays without text.
+// readRule asks for a rule. A rule that has vanished stays without text.
 func (t *Tracer) readRule(ctx context.Context, r *Rule) error {
 	var b rawnl.Batch
 	nft.AppendGetRule(&b, r.family, r.Table, r.Chain, r.Handle)

@@ -62,11 +62,12 @@ func openBackend(name string, ns int) (dataplane.Backend, error) {
 	return nftables.New(&nftables.Config{NetNS: ns})
 }
 
-// services are one that works, one without endpoints, one for some clients only, one whose endpoint
-// is on another node, one whose endpoint does not listen, and one of the node itself.
+// services are six services: one that works, one without endpoints, one for some clients only, one
+// whose endpoint is on another node, one whose endpoint does not listen, and one of the node
+// itself.
 func services() servicemodel.State {
 	node := servicemodel.Node{Name: "this", Addresses: []netip.Addr{
-		netip.MustParseAddr(netnstest.NodeIPv4), netip.MustParseAddr(netnstest.NodeIPv6)}}
+		netip.MustParseAddr(netnstest.Net.NodeIPv4), netip.MustParseAddr(netnstest.Net.NodeIPv6)}}
 	s := servicemodel.State{}.WithNode(node)
 	add := func(name string, svc servicemodel.Service, eps ...servicemodel.Endpoint) {
 		svc.Name = servicemodel.Name{Namespace: "default", Name: name}
@@ -120,7 +121,7 @@ func (n *network) nft(text string) {
 	require.NoError(n.t, err, string(out))
 }
 
-// follow sends a packet from a host, and returns its trace and what became of it.
+// follow sends a packet from a host, and returns its trace and its outcome.
 func (n *network) follow(from *netnstest.Host, proto netnstest.Protocol, to netip.AddrPort) (*Trace,
 	netnstest.Outcome) {
 	n.t.Helper()
@@ -147,8 +148,8 @@ type told struct {
 
 func at(a netip.Addr) netip.AddrPort { return netip.AddrPortFrom(a, 80) }
 
-// Whatever becomes of a packet by the services of kernlb, a trace says so, and by which rule; what
-// a client sees agrees.
+// A trace names the fate of a packet to kernlb's services, and the rule. It agrees with what the
+// client sees.
 func TestWhatBecomesOfPackets(t *testing.T) {
 	t.Parallel()
 	for backend, rules := range map[string][3]string{
@@ -179,7 +180,7 @@ func TestWhatBecomesOfPackets(t *testing.T) {
 	}
 }
 
-// What IPVS takes and sends on is followed through it.
+// A packet that IPVS handles is followed through it.
 func TestBesideIPVS(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, ipvs.Name)
@@ -197,7 +198,7 @@ func TestBesideIPVS(t *testing.T) {
 	}
 }
 
-// requireTold compares a trace with what it must say, and with what the client saw.
+// requireTold compares a trace with the wanted one, and with the client's outcome.
 func (n *network) requireTold(w told, tr *Trace, got netnstest.Outcome) {
 	n.t.Helper()
 	require.Equal(n.t, w.fate, tr.Fate, tr)
@@ -221,8 +222,8 @@ func (n *network) requireTold(w told, tr *Trace, got netnstest.Outcome) {
 	}
 }
 
-// The rule of somebody else's firewall that drops or refuses a packet is named, in each hook, and
-// so is one that drops the answer.
+// If the rule of another program's firewall drops or refuses a packet, the trace names it, in each
+// hook. It also names a rule that drops the answer.
 func TestRulesOfOthersAreNamed(t *testing.T) {
 	t.Parallel()
 	const drops = `ip daddr 10.244.1.2 th dport 8080 counter drop comment "no web"`
@@ -283,15 +284,48 @@ func TestRulesOfIptablesAreNamed(t *testing.T) {
 		"/* no web here */ counter -j REJECT"}, tr, got)
 }
 
-// Where no rule says what became of a packet, the trace says where it was lost.
+// If no rule shows the fate of a packet, the trace says where it was lost, and why.
 func TestLostByRouting(t *testing.T) {
 	t.Parallel()
-	n := newNetwork(t, nftables.Name)
-	require.NoError(t, n.Node.NS.SetSysctl("net/ipv4/ip_forward", "0"))
-	tr, _ := n.follow(n.Outside[0], netnstest.UDP, at(clusterIP))
-	require.Equal(t, Lost, tr.Fate, tr)
-	require.Contains(t, tr.String(), "lost after prerouting, where the kernel decides on the way: "+
-		"forwarding is off, there is no route to 10.244.1.2, or rp_filter refuses 198.51.100.11")
+	for name, c := range map[string]struct {
+		sysctl, value string
+		ip            []string
+		to            netip.Addr
+		want          string
+	}{
+		"forwarding": {sysctl: "net/ipv4/ip_forward", value: "0", to: clusterIP,
+			want: "forwarding is off (sysctl net/ipv4/conf/IN/forwarding)"},
+		"forwarding of IPv6": {sysctl: "net/ipv6/conf/all/forwarding", value: "0", to: clusterIP6,
+			want: "forwarding is off (sysctl net/ipv6/conf/all/forwarding)"},
+		"route": {ip: []string{"route replace unreachable 10.244.1.2"}, to: clusterIP,
+			want: "there is no route to 10.244.1.2"},
+		"prohibited": {ip: []string{"route replace prohibit 10.244.1.2"}, to: clusterIP,
+			want: "a route or rule prohibits the way to 10.244.1.2"},
+		"blackhole": {ip: []string{"route replace blackhole 10.244.1.2"}, to: clusterIP,
+			want: "or a route drops it (blackhole)"},
+		"rp_filter": {sysctl: "net/ipv4/conf/all/rp_filter", value: "1", to: clusterIP,
+			ip: []string{"link add d0 up type veth peer name d1", "link set d1 up",
+				"route replace 198.51.100.11 dev d0"},
+			want: "rp_filter refuses 198.51.100.11 by IN: its route back is another one"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			n := newNetwork(t, nftables.Name)
+			if c.sysctl != "" {
+				require.NoError(t, n.Node.NS.SetSysctl(c.sysctl, c.value))
+			}
+			for _, line := range c.ip {
+				require.NoError(t, n.Node.NS.Do(func() error {
+					return exec.Command("ip", strings.Fields(line)...).Run()
+				}))
+			}
+			tr, _ := n.follow(n.Outside[0], netnstest.UDP, at(c.to))
+			require.Equal(t, Lost, tr.Fate, tr)
+			require.Contains(t, tr.String(), "lost after prerouting, where the kernel decides on "+
+				"the way: ")
+			require.Contains(t, tr.String(), strings.ReplaceAll(c.want, "IN", tr.In))
+		})
+	}
 }
 
 func TestSend(t *testing.T) {
@@ -341,8 +375,8 @@ func (n *network) tables() string {
 	return string(out)
 }
 
-// Two tracers work side by side; neither changes what is there, nobody can take their tables away,
-// and the kernel removes them.
+// Two tracers work side by side. Neither changes other objects, no other program can delete their
+// tables, and the kernel removes them.
 func TestTracersLeaveNothing(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, nftables.Name)
@@ -393,4 +427,12 @@ func TestNextEndsWithItsContext(t *testing.T) {
 	got, err := tr.Next(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Refused, got.Fate)
+}
+
+func TestWithoutAConfigurationNothingIsFollowed(t *testing.T) {
+	t.Parallel()
+	_, err := Open(t.Context(), nil)
+	require.ErrorContains(t, err, "livetrace: open: Filter.Dst: want an address and a port")
+	_, err = Send(t.Context(), nil)
+	require.ErrorContains(t, err, "livetrace: send: Filter.Protocol: ")
 }

@@ -7,26 +7,26 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Kernel is what [Backend] backends write to. It outlives them, as a kernel outlives a program, and
-// several can share it. Its methods do what other programs do to a kernel, and may be called by
-// many goroutines. The zero Kernel is empty and ready to use.
+// Kernel is the kernel to which [Backend] backends write. It outlives them, as a kernel outlives a
+// program, and several backends can share it. Its methods do what other programs do to a kernel.
+// Many goroutines may call them. The zero Kernel is empty and ready to use.
 type Kernel struct {
 	mu         sync.Mutex
 	table      *servicemodel.Table
 	drift      []string
-	generation uint64 // counts what anybody wrote
-	version    uint64 // counts what backends wrote, and the flushes
+	generation uint64 // counts all writes
+	version    uint64 // counts the writes of backends, and the flushes
 	broken     uint64 // the generation of the last damage to the skeleton
 }
 
-// Table returns what the kernel holds, which has no health checks. Nil is an empty table.
+// Table returns the kernel's content, which has no health checks. Nil is an empty table.
 func (k *Kernel) Table() *servicemodel.Table {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	return k.table
 }
 
-// Drift returns what there is that does not belong.
+// Drift returns the lines of drift in the kernel.
 func (k *Kernel) Drift() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -44,26 +44,26 @@ func (k *Kernel) Flush() {
 	})
 }
 
-// Break is a foreign commit that damages our skeleton, and with it nothing that a table tells:
-// backends report it as Broken.
+// Break is a foreign commit that damages our skeleton but nothing that a table shows: backends
+// report it as Broken.
 func (k *Kernel) Break() { k.change(func() { k.broken = k.generation }) }
 
-// Lose is a foreign commit that deletes one frontend, and leaves its pools. It reports whether
-// there was one. Backends report it as Touched.
+// Lose is a foreign commit that deletes one frontend but not its pools. It reports whether the
+// frontend existed. Backends report it as Touched.
 func (k *Kernel) Lose(key servicemodel.FrontendKey) bool {
 	var found bool
 	k.change(func() {
 		f := k.table.Frontend(key)
 		if found = f != nil; found {
-			k.table = k.table.Apply(
-				&servicemodel.ChangeSet{Frontends: []servicemodel.FrontendChange{{Old: f}}})
+			k.table = k.table.Apply(&servicemodel.ChangeSet{
+				Frontends: []servicemodel.Change[servicemodel.Frontend]{{Old: f}}})
 		}
 	})
 	return found
 }
 
-// AddDrift is a foreign commit that leaves things which do not belong, described by one line each.
-// Backends report it as Touched, Observe reports the lines, and the next commit removes them.
+// AddDrift is a foreign commit that adds drift, described by one line each. Backends report it as
+// Touched, Observe reports the lines, and the next commit removes them.
 func (k *Kernel) AddDrift(lines ...string) {
 	k.change(func() { k.drift = slices.Concat(k.drift, lines) })
 }

@@ -1,6 +1,7 @@
 package memory
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"iter"
@@ -10,17 +11,19 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Backend is a [dataplane.Backend] that writes to a [Kernel] instead of a real one. Programs that
-// embed kernlb test with it, on any OS and without privileges, what they hand to an engine, and
-// what they do when it fails. It keeps the contract of a backend strictly: a commit that does not
-// begin from what was last observed or committed is an error, one that another backend on the same
-// kernel came before, or that changes what somebody has changed by hand, is a
-// [dataplane.ErrConflict].
+// embed kernlb use it to test, on any OS and without privileges, the states that they give to an
+// engine, and their reaction to its failures. It keeps the contract of a backend strictly. A commit
+// that does not begin from the last observation or commit is an error. A commit is a
+// [dataplane.ErrConflict] if another backend on the same kernel committed first, or if it changes
+// objects that a foreign commit has changed.
 //
-// Its methods may be called by many goroutines. It must be made by [New].
+// Many goroutines may call its methods. It must be made by [New].
 type Backend struct {
 	kernel *Kernel
 
@@ -29,12 +32,13 @@ type Backend struct {
 	before  map[Call]func(context.Context) error
 	faults  map[Call]fault
 	refuse  func(*servicemodel.ChangeSet) error
-	held    *servicemodel.Table // what the last Observe or Commit left in the kernel
-	drift   []string            // what the last Observe reported, until it is committed
+	held    *servicemodel.Table // the kernel's content after the last Observe or Commit
+	drift   []string            // lines of the last Observe, until a commit
 	seen    uint64              // the kernel's generation at the last Observe or Commit
 	version uint64              // the kernel's version then
 	known   bool                // there was an Observe, and no failed Commit since
 	hints   bool                // Observe heeds its hint
+	closed  bool
 }
 
 var _ dataplane.Backend = (*Backend)(nil)
@@ -49,7 +53,7 @@ type fault struct {
 type Call string
 
 // The methods of [dataplane.Backend] that can be counted, delayed and made to fail. Plan, Check and
-// Close have no context; what runs before them is given [context.Background].
+// Close have no context; a function given to Before gets [context.Background] there.
 const (
 	CallCheck     Call = "check"
 	CallObserve   Call = "observe"
@@ -60,8 +64,8 @@ const (
 	CallClose     Call = "close"
 )
 
-// New returns a backend on the kernel k. Another one on the same kernel stands for a restart
-// of the program, or for another program. Nil is a new, empty kernel.
+// New returns a backend on the kernel k. A second backend on the same kernel stands for a restart
+// of the program, or for another program. Nil means a new, empty kernel.
 func New(k *Kernel) *Backend {
 	if k == nil {
 		k = &Kernel{}
@@ -88,32 +92,32 @@ func (m *Backend) Fail(c Call, n int, err error) {
 	m.faults[c] = fault{n, err}
 }
 
-// Before makes f run at the beginning of each call of a method: to take time, to let somebody else
-// change the kernel just then, or to refuse. If it returns an error, the call returns that and has
-// no effect. Nil ends it.
+// Before makes f run at the beginning of each call of a method: to delay it, to change the kernel
+// just then, or to refuse. If f returns an error, the call returns it and has no effect. A nil f
+// ends this.
 func (m *Backend) Before(c Call, f func(context.Context) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.before[c] = f
 }
 
-// Refuse makes Check return what f says of a change set: nil, or [dataplane.UnsupportedError]
-// values. Nil refuses nothing.
+// Refuse makes Check return the result of f for a change set: nil, or [dataplane.UnsupportedError]
+// values. A nil f refuses nothing.
 func (m *Backend) Refuse(f func(*servicemodel.ChangeSet) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.refuse = f
 }
 
-// HeedHints makes Observe read what it is asked for only, where it is given a hint: the observation
-// is then [dataplane.Observation.Unread] if the kernel holds anything else.
+// HeedHints makes Observe read only what a hint asks for. If the kernel holds anything else, the
+// observation is then [dataplane.Observation.Unread].
 func (m *Backend) HeedHints(on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.hints = on
 }
 
-// enter counts a call and returns the error that it is to fail with.
+// enter counts a call and returns the error with which it must fail, if any.
 func (m *Backend) enter(ctx context.Context, c Call) error {
 	m.mu.Lock()
 	m.calls[c]++
@@ -123,16 +127,16 @@ func (m *Backend) enter(ctx context.Context, c Call) error {
 		err = x.err
 		m.faults[c] = fault{x.n - 1, x.err}
 	}
+	if m.closed && c != CallClose {
+		err = dataplane.ErrClosed
+	}
 	m.mu.Unlock()
 	if f != nil {
 		if err := f(ctx); err != nil {
 			return fmt.Errorf("memory: %s: %w", c, err)
 		}
 	}
-	if ctx.Err() != nil {
-		err = context.Cause(ctx)
-	}
-	if err != nil {
+	if err = cmp.Or(wait.Ended(ctx), err); err != nil {
 		return fmt.Errorf("memory: %s: %w", c, err)
 	}
 	return nil
@@ -141,7 +145,7 @@ func (m *Backend) enter(ctx context.Context, c Call) error {
 // Name returns "memory".
 func (m *Backend) Name() string { return "memory" }
 
-// Check returns what the function given to [Backend.Refuse] says.
+// Check returns the result of the function given to [Backend.Refuse].
 func (m *Backend) Check(c *servicemodel.ChangeSet) error {
 	if err := m.enter(context.Background(), CallCheck); err != nil {
 		return err
@@ -155,8 +159,8 @@ func (m *Backend) Check(c *servicemodel.ChangeSet) error {
 	return refuse(c)
 }
 
-// Observe reads the kernel. The table is made anew of its contents, as it is by a backend that
-// decodes what it reads: it knows of no state, no conflicts and no health checks.
+// Observe reads the kernel. It makes the table anew from the kernel's content, as a backend does
+// that decodes objects: the table has no state, no conflicts and no health checks.
 func (m *Backend) Observe(
 	ctx context.Context, want *servicemodel.Table,
 ) (*dataplane.Observation, error) {
@@ -185,8 +189,8 @@ func (m *Backend) Observe(
 }
 
 // Integrity compares the kernel's version and generation with those of the last Observe or Commit.
-// It does not tell of a failed commit: to observe after one is the caller's duty, and another
-// commit without it an error.
+// It does not report a failed commit: the caller must observe after one, and another commit before
+// that is an error.
 func (m *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err := m.enter(ctx, CallIntegrity); err != nil {
 		return dataplane.Broken, err
@@ -245,34 +249,27 @@ func (m *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return stats, nil
 }
 
-// write does what Commit is for, or nothing. Both locks are held.
+// write does the work of Commit, or nothing. Both locks are held.
 func (m *Backend) write(c *servicemodel.ChangeSet) error {
 	if !m.known {
 		return fmt.Errorf("memory: commit: nothing was observed since the start or the last error")
 	}
-	old, err := contents(c.Old)
-	if err != nil {
-		return fmt.Errorf("memory: commit: old table: %w", err)
-	}
-	if !old.Equal(m.held) {
+	if !c.Old.Equal(m.held) {
 		return fmt.Errorf(
 			"memory: commit: the change set does not begin from what was last observed or "+
 				"committed, but from that and\n%s",
-			servicemodel.Diff(m.held, old))
+			servicemodel.Diff(m.held, c.Old))
 	}
 	k, own := m.kernel, *c
 	own.Health = nil // no kernel holds those
-	if k.version != m.version || own.From(k.table).String() != own.String() {
+	if k.version != m.version || nocopy.Of(k.table).Changes(&own).String() != own.String() {
 		return fmt.Errorf("memory: commit: %w", dataplane.ErrConflict)
-	}
-	if m.held, err = contents(c.New); err != nil {
-		return fmt.Errorf("memory: commit: %w", err)
 	}
 	if m.render(c) != "" {
 		k.generation++
 		k.version++
 	}
-	k.table = k.table.Apply(&own)
+	k.table, m.held = k.table.Apply(&own), c.New
 	k.drift = slices.DeleteFunc(k.drift, func(d string) bool { return slices.Contains(m.drift, d) })
 	m.seen, m.version = k.generation, k.version
 	return nil
@@ -298,15 +295,21 @@ func (m *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	return stats, nil
 }
 
-// Close does nothing but count.
-func (m *Backend) Close() error { return m.enter(context.Background(), CallClose) }
-
-// contents returns t without what no kernel holds.
-func contents(t *servicemodel.Table) (*servicemodel.Table, error) {
-	return servicemodel.NewTable(t.Contents())
+// Close makes all later calls fail with [dataplane.ErrClosed], except Close.
+func (m *Backend) Close() error {
+	err := m.enter(context.Background(), CallClose)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = m.closed || err == nil
+	return err
 }
 
-// within returns what of t is in want, too: frontends and pools by their identity.
+// contents returns t without the parts that no kernel holds.
+func contents(t *servicemodel.Table) (*servicemodel.Table, error) {
+	return servicemodel.NewTable(nocopy.Of(t).Contents())
+}
+
+// within returns the frontends and pools of t that want has, too, by their identity.
 func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
 	return servicemodel.NewTable(servicemodel.Contents{
 		Rules: t.Rules(),
@@ -316,8 +319,8 @@ func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
 		Pools: only(t.Pools(), func(p *servicemodel.Pool) bool {
 			return want.Pool(p.ID) != nil
 		}),
-		ClusterIPs: only(t.ClusterIPs(), want.HasClusterIP),
-		Hairpins:   only(t.Hairpins(), want.HasHairpin),
+		ClusterIPs: only(t.ClusterIPs(), nocopy.Of(want).HasClusterIP),
+		Hairpins:   only(t.Hairpins(), nocopy.Of(want).HasHairpin),
 	})
 }
 

@@ -73,9 +73,7 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 	requireIntegrity(t, m, dataplane.Intact)
 
 	_, held := observed(t, k)
-	d := servicemodel.Diff(want, held)
-	d.Health = nil
-	require.True(t, d.Empty(), "%s", d)
+	require.True(t, want.Equal(held), "%s", servicemodel.Diff(want, held))
 	require.Empty(t, slices.Collect(held.HealthChecks()), "no kernel holds health checks")
 
 	_, err = m.Commit(t.Context(),
@@ -103,7 +101,7 @@ func TestMemoryRefusesWhatDoesNotBeginFromWhatItHolds(t *testing.T) {
 	require.Zero(t, k.Table().Len())
 }
 
-// foreignCommits are what others do to a kernel, and whether that is a conflict.
+// foreignCommits are commits of other programs, and whether they are a conflict.
 var foreignCommits = []struct {
 	name     string
 	foreign  func(*testing.T, *Kernel)
@@ -212,9 +210,8 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 			return err
 		},
 		CallCleanup: func(ctx context.Context) error { _, err := m.Cleanup(ctx); return err },
-		CallClose:   func(context.Context) error { return m.Close() },
 	}
-	for name, call := range calls {
+	fails := func(name Call, call func(context.Context) error) {
 		m.Fail(name, 2, errMemory)
 		for range 2 {
 			err := call(t.Context())
@@ -228,11 +225,15 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 		require.NoError(t, call(t.Context()))
 		require.GreaterOrEqual(t, m.Calls(name), 5)
 	}
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
+	for name, call := range calls {
+		fails(name, call)
+	}
+	ctx, cancel := context.WithCancelCause(t.Context())
+	cancel(errors.New("terminated"))
 	for _, name := range []Call{CallObserve, CallIntegrity, CallCommit, CallCleanup} {
 		require.ErrorIs(t, calls[name](ctx), context.Canceled)
 	}
+	fails(CallClose, func(context.Context) error { return m.Close() })
 }
 
 func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {

@@ -35,7 +35,7 @@ func (costless) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stat
 
 func (costless) Cleanup(context.Context) (dataplane.Stats, error) { return dataplane.Stats{}, nil }
 
-// tenThousand is a state of 10,000 services of 10 endpoints.
+// tenThousand returns a state of 10,000 services of 10 endpoints.
 func tenThousand() servicemodel.State {
 	s := onNode()
 	for i := range 10000 {
@@ -44,8 +44,8 @@ func tenThousand() servicemodel.State {
 	return s
 }
 
-// BenchmarkApply is one endpoint of one of 10,000 services replaced on a backend that costs
-// nothing, without a collector and with one.
+// BenchmarkApply replaces one endpoint of one of 10,000 services, without a collector and with one.
+// The backend costs nothing.
 func BenchmarkApply(b *testing.B) {
 	all := tenThousand()
 	for _, collected := range []bool{false, true} {
@@ -72,7 +72,7 @@ func BenchmarkApply(b *testing.B) {
 	}
 }
 
-// BenchmarkScrape is a scrape beside 10,000 services.
+// BenchmarkScrape measures a scrape while there are 10,000 services.
 func BenchmarkScrape(b *testing.B) {
 	e := dataplane.New(costless{}, nil)
 	c := metrics.New(e, &metrics.Config{Flows: &fakeFlows{},

@@ -10,41 +10,45 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Config tunes a [Collector]. A nil *Config is the zero Config.
 type Config struct {
-	// Families are the values that the label ip_family takes. Nil means both.
+	// Families are the values of the label ip_family. Nil means both.
 	Families []servicemodel.Family
-	// Flows is the keeper of flows that the engine was given; nil if it has none.
+	// Flows is the engine's keeper of flows; nil if it has none.
 	Flows Flows
-	// Conntrack is asked at each scrape how full the table of connections is. Nil means that this
-	// is not asked.
+	// Conntrack is asked at each scrape how full the table of connections is. Nil means no such
+	// metrics.
 	Conntrack Conntrack
 	// Connections counts the connections of each service at each scrape, by a dump of the table of
-	// connections, for which Conntrack must be set. It costs about a second of CPU for a million
-	// connections, and a time series for each service that has any.
+	// connections. Conntrack must be set. A million connections cost about a second of CPU. Each
+	// service with connections has a time series.
 	Connections bool
-	// Counters are what services have had, which is read at each scrape, for which Conntrack must
-	// be set, too: it knows the addresses of the node. It is counters.Counters or ipvs.Counters. It
-	// costs a dump of the counters, and five time series for each service. Nil: none.
+	// Counters are the counters of services, read at each scrape: counters.Counters or
+	// ipvs.Counters. Conntrack must be set, too, because it knows the addresses of the node. A
+	// scrape costs a dump of the counters, and each service has five time series. They begin at
+	// zero at the first scrape after an apply, and never fall. Nil means no such metrics.
 	Counters counters.Source
-	// Timeout is how long a scrape asks the kernel at most. Zero means 5 s. What cannot be had is
-	// left out, and counted as kernlb_scrape_errors_total.
+	// Problems returns problems of the program's input that the engine does not see, such as a
+	// broken manifest, one line each. Nil means no problems.
+	Problems func() []string
+	// Timeout is the maximum time of a scrape's requests to the kernel. Zero means 5 s. Values that
+	// could not be read are left out, and counted as kernlb_scrape_errors_total.
 	Timeout time.Duration
 }
 
-// Flows is what a [Collector] asks of a [flows.Keeper].
+// Flows is the part of a [flows.Keeper] that a [Collector] needs.
 type Flows interface {
 	Totals() conntrack.CleanResult
 	Draining() int
 }
 
-// Conntrack is what a [Collector] asks of a [conntrack.Table].
+// Conntrack is the part of a [conntrack.Table] that a [Collector] needs.
 type Conntrack interface {
 	Usage(ctx context.Context) (conntrack.Usage, error)
 	NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
@@ -57,38 +61,42 @@ var (
 	_ prometheus.Collector = (*Collector)(nil)
 )
 
-// Collector collects what an engine does. It must be made by [New]. Its methods may be called by
-// several goroutines. A program with several engines registers one for each, with
-// [prometheus.WrapRegistererWith] and a label that tells them apart.
+// Collector collects metrics about an engine. Make it with [New]. Several goroutines may call its
+// methods. A program with several engines registers one collector for each, with
+// [prometheus.WrapRegistererWith] and a label that distinguishes them.
 type Collector struct {
 	engine      *dataplane.Engine
 	cfg         Config
 	unsubscribe func()
 
-	scrape sync.Mutex // one at a time, from setting gauges to reading them
+	scrape sync.Mutex // one scrape at a time, from setting gauges to reading them
 	all    []prometheus.Collector
 
-	mu    sync.Mutex // of what follows
+	mu    sync.Mutex // protects the fields below
 	proxy *proxyMetrics
 	own   *ownMetrics
 	tally tally
-	// wanted is the state whose endpoints were counted last, at a scrape.
+	// wanted is the last state whose endpoints a scrape counted.
 	wanted    servicemodel.State
 	endpoints int
-	// asked is what the last apply was asked for, revision its number, and at when it ended.
+	// asked is the state of the last apply, revision its number, and at the time of its end.
 	asked    servicemodel.State
 	revision dataplane.Revision
 	at       time.Time
-	// triggers wait for an apply, see [Collector.Triggered].
+	// triggers are the triggers of states that are not applied yet, see [Collector.Triggered].
 	triggers []trigger
-	// cleaned is what the keeper of flows had done by the last event.
+	// cleaned is the work of the keeper of flows until the last event.
 	cleaned conntrack.CleanResult
 	begun   bool // something was applied
 }
 
-// New returns a collector of an engine, which it observes until [Collector.Close]. Make it before
-// the engine's first apply: what came before is not counted.
+// New returns a collector that observes an engine until [Collector.Close]. Make it before the
+// engine's first apply, because it does not count earlier events. A nil engine counts as one that
+// does nothing.
 func New(e *dataplane.Engine, cfg *Config) *Collector {
+	if e == nil {
+		e = new(dataplane.Engine)
+	}
 	c := &Collector{engine: e}
 	if cfg != nil {
 		c.cfg = *cfg
@@ -112,17 +120,17 @@ func New(e *dataplane.Engine, cfg *Config) *Collector {
 	return c
 }
 
-// Close ends the observing. What was collected can still be scraped.
+// Close stops observing. The collected values can still be scraped.
 func (c *Collector) Close() { c.unsubscribe() }
 
-// Describe tells a registry which metrics there are.
+// Describe sends the descriptions of all metrics.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 	for _, m := range c.all {
 		m.Describe(to)
 	}
 }
 
-// Collect sends all metrics, as they are now.
+// Collect sends the current values of all metrics.
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	c.scrape.Lock()
 	defer c.scrape.Unlock()
@@ -141,12 +149,18 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 func (c *Collector) update(s *dataplane.Status) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.endpoints += s.State.Since(c.wanted).Growth
+	_, _, growth := s.State.Since(c.wanted)
+	c.endpoints += growth
 	c.wanted = s.State
-	pending := s.State.Since(c.asked)
-	if !s.Pending() {
-		pending = servicemodel.Edits{}
+	services, endpoints := 0, 0
+	if s.Pending() {
+		services, endpoints, _ = s.State.Since(c.asked)
 	}
-	c.proxy.update(s, pending, &c.tally)
+	c.proxy.update(s, services, endpoints, &c.tally)
 	c.own.update(s, c.endpoints, &c.tally)
+	if c.cfg.Problems != nil {
+		c.own.wrong.set(float64(len(c.cfg.Problems())))
+	} else {
+		c.own.wrong.set(0)
+	}
 }

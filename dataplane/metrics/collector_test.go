@@ -26,7 +26,8 @@ var none = math.NaN()
 
 const noLocal = "kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="
 
-// at is the time in a bubble, which begins at midnight UTC 2000-01-01, after so many seconds.
+// at returns the time that many seconds after the start of a bubble, which is midnight UTC
+// 2000-01-01.
 func at(seconds float64) float64 { return 946684800 + seconds }
 
 func TestAppliesAreCountedAsKubeProxyCountsSyncs(t *testing.T) {
@@ -176,19 +177,19 @@ func TestServicesThatAreLeftOutAreCounted(t *testing.T) {
 	})
 }
 
-// A program that starts takes over what it finds, and another backend what it is given.
+// A program that starts adopts the services in the kernel. A new backend gets those of the old one.
 func TestAdoptionSwitchesAndCleanups(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "nftables")
 	before := with(with(onNode(), 1, 1), 2, 1)
 	_, err := dataplane.New(memory.New(f.backend.Kernel()), nil).Apply(t.Context(), before)
 	require.NoError(t, err)
-	f.backend.HeedHints(true) // svc-2 is found in a second step
+	f.backend.HeedHints(true) // a second step finds svc-2
 	f.apply(with(onNode(), 1, 1))
 	f.requireSeries(map[string]float64{
 		"kernlb_adopted_frontends": 2, "kernlb_held_frontends": 1, "kernlb_held_endpoints": 1,
 		"kernlb_changes_total{type=removed}": 1})
-	_, err = f.engine.Switch(t.Context(), &named{Backend: memory.New(nil), name: "ipvs"})
+	_, err = f.engine.Switch(t.Context(), &named{Backend: memory.New(nil), name: "ipvs"}, nil)
 	require.NoError(t, err)
 	f.requireSeries(map[string]float64{
 		"kernlb_info{backend=ipvs}": 1, "kernlb_info{backend=nftables}": none,
@@ -203,7 +204,7 @@ func TestAdoptionSwitchesAndCleanups(t *testing.T) {
 		"kernlb_kernel_messages_total{backend=ipvs}": sent + float64(stats.Messages)})
 }
 
-// A change set that somebody reviewed is counted as any other.
+// A reviewed change set counts like any other.
 func TestChangesOfAPlanAreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "nftables")
@@ -275,7 +276,7 @@ func to(i int) conntrack.Flow {
 		Dst: netip.AddrPortFrom(clusterIP(i), 80)}}
 }
 
-// A kernel that does not answer delays a scrape, not for ever, and no apply.
+// A kernel that does not answer delays a scrape for a limited time, and delays no apply.
 func TestAScrapeDoesNotWaitForEver(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -291,7 +292,7 @@ func TestAScrapeDoesNotWaitForEver(t *testing.T) {
 	})
 }
 
-// What a change was triggered by is as old as it is when the change is in the kernel.
+// The age of a trigger is measured when its change is in the kernel.
 func TestTheTimeFromTriggerToKernel(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -308,7 +309,7 @@ func TestTheTimeFromTriggerToKernel(t *testing.T) {
 		time.Sleep(time.Second)
 		r := f.engine.Set(with(onNode(), 1, 1))
 		f.collector.Triggered(r, start, start.Add(500*time.Millisecond))
-		f.collector.Triggered(r+1, start) // of a state that is yet to come
+		f.collector.Triggered(r+1, start) // for a state that is not applied yet
 		programmed(0, 0)
 		time.Sleep(time.Second)
 		f.backend.Fail(memory.CallCommit, 1, errBroken)
@@ -324,7 +325,7 @@ func TestTheTimeFromTriggerToKernel(t *testing.T) {
 		took := time.Since(start).Seconds()
 		programmed(2, math.Round((2*took-0.5)*1e6)/1e6)
 		time.Sleep(time.Second)
-		f.collector.Triggered(r, start) // told after it was applied
+		f.collector.Triggered(r, start) // reported after the apply
 		programmed(3, math.Round((3*took-0.5)*1e6)/1e6)
 		cancel()
 		<-done
@@ -371,5 +372,15 @@ func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
 	for _, p := range problems {
 		// kube-proxy's gauge has that name
 		require.Equal(t, "kubeproxy_sync_proxy_rules_no_local_endpoints_total", p.Metric, p.Text)
+	}
+}
+
+// The number of a program's problems is a metric.
+func TestProblemsAreCounted(t *testing.T) {
+	t.Parallel()
+	for want, problems := range map[float64]func() []string{0: nil,
+		2: func() []string { return []string{"web.yaml is broken", "db.yaml is missing"} }} {
+		f := newFixture(t, "nftables", func(c *metrics.Config) { c.Problems = problems })
+		f.requireSeries(map[string]float64{"kernlb_input_problems": want})
 	}
 }

@@ -2,15 +2,18 @@ package metrics_test
 
 import (
 	"context"
+	"maps"
 	"net/netip"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// fakeCounters have counted something, or fail.
+// fakeCounters are counters with some values, or fail.
 type fakeCounters struct {
 	counters.Reading
 	err error
@@ -18,7 +21,7 @@ type fakeCounters struct {
 
 func (c *fakeCounters) Read(context.Context) (*counters.Reading, error) { return &c.Reading, c.err }
 
-// had are counters of services by their numbers.
+// had returns counters of services by their numbers.
 func had(values map[int]counters.Values) *fakeCounters {
 	c := &fakeCounters{Reading: counters.Reading{Pairs: map[counters.Pair]counters.Values{}}}
 	for i, v := range values {
@@ -28,14 +31,27 @@ func had(values map[int]counters.Values) *fakeCounters {
 	return c
 }
 
+// grow increases the counters of a pair of service 1: its cluster IP or another address, and an
+// endpoint.
+func (c *fakeCounters) grow(dst netip.Addr, endpoint string, by counters.Values) {
+	p := counters.Pair{Protocol: servicemodel.TCP, Dst: netip.AddrPortFrom(dst, 80)}
+	if endpoint != "" {
+		p.Endpoint = netip.MustParseAddrPort(endpoint)
+	}
+	c.Pairs = maps.Clone(c.Pairs)
+	c.Pairs[p] = c.Pairs[p].Plus(by)
+}
+
 func TestCountersOfServices(t *testing.T) {
 	t.Parallel()
-	c := had(map[int]counters.Values{1: {Connections: 3, PacketsIn: 4, BytesIn: 5, PacketsOut: 6,
-		BytesOut: 7}, 99: {Connections: 8}})
+	c := had(map[int]counters.Values{1: {Connections: 300}, 99: {Connections: 8}})
 	f := newFixture(t, "nftables", func(cfg *metrics.Config) { cfg.Counters = c })
 	f.scrape() // nothing was applied
 	f.apply(with(with(onNode(), 1, 1), 2, 1))
 	const one = "{namespace=default,service=svc-1}"
+	f.requireSeries(map[string]float64{"kernlb_service_connections_total" + one: 0})
+	c.grow(clusterIP(1), "10.244.9.9:8080", counters.Values{Connections: 3, PacketsIn: 4,
+		BytesIn: 5, PacketsOut: 6, BytesOut: 7})
 	f.requireSeries(map[string]float64{
 		"kernlb_service_connections_total" + one:                                      3,
 		"kernlb_service_connections_total{namespace=default,service=svc-2}":           0,
@@ -50,4 +66,48 @@ func TestCountersOfServices(t *testing.T) {
 		"kernlb_scrape_errors_total{figure=counters}": 1})
 	f.conntrack.err = errBroken
 	f.requireSeries(map[string]float64{"kernlb_scrape_errors_total{figure=counters}": 2})
+}
+
+// A removed object never makes a counter fall, and one that comes back is not counted twice.
+func TestCountersOfServicesNeverFall(t *testing.T) {
+	t.Parallel()
+	external := netip.MustParseAddr("192.0.2.7")
+	withExternal := func(s *servicemodel.Service) { s.ExternalIPs = []netip.Addr{external} }
+	without, both := with(onNode(), 1, 1), with(onNode(), 1, 1, withExternal)
+	ten := counters.Values{Connections: 10}
+	const a, b = "10.244.1.1:8080", "10.244.1.2:8080"
+	c := had(nil)
+	c.grow(external, a, counters.Values{Connections: 1_000_000})
+	f := newFixture(t, "nftables", func(cfg *metrics.Config) { cfg.Counters = c })
+	forget := func(dst netip.Addr, endpoint string) {
+		c.Pairs = maps.Clone(c.Pairs)
+		delete(c.Pairs, counters.Pair{Protocol: servicemodel.TCP,
+			Dst: netip.AddrPortFrom(dst, 80), Endpoint: netip.MustParseAddrPort(endpoint)})
+	}
+	for _, step := range []struct {
+		about string
+		state servicemodel.State
+		do    func()
+		want  float64
+	}{
+		{"at first", both, func() {}, 0},
+		{"connections", both, func() {
+			c.grow(external, a, ten)
+			c.grow(clusterIP(1), a, ten)
+		}, 20},
+		{"an address goes", without, func() {}, 20},
+		{"it comes again", both, func() {}, 20},
+		{"the kernel forgets an endpoint", both, func() { forget(external, a) }, 20},
+		{"it is used again", both, func() { c.grow(external, a, ten) }, 30},
+		{"another endpoint", both, func() { c.grow(external, b, ten) }, 40},
+		{"IPVS loses an endpoint, and adds what it had to the rest", both, func() {
+			forget(external, b)
+			c.grow(external, "", counters.Values{Connections: 12})
+		}, 42},
+	} {
+		f.apply(step.state)
+		step.do()
+		require.InDelta(t, step.want, f.scrape()["kernlb_service_connections_total{"+
+			"namespace=default,service=svc-1}"], 0, step.about)
+	}
 }

@@ -1,5 +1,5 @@
-// Package metrics tells Prometheus what an engine does. It is a module of its own, so that a
-// program which does not use it does not depend on Prometheus' client.
+// Package metrics exports metrics about an engine for Prometheus. It is a module of its own, so
+// that programs without it do not depend on Prometheus' client.
 //
 // [New] makes a collector of an engine, for any registry:
 //
@@ -7,19 +7,20 @@
 //	defer collector.Close()
 //	prometheus.MustRegister(collector)
 //
-// Where kube-proxy has a metric of the same meaning, the name, the labels and the buckets are its
-// own (kubeproxy_…), so that dashboards and alerts made for kube-proxy work. An engine writes both
-// families at once: each apply is one sync of each of [Config.Families]. The rest has the prefix
-// kernlb_. docs/metrics.md lists all of them, and the directory has a dashboard for Grafana
-// (dashboard.json) and alerts for Prometheus (alerts.yaml).
+// If kube-proxy has a metric with the same meaning, the name, labels and buckets are the same
+// (kubeproxy_…), so that dashboards and alerts for kube-proxy work. An engine writes both families
+// at once: each apply counts as one sync of each of [Config.Families]. All other metrics have the
+// prefix kernlb_. docs/metrics.md lists all of them. The package's directory has a dashboard for
+// Grafana (dashboard.json) and alerts for Prometheus (alerts.yaml).
 //
 // # Where the figures come from
 //
-// Counters and histograms are fed by the engine's events ([dataplane.Engine.Subscribe]), gauges by
-// its status at the time of a scrape. So a scrape asks the kernel nothing, reads no table and costs
-// the same however many services there are, with two exceptions that are off by default:
-// [Config.Conntrack] makes it ask how full the table of connections is, with two small requests,
-// and [Config.Connections] makes it read that whole table.
+// Counters and histograms come from the engine's events ([dataplane.Engine.Subscribe]), gauges from
+// its status at the time of a scrape. So a scrape asks the kernel nothing, reads no table, and
+// costs the same for any number of services. Three settings that are off by default change this.
+// With [Config.Conntrack] a scrape sends two small requests to learn how full the table of
+// connections is. With [Config.Connections] it reads that whole table. With [Config.Counters] it
+// reads the counters of services.
 //
-// What happened before [New] is not counted.
+// Events before [New] are not counted.
 package metrics

@@ -1,6 +1,7 @@
 package metrics_test
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -26,7 +27,7 @@ import (
 
 var update = flag.Bool("update", false, "write the tables of docs/metrics.md")
 
-// everything makes an engine do everything that there are metrics of.
+// everything makes an engine do everything that has a metric.
 func everything(t *testing.T, name string) *fixture {
 	t.Helper()
 	f := newFixture(t, name, func(c *metrics.Config) {
@@ -57,7 +58,7 @@ func families(t *testing.T) map[string]*dto.MetricFamily {
 	for _, name := range []string{"nftables", "iptables", "ipvs"} {
 		f := everything(t, name)
 		if name == "ipvs" {
-			_, err := f.engine.Switch(t.Context(), f.backend)
+			_, err := f.engine.Switch(t.Context(), f.backend, nil)
 			require.NoError(t, err)
 		}
 		f.conntrack.err = errors.New("not now")
@@ -82,7 +83,31 @@ func row(f *dto.MetricFamily) string {
 		strings.ToLower(f.GetType().String()), strings.Join(labels, ", "), f.GetHelp())
 }
 
-// The tables of the document are those of the metrics that there are.
+// panels returns a table of the dashboard: the panels of each row.
+func panels(t *testing.T) string {
+	t.Helper()
+	text, err := os.ReadFile("dashboard.json")
+	require.NoError(t, err)
+	var board struct {
+		Panels []struct{ Type, Title string }
+	}
+	require.NoError(t, json.Unmarshal(text, &board))
+	var rows [][]string
+	for _, p := range board.Panels {
+		if p.Type == "row" {
+			rows = append(rows, []string{p.Title})
+			continue
+		}
+		rows[len(rows)-1] = append(rows[len(rows)-1], p.Title)
+	}
+	table := "| row | panels |\n|---|---|\n"
+	for _, r := range rows {
+		table += "| " + r[0] + " | " + strings.Join(r[1:], "; ") + " |\n"
+	}
+	return table
+}
+
+// The tables of the document list exactly the existing metrics, and the panels of the dashboard.
 func TestTheDocumentListsAllMetrics(t *testing.T) {
 	t.Parallel()
 	const document = "../../docs/metrics.md"
@@ -92,15 +117,18 @@ func TestTheDocumentListsAllMetrics(t *testing.T) {
 	names := slices.Sorted(maps.Keys(all))
 	require.Len(t, names, described(newFixture(t, "nftables").collector),
 		"the story leaves out a metric")
-	got := string(text)
+	tables := map[string]string{"dashboard": panels(t)}
 	for _, prefix := range []string{"kubeproxy", "kernlb"} {
-		table := "| metric | type | labels | meaning |\n|---|---|---|---|\n"
+		tables[prefix] = "| metric | type | labels | meaning |\n|---|---|---|---|\n"
 		for _, name := range names {
 			if strings.HasPrefix(name, prefix+"_") {
-				table += row(all[name])
+				tables[prefix] += row(all[name])
 			}
 		}
-		begin, end := "<!-- "+prefix+" -->\n", "<!-- end -->"
+	}
+	got := string(text)
+	for name, table := range tables {
+		begin, end := "<!-- "+name+" -->\n", "<!-- end -->"
 		before, rest, found := strings.Cut(got, begin)
 		require.True(t, found)
 		_, after, found := strings.Cut(rest, end)

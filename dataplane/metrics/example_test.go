@@ -8,13 +8,13 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 )
 
-// A program serves its metrics beside its health.
+// A program serves its metrics next to its health.
 func ExampleNew() {
 	serve := func(engine *dataplane.Engine, keeper *flows.Keeper, table *conntrack.Table) error {
 		proxy, mux := health.NewProxy(engine, nil), http.NewServeMux()

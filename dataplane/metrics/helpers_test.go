@@ -35,7 +35,7 @@ func clusterIP(i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})
 }
 
-// with adds a service with so many endpoints, on node n2, to a state.
+// with adds a service with this number of endpoints, on node n2, to a state.
 func with(s servicemodel.State, i, endpoints int,
 	edits ...func(*servicemodel.Service)) servicemodel.State {
 	svc := &servicemodel.Service{Name: serviceName(i), ClusterIPs: []netip.Addr{clusterIP(i)},
@@ -113,7 +113,7 @@ func (f *fakeConntrack) Flows(context.Context, conntrack.Filter) iter.Seq2[connt
 	}
 }
 
-// fixture is an engine without a kernel, and what is collected of it.
+// fixture is an engine without a kernel, with its collector.
 type fixture struct {
 	t         *testing.T
 	backend   *named
@@ -124,11 +124,11 @@ type fixture struct {
 	registry  *prometheus.Registry
 }
 
-// named is a backend that goes by another name.
+// named is a backend with another name.
 type named struct {
 	*memory.Backend
 	name string
-	left time.Duration // until there is work to do
+	left time.Duration // until there is later work
 }
 
 func (n *named) Name() string { return n.name }
@@ -156,7 +156,7 @@ func (f *fixture) apply(s servicemodel.State) {
 	require.NoError(f.t, err)
 }
 
-// scrape returns the values of all series; of a histogram the count and the sum.
+// scrape returns the values of all series. For a histogram these are the count and the sum.
 func (f *fixture) scrape() map[string]float64 {
 	f.t.Helper()
 	families, err := f.registry.Gather()
@@ -190,7 +190,7 @@ func labels(m *dto.Metric) string {
 	return "{" + strings.Join(l, ",") + "}"
 }
 
-// requireSeries requires series of these values; NaN says that there is none.
+// requireSeries requires series with these values. NaN means that the series must not exist.
 func (f *fixture) requireSeries(want map[string]float64) {
 	f.t.Helper()
 	got := f.scrape()

@@ -5,14 +5,14 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// askKernel asks for what only the kernel knows, as far as the configuration says so. The engine
-// does not wait for it.
+// askKernel asks the kernel for the values that only it knows, as configured. The engine does not
+// wait for this.
 func (c *Collector) askKernel(s *dataplane.Status) {
 	if c.cfg.Conntrack == nil {
 		return
@@ -68,19 +68,18 @@ func (m *ownMetrics) askConnections(ctx context.Context, t Conntrack, held *serv
 var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 	netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 
-// askCounters reads what each service that the kernel holds has had.
+// askCounters reads the counters of each service in the kernel since the first scrape.
 func (m *ownMetrics) askCounters(ctx context.Context, t Conntrack, from counters.Source,
 	held *servicemodel.Table) {
 	all := []*counts{m.serviceConnections, m.servicePackets, m.serviceBytes}
 	for _, c := range all {
 		c.values = nil
 	}
-	had, err := sumsOf(ctx, t, from, held)
-	if err != nil {
+	if err := m.had.update(ctx, t, from, held); err != nil {
 		m.scrapeErrors.WithLabelValues("counters").Inc()
 		return
 	}
-	for name, v := range had {
+	for name, v := range m.had.services {
 		m.serviceConnections.add(float64(v.Connections), name.Namespace, name.Name)
 		m.servicePackets.add(float64(v.PacketsIn), name.Namespace, name.Name, "in")
 		m.servicePackets.add(float64(v.PacketsOut), name.Namespace, name.Name, "out")
@@ -89,22 +88,67 @@ func (m *ownMetrics) askCounters(ctx context.Context, t Conntrack, from counters
 	}
 }
 
-// sumsOf adds up what the frontends of each service have had.
-func sumsOf(ctx context.Context, t Conntrack, from counters.Source, held *servicemodel.Table) (
-	map[servicemodel.Name]counters.Values, error) {
+// history adds up the growth between readings, because the sum of a reading may fall: a service
+// loses addresses, and the kernel forgets flows without packets. Prometheus counts a
+// falling counter as restarted from zero, so the rate would jump by the whole remaining value.
+type history struct {
+	last     map[counters.Pair]counters.Values // nil before the first reading
+	services map[servicemodel.Name]counters.Values
+}
+
+// update adds the growth since the last reading to the services in the kernel. While held is nil,
+// the kernel's services are not known.
+func (h *history) update(ctx context.Context, t Conntrack, from counters.Source,
+	held *servicemodel.Table) error {
+	if held == nil {
+		return nil
+	}
 	here, err := t.NodeAddrs(everywhere)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	r, err := from.Read(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	sums, had := r.Of(held, here), map[servicemodel.Name]counters.Values{}
+	grown := counters.Reading{Pairs: map[counters.Pair]counters.Values{}}
+	if h.last != nil {
+		grown.Pairs = growth(h.last, r.Pairs)
+	}
+	h.last = r.Pairs
+	sums, had := grown.Of(held, here), map[servicemodel.Name]counters.Values{}
 	for f := range held.Frontends() {
-		had[f.Service.Name] = had[f.Service.Name].Plus(sums.Frontend(f.Key))
+		n := f.Service.Name
+		if _, ok := had[n]; !ok {
+			had[n] = h.services[n]
+		}
+		had[n] = had[n].Plus(sums.Frontend(f.Key))
 	}
-	return had, nil
+	h.services = had
+	return nil
+}
+
+// growth returns what was counted between two readings. A number that fell has restarted from zero.
+// A pair without an endpoint has what IPVS counted for endpoints that are gone. It grows by the
+// earlier counts of these endpoints, and growth does not count those twice.
+func growth(before, now map[counters.Pair]counters.Values) map[counters.Pair]counters.Values {
+	grown, gone := map[counters.Pair]counters.Values{}, map[counters.Pair]counters.Values{}
+	for p, had := range before {
+		if v, ok := now[p]; !ok || v.Since(had).Plus(had) != v {
+			p.Endpoint = netip.AddrPort{}
+			gone[p] = gone[p].Plus(had)
+		}
+	}
+	for p, v := range now {
+		had := before[p]
+		if grown[p] = v.Since(had); grown[p].Plus(had) != v {
+			grown[p] = v
+		}
+		if !p.Endpoint.IsValid() {
+			grown[p] = grown[p].Since(gone[p])
+		}
+	}
+	return grown
 }
 
 // countFlows counts the flows that were sent to each service of a table.

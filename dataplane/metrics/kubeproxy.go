@@ -18,7 +18,7 @@ var (
 		prometheus.LinearBuckets(120, 30, 7))
 )
 
-// proxyMetrics are those of kube-proxy, with its names, labels and texts.
+// proxyMetrics are the metrics of kube-proxy, with its names, labels and texts.
 type proxyMetrics struct {
 	families                []servicemodel.Family
 	sync, full, partial     *prometheus.HistogramVec
@@ -78,8 +78,8 @@ func newProxyMetrics(r *maker, families []servicemodel.Family) *proxyMetrics {
 	}
 }
 
-// begin makes the metrics of a backend that are there from the beginning: at 0, so that a rate can
-// be told of the first that is counted.
+// begin makes a backend's metrics that exist from the beginning. They start at 0, so that a rate
+// includes the first event.
 func (p *proxyMetrics) begin(backend string) {
 	p.endpointChanges.WithLabelValues()
 	p.serviceChanges.WithLabelValues()
@@ -94,7 +94,7 @@ func (p *proxyMetrics) begin(backend string) {
 	}
 }
 
-// failures are the counters of failures that a backend has: of commits, and of cleaning up later.
+// failures returns a backend's counters of failures: of commits, and of later work.
 func (p *proxyMetrics) failures(backend string) []*prometheus.CounterVec {
 	switch backend {
 	case "nftables":
@@ -105,23 +105,24 @@ func (p *proxyMetrics) failures(backend string) []*prometheus.CounterVec {
 	return nil
 }
 
-// observe adds to a histogram in all families.
+// observe adds a duration to a histogram in all families.
 func (p *proxyMetrics) observe(h *prometheus.HistogramVec, d time.Duration) {
 	for _, f := range p.families {
 		h.WithLabelValues(f.String()).Observe(d.Seconds())
 	}
 }
 
-// applied counts an apply that took so long and was asked for what differs so much.
-func (p *proxyMetrics) applied(r *dataplane.Result, edits servicemodel.Edits) {
+// applied counts an apply with its duration, and how many services and endpoints of services it
+// changed.
+func (p *proxyMetrics) applied(r *dataplane.Result, services, endpoints int) {
 	p.observe(p.sync, r.Duration)
 	if r.Observed {
 		p.observe(p.full, r.Duration)
 	} else {
 		p.observe(p.partial, r.Duration)
 	}
-	p.endpointChanges.WithLabelValues().Add(float64(edits.Endpoints))
-	p.serviceChanges.WithLabelValues().Add(float64(edits.Services))
+	p.endpointChanges.WithLabelValues().Add(float64(endpoints))
+	p.serviceChanges.WithLabelValues().Add(float64(services))
 }
 
 // failed counts a failure.
@@ -144,10 +145,10 @@ func (p *proxyMetrics) failed(ev *dataplane.Failed, took time.Duration) {
 	}
 }
 
-// update sets the gauges.
-func (p *proxyMetrics) update(s *dataplane.Status, pending servicemodel.Edits, t *tally) {
-	p.endpointPending.set(float64(pending.Endpoints))
-	p.servicePending.set(float64(pending.Services))
+// update sets the gauges. services and endpoints are the pending changes.
+func (p *proxyMetrics) update(s *dataplane.Status, services, endpoints int, t *tally) {
+	p.endpointPending.set(float64(endpoints))
+	p.servicePending.set(float64(services))
 	for _, f := range p.families {
 		p.synced.setTime(s.Succeeded, f.String())
 		p.queued.setTime(s.Asked, f.String())

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// maker makes metrics, and remembers which.
+// maker makes metrics, and keeps a list of them.
 type maker struct{ made []prometheus.Collector }
 
 func (r *maker) counter(name, help string, labels ...string) *prometheus.CounterVec {
@@ -23,7 +23,7 @@ func (r *maker) histogram(name, help string, buckets []float64,
 	return h
 }
 
-// gauge is a gauge that is not there until it is set.
+// gauge is a gauge that does not exist until it is set.
 type gauge struct{ *prometheus.GaugeVec }
 
 func (r *maker) gauge(name, help string, labels ...string) gauge {
@@ -34,7 +34,7 @@ func (r *maker) gauge(name, help string, labels ...string) gauge {
 
 func (g gauge) set(v float64, labels ...string) { g.WithLabelValues(labels...).Set(v) }
 
-// setTime sets the gauge to seconds since 1970, and removes it for the zero time.
+// setTime sets the gauge to seconds since 1970. It removes the gauge for the zero time.
 func (g gauge) setTime(t time.Time, labels ...string) {
 	if t.IsZero() {
 		g.DeleteLabelValues(labels...)
@@ -43,7 +43,7 @@ func (g gauge) setTime(t time.Time, labels ...string) {
 	g.set(float64(t.UnixNano())/1e9, labels...)
 }
 
-// counts are counters that somebody else counts. They are not there until they are set.
+// counts are counters whose values come from elsewhere. They do not exist until they are set.
 type counts struct {
 	desc   *prometheus.Desc
 	values []prometheus.Metric
@@ -55,16 +55,16 @@ func (r *maker) counts(name, help string, labels ...string) *counts {
 	return c
 }
 
-// add adds a counter, for as long as the values are not taken away.
+// add adds a counter. It exists until the values are cleared.
 func (c *counts) add(v float64, labels ...string) {
 	c.values = append(c.values,
 		prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, v, labels...))
 }
 
-// Describe is that of a collector.
+// Describe implements prometheus.Collector.
 func (c *counts) Describe(to chan<- *prometheus.Desc) { to <- c.desc }
 
-// Collect is that of a collector.
+// Collect implements prometheus.Collector.
 func (c *counts) Collect(to chan<- prometheus.Metric) {
 	for _, m := range c.values {
 		to <- m

@@ -19,7 +19,7 @@ func (c *Collector) observe(_ context.Context, ev dataplane.Event) {
 	case dataplane.Switched:
 		c.own.switches.WithLabelValues(ev.To).Inc()
 		c.proxy.begin(ev.To)
-		if ev.Changes != nil { // something had been applied
+		if ev.Changes != nil { // there was an earlier apply
 			c.applied(ev.Result, true)
 		}
 	case dataplane.CleanedUp:
@@ -42,10 +42,11 @@ func (c *Collector) observe(_ context.Context, ev dataplane.Event) {
 	}
 }
 
-// applied counts an apply that succeeded. With adopts, it begins from what a program of before has
-// left in the kernel.
+// applied counts a successful apply. adopts says that it began from what an earlier program left in
+// the kernel.
 func (c *Collector) applied(r *dataplane.Result, adopts bool) {
-	c.proxy.applied(r, r.State.Since(c.asked))
+	services, endpoints, _ := r.State.Since(c.asked)
+	c.proxy.applied(r, services, endpoints)
 	c.own.applied(r, adopts)
 	c.begun, c.asked, c.revision, c.at = true, r.State, r.Revision, time.Now()
 	c.tally.follow(r.Changes)
@@ -54,7 +55,7 @@ func (c *Collector) applied(r *dataplane.Result, adopts bool) {
 	c.cleanedFlows()
 }
 
-// failed counts a failure. That a program ends is none.
+// failed counts a failure. The end of the program is no failure.
 func (c *Collector) failed(ev *dataplane.Failed) {
 	if errors.Is(ev.Err, context.Canceled) {
 		return
@@ -64,7 +65,7 @@ func (c *Collector) failed(ev *dataplane.Failed) {
 		took += d
 	}
 	c.proxy.failed(ev, took)
-	if ev.Doing != doingSettle || ev.Revision == 0 { // otherwise Applied told of that phase
+	if ev.Doing != doingSettle || ev.Revision == 0 { // otherwise Applied reported that phase
 		c.own.phases(ev.Phases)
 	}
 	c.own.failures.WithLabelValues(ev.Doing, ev.Phase.String()).Inc()
@@ -75,8 +76,8 @@ func (c *Collector) failed(ev *dataplane.Failed) {
 	c.cleanedFlows()
 }
 
-// cleanedFlows counts what the keeper of flows did since it was last asked: one round at most, as
-// it works while the engine settles.
+// cleanedFlows counts the work of the keeper of flows since the last call. That is at most one
+// round, because the keeper works while the engine settles.
 func (c *Collector) cleanedFlows() {
 	if c.cfg.Flows == nil {
 		return
@@ -90,15 +91,16 @@ func (c *Collector) cleanedFlows() {
 	c.cleaned = now
 }
 
-// trigger is when a change was triggered that a revision has.
+// trigger is the time at which a change of a revision was triggered.
 type trigger struct {
 	revision dataplane.Revision
 	at       time.Time
 }
 
-// Triggered tells when changes were triggered that the state of a revision has, so that it is known
-// how long it took until they were in the kernel (kubeproxy_network_programming_duration_seconds).
-// In Kubernetes, EndpointSlices say so by an annotation:
+// Triggered reports the times at which the changes in a revision's state were triggered. With them
+// the collector measures the time until the changes are in the kernel
+// (kubeproxy_network_programming_duration_seconds). In Kubernetes, an annotation of EndpointSlices
+// has the time:
 //
 //	source.Run(ctx, func(s servicemodel.State) {
 //		collector.Triggered(engine.Set(s), source.Triggers()...)

@@ -9,32 +9,33 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// durationBuckets are from 10 µs, which is less than the smallest apply, to 42 s.
+// durationBuckets go from 10 µs, less than the smallest apply, to 42 s.
 var durationBuckets = prometheus.ExponentialBuckets(10e-6, 4, 12)
 
-// ownMetrics are those that kube-proxy does not have.
+// ownMetrics are the metrics that kube-proxy does not have.
 type ownMetrics struct {
 	info, running gauge
 
-	applies, changes, readings     *prometheus.CounterVec
-	apply, phase                   *prometheus.HistogramVec
-	messages, bytes, elements      *prometheus.CounterVec
-	failures, conflicts, refusals  *prometheus.CounterVec
-	repairs, repaired, delays      *prometheus.CounterVec
-	watchFailures, switches        *prometheus.CounterVec
-	flowsDeleted, flowsReset       *prometheus.CounterVec
-	scrapeErrors                   *prometheus.CounterVec
-	succeeded, failed, settle      gauge
-	pending, refused, claims       gauge
-	wantedServices, heldServices   gauge
-	wantedEndpoints, heldEndpoints gauge
-	heldFrontends, adopted         gauge
-	draining, connections          gauge
+	applies, changes, readings      *prometheus.CounterVec
+	apply, phase                    *prometheus.HistogramVec
+	messages, bytes, elements       *prometheus.CounterVec
+	failures, conflicts, refusals   *prometheus.CounterVec
+	repairs, repaired, delays       *prometheus.CounterVec
+	watchFailures, switches         *prometheus.CounterVec
+	flowsDeleted, flowsReset        *prometheus.CounterVec
+	scrapeErrors                    *prometheus.CounterVec
+	succeeded, failed, settle       gauge
+	pending, refused, claims, wrong gauge
+	wantedServices, heldServices    gauge
+	wantedEndpoints, heldEndpoints  gauge
+	heldFrontends, adopted          gauge
+	draining, connections           gauge
 
 	conntrackCount, conntrackMax gauge
 	conntrackEvents              *counts
 
 	serviceConnections, servicePackets, serviceBytes *counts
+	had                                              history
 }
 
 const doingSettle = "settle"
@@ -49,7 +50,7 @@ func newOwnMetrics(r *maker) *ownMetrics {
 	return m
 }
 
-// makeWork makes what counts the work of the engine.
+// makeWork makes the metrics of the engine's work.
 func (m *ownMetrics) makeWork(r *maker) {
 	m.applies = r.counter("kernlb_applies_total", "Applies that changed something in the kernel, "+
 		"found nothing to change, or failed.", "result")
@@ -74,7 +75,7 @@ func (m *ownMetrics) makeWork(r *maker) {
 		"TCP connections among the deleted flows whose ends were reset.")
 }
 
-// makeTrouble makes what counts what went wrong.
+// makeTrouble makes the metrics of failures.
 func (m *ownMetrics) makeTrouble(r *maker) {
 	m.failures = r.counter("kernlb_failures_total", "What failed, and in which phase. It is tried "+
 		"again.", "doing", "phase")
@@ -95,7 +96,7 @@ func (m *ownMetrics) makeTrouble(r *maker) {
 		"Figures that the kernel did not give to a scrape.", "figure")
 }
 
-// makeState makes what says how things are.
+// makeState makes the metrics of the present state.
 func (m *ownMetrics) makeState(r *maker) {
 	m.info = r.gauge("kernlb_info", "1, with the name of the backend in use.", "backend")
 	m.running = r.gauge("kernlb_running",
@@ -108,7 +109,10 @@ func (m *ownMetrics) makeState(r *maker) {
 		"a later time, such as draining; absent if there is none.")
 	m.pending = r.gauge("kernlb_pending_seconds",
 		"How long something that is wanted has not been in the kernel; 0 if all is.")
-	m.refused = r.gauge("kernlb_refused_services", "Services that are left out of the kernel.")
+	m.refused = r.gauge("kernlb_refused_services",
+		"Services that are refused: left out of the kernel, or left as they were.")
+	m.wrong = r.gauge("kernlb_input_problems", "What is wrong with what the program was asked for "+
+		"and no service is refused for, such as a broken manifest.")
 	m.claims = r.gauge("kernlb_claim_conflicts",
 		"Addresses and ports that a service claims and another one has.")
 	m.wantedServices = r.gauge("kernlb_wanted_services", "Services that are wanted.")
@@ -125,7 +129,7 @@ func (m *ownMetrics) makeState(r *maker) {
 		"Endpoints that are given nothing new and keep the flows they have.")
 }
 
-// makeConntrack makes what the table of connections is asked for.
+// makeConntrack makes the metrics from the table of connections.
 func (m *ownMetrics) makeConntrack(r *maker) {
 	m.conntrackCount = r.gauge("kernlb_conntrack_entries",
 		"Flows in the table of connections of this network namespace.")
@@ -136,14 +140,14 @@ func (m *ownMetrics) makeConntrack(r *maker) {
 	m.connections = r.gauge("kernlb_service_connections",
 		"Flows in the table of connections that began at the service.", "namespace", "service")
 	m.serviceConnections = r.counts("kernlb_service_connections_total",
-		"Connections that were made to the service.", "namespace", "service")
+		"Connections that were made to the service since the first scrape.", "namespace", "service")
 	m.servicePackets = r.counts("kernlb_service_packets_total", "Packets from clients of the "+
 		"service to endpoints (in), and back (out).", "namespace", "service", "direction")
 	m.serviceBytes = r.counts("kernlb_service_bytes_total", "Bytes of these packets, with the "+
 		"headers of IP.", "namespace", "service", "direction")
 }
 
-// begin makes counters that are 0, so that a rate can be told of the first that is counted.
+// begin makes counters with the value 0, so that a rate includes the first event.
 func (m *ownMetrics) begin() {
 	for _, c := range []*prometheus.CounterVec{m.readings, m.refusals, m.repairs, m.delays,
 		m.watchFailures, m.flowsDeleted, m.flowsReset} {
@@ -164,7 +168,7 @@ func (m *ownMetrics) begin() {
 	m.failures.WithLabelValues("apply", dataplane.PhaseCommit.String())
 }
 
-// applied counts an apply. A reading that is the first is an adoption.
+// applied counts an apply. The first one that reads the kernel counts as an adoption.
 func (m *ownMetrics) applied(r *dataplane.Result, first bool) {
 	result := "unchanged"
 	if r.Messages > 0 {
@@ -188,8 +192,8 @@ func (m *ownMetrics) applied(r *dataplane.Result, first bool) {
 	}
 }
 
-// found returns how many frontends an apply found in the kernel. What nobody wants may be found in
-// a second step.
+// found returns the number of frontends that an apply found in the kernel. A second step may find
+// unwanted ones.
 func found(r *dataplane.Result) int {
 	n := r.Changes.Old.Len()
 	if r.Rest != nil {
@@ -198,7 +202,7 @@ func found(r *dataplane.Result) int {
 	return n
 }
 
-// phases adds the phases that took time.
+// phases adds the time of each phase.
 func (m *ownMetrics) phases(all dataplane.Phases) {
 	for phase, d := range all {
 		if d > 0 {
@@ -207,7 +211,6 @@ func (m *ownMetrics) phases(all dataplane.Phases) {
 	}
 }
 
-// sent adds what was sent to the kernel.
 func (m *ownMetrics) sent(backend string, s dataplane.Stats) {
 	m.messages.WithLabelValues(backend).Add(float64(s.Messages))
 	m.bytes.WithLabelValues(backend).Add(float64(s.Bytes))
@@ -236,7 +239,13 @@ func (m *ownMetrics) update(s *dataplane.Status, endpoints int, t *tally) {
 	m.succeeded.setTime(s.Succeeded)
 	m.failed.setTime(s.Failed)
 	m.settle.setTime(s.Settle)
-	m.refused.set(float64(len(s.Refused)))
+	refused := 0
+	for _, r := range s.Refused {
+		if len(r.Endpoints) == 0 {
+			refused++
+		}
+	}
+	m.refused.set(float64(refused))
 	m.claims.set(float64(len(s.Conflicts)))
 	m.wantedServices.set(float64(s.State.Len()))
 	m.wantedEndpoints.set(float64(endpoints))

@@ -6,7 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// CountProbes returns a handler that counts what h answers at /healthz and /livez by code, as
+// CountProbes returns a handler that counts the answers of h at /healthz and /livez by code, as
 // kubeproxy_proxy_healthz_total and kubeproxy_proxy_livez_total. It is for the handler of package
 // dataplane/health:
 //

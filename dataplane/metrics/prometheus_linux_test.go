@@ -24,7 +24,7 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// config makes Prometheus ask often, and names things as the dashboard of kube-proxy has them.
+// config makes Prometheus scrape often, with the names that the dashboard of kube-proxy uses.
 const config = `
 global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 1s}
 rule_files: [%s]
@@ -42,7 +42,7 @@ type lab struct {
 	ended  chan error
 }
 
-// startLab starts Prometheus, which asks h for metrics.
+// startLab starts Prometheus, which scrapes h.
 func startLab(t *testing.T, h http.Handler) *lab {
 	t.Helper()
 	server := program(t, "prometheus")
@@ -95,7 +95,7 @@ type sample struct {
 	Value  []any // time and text
 }
 
-// ask returns what a query evaluates to. Prometheus that does not answer yet is asked again.
+// ask returns the value of a query. It retries while Prometheus does not answer.
 func (l *lab) ask(query string) ([]sample, error) {
 	resp, err := l.client.Get("http://127.0.0.1:9090/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {
@@ -115,7 +115,7 @@ func (l *lab) ask(query string) ([]sample, error) {
 	return answer.Data.Result, nil
 }
 
-// requireValue waits until a query evaluates to something that is a number.
+// requireValue waits until a query has a value that is a number.
 func (l *lab) requireValue(what, query string) {
 	l.t.Helper()
 	var last any
@@ -139,8 +139,7 @@ func (l *lab) requireValue(what, query string) {
 	require.Fail(l.t, "evaluates to nothing", "%s: %s: %v", what, query, last)
 }
 
-// A Prometheus that scrapes has something for each query of the dashboards, and for each figure
-// that an alert looks at.
+// With a scraping Prometheus, each query of the dashboards and each figure of an alert has a value.
 func TestPrometheusHasWhatDashboardsAndAlertsAskFor(t *testing.T) {
 	t.Parallel()
 	f := everything(t, "nftables")

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// program returns the path of a program; without it, the test is skipped.
+// program returns the path of a program, or skips the test without it.
 func program(t *testing.T, name string) string {
 	t.Helper()
 	path, err := exec.LookPath(name)
@@ -21,7 +21,7 @@ func program(t *testing.T, name string) string {
 	return path
 }
 
-// The alerts fire when they should, and not when they should not; each has a test.
+// The alerts fire when they should, and only then. Each has a test.
 func TestAlertsFireWhenTheyShould(t *testing.T) {
 	t.Parallel()
 	promtool := program(t, "promtool")
@@ -43,10 +43,10 @@ func read(t *testing.T, file string) string {
 	return string(text)
 }
 
-// rule is an alert of alerts.yaml, whose expression compares a figure with a number.
+// rule matches an alert of alerts.yaml, whose expression compares a figure with a number.
 var rule = regexp.MustCompile(`- alert: (\w+)\n +expr: (.*) (?:>|==) [0-9.]+\n`)
 
-// alerts are the figures that alerts look at, by the alert's name.
+// alerts returns the figures that alerts compare, by the alert's name.
 func alerts(t *testing.T) map[string]string {
 	t.Helper()
 	text := read(t, "alerts.yaml")
@@ -58,14 +58,14 @@ func alerts(t *testing.T) map[string]string {
 	return figures
 }
 
-// variables are those of dashboards, all instances being chosen.
+// variables are the variables of dashboards, with all instances chosen.
 var (
 	variables = strings.NewReplacer("$__rate_interval", "5m", "$instance", ".*", "$cluster",
 		"lab")
 	labelValues = regexp.MustCompile(`label_values\((\w+), \w+\)`)
 )
 
-// dashboardQueries are the queries of our dashboard, by the title of the panel.
+// dashboardQueries returns the queries of our dashboard, by the title of the panel.
 func dashboardQueries(t *testing.T) map[string][]string {
 	t.Helper()
 	var d struct {
@@ -93,7 +93,7 @@ func dashboardQueries(t *testing.T) map[string][]string {
 	return out
 }
 
-// proxyQueries are those of kube-proxy's dashboard that ask for metrics of a collector.
+// proxyQueries returns the queries of kube-proxy's dashboard that use metrics of a collector.
 func proxyQueries(t *testing.T) []string {
 	t.Helper()
 	var out []string
@@ -109,7 +109,7 @@ func proxyQueries(t *testing.T) []string {
 
 var metricName = regexp.MustCompile(`\b(kernlb|kubeproxy)_\w+\b`)
 
-// All that is asked for is there, also where no Prometheus is installed.
+// All queries use existing metrics. This test needs no Prometheus.
 func TestQueriesAskForMetricsThatThereAre(t *testing.T) {
 	t.Parallel()
 	there := families(t)

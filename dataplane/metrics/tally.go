@@ -4,15 +4,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// tally counts what a table holds. It follows the changes of the table, so that neither an apply
-// nor a scrape counts all of it.
+// tally counts the objects of a table. It follows the changes of the table, so that neither an
+// apply nor a scrape counts the whole table.
 type tally struct {
 	table     *servicemodel.Table
-	services  map[servicemodel.Name]int // how many frontends each has
+	services  map[servicemodel.Name]int // number of frontends of each
 	frontends int
 	slots     int
-	// dropping are the service ports whose traffic policy Local finds no endpoint on the node, with
-	// their frontends counted, and noLocal counts the ports.
+	// dropping counts the frontends of service ports whose traffic policy Local finds no endpoint
+	// on the node. noLocal counts these service ports.
 	dropping map[droppingPort]int
 	noLocal  map[localPolicy]int
 }
@@ -29,7 +29,7 @@ type droppingPort struct {
 	localPolicy
 }
 
-// follow counts what the table holds after a change.
+// follow updates the counts after a change.
 func (t *tally) follow(c *servicemodel.ChangeSet) {
 	if c == nil || t.services != nil && c.New == t.table {
 		return
@@ -71,7 +71,8 @@ func (t *tally) frontend(f *servicemodel.Frontend, n int) {
 	if f.External != servicemodel.Drop {
 		return
 	}
-	// A frontend drops under traffic policy Local only. Cluster IPs have the internal one.
+	// A frontend drops only under traffic policy Local. For cluster IPs, the internal policy
+	// counts.
 	port := droppingPort{f.Service, localPolicy{f.Key.Family(), "external"}}
 	if f.Kind == servicemodel.ClusterIP {
 		port.policy = "internal"
@@ -81,7 +82,7 @@ func (t *tally) frontend(f *servicemodel.Frontend, n int) {
 	add(t.noLocal, port.localPolicy, min(t.dropping[port], 1)-was)
 }
 
-// add adds to a count, which goes when it is 0.
+// add adds to a count. It deletes a count of 0.
 func add[K comparable](counts map[K]int, k K, n int) {
 	if counts[k] += n; counts[k] == 0 {
 		delete(counts, k)

@@ -8,11 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// What is counted change by change is what counting anew gives.
+// Counting each change gives the same numbers as counting the whole table.
 func TestTallyFollowsTheTable(t *testing.T) {
 	t.Parallel()
 	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081},

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// snapLen is how much of a packet is read: its headers, and all of a probe.
+// snapLen is how many bytes of a packet are read: its headers, and all of a probe.
 const snapLen = 512
 
 // packetSocket reads and writes the IP packets of an interface: AF_PACKET without the link-layer
@@ -23,8 +23,7 @@ type packetSocket struct {
 // openPacketSocket opens a packet socket for one interface, or for all if iface is empty.
 func openPacketSocket(ns *NS, iface string) (*packetSocket, error) {
 	s, err := openSock(ns, unix.AF_PACKET, unix.SOCK_DGRAM, 0, func(fd int) error {
-		// Only root of the first user namespace may exceed the system's limit; what does not fit
-		// counts as missed.
+		// Only root of the initial user namespace may exceed the system's limit.
 		const buffer = 8 << 20
 		if unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_RCVBUFFORCE, buffer) != nil {
 			// nolint:errcheck // see above
@@ -48,26 +47,15 @@ func openPacketSocket(ns *NS, iface string) (*packetSocket, error) {
 	return &packetSocket{sock: s}, nil
 }
 
-// Close closes the socket and waits for those who read from it.
+// Close closes the socket and waits for its readers.
 func (s *packetSocket) Close() error {
 	err := s.sock.Close()
 	s.readers.Wait()
 	return err
 }
 
-// dropped returns how many packets did not fit into the socket's buffer since the last call.
-func (s *packetSocket) dropped() (n int) {
-	s.control(func(fd int) { //nolint:errcheck // closed: nothing is dropped any more
-		if stats, err := unix.GetsockoptTpacketStats(fd, unix.SOL_PACKET,
-			unix.PACKET_STATISTICS); err == nil {
-			n = int(stats.Drops)
-		}
-	})
-	return n
-}
-
-// startCapture starts a capture. If answer is given, only packets that arrive for a single host are
-// recorded, and what it returns for them is sent back to where they came from.
+// startCapture starts a capture. If answer is given, the capture records only packets that arrive
+// for a single host, and sends the packets that answer returns back to where they came from.
 func startCapture(ns *NS, iface string, answer func(Packet, []byte) []byte) (*Capture, error) {
 	socket, err := openPacketSocket(ns, iface)
 	if err != nil {
@@ -87,8 +75,8 @@ func startCapture(ns *NS, iface string, answer func(Packet, []byte) []byte) (*Ca
 	return c, nil
 }
 
-// drain records all packets that are there. It returns true on errors other than having read all:
-// the next poll tells whether the socket is closed.
+// drain records all waiting packets. It returns true on every error except an empty queue; the next
+// poll then tells whether the socket is closed.
 func (c *Capture) drain(fd int, buf []byte, answer func(Packet, []byte) []byte) bool {
 	for {
 		n, from, err := unix.Recvfrom(fd, buf, 0)

@@ -20,7 +20,7 @@ type Cluster struct {
 	RemotePods []*Host
 	// Outside are clients outside the cluster: outside1, outside2, …
 	Outside []*Host
-	// Internet is where the node's default route leads.
+	// Internet is the destination of the node's default route.
 	Internet *Internet
 
 	nodeAddrs  []netip.Addr
@@ -39,14 +39,14 @@ type Host struct {
 	// NodeInterface is the interface on the node that leads to this host.
 	NodeInterface string
 
-	// anySource: probes leave the source address to the kernel, as programs on a node do.
+	// anySource leaves the source address of probes to the kernel, as programs on a node do.
 	anySource bool
 }
 
 // New builds a cluster. It takes some tens of milliseconds; any number may exist at a time.
 //
-// New fails with an error that wraps [os.ErrPermission] where the process may not create
-// namespaces; see [ReExecInUserNS].
+// New fails with an error that wraps [os.ErrPermission] if the process may not create namespaces;
+// see [ReExecInUserNS].
 func New(ctx context.Context, opts Options) (*Cluster, error) {
 	opts, err := opts.withDefaults()
 	if err != nil {
@@ -59,9 +59,9 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	return c, nil
 }
 
-// Close stops all servers, captures and connections opened through the cluster's namespaces, and
-// lets go of the namespaces: the kernel removes them, and every link and rule in them, soon after.
-// It may be called twice.
+// Close stops all servers, captures and connections of the cluster's namespaces, and releases the
+// namespaces. The kernel removes them, and every link and rule in them, soon after. Close may be
+// called twice.
 func (c *Cluster) Close() error {
 	var errs []error
 	for _, ns := range slices.Backward(c.namespaces) {
@@ -75,7 +75,7 @@ func (c *Cluster) Close() error {
 // of each family first; with [Options.Bridge] that bridge's addresses come last.
 func (c *Cluster) NodeAddrs() []netip.Addr { return slices.Clone(c.nodeAddrs) }
 
-// IsNodeAddr tells whether the address is one of NodeAddrs: what a masqueraded source must be.
+// IsNodeAddr reports whether the address is one of NodeAddrs. A masqueraded source must be.
 func (c *Cluster) IsNodeAddr(addr netip.Addr) bool { return slices.Contains(c.nodeAddrs, addr) }
 
 // Hosts returns every host: the node, its pods, the other node, its pods, the outside clients.
@@ -85,7 +85,7 @@ func (c *Cluster) Hosts() []*Host {
 	return append(hosts, c.Outside...)
 }
 
-// Addr returns the host's address of the family of like: for a test that is given a destination.
+// Addr returns the host's address in the family of like, for a test that has a destination.
 func (h *Host) Addr(like netip.Addr) netip.Addr {
 	if like.Is4() {
 		return h.IPv4
@@ -94,7 +94,7 @@ func (h *Host) Addr(like netip.Addr) netip.Addr {
 }
 
 // Serve starts servers for the protocol and port on both addresses of the host, under the host's
-// name. They run until the cluster is closed; use [NS.Serve] for one that can be stopped by itself.
+// name. They run until the cluster is closed. To stop a single server, use [NS.Serve].
 func (h *Host) Serve(proto Protocol, port uint16) error {
 	for _, addr := range []netip.Addr{h.IPv4, h.IPv6} {
 		if _, err := h.NS.Serve(h.Name, proto, netip.AddrPortFrom(addr, port)); err != nil {

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 )
 
-// forwarding are the settings of a namespace that is a router.
+// forwarding are the settings that make a namespace a router.
 var forwarding = [][2]string{
 	{"net/ipv4/ip_forward", "1"},
 	{"net/ipv6/conf/all/forwarding", "1"},
@@ -32,7 +32,7 @@ var (
 	defaultRoute6 = netip.MustParsePrefix("::/0")
 )
 
-// builder makes one cluster. Its steps share the sticky error of the wiring.
+// builder makes one cluster. Its steps share the wiring and so its first error.
 type builder struct {
 	*wiring
 	c    *Cluster
@@ -40,7 +40,7 @@ type builder struct {
 	node *NS
 }
 
-// build creates what the package documentation draws.
+// build creates the network that the package documentation draws.
 func (c *Cluster) build(ctx context.Context, opts Options) error {
 	b := &builder{wiring: newWiring(), c: c, opts: opts}
 	defer b.close()
@@ -80,21 +80,21 @@ func (b *builder) addNode() {
 	}
 	b.c.Node = &Host{
 		Name: "node", NS: b.node, anySource: true,
-		IPv4: netip.MustParseAddr(NodeIPv4), IPv6: netip.MustParseAddr(NodeIPv6),
+		IPv4: netip.MustParseAddr(Net.NodeIPv4), IPv6: netip.MustParseAddr(Net.NodeIPv6),
 	}
 	b.c.nodeAddrs = nodeAddrs()
 }
 
-// addInternet adds what the node's default route leads to: an interface without addresses behind
-// which [Internet] answers for all.
+// addInternet adds the destination of the node's default route: an interface without addresses
+// behind which [Internet] answers every packet.
 func (b *builder) addInternet() {
-	near, far := iface{b.node, "eth0"}, iface{b.namespace(InternetName), "eth0"}
+	near, far := iface{b.node, "eth0"}, iface{b.namespace(Net.Internet), "eth0"}
 	b.c.Internet = &Internet{NS: far.ns}
 	b.veth(near, far)
-	// The secondary IPv6 address comes first: among equals the kernel prefers the youngest as a
-	// source.
-	for _, prefix := range []string{NodeIPv4 + "/24", NodeSecondaryIPv4 + "/24", NodeSecondaryIPv6 +
-		"/64", NodeIPv6 + "/64"} {
+	// The secondary IPv6 address is added first, because the kernel prefers the youngest of equal
+	// addresses as a source.
+	for _, prefix := range []string{Net.NodeIPv4 + "/24", Net.NodeSecondaryIPv4 + "/24",
+		Net.NodeSecondaryIPv6 + "/64", Net.NodeIPv6 + "/64"} {
 		b.addr(near, netip.MustParsePrefix(prefix))
 	}
 	b.neigh(near, internetGateway4, far)
@@ -107,17 +107,18 @@ func (b *builder) addInternet() {
 func (b *builder) addOutside() {
 	near, far := iface{b.node, "eth1"}, iface{b.namespace("outside"), "eth0"}
 	b.veth(near, far)
-	b.addr(near, netip.MustParsePrefix(NodeOutsideIPv4+"/24"))
-	b.addr(near, netip.MustParsePrefix(NodeOutsideIPv6+"/64"))
+	b.addr(near, netip.MustParsePrefix(Net.NodeOutsideIPv4+"/24"))
+	b.addr(near, netip.MustParsePrefix(Net.NodeOutsideIPv6+"/64"))
 	for i := range b.opts.OutsideClients {
 		h := &Host{
 			Name: fmt.Sprintf("outside%d", i+1), NS: far.ns, NodeInterface: near.name,
-			IPv4: nth(OutsideCIDRv4, 11+i), IPv6: nth(OutsideCIDRv6, 11+i),
+			IPv4: nth(Net.OutsideCIDRv4, 11+i), IPv6: nth(Net.OutsideCIDRv6, 11+i),
 		}
 		b.c.Outside = append(b.c.Outside, h)
 		b.place(near, far, h)
 	}
-	b.gateway(near, far, netip.MustParseAddr(NodeOutsideIPv4), netip.MustParseAddr(NodeOutsideIPv6))
+	b.gateway(near, far, netip.MustParseAddr(Net.NodeOutsideIPv4),
+		netip.MustParseAddr(Net.NodeOutsideIPv6))
 }
 
 // addUnderlay adds the other node and its pods, each with a link of its own, as if there were
@@ -126,20 +127,20 @@ func (b *builder) addUnderlay() {
 	near, far := iface{b.node, "eth2"}, iface{b.namespace("othernode"), "eth0"}
 	b.c.OtherNode = &Host{
 		Name: "othernode", NS: far.ns, NodeInterface: near.name, anySource: true,
-		IPv4: netip.MustParseAddr(OtherNodeIPv4), IPv6: netip.MustParseAddr(OtherNodeIPv6),
+		IPv4: netip.MustParseAddr(Net.OtherNodeIPv4), IPv6: netip.MustParseAddr(Net.OtherNodeIPv6),
 	}
 	b.veth(near, far)
-	b.addr(near, netip.MustParsePrefix(NodeUnderlayIPv4+"/24"))
-	b.addr(near, netip.MustParsePrefix(NodeUnderlayIPv6+"/64"))
+	b.addr(near, netip.MustParsePrefix(Net.NodeUnderlayIPv4+"/24"))
+	b.addr(near, netip.MustParsePrefix(Net.NodeUnderlayIPv6+"/64"))
 	b.place(near, far, b.c.OtherNode)
-	b.gateway(near, far, netip.MustParseAddr(NodeUnderlayIPv4),
-		netip.MustParseAddr(NodeUnderlayIPv6))
+	b.gateway(near, far, netip.MustParseAddr(Net.NodeUnderlayIPv4),
+		netip.MustParseAddr(Net.NodeUnderlayIPv6))
 	for i := range b.opts.RemotePods {
 		name := fmt.Sprintf("remote%d", i+1)
 		near, far := iface{b.node, fmt.Sprintf("eth%d", i+3)}, iface{b.namespace(name), "eth0"}
 		h := &Host{
 			Name: name, NS: far.ns, NodeInterface: near.name,
-			IPv4: nth(RemoteCIDRv4, i+1), IPv6: nth(RemoteCIDRv6, i+1),
+			IPv4: nth(Net.RemoteCIDRv4, i+1), IPv6: nth(Net.RemoteCIDRv6, i+1),
 		}
 		b.c.RemotePods = append(b.c.RemotePods, h)
 		b.veth(near, far)
@@ -148,7 +149,7 @@ func (b *builder) addUnderlay() {
 	}
 }
 
-// addPods adds the node's own pods, on a bridge if there is to be one.
+// addPods adds the node's own pods, on a bridge if the options name one.
 func (b *builder) addPods() {
 	bridge := iface{b.node, b.opts.Bridge}
 	if bridge.name != "" {
@@ -169,7 +170,7 @@ func (b *builder) addPods() {
 		}
 		h := &Host{
 			Name: name, NS: far.ns, NodeInterface: near.name,
-			IPv4: nth(NodeCIDRv4, i+1), IPv6: nth(NodeCIDRv6, i+1),
+			IPv4: nth(Net.NodeCIDRv4, i+1), IPv6: nth(Net.NodeCIDRv6, i+1),
 		}
 		b.c.Pods = append(b.c.Pods, h)
 		b.place(near, far, h)

@@ -16,7 +16,7 @@ import (
 const maxReportedErrors = 10
 
 // Conns are TCP connections that are held open, to see which of them survive a change. Its methods
-// must not be used concurrently.
+// must not be called concurrently.
 type Conns struct {
 	ns      *NS
 	living  []*conn
@@ -40,9 +40,9 @@ type ConnsReport struct {
 	Rounds int
 	// Answered counts the pings that were echoed.
 	Answered int
-	// Reset, Closed and Silent count the connections that were reset, were closed by the server, or
-	// did not give the right answer in time. Each is counted once: a connection that died is not
-	// tried again.
+	// Reset counts connections that were reset, Closed those that the server closed, and Silent
+	// those that did not give the right answer in time. Each is counted once, because a dead
+	// connection is not tried again.
 	Reset, Closed, Silent int
 	// Errors are the first few errors, one for each connection that died.
 	Errors []error
@@ -52,10 +52,10 @@ type ConnsReport struct {
 func (r ConnsReport) Lost() int { return r.Reset + r.Closed + r.Silent }
 
 // OpenConns opens count connections from a host to servers of this package behind an address, and
-// waits until each was greeted. If one cannot be opened, it closes all and returns an error. Both
-// ends of a connection take a file descriptor of this process.
+// waits for each greeting. If a connection cannot be opened, it closes all and returns an error.
+// Both ends of a connection use a file descriptor of this process.
 func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
-	// The kernel sends a lost SYN again after a second; here that is welcome.
+	// The kernel sends a lost SYN again after a second. Here, that is allowed.
 	p := Probe{From: from, Proto: TCP, To: to, Timeout: 5 * time.Second}
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("netnstest: open connections: %w", err)
@@ -85,8 +85,8 @@ func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*
 // Servers returns how many of the connections were opened to each server, by name.
 func (c *Conns) Servers() map[string]int { return c.servers }
 
-// Ping sends a line on every connection that still lives, and waits until each was echoed or the
-// timeout has passed.
+// Ping sends a line on every living connection, and waits until each line was echoed or the timeout
+// has passed.
 func (c *Conns) Ping(timeout time.Duration) ConnsReport {
 	c.rounds++
 	r := ConnsReport{Rounds: 1}
@@ -142,7 +142,7 @@ func (r *ConnsReport) count(err error) {
 }
 
 // Watch pings all connections at the interval until ctx ends, at least once, and returns the sum.
-// Each ping has the timeout.
+// The timeout is that of each ping.
 func (c *Conns) Watch(ctx context.Context, interval, timeout time.Duration) ConnsReport {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()
@@ -175,7 +175,7 @@ func (c *Conns) Close() error {
 	return errors.Join(errs...)
 }
 
-// inParallel calls f for 0 to n-1, a bounded number at a time.
+// inParallel calls f for 0 to n-1, a limited number at a time.
 func inParallel(n int, f func(i int)) {
 	next := make(chan int)
 	var workers sync.WaitGroup

@@ -29,17 +29,12 @@ func TestConnectionsAreHeldAndTheirLossIsSeen(t *testing.T) {
 	require.Equal(t, map[string]int{"mortal": count}, mortal.Servers())
 	require.Equal(t, map[string]int{"remote1": count}, lasting.Servers())
 
-	before, err := c.Pods[1].NS.Counters()
-	require.NoError(t, err)
 	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
 	defer cancel()
 	r := lasting.Watch(ctx, 10*time.Millisecond, patience)
 	require.Zero(t, r.Lost(), "%v", r.Errors)
 	require.Positive(t, r.Rounds)
 	require.Equal(t, r.Rounds*count, r.Answered)
-	after, err := c.Pods[1].NS.Counters()
-	require.NoError(t, err)
-	require.Zero(t, after.Since(before)["Tcp.OutRsts"])
 
 	require.Equal(t, count, mortal.Ping(patience).Answered)
 	require.NoError(t, s.Close())

@@ -1,5 +1,5 @@
 // Package netnstest builds small Kubernetes-like networks out of Linux network namespaces, sends
-// real packets through them and says what became of each. Every backend of kernlb is tested on it.
+// real packets through them and reports the fate of each. Every backend of kernlb is tested on it.
 //
 // [New] (or [Start] in a test) makes a [Cluster]:
 //
@@ -25,30 +25,31 @@
 // to cluster.Node.NS.Fd().
 //
 // Each pod of the node, the node, the other node with its pods, the outside clients, and the
-// internet is one anonymous network namespace, held only by a file descriptor: it vanishes with
-// [Cluster.Close] or with the process. Everything is dual stack. Every namespace but the internet
-// has its default route through the node, and the node has its own through the internet, so that
-// service addresses (see [ServiceCIDRv4] and the others) need no route of their own: packets to
-// them reach the node, and what the node leaves untouched arrives at the internet, which answers
-// for every address under the name [InternetName]. A packet that no rule touched is therefore seen
-// as a positive answer, not as silence.
+// internet is one anonymous network namespace. Only a file descriptor holds it, so it vanishes with
+// [Cluster.Close] or with the process. Everything is dual stack. Every namespace except the
+// internet has its default route through the node, and the node has its own through the internet.
+// So service addresses (see [Net]) need no route: packets to them reach
+// the node. Packets that the node does not translate arrive at the internet, which answers for
+// every address under the name [Net].Internet. So a packet that no rule touched shows as a positive
+// answer, not as silence.
 //
 // Routes are host routes and neighbours are permanent, as a CNI plugin would do; there is no IPv6
 // duplicate address detection and no link-local address, so a cluster can be used at once.
 //
 // # Servers and probes
 //
-// [Host.Serve] starts an echo server that answers "name address:port\n": who it is, and which
-// source it saw. A [Probe] sends one connection attempt (TCP), datagram (UDP) or INIT chunk (SCTP)
-// and returns an [Outcome]: answered (by whom, seeing what), refused, dropped, unreachable.
-// [Probe.Send] and [SendAll] never retry: one packet decides. [Conns] holds thousands of TCP
-// connections open and tells which died. [NS.Capture] and [NS.Counters] show what passed.
+// [Host.Serve] starts an echo server that answers "name address:port\n": its own name, and the
+// source that it saw. A [Probe] sends one connection attempt (TCP), datagram (UDP) or INIT chunk
+// (SCTP) and returns an [Outcome]: answered (by which server, which saw which source), refused,
+// dropped, unreachable. [Probe.Send] and [SendAll] never retry: one packet decides. [Conns] holds
+// thousands of TCP connections open and reports which died. [NS.Capture] shows the packets that
+// passed.
 //
-// SCTP needs no support in the kernel: both ends are raw sockets. Where the kernel's own SCTP is
-// loaded it answers too, with an ABORT, so do not load it.
+// SCTP needs no support in the kernel, because both ends are raw sockets. Do not load the kernel's
+// own SCTP: it would answer, too, with an ABORT.
 //
 // # Privileges
 //
-// All of this needs CAP_SYS_ADMIN and CAP_NET_ADMIN, or an unprivileged user namespace: call [Main]
+// The package needs CAP_SYS_ADMIN and CAP_NET_ADMIN, or an unprivileged user namespace: call [Main]
 // from TestMain ([ReExecInUserNS] from a program), and [Require] in each test.
 package netnstest

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// A packet to an address that no rule on the node translates is answered by the internet.
+// If no rule on the node translates an address, the internet answers.
 func Example() {
 	if done, code, err := netnstest.ReExecInUserNS(); done || err != nil {
 		log.Printf("the copy in a user namespace ended with code %d: %v", code, err)

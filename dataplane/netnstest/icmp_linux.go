@@ -18,8 +18,9 @@ func enableICMPErrors(fd, domain int) error {
 	return unix.SetsockoptInt(fd, unix.IPPROTO_IPV6, unix.IPV6_RECVERR, 1)
 }
 
-// readICMPError takes ICMP errors off the socket's error queue until one satisfies accept, which is
-// given the start of the transport packet that caused it. It returns nil if there is none.
+// readICMPError removes ICMP errors from the socket's error queue until accept returns true for
+// one. accept gets the beginning of the transport packet that caused the error. If there is no such
+// error, readICMPError returns nil.
 func readICMPError(fd int, accept func(transport []byte) bool) *ICMPError {
 	payload, oob := make([]byte, 512), make([]byte, 512)
 	for {
@@ -43,7 +44,7 @@ func readICMPError(fd int, accept func(transport []byte) bool) *ICMPError {
 	}
 }
 
-// isRecvErr tells the control messages of the error queue from others.
+// isRecvErr reports whether a control message is one of the error queue.
 func isRecvErr(h unix.Cmsghdr) bool {
 	return h.Level == unix.IPPROTO_IP && h.Type == unix.IP_RECVERR ||
 		h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_RECVERR
@@ -52,8 +53,8 @@ func isRecvErr(h unix.Cmsghdr) bool {
 // extendedErrLen is the size of struct sock_extended_err (linux/errqueue.h).
 const extendedErrLen = 16
 
-// decodeExtendedErr reads a struct sock_extended_err that came from ICMP, and the sockaddr of the
-// offender behind it.
+// decodeExtendedErr decodes a struct sock_extended_err from ICMP, and the sockaddr of the sender
+// behind it.
 func decodeExtendedErr(b []byte) (*ICMPError, bool) {
 	if len(b) < extendedErrLen {
 		return nil, false

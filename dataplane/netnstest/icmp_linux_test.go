@@ -42,16 +42,3 @@ func TestICMPErrorsAreDecoded(t *testing.T) {
 		require.False(t, ok, name)
 	}
 }
-
-func FuzzDecodeExtendedErr(f *testing.F) {
-	f.Add(extendedErr(unix.SO_EE_ORIGIN_ICMP, 3, 3,
-		append(family(unix.AF_INET), make([]byte, 14)...)...))
-	f.Add(extendedErr(unix.SO_EE_ORIGIN_ICMP6, 1, 4,
-		append(family(unix.AF_INET6), make([]byte, 26)...)...))
-	f.Fuzz(func(t *testing.T, b []byte) {
-		if e, ok := decodeExtendedErr(b); ok {
-			require.True(t, e.From.IsValid())
-			require.NotEmpty(t, e.String())
-		}
-	})
-}

@@ -6,8 +6,8 @@ import (
 	"net/netip"
 )
 
-// Internet is the far end of the node's default route. It answers every TCP, UDP and SCTP client,
-// whatever the destination, as a server named [InternetName] does, and records what arrives.
+// Internet is the far end of the node's default route. For any destination, it answers every TCP,
+// UDP and SCTP client as a server named [Net].Internet does, and records the arriving packets.
 type Internet struct {
 	// Capture holds the packets that arrived, other than multicast.
 	*Capture
@@ -21,8 +21,8 @@ const (
 	internetTag = 1000
 )
 
-// internetAnswer returns the IP packet that answers one that arrived, or nil if there is nothing to
-// say.
+// internetAnswer returns the IP packet that answers an arriving packet, or nil if there is no
+// answer.
 func internetAnswer(p Packet, transport []byte) []byte {
 	var answer []byte
 	switch p.Proto {
@@ -41,10 +41,10 @@ func internetAnswer(p Packet, transport []byte) []byte {
 
 // internetLine is what servers say.
 func internetLine(source netip.AddrPort) string {
-	return fmt.Sprintf("%s %s\n", InternetName, source)
+	return fmt.Sprintf("%s %s\n", Net.Internet, source)
 }
 
-// internetTCP accepts a connection; when the handshake is complete it sends the line and closes.
+// internetTCP accepts a connection. When the handshake is complete, it sends the line and closes.
 func internetTCP(p Packet, t []byte) []byte {
 	if len(t) < tcpHeaderLen {
 		return nil

@@ -12,15 +12,15 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/sleep"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
 // wiring configures links, addresses, routes and neighbours of many namespaces. After its first
-// error every method does nothing, so that the topology reads as a list; err has that error.
+// error, which err holds, every method does nothing, so that the topology reads as a list.
 type wiring struct {
 	handles  map[*NS]*netlink.Handle
 	ends     map[iface]end
-	settling []iface // a bridge without ports never comes up, so it is not among them
+	settling []iface // except bridges: one without ports never comes up
 	locals   []local // IPv6 addresses
 	macs     uint16
 	err      error
@@ -38,7 +38,7 @@ type local struct {
 	addr netip.Addr
 }
 
-// end is what the kernel calls it, and its hardware address.
+// end is the kernel's index of one end of a link, and its hardware address.
 type end struct {
 	index int
 	mac   net.HardwareAddr
@@ -104,8 +104,8 @@ func (w *wiring) veth(a, b iface) {
 	w.settling = append(w.settling, a, b)
 }
 
-// addLink adds a link. The kernel loads the module for its kind; but it also says that it does not
-// know the kind while the module is being loaded for somebody else.
+// addLink adds a link. The kernel loads the module for its kind. But while another process loads
+// the module, the kernel says that it does not know the kind.
 func addLink(h *netlink.Handle, link netlink.Link) error {
 	for tries := 0; ; tries++ {
 		err := h.LinkAdd(link)
@@ -128,9 +128,9 @@ func (w *wiring) bridge(br iface) {
 	w.up(br, mac)
 }
 
-// enslave makes the interface a port of the bridge. Packets may leave by the port they came in
-// (hairpin mode, as CNI plugins set it): where bridged packets pass IP rules (br_netfilter), the
-// bridge itself sends a pod's packet to a service back to that pod.
+// enslave makes the interface a port of the bridge. Packets may leave by the port by which they
+// came in (hairpin mode, as CNI plugins set it). Otherwise, if bridged packets pass IP rules
+// (br_netfilter), the bridge would drop a pod's packet to a service that leads back to that pod.
 func (w *wiring) enslave(port, br iface) {
 	w.do(port.ns, func(h *netlink.Handle) error {
 		link := &netlink.Device{LinkAttrs: netlink.LinkAttrs{Index: w.ends[port].index}}
@@ -154,7 +154,7 @@ func (w *wiring) up(i iface, mac net.HardwareAddr) {
 	}, "bring %s up", i.name)
 }
 
-// addr gives the interface an address, usable at once.
+// addr gives the interface an address that can be used at once.
 func (w *wiring) addr(i iface, prefix netip.Prefix) {
 	w.do(i.ns, func(h *netlink.Handle) error {
 		addr := &netlink.Addr{IPNet: ipNet(prefix), LinkIndex: w.ends[i].index}
@@ -168,8 +168,8 @@ func (w *wiring) addr(i iface, prefix netip.Prefix) {
 	}
 }
 
-// route leads a prefix out of the interface, through a gateway and with a preferred source address
-// if those are valid. The gateway need not be on a connected network.
+// route routes a prefix to the interface, through a gateway and with a preferred source address if
+// those are valid. The gateway need not be on a connected network.
 func (w *wiring) route(i iface, prefix netip.Prefix, via, src netip.Addr) {
 	w.do(i.ns, func(h *netlink.Handle) error {
 		route := &netlink.Route{LinkIndex: w.ends[i].index, Dst: ipNet(prefix),
@@ -196,11 +196,11 @@ func (w *wiring) neigh(i iface, addr netip.Addr, other iface) {
 	}, "add neighbour %s to %s", addr, i.name)
 }
 
-// settle waits until the network works: until then the kernel loses packets in silence.
+// settle waits until the network works. Before that, the kernel loses packets in silence.
 //
 // The first interface of a pair gets its queue when a worker has seen that the second is up
 // (linkwatch_event in net/core/link_watch.c). An IPv6 address is local when a worker has inserted
-// its route, also without duplicate address detection (addrconf_dad_work in net/ipv6/addrconf.c).
+// its route, even without duplicate address detection (addrconf_dad_work in net/ipv6/addrconf.c).
 func (w *wiring) settle(ctx context.Context) {
 	for _, i := range w.settling {
 		w.await(ctx, i.ns, func(h *netlink.Handle) (bool, error) {
@@ -217,7 +217,7 @@ func (w *wiring) settle(ctx context.Context) {
 	}
 }
 
-// await is do with a step that is repeated until it is done.
+// await is do with a step that is repeated until it reports that it is done.
 func (w *wiring) await(ctx context.Context, ns *NS, done func(*netlink.Handle) (bool, error),
 	format string, args ...any) {
 	w.do(ns, func(h *netlink.Handle) error {
@@ -225,14 +225,14 @@ func (w *wiring) await(ctx context.Context, ns *NS, done func(*netlink.Handle) (
 			if ok, err := done(h); ok || err != nil {
 				return err
 			}
-			if err := sleep.For(ctx, 200*time.Microsecond); err != nil {
+			if err := wait.For(ctx, 200*time.Microsecond); err != nil {
 				return err
 			}
 		}
 	}, format, args...)
 }
 
-// ignoreNoRoute takes the lack of a route for an answer, not an error.
+// ignoreNoRoute returns nil for the error that there is no route.
 func ignoreNoRoute(err error) error {
 	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
 		return nil
@@ -240,7 +240,7 @@ func ignoreNoRoute(err error) error {
 	return err
 }
 
-// ipNet converts a prefix, keeping the bits of the host.
+// ipNet converts a prefix and keeps its host bits.
 func ipNet(p netip.Prefix) *net.IPNet {
 	return &net.IPNet{IP: p.Addr().AsSlice(), Mask: net.CIDRMask(p.Bits(), p.Addr().BitLen())}
 }

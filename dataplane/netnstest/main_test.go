@@ -4,7 +4,7 @@ import "testing"
 
 func TestMain(m *testing.M) { Main(runner{m}) }
 
-// runner runs the tests, or what one of them wants done in a process of its own.
+// runner runs the tests, or the task of a test that needs a process of its own.
 type runner struct{ m *testing.M }
 
 func (r runner) Run() int {

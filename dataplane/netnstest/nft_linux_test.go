@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// nft loads rules into a namespace, or skips the test where there is no nft.
+// nft loads rules into a namespace, or skips the test if nft is missing.
 func nft(tb testing.TB, ns *NS, rules string) {
 	tb.Helper()
 	path, err := exec.LookPath("nft")

@@ -13,14 +13,14 @@ import (
 // errClosed is returned by methods of an NS after Close.
 var errClosed = errors.New("namespace is closed")
 
-// NS is an anonymous network namespace. It has no name in the file system and lives as long as the
-// file descriptor, or a socket in it, does. Its methods may be used concurrently.
+// NS is an anonymous network namespace. It has no name in the file system. It lives as long as its
+// file descriptor, or a socket in it. Its methods may be used concurrently.
 type NS struct {
 	name string
 	file *os.File
 
 	mu    sync.Mutex
-	owned map[io.Closer]struct{} // what lives in the namespace; nil once closed
+	owned map[io.Closer]struct{} // objects in the namespace; nil once closed
 	pulse *pulse                 // made when first needed
 	ports sourcePorts
 	sctp  sctpServers
@@ -47,17 +47,16 @@ func (ns *NS) Name() string { return ns.name }
 // Close.
 func (ns *NS) Fd() int { return int(ns.file.Fd()) }
 
-// Do runs f inside the namespace: on an operating system thread of its own that is in the
-// namespace, and that is given back only if it could be returned to where it was. Sockets that f
-// opens stay in the namespace when used elsewhere; goroutines that f starts do not run in it. Do
-// may be nested. f must not call [testing.T.FailNow] and the like, which end the goroutine they are
-// called in.
+// Do runs f inside the namespace, on an operating system thread of its own. The thread is used
+// again only if it could be returned to its former namespace. Sockets that f opens stay in the
+// namespace when they are used elsewhere. Goroutines that f starts do not run in it. Do may be
+// nested. f must not call [testing.T.FailNow] and its like, which end the calling goroutine.
 func (ns *NS) Do(f func() error) error {
 	return inNetNS(ns, f)
 }
 
-// Close closes everything that was opened in the namespace through this package, then lets go of
-// it. Closing twice is not an error.
+// Close closes everything that this package opened in the namespace, and then releases the
+// namespace. Closing twice is not an error.
 func (ns *NS) Close() error {
 	ns.mu.Lock()
 	owned := ns.owned
@@ -73,7 +72,7 @@ func (ns *NS) Close() error {
 	return errors.Join(append(errs, ns.file.Close())...)
 }
 
-// own makes Close of the namespace close c. It fails if that has already happened.
+// own makes Close of the namespace close c. It fails if the namespace is already closed.
 func (ns *NS) own(c io.Closer) error {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()
@@ -114,9 +113,9 @@ func (ns *NS) SetSysctl(key, value string) error {
 	return nil
 }
 
-// sysctlPath: what lies under /proc/sys/net is looked up in the network namespace of the calling
-// thread, not of the process (net_ctl_header_lookup in net/sysctl_net.c). Inside Do it needs no
-// mount and no other path.
+// sysctlPath is the file of a sysctl. The kernel looks up /proc/sys/net in the network namespace of
+// the calling thread, not of the process (net_ctl_header_lookup in net/sysctl_net.c). So inside Do,
+// no mount and no other path is needed.
 func sysctlPath(key string) string { return path.Join("/proc/sys", key) }
 
 // writeSysctl must run inside [NS.Do].

@@ -26,9 +26,9 @@ func newNetNS() (file *os.File, err error) {
 func inNetNS(ns *NS, f func() error) error { return threadns.In(ns.file, f) }
 
 // quiet are settings of every namespace. They keep it still (no autoconfiguration, no link-local
-// addresses, no redirects), let packets take any path, and let every refused probe have its ICMP
-// error: the kernel limits those to one a second for each destination, and to 1,000 a second for
-// all.
+// addresses, no redirects) and let packets use any path. They also give every refused probe its
+// ICMP error: by default, the kernel limits those to one a second for each destination, and to
+// 1,000 a second for all.
 var quiet = [][2]string{
 	{"net/ipv4/conf/all/rp_filter", "0"},
 	{"net/ipv4/conf/default/rp_filter", "0"},
@@ -43,7 +43,7 @@ var quiet = [][2]string{
 	{"net/ipv6/conf/default/accept_redirects", "0"},
 	{"net/ipv6/conf/default/addr_gen_mode", "1"}, // IN6_ADDR_GEN_MODE_NONE
 	{"net/ipv6/icmp/ratelimit", "0"},
-	// limits "packet too big" only: the mask cannot be written empty
+	// limits only "packet too big", because the mask cannot be written empty
 	{"net/ipv6/icmp/ratemask", "2"},
 }
 
@@ -81,8 +81,8 @@ func loopbackUp() error {
 	return nil
 }
 
-// usable tells why namespaces cannot be created and configured by this process, or returns nil. The
-// answer does not change while a process runs.
+// usable says why this process cannot create and configure namespaces, or returns nil. The answer
+// does not change while a process runs.
 var usable = sync.OnceValue(func() error {
 	ns, err := NewNS("trial")
 	if err != nil {

@@ -53,7 +53,7 @@ func TestDoRunsInTheNamespaceAndNowhereElse(t *testing.T) {
 	var others sync.WaitGroup
 	for range 50 {
 		others.Go(func() {
-			a.Do(func() error { return nil }) //nolint:errcheck // its thread is what counts
+			a.Do(func() error { return nil }) //nolint:errcheck // only its thread matters
 			now, err := threadNS()
 			if err != nil || now != home {
 				t.Errorf("a thread was left in %s (%v)", now, err)
@@ -115,7 +115,5 @@ func TestAClosedNamespaceRefusesEverything(t *testing.T) {
 	_, err = ns.Serve("late", TCP, netip.MustParseAddrPort("127.0.0.1:80"))
 	require.Error(t, err)
 	_, err = ns.Capture("")
-	require.Error(t, err)
-	_, err = ns.Counters()
 	require.Error(t, err)
 }

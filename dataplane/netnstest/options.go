@@ -2,7 +2,7 @@ package netnstest
 
 import "fmt"
 
-// maxHosts bounds each kind of host: their addresses differ in the last byte only.
+// maxHosts limits each kind of host, because their addresses differ only in the last byte.
 const maxHosts = 200
 
 // Options shape a [Cluster]. The zero value is a cluster with three pods, two remote pods and two
@@ -17,15 +17,15 @@ type Options struct {
 	// OutsideClients is the number of clients outside the cluster; they share one namespace. 0
 	// means 2, negative none.
 	OutsideClients int
-	// Bridge, if not empty, names a bridge on the node that holds the pods' interfaces (as the CNI
-	// plugin "bridge" does). Else each pod is routed through its own interface (as "ptp" and Calico
-	// do). Pods speak to each other through the node's IP layer in both cases.
+	// Bridge, if not empty, names a bridge on the node for the pods' interfaces (as in the CNI
+	// plugin "bridge"). Otherwise each pod is routed through its own interface (as in "ptp" and
+	// Calico). In both cases pods speak to each other through the node's IP layer.
 	Bridge string
 	// PodInterfacePrefix begins the names of the pods' interfaces on the node. "" means "veth".
 	PodInterfacePrefix string
 }
 
-// withDefaults fills in the zero values, and refuses what cannot be built.
+// withDefaults fills in the zero values, and refuses options that cannot be built.
 func (o Options) withDefaults() (Options, error) {
 	for _, count := range []struct {
 		field    string

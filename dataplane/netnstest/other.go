@@ -17,7 +17,7 @@ type (
 func (*packetSocket) Close() error { return nil }
 func (*packetSocket) dropped() int { return 0 }
 
-// errNotSupported is what everything here returns on systems other than Linux.
+// errNotSupported is the error of all functions here on systems other than Linux.
 var errNotSupported = fmt.Errorf("netnstest: network namespaces need Linux: %w",
 	errors.ErrUnsupported)
 

@@ -13,10 +13,9 @@ type Packet struct {
 	Src, Dst netip.AddrPort
 	// TCPFlags is the 14th byte of a TCP header: FIN 0x01, SYN 0x02, RST 0x04, PSH 0x08, ACK 0x10.
 	TCPFlags uint8
-	// Type and Code are those of an ICMP message. Type is also that of the first chunk of an SCTP
-	// packet.
+	// Type and Code are those of an ICMP message. For SCTP, Type is that of the first chunk.
 	Type, Code uint8
-	// Outgoing: the packet left the namespace, else it arrived.
+	// Outgoing means that the packet left the namespace; otherwise it arrived.
 	Outgoing bool
 }
 
@@ -42,9 +41,9 @@ const (
 	udpHeaderLen  = 8
 )
 
-// decodePacket reads an IP packet, of which the end may be missing, and returns its transport
-// header and payload too. It does not tell what is wrong with a packet it cannot read, nor does it
-// look past IPv6 extension headers: those count as the protocol.
+// decodePacket decodes an IP packet, whose end may be missing, and also returns its transport
+// header and payload. It gives no reason if it cannot decode a packet. It does not skip IPv6
+// extension headers: those count as the protocol.
 func decodePacket(b []byte) (p Packet, transport []byte, ok bool) {
 	if len(b) == 0 {
 		return p, nil, false
@@ -73,7 +72,7 @@ func decodePacket(b []byte) (p Packet, transport []byte, ok bool) {
 	return p, transport, true
 }
 
-// payload returns what follows the header, up to the packet's total length if that makes sense:
+// payload returns the bytes after the header, up to the packet's total length if that makes sense:
 // offloads may leave it zero.
 func payload(b []byte, header, total int) []byte {
 	if total < header || total > len(b) {
@@ -82,7 +81,7 @@ func payload(b []byte, header, total int) []byte {
 	return b[header:total]
 }
 
-// decodeTransport reads what it knows of a transport header, and returns its ports.
+// decodeTransport decodes the fields of a transport header that it knows, and returns the ports.
 func (p *Packet) decodeTransport(t []byte) (sport, dport uint16) {
 	switch {
 	case (p.Proto == ICMP || p.Proto == ICMPv6) && len(t) >= 2:
@@ -99,8 +98,8 @@ func (p *Packet) decodeTransport(t []byte) (sport, dport uint16) {
 	return binary.BigEndian.Uint16(t[0:]), binary.BigEndian.Uint16(t[2:])
 }
 
-// encodePacket returns the IP packet with a transport header and payload whose checksum, if it is a
-// sum over the pseudo header (TCP and UDP), is filled in.
+// encodePacket returns the IP packet with a transport header and payload. It fills in the checksum
+// of TCP and UDP, which covers a pseudo header.
 func encodePacket(proto Protocol, src, dst netip.Addr, transport []byte) []byte {
 	switch proto {
 	case TCP:

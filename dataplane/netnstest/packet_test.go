@@ -140,7 +140,7 @@ func FuzzDecodeSCTP(f *testing.F) {
 		again, ok := decodeSCTP(p.encode())
 		require.True(t, ok)
 		if p.Chunk != sctpInitAck {
-			p.Cookie = "" // only an INIT ACK is sent with one
+			p.Cookie = "" // only an INIT ACK has one
 		}
 		require.Equal(t, p, again)
 	})

@@ -10,10 +10,10 @@ import (
 	"time"
 )
 
-// DefaultTimeout is how long a probe waits for its answer before it counts as dropped.
+// DefaultTimeout is how long a probe waits for its answer until it counts as dropped.
 const DefaultTimeout = 300 * time.Millisecond
 
-// probesAtOnce bounds the probes of one SendAll that are under way.
+// probesAtOnce limits the probes of one SendAll that run at the same time.
 const probesAtOnce = 128
 
 // Probe is one question: what happens to a packet from here to there? It sends a single TCP
@@ -25,14 +25,15 @@ type Probe struct {
 	Proto Protocol
 	// To is the destination.
 	To netip.AddrPort
-	// SourceAddr is the source address. The zero value means the address of From in To's family; on
-	// a node, the address that the kernel chooses.
+	// SourceAddr is the source address. The zero value means the address of From in To's family;
+	// for a node, the kernel chooses the address.
 	SourceAddr netip.Addr
-	// SourcePort is the source port. 0 means one that no probe from this namespace has used for the
-	// last 50,000 of its protocol, so that no probe meets the connection tracking entry of another.
+	// SourcePort is the source port. 0 means a port that the last 50,000 probes of its protocol
+	// from this namespace have not used, so that no probe meets the connection tracking entry of
+	// another.
 	SourcePort uint16
-	// Timeout is how long silence lasts until it is taken for an answer. 0 means [DefaultTimeout].
-	// A TCP connection that is established is not Dropped any more: if it is not greeted within
+	// Timeout is how long a probe waits until silence counts as its answer. 0 means
+	// [DefaultTimeout]. An established TCP connection is never Dropped: if it is not greeted within
 	// seconds, the probe Failed.
 	Timeout time.Duration
 }
@@ -51,8 +52,8 @@ type OutcomeKind uint8
 
 // What can become of a probe.
 const (
-	// Failed: the probe could not be sent, or was answered by something that is no server of this
-	// package.
+	// Failed: the probe could not be sent, or something other than a server of this package
+	// answered.
 	Failed OutcomeKind = iota
 	// Answered: a server answered.
 	Answered
@@ -77,14 +78,14 @@ func (k OutcomeKind) String() string {
 // Outcome is the answer to a [Probe].
 type Outcome struct {
 	Kind OutcomeKind
-	// Server is the name of the server that answered, Source the source address and port that it
-	// saw. For Answered only.
+	// Server is the name of the server that answered. Source is the source address and port that it
+	// saw. Both are for Answered only.
 	Server string
 	Source netip.AddrPort
-	// Local is the address and port that the probe was sent from, as its own socket knows it.
+	// Local is the address and port from which the probe was sent, as its own socket knows it.
 	Local netip.AddrPort
-	// ICMP is the ICMP error that decided a Refused or an Unreachable; nil if there was none, that
-	// is for a TCP reset, an SCTP ABORT, or a missing route.
+	// ICMP is the ICMP error that made the outcome Refused or Unreachable. It is nil for a TCP
+	// reset, an SCTP ABORT, or a missing route.
 	ICMP *ICMPError
 	// Err explains Failed, and Unreachable without ICMP.
 	Err error
@@ -99,8 +100,8 @@ type ICMPError struct {
 	From netip.Addr
 }
 
-// PortUnreachable tells whether this is what a rejecting rule or a closed UDP port sends: type 3
-// code 3, in IPv6 type 1 code 4.
+// PortUnreachable reports whether the error is the one that a rejecting rule or a closed UDP port
+// sends: type 3 code 3, in IPv6 type 1 code 4.
 func (e *ICMPError) PortUnreachable() bool {
 	if e.From.Is4() {
 		return e.Type == 3 && e.Code == 3
@@ -108,8 +109,8 @@ func (e *ICMPError) PortUnreachable() bool {
 	return e.Type == 1 && e.Code == 4
 }
 
-// refuses tells whether the error says that nobody listens: protocol or port unreachable (RFC 792),
-// in IPv6 port unreachable or unrecognised next header (RFC 4443).
+// refuses reports whether the error says that nothing listens: protocol or port unreachable (RFC
+// 792), in IPv6 port unreachable or unrecognised next header (RFC 4443).
 func (e *ICMPError) refuses() bool {
 	if e.From.Is4() {
 		return e.Type == 3 && (e.Code == 2 || e.Code == 3)
@@ -143,12 +144,11 @@ func (o Outcome) String() string {
 	return o.Kind.String()
 }
 
-// Send sends the probe and waits for its outcome. Ending ctx ends the wait: the outcome is then
-// Failed. There are no retries, save that the kernel itself repeats a TCP SYN after a second.
+// Send sends the probe and waits for its outcome. If ctx ends, the wait ends, and the outcome is
+// Failed. There are no retries, except that the kernel repeats a TCP SYN after a second.
 //
-// Time in which this process was too busy, or kept from running, does not count towards the
-// timeout: a slow machine makes probes slow, not wrong. The wait never exceeds 100 times the
-// timeout.
+// Time in which this process was too busy, or did not run, does not count towards the timeout: a
+// slow machine makes probes slow, not wrong. The wait never exceeds 100 times the timeout.
 func (p Probe) Send(ctx context.Context) Outcome {
 	start := time.Now()
 	o := p.send(ctx)
@@ -156,7 +156,7 @@ func (p Probe) Send(ctx context.Context) Outcome {
 	return o
 }
 
-// SendAll sends many probes, a bounded number at a time, and returns their outcomes in the same
+// SendAll sends many probes, a limited number at a time, and returns their outcomes in the same
 // order.
 func SendAll(ctx context.Context, probes []Probe) []Outcome {
 	outcomes := make([]Outcome, len(probes))
@@ -172,7 +172,8 @@ func (p Probe) timeout() time.Duration {
 	return p.Timeout
 }
 
-// source returns the source address to bind to; the unspecified one leaves it to the kernel.
+// source returns the source address to bind to. The unspecified address leaves the choice to the
+// kernel.
 func (p Probe) source() netip.Addr {
 	switch {
 	case p.SourceAddr.IsValid():

@@ -14,10 +14,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// step looks at a socket, without waiting, and tells whether that decides the outcome.
+// step examines a socket, without waiting, and reports whether that decides the outcome.
 type step func(fd int) (o Outcome, decided bool)
 
-// poller is how to wait for a socket: pollRead or pollWrite.
+// poller waits for a socket: pollRead or pollWrite.
 type poller func(func(fd int) bool) error
 
 // send is [Probe.Send] without the clock.
@@ -60,8 +60,7 @@ func (p Probe) open() (*sock, uint16, error) {
 		s, err := openSock(p.From.NS, domain, typ, proto, func(fd int) error {
 			return p.setUp(fd, domain, port)
 		})
-		// A chosen port may be in use by something else in the namespace; then the next one will
-		// do.
+		// Another socket in the namespace may use a chosen port; then the next port is tried.
 		if errors.Is(err, unix.EADDRINUSE) && p.SourcePort == 0 && tries < 100 {
 			continue
 		}
@@ -94,7 +93,7 @@ func (p Probe) setUp(fd, domain int, port uint16) error {
 	return os.NewSyscallError("bind", unix.Bind(fd, sockaddr(bindTo)))
 }
 
-// dial is Send for a TCP connection that is kept, if it was Answered.
+// dial is Send for a TCP connection, which it keeps if the outcome is Answered.
 func (p Probe) dial(ctx context.Context) (*conn, Outcome) {
 	s, port, err := p.open()
 	if err != nil {
@@ -138,8 +137,7 @@ func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
 	})
 }
 
-// greeting reads the server's line. That it does not come is not among the answers that anybody
-// asks for, so there is no hurry.
+// greeting reads the server's line. No test waits for a missing greeting, so the timeout is long.
 func (p Probe) greeting(ctx context.Context, s *sock) Outcome {
 	p.Timeout = max(p.Timeout, 10*time.Second)
 	var line []byte
@@ -181,8 +179,8 @@ func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step
 	if _, err := s.file.Write(packet); err != nil && !errors.Is(err, unix.EPERM) {
 		return s.failure(err, anyPacket)
 	}
-	// EPERM means that a rule in the output hook took the packet. Whether it dropped or rejected it
-	// is seen by waiting, as for any other packet.
+	// EPERM means that a rule in the output hook dropped or rejected the packet. Waiting shows
+	// which, as for any other packet.
 	return p.await(ctx, s, s.pollRead, answer)
 }
 
@@ -217,8 +215,8 @@ func (p Probe) sendSCTP(ctx context.Context, s *sock, port uint16) Outcome {
 	return o
 }
 
-// await takes the step each time the socket changes, until it decides or the probe's timeout has
-// passed, as the namespace's pulse counts it.
+// await calls take each time the socket changes, until it decides or the probe's timeout has
+// passed. The namespace's pulse measures the timeout.
 func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outcome {
 	// Most probes are decided at once and need no pulse.
 	if o, decided := awaitFor(ctx, s, min(pulseInterval, p.timeout()), poll, take); decided {
@@ -261,8 +259,8 @@ func silence(s *sock, pulse *pulse, take step) Outcome {
 	return o
 }
 
-// awaitFor takes the step each time the socket changes, until it decides or the time has passed.
-// Errors decide too.
+// awaitFor calls take each time the socket changes, until it decides or the time has passed. Errors
+// decide, too.
 func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller, take step) (
 	o Outcome, decided bool) {
 	if err := s.file.SetDeadline(time.Now().Add(patience)); err != nil {
@@ -287,7 +285,8 @@ func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller,
 	return Outcome{}, false
 }
 
-// anyPacket accepts every ICMP error: where the kernel has matched it to the socket by ports.
+// anyPacket accepts every ICMP error. It is for sockets to which the kernel has matched the error
+// by ports.
 func anyPacket([]byte) bool { return true }
 
 // icmpOutcome is what an ICMP error decides.
@@ -298,7 +297,7 @@ func icmpOutcome(e *ICMPError) Outcome {
 	return Outcome{Kind: Unreachable, ICMP: e}
 }
 
-// failure is what an error of the socket decides. An ICMP error that caused it says more.
+// failure is the outcome of an error of the socket. An ICMP error that caused it says more.
 func failure(fd int, err error, accept func([]byte) bool) Outcome {
 	if e := readICMPError(fd, accept); e != nil {
 		return icmpOutcome(e)
@@ -313,7 +312,7 @@ func failure(fd int, err error, accept func([]byte) bool) Outcome {
 	return Outcome{Err: err}
 }
 
-// failure is the function of that name for a socket.
+// failure calls the function failure for the socket.
 func (s *sock) failure(err error, accept func([]byte) bool) (o Outcome) {
 	if ctlErr := s.control(func(fd int) { o = failure(fd, err, accept) }); ctlErr != nil {
 		return Outcome{Err: ctlErr}
@@ -321,7 +320,7 @@ func (s *sock) failure(err error, accept func([]byte) bool) (o Outcome) {
 	return o
 }
 
-// isReset tells whether a connection ended with an error that the network brought.
+// isReset reports whether the network ended a connection with an error.
 func isReset(err error) bool {
 	for _, e := range []error{
 		unix.ECONNRESET, unix.EPIPE, unix.ECONNREFUSED, unix.EHOSTUNREACH, unix.ENETUNREACH,

@@ -74,7 +74,7 @@ func TestAHostThatProbesItselfIsAnsweredOrRefused(t *testing.T) {
 	}
 }
 
-// verdictRules give each destination port a fate of its own, wherever a packet comes from.
+// verdictRules give each destination port its own fate, for packets from everywhere.
 const verdictRules = `
 table inet verdicts {
 	chain verdicts {
@@ -177,8 +177,8 @@ func requireService(t *testing.T, c *Cluster, from *Host, proto Protocol, vip ne
 	for port, server := range map[uint16]*Host{80: c.Pods[0], 81: c.RemotePods[0], 82: c.Pods[0],
 		83: c.RemotePods[0]} {
 		if from == server && port < 82 {
-			// a host takes no packet from itself off the wire: this is why hairpin traffic is
-			// masqueraded
+			// a host accepts no packet with its own source from a link; for this reason hairpin
+			// traffic is masqueraded
 			continue
 		}
 		o := send(from, proto, vip, port)
@@ -251,7 +251,7 @@ func TestSourceAddressAndPortCanBeChosen(t *testing.T) {
 		for range 3 {
 			p := Probe{
 				From: c.Node, Proto: proto, To: netip.AddrPortFrom(c.Pods[0].IPv4, 8080),
-				SourceAddr: netip.MustParseAddr(NodeSecondaryIPv4), SourcePort: 4321,
+				SourceAddr: netip.MustParseAddr(Net.NodeSecondaryIPv4), SourcePort: 4321,
 			}
 			o := p.Send(context.Background())
 			require.Equal(t, Answered, o.Kind, "%s: %s", p, o)

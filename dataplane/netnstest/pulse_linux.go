@@ -12,16 +12,15 @@ import (
 // pulseInterval is the time from one beat to the next.
 const pulseInterval = 20 * time.Millisecond
 
-// pulse tells time in which this process got things done from time in which it did not. At each
-// interval it sends a byte to a goroutine and back, through the runtime's poller like all that
-// servers and probes do, and counts a beat if that was quick. Had it been slow, then servers, which
-// live in this process, would have been slow too.
+// pulse measures the time in which this process could work. At each interval it sends a byte to a
+// goroutine and back, through the runtime's poller as servers and probes do, and counts a beat if
+// that was quick. If it was slow, servers were slow too, because they run in this process.
 type pulse struct {
 	near, far *os.File
 	work      sync.WaitGroup
 
 	barriers    sync.Mutex
-	lastBarrier time.Time // when the last one began
+	lastBarrier time.Time // when the last barrier began
 
 	mu      sync.Mutex
 	waiters int // it beats as long as there are any
@@ -79,7 +78,7 @@ func (p *pulse) leave() {
 	p.waiters--
 }
 
-// count returns the number of beats so far, or why there are no more.
+// count returns the number of beats so far, or the error that ended them.
 func (p *pulse) count() (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -117,24 +116,23 @@ func (p *pulse) roundTrip() error {
 	return err
 }
 
-// barrier waits until every processor has finished what it was doing in the kernel. A packet waits
-// on the processor that sent it until that has time, and one processor of a virtual machine may
+// barrier waits until every processor has finished its work in the kernel. A packet stays on the
+// processor that sent it until that processor has time, and one processor of a virtual machine may
 // stand still while others run.
 func (p *pulse) barrier() {
 	asked := time.Now()
 	p.barriers.Lock()
 	defer p.barriers.Unlock()
 	if p.lastBarrier.After(asked) {
-		return // somebody else's began since, and has ended
+		return // another caller's barrier began since, and has ended
 	}
 	p.lastBarrier = time.Now()
-	// A grace period of RCU (membarrier(2)). Where there is no such system call, there is no such
-	// care.
+	// A grace period of RCU (membarrier(2)). Without this system call, barrier does nothing.
 	const membarrierCmdGlobal = 1
 	unix.Syscall(unix.SYS_MEMBARRIER, membarrierCmdGlobal, 0, 0) //nolint:errcheck // see above
 }
 
-// thePulse returns the namespace's pulse, which it makes when first needed.
+// thePulse returns the namespace's pulse and makes it on the first call.
 func (ns *NS) thePulse() (*pulse, error) {
 	ns.mu.Lock()
 	defer ns.mu.Unlock()

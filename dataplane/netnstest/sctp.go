@@ -24,10 +24,10 @@ const (
 	sctpInitLen   = 16
 )
 
-// sctpPacket is the part of an SCTP packet with one chunk that the endpoints here use.
+// sctpPacket is an SCTP packet with one chunk, as far as the endpoints here use it.
 type sctpPacket struct {
 	SrcPort, DstPort uint16
-	// Tag is the verification tag: zero with an INIT, else the other side's InitTag.
+	// Tag is the verification tag: zero in an INIT, otherwise the other side's InitTag.
 	Tag   uint32
 	Chunk uint8
 	// InitTag is the sender's tag, in an INIT and an INIT ACK.
@@ -65,7 +65,7 @@ func (p sctpPacket) encode() []byte {
 	return b
 }
 
-// decodeSCTP reads a packet with a correct checksum; only its first chunk counts.
+// decodeSCTP decodes a packet with a correct checksum; only its first chunk counts.
 func decodeSCTP(b []byte) (p sctpPacket, ok bool) {
 	if len(b) < sctpHeaderLen+sctpTLVLen || !bytes.Equal(b[8:12], sctpChecksum(b)) {
 		return p, false
@@ -105,8 +105,8 @@ func sctpCookie(params []byte) string {
 	return ""
 }
 
-// sctpChecksum returns the CRC32c of a packet, whatever its checksum field holds. The CRC's bytes
-// are sent lowest first, unlike anything else in the packet (RFC 9260, appendix A).
+// sctpChecksum returns the CRC32c of a packet and ignores the content of its checksum field. The
+// CRC's bytes are sent lowest first, unlike all other fields of the packet (RFC 9260, appendix A).
 func sctpChecksum(b []byte) []byte {
 	var zero [4]byte
 	crc := crc32.Update(crc32.Update(crc32.Checksum(b[:8], castagnoli), castagnoli, zero[:]),

@@ -13,8 +13,8 @@ type association struct {
 	port uint16 // own port
 	to   netip.AddrPort
 	tag  uint32
-	// looped: the INIT came back to the sender's own namespace, past all rules. A raw socket there
-	// (this one) keeps the kernel from answering that nobody listens.
+	// looped means that the INIT came back to the sender's own namespace, past all rules. The raw
+	// socket of the probe there keeps the kernel from answering that nothing listens.
 	looped bool
 }
 
@@ -38,7 +38,8 @@ func (a *association) answer(fd int) (Outcome, bool) {
 	}
 }
 
-// judge looks at a packet that arrived. IPv4 raw sockets deliver the IP header, IPv6 ones do not.
+// judge examines a packet that arrived. IPv4 raw sockets deliver the IP header, IPv6 raw sockets do
+// not.
 func (a *association) judge(b []byte) (Outcome, bool) {
 	if a.to.Addr().Is4() {
 		var ok bool
@@ -60,8 +61,8 @@ func (a *association) judge(b []byte) (Outcome, bool) {
 	return Outcome{}, false
 }
 
-// caused tells whether a packet that an ICMP error quotes is this association's: raw sockets get
-// the errors of all.
+// caused reports whether a packet that an ICMP error quotes belongs to this association, because
+// raw sockets get the errors of all packets.
 func (a *association) caused(transport []byte) bool {
 	return len(transport) >= 4 &&
 		binary.BigEndian.Uint16(transport) == a.port &&
@@ -69,7 +70,7 @@ func (a *association) caused(transport []byte) bool {
 }
 
 // filterSCTP lets only packets from or to the port into a raw socket (classic BPF, see socket(7),
-// SO_ATTACH_FILTER). Else many probes at once would fill each other's buffers.
+// SO_ATTACH_FILTER). Otherwise many probes at once would fill each other's buffers.
 func filterSCTP(fd, domain int, port uint16) error {
 	// X = length of the IP header, if the socket delivers one.
 	prologue := unix.SockFilter{Code: unix.BPF_LDX | unix.BPF_MSH | unix.BPF_B, K: 0}

@@ -10,11 +10,11 @@ import (
 	"time"
 )
 
-// Server answers each client with one line, "name address:port\n": its own name, and the source it
-// saw. A TCP server greets each connection with that line and then echoes what it receives; a UDP
-// server sends the line for each datagram; an SCTP server answers an INIT chunk with an INIT ACK
-// whose state cookie is the line. Where an SCTP server listens, INITs to other ports of its address
-// are answered with an ABORT.
+// Server answers each client with one line, "name address:port\n": its own name, and the source
+// that it saw. A TCP server greets each connection with that line and then echoes what it receives.
+// A UDP server sends the line for each datagram. An SCTP server answers an INIT chunk with an INIT
+// ACK whose state cookie is the line. At an address with an SCTP server, INITs to other ports are
+// answered with an ABORT.
 type Server struct {
 	// Name is what the server calls itself.
 	Name string
@@ -33,8 +33,8 @@ type Server struct {
 }
 
 // Serve starts a server in the namespace. The address must be one of the namespace's and not
-// unspecified. Port 0 takes a free one, for TCP and UDP. The server runs until it or the namespace
-// is closed.
+// unspecified. Port 0 means any free port, for TCP and UDP. The server runs until it or the
+// namespace is closed.
 func (ns *NS) Serve(name string, proto Protocol, addr netip.AddrPort) (*Server, error) {
 	s := &Server{Name: name, Proto: proto, Addr: addr, ns: ns, conns: map[*net.TCPConn]struct{}{}}
 	if err := s.start(); err != nil {
@@ -86,7 +86,7 @@ func (s *Server) start() error {
 	return nil
 }
 
-// line is what the server answers to a client at source.
+// line is the server's answer to a client at source.
 func (s *Server) line(source fmt.Stringer) []byte {
 	s.hits.Add(1)
 	return fmt.Appendf(nil, "%s %s\n", s.Name, source)
@@ -121,7 +121,8 @@ func (s *Server) startTCP() error {
 	return nil
 }
 
-// hold makes Close close the connection, or closes it if that has happened.
+// hold makes Close close the connection. If the server is already closed, hold closes the
+// connection itself.
 func (s *Server) hold(conn *net.TCPConn) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -147,8 +148,8 @@ func (s *Server) converse(conn *net.TCPConn) {
 	if _, err := conn.Write(s.line(conn.RemoteAddr())); err != nil {
 		return
 	}
-	// Plain reads and writes: io.Copy between TCP connections would take two more file descriptors
-	// for splice(2).
+	// Plain reads and writes, because io.Copy between TCP connections would need two more file
+	// descriptors for splice(2).
 	buf := make([]byte, 128)
 	for {
 		n, err := conn.Read(buf)
@@ -161,8 +162,8 @@ func (s *Server) converse(conn *net.TCPConn) {
 	}
 }
 
-// reset ends a connection at once: one that the kernel goes on closing in the background would hold
-// its namespace.
+// reset ends a connection at once. If the kernel closed it in the background, it would hold its
+// namespace.
 func reset(conn *net.TCPConn) {
 	conn.SetLinger(0) //nolint:errcheck // the next call has the same error
 	conn.Close()      //nolint:errcheck // nothing is owed to the client

@@ -66,21 +66,3 @@ func TestServersThatCannotStartSaySo(t *testing.T) {
 		require.ErrorContains(t, err, name)
 	}
 }
-
-func TestHundredsOfServersShareANamespace(t *testing.T) {
-	t.Parallel()
-	c := Start(t, Options{})
-	var probes []Probe
-	for port := uint16(1000); port < 1200; port++ {
-		for _, proto := range Protocols() {
-			require.NoError(t, c.Pods[0].Serve(proto, port))
-			for _, addr := range addrsOf(c.Pods[0]) {
-				probes = append(probes, Probe{From: c.Outside[0], Proto: proto,
-					To: netip.AddrPortFrom(addr, port)})
-			}
-		}
-	}
-	for i, o := range SendAll(context.Background(), probes) {
-		require.Equal(t, "pod1", o.Server, "%s: %s", probes[i], o)
-	}
-}

@@ -9,9 +9,9 @@ import (
 	"sync"
 )
 
-// sctpServers are the SCTP servers of a namespace. Those of one address share a raw socket: as long
-// as it is open the kernel leaves SCTP packets to that address alone, so somebody has to refuse
-// those that nobody wants.
+// sctpServers are the SCTP servers of a namespace. Servers at one address share a raw socket. While
+// it is open, the kernel ignores SCTP packets to that address, so this package has to refuse
+// packets for which there is no server.
 type sctpServers struct {
 	mu        sync.Mutex
 	endpoints map[netip.Addr]*sctpEndpoint

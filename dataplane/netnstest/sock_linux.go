@@ -9,8 +9,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// sock is a socket on the runtime's poller: waiting for it costs a goroutine, not a thread. Package
-// net cannot be used where the socket's error queue has to be read.
+// sock is a socket on the runtime's poller: a goroutine waits for it, not a thread. Package net
+// cannot read a socket's error queue.
 type sock struct {
 	file *os.File
 	conn syscall.RawConn
@@ -45,9 +45,9 @@ func (s *sock) pollRead(f func(fd int) bool) error {
 	return s.conn.Read(func(fd uintptr) bool { return f(int(fd)) })
 }
 
-// pollWrite is pollRead for a socket that may have become writable: connected, or not. (The runtime
-// takes a socket that reports an error and nothing else, as one does that is connecting, for one
-// that cannot be read with its poller.)
+// pollWrite is pollRead for a socket that may have become writable: connected, or not. (While a
+// socket connects, it may report an error and nothing else; the runtime then believes that its
+// poller cannot read the socket.)
 func (s *sock) pollWrite(f func(fd int) bool) error {
 	return s.conn.Write(func(fd uintptr) bool { return f(int(fd)) })
 }
@@ -57,14 +57,14 @@ func (s *sock) control(f func(fd int)) error {
 	return s.conn.Control(func(fd uintptr) { f(int(fd)) })
 }
 
-// connect connects the socket; a TCP socket is not connected yet when this fails with EINPROGRESS.
+// connect connects the socket. If it fails with EINPROGRESS, a TCP socket is not connected yet.
 func (s *sock) connect(to netip.AddrPort) error {
 	var err error
 	ctlErr := s.control(func(fd int) { err = unix.Connect(fd, sockaddr(to)) })
 	return errors.Join(ctlErr, os.NewSyscallError("connect", err))
 }
 
-// localAddr returns the address that the socket sends from.
+// localAddr returns the address from which the socket sends.
 func (s *sock) localAddr() (addr netip.Addr) {
 	s.control(func(fd int) { //nolint:errcheck // the zero address says that it is not known
 		if sa, err := unix.Getsockname(fd); err == nil {

@@ -6,11 +6,11 @@ import (
 	"os"
 )
 
-// envReExecError carries to [Require] why the process could not be re-executed.
+// envReExecError tells [Require] why the process could not be re-executed.
 const envReExecError = "KERNLB_NETNSTEST_REEXEC_ERROR"
 
-// TB is what the helpers here need of a [testing.TB], so that programs can use this package without
-// package testing.
+// TB is the part of [testing.TB] that the helpers here need, so that programs can use this package
+// without package testing.
 type TB interface {
 	Helper()
 	Cleanup(f func())
@@ -19,8 +19,8 @@ type TB interface {
 	Skipf(format string, args ...any)
 }
 
-// Main runs the tests of a package (m is a [testing.M]) where they may create network namespaces:
-// in this process if it can, else in a copy of it that runs in a new user namespace. Call it from
+// Main runs the tests of a package (m is a [testing.M]) in a process that may create network
+// namespaces: in this process if it may, otherwise in a copy in a new user namespace. Call it from
 // TestMain; it does not return.
 func Main(m interface{ Run() int }) {
 	done, code, err := ReExecInUserNS()
@@ -33,15 +33,14 @@ func Main(m interface{ Run() int }) {
 	os.Exit(m.Run())
 }
 
-// Require skips the test, with the reason, where network namespaces cannot be created and
-// configured.
+// Require skips the test, with the reason, if network namespaces cannot be created and configured.
 func Require(tb TB) {
 	tb.Helper()
 	err := usable()
 	if err == nil {
 		return
 	}
-	// What went wrong with the user namespace says more, if that was tried.
+	// If a user namespace was tried, its error says more.
 	reason := os.Getenv(envReExecError)
 	if reason == "" {
 		reason = fmt.Sprint(err)

@@ -17,16 +17,16 @@ import (
 // envReExecuted marks the copy that [ReExecInUserNS] starts.
 const envReExecuted = "KERNLB_NETNSTEST_REEXECUTED"
 
-// ReExecInUserNS runs a copy of this program, with the same arguments, environment and standard
-// streams, in new user, network and mount namespaces in which the caller is root, if this process
-// may not create network namespaces itself. With done, the copy has run and exitCode is its exit
-// code (128 plus the signal's number if one killed it): exit with that. Without, carry on:
-// namespaces can be created, or err says why not.
+// ReExecInUserNS runs a copy of this program, if this process may not create network namespaces
+// itself. The copy has the same arguments, environment and standard streams. It runs in new user,
+// network and mount namespaces, in which the caller is root. If done is true, the copy has run, and
+// exitCode is its exit code (128 plus the signal's number if a signal killed it): exit with that.
+// If done is false, carry on: namespaces can be created, or err says why not.
 //
-// Call it first in main. Other open files than the standard streams are not passed on, so that
-// fuzzing in several processes does not work through it.
+// Call it first in main. It passes on no open files except the standard streams, so fuzzing in
+// several processes does not work through it.
 func ReExecInUserNS() (done bool, exitCode int, err error) {
-	// Also in the copy: a system may allow user namespaces, but give no rights in them.
+	// The copy asks this, too: a system may allow user namespaces, but give no rights in them.
 	if os.Getenv(envReExecuted) != "" {
 		return false, 0, errors.Join(threadns.OnThread(loopbackUp), usable())
 	}
@@ -34,8 +34,8 @@ func ReExecInUserNS() (done bool, exitCode int, err error) {
 	if !errors.Is(reason, os.ErrPermission) {
 		return false, 0, reason
 	}
-	// The copy dies with the thread that started it (prctl(2), PR_SET_PDEATHSIG), so this one must
-	// stay.
+	// The copy dies with the thread that started it (prctl(2), PR_SET_PDEATHSIG), so this thread
+	// must stay.
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	cmd := reExecCommand()

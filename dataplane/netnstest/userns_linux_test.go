@@ -14,10 +14,10 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// envRole tells a copy of this test binary to do something else than run tests.
+// envRole makes a copy of this test binary play a role instead of running tests.
 const envRole = "KERNLB_NETNSTEST_TEST_ROLE"
 
-// playRole does what a copy started by these tests is to do in the user namespace.
+// playRole plays the role of a copy that these tests started in the user namespace.
 func playRole() (code int, ok bool) {
 	switch os.Getenv(envRole) {
 	case "exit":
@@ -32,8 +32,8 @@ func playRole() (code int, ok bool) {
 }
 
 // asNobody runs this binary as an ordinary user, in a role or with some tests, and returns its
-// output and exit code. TestMain takes it into a user namespace. The test is skipped where an
-// ordinary user may not have one.
+// output and exit code. TestMain moves it into a user namespace. The test is skipped if an ordinary
+// user may not have one.
 func asNobody(t *testing.T, role, tests, stdin string) (string, int) {
 	t.Helper()
 	if os.Getuid() != 0 || os.Getenv(envReExecuted) != "" {

@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A program that nobody tells which addresses its node has.
+// The engine finds out the addresses of the node itself.
 func Example() {
 	addrs, err := nodeaddrs.New(nil)
 	if err != nil {

@@ -1,6 +1,6 @@
 package nodeaddrs
 
-import "github.com/kernlb/kernlb/internal/rtnl"
+import "github.com/kernlb/kernlb/internal/rtnetlink"
 
-// Wrap has a function called around each request to the kernel.
-func (s *Source) Wrap(around rtnl.Around) { s.kernel.links.Wrap(around) }
+// Wrap makes each request to the kernel call a function around it.
+func (s *Source) Wrap(around rtnetlink.Around) { s.kernel.links.Wrap(around) }

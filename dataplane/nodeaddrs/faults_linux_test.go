@@ -7,12 +7,12 @@ import (
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
 
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Requests go wrong, one after the other, while an address comes. It is there, or the error says
-// what went wrong, and it is there the next time.
+// Requests fail, one after the other, while an address comes. The address is there, or the error
+// names the fault and the address is there the next time.
 func TestEachRequestGoesWrong(t *testing.T) {
 	t.Parallel()
 	n := newNode(t, "w", "missing")

@@ -10,16 +10,16 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/rtnl"
-	"github.com/kernlb/kernlb/internal/rtnotice"
+	"github.com/kernlb/kernlb/internal/rtnetlink"
+
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // kernel lists addresses.
 type kernel struct {
 	ns      *threadns.NS
-	links   *rtnl.Conn
-	changes rtnotice.Addresses
+	links   *rtnetlink.Conn
+	changes rtnetlink.Addresses
 	known   []netip.Addr // since when changes were listed
 }
 
@@ -33,7 +33,7 @@ func (k *kernel) open(cfg *Config) error {
 		return err
 	}
 	if err = k.changes.Open(k.ns); err == nil {
-		k.links, err = rtnl.Open(k.ns)
+		k.links, err = rtnetlink.Open(k.ns)
 	}
 	if err != nil {
 		return errors.Join(err, k.close())
@@ -47,7 +47,7 @@ func (k *kernel) close() error {
 	return k.ns.Close()
 }
 
-// current returns the addresses, and lists them only if they may have changed.
+// current returns the addresses. It lists them only if they may have changed.
 func (k *kernel) current(except []string) ([]netip.Addr, error) {
 	if !k.changes.Look() {
 		return k.known, nil
@@ -67,7 +67,7 @@ func (k *kernel) list(except []string) ([]netip.Addr, error) {
 	var skip []int
 	for _, name := range except {
 		link, err := k.links.LinkByName(name)
-		if rtnl.Gone(err) {
+		if rtnetlink.Gone(err) {
 			continue
 		}
 		if err != nil {
@@ -95,11 +95,10 @@ func (k *kernel) list(except []string) ([]netip.Addr, error) {
 	return append(good, deprecated...), nil
 }
 
-// Watch calls changed when the addresses are no longer those that Complete gave last, until ctx is
-// done.
+// Watch calls changed when the addresses differ from those of the last Complete, until ctx is done.
 func (s *Source) Watch(ctx context.Context, changed func()) error {
 	k := &s.kernel
-	socket, err := rtnotice.Subscribe(k.ns, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
+	socket, err := rtnetlink.Subscribe(k.ns, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR)
 	if err != nil {
 		return fmt.Errorf("follow the addresses of the node: %w", err)
 	}

@@ -1,15 +1,15 @@
-// Package nodeaddrs tells an engine which addresses its node has, for programs that nobody else
-// tells: those that have a Node object of Kubernetes take them from there.
+// Package nodeaddrs gives an engine the addresses of its node. It is for programs without another
+// source; programs that have a Node object of Kubernetes use that.
 //
 //	addrs, err := nodeaddrs.New(nil)
 //	…
 //	defer addrs.Close()
 //	engine := dataplane.New(backend, &dataplane.Config{Node: addrs})
 //
-// Of what a [servicemodel.Node] says, addresses are what a kernel knows. Interfaces of pods
-// ([servicemodel.PodDetector]) are told by their names in the packets' path, so that they may come
-// and go. Name, zone and ranges of pods are known to nobody on the node: whoever learns that they
-// changed sets a state with another node, and what differs in the kernel is written.
+// Of the fields of a [servicemodel.Node], the kernel knows only the addresses. Interfaces of pods
+// ([servicemodel.PodDetector]) are matched by name in the packets' path, so they may come and go.
+// Name, zone and ranges of pods are not known on the node. A program that learns of a change sets a
+// state with another node, and the engine writes the difference.
 package nodeaddrs
 
 import (
@@ -23,27 +23,27 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Config says which addresses are meant. A nil *Config is the zero Config.
+// Config selects the addresses. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of the node's network namespace, and NetNSPath its path, such as
-	// "/run/netns/blue": either, used only while the source is opened. Zero and empty mean that of
-	// the calling thread.
+	// "/run/netns/blue". At most one may be set, and it is used only while the source is opened.
+	// Zero and empty mean that of the calling thread.
 	NetNS     int
 	NetNSPath string
 	// Except are names of devices whose addresses do not count, such as one that holds the
-	// addresses of services. None of them needs to be there.
+	// addresses of services. The devices need not exist.
 	Except []string
 }
 
-// Source is a [dataplane.NodeSource]: it knows the addresses of a network namespace that others can
-// reach, which are neither loopback nor link-local addresses. Those come first that are not
-// deprecated, and then in the kernel's order: by the index of their device. A new IPv6 address
-// counts once the link was asked whether anybody else has it. Those of a device that is down count,
-// so that one that goes down for a moment changes nothing; but the kernel tells of a new IPv6
-// address there only when the device comes up.
+// Source is a [dataplane.NodeSource]. It knows the addresses of a network namespace that other
+// machines can reach: neither loopback nor link-local addresses. Addresses that are not deprecated
+// come first; within both groups, the order is the kernel's, by the index of the device. A new IPv6
+// address counts once duplicate address detection has ended. Addresses of a device that is down
+// count, so that a device that goes down for a moment changes nothing; but the kernel reports a new
+// IPv6 address there only when the device comes up.
 //
-// The addresses are listed only when the kernel has told of a change. A Source may be used by many
-// goroutines.
+// The source lists the addresses only after the kernel has reported a change. Many goroutines may
+// use a Source.
 type Source struct {
 	mu     sync.Mutex
 	except []string
@@ -73,7 +73,7 @@ func (s *Source) Close() error {
 	return s.kernel.close()
 }
 
-// Complete returns n with the addresses that the node has now, unless n has some.
+// Complete returns n with the present addresses of the node, unless n has addresses.
 func (s *Source) Complete(_ context.Context, n servicemodel.Node) (servicemodel.Node, error) {
 	if len(n.Addresses) > 0 {
 		return n, nil
@@ -89,8 +89,8 @@ func (s *Source) Complete(_ context.Context, n servicemodel.Node) (servicemodel.
 	return n, nil
 }
 
-// changed reports whether the addresses are not those that Complete gave last, if it gave any. If
-// they cannot be listed, that is left to Complete.
+// changed reports whether the addresses differ from those of the last Complete, if there was one.
+// If they cannot be listed, it returns true, so that Complete reports the error.
 func (s *Source) changed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

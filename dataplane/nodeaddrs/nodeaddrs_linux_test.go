@@ -57,8 +57,8 @@ func (n *node) ip(commands ...string) {
 	}
 }
 
-// has requires that these are the addresses, once those of IPv6 are usable: the kernel tells of
-// them some time after they were added.
+// has requires that these are the addresses, once those of IPv6 are usable: the kernel reports them
+// some time after they were added.
 func (n *node) has(want ...string) {
 	n.t.Helper()
 	require.EventuallyWithT(n.t, func(c *assert.CollectT) {
@@ -94,13 +94,12 @@ func TestAddressesAreThoseThatOthersCanReach(t *testing.T) {
 	require.Equal(t, said, got, "what is said is left as it is")
 }
 
-// An address that is not usable yet, since the link is asked whether anybody has it, does not count
-// until it is.
+// While duplicate address detection runs, an address is not usable and does not count.
 func TestATentativeAddressDoesNotCountYet(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
 	require.NoError(t, n.ns.SetSysctl("net/ipv6/conf/v/accept_dad", "1"))
-	n.ip("link set v up", "address add 2001:db8::1/64 dev v") // its peer is down: nobody is asked
+	n.ip("link set v up", "address add 2001:db8::1/64 dev v") // down: no detection
 	got, err := n.Complete(t.Context(), servicemodel.Node{})
 	require.NoError(t, err)
 	require.Empty(t, got.Addresses)
@@ -108,8 +107,8 @@ func TestATentativeAddressDoesNotCountYet(t *testing.T) {
 	n.has("2001:db8::1")
 }
 
-// A program that embeds an engine, and says nothing of addresses, has node ports at the primary
-// address that the node has at any time. What is no address of the node makes no apply.
+// A program that embeds an engine, and gives no addresses, has node ports at the present primary
+// address of the node. Addresses that are not the node's cause no apply.
 func TestAnEngineFollowsTheNode(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)
@@ -147,7 +146,7 @@ func TestAnEngineFollowsTheNode(t *testing.T) {
 	require.ErrorIs(t, <-ended, context.Canceled)
 }
 
-// Notices that were lost lead to a look, and the namespace may be named by its path.
+// After lost notices, the source lists the addresses. The path of the namespace works, too.
 func TestABurstOfAddressesIsNoticed(t *testing.T) {
 	t.Parallel()
 	n := newNode(t)

@@ -16,37 +16,39 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Endpoints are asked so many in all, so many at a time, and so long each.
+// Limits on asking endpoints: in all, at a time, and in time.
 const (
 	maxAsked    = 64
 	askedAtOnce = 16
 	askPatience = time.Second
 )
 
-// askData is what the endpoints of a service say.
+// askData holds the answers of the endpoints of a service.
 type askData struct {
 	Name    servicemodel.Name `json:"name"`
 	Answers []answer          `json:"answers"`
-	// Left is how many endpoints were not asked: those of UDP and SCTP, and those beyond 64.
+	// Left is the number of endpoints that were not asked: those of UDP and SCTP, and those beyond
+	// 64.
 	Left int `json:"left,omitzero"`
 }
 
 func (d *askData) title() string { return d.Name.String() }
 
-// answer is what came of a connection to an endpoint.
+// answer is the result of a connection to an endpoint.
 type answer struct {
 	Endpoint netip.AddrPort `json:"endpoint"`
 	OK       bool           `json:"ok"`
 	Says     string         `json:"says"`
 }
 
-// ask opens a TCP connection from this node to each endpoint of a service that is used, and closes
-// it again.
+// ask opens a TCP connection from this node to each used endpoint of a service, and closes it
+// again.
 func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	if p.cfg.Dial == nil {
 		return nil, &problem{http.StatusNotFound, "this program does not ask endpoints"}
 	}
-	name, err := servicemodel.ParseName(r.FormValue("name"))
+	var name servicemodel.Name
+	err := name.UnmarshalText([]byte(r.FormValue("name")))
 	if err != nil {
 		return nil, badRequest("name: %v", err)
 	}
@@ -82,7 +84,7 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	return d, nil
 }
 
-// askAll asks some at a time, and waits for all.
+// askAll asks a few endpoints at a time, and waits for all.
 func (p *Page) askAll(ctx context.Context, l []answer) {
 	var all sync.WaitGroup
 	turns := make(chan struct{}, askedAtOnce)

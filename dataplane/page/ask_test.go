@@ -20,7 +20,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// dialer is a network in which each endpoint answers, unless it is said otherwise.
+// dialer is a network in which every endpoint answers, except those in errs.
 func dialer(errs map[string]error) func(context.Context, string, string) (net.Conn, error) {
 	return func(_ context.Context, _, address string) (net.Conn, error) {
 		if err := errs[address]; err != nil {
@@ -32,7 +32,7 @@ func dialer(errs map[string]error) func(context.Context, string, string) (net.Co
 	}
 }
 
-// post asks the endpoints of a service, as a browser does from a page of a site.
+// post asks the endpoints of a service, like a browser on a page of the site.
 func (s *shown) post(path, service, site string) (int, string) {
 	w := httptest.NewRecorder()
 	r := httptest.NewRequest(http.MethodPost, path, strings.NewReader("name="+
@@ -80,7 +80,7 @@ func TestEndpointsSayWhatIsWrong(t *testing.T) {
 	}
 }
 
-// No other site makes a browser ask, and a link does not.
+// Neither another site nor a link makes a browser ask.
 func TestOnlyThePageItselfAsks(t *testing.T) {
 	t.Parallel()
 	s := holding(t, web(), &page.Config{Dial: dialer(nil)})
@@ -97,7 +97,7 @@ func TestOnlyThePageItselfAsks(t *testing.T) {
 	require.NotContains(t, body, "Ask its endpoints")
 }
 
-// Not more than 64 endpoints are asked, and not more than 16 at a time.
+// At most 64 endpoints are asked, and at most 16 at a time.
 func TestAskingIsBounded(t *testing.T) {
 	t.Parallel()
 	var now, most, all atomic.Int64

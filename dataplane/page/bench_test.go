@@ -12,8 +12,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// 10,000 services of ten endpoints: the first page after a change, and what is looked for after
-// that.
+// 10,000 services of ten endpoints: the first page after a change, and searches after that.
 func BenchmarkPage(b *testing.B) {
 	state := many(10000, 10)
 	s := holding(b, state, nil)
@@ -44,7 +43,7 @@ func BenchmarkPage(b *testing.B) {
 	})
 }
 
-// costless is a backend that takes no time: what remains is the engine's and the page's.
+// costless is a backend that takes no time, so that only the time of engine and page remains.
 type costless struct{ dataplane.Backend }
 
 func (costless) Check(*sm.ChangeSet) error { return nil }
@@ -61,7 +60,7 @@ func (costless) Commit(context.Context, *sm.ChangeSet) (dataplane.Stats, error) 
 	return dataplane.Stats{Messages: 1}, nil
 }
 
-// One change of one endpoint among 10,000 services, with a page that listens and without.
+// One change of one endpoint among 10,000 services, with and without a page that observes.
 func BenchmarkApply(b *testing.B) {
 	for _, listens := range []bool{false, true} {
 		b.Run(fmt.Sprintf("page=%v", listens), func(b *testing.B) {

@@ -2,14 +2,8 @@ package page_test
 
 import (
 	"bytes"
-	"flag"
-	"image"
-	"image/color"
-	"image/png"
 	"net/http"
 	"net/http/httptest"
-	"os"
-	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -19,11 +13,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane/page"
 )
 
-var update = flag.Bool("update", false, "make the pictures in docs anew")
-
-// audit is JavaScript that says what is wrong with the look of a page: texts with too little
-// contrast to what is behind them (4.5 to 1, WCAG 2.2, 1.4.3), what is wider than the window, and
-// what moved while the page was loaded.
+// audit is JavaScript that reports faults in the look of a page: texts with too little contrast
+// (below 4.5 to 1, WCAG 2.2, 1.4.3), elements wider than the window, and elements that moved during
+// loading.
 const audit = `(() => {
 	const wrong = []
 	const channel = v => (v /= 255) <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4
@@ -51,8 +43,8 @@ const audit = `(() => {
 	return wrong
 })()`
 
-// Every page can be read: in light and dark, in wide and narrow windows, with nothing moving,
-// nothing blocked by its own policy, and enough contrast.
+// Every page is readable: in light and dark, in wide and narrow windows, without movement, without
+// anything blocked by its own policy, and with enough contrast.
 func TestBrowserShowsEveryPage(t *testing.T) {
 	t.Parallel()
 	c, site := startChromium(t), serve(t)
@@ -77,7 +69,7 @@ func TestBrowserShowsEveryPage(t *testing.T) {
 	require.Empty(t, said, "the browser complains about nothing")
 }
 
-// A keyboard is enough: the first key leads past the navigation, a search and a trace are made.
+// A keyboard is enough: the first key skips the navigation; a search and a trace work.
 func TestBrowserWithAKeyboard(t *testing.T) {
 	t.Parallel()
 	c, site := startChromium(t), serve(t)
@@ -108,8 +100,8 @@ func TestBrowserWithAKeyboard(t *testing.T) {
 		c.text("document.querySelector('.step-outcome td').textContent"))
 }
 
-// A page that was told to loads itself again, with what was searched. What the browser asks for is
-// looked at where it comes in, since a page that goes at any moment cannot be questioned.
+// On request a page reloads itself and keeps the search. The test looks at the browser's requests
+// on the server, because a page that may reload at any moment cannot be questioned.
 func TestBrowserRefreshes(t *testing.T) {
 	t.Parallel()
 	c, s, asked := startChromium(t), holding(t, broken(), nil), make(chan string, 100)
@@ -136,57 +128,7 @@ func TestBrowserRefreshes(t *testing.T) {
 	}
 }
 
-// The pictures in docs/page.md are those of today's page, made with -update.
-func TestBrowserPictures(t *testing.T) {
-	t.Parallel()
-	if !*update {
-		t.Skip("makes pictures: needs -update")
-	}
-	c, site := startChromium(t), serve(t)
-	for name, p := range map[string]struct {
-		path, scheme string
-		height       int
-	}{
-		"services": {"/", "light", 470},
-		"service":  {"/service?name=default/web", "dark", 650},
-		"trace":    {"/trace?from=203.0.113.9&to=192.168.0.1:30080/tcp", "light", 760},
-	} {
-		c.look(1000, p.height, p.scheme)
-		c.open(site + p.path)
-		picture, err := png.Decode(bytes.NewReader(c.screenshot()))
-		require.NoError(t, err)
-		var b bytes.Buffer
-		require.NoError(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b,
-			fewColours(picture)))
-		require.NoError(t, os.WriteFile(filepath.Join("..", "..", "docs", "page-"+name+".png"),
-			b.Bytes(), 0o644))
-	}
-}
-
-// fewColours returns a picture with its 32 most frequent colours: a third of the bytes.
-func fewColours(from image.Image) image.Image {
-	counts := map[color.Color]int{}
-	r := from.Bounds()
-	for y := r.Min.Y; y < r.Max.Y; y++ {
-		for x := r.Min.X; x < r.Max.X; x++ {
-			counts[from.At(x, y)]++
-		}
-	}
-	var all color.Palette
-	for c := range counts {
-		all = append(all, c)
-	}
-	slices.SortFunc(all, func(a, b color.Color) int { return counts[b] - counts[a] })
-	to := image.NewPaletted(r, all[:min(len(all), 32)])
-	for y := r.Min.Y; y < r.Max.Y; y++ {
-		for x := r.Min.X; x < r.Max.X; x++ {
-			to.Set(x, y, from.At(x, y))
-		}
-	}
-	return to
-}
-
-// serve serves a page with some services, of which some are broken.
+// serve serves a page with some services, some of them broken.
 func serve(t *testing.T) string {
 	t.Helper()
 	st := broken()

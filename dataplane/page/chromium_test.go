@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// chromium is a headless browser, told what to do over pipes by the Chrome DevTools Protocol
-// (https://chromedevtools.github.io/devtools-protocol/): a JSON object and a NUL for each message.
+// chromium is a headless browser, controlled over pipes by the Chrome DevTools Protocol
+// (https://chromedevtools.github.io/devtools-protocol/): each message is a JSON object and a NUL.
 type chromium struct {
 	t       *testing.T
 	to      *os.File
@@ -23,7 +23,7 @@ type chromium struct {
 	mu      sync.Mutex
 	next    int
 	answers map[int]chan cdpMessage
-	said    []string // what the page wrote to the console, and what was blocked
+	said    []string // console output of the page, and blocked requests
 	loads   chan struct{}
 }
 
@@ -68,7 +68,7 @@ func startChromium(t *testing.T) *chromium {
 	}()
 	t.Cleanup(func() {
 		_, _ = to.WriteString(`{"id":0,"method":"Browser.close"}` + "\x00")
-		_ = cmd.Wait() // it is told to end; how it does so does not matter
+		_ = cmd.Wait() // the browser was told to end; how it ends does not matter
 		to.Close()
 		<-ended
 		from.Close()
@@ -85,7 +85,7 @@ func startChromium(t *testing.T) *chromium {
 	return c
 }
 
-// read takes what the browser says, until it ends.
+// read reads the browser's messages until it ends.
 func (c *chromium) read(from *os.File) {
 	r := bufio.NewReader(from)
 	for {
@@ -112,10 +112,10 @@ func (c *chromium) read(from *os.File) {
 	}
 }
 
-// patience is how long the browser may take for anything: it is what fails a test that hangs.
+// patience is the maximum time of any step of the browser, so that a test that hangs fails.
 const patience = 2 * time.Minute
 
-// call calls a method, and reads its result into what is given, unless that is nil.
+// call calls a method, and decodes its result into a value, unless that is nil.
 func (c *chromium) call(method, params string, into any) {
 	c.t.Helper()
 	c.mu.Lock()
@@ -141,7 +141,7 @@ func (c *chromium) call(method, params string, into any) {
 	}
 }
 
-// loaded does something that loads a page, and waits until it is loaded.
+// loaded calls do, which must load a page, and waits until the page is loaded.
 func (c *chromium) loaded(do func()) {
 	c.t.Helper()
 	for len(c.loads) > 0 {
@@ -161,8 +161,7 @@ func (c *chromium) open(url string) {
 	c.loaded(func() { c.call("Page.navigate", fmt.Sprintf(`{"url": %q}`, url), nil) })
 }
 
-// eval returns the value of an expression of JavaScript, which the policy of the page does not
-// concern.
+// eval evaluates a JavaScript expression. The policy of the page does not restrict it.
 func (c *chromium) eval(expression string, into any) {
 	c.t.Helper()
 	text, err := json.Marshal(expression)
@@ -176,7 +175,7 @@ func (c *chromium) eval(expression string, into any) {
 	require.NoError(c.t, json.Unmarshal(r.Result.Value, into), "%s", expression)
 }
 
-// text is eval of a text.
+// text evaluates an expression that yields a string.
 func (c *chromium) text(expression string) (s string) {
 	c.t.Helper()
 	c.eval(expression, &s)
@@ -196,13 +195,13 @@ func (c *chromium) press(key string) {
 	}
 }
 
-// write writes where the focus is.
+// write types text where the focus is.
 func (c *chromium) write(text string) {
 	c.t.Helper()
 	c.call("Input.insertText", fmt.Sprintf(`{"text": %q}`, text), nil)
 }
 
-// look sets the width of the window and the colours that the user prefers.
+// look sets the size of the window, and the colour scheme that the user prefers.
 func (c *chromium) look(width, height int, scheme string) {
 	c.t.Helper()
 	c.call("Emulation.setDeviceMetricsOverride", fmt.Sprintf(`{"width": %d, "height": %d, `+

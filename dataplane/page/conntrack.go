@@ -11,15 +11,15 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// dumpTime is how long the conntrack table may be read for somebody.
+// dumpTime is the maximum time for reading the conntrack table for one request.
 const dumpTime = 10 * time.Second
 
-// conntrackData is how full the table is.
+// conntrackData says how full the table is.
 type conntrackData struct {
 	conntrack.Usage
 	Fraction float64 `json:"fraction"`
@@ -40,20 +40,20 @@ func noConntrack() error {
 	return &problem{http.StatusNotFound, "this program does not look at conntrack"}
 }
 
-// connections counts the connections of a service to one of its endpoints, as conntrack sees them.
+// connections counts a service's connections to one of its endpoints, as conntrack sees them.
 type connections struct {
 	Port     servicemodel.PortName `json:"port"`
 	Endpoint netip.AddrPort        `json:"endpoint"`
 	// Former says that the service does not send new connections there.
 	Former bool `json:"former,omitempty"`
-	// Answered and Unanswered are those that the endpoint has answered, and has not. A connection
-	// that it refuses is not among them: conntrack forgets it when it sees the RST
+	// Answered counts the connections that the endpoint has answered, and Unanswered the others. A
+	// connection that the endpoint refuses is in neither: conntrack deletes it when it sees the RST
 	// (nf_conntrack_tcp_packet in net/netfilter/nf_conntrack_proto_tcp.c).
 	Answered   int `json:"answered"`
 	Unanswered int `json:"unanswered"`
 }
 
-// connectionsOf reads the conntrack table, for one asker at a time.
+// connectionsOf reads the conntrack table, for one request at a time.
 func (p *Page) connectionsOf(ctx context.Context, t *servicemodel.Table, n servicemodel.Name) (
 	[]*connections, error) {
 	ct := p.cfg.Conntrack
@@ -105,7 +105,7 @@ func (c *connections) add(f *conntrack.Flow) {
 	}
 }
 
-// oneAtATime lets one asker do what takes long, until release is called.
+// oneAtATime lets one request do expensive work, until release is called.
 func (p *Page) oneAtATime() (release func(), err error) {
 	select {
 	case p.turn <- struct{}{}:

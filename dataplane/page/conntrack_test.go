@@ -37,7 +37,7 @@ func (c fakeConntrack) Flows(ctx context.Context, _ conntrack.Filter) iter.Seq2[
 	return conntrack.All(c.flows...)
 }
 
-// flow is a TCP flow to a frontend that an endpoint answers, or not.
+// flow returns a TCP flow to a frontend. Its status says whether the endpoint has answered.
 func flow(dst, endpoint string, s conntrack.Status, tcp conntrack.TCPState) conntrack.Flow {
 	client := netip.MustParseAddrPort("10.244.7.7:40000")
 	return conntrack.Flow{Protocol: conntrack.TCP, Status: s, TCP: tcp,
@@ -45,7 +45,7 @@ func flow(dst, endpoint string, s conntrack.Status, tcp conntrack.TCPState) conn
 		Reply:    conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client}}
 }
 
-// connected has connections of web that are answered, and that are not.
+// connected returns answered and unanswered connections of web.
 func connected() fakeConntrack {
 	const answered = conntrack.StatusSeenReply | conntrack.StatusAssured
 	return fakeConntrack{flows: []conntrack.Flow{
@@ -58,7 +58,7 @@ func connected() fakeConntrack {
 	}}
 }
 
-// Connections tell which endpoints answer, and which do not.
+// Connections show which endpoints answer.
 func TestConnections(t *testing.T) {
 	t.Parallel()
 	s := holding(t, web(), &page.Config{Conntrack: connected()})
@@ -83,7 +83,7 @@ func TestConnections(t *testing.T) {
 	require.Contains(t, body, ": none")
 }
 
-// The table is read for one asker at a time, for a large one takes seconds.
+// Only one request at a time reads the table, because a large table takes seconds.
 func TestOneReadsConntrackAtATime(t *testing.T) {
 	t.Parallel()
 	wait := make(chan struct{})

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/counters"
 )
 
-// addCounters reads what the frontends of a service have had, for one asker at a time.
+// addCounters reads the counters of a service's frontends, for one request at a time.
 func (p *Page) addCounters(ctx context.Context, d *serviceData, l *listing, e *entry) error {
 	if p.cfg.Counters == nil {
 		return &problem{http.StatusNotFound, "this program does not look at counters"}

@@ -13,7 +13,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// fakeCounters have counted something.
+// fakeCounters are counters with some values.
 type fakeCounters struct {
 	counters.Reading
 	err error
@@ -21,7 +21,7 @@ type fakeCounters struct {
 
 func (c fakeCounters) Read(context.Context) (*counters.Reading, error) { return &c.Reading, c.err }
 
-// used are counters of web, at its cluster IP and at its node port.
+// used returns counters of web, at its cluster IP and at its node port.
 func used() fakeCounters {
 	pair := func(dst string) counters.Pair {
 		return counters.Pair{Protocol: sm.TCP, Dst: netip.MustParseAddrPort(dst),
@@ -70,7 +70,7 @@ func TestCounters(t *testing.T) {
 	require.Equal(t, http.StatusNotFound, code)
 }
 
-// Whoever looks switches refreshing on and off, and keeps what was searched.
+// The reader switches refreshing on and off, and keeps the search.
 func TestRefresh(t *testing.T) {
 	t.Parallel()
 	s := holding(t, web(), nil)

@@ -1,40 +1,40 @@
-// Package page shows in a browser, and as JSON, what an engine holds and does. It changes nothing,
+// Package page shows an engine's contents and work in a browser, and as JSON. It changes nothing,
 // neither in the kernel nor in the engine, and needs no script.
 //
 //	page := page.New(engine, nil)
 //	defer page.Close()
 //	mux.Handle("/kernlb/", http.StripPrefix("/kernlb", page))
 //
-// The paths below the place where it is mounted, each with its parameters:
+// The paths, below the place where it is mounted, with their parameters:
 //
 //	/            services: q is a search, show is "all" or "problems", page counts from 1
 //	/service     one service: name is "default/web", connections=1 counts its connections
 //	/refused     services that are left out, and addresses that several services claim
-//	/recent      what the engine did, the newest first
+//	/recent      the engine's last events, the newest first
 //	/conntrack   how full the conntrack table is
-//	/hooks       the chains of nf_tables that packets pass, and what of them drops packets
+//	/hooks       the nf_tables chains that packets pass, and their rules that drop packets
 //	/trace       what happens to a packet: from is an address, link the interface that it comes in
 //	             by, to is such as "10.96.0.10:80/tcp"
 //
-// A POST to /ask with the name of a service opens a connection to each of its TCP endpoints, to
-// tell whether they answer, if the program lets it ([Config.Dial]).
+// A POST to /ask with the name of a service opens a connection to each of its TCP endpoints, to see
+// whether they answer. The program must allow this ([Config.Dial]).
 //
-// With ".json" behind it ("/services.json" for the first), each path has the same as JSON;
-// docs/page.md has the fields.
+// Each path followed by ".json" ("/services.json" for the first) returns the same as JSON;
+// docs/page.md lists the fields.
 //
 // # Who may read it
 //
-// Whoever reaches the handler reads all of it: names, addresses and endpoints. It asks nobody for a
-// password, so a program mounts it where only administrators come, or puts its own check before it.
-// [Loopback] is for listeners on loopback addresses, which pages of other sites reach through the
-// browser of somebody on the same machine.
+// Every client of the handler can read everything: names, addresses and endpoints. The page has no
+// password. A program must mount it where only administrators come, or put its own check before it.
+// [Loopback] is for listeners on loopback addresses, because pages of other sites can reach these
+// through a browser on the same machine.
 //
-// Its answers forbid browsers all that the page does not need (Content-Security-Policy): scripts,
-// other sites, frames. What it shows is escaped by html/template.
+// Its answers forbid browsers everything that the page does not need (Content-Security-Policy):
+// scripts, other sites, frames. html/template escapes all contents.
 //
 // # What it costs
 //
-// Nothing is done until somebody looks, but for a line for each thing that the engine does
-// ([Config.Recent]). A list of 10,000 services is made once for each state of the engine, and
-// searched; docs/page.md has figures.
+// As long as nobody looks, the page only records a line for each event of the engine
+// ([Config.Recent]). It makes a list of all services once for each state of the engine, and
+// searches that list; docs/page.md has figures for 10,000 services.
 package page

@@ -12,13 +12,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/page"
 	sm "github.com/kernlb/kernlb/servicemodel"
-	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
-// shown is a page of an engine that works on a kernel in memory.
+// shown is a page of an engine on a kernel in memory.
 type shown struct {
 	*page.Page
 	engine  *dataplane.Engine
@@ -34,7 +34,7 @@ func newShown(t testing.TB, cfg *page.Config) *shown {
 	return s
 }
 
-// holding is newShown after an apply.
+// holding is newShown followed by an apply.
 func holding(t testing.TB, st sm.State, cfg *page.Config) *shown {
 	t.Helper()
 	s := newShown(t, cfg)
@@ -43,7 +43,7 @@ func holding(t testing.TB, st sm.State, cfg *page.Config) *shown {
 	return s
 }
 
-// get asks for a path, and returns the code and the body.
+// get requests a path, and returns the code and the body.
 func (s *shown) get(path string) (int, string) { return ask(s, path) }
 
 func ask(h http.Handler, path string) (int, string) {
@@ -52,7 +52,7 @@ func ask(h http.Handler, path string) (int, string) {
 	return w.Code, w.Body.String()
 }
 
-// json asks for a path that must work, and reads what it answers.
+// json requests a path, requires success, and decodes the answer.
 func (s *shown) json(t *testing.T, path string, into any) {
 	t.Helper()
 	code, body := s.get(path)
@@ -113,8 +113,8 @@ func web() sm.State {
 		})
 }
 
-// broken is web, one service without endpoints, one that loses its node port, and one that is
-// invalid.
+// broken returns web with a service without endpoints, one that loses its node port, and an invalid
+// one.
 func broken() sm.State {
 	nodePort := func(s *sm.Service) { s.Ports[0].NodePort = 30080 }
 	zebra := sm.Name{Namespace: "default", Name: "zebra"}
@@ -126,15 +126,14 @@ func broken() sm.State {
 			Ports: ports("http")}})
 }
 
-// here is the address of the node.
 func here() ([]netip.Addr, error) { return []netip.Addr{addr(192, 168, 1)}, nil }
 
-// chains are two of another program, of which one drops.
-func chains(context.Context) ([]graph.Chain, error) {
-	return []graph.Chain{
-		{Family: "inet", Table: "fw", Name: "out", Type: "filter", Hook: graph.Postrouting,
-			Priority: 10, Drops: []graph.Rule{{Chain: "web", Handle: 7, Text: "th dport 80 drop"}}},
-		{Family: "ip", Table: "fw", Name: "fwd", Type: "filter", Hook: graph.Forward,
+// chains are two chains of another program. One of them drops packets.
+func chains(context.Context) ([]hooks.Chain, error) {
+	return []hooks.Chain{
+		{Family: "inet", Table: "fw", Name: "out", Type: "filter", Hook: hooks.Postrouting,
+			Priority: 10, Drops: []hooks.Rule{{Chain: "web", Handle: 7, Text: "th dport 80 drop"}}},
+		{Family: "ip", Table: "fw", Name: "fwd", Type: "filter", Hook: hooks.Forward,
 			DropsByDefault: true},
 	}, nil
 }

@@ -6,12 +6,12 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/servicemodel/graph"
+	"github.com/kernlb/kernlb/dataplane/hooks"
 )
 
-// hooksData is the chains that packets pass, by hook and in the order in which they do.
+// hooksData holds the chains that packets pass, by hook, in the order in which packets pass them.
 type hooksData struct {
-	Chains []graph.Chain `json:"chains"`
+	Chains []hooks.Chain `json:"chains"`
 }
 
 func (p *Page) hooks(r *http.Request, _ *dataplane.Status) (any, error) {
@@ -22,8 +22,8 @@ func (p *Page) hooks(r *http.Request, _ *dataplane.Status) (any, error) {
 	if err != nil {
 		return nil, err
 	}
-	chains = append([]graph.Chain{}, chains...)
-	slices.SortStableFunc(chains, func(a, b graph.Chain) int {
+	chains = append([]hooks.Chain{}, chains...)
+	slices.SortStableFunc(chains, func(a, b hooks.Chain) int {
 		return cmp.Or(cmp.Compare(a.Hook, b.Hook), cmp.Compare(a.Priority, b.Priority))
 	})
 	return &hooksData{chains}, nil

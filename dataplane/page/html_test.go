@@ -12,21 +12,21 @@ import (
 	"golang.org/x/net/html"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
 	sm "github.com/kernlb/kernlb/servicemodel"
-	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
-// document is what of a page can be checked without a browser.
+// document holds the facts about a page that can be checked without a browser.
 type document struct {
 	elements map[string]int    // by their names
 	ids      map[string]bool   // of elements
 	refers   []string          // ids that attributes mention
 	links    []string          // to the same site
-	texts    map[string]string // what is in elements, by their names
+	texts    map[string]string // contents of elements, by their names
 }
 
-// parse reads a page, and requires that it is one that every browser reads alike.
+// parse parses a page, and requires that every browser reads it alike.
 func parse(t *testing.T, text string) *document {
 	t.Helper()
 	root, err := html.Parse(strings.NewReader(text))
@@ -74,7 +74,7 @@ func (d *document) attribute(t *testing.T, n *html.Node, a html.Attribute) {
 	}
 }
 
-// Every link of every page leads to a page or to JSON, whatever the path that it is mounted at.
+// Every link of every page leads to a page or to JSON, wherever the page is mounted.
 func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	t.Parallel()
 	s := holding(t, broken(), &page.Config{Conntrack: fakeConntrack{}, Hooks: chains})
@@ -106,8 +106,8 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	}
 }
 
-// Nothing that others name can become anything but text: names of services and nodes, what
-// backends and the kernel say, and what somebody types.
+// Foreign text stays text: names of services and nodes, messages of backends and the kernel, and
+// input of the user.
 func TestNothingIsInjected(t *testing.T) {
 	t.Parallel()
 	const evil = `"><script>alert(1)</script><img src=x onerror=alert(1)>'`
@@ -124,9 +124,9 @@ func TestNothingIsInjected(t *testing.T) {
 	eps[0].Node, eps[0].Zone = evil, evil
 	st = st.WithEndpoints(sm.Name{Namespace: "default", Name: "web"}, eps)
 	s := newShown(t, &page.Config{Conntrack: fakeConntrack{err: fmt.Errorf("no: %s", evil)},
-		Hooks: func(context.Context) ([]graph.Chain, error) {
-			return []graph.Chain{{Family: evil, Table: evil, Name: evil, Type: evil,
-				Drops: []graph.Rule{{Chain: evil, Comment: evil, Text: evil}}}}, nil
+		Hooks: func(context.Context) ([]hooks.Chain, error) {
+			return []hooks.Chain{{Family: evil, Table: evil, Name: evil, Type: evil,
+				Drops: []hooks.Rule{{Chain: evil, Comment: evil, Text: evil}}}}, nil
 		}})
 	s.backend.Refuse(func(c *sm.ChangeSet) error {
 		web := sm.PortName{Name: sm.Name{Namespace: "default", Name: "web"}, Port: "http",

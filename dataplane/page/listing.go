@@ -5,26 +5,26 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// condition is how a service is doing, in one word.
+// condition is the health of a service in one word.
 type condition string
 
 const (
 	ok       condition = "ok"       // all connections are balanced
 	refused  condition = "refused"  // it is left out, see dataplane.Refusal
-	rejects  condition = "rejects"  // some connections are rejected: nobody can take them
-	drops    condition = "drops"    // some are dropped: nobody here can take them
+	rejects  condition = "rejects"  // some connections are rejected: no endpoint can take them
+	drops    condition = "drops"    // some are dropped: no endpoint on this node can take them
 	conflict condition = "conflict" // another service has one of its addresses
 	pending  condition = "pending"  // it is not in the kernel yet
-	removed  condition = "removed"  // nobody wants it any more
+	removed  condition = "removed"  // it is no longer wanted
 	unused   condition = "unused"   // it has no address or no port
-	unknown  condition = "unknown"  // what the kernel holds is not known
+	unknown  condition = "unknown"  // the kernel's contents are not known
 )
 
-// bad reports whether somebody should look.
+// bad reports whether the service needs attention.
 func (c condition) bad() bool {
 	return c == refused || c == rejects || c == drops || c == conflict
 }
@@ -33,37 +33,48 @@ func (c condition) bad() bool {
 type entry struct {
 	name      servicemodel.Name
 	text      string                   // the name
-	frontends []*servicemodel.Frontend // those that the kernel holds; shared with tables
-	endpoints []servicemodel.Endpoint  // those that are wanted; shared with states
+	frontends []*servicemodel.Frontend // those in the kernel; shared with tables
+	endpoints []servicemodel.Endpoint  // the wanted ones; shared with states
 	condition condition
 }
 
-// listing is all services that are wanted or held, in the order of their names, as they were at
-// one moment. It is not modified.
+// listing holds all services that are wanted or held at one moment, in the order of their names. It
+// is not modified.
 type listing struct {
 	held      *servicemodel.Table
 	state     servicemodel.State
 	succeeded time.Time
 	pending   bool
+	refused   []dataplane.Refusal
+	conflicts []servicemodel.Conflict
 	all       []entry
 	bad       int
 }
 
-// listingOf returns the listing of a status. As long as the engine does nothing, it is the same.
+// listingOf returns the listing of a status. It reuses the last one until the engine does
+// something.
 func (p *Page) listingOf(s *dataplane.Status) *listing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if l := p.listed; l == nil || l.held != s.Held || !l.state.Same(s.State) ||
-		!l.succeeded.Equal(s.Succeeded) || l.pending != s.Pending() {
+		!l.succeeded.Equal(s.Succeeded) || l.pending != s.Pending() ||
+		!slices.Equal(l.conflicts, s.Conflicts) || !slices.EqualFunc(l.refused, s.Refused, same) {
 		p.listed = newListing(s)
 	}
 	return p.listed
 }
 
+// same compares refusals. It compares the texts of errors, because errors of backends need not be
+// comparable.
+func same(a, b dataplane.Refusal) bool {
+	return a.Service == b.Service && a.Err.Error() == b.Err.Error()
+}
+
 func newListing(s *dataplane.Status) *listing {
-	l := &listing{held: s.Held, state: s.State, succeeded: s.Succeeded, pending: s.Pending()}
+	l := &listing{held: s.Held, state: s.State, succeeded: s.Succeeded, pending: s.Pending(),
+		refused: s.Refused, conflicts: s.Conflicts}
 	frontends := make(map[servicemodel.Name][]*servicemodel.Frontend, s.State.Len())
-	for f := range shared.Of(s.Held).Frontends() {
+	for f := range nocopy.Of(s.Held).Frontends() {
 		frontends[f.Service.Name] = append(frontends[f.Service.Name], f)
 	}
 	marked := map[servicemodel.Name]condition{}
@@ -71,10 +82,12 @@ func newListing(s *dataplane.Status) *listing {
 		marked[c.Loser.Name] = conflict
 	}
 	for _, r := range s.Refused {
-		marked[r.Service] = refused
+		if len(r.Endpoints) == 0 {
+			marked[r.Service] = refused
+		}
 	}
 	l.all = make([]entry, 0, s.State.Len())
-	wanted := shared.Of(s.State)
+	wanted := nocopy.Of(s.State)
 	for svc := range wanted.Services() {
 		own := frontends[svc.Name]
 		l.add(entry{svc.Name, svc.Name.String(), own, wanted.Endpoints(svc.Name),
@@ -98,7 +111,8 @@ func (l *listing) add(e entry) {
 	}
 }
 
-// conditionOf is that of a wanted service with its frontends; marked is what the last apply said.
+// conditionOf returns the condition of a wanted service with its frontends. marked is the condition
+// that follows from the last apply.
 func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) condition {
 	switch {
 	case marked == refused:
@@ -137,4 +151,14 @@ func (l *listing) find(n servicemodel.Name) *entry {
 		return nil
 	}
 	return &l.all[i]
+}
+
+// refusalOf returns the refusal of a service, or nil.
+func (l *listing) refusalOf(n servicemodel.Name) *dataplane.Refusal {
+	for i := range l.refused {
+		if l.refused[i].Service == n {
+			return &l.refused[i]
+		}
+	}
+	return nil
 }

@@ -11,34 +11,37 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/servicemodel"
-	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
 // Config tunes a [Page]. A nil *Config is the zero Config.
 type Config struct {
-	// Conntrack is asked how full its table is, and for the connections of a service when somebody
-	// wants to see them. Nil: the page says that it is not known.
+	// Conntrack tells how full its table is, and the connections of a service on request. If nil,
+	// the page says that this is not known.
 	Conntrack Conntrack
-	// Counters are what services have had, read when somebody wants to see it: counters.Counters,
-	// ipvs.Counters or flows.Counters. Nil: the page says that it is not known.
+	// Counters are the counters of services, read on request: counters.Counters, ipvs.Counters or
+	// flows.Counters. If nil, the page says that they are not known.
 	Counters counters.Source
-	// Addresses returns the node's own addresses, for traces and for counters. Nil means those of
-	// net.InterfaceAddrs.
+	// Addresses returns the node's own addresses, for traces and counters. If nil,
+	// net.InterfaceAddrs does.
 	Addresses func() ([]netip.Addr, error)
-	// Hooks reads the chains of nf_tables that packets pass, as hooks.Reader does, to show which of
-	// other programs drop packets. Nil: the page says that it is not known.
-	Hooks func(context.Context) ([]graph.Chain, error)
-	// Dial opens a TCP connection from this node, to tell whether an endpoint answers, when
-	// somebody asks for that with a POST from the page itself; it is closed again at once. It is
-	// the one thing that the page does besides reading. Nil: nobody can ask.
+	// Hooks reads the nf_tables chains that packets pass, like hooks.Reader, to show which chains
+	// of other programs drop packets. If nil, the page says that this is not known.
+	Hooks func(context.Context) ([]hooks.Chain, error)
+	// Dial opens a TCP connection from this node to see whether an endpoint answers. The page calls
+	// it only for a POST from the page itself, and closes the connection at once. It is the only
+	// thing that the page does besides reading. If nil, endpoints cannot be asked.
 	Dial func(ctx context.Context, network, address string) (net.Conn, error)
-	// Recent is how many things that the engine did are kept. Zero means 100.
+	// Problems returns problems of the program's input that the engine does not see, such as a
+	// broken manifest, one line each. Each page shows their number, and /refused lists them. Nil
+	// means no problems.
+	Problems func() []string
+	// Recent is the number of events of the engine that are kept. Zero means 100.
 	Recent int
 }
 
-// Conntrack is the conntrack table that a page shows, as *conntrack.Table is. Its methods are
-// called by several goroutines.
+// Conntrack is a conntrack table, such as *conntrack.Table. Several goroutines call its methods.
 type Conntrack interface {
 	// Usage says how full the table is.
 	Usage(ctx context.Context) (conntrack.Usage, error)
@@ -50,28 +53,35 @@ type Conntrack interface {
 
 var _ Conntrack = (*conntrack.Table)(nil)
 
-// Page is an http.Handler that shows what an engine holds and does. It must be made by [New], and
-// closed. Its methods may be called by several goroutines.
+// Page is an http.Handler that shows an engine's contents and work. Make it with [New], and close
+// it. Several goroutines may call its methods.
 type Page struct {
 	engine *dataplane.Engine
 	cfg    Config
 	mux    *http.ServeMux
 	recent *ring
 	close  func()
-	turn   chan struct{} // holds a token while something is done that takes long
+	turn   chan struct{} // holds a token during expensive work
 
 	mu     sync.Mutex
-	listed *listing // the services of the last status that somebody looked at
+	listed *listing // the services of the last status that was shown
 }
 
-// New returns the page of an engine. What the engine did before is not on it.
+// New returns the page of an engine. The page does not have the engine's earlier events. A nil
+// engine counts as one that does nothing.
 func New(e *dataplane.Engine, cfg *Config) *Page {
+	if e == nil {
+		e = new(dataplane.Engine)
+	}
 	p := &Page{engine: e, mux: http.NewServeMux(), turn: make(chan struct{}, 1)}
 	if cfg != nil {
 		p.cfg = *cfg
 	}
 	if p.cfg.Addresses == nil {
 		p.cfg.Addresses = interfaceAddrs
+	}
+	if p.cfg.Problems == nil {
+		p.cfg.Problems = func() []string { return nil }
 	}
 	if p.cfg.Recent == 0 {
 		p.cfg.Recent = 100
@@ -82,16 +92,16 @@ func New(e *dataplane.Engine, cfg *Config) *Page {
 	return p
 }
 
-// Close ends the listening to the engine. It always succeeds.
+// Close stops observing the engine. It always succeeds.
 func (p *Page) Close() error {
 	p.close()
 	return nil
 }
 
-// routes are the paths.
+// routes registers the paths.
 func (p *Page) routes() {
 	p.mux.HandleFunc("GET /style.css", serveStyle)
-	// Other sites cannot make a browser ask.
+	// Other sites cannot make a browser send this request.
 	same := http.NewCrossOriginProtection()
 	p.mux.Handle("POST /ask", same.Handler(http.HandlerFunc(
 		func(w http.ResponseWriter, r *http.Request) { p.serveHTML(w, r, "ask", p.ask) })))
@@ -132,8 +142,8 @@ func (p *Page) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 }
 
 // Loopback returns a handler that refuses requests whose Host is neither a loopback address nor
-// localhost, for a listener on a loopback address. Otherwise any web site could have a browser on
-// this machine read the answers, by giving its own name the address 127.0.0.1 (DNS rebinding).
+// localhost. Use it for a listener on a loopback address. Otherwise a web site could give its own
+// name the address 127.0.0.1, and make a browser on this machine read the answers (DNS rebinding).
 func Loopback(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
@@ -163,8 +173,8 @@ func interfaceAddrs() ([]netip.Addr, error) {
 	return addrs, err
 }
 
-// table returns the table that the kernel holds. Where that is not known, it is what the state
-// that is wanted means, and known is false.
+// table returns the table that the kernel holds. If that is not known, it returns the table of the
+// wanted state, and known is false.
 func table(s *dataplane.Status) (t *servicemodel.Table, known bool, err error) {
 	if s.Held != nil {
 		return s.Held, true, nil

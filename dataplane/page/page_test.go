@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/internal/test/servetest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -29,7 +30,7 @@ type listJSON struct {
 	Services                          []rowJSON
 }
 
-// A search finds services by all that people know of them.
+// A search finds services by every property that people know.
 func TestSearch(t *testing.T) {
 	t.Parallel()
 	s := holding(t, many(120, 2), nil)
@@ -120,13 +121,15 @@ func TestServiceShowsWeightsAndShares(t *testing.T) {
 
 	_, body := s.get("/service?name=default/web")
 	require.Contains(t, body, "75 %")
+	require.Contains(t, body, "internalTrafficPolicy <b>Cluster</b>")
+	require.Contains(t, body, "externalTrafficPolicy <b>Local</b>")
 	code, _ := s.get("/service?name=default/wep")
 	require.Equal(t, http.StatusNotFound, code)
 	code, _ = s.get("/service?name=web")
 	require.Equal(t, http.StatusBadRequest, code)
 }
 
-// What changes is shown at once, and what is gone is not.
+// Changes appear at once, and services that are gone disappear.
 func TestTheListFollowsTheEngine(t *testing.T) {
 	t.Parallel()
 	s := newShown(t, nil)
@@ -160,6 +163,50 @@ func TestTheListFollowsTheEngine(t *testing.T) {
 	require.NoError(t, err)
 	s.json(t, "/services.json", &got)
 	require.Zero(t, got.All)
+}
+
+// slow is a backend whose Cleanup calls a function.
+type slow struct {
+	*memory.Backend
+	during func()
+}
+
+func (s *slow) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+	s.during()
+	return s.Backend.Cleanup(ctx)
+}
+
+// Engine.Switch reports the new backend's refusals before it cleans up the old one. A reader who
+// looks at the page meanwhile sees one consistent moment.
+func TestTheListIsWholeDuringASwitch(t *testing.T) {
+	t.Parallel()
+	old := &slow{Backend: memory.New(nil)}
+	name := sm.Name{Namespace: "default", Name: "web"}
+	old.Refuse(func(c *sm.ChangeSet) error {
+		for _, f := range c.Frontends {
+			if f.New != nil {
+				return &dataplane.UnsupportedError{Backend: "old", Service: name,
+					Object: "service default/web", Field: "scheduler", Value: "lc"}
+			}
+		}
+		return nil
+	})
+	e := dataplane.New(old, nil)
+	p := page.New(e, nil)
+	defer p.Close()
+	_, err := e.Apply(t.Context(), web())
+	require.NoError(t, err)
+	condition := func() string {
+		code, body := ask(p, "/services.json")
+		require.Equal(t, http.StatusOK, code)
+		_, body, _ = strings.Cut(body, `"condition": "`)
+		return body[:strings.Index(body, `"`)]
+	}
+	require.Equal(t, "refused", condition())
+	old.during = func() { require.NotEqual(t, "refused", condition()) }
+	_, err = e.Switch(t.Context(), memory.New(nil), nil)
+	require.NoError(t, err)
+	require.Equal(t, "ok", condition())
 }
 
 func TestRecentIsBoundedAndTellsWhatWasDone(t *testing.T) {
@@ -238,7 +285,7 @@ func TestTrace(t *testing.T) {
 	}
 }
 
-// Chains come in the order in which packets pass them, with what drops packets.
+// Chains come in the order in which packets pass them, with the rules that drop packets.
 func TestHooks(t *testing.T) {
 	t.Parallel()
 	s := holding(t, web(), &page.Config{Hooks: chains})
@@ -291,7 +338,7 @@ func TestLoopbackRefusesOtherNames(t *testing.T) {
 	}
 }
 
-// A page that is closed hears nothing any more.
+// A closed page gets no more events.
 func TestClose(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
@@ -306,4 +353,20 @@ func TestClose(t *testing.T) {
 		_, body := s.get("/")
 		require.Contains(t, body, "1h0m ago")
 	})
+}
+
+func TestThePageOfNoEngine(t *testing.T) {
+	t.Parallel()
+	p := page.New(nil, nil)
+	for _, path := range []string{"/", "/service?name=a/b", "/refused", "/recent", "/conntrack",
+		"/trace", "/trace?from=10.0.0.1&to=10.96.0.1:80/tcp", "/hooks"} {
+		code, body := ask(p, path)
+		require.NotEqual(t, http.StatusInternalServerError, code, "%s: %s", path, body)
+	}
+	require.NoError(t, p.Close())
+}
+
+func TestHostileClients(t *testing.T) {
+	t.Parallel()
+	servetest.HostileToHandler(t, "/", holding(t, web(), nil))
 }

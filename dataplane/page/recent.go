@@ -14,16 +14,16 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// maxChanges is how many changes of each kind of objects are kept of a change set.
+// maxChanges is the number of changes kept per kind of object in a change set.
 const maxChanges = 25
 
-// event is something that an engine did.
+// event is an event of the engine.
 type event struct {
 	Time time.Time `json:"time"`
 	Kind string    `json:"kind"` // such as "applied"
 	Text string    `json:"text,omitempty"`
 
-	// The rest is that of applies, see dataplane.Result.
+	// The following fields are those of applies, see dataplane.Result.
 	Backend  string              `json:"backend,omitempty"`
 	Revision dataplane.Revision  `json:"revision,omitzero"`
 	Counts   servicemodel.Counts `json:"counts,omitzero"`
@@ -31,7 +31,7 @@ type event struct {
 	Bytes    int                 `json:"bytes,omitzero"`
 	Duration duration            `json:"duration,omitzero"`
 	Phases   dataplane.Phases    `json:"phases,omitzero"`
-	// Changes are lines of the change set, and Rest is how many objects changed besides.
+	// Changes are lines of the change set, and Rest is the number of further changed objects.
 	Changes []string `json:"changes,omitempty"`
 	Rest    int      `json:"rest,omitzero"`
 }
@@ -46,12 +46,12 @@ func (d duration) String() string {
 // MarshalText returns text such as "1.5ms".
 func (d duration) MarshalText() ([]byte, error) { return []byte(time.Duration(d).String()), nil }
 
-// Bad reports whether somebody should look.
+// Bad reports whether the event needs attention.
 func (e *event) Bad() bool {
 	return slices.Contains([]string{"failed", "refused", "conflict"}, e.Kind)
 }
 
-// PhaseTimes are the phases that took time, in their order.
+// PhaseTimes returns the phases that took any time, in their order.
 func (e *event) PhaseTimes() (l []string) {
 	for phase, d := range e.Phases {
 		if d > 0 {
@@ -66,7 +66,7 @@ type ring struct {
 	size   int
 	mu     sync.Mutex
 	events []event
-	next   int // where the oldest is, if the ring is full
+	next   int // index of the oldest event, if the ring is full
 }
 
 func (r *ring) add(e event) {
@@ -90,7 +90,8 @@ func (r *ring) newest() []event {
 	return l
 }
 
-// observe keeps what an engine does. An apply that found nothing to do is not kept: there are many.
+// observe keeps an event of the engine. It skips applies that found nothing to do, because there
+// are many.
 func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 	switch ev := ev.(type) {
 	case dataplane.Applied:
@@ -127,7 +128,7 @@ func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 
 func firstOf(l []string) []string { return slices.Clone(l[:min(len(l), maxChanges)]) }
 
-// applied keeps of a result what people read, so that old tables are not kept.
+// applied keeps only the readable contents of a result, so that old tables can be freed.
 func applied(kind string, r *dataplane.Result) event {
 	e := event{Kind: kind, Backend: r.Backend, Revision: r.Revision, Counts: r.Counts,
 		Messages: r.Messages, Bytes: r.Bytes, Duration: duration(r.Duration), Phases: r.Phases}
@@ -149,7 +150,7 @@ func applied(kind string, r *dataplane.Result) event {
 	return e
 }
 
-// recentData is what the engine did.
+// recentData holds the engine's last events.
 type recentData struct {
 	Totals dataplane.Totals `json:"totals"`
 	Events []event          `json:"events"` // the newest first

@@ -5,22 +5,22 @@ import (
 	"net/url"
 )
 
-// refreshKey is the parameter of a page that the browser loads again and again.
+// refreshKey is the parameter of a page that reloads itself.
 const (
 	refreshKey = "refresh"
 	refreshOn  = "on"
 )
 
-// refresh says whether the browser is to load a page again after a while, by the page itself and
-// without a script. Whoever looks switches it on and off by a link, for a page that changes under
-// the hands of its reader is not for everybody (WCAG 2.2, 2.2.2).
+// refresh says whether the browser reloads a page after a while. The page itself asks for this,
+// without a script. The reader switches it on and off by a link, because pages that change during
+// reading are not for everybody (WCAG 2.2, 2.2.2).
 type refresh struct {
 	Refreshes bool
 	Switch    string // the link that switches it; the same page otherwise
 	Keep      string // the parameters that keep it on another page
 }
 
-// Interval is how many seconds a page is looked at before it is loaded again.
+// Interval is the time in seconds between two loads.
 func (refresh) Interval() int { return 5 }
 
 func refreshOf(r *http.Request) refresh {

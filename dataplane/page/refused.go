@@ -7,13 +7,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// refusedData is what of the state is not in the kernel, and why.
+// refusedData lists the refused services and the reasons, and the problems of the program's input.
 type refusedData struct {
+	Problems  []string                `json:"problems"`
 	Refused   []dataplane.Refusal     `json:"refused"`
 	Conflicts []servicemodel.Conflict `json:"conflicts"`
 }
 
 func (p *Page) refused(_ *http.Request, s *dataplane.Status) (any, error) {
-	return &refusedData{append([]dataplane.Refusal{}, s.Refused...),
+	return &refusedData{append([]string{}, p.cfg.Problems()...),
+		append([]dataplane.Refusal{}, s.Refused...),
 		append([]servicemodel.Conflict{}, s.Conflicts...)}, nil
 }

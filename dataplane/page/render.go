@@ -15,8 +15,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 )
 
-// view makes what a path shows, the same for browsers and as JSON. If it returns both data and an
-// error, a browser is shown both.
+// view makes the contents of a path, for browsers and for JSON. If it returns both data and an
+// error, a browser shows both.
 type view func(*http.Request, *dataplane.Status) (any, error)
 
 // problem is an error with its HTTP status. Any other error is a 500.
@@ -31,7 +31,7 @@ func badRequest(format string, args ...any) error {
 	return &problem{http.StatusBadRequest, fmt.Sprintf(format, args...)}
 }
 
-// codeOf is the HTTP status of what a view returned.
+// codeOf returns the HTTP status for the error of a view.
 func codeOf(err error) int {
 	var p *problem
 	switch {
@@ -46,7 +46,7 @@ func codeOf(err error) int {
 //go:embed files
 var files embed.FS
 
-// templates are the pages by the names of their views, each with the frame around it.
+// templates are the pages by the names of their views, each with its frame.
 var templates = parseTemplates()
 
 func parseTemplates() map[string]*template.Template {
@@ -65,17 +65,22 @@ func parseTemplates() map[string]*template.Template {
 	return all
 }
 
-// frame is what is around each page, and the data of the view.
+// frame is the part of each page outside the view, with the data of the view.
 type frame struct {
 	View   string
 	Title  string
-	JSON   string // where the same is as JSON
+	JSON   string // the address of the same as JSON
 	Status *dataplane.Status
 	Node   string
 	Data   any
 	Err    error
+	// Problems is the number of [Config.Problems].
+	Problems int
 	refresh
 }
+
+// Wrong counts the entries of the page /refused that need attention.
+func (f *frame) Wrong() int { return f.Problems + len(f.Status.Refused) }
 
 // titled is data with a title of its own.
 type titled interface{ title() string }
@@ -88,12 +93,13 @@ func (p *Page) serveHTML(w http.ResponseWriter, r *http.Request, name string, v 
 	status := p.engine.Status()
 	data, err := v(r, &status)
 	f := frame{View: name, Title: titles[name], JSON: "./" + name + ".json", Status: &status,
-		Data: data, Node: status.State.Node().Name, Err: err}
+		Data: data, Node: status.State.Node().Name, Err: err,
+		Problems: len(p.cfg.Problems())}
 	if t, ok := data.(titled); ok {
 		f.Title = t.title()
 	}
 	if name == "ask" {
-		f.JSON = "" // a link asks nothing
+		f.JSON = "" // a link does not ask
 	} else {
 		f.refresh = refreshOf(r)
 	}
@@ -101,7 +107,7 @@ func (p *Page) serveHTML(w http.ResponseWriter, r *http.Request, name string, v 
 		f.JSON += "?" + r.URL.RawQuery
 	}
 	var b bytes.Buffer
-	if err := templates[name].Execute(&b, f); err != nil {
+	if err := templates[name].Execute(&b, &f); err != nil {
 		http.Error(w, err.Error(), http.StatusInternalServerError)
 		return
 	}
@@ -128,14 +134,14 @@ func (p *Page) serveJSON(w http.ResponseWriter, r *http.Request, v view) {
 func write(w http.ResponseWriter, kind string, code int, body []byte) {
 	w.Header().Set("Content-Type", kind)
 	w.WriteHeader(code)
-	_, _ = w.Write(body) // an asker that is gone has no use for an error
+	_, _ = w.Write(body) // the client is gone, so the error is of no use
 }
 
 func serveStyle(w http.ResponseWriter, r *http.Request) {
 	http.ServeFileFS(w, r, files, "files/style.css")
 }
 
-// ago is how long ago something was, such as "3s" or "2h5m".
+// ago returns the time since t, such as "3s" or "2h5m".
 func ago(t time.Time) string {
 	d := time.Since(t)
 	switch {
@@ -147,12 +153,12 @@ func ago(t time.Time) string {
 	return strings.TrimSuffix(d.Truncate(time.Minute).String(), "0s") + " ago"
 }
 
-// percent is a fraction such as "33.3 %".
+// percent returns a fraction as text, such as "33.3 %".
 func percent(f float64) string {
 	return strings.TrimSuffix(fmt.Sprintf("%.1f", 100*f), ".0") + " %"
 }
 
-// count is a number and what it counts, such as "1 service" or "2 services".
+// count returns a number with its noun, such as "1 service" or "2 services".
 func count(n int, what string) string {
 	if n == 1 {
 		return "1 " + what
@@ -160,7 +166,7 @@ func count(n int, what string) string {
 	return fmt.Sprintf("%d %ss", n, what)
 }
 
-// addrText is an address, or nothing if it is none.
+// addrText returns an address as text, or "" if it is not set.
 func addrText(a netip.Addr) string {
 	if !a.IsValid() {
 		return ""

@@ -6,15 +6,15 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// search is what somebody looks for: services that match each word.
+// search finds services that match each word.
 type search []word
 
-// word matches a service if any of this does: its name contains the text; a frontend has the
-// address, the port, or both; an endpoint has the address, or both.
+// word matches a service in any of three ways: the name contains the text; a frontend has the
+// address, the port, or both; or an endpoint has the address, or both.
 type word struct {
 	text string
 	addr netip.Addr
@@ -26,9 +26,10 @@ type word struct {
 func parseSearch(q string) (s search) {
 	for text := range strings.FieldsSeq(strings.ToLower(q)) {
 		w := word{text: text}
+		var key servicemodel.FrontendKey
 		if at, err := netip.ParseAddrPort(text); err == nil {
 			w.addr, w.port = at.Addr().Unmap(), at.Port()
-		} else if key, err := servicemodel.ParseFrontendKey(text); err == nil {
+		} else if key.UnmarshalText([]byte(text)) == nil {
 			w.addr, w.port = key.Addr, key.Port
 		} else if a, err := netip.ParseAddr(text); err == nil {
 			w.addr = a.Unmap()
@@ -40,7 +41,7 @@ func parseSearch(q string) (s search) {
 	return s
 }
 
-// matches reports whether a service has all that is looked for.
+// matches reports whether a service matches all words.
 func (s search) matches(e *entry) bool {
 	for i := range s {
 		if !s[i].matches(e) {
@@ -81,9 +82,9 @@ func (w *word) isEndpoint(e *entry) bool {
 	return false
 }
 
-// poolsOf returns the pools of a frontend, none, one or two, which are shared with the table.
+// poolsOf returns the pools of a frontend: none, one or two. The table shares them.
 func poolsOf(t *servicemodel.Table, f *servicemodel.Frontend) (l []*servicemodel.Pool) {
-	internal, external := shared.Of(t).PoolsOf(f)
+	internal, external := nocopy.Of(t).PoolsOf(f)
 	for _, pool := range []*servicemodel.Pool{internal, external} {
 		if pool != nil {
 			l = append(l, pool)

@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// serviceData is all that is known of a service.
+// serviceData holds everything that is known about a service.
 type serviceData struct {
 	Name      servicemodel.Name       `json:"name"`
 	Condition condition               `json:"condition"`
@@ -21,44 +21,44 @@ type serviceData struct {
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
 	Frontends []frontendRow           `json:"frontends"`
 	Ports     []portPart              `json:"ports"`
-	// Connections is there if it was asked for.
+	// Connections is set if the request asked for it.
 	Connections []*connections `json:"connections,omitempty"`
-	// Counters are there if they were asked for, each frontend before its endpoints.
-	// OnlyConnections says that they have neither packets nor bytes.
+	// Counters are set if the request asked for them, each frontend before its endpoints.
+	// OnlyConnections says that they count neither packets nor bytes.
 	Counters        []counters.Row `json:"counters,omitempty"`
 	OnlyConnections bool           `json:"onlyConnections,omitempty"`
 
 	CanCount bool `json:"-"` // connections can be counted
-	Counted  bool `json:"-"` // they were
+	Counted  bool `json:"-"` // connections were counted
 	CanAsk   bool `json:"-"` // endpoints can be asked
 	CanRead  bool `json:"-"` // counters can be read
 }
 
 func (d *serviceData) title() string { return d.Name.String() }
 
-// Bad reports whether somebody should look.
+// Bad reports whether the service needs attention.
 func (d *serviceData) Bad() bool { return d.Condition.bad() }
 
-// frontendRow is a frontend that the kernel holds, and why it rejects or drops.
+// frontendRow is a frontend in the kernel, with the reason why it rejects or drops.
 type frontendRow struct {
 	Frontend *servicemodel.Frontend `json:"frontend"`
 	Cause    string                 `json:"cause,omitempty"`
 }
 
-// portPart is the endpoints of a service port in one family.
+// portPart holds the endpoints of a service port in one family.
 type portPart struct {
 	Port       servicemodel.PortName   `json:"port"`
 	Family     servicemodel.Family     `json:"family"`
 	Scheduler  servicemodel.Scheduler  `json:"scheduler,omitzero"`
 	Forwarding servicemodel.Forwarding `json:"forwarding,omitzero"`
-	// HasLocal says that clients of some frontends are sent to endpoints on this node only.
+	// HasLocal says that some frontends send clients only to endpoints on this node.
 	HasLocal  bool          `json:"hasLocal"`
 	Endpoints []endpointRow `json:"endpoints"`
 }
 
-// endpointRow is an endpoint of a service port. Cluster and Local are the shares of new connections
-// that it gets, from 0 to 1, of frontends that balance over all endpoints and over those on this
-// node.
+// endpointRow is an endpoint of a service port. Cluster and Local are its shares of new
+// connections, from 0 to 1: Cluster of the frontends that balance over all endpoints, Local of
+// those that balance over the endpoints on this node.
 type endpointRow struct {
 	Endpoint  netip.AddrPort `json:"endpoint"`
 	Node      string         `json:"node,omitempty"`
@@ -67,14 +67,16 @@ type endpointRow struct {
 	Weight    uint16         `json:"weight,omitzero"`
 	Cluster   float64        `json:"cluster"`
 	Local     float64        `json:"local"`
-	// Excluded says why it gets nothing, and ExcludedLocal why it gets nothing of the latter.
+	// Excluded says why the endpoint gets no share, and ExcludedLocal why it gets no share of
+	// Local.
 	Excluded      string `json:"excluded,omitempty"`
 	ExcludedLocal string `json:"excludedLocal,omitempty"`
 }
 
 func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 	q := r.URL.Query()
-	name, err := servicemodel.ParseName(q.Get("name"))
+	var name servicemodel.Name
+	err := name.UnmarshalText([]byte(q.Get("name")))
 	if err != nil {
 		return nil, badRequest("name: %v", err)
 	}
@@ -84,10 +86,10 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 		return nil, noService(name)
 	}
 	d := &serviceData{Name: name, Condition: e.condition, Service: s.State.Service(name),
-		Refusal: refusalOf(s, name), Frontends: []frontendRow{}, Ports: []portPart{},
+		Refusal: l.refusalOf(name), Frontends: []frontendRow{}, Ports: []portPart{},
 		CanCount: p.cfg.Conntrack != nil, CanAsk: p.cfg.Dial != nil,
 		CanRead: p.cfg.Counters != nil}
-	for _, c := range s.Conflicts {
+	for _, c := range l.conflicts {
 		if c.Winner.Name == name || c.Loser.Name == name {
 			d.Conflicts = append(d.Conflicts, c)
 		}
@@ -112,8 +114,7 @@ func noService(n servicemodel.Name) error {
 	return &problem{http.StatusNotFound, "there is no service " + n.String()}
 }
 
-// addPorts adds the ports that are wanted or held, in the families that have endpoints or
-// frontends.
+// addPorts adds the wanted and held ports, in the families that have endpoints or frontends.
 func (d *serviceData) addPorts(l *listing, e *entry) {
 	type part struct {
 		port   servicemodel.PortName
@@ -139,38 +140,32 @@ func (d *serviceData) addPorts(l *listing, e *entry) {
 	}
 }
 
-// portPart says what becomes of each endpoint.
+// portPart returns the endpoints of a port in a family, with what becomes of each.
 func (l *listing) portPart(port servicemodel.PortName, f servicemodel.Family) portPart {
 	p := portPart{Port: port, Family: f, Endpoints: []endpointRow{}}
 	rows := map[netip.AddrPort]int{}
 	for _, sel := range servicemodel.Select(l.state, port, f) {
-		if sel.Cluster == servicemodel.OtherFamily || sel.Cluster == servicemodel.Repeated {
+		if sel.Foreign {
 			continue
 		}
 		rows[sel.Target] = len(p.Endpoints)
 		row := endpointRow{Endpoint: sel.Target, Node: sel.Endpoint.Node, Zone: sel.Endpoint.Zone,
-			Condition: conditionsOf(&sel.Endpoint)}
-		if sel.Cluster != servicemodel.Included {
-			row.Excluded = sel.Cluster.String()
-		}
-		if sel.Local != servicemodel.Included {
-			row.ExcludedLocal = sel.Local.String()
-		}
+			Condition: conditionsOf(&sel.Endpoint), Excluded: sel.Cluster, ExcludedLocal: sel.Local}
 		p.Endpoints = append(p.Endpoints, row)
 	}
-	for _, scope := range []servicemodel.Scope{servicemodel.ScopeCluster, servicemodel.ScopeLocal} {
+	for _, local := range []bool{false, true} {
 		if pool := l.held.Pool(servicemodel.PoolID{Service: port, Family: f,
-			Scope: scope}); pool != nil {
+			Local: local}); pool != nil {
 			p.addPool(pool, rows)
 		}
 	}
 	return p
 }
 
-// addPool adds the shares that the slots of a pool have.
+// addPool adds the shares of a pool's slots.
 func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int) {
 	p.Scheduler, p.Forwarding = pool.Scheduler, pool.Forwarding
-	local := pool.ID.Scope == servicemodel.ScopeLocal
+	local := pool.ID.Local
 	p.HasLocal = p.HasLocal || local
 	total := 0
 	for _, s := range pool.Slots {
@@ -194,7 +189,7 @@ func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int)
 	}
 }
 
-// conditionsOf is what an endpoint is ready for.
+// conditionsOf returns an endpoint's conditions as text.
 func conditionsOf(e *servicemodel.Endpoint) string {
 	var all []string
 	for _, c := range []struct {
@@ -209,7 +204,7 @@ func conditionsOf(e *servicemodel.Endpoint) string {
 	return cmp.Or(strings.Join(all, ", "), "not ready")
 }
 
-// Ranges are those that may connect, as text; empty if all may.
+// Ranges returns the ranges that may connect as text. It is empty if there is no restriction.
 func (r frontendRow) Ranges() string {
 	var l []string
 	for _, s := range r.Frontend.Sources {

@@ -9,15 +9,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// perPage is how many services are on a page.
+// perPage is the number of services on a page.
 const perPage = 50
 
 // servicesData is the list of services.
 type servicesData struct {
 	Query string `json:"query,omitempty"`
 	Show  string `json:"show"` // "all" or "problems"
-	// All counts the services, Problems those that somebody should look at, and Found those that
-	// were looked for, of which one page is in Services.
+	// All counts all services, Problems those that need attention, and Found those that match the
+	// search. Services has one page of them.
 	All      int          `json:"all"`
 	Problems int          `json:"problems"`
 	Found    int          `json:"found"`
@@ -25,7 +25,7 @@ type servicesData struct {
 	Pages    int          `json:"pages"`
 	Services []serviceRow `json:"services"`
 
-	Refresh string `json:"-"` // as it was asked for
+	Refresh string `json:"-"` // the parameter of the request
 }
 
 // serviceRow is a service in the list.
@@ -34,13 +34,13 @@ type serviceRow struct {
 	Condition condition                  `json:"condition"`
 	Cause     string                     `json:"cause,omitempty"`
 	Frontends []servicemodel.FrontendKey `json:"frontends"`
-	Endpoints int                        `json:"endpoints"` // different ones that are used
+	Endpoints int                        `json:"endpoints"` // used ones, each counted once
 }
 
-// Bad reports whether somebody should look.
+// Bad reports whether the service needs attention.
 func (r serviceRow) Bad() bool { return r.Condition.bad() }
 
-// At is the address of another page of the list.
+// At returns the address of another page of the list.
 func (d *servicesData) At(page int) string {
 	q := url.Values{"show": {d.Show}, "page": {strconv.Itoa(page)}}
 	if d.Query != "" {
@@ -52,10 +52,10 @@ func (d *servicesData) At(page int) string {
 	return "./?" + q.Encode()
 }
 
-// Before and After are the neighbours of the page, 0 where there is none.
+// Before returns the number of the previous page, 0 if this is the first.
 func (d *servicesData) Before() int { return d.Page - 1 }
 
-// After is the number of the next page, 0 if this is the last.
+// After returns the number of the next page, 0 if this is the last.
 func (d *servicesData) After() int {
 	if d.Page == d.Pages {
 		return 0
@@ -81,12 +81,13 @@ func (p *Page) services(r *http.Request, s *dataplane.Status) (any, error) {
 		}
 		d.Page = n
 	}
-	d.fill(l, s)
+	d.fill(l)
 	return d, nil
 }
 
-// fill looks for the services, and takes those of the page. A page behind the last one is the last.
-func (d *servicesData) fill(l *listing, s *dataplane.Status) {
+// fill finds the services, and keeps those of the page. A page number that is too high means the
+// last page.
+func (d *servicesData) fill(l *listing) {
 	var found []*entry
 	words := parseSearch(d.Query)
 	for i := range l.all {
@@ -100,18 +101,18 @@ func (d *servicesData) fill(l *listing, s *dataplane.Status) {
 	d.Page = min(d.Page, d.Pages)
 	first := (d.Page - 1) * perPage
 	for _, e := range found[first:min(first+perPage, len(found))] {
-		d.Services = append(d.Services, l.row(e, s))
+		d.Services = append(d.Services, l.row(e))
 	}
 }
 
-// row is a service in the list.
-func (l *listing) row(e *entry, s *dataplane.Status) serviceRow {
+// row returns the row of a service.
+func (l *listing) row(e *entry) serviceRow {
 	r := serviceRow{Service: e.name, Condition: e.condition,
 		Frontends: make([]servicemodel.FrontendKey, len(e.frontends))}
 	endpoints := map[servicemodel.Slot]bool{}
 	for i, f := range e.frontends {
 		r.Frontends[i] = f.Key
-		if cause := l.held.Cause(f); cause.Kind != servicemodel.NoCause && r.Cause == "" {
+		if cause := l.held.Cause(f); cause.Kind != "" && r.Cause == "" {
 			r.Cause = cause.String()
 		}
 		for _, pool := range poolsOf(l.held, f) {
@@ -124,9 +125,9 @@ func (l *listing) row(e *entry, s *dataplane.Status) serviceRow {
 	r.Endpoints = len(endpoints)
 	switch e.condition {
 	case refused:
-		r.Cause = refusalOf(s, e.name).Err.Error()
+		r.Cause = l.refusalOf(e.name).Err.Error()
 	case conflict:
-		for _, c := range s.Conflicts {
+		for _, c := range l.conflicts {
 			if c.Loser.Name == e.name {
 				r.Cause = c.String()
 				break
@@ -134,14 +135,4 @@ func (l *listing) row(e *entry, s *dataplane.Status) serviceRow {
 		}
 	}
 	return r
-}
-
-// refusalOf returns why a service was left out, nil if it was not.
-func refusalOf(s *dataplane.Status, n servicemodel.Name) *dataplane.Refusal {
-	for i := range s.Refused {
-		if s.Refused[i].Service == n {
-			return &s.Refused[i]
-		}
-	}
-	return nil
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// traceData is the form of a trace, and the trace if there is one.
+// traceData holds the form of a trace, and its result if there is one.
 type traceData struct {
 	From string `json:"from"`
 	Link string `json:"link,omitempty"`
@@ -18,8 +18,7 @@ type traceData struct {
 	Outcome string      `json:"outcome,omitempty"`
 	Cause   string      `json:"cause,omitempty"`
 	Steps   []traceStep `json:"steps,omitempty"`
-	// Wanted says that what the kernel holds is not known, so that the trace is about what is
-	// wanted.
+	// Wanted says that the kernel's contents are unknown, so the trace is about the wanted state.
 	Wanted bool `json:"wanted,omitempty"`
 }
 
@@ -29,14 +28,14 @@ type traceStep struct {
 	Text string `json:"text"`
 }
 
-// clientPort is that of traced packets, of which nothing depends on it.
+// clientPort is the source port of traced packets. Nothing depends on it.
 const clientPort = 40000
 
 func (p *Page) trace(r *http.Request, s *dataplane.Status) (any, error) {
 	q := r.URL.Query()
 	d := &traceData{From: q.Get("from"), Link: q.Get("link"), To: q.Get("to")}
 	if !q.Has("from") {
-		return d, nil // to is filled in by links to the form
+		return d, nil // links to the form fill in only to
 	}
 	packet, err := d.packet()
 	if err != nil {
@@ -51,22 +50,25 @@ func (p *Page) trace(r *http.Request, s *dataplane.Status) (any, error) {
 	if err != nil {
 		return d, fmt.Errorf("what the kernel holds is not known, nor what is wanted: %w", err)
 	}
-	trace := t.Trace(packet, here)
+	at := *s
+	at.Held = t
+	trace := at.Trace(packet, here)
 	d.Wanted = !known
-	d.Outcome, d.Cause = trace.Decision.Outcome.String(), trace.Decision.Cause.String()
+	d.Outcome, d.Cause = string(trace.Decision.Outcome), trace.Decision.Cause.String()
 	for _, step := range trace.Steps {
-		d.Steps = append(d.Steps, traceStep{step.Kind.String(), step.Text})
+		d.Steps = append(d.Steps, traceStep{step.Kind, step.Text})
 	}
 	return d, nil
 }
 
-// packet reads the form.
+// packet parses the form.
 func (d *traceData) packet() (p servicemodel.Packet, err error) {
 	src, err := netip.ParseAddr(d.From)
 	if err != nil || src.Zone() != "" {
 		return p, badRequest("from: %q: want an IP address", d.From)
 	}
-	to, err := servicemodel.ParseFrontendKey(d.To)
+	var to servicemodel.FrontendKey
+	err = to.UnmarshalText([]byte(d.To))
 	if err != nil || to.Addr.IsUnspecified() || !to.Protocol.Valid() {
 		return p, badRequest("to: %q: want IP:PORT/PROTOCOL, such as 10.96.0.10:80/tcp", d.To)
 	}

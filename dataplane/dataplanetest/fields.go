@@ -1,0 +1,247 @@
+package dataplanetest
+
+import (
+	"errors"
+	"net/netip"
+	"os"
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/test/busywriter"
+	"github.com/kernlb/kernlb/internal/test/randstate"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// FieldsOptions bounds [EveryField].
+type FieldsOptions struct {
+	// OneValue gives each field a single value that the backend accepts, and applies each state
+	// again once. By default each field has several values, each of them with two traffic policies,
+	// and each state is applied again twice.
+	OneValue bool
+	// Second opens another instance of the backend in a network namespace, or another backend. With
+	// it, fields are also held while the engine switches there and back.
+	Second func(netns int) (dataplane.Backend, error)
+}
+
+// switchedEach is one field in how many that an engine switches with. With KERNLB_TEST_FAULTS=all,
+// it does with each.
+const switchedEach = 8
+
+// EveryField applies states that differ in the value of one field, for every field. A state that
+// the backend accepts must be read back unchanged, with a hint and without, in any order of
+// endpoints. After a commit of another program, an engine reads it once. No program may see a
+// difference, a drift or a repair. When another process removes an endpoint, or everything, the
+// engine repairs exactly that.
+func EveryField(t *testing.T, under Backend, o FieldsOptions) {
+	under.need(t)
+	netnstest.Require(t)
+	network, err := netnstest.New(t.Context(), netnstest.Options{})
+	if err != nil {
+		t.Fatalf("build the network: %v", err)
+	}
+	t.Cleanup(func() { network.Close() })
+	node := network.Node.NS.Fd()
+	everyField(t, &fields{
+		open:  func() (dataplane.Backend, error) { return under.Open(node) },
+		touch: func() error { return busywriter.Once(t.Context(), node) },
+	}, node, o)
+}
+
+// everyField is EveryField for backends of the kernel of f.
+func everyField(t *testing.T, f *fields, netns int, o FieldsOptions) {
+	f.T, f.again = t, 2
+	f.engine = dataplane.New(f.opened(f.open()), nil)
+	applied, least, each := 0, 100, switchedEach
+	if os.Getenv("KERNLB_TEST_FAULTS") == "all" {
+		each = 1
+	}
+	o.OneValue = o.OneValue || testing.Short()
+	if o.OneValue {
+		f.again, least = 1, 50
+	}
+	had := map[string]bool{}
+	for _, policy := range []servicemodel.TrafficPolicy{servicemodel.PolicyLocal,
+		servicemodel.PolicyCluster} {
+		for _, v := range randstate.Variants(fieldState(policy), fieldName) {
+			if o.OneValue && had[v.Name] || !f.held(v) {
+				continue
+			}
+			if applied++; !had[v.Name] {
+				f.repaired(v, applied%2 == 0)
+				if o.Second != nil && len(had)%each == 0 {
+					f.switched(v, func() (dataplane.Backend, error) { return o.Second(netns) })
+					f.switched(v, f.open)
+				}
+			}
+			had[v.Name] = true
+		}
+	}
+	if applied < least {
+		t.Errorf("only %d states were accepted", applied)
+	}
+	if n := f.engine.Status().Totals.Repairs; n != len(had) {
+		t.Errorf("%d repairs of %d damages", n, len(had))
+	}
+}
+
+var fieldName = servicemodel.Name{Namespace: "default", Name: "web"}
+
+// fieldState has a value in each field that can have one beside the others.
+func fieldState(external servicemodel.TrafficPolicy) servicemodel.State {
+	addr := netip.MustParseAddr
+	svc := &servicemodel.Service{
+		Name: fieldName, ClusterIPs: []netip.Addr{addr("10.96.0.1"), addr("fd00:10:96::1")},
+		ExternalIPs:     []netip.Addr{addr("203.0.113.5")},
+		HostIPs:         []netip.Addr{addr("192.0.2.10")},
+		LoadBalancerIPs: []servicemodel.LoadBalancerIP{{Addr: addr("203.0.113.6")}},
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80,
+			NodePort: 30080}},
+		SessionAffinity:       servicemodel.SessionAffinity{ClientIP: true},
+		ExternalTrafficPolicy: external,
+	}
+	if external == servicemodel.PolicyLocal {
+		svc.HealthCheckNodePort = 32000
+	}
+	var eps []servicemodel.Endpoint
+	for _, a := range []string{"10.244.1.1", "10.244.1.2", "fd00:10:244::1"} {
+		eps = append(eps, servicemodel.Endpoint{Addr: addr(a), Ready: true, Serving: true,
+			Node: "node", Zone: "zone", Ports: []servicemodel.EndpointPort{{Name: "http",
+				Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	node := servicemodel.Node{Name: "node", Zone: "zone"}
+	return servicemodel.State{}.WithNode(node).WithService(svc).WithEndpoints(fieldName, eps)
+}
+
+// fields is one run of EveryField.
+type fields struct {
+	*testing.T
+	open   func() (dataplane.Backend, error)
+	touch  func() error // lets a neighbour commit
+	engine *dataplane.Engine
+	again  int // how often each state is read and applied again
+}
+
+// opened ends the test if a backend could not be opened, and closes it in the end.
+func (f *fields) opened(b dataplane.Backend, err error) dataplane.Backend {
+	f.Helper()
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Cleanup(func() { b.Close() })
+	return b
+}
+
+// held applies a state, unless the backend cannot express it, and then compares.
+func (f *fields) held(v randstate.Variant) bool {
+	f.Helper()
+	ctx := f.Context()
+	r, err := f.engine.Apply(ctx, v.State)
+	if errors.Is(err, dataplane.ErrRefused) {
+		return false
+	}
+	f.must(v, "apply", err)
+	if len(r.Drift) > 0 || r.IsRepair() {
+		f.Fatalf("%s: a repair: %v", v.Name, r.Drift)
+	}
+	if len(r.Refused) > 0 {
+		return false
+	}
+	f.reads(v)
+	for range f.again {
+		f.must(v, "commit of a neighbour", f.touch())
+		_, err = f.engine.Observe(ctx)
+		f.must(v, "observe", err)
+		f.unchanged(v, f.engine)
+	}
+	return true
+}
+
+// reads requires that the kernel holds what the engine holds, and that a process which has applied
+// nothing finds that, and reads once for a commit of a neighbour.
+func (f *fields) reads(v randstate.Variant) {
+	f.Helper()
+	want := f.engine.Status().Held
+	b, err := f.open()
+	f.must(v, "open", err)
+	defer b.Close()
+	f.finds(v, b, nil, want)
+	f.finds(v, b, want, want)
+	e := dataplane.New(b, nil)
+	f.unchanged(v, e)
+	f.must(v, "commit of a neighbour", f.touch())
+	f.unchanged(v, e)
+	if r := f.unchanged(v, e); r.Observed {
+		f.Fatalf("%s: a second reading for one commit of a neighbour", v.Name)
+	}
+}
+
+// finds requires that a backend finds a table in the kernel.
+func (f *fields) finds(v randstate.Variant, b dataplane.Backend, hint, want *servicemodel.Table) {
+	f.Helper()
+	o, err := b.Observe(f.Context(), hint)
+	f.must(v, "observe", err)
+	read := nocopy.Of(want).AssumedIn(o.Table)
+	c := servicemodel.Diff(read, want.Arrange(read))
+	if !c.Empty() || len(o.Drift) > 0 || o.Unread {
+		f.Fatalf("%s: read, with a hint %t: drift %v, unread %t\n%s", v.Name, hint != nil, o.Drift,
+			o.Unread, c)
+	}
+}
+
+// unchanged requires that an engine has nothing to do.
+func (f *fields) unchanged(v randstate.Variant, e *dataplane.Engine) *dataplane.Result {
+	f.Helper()
+	r, err := e.Apply(f.Context(), v.State)
+	f.must(v, "apply again", err)
+	if !r.Changes.Empty() || r.IsRepair() || r.Messages > 0 {
+		f.Fatalf("%s, again: %v, a repair %t\n%s", v.Name, r, r.IsRepair(), r.Changes)
+	}
+	return r
+}
+
+// repaired requires that the engine repairs what another process takes away: an endpoint, or
+// everything.
+func (f *fields) repaired(v randstate.Variant, everything bool) {
+	f.Helper()
+	want := f.engine.Status().Held
+	b, err := f.open()
+	f.must(v, "open", err)
+	defer b.Close()
+	less := v.State
+	if l := less.Endpoints(fieldName); len(l) > 0 {
+		less = less.WithEndpoints(fieldName, l[1:])
+	}
+	r, err := dataplane.New(b, nil).Apply(f.Context(), less)
+	f.must(v, "damage", err)
+	if everything || r.Changes.Empty() {
+		_, err = b.Cleanup(f.Context())
+		f.must(v, "damage", err)
+	}
+	r, err = f.engine.Apply(f.Context(), v.State)
+	f.must(v, "repair", err)
+	if !r.IsRepair() || !servicemodel.Diff(want, r.Changes.New.Arrange(want)).Empty() {
+		f.Fatalf("%s: repaired (everything %t): %v", v.Name, everything, r)
+	}
+	f.finds(v, b, nil, want)
+}
+
+// switched requires that the engine holds the state on another backend.
+func (f *fields) switched(v randstate.Variant, open func() (dataplane.Backend, error)) {
+	f.Helper()
+	before := f.engine.Status().Held
+	b := f.opened(open())
+	_, err := f.engine.Switch(f.Context(), b, nil)
+	f.must(v, "switch", err)
+	f.finds(v, b, nil, before)
+	f.unchanged(v, f.engine)
+}
+
+// must ends the test if something failed for a state.
+func (f *fields) must(v randstate.Variant, doing string, err error) {
+	f.Helper()
+	if err != nil {
+		f.Fatalf("%s: %s: %v", v.Name, doing, err)
+	}
+}

@@ -1,0 +1,20 @@
+package dataplanetest
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+)
+
+func TestEveryFieldInMemory(t *testing.T) {
+	t.Parallel()
+	for _, o := range []FieldsOptions{{}, {OneValue: true}} {
+		k, second := &memory.Kernel{}, &memory.Kernel{}
+		o.Second = func(int) (dataplane.Backend, error) { return memory.New(second), nil }
+		everyField(t, &fields{
+			open:  func() (dataplane.Backend, error) { return memory.New(k), nil },
+			touch: func() error { k.Touch(); return nil },
+		}, 0, o)
+	}
+}

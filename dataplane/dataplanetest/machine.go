@@ -1,0 +1,123 @@
+package dataplanetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// must ends the test if there is an error.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// namespace returns a network namespace, which is there until the test ends.
+func (b *Backend) namespace(t *testing.T) *netnstest.NS {
+	t.Helper()
+	b.need(t)
+	netnstest.Require(t)
+	ns, err := netnstest.NewNS(t.Name())
+	must(t, err)
+	t.Cleanup(func() { ns.Close() })
+	return ns
+}
+
+// network builds a network, which is there until the test ends.
+func (b *Backend) network(t *testing.T) *world {
+	t.Helper()
+	b.need(t)
+	netnstest.Require(t)
+	w, err := newWorld(t.Context(), *b, Options{})
+	if err != nil {
+		t.Fatalf("build the network: %v", err)
+	}
+	t.Cleanup(w.close)
+	return w
+}
+
+// opened returns an open backend, which is closed when the test ends.
+func opened(t *testing.T, open func(netns int) (dataplane.Backend, error),
+	ns *netnstest.NS) dataplane.Backend {
+	t.Helper()
+	b, err := open(ns.Fd())
+	must(t, err)
+	t.Cleanup(func() { b.Close() })
+	return b
+}
+
+// process does something with a backend of its own, as another program that ends after that.
+func (b *Backend) process(ns *netnstest.NS, do func(b dataplane.Backend) error) error {
+	opened, err := b.Open(ns.Fd())
+	if err != nil {
+		return err
+	}
+	return errors.Join(do(opened), opened.Close())
+}
+
+// apply applies a state as another program.
+func (b *Backend) apply(ctx context.Context, ns *netnstest.NS, s servicemodel.State) error {
+	return b.process(ns, func(b dataplane.Backend) error {
+		_, err := dataplane.New(b, nil).Apply(ctx, s)
+		return err
+	})
+}
+
+// cleanup removes the instance as another program.
+func (b *Backend) cleanup(ctx context.Context, ns *netnstest.NS) error {
+	return b.process(ns, func(b dataplane.Backend) error {
+		_, err := b.Cleanup(ctx)
+		return err
+	})
+}
+
+// runIn runs a command in a namespace.
+func runIn(ctx context.Context, ns *netnstest.NS, in io.Reader, command ...string) (out []byte,
+	err error) {
+	err = ns.Do(func() (err error) {
+		c := exec.CommandContext(ctx, command[0], command[1:]...)
+		c.Stdin = in
+		if out, err = c.CombinedOutput(); err != nil {
+			err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, out)
+		}
+		return err
+	})
+	return out, err
+}
+
+// fromEnv returns the number in an environment variable, or otherwise if it is not set.
+func fromEnv(t *testing.T, name string, otherwise int) int {
+	return parsed(t, name, otherwise, strconv.Atoi)
+}
+
+// timeFromEnv returns the duration in an environment variable, such as "1m", or otherwise.
+func timeFromEnv(t *testing.T, name string, otherwise time.Duration) time.Duration {
+	return parsed(t, name, otherwise, time.ParseDuration)
+}
+
+func parsed[T int | time.Duration](t *testing.T, name string, otherwise T,
+	parse func(string) (T, error)) T {
+	t.Helper()
+	s := os.Getenv(name)
+	if s == "" {
+		return otherwise
+	}
+	v, err := parse(s)
+	if err != nil || v < 0 {
+		t.Fatalf("%s=%s: want a number or a duration", name, s)
+	}
+	return v
+}

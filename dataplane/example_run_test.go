@@ -1,0 +1,131 @@
+package dataplane_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// A program that runs for long sets a state whenever it wants another one. Run keeps the kernel at
+// the newest state. A real program uses nftables.New(nil).
+func ExampleEngine_Run() {
+	ctx, stop := context.WithCancel(context.Background())
+	engine := dataplane.New(memory.New(nil), nil)
+	ended := make(chan error)
+	go func() { ended <- engine.Run(ctx, nil) }()
+
+	web := servicemodel.Name{Namespace: "default", Name: "web"}
+	state := servicemodel.State{}.WithService(&servicemodel.Service{Name: web,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
+	revision := engine.Set(state) // returns at once
+	if err := engine.Wait(ctx, revision); err != nil {
+		fmt.Println(err)
+	}
+	status := engine.Status()
+	fmt.Println("pending:", status.Pending(), "frontends:", status.Held.Len())
+
+	stop() // the kernel stays as it is
+	fmt.Println(errors.Is(<-ended, context.Canceled))
+	// Output:
+	// pending: false frontends: 1
+	// true
+}
+
+// A guard refuses commits that remove more than a fifth of all frontends.
+func ExampleConfig_approve() {
+	guard := func(_ context.Context, p *dataplane.Preview) error {
+		if n, all := p.Changes.Counts().Removed, p.Changes.Old.Len(); n > max(1, all/5) {
+			return fmt.Errorf("%d of %d frontends would go", n, all)
+		}
+		return nil
+	}
+	engine := dataplane.New(memory.New(nil), &dataplane.Config{Approve: guard})
+	if _, err := engine.Apply(context.Background(), services(10)); err != nil {
+		fmt.Println(err)
+	}
+	_, err := engine.Apply(context.Background(), servicemodel.State{})
+	fmt.Println(err)
+	// Output:
+	// not approved: 10 of 10 frontends would go
+}
+
+// A program shows what an apply would do, and asks before it writes.
+func ExampleEngine_Plan() {
+	kernel := &memory.Kernel{}
+	engine := dataplane.New(memory.New(kernel), nil)
+	preview, err := engine.Plan(context.Background(), services(1).WithService(invalid(2)))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	fmt.Println(preview.Changes.Counts())
+	fmt.Print(preview.Plan) // nftables prints a script for nft -f
+	for _, r := range preview.Refused {
+		fmt.Println("refused:", r)
+	}
+	fmt.Println("frontends in the kernel:", kernel.Table().Len())
+	// Output:
+	// 1 added, 0 changed, 0 removed
+	// ~ rules: masquerade mark 0x0 -> 0x1000; node ports none -> 0.0.0.0/0, ::/0
+	// + frontend 10.96.0.1:80/tcp default/svc-1:http cluster-ip -> cluster
+	// + pool default/svc-1:http/tcp IPv4 cluster: 10.244.0.2:8080, 10.244.0.3:8080
+	// + cluster-ip 10.96.0.1
+	// + hairpin 10.244.0.2
+	// + hairpin 10.244.0.3
+	// refused: default/svc-2: service default/svc-2: ports[0].port: 0: must not be zero
+	// frontends in the kernel: 0
+}
+
+// One program plans a change set and stores it as JSON for a review. Another program applies
+// exactly this change set, or nothing.
+func ExampleEngine_ApplyChanges() {
+	ctx, kernel := context.Background(), &memory.Kernel{}
+	preview, err := dataplane.New(memory.New(kernel), nil).Plan(ctx, services(1))
+	if err != nil {
+		fmt.Println(err)
+		return
+	}
+	stored, err := json.Marshal(preview.Changes)
+	if err != nil {
+		fmt.Println(err)
+	}
+
+	var changes servicemodel.ChangeSet
+	if err := json.Unmarshal(stored, &changes); err != nil {
+		fmt.Println(err)
+	}
+	engine := dataplane.New(memory.New(kernel), nil)
+	r, err := engine.ApplyChanges(ctx, &changes)
+	fmt.Println(r.Counts, err)
+	_, err = engine.ApplyChanges(ctx, &changes)
+	fmt.Println(errors.Is(err, servicemodel.ErrOtherTable))
+	// Output:
+	// 1 added, 0 changed, 0 removed <nil>
+	// true
+}
+
+// An engine changes its backend. A real program goes from iptables.New(nil) to nftables.New(nil).
+func ExampleEngine_Switch() {
+	ctx, next := context.Background(), memory.New(nil)
+	next.Refuse(refusePort81) // it cannot express services at port 81
+	engine := dataplane.New(memory.New(nil), nil)
+	if _, err := engine.Apply(ctx, services(2).WithService(at81(3))); err != nil {
+		fmt.Println(err)
+	}
+	_, err := engine.Switch(ctx, next, nil)
+	for _, p := range dataplane.Problems(err) {
+		fmt.Println("would be lost:", p.Service)
+	}
+	r, err := engine.Switch(ctx, next, &dataplane.SwitchOptions{LoseServices: true})
+	fmt.Println(len(r.Refused), "refused", err)
+	// Output:
+	// would be lost: default/svc-3
+	// 1 refused <nil>
+}

@@ -1,0 +1,84 @@
+package hooks
+
+import (
+	"fmt"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Config names the network namespace. A nil *Config is the zero Config.
+type Config struct {
+	// NetNS is a file descriptor of the network namespace to read, and NetNSPath its path. At most
+	// one may be set, and it is used only while the reader is opened. Zero and empty mean that of
+	// the calling thread.
+	NetNS     int
+	NetNSPath string
+}
+
+// Hook is a place where netfilter hands packets to chains.
+type Hook uint8
+
+// The hooks, with the numbers of enum nf_inet_hooks (include/uapi/linux/netfilter.h).
+const (
+	Prerouting  Hook = iota // packets that come in, before they are routed
+	Input                   // packets for this node
+	Forward                 // packets for other machines
+	Output                  // packets of this node
+	Postrouting             // packets that leave
+)
+
+// String returns the name of the hook as nft writes it.
+func (h Hook) String() string {
+	names := [...]string{"prerouting", "input", "forward", "output", "postrouting"}
+	if int(h) < len(names) {
+		return names[h]
+	}
+	return fmt.Sprintf("hook %d", uint8(h))
+}
+
+// MarshalText returns the name of the hook.
+func (h Hook) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
+
+// Chain is a base chain of nf_tables. Packets pass the chains of their hook in the order of the
+// priorities, the lowest first.
+type Chain struct {
+	Family   string `json:"family"` // "ip", "ip6" or "inet"
+	Table    string `json:"table"`
+	Name     string `json:"name"`
+	Type     string `json:"type"` // "filter", "nat" or "route"
+	Hook     Hook   `json:"hook"`
+	Priority int32  `json:"priority"`
+	// DropsByDefault means that the policy is drop: a packet that no rule accepts is lost.
+	DropsByDefault bool `json:"dropsByDefault,omitzero"`
+	// Drops are the rules that drop or reject packets, in the chain or in chains that it leads to.
+	Drops []Rule `json:"drops,omitempty"`
+}
+
+// Rule is a rule of nf_tables.
+type Rule struct {
+	Chain   string `json:"chain"` // in the same table
+	Handle  uint64 `json:"handle"`
+	Comment string `json:"comment,omitempty"`
+	Text    string `json:"text"` // much as nft lists it
+}
+
+// String returns `forward, handle 7: tcp dport 80 drop ("no web")`.
+func (r Rule) String() string {
+	s := fmt.Sprintf("%s, handle %d: %s", r.Chain, r.Handle, r.Text)
+	if r.Comment != "" {
+		s += fmt.Sprintf(" (%q)", r.Comment)
+	}
+	return s
+}
+
+// String returns "inet fw forward".
+func (c Chain) String() string { return c.Family + " " + c.Table + " " + c.Name }
+
+// Sees reports whether packets of a family pass the chain.
+func (c Chain) Sees(f servicemodel.Family) bool {
+	own := "ip"
+	if f == servicemodel.IPv6 {
+		own = "ip6"
+	}
+	return c.Family == own || c.Family == "inet"
+}
