@@ -4,6 +4,7 @@ import (
 	"context"
 	"log/slog"
 	"math/rand/v2"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -13,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/randstate"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -33,24 +34,21 @@ func (d *dumpCounter) Handle(_ context.Context, r slog.Record) error {
 	return nil
 }
 
-// dumpsOf returns how many dumps a new backend needs to observe, given what is wanted.
+// dumpsOf returns how many dumps a new backend needs to observe the tables if it is given want.
 func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int,
 	*dataplane.Observation) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
 	counter := &dumpCounter{}
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Logger: slog.New(counter)})
-	require.NoError(t, err)
-	require.NoError(t, b.kernel.conn.Close())
-	b.kernel.conn, b.kernel.askers[0].conn = conn, conn
+	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Logger: slog.New(counter)})
 	o, err := b.Observe(t.Context(), want)
 	require.NoError(t, err)
 	return int(counter.dumps.Load()), o
 }
 
-// A reading that finds what is wanted dumps no set of services or endpoints, nor does one that
-// finds other endpoints, or fewer services. It dumps the small sets where services are that nobody
-// wants.
+// A reading that finds everything that is wanted dumps no set of services or endpoints. Neither
+// does a reading that finds other endpoints or fewer services. If the kernel has services that
+// nobody wants, the reading dumps the small sets that hold them.
 func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -72,8 +70,9 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	}{
 		{"another endpoint", s.WithEndpoints(name, tenEndpoints(7, 77)), 0},
 		{"a service that is not there", manyServices(61), 0},
-		{"another number of endpoints: the set of those with as many as are there",
-			s.WithEndpoints(name, tenEndpoints(7, 10)[:9]), 1},
+		{"an endpoint less", s.WithEndpoints(name, tenEndpoints(7, 10)[:9]), 0},
+		{"another class: the set of those with more than 8",
+			s.WithEndpoints(name, tenEndpoints(7, 10)[:8]), 1},
 	} {
 		n, o := dumpsOf(t, ns, mustResolve(t, tc.wanted))
 		require.Equal(t, none+tc.dumps, n, tc.what)
@@ -85,32 +84,27 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	n, o := dumpsOf(t, ns, mustResolve(t, manyServices(59)))
 	require.Greater(t, n, none, "a service that nobody wants")
 	require.LessOrEqual(t, n, none+4,
-		"the sets of frontends, of their numbers of slots, of cluster IPs, and of who is "+
+		"the sets of frontends, of their classes, of cluster IPs, and of who is "+
 			"masqueraded")
 	require.Equal(t, 60, o.Table.Len())
 	full, _ := dumpsOf(t, ns, nil)
 	require.Equal(t, n, full, "the same sets, and endpoints are asked for")
 }
 
-// Tables that were made for different settings are made anew, both.
+// Both tables are made anew if they were made for different settings.
 func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	s := randstate.New(randomConfig(), rand.New(rand.NewPCG(9, 9))).State()
 	_, err := dataplane.New(b, nil).Apply(t.Context(), s)
 	require.NoError(t, err)
-	require.True(t, b.pl.have[1].exists)
-	var batch rawnl.Batch
-	enc, set := nft.NewEncoder(&batch, nft.IPv6, DefaultTable),
-		&nft.Set{Name: setSettings}
-	var old, other nft.ElemList
-	key := nft.Native32(settingsHaveFirst + 1)
-	old.Add(nft.Elem{Key: key})
-	other.Add(
-		nft.Elem{Key: key, UserData: nft.AppendComment(nil, "masquerade-mark 0x80000")})
-	enc.DeleteElements(set, &old)
-	enc.AddElements(set, &other)
-	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
+	require.True(t, b.pl.tables[1].exists)
+	require.NoError(t, byHand(t, b, nft.IPv6, func(e *nft.Encoder) {
+		set, key := &nft.Set{Name: setSettings}, nft.Native32(settingsHaveFirst+1)
+		e.DeleteElements(set, listOf(nft.Elem{Key: key}))
+		e.AddElements(set, listOf(nft.Elem{Key: key,
+			UserData: nft.AppendComment(nil, "masquerade-mark 0x80000")}))
+	}))
 
 	next := newBackend(t, ns, nil)
 	r, err := dataplane.New(next, nil).Apply(t.Context(), s)
@@ -119,7 +113,8 @@ func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 }
 
-// A sweep that ends when another writer has committed leaves the mark to him, and is no failure.
+// A sweep that ends after another writer's commit leaves the mark to that writer, and does not
+// fail.
 func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -145,4 +140,42 @@ func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 	require.True(t, other.pl.version.unswept)
 	require.NoError(t, func() error { _, err := other.Settle(t.Context()); return err }())
 	require.False(t, other.pl.version.unswept)
+}
+
+// The sets for large pools come with the first of them. They go when the rules are rewritten and no
+// large pool is left.
+func TestLargePoolsComeAndGo(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	e := dataplane.New(b, nil)
+	s := manyServices(3)
+	name := servicemodel.Name{Namespace: "default", Name: "s0"}
+	local := *s.Service(servicemodel.Name{Namespace: "default", Name: "s1"})
+	local.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.1")}
+	local.ExternalTrafficPolicy = servicemodel.PolicyLocal
+	for _, step := range []struct {
+		endpoints   int
+		local, want bool
+	}{
+		{128, false, false}, {129, false, true}, {3000, false, true}, {128, false, true},
+		{128, true, false}, {200, true, true}, {0, true, true}, {0, false, true},
+	} {
+		var eps []servicemodel.Endpoint
+		for i := range step.endpoints {
+			eps = append(eps, tenEndpoints(i, 10)[0])
+		}
+		s = s.WithEndpoints(name, eps)
+		if step.local {
+			s = s.WithService(&local)
+		} else {
+			s = s.WithService(manyServices(3).Service(local.Name))
+		}
+		_, err := e.Apply(t.Context(), s)
+		require.NoError(t, err)
+		r, err := b.kernel.readTable(t.Context(), nft.IPv4, DefaultTable)
+		require.NoError(t, err)
+		require.Equal(t, step.want, r.has("service-over-128"), "%+v", step)
+		require.Equal(t, dataplane.Intact, integrity(t, b))
+		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
+	}
 }

@@ -5,33 +5,36 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // sweep decides which clients must be forgotten.
 type sweep struct {
 	table *servicemodel.Table
-	// byKey says it for frontends, by family and by their key in the sets.
+	// byKey is what to forget of each frontend, by family and by the frontend's key in the sets.
 	byKey [2]map[string]forget
-	// all says that clients of other frontends must be forgotten, too.
+	// all says that clients of all other frontends must be forgotten, too.
 	all bool
 }
 
-// sweepAfter returns the sweep after a commit that led to a table.
-func sweepAfter(p *plan, t *servicemodel.Table) *sweep {
-	s := &sweep{table: t, byKey: [2]map[string]forget{{}, {}}}
+// sweepAfter returns the sweep that a plan or an earlier commit made necessary.
+func sweepAfter(p *plan) *sweep {
+	if p.have.unswept {
+		return sweepAll(p.c.New)
+	}
+	s := &sweep{table: p.c.New, byKey: [2]map[string]forget{{}, {}}}
 	for _, f := range p.forget {
 		s.add(f)
 	}
 	return s
 }
 
-// sweepAll returns the sweep that leaves no client but those with an endpoint that everybody may be
-// given. It is for when it is not known what changed.
+// sweepAll returns a sweep for use when nothing tells what changed. It keeps a client only if its
+// endpoint is one that every client may be given.
 func sweepAll(t *servicemodel.Table) *sweep {
 	s := &sweep{table: t, byKey: [2]map[string]forget{{}, {}}, all: true}
-	for fe := range shared.Of(t).Frontends() {
+	for fe := range nocopy.Of(t).Frontends() {
 		if fe.Affinity == 0 {
 			continue
 		}
@@ -46,19 +49,19 @@ func (s *sweep) add(f forget) {
 		nft.AppendFrontend(nil, f.frontend.Key))] = f
 }
 
-// takes reports whether an entry of an affinity map must go: its key is the frontend's address,
-// protocol and port, and the client's address.
+// takes reports whether an entry of an affinity map must go. The key of an entry is the frontend's
+// address, protocol and port, and the client's address.
 func (s *sweep) takes(i int, e nft.Elem) bool {
 	f := nft.Families[i]
-	k := len(e.Key) - f.AddrLen // where the client begins
+	k := len(e.Key) - f.AddrLen // the client's address begins here
 	if k != f.AddrLen+8 {
 		return false
 	}
 	forget, ok := s.byKey[i][string(e.Key[:k])]
 	if !ok {
 		r := nft.Reader{Bytes: e.Key}
-		if shared.Of(s.table).Frontend(r.Frontend(f.Any, false)) != nil {
-			return s.all // at this address the port is a service's own, not the node port
+		if nocopy.Of(s.table).Frontend(r.Frontend(f.Any, false)) != nil {
+			return s.all // the port is a service's own at this address, and not the node port
 		}
 		if forget, ok = s.byKey[i][string(e.Key[f.AddrLen:k])]; !ok {
 			return s.all
@@ -68,8 +71,9 @@ func (s *sweep) takes(i int, e nft.Elem) bool {
 	return forget.takes(d.Endpoint(f.AddrLen))
 }
 
-// forget is affinity of a frontend that must be forgotten, since it leads to an endpoint that is no
-// longer to be used: to one of the endpoints or, with others, to any but them.
+// forget says which clients of a frontend must be forgotten because their endpoint may no longer be
+// used: the clients of the listed endpoints or, if others is set, the clients of all other
+// endpoints.
 type forget struct {
 	frontend  *servicemodel.Frontend
 	endpoints []netip.AddrPort
@@ -83,34 +87,47 @@ func (f *forget) takes(ep netip.AddrPort) bool {
 // forgetAll forgets all clients of a frontend.
 func forgetAll(fe *servicemodel.Frontend) forget { return forget{frontend: fe, others: true} }
 
-// forgetAll forgets all clients of a frontend that goes. Where it is not known what others hold,
-// those of a node port may be clients of another frontend that has its number: then only those are
-// forgotten that were given an endpoint of this one.
-func (pl *planner) forgetAll(fe *servicemodel.Frontend) forget {
+// planForgetting plans which clients are forgotten after the transaction: those whose endpoint
+// their frontend loses, in tables that stay.
+func (pl *planner) planForgetting(p *plan) {
+	for i := range p.tables {
+		t := &p.tables[i]
+		if t.create {
+			continue
+		}
+		changes(p.c, t.f, func(old, new *servicemodel.Frontend) {
+			switch {
+			case old == nil || old.Affinity == 0:
+			case new == nil || new.Affinity == 0:
+				p.forget = append(p.forget, pl.forgetGone(p.c.Old, old))
+			default:
+				p.forgetLost(old, new)
+			}
+		})
+	}
+	p.forgetMoved()
+}
+
+// forgetGone forgets the clients of a frontend that goes. In a commit of parts, the clients of a
+// node port may belong to another owner's frontend with the same number. Then only the clients of
+// this frontend's endpoints are forgotten.
+func (pl *planner) forgetGone(of *servicemodel.Table, fe *servicemodel.Frontend) forget {
 	if pl.owning == nil {
 		return forgetAll(fe)
 	}
-	internal, external := pl.c.Old.PoolsOf(fe)
+	internal, external := of.PoolsOf(fe)
 	return forget{frontend: fe,
 		endpoints: slices.Concat(endpointsOf(internal), endpointsOf(external))}
 }
 
-// forgetChanged forgets the affinity to endpoints that a frontend no longer has for clients of some
-// origin.
-func (pl *planner) forgetChanged(old, new *servicemodel.Frontend) {
-	if old.Affinity == 0 {
-		return
-	}
-	if new.Affinity == 0 {
-		pl.p.forget = append(pl.p.forget, pl.forgetAll(old))
-		return
-	}
-	oldInternal, oldExternal := usable(pl.c.Old, old)
-	newInternal, newExternal := usable(pl.c.New, new)
+// forgetLost forgets the clients whose endpoint a frontend no longer has for their origin.
+func (p *plan) forgetLost(old, new *servicemodel.Frontend) {
+	oldInternal, oldExternal := usable(p.c.Old, old)
+	newInternal, newExternal := usable(p.c.New, new)
 	gone := append(without(oldInternal, newInternal), without(oldExternal, newExternal)...)
 	if len(gone) > 0 {
 		slices.SortFunc(gone, netip.AddrPort.Compare)
-		pl.p.forget = append(pl.p.forget, forget{frontend: new, endpoints: slices.Compact(gone)})
+		p.forget = append(p.forget, forget{frontend: new, endpoints: slices.Compact(gone)})
 	}
 }
 
@@ -123,15 +140,15 @@ func inBoth(a, b *servicemodel.Pool) []netip.AddrPort {
 	return slices.DeleteFunc(endpointsOf(a), func(ep netip.AddrPort) bool { return !in[ep] })
 }
 
-// without returns the endpoints that are in old and not in new. Where both are there, an endpoint
-// that is in new too stands in one of the slots that differ, or did not move.
+// without returns the endpoints that are in old and not in new. If both pools exist, an endpoint
+// that is also in new is in one of the slots that differ, or did not move.
 func without(old, new *servicemodel.Pool) []netip.AddrPort {
 	if new == nil {
 		return endpointsOf(old)
 	}
 	var gone []netip.AddrPort
 	kept := map[netip.AddrPort]bool{}
-	for s := range (servicemodel.PoolChange{Old: old, New: new}).Slots() {
+	for s := range new.SlotsSince(old) {
 		kept[s.New.Endpoint] = true
 		gone = append(gone, s.Old.Endpoint)
 	}
@@ -140,31 +157,32 @@ func without(old, new *servicemodel.Pool) []netip.AddrPort {
 	})
 }
 
-// forgetMoved forgets all clients of frontends that treat origins differently, when pods are told
-// in another way: what was a pod may be an outside client now, with other endpoints or none.
-func (pl *planner) forgetMoved() {
-	r := pl.c.Rules
+// forgetMoved forgets all clients of frontends that treat origins differently, if the rules
+// recognize pods in another way: a pod may now count as an outside client, with other endpoints or
+// none.
+func (p *plan) forgetMoved() {
+	r := p.c.Rules
 	if r == nil || r.Old.MasqueradeMark == 0 {
 		return
 	}
-	old, new := r.Old, r.New
+	old, new := *r.Old, *r.New
 	old.MasqueradeMark, old.NodePorts, old.ServiceCIDRs = new.MasqueradeMark, new.NodePorts,
 		new.ServiceCIDRs
 	if old.Equal(new) {
 		return
 	}
-	for fe := range shared.Of(pl.c.New).Frontends() {
+	for fe := range nocopy.Of(p.c.New).Frontends() {
 		if fe.Affinity > 0 && fe.Internal != fe.External {
-			pl.p.forget = append(pl.p.forget, forgetAll(fe))
+			p.forget = append(p.forget, forgetAll(fe))
 		}
 	}
 }
 
-// usable returns the pools that clients of a frontend may be given endpoints of: those inside, and
-// those outside.
+// usable returns the pools whose endpoints clients of a frontend may be given: one for clients
+// inside, one for clients outside.
 func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
 	external *servicemodel.Pool) {
-	if internal, external = shared.Of(t).PoolsOf(fe); fe.External == fe.Internal {
+	if internal, external = nocopy.Of(t).PoolsOf(fe); fe.External == fe.Internal {
 		external = internal
 	}
 	return internal, external
@@ -181,12 +199,12 @@ func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 	return l
 }
 
-// leavesClients reports whether the affinity maps may have clients to be forgotten when the plan is
-// done.
+// leavesClients reports whether the affinity maps may still hold clients to be forgotten after the
+// plan's commit.
 func (p *plan) leavesClients() bool {
 	for _, f := range p.forget {
-		fp := &p.families[nft.FamilyIndex(f.frontend.Key.Addr)]
-		if !fp.create && fp.has(affinityMap(0)) {
+		t := &p.tables[nft.FamilyIndex(f.frontend.Key.Addr)]
+		if !t.create && t.has(affinityMap(0)) {
 			return true
 		}
 	}

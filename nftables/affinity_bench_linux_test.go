@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// affinityState is a service with affinity and n endpoints, of which the i-th is replaced by
-// another.
+// affinityState is a service with affinity and n endpoints. The endpoint with the number replaced
+// is another one.
 func affinityState(n, replaced int) servicemodel.State {
 	name := servicemodel.Name{Namespace: "default", Name: "sticky"}
 	svc := &servicemodel.Service{Name: name, Ports: []servicemodel.ServicePort{
@@ -33,8 +33,8 @@ func affinityState(n, replaced int) servicemodel.State {
 	return servicemodel.State{}.WithService(svc).WithEndpoints(name, eps)
 }
 
-// rememberClients writes n clients into the affinity map, as if they had come, given the endpoints
-// in turn.
+// rememberClients writes n clients into the affinity map, with the endpoints in turn, as if the
+// clients had connected.
 func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
 	tb.Helper()
 	rememberClientsFor(tb, b, n, endpoints, func(int) time.Duration { return time.Hour })
@@ -46,18 +46,19 @@ func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int,
 	tb.Helper()
 	p := &plan{table: b.pl.table, have: b.pl.version,
 		next: b.pl.version.next(false, nil, false, false)}
-	for i := range p.families {
-		p.families[i] = familyPlan{f: nft.Families[i]}
+	for i := range p.tables {
+		p.tables[i] = tablePlan{f: nft.Families[i]}
 	}
-	fp := &p.families[0]
-	fp.sets = setsOf(nft.IPv4, &b.pl.have[0].shape)
+	fp := &p.tables[0]
+	fp.sets = setsOf(nft.IPv4, &b.pl.tables[0].shape)
 	fp.ops = map[string]*setOps{}
 	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
 		Protocol: servicemodel.TCP, Port: 80}
 	for i := range n {
 		client := netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)})
 		ep := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i%endpoints + 1)}), 8080)
-		name := affinityMap(i % affinityMaps) // not where the client's hash belongs: nobody comes
+		// not the map that the client's hash selects: none of these clients connects
+		name := affinityMap(i % affinityMaps)
 		if fp.ops[name] == nil {
 			fp.ops[name] = new(setOps)
 		}
@@ -81,7 +82,7 @@ func affinityBackend(tb testing.TB) *Backend {
 	return b
 }
 
-// What it costs that an endpoint leaves which a tenth of 60,000 remembered clients was given.
+// Measures the removal of an endpoint that a tenth of 60,000 remembered clients was given.
 func BenchmarkEndpointLeavesClients(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
@@ -96,8 +97,8 @@ func BenchmarkEndpointLeavesClients(b *testing.B) {
 	}
 }
 
-// countElements counts the elements of a set: again while the kernel moves them to a smaller hash
-// table, when a dump has some of them twice.
+// countElements counts the elements of a set. It reads again while the kernel moves the set to a
+// smaller hash table, because a dump then has some elements twice.
 func countElements(t *testing.T, b *Backend, set string) (n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {

@@ -12,19 +12,19 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rcu"
-	"github.com/kernlb/kernlb/internal/sleep"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// Settle forgets the clients of endpoints that earlier commits took away: when it has returned, no
-// new connection reaches such an endpoint, and none can bring it back. It costs nothing if no
-// frontend with affinity lost an endpoint. What was begun by a process that ended is ended here.
+// Settle forgets the clients of endpoints that earlier commits removed. After it has returned, no
+// new connection reaches such an endpoint, and no connection can bring it back. It costs nothing if
+// no frontend with affinity lost an endpoint. It also ends a sweep that a stopped process had
+// begun.
 func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || !b.pl.version.unswept {
 		return 0, nil
 	}
 	err := b.sweepTables(ctx)
-	// another writer took the maps away: what he left is marked anew
+	// Another writer removed the maps. If its tables need a sweep, they have a mark of their own.
 	if errors.Is(err, unix.ENOENT) {
 		b.observed = false
 		return 0, nil
@@ -42,15 +42,15 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 // kernel keeps moving them to other hash tables (see readClients).
 const sweepTries = 20
 
-// sweepTables deletes entries until none is there that must go. An entry can come back: a packet
-// that was sent where the entry led before it was deleted is learnt after. It goes through the
-// rules in one RCU read-side section, so it is waited for before each reading. Only entries make
-// entries that must go: once a reading finds none, and nobody was under way when it began, none can
-// come.
+// sweepTables deletes the entries that must go until there are none. An entry can come back: a
+// packet that followed the entry before its deletion is learnt after it. A packet goes through the
+// rules in one RCU read-side section, so sweepTables waits for a grace period before each reading.
+// Only existing entries lead to new ones. So the sweep ends when a reading finds none and no packet
+// was under way when it began.
 func (b *Backend) sweepTables(ctx context.Context) error {
 	var left []*familySweep
-	for i := range nft.Families {
-		if have := &b.pl.have[i]; have.exists && len(have.shape.affinity) > 0 &&
+	for i, have := range b.pl.tables {
+		if have.exists && len(have.shape.affinity) > 0 &&
 			(b.sweep.all || len(b.sweep.byKey[i]) > 0) {
 			left = append(left, &familySweep{family: i})
 		}
@@ -59,7 +59,7 @@ func (b *Backend) sweepTables(ctx context.Context) error {
 		if len(left) == 0 {
 			return nil
 		}
-		if err := rcu.Wait(ctx); err != nil {
+		if err := wait.GracePeriod(ctx); err != nil {
 			return err
 		}
 		var again []*familySweep
@@ -78,23 +78,24 @@ func (b *Backend) sweepTables(ctx context.Context) error {
 		sweepTries)
 }
 
-// familySweep is how far the sweep of one table is.
+// familySweep is the progress of the sweep of one table.
 type familySweep struct {
 	family int
-	learnt uint64 // how many packets were learnt from before the last reading
+	learnt uint64 // how many packets were learnt before the last reading
 	sure   bool   // the last reading saw all entries
 	clean  int    // how many readings in a row found nothing
 	done   bool
 }
 
-// sweepFamily reads the maps of a table, deletes what must go, and tells whether that was all.
+// sweepFamily reads the maps of a table and deletes the entries that must go. It sets fs.done if
+// the table needs no further reading.
 func (b *Backend) sweepFamily(ctx context.Context, fs *familySweep) error {
 	learnt, err := b.kernel.readLearnt(ctx, nft.Families[fs.family], b.pl.table)
 	if err != nil {
 		return err
 	}
 	if fs.sure && learnt == fs.learnt {
-		fs.done = true // nobody was learnt since before the last reading
+		fs.done = true // no client was learnt since before the last reading
 		return nil
 	}
 	found, sure, err := b.sweepMaps(ctx, fs.family)
@@ -104,8 +105,8 @@ func (b *Backend) sweepFamily(ctx context.Context, fs *familySweep) error {
 	return err
 }
 
-// note notes what a reading found. One that found nothing is the last, if it is sure to have seen
-// all entries; else it takes two of them.
+// note notes the result of a reading. The sweep ends after one reading that found nothing if it
+// certainly saw all entries, and otherwise after two in a row.
 func (fs *familySweep) note(learnt uint64, found int, sure bool) {
 	fs.learnt, fs.sure, fs.clean = learnt, sure, fs.clean+1
 	if found > 0 {
@@ -133,17 +134,17 @@ func (b *Backend) sweepMaps(ctx context.Context, i int) (found int, sure bool, e
 	return found, sure, nil
 }
 
-// findTries bounds how often an affinity map is read since the kernel was rehashing it.
+// findTries bounds how often an affinity map is read again because the kernel was rehashing it.
 const findTries = 5
 
-// findClients returns the keys of the entries of an affinity map that must go, and whether it is
-// sure to have seen all entries: it saw as many as the kernel says there are. It can have seen all
-// and be unsure, since the kernel counts those that have expired until it collects them.
+// findClients returns the keys of the entries of an affinity map that must go. sure says that the
+// reading saw all entries: as many as the kernel counts. A complete reading may be unsure, because
+// the kernel also counts expired entries until it collects them.
 func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][]byte, sure bool,
 	err error) {
 	for try := range findTries {
 		if try > 0 {
-			if err := sleep.For(ctx, time.Duration(try)*5*time.Millisecond); err != nil {
+			if err := wait.For(ctx, time.Duration(try)*5*time.Millisecond); err != nil {
 				return nil, false, err
 			}
 		}
@@ -167,29 +168,23 @@ func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][
 // another hash table, a dump has some entries twice and as many not at all.
 func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][]byte, seen,
 	twice int, err error) {
-	req := b.kernel.get(nft.Families[i], nft.MsgGetSetElem, "elements of map", name)
-	req.Text(1, b.pl.table) // NFTA_SET_ELEM_LIST_TABLE
-	req.Text(2, name)       // NFTA_SET_ELEM_LIST_SET
 	seed := maphash.MakeSeed()
 	hashes := map[uint64]struct{}{}
 	n := 0
-	one := func(e nft.Elem) error {
+	err = b.kernel.dumpElements(ctx, nft.Families[i], b.pl.table, name, func(e nft.Elem) error {
 		n++
 		hashes[maphash.Bytes(seed, e.Key)] = struct{}{}
 		if b.sweep.takes(i, e) {
 			keys = append(keys, bytes.Clone(e.Key))
 		}
 		return nil
-	}
-	err = b.kernel.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
-		return nft.DecodeElements(m.Attrs, one)
 	})
 	return keys, len(hashes), n - len(hashes), err
 }
 
-// forgetClients deletes entries of an affinity map. One that expires before the transaction comes
-// to it makes the transaction fail: then each half is a transaction of its own, down to the one
-// that is gone.
+// forgetClients deletes entries of an affinity map. If an entry expires before the transaction
+// reaches it, the transaction fails. Then each half becomes a transaction of its own, down to the
+// expired entry. The same happens if the socket cannot send so many entries at once.
 func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys [][]byte) error {
 	if len(keys) == 0 {
 		return nil
@@ -203,11 +198,13 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 	nft.NewEncoder(&k.batch, nft.Families[i], b.pl.table).DeleteElements(
 		&nft.Set{Name: name}, &l)
 	_, err := k.commit(ctx)
-	if !errors.Is(err, unix.ENOENT) {
+	switch gone := errors.Is(err, unix.ENOENT); {
+	case !gone && !errors.Is(err, rawnl.ErrBatchTooLarge):
 		return err
-	}
-	if len(keys) == 1 {
+	case len(keys) == 1 && gone:
 		return nil
+	case len(keys) == 1:
+		return err
 	}
 	half := len(keys) / 2
 	if err := b.forgetClients(ctx, i, name, keys[:half]); err != nil {
@@ -216,9 +213,8 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 	return b.forgetClients(ctx, i, name, keys[half:])
 }
 
-// swept commits a version that says that nothing is to be swept. If another writer
-// committed meanwhile, the mark is his to take away, since he may have left clients to be
-// forgotten, too.
+// swept commits a version without the mark of a sweep. If another writer committed meanwhile, that
+// writer removes the mark, because its commit may have left clients to be forgotten, too.
 func (b *Backend) swept(ctx context.Context) error {
 	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version,
 		next: b.pl.version.next(false, b.pl.first, false, b.pl.version.owners), mark: true}

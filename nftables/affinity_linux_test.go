@@ -31,8 +31,8 @@ func endpointsOfClients(t *testing.T, b *Backend) map[string]int {
 	return n
 }
 
-// A sweep that a process did not come to is done by the next one, which finds the state as it wants
-// it, and knows of the sweep by the mark of the version.
+// A process ends before its sweep. The next process finds the state that it wants, learns of the
+// sweep by the mark of the version, and does it.
 func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -71,7 +71,7 @@ func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 	require.Equal(t, next.pl.version, last.pl.version, "and nothing is left to do")
 }
 
-// Two commits before a sweep leave the clients of both to it.
+// A sweep after two commits forgets the clients of both.
 func TestASweepIsOfAllCommitsBefore(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -93,7 +93,7 @@ func TestASweepIsOfAllCommitsBefore(t *testing.T) {
 	require.Equal(t, 100, left["10.244.0.1"])
 }
 
-// Entries that expire while they are deleted fail no sweep.
+// A sweep succeeds even if entries expire while it deletes them.
 func TestEntriesMayExpireWhileTheyAreForgotten(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -114,7 +114,7 @@ func TestEntriesMayExpireWhileTheyAreForgotten(t *testing.T) {
 	require.NoError(t, b.forgetClients(t.Context(), 0, affinityMap(0), nil))
 }
 
-// Which clients a sweep takes.
+// Which entries a sweep deletes.
 func TestSweeps(t *testing.T) {
 	t.Parallel()
 	table := mustResolve(t, editedState().WithEndpoints(goldenService().Name,
@@ -138,11 +138,11 @@ func TestSweeps(t *testing.T) {
 		return f
 	}
 	const clusterIP, loadBalancer, nodePort = "10.96.0.10:80", "203.0.113.10:80", "192.0.2.10:30080"
-	some := sweepAfter(&plan{forget: []forget{
+	some := sweepAfter(&plan{c: &servicemodel.ChangeSet{New: table}, forget: []forget{
 		{frontend: fe(clusterIP), endpoints: []netip.AddrPort{
 			netip.MustParseAddrPort("10.244.1.1:8080")}},
 		forgetAll(fe("0.0.0.0:30080")),
-	}}, table)
+	}})
 	all := sweepAll(table)
 	for _, tc := range []struct {
 		dst, endpoint string
@@ -154,7 +154,7 @@ func TestSweeps(t *testing.T) {
 		{clusterIP, "10.244.2.1:8080", false, false},
 		{clusterIP, "10.244.9.9:8080", false, true},
 		{loadBalancer, "10.244.1.1:8080", false, false},
-		{loadBalancer, "10.244.2.1:8080", false, true}, // is for clients inside only
+		{loadBalancer, "10.244.2.1:8080", false, true}, // for clients inside only
 		{nodePort, "10.244.1.1:8080", true, false},
 		{nodePort, "10.244.9.9:8080", true, true},
 		{"10.96.0.10:30080", "10.244.1.1:8080", true, false}, // any address may be the node's
@@ -200,7 +200,7 @@ func TestWhenASweepHasEnded(t *testing.T) {
 	}
 }
 
-// A reading tells how many clients it found that must go.
+// A reading returns how many clients it found that must go.
 func TestASweepTellsWhatItFound(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)

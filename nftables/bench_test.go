@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The plan for one endpoint that is replaced among many of a service.
+// The plan for a service of many endpoints, one of which is replaced.
 func BenchmarkPlanOneEndpoint(b *testing.B) {
 	for _, n := range []int{10, 1000, 5000} {
 		b.Run(fmt.Sprintf("endpoints=%d", n), func(b *testing.B) {
@@ -31,11 +31,10 @@ func BenchmarkPlanOneEndpoint(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity,
-				first: firstEpoch}
+			pl := newPlanner(DefaultTable, firstEpoch)
 			first := pl.plan(servicemodel.Diff(nil, old))
-			for i := range first.families {
-				pl.have[i] = first.families[i].next
+			for i := range first.tables {
+				pl.tables[i].committed(&first.tables[i])
 			}
 			b.ReportAllocs()
 			for b.Loop() {

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
 func open(netns int) (dataplane.Backend, error) { return New(&Config{NetNS: netns}) }
@@ -53,4 +53,9 @@ func TestBesideACrowd(t *testing.T) {
 
 func TestKernelClockJumps(t *testing.T) {
 	dataplanetest.ClockJumps(t, dataplanetest.Backend{Open: open})
+}
+
+func TestLacking(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Lacking(t, dataplanetest.Backend{Open: open, Loopback: true})
 }

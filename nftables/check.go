@@ -1,68 +1,36 @@
 package nftables
 
 import (
-	"errors"
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/comment"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// check reports what of a change set cannot be expressed.
-func check(c *servicemodel.ChangeSet) error {
-	var errs []error
-	var about servicemodel.Name // the service being checked; zero for the node
-	refuse := func(object, field, value, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: about,
-			Object: object, Field: field, Value: value, Hint: hint})
-	}
-	for _, fc := range c.Frontends {
-		if fe := fc.New; fe != nil {
-			about = fe.Service.Name
-			checkFrontend(fe, refuse)
-		}
-	}
-	for _, pc := range c.Pools {
-		p := pc.New
-		if p == nil {
-			continue
-		}
-		about = p.ID.Service.Name
-		object := "service " + p.ID.Service.String()
-		if p.Scheduler != servicemodel.SchedulerDefault && p.Scheduler != servicemodel.Random {
-			refuse(object, "scheduler", string(p.Scheduler), "nftables chooses at random")
-		}
-		if p.Forwarding != servicemodel.ForwardNAT {
-			refuse(object, "forwarding", p.Forwarding.String(),
-				"nftables translates addresses")
-		}
+// Check returns the parts of a change set that nftables cannot express on any kernel: schedulers
+// other than random; forwarding other than NAT; pools whose weights, divided by their greatest
+// common divisor, add up to more than 65,536; and, in tables that are not made by
+// servicemodel.Resolve, source ranges of node ports and some combinations of origins whose packets
+// are masqueraded. The errors, which [dataplane.Problems] lists, are *[dataplane.UnsupportedError]
+// values. Check needs neither a kernel nor Linux. The change set of a whole table is
+// servicemodel.Diff(nil, table).
+func Check(c *servicemodel.ChangeSet) error {
+	k := rendering.NewChecker(Name, c)
+	k.Schedulers(func(s servicemodel.Scheduler) bool { return s == servicemodel.Random },
+		"nftables chooses at random")
+	k.Masquerade()
+	k.Sources()
+	k.Forwarding("nftables translates addresses")
+	k.Pools(func(p *servicemodel.Pool) {
 		if n := slotCount(p); n > maxSlots {
-			refuse(object, "weights", fmt.Sprintf("sum %d", n),
-				fmt.Sprintf(
-					"the weights of a pool, divided by their greatest common divisor, add up to "+
-						"at most %d", maxSlots))
+			k.Refuse(p.ID.Service, dataplane.FieldWeights, fmt.Sprintf("sum %d", n),
+				fmt.Sprintf("the weights of a pool, divided by their greatest common divisor, "+
+					"add up to at most %d", maxSlots))
 		}
-	}
-	return errors.Join(errs...)
+	})
+	return k.Err()
 }
 
 // maxSlots bounds the elements of one pool.
 const maxSlots = 1 << 16
-
-func checkFrontend(fe *servicemodel.Frontend, refuse func(object, field, value, hint string)) {
-	object := "service " + fe.Service.String()
-	switch fe.Masquerade {
-	case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost |
-		servicemodel.FromOutside:
-	default:
-		refuse(object, "masquerade", fe.Masquerade.String(), "")
-	}
-	if fe.Sources != nil && fe.Key.NodePort() {
-		refuse(object, "sources", "on a node port", "")
-	}
-	if n := len(fe.Service.String()) - comment.MaxName; n > 0 {
-		refuse(object, "name", fe.Service.String(),
-			fmt.Sprintf("with its port it is %d bytes too long for a comment", n))
-	}
-}

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"fmt"
 	"net/netip"
 	"os/exec"
 	"slices"
@@ -14,12 +15,12 @@ import (
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/ration"
-	"github.com/kernlb/kernlb/internal/rawnl"
+	busy "github.com/kernlb/kernlb/internal/test/busywriter"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// editedState uses each sort of set.
+// editedState uses every sort of set.
 func editedState() servicemodel.State {
 	svc := goldenService(func(s *servicemodel.Service) {
 		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
@@ -60,7 +61,7 @@ var handEdits = []handEdit{
 		"add element ip kernlb service-endpoints " +
 			"{ 10.96.0.99 . tcp . 80 . 0 : 10.244.9.9 . 8080 }"},
 	{"a membership is deleted",
-		"delete element ip kernlb service-size-2 { 10.96.0.10 . tcp . 80 }"},
+		"delete element ip kernlb service-over-1 { 10.96.0.10 . tcp . 80 }"},
 	{"a membership is added", "add element ip kernlb service-drop { 10.96.0.10 . tcp . 80 }"},
 	{"an affinity timeout is deleted",
 		"delete element ip kernlb service-affinity-60 { 10.96.0.10 . tcp . 80 }"},
@@ -76,8 +77,8 @@ var handEdits = []handEdit{
 	{"an epoch is added", "add set ip kernlb version-00000007 { type mark; size 128; }"},
 }
 
-// What somebody does by hand is noticed by the next apply of a program that runs, and of one that
-// begins, and put right by it: the ruleset is the one that it was.
+// A running program and a new one both notice, at their next apply, what was edited by hand, and
+// mend it: the ruleset is the same as before.
 func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("nft")
@@ -97,7 +98,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				want := list()
 				if running && !tellsCounts(t, b) && strings.Contains(tc.nft, "element ") &&
 					!strings.Contains(tc.nft, "VERSION") {
-					continue // it is noticed later: see dataplane.Touched
+					continue // the apply notices it later: see dataplane.Touched
 				}
 
 				editByHand(t, ns, program, tc.nft)
@@ -145,8 +146,8 @@ func editByHand(t *testing.T, ns *netnstest.NS, program, edit string) {
 	runNft(t, ns, program, edit, "-f", "-")
 }
 
-// A program that runs puts right what somebody does by hand, whether the numbers of elements tell
-// or only a reading does.
+// A running program mends edits by hand, whether it notices them by the numbers of elements or only
+// by a reading.
 func TestRunPutsEditsByHandRight(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("nft")
@@ -189,9 +190,9 @@ func firstHandle(t *testing.T, listing string) string {
 	return ""
 }
 
-// Looks for edits are rationed while somebody else commits without end: what was edited is found
-// when the ration allows it. A kernel that does not tell how many elements a set has shows edits of
-// rules, chains and sets only.
+// Checks for edits are rationed while another program commits without end: the edit is found when
+// the ration allows a check. A kernel that does not tell how many elements a set has only shows
+// edits of rules, chains and sets.
 func TestLooksAreRationed(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -200,7 +201,7 @@ func TestLooksAreRationed(t *testing.T) {
 	s := editedState()
 	_, err := e.Apply(t.Context(), s)
 	require.NoError(t, err)
-	b.looks = ration.Ration{} // which allows none
+	b.looks = wait.Budget{} // a budget that allows none
 	_, err = oe.Apply(t.Context(), s)
 	require.NoError(t, err)
 	i, err := b.Integrity(t.Context())
@@ -217,28 +218,84 @@ func TestLooksAreRationed(t *testing.T) {
 	}
 	require.Equal(t, afterElements, look(t, b))
 
-	var batch rawnl.Batch
-	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddSet(
-		&nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}})
-	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
-	b.looks = ration.Ration{}
+	require.NoError(t, byHand(t, b, nft.IPv4, func(e *nft.Encoder) {
+		e.AddSet(&nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}})
+	}))
+	b.looks = wait.Budget{}
 	i, err = b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Touched, i)
-	b.looks = ration.New(8, 20)
+	b.looks = wait.NewBudget(8, 20)
 	i, err = b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, dataplane.Broken, i)
 }
 
-// editSet adds a frontend of nobody to a set of the table of IPv4.
+// editSet adds a frontend that belongs to no service to a set of the IPv4 table.
 func editSet(t *testing.T, b *Backend, name string) error {
 	t.Helper()
-	var l nft.ElemList
 	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.99"),
 		Protocol: servicemodel.TCP, Port: 80}
-	l.Add(nft.Elem{Key: nft.AppendFrontend(nil, k)})
-	var batch rawnl.Batch
-	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(&nft.Set{Name: name}, &l)
-	return b.kernel.conn.Commit(t.Context(), &batch, 0)
+	return addTo(t, b, name, nft.Elem{Key: nft.AppendFrontend(nil, k)})
+}
+
+// Another program's tables with the name of the instance stay, until the user sets TakeOver.
+func TestATableOfOthersIsNotTakenOver(t *testing.T) {
+	t.Parallel()
+	ns, _ := newNS(t)
+	program := nftPrograms(t)[0]
+	const rule = "tcp dport 22 accept"
+	runNft(t, ns, program, "table ip6 firewalld {\nset settings {\ntype ipv6_addr\n}\n"+
+		"chain INPUT {\ntype filter hook input priority 0; policy drop;\n"+rule+"\n}\n}\n",
+		"-f", "-")
+	before := runNft(t, ns, program, "", "list", "ruleset")
+	b := newBackend(t, ns, &Config{Table: "firewalld"})
+	e, p := dataplane.New(b, nil), dataplane.NewParts(b, nil)
+	s := sharedState()["other"]
+	for name, fn := range map[string]func() error{
+		"apply":   func() error { _, err := e.Apply(t.Context(), s); return err },
+		"observe": func() error { _, err := e.Observe(t.Context()); return err },
+		"part":    func() error { _, err := p.Apply(t.Context(), "other", s); return err },
+		"remove":  func() error { _, err := p.Remove(t.Context(), "other"); return err },
+	} {
+		err := fn()
+		require.ErrorIs(t, err, dataplane.ErrCollision, name)
+		require.ErrorContains(t, err, "table ip6 firewalld is not ours", name)
+	}
+	_, err := e.Cleanup(t.Context())
+	require.NoError(t, err, "there is nothing of the instance")
+	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
+
+	e = dataplane.New(newBackend(t, ns, &Config{Table: "firewalld", TakeOver: true}), nil)
+	_, err = e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.False(t, strings.Contains(runNft(t, ns, program, "", "list", "ruleset"), rule))
+	_, err = dataplane.New(b, nil).Apply(t.Context(), s)
+	require.NoError(t, err, "now it is the instance's")
+}
+
+// A neighbour that commits all the time, and has many chains, does not prevent others from
+// publishing ports at loopback addresses, nor from cleaning up.
+func TestPublishedAtLoopbackBesideANeighbour(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	var script strings.Builder
+	for i := range 20_000 {
+		fmt.Fprintf(&script, "chain c%d { }\n", i)
+	}
+	runNft(t, ns, nftPrograms(t)[0], "table ip others {\n"+script.String()+"}\n", "-f", "-")
+	n, err := busy.Start(t.Context(), ns.Fd())
+	require.NoError(t, err)
+	defer n.Close()
+	node := goldenNode()
+	node.LocalhostNodePorts = true
+	s := servicemodel.State{}.WithNode(node).WithService(goldenService()).
+		WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1"))
+	e := dataplane.New(b, nil)
+	for range 5 {
+		_, err = e.Apply(t.Context(), s)
+		require.NoError(t, err)
+		_, err = e.Cleanup(t.Context())
+		require.NoError(t, err)
+	}
 }

@@ -4,19 +4,19 @@ import (
 	"net/netip"
 	"strconv"
 
-	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// This file says which elements stand for a frontend: the one place where the model meets the sets.
+// This file says which elements stand for a frontend. Only here does the model meet the sets.
 
-// sink is given elements, each with the name of its set. The bytes of an element are only lent.
+// sink receives elements, each with the name of its set. It must not keep an element's bytes.
 type sink func(set string, e nft.Elem)
 
-// names caches the names of the sets that have a number in them, so that writing many frontends
-// makes no strings.
+// names caches the names of sets that contain a number, so that writing many frontends allocates no
+// strings.
 type names map[nameKey]string
 
 type nameKey struct {
@@ -52,17 +52,17 @@ func newWriter() *writer { return &writer{names: names{}} }
 func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
 	k := kindOf(fe.Key)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
-	w.ud = nft.AppendComment(w.ud[:0], comment.Of(fe))
+	w.ud = nft.AppendComment(w.ud[:0], rendering.Comment(fe))
 	to(k.registry, nft.Elem{Key: w.key, UserData: w.ud})
 	member := func(rest string, n int) {
 		to(w.names.get(k.prefix, rest, n), nft.Elem{Key: w.key})
 	}
 
-	internal, external := shared.Of(t).PoolsOf(fe)
-	w.verdict(fe.Internal, internal, setSize, member)
+	internal, external := nocopy.Of(t).PoolsOf(fe)
+	w.verdict(fe.Internal, internal, setOver, member)
 	if fe.External != fe.Internal {
 		member(setSplit, -1)
-		w.verdict(fe.External, external, setExternalSize, member)
+		w.verdict(fe.External, external, setExternalOver, member)
 	}
 	switch fe.Masquerade {
 	case servicemodel.FromAnywhere:
@@ -81,7 +81,7 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 	}
 }
 
-func (w *writer) verdict(v servicemodel.Verdict, p *servicemodel.Pool, size string,
+func (w *writer) verdict(v servicemodel.Verdict, p *servicemodel.Pool, over string,
 	member func(string, int)) {
 	switch {
 	case v == servicemodel.Reject:
@@ -89,7 +89,9 @@ func (w *writer) verdict(v servicemodel.Verdict, p *servicemodel.Pool, size stri
 	case v == servicemodel.Drop:
 		member(setDrop, -1)
 	case p != nil:
-		member(size, slotCount(p))
+		for _, class := range overs(slotCount(p)) {
+			member(over, 1<<class)
+		}
 	}
 }
 
@@ -102,8 +104,16 @@ func (w *writer) sources(fe *servicemodel.Frontend, to sink) {
 	}
 }
 
-// slots writes the elements that differ between the slots of two lists, old and new, in the map of
-// fe's internal or external endpoints. An endpoint of weight w takes w elements.
+// pools writes the slots of fe.
+func (w *writer) pools(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
+	internal, external := nocopy.Of(t).PoolsOf(fe)
+	w.slots(fe, false, nil, internal, nil, to)
+	w.slots(fe, true, nil, external, nil, to)
+}
+
+// slots writes the elements that differ between the slots of the pools old and new, in the map of
+// fe's internal or external endpoints. An endpoint of weight w has w elements. The first element of
+// a pool has a comment with the scheduler, if the pool names one.
 func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new *servicemodel.Pool, del,
 	add sink) {
 	rest := setEndpoints
@@ -112,68 +122,72 @@ func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new *servi
 	}
 	name := w.names.get(kindOf(fe.Key).prefix, rest, -1)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
-	write := func(to sink, from, n int, ep netip.AddrPort) {
+	write := func(to sink, p *servicemodel.Pool, at int, ep netip.AddrPort) {
 		w.data = nft.AppendEndpoint(w.data[:0], ep)
-		for i := range n {
-			to(name, nft.Elem{Key: nft.AppendSlot(w.key, from+i), Data: w.data})
+		e := nft.Elem{Key: nft.AppendSlot(w.key, at), Data: w.data}
+		if at == 0 && p.Scheduler != servicemodel.SchedulerDefault {
+			w.ud = nft.AppendComment(w.ud[:0], schedulerWord+string(p.Scheduler))
+			e.UserData = w.ud
 		}
+		to(name, e)
 	}
-	a, b := runsOf(old), runsOf(new)
-	for at := 0; len(a.slots)+len(b.slots) > 0; {
-		n := common(&a, &b)
-		was, is := a.take(n), b.take(n)
-		if was != is && was.IsValid() {
-			write(del, at, n, was)
+	renamed := old != nil && new != nil && old.Scheduler != new.Scheduler
+	a, b := elementsOf(old), elementsOf(new)
+	for at := 0; len(a.slots)+len(b.slots) > 0; at++ {
+		was, is := a.next(), b.next()
+		if was == is && (at > 0 || !renamed) {
+			continue
 		}
-		if was != is && is.IsValid() {
-			write(add, at, n, is)
+		if was.IsValid() {
+			write(del, old, at, was)
 		}
-		at += n
+		if is.IsValid() {
+			write(add, new, at, is)
+		}
 	}
 }
 
-// runs are the elements of a pool, from some element on: the endpoint of each slot as often as its
-// weight says.
-type runs struct {
-	slots []servicemodel.Slot
-	taken int // elements of the first slot
+// schedulerWord begins the comment of a pool's first element.
+const schedulerWord = "scheduler="
+
+// schedulerOf returns the scheduler that the first element of a pool names.
+func schedulerOf(userData []byte) servicemodel.Scheduler {
+	if nft.CommentOf(userData) == schedulerWord+string(servicemodel.Random) {
+		return servicemodel.Random // nftables supports no other
+	}
+	return servicemodel.SchedulerDefault
 }
 
-func runsOf(p *servicemodel.Pool) runs {
+// elements iterates over the elements of a pool: the endpoint of each slot, as often as its weight
+// says.
+type elements struct {
+	slots []servicemodel.Slot // the slots that are left
+	taken uint16              // how many elements of the first slot were returned
+}
+
+func elementsOf(p *servicemodel.Pool) elements {
 	if p == nil {
-		return runs{}
+		return elements{}
 	}
-	return runs{slots: p.Slots}
+	return elements{slots: p.Slots}
 }
 
-// left returns how many elements have the endpoint of the first one; 0 if none is left.
-func (r *runs) left() int {
-	if len(r.slots) == 0 {
-		return 0
-	}
-	return int(r.slots[0].Weight) - r.taken
-}
-
-// take takes the first n elements and returns their endpoint, an invalid one if none is left.
-func (r *runs) take(n int) (ep netip.AddrPort) {
-	if len(r.slots) == 0 {
+// next returns the endpoint of the next element, or an invalid endpoint at the end.
+func (l *elements) next() (ep netip.AddrPort) {
+	if len(l.slots) == 0 {
 		return ep
 	}
-	ep = r.slots[0].Endpoint
-	if r.taken += n; r.taken == int(r.slots[0].Weight) {
-		r.slots, r.taken = r.slots[1:], 0
+	ep = l.slots[0].Endpoint
+	if l.taken++; l.taken >= l.slots[0].Weight {
+		l.slots, l.taken = l.slots[1:], 0
 	}
 	return ep
 }
 
-// common returns how many elements of a, and of b, have one endpoint. One of them may be at its
-// end.
-func common(a, b *runs) int {
-	x, y := a.left(), b.left()
-	if x == 0 || y == 0 {
-		return x + y
-	}
-	return min(x, y)
+// address writes the element of an address in a set of addresses.
+func (w *writer) address(set string, a netip.Addr, to sink) {
+	w.key = appendAddrKey(w.key[:0], set, a)
+	to(set, nft.Elem{Key: w.key})
 }
 
 // appendAddrKey appends the key of an address in a set of addresses.
@@ -185,7 +199,7 @@ func appendAddrKey(b []byte, set string, a netip.Addr) []byte {
 	return b
 }
 
-// slotCount is the number of elements that hold a pool: an endpoint of weight w takes w of them.
+// slotCount is the number of elements of a pool: an endpoint of weight w has w of them.
 func slotCount(p *servicemodel.Pool) int {
 	n := 0
 	for _, s := range p.Slots {

@@ -8,20 +8,18 @@ import (
 	"io"
 	"log/slog"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/ration"
-	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// No error of the kernel or of the connection is swallowed, whatever was wanted and whatever is
-// there.
+// Every error of the kernel or of the connection is returned, whatever was wanted and whatever the
+// tables hold.
 func TestNoErrorIsSwallowed(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -44,7 +42,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 	}
 	rawnltest.FailEach(t, "integrity", func(ctx context.Context) error {
 		b.kernel.gen = 0
-		b.looks = ration.New(8, 20)
+		b.looks = wait.NewBudget(8, 20)
 		i, err := b.Integrity(ctx)
 		if err != nil {
 			require.Equal(t, dataplane.Broken, i)
@@ -58,7 +56,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 	})
 }
 
-// No error of a sweep is swallowed, and what it did not come to is left to the next one.
+// Every error of a sweep is returned, and the next sweep finishes the work.
 func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -85,7 +83,7 @@ func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 	})
 }
 
-// Only a look that finds nothing is counted against the ration of looks.
+// Only a check that finds nothing counts against the ration of checks.
 func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -96,12 +94,10 @@ func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 		require.NoError(t, err)
 		return i
 	}
-	b.looks = ration.New(1, 20)
+	b.looks = wait.NewBudget(1, 20)
 	set := &nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}}
 	edit := func(do func(e *nft.Encoder)) {
-		var batch rawnl.Batch
-		do(nft.NewEncoder(&batch, nft.IPv4, DefaultTable))
-		require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
+		require.NoError(t, byHand(t, b, nft.IPv4, do))
 	}
 	edit(func(e *nft.Encoder) { e.AddSet(set) })
 	for range 3 {
@@ -116,7 +112,7 @@ func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 	}
 }
 
-// Who comes to sweep and finds the tables gone has no idea of the kernel any more.
+// A sweep that finds the tables gone makes the backend unobserved.
 func TestASweepOfTablesThatAreGone(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -137,7 +133,7 @@ func TestASweepOfTablesThatAreGone(t *testing.T) {
 	require.ErrorIs(t, err, errNotObserved)
 }
 
-// What others count in their tables says nothing of clients that were learnt.
+// Counters in other programs' tables do not count as learnt clients.
 func TestCountersOfOthersAreNotRead(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -153,7 +149,7 @@ func TestCountersOfOthersAreNotRead(t *testing.T) {
 	require.Equal(t, uint64(7), n)
 }
 
-// A commit that failed is a conflict if somebody took away or made what it is about.
+// A failed commit is a conflict if another program removed or made the objects that it concerns.
 func TestWhichErrorsAreConflicts(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -168,35 +164,14 @@ func TestWhichErrorsAreConflicts(t *testing.T) {
 	require.False(t, b.crowded)
 }
 
-// Jobs are of bounded size, and are all that there is to ask for.
-func TestJobsCoverWhatIsWanted(t *testing.T) {
-	t.Parallel()
-	for _, n := range []int{0, 1, chunkUnits - 1, chunkUnits, chunkUnits + 1, 2*chunkUnits + 5} {
-		units := make([]unit, n)
-		for i := range units {
-			units[i] = unit{{Affinity: time.Duration(i)}}
-		}
-		var all []unit
-		for _, j := range jobsFor(units) {
-			require.NotEmpty(t, j.units)
-			require.LessOrEqual(t, len(j.units), chunkUnits)
-			all = append(all, j.units...)
-		}
-		require.Equal(t, len(units), len(all))
-		for i := range all {
-			require.Equal(t, units[i], all[i])
-		}
-	}
-}
-
-// Whatever cannot be opened is an error, and leaves nothing open.
+// A failure to open returns an error, and leaves nothing open.
 func TestOpeningFailsAsAWhole(t *testing.T) {
 	t.Parallel()
 	ns, _ := newNS(t)
 	rawnltest.FailEachOpen(t, func() (io.Closer, error) { return New(&Config{NetNS: ns.Fd()}) })
 }
 
-// Each commit is a record of the log, with what it cost.
+// Each commit makes a log record with its cost.
 func TestCommitsAreLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
@@ -211,7 +186,7 @@ func TestCommitsAreLogged(t *testing.T) {
 	}
 }
 
-// No configuration is the default one, in the network namespace of the caller.
+// A nil configuration is the default one, in the network namespace of the caller.
 func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 	t.Parallel()
 	ns, reader := newNS(t)
@@ -227,7 +202,8 @@ func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 	requireAdopts(t, reader, state, mustResolve(t, state))
 }
 
-// After a cleanup, of something or nothing, nothing is known, and nothing is there.
+// After a cleanup, of something or nothing, the backend is unobserved and the kernel has none of
+// its objects.
 func TestNothingIsKnownAfterACleanup(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)

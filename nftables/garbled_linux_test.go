@@ -8,13 +8,13 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// tapped returns a backend, and the tap that all that it asks the kernel goes through.
+// tapped returns a backend, and the tap that sees all its requests to the kernel.
 func tapped(t *testing.T, ns *netnstest.NS) (*Backend, *rawnltest.Tap) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
@@ -29,7 +29,7 @@ func tapped(t *testing.T, ns *netnstest.NS) (*Backend, *rawnltest.Tap) {
 	return b, tap
 }
 
-// What is not understood is never taken for something that is not there.
+// An answer that cannot be decoded never counts as a missing object.
 func TestGarbledAnswersAreErrors(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)
@@ -47,13 +47,13 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 	const getElement = uint16(rawnl.SubsysNFTables)<<8 | uint16(nft.MsgGetSetElem)
 	rawnltest.GarbleEach(t, "integrity", tap, func() error {
 		b.kernel.gen = 0
-		b.looks = ration.New(8, 20)
+		b.looks = wait.NewBudget(8, 20)
 		_, err := b.Integrity(t.Context())
 		return err
-	}, getElement) // that the version is there is all that is asked
+	}, getElement) // this only asks whether the version exists
 }
 
-// A sweep that does not understand what it reads says so, and does not count as done.
+// A sweep that cannot decode an answer returns an error, and does not count as done.
 func TestGarbledAnswersEndNoSweep(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)
@@ -74,7 +74,7 @@ func TestGarbledAnswersEndNoSweep(t *testing.T) {
 	})
 }
 
-// doubled makes the second element of a message the same as the first, as in the dump of a map that
+// doubled makes the second element of a message the same as the first, like a dump of a map that
 // the kernel moves to another hash table.
 func doubled(m rawnltest.Message) bool {
 	const header, elements = 4, 3 // nfgenmsg; NFTA_SET_ELEM_LIST_ELEMENTS
@@ -95,7 +95,7 @@ func doubled(m rawnltest.Message) bool {
 	return false
 }
 
-// An affinity map that the kernel was moving is read again, some times.
+// An affinity map is read again, a few times, if the kernel was moving it.
 func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)

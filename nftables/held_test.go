@@ -42,7 +42,7 @@ func unitsState() servicemodel.State {
 		WithEndpoints(db.Name, goldenEndpoints("10.244.3.1", "10.244.3.2", "fd00:10:244:3::1"))
 }
 
-// held is a table and what the kernel holds of it.
+// held is a table and its elements in the kernel.
 type held struct {
 	t     *testing.T
 	table *servicemodel.Table
@@ -56,41 +56,57 @@ func holding(t *testing.T, s servicemodel.State) *held {
 	return &held{t, table, m}
 }
 
-// sift returns the reading of a family, given what is wanted, before anything was asked.
-func (h *held) sift(i int, want *servicemodel.Table) *sift {
-	raw := h.copyOf(i)
-	raw.elems = map[string]map[string]*found{}
-	sh := shapeOf(raw.sets)
-	return newSift(nft.Families[i], raw, &sh, want)
+// reading returns the reading of a family, given what is wanted, before any question.
+func (h *held) reading(i int, want *servicemodel.Table) *reading {
+	r := h.copyOf(i)
+	r.elems = map[string]map[string]*nft.Elem{}
+	r.shape = shapeOf(r.specs)
+	r.expect(want)
+	return r
 }
 
-// answer answers as the kernel does, from the elements that it holds.
-func (h *held) answer(i int, s *sift, c *chunk) {
-	for j := range c.elems {
-		a := &c.elems[j]
+// answer answers questions from the held elements, as the kernel does.
+func (h *held) answer(i int, r *reading, q *questions) {
+	for j := range q.all {
+		a := &q.all[j]
 		if a.set < 0 {
 			continue
 		}
 		key := string(a.want.Key) + string(a.want.KeyEnd)
-		if e := h.tables[i].elems[s.sets[a.set].Name][key]; e != nil {
-			a.answer(e.Elem)
+		if e := h.tables[i].elems[r.sets[a.set].Name][key]; e != nil {
+			a.answer(*e)
 		}
 	}
 }
 
-// judge asks for the units of a family and judges the answers.
-func (h *held) judge(i int, s *sift, force bool) (*findings, *chunk) {
-	c, w, r := &chunk{}, newWriter(), newFindings(len(s.sets))
-	for _, u := range unitsOf(s.f, s.want) {
-		c.addUnit(s, w, u)
-	}
-	h.answer(i, s, c)
-	r.judge(s, c, force)
-	return &r, c
+// judge asks for the service ports of a family and notes the answers. again says that the service
+// ports are contested.
+func (h *held) judge(i int, again bool) (*reading, *questions) {
+	r, q := h.reading(i, h.table), &questions{}
+	h.ask(i, r, q, again, portsOf(r.f, r.want)...)
+	return r, q
 }
 
-// elements calls fn with each element of a frontend that the kernel holds.
-func (h *held) elements(i int, fn func(set, key string, e *found)) {
+// ask asks for service ports and notes the answers.
+func (h *held) ask(i int, r *reading, q *questions, again bool, ports ...servicePort) {
+	for _, s := range ports {
+		q.addPort(r, newWriter(), s)
+	}
+	h.answer(i, r, q)
+	q.judge(r)
+	r.note(q, again)
+}
+
+// left counts the elements that are left over.
+func left(r *reading) (n int) {
+	for _, l := range r.elems {
+		n += len(l)
+	}
+	return n
+}
+
+// elements calls fn with each held element of a frontend.
+func (h *held) elements(i int, fn func(set, key string, e *nft.Elem)) {
 	for _, set := range sortedKeys(h.tables[i].elems) {
 		if !isRead(set) || set == setClusterIPs || set == setHairpins {
 			continue
@@ -111,10 +127,10 @@ func services(l []*servicemodel.Frontend) []string {
 	return slices.Compact(names)
 }
 
-// swap replaces an endpoint, in the slots that ok chooses, and returns how to undo it.
+// swap replaces an endpoint in the slots that ok chooses, and returns a function that undoes it.
 func (h *held) swap(i int, from, to netip.AddrPort, ok func(set, key string) bool) (undo func()) {
 	var undos []func()
-	h.elements(i, func(set, key string, e *found) {
+	h.elements(i, func(set, key string, e *nft.Elem) {
 		r := nft.Reader{Bytes: e.Data}
 		if !isLarge(set) || r.Endpoint(nft.Families[i].AddrLen) != from || !ok(set, key) {
 			return

@@ -16,15 +16,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// instance is one of several that share a node. Each has a service at a cluster IP and an external
-// address of its own.
+// instance is one of several that share a node. Each has a service with a cluster IP and an
+// external address of its own.
 type instance struct {
 	name    string
 	number  int
 	all     bool   // everything is masqueraded
 	mark    uint32 // 0: the default
 	backend dataplane.Backend
-	mute    []string // the command after which it masquerades nothing
+	mute    []string // a command that stops the instance from masquerading
 	muted   bool
 }
 
@@ -41,7 +41,7 @@ func (i *instance) state(endpoint netip.Addr) servicemodel.State {
 		WithNode(servicemodel.Node{
 			Name: "n1", MasqueradeAll: i.all, MasqueradeMark: i.mark,
 			LocalPods: servicemodel.PodDetector{
-				CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.ClusterCIDRv4)}},
+				CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.Net.ClusterCIDRv4)}},
 		}).
 		WithService(&servicemodel.Service{
 			Name:        name,
@@ -54,7 +54,7 @@ func (i *instance) state(endpoint netip.Addr) servicemodel.State {
 }
 
 // kubeProxys is what kube-proxy's iptables mode writes for a service with a cluster IP and an
-// external IP, with the mark that it has by default.
+// external IP, with kube-proxy's default mark.
 const kubeProxys = `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-POSTROUTING - [0:0]
@@ -82,9 +82,10 @@ COMMIT
 COMMIT
 `
 
-// Instances with settings of their own, of one backend and of another, and kube-proxy share a node:
-// the packets of each meet what its own settings say, in whatever order they came. An instance that
-// goes takes nothing of the others with it, and what it no longer masquerades, nobody does.
+// Instances with settings of their own, of this backend and of another, share a node with
+// kube-proxy. The packets of each instance are treated as its own settings say, in whatever order
+// the instances came. An instance that goes removes nothing of the others, and nobody masquerades
+// its packets any more.
 func TestInstancesSideBySide(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t)
@@ -165,8 +166,8 @@ func requireFates(t *testing.T, c *netnstest.Cluster, l []*instance) {
 	}
 }
 
-// requireFate requires that a pod and a client outside reach the service of an instance, and
-// masqueraded as it says.
+// requireFate requires that a pod and a client outside reach the service of an instance, and are
+// masqueraded as its settings say.
 func (i *instance) requireFate(t *testing.T, c *netnstest.Cluster) {
 	t.Helper()
 	for _, from := range []struct {

@@ -9,17 +9,17 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/randstate"
-	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/randstate"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// look looks at the tables, however often that was done.
+// look checks the tables, whatever the budget for checks says.
 func look(t *testing.T, b *Backend) dataplane.Integrity {
 	t.Helper()
-	b.looks = ration.New(8, 20)
+	b.looks = wait.NewBudget(8, 20)
 	i, err := b.look(t.Context())
 	require.NoError(t, err)
 	return i
@@ -34,8 +34,8 @@ func tellsCounts(t *testing.T, b *Backend) bool {
 	return count >= 0
 }
 
-// After each commit, what is known of the numbers of elements is what the kernel says: a look finds
-// nothing, whether the table was adopted or written.
+// After each commit, the known numbers of elements are those of the kernel. A check finds nothing,
+// whether the tables were adopted or written.
 func TestALookAfterACommitFindsNothing(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -69,7 +69,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	}
 }
 
-// What is wrong with the connection is no conflict, and is told at once.
+// An error of the connection is no conflict, and is returned at once.
 func TestFailuresAreNoConflicts(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -109,7 +109,7 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 	require.NotErrorIs(t, err, dataplane.ErrConflict)
 }
 
-// A commit that does not know of another one fails as a whole, whatever it would do.
+// A commit based on an old version fails as a whole, whatever it would do.
 func TestTheLateWriterIsRefused(t *testing.T) {
 	t.Parallel()
 	ns, a := newNS(t)
@@ -127,7 +127,7 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 	require.NoError(t, err)
 
 	for _, s := range []servicemodel.State{
-		// what b did not touch
+		// objects that b did not touch
 		base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.9")),
 		base.WithNode(servicemodel.Node{MasqueradeMark: 1}), // rules
 		base.WithoutService(name),
@@ -136,14 +136,15 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 		require.NoError(t, err)
 		_, err = a.Commit(t.Context(), servicemodel.Diff(o.Table, table.Arrange(o.Table)))
 		require.ErrorIs(t, err, dataplane.ErrConflict)
-		a.observed = true // and does it again
+		a.observed = true // then it does the same again
 	}
 	requireAdopts(t, newBackend(t, ns, nil),
 		base.WithEndpoints(name, goldenEndpoints("10.244.1.3")),
 		mustResolve(t, base.WithEndpoints(name, goldenEndpoints("10.244.1.3"))))
 }
 
-// Where nothing is, a neighbour changes nothing, and whoever makes the instance does.
+// If the instance does not exist, a neighbour's commit changes nothing. A program that makes the
+// instance changes it.
 func TestIntegrityOfNothing(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -160,7 +161,7 @@ func TestIntegrityOfNothing(t *testing.T) {
 	require.Equal(t, dataplane.Broken, i)
 }
 
-// Chains of others are not read, of which there may be thousands.
+// Chains of other tables are not read, because there may be thousands.
 func TestChainsOfOthersAreNotRead(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)

@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 )
 
-// A look finds a table broken or touched, or as it was.
+// A check finds a table broken, touched or unchanged.
 func TestWhatALookSaysOfATable(t *testing.T) {
 	t.Parallel()
 	table := func(edit func(*skeleton)) *skeleton {
@@ -29,7 +29,8 @@ func TestWhatALookSaysOfATable(t *testing.T) {
 		{func(sk *skeleton) { sk.stale = true }, dataplane.Broken},
 		{func(sk *skeleton) { sk.shape.sources = false }, dataplane.Broken},
 		{func(sk *skeleton) { sk.counts[setHairpins] = 2 }, dataplane.Broken},
-		{func(sk *skeleton) { delete(sk.counts, setHairpins) }, dataplane.Touched}, // not told
+		// the kernel did not tell the number
+		{func(sk *skeleton) { delete(sk.counts, setHairpins) }, dataplane.Touched},
 		{func(sk *skeleton) { delete(sk.counts, setHairpins); sk.counts[setClusterIPs] = 2 },
 			dataplane.Broken},
 	} {

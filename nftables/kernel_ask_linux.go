@@ -3,49 +3,97 @@ package nftables
 import (
 	"context"
 	"errors"
+	"fmt"
 	"hash/maphash"
 	"net/netip"
+	"slices"
 	"sync"
 	"sync/atomic"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// How much is asked for at once: the more, the more memory it takes.
+// How many elements are asked for at once. A larger number takes more memory.
 const (
-	chunkUnits = 128
+	chunkPorts = 128
 	chunkAddrs = 2048
-	// askEntries is how many elements one message asks for. The kernel stops at the first that is
-	// not there: with short messages a datagram finds out about many of those. Longer ones are not
-	// faster.
+	// askEntries is how many elements one message asks for. The kernel stops at the first element
+	// that is missing. With short messages, one datagram finds many missing elements. Longer
+	// messages are not faster.
 	askEntries = 20
 )
+
+// step is one pass over the elements of a table that is read.
+type step struct {
+	doing string
+	do    func(context.Context, *reading) error
+}
+
+// steps read the elements of a table, in this order:
+//
+// 1. The kernel is asked for what is wanted, because a dump takes time quadratic in the number of
+// elements, and questions take linear time. The numbers of elements that were found say which
+// sets hold more.
+// 2. Small sets that hold more are dumped. They name the frontends that nobody wants. Later steps
+// ask about these.
+// 3. Each wanted pool may have a slot too many, in a map that is too large to be dumped.
+// 4. Elements that are left over by now may be about service ports that seem whole. All elements
+// of those are left over, too, before the next step asks about the frontends that are left over.
+// 5. The slots of those frontends are asked for.
+// 6. The endpoints in those slots, and in pools that are not as wanted, may have hairpins.
+// 7. Large sets that still hold more are dumped, as few as can be.
+// 8. The elements of that dump, too, may be about service ports that seem whole.
+func (k *kernel) steps() []step {
+	return []step{
+		{"ask for what is wanted", k.askWanted},
+		{"dump small sets that hold more", k.dump(false)},
+		{"ask for a slot more than wanted", k.askMoreSlots},
+		{"ask again for contested service ports", k.askAgain},
+		{"ask for slots of frontends that nobody wants", k.askSlots},
+		{"ask for hairpins that nobody wants", k.askHairpins},
+		{"dump large sets that hold more", k.dump(true)},
+		{"ask again for contested service ports", k.askAgain},
+	}
+}
+
+// readElements reads the elements of a table.
+func (k *kernel) readElements(ctx context.Context, r *reading, want *servicemodel.Table) error {
+	r.expect(want)
+	for _, s := range k.steps() {
+		if err := s.do(ctx, r); err != nil {
+			return fmt.Errorf("%s: %w", s.doing, err)
+		}
+	}
+	return nil
+}
 
 // asker asks for elements, through a connection of its own.
 type asker struct {
 	conn  *rawnl.Conn
 	req   rawnl.Batch
 	list  nft.ElemList
-	order []int   // elements of the chunk, by set
-	asked [][]int // by message, the elements that it asks for
+	order []int   // the questions in the order of their sets
+	asked [][]int // by message, the questions that it asks
 }
 
-// ask asks for the elements of a chunk, and notes the answers there.
-func (a *asker) ask(ctx context.Context, s *sift, c *chunk) error {
+// ask asks the kernel the questions and notes the answers in them.
+func (a *asker) ask(ctx context.Context, r *reading, q *questions) error {
 	a.req.Reset()
 	a.asked = a.asked[:0]
-	a.sort(len(s.sets), c)
+	a.sort(len(r.sets), q)
 	for from := 0; from < len(a.order); {
-		set, to := c.elems[a.order[from]].set, from
+		set, to := q.all[a.order[from]].set, from
 		a.list.Reset()
-		for to < len(a.order) && to-from < askEntries && c.elems[a.order[to]].set == set {
-			want := &c.elems[a.order[to]].want
+		for to < len(a.order) && to-from < askEntries && q.all[a.order[to]].set == set {
+			want := &q.all[a.order[to]].want
 			a.list.Add(nft.Elem{Key: want.Key, KeyEnd: want.KeyEnd})
 			to++
 		}
-		nft.AppendLookup(&a.req, s.f, s.raw.name, s.sets[set], &a.list)
+		nft.AppendLookup(&a.req, r.f, r.name, r.sets[set], &a.list)
 		a.asked = append(a.asked, a.order[from:to])
 		from = to
 	}
@@ -54,18 +102,18 @@ func (a *asker) ask(ctx context.Context, s *sift, c *chunk) error {
 			return nil
 		}
 		return nft.DecodeElements(m.Attrs, func(e nft.Elem) error {
-			c.elems[a.asked[i][entry]].answer(e)
+			q.all[a.asked[i][entry]].answer(e)
 			return nil
 		})
 	})
 }
 
-// sort puts the elements of a chunk in the order of their sets. Those of sets that are not there
-// are left out.
-func (a *asker) sort(sets int, c *chunk) {
+// sort puts questions in the order of their sets. It leaves out those about sets that the table
+// does not have.
+func (a *asker) sort(sets int, q *questions) {
 	starts := make([]int, sets+1)
-	for i := range c.elems {
-		if set := c.elems[i].set; set >= 0 {
+	for i := range q.all {
+		if set := q.all[i].set; set >= 0 {
 			starts[set+1]++
 		}
 	}
@@ -73,236 +121,222 @@ func (a *asker) sort(sets int, c *chunk) {
 		starts[i+1] += starts[i]
 	}
 	a.order = append(a.order[:0], make([]int, starts[sets])...)
-	for i := range c.elems {
-		if set := c.elems[i].set; set >= 0 {
+	for i := range q.all {
+		if set := q.all[i].set; set >= 0 {
 			a.order[starts[set]] = i
 			starts[set]++
 		}
 	}
 }
 
-// do asks for a job's elements and judges the answers.
-func (j *job) do(ctx context.Context, a *asker, s *sift, w *writer, c *chunk, r *findings,
-	force bool) error {
-	c.reset()
-	for _, u := range j.units {
-		if u.expressible(s.want) {
-			c.addUnit(s, w, u)
-		} else {
-			r.gone = append(r.gone, u...)
-		}
-	}
-	for _, addr := range j.addrs {
-		c.addAddr(s, j.set, addr)
-	}
-	if err := a.ask(ctx, s, c); err != nil {
-		return err
-	}
-	r.judge(s, c, force)
-	r.judgeAddrs(j, c)
-	return nil
+// job is what an asker asks for at once: service ports, or addresses of a set.
+type job struct {
+	ports []servicePort
+	set   string
+	addrs []netip.Addr
 }
 
-// jobsFor returns the jobs for units.
-func jobsFor(units []unit) []job {
-	var l []job
-	for len(units) > 0 {
-		n := min(len(units), chunkUnits)
-		l = append(l, job{units: units[:n]})
-		units = units[n:]
+// portJobs returns the jobs for service ports.
+func portJobs(ports []servicePort) (l []job) {
+	for chunk := range slices.Chunk(ports, chunkPorts) {
+		l = append(l, job{ports: chunk})
 	}
 	return l
 }
 
-// addrJobs returns the jobs for the wanted addresses of a family.
-func addrJobs(f *nft.Family, want *servicemodel.Table) []job {
-	var l []job
-	for _, set := range []string{setClusterIPs, setHairpins} {
-		all := want.ClusterIPs()
-		if set == setHairpins {
-			all = want.Hairpins()
-		}
-		var addrs []netip.Addr
-		for a := range all {
-			if servicemodel.FamilyOf(a) != f.Model {
-				continue
+// askWanted asks for everything that is wanted.
+func (k *kernel) askWanted(ctx context.Context, r *reading) error {
+	jobs := portJobs(portsOf(r.f, r.want))
+	for _, set := range addressSets {
+		n := 0
+		for a := range addressesOf(r.want, r.f, set) {
+			if n%chunkAddrs == 0 {
+				jobs = append(jobs, job{set: set})
 			}
-			if addrs = append(addrs, a); len(addrs) == chunkAddrs {
-				l = append(l, job{set: set, addrs: addrs})
-				addrs = nil
-			}
-		}
-		if len(addrs) > 0 {
-			l = append(l, job{set: set, addrs: addrs})
+			last := &jobs[len(jobs)-1]
+			last.addrs = append(last.addrs, a)
+			n++
 		}
 	}
-	return l
+	return k.run(ctx, r, jobs, false)
 }
 
-// run does jobs, in parallel. The kernel answers two that ask at the same time in half the time:
-// readers hold no lock (rawnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
-func (k *kernel) run(ctx context.Context, s *sift, jobs []job, force bool) (*findings, error) {
+// askAgain asks again for the service ports that are contested. These no longer count as whole.
+func (k *kernel) askAgain(ctx context.Context, r *reading) error {
+	ports := r.contested()
+	r.withdraw(ports)
+	return k.run(ctx, r, portJobs(ports), true)
+}
+
+// run does jobs in parallel. Two askers at the same time need half the time, because readers hold
+// no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
+func (k *kernel) run(ctx context.Context, r *reading, jobs []job, again bool) error {
+	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
-	var mu sync.Mutex
-	all := newFindings(len(s.sets))
 	work := func(a *asker) {
-		r, c, w := newFindings(len(s.sets)), &chunk{}, newWriter()
+		q, w := &questions{}, newWriter()
 		for {
 			i := int(next.Add(1)) - 1
 			if i >= len(jobs) {
-				break
+				return
 			}
-			if err := jobs[i].do(ctx, a, s, w, c, &r, force); err != nil {
+			if err := a.do(ctx, &jobs[i], r, w, q, again); err != nil {
 				cancel(err)
 				return
 			}
 		}
-		mu.Lock()
-		defer mu.Unlock()
-		all.merge(&r)
 	}
 	var group sync.WaitGroup
 	for i := range min(len(k.askers), len(jobs)) {
 		group.Go(func() { work(k.askers[i]) })
 	}
 	group.Wait()
-	return &all, context.Cause(ctx)
+	if err := wait.Ended(outer); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
 }
 
-// readWanted reads the elements of a table: it asks for those that are wanted, and finds the
-// others.
-func (k *kernel) readWanted(ctx context.Context, s *sift) error {
-	r, err := k.run(ctx, s, append(jobsFor(unitsOf(s.f, s.want)), addrJobs(s.f, s.want)...), false)
-	if err != nil {
-		return err
-	}
-	s.take(r)
-	for i, set := range s.sets {
-		if isRead(set.Name) && !isLarge(set.Name) && !s.complete(i) {
-			if err := k.readOthers(ctx, s, i); err != nil {
-				return err
-			}
+// do asks for the objects of a job, and the reading notes the answers.
+func (a *asker) do(ctx context.Context, j *job, r *reading, w *writer, q *questions,
+	again bool) error {
+	q.reset()
+	var gone []*servicemodel.Frontend
+	for _, s := range j.ports {
+		if s.expressible(r.want) {
+			q.addPort(r, w, s)
+		} else {
+			gone = append(gone, s...)
 		}
 	}
-	if err := k.readDoubtful(ctx, s); err != nil {
+	var key [32]byte
+	for _, addr := range j.addrs {
+		q.add(r.position(j.set), nft.Elem{Key: appendAddrKey(key[:0], j.set, addr)})
+	}
+	if err := a.ask(ctx, r, q); err != nil {
 		return err
 	}
-	if err := k.readSlots(ctx, s); err != nil {
-		return err
-	}
-	if err := k.readHairpins(ctx, s); err != nil {
-		return err
-	}
-	if err := k.readLarge(ctx, s); err != nil {
-		return err
-	}
-	return k.readDoubtful(ctx, s)
-}
-
-// readLarge reads what else the large sets hold, or notes that it is unread.
-func (k *kernel) readLarge(ctx context.Context, s *sift) error {
-	for i, set := range s.sets {
-		if !isRead(set.Name) || !isLarge(set.Name) || s.complete(i) {
-			continue
-		}
-		if s.want != nil && s.found[i] > k.dumpable {
-			s.unread = true
-			continue
-		}
-		if err := k.readOthers(ctx, s, i); err != nil {
-			return err
-		}
-	}
+	q.judge(r)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.gone = append(r.gone, gone...)
+	r.note(q, again)
+	r.noteAddrs(q, j.set, j.addrs)
 	return nil
 }
 
-// readDoubtful reads again the units that are no longer to count as whole.
-func (k *kernel) readDoubtful(ctx context.Context, s *sift) error {
-	units := s.doubtful()
-	r, err := k.run(ctx, s, jobsFor(units), true)
-	if err == nil {
-		s.doubted(units, r)
+// dump returns the step that dumps those small sets, or large sets, that hold more elements than
+// were found. It keeps the elements that were not asked for. A set that is too large for a dump
+// makes the reading unread.
+func (k *kernel) dump(large bool) func(context.Context, *reading) error {
+	return func(ctx context.Context, r *reading) error {
+		for i, set := range r.sets {
+			if !isRead(set.Name) || isLarge(set.Name) != large || r.complete(i) {
+				continue
+			}
+			if large && r.want != nil && r.found[i] > k.dumpable {
+				r.unread = true
+				continue
+			}
+			err := k.dumpSet(ctx, r, set.Name, func(e nft.Elem) {
+				if r.want == nil || !r.expects(i, e) {
+					r.add(set.Name, e)
+				}
+			})
+			if err != nil {
+				return err
+			}
+		}
+		return nil
 	}
-	return err
 }
 
-// readSlots asks for the slots of the frontends that are left over. Where a map is dumped anyway,
-// there is no need.
-func (k *kernel) readSlots(ctx context.Context, s *sift) error {
-	c := &chunk{}
-	for _, kind := range kinds {
-		if _, told := s.raw.counts[kind.prefix+setEndpoints]; !told && s.want == nil {
-			continue
-		}
-		for key := range s.raw.elems[kind.registry] {
-			s.addSlots(c, kind.registry, []byte(key))
-			if err := k.askFull(ctx, s, c); err != nil {
+// askMoreSlots asks whether the wanted frontends have a slot more than is wanted, if their map
+// holds more than was found.
+func (k *kernel) askMoreSlots(ctx context.Context, r *reading) error {
+	q := &questions{}
+	for fe := range frontendsOf(r.want, r.f) {
+		internal, external := nocopy.Of(r.want).PoolsOf(fe)
+		for i, p := range []*servicemodel.Pool{internal, external} {
+			set := r.position(kindOf(fe.Key).prefix + []string{setEndpoints, setExternalEps}[i])
+			if p == nil || set < 0 || r.complete(set) {
+				continue
+			}
+			if _, told := r.told[r.sets[set].Name]; !told {
+				continue // a later step dumps the map
+			}
+			q.add(set, nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, fe.Key),
+				slotCount(p))})
+			if err := k.askUnwanted(ctx, r, q, k.chunk); err != nil {
 				return err
 			}
 		}
 	}
-	return k.askLeft(ctx, s, c)
+	return k.askUnwanted(ctx, r, q, 0)
 }
 
-// readHairpins asks for the hairpins of endpoints that were found and are not wanted.
-func (k *kernel) readHairpins(ctx context.Context, s *sift) error {
-	set := s.position(setHairpins)
-	if _, told := s.raw.counts[setHairpins]; !told || set < 0 {
-		return nil // it is dumped
+// askSlots asks for the slots of the frontends that are left over. A map that is dumped anyway
+// needs no questions.
+func (k *kernel) askSlots(ctx context.Context, r *reading) error {
+	q := &questions{}
+	for _, kind := range kinds {
+		if _, told := r.told[kind.prefix+setEndpoints]; !told && r.want == nil {
+			continue
+		}
+		for key := range r.elems[kind.registry] {
+			r.addSlots(q, kind, []byte(key))
+			if err := k.askUnwanted(ctx, r, q, k.chunk); err != nil {
+				return err
+			}
+		}
 	}
-	c := &chunk{}
-	for _, a := range s.unwantedAddrs() {
-		key := nft.AppendAddr(nil, a)
-		c.add(set, nft.Elem{Key: append(key, key...)})
-		if err := k.askFull(ctx, s, c); err != nil {
+	return k.askUnwanted(ctx, r, q, 0)
+}
+
+// askHairpins asks for the hairpins of endpoints that were found and are not wanted.
+func (k *kernel) askHairpins(ctx context.Context, r *reading) error {
+	set := r.position(setHairpins)
+	if _, told := r.told[setHairpins]; !told || set < 0 {
+		return nil // a dump reads the set
+	}
+	q, key := &questions{}, [32]byte{}
+	for _, a := range r.unwantedAddrs() {
+		q.add(set, nft.Elem{Key: appendAddrKey(key[:0], setHairpins, a)})
+		if err := k.askUnwanted(ctx, r, q, k.chunk); err != nil {
 			return err
 		}
 	}
-	return k.askLeft(ctx, s, c)
+	return k.askUnwanted(ctx, r, q, 0)
 }
 
-// askFull is askLeft as soon as there are enough of them.
-func (k *kernel) askFull(ctx context.Context, s *sift, c *chunk) error {
-	if len(c.elems) < k.chunk {
+// askUnwanted asks for elements that are not wanted, once there are at least so many questions, and
+// keeps the elements that exist.
+func (k *kernel) askUnwanted(ctx context.Context, r *reading, q *questions, atLeast int) error {
+	if len(q.all) < atLeast {
 		return nil
 	}
-	return k.askLeft(ctx, s, c)
-}
-
-// askLeft asks for elements that are not wanted, and takes over those that are there.
-func (k *kernel) askLeft(ctx context.Context, s *sift, c *chunk) error {
-	err := k.askers[0].ask(ctx, s, c)
+	err := k.askers[0].ask(ctx, r, q)
 	if err == nil {
-		s.left(c)
+		r.noteUnwanted(q)
 	}
-	c.reset()
+	q.reset()
 	return err
 }
 
-// readOthers dumps a set and keeps the elements that were not asked for.
-func (k *kernel) readOthers(ctx context.Context, s *sift, set int) error {
-	name := s.sets[set].Name
-	return k.dumpSet(ctx, s.f, s.raw, name, func(e nft.Elem) {
-		if s.want == nil || !s.expects(set, e) {
-			s.raw.add(name, cloneElem(e))
-		}
-	})
-}
-
-// dumpSet reads all elements of a set. Right after many elements were added, the kernel moves a set
-// to a larger hash table in the background; a dump meanwhile can hold elements twice and lack
-// others, without a sign of it.
-func (k *kernel) dumpSet(ctx context.Context, f *nft.Family, raw *rawTable, name string,
+// dumpSet reads all elements of a set. After many elements were added, the kernel moves the set to
+// a larger hash table in the background. A dump during the move can hold elements twice and lack
+// others, without any sign of it.
+func (k *kernel) dumpSet(ctx context.Context, r *reading, name string,
 	fn func(nft.Elem)) error {
-	count, told := raw.counts[name]
+	count, told := r.told[name]
 	if told && count == 0 {
 		return nil
 	}
 	seed, seen, n := maphash.MakeSeed(), make(map[uint64]struct{}, count), 0
 	var key []byte
-	err := k.dumpElements(ctx, f, raw.name, name, func(e nft.Elem) error {
+	err := k.dumpElements(ctx, r.f, r.name, name, func(e nft.Elem) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
 		seen[maphash.Bytes(seed, key)] = struct{}{}
 		n++

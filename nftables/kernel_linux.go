@@ -11,34 +11,36 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/logkey"
-	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/parts"
+	"github.com/kernlb/kernlb/internal/rendering"
+
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// kernel is the connection to nf_tables: the only part of the package that has a socket.
+// kernel is the connection to nf_tables. No other part of the package has a socket.
 type kernel struct {
 	conn  *rawnl.Conn
-	batch rawnl.Batch // what is being committed
-	req   rawnl.Batch // requests that read
-	// gen is the generation of the ruleset that was last looked at or made.
+	batch rawnl.Batch // the batch that is committed
+	req   rawnl.Batch // read requests
+	// gen is the generation of the ruleset after the last check or commit.
 	gen  uint32
 	turn *threadns.Turn
 	// localnet is the sysctl route_localnet.
-	localnet loopback.Sysctl
+	localnet rendering.RouteLocalnet
 	// askers ask for elements, at the same time.
 	askers [2]*asker
-	// dumpable is how many elements of a set that grows with the endpoints may be dumped to find
-	// those that nobody asked for, by a reading that is given what is wanted.
+	// dumpable bounds the size of a set that a reading dumps to find elements that nobody asked
+	// for, if the set grows with the endpoints and the reading knows what is wanted.
 	dumpable int
-	// chunk is how many elements that are not wanted are asked for at once.
+	// takeOver says that tables without the instance's marks belong to the instance.
+	takeOver bool
+	// chunk is how many questions about unwanted elements are sent at once.
 	chunk int
 }
 
-// dumpable elements are dumped in some 20 ms; four times as many take ten times as long.
+// A dump of this many elements takes some 20 ms. Four times as many take ten times as long.
 const dumpable = 1 << 14
 
 func (k *kernel) open(cfg *Config) error {
@@ -57,9 +59,10 @@ func (k *kernel) open(cfg *Config) error {
 	second, errs[1] = rawnl.Dial(&c)
 	k.turn, errs[2] = threadns.OpenTurn(fd)
 	k.localnet.NS, errs[3] = threadns.Open(fd)
+	k.takeOver = cfg.TakeOver
 	k.askers, k.dumpable, k.chunk = [2]*asker{{conn: k.conn}, {conn: second}}, dumpable, chunkAddrs
 	if err = errors.Join(errs[:]...); err == nil {
-		// Without CAP_NET_ADMIN the kernel refuses whatever is asked of nf_tables.
+		// Without CAP_NET_ADMIN the kernel refuses every request to nf_tables.
 		if _, e := k.conn.GenID(context.Background()); errors.Is(e, unix.EPERM) {
 			err = e
 		}
@@ -78,100 +81,57 @@ func (k *kernel) close() error {
 // Close closes the sockets and leaves the kernel as it is.
 func (b *Backend) Close() error { return b.kernel.close() }
 
-// patience is how long other writers of the namespace are waited for.
-const patience = 10 * time.Second
-
-// Lock waits until no other writer of the network namespace has its turn, 10 seconds at most.
+// Lock waits for its turn among the writers of the network namespace: ten seconds at most, or one
+// second if a program of another user, except root, holds the lock.
 func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
-	return b.kernel.turn.Take(ctx, patience)
+	return b.kernel.turn.Take(ctx, threadns.Patience)
 }
 
-// Observe reads both tables. What is wanted it asks for, which takes time linear in the number of
-// elements; a dump takes quadratic time. What else there is shows in the numbers of elements, which
-// Linux 6.16 and newer tell. An observation is Unread where there are more endpoints than those
-// found, of which only a dump of a large map would tell more; on older kernels it always is, with
-// large maps.
+// Observe reads both tables. It asks for the elements that are wanted, in time linear in their
+// number. A dump takes quadratic time. Linux 6.16 and newer tell how many elements a set has, and
+// so whether there are other elements. An observation is Unread if only a dump of a large map would
+// find them. On older kernels it is always Unread if a map is large.
 func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	b.observed = false
-	o, v, err := b.kernel.observe(ctx, b.pl.table, want)
-	if err == nil {
-		var obs *dataplane.Observation
-		if obs, err = b.merge(o, v, want); err != nil {
-			return nil, err
-		}
-		if err = b.lookAtLocalnet(obs); err == nil {
-			return obs, nil
-		}
-		b.observed = false
-	}
-	if interrupted(err) {
-		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
-	}
-	return nil, fmt.Errorf("nftables: observe: %w", err)
-}
-
-// interrupted reports whether a reading failed since others changed what was being read.
-func interrupted(err error) bool {
-	return errors.Is(err, rawnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) ||
-		errors.Is(err, errRehashed)
-}
-
-// observe reads both tables.
-func (k *kernel) observe(ctx context.Context, table string, want *servicemodel.Table) (
-	o [2]*observed, v version, err error) {
-	gen, err := k.conn.GenID(ctx)
+	k := &b.kernel
+	s, err := k.readTables(ctx, b.pl.table, b.crowded)
 	if err != nil {
-		return o, v, err
+		return nil, readError("observe", err)
 	}
-	if v, err = k.readVersion(ctx, table); err != nil {
-		return o, v, err
-	}
-	for i, f := range nft.Families {
-		if o[i], err = k.observeTable(ctx, f, table, want); err != nil {
-			return o, v, err
+	for _, r := range s.tables {
+		if !r.stands() {
+			continue
+		}
+		if err := k.readElements(ctx, r, want); err != nil {
+			return nil, readError("observe", err)
 		}
 	}
-	k.gen = gen.ID
-	return o, v, k.requireVersion(ctx, table, v)
-}
-
-// observeTable reads one table.
-func (k *kernel) observeTable(ctx context.Context, f *nft.Family, table string,
-	want *servicemodel.Table) (*observed, error) {
-	raw, err := k.readTable(ctx, f, table)
+	if err := k.requireVersion(ctx, b.pl.table, s.version); err != nil {
+		return nil, readError("observe", err)
+	}
+	o, err := b.merge(s, want)
 	if err != nil {
 		return nil, err
 	}
-	return k.observeElements(ctx, f, raw, want)
+	return o, b.lookAtLocalnet(o)
 }
 
-// observeElements reads the elements of a table, as far as they matter; raw is nil if there is
-// none.
-func (k *kernel) observeElements(ctx context.Context, f *nft.Family, raw *rawTable,
-	want *servicemodel.Table) (*observed, error) {
-	if raw != nil && raw.has(setSettings) {
-		err := k.dumpSet(ctx, f, raw, setSettings, func(e nft.Elem) {
-			raw.add(setSettings, cloneElem(e))
-		})
-		if err != nil {
-			return nil, err
-		}
+// readError wraps an error of a reading. It is a conflict if others changed what was being read.
+func readError(doing string, err error) error {
+	if errors.Is(err, rawnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) ||
+		errors.Is(err, errRehashed) {
+		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
 	}
-	return read(f, raw, func(o *observed) error {
-		s := newSift(f, raw, &o.shape, want)
-		err := k.readWanted(ctx, s)
-		o.part, o.unread = &part{s.gone, s.pools, s.addrs}, s.unread
-		return err
-	})
+	return fmt.Errorf("nftables: %s: %w", doing, err)
 }
 
-// Integrity tells whether the instance is as the last Observe or Commit left it. Where nobody
-// committed to nf_tables since, it is. Otherwise the version tells whether somebody wrote to the
-// instance as we do, and a look at the tables whether somebody did by hand: whether chains, rules
-// and sets are ours and, on Linux 6.16 and newer, sets have as many elements as they should. Looks
-// are rationed, so that a neighbour that commits without end costs little. Whether an element has
-// become another one they do not tell, so that it is Touched.
+// Integrity tells whether the instance is as the last Observe or Commit left it. If nobody has
+// committed to nf_tables since, the instance is intact. Otherwise the version tells whether another
+// writer of the instance committed. A check of the tables then finds edits by hand: it compares
+// chains, rules and sets and, on Linux 6.16 and newer, the numbers of elements. Checks are
+// rationed, so that a neighbour that commits without end costs little. A check does not see that
+// one element replaced another, so its best result is Touched.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed || b.pl.owning != nil {
 		return dataplane.Broken, nil
@@ -197,7 +157,7 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	return i, nil
 }
 
-// look tells what became of the instance while others committed.
+// look finds out what happened to the instance while other programs committed.
 func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
 	if ours, err := b.kernel.hasVersion(ctx, b.pl.table, b.pl.version); err != nil || !ours {
 		return dataplane.Broken, err
@@ -207,7 +167,7 @@ func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
 		return dataplane.Touched, nil
 	}
 	i, err := b.inspect(ctx)
-	if i != dataplane.Broken { // a look that found something was worth its time
+	if i != dataplane.Broken { // a check that found something was worth its time
 		b.looks.Spend(time.Since(start))
 	}
 	return i, err
@@ -218,7 +178,7 @@ func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
 func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 	result := dataplane.Intact
 	for i, f := range nft.Families {
-		raw, err := b.kernel.readTable(ctx, f, b.pl.table)
+		r, err := b.kernel.readTable(ctx, f, b.pl.table)
 		switch {
 		case errors.Is(err, unix.ENOENT):
 			return dataplane.Broken, nil
@@ -227,24 +187,24 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 		case err != nil:
 			return dataplane.Broken, err
 		}
-		sk, _ := readSkeleton(f, raw, b.rules)
-		result = max(result, b.pl.have[i].compare(&sk))
+		sk, _ := r.compareProgram(b.pl.rules)
+		result = max(result, b.pl.tables[i].compare(&sk))
 	}
 	return result, nil
 }
 
-// Commit writes a change set in one transaction. What is left to [Backend.Settle] is marked in the
-// kernel by the same transaction. Where the socket cannot send so much at once, as in an
-// unprivileged user namespace, service ports that are new come in several transactions, each of
-// which leaves whole ones.
+// Commit writes a change set in one transaction. The same transaction marks in the kernel the work
+// that is left to [Backend.Settle]. If the socket cannot send so much at once, as in an
+// unprivileged user namespace, Commit needs several transactions: new service ports come first,
+// then changed ones, and removed ones last, each of them whole. Tables that must be made anew then
+// hold only a part of the service ports until the last transaction.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
-	stats, err := parts.Commit(c, func(c *servicemodel.ChangeSet) (dataplane.Stats, error) {
-		return b.commitPart(ctx, c)
-	})
+	stats, err := rendering.CommitInParts(c,
+		func(c *servicemodel.ChangeSet) (dataplane.Stats, error) { return b.commitPart(ctx, c) })
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
@@ -257,17 +217,45 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 // commitPart writes a change set in one transaction.
 func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
 	error) {
-	turnOn, err := b.beforeCommit(ctx, c.New.Rules())
-	if err != nil {
-		return dataplane.Stats{}, err
+	if b.pl.removes(c) {
+		return b.commitRemoval(ctx, c.New.Len())
+	}
+	beside := b.beside(c)
+	for _, h := range beside {
+		if err := h.before(ctx); err != nil {
+			return dataplane.Stats{}, err
+		}
 	}
 	p := b.pl.plan(c)
 	stats, err := b.send(ctx, p)
 	if err != nil {
 		return stats, err
 	}
-	b.committed(p, c)
-	return stats, b.afterCommit(turnOn)
+	b.committed(p)
+	for _, h := range beside {
+		if err := h.after(); err != nil {
+			return stats, err
+		}
+	}
+	return stats, nil
+}
+
+// hooks are the steps of a feature before and after a transaction. The plan is made between them.
+type hooks struct {
+	before func(context.Context) error
+	after  func() error
+}
+
+// beside lists the hooks of the features that a change set uses. Most change sets use none.
+func (b *Backend) beside(c *servicemodel.ChangeSet) (l []hooks) {
+	if b.pl.usesLocalnet(c) {
+		l = append(l, hooks{
+			func(ctx context.Context) error { return b.beforeLocalnet(ctx, c) }, b.afterLocalnet})
+	}
+	if b.pl.version.number == 0 && b.pl.tables[0].exists {
+		l = append(l, hooks{b.giveVersion, func() error { return nil }})
+	}
+	return l
 }
 
 // send commits a plan.
@@ -290,7 +278,8 @@ func (k *kernel) commit(ctx context.Context) (dataplane.Stats, error) {
 	if k.batch.Size() > keptBatch {
 		k.batch = rawnl.Batch{}
 	}
-	// if somebody else committed since we last looked, the generation is another, and we look
+	// After a foreign commit the kernel's generation is another one, and the next Integrity does a
+	// check.
 	if err == nil {
 		k.gen = rawnl.NextGenID(k.gen)
 	}
@@ -302,18 +291,21 @@ func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
 	b.crowded = b.crowded || errors.Is(err, unix.ENFILE)
 	if b.pl.owning != nil {
-		b.doubted = b.pl.version // unless others committed meanwhile, more is there or less
+		// unless others committed meanwhile, the tables have more or less than was read
+		b.doubted = b.pl.version
 	}
 	if lacks := kernelprobe.Missing(err, &b.kernel.batch); lacks != nil {
 		return fmt.Errorf("nftables: %s: %w", doing, lacks)
 	}
-	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) {
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) ||
+		errors.Is(err, rawnl.ErrGenerationChanged) || errors.Is(err, rawnl.ErrDumpInterrupted) {
 		return fmt.Errorf("nftables: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("nftables: %s: %w", doing, err)
 }
 
-// Cleanup deletes both tables.
+// Cleanup deletes both tables. It leaves alone tables that have none of the instance's marks,
+// unless [Config.TakeOver] is set.
 func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	b.observed = false
@@ -323,11 +315,11 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	}
 	k.batch.Reset()
 	for _, f := range nft.Families {
-		there, err := k.tableExists(ctx, f, b.pl.table)
+		r, err := k.readTable(ctx, f, b.pl.table)
 		if err != nil {
-			return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
+			return dataplane.Stats{}, b.failed("cleanup", err)
 		}
-		if there {
+		if r.exists && k.requireOurs(r) == nil {
 			nft.NewEncoder(&k.batch, f, b.pl.table).DeleteTable()
 		}
 	}
@@ -338,3 +330,6 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	stats.Duration = time.Since(start)
 	return stats, nil
 }
+
+// check asks the kernel to check a transaction without committing it.
+func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.conn.Check(ctx, b) }

@@ -9,17 +9,16 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// layoutNumber is the number of the layout, which the settings have: see package settings. It is
-// counted up by a change after which what is in the kernel means something else, though sets and
-// chains are the same.
-const layoutNumber = 2
+// layoutNumber is the number of the layout, and part of the settings: see package settings. A
+// change increments it if the same sets and chains then mean something else.
+const layoutNumber = 3
 
-// kind is one way by which packets reach frontends. Sets and chains of a kind share the beginning
-// of their names.
+// kind is one of the two ways by which packets reach frontends. The names of the sets and chains of
+// a kind begin alike.
 type kind struct {
 	prefix   string // "service"
 	registry string // the set of all frontends of the kind
-	chain    string // where their packets go
+	chain    string // the chain for their packets
 }
 
 var (
@@ -28,16 +27,14 @@ var (
 	kinds        = [2]*kind{kindService, kindNodePort}
 )
 
-func kindOf(k servicemodel.FrontendKey) *kind { return kinds[kindIndex(k)] }
-
-func kindIndex(k servicemodel.FrontendKey) int {
+func kindOf(k servicemodel.FrontendKey) *kind {
 	if k.NodePort() {
-		return 1
+		return kindNodePort
 	}
-	return 0
+	return kindService
 }
 
-// Sets of a kind, by the rest of their names.
+// Sets of a kind. The constants are the ends of their names.
 const (
 	setReject       = "-reject"
 	setDrop         = "-drop"
@@ -45,14 +42,14 @@ const (
 	setMasqAll      = "-masquerade-all"
 	setMasqNotPods  = "-masquerade-not-pods"
 	setMasqHost     = "-masquerade-host"
-	setAffinity     = "-affinity-" // and the timeout in seconds
-	setSize         = "-size-"     // and the number of slots
-	setExternalSize = "-external-size-"
+	setAffinity     = "-affinity-" // followed by the timeout in seconds
+	setOver         = "-over-"     // followed by a number of slots
+	setExternalOver = "-external-over-"
 	setEndpoints    = "-endpoints"
 	setExternalEps  = "-external-endpoints"
 )
 
-// Sets that are no kind's.
+// Sets that belong to no kind.
 const (
 	setSettings   = "settings"
 	setClusterIPs = "cluster-ips"
@@ -61,85 +58,84 @@ const (
 	setSources    = "sources"
 )
 
-// Clients are remembered in affinityMaps maps, told apart by a hash of the client's address. When
-// an endpoint leaves, all of them are read, and the kernel walks a map from its beginning for each
-// 32 KiB that it hands out (nft_rhash_walk): many small maps are read several times faster than one
-// large map.
+// addressSets are the sets of addresses.
+var addressSets = [2]string{setClusterIPs, setHairpins}
+
+// Clients are remembered in affinityMaps maps. A hash of the client's address selects the map. When
+// an endpoint leaves, all maps are read. The kernel walks a map from its beginning for each 32 KiB
+// that it returns (nft_rhash_walk), so many small maps are read several times faster than one large
+// map.
 const (
 	affinityMaps = 16
-	affinitySeed = 0x6b6c62 // of the hash: rules that look up and rules that learn must agree
-	// affinitySize is how many clients one map remembers at once, all services together. A full map
-	// only means that further clients are not remembered. Without a size, the kernel would stop at
-	// 65,535 (nft_dynset.c).
+	// seed of the hash: the rules that look up and the rules that learn must use the same
+	affinitySeed = 0x6b6c62
+	// affinitySize is how many clients one map remembers at once, all services together. If a map
+	// is full, further clients are not remembered. Without a size, the kernel would stop at 65,535
+	// (nft_dynset.c).
 	affinitySize = 1 << 14
 )
 
 // affinityMap is the name of the i-th map of remembered clients.
 func affinityMap(i int) string { return "affinity-" + strconv.Itoa(i) }
 
-// isAffinityMap reports whether a set is one of these.
+// isAffinityMap reports whether a set is a map of remembered clients.
 func isAffinityMap(name string) bool { return strings.HasPrefix(name, "affinity-") }
 
-// isAnonymous reports whether a set belongs to a rule: the kernel names it.
+// isAnonymous reports whether a set belongs to a rule. The kernel names such sets.
 func isAnonymous(name string) bool { return strings.HasPrefix(name, "__") }
 
-// shape is what a table's program depends on, besides the rules: which features its services use.
-// The objects that serve a feature exist only if some service uses it.
+// shape is the part of a table's program that depends on the services: which features they use. The
+// objects of a feature exist only if some service uses it.
 type shape struct {
-	sizes    [2][2][]int // by kind, and internal or external: the numbers of slots in use, sorted
-	affinity []uint32    // the affinity timeouts in use, in seconds, sorted
-	sources  bool        // somebody restricts sources
+	affinity []uint32 // the affinity timeouts in use, in seconds, sorted
+	sources  bool     // some service restricts sources
+	split    bool     // some service treats outside clients or this host separately
+	large    bool     // some pool is beyond smallClasses
 }
 
-// add adds to s what o has.
-func (s *shape) add(o *shape) {
-	for k := range s.sizes {
-		for e := range s.sizes[k] {
-			for _, n := range o.sizes[k][e] {
-				s.sizes[k][e] = insert(s.sizes[k][e], n)
-			}
-		}
+// classes are the classes that the sets of the shape can tell.
+func (s *shape) classes() span {
+	if s.large {
+		return allClasses
 	}
+	return smallClasses
+}
+
+// add adds the features of o to s.
+func (s *shape) add(o *shape) {
 	for _, t := range o.affinity {
 		s.affinity = insert(s.affinity, t)
 	}
-	s.sources = s.sources || o.sources
+	s.sources, s.split = s.sources || o.sources, s.split || o.split
+	s.large = s.large || o.large
+}
+
+// addFrontend adds the features that a frontend needs to s.
+func (s *shape) addFrontend(fe *servicemodel.Frontend) {
+	if fe.Affinity > 0 {
+		s.affinity = insert(s.affinity, uint32(fe.Affinity.Seconds()))
+	}
+	s.sources = s.sources || fe.Sources != nil
+	s.split = s.split || fe.External != fe.Internal || fe.Masquerade == servicemodel.FromHost
 }
 
 func (s *shape) equal(o *shape) bool {
-	for k := range s.sizes {
-		for e := range s.sizes[k] {
-			if !slices.Equal(s.sizes[k][e], o.sizes[k][e]) {
-				return false
-			}
-		}
-	}
-	return slices.Equal(s.affinity, o.affinity) && s.sources == o.sources
+	return slices.Equal(s.affinity, o.affinity) && s.sources == o.sources &&
+		s.split == o.split && s.large == o.large
 }
 
 // covers reports whether everything that o needs is in s.
 func (s *shape) covers(o *shape) bool {
-	for k := range s.sizes {
-		for e := range s.sizes[k] {
-			if !containsAll(s.sizes[k][e], o.sizes[k][e]) {
-				return false
-			}
-		}
-	}
-	return containsAll(s.affinity, o.affinity) && (s.sources || !o.sources)
-}
-
-func containsAll[T int | uint32](sorted, some []T) bool {
-	for _, v := range some {
-		if _, ok := slices.BinarySearch(sorted, v); !ok {
+	for _, t := range o.affinity {
+		if !slices.Contains(s.affinity, t) {
 			return false
 		}
 	}
-	return true
+	return (s.sources || !o.sources) && (s.split || !o.split) && (s.large || !o.large)
 }
 
 // insert adds v to a sorted list unless it is there.
-func insert[T int | uint32](sorted []T, v T) []T {
+func insert(sorted []uint32, v uint32) []uint32 {
 	i, ok := slices.BinarySearch(sorted, v)
 	if ok {
 		return sorted
@@ -148,12 +144,12 @@ func insert[T int | uint32](sorted []T, v T) []T {
 }
 
 // setsOf lists the sets of a table, those used most first: the kernel finds a set by walking the
-// list (nft_set_lookup in nf_tables_api.c). The set of the version, which changes, is not among
-// them.
+// list (nft_set_lookup in nf_tables_api.c). The set of the version is not in the list, because its
+// name changes.
 func setsOf(f *nft.Family, s *shape) []*nft.Set {
 	var l []*nft.Set
 	for _, k := range kinds {
-		l = append(l, k.endpointMaps(f)...)
+		l = append(l, k.endpointMaps(f, s)...)
 	}
 	for _, k := range kinds {
 		l = append(l, &nft.Set{Name: k.registry, Key: k.key(f), Comment: "every frontend"})
@@ -163,8 +159,8 @@ func setsOf(f *nft.Family, s *shape) []*nft.Set {
 			Comment: "other ports of these are rejected"},
 		&nft.Set{Name: setHairpins, Key: []nft.Field{f.Addr, f.Addr},
 			Comment: "endpoints that may reach themselves"})
-	for i, k := range kinds {
-		l = append(l, k.memberships(f, s.sizes[i], s.affinity)...)
+	for _, k := range kinds {
+		l = append(l, k.memberships(f, s)...)
 	}
 	l = append(l, ownerSets(f)...)
 	client := append(kindService.key(f), f.Addr)
@@ -188,40 +184,43 @@ func setsOf(f *nft.Family, s *shape) []*nft.Set {
 
 func endpointFields(f *nft.Family) []nft.Field { return []nft.Field{f.Addr, nft.FieldPort} }
 
-// key has the fields of the key of a frontend of the kind.
+// key lists the fields in the key of a frontend of the kind.
 func (k *kind) key(f *nft.Family) []nft.Field { return f.FrontendFields(k == kindNodePort) }
 
 // endpointMaps lists the maps from slots to endpoints.
-func (k *kind) endpointMaps(f *nft.Family) []*nft.Set {
+func (k *kind) endpointMaps(f *nft.Family, s *shape) []*nft.Set {
 	slots := func(name, comment string) *nft.Set {
 		return &nft.Set{Name: k.prefix + name, Key: append(k.key(f), nft.FieldSlot),
 			Data: endpointFields(f), Flags: nft.SetMap, Typeof: true, Comment: comment}
 	}
-	return []*nft.Set{
-		slots(setEndpoints, "endpoints, by slot"),
-		slots(setExternalEps, "endpoints for outside clients only, by slot"),
+	l := []*nft.Set{slots(setEndpoints, "endpoints, by slot")}
+	if s.split {
+		l = append(l, slots(setExternalEps, "endpoints for outside clients only, by slot"))
 	}
+	return l
 }
 
-// memberships lists the sets that say of frontends what becomes of their packets. sizes are the
-// numbers of slots in use, internal and external.
-func (k *kind) memberships(f *nft.Family, sizes [2][]int, affinity []uint32) []*nft.Set {
+// memberships lists the sets that say what happens to the packets of their frontends.
+func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 	var l []*nft.Set
 	add := func(name, comment string) {
 		l = append(l, &nft.Set{Name: name, Key: k.key(f), Comment: comment})
 	}
 	add(k.prefix+setMasqAll, "masqueraded always")
 	add(k.prefix+setMasqNotPods, "masqueraded unless from a pod")
-	add(k.prefix+setMasqHost, "masqueraded from this host")
-	add(k.prefix+setSplit, "outside clients have endpoints of their own, or none")
 	add(k.prefix+setReject, "no endpoint anywhere")
 	add(k.prefix+setDrop, "no endpoint for this traffic here")
-	for i, name := range []string{setSize, setExternalSize} {
-		for _, n := range sizes[i] {
-			add(k.prefix+name+strconv.Itoa(n), "")
+	for class := range s.classes().hi {
+		add(k.prefix+overName(setOver, class), "")
+	}
+	if s.split {
+		add(k.prefix+setMasqHost, "masqueraded from this host")
+		add(k.prefix+setSplit, "outside clients have endpoints of their own, or none")
+		for class := range s.classes().hi {
+			add(k.prefix+overName(setExternalOver, class), "")
 		}
 	}
-	for _, t := range affinity {
+	for _, t := range s.affinity {
 		add(affinityName(k, t), "")
 	}
 	return l
@@ -232,8 +231,8 @@ func affinityName(k *kind, seconds uint32) string {
 }
 
 // Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). Source ranges are
-// checked just before DNAT, while the destination is still the service's; clients are learnt just
-// after it.
+// checked just before DNAT, while the destination is still the service's. Clients are learnt just
+// after DNAT.
 const (
 	prioSources = prioDNAT - 10
 	prioDNAT    = -100
@@ -241,3 +240,12 @@ const (
 	prioFilter  = 0
 	prioSNAT    = 100
 )
+
+func sortedKeys[V any](m map[string]V) []string {
+	l := make([]string, 0, len(m))
+	for k := range m {
+		l = append(l, k)
+	}
+	slices.Sort(l)
+	return l
+}

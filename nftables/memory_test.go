@@ -11,20 +11,20 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// memory is what plans write, in memory. It refuses what the kernel refuses: to add what is there,
-// and to delete what is not.
+// memory is a kernel in memory, which plans write to. Like the kernel, it refuses to add an object
+// that exists, and to delete one that does not.
 type memory struct {
 	t      testing.TB
-	tables [2]*rawTable
+	tables [2]*reading
 	// drops counts the messages that delete something or flush a chain.
 	drops int
 }
 
-// do carries out a plan.
+// do executes a plan.
 func (m *memory) do(p *plan) {
 	p.write(func(f *nft.Family) nft.Writer {
 		return &memoryTable{m, slices.Index(nft.Families[:], f), f}
@@ -33,47 +33,48 @@ func (m *memory) do(p *plan) {
 		if raw == nil {
 			continue
 		}
-		for name := range raw.sets {
-			raw.counts[name] = len(raw.elems[name])
+		for name := range raw.specs {
+			raw.told[name] = len(raw.elems[name])
 		}
 	}
 }
 
-// copyOf returns a copy of a table that a reading can work on; nil of one that is not there.
-func (m *memory) copyOf(i int) *rawTable {
+// copyOf returns a copy of a table that a reading can work on.
+func (m *memory) copyOf(i int) *reading {
 	from := m.tables[i]
 	if from == nil {
-		return nil
+		return newReading(nft.Families[i], DefaultTable)
 	}
-	raw := newRawTable(from.name)
-	for name, spec := range from.sets {
-		raw.sets[name], raw.counts[name] = spec, len(from.elems[name])
+	raw := newReading(from.f, from.name)
+	raw.exists = true
+	for name, spec := range from.specs {
+		raw.specs[name], raw.told[name] = spec, len(from.elems[name])
 	}
 	for name, c := range from.chains {
 		raw.chains[name], raw.hashes[name] = c, slices.Clone(from.hashes[name])
 	}
 	for set, elems := range from.elems {
 		for _, e := range elems {
-			raw.add(set, cloneElem(e.Elem))
+			raw.add(set, *e)
 		}
 	}
 	return raw
 }
 
-// memoryTable is one of the tables, as plans write it.
+// memoryTable is one of the tables. Plans write to it.
 type memoryTable struct {
 	*memory
 	i int
 	f *nft.Family
 }
 
-func (m *memoryTable) raw() *rawTable {
+func (m *memoryTable) raw() *reading {
 	m.must(m.tables[m.i] != nil, "there is no table")
 	return m.tables[m.i]
 }
 
-// must ends the test if the kernel would refuse something. It is quicker than the functions of
-// require, which matters where thousands of elements are written.
+// must ends the test if the kernel would refuse a message. It is quicker than the functions of
+// require, which matters for thousands of elements.
 func (m *memoryTable) must(ok bool, format string, args ...any) {
 	m.t.Helper()
 	if !ok {
@@ -90,7 +91,7 @@ func mustHave[V any](m *memoryTable, in map[string]V, key string) {
 
 func (m *memoryTable) AddTable() {
 	m.must(m.tables[m.i] == nil, "it is there")
-	m.tables[m.i] = newRawTable(DefaultTable)
+	m.tables[m.i] = newReading(m.f, DefaultTable)
 }
 
 func (m *memoryTable) DeleteTable() {
@@ -101,21 +102,21 @@ func (m *memoryTable) DeleteTable() {
 
 func (m *memoryTable) AddSet(s *nft.Set) {
 	m.must(!m.raw().has(s.Name), "set %s is there", s.Name)
-	m.raw().sets[s.Name] = s.Spec()
+	m.raw().specs[s.Name] = s.Spec()
 }
 
 func (m *memoryTable) DeleteSet(s *nft.Set) {
-	mustHave(m, m.raw().sets, s.Name)
-	delete(m.raw().sets, s.Name)
+	mustHave(m, m.raw().specs, s.Name)
+	delete(m.raw().specs, s.Name)
 	delete(m.raw().elems, s.Name)
-	delete(m.raw().counts, s.Name)
+	delete(m.raw().told, s.Name)
 	m.drops++
 }
 
 func (m *memoryTable) AddElements(s *nft.Set, l *nft.ElemList) {
 	l.Each(func(e nft.Elem) {
-		mustHave(m, m.raw().sets, s.Name)
-		m.must(m.raw().add(s.Name, cloneElem(e)), "set %s: an element is there", s.Name)
+		mustHave(m, m.raw().specs, s.Name)
+		m.must(m.raw().add(s.Name, e), "set %s: an element is there", s.Name)
 	})
 }
 
@@ -129,7 +130,7 @@ func (m *memoryTable) DeleteElements(s *nft.Set, l *nft.ElemList) {
 }
 
 func (m *memoryTable) FlushSet(s *nft.Set) {
-	mustHave(m, m.raw().sets, s.Name)
+	mustHave(m, m.raw().specs, s.Name)
 	delete(m.raw().elems, s.Name)
 	m.drops++
 }
@@ -161,35 +162,33 @@ type memoryBackend struct {
 }
 
 func newMemoryBackend(m *memory) *memoryBackend {
-	return &memoryBackend{Backend{pl: planner{table: DefaultTable, w: newWriter(),
-		capacity: capacity, first: firstEpoch}}, m}
+	return &memoryBackend{Backend{pl: newPlanner(DefaultTable, firstEpoch)}, m}
 }
 
-// observe reads everything, as if nothing were wanted.
+// observe reads everything, as if no table were wanted.
 func (b *memoryBackend) observe() *dataplane.Observation {
-	var o [2]*observed
-	var v version
-	for i, f := range nft.Families {
-		raw := b.memory.copyOf(i)
-		if raw != nil && f == nft.IPv4 {
-			v = memoryVersion(raw)
+	s := &snapshot{}
+	for i := range s.tables {
+		r := b.memory.copyOf(i)
+		if r.exists {
+			r.recognize()
 		}
-		var err error
-		o[i], err = read(f, raw, func(*observed) error { return nil })
-		require.NoError(b.memory.t, err)
+		s.tables[i] = r
 	}
-	obs, err := b.merge(o, v, nil)
+	s.version = memoryVersion(s.tables[0])
+	s.compare(b.crowded)
+	o, err := b.merge(s, nil)
 	require.NoError(b.memory.t, err)
-	return obs
+	return o
 }
 
-// memoryVersion returns the version that a table has; none if that is not whole.
-func memoryVersion(raw *rawTable) (v version) {
-	for name, spec := range raw.sets {
+// memoryVersion returns the version of a table, or none if the version is not whole.
+func memoryVersion(raw *reading) (v version) {
+	for name, spec := range raw.specs {
 		if epoch, ok := epochOf(name, spec); ok {
 			var elems []nft.Elem
 			for _, e := range raw.elems[name] {
-				elems = append(elems, e.Elem)
+				elems = append(elems, *e)
 			}
 			v, _ = versionOf(epoch, elems)
 		}
@@ -197,18 +196,18 @@ func memoryVersion(raw *rawTable) (v version) {
 	return v
 }
 
-// firstEpoch is that of tests in which nobody else makes an instance.
+// firstEpoch is the epoch of tests with a single writer.
 func firstEpoch() uint32 { return 41 }
 
 // commit commits a change set.
 func (b *memoryBackend) commit(c *servicemodel.ChangeSet) *plan {
 	p := b.pl.plan(c)
 	b.memory.do(p)
-	b.committed(p, c)
+	b.committed(p)
 	return p
 }
 
-// apply brings a state into memory, from what was observed or committed last.
+// apply writes a state to memory, as a change from held.
 func (b *memoryBackend) apply(held *servicemodel.Table, s servicemodel.State) (
 	*servicemodel.Table, *plan) {
 	want, err := servicemodel.Resolve(nil, s)
@@ -219,9 +218,10 @@ func (b *memoryBackend) apply(held *servicemodel.Table, s servicemodel.State) (
 	return want, b.commit(servicemodel.Diff(held, want))
 }
 
-// randomConfig is what random states are made of.
+// randomConfig configures random states.
 func randomConfig() randstate.Config {
-	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true}
+	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
+		Schedulers: []servicemodel.Scheduler{"", servicemodel.Random}}
 	for i := range 8 {
 		c.Places = append(c.Places, randstate.Place{
 			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}),
@@ -241,8 +241,8 @@ func randomConfig() randstate.Config {
 	return c
 }
 
-// A sequence of plans leaves what one plan from nothing would have written, but for sets of numbers
-// of slots that are no longer in use; and that is what a reading finds.
+// A sequence of plans leaves what one plan from nothing would have written, except sets of numbers
+// of slots that are no longer in use. A reading finds exactly that.
 func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(20) {
@@ -256,7 +256,7 @@ func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
 			for step := range 40 {
 				s = g.Change(s)
 				table, _ = b.apply(table, s)
-				require.Equal(t, table.Rules(), b.rules)
+				require.Equal(t, table.Rules(), b.pl.rules)
 				requireCounts(t, b, step)
 				if step%8 != 7 {
 					continue
@@ -277,8 +277,8 @@ func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
 	}
 }
 
-// requireHolds requires that a table was read as it is, apart from what the kernel does not hold,
-// and returns it as it was read.
+// requireHolds requires that a table was read as it is, apart from fields that the kernel does not
+// hold, and returns the table as it was read.
 func requireHolds(t *testing.T, got, want *servicemodel.Table) *servicemodel.Table {
 	t.Helper()
 	c := servicemodel.Diff(got, want)
@@ -290,19 +290,19 @@ func requireHolds(t *testing.T, got, want *servicemodel.Table) *servicemodel.Tab
 	return got
 }
 
-// requireCounts requires that what is known of the numbers of elements is so.
+// requireCounts requires that the known numbers of elements are right.
 func requireCounts(t *testing.T, b *memoryBackend, step int) {
 	t.Helper()
 	for i, raw := range b.memory.tables {
-		require.Equal(t, raw != nil, b.pl.have[i].exists)
+		require.Equal(t, raw != nil, b.pl.tables[i].exists)
 		if raw == nil {
 			continue
 		}
-		for name, n := range b.pl.have[i].counts {
-			require.Equal(t, raw.counts[name], n, "step %d, family %d, set %s", step, i, name)
+		for name, n := range b.pl.tables[i].counts {
+			require.Equal(t, raw.told[name], n, "step %d, family %d, set %s", step, i, name)
 		}
-		sh := shapeOf(raw.sets)
-		require.True(t, b.pl.have[i].shape.equal(&sh))
+		sh := shapeOf(raw.specs)
+		require.True(t, b.pl.tables[i].shape.equal(&sh))
 	}
 }
 
@@ -311,7 +311,7 @@ func requireSameElements(t *testing.T, want, got *memory) {
 	t.Helper()
 	for i := range nft.Families {
 		if want.tables[i] == nil {
-			if got.tables[i] != nil { // a table stays
+			if got.tables[i] != nil { // both have the table
 				for name, l := range got.tables[i].elems {
 					if name != setSettings && !isVersion(name) {
 						require.Empty(t, l, name)
@@ -328,7 +328,7 @@ func requireSameElements(t *testing.T, want, got *memory) {
 		for name, l := range want.tables[i].elems {
 			for key, e := range l {
 				if !isVersion(name) {
-					require.Equal(t, e.Elem, got.tables[i].elems[name][key].Elem, name)
+					require.Equal(t, e, got.tables[i].elems[name][key], name)
 				}
 			}
 		}

@@ -19,7 +19,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// manyServices is a state of n services of ten endpoints.
+// manyServices is a state of n services with ten endpoints each.
 func manyServices(n int) servicemodel.State {
 	s := servicemodel.State{}
 	for i := range n {
@@ -32,7 +32,7 @@ func manyServices(n int) servicemodel.State {
 	return s
 }
 
-// tenEndpoints are endpoints of service i of manyServices, of which the first is at 10.first.
+// tenEndpoints are the endpoints of service i of manyServices. The first one is at 10.first.
 func tenEndpoints(i, first int) []servicemodel.Endpoint {
 	var l []servicemodel.Endpoint
 	for j := range 10 {
@@ -46,8 +46,8 @@ func tenEndpoints(i, first int) []servicemodel.Endpoint {
 	return l
 }
 
-// neighbour commits to a table of its own, pausing between, until stop is called, which returns how
-// often it did.
+// neighbour commits to a table of its own, with pauses, until stop is called. stop returns the
+// number of commits.
 func neighbour(tb testing.TB, ns *netnstest.NS, pause time.Duration) (stop func() int64) {
 	tb.Helper()
 	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
@@ -89,8 +89,8 @@ func neighbour(tb testing.TB, ns *netnstest.NS, pause time.Duration) (stop func(
 	}
 }
 
-// With a neighbour that commits all the time, every apply succeeds, in a program that runs and in
-// one for each change, and the former does not read the kernel again and again.
+// A neighbour commits all the time. Still every apply succeeds, in a program that runs and in a new
+// program for each change, and the running program does not read the kernel again and again.
 func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -130,8 +130,8 @@ func mustResolve(t *testing.T, s servicemodel.State) *servicemodel.Table {
 	return table
 }
 
-// BenchmarkBesideANeighbour is one endpoint replaced of 2,000 services, alone and beside a
-// neighbour that commits 50 times a second.
+// BenchmarkBesideANeighbour replaces one endpoint of 2,000 services, alone and beside a neighbour
+// that commits 50 times a second.
 func BenchmarkBesideANeighbour(b *testing.B) {
 	for _, pause := range []time.Duration{0, 20 * time.Millisecond} {
 		for _, spacing := range []time.Duration{0, 5 * time.Millisecond, 25 * time.Millisecond} {

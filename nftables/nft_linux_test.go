@@ -10,9 +10,11 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// nftPrograms are the nft programs that judge what we write: the one of the machine, and those that
+// nftPrograms are the nft programs that check our tables: the installed one, and those that
 // KERNLB_NFT names, separated by colons.
 func nftPrograms(t *testing.T) []string {
 	var l []string
@@ -67,4 +69,38 @@ func newBackend(t *testing.T, ns *netnstest.NS, cfg *Config) *Backend {
 	}))
 	t.Cleanup(func() { b.Close() })
 	return b
+}
+
+// byHand commits the messages of do to the table of a family.
+func byHand(t *testing.T, b *Backend, f *nft.Family, do func(e *nft.Encoder)) error {
+	t.Helper()
+	var batch rawnl.Batch
+	do(nft.NewEncoder(&batch, f, DefaultTable))
+	return b.kernel.conn.Commit(t.Context(), &batch, 0)
+}
+
+// listOf returns a list of elements.
+func listOf(elems ...nft.Elem) *nft.ElemList {
+	l := &nft.ElemList{}
+	for _, e := range elems {
+		l.Add(e)
+	}
+	return l
+}
+
+// addTo adds an element to a set of the table of IPv4.
+func addTo(t *testing.T, b *Backend, set string, e nft.Elem) error {
+	t.Helper()
+	return byHand(t, b, nft.IPv4, func(enc *nft.Encoder) {
+		enc.AddElements(&nft.Set{Name: set}, listOf(e))
+	})
+}
+
+// dial gives a backend another connection for everything except half of its questions.
+func dial(t *testing.T, b *Backend, c *rawnl.Config) {
+	t.Helper()
+	conn, err := rawnl.Dial(c)
+	require.NoError(t, err)
+	require.NoError(t, b.kernel.conn.Close())
+	b.kernel.conn, b.kernel.askers[0].conn = conn, conn
 }

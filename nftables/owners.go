@@ -9,27 +9,28 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// This file is the index of owners: what lets a program find what one owner holds among the
-// frontends of thousands of others by asking for elements. Three things are in the kernel for that:
+// This file is the index of owners. It lets a program find the objects of one owner among the
+// frontends of thousands of others by asking for elements. The kernel holds three things for that:
 //
-//   - the map owner-frontends leads from an owner and a number, from 0 on, to a frontend;
-//   - the set owner-hairpins has an owner with each address that is a hairpin of it;
-//   - an address in hairpins or cluster-ips that several owners need has a comment that counts
-//     them: it goes with the last of them.
+// - the map owner-frontends leads from an owner and a number, from 0 on, to a frontend;
+// - the set owner-hairpins has an owner with each address that is a hairpin of it;
+// - an address in hairpins or cluster-ips that several owners need has a comment that counts them:
+// the last of the owners removes the address.
 //
-// A commit about parts keeps the index, and says in the version that it is whole. A commit of whole
-// states, which knows no owners, empties it. Then, and where it does not fit to what else there is,
-// the next one about parts reads everything and makes the index anew.
+// A commit of parts keeps the index, and notes in the version that the index is whole. A commit of
+// a whole state, which knows no owners, empties it. If the index is empty or does not match the
+// other sets, the next commit of parts reads everything and makes the index anew.
 
 const (
 	setOwnerFrontends = "owner-frontends"
 	setOwnerHairpins  = "owner-hairpins"
 )
 
-// isOwners reports whether a set is one of the index.
+// isOwners reports whether a set belongs to the index.
 func isOwners(name string) bool { return name == setOwnerFrontends || name == setOwnerHairpins }
 
 func ownerSets(f *nft.Family) []*nft.Set {
@@ -42,8 +43,8 @@ func ownerSets(f *nft.Family) []*nft.Set {
 	}
 }
 
-// ownerID stands for an owner in the index. Whoever names owners should not be able to find two
-// that have the same one: it is cut from a cryptographic hash.
+// ownerID stands for an owner in the index. It is cut from a cryptographic hash, so that nobody can
+// choose two names of owners with the same ID.
 type ownerID [12]byte
 
 func idOf(owner string) ownerID {
@@ -51,15 +52,15 @@ func idOf(owner string) ownerID {
 	return ownerID(sum[:])
 }
 
-// number is the key of the n-th frontend of the owner in the index.
+// number is the key of the owner's n-th frontend in the index.
 func (id ownerID) number(n int) []byte { return append(id[:], nft.Native32(uint32(n))...) }
 
-// frontend is the n-th frontend of the owner in the index.
+// frontend is the element of the owner's n-th frontend in the index.
 func (id ownerID) frontend(n int, k servicemodel.FrontendKey) nft.Elem {
 	return nft.Elem{Key: id.number(n), Data: indexed(k)}
 }
 
-// indexed is a key with its address, also if it is that of a node port.
+// indexed encodes a frontend's key with its address, even for a node port.
 func indexed(k servicemodel.FrontendKey) []byte {
 	var b []byte
 	if k.NodePort() {
@@ -68,18 +69,19 @@ func indexed(k servicemodel.FrontendKey) []byte {
 	return nft.AppendFrontend(b, k)
 }
 
-// hairpin is an address of the owner in the index.
+// hairpin is the element of an owner's hairpin address in the index.
 func (id ownerID) hairpin(a netip.Addr) nft.Elem {
 	return nft.Elem{Key: append(nft.AppendAddr(nil, a), id[:]...)}
 }
 
-// addrUsers is of how many owners an address is. Those that are not in its set are not there.
+// addrUsers counts the owners of each address in a set. An address that is not in the set has no
+// entry.
 type addrUsers map[netip.Addr]int
 
 const usersWord = " owners"
 
-// usersElem is the element of an address that has so many users. One is not counted, for that is
-// what an address has that was written with a whole state.
+// usersElem is the element of an address with so many users. A single user is not written, because
+// the addresses of a whole state have no count either.
 func usersElem(set string, a netip.Addr, users int) nft.Elem {
 	e := nft.Elem{Key: appendAddrKey(nil, set, a)}
 	if users > 1 {
@@ -97,20 +99,19 @@ func usersOf(e nft.Elem) int {
 	return 1
 }
 
-// owning is what an observation of parts says of the index, for the commit that follows.
+// owning says what the index needs from the commit that follows an observation of parts.
 type owning struct {
-	// owners are those whose parts change. If whole is set, everything was read, and the index is
-	// made anew for all owners.
-	owners   []string
-	whole    bool
-	families [2]ownership
+	// owners are the owners whose parts change. If whole is set, everything was read, and the index
+	// is made anew for all owners.
+	owners []string
+	whole  bool
 }
 
-// ownership is what the index of one table says of owners.
+// ownership is the content of one table's index.
 type ownership struct {
 	frontends map[string][]servicemodel.FrontendKey // in the order of their numbers
 	hairpins  map[string]map[netip.Addr]bool
-	// users are those of cluster IPs and of hairpins, by set.
+	// users are the users of cluster IPs and of hairpins, by set.
 	users map[string]addrUsers
 }
 
@@ -120,11 +121,11 @@ func newOwnership() ownership {
 		users:    map[string]addrUsers{setClusterIPs: {}, setHairpins: {}}}
 }
 
-// parts returns what owners hold of one family in a table.
+// parts adds the frontends and addresses that owners hold in t, of one family.
 func (o *ownership) parts(f *nft.Family, owners []string, t *servicemodel.Table) {
 	own := func(a netip.Addr) bool { return servicemodel.FamilyOf(a) == f.Model }
 	for _, owner := range owners {
-		part := t.Part(owner)
+		part := nocopy.Of(t).Part(owner)
 		for fe := range part.Frontends() {
 			if own(fe.Key.Addr) {
 				o.frontends[owner] = append(o.frontends[owner], fe.Key)
@@ -145,77 +146,95 @@ func (o *ownership) parts(f *nft.Family, owners []string, t *servicemodel.Table)
 	}
 }
 
-// owned plans the index, and the addresses that owners share.
-func (pl *planner) owned(i int, del, add sink) {
-	f, o := nft.Families[i], pl.owning
-	was, before, now := &o.families[i], newOwnership(), newOwnership()
-	owners := o.owners
-	if o.whole {
-		owners = slices.Collect(pl.c.New.Owners())
+// planOwners plans the index, and the addresses that owners share. A commit of a whole state
+// empties the index, because it would no longer be whole.
+func (pl *planner) planOwners(p *plan) {
+	for i := range p.tables {
+		switch t := &p.tables[i]; {
+		case pl.owning != nil && (t.create || t.have.exists):
+			pl.indexOwners(p, t)
+		case t.have.exists && !t.create:
+			t.flushed = ownerSets(t.f)
+		}
 	}
-	now.parts(f, owners, pl.c.New)
-	if fp := &pl.p.families[i]; fp.create {
-		empty := newOwnership()
-		was = &empty
+	p.mark = pl.owning != nil && pl.owning.whole
+}
+
+// indexOwners plans the index of one table.
+func (pl *planner) indexOwners(p *plan, t *tablePlan) {
+	o := pl.owning
+	was, before, now := t.have.index, newOwnership(), newOwnership()
+	owners := pl.ownersAfter(p.c)
+	now.parts(t.f, owners, p.c.New)
+	if t.create {
+		was = newOwnership()
 	} else if o.whole {
-		fp.flushed = ownerSets(f)
+		t.flushed = ownerSets(t.f)
 	} else {
-		before.parts(f, owners, pl.c.Old)
+		before.parts(t.f, owners, p.c.Old)
 		before.users[setHairpins] = addrUsers{}
-		for _, owner := range owners { // the index knows better whose hairpins they are
+		for _, owner := range owners { // the index is the authority on the owners of hairpins
 			for a := range was.hairpins[owner] {
 				before.users[setHairpins][a]++
 			}
 		}
 	}
 	for _, owner := range owners {
-		pl.indexFrontends(owner, was.frontends[owner], now.frontends[owner], del, add)
-		pl.indexHairpins(owner, was.hairpins[owner], now.hairpins[owner], del, add)
+		indexFrontends(t, owner, was.frontends[owner], now.frontends[owner])
+		indexHairpins(t, owner, was.hairpins[owner], now.hairpins[owner])
 	}
-	for _, set := range []string{setClusterIPs, setHairpins} {
-		pl.users(set, was.users[set], before.users[set], now.users[set], del, add)
+	for _, set := range addressSets {
+		pl.users(t, set, was.users[set], before.users[set], now.users[set])
 	}
-	pl.p.owning.owners, pl.p.owning.families[i] = owners, now
+	t.index = now
 }
 
-// indexFrontends plans the frontends of an owner.
-func (pl *planner) indexFrontends(owner string, was, is []servicemodel.FrontendKey, del,
-	add sink) {
+// ownersAfter returns the owners that the known part of the index covers after a change set.
+func (pl *planner) ownersAfter(c *servicemodel.ChangeSet) []string {
+	if pl.owning.whole {
+		return slices.Collect(nocopy.Of(c.New).Owners())
+	}
+	return pl.owning.owners
+}
+
+// indexFrontends plans the index entries for an owner's frontends.
+func indexFrontends(t *tablePlan, owner string, was, is []servicemodel.FrontendKey) {
 	id := idOf(owner)
 	for n := range max(len(was), len(is)) {
 		if n < len(was) && n < len(is) && was[n] == is[n] {
 			continue
 		}
 		if n < len(was) {
-			del(setOwnerFrontends, id.frontend(n, was[n]))
+			t.del(setOwnerFrontends, id.frontend(n, was[n]))
 		}
 		if n < len(is) {
-			add(setOwnerFrontends, id.frontend(n, is[n]))
+			t.add(setOwnerFrontends, id.frontend(n, is[n]))
 		}
 	}
 }
 
-// indexHairpins plans the hairpins of an owner.
-func (pl *planner) indexHairpins(owner string, was, is map[netip.Addr]bool, del, add sink) {
+// indexHairpins plans the index entries for an owner's hairpins.
+func indexHairpins(t *tablePlan, owner string, was, is map[netip.Addr]bool) {
 	id := idOf(owner)
 	for _, a := range slices.SortedFunc(maps.Keys(was), netip.Addr.Compare) {
 		if !is[a] {
-			del(setOwnerHairpins, id.hairpin(a))
+			t.del(setOwnerHairpins, id.hairpin(a))
 		}
 	}
 	for _, a := range slices.SortedFunc(maps.Keys(is), netip.Addr.Compare) {
 		if !was[a] {
-			add(setOwnerHairpins, id.hairpin(a))
+			t.add(setOwnerHairpins, id.hairpin(a))
 		}
 	}
 }
 
-// users plans a set of addresses. was says how many owners each has in the kernel, before how many
-// of those are among the owners that change, and now how many of those need it from now on; now is
-// given those of the others, too. If everything was read, there are no others.
-func (pl *planner) users(set string, was, before, now addrUsers, del, add sink) {
-	all := maps.Clone(was)
-	maps.Copy(all, now)
+// users plans a set of addresses. was is the number of owners that each address has in the kernel,
+// before is how many of these are among the owners that change, and now is how many of those need
+// the address from now on. users adds the other owners to now. If everything was read, there are no
+// other owners.
+func (pl *planner) users(t *tablePlan, set string, was, before, now addrUsers) {
+	all := maps.Clone(now)
+	maps.Copy(all, was)
 	for _, a := range slices.SortedFunc(maps.Keys(all), netip.Addr.Compare) {
 		n := now[a]
 		if !pl.owning.whole {
@@ -225,10 +244,10 @@ func (pl *planner) users(set string, was, before, now addrUsers, del, add sink) 
 			continue
 		}
 		if was[a] > 0 {
-			del(set, nft.Elem{Key: appendAddrKey(nil, set, a)})
+			t.del(set, nft.Elem{Key: appendAddrKey(nil, set, a)})
 		}
 		if n > 0 {
-			add(set, usersElem(set, a, n))
+			t.add(set, usersElem(set, a, n))
 		}
 	}
 }

@@ -12,9 +12,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// BenchmarkPart opens a backend, publishes three ports of a pod, or takes them away, beside 5,100
-// frontends of others, and closes it: what a process does besides starting. examples/publish has a
-// benchmark of the whole process.
+// BenchmarkPart opens a backend beside 5,100 frontends of others, publishes three ports of a pod or
+// removes them, and closes the backend. This is the work of a process apart from its start.
+// examples/publish has a benchmark of the whole process.
 func BenchmarkPart(b *testing.B) {
 	netnstest.Require(b)
 	ns, err := netnstest.NewNS(b.Name())

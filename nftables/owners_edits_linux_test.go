@@ -12,11 +12,12 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// sharedState is what owner "default" holds, which others edit, what another one holds, which
-// shares an endpoint and a cluster IP with that, and what a third one holds.
+// sharedState has three owners. The test edits the objects of "default". The second owner shares an
+// endpoint and a cluster IP with "default".
 func sharedState() map[string]servicemodel.State {
 	with := func(owner, ip string, port uint16, endpoints ...string) servicemodel.State {
 		svc := goldenService(func(s *servicemodel.Service) {
@@ -31,7 +32,7 @@ func sharedState() map[string]servicemodel.State {
 		"third": with("third", "10.96.0.30", 80, "10.244.1.2")}
 }
 
-// applyParts applies parts as programs would that begin and end.
+// applyParts applies each part like a program of its own that starts and ends.
 func applyParts(t *testing.T, ns *netnstest.NS, states map[string]servicemodel.State,
 	owners ...string) (messages int) {
 	t.Helper()
@@ -45,7 +46,7 @@ func applyParts(t *testing.T, ns *netnstest.NS, states map[string]servicemodel.S
 	return messages
 }
 
-// requireShared requires that the kernel holds what owners hold, and nothing else.
+// requireShared requires that the kernel holds exactly the objects of the owners.
 func requireShared(t *testing.T, ns *netnstest.NS, states map[string]servicemodel.State,
 	drift int) {
 	t.Helper()
@@ -54,14 +55,13 @@ func requireShared(t *testing.T, ns *netnstest.NS, states map[string]servicemode
 	require.Len(t, o.Drift, drift)
 	want := servicemodel.State{}.WithNode(goldenNode())
 	for owner, s := range states {
-		want = want.WithPart(owner, s)
+		want = nocopy.Of(want).WithPart(owner, s)
 	}
 	all := mustResolve(t, want)
 	require.Equal(t, "", servicemodel.Diff(o.Table, all.Arrange(o.Table)).String())
 }
 
-// What somebody does by hand is put right when the owner applies its part the next time, without
-// loss for those that do not.
+// An owner's next apply of its part mends edits by hand. Owners that do not apply lose nothing.
 func TestPartsAreRepaired(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("nft")
@@ -84,7 +84,7 @@ func TestPartsAreRepaired(t *testing.T) {
 			editByHand(t, ns, program, tc.nft)
 			left := 0
 			if strings.HasSuffix(tc.name, "is added") && strings.Contains(tc.nft, "-endpoints") {
-				left = 1 // no packet meets it; whoever reads everything finds it
+				left = 1 // no packet meets it, and a reading of everything finds it
 			}
 			n := applyParts(t, ns, states, "default", "other")
 			require.Equal(t, tc.nft == "" || left > 0, n == 0)
@@ -98,43 +98,136 @@ func TestPartsAreRepaired(t *testing.T) {
 			p := dataplane.NewParts(newBackend(t, ns, nil), nil)
 			_, err := p.Remove(t.Context(), "default", "third", "other")
 			require.NoError(t, err)
-			requireShared(t, ns, nil, left)
+			require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
 		})
 	}
 }
 
-// What another version has made is neither changed nor lost: its elements may mean something else.
-func TestPartsOfAnotherLayoutStay(t *testing.T) {
-	t.Parallel()
-	program, err := exec.LookPath("nft")
-	if err != nil {
-		t.Skip("nft is not installed (Debian package nftables)")
-	}
-	ns, b := newNS(t)
-	states := sharedState()
-	applyParts(t, ns, states, "default", "other")
-	runNft(t, ns, program, "delete element ip kernlb settings { 0x00000001 }\n"+
-		"add element ip kernlb settings { 0x00000001 comment \"layout 1000\" }\n", "-f", "-")
-	before := runNft(t, ns, program, "", "list", "ruleset")
-	p := dataplane.NewParts(b, nil)
-	_, err = p.Apply(t.Context(), "third", states["third"])
-	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
-	require.ErrorContains(t, err, `"layout 1000", want "layout 2"`)
-	_, err = p.Remove(t.Context(), "default")
-	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
-	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
-	_, err = dataplane.New(b, nil).Apply(t.Context(), states["third"])
-	require.NoError(t, err)
+// asOtherLayout makes the table resemble one of another version.
+func asOtherLayout(t *testing.T, ns *netnstest.NS) {
+	t.Helper()
+	runNft(t, ns, nftPrograms(t)[0], `flush set ip kernlb settings
+add element ip kernlb settings { 0x00000001 comment "layout 1000" }`, "-f", "-")
 }
 
-// An engine that applies a whole state to an instance of parts removes them, and leaves the index
-// empty; the next part makes it anew for all.
+// Each owner can be removed from an instance that another version made. The last one removes the
+// instance. Until then no owner can be added, because the objects of the others would be lost.
+func TestPartsOfAnotherLayoutAreRemoved(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	program := nftPrograms(t)[0]
+	states := sharedState()
+	applyParts(t, ns, states, "default", "other")
+	asOtherLayout(t, ns)
+	runNft(t, ns, program, "add set ip kernlb new { type ipv4_addr . inet_proto . inet_service; "+
+		"elements = { 10.96.0.10 . tcp . 80, 10.96.0.10 . tcp . 81 }; }", "-f", "-")
+	p := dataplane.NewParts(b, nil)
+	before := runNft(t, ns, program, "", "list", "ruleset")
+	for _, fn := range []func() error{
+		func() error { _, err := p.Apply(t.Context(), "third", states["third"]); return err },
+		func() error { _, err := p.Plan(t.Context(), "default", states["default"]); return err },
+		func() error { _, err := p.Settle(t.Context()); return err },
+	} {
+		err := fn()
+		require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+		require.ErrorContains(t, err, `"layout 1000", want "layout `)
+	}
+	for _, owner := range []string{"nobody", "third"} {
+		_, err := p.Remove(t.Context(), owner)
+		require.NoError(t, err)
+	}
+	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
+
+	r, err := p.Remove(t.Context(), "default")
+	require.NoError(t, err)
+	require.Positive(t, r.Removed)
+	require.Empty(t, r.Drift, "it is replaced later")
+	left := runNft(t, ns, program, "", "list", "ruleset")
+	left = strings.ReplaceAll(left, ": 10.96.0.10 . tcp . 80", "") // the index stays as it is
+	require.False(t, strings.Contains(left, `"default/`))
+	require.False(t, strings.Contains(left, "10.96.0.10 . tcp . 80"), "it is in no set")
+	require.True(t, strings.Contains(left, "10.96.0.10 . tcp . 81 . 1 : 10.244.1.9"), "another's")
+	owners, err := p.Owners(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"other"}, owners)
+
+	_, err = p.Keep(t.Context(), func(string) bool { return false })
+	require.NoError(t, err)
+	require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
+	applyParts(t, ns, states, "third")
+	requireShared(t, ns, map[string]servicemodel.State{"third": states["third"]}, 0)
+}
+
+// The layout before this one, as it was recorded, can be read this far.
+func TestPartsOfTheLayoutBeforeAreRemoved(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	program := nftPrograms(t)[0]
+	runNft(t, ns, program, "", "-f", "testdata/layouts/c6e37d1.nft")
+	p := dataplane.NewParts(b, nil)
+	owners, err := p.Owners(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []string{"default"}, owners)
+	_, err = p.Apply(t.Context(), "other", sharedState()["other"])
+	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+	r, err := p.Remove(t.Context(), "default")
+	require.NoError(t, err)
+	require.Positive(t, r.Removed)
+	require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
+}
+
+// If no other owner holds anything, an instance of another version is replaced.
+func TestTheOnlyOwnerReplacesAnotherLayout(t *testing.T) {
+	t.Parallel()
+	for _, holder := range []string{"nobody", "itself"} {
+		t.Run(holder, func(t *testing.T) {
+			t.Parallel()
+			ns, b := newNS(t)
+			states := sharedState()
+			if holder == "nobody" { // an engine without services
+				_, err := dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{})
+				require.NoError(t, err)
+			} else {
+				applyParts(t, ns, states, "default")
+			}
+			asOtherLayout(t, ns)
+			applyParts(t, ns, states, "default")
+			requireShared(t, ns, map[string]servicemodel.State{"default": states["default"]}, 0)
+		})
+	}
+}
+
+// If the frontends of another version cannot be told apart, or no version guards them, nothing is
+// touched. A program that removes its part gets an error.
+func TestAnotherLayoutThatCannotBeReadStays(t *testing.T) {
+	t.Parallel()
+	for name, edit := range map[string]string{
+		"no version":  "delete set ip kernlb VERSION",
+		"no registry": "delete table ip kernlb\ntable ip kernlb {\nset settings {\ntype mark\n}\n}",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns, b := newNS(t)
+			program := nftPrograms(t)[0]
+			applyParts(t, ns, sharedState(), "default")
+			editByHand(t, ns, program, edit)
+			asOtherLayout(t, ns)
+			before := runNft(t, ns, program, "", "list", "ruleset")
+			_, err := dataplane.NewParts(b, nil).Remove(t.Context(), "default")
+			require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+			require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
+		})
+	}
+}
+
+// An engine that applies a whole state to an instance of parts removes the parts and leaves the
+// index empty. The next part makes the index anew for all owners.
 func TestAnEngineBesideParts(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	states := sharedState()
 	applyParts(t, ns, states, "default", "other", "third")
-	whole := states["other"].WithPart("third", states["third"])
+	whole := nocopy.Of(states["other"]).WithPart("third", states["third"])
 	_, err := dataplane.New(b, nil).Apply(t.Context(), whole)
 	require.NoError(t, err)
 	delete(states, "default")
@@ -155,13 +248,13 @@ func TestAnEngineBesideParts(t *testing.T) {
 	requireShared(t, ns, states, 0)
 }
 
-// A frontend that another owner has is found by the index: it is no reason to read everything.
+// A part finds a frontend of another owner by the index, and need not read everything.
 func TestAFrontendOfAnotherOwnerIsFound(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	states := sharedState()
 	applyParts(t, ns, states, "default", "other")
-	want := inOwner("third", states["other"]).WithPart("third", states["third"])
+	want := nocopy.Of(inOwner("third", states["other"])).WithPart("third", states["third"])
 	for svc := range states["other"].Services() {
 		svc.Name.Namespace = "third"
 		want = want.WithService(svc)

@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Elements that nobody indexed make a part fail once; then everything is read.
+// Elements that are not in the index make a part fail once. Then everything is read.
 func TestAPartThatMeetsStrayElements(t *testing.T) {
 	t.Parallel()
 	program, err := exec.LookPath("nft")
@@ -33,7 +33,7 @@ func TestAPartThatMeetsStrayElements(t *testing.T) {
 	requireIndex(t, ns, []string{"default", "other", "third"})
 }
 
-// A set that is full makes the tables be made anew, with what all owners hold.
+// If a set is full, the tables are made anew, with the objects of all owners.
 func TestAPartThatFindsASetFull(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -46,7 +46,7 @@ func TestAPartThatFindsASetFull(t *testing.T) {
 	requireIndex(t, ns, []string{"default", "other", "third"})
 }
 
-// What cannot be sent at once comes in parts of a part.
+// A part that is too large for one transaction is committed in several.
 func TestALargePartComesInParts(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -54,7 +54,7 @@ func TestALargePartComesInParts(t *testing.T) {
 	applyParts(t, ns, states, "default", "other", "third")
 	limited(t, b, ns.Fd(), 50_000)
 	large := inOwner("large", manyServices(300)).WithNode(goldenNode())
-	for svc := range large.Services() { // other addresses than those of the others
+	for svc := range large.Services() { // other addresses than those of the other owners
 		a := svc.ClusterIPs[0].As4()
 		svc.ClusterIPs[0] = netip.AddrFrom4([4]byte{a[0], 97, a[2], a[3]})
 		large = large.WithService(svc)
@@ -67,8 +67,8 @@ func TestALargePartComesInParts(t *testing.T) {
 	requireIndex(t, ns, []string{"default", "large", "other", "third"})
 }
 
-// Clients that a program which was killed had still to forget are forgotten by the next one, though
-// it changes something else.
+// A program is killed before it has forgotten clients. The next program forgets them, although it
+// changes something else.
 func TestAPartEndsASweep(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -91,14 +91,15 @@ func TestAPartEndsASweep(t *testing.T) {
 	require.True(t, v.owners)
 }
 
-// What is saved and restored as text has the index, and the numbers of owners of an address.
+// The index, and the numbers of owners of an address, survive saving and restoring the ruleset as
+// text.
 func TestTheIndexSurvivesText(t *testing.T) {
 	t.Parallel()
 	for _, program := range nftPrograms(t) {
 		ns, _ := newNS(t)
 		states := sharedState()
 		name := servicemodel.Name{Namespace: "default", Name: "web"}
-		svc := states["default"].Service(name) // nft loads neither of these from text
+		svc := states["default"].Service(name) // nft cannot load either of these from text
 		svc.SessionAffinity, svc.LoadBalancerSourceRanges = servicemodel.SessionAffinity{}, nil
 		states["default"] = states["default"].WithService(svc)
 		applyParts(t, ns, states, "default", "other", "third")
@@ -106,7 +107,7 @@ func TestTheIndexSurvivesText(t *testing.T) {
 		require.Contains(t, list, `"2 owners"`)
 		runNft(t, ns, program, "flush ruleset\n"+list, "-f", "-")
 		p := dataplane.NewParts(newBackend(t, ns, nil), nil)
-		r, err := p.Remove(t.Context(), "other") // and rules lose their hashes
+		r, err := p.Remove(t.Context(), "other") // and loaded rules have no hashes
 		require.NoError(t, err)
 		require.NotContains(t, fmt.Sprint(r.Drift), "owners")
 		delete(states, "other")
@@ -115,7 +116,7 @@ func TestTheIndexSurvivesText(t *testing.T) {
 	}
 }
 
-// A UDP node port needs to know who else has its number.
+// A UDP node port must know the other frontends with its number.
 func TestAPartSeesFrontendsWithItsNodePort(t *testing.T) {
 	t.Parallel()
 	ns, _ := newNS(t)

@@ -13,8 +13,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/randstate"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/test/randstate"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -37,7 +38,7 @@ func randomParts(seed uint64) *randstate.Source {
 }
 
 // requireIndex requires that the next reading of parts needs the index only, and that the index and
-// the numbers of users are those that a reading of everything makes.
+// the numbers of users are equal to those that a reading of everything makes.
 func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
@@ -45,7 +46,6 @@ func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 	require.NoError(t, err)
 	require.Empty(t, o.Drift)
 	require.False(t, b.pl.owning.whole)
-	fast := *b.pl.owning
 	all := newBackend(t, ns, nil)
 	whole, err := all.Observe(t.Context(), nil)
 	require.NoError(t, err)
@@ -53,23 +53,24 @@ func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 	for i, f := range []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6} {
 		for _, owner := range owners {
 			var keys []servicemodel.FrontendKey
-			for fe := range whole.Table.Part(owner).Frontends() {
+			for fe := range nocopy.Of(whole.Table).Part(owner).Frontends() {
 				if fe.Key.Family() == f {
 					keys = append(keys, fe.Key)
 				}
 			}
-			require.Equal(t, keys, fast.families[i].frontends[owner])
+			require.Equal(t, keys, b.pl.tables[i].index.frontends[owner])
 		}
 	}
 	for _, owner := range owners {
-		c := servicemodel.Diff(o.Table.Part(owner), whole.Table.Part(owner))
+		c := servicemodel.Diff(nocopy.Of(o.Table).Part(owner), nocopy.Of(whole.Table).Part(owner))
 		require.Empty(t, c.Frontends)
 		require.Empty(t, c.Pools)
 		require.Empty(t, c.ClusterIPs)
 	}
 }
 
-// Parts that come, change and go leave in the kernel what the model says, found by asking for it.
+// Parts come, change and go. The kernel then holds the parts that the model has, and readings by
+// index find them.
 func TestPartsAreWhatTheModelSays(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
@@ -85,7 +86,7 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 				if rng.IntN(4) == 0 {
 					s = servicemodel.State{}.WithNode(s.Node())
 				}
-				next, want := model.WithPart(owner, mustResolve(t, s))
+				next, want := nocopy.Of(model).WithPart(owner, mustResolve(t, s))
 				p := dataplane.NewParts(newBackend(t, ns, nil), nil)
 				r, err := p.Apply(t.Context(), owner, s)
 				if want != nil {
@@ -99,28 +100,31 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 				require.NoError(t, err)
 				require.Empty(t, held.Drift, step)
 				c := servicemodel.Diff(held.Table, model.Arrange(held.Table))
-				c.Rules = nil                  // those of a model that nobody wrote to
-				for _, a := range c.Hairpins { // the kernel knows better whose they are
+				c.Rules = nil // rules that no program has written differ
+				// the kernel is the authority on the owners of hairpins
+				for _, a := range c.Hairpins {
 					require.True(t, a.Added, "%v, step %d", a, step)
 				}
 				c.Hairpins = slices.DeleteFunc(c.Hairpins, func(a servicemodel.AddrChange) bool {
 					return !needed(model, owners, a.Addr)
 				})
 				require.Equal(t, "", c.String(), "step %d", step)
-				requireIndex(t, ns, slices.Collect(model.Owners()))
+				requireIndex(t, ns, slices.Collect(nocopy.Of(model).Owners()))
 			}
 		})
 	}
 }
 
-// needed reports whether a must be a hairpin: here all states have one node, so that an endpoint is
-// one of all owners or of none.
+// needed reports whether a must be a hairpin. All states have the same node here, so an endpoint is
+// a hairpin of all its owners or of none.
 func needed(t *servicemodel.Table, owners []string, a netip.Addr) bool {
-	return slices.ContainsFunc(owners, func(o string) bool { return t.Part(o).HasHairpin(a) })
+	return slices.ContainsFunc(owners, func(o string) bool {
+		return nocopy.Of(nocopy.Of(t).Part(o)).HasHairpin(a)
+	})
 }
 
-// What fails or is not understood while parts are read, in whatever way, is told, and nothing is
-// known then.
+// Every failure while parts are read, and every answer that cannot be decoded, is returned as an
+// error. The backend is then unobserved.
 func TestNoErrorAboutPartsIsSwallowed(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -144,27 +148,27 @@ func TestNoErrorAboutPartsIsSwallowed(t *testing.T) {
 	rawnltest.GarbleEach(t, "owners", tap, func() error { return owners(t.Context()) })
 }
 
-// What the owners of parts hold is damaged where it is not what the index says, and where a single
-// set has drifted.
+// The objects of owners are damaged if they are not what the index says, or if a single set has
+// drifted.
 func TestWhichPartsAreDamaged(t *testing.T) {
 	t.Parallel()
 	table, err := servicemodel.Resolve(nil, unitsState())
 	require.NoError(t, err)
 	reading := func() *partsReading {
-		p := &partsReading{owners: []string{"default"}}
+		p := &partsReading{snapshot: &snapshot{}, owners: []string{"default"}}
 		for i, f := range nft.Families {
-			p.owning.families[i] = newOwnership()
-			p.owning.families[i].parts(f, p.owners, table)
+			p.tables[i] = newReading(f, DefaultTable)
+			p.tables[i].index.parts(f, p.owners, table)
 		}
 		return p
 	}
 	require.False(t, reading().damaged(table))
 	for i := range nft.Families {
 		p := reading()
-		p.drift[i] = map[string]*nft.ElemList{setHairpins: {}}
+		p.tables[i].drift = map[string]*nft.ElemList{setHairpins: {}}
 		require.True(t, p.damaged(table))
 	}
 	p := reading()
-	delete(p.owning.families[0].frontends, "default")
+	delete(p.tables[0].index.frontends, "default")
 	require.True(t, p.damaged(table))
 }

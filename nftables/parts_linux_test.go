@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -13,14 +14,11 @@ import (
 // limited makes a backend send no more than a number of bytes at once.
 func limited(t *testing.T, b *Backend, netns, limit int) {
 	t.Helper()
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns, Limit: limit})
-	require.NoError(t, err)
-	require.NoError(t, b.kernel.conn.Close())
-	b.kernel.conn, b.kernel.askers[0].conn = conn, conn
-	require.Equal(t, limit, conn.MaxBatch())
+	dial(t, b, &rawnl.Config{NetNS: netns, Limit: limit})
+	require.Equal(t, limit, b.kernel.conn.MaxBatch())
 }
 
-// What cannot be sent at once comes in parts, and is the same in the end.
+// A load that is too large for one transaction is committed in several. The result is the same.
 func TestALargeLoadComesInParts(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -34,7 +32,7 @@ func TestALargeLoadComesInParts(t *testing.T) {
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 	require.Equal(t, dataplane.Intact, integrity(t, b))
 
-	// So do those that are added later.
+	// Services that are added later are committed in several transactions, too.
 	more := manyServices(1200)
 	_, err = e.Apply(t.Context(), more)
 	require.NoError(t, err)
@@ -61,4 +59,29 @@ func integrity(t *testing.T, b *Backend) dataplane.Integrity {
 	i, err := b.Integrity(t.Context())
 	require.NoError(t, err)
 	return i
+}
+
+// A change or a removal that is too large is also committed in several transactions.
+func TestWhatChangesAndGoesComesInParts(t *testing.T) {
+	t.Parallel()
+	const services = 500
+	all := manyServices(services)
+	other, half := all, servicemodel.State{}.WithNode(all.Node())
+	for i := range services {
+		name := servicemodel.Name{Namespace: "default", Name: fmt.Sprint("s", i)}
+		other = other.WithEndpoints(name, tenEndpoints(i+7000, 10))
+		svc := all.Service(name)
+		if i%2 > 0 {
+			svc.Name.Namespace = "new"
+		}
+		half = half.WithService(svc).WithEndpoints(svc.Name, tenEndpoints(i, 10))
+	}
+	ns, b := newNS(t)
+	limited(t, b, ns.Fd(), 100_000)
+	e := dataplane.New(b, nil)
+	for _, s := range []servicemodel.State{all, other, half, {}, all} {
+		_, err := e.Apply(t.Context(), s)
+		require.NoError(t, err)
+		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
+	}
 }

@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"bytes"
+	"encoding/binary"
 	"io/fs"
 	"net/netip"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -33,7 +36,8 @@ func TestNewSaysThatThePermissionIsMissing(t *testing.T) {
 	require.NotEmpty(t, refused.Op+refused.Object)
 }
 
-// A program that gives up its capabilities, or loses them, is told so by each call.
+// Each call of a program that gives up its capabilities, or loses them, returns an error that says
+// so.
 func TestApplySaysThatThePermissionIsMissing(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t)
@@ -61,4 +65,49 @@ func TestApplySaysThatThePermissionIsMissing(t *testing.T) {
 	}
 	_, err = e.Apply(t.Context(), one)
 	require.NoError(t, err)
+}
+
+// withoutIPv6 is a socket to a kernel that lacks an expression in tables of IPv6.
+type withoutIPv6 struct{ rawnl.Socket }
+
+func (s withoutIPv6) Send(p []byte) error {
+	// the size of the header, and AF_INET6 as the first byte of the message
+	const header, family = 16, 10
+	p = bytes.Clone(p)
+	for m := p; len(m) > header; {
+		n := int(binary.NativeEndian.Uint32(m)+3) &^ 3
+		if m[header] == family {
+			copy(m, bytes.ReplaceAll(m[:n], []byte("reject\x00"), []byte("no-one\x00")))
+		}
+		m = m[n:]
+	}
+	return s.Socket.Send(p)
+}
+
+// If the kernel cannot have tables of IPv6, IPv4 services still work. Services of IPv6 are refused
+// by name.
+func TestAKernelWithoutIPv6(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Wrap: func(s rawnl.Socket) rawnl.Socket {
+		return withoutIPv6{s}
+	}})
+
+	old := goldenService()
+	six := goldenService(func(s *servicemodel.Service) {
+		s.Name.Name, s.Ports[0].NodePort = "six", 0
+		s.ClusterIPs = []netip.Addr{netip.MustParseAddr("fd00:10:96::10")}
+	})
+	node := goldenNode()
+	node.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("fd00:10:96::/112")}
+	s := servicemodel.State{}.WithNode(node).WithService(old).WithService(six).
+		WithEndpoints(old.Name, goldenEndpoints("10.244.1.1"))
+	r, err := dataplane.New(b, nil).Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.Len(t, r.Refused, 1)
+	require.Equal(t, six.Name, r.Refused[0].Service)
+	require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrUnsupported)
+	require.ErrorContains(t, r.Refused[0].Err, "nft_reject_ipv6")
+	held := s.WithoutService(six.Name)
+	requireAdopts(t, newBackend(t, ns, nil), held, mustResolve(t, held))
 }

@@ -4,109 +4,79 @@ import (
 	"math/bits"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// skeleton is what stands of one table in the kernel, apart from elements.
-type skeleton struct {
-	exists bool
-	shape  shape
-	stale  bool // the rules are not those of the shape and the observed node-wide rules
-	broken bool // sets or chains are missing or of another kind: only making the table anew helps
-	// counts is how many elements each set has, as far as it is known, but for what rules add.
-	counts map[string]int
+// planner makes plans. It has no connection to the kernel: the caller says what the kernel holds.
+type planner struct {
+	table  string
+	w      *writer
+	tables [2]*table
+	// rules are the node-wide rules of the programs in the tables.
+	rules servicemodel.Rules
+	// owning is set if parts were observed. Then only these change.
+	owning *owning
+	// version is the version in the kernel. first returns the epoch of a new instance.
+	version version
+	first   func() uint32
+	// noIPv6 says that the kernel can have no table of IPv6.
+	noIPv6   bool
+	localnet localnet
+	// capacity returns the size of a set that begins with n elements. 0 lets the set grow.
+	capacity func(n int) uint32
 }
 
-// compare returns what a look at the table says, which was sk when it was known last.
-func (sk *skeleton) compare(now *skeleton) dataplane.Integrity {
-	if now.exists != sk.exists || now.broken || now.stale || !now.shape.equal(&sk.shape) {
-		return dataplane.Broken
-	}
-	result := dataplane.Intact
-	for name, n := range sk.counts {
-		got, told := now.counts[name]
-		if told && got != n {
-			return dataplane.Broken
-		}
-		if !told {
-			result = dataplane.Touched
-		}
-	}
-	return result
+func newPlanner(table string, first func() uint32) planner {
+	return planner{table: table, w: newWriter(), tables: newTables(), capacity: capacity,
+		first: first}
 }
 
-// plan is what a commit sends: for each family, in this order, the table, its sets, the elements to
-// delete and to add, the chains with their rules, and the sets that go.
+// plan is what a commit sends: the changes to each table, in their order, and the version.
 type plan struct {
-	table    string
-	families [2]familyPlan
-	forget   []forget
-	// have is the version that the plan is for, and next the one that it leads to.
+	table  string
+	c      *servicemodel.ChangeSet
+	tables [2]tablePlan
+	// have is the version that the plan is for. next is the version that it leads to.
 	have, next version
-	// owning is what the next commit about parts begins from.
-	owning owning
-	// sysctl is what else is set, as text.
+	forget     []forget
+	// sysctl is the sysctl that the commit also sets, as text.
 	sysctl string
-	// mark says that a version is committed although nothing else may change: one with another
-	// mark.
+	// mark commits a version with another mark even if nothing else changes.
 	mark bool
 }
 
 // empty reports whether there is nothing to send.
-func (p *plan) empty() bool {
-	if p.mark {
-		return false
-	}
-	for i := range p.families {
-		if !p.families[i].empty() {
-			return false
-		}
-	}
-	return true
-}
+func (p *plan) empty() bool { return !p.mark && p.tables[0].empty() && p.tables[1].empty() }
 
-type familyPlan struct {
+// tablePlan is the plan for one table. It is written in this order: the table, its sets, the chains
+// with their rules, the elements to delete and to add, and the sets to delete.
+type tablePlan struct {
 	f *nft.Family
-	// next is the skeleton after the plan.
+	// have is the table as it is, and next its skeleton after the plan.
+	have *table
 	next skeleton
+	// need is the shape that the changes need, or the shape of all frontends if the program is
+	// written.
+	need shape
 	// rebuild deletes the table first.
 	rebuild bool
-	// create creates the table and its sets; without it, newSets are added to those that are there.
+	// create creates the table and its sets. Otherwise newSets are added to those that are there.
 	create   bool
 	newSets  []*nft.Set
 	goneSets []*nft.Set
-	// program is written anew if not nil.
+	// program, if not nil, replaces the chains and rules.
 	program    nft.Program
 	goneChains []string
-	// flushed sets lose all elements before any are added.
+	// flushed sets lose all their elements before elements are added.
 	flushed []*nft.Set
-	// newRules are added to their chains; with a program there are none.
-	newRules []chainRule
-	sets     []*nft.Set // all sets after the plan, in their order
-	ops      map[string]*setOps
-}
-
-// empty reports whether nothing is done to the table.
-func (fp *familyPlan) empty() bool {
-	if fp.rebuild || fp.create || fp.program != nil ||
-		len(fp.newSets)+len(fp.goneSets)+len(fp.newRules) > 0 {
-		return false
-	}
-	for _, ops := range fp.ops {
-		if ops.del.Len+ops.add.Len > 0 {
-			return false
-		}
-	}
-	return true
-}
-
-// chainRule is a rule to append to a chain.
-type chainRule struct {
-	chain string
-	rule  nft.Rule
+	sets    []*nft.Set // all sets after the plan, in their order
+	ops     map[string]*setOps
+	// del and add put the deletion and the addition of an element into the plan.
+	del, add sink
+	// index is the content of the index of owners after the plan.
+	index ownership
 }
 
 // setOps are the changes to the elements of one set.
@@ -114,216 +84,202 @@ type setOps struct {
 	del, add nft.ElemList
 }
 
-// planner makes plans. It is pure: what the kernel holds is given to it.
-type planner struct {
-	table string
-	w     *writer
-	have  [2]skeleton
-	// owning is set if it was parts that were observed: then only those change.
-	owning *owning
-	// version is the version in the kernel, and first makes the epoch to begin with.
-	version version
-	first   func() uint32
-	// localnet is what the sysctl route_localnet was before something answered at loopback
-	// addresses.
-	localnet bool
-	// drift are elements that must go besides, by family and set.
-	drift [2]map[string]*nft.ElemList
-	// capacity is how many elements a set is made for that begins with n; 0 lets it grow.
-	capacity func(n int) uint32
+// empty reports whether the plan leaves the table as it is.
+func (t *tablePlan) empty() bool {
+	return !t.rebuild && !t.create && t.program == nil && len(t.newSets)+len(t.goneSets) == 0 &&
+		t.elements() == 0
+}
 
-	c    *servicemodel.ChangeSet
-	p    *plan
-	need [2]shape // what the changes need; all that is needed when a table is written anew
-	miss [2]bool  // the changes need what is not there
+// elements counts the elements that are added and deleted.
+func (t *tablePlan) elements() (n int) {
+	for _, ops := range t.ops {
+		n += ops.del.Len + ops.add.Len
+	}
+	return n
+}
+
+func (t *tablePlan) opsOf(set string) *setOps {
+	ops := t.ops[set]
+	if ops == nil {
+		ops = new(setOps)
+		t.ops[set] = ops
+	}
+	return ops
+}
+
+// has reports whether the table has a set of that name after the plan.
+func (t *tablePlan) has(set string) bool {
+	return slices.ContainsFunc(t.sets, func(s *nft.Set) bool { return s.Name == set })
 }
 
 // plan makes the plan for a change set.
 func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
-	pl.c, pl.p = c, &plan{table: pl.table}
-	pl.need, pl.miss = [2]shape{}, [2]bool{}
-	for i, f := range nft.Families {
-		pl.p.families[i] = familyPlan{f: f, next: pl.have[i], ops: map[string]*setOps{}}
+	p := &plan{table: pl.table, c: c, have: pl.version}
+	for i, t := range pl.tables {
+		to := &p.tables[i]
+		*to = tablePlan{f: t.f, have: t, next: t.skeleton, ops: map[string]*setOps{}}
+		to.del = func(set string, e nft.Elem) { to.opsOf(set).del.Add(e) }
+		to.add = func(set string, e nft.Elem) { to.opsOf(set).add.Add(e) }
 	}
-	pl.needs()
-	for i := range nft.Families {
-		pl.family(i)
-	}
-	pl.forgetMoved()
-	pl.p.have = pl.version
-	pl.p.next = pl.version.next(pl.p.families[0].create, pl.first,
-		pl.version.unswept || pl.p.leavesClients(), pl.owning != nil)
-	if pl.owning == nil && pl.version.owners {
-		pl.dropIndex()
-	}
-	pl.p.mark = pl.owning != nil && pl.owning.whole
-	return pl.p
-}
-
-// dropIndex plans to empty the index of owners: it would no longer be whole.
-func (pl *planner) dropIndex() {
-	for i := range pl.p.families {
-		if fp := &pl.p.families[i]; pl.have[i].exists && !fp.create {
-			fp.flushed = ownerSets(fp.f)
-		}
-	}
-}
-
-// needs finds out what the changes need that is not there.
-func (pl *planner) needs() {
-	for _, fc := range pl.c.Frontends {
+	for _, fc := range c.Frontends {
 		if fc.New != nil {
-			pl.needsOf(fc.New)
+			p.tables[nft.FamilyIndex(fc.New.Key.Addr)].need.addFrontend(fc.New)
 		}
 	}
-	for _, pc := range pl.c.Pools {
-		if pc.New != nil && pc.Old != nil {
-			for _, fe := range shared.Of(pl.c.New).FrontendsOf(pc.New.ID.Service) {
-				pl.needsOf(fe)
+	for _, pc := range c.Pools {
+		if pc.New != nil && beyondSmall(pc.New) {
+			for i := range p.tables {
+				t := &p.tables[i]
+				t.need.large = t.need.large || pc.New.ID.Family == t.f.Model
 			}
 		}
 	}
-	for i := range nft.Families {
-		pl.miss[i] = !pl.have[i].shape.covers(&pl.need[i])
-	}
-}
-
-// needsOf adds what a frontend needs.
-func (pl *planner) needsOf(fe *servicemodel.Frontend) {
-	s := &pl.need[nft.FamilyIndex(fe.Key.Addr)]
-	k := kindIndex(fe.Key)
-	internal, external := shared.Of(pl.c.New).PoolsOf(fe)
-	for e, p := range []*servicemodel.Pool{internal, external} {
-		if p != nil {
-			s.sizes[k][e] = insert(s.sizes[k][e], slotCount(p))
+	for i := range p.tables {
+		switch t := &p.tables[i]; {
+		case !t.have.exists && (!pl.wanted(c, t.f) || t.f == nft.IPv6 && pl.noIPv6):
+		case !t.have.exists, t.have.broken:
+			pl.write(p, t)
+		default:
+			pl.change(p, t)
 		}
 	}
-	if fe.Affinity > 0 {
-		s.affinity = insert(s.affinity, uint32(fe.Affinity.Seconds()))
+	for _, plan := range pl.features(c) {
+		plan(p)
 	}
-	s.sources = s.sources || fe.Sources != nil
-}
-
-// family plans one table.
-func (pl *planner) family(i int) {
-	have, fp := &pl.have[i], &pl.p.families[i]
-	rules := pl.c.New.Rules()
-	switch {
-	case !have.exists && !pl.wanted(fp.f):
-		return
-	case !have.exists, have.broken:
-		fp.rebuild = have.exists
-		pl.write(i, rules)
-		return
-	}
-	fp.sets = setsOf(fp.f, &have.shape)
-	if have.stale || pl.c.Rules != nil || pl.miss[i] && !pl.grow(i, rules) {
-		pl.reshape(i, rules)
-	}
-	pl.changes(i)
-}
-
-// wanted reports whether a family that has no table needs one: for what is new to it. The table of
-// IPv4 has the version, and is there if any is.
-func (pl *planner) wanted(f *nft.Family) bool {
-	if f == nft.IPv4 && (pl.have[1].exists || pl.wanted(nft.IPv6)) {
-		return true
-	}
-	isNew := func(fc servicemodel.FrontendChange) bool {
-		return fc.New != nil && fc.New.Key.Family() == f.Model
-	}
-	return slices.ContainsFunc(pl.c.Frontends, isNew) ||
-		len(f.Own(pl.c.New.Rules().ServiceCIDRs)) > 0
-}
-
-// maxSizes bounds the rules that grow adds one after the other.
-const maxSizes = 256
-
-// grow adds a set and a rule for each number of slots that is new, and leaves alone those that are
-// no longer in use: they cost little, and what had so many slots once soon has them again. It
-// reports false if that is not all that is needed.
-func (pl *planner) grow(i int, rules servicemodel.Rules) bool {
-	have, need, fp := &pl.have[i].shape, &pl.need[i], &pl.p.families[i]
-	if !containsAll(have.affinity, need.affinity) || need.sources && !have.sources {
-		return false
-	}
-	next := *have
-	count := 0
-	for k := range next.sizes {
-		for e := range next.sizes[k] {
-			next.sizes[k][e] = slices.Clone(next.sizes[k][e])
-			for _, n := range need.sizes[k][e] {
-				next.sizes[k][e] = insert(next.sizes[k][e], n)
-			}
-			count += len(next.sizes[k][e])
+	for i := range p.tables {
+		if t := &p.tables[i]; t.create {
+			t.size(pl.capacity)
 		}
 	}
-	if count > maxSizes {
-		return false
-	}
-	oldSets := fp.sets
-	fp.sets = setsOf(fp.f, &next)
-	fp.newSets = missing(fp.sets, oldSets)
-	fp.newRules = newRules(newProgram(fp.f, rules, have), newProgram(fp.f, rules, &next))
-	fp.next.shape = next
-	return true
+	p.next = pl.version.next(p.tables[0].create, pl.first,
+		pl.version.unswept || p.leavesClients(), pl.owning != nil)
+	return p
 }
 
-// newRules lists the rules that new has and old has not.
-func newRules(old, new nft.Program) []chainRule {
-	had := map[uint64]bool{}
-	for _, c := range old {
-		for _, h := range c.Hashes() {
-			had[h] = true
-		}
+// features are the plans of the features that the tables or the change set use.
+func (pl *planner) features(c *servicemodel.ChangeSet) (l []func(*plan)) {
+	if pl.owning != nil || pl.version.owners {
+		l = append(l, pl.planOwners)
 	}
-	var l []chainRule
-	for _, c := range new {
-		for _, r := range c.Rules {
-			if !had[r.Hash()] {
-				l = append(l, chainRule{c.Name, r})
-			}
-		}
+	if len(pl.tables[0].shape.affinity)+len(pl.tables[1].shape.affinity) > 0 {
+		l = append(l, pl.planForgetting)
+	}
+	if pl.usesLocalnet(c) {
+		l = append(l, pl.planLocalnet)
 	}
 	return l
 }
 
-// reshape rewrites the rules for what is needed now, all in all; sets that no rule needs any more
-// go.
-func (pl *planner) reshape(i int, rules servicemodel.Rules) {
-	have, fp := &pl.have[i], &pl.p.families[i]
-	pl.needsAll(i)
-	next := pl.need[i]
-	if pl.owning != nil { // it is not known what others need
-		next.add(&have.shape)
+// wanted reports whether a family without a table needs one for new frontends or addresses. The
+// IPv4 table has the version and the node-wide rules. So it exists if the other one does, and also
+// for a state without services: without it, a reading could not tell such a state from a missing
+// instance.
+func (pl *planner) wanted(c *servicemodel.ChangeSet, f *nft.Family) bool {
+	settings := pl.owning == nil && c.Rules != nil && c.Rules.New.MasqueradeMark != 0
+	if f == nft.IPv4 && (settings || pl.tables[1].exists || pl.wanted(c, nft.IPv6)) {
+		return true
 	}
-	oldSets := fp.sets
-	fp.sets = setsOf(fp.f, &next)
-	fp.newSets = missing(fp.sets, oldSets)
-	fp.goneSets = missing(oldSets, fp.sets)
-	fp.program = newProgram(fp.f, rules, &next)
-	fp.goneChains = goneChains(newProgram(fp.f, pl.c.Old.Rules(), &have.shape), fp.program)
-	fp.next.shape, fp.next.stale = next, false
+	return len(f.Own(c.New.Rules().ServiceCIDRs)) > 0 ||
+		slices.ContainsFunc(c.Frontends, func(fc servicemodel.Change[servicemodel.Frontend]) bool {
+			return fc.New != nil && fc.New.Key.Family() == f.Model
+		})
 }
 
-// needsAll finds out what all frontends of a family need.
-func (pl *planner) needsAll(i int) {
-	pl.need[i] = shape{}
-	for fe := range shared.Of(pl.c.New).Frontends() {
-		if fe.Key.Family() == nft.Families[i].Model {
-			pl.needsOf(fe)
+// write plans a table from nothing.
+func (pl *planner) write(p *plan, t *tablePlan) {
+	t.rebuild, t.create = t.have.exists, true
+	t.needAll(p.c.New)
+	t.next = skeleton{exists: true, shape: t.need, counts: map[string]int{}}
+	t.sets = setsOf(t.f, &t.need)
+	t.newSets = t.sets
+	t.program = newProgram(t.f, p.c.New.Rules(), &t.need)
+	for fe := range frontendsOf(p.c.New, t.f) {
+		pl.added(p.c.New, fe, t.add)
+	}
+	for _, set := range addressSets {
+		if pl.owning == nil { // with owning set, the index of owners counts them
+			for a := range addressesOf(p.c.New, t.f, set) {
+				pl.w.address(set, a, t.add)
+			}
 		}
 	}
+	pl.w.writeSettings(p.c.New.Rules(), pl.localnet.before, t.add)
+}
+
+// size sets the sizes of the sets in a table that is written from nothing.
+func (t *tablePlan) size(capacity func(n int) uint32) {
+	for _, s := range t.newSets {
+		if ops := t.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
+			s.Size = capacity(ops.add.Len)
+		}
+	}
+}
+
+// capacity gives a set that begins with many elements room for four times as many. The kernel then
+// makes a hash table that is large enough from the start. Filling it takes half the time of filling
+// one that grows. It is never rehashed, so it can be read at any time. If the set is full, the
+// kernel returns ENFILE, and the table is made anew.
+func capacity(n int) uint32 {
+	if n < 1000 {
+		return 0
+	}
+	return 1 << bits.Len(uint(4*n-1))
+}
+
+// needAll computes the shape that all frontends of the table need.
+func (t *tablePlan) needAll(of *servicemodel.Table) {
+	t.need = shape{}
+	for fe := range frontendsOf(of, t.f) {
+		t.need.addFrontend(fe)
+	}
+	for p := range nocopy.Of(of).Pools() {
+		t.need.large = t.need.large || p.ID.Family == t.f.Model && beyondSmall(p)
+	}
+}
+
+// change plans the differences in a table that stays.
+func (pl *planner) change(p *plan, t *tablePlan) {
+	if t.sets = t.have.sets; t.sets == nil {
+		t.sets = setsOf(t.f, &t.have.shape)
+	}
+	if t.have.stale || p.c.Rules != nil || !t.have.shape.covers(&t.need) {
+		pl.reshape(p, t)
+	}
+	for name, l := range t.have.drift {
+		l.Each(func(e nft.Elem) { t.del(name, e) })
+	}
+	changes(p.c, t.f, func(old, new *servicemodel.Frontend) { pl.frontend(p, t, old, new) })
+	if pl.owning == nil { // with owning set, the index of owners counts them
+		pl.addresses(t, setClusterIPs, p.c.ClusterIPs)
+		pl.addresses(t, setHairpins, p.c.Hairpins)
+	}
+	if r := p.c.Rules; r != nil {
+		pl.w.writeSettings(*r.Old, pl.localnet.before, t.del)
+		pl.w.writeSettings(*r.New, pl.localnet.before, t.add)
+	}
+	for _, s := range t.goneSets { // deleting a set deletes its elements
+		delete(t.ops, s.Name)
+	}
+}
+
+// reshape rewrites the rules for the present needs. Sets that no rule needs any more are deleted.
+func (pl *planner) reshape(p *plan, t *tablePlan) {
+	t.needAll(p.c.New)
+	if pl.owning != nil { // nothing tells what other owners need
+		t.need.add(&t.have.shape)
+	}
+	old := t.sets
+	t.sets = setsOf(t.f, &t.need)
+	t.newSets, t.goneSets = missing(t.sets, old), missing(old, t.sets)
+	t.program = newProgram(t.f, p.c.New.Rules(), &t.need)
+	t.goneChains = goneChains(newProgram(t.f, p.c.Old.Rules(), &t.have.shape), t.program)
+	t.next.shape, t.next.stale = t.need, false
 }
 
 func missing(from, in []*nft.Set) []*nft.Set {
-	var l []*nft.Set
-	for _, s := range from {
-		if !slices.ContainsFunc(in, func(o *nft.Set) bool { return o.Name == s.Name }) {
-			l = append(l, s)
-		}
-	}
-	return l
+	return slices.DeleteFunc(slices.Clone(from), func(s *nft.Set) bool {
+		return slices.ContainsFunc(in, func(o *nft.Set) bool { return o.Name == s.Name })
+	})
 }
 
 func goneChains(old, new nft.Program) []string {
@@ -336,77 +292,32 @@ func goneChains(old, new nft.Program) []string {
 	return l
 }
 
-// write plans a table from nothing.
-func (pl *planner) write(i int, rules servicemodel.Rules) {
-	fp := &pl.p.families[i]
-	pl.needsAll(i)
-	fp.create = true
-	fp.next = skeleton{exists: true, shape: pl.need[i], counts: map[string]int{}}
-	fp.sets = setsOf(fp.f, &fp.next.shape)
-	fp.newSets = fp.sets
-	fp.program = newProgram(fp.f, rules, &fp.next.shape)
-	t, add := pl.c.New, pl.sink(i, false)
-	for fe := range shared.Of(t).Frontends() {
-		if fe.Key.Family() == fp.f.Model {
-			pl.added(fe, add)
-		}
-	}
-	pl.allAddresses(i, add)
-	pl.w.writeSettings(rules, pl.localnet, add)
-	for _, s := range fp.newSets {
-		if ops := fp.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
-			s.Size = pl.capacity(ops.add.Len)
-		}
-	}
+// removes reports whether a change set removes the parts of owners by [planner.removal]: everything
+// that there is, or those of another layout.
+func (pl *planner) removes(c *servicemodel.ChangeSet) bool {
+	return pl.owning != nil && c.New.Rules().MasqueradeMark == 0
 }
 
-// allAddresses plans the addresses of a table that is written from nothing.
-func (pl *planner) allAddresses(i int, add sink) {
-	if pl.owning != nil {
-		pl.owned(i, nil, add)
-		return
+// removal plans to delete the elements that are drift from tables of another layout. If no
+// frontends are left, it plans to delete the tables.
+func (pl *planner) removal(left int) *plan {
+	p := &plan{table: pl.table, have: pl.version,
+		next: pl.version.next(false, pl.first, pl.version.unswept, false)}
+	if left == 0 {
+		p.next.epoch = p.have.epoch // the epoch goes with its table
 	}
-	for a := range pl.c.New.ClusterIPs() {
-		if nft.FamilyIndex(a) == i {
-			pl.address(setClusterIPs, a, add)
+	for i, have := range pl.tables {
+		if !have.exists {
+			continue
+		}
+		t := &p.tables[i]
+		t.f, t.rebuild, t.ops = have.f, left == 0, map[string]*setOps{}
+		for _, name := range sortedKeys(have.drift) {
+			if l := have.drift[name]; left > 0 && l.Len > 0 {
+				t.sets = append(t.sets, &nft.Set{Name: name})
+				t.ops[name] = &setOps{del: *l}
+			}
 		}
 	}
-	for a := range pl.c.New.Hairpins() {
-		if nft.FamilyIndex(a) == i {
-			pl.address(setHairpins, a, add)
-		}
-	}
-}
-
-// capacity gives a set that begins with many elements room for four times as many. The kernel then
-// makes a hash table that is large enough from the start: filling it takes half the time of one
-// that grows, and it is never rehashed, so that it can be read at any time. A set that is full is
-// an ENFILE, upon which the table is made anew.
-func capacity(n int) uint32 {
-	if n < 1000 {
-		return 0
-	}
-	return 1 << bits.Len(uint(4*n-1))
-}
-
-// sink collects elements to delete or to add.
-func (pl *planner) sink(i int, del bool) sink {
-	fp := &pl.p.families[i]
-	return func(name string, e nft.Elem) {
-		ops := fp.ops[name]
-		if ops == nil {
-			ops = new(setOps)
-			fp.ops[name] = ops
-		}
-		if del {
-			ops.del.Add(e)
-		} else {
-			ops.add.Add(e)
-		}
-	}
-}
-
-// has reports whether there is a set of that name after the plan.
-func (fp *familyPlan) has(set string) bool {
-	return slices.ContainsFunc(fp.sets, func(s *nft.Set) bool { return s.Name == set })
+	return p
 }

@@ -1,172 +1,154 @@
 package nftables
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// changes plans the elements that differ.
-func (pl *planner) changes(i int) {
-	f := nft.Families[i]
-	del, add := pl.sink(i, true), pl.sink(i, false)
-	pl.deleteDrift(i)
-	pl.frontends(i, del, add)
-	pl.poolChanges(f, del, add)
-	if pl.owning != nil {
-		pl.owned(i, del, add)
-	} else {
-		pl.addresses(i, setClusterIPs, pl.c.ClusterIPs, del, add)
-		pl.addresses(i, setHairpins, pl.c.Hairpins, del, add)
-	}
-	if r := pl.c.Rules; r != nil {
-		pl.w.writeSettings(r.Old, pl.localnet, del)
-		pl.w.writeSettings(r.New, pl.localnet, add)
-	}
-	fp := &pl.p.families[i]
-	for _, s := range fp.goneSets { // they go with their elements
-		delete(fp.ops, s.Name)
-	}
-}
-
-// deleteDrift plans to delete the elements that were found and do not belong.
-func (pl *planner) deleteDrift(i int) {
-	del := pl.sink(i, true)
-	for _, name := range sortedKeys(pl.drift[i]) {
-		pl.drift[i][name].Each(func(e nft.Elem) { del(name, e) })
-	}
-}
-
-func sortedKeys[V any](m map[string]V) []string {
-	l := make([]string, 0, len(m))
-	for k := range m {
-		l = append(l, k)
-	}
-	slices.Sort(l)
-	return l
-}
-
-// frontends plans frontends that came, went or changed.
-func (pl *planner) frontends(i int, del, add sink) {
-	for _, fc := range pl.c.Frontends {
-		switch {
-		case fc.Old == nil:
-			if nft.FamilyIndex(fc.New.Key.Addr) == i {
-				pl.added(fc.New, add)
+// frontendsOf yields the frontends of one family.
+func frontendsOf(t *servicemodel.Table, f *nft.Family) iter.Seq[*servicemodel.Frontend] {
+	return func(yield func(*servicemodel.Frontend) bool) {
+		for fe := range nocopy.Of(t).Frontends() {
+			if fe.Key.Family() == f.Model && !yield(fe) {
+				return
 			}
-		case nft.FamilyIndex(fc.Old.Key.Addr) != i:
-		case fc.New == nil:
-			pl.removed(fc.Old, del)
-		default:
-			pl.changed(fc.Old, fc.New, del, add)
 		}
 	}
 }
 
-func (pl *planner) added(fe *servicemodel.Frontend, add sink) {
-	pl.w.frontend(pl.c.New, fe, add)
-	internal, external := shared.Of(pl.c.New).PoolsOf(fe)
-	pl.w.slots(fe, false, nil, internal, nil, add)
-	pl.w.slots(fe, true, nil, external, nil, add)
-}
-
-func (pl *planner) removed(fe *servicemodel.Frontend, del sink) {
-	pl.w.frontend(pl.c.Old, fe, del)
-	internal, external := shared.Of(pl.c.Old).PoolsOf(fe)
-	pl.w.slots(fe, false, internal, nil, del, nil)
-	pl.w.slots(fe, true, external, nil, del, nil)
-	if fe.Affinity > 0 {
-		pl.p.forget = append(pl.p.forget, pl.forgetAll(fe))
+// addressesOf yields the addresses of one family that belong into a set.
+func addressesOf(t *servicemodel.Table, f *nft.Family, set string) iter.Seq[netip.Addr] {
+	all := t.ClusterIPs()
+	if set == setHairpins {
+		all = t.Hairpins()
+	}
+	return func(yield func(netip.Addr) bool) {
+		for a := range all {
+			if servicemodel.FamilyOf(a) == f.Model && !yield(a) {
+				return
+			}
+		}
 	}
 }
 
-// changed plans a frontend that changed: the elements of both are compared, so that what stays is
-// not touched.
-func (pl *planner) changed(old, new *servicemodel.Frontend, del, add sink) {
-	before := map[string]string{}
-	pl.w.frontend(pl.c.Old, old, func(name string, e nft.Elem) {
-		before[name+"\x00"+string(e.Key)+string(e.KeyEnd)] = string(e.UserData)
-	})
-	kept := map[string]bool{}
-	pl.w.frontend(pl.c.New, new, func(name string, e nft.Elem) {
-		id := name + "\x00" + string(e.Key) + string(e.KeyEnd)
-		if ud, ok := before[id]; ok && ud == string(e.UserData) {
-			kept[id] = true
-			return
+// changes calls fn with the frontends of one family that are new (old is nil), removed (new is nil)
+// or changed, and then with unchanged frontends (old is new) that use a changed pool.
+func changes(c *servicemodel.ChangeSet, f *nft.Family, fn func(old, new *servicemodel.Frontend)) {
+	for _, fc := range c.Frontends {
+		fe := fc.New
+		if fe == nil {
+			fe = fc.Old
 		}
-		add(name, e)
-	})
-	pl.w.frontend(pl.c.Old, old, func(name string, e nft.Elem) {
-		if !kept[name+"\x00"+string(e.Key)+string(e.KeyEnd)] {
-			del(name, e)
+		if fe.Key.Family() == f.Model {
+			fn(fc.Old, fc.New)
 		}
-	})
-	oldInternal, oldExternal := shared.Of(pl.c.Old).PoolsOf(old)
-	newInternal, newExternal := shared.Of(pl.c.New).PoolsOf(new)
-	pl.w.slots(new, false, oldInternal, newInternal, del, add)
-	pl.w.slots(new, true, oldExternal, newExternal, del, add)
-	pl.forgetChanged(old, new)
-}
-
-// poolChanges plans the frontends that did not change themselves but use a pool that did.
-func (pl *planner) poolChanges(f *nft.Family, del, add sink) {
+	}
 	var last servicemodel.PortName
-	for _, pc := range pl.c.Pools {
+	for _, pc := range c.Pools {
 		if pc.Old == nil || pc.New == nil || pc.New.ID.Family != f.Model {
-			continue // its frontends came, went or changed
+			continue // its frontends were added, removed or changed
 		}
 		if pc.New.ID.Service == last {
-			continue // the other pool of a service port, done together with the first
+			continue // the other pool of a service port, planned together with the first
 		}
 		last = pc.New.ID.Service
-		for _, fe := range shared.Of(pl.c.New).FrontendsOf(last) {
-			old := shared.Of(pl.c.Old).Frontend(fe.Key)
+		for _, fe := range nocopy.Of(c.New).FrontendsOf(last) {
+			old := nocopy.Of(c.Old).Frontend(fe.Key)
 			if fe.Key.Family() == f.Model && old != nil && old.Equal(fe) {
-				pl.poolsChanged(fe, del, add)
+				fn(fe, fe)
 			}
 		}
 	}
 }
 
-// poolsChanged plans the pools of a frontend: all of its other elements stay.
-func (pl *planner) poolsChanged(fe *servicemodel.Frontend, del, add sink) {
+// frontend plans the differences of a frontend: see [changes].
+func (pl *planner) frontend(p *plan, t *tablePlan, old, new *servicemodel.Frontend) {
+	switch {
+	case old == nil:
+		pl.added(p.c.New, new, t.add)
+	case new == nil:
+		pl.added(p.c.Old, old, t.del)
+	case old == new:
+		pl.poolsChanged(p, t, new)
+	default:
+		pl.changed(p, t, old, new)
+	}
+}
+
+// added sends all elements of a frontend to a sink.
+func (pl *planner) added(of *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
+	pl.w.frontend(of, fe, to)
+	pl.w.pools(of, fe, to)
+}
+
+// changed plans a changed frontend. It compares the elements of both and leaves equal elements
+// alone.
+func (pl *planner) changed(p *plan, t *tablePlan, old, new *servicemodel.Frontend) {
+	id := func(name string, e nft.Elem) string {
+		return name + "\x00" + string(e.Key) + string(e.KeyEnd)
+	}
+	before, kept := map[string]string{}, map[string]bool{}
+	pl.w.frontend(p.c.Old, old, func(name string, e nft.Elem) {
+		before[id(name, e)] = string(e.UserData)
+	})
+	pl.w.frontend(p.c.New, new, func(name string, e nft.Elem) {
+		if ud, ok := before[id(name, e)]; ok && ud == string(e.UserData) {
+			kept[id(name, e)] = true
+			return
+		}
+		t.add(name, e)
+	})
+	pl.w.frontend(p.c.Old, old, func(name string, e nft.Elem) {
+		if !kept[id(name, e)] {
+			t.del(name, e)
+		}
+	})
+	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(old)
+	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(new)
+	pl.w.slots(new, false, oldInternal, newInternal, t.del, t.add)
+	pl.w.slots(new, true, oldExternal, newExternal, t.del, t.add)
+}
+
+// poolsChanged plans the pools of a frontend. Its other elements stay.
+func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend) {
 	k := kindOf(fe.Key)
-	oldInternal, oldExternal := shared.Of(pl.c.Old).PoolsOf(fe)
-	newInternal, newExternal := shared.Of(pl.c.New).PoolsOf(fe)
-	change := func(size string, external bool, old, new *servicemodel.Pool) {
+	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(fe)
+	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(fe)
+	change := func(over string, external bool, old, new *servicemodel.Pool) {
 		if old == nil || old.Equal(new) {
 			return
 		}
-		if was, is := slotCount(old), slotCount(new); was != is {
-			e := nft.Elem{Key: nft.AppendFrontend(pl.w.key[:0], fe.Key)}
-			del(pl.w.names.get(k.prefix, size, was), e)
-			add(pl.w.names.get(k.prefix, size, is), e)
+		was, is := overs(slotCount(old)), overs(slotCount(new))
+		member := func(to sink, in, notIn []int) {
+			for _, class := range in {
+				if !slices.Contains(notIn, class) {
+					to(pl.w.names.get(k.prefix, over, 1<<class),
+						nft.Elem{Key: nft.AppendFrontend(pl.w.key[:0], fe.Key)})
+				}
+			}
 		}
-		pl.w.slots(fe, external, old, new, del, add)
+		member(t.del, was, is)
+		member(t.add, is, was)
+		pl.w.slots(fe, external, old, new, t.del, t.add)
 	}
-	change(setSize, false, oldInternal, newInternal)
-	change(setExternalSize, true, oldExternal, newExternal)
-	pl.forgetChanged(fe, fe)
+	change(setOver, false, oldInternal, newInternal)
+	change(setExternalOver, true, oldExternal, newExternal)
 }
 
-// addresses plans a set of addresses.
-func (pl *planner) addresses(i int, name string, changes []servicemodel.AddrChange, del, add sink) {
+// addresses plans the changes to a set of addresses.
+func (pl *planner) addresses(t *tablePlan, set string, changes []servicemodel.AddrChange) {
 	for _, ac := range changes {
-		if nft.FamilyIndex(ac.Addr) != i {
-			continue
+		switch {
+		case servicemodel.FamilyOf(ac.Addr) != t.f.Model:
+		case ac.Added:
+			pl.w.address(set, ac.Addr, t.add)
+		default:
+			pl.w.address(set, ac.Addr, t.del)
 		}
-		to := del
-		if ac.Added {
-			to = add
-		}
-		pl.address(name, ac.Addr, to)
 	}
-}
-
-func (pl *planner) address(name string, a netip.Addr, to sink) {
-	pl.w.key = appendAddrKey(pl.w.key[:0], name, a)
-	to(name, nft.Elem{Key: pl.w.key})
 }

@@ -3,18 +3,14 @@ package nftables
 import (
 	"net/netip"
 	"slices"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/comment"
-	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A plan that does nothing leaves the version, so that the next one finds it.
+// An empty plan keeps the version, so that the next plan finds it.
 func TestAnEmptyPlanLeavesTheVersion(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
@@ -29,31 +25,8 @@ func TestAnEmptyPlanLeavesTheVersion(t *testing.T) {
 	require.Equal(t, before.number+1, b.pl.version.number)
 }
 
-// The longest name that fits into a comment can be expressed, and a longer one is refused.
-func TestNamesThatAreTooLongAreRefused(t *testing.T) {
-	t.Parallel()
-	for _, more := range []int{0, 1} {
-		fe := &servicemodel.Frontend{Service: servicemodel.PortName{Name: servicemodel.Name{
-			Namespace: "default"}, Port: "http"}, Key: servicemodel.FrontendKey{
-			Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80},
-			Internal: servicemodel.Reject, External: servicemodel.Reject}
-		fe.Service.Name.Name = strings.Repeat("n", comment.MaxName-len(fe.Service.String())+more)
-		table, err := servicemodel.NewTable(servicemodel.Contents{
-			Frontends: []*servicemodel.Frontend{fe}})
-		require.NoError(t, err)
-		err = check(servicemodel.Diff(nil, table))
-		if more == 0 {
-			require.NoError(t, err)
-			continue
-		}
-		var unsupported *dataplane.UnsupportedError
-		require.ErrorAs(t, err, &unsupported)
-		require.Equal(t, "name", unsupported.Field)
-		require.Contains(t, unsupported.Hint, "1 bytes too long")
-	}
-}
-
-// forgotten applies a state to what a kernel holds, and returns whose clients the plan forgets.
+// forgotten applies a state to the elements in a kernel, and returns the frontends whose clients
+// the plan forgets.
 func forgotten(h *held, s servicemodel.State) (*memoryBackend, []string) {
 	b := newMemoryBackend(h.memory)
 	_, p := b.apply(b.observe().Table, s)
@@ -65,12 +38,13 @@ func forgotten(h *held, s servicemodel.State) (*memoryBackend, []string) {
 	return b, l
 }
 
-// Where clients may have an endpoint that left, the version says that they are to be forgotten:
-// not where the table was made anew, or no frontend remembers clients any more.
+// If clients may have an endpoint that left, the version says that they must be forgotten. It does
+// not if the table was made anew, or if no frontend remembers clients any more.
 func TestWhoseClientsAreForgotten(t *testing.T) {
 	t.Parallel()
 	name := goldenService().Name
-	plain := goldenService(func(s *servicemodel.Service) { // outside clients have others, too
+	// outside clients have other endpoints, too
+	plain := goldenService(func(s *servicemodel.Service) {
 		s.Name.Name, s.Ports[0].NodePort = "plain", 30081
 		s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.30")}
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
@@ -119,20 +93,14 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 	require.False(t, b.pl.version.unswept)
 }
 
-// New numbers of slots are added as long as there are not too many; then the rules are written
-// anew, without those that are no longer in use.
-func TestNumbersOfSlotsAreAddedUpToALimit(t *testing.T) {
+// A scheduler that the backend lacks is refused before the service has endpoints.
+func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
 	t.Parallel()
-	for more, grows := range map[int]bool{0: true, 1: false} {
-		pl := &planner{p: &plan{}}
-		for i, f := range nft.Families {
-			pl.p.families[i].f = f
-		}
-		pl.have[0].shape.sizes[0][0] = []int{1, 2}
-		for n := range maxSizes - 2 + more {
-			pl.need[0].sizes[1][n%2] = append(pl.need[0].sizes[1][n%2], 3+n)
-		}
-		require.Equal(t, grows, pl.grow(0, servicemodel.Rules{}))
-		require.Equal(t, grows, len(pl.p.families[0].newSets) > 0)
-	}
+	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		Scheduler:  servicemodel.LeastConn,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithService(svc))
+	require.NoError(t, err)
+	require.ErrorContains(t, Check(servicemodel.Diff(nil, table)), "scheduler: lc")
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/golden"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -50,7 +50,7 @@ type goldenStep struct {
 	state servicemodel.State
 }
 
-// goldenSteps are a story of states.
+// goldenSteps are a sequence of states.
 func goldenSteps() []goldenStep {
 	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).WithEndpoints(
 		goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
@@ -81,10 +81,10 @@ func goldenSteps() []goldenStep {
 	}
 }
 
-// A story of states, and the plan that leads from each to the next, in nft's language.
+// A sequence of states, and the plans that lead from each to the next, in nft's language.
 func TestPlansAreGolden(t *testing.T) {
 	t.Parallel()
-	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: firstEpoch}
+	pl := newPlanner(DefaultTable, firstEpoch)
 	var table *servicemodel.Table
 	for _, step := range goldenSteps() {
 		next, err := servicemodel.Resolve(table, step.state)
@@ -92,7 +92,7 @@ func TestPlansAreGolden(t *testing.T) {
 		p := pl.plan(servicemodel.Diff(table, next))
 		golden.Plan(t, filepath.Join("testdata", step.name+".nft"), p)
 
-		// The same plan is the same bytes.
+		// Encoding the same plan twice gives the same bytes.
 		var one, two rawnl.Batch
 		p.encode(&one)
 		p.encode(&two)
@@ -100,16 +100,16 @@ func TestPlansAreGolden(t *testing.T) {
 		require.Equal(t, one.Bytes(), two.Bytes())
 		require.Equal(t, one.Len(), p.Stats().Messages)
 
-		for i := range p.families {
-			pl.have[i] = p.families[i].next
+		for i := range p.tables {
+			pl.tables[i].committed(&p.tables[i])
 		}
 		require.Equal(t, pl.version, p.have)
-		pl.version = version{epoch: p.next.epoch, number: p.next.number} // and swept
+		pl.version = version{epoch: p.next.epoch, number: p.next.number} // no sweep is left
 		table = next
 	}
 }
 
-// The memory of a large batch is not allocated again and again while it grows.
+// A large batch allocates its memory once, and not again and again while it grows.
 func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 	s := servicemodel.State{}.WithNode(goldenNode())
 	for i := range 6000 {
@@ -121,7 +121,7 @@ func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 	}
 	table, err := servicemodel.Resolve(nil, s)
 	require.NoError(t, err)
-	pl := &planner{table: DefaultTable, w: newWriter(), capacity: capacity, first: firstEpoch}
+	pl := newPlanner(DefaultTable, firstEpoch)
 	p := pl.plan(servicemodel.Diff(nil, table))
 	var used rawnl.Batch
 	p.encode(&used)
@@ -161,10 +161,10 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			require.NoError(t, err)
 			c := servicemodel.Diff(nil, table)
 			var unsupported *dataplane.UnsupportedError
-			require.ErrorAs(t, check(c), &unsupported)
+			require.ErrorAs(t, Check(c), &unsupported)
 			require.Equal(t, tc.field, unsupported.Field)
 			require.Equal(t, tc.edit != nil, unsupported.Service == svc.Name, "%+v", unsupported)
-			require.ErrorIs(t, check(c), dataplane.ErrUnsupported)
+			require.ErrorIs(t, Check(c), dataplane.ErrUnsupported)
 		})
 	}
 }
@@ -175,7 +175,8 @@ func TestTableNames(t *testing.T) {
 		_, err := (&Config{Table: name}).table()
 		require.NoError(t, err, name)
 	}
-	for _, name := range []string{"1a", "a b", "a;flush", "ä", "a/b", string(make([]byte, 70))} {
+	for _, name := range []string{"1a", "a b", "a;flush", "ä", "a/b", string(make([]byte, 70)),
+		"kube-proxy", "kernlb-counters", "filter"} {
 		_, err := New(&Config{Table: name})
 		require.ErrorContains(t, err, "table name", name)
 	}

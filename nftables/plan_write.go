@@ -11,37 +11,27 @@ import (
 
 var _ dataplane.Plan = (*plan)(nil)
 
-// Stats counts what the plan sends.
+// Stats counts the messages and bytes of the plan.
 func (p *plan) Stats() dataplane.Stats {
 	var b rawnl.Batch
 	p.encode(&b)
 	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: p.elements()}
 }
 
-// elements counts the elements and rules that the plan adds and deletes one by one.
-func (p *plan) elements() int {
-	n := 0
-	for i := range p.families {
-		fp := &p.families[i]
-		for _, ops := range fp.ops {
-			n += ops.del.Len + ops.add.Len
-		}
-		n += len(fp.newRules)
-	}
-	return n
-}
+// elements counts the elements that the plan adds and deletes.
+func (p *plan) elements() int { return p.tables[0].elements() + p.tables[1].elements() }
 
-// programMessages is about how many messages make a table and its program.
+// programMessages is roughly the number of messages for a table and its program.
 const programMessages = 64
 
-// keptBatch is how many bytes of memory are kept for the next batch.
+// keptBatch is how many bytes of memory a batch may keep for the next one.
 const keptBatch = 1 << 20
 
-// size is about how many bytes the plan takes.
+// size estimates the size of the plan in bytes.
 func (p *plan) size() int {
 	n := 0
-	for i := range p.families {
-		for _, ops := range p.families[i].ops {
+	for i := range p.tables {
+		for _, ops := range p.tables[i].ops {
 			n += ops.del.Size() + ops.add.Size()
 		}
 	}
@@ -51,7 +41,7 @@ func (p *plan) size() int {
 // encode appends the plan to a batch.
 func (p *plan) encode(b *rawnl.Batch) {
 	if n := p.size(); n > keptBatch {
-		b.Grow(programMessages*len(p.families), n+n/64)
+		b.Grow(programMessages*len(p.tables), n+n/64)
 	}
 	p.write(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) })
 }
@@ -69,8 +59,8 @@ func (p *plan) String() string {
 	return b.String()
 }
 
-// write writes what is done to both tables. The next number of the epoch goes first, also if that
-// ends, or the table that has it is deleted: it fails if others have committed.
+// write writes the plans of both tables. It writes the version first, even if the epoch ends or its
+// table is deleted, because this message fails if another writer has committed.
 func (p *plan) write(to func(f *nft.Family) nft.Writer) {
 	if p.empty() {
 		return
@@ -79,70 +69,69 @@ func (p *plan) write(to func(f *nft.Family) nft.Writer) {
 	if p.have.number != 0 {
 		w.AddElements(old, p.next.elem(p.have.number+1))
 	}
-	for i := range p.families {
-		if fp := &p.families[i]; fp.f != nil {
-			fp.write(to(fp.f))
+	for i := range p.tables {
+		if t := &p.tables[i]; t.f != nil {
+			t.write(to(t.f))
 		}
 	}
 	if p.have.number != 0 && p.next.epoch == p.have.epoch {
 		return
 	}
-	if p.have.number != 0 && !p.families[0].create {
+	if p.have.number != 0 && !p.tables[0].create {
 		w.DeleteSet(old)
 	}
 	w.AddSet(versionSet(p.next.epoch))
 	w.AddElements(versionSet(p.next.epoch), p.next.elem(p.next.number))
 }
 
-// write writes what is done to one table.
-func (fp *familyPlan) write(w nft.Writer) {
-	if fp.rebuild {
+// write writes the plan of one table.
+func (t *tablePlan) write(w nft.Writer) {
+	if t.rebuild {
 		w.DeleteTable()
 	}
-	if fp.create {
+	if t.create {
 		w.AddTable()
 	}
-	for _, s := range fp.newSets {
+	for _, s := range t.newSets {
 		w.AddSet(s)
 	}
-	for _, s := range fp.flushed {
+	// When a chain begins to ask a map, the kernel walks all elements of the map
+	// (nf_tables_bind_set). So the rules come before the elements.
+	if t.program != nil {
+		t.writeProgram(w)
+	}
+	for _, s := range t.flushed {
 		w.FlushSet(s)
 	}
-	for _, s := range fp.sets {
-		if ops := fp.ops[s.Name]; ops != nil {
+	for _, s := range t.sets {
+		if ops := t.ops[s.Name]; ops != nil {
 			w.DeleteElements(s, &ops.del)
 		}
 	}
-	for _, s := range fp.sets {
-		if ops := fp.ops[s.Name]; ops != nil {
+	for _, s := range t.sets {
+		if ops := t.ops[s.Name]; ops != nil {
 			w.AddElements(s, &ops.add)
 		}
 	}
-	if fp.program != nil {
-		fp.writeProgram(w)
-	}
-	for i := range fp.newRules {
-		w.AddRule(fp.newRules[i].chain, fp.newRules[i].rule)
-	}
-	for _, s := range fp.goneSets {
+	for _, s := range t.goneSets {
 		w.DeleteSet(s)
 	}
 }
 
-// writeProgram writes the program, in place of the one that is there. Chains go last, when no rule
-// jumps to them any more.
-func (fp *familyPlan) writeProgram(w nft.Writer) {
-	fp.program.WriteChains(w)
-	if !fp.create {
-		for i := range fp.program {
-			w.FlushChain(fp.program[i].Name)
+// writeProgram replaces the chains and rules by the new program. It deletes chains last, when no
+// rule jumps to them any more.
+func (t *tablePlan) writeProgram(w nft.Writer) {
+	t.program.WriteChains(w)
+	if !t.create {
+		for i := range t.program {
+			w.FlushChain(t.program[i].Name)
 		}
-		for _, name := range fp.goneChains {
+		for _, name := range t.goneChains {
 			w.FlushChain(name)
 		}
 	}
-	fp.program.WriteRules(w)
-	for _, name := range fp.goneChains {
+	t.program.WriteRules(w)
+	for _, name := range t.goneChains {
 		w.DeleteChain(name)
 	}
 }

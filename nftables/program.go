@@ -1,7 +1,7 @@
 package nftables
 
 import (
-	"fmt"
+	"strconv"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -16,12 +16,11 @@ type builder struct {
 }
 
 // newProgram returns the program of a table: its chains and rules. It depends on the node-wide
-// rules and on which features are in use, never on what the services are.
+// rules and on the features in use, and never on the services themselves.
 func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
 	b := &builder{f: f, rules: r, shape: s}
-	for i, k := range kinds {
-		b.balance(k, setExternalSize, setExternalEps, externalBalance, s.sizes[i][1])
-		b.balance(k, setSize, setEndpoints, balanceSuffix, s.sizes[i][0])
+	for _, k := range kinds {
+		b.balances(k)
 		b.frontends(k)
 	}
 	b.dispatch()
@@ -41,36 +40,113 @@ func (b *builder) affinity() bool { return len(b.shape.affinity) > 0 }
 // frontend selects the key of a frontend of a kind from the packet.
 func (b *builder) frontend(k *kind) nft.Concat { return b.f.Frontend(k == kindNodePort) }
 
-// in matches packets to a frontend in one of the sets of a kind.
+// in matches packets whose frontend is in one of the sets of a kind.
 func (b *builder) in(k *kind, set string) nft.Rule { return b.frontend(k).In(k.prefix + set) }
 
-// The names of the chains that draw a slot end so.
+// The ends of the names of the chains that choose an endpoint.
 const (
-	balanceSuffix   = "-balance"
-	externalBalance = "-external" + balanceSuffix
+	chainBalance = "-balance"
+	chainAny     = "-any"
+	chainDraw    = "-draw-" // followed by the number of slots of a class
+	external     = "-external"
 )
 
-// balance makes the chain with a rule for each number of slots: the frontends that have so many
-// draw one of them.
-func (b *builder) balance(k *kind, size, endpoints, suffix string, sizes []int) {
-	c := b.Chain(k.prefix + suffix)
-	for _, n := range sizes {
-		slot := b.frontend(k).With(nft.NumgenRandom(n))
-		c.Add(b.in(k, fmt.Sprint(size, n)), b.f.DNAT(slot.Map(k.prefix+endpoints)))
+// A draw of a slot finds an endpoint if the pool has a slot of that number. A packet makes so many
+// draws for its class, and passes through the classes so many times. For no pool do more than 2^-18
+// of the packets then come to a draw that favours the first half of its slots.
+const (
+	draws  = 4
+	passes = 3
+)
+
+// balances makes the chains that choose an endpoint for the packets to frontends of a kind.
+func (b *builder) balances(k *kind) {
+	// A frontend without slot 0 has no endpoints. No other rule finds one.
+	b.balance(k, k.prefix+chainBalance, k.prefix, setOver, b.shape.classes(), nft.Accept)
+	b.draw(k, k.prefix, setEndpoints)
+	if !b.shape.split {
+		return
+	}
+	// A commit may have come after the lookup in the set. The frontend's outside clients may now
+	// have the same endpoints as others.
+	outside := k.prefix + external
+	b.balance(k, outside+chainBalance, outside, setExternalOver, b.shape.classes(),
+		nft.Join(b.in(k, setSplit), nft.Accept))
+	b.draw(k, outside, setExternalEps)
+	b.choose(b.Chain(outside), outside)
+}
+
+// choose makes a packet choose an endpoint. Each lookup sees the latest commit. If a commit comes
+// between two lookups, the packet may find no slot in its class. So it passes through the classes
+// again, as it does after unlucky draws, and at last through a chain that does not depend on the
+// class.
+func (b *builder) choose(c *nft.ProgramChain, prefix string) {
+	for range passes {
+		c.Add(nft.Jump(prefix + chainBalance))
+	}
+	c.Add(nft.Goto(prefix + chainAny))
+}
+
+// balance makes the chain for the classes of s. If the frontend is in a set of frontends with more
+// slots, the packet goes on in another chain, named after that set. Otherwise it draws a slot for
+// the smallest class. none is the rule for frontends without endpoints.
+func (b *builder) balance(k *kind, name, prefix, over string, s span, none nft.Rule) {
+	c := b.Chain(name)
+	for s.lo < s.hi {
+		at := s.split()
+		larger := k.prefix + overName(over, at)
+		c.Add(b.frontend(k).In(larger), nft.Goto(larger))
+		b.balance(k, larger, prefix, over, span{at + 1, s.hi}, nil)
+		s.hi = at
+	}
+	draw := nft.Jump(drawName(prefix, s.lo))
+	if s.lo == 0 {
+		c.Add(draw)
+		c.Add(none)
+		return
+	}
+	for range draws {
+		c.Add(draw)
 	}
 }
 
-// frontends makes the chain that packets to the frontends of a kind go to, once in a connection's
-// life.
+// draw makes a chain for each class, which draws one of the slots that a pool of the class can
+// have, and the chain that finds an endpoint of any pool, at last slot 0, each in one lookup. No
+// other rules ask the map, because the kernel checks each new element against each rule that asks
+// its map (nft_add_set_elem).
+func (b *builder) draw(k *kind, prefix, endpoints string) {
+	last := b.Chain(prefix + chainAny)
+	for class := b.shape.classes().hi; class >= 0; class-- {
+		slot := b.frontend(k).With(nft.NumgenRandom(1 << class))
+		b.Chain(drawName(prefix, class)).Add(b.f.DNAT(slot.Map(k.prefix + endpoints)))
+		last.Add(nft.Jump(drawName(prefix, class)))
+	}
+}
+
+// drawName is the name of the chain that draws a slot of a class.
+func drawName(prefix string, class int) string {
+	return prefix + chainDraw + strconv.Itoa(1<<class)
+}
+
+// frontends makes the chain for the packets to the frontends of a kind. A connection passes through
+// it once.
 func (b *builder) frontends(k *kind) {
 	mark, notPods := nft.MarkOr(b.rules.MasqueradeMark), b.f.NotFromPods(b.rules.LocalPods)
 	c := b.Chain(k.chain)
+	if b.shape.sources && k == kindService {
+		// The frontend may be newer than the check in the chains before DNAT.
+		c.Add(b.forbidden())
+	}
 	c.Add(b.in(k, setMasqAll), mark)
 	c.Add(b.in(k, setMasqNotPods), notPods, mark)
-	c.Add(b.in(k, setMasqHost), notPods, nft.FIBSaddrLocal, mark)
+	if b.shape.split {
+		c.Add(b.in(k, setMasqHost), notPods, nft.FIBSaddrLocal, mark)
+	}
 	if b.affinity() {
 		c.Add(byClient(b.f.Saddr, nft.VerdictJump, chainRemembered))
 	}
-	c.Add(b.in(k, setSplit), notPods, nft.FIBSaddrNotLocal, nft.Goto(k.prefix+externalBalance))
-	c.Add(nft.Goto(k.prefix + balanceSuffix))
+	if b.shape.split {
+		c.Add(b.in(k, setSplit), notPods, nft.FIBSaddrNotLocal, nft.Jump(k.prefix+external))
+	}
+	b.choose(c, k.prefix)
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Names of the chains of session affinity; the number of a map follows.
+// Names of the chains of session affinity, without the number of the map.
 const (
 	chainLearn      = "learn"
 	chainRemembered = "remembered-"
 )
 
-// byClient goes on in one of the chains of the affinity maps: the one for the client's address.
+// byClient sends a packet to the chain of the affinity map for the client's address.
 func byClient(client nft.Selector, code int32, chain string) nft.Rule {
 	verdicts := make([]nft.Verdict, affinityMaps)
 	for i := range verdicts {
@@ -23,7 +23,7 @@ func byClient(client nft.Selector, code int32, chain string) nft.Rule {
 	return nft.JHashVMap(client, affinitySeed, verdicts)
 }
 
-// remembered makes the chains that send clients who came before to the endpoint they had.
+// remembered makes the chains that send a remembered client to its endpoint.
 func (b *builder) remembered() {
 	key := b.frontend(kindService).With(b.f.Saddr)
 	for i := range affinityMaps {
@@ -31,14 +31,14 @@ func (b *builder) remembered() {
 	}
 }
 
-// withPorts matches the protocols that have ports. Without it in front, nft 1.0.6 cannot load a
-// concatenation with ct proto-dst from text, and of another set than an anonymous one it does not
-// learn what it needs to.
+// withPorts matches the protocols that have ports. Without it, nft 1.0.6 cannot load a
+// concatenation with ct proto-dst from text. The protocols are an anonymous set, because from
+// another set nft does not learn the types that it needs.
 var withPorts = nft.CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP)
 
 // learn makes the chains that remember which endpoint a client was given, one for each timeout and
-// map. The key is what conntrack knows of the flow, and the data is what the packet says after
-// DNAT. The counter tells Commit whether anybody was remembered while it worked.
+// map. The key comes from conntrack's original tuple, and the data from the packet after DNAT. The
+// counter tells [Backend.Settle] whether a client was remembered while it worked.
 func (b *builder) learn() {
 	f := b.f
 	service, nodePort := b.asked()

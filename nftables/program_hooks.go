@@ -3,12 +3,12 @@ package nftables
 import (
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
 )
 
-// dispatch makes the chain that decides whether a packet is for a service. Addresses of services
-// come before node ports.
+// dispatch makes the chain that finds out whether a packet is for a service. Addresses of services
+// precede node ports.
 func (b *builder) dispatch() {
 	c := b.Chain("dispatch")
 	c.Add(b.frontend(kindService).In(kindService.registry), nft.Goto(kindService.chain))
@@ -18,12 +18,12 @@ func (b *builder) dispatch() {
 	}
 }
 
-// loopback lists the loopback addresses that node ports answer at. They answer to this host alone.
+// loopback lists the loopback addresses at which node ports answer. They answer only this host.
 func (b *builder) loopback() []netip.Prefix {
 	if b.f != nft.IPv4 {
 		return nil
 	}
-	return loopback.NodePorts(&b.rules)
+	return rendering.LoopbackNodePorts(&b.rules)
 }
 
 // nodeAddress matches packets to an address of this host in the range, except loopback.
@@ -46,7 +46,7 @@ func (b *builder) noEndpoints() {
 		nodePorts.Add(b.in(kindNodePort, setDrop), b.nodeAddress(p), nft.Drop)
 		nodePorts.Add(b.in(kindNodePort, setReject), b.nodeAddress(p), b.f.Reject())
 	}
-	for _, p := range b.loopback() { // what comes from elsewhere does not get past the guard
+	for _, p := range b.loopback() { // the guard drops packets from elsewhere
 		nodePorts.Add(b.in(kindNodePort, setDrop), b.f.DaddrWithin(p), nft.Drop)
 		nodePorts.Add(b.in(kindNodePort, setReject), b.f.DaddrWithin(p), b.f.Reject())
 	}
@@ -72,7 +72,7 @@ func (b *builder) hooks() {
 		b.neighbours(b.Filter("neighbours-prerouting", nft.HookPrerouting, prioLearn))
 	}
 	input := b.Filter("filter-input", nft.HookInput, prioFilter)
-	guard := b.Chain(chainGuard) // empty where there is nothing to guard
+	guard := b.Chain(chainGuard) // empty if nothing needs the guard
 	if len(b.loopback()) > 0 {
 		guard.Add(b.f.DaddrWithin(b.f.Loopback), b.f.SaddrNotWithin(b.f.Loopback), nft.CTNotKnown,
 			nft.CTNotDNAT, nft.Drop)
@@ -89,12 +89,12 @@ func (b *builder) hooks() {
 	b.postrouting(b.NAT("nat-postrouting", nft.HookPostrouting, prioSNAT))
 }
 
-// chainGuard drops what comes from elsewhere to loopback addresses, which the sysctl route_localnet
-// would let in (CVE-2020-8558). Other instances know it by this name.
+// chainGuard drops packets from elsewhere to loopback addresses, which the sysctl route_localnet
+// would let in (CVE-2020-8558). Other instances recognize the guard by this name.
 const chainGuard = "guard-loopback"
 
-// destinations makes the base chains that translate destinations. Loopback addresses answer to what
-// this host sends.
+// destinations makes the base chains that translate destinations. Only packets of this host are
+// translated at loopback addresses.
 func (b *builder) destinations() {
 	pre := b.NAT("nat-prerouting", nft.HookPrerouting, prioDNAT)
 	out := b.NAT("nat-output", nft.HookOutput, prioDNAT)
@@ -110,22 +110,26 @@ func (b *builder) destinations() {
 	}
 }
 
-// sources drops connections to restricted frontends from elsewhere than their source ranges.
+// sources drops connections to restricted frontends from outside their source ranges.
 func (b *builder) sources(c *nft.ProgramChain) {
-	fromSource := b.frontend(kindService).With(b.f.Saddr)
-	c.Add(nft.CTStateNew, b.frontend(kindService).In(setRestricted),
-		fromSource.NotIn(setSources), nft.Drop)
+	c.Add(nft.CTStateNew, b.forbidden())
 }
 
-// first has the first packet of a flow remembered, for which an endpoint was just chosen. Further
-// packets may follow it without an answer, such as a SYN that is sent again, when that endpoint is
-// long gone.
+// forbidden drops packets to restricted frontends from outside their source ranges.
+func (b *builder) forbidden() nft.Rule {
+	k := b.frontend(kindService)
+	return nft.Join(k.In(setRestricted), k.With(b.f.Saddr).NotIn(setSources), nft.Drop)
+}
+
+// first makes the first packet of a flow remembered, because only then was an endpoint just chosen.
+// Further packets may follow without an answer, such as a SYN that is sent again, when the endpoint
+// is long gone.
 func first(c *nft.ProgramChain) {
 	c.Add(nft.CTStateNew, nft.CTStatusDNAT, nft.CTUnconfirmed, nft.Jump(chainLearn))
 }
 
-// neighbours has connections masqueraded that leave by the interface that they came in by. The
-// endpoint is known only after DNAT, and the kernel looks up that interface only in prerouting
+// neighbours masquerades connections that leave by the interface by which they came in. The
+// endpoint is known only after DNAT, and the kernel looks up its interface only in prerouting
 // (nft_fib_validate before Linux 5.13).
 func (b *builder) neighbours(c *nft.ProgramChain) {
 	service, nodePort := b.asked()
@@ -143,9 +147,10 @@ func (b *builder) postrouting(c *nft.ProgramChain) {
 	c.Add(nft.CTStatusDNAT, hairpin.In(setHairpins), nft.Masquerade)
 }
 
-// masquerade makes the chain that masquerades what is marked and was sent to a frontend of this
-// instance, taking the mark away. The mark alone would not do: another instance may have the same
-// one, and to other programs the bit means something else (bit 14 is in wg-quick's mark, 0xca6c).
+// masquerade makes the chain that masquerades a marked packet that was sent to a frontend of this
+// instance, and clears the mark. The mark alone is not enough: another instance may have the same
+// mark, and the bit may mean something else to other programs (bit 14 is in wg-quick's mark,
+// 0xca6c).
 func (b *builder) masquerade() {
 	service, nodePort := b.asked()
 	c := b.Chain(chainMasquerade)
@@ -157,8 +162,8 @@ func (b *builder) masquerade() {
 
 const chainMasquerade = "marked"
 
-// asked selects the keys of the frontend that the packets of a flow were sent to before DNAT, as
-// conntrack knows it: of a service, and of a node port.
+// asked selects the frontend that a flow was sent to before DNAT, from what conntrack knows: as the
+// key of a service, and as the key of a node port.
 func (b *builder) asked() (service, nodePort nft.Concat) {
 	nodePort = nft.Concat{nft.L4Proto, nft.CTOriginalDPort}
 	return append(nft.Concat{b.f.CTDaddr}, nodePort...), nodePort

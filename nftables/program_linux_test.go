@@ -32,7 +32,7 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 				ns, b := newNS(t)
 				p := programPlan(&tc.shape, tc.rules)
 				if tc.newer && strings.Contains(runNft(t, ns, program, "", "--version"), "v1.0.6") {
-					p.families[1] = familyPlan{f: nft.IPv6}
+					p.tables[1] = tablePlan{f: nft.IPv6}
 				}
 				b.kernel.gen = 0
 				_, err := b.send(t.Context(), p)
@@ -45,15 +45,15 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 				require.Equal(t, got, runNft(t, ns2, program, "", "list", "ruleset"),
 					"written by us, and loaded from our text")
 
-				// The listing loads again, and lists the same.
+				// The listing loads again, and gives the same listing.
 				ns3, _ := newNS(t)
 				runNft(t, ns3, program, got, "-f", "-")
 				require.Equal(t, got, runNft(t, ns3, program, "", "list", "ruleset"),
 					"listed, and loaded again")
 
-				// The kernel has the same bytes, whoever wrote them.
+				// The kernel holds the same bytes, whether we or nft wrote the rules.
 				for i, f := range nft.Families {
-					if !p.families[i].create {
+					if !p.tables[i].create {
 						continue
 					}
 					require.Equal(t, dumpRules(t, newBackend(t, ns2, nil), f),
@@ -64,8 +64,8 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 	}
 }
 
-// loadsRanges reports whether an nft can load a rule that looks up the ranges: nft before 1.1
-// reverses the one byte of a protocol, which newer kernels refuse (nft_byteorder.c).
+// loadsRanges reports whether an nft can load a rule with source ranges. nft before 1.1 reverses
+// the one byte of a protocol, and newer kernels refuse that (nft_byteorder.c).
 func loadsRanges(t *testing.T, program string) bool {
 	t.Helper()
 	ns, _ := newNS(t)
@@ -102,13 +102,13 @@ func dumpRules(t *testing.T, b *Backend, f *nft.Family) []string {
 }
 
 // byteorder is an expression of 64 bytes that nft puts between the fields of a range of
-// concatenations. On the one byte of a protocol it does nothing.
+// concatenations. It has no effect on the one byte of a protocol.
 var byteorder = regexp.MustCompile("400001000e000100" + hex.EncodeToString([]byte("byteorder")) +
 	".{94}")
 
 var setNumber = regexp.MustCompile(`__set[0-9]`)
 
-// google/nftables reads from the kernel what it reads in our messages, rule by rule.
+// google/nftables decodes the same rules from the kernel as from our messages.
 func TestOthersReadOurRules(t *testing.T) {
 	t.Parallel()
 	for _, tc := range programCases {
@@ -121,14 +121,14 @@ func TestOthersReadOurRules(t *testing.T) {
 			require.NoError(t, err)
 			kernel, err := nftables.New(nftables.WithNetNSFd(ns.Fd()))
 			require.NoError(t, err)
-			for i := range p.families {
-				fp := &p.families[i]
+			for i := range p.tables {
+				fp := &p.tables[i]
 				for _, c := range fp.program {
 					msgs := rulesOf(t, fp.f, c)
 					if slices.ContainsFunc(msgs, func(m netlink.Message) bool {
 						return byte(m.Header.Type) != nft.MsgNewRule // an anonymous set
 					}) {
-						continue // it cannot read numbers of sets back
+						continue // google/nftables cannot decode numbers of sets
 					}
 					sent, err := nftables.New(nftables.WithTestDial(
 						func([]netlink.Message) ([]netlink.Message, error) {
@@ -167,7 +167,7 @@ func rulesRead(t *testing.T, conn *nftables.Conn, f *nft.Family, chain string) (
 	require.NoError(t, err)
 	for _, r := range rules {
 		for _, e := range r.Exprs {
-			if e, ok := e.(*expr.NAT); ok { // the kernel tells what follows from the rest
+			if e, ok := e.(*expr.NAT); ok { // the kernel derives these fields from the others
 				e.RegAddrMax, e.RegProtoMax, e.Specified = e.RegAddrMin, e.RegProtoMin, true
 			}
 		}

@@ -2,6 +2,10 @@ package nftables
 
 import (
 	"net/netip"
+	"regexp"
+	"testing"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -19,7 +23,7 @@ var programCases = []struct {
 	name  string
 	rules servicemodel.Rules
 	shape shape
-	newer bool // nft 1.0.6 cannot load it from text
+	newer bool // nft 1.0.6 cannot load this one from text
 }{
 	{name: "no services", rules: servicemodel.Rules{MasqueradeMark: 0x4000}},
 	{name: "everything but affinity", rules: servicemodel.Rules{
@@ -28,33 +32,53 @@ var programCases = []struct {
 			"fd00:10:244::/56", "fd00:10:245::/49")},
 		NodePorts:    prefixes("0.0.0.0/0", "::/0"),
 		ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:10:96::/112"),
-	}, shape: shape{sizes: [2][2][]int{{{1, 3, 500}, {1, 2}}, {{3}, {2}}}, sources: true}},
+	}, shape: shape{split: true, sources: true, large: true}},
 	{name: "pods behind a bridge, node ports at some addresses", rules: servicemodel.Rules{
 		MasqueradeMark: 0x80000000,
 		LocalPods:      servicemodel.PodDetector{Bridge: "cni0"},
 		NodePorts: prefixes("192.0.2.10/32", "198.51.100.0/24", "2001:db8::/33",
 			"2001:db8:2::10/128"),
-	}, shape: shape{sizes: [2][2][]int{{{2}, nil}, {{2}, nil}}}},
+	}},
 	{name: "node ports at loopback addresses", rules: servicemodel.Rules{
 		MasqueradeMark: 0x1000, LocalhostNodePorts: true,
 		NodePorts: prefixes("127.0.0.1/32", "192.0.2.0/24"),
-	}, shape: shape{sizes: [2][2][]int{{{1}, nil}, {{1}, nil}}}},
+	}},
 	{name: "neighbours are masqueraded", rules: servicemodel.Rules{MasqueradeMark: 0x1000,
-		MasqueradeNeighbours: true}, shape: shape{sizes: [2][2][]int{{{1}, nil}, {{1}, nil}}}},
+		MasqueradeNeighbours: true}},
 	{name: "affinity, pods behind interfaces with a prefix", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1,
 		LocalPods:      servicemodel.PodDetector{InterfacePrefix: "veth"},
-	}, shape: shape{sizes: [2][2][]int{{{1}, nil}, {nil, nil}}, affinity: []uint32{1, 60, 10800,
-		86399}}},
+	}, shape: shape{affinity: []uint32{1, 60, 10800, 86399}}},
 }
 
 // programPlan is the plan that creates both tables without services.
 func programPlan(s *shape, r servicemodel.Rules) *plan {
 	p := &plan{table: DefaultTable}
 	for i, f := range nft.Families {
-		fp := &p.families[i]
-		*fp = familyPlan{f: f, create: true, sets: setsOf(f, s), newSets: setsOf(f, s),
+		fp := &p.tables[i]
+		*fp = tablePlan{f: f, create: true, sets: setsOf(f, s), newSets: setsOf(f, s),
 			program: newProgram(f, r, s), ops: map[string]*setOps{}}
 	}
 	return p
+}
+
+// The kernel checks each new element of a map against each rule that asks the map. A load takes
+// longer with each of these rules.
+func TestFewRulesAskAMap(t *testing.T) {
+	t.Parallel()
+	asked := regexp.MustCompile(` map @(\S+)`)
+	for _, c := range programCases {
+		rules := map[string]int{}
+		for _, chain := range newProgram(nft.IPv4, c.rules, &c.shape) {
+			for _, r := range chain.Rules {
+				for _, m := range asked.FindAllStringSubmatch(r.Text(), -1) {
+					rules[m[1]]++
+				}
+			}
+		}
+		require.NotEmpty(t, rules)
+		for name, n := range rules {
+			require.LessOrEqual(t, n, allClasses.hi+1, name)
+		}
+	}
 }

@@ -8,12 +8,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// What a sequence of changes leaves in the kernel is what a new process reads there, exactly, and
-// is what it would have written itself.
+// After a sequence of changes, a new process reads exactly what was applied, and the kernel holds
+// what that process would have written.
 func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(24) {
@@ -24,7 +24,7 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 			e := dataplane.New(b, nil)
 			s := g.State()
 			for step := range 120 {
-				if step%3 == 0 { // the change then starts from what was read
+				if step%3 == 0 { // the change then starts from a reading
 					e.Resync()
 				}
 				r, err := e.Apply(t.Context(), s)
@@ -61,7 +61,7 @@ func requireAdopts(t *testing.T, b *Backend, s servicemodel.State, want *service
 	require.Zero(t, r.Messages)
 }
 
-// A set that is full is no dead end: the tables are made anew, larger, in one transaction.
+// After a set was full, the tables are made anew, larger, in one transaction.
 func TestFullSetsAreMadeLarger(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)

@@ -1,43 +1,78 @@
 package nftables
 
 import (
+	"bytes"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// frontends reads the frontends and their pools, as far as they can be understood.
-func (r *reading) frontends() {
-	r.ranges = r.readRanges()
-	r.slots = map[string]map[string][]netip.AddrPort{}
-	for _, k := range kinds {
-		for _, rest := range []string{setEndpoints, setExternalEps} {
-			r.slots[k.prefix+rest] = r.readSlots(k.prefix + rest)
+// interpret adds to contents what the elements mean in the model. Elements without a place in the
+// model are drift.
+func (r *reading) interpret(c *servicemodel.Contents) {
+	fes, pools := r.frontends()
+	r.verified(fes, pools, c)
+	c.ClusterIPs = append(c.ClusterIPs, r.addresses(setClusterIPs)...)
+	c.Hairpins = append(c.Hairpins, r.addresses(setHairpins)...)
+	for _, s := range setsOf(r.f, &r.shape) {
+		if !isRead(s.Name) {
+			continue
 		}
-	}
-	for _, k := range kinds {
-		for _, e := range r.elems[k.registry] {
-			if fe := r.frontend(k, e); fe != nil {
-				r.fes = append(r.fes, fe)
+		m := r.elems[s.Name]
+		for _, k := range sortedKeys(m) {
+			l := r.drift[s.Name]
+			if l == nil {
+				l = &nft.ElemList{}
+				r.drift[s.Name] = l
 			}
-		}
-	}
-	slices.SortFunc(r.fes, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
-	for _, fe := range r.fes {
-		r.pool(fe, fe.Internal, setSize, setEndpoints)
-		if fe.External != fe.Internal {
-			r.pool(fe, fe.External, setExternalSize, setExternalEps)
+			l.Add(nft.Elem{Key: m[k].Key, KeyEnd: m[k].KeyEnd, Data: m[k].Data})
+			r.text = append(r.text, fmt.Sprintf("table %s: %s: element %s", r.f.Name, s.Name,
+				s.ElemText(*m[k])))
 		}
 	}
 }
 
-// readSlots collects the endpoints of a map by the key of their frontend. A missing slot is an
-// invalid endpoint.
+// frontends decodes the frontends and their pools, as far as possible.
+func (r *reading) frontends() (fes []*servicemodel.Frontend, pools []*servicemodel.Pool) {
+	ranges, slots := r.readRanges(), map[string]map[string][]netip.AddrPort{}
+	for _, k := range kinds {
+		for _, rest := range []string{setEndpoints, setExternalEps} {
+			slots[k.prefix+rest] = r.readSlots(k.prefix + rest)
+		}
+		for _, e := range r.elems[k.registry] {
+			if fe := r.frontend(k, e, ranges); fe != nil {
+				fes = append(fes, fe)
+			}
+		}
+	}
+	slices.SortFunc(fes, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
+	views := map[servicemodel.PoolID][]*poolView{}
+	for _, fe := range fes {
+		r.view(views, slots, fe, fe.Internal, setEndpoints)
+		if fe.External != fe.Internal {
+			r.view(views, slots, fe, fe.External, setExternalEps)
+		}
+	}
+	for _, l := range views {
+		pools = append(pools, slices.MaxFunc(l, func(a, b *poolView) int { return a.n - b.n }).pool)
+	}
+	return fes, pools
+}
+
+// poolView is one version of a pool, and the number n of frontends that have it.
+type poolView struct {
+	pool *servicemodel.Pool
+	n    int
+}
+
+// readSlots collects the endpoints in a map by their frontend's key. A missing slot is an invalid
+// endpoint.
 func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
 	m := make(map[string][]netip.AddrPort, len(r.elems[set])/4)
 	for _, e := range r.elems[set] {
@@ -61,28 +96,30 @@ func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
 	return m
 }
 
-// frontend reads one frontend; nil if it cannot be understood.
-func (r *reading) frontend(k *kind, e *found) *servicemodel.Frontend {
+// frontend decodes one frontend. It returns nil if that is not possible.
+func (r *reading) frontend(k *kind, e *nft.Elem,
+	ranges map[string][]netip.Prefix) *servicemodel.Frontend {
 	rd := nft.Reader{Bytes: e.Key}
 	key := rd.Frontend(r.f.Any, k == kindNodePort)
 	if !rd.Done() || !key.Protocol.Valid() || k == kindService && key.NodePort() {
 		return nil
 	}
-	// with other padding it is another element
+	// An element with other padding is another element.
 	if string(nft.AppendFrontend(nil, key)) != string(e.Key) {
 		return nil
 	}
-	fe, err := comment.Parse(nft.CommentOf(e.UserData), key, nil)
+	fe, err := rendering.ParseComment(nft.CommentOf(e.UserData), key, nil)
 	if err != nil {
 		return nil
 	}
-	if k == kindService && r.has(setRestricted, e.Key) {
-		fe.Sources = r.sources(e.Key)
+	if k == kindService && r.elems[setRestricted][string(e.Key)] != nil {
+		fe.Sources = append([]netip.Prefix{}, ranges[string(e.Key)]...)
+		slices.SortFunc(fe.Sources, netip.Prefix.Compare)
 	}
 	return fe
 }
 
-// readRanges collects the source ranges by the key of their frontend.
+// readRanges collects the source ranges by their frontend's key.
 func (r *reading) readRanges() map[string][]netip.Prefix {
 	m := map[string][]netip.Prefix{}
 	for _, e := range r.elems[setSources] {
@@ -99,52 +136,50 @@ func (r *reading) readRanges() map[string][]netip.Prefix {
 	return m
 }
 
-// sources returns the ranges of a restricted frontend.
-func (r *reading) sources(key []byte) []netip.Prefix {
-	l := append([]netip.Prefix{}, r.ranges[string(key)]...)
-	slices.SortFunc(l, netip.Prefix.Compare)
-	return l
-}
-
-// pool reads the pool that a frontend balances over, unless another frontend's was read before.
-func (r *reading) pool(fe *servicemodel.Frontend, v servicemodel.Verdict, size, eps string) {
+// view reads the pool of a frontend. If frontends of one pool differ, the version that most of them
+// have counts.
+func (r *reading) view(views map[servicemodel.PoolID][]*poolView,
+	slots map[string]map[string][]netip.AddrPort, fe *servicemodel.Frontend,
+	v servicemodel.Verdict, eps string) {
 	id, ok := fe.Pool(v)
-	if !ok || r.pools[id] != nil {
+	if !ok {
 		return
 	}
 	k := kindOf(fe.Key)
 	key := nft.AppendFrontend(nil, fe.Key)
-	list := r.slots[k.prefix+eps][string(key)]
-	if len(list) == 0 || slices.Contains(list, netip.AddrPort{}) ||
-		!r.has(r.w.names.get(k.prefix, size, len(list)), key) {
+	list := slots[k.prefix+eps][string(key)]
+	if len(list) == 0 || slices.Contains(list, netip.AddrPort{}) {
 		return
 	}
-	p := &servicemodel.Pool{ID: id}
+	first := r.elems[k.prefix+eps][string(nft.AppendSlot(key, 0))]
+	p := &servicemodel.Pool{ID: id, Scheduler: schedulerOf(first.UserData)}
 	for _, ep := range list {
 		appendSlot(p, ep)
 	}
-	r.pools[id] = p
+	for _, other := range views[id] {
+		if other.pool.Equal(p) {
+			other.n++
+			return
+		}
+	}
+	views[id] = append(views[id], &poolView{p, 1})
 }
 
-// verified returns the frontends of which every element is there as it should be, with their pools;
-// those elements have their place.
-func (r *reading) verified() servicemodel.Contents {
-	all := servicemodel.Contents{Frontends: r.fes}
-	for _, p := range r.pools {
-		all.Pools = append(all.Pools, p)
+// verified adds the frontends whose elements are all right, with their pools, and removes these
+// elements from those without a place.
+func (r *reading) verified(fes []*servicemodel.Frontend, pools []*servicemodel.Pool,
+	c *servicemodel.Contents) {
+	t, err := servicemodel.NewTable(servicemodel.Contents{Frontends: fes, Pools: pools})
+	if err != nil { // impossible: keys and identities come from maps
+		return
 	}
-	t, err := servicemodel.NewTable(all)
-	if err != nil { // keys and identities are unique: they come from maps
-		return servicemodel.Contents{}
-	}
-	var c servicemodel.Contents
 	used := map[servicemodel.PoolID]bool{}
-	for _, fe := range r.fes {
+	for _, fe := range fes {
 		if !hasPools(t, fe) || !r.verify(t, fe) {
 			continue
 		}
-		internal, external := shared.Of(t).PoolsOf(fe)
 		c.Frontends = append(c.Frontends, fe)
+		internal, external := nocopy.Of(t).PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p != nil && !used[p.ID] {
 				used[p.ID] = true
@@ -152,32 +187,36 @@ func (r *reading) verified() servicemodel.Contents {
 			}
 		}
 	}
-	return c
 }
 
-// verify checks the elements of a frontend against what they should be, and gives them their place
-// if all are right.
+// verify compares the elements of a frontend with the right ones. If all are right, it removes them
+// from those without a place.
 func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 	good := true
-	var place []*found
-	want := func(set string, e nft.Elem) {
+	each := func(to sink) {
+		r.w.frontend(t, fe, to)
+		r.w.pools(t, fe, to)
+	}
+	each(func(set string, e nft.Elem) {
 		f := r.elems[set][string(e.Key)+string(e.KeyEnd)]
-		if f == nil || string(f.Data) != string(e.Data) ||
-			nft.CommentOf(f.UserData) != nft.CommentOf(e.UserData) {
-			good = false
-			return
+		good = good && f != nil && bytes.Equal(f.Data, e.Data) &&
+			nft.CommentOf(f.UserData) == nft.CommentOf(e.UserData)
+	})
+	if good {
+		each(func(set string, e nft.Elem) {
+			delete(r.elems[set], string(e.Key)+string(e.KeyEnd))
+		})
+	}
+	return good
+}
+
+// addresses reads a set of addresses.
+func (r *reading) addresses(set string) (l []netip.Addr) {
+	for key, e := range r.elems[set] {
+		if a, ok := addressIn(r.f, set, *e); ok {
+			delete(r.elems[set], key)
+			l = append(l, a)
 		}
-		place = append(place, f)
 	}
-	r.w.frontend(t, fe, want)
-	internal, external := shared.Of(t).PoolsOf(fe)
-	r.w.slots(fe, false, nil, internal, nil, want)
-	r.w.slots(fe, true, nil, external, nil, want)
-	if !good {
-		return false
-	}
-	for _, f := range place {
-		f.seen = true
-	}
-	return true
+	return l
 }

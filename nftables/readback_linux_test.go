@@ -14,44 +14,34 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/randstate"
-	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// dumpAll is the reading that the others are held against: it dumps everything and knows of nothing
-// that is wanted.
+// dumpAll is the reference for the other readings: it dumps everything and knows no wanted table.
 func dumpAll(ctx context.Context, b *Backend) (*dataplane.Observation, error) {
-	var o [2]*observed
-	v, err := b.kernel.readVersion(ctx, b.pl.table)
+	s, err := b.kernel.readTables(ctx, b.pl.table, b.crowded)
 	if err != nil {
 		return nil, err
 	}
-	for i, f := range nft.Families {
-		raw, err := b.kernel.readTable(ctx, f, b.pl.table)
-		if err != nil {
-			return nil, err
-		}
-		if raw != nil {
-			if err := dumpSets(ctx, b, f, raw); err != nil {
+	for _, r := range s.tables {
+		if r.stands() {
+			if err := dumpSets(ctx, b, r); err != nil {
 				return nil, err
 			}
 		}
-		if o[i], err = read(f, raw, func(*observed) error { return nil }); err != nil {
-			return nil, err
-		}
 	}
-	return b.merge(o, v, nil)
+	return b.merge(s, nil)
 }
 
 // dumpSets dumps all sets of a table into raw.
-func dumpSets(ctx context.Context, b *Backend, f *nft.Family, raw *rawTable) error {
-	for name := range raw.sets {
-		if isAnonymous(name) || isAffinityMap(name) || isVersion(name) {
+func dumpSets(ctx context.Context, b *Backend, raw *reading) error {
+	for name := range raw.specs {
+		if isAnonymous(name) || !isRead(name) {
 			continue
 		}
-		err := b.kernel.dumpElements(ctx, f, b.pl.table, name, func(e nft.Elem) error {
-			raw.add(name, cloneElem(e))
+		err := b.kernel.dumpElements(ctx, raw.f, b.pl.table, name, func(e nft.Elem) error {
+			raw.add(name, e)
 			return nil
 		})
 		if err != nil {
@@ -61,27 +51,22 @@ func dumpSets(ctx context.Context, b *Backend, f *nft.Family, raw *rawTable) err
 	return nil
 }
 
-// askAll observes as on a kernel that does not tell how many elements sets have.
+// askAll observes like on a kernel that does not tell how many elements sets have.
 func askAll(ctx context.Context, b *Backend, want *servicemodel.Table) (*dataplane.Observation,
 	error) {
-	var o [2]*observed
-	v, err := b.kernel.readVersion(ctx, b.pl.table)
+	s, err := b.kernel.readTables(ctx, b.pl.table, b.crowded)
 	if err != nil {
 		return nil, err
 	}
-	for i, f := range nft.Families {
-		raw, err := b.kernel.readTable(ctx, f, b.pl.table)
-		if err != nil {
-			return nil, err
-		}
-		if raw != nil {
-			clear(raw.counts)
-		}
-		if o[i], err = b.kernel.observeElements(ctx, f, raw, want); err != nil {
-			return nil, err
+	for _, r := range s.tables {
+		clear(r.told)
+		if r.stands() {
+			if err := b.kernel.readElements(ctx, r, want); err != nil {
+				return nil, err
+			}
 		}
 	}
-	return b.merge(o, v, want)
+	return b.merge(s, want)
 }
 
 // vandal changes elements by hand.
@@ -91,16 +76,16 @@ type vandal struct {
 	r *rand.Rand
 }
 
-// strike does one thing to one of the tables, if the kernel lets it.
+// strike makes one edit to one of the tables, if the kernel allows it.
 func (v *vandal) strike() {
 	f := nft.Families[v.r.IntN(2)]
 	raw, err := v.b.kernel.readTable(v.t.Context(), f, DefaultTable)
 	require.NoError(v.t, err)
-	if raw == nil {
+	if !raw.exists {
 		return
 	}
-	require.NoError(v.t, dumpSets(v.t.Context(), v.b, f, raw))
-	sh := shapeOf(raw.sets)
+	require.NoError(v.t, dumpSets(v.t.Context(), v.b, raw))
+	sh := shapeOf(raw.specs)
 	var sets []*nft.Set
 	for _, s := range setsOf(f, &sh) {
 		if isRead(s.Name) && len(raw.elems[s.Name]) > 0 {
@@ -114,62 +99,58 @@ func (v *vandal) strike() {
 	b.elems = raw.elems[b.set.Name]
 	b.keys = sortedKeys(b.elems)
 	b.elem = b.any()
-	var batch rawnl.Batch
-	b.enc = nft.NewEncoder(&batch, f, DefaultTable)
-	b.strike()
-	// the kernel may refuse it: it is there already, for example
-	_ = v.b.kernel.conn.Commit(v.t.Context(), &batch, 0)
+	// The kernel may refuse the edit, for example because the element exists.
+	_ = byHand(v.t, v.b, f, func(e *nft.Encoder) {
+		b.enc = e
+		b.strike()
+	})
 }
 
-// blow is one thing that is done to a table.
+// blow is one edit of a table.
 type blow struct {
 	r     *rand.Rand
 	enc   *nft.Encoder
-	sets  []*nft.Set // all of the table
-	set   *nft.Set   // the one that is struck
-	elems map[string]*found
+	sets  []*nft.Set // all sets of the table
+	set   *nft.Set   // the set to edit
+	elems map[string]*nft.Elem
 	keys  []string
-	elem  nft.Elem // the one that is struck
+	elem  nft.Elem // the element to edit
 }
 
 // any returns any element of the set.
-func (b *blow) any() nft.Elem { return b.elems[b.keys[b.r.IntN(len(b.keys))]].Elem }
+func (b *blow) any() nft.Elem { return *b.elems[b.keys[b.r.IntN(len(b.keys))]] }
 
 func (b *blow) delete(elems ...nft.Elem) {
-	l := &nft.ElemList{}
 	for _, e := range elems {
-		l.Add(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd})
+		b.enc.DeleteElements(b.set, listOf(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
 	}
-	b.enc.DeleteElements(b.set, l)
 }
 
 func (b *blow) add(to *nft.Set, e nft.Elem) {
-	l := &nft.ElemList{}
-	l.Add(e)
-	b.enc.AddElements(to, l)
+	b.enc.AddElements(to, listOf(e))
 }
 
 func (b *blow) strike() {
-	other := cloneElem(b.elem)
+	other := b.elem.Clone()
 	switch b.r.IntN(7) {
-	case 0: // an element goes
+	case 0: // an element is deleted
 		b.delete(b.elem)
-	case 1: // another key
+	case 1: // an element gets another key
 		other.Key[b.r.IntN(len(other.Key))] ^= 1
 		b.add(b.set, other)
-	case 2: // other data, or another comment
+	case 2: // an element gets other data, or another comment
 		b.delete(b.elem)
 		b.change(&other)
 		b.add(b.set, other)
-	case 3, 4: // the element is also in, or only in, another set
+	case 3, 4: // an element is copied or moved to another set
 		b.move()
-	case 5: // a set is emptied
+	case 5: // a set is flushed
 		var all []nft.Elem
 		for _, k := range b.keys {
-			all = append(all, b.elems[k].Elem)
+			all = append(all, *b.elems[k])
 		}
 		b.delete(all...)
-	case 6: // the comment of one frontend is given to another
+	case 6: // a frontend gets another one's comment
 		x := b.any()
 		if bytes.Equal(x.Key, b.elem.Key) || len(x.UserData) == 0 {
 			return
@@ -197,7 +178,7 @@ func (b *blow) change(e *nft.Elem) {
 	e.UserData = nft.AppendComment(nil, c)
 }
 
-// move adds the element to another set of the same type, and may delete it from its own.
+// move adds the element to another set of the same type, and may delete it from its own set.
 func (b *blow) move() {
 	like := slices.DeleteFunc(slices.Clone(b.sets), func(o *nft.Set) bool {
 		return o.Name == b.set.Name || !slices.Equal(o.Key, b.set.Key) ||
@@ -212,24 +193,23 @@ func (b *blow) move() {
 	b.add(like[b.r.IntN(len(like))], b.elem)
 }
 
-// requireSame requires that two observations say the same, and leave their backends with the same
-// idea of the kernel.
+// requireSame requires that two observations are equal, and that their backends know the same about
+// the kernel.
 func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *Backend, how string) {
 	t.Helper()
 	require.Equal(t, want.Drift, got.Drift, how)
 	require.True(t, want.Table.Equal(got.Table), "%s: %s", how,
 		servicemodel.Diff(want.Table, got.Table))
 	require.False(t, got.Unread, how)
-	require.Equal(t, wb.pl.drift, gb.pl.drift, how)
-	for i := range wb.pl.have {
-		w, g := wb.pl.have[i], gb.pl.have[i]
+	for i := range wb.pl.tables {
+		w, g := *wb.pl.tables[i], *gb.pl.tables[i]
 		w.counts, g.counts = nil, nil
 		require.Equal(t, w, g, how)
 	}
 }
 
-// Whatever somebody did to the elements, a reading that asks for what is wanted says what a dump of
-// everything says, whatever is wanted; and the next apply puts everything right.
+// Whatever was done to the elements, a reading that asks for the wanted elements agrees with a dump
+// of everything, whatever is wanted. The next apply mends everything.
 func TestReadingsAgree(t *testing.T) {
 	t.Parallel()
 	seeds := uint64(40)
@@ -304,19 +284,19 @@ func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source,
 	}
 }
 
-// strayEndpoint is an endpoint in a slot that the service of editedState does not have.
-func strayEndpoint() (l nft.ElemList) {
+// strayEndpoint is an endpoint in a slot that the service of editedState does not have: it has two.
+func strayEndpoint(slot int) nft.Elem {
 	of := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"),
 		Protocol: servicemodel.TCP, Port: 80}
-	l.Add(nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, of), 2),
-		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))})
-	return l
+	return nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, of), slot),
+		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))}
 }
 
-// A map that is too large to be dumped may have endpoints that belong to nothing: a reading that
-// knows what is wanted says that there is more, one that does not names it, and the next commit
-// puts it right. A kernel that does not tell how many elements the map has leaves it open whether
-// there is more.
+// A map that is too large for a dump may have endpoints that belong to nothing. A reading that
+// knows the wanted table names such an endpoint only in the slot after the wanted ones. For others
+// it says that there are more. A reading without a wanted table names each of them, and the next
+// commit removes them. If the kernel does not tell how many elements the map has, it stays open
+// whether there are more.
 func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -337,40 +317,48 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	require.Empty(t, o.Drift)
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 
-	l := strayEndpoint()
-	var batch rawnl.Batch
-	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(
-		&nft.Set{Name: "service-endpoints"}, &l)
-	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
-
+	stray := func(slot int) string {
+		require.NoError(t, addTo(t, b, "service-endpoints", strayEndpoint(slot)))
+		return fmt.Sprintf("table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . %d : "+
+			"10.244.9.9 . 8080", slot)
+	}
+	far := stray(3)
 	o = observe(want)
 	require.True(t, o.Unread)
 	require.Empty(t, o.Drift)
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 	o = observe(nil)
 	require.False(t, o.Unread)
-	require.Contains(t, o.Drift,
-		"table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080")
+	require.Equal(t, []string{far}, o.Drift)
 
-	// What is wanted where the stray is, is found to be in its place.
-	third := s.WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2",
-		"10.244.1.3"))
-	more, err := servicemodel.Resolve(want, third)
+	next := stray(2)
+	o = observe(want)
+	require.True(t, o.Unread)
+	if tellsCounts(t, b) {
+		require.Equal(t, []string{next}, o.Drift)
+	}
+	o = observe(nil)
+	require.False(t, o.Unread)
+	require.Subset(t, o.Drift, []string{next, far})
+
+	// If endpoints are wanted in those slots, the reading finds the other endpoints there.
+	four := s.WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2",
+		"10.244.1.3", "10.244.1.4"))
+	more, err := servicemodel.Resolve(want, four)
 	require.NoError(t, err)
 	o = observe(more)
-	require.Contains(t, o.Drift,
-		"table ip: service-endpoints: element 10.96.0.10 . tcp . 80 . 2 : 10.244.9.9 . 8080")
+	require.Subset(t, o.Drift, []string{next, far})
 	fresh := newBackend(t, ns, nil)
 	fresh.kernel.dumpable = -1
-	_, err = dataplane.New(fresh, nil).Apply(t.Context(), third)
+	_, err = dataplane.New(fresh, nil).Apply(t.Context(), four)
 	require.NoError(t, err)
 	o = observe(nil)
 	require.Empty(t, o.Drift)
 	require.Empty(t, servicemodel.Diff(o.Table, more).Pools)
 }
 
-// A set is read again if the kernel was moving it meanwhile: a dump then has other than as many
-// elements as the set, or some twice.
+// A set is read again if the kernel moved it during the dump. Such a dump has some elements twice,
+// or a wrong number of them.
 func TestDumpsAreCounted(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
@@ -382,27 +370,27 @@ func TestDumpsAreCounted(t *testing.T) {
 	n := 0
 	dump := func() error {
 		n = 0
-		return k.dumpSet(t.Context(), nft.IPv4, raw, "services", func(nft.Elem) { n++ })
+		return k.dumpSet(t.Context(), raw, "services", func(nft.Elem) { n++ })
 	}
 	require.NoError(t, dump())
 	require.Equal(t, 2, n)
 	if tellsCounts(t, b) {
-		require.Equal(t, n, raw.counts["services"])
+		require.Equal(t, n, raw.told["services"])
 	} else {
-		require.Empty(t, raw.counts)
+		require.Empty(t, raw.told)
 	}
-	raw.counts["services"] = n + 1
+	raw.told["services"] = n + 1
 	require.ErrorIs(t, dump(), errRehashed)
-	delete(raw.counts, "services")
+	delete(raw.told, "services")
 	require.NoError(t, dump())
 	require.Equal(t, 2, n)
-	raw.counts["services"] = 0
+	raw.told["services"] = 0
 	require.NoError(t, dump())
 	require.Zero(t, n, "an empty set is not dumped")
 }
 
-// Chains are asked for before the node-wide rules are known: all that there may be, of which one
-// needs rules.
+// Chains are asked for before the node-wide rules are known. The request names all possible chains.
+// One of these exists only with certain rules.
 func TestAllChainsAreAskedFor(t *testing.T) {
 	t.Parallel()
 	for _, tc := range programCases {
@@ -416,17 +404,7 @@ func TestAllChainsAreAskedFor(t *testing.T) {
 	}
 }
 
-// addTo adds an element to a set of the table of IPv4.
-func addTo(t *testing.T, b *Backend, set string, e nft.Elem) {
-	t.Helper()
-	var l nft.ElemList
-	l.Add(e)
-	var batch rawnl.Batch
-	nft.NewEncoder(&batch, nft.IPv4, DefaultTable).AddElements(&nft.Set{Name: set}, &l)
-	require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
-}
-
-// What looks like a frontend at a key that no frontend can have is none.
+// An element that resembles a frontend, at a key that no frontend can have, is drift.
 func TestImpossibleFrontendsAreDrift(t *testing.T) {
 	t.Parallel()
 	for name, key := range map[string]servicemodel.FrontendKey{
@@ -443,8 +421,9 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 				80, 0, 0)
 			comment := nft.AppendComment(nil,
 				"default/other:http cluster IP verdict=reject masquerade=none")
-			addTo(t, b, kindService.registry, nft.Elem{Key: bytes, UserData: comment})
-			addTo(t, b, "service-reject", nft.Elem{Key: bytes})
+			require.NoError(t, addTo(t, b, kindService.registry,
+				nft.Elem{Key: bytes, UserData: comment}))
+			require.NoError(t, addTo(t, b, "service-reject", nft.Elem{Key: bytes}))
 			o, err := newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New)
 			require.NoError(t, err)
 			require.Len(t, o.Drift, 2)
@@ -453,8 +432,8 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 	}
 }
 
-// Two frontends of a service share its endpoints: where the kernel has others for one of them, that
-// one is not whole.
+// Two frontends of a service share its endpoints. If the kernel has other endpoints for one of
+// them, that frontend is not whole.
 func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -462,18 +441,15 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 	require.NoError(t, err)
 	for _, padding := range []byte{0, 1} {
 		slot := nft.AppendSlot([]byte{203, 0, 113, 10, 6, 0, 0, 0, 0, 80, 0, 0}, 0)
-		var l nft.ElemList
-		l.Add(nft.Elem{Key: slot})
-		var batch rawnl.Batch
-		nft.NewEncoder(&batch, nft.IPv4, DefaultTable).DeleteElements(
-			&nft.Set{Name: "service-endpoints"}, &l)
-		require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
+		require.NoError(t, byHand(t, b, nft.IPv4, func(e *nft.Encoder) {
+			e.DeleteElements(&nft.Set{Name: "service-endpoints"}, listOf(nft.Elem{Key: slot}))
+		}))
 		data := nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))
-		if padding > 0 { // the right endpoint, but for a byte that means nothing
+		if padding > 0 { // the right endpoint, except for a byte without meaning
 			data = nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.1.1:8080"))
 			data[len(data)-1] = padding
 		}
-		addTo(t, b, "service-endpoints", nft.Elem{Key: slot, Data: data})
+		require.NoError(t, addTo(t, b, "service-endpoints", nft.Elem{Key: slot, Data: data}))
 		o, err := newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New)
 		require.NoError(t, err)
 		require.NotEmpty(t, o.Drift)

@@ -11,12 +11,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// What is in the kernel is what is wanted, without what is not there, and what else was found.
+// The table in the kernel is the wanted one without the missing objects, and with the other objects
+// that were found.
 func TestTablesArePutTogether(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
-	units := unitsOf(nft.IPv4, h.table)
-	web := units[slices.IndexFunc(units, func(u unit) bool {
+	ports := portsOf(nft.IPv4, h.table)
+	web := ports[slices.IndexFunc(ports, func(u servicePort) bool {
 		return u[0].Service.Name.Name == "web"
 	})]
 	var db *servicemodel.Pool
@@ -39,9 +40,12 @@ func TestTablesArePutTogether(t *testing.T) {
 		ClusterIPs: []netip.Addr{stray.Key.Addr}, Hairpins: []netip.Addr{stranger.Addr()}}
 	left.Rules.MasqueradeMark = 0x77
 
-	four := &part{gone: web, pools: []servicemodel.PoolChange{{Old: db, New: changed}},
-		addrs: map[string][]netip.Addr{setClusterIPs: {clusterIP}, setHairpins: {hairpin}}}
-	got, err := assemble(h.table, [2]*part{four, nil}, left)
+	four, six := newReading(nft.IPv4, DefaultTable), newReading(nft.IPv6, DefaultTable)
+	four.exists, four.gone, four.pools = true, web, []servicemodel.Change[servicemodel.Pool]{
+		{Old: db, New: changed}}
+	four.lacks = map[string][]netip.Addr{setClusterIPs: {clusterIP}, setHairpins: {hairpin}}
+	both := &snapshot{tables: [2]*reading{four, six}}
+	got, err := both.assemble(h.table, left)
 	require.NoError(t, err)
 
 	want := servicemodel.Contents{Rules: left.Rules, Frontends: []*servicemodel.Frontend{stray},
@@ -53,19 +57,21 @@ func TestTablesArePutTogether(t *testing.T) {
 	require.Empty(t, servicemodel.Diff(got, table).String())
 	require.True(t, got.Equal(table))
 
-	for _, nobody := range []*servicemodel.Table{nil, h.table} { // only what is left over
-		got, err = assemble(nobody, [2]*part{}, left)
+	// Without a wanted table, or if no table in the kernel stands, only the elements left over
+	// count.
+	for _, nobody := range []*servicemodel.Table{nil, h.table} {
+		got, err = (&snapshot{tables: [2]*reading{six, six}}).assemble(nobody, left)
 		require.NoError(t, err)
 		table, err = servicemodel.NewTable(left)
 		require.NoError(t, err)
 		require.True(t, got.Equal(table))
 	}
 	left.Frontends = append(left.Frontends, stray)
-	_, err = assemble(h.table, [2]*part{four, nil}, left)
+	_, err = both.assemble(h.table, left)
 	require.Error(t, err, "a frontend twice")
 }
 
-// addIPv4Of adds the frontends of a service in IPv4 to contents, and all addresses of IPv4 but two.
+// addIPv4Of adds a service's IPv4 frontends to contents, and all IPv4 addresses except two.
 func (h *held) addIPv4Of(want *servicemodel.Contents, service string, clusterIP,
 	hairpin netip.Addr) {
 	for fe := range h.table.Frontends() {
@@ -85,15 +91,14 @@ func (h *held) addIPv4Of(want *servicemodel.Contents, service string, clusterIP,
 	}
 }
 
-// A set belongs to a number of slots or seconds if its name ends with that and is written as we
-// write it.
+// A set belongs to a number of seconds if its name ends with the number in our notation.
 func TestNumbersInNamesOfSets(t *testing.T) {
 	t.Parallel()
-	for name, want := range map[string]int{"service-size-1": 1, "service-size-500": 500,
-		"service-size-2147483647": 1<<31 - 1, "service-size-0": 0, "service-size-01": 0,
-		"service-size-": 0, "service-size--1": 0, "service-size-1a": 0, "5": 0,
-		"service-size-2147483648": 0, "nodeport-size-5": 0} {
-		n, ok := number(name, "service-size-")
+	for name, want := range map[string]int{"service-affinity-1": 1, "service-affinity-500": 500,
+		"service-affinity-2147483647": 1<<31 - 1, "service-affinity-0": 0, "service-affinity-01": 0,
+		"service-affinity-": 0, "service-affinity--1": 0, "service-affinity-1a": 0, "5": 0,
+		"service-affinity-2147483648": 0, "nodeport-affinity-5": 0} {
+		n, ok := number(name, "service-affinity-")
 		require.Equal(t, want > 0, ok, name)
 		if ok {
 			require.Equal(t, want, n)
@@ -101,88 +106,85 @@ func TestNumbersInNamesOfSets(t *testing.T) {
 	}
 }
 
-// What is wrong with a table is told, and whether only making it anew helps.
+// Every fault of a table is named, and whether only making it anew helps.
 func TestSkeletonsAreCompared(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
 	for _, tc := range []struct {
 		name  string
-		spoil func(raw *rawTable)
+		spoil func(raw *reading)
 		stale bool
 		text  string
 	}{
-		{"it is dormant", func(raw *rawTable) { raw.dormant = true }, false,
+		{"it is dormant", func(raw *reading) { raw.dormant = true }, false,
 			"table ip: it is dormant"},
-		{"a set is missing", func(raw *rawTable) { delete(raw.sets, "service-drop") }, false,
+		{"a set is missing", func(raw *reading) { delete(raw.specs, "service-drop") }, false,
 			"table ip: set service-drop is missing"},
-		{"a set is another", func(raw *rawTable) {
-			raw.sets["service-drop"] = raw.sets["nodeport-drop"]
+		{"a set is another", func(raw *reading) {
+			raw.specs["service-drop"] = raw.specs["nodeport-drop"]
 		}, false, "table ip: set service-drop is of another type"},
-		{"a set is foreign", func(raw *rawTable) {
-			raw.sets["mine"] = raw.sets["service-drop"]
+		{"a set is foreign", func(raw *reading) {
+			raw.specs["mine"] = raw.specs["service-drop"]
 		}, false, "table ip: set mine does not belong"},
-		{"a chain is missing", func(raw *rawTable) { delete(raw.chains, "services") }, false,
+		{"a chain is missing", func(raw *reading) { delete(raw.chains, "services") }, false,
 			"table ip: chain services is missing"},
-		{"a chain is another", func(raw *rawTable) {
+		{"a chain is another", func(raw *reading) {
 			c := raw.chains["services"]
 			c.Drops = true
 			raw.chains["services"] = c
 		}, false, "table ip: chain services has another hook or policy"},
-		{"a chain is foreign", func(raw *rawTable) {
+		{"a chain is foreign", func(raw *reading) {
 			raw.chains["mine"] = nft.Chain{Name: "mine"}
 		}, false, "table ip: chain mine does not belong"},
-		{"a rule is missing", func(raw *rawTable) {
+		{"a rule is missing", func(raw *reading) {
 			raw.hashes["services"] = raw.hashes["services"][1:]
 		}, true, "table ip: the rules of chain services are not ours"},
-		{"rules stand in another order", func(raw *rawTable) {
+		{"rules stand in another order", func(raw *reading) {
 			slices.Reverse(raw.hashes["services"])
 		}, true, "table ip: the rules of chain services are not ours"},
 	} {
 		raw := h.copyOf(0)
-		sk, why := readSkeleton(nft.IPv4, raw, h.table.Rules())
+		sk, why := raw.compareProgram(h.table.Rules())
 		require.Empty(t, why)
 		require.False(t, sk.stale || sk.broken)
 		require.True(t, sk.exists)
 		const large = "service-endpoints"
 		require.Equal(t, len(h.tables[0].elems[large]), sk.counts[large])
 		tc.spoil(raw)
-		sk, why = readSkeleton(nft.IPv4, raw, h.table.Rules())
+		sk, why = raw.compareProgram(h.table.Rules())
 		require.Equal(t, []string{tc.text}, why, tc.name)
 		require.Equal(t, tc.stale, sk.stale, tc.name)
 		require.Equal(t, !tc.stale, sk.broken, tc.name)
 	}
 }
 
-// Sets of rules, and the order of rules of which no two match the same packet, mean nothing. Maps
-// that rules fill are not counted.
+// Anonymous sets have no meaning. Maps that rules fill are not counted.
 func TestSkeletonsMayDifferInWhatMeansNothing(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
 	raw := h.copyOf(0)
-	raw.sets["__set0"], raw.counts["__set0"] = nft.SetSpec{}, 1
-	raw.counts[affinityMap(3)] = 5
-	slices.Reverse(raw.hashes["service"+balanceSuffix])
-	require.Greater(t, len(raw.hashes["service"+balanceSuffix]), 1)
-	sk, why := readSkeleton(nft.IPv4, raw, h.table.Rules())
+	raw.specs["__set0"], raw.told["__set0"] = nft.SetSpec{}, 1
+	raw.told[affinityMap(3)] = 5
+	sk, why := raw.compareProgram(h.table.Rules())
 	require.Empty(t, why)
 	require.False(t, sk.stale || sk.broken)
 	require.NotContains(t, sk.counts, "__set0")
 	require.NotContains(t, sk.counts, affinityMap(3))
 	require.Contains(t, sk.counts, setHairpins)
-	sk, why = readSkeleton(nft.IPv4, nil, h.table.Rules())
+	sk, why = newReading(nft.IPv4, DefaultTable).compareProgram(h.table.Rules())
 	require.Equal(t, skeleton{}, sk, "no table")
 	require.Empty(t, why)
 }
 
-// Without settings a table is made anew, and it is told what is wrong with them.
+// A table without valid settings is made anew, and the drift names the fault.
 func TestTablesWithoutSettingsAreMadeAnew(t *testing.T) {
 	t.Parallel()
-	for text, spoil := range map[string]func(m map[string]*found){
-		"table ip: no settings": func(m map[string]*found) { clear(m) },
-		"table ip: the settings have gaps": func(m map[string]*found) {
+	for text, spoil := range map[string]func(m map[string]*nft.Elem){
+		"table ip: no settings": func(m map[string]*nft.Elem) { clear(m) },
+		"table ip: the settings have gaps": func(m map[string]*nft.Elem) {
 			delete(m, string(nft.Native32(1)))
 		},
-		"what is this": func(m map[string]*found) {
+		"what is this": func(m map[string]*nft.Elem) {
 			m[string(nft.Native32(1))].UserData = nft.AppendComment(nil, "what is this")
 		},
 	} {
@@ -191,8 +193,8 @@ func TestTablesWithoutSettingsAreMadeAnew(t *testing.T) {
 		b := newMemoryBackend(h.memory)
 		o := b.observe()
 		require.Contains(t, o.Drift[len(o.Drift)-1], text)
-		require.True(t, b.pl.have[0].broken)
-		require.False(t, b.pl.have[1].broken)
+		require.True(t, b.pl.tables[0].broken)
+		require.False(t, b.pl.tables[1].broken)
 		for fe := range o.Table.Frontends() {
 			require.Equal(t, servicemodel.IPv6, fe.Key.Family())
 		}
@@ -201,8 +203,8 @@ func TestTablesWithoutSettingsAreMadeAnew(t *testing.T) {
 	}
 }
 
-// Of two tables that were made for different settings, that of IPv6 is made anew, and nothing in it
-// counts.
+// If the two tables were made for different settings, the IPv6 table is made anew, and none of its
+// contents count.
 func TestTablesOfDifferentSettingsAreNotMixed(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
@@ -215,7 +217,7 @@ func TestTablesOfDifferentSettingsAreNotMixed(t *testing.T) {
 	o := b.observe()
 	require.Equal(t, []string{"the tables ip and ip6 were made for different settings"}, o.Drift)
 	require.True(t, o.Table.Rules().Equal(h.table.Rules()))
-	require.Equal(t, h.table.Rules(), b.rules)
+	require.Equal(t, h.table.Rules(), b.pl.rules)
 	require.Positive(t, o.Table.Len())
 	for fe := range o.Table.Frontends() {
 		require.Equal(t, servicemodel.IPv4, fe.Key.Family())
@@ -229,7 +231,7 @@ func TestTablesOfDifferentSettingsAreNotMixed(t *testing.T) {
 	requireHolds(t, next.Table, h.table.Arrange(next.Table))
 }
 
-// Tables that lack the version, or of which a set was full, are made anew, both of them.
+// If the tables lack the version, or one of their sets was full, both are made anew.
 func TestBothTablesAreMadeAnew(t *testing.T) {
 	t.Parallel()
 	for text, spoil := range map[string]func(h *held, b *memoryBackend){
@@ -245,7 +247,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 		require.Equal(t, []string{text}, o.Drift)
 		require.Zero(t, o.Table.Len())
 		_, p := b.apply(o.Table, unitsState())
-		require.True(t, p.families[0].rebuild && p.families[1].rebuild)
+		require.True(t, p.tables[0].rebuild && p.tables[1].rebuild)
 		require.False(t, b.crowded)
 		require.Empty(t, newMemoryBackend(h.memory).observe().Drift)
 	}
@@ -262,35 +264,35 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 	require.Empty(t, b.observe().Drift, "nothing needs no version")
 }
 
-// Whatever is done to one element: each element belongs to a frontend that is whole, or is drift,
-// and only frontends that it has to do with are not whole. The next commit puts it right.
+// Whatever is done to one element: each element belongs to a whole frontend or is drift, and only
+// related frontends are not whole. The next commit mends it.
 func TestEveryElementHasItsPlaceOrIsDrift(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
-	edits := map[string]func(m map[string]*found, key string){
-		"deleted": func(m map[string]*found, key string) { delete(m, key) },
-		"another comment": func(m map[string]*found, key string) {
+	edits := map[string]func(m map[string]*nft.Elem, key string){
+		"deleted": func(m map[string]*nft.Elem, key string) { delete(m, key) },
+		"another comment": func(m map[string]*nft.Elem, key string) {
 			m[key].UserData = nft.AppendComment(nil, "default/db:http cluster IP verdict=reject")
 		},
-		"other data": func(m map[string]*found, key string) {
+		"other data": func(m map[string]*nft.Elem, key string) {
 			e := m[key]
 			if e.Data = slices.Clone(e.Data); e.Data != nil {
 				e.Data[1] ^= 1
 			}
 		},
-		"one more": func(m map[string]*found, key string) {
-			e := cloneElem(m[key].Elem)
+		"one more": func(m map[string]*nft.Elem, key string) {
+			e := m[key].Clone()
 			e.Key[0] ^= 0x40
-			m[string(e.Key)+string(e.KeyEnd)] = &found{Elem: e}
+			m[string(e.Key)+string(e.KeyEnd)] = &e
 		},
 	}
 	for i := range nft.Families {
-		h.elements(i, func(set, key string, _ *found) {
+		h.elements(i, func(set, key string, _ *nft.Elem) {
 			for name, edit := range edits {
-				m := &memory{t: t, tables: [2]*rawTable{h.copyOf(0), h.copyOf(1)}}
+				m := &memory{t: t, tables: [2]*reading{h.copyOf(0), h.copyOf(1)}}
 				edit(m.tables[i].elems[set], key)
 				lost := requirePlaces(t, m, h, name+": "+set)
-				if name == "deleted" { // of two that contradict each other, either may be right
+				if name == "deleted" { // if two contradict each other, either may be the right one
 					require.LessOrEqual(t, lost, 1, set)
 				}
 			}
@@ -298,8 +300,8 @@ func TestEveryElementHasItsPlaceOrIsDrift(t *testing.T) {
 	}
 }
 
-// requirePlaces requires that every element has its place or is drift, and that a commit puts all
-// right. It returns how many frontends were not whole.
+// requirePlaces requires that every element has its place or is drift, and that a commit mends all.
+// It returns how many frontends were not whole.
 func requirePlaces(t *testing.T, m *memory, h *held, what string) int {
 	t.Helper()
 	b := newMemoryBackend(m)
@@ -313,7 +315,7 @@ func requirePlaces(t *testing.T, m *memory, h *held, what string) int {
 				continue
 			}
 			n := 0
-			if d := b.pl.drift[i][set]; d != nil {
+			if d := b.pl.tables[i].drift[set]; d != nil {
 				n = d.Len
 			}
 			drift += n
@@ -341,41 +343,39 @@ func requirePlaces(t *testing.T, m *memory, h *held, what string) int {
 	return lost
 }
 
-// A slot that no pool can have, and data that is not an endpoint, are read as none.
+// Slots that no pool can have, and data that is not an endpoint, are ignored.
 func TestOnlyEndpointsInSlotsAreRead(t *testing.T) {
 	t.Parallel()
 	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{
 		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80})
-	raw := newRawTable(DefaultTable)
+	r := newReading(nft.IPv4, DefaultTable)
 	add := func(slot int, data []byte) {
-		raw.add("service-endpoints", nft.Elem{Key: nft.AppendSlot(slices.Clip(key), slot),
+		r.add("service-endpoints", nft.Elem{Key: nft.AppendSlot(slices.Clip(key), slot),
 			Data: data})
 	}
 	add(0, []byte{1})
 	add(1, nft.AppendEndpoint(nil, podOne))
 	add(maxSlots, nft.AppendEndpoint(nil, podTwo))
-	raw.add("service-endpoints", nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, podTwo)})
-	r := &reading{f: nft.IPv4, elems: raw.elems}
+	r.add("service-endpoints", nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, podTwo)})
 	require.Equal(t, map[string][]netip.AddrPort{string(key): {{}, podOne}},
 		r.readSlots("service-endpoints"))
 }
 
-// A range that no prefix is, and keys that are none, are read as no source.
+// Ranges that are not prefixes, and keys of no frontend, are not read as sources.
 func TestOnlyRangesOfPrefixesAreRead(t *testing.T) {
 	t.Parallel()
 	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{
 		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80})
 	with := func(addr ...byte) []byte { return append(slices.Clip(key), addr...) }
-	raw := newRawTable(DefaultTable)
+	r := newReading(nft.IPv4, DefaultTable)
 	for _, e := range []nft.Elem{
 		{Key: with(192, 0, 2, 0), KeyEnd: with(192, 0, 2, 255)},
 		{Key: with(198, 51, 100, 1), KeyEnd: with(198, 51, 100, 2)},
 		{Key: with(203, 0, 113, 0)},
 		{Key: []byte{1}, KeyEnd: []byte{2}},
 	} {
-		raw.add(setSources, e)
+		r.add(setSources, e)
 	}
-	r := &reading{f: nft.IPv4, elems: raw.elems}
 	require.Equal(t, map[string][]netip.Prefix{
 		string(key): {netip.MustParsePrefix("192.0.2.0/24")}}, r.readRanges())
 }

@@ -24,8 +24,8 @@ insert rule ip kernlb services jump new
 END
 `
 
-// A program takes over from an older one and from newer ones. What the older one leaves was
-// recorded with nft list ruleset; the name of the file is that of its commit.
+// A program takes over from an older one and from newer ones. The rulesets of older programs were
+// recorded with nft list ruleset. A file's name is the program's commit.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("nft"); err != nil {
@@ -33,6 +33,8 @@ func TestUpgrade(t *testing.T) {
 	}
 	dataplanetest.Upgraded(t, underTest,
 		dataplanetest.Layout{Name: "older", Recorded: "nft -f testdata/layouts/752c62b.nft"},
+		dataplanetest.Layout{Name: "with a set for each number of slots",
+			Recorded: "nft -f testdata/layouts/c6e37d1.nft"},
 		dataplanetest.Layout{Name: "newer by its number", Edit: newerNumber},
 		dataplanetest.Layout{Name: "newer by its objects", Edit: newerNumber + newerObjects})
 }

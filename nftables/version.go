@@ -9,22 +9,23 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// version says which state of the instance the kernel holds. Transactions of an instance are
-// counted in epochs: each has a set of its own in the kernel, and each transaction adds the next
-// number to it, which must not be there. So whoever committed for the same instance meanwhile makes
-// the transaction fail as a whole with EEXIST, or with ENOENT if he began another epoch, while
-// other programs may commit what they like. (The generation of nf_tables is one for the network
-// namespace: each commit of anybody changes it.)
+// version says which state of the instance the kernel holds. The transactions of an instance are
+// counted in epochs. Each epoch has a set in the kernel, and each transaction adds the next number
+// to it. If another writer of the instance has committed meanwhile, that number exists already, and
+// the whole transaction fails with EEXIST, or with ENOENT if that writer began another epoch.
+// Commits of other programs do not matter. (The generation of nf_tables belongs to the network
+// namespace: every commit of any program changes it.)
 //
-// A transaction deletes no version, but for the last of an epoch, which also deletes the set and
-// makes that of the next epoch. For a socket that has committed a deletion is closed only after an
-// RCU grace period (nft_rcv_nl_event in net/netfilter/nf_tables_api.c): a program that runs once
-// for each change would wait for it.
+// Only the last transaction of an epoch deletes something of the version: it deletes the set and
+// makes that of the next epoch. The reason is that after a commit with a deletion, closing the
+// socket waits for an RCU grace period (nft_rcv_nl_event in net/netfilter/nf_tables_api.c). A
+// program that runs once for each change would wait for it each time.
 type version struct {
-	// epoch names the set. The first of an instance is random, so that tables that were deleted and
-	// made again do not come to one that somebody remembers.
+	// epoch names the set. The first epoch of an instance is random. So tables that were deleted
+	// and made again do not reach an epoch that a running program remembers.
 	epoch uint32
-	// number counts the transactions of the epoch, from 1 on. Zero means that there is no version.
+	// number counts the transactions of the epoch, from 1 on. Zero means that the instance has no
+	// version.
 	number uint32
 	// unswept says that the affinity maps may have clients of endpoints that are gone: a commit
 	// took endpoints away, and its sweep has not ended.
@@ -33,29 +34,29 @@ type version struct {
 	owners bool
 }
 
-// The comment of the version's element says what else is so, separated by commas.
+// The comment of the version's element has these words, separated by commas.
 const (
 	commentUnswept = "affinity to be swept"
 	commentOwners  = "owners indexed"
 )
 
-// versionPrefix begins the name of the set of an epoch. It is in the table of IPv4, which is there
-// whenever the instance is.
+// versionPrefix begins the name of the set of an epoch. The set is in the IPv4 table, which exists
+// whenever the instance does.
 const versionPrefix = "version-"
 
 // epochLength is how many transactions an epoch has. A reading dumps as many elements, and a
-// listing shows them; they fit into one datagram.
+// listing shows them. They fit into one datagram.
 const epochLength = 127
 
-// versionSet is the set of an epoch. Of a set that has a size and keys of four bytes, the kernel
-// makes a hash table that never moves (nft_hash_fast_ops in net/netfilter/nft_set_hash.c).
+// versionSet is the set of an epoch. Because it has a size and keys of four bytes, the kernel makes
+// a hash table that is never rehashed (nft_hash_fast_ops in net/netfilter/nft_set_hash.c).
 func versionSet(epoch uint32) *nft.Set {
 	return &nft.Set{Name: fmt.Sprintf("%s%08x", versionPrefix, epoch),
 		Key: []nft.Field{nft.FieldMark}, Size: epochLength + 1,
 		Comment: "transactions for both tables"}
 }
 
-// epochOf is the inverse of versionSet, and false if it is another set.
+// epochOf is the inverse of versionSet. It returns false for any other set.
 func epochOf(name string, spec nft.SetSpec) (epoch uint32, ok bool) {
 	if _, err := fmt.Sscanf(name, versionPrefix+"%08x", &epoch); err != nil {
 		return 0, false
@@ -64,14 +65,14 @@ func epochOf(name string, spec nft.SetSpec) (epoch uint32, ok bool) {
 	return epoch, s.Name == name && s.Spec() == spec
 }
 
-// isVersion reports whether a set is that of an epoch.
+// isVersion reports whether a set is the set of an epoch.
 func isVersion(name string) bool { return strings.HasPrefix(name, versionPrefix) }
 
 // randomEpoch returns the first epoch of an instance.
 func randomEpoch() uint32 { return rand.Uint32() }
 
-// next returns the version after v. A new epoch begins where the set of the old one is full or,
-// anew, goes with its table; first is that of an instance that has none.
+// next returns the version after v. A new epoch begins if the set of the old one is full or, with
+// anew, goes with its table. first returns the epoch of an instance without a version.
 func (v version) next(anew bool, first func() uint32, unswept, owners bool) version {
 	n := version{v.epoch, v.number + 1, unswept, owners}
 	switch {
@@ -101,8 +102,8 @@ func (v version) elem(number uint32) *nft.ElemList {
 	return l
 }
 
-// versionOf returns the version that the elements of the set of an epoch say: the last one. They
-// must be as many as were counted, from 1 on.
+// versionOf returns the version in the elements of an epoch's set: the last one. The numbers must
+// be complete, from 1 on.
 func versionOf(epoch uint32, elems []nft.Elem) (version, bool) {
 	v, seen := version{epoch: epoch}, make([]bool, len(elems))
 	for _, e := range elems {

@@ -10,15 +10,14 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// readVersion reads the version of an instance. Where the table is not there, where it has no set
-// of an epoch or several, and where that has gaps, there is none.
+// readVersion reads the version of an instance. There is no version if the table does not exist,
+// has no set of an epoch or several, or if the set has gaps.
 func (k *kernel) readVersion(ctx context.Context, table string) (version, error) {
 	v, sound, err := k.tryVersion(ctx, table)
 	if err != nil || sound {
 		return v, err
 	}
-	// Either somebody else has edited it, or it came in several datagrams and there was a commit in
-	// between.
+	// Either someone edited the set, or it came in several datagrams with a commit in between.
 	before, err := k.conn.GenID(ctx)
 	if err != nil {
 		return version{}, err
@@ -33,10 +32,11 @@ func (k *kernel) readVersion(ctx context.Context, table string) (version, error)
 	return version{}, err
 }
 
-// tryVersion reads the version of an instance, and reports false if it is not whole.
+// tryVersion reads the version of an instance. It returns false if the version is not whole.
 func (k *kernel) tryVersion(ctx context.Context, table string) (v version, sound bool, err error) {
 	sets, epoch := 0, uint32(0)
-	err = k.dumpSets(ctx, nft.IPv4, table, func(s nft.SetInfo) {
+	q := nft.Query{Conn: k.conn, Family: nft.IPv4, Table: table}
+	err = q.Sets(ctx, func(s nft.SetInfo) {
 		if !isVersion(s.Name) {
 			return
 		}
@@ -52,8 +52,8 @@ func (k *kernel) tryVersion(ctx context.Context, table string) (v version, sound
 		return version{}, sets == 0, err
 	}
 	var elems []nft.Elem
-	err = k.dumpElements(ctx, nft.IPv4, table, versionSet(epoch).Name, func(e nft.Elem) error {
-		elems = append(elems, cloneElem(e))
+	err = q.Elements(ctx, versionSet(epoch).Name, func(e nft.Elem) error {
+		elems = append(elems, e.Clone())
 		return nil
 	})
 	if errors.Is(err, unix.ENOENT) {
@@ -63,12 +63,13 @@ func (k *kernel) tryVersion(ctx context.Context, table string) (v version, sound
 	return v, sound, err
 }
 
-// hasVersion asks whether a version is the last one still; if none was, whether there is none.
+// hasVersion reports whether a version is still the last one. For the zero version it reports
+// whether the instance has none.
 func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool, error) {
 	if v.number == 0 {
 		now, err := k.readVersion(ctx, table)
 		if errors.Is(err, rawnl.ErrDumpInterrupted) {
-			return false, nil // somebody writes
+			return false, nil // another writer is at work
 		}
 		return now == v, err
 	}
@@ -91,11 +92,44 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 	return last == v.number, err
 }
 
-// requireVersion fails with ErrDumpInterrupted if a version is not the last one any more.
+// requireVersion fails with ErrDumpInterrupted if a version is no longer the last one.
 func (k *kernel) requireVersion(ctx context.Context, table string, v version) error {
 	same, err := k.hasVersion(ctx, table, v)
 	if err == nil && !same {
 		err = rawnl.ErrDumpInterrupted
 	}
 	return err
+}
+
+// giveTries bounds the attempts to give a version while others commit. Each attempt takes less than
+// a millisecond.
+const giveTries = 20
+
+// giveVersion gives a version to tables that lost theirs, in a transaction of its own that fails if
+// any other commit precedes it. The next transaction, which makes the tables anew, increments the
+// version. So of two writers that found no version, the second one fails. If giveVersion finds a
+// version, it fails, because another writer has written since the tables were observed.
+func (b *Backend) giveVersion(ctx context.Context) error {
+	k := &b.kernel
+	for try := 1; ; try++ {
+		gen, err := k.conn.GenID(ctx)
+		if err != nil {
+			return err
+		}
+		if err := k.requireVersion(ctx, b.pl.table, version{}); err != nil {
+			return err
+		}
+		v := version{epoch: b.pl.first(), number: 1}
+		k.batch.Reset()
+		w := nft.NewEncoder(&k.batch, nft.IPv4, b.pl.table)
+		w.AddSet(versionSet(v.epoch))
+		w.AddElements(versionSet(v.epoch), v.elem(v.number))
+		err = k.conn.Commit(ctx, &k.batch, gen.ID)
+		if err == nil {
+			b.pl.version, k.gen = v, rawnl.NextGenID(k.gen)
+		}
+		if !errors.Is(err, rawnl.ErrGenerationChanged) || try == giveTries {
+			return err
+		}
+	}
 }

@@ -8,12 +8,13 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// turns are states that differ in an endpoint.
+// turns are states with different endpoints.
 func turns() (l [3]servicemodel.State) {
 	for i, addr := range []string{"10.244.1.7", "10.244.1.8", "10.244.1.9"} {
 		l[i] = servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).
@@ -32,7 +33,7 @@ func advanceTo(t *testing.T, b *Backend, e *dataplane.Engine, number uint32) {
 	}
 }
 
-// A writer is late by one transaction or by several, of the same epoch or of the next one.
+// A writer is late by one transaction or by several, in the same epoch or in the next one.
 func TestTheLateWriterIsRefusedAcrossEpochs(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct{ from, to uint32 }{{2, 3}, {5, 9}, {epochLength - 1, epochLength},
@@ -64,8 +65,8 @@ func TestTheLateWriterIsRefusedAcrossEpochs(t *testing.T) {
 	}
 }
 
-// A process that publishes something new deletes nothing in the kernel, which would let its socket
-// be closed only after an RCU grace period.
+// A process that publishes something new deletes nothing in the kernel. After a deletion, closing
+// the socket would wait for an RCU grace period.
 func TestWhoOnlyAddsDeletesNothing(t *testing.T) {
 	t.Parallel()
 	ns, _ := newNS(t)
@@ -95,8 +96,8 @@ func TestWhoOnlyAddsDeletesNothing(t *testing.T) {
 	}
 }
 
-// What reads like a version and is none is read again, and is a conflict if somebody commits
-// meanwhile.
+// A version that is not whole is read again. If another program commits meanwhile, it is a
+// conflict.
 func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
@@ -128,4 +129,39 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 	v, err := r.kernel.readVersion(t.Context(), DefaultTable)
 	require.NoError(t, err)
 	require.Equal(t, b.pl.version, v)
+}
+
+// Two writers read an instance that has lost its version, and both commit. The second one gets a
+// conflict, and no writer loses what the other wrote.
+func TestTwoWritersWithoutAVersion(t *testing.T) {
+	t.Parallel()
+	program := nftPrograms(t)[0]
+	for name, edit := range map[string]string{
+		"deleted":    "delete set ip kernlb VERSION",
+		"two epochs": "add set ip kernlb version-00000007 { type mark; size 128; }",
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns, _ := newNS(t)
+			states := sharedState()
+			applyParts(t, ns, states, "default")
+			editByHand(t, ns, program, edit)
+			observed := func(owner string) (commit func() error) {
+				b, part := newBackend(t, ns, nil), mustResolve(t, states[owner])
+				o, err := b.ObserveParts(t.Context(), []string{owner}, part)
+				require.NoError(t, err)
+				next, err := nocopy.Of(o.Table).WithPart(owner, part)
+				require.NoError(t, err)
+				return func() error {
+					_, err := b.Commit(t.Context(), servicemodel.Diff(o.Table, next))
+					return err
+				}
+			}
+			first, second := observed("other"), observed("third")
+			require.NoError(t, first())
+			require.ErrorIs(t, second(), dataplane.ErrConflict)
+			require.NoError(t, observed("third")())
+			requireShared(t, ns, states, 0)
+		})
+	}
 }

@@ -64,7 +64,7 @@ func TestVersionsAreReadBack(t *testing.T) {
 	require.False(t, ok)
 }
 
-// Only the last transaction of an epoch deletes anything of the version.
+// Only the last transaction of an epoch deletes something of the version.
 func TestEpochsEnd(t *testing.T) {
 	t.Parallel()
 	m := &memory{t: t}

@@ -7,20 +7,21 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/settings"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestSettingsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, tc := range programCases {
-		got, err := settings.Parse(layoutNumber,
-			settings.Lines(layoutNumber, tc.rules))
+		got, err := rendering.ParseSettings(layoutNumber,
+			rendering.Settings(layoutNumber, tc.rules))
 		require.NoError(t, err)
 		require.True(t, tc.rules.Equal(got), "%+v", got)
 	}
 }
 
-// Whatever the kernel says, decoding it is an error or not, and never a panic.
+// Decoding any answer of the kernel succeeds or returns an error. It never panics.
 func FuzzDecode(f *testing.F) {
 	var elems nft.ElemList
 	elems.Add(nft.Elem{Key: []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0},
@@ -40,28 +41,29 @@ func FuzzDecode(f *testing.F) {
 		}
 		_ = nft.CommentOf(data)
 		for _, fam := range nft.Families {
-			raw := newRawTable(DefaultTable)
+			r := newReading(fam, DefaultTable)
+			r.exists = true
 			rules := programCases[0].rules
-			s := shape{sizes: [2][2][]int{{{1}, nil}, {{1}, nil}}}
+			s := shape{split: true, large: true}
 			for _, st := range setsOf(fam, &s) {
-				raw.sets[st.Name] = st.Spec()
+				r.specs[st.Name] = st.Spec()
 				for _, e := range l {
-					raw.add(st.Name, e)
+					r.add(st.Name, e)
 				}
 			}
 			for _, c := range newProgram(fam, rules, &s) {
-				raw.chains[c.Name] = c.Chain
+				r.chains[c.Name] = c.Chain
 			}
-			raw.elems[setSettings] = nil
-			raw.add(setSettings, nft.Elem{Key: nft.Native32(1),
+			r.elems[setSettings] = nil
+			r.add(setSettings, nft.Elem{Key: nft.Native32(1),
 				UserData: nft.AppendComment(nil, "masquerade-mark 0x4000")})
-			if o, err := read(fam, raw, func(*observed) error { return nil }); err == nil {
-				for name, list := range o.drift {
-					require.NotEmpty(t, name)
-					require.NoError(t, nft.DecodeElems(list.Bytes(), func(nft.Elem) error {
-						return nil
-					}))
-				}
+			r.recognize()
+			r.interpret(&servicemodel.Contents{})
+			for name, list := range r.drift {
+				require.NotEmpty(t, name)
+				require.NoError(t, nft.DecodeElems(list.Bytes(), func(nft.Elem) error {
+					return nil
+				}))
 			}
 		}
 	})

@@ -5,14 +5,14 @@ import (
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/witness"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // Witness waits until another program changes the tables, and returns that program. It makes
 // Backend a [dataplane.Witness].
 func (b *Backend) Witness(ctx context.Context) (dataplane.Program, error) {
 	k := &b.kernel
-	g, err := witness.Wait(ctx, k.localnet.NS, k.conn, func(c witness.Change) bool {
+	g, err := nft.Author(ctx, k.localnet.NS, k.conn, func(c nft.Changed) bool {
 		return c.Table == b.pl.table
 	})
 	if err != nil {

@@ -7,7 +7,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 

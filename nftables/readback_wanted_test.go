@@ -8,31 +8,32 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// An element is expected if it was asked for, and no other element is.
+// A reading expects exactly the elements that it asked for.
 func TestWhatIsExpected(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
 	for i := range nft.Families {
-		s := h.sift(i, h.table)
+		s := h.reading(i, h.table)
 		for set, name := range s.sets {
 			if !isRead(name.Name) {
 				continue
 			}
 			for _, e := range h.tables[i].elems[name.Name] {
-				require.True(t, s.expects(set, e.Elem), "%s %s", name.Name, name.ElemText(e.Elem))
+				require.True(t, s.expects(set, *e), "%s %s", name.Name, name.ElemText(*e))
 				for at := range e.Key {
-					x := cloneElem(e.Elem)
+					x := e.Clone()
 					x.Key[at] ^= 0x40 // another address, protocol, port or slot
 					require.False(t, s.expects(set, x), "%s %s", name.Name, name.ElemText(x))
 				}
-				short := e.Elem
+				short := *e
 				short.Key = short.Key[:len(short.Key)-1]
 				require.False(t, s.expects(set, short), name.Name)
 				if e.KeyEnd != nil {
-					x := cloneElem(e.Elem)
+					x := e.Clone()
 					x.KeyEnd[len(x.KeyEnd)-1] ^= 1
 					require.False(t, s.expects(set, x))
 				}
@@ -41,11 +42,11 @@ func TestWhatIsExpected(t *testing.T) {
 	}
 }
 
-// Slots up to the last are expected, in the map of those clients that have them.
+// Slots up to the last one are expected, in the map of the clients that have them.
 func TestSlotsAreExpectedUpToTheLast(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
-	s := h.sift(0, h.table)
+	s := h.reading(0, h.table)
 	web := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
 		Protocol: servicemodel.TCP, Port: 80}
 	db := web
@@ -82,7 +83,7 @@ func TestWhatCannotBeHeldIsNotExpected(t *testing.T) {
 	c.Pools = slices.Collect(h.table.Pools())
 	want, err := servicemodel.NewTable(c)
 	require.NoError(t, err)
-	s := h.sift(0, want)
+	s := h.reading(0, want)
 	key := func(addr string) nft.Elem {
 		return nft.Elem{Key: nft.AppendFrontend(nil, servicemodel.FrontendKey{
 			Addr: netip.MustParseAddr(addr), Protocol: servicemodel.TCP, Port: 80})}
@@ -90,20 +91,20 @@ func TestWhatCannotBeHeldIsNotExpected(t *testing.T) {
 	require.False(t, s.expects(s.position("services"), key("10.96.0.10")))
 	require.True(t, s.expects(s.position("services"), key("10.96.0.20")))
 
-	s.raw.add("services", key("10.96.0.10"))
-	require.Empty(t, s.doubtful())
-	s.raw.add("service-drop", key("10.96.0.20"))
-	require.Len(t, s.doubtful(), 1)
+	s.add("services", key("10.96.0.10"))
+	require.Empty(t, s.contested())
+	s.add("service-drop", key("10.96.0.20"))
+	require.Len(t, s.contested(), 1)
 }
 
-// Which frontend an element is about.
+// keyOf returns the frontend that an element belongs to.
 func TestElementsAreAboutFrontends(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
 	for i := range nft.Families {
-		s := h.sift(i, h.table)
-		h.elements(i, func(set, _ string, e *found) {
-			key, ok := s.keyOf(s.position(set), e.Elem)
+		s := h.reading(i, h.table)
+		h.elements(i, func(set, _ string, e *nft.Elem) {
+			key, ok := s.keyOf(s.position(set), *e)
 			require.True(t, ok, set)
 			require.NotNil(t, h.table.Frontend(key), "%s: %v", set, key)
 			n := len(nft.AppendFrontend(nil, key))
@@ -115,14 +116,15 @@ func TestElementsAreAboutFrontends(t *testing.T) {
 		})
 		for _, set := range []string{setClusterIPs, setHairpins} {
 			for _, e := range h.tables[i].elems[set] {
-				_, ok := s.keyOf(s.position(set), e.Elem)
+				_, ok := s.keyOf(s.position(set), *e)
 				require.False(t, ok, set)
 			}
 		}
 	}
 }
 
-// An address of a set is one if it is that and nothing else; that of a hairpin stands there twice.
+// An element is an address only if its key has no other bytes. The key of a hairpin has the address
+// twice.
 func TestAddressesOfSets(t *testing.T) {
 	t.Parallel()
 	a, b := []byte{10, 0, 0, 1}, []byte{10, 0, 0, 2}
@@ -144,9 +146,9 @@ func TestAddressesOfSets(t *testing.T) {
 	}
 }
 
-// A unit is doubtful if something is left over that has to do with it: an element of one of its
-// frontends, or a frontend that says that it is of the same service port. What was gone anyway is
-// not.
+// A service port is contested if an element is left over that concerns it: an element of one of its
+// frontends, or a frontend whose comment names the same service port. A service port that is gone
+// is not contested.
 func TestWhichUnitsAreDoubtful(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
@@ -181,24 +183,24 @@ func TestWhichUnitsAreDoubtful(t *testing.T) {
 			says(key("10.96.0.99", 80), "default/none:http cluster IP"), ""},
 		{"a frontend that says nothing", "services", key("10.96.0.99", 80), ""},
 		{"a set that is not read", setSettings, key("10.96.0.10", 80), ""},
-		{"a set that is not known", "service-size-99", key("10.96.0.10", 80), ""},
+		{"a set that is not known", "service-over-99", key("10.96.0.10", 80), ""},
 	} {
 		requireDoubt(t, h, tc.set, tc.elem, tc.want, tc.name)
 	}
-	s := h.sift(0, nil)
-	s.raw.add("service-drop", key("10.96.0.20", 80))
-	require.Empty(t, s.doubtful(), "nothing is wanted")
+	s := h.reading(0, nil)
+	s.add("service-drop", key("10.96.0.20", 80))
+	require.Empty(t, s.contested(), "nothing is wanted")
 }
 
-// requireDoubt requires that an element that is left over makes the units of a service doubtful,
-// or none.
+// requireDoubt requires that an element that is left over makes the service ports of a service
+// contested, or none.
 func requireDoubt(t *testing.T, h *held, set string, e nft.Elem, want, what string) {
 	t.Helper()
-	s := h.sift(0, h.table)
-	s.raw.add(set, e)
+	s := h.reading(0, h.table)
+	s.add(set, e)
 	var names []string
-	for _, u := range s.doubtful() {
-		require.Equal(t, unitOf(s.f, h.table, u[0].Service), u)
+	for _, u := range s.contested() {
+		require.Equal(t, portOf(s.f, h.table, u[0].Service), u)
 		names = append(names, u[0].Service.Name.Name)
 	}
 	if want == "" {
@@ -206,107 +208,103 @@ func requireDoubt(t *testing.T, h *held, set string, e nft.Elem, want, what stri
 		return
 	}
 	require.Equal(t, []string{want}, names, what)
-	again := cloneElem(e)
+	again := e.Clone()
 	again.Key = append(again.Key, 0, 0, 0, 9)
-	s.raw.add(set, again)
-	require.Len(t, s.doubtful(), 1, "it is doubted once: %s", what)
-	s.gone = []*servicemodel.Frontend{unitOf(s.f, h.table, servicemodel.PortName{
+	s.add(set, again)
+	require.Len(t, s.contested(), 1, "it is doubted once: %s", what)
+	s.gone = []*servicemodel.Frontend{portOf(s.f, h.table, servicemodel.PortName{
 		Name: servicemodel.Name{Namespace: "default", Name: want}, Port: "http",
 		Protocol: servicemodel.TCP})[0]}
-	require.Empty(t, s.doubtful(), what)
+	require.Empty(t, s.contested(), what)
 }
 
-// A unit that no longer counts as whole has no pool that is only another one, and what is there of
-// it was counted before.
+// A contested service port no longer counts as whole and has no changed pool. Its elements were
+// counted before.
 func TestWhatIsDoubtedIsTakenBack(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
-	s := h.sift(0, h.table)
+	s := h.reading(0, h.table)
 	undo := h.swap(0, podOne, stranger, everywhere)
 	defer undo()
 	dbUndo := h.swap(0, netip.MustParseAddrPort("10.244.3.1:8080"), stranger, everywhere)
 	defer dbUndo()
-	r, _ := h.judge(0, s, false)
-	s.take(r)
-	require.Empty(t, r.left, "it was taken over")
+	h.ask(0, s, &questions{}, false, portsOf(s.f, h.table)...)
+	require.Zero(t, left(s))
 	found := slices.Clone(s.found)
-	require.True(t, slices.ContainsFunc(s.pools, func(c servicemodel.PoolChange) bool {
+	isWeb := func(c servicemodel.Change[servicemodel.Pool]) bool {
 		return c.Old.ID.Service.Name.Name == "web"
-	}))
+	}
+	require.True(t, slices.ContainsFunc(s.pools, isWeb))
 
-	var web []unit
-	for _, u := range unitsOf(s.f, h.table) {
+	var web []servicePort
+	for _, u := range portsOf(s.f, h.table) {
 		if u[0].Service.Name.Name == "web" {
-			web = []unit{u}
+			web = append(web, u)
 		}
 	}
-	c, again := &chunk{}, newFindings(len(s.sets))
-	c.addUnit(s, newWriter(), web[0])
-	h.answer(0, s, c)
-	again.judge(s, c, true)
-	s.doubted(web, &again)
+	again := &questions{}
+	s.withdraw(web)
+	h.ask(0, s, again, true, web...)
 	require.Equal(t, found, s.found)
 	require.Len(t, s.pools, 1)
 	require.Equal(t, "db", s.pools[0].Old.ID.Service.Name.Name)
 	require.Equal(t, []string{"web"}, services(s.gone))
-	n := 0
-	for _, l := range s.raw.elems {
-		n += len(l)
-	}
-	require.Equal(t, len(c.elems), n)
+	require.Equal(t, len(again.all), left(s))
 }
 
-// The slots of a frontend that nobody wants are asked for by the sets that say how many it has.
+// A reading asks for the slots of an unwanted frontend according to the sets that say its class.
 func TestSlotsOfWhatIsLeftOverAreAskedFor(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
 	for _, k := range kinds {
-		s := h.sift(0, h.table)
+		s := h.reading(0, h.table)
 		addr := "10.96.0.99"
 		if k == kindNodePort {
 			addr = "0.0.0.0"
 		}
 		key := nft.AppendFrontend(nil, servicemodel.FrontendKey{
 			Addr: netip.MustParseAddr(addr), Protocol: servicemodel.TCP, Port: 99})
-		add := func(set string, key []byte) { s.raw.add(set, nft.Elem{Key: key}) }
+		add := func(set string, key []byte) { s.add(set, nft.Elem{Key: key}) }
 		add(k.registry, key)
-		c := &chunk{}
-		s.addSlots(c, k.registry, key)
-		require.Empty(t, c.elems, "no set says how many")
+		c := &questions{}
+		s.addSlots(c, k, key)
+		require.Len(t, c.all, 2, "no set says that it has more than one slot")
+		c.reset()
 
-		add(k.prefix+"-size-3", key)
-		add(k.prefix+"-external-size-2", key)
-		add(k.prefix+"-size-4", append(slices.Clone(key[:len(key)-1]), 1)) // another frontend
-		add(k.prefix+"-endpoints", nft.AppendSlot(slices.Clip(key), 1))    // is known
-		s.addSlots(c, k.registry, key)
+		add(k.prefix+"-over-2", key)
+		add(k.prefix+"-external-over-1", key)
+		add(k.prefix+"-over-4", append(slices.Clone(key[:len(key)-1]), 1)) // another frontend
+		add(k.prefix+"-endpoints", nft.AppendSlot(slices.Clip(key), 1))    // already known
+		s.addSlots(c, k, key)
 		var got []string
-		for _, a := range c.elems {
+		for _, a := range c.all {
 			require.Equal(t, key, a.want.Key[:len(key)])
 			got = append(got, s.sets[a.set].Name+string(rune('0'+slotIn(a.want))))
 		}
 		require.ElementsMatch(t, []string{k.prefix + "-endpoints0", k.prefix + "-endpoints2",
+			k.prefix + "-endpoints3",
 			k.prefix + "-external-endpoints0", k.prefix + "-external-endpoints1"}, got)
 	}
 }
 
-// The endpoints that were found and that nobody wants as hairpins are those of other pools and of
-// maps, each once.
+// The found endpoints that are not wanted as hairpins are those of other pools and of maps, each
+// once.
 func TestWhichEndpointsMayBeHairpinsToo(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
-	s := h.sift(0, h.table)
+	s := h.reading(0, h.table)
 	wanted := netip.MustParseAddr("10.244.1.1")
-	require.True(t, h.table.HasHairpin(wanted))
+	require.True(t, nocopy.Of(h.table).HasHairpin(wanted))
 	at := func(n byte) netip.AddrPort {
 		return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 9, n}), 8080)
 	}
-	s.pools = []servicemodel.PoolChange{{New: &servicemodel.Pool{Slots: []servicemodel.Slot{
-		{Endpoint: at(1)}, {Endpoint: podOne}, {Endpoint: at(1)}}}}}
+	s.pools = []servicemodel.Change[servicemodel.Pool]{{New: &servicemodel.Pool{
+		Slots: []servicemodel.Slot{{Endpoint: at(1)}, {Endpoint: podOne}, {Endpoint: at(1)}}}}}
 	for n, set := range []string{"service-endpoints", "service-external-endpoints",
 		"nodeport-endpoints", "nodeport-external-endpoints"} {
-		s.raw.add(set, nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, at(byte(n+2)))})
-		s.raw.add(set, nft.Elem{Key: []byte{2}, Data: nft.AppendEndpoint(nil, at(2))})
-		s.raw.add(set, nft.Elem{Key: []byte{3}, Data: nft.AppendEndpoint(nil, podOne)})
+		s.add(set, nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, at(byte(n+2)))})
+		s.add(set, nft.Elem{Key: []byte{2}, Data: nft.AppendEndpoint(nil, at(2))})
+		s.add(set, nft.Elem{Key: []byte{3}, Data: nft.AppendEndpoint(nil, podOne)})
 	}
 	var want []netip.Addr
 	for n := range byte(5) {
@@ -315,37 +313,37 @@ func TestWhichEndpointsMayBeHairpinsToo(t *testing.T) {
 	require.ElementsMatch(t, want, s.unwantedAddrs())
 }
 
-// What was asked for besides and is there is taken over and counted, once.
+// An unwanted element that was asked for and found is noted and counted once.
 func TestWhatIsLeftIsCountedOnce(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
-	s := h.sift(0, h.table)
-	c := &chunk{}
+	s := h.reading(0, h.table)
+	c := &questions{}
 	for n := range 3 {
 		c.add(s.position(setClusterIPs), nft.Elem{Key: []byte{10, 9, 9, byte(n)}})
 	}
-	c.elems[0].answer(nft.Elem{Key: []byte{10, 9, 9, 0}, Data: []byte{7}})
-	c.elems[1].answer(nft.Elem{Key: []byte{10, 9, 9, 1}})
-	s.left(c)
-	s.left(c)
+	c.all[0].answer(nft.Elem{Key: []byte{10, 9, 9, 0}, Data: []byte{7}})
+	c.all[1].answer(nft.Elem{Key: []byte{10, 9, 9, 1}})
+	s.noteUnwanted(c)
+	s.noteUnwanted(c)
 	require.Equal(t, 2, s.found[s.position(setClusterIPs)])
-	l := s.raw.elems[setClusterIPs]
+	l := s.elems[setClusterIPs]
 	require.Len(t, l, 2)
 	require.Equal(t, []byte{7}, l["\x0a\x09\x09\x00"].Data)
 }
 
-// A set is complete if the kernel tells its number and that many were found.
+// A set is complete if the kernel tells its number of elements and as many were found.
 func TestWhenASetIsComplete(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
-	s := h.sift(0, h.table)
+	s := h.reading(0, h.table)
 	set := s.position(setClusterIPs)
 	require.False(t, s.complete(set))
 	s.found[set] = 2
 	require.True(t, s.complete(set))
 	s.found[set] = 3
 	require.False(t, s.complete(set))
-	delete(s.raw.counts, setClusterIPs)
+	delete(s.told, setClusterIPs)
 	s.found[set] = 0
 	require.False(t, s.complete(set), "it is not known how many there are")
 	require.Negative(t, s.position("unknown"))

@@ -32,8 +32,8 @@ func newLocalhost(t *testing.T, c *netnstest.Cluster, table string) *localhost {
 	return &localhost{Cluster: c, t: t, backend: b, engine: dataplane.New(b, nil)}
 }
 
-// state has a service at a node port and at 127.0.0.2:80. Its client never sees another address
-// than its own, unless the address leaves no choice.
+// state has a service at a node port and at 127.0.0.2:80. The client keeps its own source address
+// if that is possible.
 func (l *localhost) state(pods ...*netnstest.Host) servicemodel.State {
 	svc := &servicemodel.Service{
 		Name: servicemodel.Name{Namespace: "default", Name: "web"},
@@ -70,7 +70,7 @@ func (l *localhost) sysctl() string {
 	return v
 }
 
-// requireAnswers requires that the host, and nobody else, is answered at the loopback addresses.
+// requireAnswers requires that the loopback addresses answer the host and nobody else.
 func (l *localhost) requireAnswers() {
 	l.t.Helper()
 	for _, to := range []string{"127.0.0.1:30080", "127.0.0.2:80"} {
@@ -101,7 +101,7 @@ func newNeighbourly(t *testing.T) *netnstest.Cluster {
 	return c
 }
 
-// A port that is published at loopback addresses answers to the node itself.
+// A service that is published at loopback addresses answers the node itself.
 func TestPublishedAtLoopback(t *testing.T) {
 	t.Parallel()
 	c := newNeighbourly(t)
@@ -113,7 +113,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 	l.apply(l.state(c.Pods[1]))
 	l.requireAnswers()
 
-	// What listens at loopback addresses alone is not open to others all the same.
+	// A program that listens only at loopback addresses is still not open to others.
 	_, err := c.Node.NS.Serve("local", netnstest.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
 	require.NoError(t, err)
 	require.Equal(t, "local", l.dial(c.Node, "127.0.0.2:9090").Server)
@@ -123,29 +123,30 @@ func TestPublishedAtLoopback(t *testing.T) {
 	require.NotEmpty(t, l.apply(l.state(c.Pods[1])).Drift)
 	l.requireAnswers()
 
-	// Another process adopts it, also as a part.
+	// Another process adopts the instance, also as a part.
 	again := newLocalhost(t, c, "")
 	require.Zero(t, again.apply(l.state(c.Pods[1])).Messages)
 	_, err = dataplane.NewParts(newLocalhost(t, c, "").backend, nil).Apply(t.Context(), "pod-x",
 		servicemodel.State{})
 	require.NoError(t, err)
 
-	// The tables are made anew, and what the sysctl was before is still known.
-	run(t, c.Node.NS, "", "nft", "delete", "map", "ip", "kernlb", "service-external-endpoints")
+	// The tables are made anew, and keep the earlier value of the sysctl.
+	run(t, c.Node.NS, "", "nft", "delete", "set", "ip", "kernlb", "owner-hairpins")
 	require.NotEmpty(t, again.apply(l.state(c.Pods[1])).Drift)
 	_, err = newLocalhost(t, c, "").engine.Cleanup(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, "0", l.sysctl())
 	again.apply(l.state(c.Pods[1]))
 
-	// Somebody turns the sysctl off.
+	// Another program turns the sysctl off.
 	require.NoError(t, c.Node.NS.SetSysctl(routeLocalnet, "0"))
 	require.Equal(t, []string{"sysctl net.ipv4.conf.all.route_localnet is 0"},
 		again.apply(l.state(c.Pods[1])).Drift)
 	l.requireAnswers()
 }
 
-// The sysctl becomes what it was, whatever ends the need of it, unless others rely on it.
+// The sysctl returns to its earlier value, whatever ends the need for it, unless another program
+// relies on it.
 func TestRouteLocalnetIsRestored(t *testing.T) {
 	t.Parallel()
 	c := newNeighbourly(t)

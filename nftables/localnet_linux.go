@@ -1,0 +1,131 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// lookAtLocalnet notes drift in an observation if the sysctl is off and should be on.
+func (b *Backend) lookAtLocalnet(o *dataplane.Observation) error {
+	b.pl.localnet.off = false
+	r := o.Table.Rules()
+	if !rendering.WantsRouteLocalnet(&r) {
+		return nil
+	}
+	on, err := b.kernel.localnet.Get()
+	if err != nil {
+		b.observed = false
+		return fmt.Errorf("nftables: observe: %w", err)
+	}
+	if b.pl.localnet.off = !on; !on {
+		o.Drift = append(o.Drift, "sysctl "+rendering.RouteLocalnetName+" is 0")
+	}
+	return nil
+}
+
+// localnetStands reports whether the sysctl is on, or need not be.
+func (b *Backend) localnetStands() (bool, error) {
+	if !rendering.WantsRouteLocalnet(&b.pl.rules) {
+		return true, nil
+	}
+	return b.kernel.localnet.Get()
+}
+
+// beforeLocalnet prepares the sysctl for a transaction. A sysctl that is needed from now on is
+// turned on after the transaction, when the guard exists.
+func (b *Backend) beforeLocalnet(ctx context.Context, c *servicemodel.ChangeSet) error {
+	was, want := b.pl.wantsLocalnet(c)
+	switch {
+	case was && !want:
+		return b.kernel.restoreLocalnet(ctx, b.pl.table, b.pl.localnet.before)
+	case was:
+		return nil
+	}
+	on, err := b.kernel.localnet.Get()
+	if err != nil {
+		return err
+	}
+	// If another program has a guard, that program turned the sysctl on, and not the administrator.
+	// Tables of ours that are made anew may have a guard. Then the earlier value is known.
+	ours, others, err := b.kernel.guards(ctx, b.pl.table)
+	if !ours {
+		b.pl.localnet.before = on && !others
+	}
+	b.pl.localnet.off = !on
+	return err
+}
+
+// afterLocalnet turns the sysctl on after a transaction, if it is off and should be on.
+func (b *Backend) afterLocalnet() error {
+	if !b.pl.localnet.off || !rendering.WantsRouteLocalnet(&b.pl.rules) {
+		return nil
+	}
+	b.pl.localnet.off = false
+	return b.kernel.localnet.Set(true)
+}
+
+// restoreLocalnet turns the sysctl off, unless it was on before or another program relies on it.
+func (k *kernel) restoreLocalnet(ctx context.Context, table string, before bool) error {
+	if before {
+		return nil
+	}
+	_, others, err := k.guards(ctx, table)
+	if err != nil || others {
+		return err
+	}
+	return k.localnet.Set(false)
+}
+
+// guards reports whether the instance has a guard, and whether another program has one: another
+// instance of this backend, or kube-proxy, kubelet or the iptables backend, in a chain …-FIREWALL
+// of iptables.
+func (k *kernel) guards(ctx context.Context, table string) (ours, others bool, err error) {
+	for range guardReadings {
+		req := k.get(nft.IPv4, nft.MsgGetChain, "chains of family", nft.IPv4.Name)
+		torn, err := k.conn.DumpThrough(ctx, req, func(m rawnl.Message) error {
+			c, err := nft.DecodeChain(m.Attrs)
+			guard := c.Name == chainGuard ||
+				c.Table == "filter" && strings.HasSuffix(c.Name, "-FIREWALL")
+			ours = ours || guard && c.Use > 0 && c.Table == table
+			others = others || guard && c.Use > 0 && c.Table != table
+			return err
+		})
+		if err != nil || !torn {
+			return ours, others, err
+		}
+	}
+	return ours, others, nil
+}
+
+// guardReadings bounds how often the chains of all tables are read. A neighbour's commit interrupts
+// a reading, which may then skip a chain. If every reading is interrupted, a guard counts if any of
+// them saw it.
+const guardReadings = 3
+
+// cleanupLocalnet restores the sysctl before the tables are deleted.
+func (k *kernel) cleanupLocalnet(ctx context.Context, table string) error {
+	r := newReading(nft.IPv4, table)
+	err := k.dumpSet(ctx, r, setSettings, func(e nft.Elem) { r.add(setSettings, e) })
+	if errors.Is(err, unix.ENOENT) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	for _, e := range r.elems[setSettings] { // elements of any layout
+		if before, ok := rendering.ParseRouteLocalnetLine(nft.CommentOf(e.UserData)); ok {
+			return k.restoreLocalnet(ctx, table, before)
+		}
+	}
+	return nil // the sysctl is not needed, or the table is not ours
+}

@@ -1,0 +1,171 @@
+package nftables
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"regexp"
+	"strconv"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// walker follows a packet through a program. At a random draw it follows every outcome, each with
+// its share.
+type walker struct {
+	program nft.Program
+	in      map[string]bool // the sets that the packet's frontend is in
+	not     []string        // matches that fail; all others succeed
+	slots   int
+	lookups float64
+	left    float64 // the share of the packets that came to a draw that leaves out slots
+}
+
+var (
+	drawn    = regexp.MustCompile(`numgen random mod (\d+) map @`)
+	askedFor = regexp.MustCompile(`(!= )?@([a-z0-9-]+)`)
+	verdict  = regexp.MustCompile(`(?:^| )(?:(jump|goto) (\S+)|accept|drop|reject|masquerade)`)
+)
+
+// chain follows a share of the packets through a chain, and returns the share that returns from it.
+func (w *walker) chain(name string, share float64) float64 {
+	for _, c := range w.program {
+		if c.Name != name {
+			continue
+		}
+		for _, r := range c.Rules {
+			if share = w.rule(r.Text(), share); share == 0 {
+				return 0
+			}
+			if m := verdict.FindStringSubmatch(r.Text()); m != nil && m[1] == "goto" &&
+				w.matches(r.Text(), 0) {
+				return w.chain(m[2], share)
+			}
+		}
+	}
+	return share
+}
+
+// rule follows a share through a rule, and returns the share that goes on to the next rule.
+func (w *walker) rule(text string, share float64) float64 {
+	if m := drawn.FindStringSubmatch(text); m != nil {
+		w.lookups += share
+		n, _ := strconv.Atoi(m[1])
+		hit := share * float64(min(n, w.slots)) / float64(n)
+		if n < w.slots {
+			w.left += hit
+		}
+		return share - hit
+	}
+	if !w.matches(text, share) {
+		return share
+	}
+	m := verdict.FindStringSubmatch(text)
+	switch {
+	case m == nil || m[1] == "goto":
+		return share
+	case m[1] == "jump":
+		return w.chain(m[2], share)
+	}
+	return 0
+}
+
+// matches reports whether a rule matches, and adds the lookups of a share to the count.
+func (w *walker) matches(text string, share float64) bool {
+	end := len(text)
+	for _, not := range w.not {
+		if i := strings.Index(text, not); i >= 0 {
+			end = min(end, i)
+		}
+	}
+	for _, m := range askedFor.FindAllStringSubmatch(text[:end], -1) {
+		w.lookups += share
+		if w.in[m[2]] == (m[1] != "") {
+			return false
+		}
+	}
+	return end == len(text)
+}
+
+// walkerOf follows a packet to a cluster IP with so many slots. large says whether the node has a
+// pool beyond smallClasses.
+func walkerOf(slots int, large bool) *walker {
+	rules := servicemodel.Rules{MasqueradeMark: 0x1000, NodePorts: prefixes("0.0.0.0/0")}
+	w := &walker{program: newProgram(nft.IPv4, rules, &shape{large: large}),
+		slots: slots,
+		in:    map[string]bool{}, not: []string{"meta mark &"}}
+	if slots > 0 {
+		w.in["services"] = true
+		for _, class := range overs(slots) {
+			w.in[kindService.prefix+overName(setOver, class)] = true
+		}
+	}
+	return w
+}
+
+// Each slot has the same chance, except for less than 2^-18 of the packets, and every packet finds
+// a slot.
+func TestSlotsAreDrawnFairly(t *testing.T) {
+	t.Parallel()
+	for n := 1; n <= maxSlots; n += 1 + n/200 {
+		for _, slots := range []int{n, 1<<class(n) - 1, 1 << class(n)} {
+			if slots < 1 {
+				continue
+			}
+			requireFair(t, slots, true)
+			if slots <= 1<<smallClasses.hi {
+				requireFair(t, slots, false)
+			}
+		}
+	}
+}
+
+func requireFair(t *testing.T, slots int, large bool) {
+	t.Helper()
+	w := walkerOf(slots, large)
+	require.Less(t, w.chain("services", 1), 1e-12, slots)
+	biased := 0.
+	if w.left > 0 {
+		biased = w.left * (1 - math.Exp2(float64(class(slots)-1))/float64(slots))
+	}
+	require.Less(t, biased, math.Exp2(-18), slots)
+	require.LessOrEqual(t, 1<<class(slots), 2*slots)
+}
+
+// class returns the class that a search finds for a pool.
+func class(slots int) int { return search(func(class int) bool { return slots > 1<<class }) }
+
+// The documentation says how many lookups a packet makes.
+func TestLookupsAreDocumented(t *testing.T) {
+	t.Parallel()
+	text, err := os.ReadFile("../docs/performance.md")
+	require.NoError(t, err)
+	row := func(what string, slots int, large bool, not ...string) {
+		counts := ""
+		for _, hook := range []string{"nat-prerouting", "filter-forward", "nat-postrouting"} {
+			w := walkerOf(slots, large)
+			w.not = append(w.not, not...)
+			if established := len(not) > 0 && not[0] == "ct state new"; !established ||
+				!strings.HasPrefix(hook, "nat") {
+				w.chain(hook, 1)
+			}
+			counts += fmt.Sprintf(" %.1f |", w.lookups)
+		}
+		line := "| " + what + " |" + counts + "\n"
+		assert.True(t, strings.Contains(string(text), line), line)
+	}
+	for _, slots := range []int{1, 2, 3, 10, 100} {
+		row(fmt.Sprintf("first packet, a pool of %d", slots), slots, false)
+	}
+	for _, slots := range []int{1, 10, 100, 400, 5000} {
+		row(fmt.Sprintf("first packet, a pool of %d beside one of 129", slots), slots, true)
+	}
+	row("first packet to no service", 0, false, "ct status dnat")
+	row("further packets", 3, false, "ct state new")
+}

@@ -1,0 +1,290 @@
+package nftables
+
+import (
+	"bytes"
+	"encoding/binary"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// This file has what a reading knows of the wanted table. It combines both to the table in the
+// kernel.
+
+// isLarge reports whether a set grows with the endpoints rather than with the services.
+func isLarge(name string) bool {
+	return strings.HasSuffix(name, setEndpoints) || strings.HasSuffix(name, setExternalEps) ||
+		name == setHairpins
+}
+
+// isRead reports whether the elements of a set describe services.
+func isRead(name string) bool {
+	return !isAffinityMap(name) && !isOwners(name) && !isVersion(name) && name != setSettings
+}
+
+// note notes the answers about service ports. Elements of a service port that is not whole are left
+// over. again says that the service ports are contested: then none of them counts as whole, and
+// their elements are already counted.
+func (r *reading) note(q *questions, again bool) {
+	for i := range q.ports {
+		p := &q.ports[i]
+		if p.whole && !again {
+			r.pools = append(r.pools, p.pools...)
+		} else {
+			r.gone = append(r.gone, p.port...)
+		}
+		for j := p.from; j < p.to; j++ {
+			e := &q.all[j]
+			if !e.found {
+				continue
+			}
+			if !p.whole || again {
+				r.add(r.sets[e.set].Name, e.elem())
+			}
+			if !again {
+				r.found[e.set]++
+			}
+		}
+	}
+}
+
+// noteAddrs notes the answers about addresses of a set. These are the last questions.
+func (r *reading) noteAddrs(q *questions, set string, addrs []netip.Addr) {
+	asked := q.all[len(q.all)-len(addrs):]
+	for i, a := range addrs {
+		if asked[i].found {
+			r.found[asked[i].set]++
+		} else {
+			r.lacks[set] = append(r.lacks[set], a)
+		}
+	}
+}
+
+// noteUnwanted notes the elements that were found although they are not wanted.
+func (r *reading) noteUnwanted(q *questions) {
+	for i := range q.all {
+		if a := &q.all[i]; a.found && r.add(r.sets[a.set].Name, a.elem()) {
+			r.found[a.set]++
+		}
+	}
+}
+
+// keyOf returns the frontend that an element of a set belongs to, or false if it belongs to none.
+func (r *reading) keyOf(set int, e nft.Elem) (servicemodel.FrontendKey, bool) {
+	nodePort := r.sets[set].Key[0] == nft.FieldProto
+	n := 8
+	if !nodePort {
+		n += r.f.AddrLen
+	}
+	if len(r.sets[set].Key) < 2 || r.sets[set].Name == setHairpins || len(e.Key) < n {
+		return servicemodel.FrontendKey{}, false
+	}
+	rd := nft.Reader{Bytes: e.Key[:n]}
+	return rd.Frontend(r.f.Any, nodePort), true
+}
+
+// expects reports whether an element was asked for because it is wanted.
+func (r *reading) expects(set int, e nft.Elem) bool {
+	name := r.sets[set].Name
+	switch name {
+	case setClusterIPs:
+		a, ok := addressIn(r.f, name, e)
+		return ok && nocopy.Of(r.want).HasClusterIP(a)
+	case setHairpins:
+		a, ok := addressIn(r.f, name, e)
+		return ok && nocopy.Of(r.want).HasHairpin(a)
+	}
+	key, ok := r.keyOf(set, e)
+	fe := nocopy.Of(r.want).Frontend(key)
+	if !ok || fe == nil || !portOf(r.f, r.want, fe.Service).expressible(r.want) {
+		return false
+	}
+	if isLarge(name) {
+		internal, external := nocopy.Of(r.want).PoolsOf(fe)
+		p := internal
+		if strings.HasSuffix(name, setExternalEps) {
+			p = external
+		}
+		slot := slotIn(e)
+		return p != nil && slot < slotCount(p) &&
+			bytes.Equal(e.Key, nft.AppendSlot(nft.AppendFrontend(nil, key), slot))
+	}
+	expected := false
+	r.w.frontend(r.want, fe, func(in string, x nft.Elem) {
+		expected = expected || in == name && bytes.Equal(x.Key, e.Key) &&
+			bytes.Equal(x.KeyEnd, e.KeyEnd)
+	})
+	return expected
+}
+
+// slotIn returns the slot of an element in a map of endpoints.
+func slotIn(e nft.Elem) int { return int(binary.NativeEndian.Uint32(e.Key[len(e.Key)-4:])) }
+
+// addressIn decodes an element of a set of addresses.
+func addressIn(f *nft.Family, set string, e nft.Elem) (netip.Addr, bool) {
+	r := nft.Reader{Bytes: e.Key}
+	a := r.Addr(f.AddrLen)
+	if set == setHairpins && r.Addr(f.AddrLen) != a {
+		return a, false
+	}
+	return a, r.Done()
+}
+
+// contested returns the service ports that count as whole although elements are left over that
+// concern them: more elements of their frontends, or frontends whose comment names the same service
+// port.
+func (r *reading) contested() (l []servicePort) {
+	if r.want == nil {
+		return nil
+	}
+	seen := map[servicemodel.PortName]bool{}
+	for _, fe := range r.gone {
+		seen[fe.Service] = true
+	}
+	contest := func(port servicemodel.PortName) {
+		s := portOf(r.f, r.want, port)
+		if !seen[port] && len(s) > 0 && s.expressible(r.want) {
+			seen[port] = true
+			l = append(l, s)
+		}
+	}
+	for name, elems := range r.elems {
+		set := r.position(name)
+		if set < 0 || !isRead(name) {
+			continue
+		}
+		registry := name == kindService.registry || name == kindNodePort.registry
+		for _, e := range elems {
+			key, ok := r.keyOf(set, *e)
+			if fe := nocopy.Of(r.want).Frontend(key); ok && fe != nil {
+				contest(fe.Service)
+			}
+			if !registry {
+				continue
+			}
+			if fe, err := rendering.ParseComment(nft.CommentOf(e.UserData), key,
+				nil); err == nil {
+				contest(fe.Service)
+			}
+		}
+	}
+	return l
+}
+
+// withdraw forgets the changed pools of contested service ports, because these are asked for again.
+func (r *reading) withdraw(ports []servicePort) {
+	again := map[servicemodel.PortName]bool{}
+	for _, s := range ports {
+		again[s[0].Service] = true
+	}
+	r.pools = slices.DeleteFunc(r.pools, func(c servicemodel.Change[servicemodel.Pool]) bool {
+		return again[c.Old.ID.Service]
+	})
+}
+
+// addSlots asks for the slots of a frontend that is left over, as many as a pool of its class can
+// have.
+func (r *reading) addSlots(q *questions, k *kind, key []byte) {
+	for i, eps := range []string{k.prefix + setEndpoints, k.prefix + setExternalEps} {
+		if r.position(eps) < 0 {
+			continue
+		}
+		over := k.prefix + []string{setOver, setExternalOver}[i]
+		class := search(func(class int) bool {
+			return r.elems[overName(over, class)][string(key)] != nil
+		})
+		for slot := range 1 << class {
+			slotKey := nft.AppendSlot(slices.Clip(key), slot)
+			if r.elems[eps][string(slotKey)] == nil {
+				q.add(r.position(eps), nft.Elem{Key: slotKey})
+			}
+		}
+	}
+}
+
+// unwantedAddrs returns the addresses of found endpoints that are not wanted as hairpins.
+func (r *reading) unwantedAddrs() (l []netip.Addr) {
+	seen := map[netip.Addr]bool{}
+	note := func(a netip.Addr) {
+		if a.IsValid() && !seen[a] && !nocopy.Of(r.want).HasHairpin(a) {
+			seen[a] = true
+			l = append(l, a)
+		}
+	}
+	for _, pc := range r.pools {
+		for _, slot := range pc.New.Slots {
+			note(slot.Endpoint.Addr())
+		}
+	}
+	for _, k := range kinds {
+		for _, set := range []string{k.prefix + setEndpoints, k.prefix + setExternalEps} {
+			for _, e := range r.elems[set] {
+				rd := nft.Reader{Bytes: e.Data}
+				note(rd.Endpoint(r.f.AddrLen).Addr())
+			}
+		}
+	}
+	return l
+}
+
+// assemble returns the table in the kernel: the wanted table without the missing objects, and with
+// the objects that are left over. It shares memory with the wanted table.
+func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents) (
+	*servicemodel.Table, error) {
+	t, err := servicemodel.NewTable(left)
+	if err != nil || want == nil || !s.tables[0].stands() && !s.tables[1].stands() {
+		return t, err // the error is a duplicate key or identity
+	}
+	c := &servicemodel.ChangeSet{}
+	if rules := want.Rules(); !rules.Equal(left.Rules) {
+		c.Rules = &servicemodel.Change[servicemodel.Rules]{Old: &rules, New: &left.Rules}
+	}
+	for _, r := range s.tables {
+		if !r.stands() {
+			r.lackAll(want)
+		}
+		r.subtract(want, c)
+	}
+	more := servicemodel.Diff(nil, t)
+	c.Frontends = append(c.Frontends, more.Frontends...)
+	c.Pools = append(c.Pools, more.Pools...)
+	c.ClusterIPs = append(c.ClusterIPs, more.ClusterIPs...)
+	c.Hairpins = append(c.Hairpins, more.Hairpins...)
+	for h := range want.HealthChecks() { // the kernel does not hold health checks
+		c.Health = append(c.Health, servicemodel.Change[servicemodel.HealthCheck]{Old: &h})
+	}
+	return want.Apply(c), nil
+}
+
+// lackAll notes that all wanted objects are missing.
+func (r *reading) lackAll(want *servicemodel.Table) {
+	r.gone, r.pools = slices.Collect(frontendsOf(want, r.f)), nil
+	for _, set := range addressSets {
+		r.lacks[set] = slices.Collect(addressesOf(want, r.f, set))
+	}
+}
+
+// subtract removes the missing objects from the wanted table.
+func (r *reading) subtract(want *servicemodel.Table, c *servicemodel.ChangeSet) {
+	c.Pools = append(c.Pools, r.pools...)
+	for _, fe := range r.gone {
+		c.Frontends = append(c.Frontends, servicemodel.Change[servicemodel.Frontend]{Old: fe})
+		internal, external := nocopy.Of(want).PoolsOf(fe)
+		for _, pool := range []*servicemodel.Pool{internal, external} {
+			if pool != nil { // all frontends of its service port are gone
+				c.Pools = append(c.Pools, servicemodel.Change[servicemodel.Pool]{Old: pool})
+			}
+		}
+	}
+	for _, a := range r.lacks[setClusterIPs] {
+		c.ClusterIPs = append(c.ClusterIPs, servicemodel.AddrChange{Addr: a})
+	}
+	for _, a := range r.lacks[setHairpins] {
+		c.Hairpins = append(c.Hairpins, servicemodel.AddrChange{Addr: a})
+	}
+}

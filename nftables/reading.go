@@ -1,0 +1,237 @@
+package nftables
+
+import (
+	"errors"
+	"fmt"
+	"net/netip"
+	"sync"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// reading is one table of the kernel as it was read: its sets, chains and rules, its elements, and
+// their meaning in the model. Every way to read elements fills a reading: a dump, questions about
+// wanted elements, and questions about elements of some owners. See [kernel.steps] for the way that
+// an engine uses.
+type reading struct {
+	f       *nft.Family
+	name    string
+	dormant bool
+	specs   map[string]nft.SetSpec
+	// told is how many elements each set has. Linux 6.16 and newer tell it.
+	told   map[string]int
+	chains map[string]nft.Chain
+	hashes map[string][]uint64 // by chain, the hash of each rule; 0 for a rule without one
+
+	// skeleton, rules and localnet are what the table was made for, according to its settings.
+	skeleton
+	rules       servicemodel.Rules
+	localnet    bool // the value of the sysctl route_localnet before it was needed
+	otherLayout bool // another version of kernlb made the table
+
+	// elems are the elements that were read and have no place in the model yet, by set and key.
+	// Those that are left in the end are drift.
+	elems map[string]map[string]*nft.Elem
+
+	// want is the table that the kernel is asked about, nil if nothing is wanted. Elements that are
+	// as wanted do not come into elems. The reading only notes which ones are not.
+	want  *servicemodel.Table
+	sets  []*nft.Set     // the sets that the table should have
+	at    map[string]int // the positions of sets, by name
+	mu    sync.Mutex     // guards the fields below while several askers work
+	found []int          // by position, how many of the elements asked for were found
+	gone  []*servicemodel.Frontend
+	pools []servicemodel.Change[servicemodel.Pool] // pools that differ from the wanted ones
+	lacks map[string][]netip.Addr                  // wanted addresses that are missing, by set
+	w     *writer
+
+	drift  map[string]*nft.ElemList
+	text   []string // the drift, line by line
+	unread bool     // the table has more elements, which nobody asked for
+	index  ownership
+}
+
+func newReading(f *nft.Family, name string) *reading {
+	return &reading{f: f, name: name, specs: map[string]nft.SetSpec{}, told: map[string]int{},
+		chains: map[string]nft.Chain{}, hashes: map[string][]uint64{},
+		elems: map[string]map[string]*nft.Elem{}, lacks: map[string][]netip.Addr{},
+		drift: map[string]*nft.ElemList{}, w: newWriter(), index: newOwnership()}
+}
+
+// expect sets the wanted table, and prepares for reading elements.
+func (r *reading) expect(want *servicemodel.Table) {
+	r.want, r.sets = want, setsOf(r.f, &r.shape)
+	r.at = make(map[string]int, len(r.sets))
+	for i, s := range r.sets {
+		r.at[s.Name] = i
+	}
+	r.found = make([]int, len(r.sets))
+}
+
+// has reports whether there is a set of that name.
+func (r *reading) has(set string) bool {
+	_, ok := r.specs[set]
+	return ok
+}
+
+// add copies an element of a set into the reading. It reports false if the reading has the element
+// already.
+func (r *reading) add(set string, e nft.Elem) bool {
+	m := r.elems[set]
+	if m == nil {
+		m = map[string]*nft.Elem{}
+		r.elems[set] = m
+	}
+	key := string(e.Key) + string(e.KeyEnd)
+	if m[key] != nil {
+		return false
+	}
+	e = e.Clone()
+	m[key] = &e
+	return true
+}
+
+// position returns where a set is among the sets of the table, -1 if it is not.
+func (r *reading) position(set string) int {
+	if i, ok := r.at[set]; ok {
+		return i
+	}
+	return -1
+}
+
+// complete reports whether all elements of a set were found.
+func (r *reading) complete(set int) bool {
+	count, told := r.told[r.sets[set].Name]
+	return told && count == r.found[set]
+}
+
+// addChain adds a chain if it belongs to the table.
+func (r *reading) addChain(attrs []byte) error {
+	c, err := nft.DecodeChain(attrs)
+	if err == nil && c.Table == r.name {
+		r.chains[c.Name] = c.Chain
+	}
+	return err
+}
+
+// recognize compares a table with the program that its settings need.
+func (r *reading) recognize() {
+	var err error
+	r.rules, r.localnet, err = r.settings()
+	if err == nil && r.rules.MasqueradeMark == 0 {
+		err = errors.New("no settings")
+	}
+	r.skeleton, r.text = r.compareProgram(r.rules)
+	if err != nil {
+		r.rules = servicemodel.Rules{}
+		r.broken, r.otherLayout = true, errors.Is(err, rendering.ErrLayout)
+		r.text = []string{fmt.Sprintf("table %s: %v", r.f.Name, err)}
+	}
+}
+
+// settings reads the node-wide rules, and the value of the sysctl route_localnet before it was
+// needed.
+func (r *reading) settings() (rules servicemodel.Rules, localnet bool, err error) {
+	m := r.elems[setSettings]
+	delete(r.elems, setSettings)
+	lines := make([]string, 0, len(m))
+	for i := range len(m) {
+		e, ok := m[string(nft.Native32(uint32(i+settingsHaveFirst)))]
+		if !ok {
+			return servicemodel.Rules{}, false, errors.New("the settings have gaps")
+		}
+		line := nft.CommentOf(e.UserData)
+		if was, ok := rendering.ParseRouteLocalnetLine(line); ok {
+			localnet = was
+			continue
+		}
+		lines = append(lines, line)
+	}
+	rules, err = rendering.ParseSettings(layoutNumber, lines)
+	return rules, localnet, err
+}
+
+// stands reports whether the table exists and need not be made anew.
+func (r *reading) stands() bool { return r.exists && !r.broken }
+
+// snapshot is both tables as they were read.
+type snapshot struct {
+	tables  [2]*reading
+	version version
+	// rules are the rules of the first table that has some.
+	rules    servicemodel.Rules
+	localnet bool
+	text     []string // drift that concerns both tables
+}
+
+// compare finds out which tables must be made anew because of both together. crowded says that a
+// set was full. If the version is missing, nobody would notice another writer in one of the tables.
+func (s *snapshot) compare(crowded bool) {
+	anew := crowded
+	if crowded {
+		s.text = append(s.text, "a set is full")
+	}
+	if s.version.number == 0 && (s.tables[0].exists || s.tables[1].exists) {
+		anew = true
+		s.text = append(s.text, "the tables have no version")
+	}
+	for _, r := range s.tables {
+		s.localnet = s.localnet || r.localnet
+		r.broken = r.exists && (r.broken || anew)
+		switch {
+		case r.rules.MasqueradeMark == 0:
+		case s.rules.MasqueradeMark == 0:
+			s.rules = r.rules
+		case !s.rules.Equal(r.rules):
+			r.broken = true
+			r.text = []string{"the tables ip and ip6 were made for different settings"}
+		}
+		if anew && !r.otherLayout {
+			r.text = nil
+		}
+	}
+}
+
+// otherLayout reports whether another version of kernlb made a table.
+func (s *snapshot) otherLayout() bool { return s.tables[0].otherLayout || s.tables[1].otherLayout }
+
+// interpret returns what the elements of both tables mean in the model. Elements that are as wanted
+// are left out.
+func (s *snapshot) interpret() (c servicemodel.Contents) {
+	for _, r := range s.tables {
+		if r.stands() {
+			c.Rules = r.rules
+			r.interpret(&c)
+		}
+		s.text = append(s.text, r.text...)
+	}
+	return c
+}
+
+// remember makes one observation of both tables, and keeps what was read as the state of the
+// kernel.
+func (b *Backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observation {
+	for i, r := range s.tables {
+		*b.pl.tables[i] = table{f: r.f, skeleton: r.skeleton, drift: r.drift, index: r.index}
+	}
+	b.pl.rules, b.pl.version, b.pl.localnet.before = t.Rules(), s.version, s.localnet
+	b.pl.owning, b.sweep = nil, nil
+	if s.version.unswept {
+		b.sweep = sweepAll(t)
+	}
+	b.observed = true
+	return &dataplane.Observation{Table: t, Drift: s.text, OtherLayout: s.otherLayout(),
+		Unread: s.tables[0].unread || s.tables[1].unread}
+}
+
+// merge makes one observation of both tables: see [Backend.remember].
+func (b *Backend) merge(s *snapshot, want *servicemodel.Table) (*dataplane.Observation, error) {
+	t, err := s.assemble(want, s.interpret())
+	if err != nil {
+		return nil, fmt.Errorf("nftables: what the kernel holds: %w", err)
+	}
+	return b.remember(s, t), nil
+}

@@ -1,0 +1,77 @@
+package nftables
+
+import (
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// table is what the backend knows of one of its two tables: the last reading, and the effects of
+// the commits since.
+type table struct {
+	f *nft.Family
+	skeleton
+	// sets are the sets of the shape, in their order. The first plan makes them.
+	sets []*nft.Set
+	// drift are the elements that belong to nothing, by set. The next commit deletes them.
+	drift map[string]*nft.ElemList
+	// index is the content of the index of owners, after an observation of parts.
+	index ownership
+}
+
+// newTables returns the tables of an unobserved instance, in the order in which they are written.
+func newTables() (l [2]*table) {
+	for i, f := range nft.Families {
+		l[i] = &table{f: f}
+	}
+	return l
+}
+
+// skeleton is everything about one table in the kernel except its elements.
+type skeleton struct {
+	exists bool
+	shape  shape
+	stale  bool // the rules are not those of the shape and the observed node-wide rules
+	broken bool // sets or chains are missing or have another type: the table must be made anew
+	// counts is the known number of elements in each set, except sets that rules fill.
+	counts map[string]int
+}
+
+// compare compares the table as it was known last (sk) with a check of it (now).
+func (sk *skeleton) compare(now *skeleton) dataplane.Integrity {
+	if now.exists != sk.exists || now.broken || now.stale || !now.shape.equal(&sk.shape) {
+		return dataplane.Broken
+	}
+	result := dataplane.Intact
+	for name, n := range sk.counts {
+		got, told := now.counts[name]
+		if told && got != n {
+			return dataplane.Broken
+		}
+		if !told {
+			result = dataplane.Touched
+		}
+	}
+	return result
+}
+
+// committed updates the table after a plan.
+func (t *table) committed(p *tablePlan) {
+	t.skeleton, t.sets, t.drift, t.index = p.next, p.sets, nil, p.index
+	for _, s := range p.goneSets {
+		delete(t.counts, s.Name)
+	}
+	if t.counts == nil {
+		return
+	}
+	for _, s := range p.flushed {
+		t.counts[s.Name] = 0
+	}
+	for name, ops := range p.ops {
+		t.counts[name] += ops.add.Len - ops.del.Len
+	}
+	for _, s := range p.newSets {
+		if !isAffinityMap(s.Name) {
+			t.counts[s.Name] += 0
+		}
+	}
+}
