@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -26,7 +26,7 @@ func sticky(timeout time.Duration) func(*sm.Service, *sm.Node) {
 	}
 }
 
-// only returns the state with these pods as endpoints of the service.
+// only returns the state with only these pods as endpoints of the service.
 func only(c *netnstest.Cluster, s sm.State, port sm.EndpointPort, pods ...int) sm.State {
 	var eps []sm.Endpoint
 	for _, i := range pods {
@@ -41,8 +41,8 @@ func only(c *netnstest.Cluster, s sm.State, port sm.EndpointPort, pods ...int) s
 
 var httpPort = sm.EndpointPort{Name: "http", Protocol: sm.TCP, Port: backendPort}
 
-// A SYN goes to a pod that is dead, and is sent again after the pod was taken away: the
-// connection stays where it was, and no new one of the client goes there.
+// A SYN goes to a dead pod, and is sent again after the pod was removed. The connection keeps its
+// endpoint, and no new connection of the client goes there.
 func TestASynSentAgainRemembersNothing(t *testing.T) {
 	t.Parallel()
 	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
@@ -55,8 +55,7 @@ func TestASynSentAgainRemembersNothing(t *testing.T) {
 			}
 			e := dataplane.New(b, nil)
 			s := podService(c, 3, sticky(time.Minute))
-			_, err := e.Apply(t.Context(), only(c, s, httpPort, 0))
-			require.NoError(t, err)
+			applied(t, e, only(c, s, httpPort, 0))
 			ctx, cancel := context.WithCancel(t.Context())
 			defer cancel()
 			for range 3 {
@@ -65,9 +64,8 @@ func TestASynSentAgainRemembersNothing(t *testing.T) {
 					Timeout: 5 * time.Second,
 				}.Send(ctx)
 			}
-			time.Sleep(300 * time.Millisecond) // the first SYN is sent, the second comes after 1 s
-			_, err = e.Apply(t.Context(), only(c, s, httpPort, 1, 2))
-			require.NoError(t, err)
+			time.Sleep(300 * time.Millisecond) // the first SYN is sent; the second comes after 1 s
+			applied(t, e, only(c, s, httpPort, 1, 2))
 			first := dial(t, c.Outside[0], to)
 			require.Equal(t, netnstest.Answered, first.Kind, "%s", first)
 			for range 10 {
@@ -75,32 +73,26 @@ func TestASynSentAgainRemembersNothing(t *testing.T) {
 				o := dial(t, c.Outside[0], to)
 				require.Equal(t, first.Server, o.Server, "%s", o)
 			}
-			// Another process finds nothing to repair either.
-			other, err := New(&Config{NetNS: c.Node.NS.Fd()})
-			require.NoError(t, err)
-			defer other.Close()
-			_, err = dataplane.New(other, nil).Apply(t.Context(), only(c, s, httpPort, 1, 2))
-			require.NoError(t, err)
+			// Another process does not find anything to repair, either.
+			other := another(t, c.Node.NS)
+			applied(t, dataplane.New(other, nil), only(c, s, httpPort, 1, 2))
 			require.Equal(t, first.Server, dial(t, c.Outside[0], to).Server)
 		})
 	}
 }
 
-// An entry that is about to expire, and one that is seldom renewed, do not outlive the endpoint.
+// Neither an entry that is about to expire nor one that is seldom renewed outlives the endpoint.
 func TestShortTimeouts(t *testing.T) {
 	t.Parallel()
-	c, b := clusterOf(t)
-	e := dataplane.New(b, nil)
+	c, _, e := engineIn(t)
 	s := podService(c, 3, sticky(time.Second))
 	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
 		for _, age := range []time.Duration{0, 700 * time.Millisecond, 950 * time.Millisecond,
 			time.Second} {
-			_, err := e.Apply(t.Context(), only(c, s, httpPort, 0))
-			require.NoError(t, err)
+			applied(t, e, only(c, s, httpPort, 0))
 			require.Equal(t, c.Pods[0].Name, dial(t, c.Outside[0], to).Server)
 			time.Sleep(age)
-			_, err = e.Apply(t.Context(), only(c, s, httpPort, 1, 2))
-			require.NoError(t, err)
+			applied(t, e, only(c, s, httpPort, 1, 2))
 			for range 3 {
 				require.NotEqual(t, c.Pods[0].Name, dial(t, c.Outside[0], to).Server,
 					"%s, after %s", to, age)
@@ -109,28 +101,24 @@ func TestShortTimeouts(t *testing.T) {
 	}
 }
 
-// As with kube-proxy, an endpoint that was taken away and comes back knows nobody, and clients
-// that were given another meanwhile stay there.
+// As with kube-proxy, an endpoint that was removed and comes back has no clients. Clients that were
+// given another endpoint meanwhile keep it.
 func TestAnEndpointThatComesBackKnowsNobody(t *testing.T) {
 	t.Parallel()
-	c, b := clusterOf(t)
-	e := dataplane.New(b, nil)
+	c, b, e := engineIn(t)
 	s := podService(c, 3, sticky(time.Minute))
 	name := sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
-	for _, f := range nft.Families {
-		to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[familyIndex(f.Model)]
+	for i, f := range nft.Families {
+		to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[i]
 		ep := netip.AddrPortFrom(c.Pods[0].Addr(f.Loopback.Addr()), backendPort)
-		_, err := e.Apply(t.Context(), only(c, s, httpPort, 0))
-		require.NoError(t, err)
-		for i := range c.Outside {
-			require.Equal(t, c.Pods[0].Name, dial(t, c.Outside[i], to).Server)
+		applied(t, e, only(c, s, httpPort, 0))
+		for _, client := range c.Outside {
+			require.Equal(t, c.Pods[0].Name, dial(t, client, to).Server)
 		}
 		require.NotEmpty(t, remembered(t, c.Node.NS, b, name, ep))
-		_, err = e.Apply(t.Context(), only(c, s, httpPort, 1))
-		require.NoError(t, err)
+		applied(t, e, only(c, s, httpPort, 1))
 		require.Equal(t, c.Pods[1].Name, dial(t, c.Outside[0], to).Server)
-		_, err = e.Apply(t.Context(), only(c, s, httpPort, 0, 1))
-		require.NoError(t, err)
+		applied(t, e, only(c, s, httpPort, 0, 1))
 		require.Empty(t, remembered(t, c.Node.NS, b, name, ep))
 		for range 5 {
 			require.Equal(t, c.Pods[1].Name, dial(t, c.Outside[0], to).Server)
@@ -152,8 +140,8 @@ func remembered(
 	return string(text)
 }
 
-// A client sends datagrams that nobody answers, from one port. Once its endpoint was taken away
-// and its flow forgotten, they go to another, and stay there.
+// A client sends datagrams from one port, and nobody answers. After its endpoint was removed and
+// its flow forgotten, the datagrams go to another endpoint, and stay there.
 func TestDatagramsOneWayLeaveWithTheEndpoint(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -169,8 +157,7 @@ func TestDatagramsOneWayLeaveWithTheEndpoint(t *testing.T) {
 		s.Ports = []sm.ServicePort{{Name: "log", Protocol: sm.UDP, Port: 514}}
 	})
 	for _, to := range []string{"10.96.0.10:514", "[fd00:10:96::a]:514"} {
-		_, err = e.Apply(t.Context(), only(c, s, udp, 0))
-		require.NoError(t, err)
+		applied(t, e, only(c, s, udp, 0))
 		var got [2]atomic.Int64
 		for i := range got {
 			listen(t, c.Pods[i], netip.MustParseAddrPort(to), &got[i])
@@ -179,9 +166,8 @@ func TestDatagramsOneWayLeaveWithTheEndpoint(t *testing.T) {
 		require.Eventually(t, func() bool {
 			return got[0].Load() > 20
 		}, 5*time.Second, time.Millisecond)
-		_, err = e.Apply(t.Context(), only(c, s, udp, 1))
-		require.NoError(t, err)
-		time.Sleep(20 * time.Millisecond) // what was on its way has arrived
+		applied(t, e, only(c, s, udp, 1))
+		time.Sleep(20 * time.Millisecond) // datagrams that were under way have arrived
 		before := got[0].Load()
 		n := got[1].Load()
 		require.Eventually(t, func() bool {

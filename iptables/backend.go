@@ -4,44 +4,49 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Name is the name of this backend.
 const Name = "iptables"
 
-// DefaultPrefix is what the names of chains begin with if [Config.Prefix] is empty: that of
+// DefaultPrefix is the beginning of the names of chains if [Config.Prefix] is empty: that of
 // kube-proxy.
 const DefaultPrefix = "KUBE"
 
 // Config says where a Backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path, such
-	// as "/run/netns/blue" or "/proc/1234/ns/net": either, used only while the backend is opened.
-	// Zero and empty mean that of the calling thread.
+	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
+	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
+	// while the backend is opened. Zero and empty mean the namespace of the calling thread.
 	NetNS     int
 	NetNSPath string
-	// Prefix is what the names of chains begin with, followed by "-", and so the instance: backends
-	// with different prefixes do not see each other. Empty means [DefaultPrefix]. It has capital
-	// letters, digits and "_" only, at most 7 of them, and starts with a letter.
+	// Prefix is the beginning of the names of chains, before a "-", and identifies the instance:
+	// backends with different prefixes do not see each other. Empty means [DefaultPrefix]. It has
+	// capital letters, digits and "_" only, at most 7 of them, and starts with a letter.
 	Prefix string
+	// TakeOver claims chains with the prefix even if no instance of kernlb has made them: a commit
+	// replaces the contents of chains whose names this backend uses. By default such chains are
+	// left alone, and each state is refused with a [dataplane.CollisionError]. Chains of
+	// kube-proxy, with the prefix [DefaultPrefix], are always taken over.
+	TakeOver bool
 	// Logger gets a debug record for each commit. Nil means silence.
 	Logger *slog.Logger
 }
 
-// validPrefix leaves room for "-SVC-" and 16 characters in the 28 that a chain name has.
-var validPrefix = regexp.MustCompile(`^[A-Z][A-Z0-9_]{0,6}$`)
+// maxPrefix leaves room for "-SVC-" and 16 characters in the 28 characters of a chain name.
+const maxPrefix = 7
 
 func (c *Config) prefix() (string, error) {
 	if c == nil || c.Prefix == "" {
 		return DefaultPrefix, nil
 	}
-	if !validPrefix.MatchString(c.Prefix) {
+	if !rendering.IsName(c.Prefix, maxPrefix, rendering.Capitals,
+		rendering.Capitals+rendering.Digits+"_") {
 		return "",
 			fmt.Errorf(
 				"iptables: prefix %q: want a capital letter, then capital letters, digits or "+
@@ -63,75 +68,79 @@ var (
 	_ dataplane.Witness = (*Backend)(nil)
 )
 
-// errNotObserved says that the engine's contract was broken: nothing is known of the kernel.
+// errNotObserved says that a caller broke the contract of dataplane.Backend.
 var errNotObserved = errors.New(
 	"iptables: the kernel was not observed since the backend was opened or a commit failed")
 
 // Backend keeps the services of one instance in the tables nat and filter of iptables. Its methods
-// must not be called at the same time.
+// must not be called concurrently.
 type Backend struct {
-	kernel kernel
+	kernel // embedded because it has the methods of a backend where the system is not Linux
 	log    *slog.Logger
 	l      *layout
-	// state is what the kernel holds of ours, and found what else it holds; valid only if observed.
+	// takeOver is [Config.TakeOver].
+	takeOver bool
+	// state is our part of what the kernel holds, and found is the rest. Both are valid only if
+	// observed is set.
 	state    *state
 	found    kernelState
 	observed bool
+	// written is the table of the last commit, nil before the first.
+	written *servicemodel.Table
 }
 
 // New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
-// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if this is not Linux.
+// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
 func New(cfg *Config) (*Backend, error) {
 	prefix, err := cfg.prefix()
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{log: cfg.logger(), l: newLayout(prefix)}
+	b := &Backend{log: cfg.logger(), l: newLayout(prefix), takeOver: cfg != nil && cfg.TakeOver}
 	if err := b.kernel.open(cfg); err != nil {
-		return nil, fmt.Errorf("iptables: open: %w", explain(err))
+		return nil, fmt.Errorf("iptables: open: %w", err)
 	}
+	b.l.noIPv6 = b.kernel.lacks.ipv6 != nil
 	return b, nil
 }
 
 // Name returns "iptables".
 func (b *Backend) Name() string { return Name }
 
-// Check reports what iptables cannot express: schedulers other than random and round robin,
-// forwarding other than NAT, names that do not fit into a comment; and session affinity where the
-// kernel lacks xt_recent.
-func (b *Backend) Check(c *servicemodel.ChangeSet) error { return check(c, &b.kernel.lacks) }
+// Check returns what the function [Check] returns. It also refuses session affinity if the kernel
+// lacks xt_recent, SCTP if it lacks xt_sctp, and IPv6 addresses if it lacks something that IPv6
+// chains need. Chains of other programs with the instance's names are a [dataplane.CollisionError]
+// unless [Config.TakeOver] is set.
+func (b *Backend) Check(c *servicemodel.ChangeSet) error {
+	return errors.Join(b.collision(), check(c, &b.kernel.lacks))
+}
+
+// collision returns an error if another program has a chain with a name of the instance's.
+func (b *Backend) collision() error {
+	if b.observed && b.found.inTheWay != "" {
+		return &dataplane.CollisionError{Backend: Name, Object: b.found.inTheWay}
+	}
+	return nil
+}
 
 // Plan renders what Commit would send, in the language of iptables-restore.
 func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}
-	return b.plan(c), nil
+	return b.plan(c), b.collision()
 }
 
 func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
-	next, ch := b.l.step(b.state, c, b.found.localnet.before)
+	next, ch := b.l.step(b.state, c, b.found.localnet)
 	return b.l.plan(&b.found, b.state, next, ch)
 }
 
-// adopt makes a reading what is known of the kernel.
-func (b *Backend) adopt(r *raw) (*dataplane.Observation, error) {
-	o, err := b.l.interpret(r)
-	if err != nil {
-		return nil, fmt.Errorf("iptables: %w", err)
-	}
-	b.state, b.found, b.observed = o.state, o.kernel, true
-	return &dataplane.Observation{Table: o.state.table, Drift: o.summary(),
-		OtherLayout: o.otherLayout}, nil
-}
-
-// committed makes what a plan leads to what is known of the kernel.
+// committed notes what the kernel holds after a plan.
 func (b *Backend) committed(p *plan) {
-	b.state = p.next
-	for i := range nft.Families {
-		for _, t := range tables {
-			b.found.tables[i][t] = b.found.tables[i][t] || p.tables[i][t]
-		}
+	b.state, b.written = p.next, p.next.table
+	for t, made := range p.tables {
+		b.found.tables[t] = b.found.tables[t] || made
 	}
 	if p.version != nil {
 		b.found.versions, b.found.nextVersion = nil, newVersion()
@@ -155,8 +164,8 @@ func (b *Backend) committed(p *plan) {
 	}
 }
 
-// sharedAfter returns the rules of a shared chain after a change: where those of others are among
-// ours does not matter.
+// sharedAfter returns the rules of a shared chain after a change. The position of other programs'
+// rules among ours does not matter.
 func (l *layout) sharedAfter(x *chainChange, all []rule) []rule {
 	want, rules := x.ruleset(), slices.Clone(x.after)
 	for i := range all {

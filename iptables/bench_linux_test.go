@@ -16,7 +16,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// cpu returns the processor time of the process, with what the kernel does for it.
+// cpu returns the processor time of the process, including the kernel's work for it.
 func cpu() time.Duration {
 	var u unix.Rusage
 	if unix.Getrusage(unix.RUSAGE_SELF, &u) != nil {
@@ -25,7 +25,7 @@ func cpu() time.Duration {
 	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
 }
 
-// opened returns a backend in a namespace of its own, and what it observes there.
+// opened returns a backend in a namespace of its own, and its first observation.
 func opened(tb testing.TB, cfg Config) (*Backend, *netnstest.NS, *sm.Table) {
 	tb.Helper()
 	netnstest.Require(tb)
@@ -48,7 +48,7 @@ func BenchmarkKernel(bench *testing.B) {
 	}
 }
 
-// BenchmarkKernelWithAffinity is the same where one service in ten has affinity: the kernel keeps a
+// BenchmarkKernelWithAffinity is the same, but one service in ten has affinity: the kernel keeps a
 // list for each of their endpoints.
 func BenchmarkKernelWithAffinity(bench *testing.B) {
 	for _, n := range []int{10, 1000, 10000} {
@@ -56,7 +56,7 @@ func BenchmarkKernelWithAffinity(bench *testing.B) {
 	}
 }
 
-// withAffinity gives one service in so many affinity.
+// withAffinity gives affinity to some of the services: one in the given number.
 func withAffinity(s sm.State, every int) sm.State {
 	i := 0
 	for svc := range s.Services() {
@@ -115,9 +115,9 @@ func benchmarkKernel(bench *testing.B, n int, s sm.State) {
 	})
 }
 
-// BenchmarkFirstPacket sends the first packet of a connection to a service among many. The kernel
-// takes it from the pod through the node to the other pod within the system call, so its time is
-// that of the rules and what else happens to a packet.
+// BenchmarkFirstPacket sends the first packet of a connection to a service among many. Within the
+// system call, the kernel carries the packet from the pod through the node to the other pod. So the
+// time is that of the rules and of all other work for a packet.
 func BenchmarkFirstPacket(bench *testing.B) {
 	for _, n := range []int{0, 10, 1000, 10000} {
 		bench.Run(fmt.Sprint(n), func(bench *testing.B) {
@@ -126,8 +126,8 @@ func BenchmarkFirstPacket(bench *testing.B) {
 	}
 }
 
-// BenchmarkFirstPacketWithAffinity is the same where one service in ten has affinity, and the
-// service that the packet is for.
+// BenchmarkFirstPacketWithAffinity is the same, but one service in ten has affinity, among them the
+// one that the packet is for.
 func BenchmarkFirstPacketWithAffinity(bench *testing.B) {
 	for _, n := range []int{10, 100, 1000, 10000} {
 		bench.Run(fmt.Sprint(n), func(bench *testing.B) {
@@ -140,7 +140,7 @@ func BenchmarkFirstPacketWithAffinity(bench *testing.B) {
 	}
 }
 
-// benchmarkFirstPacket sends to a service of one endpoint among n, or if n is 0 straight to its
+// benchmarkFirstPacket sends to a service of one endpoint among n or, if n is 0, directly to its
 // endpoint.
 func benchmarkFirstPacket(bench *testing.B, n int, change func(sm.State) sm.State) {
 	bench.Helper()
@@ -163,7 +163,7 @@ func benchmarkFirstPacket(bench *testing.B, n int, change func(sm.State) sm.Stat
 		_, err = b.Commit(context.Background(), sm.Diff(o.Table, resolve(bench, nil, change(s))))
 		require.NoError(bench, err)
 	}
-	var sink int // takes what arrives, and never looks at it
+	var sink int // receives the packets and never reads them
 	require.NoError(bench, c.Pods[1].NS.Do(func() (err error) {
 		if sink, err = unix.Socket(unix.AF_INET, unix.SOCK_DGRAM|unix.SOCK_CLOEXEC, 0); err != nil {
 			return err

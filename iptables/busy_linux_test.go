@@ -15,12 +15,12 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/wait"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// neighbour is another program that commits to nf_tables, without end until the test is over.
+// neighbour is another program that commits to nf_tables without pause until the test ends.
 type neighbour struct {
 	conn    *rawnl.Conn
 	commits atomic.Int64
@@ -28,8 +28,7 @@ type neighbour struct {
 	done    chan struct{}
 }
 
-// startNeighbour starts a neighbour that commits what change appends, of which odd rounds undo
-// even ones.
+// startNeighbour starts a neighbour that commits the messages of change. Odd rounds undo even ones.
 func startNeighbour(
 	tb testing.TB, ns *netnstest.NS, every time.Duration, change func(e *encoder, odd bool),
 ) *neighbour {
@@ -68,7 +67,7 @@ func (n *neighbour) end() {
 	_ = n.conn.Close()
 }
 
-// inItsOwnTable adds and deletes a chain of a table of its own.
+// inItsOwnTable adds and deletes a chain in the neighbour's own table.
 func inItsOwnTable(e *encoder, odd bool) {
 	table := nft.NewEncoder(e.batch, nft.IPv4, "neighbour")
 	table.EnsureTable()
@@ -87,27 +86,24 @@ func anotherEndpoint(s sm.State, i int) sm.State {
 	return s.WithEndpoints(name, eps)
 }
 
-// Neighbours that commit without end, to tables of their own and to the chains that are shared,
-// make no apply fail, are not disturbed, and what is in the kernel in the end is right.
+// Neighbours commit without end, to their own tables and to the shared chains. No apply fails, the
+// neighbours are not disturbed, and in the end the kernel holds the right rules.
 func TestABusyNeighbourChangesNothing(t *testing.T) {
 	t.Parallel()
-	b, ns, _ := opened(t, Config{})
-	e := dataplane.New(b, nil)
+	e, _, ns := engineOf(t, Config{})
 	s := manyServices(300, 4)
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, e, s)
 	own := startNeighbour(t, ns, time.Millisecond, inItsOwnTable)
 	shared := newSharedNeighbour(t, ns, 2*time.Millisecond)
 	observed := 0
 	for i := range 60 {
 		s = anotherEndpoint(s, i)
-		if i%10 == 0 { // rules in shared chains change
+		if i%10 == 0 { // this changes rules in shared chains
 			node := s.Node()
 			node.LocalhostNodePorts = !node.LocalhostNodePorts
 			s = s.WithNode(node)
 		}
-		r, err := e.Apply(t.Context(), s)
-		require.NoError(t, err)
+		r := applied(t, e, s)
 		require.Empty(t, r.Drift)
 		if r.Observed {
 			observed++
@@ -119,15 +115,14 @@ func TestABusyNeighbourChangesNothing(t *testing.T) {
 	require.LessOrEqual(t, observed, 3, "what neighbours do is no reason to read everything")
 	require.Greater(t, own.commits.Load(), int64(20))
 	require.Greater(t, shared.commits.Load(), int64(10))
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err)
+	cleanUp(t, e)
 	own.end()
 	shared.end()
 	require.NotContains(t, save(t, ns, nft.IPv4), "KUBE-")
 }
 
 // newSharedNeighbour starts a neighbour that inserts a rule at the beginning of PREROUTING and
-// INPUT, and then deletes it again, by its handle as iptables does.
+// INPUT. It then deletes the rule by its handle, as iptables does.
 func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *neighbour {
 	tb.Helper()
 	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
@@ -135,7 +130,7 @@ func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *n
 	tb.Cleanup(func() { _ = conn.Close() })
 	rd := newReader(conn)
 	return startNeighbour(tb, ns, every, func(e *encoder, odd bool) {
-		for _, id := range []chainID{{0, nat, "PREROUTING"}, {0, filter, "INPUT"}} {
+		for _, id := range []chainID{nat4.chain("PREROUTING"), filter4.chain("INPUT")} {
 			theirs := rule{proto: sm.TCP, ports: single(9), target: targetReturn}
 			e.of(id).EnsureTable()
 			if !odd {
@@ -192,7 +187,7 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 		require.NoError(bench, err)
 		require.NoError(bench, other.Close())
 	}
-	_, err = e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads what the others did
+	_, err = e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads the changes of others
 	require.NoError(bench, err)
 	for i := 0; bench.Loop(); i++ {
 		s = anotherEndpoint(s, i)
@@ -209,8 +204,8 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 	bench.ReportMetric(ms(adopting[len(adopting)/2]), "adopt-ms")
 }
 
-// A neighbour so busy that the chains are never listed in one go is no reason to read
-// everything, and a new process reads all the same what is there.
+// The neighbour is so busy that a list of chains is always interrupted. Still the backend does not
+// read everything again, and a new process reads the right contents.
 func TestTheListOfChainsIsNeverWhole(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -225,7 +220,7 @@ func TestTheListOfChainsIsNeverWhole(t *testing.T) {
 		if certain {
 			return false
 		}
-		b.kernel.looks = ration.New(1, 20)
+		b.kernel.looks = wait.NewBudget(1, 20)
 		i, err := b.Integrity(t.Context())
 		require.NoError(t, err)
 		require.NotEqual(t, dataplane.Broken, i)
@@ -234,30 +229,30 @@ func TestTheListOfChainsIsNeverWhole(t *testing.T) {
 	requireAdopts(t, ns, s, want)
 }
 
-// What is missing in a list that was interrupted is asked for by name.
+// A chain that is missing in an interrupted list is asked for by name.
 func TestChainsThatTheListLacks(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
 	want := apply(t, b, richState(t, 9))
 	require.NoError(t, ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
 	r := &raw{routeLocalnet: true}
-	for i := range nft.Families {
-		require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, uint8(i), r))
+	for _, f := range nft.Families {
+		require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, f, r))
 		for _, name := range []string{"PREROUTING", "OUTPUT", "POSTROUTING"} {
-			c := r.chain(chainID{uint8(i), nat, name})
+			c := r.chain(nat.of(f).chain(name))
 			require.NotNil(t, c)
 			require.NotEmpty(t, c.Type)
 		}
 	}
 	r.put(b.l.versionID(b.found.versions[0]), &rawChain{})
 	require.NoError(t, b.kernel.readChains(t.Context(), b.l, r))
-	o, err := b.l.interpret(r)
+	o, err := b.l.interpret(r, nil)
 	require.NoError(t, err)
 	require.Empty(t, o.text)
 	requireSameTable(t, want.Arrange(o.state.table), o.state.table)
-	found := maps.Clone(r.tables[0][nat].chains)
-	require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, 0, r))
-	for name, c := range r.tables[0][nat].chains { // what is known is not asked for
+	found := maps.Clone(r.tables[nat4].chains)
+	require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, nft.IPv4, r))
+	for name, c := range r.tables[nat4].chains { // known chains are not asked for
 		require.Same(t, found[name], c)
 	}
 }

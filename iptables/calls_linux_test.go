@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
 // openFaulty opens a backend whose socket the faults wrap.
@@ -45,3 +45,8 @@ func TestBesideACrowd(t *testing.T) {
 }
 
 func TestKernelClockJumps(t *testing.T) { dataplanetest.ClockJumps(t, underTest) }
+
+func TestLacking(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Lacking(t, underTest)
+}

@@ -1,97 +1,66 @@
 package iptables
 
 import (
-	"errors"
-	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/comment"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// check reports what of a change set cannot be expressed.
+// Check returns the parts of a change set that iptables cannot express on any kernel: schedulers
+// other than random and round robin; forwarding other than NAT; masqueraded neighbours; and, in
+// tables that are not made by servicemodel.Resolve, source ranges of node ports and addresses of a
+// service port that remember clients for different times. The errors, which [dataplane.Problems]
+// lists, are *[dataplane.UnsupportedError] values. Check needs neither a kernel nor Linux. The
+// change set of a whole table is servicemodel.Diff(nil, table).
+func Check(c *servicemodel.ChangeSet) error { return check(c, &lacking{}) }
+
+// check is Check for a kernel that lacks some features.
 func check(c *servicemodel.ChangeSet, lacks *lacking) error {
-	k := &checker{lacks: lacks}
-	for _, fc := range c.Frontends {
-		if fc.New != nil {
-			k.frontend(c.New, fc.New)
-		}
+	k := rendering.NewChecker(Name, c)
+	if lacks.ipv6 != nil {
+		k.IPv6(func(servicemodel.FrontendKey) bool { return true }, lacks.ipv6.Error())
 	}
-	for _, pc := range c.Pools {
-		if pc.New != nil {
-			k.pool(pc.New)
+	k.Schedulers(func(s servicemodel.Scheduler) bool {
+		return s == servicemodel.Random || s == servicemodel.RoundRobin
+	}, "iptables chooses at random or in turn")
+	k.Sources()
+	k.Forwarding("iptables translates addresses")
+	k.Frontends(func(fe *servicemodel.Frontend) {
+		if fe.Affinity > 0 && lacks.recent {
+			k.Refuse(fe.Service, dataplane.FieldSessionAffinity, "ClientIP",
+				"the kernel lacks xt_recent")
 		}
-	}
+		if fe.Key.Protocol == servicemodel.SCTP && lacks.sctp {
+			k.Refuse(fe.Service, dataplane.FieldProtocol, "sctp", "the kernel lacks xt_sctp")
+		}
+		if fe.Affinity != commonAffinity(c.New, fe) {
+			k.Refuse(fe.Service, dataplane.FieldAffinityTimeout, fe.Affinity.String(),
+				"all addresses of a service port remember clients equally long")
+		}
+	})
 	if c.Rules != nil && c.Rules.New.MasqueradeNeighbours {
-		k.errs = append(k.errs, &dataplane.UnsupportedError{Backend: Name, Object: "node",
-			Field: "masqueradeNeighbours", Value: "true", Hint: "nftables can"})
+		k.RefuseNode(dataplane.FieldMasqueradeNeighbours, "nftables can")
 	}
-	return errors.Join(k.errs...)
+	return k.Err()
 }
 
-// lacking are abilities that the kernel does not have.
+// lacking are the features that the kernel does not have.
 type lacking struct {
 	recent bool // xt_recent
 	sctp   bool // xt_sctp
-}
-
-type checker struct {
-	lacks *lacking
-	errs  []error
-}
-
-func (k *checker) refuse(n servicemodel.PortName, field, value, hint string) {
-	k.errs = append(k.errs, &dataplane.UnsupportedError{
-		Backend: Name, Service: n.Name, Object: "service " + n.String(),
-		Field: field, Value: value, Hint: hint,
-	})
-}
-
-func (k *checker) frontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
-	n := fe.Service
-	if l := len(n.String()) - comment.MaxName; l > 0 {
-		k.refuse(n, "name", n.String(),
-			fmt.Sprintf("with its port it is %d bytes too long for a comment", l))
-	}
-	if fe.Affinity > 0 && k.lacks.recent {
-		k.refuse(n, "sessionAffinity", "ClientIP", "the kernel lacks xt_recent")
-	}
-	if fe.Key.Protocol == servicemodel.SCTP && k.lacks.sctp {
-		k.refuse(n, "protocol", "sctp", "the kernel lacks xt_sctp")
-	}
-	if fe.Sources != nil && fe.Key.NodePort() {
-		k.refuse(n, "sources", "on a node port", "")
-	}
-	if fe.Affinity != commonAffinity(t, fe) {
-		k.refuse(n, "sessionAffinity.timeout", fe.Affinity.String(),
-			"all addresses of a service port remember clients equally long")
-	}
+	// ipv6 says what the kernel lacks for IPv6 chains. It is nil if nothing is lacking.
+	ipv6 error
 }
 
 // commonAffinity returns the affinity of the first frontend of the same service port and family.
 func commonAffinity(t *servicemodel.Table, fe *servicemodel.Frontend) time.Duration {
-	for _, o := range shared.Of(t).FrontendsOf(fe.Service) {
+	for _, o := range nocopy.Of(t).FrontendsOf(fe.Service) {
 		if o.Key.Family() == fe.Key.Family() {
 			return o.Affinity
 		}
 	}
 	return fe.Affinity
-}
-
-// expressible are the schedulers that iptables can be.
-var expressible = []servicemodel.Scheduler{servicemodel.SchedulerDefault, servicemodel.Random,
-	servicemodel.RoundRobin}
-
-func (k *checker) pool(p *servicemodel.Pool) {
-	n := p.ID.Service
-	if !slices.Contains(expressible, p.Scheduler) {
-		k.refuse(n, "scheduler", string(p.Scheduler),
-			"iptables chooses at random or in turn")
-	}
-	if p.Forwarding != servicemodel.ForwardNAT {
-		k.refuse(n, "forwarding", p.Forwarding.String(), "iptables translates addresses")
-	}
 }

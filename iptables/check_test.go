@@ -3,7 +3,6 @@ package iptables
 import (
 	"errors"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -15,7 +14,7 @@ import (
 
 var checkName = sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
 
-// oneFrontend is a frontend that rejects, changed.
+// oneFrontend is a frontend that rejects, with a change.
 func oneFrontend(change func(*sm.Frontend)) sm.Contents {
 	key := sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}
 	f := &sm.Frontend{Key: key, Service: checkName, Internal: sm.Reject}
@@ -23,7 +22,7 @@ func oneFrontend(change func(*sm.Frontend)) sm.Contents {
 	return sm.Contents{Frontends: []*sm.Frontend{f}}
 }
 
-// onePool is a frontend with a pool, changed.
+// onePool is a frontend with a pool, with a change.
 func onePool(change func(*sm.Pool)) sm.Contents {
 	slots := []sm.Slot{{Endpoint: netip.MustParseAddrPort("10.244.1.1:8080"), Weight: 1}}
 	p := &sm.Pool{ID: sm.PoolID{Service: checkName, Family: sm.IPv4}, Slots: slots}
@@ -44,7 +43,7 @@ func twoTimeouts() sm.Contents {
 	return c
 }
 
-// checkCases are tables, and the field of theirs that iptables cannot express; "" for none.
+// checkCases are tables, and the field that iptables cannot express, "" if there is none.
 var checkCases = []struct {
 	name, field string
 	contents    sm.Contents
@@ -54,9 +53,6 @@ var checkCases = []struct {
 	{"least connections", "scheduler", onePool(func(p *sm.Pool) { p.Scheduler = sm.LeastConn })},
 	{"direct routing", "forwarding", onePool(func(p *sm.Pool) {
 		p.Forwarding = sm.ForwardDirect
-	})},
-	{"a name too long for a comment", "name", oneFrontend(func(f *sm.Frontend) {
-		f.Service.Name.Name = strings.Repeat("x", 200)
 	})},
 	{"affinity without xt_recent", "sessionAffinity", oneFrontend(func(f *sm.Frontend) {
 		f.Affinity = time.Minute
@@ -91,4 +87,15 @@ func TestCheckNamesWhatCannotBeExpressed(t *testing.T) {
 			require.ErrorIs(t, err, dataplane.ErrUnsupported)
 		})
 	}
+}
+
+// A scheduler that the backend lacks is refused before the service has endpoints.
+func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
+	t.Parallel()
+	svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"}, Scheduler: sm.LeastConn,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+	table, err := sm.Resolve(nil, sm.State{}.WithService(svc))
+	require.NoError(t, err)
+	require.ErrorContains(t, check(sm.Diff(nil, table), &lacking{}), "scheduler: lc")
 }

@@ -8,13 +8,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Comments carry what a rule itself does not say: which service it is for, and what was decided
-// about it (package comment has those of frontends). They are written for people first, and for
-// Observe second: everything in a comment but the name of the service can be told from the rules
-// too, so a comment that lies shows as drift.
+// A comment carries what a rule itself does not say: the service that it is for, and the decisions
+// about it (package comment has those of frontends). Comments are written for people first, and for
+// Observe second. Everything in a comment except the name of the service also follows from the
+// rules, so a wrong comment shows as drift.
 
-// slotComment describes an endpoint of a pool: its weight if it has one, and at the last endpoint,
-// which takes what is left, whose pool this is.
+// slotComment describes an endpoint of a pool by its weight, if it has one. The comment of the last
+// endpoint, which gets the rest of the packets, also names the pool's service port.
 func slotComment(p *servicemodel.Pool, slot int) string {
 	var words []string
 	if slot == 0 {

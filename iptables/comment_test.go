@@ -7,18 +7,17 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/comment"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The comment of a slot fits where the name is as long as it may be.
+// The comment of a slot fits even if the service's name has the maximum length.
 func TestCommentsOfTheLongestNames(t *testing.T) {
 	t.Parallel()
 	name := sm.PortName{
-		Name: sm.Name{Namespace: "n", Name: strings.Repeat("s", comment.MaxName-4)}, Port: "p",
+		Name: sm.Name{Namespace: "n", Name: strings.Repeat("s", 187)}, Port: "p",
 		Protocol: sm.TCP,
 	}
-	require.Len(t, name.String(), comment.MaxName)
+	require.Len(t, name.String(), 191)
 	p := &sm.Pool{
 		ID: sm.PoolID{Service: name}, Scheduler: sm.RoundRobin, Slots: []sm.Slot{{Weight: 65535}},
 	}
@@ -55,13 +54,17 @@ func TestSettingsAsComments(t *testing.T) {
 		{MasqueradeMark: 1 << 31, LocalPods: sm.PodDetector{InterfacePrefix: "cali"}},
 		{MasqueradeMark: 1, LocalPods: sm.PodDetector{Bridge: "cni0"}},
 	} {
-		for _, before := range []bool{false, true} {
+		for _, was := range []localnet{{}, {before: true}, {kept: true},
+			{before: true, kept: true}} {
 			l := newLayout(DefaultPrefix)
-			rules := l.settingRules(&state{rules: r, localnetBefore: before})
-			got, was, err := parseSettings(rules)
+			rules := l.settingRules(&state{rules: r, localnet: was})
+			got, n, err := parseSettings(rules)
 			require.NoError(t, err)
 			require.True(t, r.Equal(got), "%+v", got)
-			require.Equal(t, before && r.LocalhostNodePorts, was)
+			if !r.LocalhostNodePorts {
+				was = localnet{}
+			}
+			require.Equal(t, was, n)
 		}
 	}
 	for _, c := range []string{"", "colour blue", "pod-cidr x", "masquerade-mark many"} {
@@ -72,8 +75,8 @@ func TestSettingsAsComments(t *testing.T) {
 	require.Error(t, err)
 }
 
-// Applying the steps between two lists gives the second, and no more rules are touched than must
-// be.
+// Applying the edits to the first list gives the second one. The edits touch as few rules as
+// possible.
 func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 	t.Parallel()
 	const seed = 4
@@ -108,7 +111,7 @@ func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 	}
 }
 
-// mostKept returns how many rules can stay where one list becomes another.
+// mostKept returns how many rules can stay when one list becomes another.
 func mostKept(a, b []rule) int {
 	switch {
 	case len(a) == 0 || len(b) == 0:

@@ -22,3 +22,11 @@ func TestRandomPackets(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Random(t, underTest, dataplanetest.RandomOptions{})
 }
+
+func TestEveryField(t *testing.T) {
+	t.Parallel()
+	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
+		Second: func(netns int) (dataplane.Backend, error) {
+			return New(&Config{NetNS: netns, Prefix: "SECOND"})
+		}})
+}

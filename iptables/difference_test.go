@@ -9,8 +9,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A description counts the rules that are missing and those that are surplus, and shows the first;
-// a rule in place of another is one of each.
+// A description counts the missing and the surplus rules, and shows the first one. A replaced rule
+// is one of each.
 func TestDifferencesAreDescribed(t *testing.T) {
 	t.Parallel()
 	one := clusterIPRule(netip.MustParseAddr("10.96.0.1"))
@@ -26,11 +26,12 @@ func TestDifferencesAreDescribed(t *testing.T) {
 	}
 }
 
-// A chain that drifted is missing, or does not belong, or has other rules; each is told in a line.
+// A chain has drifted if it is missing, does not belong, or has other rules. Each chain is
+// described in a line.
 func TestDriftedChainsAreDescribed(t *testing.T) {
 	t.Parallel()
 	rules := []rule{clusterIPRule(netip.MustParseAddr("fd00::1"))}
-	id := chainID{1, nat, "KUBE-X"}
+	id := nat6.chain("KUBE-X")
 	for want, x := range map[string]*chainChange{
 		"is missing":      {exists: true, after: rules},
 		"does not belong": {existed: true, before: rules},

@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Dispatch in steps. The rules that lead packets to services lie in a tree of chains: a chain with
+// Dispatch in steps. The rules that lead packets to services form a tree of chains. A chain with
 // more than stepSize rules is divided by leading bits of the address, then by protocol, then by
 // leading bits of the port, until each part is small:
 //
@@ -16,19 +16,19 @@ import (
 //	-A KUBE-IP-10.96.0.0/20 -d 10.96.0.0/26 -g KUBE-IP-10.96.0.0/26
 //	-A KUBE-IP-10.96.0.0/26 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 … -j KUBE-SVC-…
 //
-// So a packet passes a number of rules that grows with the logarithm of the number of services. The
-// shape depends on what is in the tree only, not on how it came about, and a change to one key
-// alters the chains on its way only. With no more than stepSize rules everything is in the first
-// chain, as kube-proxy has it.
+// So the number of rules that a packet passes grows with the logarithm of the number of services.
+// The shape depends only on the keys in the tree, not on their history. A change to one key alters
+// only the chains on the way to it. With no more than stepSize rules, all of them are in the first
+// chain, as in kube-proxy.
 //
 // A part is a prefix with at most stepSize^n keys, for the greatest n with which there is more than
-// one part. Deeper steps are gotos: what finds nothing is back in the first chain at once, and the
-// kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) stays as it is.
+// one part. Deeper steps are gotos: a packet that finds no rule is at once back in the first chain,
+// and the kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) does not grow.
 
 const (
-	// stepSize is the number of rules from which on a chain is divided.
+	// A chain with more rules than stepSize is divided.
 	stepSize = 16
-	// stepMin is the number of keys below which a part gets no chain of its own.
+	// A part with fewer keys than stepMin gets no chain of its own.
 	stepMin = 3
 )
 
@@ -39,17 +39,20 @@ const (
 	stepHairpin   = "HP"
 	stepSources   = "PF"
 	stepClusterIP = "CI"
+
+	stepHealthCheck = "HC"
 )
 
-// dispatch is where a tree lies: its chains and what its keys are.
+// dispatch describes a tree: its chains and its sort of keys.
 type dispatch struct {
 	names  names
 	f      *nft.Family
-	table  tableID
+	kind   treeKind
+	place  int // index in layout.trees and state.trees
+	table  table
 	root   string // the first chain
-	step   string // the kind of the others
+	step   string // the kind of the other chains
 	addr   int    // bytes of the address in a key, 0 for node ports
-	ports  bool   // whether protocol and port follow
 	source bool   // whether the rules match the source address too: hairpins
 }
 
@@ -70,12 +73,12 @@ func (d *dispatch) matchBits(n int) int {
 	return n
 }
 
-// part reports whether t, a child of a branch at the given bit, can have a chain: whether a match
-// tells it from its sibling.
+// part reports whether t, a child of a branch at the given bit, can have a chain: a match must
+// distinguish it from its sibling.
 func (d *dispatch) part(t *tree, parentBits int) bool { return d.matchBits(t.bits) > parentBits }
 
-// partSize returns the size of the parts that n keys are divided into: the greatest power of
-// stepSize that is less.
+// partSize returns the size of the parts into which n keys are divided: the greatest power of
+// stepSize below n.
 func partSize(n int) int {
 	size := stepSize
 	for size*stepSize < n {
@@ -84,8 +87,8 @@ func partSize(n int) int {
 	return size
 }
 
-// parts calls fn for each part that the chain of t consists of: a leaf, for which there are rules,
-// or a part that has a chain.
+// parts calls fn for each part of the chain of t: a leaf, which has rules in this chain, or a part
+// with a chain of its own.
 func (d *dispatch) parts(t *tree, fn func(*tree)) {
 	switch {
 	case t == nil:
@@ -110,8 +113,8 @@ func (d *dispatch) divide(t *tree, parentBits, size int, fn func(*tree)) {
 	}
 }
 
-// rules returns the rules of the chain of t. The first chain jumps, so that the packet comes back
-// to the rules after; the others go.
+// rules returns the rules of the chain of t. The first chain uses jumps, so that packets come back
+// to its following rules. The other chains use gotos.
 func (d *dispatch) rules(t *tree, first bool) []rule {
 	var l []rule
 	d.parts(t, func(p *tree) {
@@ -129,7 +132,7 @@ func (d *dispatch) rules(t *tree, first bool) []rule {
 	return l
 }
 
-// match returns a rule that matches what the keys below t have in common.
+// match returns a rule that matches the common bits of the keys below t.
 func (d *dispatch) match(t *tree) rule {
 	var r rule
 	n := d.matchBits(t.bits)
@@ -177,8 +180,8 @@ func (d *dispatch) chainOf(t *tree) string {
 	return d.names.step(d.step, of)
 }
 
-// changed calls fn for each chain but the first that differs between two trees which differ in the
-// given keys at most. The tree of a chain that is not there is nil.
+// changed calls fn for each chain, except the first, that differs between two trees. The trees
+// differ at most in the given keys. A chain that does not exist has a nil tree.
 func (d *dispatch) changed(before, after *tree, keys []string,
 	fn func(name string, before, after *tree)) {
 	seen := map[string]bool{}
@@ -194,7 +197,7 @@ func (d *dispatch) changed(before, after *tree, keys []string,
 			return
 		}
 		fn(name, was, is)
-		// What a chain that comes or goes leads to may have been led to by another, or not.
+		// If a chain is new or gone, another chain may lead to the same parts in the other tree.
 		if was == nil || is == nil {
 			d.steps(was, visit)
 			d.steps(is, visit)
@@ -207,7 +210,7 @@ func (d *dispatch) changed(before, after *tree, keys []string,
 	}
 }
 
-// steps calls fn for each part of t that has a chain.
+// steps calls fn for each part of t with a chain of its own.
 func (d *dispatch) steps(t *tree, fn func(*tree)) {
 	d.parts(t, func(p *tree) {
 		if !p.leaf() {
@@ -216,7 +219,7 @@ func (d *dispatch) steps(t *tree, fn func(*tree)) {
 	})
 }
 
-// next returns the part of t that packets to the key go to, nil if it has no chain.
+// next returns the part of t for packets to the key, or nil if that has no chain.
 func (d *dispatch) next(t *tree, key string) *tree {
 	var next *tree
 	d.steps(t, func(p *tree) {
@@ -227,7 +230,7 @@ func (d *dispatch) next(t *tree, key string) *tree {
 	return next
 }
 
-// find returns the tree of the chain of that name, which is on the way to the key if there is one.
+// find returns the tree of the chain of that name on the way to the key, or nil if there is none.
 func (d *dispatch) find(t *tree, name, key string) *tree {
 	for t = d.next(t, key); t != nil; t = d.next(t, key) {
 		if d.chainOf(t) == name {
@@ -237,7 +240,7 @@ func (d *dispatch) find(t *tree, name, key string) *tree {
 	return nil
 }
 
-// around returns the parts that the chains on the way to the keys lead to.
+// around returns the parts to which the chains on the way to the keys lead.
 func (d *dispatch) around(t *tree, keys []string) map[*tree]bool {
 	found, seen := map[*tree]bool{}, map[*tree]bool{}
 	for _, key := range keys {

@@ -9,14 +9,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // keyMaker draws keys of one sort: spread, crowded, many ports at one address.
 type keyMaker struct {
 	name string
-	id   treeID
-	f    int
+	id   treeKind
+	f    *nft.Family
 	key  func(*rand.Rand) sm.FrontendKey
 }
 
@@ -47,16 +48,16 @@ func keyMakers() []keyMaker {
 		}
 	}
 	return []keyMaker{
-		{"addresses spread over a range", natServices, 0, make(v4(0xfffff), few(80, 443))},
-		{"a few addresses with many ports", natServices, 0, make(v4(3), all)},
-		{"a few addresses with a few ports", filterServices, 0,
+		{"addresses spread over a range", natServices, nft.IPv4, make(v4(0xfffff), few(80, 443))},
+		{"a few addresses with many ports", natServices, nft.IPv4, make(v4(3), all)},
+		{"a few addresses with a few ports", filterServices, nft.IPv4,
 			make(v4(31), few(53, 80, 81, 443, 8080))},
-		{"IPv6 addresses", natServices, 1, make(v6, few(80, 443, 53))},
-		{"IPv6 addresses with many ports", natServices, 1, make(v6, all)},
-		{"node ports", natNodePorts, 0, make(func(*rand.Rand) netip.Addr {
+		{"IPv6 addresses", natServices, nft.IPv6, make(v6, few(80, 443, 53))},
+		{"IPv6 addresses with many ports", natServices, nft.IPv6, make(v6, all)},
+		{"node ports", natNodePorts, nft.IPv4, make(func(*rand.Rand) netip.Addr {
 			return netip.IPv4Unspecified()
 		}, nodePort)},
-		{"node ports of IPv6", filterNodePorts, 1, make(func(*rand.Rand) netip.Addr {
+		{"node ports of IPv6", filterNodePorts, nft.IPv6, make(func(*rand.Rand) netip.Addr {
 			return netip.IPv6Unspecified()
 		}, all)},
 	}
@@ -68,7 +69,7 @@ func leafRule(k sm.FrontendKey) []rule {
 	return []rule{r}
 }
 
-// contents returns all chains of a tree, rendered from scratch.
+// contents returns all chains of a tree, as rendered from nothing.
 func contents(d *dispatch, t *tree) map[string]string {
 	m := map[string]string{d.root: chainText(d.rules(t, true))}
 	d.chains(t, func(name string, t *tree) { m[name] = chainText(d.rules(t, false)) })
@@ -83,7 +84,7 @@ func chainText(rules []rule) string {
 	return s
 }
 
-// A tree has the same chains whatever way led to it, and what is said to have changed is what has.
+// A tree has the same chains whatever its history. The reported changes are the real ones.
 func TestDispatchChangesOnlyWhatDiffers(t *testing.T) {
 	t.Parallel()
 	for _, m := range keyMakers() {
@@ -91,7 +92,7 @@ func TestDispatchChangesOnlyWhatDiffers(t *testing.T) {
 			t.Parallel()
 			const seed = 1
 			rng := rand.New(rand.NewPCG(seed, 0))
-			d := newLayout("KUBE").dispatch[m.f][m.id]
+			d := newLayout("KUBE").tree(m.f, m.id)
 			var tr *tree
 			have := map[sm.FrontendKey]bool{}
 			for step := range 50 {
@@ -137,7 +138,7 @@ func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, tr **tree, have map[sm
 	for range n {
 		k := m.key(rng)
 		if rng.IntN(3) == 0 && len(have) > 0 {
-			for k = range have { // any
+			for k = range have { // any key
 				break
 			}
 			*tr = (*tr).remove(e, d.key(k))
@@ -164,7 +165,7 @@ func mapKeys(m map[sm.FrontendKey]bool) func(func(sm.FrontendKey) bool) {
 // walker follows a packet through the chains of a tree.
 type walker struct {
 	chains map[string][]rule
-	passed int // rules looked at
+	passed int // how many rules the packet has passed
 }
 
 func newWalker(d *dispatch, t *tree) *walker {
@@ -173,8 +174,8 @@ func newWalker(d *dispatch, t *tree) *walker {
 	return w
 }
 
-// walk returns whether a rule accepts the packet. A goto that finds nothing is back in the first
-// chain.
+// walk reports whether a rule accepts the packet. After a goto that finds no rule, the packet is
+// back in the first chain.
 func (w *walker) walk(chain string, k sm.FrontendKey) bool {
 	for i := range w.chains[chain] {
 		r := &w.chains[chain][i]
@@ -196,7 +197,7 @@ func (w *walker) walk(chain string, k sm.FrontendKey) bool {
 	return false
 }
 
-// Every key is found, nothing else is, and the way is short however many there are.
+// A packet finds every key and nothing else, and passes few rules however many keys there are.
 func TestDispatchFindsEveryKey(t *testing.T) {
 	t.Parallel()
 	for _, m := range keyMakers() {
@@ -205,7 +206,7 @@ func TestDispatchFindsEveryKey(t *testing.T) {
 				t.Parallel()
 				const seed = 2
 				rng := rand.New(rand.NewPCG(seed, uint64(n)))
-				d := newLayout("KUBE").dispatch[m.f][m.id]
+				d := newLayout("KUBE").tree(m.f, m.id)
 				var tr *tree
 				have := map[sm.FrontendKey]bool{}
 				e := &edit{}
@@ -237,7 +238,7 @@ func TestDispatchFindsEveryKey(t *testing.T) {
 
 func TestStepsAreReadable(t *testing.T) {
 	t.Parallel()
-	d := newLayout("KUBE").dispatch[0][natServices]
+	d := newLayout("KUBE").tree(nft.IPv4, natServices)
 	var tr *tree
 	e := &edit{}
 	for i := range 40 {

@@ -1,5 +1,3 @@
-//revive:disable:line-length-limit a rule cannot be wrapped
-
 // Package iptables is the iptables backend of kernlb: it holds services as rules that iptables-save
 // and iptables -L show, and that administrators know from kube-proxy. It never runs iptables: the
 // rules are written through nf_tables' netlink interface, with the expressions and the x_tables
@@ -58,19 +56,24 @@
 // What differs from kube-proxy:
 //
 //   - There is no chain for each endpoint: its rule is in the chain of the service (KUBE-SVC-, or
-//     KUBE-SVL- for the endpoints on this node). They stand in reverse order of their slots, so
-//     that one more is one rule in front, and one replaced is one rule. With affinity, the rules
-//     that look for a client come before them, in kube-proxy's order.
-//   - An endpoint that reaches itself is masqueraded by a rule in KUBE-HAIRPIN; only endpoints on
-//     this node, or on an unknown one, have that.
-//   - What must be rejected or dropped is in KUBE-SERVICES, KUBE-NODEPORTS and KUBE-PROXY-FIREWALL
-//     of the table filter, for new connections only. The other ports of cluster IPs are rejected
-//     and unused addresses of the service ranges dropped in KUBE-CLUSTER-IPS, as in kube-proxy's
-//     nftables mode.
+//     KUBE-SVL- for the endpoints on this node). These rules are in reverse order of their slots.
+//     So one more endpoint is one rule in front, and a replaced endpoint is one rule. With
+//     affinity, the rules that look for a client come before them, in kube-proxy's order.
+//   - A connection of an endpoint to itself is masqueraded by a rule in KUBE-HAIRPIN. Only
+//     endpoints on this node, or on an unknown one, have such a rule.
+//   - Rules that reject or drop are in KUBE-SERVICES, KUBE-NODEPORTS and KUBE-PROXY-FIREWALL of
+//     the table filter, for new connections only. KUBE-CLUSTER-IPS rejects packets to the other
+//     ports of cluster IPs and drops those to unused addresses of the service ranges, as in
+//     kube-proxy's nftables mode.
 //   - A frontend that is not balanced, or not for this packet, is accepted in nat: it is not a node
 //     port, even if its address is the node's.
 //   - KUBE-FORWARD does not drop packets that conntrack calls invalid.
-//   - KUBE-SETTINGS, which nothing jumps to, holds the node-wide settings as comments, for people
+//   - KUBE-HEALTH-CHECKS of the table filter accepts packets to health check node ports. In
+//     kube-proxy, KUBE-NODEPORTS does. INPUT leads there for TCP, and only while a service has
+//     such a port. Instances with other prefixes do the same, because if a firewall drops these
+//     packets in INPUT, the load balancer no longer uses the node, whatever the chains are
+//     called.
+//   - KUBE-SETTINGS, to which no rule jumps, holds the node-wide settings as comments, for people
 //     and for the next process.
 //
 // # Many services
@@ -84,32 +87,33 @@
 //	-A KUBE-NODEPORTS -p tcp -m tcp --dport 30720:30783 -j KUBE-NP-tcp-30720-30783
 //
 // The first packet of a connection passes some 30 short rules among ten thousand services, the
-// others none. The parts depend on what there is only, not on how it came about; a service that
-// comes or goes changes the chains on its way.
+// others none. The parts depend only on the present services, not on their history. A service that
+// comes or goes changes only the chains on the way to it.
 //
 // # Session affinity
 //
-// Clients are remembered by xt_recent, in a list for each endpoint under the name that kube-proxy
-// gives it, for the whole service port: its cluster IP, node port and other addresses share it.
+// xt_recent remembers clients, in a list for each endpoint. The list has the name that kube-proxy
+// gives it, and belongs to the whole service port: its cluster IP, node port and other addresses
+// share it.
 //
 //	-A KUBE-SVC-… -p tcp -m recent --update --seconds 10800 --reap --name KUBE-SEP-… --rsource -j DNAT --to-destination 10.244.1.1:8080
 //	-A KUBE-SVC-… -p tcp -m statistic … -m recent --set --name KUBE-SEP-… --rsource -j DNAT --to-destination 10.244.1.1:8080
 //
-// The module remembers 100 clients for each endpoint unless its parameter ip_list_tot says
-// otherwise, and finds a list by walking all that there are, for each such rule that is added and
-// for each such match of a packet.
+// The module remembers 100 clients for each endpoint unless its parameter ip_list_tot is different.
+// It finds a list by walking all lists, for each such rule that is added and for each such match of
+// a packet.
 //
-// A client is remembered by the rule that gives it an endpoint, with the first packet of a
-// connection only, and an endpoint's rules and list go with it in one transaction: what is on
-// its way when an endpoint leaves, such as a SYN that is sent again, remembers nothing. An
-// endpoint that comes back knows nobody. SYNs with forged sources make a service forget its own
-// clients, beyond 100 for each endpoint, and those of no other.
+// The rule that gives a client an endpoint remembers the client, with the first packet of a
+// connection only. An endpoint's rules and list go with it in one transaction. So a packet that is
+// under way when an endpoint leaves, such as a SYN that is sent again, remembers nothing. An
+// endpoint that comes back has no clients. SYNs with forged sources make a service forget its own
+// clients, beyond 100 for each endpoint, and those of no other service.
 //
 // # When to choose iptables
 //
-// The nftables backend does the same by hashing, in microseconds, and without limits to affinity:
-// it is the one to choose. This one is for nodes where people and tools look for services in
-// iptables, and for taking over from kube-proxy in iptables mode without a client noticing. Many
+// The nftables backend does the same by hashing, in microseconds, and without limits to affinity.
+// Choose it in general. The iptables backend is for nodes where people and tools look for services
+// in iptables, and for taking over from kube-proxy in iptables mode without a client noticing. Many
 // services with affinity are a reason against it.
 //
 // Processor time, in user space and in the kernel, on two cores at 2.5 GHz with Linux 6.18,
@@ -132,22 +136,22 @@
 //
 // # Where the time goes
 //
-// One change: nearly all is nft_table_validate. At a commit that adds a rule with a verdict, a
-// match or a target, the kernel walks all that can be reached in that table, once from PREROUTING
-// and once from OUTPUT. What it costs is the memory it touches: the rule, and for each match or
-// target of x_tables a descriptor of its own. Therefore there is no chain for each endpoint,
-// comments are user data, whatever iptables reads from native expressions is written as such, and
-// rules lie in memory in the order in which they are walked.
+// One change: nearly all of the time is spent in nft_table_validate. At a commit that adds a rule
+// with a verdict, a match or a target, the kernel walks all rules that can be reached in that
+// table, once from PREROUTING and once from OUTPUT. The cost is the memory that it touches: the
+// rule, and a separate descriptor for each match or target of x_tables. Therefore there is no chain
+// for each endpoint, comments are user data, rules use native expressions wherever iptables can
+// read them, and rules lie in memory in the order in which they are walked.
 //
 // A full sync: three fifths are the kernel's, 9 µs for each rule, of which half goes into finding
 // the types of its expressions by their names; validation is 3 %. Rules of endpoints without
 // counters would take a tenth less, masquerading cluster IPs by one rule rather than one each
 // another twentieth: neither is worth what it hides.
 //
-// Adoption: half is the kernel's, 5 µs for each rule that it tells; the other half goes into
+// Adoption: half is the kernel's, 5 µs for each rule that it sends; the other half goes into
 // decoding and comparing them. Chains are read over as many connections as there are processors,
-// for 10,000 services of 10 endpoints 120,000 rules. Nothing but reading a rule tells what is in
-// it.
+// for 10,000 services of 10 endpoints 120,000 rules. The content of a rule cannot be known without
+// reading it.
 //
 // Affinity: to add a rule with a list, recent_mt_check compares its name with those of all lists,
 // and there are two such rules for an endpoint. With 10,000 lists these comparisons take 6 s of the
@@ -157,70 +161,80 @@
 //
 // # Living with others
 //
-// The tables and base chains are everybody's. The backend inserts its jumps at their beginning, and
-// changes and removes no rule but its own: those in chains of the names above, and jumps to these
-// in base chains. Chains of kube-proxy under the same names count as its own: the first commit
-// replaces what is in them, in one transaction, without breaking a connection or forgetting a
-// client. Whatever somebody else does to its rules, the next observation finds, and the next commit
-// repairs, rule by rule. Of what kube-proxy had, the chains KUBE-PROXY-CANARY stay, which are
-// empty, and by which it notices flushes.
+// The tables and base chains belong to everybody. The backend inserts its jumps at their beginning,
+// and changes and removes only its own rules: those in chains of the names above, and jumps to
+// these in base chains. Chains of kube-proxy under the same names count as its own: the first
+// commit replaces their contents in one transaction, without breaking a connection or forgetting a
+// client. The next observation finds any foreign change to the backend's rules, and the next commit
+// repairs it, rule by rule. Of kube-proxy's objects, the empty chains KUBE-PROXY-CANARY stay. By
+// these, kube-proxy notices flushes.
 //
-// KUBE-FIREWALL is shared with kube-proxy and kubelet. Ours in it is the guard of node ports at
-// localhost, and the jumps to it that say so in their comment. What others have there stays.
+// Chains with another prefix than KUBE belong to the instance only if an instance of kernlb has
+// made them: its settings, its version or another chain that only kernlb makes must exist.
+// Otherwise, as with the prefix DOCKER beside Docker's DOCKER-FORWARD, they stay as they are, and
+// states are refused with a [dataplane.CollisionError] that names the chain. [Config.TakeOver]
+// makes such chains the instance's.
 //
-// The sysctl route_localnet is on as long as node ports answer at localhost. What it was before
-// is written in KUBE-SETTINGS by the transaction that brings the guard, before the sysctl is
-// touched, so that any process can restore it; and it is restored before the guard goes. It
-// counts as on only if it was on without a guard: one that comes with a guard, of kube-proxy or
-// of another instance, goes with the last guard. So it is turned off at the end unless an
-// administrator had turned it on before, or somebody else's chain …-FIREWALL has a guard. Who
-// writes 1 while it is 1 leaves no trace: that is undone.
+// KUBE-FIREWALL is shared with kube-proxy and kubelet. In it, the guard of node ports at localhost
+// is ours, and so are the jumps to the chain that say so in their comment. Rules of others stay,
+// and so does a guard that existed before node ports answered at localhost: kubelet has the same
+// rule there, and KUBE-SETTINGS notes it.
 //
-// The policies of base chains, and whether a table is dormant, are not the instance's: they stay
-// as somebody set them.
+// The sysctl route_localnet is on as long as node ports answer at localhost. The transaction that
+// brings the guard writes the earlier value to KUBE-SETTINGS, before the backend changes the
+// sysctl. So any process can restore it. It is restored before the guard goes. The earlier value
+// counts as on only if the sysctl was on without a guard. If it was on with a guard, of kube-proxy
+// or of another instance, it goes with the last guard. So the sysctl is turned off at the end
+// unless an administrator had turned it on before, or another program's chain …-FIREWALL has a
+// guard. A program that writes 1 while the value is 1 leaves no trace, so its wish is lost.
+//
+// The policies of base chains, and whether a table is dormant, do not belong to the instance: they
+// stay as they are.
 //
 // # Back to kube-proxy
 //
-// A kube-proxy in iptables mode that begins when this program has ended writes those chains anew
-// whose names both have: they are its own then. [Backend.Cleanup] knows that it has begun by the
-// chain KUBE-EXTERNAL-SERVICES, which kube-proxy makes first, and which each commit removes. It then
-// takes away the chains that kube-proxy does not have, and all rules that lead there. What is left
-// is what kube-proxy alone would have made. The guard of node ports at localhost stays, with its
-// sysctl: both want them.
+// A kube-proxy in iptables mode that begins when this program has ended writes anew the chains
+// whose names both have. From then on these are its own. [Backend.Cleanup] recognizes this by the
+// chain KUBE-EXTERNAL-SERVICES: kube-proxy makes it first, and each commit of this backend removes
+// it. The cleanup then removes the chains that kube-proxy does not have, and all rules that lead
+// there. The result is what kube-proxy alone would have made. The guard of node ports at localhost
+// stays, with its sysctl, because both want them.
 //
-// Where a service went before kube-proxy has written anything, it cannot delete its chain, and so
-// write nothing, while KUBE-IP-… lead there. Then the cleanup puts the rules of those chains where
-// they were led to: services stay, and kube-proxy can write when it tries again. Until it does,
-// nothing is masqueraded but what has the mark.
+// If a service is removed before kube-proxy has written anything, kube-proxy cannot delete the
+// service's chain while KUBE-IP-… lead there, and so cannot write anything. Then the cleanup
+// replaces the jumps to KUBE-IP-… by the rules of those chains: services stay, and kube-proxy can
+// write when it tries again. Until it does, only packets with the mark are masqueraded.
 //
 // # Writers and neighbours
 //
-// An instance has a version, an empty chain of table nat of IPv4 such as KUBE-VERSION-1a2b3c4d.
-// Each commit deletes it and makes another with a number drawn at random, in the same
-// transaction. Another writer that knew the first is refused by the kernel, and reads and tries
-// again; what other programs commit does not matter. Whoever deletes the version by hand
-// ("iptables -t nat -X") makes the next apply give the instance another. Writers take turns by a
-// lock on the network namespace, for fairness only.
+// An instance has a version, an empty chain of the IPv4 table nat such as KUBE-VERSION-1a2b3c4d.
+// Each commit deletes it and makes another with a random number, in the same transaction. If
+// another writer still knows the first version, the kernel refuses its transaction, and it reads
+// and tries again. Commits of other programs do not matter. If someone deletes the version by hand
+// ("iptables -t nat -X"), the next apply gives the instance another. Writers take turns by a lock
+// on the network namespace, for fairness only.
 //
-// Reading needs no quiet kernel. Rules are read chain by chain, and what was read of chains that
-// are only the instance's is right if the version is the same before and after; shared chains
-// are read again if they changed meanwhile.
+// Reading does not need a quiet kernel. Rules are read chain by chain. The rules of chains that
+// only the instance uses are right if the version is the same before and after. Shared chains are
+// read again if they changed meanwhile.
 //
-// As long as nobody commits, an apply asks for the generation of the ruleset and nothing else.
-// If somebody did, it asks for the version, and then looks for what people do by hand: at the
-// fixed chains, and at the numbers of rules and jumps that the kernel lists with each chain, so
-// that whatever comes or goes is noticed by the next apply. Such a look takes 0.5 ms, and 10 ms
-// among 10,000 services; beside a neighbour that commits without end, looks take a twentieth of
-// the time. Only a rule of a service that was replaced by hand (iptables -R) is found later:
-// when everything is read, at most each hundredth of the time.
+// As long as nobody commits, an apply only asks for the generation of the ruleset. After a foreign
+// commit it asks for the version, and then checks for edits by hand: it reads the fixed chains, and
+// the numbers of rules and jumps that the kernel lists with each chain. So the next apply notices
+// every rule that comes or goes. Such a check takes 0.5 ms, and 10 ms among 10,000 services. Beside
+// a neighbour that commits without end, checks take a twentieth of the time. Only a rule of a
+// service that was replaced by hand (iptables -R) is found later: when everything is read, for at
+// most a hundredth of the time.
 //
-// A neighbour that commits to table nat or filter itself costs what the kernel takes to validate
-// that table, for itself and for whoever waits for it.
+// If a neighbour itself commits to the table nat or filter, the kernel validates that table. The
+// neighbour waits for that, and so does every other program that commits.
 //
-// Comments are written as user data of the rule, where both iptables and nft show them, rather than
-// as a match that every packet would pass. Rules written by iptables itself, such as after
-// iptables-restore, are recognised all the same.
+// Comments are written as user data of the rule. Both iptables and nft show them there, and packets
+// need not pass a match. Rules written by iptables itself, such as after iptables-restore, are
+// recognized all the same.
 //
 // The package needs Linux 5.10 or newer with nft_compat and the matches and targets above, and
 // works with iptables 1.8.9 (nf_tables) and newer.
 package iptables
+
+//revive:disable:line-length-limit a rule cannot be wrapped

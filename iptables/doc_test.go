@@ -12,7 +12,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The rules in the package's documentation are those that the service it speaks of gets.
+// The service in the package's documentation gets the documented rules.
 func TestTheDocumentedRulesAreThere(t *testing.T) {
 	t.Parallel()
 	doc, err := os.ReadFile("doc.go")
@@ -40,7 +40,7 @@ func TestTheDocumentedRulesAreThere(t *testing.T) {
 		if !ok {
 			continue
 		}
-		// "…" stands for what is too long to show.
+		// "…" stands for text that is too long to show.
 		for part := range strings.SplitSeq(strings.TrimSpace(line), "…") {
 			require.Contains(t, plan, part)
 			checked++
@@ -58,7 +58,7 @@ func TestErrorsShowTheRule(t *testing.T) {
 	t.Parallel()
 	var b rawnl.Batch
 	e := newEncoder(&b)
-	id := chainID{1, filter, "KUBE-SERVICES"}
+	id := filter6.chain("KUBE-SERVICES")
 	e.rule(id, nft.Last, 0, &rule{dst: prefixes("fd00::1/128")[0],
 		target: targetReject})
 	require.Equal(t, "rule -d fd00::1/128 -j REJECT --reject-with icmp6-port-unreachable",

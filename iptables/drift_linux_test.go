@@ -16,7 +16,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// handDamage is what somebody can do to the rules.
+// handDamage are edits of the rules by hand.
 var handDamage = []struct {
 	name, script string
 	drift        string
@@ -45,8 +45,7 @@ var handDamage = []struct {
 		"lacks", true},
 }
 
-// damage runs a script of iptables-restore, in which KUBE-SVC-WEB stands for the chain of
-// webService.
+// damage runs a script of iptables-restore. KUBE-SVC-WEB in it stands for the chain of webService.
 func damage(t *testing.T, ns *netnstest.NS, script string) {
 	t.Helper()
 	name := names{DefaultPrefix}.service(kindCluster, sm.PortName{Name: svcName("web"),
@@ -60,11 +59,9 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 	for _, d := range handDamage {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			b, ns, _ := opened(t, Config{})
-			e := dataplane.New(b, nil)
+			e, b, ns := engineOf(t, Config{})
 			s := webService()
-			_, err := e.Apply(t.Context(), s)
-			require.NoError(t, err)
+			applied(t, e, s)
 			before := save(t, ns, nft.IPv4)
 
 			damage(t, ns, d.script)
@@ -76,31 +73,26 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			} else {
 				require.Equal(t, dataplane.Broken, i)
 			}
-			r, err := e.Apply(t.Context(), s)
-			require.NoError(t, err)
+			r := applied(t, e, s)
 			if !strings.Contains(d.script, "KUBE-SVC-WEB") &&
 				d.name != "tables are flushed" {
 				require.True(t, r.Changes.Empty(), "only what drifted: %s", r.Changes)
 			}
 			require.Contains(t, strings.Join(r.Drift, "\n"), d.drift)
 			require.Equal(t, before, save(t, ns, nft.IPv4))
-			o, err := b.Observe(t.Context(), nil)
-			require.NoError(t, err)
-			require.Empty(t, o.Drift)
+			require.Empty(t, observation(t, b).Drift)
 		})
 	}
 }
 
-// A program that runs puts right what somebody does by hand.
+// A running program mends edits by hand.
 func TestRunPutsDamageRight(t *testing.T) {
 	t.Parallel()
 	for _, d := range handDamage {
 		t.Run(d.name, func(t *testing.T) {
 			t.Parallel()
-			b, ns, _ := opened(t, Config{})
-			e := dataplane.New(b, nil)
-			_, err := e.Apply(t.Context(), webService())
-			require.NoError(t, err)
+			e, _, ns := engineOf(t, Config{})
+			applied(t, e, webService())
 			before := save(t, ns, nft.IPv4)
 			stop := dataplanetest.RunEngine(t, e, webService())
 			damage(t, ns, d.script)
@@ -114,7 +106,7 @@ func TestRunPutsDamageRight(t *testing.T) {
 	}
 }
 
-// Rules of others stay where they are, whatever happens to ours.
+// Rules of other programs stay in place, whatever happens to ours.
 func TestRulesOfOthersStay(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -140,8 +132,7 @@ COMMIT
 	s := webService()
 	node := testNode()
 	node.LocalhostNodePorts = true
-	_, err := e.Apply(t.Context(), s.WithNode(node))
-	require.NoError(t, err)
+	applied(t, e, s.WithNode(node))
 	saved := save(t, ns, nft.IPv4)
 	require.Contains(t, saved, ":FORWARD DROP")
 	require.Contains(t, saved, "-A KUBE-FIREWALL -m mark --mark 0x8000/0x8000 -j DROP\n")
@@ -150,21 +141,20 @@ COMMIT
 		strings.Index(saved, "-A FORWARD -i lo"), "ours come first")
 	require.Equal(t, "1", sysctlValue(t, b))
 
-	_, err = e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, e, s)
 	require.NotContains(t, save(t, ns, nft.IPv4), "block incoming localnet connections")
 	require.Equal(t, "0", sysctlValue(t, b))
 
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err)
-	// KUBE-MARK-MASQ was empty and a rule leads to it: it stays, with the rule that makes it what
-	// it is.
+	cleanUp(t, e)
+	// KUBE-MARK-MASQ was empty and a rule leads to it. So the chain stays, with the rule that gives
+	// it its effect.
 	after := strings.Replace(save(t, ns, nft.IPv4),
 		"-A KUBE-MARK-MASQ -j MARK --set-xmark 0x4000/0x4000\n", "", 1)
 	require.Equal(t, withoutBuiltin(before), withoutBuiltin(after))
 }
 
-// withoutBuiltin drops the lines of base chains, which iptables makes up where there are none.
+// withoutBuiltin drops the lines of base chains, which iptables prints even if the chains do not
+// exist.
 func withoutBuiltin(saved string) string {
 	var l []string
 	for line := range strings.Lines(saved) {
@@ -187,10 +177,8 @@ func sysctlValue(t *testing.T, b *Backend) string {
 
 func TestCleanupLeavesNothing(t *testing.T) {
 	t.Parallel()
-	b, ns, _ := opened(t, Config{})
-	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), richState(t, 5))
-	require.NoError(t, err)
+	e, _, ns := engineOf(t, Config{})
+	applied(t, e, richState(t, 5))
 	stats, err := e.Cleanup(t.Context())
 	require.NoError(t, err)
 	require.NotZero(t, stats.Messages)
@@ -209,18 +197,15 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 	require.NoError(t, err)
 	defer two.Close()
 	a, b := dataplane.New(one, nil), dataplane.New(two, nil)
-	_, err = a.Apply(t.Context(), webService())
-	require.NoError(t, err)
-	_, err = b.Apply(t.Context(), richState(t, 6))
-	require.NoError(t, err)
+	applied(t, a, webService())
+	applied(t, b, richState(t, 6))
 	for _, e := range []*dataplane.Engine{a, b} {
 		o, err := e.Observe(t.Context())
 		require.NoError(t, err)
 		require.Empty(t, o.Drift)
 		require.NotZero(t, o.Table.Len())
 	}
-	_, err = b.Cleanup(t.Context())
-	require.NoError(t, err)
+	cleanUp(t, b)
 	o, err := a.Observe(t.Context())
 	require.NoError(t, err)
 	require.Empty(t, o.Drift)
@@ -228,14 +213,13 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 	require.NotContains(t, save(t, ns, nft.IPv4), "OTHER-")
 }
 
-// Whatever rules are lost, a new process finds out and puts them back.
+// Whatever rules are lost, a new process notices and restores them.
 func TestRandomDamageIsRepaired(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
 	s := richState(t, 8)
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, e, s)
 	want := [2]string{save(t, ns, nft.IPv4), save(t, ns, nft.IPv6)}
 	const seed = 11
 	rng := rand.New(rand.NewPCG(seed, 0))
@@ -245,15 +229,13 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		}
 		other, err := New(&Config{NetNS: ns.Fd()})
 		require.NoError(t, err)
-		r, err := dataplane.New(other, nil).Apply(t.Context(), s)
-		require.NoError(t, err)
+		r := applied(t, dataplane.New(other, nil), s)
 		require.NotEmpty(t, r.Drift)
 		require.NoError(t, other.Close())
 		want = [2]string{save(t, ns, nft.IPv4), save(t, ns, nft.IPv6)}
-		o, err := b.Observe(t.Context(), nil)
-		require.NoError(t, err)
+		o := observation(t, b)
 		require.Empty(t, o.Drift, "seed %d", seed)
-		// where a slot was lost, another may stand there
+		// another endpoint may stand in the place of a lost slot
 		requireSameTable(t, resolve(t, nil, s).Arrange(o.Table), o.Table)
 	}
 }
@@ -261,7 +243,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 // vandalize returns commands that delete some rules, insert some and flush a chain.
 func vandalize(saved string, rng *rand.Rand) string {
 	var out strings.Builder
-	for _, t := range tables {
+	for _, t := range kinds {
 		fmt.Fprintf(&out, "*%s\n", t)
 		count := map[string]int{}
 		var chains []string
@@ -272,7 +254,7 @@ func vandalize(saved string, rng *rand.Rand) string {
 			}
 		}
 		for _, chain := range chains {
-			for n := count[chain]; n > 0; n-- { // from the end, so that the numbers stay right
+			for n := count[chain]; n > 0; n-- { // from the end, so that the numbers stay valid
 				switch r := rng.IntN(40); {
 				case r == 0:
 					fmt.Fprintf(&out, "-D %s %d\n", chain, n)

@@ -1,13 +1,13 @@
 package iptables
 
-// ruleEdit is one step of turning the rules of a chain into others. Steps come in the order of the
+// ruleEdit is one step that turns the rules of a chain into others. Steps come in the order of the
 // chain.
 type ruleEdit struct {
 	kind editKind
-	// at is the place of the rule that is kept, replaced or deleted, or before which one is
-	// inserted (at the end, if there is no such place).
+	// at is the index of the rule that is kept, replaced or deleted, or before which a rule is
+	// inserted (at the end, if the index is past it).
 	at int
-	// rule is the place of the new rule among the rules after.
+	// rule is the index of the new rule among the rules after.
 	rule int
 }
 
@@ -20,10 +20,10 @@ const (
 	editDelete
 )
 
-// maxCompared bounds the work of finding out which rules of two long chains correspond.
+// maxCompared bounds the work of comparing two long chains.
 const maxCompared = 1 << 20
 
-// editsBetween returns the steps from one list of rules to another, the fewest that do.
+// editsBetween returns the shortest list of steps from one list of rules to another.
 func editsBetween(before, after []rule) []ruleEdit {
 	head := 0
 	for head < len(before) && head < len(after) && before[head].same(&after[head]) {
@@ -38,27 +38,22 @@ func editsBetween(before, after []rule) []ruleEdit {
 	for i := range head {
 		l = append(l, ruleEdit{editKeep, i, i})
 	}
-	l = appendMiddle(l, before[:len(before)-tail], after[:len(after)-tail], head)
-	for i := range tail {
-		l = append(l, ruleEdit{editKeep, len(before) - tail + i, len(after) - tail + i})
-	}
-	return l
-}
-
-// appendMiddle appends the steps for what lies between equal beginnings and endings.
-func appendMiddle(l []ruleEdit, before, after []rule, head int) []ruleEdit {
-	i, j := head, head
-	for _, k := range common(before[head:], after[head:]) {
+	i, j, iEnd, jEnd := head, head, len(before)-tail, len(after)-tail
+	for _, k := range common(before[head:iEnd], after[head:jEnd]) {
 		l = appendGap(l, i, head+k.before, j, head+k.after)
 		i, j = head+k.before, head+k.after
 		l = append(l, ruleEdit{editKeep, i, j})
 		i, j = i+1, j+1
 	}
-	return appendGap(l, i, len(before), j, len(after))
+	l = appendGap(l, i, iEnd, j, jEnd)
+	for i := range tail {
+		l = append(l, ruleEdit{editKeep, iEnd + i, jEnd + i})
+	}
+	return l
 }
 
-// appendGap appends the steps that turn the rules from i to iEnd into those from j to jEnd, which
-// have nothing in common.
+// appendGap appends the steps that turn the rules from i to iEnd into those from j to jEnd. The two
+// ranges have no rule in common.
 func appendGap(l []ruleEdit, i, iEnd, j, jEnd int) []ruleEdit {
 	for ; i < iEnd && j < jEnd; i, j = i+1, j+1 {
 		l = append(l, ruleEdit{editReplace, i, j})
@@ -72,7 +67,7 @@ func appendGap(l []ruleEdit, i, iEnd, j, jEnd int) []ruleEdit {
 	return l
 }
 
-// pair are the places of a rule in both lists.
+// pair holds the indices of a rule in both lists.
 type pair struct{ before, after int }
 
 // common returns a longest common subsequence.

@@ -9,8 +9,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/ration"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/internal/wait"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -22,12 +22,11 @@ func withLocalhost() sm.State {
 }
 
 func observe(t *testing.T, b *Backend) *sm.Table {
-	o, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := observation(t, b)
 	return o.Table
 }
 
-// changeTo is the change from what the backend knows to a state.
+// changeTo is the change from the backend's present state to another.
 func changeTo(t *testing.T, b *Backend, s sm.State) *sm.ChangeSet {
 	return sm.Diff(b.state.table, resolve(t, b.state.table, s))
 }
@@ -38,7 +37,7 @@ func commit(t *testing.T, b *Backend, s sm.State) {
 	require.NoError(t, err)
 }
 
-// failing are operations that ask the kernel, after what prepares for them.
+// failing are operations that send requests to the kernel, and the preparation that each needs.
 var failing = []struct {
 	name    string
 	prepare func(t *testing.T, b *Backend, ns *netnstest.NS)
@@ -56,7 +55,7 @@ var failing = []struct {
 		}},
 	{"integrity", func(t *testing.T, b *Backend, _ *netnstest.NS) {
 		commit(t, b, withLocalhost())
-		b.kernel.gen, b.kernel.looks = 0, ration.New(8, 20)
+		b.kernel.gen, b.kernel.looks = 0, wait.NewBudget(8, 20)
 	}, func(ctx context.Context, t *testing.T, b *Backend) error {
 		i, err := b.Integrity(ctx)
 		require.Equal(t, err != nil, i == dataplane.Broken)
@@ -64,7 +63,7 @@ var failing = []struct {
 	}},
 	{"integrity of nothing", func(t *testing.T, b *Backend, _ *netnstest.NS) {
 		observe(t, b)
-		b.kernel.gen, b.kernel.looks = 0, ration.New(8, 20)
+		b.kernel.gen, b.kernel.looks = 0, wait.NewBudget(8, 20)
 	}, func(ctx context.Context, _ *testing.T, b *Backend) error {
 		_, err := b.Integrity(ctx)
 		return err
@@ -92,7 +91,7 @@ var failing = []struct {
 		}},
 }
 
-// Whatever request to the kernel fails, the operation says so.
+// If a request to the kernel fails, the operation returns an error.
 func TestEveryFailureIsTold(t *testing.T) {
 	t.Parallel()
 	for _, c := range failing {
@@ -107,7 +106,8 @@ func TestEveryFailureIsTold(t *testing.T) {
 	}
 }
 
-// A backend that is closed says so, and a context that has ended ends the wait for a turn.
+// A closed backend returns an error that says so. A context that ends also ends the wait for a
+// turn.
 func TestClosedAndEnded(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -126,12 +126,10 @@ func TestClosedAndEnded(t *testing.T) {
 	require.NoError(t, other.Close())
 	_, err = other.Observe(t.Context(), nil)
 	require.Error(t, err)
-	i, err := other.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Broken, i, "nothing is known")
+	requireIntegrity(t, other, dataplane.Broken, "nothing is known")
 }
 
-// Whatever cannot be opened is an error, and leaves nothing open.
+// A failure to open returns an error, and leaves nothing open.
 func TestOpeningFailsAsAWhole(t *testing.T) {
 	t.Parallel()
 	_, ns, _ := opened(t, Config{})

@@ -1,38 +1,28 @@
 package iptables_test
 
 import (
-	"context"
 	"fmt"
-	"log"
 	"net/netip"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/iptables"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A program that balances one service, with chains of its own beside those of kube-proxy.
-func Example() {
-	backend, err := iptables.New(&iptables.Config{Prefix: "MYLB"})
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer backend.Close()
-
-	web := servicemodel.Name{Namespace: "default", Name: "web"}
-	state := servicemodel.State{}.WithService(&servicemodel.Service{
-		Name: web,
-		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
-			Port: 80}},
+// A check of manifests finds out what iptables would refuse. It needs no kernel.
+func ExampleCheck() {
+	service := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"},
+		Scheduler:  sm.LeastConn,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-	}).WithEndpoints(web, []servicemodel.Endpoint{{
-		Addr: netip.MustParseAddr("10.244.1.1"), Ready: true, Serving: true,
-		Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}},
-	}})
-
-	result, err := dataplane.New(backend, nil).Apply(context.Background(), state)
+		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+	table, err := sm.Resolve(nil, sm.State{}.WithService(service))
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
-	fmt.Println(result.Added, "frontends added with", result.Messages, "messages")
+	for _, p := range dataplane.Problems(iptables.Check(sm.Diff(nil, table))) {
+		fmt.Println(p.Service, p.Field == dataplane.FieldScheduler, p.Value)
+	}
+	// Output:
+	// default/web true lc
 }

@@ -13,13 +13,14 @@ import (
 )
 
 // probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
-// include/uapi/linux/netfilter/nfnetlink_compat.h). Asking loads their modules.
+// include/uapi/linux/netfilter/nfnetlink_compat.h). The request loads their modules. A kernel that
+// lacks one only for IPv6 can be used for IPv4.
 func (k *kernel) probe(ctx context.Context) error {
 	for _, f := range nft.Families {
 		for _, x := range []struct {
 			extension
 			target bool
-			lacks  *bool // nil: nothing works without
+			lacks  *bool // nil: the backend needs it
 		}{
 			{xtConntrack, false, nil}, {xtAddrtype, false, nil}, {xtStatistic, false, nil},
 			{xtDNAT, true, nil}, {xtMasquerade, true, nil}, {xtMARK, true, nil},
@@ -32,8 +33,12 @@ func (k *kernel) probe(ctx context.Context) error {
 			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPROTONOSUPPORT):
 				return fmt.Errorf("ask for %s revision %d: %w", x.name, x.revision, err)
 			case x.lacks == nil:
-				return fmt.Errorf("%w xt_%s: the kernel has no %s revision %d for %s: %w",
+				err = fmt.Errorf("%w xt_%s: the kernel has no %s revision %d for %s: %w",
 					dataplane.ErrMissingModule, x.name, x.name, x.revision, f.Name, err)
+				if f == nft.IPv6 { // IPv4 was asked before
+					k.lacks.ipv6, err = err, nil
+				}
+				return err
 			default:
 				*x.lacks = true
 			}

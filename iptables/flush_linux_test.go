@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// othersRules are of somebody else, in the chains that we share.
+// othersRules are another program's rules, in the chains that we share.
 const othersRules = `*nat
 :CNI-HOSTPORT - [0:0]
 -A PREROUTING -j CNI-HOSTPORT
@@ -27,11 +27,11 @@ COMMIT
 COMMIT
 `
 
-// flushes are commands of others that remove what is ours.
+// flushes are commands of other programs that remove our rules.
 var flushes = []struct {
 	name    string
 	command string
-	// all says that services are gone, so that they are written anew.
+	// all says that services are lost and must be written anew.
 	all bool
 }{
 	{"filter is flushed", "iptables -F", false},
@@ -44,8 +44,8 @@ var flushes = []struct {
 	{"one base chain is flushed", "iptables -t nat -F PREROUTING", false},
 }
 
-// Whoever flushes what, the next apply finds out without being asked to look, and puts back what is
-// missing and no more. Connections live on.
+// The next apply notices any flush by itself, and restores exactly the missing rules. Connections
+// survive.
 func TestAFlushIsRepaired(t *testing.T) {
 	t.Parallel()
 	for _, flush := range flushes {
@@ -55,8 +55,7 @@ func TestAFlushIsRepaired(t *testing.T) {
 			runTool(t, c.Node.NS, othersRules, "iptables-restore")
 			e := dataplane.New(b, nil)
 			s := podService(c, 3, nil)
-			first, err := e.Apply(t.Context(), s)
-			require.NoError(t, err)
+			first := applied(t, e, s)
 			before := [2]string{save(t, c.Node.NS, nft.IPv4), save(t, c.Node.NS, nft.IPv6)}
 			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0],
 				netip.MustParseAddrPort("10.96.0.10:80"), 20)
@@ -67,11 +66,10 @@ func TestAFlushIsRepaired(t *testing.T) {
 				words := strings.Fields(command)
 				runCommand(t, c.Node.NS, words[0], words[1:]...)
 			}
-			// Somebody else puts a rule where ours were.
+			// Another program puts a rule where ours were.
 			runTool(t, c.Node.NS, "", "iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp",
 				"--dport", "7", "-j", "RETURN")
-			r, err := e.Apply(t.Context(), s)
-			require.NoError(t, err)
+			r := applied(t, e, s)
 			require.True(t, r.Observed)
 			if !flush.all {
 				require.NotEmpty(t, r.Drift)
@@ -91,11 +89,11 @@ func TestAFlushIsRepaired(t *testing.T) {
 	}
 }
 
-// oursOf returns the rules in our chains and the jumps to them, by their chains, of what
-// iptables-save printed.
-func oursOf(saved string) [len(tables)]string {
-	var l [len(tables)]string
-	for _, t := range tables {
+// oursOf returns, from the output of iptables-save, the rules in our chains and the jumps to them,
+// by table.
+func oursOf(saved string) [len(kinds)]string {
+	var l [len(kinds)]string
+	for _, t := range kinds {
 		for line := range strings.Lines(savedRules(saved, t)) {
 			if strings.Contains(line, "KUBE-") {
 				l[t] += line
@@ -105,11 +103,11 @@ func oursOf(saved string) [len(tables)]string {
 	return l
 }
 
-// requireFirst requires that our jumps stand before the rules of others.
+// requireFirst requires that our jumps stand before the rules of other programs.
 func requireFirst(t *testing.T, saved string) {
 	t.Helper()
 	for _, chain := range []string{"PREROUTING", "INPUT", "FORWARD", "OUTPUT", "POSTROUTING"} {
-		for _, table := range tables {
+		for _, table := range kinds {
 			theirs := ""
 			for line := range strings.Lines(savedRules(saved, table)) {
 				if !strings.HasPrefix(line, "-A "+chain+" ") {

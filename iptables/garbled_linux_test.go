@@ -5,10 +5,10 @@ import (
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// What is not understood is never taken for something that is not there.
+// An answer that cannot be decoded never counts as a missing object.
 func TestGarbledAnswersAreErrors(t *testing.T) {
 	t.Parallel()
 	for _, c := range failing {
@@ -23,7 +23,7 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 				c.prepare(t, b, ns)
 				tap.Answer = answer
 				return c.run(t.Context(), t, b)
-			}, getTable) // that a table is there is all that is asked
+			}, getTable) // this only asks whether the table exists
 		})
 	}
 }

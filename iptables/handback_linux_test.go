@@ -16,9 +16,9 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// A kube-proxy comes back after this backend has taken over from it: it writes its chains, and a
-// cleanup takes away all else. Then everything is as it was in the beginning, no connection broke,
-// and no new one failed.
+// A kube-proxy comes back after this backend has taken over from it. It writes its chains, and a
+// cleanup removes all others. Then everything is as in the beginning. No connection broke, and no
+// new one failed.
 func TestKubeProxyComesBack(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -28,8 +28,7 @@ func TestKubeProxyComesBack(t *testing.T) {
 		before[i] = savedLines(t, c, f)
 	}
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), takeoverState(c))
-	require.NoError(t, err)
+	applied(t, e, takeoverState(c))
 	held, err := netnstest.OpenConns(t.Context(), c.Outside[0],
 		netip.MustParseAddrPort("10.96.0.10:80"), 20)
 	require.NoError(t, err)
@@ -39,20 +38,18 @@ func TestKubeProxyComesBack(t *testing.T) {
 		begin(t, c, f)
 	}
 	requireServed(t, c)
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err)
+	cleanUp(t, e)
 	require.Zero(t, held.Ping(5*time.Second).Lost())
 	requireServed(t, c)
 	for i, f := range nft.Families {
 		require.ElementsMatch(t, before[i], savedLines(t, c, f))
 	}
-	stats, err := e.Cleanup(t.Context())
-	require.NoError(t, err)
-	require.Zero(t, stats.Messages)
+	require.Zero(t, cleanUp(t, e).Messages)
 }
 
-// A kube-proxy begins that cannot write: it would delete a service that went meanwhile, to which
-// chains lead that it does not know. The cleanup lets it, and takes no service away.
+// A kube-proxy begins but cannot write: it would delete the chain of a service that is gone, while
+// chains that it does not know lead there. The cleanup makes the write possible, and removes no
+// service.
 func TestKubeProxyComesBackAndCannotWrite(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -63,21 +60,19 @@ func TestKubeProxyComesBackAndCannotWrite(t *testing.T) {
 	}
 	s := takeoverState(c)
 	eps := s.Endpoints(svcName("web"))
-	for i := range 100 { // so many that there are steps
+	for i := range 100 { // enough for steps
 		svc := &sm.Service{Name: svcName(fmt.Sprint("more-", i)),
 			Ports:      []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80}},
 			ClusterIPs: addrs(fmt.Sprintf("10.96.1.%d", i), fmt.Sprintf("fd00:10:96::1:%x", i))}
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, e, s)
 	require.Contains(t, save(t, c.Node.NS, nft.IPv4), ":KUBE-IP-")
 	for _, f := range nft.Families {
 		runTool(t, c.Node.NS, "", toolName(f.Model), "-N", "KUBE-EXTERNAL-SERVICES")
 	}
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err)
+	cleanUp(t, e)
 	requireServed(t, c, "10.96.1.7:80", "[fd00:10:96::1:7]:80")
 	for i, f := range nft.Families {
 		begin(t, c, f)
@@ -85,8 +80,8 @@ func TestKubeProxyComesBackAndCannotWrite(t *testing.T) {
 	}
 }
 
-// begin does what a kube-proxy does that begins: it writes its chains, deletes those of services
-// that it does not know, and adds those jumps from base chains that are not there.
+// begin does the work of a kube-proxy that begins: it writes its chains, deletes the chains of
+// services that it does not know, and adds the missing jumps from base chains.
 func begin(t *testing.T, c *netnstest.Cluster, f *nft.Family) {
 	t.Helper()
 	text := kubeProxyRules(t, c, f)
@@ -134,8 +129,8 @@ func requireServed(t *testing.T, c *netnstest.Cluster, more ...string) {
 	}
 }
 
-// savedLines returns the lines that iptables-save prints, without what is counted. Where jumps
-// stand among those of others does not matter.
+// savedLines returns the lines of iptables-save, without counters. It ignores the position of jumps
+// among those of other programs.
 func savedLines(t *testing.T, c *netnstest.Cluster, f *nft.Family) []string {
 	t.Helper()
 	return strings.Split(counted.ReplaceAllString(save(t, c.Node.NS, f), ""), "\n")

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -58,7 +58,8 @@ func endpoints(i, k int, ports []sm.EndpointPort) []sm.Endpoint {
 	return l
 }
 
-// spread returns the cluster IP of service i, as a cluster that draws them at random would have it.
+// spread returns the cluster IP of service i. The IPs are spread as if a cluster drew them at
+// random.
 func spread(i int) netip.Addr {
 	n := uint32(i) * 2654435761 >> 12 // 20 bits of 10.96.0.0/12
 	return netip.AddrFrom4([4]byte{10, 96 | byte(n>>16&15), byte(n >> 8), byte(n)})
@@ -69,7 +70,7 @@ func endpoint(i, j int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 200 + byte(n>>16), byte(n >> 8), byte(n)})
 }
 
-// chains calls fn for each chain of a tree but the first.
+// chains calls fn for each chain of a tree except the first.
 func (d *dispatch) chains(t *tree, fn func(name string, t *tree)) {
 	d.parts(t, func(p *tree) {
 		if !p.leaf() {
@@ -81,18 +82,18 @@ func (d *dispatch) chains(t *tree, fn func(name string, t *tree)) {
 
 // chains calls fn for every chain of a state.
 func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)) {
-	for i, f := range nft.Families {
-		if !s.present[i] {
+	for _, f := range nft.Families {
+		if !s.present[f] {
 			continue
 		}
 		for _, c := range l.fixed(f, s) {
-			fn(chainID{uint8(i), c.table, c.name}, c.rules, c.shared)
+			fn(c.id, c.rules, c.shared)
 		}
-		for id, d := range l.dispatch[i] {
-			t := s.trees[i][id]
-			fn(chainID{uint8(i), d.table, d.root}, l.first(d, treeID(id), t, &s.rules), false)
+		for _, d := range l.treesOf(f) {
+			t := s.trees[d.place]
+			fn(d.table.chain(d.root), l.first(d, t, &s.rules), false)
 			d.chains(t, func(name string, t *tree) {
-				fn(chainID{uint8(i), d.table, name}, d.rules(t, false), false)
+				fn(d.table.chain(name), d.rules(t, false), false)
 			})
 		}
 	}
@@ -103,9 +104,9 @@ func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)
 		}
 		seen[fe.Service] = true
 		all := s.table.FrontendsOf(fe.Service)
-		for i, f := range nft.Families {
+		for _, f := range nft.Families {
 			for _, c := range l.unit(f, s.table, ofFamily(all, f), &s.rules).chains {
-				fn(chainID{uint8(i), c.table, c.name}, c.rules, false)
+				fn(c.id, c.rules, false)
 			}
 		}
 	}
@@ -172,7 +173,8 @@ func webService() sm.State {
 	return sm.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name, eps)
 }
 
-// requireSameTable compares all that a backend holds: health checks are not in the kernel.
+// requireSameTable compares everything that a backend holds. Health checks are left out, because
+// the kernel does not hold them.
 func requireSameTable(t *testing.T, want, got *sm.Table) {
 	t.Helper()
 	d := sm.Diff(got, want)

@@ -11,27 +11,26 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/logkey"
-	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/parts"
-	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rendering"
+
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// kernel is the connection to nf_tables: the only part of the package that has a socket.
+// kernel is the connection to nf_tables. No other part of the package has a socket.
 type kernel struct {
 	conn   *rawnl.Conn
 	reader *reader
-	batch  rawnl.Batch // what is being committed
-	// gen is the generation of the ruleset up to which it is known that nobody changed anything
-	// of ours.
+	batch  rawnl.Batch // the batch that is committed
+	// gen is the last generation of the ruleset at which all our objects are known to be unchanged.
 	gen    uint32
-	sysctl loopback.Sysctl
+	sysctl rendering.RouteLocalnet
 	turn   *threadns.Turn
 	lacks  lacking
-	looks  ration.Ration // at the skeleton and the uses
+	looks  wait.Budget // budget for checks of the skeleton and the uses
 }
 
 func (k *kernel) open(cfg *Config) error {
@@ -40,21 +39,21 @@ func (k *kernel) open(cfg *Config) error {
 	}
 	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
 	if err != nil {
-		return err
+		return explain(err)
 	}
 	defer release()
 	var errs [3]error
 	k.conn, errs[0] = rawnl.Dial(&rawnl.Config{NetNS: fd})
 	k.sysctl.NS, errs[1] = threadns.Open(fd)
 	k.turn, errs[2] = threadns.OpenTurn(fd)
-	k.reader, k.looks = newReader(k.conn), ration.New(8, 20)
+	k.reader, k.looks = newReader(k.conn), wait.NewBudget(8, 20)
 	if err = errors.Join(errs[:]...); err == nil {
 		err = k.probe(context.Background())
 	}
 	if err != nil {
-		err = errors.Join(err, k.close())
+		return explain(errors.Join(err, k.close()))
 	}
-	return err
+	return nil
 }
 
 func (k *kernel) close() error {
@@ -64,13 +63,10 @@ func (k *kernel) close() error {
 // Close closes the socket and leaves the kernel as it is.
 func (b *Backend) Close() error { return b.kernel.close() }
 
-// patience is how long a writer waits for its turn.
-const patience = 10 * time.Second
-
-// Lock waits for the turn of this writer among all that work in the network namespace, for 10
-// seconds at most. The error is that of the context.
+// Lock waits for its turn among the writers of the network namespace: ten seconds at most, or one
+// second if a program of another user, except root, holds the lock.
 func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
-	return b.kernel.turn.Take(ctx, patience)
+	return b.kernel.turn.Take(ctx, threadns.Patience)
 }
 
 // Observe reads both tables of both families.
@@ -94,13 +90,12 @@ func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 	return o, r, err
 }
 
-// Integrity compares the ruleset's generation with the one known. If somebody committed, it asks
-// for the version of the instance, which tells whether another writer did. If not, it looks for
-// what people do by hand, at most every twentieth of the time: whether the fixed chains, our
-// jumps among them, are as they should be, and whether there are as many chains and rules as
-// there should be. Only a rule in a chain of a service that took the place of another is not
-// seen by that, so that it is Touched. Where node ports answer at localhost, the sysctl counts,
-// too.
+// Integrity compares the ruleset's generation with the known one. If another program committed, it
+// asks for the version of the instance, which tells whether another writer of the instance did. If
+// not, it checks for edits by hand, in at most a twentieth of the time: the fixed chains with our
+// jumps must be as they should be, and the numbers of chains and rules must be right. This check
+// does not see a replaced rule in a chain of a service, so its best result is Touched. If node
+// ports answer at localhost, the sysctl counts, too.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	i, err := b.integrity(ctx)
 	if err != nil {
@@ -137,22 +132,22 @@ func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err != nil || !whole {
 		return dataplane.Broken, err
 	}
-	k.looks.Spend(time.Since(start)) // a look that found something was worth its time
+	k.looks.Spend(time.Since(start)) // only a check that found nothing counts against the budget
 	if certain {
 		k.gen = gen.ID
 	}
 	return dataplane.Touched, nil
 }
 
-// look reports whether all is as it should be, as far as that can be told without reading the
-// rules of services. It is not certain if the list of chains was interrupted each time.
+// look checks everything that can be checked without reading the rules of services. The result is
+// not certain if the list of chains was interrupted.
 func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
 	if whole, err = b.skeletonWhole(ctx); !whole || err != nil {
 		return whole, true, err
 	}
 	r := &raw{}
-	for i := range nft.Families {
-		listed, err := b.kernel.reader.listChains(ctx, uint8(i), r)
+	for _, f := range nft.Families {
+		listed, err := b.kernel.reader.listChains(ctx, f, r)
 		if err != nil || !listed {
 			return true, listed, err
 		}
@@ -163,20 +158,19 @@ func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
 
 // skeletonWhole reports whether the fixed chains are as they should be.
 func (b *Backend) skeletonWhole(ctx context.Context) (bool, error) {
-	for i, f := range nft.Families {
-		if !b.state.present[i] {
+	for _, f := range nft.Families {
+		if !b.state.present[f] {
 			continue
 		}
 		for _, c := range b.l.fixed(f, b.state) {
-			id := chainID{uint8(i), c.table, c.name}
-			found, err := b.kernel.reader.sharedRules(ctx, id)
+			found, err := b.kernel.reader.sharedRules(ctx, c.id)
 			if errors.Is(err, dataplane.ErrConflict) {
-				continue // others keep changing it: another look will tell
+				continue // other programs keep changing it: the next check will tell
 			}
 			if err != nil {
 				return false, err
 			}
-			if !sameRules(b.l.ours(id, rulesOf(found), c.rules, c.shared), c.rules) {
+			if !sameRules(b.l.ours(c.id, rulesOf(found), c.rules, c.shared), c.rules) {
 				return false, nil
 			}
 		}
@@ -184,21 +178,19 @@ func (b *Backend) skeletonWhole(ctx context.Context) (bool, error) {
 	return true, nil
 }
 
-// Commit writes a change set, and repairs what drifted, in one transaction. Where the socket cannot
-// send so much at once, as in an unprivileged user namespace, service ports that are new come in
-// several transactions, each of which leaves whole ones.
+// Commit writes a change set, and repairs drift, in one transaction. If the socket cannot send so
+// much at once, as in an unprivileged user namespace, Commit needs several transactions: new
+// service ports come first, then changed ones, and removed ones last.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
-	stats, err := parts.Commit(c, func(c *servicemodel.ChangeSet) (dataplane.Stats, error) {
-		stats, p, err := b.write(ctx, c, nil)
-		if err == nil {
-			b.committed(p)
-		}
-		return stats, err
-	})
+	if err := b.collision(); err != nil {
+		return dataplane.Stats{}, b.failed("commit", err)
+	}
+	stats, err := rendering.CommitInParts(c,
+		func(c *servicemodel.ChangeSet) (dataplane.Stats, error) { return b.write(ctx, c, nil) })
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
@@ -209,16 +201,19 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return stats, nil
 }
 
-// Cleanup removes the instance: its jumps, its chains, and base chains and tables that are left
-// with nothing in them. Chains that somebody else's rules lead to stay, KUBE-MARK-MASQ with what
-// is in it. Where a kube-proxy in iptables mode has begun since the last commit, the chains that it
-// has, too, are its own, and stay with what leads to them: "Back to kube-proxy" in the package
-// documentation.
+// Cleanup removes the instance: its jumps, its chains, and base chains and tables that are then
+// empty. A chain stays if a rule of another program leads to it, and KUBE-MARK-MASQ then keeps its
+// rule. If a kube-proxy in iptables mode has begun since the last commit, the chains that it also
+// has belong to it, and stay with the rules that lead to them: see "Back to kube-proxy" in the
+// package documentation.
 func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	_, r, err := b.observe(ctx)
 	if err != nil {
 		return dataplane.Stats{}, fmt.Errorf("iptables: cleanup: %w", err)
+	}
+	if b.collision() != nil {
+		return dataplane.Stats{}, nil // there is no instance
 	}
 	var stats dataplane.Stats
 	if b.l.handedBack(r) {
@@ -226,12 +221,12 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 		b.log.InfoContext(ctx, "kube-proxy has begun: its chains stay", logkey.Backend, Name,
 			logkey.Instance, b.l.names.prefix)
 	} else {
-		stats, _, err = b.write(ctx, servicemodel.Diff(b.state.table, nil), r)
+		stats, err = b.write(ctx, servicemodel.Diff(b.state.table, nil), r)
 	}
 	if err != nil {
 		return dataplane.Stats{}, b.failed("cleanup", err)
 	}
-	b.observed = false
+	b.state, b.written, b.observed = nil, nil, false
 	stats.Duration = time.Since(start)
 	return stats, nil
 }
@@ -248,9 +243,34 @@ func (b *Backend) failed(doing string, err error) error {
 	return fmt.Errorf("iptables: %s: %w", doing, err)
 }
 
-// conflicts reports whether the kernel refused a transaction since somebody changed something:
-// what was to be deleted or inserted before is gone, what was to be made is there, or a rule
-// leads to what was to go.
+// explain says what the kernel lacks if a backend cannot be opened.
+func explain(err error) error {
+	// nfnetlink answers so if it does not know the subsystem
+	if len(rawnl.Refusals(err)) > 0 && errors.Is(err, unix.EINVAL) {
+		return fmt.Errorf("%w nft_compat: %w", dataplane.ErrMissingModule, err)
+	}
+	return kernelprobe.Explain(err, nil, kernelprobe.Running())
+}
+
+// check asks the kernel to check a transaction without committing it.
+func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.conn.Check(ctx, b) }
+
+// Witness waits until another program changes a chain of the instance, or deletes rules of a base
+// chain, and returns that program. It makes Backend a [dataplane.Witness].
+func (b *Backend) Witness(ctx context.Context) (dataplane.Program, error) {
+	k := &b.kernel
+	g, err := nft.Author(ctx, k.sysctl.NS, k.conn, func(c nft.Changed) bool {
+		return b.l.names.owned(c.Chain) || c.Deleted && (c.Table == "nat" || c.Table == "filter")
+	})
+	if err != nil {
+		return dataplane.Program{}, fmt.Errorf("iptables: witness: %w", err)
+	}
+	return dataplane.Program{Name: g.ProcName, Thread: g.ProcPID}, nil
+}
+
+// conflicts reports whether the kernel refused a transaction because another program changed
+// something: an object to delete, or a rule to insert before, is gone, an object to make exists, or
+// a rule leads to a chain to delete.
 func conflicts(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
 }

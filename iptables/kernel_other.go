@@ -4,52 +4,18 @@ package iptables
 
 import (
 	"context"
-	"errors"
-	"fmt"
 
-	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rendering"
 )
 
-// kernel is not there.
-type kernel struct{ lacks lacking }
-
-func notSupported(what string) error {
-	return fmt.Errorf("iptables: %s: not supported on this operating system: %w", what,
-		errors.ErrUnsupported)
+type kernel struct {
+	rendering.Unsupported
+	lacks lacking
 }
 
-func (k *kernel) open(*Config) error { return notSupported("open") }
+func (k *kernel) open(*Config) error { return rendering.NotSupported("open") }
 
-// Observe is not supported on this operating system.
-func (b *Backend) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
-	return nil, notSupported("observe")
+func (k *kernel) check(context.Context, *rawnl.Batch) error {
+	return rendering.NotSupported("probe")
 }
-
-// Integrity is not supported on this operating system.
-func (b *Backend) Integrity(context.Context) (dataplane.Integrity, error) {
-	return dataplane.Broken, notSupported("integrity")
-}
-
-// Commit is not supported on this operating system.
-func (b *Backend) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
-	return dataplane.Stats{}, notSupported("commit")
-}
-
-// Lock is not supported on this operating system.
-func (b *Backend) Lock(context.Context) (unlock func(), err error) {
-	return nil, notSupported("lock")
-}
-
-// Witness is not supported on this operating system.
-func (b *Backend) Witness(context.Context) (dataplane.Program, error) {
-	return dataplane.Program{}, notSupported("witness")
-}
-
-// Cleanup is not supported on this operating system.
-func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
-	return dataplane.Stats{}, notSupported("cleanup")
-}
-
-// Close does nothing.
-func (b *Backend) Close() error { return nil }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"maps"
 	"runtime"
 	"slices"
 	"sync"
@@ -17,39 +16,38 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Reading needs no quiet kernel. What belongs to the instance changes only with its version,
-// which is compared before and after; so the rules of its chains, asked for chain by chain, are
-// right whoever commits meanwhile. Of chains that others change too, those are read again that
-// were changed while they were read. The list of chains tells which are to be read: if it was
-// interrupted each time, a chain may be missing in it, so chains that rules lead to are read as
-// well.
+// Reading does not need a quiet kernel. The instance's objects change only with its version, which
+// is compared before and after the reading. So the rules of its chains, which are asked for chain
+// by chain, are right even if other programs commit meanwhile. A chain that others change, too, is
+// read again if it changed during its reading. The list of chains tells which chains to read. If
+// every listing was interrupted, the list may lack a chain, so chains to which rules lead are read
+// as well.
 
 // reader asks for chains and rules, over a connection of its own.
 type reader struct {
 	conn     *rawnl.Conn
 	req      rawnl.Batch
-	decoders [2]*decoder
+	decoders map[*nft.Family]*decoder
 }
 
 func newReader(conn *rawnl.Conn) *reader {
-	rd := &reader{conn: conn}
-	for i, f := range nft.Families {
-		rd.decoders[i] = newDecoder(f)
+	rd := &reader{conn: conn, decoders: map[*nft.Family]*decoder{}}
+	for _, f := range nft.Families {
+		rd.decoders[f] = newDecoder(f)
 	}
 	return rd
 }
 
-func (rd *reader) request(i uint8, msg uint8, verb, kind string) {
+func (rd *reader) request(f *nft.Family, msg uint8, verb, kind string) {
 	rd.req.Reset()
-	f := nft.Families[i]
 	object := rawnl.Object{Verb: verb, Kind: kind, Within: "family " + f.Name}
 	rd.req.Message(rawnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
 }
 
-// hasTable reports whether a table is there.
-func (rd *reader) hasTable(ctx context.Context, i uint8, t tableID) (bool, error) {
-	rd.request(i, nft.MsgGetTable, "get", "table")
-	rd.req.Text(nft.AttrTableName, t.String())
+// hasTable reports whether a table exists.
+func (rd *reader) hasTable(ctx context.Context, t table) (bool, error) {
+	rd.request(t.family(), nft.MsgGetTable, "get", "table")
+	rd.req.Text(nft.AttrTableName, t.kind().String())
 	_, err := rd.conn.Query(ctx, &rd.req)
 	if errors.Is(err, unix.ENOENT) {
 		return false, nil
@@ -57,16 +55,10 @@ func (rd *reader) hasTable(ctx context.Context, i uint8, t tableID) (bool, error
 	return err == nil, err
 }
 
-// hasChain reports whether a chain is there.
-func (rd *reader) hasChain(ctx context.Context, id chainID) (bool, error) {
-	c, err := rd.getChain(ctx, id)
-	return c != nil, err
-}
-
-// getChain asks for a chain, without its rules; nil if it is not there.
+// getChain asks for a chain without its rules. It returns nil if the chain does not exist.
 func (rd *reader) getChain(ctx context.Context, id chainID) (*rawChain, error) {
-	rd.request(id.family, nft.MsgGetChain, "get", "chain")
-	rd.req.Text(nft.AttrChainTable, id.table.String())
+	rd.request(id.table.family(), nft.MsgGetChain, "get", "chain")
+	rd.req.Text(nft.AttrChainTable, id.table.kind().String())
 	rd.req.Text(nft.AttrChainName, id.name)
 	replies, err := rd.conn.Query(ctx, &rd.req)
 	switch {
@@ -81,21 +73,24 @@ func (rd *reader) getChain(ctx context.Context, id chainID) (*rawChain, error) {
 	return &rawChain{ChainInfo: c}, err
 }
 
-// readTries bounds how often something is read again since somebody changed it meanwhile.
+// readTries bounds how often an object is read again because other programs changed it meanwhile.
 const readTries = 10
 
 // listTries bounds how often the chains are listed again.
 const listTries = 3
 
-// listChains adds the chains of a family to r, without their rules. It reports whether all were
-// listed in one go; if not, some may be missing, and some may be gone.
-func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, err error) {
+// listChains adds the chains of a family to r, without their rules. whole reports whether no commit
+// interrupted the list. Otherwise the list may lack some chains and contain chains that are gone.
+func (rd *reader) listChains(ctx context.Context, f *nft.Family, r *raw) (whole bool,
+	err error) {
 	for range listTries {
-		rd.request(i, nft.MsgGetChain, "list", "chains")
+		rd.request(f, nft.MsgGetChain, "list", "chains")
 		torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m rawnl.Message) error {
 			c, err := nft.DecodeChain(m.Attrs)
-			if t, ok := tableNamed(c.Table); err == nil && ok {
-				r.put(chainID{i, t, c.Name}, &rawChain{ChainInfo: c})
+			for _, t := range tablesOf(f) {
+				if err == nil && c.Table == t.kind().String() {
+					r.put(t.chain(c.Name), &rawChain{ChainInfo: c})
+				}
 			}
 			return err
 		})
@@ -106,12 +101,11 @@ func (rd *reader) listChains(ctx context.Context, i uint8, r *raw) (whole bool, 
 	return false, nil
 }
 
-// findChains adds chains that are missing in an interrupted list, and that all others are reached
-// from.
-func (rd *reader) findChains(ctx context.Context, l *layout, i uint8, r *raw) error {
-	for _, t := range tables {
-		for _, name := range l.names.entries(t) {
-			id := chainID{i, t, name}
+// findChains adds the chains from which all others are reached, if an interrupted list lacks them.
+func (rd *reader) findChains(ctx context.Context, l *layout, f *nft.Family, r *raw) error {
+	for _, t := range tablesOf(f) {
+		for _, name := range l.names.entries(t.kind()) {
+			id := t.chain(name)
 			if r.chain(id) != nil {
 				continue
 			}
@@ -127,23 +121,15 @@ func (rd *reader) findChains(ctx context.Context, l *layout, i uint8, r *raw) er
 	return nil
 }
 
-func tableNamed(name string) (tableID, bool) {
-	for _, t := range tables {
-		if t.String() == name {
-			return t, true
-		}
-	}
-	return 0, false
-}
-
-// dumpRules calls fn for each rule of a chain, and reports whether it was interrupted. A chain
-// that is not there has no rules. Chain by chain it goes fastest: for each part of a dump the
-// kernel walks the rules from the first (nf_tables_dump_rules in nf_tables_api.c).
+// dumpRules calls fn for each rule of a chain, and reports whether the dump was interrupted. A
+// chain that does not exist has no rules. It is fastest to dump chain by chain, because for each
+// part of a dump the kernel walks the rules from the first one (nf_tables_dump_rules in
+// nf_tables_api.c).
 func (rd *reader) dumpRules(ctx context.Context, id chainID, fn func(foundRule)) (bool, error) {
-	rd.request(id.family, nft.MsgGetRule, "list rules of", "chain")
-	rd.req.Text(nft.AttrRuleTable, id.table.String())
+	rd.request(id.table.family(), nft.MsgGetRule, "list rules of", "chain")
+	rd.req.Text(nft.AttrRuleTable, id.table.kind().String())
 	rd.req.Text(nft.AttrRuleChain, id.name)
-	d := rd.decoders[id.family]
+	d := rd.decoders[id.table.family()]
 	return rd.conn.DumpThrough(ctx, &rd.req, func(m rawnl.Message) error {
 		found, err := d.decodeRuleMessage(m.Attrs)
 		if err == nil {
@@ -159,7 +145,8 @@ func (rd *reader) rules(ctx context.Context, id chainID) (l []foundRule, err err
 	return l, err
 }
 
-// sharedRules reads the rules of a chain that others change, too: again, if they did meanwhile.
+// sharedRules reads the rules of a chain that other programs change, too. It reads them again if
+// they changed meanwhile.
 func (rd *reader) sharedRules(ctx context.Context, id chainID) ([]foundRule, error) {
 	for range readTries {
 		var l []foundRule
@@ -191,27 +178,32 @@ func rulesOf(found []foundRule) []rule {
 	return l
 }
 
-// readAll reads what the tables hold of the instance, and what of others matters to it. The
-// generation is that from before.
+// readAll reads the instance's objects, and those of other programs that concern it. The returned
+// generation is the one before the reading.
 func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	gen, err := k.conn.GenID(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	r := &raw{}
-	for i := range nft.Families {
-		for _, t := range tables {
-			if r.tables[i][t].exists, err = k.reader.hasTable(ctx, uint8(i), t); err != nil {
+	for _, f := range nft.Families {
+		chains := 0
+		for _, t := range tablesOf(f) {
+			if r.tables[t].exists, err = k.reader.hasTable(ctx, t); err != nil {
 				return nil, 0, err
 			}
 		}
-		whole, err := k.reader.listChains(ctx, uint8(i), r)
+		whole, err := k.reader.listChains(ctx, f, r)
 		if err == nil && !whole {
-			err = k.reader.findChains(ctx, l, uint8(i), r)
+			err = k.reader.findChains(ctx, l, f, r)
 		}
 		if err != nil {
 			return nil, 0, err
 		}
+		for _, t := range tablesOf(f) {
+			chains += len(r.tables[t].chains)
+		}
+		k.reader.decoders[f].limitNames(chains)
 	}
 	if err := k.readChains(ctx, l, r); err != nil {
 		return nil, 0, err
@@ -226,10 +218,10 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	return r, gen.ID, err
 }
 
-// stillAt reports whether the versions of the instance are those given.
+// stillAt reports whether the versions of the instance are still those given.
 func (k *kernel) stillAt(ctx context.Context, l *layout, versions []uint32) (bool, error) {
 	for _, v := range versions {
-		if there, err := k.reader.hasChain(ctx, l.versionID(v)); err != nil || !there {
+		if c, err := k.reader.getChain(ctx, l.versionID(v)); err != nil || c == nil || c.Use > 0 {
 			return false, err
 		}
 	}
@@ -237,30 +229,27 @@ func (k *kernel) stillAt(ctx context.Context, l *layout, versions []uint32) (boo
 		return true, nil
 	}
 	var r raw
-	_, err := k.reader.listChains(ctx, 0, &r)
+	_, err := k.reader.listChains(ctx, nft.IPv4, &r)
 	return len(l.versionsOf(&r)) == 0, err
 }
 
-// wanted reports whether the rules of a chain matter.
+// wanted reports whether the reading needs the rules of a chain.
 func (l *layout) wanted(id chainID) bool {
 	n := l.names
-	return n.owned(id.name) || n.localnet() == id.name || isBase(id.table, id.name) ||
-		id.in(0, filter) && mayGuard(id.name)
+	return n.owned(id.name) || n.localnet() == id.name || isBase(id) ||
+		id.table == filter4 && mayGuard(id.name) || l.isVersion(id)
 }
 
-// readChains reads the rules of all chains in r that matter, and of those that they lead to.
+// readChains reads the rules of all chains in r that the reading needs, and of the chains to which
+// they lead.
 func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 	done := map[*rawChain]bool{}
 	for {
 		var ids []chainID
-		for i := range nft.Families {
-			for _, t := range tables {
-				for name, c := range r.tables[i][t].chains {
-					if id := (chainID{uint8(i), t, name}); !done[c] && l.wanted(id) {
-						done[c] = true
-						ids = append(ids, id)
-					}
-				}
+		for id, c := range r.all() {
+			if !done[c] && l.wanted(id) {
+				done[c] = true
+				ids = append(ids, id)
 			}
 		}
 		if len(ids) == 0 {
@@ -274,13 +263,13 @@ func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 	}
 }
 
-// addMissing adds the chains of ours that rules lead to and that are not in the list.
+// addMissing adds our chains to which rules lead and which the list lacks.
 func (r *raw) addMissing(l *layout, read []chainID) {
 	for _, id := range read {
 		for _, rule := range r.chain(id).rules {
 			if to := rule.leads(id); l.names.leadable(to.name) && r.chain(to) == nil {
 				r.put(to, &rawChain{ChainInfo: nft.ChainInfo{Chain: nft.Chain{Name: to.name},
-					Table: to.table.String()}})
+					Table: to.table.kind().String()}})
 			}
 		}
 	}
@@ -294,8 +283,8 @@ func readersFor(chains, processors int) int {
 	return min(1+chains/chainsForReader, processors)
 }
 
-// fillAll reads the rules of chains, of many over several connections at a time: a dump runs
-// under RCU only, so that they do not wait for each other.
+// fillAll reads the rules of chains. For many chains it uses several connections at a time: the
+// kernel dumps under RCU only, so the dumps do not wait for each other.
 func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) error {
 	var next atomic.Int64
 	work := func(rd *reader) error {
@@ -314,7 +303,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 	for i := range errs[1:] {
 		group.Go(func() {
 			conn, err := rawnl.Dial(&rawnl.Config{NetNS: k.sysctl.NS.FD()})
-			if err == nil { // otherwise, the one that is open does it all
+			if err == nil { // otherwise the open connection does all the work
 				errs[1+i] = errors.Join(work(newReader(conn)), conn.Close())
 			}
 		})
@@ -322,49 +311,4 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 	errs[0] = work(k.reader)
 	group.Wait()
 	return errors.Join(errs...)
-}
-
-// handles reads the handles of the rules that a plan changes, and makes sure that they are those
-// it was made for.
-func (b *Backend) handles(ctx context.Context, p *plan) (map[chainID]handles, error) {
-	edited := p.edited()
-	known := make(map[chainID]handles, len(edited))
-	for _, x := range edited {
-		read := b.kernel.reader.rules
-		if x.shared {
-			read = b.kernel.reader.sharedRules
-		}
-		found, err := read(ctx, x.id)
-		if err != nil {
-			return nil, err
-		}
-		h, ok := b.l.handlesOf(x, found)
-		if !ok {
-			return nil, fmt.Errorf("%s is not as it was read: %w", x.id, dataplane.ErrConflict)
-		}
-		known[x.id] = h
-	}
-	return known, nil
-}
-
-// readGuards reads what there is about the sysctl route_localnet.
-func (k *kernel) readGuards(ctx context.Context, l *layout) (localnet, error) {
-	r := &raw{}
-	if _, err := k.reader.listChains(ctx, 0, r); err != nil {
-		return localnet{}, err
-	}
-	chains := r.tables[0][filter].chains
-	for _, name := range slices.Sorted(maps.Keys(chains)) {
-		if !mayGuard(name) {
-			continue
-		}
-		found, err := k.reader.sharedRules(ctx, chainID{0, filter, name})
-		if err != nil {
-			return localnet{}, err
-		}
-		chains[name].rules = rulesOf(found)
-	}
-	var err error
-	r.routeLocalnet, err = k.sysctl.Get()
-	return l.localnetOf(r), err
 }

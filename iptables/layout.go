@@ -4,34 +4,66 @@ import (
 	"crypto/sha256"
 	"encoding/base32"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// layoutNumber is the number of the layout, which the settings have: see package settings. It is
-// counted up by a change after which what is in the kernel means something else, though chains and
-// rules are the same.
+// layoutNumber is the number of the layout, and part of the settings: see package settings. A
+// change increments it if the same chains and rules then mean something else.
 const layoutNumber = 1
 
-// tableID is one of the two tables that rules are in, as iptables names them.
-type tableID uint8
+// tableKind is one of the two tables with our rules, as iptables names them.
+type tableKind uint8
 
 const (
-	nat tableID = iota
+	nat tableKind = iota
 	filter
 )
 
-var tables = [2]tableID{nat, filter}
+var kinds = [2]tableKind{nat, filter}
 
 // String returns the table's name.
-func (t tableID) String() string {
-	if t == filter {
+func (k tableKind) String() string {
+	if k == filter {
 		return "filter"
 	}
 	return "nat"
 }
+
+// of returns the table of that kind in a family.
+func (k tableKind) of(f *nft.Family) table {
+	if f == nft.IPv6 {
+		return nat6 + table(k)
+	}
+	return table(k)
+}
+
+// table is a table of one family. Tables index arrays.
+type table uint8
+
+const (
+	nat4 table = iota
+	filter4
+	nat6
+	filter6
+	tableCount
+)
+
+// family returns the family of a table, and kind what iptables calls it.
+func (t table) family() *nft.Family { return nft.Families[t/2] }
+func (t table) kind() tableKind     { return tableKind(t % 2) }
+
+// String names the table in errors: "ip nat".
+func (t table) String() string { return t.family().Name + " " + t.kind().String() }
+
+// chain returns the identity of a chain of the table.
+func (t table) chain(name string) chainID { return chainID{t, name} }
+
+// tablesOf returns the tables of a family.
+func tablesOf(f *nft.Family) [2]table { return [2]table{nat.of(f), filter.of(f)} }
 
 const (
 	prioDNAT   = -100 // NF_IP_PRI_NAT_DST
@@ -40,9 +72,9 @@ const (
 )
 
 // baseChains are the base chains of a table that we use, with the type, hook and priority that
-// iptables-nft gives them (xtables_ipv4 in iptables/nft.c); anything else would make the table
-// incompatible with it. The types are called as the tables are.
-func baseChains(t tableID) []nft.Chain {
+// iptables-nft gives them (xtables_ipv4 in iptables/nft.c). Any other value would make the table
+// incompatible with iptables-nft. The types have the names of the tables.
+func baseChains(t tableKind) []nft.Chain {
 	if t == nat {
 		return []nft.Chain{
 			{Name: "PREROUTING", Type: "nat", Hook: nft.HookPrerouting, Prio: prioDNAT},
@@ -57,9 +89,9 @@ func baseChains(t tableID) []nft.Chain {
 	}
 }
 
-// chainOf returns the chain to make: a base chain, if it is one of ours.
+// chainOf returns the chain to make. It is a base chain if the id is one of ours.
 func chainOf(id chainID) *nft.Chain {
-	for _, c := range baseChains(id.table) {
+	for _, c := range baseChains(id.table.kind()) {
 		if c.Name == id.name {
 			return &c
 		}
@@ -68,19 +100,9 @@ func chainOf(id chainID) *nft.Chain {
 }
 
 // isBase reports whether a chain is one of our base chains.
-func isBase(t tableID, chain string) bool {
-	return chainOf(chainID{table: t, name: chain}).Type != ""
-}
+func isBase(id chainID) bool { return chainOf(id).Type != "" }
 
-// familyIndex is the place of an address family in [nft.Families].
-func familyIndex(f servicemodel.Family) int {
-	if f == servicemodel.IPv6 {
-		return 1
-	}
-	return 0
-}
-
-// maxChainName is how long the name of a chain can be in iptables (XT_EXTENSION_MAXNAMELEN - 1).
+// maxChainName is the maximum length of a chain's name in iptables (XT_EXTENSION_MAXNAMELEN - 1).
 const maxChainName = 28
 
 // names makes the names of an instance's chains. They all begin with the prefix and "-".
@@ -96,30 +118,31 @@ func (n names) settings() string     { return n.prefix + "-SETTINGS" }
 func (n names) forward() string      { return n.prefix + "-FORWARD" }
 func (n names) sourceRanges() string { return n.prefix + "-PROXY-FIREWALL" }
 func (n names) clusterIPs() string   { return n.prefix + "-CLUSTER-IPS" }
+func (n names) healthChecks() string { return n.prefix + "-HEALTH-CHECKS" }
 func (n names) localnet() string     { return n.prefix + guardSuffix }
 
-// guardSuffix is how the names of chains end that have a guard of route_localnet: those of all
-// instances, of kube-proxy and of kubelet.
+// guardSuffix is the end of the names of chains that may have a guard of route_localnet: those of
+// all instances, of kube-proxy and of kubelet.
 const guardSuffix = "-FIREWALL"
 
-// Kinds of chains of one service port each.
+// Kinds of chains that belong to one service port each.
 const (
-	kindCluster  = "SVC" // balances over the pool of ScopeCluster
-	kindLocal    = "SVL" // balances over the pool of ScopeLocal
+	kindCluster  = "SVC" // balances over endpoints anywhere
+	kindLocal    = "SVL" // balances over endpoints on this node
 	kindEntry    = "EXT" // decides by the packet's origin
 	kindSources  = "FW"  // lets allowed sources pass
-	kindEndpoint = "SEP" // of kube-proxy; with us, the name of an endpoint's affinity list
+	kindEndpoint = "SEP" // kube-proxy's; here it makes the name of an endpoint's affinity list
 )
 
-// service returns the name of a chain of a service port, as kube-proxy forms it
-// (servicePortPolicyClusterChain and its like in pkg/proxy/iptables/proxier.go of Kubernetes). more
-// is empty but for a chain that kube-proxy does not have.
+// service returns the name of a chain of a service port in kube-proxy's form
+// (servicePortPolicyClusterChain and similar functions in pkg/proxy/iptables/proxier.go of
+// Kubernetes). more is empty except for a chain that kube-proxy does not have.
 func (n names) service(kind string, p servicemodel.PortName, more string) string {
 	return n.prefix + "-" + kind + "-" + hash(p.String()+p.Protocol.String()+more)
 }
 
 // affinityList returns the name of the list in which xt_recent remembers the clients of an
-// endpoint: that of kube-proxy, so that taking over from it keeps them.
+// endpoint. It is kube-proxy's name, so that a takeover from kube-proxy keeps the clients.
 func (n names) affinityList(p servicemodel.PortName, ep netip.AddrPort) string {
 	return n.service(kindEndpoint, p, ep.String())
 }
@@ -130,9 +153,9 @@ func hash(s string) string {
 	return base32.StdEncoding.EncodeToString(sum[:10])
 }
 
-// step returns the name of a chain that packets are sent to by an address or a port:
-// "KUBE-IP-10.96.0.0/20". IPv6 addresses are written with dots, as nft does not take colons in a
-// name. What would be too long is hashed.
+// step returns the name of a chain for packets to a range of addresses or ports:
+// "KUBE-IP-10.96.0.0/20". IPv6 addresses are written with dots, because nft does not accept colons
+// in a name. A name that would be too long is hashed.
 func (n names) step(kind, of string) string {
 	name := n.prefix + "-" + kind + "-" + strings.ReplaceAll(of, ":", ".")
 	if len(name) > maxChainName {
@@ -141,12 +164,12 @@ func (n names) step(kind, of string) string {
 	return name
 }
 
-// Names of chains that kube-proxy has and we have not. They are ours to remove.
-var formerChains = []string{"EXTERNAL-SERVICES"}
+// formerChain is a chain that kube-proxy has and this backend does not. The backend removes it.
+const formerChain = "EXTERNAL-SERVICES"
 
 // owned reports whether a chain belongs to the instance, or is one that kube-proxy made under the
-// same names. Other chains that begin with the prefix, those of kubelet or kube-router for example,
-// are not ours.
+// same names. Other chains with the prefix, for example those of kubelet or kube-router, are not
+// ours.
 func (n names) owned(chain string) bool {
 	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
 	if !ok {
@@ -154,30 +177,47 @@ func (n names) owned(chain string) bool {
 	}
 	switch chain {
 	case n.services(), n.nodePorts(), n.markMasq(), n.masqOffPod(), n.postrouting(), n.hairpin(),
-		n.settings(), n.forward(), n.sourceRanges(),
-		n.clusterIPs():
+		n.settings(), n.forward(), n.sourceRanges(), n.clusterIPs(), n.healthChecks():
 		return true
 	}
-	for _, c := range formerChains {
-		if rest == c {
-			return true
-		}
-	}
-	return n.isStep(chain) || n.ofService(chain)
+	return rest == formerChain || n.isStep(chain) || n.ofService(chain)
 }
 
-// isStep reports whether a chain is one that packets are sent to by an address or a port.
+// foreign returns a chain that has a name of the instance's and that no instance of kernlb has
+// made, if there is one. An instance of kernlb always leaves a chain that only kernlb has. The
+// chains of kube-proxy are always taken over.
+func (l *layout) foreign(r *raw) string {
+	if l.names.prefix == DefaultPrefix || len(l.versionsOf(r)) > 0 {
+		return ""
+	}
+	var owned []chainID
+	for id := range r.all() {
+		switch id.name {
+		case l.names.settings(), l.names.masqOffPod(), l.names.clusterIPs():
+			return ""
+		}
+		if l.names.owned(id.name) {
+			owned = append(owned, id)
+		}
+	}
+	if len(owned) == 0 {
+		return ""
+	}
+	return slices.MinFunc(owned, chainID.compare).String()
+}
+
+// isStep reports whether a chain is one for packets to a range of addresses or ports.
 func (n names) isStep(chain string) bool {
 	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
 	kind, of, _ := strings.Cut(rest, "-")
 	switch kind {
-	case stepService, stepNodePort, stepHairpin, stepSources, stepClusterIP:
+	case stepService, stepNodePort, stepHairpin, stepSources, stepClusterIP, stepHealthCheck:
 		return ok && of != ""
 	}
 	return false
 }
 
-// ofService reports whether a chain is one of a service or an endpoint.
+// ofService reports whether a chain belongs to a service or an endpoint.
 func (n names) ofService(chain string) bool {
 	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
 	kind, of, _ := strings.Cut(rest, "-")
@@ -188,9 +228,9 @@ func (n names) ofService(chain string) bool {
 	return false
 }
 
-// entries returns the chains of a table from which all others of ours are reached, and those that
-// are there even if no rule of ours leads to them.
-func (n names) entries(t tableID) []string {
+// entries returns the chains of a table from which all our other chains are reached, and those that
+// exist even if no rule of ours leads to them.
+func (n names) entries(t tableKind) []string {
 	var l []string
 	for _, c := range baseChains(t) {
 		l = append(l, c.Name)
@@ -201,18 +241,18 @@ func (n names) entries(t tableID) []string {
 	return l
 }
 
-// leadable reports whether rules may lead to a chain that is ours to delete.
+// leadable reports whether a chain to which a rule leads may be ours: the instance's, or the chain
+// of the guard.
 func (n names) leadable(chain string) bool { return n.owned(chain) || chain == n.localnet() }
 
 // entry reports whether a jump from a base chain to the chain is ours.
 func (n names) entry(chain string) bool {
 	switch chain {
 	case n.services(), n.nodePorts(), n.postrouting(), n.forward(), n.sourceRanges(),
-		n.clusterIPs():
+		n.clusterIPs(), n.healthChecks():
 		return true
 	}
-	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
-	return ok && rest == formerChains[0]
+	return chain == n.prefix+"-"+formerChain
 }
 
 func isHash(s string) bool {

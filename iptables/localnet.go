@@ -7,47 +7,50 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The sysctl route_localnet belongs to the guards: rules in chains KUBE-FIREWALL that drop what
-// comes from elsewhere for a loopback address. Whoever wants node ports at localhost puts a
-// guard, then turns the sysctl on; kube-proxy does, and each instance of this backend. Where it
-// is on and there is no guard, it was the administrator who turned it on. That is what is
-// recorded before it is touched, in KUBE-SETTINGS and in the transaction that brings the guard:
-// on, if it is on without any guard; else off.
+// The sysctl route_localnet goes with the guards. A guard is a rule in a chain KUBE-FIREWALL that
+// drops packets from elsewhere to a loopback address. A program that wants node ports at localhost
+// adds a guard and then turns the sysctl on. kube-proxy does so, and so does each instance of this
+// backend. If the sysctl is on without any guard, the administrator turned it on. Before the
+// backend changes the sysctl, the transaction that brings the guard records its earlier value in
+// KUBE-SETTINGS: on if it is on without any guard, otherwise off.
 //
-// When node ports no longer answer at localhost, it is turned off, unless it was on before or
-// another guard is there: then others rely on it, and it stays on. So whoever puts the last
-// guard away turns it off. If somebody turned it on for himself while it was on, nothing tells.
+// When node ports no longer answer at localhost, the backend turns the sysctl off, unless it was on
+// before or another guard exists: then other programs rely on it, and it stays on. So the program
+// that removes the last guard turns it off. If a program turns it on while it is on, nothing shows
+// that.
 
-// localnet is what there is about the sysctl route_localnet.
+// localnet is the state of the sysctl route_localnet and its guards.
 type localnet struct {
 	on bool
-	// before says that it was on before node ports answered at localhost, or, while they do not,
-	// that it is on and nobody's guard is there.
+	// before says that the sysctl was on before node ports answered at localhost. While they do not
+	// answer there, it says that the sysctl is on and no guard exists.
 	before bool
-	// guarded says that a chain of somebody else has a guard.
+	// kept says that a guard was in the instance's chain before node ports answered at localhost.
+	// While they do not answer there, it says that a guard is there now. Such a guard stays:
+	// kubelet and kube-proxy put the same rule into the same chain.
+	kept bool
+	// guarded says that another program's chain has a guard.
 	guarded bool
 }
 
-// localnetOf finds out what there is about route_localnet, as long as node ports do not answer at
-// localhost.
+// localnetOf finds out the state of route_localnet while node ports do not answer at localhost.
 func (l *layout) localnetOf(r *raw) localnet {
 	n := localnet{on: r.routeLocalnet}
-	own := false
-	for name, c := range r.tables[0][filter].chains {
+	for name, c := range r.tables[filter4].chains {
 		if !mayGuard(name) || !hasGuard(c.rules) {
 			continue
 		}
 		if name == l.names.localnet() {
-			own = true
+			n.kept = true
 		} else {
 			n.guarded = true
 		}
 	}
-	n.before = n.on && !own && !n.guarded
+	n.before = n.on && !n.kept && !n.guarded
 	return n
 }
 
-// mayGuard reports whether a chain of table filter of IPv4 may have a guard.
+// mayGuard reports whether a chain of the IPv4 table filter may have a guard.
 func mayGuard(chain string) bool { return strings.HasSuffix(chain, guardSuffix) }
 
 func hasGuard(rules []rule) bool {
@@ -60,7 +63,7 @@ func hasGuard(rules []rule) bool {
 	return false
 }
 
-// planLocalnet says what becomes of route_localnet.
+// planLocalnet returns the change of route_localnet.
 func (l *layout) planLocalnet(k *kernelState, old, next *servicemodel.Rules) sysctlChange {
 	was, want := l.localhost(nft.IPv4, old), l.localhost(nft.IPv4, next)
 	switch n := k.localnet; {

@@ -12,14 +12,14 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// Packets find their service among many, by address, protocol and port, and what is no service is
-// still told from what is.
+// Packets find their service among many, by address, protocol and port. Packets to other
+// destinations find none.
 func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
 	s := manyServices(1500, 1)
 	node := s.Node()
-	node.Addresses = addrs(netnstest.NodeIPv4, netnstest.NodeIPv6)
+	node.Addresses = addrs(netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6)
 	s = s.WithNode(node)
 	pod := c.Pods[1]
 	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: backendPort}}
@@ -30,8 +30,7 @@ func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
 		s = s.WithService(&svc).WithEndpoints(svc.Name,
 			[]sm.Endpoint{{Addr: pod.IPv4, Ready: true, Serving: true, Node: "node", Ports: ports}})
 	}
-	_, err := dataplane.New(b, nil).Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, dataplane.New(b, nil), s)
 	for i := 7; i < 1500; i += 100 {
 		for _, to := range []netip.AddrPort{netip.AddrPortFrom(spread(i), 80),
 			netip.AddrPortFrom(c.Node.IPv4, uint16(30000+i))} {

@@ -6,11 +6,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/comment"
+	"github.com/kernlb/kernlb/internal/rendering"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The vectors are of kube-proxy's own tests (pkg/proxy/iptables/proxier_test.go of Kubernetes).
+// The vectors are those of kube-proxy's own tests (pkg/proxy/iptables/proxier_test.go of
+// Kubernetes).
 func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 	t.Parallel()
 	n := names{DefaultPrefix}
@@ -19,12 +20,12 @@ func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 		"ns3/svc3": "X27LE4BHSL4DOUIK",
 		"ns4/svc4": "4SW47YFZTEDKD3PK", "ns5/svc5": "NUKIZ6OKUXPJNT4C",
 	} {
-		p, err := comment.ParsePortName(name+":p80", sm.TCP)
+		p, err := rendering.ParsePortName(name+":p80", sm.TCP)
 		require.NoError(t, err)
 		require.Equal(t, "KUBE-SVC-"+want, n.service(kindCluster, p, ""))
 		require.Equal(t, "KUBE-EXT-"+want, n.service(kindEntry, p, ""))
 	}
-	p, err := comment.ParsePortName("ns1/svc1:p80", sm.TCP)
+	p, err := rendering.ParsePortName("ns1/svc1:p80", sm.TCP)
 	require.NoError(t, err)
 	require.Equal(t, "KUBE-SEP-SXIVWICOYRO3J4NJ",
 		n.affinityList(p, netip.MustParseAddrPort("10.180.0.1:80")))

@@ -15,8 +15,8 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The conformance suite sends packets at all that backends have in common. Here is what is
-// iptables' own.
+// The conformance suite sends packets for everything that backends have in common. The tests here
+// are for features of iptables only.
 
 const backendPort = 8080
 
@@ -37,9 +37,9 @@ func clusterOf(t *testing.T) (*netnstest.Cluster, *Backend) {
 func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node)) sm.State {
 	node := sm.Node{
 		Name:      "node",
-		Addresses: addrs(netnstest.NodeIPv4, netnstest.NodeIPv6),
-		LocalPods: sm.PodDetector{CIDRs: prefixes(netnstest.ClusterCIDRv4,
-			netnstest.ClusterCIDRv6)},
+		Addresses: addrs(netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6),
+		LocalPods: sm.PodDetector{CIDRs: prefixes(netnstest.Net.ClusterCIDRv4,
+			netnstest.Net.ClusterCIDRv6)},
 	}
 	svc := &sm.Service{
 		Name:       svcName("web"),
@@ -68,25 +68,23 @@ func dial(t *testing.T, from *netnstest.Host, to string) netnstest.Outcome {
 
 func TestAClientStaysWithItsEndpoint(t *testing.T) {
 	t.Parallel()
-	c, b := clusterOf(t)
-	e := dataplane.New(b, nil)
+	c, _, e := engineIn(t)
 	sticky := func(s *sm.Service, _ *sm.Node) {
 		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 2 * time.Second}
 	}
-	_, err := e.Apply(t.Context(), podService(c, 3, sticky))
-	require.NoError(t, err)
+	applied(t, e, podService(c, 3, sticky))
 	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
 		first := dial(t, c.Outside[0], to)
 		require.Equal(t, netnstest.Answered, first.Kind, first)
 		for range 12 {
 			require.Equal(t, first.Server, dial(t, c.Outside[0], to).Server, "within the timeout")
 		}
-		// Node ports share the memory of the service port.
+		// Node ports remember clients together with the service port.
 		port := netip.AddrPortFrom(c.Node.Addr(netip.MustParseAddrPort(to).Addr()), 30080)
 		require.Equal(t, first.Server, dial(t, c.Outside[0], port.String()).Server)
 	}
 
-	// When it leaves, the client is given another, and stays with that.
+	// When the endpoint leaves, the client is given another one, and keeps it.
 	var gone int
 	first := dial(t, c.Outside[1], "10.96.0.10:80").Server
 	for i, p := range c.Pods {
@@ -95,15 +93,14 @@ func TestAClientStaysWithItsEndpoint(t *testing.T) {
 		}
 	}
 	c.Pods[gone], c.Pods[2] = c.Pods[2], c.Pods[gone]
-	_, err = e.Apply(t.Context(), podService(c, 2, sticky))
-	require.NoError(t, err)
+	applied(t, e, podService(c, 2, sticky))
 	second := dial(t, c.Outside[1], "10.96.0.10:80").Server
 	require.NotEqual(t, first, second)
 	for range 8 {
 		require.Equal(t, second, dial(t, c.Outside[1], "10.96.0.10:80").Server)
 	}
 
-	// After the timeout it is forgotten: sooner or later it gets another.
+	// After the timeout the client is forgotten: sooner or later it gets another endpoint.
 	require.Eventually(t, func() bool {
 		time.Sleep(2200 * time.Millisecond)
 		return dial(t, c.Outside[1], "10.96.0.10:80").Server != second
@@ -112,22 +109,19 @@ func TestAClientStaysWithItsEndpoint(t *testing.T) {
 
 func TestNodePortsAtLocalhost(t *testing.T) {
 	t.Parallel()
-	c, b := clusterOf(t)
-	e := dataplane.New(b, nil)
+	c, _, e := engineIn(t)
 	local := func(_ *sm.Service, n *sm.Node) { n.LocalhostNodePorts = true }
-	_, err := e.Apply(t.Context(), podService(c, 3, nil))
-	require.NoError(t, err)
+	applied(t, e, podService(c, 3, nil))
 	require.Equal(t, netnstest.Refused, dial(t, c.Node, "127.0.0.1:30080").Kind)
 
-	_, err = e.Apply(t.Context(), podService(c, 3, local))
-	require.NoError(t, err)
+	applied(t, e, podService(c, 3, local))
 	o := dial(t, c.Node, "127.0.0.1:30080")
 	require.Equal(t, netnstest.Answered, o.Kind, o)
 	require.True(t, c.IsNodeAddr(o.Source.Addr()), "masqueraded: %s", o)
 	v, err := c.Node.NS.Sysctl("net/ipv4/conf/all/route_localnet")
 	require.NoError(t, err)
 	require.Equal(t, "1", v)
-	// What listens on loopback only is not open to others all the same.
+	// A program that listens only on loopback is still not open to others.
 	_, err = c.Node.NS.Serve("local", netnstest.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
 	require.NoError(t, err)
 	require.Equal(t, "local", dial(t, c.Node, "127.0.0.2:9090").Server)
@@ -141,27 +135,24 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.Equal(t, "local", dial(t, c.Pods[0], "127.0.0.2:9090").Server,
 		"it is the guard that drops it")
 
-	// Somebody turns the sysctl off: that is drift, too.
+	// Another program turns the sysctl off: that is drift, too.
 	require.NoError(t, c.Node.NS.SetSysctl("net/ipv4/conf/all/route_localnet", "0"))
-	r, err := e.Apply(t.Context(), podService(c, 3, local))
-	require.NoError(t, err)
+	r := applied(t, e, podService(c, 3, local))
 	require.Len(t, r.Drift, 2)
 	require.Contains(t, r.Drift[0], "chain KUBE-FIREWALL of table ip filter lacks 1")
 	require.Equal(t, "sysctl net.ipv4.conf.all.route_localnet is 0", r.Drift[1])
 	require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
 }
 
-// A port that is published at a loopback address answers to the node, and not to its neighbours.
+// A port that is published at a loopback address answers the node, and not its neighbours.
 func TestPublishedAtLoopback(t *testing.T) {
 	t.Parallel()
-	c, b := clusterOf(t)
-	e := dataplane.New(b, nil)
+	c, _, e := engineIn(t)
 	published := podService(c, 3, func(svc *sm.Service, n *sm.Node) {
 		n.LocalhostNodePorts, svc.HostIPs = true, addrs("127.0.0.2")
 		svc.Masquerade = sm.MasqueradeAt(sm.MasqueradeNever)
 	})
-	_, err := e.Apply(t.Context(), published)
-	require.NoError(t, err)
+	applied(t, e, published)
 	o := dial(t, c.Node, "127.0.0.2:80")
 	require.Equal(t, netnstest.Answered, o.Kind, o)
 	require.True(t, c.IsNodeAddr(o.Source.Addr()), "masqueraded: %s", o)
@@ -176,17 +167,15 @@ func TestPublishedAtLoopback(t *testing.T) {
 	again, err := New(&Config{NetNS: c.Node.NS.Fd()}) // another process adopts it
 	require.NoError(t, err)
 	defer again.Close()
-	r, err := dataplane.New(again, nil).Apply(t.Context(), published)
-	require.NoError(t, err)
+	r := applied(t, dataplane.New(again, nil), published)
 	require.Zero(t, r.Messages, r.Changes)
 }
 
-// With node ports at localhost go the sysctl and the guard, in that order, whether the option, the
-// address or all of it goes.
+// When node ports at localhost end, the sysctl and then the guard go, whether the option, the
+// address or all of it is removed.
 func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
 	t.Parallel()
-	c, b := clusterOf(t)
-	e := dataplane.New(b, nil)
+	c, b, e := engineIn(t)
 	local := func(_ *sm.Service, n *sm.Node) { n.LocalhostNodePorts = true }
 	restricted := func(_ *sm.Service, n *sm.Node) {
 		n.LocalhostNodePorts = true
@@ -208,8 +197,7 @@ func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
 		}},
 		{"everything", func() error { _, err := e.Cleanup(t.Context()); return err }},
 	} {
-		_, err := e.Apply(t.Context(), podService(c, 3, local))
-		require.NoError(t, err)
+		applied(t, e, podService(c, 3, local))
 		require.Equal(t, "1", sysctlValue(t, b))
 		require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
 		require.Equal(t, netnstest.Refused, dial(t, c.Node, "[::1]:30080").Kind,
@@ -232,14 +220,13 @@ func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
 	}
 }
 
-// Connections live on while other services come, change and go, and while their own endpoints do.
+// Connections survive while other services come, change and go, and while endpoints of their own
+// service do.
 func TestConnectionsSurviveChanges(t *testing.T) {
 	t.Parallel()
-	c, b := clusterOf(t)
-	e := dataplane.New(b, nil)
+	c, _, e := engineIn(t)
 	s := podService(c, 2, nil)
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, e, s)
 	conns, err := netnstest.OpenConns(t.Context(), c.Outside[0],
 		netip.MustParseAddrPort("10.96.0.10:80"), 100)
 	require.NoError(t, err)
@@ -253,8 +240,7 @@ func TestConnectionsSurviveChanges(t *testing.T) {
 			s = s.WithService(svc).WithEndpoints(svc.Name, podService(c, 1+i%3, nil).Endpoints(
 				svc.Name))
 		}
-		_, err := e.Apply(t.Context(), s)
-		require.NoError(t, err)
+		applied(t, e, s)
 	}
 	cancel()
 	require.Zero(t, (<-report).Lost())

@@ -10,52 +10,55 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// kernelState is what the kernel holds beside what a state stands for.
+// kernelState is what the kernel holds beside a state.
 type kernelState struct {
-	tables [2][len(tables)]bool
-	// shared are the shared chains that exist, and all rules that they have.
+	tables [tableCount]bool
+	// shared are the shared chains that exist, with all their rules.
 	shared map[chainID][]rule
-	// drift are the chains that are not as the state has them.
+	// drift are the chains that differ from the state.
 	drift map[chainID]*chainChange
-	// needed are chains of ours that rules of others lead to.
+	// inTheWay names a chain of another program that has a name of ours. Then nothing can be
+	// written.
+	inTheWay string
+	// needed are our chains to which rules of other programs lead.
 	needed map[chainID]bool
-	// localnet is what there is about the sysctl route_localnet.
+	// localnet is the state of the sysctl route_localnet.
 	localnet localnet
-	// versions are the versions of the instance, of which there should be one, and nextVersion
-	// is what the next commit makes it. unversioned says that there is an instance without one.
+	// versions are the versions of the instance. There should be one. nextVersion is the version
+	// after the next commit. unversioned says that the instance has no version.
 	versions    []uint32
 	nextVersion uint32
 	unversioned bool
-	// uses sums up how many rules there are and where they lead.
+	// uses is the sum over the chains in the kernel.
 	uses uses
 }
 
-// plan is what a commit sends. In this order: tables, the version, chains that are new, rules,
-// chains that are gone.
+// plan is what a commit sends, in this order: tables, the version, new chains, rules, chains to
+// delete.
 type plan struct {
 	l       *layout
-	version *renewal             // nil if the version stays
-	tables  [2][len(tables)]bool // to be made
+	version *renewal         // nil if the version stays
+	tables  [tableCount]bool // to make
 	chains  []*chainChange
 	needed  map[chainID]bool
 	next    *state
-	// localnet says what becomes of the sysctl route_localnet.
+	// localnet is the change of the sysctl route_localnet.
 	localnet sysctlChange
-	// gone are tables that go altogether.
-	gone [2][len(tables)]bool
-	base []chainID // base chains that go
+	// gone are the tables to delete.
+	gone [tableCount]bool
+	base []chainID // base chains to delete
 }
 
 type sysctlChange uint8
 
 const (
 	sysctlKeep sysctlChange = iota
-	sysctlOn                // after the guard is there
-	sysctlOff               // before it goes
+	sysctlOn                // after the guard was added
+	sysctlOff               // before the guard is removed
 )
 
-// plan makes the plan that leads from a state, and what else the kernel holds, to the state after
-// the changes.
+// plan makes the plan that leads from a state, and from what else the kernel holds, to the next
+// state.
 func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 	p := &plan{l: l, needed: k.needed, next: next}
 	for id, d := range k.drift {
@@ -70,35 +73,33 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 		if x.shared {
 			all, there := k.shared[id]
 			x.existed, x.before = there, l.ours(id, all, x.ruleset(), true)
-			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id.table, id.name) ||
+			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id) ||
 				k.needed[id])
 		}
 	}
 	p.chains = ch.sorted()
-	if present := next.present[0]; len(p.chains) > 0 || present != (len(k.versions) == 1) {
+	if present := next.present[nft.IPv4]; len(p.chains) > 0 || present != (len(k.versions) == 1) {
 		p.version = k.renew(present)
-		p.tables[0][nat] = present && !k.tables[0][nat]
+		p.tables[nat4] = present && !k.tables[nat4]
 	}
 	for _, x := range p.chains {
-		if x.exists && !k.tables[x.id.family][x.id.table] {
-			p.tables[x.id.family][x.id.table] = true
-		}
+		p.tables[x.id.table] = p.tables[x.id.table] || x.exists && !k.tables[x.id.table]
 	}
 	p.localnet = l.planLocalnet(k, &old.rules, &next.rules)
 	return p
 }
 
-// empty reports whether nothing is to be sent.
+// empty reports whether the plan sends nothing.
 func (p *plan) empty() bool { return p.version == nil }
 
 // ruleset returns the rules before and after.
 func (x *chainChange) ruleset() []rule { return append(slices.Clone(x.before), x.after...) }
 
-// creates reports whether a change makes its chain, removes whether it deletes it.
+// creates reports whether a change makes its chain. removes reports whether it deletes it.
 func (x *chainChange) creates() bool { return x.exists && !x.existed }
 func (x *chainChange) removes() bool { return x.existed && !x.exists && !x.stays }
 
-// edited returns the chains whose rules are changed one by one: their handles must be known.
+// edited returns the chains whose rules are changed one by one. Their handles must be known.
 func (p *plan) edited() []*chainChange {
 	var l []*chainChange
 	for _, x := range p.chains {
@@ -109,8 +110,8 @@ func (p *plan) edited() []*chainChange {
 	return l
 }
 
-// handles are the handles of the rules of a chain, before the plan: of ours, in their order. first
-// is the handle of the first rule of all.
+// handles are the handles of our rules in a chain before the plan, in their order. first is the
+// handle of the chain's first rule.
 type handles struct {
 	rules []uint64
 	first uint64
@@ -132,15 +133,13 @@ func (p *plan) grow(b *rawnl.Batch) {
 	b.Grow(messages, bytes)
 }
 
-// encode appends the plan to a batch, which it counts.
+// encode appends the plan to a batch, and counts its messages and bytes.
 func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) dataplane.Stats {
 	p.grow(b)
 	e := newEncoder(b)
-	for i := range p.tables {
-		for t, make := range p.tables[i] {
-			if make {
-				e.tables[i][t].EnsureTable()
-			}
+	for t, made := range p.tables {
+		if made {
+			e.tables[t].EnsureTable()
 		}
 	}
 	if p.version != nil {
@@ -166,7 +165,8 @@ func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) dataplane.Stats
 	return dataplane.Stats{Messages: b.Len(), Bytes: b.Size(), Elements: e.rules}
 }
 
-// encodeRemovals empties all chains that go before it deletes the first: they lead to each other.
+// encodeRemovals flushes all chains to delete before it deletes the first, because they lead to
+// each other.
 func (p *plan) encodeRemovals(e *encoder) {
 	for _, x := range p.chains {
 		if x.removes() && len(x.before) > 0 {
@@ -181,30 +181,29 @@ func (p *plan) encodeRemovals(e *encoder) {
 	for _, id := range p.base {
 		e.of(id).DeleteUnusedChain(id.name)
 	}
-	for i := range p.gone {
-		for t, gone := range p.gone[i] {
-			if gone {
-				e.tables[i][t].DeleteEmptyTable()
-			}
+	for t, gone := range p.gone {
+		if gone {
+			e.tables[t].DeleteEmptyTable()
 		}
 	}
 }
 
-// deletes reports whether the plan deletes the chain of a change; nil is no change.
+// deletes reports whether the plan deletes the chain of a change. x may be nil.
 func (p *plan) deletes(x *chainChange) bool { return x != nil && x.removes() && !p.needed[x.id] }
 
-// editRules changes the rules of a chain by their handles. What is inserted comes first, while
-// every rule is still there to be inserted before; the kernel puts each right before that rule, so
-// that several come in their order.
+// editRules changes the rules of a chain by their handles. It inserts first, while every old rule
+// is still there to insert before. The kernel puts each new rule directly before the old one, so
+// several new rules keep their order.
 func (e *encoder) editRules(x *chainChange, h handles) {
 	edits := editsBetween(x.before, x.after)
 	var last []*rule
 	for _, d := range edits {
-		switch r := d.inserts(x); {
-		case r != nil && d.at < len(h.rules):
-			e.rule(x.id, nft.Before, h.rules[d.at], r)
-		case r != nil:
-			last = append(last, r)
+		switch {
+		case d.kind != editInsert:
+		case d.at < len(h.rules):
+			e.rule(x.id, nft.Before, h.rules[d.at], &x.after[d.rule])
+		default:
+			last = append(last, &x.after[d.rule])
 		}
 	}
 	e.insertLast(x, h, last)
@@ -219,22 +218,14 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 	}
 }
 
-// inserts returns the rule that a step inserts; nil if it inserts none.
-func (d ruleEdit) inserts(x *chainChange) *rule {
-	if d.kind != editInsert {
-		return nil
-	}
-	return &x.after[d.rule]
-}
-
-// insertLast inserts rules after those that the chain has of ours. In a shared chain, the rules of
-// others come after all of ours.
+// insertLast inserts rules after our last rule in the chain. In a shared chain, the rules of other
+// programs come after all of ours.
 func (e *encoder) insertLast(x *chainChange, h handles, rules []*rule) {
 	at, handle := nft.Last, uint64(0)
 	switch {
 	case x.shared && len(h.rules) > 0:
 		at, handle = nft.After, h.rules[len(h.rules)-1]
-		slices.Reverse(rules) // each is put right after the last of before
+		slices.Reverse(rules) // each is put directly after our last old rule
 	case x.shared && h.first != 0:
 		at, handle = nft.Before, h.first
 	}
@@ -243,7 +234,7 @@ func (e *encoder) insertLast(x *chainChange, h handles, rules []*rule) {
 	}
 }
 
-// stats counts what a plan sends. Handles do not matter for that.
+// stats counts what a plan sends. It does not need the real handles.
 func (p *plan) stats() dataplane.Stats {
 	known := map[chainID]handles{}
 	for _, x := range p.edited() {
@@ -255,11 +246,11 @@ func (p *plan) stats() dataplane.Stats {
 
 // String names the chain in errors.
 func (c chainID) String() string {
-	return fmt.Sprintf("chain %s of table %s %s", c.name, nft.Families[c.family].Name, c.table)
+	return fmt.Sprintf("chain %s of table %s", c.name, c.table)
 }
 
-// handlesOf picks the handles of our rules from all rules of a chain. It returns false if they are
-// not what the change was made for.
+// handlesOf picks the handles of our rules from all rules of a chain. It returns false if the rules
+// are not those for which the change was made.
 func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 	var h handles
 	var rules []rule
@@ -274,12 +265,12 @@ func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 		h.rules = append(h.rules, found[i].handle)
 		rules = append(rules, found[i].rule)
 	}
-	return h, slices.Equal(rules, x.before) // also where neither is understood
+	return h, slices.Equal(rules, x.before) // opaque rules may be equal here
 }
 
-// sweep adds to a plan that removes everything of ours the base chains and tables that then have
-// nothing in them. Base chains that we do not use stay, unless they go with their table. Where
-// somebody else put something there meanwhile, the kernel refuses the plan.
+// sweep extends a plan that removes everything of ours: it also deletes the base chains and tables
+// that are then empty. Base chains that we do not use stay, unless they go with their table. If
+// another program has used such a chain or table meanwhile, the kernel refuses the plan.
 func (p *plan) sweep(r *raw) {
 	if p.version == nil {
 		return
@@ -288,24 +279,23 @@ func (p *plan) sweep(r *raw) {
 	for _, x := range p.chains {
 		changes[x.id] = x
 	}
-	for i := range r.tables {
-		for _, t := range tables {
-			if r.tables[i][t].exists {
-				p.sweepTable(chainID{family: uint8(i), table: t}, &r.tables[i][t], changes)
-			}
+	for t := range r.tables {
+		if r.tables[t].exists {
+			p.sweepTable(table(t), &r.tables[t], changes)
 		}
 	}
 }
 
-// sweepTable is sweep for one table, that of id.
-func (p *plan) sweepTable(id chainID, table *rawTable, changes map[chainID]*chainChange) {
+// sweepTable is sweep for one table.
+func (p *plan) sweepTable(t table, raw *rawTable, changes map[chainID]*chainChange) {
 	empty := true
 	var base, others []chainID
-	for _, id.name = range slices.Sorted(maps.Keys(table.chains)) {
+	for _, name := range slices.Sorted(maps.Keys(raw.chains)) {
+		id, c := t.chain(name), raw.chains[name]
 		x := changes[id]
-		_, version := p.l.names.parseVersion(id.name)
-		switch free := table.chains[id.name].free(x); {
-		case free && isBase(id.table, id.name):
+		version := p.l.isVersion(id) && c.Use == 0
+		switch free := c.free(x); {
+		case free && isBase(id):
 			base = append(base, id)
 		case free:
 			others = append(others, id)
@@ -314,14 +304,14 @@ func (p *plan) sweepTable(id chainID, table *rawTable, changes map[chainID]*chai
 		}
 	}
 	if empty {
-		p.gone[id.family][id.table] = true
+		p.gone[t] = true
 		p.base = append(p.base, others...)
 	}
 	p.base = append(p.base, base...)
 }
 
-// free reports whether a chain is a base chain that accepts, and has nothing but our rules, which
-// go with the change x; nil is no change.
+// free reports whether a chain is a base chain that accepts, and has no rules except ours that the
+// change x removes. x may be nil.
 func (c *rawChain) free(x *chainChange) bool {
 	ours := 0
 	if x != nil {

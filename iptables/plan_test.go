@@ -8,14 +8,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/golden"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/golden"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// planFor plans the way from one state to another on an otherwise empty kernel, and from there to
-// the next.
+// planFor plans the changes from an empty kernel through the given states.
 func planFor(t *testing.T, states ...sm.State) []*plan {
 	t.Helper()
 	l := newLayout(DefaultPrefix)
@@ -25,12 +24,13 @@ func planFor(t *testing.T, states ...sm.State) []*plan {
 	var plans []*plan
 	for _, s := range states {
 		next := resolve(t, table, s)
-		st, ch := l.step(old, sm.Diff(table, next), k.localnet.before)
+		st, ch := l.step(old, sm.Diff(table, next), k.localnet)
 		p := l.plan(k, old, st, ch)
 		plans = append(plans, p)
 		b := Backend{l: l, state: old, found: *k}
 		b.committed(p)
-		b.found.nextVersion = uint32(len(plans)) // not at random, so that the text is the same
+		// not at random, so that the text is always the same
+		b.found.nextVersion = uint32(len(plans))
 		old, table, k = b.state, next, &b.found
 	}
 	return plans
@@ -58,6 +58,7 @@ func story() (names []string, states []sm.State) {
 	s = add("local-policy", change(func(svc *sm.Service) {
 		svc.ExternalTrafficPolicy = sm.PolicyLocal
 	}))
+	s = add("health-check", change(func(svc *sm.Service) { svc.HealthCheckNodePort = 32000 }))
 	s = add("source-ranges", change(func(svc *sm.Service) {
 		svc.LoadBalancerSourceRanges = prefixes("198.51.100.0/24", "192.0.2.0/24")
 	}))
@@ -121,7 +122,7 @@ func TestAnUnchangedStateIsAnEmptyPlan(t *testing.T) {
 	require.Empty(t, plans[1].String())
 }
 
-// The size of a plan is that of the change.
+// The size of a plan is proportional to the change.
 func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	t.Parallel()
 	s := manyServices(2000, 10)
@@ -144,7 +145,7 @@ func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	}
 }
 
-// The memory of a large batch is not allocated again and again while it grows.
+// A large batch allocates its memory once, and not again and again while it grows.
 func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 	p := planFor(t, manyServices(500, 10))[0]
 	var used rawnl.Batch
@@ -160,7 +161,7 @@ func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 	require.Less(t, anew-again, 16.0)
 }
 
-// A cleanup removes base chains that accept, and have nothing in them but rules of ours that go.
+// A cleanup removes base chains that accept, and contain only rules of ours that it removes.
 func TestWhichBaseChainsAreFree(t *testing.T) {
 	t.Parallel()
 	ours := &chainChange{before: make([]rule, 2)}
@@ -174,18 +175,18 @@ func TestWhichBaseChainsAreFree(t *testing.T) {
 		{nft.ChainInfo{Chain: nft.Chain{Type: "nat"}, Use: 2}, ours, true},
 		{nft.ChainInfo{Chain: nft.Chain{Type: "nat"}, Use: 3}, ours, false},
 		{nft.ChainInfo{Chain: nft.Chain{Type: "nat", Drops: true}}, nil, false},
-		{nft.ChainInfo{}, nil, false}, // it is no base chain
+		{nft.ChainInfo{}, nil, false}, // not a base chain
 	} {
 		require.Equal(t, c.free, (&rawChain{ChainInfo: c.chain}).free(c.x), "%+v", c)
 	}
 }
 
-// Rules of ours are changed only where they are those that were read, in their order.
+// Our rules are changed only if they are still those that were read, in their order.
 func TestHandlesAreOfTheRulesThatWereRead(t *testing.T) {
 	t.Parallel()
 	l := newLayout(DefaultPrefix)
 	a, b := rule{target: targetDrop}, rule{target: targetReturn}
-	x := &chainChange{id: chainID{table: nat, name: "KUBE-SEP-X"}, before: []rule{a, b}}
+	x := &chainChange{id: nat4.chain("KUBE-SEP-X"), before: []rule{a, b}}
 	for _, c := range []struct {
 		found []rule
 		ok    bool

@@ -13,15 +13,15 @@ var _ dataplane.Plan = (*plan)(nil)
 // Stats counts what the plan sends.
 func (p *plan) Stats() dataplane.Stats { return p.stats() }
 
-// String is the plan in the language of iptables-restore --noflush, each family after a comment
-// that names the tool. Rules of chains of ours are told by their number in the chain at that point,
-// rules in chains shared with others by what they are.
+// String is the plan in the language of iptables-restore --noflush. A comment with the name of the
+// tool precedes each family. A rule in one of our chains is named by its number at that point, a
+// rule in a shared chain by its text.
 func (p *plan) String() string {
 	var b strings.Builder
-	for i, f := range nft.Families {
+	for _, f := range nft.Families {
 		first := true
-		for _, t := range tables {
-			body := p.tableText(uint8(i), t)
+		for _, t := range tablesOf(f) {
+			body := p.tableText(t)
 			if body == "" {
 				continue
 			}
@@ -29,7 +29,7 @@ func (p *plan) String() string {
 				fmt.Fprintf(&b, "# %s-restore --noflush\n", toolName(f.Model))
 				first = false
 			}
-			fmt.Fprintf(&b, "*%s\n%sCOMMIT\n", t, body)
+			fmt.Fprintf(&b, "*%s\n%sCOMMIT\n", t.kind(), body)
 		}
 	}
 	switch p.localnet {
@@ -42,20 +42,20 @@ func (p *plan) String() string {
 }
 
 // tableText returns the lines for one table, chains first.
-func (p *plan) tableText(i uint8, t tableID) string {
+func (p *plan) tableText(t table) string {
 	var b strings.Builder
 	var changes []*chainChange
 	for _, x := range p.chains {
-		if x.id.in(i, t) {
+		if x.id.table == t {
 			changes = append(changes, x)
 		}
 	}
-	versioned := p.version != nil && p.l.versionID(0).in(i, t)
+	versioned := p.version != nil && p.l.versionID(0).table == t
 	if versioned && p.version.made {
 		newChainText(&b, p.l.names.version(p.version.next))
 	}
 	for _, x := range changes {
-		if x.creates() && !isBase(t, x.id.name) { // iptables makes base chains of itself
+		if x.creates() && !isBase(x.id) { // iptables makes base chains by itself
 			newChainText(&b, x.id.name)
 		}
 	}
@@ -70,7 +70,7 @@ func (p *plan) tableText(i uint8, t tableID) string {
 
 func newChainText(b *strings.Builder, name string) { fmt.Fprintf(b, ":%s - [0:0]\n", name) }
 
-// changesText appends the lines for the rules of chains, and for chains that go.
+// changesText appends the lines for the rules of chains, and for chains to delete.
 func (p *plan) changesText(b *strings.Builder, changes []*chainChange) {
 	for _, x := range changes {
 		if !x.removes() {
@@ -96,7 +96,7 @@ func (x *chainChange) appendText(b *strings.Builder) {
 		return
 	}
 	edits := editsBetween(x.before, x.after)
-	n := 1 // the number of the rule the step is about, at that point
+	n := 1 // the present number of the rule that the step changes
 	for _, e := range edits {
 		switch e.kind {
 		case editKeep:
@@ -117,7 +117,7 @@ func (x *chainChange) appendText(b *strings.Builder) {
 	}
 }
 
-// appendSharedText deletes our rules by what they are and inserts them anew at the beginning.
+// appendSharedText deletes our rules by their text and inserts the new ones at the beginning.
 func (x *chainChange) appendSharedText(b *strings.Builder) {
 	for i := range x.before {
 		if !x.before[i].opaque {
@@ -129,12 +129,12 @@ func (x *chainChange) appendSharedText(b *strings.Builder) {
 	}
 }
 
-// line appends a command about a rule; n is 0 if it has no number.
+// line appends a command about a rule. n is 0 if the rule has no number.
 func (x *chainChange) line(b *strings.Builder, command string, n int, r *rule) {
 	b.WriteString(command + " " + x.id.name)
 	if n > 0 {
 		fmt.Fprintf(b, " %d", n)
 	}
-	r.appendText(b, nft.Families[x.id.family].Model)
+	r.appendText(b, x.id.table.family().Model)
 	b.WriteByte('\n')
 }

@@ -2,9 +2,6 @@ package iptables
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"syscall"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
@@ -18,37 +15,36 @@ func Candidate(cfg *Config) dataplane.Candidate {
 	}, func() (*Backend, error) { return New(cfg) })
 }
 
-// probePrefix is what the names of the chains begin with that the kernel is asked about.
+// probePrefix is the prefix of the chains in the probe's transaction.
 const probePrefix = "K_PROBE"
 
-// probe opens a backend, which asks for the matches and targets, and has the kernel check the
-// transaction that would write a ruleset. What the kernel may lack without harm, since
-// [Backend.Check] tells, is not asked about. The base chains are those of iptables: that they are
-// there already is no refusal.
+// probe opens a backend, which asks for the matches and targets, and asks the kernel to check the
+// transaction that would write a ruleset.
 func probe(ctx context.Context, cfg *Config) error {
 	b, err := New(cfg)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
+	return b.judge(ctx)
+}
+
+// judge asks the kernel to check the transaction that would write a ruleset. Afterwards the backend
+// cannot be used for anything else. [Backend.Check] refuses services that need optional features of
+// the kernel, such as IPv6, so the transaction has none of these. The base chains are those of
+// iptables. It is no refusal if they exist already.
+func (b *Backend) judge(ctx context.Context) error {
 	c, err := kernelprobe.Changes(false)
 	if err != nil {
 		return err
 	}
+	noIPv6 := b.l.noIPv6
 	b.l = newLayout(probePrefix)
+	b.l.noIPv6 = noIPv6
 	if _, err := b.adopt(&raw{}); err != nil {
 		return err
 	}
 	var batch rawnl.Batch
 	b.plan(c).encode(&batch, nil)
 	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
-}
-
-// explain says what a kernel lacks on which a backend cannot be opened.
-func explain(err error) error {
-	// the answer of nfnetlink about a subsystem that it does not know
-	if errors.Is(err, syscall.EINVAL) {
-		return fmt.Errorf("%w nft_compat: %w", dataplane.ErrMissingModule, err)
-	}
-	return kernelprobe.Explain(err, nil, kernelprobe.Running())
 }

@@ -9,12 +9,12 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// What a sequence of changes leaves in the kernel is what a new process reads there, exactly, and
-// is what it would have written itself.
+// After a sequence of changes, a new process reads exactly what was applied, and the kernel holds
+// what that process would have written.
 func TestKernelHoldsWhatWasApplied(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(4) {
@@ -30,8 +30,7 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 				require.Empty(t, r.Drift)
 				require.Equal(t, step == 0, r.Observed, "only the start reads the kernel")
 
-				again, err := e.Apply(t.Context(), s)
-				require.NoError(t, err)
+				again := applied(t, e, s)
 				require.True(t, again.Changes.Empty(), "the same state: %s", again.Changes)
 				require.Zero(t, again.Messages)
 				if step%10 == 0 {
@@ -47,9 +46,7 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 // applying the state changes nothing.
 func requireAdopts(t *testing.T, ns *netnstest.NS, s sm.State, want *sm.Table) {
 	t.Helper()
-	b, err := New(&Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
-	defer b.Close()
+	b := another(t, ns)
 	e := dataplane.New(b, nil)
 	o, err := e.Observe(t.Context())
 	require.NoError(t, err)
@@ -60,7 +57,6 @@ func requireAdopts(t *testing.T, ns *netnstest.NS, s sm.State, want *sm.Table) {
 	require.Nil(t, d.Rules, "observed, and applied: %s", d)
 	require.Empty(t, d.ClusterIPs, "observed, and applied: %s", d)
 	require.Empty(t, d.Hairpins, "observed, and applied: %s", d)
-	r, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := applied(t, e, s)
 	require.Zero(t, r.Messages)
 }

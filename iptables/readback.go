@@ -3,15 +3,17 @@ package iptables
 import (
 	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/settings"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rawTable is what the kernel tells of one table of one family.
+// rawTable is one table of one family as it was read.
 type rawTable struct {
 	exists bool
 	chains map[string]*rawChain
@@ -23,56 +25,91 @@ type rawChain struct {
 	rules []rule
 }
 
-// raw is what the kernel tells of all tables.
+// raw is all tables as they were read.
 type raw struct {
-	tables [2][len(tables)]rawTable
-	// routeLocalnet is the sysctl.
+	tables [tableCount]rawTable
+	// routeLocalnet is the value of the sysctl.
 	routeLocalnet bool
 }
 
-func (r *raw) chain(id chainID) *rawChain { return r.tables[id.family][id.table].chains[id.name] }
+func (r *raw) chain(id chainID) *rawChain { return r.tables[id.table].chains[id.name] }
+
+// all yields all chains, in no particular order.
+func (r *raw) all() iter.Seq2[chainID, *rawChain] {
+	return func(yield func(chainID, *rawChain) bool) {
+		for t := range r.tables {
+			for name, c := range r.tables[t].chains {
+				if !yield(table(t).chain(name), c) {
+					return
+				}
+			}
+		}
+	}
+}
 
 // put adds a chain.
 func (r *raw) put(id chainID, c *rawChain) {
-	t := &r.tables[id.family][id.table]
+	t := &r.tables[id.table]
 	if t.exists = true; t.chains == nil {
 		t.chains = map[string]*rawChain{}
 	}
 	t.chains[id.name] = c
 }
 
-// observed is what a reading of the kernel means.
+// observed is the meaning of a reading.
 type observed struct {
 	state  *state
 	kernel kernelState
-	// text says what drifted, one line a chain.
+	// text describes the drift, one line for each chain.
 	text []string
-	// otherLayout says that another version has made what there is.
+	// otherLayout says that another version has made the instance.
 	otherLayout bool
 }
 
-// interpret finds out which services the rules stand for, and what in the kernel is not as these
-// services want it.
-func (l *layout) interpret(r *raw) (*observed, error) {
-	reading := &reading{l: l, raw: r}
+// adopt takes a reading as the state of the kernel.
+func (b *Backend) adopt(r *raw) (*dataplane.Observation, error) {
+	all, inTheWay := r, ""
+	if !b.takeOver {
+		if inTheWay = b.l.foreign(r); inTheWay != "" {
+			r = &raw{} // none of the chains are ours
+		}
+	}
+	o, err := b.l.interpret(r, b.written)
+	if err != nil {
+		return nil, fmt.Errorf("iptables: %w", err)
+	}
+	o.kernel.inTheWay, o.kernel.uses = inTheWay, b.l.usesOf(all)
+	b.state, b.found, b.observed = o.state, o.kernel, true
+	return &dataplane.Observation{Table: o.state.table, Drift: o.summary(),
+		OtherLayout: o.otherLayout}, nil
+}
+
+// interpret finds out which services the rules stand for, and what in the kernel differs from the
+// rules of these services. written is the table of the last commit, nil before the first. It has
+// the health checks, which the rules describe only in part.
+func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, error) {
+	reading := &reading{l: l, raw: r, written: written}
 	table, err := servicemodel.NewTable(reading.contents())
 	if err != nil {
 		return nil, fmt.Errorf("what the kernel holds: %w", err)
 	}
+	if table.Rules().MasqueradeMark != 0 {
+		table = table.Apply(&servicemodel.ChangeSet{Old: table, Health: reading.healthChecks()})
+	}
 	o := &observed{}
 	if err := reading.unread; err != nil {
-		o.otherLayout = errors.Is(err, settings.ErrLayout)
-		o.text = []string{fmt.Sprintf("%s: %v", chainID{0, nat, l.names.settings()}, err)}
+		o.otherLayout = errors.Is(err, rendering.ErrLayout)
+		o.text = []string{fmt.Sprintf("%s: %v", nat4.chain(l.names.settings()), err)}
 	}
 	local := l.localnetOf(r)
 	if l.localhost(nft.IPv4, &reading.c.Rules) {
-		local.before = reading.localnetBefore
+		local.before, local.kept = reading.localnet.before, reading.localnet.kept
 	}
-	var wanted changes // from nothing: every chain that should be there
-	o.state, wanted = l.step(&state{}, servicemodel.Diff(nil, table), local.before)
+	var wanted changes // the changes from nothing: every chain that should exist
+	o.state, wanted = l.step(&state{}, servicemodel.Diff(nil, table), local)
 	o.kernel = kernelState{
 		shared: map[chainID][]rule{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{},
-		localnet: local, versions: l.versionsOf(r), nextVersion: newVersion(), uses: l.usesOf(r),
+		localnet: local, versions: l.versionsOf(r), nextVersion: newVersion(),
 	}
 	l.compare(r, o, wanted)
 	l.compareVersions(r, o)
@@ -82,13 +119,14 @@ func (l *layout) interpret(r *raw) (*observed, error) {
 	return o, nil
 }
 
-// compareVersions looks whether there is one version, or none where there is nothing.
+// compareVersions checks that an instance has one version, and that there is none without an
+// instance.
 func (l *layout) compareVersions(r *raw, o *observed) {
 	versions, surplus := o.kernel.versions, o.kernel.versions
-	o.kernel.unversioned = len(versions) == 0 && r.chain(chainID{0, nat, l.names.settings()}) != nil
-	if o.state.present[0] {
+	o.kernel.unversioned = len(versions) == 0 && r.chain(nat4.chain(l.names.settings())) != nil
+	if o.state.present[nft.IPv4] {
 		if len(versions) == 0 {
-			missing := chainID{0, nat, l.names.prefix + "-" + kindVersion}
+			missing := nat4.chain(l.names.prefix + "-" + kindVersion)
 			o.text = append(o.text, fmt.Sprintf("%s is missing", missing))
 			return
 		}
@@ -99,7 +137,7 @@ func (l *layout) compareVersions(r *raw, o *observed) {
 	}
 }
 
-// compare holds what should be there against what is.
+// compare compares the wanted chains with the chains in the kernel.
 func (l *layout) compare(r *raw, o *observed, wanted changes) {
 	for _, w := range wanted.sorted() {
 		found := r.chain(w.id)
@@ -112,54 +150,64 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 				before: have, after: w.after})
 		}
 	}
-	for i := range nft.Families {
-		for _, t := range tables {
-			o.kernel.tables[i][t] = r.tables[i][t].exists
-			l.compareTable(r, o, uint8(i), t, wanted)
-		}
+	for t := range r.tables {
+		o.kernel.tables[t] = r.tables[t].exists
+		l.compareTable(r.tables[t].chains, o, table(t), wanted)
 	}
 }
 
-// compareTable looks at the chains of a table one by one: whether they are wanted, and whether
-// rules of others lead to them.
-func (l *layout) compareTable(r *raw, o *observed, i uint8, t tableID, wanted changes) {
-	chains := r.tables[i][t].chains
-	ours := map[string]int{} // how many of our rules lead to a chain
-	for _, name := range slices.Sorted(maps.Keys(chains)) {
-		c, id := chains[name], chainID{i, t, name}
-		rules := c.rules
+// compareTable checks each chain of a table: whether rules of other programs lead to it, and
+// whether it is wanted. An unwanted chain stays if rules of other programs lead to it. It is then
+// right as soon as it is empty.
+func (l *layout) compareTable(chains map[string]*rawChain, o *observed, t table,
+	wanted changes) {
+	shared := map[string][]rule{} // our rules in chains that other programs use, too
+	led := map[string]int{}       // how many of our rules lead to a chain
+	for name, c := range chains {
+		id, rules := t.chain(name), c.rules
 		switch {
-		case isBase(t, name), name == l.names.localnet():
+		case isBase(id), name == l.names.localnet():
 			o.kernel.shared[id] = c.rules
 			var want []rule
 			if w := wanted[id]; w != nil {
 				want = w.after
 			}
 			rules = l.ours(id, c.rules, want, true)
-			if len(want) == 0 && len(rules) > 0 {
-				o.drifted(&chainChange{id: id, shared: true, existed: true, before: rules})
-			}
-		case !l.names.owned(name):
+			shared[name] = rules
+		case !l.owns(id, c):
 			rules = nil
-		case wanted[id] == nil:
-			o.drifted(&chainChange{id: id, existed: true, before: c.rules})
 		}
 		for j := range rules {
-			if to := rules[j].chain; to != "" {
-				ours[to]++
-			}
+			led[rules[j].chain]++
 		}
 	}
-	for name, c := range chains {
-		foreign := int(c.Use) - len(c.rules) - ours[name]
-		if foreign > 0 && l.names.leadable(name) {
-			o.kernel.needed[chainID{i, t, name}] = true
+	for _, name := range slices.Sorted(maps.Keys(chains)) {
+		c, id := chains[name], t.chain(name)
+		owned := l.owns(id, c)
+		needed := int(c.Use) > len(c.rules)+led[name] && (owned || name == l.names.localnet())
+		if needed {
+			o.kernel.needed[id] = true
+		}
+		switch {
+		case wanted[id] != nil:
+		case owned && needed && len(c.rules) == 0: // right, unless the next change wants it
+			o.kernel.drift[id] = &chainChange{id: id, existed: true}
+		case owned:
+			o.drifted(&chainChange{id: id, existed: true, before: c.rules})
+		case len(shared[name]) > 0:
+			o.drifted(&chainChange{id: id, shared: true, existed: true, before: shared[name]})
 		}
 	}
 }
 
-// ours returns the rules of a chain that are ours: of a shared one those that we want there, and
-// those that lead to our chains.
+// owns reports whether the instance may flush and delete a chain. It may not delete its version,
+// unless a rule in it or a jump to it made the version useless.
+func (l *layout) owns(id chainID, c *rawChain) bool {
+	return l.names.owned(id.name) || l.isVersion(id) && c.Use > 0
+}
+
+// ours returns our rules in a chain. In a shared chain these are the wanted ones and those that
+// lead to our chains.
 func (l *layout) ours(id chainID, rules, want []rule, shared bool) []rule {
 	if !shared {
 		return rules
@@ -174,11 +222,11 @@ func (l *layout) ours(id chainID, rules, want []rule, shared bool) []rule {
 }
 
 func (l *layout) own(id chainID, r *rule, want []rule) bool {
-	return isBase(id.table, id.name) && l.names.entry(r.chain) ||
+	return isBase(id) && l.names.entry(r.chain) ||
 		slices.ContainsFunc(want, func(w rule) bool { return w.same(r) })
 }
 
-// drifted notes a chain that is not as it should be.
+// drifted notes a chain that differs from the wanted one.
 func (o *observed) drifted(x *chainChange) {
 	o.kernel.drift[x.id] = x
 	what := ""
@@ -188,13 +236,13 @@ func (o *observed) drifted(x *chainChange) {
 	case !x.exists && !x.shared:
 		what = "does not belong"
 	default:
-		what = describeDifference(x.before, x.after, nft.Families[x.id.family].Model)
+		what = describeDifference(x.before, x.after, x.id.table.family().Model)
 	}
 	o.text = append(o.text, fmt.Sprintf("%s %s", x.id, what))
 }
 
-// maxDrift is how many chains are described; of more, such as all that kube-proxy left, only the
-// number is told.
+// maxDrift bounds how many chains are described. If there are more, such as all those that
+// kube-proxy left, only their number is told.
 const maxDrift = 50
 
 // summary returns the lines that describe the drift.
@@ -206,7 +254,7 @@ func (o *observed) summary() []string {
 		len(o.text)-maxDrift))
 }
 
-// describeDifference says how rules differ from those that should be there.
+// describeDifference describes how rules differ from the wanted ones.
 func describeDifference(before, after []rule, f servicemodel.Family) string {
 	edits := editsBetween(before, after)
 	missing, surplus, first := 0, 0, ""

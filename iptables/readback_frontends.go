@@ -6,45 +6,79 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // reading turns rules back into frontends and pools.
 type reading struct {
-	l     *layout
-	raw   *raw
-	c     servicemodel.Contents
-	pools map[servicemodel.PoolID]*servicemodel.Pool // nil for one that is not whole
-	// localnetBefore is what the settings say of the sysctl route_localnet.
-	localnetBefore bool
-	// unread is why nothing of what is there was read.
+	l       *layout
+	raw     *raw
+	written *servicemodel.Table // the table of the last commit, nil before the first
+	c       servicemodel.Contents
+	pools   map[servicemodel.PoolID]*servicemodel.Pool // nil for a pool that is not whole
+	// localnet is the sysctl route_localnet according to the settings.
+	localnet localnet
+	// unread is the reason why nothing was read.
 	unread error
 }
 
-// contents reads everything. Without settings there is no instance, only perhaps one that somebody
-// else left.
+// contents reads everything. Without settings there is no instance of ours.
 func (r *reading) contents() servicemodel.Contents {
-	settings := r.raw.chain(chainID{0, nat, r.l.names.settings()})
+	settings := r.raw.chain(nat4.chain(r.l.names.settings()))
 	if settings == nil {
 		return servicemodel.Contents{}
 	}
-	rules, before, err := parseSettings(settings.rules)
+	rules, n, err := parseSettings(settings.rules)
 	if err != nil {
 		r.unread = err
 		return servicemodel.Contents{}
 	}
-	r.c.Rules, r.localnetBefore = rules, before
+	r.c.Rules, r.localnet = rules, n
 	r.pools = map[servicemodel.PoolID]*servicemodel.Pool{}
-	for i := range nft.Families {
-		r.frontends(uint8(i))
-		r.c.ClusterIPs = append(r.c.ClusterIPs, r.addresses(uint8(i), filterClusterIPs,
-			clusterIPRule)...)
-		r.c.Hairpins = append(r.c.Hairpins, r.addresses(uint8(i), natHairpins, hairpinRule)...)
+	for _, f := range nft.Families {
+		r.frontends(f)
+		r.c.ClusterIPs = append(r.c.ClusterIPs,
+			r.addresses(r.l.tree(f, filterClusterIPs), clusterIPRule)...)
+		r.c.Hairpins = append(r.c.Hairpins, r.addresses(r.l.tree(f, natHairpins), hairpinRule)...)
 	}
 	r.usedPools()
 	return r.c
+}
+
+// healthChecks returns the health checks of the last commit, so that missing rules are drift.
+// Before the first commit, it returns those of the rules, with no endpoints counted.
+func (r *reading) healthChecks() (l []servicemodel.Change[servicemodel.HealthCheck]) {
+	if r.written != nil {
+		for h := range r.written.HealthChecks() {
+			l = append(l, servicemodel.Change[servicemodel.HealthCheck]{New: &h})
+		}
+		return l
+	}
+	found := map[servicemodel.Name]*servicemodel.HealthCheck{}
+	for i, f := range nft.Families {
+		r.walk(r.l.tree(f, filterHealthChecks), func(have *rule) {
+			text, _ := strings.CutSuffix(have.comment, healthCheckComment)
+			var name servicemodel.Name
+			err := name.UnmarshalText([]byte(text))
+			h := &servicemodel.HealthCheck{Service: name, Port: have.ports.from,
+				IPv4: servicemodel.NotServed, IPv6: servicemodel.NotServed}
+			if want := healthCheckRule(h); err != nil || !have.same(&want) {
+				return
+			}
+			if found[name] == nil {
+				found[name] = h
+			}
+			if found[name].Port == h.Port {
+				*served(found[name], i) = 0
+			}
+		})
+	}
+	for _, h := range found {
+		l = append(l, servicemodel.Change[servicemodel.HealthCheck]{New: h})
+	}
+	return l
 }
 
 // usedPools adds the pools of the frontends that are whole.
@@ -60,13 +94,12 @@ func (r *reading) usedPools() {
 	}
 }
 
-// walk calls fn for each rule in the chains of a tree, wherever they are.
-func (r *reading) walk(i uint8, id treeID, fn func(*rule)) {
-	d := r.l.dispatch[i][id]
+// walk calls fn for each rule in the chains of a tree, in whichever of its chains the rule is.
+func (r *reading) walk(d *dispatch, fn func(*rule)) {
 	seen := map[string]bool{}
 	var visit func(name string)
 	visit = func(name string) {
-		c := r.raw.chain(chainID{i, d.table, name})
+		c := r.raw.chain(d.table.chain(name))
 		if c == nil || seen[name] {
 			return
 		}
@@ -88,11 +121,10 @@ func (d *dispatch) isStep(chain string) bool {
 	return strings.HasPrefix(chain, d.names.prefix+"-"+d.step+"-")
 }
 
-// addresses reads a tree of addresses. Each has exactly the rule it should have, or it is not
-// counted.
-func (r *reading) addresses(i uint8, id treeID, want func(netip.Addr) rule) []netip.Addr {
+// addresses reads a tree of addresses. An address counts only if it has exactly its wanted rule.
+func (r *reading) addresses(d *dispatch, want func(netip.Addr) rule) []netip.Addr {
 	var l []netip.Addr
-	r.walk(i, id, func(found *rule) {
+	r.walk(d, func(found *rule) {
 		if !found.dst.IsSingleIP() {
 			return
 		}
@@ -105,18 +137,19 @@ func (r *reading) addresses(i uint8, id treeID, want func(netip.Addr) rule) []ne
 	return slices.Compact(l)
 }
 
-// frontends reads the frontends of a family that are whole, and their pools. Of several with one
-// key the first counts.
-func (r *reading) frontends(i uint8) {
+// frontends reads the whole frontends of a family, and their pools. If several have the same key,
+// the first one counts.
+func (r *reading) frontends(f *nft.Family) {
 	seen := map[servicemodel.FrontendKey]bool{}
-	for _, id := range [...]treeID{natNodePorts, natServices} {
-		r.walk(i, id, func(found *rule) {
-			key, ok := r.key(i, id, found)
+	for _, kind := range [...]treeKind{natNodePorts, natServices} {
+		d := r.l.tree(f, kind)
+		r.walk(d, func(found *rule) {
+			key, ok := r.key(d, found)
 			if !ok || seen[key] {
 				return
 			}
-			fe, err := comment.Parse(found.comment, key, nil)
-			if err != nil || !r.complete(i, fe, found) {
+			fe, err := rendering.ParseComment(found.comment, key, nil)
+			if err != nil || !r.complete(f, fe, found) {
 				return
 			}
 			seen[key] = true
@@ -126,39 +159,39 @@ func (r *reading) frontends(i uint8) {
 }
 
 // key returns the frontend that a rule is for.
-func (r *reading) key(i uint8, id treeID, found *rule) (servicemodel.FrontendKey, bool) {
+func (r *reading) key(d *dispatch, found *rule) (servicemodel.FrontendKey, bool) {
 	if !found.proto.Valid() || found.ports.from != found.ports.to || found.ports.any() {
 		return servicemodel.FrontendKey{}, false
 	}
 	k := servicemodel.FrontendKey{Protocol: found.proto, Port: found.ports.from}
-	if id == natNodePorts {
-		k.Addr = nft.Families[i].Any
+	if d.kind == natNodePorts {
+		k.Addr = d.f.Any
 		return k, !found.dst.IsValid()
 	}
 	k.Addr = found.dst.Addr()
 	return k, found.dst.IsSingleIP()
 }
 
-// complete reads what a frontend needs beside its rule: source ranges and pools.
-func (r *reading) complete(i uint8, fe *servicemodel.Frontend, found *rule) bool {
-	if !r.sources(i, fe, found) {
+// complete reads what a frontend has beside its rule: source ranges and pools.
+func (r *reading) complete(f *nft.Family, fe *servicemodel.Frontend, found *rule) bool {
+	if !r.sources(f, fe, found) {
 		return false
 	}
 	for _, v := range [...]servicemodel.Verdict{fe.Internal, fe.External} {
-		if v.Balances() && !r.pool(i, fe, v) {
+		if v.Balances() && !r.pool(f, fe, v) {
 			return false
 		}
 	}
 	return true
 }
 
-// sources reads the source ranges of a frontend, if its rule leads to a chain of such, or if there
-// is one in filter.
-func (r *reading) sources(i uint8, fe *servicemodel.Frontend, found *rule) bool {
+// sources reads the source ranges of a frontend, if its rule leads to a chain of source ranges, or
+// if filter has such a chain.
+func (r *reading) sources(f *nft.Family, fe *servicemodel.Frontend, found *rule) bool {
 	prefix := r.l.names.prefix + "-" + kindSources + "-"
 	chain := found.chain
 	if !fe.Internal.Balances() && !fe.External.Balances() {
-		chain = r.filterSources(i, fe.Key)
+		chain = r.filterSources(f, fe.Key)
 	}
 	if !strings.HasPrefix(chain, prefix) {
 		return true
@@ -167,36 +200,36 @@ func (r *reading) sources(i uint8, fe *servicemodel.Frontend, found *rule) bool 
 	if found.chain != chain {
 		t = filter
 	}
-	c := r.raw.chain(chainID{i, t, chain})
+	c := r.raw.chain(t.of(f).chain(chain))
 	if c == nil {
 		return false
 	}
 	fe.Sources = []netip.Prefix{}
 	for j := range c.rules {
-		f := &c.rules[j]
-		if f.opaque || f.target != targetGoto && f.target != targetReturn {
+		have := &c.rules[j]
+		if have.opaque || have.target != targetGoto && have.target != targetReturn {
 			continue
 		}
-		p := f.src
+		p := have.src
 		if !p.IsValid() {
-			p = netip.PrefixFrom(nft.Families[i].Any, 0)
+			p = netip.PrefixFrom(f.Any, 0)
 		}
 		fe.Sources = append(fe.Sources, p)
 	}
 	return true
 }
 
-// filterSources returns the chain in filter that a frontend's source ranges are in.
-func (r *reading) filterSources(i uint8, k servicemodel.FrontendKey) string {
+// filterSources returns the chain in filter with a frontend's source ranges.
+func (r *reading) filterSources(f *nft.Family, k servicemodel.FrontendKey) string {
 	if k.NodePort() {
 		return ""
 	}
-	d := r.l.dispatch[i][filterSources]
+	d := r.l.tree(f, filterSources)
 	want := keyRule(k)
-	// Down the tree, rather than through all of it: a step leads on if it matches the key.
+	// It goes down the tree instead of through all of it: a step leads on if it matches the key.
 	name := d.root
 	for range maxDepth {
-		c := r.raw.chain(chainID{i, filter, name})
+		c := r.raw.chain(d.table.chain(name))
 		if c == nil {
 			return ""
 		}
@@ -219,7 +252,7 @@ func (r *reading) filterSources(i uint8, k servicemodel.FrontendKey) string {
 	return ""
 }
 
-// maxDepth bounds the steps to a key: there cannot be more than bits.
+// maxDepth bounds the steps to a key: there cannot be more steps than bits.
 const maxDepth = 19 * 8
 
 // matchesKey reports whether packets to a frontend match r, by address, protocol and port.
@@ -229,8 +262,8 @@ func (r *rule) matchesKey(k servicemodel.FrontendKey) bool {
 		(r.ports.any() || r.ports.from <= k.Port && k.Port <= r.ports.to)
 }
 
-// pool reads the pool that a frontend balances over, unless another frontend's was read before.
-func (r *reading) pool(i uint8, fe *servicemodel.Frontend, v servicemodel.Verdict) bool {
+// pool reads the pool of a frontend, unless it was already read for another frontend.
+func (r *reading) pool(f *nft.Family, fe *servicemodel.Frontend, v servicemodel.Verdict) bool {
 	id, _ := fe.Pool(v)
 	p, known := r.pools[id]
 	if !known {
@@ -238,15 +271,15 @@ func (r *reading) pool(i uint8, fe *servicemodel.Frontend, v servicemodel.Verdic
 		if v == servicemodel.BalanceLocal {
 			kind = kindLocal
 		}
-		p = r.readPool(id, r.raw.chain(chainID{i, nat, r.l.names.service(kind, fe.Service, "")}),
+		p = r.readPool(id, r.raw.chain(nat.of(f).chain(r.l.names.service(kind, fe.Service, ""))),
 			fe.Affinity > 0)
 		r.pools[id] = p
 	}
 	return p != nil
 }
 
-// readPool reads the rules that send to endpoints; the last comes first. With affinity the rules
-// that only look for known clients are passed over.
+// readPool reads the rules that send packets to endpoints, from the last to the first. With
+// affinity, it ignores the rules that only look for known clients.
 func (r *reading) readPool(id servicemodel.PoolID, c *rawChain, affinity bool) *servicemodel.Pool {
 	if c == nil {
 		return nil

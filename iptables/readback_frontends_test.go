@@ -8,10 +8,11 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// readingOf returns what is made of a memory.
+// readingOf returns a reading of a memory.
 func readingOf(m *memory) *reading {
 	return &reading{l: newLayout(DefaultPrefix), raw: m.list(), pools: map[sm.PoolID]*sm.Pool{}}
 }
@@ -24,27 +25,28 @@ func TestRulesThatAreForOneFrontend(t *testing.T) {
 	port := sm.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: sm.TCP, Port: 80}
 	port6 := port
 	port6.Addr = netip.IPv6Unspecified()
+	services, ports := r.l.tree(nft.IPv4, natServices), r.l.tree(nft.IPv4, natNodePorts)
 	for _, c := range []struct {
 		name string
-		i    uint8
-		tree treeID
+		tree *dispatch
 		rule rule
 		want *sm.FrontendKey
 	}{
-		{"an address", 0, natServices, rule{dst: one, proto: sm.TCP, ports: single(80)}, &address},
-		{"no protocol", 0, natServices, rule{dst: one, ports: single(80)}, nil},
-		{"a range of ports", 0, natServices,
+		{"an address", services, rule{dst: one, proto: sm.TCP, ports: single(80)}, &address},
+		{"no protocol", services, rule{dst: one, ports: single(80)}, nil},
+		{"a range of ports", services,
 			rule{dst: one, proto: sm.TCP, ports: portRange{80, 81}}, nil},
-		{"any port", 0, natServices, rule{dst: one, proto: sm.TCP}, nil},
-		{"a range of addresses", 0, natServices,
+		{"any port", services, rule{dst: one, proto: sm.TCP}, nil},
+		{"a range of addresses", services,
 			rule{dst: prefixes("10.96.0.0/24")[0], proto: sm.TCP, ports: single(80)}, nil},
-		{"no address", 0, natServices, rule{proto: sm.TCP, ports: single(80)}, nil},
-		{"a node port", 0, natNodePorts, rule{proto: sm.TCP, ports: single(80)}, &port},
-		{"a node port of IPv6", 1, natNodePorts, rule{proto: sm.TCP, ports: single(80)}, &port6},
-		{"a node port of an address", 0, natNodePorts,
+		{"no address", services, rule{proto: sm.TCP, ports: single(80)}, nil},
+		{"a node port", ports, rule{proto: sm.TCP, ports: single(80)}, &port},
+		{"a node port of IPv6", r.l.tree(nft.IPv6, natNodePorts),
+			rule{proto: sm.TCP, ports: single(80)}, &port6},
+		{"a node port of an address", ports,
 			rule{dst: one, proto: sm.TCP, ports: single(80)}, nil},
 	} {
-		key, ok := r.key(c.i, c.tree, &c.rule)
+		key, ok := r.key(c.tree, &c.rule)
 		require.Equal(t, c.want != nil, ok, c.name)
 		if ok {
 			require.Equal(t, *c.want, key, c.name)
@@ -72,8 +74,7 @@ func TestRulesThatLeadToAKey(t *testing.T) {
 	}
 }
 
-// The rules of a pool are read from the last to the first; those that are no endpoint are passed
-// over.
+// The rules of a pool are read from the last to the first. Rules without an endpoint are ignored.
 func TestRulesOfAPool(t *testing.T) {
 	t.Parallel()
 	r := readingOf(newMemory())
@@ -139,8 +140,8 @@ func restrictedServices() (s sm.State, web, empty sm.PortName) {
 		sm.PortName{Name: e.Name, Protocol: sm.TCP}
 }
 
-// A frontend that lacks a chain, or whose rule says something else than it should, is not read;
-// all the others are.
+// A frontend is not read if it lacks a chain, or if its rule says something wrong. All others are
+// read.
 func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	t.Parallel()
 	s, web, empty := restrictedServices()
@@ -152,7 +153,7 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	for _, c := range []struct {
 		name   string
 		damage func(nat, filter chains)
-		gone   int // frontends that are not read
+		gone   int // number of frontends that are not read
 	}{
 		{"no chain of sources", func(nat, _ chains) { delete(nat, webSources) }, 1},
 		{"no chain of sources without endpoints", func(_, filter chains) {
@@ -174,8 +175,8 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	} {
 		m := newMemory()
 		m.apply(l, p)
-		c.damage(m.raw.tables[0][nat].chains, m.raw.tables[0][filter].chains)
-		o, err := l.interpret(m.list())
+		c.damage(m.raw.tables[nat4].chains, m.raw.tables[filter4].chains)
+		o, err := l.interpret(m.list(), nil)
 		require.NoError(t, err)
 		d := sm.Diff(o.state.table, resolve(t, nil, s).Arrange(o.state.table))
 		require.Len(t, d.Frontends, c.gone, "%s: %s", c.name, d)
@@ -183,7 +184,7 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	}
 }
 
-// Source ranges of frontends that are rejected are found down the tree in filter, among many.
+// Source ranges of rejected frontends are found among many, down the tree in filter.
 func TestSourceRangesAmongMany(t *testing.T) {
 	t.Parallel()
 	s := sm.State{}.WithNode(testNode())
@@ -201,7 +202,7 @@ func TestSourceRangesAmongMany(t *testing.T) {
 	}
 	m, l := newMemory(), newLayout(DefaultPrefix)
 	m.apply(l, planFor(t, s)[0])
-	o, err := l.interpret(m.list())
+	o, err := l.interpret(m.list(), nil)
 	require.NoError(t, err)
 	require.Empty(t, o.text)
 	requireSameTable(t, resolve(t, nil, s).Arrange(o.state.table), o.state.table)

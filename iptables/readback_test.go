@@ -5,41 +5,37 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// memory is a kernel made of chains and rules.
+// memory is a kernel in memory, made of chains and rules.
 type memory struct{ raw raw }
 
 func newMemory() *memory {
 	m := &memory{}
-	for i := range nft.Families {
-		for _, t := range tables {
-			m.raw.tables[i][t] = rawTable{exists: true, chains: map[string]*rawChain{}}
-		}
+	for t := range m.raw.tables {
+		m.raw.tables[t] = rawTable{exists: true, chains: map[string]*rawChain{}}
 	}
 	return m
 }
 
-// list returns what is there, with the uses that the kernel would tell.
+// list returns the chains and rules, with the uses that the kernel would tell.
 func (m *memory) list() *raw {
-	for i := range nft.Families {
-		for _, t := range tables {
-			chains := m.raw.tables[i][t].chains
-			for _, c := range chains {
-				c.Use = uint32(len(c.rules))
-			}
-			for _, c := range chains {
-				for j := range c.rules {
-					if to := chains[c.rules[j].chain]; to != nil {
-						to.Use++
-					}
+	for _, t := range m.raw.tables {
+		for _, c := range t.chains {
+			c.Use = uint32(len(c.rules))
+		}
+		for _, c := range t.chains {
+			for j := range c.rules {
+				if to := t.chains[c.rules[j].chain]; to != nil {
+					to.Use++
 				}
 			}
 		}
@@ -47,18 +43,26 @@ func (m *memory) list() *raw {
 	return &m.raw
 }
 
-// apply does what a plan says.
+// rules returns the rules of a chain, or nil if it does not exist.
+func (r *raw) rules(id chainID) []rule {
+	if c := r.chain(id); c != nil {
+		return c.rules
+	}
+	return nil
+}
+
+// apply executes a plan.
 func (m *memory) apply(l *layout, p *plan) {
 	if p.version != nil {
 		for _, v := range p.version.gone {
-			delete(m.raw.tables[0][nat].chains, l.names.version(v))
+			delete(m.raw.tables[nat4].chains, l.names.version(v))
 		}
 		if p.version.made {
 			m.raw.put(l.versionID(p.version.next), &rawChain{})
 		}
 	}
 	for _, x := range p.chains {
-		chains := m.raw.tables[x.id.family][x.id.table].chains
+		chains := m.raw.tables[x.id.table].chains
 		if x.removes() {
 			delete(chains, x.id.name)
 			continue
@@ -84,34 +88,32 @@ func (m *memory) apply(l *layout, p *plan) {
 
 // damage changes some chains at random.
 func (m *memory) damage(rng *rand.Rand) {
-	for i := range nft.Families {
-		for _, t := range tables {
-			chains := m.raw.tables[i][t].chains
-			for _, name := range slices.Sorted(maps.Keys(chains)) {
-				c := chains[name]
-				c.rules = slices.Clone(c.rules)
-				switch r := rng.IntN(40); {
-				case r == 0:
-					delete(chains, name)
-				case r == 1:
-					c.rules = nil
-				case r == 2 && len(c.rules) > 0:
-					c.rules = slices.Delete(c.rules, 0, 1+rng.IntN(len(c.rules)))
-				case r == 3:
-					c.rules = slices.Insert(c.rules, rng.IntN(len(c.rules)+1), rule{opaque: true})
-				case r == 4:
-					c.rules = append(c.rules,
-						rule{target: targetJump, chain: pickName(rng, chains)})
-				case r == 5 && len(c.rules) > 0:
-					x := &c.rules[rng.IntN(len(c.rules))]
-					x.comment, x.ports, x.stat = "else", portRange{1, 2}, statMatch{}
-				case r == 6:
-					other := chains[pickName(rng, chains)]
-					c.rules = append(c.rules, other.rules...)
-				case r == 7:
-					chains[fmt.Sprintf("KUBE-IP-10.0.%d.0/24", rng.IntN(256))] = &rawChain{
-						rules: c.rules}
-				}
+	for _, t := range m.raw.tables {
+		chains := t.chains
+		for _, name := range slices.Sorted(maps.Keys(chains)) {
+			c := chains[name]
+			c.rules = slices.Clone(c.rules)
+			switch r := rng.IntN(40); {
+			case r == 0:
+				delete(chains, name)
+			case r == 1:
+				c.rules = nil
+			case r == 2 && len(c.rules) > 0:
+				c.rules = slices.Delete(c.rules, 0, 1+rng.IntN(len(c.rules)))
+			case r == 3:
+				c.rules = slices.Insert(c.rules, rng.IntN(len(c.rules)+1), rule{opaque: true})
+			case r == 4:
+				c.rules = append(c.rules,
+					rule{target: targetJump, chain: pickName(rng, chains)})
+			case r == 5 && len(c.rules) > 0:
+				x := &c.rules[rng.IntN(len(c.rules))]
+				x.comment, x.ports, x.stat = "else", portRange{1, 2}, statMatch{}
+			case r == 6:
+				other := chains[pickName(rng, chains)]
+				c.rules = append(c.rules, other.rules...)
+			case r == 7:
+				chains[fmt.Sprintf("KUBE-IP-10.0.%d.0/24", rng.IntN(256))] = &rawChain{
+					rules: c.rules}
 			}
 		}
 	}
@@ -122,7 +124,7 @@ func pickName(rng *rand.Rand, chains map[string]*rawChain) string {
 	return names[rng.IntN(len(names))]
 }
 
-// Whatever is found, it can be made sense of, and one commit makes it what is wanted.
+// Any contents can be interpreted, and one commit turns them into the wanted ones.
 func TestWhateverIsThereBecomesWhatIsWanted(t *testing.T) {
 	t.Parallel()
 	for seed := range uint64(6) {
@@ -133,13 +135,13 @@ func TestWhateverIsThereBecomesWhatIsWanted(t *testing.T) {
 			l, m := newLayout(DefaultPrefix), newMemory()
 			s := g.State()
 			for range 25 {
-				o, err := l.interpret(m.list())
+				o, err := l.interpret(m.list(), nil)
 				require.NoError(t, err)
 				want := resolve(t, nil, s).Arrange(o.state.table)
-				next, ch := l.step(o.state, sm.Diff(o.state.table, want), o.kernel.localnet.before)
+				next, ch := l.step(o.state, sm.Diff(o.state.table, want), o.kernel.localnet)
 				m.apply(l, l.plan(&o.kernel, o.state, next, ch))
 
-				o, err = l.interpret(m.list())
+				o, err = l.interpret(m.list(), nil)
 				require.NoError(t, err)
 				require.Empty(t, o.text)
 				requireSameTable(t, want, o.state.table)
@@ -157,11 +159,60 @@ func TestManyDriftedChainsAreSummedUp(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
 	for i := range 500 {
-		m.raw.tables[0][nat].chains["KUBE-SEP-"+hash(fmt.Sprint(i))] = &rawChain{}
+		m.raw.tables[nat4].chains["KUBE-SEP-"+hash(fmt.Sprint(i))] = &rawChain{}
 	}
-	o, err := newLayout(DefaultPrefix).interpret(m.list())
+	o, err := newLayout(DefaultPrefix).interpret(m.list(), nil)
 	require.NoError(t, err)
 	require.Len(t, o.summary(), maxDrift+1)
 	require.Equal(t, "and 450 more chains", o.summary()[maxDrift])
 	require.Zero(t, o.state.table.Len())
+}
+
+// The rules of health checks are those of the wanted table, whatever the kernel holds, and whatever
+// an engine does with health checks that were read.
+func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
+	t.Parallel()
+	balanced := func(s sm.State, name string, port uint16, clusterIP string) sm.State {
+		svc := &sm.Service{Name: svcName(name), ExternalTrafficPolicy: sm.PolicyLocal,
+			HealthCheckNodePort: port, ClusterIPs: addrs(clusterIP),
+			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+		return s.WithService(svc)
+	}
+	none := sm.State{}.WithNode(testNode())
+	one := balanced(none, "b", 32001, "10.96.0.1")
+	two := balanced(balanced(one, "a", 32001, "10.96.0.2"), "c", 32002, "fd00:10:96::1")
+	l, m := newLayout(DefaultPrefix), newMemory()
+	for _, c := range []struct {
+		state sm.State
+		rules [2][]string // by family: the services whose port is open
+	}{
+		{one, [2][]string{{"b"}, nil}},
+		{two, [2][]string{{"a"}, {"c"}}},
+		{one, [2][]string{{"b"}, nil}},
+		{none, [2][]string{}},
+	} {
+		for _, counted := range []bool{true, false} {
+			o, err := l.interpret(m.list(), nil)
+			require.NoError(t, err)
+			have := o.state.table
+			if !counted { // like an engine that ignores health checks
+				have = have.Apply(&sm.ChangeSet{Old: have})
+			}
+			next, ch := l.step(o.state, sm.Diff(have, resolve(t, nil, c.state).Arrange(have)),
+				localnet{})
+			p := l.plan(&o.kernel, o.state, next, ch)
+			require.Equal(t, counted, !p.empty())
+			m.apply(l, p)
+		}
+		for i, f := range nft.Families {
+			var open []string
+			for _, r := range m.raw.rules(filter.of(f).chain("KUBE-HEALTH-CHECKS")) {
+				name, _, _ := strings.Cut(strings.TrimPrefix(r.comment, "default/"), " ")
+				open = append(open, name)
+			}
+			require.Equal(t, c.rules[i], open)
+			input := fmt.Sprint(m.raw.rules(filter.of(f).chain("INPUT")))
+			require.Equal(t, open != nil, strings.Contains(input, "KUBE-HEALTH-CHECKS"))
+		}
+	}
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// tapped opens a backend of which one sees what passes between it and the kernel.
+// tapped opens a backend, and a tap on its messages to and from the kernel.
 func tapped(t *testing.T, ns *netnstest.NS) (*Backend, *rawnltest.Tap) {
 	t.Helper()
 	b, err := New(&Config{NetNS: ns.Fd()})
@@ -33,7 +33,8 @@ func tapped(t *testing.T, ns *netnstest.NS) (*Backend, *rawnltest.Tap) {
 	return b, tap
 }
 
-// beforeEach calls fn with a number before each transaction, and returns how many there were.
+// beforeEach calls fn with a number before each transaction, and returns how many transactions
+// there were.
 func beforeEach(tap *rawnltest.Tap, fn func(n int)) *int {
 	n := new(int)
 	tap.Request = func(request []rawnltest.Message) {
@@ -46,12 +47,13 @@ func beforeEach(tap *rawnltest.Tap, fn func(n int)) *int {
 	return n
 }
 
-// A rule of a shared chain that somebody replaces between the look at its handle and the commit is
-// looked up again: some times, and only while the instance has its version.
+// Another program replaces a rule of a shared chain between the reading of its handle and the
+// commit. The handle is read again, a few times, and only while the instance has its version.
 func TestHandlesThatChangeAreReadAgain(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct {
-		replaced, gone int // the tries before which the rule is replaced, and the version deleted
+		// the tries before which the rule is replaced, and before which the version is deleted
+		replaced, gone int
 		tries          int
 		conflict       bool
 	}{
@@ -92,17 +94,16 @@ func TestHandlesThatChangeAreReadAgain(t *testing.T) {
 // requireNothingIsKnown requires that the kernel must be observed first.
 func requireNothingIsKnown(t *testing.T, b *Backend) {
 	t.Helper()
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Broken, i)
+	requireIntegrity(t, b, dataplane.Broken)
 	none := sm.Diff(nil, nil)
-	_, err = b.Plan(none)
+	_, err := b.Plan(none)
 	require.ErrorIs(t, err, errNotObserved)
 	_, err = b.Commit(context.Background(), none)
 	require.ErrorIs(t, err, errNotObserved)
 }
 
-// Somebody who commits before each try to give an instance a version is a conflict in the end.
+// If another program commits before each try to give an instance a version, the result is a
+// conflict.
 func TestAVersionIsNotTriedForEver(t *testing.T) {
 	t.Parallel()
 	_, ns, _ := opened(t, Config{})
@@ -126,14 +127,12 @@ func TestAVersionIsNotTriedForEver(t *testing.T) {
 	require.Equal(t, versionTries, *tries)
 }
 
-// What is put back into a chain that others have rules in comes before those, whichever rule it is;
-// and a rule that took the place of another is seen by a look.
+// A restored rule in a shared chain stands before the rules of other programs, whichever rule it
+// is. A check sees a rule that replaced another one.
 func TestRulesThatAreReplacedAreSeenAndPutBack(t *testing.T) {
 	t.Parallel()
-	b, ns, _ := opened(t, Config{})
-	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), webService())
-	require.NoError(t, err)
+	e, b, ns := engineOf(t, Config{})
+	applied(t, e, webService())
 	runTool(t, ns, "", "iptables", "-A", "FORWARD", "-j", "ACCEPT")
 	want := save(t, ns, nft.IPv4)
 	for _, damage := range []string{"-D FORWARD 2", "-D FORWARD 1", "-D INPUT 1",
@@ -142,8 +141,7 @@ func TestRulesThatAreReplacedAreSeenAndPutBack(t *testing.T) {
 		whole, _, err := b.look(t.Context())
 		require.NoError(t, err)
 		require.False(t, whole, damage)
-		r, err := e.Apply(t.Context(), webService())
-		require.NoError(t, err)
+		r := applied(t, e, webService())
 		require.Len(t, r.Drift, 1, damage)
 		require.Equal(t, want, save(t, ns, nft.IPv4), damage)
 	}
@@ -158,7 +156,7 @@ func TestHowManyConnectionsReadChains(t *testing.T) {
 	}
 }
 
-// No configuration is the default one, in the network namespace of the caller.
+// A nil configuration is the default one, in the network namespace of the caller.
 func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 	t.Parallel()
 	_, ns, _ := opened(t, Config{})
@@ -173,14 +171,13 @@ func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 	require.Contains(t, save(t, ns, nft.IPv4), DefaultPrefix+"-SERVICES")
 }
 
-// Each commit is a record of the log, with what it cost.
+// Each commit makes a log record with its cost.
 func TestCommitsAreLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	b, _, _ := opened(t, Config{Logger: logger})
-	r, err := dataplane.New(b, nil).Apply(t.Context(), webService())
-	require.NoError(t, err)
+	r := applied(t, dataplane.New(b, nil), webService())
 	for _, want := range []string{"level=DEBUG msg=committed backend=iptables", fmt.Sprintf(
 		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
 		require.Contains(t, log.String(), want)

@@ -6,7 +6,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rule is one rule of iptables, as far as this package writes them. It is a value: two rules are
+// rule is one rule of iptables, as far as this package writes them. Rules are values: two rules are
 // the same if they are equal, however the kernel or the tool that wrote them encodes them. The zero
 // value matches every packet and does nothing.
 type rule struct {
@@ -29,15 +29,15 @@ type rule struct {
 	to     netip.AddrPort // of targetDNAT
 	set    markSet        // of targetMark
 
-	// opaque says that the kernel's rule has parts that are not understood. It equals no rule, not
-	// even itself.
+	// opaque says that parts of the kernel's rule could not be decoded. For same, an opaque rule is
+	// equal to no rule, not even to itself.
 	opaque bool
 }
 
 // same reports whether a and b are the same rule.
 func (a *rule) same(b *rule) bool { return !a.opaque && *a == *b }
 
-// sameRules reports whether two chains are the same.
+// sameRules reports whether two chains have the same rules.
 func sameRules(a, b []rule) bool {
 	if len(a) != len(b) {
 		return false
@@ -59,7 +59,7 @@ func (r portRange) any() bool { return r == portRange{} }
 // single returns the range of one port.
 func single(port uint16) portRange { return portRange{port, port} }
 
-// stateMatch matches the state that conntrack sees a packet in.
+// stateMatch matches the state of a packet in conntrack.
 type stateMatch struct {
 	states ctState
 	not    bool
@@ -91,7 +91,8 @@ type statMatch struct {
 	kind statKind
 	// prob is the share of statRandom in units of 1/2^31.
 	prob uint32
-	// every and packet: statNth matches packet number packet, from 0, of every so many.
+	// every and packet: statNth matches one packet in every, the one with the number packet,
+	// counted from 0.
 	every, packet uint32
 }
 
@@ -103,7 +104,7 @@ const (
 	statNth
 )
 
-// certain is the share 1 of [statMatch].
+// certain is the probability 1 in [statMatch].
 const certain = 1 << 31
 
 // recentMatch tests or changes a list of addresses that xt_recent keeps. The zero value does
@@ -119,8 +120,8 @@ type recentKind uint8
 const (
 	recentNone recentKind = iota
 	recentSet             // --set: puts the source into the list, and matches
-	// --update --seconds --reap: matches a source seen within so many seconds, and counts anew;
-	// forgets older ones
+	// --update --seconds --reap: matches a source seen within so many seconds, and renews its time;
+	// removes older ones
 	recentUpdate
 )
 

@@ -7,18 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// appendText appends r as the iptables-save of a family writes it, without the "-A chain" in front.
-func (r *rule) appendText(b *strings.Builder, f servicemodel.Family) {
-	if r.opaque {
-		b.WriteString(" (a rule that is not understood)")
-		return
-	}
-	r.appendAddresses(b)
-	r.appendMatches(b, f)
-	r.appendTarget(b, f)
-}
-
-// text returns r as the iptables-save of a family writes it.
+// text returns r as the iptables-save of a family prints it.
 func (r *rule) text(f servicemodel.Family) string {
 	var b strings.Builder
 	r.appendText(&b, f)
@@ -35,7 +24,12 @@ func word(b *strings.Builder, not bool, words ...string) {
 	}
 }
 
-func (r *rule) appendAddresses(b *strings.Builder) {
+// appendText appends r as the iptables-save of a family prints it, without the "-A chain" in front.
+func (r *rule) appendText(b *strings.Builder, f servicemodel.Family) {
+	if r.opaque {
+		b.WriteString(" (a rule that is not understood)")
+		return
+	}
 	if r.src.IsValid() {
 		word(b, r.notSrc, "-s", r.src.String())
 	}
@@ -48,6 +42,8 @@ func (r *rule) appendAddresses(b *strings.Builder) {
 	if r.proto != 0 {
 		word(b, false, "-p", r.proto.String())
 	}
+	r.appendMatches(b, f)
+	r.appendTarget(b, f)
 }
 
 func (r *rule) appendMatches(b *strings.Builder, f servicemodel.Family) {
@@ -155,7 +151,7 @@ func (s ctState) String() string {
 	return strings.Join(l, ",")
 }
 
-// quote writes a string as iptables-save does (xtables_save_string in libxtables/xtables.c).
+// quote quotes a string like iptables-save (xtables_save_string in libxtables/xtables.c).
 func quote(s string) string {
 	plain := func(r rune) bool {
 		return r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r &&
@@ -167,7 +163,7 @@ func quote(s string) string {
 	return `"` + strings.NewReplacer(`"`, `\"`, `\`, `\\`, `'`, `\'`).Replace(s) + `"`
 }
 
-// toolName is what the iptables of a family is called.
+// toolName is the name of a family's iptables.
 func toolName(f servicemodel.Family) string {
 	if f == servicemodel.IPv6 {
 		return "ip6tables"

@@ -5,28 +5,27 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// unit is all that the rules say of one service port in one family.
+// unit is all rules of one service port in one family.
 type unit struct {
 	chains []unitChain
 	leaves []leaf
 }
 
-// unitChain is a chain of the unit's own.
+// unitChain is a chain that belongs to the unit alone.
 type unitChain struct {
-	table tableID
-	name  string
+	id    chainID
 	rules []rule
 }
 
-// leaf is what the unit adds to a tree.
+// leaf is an entry of the unit in a tree.
 type leaf struct {
-	tree  treeID
+	tree  *dispatch
 	key   string
 	rules []rule
 }
@@ -38,25 +37,26 @@ type unitBuilder struct {
 	rules   *servicemodel.Rules
 	name    servicemodel.PortName
 	pools   [2]*servicemodel.Pool // by scope
-	entered [2]bool               // pools that something leads to
+	entered [2]bool               // pools to which a rule leads
 	entries []entry
-	sources [len(tables)][]restriction
+	sources [len(kinds)][]restriction
 	unit    unit
 }
 
-// restriction is what a chain KUBE-FW-… is made for: allowed sources, and where these go on to.
+// restriction describes a chain KUBE-FW-…: the allowed sources, and the chain to which their
+// packets go on.
 type restriction struct {
 	sources []netip.Prefix
 	to      string
 }
 
-// entry is what happens to packets of each origin: what the chains KUBE-EXT-… are made for.
+// entry describes a chain KUBE-EXT-…: what happens to packets of each origin.
 type entry struct {
 	internal, external servicemodel.Verdict
 	masquerade         servicemodel.Origins
 }
 
-// unit returns the unit of a service port in a family: frontends are those of the family, in the
+// unit returns the unit of a service port in a family. frontends are those of the family, in the
 // order of their keys.
 func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*servicemodel.Frontend,
 	r *servicemodel.Rules) unit {
@@ -64,10 +64,9 @@ func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*service
 		return unit{}
 	}
 	b := unitBuilder{l: l, f: f, rules: r, name: frontends[0].Service}
-	for _, scope := range [...]servicemodel.Scope{servicemodel.ScopeCluster,
-		servicemodel.ScopeLocal} {
-		id := servicemodel.PoolID{Service: b.name, Family: f.Model, Scope: scope}
-		b.pools[scope] = shared.Of(t).Pool(id)
+	for _, local := range [...]bool{false, true} {
+		id := servicemodel.PoolID{Service: b.name, Family: f.Model, Local: local}
+		b.pools[index(local)] = nocopy.Of(t).Pool(id)
 	}
 	for _, fe := range frontends {
 		b.frontend(fe)
@@ -75,18 +74,26 @@ func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*service
 	for i := range b.entries {
 		b.entryChain(i)
 	}
-	for scope := range b.pools {
-		if b.entered[scope] {
-			b.poolChain(servicemodel.Scope(scope), frontends)
+	for _, local := range [...]bool{false, true} {
+		if b.entered[index(local)] {
+			b.poolChain(local, frontends)
 		}
 	}
 	return b.unit
 }
 
-// balances reports whether v leads to a pool that is there.
+// index is the index of a service port's pool in arrays.
+func index(local bool) int {
+	if local {
+		return 1
+	}
+	return 0
+}
+
+// balances reports whether v leads to a pool that exists.
 func (b *unitBuilder) balances(v servicemodel.Verdict) bool {
-	return v == servicemodel.BalanceCluster && b.pools[servicemodel.ScopeCluster] != nil ||
-		v == servicemodel.BalanceLocal && b.pools[servicemodel.ScopeLocal] != nil
+	return v == servicemodel.BalanceCluster && b.pools[index(false)] != nil ||
+		v == servicemodel.BalanceLocal && b.pools[index(true)] != nil
 }
 
 // keyRule returns a rule that matches packets to a frontend.
@@ -98,19 +105,19 @@ func keyRule(k servicemodel.FrontendKey) rule {
 	return r
 }
 
-// frontend adds the leaves of a frontend. In nat every frontend has one, also those that do not
-// balance: those are accepted there, so that they are not taken for node ports, and dealt with in
-// filter.
+// frontend adds the leaves of a frontend. Every frontend has one in nat, even if it is not
+// balanced: such a frontend is accepted there, so that it does not count as a node port, and filter
+// handles it.
 func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 	natTree, filterTree := natServices, filterServices
 	if fe.Key.NodePort() {
 		natTree, filterTree = natNodePorts, filterNodePorts
 	}
 	r := keyRule(fe.Key)
-	// With route_localnet others can send to loopback addresses, too. Who pretends to be this node
-	// does not get past routing (fib_validate_source).
+	// With route_localnet others can send to loopback addresses, too. A packet with a forged
+	// address of this node does not get past routing (fib_validate_source).
 	r.srcLocal = fe.Key.Addr.IsLoopback()
-	r.comment = comment.Of(fe)
+	r.comment = rendering.Comment(fe)
 	r.target = targetAccept
 	if b.balances(fe.Internal) || b.balances(fe.External) {
 		r.target, r.chain = targetJump, b.target(fe)
@@ -130,14 +137,19 @@ func (b *unitBuilder) frontend(fe *servicemodel.Frontend) {
 	}
 }
 
-func (b *unitBuilder) leaf(t treeID, k servicemodel.FrontendKey, rules ...rule) {
-	b.unit.leaves = append(b.unit.leaves, leaf{t, b.l.dispatch[familyIndex(b.f.Model)][t].key(k),
-		rules})
+func (b *unitBuilder) leaf(kind treeKind, k servicemodel.FrontendKey, rules ...rule) {
+	d := b.l.tree(b.f, kind)
+	b.unit.leaves = append(b.unit.leaves, leaf{d, d.key(k), rules})
 }
 
-// usesPool reports whether packets to the frontend go straight to the chain of its pool: nothing
-// depends on their origin but masquerading of a cluster IP, which that chain sees to as with
-// kube-proxy.
+// chain adds a chain that belongs to the unit alone.
+func (b *unitBuilder) chain(t tableKind, name string, rules []rule) {
+	b.unit.chains = append(b.unit.chains, unitChain{t.of(b.f).chain(name), rules})
+}
+
+// usesPool reports whether packets to the frontend go straight to the chain of its pool. They do if
+// nothing depends on their origin except the masquerading of a cluster IP. As in kube-proxy, the
+// pool's chain handles that.
 func (b *unitBuilder) usesPool(fe *servicemodel.Frontend) bool {
 	if fe.Internal != fe.External {
 		return false
@@ -151,7 +163,7 @@ func (b *unitBuilder) usesPool(fe *servicemodel.Frontend) bool {
 	return false
 }
 
-// target returns the chain that deals with the packets to a frontend whatever their source.
+// target returns the chain for packets to a frontend from any allowed source.
 func (b *unitBuilder) target(fe *servicemodel.Frontend) string {
 	if b.usesPool(fe) {
 		return b.pool(fe.Internal)
@@ -165,8 +177,7 @@ func (b *unitBuilder) target(fe *servicemodel.Frontend) string {
 	return b.entryName(i)
 }
 
-// variant distinguishes the chains of one kind of a service port, of which there is hardly ever
-// more than one.
+// variant is the suffix of the i-th chain of a kind. A service port rarely has more than one.
 func variant(i int) string {
 	if i == 0 {
 		return ""
@@ -180,17 +191,17 @@ func (b *unitBuilder) entryName(i int) string {
 
 // pool returns the chain of the pool that a verdict balances over.
 func (b *unitBuilder) pool(v servicemodel.Verdict) string {
-	kind, scope := kindCluster, servicemodel.ScopeCluster
+	kind, local := kindCluster, false
 	if v == servicemodel.BalanceLocal {
-		kind, scope = kindLocal, servicemodel.ScopeLocal
+		kind, local = kindLocal, true
 	}
-	b.entered[scope] = true
+	b.entered[index(local)] = true
 	return b.l.names.service(kind, b.name, "")
 }
 
-// sourcesChain returns the chain that lets only the allowed sources of a frontend pass: in nat to
-// the chain given, in filter back.
-func (b *unitBuilder) sourcesChain(t tableID, fe *servicemodel.Frontend, to string) string {
+// sourcesChain returns the chain that lets only the allowed sources of a frontend pass: in nat on
+// to the given chain, in filter back.
+func (b *unitBuilder) sourcesChain(t tableKind, fe *servicemodel.Frontend, to string) string {
 	i := slices.IndexFunc(b.sources[t], func(r restriction) bool {
 		return r.to == to && slices.Equal(r.sources, fe.Sources)
 	})
@@ -212,7 +223,7 @@ func (b *unitBuilder) sourcesChain(t tableID, fe *servicemodel.Frontend, to stri
 		}
 		rules = append(rules, r)
 	}
-	b.unit.chains = append(b.unit.chains, unitChain{t, b.sourcesName(i), append(rules, rest)})
+	b.chain(t, b.sourcesName(i), append(rules, rest))
 	return b.sourcesName(i)
 }
 
@@ -224,10 +235,10 @@ func sourcesComment(fe *servicemodel.Frontend) string {
 	return fe.Service.String() + " source ranges"
 }
 
-// origin is where packets come from, and how rules tell.
+// origin is an origin of packets, and the rules that recognize it.
 type origin struct {
 	is      servicemodel.Origins
-	matches []rule // any of them
+	matches []rule // a packet must match one of them
 }
 
 // origins returns the origins in the order in which they must be tested, the last without a match.
@@ -239,7 +250,7 @@ func (l *layout) origins(f *nft.Family, r *servicemodel.Rules) []origin {
 	}
 }
 
-// pods returns rules that match packets from pods; none, if pods cannot be told.
+// pods returns rules that match packets from pods, or none if pods cannot be recognized.
 func (l *layout) pods(f *nft.Family, r *servicemodel.Rules) []rule {
 	var m []rule
 	for _, c := range r.LocalPods.CIDRs {
@@ -260,8 +271,8 @@ func (l *layout) pods(f *nft.Family, r *servicemodel.Rules) []rule {
 	return m
 }
 
-// entryChain makes the chain that decides by a packet's origin: which pool, and whether to
-// masquerade.
+// entryChain makes the chain that decides by a packet's origin: which pool it goes to, and whether
+// it is masqueraded.
 func (b *unitBuilder) entryChain(i int) {
 	e := b.entries[i]
 	var rules []rule
@@ -272,7 +283,7 @@ func (b *unitBuilder) entryChain(i int) {
 				target: targetJump, chain: b.l.names.markMasq()},
 			{target: targetGoto, chain: b.pool(e.internal)},
 		}
-		b.unit.chains = append(b.unit.chains, unitChain{nat, b.entryName(i), rules})
+		b.chain(nat, b.entryName(i), rules)
 		return
 	}
 	words := map[servicemodel.Origins]string{
@@ -299,11 +310,11 @@ func (b *unitBuilder) entryChain(i int) {
 			rules = append(rules, m)
 		}
 	}
-	b.unit.chains = append(b.unit.chains, unitChain{nat, b.entryName(i), rules})
+	b.chain(nat, b.entryName(i), rules)
 }
 
-// refuse returns the rules that reject or drop packets to a frontend, nil if none are. What is
-// balanced never gets there: DNAT has given it another address.
+// refuse returns the rules that reject or drop packets to a frontend, or nil if there are none.
+// Balanced packets do not get there, because DNAT has given them another address.
 func (b *unitBuilder) refuse(fe *servicemodel.Frontend) []rule {
 	base := keyRule(fe.Key)
 	one := func(m rule, v servicemodel.Verdict) rule {

@@ -9,14 +9,15 @@ import (
 
 // poolChain makes the chain that balances over a pool.
 //
-// Slots come in reverse, so that a slot added is a rule in front, and the share of each does not
-// depend on those before it: that of slot i is its weight among slots 0 to i. The rules that look
-// for a client come in the order of slots, as kube-proxy's do: a client that two endpoints
-// remember, since it opened its first connections at once, meets the same one after a hand-over.
-func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemodel.Frontend) {
-	p := b.pools[scope]
+// The slots are in reverse order, so that a new slot is a rule in front of the others, and the
+// share of each does not depend on the rules before it: the share of slot i is its weight among
+// slots 0 to i. The rules that look for a client are in the order of slots, like kube-proxy's. Two
+// endpoints may remember a client because it opened its first connections at the same time. Such a
+// client reaches the same endpoint after a handover.
+func (b *unitBuilder) poolChain(local bool, frontends []*servicemodel.Frontend) {
+	p := b.pools[index(local)]
 	verdict := servicemodel.BalanceCluster
-	if scope == servicemodel.ScopeLocal {
+	if local {
 		verdict = servicemodel.BalanceLocal
 	}
 	affinity := affinityOf(frontends)
@@ -42,7 +43,7 @@ func (b *unitBuilder) poolChain(scope servicemodel.Scope, frontends []*servicemo
 		}
 		rules = append(rules, r)
 	}
-	b.unit.chains = append(b.unit.chains, unitChain{nat, b.pool(verdict), rules})
+	b.chain(nat, b.pool(verdict), rules)
 }
 
 // recent tests or changes the memory of an endpoint's clients.
@@ -50,7 +51,7 @@ func (b *unitBuilder) recent(k recentKind, ep netip.AddrPort) recentMatch {
 	return recentMatch{kind: k, name: b.l.names.affinityList(b.name, ep)}
 }
 
-// clusterMarks appends the rules that mark packets to cluster IPs which go straight to the pool.
+// clusterMarks appends the rules that mark packets to cluster IPs if these go straight to the pool.
 func (b *unitBuilder) clusterMarks(rules []rule, v servicemodel.Verdict,
 	frontends []*servicemodel.Frontend) []rule {
 	for _, fe := range frontends {
@@ -72,8 +73,8 @@ func dnatRule(p *servicemodel.Pool, slot int) rule {
 	return rule{proto: p.ID.Service.Protocol, target: targetDNAT, to: p.Slots[slot].Endpoint}
 }
 
-// affinityOf returns the affinity of a service port, which all its frontends have in common (Check
-// sees to that).
+// affinityOf returns the affinity of a service port. All its frontends have the same (Check makes
+// sure of that).
 func affinityOf(frontends []*servicemodel.Frontend) time.Duration {
 	for _, fe := range frontends {
 		if fe.Affinity > 0 {
@@ -83,7 +84,7 @@ func affinityOf(frontends []*servicemodel.Frontend) time.Duration {
 	return 0
 }
 
-// slotShares returns how the rule of each slot is matched, once those before it were not.
+// slotShares returns the match of each slot's rule, for packets that no rule before it matched.
 func slotShares(p *servicemodel.Pool) []statMatch {
 	shares := make([]statMatch, len(p.Slots))
 	sum := uint64(0)

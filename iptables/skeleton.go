@@ -4,30 +4,33 @@ import (
 	"hash/maphash"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/internal/loopback"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// treeID is one of the trees of a family.
-type treeID uint8
+// treeKind is one of the trees of a family.
+type treeKind uint8
 
 const (
-	natServices      treeID = iota // frontends with an address, to their chains
-	natNodePorts                   // frontends without
-	natHairpins                    // endpoints that may reach themselves
-	filterServices                 // frontends with an address that are rejected or dropped
-	filterNodePorts                // frontends without
-	filterSources                  // frontends with source ranges
-	filterClusterIPs               // cluster IPs
+	natServices        treeKind = iota // frontends with an address, to their chains
+	natNodePorts                       // frontends without an address
+	natHairpins                        // endpoints that may reach themselves
+	filterServices                     // frontends with an address that are rejected or dropped
+	filterNodePorts                    // frontends without an address that are rejected or dropped
+	filterSources                      // frontends with source ranges
+	filterClusterIPs                   // cluster IPs
+	filterHealthChecks                 // health check node ports
 	treeCount
 )
 
-// layout knows where everything is, for one prefix.
+// layout knows all chains of an instance with one prefix.
 type layout struct {
-	names    names
-	dispatch [2][treeCount]*dispatch
-	seed     maphash.Seed // of uses
+	names names
+	trees [2 * treeCount]*dispatch // of both families
+	seed  maphash.Seed             // for the hashes of uses
+	// noIPv6 says that the kernel cannot have IPv6 chains, so none are wanted.
+	noIPv6 bool
 }
 
 func newLayout(prefix string) *layout {
@@ -35,56 +38,70 @@ func newLayout(prefix string) *layout {
 	n := l.names
 	for i, f := range nft.Families {
 		a := f.AddrLen
-		l.dispatch[i] = [treeCount]*dispatch{
-			natServices: {names: n, f: f, table: nat, root: n.services(), step: stepService,
-				addr: a, ports: true},
-			natNodePorts: {names: n, f: f, table: nat, root: n.nodePorts(), step: stepNodePort,
-				ports: true},
-			natHairpins: {names: n, f: f, table: nat, root: n.hairpin(), step: stepHairpin,
-				addr: a, source: true},
-			filterServices: {names: n, f: f, table: filter, root: n.services(), step: stepService,
-				addr: a, ports: true},
-			filterNodePorts: {names: n, f: f, table: filter, root: n.nodePorts(),
-				step: stepNodePort, ports: true},
-			filterSources: {names: n, f: f, table: filter, root: n.sourceRanges(),
-				step: stepSources, addr: a, ports: true},
-			filterClusterIPs: {names: n, f: f, table: filter, root: n.clusterIPs(),
-				step: stepClusterIP, addr: a},
+		inNAT, inFilter := nat.of(f), filter.of(f)
+		for kind, d := range [treeCount]dispatch{
+			natServices:  {table: inNAT, root: n.services(), step: stepService, addr: a},
+			natNodePorts: {table: inNAT, root: n.nodePorts(), step: stepNodePort},
+			natHairpins: {table: inNAT, root: n.hairpin(), step: stepHairpin, addr: a,
+				source: true},
+			filterServices:  {table: inFilter, root: n.services(), step: stepService, addr: a},
+			filterNodePorts: {table: inFilter, root: n.nodePorts(), step: stepNodePort},
+			filterSources: {table: inFilter, root: n.sourceRanges(), step: stepSources,
+				addr: a},
+			filterClusterIPs: {table: inFilter, root: n.clusterIPs(), step: stepClusterIP,
+				addr: a},
+			filterHealthChecks: {table: inFilter, root: n.healthChecks(), step: stepHealthCheck},
+		} {
+			d.names, d.f, d.kind, d.place = n, f, treeKind(kind), i*int(treeCount)+kind
+			l.trees[d.place] = &d
 		}
 	}
 	return l
 }
 
-// fixedChain is a chain that is there whatever the services are.
+// tree returns the description of one tree of a family.
+func (l *layout) tree(f *nft.Family, kind treeKind) *dispatch {
+	return l.treesOf(f)[kind]
+}
+
+// treesOf returns the descriptions of the trees of a family.
+func (l *layout) treesOf(f *nft.Family) []*dispatch {
+	if f == nft.IPv6 {
+		return l.trees[treeCount:]
+	}
+	return l.trees[:treeCount]
+}
+
+// fixedChain is a chain that exists whatever the services are.
 type fixedChain struct {
-	table tableID
-	name  string
+	id    chainID
 	rules []rule
-	// shared says that others have rules in the chain, too: only ours are looked at.
+	// shared says that other programs have rules in the chain, too. Only our rules are compared.
 	shared bool
 }
 
-// fixed returns the fixed chains of a family, but for those that a tree begins in.
+// fixed returns the fixed chains of a family, except the first chains of trees.
 func (l *layout) fixed(f *nft.Family, s *state) []fixedChain {
 	n, r := l.names, &s.rules
+	inNAT, inFilter := nat.of(f), filter.of(f)
 	chains := []fixedChain{
-		{table: nat, name: n.markMasq(), rules: []rule{l.mark(r)}},
-		{table: nat, name: n.masqOffPod(), rules: l.masqOffPod(f, r)},
-		{table: nat, name: n.postrouting(), rules: l.postrouting(r)},
-		{table: filter, name: n.forward(), rules: l.forward(r)},
+		{id: inNAT.chain(n.markMasq()), rules: []rule{l.mark(r)}},
+		{id: inNAT.chain(n.masqOffPod()), rules: l.masqOffPod(f, r)},
+		{id: inNAT.chain(n.postrouting()), rules: l.postrouting(r)},
+		{id: inFilter.chain(n.forward()), rules: l.forward(r)},
 	}
-	if f.Model == servicemodel.IPv4 {
-		settings := fixedChain{table: nat, name: n.settings(), rules: l.settingRules(s)}
-		chains = append(chains, settings)
+	if f == nft.IPv4 {
+		chains = append(chains,
+			fixedChain{id: inNAT.chain(n.settings()), rules: l.settingRules(s)})
 	}
 	if l.localhost(f, r) {
-		chains = append(chains, fixedChain{table: filter, name: n.localnet(),
+		chains = append(chains, fixedChain{id: inFilter.chain(n.localnet()),
 			rules: []rule{guard(f)}, shared: true})
 	}
-	for _, t := range tables {
-		for _, b := range baseChains(t) {
-			chains = append(chains, fixedChain{table: t, name: b.Name,
-				rules: l.jumps(f, t, b.Hook, r), shared: true})
+	for _, t := range tablesOf(f) {
+		for _, b := range baseChains(t.kind()) {
+			chains = append(chains, fixedChain{id: t.chain(b.Name),
+				rules: l.jumps(t, b.Hook, s), shared: true})
 		}
 	}
 	return chains
@@ -92,12 +109,13 @@ func (l *layout) fixed(f *nft.Family, s *state) []fixedChain {
 
 // localhost reports whether node ports answer at loopback addresses.
 func (l *layout) localhost(f *nft.Family, r *servicemodel.Rules) bool {
-	return f.Model == servicemodel.IPv4 && loopback.Wanted(r)
+	return f.Model == servicemodel.IPv4 && rendering.WantsRouteLocalnet(r)
 }
 
-// bit returns the bit of the mark that asks for masquerading. Who takes over kube-proxy's chains
-// takes over its bit, too: kubelet before Kubernetes 1.28 keeps these chains in order with it, and
-// others set it to be masqueraded. Any other instance keeps away from it.
+// bit returns the bit of the mark that asks for masquerading. An instance that takes over
+// kube-proxy's chains also takes over its bit, because kubelet before Kubernetes 1.28 maintains
+// these chains with it, and other programs set it to have packets masqueraded. Any other instance
+// uses another bit.
 func (l *layout) bit(r *servicemodel.Rules) uint32 {
 	if r.MasqueradeMark == servicemodel.DefaultMasqueradeMark && l.names.prefix == DefaultPrefix {
 		return kubeProxyBit
@@ -112,7 +130,7 @@ func (l *layout) mark(r *servicemodel.Rules) rule {
 	return rule{target: targetMark, set: markSet{l.bit(r), l.bit(r)}}
 }
 
-// masqOffPod marks what does not come from pods.
+// masqOffPod marks packets that do not come from pods.
 func (l *layout) masqOffPod(f *nft.Family, r *servicemodel.Rules) []rule {
 	var rules []rule
 	for _, m := range l.pods(f, r) {
@@ -122,8 +140,8 @@ func (l *layout) masqOffPod(f *nft.Family, r *servicemodel.Rules) []rule {
 	return append(rules, l.mark(r))
 }
 
-// postrouting masquerades what was marked and takes the mark away, so that a packet that comes by
-// again is not masqueraded again; and it masquerades connections of endpoints to themselves.
+// postrouting masquerades marked packets and clears the mark, so that a packet that passes again is
+// not masqueraded again. It also masquerades connections of endpoints to themselves.
 func (l *layout) postrouting(r *servicemodel.Rules) []rule {
 	unmarked := markMatch{value: l.bit(r), mask: l.bit(r), not: true}
 	return []rule{
@@ -135,8 +153,8 @@ func (l *layout) postrouting(r *servicemodel.Rules) []rule {
 	}
 }
 
-// forward accepts what belongs to services where the policy of FORWARD is to drop, as kube-proxy
-// does. Unlike kube-proxy it does not drop what conntrack calls invalid.
+// forward accepts packets of services even if the policy of FORWARD is to drop, like kube-proxy.
+// Unlike kube-proxy, it does not drop packets that conntrack calls invalid.
 func (l *layout) forward(r *servicemodel.Rules) []rule {
 	return []rule{
 		{comment: "kubernetes forwarding rules", mark: markMatch{value: l.bit(r),
@@ -146,8 +164,8 @@ func (l *layout) forward(r *servicemodel.Rules) []rule {
 	}
 }
 
-// guard drops packets that come from elsewhere to a loopback address, which route_localnet would
-// let in (CVE-2020-8558).
+// guard drops packets from elsewhere to a loopback address, which route_localnet would let in
+// (CVE-2020-8558).
 func guard(f *nft.Family) rule {
 	return rule{
 		notSrc: true, src: f.Loopback, dst: f.Loopback,
@@ -156,26 +174,31 @@ func guard(f *nft.Family) rule {
 	}
 }
 
-// jumps returns our rules in a base chain, in the order in which they must come.
-func (l *layout) jumps(f *nft.Family, t tableID, hook uint32, r *servicemodel.Rules) []rule {
-	n := l.names
+// jumps returns our rules in a base chain, in the required order.
+func (l *layout) jumps(t table, hook uint32, s *state) []rule {
+	n, f := l.names, t.family()
 	to := func(comment, chain string) rule {
 		return rule{comment: comment, target: targetJump, chain: chain}
 	}
 	onlyNew := func(r rule) rule { r.state.states = ctNew; return r }
-	if t == nat {
+	if t.kind() == nat {
 		if hook == nft.HookPostrouting {
 			return []rule{to("kubernetes postrouting rules", n.postrouting())}
 		}
 		return []rule{to("kubernetes service portals", n.services())}
 	}
 	var rules []rule
-	if l.localhost(f, r) && hook != nft.HookForward {
-		// kube-proxy and kubelet have one without a comment
+	if l.localhost(f, &s.rules) && hook != nft.HookForward {
+		// kube-proxy and kubelet have this rule without a comment
 		rules = append(rules, to("kubernetes localhost node ports", n.localnet()))
 	}
 	switch hook {
 	case nft.HookInput:
+		if s.has(l.tree(f, filterHealthChecks)) {
+			checks := to("kubernetes health check service ports", n.healthChecks())
+			checks.proto = servicemodel.TCP
+			rules = append(rules, checks)
+		}
 		return append(rules, onlyNew(to("kubernetes service portals", n.services())))
 	case nft.HookForward:
 		rules = append(rules, to("kubernetes forwarding rules", n.forward()))
@@ -184,9 +207,9 @@ func (l *layout) jumps(f *nft.Family, t tableID, hook uint32, r *servicemodel.Ru
 }
 
 // around returns the rules before and after those of a tree in its first chain.
-func (l *layout) around(f *nft.Family, id treeID, r *servicemodel.Rules) (before, after []rule) {
-	n := l.names
-	switch id {
+func (l *layout) around(d *dispatch, r *servicemodel.Rules) (before, after []rule) {
+	n, f := l.names, d.f
+	switch d.kind {
 	case natServices:
 		return nil, l.nodePorts(f, r)
 	case natNodePorts:
@@ -210,7 +233,7 @@ func (l *layout) around(f *nft.Family, id treeID, r *servicemodel.Rules) (before
 	return before, after
 }
 
-// nodePorts leads packets to addresses of the node to the node ports.
+// nodePorts sends packets to addresses of the node to the node ports.
 func (l *layout) nodePorts(f *nft.Family, r *servicemodel.Rules) []rule {
 	var rules []rule
 	for _, p := range r.NodePorts {
@@ -224,7 +247,7 @@ func (l *layout) nodePorts(f *nft.Family, r *servicemodel.Rules) []rule {
 	return rules
 }
 
-// notLoopback sends packets to loopback addresses back.
+// notLoopback returns packets to loopback addresses to the calling chain.
 func (l *layout) notLoopback(f *nft.Family, r *servicemodel.Rules) []rule {
 	if l.localhost(f, r) {
 		return nil
@@ -232,8 +255,8 @@ func (l *layout) notLoopback(f *nft.Family, r *servicemodel.Rules) []rule {
 	return []rule{{dst: f.Loopback, target: targetReturn}}
 }
 
-// anyIfWhole returns p, or the zero prefix if it is the whole family: iptables has no way of saying
-// /0.
+// anyIfWhole returns p, or the zero prefix if p covers the whole family, because iptables cannot
+// express /0.
 func anyIfWhole(p netip.Prefix) netip.Prefix {
 	if p.Bits() == 0 {
 		return netip.Prefix{}
@@ -247,7 +270,17 @@ func hairpinRule(a netip.Addr) rule {
 	return rule{src: p, dst: p, target: targetMasquerade}
 }
 
-// clusterIPRule rejects what is for a cluster IP and for none of its services.
+// clusterIPRule rejects packets to a cluster IP that no service port matched.
 func clusterIPRule(a netip.Addr) rule {
 	return rule{dst: netip.PrefixFrom(a, a.BitLen()), target: targetReject}
 }
+
+// healthCheckRule accepts packets of a load balancer to a health check node port, at any address
+// and in any state of conntrack. So the load balancer keeps the node even if INPUT drops all other
+// packets.
+func healthCheckRule(h *servicemodel.HealthCheck) rule {
+	return rule{proto: servicemodel.TCP, ports: single(h.Port), target: targetAccept,
+		comment: h.Service.String() + healthCheckComment}
+}
+
+const healthCheckComment = " health check node port"

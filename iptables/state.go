@@ -7,53 +7,54 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // chainID is the identity of a chain.
 type chainID struct {
-	family uint8 // in nft.Families
-	table  tableID
-	name   string
+	table table
+	name  string
 }
 
-// in reports whether the chain is in a table of a family.
-func (c chainID) in(family uint8, t tableID) bool { return c.family == family && c.table == t }
-
-// compare orders chains by family, table and name.
+// compare orders chains by table and name.
 func (c chainID) compare(o chainID) int {
-	return cmp.Or(cmp.Compare(c.family, o.family), cmp.Compare(c.table, o.table),
-		cmp.Compare(c.name, o.name))
+	return cmp.Or(cmp.Compare(c.table, o.table), cmp.Compare(c.name, o.name))
 }
 
-// state is all the rules that a table of services stands for. It is immutable.
+// state is all the rules for a table of services. It is immutable.
 type state struct {
 	table *servicemodel.Table
 	rules servicemodel.Rules
-	// present says which nft.Families have rules at all.
-	present [2]bool
-	trees   [2][treeCount]*tree
-	// localnetBefore says that the sysctl route_localnet was on before node ports answered at
-	// localhost.
-	localnetBefore bool
+	// present says which families have rules at all.
+	present map[*nft.Family]bool
+	trees   [2 * treeCount]*tree // at the same indices as in layout
+	// localnet is the state of the sysctl route_localnet before node ports answered at localhost.
+	localnet localnet
 }
 
-// chainChange is what becomes of one chain.
+// has reports whether the first chain of a tree exists. It exists if the family has rules. The tree
+// of health checks also needs at least one health check, because all packets to the node pass the
+// jump to it.
+func (s *state) has(d *dispatch) bool {
+	return s.present[d.f] && (d.kind != filterHealthChecks || s.trees[d.place] != nil)
+}
+
+// chainChange is the change of one chain.
 type chainChange struct {
 	id chainID
-	// shared says that the chain may have rules of others, too: before and after are ours among
-	// them.
+	// shared says that the chain may have rules of other programs, too. before and after are only
+	// our rules.
 	shared bool
-	// stays says that it is not deleted, although nothing of ours is left in it.
+	// stays says that the chain is not deleted, although it has no rule of ours any more.
 	stays bool
-	// place orders the chains of services among each other; 0 for all others.
+	// place orders the chains of services among each other. It is 0 for all other chains.
 	place           int
 	existed, exists bool
 	before, after   []rule
 }
 
-// changes collects what becomes of chains.
+// changes collects the changes of chains.
 type changes map[chainID]*chainChange
 
 func (c changes) of(id chainID) *chainChange {
@@ -65,7 +66,7 @@ func (c changes) of(id chainID) *chainChange {
 	return x
 }
 
-// was and is say what a chain had and is to have.
+// was notes the rules of a chain before the change, and is those after it.
 func (c changes) was(id chainID, rules []rule) {
 	x := c.of(id)
 	x.existed, x.before = true, rules
@@ -76,11 +77,11 @@ func (c changes) is(id chainID, rules []rule) {
 	x.exists, x.after = true, rules
 }
 
-// sorted returns the changes that change something: first the chains that do not belong to one
-// service, by name, then those that do in the order of the services' addresses. Rules that are
-// written one after the other lie side by side in the kernel's memory, and this is about the order
-// in which the kernel walks all of them whenever one changes: at ten thousand services it takes a
-// third less time than in the order of names.
+// sorted returns the changes that have an effect: first the chains that do not belong to one
+// service, by name, then the others in the order of the services' addresses. Rules that are written
+// one after the other lie side by side in the kernel's memory. The kernel walks all rules whenever
+// one changes, in about the order of addresses. At ten thousand services this takes a third less
+// time than with rules in the order of names.
 func (c changes) sorted() []*chainChange {
 	l := slices.Collect(maps.Values(c))
 	l = slices.DeleteFunc(l, func(x *chainChange) bool {
@@ -88,66 +89,81 @@ func (c changes) sorted() []*chainChange {
 	})
 	slices.SortFunc(l, func(a, b *chainChange) int {
 		return cmp.Or(
-			cmp.Compare(a.id.family, b.id.family), cmp.Compare(a.id.table, b.id.table),
-			cmp.Compare(a.place, b.place), a.id.compare(b.id),
+			cmp.Compare(a.id.table, b.id.table), cmp.Compare(a.place, b.place),
+			a.id.compare(b.id),
 		)
 	})
 	return l
 }
 
-// stepper computes the state after a change set, and what becomes of the chains.
+// stepper computes the state after a change set, and the changes of chains.
 type stepper struct {
 	l        *layout
 	old, new *state
 	c        *servicemodel.ChangeSet
 	out      changes
 	edit     *edit
-	touched  [2][treeCount][]string // keys
-	place    int                    // of the last chain of a unit
+	touched  map[*dispatch][]string // keys
+	place    int                    // place of a unit's last chain
 }
 
-// step returns the state after a change set. before is what the sysctl route_localnet was before
-// node ports answered at localhost, or is if they do not.
-func (l *layout) step(old *state, c *servicemodel.ChangeSet, before bool) (*state, changes) {
-	s := &stepper{l: l, old: old, c: c, out: changes{}, edit: &edit{}}
-	s.new = &state{table: c.New, rules: c.New.Rules(), trees: old.trees, localnetBefore: before}
+// step returns the state after a change set. n is the state of the sysctl route_localnet before
+// node ports answered at localhost, or the present one if they do not.
+func (l *layout) step(old *state, c *servicemodel.ChangeSet, n localnet) (*state, changes) {
+	s := &stepper{l: l, old: old, c: c, out: changes{}, edit: &edit{},
+		touched: map[*dispatch][]string{}}
+	s.new = &state{table: c.New, rules: c.New.Rules(), trees: old.trees, localnet: n,
+		present: map[*nft.Family]bool{}}
 	s.services()
 	s.addresses()
-	for i := range nft.Families {
-		s.new.present[i] = s.wanted(i)
-		s.trees(i)
-		s.fixed(i)
+	s.healthChecks()
+	for _, f := range nft.Families {
+		s.new.present[f] = s.wanted(f)
+		for _, d := range l.treesOf(f) {
+			s.tree(d)
+		}
+		s.fixed(f)
+	}
+	if l.noIPv6 { // Check sees neither health checks nor the probe's changes
+		maps.DeleteFunc(s.out, func(id chainID, _ *chainChange) bool {
+			return id.table.family() == nft.IPv6
+		})
 	}
 	return s.new, s.out
 }
 
-// wanted reports whether a family has rules. IPv4 has them as soon as a state was applied, since
-// the settings are there; IPv6 while there is something for it.
-func (s *stepper) wanted(i int) bool {
+// wanted reports whether a family has rules. IPv4 has rules as soon as a state was applied, because
+// the settings are there. IPv6 has rules if something needs them and the kernel can have them.
+func (s *stepper) wanted(f *nft.Family) bool {
 	switch {
-	case s.new.rules.MasqueradeMark == 0:
+	case s.new.rules.MasqueradeMark == 0, s.l.noIPv6 && f == nft.IPv6:
 		return false
-	case i == 0, s.new.trees[i] != [treeCount]*tree{}:
+	case f == nft.IPv4:
 		return true
 	}
+	for _, d := range s.l.treesOf(f) {
+		if s.new.trees[d.place] != nil {
+			return true
+		}
+	}
 	return slices.ContainsFunc(s.new.rules.ServiceCIDRs, func(p netip.Prefix) bool {
-		return servicemodel.FamilyOf(p.Addr()) == nft.Families[i].Model
+		return servicemodel.FamilyOf(p.Addr()) == f.Model
 	})
 }
 
 // services steps through the service ports that the change set touches.
 func (s *stepper) services() {
 	for _, n := range s.touchedServices() {
-		was, is := shared.Of(s.c.Old).FrontendsOf(n), shared.Of(s.c.New).FrontendsOf(n)
-		for i, f := range nft.Families {
-			s.unit(i, s.l.unit(f, s.c.Old, ofFamily(was, f), &s.old.rules),
+		was, is := nocopy.Of(s.c.Old).FrontendsOf(n), nocopy.Of(s.c.New).FrontendsOf(n)
+		for _, f := range nft.Families {
+			s.unit(s.l.unit(f, s.c.Old, ofFamily(was, f), &s.old.rules),
 				s.l.unit(f, s.c.New, ofFamily(is, f), &s.new.rules))
 		}
 	}
 }
 
-// touchedServices returns the service ports that the change set touches, those with addresses
-// first, in the order of these.
+// touchedServices returns the service ports that the change set touches. Those with addresses come
+// first, in the order of their addresses.
 func (s *stepper) touchedServices() []servicemodel.PortName {
 	var l []servicemodel.PortName
 	seen := map[servicemodel.PortName]bool{}
@@ -174,21 +190,22 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 		}
 	}
 	if s.podsChanged() {
-		for fe := range shared.Of(s.c.New).Frontends() {
+		for fe := range nocopy.Of(s.c.New).Frontends() {
 			add(fe.Service)
 		}
 	}
 	return l
 }
 
-// podsChanged reports whether pods are told in another way: rules of services depend on that.
+// podsChanged reports whether the rules recognize pods in another way. Rules of services depend on
+// that.
 func (s *stepper) podsChanged() bool {
 	o, n := s.old.rules.LocalPods, s.new.rules.LocalPods
 	return o.Bridge != n.Bridge || o.InterfacePrefix != n.InterfacePrefix ||
 		!slices.Equal(o.CIDRs, n.CIDRs)
 }
 
-// ofFamily returns the frontends of a family. They come sorted by family.
+// ofFamily returns the frontends of a family. l is sorted by family.
 func ofFamily(l []*servicemodel.Frontend, f *nft.Family) []*servicemodel.Frontend {
 	first := slices.IndexFunc(l, func(fe *servicemodel.Frontend) bool {
 		return fe.Key.Family() == f.Model
@@ -205,13 +222,12 @@ func ofFamily(l []*servicemodel.Frontend, f *nft.Family) []*servicemodel.Fronten
 	return l
 }
 
-// unit changes what one service port has.
-func (s *stepper) unit(i int, was, is unit) {
+// unit applies the change of one service port.
+func (s *stepper) unit(was, is unit) {
 	place := func(c unitChain) chainID {
-		id := chainID{uint8(i), c.table, c.name}
 		s.place++
-		s.out.of(id).place = s.place
-		return id
+		s.out.of(c.id).place = s.place
+		return c.id
 	}
 	for _, c := range was.chains {
 		s.out.was(place(c), c.rules)
@@ -223,103 +239,138 @@ func (s *stepper) unit(i int, was, is unit) {
 		gone := !slices.ContainsFunc(is.leaves, func(n leaf) bool {
 			return n.tree == l.tree && n.key == l.key
 		})
-		// Another service may have taken the key over before.
-		if rules, there := s.new.trees[i][l.tree].get(l.key); gone && there &&
+		// another service may already have taken the key over
+		if rules, there := s.new.trees[l.tree.place].get(l.key); gone && there &&
 			sameRules(rules, l.rules) {
-			s.remove(i, l.tree, l.key)
+			s.remove(l.tree, l.key)
 		}
 	}
 	for _, l := range is.leaves {
-		if rules, there := s.new.trees[i][l.tree].get(l.key); !there || !sameRules(rules, l.rules) {
-			s.set(i, l.tree, l.key, l.rules)
-		}
+		s.put(l.tree, l.key, l.rules)
 	}
 }
 
-func (s *stepper) set(i int, t treeID, key string, rules []rule) {
-	s.new.trees[i][t] = s.new.trees[i][t].set(s.edit, key, rules)
-	s.touched[i][t] = append(s.touched[i][t], key)
+// put sets the rules of a key, unless they are already the same.
+func (s *stepper) put(d *dispatch, key string, rules []rule) {
+	if have, there := s.new.trees[d.place].get(key); !there || !sameRules(have, rules) {
+		s.set(d, key, rules)
+	}
 }
 
-func (s *stepper) remove(i int, t treeID, key string) {
-	s.new.trees[i][t] = s.new.trees[i][t].remove(s.edit, key)
-	s.touched[i][t] = append(s.touched[i][t], key)
+func (s *stepper) set(d *dispatch, key string, rules []rule) {
+	s.new.trees[d.place] = s.new.trees[d.place].set(s.edit, key, rules)
+	s.touched[d] = append(s.touched[d], key)
+}
+
+func (s *stepper) remove(d *dispatch, key string) {
+	s.new.trees[d.place] = s.new.trees[d.place].remove(s.edit, key)
+	s.touched[d] = append(s.touched[d], key)
 }
 
 // addresses steps through the cluster IPs and hairpins.
 func (s *stepper) addresses() {
-	change := func(t treeID, l []servicemodel.AddrChange, of func(netip.Addr) rule) {
+	change := func(kind treeKind, l []servicemodel.AddrChange, of func(netip.Addr) rule) {
 		for _, a := range l {
-			i, key := familyIndex(servicemodel.FamilyOf(a.Addr)), string(a.Addr.AsSlice())
-			if !a.Added {
-				s.remove(i, t, key)
-				continue
+			d := s.l.tree(nft.Families[nft.FamilyIndex(a.Addr)], kind)
+			if key := string(a.Addr.AsSlice()); a.Added {
+				s.set(d, key, []rule{of(a.Addr)})
+			} else {
+				s.remove(d, key)
 			}
-			s.set(i, t, key, []rule{of(a.Addr)})
 		}
 	}
 	change(filterClusterIPs, s.c.ClusterIPs, clusterIPRule)
 	change(natHairpins, s.c.Hairpins, hairpinRule)
 }
 
-// trees finds the chains of the trees that differ.
-func (s *stepper) trees(i int) {
-	rulesChanged := s.c.Rules != nil || s.old.present[i] != s.new.present[i]
-	for id, d := range s.l.dispatch[i] {
-		was, is := s.old.trees[i][id], s.new.trees[i][id]
-		if was == is && !rulesChanged {
-			continue
-		}
-		touched := s.touched[i][id]
-		if s.old.present[i] != s.new.present[i] { // all of it comes or goes
-			touched = nil
-			for _, t := range [...]*tree{was, is} {
-				t.leaves(func(l *tree) { touched = append(touched, l.key) })
-			}
-			if s.new.present[i] {
-				was = nil
-			} else {
-				is = nil
+// healthChecks replaces the rules of the old state's health checks by those of the new table's. It
+// compares rules instead of health checks: health checks have more fields, and an engine may leave
+// out those that were read.
+func (s *stepper) healthChecks() {
+	if s.c.Old == s.old.table && len(s.c.Health) == 0 {
+		return
+	}
+	for i, f := range nft.Families {
+		d, want := s.l.tree(f, filterHealthChecks), map[string]rule{}
+		for h := range s.c.New.HealthChecks() {
+			key := d.key(servicemodel.FrontendKey{Protocol: servicemodel.TCP, Port: h.Port})
+			if _, taken := want[key]; !taken && *served(&h, i) != servicemodel.NotServed {
+				want[key] = healthCheckRule(&h)
 			}
 		}
-		root := chainID{uint8(i), d.table, d.root}
-		if s.old.present[i] {
-			s.out.was(root, s.l.first(d, treeID(id), was, &s.old.rules))
-		}
-		if s.new.present[i] {
-			s.out.is(root, s.l.first(d, treeID(id), is, &s.new.rules))
-		}
-		d.changed(was, is, touched, func(name string, was, is *tree) {
-			id := chainID{uint8(i), d.table, name}
-			if was != nil {
-				s.out.was(id, d.rules(was, false))
-			}
-			if is != nil {
-				s.out.is(id, d.rules(is, false))
+		s.new.trees[d.place].leaves(func(t *tree) {
+			if _, stays := want[t.key]; !stays {
+				s.remove(d, t.key)
 			}
 		})
+		for _, key := range slices.Sorted(maps.Keys(want)) {
+			s.put(d, key, []rule{want[key]})
+		}
 	}
+}
+
+// served returns how many endpoints a health check counts in one of [nft.Families].
+func served(h *servicemodel.HealthCheck, i int) *int { return [...]*int{&h.IPv4, &h.IPv6}[i] }
+
+// tree notes the chains of a tree that differ.
+func (s *stepper) tree(d *dispatch) {
+	was, is := s.old.trees[d.place], s.new.trees[d.place]
+	appears := s.old.present[d.f] != s.new.present[d.f]
+	if was == is && s.c.Rules == nil && !appears {
+		return
+	}
+	touched := s.touched[d]
+	if appears { // all of the tree is added or removed
+		touched = nil
+		for _, t := range [...]*tree{was, is} {
+			t.leaves(func(l *tree) { touched = append(touched, l.key) })
+		}
+		if s.new.present[d.f] {
+			was = nil
+		} else {
+			is = nil
+		}
+	}
+	root := d.table.chain(d.root)
+	if s.old.has(d) {
+		s.out.was(root, s.l.first(d, was, &s.old.rules))
+	}
+	if s.new.has(d) {
+		s.out.is(root, s.l.first(d, is, &s.new.rules))
+	}
+	d.changed(was, is, touched, func(name string, was, is *tree) {
+		if was != nil {
+			s.out.was(d.table.chain(name), d.rules(was, false))
+		}
+		if is != nil {
+			s.out.is(d.table.chain(name), d.rules(is, false))
+		}
+	})
 }
 
 // first returns the rules of the first chain of a tree.
-func (l *layout) first(d *dispatch, id treeID, t *tree, r *servicemodel.Rules) []rule {
-	before, after := l.around(d.f, id, r)
+func (l *layout) first(d *dispatch, t *tree, r *servicemodel.Rules) []rule {
+	before, after := l.around(d, r)
 	return append(append(before, d.rules(t, true)...), after...)
 }
 
-// fixed finds the fixed chains that differ.
-func (s *stepper) fixed(i int) {
-	if s.c.Rules == nil && s.old.present[i] == s.new.present[i] {
+// fixed notes the fixed chains that differ.
+func (s *stepper) fixed(f *nft.Family) {
+	checks := s.l.tree(f, filterHealthChecks)
+	if s.c.Rules == nil && s.old.present[f] == s.new.present[f] &&
+		s.old.has(checks) == s.new.has(checks) {
 		return
 	}
 	put := func(st *state, put func(chainID, []rule)) {
-		if !st.present[i] {
+		if !st.present[f] {
 			return
 		}
-		for _, c := range s.l.fixed(nft.Families[i], st) {
-			id := chainID{uint8(i), c.table, c.name}
-			put(id, c.rules)
-			s.out.of(id).shared = c.shared
+		for _, c := range s.l.fixed(f, st) {
+			if st == s.old && st.localnet.kept && c.id.name == s.l.names.localnet() {
+				continue // the guard existed before ours
+			}
+			put(c.id, c.rules)
+			s.out.of(c.id).shared = c.shared
 		}
 	}
 	put(s.old, s.out.was)

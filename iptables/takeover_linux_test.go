@@ -17,7 +17,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// kubeProxyValues are what the placeholders of testdata/kube-proxy.rules stand for, by family.
+// kubeProxyValues are the values of the placeholders in testdata/kube-proxy.rules, by family.
 func kubeProxyValues(c *netnstest.Cluster, f *nft.Family) *strings.Replacer {
 	pod := func(i int) netip.Addr { return c.Pods[i].Addr(f.Loopback.Addr()) }
 	host := func(a netip.Addr) string { return netip.PrefixFrom(a, a.BitLen()).String() }
@@ -28,23 +28,23 @@ func kubeProxyValues(c *netnstest.Cluster, f *nft.Family) *strings.Replacer {
 		"$CLIENTS", host(c.Outside[0].Addr(f.Loopback.Addr())),
 	}
 	if f.Model == sm.IPv6 {
-		return strings.NewReplacer(append(l, "$PODS", netnstest.ClusterCIDRv6, "$ICMP",
+		return strings.NewReplacer(append(l, "$PODS", netnstest.Net.ClusterCIDRv6, "$ICMP",
 			"icmp6-port-unreachable",
 			"$MASK", "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff", "$WEB", "fd00:10:96::a/128",
 			"$LOCALLB", "2001:db8:113::14/128",
 			"$LOCAL", "fd00:10:96::14/128", "$EMPTYLB", "2001:db8:113::1e/128", "$EMPTY",
 			"fd00:10:96::1e/128", "$GONE", "fd00:10:96::28/128")...)
 	}
-	return strings.NewReplacer(append(l, "$PODS", netnstest.ClusterCIDRv4, "$ICMP",
+	return strings.NewReplacer(append(l, "$PODS", netnstest.Net.ClusterCIDRv4, "$ICMP",
 		"icmp-port-unreachable", "$MASK", "255.255.255.255",
 		"$WEB", "10.96.0.10/32", "$LOCALLB", "203.0.113.20/32", "$LOCAL", "10.96.0.20/32",
 		"$EMPTYLB", "203.0.113.30/32",
 		"$EMPTY", "10.96.0.30/32", "$GONE", "10.96.0.40/32")...)
 }
 
-// kubeProxyRules returns what iptables-save prints of a node where kube-proxy 1.36 in iptables mode
-// serves what takeoverState says, and a service more, which was deleted since: {web} is the hash of
-// a service port's name, {web POD1} that of an endpoint of it.
+// kubeProxyRules returns the iptables-save output of a node where kube-proxy 1.36 in iptables mode
+// serves takeoverState and one more service that was deleted since. {web} is the hash of a service
+// port's name, {web POD1} that of one of its endpoints.
 func kubeProxyRules(t *testing.T, c *netnstest.Cluster, f *nft.Family) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/kube-proxy.rules")
@@ -93,8 +93,8 @@ func takeoverState(c *netnstest.Cluster) sm.State {
 		WithService(empty)
 }
 
-// Taking over from kube-proxy breaks no connection and forgets no client; what it left behind goes,
-// what is not its own stays.
+// A takeover from kube-proxy breaks no connection and forgets no client. Objects that kube-proxy
+// left behind are removed, and those of other programs stay.
 func TestTakingOverFromKubeProxy(t *testing.T) {
 	t.Parallel()
 	for _, localhost := range []bool{false, true} {
@@ -115,8 +115,7 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 			node := s.Node()
 			node.LocalhostNodePorts = localhost
 			e := dataplane.New(b, nil)
-			r, err := e.Apply(t.Context(), s.WithNode(node))
-			require.NoError(t, err)
+			r := applied(t, e, s.WithNode(node))
 			require.NotEmpty(t, r.Drift)
 			for _, conns := range held {
 				require.Zero(t, conns.Ping(5*time.Second).Lost())
@@ -128,22 +127,18 @@ func TestTakingOverFromKubeProxy(t *testing.T) {
 				}
 			}
 			requireTakenOver(t, c)
-			o, err := b.Observe(t.Context(), nil)
-			require.NoError(t, err)
-			require.Empty(t, o.Drift)
+			require.Empty(t, observation(t, b).Drift)
 			requireOthersStay(t, c)
-			_, err = e.Cleanup(t.Context())
-			require.NoError(t, err)
+			cleanUp(t, e)
 			requireOthersStay(t, c)
-			require.Equal(t, !localhost, strings.Contains(save(t, c.Node.NS, nft.IPv4),
-				"block incoming localnet connections"))
-			require.Equal(t, map[bool]string{false: "1", true: "0"}[localhost], sysctlValue(t, b),
-				"as long as the guard is there")
+			require.Contains(t, save(t, c.Node.NS, nft.IPv4), "block incoming localnet connections",
+				"it was there before")
+			require.Equal(t, map[bool]string{false: "1", true: "0"}[localhost], sysctlValue(t, b))
 		})
 	}
 }
 
-// holdConnections opens connections to what kube-proxy serves.
+// holdConnections opens connections to the services of kube-proxy.
 func holdConnections(t *testing.T, c *netnstest.Cluster) []*netnstest.Conns {
 	t.Helper()
 	var held []*netnstest.Conns
@@ -161,8 +156,8 @@ func holdConnections(t *testing.T, c *netnstest.Cluster) []*netnstest.Conns {
 	return held
 }
 
-// requireTakenOver requires that packets are treated as the new state says, and that nothing of
-// kube-proxy's is left.
+// requireTakenOver requires that packets are treated according to the new state, and that no object
+// of kube-proxy is left.
 func requireTakenOver(t *testing.T, c *netnstest.Cluster) {
 	t.Helper()
 	for i, to := range [][]string{
@@ -187,7 +182,7 @@ func requireTakenOver(t *testing.T, c *netnstest.Cluster) {
 	}
 }
 
-// requireOthersStay requires that what is not of services is as it was.
+// requireOthersStay requires that objects of other programs are unchanged.
 func requireOthersStay(t *testing.T, c *netnstest.Cluster) {
 	t.Helper()
 	for _, f := range nft.Families {
@@ -201,5 +196,48 @@ func requireOthersStay(t *testing.T, c *netnstest.Cluster) {
 		} {
 			require.Contains(t, saved, others, "%s", f.Name)
 		}
+	}
+}
+
+// Another program's chains with names of the instance's stay, unless TakeOver is set. The chains
+// belong to an instance of kernlb if one of them is a chain that only kernlb makes.
+func TestChainsOfOthersStay(t *testing.T) {
+	t.Parallel()
+	const rules = "*filter\n:%[1]s - [0:0]\n%[2]s-A FORWARD -j %[1]s\n" +
+		"-A %[1]s -s 10.66.0.0/16 -j DROP\nCOMMIT\n"
+	for _, c := range []struct {
+		prefix, chain, more string
+		takeOver, collides  bool
+	}{
+		{prefix: "DOCKER", chain: "DOCKER-FORWARD", collides: true},
+		{prefix: "CNI", chain: "CNI-FORWARD", collides: true},
+		{prefix: "CNI", chain: "CNI-FORWARD", takeOver: true},
+		{prefix: "MYLB", chain: "MYLB-FORWARD", more: ":MYLB-CLUSTER-IPS - [0:0]\n"},
+		{prefix: "CNI", chain: "CNI-ADMIN"},
+	} {
+		t.Run(c.chain, func(t *testing.T) {
+			t.Parallel()
+			b, ns, _ := opened(t, Config{Prefix: c.prefix, TakeOver: c.takeOver})
+			runTool(t, ns, fmt.Sprintf(rules, c.chain, c.more), "iptables-restore", "--noflush")
+			before := save(t, ns, nft.IPv4)
+			e := dataplane.New(b, nil)
+			_, err := e.Apply(t.Context(), webService())
+			if !c.collides {
+				require.NoError(t, err)
+				require.Equal(t, c.chain == "CNI-ADMIN",
+					strings.Contains(save(t, ns, nft.IPv4), "10.66.0.0/16"))
+				return
+			}
+			require.ErrorIs(t, err, dataplane.ErrCollision)
+			require.ErrorContains(t, err, "chain "+c.chain+" of table ip filter is not ours")
+			require.Zero(t, cleanUp(t, e).Messages)
+			require.Equal(t, before, save(t, ns, nft.IPv4))
+
+			runTool(t, ns, "", "iptables", "-D", "FORWARD", "-j", c.chain)
+			runTool(t, ns, "", "iptables", "-F", c.chain)
+			runTool(t, ns, "", "iptables", "-X", c.chain)
+			_, err = e.Apply(t.Context(), webService())
+			require.NoError(t, err, "as soon as the chain is gone")
+		})
 	}
 }

@@ -3,6 +3,7 @@ package iptables
 import (
 	"bytes"
 	"cmp"
+	"context"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -19,19 +20,19 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// The tools of iptables are witnesses: what they print of our rules must be what we meant, and what
-// they write must be read as ours.
+// The tools of iptables are witnesses: they must print our rules as we meant them, and we must read
+// their rules as ours.
 
-// toolset is a version of iptables: a program that is called as xtables-nft-multi is, with the name
-// of a tool and its arguments. The empty one is that of the machine.
+// toolset is a version of iptables: a program that is called like xtables-nft-multi, with the name
+// of a tool and its arguments. The empty toolset is the installed iptables.
 type toolset string
 
-// toolsets are the versions of iptables that judge what we write: the one of the machine, and the
-// programs that KERNLB_IPTABLES names, separated by colons.
+// toolsets are the versions of iptables that check our rules: the installed one, and the programs
+// that KERNLB_IPTABLES names, separated by colons.
 func toolsets(t *testing.T) []toolset {
 	t.Helper()
 	var l []toolset
@@ -82,17 +83,17 @@ func (p toolset) run(t *testing.T, ns *netnstest.NS, stdin, name string, args ..
 	return stdout.String()
 }
 
-// runTool runs a tool of the machine's iptables.
+// runTool runs a tool of the installed iptables.
 func runTool(t *testing.T, ns *netnstest.NS, stdin, name string, args ...string) string {
 	t.Helper()
 	return toolset("").run(t, ns, stdin, name, args...)
 }
 
-// versionNumber is a version of an instance.
+// versionNumber matches a version of an instance.
 var versionNumber = regexp.MustCompile(`-VERSION-[0-9a-f]{8}`)
 
-// save returns what iptables-save prints, without the lines that have the time in them, and with
-// the same version always.
+// save returns the output of iptables-save, without the lines that contain the time, and always
+// with the same version.
 func (p toolset) save(t *testing.T, ns *netnstest.NS, f *nft.Family) string {
 	t.Helper()
 	out := p.run(t, ns, "", toolName(f.Model)+"-save")
@@ -109,17 +110,16 @@ func save(t *testing.T, ns *netnstest.NS, f *nft.Family) string {
 // apply applies a state with a backend of its own.
 func apply(t *testing.T, b *Backend, s sm.State) *sm.Table {
 	t.Helper()
-	r, err := dataplane.New(b, nil).Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := applied(t, dataplane.New(b, nil), s)
 	return r.Changes.New
 }
 
-// ourText returns all rules of a backend as iptables-save prints them, by table, and the rules of
-// each chain in order.
-func ourText(b *Backend, i int, t tableID) string {
+// ourText returns all rules of a backend in one table, in the form of iptables-save and in the
+// order of each chain.
+func ourText(b *Backend, t table) string {
 	chains := map[string][]rule{}
 	b.l.chains(b.state, func(id chainID, rules []rule, _ bool) {
-		if int(id.family) == i && id.table == t {
+		if id.table == t {
 			chains[id.name] = rules
 		}
 	})
@@ -132,15 +132,15 @@ func ourText(b *Backend, i int, t tableID) string {
 	for _, n := range names {
 		for j := range chains[n] {
 			out.WriteString("-A " + n)
-			chains[n][j].appendText(&out, nft.Families[i].Model)
+			chains[n][j].appendText(&out, t.family().Model)
 			out.WriteByte('\n')
 		}
 	}
 	return out.String()
 }
 
-// savedRules returns the rules of a table as iptables-save printed them, chains sorted by name.
-func savedRules(saved string, t tableID) string {
+// savedRules returns the rules of a table from the output of iptables-save, chains sorted by name.
+func savedRules(saved string, t tableKind) string {
 	_, part, _ := strings.Cut(saved, "*"+t.String()+"\n")
 	part, _, _ = strings.Cut(part, "COMMIT\n")
 	var l []string
@@ -160,10 +160,10 @@ func TestIptablesSavePrintsWhatWasMeant(t *testing.T) {
 	eachToolset(t, func(t *testing.T, p toolset) {
 		b, ns, _ := opened(t, Config{})
 		apply(t, b, richState(t, 1))
-		for i, f := range nft.Families {
+		for _, f := range nft.Families {
 			saved := p.save(t, ns, f)
-			for _, table := range tables {
-				want := ourText(b, i, table)
+			for _, table := range kinds {
+				want := ourText(b, table.of(f))
 				require.Greater(t, strings.Count(want, "\n"), 50)
 				require.Equal(t, want, savedRules(saved, table), "%s %s", f.Name, table)
 				listed := p.run(t, ns, "", toolName(f.Model), "-t", table.String(), "-L",
@@ -175,7 +175,7 @@ func TestIptablesSavePrintsWhatWasMeant(t *testing.T) {
 	})
 }
 
-// "iptables -L" asks for the names of addresses, so it is tried on few rules.
+// "iptables -L" looks up the names of addresses, so the test uses few rules.
 func TestIptablesListsRulesWithoutAWarning(t *testing.T) {
 	t.Parallel()
 	eachToolset(t, func(t *testing.T, p toolset) {
@@ -198,24 +198,20 @@ func TestWhatIptablesSavePrintsCanBeRestored(t *testing.T) {
 			p.run(t, otherNS, p.save(t, ns, f), toolName(f.Model)+"-restore")
 		}
 		require.NoError(t, otherNS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-		o, err := other.Observe(t.Context(), nil)
-		require.NoError(t, err)
+		o := observation(t, other)
 		require.Empty(t, o.Drift)
 		requireSameTable(t, want, o.Table)
 	})
 }
 
-// Restored rules carry packets as ours do, and connections live on while they take the place of
-// ours.
+// Restored rules work like ours, and connections survive while they replace ours.
 func TestPacketsFlowAfterARestore(t *testing.T) {
 	t.Parallel()
 	eachToolset(t, func(t *testing.T, p toolset) {
-		c, b := clusterOf(t)
-		e := dataplane.New(b, nil)
-		_, err := e.Apply(t.Context(), podService(c, 3, nil))
-		require.NoError(t, err)
-		for _, f := range nft.Families {
-			to := netip.AddrPortFrom(addrs("10.96.0.10", "fd00:10:96::a")[familyIndex(f.Model)], 80)
+		c, _, e := engineIn(t)
+		applied(t, e, podService(c, 3, nil))
+		for i, f := range nft.Families {
+			to := netip.AddrPortFrom(addrs("10.96.0.10", "fd00:10:96::a")[i], 80)
 			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], to, 20)
 			require.NoError(t, err)
 			p.run(t, c.Node.NS, p.save(t, c.Node.NS, f), toolName(f.Model)+"-restore")
@@ -223,8 +219,7 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 			require.NoError(t, conns.Close())
 		}
 		saved := [2]string{p.save(t, c.Node.NS, nft.IPv4), p.save(t, c.Node.NS, nft.IPv6)}
-		_, err = e.Cleanup(t.Context())
-		require.NoError(t, err)
+		cleanUp(t, e)
 		for i, f := range nft.Families {
 			to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[i]
 			port := netip.AddrPortFrom(c.Node.Addr(netip.MustParseAddrPort(to).Addr()), 30080).
@@ -235,8 +230,7 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 			require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], port).Kind)
 			require.Equal(t, netnstest.Answered, dial(t, c.Pods[0], to).Kind)
 		}
-		r, err := e.Apply(t.Context(), podService(c, 3, nil))
-		require.NoError(t, err)
+		r := applied(t, e, podService(c, 3, nil))
 		require.Zero(t, r.Messages, "adopted as it is")
 	})
 }
@@ -257,8 +251,7 @@ func TestThePlanCanBeRestored(t *testing.T) {
 			p.restorePlan(t, ns, plan.String())
 			_, err = b.Commit(t.Context(), c)
 			require.NoError(t, err)
-			o, err := planned.Observe(t.Context(), nil)
-			require.NoError(t, err)
+			o := observation(t, planned)
 			require.Empty(t, o.Drift)
 			requireSameTable(t, next, o.Table)
 			table = next
@@ -267,7 +260,7 @@ func TestThePlanCanBeRestored(t *testing.T) {
 	})
 }
 
-// iptables-legacy keeps rules of its own in the kernel. They and ours do not see each other.
+// iptables-legacy keeps its own rules in the kernel. These and ours do not affect each other.
 func TestIptablesLegacyBeside(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
@@ -293,17 +286,13 @@ func TestIptablesLegacyBeside(t *testing.T) {
 	legacy(rules, "iptables-legacy-restore")
 	e := dataplane.New(b, nil)
 	s := podService(c, 3, nil)
-	r, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := applied(t, e, s)
 	require.Empty(t, r.Drift)
 	require.Equal(t, netnstest.Answered, dial(t, c.Outside[0], "10.96.0.10:80").Kind)
 	require.Equal(t, netnstest.Answered, dial(t, c.Pods[0], netip.AddrPortFrom(c.Node.IPv4, 30080).
 		String()).Kind)
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Intact, i)
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err)
+	requireIntegrity(t, b, dataplane.Intact)
+	cleanUp(t, e)
 	saved := legacy("", "iptables-legacy-save")
 	for _, rule := range strings.Split(rules, "\n") {
 		if strings.HasPrefix(rule, "-A") {
@@ -312,7 +301,7 @@ func TestIptablesLegacyBeside(t *testing.T) {
 	}
 }
 
-// restorePlan feeds the parts of a plan to the tools that they name.
+// restorePlan feeds the parts of a plan to the tools that the plan names.
 func (p toolset) restorePlan(t *testing.T, ns *netnstest.NS, text string) {
 	t.Helper()
 	for _, part := range strings.Split(text, "# ")[1:] {
@@ -340,4 +329,62 @@ func runCommand(t *testing.T, ns *netnstest.NS, name string, args ...string) {
 		}
 		return nil
 	}))
+}
+
+// applied applies a state with an engine.
+func applied(t *testing.T, e *dataplane.Engine, s sm.State) *dataplane.Result {
+	t.Helper()
+	r, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	return r
+}
+
+// observation is what a backend observes.
+func observation(t *testing.T, b *Backend) *dataplane.Observation {
+	t.Helper()
+	o, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	return o
+}
+
+// cleaner is an engine or a backend.
+type cleaner interface {
+	Cleanup(ctx context.Context) (dataplane.Stats, error)
+}
+
+func cleanUp(t *testing.T, c cleaner) dataplane.Stats {
+	t.Helper()
+	stats, err := c.Cleanup(t.Context())
+	require.NoError(t, err)
+	return stats
+}
+
+func requireIntegrity(t *testing.T, b *Backend, want dataplane.Integrity, why ...any) {
+	t.Helper()
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, i, why...)
+}
+
+// another returns a second backend in a namespace.
+func another(t *testing.T, ns *netnstest.NS) *Backend {
+	t.Helper()
+	b, err := New(&Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	return b
+}
+
+// engineOf returns an engine, its backend and their namespace.
+func engineOf(t *testing.T, cfg Config) (*dataplane.Engine, *Backend, *netnstest.NS) {
+	t.Helper()
+	b, ns, _ := opened(t, cfg)
+	return dataplane.New(b, nil), b, ns
+}
+
+// engineIn returns a network whose pods serve, a backend on its node, and its engine.
+func engineIn(t *testing.T) (*netnstest.Cluster, *Backend, *dataplane.Engine) {
+	t.Helper()
+	c, b := clusterOf(t)
+	return c, b, dataplane.New(b, nil)
 }

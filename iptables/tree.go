@@ -1,27 +1,27 @@
 package iptables
 
-// tree is an immutable set of keys, each with the rules of one thing that packets are dispatched
-// to: a binary trie over the bits of the keys, in which every branch counts what is below it. Trees
-// share what they have in common, so that a change costs what it changes. The nil *tree is empty.
-// Keys of one tree have the same length.
+// tree is an immutable set of keys. Each key has the rules for one destination of packets. It is a
+// binary trie over the bits of the keys, and every branch counts the leaves below it. Trees share
+// their common parts, so a change costs only what it changes. The nil *tree is empty. All keys of a
+// tree have the same length.
 type tree struct {
-	key   string   // of a leaf; of a branch any key below it, which all begin with the same bits
-	bits  int      // how many bits the keys below have in common; all of them for a leaf
-	count int      // leaves
+	key   string   // of a leaf; in a branch, any key below it
+	bits  int      // how many leading bits the keys below have in common; all bits for a leaf
+	count int      // number of leaves
 	child [2]*tree // of a branch
 	rules []rule   // of a leaf
 	owner *edit
 }
 
-// edit lets a series of changes to a tree reuse what it made itself.
+// edit allows a series of changes to reuse the nodes that it made itself.
 type edit struct{ _ byte }
 
 func (t *tree) leaf() bool { return t.child[0] == nil }
 
 func bitAt(key string, i int) int { return int(key[i/8]>>(7-i%8)) & 1 }
 
-// commonBits returns how many leading bits a and b have in common, from bit start on, which they
-// are known to share.
+// commonBits returns how many leading bits a and b have in common. They are known to be equal
+// before bit start.
 func commonBits(a, b string, start int) int {
 	i := start / 8
 	for i < len(a) && a[i] == b[i] {
@@ -79,7 +79,7 @@ func (t *tree) remove(e *edit, key string) *tree {
 	return t.without(e, key)
 }
 
-// without is remove for a key that is there.
+// without is remove for a key that exists.
 func (t *tree) without(e *edit, key string) *tree {
 	if t.leaf() {
 		return nil
@@ -91,7 +91,7 @@ func (t *tree) without(e *edit, key string) *tree {
 	}
 	c := t.writable(e)
 	c.child[i] = n
-	c.key = n.key // the old one may be the key that is gone
+	c.key = n.key // the old key may be the removed one
 	c.count = c.child[0].count + c.child[1].count
 	return c
 }

@@ -20,8 +20,8 @@ COMMIT
 END
 `
 
-// A program takes over from an older one and from newer ones. What the older one leaves was
-// recorded with iptables-save and ip6tables-save; the name of the files is that of its commit.
+// A program takes over from an older one and from newer ones. The rulesets of older programs were
+// recorded with iptables-save and ip6tables-save. A file's name is the program's commit.
 func TestUpgrade(t *testing.T) {
 	t.Parallel()
 	if _, err := exec.LookPath("iptables-restore"); err != nil {

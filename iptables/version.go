@@ -10,20 +10,19 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// The version of an instance. Each commit gives the instance another version, in the same
-// transaction: it deletes the one that it knows, which must be there, and makes the next, which
-// must not. So of two writers that know the same version one succeeds, and the kernel refuses
-// the other's whole transaction with ENOENT, whatever anybody else commits in between. And
-// whoever finds the version that he left there knows that no other writer of the instance was
-// there since.
+// The version of an instance. Each commit gives the instance another version in the same
+// transaction: it deletes the version that it knows, which must exist, and makes the next, which
+// must not. If two writers know the same version, one succeeds. The kernel refuses the other's
+// whole transaction with ENOENT, whatever other programs commit in between. A writer that finds the
+// version that it left there knows that no other writer of the instance has committed since.
 //
-// A version is an empty chain of table nat of IPv4, where every instance has its settings:
-// KUBE-VERSION-1a2b3c4d. The kernel finds a chain by its name, so that the number is part of
-// what is compared; a rule would have to be deleted by its handle, and handles begin anew with a
-// table that is made anew. iptables shows the chain, saves it and restores it, kube-proxy and
-// kubelet do not look at it. Numbers are drawn at random for each commit rather than counted:
-// who restores rules of last week restores the version of last week, and counting on from there
-// would repeat versions that other writers may still know.
+// A version is an empty chain in the IPv4 table nat, where every instance has its settings:
+// KUBE-VERSION-1a2b3c4d. The kernel finds a chain by its name, so the number is part of the
+// comparison. A rule would not do: it is deleted by its handle, and handles begin anew with a new
+// table. iptables shows the chain, saves it and restores it. kube-proxy and kubelet ignore it. The
+// number is drawn at random for each commit and not counted. If someone restores last week's rules,
+// the version of last week comes back. Counting on from there would repeat versions that other
+// writers may still know.
 
 // kindVersion is the second part of the names of versions.
 const kindVersion = "VERSION"
@@ -43,15 +42,17 @@ func (n names) parseVersion(chain string) (uint32, bool) {
 	return uint32(v), err == nil && n.version(uint32(v)) == chain
 }
 
-// newVersion returns a version that hardly anybody knows.
+// newVersion returns a random version, which hardly any other writer knows.
 func newVersion() uint32 { return rand.Uint32() }
 
-// versionsOf returns the versions that are there, in order. There should be one; there are more
-// after rules were restored without the others being flushed.
+// versionsOf returns the versions that exist, in order. There should be one. There are more if
+// rules were restored without flushing the others. The kernel does not delete a chain that has a
+// rule or to which a rule leads. Such a chain is no version any more: it is surplus, and the
+// instance gets another version.
 func (l *layout) versionsOf(r *raw) []uint32 {
 	var versions []uint32
-	for name := range r.tables[0][nat].chains {
-		if v, ok := l.names.parseVersion(name); ok {
+	for name, c := range r.tables[nat4].chains {
+		if v, ok := l.names.parseVersion(name); ok && c.Use == 0 {
 			versions = append(versions, v)
 		}
 	}
@@ -59,23 +60,29 @@ func (l *layout) versionsOf(r *raw) []uint32 {
 	return versions
 }
 
-// versionID is the identity of the chain that is a version.
-func (l *layout) versionID(v uint32) chainID { return chainID{0, nat, l.names.version(v)} }
+// isVersion reports whether a chain is a version, or was one.
+func (l *layout) isVersion(id chainID) bool {
+	_, ok := l.names.parseVersion(id.name)
+	return ok && id.table == nat4
+}
 
-// renewal is what a plan does to the version.
+// versionID is the identity of a version's chain.
+func (l *layout) versionID(v uint32) chainID { return nat4.chain(l.names.version(v)) }
+
+// renewal is the change of the version in a plan.
 type renewal struct {
-	gone []uint32 // that must be there
-	next uint32   // that must not, if made
+	gone []uint32 // versions that must exist
+	next uint32   // the version that must not exist, if made is set
 	made bool
 }
 
-// renew gives an instance that will have rules, or will not, another version.
+// renew returns the renewal of the version. present says whether the instance will have rules.
 func (k *kernelState) renew(present bool) *renewal {
 	return &renewal{gone: k.versions, next: k.nextVersion, made: present}
 }
 
-// encodeVersion comes first in a transaction, so that the error of a writer that is late tells
-// why.
+// encodeVersion appends the version's messages. They come first in a transaction, so that a late
+// writer's error tells the reason.
 func (e *encoder) encodeVersion(r *renewal, l *layout) {
 	table := e.of(l.versionID(0))
 	for _, v := range r.gone {

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -10,47 +11,40 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/wait"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // Each commit gives the instance another version; iptables shows it and restores it.
 func TestTheVersionIsSavedAndRestored(t *testing.T) {
 	t.Parallel()
-	b, ns, _ := opened(t, Config{})
-	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), webService())
-	require.NoError(t, err)
+	e, b, ns := engineOf(t, Config{})
+	applied(t, e, webService())
 	first := b.l.names.version(b.found.versions[0])
 	old := runTool(t, ns, "", "iptables-save")
 	require.Contains(t, old, ":"+first+" - [0:0]\n")
 
-	_, err = e.Apply(t.Context(), richState(t, 3))
-	require.NoError(t, err)
+	applied(t, e, richState(t, 3))
 	second := b.l.names.version(b.found.versions[0])
 	now := runTool(t, ns, "", "iptables-save")
 	require.NotContains(t, now, first)
 	require.Contains(t, now, second)
 
-	// The same rules restored are the same; older ones are noticed.
+	// Restoring the same rules changes nothing. Restoring older ones is noticed.
 	runTool(t, ns, now, "iptables-restore")
 	i, err := b.Integrity(t.Context())
 	require.NoError(t, err)
 	require.NotEqual(t, dataplane.Broken, i)
 	runTool(t, ns, old, "iptables-restore")
-	i, err = b.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Broken, i)
-	r, err := e.Apply(t.Context(), richState(t, 3))
-	require.NoError(t, err)
+	requireIntegrity(t, b, dataplane.Broken)
+	r := applied(t, e, richState(t, 3))
 	require.False(t, r.Changes.Empty())
 
-	// Restored beside what is there, an old version is one too many.
+	// An old version that is restored beside the present one is surplus.
 	beside := "*nat\n:" + first + " - [0:0]\nCOMMIT\n"
 	runTool(t, ns, beside, "iptables-restore", "--noflush")
-	r, err = e.Apply(t.Context(), richState(t, 3))
-	require.NoError(t, err)
+	r = applied(t, e, richState(t, 3))
 	require.Len(t, r.Drift, 1)
 	require.Contains(t, r.Drift[0], "does not belong")
 	saved := runTool(t, ns, "", "iptables-save")
@@ -58,26 +52,23 @@ func TestTheVersionIsSavedAndRestored(t *testing.T) {
 	requireAdopts(t, ns, richState(t, 3), r.Changes.New)
 }
 
-// Whoever deletes the version makes nothing worse: the next apply notices and gives another.
+// Deleting the version does no harm: the next apply notices, and gives the instance another.
 func TestALostVersionIsReplaced(t *testing.T) {
 	t.Parallel()
-	b, ns, _ := opened(t, Config{})
-	e := dataplane.New(b, nil)
+	e, b, ns := engineOf(t, Config{})
 	s := webService()
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, e, s)
 	runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.l.names.version(b.found.versions[0]))
 	startNeighbour(t, ns, time.Millisecond, inItsOwnTable)
-	r, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := applied(t, e, s)
 	require.Equal(t, []string{"chain KUBE-VERSION of table ip nat is missing"}, r.Drift)
 	require.True(t, r.Changes.Empty())
 	require.Len(t, b.found.versions, 1)
 	requireAdopts(t, ns, s, r.Changes.New)
 }
 
-// What the kernel lists of uses is what follows from the commits, through any sequence of
-// changes, so that a look finds nothing where nothing is.
+// After any sequence of changes, the uses computed from the commits are those that the kernel
+// lists, so a check finds nothing.
 func TestALookFindsNothingWhereNothingIs(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -90,17 +81,15 @@ COMMIT
 `, "iptables-restore")
 	e := dataplane.New(b, nil)
 	for _, s := range writerStates() {
-		_, err := e.Apply(t.Context(), s)
-		require.NoError(t, err)
+		applied(t, e, s)
 		whole, certain, err := b.look(t.Context())
 		require.NoError(t, err)
 		require.True(t, certain)
 		require.True(t, whole)
 	}
 	for _, s := range append(writerStates(), sm.State{}.WithNode(testNode())) {
-		_, err := e.Apply(t.Context(), s)
-		require.NoError(t, err)
-		_, err = e.Observe(t.Context())
+		applied(t, e, s)
+		_, err := e.Observe(t.Context())
 		require.NoError(t, err)
 		whole, _, err := b.look(t.Context())
 		require.NoError(t, err)
@@ -108,32 +97,29 @@ COMMIT
 	}
 }
 
-// Looks are rationed, and noticing another writer is not.
+// Checks are rationed. Noticing another writer is not.
 func TestLooksAreRationed(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
 	apply(t, b, webService())
-	b.kernel.looks = ration.Ration{}
+	b.kernel.looks = wait.Budget{}
 	runTool(t, ns, "", "iptables", "-t", "nat", "-F", "KUBE-MARK-MASQ")
 	integrity := func(want dataplane.Integrity) {
 		t.Helper()
-		i, err := b.Integrity(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, want, i)
+		requireIntegrity(t, b, want)
 	}
 	integrity(dataplane.Touched)
-	b.kernel.looks = ration.New(1, 20)
+	b.kernel.looks = wait.NewBudget(1, 20)
 	integrity(dataplane.Broken)
-	b.kernel.looks = ration.Ration{}
+	b.kernel.looks = wait.Budget{}
 
-	other, err := New(&Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
-	defer other.Close()
+	other := another(t, ns)
 	apply(t, other, webService())
 	integrity(dataplane.Broken)
 }
 
-// A look that finds nothing after a foreign commit asks for a reading: a rule may be another one.
+// A check that finds nothing after a foreign commit asks for a reading, because a rule may have
+// been replaced.
 func TestAForeignCommitAsksForAReading(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -141,24 +127,22 @@ func TestAForeignCommitAsksForAReading(t *testing.T) {
 	for range 2 {
 		runTool(t, ns, "", "iptables", "-A", "INPUT", "-p", "tcp", "--dport", "7", "-j", "RETURN")
 		for _, want := range []dataplane.Integrity{dataplane.Touched, dataplane.Intact} {
-			i, err := b.Integrity(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, want, i)
+			requireIntegrity(t, b, want)
 		}
 	}
 }
 
-// localnetGuard is the rule of somebody else who relies on the sysctl.
+// localnetGuard is the rule of another program that relies on the sysctl.
 const localnetGuard = "*filter\n:OTHER-FIREWALL - [0:0]\n" +
 	"-A OTHER-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8 " +
 	"-m comment --comment \"block incoming localnet connections\" " +
 	"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT -j DROP\nCOMMIT\n"
 
-// localnets are what the sysctl is before, and after the node ports no longer need it.
+// localnets are the values of the sysctl before, and after the node ports no longer need it.
 var localnets = []struct {
 	name          string
 	before        string
-	guards, later bool // another guard is there before, or comes later
+	guards, later bool // another guard exists before, or comes later
 	record, after string
 }{
 	{"it was off", "0", false, false, "0", "0"},
@@ -167,8 +151,8 @@ var localnets = []struct {
 	{"a guard comes later", "0", false, true, "0", "1"},
 }
 
-// The sysctl is as it was before once node ports no longer answer at localhost, whichever
-// process ends it; where others rely on it, it stays on.
+// The sysctl returns to its earlier value once node ports no longer answer at localhost, whichever
+// process ends it. If other programs rely on the sysctl, it stays on.
 func TestRouteLocalnetIsRestored(t *testing.T) {
 	t.Parallel()
 	node := testNode()
@@ -181,16 +165,13 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 		for _, how := range []string{"apply", "cleanup", "another process"} {
 			t.Run(c.name+", "+how, func(t *testing.T) {
 				t.Parallel()
-				b, ns, _ := opened(t, Config{})
-				e := dataplane.New(b, nil)
-				_, err := e.Apply(t.Context(), without)
-				require.NoError(t, err)
-				set(t, ns, c.before) // after it was observed
+				e, b, ns := engineOf(t, Config{})
+				applied(t, e, without)
+				set(t, ns, c.before) // after the observation
 				if c.guards {
 					runTool(t, ns, localnetGuard, "iptables-restore", "--noflush")
 				}
-				_, err = e.Apply(t.Context(), with)
-				require.NoError(t, err)
+				applied(t, e, with)
 				require.Equal(t, "1", sysctlValue(t, b))
 				require.Contains(t, save(t, ns, nft.IPv4),
 					`"route-localnet-before `+c.record+`"`)
@@ -199,19 +180,14 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				}
 				switch how {
 				case "apply":
-					_, err = e.Apply(t.Context(), without)
+					applied(t, e, without)
 				case "cleanup":
-					_, err = e.Cleanup(t.Context())
+					cleanUp(t, e)
 				default:
-					other, err := New(&Config{NetNS: ns.Fd()})
-					require.NoError(t, err)
-					defer other.Close()
-					o, err := other.Observe(t.Context(), nil)
-					require.NoError(t, err)
-					require.Empty(t, o.Drift)
+					other := another(t, ns)
+					require.Empty(t, observation(t, other).Drift)
 					apply(t, other, without)
 				}
-				require.NoError(t, err)
 				require.Equal(t, c.after, sysctlValue(t, b))
 				require.NotContains(t, save(t, ns, nft.IPv4), "route-localnet")
 			})
@@ -219,7 +195,41 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 	}
 }
 
-// Two instances with node ports at localhost: whoever goes last turns the sysctl off.
+// The guard that kubelet has put into the same chain stays, whichever process ends the need for it.
+// Our guard is removed.
+func TestTheGuardOfKubeletStays(t *testing.T) {
+	t.Parallel()
+	node := testNode()
+	node.LocalhostNodePorts = true
+	with, without := webService().WithNode(node), webService()
+	for _, kubelet := range []bool{true, false} {
+		b, ns, _ := opened(t, Config{})
+		if kubelet {
+			runTool(t, ns, strings.ReplaceAll(localnetGuard, "OTHER-", "KUBE-"), "iptables-restore",
+				"--noflush")
+		}
+		requireGuard := func(want bool) {
+			t.Helper()
+			require.Equal(t, want, strings.Contains(save(t, ns, nft.IPv4),
+				"block incoming localnet connections"))
+		}
+		e := dataplane.New(b, nil)
+		for range 2 { // the second time, the guard that stayed is unchanged
+			applied(t, e, with)
+			requireGuard(true)
+			applied(t, e, without)
+			requireGuard(kubelet)
+			require.Equal(t, "0", sysctlValue(t, b))
+		}
+		applied(t, e, with)
+		requireAdopts(t, ns, with, b.state.table)
+		other := another(t, ns)
+		cleanUp(t, other)
+		requireGuard(kubelet)
+	}
+}
+
+// Two instances have node ports at localhost. The one that goes last turns the sysctl off.
 func TestTwoInstancesShareRouteLocalnet(t *testing.T) {
 	t.Parallel()
 	one, ns, _ := opened(t, Config{})
@@ -232,11 +242,9 @@ func TestTwoInstancesShareRouteLocalnet(t *testing.T) {
 		apply(t, b, webService().WithNode(node))
 		require.Equal(t, "1", sysctlValue(t, b))
 	}
-	_, err = one.Cleanup(t.Context())
-	require.NoError(t, err)
+	cleanUp(t, one)
 	require.Equal(t, "1", sysctlValue(t, one))
-	_, err = two.Cleanup(t.Context())
-	require.NoError(t, err)
+	cleanUp(t, two)
 	require.Equal(t, "0", sysctlValue(t, two))
 }
 
@@ -258,8 +266,7 @@ func TestTheLongestNames(t *testing.T) {
 			[]sm.EndpointPort{{Name: long("p"), Protocol: sm.TCP, Port: 8080}}
 	}
 	want := sm.State{}.WithNode(testNode()).WithService(&web).WithEndpoints(web.Name, eps)
-	r, err := dataplane.New(b, nil).Apply(t.Context(), want)
-	require.NoError(t, err)
+	r := applied(t, dataplane.New(b, nil), want)
 	requireAdopts(t, ns, want, r.Changes.New)
 	for _, f := range nft.Families {
 		saved := save(t, ns, f)
@@ -269,7 +276,7 @@ func TestTheLongestNames(t *testing.T) {
 	requireAdopts(t, ns, want, r.Changes.New)
 }
 
-// Chains of the same names in other tables are nobody's business.
+// Chains with the same names in other tables do not matter.
 func TestOtherTablesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
@@ -286,11 +293,72 @@ func TestOtherTablesDoNotMatter(t *testing.T) {
 		require.NoError(t, conn.Commit(t.Context(), &batch, 0))
 	}
 	for _, s := range []sm.State{{}, webService()} {
-		r, err := dataplane.New(b, nil).Apply(t.Context(), s)
-		require.NoError(t, err)
+		r := applied(t, dataplane.New(b, nil), s)
 		require.Empty(t, r.Drift)
 		whole, certain, err := b.look(t.Context())
 		require.NoError(t, err)
 		require.True(t, whole && certain)
 	}
+}
+
+// The kernel does not delete a version with a rule in it, or to which a rule leads. This delays
+// nothing: the instance gets another version, and the chain is deleted as soon as possible.
+func TestARuleAtTheVersionHoldsNothingUp(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		name  string
+		args  []string // of iptables; % stands for the version
+		stays bool
+	}{
+		{"in it", []string{"-A", "%", "-j", "RETURN"}, false},
+		{"in it, to a chain of ours", []string{"-A", "%", "-j", "KUBE-MARK-MASQ"}, false},
+		{"leads there", []string{"-A", "PREROUTING", "-j", "%"}, true},
+		{"leads there from a chain of ours", []string{"-A", "KUBE-MARK-MASQ", "-j", "%"}, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			e, b, ns := engineOf(t, Config{})
+			s := webService()
+			applied(t, e, s)
+			old := b.l.names.version(b.found.versions[0])
+			args := []string{"-t", "nat"}
+			for _, a := range c.args {
+				args = append(args, strings.ReplaceAll(a, "%", old))
+			}
+			runTool(t, ns, "", "iptables", args...)
+			for i, next := range []sm.State{s, s.WithoutService(svcName("web")), s, s} {
+				r := applied(t, e, next)
+				require.Equal(t, i == 0, len(r.Drift) > 0, r.Drift)
+				saved := runTool(t, ns, "", "iptables-save", "-t", "nat")
+				require.Equal(t, c.stays, strings.Contains(saved, ":"+old+" "))
+				require.Contains(t, saved, ":"+b.l.names.version(b.found.versions[0])+" ")
+			}
+			requireAdopts(t, ns, s, b.state.table)
+			cleanUp(t, e)
+			left := runTool(t, ns, "", "iptables-save", "-t", "nat")
+			require.Equal(t, c.stays, strings.Contains(left, "KUBE-"), left)
+			if c.stays { // and it does not matter to a new instance
+				runTool(t, ns, "", "iptables", "-t", "nat", "-D", "PREROUTING", "-j", old)
+				applied(t, e, s)
+				require.NotContains(t, runTool(t, ns, "", "iptables-save"), old)
+			}
+		})
+	}
+}
+
+// The names of deleted chains are forgotten, however many there were.
+func TestNamesOfChainsAreForgotten(t *testing.T) {
+	t.Parallel()
+	e, b, _ := engineOf(t, Config{})
+	names := b.kernel.reader.decoders[nft.IPv4]
+	for i := range 3 * minNames {
+		svc := &sm.Service{Name: svcName(fmt.Sprint("job-", i)), ClusterIPs: addrs("10.96.0.1"),
+			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+		_, err := e.Apply(t.Context(), sm.State{}.WithService(svc).WithEndpoints(svc.Name,
+			[]sm.Endpoint{{Addr: addrs("10.244.0.7")[0], Ready: true,
+				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}}))
+		require.NoError(t, err)
+		require.LessOrEqual(t, len(names.chains), minNames)
+	}
+	require.NotEmpty(t, names.chains)
 }

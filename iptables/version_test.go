@@ -5,6 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -31,7 +32,7 @@ func TestVersionsAreNamesOfChains(t *testing.T) {
 	require.NotEqual(t, newVersion(), newVersion(), "one in four thousand million times this fails")
 }
 
-// One version belongs to an instance that is there, none to one that is not.
+// An instance that exists has one version. Without an instance there is none.
 func TestVersionsThatDoNotBelong(t *testing.T) {
 	t.Parallel()
 	l := newLayout(DefaultPrefix)
@@ -55,7 +56,7 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 			[]string{"chain KUBE-VERSION-00000001 of table ip nat does not belong"}, true,
 		},
 	} {
-		chains := c.m.raw.tables[0][nat].chains
+		chains := c.m.raw.tables[nat4].chains
 		for name := range chains {
 			if _, ok := l.names.parseVersion(name); ok {
 				delete(chains, name)
@@ -64,7 +65,7 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 		for _, v := range c.versions {
 			c.m.raw.put(l.versionID(v), &rawChain{})
 		}
-		o, err := l.interpret(c.m.list())
+		o, err := l.interpret(c.m.list(), nil)
 		require.NoError(t, err)
 		require.Equal(t, c.drift, o.text, c.name)
 		require.Equal(t, c.versions, o.kernel.versions, c.name)
@@ -73,12 +74,12 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 		require.Equal(t, !c.renewed, p.empty(), c.name)
 		if c.renewed {
 			require.Equal(t, c.versions, p.version.gone, c.name)
-			require.Equal(t, o.state.present[0], p.version.made, c.name)
+			require.Equal(t, o.state.present[nft.IPv4], p.version.made, c.name)
 		}
 	}
 }
 
-// The sum of the uses that follows from changes is the one that the kernel would list.
+// The sum of uses computed from changes is the one that the kernel would list.
 func TestUsesFollowFromChanges(t *testing.T) {
 	t.Parallel()
 	_, states := story()
@@ -87,7 +88,7 @@ func TestUsesFollowFromChanges(t *testing.T) {
 	seen := map[uses]bool{}
 	for _, s := range states {
 		next := resolve(t, b.state.table, s)
-		st, ch := l.step(b.state, sm.Diff(b.state.table, next), false)
+		st, ch := l.step(b.state, sm.Diff(b.state.table, next), localnet{})
 		p := l.plan(&b.found, b.state, st, ch)
 		m.apply(l, p)
 		b.committed(p)

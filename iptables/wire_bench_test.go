@@ -9,11 +9,11 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// BenchmarkEncodeRules encodes one rule of each kind, as each rule of a full sync is.
+// BenchmarkEncodeRules encodes one rule of each kind, like a full sync.
 func BenchmarkEncodeRules(b *testing.B) {
 	var batch rawnl.Batch
 	e := newEncoder(&batch)
-	id := chainID{0, nat, "KUBE-SERVICES"}
+	id := nat4.chain("KUBE-SERVICES")
 	rules := sampleRules(nft.IPv4)
 	b.ReportAllocs()
 	for b.Loop() {
@@ -30,7 +30,7 @@ func BenchmarkEncodeRules(b *testing.B) {
 func BenchmarkDecodeRules(b *testing.B) {
 	var batch rawnl.Batch
 	e := newEncoder(&batch)
-	id := chainID{0, nat, "KUBE-SERVICES"}
+	id := nat4.chain("KUBE-SERVICES")
 	var messages [][]byte
 	for _, r := range sampleRules(nft.IPv4) {
 		batch.Reset()

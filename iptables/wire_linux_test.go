@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// payloads returns the structs of x_tables in a rule, in their order; comments, which iptables
-// writes as a match, are left out.
+// payloads returns the structs of x_tables in a rule, in their order. It leaves out comments, which
+// iptables writes as a match.
 func payloads(t *testing.T, exprs []byte) []string {
 	t.Helper()
 	var l []string
@@ -30,7 +30,7 @@ func payloads(t *testing.T, exprs []byte) []string {
 }
 
 // usable returns the rules of sampleRules that iptables can write into a chain of a table.
-func usable(f *nft.Family, t tableID) []rule {
+func usable(f *nft.Family, t tableKind) []rule {
 	var l []rule
 	for _, r := range sampleRules(f) {
 		onlyFilter := r.target == targetReject || r.target == targetDrop
@@ -45,7 +45,7 @@ func usable(f *nft.Family, t tableID) []rule {
 	return l
 }
 
-// What iptables writes for a rule is read as that rule, and its structs are ours, byte for byte.
+// A rule that iptables writes is read as the same rule, and its structs are ours, byte for byte.
 func TestRulesOfIptablesAreReadAndHaveOurBytes(t *testing.T) {
 	t.Parallel()
 	eachToolset(t, requireOurBytes)
@@ -53,8 +53,8 @@ func TestRulesOfIptablesAreReadAndHaveOurBytes(t *testing.T) {
 
 func requireOurBytes(t *testing.T, p toolset) {
 	t.Helper()
-	for i, f := range nft.Families {
-		for _, table := range tables {
+	for _, f := range nft.Families {
+		for _, table := range kinds {
 			b, ns, _ := opened(t, Config{})
 			rules := usable(f, table)
 			text := fmt.Sprintf("*%s\n:CHAIN -\n:OTHER -\n", table)
@@ -65,7 +65,7 @@ func requireOurBytes(t *testing.T, p toolset) {
 
 			var raw [][]byte
 			rd := b.kernel.reader
-			rd.request(uint8(i), nft.MsgGetRule, "list rules of", "chain")
+			rd.request(f, nft.MsgGetRule, "list rules of", "chain")
 			rd.req.Text(nft.AttrRuleTable, table.String())
 			rd.req.Text(nft.AttrRuleChain, "CHAIN")
 			require.NoError(t, rd.conn.Dump(t.Context(), &rd.req, func(m rawnl.Message) error {
@@ -73,7 +73,7 @@ func requireOurBytes(t *testing.T, p toolset) {
 				raw = append(raw, append([]byte{}, info.Exprs...))
 				return err
 			}))
-			found, err := rd.rules(t.Context(), chainID{uint8(i), table, "CHAIN"})
+			found, err := rd.rules(t.Context(), table.of(f).chain("CHAIN"))
 			require.NoError(t, err)
 			require.Len(t, found, len(rules))
 			for j := range rules {
@@ -86,16 +86,16 @@ func requireOurBytes(t *testing.T, p toolset) {
 	}
 }
 
-// The kernel takes every rule, and tells it as it was written.
+// The kernel accepts every rule, and returns it as it was written.
 func TestTheKernelKeepsRules(t *testing.T) {
 	t.Parallel()
-	for i, f := range nft.Families {
-		for _, table := range tables {
+	for _, f := range nft.Families {
+		for _, table := range kinds {
 			b, _, _ := opened(t, Config{})
 			rules := usable(f, table)
 			var batch rawnl.Batch
 			e := newEncoder(&batch)
-			id := chainID{uint8(i), table, "CHAIN"}
+			id := table.of(f).chain("CHAIN")
 			e.of(id).EnsureTable()
 			e.of(id).CreateChain(&nft.Chain{Name: "OTHER"})
 			e.of(id).CreateChain(chainOf(id))

@@ -8,27 +8,25 @@ import (
 // encoder appends messages about the objects of the tables.
 type encoder struct {
 	batch   *rawnl.Batch
-	tables  [2][len(tables)]*nft.Encoder
-	f       *nft.Family // of the rule that is being appended
-	rules   int         // that were added, changed or deleted one by one
+	tables  [tableCount]*nft.Encoder
+	f       *nft.Family // of the rule that is being encoded
+	rules   int         // rules added, changed or deleted one by one
 	scratch [sizeLargest]byte
 }
 
 func newEncoder(b *rawnl.Batch) *encoder {
 	e := &encoder{batch: b}
-	for i, f := range nft.Families {
-		for _, t := range tables {
-			e.tables[i][t] = nft.NewEncoder(b, f, t.String())
-			e.tables[i][t].DescribeRule = ruleOf
-		}
+	for t := range tableCount {
+		e.tables[t] = nft.NewEncoder(b, t.family(), t.kind().String())
+		e.tables[t].DescribeRule = ruleOf
 	}
 	return e
 }
 
 // of returns the encoder of the table that a chain is in.
-func (e *encoder) of(id chainID) *nft.Encoder { return e.tables[id.family][id.table] }
+func (e *encoder) of(id chainID) *nft.Encoder { return e.tables[id.table] }
 
-// ruleOf names the rule that a message is about, for errors.
+// ruleOf names the rule of a message, for errors.
 var ruleOf = rawnl.DescribeFunc(func(msg []byte, _ int) string {
 	const header, familyAt = 20, 16 // struct nlmsghdr and struct nfgenmsg; nfgen_family
 	if len(msg) < header {
@@ -45,7 +43,7 @@ var ruleOf = rawnl.DescribeFunc(func(msg []byte, _ int) string {
 	return "rule " + found.rule.text(f.Model)
 })
 
-// foundRule is a rule as the kernel tells it.
+// foundRule is a rule as the kernel returns it.
 type foundRule struct {
 	chain  string
 	handle uint64

@@ -2,22 +2,22 @@ package iptables
 
 import (
 	"encoding/binary"
-	"net/netip"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// maxComment is how long a comment can be: NFT_USERDATA_MAXLEN less type, length and the final NUL.
+// maxComment is the maximum length of a comment: NFT_USERDATA_MAXLEN less type, length and the
+// final NUL.
 const maxComment = 253
 
-// protocolOffset is where the IPv4 header has its protocol.
+// protocolOffset is the offset of the protocol in the IPv4 header.
 const protocolOffset = 9
 
 // rule appends a message that puts a rule into a chain.
 func (e *encoder) rule(id chainID, at nft.Place, handle uint64, r *rule) {
 	e.rules++
-	e.f = nft.Families[id.family]
+	e.f = id.table.family()
 	table := e.of(id)
 	table.BeginRule(id.name, at, handle)
 	e.appendMatches(r)
@@ -26,17 +26,21 @@ func (e *encoder) rule(id chainID, at nft.Place, handle uint64, r *rule) {
 	table.EndRule(uint8(r.proto), r.comment)
 }
 
-// appendMatches puts what is cheap and rare first. iptables-save lists matches in this order,
-// too.
+// appendMatches puts cheap matches that rarely succeed first. iptables-save lists matches in this
+// order, too.
 func (e *encoder) appendMatches(r *rule) {
 	b := e.batch
-	e.appendPrefix(r.dst, r.notDst, e.f.DaddrOffset)
-	e.appendPrefix(r.src, r.notSrc, e.f.SaddrOffset)
+	if r.dst.IsValid() {
+		nft.AppendPrefix(b, e.f.DaddrOffset, eqOrNot(r.notDst), r.dst)
+	}
+	if r.src.IsValid() {
+		nft.AppendPrefix(b, e.f.SaddrOffset, eqOrNot(r.notSrc), r.src)
+	}
 	if r.in != "" {
 		e.appendInterface(r)
 	}
 	if r.proto != 0 {
-		// as iptables does since 1.8.10: the kernel reads it in line
+		// like iptables since 1.8.10: the kernel evaluates this expression inline
 		if e.f.Model == servicemodel.IPv4 {
 			nft.AppendPayload(b, nft.Reg1, nft.NetworkHeader, protocolOffset, 1)
 		} else {
@@ -71,13 +75,6 @@ func eqOrNot(not bool) uint32 {
 		return nft.CmpNeq
 	}
 	return nft.CmpEq
-}
-
-// appendPrefix matches an address.
-func (e *encoder) appendPrefix(p netip.Prefix, not bool, offset uint32) {
-	if p.IsValid() {
-		nft.AppendPrefix(e.batch, offset, eqOrNot(not), p)
-	}
 }
 
 // appendInterface matches the name with its NUL, or only its beginning.

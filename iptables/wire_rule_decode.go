@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// loaded is what a register holds.
+// loaded is the content of a register.
 type loaded struct {
 	what         loadedKind
 	offset, size uint32
@@ -28,16 +28,27 @@ const (
 	loadedProtocol
 )
 
-// decoder reads the rules of one family. What it does not understand makes a rule opaque.
+// decoder reads the rules of one family. If it does not know an expression, the rule is opaque.
 type decoder struct {
 	f      *nft.Family
 	r      rule
 	reg    loaded
 	chains map[string]string // one string for each name of a chain
+	limit  int               // how many names are kept
 	a      attrs
 }
 
-func newDecoder(f *nft.Family) *decoder { return &decoder{f: f, chains: map[string]string{}} }
+func newDecoder(f *nft.Family) *decoder {
+	d := &decoder{f: f, chains: map[string]string{}}
+	d.limitNames(0)
+	return d
+}
+
+// limitNames makes the decoder forget all names when it knows four times as many as there are
+// chains, because most of them then belong to services that are gone.
+func (d *decoder) limitNames(chains int) { d.limit = max(minNames, 4*chains) }
+
+const minNames = 256
 
 // decodeRule reads the expressions and user data of a rule.
 func (d *decoder) decodeRule(exprs, udata []byte) rule {
@@ -53,7 +64,7 @@ func (d *decoder) decodeRule(exprs, udata []byte) rule {
 	return d.r
 }
 
-// leadsTo returns the chain that a rule jumps or goes to, whatever else is in it.
+// leadsTo returns the chain to which a rule jumps or goes, whatever else the rule contains.
 func (d *decoder) leadsTo(exprs []byte) string {
 	d.r = rule{}
 	nft.EachExpr(exprs, func(e nft.ExprInfo) bool {
@@ -65,12 +76,13 @@ func (d *decoder) leadsTo(exprs []byte) string {
 	return d.r.chain
 }
 
-// consistent reports what no single expression can tell: ports need their protocol.
+// consistent checks what no single expression can tell: a match of ports needs a match of the
+// protocol.
 func (d *decoder) consistent() bool { return d.r.ports.any() || d.r.proto.Valid() }
 
 func (d *decoder) expr(e nft.ExprInfo) bool {
 	if d.r.target != targetNone || !d.a.parse(e.Attrs) {
-		return false // nothing comes after the target
+		return false // no expression may follow the target
 	}
 	switch string(e.Name) {
 	case "counter":
@@ -163,8 +175,8 @@ func (d *decoder) cmp() bool {
 	return false
 }
 
-// isProtocol reports whether what was loaded is the protocol, which only the header of IPv4 has at
-// a fixed place.
+// isProtocol reports whether the loaded value is the protocol. Only the IPv4 header has it at a
+// fixed place.
 func (l *loaded) isProtocol(f *nft.Family) bool {
 	return f == nft.IPv4 && l.offset == protocolOffset && l.size == 1 && l.mask == nil
 }
@@ -219,8 +231,8 @@ func (d *decoder) rangeOf() bool {
 	return d.r.setPorts(binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to))
 }
 
-// address reads a comparison with the source or destination address, all of it, its leading bytes
-// or leading bits.
+// address reads a comparison with the source or destination address: with all of it, its leading
+// bytes or its leading bits.
 func (d *decoder) address(v []byte, not bool) bool {
 	n := d.f.AddrLen
 	size := int(d.reg.size)
@@ -251,7 +263,7 @@ func (d *decoder) address(v []byte, not bool) bool {
 	return false
 }
 
-// maskBits returns the number of leading ones of a mask, and false if ones follow zeros.
+// maskBits returns the number of leading ones of a mask. It returns false if ones follow zeros.
 func maskBits(mask []byte) (int, bool) {
 	n := 0
 	for i, b := range mask {
@@ -283,7 +295,7 @@ func (d *decoder) interfaceName(v []byte, not bool) bool {
 const ifNameSize = 16 // IFNAMSIZ
 
 func (d *decoder) immediate() bool {
-	if d.a.u32(nft.AttrImmediateDReg) != nft.RegVerdict { // nothing else ends a rule
+	if d.a.u32(nft.AttrImmediateDReg) != nft.RegVerdict { // no other expression ends a rule
 		return false
 	}
 	var v attrs
@@ -310,15 +322,16 @@ func (d *decoder) immediate() bool {
 	return d.r.target != targetNone && (chain != "") == jumps
 }
 
-// chainName returns always the same string for the same name.
+// chainName returns the same string for the same name, without allocating it again.
 func (d *decoder) chainName(b []byte) string {
 	if s, ok := d.chains[string(b)]; ok {
 		return s
 	}
-	s := string(b)
-	if d.chains != nil {
-		d.chains[s] = s
+	if len(d.chains) >= d.limit {
+		clear(d.chains)
 	}
+	s := string(b)
+	d.chains[s] = s
 	return s
 }
 
@@ -360,8 +373,8 @@ func (d *decoder) target(x extension, info []byte) bool {
 	return false
 }
 
-// attrs are the attributes of an expression by their type. Those of types above 7 are passed over:
-// no expression here needs them.
+// attrs are the attributes of an expression by their type. Types above 7 are ignored, because no
+// expression here needs them.
 type attrs [8][]byte
 
 // parse reads the attributes in data.
@@ -376,7 +389,7 @@ func (a *attrs) parse(data []byte) bool {
 	return it.Err() == nil
 }
 
-// u32 returns an attribute that is a number; a wrong length reads as a number that means nothing.
+// u32 returns an attribute as a number. For a wrong length it returns a number without meaning.
 func (a *attrs) u32(t int) uint32 {
 	if len(a[t]) != 4 {
 		return 1<<32 - 1
@@ -384,7 +397,7 @@ func (a *attrs) u32(t int) uint32 {
 	return binary.BigEndian.Uint32(a[t])
 }
 
-// value returns the value in an attribute that has one for a register; nil if there is none.
+// value returns the register value in an attribute, or nil if there is none.
 func (a *attrs) value(t int) []byte {
 	var d attrs
 	if !d.parse(a[t]) {

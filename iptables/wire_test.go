@@ -67,7 +67,7 @@ func encodeRule(t testing.TB, f *nft.Family, r *rule) (exprs, udata []byte) {
 	t.Helper()
 	var b rawnl.Batch
 	e := newEncoder(&b)
-	e.rule(chainID{uint8(familyIndex(f.Model)), nat, "CHAIN"}, nft.Last, 0, r)
+	e.rule(nat.of(f).chain("CHAIN"), nft.Last, 0, r)
 	msg := b.Bytes()
 	require.NoError(t, b.Err())
 	info, err := nft.DecodeRule(msg[20:])
@@ -128,7 +128,7 @@ var (
 
 func zeros(n int) string { return strings.Repeat("00", n) }
 
-// xtPayloads are rules, and what we encode and iptables writes for them.
+// xtPayloads are rules, and the bytes that we encode and iptables writes for them.
 var xtPayloads = []struct{ rule, got, want string }{
 	{
 		"-m addrtype --src-type LOCAL",
@@ -212,7 +212,7 @@ func TestPayloadsOfXTables(t *testing.T) {
 	}
 }
 
-// A whole message, as the kernel gets it.
+// A whole message, as it is sent to the kernel.
 func TestTheMessageOfARule(t *testing.T) {
 	t.Parallel()
 	if native.Uint16([]byte{1, 0}) != 1 {
@@ -222,7 +222,7 @@ func TestTheMessageOfARule(t *testing.T) {
 	e := newEncoder(&b)
 	r := rule{dst: prefixes("10.96.0.0/16")[0], proto: sm.TCP, ports: single(80), comment: "x",
 		target: targetGoto, chain: "C"}
-	e.rule(chainID{0, nat, "K"}, nft.Before, 7, &r)
+	e.rule(nat4.chain("K"), nft.Before, 7, &r)
 	// NFT_MSG_NEWRULE, request, create; NFPROTO_IPV4
 	want := "d4010000" + "060a" + "0104" + "0000000000000000" + "02000000" +
 		"08000100" + "6e617400" + "06000200" + "4b000000" + // table nat, chain K
@@ -283,7 +283,7 @@ func FuzzDecodeRule(f *testing.F) {
 			if r.opaque || len(r.comment) > maxComment {
 				continue
 			}
-			// What was understood is written so that it is understood the same.
+			// Encoding a decoded rule and decoding it again gives the same rule.
 			again, ud := encodeRule(t, fam, &r)
 			require.Equal(t, r, newDecoder(fam).decodeRule(again, ud), r.text(fam.Model))
 		}
@@ -293,10 +293,10 @@ func FuzzDecodeRule(f *testing.F) {
 func FuzzDecodeMessages(f *testing.F) {
 	var b rawnl.Batch
 	e := newEncoder(&b)
-	e.rule(chainID{0, nat, "KUBE-SERVICES"}, nft.Last, 0, &rule{target: targetAccept})
+	e.rule(nat4.chain("KUBE-SERVICES"), nft.Last, 0, &rule{target: targetAccept})
 	f.Add(append([]byte{}, b.Bytes()[20:]...))
 	b.Reset()
-	e.tables[0][nat].CreateChain(&baseChains(nat)[0])
+	e.tables[nat4].CreateChain(&baseChains(nat)[0])
 	f.Add(append([]byte{}, b.Bytes()[20:]...))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if c, err := nft.DecodeChain(data); err != nil {

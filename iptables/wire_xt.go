@@ -8,10 +8,10 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// The matches and targets of x_tables that the rules use, and how their structs lie in memory. Each
+// The matches and targets of x_tables that the rules use, and the layout of their structs. Each
 // encoder stands beside its decoder. The kernel wants the size of a struct rounded up to the
 // alignment of a 64-bit number (XT_ALIGN, include/uapi/linux/netfilter/x_tables.h). Numbers are in
-// the byte order of the machine unless said otherwise.
+// the byte order of the machine unless stated otherwise.
 
 // extension is a match or a target and its revision.
 type extension struct {
@@ -125,27 +125,28 @@ const (
 )
 
 // encodeStatistic makes a struct xt_statistic_info: u16 mode, u16 flags; for random u32
-// probability, for nth u32 every, u32 packet, u32 count, where every is one less than what the user
-// says; and a pointer of the kernel's own.
+// probability, for nth u32 every, u32 packet, u32 count, where every is one less than the user's
+// number; and a pointer for the kernel.
 func encodeStatistic(p []byte, m statMatch) []byte {
 	p = zeroed(p, sizeStatistic)
 	if m.kind == statRandom {
 		native.PutUint16(p, statisticRandom)
 		native.PutUint32(p[4:], m.prob)
-		// means nothing, but iptables computes the count in any case
+		// has no effect, but iptables always computes the count
 		native.PutUint32(p[12:], m.prob)
 		return p
 	}
 	native.PutUint16(p, statisticNth)
 	native.PutUint32(p[4:], m.every-1)
 	native.PutUint32(p[8:], m.packet)
-	// iptables has the counter begin so that the first packet is number 0 (libxt_statistic.c).
+	// iptables sets the counter so that the first packet is number 0 (libxt_statistic.c).
 	native.PutUint32(p[12:], m.every-1-m.packet)
 	return p
 }
 
 func decodeStatistic(p []byte, r *rule) bool {
-	// recent changes what it tests, so it matters which comes first: ours is statistic.
+	// recent changes the list that it tests, so the order matters: statistic comes first in our
+	// rules.
 	if len(p) != sizeStatistic || native.Uint16(p[2:]) != 0 || r.stat.kind != statNone ||
 		r.recent.kind != recentNone {
 		return false
@@ -208,7 +209,7 @@ func decodeRecent(p []byte, f *nft.Family, r *rule) bool {
 	default:
 		return false
 	}
-	if p[recentCheck+1] != 0 || p[recentSide] != 0 { // inverted, or about the destination
+	if p[recentCheck+1] != 0 || p[recentSide] != 0 { // inverted, or matching the destination
 		return false
 	}
 	for _, b := range p[recentMask : recentMask+f.AddrLen] {
@@ -248,7 +249,7 @@ func decodeSCTP(p []byte, r *rule) bool {
 	return r.setPorts(native.Uint16(p), native.Uint16(p[2:]))
 }
 
-// decodePorts reads what struct xt_tcp and struct xt_udp have in common: u16 spts[2], u16 dpts[2];
+// decodePorts reads the common part of struct xt_tcp and struct xt_udp: u16 spts[2], u16 dpts[2];
 // then of TCP u8 option, u8 flg_mask, u8 flg_cmp, u8 invflags, and of UDP u8 invflags.
 func decodePorts(p []byte, r *rule) bool {
 	if len(p) != sizePorts || native.Uint16(p) != 0 || native.Uint16(p[2:]) != 0xffff ||
@@ -259,7 +260,7 @@ func decodePorts(p []byte, r *rule) bool {
 	return from == 0 && to == 0xffff || r.setPorts(from, to)
 }
 
-// setPorts is what every way of matching a destination port ends in.
+// setPorts sets the destination ports, for every match that has some.
 func (r *rule) setPorts(from, to uint16) bool {
 	if !r.ports.any() || from > to || to == 0 {
 		return false
@@ -296,8 +297,8 @@ const (
 func encodeDNAT(p []byte, to netip.AddrPort) []byte {
 	p = zeroed(p, sizeDNAT)
 	native.PutUint32(p, natMapIPs|natProto)
-	putAddr(p[4:], to.Addr())
-	putAddr(p[20:], to.Addr())
+	copy(p[4:], to.Addr().AsSlice())
+	copy(p[20:], to.Addr().AsSlice())
 	binary.BigEndian.PutUint16(p[36:], to.Port())
 	binary.BigEndian.PutUint16(p[38:], to.Port())
 	return p
@@ -355,7 +356,7 @@ func decodeMARK(p []byte, r *rule) bool {
 	return true
 }
 
-// rejectCode is what the struct of REJECT holds, an enum: IPT_ICMP_PORT_UNREACHABLE or
+// rejectCode is the enum in the struct of REJECT: IPT_ICMP_PORT_UNREACHABLE or
 // IP6T_ICMP6_PORT_UNREACH.
 func rejectCode(f *nft.Family) uint32 {
 	if f == nft.IPv6 {
@@ -381,5 +382,3 @@ func zeroed(p []byte, n int) []byte {
 	clear(p)
 	return p
 }
-
-func putAddr(p []byte, a netip.Addr) { copy(p, a.AsSlice()) }

@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/randstate"
-	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/test/randstate"
+	"github.com/kernlb/kernlb/internal/wait"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -31,11 +31,11 @@ func writerStates() []sm.State {
 	return l
 }
 
-// localnetIsOff is what a program leaves that is killed between the transaction and the sysctl.
+// localnetIsOff is the drift after a program is killed between the transaction and the sysctl.
 const localnetIsOff = "sysctl net.ipv4.conf.all.route_localnet is 0"
 
-// Killed at any moment, a writer leaves the old state or the new one. The next apply ends at the
-// wanted one, whoever deleted a table or wrote in between.
+// A writer is killed at any moment. It leaves the old state or the new one. The next apply results
+// in the wanted one, even if a table was deleted or another writer committed in between.
 func TestKilledAtAnyMoment(t *testing.T) {
 	dataplanetest.Killed(t, underTest, writerStates(), dataplanetest.KilledOptions{
 		Damage: deleteATable, Harmless: []string{localnetIsOff}})
@@ -45,7 +45,7 @@ func TestKilledAtAnyMoment(t *testing.T) {
 func deleteATable(ns *netnstest.NS, rng *rand.Rand) error {
 	table := []string{"ip nat", "ip filter", "ip6 nat", "ip6 filter"}[rng.IntN(4)]
 	return ns.Do(func() error {
-		// Adding it first makes the command succeed if the table is not there.
+		// Adding the table first makes the command succeed even if the table does not exist.
 		cmd := exec.Command("nft", "add table "+table+"; delete table "+table)
 		if out, err := cmd.CombinedOutput(); err != nil {
 			return fmt.Errorf("%s: %w: %s", cmd, err, out)
@@ -54,24 +54,24 @@ func deleteATable(ns *netnstest.NS, rng *rand.Rand) error {
 	})
 }
 
-// Writers that write without pause get their turns, and the kernel ends at the state of one of
-// them.
+// Writers that write without pause all get their turns, and the kernel ends up with the state of
+// one of them.
 func TestWritersTakeTurns(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Writers(t, underTest, slices.Repeat(writerStates(), 10), localnetIsOff)
 }
 
-// Without turns, what they write is right all the same, though one may give up.
+// Without turns, the result is still right, though one writer may give up.
 func TestWritersAreRightWithoutTurns(t *testing.T) {
 	t.Parallel()
 	dataplanetest.WritersWithoutTurns(t, underTest, slices.Repeat(writerStates(), 10),
 		localnetIsOff)
 }
 
-// lateWriters are what is there when two writers begin.
+// lateWriters are the states of the kernel when two writers begin.
 var lateWriters = []struct {
 	name  string
-	first sm.State // what both know
+	first sm.State // the state that both know
 	lost  bool     // the version is lost, as after "iptables -X"
 }{
 	{"nothing is there", sm.State{}, false},
@@ -79,16 +79,15 @@ var lateWriters = []struct {
 	{"an instance without a version is there", webService(), true},
 }
 
-// A writer that is late is refused, and what the first wrote stays; it observes and succeeds.
+// A late writer is refused, and the first writer's objects stay. The late writer observes and then
+// succeeds.
 func TestTheLateWriterIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, c := range lateWriters {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			one, ns, table := opened(t, Config{})
-			two, err := New(&Config{NetNS: ns.Fd()})
-			require.NoError(t, err)
-			defer two.Close()
+			two := another(t, ns)
 			if c.first.Node().Name != "" {
 				table = apply(t, one, c.first)
 			}
@@ -97,33 +96,28 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 					one.l.names.version(one.found.versions[0]))
 			}
 			for _, b := range []*Backend{one, two} {
-				o, err := b.Observe(t.Context(), nil)
-				require.NoError(t, err)
+				o := observation(t, b)
 				require.Equal(t, c.lost, len(o.Drift) > 0)
 				table = o.Table
 			}
-			// They change different services, so that nothing but the version stands in the way.
+			// The writers change different services, so that only the version prevents the second
+			// commit.
 			a := resolve(t, table, c.first.WithNode(testNode()).WithService(plainService("a", 1)))
 			b := resolve(t, table, c.first.WithNode(testNode()).WithService(plainService("b", 2)))
-			_, err = one.Commit(t.Context(), sm.Diff(table, a))
+			_, err := one.Commit(t.Context(), sm.Diff(table, a))
 			require.NoError(t, err)
 			_, err = two.Commit(t.Context(), sm.Diff(table, b))
 			require.ErrorIs(t, err, dataplane.ErrConflict)
 			requireAdopts(t, ns, c.first.WithNode(testNode()).WithService(plainService("a", 1)), a)
-			i, err := two.Integrity(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, dataplane.Broken, i, "what it knows is worth nothing")
+			requireIntegrity(t, two, dataplane.Broken, "what it knows is worth nothing")
 			_, err = two.Commit(t.Context(), sm.Diff(table, b))
 			require.ErrorIs(t, err, errNotObserved)
 
-			o, err := two.Observe(t.Context(), nil)
-			require.NoError(t, err)
+			o := observation(t, two)
 			_, err = two.Commit(t.Context(), sm.Diff(o.Table, b))
 			require.NoError(t, err)
-			one.kernel.looks = ration.Ration{} // where no look is due, too
-			i, err = one.Integrity(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, dataplane.Broken, i, "another writer was there")
+			one.kernel.looks = wait.Budget{} // also when no check is due
+			requireIntegrity(t, one, dataplane.Broken, "another writer was there")
 		})
 	}
 }
