@@ -16,14 +16,14 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// Our addresses are known by their metric (IFA_RT_PRIORITY, since Linux 4.18), of which
-// netlink.Addr knows nothing (github.com/vishvananda/netlink v1.3.1, addr.go). So the two requests
-// that it is in, to list addresses and to add one, are made here.
+// The instance's addresses have its number as their metric (IFA_RT_PRIORITY, since Linux 4.18).
+// netlink.Addr does not have this field (github.com/vishvananda/netlink v1.3.1, addr.go). So the
+// two requests that need it, to list addresses and to add one, are made here.
 
-// errMoved says that an address is not where it was found.
+// errMoved says that an address is no longer where it was found.
 var errMoved = errors.New("it was moved meanwhile")
 
-// bind binds an address to the device. That it is there already is [errMoved].
+// bind binds an address to the device. If the device has it already, the error is [errMoved].
 func (k *kernel) bind(a netip.Addr) error {
 	req := nl.NewNetlinkRequest(unix.RTM_NEWADDR, unix.NLM_F_ACK|unix.NLM_F_CREATE|unix.NLM_F_EXCL)
 	for _, part := range newAddress(a, k.ifindex, instanceNumber(k.instance)) {
@@ -33,7 +33,8 @@ func (k *kernel) bind(a netip.Addr) error {
 	return moved("bind", a, k.device, err)
 }
 
-// release takes an address away from its device. That it is not there is [errMoved].
+// release removes an address from its device. If the device does not have it, the error is
+// [errMoved].
 func (k *kernel) release(b boundAddr) error {
 	bits := b.addr.BitLen()
 	err := k.links.AddrDel(b.ifindex, &net.IPNet{IP: b.addr.AsSlice(),
@@ -43,10 +44,8 @@ func (k *kernel) release(b boundAddr) error {
 
 // moved wraps an error about an address of a device.
 func moved(doing string, a netip.Addr, dev string, err error) error {
-	for _, e := range []error{syscall.EEXIST, syscall.EADDRNOTAVAIL, syscall.ENODEV} {
-		if errors.Is(err, e) {
-			err = fmt.Errorf("%w: %w", errMoved, err)
-		}
+	if isOne(err, syscall.EEXIST, syscall.EADDRNOTAVAIL, syscall.ENODEV) {
+		err = fmt.Errorf("%w: %w", errMoved, err)
 	}
 	if err != nil {
 		return fmt.Errorf("%s address %v, device %s: %w", doing, a, dev, err)
@@ -54,8 +53,8 @@ func moved(doing string, a netip.Addr, dev string, err error) error {
 	return nil
 }
 
-// readAddresses reads the addresses of the namespace, and looks for the device. A device that is
-// not a dummy is an error.
+// readAddresses reads the addresses of the namespace, and finds the device. A device that is not a
+// dummy is an error.
 func (k *kernel) readAddresses() (addresses, error) {
 	k.changes.Listing()
 	a, err := k.listAddresses()
@@ -89,7 +88,7 @@ func (k *kernel) listAddresses() (a addresses, err error) {
 	return a, nil
 }
 
-// sortAddress adds the address of a message to those that are ours, or to those of others.
+// sortAddress adds the address of a message to ours or to those of other programs.
 func (k *kernel) sortAddress(a *addresses, msg []byte, names map[int]string) error {
 	l, err := decodeAddress(msg)
 	if err != nil {
@@ -116,9 +115,9 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, names map[int]string) err
 	return nil
 }
 
-// newAddress is the body of RTM_NEWADDR that binds an address of a service, marked as ours by its
-// metric. IPv4 addresses have the scope of the host, and IPv6 addresses are deprecated from the
-// start: neither is chosen as the source of what goes elsewhere (inet_select_addr,
+// newAddress is the body of RTM_NEWADDR that binds an address of a service. Its metric marks it as
+// ours. IPv4 addresses have the scope of the host, and IPv6 addresses are deprecated from the
+// start. So the kernel chooses neither as the source of packets to elsewhere (inet_select_addr,
 // ipv6_get_saddr_eval).
 func newAddress(a netip.Addr, ifindex int, metric uint32) []nl.NetlinkRequestData {
 	family, scope, flags := unix.AF_INET, unix.RT_SCOPE_HOST, uint32(unix.IFA_F_NOPREFIXROUTE)
@@ -138,15 +137,15 @@ func newAddress(a netip.Addr, ifindex int, metric uint32) []nl.NetlinkRequestDat
 	return append(l, nl.NewRtAttr(unix.IFA_RT_PRIORITY, nl.Uint32Attr(metric)))
 }
 
-// listedAddr is an address that somebody has bound.
+// listedAddr is an address that any program has bound.
 type listedAddr struct {
 	addr    netip.Addr
 	ifindex int
 	metric  uint32
 }
 
-// decodeAddress reads the body of RTM_NEWADDR. The address is invalid if the message has none of
-// IPv4 or IPv6.
+// decodeAddress decodes the body of RTM_NEWADDR. The address is invalid if the message has no IPv4
+// or IPv6 address.
 func decodeAddress(b []byte) (l listedAddr, err error) {
 	if len(b) < unix.SizeofIfAddrmsg {
 		return l, fmt.Errorf("an address of %d bytes", len(b))
@@ -164,7 +163,7 @@ func decodeAddress(b []byte) (l listedAddr, err error) {
 			l.metric = it.NativeU32()
 		}
 	}
-	if local != nil { // between two ends of a link, IFA_ADDRESS is that of the peer
+	if local != nil { // on a link between two ends, IFA_ADDRESS is the peer's address
 		addr = local
 	}
 	if a, ok := netip.AddrFromSlice(addr); ok && (b[0] == unix.AF_INET) == a.Is4() {

@@ -60,8 +60,8 @@ func FuzzAddress(f *testing.F) {
 	})
 }
 
-// An address that is where it must not be, or not where it was found, was moved by somebody; what
-// cannot be removed is an error.
+// If an address is already on the device, or no longer where it was found, another program has
+// moved it. A device that cannot be removed is an error.
 func TestAddressesThatWereMoved(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -72,14 +72,14 @@ func TestAddressesThatWereMoved(t *testing.T) {
 	require.NoError(t, k.bindAll(d))
 	require.ErrorIs(t, k.bindAll(d), errMoved)
 	require.Contains(t, r.run("ip address show lo"), a.String())
-	k.device = "none" // so it is bound to another device
+	k.device = "none" // the bound address is then on another device
 	l, err := k.readAddresses()
 	require.NoError(t, err)
 	require.Equal(t, []boundAddr{{a, 1, "lo"}}, l.bound)
 	require.Contains(t, l.others, netip.IPv6Loopback())
 	require.NotContains(t, l.others, a)
 	require.NotContains(t, l.node, a)
-	r.run("ip -6 address add fe80::77/64 dev lo") // which clients cannot reach without a zone
+	r.run("ip -6 address add fe80::77/64 dev lo") // clients cannot reach this one without a zone
 	again, err := k.readAddresses()
 	require.NoError(t, err)
 	require.True(t, l.equal(&again))

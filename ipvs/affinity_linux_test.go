@@ -12,22 +12,22 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// sticky makes a service remember clients for a time.
+// sticky makes a service remember clients for a while.
 func sticky(timeout time.Duration) func(*servicemodel.Service) {
 	return func(s *servicemodel.Service) {
 		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: timeout}
 	}
 }
 
-// Once an endpoint was taken away, no new connection of a client that was given it goes there: of
-// neither family, however short the timeout is, and while connections to it drain.
+// After an endpoint was removed, no new connection of its clients goes there: in both families,
+// however short the timeout is, and while connections to it drain.
 func TestKernelAffinityForgetsEndpointsThatGo(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -54,7 +54,7 @@ func TestKernelAffinityForgetsEndpointsThatGo(t *testing.T) {
 						require.Equal(t, stays, server(c, a), "%v, timeout %v", a, timeout)
 					}
 					k.apply(k.state(svc, "pod2", "pod3"))
-					if timeout > time.Minute { // a second may be over
+					if timeout > time.Minute { // a second may have passed
 						require.Equal(t, stays, server(c, a))
 					}
 				}
@@ -65,8 +65,8 @@ func TestKernelAffinityForgetsEndpointsThatGo(t *testing.T) {
 	}
 }
 
-// A client whose endpoint does not answer is given another when that is taken away, though its
-// first packet is sent again.
+// The endpoint of a client does not answer. When it is removed, the client is given another, even
+// if its first packet is sent again.
 func TestKernelAffinityForgetsDeadEndpoints(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -99,7 +99,7 @@ func TestKernelAffinityForgetsDeadEndpoints(t *testing.T) {
 	}
 }
 
-// sink takes datagrams at a port of a host, and answers none.
+// sink receives datagrams at a port of a host, and answers none.
 func sink(t *testing.T, h *netnstest.Host, port uint16) *atomic.Int64 {
 	t.Helper()
 	n := &atomic.Int64{}
@@ -125,7 +125,7 @@ func sink(t *testing.T, h *netnstest.Host, port uint16) *atomic.Int64 {
 	return n
 }
 
-// flood sends datagrams from pod1 to the addresses of web all the time.
+// flood sends datagrams from pod1 to the addresses of web without pause.
 func (k *kernel) flood(ctx context.Context, port uint16) {
 	k.t.Helper()
 	require.NoError(k.t, k.pods["pod1"].NS.Do(func() error {
@@ -137,7 +137,7 @@ func (k *kernel) flood(ctx context.Context, port uint16) {
 			k.t.Cleanup(func() { c.Close() })
 			go func() {
 				for ctx.Err() == nil {
-					// nolint:errcheck // one that is refused or lost is one of many
+					// nolint:errcheck // a refused or lost datagram does not matter
 					c.Write([]byte("x"))
 					time.Sleep(5 * time.Millisecond)
 				}
@@ -147,8 +147,8 @@ func (k *kernel) flood(ctx context.Context, port uint16) {
 	}))
 }
 
-// Datagrams that nobody answers go on to the endpoint that is there, also with affinity, from the
-// moment on at which the apply has returned.
+// Nobody answers these datagrams. From the moment the apply returns, they go to the present
+// endpoint, even with affinity.
 func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -186,7 +186,7 @@ func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 			5*time.Millisecond)
 		_, err = e.Apply(t.Context(), state(other))
 		require.NoError(t, err)
-		time.Sleep(20 * time.Millisecond) // what has arrived is read
+		time.Sleep(20 * time.Millisecond) // datagrams that have arrived are read
 		before := sinks[is].Load()
 		sinks[other].Store(0)
 		require.Eventually(t, func() bool { return sinks[other].Load() > 20 }, 10*time.Second,

@@ -1,15 +1,16 @@
 package ipvs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
-	"regexp"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -19,65 +20,72 @@ const Name = "ipvs"
 // DefaultTable is the name of the companion tables if [Config.Table] is empty.
 const DefaultTable = "kernlb-ipvs"
 
-// DefaultDrainLimit is how long a TCP endpoint that left is waited for if [Config.DrainLimit] is
-// zero.
+// DefaultDrainLimit is how long TCP connections to an endpoint that left may drain if
+// [Config.DrainLimit] is zero.
 const DefaultDrainLimit = 15 * time.Minute
 
-// DefaultCompareShare is how much of a CPU's time comparing virtual servers may take if
+// DefaultCompareShare is how much of one CPU's time the comparison of virtual servers may take if
 // [Config.CompareShare] is zero.
 const DefaultCompareShare = 0.0008
 
 // Config says where and how a Backend works. A nil *Config is the zero Config.
 type Config struct {
-	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path, such
-	// as "/run/netns/blue" or "/proc/1234/ns/net": either, used only while the backend is opened.
-	// Zero and empty mean that of the calling thread.
+	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
+	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
+	// while the backend is opened. Zero and empty mean the namespace of the calling thread.
 	NetNS     int
 	NetNSPath string
-	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and so the
-	// instance. Empty means [DefaultTable]. It starts with a letter and has letters, digits, "_",
-	// "-" and "." only, at most 63 of them.
+	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and
+	// identifies the instance. Empty means [DefaultTable]. It starts with a letter and has letters,
+	// digits, "_", "-" and "." only, at most 63 of them.
 	Table string
 	// Scheduler is the scheduler of services that leave it to the backend, with its options. Empty
 	// means "wrr": round robin, by weight.
 	Scheduler servicemodel.Scheduler
-	// DrainLimit is how long an endpoint that left keeps its TCP connections at most. Zero means
-	// [DefaultDrainLimit]; negative means not at all. It counts anew after a restart of the
-	// program.
+	// DrainLimit is how long an endpoint that left may keep its TCP connections. Zero means
+	// [DefaultDrainLimit]; negative means not at all. After a restart of the program, the time
+	// begins again.
 	DrainLimit time.Duration
 	// AffinityMask4 and AffinityMask6 are how many leading bits of a client's address count for
-	// session affinity: clients that agree in them share an endpoint. 1 to 32 and 1 to 128; zero
-	// means all. They do not matter where pods and the host have endpoints of their own.
+	// session affinity: clients that agree in these bits share an endpoint. 1 to 32 and 1 to 128;
+	// zero means all. They have no effect if pods and the host have endpoints of their own.
 	AffinityMask4, AffinityMask6 int
 	// Device is the name of a dummy device that holds the addresses of services: cluster IPs,
-	// external IPs and load-balancer IPs. It is made if it is not there; a kernel without the
-	// module dummy is a [dataplane.ErrMissingModule] then. Empty, the default, means none, and
-	// services need none: the package documentation says what is different with one.
+	// external IPs and load-balancer IPs. If it does not exist, it is made; a kernel without the
+	// module dummy is then a [dataplane.ErrMissingModule]. Empty, the default, means no device, and
+	// services do not need one. The package documentation describes the differences.
 	Device string
-	// StrictARP keeps the node from answering ARP for the addresses that Device holds, on all
-	// links: net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It needs Device:
-	// without one, nobody answers ARP for the addresses of services.
+	// StrictARP prevents the node from answering ARP for the addresses of Device, on all links:
+	// net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It requires Device: without a
+	// device, nobody answers ARP for the addresses of services.
 	StrictARP bool
-	// TakeOver makes virtual servers that are not of any instance of kernlb, and are where those of
-	// a service must be, the instance's own: with their connections, and what differs is edited in
-	// place. It is for taking over from kube-proxy's ipvs mode, which must not run any more. While
-	// one scheduler is exchanged for another, a virtual server refuses new connections, for an RCU
-	// grace period (ip_vs_edit_service in net/netfilter/ipvs/ip_vs_ctl.c): that does not happen
-	// where Scheduler is the one that is there, kube-proxy's "rr". By default they are left alone,
-	// and the service is a [dataplane.CollisionError].
+	// TakeOver claims virtual servers of other programs than kernlb at addresses of services. They
+	// keep their connections, and differences are edited in place. Use it to take over from
+	// kube-proxy's ipvs mode. kube-proxy must no longer run. While a scheduler is replaced, a
+	// virtual server refuses new connections for an RCU grace period (ip_vs_edit_service in
+	// net/netfilter/ipvs/ip_vs_ctl.c). This does not happen if Scheduler is the present one,
+	// kube-proxy's "rr". By default such virtual servers are left alone, and the service is a
+	// [dataplane.CollisionError].
 	TakeOver bool
-	// CompareShare is the part of one CPU's time that looks ([dataplane.RunOptions]) may take for
-	// comparing virtual servers with those of the kernel, which tells of no change: at most 1. Zero
-	// means [DefaultCompareShare]. The package documentation says how soon a change by hand is
-	// noticed with it.
+	// CompareShare is the share of one CPU's time, at most 1, that checks ([dataplane.RunOptions])
+	// may use to compare virtual servers with those in the kernel. The kernel does not report their
+	// changes. Zero means [DefaultCompareShare]. The package documentation says how soon an edit by
+	// hand is then noticed.
 	CompareShare float64
-	// Timeouts are how long IPVS keeps idle connections. Zero leaves what the node has.
+	// Timeouts are how long IPVS keeps idle connections. Zero leaves a timeout as it is.
 	Timeouts Timeouts
-	// Logger gets a debug record for each commit. Nil means silence.
+	// Mark is the lowest packet mark of the instance: 0xc0000000 or above, and a multiple of
+	// 0x100000. All packets whose mark has the same twelve upper bits belong to the instance. Zero
+	// means a mark that is derived from Table. Set it if the logger warns that another program uses
+	// these marks.
+	Mark uint32
+	// Logger gets a debug record for each commit. It also gets a warning if policy rules of other
+	// programs match marks of the instance, or come before the instance's own rule. Nil means
+	// silence.
 	Logger *slog.Logger
 }
 
-// Timeouts are how long IPVS keeps idle connections, those of all virtual servers of the network
+// Timeouts are how long IPVS keeps idle connections, for all virtual servers of the network
 // namespace. Each is a whole number of seconds; zero leaves it as it is. A new namespace has 15
 // minutes, 2 minutes and 5 minutes (net/netfilter/ipvs/ip_vs_proto_tcp.c, ip_vs_proto_udp.c).
 type Timeouts struct {
@@ -86,40 +94,33 @@ type Timeouts struct {
 	UDP    time.Duration // of UDP flows
 }
 
-var tableName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,62}$`)
+const (
+	maxTable  = 63
+	maxDevice = 15 // IFNAMSIZ without the NUL (include/uapi/linux/if.h)
+)
 
-// deviceName is what names of interfaces may be, and more strictly: IFNAMSIZ is 16, with the NUL
-// (include/uapi/linux/if.h).
-var deviceName = regexp.MustCompile(`^[A-Za-z0-9_][A-Za-z0-9_.-]{0,14}$`)
+// inNames are the characters of names.
+const inNames = rendering.Letters + rendering.Digits + "_.-"
 
-// withDefaults checks the configuration and fills it in.
+// withDefaults checks the configuration and fills in defaults.
 func (c *Config) withDefaults() (Config, error) {
 	var r Config
 	if c != nil {
 		r = *c
 	}
-	if r.Table == "" {
-		r.Table = DefaultTable
-	}
-	if r.Scheduler == servicemodel.SchedulerDefault {
-		r.Scheduler = servicemodel.WeightedRR
-	}
-	if r.DrainLimit == 0 {
-		r.DrainLimit = DefaultDrainLimit
-	}
-	if r.CompareShare == 0 {
-		r.CompareShare = DefaultCompareShare
-	}
-	if r.Logger == nil {
-		r.Logger = slog.New(slog.DiscardHandler)
-	}
+	r.Table = cmp.Or(r.Table, DefaultTable)
+	r.Scheduler = cmp.Or(r.Scheduler, servicemodel.WeightedRR)
+	r.DrainLimit = cmp.Or(r.DrainLimit, DefaultDrainLimit)
+	r.CompareShare = cmp.Or(r.CompareShare, DefaultCompareShare)
+	r.Mark = cmp.Or(r.Mark, defaultMark(instanceFlag(r.Table)))
+	r.Logger = cmp.Or(r.Logger, slog.New(slog.DiscardHandler))
 	return r, r.validate()
 }
 
-// validate reports what is wrong with a configuration that has its defaults.
+// validate returns the first fault of a configuration with defaults.
 func (c *Config) validate() error {
 	switch {
-	case !tableName.MatchString(c.Table):
+	case !rendering.IsName(c.Table, maxTable, rendering.Letters, inNames):
 		return fmt.Errorf("ipvs: table name %q: want a letter, then letters, digits, \"_\", \"-\" "+
 			"or \".\", 63 in all at most", c.Table)
 	case !hasScheduler(c.Scheduler):
@@ -130,12 +131,17 @@ func (c *Config) validate() error {
 	case c.AffinityMask6 < 0 || c.AffinityMask6 > 128:
 		return fmt.Errorf("ipvs: AffinityMask6: %d: want 1 to 128, or 0 for all bits",
 			c.AffinityMask6)
-	case c.Device != "" && !deviceName.MatchString(c.Device):
+	case c.Device != "" && !rendering.IsName(c.Device, maxDevice,
+		rendering.Letters+rendering.Digits+"_", inNames):
 		return fmt.Errorf("ipvs: Device: %q: want a name of 1 to 15 letters, digits, \"_\", \"-\" "+
 			"or \".\"", c.Device)
 	case !(c.CompareShare > 0 && c.CompareShare <= 1):
 		return fmt.Errorf("ipvs: CompareShare: %v: want more than 0, up to 1, or 0 for %v",
 			c.CompareShare, DefaultCompareShare)
+	case c.Mark&allMarks != allMarks || c.Mark&^ownMask != 0:
+		return fmt.Errorf("ipvs: Mark: 0x%x: "+
+			"want 0xc0000000 or above, and a multiple of 0x100000, "+
+			"or 0 for one that is made of the table's name", c.Mark)
 	case c.StrictARP && c.Device == "":
 		return errors.New("ipvs: StrictARP: without a Device, nobody answers ARP for the " +
 			"addresses of services")
@@ -154,26 +160,28 @@ var (
 	_ dataplane.Watcher = (*Backend)(nil)
 )
 
-// errNotObserved says that the engine's contract was broken: nothing is known of the kernel.
+// errNotObserved says that a caller broke the contract of dataplane.Backend.
 var errNotObserved = errors.New(
 	"ipvs: the kernel was not observed since the backend was opened or a commit failed")
 
-// Backend keeps the services of one instance in IPVS. Its methods must not be called at the same
-// time, apart from Watch.
+// Backend keeps the services of one instance in IPVS. Its methods must not be called concurrently,
+// except Watch.
 type Backend struct {
-	kernel kernel
+	kernel // embedded because it has the methods of a backend where the system is not Linux
 	cfg    Config
 	pl     planner
-	// observed says that what pl has is what the kernel holds.
+	// observed says that pl describes what the kernel holds.
 	observed bool
 	draining draining
-	// looks rations the looks at the companion tables for changes by hand.
-	looks ration.Ration
+	// looks is the budget for checks of the companion tables for edits by hand.
+	looks wait.Budget
 	scrub scrub
+	// rivals are the other programs' uses of the instance's marks, as last logged.
+	rivals []string
 }
 
 // New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
-// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if this is not Linux.
+// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
 func New(cfg *Config) (*Backend, error) {
 	c, err := cfg.withDefaults()
 	if err != nil {
@@ -187,18 +195,22 @@ func New(cfg *Config) (*Backend, error) {
 }
 
 func newBackend(c Config) *Backend {
-	return &Backend{cfg: c, pl: newPlanner(c), draining: draining{}, looks: ration.New(8, 20),
+	return &Backend{cfg: c, pl: newPlanner(c), draining: draining{}, looks: wait.NewBudget(8, 20),
 		scrub: scrub{share: c.CompareShare / 2}}
 }
+
+// Partial says that a reading may lack pools: a node port has no virtual server, and so no
+// endpoints, if the node has no address for it.
+func (*Backend) Partial() {}
 
 // Name returns "ipvs".
 func (b *Backend) Name() string { return Name }
 
-// Check reports what IPVS cannot express: the scheduler random, direct routing and tunnels to other
-// ports, source ranges of node ports, localhost node ports; and, once the kernel was observed, the
-// virtual servers of others that are where those of a service must be.
+// Check returns what the function [Check] returns. After an observation it also returns the virtual
+// servers of other programs that are in the way of a service, a table of another program with the
+// instance's name, and IPv6 addresses if the node has IPv6 disabled.
 func (b *Backend) Check(c *servicemodel.ChangeSet) error {
-	return errors.Join(check(c), b.pl.collisions(c))
+	return errors.Join(b.pl.foreignTable(), Check(c), b.pl.disabled(c), b.pl.collisions(c))
 }
 
 // Plan renders what Commit would send.
@@ -209,7 +221,7 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	return b.pl.plan(c), nil
 }
 
-// committed remembers what the kernel holds after a plan; ifindex is that of the device.
+// committed notes what the kernel holds after a plan. ifindex is the index of the device.
 func (b *Backend) committed(p *plan, ifindex int) {
 	now := time.Now()
 	for k, s := range p.servers {

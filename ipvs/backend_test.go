@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// What is wrong with a configuration is said with the name of its field, before anything is opened.
+// The error of a faulty configuration names the field, before anything is opened.
 func TestConfigurationsAreChecked(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Connections go on when conntrack forgets them, also if the endpoint is the first to speak then.
+// Connections go on when conntrack forgets them, even if the endpoint then sends first.
 func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -62,8 +62,8 @@ func say(t *testing.T, from, to net.Conn) error {
 	return err
 }
 
-// pair opens a connection from a host to a service that leads to an endpoint, in whose namespace it
-// listens.
+// pair opens a connection from a host to a service that leads to an endpoint, and listens in the
+// endpoint's namespace.
 func (k *kernel) pair(from *netnstest.Host, service, endpoint netip.AddrPort) (client,
 	server net.Conn) {
 	k.t.Helper()

@@ -38,8 +38,8 @@ func tenEndpoints(i, n int) (l []servicemodel.Endpoint) {
 	return l
 }
 
-// TestManyServices applies many services, changes one endpoint, and reads all of it back in a new
-// backend, which writes nothing. It logs how long that takes, without and with a device.
+// TestManyServices applies many services, changes one endpoint, and reads everything in a new
+// backend, which writes nothing. It logs the times, without and with a device.
 func TestManyServices(t *testing.T) {
 	needIPVS(t)
 	for _, n := range []int{100, 1000, 5000} {

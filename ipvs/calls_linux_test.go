@@ -6,13 +6,13 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/ipvsfake"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// onFake is the backend on a fake IPVS of its own, whose sockets can be made to go wrong.
+// onFake is the backend on its own fake IPVS. Faults can be injected into its sockets.
 func onFake() dataplanetest.FaultyBackend {
 	fake := ipvsfake.New()
 	open := func(netns int, wrap func(rawnl.Socket) rawnl.Socket) (dataplane.Backend, error) {
@@ -20,7 +20,7 @@ func onFake() dataplanetest.FaultyBackend {
 		if err != nil {
 			return nil, err
 		}
-		// The number of requests does not depend on the time, nor on whose turn it is.
+		// The number of requests must not depend on the time, nor on the turn of virtual servers.
 		b.scrub.share, b.kernel.outlines.read = 0, nil
 		return b, nil
 	}
@@ -35,8 +35,9 @@ func onFake() dataplanetest.FaultyBackend {
 	}
 }
 
-// Each call to IPVS and to nf_tables goes wrong. What an apply that failed leaves has no
-// transaction; that what clients may meet then is right, the tests of killed processes show.
+// Each call to IPVS and to nf_tables fails once. A failed apply may leave part of its work, because
+// IPVS has no transactions. The tests of killed processes show that clients are still treated
+// correctly.
 func TestEachCallGoesWrong(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Faulted(t, onFake)

@@ -5,11 +5,21 @@ import (
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// collisions reports the virtual servers of others that are where a commit must put one of ours.
+// foreignTable reports a table of another program with the companion's name. A commit would delete
+// it.
+func (pl *planner) foreignTable() error {
+	if object := pl.have.companion.foreign; object != "" {
+		return &dataplane.CollisionError{Backend: Name, Object: object}
+	}
+	return nil
+}
+
+// collisions reports the virtual servers of other programs that are in the way of ours.
 func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 	if len(pl.have.foreign) == 0 {
 		return nil
@@ -17,7 +27,7 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 	var errs []error
 	addrs := nodePortAddrs(pl.have.addresses.node, c.New.Rules())
 	for _, k := range pl.affected(c, addrs) {
-		fe := shared.Of(c.New).Frontend(k)
+		fe := nocopy.Of(c.New).Frontend(k)
 		if fe == nil {
 			continue
 		}
@@ -32,111 +42,86 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// check reports what of a change set IPVS cannot express.
-func check(c *servicemodel.ChangeSet) error {
-	var errs []error
-	refuse := func(of servicemodel.PortName, field, value, hint string) {
-		errs = append(errs,
-			&dataplane.UnsupportedError{Backend: Name, Service: of.Name,
-				Object: "service " + of.String(), Field: field, Value: value, Hint: hint})
-	}
-	for _, fc := range c.Frontends {
-		fe := fc.New
-		if fe == nil {
-			continue
-		}
-		switch fe.Masquerade {
-		case 0, servicemodel.FromAnywhere, servicemodel.FromHost, servicemodel.FromHost |
-			servicemodel.FromOutside:
-		default:
-			refuse(fe.Service, "masquerade", fe.Masquerade.String(), "")
-		}
-		if fe.Sources != nil && fe.Key.NodePort() {
-			refuse(fe.Service, "sources", "on a node port", "")
-		}
-	}
-	for _, pc := range c.Pools {
-		if p := pc.New; p != nil && p.Scheduler != servicemodel.SchedulerDefault &&
-			!hasScheduler(p.Scheduler) {
-			refuse(p.ID.Service, "scheduler", string(p.Scheduler),
-				"the kernel has no such scheduler")
-		}
-	}
-	for _, r := range routedElsewhere(c) {
-		refuse(r.fe.Service, "forwarding", r.what,
-			"packets arrive as they were sent: endpoints listen at the address and port of the "+
-				"service")
-	}
-	if c.Rules != nil {
-		errs = append(errs, checkRules(&c.Rules.New)...)
-	}
-	return errors.Join(errs...)
+// noIPv6 is the reason why IPv6 frontends are refused.
+const noIPv6 = "IPv6 is disabled on this node"
+
+// unreachable reports whether the kernel cannot lead packets to a frontend because it has no IPv6.
+// Node ports need nothing if the node has no IPv6 address.
+func (o *observed) unreachable(k servicemodel.FrontendKey) bool {
+	return !o.ipv6 && k.Addr.Is6() && !k.NodePort()
 }
 
-// checkRules reports what of the node-wide rules cannot be expressed.
-func checkRules(r *servicemodel.Rules) (errs []error) {
-	refuse := func(field, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: "node",
-			Field: field, Value: "true", Hint: hint})
-	}
-	if r.LocalhostNodePorts {
-		refuse("localhostNodePorts", "IPVS sends nothing from a loopback address to another "+
-			"machine; node ports answer at addresses of the node that others can reach")
-	}
-	if r.MasqueradeNeighbours {
-		refuse("masqueradeNeighbours", "nftables can")
-	}
-	return errs
+// disabled reports the services with IPv6 addresses if the kernel has no IPv6, each once.
+func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
+	k := rendering.NewChecker(Name, c)
+	k.IPv6(pl.have.unreachable,
+		noIPv6+" (net.ipv6.conf.lo.disable_ipv6 is 1, or it was disabled at boot)")
+	return k.Err()
 }
 
-// routed is a frontend whose packets cannot be forwarded unchanged.
-type routed struct {
-	fe   *servicemodel.Frontend
-	what string
+// Check returns the parts of a change set that IPVS cannot express on any kernel: schedulers that
+// it does not have, such as random; direct routing and tunnels of node ports and to other ports;
+// ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]) and masqueraded neighbours;
+// and, in tables that are not made by servicemodel.Resolve, source ranges of node ports and some
+// combinations of origins whose packets are masqueraded. The errors, which [dataplane.Problems]
+// lists, are *[dataplane.UnsupportedError] values. Check needs neither a kernel nor Linux. The
+// change set of a whole table is servicemodel.Diff(nil, table).
+func Check(c *servicemodel.ChangeSet) error {
+	k := rendering.NewChecker(Name, c)
+	k.Schedulers(hasScheduler, "the kernel has no such scheduler")
+	k.Masquerade()
+	k.Sources()
+	checkForwarding(k, c)
+	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
+		k.RefuseNode(dataplane.FieldLocalhostNodePorts, "IPVS sends nothing from a loopback "+
+			"address to another machine; node ports answer at addresses of the node that others "+
+			"can reach")
+	}
+	if c.Rules != nil && c.Rules.New.MasqueradeNeighbours {
+		k.RefuseNode(dataplane.FieldMasqueradeNeighbours, "nftables can")
+	}
+	return k.Err()
 }
 
-// routedElsewhere returns the frontends whose packets are to be forwarded unchanged, by direct
-// routing or a tunnel, to endpoints that do not listen at the frontend's port. IPVS would take
-// them, and deliver to the port of the frontend (ip_vs_dr_xmit, ip_vs_tunnel_xmit).
-func routedElsewhere(c *servicemodel.ChangeSet) []routed {
-	var l []routed
+// checkForwarding refuses frontends whose packets would be forwarded unchanged, by direct routing
+// or a tunnel, to endpoints at another port than the frontend's. IPVS would accept them, and
+// deliver the packets to the frontend's port (ip_vs_dr_xmit, ip_vs_tunnel_xmit).
+func checkForwarding(k *rendering.Checker, c *servicemodel.ChangeSet) {
 	seen := map[servicemodel.FrontendKey]bool{}
-	look := func(fe *servicemodel.Frontend) {
-		if seen[fe.Key] {
+	check := func(fe *servicemodel.Frontend) {
+		if what := forwardedElsewhere(c.New, fe); what != "" && !seen[fe.Key] {
+			seen[fe.Key] = true
+			k.Refuse(fe.Service, dataplane.FieldForwarding, what, "packets arrive as they were "+
+				"sent: endpoints listen at the address and port of the service")
+		}
+	}
+	k.Frontends(check)
+	k.Pools(func(p *servicemodel.Pool) {
+		if p.Forwarding == servicemodel.ForwardNAT {
 			return
 		}
-		seen[fe.Key] = true
-		for _, id := range poolIDs(fe) {
-			p := shared.Of(c.New).Pool(id)
-			if p == nil || p.Forwarding == servicemodel.ForwardNAT {
-				continue
-			}
-			if fe.Key.NodePort() {
-				l = append(l, routed{fe, p.Forwarding.String() + " on a node port"})
-				return
-			}
-			for _, s := range p.Slots {
-				if s.Endpoint.Port() != fe.Key.Port {
-					l = append(l,
-						routed{fe, fmt.Sprintf("%v from port %d to %v", p.Forwarding, fe.Key.Port,
-							s.Endpoint)})
-					return
-				}
-			}
+		for _, fe := range nocopy.Of(c.New).FrontendsOf(p.ID.Service) {
+			check(fe)
 		}
-	}
-	for _, fc := range c.Frontends {
-		if fc.New != nil {
-			look(fc.New)
-		}
-	}
-	for _, pc := range c.Pools {
-		if pc.New == nil || pc.New.Forwarding == servicemodel.ForwardNAT {
+	})
+}
+
+// forwardedElsewhere returns how packets to a frontend would be forwarded unchanged to another
+// port, or nothing.
+func forwardedElsewhere(t *servicemodel.Table, fe *servicemodel.Frontend) string {
+	for _, id := range poolIDs(fe) {
+		p := nocopy.Of(t).Pool(id)
+		if p == nil || p.Forwarding == servicemodel.ForwardNAT {
 			continue
 		}
-		for _, fe := range shared.Of(c.New).FrontendsOf(pc.New.ID.Service) {
-			look(fe)
+		if fe.Key.NodePort() {
+			return string(p.Forwarding) + " on a node port"
+		}
+		for _, s := range p.Slots {
+			if s.Endpoint.Port() != fe.Key.Port {
+				return fmt.Sprintf("%v from port %d to %v", p.Forwarding, fe.Key.Port, s.Endpoint)
+			}
 		}
 	}
-	return l
+	return ""
 }

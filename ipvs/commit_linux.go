@@ -9,18 +9,18 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rcu"
-	"github.com/kernlb/kernlb/internal/refusal"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// step is a part of a commit. Whoever is killed is killed between two steps or within one.
+// step is a part of a commit. A process may be killed between two steps or within one.
 type step struct {
 	doing string
 	do    func(context.Context) error
 }
 
-// steps are the parts of a commit, in their order.
+// steps returns the steps of a commit, in their order.
 func (b *Backend) steps(p *plan) []step {
 	k := &b.kernel
 	return []step{
@@ -37,7 +37,7 @@ func (b *Backend) steps(p *plan) []step {
 	}
 }
 
-// cleanupSteps are the parts of a cleanup, in their order.
+// cleanupSteps returns the steps of a cleanup, in their order.
 func (b *Backend) cleanupSteps(p *plan) []step {
 	k := &b.kernel
 	return []step{
@@ -50,7 +50,7 @@ func (b *Backend) cleanupSteps(p *plan) []step {
 	}
 }
 
-// run takes steps. After an error the kernel must be observed again.
+// run runs steps. After an error the kernel must be observed again.
 func (b *Backend) run(ctx context.Context, steps []step) error {
 	for _, s := range steps {
 		if err := s.do(ctx); err != nil {
@@ -63,40 +63,36 @@ func (b *Backend) run(ctx context.Context, steps []step) error {
 // failed wraps an error after which the kernel must be observed again.
 func (b *Backend) failed(doing string, err error) error {
 	b.observed = false
-	err = refusal.Permission(err) // of links and sysctls
-	for _, conflict := range []error{errTaken, errMisread, rawnl.ErrDumpInterrupted,
-		rawnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService,
-		ipvsnl.ErrNoDestination, errMoved} {
-		if errors.Is(err, conflict) {
-			return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
-		}
+	err = kernelerr.Permission(err) // of links and sysctls
+	if isOne(err, errTaken, errMisread, rawnl.ErrDumpInterrupted, rawnl.ErrGenerationChanged,
+		ipvsnl.ErrExists, ipvsnl.ErrNoService, ipvsnl.ErrNoDestination, errMoved, errDisabled) {
+		return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("ipvs: %s: %w", doing, err)
 }
 
-// restoring restores tunables.
+// restoring returns a function that restores tunables.
 func (b *Backend) restoring(l []tunable) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return b.kernel.restore(ctx, l, b.pl.tunables, len(b.pl.have.foreign) > 0, b.cfg.Logger)
 	}
 }
 
-// stage commits one of the transactions of a plan.
+// stage returns a function that commits one of the transactions of a plan.
 func (k *kernel) stage(p *plan, s int) func(context.Context) error {
 	return func(ctx context.Context) error { return k.commitStage(ctx, p, s) }
 }
 
 func (k *kernel) commitStage(ctx context.Context, p *plan, s int) error {
-	k.batch.Reset()
-	p.encode(&k.batch, s)
-	if k.batch.Len() == 0 {
+	batch := p.batch(s)
+	if batch.Len() == 0 {
 		return nil
 	}
 	var err error
 	if p.before(s).exists {
-		err = k.nf.Commit(ctx, &k.batch, 0)
+		err = k.nf.Commit(ctx, batch, 0)
 	} else {
-		err = k.commitFirst(ctx)
+		err = k.commitFirst(ctx, batch)
 	}
 	if changedByOthers(err) {
 		err = fmt.Errorf("%w: %w", errTaken, err)
@@ -104,15 +100,15 @@ func (k *kernel) commitStage(ctx context.Context, p *plan, s int) error {
 	if err != nil {
 		return err
 	}
-	// If somebody else has committed since the generation was read, this is not the one that the
-	// kernel has, and Integrity will look.
+	// If another program has committed since the generation was read, the kernel has another one,
+	// and Integrity will check.
 	k.gen = rawnl.NextGenID(k.gen)
 	return nil
 }
 
-// changedByOthers reports whether a transaction failed since something is there that was not, or is
-// gone that was there: the version or, after somebody's edit, other elements. A rule that the
-// kernel lacks a module for fails with ENOENT as well.
+// changedByOthers reports whether a transaction failed because an object appeared or vanished: the
+// version or, after an edit by hand, other elements. A rule that needs a missing module also fails
+// with ENOENT.
 func changedByOthers(err error) bool {
 	var e *rawnl.OpError
 	if !errors.As(err, &e) || strings.HasPrefix(e.Object, "rule ") {
@@ -121,13 +117,13 @@ func changedByOthers(err error) bool {
 	return e.Errno == syscall.ENOENT || e.Errno == syscall.EEXIST
 }
 
-// firstTries bounds how often a first transaction is sent, because of those of others.
+// firstTries bounds how often a first transaction is sent again because of other programs' commits.
 const firstTries = 20
 
-// commitFirst commits a transaction that gives an instance its first version. Since there is none
-// yet that two writers could contend for, it depends on the generation of the ruleset, read just
-// before: a transaction of anybody in between makes it look again.
-func (k *kernel) commitFirst(ctx context.Context) error {
+// commitFirst commits a transaction that gives an instance its first version. Two writers have no
+// version yet to contend for. So the transaction requires the generation of the ruleset that was
+// read just before. If any transaction comes in between, commitFirst tries again.
+func (k *kernel) commitFirst(ctx context.Context, batch *rawnl.Batch) error {
 	for try := 1; ; try++ {
 		gen, err := k.nf.GenID(ctx)
 		if err != nil {
@@ -140,27 +136,31 @@ func (k *kernel) commitFirst(ctx context.Context) error {
 		if v.exists {
 			return errTaken
 		}
-		err = k.nf.Commit(ctx, &k.batch, gen.ID)
+		err = k.nf.Commit(ctx, batch, gen.ID)
 		if !errors.Is(err, rawnl.ErrGenerationChanged) || try == firstTries {
 			return err
 		}
 	}
 }
 
-// awaitPackets waits until what the plan has begun to restrict holds for all packets, if it
-// restricts anything: else one that has passed the companion before would find what is added now.
+// awaitPackets waits until the plan's new restrictions apply to all packets, if it has any.
+// Otherwise a packet that has already passed the companion could reach the objects that are added
+// now.
 func (p *plan) awaitPackets(ctx context.Context) error {
 	if !p.restricts || len(p.up) == 0 {
 		return nil
 	}
-	return rcu.Wait(ctx)
+	return wait.GracePeriod(ctx)
 }
 
-// prepare adds the rules and the routes, sets tunables, and makes the device. What tunables were is
-// in the companion.
+// prepare adds the rules and the routes, sets tunables, and makes the device. The companion already
+// has the earlier values of tunables.
 func (k *kernel) prepare(ctx context.Context, p *plan) error {
-	if p.network.route {
-		if err := k.route(); err != nil {
+	for i, missing := range p.network.route {
+		if !missing {
+			continue
+		}
+		if err := k.route(ipFamilies[i]); err != nil {
 			return err
 		}
 	}
@@ -173,7 +173,7 @@ func (k *kernel) prepare(ctx context.Context, p *plan) error {
 	return nil
 }
 
-// releaseAll takes addresses and devices away.
+// releaseAll removes addresses and devices.
 func (k *kernel) releaseAll(d *devicePlan) error {
 	for _, b := range d.release {
 		if err := k.release(b); err != nil {
@@ -181,8 +181,8 @@ func (k *kernel) releaseAll(d *devicePlan) error {
 		}
 	}
 	for _, name := range d.remove {
-		if err := k.removeDevice(name); err != nil {
-			return err
+		if err := k.links.LinkDel(name); err != nil {
+			return fmt.Errorf("remove device %s: %w", name, err)
 		}
 	}
 	return nil
@@ -198,16 +198,20 @@ func (k *kernel) bindAll(d *devicePlan) error {
 	return nil
 }
 
-// sendAtOnce is how many commands are sent between two looks at the version: if another writer has
+// sendAtOnce is how many commands are sent between two checks of the version. If another writer has
 // taken over, the rest is not sent.
 const sendAtOnce = 1024
 
-// send sends commands to IPVS while the companion has a version.
+// send returns a function that sends commands to IPVS as long as the companion has the version v.
 func (k *kernel) send(ops []op, v version) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for rest := ops; len(rest) > 0; {
 			n := min(sendAtOnce, len(rest))
-			if err := k.vs.Submit(ctx, batchOf(rest[:n])); err != nil {
+			var b ipvsnl.Batch
+			for _, o := range rest[:n] {
+				b.Add(o.cmd, o.svc, o.dest)
+			}
+			if err := k.vs.Submit(ctx, &b); err != nil {
 				return err
 			}
 			k.references.sent(rest[:n])
@@ -219,26 +223,4 @@ func (k *kernel) send(ops []op, v version) func(context.Context) error {
 		}
 		return nil
 	}
-}
-
-// batchOf makes a batch of commands.
-func batchOf(ops []op) *ipvsnl.Batch {
-	b := &ipvsnl.Batch{}
-	for _, o := range ops {
-		switch k := o.svc.ServiceKey; o.cmd {
-		case ipvsnl.CommandNewService:
-			b.NewService(o.svc)
-		case ipvsnl.CommandSetService:
-			b.SetService(o.svc)
-		case ipvsnl.CommandDelService:
-			b.DelService(k)
-		case ipvsnl.CommandNewDestination:
-			b.NewDestination(k, o.dest)
-		case ipvsnl.CommandSetDestination:
-			b.SetDestination(k, o.dest)
-		case ipvsnl.CommandDelDestination:
-			b.DelDestination(k, o.dest.DestinationKey)
-		}
-	}
-	return b
 }

@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// goldenCompanion is what the tables hold after a state of many kinds of frontends was applied, and
-// the tables as they are read.
+// goldenCompanion is the content of the tables after a state with many kinds of frontends was
+// applied, and the tables as they are read.
 func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 	t.Helper()
 	edits := []func(*servicemodel.Service){
@@ -41,8 +41,7 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 		}, edits[i], func(svc *servicemodel.Service) { svc.Name.Name = name })
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	}
-	table, err := servicemodel.Resolve(nil, s)
-	require.NoError(t, err)
+	table := resolve(t, nil, s)
 	c, err := (&Config{}).withDefaults()
 	require.NoError(t, err)
 	pl := newPlanner(c)
@@ -54,36 +53,35 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 	return want, rawOf(&want)
 }
 
-// rawOf returns the tables that hold what a companion says.
+// rawOf returns the tables with a companion's content.
 func rawOf(c *companion) (raws [2]*rawTable) {
 	for i, f := range nft.Families {
 		raw := &rawTable{sets: map[string]nft.SetInfo{}, chains: map[string]nft.ChainInfo{},
 			rules: map[string][]uint64{}}
-		one := companion{rules: c.rules, tunables: c.tunables}
-		var records []*record
+		raw.elems = map[string]map[string]nft.Elem{}
+		add := func(set string, e nft.Elem) {
+			if raw.elems[set] == nil {
+				raw.elems[set] = map[string]nft.Elem{}
+			}
+			raw.elems[set][string(e.Key)+string(e.KeyEnd)] = e
+		}
+		c.elements(f, add)
 		for k, r := range c.records {
 			if nft.FamilyIndex(k.Addr) == i {
-				records = append(records, r)
+				r.elements(add)
 			}
 		}
-		for _, l := range []struct{ from, to *[]netip.Addr }{{&c.clusterIPs, &one.clusterIPs},
-			{&c.hairpins, &one.hairpins}, {&c.addrs, &one.addrs}} {
-			for _, a := range *l.from {
-				if nft.FamilyIndex(a) == i {
-					*l.to = append(*l.to, a)
-				}
-			}
-		}
-		raw.elems = one.elements(f, records)
 		if f == nft.IPv4 {
-			e := c.version.elem()
-			raw.elems[setVersion] = map[string]nft.Elem{string(e.Key): e}
+			add(setVersion, c.version.elem())
+			for name, value := range c.tunables {
+				add(setSettings, tunableElem(name, value))
+			}
 		}
 		for _, s := range setsOf(f) {
 			raw.sets[s.Name] = nft.SetInfo{Name: s.Name, Spec: s.Spec()}
 			raw.Use++
 		}
-		for _, ch := range newProgram(f, c.rules) {
+		for _, ch := range newProgram(f, c.rules, testMark) {
 			raw.chains[ch.Name] = nft.ChainInfo{Chain: ch.Chain}
 			raw.rules[ch.Name] = ch.Hashes()
 			raw.Use++
@@ -93,10 +91,13 @@ func rawOf(c *companion) (raws [2]*rawTable) {
 	return raws
 }
 
+// testMark is the mark of an instance that no test uses.
+const testMark = allMarks | 7<<20
+
 func TestCompanionsReadBack(t *testing.T) {
 	t.Parallel()
 	want, raws := goldenCompanion(t)
-	got, drift := companionOf("x", raws)
+	got, drift := companionOf("x", testMark, raws)
 	require.Empty(t, drift)
 	got.version = want.version
 	require.True(t, got.equal(&want))
@@ -106,26 +107,30 @@ func TestCompanionsReadBack(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, want.version, v)
 
-	// In any of these, another is not the same.
+	// A companion with any of these changes is not equal.
 	for name, change := range map[string]func(*companion){
-		"version":    func(c *companion) { c.version.number++ },
-		"writing":    func(c *companion) { c.version.writing = true },
-		"exists":     func(c *companion) { c.exists[1] = false },
-		"whole":      func(c *companion) { c.whole[0] = false },
-		"rules":      func(c *companion) { c.rules.MasqueradeMark++ },
-		"clusterIPs": func(c *companion) { c.clusterIPs = c.clusterIPs[1:] },
-		"hairpins":   func(c *companion) { c.hairpins = c.hairpins[1:] },
-		"addrs":      func(c *companion) { c.addrs = nil },
-		"records":    func(c *companion) { c.records = nil },
-		"tunables":   func(c *companion) { c.tunables = nil },
+		"version":  func(c *companion) { c.version.number++ },
+		"writing":  func(c *companion) { c.version.writing = true },
+		"exists":   func(c *companion) { c.exists[1] = false },
+		"whole":    func(c *companion) { c.whole[0] = false },
+		"rules":    func(c *companion) { c.rules.MasqueradeMark++ },
+		"addrs":    func(c *companion) { c.addrs = nil },
+		"records":  func(c *companion) { c.records = nil },
+		"tunables": func(c *companion) { c.tunables = nil },
 	} {
 		other := want
 		change(&other)
 		require.False(t, want.equal(&other), name)
 	}
+	for _, set := range addrSets {
+		other := want
+		other.addrs = maps.Clone(want.addrs)
+		other.addrs[set] = want.addrs[set][1:]
+		require.False(t, want.equal(&other), set)
+	}
 }
 
-// damages are what may be done to a companion table, by what is said of it then.
+// damages are possible damages of a companion table, by the text that reports them.
 var damages = map[string]func(*rawTable){
 	"it is dormant":          func(r *rawTable) { r.Dormant = true },
 	"chains and sets":        func(r *rawTable) { r.Use++ },
@@ -216,17 +221,17 @@ var damages = map[string]func(*rawTable){
 
 func anyElem(m map[string]nft.Elem) string { return slices.Sorted(maps.Keys(m))[0] }
 
-// Each damage is said, and costs the table of its family: no record of it is believed. What
-// tunables were is believed all the same.
+// Each damage is reported, and costs the table of its family: none of its records is used. The
+// earlier values of tunables are still used.
 func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 	t.Parallel()
 	for name, damage := range damages {
 		want, raws := goldenCompanion(t)
 		damage(raws[0])
-		got, drift := companionOf("x", raws)
+		got, drift := companionOf("x", testMark, raws)
 		require.Len(t, drift, 1, name)
 		require.Contains(t, drift[0], "table ip x: ")
-		if name != "set services has" { // the registry's key is what is wrong then
+		if name != "set services has" { // otherwise the registry's key is reported
 			require.Contains(t, drift[0], name)
 		}
 		require.Equal(t, [2]bool{true, true}, got.exists)
@@ -245,7 +250,7 @@ func TestCompanionsHaveTwoTablesOfOneMaking(t *testing.T) {
 	t.Parallel()
 	want, raws := goldenCompanion(t)
 	raws[1] = nil
-	got, drift := companionOf("x", raws)
+	got, drift := companionOf("x", testMark, raws)
 	require.Equal(t, []string{"a companion table is missing"}, drift)
 	require.Equal(t, [2]bool{true, false}, got.whole)
 	require.Less(t, len(got.records), len(want.records))
@@ -256,10 +261,10 @@ func TestCompanionsHaveTwoTablesOfOneMaking(t *testing.T) {
 	c2 := want
 	c2.rules = other
 	raws[1] = rawOf(&c2)[1]
-	_, drift = companionOf("x", raws)
+	_, drift = companionOf("x", testMark, raws)
 	require.Equal(t, []string{"table ip6 x: it was made for other settings"}, drift)
 
-	got, drift = companionOf("x", [2]*rawTable{})
+	got, drift = companionOf("x", testMark, [2]*rawTable{})
 	require.Empty(t, drift)
 	require.Empty(t, got.records)
 }
@@ -269,7 +274,7 @@ func addComment(m map[string]nft.Elem, number uint32, comment string) {
 		UserData: nft.AppendComment(nil, comment)}
 }
 
-// What sysctls were is read also where it is numbered among the settings.
+// The earlier values of sysctls are read even if they are numbered among the settings.
 func TestSysctlsOfSettingsAreRead(t *testing.T) {
 	t.Parallel()
 	m := map[string]nft.Elem{}
@@ -285,7 +290,7 @@ func TestSysctlsOfSettingsAreRead(t *testing.T) {
 	require.Len(t, rules.LocalPods.CIDRs, 1)
 }
 
-// Whatever the elements of a set are, a table is read or refused.
+// Any elements of a set are read or refused.
 func FuzzCompanionOf(f *testing.F) {
 	sets := []string{"services", "nodeports", setSources, setClusterIPs, setHairpins, setNodeAddrs,
 		setSettings, setVersion, "service-marks"}
@@ -304,14 +309,14 @@ func FuzzCompanionOf(f *testing.F) {
 		raw.elems[name] = maps.Clone(raw.elems[name])
 		raw.elems[name][string(key)+string(end)] = nft.Elem{Key: key, KeyEnd: end,
 			UserData: nft.AppendComment(nil, comment)}
-		got, drift := companionOf("x", [2]*rawTable{&raw, raws[1]})
+		got, drift := companionOf("x", testMark, [2]*rawTable{&raw, raws[1]})
 		got.version = want.version
 		require.True(t, len(drift) > 0 || got.equal(&want) || len(got.records) >= len(want.records))
 	})
 }
 
-// Where another version has made one of the tables, that is told; where one is damaged otherwise,
-// it is not.
+// If another version has made one of the tables, the reading says so. For a table with another
+// damage it does not.
 func TestTablesOfAnotherLayoutAreTold(t *testing.T) {
 	t.Parallel()
 	for i := range nft.Families {
@@ -322,49 +327,12 @@ func TestTablesOfAnotherLayoutAreTold(t *testing.T) {
 				raws[i].elems[setSettings][k] = e
 			}
 		}
-		c, drift := companionOf("x", raws)
+		c, drift := companionOf("x", testMark, raws)
 		require.True(t, c.other)
 		require.Len(t, drift, 1)
 		delete(raws[i].elems, setSettings)
-		c, drift = companionOf("x", raws)
+		c, drift = companionOf("x", testMark, raws)
 		require.False(t, c.other)
 		require.Len(t, drift, 1)
-	}
-}
-
-// The pools of node ports without any address are taken from what is wanted; no others are.
-func TestWhichPoolsAreAssumed(t *testing.T) {
-	t.Parallel()
-	want, err := servicemodel.Resolve(nil, rigState([]string{"10.244.1.1"}))
-	require.NoError(t, err)
-	fes := slices.Collect(want.Frontends())
-	id := servicemodel.PoolID{}
-	node := slices.IndexFunc(fes, func(fe *servicemodel.Frontend) bool {
-		id, _ = fe.Pool(fe.Internal)
-		return fe.Key.NodePort() && fe.Key.Addr.Is4()
-	})
-	four, six := goldenAddr, netip.MustParseAddr("2001:db8::1")
-	for _, tc := range []struct {
-		frontends []*servicemodel.Frontend
-		addrs     []netip.Addr
-		want      *servicemodel.Table
-		found     bool
-	}{
-		{fes[node : node+1], nil, want, true},
-		{fes[node : node+1], []netip.Addr{six}, want, true},
-		{fes[node : node+1], []netip.Addr{four}, want, false},
-		{fes[node : node+1], nil, nil, false},
-		{slices.Delete(slices.Clone(fes), node, node+1), []netip.Addr{six, four}, want, false},
-	} {
-		found := map[servicemodel.PoolID]*servicemodel.Pool{}
-		assumePools(tc.frontends, tc.addrs, tc.want, found)
-		require.Equal(t, tc.found, len(found) > 0)
-		if tc.found {
-			require.Equal(t, want.Pool(id), found[id])
-			known := &servicemodel.Pool{ID: id}
-			found[id] = known
-			assumePools(tc.frontends, tc.addrs, tc.want, found)
-			require.Same(t, known, found[id], "what was found is not replaced")
-		}
 	}
 }

@@ -23,9 +23,10 @@ func open(netns int) (dataplane.Backend, error) {
 	return b, steady(netns)
 }
 
-// steady keeps Linux 7.x from resizing its table of connections. While it does, it may not find
-// what it remembers of a client with session affinity, which is then given another endpoint; see
-// the limits in the package documentation. Kernels before have a table of a fixed size.
+// steady prevents Linux 7.x from resizing its table of connections. During a resize, the kernel may
+// not find the remembered endpoint of a client with session affinity, which then gets another
+// endpoint; see the limits in the package documentation. Older kernels have a table of a fixed
+// size.
 func steady(ns int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -44,8 +45,8 @@ func steady(ns int) error {
 	return errors.Join(err, netns.Set(home))
 }
 
-// loading is held while a backend is opened for the first time: Linux 5.10 refuses a protocol whose
-// module is being loaded for somebody else.
+// loading is held while a backend is opened for the first time: Linux 5.10 refuses a protocol while
+// another process makes the kernel load its module.
 var loading sync.Mutex
 
 // needIPVS skips a test on a kernel without IPVS.
@@ -80,4 +81,10 @@ func TestConformance(t *testing.T) {
 func TestRandomPackets(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Random(t, underTest, dataplanetest.RandomOptions{Packets: 2000})
+}
+
+// One value for each field, because all of them would take minutes in an emulated machine.
+func TestEveryField(t *testing.T) {
+	t.Parallel()
+	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{OneValue: true})
 }

@@ -8,15 +8,15 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// What clients send is counted by IPVS, at cluster IPs and node ports, also when its endpoint is
-// gone; conntrack has the same connections.
+// IPVS counts the traffic of clients, at cluster IPs and node ports, even after the endpoint is
+// gone. conntrack has the same connections.
 func TestKernelCounts(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -27,8 +27,8 @@ func TestKernelCounts(t *testing.T) {
 	nodePort := servicemodel.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: servicemodel.TCP,
 		Port: 30080}
 	clusterIP := servicemodel.FrontendKey{Addr: webAddrs[0], Protocol: servicemodel.TCP, Port: 80}
-	node := netip.MustParseAddr(netnstest.NodeIPv4)
-	for to, n := range map[netip.AddrPort]int{clusterIP.AddrPort(): 3,
+	node := netip.MustParseAddr(netnstest.Net.NodeIPv4)
+	for to, n := range map[netip.AddrPort]int{netip.AddrPortFrom(clusterIP.Addr, clusterIP.Port): 3,
 		netip.AddrPortFrom(node, 30080): 2} {
 		for range n {
 			got := netnstest.Probe{From: k.pods["pod1"], Proto: netnstest.TCP,
@@ -39,7 +39,7 @@ func TestKernelCounts(t *testing.T) {
 	pod2 := netip.AddrPortFrom(k.pods["pod2"].IPv4, 8080)
 	here := servicemodel.Locality{node}
 	var s *counters.Sums
-	require.Eventually(t, func() bool { // the kernel sums up every two seconds
+	require.Eventually(t, func() bool { // the kernel updates counters every two seconds
 		r, err := source.Read(t.Context())
 		require.NoError(t, err)
 		s = r.Of(held, here)

@@ -15,21 +15,21 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Counters reads what IPVS has counted of the virtual servers of an instance, all the time and by
-// itself. It has sockets of its own, so that it may be used beside a [Backend]; its methods may be
-// called by several goroutines.
+// Counters reads the counters of an instance's virtual servers. IPVS always counts. Counters has
+// sockets of its own, so it may be used beside a [Backend]. Several goroutines may call its
+// methods.
 //
-// The kernel sums up every two seconds what it has counted (net/netfilter/ipvs/ip_vs_est.c). With
-// direct routing and tunnels it does not see answers. What is counted begins anew with a new
-// virtual server or destination.
+// The kernel updates the counters every two seconds (net/netfilter/ipvs/ip_vs_est.c). With direct
+// routing and tunnels it does not see answers. Counters begin at zero with a new virtual server or
+// destination.
 type Counters struct {
 	kernel kernel // with IPVS and nf_tables only
 }
 
 var _ counters.Source = (*Counters)(nil)
 
-// OpenCounters opens the counters of the instance of a configuration, of which the network
-// namespace and the table matter. Its errors are those of [New].
+// OpenCounters opens the counters of an instance. Only the network namespace and the table of the
+// configuration matter. Its errors are those of [New].
 func OpenCounters(cfg *Config) (*Counters, error) {
 	full, err := cfg.withDefaults()
 	if err != nil {
@@ -41,12 +41,8 @@ func OpenCounters(cfg *Config) (*Counters, error) {
 		return nil, fmt.Errorf("ipvs: open counters: %w", err)
 	}
 	defer release()
-	at := &rawnl.Config{NetNS: fd}
-	if c.kernel.vs, err = ipvsnl.Dial(context.Background(), at); err == nil {
-		c.kernel.nf, err = rawnl.Dial(at)
-	}
-	if errors.Is(err, ipvsnl.ErrNotSupported) {
-		err = noModule("ip_vs", err)
+	if err = c.kernel.dial(fd); err == nil {
+		c.kernel.nf, err = rawnl.Dial(&rawnl.Config{NetNS: fd})
 	}
 	if err != nil {
 		_ = c.Close()
@@ -58,10 +54,11 @@ func OpenCounters(cfg *Config) (*Counters, error) {
 // Close closes the sockets.
 func (c *Counters) Close() error { return errors.Join(c.kernel.vs.Close(), c.kernel.nf.Close()) }
 
-// Read reads the virtual servers and their destinations: for each, a dump of its own.
+// Read reads the virtual servers and their destinations. Each virtual server takes a dump of its
+// own.
 func (c *Counters) Read(ctx context.Context) (*counters.Reading, error) {
 	r, err := c.kernel.count(ctx)
-	for try := 0; try < 5 && interrupted(err); try++ { // somebody commits
+	for try := 0; try < 5 && interrupted(err); try++ { // another program commits
 		r, err = c.kernel.count(ctx)
 	}
 	if err != nil {
@@ -75,9 +72,8 @@ func (k *kernel) count(ctx context.Context) (*counters.Reading, error) {
 	if err != nil {
 		return nil, err
 	}
-	var ours []ipvsnl.ObservedService
-	var keys []ipvsnl.ServiceKey
 	var marks map[uint32]servicemodel.FrontendKey
+	r := &counters.Reading{Pairs: map[counters.Pair]counters.Values{}}
 	for _, s := range all {
 		if uint32(s.Flags)&instanceMask != k.instance {
 			continue
@@ -87,23 +83,19 @@ func (k *kernel) count(ctx context.Context) (*counters.Reading, error) {
 				return nil, err
 			}
 		}
-		ours, keys = append(ours, s), append(keys, s.ServiceKey)
-	}
-	dests, err := k.vs.AllDestinations(ctx, keys)
-	if err != nil {
-		return nil, err
-	}
-	r := &counters.Reading{Pairs: map[counters.Pair]counters.Values{}}
-	for i, s := range ours {
+		dests, err := k.vs.DestinationsIf(ctx, s.ServiceKey)
+		if err != nil {
+			return nil, err
+		}
 		if p, ok := clientsOf(s.ServiceKey, marks); ok {
-			addCounts(r, p, s.Stats, dests[i])
+			addCounts(r, p, s.Stats, dests)
 		}
 	}
 	return r, nil
 }
 
-// clientsOf returns what clients of a virtual server send to; false if its frontend is not known,
-// since it is being made or removed.
+// clientsOf returns the address and port to which clients of a virtual server send. It returns
+// false if the frontend is not known, because it is being made or removed.
 func clientsOf(k ipvsnl.ServiceKey, marks map[uint32]servicemodel.FrontendKey) (p counters.Pair,
 	ok bool) {
 	if k.FWMark == 0 {
@@ -111,11 +103,11 @@ func clientsOf(k ipvsnl.ServiceKey, marks map[uint32]servicemodel.FrontendKey) (
 			Dst: netip.AddrPortFrom(k.Addr, k.Port)}, true
 	}
 	key, ok := marks[k.FWMark]
-	return counters.Pair{Protocol: key.Protocol, Dst: key.AddrPort()}, ok
+	return counters.Pair{Protocol: key.Protocol, Dst: netip.AddrPortFrom(key.Addr, key.Port)}, ok
 }
 
-// addCounts adds the counters of a virtual server to a reading. What it has counted more than its
-// destinations is of those that are gone.
+// addCounts adds the counters of a virtual server to a reading. The difference to the sum of its
+// destinations belongs to destinations that are gone.
 func addCounts(r *counters.Reading, p counters.Pair, all ipvsnl.Stats,
 	dests []ipvsnl.ObservedDestination) {
 	rest := valuesOf(all)
@@ -135,12 +127,13 @@ func valuesOf(s ipvsnl.Stats) counters.Values {
 		PacketsOut: s.OutPackets, BytesOut: s.OutBytes}
 }
 
-// readMarks reads which frontends the marks of virtual servers belong to.
+// readMarks reads to which frontends the marks of virtual servers belong.
 func (k *kernel) readMarks(ctx context.Context) (map[uint32]servicemodel.FrontendKey, error) {
 	marks := map[uint32]servicemodel.FrontendKey{}
 	for _, f := range nft.Families {
 		for _, kind := range kinds {
-			elems, err := k.readElements(ctx, f, k.table, kind+setMarks)
+			q := nft.Query{Conn: k.nf, Family: f, Table: k.table}
+			elems, err := readElements(ctx, q, kind+setMarks)
 			if rawnl.Except(err, syscall.ENOENT) != nil {
 				return nil, err
 			}

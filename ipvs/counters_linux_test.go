@@ -25,8 +25,8 @@ func (r *rig) counters() *Counters {
 	return c
 }
 
-// A virtual server by mark counts for its frontend, what is gone counts as the rest, and virtual
-// servers of others do not count.
+// A virtual server by mark counts for its frontend. Counts of destinations that are gone are the
+// rest. Virtual servers of other programs do not count.
 func TestCountersOfFrontends(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)

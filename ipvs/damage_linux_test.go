@@ -9,11 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/ration"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// What somebody changes by hand is noticed by the next apply, and put right.
+// The next apply notices edits by hand, and mends them.
 func TestDamageIsNoticedAndRepaired(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -60,7 +59,7 @@ func TestDamageIsNoticedAndRepaired(t *testing.T) {
 	require.Equal(t, want, r.state())
 }
 
-// version is the version that the kernel has, as nft prints it.
+// version is the present version, as nft prints it.
 func (r *rig) version() string {
 	r.t.Helper()
 	var list string
@@ -74,7 +73,7 @@ func (r *rig) version() string {
 	return elems
 }
 
-// Whatever somebody has damaged, a cleanup leaves nothing.
+// After any damage, a cleanup leaves nothing.
 func TestDamagedInstancesAreCleanedUp(t *testing.T) {
 	t.Parallel()
 	for _, damage := range []string{
@@ -96,76 +95,37 @@ func TestDamagedInstancesAreCleanedUp(t *testing.T) {
 	}
 }
 
-// On a kernel that nobody else changes, the generation is enough to know that nothing was changed.
+// If no other program changes the kernel, the generation is enough to know that nothing changed.
 func TestAQuietKernelIsNotLookedAt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	e := dataplane.New(b, nil)
 	for _, pods := range [][]string{{"10.244.1.1"}, {"10.244.1.2"}, {"10.244.1.1", "10.244.2.2"}} {
-		_, err := e.Apply(t.Context(), rigState(pods))
-		require.NoError(t, err)
-		b.looks = ration.Ration{}
-		i, err := b.Integrity(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, dataplane.Intact, i)
-		require.Equal(t, ration.Ration{}, b.looks)
+		applied(t, e, rigState(pods))
+		b.looks = wait.Budget{}
+		requireIntegrity(t, b, dataplane.Intact)
+		require.Equal(t, wait.Budget{}, b.looks)
 	}
 	r.run("nft add table inet other")
-	b.looks = ration.New(8, 20)
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Intact, i)
-	require.NotEqual(t, ration.New(8, 20), b.looks, "it was looked at")
+	b.looks = wait.NewBudget(8, 20)
+	requireIntegrity(t, b, dataplane.Intact)
+	require.NotEqual(t, wait.NewBudget(8, 20), b.looks, "it was looked at")
 	gen, err := b.kernel.nf.GenID(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, gen.ID, b.kernel.gen)
 
-	// When no look is due, an edit by hand is found by a later one.
+	// If no check is due, a later one finds an edit by hand.
 	r.run("nft flush chain ip kernlb-ipvs admit")
-	b.looks = ration.Ration{}
-	i, err = b.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Intact, i)
-	b.looks = ration.New(8, 20)
-	i, err = b.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Broken, i)
+	b.looks = wait.Budget{}
+	requireIntegrity(t, b, dataplane.Intact)
+	b.looks = wait.NewBudget(8, 20)
+	requireIntegrity(t, b, dataplane.Broken)
 }
 
-// A destination that somebody has deleted is found by the next full reading.
-func TestDeletedDestinationsAreFound(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	s := rigState([]string{"10.244.1.1", "10.244.2.2"})
-	e := r.engine()
-	r.apply(e, s)
-	want := r.state()
-	c, err := r.fake.Dial(t.Context(), nil)
-	require.NoError(t, err)
-	defer c.Close()
-	for i, k := range r.fake.Keys() {
-		var batch ipvsnl.Batch
-		dests, err := c.Destinations(t.Context(), k)
-		require.NoError(t, err)
-		for _, d := range dests[:[]int{0, 1, len(dests)}[i%3]] { // none, one or all
-			batch.DelDestination(k, d.DestinationKey)
-		}
-		if i%3 == 0 {
-			batch.DelService(k)
-		}
-		require.NoError(t, c.Submit(t.Context(), &batch))
-	}
-	e.Resync()
-	require.NotEmpty(t, r.apply(e, s).Drift)
-	require.Equal(t, want, r.state())
-}
-
-// A rule or a route that goes is a change that is worth another apply; those of others are not.
+// A deleted rule or route of ours is a reason for another apply. Those of other programs are not.
 func TestWatchFollowsTheRuleAndTheRoute(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	e := dataplane.New(b, nil)
 	s := rigState([]string{"10.244.1.1"})
 	r.apply(e, s)
@@ -181,7 +141,7 @@ func TestWatchFollowsTheRuleAndTheRoute(t *testing.T) {
 			require.Fail(t, "not noticed", what)
 		}
 	}
-	require.Eventually(t, func() bool { // until it watches
+	require.Eventually(t, func() bool { // until Watch has begun
 		r.run("ip address add 198.51.100.77/32 dev lo")
 		r.run("ip address del 198.51.100.77/32 dev lo")
 		return len(changes) > 1

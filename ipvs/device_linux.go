@@ -9,17 +9,17 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/kernlb/kernlb/internal/rtnl"
+	"github.com/kernlb/kernlb/internal/rtnetlink"
 )
 
-// findDevice looks for the configured device.
+// findDevice finds the configured device.
 func (k *kernel) findDevice(a *addresses) error {
 	k.ifindex = 0
 	if k.device == "" {
 		return nil
 	}
 	l, err := k.links.LinkByName(k.device)
-	if rtnl.Gone(err) {
+	if rtnetlink.Gone(err) {
 		return nil
 	}
 	if err != nil {
@@ -34,8 +34,8 @@ func (k *kernel) findDevice(a *addresses) error {
 	return nil
 }
 
-// linkName returns the name of a device, which it adds to those that are known. A device that is
-// gone has none.
+// linkName returns the name of a device, and adds it to the known names. A device that is gone has
+// an empty name.
 func (k *kernel) linkName(ifindex int, known map[int]string) (string, error) {
 	if name, ok := known[ifindex]; ok {
 		return name, nil
@@ -44,7 +44,7 @@ func (k *kernel) linkName(ifindex int, known map[int]string) (string, error) {
 	switch {
 	case err == nil:
 		known[ifindex] = l.Attrs().Name
-	case rtnl.Gone(err):
+	case rtnetlink.Gone(err):
 		known[ifindex] = ""
 	default:
 		return "", fmt.Errorf("device %d: %w", ifindex, err)
@@ -69,7 +69,7 @@ func (k *kernel) readDevices() ([]string, error) {
 	return l, nil
 }
 
-// makeDevice makes the device, or sets it up.
+// makeDevice makes the device, or sets an existing one up.
 func (k *kernel) makeDevice() error {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name, attrs.Group, attrs.Flags = k.device, instanceNumber(k.instance), net.FlagUp
@@ -84,20 +84,12 @@ func (k *kernel) makeDevice() error {
 	if err == nil {
 		err = k.links.LinkSetUp(l)
 	}
-	if rtnl.Gone(err) {
+	if rtnetlink.Gone(err) {
 		err = fmt.Errorf("%w: %w", errMoved, err)
 	}
 	if err != nil {
 		return fmt.Errorf("make device %s: %w", k.device, err)
 	}
 	k.ifindex = l.Attrs().Index
-	return nil
-}
-
-// removeDevice deletes a device, with its addresses.
-func (k *kernel) removeDevice(name string) error {
-	if err := k.links.LinkDel(name); err != nil {
-		return fmt.Errorf("remove device %s: %w", name, err)
-	}
 	return nil
 }

@@ -21,8 +21,8 @@ const testDevice = "kernlb0"
 
 var withDevice = ipvs.Config{Device: testDevice}
 
-// onDevice returns the lines of ip about the addresses of a device, by address; link-local ones are
-// left out.
+// onDevice returns the output lines of ip for the addresses of a device, by address, without
+// link-local ones.
 func (k *kernel) onDevice(name string) map[string]string {
 	k.t.Helper()
 	m := map[string]string{}
@@ -35,7 +35,7 @@ func (k *kernel) onDevice(name string) map[string]string {
 	return m
 }
 
-// requireBound requires that the device has these addresses and no others.
+// requireBound requires that the device has exactly these addresses.
 func (k *kernel) requireBound(addrs ...string) {
 	k.t.Helper()
 	var got []string
@@ -45,8 +45,7 @@ func (k *kernel) requireBound(addrs ...string) {
 	require.ElementsMatch(k.t, addrs, got)
 }
 
-// requireServed requires that each client is answered over TCP at the addresses by one of the pods
-// 2 and 3.
+// requireServed requires that pod 2 or 3 answers each client over TCP at the addresses.
 func (k *kernel) requireServed(port uint16, addrs ...netip.Addr) {
 	k.t.Helper()
 	var probes []netnstest.Probe
@@ -65,7 +64,7 @@ func (k *kernel) requireServed(port uint16, addrs ...netip.Addr) {
 	}
 }
 
-// pinged reports whether an echo request to an address is answered by the address.
+// pinged reports whether an address answers an echo request.
 func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
 	t.Helper()
 	var answered bool
@@ -81,7 +80,7 @@ func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
 		defer c.Close()
 		msg := []byte{request, 0, 0, 0, 0x6b, 0x6c, 0, 1}
 		sum := ^(uint32(request)<<8 + 0x6b6c + 1)
-		binary.BigEndian.PutUint16(msg[2:], uint16(sum)) // of ICMPv6 the kernel computes it
+		binary.BigEndian.PutUint16(msg[2:], uint16(sum)) // for ICMPv6 the kernel computes it
 		if _, err := c.Write(msg); err != nil {
 			return err
 		}
@@ -91,7 +90,7 @@ func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
 		for buf := make([]byte, 1500); ; {
 			n, _, err := c.ReadFromIP(buf)
 			if err != nil {
-				return nil // nobody answers, or an error does
+				return nil // no answer, or an error message
 			}
 			if n >= 8 && buf[0] == reply && buf[4] == 0x6b && buf[5] == 0x6c {
 				answered = true
@@ -102,8 +101,8 @@ func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
 	return answered
 }
 
-// requireDevice requires that the device holds the addresses of web, which are served there and
-// answer to ping, and that they take no node ports.
+// requireDevice requires that the device has the addresses of web, that these serve web and answer
+// to ping, and that they take no node ports.
 func (k *kernel) requireDevice() {
 	k.t.Helper()
 	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128")
@@ -122,8 +121,7 @@ func (k *kernel) requireDevice() {
 	k.requireServed(30080, k.Node.IPv4, k.Node.IPv6)
 }
 
-// A story: the device holds what it should through changes, a new process, damage, and foreign
-// addresses.
+// The device has the right addresses through changes, a new process, damage, and foreign addresses.
 func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)
@@ -161,7 +159,8 @@ func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 		require.Zero(t, k.apply(many).Messages, damage)
 	}
 
-	// An address that somebody binds elsewhere is theirs; when it goes, it is ours again.
+	// An address that another program binds elsewhere belongs to that program. When it is removed
+	// there, it is ours again.
 	k.run("ip", "address", "add", "203.0.113.10/32", "dev", "lo")
 	k.apply(many)
 	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128", "2001:db8:113::20/128")
@@ -176,7 +175,7 @@ func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 	k.requireBound()
 }
 
-// On a device that is not ours, what others have bound stays, and so does the device.
+// On a device that is not ours, the addresses of other programs stay, and so does the device.
 func TestKernelDeviceOfOthers(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -193,7 +192,7 @@ func TestKernelDeviceOfOthers(t *testing.T) {
 		netip.MustParseAddrPort("10.96.0.99:30080")))
 	require.ErrorIs(t, err, ipvsnl.ErrNoService)
 
-	// Another instance knows what is its own.
+	// Another instance knows its own addresses.
 	other, err := ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd(), Table: "other", Device: testDevice})
 	require.NoError(t, err)
 	defer other.Close()
@@ -208,32 +207,6 @@ func TestKernelDeviceOfOthers(t *testing.T) {
 	require.Equal(t, before, k.run("ip", "link")+k.run("ip", "address"))
 }
 
-// Without a device, or with another, what a process before had bound is taken away.
-func TestKernelDeviceIsReplaced(t *testing.T) {
-	t.Parallel()
-	k := newKernel(t, withDevice)
-	s := k.state(web(), "pod2", "pod3")
-	k.apply(s)
-	k.restart(ipvs.Config{Device: "another0"})
-	r := k.apply(s)
-	require.NotEmpty(t, r.Drift)
-	require.True(t, r.Changes.Empty())
-	require.Len(t, k.onDevice("another0"), 2)
-	require.NotContains(t, k.run("ip", "link"), testDevice)
-	k.restart(ipvs.Config{})
-	k.apply(s)
-	require.NotContains(t, k.run("ip", "link"), "another0")
-	require.Zero(t, k.apply(s).Messages)
-	k.requireServed(80, webAddrs...)
-}
-
-func TestKernelDeviceMustBeADummy(t *testing.T) {
-	t.Parallel()
-	k := newKernel(t, ipvs.Config{})
-	_, err := ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd(), Device: "eth0"})
-	require.ErrorContains(t, err, `device eth0 is of the type "veth": want a dummy device`)
-}
-
 // sysctlsOfARP returns arp_ignore and arp_announce of the node.
 func (k *kernel) sysctlsOfARP() (l []string) {
 	k.t.Helper()
@@ -245,8 +218,8 @@ func (k *kernel) sysctlsOfARP() (l []string) {
 	return l
 }
 
-// answersARP reports whether the node answers when a client asks on its link who has the address
-// of web.
+// answersARP reports whether the node answers a client's ARP request for the address of web on the
+// client's link.
 func (k *kernel) answersARP(client *netnstest.Host) bool {
 	k.t.Helper()
 	addr := webAddrs[0].String()
@@ -266,7 +239,7 @@ func (k *kernel) answersARP(client *netnstest.Host) bool {
 }
 
 // The node answers ARP for the addresses of its device on other links, unless it is strict. Without
-// a device it never does.
+// a device it never answers.
 func TestKernelStrictARP(t *testing.T) {
 	t.Parallel()
 	strict := ipvs.Config{Device: testDevice, StrictARP: true}
@@ -295,7 +268,7 @@ func TestKernelStrictARP(t *testing.T) {
 	k.requireServed(80, webAddrs...)
 }
 
-// Connections live through what becomes of the address, the device and the process.
+// Connections survive changes of the address, the device and the process.
 func TestKernelDeviceLeavesConnectionsAlone(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -309,7 +282,7 @@ func TestKernelDeviceLeavesConnectionsAlone(t *testing.T) {
 	}
 }
 
-// A sysctl that somebody has set otherwise is drift of the next reading, and set again.
+// If another program changes a sysctl, the next reading reports drift, and the sysctl is set again.
 func TestKernelSysctlsAreSetAgain(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})

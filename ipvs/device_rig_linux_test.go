@@ -14,7 +14,7 @@ import (
 
 const rigDevice = "kernlb0"
 
-// boundTo returns the addresses of a device, apart from link-local ones, and whether it is up.
+// boundTo returns the addresses of a device, without link-local ones, and whether the device is up.
 func (r *rig) boundTo(device string) (l []string, up bool) {
 	r.t.Helper()
 	for line := range strings.Lines(r.run("ip -o address show dev " + device)) {
@@ -25,8 +25,8 @@ func (r *rig) boundTo(device string) (l []string, up bool) {
 	return l, strings.Contains(r.run("ip link show dev "+device), ",UP")
 }
 
-// The device holds the addresses of services: damage is noticed and put right, and a process that
-// comes later finds nothing to do.
+// The device has the addresses of services. Damage is noticed and mended, and a later process finds
+// nothing to do.
 func TestTheDeviceHoldsTheAddresses(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -34,8 +34,7 @@ func TestTheDeviceHoldsTheAddresses(t *testing.T) {
 	b := r.backend(device)
 	e := dataplane.New(b, nil)
 	s := rigState([]string{"10.244.1.1"})
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, e, s)
 	want := []string{"10.96.0.10/32", "203.0.113.10/32", "fd00:10:96::10/128"}
 	for _, damage := range []string{"", "ip address del 203.0.113.10/32 dev kernlb0",
 		"ip -6 address del fd00:10:96::10/128 dev kernlb0", "ip link set kernlb0 down",
@@ -57,55 +56,48 @@ func TestTheDeviceHoldsTheAddresses(t *testing.T) {
 		require.Zero(t, res.Messages, "%s: %v", damage, res.Drift)
 	}
 
-	// An address that somebody binds is theirs as long as they do.
+	// An address that another program binds belongs to that program until it is removed.
 	r.run("ip address add 203.0.113.10/32 dev lo")
-	_, err = e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, e, s)
 	bound, _ := r.boundTo(rigDevice)
 	require.ElementsMatch(t, []string{want[0], want[2]}, bound)
 	r.run("ip address del 203.0.113.10/32 dev lo")
-	_, err = e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, e, s)
 	bound, _ = r.boundTo(rigDevice)
 	require.ElementsMatch(t, want, bound)
 }
 
-// Another device takes the place of one that was made, and a cleanup knows what is the instance's.
+// Another device replaces the one that was made, and a cleanup knows the instance's devices.
 func TestTheDeviceIsReplaced(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	nothing := r.state()
 	s := rigState([]string{"10.244.1.1"})
 	want := []string{"10.96.0.10/32", "203.0.113.10/32", "fd00:10:96::10/128"}
-	_, err := r.engine(Config{Device: rigDevice}).Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, r.engine(Config{Device: rigDevice}), s)
 	r.run("ip link add other0 type bridge")
-	res, err := r.engine(Config{Device: "kernlb1"}).Apply(t.Context(), s)
-	require.NoError(t, err)
+	res := applied(t, r.engine(Config{Device: "kernlb1"}), s)
 	require.Contains(t, strings.Join(res.Drift, "\n"), "device kernlb0 is not the one")
 	bound, _ := r.boundTo("kernlb1")
 	require.ElementsMatch(t, want, bound)
 	require.NotContains(t, r.run("ip link"), rigDevice)
-	_, err = r.engine(Config{Device: "other0"}).Apply(t.Context(), s)
-	require.NoError(t, err)
+	applied(t, r.engine(Config{Device: "other0"}), s)
 	bound, up := r.boundTo("other0")
 	require.ElementsMatch(t, want, bound)
 	require.True(t, up)
 	require.NotContains(t, r.run("ip link"), "kernlb1")
-	_, err = r.engine(Config{Device: "other0"}).Cleanup(t.Context())
-	require.NoError(t, err)
-	bound, _ = r.boundTo("other0") // which stays: somebody else has made it
+	cleanUp(t, r.engine(Config{Device: "other0"}))
+	bound, _ = r.boundTo("other0") // which stays: the instance has not made it
 	require.Empty(t, bound)
 	r.run("ip link del other0")
 	require.Equal(t, nothing, r.state())
 }
 
-// A device that cannot be made, or that is there and of another kind, is an error that says so, and
-// one that goes while it is needed is a conflict.
+// If the device cannot be made, or exists with another kind, the error says so. If it vanishes
+// while it is needed, that is a conflict.
 func TestDevicesThatCannotBe(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend(Config{Device: rigDevice})
+	r, b := rigWithBackend(t, Config{Device: rigDevice})
 	b.kernel.kind = "nonesuch"
 	require.ErrorIs(t, b.kernel.makeDevice(), dataplane.ErrMissingModule)
 	b.kernel.kind = "bridge"
@@ -137,8 +129,7 @@ func TestDevicesThatCannotBe(t *testing.T) {
 	name, err := b.kernel.linkName(b.kernel.ifindex, map[int]string{})
 	require.NoError(t, err)
 	require.Empty(t, name)
-	_, err = b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	observation(t, b)
 	_, err = dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{})
 	require.NoError(t, errors.Join(err, b.kernel.makeDevice()))
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// ask sends packets of every protocol to an address, and returns what came of them: the servers
-// that answered, or what else.
+// ask sends packets of every protocol to an address, and returns the results: the servers that
+// answered, or other outcomes.
 func (k *kernel) ask(from *netnstest.Host, to netip.Addr, port uint16) map[string]bool {
 	k.t.Helper()
 	var probes []netnstest.Probe
@@ -50,7 +50,7 @@ func inAllProtocols(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 	return s
 }
 
-// endpointsAt returns endpoints for all ports of a service in pods, as if they were on a node.
+// endpointsAt returns endpoints in pods for all ports of a service, as if they were on a node.
 func (k *kernel) endpointsAt(node string, s *servicemodel.Service,
 	pods []string) (l []servicemodel.Endpoint) {
 	var ports []servicemodel.EndpointPort
@@ -67,8 +67,8 @@ func (k *kernel) endpointsAt(node string, s *servicemodel.Service,
 	return l
 }
 
-// detecting is the state of a service with endpoints on this node and another; the node can tell
-// pods from others.
+// detecting is the state of a service with endpoints on this node and another. The node can
+// recognize pods.
 func (k *kernel) detecting(s *servicemodel.Service, here, other []string) servicemodel.State {
 	n := servicemodel.Node{Name: "this", LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{
 		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}}}
@@ -76,11 +76,11 @@ func (k *kernel) detecting(s *servicemodel.Service, here, other []string) servic
 		append(k.endpointsAt("this", s, here), k.endpointsAt("other", s, other)...))
 }
 
-// outcome is what those who ask a service get: the pods that answer, or something else.
+// outcome is the result for each host that asks a service: the pods that answer, or something else.
 type outcome map[*netnstest.Host][]string
 
-// servicesWithDevice are services, their endpoints here and on another node, and who gets what at
-// which addresses.
+// servicesWithDevice are services, their endpoints here and on another node, and the outcomes at
+// their addresses.
 func (k *kernel) servicesWithDevice() []struct {
 	name        string
 	service     *servicemodel.Service
@@ -124,8 +124,8 @@ func (k *kernel) servicesWithDevice() []struct {
 	}
 }
 
-// With the addresses on a device, services do what they do without: for pods, clients outside and
-// the host, in both families and all protocols.
+// With the addresses on a device, services work as without: for pods, clients outside and the host,
+// in both families and all protocols.
 func TestKernelServicesWithDevice(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)
@@ -157,8 +157,8 @@ func TestKernelServicesWithDevice(t *testing.T) {
 	}
 }
 
-// What changes with a device: other ports of the addresses are the host's own. What the host sends
-// elsewhere has no address of a service.
+// This is the difference with a device: other ports of the addresses belong to the host. Packets of
+// the host to elsewhere do not have the address of a service.
 func TestKernelDeviceMakesAddressesTheHosts(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)

@@ -9,8 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/golden"
-	"github.com/kernlb/kernlb/internal/randstate"
+	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -28,8 +28,7 @@ func ipLines(p *plan) []string {
 // commit commits a state to a backend without a kernel.
 func commit(t *testing.T, b *Backend, s servicemodel.State) *plan {
 	t.Helper()
-	next, err := servicemodel.Resolve(b.pl.have.table, s)
-	require.NoError(t, err)
+	next := resolve(t, b.pl.have.table, s)
 	p := b.pl.plan(servicemodel.Diff(b.pl.have.table, next))
 	b.committed(p, 7)
 	return p
@@ -66,8 +65,8 @@ func TestDevicePlansAreGolden(t *testing.T) {
 	require.Empty(t, b.pl.have.addresses.bound)
 }
 
-// Whatever the changes are, what is bound are the addresses of the frontends that are no node ports
-// and that nobody else has bound; a plan from what is found says nothing more.
+// After any changes, the bound addresses are those of the frontends, without node ports and without
+// addresses that other programs have bound. A plan from a reading does nothing more.
 func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -102,8 +101,8 @@ func TestBoundAddressesAreThoseOfFrontends(t *testing.T) {
 	}
 }
 
-// What is not as it should be of the device and its addresses is drift, and the next plan puts it
-// right, after which there is none.
+// Every fault of the device and its addresses is drift. The next plan mends it, and then there is
+// none.
 func TestDamageOfTheDeviceIsPlannedAway(t *testing.T) {
 	t.Parallel()
 	const (

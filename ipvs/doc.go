@@ -12,48 +12,47 @@
 //   - A virtual server for each frontend, at its address and port; for a node port, one at each
 //     address of the node that takes node ports. It exists also while the frontend rejects or
 //     drops, so that connections which drain go on.
-//   - A virtual server by firewall mark for each frontend where pods and the host have other
-//     endpoints than clients outside (external traffic policy Local). The marks are 0xc0000000
-//     and a number: 262,143 for each instance, from one that is made of its name on.
+//   - A virtual server by firewall mark for each frontend whose endpoints for pods and the host
+//     differ from those for clients outside (external traffic policy Local). An instance has
+//     262,143 marks for them.
 //   - The tables ip and ip6 named [Config.Table], the companion. Its chains are fixed; a frontend
 //     is elements of sets.
-//   - A rule and a local route in each family, which deliver packets with the mark 0x40000000 to
-//     this machine: no address of a service is bound to any device, so that other ports of external
-//     addresses are not touched, nobody answers ARP for them, and the host keeps its source
-//     address.
+//   - A rule and a local route in each family, which deliver packets with the instance's mark to
+//     this machine. The rule matches the 13 upper bits. No device has the address of a service.
+//     So other ports of external addresses are not affected, nobody answers ARP for them, and the
+//     host keeps its source address.
 //   - If [Config.Device] names one, a dummy device that holds the addresses of services.
 //
 // # The device
 //
 // BGP speakers, ping and programs that list addresses look for the addresses of services on the
 // node, as they are on kube-proxy's kube-ipvs0. With [Config.Device] set, cluster IPs, external IPs
-// and load-balancer IPs are bound there, as /32 and /128, while a frontend is at the address; an
-// address that somebody has bound to any device is left to them. Services work the same way with it
-// and without, apart from this:
+// and load-balancer IPs are bound there, as /32 and /128, while a frontend is at the address. An
+// address that another program has bound to any device is left to that program. Services work the
+// same way with a device and without, apart from this:
 //
-//   - Other ports of the addresses are the host's own: what listens on all addresses is reached
-//     there, and what nobody listens on is refused by the host. Without a device, other ports of
-//     cluster IPs are rejected, and those of other addresses are not touched.
+//   - Other ports of the addresses belong to the host: programs that listen on all addresses are
+//     reached there, and the host refuses packets to the other ports. Without a device, other
+//     ports of cluster IPs are rejected, and those of other addresses are not affected.
 //   - The node answers ARP for the addresses on all links, unless [Config.StrictARP] is set. It
 //     never answers neighbour solicitations for them: IPv6 asks the link.
-//   - What the host sends to a service it sends from the service's address, and it is always
-//     masqueraded. What it sends elsewhere has no address of a service: those of IPv4 have the
-//     scope of the host, those of IPv6 are deprecated.
-//   - With direct routing and tunnels, the host and what has the node as its gateway get no
-//     answers: these come from an address that the node takes for its own.
+//   - Packets of the host to a service have the service's address as their source, and are always
+//     masqueraded. Packets of the host to elsewhere do not have the address of a service: IPv4
+//     addresses have the scope of the host, and IPv6 addresses are deprecated.
+//   - With direct routing and tunnels, the host and the machines whose gateway is the node get no
+//     answers: these come from an address that the node considers its own.
 //   - The kernel compares a new IPv4 address with all others of the device: the first sync of 5,000
 //     takes 0.7 s more.
 //
-// So the conformance suite is not promised with a device: where it fails is other ports, and the
-// host's source address.
+// So the conformance suite is not guaranteed to pass with a device. It fails for other ports, and
+// for the host's source address.
 //
 // Bound addresses take no node ports. IPv6 addresses are usable at once, without duplicate address
 // detection.
 //
 // # Hooks
 //
-//	sent-output         filter, output, -300       marks what IPVS has sent on unchanged
-//	unmark-output       filter, output, -299       takes other marks away from that
+//	unmark-output       filter, output, -300       takes marks away from packets of IPVS
 //	prerouting          filter, prerouting, -99    leads packets to IPVS; sources, no endpoints
 //	output              route, output, -99         the same for the host's own
 //	unused-prerouting   filter, prerouting, -97    drops and rejects what no instance led to IPVS
@@ -63,89 +62,109 @@
 //	postrouting         nat, postrouting, 100      masquerade, hairpin: by conntrack's flow
 //	unmark-postrouting  filter, postrouting, 110
 //
-// Destinations are translated at -100, by whoever does. What another backend of kernlb has sent to
-// an endpoint is not led to IPVS: its connections go on when it goes, and while both are in place,
-// it has all new ones.
+// All programs translate destinations at -100. A packet that another backend of kernlb has sent to
+// an endpoint is not led to IPVS: its connections go on when that backend goes, and while both are
+// in place, that backend has all new ones.
 //
 // The masquerade mark of the model is not needed and not set.
 //
-// The mark 0x80000000 is on what IPVS sends on by direct routing, from output to postrouting: it
-// still goes to the address of the service, and must not be led to IPVS again.
+// # Marks
+//
+// All marks of an instance have the same twelve upper bits, [Config.Mark]. By default these are
+// 0xc0000000 and ten bits that are derived from the instance's name. The backend sets them only on
+// packets to services, and removes them when IPVS has sent a packet on. It never changes the mark
+// of a packet without these bits, and never acts on it.
+//
+//	Mark               a packet that is led to IPVS; its 18 lower bits are those of others
+//	Mark + 0x40000 + n the same, for the virtual server of that mark
+//	Mark + 0x80000     a packet that IPVS sent on by direct routing, from output to postrouting:
+//	                   it still goes to the address of the service, and must not be led to IPVS
+//	                   again
+//
+// Policy rules of other programs may match such marks, or may precede the rule of the instance.
+// Each reading of the kernel checks for such rules, and warns through [Config.Logger].
+//
+// # Without IPv6
+//
+// The kernel refuses a local IPv6 route if net.ipv6.conf.lo.disable_ipv6 is 1, and has no IPv6 at
+// all after ipv6.disable=1. [Backend.Check] then refuses services with IPv6 addresses by name. IPv4
+// services work, even if IPv6 is disabled while the program runs.
 //
 // # Ownership
 //
-// A virtual server is ours if the high half of its flags holds the number made of the instance's
-// name: the kernel keeps bits it does not know. Others are never touched; one that is where ours
-// must be is reported by [Backend.Check] as a [dataplane.CollisionError], unless [Config.TakeOver]
-// lets the service have it: then it is edited until it is ours, and its connections go on.
+// A virtual server is ours if the high half of its flags holds the number derived from the
+// instance's name: the kernel keeps bits it does not know. Other virtual servers are never changed.
+// If one is in the way of ours, [Backend.Check] reports a [dataplane.CollisionError]. With
+// [Config.TakeOver] the service takes it over: it is edited until it is ours, and its connections
+// go on.
 //
 // The same number is the group of a device that we made and the metric of an address that we bound
-// (IFLA_GROUP, IFA_RT_PRIORITY): the kernel sets them when it makes the one and binds the other,
-// and lists them. A device that was there before is used and not removed. Addresses that others
-// bound to it stay; on a device of ours they go with the device. What an instance has made under
-// another name, or no longer needs, it removes.
+// (IFLA_GROUP, IFA_RT_PRIORITY). The kernel sets them when it makes the device or binds the
+// address, and lists them. A device that existed before is used and not removed. Addresses that
+// others bound to it stay; on a device of ours they go with the device. The instance removes
+// devices and addresses that it made under another name, or no longer needs.
 //
 // # Commits and draining
 //
-// IPVS has no transactions; the companion tables have. What restricts comes before what opens, and
-// what is new before what is old:
+// IPVS has no transactions; the companion tables have. Restrictions come before openings, and
+// additions before removals:
 //
-//  1. In a transaction, the companion gets to know new frontends, new source ranges of old ones,
-//     and what sysctls and timeouts were.
+//  1. A transaction adds new frontends to the companion, new source ranges of old frontends, and
+//     the earlier values of sysctls and timeouts.
 //  2. The rules and the routes are added, sysctls and timeouts are set. If there are new source
 //     ranges, the commit waits until no packet is under way any more that came before them
 //     (membarrier(2), some 10 ms).
-//  3. What is new is added to IPVS.
-//  4. In a transaction, frontends become as they are wanted.
-//  5. What is old is taken from IPVS. Sysctls and timeouts that are no longer wanted are restored.
-//  6. In a transaction, the companion forgets what is gone.
+//  3. New virtual servers and destinations are added to IPVS.
+//  4. A transaction changes the frontends of the companion to the wanted ones.
+//  5. Old virtual servers and destinations are removed from IPVS. Sysctls and timeouts that are no
+//     longer wanted are restored.
+//  6. A transaction removes old frontends from the companion.
 //
-// Transactions with nothing between them are one. [Backend.Cleanup] goes the same way: virtual
+// Transactions with nothing between them are combined. [Backend.Cleanup] goes the same way: virtual
 // servers first, then rules and routes, then sysctls and timeouts, and the companion last.
 //
 // The first and the last transaction replace the version of the instance, an element of the set
 // "version" in the table ip. In between it has the comment "writing". Another writer, in this
-// process or another, cannot replace the same version, and has a conflict; one that finds the
-// comment reads everything and takes over, upon which the first has a conflict. Settle is such a
-// writer as well. Where everybody keeps to the lock ([Backend.Lock]), conflicts are rare.
+// process or another, cannot replace the same version, and has a conflict. A writer that finds the
+// comment reads everything and takes over, and then the first writer has a conflict. Settle is such
+// a writer as well. If every writer uses the lock ([Backend.Lock]), conflicts are rare.
 //
-// A process that is killed leaves each virtual server with the destinations that it had before,
-// with those that are wanted, or with some of those that only one of the two has; never without one
-// that both have, and never reachable by clients that neither state admits. The version says that a
-// commit has not ended, so that the next apply reads everything and ends it. One case is left to
-// the next full reading: a writer that was taken over while it was stopped for longer than 10 s,
-// goes on, sends commands, and is killed before its next look at the version.
+// A process that is killed leaves each virtual server with its earlier destinations, with the
+// wanted ones, or with some of those that only one of the two has. A virtual server never lacks a
+// destination that both have, and clients that neither state admits never reach it. The version
+// says that a commit has not ended, so the next apply reads everything and completes it. One case
+// is left to the next full reading: a writer was stopped for longer than 10 s while another took
+// over, continues, sends commands, and is killed before its next check of the version.
 //
-// A TCP endpoint that leaves gets weight 0 and is deleted by [Backend.Settle] when it has no
-// connections, or after [Config.DrainLimit], when those that are left are reset; UDP and SCTP
-// endpoints are deleted at once. With a service that is removed, its connections end.
+// A TCP endpoint that leaves gets weight 0. [Backend.Settle] deletes it when it has no connections,
+// or after [Config.DrainLimit]; the connections that are left are then reset. UDP and SCTP
+// endpoints are deleted at once. Connections of a removed service end with it.
 //
-// Once an apply has returned, no new connection is led to an endpoint that it took away, whatever
-// affinity remembers: expire_quiescent_template makes IPVS forget a client's endpoint whose weight
-// is 0. A connection that has begun stays where it is, also if its first packet was not answered
-// yet.
+// Once an apply has returned, no new connection is led to an endpoint that it removed, even with
+// affinity: expire_quiescent_template makes IPVS forget a client's endpoint whose weight is 0. A
+// connection that has begun keeps its endpoint, even if its first packet was not answered yet.
 //
 // # Drift
 //
-// IPVS tells nobody of changes. What [Backend.Integrity] finds, and [dataplane.Engine.Run] mends,
-// depends on what the kernel offers to tell it by:
+// IPVS does not report changes. [Backend.Integrity] finds changes, and [dataplane.Engine.Run] mends
+// them, as well as the kernel allows:
 //
-//   - Addresses and devices: the kernel sends a notice. Rules and routes: where a marked packet
-//     would be routed to in either family. Sysctls and timeouts: they are read. Each look finds
-//     these.
-//   - The companion: the generation of the ruleset. After a foreign transaction the version is
-//     asked for, and the companion is read again at most eight times at once, then once a second
+//   - Addresses and devices: the kernel sends a notice. Rules and routes: the kernel is asked for
+//     the route of a marked packet in each family. Sysctls and timeouts: they are read. Each
+//     check finds these changes.
+//   - The companion: the generation of the ruleset shows a foreign transaction. Then the version
+//     is read, and the companion is read again at most eight times at once, then once a second
 //     and for a twentieth of the time.
-//   - Virtual servers that are deleted: each holds a reference to the module ip_vs, whose number is
-//     in /sys/module/ip_vs/refcnt. If it sinks, all virtual servers are read. Those of other
-//     namespaces hold references, too, so such readings are rationed by the engine. Who deletes one
-//     and adds another between two looks is not noticed by it, nor is anybody where IPVS is built
-//     into the kernel.
-//   - Destinations, and how virtual servers are configured: nothing tells, so they are compared,
-//     for [Config.CompareShare] of the time. One half of it is for the outlines of all virtual
-//     servers of IPv4: their configuration, and how many destinations they have. The other half is
-//     for all that there is to say of single ones, which takes turns, one at least in each look:
-//     weights of IPv4, and everything of IPv6. Then everything that differs is put right at once.
+//   - Virtual servers that are deleted: each holds a reference to the module ip_vs, whose number
+//     is in /sys/module/ip_vs/refcnt. If it sinks, all virtual servers are read. Those of other
+//     namespaces hold references, too, so the engine rations such readings. The number does not
+//     show that one was deleted and another added between two checks. It does not exist if IPVS
+//     is built into the kernel.
+//   - Destinations, and the configuration of virtual servers: the kernel gives no hint, so they
+//     are compared, for [Config.CompareShare] of the time. One half of it is for the outlines of
+//     all IPv4 virtual servers: their configuration, and how many destinations they have. The
+//     other half is for full comparisons of single virtual servers in turn, at least one in each
+//     check: weights of IPv4, and everything of IPv6. Then every difference is mended at once.
 //
 // So n virtual servers are compared once in Look + n×c / (CompareShare/2), where c is what one
 // takes. In an emulated machine, some ten times slower than others, c is 1.3 µs for outlines, 11 µs
@@ -156,28 +175,33 @@
 // The engine reads everything every five minutes ([dataplane.RunOptions]). [Backend.Watch] follows
 // addresses, rules and routes.
 //
-// The kernel lists virtual servers in parts, and counts to find where it was. If others add or
-// delete some meanwhile, a reading may miss one of ours; the commit that adds it again then has a
-// conflict, and all is read again.
+// A node port has no virtual server in a family if the node has no address in it that takes node
+// ports, or if services have its port at all of them. Then it is read back from its record in the
+// companion, and the observation lacks its pool unless another frontend shows that. The engine
+// assumes that the pool is the wanted one.
+//
+// The kernel lists virtual servers in parts, and finds its place again by counting. If others add
+// or delete some meanwhile, a reading may miss one of ours. The commit that adds it again then has
+// a conflict, and everything is read again.
 //
 // # Sysctls and timeouts
 //
 // net.ipv4.vs.conntrack, expire_nodest_conn and expire_quiescent_template and net.ipv4.ip_forward
 // are set to 1; with [Config.StrictARP], net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2.
-// [Config.Timeouts] says which timeouts of IPVS are set. What they were is in the companion before
-// they are set. It is restored by [Backend.Cleanup], or when they are no longer wanted, unless
-// there is a sign that somebody relies on what they are:
+// [Config.Timeouts] says which timeouts of IPVS are set. The companion has the earlier values
+// before the new ones are set. [Backend.Cleanup] restores them, and so does a commit if they are no
+// longer wanted, unless there is a sign that another program relies on the present ones:
 //
-//   - the value is not the one that we have set: that of a timeout is known as long as the
-//     configuration says so;
-//   - another instance records the sysctl or the timeout: the last one that goes restores what it
-//     was before the first;
+//   - the value is not the one that we have set: our value of a timeout is known only as long as
+//     the configuration has it;
+//   - another instance records the sysctl or the timeout: the last instance that goes restores
+//     the value from before the first;
 //   - net.ipv4.vs and timeouts: there are virtual servers of others;
 //   - ip_forward: there are iptables tables, or base chains of others in the hook forward.
 //     Firewalls and programs that run containers have them, and some of these set ip_forward only
 //     if it is 0.
 //
-// Then it is left, and the logger is told at the level info.
+// Then the value stays, and the logger is told at the level info.
 //
 // net.ipv4.vs.conn_reuse_mode is left alone. Its default, 1, gives a client that uses a port again
 // a new endpoint where that is safe; 0 gives it the old one, even one that is gone, and so defeats
@@ -187,30 +211,35 @@
 //
 // # Forwarding
 //
-// By direct routing and through tunnels, packets arrive at the endpoint as they were sent: it must
-// have the address of the service, and not answer ARP for it; for a tunnel also a device that takes
-// the packets out (ipip, ip6tnl). Endpoints listen at the port of the service, and there are no
-// node ports: else [Backend.Check] refuses. Answers may go past the node. A direct endpoint is on a
-// link of the node.
+// By direct routing and through tunnels, packets arrive at the endpoint as they were sent. So the
+// endpoint must have the address of the service, and not answer ARP for it. A tunnel also needs a
+// device that unpacks the packets (ipip, ip6tnl). Endpoints must listen at the port of the service,
+// and node ports are not possible: otherwise [Backend.Check] refuses. Answers may bypass the node.
+// With direct routing, an endpoint must be on a link of the node.
 //
 // # Limits
 //
 //   - The scheduler "random" is refused, as are source ranges of node ports.
 //   - Loopback addresses take no node ports (servicemodel.Node.LocalhostNodePorts is refused):
-//     what comes from a loopback address, as what the host sends to one does, IPVS does not send to
-//     another machine (crosses_local_route_boundary in net/netfilter/ipvs/ip_vs_xmit.c).
-//   - A client that has affinity is remembered for the timeout after its last connection has ended,
-//     for which IPVS takes up to two minutes.
+//     packets of the host to a loopback address also come from one, and IPVS does not send such
+//     packets to another machine (crosses_local_route_boundary in
+//     net/netfilter/ipvs/ip_vs_xmit.c).
+//   - A client with affinity is remembered for the timeout after its last connection has ended.
+//     IPVS takes up to two minutes to end a connection.
 //   - Where pods and the host have endpoints of their own, their affinity is a hash of the client's
 //     address (mh), of all its bits.
-//   - IPVS does not see it when somebody else cuts a connection, such as package conntrack/flows:
-//     its endpoint is waited for until the drain limit.
+//   - IPVS does not notice when another program, such as package dataplane/flows, cuts a
+//     connection: the endpoint then drains until the drain limit.
 //   - Direct routing and tunnels are never masqueraded.
 //   - Link-local addresses take no node ports.
-//   - Linux 7.x resizes its table of connections as their number grows, and may then not find what
-//     it remembers of a client with session affinity, which is given another endpoint: two in a
-//     hundred clients, where 120 new ones open some 2,000 connections within seconds (7.2); none
-//     with the sysctl net.ipv4.vs.conn_lfactor at 8, which leaves the table small.
+//   - A firewall that drops in INPUT drops packets of load balancers to health check node ports:
+//     no rule of the companion can overrule a drop in another table. kube-proxy accepts these
+//     ports in the tables of iptables; beside ipvs, allow them there.
+//   - Linux 7.x resizes its table of connections as their number grows, and may then not find the
+//     remembered endpoint of a client with session affinity, which gets another endpoint. This
+//     happens to two clients in a hundred if 120 new ones open some 2,000 connections within
+//     seconds (7.2). It does not happen with the sysctl net.ipv4.vs.conn_lfactor at 8, which
+//     keeps the table small.
 //   - IPVS forgets a UDP flow together with its endpoint: the next datagram of the client is
 //     dropped, and the one after it gets another endpoint.
 package ipvs

@@ -2,14 +2,17 @@ package ipvs
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// draining are the destinations that have weight 0 until their connections have ended, with the
-// times when that began, as far as this process knows.
+// draining are the destinations with weight 0 whose connections have not ended, and when that
+// began, as far as this process knows.
 type draining map[drainKey]time.Time
 
 type drainKey struct {
@@ -17,7 +20,8 @@ type drainKey struct {
 	dest ipvsnl.DestinationKey
 }
 
-// note notes which destinations of a virtual server drain: from now on, unless they did before.
+// note notes which destinations of a virtual server drain. Those that did not drain before begin
+// now.
 func (d draining) note(k ipvsnl.ServiceKey, s *server, now time.Time) {
 	for key, dest := range s.dests {
 		dk := drainKey{k, key}
@@ -29,7 +33,8 @@ func (d draining) note(k ipvsnl.ServiceKey, s *server, now time.Time) {
 	}
 }
 
-// readBack returns the destinations that drain after a reading. Virtual servers that go have none.
+// readBack returns the destinations that drain after a reading. Virtual servers that are removed
+// have none.
 func (d draining) readBack(o *observed, now time.Time) draining {
 	next := draining{}
 	for k, s := range o.servers {
@@ -46,8 +51,8 @@ func (d draining) readBack(o *observed, now time.Time) draining {
 	return next
 }
 
-// servers returns the virtual servers whose destinations drain, after forgetting destinations that
-// are gone or do not drain any more.
+// servers returns the virtual servers with draining destinations. It first forgets destinations
+// that are gone or no longer drain.
 func (d draining) servers(o *observed) []ipvsnl.ServiceKey {
 	maps.DeleteFunc(d, func(dk drainKey, _ time.Time) bool {
 		s := o.servers[dk.svc]
@@ -61,22 +66,30 @@ func (d draining) servers(o *observed) []ipvsnl.ServiceKey {
 	return slices.Compact(l)
 }
 
-// drained returns the commands that delete those destinations of a virtual server that have no
-// connections left, or have drained for as long as the limit.
+// drained returns the commands that delete destinations of a virtual server: those without
+// connections, and those that have drained for the limit. It also returns an event for each, but
+// none for a virtual server by mark, because the one at the address has the same destinations.
 func (d draining) drained(k ipvsnl.ServiceKey, dests []ipvsnl.ObservedDestination,
-	limit time.Duration, now time.Time) (l []op) {
+	limit time.Duration, now time.Time) (l []op, said []dataplane.EndpointDrained) {
 	for _, dest := range dests {
 		since, ours := d[drainKey{k, dest.DestinationKey}]
-		if ours && dest.Weight == 0 &&
-			(now.Sub(since) >= limit || dest.ActiveConns+dest.InactiveConns == 0) {
-			l = append(l, op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k},
-				dest.Destination})
+		open := dest.ActiveConns+dest.InactiveConns > 0
+		if !ours || dest.Weight != 0 || open && now.Sub(since) < limit {
+			continue
+		}
+		l = append(l, op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k},
+			dest.Destination})
+		if k.FWMark == 0 {
+			said = append(said, dataplane.EndpointDrained{Deadline: open,
+				Frontend: servicemodel.FrontendKey{Addr: k.Addr, Port: k.Port,
+					Protocol: servicemodel.Protocol(k.Protocol)},
+				Endpoint: netip.AddrPortFrom(dest.Addr, dest.Port)})
 		}
 	}
-	return l
+	return l, said
 }
 
-// planDrained plans that destinations are deleted.
+// planDrained plans the deletion of drained destinations.
 func (pl *planner) planDrained(ops []op) *plan {
 	p := pl.newPlan()
 	p.down = ops

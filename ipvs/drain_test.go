@@ -7,10 +7,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A destination drains from when its weight became 0 for the last time.
+// A destination drains from the last time when its weight became 0.
 func TestDrainingBeginsAnew(t *testing.T) {
 	t.Parallel()
 	k := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
@@ -19,7 +21,7 @@ func TestDrainingBeginsAnew(t *testing.T) {
 	d := draining{}
 	for i, step := range []struct {
 		weight uint32
-		since  int // of which step; -1: it does not drain
+		since  int // the step in which it began; -1: it does not drain
 	}{{0, 0}, {0, 0}, {1, -1}, {0, 3}} {
 		d.note(k, &server{dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{
 			dest: {DestinationKey: dest, Weight: step.weight}}}, start.Add(time.Duration(i)))
@@ -31,7 +33,7 @@ func TestDrainingBeginsAnew(t *testing.T) {
 	}
 }
 
-// A destination is deleted once it has drained for the limit, or has no connection any more.
+// A destination is deleted once it has drained for the limit, or has no connections any more.
 func TestWhatHasDrained(t *testing.T) {
 	t.Parallel()
 	k := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
@@ -58,18 +60,25 @@ func TestWhatHasDrained(t *testing.T) {
 		if c.ours {
 			d[drainKey{k, dest.DestinationKey}] = now.Add(-c.since)
 		}
-		l := d.drained(k, []ipvsnl.ObservedDestination{dest}, limit, now)
+		l, said := d.drained(k, []ipvsnl.ObservedDestination{dest}, limit, now)
 		if !c.drained {
 			require.Empty(t, l, c.name)
+			require.Empty(t, said, c.name)
 			continue
 		}
 		require.Equal(t, []op{{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k},
 			dest.Destination}}, l, c.name)
+		require.Equal(t, []dataplane.EndpointDrained{{
+			Frontend: servicemodel.FrontendKey{Addr: k.Addr, Port: 80,
+				Protocol: servicemodel.TCP},
+			Endpoint: netip.AddrPortFrom(dest.Addr, 8080),
+			Deadline: c.active+c.inactive > 0,
+		}}, said, c.name)
 	}
 }
 
-// Virtual servers that are gone are not asked for, nor are those whose destinations came back or
-// were deleted.
+// Settle does not ask for virtual servers that are gone, nor for those whose destinations came back
+// or were deleted.
 func TestWhichServersAreAskedFor(t *testing.T) {
 	t.Parallel()
 	key := func(port uint16) ipvsnl.ServiceKey {

@@ -20,8 +20,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// handEdits are what an administrator can do to what is ours. HANDLE is that of the first rule of
-// chain admit, MARK that of a virtual server.
+// handEdits are edits of our objects that an administrator can make. HANDLE stands for the handle
+// of the first rule in the chain admit, MARK for the mark of a virtual server.
 var handEdits = []string{
 	"ipvsadm -C",
 	"ipvsadm -D -t 10.96.0.10:80",
@@ -67,8 +67,7 @@ var handEdits = []string{
 	"nft flush set ip kernlb-ipvs version",
 }
 
-// What somebody does by hand is noticed by a program that runs, and put right. The log says how
-// soon.
+// A running program notices edits by hand, and mends them. The log says how soon.
 func TestKernelRunPutsEditsByHandRight(t *testing.T) {
 	needIPVS(t)
 	p := newPlace(t)
@@ -95,7 +94,7 @@ func TestKernelRunPutsEditsByHandRight(t *testing.T) {
 	}
 }
 
-// editedState uses each sort of object.
+// editedState uses every sort of object.
 func editedState() servicemodel.State {
 	svc := web(func(s *servicemodel.Service) {
 		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
@@ -113,7 +112,7 @@ func editedState() servicemodel.State {
 		WithEndpoints(svc.Name, l)
 }
 
-// place is a network namespace with a backend that uses all that there is.
+// place is a network namespace with a backend that uses every feature.
 type place struct {
 	t       *testing.T
 	ns      *netnstest.NS
@@ -162,14 +161,15 @@ func (p *place) edit(command string) {
 	if strings.Contains(command, "MARK") {
 		_, rest, _ := strings.Cut(p.run("ipvsadm -Ln"), "FWM  ")
 		text, _, _ := strings.Cut(rest, " ")
-		mark, err := strconv.ParseInt(text, 10, 64) // ipvsadm takes it for a number with a sign
+		mark, err := strconv.ParseInt(text, 10, 64) // ipvsadm parses it as a signed number
 		require.NoError(p.t, err)
 		command = strings.Replace(command, "MARK", fmt.Sprint(uint32(mark)), 1)
 	}
 	p.run(command)
 }
 
-// all returns what the kernel holds, apart from the version and the order of what has none.
+// all returns everything that the kernel holds, without the version, and sorted if the order has no
+// meaning.
 func (p *place) all() []string {
 	p.t.Helper()
 	tables := strings.SplitAfter(p.run("nft list ruleset"), "\n}\n")

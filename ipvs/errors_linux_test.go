@@ -14,18 +14,17 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Whatever request fails, Observe, Integrity, Commit, Settle and Cleanup say so, and the next
-// attempt begins at what is there.
+// If any request fails, Observe, Integrity, Commit, Settle and Cleanup return an error. The next
+// attempt begins at what the kernel then holds.
 func TestEachFailureIsTold(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	rawnltest.FailEach(t, "observe nothing", func(ctx context.Context) error {
 		o, err := b.Observe(ctx, nil)
 		require.Equal(t, err == nil, o != nil)
@@ -56,83 +55,60 @@ func TestEachFailureIsTold(t *testing.T) {
 	require.NotContains(t, r.run("nft list tables"), "kernlb")
 }
 
-// requireEachLaterFailureIsTold requires the same where a commit was made.
+// requireEachLaterFailureIsTold requires the same after a commit.
 func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *Backend,
 	state func() servicemodel.State) {
 	t.Helper()
 	rawnltest.FailEach(t, "look", func(ctx context.Context) error {
 		b.kernel.gen--
-		b.looks = ration.New(8, 20)
+		b.looks = wait.NewBudget(8, 20)
 		i, err := b.Integrity(ctx)
 		require.Equal(t, err == nil, i == dataplane.Intact)
 		return err
 	})
 	rawnltest.FailEach(t, "settle", func(ctx context.Context) error {
-		b, c := r.change(state())
-		_, err := b.Commit(t.Context(), c)
-		require.NoError(t, err)
+		b := r.commit(state())
 		require.NotEmpty(t, b.draining)
-		_, err = b.Settle(ctx)
+		_, err := b.Settle(ctx)
 		require.Equal(t, err == nil, b.observed)
 		return err
 	})
 	rawnltest.FailEach(t, "clean up", func(ctx context.Context) error {
-		b, c := r.change(state())
-		_, err := b.Commit(t.Context(), c)
-		require.NoError(t, err)
-		_, err = b.Cleanup(ctx)
+		b := r.commit(state())
+		_, err := b.Cleanup(ctx)
 		return err
 	})
 }
 
-// What cannot be said of addresses is an error of a reading.
-func TestUnreadableAddressesAreAnError(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
-	_, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
-	b.kernel.device = "lo"
-	b.kernel.changes.Suspect()
-	_, err = b.Integrity(t.Context())
-	require.ErrorContains(t, err, "want a bridge device")
-	_, err = b.Observe(t.Context(), nil)
-	require.ErrorContains(t, err, "want a bridge device")
-	require.False(t, b.observed)
-}
-
-// While there are no services, an address that comes is nothing that has to be put right.
+// Without services, a new address needs no repair.
 func TestAddressesDoNotMatterWithoutServices(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	_, err := r.engine().Apply(t.Context(), servicemodel.State{}.WithNode(goldenNode()))
-	require.NoError(t, err)
+	applied(t, r.engine(), servicemodel.State{}.WithNode(goldenNode()))
 	r.run("ip address add 192.0.2.10/32 dev lo")
 	o, err := r.backend().Observe(t.Context(), nil)
 	require.NoError(t, err)
 	require.Empty(t, o.Drift)
 }
 
-// A reading knows the marks that are taken: those of records, and those of others.
+// A reading knows the used marks: those of records, and those of other programs.
 func TestMarksAreReadBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	local := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
 	r.apply(r.engine(), rigState([]string{"10.244.1.1", "10.244.2.2"}, local))
-	c, err := r.fake.Dial(t.Context(), nil)
-	require.NoError(t, err)
-	defer c.Close()
+	c := r.client()
 	var batch ipvsnl.Batch
 	batch.NewService(ipvsnl.Service{ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000099),
 		Scheduler: "rr"})
 	require.NoError(t, c.Submit(t.Context(), &batch))
 	b, _ := r.change(rigState(nil))
-	first := b.pl.firstMark()
+	first := b.pl.cfg.Mark | splitMark
 	require.Equal(t, map[uint32]bool{first + 1: true, first + 2: true, 0xc0000099: true},
 		b.pl.have.index.marks)
 }
 
-// Whatever cannot be opened is an error, and leaves nothing open.
+// A failure to open returns an error, and leaves nothing open.
 func TestOpeningFailsAsAWhole(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -147,46 +123,32 @@ func TestOpeningFailsAsAWhole(t *testing.T) {
 	})
 }
 
-// Where the route cannot be added or deleted, commits and cleanups say so, and end what they began
-// when it can.
+// If the route cannot be added, commits return an error. They do their work as soon as it can.
 func TestWithoutLoopbackInterface(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	nothing := r.state()
 	state := rigState([]string{"10.244.1.1"})
-	rename := func(from, to string) {
-		r.run("ip link set " + from + " down")
-		r.run("ip link set " + from + " name " + to)
-		r.run("ip link set " + to + " up")
-	}
-	failsToCommit := func(why string) {
-		t.Helper()
-		b, c := r.change(state)
-		_, err := b.Commit(t.Context(), c)
-		require.ErrorContains(t, err, "prepare the network: "+why)
-		require.False(t, b.observed)
-	}
 	r.run("ip link set lo down")
-	failsToCommit("add route")
-	rename("lo", "mine")
-	failsToCommit("interface lo")
-	rename("mine", "lo")
+	b, c := r.change(state)
+	_, err := b.Commit(t.Context(), c)
+	require.ErrorContains(t, err, "prepare the network: add route")
+	require.False(t, b.observed)
+	r.run("ip link set lo name mine")
+	r.run("ip link set mine up") // its name does not matter
 	e := r.engine()
 	r.apply(e, state)
-	rename("lo", "mine")
-	_, err := e.Cleanup(t.Context())
-	require.ErrorContains(t, err, "delete the rules and the routes: interface lo")
-	rename("mine", "lo")
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err)
+	cleanUp(t, e)
+	r.run("ip link set mine down")
+	r.run("ip link set mine name lo")
+	r.run("ip link set lo up")
 	require.Equal(t, nothing, r.state())
 }
 
-// A sysctl that cannot be read is an error of a reading and of a look.
+// A sysctl that cannot be read is an error of a reading and of a check.
 func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	b.pl.tunables["net/ipv4/there_is_none"] = "1"
 	_, err := b.Observe(t.Context(), nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
@@ -202,11 +164,10 @@ func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	require.Equal(t, dataplane.Broken, i)
 }
 
-// A look at tables that go meanwhile is no error: it finds them broken.
+// If tables vanish during a check, that is no error: the check finds them broken.
 func TestTablesGoWhileTheyAreLookedAt(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	r.apply(dataplane.New(b, nil), rigState([]string{"10.244.1.1"}))
 	tap := r.tap(b)
 	setsRead, gone := false, false
@@ -222,14 +183,12 @@ func TestTablesGoWhileTheyAreLookedAt(t *testing.T) {
 		}
 	}
 	b.kernel.gen--
-	b.looks = ration.New(8, 20)
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Broken, i)
+	b.looks = wait.NewBudget(8, 20)
+	requireIntegrity(t, b, dataplane.Broken)
 	require.True(t, gone)
 }
 
-// Somebody who commits before each try to make the first version is a conflict in the end.
+// If another program commits before each try to make the first version, the result is a conflict.
 func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -249,7 +208,7 @@ func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
 	require.Equal(t, nothing, r.run("nft list tables"))
 }
 
-// Where others were in the way of a commit, that is a conflict; what else goes wrong is none.
+// A commit that other writers prevented is a conflict. Other failures are not.
 func TestWhichErrorsOfACommitAreConflicts(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{errTaken, errMisread, rawnl.ErrDumpInterrupted, errMoved,
@@ -268,19 +227,16 @@ func TestWhichErrorsOfACommitAreConflicts(t *testing.T) {
 	}
 }
 
-// A commit knows what is there: it sends its transactions and asks nothing of nf_tables.
+// A commit knows the content of nf_tables: it sends its transactions and reads nothing.
 func TestACommitReadsNothing(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), rigState([]string{"10.244.1.1"}))
-	require.NoError(t, err)
+	applied(t, e, rigState([]string{"10.244.1.1"}))
 	asked := 0
 	r.tap(b).Request = func([]rawnltest.Message) { asked++ }
-	next, err := servicemodel.Resolve(b.pl.have.table, rigState([]string{"10.244.1.2"}))
-	require.NoError(t, err)
-	_, err = b.Commit(t.Context(), servicemodel.Diff(b.pl.have.table, next))
+	next := resolve(t, b.pl.have.table, rigState([]string{"10.244.1.2"}))
+	_, err := b.Commit(t.Context(), servicemodel.Diff(b.pl.have.table, next))
 	require.NoError(t, err)
 	require.Equal(t, 2, asked, "before the virtual servers change, and after")
 }

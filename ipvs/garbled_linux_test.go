@@ -6,12 +6,12 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/ration"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// tap puts a tap in front of a backend's nf_tables.
+// tap puts a tap between a backend and nf_tables.
 func (r *rig) tap(b *Backend) *rawnltest.Tap {
 	r.t.Helper()
 	require.NoError(r.t, b.kernel.nf.Close())
@@ -23,11 +23,10 @@ func (r *rig) tap(b *Backend) *rawnltest.Tap {
 	return tap
 }
 
-// What is not understood is never taken for something that is not there.
+// An answer that cannot be decoded never counts as a missing object.
 func TestGarbledAnswersAreErrors(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	tap := r.tap(b)
 	observe := func() error {
 		_, err := b.Observe(t.Context(), nil)
@@ -42,7 +41,7 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 	rawnltest.GarbleEach(t, "observe", tap, observe)
 	rawnltest.GarbleEach(t, "look", tap, func() error {
 		b.kernel.gen--
-		b.looks = ration.New(8, 20)
+		b.looks = wait.NewBudget(8, 20)
 		i, err := b.Integrity(t.Context())
 		require.Equal(t, err == nil, i == dataplane.Intact)
 		return err

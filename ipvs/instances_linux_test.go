@@ -12,7 +12,7 @@ import (
 )
 
 // neighbour is one of two instances on a node. Its service has a cluster IP, and an external
-// address at which clients outside have endpoints of their own.
+// address with other endpoints for clients outside.
 type neighbour struct {
 	*kernel
 	table             string
@@ -48,7 +48,8 @@ func (n *neighbour) state(split bool) servicemodel.State {
 		MasqueradeAll: true, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}})
 }
 
-// requireFate requires that pods, the host and a client outside meet what the service says.
+// requireFate requires that the service treats pods, the host and a client outside as its settings
+// say.
 func (n *neighbour) requireFate() {
 	n.t.Helper()
 	for _, c := range []struct {
@@ -79,7 +80,7 @@ func (n *neighbour) requireFate() {
 }
 
 // Two instances with firewall marks share a node, and the range of cluster IPs. Neither balances,
-// masquerades, drops or takes away for the other.
+// masquerades, drops or removes anything for the other.
 func TestKernelInstancesSideBySide(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -91,7 +92,7 @@ func TestKernelInstancesSideBySide(t *testing.T) {
 			n.requireFate()
 		}
 	}
-	// The second gives its mark without having looked after the first gave its own.
+	// The second instance gives its mark without having read the first one's.
 	l[1].apply(l[1].state(false))
 	for _, n := range l {
 		n.apply(n.state(true))
@@ -110,7 +111,8 @@ func TestKernelInstancesSideBySide(t *testing.T) {
 	requireFates(l[1])
 }
 
-// What two instances forward unchanged is led to IPVS once, whoever looks at the packet first.
+// Packets that two instances forward unchanged are led to IPVS once, whichever instance sees a
+// packet first.
 func TestKernelInstancesRouteDirectly(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})

@@ -8,18 +8,20 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// Integrity looks whether the node's addresses, the device, the rules, the routes and the tunables
-// are as they were, and compares our virtual servers with what is known of them: those of IPv4
-// roughly, some in full, in turn. While the generation of the ruleset is the same, so are the
-// companion tables. After another one, their version says whether a writer of ours was there;
-// somebody's edit by hand shows only when the tables are read again, for which a neighbour that
-// commits often gives cause all the time. So that is rationed, and Intact until it is due again. If
-// virtual servers were deleted, in whatever namespace, it is Touched.
+// Integrity checks whether the node's addresses, the device, the rules, the routes and the tunables
+// are unchanged. It also compares our virtual servers with the known ones: all IPv4 ones roughly,
+// and some in full, in turn. The companion tables are unchanged as long as the generation of the
+// ruleset is. After a new generation, their version tells whether another writer of the instance
+// committed. An edit by hand shows only when the tables are read again. A neighbour that commits
+// often would cause such readings all the time. So they are rationed, and until the next one is
+// due, Integrity returns Intact. If virtual servers were deleted, in any namespace, it returns
+// Touched.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
@@ -28,7 +30,8 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 		b.companionIntact} {
 		intact, err := look(ctx)
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
-			return dataplane.Broken, nil // others are at it: a reading that fails is tried again
+			// other writers are at work: a reading that fails is tried again
+			return dataplane.Broken, nil
 		}
 		if err != nil {
 			return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", err)
@@ -43,11 +46,11 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	return dataplane.Intact, nil
 }
 
-// networkIntact looks at addresses, if there was a notice about any, and, once a commit has put
-// them right, at what leads packets to IPVS and at tunables. It takes two requests for the one, and
-// a read of each sysctl for the other. Where packets are not delivered here although the rules and
-// the routes are there, since a rule of somebody else comes first, nothing of ours is to be
-// repaired.
+// networkIntact checks addresses if there was a notice about any. If the rules, the routes and the
+// tunables were last known to be right, it checks them again: tunables with one read of each
+// sysctl, and rules and routes with two requests. If packets are not delivered here although the
+// rules and the routes exist, another program's rule precedes ours, and there is nothing of ours to
+// repair.
 func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
 	k, have := &b.kernel, &b.pl.have
 	if k.changes.Look() {
@@ -56,45 +59,41 @@ func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
 			return false, err
 		}
 	}
-	if len(have.unrouted) > 0 || !maps.Equal(have.tunables, b.pl.tunables) {
+	if ipv6, err := k.readIPv6(); err != nil || ipv6 != have.ipv6 {
+		return false, err
+	}
+	if len(have.unrouted[0])+len(have.unrouted[1]) > 0 ||
+		!maps.Equal(have.tunables, b.pl.tunables) {
 		return true, nil
 	}
 	now, err := k.readTunables(ctx, b.pl.tunables)
 	if err != nil || !maps.Equal(now, have.tunables) {
 		return false, err
 	}
-	if k.routed() {
-		return true, nil
+	for i := range ipFamilies {
+		if k.routed(i) || ipFamilies[i] == unix.AF_INET6 && !have.ipv6 {
+			continue
+		}
+		missing, err := k.readUnrouted(have.ipv6)
+		return len(missing[0])+len(missing[1]) == 0, err
 	}
-	missing, err := k.readUnrouted()
-	return len(missing) == 0, err
+	return true, nil
 }
 
 // serversIntact compares the outlines of all virtual servers when they are due, and the virtual
-// servers whose turn it is: one at least, since what empties IPVS takes all. Each takes half of
-// the share.
+// servers whose turn it is. It compares at least one in full, so that it notices if someone empties
+// IPVS. Each half takes half of the share.
 func (b *Backend) serversIntact(ctx context.Context) (bool, error) {
 	have := b.pl.have.servers
 	intact, err := b.kernel.outlines.intact(have, b.cfg.CompareShare/2)
 	if err != nil || !intact {
 		return false, err
 	}
-	b.scrub.begin(time.Now())
-	for range have {
-		intact, err := b.kernel.holds(ctx, b.scrub.current(have))
-		if err != nil || !intact {
-			return false, err
-		}
-		b.scrub.done()
-		if !b.scrub.goOn(time.Now()) {
-			break
-		}
-	}
-	return true, nil
+	return b.scrub.each(have, func(s *server) (bool, error) { return b.kernel.holds(ctx, s) })
 }
 
-// holds reports whether the kernel has a virtual server with its destinations. Those of IPv4 are
-// asked for their destinations only: all else of them is in the outlines.
+// holds reports whether the kernel has a virtual server with its destinations. For IPv4 it asks
+// only for the destinations, because the outlines have everything else.
 func (k *kernel) holds(ctx context.Context, s *server) (bool, error) {
 	if holds, known, err := k.outlines.holdsDests(s); known || err != nil {
 		return holds, err
@@ -106,11 +105,11 @@ func (k *kernel) holds(ctx context.Context, s *server) (bool, error) {
 	if err != nil || is.Service != s.svc {
 		return false, err
 	}
-	lists, err := k.vs.AllDestinations(ctx, []ipvsnl.ServiceKey{s.svc.ServiceKey})
-	if err != nil || len(lists[0]) != len(s.dests) {
+	dests, err := k.vs.DestinationsIf(ctx, s.svc.ServiceKey)
+	if err != nil || len(dests) != len(s.dests) {
 		return false, err
 	}
-	for _, d := range lists[0] {
+	for _, d := range dests {
 		if s.dests[d.DestinationKey] != d.Destination {
 			return false, nil
 		}
@@ -118,8 +117,8 @@ func (k *kernel) holds(ctx context.Context, s *server) (bool, error) {
 	return true, nil
 }
 
-// companionIntact looks at the generation, then at the version, and then, if it may, at all of the
-// companion tables.
+// companionIntact checks the generation, then the version, and then, if the budget allows it, all
+// of the companion tables.
 func (b *Backend) companionIntact(ctx context.Context) (bool, error) {
 	k, have := &b.kernel, &b.pl.have.companion
 	gen, err := k.nf.GenID(ctx)
@@ -148,7 +147,7 @@ func (b *Backend) companionIntact(ctx context.Context) (bool, error) {
 	if len(drift) > 0 || !is.equal(b.pl.have.expected()) {
 		return false, nil
 	}
-	b.looks.Spend(time.Since(start)) // one that found something was worth its time
+	b.looks.Spend(time.Since(start)) // a check that found something was worth its time
 	k.gen = gen.ID
 	return true, nil
 }

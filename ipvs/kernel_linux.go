@@ -5,38 +5,41 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rtnl"
-	"github.com/kernlb/kernlb/internal/rtnotice"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/internal/rtnetlink"
+
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// kernel is the connection to the kernel: the only part of the package that has sockets.
+// kernel is the connection to the kernel. No other part of the package has sockets.
 type kernel struct {
 	table    string // the name of the companion tables
 	instance uint32
+	mark     uint32         // see Config
 	vs       *ipvsnl.Client // IPVS
 	nf       *rawnl.Conn    // nf_tables
-	batch    rawnl.Batch    // what is being committed
-	// gen is the generation of the ruleset when the companion was known to be what it is known as.
+	// gen is the generation of the ruleset at which the companion was last known to be unchanged.
 	gen        uint32
 	references references // to the module of IPVS
-	outlines   outlines   // of its virtual servers
+	outlines   outlines   // of the virtual servers
 	ns         *threadns.NS
 	turn       *threadns.Turn
 	// Addresses, links, routes and rules.
-	links    *rtnl.Conn
-	changes  rtnotice.Addresses // and links
+	links    *rtnetlink.Conn
+	changes  rtnetlink.Addresses // and links
 	sysctls  sysctlFiles
 	takeOver bool   // see Config
 	device   string // the configured one
-	kind     string // of its link; empty: dummy, but tests have what more kernels know
-	ifindex  int    // of the device; 0: it is not there
+	kind     string // kind of its link; empty: dummy. Tests use kinds that more kernels have.
+	ifindex  int    // of the device; 0: it does not exist
 }
 
 // open opens the sockets in the network namespace of the configuration.
@@ -48,12 +51,10 @@ func (k *kernel) open(c *Config) error {
 	defer release()
 	at := *c
 	at.NetNS = fd
-	k.vs, err = ipvsnl.Dial(context.Background(), &rawnl.Config{NetNS: fd})
-	if errors.Is(err, ipvsnl.ErrNotSupported) {
-		return noModule("ip_vs", err)
-	}
-	if err == nil { // anybody may look for the family; its version shows whether more is permitted
-		_, err = k.vs.Info(context.Background())
+	err = k.dial(fd)
+	// any process may look up the family; its timeouts show whether more is permitted
+	if err == nil {
+		_, err = k.vs.Timeouts(context.Background())
 	}
 	if err == nil {
 		err = k.openNetwork(&at)
@@ -64,9 +65,19 @@ func (k *kernel) open(c *Config) error {
 	return err
 }
 
-// openNetwork opens all sockets but that of IPVS.
+// dial opens the socket to IPVS.
+func (k *kernel) dial(netns int) (err error) {
+	k.vs, err = ipvsnl.Dial(context.Background(), &rawnl.Config{NetNS: netns})
+	if errors.Is(err, ipvsnl.ErrNotSupported) {
+		return noModule("ip_vs", err)
+	}
+	return err
+}
+
+// openNetwork opens all sockets except that of IPVS.
 func (k *kernel) openNetwork(c *Config) (err error) {
 	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
+	k.mark = c.Mark
 	k.takeOver = c.TakeOver
 	k.sysctls, k.references.file = sysctlFiles{}, referencesFile
 	k.kind = cmp.Or(k.kind, "dummy")
@@ -76,7 +87,7 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 	fd := k.ns.FD()
 	var errs [5]error
 	k.turn, errs[0] = threadns.OpenTurn(fd)
-	k.links, errs[1] = rtnl.Open(k.ns)
+	k.links, errs[1] = rtnetlink.Open(k.ns)
 	k.nf, errs[2] = rawnl.Dial(&rawnl.Config{NetNS: fd})
 	errs[3] = k.changes.Open(k.ns)
 	k.outlines, errs[4] = openOutlines(k.ns)
@@ -86,7 +97,7 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 	return k.findDevice(&addresses{})
 }
 
-// close closes what was opened.
+// close closes all open sockets.
 func (k *kernel) close() error {
 	k.links.Close()
 	k.changes.Close()
@@ -98,22 +109,19 @@ func (k *kernel) close() error {
 // Close closes the sockets and leaves the kernel as it is.
 func (b *Backend) Close() error { return b.kernel.close() }
 
-// patience is how long a writer waits for its turn.
-const patience = 10 * time.Second
-
-// Lock waits for the turn of this writer among all that work in the network namespace, those of
-// other instances too, for 10 seconds at most. The error is that of the context.
+// Lock waits for its turn among all writers in the network namespace, including those of other
+// instances, for 10 seconds at most. The error is that of the context.
 func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
-	return b.kernel.turn.Take(ctx, patience)
+	return b.kernel.turn.Take(ctx, threadns.Patience)
 }
 
-// check has the kernel judge a transaction that does not take place.
+// check asks the kernel to check a transaction without committing it.
 func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.nf.Check(ctx, b) }
 
 // Observe reads the companion tables, the virtual servers of the instance, addresses, sysctls and
-// timeouts. What others commit to nf_tables meanwhile does not matter; if another writer of the
-// instance does, that is a conflict.
-func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation,
+// timeouts. Other programs' commits to nf_tables do not matter. A commit by another writer of the
+// instance meanwhile is a conflict.
+func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	b.observed = false
 	b.kernel.outlines.forget()
@@ -124,7 +132,10 @@ func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*datap
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: observe: %w", err)
 	}
-	obs, err := b.pl.adopt(o, drift, want)
+	if err := b.warn(ctx, &o); err != nil {
+		return nil, fmt.Errorf("ipvs: observe: %w", err)
+	}
+	obs, err := b.pl.adopt(o, drift)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: what the kernel holds: %w", err)
 	}
@@ -133,45 +144,87 @@ func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*datap
 	return obs, nil
 }
 
-// Commit writes a change set, in the order that the package documentation gives: what restricts
-// before what opens, what is new before what is old. If it fails or is killed, each virtual server
-// is as it was, as it is wanted, or on the way between: what is new is there, and what is old not
-// gone yet.
+// warn logs other programs' uses of the instance's marks, whenever they change.
+func (b *Backend) warn(ctx context.Context, o *observed) error {
+	rivals, err := b.kernel.readRivals(o)
+	if err == nil && !slices.Equal(rivals, b.rivals) {
+		b.rivals = rivals
+		for _, r := range rivals {
+			b.cfg.Logger.WarnContext(ctx, "another program uses the packet marks of this instance",
+				logkey.Backend, Name, logkey.Instance, b.cfg.Table, logkey.Problem, r)
+		}
+	}
+	return err
+}
+
+// Commit writes a change set in the order that the package documentation describes: restrictions
+// before openings, and new objects before removals. If it fails or is killed, each virtual server
+// is in the old state, in the new one, or between: new objects exist, and old ones are not yet
+// gone. If the socket cannot send a transaction of the companion at once, as in an unprivileged
+// user namespace, Commit writes service ports in parts, one after the other.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
+	if err := b.pl.foreignTable(); err != nil {
+		return dataplane.Stats{}, b.failed("commit", err)
+	}
+	stats, err := rendering.CommitInParts(c,
+		func(c *servicemodel.ChangeSet) (dataplane.Stats, error) { return b.commitPart(ctx, c) })
+	if errors.Is(err, rawnl.ErrBatchTooLarge) { // a single service
+		err = b.failed("commit", err)
+	}
+	if err != nil {
+		return dataplane.Stats{}, err
+	}
+	stats.Duration = time.Since(start)
+	b.cfg.Logger.DebugContext(ctx, "committed", logkey.Backend, Name, logkey.Instance,
+		b.cfg.Table, logkey.Messages, stats.Messages, logkey.Bytes, stats.Bytes,
+		logkey.Duration, stats.Duration)
+	return stats, nil
+}
+
+// commitPart commits as much as the socket to nf_tables can send at once. If the change set is
+// larger, it begins nothing.
+func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+	error) {
 	p := b.pl.plan(c)
+	for s := range p.stages {
+		limit := b.kernel.nf.MaxBatch()
+		if size := p.batch(s).Size(); size > limit {
+			return dataplane.Stats{}, &rawnl.TooLargeError{Size: size, Limit: limit}
+		}
+	}
 	stats := p.Stats()
 	if err := b.run(ctx, b.steps(p)); err != nil {
 		return dataplane.Stats{}, err
 	}
 	b.committed(p, b.kernel.ifindex)
 	b.kernel.outlines.forget()
-	stats.Duration = time.Since(start)
-	b.cfg.Logger.Debug("committed", "backend", Name, "table", b.cfg.Table, "messages",
-		stats.Messages, "bytes", stats.Bytes, "duration", stats.Duration)
 	return stats, nil
 }
 
-// Settle deletes the destinations that have drained or may no longer be waited for. It is a writer
-// as Commit is.
+// Settle deletes the destinations that have drained or reached the drain limit. Like Commit, it is
+// a writer.
 func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || len(b.draining) == 0 {
 		return 0, nil
 	}
-	ops, err := b.readDrained(ctx)
+	ops, drained, err := b.readDrained(ctx)
 	if err != nil {
 		return 0, b.failed("drain", err)
 	}
-	// A look that finds nothing drained writes nothing, the version included.
+	// A check that finds nothing drained writes nothing, not even the version.
 	if len(ops) > 0 && b.pl.have.companion.version.exists {
 		p := b.pl.planDrained(ops)
 		if err := b.run(ctx, b.steps(p)); err != nil {
 			return 0, err
 		}
 		b.deleteDrained(p)
+		for _, ev := range drained {
+			dataplane.Emit(ctx, ev)
+		}
 		b.kernel.outlines.forget()
 	}
 	if len(b.draining) == 0 {
@@ -180,30 +233,35 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	return drainLook, nil
 }
 
-// drainLook is how long it takes until destinations that drain are looked at again.
+// drainLook is the time between two checks of draining destinations.
 const drainLook = 2 * time.Second
 
-// readDrained asks for the destinations that drain, and returns the commands that delete those that
-// have.
-func (b *Backend) readDrained(ctx context.Context) (ops []op, err error) {
+// readDrained asks for the destinations that drain. It returns the commands that delete the drained
+// ones, and their events.
+func (b *Backend) readDrained(ctx context.Context) (ops []op, said []dataplane.EndpointDrained,
+	err error) {
 	for _, k := range b.draining.servers(&b.pl.have) {
 		dests, err := b.kernel.vs.Destinations(ctx, k)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
-		ops = append(ops, b.draining.drained(k, dests, b.cfg.DrainLimit, time.Now())...)
+		drained, events := b.draining.drained(k, dests, b.cfg.DrainLimit, time.Now())
+		ops, said = append(ops, drained...), append(said, events...)
 	}
-	return ops, nil
+	return ops, said, nil
 }
 
 // Cleanup removes the virtual servers and companion tables of the instance, its routes and rules,
-// its device and addresses, and restores tunables, as far as nobody else relies on them: the
-// package documentation says when. The companion tables go last: they restrict what is still there,
-// and know what tunables were.
+// its device and addresses. It restores tunables unless another program relies on them: the package
+// documentation says when. The companion tables go last, because they restrict the objects that
+// still exist, and have the earlier values of tunables.
 func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	if _, err := b.Observe(ctx, nil); err != nil {
 		return dataplane.Stats{}, err
+	}
+	if b.pl.foreignTable() != nil {
+		return dataplane.Stats{}, nil // there is no instance
 	}
 	p := b.pl.planCleanup()
 	stats := p.Stats()

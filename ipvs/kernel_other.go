@@ -4,63 +4,35 @@ package ipvs
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/kernlb/kernlb/internal/rendering"
 )
 
-// kernel is not there.
-type kernel struct{}
+type kernel struct{ rendering.Unsupported }
 
-func notSupported(what string) error {
-	return fmt.Errorf("ipvs: %s: not supported on this operating system: %w", what,
-		errors.ErrUnsupported)
-}
+func (k *kernel) open(*Config) error { return rendering.NotSupported("open") }
 
-func (k *kernel) open(*Config) error                        { return notSupported("open") }
-func (k *kernel) check(context.Context, *rawnl.Batch) error { return notSupported("probe") }
-
-// Observe is not supported on this operating system.
-func (b *Backend) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
-	return nil, notSupported("observe")
-}
-
-// Integrity is not supported on this operating system.
-func (b *Backend) Integrity(context.Context) (dataplane.Integrity, error) {
-	return dataplane.Broken, notSupported("integrity")
-}
-
-// Commit is not supported on this operating system.
-func (b *Backend) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
-	return dataplane.Stats{}, notSupported("commit")
-}
-
-// Lock is not supported on this operating system.
-func (b *Backend) Lock(context.Context) (unlock func(), err error) {
-	return nil, notSupported("lock")
+func (k *kernel) check(context.Context, *rawnl.Batch) error {
+	return rendering.NotSupported("probe")
 }
 
 // Watch is not supported on this operating system.
-func (b *Backend) Watch(context.Context, func()) error { return notSupported("watch") }
+func (b *Backend) Watch(context.Context, func()) error { return rendering.NotSupported("watch") }
 
-// Settle is not supported on this operating system.
-func (b *Backend) Settle(context.Context) (time.Duration, error) {
-	return 0, notSupported("settle")
-}
+// Counters is not supported on this operating system.
+type Counters struct{}
 
-// Witness is not supported on this operating system.
-func (b *Backend) Witness(context.Context) (dataplane.Program, error) {
-	return dataplane.Program{}, notSupported("witness")
-}
-
-// Cleanup is not supported on this operating system.
-func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
-	return dataplane.Stats{}, notSupported("cleanup")
+// OpenCounters is not supported on this operating system.
+func OpenCounters(*Config) (*Counters, error) {
+	return nil, rendering.NotSupported("open counters")
 }
 
 // Close does nothing.
-func (b *Backend) Close() error { return nil }
+func (c *Counters) Close() error { return nil }
+
+// Read is not supported on this operating system.
+func (c *Counters) Read(context.Context) (*counters.Reading, error) {
+	return nil, rendering.NotSupported("read counters")
+}

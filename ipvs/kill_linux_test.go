@@ -21,16 +21,17 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A process takes a second to start in an emulated machine.
+// Starting a process takes a second in an emulated machine.
 var kills = flag.Int("kills", 40, "how often a process is killed")
 
-// withoutDraining is the backend, except that endpoints that leave are gone at once.
+// withoutDraining is the backend, except that endpoints are removed at once.
 var withoutDraining = dataplanetest.Backend{Require: needIPVS, OwnConnections: true,
 	Open: func(netns int) (dataplane.Backend, error) {
 		return ipvs.New(&ipvs.Config{NetNS: netns, DrainLimit: -1})
 	}}
 
-// podStates are states of one service of two ports, whose endpoints overlap: one of them is in all.
+// podStates are states of one service with two ports. Their endpoints overlap: one endpoint is in
+// all states.
 func podStates() []servicemodel.State {
 	svc := web(func(s *servicemodel.Service) {
 		s.Ports = append(s.Ports,
@@ -59,9 +60,9 @@ func podStates() []servicemodel.State {
 }
 
 // A process that applies one state after the other is killed at any moment. Each virtual server has
-// what both the state before and the one that was being applied have, and nothing that neither has;
-// and the next apply ends at its state. Now and then somebody flushes the ruleset or IPVS, or
-// another process applies as well.
+// the endpoints that both the old and the new state have, and none that neither has. The next apply
+// results in its state. Now and then someone flushes the ruleset or IPVS, or another process
+// applies as well.
 func TestKernelProcessesAreKilled(t *testing.T) {
 	dataplanetest.Killed(t, withoutDraining, podStates(), dataplanetest.KilledOptions{
 		Kills: *kills, Delay: 60 * time.Millisecond, Damage: flushAll, Between: between})
@@ -79,14 +80,14 @@ func flushAll(ns *netnstest.NS, rng *rand.Rand) error {
 	})
 }
 
-// between requires of each virtual server of IPv4 that it has all endpoints that all states have,
-// and none that no state has.
+// between requires that each IPv4 virtual server has all endpoints that all states have, and none
+// that no state has.
 func between(ns *netnstest.NS, states []servicemodel.State) error {
 	held, err := heldIn(ns)
 	if err != nil {
 		return err
 	}
-	of := map[string]int{} // in how many states an endpoint is
+	of := map[string]int{} // number of states with this endpoint
 	for _, s := range states {
 		for _, e := range s.Endpoints(web().Name) {
 			of[e.Addr.String()]++
@@ -135,8 +136,8 @@ func heldIn(ns *netnstest.NS) (map[string][]string, error) {
 	return held, nil
 }
 
-// Processes that apply at the same time succeed each time, and what is there at the end is the
-// last state of one of them.
+// Processes that apply at the same time all succeed. In the end the kernel has the last state of
+// one of them.
 func TestKernelWritersTakeTurns(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Writers(t, withoutDraining, slices.Repeat(podStates(), 8))

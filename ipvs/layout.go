@@ -7,13 +7,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// layoutNumber is the number of the layout, which the settings have: see package settings. It is
-// counted up by a change after which what is in the kernel means something else, though sets and
-// chains are the same.
-const layoutNumber = 1
+// layoutNumber is the number of the layout, and part of the settings: see package settings. A
+// change increments it if the same sets and chains then mean something else.
+const layoutNumber = 2
 
-// Sets of a kind ("service", "nodeport"), by the rest of their names; the registry is the kind and
-// an "s".
+// Sets of a kind ("service", "nodeport"). The constants are the ends of their names. The registry's
+// name is the kind and an "s".
 const (
 	setReject     = "-reject"
 	setDrop       = "-drop"
@@ -26,7 +25,7 @@ const (
 	setMasqHost   = "-masquerade-host"
 )
 
-// Sets that do not come once for each kind.
+// Sets that do not belong to a kind.
 const (
 	setSettings   = "settings"
 	setClusterIPs = "cluster-ips"
@@ -55,8 +54,8 @@ func kindOf(k servicemodel.FrontendKey) string {
 // tableSets are the sets of the companion tables, in the order of nft.Families.
 var tableSets = [2][]*nft.Set{newSets(nft.Families[0]), newSets(nft.Families[1])}
 
-// setsOf lists the sets of a companion table. They are the same whatever the services are, and must
-// not be modified.
+// setsOf lists the sets of a companion table. They do not depend on the services, and must not be
+// modified.
 func setsOf(f *nft.Family) []*nft.Set {
 	if f == nft.IPv4 {
 		return tableSets[0]
@@ -92,28 +91,38 @@ func newSets(f *nft.Family) []*nft.Set {
 		&nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark}})
 }
 
-// Packet marks. A packet to the address of a service carries steerBit, so that it is delivered to
-// this machine, where IPVS finds it, although no device has the address. Where pods and the host
-// have other endpoints than clients outside, their packets carry all bits of splitMarks and a
-// number: the mark of a virtual server by mark. Both are taken away when IPVS has seen the packet.
-// What IPVS sends on unchanged, by direct routing, still goes to the address of the service:
-// sentMark keeps it from being led to IPVS again, until it has left.
+// Packet marks. The twelve upper bits of a mark, [Config.Mark], identify the instance. The two bits
+// below say what happens to the packet. A packet with other upper bits is not ours, and its mark is
+// never changed.
+//
+// - 00: a packet to the address of a service. It is delivered to this machine, where IPVS receives
+// it. Other programs' bits below stay.
+// - 01: the same, for a service whose pods and host have other endpoints than clients outside. The
+// bits below are the number of the virtual server. IPVS finds it by the whole mark.
+// - 10: a packet that IPVS has sent on unchanged. It still goes to the address of the service, and
+// must not be led to IPVS again until it has left.
+//
+// All instances set the two highest bits in their marks, so each leaves the packets of the others
+// alone.
 const (
-	steerBit   uint32 = 1 << 30
-	splitMarks uint32 = 3 << 30 // and a number from 1 on below
-	sentMark   uint32 = 2 << 30 // in these two bits
+	allMarks  uint32 = 3 << 30
+	ownMask   uint32 = 0xfff << 20
+	splitMark uint32 = 1 << 18
+	sentMark  uint32 = 2 << 18
+	kindMask         = ownMask | splitMark | sentMark
+	ledMask          = ownMask | sentMark // of marks that are delivered to this machine
 )
 
-// firstMark returns the mark before the first one that an instance gives to its frontends. Each
-// instance has a quarter of a million numbers of its own, as far as the twelve bits of its name's
-// hash differ; a number that a virtual server of anybody else has is left out anyway.
-func (pl *planner) firstMark() uint32 { return splitMarks | pl.instance>>20<<18 }
+// defaultMark is the mark of an instance without a configured one. Two of a thousand instances
+// share a mark; then the planner says so.
+func defaultMark(instance uint32) uint32 { return allMarks | instance>>22<<20 }
 
-// rulePriority is that of the rules that lead marked packets to the routing table of the instance,
-// behind the one of the table of local addresses.
+// rulePriority is the priority of the rules that lead marked packets to the routing table of the
+// instance. It comes after the rule of the table of local addresses.
 const rulePriority = 107
 
-// instanceFlag is the mark of an instance in the high half of a virtual server's flags: never zero.
+// instanceFlag identifies an instance in the high half of a virtual server's flags. It is never
+// zero.
 func instanceFlag(table string) uint32 {
 	h := fnv.New32a()
 	h.Write([]byte(table))
@@ -125,6 +134,5 @@ func instanceFlag(table string) uint32 {
 	return v
 }
 
-// instanceNumber is the number by which the instance's routing table, device and addresses are
-// known.
+// instanceNumber identifies the instance's routing table, device and addresses.
 func instanceNumber(instance uint32) uint32 { return 0x6b000000 | instance>>16 }

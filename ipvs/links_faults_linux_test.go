@@ -12,16 +12,17 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/rawnl/rawnltest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// networkStep is one request in how many goes wrong. With KERNLB_TEST_FAULTS=all, each does.
+// networkStep is the distance from one request that fails to the next. With KERNLB_TEST_FAULTS=all,
+// every request fails once.
 const networkStep = 5
 
-// Requests to rtnetlink go wrong, one after the other, while services come, are changed, and go.
-// What is in the way for a moment is overcome; else the error says what went wrong, and the same
-// again puts everything right. Nothing is lost, and nothing left.
+// Requests to rtnetlink fail, one after the other, while services come, are changed, and go.
+// Passing failures are overcome. Otherwise the error names the failure, and a repetition mends
+// everything. Nothing is lost, and nothing is left over.
 func TestEachRequestToTheNetworkGoesWrong(t *testing.T) {
 	t.Parallel()
 	step := networkStep
@@ -42,8 +43,8 @@ func TestEachRequestToTheNetworkGoesWrong(t *testing.T) {
 	}
 }
 
-// The device is deleted before each request in turn, or an address taken away: what had been done
-// by then is done again, if not by the same apply then by the next.
+// Before each request in turn, the device is deleted or an address is removed. The same apply
+// repeats the lost work, or the next one does.
 func TestTheDeviceGoesBeforeEachRequest(t *testing.T) {
 	t.Parallel()
 	for _, command := range []string{"ip link del " + rigDevice,
@@ -74,15 +75,14 @@ func TestTheDeviceGoesBeforeEachRequest(t *testing.T) {
 	}
 }
 
-// A look at addresses that fails is made again, though there was one notice of the change only.
+// A check of addresses that fails is repeated, even though only one notice of the change came.
 func TestAFailedLookAtAddressesIsMadeAgain(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend(Config{Device: rigDevice})
+	r, b := rigWithBackend(t, Config{Device: rigDevice})
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), *lives()[0].holds)
-	require.NoError(t, err)
-	for is := dataplane.Broken; is != dataplane.Intact; { // there may be notices of our own
+	applied(t, e, *lives()[0].holds)
+	is, err := dataplane.Broken, error(nil)
+	for is != dataplane.Intact { // there may be notices of our own changes
 		is, err = b.Integrity(t.Context())
 		require.NoError(t, err)
 	}
@@ -91,9 +91,7 @@ func TestAFailedLookAtAddressesIsMadeAgain(t *testing.T) {
 	_, err = b.Integrity(t.Context())
 	require.ErrorIs(t, err, unix.EIO)
 	b.kernel.links.Wrap(func(_ bool, do func() error) error { return do() })
-	is, err := b.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Broken, is)
+	requireIntegrity(t, b, dataplane.Broken)
 }
 
 // try runs a command that may fail.
@@ -105,8 +103,8 @@ func (r *rig) try(command string) {
 	})
 }
 
-// lives lets services come, change and go; each time, the n-th request goes wrong, each for 0. It
-// returns how many did.
+// lives lets services come, change and go. Each time the n-th request fails, or every request if n
+// is 0. It returns how many failed.
 func (r *rig) lives(fault rawnltest.Fault, n int) (hits int) {
 	r.t.Helper()
 	f := rawnltest.NewFaults()
@@ -134,8 +132,7 @@ func (r *rig) lives(fault rawnltest.Fault, n int) (hits int) {
 	return hits
 }
 
-// judge judges the error of what an engine did while the n-th request went wrong, of those that
-// hits says.
+// judge checks the engine's error while the n-th request failed. hits is the number of failures.
 func (r *rig) judge(fault rawnltest.Fault, n, hits int, err error) {
 	r.t.Helper()
 	require.Positive(r.t, hits, err)
@@ -148,14 +145,14 @@ func (r *rig) judge(fault rawnltest.Fault, n, hits int, err error) {
 	require.ErrorIs(r.t, err, fault.Errno, "request %d", n)
 }
 
-// life is something that services of a node go through.
+// life is a stage in the life of services on a node.
 type life struct {
 	name  string
-	holds *servicemodel.State // what the kernel holds then; nil: nothing
+	holds *servicemodel.State // the kernel's state afterwards; nil: nothing
 	act   func(testing.TB, *dataplane.Engine) error
 }
 
-// lives are: they come, an address is replaced, they go.
+// lives are: services come, an endpoint is replaced, services go.
 func lives() []life {
 	apply := func(name string, s servicemodel.State) life {
 		return life{name, &s, func(t testing.TB, e *dataplane.Engine) error {

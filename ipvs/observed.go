@@ -9,56 +9,57 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// observed is what the kernel holds that concerns the instance: as it was read, or as the last
-// commit has made it. Whatever a plan depends on is in it, or in the configuration.
+// observed is everything in the kernel that concerns the instance, as it was read or as the last
+// commit made it. A plan depends only on it and on the configuration.
 type observed struct {
-	table     *servicemodel.Table // what all of it amounts to
+	table     *servicemodel.Table // the services that it amounts to
 	companion companion
 	servers   map[ipvsnl.ServiceKey]*server // ours
-	foreign   map[ipvsnl.ServiceKey]bool    // virtual servers of others
-	// claimable are those of foreign that a service may take over; none unless configured
+	foreign   map[ipvsnl.ServiceKey]bool    // virtual servers of other programs
+	// claimable are the foreign ones that a service may take over; none unless TakeOver is set
 	claimable map[ipvsnl.ServiceKey]*server
 	addresses addresses
 	devices   []string          // that this instance made, by name
-	unrouted  []string          // what is missing of the rules and routes that lead packets to IPVS
-	tunables  map[string]string // the values of those that the configuration sets
-	// what tunables were that the companion does not record, as far as other instances or this
-	// process know
+	ipv6      bool              // the kernel has IPv6, and accepts a local IPv6 route
+	unrouted  [2][]string       // by family: the faults of the rule and the route
+	tunables  map[string]string // the values of the tunables that the configuration sets
+	// before are earlier values of tunables that the companion does not record, as far as other
+	// instances or this process know them
 	before map[string]string
 
 	index  index
 	damage damage
 }
 
-// index is what follows from the companion and the virtual servers, to be found at once.
+// index is derived from the companion and the virtual servers, for quick look-ups.
 type index struct {
 	owned map[servicemodel.FrontendKey][]ipvsnl.ServiceKey // the virtual servers of a frontend
-	marks map[uint32]bool                                  // that cannot be given to a frontend
-	users map[netip.Addr]int                               // how many frontends are at an address
+	marks map[uint32]bool                                  // used marks
+	users map[netip.Addr]int                               // number of frontends at an address
 }
 
-// damage is what differs from what the companion's records and the configuration say. The next
-// commit repairs it.
+// damage is every difference from the companion's records and the configuration. The next commit
+// repairs it.
 type damage struct {
 	frontends []servicemodel.FrontendKey // whose virtual servers differ
 	servers   []ipvsnl.ServiceKey        // ours that belong to no frontend
 	devices   []string                   // ours, under names other than the configured one
-	addresses bool                       // the bound ones, or the device
+	addresses bool                       // the bound addresses, or the device
 }
 
-// expected is what the companion tables should hold.
+// expected is the wanted content of the companion tables.
 func (o *observed) expected() *companion {
 	c := o.companion
 	c.rules = o.table.Rules()
-	c.clusterIPs = slices.Collect(o.table.ClusterIPs())
-	c.hairpins = slices.Collect(o.table.Hairpins())
+	c.addrs = addrsOf(o.table, c.addrs[setNodeAddrs])
 	return &c
 }
 
-// newObserved is what a kernel holds where the instance has never been.
+// newObserved is a kernel in which the instance has never been.
 func newObserved() observed {
 	return observed{companion: newCompanion(), servers: map[ipvsnl.ServiceKey]*server{},
-		foreign: map[ipvsnl.ServiceKey]bool{}, tunables: map[string]string{}, index: newIndex()}
+		ipv6: true, foreign: map[ipvsnl.ServiceKey]bool{}, tunables: map[string]string{},
+		index: newIndex()}
 }
 
 func newIndex() index {
@@ -66,13 +67,14 @@ func newIndex() index {
 		marks: map[uint32]bool{}, users: map[netip.Addr]int{}}
 }
 
-// addresses are those of a network namespace, and the device that holds the addresses of services.
+// addresses are the addresses of a network namespace, and the device that holds the addresses of
+// services.
 type addresses struct {
-	node []netip.Addr // can take node ports; sorted
-	// bound by others, on any device; sorted, and nil if no device is configured
+	node []netip.Addr // those that can take node ports; sorted
+	// others are bound by other programs, on any device; sorted, and nil if no device is configured
 	others  []netip.Addr
-	bound   []boundAddr // by us, known by their metric; sorted
-	ifindex int         // of the configured device; 0: it is not there
+	bound   []boundAddr // ours, known by their metric; sorted
+	ifindex int         // of the configured device; 0: it does not exist
 	up      bool
 }
 
@@ -92,7 +94,7 @@ func (a *addresses) equal(o *addresses) bool {
 		slices.Equal(a.bound, o.bound) && a.ifindex == o.ifindex && a.up == o.up
 }
 
-// othersHave reports whether somebody else has bound an address.
+// othersHave reports whether another program has bound an address.
 func (a *addresses) othersHave(addr netip.Addr) bool {
 	_, found := slices.BinarySearchFunc(a.others, addr, netip.Addr.Compare)
 	return found
@@ -108,7 +110,7 @@ func (a *addresses) onDevice(addr netip.Addr) (b boundAddr, found bool) {
 	return b, found
 }
 
-// committed makes an observation that of the kernel after a plan; ifindex is that of the device.
+// committed updates the observation after a plan. ifindex is the index of the device.
 func (o *observed) committed(p *plan, ifindex int) {
 	for k, s := range p.servers {
 		delete(o.foreign, k)
@@ -131,9 +133,9 @@ func (o *observed) committed(p *plan, ifindex int) {
 		o.companion.version = v
 	}
 	o.companion.exists, o.companion.whole = [2]bool{true, true}, [2]bool{true, true}
-	o.companion.addrs, o.companion.tunables = p.addrs, p.tunables
+	o.companion.addrs[setNodeAddrs], o.companion.tunables = p.addrs, p.tunables
 	o.committedDevice(&p.device, ifindex)
-	o.unrouted = nil
+	o.unrouted = [2][]string{}
 	for _, t := range p.network.set {
 		o.tunables[t.name] = t.value
 	}
@@ -143,7 +145,7 @@ func (o *observed) committed(p *plan, ifindex int) {
 	}
 }
 
-// committedRecords notes the records of a plan, and which marks they have.
+// committedRecords notes the records of a plan, and their marks.
 func (o *observed) committedRecords(p *plan) {
 	records, marks := o.companion.records, o.index.marks
 	for k := range p.records {

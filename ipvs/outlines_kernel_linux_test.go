@@ -12,9 +12,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// What the socket options say of virtual servers of all kinds is what generic netlink says, and a
-// destination that was deleted by hand is noticed long before its virtual server is compared in
-// full.
+// The socket options and generic netlink agree about virtual servers of all kinds. A destination
+// that was deleted by hand is noticed long before its virtual server is compared in full.
 func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 	needIPVS(t)
 	ns, err := netnstest.NewNS("outlines")
@@ -25,39 +24,39 @@ func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 	defer b.Close()
 	_, err = dataplane.New(b, nil).Apply(t.Context(), rigState([]string{"10.244.1.1", "10.244.2.2"},
 		func(s *servicemodel.Service) {
-			s.ExternalTrafficPolicy = servicemodel.PolicyLocal // needs a virtual server by mark
+			// this needs a virtual server by mark
+			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 			s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true}
 		}))
 	require.NoError(t, err)
 	o, have := &b.kernel.outlines, b.pl.have.servers
 	require.NoError(t, o.readHeads())
 	require.NotNil(t, o.read)
-	require.True(t, holdsOutlines(o.heads, have))
+	require.True(t, o.hold(have))
 	one := holdAllDests(t, o, have)
 	start := time.Now()
 	const times = 100
 	for range times {
 		require.NoError(t, o.readHeads())
 	}
-	t.Logf("%d virtual servers of IPv4: %v", len(o.heads)/outlineHead, time.Since(start)/times)
+	t.Logf("%d virtual servers of IPv4: %v", len(o.heads)/len(ipvsnl.Outline{}),
+		time.Since(start)/times)
 
 	b.scrub.share = 0
 	var batch ipvsnl.Batch
 	batch.DelDestination(one.svc.ServiceKey, sortedDests(one.dests)[0])
 	require.NoError(t, b.kernel.vs.Submit(t.Context(), &batch))
 	require.NoError(t, o.readHeads())
-	require.False(t, holdsOutlines(o.heads, have))
+	require.False(t, o.hold(have))
 	holds, _, err := o.holdsDests(one)
 	require.NoError(t, err)
 	require.False(t, holds)
 	o.due = time.Time{}
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Broken, i)
+	requireIntegrity(t, b, dataplane.Broken)
 }
 
-// holdAllDests requires that all virtual servers of IPv4 have their destinations, and returns one
-// with two. There are some by mark.
+// holdAllDests requires that all IPv4 virtual servers have their destinations, and returns one with
+// two. Some of them are by mark.
 func holdAllDests(t *testing.T, o *outlines, have map[ipvsnl.ServiceKey]*server) (one *server) {
 	t.Helper()
 	marks := 0

@@ -12,8 +12,8 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// outlined is a rig with an engine that has applied a state, and looks at outlines each time, but
-// at all of one virtual server only.
+// outlined is a rig with an engine that has applied a state. Each check reads outlines, but
+// compares only one virtual server in full.
 type outlined struct {
 	*rig
 	b    *Backend
@@ -34,11 +34,11 @@ func newOutlined(t *testing.T) *outlined {
 	return o
 }
 
-// look requires what the next look says, when another virtual server than k is compared in full.
+// look requires the result of the next check, which compares another virtual server than k in full.
 func (o *outlined) look(want dataplane.Integrity, k ipvsnl.ServiceKey, what string) {
 	o.t.Helper()
 	o.b.kernel.outlines.due = time.Time{}
-	o.b.scrub.keys, o.b.scrub.share, o.b.scrub.budget = nil, 0, 0
+	o.b.scrub.keys, o.b.scrub.share = nil, 0
 	for other := range o.b.pl.have.servers {
 		if other != k {
 			o.b.scrub.keys = append(o.b.scrub.keys, other)
@@ -56,7 +56,7 @@ func (o *outlined) submit(fill func(b *ipvsnl.Batch)) {
 	require.NoError(o.t, o.edit.Submit(o.t.Context(), &b))
 }
 
-// one returns a virtual server of IPv4 with destinations.
+// one returns an IPv4 virtual server with destinations.
 func (o *outlined) one() *server {
 	for k, s := range o.b.pl.have.servers {
 		if k.Family == ipvsnl.FamilyIPv4 && len(s.dests) > 1 {
@@ -68,14 +68,13 @@ func (o *outlined) one() *server {
 }
 
 // Each edit of a virtual server, and each destination that comes or goes, shows in its outline at
-// the next look, also where its turn to be compared in full has not come.
+// the next check, even if it is not the virtual server's turn to be compared in full.
 func TestOutlinesShowChangesAtOnce(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
 	s := o.one()
 	k, dest := s.svc.ServiceKey, sortedDests(s.dests)[0]
-	mask, err := ipvsnl.PrefixNetmask(ipvsnl.FamilyIPv4, 24)
-	require.NoError(t, err)
+	mask := ipvsnl.PrefixNetmask(ipvsnl.FamilyIPv4, 24)
 	svc := func(edit func(*ipvsnl.Service)) func(b *ipvsnl.Batch) {
 		edited := s.svc
 		edit(&edited)
@@ -109,7 +108,7 @@ func TestOutlinesShowChangesAtOnce(t *testing.T) {
 	}
 }
 
-// Outlines that were right before a commit are not right because they were.
+// After a commit, outlines are compared again even if they were right before.
 func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
@@ -128,7 +127,7 @@ func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
 	o.look(dataplane.Broken, k, "as before the commit")
 }
 
-// Virtual servers of others do not matter, however many there are.
+// Virtual servers of other programs do not matter, however many there are.
 func TestOutlinesMakeRoom(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
@@ -140,13 +139,13 @@ func TestOutlinesMakeRoom(t *testing.T) {
 	})
 	k := o.one().svc.ServiceKey
 	o.look(dataplane.Intact, k, "beside many")
-	require.Greater(t, len(o.b.kernel.outlines.buf), 2*outlineRoom*outlineSize)
+	require.Greater(t, len(o.b.kernel.outlines.buf), 2*outlineRoom*ipvsnl.OutlineSize)
 	o.submit(func(b *ipvsnl.Batch) { b.DelDestination(k, sortedDests(o.one().dests)[0]) })
 	o.look(dataplane.Broken, k, "beside many")
 }
 
-// The destinations of a virtual server of IPv4 are compared through the socket option, those of
-// others, and of tunnels, through generic netlink.
+// The socket option compares the destinations of IPv4 virtual servers. Generic netlink compares
+// those of IPv6 and of tunnels.
 func TestDestinationsAreComparedByWhatKnowsThem(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
@@ -194,8 +193,8 @@ func TestDestinationsAreComparedByWhatKnowsThem(t *testing.T) {
 	require.False(t, known, "IPv6")
 }
 
-// Outlines take their share of the time. A kernel that refuses to give them is not asked again, and
-// other errors are told.
+// Outlines take their share of the time. If a kernel refuses the option, it is not asked again.
+// Other errors are returned.
 func TestOutlinesAreRationedAndMayBeRefused(t *testing.T) {
 	t.Parallel()
 	asked, answer := 0, error(nil)

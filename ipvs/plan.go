@@ -8,7 +8,8 @@ import (
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -19,49 +20,50 @@ type op struct {
 	dest ipvsnl.Destination
 }
 
-// planner makes plans from what the kernel holds and what is wanted. It has no socket: a plan is a
+// planner makes plans from the kernel's state and the wanted one. It has no socket: a plan is a
 // value.
 type planner struct {
 	cfg      Config
 	instance uint32
-	tunables map[string]string // that are wanted, with their values
+	tunables map[string]string // the wanted tunables, with their values
 	have     observed
 }
 
-// newPlanner returns a planner that knows nothing of the kernel.
+// newPlanner returns a planner without an observation.
 func newPlanner(c Config) planner {
 	return planner{cfg: c, instance: instanceFlag(c.Table), tunables: c.tunables(),
 		have: newObserved()}
 }
 
 // plan is what a commit sends: to IPVS, to the companion tables in three transactions, and to the
-// rest of the network. What restricts comes before what opens, and what is new before what is old:
+// rest of the network. Restrictions come before openings, and additions before removals:
 //
-//  1. restrict: the companion gets to know what is new, and what source ranges become
-//  2. the rules and the routes are added, tunables are set; the companion records what these were
-//  3. up: what adds to IPVS; if there are new source ranges, when no packet is under way any more
-//     that came before them
-//  4. open: the companion's frontends become what is wanted
-//  5. addresses are released and bound
-//  6. down: what takes away from IPVS; tunables that are no longer wanted are restored
-//  7. end: the companion forgets what is gone
+// 1. restrict: the companion gets new objects, and new source ranges of old ones
+// 2. the rules and the routes are added, tunables are set; the companion has their earlier values
+// 3. up: additions to IPVS; if there are new source ranges, when no packet is under way any more
+// that came before them
+// 4. open: the companion's frontends become the wanted ones
+// 5. addresses are released and bound
+// 6. down: removals from IPVS; tunables that are no longer wanted are restored
+// 7. end: the companion forgets old objects
 //
 // The first and the last transaction replace the version of the instance. Transactions between
-// which nothing is sent are one.
+// which nothing is sent are combined.
 type plan struct {
 	name      string              // of the companion tables
-	next      *servicemodel.Table // what the kernel holds afterwards; nil if it stays what it is
+	next      *servicemodel.Table // the table afterwards; nil if it stays the same
 	up, down  []op
 	stages    [3]stage
-	from      version    // of the companion before the first stage
-	versions  [3]version // of the companion after each stage
+	batches   [3]*rawnl.Batch // of the stages, once encoded
+	from      version         // of the companion before the first stage
+	versions  [3]version      // of the companion after each stage
 	device    devicePlan
 	network   networkPlan
-	restricts bool   // a source range becomes known to the companion
-	mark      uint32 // the last one that was given to a frontend
+	restricts bool   // the companion gets a new source range
+	mark      uint32 // the last one given to a frontend
 
-	// What is known of the kernel afterwards.
-	servers  map[ipvsnl.ServiceKey]*server // nil for one that goes
+	// The kernel's state afterwards.
+	servers  map[ipvsnl.ServiceKey]*server // nil for a removed one
 	owned    map[servicemodel.FrontendKey][]ipvsnl.ServiceKey
 	records  map[servicemodel.FrontendKey]*record
 	addrs    []netip.Addr
@@ -75,13 +77,13 @@ const (
 	stageEnd
 )
 
-// stage is one transaction: what is done to each companion table.
+// stage is one transaction: the changes of each companion table.
 type stage [2]tablePlan
 
-// tablePlan is what one transaction does to a companion table.
+// tablePlan is the change of a companion table in one transaction.
 type tablePlan struct {
-	rebuild, create bool       // the table is deleted; it is made
-	sets            []*nft.Set // that are made
+	rebuild, create bool       // delete the table; make it
+	sets            []*nft.Set // sets to make
 	program         nft.Program
 	del, add        map[string]*nft.ElemList
 }
@@ -96,7 +98,7 @@ func (tp *tablePlan) sink(m map[string]*nft.ElemList) func(string, nft.Elem) {
 	}
 }
 
-// before is the version of the companion before one of the transactions.
+// before is the version of the companion before a transaction.
 func (p *plan) before(s int) version {
 	if s == stageRestrict {
 		return p.from
@@ -104,17 +106,17 @@ func (p *plan) before(s int) version {
 	return p.versions[s-1]
 }
 
-// empty reports whether nothing is done to the table.
+// empty reports whether the table does not change.
 func (tp *tablePlan) empty() bool { return !tp.create && len(tp.del)+len(tp.add) == 0 }
 
-// newPlan returns a plan that does nothing.
+// newPlan returns an empty plan.
 func (pl *planner) newPlan() *plan {
 	c := &pl.have.companion
-	p := &plan{name: pl.cfg.Table, mark: pl.firstMark(), from: c.version,
+	p := &plan{name: pl.cfg.Table, mark: pl.cfg.Mark | splitMark, from: c.version,
 		servers: map[ipvsnl.ServiceKey]*server{},
 		owned:   map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
 		records: map[servicemodel.FrontendKey]*record{},
-		addrs:   c.addrs, tunables: c.tunables}
+		addrs:   c.addrs[setNodeAddrs], tunables: c.tunables}
 	for s := range p.stages {
 		for i := range p.stages[s] {
 			p.stages[s][i].del, p.stages[s][i].add = map[string]*nft.ElemList{},
@@ -133,7 +135,7 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 			return
 		}
 		l = append(l, f.Key)
-		// It takes the address from a node port of the same number.
+		// The frontend takes the address from a node port of the same number.
 		if !f.Key.NodePort() && slices.Contains(addrs, f.Key.Addr) {
 			any := nft.Families[nft.FamilyIndex(f.Key.Addr)].Any
 			l = append(l, servicemodel.FrontendKey{Addr: any, Protocol: f.Key.Protocol,
@@ -151,14 +153,14 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 		} else {
 			id = pc.Old.ID
 		}
-		for _, f := range shared.Of(c.New).FrontendsOf(id.Service) {
+		for _, f := range nocopy.Of(c.New).FrontendsOf(id.Service) {
 			if f.Key.Family() == id.Family {
 				l = append(l, f.Key)
 			}
 		}
 	}
-	if !slices.Equal(addrs, pl.have.companion.addrs) {
-		for f := range shared.Of(c.New).Frontends() {
+	if !slices.Equal(addrs, pl.have.companion.addrs[setNodeAddrs]) {
+		for f := range nocopy.Of(c.New).Frontends() {
 			if f.Key.NodePort() {
 				l = append(l, f.Key)
 			}
@@ -178,7 +180,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	old := slices.Clone(pl.have.damage.servers)
 	for _, k := range keys {
 		old = append(old, pl.have.index.owned[k]...)
-		fe := shared.Of(c.New).Frontend(k)
+		fe := nocopy.Of(c.New).Frontend(k)
 		if fe == nil {
 			p.records[k], p.owned[k] = nil, nil
 			continue
@@ -208,7 +210,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	return p
 }
 
-// record returns what the companion table is to hold about a frontend.
+// record returns the wanted record of a frontend in the companion table.
 func (pl *planner) record(p *plan, t *servicemodel.Table, fe *servicemodel.Frontend) *record {
 	main, alt := pools(t, fe)
 	r := &record{fe: fe, nat: main == nil || main.Forwarding == servicemodel.ForwardNAT}
@@ -226,7 +228,7 @@ func (pl *planner) record(p *plan, t *servicemodel.Table, fe *servicemodel.Front
 	return r
 }
 
-// change plans what makes a virtual server the one wanted, and returns what it is then.
+// change plans how a virtual server becomes the wanted one, and returns the result.
 func (pl *planner) change(p *plan, have, want *server) *server {
 	next := &server{svc: want.svc, proto: want.proto, dests: maps.Clone(want.dests)}
 	about := func(cmd ipvsnl.Command, d ipvsnl.Destination) op {
@@ -265,7 +267,7 @@ func (pl *planner) change(p *plan, have, want *server) *server {
 	return next
 }
 
-// diffElements deletes what only old has, and adds what only now has.
+// diffElements deletes the elements that only old has, and adds those that only now has.
 func diffElements(old, now *record, del, add func(string, nft.Elem)) {
 	type id struct{ set, key, end, data, ud string }
 	idOf := func(set string, e nft.Elem) id {

@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// planCleanup plans the removal of everything. Where there is something, and no companion, there is
-// one with a version as long as the removal lasts.
+// planCleanup plans the removal of everything. If there is something to remove and no companion,
+// the plan makes a companion, whose version lasts as long as the removal.
 func (pl *planner) planCleanup() *plan {
 	have := &pl.have
 	p := pl.newPlan()
@@ -31,7 +31,7 @@ func (pl *planner) planCleanup() *plan {
 	return p
 }
 
-// planNoTables plans that the companion tables are deleted after all else.
+// planNoTables plans the deletion of the companion tables after everything else.
 func (pl *planner) planNoTables(p *plan) {
 	exists, was := pl.have.companion.exists, pl.have.companion.version
 	if exists == [2]bool{} && len(p.down)+p.device.len() == 0 {
@@ -40,7 +40,7 @@ func (pl *planner) planNoTables(p *plan) {
 	first, last := &p.stages[stageRestrict], &p.stages[stageEnd]
 	last[0].rebuild, last[1].rebuild = exists[0], exists[1]
 	if exists[0] && !was.exists {
-		return // what the damaged table still restricts and records is kept until the end
+		return // the damaged table keeps its restrictions and records until the end
 	}
 	if !exists[0] {
 		first[0].create, first[0].sets = true, []*nft.Set{versionSet}

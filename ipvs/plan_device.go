@@ -8,17 +8,17 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// devicePlan is what a commit does about devices and addresses. The companion knows of a frontend
-// before its address is bound, so that a bound address is always led to IPVS.
+// devicePlan is the change of devices and addresses. The companion knows a frontend before its
+// address is bound, so packets to a bound address are always led to IPVS.
 type devicePlan struct {
 	name    string
 	metric  uint32
-	add, up bool // the device is made; it is set up
+	add, up bool // make the device; set it up
 	remove  []string
 	release []boundAddr
 	bind    []netip.Addr
 
-	users map[netip.Addr]int // by how much the number of frontends at an address changes
+	users map[netip.Addr]int // the change of the number of frontends at an address
 }
 
 func (p *devicePlan) len() int {
@@ -29,18 +29,20 @@ func (p *devicePlan) len() int {
 	return n
 }
 
-// planDevice plans what the frontends of the plan mean for the addresses that are bound: those of
-// all frontends if something is damaged, else those where frontends come or go.
+// planDevice plans which addresses are bound after the plan. If something is damaged, it considers
+// all frontends, otherwise only new and removed ones.
 func (pl *planner) planDevice(p *plan) {
 	d, have := &p.device, &pl.have.addresses
 	d.name, d.metric, d.users = pl.cfg.Device, instanceNumber(pl.instance), pl.userChanges(p)
 	look := slices.Collect(maps.Keys(d.users))
 	if pl.have.damage.addresses {
 		d.remove = pl.have.damage.devices
-		pl.releaseElsewhere(d)
 		look = slices.AppendSeq(look, maps.Keys(pl.have.index.users))
 		for _, b := range have.bound {
 			look = append(look, b.addr)
+			if b.ifindex != have.ifindex && !slices.Contains(d.remove, b.dev) {
+				d.release = append(d.release, b)
+			}
 		}
 	}
 	slices.SortFunc(look, netip.Addr.Compare)
@@ -60,8 +62,8 @@ func (pl *planner) planDevice(p *plan) {
 	}
 }
 
-// userChanges returns by how much the number of frontends at an address changes. Node ports are at
-// no address of their own.
+// userChanges returns the change of the number of frontends at each address. Node ports have no
+// address of their own.
 func (pl *planner) userChanges(p *plan) map[netip.Addr]int {
 	m := map[netip.Addr]int{}
 	for k, r := range p.records {
@@ -78,17 +80,7 @@ func (pl *planner) userChanges(p *plan) map[netip.Addr]int {
 	return m
 }
 
-// releaseElsewhere plans that addresses of ours are released from devices that stay and are not the
-// configured one.
-func (pl *planner) releaseElsewhere(d *devicePlan) {
-	for _, b := range pl.have.addresses.bound {
-		if b.ifindex != pl.have.addresses.ifindex && !slices.Contains(d.remove, b.dev) {
-			d.release = append(d.release, b)
-		}
-	}
-}
-
-// committedDevice notes what is bound after a plan, the device having the index.
+// committedDevice notes the bound addresses after a plan. ifindex is the index of the device.
 func (o *observed) committedDevice(d *devicePlan, ifindex int) {
 	for a, n := range d.users {
 		if o.index.users[a] += n; o.index.users[a] == 0 {
@@ -128,7 +120,7 @@ func (t *text) makeDevice(d *devicePlan) {
 	}
 }
 
-// release writes what is taken away from devices.
+// release writes the releases of addresses and the deletions of devices.
 func (t *text) release(d *devicePlan) {
 	for _, b := range d.release {
 		t.line("ip address del %s dev %s", netip.PrefixFrom(b.addr, b.addr.BitLen()), b.dev)
@@ -138,7 +130,7 @@ func (t *text) release(d *devicePlan) {
 	}
 }
 
-// bind writes which addresses are bound.
+// bind writes the addresses that are bound.
 func (t *text) bind(d *devicePlan) {
 	for _, a := range d.bind {
 		how := "scope host"

@@ -7,12 +7,13 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// networkPlan is what a commit does about what leads packets to IPVS, and about tunables.
+// networkPlan is the change of rules and routes, which lead packets to IPVS, and of tunables.
 type networkPlan struct {
 	number  uint32 // of the routing table
-	route   bool   // the rules and the routes are added
+	mark    uint32
+	route   [2]bool // by family: add the rule and the route
 	set     []tunable
-	restore []tunable // to these values, unless somebody relies on what they are
+	restore []tunable // to these values, unless another program relies on the present ones
 }
 
 // tunable is a tunable with a value.
@@ -20,17 +21,21 @@ type tunable struct{ name, value string }
 
 func (p *networkPlan) len() int {
 	n := len(p.set) + len(p.restore)
-	if p.route {
+	if p.route != [2]bool{} {
 		n++
 	}
 	return n
 }
 
-// planNetwork plans the rules, the routes and the tunables. A tunable is recorded before it is set;
-// if it has the wanted value already, what it was is what others know of it, if they do.
+// planNetwork plans the rules, the routes and the tunables. A tunable is recorded before it is set.
+// If it already has the wanted value, its earlier value is the one that other instances have
+// recorded, if they have.
 func (pl *planner) planNetwork(p *plan) {
 	have := &pl.have
-	p.network.number, p.network.route = instanceNumber(pl.instance), len(have.unrouted) > 0
+	p.network.number, p.network.mark = instanceNumber(pl.instance), pl.cfg.Mark
+	for i, missing := range have.unrouted {
+		p.network.route[i] = len(missing) > 0
+	}
 	p.tunables = maps.Clone(have.companion.tunables)
 	for _, name := range slices.Sorted(maps.Keys(pl.tunables)) {
 		now, want := have.tunables[name], pl.tunables[name]
@@ -53,47 +58,40 @@ func (pl *planner) planNetwork(p *plan) {
 	}
 }
 
-// planTunables plans what the companion records of tunables: before they are set, and until they
-// are restored. They are in the table of the family ip.
-func (pl *planner) planTunables(p *plan) {
+// planTunables plans the companion's records of tunables: they are added before a tunable is set,
+// and stay until it is restored. The table of the family ip has the records. A new table has none
+// yet.
+func (pl *planner) planTunables(p *plan, anew bool) {
 	first, last := &p.stages[stageRestrict][0], &p.stages[stageEnd][0]
-	for _, name := range slices.Sorted(maps.Keys(p.tunables)) {
-		if _, known := pl.have.companion.tunables[name]; !known {
-			first.sink(first.add)(setSettings, tunableElem(name, p.tunables[name]))
+	all, recorded := maps.Clone(p.tunables), pl.have.companion.tunables
+	if anew {
+		recorded = nil
+	}
+	for _, t := range p.network.restore {
+		all[t.name] = t.value
+		last.sink(last.del)(setSettings, nft.Elem{Key: tunableElem(t.name, "").Key})
+	}
+	for _, name := range slices.Sorted(maps.Keys(all)) {
+		if _, known := recorded[name]; !known {
+			first.sink(first.add)(setSettings, tunableElem(name, all[name]))
 		}
 	}
-	for _, t := range p.network.restore {
-		last.sink(last.del)(setSettings, nft.Elem{Key: tunableElem(t.name, "").Key})
-	}
 }
 
-// planNewTunables plans what a new table records of tunables.
-func (pl *planner) planNewTunables(p *plan) {
-	first, last := &p.stages[stageRestrict][0], &p.stages[stageEnd][0]
-	l := maps.Clone(p.tunables)
-	for _, t := range p.network.restore {
-		l[t.name] = t.value
-		last.sink(last.del)(setSettings, nft.Elem{Key: tunableElem(t.name, "").Key})
-	}
-	for _, name := range slices.Sorted(maps.Keys(l)) {
-		first.sink(first.add)(setSettings, tunableElem(name, l[name]))
-	}
-}
-
-// prepare writes what leads packets to IPVS, and which tunables are set: in the languages of ip,
-// sysctl and ipvsadm.
+// prepare writes the rules, the routes and the tunables to set, in the languages of ip, sysctl and
+// ipvsadm.
 func (t *text) prepare(p *networkPlan) {
-	if p.route {
-		for _, ip := range []string{"ip", "ip -6"} {
+	for i, ip := range []string{"ip", "ip -6"} {
+		if p.route[i] {
 			t.line("%s route replace local default dev lo table %d", ip, p.number)
-			t.line("%s rule add fwmark 0x%x/0x%[2]x table %d priority %d", ip, steerBit, p.number,
-				rulePriority)
+			t.line("%s rule add fwmark 0x%x/0x%x table %d priority %d", ip, p.mark, ledMask,
+				p.number, rulePriority)
 		}
 	}
 	t.tunables(p.set)
 }
 
-// splitTunables tells the timeouts, which are set at once, from the sysctls.
+// splitTunables separates the timeouts, which are set together, from the sysctls.
 func splitTunables(l []tunable) (timeouts map[string]string, sysctls []tunable) {
 	timeouts = map[string]string{}
 	for _, t := range l {

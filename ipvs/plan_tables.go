@@ -6,31 +6,70 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// alone reports whether the plan changes the companion tables and nothing else. It takes one
-// transaction then.
+// alone reports whether the plan changes only the companion tables. Then it takes one transaction.
 func (p *plan) alone() bool {
 	return len(p.up)+len(p.down)+p.device.len()+p.network.len() == 0
 }
 
-// when returns the transaction in which frontends become what is wanted, and the one in which the
-// companion forgets what is gone.
-func (p *plan) when() (open, end int) {
+// phase is the progress of the companion from the old frontends to the new ones.
+type phase uint8
+
+const (
+	restricted phase = iota // it has also new frontends, and new source ranges of old ones
+	opened                  // it has the new frontends, and still the old ones
+	ended                   // it has only the new frontends
+)
+
+// phases returns the phase that each transaction of the plan reaches. A transaction skips a phase
+// if nothing is sent between it and the next.
+func (p *plan) phases() [3]phase {
 	switch {
 	case p.alone():
-		return stageRestrict, stageRestrict
+		return [3]phase{ended, ended, ended}
 	case len(p.down)+len(p.network.restore)+p.device.len() == 0:
-		return stageEnd, stageEnd
+		return [3]phase{restricted, restricted, ended}
 	case len(p.up) == 0:
-		return stageRestrict, stageEnd
+		return [3]phase{opened, opened, ended}
 	}
-	return stageOpen, stageEnd
+	return [3]phase{restricted, opened, ended}
 }
 
-// planVersion plans what becomes of the version, if the plan does anything.
+// between returns the companion's record of a frontend in a phase. It is nil if the companion does
+// not have the frontend.
+func (ph phase) between(old, now *record) *record {
+	switch {
+	case ph == restricted && old != nil:
+		return old.withSourcesOf(now)
+	case ph == opened && now == nil:
+		return old
+	case ph == opened && now.fe.Sources == nil:
+		return now.withSourcesOf(old)
+	}
+	return now
+}
+
+// withSourcesOf returns r with the source ranges of another record, or r if that has none.
+func (r *record) withSourcesOf(o *record) *record {
+	if o == nil || o.fe.Sources == nil {
+		return r
+	}
+	next, fe := *r, *r.fe
+	fe.Sources = o.fe.Sources
+	next.fe = &fe
+	return &next
+}
+
+// newSources reports whether a frontend gets source ranges that the companion does not have yet.
+func newSources(old, now *record) bool {
+	return now != nil && now.fe.Sources != nil &&
+		(old == nil || !slices.Equal(old.fe.Sources, now.fe.Sources))
+}
+
+// planVersion plans the change of the version, if the plan does anything.
 func (pl *planner) planVersion(p *plan) {
 	nothing := p.alone() && !pl.have.companion.version.writing
 	for s := range p.stages {
@@ -51,92 +90,50 @@ func (pl *planner) planVersion(p *plan) {
 	}
 }
 
-// planTables plans what is done to the companion tables.
+// planTables plans the changes of the companion tables.
 func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []servicemodel.FrontendKey) {
 	for i, f := range nft.Families {
-		if !pl.have.companion.whole[i] || c.Rules != nil {
-			pl.planNewTable(p, i, c)
-			continue
+		changed, anew := keys, !pl.have.companion.whole[i] || c.Rules != nil
+		if anew {
+			changed = pl.planNewTable(p, i, c)
+		} else {
+			pl.planAddrs(p, i, c)
 		}
-		pl.planAddrs(p, i, c)
 		if f == nft.IPv4 {
-			pl.planTunables(p)
+			pl.planTunables(p, anew)
 		}
-		for _, k := range keys {
+		for _, k := range changed {
 			if nft.FamilyIndex(k.Addr) == i {
-				was := pl.have.companion.records[k]
-				p.planRecord(i, was, p.path(was, p.records[k]), stageRestrict)
+				pl.planRecord(p, i, k, anew)
 			}
 		}
 	}
 }
 
-// path returns what a record is after each transaction, on its way from one to another.
-func (p *plan) path(old, now *record) (l [3]*record) {
-	open, end := p.when()
-	if now != nil && now.fe.Sources != nil &&
-		(old == nil || !slices.Equal(old.fe.Sources, now.fe.Sources)) {
-		p.restricts = true
+// planRecord plans the changes of a frontend's record in each transaction. A new table begins
+// without records.
+func (pl *planner) planRecord(p *plan, i int, k servicemodel.FrontendKey, anew bool) {
+	old, now := pl.have.companion.records[k], p.records[k]
+	p.restricts = p.restricts || newSources(old, now)
+	is := old
+	if anew {
+		is = nil
 	}
-	for s := range l {
-		switch {
-		case s >= end:
-			l[s] = now
-		case s >= open:
-			l[s] = now.stillRestricted(old)
-		default:
-			l[s] = old.restricted(now)
-		}
-	}
-	return l
-}
-
-// planRecord plans what a record becomes, from a transaction on.
-func (p *plan) planRecord(i int, from *record, path [3]*record, stage int) {
-	for s := stage; s < len(path); s++ {
-		if !from.equal(path[s]) {
+	for s, ph := range p.phases() {
+		next := ph.between(old, now)
+		if !is.equal(next) {
 			tp := &p.stages[s][i]
-			diffElements(from, path[s], tp.sink(tp.del), tp.sink(tp.add))
+			diffElements(is, next, tp.sink(tp.del), tp.sink(tp.add))
 		}
-		from = path[s]
+		is = next
 	}
 }
 
-// restricted returns what a record is after the first transaction on its way to another: the new
-// one, if there was none; else the old one, with the source ranges of the new one, if it has any.
-func (r *record) restricted(now *record) *record {
-	switch {
-	case r == nil:
-		return now
-	case now == nil || now.fe.Sources == nil:
-		return r
-	}
-	return r.withSources(now.fe.Sources)
-}
-
-// stillRestricted returns what a record is until what the old one led to is gone: the old one, if
-// there is no new one; else the new one, with the source ranges of the old one if it has none.
-func (r *record) stillRestricted(old *record) *record {
-	switch {
-	case r == nil:
-		return old
-	case old == nil || r.fe.Sources != nil || old.fe.Sources == nil:
-		return r
-	}
-	return r.withSources(old.fe.Sources)
-}
-
-// withSources returns a record with other source ranges.
-func (r *record) withSources(l []netip.Prefix) *record {
-	next, fe := *r, *r.fe
-	fe.Sources = l
-	next.fe = &fe
-	return &next
-}
-
-// planAddrs plans the changes of the sets of addresses: new ones come first, and old ones go last.
+// planAddrs plans the changes of the sets of addresses. The first transaction adds addresses, and
+// the first one that reaches the end deletes them.
 func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
-	_, end := p.when()
+	phases := p.phases()
+	end := slices.Index(phases[:], ended)
 	first, last := &p.stages[stageRestrict][i], &p.stages[end][i]
 	change := func(set string, a netip.Addr, added bool) {
 		switch {
@@ -153,61 +150,35 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 	for _, ch := range c.Hairpins {
 		change(setHairpins, ch.Addr, ch.Added)
 	}
-	for _, a := range pl.have.companion.addrs {
+	was := pl.have.companion.addrs[setNodeAddrs]
+	for _, a := range was {
 		if !slices.Contains(p.addrs, a) {
 			change(setNodeAddrs, a, false)
 		}
 	}
 	for _, a := range p.addrs {
-		if !slices.Contains(pl.have.companion.addrs, a) {
+		if !slices.Contains(was, a) {
 			change(setNodeAddrs, a, true)
 		}
 	}
 }
 
-// planNewTable plans a table from nothing, in place of the one that is there. It has the old
-// records that are known until what they led to is gone.
-func (pl *planner) planNewTable(p *plan, i int, c *servicemodel.ChangeSet) {
+// planNewTable plans a new table in place of the present one. It returns the frontends whose
+// records the table gets. Among them are the known old ones, until their virtual servers are gone.
+func (pl *planner) planNewTable(p *plan, i int,
+	c *servicemodel.ChangeSet) []servicemodel.FrontendKey {
 	f, tp := nft.Families[i], &p.stages[stageRestrict][i]
 	tp.rebuild, tp.create = pl.have.companion.exists[i], true
-	tp.sets, tp.program = setsOf(f), newProgram(f, c.New.Rules())
-	add := tp.sink(tp.add)
+	tp.sets, tp.program = setsOf(f), newProgram(f, c.New.Rules(), pl.cfg.Mark)
 	keys := slices.Collect(maps.Keys(pl.have.companion.records))
-	for fe := range shared.Of(c.New).Frontends() {
+	for fe := range nocopy.Of(c.New).Frontends() {
 		keys = append(keys, fe.Key)
 		if nft.FamilyIndex(fe.Key.Addr) == i && p.records[fe.Key] == nil {
 			p.records[fe.Key] = pl.record(p, c.New, fe)
 		}
 	}
 	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
-	for _, k := range slices.Compact(keys) {
-		if nft.FamilyIndex(k.Addr) != i {
-			continue
-		}
-		path := p.path(pl.have.companion.records[k], p.records[k])
-		path[stageRestrict].elements(add)
-		p.planRecord(i, path[stageRestrict], path, stageOpen)
-	}
-	for a := range c.New.ClusterIPs() {
-		addAddr(add, i, setClusterIPs, a)
-	}
-	for a := range c.New.Hairpins() {
-		addAddr(add, i, setHairpins, a)
-	}
-	for _, a := range p.addrs {
-		addAddr(add, i, setNodeAddrs, a)
-	}
-	for _, e := range settingElems(c.New.Rules()) {
-		add(setSettings, e)
-	}
-	if f == nft.IPv4 {
-		pl.planNewTunables(p)
-	}
-}
-
-// addAddr adds an address of a family to one of the sets of addresses.
-func addAddr(add func(string, nft.Elem), i int, set string, a netip.Addr) {
-	if nft.FamilyIndex(a) == i {
-		add(set, addrElem(set, a))
-	}
+	next := companion{rules: c.New.Rules(), addrs: addrsOf(c.New, p.addrs)}
+	next.elements(f, tp.sink(tp.add))
+	return slices.Compact(keys)
 }

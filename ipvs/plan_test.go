@@ -9,9 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/golden"
-	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -48,7 +46,7 @@ func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
 }
 
 // rigState is a state with a service of both families, with an external address, a node port and
-// endpoints; edit changes the service.
+// endpoints. edit changes the service.
 func rigState(endpoints []string, edit ...func(*servicemodel.Service)) servicemodel.State {
 	svc := goldenService(append([]func(*servicemodel.Service){func(s *servicemodel.Service) {
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
@@ -71,7 +69,7 @@ func restrictedTo(ranges ...string) func(*servicemodel.Service) {
 	}
 }
 
-// atPort returns the endpoints, listening at a port.
+// atPort returns the endpoints with another port.
 func atPort(port uint16, l []servicemodel.Endpoint) []servicemodel.Endpoint {
 	l = slices.Clone(l)
 	for i := range l {
@@ -81,7 +79,7 @@ func atPort(port uint16, l []servicemodel.Endpoint) []servicemodel.Endpoint {
 	return l
 }
 
-// withoutKernel returns a backend that believes that the kernel holds nothing.
+// withoutKernel returns a backend that assumes an empty kernel.
 func withoutKernel(t *testing.T, cfg ...Config) *Backend {
 	t.Helper()
 	c, err := append(cfg, Config{})[0].withDefaults()
@@ -106,7 +104,7 @@ func direct(s *servicemodel.Service) {
 	s.Forwarding = servicemodel.ForwardDirect
 }
 
-// goldenStory is a story of states: the plan that leads from each to the next is golden.
+// goldenStory is a sequence of states. The plan from each to the next is golden.
 func goldenStory() []struct {
 	name  string
 	state servicemodel.State
@@ -150,13 +148,13 @@ func TestPlansAreGolden(t *testing.T) {
 	b := withoutKernel(t)
 	var table *servicemodel.Table
 	for _, step := range goldenStory() {
-		next, err := servicemodel.Resolve(table, step.state)
-		require.NoError(t, err)
+		next := resolve(t, table, step.state)
 		c := servicemodel.Diff(table, next)
 		p := b.pl.plan(c)
 		golden.Plan(t, filepath.Join("testdata", step.name+".plan"), p)
-		requireCounted(t, p)
-		require.Equal(t, p.String(), b.pl.plan(c).String())
+		again := b.pl.plan(c)
+		requireCounted(t, p, again)
+		require.Equal(t, p.String(), again.String())
 		b.committed(p, 0)
 		table = next
 	}
@@ -165,17 +163,15 @@ func TestPlansAreGolden(t *testing.T) {
 	require.Empty(t, b.pl.have.index.marks)
 }
 
-// requireCounted requires that a plan is the same bytes each time, and that all of it is counted.
-func requireCounted(t *testing.T, p *plan) {
+// requireCounted requires that the same plan gives the same bytes, and that everything in it is
+// counted.
+func requireCounted(t *testing.T, p, again *plan) {
 	t.Helper()
 	messages := len(p.up) + len(p.down) + p.device.len()
 	for s := range p.stages {
-		var one, two rawnl.Batch
-		p.encode(&one, s)
-		p.encode(&two, s)
-		require.NoError(t, one.Err())
-		require.Equal(t, one.Bytes(), two.Bytes())
-		messages += one.Len()
+		require.NoError(t, p.batch(s).Err())
+		require.Equal(t, p.batch(s).Bytes(), again.batch(s).Bytes())
+		messages += p.batch(s).Len()
 	}
 	require.Equal(t, messages, p.Stats().Messages)
 }
@@ -187,9 +183,8 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 		s.SessionAffinity.ClientIP = true
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
 	})
-	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).
+	table := resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).
 		WithService(svc))
-	require.NoError(t, err)
 	for _, tc := range []struct {
 		cfg  Config
 		want [2]string
@@ -210,13 +205,13 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 	}
 }
 
-// A mark is given to one frontend at a time, and given again when it is free; those of others are
-// left alone.
+// A mark belongs to one frontend at a time, and is given again when it is free. Marks of other
+// programs are left alone.
 func TestMarksAreGivenOnce(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
-	first := b.pl.firstMark()
-	b.pl.have.index.marks[first+2] = true // somebody else's
+	first := b.pl.cfg.Mark | splitMark
+	b.pl.have.index.marks[first+2] = true // another program's
 	service := func(i int) *servicemodel.Service {
 		return goldenService(func(s *servicemodel.Service) {
 			s.Name.Name += string(rune('a' + i))
@@ -233,8 +228,7 @@ func TestMarksAreGivenOnce(t *testing.T) {
 		for _, i := range services {
 			s = s.WithService(service(i)).WithEndpoints(service(i).Name, endpoints)
 		}
-		next, err := servicemodel.Resolve(table, s)
-		require.NoError(t, err)
+		next := resolve(t, table, s)
 		c := servicemodel.Diff(table, next)
 		p := b.pl.plan(c)
 		b.committed(p, 0)
@@ -299,11 +293,10 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			if tc.node != nil {
 				tc.node(&n)
 			}
-			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(
+			table := resolve(t, nil, servicemodel.State{}.WithNode(n).WithService(
 				svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
-			require.NoError(t, err)
 			var unsupported *dataplane.UnsupportedError
-			err = withoutKernel(t).Check(servicemodel.Diff(nil, table))
+			err := withoutKernel(t).Check(servicemodel.Diff(nil, table))
 			require.ErrorAs(t, err, &unsupported)
 			require.Equal(t, tc.field, unsupported.Field)
 			if tc.edit != nil {
@@ -313,25 +306,8 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 	}
 }
 
-// A virtual server that is not ours, at an address that a service has, is reported before anything
-// is sent.
-func TestAForeignVirtualServerIsInTheWay(t *testing.T) {
-	t.Parallel()
-	b := withoutKernel(t)
-	theirs := ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
-	b.pl.have.foreign[theirs] = true
-	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).WithService(
-		goldenService()))
-	require.NoError(t, err)
-	var collision *dataplane.CollisionError
-	require.ErrorAs(t, b.Check(servicemodel.Diff(nil, table)), &collision)
-	require.Equal(t,
-		dataplane.CollisionError{Backend: Name, Service: goldenService().Name,
-			Object: "virtual server TCP 10.96.0.10:80"}, *collision)
-}
-
-// Where node ports answer at other addresses, by the settings or since the node has others, all
-// of them move.
+// If node ports answer at other addresses, because of the settings or of the node, all of them
+// move.
 func TestNodePortsFollowTheAddresses(t *testing.T) {
 	t.Parallel()
 	another := netip.MustParseAddr("198.51.100.10")
@@ -360,4 +336,11 @@ func TestNodePortsFollowTheAddresses(t *testing.T) {
 	require.Empty(t, servers("192.0.2.0/24"))
 	b.pl.have.addresses.node = []netip.Addr{netip.MustParseAddr("192.0.2.77")}
 	require.Equal(t, []string{"192.0.2.77"}, servers("192.0.2.0/24"))
+}
+
+func resolve(tb testing.TB, prev *servicemodel.Table, s servicemodel.State) *servicemodel.Table {
+	tb.Helper()
+	table, err := servicemodel.Resolve(prev, s)
+	require.NoError(tb, err)
+	return table
 }

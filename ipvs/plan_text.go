@@ -12,11 +12,11 @@ import (
 
 var _ dataplane.Plan = (*plan)(nil)
 
-// String is the plan in the order in which it is sent: commands of IPVS and timeouts as ipvsadm
-// reads them, those about rules, routes, the device and its addresses in the language of ip,
-// sysctls in that of sysctl, and the transactions of the companion tables in that of nft. ipvsadm
-// has no word for the bits by which we know our virtual servers. What is restored is left as it is
-// if somebody relies on it.
+// String is the plan in the order in which it is sent: commands of IPVS and timeouts in the
+// language of ipvsadm, rules, routes, the device and its addresses in that of ip, sysctls in that
+// of sysctl, and the transactions of the companion tables in that of nft. ipvsadm cannot express
+// the bits that identify our virtual servers. A restored value is left as it is if another program
+// relies on it.
 func (p *plan) String() string {
 	t := &text{}
 	t.stage(p, stageRestrict)
@@ -66,7 +66,7 @@ var (
 	}
 )
 
-// String is the command as ipvsadm has it.
+// String is the command in the form of ipvsadm.
 func (o op) String() string {
 	k := o.svc.ServiceKey
 	s := ipvsadmCommands[o.cmd]
@@ -84,7 +84,7 @@ func (o op) String() string {
 		s += " -s " + o.svc.Scheduler
 		if o.svc.Flags&ipvsnl.FlagPersistent != 0 {
 			s += fmt.Sprintf(" -p %d", int(o.svc.Timeout.Seconds()))
-			if o.svc.Netmask != (ipvsnl.Netmask{}) {
+			if o.svc.Netmask != 0 {
 				s += " -M " + o.svc.Netmask.Text(k.Family)
 			}
 		}

@@ -6,15 +6,20 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// encode appends the messages about the companion tables in one of the transactions.
-func (p *plan) encode(b *rawnl.Batch, s int) {
-	for i, f := range nft.Families {
-		p.stages[s][i].write(nft.NewEncoder(b, f, p.name), f)
+// batch returns the messages of one of the transactions. They are encoded once, because Commit
+// counts them before it sends them. So the stage must be complete.
+func (p *plan) batch(s int) *rawnl.Batch {
+	if p.batches[s] == nil {
+		p.batches[s] = &rawnl.Batch{}
+		for i, f := range nft.Families {
+			p.stages[s][i].write(nft.NewEncoder(p.batches[s], f, p.name), f)
+		}
 	}
+	return p.batches[s]
 }
 
-// write writes what is done to a companion table. The version is deleted first, also if the table
-// is deleted then: if it is not there, another writer was.
+// write writes the changes of a companion table. It deletes the version first, even if it then
+// deletes the table: if the version does not exist, another writer has committed.
 func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 	if l := tp.del[setVersion]; l != nil {
 		w.DeleteElements(versionSet, l)
@@ -46,12 +51,10 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 
 // Stats counts what the plan sends.
 func (p *plan) Stats() dataplane.Stats {
-	var b rawnl.Batch
 	commands := len(p.up) + len(p.down)
 	var s dataplane.Stats
 	for i := range p.stages {
-		b.Reset()
-		p.encode(&b, i)
+		b := p.batch(i)
 		s.Messages += b.Len()
 		s.Bytes += len(b.Bytes())
 		for j := range p.stages[i] {
@@ -68,7 +71,7 @@ func (p *plan) Stats() dataplane.Stats {
 	return s
 }
 
-// countOf counts the elements of a list, apart from versions.
+// countOf counts the elements of a list, without versions.
 func countOf(set string, l *nft.ElemList) int {
 	if set == setVersion {
 		return 0

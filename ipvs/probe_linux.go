@@ -11,7 +11,7 @@ import (
 )
 
 // noModule says that the kernel lacks a module, or how to load it: before Linux 5.16, ip_vs does
-// not say which family it is, and a process without CAP_SYS_MODULE cannot make the kernel load it.
+// not declare its family, so a process without CAP_SYS_MODULE cannot make the kernel load it.
 func noModule(module string, err error) error {
 	if installed(module) {
 		return fmt.Errorf(
@@ -22,8 +22,8 @@ func noModule(module string, err error) error {
 	return fmt.Errorf("%w %s: %w", dataplane.ErrMissingModule, module, err)
 }
 
-// installed reports whether the running kernel has a module's file, as far as can be seen from
-// here: in a container often nothing is.
+// installed reports whether the running kernel has a module's file, as far as this process can see
+// it. In a container it often sees none.
 func installed(module string) bool {
 	var u unix.Utsname
 	if unix.Uname(&u) != nil {

@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// probeIn asks the kernel in a new namespace, by a thread without some capabilities, and returns
+// probeIn probes the kernel in a new namespace, on a thread without some capabilities, and returns
 // the links that the namespace then has.
 func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 	t.Helper()
@@ -38,7 +38,7 @@ func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 	return links, err
 }
 
-// withoutCapabilities runs f while the calling thread does not have them.
+// withoutCapabilities runs f while the calling thread lacks the capabilities.
 func withoutCapabilities(l []uint, f func()) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -58,7 +58,7 @@ func withoutCapabilities(l []uint, f func()) error {
 	return unix.Capset(&header, &before[0])
 }
 
-// needIPVS skips a test on a kernel without; in the virtual machine there is no such excuse.
+// needIPVS skips a test on a kernel without IPVS. In the virtual machine, the test then fails.
 func needIPVS(t *testing.T) {
 	t.Helper()
 	if _, err := probeIn(t); err != nil && os.Getenv("KERNLB_VM") == "" {
@@ -84,11 +84,11 @@ func TestKernelRefusesWhoMayNot(t *testing.T) {
 	require.ErrorContains(t, err, "CAP_NET_ADMIN in the initial user namespace")
 }
 
-// TestKernelThatDoesNotLoadItByItself unloads ip_vs, which a kernel before 5.16 does not load for a
+// TestKernelThatDoesNotLoadItByItself unloads ip_vs. A kernel before 5.16 does not load it for a
 // process without CAP_SYS_MODULE.
 func TestKernelThatDoesNotLoadItByItself(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {
-		t.Skip("unloads a module: needs a virtual machine, see internal/vmtest")
+		t.Skip("unloads a module: needs a virtual machine, see internal/test/vm")
 	}
 	_ = exec.CommandContext(t.Context(), "modprobe", "-r", "ip_vs").Run()
 	if _, err := os.Stat("/sys/module/ip_vs"); err == nil {

@@ -5,15 +5,16 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// builder makes the chains of a companion table: they depend on the node-wide rules only.
+// builder makes the chains of a companion table. They depend only on the node-wide rules.
 type builder struct {
 	nft.Program
 	f     *nft.Family
 	rules servicemodel.Rules
+	mark  uint32 // of the instance
 }
 
-func newProgram(f *nft.Family, r servicemodel.Rules) nft.Program {
-	b := &builder{f: f, rules: r}
+func newProgram(f *nft.Family, r servicemodel.Rules, mark uint32) nft.Program {
+	b := &builder{f: f, rules: r, mark: mark}
 	for _, k := range kinds {
 		b.frontends(k)
 	}
@@ -29,7 +30,7 @@ func (b *builder) frontend(kind string) nft.Concat { return b.f.Frontend(kind ==
 // in matches packets to a frontend in a set.
 func (b *builder) in(kind, set string) nft.Rule { return b.frontend(kind).In(set) }
 
-// flowIn matches packets of flows that were sent to a frontend in a set, as conntrack knows.
+// flowIn matches packets of flows that were sent to a frontend in a set, according to conntrack.
 func (b *builder) flowIn(kind, set string) nft.Rule {
 	key := nft.Concat{nft.CTOriginalProtocol, nft.CTOriginalDPort}
 	if kind == kindService {
@@ -38,7 +39,7 @@ func (b *builder) flowIn(kind, set string) nft.Rule {
 	return nft.Join(b.f.CTDaddr.In(setNodeAddrs), key.In(set))
 }
 
-// frontends makes the chains that decide about the first packet of a connection to a frontend.
+// frontends makes the chains for the first packet of a connection to a frontend.
 func (b *builder) frontends(kind string) {
 	external := b.Chain(kind + "-external")
 	external.Add(b.in(kind, kind+setExtDrop), nft.Drop)
@@ -70,16 +71,16 @@ func (b *builder) admit() {
 	}
 }
 
-// masquerade makes the chains that decide, for the first packet of a connection that IPVS has sent
-// on, whether it is masqueraded.
+// masquerade makes the chains that decide whether a connection is masqueraded, at the first packet
+// that IPVS has sent on.
 func (b *builder) masquerade() {
 	notPods := b.f.NotFromPods(b.rules.LocalPods)
 	for _, k := range kinds {
 		c := b.Chain(k + "-postrouting")
 		c.Add(nft.Concat{b.f.Saddr, b.f.Daddr}.In(setHairpins), nft.Masquerade)
 		if k == kindService {
-			// What the host sends to a service from the address of the service itself, as it does
-			// if the address is bound to a device: answers must come back here.
+			// If the address of a service is bound to a device, packets of the host to the service
+			// have this address as their source. The answers must come back here.
 			c.Add(nft.Concat{b.f.Saddr, nft.CTOriginalProtocol, nft.CTOriginalDPort}.
 				In(kindService+"s"), nft.Masquerade)
 		}
@@ -90,12 +91,11 @@ func (b *builder) masquerade() {
 }
 
 // Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). IPVS works at -98
-// in the output hook and at 99 in the input hook. Packets are led there after others have had their
-// turn to translate them, at -100: what another backend has translated, or still translates while
-// both are in place, is none of ours.
+// in the output hook and at 99 in the input hook. Packets are led there after others could
+// translate them, at -100. A packet that another backend has translated, or still translates while
+// both are in place, is not ours.
 const (
-	prioSent     = -300
-	prioUnmark   = -299
+	prioUnmark   = -300
 	prioSteer    = -99
 	prioUnused   = -97
 	prioSNAT     = 100
@@ -103,35 +103,29 @@ const (
 	prioReset    = 110
 )
 
-// Matches of the bits of the mark, and what sets them.
-var (
-	isSplit = nft.MarkIs(splitMarks, splitMarks)
-	isSteer = nft.MarkIs(steerBit, steerBit)
-	isSent  = nft.MarkIs(splitMarks, sentMark)
-	isUnled = nft.MarkIs(splitMarks, 0)
-	steer   = nft.MarkOr(steerBit)
-)
+// marked matches the marks of the instance with a kind.
+func (b *builder) marked(kind uint32) nft.Rule { return nft.MarkIs(kindMask, b.mark|kind) }
+
+// steer marks packets that are led to IPVS. It keeps the lower bits, because others may use them.
+func (b *builder) steer() nft.Rule { return nft.MarkAndOr(^kindMask, b.mark) }
 
 // hooks makes the base chains.
 func (b *builder) hooks() {
 	services := b.in(kindService, kindService+"s")
-	// Every instance has marked what it sends on unchanged before any takes marks away.
-	sent := b.Filter("sent-output", nft.HookOutput, prioSent)
-	sent.Add(isSplit, services, nft.MarkAndOr(0, sentMark))
-	sent.Add(isSteer, services, nft.MarkAndOr(^splitMarks, sentMark))
 	out := b.Filter("unmark-output", nft.HookOutput, prioUnmark)
-	out.Add(isSplit, nft.MarkAnd(0))
-	out.Add(isSteer, nft.MarkAnd(^steerBit))
+	out.Add(b.marked(splitMark), services, nft.MarkAndOr(0, b.mark|sentMark))
+	out.Add(b.marked(0), services, nft.MarkAndOr(^kindMask, b.mark|sentMark))
+	out.Add(b.marked(splitMark), nft.MarkAnd(0))
+	out.Add(b.marked(0), nft.MarkAnd(^kindMask))
 	post := b.Filter("unmark-postrouting", nft.HookPostrouting, prioUnmarkIn)
-	post.Add(isSplit, nft.MarkAnd(0))
-	post.Add(isSteer, nft.MarkAnd(^steerBit))
-	post.Add(isSent, nft.MarkAnd(^splitMarks))
+	post.Add(b.marked(splitMark), nft.MarkAnd(0))
+	post.Add(nft.MarkIs(ownMask, b.mark), nft.MarkAnd(^kindMask))
 
 	b.lead(services)
-	// A packet that IPVS did not translate belongs to a connection that IPVS has forgotten. The
-	// address is nobody's, so the machine itself cannot answer.
+	// A packet that IPVS did not translate belongs to a connection that IPVS has forgotten. No
+	// device has the address, so the machine itself cannot answer.
 	input := b.Filter("input", nft.HookInput, prioReset)
-	input.Add(isSteer, nft.L4ProtoTCP, nft.FIBDaddrNotLocal, nft.ResetTCP)
+	input.Add(b.marked(0), nft.L4ProtoTCP, nft.FIBDaddrNotLocal, nft.ResetTCP)
 
 	snat := b.NAT("postrouting", nft.HookPostrouting, prioSNAT)
 	for _, k := range kinds {
@@ -142,30 +136,31 @@ func (b *builder) hooks() {
 // lead makes the chains that lead packets to IPVS.
 func (b *builder) lead(services nft.Rule) {
 	pre := b.Filter("prerouting", nft.HookPrerouting, prioSteer)
-	pre.Add(nft.CTDirOriginal, nft.CTNotDNAT, b.flowIn(kindService, kindService+"s"), steer)
-	pre.Add(backwards, services, nft.FIBDaddrNotLocal, steer)
-	// Where packets are forwarded unchanged, answers need not come this way: conntrack, which then
-	// sees half of a connection, takes it for invalid.
-	pre.Add(b.in(kindService, setRouted), steer)
+	pre.Add(nft.CTDirOriginal, nft.CTNotDNAT, b.flowIn(kindService, kindService+"s"), b.steer())
+	pre.Add(backwards, services, nft.FIBDaddrNotLocal, b.steer())
+	// If packets are forwarded unchanged, answers may take another way. Then conntrack sees only
+	// half of the connection and considers it invalid.
+	pre.Add(b.in(kindService, setRouted), b.steer())
 	out := b.Route("output", nft.HookOutput, prioSteer)
-	out.Add(isSent, nft.Accept)
-	out.Add(services, nft.CTDirOriginal, steer)
-	out.Add(backwards, services, nft.FIBDaddrNotLocal, steer)
+	out.Add(b.marked(sentMark), nft.Accept)
+	out.Add(services, nft.CTDirOriginal, b.steer())
+	out.Add(backwards, services, nft.FIBDaddrNotLocal, b.steer())
 	for _, c := range []*nft.ProgramChain{pre, out} {
 		c.Add(nft.CTStateNew, nft.Jump("admit"))
 	}
-	// What is for no service of ours may be for one of another instance, which has had its turn to
-	// lead it to IPVS by now.
+	// A packet that is for none of our services may be for one of another instance. By now that
+	// instance has marked it.
 	for _, c := range []*nft.ProgramChain{
 		b.Filter("unused-prerouting", nft.HookPrerouting, prioUnused),
 		b.Filter("unused-output", nft.HookOutput, prioUnused)} {
-		c.Add(isUnled, nft.CTStateNew, nft.FIBDaddrNotLocal, nft.Jump("no-service"))
+		c.Add(nft.MarkIs(allMarks, allMarks), nft.Accept)
+		c.Add(nft.CTStateNew, nft.FIBDaddrNotLocal, nft.Jump("no-service"))
 	}
 }
 
-// backwards matches what conntrack takes for answers in a flow that it does not translate. If the
-// first packet that conntrack sees of a connection comes from the endpoint, since the flow was
-// deleted or the table emptied, it makes a flow of it in which the endpoint is the client: IPVS has
-// translated the packet by then, and conntrack expects answers to the service's address. What the
-// client sends is to go to IPVS as before.
+// backwards matches packets that conntrack takes for answers in an untranslated flow. After the
+// flow was deleted or the table emptied, the first packet that conntrack sees of a connection may
+// come from the endpoint. Conntrack then makes a flow with the endpoint as its client. IPVS has
+// already translated the packet, so conntrack expects answers to the service's address. The
+// client's packets must go to IPVS as before.
 var backwards = nft.Join(nft.CTDirReply, nft.CTUntranslated)

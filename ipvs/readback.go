@@ -10,24 +10,22 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// adopt makes a reading what is known of the kernel, and returns it as a table: the frontends whose
-// virtual servers are what their records say. All else is drift, and damage that the next commit
-// repairs. The index and the damage of the reading are filled in here. want is what the kernel is
-// to hold, nil if that is not known.
-func (pl *planner) adopt(o observed, drift []string, want *servicemodel.Table) (
-	*dataplane.Observation, error) {
+// adopt takes a reading as the state of the kernel, and returns it as a table. The table has the
+// frontends whose virtual servers agree with their records. Everything else is drift, and damage
+// that the next commit repairs. adopt fills in the index and the damage of the reading.
+func (pl *planner) adopt(o observed, drift []string) (*dataplane.Observation, error) {
 	comp := &o.companion
-	c := servicemodel.Contents{Rules: comp.rules, ClusterIPs: comp.clusterIPs,
-		Hairpins: comp.hairpins}
+	c := servicemodel.Contents{Rules: comp.rules, ClusterIPs: comp.addrs[setClusterIPs],
+		Hairpins: comp.addrs[setHairpins]}
 	o.index, o.damage = newIndex(), damage{}
-	frontends, err := pl.readFrontends(&o, &c, want)
+	frontends, err := pl.readFrontends(&o, &c)
 	if err != nil {
 		return nil, err
 	}
 	drift = append(drift, frontends...)
 	o.indexRecords()
-	if len(comp.records) > 0 { // else nothing depends on them
-		if !slices.Equal(nodePortAddrs(o.addresses.node, c.Rules), comp.addrs) {
+	if len(comp.records) > 0 { // otherwise nothing depends on them
+		if !slices.Equal(nodePortAddrs(o.addresses.node, c.Rules), comp.addrs[setNodeAddrs]) {
 			drift = append(drift, "the node's addresses have changed")
 		}
 		drift = append(drift, pl.networkDrift(&o)...)
@@ -44,8 +42,8 @@ func (pl *planner) adopt(o observed, drift []string, want *servicemodel.Table) (
 		OtherLayout: comp.other}, nil
 }
 
-// indexRecords notes the firewall marks that are taken, by our records and by virtual servers of
-// others, and how many frontends are at each address.
+// indexRecords notes the used firewall marks, those of our records and of other programs' virtual
+// servers, and how many frontends are at each address.
 func (o *observed) indexRecords() {
 	for k, r := range o.companion.records {
 		o.index.marks[r.mark] = true
@@ -59,9 +57,9 @@ func (o *observed) indexRecords() {
 	delete(o.index.marks, 0)
 }
 
-// networkDrift returns in what the rules, the routes and the tunables are not as they should be.
+// networkDrift lists the faults of the rules, the routes and the tunables.
 func (pl *planner) networkDrift(o *observed) []string {
-	drift := slices.Clone(o.unrouted)
+	drift := slices.Concat(o.unrouted[:]...)
 	for _, name := range slices.Sorted(maps.Keys(pl.tunables)) {
 		if now, want := o.tunables[name], pl.tunables[name]; now != want {
 			drift = append(drift, fmt.Sprintf("%s is %s, not %s", tunableText(name), now, want))
@@ -77,8 +75,8 @@ func (pl *planner) networkDrift(o *observed) []string {
 	return drift
 }
 
-// deviceDrift returns in what the device and the bound addresses differ from what the records say.
-// Devices that the instance made under other names are damage.
+// deviceDrift lists how the device and the bound addresses differ from the records. Devices that
+// the instance made under other names are damage.
 func (pl *planner) deviceDrift(o *observed) (drift []string) {
 	name, a := pl.cfg.Device, &o.addresses
 	for _, made := range o.devices {

@@ -8,30 +8,27 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// readFrontends puts the frontends whose virtual servers are what their records say into the
-// contents, with their pools. The others are damage, as are virtual servers of no frontend; the
-// drift says so.
-func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents,
-	want *servicemodel.Table) (drift []string, err error) {
+// readFrontends adds the frontends whose virtual servers agree with their records to the contents,
+// with their pools. The others are damage, and so are virtual servers of no frontend; drift lists
+// both. A frontend that can have no virtual server is read from its record, and the contents may
+// lack its pool.
+func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift []string,
+	err error) {
 	records := o.companion.records
 	keys := slices.SortedFunc(maps.Keys(records), servicemodel.FrontendKey.Compare)
 	found := map[servicemodel.PoolID]*servicemodel.Pool{}
-	// Which virtual servers a frontend has depends on the other frontends: here all count.
+	// The virtual servers of a frontend depend on the other frontends. Here all of them count.
 	all := servicemodel.Contents{Rules: c.Rules}
 	for _, k := range keys {
 		all.Frontends = append(all.Frontends, records[k].fe)
 		o.findPools(records[k], found)
 	}
 	addrs := nodePortAddrs(o.addresses.node, c.Rules)
-	if want == nil {
-		want = pl.have.table
-	}
-	assumePools(all.Frontends, addrs, want, found)
-	all.Pools = slices.Collect(maps.Values(found))
+	all.Pools = slices.AppendSeq(o.unheld(addrs, found), maps.Values(found))
 	recorded, err := servicemodel.NewTable(all)
 	if err != nil {
 		return nil, err
@@ -43,6 +40,9 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents,
 		servers := pl.servers(recorded, r.fe, addrs, r.mark)
 		o.own(k, servers, unowned)
 		damaged, outdated := o.compare(r, recorded, servers)
+		if o.unreachable(k) {
+			damaged = noIPv6 // so that Check sees it again
+		}
 		if damaged+outdated != "" {
 			o.damage.frontends = append(o.damage.frontends, k)
 			drift = append(drift, fmt.Sprintf("frontend %v: %s", k, cmp.Or(damaged, outdated)))
@@ -52,7 +52,9 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents,
 		}
 		c.Frontends = append(c.Frontends, r.fe)
 		for _, id := range poolIDs(r.fe) {
-			used[id] = found[id]
+			if p := found[id]; p != nil {
+				used[id] = p
+			}
 		}
 	}
 	c.Pools = slices.Collect(maps.Values(used))
@@ -63,8 +65,8 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents,
 	return drift, nil
 }
 
-// own notes which of the virtual servers that there are belong to a frontend, and takes them from
-// those that belong to none.
+// own notes which existing virtual servers belong to a frontend, and removes them from the unowned
+// ones.
 func (o *observed) own(k servicemodel.FrontendKey, servers []*server,
 	unowned map[ipvsnl.ServiceKey]*server) {
 	for _, s := range servers {
@@ -77,13 +79,12 @@ func (o *observed) own(k servicemodel.FrontendKey, servers []*server,
 	}
 }
 
-// compare returns in what the virtual servers of a frontend differ from those that it should have:
-// from what the model says (damaged), and from what the configuration says (outdated). Both are
-// empty if they do not.
+// compare returns how the virtual servers of a frontend differ from the wanted ones: from the model
+// (damaged), and from the configuration (outdated). Both are empty if nothing differs.
 func (o *observed) compare(r *record, recorded *servicemodel.Table,
 	servers []*server) (damaged, outdated string) {
 	for _, id := range poolIDs(r.fe) {
-		if shared.Of(recorded).Pool(id) == nil {
+		if nocopy.Of(recorded).Pool(id) == nil {
 			damaged = "no destination"
 		}
 	}
@@ -98,7 +99,7 @@ func (o *observed) compare(r *record, recorded *servicemodel.Table,
 	return damaged, outdated
 }
 
-// findPools adds the pools that the virtual servers of a frontend show to those that are found.
+// findPools adds the pools in the virtual servers of a frontend to found.
 func (o *observed) findPools(r *record, found map[servicemodel.PoolID]*servicemodel.Pool) {
 	note := func(v servicemodel.Verdict, k ipvsnl.ServiceKey) {
 		id, ok := r.fe.Pool(v)
@@ -108,32 +109,41 @@ func (o *observed) findPools(r *record, found map[servicemodel.PoolID]*servicemo
 			}
 		}
 	}
-	main := r.fe.Internal
-	if r.fe.External != r.fe.Internal && r.fe.External.Balances() {
-		main = r.fe.External
-	}
-	taken := func(k servicemodel.FrontendKey) bool { return o.companion.records[k] != nil }
-	addressServices(r.fe.Key, o.addresses.node, taken, func(k ipvsnl.ServiceKey) { note(main, k) })
+	main := mainVerdict(r.fe)
+	addressServices(r.fe.Key, o.addresses.node, o.recorded,
+		func(k ipvsnl.ServiceKey) { note(main, k) })
 	if r.mark != 0 {
 		note(r.fe.Internal, markService(r.fe.Key, r.mark))
 	}
 }
 
-// assumePools adds the pools of node ports in a family of which the node has no address that takes
-// them: there is no virtual server that could show them, so they are what is wanted.
-func assumePools(frontends []*servicemodel.Frontend, addrs []netip.Addr, want *servicemodel.Table,
-	found map[servicemodel.PoolID]*servicemodel.Pool) {
-	for _, fe := range frontends {
-		has := func(a netip.Addr) bool { return a.Is4() == fe.Key.Addr.Is4() }
-		if want == nil || !fe.Key.NodePort() || slices.ContainsFunc(addrs, has) {
-			continue
-		}
-		for _, id := range poolIDs(fe) {
-			if p := want.Pool(id); p != nil && found[id] == nil {
-				found[id] = p
-			}
+// mainVerdict is the verdict of the virtual servers at a frontend's address: see [pools].
+func mainVerdict(fe *servicemodel.Frontend) servicemodel.Verdict {
+	if fe.External.Balances() {
+		return fe.External
+	}
+	return fe.Internal
+}
+
+// recorded reports whether the companion has a frontend.
+func (o *observed) recorded(k servicemodel.FrontendKey) bool {
+	return o.companion.records[k] != nil
+}
+
+// unheld returns, without slots, the pools that were not found and that IPVS cannot hold: those of
+// node ports without a virtual server at any of the addresses.
+func (o *observed) unheld(addrs []netip.Addr,
+	found map[servicemodel.PoolID]*servicemodel.Pool) []*servicemodel.Pool {
+	empty := map[servicemodel.PoolID]*servicemodel.Pool{}
+	for k, r := range o.companion.records {
+		id, balances := r.fe.Pool(mainVerdict(r.fe))
+		held := !balances || found[id] != nil
+		addressServices(k, addrs, o.recorded, func(ipvsnl.ServiceKey) { held = true })
+		if !held {
+			empty[id] = &servicemodel.Pool{ID: id}
 		}
 	}
+	return slices.Collect(maps.Values(empty))
 }
 
 // poolIDs returns the pools that a frontend refers to, each once.

@@ -9,11 +9,11 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/settings"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rawTable is what was read of a companion table.
+// rawTable is a companion table as it was read.
 type rawTable struct {
 	nft.TableInfo
 	sets   map[string]nft.SetInfo
@@ -22,16 +22,19 @@ type rawTable struct {
 	elems  map[string]map[string]nft.Elem
 }
 
-// companionOf returns what tables hold, and in what they are not as they should be. A table that is
-// not adds nothing but what tunables were.
-func companionOf(name string, raws [2]*rawTable) (c companion, drift []string) {
+// companionOf returns the content of the tables. drift lists their faults. From a faulty table it
+// takes only the earlier values of tunables. mark is the mark of the instance.
+func companionOf(name string, mark uint32, raws [2]*rawTable) (c companion, drift []string) {
 	c = newCompanion()
 	for i, f := range nft.Families {
 		if c.exists[i] = raws[i] != nil; !c.exists[i] {
 			continue
 		}
-		if err := c.take(f, raws[i]); err != nil {
-			c.other = c.other || errors.Is(err, settings.ErrLayout)
+		if isForeign(f, raws[i]) {
+			c.foreign = "table " + f.Name + " " + name
+		}
+		if err := c.take(f, raws[i], mark); err != nil {
+			c.other = c.other || errors.Is(err, rendering.ErrLayout)
 			drift = append(drift, fmt.Sprintf("table %s %s: %v", f.Name, name, err))
 			continue
 		}
@@ -40,15 +43,24 @@ func companionOf(name string, raws [2]*rawTable) (c companion, drift []string) {
 	if c.exists[0] != c.exists[1] {
 		drift = append(drift, "a companion table is missing")
 	}
-	for _, l := range [][]netip.Addr{c.clusterIPs, c.hairpins, c.addrs} {
+	for _, l := range c.addrs {
 		slices.SortFunc(l, netip.Addr.Compare)
 	}
 	return c, drift
 }
 
-// take adds what a table holds, and requires that it holds what follows from its registries and
-// settings, and nothing else.
-func (c *companion) take(f *nft.Family, raw *rawTable) error {
+// isForeign reports whether another program has made a table: the table is not empty, and has none
+// of our sets.
+func isForeign(f *nft.Family, raw *rawTable) bool {
+	return raw.Use > 0 && !slices.ContainsFunc(setsOf(f), func(s *nft.Set) bool {
+		_, ours := raw.sets[s.Name]
+		return ours
+	})
+}
+
+// take adds the content of a table. It requires that the table has exactly the elements that its
+// registries and settings imply.
+func (c *companion) take(f *nft.Family, raw *rawTable, mark uint32) error {
 	rules, tunables, err := parseSettings(raw.elems[setSettings])
 	maps.Copy(c.tunables, tunables)
 	if err != nil {
@@ -57,7 +69,7 @@ func (c *companion) take(f *nft.Family, raw *rawTable) error {
 	if c.rules.MasqueradeMark != 0 && !c.rules.Equal(rules) {
 		return errors.New("it was made for other settings")
 	}
-	if err := requireProgram(f, raw, rules); err != nil {
+	if err := requireProgram(raw, setsOf(f), newProgram(f, rules, mark)); err != nil {
 		return err
 	}
 	if f == nft.IPv4 {
@@ -65,56 +77,66 @@ func (c *companion) take(f *nft.Family, raw *rawTable) error {
 			return err
 		}
 	}
-	one := companion{rules: rules, tunables: tunables}
-	records, err := parseRecords(f, raw)
-	if err == nil {
-		err = one.takeAddrs(f, raw)
+	one := newCompanion()
+	one.rules = rules
+	if err := one.takeRecords(f, raw); err != nil {
+		return err
 	}
-	if err == nil {
-		err = requireElements(f, raw, one.elements(f, records))
+	if err := one.takeAddrs(f, raw); err != nil {
+		return err
 	}
-	if err != nil {
+	if err := one.requireElements(f, raw, tunables); err != nil {
 		return err
 	}
 	c.rules = rules
-	c.clusterIPs = append(c.clusterIPs, one.clusterIPs...)
-	c.hairpins = append(c.hairpins, one.hairpins...)
-	c.addrs = append(c.addrs, one.addrs...)
-	for _, r := range records {
-		c.records[r.fe.Key] = r
+	for _, set := range addrSets {
+		c.addrs[set] = append(c.addrs[set], one.addrs[set]...)
 	}
+	maps.Copy(c.records, one.records)
 	return nil
 }
 
 // takeAddrs reads the sets of addresses.
 func (c *companion) takeAddrs(f *nft.Family, raw *rawTable) error {
-	for _, s := range []struct {
-		set string
-		to  *[]netip.Addr
-	}{{setClusterIPs, &c.clusterIPs}, {setHairpins, &c.hairpins}, {setNodeAddrs, &c.addrs}} {
-		for key := range raw.elems[s.set] {
+	for _, set := range addrSets {
+		for key := range raw.elems[set] {
 			r := nft.Reader{Bytes: []byte(key)}
 			a := r.Addr(f.AddrLen)
-			if s.set == setHairpins {
+			if set == setHairpins {
 				r.Addr(f.AddrLen)
 			}
 			if !r.Done() {
-				return fmt.Errorf("set %s: a key of %d bytes", s.set, len(key))
+				return fmt.Errorf("set %s: a key of %d bytes", set, len(key))
 			}
-			*s.to = append(*s.to, a)
+			c.addrs[set] = append(c.addrs[set], a)
 		}
 	}
 	return nil
 }
 
-// requireElements requires that the sets of a table hold these elements.
-func requireElements(f *nft.Family, raw *rawTable,
-	want map[string]map[string]nft.Elem) error {
+// requireElements requires that the sets of a table have exactly the elements that belong to its
+// content, and to these tunables.
+func (c *companion) requireElements(f *nft.Family, raw *rawTable,
+	tunables map[string]string) error {
+	want := map[string]map[string]nft.Elem{}
+	add := func(set string, e nft.Elem) {
+		if want[set] == nil {
+			want[set] = map[string]nft.Elem{}
+		}
+		want[set][string(e.Key)+string(e.KeyEnd)] = e
+	}
+	c.elements(f, add)
+	for _, r := range c.records {
+		r.elements(add)
+	}
+	for name, value := range tunables {
+		add(setSettings, tunableElem(name, value))
+	}
 	for _, s := range setsOf(f) {
+		have := raw.elems[s.Name]
 		if s == versionSet {
 			continue
 		}
-		have := raw.elems[s.Name]
 		if len(have) != len(want[s.Name]) {
 			return fmt.Errorf("set %s has %d elements, want %d", s.Name, len(have),
 				len(want[s.Name]))
@@ -130,41 +152,38 @@ func requireElements(f *nft.Family, raw *rawTable,
 	return nil
 }
 
-// requireProgram requires that the table is in force, and has our sets, chains and rules and no
-// others.
-func requireProgram(f *nft.Family, raw *rawTable, rules servicemodel.Rules) error {
+// requireProgram requires that the table is in force, and has exactly our sets, chains and rules.
+func requireProgram(raw *rawTable, sets []*nft.Set, prog nft.Program) error {
 	if raw.Dormant {
 		return errors.New("it is dormant")
 	}
-	for _, s := range setsOf(f) {
+	for _, s := range sets {
 		if have, ok := raw.sets[s.Name]; !ok || have.Spec != s.Spec() {
 			return fmt.Errorf("set %s is missing", s.Name)
 		}
 	}
-	prog := newProgram(f, rules)
 	for _, ch := range prog {
 		have := raw.chains[ch.Name]
 		if have.Chain != ch.Chain || !slices.Equal(ch.Hashes(), raw.rules[ch.Name]) {
 			return fmt.Errorf("chain %s is not as it should be", ch.Name)
 		}
 	}
-	if n := len(prog) + len(setsOf(f)); raw.Use != n {
+	if n := len(prog) + len(sets); raw.Use != n {
 		return fmt.Errorf("it has %d chains and sets, want %d", raw.Use, n)
 	}
 	return nil
 }
 
-// chainNames are those of the chains of a companion table, whatever the rules are.
+// chainNames are the names of the chains in a companion table. They do not depend on the rules.
 func chainNames() []string {
 	var l []string
-	for _, c := range newProgram(nft.IPv4, servicemodel.Rules{}) {
+	for _, c := range newProgram(nft.IPv4, servicemodel.Rules{}, 0) {
 		l = append(l, c.Name)
 	}
 	return l
 }
 
-// parseSettings reads the set of settings. What it says of tunables is returned also if the rest is
-// not as it should be.
+// parseSettings reads the set of settings. It returns the tunables even if the rest is faulty.
 func parseSettings(elems map[string]nft.Elem) (servicemodel.Rules, map[string]string, error) {
 	lines := map[uint32]string{}
 	tunables := map[string]string{}
@@ -183,35 +202,34 @@ func parseSettings(elems map[string]nft.Elem) (servicemodel.Rules, map[string]st
 	for _, n := range slices.Sorted(maps.Keys(lines)) {
 		ordered = append(ordered, lines[n])
 	}
-	r, err := settings.Parse(layoutNumber, ordered)
+	r, err := rendering.ParseSettings(layoutNumber, ordered)
 	if err == nil && r.MasqueradeMark == 0 {
 		err = errors.New("settings are missing")
 	}
 	return r, tunables, err
 }
 
-// parseRecords makes records of the registries.
-func parseRecords(f *nft.Family, raw *rawTable) ([]*record, error) {
-	var records []*record
+// takeRecords reads the records in the registries.
+func (c *companion) takeRecords(f *nft.Family, raw *rawTable) error {
 	sources := readSources(f, raw)
 	for _, kind := range kinds {
 		for key, e := range raw.elems[kind+"s"] {
 			rd := nft.Reader{Bytes: []byte(key)}
 			k := rd.Frontend(f.Any, kind == kindNodePort)
 			if !rd.Done() {
-				return nil, fmt.Errorf("set %ss: a key of %d bytes", kind, len(key))
+				return fmt.Errorf("set %ss: a key of %d bytes", kind, len(key))
 			}
 			r, err := parseRecord(nft.CommentOf(e.UserData), k)
 			if err != nil {
-				return nil, err
+				return err
 			}
 			if _, restricted := raw.elems[setRestricted][key]; restricted {
 				r.fe.Sources = append([]netip.Prefix{}, sources[k]...)
 			}
-			records = append(records, r)
+			c.records[k] = r
 		}
 	}
-	return records, nil
+	return nil
 }
 
 // readSources reads the source ranges of frontends.

@@ -5,16 +5,17 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// record is what the companion table holds about a frontend: all of its elements follow from it.
+// record is the content of the companion table about a frontend. All of the frontend's elements
+// follow from it.
 type record struct {
 	fe   *servicemodel.Frontend
 	mark uint32 // of the virtual server for pods and the host, if they have endpoints of their own
-	nat  bool   // its packets are translated, so that they can be masqueraded
+	nat  bool   // its packets are translated, and so can be masqueraded
 }
 
 func (r *record) equal(o *record) bool {
@@ -23,7 +24,7 @@ func (r *record) equal(o *record) bool {
 
 // The words that the companion adds to the comment of a frontend.
 const (
-	wordMark   = "mark="  // the number of the mark, without splitMarks
+	wordMark   = "mark="  // the number of the mark, without allMarks
 	wordRouted = "routed" // packets are forwarded unchanged
 )
 
@@ -31,23 +32,23 @@ const (
 func (r *record) comment() string {
 	var more []string
 	if r.mark != 0 {
-		more = append(more, wordMark+strconv.FormatUint(uint64(r.mark&^splitMarks), 10))
+		more = append(more, wordMark+strconv.FormatUint(uint64(r.mark&^allMarks), 10))
 	}
 	if !r.nat {
 		more = append(more, wordRouted)
 	}
-	return comment.Of(r.fe, more...)
+	return rendering.Comment(r.fe, more...)
 }
 
 // parseRecord is the inverse of comment. The sources are in sets of their own.
 func parseRecord(s string, k servicemodel.FrontendKey) (*record, error) {
 	r := &record{nat: true}
-	fe, err := comment.Parse(s, k, func(word string) bool {
+	fe, err := rendering.ParseComment(s, k, func(word string) bool {
 		number, mark := strings.CutPrefix(word, wordMark)
 		switch {
 		case mark:
 			n, err := strconv.ParseUint(number, 10, 30)
-			r.mark = splitMarks | uint32(n)
+			r.mark = allMarks | uint32(n)
 			return err == nil
 		case word == wordRouted:
 			r.nat = false
@@ -63,21 +64,28 @@ func parseRecord(s string, k servicemodel.FrontendKey) (*record, error) {
 	return r, nil
 }
 
-// elements gives all elements of a record, each with the name of its set.
+// elements passes all elements of a record on, each with the name of its set.
 func (r *record) elements(to func(set string, e nft.Elem)) {
 	if r == nil {
 		return
 	}
 	kind, key := kindOf(r.fe.Key), nft.AppendFrontend(nil, r.fe.Key)
 	to(kind+"s", nft.Elem{Key: key, UserData: nft.AppendComment(nil, r.comment())})
-	for _, rest := range r.verdictSets() {
-		to(kind+rest, nft.Elem{Key: key})
+	in := func(set string) {
+		if set != "" {
+			to(kind+set, nft.Elem{Key: key})
+		}
+	}
+	in(refusing[r.fe.Internal])
+	if r.fe.External != r.fe.Internal {
+		in(setSplit)
+		in(refusingOutside[r.fe.External])
 	}
 	if r.mark != 0 {
 		to(kind+setMarks, nft.Elem{Key: key, Data: nft.Native32(r.mark)})
 	}
-	if set := masqueradeSets[r.fe.Masquerade]; r.nat && set != "" {
-		to(kind+set, nft.Elem{Key: key})
+	if r.nat {
+		in(masqueradeSets[r.fe.Masquerade])
 	}
 	if !r.nat && kind == kindService {
 		to(setRouted, nft.Elem{Key: key})
@@ -98,25 +106,11 @@ var masqueradeSets = map[servicemodel.Origins]string{
 	servicemodel.FromHost:                            setMasqHost,
 }
 
-// verdictSets returns the sets that a frontend is in for its verdicts, where they are to reject or
-// to drop, or differ for clients outside.
-func (r *record) verdictSets() (l []string) {
-	f := r.fe
-	switch f.Internal {
-	case servicemodel.Reject:
-		l = append(l, setReject)
-	case servicemodel.Drop:
-		l = append(l, setDrop)
-	}
-	if f.External == f.Internal {
-		return l
-	}
-	l = append(l, setSplit)
-	switch f.External {
-	case servicemodel.Reject:
-		l = append(l, setExtReject)
-	case servicemodel.Drop:
-		l = append(l, setExtDrop)
-	}
-	return l
-}
+// refusing and refusingOutside are the sets of frontends that reject or drop packets: of pods and
+// the host, and of clients outside if these meet another verdict.
+var (
+	refusing = map[servicemodel.Verdict]string{
+		servicemodel.Reject: setReject, servicemodel.Drop: setDrop}
+	refusingOutside = map[servicemodel.Verdict]string{
+		servicemodel.Reject: setExtReject, servicemodel.Drop: setExtDrop}
+)

@@ -2,13 +2,11 @@ package ipvs
 
 import (
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/comment"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -24,7 +22,7 @@ func TestCommentsReadBack(t *testing.T) {
 		{fe: &servicemodel.Frontend{Key: k, Service: name, Kind: servicemodel.LoadBalancer,
 			Internal: servicemodel.BalanceCluster,
 			External: servicemodel.BalanceLocal, Masquerade: servicemodel.FromHost,
-			Affinity: time.Minute}, mark: splitMarks + 7},
+			Affinity: time.Minute}, mark: allMarks + 7},
 	} {
 		got, err := parseRecord(r.comment(), k)
 		require.NoError(t, err)
@@ -46,34 +44,10 @@ func TestCommentsThatAreNotOursAreRefused(t *testing.T) {
 	r, err := parseRecord("default/web:http loadbalancer IP internal=cluster external=local "+
 		"masquerade=host affinity=60 mark=7 routed", k)
 	require.NoError(t, err)
-	require.Equal(t, splitMarks+7, r.mark)
+	require.Equal(t, allMarks+7, r.mark)
 	require.Equal(t, time.Minute, r.fe.Affinity)
 	require.Equal(t, servicemodel.FromHost, r.fe.Masquerade)
 	require.False(t, r.nat)
-}
-
-// A record of the longest name that Kubernetes allows fits into user data.
-func TestCommentsOfTheLongestNames(t *testing.T) {
-	t.Parallel()
-	long := func(c string) string { return strings.Repeat(c, 63) }
-	r := &record{fe: &servicemodel.Frontend{Service: servicemodel.PortName{
-		Name: servicemodel.Name{Namespace: long("n"), Name: long("s")}, Port: long("p")},
-		Kind: servicemodel.LoadBalancer, Internal: servicemodel.BalanceCluster,
-		External: servicemodel.BalanceLocal, Affinity: 24 * time.Hour}, mark: 1<<32 - 1}
-	require.LessOrEqual(t, len(r.comment()), comment.MaxLen)
-	got, err := parseRecord(r.comment(), servicemodel.FrontendKey{})
-	require.NoError(t, err)
-	require.True(t, got.equal(r), r.comment())
-}
-
-func TestRangesArePrefixes(t *testing.T) {
-	t.Parallel()
-	for _, s := range []string{"10.0.0.0/8", "192.0.2.1/32", "0.0.0.0/0", "2001:db8::/33"} {
-		p := netip.MustParsePrefix(s)
-		got, ok := nft.RangePrefix(p.Addr(), nft.LastAddr(p))
-		require.True(t, ok)
-		require.Equal(t, p, got)
-	}
 }
 
 func FuzzParseRecord(f *testing.F) {
@@ -105,31 +79,4 @@ func FuzzElements(f *testing.F) {
 			require.LessOrEqual(t, n*4, len(b))
 		}
 	})
-}
-
-// What is rejected or dropped, and for whom, is said by the sets that a frontend is in.
-func TestVerdictsAreSets(t *testing.T) {
-	t.Parallel()
-	const (
-		balance = servicemodel.BalanceCluster
-		reject  = servicemodel.Reject
-		drop    = servicemodel.Drop
-	)
-	for _, tc := range []struct {
-		internal, external servicemodel.Verdict
-		sets               []string
-	}{
-		{balance, balance, nil},
-		{reject, reject, []string{setReject}},
-		{drop, drop, []string{setDrop}},
-		{balance, servicemodel.BalanceLocal, []string{setSplit}},
-		{balance, reject, []string{setSplit, setExtReject}},
-		{balance, drop, []string{setSplit, setExtDrop}},
-		{reject, drop, []string{setReject, setSplit, setExtDrop}},
-		{drop, reject, []string{setDrop, setSplit, setExtReject}},
-		{drop, balance, []string{setDrop, setSplit}},
-	} {
-		r := &record{fe: &servicemodel.Frontend{Internal: tc.internal, External: tc.external}}
-		require.Equal(t, tc.sets, r.verdictSets(), "%v, %v", tc.internal, tc.external)
-	}
 }

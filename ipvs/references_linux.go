@@ -9,15 +9,15 @@ import (
 )
 
 // references is the number of references to the kernel's module ip_vs. Each virtual server holds
-// one, of whatever family and namespace (ip_vs_add_service, ip_vs_use_count_inc), so that a read of
-// a file shows that some were deleted. The modules of schedulers hold others, and so does a dump
-// for as long as it lasts.
+// one, in any family and namespace (ip_vs_add_service, ip_vs_use_count_inc). So reading one file
+// shows that some were deleted. The modules of schedulers hold others, and so does a dump while it
+// lasts.
 type references struct {
 	file  string
-	known int // when virtual servers were known to be what they are known as
+	known int // the number when the virtual servers were last known
 }
 
-// referencesFile has the number. It is not there where IPVS is built into the kernel.
+// referencesFile has the number. It does not exist if IPVS is built into the kernel.
 const referencesFile = "/sys/module/ip_vs/refcnt"
 
 // read returns the number, 0 if it is not known.
@@ -30,15 +30,15 @@ func (r *references) read() int {
 	return n
 }
 
-// fewer reports whether there are fewer than were known, and notes how many there are: what is more
-// is not ours.
+// fewer reports whether there are fewer references than before, and notes the new number.
+// Additional ones are not ours.
 func (r *references) fewer() bool {
 	before := r.known
 	r.known = r.read()
 	return 0 < r.known && r.known < before
 }
 
-// sent notes what commands have changed.
+// sent adjusts the known number by the effect of commands.
 func (r *references) sent(ops []op) {
 	for _, o := range ops {
 		switch o.cmd {

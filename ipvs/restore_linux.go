@@ -15,8 +15,9 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// restore sets tunables to what they were, unless that may take away what somebody else relies on.
-// wanted is what the configuration says; foreign, that there are virtual servers of others.
+// restore sets tunables to their earlier values, unless another program may rely on the present
+// ones. wanted are the values in the configuration. foreign says that other programs have virtual
+// servers.
 func (k *kernel) restore(ctx context.Context, l []tunable, wanted map[string]string, foreign bool,
 	log *slog.Logger) error {
 	if len(l) == 0 {
@@ -54,8 +55,8 @@ func (k *kernel) restore(ctx context.Context, l []tunable, wanted map[string]str
 	return nil
 }
 
-// setByOthers reports whether a tunable is not what we have set it to. What a timeout was set to is
-// known only as long as the configuration says so.
+// setByOthers reports whether a tunable does not have the value that we have set. Our value of a
+// timeout is known only as long as the configuration has it.
 func setByOthers(name, now string, wanted map[string]string) bool {
 	if ours, ok := sysctls(true)[name]; ok {
 		return now != ours
@@ -64,7 +65,7 @@ func setByOthers(name, now string, wanted map[string]string) bool {
 	return ok && now != ours
 }
 
-// reliedOn says why somebody else may rely on what a tunable was set to; nothing if there is no
+// reliedOn says why another program may rely on the value of a tunable. It is empty if there is no
 // sign of it. others are the tunables that other instances have recorded.
 func (k *kernel) reliedOn(ctx context.Context, name string, others map[string]string,
 	foreign bool) (why string, err error) {
@@ -84,7 +85,7 @@ func (k *kernel) reliedOn(ctx context.Context, name string, others map[string]st
 	return "", nil
 }
 
-// othersTunables returns what other instances have recorded that tunables were.
+// othersTunables returns the earlier values of tunables that other instances have recorded.
 func (k *kernel) othersTunables(ctx context.Context) (map[string]string, error) {
 	var req rawnl.Batch
 	req.Message(rawnl.SubsysNFTables, nft.MsgGetTable, 0, nft.IPv4.NFProto, 0,
@@ -104,9 +105,10 @@ func (k *kernel) othersTunables(ctx context.Context) (map[string]string, error) 
 	}
 	all := map[string]string{}
 	for _, t := range tables {
-		elems, err := k.readElements(ctx, nft.IPv4, t, setSettings)
+		elems, err := readElements(ctx, nft.Query{Conn: k.nf, Family: nft.IPv4, Table: t},
+			setSettings)
 		if errors.Is(err, syscall.ENOENT) || errors.Is(err, errMisread) {
-			continue // it is not one of ours
+			continue // not an instance's
 		}
 		if err != nil {
 			return nil, fmt.Errorf("look for other instances: %w", err)
@@ -124,8 +126,8 @@ const (
 	protoIPv6 = 10 // NFPROTO_IPV6
 )
 
-// othersForward reports whether somebody else has rules about forwarded packets: a firewall, or a
-// program that runs containers. Such a program found ip_forward at 1, and may have left it at that.
+// othersForward reports whether another program has rules about forwarded packets: a firewall, or a
+// program that runs containers. Such a program found ip_forward at 1, and may have left it so.
 func (k *kernel) othersForward(ctx context.Context) (bool, error) {
 	if k.usesIptables() {
 		return true, nil
@@ -145,7 +147,7 @@ func (k *kernel) othersForward(ctx context.Context) (bool, error) {
 	return found, err
 }
 
-// usesIptables reports whether there are tables of x_tables.
+// usesIptables reports whether x_tables has any tables.
 func (k *kernel) usesIptables() (uses bool) {
 	err := k.ns.Do(func() error {
 		for _, file := range []string{"ip_tables_names", "ip6_tables_names"} {

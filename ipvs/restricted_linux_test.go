@@ -15,8 +15,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A load-balancer IP that is an address of the node is reached by those of the source ranges only,
-// also while the service comes and goes, and while everything is removed.
+// Only clients in the source ranges reach a load-balancer IP that is an address of the node, even
+// while the service comes and goes, and while everything is removed.
 func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})

@@ -15,19 +15,21 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/ipvsnl/ipvsfake"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/ipvsfake"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rig is a network namespace whose IPVS is a fake: all else is the kernel's. It forwards nothing.
+// rig is a network namespace with a fake IPVS. Everything else is the kernel's. It forwards
+// nothing.
 type rig struct {
 	t    *testing.T
 	ns   *netnstest.NS
 	fake *ipvsfake.Kernel
 }
 
-// rigSysctls are the sysctls that backends of a rig set: the kernel may have none of IPVS.
+// rigSysctls are the sysctls that backends of a rig set, because the kernel may have no IPVS
+// sysctls.
 var rigSysctls = map[string]string{sysctlForward: "1", "net/ipv4/conf/all/arp_ignore": "1"}
 
 func newRig(t *testing.T) *rig {
@@ -43,7 +45,7 @@ func newRig(t *testing.T) *rig {
 	return r
 }
 
-// backend opens a backend that remembers nothing.
+// backend opens a backend without any memory.
 func (r *rig) backend(cfg ...Config) *Backend {
 	r.t.Helper()
 	c := append(cfg, Config{})[0]
@@ -54,7 +56,7 @@ func (r *rig) backend(cfg ...Config) *Backend {
 	return b
 }
 
-// openOn opens a backend on a fake IPVS. Its sockets are wrapped, unless wrap is nil.
+// openOn opens a backend on a fake IPVS. If wrap is not nil, it wraps the sockets.
 func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socket) (*Backend,
 	error) {
 	c, err := c.withDefaults()
@@ -72,7 +74,7 @@ func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socke
 		return nil, err
 	}
 	err = k.openNetwork(&c)
-	k.references.file = "" // a module that is loaded is not about the fake
+	k.references.file = "" // the references to a loaded module do not concern the fake
 	k.outlines.read = fake.Sockopt
 	if err != nil || wrap == nil {
 		return b, err
@@ -110,7 +112,7 @@ func (r *rig) setSysctl(name, value string) {
 	require.NoError(r.t, r.ns.SetSysctl(name, value))
 }
 
-// servers returns what the fake holds: a line for each virtual server and destination.
+// servers returns the fake's content: a line for each virtual server and destination.
 func (r *rig) servers() []string {
 	r.t.Helper()
 	c, err := r.fake.Dial(r.t.Context(), nil)
@@ -130,11 +132,11 @@ func (r *rig) servers() []string {
 	return l
 }
 
-// state returns what the kernel holds, apart from the version.
+// state returns the kernel's content, without the version.
 func (r *rig) state() []string {
 	r.t.Helper()
 	tables := strings.SplitAfter(r.run("nft list ruleset"), "\n}\n")
-	slices.Sort(tables) // one that is written anew is listed last
+	slices.Sort(tables) // a table that is written anew is listed last
 	l := r.servers()
 	inVersion := false
 	for line := range strings.Lines(strings.Join(tables, "")) {
@@ -151,8 +153,7 @@ func (r *rig) state() []string {
 	return l
 }
 
-// apply applies a state, and requires that applying it again in a backend of its own writes
-// nothing.
+// apply applies a state, and requires that a second apply in a new backend writes nothing.
 func (r *rig) apply(e *dataplane.Engine, s servicemodel.State) *dataplane.Result {
 	r.t.Helper()
 	res, err := e.Apply(r.t.Context(), s)
@@ -176,22 +177,72 @@ func TestRigAppliesAndCleansUp(t *testing.T) {
 	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("2001:db8::/32"))) // none of IPv4
 	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo()))
 	r.apply(e, servicemodel.State{}.WithNode(goldenNode()))
-	_, err := e.Cleanup(t.Context())
-	require.NoError(t, err)
+	cleanUp(t, e)
 	require.Equal(t, before, r.state())
 	require.Equal(t, "0", r.sysctl(sysctlForward))
 }
 
-// Each commit is a record of the log, with what it cost.
+// Each commit makes a log record with its cost.
 func TestCommitsAreLogged(t *testing.T) {
 	t.Parallel()
 	var log bytes.Buffer
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	e := newRig(t).engine(Config{Logger: logger})
-	r, err := e.Apply(t.Context(), rigState([]string{"10.244.1.1"}))
-	require.NoError(t, err)
-	for _, want := range []string{"level=DEBUG msg=committed backend=ipvs", fmt.Sprintf(
-		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
+	r := applied(t, e, rigState([]string{"10.244.1.1"}))
+	for _, want := range []string{
+		"level=DEBUG msg=committed backend=ipvs instance=" + DefaultTable, fmt.Sprintf(
+			"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
 		require.Contains(t, log.String(), want)
 	}
+}
+
+// applied applies a state with an engine.
+func applied(t *testing.T, e *dataplane.Engine, s servicemodel.State) *dataplane.Result {
+	t.Helper()
+	r, err := e.Apply(t.Context(), s)
+	require.NoError(t, err)
+	return r
+}
+
+// observation is what a backend observes.
+func observation(t *testing.T, b *Backend) *dataplane.Observation {
+	t.Helper()
+	o, err := b.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	return o
+}
+
+// cleaner is an engine or a backend.
+type cleaner interface {
+	Cleanup(ctx context.Context) (dataplane.Stats, error)
+}
+
+func cleanUp(t *testing.T, c cleaner) dataplane.Stats {
+	t.Helper()
+	stats, err := c.Cleanup(t.Context())
+	require.NoError(t, err)
+	return stats
+}
+
+func requireIntegrity(t *testing.T, b *Backend, want dataplane.Integrity, why ...any) {
+	t.Helper()
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, want, i, why...)
+}
+
+// rigWithBackend returns a rig, and a backend in it.
+func rigWithBackend(t *testing.T, cfg ...Config) (*rig, *Backend) {
+	t.Helper()
+	r := newRig(t)
+	return r, r.backend(cfg...)
+}
+
+// commit commits a state with a new backend.
+func (r *rig) commit(s servicemodel.State) *Backend {
+	r.t.Helper()
+	b, c := r.change(s)
+	_, err := b.Commit(r.t.Context(), c)
+	require.NoError(r.t, err)
+	return b
 }

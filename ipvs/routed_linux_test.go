@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// routed is the service web, whose packets are forwarded unchanged to endpoints that hold its
+// routed is the service web. Its packets are forwarded unchanged to endpoints that have its
 // addresses.
 func routed(how servicemodel.Forwarding,
 	edit ...func(*servicemodel.Service)) *servicemodel.Service {
@@ -26,7 +26,7 @@ func routed(how servicemodel.Forwarding,
 	return s
 }
 
-// routedState is a state with the service and endpoints at its own port; those in other are on
+// routedState is a state with the service and endpoints at its own port. Those in other are on
 // another node.
 func (k *kernel) routedState(svc *servicemodel.Service, pods, other []string) servicemodel.State {
 	var l []servicemodel.Endpoint
@@ -51,7 +51,7 @@ func (k *kernel) inside(h *netnstest.Host, args ...string) string {
 	return (&kernel{Cluster: &netnstest.Cluster{Node: h}, t: k.t}).run(args...)
 }
 
-// holdAddresses gives the addresses to a pod, and starts servers there.
+// holdAddresses adds the addresses to a pod, and starts servers there.
 func (k *kernel) holdAddresses(pod string, addrs ...netip.Addr) {
 	k.t.Helper()
 	h := k.pods[pod]
@@ -68,8 +68,8 @@ func (k *kernel) holdAddresses(pod string, addrs ...netip.Addr) {
 	}
 }
 
-// requireAnswers requires that each client is answered at the address by one of the servers, which
-// sees the client's own address.
+// requireAnswers requires that one of the servers answers each client at the address, and sees the
+// client's own address.
 func (k *kernel) requireAnswers(to netip.Addr, clients []*netnstest.Host, servers ...string) {
 	k.t.Helper()
 	var probes []netnstest.Probe
@@ -90,7 +90,7 @@ func (k *kernel) requireAnswers(to netip.Addr, clients []*netnstest.Host, server
 	}
 }
 
-// requireConns requires that connections from a client live.
+// requireConns requires that connections from a client are alive.
 func (k *kernel) requireConns(from *netnstest.Host, to netip.Addr) {
 	k.t.Helper()
 	conns, err := netnstest.OpenConns(k.t.Context(), from, netip.AddrPortFrom(to, 80), 4)
@@ -117,7 +117,7 @@ func TestKernelDirectRouting(t *testing.T) {
 	}
 }
 
-// Clients outside and pods have endpoints of their own, also where packets are forwarded unchanged.
+// Clients outside and pods have different endpoints, even if packets are forwarded unchanged.
 func TestKernelDirectRoutingToLocalEndpoints(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -138,7 +138,7 @@ func TestKernelDirectRoutingToLocalEndpoints(t *testing.T) {
 	}
 }
 
-// Answers that never pass the node: it sees half of each connection.
+// Answers never pass the node, so it sees half of each connection.
 func TestKernelDirectRoutingPastTheNode(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -162,7 +162,7 @@ func TestKernelDirectRoutingPastTheNode(t *testing.T) {
 	require.NotZero(t, requests)
 }
 
-// shortcut lays a link from a server to a client, on which the server answers.
+// shortcut makes a link from a server to a client. The server answers on it.
 func shortcut(t *testing.T, server, client *netnstest.Host) {
 	t.Helper()
 	at := func(h *netnstest.Host) *netlink.Handle {
@@ -198,7 +198,7 @@ func shortcut(t *testing.T, server, client *netnstest.Host) {
 	}
 }
 
-// It is not parallel, so that it comes first: the modules that it loads make devices in every
+// This test is not parallel, so that it runs first: the modules that it loads make devices in every
 // namespace, such as tunl0, and other tests list devices.
 func TestKernelTunnels(t *testing.T) {
 	k := newKernel(t, ipvs.Config{})

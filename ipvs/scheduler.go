@@ -7,36 +7,20 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// scheduler is a scheduler of IPVS. Its kernel module is "ip_vs_" and its name, which the kernel
-// loads by itself.
-type scheduler struct {
-	name   servicemodel.Scheduler // without options
-	hashes bool                   // it takes the options port and fallback
+// schedulers are the schedulers of IPVS, without options (net/netfilter/ipvs/ip_vs_*.c). The kernel
+// loads the module of one, "ip_vs_" and its name, by itself. The index of a scheduler is part of
+// the format in the kernel: four bits of a virtual server's flags ([schedulerMask]), of whose 16
+// values 14 are used. Append a new scheduler; never move or remove one.
+var schedulers = []servicemodel.Scheduler{
+	servicemodel.SchedulerDefault, // the model leaves the choice to [Config.Scheduler]
+	servicemodel.RoundRobin, servicemodel.WeightedRR, servicemodel.LeastConn,
+	servicemodel.WeightedLC, servicemodel.LocalityLC, servicemodel.LocalityLCR,
+	servicemodel.SourceHash, servicemodel.DestHash, servicemodel.ShortestDelay,
+	servicemodel.NeverQueue, servicemodel.Maglev, servicemodel.Failover, servicemodel.Overflow,
 }
 
-// schedulers are the schedulers of IPVS (net/netfilter/ipvs/ip_vs_*.c). The index of a scheduler is
-// part of the format of what is kept in the kernel: four bits of a virtual server's flags
-// ([schedulerMask]), of whose 16 values 14 are used. A new scheduler is appended; none is moved or
-// removed.
-var schedulers = [...]scheduler{
-	{name: servicemodel.SchedulerDefault}, // the model leaves the choice to [Config.Scheduler]
-	{name: servicemodel.RoundRobin},
-	{name: servicemodel.WeightedRR},
-	{name: servicemodel.LeastConn},
-	{name: servicemodel.WeightedLC},
-	{name: servicemodel.LocalityLC},
-	{name: servicemodel.LocalityLCR},
-	{name: servicemodel.SourceHash, hashes: true},
-	{name: servicemodel.DestHash},
-	{name: servicemodel.ShortestDelay},
-	{name: servicemodel.NeverQueue},
-	{name: servicemodel.Maglev, hashes: true},
-	{name: servicemodel.Failover},
-	{name: servicemodel.Overflow},
-}
-
-// The flags of our virtual servers hold more than the kernel looks at: the instance in the high
-// half, and the scheduler that the model asked for, as its index in schedulers and its options. The
+// The flags of our virtual servers hold more than the kernel uses: the instance in the high half,
+// and the scheduler that the model asked for, as its index in schedulers and its options. The
 // kernel keeps flags that it does not know (ip_vs_genl_parse_service, ip_vs_genl_fill_service).
 const (
 	instanceMask   = 0xffff0000
@@ -45,27 +29,22 @@ const (
 	askedPort      = 0x1000
 	askedFallback  = 0x2000
 
-	// schedulerOptions are the flags of the scheduler's options that the kernel acts on.
+	// schedulerOptions are the flags of the scheduler's options. The kernel uses them.
 	schedulerOptions = ipvsnl.FlagHashPort | ipvsnl.FlagFallback
 )
 
-// schedulerNumber returns the index of a scheduler in schedulers by its name without options; -1 if
-// IPVS has none of that name.
-func schedulerNumber(name servicemodel.Scheduler) int {
-	return slices.IndexFunc(schedulers[:], func(s scheduler) bool { return s.name == name })
-}
-
-// hasScheduler reports whether IPVS has a scheduler that is asked for by name, with its options.
+// hasScheduler reports whether IPVS has a named scheduler, with its options. Those that hash have
+// the options port and fallback.
 func hasScheduler(s servicemodel.Scheduler) bool {
 	name, port, fallback := s.Split()
-	n := schedulerNumber(name)
-	return n > 0 && (schedulers[n].hashes || !port && !fallback)
+	hashes := name == servicemodel.SourceHash || name == servicemodel.Maglev
+	return slices.Index(schedulers, name) > 0 && (hashes || !port && !fallback)
 }
 
-// askedFlags returns the flags that keep which scheduler the model asked for.
+// askedFlags returns the flags that store the scheduler that the model asked for.
 func askedFlags(want servicemodel.Scheduler) ipvsnl.ServiceFlags {
 	name, port, fallback := want.Split()
-	f := ipvsnl.ServiceFlags(max(0, schedulerNumber(name)) << schedulerShift)
+	f := ipvsnl.ServiceFlags(max(0, slices.Index(schedulers, name)) << schedulerShift)
 	if port {
 		f |= askedPort
 	}
@@ -78,13 +57,13 @@ func askedFlags(want servicemodel.Scheduler) ipvsnl.ServiceFlags {
 // askedScheduler is the inverse of askedFlags.
 func askedScheduler(f ipvsnl.ServiceFlags) (s servicemodel.Scheduler) {
 	if i := int(f&schedulerMask) >> schedulerShift; i < len(schedulers) {
-		s = schedulers[i].name
+		s = schedulers[i]
 	}
 	if f&askedPort != 0 {
-		s += servicemodel.HashPort
+		s += "+port"
 	}
 	if f&askedFallback != 0 {
-		s += servicemodel.HashFallback
+		s += "+fallback"
 	}
 	return s
 }

@@ -9,8 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Each scheduler is what ipvsadm sees, with its options; a new program finds it, and has nothing to
-// do.
+// ipvsadm shows each scheduler with its options. A new program finds it, and has nothing to do.
 func TestKernelHasEachScheduler(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"net/netip"
 	"strings"
 	"testing"
 
@@ -10,29 +11,29 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// allSchedulers are those of IPVS, with and without options.
+// allSchedulers are the schedulers of IPVS, with and without options.
 func allSchedulers() []servicemodel.Scheduler {
 	var l []servicemodel.Scheduler
 	for _, s := range schedulers {
-		l = append(l, s.name)
-		if s.hashes {
-			l = append(l, s.name+servicemodel.HashPort, s.name+servicemodel.HashFallback,
-				s.name+servicemodel.HashPort+servicemodel.HashFallback)
+		l = append(l, s)
+		for _, options := range []servicemodel.Scheduler{"+port", "+fallback", "+port+fallback"} {
+			if hasScheduler(s + options) {
+				l = append(l, s+options)
+			}
 		}
 	}
 	return l
 }
 
-// The numbers of schedulers are a format: virtual servers that an older program made have them in
-// their flags, in four bits.
+// The numbers of schedulers are a format: virtual servers of an older program have them in their
+// flags, in four bits.
 func TestNumbersOfSchedulersStay(t *testing.T) {
 	t.Parallel()
 	names := "|rr|wrr|lc|wlc|lblc|lblcr|sh|dh|sed|nq|mh|fo|ovf"
 	for i, name := range strings.Split(names, "|") {
-		require.Equal(t, i, schedulerNumber(servicemodel.Scheduler(name)), name)
+		require.Equal(t, servicemodel.Scheduler(name), schedulers[i])
 	}
 	require.LessOrEqual(t, len(schedulers), schedulerMask>>schedulerShift+1)
-	require.Equal(t, -1, schedulerNumber(servicemodel.Random))
 	require.Equal(t, ipvsnl.ServiceFlags(0x3b00), askedFlags("mh+port+fallback"))
 	for _, s := range allSchedulers() {
 		require.Equal(t, s, askedScheduler(askedFlags(s)))
@@ -52,9 +53,8 @@ func TestSchedulersAreReadBack(t *testing.T) {
 		svc := goldenService(func(s *servicemodel.Service) { s.Scheduler = want })
 		state := servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(
 			svc.Name, goldenEndpoints("10.244.1.1"))
-		table, err := servicemodel.Resolve(nil, state)
-		require.NoError(t, err)
-		b := withoutKernel(t, Config{Scheduler: servicemodel.SourceHash + servicemodel.HashPort})
+		table := resolve(t, nil, state)
+		b := withoutKernel(t, Config{Scheduler: servicemodel.SourceHash + "+port"})
 		c := servicemodel.Diff(nil, table)
 		require.NoError(t, b.Check(c))
 		for fe := range table.Frontends() {
@@ -77,11 +77,21 @@ func TestOptionsOfSchedulersAreInThePlan(t *testing.T) {
 		"sh+port+fallback": "-s sh -b sh-port,sh-fallback\n",
 	} {
 		svc := goldenService(func(s *servicemodel.Service) { s.Scheduler = want })
-		table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(goldenNode()).
+		table := resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).
 			WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
-		require.NoError(t, err)
 		b := withoutKernel(t, Config{Scheduler: "mh+fallback"})
 		p := b.pl.plan(servicemodel.Diff(nil, table))
 		require.Contains(t, p.String(), "-A -t 10.96.0.10:80 "+text)
 	}
+}
+
+// A scheduler that the backend lacks is refused before the service has endpoints.
+func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
+	t.Parallel()
+	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		Scheduler:  servicemodel.Random,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+	table := resolve(t, nil, servicemodel.State{}.WithService(svc))
+	require.ErrorContains(t, Check(servicemodel.Diff(nil, table)), "scheduler: random")
 }

@@ -8,47 +8,47 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// scrubMost is how much of the time that may be spent can be saved up.
+// scrubMost is how much time one check may take for comparisons beside the first one.
 const scrubMost = 500 * time.Microsecond
 
-// scrub is the turn of the virtual servers: IPVS sends no notices of changes and counts none, so
-// [Backend.Integrity] compares some each time with all that the kernel says of them. How many
-// destinations those of IPv4 have, outlines tell sooner.
+// scrub gives each virtual server its turn. IPVS sends no notices of changes and does not count
+// them. So [Backend.Integrity] compares some virtual servers each time with everything that the
+// kernel tells about them. Outlines show the number of an IPv4 virtual server's destinations
+// sooner.
 type scrub struct {
-	share  float64             // of the time that may be spent
-	keys   []ipvsnl.ServiceKey // that are left of the round; some may be gone by now
-	budget time.Duration       // may be below zero: what was spent too much
-	at     time.Time           // when the budget was that
+	share float64             // the share of time for comparisons
+	keys  []ipvsnl.ServiceKey // the rest of this round; some may be gone by now
+	at    time.Time           // the time of the last check
 }
 
-// begin adds to the budget what has passed.
-func (s *scrub) begin(now time.Time) {
-	if !s.at.IsZero() {
-		s.budget = min(s.budget+time.Duration(float64(now.Sub(s.at))*s.share), scrubMost)
-	}
-	s.at = now
-}
-
-// goOn spends what has passed since begin or the last call, and reports whether something is left.
-func (s *scrub) goOn(now time.Time) bool {
-	s.budget -= now.Sub(s.at)
-	s.at = now
-	return s.budget > 0
-}
-
-// current returns the virtual server whose turn it is, nil if there is none. It stays so until done
-// is called: one that differs is found again by whoever looks next.
-func (s *scrub) current(servers map[ipvsnl.ServiceKey]*server) *server {
-	for range 2 {
-		for ; len(s.keys) > 0; s.done() {
-			if found := servers[s.keys[0]]; found != nil {
-				return found
-			}
+// each calls holds with the virtual servers whose turn it is: with one, and with more for a share
+// of the time since the last check. It stops at one that does not hold. Its turn stays, so that
+// the next check finds it again.
+func (s *scrub) each(servers map[ipvsnl.ServiceKey]*server,
+	holds func(*server) (bool, error)) (bool, error) {
+	start := time.Now()
+	spare := min(time.Duration(float64(start.Sub(s.at))*s.share), scrubMost)
+	s.at = start
+	for range servers {
+		if ok, err := holds(s.current(servers)); err != nil || !ok {
+			return false, err
 		}
-		s.keys = slices.Collect(maps.Keys(servers))
+		s.keys = s.keys[1:]
+		if time.Since(start) >= spare {
+			break
+		}
 	}
-	return nil
+	return true, nil
 }
 
-// done ends the turn of a virtual server.
-func (s *scrub) done() { s.keys = s.keys[1:] }
+// current returns the virtual server whose turn it is. There must be one.
+func (s *scrub) current(servers map[ipvsnl.ServiceKey]*server) *server {
+	for ; ; s.keys = s.keys[1:] {
+		if len(s.keys) == 0 {
+			s.keys = slices.Collect(maps.Keys(servers))
+		}
+		if found := servers[s.keys[0]]; found != nil {
+			return found
+		}
+	}
+}

@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// Each destination that goes or changes is noticed by a program that runs, within as many looks as
-// there are virtual servers.
+// A running program notices each destination that goes or changes, within as many checks as there
+// are virtual servers.
 func TestDestinationsAreComparedInTurn(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -26,9 +26,7 @@ func TestDestinationsAreComparedInTurn(t *testing.T) {
 	r.apply(e, s)
 	want := r.state()
 	dataplanetest.RunEngine(t, e, s)
-	c, err := r.fake.Dial(t.Context(), nil)
-	require.NoError(t, err)
-	defer c.Close()
+	c := r.client()
 	for i, k := range r.fake.Keys() {
 		dests, err := c.Destinations(t.Context(), k)
 		require.NoError(t, err)
@@ -50,32 +48,43 @@ func TestDestinationsAreComparedInTurn(t *testing.T) {
 	require.Equal(t, want, r.state())
 }
 
-// The budget is a part of the time that passes, saved up to a limit, and may be spent once.
-func TestTheBudgetOfScrubbing(t *testing.T) {
+// A check compares at least one virtual server, and more for a share of the time since the last,
+// up to a limit. A virtual server that differs keeps its turn.
+func TestComparisonsTakeAShareOfTheTime(t *testing.T) {
 	t.Parallel()
-	s := scrub{share: 1.0 / 8}
-	at := time.Now()
-	after := func(d time.Duration) time.Time { at = at.Add(d); return at }
-	s.begin(at)
-	require.Zero(t, s.budget, "nothing has passed")
-	s.begin(after(80 * time.Microsecond))
-	require.Equal(t, 10*time.Microsecond, s.budget)
-	require.True(t, s.goOn(after(4*time.Microsecond)))
-	require.False(t, s.goOn(after(6*time.Microsecond)))
-	require.False(t, s.goOn(after(5*time.Microsecond)))
-	require.Equal(t, -5*time.Microsecond, s.budget)
-	s.begin(after(40 * time.Microsecond))
-	require.Zero(t, s.budget)
-	s.begin(after(time.Hour))
-	require.Equal(t, scrubMost, s.budget)
+	servers := map[ipvsnl.ServiceKey]*server{}
+	for i := range 1000 {
+		servers[ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i)+1)] = &server{}
+	}
+	s := scrub{share: 1e-3, at: time.Now()}
+	compared := func(took time.Duration, holds bool) (n int) {
+		ok, err := s.each(servers, func(*server) (bool, error) {
+			n++
+			time.Sleep(took)
+			return holds, nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, holds, ok)
+		return n
+	}
+	require.Equal(t, 1, compared(time.Millisecond, true), "nothing has passed")
+	s.at = s.at.Add(-time.Hour)
+	require.Equal(t, 1, compared(2*scrubMost, true), "the limit")
+	s.at = s.at.Add(-time.Hour)
+	require.Greater(t, compared(0, true), 1)
+	left := len(s.keys)
+	require.Equal(t, 1, compared(0, false))
+	require.Len(t, s.keys, left, "its turn comes again")
+	none, err := s.each(nil, nil)
+	require.NoError(t, err)
+	require.True(t, none)
 }
 
-// The number of references to the module tells that virtual servers were deleted, and not those
-// that the backend deletes.
+// The number of references to the module shows deleted virtual servers, except those that the
+// backend deletes.
 func TestReferencesTellOfDeletedServers(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	b.kernel.references.file = filepath.Join(t.TempDir(), "refcnt")
 	set := func(n int) {
 		require.NoError(t, os.WriteFile(b.kernel.references.file,
@@ -83,25 +92,21 @@ func TestReferencesTellOfDeletedServers(t *testing.T) {
 	}
 	look := func(want dataplane.Integrity) {
 		t.Helper()
-		i, err := b.Integrity(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, want, i)
+		requireIntegrity(t, b, want)
 	}
 	set(3)
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), rigState([]string{"10.244.1.1"}))
-	require.NoError(t, err)
+	applied(t, e, rigState([]string{"10.244.1.1"}))
 	set(3 + len(r.fake.Keys()))
 	look(dataplane.Intact)
 	set(2 + len(r.fake.Keys()))
 	look(dataplane.Touched)
 	look(dataplane.Intact)
-	set(20) // others come and go
+	set(20) // other virtual servers come and go
 	look(dataplane.Intact)
 	set(19)
 	look(dataplane.Touched)
-	_, err = e.Apply(t.Context(), rigState([]string{"10.244.1.1"}, restrictedTo()))
-	require.NoError(t, err)
+	applied(t, e, rigState([]string{"10.244.1.1"}, restrictedTo()))
 	require.NoError(t, os.Remove(b.kernel.references.file))
 	look(dataplane.Intact)
 }

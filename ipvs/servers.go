@@ -7,21 +7,26 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/shared"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// server is a virtual server of ours with its destinations. Those of weight 0 are draining.
+// methods are the ways to forward. NAT is the zero value of both.
+var methods = map[servicemodel.Forwarding]ipvsnl.ForwardingMethod{
+	servicemodel.ForwardDirect: ipvsnl.ForwardDirectRoute,
+	servicemodel.ForwardTunnel: ipvsnl.ForwardTunnel}
+
+// server is a virtual server of ours with its destinations. Destinations of weight 0 are draining.
 type server struct {
 	svc   ipvsnl.Service
 	proto servicemodel.Protocol
 	dests map[ipvsnl.DestinationKey]ipvsnl.Destination
 }
 
-// pools returns the pool of the virtual servers at a frontend's address, and that of the one by
-// mark, for pods and the host, if they have another. Either may be nil.
+// pools returns the pool of the virtual servers at a frontend's address, and the pool of the
+// virtual server by mark, if pods and the host have another. Either may be nil.
 func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *servicemodel.Pool) {
-	internal, external := shared.Of(t).PoolsOf(fe)
+	internal, external := nocopy.Of(t).PoolsOf(fe)
 	switch {
 	case external == nil:
 		return internal, nil
@@ -31,13 +36,13 @@ func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *service
 	return external, internal
 }
 
-// servers returns the virtual servers of a frontend; a node port has one at each of the addresses,
-// unless a service has the address and port.
+// servers returns the virtual servers of a frontend. A node port has one at each of the addresses,
+// except where a service has the address and port.
 func (pl *planner) servers(t *servicemodel.Table, fe *servicemodel.Frontend, addrs []netip.Addr,
 	mark uint32) []*server {
 	main, alt := pools(t, fe)
 	var l []*server
-	taken := func(k servicemodel.FrontendKey) bool { return shared.Of(t).Frontend(k) != nil }
+	taken := func(k servicemodel.FrontendKey) bool { return nocopy.Of(t).Frontend(k) != nil }
 	addressServices(fe.Key, addrs, taken, func(k ipvsnl.ServiceKey) {
 		l = append(l, pl.server(k, fe, main, false))
 	})
@@ -47,19 +52,19 @@ func (pl *planner) servers(t *servicemodel.Table, fe *servicemodel.Frontend, add
 	return l
 }
 
-// addressServices calls to with the key of each virtual server by address of a frontend: those of a
-// node port are at all the addresses of its family where no other frontend has taken the port.
+// addressServices calls to with the key of each virtual server by address of a frontend. A node
+// port has them at all addresses of its family, except where another frontend has the port.
 func addressServices(k servicemodel.FrontendKey, addrs []netip.Addr,
 	taken func(servicemodel.FrontendKey) bool, to func(ipvsnl.ServiceKey)) {
 	proto := ipvsnl.Protocol(k.Protocol)
 	if !k.NodePort() {
-		to(ipvsnl.AddressService(proto, k.AddrPort()))
+		to(ipvsnl.AddressService(proto, netip.AddrPortFrom(k.Addr, k.Port)))
 		return
 	}
 	for _, a := range addrs {
 		at := servicemodel.FrontendKey{Addr: a, Protocol: k.Protocol, Port: k.Port}
 		if a.Is4() == k.Addr.Is4() && !taken(at) {
-			to(ipvsnl.AddressService(proto, at.AddrPort()))
+			to(ipvsnl.AddressService(proto, netip.AddrPortFrom(at.Addr, at.Port)))
 		}
 	}
 }
@@ -73,7 +78,7 @@ func markService(k servicemodel.FrontendKey, mark uint32) ipvsnl.ServiceKey {
 	return ipvsnl.MarkService(f, mark)
 }
 
-// server returns the virtual server with a key, for a pool of a frontend, which may be nil.
+// server returns the virtual server with a key, for a pool of a frontend. The pool may be nil.
 func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *servicemodel.Pool,
 	byMark bool) *server {
 	s := &server{svc: ipvsnl.Service{ServiceKey: k, Flags: ipvsnl.ServiceFlags(pl.instance)},
@@ -87,9 +92,9 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 	scheduler := cmp.Or(want, pl.cfg.Scheduler)
 	switch {
 	case fe.Affinity > 0 && byMark:
-		// Persistence by mark keeps the port that the client asked for (ip_vs_sched_persist), so
-		// clients are told apart by a hash instead.
-		scheduler = servicemodel.Maglev + servicemodel.HashFallback
+		// Persistence by mark keeps the port that the client addressed (ip_vs_sched_persist), so a
+		// hash of the client's address chooses the endpoint instead.
+		scheduler = servicemodel.Maglev + "+fallback"
 	case fe.Affinity > 0:
 		s.svc.Flags |= ipvsnl.FlagPersistent
 		s.svc.Timeout = fe.Affinity
@@ -100,15 +105,9 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 		return s
 	}
 	for _, slot := range p.Slots {
-		d := ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(),
-			Port: slot.Endpoint.Port()}, Weight: uint32(slot.Weight)}
-		switch p.Forwarding {
-		case servicemodel.ForwardDirect:
-			d.Forward = ipvsnl.ForwardDirectRoute
-		case servicemodel.ForwardTunnel:
-			d.Forward = ipvsnl.ForwardTunnel
-		}
-		s.dests[d.DestinationKey] = d
+		k := ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(), Port: slot.Endpoint.Port()}
+		s.dests[k] = ipvsnl.Destination{DestinationKey: k, Weight: uint32(slot.Weight),
+			Forward: methods[p.Forwarding]}
 	}
 	return s
 }
@@ -125,8 +124,7 @@ func (s *server) schedule(with servicemodel.Scheduler) {
 	}
 }
 
-// pool returns the pool that a virtual server shows: its destinations in use. It is nil if there is
-// none.
+// pool returns the pool in a virtual server: its destinations in use. It is nil if there are none.
 func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 	p := &servicemodel.Pool{ID: id, Scheduler: askedScheduler(s.svc.Flags)}
 	for _, k := range sortedDests(s.dests) {
@@ -134,11 +132,10 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 		if d.Weight == 0 || d.Weight > 0xffff {
 			continue
 		}
-		switch d.Forward {
-		case ipvsnl.ForwardDirectRoute:
-			p.Forwarding = servicemodel.ForwardDirect
-		case ipvsnl.ForwardTunnel:
-			p.Forwarding = servicemodel.ForwardTunnel
+		for f, m := range methods {
+			if m == d.Forward {
+				p.Forwarding = f
+			}
 		}
 		p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: netip.AddrPortFrom(k.Addr, k.Port),
 			Weight: uint16(d.Weight)})
@@ -149,8 +146,8 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 	return p
 }
 
-// withConfigOf returns the virtual server of s with what the configuration says of want. The flags
-// say whether both were made for the same scheduler of the model.
+// withConfigOf returns the virtual server of s with want's settings from the configuration. The
+// flags say whether both were made for the same scheduler of the model.
 func (s *server) withConfigOf(want *server) ipvsnl.Service {
 	svc := s.svc
 	if svc.Flags&^schedulerOptions == want.svc.Flags&^schedulerOptions {
@@ -163,8 +160,8 @@ func sortedDests(m map[ipvsnl.DestinationKey]ipvsnl.Destination) []ipvsnl.Destin
 	return slices.SortedFunc(maps.Keys(m), ipvsnl.DestinationKey.Compare)
 }
 
-// holds reports whether s is what the model says of want. Destinations that drain do not count, nor
-// does what the configuration alone says.
+// holds reports whether s agrees with want as far as the model goes. Draining destinations do not
+// count, nor do settings from the configuration.
 func (s *server) holds(want *server) bool {
 	if s == nil || s.withConfigOf(want) != want.svc {
 		return false
@@ -188,11 +185,8 @@ func (c *Config) affinityMask(f ipvsnl.Family) ipvsnl.Netmask {
 	if f == ipvsnl.FamilyIPv6 {
 		bits = c.AffinityMask6
 	}
-	// It was checked to be a prefix of the family, or 0, which means the whole address just as the
-	// zero netmask does.
-	m, err := ipvsnl.PrefixNetmask(f, bits)
-	if bits == 0 || err != nil {
-		return ipvsnl.Netmask{}
+	if bits == 0 {
+		return 0 // the whole address
 	}
-	return m
+	return ipvsnl.PrefixNetmask(f, bits)
 }

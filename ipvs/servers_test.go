@@ -10,13 +10,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A virtual server shows the pool that it was made for, unless all of its destinations drain.
+// A virtual server shows the pool for which it was made, unless all of its destinations drain.
 func TestServersShowTheirPools(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
 	fe := &servicemodel.Frontend{Key: servicemodel.FrontendKey{
 		Addr: netip.MustParseAddr("10.96.0.10"), Protocol: servicemodel.TCP, Port: 80}}
-	k := ipvsnl.AddressService(ipvsnl.TCP, fe.Key.AddrPort())
+	k := ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(fe.Key.Addr, fe.Key.Port))
 	for _, forwarding := range []servicemodel.Forwarding{servicemodel.ForwardNAT,
 		servicemodel.ForwardDirect, servicemodel.ForwardTunnel} {
 		p := &servicemodel.Pool{Forwarding: forwarding, Scheduler: servicemodel.LeastConn,

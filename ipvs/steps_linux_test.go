@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// change returns a backend that has observed, and what a state changes there.
+// change returns a backend that has observed the kernel, and the changes of a state there.
 func (r *rig) change(s servicemodel.State) (*Backend, *servicemodel.ChangeSet) {
 	r.t.Helper()
 	b := r.backend()
@@ -65,10 +65,12 @@ var stepStories = []struct {
 var restrictedKey = servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.20"),
 	Protocol: servicemodel.TCP, Port: 80}
 
-// requireClosed requires that who may reach the restricted address is who may in one of the states.
+// requireClosed requires that exactly the clients of one of the states reach the restricted
+// address.
 func (r *rig) requireClosed(states ...servicemodel.State) {
 	r.t.Helper()
-	key := ipvsnl.AddressService(ipvsnl.TCP, restrictedKey.AddrPort())
+	key := ipvsnl.AddressService(ipvsnl.TCP,
+		netip.AddrPortFrom(restrictedKey.Addr, restrictedKey.Port))
 	if !slices.Contains(r.fake.Keys(), key) {
 		return
 	}
@@ -88,7 +90,7 @@ func (r *rig) requireClosed(states ...servicemodel.State) {
 	require.Contains(r.t, allowed, have.fe.Sources)
 }
 
-// requireRecorded requires that what a sysctl was is known, or that it still is.
+// requireRecorded requires that the earlier value of a sysctl is recorded, or still set.
 func (r *rig) requireRecorded() {
 	r.t.Helper()
 	c, _, err := r.backend().kernel.readCompanion(r.t.Context())
@@ -100,8 +102,8 @@ func (r *rig) requireRecorded() {
 	}
 }
 
-// Whatever the last step was that a commit took, source ranges restrict what is there, what sysctls
-// were is not forgotten, and the next apply ends at the state.
+// A commit may end after any step. Source ranges restrict the existing frontends, the earlier
+// values of sysctls are not lost, and the next apply results in the state.
 func TestACommitMayEndAfterAnyStep(t *testing.T) {
 	t.Parallel()
 	for _, story := range stepStories {
@@ -113,8 +115,7 @@ func TestACommitMayEndAfterAnyStep(t *testing.T) {
 			for n := 0; ; n++ {
 				r := newRig(t)
 				if story.from != (servicemodel.State{}) {
-					_, err := r.engine(Config{DrainLimit: -1}).Apply(t.Context(), story.from)
-					require.NoError(t, err)
+					applied(t, r.engine(Config{DrainLimit: -1}), story.from)
 				}
 				b, c := r.change(story.to)
 				b.cfg.DrainLimit = -1
@@ -127,8 +128,7 @@ func TestACommitMayEndAfterAnyStep(t *testing.T) {
 					r.requireClosed(story.from, story.to)
 				}
 				r.requireRecorded()
-				_, err := r.engine(Config{DrainLimit: -1}).Apply(t.Context(), story.to)
-				require.NoError(t, err)
+				applied(t, r.engine(Config{DrainLimit: -1}), story.to)
 				require.Equal(t, want, r.state(), "%d steps", n)
 				r.apply(r.engine(Config{DrainLimit: -1}), story.to)
 			}
@@ -136,7 +136,8 @@ func TestACommitMayEndAfterAnyStep(t *testing.T) {
 	}
 }
 
-// A commit that fails at any step says so, and leaves the rest to the next, as one that is killed.
+// If any step of a commit fails, the commit returns an error, and the next one does the rest, as
+// after a kill.
 func TestACommitMayFailAtAnyStep(t *testing.T) {
 	t.Parallel()
 	story := stepStories[0]
@@ -158,7 +159,7 @@ func TestACommitMayFailAtAnyStep(t *testing.T) {
 	}
 }
 
-// The same of a cleanup: another one leaves nothing, and another apply ends at the state.
+// The same for a cleanup: another cleanup leaves nothing, and another apply results in the state.
 func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 	t.Parallel()
 	state := rigState([]string{"10.244.1.1", "10.244.2.2"}, restrictedTo("198.51.100.0/24"))
@@ -182,13 +183,11 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 			require.Equal(t, n > 0 && n < len(steps), v.writing)
 			r.requireRecorded()
 			if again {
-				_, err := r.engine().Apply(t.Context(), state)
-				require.NoError(t, err)
+				applied(t, r.engine(), state)
 				require.Equal(t, want, r.state(), "%d steps", n)
 				continue
 			}
-			_, err = r.engine().Cleanup(t.Context())
-			require.NoError(t, err)
+			cleanUp(t, r.engine())
 			require.Equal(t, nothing, r.state(), "%d steps", n)
 			for name := range rigSysctls {
 				require.Equal(t, "0", r.sysctl(name))

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// sysctlFiles are open files of sysctls, by name: a file is of the namespace in which it was
+// sysctlFiles are open files of sysctls, by name. A file belongs to the namespace in which it was
 // opened.
 type sysctlFiles map[string]*os.File
 
@@ -25,30 +25,31 @@ func (s sysctlFiles) close() {
 // The file is opened again if its module was loaded again.
 func (s sysctlFiles) read(ns *threadns.NS, name string) (string, error) {
 	var buf [64]byte
-	if f := s[name]; f != nil {
-		if l, _ := f.ReadAt(buf[:], 0); l > 0 {
+	for {
+		f, known := s[name]
+		if !known {
+			err := ns.Do(func() (err error) {
+				f, err = os.Open("/proc/sys/" + name)
+				return err
+			})
+			if err != nil {
+				return "", fmt.Errorf("read sysctl %s: %w", name, err)
+			}
+			s[name] = f
+		}
+		l, err := f.ReadAt(buf[:], 0)
+		if l > 0 {
 			return strings.TrimSpace(string(buf[:l])), nil
 		}
 		f.Close()
-	}
-	err := ns.Do(func() error {
-		f, err := os.Open("/proc/sys/" + name)
-		if err == nil {
-			s[name] = f
+		delete(s, name)
+		if !known {
+			return "", fmt.Errorf("read sysctl %s: %w", name, err)
 		}
-		return err
-	})
-	l := 0
-	if err == nil {
-		l, err = s[name].ReadAt(buf[:], 0)
 	}
-	if l == 0 {
-		return "", fmt.Errorf("read sysctl %s: %w", name, err)
-	}
-	return strings.TrimSpace(string(buf[:l])), nil
 }
 
-// readTunables reads the tunables that a map has.
+// readTunables reads the named tunables.
 func (k *kernel) readTunables(ctx context.Context, names map[string]string) (map[string]string,
 	error) {
 	values := map[string]string{}
@@ -79,7 +80,7 @@ func (k *kernel) readTunables(ctx context.Context, names map[string]string) (map
 	return values, nil
 }
 
-// setTunables sets tunables. A sysctl that is not there does nothing, so it need not be set.
+// setTunables sets tunables. A sysctl that does not exist has no effect, so it need not be set.
 func (k *kernel) setTunables(ctx context.Context, l []tunable) error {
 	timeouts, sysctls := splitTunables(l)
 	if len(timeouts) > 0 {

@@ -7,6 +7,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -17,83 +18,79 @@ import (
 
 const sysctlARP = "net/ipv4/conf/all/arp_ignore"
 
-// reliances are what may be done before a cleanup, and what the sysctls are after it.
+// reliances are actions before a cleanup, and the tunables after it.
 var reliances = []struct {
 	name    string
 	between func(*rig)
+	cleanup Config
 	forward string // afterwards
 	arp     string
+	tcp     time.Duration
 	since   string
 }{
-	{"nobody", func(*rig) {}, "0", "0", ""},
+	{"nobody", func(*rig) {}, shorter, "0", "0", fresh.TCP, ""},
+	{"it does not say what was set", func(*rig) {}, Config{}, "0", "0", fresh.TCP, ""},
 	{"somebody forwards", func(r *rig) {
 		r.run("nft add table inet firewall")
 		r.run("nft add chain inet firewall forward { type filter hook forward priority 0 ; }")
-	}, "1", "0", "others have rules about forwarded packets"},
+	}, shorter, "1", "0", fresh.TCP, "others have rules about forwarded packets"},
 	{"rules about other packets", func(r *rig) {
 		r.run("nft add table inet firewall")
 		r.run("nft add chain inet firewall forward")
 		r.run("nft add chain inet firewall input { type filter hook input priority 0 ; }")
 		r.run("nft add table bridge switch")
 		r.run("nft add chain bridge switch forward { type filter hook forward priority 0 ; }")
-	}, "0", "0", ""},
-	{"iptables", func(r *rig) { r.run("iptables-legacy -t filter -L") }, "1", "0",
-		"others have rules about forwarded packets"},
-	{"set again by somebody", func(r *rig) { r.setSysctl(sysctlARP, "2") }, "0", "2",
-		"somebody else has set it since"},
-	{"restored by somebody", func(r *rig) { r.setSysctl(sysctlARP, "0") }, "0", "0", ""},
+	}, shorter, "0", "0", fresh.TCP, ""},
+	{"iptables", func(r *rig) { r.run("iptables-legacy -t filter -L") }, shorter, "1", "0",
+		fresh.TCP, "others have rules about forwarded packets"},
+	{"set again by somebody", func(r *rig) {
+		r.setSysctl(sysctlARP, "2")
+		require.NoError(r.t, r.client().SetTimeouts(r.t.Context(),
+			ipvsnl.Timeouts{TCP: time.Minute}))
+	}, shorter, "0", "2", time.Minute, "somebody else has set it since"},
+	{"restored by somebody", func(r *rig) { r.setSysctl(sysctlARP, "0") }, shorter, "0", "0",
+		fresh.TCP, ""},
+	{"virtual servers of others", func(r *rig) {
+		r.addForeign(ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("192.0.2.99:80")))
+	}, shorter, "0", "0", time.Hour, "there are virtual servers of others"},
 	{"another instance", func(r *rig) {
-		_, err := r.engine(Config{Table: "other"}).Apply(r.t.Context(),
-			servicemodel.State{}.WithNode(goldenNode()))
-		require.NoError(r.t, err)
-	}, "1", "1", "another instance needs it"},
+		applied(r.t, r.engine(otherInstance), servicemodel.State{}.WithNode(goldenNode()))
+	}, shorter, "1", "1", time.Hour, "another instance needs it"},
 }
 
-// A cleanup restores what sysctls were, unless there is a sign that somebody else relies on what
-// they are; then it says so.
-func TestSysctlsOthersRelyOnAreLeft(t *testing.T) {
+var otherInstance = Config{Table: "other", Timeouts: shorter.Timeouts}
+
+// A cleanup restores the earlier values of tunables, unless there is a sign that another program
+// relies on the present ones. Then it says so. The value of a timeout that we set is not recorded,
+// so a cleanup without the configuration restores the timeout.
+func TestTunablesOthersRelyOnAreLeft(t *testing.T) {
 	t.Parallel()
 	for _, tc := range reliances {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			r := newRig(t)
-			var log bytes.Buffer
-			e := r.engine(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			r.apply(e, rigState([]string{"10.244.1.1"}))
+			requireTunables := func(forward, arp string, tcp time.Duration) {
+				t.Helper()
+				require.Equal(t, forward, r.sysctl(sysctlForward))
+				require.Equal(t, arp, r.sysctl(sysctlARP))
+				now, err := r.client().Timeouts(t.Context())
+				require.NoError(t, err)
+				require.Equal(t, tcp, now.TCP)
+			}
+			applied(t, r.engine(shorter), rigState([]string{"10.244.1.1"}))
 			tc.between(r)
-			_, err := e.Cleanup(t.Context())
-			require.NoError(t, err)
-			require.Equal(t, tc.forward, r.sysctl(sysctlForward))
-			require.Equal(t, tc.arp, r.sysctl(sysctlARP))
+			var log bytes.Buffer
+			tc.cleanup.Logger = slog.New(slog.NewTextHandler(&log, nil))
+			cleanUp(t, r.engine(tc.cleanup))
+			requireTunables(tc.forward, tc.arp, tc.tcp)
 			require.Contains(t, log.String(), tc.since)
 			require.Equal(t, tc.since != "", log.Len() > 0)
-			// whoever is the last knows what they were before the first
-			if tc.name == "another instance" {
-				_, err = r.engine(Config{Table: "other"}).Cleanup(t.Context())
-				require.NoError(t, err)
-				require.Equal(t, "0", r.sysctl(sysctlForward))
-				require.Equal(t, "0", r.sysctl(sysctlARP))
+			if tc.name == "another instance" { // it knows the values before the first one
+				cleanUp(t, r.engine(otherInstance))
+				requireTunables("0", "0", fresh.TCP)
 			}
 		})
 	}
-}
-
-// Sysctls of IPVS are left while others have virtual servers.
-func TestSysctlsOfIPVSAreLeftToOthers(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
-	foreign := false
-	why, err := b.kernel.reliedOn(t.Context(), sysctlIPVS+"conntrack", nil, foreign)
-	require.NoError(t, err)
-	require.Empty(t, why)
-	foreign = true
-	why, err = b.kernel.reliedOn(t.Context(), sysctlIPVS+"conntrack", nil, foreign)
-	require.NoError(t, err)
-	require.Equal(t, "there are virtual servers of others", why)
-	why, err = b.kernel.reliedOn(t.Context(), sysctlARP, nil, foreign)
-	require.NoError(t, err)
-	require.Empty(t, why)
 }
 
 // A sysctl that is no longer wanted is restored, and forgotten.
@@ -108,8 +105,7 @@ func TestSysctlsAreRestoredWhenTheyAreNotWanted(t *testing.T) {
 		if damaged {
 			r.run("nft flush chain ip kernlb-ipvs admit")
 		}
-		res, err := dataplane.New(b, nil).Apply(t.Context(), s)
-		require.NoError(t, err)
+		res := applied(t, dataplane.New(b, nil), s)
 		require.Contains(t, res.Drift, "sysctl "+sysctlARP+" is set, and need not be")
 		require.Equal(t, "0", r.sysctl(sysctlARP))
 		c, drift, err := b.kernel.readCompanion(t.Context())
@@ -121,7 +117,7 @@ func TestSysctlsAreRestoredWhenTheyAreNotWanted(t *testing.T) {
 	}
 }
 
-// Every name that Kubernetes allows works, with all that a record can say.
+// Every name that Kubernetes allows works, with everything that a record can contain.
 func TestLongNames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -130,7 +126,7 @@ func TestLongNames(t *testing.T) {
 		s.Name = servicemodel.Name{Namespace: long, Name: long}
 		s.Ports[0].Name = long
 		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
-			Timeout: servicemodel.MaxAffinityTimeout}
+			Timeout: 24 * time.Hour}
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
 			{Addr: netip.MustParseAddr("203.0.113.20")}}
@@ -150,22 +146,19 @@ func TestLongNames(t *testing.T) {
 	}
 }
 
-// A virtual server of somebody else is reported, with the service in whose way it is; one that
-// appears after that is a conflict.
+// A foreign virtual server is reported, with the service that it blocks. One that appears
+// afterwards is a conflict.
 func TestForeignVirtualServersAreReported(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	s := rigState([]string{"10.244.1.1"})
 	foreign, err := r.fake.Dial(t.Context(), nil)
 	require.NoError(t, err)
 	defer foreign.Close()
 	theirs := ipvsnl.Service{ServiceKey: ipvsnl.AddressService(ipvsnl.TCP,
 		netip.MustParseAddrPort("203.0.113.10:80")), Scheduler: "rr"}
-	table, err := servicemodel.Resolve(nil, s)
-	require.NoError(t, err)
-	o, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	table := resolve(t, nil, s)
+	o := observation(t, b)
 	c := servicemodel.Diff(o.Table, table)
 	require.NoError(t, b.Check(c))
 	var batch ipvsnl.Batch
@@ -174,8 +167,7 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	_, err = b.Commit(t.Context(), c)
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 
-	o, err = b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o = observation(t, b)
 	var collision *dataplane.CollisionError
 	require.ErrorAs(t, b.Check(servicemodel.Diff(o.Table, table)), &collision)
 	require.Equal(t,
@@ -187,26 +179,10 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	require.Contains(t, r.servers(), "TCP 203.0.113.10:80 rr 0s")
 }
 
-// Who set a sysctl is told by its value, also where the configuration does not ask for it any more.
-func TestWhatWasSetByOthers(t *testing.T) {
-	t.Parallel()
-	wanted := map[string]string{timeoutTCP: "900"}
-	for _, c := range []struct {
-		name, now string
-		by        bool
-	}{
-		{sysctlARP, "1", false}, {sysctlARP, "2", true},
-		{timeoutTCP, "900", false}, {timeoutTCP, "800", true}, {timeoutUDP, "800", false},
-	} {
-		require.Equal(t, c.by, setByOthers(c.name, c.now, wanted), "%s %s", c.name, c.now)
-	}
-}
-
-// A sysctl whose file is of no use any more, since its module was loaded again, is opened again.
+// If a module was loaded again, the open file of its sysctl no longer works, and is opened again.
 func TestSysctlFilesAreOpenedAgain(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	_, b := rigWithBackend(t)
 	s := b.kernel.sysctls
 	for range 2 {
 		v, err := s.read(b.kernel.ns, sysctlARP)
@@ -216,11 +192,10 @@ func TestSysctlFilesAreOpenedAgain(t *testing.T) {
 	}
 }
 
-// A tunable that the kernel refuses is an error, whether it is set or restored.
+// A refused tunable is an error, whether it is set or restored.
 func TestTunablesThatAreRefused(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	r.setSysctl(sysctlARP, rigSysctls[sysctlARP])
 	nonsense := []tunable{{sysctlARP, "nonsense"}}
 	p := &plan{}

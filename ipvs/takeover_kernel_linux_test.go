@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/ipvs"
 )
 
-// Connections through a virtual server of kube-proxy go on when the service takes that over, when
-// what kube-proxy left is cleaned up, and when the service gets other endpoints.
+// Connections through a virtual server of kube-proxy go on when the service takes it over, when
+// kube-proxy's other objects are cleaned up, and when the service gets other endpoints.
 func TestKernelConnectionsGoOnWhenKubeProxyIsReplaced(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{TakeOver: true})

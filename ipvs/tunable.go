@@ -11,13 +11,13 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// A tunable is a value of the network namespace that the backend sets, and restores to what it was.
-// It is known by its name: a sysctl by its path under /proc/sys, a timeout of IPVS, in seconds, by
-// one of the names below. The companion records what it was, before it is set.
+// A tunable is a value of the network namespace that the backend sets and later restores. Its name
+// is the path under /proc/sys for a sysctl, and one of the names below for a timeout of IPVS, in
+// seconds. The companion records the earlier value before the tunable is set.
 
 const (
 	sysctlForward = "net/ipv4/ip_forward"
-	sysctlIPVS    = "net/ipv4/vs/" // those of IPVS begin with it
+	sysctlIPVS    = "net/ipv4/vs/" // prefix of the sysctls of IPVS
 
 	timeoutPrefix = "timeout "
 	timeoutTCP    = timeoutPrefix + "tcp"
@@ -25,7 +25,7 @@ const (
 	timeoutUDP    = timeoutPrefix + "udp"
 )
 
-// ipvsTunable reports whether a tunable is one of IPVS.
+// ipvsTunable reports whether a tunable belongs to IPVS.
 func ipvsTunable(name string) bool {
 	return isTimeout(name) || strings.HasPrefix(name, sysctlIPVS)
 }
@@ -65,7 +65,7 @@ func timeoutValues(t ipvsnl.Timeouts) map[string]string {
 		timeoutUDP: text(t.UDP)}
 }
 
-// timeoutsOf is the inverse of timeoutValues. What is not there, or no number, is zero.
+// timeoutsOf is the inverse of timeoutValues. A missing value, or one that is no number, is zero.
 func timeoutsOf(values map[string]string) ipvsnl.Timeouts {
 	seconds := func(name string) time.Duration {
 		n, _ := strconv.ParseUint(values[name], 10, 31)
@@ -75,12 +75,12 @@ func timeoutsOf(values map[string]string) ipvsnl.Timeouts {
 		UDP: seconds(timeoutUDP)}
 }
 
-// tunableNames are the names of all tunables. The index of a name is part of the format of what is
-// kept in the kernel: see [tunableElem]. New ones are appended.
+// tunableNames are the names of all tunables. The index of a name is part of the format in the
+// kernel: see [tunableElem]. Append new ones.
 var tunableNames = append(slices.Sorted(maps.Keys(sysctls(true))),
 	timeoutTCP, timeoutTCPFin, timeoutUDP)
 
-// tunableText is a tunable in messages and in the companion.
+// tunableText is the text of a tunable in messages and in the companion.
 func tunableText(name string) string {
 	if isTimeout(name) {
 		return name
@@ -88,19 +88,20 @@ func tunableText(name string) string {
 	return "sysctl " + name
 }
 
-// tunableNumbers is the number from which on tunables are numbered in the set of settings, behind
-// the node-wide rules.
+// tunableNumbers is the first number of tunables in the set of settings. The node-wide rules have
+// lower numbers.
 const tunableNumbers = 1 << 16
 
-// tunableElem is the element that records what a tunable was: "sysctl net/ipv4/ip_forward 0".
+// tunableElem is the element that records the earlier value of a tunable: "sysctl
+// net/ipv4/ip_forward 0".
 func tunableElem(name, value string) nft.Elem {
 	number := tunableNumbers + slices.Index(tunableNames, name)
 	return nft.Elem{Key: nft.Native32(uint32(number)),
 		UserData: nft.AppendComment(nil, tunableText(name)+" "+value)}
 }
 
-// parseTunable is the inverse of the comment of tunableElem. The name is empty for a tunable that
-// this program does not know. Ok is false for anything else.
+// parseTunable is the inverse of tunableElem's comment. The name is empty for a tunable that this
+// program does not know. ok is false for any other comment.
 func parseTunable(comment string) (name, value string, ok bool) {
 	if !isTimeout(comment) && !strings.HasPrefix(comment, "sysctl ") {
 		return "", "", false

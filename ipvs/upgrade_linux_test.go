@@ -23,15 +23,15 @@ insert rule ip kernlb-ipvs admit jump new
 END
 `
 
-// older is what the companion was before layouts had numbers.
+// older turns the companion into one from before layouts had numbers.
 const older = `nft -f - << END
 delete element ip kernlb-ipvs settings { 0x00000001 }
 delete element ip6 kernlb-ipvs settings { 0x00000001 }
 END
 `
 
-// A program takes over from an older one and from newer ones: the companion is replaced, virtual
-// servers stay.
+// A program takes over from an older one and from newer ones. The companion is replaced, and
+// virtual servers stay.
 func TestKernelUpgrade(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Upgraded(t, underTest,

@@ -8,21 +8,21 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// version is the version of an instance: the one element of the set "version" of its companion
-// table of the family ip. Every commit deletes it and adds the next one in the same transaction, so
-// that the transaction of a second writer, who wants to delete the same, fails as a whole. (The
-// nftables backend deletes nothing for its version, so that a process that publishes something need
-// not wait for an RCU grace period when it ends. Here it reads everything, and sends commands
-// between two transactions, anyway.)
+// version is the version of an instance: the one element of the set "version" in its companion
+// table of the family ip. Every commit deletes it and adds the next one in the same transaction. A
+// second writer's transaction would delete the same element, and so fails as a whole. (The nftables
+// backend deletes nothing for its version, so that a process that publishes something need not wait
+// for an RCU grace period when it ends. A process of this backend reads everything, and sends
+// commands between two transactions, anyway.)
 //
-// IPVS has no transactions. A commit that sends commands to it first adds a version with the
-// comment "writing", sends them, and then adds one without. A program that finds such a version
-// knows that another writer is sending commands, or has died. It reads what is there, and takes
-// over by replacing the version; if the first writer still lives, its last transaction fails, and
-// it begins again.
+// IPVS has no transactions. A commit that sends commands to IPVS first adds a version with the
+// comment "writing", then sends the commands, and then adds a version without the comment. A
+// program that finds the comment knows that another writer is sending commands, or has died. It
+// reads everything, and takes over by replacing the version. If the first writer is still alive,
+// its last transaction fails, and it begins again.
 type version struct {
 	number  uint32
-	exists  bool // else it is the number that the first one follows
+	exists  bool // otherwise number is the one before the first version
 	writing bool
 }
 
@@ -34,14 +34,14 @@ const (
 // versionSet is the set that holds the version.
 var versionSet = &nft.Set{Name: setVersion, Key: []nft.Field{nft.FieldMark}}
 
-// errTaken says that another writer was there.
+// errTaken says that another writer has committed.
 var errTaken = errors.New("another writer was there")
 
-// newVersion returns the version of an instance that has none. The number is random, so that an
-// instance that is removed and made again does not repeat those that somebody remembers.
+// newVersion returns the version of an instance that has none. The number is random. So an instance
+// that is removed and made again does not repeat versions that another writer remembers.
 func newVersion() version { return version{number: rand.Uint32()} }
 
-// next is the version that follows.
+// next is the next version.
 func (v version) next(writing bool) version {
 	return version{number: v.number + 1, exists: true, writing: writing}
 }
@@ -55,7 +55,7 @@ func (v version) elem() nft.Elem {
 	return e
 }
 
-// replace plans that a version is replaced by another.
+// replace plans that the version to replaces from.
 func (tp *tablePlan) replace(from, to version) {
 	if from.exists {
 		tp.sink(tp.del)(setVersion, nft.Elem{Key: nft.Native32(from.number)})

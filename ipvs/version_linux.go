@@ -8,13 +8,14 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/sleep"
+	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// readVersion reads the version. It does not exist if the set has no element that could be one, or
-// is not there.
+// readVersion reads the version. It does not exist if the set does not exist, or has no valid
+// element.
 func (k *kernel) readVersion(ctx context.Context) (version, error) {
-	elems, err := k.readElements(ctx, nft.IPv4, k.table, setVersion)
+	elems, err := readElements(ctx, nft.Query{Conn: k.nf, Family: nft.IPv4, Table: k.table},
+		setVersion)
 	if errors.Is(err, syscall.ENOENT) {
 		return version{}, nil
 	}
@@ -27,26 +28,28 @@ func (k *kernel) readVersion(ctx context.Context) (version, error) {
 	return version{}, nil
 }
 
-// A writer that lives is waited for. A commit of a few changes takes a few milliseconds.
+// The times that readIdleVersion waits for a writer that is alive. A commit of a few changes takes
+// a few milliseconds.
 const (
 	writerPatience = 50 * time.Millisecond
 	writerPause    = 2 * time.Millisecond
 )
 
-// readIdleVersion reads the version, and gives a writer that is at work time to end.
+// readIdleVersion reads the version. If a writer is at work, it first waits some time for the
+// writer to end.
 func (k *kernel) readIdleVersion(ctx context.Context) (version, error) {
 	for end := time.Now().Add(writerPatience); ; {
 		v, err := k.readVersion(ctx)
 		if err != nil || !v.writing || time.Now().After(end) {
 			return v, err
 		}
-		if err := sleep.For(ctx, writerPause); err != nil {
+		if err := wait.For(ctx, writerPause); err != nil {
 			return version{}, err
 		}
 	}
 }
 
-// requireVersion fails if the version is another one.
+// requireVersion fails if the present version is not v.
 func (k *kernel) requireVersion(ctx context.Context, v version) error {
 	now, err := k.readVersion(ctx)
 	if err == nil && now != v {

@@ -3,7 +3,6 @@ package ipvs
 import (
 	"context"
 	"net/netip"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -17,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Two writers of an instance that is not there: the second has a conflict, and an instance that is
-// made again has another version.
+// Two writers make the same instance. The second has a conflict. An instance that is made again has
+// another version.
 func TestTheFirstVersionIsMadeOnce(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -34,42 +33,15 @@ func TestTheFirstVersionIsMadeOnce(t *testing.T) {
 	require.Equal(t, one.pl.have.companion.version, v)
 	require.True(t, v.exists)
 
-	_, err = one.Cleanup(t.Context())
-	require.NoError(t, err)
+	cleanUp(t, one)
 	again, err := one.kernel.readVersion(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, version{}, again)
-	_, err = dataplane.New(one, nil).Apply(t.Context(), rigState(nil))
-	require.NoError(t, err)
+	applied(t, dataplane.New(one, nil), rigState(nil))
 	require.NotEqual(t, v, one.pl.have.companion.version)
 }
 
-// A neighbour that commits all the time does not keep the first version from being made.
-func TestTheFirstVersionIsMadeBesideANeighbour(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	b, c := r.change(rigState([]string{"10.244.1.1"}))
-	other := r.backend(Config{Table: "other"})
-	ctx, stop := context.WithCancel(t.Context())
-	var busy sync.WaitGroup
-	busy.Go(func() {
-		for ctx.Err() == nil {
-			other.kernel.batch.Reset()
-			w := nft.NewEncoder(&other.kernel.batch, nft.IPv6, "other")
-			w.AddTable()
-			w.DeleteTable()
-			//nolint:errcheck // it is in the way, whether it succeeds or not
-			other.kernel.nf.Commit(context.Background(), &other.kernel.batch, 0)
-			time.Sleep(2 * time.Millisecond)
-		}
-	})
-	defer busy.Wait()
-	defer stop()
-	_, err := b.Commit(t.Context(), c)
-	require.NoError(t, err)
-}
-
-// A reading waits for a writer that is at work, and not for long for one that is not.
+// A reading waits for a writer that is at work, and only briefly for one that has died.
 func TestReadingsWaitForWriters(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -79,8 +51,7 @@ func TestReadingsWaitForWriters(t *testing.T) {
 	steps := writer.steps(p)
 	require.NoError(t, writer.run(t.Context(), steps[:len(steps)-1]))
 	reader := r.backend()
-	o, err := reader.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := observation(t, reader)
 	require.Equal(t, []string{"a commit was begun and has not ended"}, o.Drift)
 	begun := reader.pl.have.companion.version
 	require.True(t, begun.writing)
@@ -95,9 +66,7 @@ func TestReadingsWaitForWriters(t *testing.T) {
 	require.False(t, v.writing)
 	require.Equal(t, p.versions[stageEnd], v)
 	require.ErrorIs(t, reader.kernel.requireVersion(t.Context(), begun), errTaken)
-	i, err := reader.Integrity(t.Context())
-	require.NoError(t, err)
-	require.Equal(t, dataplane.Broken, i)
+	requireIntegrity(t, reader, dataplane.Broken)
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -105,7 +74,7 @@ func TestReadingsWaitForWriters(t *testing.T) {
 	require.ErrorIs(t, err, context.Canceled)
 }
 
-// What was begun and has not ended is ended by the next apply, though it changes nothing.
+// The next apply completes an unfinished commit, even if it changes nothing itself.
 func TestWhatWasBegunIsEnded(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -113,7 +82,7 @@ func TestWhatWasBegunIsEnded(t *testing.T) {
 	r.apply(r.engine(), s)
 	b, _ := r.change(s)
 	p := b.pl.newPlan()
-	p.network.route = true
+	p.network.route = [2]bool{true, true}
 	b.pl.planVersion(p)
 	require.NoError(t, b.kernel.commitStage(t.Context(), p, stageRestrict))
 	b, c := r.change(s)
@@ -129,7 +98,7 @@ func TestWhatWasBegunIsEnded(t *testing.T) {
 	r.apply(r.engine(), s)
 }
 
-// One writer that sends many commands looks whether it was taken over on the way.
+// A writer that sends many commands checks on the way whether another has taken over.
 func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
@@ -149,18 +118,14 @@ func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
 
 func TestIntegrityLooksAtTheRest(t *testing.T) {
 	t.Parallel()
-	r := newRig(t)
-	b := r.backend()
+	r, b := rigWithBackend(t)
 	broken := func(want dataplane.Integrity) {
 		t.Helper()
-		i, err := b.Integrity(t.Context())
-		require.NoError(t, err)
-		require.Equal(t, want, i)
+		requireIntegrity(t, b, want)
 	}
 	broken(dataplane.Broken)
-	_, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
-	broken(dataplane.Intact) // nothing is there yet, and nothing wanted
+	observation(t, b)
+	broken(dataplane.Intact) // nothing exists yet, and nothing is wanted
 	r.run("nft add table ip other")
 	broken(dataplane.Intact)
 	e := dataplane.New(b, nil)
@@ -169,17 +134,15 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 	broken(dataplane.Intact)
 	r.run("ip address add 192.0.2.10/32 dev lo")
 	broken(dataplane.Broken)
-	e.Resync() // what is said once is not said again
+	e.Resync() // a change that was reported once is not reported again
 	r.apply(e, s)
 	broken(dataplane.Intact)
 	r.run("ip rule add priority 50 table 250")
 	r.run("ip route add blackhole 240.0.0.0/4 table 250")
-	require.False(t, b.kernel.routed())
-	broken(dataplane.Intact) // a rule of somebody else comes first: ours is there
+	require.False(t, b.kernel.routed(0))
+	broken(dataplane.Intact) // another program's rule precedes ours, which exists
 
-	c, err := r.fake.Dial(t.Context(), nil)
-	require.NoError(t, err)
-	defer c.Close()
+	c := r.client()
 	for _, k := range r.fake.Keys() {
 		var batch ipvsnl.Batch
 		batch.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc",
@@ -215,18 +178,12 @@ func TestRefusalsOfTheKernel(t *testing.T) {
 
 func TestElementsThatAppearTwiceAreAMisreading(t *testing.T) {
 	t.Parallel()
-	attrs := func(keys ...byte) []byte {
-		var l nft.ElemList
-		for _, k := range keys {
-			l.Add(nft.Elem{Key: []byte{k, 0, 0, 0}})
-		}
-		list := l.Bytes()
-		return append([]byte{byte(4 + len(list)), 0, 3, 0x80}, list...)
-	}
 	m := map[string]nft.Elem{}
-	require.NoError(t, elementsOf(attrs(1, 2), m))
+	add := collect(m)
+	require.NoError(t, add(nft.Elem{Key: []byte{1}}))
+	require.NoError(t, add(nft.Elem{Key: []byte{2}}))
 	require.Len(t, m, 2)
-	require.ErrorIs(t, elementsOf(attrs(2), m), errMisread)
+	require.ErrorIs(t, add(nft.Elem{Key: []byte{2}}), errMisread)
 	require.True(t, interrupted(errMisread))
 	require.False(t, interrupted(nil))
 	require.False(t, interrupted(syscall.EPERM))
@@ -243,7 +200,7 @@ func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
 		func(*servicemodel.Service) {},
 		func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal },
 		func(s *servicemodel.Service) { s.ClusterIPs = s.ClusterIPs[1:]; s.ExternalIPs = nil },
-		func(s *servicemodel.Service) { // it comes before the node port
+		func(s *servicemodel.Service) { // it precedes the node port
 			s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.10")}
 			s.Ports[0].Port = s.Ports[0].NodePort
 		},
@@ -255,26 +212,4 @@ func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
 		r.apply(r.engine(), s)
 		require.Contains(t, r.servers(), "TCP [2001:db8::10]:30080 -> [fd00:10:244::1]:8080 1")
 	}
-}
-
-// A node port has endpoints of its own where the node has no address for it, too.
-func TestNodePortsWithoutAddressesReadBack(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	s := rigState([]string{"10.244.1.1", "10.244.2.2"}, func(s *servicemodel.Service) {
-		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
-		s.ExternalIPs = nil
-	})
-	e := r.engine()
-	r.apply(e, s)
-	e.Resync()
-	require.Empty(t, r.apply(e, s).Drift)
-
-	// Who knows what was written need not be told what is wanted.
-	b := r.backend()
-	r.apply(dataplane.New(b, nil), s)
-	o, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
-	require.Empty(t, o.Drift)
-	require.False(t, b.kernel.changes.Look(), "addresses need not be listed again")
 }

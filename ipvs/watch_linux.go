@@ -10,18 +10,18 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rtnotice"
+	"github.com/kernlb/kernlb/internal/rtnetlink"
 )
 
-// Watch calls changed when addresses come or go, since node ports are virtual servers at each of
-// the node's, and when a rule or a route of ours goes, without which no packet is led to IPVS:
-// programs that manage networks remove rules that they do not know. It makes Backend a
-// [dataplane.Watcher].
+// Watch calls changed when addresses come or go, because node ports need a virtual server at each
+// address of the node. It also calls changed when a rule or a route of ours is deleted, because
+// without these no packet is led to IPVS: programs that manage networks remove rules that they do
+// not know. It makes Backend a [dataplane.Watcher].
 //
 // [dataplane.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Watcher
 func (b *Backend) Watch(ctx context.Context, changed func()) error {
 	k := &b.kernel
-	socket, err := rtnotice.Subscribe(k.ns, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
+	socket, err := rtnetlink.Subscribe(k.ns, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,
 		unix.RTNLGRP_IPV4_ROUTE, unix.RTNLGRP_IPV6_ROUTE)
 	if err != nil {
@@ -34,7 +34,7 @@ func (b *Backend) Watch(ctx context.Context, changed func()) error {
 		switch {
 		case ctx.Err() != nil:
 			return nil
-		case errors.Is(err, unix.ENOBUFS): // more than the socket can hold
+		case errors.Is(err, unix.ENOBUFS): // more than the socket's buffer can hold
 			k.changes.Suspect()
 			changed()
 		case err != nil:
@@ -59,9 +59,9 @@ func (k *kernel) concerned(msgs []syscall.NetlinkMessage) (is bool) {
 	return is
 }
 
-// routingTable returns the routing table of a notice about a rule or a route; 0 if it names none.
-// Rules and routes have a header of the same size (struct fib_rule_hdr, struct rtmsg), and the
-// number of the table in the attribute of the same type (FRA_TABLE, RTA_TABLE).
+// routingTable returns the routing table in a notice about a rule or a route, or 0 if there is
+// none. Rules and routes have a header of the same size (struct fib_rule_hdr, struct rtmsg), and
+// the number of the table in an attribute of the same type (FRA_TABLE, RTA_TABLE).
 func routingTable(body []byte) (table uint32) {
 	if len(body) < unix.SizeofRtMsg {
 		return 0

@@ -5,14 +5,14 @@ import (
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/witness"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// Witness waits until another program changes the companion tables, and returns that program. Of
-// changes of virtual servers the kernel does not tell. It makes Backend a [dataplane.Witness].
+// Witness waits until another program changes the companion tables, and returns that program. The
+// kernel does not report changes of virtual servers. It makes Backend a [dataplane.Witness].
 func (b *Backend) Witness(ctx context.Context) (dataplane.Program, error) {
 	k := &b.kernel
-	g, err := witness.Wait(ctx, k.ns, k.nf, func(c witness.Change) bool {
+	g, err := nft.Author(ctx, k.ns, k.nf, func(c nft.Changed) bool {
 		return c.Table == b.kernel.table
 	})
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 )
 
-// The kernel tells who undoes what the backend has.
+// The kernel says which program undoes the backend's work.
 func TestWhoUndoesItIsTold(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Witnessed(t, onFake().Backend,

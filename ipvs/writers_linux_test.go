@@ -12,105 +12,107 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // unlocked hides that a backend is a Locker and a Settler.
 type unlocked struct{ dataplane.Backend }
 
-// Writers that alternate without pause, each with a backend of its own: every apply succeeds, and
-// what is there at the end is what one of them has applied last.
-func TestWritersTakeTurns(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	const writers, applies = 3, 40
-	state := func(w, i int) servicemodel.State {
-		return rigState([]string{fmt.Sprintf("10.244.%d.%d", w+1, i%7+1),
-			fmt.Sprintf("10.244.%d.100", w+1)})
-	}
+// writerState is the state that a writer applies in one of its rounds.
+func writerState(w, i int) servicemodel.State {
+	return rigState([]string{fmt.Sprintf("10.244.%d.%d", w+1, i%7+1),
+		fmt.Sprintf("10.244.%d.100", w+1)})
+}
+
+// write makes all engines apply their states at the same time. It returns how often they
+// gave up.
+func write(t *testing.T, engines []*dataplane.Engine, applies int) (conflicts int32) {
+	t.Helper()
+	var gaveUp atomic.Int32
 	var all sync.WaitGroup
-	var observed atomic.Int32
-	for w := range writers {
-		e := r.engine(Config{DrainLimit: -1})
+	for w, e := range engines {
 		all.Go(func() {
 			for i := range applies {
-				res, err := e.Apply(context.Background(), state(w, i))
-				if err != nil {
+				_, err := e.Apply(context.Background(), writerState(w, i))
+				switch {
+				case errors.Is(err, dataplane.ErrConflict):
+					gaveUp.Add(1)
+				case err != nil:
 					t.Errorf("writer %d, apply %d: %v", w, i, err)
 					return
 				}
-				if res.Observed {
-					observed.Add(1)
-				}
-				time.Sleep(3 * time.Millisecond) // else the same one takes the lock again
 			}
 		})
 	}
 	all.Wait()
-	require.Greater(t, observed.Load(), int32(writers*applies/4), "they alternate")
-	var want [][]string
-	for w := range writers {
-		clean := newRig(t)
-		clean.apply(clean.engine(Config{DrainLimit: -1}), state(w, applies-1))
-		want = append(want, clean.state())
-	}
-	require.Contains(t, want, r.state())
+	return gaveUp.Load()
 }
 
-// The same without the lock, which may be held by anybody: who was overtaken says so, and what is
-// there after the last apply that succeeded is its state.
+// requireLast requires the last state of one of the writers.
+func (r *rig) requireLast(writers, applies int) {
+	r.t.Helper()
+	var want [][]string
+	for w := range writers {
+		clean := newRig(r.t)
+		clean.apply(clean.engine(Config{DrainLimit: -1}), writerState(w, applies-1))
+		want = append(want, clean.state())
+	}
+	require.Contains(r.t, want, r.state())
+}
+
+// Three writers alternate, each with its own backend. Every apply succeeds, and the kernel ends up
+// with the last state of one of them.
+func TestWritersTakeTurns(t *testing.T) {
+	t.Parallel()
+	var states []servicemodel.State
+	for i := range 120 {
+		states = append(states, writerState(i%3, i))
+	}
+	under := onFake().Backend
+	dataplanetest.Writers(t, dataplanetest.Backend{Open: func(ns int) (dataplane.Backend, error) {
+		b, err := under.Open(ns)
+		return slow{b}, err
+	}}, states)
+}
+
+// slow waits before it locks, so that writers alternate.
+type slow struct{ dataplane.Backend }
+
+func (s slow) Lock(ctx context.Context) (unlock func(), err error) {
+	time.Sleep(3 * time.Millisecond)
+	return s.Backend.(dataplane.Locker).Lock(ctx)
+}
+
+// Without the lock, a writer that was overtaken reports a conflict, and the kernel holds the state
+// of the last successful apply.
 func TestWritersAreRightWithoutTheLock(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	const writers, applies = 2, 60
-	state := func(w, i int) servicemodel.State {
-		return rigState([]string{fmt.Sprintf("10.244.%d.%d", w+1, i%7+1),
-			fmt.Sprintf("10.244.%d.100", w+1)})
+	const applies = 60
+	engines := make([]*dataplane.Engine, 2)
+	for w := range engines {
+		engines[w] = dataplane.New(unlocked{r.backend(Config{DrainLimit: -1})}, nil)
 	}
-	var conflicts atomic.Int32
-	var all sync.WaitGroup
-	for w := range writers {
-		e := dataplane.New(unlocked{r.backend(Config{DrainLimit: -1})}, nil)
-		all.Go(func() {
-			for i := range applies {
-				_, err := e.Apply(context.Background(), state(w, i))
-				if errors.Is(err, dataplane.ErrConflict) {
-					conflicts.Add(1)
-				} else if err != nil {
-					t.Errorf("writer %d, apply %d: %v", w, i, err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	t.Logf("%d of %d applies gave up", conflicts.Load(), writers*applies)
-	// One that gave up may have left something half done. The version says so, or what is there is
-	// the state of one of the last applies that succeeded.
+	conflicts := write(t, engines, applies)
+	t.Logf("%d of %d applies gave up", conflicts, len(engines)*applies)
+	// A writer that gave up may have left its work half done. Then the version says so. Otherwise
+	// the kernel has the state of one of the last successful applies.
 	b := r.backend()
-	o, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := observation(t, b)
 	require.Equal(t, b.pl.have.companion.version.writing, len(o.Drift) > 0)
-	if conflicts.Load() == 0 {
-		var want [][]string
-		for w := range writers {
-			clean := newRig(t)
-			clean.apply(clean.engine(Config{DrainLimit: -1}), state(w, applies-1))
-			want = append(want, clean.state())
-		}
-		require.Contains(t, want, r.state())
+	if conflicts == 0 {
+		r.requireLast(len(engines), applies)
 	}
-	final := state(0, 0)
-	_, err = r.engine(Config{DrainLimit: -1}).Apply(t.Context(), final)
-	require.NoError(t, err)
+	final := writerState(0, 0)
+	applied(t, r.engine(Config{DrainLimit: -1}), final)
 	clean := newRig(t)
 	clean.apply(clean.engine(Config{DrainLimit: -1}), final)
 	require.Equal(t, clean.state(), r.state())
 }
 
-// Two backends that have observed the same: the one that commits second has a conflict, whatever it
-// changes, and whether the first has ended or was killed on the way; and neither update is lost.
+// Two backends have observed the same state. The second to commit has a conflict, whatever it
+// changes, and whether the first has ended or was killed on the way. No update is lost.
 func TestTheSecondWriterHasAConflict(t *testing.T) {
 	t.Parallel()
 	one, two, three := rigState([]string{"10.244.1.1"}), rigState([]string{"10.244.9.2"}),
@@ -128,9 +130,8 @@ func TestTheSecondWriterHasAConflict(t *testing.T) {
 		_, err := second.Commit(t.Context(), toThree)
 		require.ErrorIs(t, err, dataplane.ErrConflict)
 
-		// The first is overtaken, and cannot end.
-		_, err = r.engine().Apply(t.Context(), three)
-		require.NoError(t, err)
+		// The first writer is overtaken, and cannot end.
+		applied(t, r.engine(), three)
 		if n < len(steps) {
 			require.ErrorIs(t, first.run(t.Context(), steps[len(steps)-1:]), dataplane.ErrConflict)
 		}
@@ -139,16 +140,12 @@ func TestTheSecondWriterHasAConflict(t *testing.T) {
 	}
 }
 
-// Draining is a commit as well.
+// Deleting drained destinations is a commit as well.
 func TestDrainingIsAWriter(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	b, c := r.change(rigState([]string{"10.244.1.1", "10.244.2.2"}))
-	_, err := b.Commit(t.Context(), c)
-	require.NoError(t, err)
-	b, c = r.change(rigState([]string{"10.244.1.1"}))
-	_, err = b.Commit(t.Context(), c)
-	require.NoError(t, err)
+	r.commit(rigState([]string{"10.244.1.1", "10.244.2.2"}))
+	b := r.commit(rigState([]string{"10.244.1.1"}))
 	draining := len(b.draining)
 	require.Positive(t, draining)
 	before := b.pl.have.companion.version
@@ -160,13 +157,12 @@ func TestDrainingIsAWriter(t *testing.T) {
 		require.Zero(t, other.pl.have.servers[dk.svc].dests[dk.dest].Weight)
 		other.draining[dk] = since
 	}
-	_, err = other.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	observation(t, other)
 	require.Len(t, other.draining, draining)
 	for dk, from := range other.draining {
 		require.Equal(t, since, from, dk)
 	}
-	_, err = other.Commit(t.Context(), c)
+	_, err := other.Commit(t.Context(), c)
 	require.NoError(t, err)
 	_, err = b.Settle(t.Context())
 	require.ErrorIs(t, err, dataplane.ErrConflict)
@@ -181,57 +177,4 @@ func TestDrainingIsAWriter(t *testing.T) {
 	require.False(t, v.writing)
 	require.NotContains(t, r.servers(), "TCP 10.96.0.10:80 -> 10.244.2.2:8080 0")
 	r.apply(r.engine(), rigState([]string{"10.244.1.1", "10.244.1.7"}))
-}
-
-// A busy neighbour commits without pause. Applies and adoptions succeed, and hardly any reads what
-// is there because of it.
-func TestABusyNeighbourIsNotInTheWay(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	state := func(i int) servicemodel.State {
-		return rigState([]string{fmt.Sprintf("10.244.1.%d",
-			i%7+1)})
-	}
-	e := r.engine(Config{DrainLimit: -1})
-	r.apply(e, state(0))
-	ctx, stop := context.WithCancel(t.Context())
-	var busy sync.WaitGroup
-	busy.Go(func() {
-		b := r.backend(Config{Table: "neighbour"})
-		for v := newVersion(); ctx.Err() == nil; {
-			p := b.pl.newPlan()
-			if !v.exists {
-				p.stages[0][0].create, p.stages[0][0].sets = true, []*nft.Set{versionSet}
-			}
-			next := v.next(false)
-			p.stages[0][0].replace(v, next)
-			b.kernel.batch.Reset()
-			p.encode(&b.kernel.batch, 0)
-			if err := b.kernel.nf.Commit(context.Background(), &b.kernel.batch, 0); err != nil {
-				t.Errorf("the neighbour: %v", err)
-				return
-			}
-			v = next
-			time.Sleep(time.Millisecond)
-		}
-	})
-	observed := 0
-	const applies = 200
-	for i := range applies {
-		res, err := e.Apply(t.Context(), state(i+1))
-		require.NoError(t, err)
-		require.Empty(t, res.Drift)
-		if res.Observed {
-			observed++
-		}
-		if i%10 == 0 {
-			res, err := r.engine(Config{DrainLimit: -1}).Apply(t.Context(), state(i+1))
-			require.NoError(t, err)
-			require.Zero(t, res.Messages)
-			require.Empty(t, res.Drift)
-		}
-	}
-	require.Zero(t, observed)
-	stop()
-	busy.Wait()
 }

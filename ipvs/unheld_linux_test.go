@@ -1,0 +1,130 @@
+package ipvs
+
+import (
+	"encoding/json"
+	"net/netip"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/test/ipvsfake"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+func TestEveryFieldOnTheFake(t *testing.T) {
+	t.Parallel()
+	if os.Getenv("KERNLB_VM") != "" {
+		t.Skip("TestEveryField does this on the kernel's IPVS")
+	}
+	fake := ipvsfake.New()
+	dataplanetest.EveryField(t, dataplanetest.Backend{
+		Open: func(ns int) (dataplane.Backend, error) {
+			return openOn(fake, Config{NetNS: ns}, nil)
+		}}, dataplanetest.FieldsOptions{OneValue: true})
+}
+
+// unheldState has a node port in both families. Its clients outside have the endpoints of this
+// node. No other frontend has that pool.
+func unheldState(endpoints ...string) servicemodel.State {
+	s := rigState(nil, func(s *servicemodel.Service) {
+		s.ExternalIPs, s.ExternalTrafficPolicy = nil, servicemodel.PolicyLocal
+	})
+	eps := goldenEndpoints(endpoints...)
+	for i := range eps {
+		eps[i].Node = "this"
+	}
+	return s.WithEndpoints(goldenService().Name, eps)
+}
+
+// A node port in a family without an address has no virtual server that could show its endpoints.
+// This does not count as a difference in the kernel.
+func TestNodePortsWithoutAnAddress(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	e := r.engine()
+	first, second := unheldState("10.244.1.1", "fd00:10:244::1"),
+		unheldState("10.244.1.1", "fd00:10:244::2")
+	r.apply(e, first)
+	o, err := r.backend().Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, o.Drift)
+	require.True(t, e.Status().Held.Len() == o.Table.Len(), "each frontend is read back")
+	missing := servicemodel.Diff(o.Table, e.Status().Held)
+	require.Len(t, missing.Pools, 2, missing.String()) // the pools for clients outside
+	held := e.Status().Held
+	require.True(t, servicemodel.Diff(nocopy.Of(held).AssumedIn(o.Table), held).Empty())
+	p, err := r.engine().Plan(t.Context(), first)
+	require.NoError(t, err)
+	require.Empty(t, p.Changes.String())
+
+	// Commits of other programs are no damage.
+	for range 2 {
+		r.run("nft add table ip stranger")
+		e.Resync()
+		res := applied(t, e, first)
+		require.True(t, res.Observed && !res.IsRepair() && res.Messages == 0, res.String())
+	}
+	require.Zero(t, e.Status().Totals.Repairs)
+
+	// One process plans a change and another makes it, whatever either knows.
+	knows := func(s servicemodel.State) *dataplane.Engine {
+		e := r.engine()
+		r.apply(e, s)
+		return e
+	}
+	for _, engines := range [][2]*dataplane.Engine{{r.engine(), r.engine()}, {e, r.engine()},
+		{r.engine(), knows(first)}, {e, e}} {
+		p, err = engines[0].Plan(t.Context(), second)
+		require.NoError(t, err)
+		text, err := json.Marshal(p.Changes)
+		require.NoError(t, err)
+		var c servicemodel.ChangeSet
+		require.NoError(t, json.Unmarshal(text, &c))
+		_, err = engines[1].ApplyChanges(t.Context(), &c)
+		require.NoError(t, err)
+		r.apply(e, second)
+		r.apply(e, first)
+	}
+	r.apply(e, second)
+
+	// A new address gets a virtual server.
+	r.run("ip link add there type bridge")
+	r.run("ip link set there up")
+	r.run("ip address add 2001:db8::9/64 dev there nodad")
+	r.run("ip address add 192.0.2.9/24 dev there")
+	r.apply(e, second)
+	servers := strings.Join(r.servers(), "\n")
+	require.Contains(t, servers, "[2001:db8::9]:30080 -> [fd00:10:244::2]:8080")
+	require.Contains(t, servers, "192.0.2.9:30080 -> 10.244.1.1:8080")
+
+	// Without the address, the virtual server is gone.
+	r.run("ip address del 2001:db8::9/64 dev there")
+	r.apply(e, first)
+	require.NotContains(t, strings.Join(r.servers(), "\n"), "[2001:db8::9]")
+}
+
+// A node port whose port other frontends have at all addresses has no virtual server, either.
+func TestNodePortsThatAreTakenEverywhere(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.run("ip link add there type bridge")
+	r.run("ip link set there up")
+	r.run("ip address add 192.0.2.9/24 dev there")
+	s := unheldState("10.244.1.1")
+	taker := goldenService(func(s *servicemodel.Service) {
+		s.Name.Name, s.ClusterIPs, s.Ports[0].NodePort = "taker", nil, 0
+		s.Ports[0].Port = 30080
+		s.ExternalIPs = append(s.ExternalIPs, netip.MustParseAddr("192.0.2.9"))
+	})
+	s = s.WithService(taker).WithEndpoints(taker.Name, goldenEndpoints("10.244.2.1"))
+	r.apply(r.engine(), s)
+	p, err := r.engine().Plan(t.Context(), s)
+	require.NoError(t, err)
+	require.Empty(t, p.Changes.String())
+	require.Empty(t, p.Drift)
+}
