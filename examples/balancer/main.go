@@ -1,6 +1,6 @@
-// Balancer is a load balancer for one host: virtual addresses come from a file, backends are
-// checked by connecting to them, and the kernel balances among those that answer. When the program
-// stops or is killed, the kernel goes on; started again, it takes over what is there.
+// Balancer is a load balancer for one host. Virtual addresses come from a file. The program checks
+// the backends by connecting to them, and the kernel balances among those that answer. When the
+// program stops or is killed, the kernel goes on. A new process adopts the kernel's contents.
 //
 //	balancer -config balancer.json
 package main
@@ -41,7 +41,7 @@ type backend struct {
 	Weight  uint16         `json:"weight"` // 0 means 1
 }
 
-const failures = 3 // checks in a row, until a backend is down
+const failures = 3 // failed checks in a row until a backend is down
 
 func main() {
 	path := flag.String("config", "balancer.json", "what to balance")
@@ -66,7 +66,7 @@ func run(ctx context.Context, path string, interval time.Duration) error {
 	}
 	defer lb.Close()
 	engine := dataplane.New(lb, &dataplane.Config{Logger: slog.Default()})
-	// Until a check has failed, a backend counts as up: a restart takes nobody out of service.
+	// A backend counts as up until a check has failed, so that a restart interrupts no backend.
 	var mu sync.Mutex
 	down := map[netip.AddrPort]bool{}
 	set := func(a netip.AddrPort, isDown bool) {
@@ -104,7 +104,7 @@ func load(path string) (*config, error) {
 	return c, c.state(nil).Validate()
 }
 
-// state is what the kernel is to hold.
+// state returns the state that the kernel is to hold.
 func (c *config) state(down map[netip.AddrPort]bool) servicemodel.State {
 	var state servicemodel.State
 	for _, s := range c.Services {
@@ -124,7 +124,7 @@ func (c *config) state(down map[netip.AddrPort]bool) servicemodel.State {
 	return state
 }
 
-// watch connects to a backend again and again, and tells when it goes down or comes back.
+// watch connects to a backend again and again, and calls tell when it goes down or comes back.
 func watch(ctx context.Context, a netip.AddrPort, interval time.Duration,
 	tell func(a netip.AddrPort, down bool)) {
 	dialer, failed := net.Dialer{Timeout: interval}, 0

@@ -43,7 +43,7 @@ func start(t *testing.T, ns *netnstest.NS, text string) *exec.Cmd {
 	return program
 }
 
-// servers returns who answers a client outside.
+// servers returns the servers that answer a client outside.
 func servers(t *testing.T, c *netnstest.Cluster) map[string]bool {
 	t.Helper()
 	probes := make([]netnstest.Probe, 20)
@@ -86,7 +86,7 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	second = serve(c.Pods[1])
 	answer("answered pod1", "answered pod2")
 
-	// Without the program the kernel goes on, and a new one takes over.
+	// Without the program the kernel goes on, and a new process adopts its contents.
 	require.NoError(t, program.Process.Kill())
 	_ = program.Wait()
 	require.Equal(t, map[string]bool{"answered pod1": true, "answered pod2": true}, servers(t, c))

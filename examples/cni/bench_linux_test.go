@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// rival is a plugin that is compared with others.
+// rival is a plugin in the comparison.
 type rival struct {
 	name, program string
 	fields        object
@@ -23,8 +23,8 @@ var rivals = []rival{
 	{"portmap-iptables", "portmap", object{"backend": "iptables"}},
 }
 
-// command is the plugin as a runtime calls it for a container with three ports and addresses of
-// both families.
+// command returns the plugin as a runtime calls it, for a container with three ports and addresses
+// of both families.
 func (r rival) command(h *host, command string, c *container, first int) *exec.Cmd {
 	ports := []mapping{tcp(first, 80), tcp(first+1, 81), tcp(first+2, 82)}
 	cmd := h.plugin(command, c, request(ports, r.fields))
@@ -32,10 +32,10 @@ func (r rival) command(h *host, command string, c *container, first int) *exec.C
 	return cmd
 }
 
-// BenchmarkProcess is what a plugin takes to publish three ports of a container with addresses of
-// both families, and to take them away, beside others: time, processor time with that of the
-// programs that it starts, and for one container, how many chains, rules and elements are in the
-// kernel.
+// BenchmarkProcess measures a plugin that publishes three ports of a container with addresses of
+// both families, and removes them, while there are other containers. It reports the time, the
+// processor time with that of child processes, and the numbers of chains, rules and elements that
+// one container has in the kernel.
 func BenchmarkProcess(b *testing.B) {
 	for _, others := range []int{1, 100} {
 		for _, r := range rivals {
@@ -86,7 +86,7 @@ func benchProcess(b *testing.B, h *host, run func(command string) time.Duration)
 	}
 }
 
-// objects counts what nf_tables holds on the host, which is where iptables keeps its rules, too.
+// objects counts the nf_tables objects on the host. iptables also keeps its rules there.
 func (h *host) objects() map[string]int {
 	out, err := h.try(exec.Command("nft", "-j", "list", "ruleset"))
 	require.NoError(h.tb, err)

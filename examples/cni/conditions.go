@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// parseConditions returns the one address that conditions allow; an invalid address if there are no
-// conditions. They are matches of iptables or nftables, which can say anything; what can be
-// honoured is one address of the host, in the words of either.
+// parseConditions returns the one address that conditions allow, or an invalid address without
+// conditions. Conditions are matches of iptables or nftables, and can contain anything. This plugin
+// accepts only one address of the host, in the words of either.
 func parseConditions(family string, conditions []string) (netip.Addr, error) {
 	words := strings.Fields(strings.Join(conditions, " "))
 	keyword := map[string]string{"IPv4": "ip", "IPv6": "ip6"}[family]

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log"
 	"maps"
-	"net"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -15,21 +14,22 @@ import (
 	"github.com/containernetworking/cni/pkg/types"
 	current "github.com/containernetworking/cni/pkg/types/100"
 	"github.com/containernetworking/cni/pkg/version"
+	"github.com/vishvananda/netlink"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// config is what a runtime writes to the plugin for ADD and CHECK, with the fields of portmap
+// config is the input of the plugin from a runtime for ADD and CHECK, with the fields of portmap
 // (https://www.cni.dev/plugins/current/meta/portmap/).
 type config struct {
 	types.PluginConf
-	// PrevResult is what the plugin before has done, as it wrote it.
+	// PrevResult is the unparsed result of the previous plugin.
 	PrevResult json.RawMessage `json:"prevResult"`
 	// RuntimeConfig has the ports to publish.
 	RuntimeConfig struct {
 		PortMappings []mapping `json:"portMappings"`
 	} `json:"runtimeConfig"`
-	Args json.RawMessage `json:"args"` // of conventions that this plugin has no part in
+	Args json.RawMessage `json:"args"` // of conventions that this plugin does not use
 
 	Backend              string   `json:"backend"`
 	SNAT                 *bool    `json:"snat"`
@@ -39,9 +39,9 @@ type config struct {
 	ConditionsV4         []string `json:"conditionsV4"`
 	ConditionsV6         []string `json:"conditionsV6"`
 
-	// mappings are RuntimeConfig.PortMappings, checked.
+	// mappings are the checked RuntimeConfig.PortMappings.
 	mappings []mapping
-	// families are those in which the container has an address.
+	// families are the families in which the container has an address.
 	families []family
 }
 
@@ -56,18 +56,18 @@ type mapping struct {
 	hostIP   netip.Addr // invalid for all addresses
 }
 
-// family is what the configuration says about one family of addresses.
+// family is the configuration of one family of addresses.
 type family struct {
 	name      string     // "IPv4" or "IPv6"
 	container netip.Addr // the container's address
 	only      netip.Addr // the address that conditions allow; invalid for all
 }
 
-// parse reads and checks what a runtime has written. Nothing is touched.
+// parse parses and checks the input from a runtime. It changes nothing.
 func parse(stdin []byte, iface string) (*config, error) {
 	conf := &config{}
-	if err := json.Unmarshal(stdin, conf); err != nil {
-		return nil, types.NewError(types.ErrDecodingFailure, err.Error(), "")
+	if err := decode(stdin, conf); err != nil {
+		return nil, err
 	}
 	only, err := conf.checkFields(stdin)
 	if err == nil {
@@ -82,7 +82,20 @@ func parse(stdin []byte, iface string) (*config, error) {
 	return conf, nil
 }
 
-// checkFields checks the fields that an administrator writes, and returns which addresses the
+// decode decodes the input from a runtime. An error about a value names its field.
+func decode(stdin []byte, into any) error {
+	err := json.Unmarshal(stdin, into)
+	var wrong *json.UnmarshalTypeError
+	if errors.As(err, &wrong) && wrong.Field != "" {
+		err = fmt.Errorf("%s: is of the type %s, not %s", wrong.Field, wrong.Value, wrong.Type)
+	}
+	if err != nil {
+		return types.NewError(types.ErrDecodingFailure, err.Error(), "")
+	}
+	return nil
+}
+
+// checkFields checks the fields that an administrator writes. It returns the addresses that the
 // conditions allow, by the name of their family.
 func (c *config) checkFields(stdin []byte) (only map[string]netip.Addr, err error) {
 	errs := []error{unknownFields(stdin)}
@@ -113,8 +126,8 @@ func (c *config) checkFields(stdin []byte) (only map[string]netip.Addr, err erro
 	return only, errors.Join(errs...)
 }
 
-// unknownFields names the fields that nobody knows. Those with a slash belong to somebody's
-// namespace, such as "cni.dev/attachments".
+// unknownFields names unknown fields. Fields with a slash, such as "cni.dev/attachments", belong to
+// a namespace, and are allowed.
 func unknownFields(stdin []byte) error {
 	var fields map[string]json.RawMessage
 	if err := json.Unmarshal(stdin, &fields); err != nil {
@@ -135,20 +148,26 @@ func unknownFields(stdin []byte) error {
 		strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 }
 
-// checkMappings checks what the runtime wants to publish.
+// checkMappings checks the ports to publish.
 func (c *config) checkMappings() error {
+	type place struct {
+		port     int
+		protocol servicemodel.Protocol
+		hostIP   netip.Addr
+	}
+	first := map[place]int{}
 	var errs []error
 	for i, m := range c.RuntimeConfig.PortMappings {
 		if err := m.check(); err != nil {
 			errs = append(errs, fmt.Errorf("runtimeConfig.portMappings[%d].%w", i, err))
 		}
-		for j, o := range c.mappings {
-			if o.HostPort == m.HostPort && o.protocol == m.protocol && o.hostIP == m.hostIP &&
-				o.ContainerPort != m.ContainerPort {
-				errs = append(errs, fmt.Errorf("runtimeConfig.portMappings[%d].hostPort: %d: "+
-					"portMappings[%d] has it, for container port %d", i, m.HostPort, j,
-					o.ContainerPort))
-			}
+		at := place{m.HostPort, m.protocol, m.hostIP}
+		if j, taken := first[at]; !taken {
+			first[at] = i
+		} else if o := c.mappings[j]; o.ContainerPort != m.ContainerPort {
+			errs = append(errs, fmt.Errorf("runtimeConfig.portMappings[%d].hostPort: %d: "+
+				"portMappings[%d] has it, for container port %d", i, m.HostPort, j,
+				o.ContainerPort))
 		}
 		c.mappings = append(c.mappings, m)
 	}
@@ -184,39 +203,79 @@ func (m *mapping) check() (err error) {
 	return nil
 }
 
-// checkHostIP refuses addresses that are not the host's, as bind(2) would do: whoever may publish a
-// port must not be able to take what the host sends to somebody else, or forwards.
+// routeLocal is RTN_LOCAL (include/uapi/linux/rtnetlink.h), which x/sys/unix has for Linux alone.
+const routeLocal = 2
+
+// checkHostIP refuses addresses that are not the host's. Otherwise a container that may publish a
+// port could capture packets that the host sends to others or forwards. The kernel's route says
+// whose an address is. bind(2) does not, because it accepts broadcast addresses, and with
+// ip_nonlocal_bind any address.
 func checkHostIP(addr netip.Addr) error {
-	if addr == netip.IPv6Loopback() {
+	switch {
+	case addr == netip.IPv6Loopback():
 		return errors.New("is routed to no container by Linux")
+	case addr.IsUnspecified(): // all addresses of a family
+		return nil
 	}
-	conn, err := net.ListenPacket("udp", net.JoinHostPort(addr.String(), "0"))
+	routes, err := netlink.RouteGet(addr.AsSlice())
 	if err != nil {
-		return fmt.Errorf("must be an address of the host: %w", err)
+		return fmt.Errorf("must be an address of the host: no route: %w", err)
 	}
-	return conn.Close()
+	if len(routes) == 0 || routes[0].Type != routeLocal {
+		return errors.New("must be an address of the host")
+	}
+	return nil
 }
 
-// containerAddrs returns the first address of each family that the container's interface has, as
-// portmap does. Addresses of other interfaces, such as those of a bridge, are not the container's.
+// prevResult parses the result of the previous plugin. The error begins after "prevResult". CNI's
+// library would panic on an item that is null, so prevResult checks that first.
+func (c *config) prevResult() (*current.Result, error) {
+	var lists map[string]json.RawMessage
+	if err := json.Unmarshal(c.PrevResult, &lists); err != nil {
+		return nil, fmt.Errorf(": %w", err)
+	}
+	for _, name := range []string{"interfaces", "ips", "routes"} {
+		var items []json.RawMessage
+		if l := lists[name]; l != nil && json.Unmarshal(l, &items) != nil {
+			return nil, fmt.Errorf(".%s: must be a list", name)
+		}
+		for i, item := range items {
+			if string(item) == "null" {
+				return nil, fmt.Errorf(".%s[%d]: is null", name, i)
+			}
+		}
+	}
+	prev, err := version.NewResult(c.CNIVersion, c.PrevResult)
+	if err != nil {
+		return nil, fmt.Errorf(": %w", err)
+	}
+	result, err := current.NewResultFromResult(prev)
+	if err != nil {
+		return nil, fmt.Errorf(": %w", err)
+	}
+	return result, nil
+}
+
+// containerAddrs returns the first address of each family on the container's interface, like
+// portmap. Addresses of other interfaces, such as those of a bridge, are not the container's.
 func (c *config) containerAddrs(iface string, only map[string]netip.Addr) ([]family, error) {
 	if len(c.PrevResult) == 0 || string(c.PrevResult) == "null" {
 		return nil, errors.New("prevResult: is missing: the plugin must be chained after one " +
 			"that gives the container an address")
 	}
-	prev, err := version.NewResult(c.CNIVersion, c.PrevResult)
+	result, err := c.prevResult()
 	if err != nil {
-		return nil, fmt.Errorf("prevResult: %w", err)
-	}
-	result, err := current.NewResultFromResult(prev)
-	if err != nil {
-		return nil, fmt.Errorf("prevResult: %w", err)
+		return nil, fmt.Errorf("prevResult%w", err)
 	}
 	var families []family
-	for _, ip := range result.IPs {
+	for i, ip := range result.IPs {
 		addr, ok := netip.AddrFromSlice(ip.Address.IP)
-		if i := ip.Interface; i != nil && *i >= 0 && *i < len(result.Interfaces) {
-			in := result.Interfaces[*i]
+		if n := ip.Interface; n != nil {
+			if *n < 0 || *n >= len(result.Interfaces) {
+				return nil, fmt.Errorf("prevResult.ips[%d].interface: %d: interfaces has %d items",
+					i, *n, len(result.Interfaces))
+			}
+			in := result.Interfaces[*n]
 			ok = ok && in.Name == iface && in.Sandbox != ""
 		}
 		f := family{name: "IPv6", container: addr.Unmap()}
@@ -229,10 +288,14 @@ func (c *config) containerAddrs(iface string, only map[string]netip.Addr) ([]fam
 			families = append(families, f)
 		}
 	}
+	if len(families) == 0 && len(c.mappings) > 0 {
+		return nil, fmt.Errorf("prevResult.ips: none is of interface %s in the container: no port "+
+			"can be published", iface)
+	}
 	return families, nil
 }
 
-// named names the fields of the configuration that an error of the library is about.
+// named adds the names of the configuration's fields to errors of the library.
 func (c *config) named(err error) error {
 	var taken *servicemodel.TakenError
 	var field *servicemodel.FieldError

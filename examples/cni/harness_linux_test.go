@@ -31,7 +31,7 @@ func TestMain(m *testing.M) {
 	netnstest.Main(tests{m})
 }
 
-// tests are those of the package, with a folder for what they build.
+// tests are the tests of the package, with a folder for the programs that they build.
 type tests struct{ *testing.M }
 
 const pluginFolder = "CNI_TEST_PLUGINS"
@@ -49,8 +49,8 @@ func (t tests) Run() int {
 	return t.M.Run()
 }
 
-// plugins returns a folder with the plugin, cnitool, and the plugins that others wrote, of the
-// versions in go.mod. What others wrote is linked once, and kept in Go's cache.
+// plugins returns a folder with the plugin, cnitool, and plugins of other authors, in the versions
+// of go.mod. The foreign programs are linked once and kept in Go's cache.
 var plugins = sync.OnceValues(func() (string, error) {
 	dir := os.Getenv(pluginFolder)
 	run := func(args ...string) (string, error) {
@@ -78,16 +78,16 @@ type host struct {
 	*netnstest.Cluster
 	tb      testing.TB
 	plugins string // the folder
-	dir     string // has net.d, and what is below /var/lib
+	dir     string // contains net.d, and the contents of /var/lib
 }
 
-// container is a namespace that a runtime made for a container, with its addresses once it has any.
+// container is a namespace that a runtime made for a container. It gets its addresses later.
 type container struct {
 	netnstest.Host
 	ports []mapping
 }
 
-// object is one of JSON.
+// object is a JSON object.
 type object map[string]any
 
 // newHost returns a host with networks, each a list of plugins.
@@ -110,7 +110,7 @@ func newHost(tb testing.TB, networks ...object) *host {
 	return h
 }
 
-// network returns the network of README.md. The plugin that publishes ports is the one given.
+// network returns the network of README.md. publish is the plugin that publishes ports.
 func network(tb testing.TB, name, version string, publish object) object {
 	text, err := os.ReadFile("10-hostports.conflist")
 	require.NoError(tb, err)
@@ -121,14 +121,14 @@ func network(tb testing.TB, name, version string, publish object) object {
 	return n
 }
 
-// overPTP makes a network one of plugin ptp.
+// overPTP changes a network to plugin ptp.
 func overPTP(n object) object {
 	main := n["plugins"].([]any)[0].(map[string]any)
 	n["plugins"].([]any)[0] = object{"type": "ptp", "ipam": main["ipam"], "ipMasq": true}
 	return n
 }
 
-// ours is the plugin with further fields.
+// ours returns our plugin with further fields.
 func ours(fields object) object { return publisher("kernlb-portmap", fields) }
 
 func publisher(name string, fields object) object {
@@ -148,16 +148,16 @@ func (h *host) newContainer(name string, ports ...mapping) *container {
 	return &container{Host: netnstest.Host{Name: name, NS: ns}, ports: ports}
 }
 
-// withNeighbours gives interfaces that are made in a namespace later what package netnstest does
-// without, and neighbour discovery does not: link-local addresses.
+// withNeighbours gives future interfaces in a namespace link-local addresses. Neighbour discovery
+// needs them, and package netnstest switches them off.
 func withNeighbours(tb testing.TB, ns *netnstest.NS) {
 	require.NoError(tb, ns.SetSysctl("net/ipv6/conf/default/addr_gen_mode", "0"))
 }
 
-// path is how a runtime names the namespace.
+// path returns the name of the namespace for a runtime.
 func (c *container) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getpid(), c.NS.Fd()) }
 
-// env is the environment of cnitool, and of plugins that are called without it.
+// env returns the environment of cnitool, and of plugins that are called without it.
 func (h *host) env(c *container, more ...string) []string {
 	ports, err := json.Marshal(object{"portMappings": c.ports})
 	require.NoError(h.tb, err)
@@ -165,8 +165,8 @@ func (h *host) env(c *container, more ...string) []string {
 		"NETCONFPATH="+filepath.Join(h.dir, "net.d")), more...)
 }
 
-// cnitool returns cnitool with arguments, to be started on the host. What is in /var/lib is the
-// test's own.
+// cnitool returns cnitool with arguments, to be started on the host. Its /var/lib is the test's
+// own.
 func (h *host) cnitool(command, network string, c *container) *exec.Cmd {
 	cmd := exec.Command("sh", "-c", `mount --bind "$0" /var/lib && exec "$@"`,
 		filepath.Join(h.dir, "var"), filepath.Join(h.plugins, "cnitool"), command, network,
@@ -176,7 +176,7 @@ func (h *host) cnitool(command, network string, c *container) *exec.Cmd {
 	return cmd
 }
 
-// try runs a command on the host to its end. The error has what it wrote.
+// try runs a command on the host and waits for its end. The error includes its output.
 func (h *host) try(cmd *exec.Cmd) (stdout string, err error) {
 	var out, errs strings.Builder
 	cmd.Stdout, cmd.Stderr = &out, &errs
@@ -214,13 +214,13 @@ func (h *host) add(network string, c *container) error {
 	return h.settled(c)
 }
 
-// settled waits until packets go both ways between a container and the host: Linux works on
-// addresses and neighbours of IPv6 after the call that asked for them.
+// settled waits until packets pass in both directions between a container and the host. Linux
+// continues its work on IPv6 addresses and neighbours after the call that asked for them.
 func (h *host) settled(c *container) error {
 	ctx, cancel := context.WithTimeout(h.tb.Context(), time.Minute)
 	defer cancel()
 	for _, addr := range []netip.Addr{h.Node.IPv4, h.Node.IPv6} {
-		const closed = 7 // nobody publishes that
+		const closed = 7 // an unpublished port
 		for {
 			o := netnstest.Probe{From: &c.Host, Proto: netnstest.TCP,
 				To: netip.AddrPortFrom(addr, closed)}.Send(ctx)
@@ -255,7 +255,7 @@ func (c *container) serve(tb testing.TB, proto netnstest.Protocol, port uint16) 
 	}
 }
 
-// owners are those who hold anything on the host.
+// owners returns the owners that hold anything on the host.
 func (h *host) owners() []string {
 	backend, err := nftables.New(&nftables.Config{Table: instance, NetNS: h.Node.NS.Fd()})
 	require.NoError(h.tb, err)
@@ -265,8 +265,8 @@ func (h *host) owners() []string {
 	return owners
 }
 
-// reaches requires that a TCP connection to a port leads to a container, and returns the source
-// address that it sees.
+// reaches requires that a TCP connection to a port reaches a container. It returns the source
+// address that the container sees.
 func (h *host) reaches(from *netnstest.Host, addr netip.Addr, port uint16, want string) netip.Addr {
 	h.tb.Helper()
 	o := netnstest.Probe{From: from, Proto: netnstest.TCP,

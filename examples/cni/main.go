@@ -1,24 +1,23 @@
-// Cni is a chained CNI plugin that publishes ports of containers on their host, in the place of
-// portmap: it reads the same configuration, and answers ADD, DEL, CHECK, GC and STATUS of the
-// specification 0.3.0 to 1.1.0.
+// Cni is a chained CNI plugin that publishes ports of containers on their host, in place of
+// portmap. It reads the same configuration, and answers ADD, DEL, CHECK, GC and STATUS of the
+// specifications 0.3.0 to 1.1.0.
 //
 //	{"type": "kernlb-portmap", "capabilities": {"portMappings": true}}
 //
-// Each run is a process of its own that keeps no file: what a container has is in the kernel, as
-// the part of one instance on nftables that belongs to the owner "network,container,interface".
-// README.md says how to install it, and what becomes of each field. Where things are:
+// Each run is a process of its own that keeps no file. The kernel keeps the ports of a container,
+// as the part of the owner "network,container,interface" in one nftables instance. README.md says
+// how to install the plugin, and how it treats each field. The files:
 //
 //	main.go        the commands of CNI, each a call of dataplane.Parts
-//	config.go      what a runtime writes to the plugin; what is refused, by field
+//	config.go      the input from a runtime, and what is refused, by field
 //	conditions.go  conditionsV4 and conditionsV6
-//	state.go       what is wanted: a service for each mapping and family
+//	state.go       the wanted state: a service for each mapping and family
 //
-// What the package is about is in docs/cni.md; examples/publish is the same in 150 lines.
+// docs/cni.md explains the subject. examples/publish does the same in 150 lines.
 package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"log"
@@ -28,38 +27,63 @@ import (
 
 	"github.com/containernetworking/cni/pkg/skel"
 	"github.com/containernetworking/cni/pkg/types"
-	"github.com/containernetworking/cni/pkg/version"
+	cniversion "github.com/containernetworking/cni/pkg/version"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/examples/internal/version"
 	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // instance names the tables of nf_tables. All networks of a host share it.
 const instance = "kernlb-cni"
 
-// The codes of STATUS, and of what is held by another container: the specification leaves those
-// from 100 on to plugins.
+// Error codes: that of STATUS, and one for ports that another container holds. The specification
+// leaves codes from 100 on to plugins.
 const (
 	codeUnavailable uint = 50
 	codeTaken       uint = 100
 )
 
+// usage is printed when a person, and not a runtime, starts the plugin.
+const usage = `kernlb-portmap is a chained CNI plugin: it publishes ports of containers on their
+host, in the place of portmap. A container runtime starts it, with CNI_COMMAND in the environment
+and the configuration of a network on standard input. Example of such a configuration:
+
+  {"cniVersion": "1.1.0", "name": "web", "plugins": [
+    {"type": "bridge", "bridge": "cni0", "isGateway": true,
+     "ipam": {"type": "host-local", "subnet": "10.22.0.0/16"}},
+    {"type": "kernlb-portmap", "capabilities": {"portMappings": true}}]}
+
+The instance in the kernel is kernlb-cni: "kernlb show -instance kernlb-cni" prints it.
+"kernlb-portmap version" prints the version.
+`
+
 func main() {
+	switch args := os.Args[1:]; {
+	case os.Getenv("CNI_COMMAND") != "" || len(args) == 0:
+	case version.Asked(args):
+		fmt.Println(version.Of("kernlb-portmap"))
+		return
+	default:
+		fmt.Print(usage)
+		return
+	}
 	log.SetFlags(0)
 	skel.PluginMainFuncs(skel.CNIFuncs{Add: add, Check: check, Del: del, GC: gc, Status: status},
-		version.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"),
+		cniversion.PluginSupports("0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"),
 		"CNI plugin kernlb-portmap: publishes ports of containers by nf_tables")
 }
 
-// owner names who owns ports. The network comes first, so that its GC can tell whose they are; the
-// name of a network has no comma.
+// owner returns the name of the owner of ports. The network comes first, so that its GC recognises
+// its owners. Names of networks have no comma.
 func owner(network, container, iface string) string {
 	return network + "," + container + "," + iface
 }
 
-// add publishes the ports of a container, and hands on what the plugin before has done.
+// add publishes the ports of a container, and passes on the result of the previous plugin.
 func add(args *skel.CmdArgs) error {
 	conf, err := parse(args.StdinData, args.IfName)
 	if err != nil {
@@ -78,7 +102,7 @@ func add(args *skel.CmdArgs) error {
 	return err
 }
 
-// check fails if the kernel does not hold what add has put there.
+// check fails if the kernel does not hold everything that add wrote.
 func check(args *skel.CmdArgs) error {
 	conf, err := parse(args.StdinData, args.IfName)
 	if err != nil || len(conf.mappings) == 0 {
@@ -102,11 +126,11 @@ func check(args *skel.CmdArgs) error {
 	})
 }
 
-// del removes what a container has published. The configuration may be one that add would refuse.
+// del removes the ports of a container. It also accepts configurations that add would refuse.
 func del(args *skel.CmdArgs) error {
 	var conf types.PluginConf
-	if err := json.Unmarshal(args.StdinData, &conf); err != nil {
-		return types.NewError(types.ErrDecodingFailure, err.Error(), "")
+	if err := decode(args.StdinData, &conf); err != nil {
+		return err
 	}
 	return withParts(func(ctx context.Context, parts *dataplane.Parts) error {
 		_, err := parts.Remove(ctx, owner(conf.Name, args.ContainerID, args.IfName))
@@ -114,11 +138,11 @@ func del(args *skel.CmdArgs) error {
 	})
 }
 
-// gc removes what others than the network's valid attachments have published in this network.
+// gc removes the ports in this network that belong to none of its valid attachments.
 func gc(args *skel.CmdArgs) error {
 	var conf types.PluginConf
-	if err := json.Unmarshal(args.StdinData, &conf); err != nil {
-		return types.NewError(types.ErrDecodingFailure, err.Error(), "")
+	if err := decode(args.StdinData, &conf); err != nil {
+		return err
 	}
 	valid := map[string]bool{}
 	for _, a := range conf.ValidAttachments {
@@ -132,17 +156,24 @@ func gc(args *skel.CmdArgs) error {
 	})
 }
 
-// status says whether ADD can work.
+// status says whether ADD can work: whether the kernel has the necessary modules, and whether a new
+// container could publish ports. It could not while a version with another layout publishes other
+// containers.
 func status(*skel.CmdArgs) error {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-	defer cancel()
-	if err := nftables.Candidate(&nftables.Config{Table: instance}).Probe(ctx); err != nil {
-		return types.NewError(codeUnavailable, "nf_tables cannot be used", err.Error())
+	err := withParts(func(ctx context.Context, parts *dataplane.Parts) error {
+		err := nftables.Candidate(&nftables.Config{Table: instance}).Probe(ctx)
+		if err == nil {
+			_, err = parts.Plan(ctx, owner("status", "status", "status"), servicemodel.State{})
+		}
+		return err
+	})
+	if err != nil {
+		return types.NewError(codeUnavailable, "no port can be published", err.Error())
 	}
 	return nil
 }
 
-// withParts does something with the parts of the instance.
+// withParts calls do with the parts of the instance.
 func withParts(do func(context.Context, *dataplane.Parts) error) error {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
@@ -163,7 +194,8 @@ func withParts(do func(context.Context, *dataplane.Parts) error) error {
 	return do(ctx, dataplane.NewParts(backend, &dataplane.PartsConfig{Flows: keeper}))
 }
 
-// settled only reports that stale flows could not be deleted: what was asked for is done.
+// settled only logs that stale flows could not be deleted, because the request itself has
+// succeeded.
 func settled(err error) error {
 	if errors.Is(err, dataplane.ErrUnsettled) {
 		log.Print(err)

@@ -5,8 +5,10 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -20,8 +22,8 @@ func tcp(host, container int) mapping {
 	return mapping{HostPort: host, ContainerPort: container, Protocol: "tcp"}
 }
 
-// A container of each version of the specification and each kind of network is published, checked,
-// and taken away.
+// For each version of the specification and each kind of network, a container is added, checked and
+// deleted.
 func TestChains(t *testing.T) {
 	t.Parallel()
 	for _, version := range []string{"0.3.0", "0.3.1", "0.4.0", "1.0.0", "1.1.0"} {
@@ -98,7 +100,7 @@ func (h *host) plugin(command string, c *container, conf object) *exec.Cmd {
 	return cmd
 }
 
-// request is what a runtime writes to the plugin for ADD, with further fields.
+// request returns the input from a runtime for ADD, with further fields.
 func request(ports []mapping, fields object) object {
 	o := object{"cniVersion": "1.1.0", "name": "net", "type": "kernlb-portmap",
 		"runtimeConfig": object{"portMappings": ports}, "prevResult": object{"cniVersion": "1.1.0",
@@ -109,10 +111,13 @@ func request(ports []mapping, fields object) object {
 	return o
 }
 
-// What is wrong is refused by the name of its field, and nothing is touched.
+// The plugin refuses wrong input by the name of its field, and changes nothing.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
+	for _, family := range []string{"ipv4", "ipv6"} { // then bind takes any address
+		require.NoError(t, h.Node.NS.SetSysctl("net/"+family+"/ip_nonlocal_bind", "1"))
+	}
 	good := []mapping{tcp(8000, 80)}
 	for _, test := range []struct {
 		ports  []mapping
@@ -120,7 +125,24 @@ func TestRefused(t *testing.T) {
 		want   string
 	}{
 		{good, object{"prevResult": nil}, "prevResult: is missing"},
-		{good, object{"prevResult": object{"ips": 1}}, "prevResult: "},
+		{good, object{"prevResult": object{"ips": 1}}, "prevResult.ips: must be a list"},
+		{good, object{"prevResult": 1}, "prevResult: "},
+		{good, object{"prevResult": object{"ips": []any{nil}}}, "prevResult.ips[0]: is null"},
+		{good, object{"prevResult": object{"interfaces": []any{nil},
+			"ips": []object{{"address": "10.88.0.2/16", "interface": 0}}}},
+			"prevResult.interfaces[0]: is null"},
+		{good, object{"prevResult": object{"cniVersion": "1.1.0",
+			"interfaces": []object{{"name": "eth0"}},
+			"ips":        []object{{"address": "10.88.0.2/16", "interface": 1}}}},
+			"prevResult.ips[0].interface: 1: interfaces has 1 items"},
+		{good, object{"prevResult": object{"cniVersion": "1.1.0",
+			"interfaces": []object{{"name": "cni0"}},
+			"ips":        []object{{"address": "10.88.0.1/16", "interface": 0}}}},
+			"prevResult.ips: none is of interface eth0"},
+		{good, object{"snat": "yes"}, "snat: is of the type string, not bool"},
+		{good, object{"ipam": 1}, "ipam: is of the type number"},
+		{good, object{"runtimeConfig": object{"portMappings": []object{{"hostPort": "80"}}}},
+			"runtimeConfig.portMappings.hostPort: is of the type string, not int"},
 		{good, object{"backend": "iptables"}, "backend: iptables: this plugin has nftables only"},
 		{good, object{"externalSetMarkChain": "X"}, "externalSetMarkChain: there is no chain"},
 		{good, object{"markMasqBit": 32}, "markMasqBit: must be from 0 to 31"},
@@ -145,6 +167,9 @@ func TestRefused(t *testing.T) {
 			"runtimeConfig.portMappings[0].hostIP: ::1: is routed to no container"},
 		{[]mapping{{HostPort: 1, ContainerPort: 1, HostIP: "203.0.113.1"}}, nil,
 			"runtimeConfig.portMappings[0].hostIP: 203.0.113.1: must be an address of the host"},
+		{[]mapping{{HostPort: 1, ContainerPort: 1, HostIP: broadcast(h).String()}}, nil,
+			"runtimeConfig.portMappings[0].hostIP: " + broadcast(h).String() +
+				": must be an address of the host"},
 		{[]mapping{tcp(80, 1), tcp(80, 2)}, nil,
 			"portMappings[1].hostPort: 80: portMappings[0] has it, for container port 1"},
 	} {
@@ -155,8 +180,77 @@ func TestRefused(t *testing.T) {
 	require.Empty(t, h.owners())
 }
 
-// A port that somebody else has is refused, and so is a setting that is another one than that of
-// the instance.
+// The example of GC in docs/cni.md removes what is published by others than the one that it names.
+func TestGarbageIsCollectedAsTheDocumentSays(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	text, err := os.ReadFile("../../docs/cni.md")
+	require.NoError(t, err)
+	_, example, found := strings.Cut(string(text), "```sh\nCNI_COMMAND=GC")
+	require.True(t, found)
+	example, _, _ = strings.Cut(example, "```")
+	for i, name := range []string{"one", "two"} {
+		c := h.newContainer(name, tcp(8000+i, 80))
+		_, err := h.try(h.plugin("ADD", c, request(c.ports, object{"name": "hostports"})))
+		require.NoError(t, err)
+	}
+	_, err = h.try(exec.Command("sh", "-ec", "CNI_COMMAND=GC"+
+		strings.ReplaceAll(example, "/opt/cni/bin", h.plugins)))
+	require.NoError(t, err)
+	require.Equal(t, []string{"hostports,one,eth0"}, h.owners())
+}
+
+// broadcast returns the broadcast address of a network of the host.
+func broadcast(h *host) netip.Addr {
+	a := h.Node.IPv4.As4()
+	a[3] = 255
+	return netip.AddrFrom4(a)
+}
+
+// DEL and GC can remove containers that a version with another layout published. Until then STATUS
+// says that ADD fails.
+func TestThePluginIsReplacedByOneWithAnotherLayout(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	run := func(command string, c *container, fields object) error {
+		_, err := h.try(h.plugin(command, c, request(c.ports, fields)))
+		return err
+	}
+	var containers []*container
+	for i := range 3 {
+		c := h.newContainer(fmt.Sprint("c", i), tcp(8000+i, 80))
+		require.NoError(t, run("ADD", c, nil))
+		containers = append(containers, c)
+	}
+	other := exec.Command("nft", "flush set ip "+instance+" settings; add element ip "+instance+
+		` settings { 0x00000001 comment "layout 1000" }`)
+	_, err := h.try(other)
+	require.NoError(t, err)
+	next := h.newContainer("next", tcp(8009, 80))
+	for range containers {
+		require.ErrorContains(t, run("ADD", next, nil), "another version of kernlb")
+		err := run("STATUS", next, nil)
+		require.ErrorContains(t, err, `"code": 50`)
+		require.ErrorContains(t, err, "another version of kernlb")
+		if len(containers) == 2 { // the network has one valid attachment
+			require.NoError(t, run("GC", next, object{"cni.dev/valid-attachments": []object{
+				{"containerID": containers[1].Name, "ifname": "eth0"}}}))
+			require.Equal(t, []string{"net,c2,eth0"}, h.owners())
+			containers = containers[1:]
+			break
+		}
+		require.NoError(t, run("DEL", containers[0], nil))
+		containers = containers[1:]
+	}
+	require.NoError(t, run("DEL", containers[0], nil))
+	require.NoError(t, run("DEL", containers[0], nil))
+	require.NoError(t, run("STATUS", next, nil))
+	require.NoError(t, run("ADD", next, nil))
+	require.Equal(t, []string{"net,next,eth0"}, h.owners())
+}
+
+// The plugin refuses a port that another container holds, and a setting that differs from the
+// instance's.
 func TestTaken(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -174,7 +268,7 @@ func TestTaken(t *testing.T) {
 	require.NoError(t, add("three", nil, tcp(8003, 80)))
 }
 
-// What the plugin before has done is handed on as it was.
+// The result of the previous plugin is passed on unchanged.
 func TestResultIsHandedOn(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -191,7 +285,7 @@ func TestResultIsHandedOn(t *testing.T) {
 	}
 }
 
-// STATUS fails if the process may not publish anything.
+// STATUS fails if the process lacks the privileges to publish ports.
 func TestStatus(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
@@ -205,7 +299,7 @@ func TestStatus(t *testing.T) {
 	require.ErrorContains(t, err, "CAP_NET_ADMIN")
 }
 
-// CHECK fails if the kernel does not hold what was published.
+// CHECK fails if the kernel does not hold the published ports.
 func TestCheck(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)

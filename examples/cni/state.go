@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// state is what is wanted: a service for each mapping and family, named by the field that it comes
-// from, with the container as its endpoint.
+// state returns the wanted state: a service for each mapping and family, named after its field,
+// with the container as its endpoint.
 func (c *config) state(owner string) servicemodel.State {
 	node := servicemodel.Node{LocalhostNodePorts: true, MasqueradeNeighbours: true}
 	if c.MarkMasqBit != nil {
@@ -39,8 +39,8 @@ func (c *config) state(owner string) servicemodel.State {
 	return state
 }
 
-// at returns at which address of the host a mapping is published in a family, the unspecified one
-// for all of them, and whether it is.
+// at returns the address of the host at which a mapping is published in a family, and whether it is
+// published there. The unspecified address means all addresses.
 func (m *mapping) at(f family) (addr netip.Addr, ok bool) {
 	if m.hostIP.IsValid() && m.hostIP.Is4() != f.container.Is4() {
 		return addr, false
@@ -58,9 +58,10 @@ func (m *mapping) at(f family) (addr netip.Addr, ok bool) {
 	return hostIP, hostIP == f.only
 }
 
-// service publishes a mapping at one address of the host, or at all if it is invalid. Clients keep
-// their addresses, but for the host at loopback addresses, and for a container that reaches itself
-// or a neighbour on its bridge; with masqAll nobody does.
+// service publishes a mapping at one address of the host, or at all addresses if at is invalid.
+// Clients keep their addresses, with three exceptions: the host at loopback addresses, a container
+// that reaches itself, and one that reaches a neighbour on its bridge. With masqAll every client is
+// masqueraded.
 func (c *config) service(m mapping, at netip.Addr) *servicemodel.Service {
 	port := servicemodel.ServicePort{Protocol: m.protocol, Port: uint16(m.HostPort)}
 	svc := &servicemodel.Service{

@@ -20,19 +20,19 @@ import (
 // asTracer makes the test binary a tracer: see tracer. Its value is the file that it writes.
 const asTracer = "CNI_TEST_TRACER"
 
-// changing are the system calls by which programs change something: they are the steps of one.
+// changing are the system calls by which programs change something. Each such call is a step.
 var changing = []uint64{unix.SYS_SENDTO, unix.SYS_SENDMSG, unix.SYS_WRITE, unix.SYS_FLOCK,
 	unix.SYS_MKDIRAT, unix.SYS_UNLINKAT, unix.SYS_EXECVE}
 
-// killedAt makes a command one that is killed, with all that it started, before its step of a
-// number, from 1; never if that is 0.
+// killedAt wraps a command so that it is killed, with all its children, before the step of that
+// number, counted from 1. With 0 it is never killed.
 func killedAt(step int, cmd *exec.Cmd) *exec.Cmd {
 	cmd.Args = append([]string{"tracer", strconv.Itoa(step)}, cmd.Args...)
 	cmd.Path = os.Args[0]
 	return cmd
 }
 
-// steps returns how many steps a command takes.
+// steps returns the number of steps of a command.
 func (h *host) steps(cmd *exec.Cmd) int {
 	file := h.tb.TempDir() + "/steps"
 	cmd = killedAt(0, cmd)
@@ -47,24 +47,24 @@ func (h *host) steps(cmd *exec.Cmd) int {
 	return n
 }
 
-// kill runs a command until it is killed before a step. It may have ended before.
+// kill runs a command and kills it before a step, unless it ends earlier.
 func (h *host) kill(step int, cmd *exec.Cmd) {
 	cmd = killedAt(step, cmd)
 	cmd.Env = append(cmd.Env, asTracer+"=/dev/null")
 	_, _ = h.try(cmd)
 }
 
-// tracer runs a program to one of its steps.
+// tracer runs a program up to one of its steps.
 type tracer struct {
 	step, steps int
 	pids        map[int]bool // of threads that have not ended
 	first       int
-	code        int // that of the first process
+	code        int // exit code of the first process
 }
 
-// trace runs a program: the arguments are the number of a step, and the program with its own.
+// trace runs a program. The arguments are the number of a step, and the program with its arguments.
 func trace(args []string) {
-	runtime.LockOSThread() // only the thread that traces may say how to go on
+	runtime.LockOSThread() // ptrace accepts requests only from the tracing thread
 	t := &tracer{pids: map[int]bool{}}
 	var err error
 	if t.step, err = strconv.Atoi(args[0]); err == nil {
@@ -114,7 +114,7 @@ func (t *tracer) run(args []string) error {
 	}
 }
 
-// stopped deals with a thread that has stopped or ended.
+// stopped handles a thread that has stopped or ended.
 func (t *tracer) stopped(pid int, ws unix.WaitStatus) {
 	if !ws.Stopped() {
 		delete(t.pids, pid)
@@ -140,15 +140,15 @@ func (t *tracer) stopped(pid int, ws unix.WaitStatus) {
 	}
 }
 
-// proceed lets a thread go on to its next system call. It may have been killed.
+// proceed lets a thread run to its next system call. It ignores a thread that was killed.
 func (t *tracer) proceed(pid, signal int) {
 	t.pids[pid] = true
 	_ = unix.PtraceSyscall(pid, signal)
 }
 
-// changes reports whether a thread begins a system call that may change something
-// (PTRACE_GET_SYSCALL_INFO in ptrace(2): the first byte is 1 at the beginning of a call, whose
-// number is at 24).
+// changes reports whether a thread begins a system call that may change something. It uses
+// PTRACE_GET_SYSCALL_INFO (ptrace(2)): the first byte is 1 at the beginning of a call, and the
+// call's number is at 24.
 func (t *tracer) changes(pid int) bool {
 	var info [88]byte
 	const getSyscallInfo = 0x420e
@@ -164,8 +164,8 @@ func (t *tracer) killAll() {
 	}
 }
 
-// A process that is killed between any two of its steps has done all or nothing, and others lose
-// nothing; DEL and GC remove what is left.
+// A process that is killed between any two of its steps has done everything or nothing, and other
+// containers lose nothing. DEL and GC remove the rest.
 func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 	t.Parallel()
 	ports := []mapping{tcp(8000, 80), tcp(8001, 81), {HostPort: 53, ContainerPort: 53,
@@ -198,7 +198,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 			if testing.Short() {
 				stride = 5
 			}
-			left := map[bool]int{} // how often all was left, and how often nothing
+			left := map[bool]int{} // how often everything was left, and how often nothing
 			for step := 1; step <= n; step += stride {
 				before()
 				h.kill(step, command(killed))
@@ -217,8 +217,8 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 	}
 }
 
-// A chain that is killed between two steps, of whichever of its programs, is taken away by the
-// runtime's DEL and GC, and can be set up again.
+// A chain is killed between two steps of any of its programs. The runtime's DEL and GC remove it,
+// and it can be set up again.
 func TestChainKilled(t *testing.T) {
 	t.Parallel()
 	h := newHost(t, network(t, "net", "1.1.0", ours(nil)))

@@ -1,21 +1,22 @@
 // Command kernlb-top shows live, in a terminal, what the services of a node do: connections,
-// packets and bytes by second, the shares of endpoints, and what an engine changed last and how
-// long that took. "kernlb top" runs it.
+// packets and bytes per second, the shares of endpoints, the engine's last changes, and their time.
+// "kernlb top" runs it.
 //
 //	kernlb count     # once, on nftables and iptables; ipvs counts all the time
 //	kernlb top
 //
-// It reads the kernel, and changes nothing: the counters each time, and the services that the
-// instance has there as long as that takes less than a twentieth of the time; all of it takes a
-// fifth at most. What only the engine knows, recent changes and how long applies take, comes from
-// the page of "kernlb watch -listen", if there is one (-page).
+// It reads the kernel and changes nothing. It reads the counters each time, and the services of the
+// instance as long as that takes less than a twentieth of the time. Together, readings take at most
+// a fifth. Recent changes and the times of applies come from the page of "kernlb watch -listen", if
+// there is one (-page), because only the engine knows them.
 //
-// Keys: q quits, space pauses, c, p, b and n sort by connections, packets, bytes and name, / shows
-// those with a part of the name only, enter shows one service and escape all of them again. Colours
-// are left out if the environment has NO_COLOR. With -once, and where the output is no terminal, it
-// prints one table of the time of -interval, and ends.
+// Keys: q quits; space pauses; c, p, b and n sort by connections, packets, bytes and name; / shows
+// only services with this text in their name; enter shows one service, and escape shows all again.
+// With NO_COLOR in the environment there are no colours. With -once, and if the output is no
+// terminal, the program prints one table for one -interval, and ends.
 //
-// It is a module of its own, since the terminal library is 15 modules that no other part needs.
+// It is a module of its own, because the terminal library brings 15 modules that no other part
+// needs.
 package main
 
 import (
@@ -33,7 +34,8 @@ import (
 	"github.com/charmbracelet/lipgloss"
 	"github.com/charmbracelet/x/term"
 
-	"github.com/kernlb/kernlb/internal/instance"
+	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/examples/internal/version"
 )
 
 // options are the flags.
@@ -46,7 +48,7 @@ type options struct {
 // parse reads the command line.
 func (o *options) parse(args []string, w io.Writer) error {
 	fs := flag.NewFlagSet("kernlb-top", flag.ContinueOnError)
-	fs.SetOutput(w)
+	fs.SetOutput(io.Discard) // the error message is enough
 	fs.StringVar(&o.backend, "backend", "auto", "`NAME` of the kernel mechanism: nftables, "+
 		"iptables or ipvs; auto takes the first that has services of the instance")
 	fs.StringVar(&o.instance, "instance", instance.Default, "owner `NAME` of the kernel objects")
@@ -56,7 +58,16 @@ func (o *options) parse(args []string, w io.Writer) error {
 	fs.DurationVar(&o.interval, "interval", 2*time.Second, "how long to wait between two "+
 		"readings; IPVS sums up every two seconds")
 	fs.BoolVar(&o.once, "once", false, "print one table, and end")
-	if err := fs.Parse(args); err != nil {
+	fs.Usage = func() {}
+	if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(w, "usage: kernlb top [flags], or kernlb-top [flags]\n"+
+			"       kernlb-top version\n\nexample:\n"+
+			"  kernlb top -interval 5s\n\nKeys: q quits, space pauses, c, p, b and n sort, "+
+			"/ searches, enter shows one service.\n\nflags:\n")
+		fs.SetOutput(w)
+		fs.PrintDefaults()
+		return err
+	} else if err != nil {
 		return err
 	}
 	switch {
@@ -80,8 +91,12 @@ func main() {
 	os.Exit(1)
 }
 
-// run shows services until the user has seen enough, or once.
+// run shows services until the user quits, or once.
 func run(ctx context.Context, args []string, in, out *os.File) error {
+	if version.Asked(args) {
+		_, err := fmt.Fprintln(out, version.Of("kernlb-top"))
+		return err
+	}
 	var o options
 	if err := o.parse(args, out); err != nil {
 		return err
@@ -113,7 +128,7 @@ func run(ctx context.Context, args []string, in, out *os.File) error {
 	return err
 }
 
-// printOnce prints what happens between two readings.
+// printOnce prints what happened between two readings.
 func printOnce(ctx context.Context, m *model, out io.Writer) error {
 	for i := range 2 {
 		if i > 0 {

@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// model is what is on the screen. Update changes it by what happened, View draws it; neither
-// reads anything itself.
+// model is the contents of the screen. Update changes it after an event, and View draws it. Neither
+// reads the kernel.
 type model struct {
 	interval time.Duration
 	read     func() tea.Msg // returns a readMsg
@@ -30,12 +30,12 @@ type model struct {
 	filter   string
 	typing   bool // the filter
 	paused   bool
-	selected servicemodel.Name // zero until somebody moves: then it is whatever is first
+	selected servicemodel.Name // zero, which means the first one, until the user moves
 	first    int               // index of the first service on the screen
 	detail   bool              // only the selected one
 }
 
-// readMsg is what was read.
+// readMsg is the result of a reading.
 type readMsg struct {
 	sample *sample
 	recent recent
@@ -43,10 +43,10 @@ type readMsg struct {
 	err    error
 }
 
-// tickMsg says that it is time to read again.
+// tickMsg says that the next reading is due.
 type tickMsg struct{}
 
-// styles are the few that there are; without colours they do nothing.
+// styles are all styles. Without colours they do nothing.
 type styles struct{ head, bad, dim lipgloss.Style }
 
 func newModel(o *options, r *lipgloss.Renderer) *model {
@@ -56,10 +56,10 @@ func newModel(o *options, r *lipgloss.Renderer) *model {
 		dim:  r.NewStyle().Faint(true)}}
 }
 
-// Init reads for the first time.
+// Init starts the first reading.
 func (m *model) Init() tea.Cmd { return m.read }
 
-// Update takes what happened.
+// Update handles an event.
 func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	switch msg := msg.(type) {
 	case tea.WindowSizeMsg:
@@ -79,15 +79,15 @@ func (m *model) Update(msg tea.Msg) (tea.Model, tea.Cmd) {
 	return m, nil
 }
 
-// tick waits for the next reading: at least as long that reading takes no more than a fifth of the
-// time, for 60,000 pairs of frontends and endpoints take the kernel more than a second.
+// tick waits for the next reading. Readings take at most a fifth of the time, because 60,000 pairs
+// of frontends and endpoints take the kernel more than a second.
 func (m *model) tick() tea.Cmd {
 	return tea.Tick(m.wait(), func(time.Time) tea.Msg { return tickMsg{} })
 }
 
 func (m *model) wait() time.Duration { return max(m.interval, 4*m.took) }
 
-// take takes what was read. After an error, what was read last stays on the screen.
+// take handles a reading. After an error, the previous reading stays on the screen.
 func (m *model) take(msg readMsg) {
 	m.recent, m.err, m.took = msg.recent, msg.err, msg.took
 	if msg.err != nil || m.paused {
@@ -103,7 +103,7 @@ func (m *model) take(msg readMsg) {
 	m.arrange()
 }
 
-// arrange makes the list that is shown. The selected service stays selected.
+// arrange makes the list of shown services. The selected service stays selected.
 func (m *model) arrange() {
 	m.shown = m.shown[:0]
 	for _, s := range m.all {
@@ -115,7 +115,7 @@ func (m *model) arrange() {
 	m.move(0)
 }
 
-// at is where the selected service is among those that are shown; 0 if it is not there.
+// at returns the index of the selected service among the shown ones, 0 if it is not shown.
 func (m *model) at() int {
 	return max(0, slices.IndexFunc(m.shown, func(s service) bool { return s.name == m.selected }))
 }
@@ -135,7 +135,7 @@ func (m *model) move(by int) {
 	m.first = max(m.first, at-rows+1)
 }
 
-// key does what a key asks for.
+// key handles a key.
 func (m *model) key(k tea.KeyMsg) tea.Cmd {
 	if k.Type == tea.KeyCtrlC {
 		return tea.Quit
@@ -170,7 +170,7 @@ func (m *model) key(k tea.KeyMsg) tea.Cmd {
 	return nil
 }
 
-// steps is how far a key goes.
+// steps returns how far a key moves the selection.
 func (m *model) steps(key string) int {
 	switch key {
 	case "up", "k":
@@ -189,7 +189,7 @@ func (m *model) steps(key string) int {
 	return 0
 }
 
-// typed takes a key of the filter.
+// typed handles a key while the filter is being typed.
 func (m *model) typed(k tea.KeyMsg) {
 	switch k.Type {
 	case tea.KeyEnter:

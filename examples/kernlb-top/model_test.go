@@ -16,7 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/counters"
-	"github.com/kernlb/kernlb/internal/golden"
+	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -51,8 +51,8 @@ func services(t *testing.T, n int) *servicemodel.Table {
 	return table
 }
 
-// had is a reading after so many seconds: the i-th service has i connections a second, half of them
-// to its first endpoint; the first service has none.
+// had returns a reading after that many seconds. The i-th service has i connections a second, half
+// of them to its first endpoint. The first service has none.
 func had(table *servicemodel.Table, n, seconds int) *sample {
 	r := counters.Reading{Pairs: map[counters.Pair]counters.Values{}}
 	for i := range n {
@@ -79,7 +79,7 @@ func events() recent {
 	}}
 }
 
-// screen is a model without colours, of so many columns and lines, that was told of two readings.
+// screen returns a model without colours, of this size, after two readings.
 func screen(t *testing.T, width, height int) *model {
 	t.Helper()
 	r := lipgloss.NewRenderer(io.Discard)
@@ -112,7 +112,7 @@ func press(m *model, keys ...string) {
 	}
 }
 
-// What is drawn fits on the screen, whatever is pressed.
+// Whatever keys are pressed, the drawing fits on the screen.
 func TestScreens(t *testing.T) {
 	t.Parallel()
 	for file, keys := range map[string][]string{
@@ -166,7 +166,7 @@ func TestSizes(t *testing.T) {
 	}
 }
 
-// Whatever cannot be read is named, and what was read before stays.
+// The screen names what cannot be read, and keeps the previous reading.
 func TestWhatIsNotKnownIsNamed(t *testing.T) {
 	t.Parallel()
 	m := screen(t, 100, 18)
@@ -189,7 +189,7 @@ func TestWhatIsNotKnownIsNamed(t *testing.T) {
 	require.Contains(t, m.View(), "more frontends and endpoints than are counted")
 }
 
-// Nothing is read while it is paused, and q ends it.
+// A pause stops readings, and q ends the program.
 func TestPauseAndQuit(t *testing.T) {
 	t.Parallel()
 	m := screen(t, 100, 18)
@@ -219,7 +219,7 @@ func TestNumbers(t *testing.T) {
 		12345: "12.3k", 5e6: "5.0M", 7.25e10: "72.5G"} {
 		require.Equal(t, want, short(v))
 	}
-	// Counters that began again count from zero, and no time has no rate.
+	// Counters that restarted count from zero. Without elapsed time there is no rate.
 	require.Zero(t, ratesOf(counters.Values{Connections: 9}, counters.Values{Connections: 2},
 		time.Second).connections)
 	require.Zero(t, ratesOf(counters.Values{}, counters.Values{Connections: 2}, 0).connections)

@@ -14,14 +14,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// page is the page of an engine, as far as it is read: /recent.json (docs/page.md).
+// page reads the page of an engine, of which only /recent.json is needed (docs/page.md).
 type page struct {
 	client *http.Client
 	url    string // empty: none
 	name   string
 }
 
-// event is something that the engine did.
+// event is an event of the engine.
 type event struct {
 	Time     time.Time           `json:"time"`
 	Kind     string              `json:"kind"`
@@ -31,13 +31,13 @@ type event struct {
 	Changes  []string            `json:"changes"`
 }
 
-// recent is what the engine did, the newest first.
+// recent holds the events of the engine, the newest first.
 type recent struct {
 	Events []event `json:"events"`
-	why    string  // it is not known
+	why    string  // it could not be read
 }
 
-// newPage reads where the page is; nothing is asked yet.
+// newPage parses the address of the page. It sends no request yet.
 func newPage(where string) (*page, error) {
 	p := &page{name: where, client: &http.Client{Timeout: time.Second}}
 	if where == "" {
@@ -60,7 +60,7 @@ func newPage(where string) (*page, error) {
 	return p, nil
 }
 
-// recent asks what the engine did.
+// recent requests the events of the engine.
 func (p *page) recent(ctx context.Context) (r recent) {
 	if p.url == "" {
 		return recent{why: "-page is empty"}
@@ -83,7 +83,7 @@ func (p *page) recent(ctx context.Context) (r recent) {
 	return r
 }
 
-// latency says how long the last applies took.
+// latency returns the time of the last applies as text.
 func (r *recent) latency() string {
 	var all []time.Duration
 	for _, e := range r.Events {
@@ -100,7 +100,7 @@ func (r *recent) latency() string {
 		round(all[(len(all)-1)/2]), round(all[len(all)-1]))
 }
 
-// line is an event on a line.
+// line returns an event as one line.
 func (e *event) line() string {
 	l := []string{e.Time.Format("15:04:05"), e.Kind}
 	if e.Text != "" {
@@ -129,8 +129,8 @@ func (r *recent) about(n servicemodel.Name) (lines []string) {
 	return lines
 }
 
-// names reports whether a word is a service, or begins with its name: as "default/web:http" and
-// "default/web/TCP" do.
+// names reports whether a word is a service, or begins with its name, like "default/web:http" and
+// "default/web/TCP".
 func names(n servicemodel.Name, word string) bool {
 	rest, found := strings.CutPrefix(word, n.String())
 	return found && (rest == "" || rest[0] == ':' || rest[0] == '/')

@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// What the page of an engine says is read, over TCP and over a Unix socket.
+// The page of an engine is read over TCP and over a Unix socket.
 func TestRecentOfAPage(t *testing.T) {
 	t.Parallel()
 	engine := dataplane.New(memory.New(nil), nil)

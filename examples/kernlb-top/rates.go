@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rates are what happened in a second, and what happened so far.
+// rates are the counts per second, and the counts so far.
 type rates struct {
 	connections, packets, bytesIn, bytesOut float64
 	total                                   counters.Values
@@ -33,7 +33,7 @@ func (r rates) plus(o rates) rates {
 		r.bytesOut + o.bytesOut, r.total.Plus(o.total)}
 }
 
-// service is a service, and what it does.
+// service is a service with its rates.
 type service struct {
 	name      servicemodel.Name
 	frontends []*servicemodel.Frontend
@@ -41,7 +41,7 @@ type service struct {
 	rates
 }
 
-// part is a frontend or an endpoint, and what it does.
+// part is a frontend or an endpoint with its rates.
 type part struct {
 	name  string
 	share float64 // of the connections of the service
@@ -86,10 +86,10 @@ func endpointsOf(t *servicemodel.Table, frontends []*servicemodel.Frontend) []ne
 	return slices.Compact(l)
 }
 
-// between are two samples, the newer of which has counters.
+// between holds two samples. The newer one has counters.
 type between struct{ old, now *sample }
 
-// frontend is what a frontend did. What was not there before has done nothing yet.
+// frontend returns the rates of a frontend. They are zero for a new one.
 func (b between) frontend(k servicemodel.FrontendKey) rates {
 	now := b.now.sums.Frontend(k)
 	if b.old == nil || b.old.sums == nil {
@@ -106,7 +106,7 @@ func (b between) endpoint(k servicemodel.FrontendKey, e netip.AddrPort) rates {
 	return ratesOf(b.old.sums.Endpoint(k, e), now, b.now.at.Sub(b.old.at))
 }
 
-// fill says what the services do.
+// fill adds the rates of the services.
 func (b between) fill(list []service) {
 	for i := range list {
 		list[i].rates = rates{}
@@ -116,8 +116,8 @@ func (b between) fill(list []service) {
 	}
 }
 
-// parts are the frontends of a service, and its endpoints by their shares: of the connections of
-// now, or if there are none, of all so far.
+// parts returns the frontends of a service, and its endpoints with their shares of the present
+// connections, or if there are none, of all connections so far.
 func (b between) parts(s *service) (frontends, endpoints []part) {
 	for _, f := range s.frontends {
 		frontends = append(frontends, part{name: f.Key.String(), rates: b.frontend(f.Key)})
@@ -149,8 +149,7 @@ func sum(l []part, of func(part) float64) (n float64) {
 	return n
 }
 
-// orders are what services can be sorted by, by the keys that ask for it. Those that are equal
-// are sorted by name.
+// orders are the sort orders of services, by their keys. Equal services are sorted by name.
 var orders = map[string]func(a, b service) int{
 	"c": func(a, b service) int {
 		return cmp.Or(cmp.Compare(b.connections, a.connections),

@@ -10,18 +10,18 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
-	"github.com/kernlb/kernlb/internal/instance"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// sample is what was read at one time.
+// sample is the result of one reading.
 type sample struct {
 	at      time.Time
 	backend string
 	table   *servicemodel.Table
-	sums    *counters.Sums // nil: nothing is counted
-	full    bool           // more than there is room for
+	sums    *counters.Sums // nil: counting is off
+	full    bool           // there are more counters than fit
 }
 
 // reader reads the kernel. Its methods must not be called at the same time.
@@ -29,11 +29,12 @@ type reader struct {
 	backend dataplane.Backend
 	source  instance.Source
 	held    *servicemodel.Table
-	// due is when the services are read again, which takes much longer than counters.
+	// due is the time of the next reading of services, which takes much longer than that of
+	// counters.
 	due time.Time
 }
 
-// openReader opens the backend that was asked for, or the first that holds something.
+// openReader opens the backend that the flags name, or the first one that holds services.
 func openReader(ctx context.Context, o *options) (*reader, error) {
 	var errs []error
 	for _, c := range instance.Candidates(o.instance, ipvs.Config{}) {
@@ -53,7 +54,8 @@ func openReader(ctx context.Context, o *options) (*reader, error) {
 		errors.Join(errs...))
 }
 
-// tryReader returns nil if the backend cannot be opened, or holds nothing and was not asked for.
+// tryReader returns nil if the backend cannot be opened. It also returns nil if the backend holds
+// nothing and the flags do not name it.
 func tryReader(ctx context.Context, o *options, c dataplane.Candidate) (*reader, error) {
 	b, err := c.Open()
 	if err != nil {
@@ -74,7 +76,7 @@ func tryReader(ctx context.Context, o *options, c dataplane.Candidate) (*reader,
 }
 
 func (r *reader) close() {
-	_ = r.source.Close() // nothing that was read is lost
+	_ = r.source.Close() // reading loses nothing
 	_ = r.backend.Close()
 }
 
@@ -89,7 +91,7 @@ func (r *reader) observe(ctx context.Context) error {
 	return nil
 }
 
-// read reads counters, and now and then services.
+// read reads counters, and services if they are due.
 func (r *reader) read(ctx context.Context) (*sample, error) {
 	if time.Now().After(r.due) {
 		if err := r.observe(ctx); err != nil {
@@ -112,7 +114,7 @@ func (r *reader) read(ctx context.Context) (*sample, error) {
 	return s, nil
 }
 
-// addresses are those of the node.
+// addresses returns the addresses of the node.
 func addresses() (servicemodel.Locality, error) {
 	l, err := net.InterfaceAddrs()
 	if err != nil {

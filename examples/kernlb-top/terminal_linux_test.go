@@ -21,7 +21,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// asProgram has the test program be kernlb-top.
+// asProgram makes the test binary kernlb-top.
 const asProgram = "KERNLB_TOP_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -34,7 +34,8 @@ func TestMain(m *testing.M) {
 
 var vip = netip.MustParseAddrPort("10.96.0.1:80")
 
-// newNode is a network whose node has a service of one pod, and counts; connect connects to it.
+// newNode returns a network whose node has a service of one pod, and counts. connect connects to
+// it.
 func newNode(t *testing.T) (c *netnstest.Cluster, connect func()) {
 	t.Helper()
 	c = netnstest.Start(t, netnstest.Options{})
@@ -60,8 +61,8 @@ func newNode(t *testing.T) (c *netnstest.Cluster, connect func()) {
 	}
 }
 
-// program is kernlb-top, which is yet to be started, for a terminal that is not asked for its
-// colours: termenv waits five seconds for the answer.
+// program returns kernlb-top, not started yet. Its environment keeps termenv from asking the
+// terminal for its colours, because that waits five seconds for the answer.
 func program(t *testing.T, args ...string) *exec.Cmd {
 	t.Helper()
 	cmd := exec.CommandContext(t.Context(), os.Args[0], args...)
@@ -74,7 +75,7 @@ type terminal struct {
 	t    *testing.T
 	file *os.File
 	mu   sync.Mutex
-	raw  strings.Builder // what was written since the last look
+	raw  strings.Builder // output since the last call of shows
 }
 
 func (x *terminal) follow() {
@@ -90,7 +91,7 @@ func (x *terminal) follow() {
 	}
 }
 
-// shows waits until something is written, and returns what came up to then.
+// shows waits for a text in the output, and returns the output up to it.
 func (x *terminal) shows(text string) string {
 	x.t.Helper()
 	var all string
@@ -112,7 +113,7 @@ func (x *terminal) press(keys string) {
 	require.NoError(x.t, err)
 }
 
-// In a terminal, connections are seen as they are made; keys and a new size do what they should.
+// In a terminal, connections appear as they are made. Keys and a new size have their effects.
 func TestInATerminal(t *testing.T) {
 	t.Parallel()
 	c, connect := newNode(t)
@@ -141,7 +142,7 @@ func TestInATerminal(t *testing.T) {
 	require.NoError(t, cmd.Wait())
 }
 
-// Where there is no terminal, one table is printed.
+// Without a terminal, one table is printed.
 func TestOnce(t *testing.T) {
 	t.Parallel()
 	c, connect := newNode(t)

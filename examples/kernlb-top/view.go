@@ -13,7 +13,7 @@ const (
 	recentLines = 3
 )
 
-// rows is how many services fit on the screen.
+// rows returns how many services fit on the screen.
 func (m *model) rows() int { return max(1, m.height-linesAbove-recentLines-2) }
 
 // View draws the screen.
@@ -41,7 +41,7 @@ func (m *model) View() string {
 	return strings.Join(lines[max(0, len(lines)-m.height):], "\n")
 }
 
-// title says what is looked at, and sums up.
+// title returns the first line of the screen: its subject and the totals.
 func (m *model) title() string {
 	now := m.between.now
 	if now == nil {
@@ -63,7 +63,7 @@ func (m *model) title() string {
 	return t
 }
 
-// engineLine says what is wrong, or how the engine does.
+// engineLine returns the present error, or how the engine does.
 func (m *model) engineLine() string {
 	switch now := m.between.now; {
 	case m.err != nil:
@@ -80,7 +80,7 @@ func (m *model) engineLine() string {
 
 const numbers = " %9s %9s %9s %9s %9s %11s"
 
-// header is above a list of what.
+// header returns the header of a list. what is the title of its first column.
 func (m *model) header(what string) string {
 	return pad("  "+what, m.nameWidth()) + fmt.Sprintf(numbers, "ENDPOINTS", "CONN/S", "PACKETS/S",
 		"IN B/S", "OUT B/S", "CONNECTIONS")
@@ -97,7 +97,7 @@ func (m *model) row(mark, name, endpoints string, r rates) string {
 		short(r.bytesIn), short(r.bytesOut), fmt.Sprint(r.total.Connections))
 }
 
-// list is the services that fit on the screen.
+// list returns the services that fit on the screen.
 func (m *model) list() []string {
 	lines := []string{m.header("SERVICE")}
 	if m.between.now == nil {
@@ -116,7 +116,7 @@ func (m *model) list() []string {
 	return lines
 }
 
-// details are what is known of the selected service.
+// details returns everything known about the selected service.
 func (m *model) details() []string {
 	if len(m.shown) == 0 || m.between.now == nil {
 		return m.list()
@@ -142,7 +142,7 @@ func (m *model) details() []string {
 	return lines
 }
 
-// recentLines are the newest events, of the selected service if it is shown alone.
+// recentLines returns the newest events, or those of the selected service if it is shown alone.
 func (m *model) recentLines() []string {
 	var l []string
 	switch {
@@ -165,7 +165,7 @@ func (m *model) recentLines() []string {
 	return l
 }
 
-// keys says what keys do, or what is being typed.
+// keys returns the help for keys, or the text being typed.
 func (m *model) keys() string {
 	switch {
 	case m.typing:
@@ -182,7 +182,7 @@ func (m *model) keys() string {
 		"space: pause  q: quit")
 }
 
-// table is all services, for who has no screen.
+// table returns all services as text, for output without a screen.
 func (m *model) table() string {
 	var b strings.Builder
 	m.width = 100
@@ -195,7 +195,7 @@ func (m *model) table() string {
 	return b.String()
 }
 
-// short is a number in at most six characters.
+// short returns a number in at most six characters.
 func short(v float64) string {
 	units := []string{"", "k", "M", "G", "T", "P"}
 	i := 0

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// summary is what apply and cleanup print with -o json.
+// summary is the JSON output of apply and cleanup.
 type summary struct {
 	Backend  string   `json:"backend"`
 	Added    int      `json:"added"`
@@ -34,7 +34,7 @@ func summaryOf(r *dataplane.Result) summary {
 		text: r.String()}
 }
 
-// reason is why a service was refused.
+// reason is a refused service, with the reason.
 type reason struct {
 	Service string `json:"service"`
 	Reason  string `json:"reason"`
@@ -48,13 +48,14 @@ func (p *program) apply(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	keeper, done, err := p.keepFlows()
+	cfg := p.engineConfig()
+	keeper, done, err := p.keepFlows(cfg)
 	if err != nil {
 		return err
 	}
 	defer done()
 	chosen := p.opts.backend == auto
-	return p.withEngine(ctx, s, func(ctx context.Context, e *dataplane.Engine) error {
+	return p.withEngine(ctx, s, cfg, func(ctx context.Context, e *dataplane.Engine) error {
 		if err := p.spareKubeProxy(ctx); err != nil {
 			return err
 		}
@@ -87,7 +88,7 @@ func (p *program) refused(l []dataplane.Refusal) (reasons []reason) {
 	return reasons
 }
 
-// complete returns an error if something was left out.
+// complete returns an error if a service was left out.
 func (p *program) complete() error {
 	if p.incomplete {
 		return errIncomplete
@@ -128,7 +129,7 @@ func (p *program) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.withEngine(ctx, s, func(ctx context.Context, e *dataplane.Engine) error {
+	return p.withEngine(ctx, s, nil, func(ctx context.Context, e *dataplane.Engine) error {
 		v, err := e.Plan(ctx, s)
 		if err != nil {
 			return err
@@ -140,13 +141,13 @@ func (p *program) plan(ctx context.Context) error {
 	})
 }
 
-// plannedJSON is what plan prints with -o json, and apply -changes reads.
+// plannedJSON is the JSON output of plan, and the input of apply -changes.
 type plannedJSON struct {
 	Backend string             `json:"backend"`
 	Preview *dataplane.Preview `json:"preview"`
 }
 
-// applyChanges applies what plan has printed, and says what it was.
+// applyChanges applies the output of plan, and prints what it applied.
 func (p *program) applyChanges(ctx context.Context) error {
 	text, err := os.ReadFile(p.opts.changes)
 	if err != nil {
@@ -164,7 +165,7 @@ func (p *program) applyChanges(ctx context.Context) error {
 		return fmt.Errorf("%w: -changes: %s: it is not what plan -o json prints", errInvalid,
 			p.opts.changes)
 	}
-	return p.withEngine(ctx, servicemodel.State{},
+	return p.withEngine(ctx, servicemodel.State{}, nil,
 		func(ctx context.Context, e *dataplane.Engine) error {
 			r, err := e.ApplyChanges(ctx, planned.Preview.Changes)
 			if err != nil {

@@ -6,12 +6,12 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/instance"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// auto is the backend to choose: the first in the order of candidates that the kernel supports and
-// that can express the state.
+// auto chooses a backend: the first candidate that the kernel supports and that can express the
+// state.
 const auto = "auto"
 
 // candidates are the backends, the default first, in the network namespace of the calling thread.
@@ -28,17 +28,23 @@ func backendNames() []string {
 	return append(l, auto)
 }
 
-// openBackend opens the backend that was asked for, or chooses one for the state. From then on the
+// openBackend opens the backend that the flags name, or chooses one for the state. From then on the
 // options name it.
 func (p *program) openBackend(ctx context.Context, s servicemodel.State) (dataplane.Backend,
 	error) {
 	l := p.opts.candidates()
 	if p.opts.backend == auto {
-		b, err := dataplane.Choose(ctx, s, p.engineConfig(), l...)
-		if err == nil {
-			p.opts.backend = b.Name()
+		b, others, err := dataplane.Choose(ctx, s, p.engineConfig(), l...)
+		if err != nil {
+			return nil, err
 		}
-		return b, err
+		p.opts.backend = b.Name()
+		for _, o := range others {
+			for _, problem := range dataplane.Problems(o.Err) {
+				p.warn("the backend is %s, not %s: %v", b.Name(), o.Backend, problem.Err)
+			}
+		}
+		return b, nil
 	}
 	i := slices.IndexFunc(l, func(c dataplane.Candidate) bool { return c.Name == p.opts.backend })
 	if i < 0 {
@@ -47,26 +53,28 @@ func (p *program) openBackend(ctx context.Context, s servicemodel.State) (datapl
 	return l[i].Open()
 }
 
-// withEngine runs f with an engine on the backend that was asked for, or on one that is chosen for
-// the state.
-func (p *program) withEngine(ctx context.Context, s servicemodel.State,
+// withEngine runs f with an engine on the backend that the flags name, or on one chosen for the
+// state. A nil configuration means engineConfig.
+func (p *program) withEngine(ctx context.Context, s servicemodel.State, cfg *dataplane.Config,
 	f func(context.Context, *dataplane.Engine) error) error {
+	if cfg == nil {
+		cfg = p.engineConfig()
+	}
 	b, err := p.openBackend(ctx, s)
 	if err != nil {
 		return p.classify(err)
 	}
 	defer b.Close()
-	return p.classify(f(ctx, dataplane.New(b, p.engineConfig())))
+	return p.classify(f(ctx, dataplane.New(b, cfg)))
 }
 
-// engineConfig is what the flags say of engines.
+// engineConfig returns the configuration of engines according to the flags.
 func (p *program) engineConfig() *dataplane.Config {
-	return &dataplane.Config{Strict: !p.opts.goOn, Flows: p.keeper, Logger: p.log,
-		Node: p.node}
+	return &dataplane.Config{Strict: !p.opts.goOn}
 }
 
 // warnOthers names the other backends in which the instance has services. It is for a backend that
-// was chosen: the choice may have been another the last time.
+// was chosen, because an earlier run may have chosen another one.
 func (p *program) warnOthers(ctx context.Context) {
 	for _, c := range p.opts.candidates() {
 		if c.Name == p.opts.backend {
@@ -74,17 +82,15 @@ func (p *program) warnOthers(ctx context.Context) {
 		}
 		if n := holds(ctx, c); n > 0 {
 			p.warn("warning: the backend %s holds %d frontends of the instance %s, too: kernlb "+
-				"cleanup --backend %s --instance %s removes them",
+				"cleanup -backend %s -instance %s removes them",
 				c.Name, n, p.opts.instance, c.Name, p.opts.instance)
 		}
 	}
 }
 
-// holds returns how many frontends a backend holds; none if it is not supported or cannot be read.
+// holds returns the number of frontends that a backend holds. It is 0 if the backend is not
+// supported or cannot be read.
 func holds(ctx context.Context, c dataplane.Candidate) int {
-	if c.Probe(ctx) != nil {
-		return 0
-	}
 	b, err := c.Open()
 	if err != nil {
 		return 0
@@ -97,8 +103,8 @@ func holds(ctx context.Context, c dataplane.Candidate) int {
 	return o.Table.Len()
 }
 
-// findBackend replaces auto by the first backend that holds something of the instance; if none
-// does, it stays.
+// findBackend replaces auto by the first backend that holds frontends of the instance. If none
+// does, auto stays.
 func (p *program) findBackend(ctx context.Context) {
 	if p.opts.backend != auto {
 		return

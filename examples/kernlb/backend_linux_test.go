@@ -13,11 +13,11 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/instance"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// asProgram is set in a process that is the program, not its tests.
+// asProgram is set in a process that is the program and not its tests.
 const asProgram = "KERNLB_TEST_PROGRAM"
 
 func TestMain(m *testing.M) {
@@ -28,14 +28,13 @@ func TestMain(m *testing.M) {
 	netnstest.Main(m)
 }
 
-// tracing is what keepTracing opened: it would be closed if nothing referred to it.
+// tracing keeps the result of keepTracing referenced. Otherwise it would be closed.
 var tracing *livetrace.Tracer
 
-// keepTracing leaves the kernel's tracing on in a virtual machine made for tests. Whoever is the
-// first to trace, or the last, has the kernel rewrite an instruction of nft_do_chain (the static
-// key nft_trace_enabled), in whose place there is a breakpoint for a moment. QEMU's emulation of
-// several processors sometimes goes on executing the breakpoint that is no longer there, and the
-// machine stands still.
+// keepTracing leaves the kernel's tracing on in a virtual machine made for tests. The first and the
+// last tracer make the kernel rewrite an instruction of nft_do_chain (the static key
+// nft_trace_enabled), and for a moment a breakpoint is in its place. QEMU's emulation of several
+// processors sometimes goes on executing the removed breakpoint, and the machine stops.
 func keepTracing() {
 	if os.Getenv("KERNLB_VM") == "" {
 		return
@@ -58,24 +57,35 @@ spec:
   ports: [{name: http, port: 80, protocol: TCP}]
 `
 
-// kernlb runs a command line in a namespace, with the manifest as standard input, and returns the
-// exit code and what was printed.
-func kernlb(t *testing.T, ns *netnstest.NS, args ...string) (code int, stdout, stderr string) {
-	t.Helper()
-	return kernlbWith(t, ns, webManifest, args...)
-}
-
-// kernlbWith is kernlb with another manifest.
-func kernlbWith(t *testing.T, ns *netnstest.NS, manifest string, args ...string) (code int, stdout,
-	stderr string) {
+// kernlb runs a command line and further arguments in a namespace, with a manifest as standard
+// input. It returns the exit code and the output.
+func kernlb(t *testing.T, ns *netnstest.NS, manifest, line string, args ...string) (code int,
+	stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	require.NoError(t, ns.Do(func() error {
 		p := &program{stdin: strings.NewReader(manifest), stdout: &out, stderr: &errs}
-		code = p.run(context.WithoutCancel(t.Context()), args)
+		code = p.run(context.WithoutCancel(t.Context()), append(strings.Fields(line), args...))
 		return nil
 	}))
 	return code, out.String(), errs.String()
+}
+
+// done is kernlb for a command that must succeed. It returns the standard output.
+func done(t *testing.T, ns *netnstest.NS, manifest, line string, args ...string) string {
+	t.Helper()
+	code, out, errs := kernlb(t, ns, manifest, line, args...)
+	require.Equal(t, exitDone, code, errs)
+	return out
+}
+
+// fails is kernlb for a command that must fail with an exit code, and say why.
+func fails(t *testing.T, ns *netnstest.NS, manifest string, want int, says, line string,
+	args ...string) {
+	t.Helper()
+	code, _, errs := kernlb(t, ns, manifest, line, args...)
+	require.Equal(t, want, code, errs)
+	require.Contains(t, errs, says)
 }
 
 func newNS(t *testing.T) *netnstest.NS {
@@ -90,38 +100,31 @@ func newNS(t *testing.T) *netnstest.NS {
 func TestProbePrintsEachBackend(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
-	code, out, errs := kernlb(t, ns, "probe")
-	require.Equal(t, exitDone, code, errs)
+	out := done(t, ns, "", "probe")
 	for _, c := range (&options{instance: instance.Default}).candidates() {
 		require.Contains(t, out, "\n"+c.Name+" ")
 	}
-	code, out, errs = kernlb(t, ns, "probe", "-o", "json")
-	require.Equal(t, exitDone, code, errs)
-	require.Contains(t, out, `"backend": "nftables"`)
+	require.Contains(t, done(t, ns, "", "probe -o json"), `"backend": "nftables"`)
 }
 
 func TestAutoFindsAgainWhatItChose(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
-	code, out, errs := kernlb(t, ns, "apply", "-f", "-", "--backend", "auto")
+	code, out, errs := kernlb(t, ns, webManifest, "apply -f - --backend auto")
 	require.Equal(t, exitDone, code, errs)
 	require.Contains(t, out, "nftables: ")
 	require.NotContains(t, errs, "warning")
-	code, _, errs = kernlb(t, ns, "apply", "-f", "-", "--backend", "iptables")
-	require.Equal(t, exitDone, code, errs)
-	code, _, errs = kernlb(t, ns, "apply", "-f", "-", "--backend", "auto")
+	done(t, ns, webManifest, "apply -f - --backend iptables")
+	code, _, errs = kernlb(t, ns, webManifest, "apply -f - --backend auto")
 	require.Equal(t, exitDone, code, errs)
 	require.Contains(t, errs,
 		"the backend iptables holds 1 frontends of the instance kernlb, too: kernlb cleanup "+
-			"--backend iptables --instance kernlb removes them")
-	code, _, errs = kernlb(t, ns, "cleanup", "--backend", "nftables")
-	require.Equal(t, exitDone, code, errs)
-	code, out, errs = kernlb(t, ns, "show", "--backend", "auto", "-o", "json")
-	require.Equal(t, exitDone, code, errs)
-	require.Contains(t, out, `"backend": "iptables"`)
+			"-backend iptables -instance kernlb removes them")
+	done(t, ns, "", "cleanup --backend nftables")
+	require.Contains(t, done(t, ns, "", "show --backend auto -o json"), `"backend": "iptables"`)
 }
 
-// Only IPVS has schedulers. Where the kernel has no IPVS, that is said, and nothing is applied.
+// Only IPVS has schedulers. If the kernel has no IPVS, the program says so and applies nothing.
 func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
@@ -135,29 +138,21 @@ addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}]
 endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
 `
-	code, _, errs := kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "nftables")
-	require.Equal(t, exitInvalid, code, errs)
-	require.Contains(t, errs, "scheduler: lc (nftables chooses at random)")
+	fails(t, ns, leastConn, exitInvalid, "scheduler: lc (nftables chooses at random)",
+		"apply -f - --backend nftables")
 
-	_, probed, _ := kernlb(t, ns, "probe")
-	code, out, errs := kernlbWith(t, ns, leastConn, "apply", "-f", "-", "--backend", "auto")
+	probed := done(t, ns, "", "probe")
+	code, out, errs := kernlb(t, ns, leastConn, "apply -f - --backend auto")
 	if !regexp.MustCompile(`(?m)^ipvs +yes`).MatchString(probed) {
 		require.NotEqual(t, exitDone, code, out)
 		require.Contains(t, errs, "ipvs")
-		_, out, _ = kernlb(t, ns, "show")
+		out = done(t, ns, "", "show")
 		require.NotContains(t, out, "web")
 		return
 	}
 	require.Equal(t, exitDone, code, errs)
 	require.Contains(t, out, "ipvs: ")
-	code, out, errs = kernlb(t, ns, "show", "--backend", "auto")
-	require.Equal(t, exitDone, code, errs)
-	require.Contains(t, out, "10.96.0.10:80/tcp")
-}
-
-func TestCleanupWantsToBeToldWhat(t *testing.T) {
-	t.Parallel()
-	code, _, errs := kernlb(t, newNS(t), "cleanup", "--backend", "auto")
-	require.Equal(t, exitInvalid, code)
-	require.Contains(t, errs, "cleanup needs the -backend to clean up")
+	require.Contains(t, errs, "the backend is ipvs, not nftables: nftables cannot express service "+
+		"default/web:http: scheduler: lc")
+	require.Contains(t, done(t, ns, "", "show --backend auto"), "10.96.0.10:80/tcp")
 }

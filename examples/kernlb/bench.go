@@ -9,11 +9,12 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/neighbour"
+	"github.com/kernlb/kernlb/internal/test/busywriter"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// How often is measured: each single change, those at the pace of the neighbour, and adopting.
+// Numbers of measurements: of each single change, of those beside the paced neighbour, and of
+// adoptions.
 const (
 	benchRuns = 101
 	pacedRuns = 301
@@ -73,7 +74,7 @@ func (b *benchmark) run(ctx context.Context) error {
 	return b.err
 }
 
-// open makes a new engine on a new backend, as a new process does.
+// open makes a new engine on a new backend, like a new process.
 func (b *benchmark) open(ctx context.Context) {
 	b.close()
 	if b.err != nil {
@@ -86,7 +87,7 @@ func (b *benchmark) open(ctx context.Context) {
 	b.engine = dataplane.New(b.backend, b.p.engineConfig())
 }
 
-// close ends the engine, and forgets all that it knew.
+// close ends the engine, and drops its knowledge.
 func (b *benchmark) close() {
 	if b.backend != nil {
 		b.err = errors.Join(b.err, b.backend.Close())
@@ -94,12 +95,12 @@ func (b *benchmark) close() {
 	b.backend, b.engine = nil, nil
 }
 
-// besideNeighbour measures what there is to say of a neighbour.
+// besideNeighbour measures beside a neighbour that commits.
 func (b *benchmark) besideNeighbour(ctx context.Context) {
 	if b.err != nil {
 		return
 	}
-	n, err := neighbour.Start(ctx, 0)
+	n, err := busywriter.Start(ctx, 0)
 	if err != nil {
 		b.err = err
 		return
@@ -113,7 +114,7 @@ func (b *benchmark) besideNeighbour(ctx context.Context) {
 	b.err = errors.Join(b.err, err)
 }
 
-// apply applies a state and returns how long that took.
+// apply applies a state and returns the time.
 func (b *benchmark) apply(ctx context.Context, s servicemodel.State) (time.Duration,
 	*dataplane.Result) {
 	if b.err != nil {
@@ -126,7 +127,7 @@ func (b *benchmark) apply(ctx context.Context, s servicemodel.State) (time.Durat
 	return took, r
 }
 
-// small measures the states that next makes, one after the other.
+// small measures the changes to the states of next, one after the other.
 func (b *benchmark) small(
 	ctx context.Context, runs int, next func(i int) servicemodel.State,
 ) timing {
@@ -145,7 +146,7 @@ func (b *benchmark) small(
 	return newTiming(times, messages)
 }
 
-// large measures the states that next makes, each with a new engine.
+// large measures the changes to the states of next, each with a new engine.
 func (b *benchmark) large(
 	ctx context.Context, runs int, next func(i int) servicemodel.State,
 ) (l large) {
@@ -180,14 +181,14 @@ func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 	return b.state.WithEndpoints(n, eps)
 }
 
-// replaceAtPace is replaceEndpoint after a pause in which the neighbour has committed; it may just
-// do so again.
+// replaceAtPace is replaceEndpoint after a pause in which the neighbour commits. The neighbour may
+// commit again meanwhile.
 func (b *benchmark) replaceAtPace(i int) servicemodel.State {
-	time.Sleep(neighbour.Pause + time.Duration(i%10)*time.Millisecond)
+	time.Sleep(busywriter.Pause + time.Duration(i%10)*time.Millisecond)
 	return b.replaceEndpoint(i)
 }
 
-// scale gives a service one endpoint more, and takes it away again.
+// scale adds an endpoint to a service, and removes it again.
 func (b *benchmark) scale(i int) servicemodel.State {
 	n := benchName(i / 2 * 7 % b.p.opts.services)
 	eps := b.state.Endpoints(n)

@@ -10,25 +10,25 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// flowReport is what bench prints of cleaning up flows: one UDP endpoint of one service is
-// replaced, and the flows to it are deleted.
+// flowReport is bench's output about cleaning flows: one UDP endpoint of one service is replaced,
+// and the flows to it are deleted.
 type flowReport struct {
 	InTable   int          `json:"flows_in_table"`   // of the namespace
 	OnMachine int          `json:"flows_on_machine"` // a walk over the table passes all of them
 	Cleanings []flowTiming `json:"cleanings"`
 	IdleDumps int          `json:"dumps_without_udp_change"`
-	MirrorMs  float64      `json:"mirror_begin_ms"` // until a mirror has noted all flows
+	MirrorMs  float64      `json:"mirror_begin_ms"` // until a mirror has recorded all flows
 	Noted     int          `json:"mirror_flows"`
 }
 
-// flowTiming is the cleaning with one question to the kernel, or with a mirror.
+// flowTiming is the time of cleaning, with one request to the kernel or with a mirror.
 type flowTiming struct {
 	Scan    string  `json:"scan"`
 	ApplyMs float64 `json:"apply_ms"` // the whole apply
@@ -42,14 +42,14 @@ type flowTiming struct {
 const (
 	flowServices  = 100
 	flowEndpoints = 10
-	// namespaceShare is how many flows a namespace is given: fewer than nf_conntrack_max is by
-	// default, which only the initial one can raise. All share one hash table, so flows that do not
-	// fit go to namespaces beside it: to walk over them costs the same.
+	// namespaceShare is the maximum number of flows that a namespace gets. It is below the default
+	// of nf_conntrack_max, which only the initial namespace can raise. Further flows go to other
+	// namespaces. All namespaces share one hash table, so a walk over it costs the same.
 	namespaceShare = 250_000
 )
 
-// benchFlows measures cleaning with as many flows as were asked for, a quarter of them of UDP. It
-// runs in the namespace of the bench.
+// benchFlows measures cleaning with the requested number of flows, a quarter of them UDP. It runs
+// in the namespace of the bench.
 func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 	table, err := conntrack.Open(nil)
 	if err != nil {
@@ -98,7 +98,7 @@ func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 	return r, err
 }
 
-// fill puts n flows into a table, as far as they fit.
+// fill adds n flows to a table, as far as they fit.
 func fill(ctx context.Context, table *conntrack.Table, n int) (int, error) {
 	c, err := table.Create(ctx, benchFlow(n))
 	if errors.Is(err, conntrack.ErrTableFull) {
@@ -107,7 +107,7 @@ func fill(ctx context.Context, table *conntrack.Table, n int) (int, error) {
 	return c.Created, err
 }
 
-// benchFlow makes n flows, each fourth of UDP, to the services in turn and to their endpoints.
+// benchFlow makes n flows, a quarter of them UDP, to the services in turn and to their endpoints.
 func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
 	return func(yield func(conntrack.Flow, error) bool) {
 		for i := range n {
@@ -130,8 +130,8 @@ func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
 	}
 }
 
-// flowState are the services that the flows go to, those of which the first endpoint was replaced
-// counted.
+// flowState returns the services that the flows go to. replaced is the number of services whose
+// first endpoint was replaced.
 func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
 	s := servicemodel.State{}.WithNode(b.p.opts.node)
 	for i := range flowServices {
@@ -155,7 +155,7 @@ func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
 	return s
 }
 
-// cleanOnce replaces the first endpoint of a service: of another one each time.
+// cleanOnce replaces the first endpoint of a service, each time of another one.
 func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend dataplane.Backend,
 	name string, opts conntrack.CleanOptions, r *flowReport) error {
 	keeper, err := flows.New(table, &flows.Config{Clean: opts})
@@ -164,7 +164,7 @@ func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend da
 	}
 	i := len(r.Cleanings)
 	e := dataplane.New(backend, &dataplane.Config{Flows: keeper})
-	first, err := e.Apply(ctx, b.flowState(i, 5353)) // looks at everything, for it is the first
+	first, err := e.Apply(ctx, b.flowState(i, 5353)) // the first apply, which checks all flows
 	if first == nil {
 		return err
 	}
@@ -194,7 +194,7 @@ func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend da
 	return err
 }
 
-// cleanMirrored is cleanOnce with a mirror, which is given the time to note all flows.
+// cleanMirrored is cleanOnce with a mirror, which has time to record all flows.
 func (b *benchmark) cleanMirrored(ctx context.Context, table *conntrack.Table,
 	backend dataplane.Backend, r *flowReport) error {
 	index, err := mirror.New(table, nil)
@@ -219,7 +219,7 @@ func (b *benchmark) cleanMirrored(ctx context.Context, table *conntrack.Table,
 	return errors.Join(err, <-done)
 }
 
-// printFlows prints the figures of cleaning, if there are any.
+// printFlows prints the figures of cleaning, if any.
 func (p *program) printFlows(r *flowReport) error {
 	if r == nil || p.opts.output == "json" {
 		return nil

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// peakHeap runs f and returns the greatest size of the heap meanwhile, in MB: of all objects that
-// were not swept yet, those of the state and garbage counted. It is what the program has at that
-// moment, as the garbage collector is set by default (GOGC=100), looked at every few milliseconds.
+// peakHeap runs f and returns the maximum size of the heap meanwhile, in MB. The heap includes the
+// state and garbage that is not swept yet. The garbage collector has its default setting
+// (GOGC=100). The size is sampled every few milliseconds.
 func peakHeap(f func()) float64 {
 	runtime.GC()
 	stop, peak := make(chan struct{}), make(chan uint64)
@@ -31,7 +31,7 @@ func peakHeap(f func()) float64 {
 	return float64(<-peak) / (1 << 20)
 }
 
-// heapSize is the size of the live and not yet swept heap. Reading this metric does not stop the
+// heapSize returns the size of live and unswept objects. Reading this metric does not stop the
 // program.
 func heapSize() uint64 {
 	s := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/neighbour"
+	"github.com/kernlb/kernlb/internal/test/busywriter"
 )
 
-// report is what bench prints. Times are those of the public API, from changed state to committed
-// kernel; messages are those of one such change.
+// report is the output of bench. Times are those of the public API, from the changed state to the
+// committed kernel. Messages are those of one such change.
 type report struct {
 	Backend   string `json:"backend"`
 	Services  int    `json:"services"`
@@ -21,10 +21,11 @@ type report struct {
 	OneEndpoint timing `json:"one_endpoint"`
 	Scale       timing `json:"scale"`
 	OneService  timing `json:"one_service"`
-	// Paced is one endpoint replaced each 20 ms or more, while the program sleeps in between.
+	// Paced replaces one endpoint every 20 ms or more, and the program sleeps in between.
 	Paced timing `json:"one_endpoint_paced"`
 
-	// Adopt is until a new process, which finds what is there, has changed one endpoint.
+	// Adopt is the time until a new process has adopted the kernel's contents and changed one
+	// endpoint.
 	Adopt large `json:"adopt"`
 
 	// The same beside a neighbour that commits to nf_tables 50 times a second.
@@ -35,7 +36,7 @@ type report struct {
 	Flows *flowReport `json:"flows,omitempty"` // with -flows
 }
 
-// timing is how long a small change takes.
+// timing is the time of a small change.
 type timing struct {
 	MedianUs float64 `json:"median_us"`
 	P99Us    float64 `json:"p99_us"`
@@ -52,8 +53,8 @@ func (t timing) String() string {
 	return fmt.Sprintf("%10.1f µs %10.1f µs  %5d messages", t.MedianUs, t.P99Us, t.Messages)
 }
 
-// large is how long a large change takes, the median of all runs, and the peak of the heap in all
-// of them.
+// large is the time of a large change, the median of all runs, and the peak of the heap in all
+// runs.
 type large struct {
 	Ms         float64 `json:"ms"`
 	Messages   int     `json:"messages"` // of the last run
@@ -85,7 +86,7 @@ beside a neighbour that commits %.0f times a second:
 one replaced in %d ms%v
 adopt, one replaced  %v
 `, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint, r.Scale, r.OneService,
-		neighbour.Pause.Milliseconds(), r.Paced, r.Adopt,
-		r.NeighbourCommits, neighbour.Pause.Milliseconds(), r.BusyPaced, r.BusyAdopt)
+		busywriter.Pause.Milliseconds(), r.Paced, r.Adopt,
+		r.NeighbourCommits, busywriter.Pause.Milliseconds(), r.BusyPaced, r.BusyAdopt)
 	return err
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net/netip"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -14,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// brokenServices are eight services, each broken in another way; the endpoints are pods of
-// netnstest. Services fw and deaf are fine but for what is around them.
+// brokenServices are eight services, each broken in another way. The endpoints are pods of
+// netnstest. The services fw and deaf are correct, but their surroundings are not.
 func brokenServices() string {
 	s := serviceManifest("unready", "10.96.0.1", "", "")
 	s = strings.Replace(s, "{ready: true}", "{ready: false}", 1) +
@@ -40,23 +39,26 @@ func brokenServices() string {
 	return s[:end] + "\nstatus: {loadBalancer: {ingress: [{ip: 203.0.113.3}]}}" + s[end:]
 }
 
-// Eight services are broken in eight ways. One command finds each, as docs/debugging.md says.
+// brokenRules are those of another program, which keep the clients of fw away.
+const brokenRules = `table inet fw {
+chain out {
+type filter hook postrouting priority 10
+tcp dport 8080 drop comment "no web"
+}
+}`
+
+// Eight services are broken in eight ways. For each, one command of docs/debugging.md finds the
+// reason.
 func TestBrokenServicesAreDiagnosed(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
 	file := filepath.Join(t.TempDir(), "services.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(brokenServices()), 0o600))
-	node := []string{"-f", file, "-node", "n1", "-node-ip", netnstest.NodeIPv4}
-	code, _, errs := kernlb(t, c.Node.NS, append([]string{"apply", "-keep-going"}, node...)...)
+	node := []string{"-f", file, "-node", "n1", "-node-ip", netnstest.Net.NodeIPv4}
+	code, _, errs := kernlb(t, c.Node.NS, "", "apply -keep-going", node...)
 	require.Equal(t, exitFailed, code, errs)
-	require.NoError(t, c.Node.NS.Do(func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader("table inet fw {\nchain out {\n" +
-			"type filter hook postrouting priority 10\n" +
-			"tcp dport 8080 drop comment \"no web\"\n}\n}\n")
-		return cmd.Run()
-	}))
+	nft(t, c.Node.NS, brokenRules)
 	for name, w := range map[string]struct {
 		command string
 		says    string
@@ -77,14 +79,12 @@ func TestBrokenServicesAreDiagnosed(t *testing.T) {
 			"default/refused:http: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			code, out, errs := kernlb(t, c.Node.NS, append(strings.Fields(w.command), node...)...)
-			require.Equal(t, exitDone, code, errs)
-			require.Contains(t, out, w.says)
+			require.Contains(t, done(t, c.Node.NS, "", w.command, node...), w.says)
 		})
 	}
 }
 
-// trace -live waits for a packet that matches, from whomever, and follows it.
+// trace -live waits for a packet that matches, from any sender, and follows it.
 func TestTraceLive(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
@@ -92,8 +92,7 @@ func TestTraceLive(t *testing.T) {
 	udp := strings.ReplaceAll(serviceManifest("web", "10.96.0.1", "", ""), "TCP", "UDP")
 	none := strings.Replace(serviceManifest("none", "10.96.0.2", "", ""), "ready: true",
 		"ready: false", 1)
-	code, _, errs := kernlbWith(t, c.Node.NS, udp+none, "apply", "-f", "-")
-	require.Equal(t, exitDone, code, errs)
+	done(t, c.Node.NS, udp+none, "apply -f -")
 	ctx, cancel := context.WithCancel(t.Context())
 	sent := make(chan bool)
 	go func() {
@@ -107,30 +106,26 @@ func TestTraceLive(t *testing.T) {
 		cancel()
 		<-sent
 	}()
-	args := []string{"trace", "-live", "-from", "10.244.1.1%veth1", "-to", "10.96.0.1:80/udp"}
-	code, out, errs := kernlb(t, c.Node.NS, args...)
+	const trace = "trace -live -from 10.244.1.1%veth1 -to 10.96.0.1:80/udp"
+	code, out, errs := kernlb(t, c.Node.NS, "", trace)
 	require.Equal(t, exitDone, code, errs)
 	require.Equal(t, "waiting for a packet from 10.244.1.1%veth1 to 10.96.0.1:80/udp\n", errs)
 	require.Contains(t, out, "\nit works: 10.244.1.2:8080 answers\n")
-	code, out, errs = kernlb(t, c.Node.NS, append(args, "-o", "json", "-wait", "1m")...)
-	require.Equal(t, exitDone, code, errs)
+	out = done(t, c.Node.NS, "", trace+" -o json -wait 1m")
 	require.Contains(t, out, `"summary": "it works: 10.244.1.2:8080 answers"`)
 	require.Contains(t, out, `"fate": "sent"`)
 
-	code, out, errs = kernlb(t, c.Node.NS, "trace", "-send", "-from", "192.0.2.10", "-to",
-		"10.96.0.2:80/tcp")
-	require.Equal(t, exitDone, code, errs)
+	out = done(t, c.Node.NS, "", "trace -send -from 192.0.2.10 -to 10.96.0.2:80/tcp")
 	require.Contains(t, out, "\nkernlb (ip kernlb no-endpoints, rule ")
 	require.Contains(t, out, ") refuses it: no endpoint can be used")
-	for want, args := range map[string][]string{
-		"no packet from 10.0.0.9 to 10.96.0.1:80/udp came within 1ms": {"-from", "10.0.0.9",
-			"-live", "-wait", "1ms"},
-		"-send: 10.0.0.9 is no address of this node":      {"-from", "10.0.0.9", "-send"},
-		"-send: what this node sends comes in by no link": {"-from", "192.0.2.10%eth0", "-send"},
-		"-wait: it is how long -live waits":               {"-from", "192.0.2.10", "-wait", "1s"},
+	for want, args := range map[string]string{
+		"no packet from 10.0.0.9 to 10.96.0.1:80/udp came within 1ms": "-from 10.0.0.9 -live " +
+			"-wait 1ms",
+		"-send: 10.0.0.9 is no address of this node": "-from 10.0.0.9 -send",
+		"-send cannot be combined with a link":       "-from 192.0.2.10%eth0 -send",
+		"-wait needs -live":                          "-from 192.0.2.10 -wait 1s",
 	} {
-		code, _, errs = kernlb(t, c.Node.NS, append([]string{"trace", "-to", "10.96.0.1:80/udp"},
-			args...)...)
+		code, _, errs = kernlb(t, c.Node.NS, "", "trace -to 10.96.0.1:80/udp "+args)
 		require.NotEqual(t, exitDone, code)
 		require.Contains(t, errs, want)
 	}

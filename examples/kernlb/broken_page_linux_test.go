@@ -2,8 +2,6 @@ package main
 
 import (
 	"net/http"
-	"os/exec"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,22 +9,16 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// The eight broken services are found with the page as well, as docs/page.md says.
+// The page also shows why the eight services are broken, as docs/page.md says.
 func TestBrokenServicesAreDiagnosedOnThePage(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
 	w := &watched{t: t, ns: c.Node.NS, dir: t.TempDir()}
 	w.args = []string{"watch", "-f", w.dir, "-copies", t.TempDir(), "-node", "n1", "-node-ip",
-		netnstest.NodeIPv4, "-listen", "127.0.0.1:0"}
+		netnstest.Net.NodeIPv4, "-listen", "127.0.0.1:0"}
 	w.write("services.yaml", brokenServices())
-	require.NoError(t, w.ns.Do(func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader("table inet fw {\nchain out {\n" +
-			"type filter hook postrouting priority 10\n" +
-			"tcp dport 8080 drop comment \"no web\"\n}\n}\n")
-		return cmd.Run()
-	}))
+	nft(t, w.ns, brokenRules)
 	w.start()
 	at := w.address()
 	w.logs("msg=applied")

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// wanted returns what the manifests mean, nil if there are none.
+// wanted returns the table of the manifests, or nil without manifests.
 func (p *program) wanted() (*servicemodel.Table, error) {
 	if len(p.opts.files) == 0 {
 		return nil, nil
@@ -23,13 +23,16 @@ func (p *program) wanted() (*servicemodel.Table, error) {
 	return t, nil
 }
 
-// causes returns what says why a frontend of a table that was read from the kernel rejects or
-// drops: by the manifests, if there are any.
-func causes(wanted *servicemodel.Table) func(*servicemodel.Table, *servicemodel.Frontend) string {
+// causeOf returns why a frontend of a table rejects or drops, or "" if it does neither.
+type causeOf func(*servicemodel.Table, *servicemodel.Frontend) string
+
+// causes returns the causes of frontends that were read from the kernel. With manifests, the causes
+// come from these.
+func causes(wanted *servicemodel.Table) causeOf {
 	if wanted == nil {
 		return func(t *servicemodel.Table, f *servicemodel.Frontend) string {
 			c := t.Cause(f)
-			if c.Kind == servicemodel.CauseUnknown {
+			if c.Kind == "unknown" {
 				return c.String() + "; with the manifests (-f), it is said why"
 			}
 			return c.String()
@@ -37,27 +40,27 @@ func causes(wanted *servicemodel.Table) func(*servicemodel.Table, *servicemodel.
 	}
 	return func(_ *servicemodel.Table, f *servicemodel.Frontend) string {
 		c := wanted.Cause(f)
-		if c.Kind == servicemodel.CauseUnknown {
+		if c.Kind == "unknown" {
 			return "it is not up to date with the manifests"
 		}
 		return c.String()
 	}
 }
 
-// maxNotes is how many service ports are named that refuse connections.
+// maxNotes is the maximum number of service ports that are named because they refuse connections.
 const maxNotes = 20
 
 // noteRefusing says which service ports of a state reject or drop connections, and why.
 func (p *program) noteRefusing(s servicemodel.State) {
 	table, err := servicemodel.Resolve(nil, s)
 	if err != nil {
-		return // with -keep-going, of which the engine tells
+		return // with -keep-going; the engine reports the error
 	}
 	at := map[string][]string{}
 	var order []string
 	for f := range table.Frontends() {
 		cause := table.Cause(f)
-		if cause.Kind == servicemodel.NoCause {
+		if cause.Kind == "" {
 			continue
 		}
 		verb, from := "rejects", ""

@@ -2,25 +2,21 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
-	"github.com/kernlb/kernlb/internal/instance"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// ofKubeProxy is what -of names kube-proxy by.
-const ofKubeProxy = "kube-proxy"
-
-// cleanup removes what the instance has in the kernel, or what kube-proxy left there.
+// cleanup removes the instance from the kernel, or the leftovers of kube-proxy.
 func (p *program) cleanup(ctx context.Context) error {
 	if p.opts.of == ofKubeProxy {
 		return p.cleanupKubeProxy(ctx)
 	}
-	return p.withEngine(ctx, servicemodel.State{},
+	return p.withEngine(ctx, servicemodel.State{}, nil,
 		func(ctx context.Context, e *dataplane.Engine) error {
 			o, err := e.Observe(ctx)
 			if err != nil {
@@ -35,13 +31,13 @@ func (p *program) cleanup(ctx context.Context) error {
 		})
 }
 
-// cleanupKubeProxy deletes what kube-proxy left, or says what it would delete, and prints the list.
+// cleanupKubeProxy deletes the leftovers of kube-proxy, or with -plan only lists them.
 func (p *program) cleanupKubeProxy(ctx context.Context) error {
 	act := kubeproxy.Cleanup
 	if p.opts.planOnly {
 		act = kubeproxy.Find
 	}
-	plan, err := act(ctx, &kubeproxy.Config{Logger: p.log})
+	plan, err := act(ctx, nil)
 	if plan == nil {
 		return err
 	}
@@ -51,7 +47,7 @@ func (p *program) cleanupKubeProxy(ctx context.Context) error {
 	return err
 }
 
-// spareKubeProxy fails where a kube-proxy runs that writes the chains of the instance, too: each
+// spareKubeProxy fails if a running kube-proxy also writes the chains of the instance, because each
 // would undo the other's work.
 func (p *program) spareKubeProxy(ctx context.Context) error {
 	if p.opts.backend != iptables.Name || p.opts.instance != instance.Default {
@@ -65,12 +61,10 @@ func (p *program) spareKubeProxy(ctx context.Context) error {
 		"stop it, or choose another -instance or -backend: %w", dataplane.ErrCollision)
 }
 
-// printLeftovers prints what was found of kube-proxy.
+// printLeftovers prints the leftovers of kube-proxy.
 func (p *program) printLeftovers(plan *kubeproxy.Plan) error {
 	if p.opts.output == "json" {
-		enc := json.NewEncoder(p.stdout)
-		enc.SetIndent("", "  ")
-		return enc.Encode(plan)
+		return p.printJSON(plan)
 	}
 	text := plan.String()
 	if plan.Empty() {

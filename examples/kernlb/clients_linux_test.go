@@ -29,13 +29,13 @@ var (
 
 const (
 	clientConns  = 50
-	clientSettle = 4 * time.Second // from what happens to the end of the measurement
+	clientSettle = 4 * time.Second // from the event to the end of the measurement
 	podPort      = 8080
 )
 
 var usedService = netip.MustParseAddrPort("10.96.0.10:80")
 
-// usedManifest is a service of TCP and UDP, and others beside it.
+// usedManifest returns a service of TCP and UDP, and other services.
 func usedManifest() string {
 	text := `
 apiVersion: v1
@@ -60,13 +60,13 @@ endpoints:
 	return text
 }
 
-// event is something that happens to a node while clients use it.
+// event happens to a node while clients use it.
 type event struct {
 	name   string
 	happen func(t *testing.T, n *clientNode)
 }
 
-func command(lines ...string) event {
+func shell(lines ...string) event {
 	return event{strings.Join(lines, "; "), func(t *testing.T, n *clientNode) {
 		for _, line := range lines {
 			n.run(t, line)
@@ -74,14 +74,14 @@ func command(lines ...string) event {
 	}}
 }
 
-// events are what happens, in this order.
+// events returns all events in their order.
 func events() []event {
 	l := []event{
 		{"nothing", func(*testing.T, *clientNode) {}},
-		command("nft flush ruleset"), command("iptables -F", "iptables -t nat -F"),
-		command("conntrack -F"),
+		shell("nft flush ruleset"), shell("iptables -F", "iptables -t nat -F"),
+		shell("conntrack -F"),
 		{"ip rule flush", func(t *testing.T, n *clientNode) {
-			// It takes the rules for all routing as well, without which no packet goes anywhere.
+			// Flushing also removes the routing rules, and without these no packet is routed.
 			n.run(t, "ip rule flush")
 			n.run(t, "ip rule add pref 32766 table main")
 		}},
@@ -95,7 +95,7 @@ func events() []event {
 		}},
 	}
 	if *clientsOf == "ipvs" {
-		l = append(l, command("ipvsadm -C"))
+		l = append(l, shell("ipvsadm -C"))
 	}
 	if *oldBinary != "" {
 		l = append(l, event{"upgrade", func(t *testing.T, n *clientNode) {
@@ -109,13 +109,13 @@ func events() []event {
 			"ipvs": "nftables"}[n.backend]
 		n.end(t, syscall.SIGTERM)
 		n.start(t, other)
-		n.program(t, "cleanup", "-backend", n.backend)
+		n.complete(t, n.command("cleanup", "-backend", n.backend))
 		n.backend = other
 	}})
 }
 
-// What clients see of what an administrator does: docs/what-clients-see.md. They must all be
-// served again soon.
+// What clients see of an administrator's actions: docs/what-clients-see.md. After each action all
+// clients must soon be served again.
 func TestWhatClientsSee(t *testing.T) {
 	if *clientsOf == "" {
 		t.Skip("takes a minute: run it with -clients BACKEND")
@@ -169,7 +169,7 @@ func newClientNode(t *testing.T, backend string) *clientNode {
 	return n
 }
 
-// command is the program with arguments, in the node.
+// command returns the program with arguments, to be run in the node.
 func (n *clientNode) command(args ...string) *exec.Cmd {
 	binary := n.binary
 	if binary == "" {
@@ -204,25 +204,19 @@ func (n *clientNode) start(t *testing.T, backend string) {
 // end ends the program with a signal.
 func (n *clientNode) end(t *testing.T, signal syscall.Signal) {
 	require.NoError(t, n.process.Process.Signal(signal))
-	_ = n.process.Wait() // what it ends with is told elsewhere
-}
-
-// program runs another command of the program.
-func (n *clientNode) program(t *testing.T, args ...string) {
-	c := n.command(args...)
-	require.NoError(t, n.Node.NS.Do(func() error {
-		if out, err := c.CombinedOutput(); err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	}))
+	_ = n.process.Wait() // the exit code does not matter here
 }
 
 func (n *clientNode) run(t *testing.T, line string) {
 	words := strings.Fields(line)
+	n.complete(t, exec.Command(words[0], words[1:]...))
+}
+
+// complete runs a command in the node.
+func (n *clientNode) complete(t *testing.T, c *exec.Cmd) {
 	require.NoError(t, n.Node.NS.Do(func() error {
-		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", line, err, out)
+		if out, err := c.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", c, err, out)
 		}
 		return nil
 	}))
@@ -230,12 +224,15 @@ func (n *clientNode) run(t *testing.T, line string) {
 
 // connect opens a new connection from a host, and reports whether a pod answers.
 func (n *clientNode) connect(from *netnstest.Host) bool {
-	o := netnstest.Probe{From: from, Proto: netnstest.TCP, To: usedService}.Send(
-		context.Background())
-	return o.Kind == netnstest.Answered && o.Server != netnstest.InternetName
+	return served(netnstest.Probe{From: from, Proto: netnstest.TCP, To: usedService}.Send(
+		context.Background()))
 }
 
-// watch lets an event happen, and says what clients saw of it: three columns of the table.
+func served(o netnstest.Outcome) bool {
+	return o.Kind == netnstest.Answered && o.Server != netnstest.Net.Internet
+}
+
+// watch makes an event happen, and returns what clients saw: three columns of the table.
 func (n *clientNode) watch(t *testing.T, e event) string {
 	t.Helper()
 	var conns []*netnstest.Conns
@@ -254,7 +251,7 @@ func (n *clientNode) watch(t *testing.T, e event) string {
 	var work sync.WaitGroup
 	fresh, udp := &outage{}, &outage{}
 	work.Go(func() { n.connectAgain(ctx, &work, fresh) })
-	work.Go(func() { n.stream(ctx, t, udp) })
+	work.Go(func() { n.stream(ctx, udp) })
 	time.Sleep(500 * time.Millisecond)
 	e.happen(t, n)
 	time.Sleep(clientSettle)
@@ -270,7 +267,7 @@ func (n *clientNode) watch(t *testing.T, e event) string {
 	return fmt.Sprintf("%s | %d of %d | %s", fresh, broken, clientConns, udp)
 }
 
-// connectAgain opens new connections, each in a while of its own.
+// connectAgain opens new connections at intervals, all at the same time.
 func (n *clientNode) connectAgain(ctx context.Context, work *sync.WaitGroup, o *outage) {
 	hosts := []*netnstest.Host{n.Pods[0], n.Outside[1]}
 	for i := 0; ctx.Err() == nil; i++ {
@@ -280,36 +277,17 @@ func (n *clientNode) connectAgain(ctx context.Context, work *sync.WaitGroup, o *
 	}
 }
 
-// stream sends datagrams from one port, and notes which of them pods answer.
-func (n *clientNode) stream(ctx context.Context, t *testing.T, o *outage) {
-	for ctx.Err() == nil {
-		var conn net.Conn
-		err := n.Outside[0].NS.Do(func() (err error) {
-			conn, err = net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(usedService))
-			return err
-		})
-		if err != nil {
-			t.Error(err)
-			return
-		}
-		defer conn.Close()
-		b := make([]byte, 256)
-		for ctx.Err() == nil {
-			start := time.Now()
-			_, err := conn.Write([]byte("stream\n"))
-			_ = conn.SetReadDeadline(start.Add(40 * *clientPause)) // reading tells
-			var read int
-			if err == nil {
-				read, err = conn.Read(b)
-			}
-			served := err == nil && !strings.HasPrefix(string(b[:read]), netnstest.InternetName)
-			o.note(start, served)
-			time.Sleep(*clientPause)
-		}
+// stream sends datagrams from one port, and records which of them pods answer.
+func (n *clientNode) stream(ctx context.Context, o *outage) {
+	p := netnstest.Probe{From: n.Outside[0], Proto: netnstest.UDP, To: usedService,
+		SourcePort: 4053, Timeout: 40 * *clientPause}
+	for ; ctx.Err() == nil; time.Sleep(*clientPause) {
+		start := time.Now()
+		o.note(start, served(p.Send(context.Background())))
 	}
 }
 
-// outage is which of many tries failed.
+// outage records which of many tries failed.
 type outage struct {
 	mu          sync.Mutex
 	tries       int
@@ -331,7 +309,7 @@ func (o *outage) note(start time.Time, served bool) {
 	}
 }
 
-// String returns how many failed, and from the first to the last.
+// String returns the number of failures, and the time from the first to the last.
 func (o *outage) String() string {
 	if o.failed == 0 {
 		return fmt.Sprintf("none of %d", o.tries)

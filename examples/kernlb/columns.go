@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// columns aligns cells that end with a tab. A tabwriter writes each cell and each gap by itself:
+// columns aligns cells that end with a tab. A tabwriter writes each cell and each gap separately:
 // without a buffer, 10,000 services took a million system calls.
 type columns struct {
 	*tabwriter.Writer

@@ -7,7 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// calls counts how often something is written.
+// calls counts writes.
 type calls int
 
 func (c *calls) Write(b []byte) (int, error) { *c++; return len(b), nil }

@@ -8,9 +8,9 @@ import (
 	"io"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane/counters"
-	"github.com/kernlb/kernlb/internal/instance"
+	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -20,24 +20,12 @@ type countOptions struct {
 	off, show, conntrack bool
 }
 
-func (o *countOptions) define(fs *flag.FlagSet) {
-	fs.BoolVar(&o.off, "off", false, "count: stop counting, and forget what was counted")
-	fs.BoolVar(&o.show, "counters", false, "show: what each frontend and endpoint has had, since "+
-		"kernlb count; on ipvs since it is there")
-	fs.BoolVar(&o.conntrack, "conntrack", false, "show: how many flows conntrack has of each "+
-		"frontend and endpoint now, and their packets and bytes if the sysctl "+
-		"net.netfilter.nf_conntrack_acct is on")
-}
-
-// check checks the flags.
-func (o *countOptions) check() error {
-	if o.show && o.conntrack {
-		return errors.New("-counters or -conntrack: show prints one of them")
-	}
+func (o *options) countFlags(fs *flag.FlagSet) func() error {
+	fs.BoolVar(&o.count.off, "off", false, "stop counting, and forget what was counted")
 	return nil
 }
 
-// errCountsItself says that nothing is to be switched on or off.
+// errCountsItself says that counters cannot be switched on or off.
 var errCountsItself = fmt.Errorf("%w: ipvs counts all the time by itself: kernlb show -counters",
 	errInvalid)
 
@@ -57,7 +45,7 @@ func (p *program) count(ctx context.Context) error {
 	return c.Start(ctx)
 }
 
-// source opens what the flags say that counters are read from.
+// source opens the source of counters that the flags select.
 func (p *program) source() (instance.Source, error) {
 	if p.opts.count.conntrack {
 		t, err := conntrack.Open(nil)
@@ -66,19 +54,19 @@ func (p *program) source() (instance.Source, error) {
 	return instance.OpenSource(p.opts.backend, p.opts.instance)
 }
 
-// flowSource is a table of flows that is closed in the end.
+// flowSource is a table of flows that can be closed.
 type flowSource struct {
 	flows.Counters
 	io.Closer
 }
 
-// counts are what was counted of the services of a table.
+// counts are the counters of the services of a table.
 type counts struct {
 	rows            []counters.Row
 	onlyConnections bool
 }
 
-// counted returns what was counted of a table; nil if that was not asked for.
+// counted returns the counters of a table's services, or nil if the flags do not ask for them.
 func (p *program) counted(ctx context.Context, t *servicemodel.Table) (*counts, error) {
 	if !p.opts.count.show && !p.opts.count.conntrack {
 		return nil, nil
@@ -112,8 +100,8 @@ func (p *program) counted(ctx context.Context, t *servicemodel.Table) (*counts, 
 	return c, nil
 }
 
-// printCounts prints what each frontend has had, and below it each of its endpoints.
-func (p *program) printCounts(rows []row, c *counts) error {
+// printCounts prints the counters of each frontend, followed by those of its endpoints.
+func (p *program) printCounts(t *servicemodel.Table, c *counts) error {
 	w := newColumns(p.stdout)
 	header := "FRONTEND\tSERVICE\tCONNECTIONS"
 	if !c.onlyConnections {
@@ -125,8 +113,7 @@ func (p *program) printCounts(rows []row, c *counts) error {
 		if r.Endpoint != nil {
 			name = "  -> " + r.Endpoint.String()
 		} else {
-			name, service = rows[0].frontend(), rows[0].Service
-			rows = rows[1:]
+			name, service = keyText(r.Frontend), t.Frontend(r.Frontend).Service.String()
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d", name, service, r.Connections)
 		if !c.onlyConnections {

@@ -13,26 +13,26 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// explanation is what explain knows of a service.
+// explanation holds explain's knowledge of a service.
 type explanation struct {
 	*program
 	name    servicemodel.Name
 	state   servicemodel.State    // of the manifests
 	service *servicemodel.Service // nil if no manifest has it
-	wanted  *servicemodel.Table   // what the manifests mean, nil if there are none
-	held    *servicemodel.Table   // what the kernel holds
-	notes   []string              // why it is refused, and which addresses others have
-	objects string                // the kernel's, in the words of the backend's reference tool
+	wanted  *servicemodel.Table   // table of the manifests, nil if there are none
+	held    *servicemodel.Table   // table of the kernel
+	notes   []string              // the reason of a refusal, and addresses that other services have
+	objects []string              // in the kernel, in the words of the backend's reference tool
 }
 
-// explain puts all that is known of a service on one screen.
+// explain prints everything about a service on one screen.
 func (p *program) explain(ctx context.Context) error {
 	if p.opts.object != "" {
 		return p.explainObject(ctx)
 	}
 	x := &explanation{program: p, name: p.opts.explained}
 	if len(p.opts.files) > 0 {
-		p.opts.goOn = true // what is wrong with other services does not matter
+		p.opts.goOn = true // problems of other services do not matter
 		s, err := p.read()
 		if err != nil {
 			return err
@@ -55,7 +55,7 @@ func (p *program) explain(ctx context.Context) error {
 	return nil
 }
 
-// look finds out what the kernel holds of the service, and what is planned for it.
+// look reads what the kernel holds of the service, and plans its state.
 func (x *explanation) look(ctx context.Context, b dataplane.Backend) error {
 	e := dataplane.New(b, x.engineConfig())
 	o, err := e.Observe(ctx)
@@ -89,12 +89,8 @@ func (x *explanation) look(ctx context.Context, b dataplane.Backend) error {
 	if err != nil {
 		return err
 	}
-	plan, err := b.Plan(servicemodel.Diff(x.held, rest))
-	if err != nil {
-		return err
-	}
-	x.objects = plan.String()
-	return nil
+	x.objects, err = objectsOf(b, x.held, rest)
+	return err
 }
 
 // frontends returns the frontends of the service in a table, by their keys.
@@ -109,7 +105,7 @@ func (x *explanation) frontends(
 	return m
 }
 
-// names returns the services that there are.
+// names returns the names of all services.
 func (x *explanation) names() []string {
 	names := map[string]bool{}
 	for s := range x.state.Services() {
@@ -135,13 +131,13 @@ func (x *explanation) print() {
 	if x.service != nil {
 		x.printEndpoints()
 	}
-	if x.objects != "" {
-		fmt.Fprintf(x.stdout, "\nKERNEL OBJECTS (%s): what would be sent to remove it\n%s",
-			x.opts.backend, x.objects)
+	if len(x.objects) > 0 {
+		fmt.Fprintf(x.stdout, "\nKERNEL OBJECTS (%s), without those that it shares with others\n"+
+			"%s\n", x.opts.backend, strings.Join(x.objects, "\n"))
 	}
 }
 
-// printService prints what the manifests say of the service itself.
+// printService prints the service itself, according to the manifests.
 func (x *explanation) printService(s *servicemodel.Service) {
 	for _, p := range s.Ports {
 		node := ""
@@ -152,14 +148,14 @@ func (x *explanation) printService(s *servicemodel.Service) {
 			node)
 	}
 	fmt.Fprintf(x.stdout, "  internalTrafficPolicy %v, externalTrafficPolicy %v",
-		s.InternalTrafficPolicy, s.ExternalTrafficPolicy)
+		cmp.Or(s.InternalTrafficPolicy, "Cluster"), cmp.Or(s.ExternalTrafficPolicy, "Cluster"))
 	if s.SessionAffinity.ClientIP {
 		fmt.Fprint(x.stdout, ", sessionAffinity ClientIP")
 	}
 	fmt.Fprintln(x.stdout)
 }
 
-// printFrontends prints what is wanted, what the kernel holds, and why it refuses connections.
+// printFrontends prints the wanted frontends, those in the kernel, and why they refuse connections.
 func (x *explanation) printFrontends() {
 	held, wanted := x.frontends(x.held), x.frontends(x.wanted)
 	if len(x.opts.files) == 0 {
@@ -182,7 +178,7 @@ func (x *explanation) printFrontends() {
 		case !x.same(held[k], wanted[k]):
 			kernel = "holds another"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%v\t%s\t%s\n", newRow(t, f).frontend(),
+		fmt.Fprintf(w, "%s\t%s\t%v\t%s\t%s\n", keyText(f.Key),
 			cmp.Or(f.Service.Port, `""`), f.Kind, kernel, x.target(t, f))
 	}
 	w.Flush()
@@ -193,7 +189,7 @@ func sortedKeys(
 	return slices.SortedFunc(maps.Keys(m), servicemodel.FrontendKey.Compare)
 }
 
-// same reports whether the kernel balances to what is wanted.
+// same reports whether the kernel balances as wanted.
 func (x *explanation) same(held, wanted *servicemodel.Frontend) bool {
 	if held == wanted {
 		return true
@@ -207,52 +203,57 @@ func samePool(a, b *servicemodel.Pool) bool {
 	return a == nil && b == nil || a != nil && b != nil && a.Equal(b)
 }
 
-// target is where a frontend sends connections, or why it does not.
+// target returns where a frontend sends connections, or why it does not send them.
 func (x *explanation) target(t *servicemodel.Table, f *servicemodel.Frontend) string {
-	r := newRow(t, f)
-	to := target(r.Verdict, r.Endpoints)
-	if r.External != nil {
-		to += "; outside: " + target(r.External.Verdict, r.External.Endpoints)
-	}
-	if cause := t.Cause(f); cause.Kind != servicemodel.NoCause {
+	to := target(t, f)
+	if cause := t.Cause(f); cause.Kind != "" {
 		to += "; because " + cause.String()
 	}
 	return to
 }
 
-// printEndpoints prints each endpoint of the manifests, and what becomes of it.
+// printEndpoints prints each endpoint of the manifests, and how it is used.
 func (x *explanation) printEndpoints() {
+	all := x.state.Endpoints(x.name)
+	uses := make([][2][]servicemodel.Selection, len(x.service.Ports)) // by port and family
+	for i, p := range x.service.Ports {
+		port := servicemodel.PortName{Name: x.name, Port: p.Name, Protocol: p.Protocol}
+		uses[i] = [2][]servicemodel.Selection{
+			servicemodel.Select(x.state, port, servicemodel.IPv4),
+			servicemodel.Select(x.state, port, servicemodel.IPv6)}
+	}
 	w := newColumns(x.stdout)
 	fmt.Fprintln(w, "\nENDPOINT\tCONDITION\tNODE\tZONE\tPORT")
-	for i, e := range x.state.Endpoints(x.name) {
+	for i, e := range all {
 		var ports []string
-		for _, p := range x.service.Ports {
-			ports = append(ports, cmp.Or(p.Name, `""`)+": "+x.use(p, i))
+		for j, p := range x.service.Ports {
+			of := uses[j][0]
+			if servicemodel.FamilyOf(e.Addr) == servicemodel.IPv6 {
+				of = uses[j][1]
+			}
+			ports = append(ports, cmp.Or(p.Name, `""`)+": "+use(&of[i]))
 		}
 		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\n", e.Addr, condition(&e), cmp.Or(e.Node, "-"),
 			cmp.Or(e.Zone, "-"), strings.Join(ports, "; "))
 	}
 	w.Flush()
-	if len(x.state.Endpoints(x.name)) == 0 {
+	if len(all) == 0 {
 		io.WriteString(x.stdout, "none\n")
 	}
 }
 
-// use says what becomes of the endpoint with an index for a service port.
-func (x *explanation) use(p servicemodel.ServicePort, i int) string {
-	f := servicemodel.FamilyOf(x.state.Endpoints(x.name)[i].Addr)
-	s := servicemodel.Select(x.state, servicemodel.PortName{Name: x.name, Port: p.Name,
-		Protocol: p.Protocol}, f)[i]
+// use says how a service port uses an endpoint.
+func use(s *servicemodel.Selection) string {
 	switch {
-	case s.Cluster != servicemodel.Included && s.Local != servicemodel.Included:
-		return s.Cluster.String()
-	case s.Local != servicemodel.Included:
+	case s.Cluster != "" && s.Local != "":
+		return s.Cluster
+	case s.Local != "":
 		return fmt.Sprintf("is used at %d, not where the policy is Local", s.Target.Port())
 	}
 	return fmt.Sprintf("is used at %d", s.Target.Port())
 }
 
-// condition is what an endpoint is ready for.
+// condition returns an endpoint's conditions as text.
 func condition(e *servicemodel.Endpoint) string {
 	var all []string
 	for _, c := range []struct {

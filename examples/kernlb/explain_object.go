@@ -9,11 +9,12 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// explainObject says which services want an object of the kernel, by a part of its text in the
-// words of the backend's reference tool: the services without which it would go.
+// explainObject prints which services need an object of the kernel: without them the object would
+// go. The user gives a part of the object's text, in the words of the backend's reference tool.
 func (p *program) explainObject(ctx context.Context) error {
 	p.findBackend(ctx)
 	b, err := p.openBackend(ctx, servicemodel.State{})
@@ -49,23 +50,23 @@ func (p *program) explainObject(ctx context.Context) error {
 
 func compareNames(a, b servicemodel.Name) int { return strings.Compare(a.String(), b.String()) }
 
-// objectSearch looks for the services that want an object.
+// objectSearch finds the services that need an object.
 type objectSearch struct {
 	backend dataplane.Backend
 	held    *servicemodel.Table
 	text    string
 }
 
-// owner is a service that wants objects, or several that share them.
+// owner is a service that needs objects, or several services that share them.
 type owner struct {
 	services string
 	lines    []string
 }
 
-// owners returns which of the services want the object. It divides them, so that it asks for few
-// plans where few services do.
+// owners returns which of the services need the object. It divides the list in halves, so it makes
+// few plans if few services need it.
 func (s *objectSearch) owners(names []servicemodel.Name) ([]owner, error) {
-	lines, err := s.without(names)
+	lines, err := s.only(names)
 	if err != nil || len(lines) == 0 {
 		return nil, err
 	}
@@ -87,7 +88,7 @@ func (s *objectSearch) owners(names []servicemodel.Name) ([]owner, error) {
 	return []owner{{sharedBy(names), lines}}, nil
 }
 
-// sharedBy names services that want an object together.
+// sharedBy names services that share an object.
 func sharedBy(names []servicemodel.Name) string {
 	const most = 8
 	var l []string
@@ -101,12 +102,62 @@ func sharedBy(names []servicemodel.Name) string {
 	return text
 }
 
-// removal is a line that takes something away, in the words of nft, iptables-restore or ipvsadm:
-// what is wanted by others may be written anew in the same plan.
-var removal = regexp.MustCompile(`^(delete|flush|-[DFXd]|ipvsadm -[Dd]) `)
+// object matches a line of a plan that makes an object, in the words of nft or iptables-restore.
+// table matches the line of iptables-restore that names the table. Each commit also makes an object
+// with the number of commits, which belongs to no service.
+var (
+	object   = regexp.MustCompile(`^(add (element|rule|chain|set|map) |:|-[AaI] )`)
+	table    = regexp.MustCompile(`^\*\w+$`)
+	ofCommit = regexp.MustCompile(`^(add \w+ \S+ \S+ version-\w+ |:\S*-VERSION-\w+ )`)
+)
 
-// without returns the lines with the text of what would be sent to remove services.
-func (s *objectSearch) without(names []servicemodel.Name) ([]string, error) {
+// server matches a line of a plan that deletes a virtual server or a real server of IPVS.
+var server = regexp.MustCompile(`^-([Dd]) (-[tuf]|--sctp-service) `)
+
+// objectsOf returns the kernel's objects that rest does not need, one line each, in the words of
+// the backend's reference tool. They are the objects that a commit would add to a kernel that holds
+// only rest. IPVS compares plans with the kernel, so there a plan that deletes them lists them.
+func objectsOf(b dataplane.Backend, held, rest *servicemodel.Table) ([]string, error) {
+	plan, err := b.Plan(servicemodel.Diff(rest, held))
+	if err != nil {
+		return nil, err
+	}
+	lines := objectsIn(plan)
+	if b.Name() != ipvs.Name {
+		return lines, nil
+	}
+	if plan, err = b.Plan(servicemodel.Diff(held, rest)); err != nil {
+		return nil, err
+	}
+	for l := range strings.Lines(plan.String()) {
+		if m := server.FindStringSubmatch(l); m != nil {
+			add := map[string]string{"D": "-A", "d": "-a"}[m[1]]
+			lines = append(lines, add+strings.TrimSuffix(l[len("-D"):], "\n"))
+		}
+	}
+	return lines, nil
+}
+
+// objectsIn returns the objects that a plan would make.
+func objectsIn(plan dataplane.Plan) []string {
+	var lines []string
+	in := ""
+	for l := range strings.Lines(plan.String()) {
+		switch l = strings.TrimSuffix(l, "\n"); {
+		case table.MatchString(l):
+			in = l
+		case object.MatchString(l) && !ofCommit.MatchString(l):
+			if in != "" {
+				lines = append(lines, in)
+			}
+			in, lines = "", append(lines, strings.TrimPrefix(l, "add "))
+		}
+	}
+	return lines
+}
+
+// only returns the lines that have the text, of objects that exist for these services alone.
+func (s *objectSearch) only(names []servicemodel.Name) ([]string, error) {
 	gone := map[servicemodel.Name]bool{}
 	for _, n := range names {
 		gone[n] = true
@@ -117,15 +168,8 @@ func (s *objectSearch) without(names []servicemodel.Name) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	plan, err := s.backend.Plan(servicemodel.Diff(s.held, rest))
-	if err != nil {
-		return nil, err
-	}
-	var lines []string
-	for l := range strings.Lines(plan.String()) {
-		if removal.MatchString(l) && strings.Contains(l, s.text) {
-			lines = append(lines, strings.TrimSuffix(l, "\n"))
-		}
-	}
-	return lines, nil
+	lines, err := objectsOf(s.backend, s.held, rest)
+	return slices.DeleteFunc(lines, func(l string) bool {
+		return !strings.Contains(l, s.text)
+	}), err
 }

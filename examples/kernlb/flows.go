@@ -10,25 +10,25 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// flowRow is one flow, as flows prints it. With -o json, there is one on each line.
+// flowRow is one flow in the output of flows. With -o json, each line has one.
 type flowRow struct {
 	Event    string `json:"event,omitempty"` // with -watch: new, updated or destroyed
 	Service  string `json:"service"`
 	Protocol string `json:"protocol"`
 	Client   string `json:"client"`
 	Frontend string `json:"frontend"`
-	Endpoint string `json:"endpoint"` // empty: nothing translated it
+	Endpoint string `json:"endpoint"` // empty: the flow is not translated
 	Former   bool   `json:"former_endpoint,omitempty"`
 	State    string `json:"state"`
 	Seconds  int    `json:"expires_seconds"`
 }
 
-// flowCount is how many flows a service has to one of its endpoints.
+// flowCount is the number of flows of a service to one of its endpoints.
 type flowCount struct {
 	Service  string `json:"service"`
 	Protocol string `json:"protocol"`
@@ -36,58 +36,54 @@ type flowCount struct {
 	Flows    int    `json:"flows"`
 }
 
-// flowSummary is what flows prints at the end.
+// flowSummary is the end of the output of flows.
 type flowSummary struct {
 	Counts  []flowCount `json:"counts"`
 	InTable uint32      `json:"flows_in_table"`
 	Max     uint32      `json:"table_max"`
-	Dropped uint64      `json:"packets_dropped"` // since the table was full
+	Dropped uint64      `json:"packets_dropped"` // because the table was full
 	Evicted uint64      `json:"flows_evicted"`
 }
 
 // flows prints the flows of services.
 func (p *program) flows(ctx context.Context) error {
-	p.findBackend(ctx)
+	o, err := p.observe(ctx)
+	if err != nil {
+		return err
+	}
+	if err := p.knowsService(o.Table); err != nil {
+		return err
+	}
 	table, err := conntrack.Open(nil)
 	if err != nil {
 		return err
 	}
 	defer table.Close()
-	return p.withEngine(ctx, servicemodel.State{},
-		func(ctx context.Context, e *dataplane.Engine) error {
-			o, err := e.Observe(ctx)
-			if err != nil {
-				return err
-			}
-			if err := p.knowsService(o.Table); err != nil {
-				return err
-			}
-			node, err := table.NodeAddrs(o.Table.Rules().NodePorts)
-			if err != nil {
-				return err
-			}
-			l := &lister{program: p, table: table, index: flows.NewIndex(o.Table, node),
-				counts: map[flowCount]int{}}
-			if p.opts.flow.watch {
-				return l.watch(ctx)
-			}
-			return l.list(ctx)
-		})
+	node, err := table.NodeAddrs(o.Table.Rules().NodePorts)
+	if err != nil {
+		return err
+	}
+	l := &lister{program: p, table: table, index: flows.NewIndex(o.Table, node),
+		counts: map[flowCount]int{}}
+	if p.opts.flow.watch {
+		return l.watch(ctx)
+	}
+	return l.list(ctx)
 }
 
-// knowsService returns an error if flows of a service were asked for that t does not have.
+// knowsService returns an error if the flags name a service that t does not have.
 func (p *program) knowsService(t *servicemodel.Table) error {
-	if p.opts.flow.service == "" {
+	if p.opts.show.service == "" {
 		return nil
 	}
 	var names []string
 	for f := range t.Frontends() {
 		names = append(names, f.Service.Name.String())
 	}
-	if slices.Contains(names, p.opts.flow.service) {
+	if slices.Contains(names, p.opts.show.service) {
 		return nil
 	}
-	return unknown("service", p.opts.flow.service, names)
+	return unknown("service", p.opts.show.service, names)
 }
 
 // lister prints flows as they come, so that a large table takes no memory.
@@ -120,7 +116,7 @@ func (l *lister) list(ctx context.Context) error {
 	return l.summarize(ctx)
 }
 
-// watch prints what happens to flows until it is interrupted. Services are those that the kernel
+// watch prints the events of flows until it is interrupted. It knows the services that the kernel
 // held when it began.
 func (l *lister) watch(ctx context.Context) error {
 	f, err := l.table.Follow(conntrack.FollowOptions{})
@@ -147,11 +143,11 @@ func (l *lister) watch(ctx context.Context) error {
 	return nil
 }
 
-// row describes a flow; false if it is not of the services asked for.
+// row describes a flow. It returns false if the flow is not of the requested services.
 func (l *lister) row(f *conntrack.Flow) (flowRow, bool) {
 	frontend := l.index.Frontend(f)
-	if frontend == nil || l.opts.flow.service != "" &&
-		frontend.Service.Name.String() != l.opts.flow.service {
+	if frontend == nil || l.opts.show.service != "" &&
+		frontend.Service.Name.String() != l.opts.show.service {
 		return flowRow{}, false
 	}
 	r := flowRow{Service: frontend.Service.String(), Protocol: f.Protocol.String(),
@@ -163,7 +159,7 @@ func (l *lister) row(f *conntrack.Flow) (flowRow, bool) {
 	return r, true
 }
 
-// state is the state of a connection; of other flows it is whether they were answered.
+// state returns the state of a connection. For other flows it returns whether they were answered.
 func state(f *conntrack.Flow) string {
 	switch {
 	case f.Protocol == conntrack.TCP && f.TCP != conntrack.TCPNone:
@@ -201,7 +197,7 @@ func (l *lister) print(r flowRow) error {
 	return err
 }
 
-// summarize prints the counts and how full the table is.
+// summarize prints the counts, and how full the table is.
 func (l *lister) summarize(ctx context.Context) error {
 	u, err := l.table.Usage(ctx)
 	if err != nil {
@@ -234,9 +230,9 @@ func compareCounts(a, b flowCount) int {
 		cmp.Compare(a.Endpoint, b.Endpoint))
 }
 
-// keepFlows makes engines clean up stale flows from now on, unless the flags say no. The function
-// it returns ends that.
-func (p *program) keepFlows() (*flows.Keeper, func(), error) {
+// keepFlows makes engines with the configuration clean up stale flows, unless the flags forbid it.
+// The returned function ends that.
+func (p *program) keepFlows(cfg *dataplane.Config) (*flows.Keeper, func(), error) {
 	if p.opts.flow.keep {
 		return nil, func() {}, nil
 	}
@@ -249,12 +245,12 @@ func (p *program) keepFlows() (*flows.Keeper, func(), error) {
 		table.Close()
 		return nil, nil, err
 	}
-	p.keeper = keeper
+	cfg.Flows = keeper
 	return keeper, func() { table.Close() }, nil
 }
 
-// settle waits until all is done that an apply has left to time: connections that are drained are
-// cut in the end. What fails is tried again a few times.
+// settle waits until the later work of an apply is done. Connections that drain are cut at the end.
+// settle retries a few times after failures.
 func (p *program) settle(ctx context.Context, e *dataplane.Engine, r *dataplane.Result,
 	err error) error {
 	next := r.Settle
@@ -272,7 +268,7 @@ func (p *program) settle(ctx context.Context, e *dataplane.Engine, r *dataplane.
 		}
 		select {
 		case <-ctx.Done():
-			return context.Cause(ctx)
+			return ctx.Err()
 		case <-time.After(wait):
 		}
 		next, err = e.Settle(ctx)

@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// dnsManifest is a service with endpoints at the addresses.
+// dnsManifest returns a service with endpoints at the addresses.
 func dnsManifest(endpoints ...string) string {
 	s := `
 apiVersion: v1
@@ -38,20 +38,7 @@ endpoints:
 	return s
 }
 
-// kernlbOn is kernlb with another manifest.
-func kernlbOn(t *testing.T, ns *netnstest.NS, manifest string, args ...string) (stdout,
-	stderr string) {
-	t.Helper()
-	var out, errs bytes.Buffer
-	require.NoError(t, ns.Do(func() error {
-		p := &program{stdin: strings.NewReader(manifest), stdout: &out, stderr: &errs}
-		require.Equal(t, exitDone, p.run(context.WithoutCancel(t.Context()), args), &errs)
-		return nil
-	}))
-	return out.String(), errs.String()
-}
-
-// put makes a flow to the service, which endpoint answers.
+// put adds a flow to the service, answered by the endpoint.
 func put(t *testing.T, ns *netnstest.NS, p conntrack.Protocol, port uint16, endpoint string) {
 	t.Helper()
 	table, err := conntrack.Open(&conntrack.Config{NetNS: ns.Fd()})
@@ -70,18 +57,17 @@ func put(t *testing.T, ns *netnstest.NS, p conntrack.Protocol, port uint16, endp
 	require.Equal(t, 1, c.Created)
 }
 
-// Two programs run one after the other; the second finds in the kernel what it needs to know.
+// Two programs run one after the other. The second finds everything that it needs in the kernel.
 func TestApplyTwiceCleansUp(t *testing.T) {
 	t.Parallel()
 	for _, backend := range []string{"nftables", "iptables"} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
 			ns := newNS(t)
-			kernlbOn(t, ns, dnsManifest("10.244.0.1", "10.244.0.2"), "apply", "-f", "-", "-backend",
-				backend)
+			done(t, ns, dnsManifest("10.244.0.1", "10.244.0.2"), "apply -f - -backend", backend)
 			put(t, ns, conntrack.UDP, 53, "10.244.0.1:5353")
 			put(t, ns, conntrack.TCP, 80, "10.244.0.1:8080")
-			out, _ := kernlbOn(t, ns, "", "flows", "-backend", backend)
+			out := done(t, ns, "", "flows -backend", backend)
 			require.Regexp(t,
 				`default/dns:dns +udp +198\.51\.100\.1:4000 +10\.96\.0\.10:53 +10\.244\.0\.1:5353 `+
 					`+UNREPLIED +`, out)
@@ -89,25 +75,23 @@ func TestApplyTwiceCleansUp(t *testing.T) {
 			require.Regexp(t, `\ntable: 2 of \d+ flows \(0\.0 %\), 0 packets dropped`, out)
 
 			after := dnsManifest("10.244.0.2", "10.244.0.3")
-			out, _ = kernlbOn(t, ns, after, "apply", "-f", "-", "-backend", backend, "-keep-flows")
-			require.NotContains(t, out, "stale")
-			out, _ = kernlbOn(t, ns, after, "apply", "-f", "-", "-backend", backend, "-o", "json")
+			require.NotContains(t, done(t, ns, after, "apply -f - -backend", backend,
+				"-keep-flows"), "stale")
+			out = done(t, ns, after, "apply -f - -backend "+backend+" -o json")
 			require.Contains(t, out, `"flows_deleted": 1`)
-			out, _ = kernlbOn(t, ns, "", "flows", "-backend", backend, "-o", "json")
+			out = done(t, ns, "", "flows -backend "+backend+" -o json")
 			require.NotContains(t, out, "udp")
 			require.Contains(t, out,
 				`"endpoint":"10.244.0.1:8080","former_endpoint":true,"state":"ESTABLISHED"`)
 
 			start := time.Now()
-			out, errs := kernlbOn(t, ns, after, "apply", "-f", "-", "-backend", backend,
-				"-connections", "2s")
+			_, out, errs := kernlb(t, ns, after, "apply -f - -backend "+backend+" -connections 2s")
 			require.Contains(t, errs, "draining for 2s")
 			require.Contains(t, out, "stale flows deleted: 1;")
 			require.GreaterOrEqual(t, time.Since(start), 2*time.Second)
-			_, errs = kernlbOn(t, ns, after, "apply", "-f", "-", "-backend", backend,
-				"-connections", "2s")
+			_, _, errs = kernlb(t, ns, after, "apply -f - -backend "+backend+" -connections 2s")
 			require.Empty(t, errs, "nothing is left to be drained, so nothing is waited for")
-			code, out, errs := kernlb(t, ns, "flows", "-backend", backend, "-service",
+			code, out, errs := kernlb(t, ns, "", "flows -backend "+backend+" -service "+
 				"default/other")
 			require.Equal(t, exitFailed, code)
 			require.Contains(t, errs, `there is no service "default/other"`)
@@ -119,7 +103,7 @@ func TestApplyTwiceCleansUp(t *testing.T) {
 func TestWatchPrintsWhatHappens(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
-	kernlbOn(t, ns, dnsManifest("10.244.0.1"), "apply", "-f", "-")
+	done(t, ns, dnsManifest("10.244.0.1"), "apply -f -")
 	var out, errs bytes.Buffer
 	p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &errs}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Second)
@@ -142,20 +126,16 @@ func TestWatchPrintsWhatHappens(t *testing.T) {
 func TestTunePlansWithKubeProxysDefaults(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
-	out, _ := kernlbOn(t, ns, "", "tune", "-plan")
-	require.Contains(t, out, "nf_conntrack_tcp_timeout_established: 432000 -> 86400")
-	out, _ = kernlbOn(t, ns, "", "tune", "-plan", "-conntrack-max-per-core", "0",
-		"-conntrack-tcp-timeout-established", "0", "-conntrack-tcp-timeout-close-wait",
-		"0", "-conntrack-udp-timeout", "20s", "-o", "json", "-lower")
+	require.Contains(t, done(t, ns, "", "tune -plan"),
+		"nf_conntrack_tcp_timeout_established: 432000 -> 86400")
+	out := done(t, ns, "", "tune -plan -conntrack-max-per-core 0 "+
+		"-conntrack-tcp-timeout-established 0 -conntrack-tcp-timeout-close-wait 0 "+
+		"-conntrack-udp-timeout 20s -o json -lower")
 	require.Contains(t, out, `"name": "nf_conntrack_udp_timeout"`)
 	require.NotContains(t, out, "established")
-	code, _, errs := kernlb(t, ns, "tune", "-plan", "-conntrack-min", "-1")
-	require.Equal(t, exitInvalid, code)
-	require.Contains(t, errs, "Min: -1 is negative")
+	fails(t, ns, "", exitInvalid, "Min: -1 is negative", "tune -plan -conntrack-min -1")
 	for _, bad := range [][]string{{"-connections", "soon"}, {"-connections", "1ms"},
 		{"-service", "web"}, {"-flows", "-1"}} {
-		code, _, errs := kernlb(t, ns, append([]string{"flows"}, bad...)...)
-		require.Equal(t, exitInvalid, code, errs)
-		require.Contains(t, errs, bad[0])
+		fails(t, ns, "", exitInvalid, bad[0], "flows", bad...)
 	}
 }

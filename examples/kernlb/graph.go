@@ -5,10 +5,9 @@ import (
 	"flag"
 	"fmt"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/graph"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/servicemodel"
-	"github.com/kernlb/kernlb/servicemodel/graph"
 )
 
 // graphOptions are the flags of graph.
@@ -18,32 +17,29 @@ type graphOptions struct {
 	family servicemodel.Family // of hooks
 }
 
-func (o *graphOptions) define(fs *flag.FlagSet) {
-	fs.StringVar(&o.format, "format", "mermaid",
-		"graph: `LANGUAGE` of the drawing: mermaid, dot, or svg, which is a picture that needs "+
-			"nothing else")
-	fs.StringVar(&o.hooks, "hooks", "",
-		"graph: draw the way of packets of a `FAMILY`, IPv4 or IPv6, through the chains of "+
-			"nf_tables, ours and those of other programs, with what of these drops packets "+
-			"(default: draw services)")
-}
-
-// formats are what graphs can be written as.
+// formats are the formats of graphs.
 var formats = map[string]func(*graph.Graph) string{"mermaid": (*graph.Graph).Mermaid,
 	"dot": (*graph.Graph).DOT, "svg": (*graph.Graph).SVG}
 
-// check reads the flags.
-func (o *graphOptions) check() error {
-	if formats[o.format] == nil {
-		return fmt.Errorf("-format: %q: want mermaid, dot or svg", o.format)
-	}
-	if o.hooks == "" {
+func (o *options) graphFlags(fs *flag.FlagSet) func() error {
+	g := &o.graph
+	fs.StringVar(&g.format, "format", "mermaid", "`LANGUAGE` of the drawing: mermaid, dot, or "+
+		"svg, which is a picture that needs nothing else")
+	fs.StringVar(&g.hooks, "hooks", "", "draw the way of packets of a `FAMILY`, IPv4 or IPv6, "+
+		"through the chains of nf_tables, ours and those of other programs, with what of these "+
+		"drops packets (default: draw services)")
+	return func() error {
+		if formats[g.format] == nil {
+			return fmt.Errorf("-format: %q: want mermaid, dot or svg", g.format)
+		}
+		if g.hooks == "" {
+			return nil
+		}
+		if err := g.family.UnmarshalText([]byte(g.hooks)); err != nil {
+			return fmt.Errorf("-hooks: %w", err)
+		}
 		return nil
 	}
-	if err := o.family.UnmarshalText([]byte(o.hooks)); err != nil {
-		return fmt.Errorf("-hooks: %w", err)
-	}
-	return nil
 }
 
 // graph draws services, or hooks.
@@ -51,29 +47,10 @@ func (p *program) graph(ctx context.Context) error {
 	if p.opts.graph.hooks != "" {
 		return p.graphHooks(ctx)
 	}
-	if len(p.opts.files) > 0 {
-		s, err := p.read()
-		if err != nil {
-			return err
-		}
-		table, err := servicemodel.Resolve(nil, s)
-		if err != nil {
-			return p.invalid(err)
-		}
-		return p.graphServices(table)
+	t, err := p.tableOf(ctx)
+	if err != nil {
+		return err
 	}
-	p.findBackend(ctx)
-	return p.withEngine(ctx, servicemodel.State{},
-		func(ctx context.Context, e *dataplane.Engine) error {
-			o, err := e.Observe(ctx)
-			if err != nil {
-				return err
-			}
-			return p.graphServices(o.Table)
-		})
-}
-
-func (p *program) graphServices(t *servicemodel.Table) error {
 	if err := p.knowsService(t); err != nil {
 		return err
 	}
@@ -83,7 +60,7 @@ func (p *program) graphServices(t *servicemodel.Table) error {
 }
 
 func (p *program) graphHooks(ctx context.Context) error {
-	r, err := hooks.Open()
+	r, err := hooks.Open(nil)
 	if err != nil {
 		return err
 	}
@@ -92,7 +69,7 @@ func (p *program) graphHooks(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.draw(graph.Hooks(chains, p.opts.graph.family, func(c *graph.Chain) bool {
+	return p.draw(graph.Hooks(chains, p.opts.graph.family, func(c *hooks.Chain) bool {
 		return p.ownsTable(c.Table)
 	}))
 }

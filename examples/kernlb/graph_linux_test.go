@@ -3,7 +3,6 @@ package main
 import (
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -13,7 +12,7 @@ import (
 
 var update = flag.Bool("update", false, "make the drawings in docs anew")
 
-// firewall is what another program has beside kernlb.
+// firewall is the ruleset of another program.
 const firewall = `
 table inet firewall {
 	chain forward {
@@ -31,7 +30,7 @@ table inet firewall {
 }
 `
 
-// The drawings in docs/graph.md are what the command draws of a kernel today.
+// The drawings in docs/graph.md are the present output of the command.
 func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
@@ -42,19 +41,13 @@ func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 		"ready: false", 1)
 	file := filepath.Join(t.TempDir(), "services.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(localWeb()+shop), 0o600))
-	code, _, errs := kernlb(t, ns, "apply", "-f", file, "-node", "n1", "-node-ip", "192.0.2.1")
-	require.Equal(t, exitDone, code, errs)
-	require.NoError(t, ns.Do(func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(firewall)
-		return cmd.Run()
-	}))
+	done(t, ns, "", "apply -f "+file+" -node n1 -node-ip 192.0.2.1")
+	nft(t, ns, firewall)
 	for name, args := range map[string][]string{
 		"services": {"-f", file, "-node", "n1", "-node-ip", "192.0.2.1"},
 		"hooks":    {"-hooks", "IPv4"},
 	} {
-		code, got, errs := kernlb(t, ns, append([]string{"graph", "-format", "svg"}, args...)...)
-		require.Equal(t, exitDone, code, errs)
+		got := done(t, ns, "", "graph -format svg", args...)
 		path := "../../docs/graph-" + name + ".svg"
 		if *update {
 			require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
@@ -63,24 +56,17 @@ func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, string(want), got, "go test ./examples/kernlb -run Drawings -update")
 	}
-	code, got, errs := kernlb(t, ns, "graph", "-service", "default/shop")
-	require.Equal(t, exitDone, code, errs)
+	got := done(t, ns, "", "graph -service default/shop")
 	require.Contains(t, got, "no endpoint can be used", "the kernel does not say why")
 	require.NotContains(t, got, "default/web")
 	for _, filter := range []string{"-namespace=none", "-address=10.96.0.9", "-port=81"} {
-		code, got, errs = kernlb(t, ns, "graph", filter)
-		require.Equal(t, exitDone, code, errs)
+		got = done(t, ns, "", "graph", filter)
 		require.NotContains(t, got, "default/")
 	}
-	code, got, _ = kernlb(t, ns, "graph", "-service", "default/web", "-f", file, "-format", "dot")
-	require.Equal(t, exitDone, code)
+	got = done(t, ns, "", "graph -service default/web -f "+file+" -format dot")
 	require.Contains(t, got, "default/web:http")
-	code, _, errs = kernlb(t, ns, "graph", "-service", "default/wep")
-	require.Equal(t, exitFailed, code)
-	require.Contains(t, errs, "did you mean default/web?")
+	fails(t, ns, "", exitFailed, "did you mean default/web?", "graph -service default/wep")
 	for flag, value := range map[string]string{"-format": "png", "-hooks": "IPv5"} {
-		code, _, errs = kernlb(t, ns, "graph", flag, value)
-		require.Equal(t, exitInvalid, code)
-		require.Contains(t, errs, flag+": ")
+		fails(t, ns, "", exitInvalid, flag+": ", "graph", flag, value)
 	}
 }

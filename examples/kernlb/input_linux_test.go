@@ -9,28 +9,28 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// No manifest that is wrong, or that says nothing, removes what the kernel has.
+// A manifest that is wrong or empty never removes objects from the kernel.
 func TestWrongInputTouchesNothing(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
 	whole := serviceManifest("web", "10.96.0.1", "", "")
-	code, _, errs := kernlbWith(t, ns, whole, "apply", "-f", "-")
-	require.Equal(t, exitDone, code, errs)
+	done(t, ns, whole, "apply -f -")
 	const none = "no service in -: if all that the kernel has is to be removed, say " +
 		"-allow-empty, or use cleanup"
+	const noObject = "error: standard input:1: the file holds no object"
 	for text, want := range map[string]string{
-		"": "error: standard input:1: the file is empty",
 		strings.Replace(whole, "kind: Service", "kind: Sevice", 1): "error: standard input:4: " +
 			"document 1: Sevice default/web: kind: Sevice: did you mean Service?",
 		strings.Replace(whole, "port: 80,", "port: 80, nodePort: 30080,", 1): "error: standard " +
 			"input:6: document 1: Service default/web: spec.ports[0].nodePort: 30080: may only",
-		"# later\n": none,
-		"{apiVersion: v1, kind: List, items: []}": none,
+		"":          noObject,
+		"# later\n": noObject,
+		"{apiVersion: v1, kind: List, items: []}": noObject,
 		"{apiVersion: apps/v1, kind: Deployment}": none,
 	} {
-		for _, args := range [][]string{{"apply"}, {"plan"}, {"apply", "-keep-going"}} {
-			code, out, errs := kernlbWith(t, ns, text, append(args, "-f", "-")...)
-			if len(args) > 1 && strings.Contains(text, "nodePort") {
+		for _, args := range []string{"apply", "plan", "apply -keep-going"} {
+			code, out, errs := kernlb(t, ns, text, args+" -f -")
+			if args == "apply -keep-going" && strings.Contains(text, "nodePort") {
 				want = none // the service is left out
 			}
 			require.Equal(t, exitInvalid, code, "%q: %s", text, errs)
@@ -38,15 +38,16 @@ func TestWrongInputTouchesNothing(t *testing.T) {
 			require.Empty(t, out)
 		}
 	}
-	_, out, _ := kernlb(t, ns, "show")
-	require.Contains(t, out, "10.96.0.1:80/tcp")
+	require.Contains(t, done(t, ns, "", "show"), "10.96.0.1:80/tcp")
 
-	code, out, errs = kernlbWith(t, ns, "# none\n", "apply", "-f", "-", "-allow-empty")
-	require.Equal(t, exitDone, code, errs)
-	require.Contains(t, out, "0 added, 0 changed, 1 removed")
+	for _, text := range []string{"", "# none\n", "{apiVersion: v1, kind: List, items: []}"} {
+		done(t, ns, whole, "apply -f -")
+		require.Contains(t, done(t, ns, text, "apply -f - -allow-empty"),
+			"0 added, 0 changed, 1 removed")
+	}
 }
 
-// What is of no use is said after the plan, where it is seen.
+// Warnings come after the plan, where users see them.
 func TestPlanEndsWithWarnings(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
@@ -56,7 +57,7 @@ func TestPlanEndsWithWarnings(t *testing.T) {
 		"name: lost,").Replace(web[strings.LastIndex(web, "---"):])
 	path := filepath.Join(t.TempDir(), "web.yaml")
 	require.NoError(t, os.WriteFile(path, []byte(web+lost), 0o600))
-	code, out, errs := kernlb(t, ns, "plan", "-f", path)
+	code, out, errs := kernlb(t, ns, "", "plan -f", path)
 	require.Equal(t, exitDone, code, errs)
 	require.Contains(t, out, "10.96.0.1")
 	web = ": document 1: Service default/web: "
@@ -74,17 +75,15 @@ func TestPlanEndsWithWarnings(t *testing.T) {
 func TestFlowsOfAServiceThatIsNotThere(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
-	code, _, errs := kernlb(t, ns, "apply", "-f", "-")
-	require.Equal(t, exitDone, code, errs)
-	code, _, errs = kernlb(t, ns, "flows", "-service", "default/wep")
+	done(t, ns, webManifest, "apply -f -")
+	code, _, errs := kernlb(t, ns, "", "flows -service default/wep")
 	require.Equal(t, exitFailed, code)
 	require.Equal(t, "kernlb flows: there is no service \"default/wep\"; did you mean "+
 		"default/web?\n", errs)
-	code, _, errs = kernlb(t, ns, "flows", "-service", "default/web")
-	require.Equal(t, exitDone, code, errs)
+	done(t, ns, "", "flows -service default/web")
 }
 
-// Why a service refuses connections is said by plan and apply, and by show with the manifests.
+// plan and apply say why a service refuses connections, and so does show with manifests.
 func TestRefusingServicesAreExplained(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
@@ -94,7 +93,7 @@ func TestRefusingServicesAreExplained(t *testing.T) {
 	manifest = strings.Replace(manifest, "port: 80,", "port: 80, nodePort: 30080,", 1)
 	const local = "externalTrafficPolicy is Local and no ready endpoint is on "
 	for _, command := range []string{"plan", "apply"} {
-		code, out, errs := kernlbWith(t, ns, manifest, command, "-f", "-", "-node", "n1")
+		code, out, errs := kernlb(t, ns, manifest, command+" -f - -node n1")
 		require.Equal(t, exitDone, code, errs)
 		require.Equal(t, "note: default/web:http drops connections from outside: "+local+"node "+
 			"n1; 1 endpoint names no node (*4:30080/tcp)\n"+
@@ -105,14 +104,13 @@ func TestRefusingServicesAreExplained(t *testing.T) {
 				"none ready\n")
 		}
 	}
-	_, out, _ := kernlb(t, ns, "show")
+	out := done(t, ns, "", "show")
 	require.Contains(t, out, "because "+local+"this node; 1 endpoint is elsewhere\n")
 	require.Contains(t, out, "because no endpoint can be used; with the manifests (-f), it is")
-	code, out, errs := kernlbWith(t, ns, manifest, "show", "-f", "-", "-node", "n1")
-	require.Equal(t, exitDone, code, errs)
+	out = done(t, ns, manifest, "show -f - -node n1")
 	require.Contains(t, out, "because "+local+"node n1; 1 endpoint names no node")
 	require.Contains(t, out, "because 1 endpoint, none ready\n")
-	_, out, _ = kernlbWith(t, ns, strings.Replace(manifest, "{ready: false}", "{}", 1), "show",
-		"-f", "-", "-o", "json")
-	require.Contains(t, out, `"cause": "it is not up to date with the manifests"`)
+	ready := strings.Replace(manifest, "{ready: false}", "{}", 1)
+	require.Contains(t, done(t, ns, ready, "show -f - -o json"),
+		`"cause": "it is not up to date with the manifests"`)
 }

@@ -16,7 +16,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
-// load reads the manifests into a state that is to be applied: one without services is an error.
+// load reads the manifests into a state that is to be applied. A state without services is an
+// error.
 func (p *program) load() (servicemodel.State, error) {
 	s, err := p.read()
 	if err == nil && s.Len() == 0 && !p.opts.empty {
@@ -26,12 +27,13 @@ func (p *program) load() (servicemodel.State, error) {
 	return s, err
 }
 
-// read reads the manifests into a state. It prints every error and keeps the warnings; if there is
-// an error, there is no state, or with -keep-going one without that object.
+// read reads the manifests into a state. It prints every error and keeps the warnings. If there is
+// an error, there is no state, or with -keep-going a state without the object concerned.
 func (p *program) read() (servicemodel.State, error) {
 	tracker := kube.NewTracker(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 		Strict: true})
 	loader := manifest.NewLoader(tracker)
+	loader.AllowEmpty = p.opts.empty
 	files, err := expand(p.opts.files)
 	if err != nil {
 		return servicemodel.State{}, fmt.Errorf("%w: %w", errInvalid, err)
@@ -49,7 +51,7 @@ func (p *program) read() (servicemodel.State, error) {
 	}
 	r := loader.Result()
 	for _, problem := range append(r.Problems, loader.Unmatched()...) {
-		if problem.Severity == kube.Warning {
+		if problem.Warning {
 			p.warn("warning: %s", problem.Error())
 			continue
 		}
@@ -66,17 +68,17 @@ func (p *program) read() (servicemodel.State, error) {
 	}
 	s := p.withAddresses(tracker.State())
 	if p.opts.goOn {
-		return s, nil // the engine finds what is invalid
+		return s, nil // the engine finds invalid services
 	}
 	return s, p.invalid(s.Validate())
 }
 
-// expand replaces directories by the manifests in them, in the order of their names.
+// expand replaces directories by their manifests, in the order of their names.
 func expand(files []string) ([]string, error) {
 	var all []string
 	for _, name := range files {
 		if st, err := os.Stat(name); err != nil || !st.IsDir() {
-			all = append(all, name) // what cannot be read is said when it is
+			all = append(all, name) // reading it returns the error
 			continue
 		}
 		names, err := manifestsIn(name)
@@ -90,8 +92,8 @@ func expand(files []string) ([]string, error) {
 	return all, nil
 }
 
-// manifestsIn returns the names of the manifests in a directory, sorted. As kubectl does, it knows
-// them by their suffix. Hidden files belong to editors and to volumes of Kubernetes.
+// manifestsIn returns the sorted names of the manifests in a directory. Like kubectl, it knows them
+// by their suffix. It skips hidden files, which belong to editors and to volumes of Kubernetes.
 func manifestsIn(dir string) ([]string, error) {
 	entries, err := os.ReadDir(dir)
 	if err != nil {
@@ -106,7 +108,7 @@ func manifestsIn(dir string) ([]string, error) {
 	return names, nil
 }
 
-// isManifest reports whether the file of a directory is a manifest by its name.
+// isManifest reports whether a file of a directory is a manifest, by its name.
 func isManifest(name string) bool {
 	switch filepath.Ext(name) {
 	case ".yaml", ".yml", ".json":
@@ -115,27 +117,22 @@ func isManifest(name string) bool {
 	return false
 }
 
-// ofNoObject reports whether a problem hides which objects there are, so that nothing can be left
+// ofNoObject reports whether a problem hides the names of objects, so that no object can be left
 // out for it.
-func ofNoObject(p manifest.Problem) bool { return p.Severity == kube.Error && p.Object == "" }
+func ofNoObject(p kube.Problem) bool { return !p.Warning && p.Object == "" }
 
-// invalid prints every problem of a state and returns one error for them.
+// invalid prints every problem of a state, and returns one error for all.
 func (p *program) invalid(err error) error {
 	if err == nil {
 		return nil
 	}
-	var many interface{ Unwrap() []error }
-	problems := []error{err}
-	if errors.As(err, &many) {
-		problems = many.Unwrap()
-	}
-	for _, e := range problems {
-		fmt.Fprintf(p.stderr, "error: %v\n", e)
+	for _, problem := range dataplane.Problems(err) {
+		fmt.Fprintf(p.stderr, "error: %v\n", problem.Err)
 	}
 	return fmt.Errorf("%w: see above", errInvalid)
 }
 
-// classify marks errors that are about the input.
+// classify marks errors about the input.
 func (p *program) classify(err error) error {
 	var field *servicemodel.FieldError
 	if errors.As(err, &field) || errors.Is(err, dataplane.ErrUnsupported) {
@@ -144,24 +141,23 @@ func (p *program) classify(err error) error {
 	return err
 }
 
-// withAddresses returns the state with the addresses that the node has, unless it says some. Where
-// they cannot be listed, the node has no primary address, which the rules that need one can live
-// with.
+// withAddresses returns the state with the node's addresses, unless it already has some. If they
+// cannot be listed, the state stays without them.
 func (p *program) withAddresses(s servicemodel.State) servicemodel.State {
 	addrs, err := p.nodeAddrs()
 	if err != nil {
 		return s
 	}
 	defer addrs.Close()
-	n, err := addrs.Complete(context.Background(), s.Node()) // it does not wait
+	n, err := addrs.Complete(context.Background(), s.Node()) // this does not wait
 	if err != nil {
 		return s
 	}
 	return s.WithNode(n)
 }
 
-// nodeAddrs knows the addresses of this network namespace, without those of the device that holds
-// service addresses.
+// nodeAddrs returns a source of the addresses of this network namespace. It leaves out the device
+// that holds service addresses.
 func (p *program) nodeAddrs() (*nodeaddrs.Source, error) {
 	var cfg nodeaddrs.Config
 	if holder := p.opts.ipvs.Device; holder != "" {

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"net/netip"
 	"os"
 	"regexp"
@@ -12,23 +11,26 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/instance"
+	"github.com/kernlb/kernlb/conntrack/tuning"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// options are the flags.
+// options are the flags of all commands. Each command defines its own.
 type options struct {
 	files    []string
-	changes  string // apply: a plan to be applied in place of manifests
+	changes  string // apply: a plan to apply instead of manifests
 	backend  string
 	instance string
 	output   string
-	goOn     bool // where a service is refused
-	empty    bool // manifests without services remove all
+	goOn     bool   // leave out refused services
+	status   string // address of a running program
+	strict   bool   // watch: a refused service refuses the whole state
+	empty    bool   // manifests without services remove all
 	copies   string
 	of       string // cleanup: of what other program
-	planOnly bool   // tune, cleanup -of: print what would be done
+	planOnly bool   // tune, cleanup -of: print only the plan
 	node     servicemodel.Node
 	services int
 	endpoint int
@@ -36,70 +38,29 @@ type options struct {
 	trace    traceOptions
 	show     showOptions
 	count    countOptions
-	object   string // that explain is about
+	object   string // explain: text of an object
 	listen   listenOptions
 	graph    graphOptions
 	top      topOptions
 
-	explained servicemodel.Name // explain: the service
-	ipvs      ipvs.Config       // what flags say of it
+	about     string            // explain: the service, as the user gave it
+	explained servicemodel.Name // and parsed
+	ipvs      ipvs.Config       // configuration from flags
 
 	annotations string
-	scheduler   string
 }
 
-// parse reads the command line and returns the command. Asked for help, it prints that.
-func (o *options) parse(args []string, stdout io.Writer) (string, error) {
-	fs := flag.NewFlagSet("kernlb", flag.ContinueOnError)
-	fs.SetOutput(io.Discard)
-	n := nodeFlags{}
-	o.define(fs, &n)
-	name, about, err := arguments(fs, args)
-	if errors.Is(err, flag.ErrHelp) {
-		printUsage(fs, stdout)
-	}
-	if err != nil {
-		return "", err
-	}
-	needsFile := name == "apply" || name == "plan" || name == "watch"
-	switch {
-	case o.changes != "" && len(o.files) > 0:
-		return "", errors.New("-changes: what was planned is applied without manifests (-f)")
-	case needsFile && len(o.files) == 0 && o.changes == "":
-		return "", fmt.Errorf("%s needs manifests: -f FILE", name)
-	}
-	if name == "cleanup" && o.of == "" && o.backend == auto {
-		return "", fmt.Errorf("cleanup needs the -backend to clean up, not %s", auto)
-	}
-	if err := errors.Join(o.checkCleanup(name), o.checkTrace(name),
-		o.show.check(o.flow.service, len(o.files) > 0), o.count.check(),
-		o.checkExplain(name, about)); err != nil {
-		return "", err
-	}
-	return name, errors.Join(n.apply(&o.node), o.check(), o.flow.check(), o.listen.check(),
-		o.graph.check())
+// flowOptions are the flags about flows.
+type flowOptions struct {
+	keep        bool
+	connections servicemodel.ConnectionPolicy
+	watch       bool
+	bench       int
+	tuning      tuning.Config
 }
 
-// checkCleanup checks the flags that cleanup alone has.
-func (o *options) checkCleanup(command string) error {
-	switch {
-	case o.of != "" && o.of != ofKubeProxy:
-		return fmt.Errorf("-of: %q: want %s", o.of, ofKubeProxy)
-	case command == "cleanup" && o.planOnly && o.of == "":
-		return errors.New("-plan is for tune, and for cleanup with -of")
-	}
-	return nil
-}
-
-// defaultBit is that of servicemodel.DefaultMasqueradeMark.
+// defaultBit is the bit of servicemodel.DefaultMasqueradeMark.
 const defaultBit = 12
-
-// nodeFlags are the flags that describe the node, as given.
-type nodeFlags struct {
-	ips, clusterCIDRs, serviceCIDRs list
-	nodePortAddresses               string
-	bit                             uint
-}
 
 // list is a flag that may be repeated.
 type list []string
@@ -107,203 +68,252 @@ type list []string
 func (l *list) String() string     { return strings.Join(*l, ",") }
 func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
-func (o *options) define(fs *flag.FlagSet, n *nodeFlags) {
+func (o *options) inputFlags(fs *flag.FlagSet) func() error {
 	fs.Var((*list)(&o.files), "f",
 		"manifest `FILE`, YAML or JSON; a directory stands for the *.yaml, *.yml and *.json in "+
-			"it; - is standard input; may be repeated")
+			"it, and - for standard input; may be repeated")
+	fs.StringVar(&o.annotations, "annotations", "kernlb.io",
+		"`PREFIX` of the annotations of services that ask for a scheduler, a forwarding method, "+
+			"or what becomes of connections; empty: they mean nothing")
+	return nil
+}
+
+// checkInput checks that there are manifests or a plan to apply.
+func (o *options) checkInput() error {
+	switch {
+	case o.changes != "" && len(o.files) > 0:
+		return errors.New("-changes: what was planned is applied without manifests (-f)")
+	case len(o.files) == 0 && o.changes == "":
+		return errors.New("there are no manifests: -f FILE")
+	}
+	return nil
+}
+
+func (o *options) outputFlag(fs *flag.FlagSet) func() error {
+	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
+	return func() error {
+		if o.output != "text" && o.output != "json" {
+			return fmt.Errorf("-o: %q: want text or json", o.output)
+		}
+		return nil
+	}
+}
+
+// instanceName matches names from which every backend can make names of kernel objects.
+var instanceName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,57}$`)
+
+func (o *options) kernelFlags(fs *flag.FlagSet) func() error {
 	fs.StringVar(&o.backend, "backend", backendNames()[0],
 		"`NAME` of the kernel mechanism: "+strings.Join(backendNames(), ", ")+
 			"; auto takes the first that the kernel supports and that can do what the services "+
 			"ask for")
 	fs.StringVar(&o.instance, "instance", instance.Default,
 		"owner `NAME` of the kernel objects; instances do not see each other")
-	fs.StringVar(&o.output, "o", "text", "output `FORMAT`: text or json")
-	o.defineApply(fs)
-	fs.StringVar(&o.copies, "copies", "",
-		"watch: `DIR` for the last whole version of each manifest, in case that one is broken "+
-			"when the program starts again (default: one in $RUNTIME_DIRECTORY or /run/kernlb)")
-	fs.StringVar(&o.of, "of", "",
-		"cleanup: delete what another `PROGRAM` left, which must be "+ofKubeProxy+
-			" (default: what the instance has)")
-	fs.BoolVar(&o.planOnly, "plan", false,
-		"tune, cleanup with -of: print what would be done, and change nothing")
-	n.define(fs, &o.node)
-	fs.IntVar(&o.services, "services", 10000, "bench: number `N` of services")
-	fs.IntVar(&o.endpoint, "endpoints", 10, "bench: number `M` of endpoints of each service")
-	fs.StringVar(&o.annotations, "annotations", "kernlb.io",
-		"`PREFIX` of the annotations of services that ask for a scheduler, a forwarding method, "+
-			"or what becomes of connections; empty: they mean nothing")
-	o.defineIPVS(fs)
-	o.flow.define(fs)
-	o.trace.define(fs)
-	o.show.define(fs)
-	o.count.define(fs)
-	fs.StringVar(&o.object, "object", "", "explain: which service wants the objects of the kernel "+
-		"that have `TEXT` in what explain prints of them, such as the name of a chain")
-	o.listen.define(fs)
-	o.graph.define(fs)
-	o.top.define(fs)
+	return func() error {
+		if !slices.Contains(backendNames(), o.backend) {
+			return fmt.Errorf("-backend: %q: want one of %s", o.backend,
+				strings.Join(backendNames(), ", "))
+		}
+		if !instanceName.MatchString(o.instance) {
+			return fmt.Errorf("-instance: %q: want a letter, then letters, digits, "+
+				"\"_\", \"-\" or \".\", 58 in all at most", o.instance)
+		}
+		return nil
+	}
 }
 
-// define makes the flags that describe the node.
-func (n *nodeFlags) define(fs *flag.FlagSet, node *servicemodel.Node) {
-	fs.StringVar(&node.Name, "node", "", "`NAME` of this node (default: the host name)")
-	fs.StringVar(&node.Zone, "zone", "", "`NAME` of this node's zone")
-	fs.Var(&n.ips, "node-ip",
-		"address `IP` of this node, the primary one of its family first; may be repeated "+
-			"(default: those of the interfaces)")
-	fs.Var(&n.clusterCIDRs, "cluster-cidr",
-		"`CIDR` that tells the traffic of pods; may be repeated")
-	fs.StringVar(&n.nodePortAddresses, "nodeport-addresses", "",
-		"where node ports answer: `LIST` of CIDRs, separated by commas, or primary (default: all "+
-			"local addresses)")
-	fs.Var(&n.serviceCIDRs, "service-cidr",
-		"`CIDR` of cluster IPs, whose unused addresses are dropped; may be repeated")
-	fs.BoolVar(&node.MasqueradeAll, "masquerade-all", false,
-		"masquerade all traffic to cluster IPs")
-	fs.UintVar(&n.bit, "masquerade-bit", defaultBit,
-		"bit `N` of the packet mark, 0 to 31, that asks for masquerading; the default is 14 with "+
-			"the chains of kube-proxy")
-}
-
-// defineApply defines the flags that say what is applied.
-func (o *options) defineApply(fs *flag.FlagSet) {
+func (o *options) applyFlags(fs *flag.FlagSet) func() error {
 	fs.StringVar(&o.changes, "changes", "",
-		"apply: `FILE` that plan -o json has printed; its changes are applied if the kernel holds "+
-			"what it held then, and nothing else is")
+		"`FILE` that plan -o json has printed; its changes are applied if the kernel holds what "+
+			"it held then, and nothing else is")
+	return nil
+}
+
+func (o *options) goOnFlag(fs *flag.FlagSet) func() error {
 	fs.BoolVar(&o.goOn, "keep-going", false,
-		"apply and plan: leave out the services that are invalid "+
-			"or that the backend refuses, and print each; the exit code is 1 if there were any "+
-			"(default: they refuse the whole state)")
+		"leave out the services that are invalid or that the backend refuses, and print each; "+
+			"the exit code is 1 if there were any (default: they refuse the whole state)")
+	return nil
+}
+
+func (o *options) emptyFlag(fs *flag.FlagSet) func() error {
 	fs.BoolVar(&o.empty, "allow-empty", false,
-		"apply, plan and watch: if the manifests have no service, remove all that the kernel has "+
-			"(default: that is an error, and watch waits for services)")
+		"if the manifests have no service, remove all that the kernel has (default: that is an "+
+			"error, and watch waits for services)")
+	return nil
 }
 
-// defineIPVS defines the flags of the ipvs backend.
-func (o *options) defineIPVS(fs *flag.FlagSet) {
-	fs.StringVar(&o.scheduler, "ipvs-scheduler", "wrr",
-		"ipvs: `NAME` of the scheduler of services that ask for none, such as lc or mh+port")
-	fs.DurationVar(&o.ipvs.DrainLimit, "ipvs-drain-limit", 0,
-		"ipvs: how long an endpoint that left keeps its TCP connections at most; negative: not at "+
-			"all (default 15m)")
-	fs.StringVar(&o.ipvs.Device, "ipvs-device", "",
-		"ipvs: dummy device `NAME` that holds the addresses of services; it is made if need be "+
-			"(default: none)")
-	fs.BoolVar(&o.ipvs.StrictARP, "ipvs-strict-arp", false,
-		"ipvs: do not answer ARP for the addresses that -ipvs-device holds")
-	fs.BoolVar(&o.ipvs.TakeOver, "ipvs-take-over", false,
-		"ipvs: virtual servers of others that are where those of a service must be become ours")
-	fs.IntVar(&o.ipvs.AffinityMask4, "ipvs-affinity-mask4", 0,
-		"ipvs: leading `BITS` of IPv4 addresses by which clients share an endpoint, with session "+
-			"affinity (default: all)")
-	fs.IntVar(&o.ipvs.AffinityMask6, "ipvs-affinity-mask6", 0,
-		"ipvs: the same `BITS` of IPv6 addresses")
-	t := &o.ipvs.Timeouts
+func (o *options) watchFlags(fs *flag.FlagSet) func() error {
+	fs.BoolVar(&o.strict, "strict", false, "change nothing while a service is invalid or refused "+
+		"(default: it stays as it was, and everything else is applied)")
+	fs.StringVar(&o.copies, "copies", "",
+		"`DIR` for the last whole version of each manifest, in case that one is broken when the "+
+			"program starts again (default: one in $RUNTIME_DIRECTORY or /run/kernlb)")
+	return nil
+}
+
+// ofKubeProxy is the value of -of for kube-proxy.
+const ofKubeProxy = "kube-proxy"
+
+func (o *options) cleanupFlags(fs *flag.FlagSet) func() error {
+	fs.StringVar(&o.of, "of", "", "delete what another `PROGRAM` left, which must be "+
+		ofKubeProxy+" (default: what the instance has)")
+	return func() error {
+		if o.of != "" && o.of != ofKubeProxy {
+			return fmt.Errorf("-of: %q: want %s", o.of, ofKubeProxy)
+		}
+		return nil
+	}
+}
+
+// checkCleanup checks the flags of cleanup.
+func (o *options) checkCleanup() error {
+	switch {
+	case o.planOnly && o.of == "":
+		return errors.New("-plan needs -of")
+	case o.of == "" && o.backend == auto:
+		return fmt.Errorf("-backend: name the backend to clean up, not %s", auto)
+	}
+	return nil
+}
+
+func (o *options) planFlag(fs *flag.FlagSet) func() error {
+	fs.BoolVar(&o.planOnly, "plan", false, "print what would be done, and change nothing")
+	return nil
+}
+
+func (o *options) explainFlags(fs *flag.FlagSet) func() error {
+	fs.StringVar(&o.object, "object", "", "say which service wants the objects of the kernel that "+
+		"have `TEXT` in what explain prints of them, such as the name of a chain")
+	return nil
+}
+
+// checkExplain parses the service of explain.
+func (o *options) checkExplain() error {
+	namespace, name, ok := strings.Cut(o.about, "/")
+	o.explained = servicemodel.Name{Namespace: namespace, Name: name}
+	switch {
+	case o.object != "" && o.about != "":
+		return fmt.Errorf("explain is about -object, or about the service %s", o.about)
+	case o.object != "":
+		return nil
+	case !ok || namespace == "" || name == "":
+		return fmt.Errorf("explain needs a service: NAMESPACE/NAME, not %q", o.about)
+	}
+	return nil
+}
+
+func (o *options) benchFlags(fs *flag.FlagSet) func() error {
+	fs.IntVar(&o.services, "services", 10000, "number `N` of services")
+	fs.IntVar(&o.endpoint, "endpoints", 10, "number `M` of endpoints of each service")
+	fs.IntVar(&o.flow.bench, "flows", 0, "measure with `N` flows what cleaning them up takes")
+	return func() error {
+		return errors.Join(between("services", o.services, 1, 1<<20),
+			between("endpoints", o.endpoint, 1, 1<<12), between("flows", o.flow.bench, 0, 1<<22))
+	}
+}
+
+// between checks the number of a flag.
+func between(name string, n, low, high int) error {
+	if n < low || n > high {
+		return fmt.Errorf("-%s: %d: want %d to %d", name, n, low, high)
+	}
+	return nil
+}
+
+func (o *options) ipvsFlags(fs *flag.FlagSet) func() error {
+	c, scheduler := &o.ipvs, ""
+	fs.StringVar(&scheduler, "ipvs-scheduler", "wrr",
+		"`NAME` of the scheduler of services that ask for none, such as lc or mh+port")
+	fs.DurationVar(&c.DrainLimit, "ipvs-drain-limit", 0, "how long an endpoint that left keeps "+
+		"its TCP connections at most; negative: not at all (default 15m)")
+	fs.StringVar(&c.Device, "ipvs-device", "", "dummy device `NAME` that holds the addresses of "+
+		"services; it is made if need be (default: none)")
+	fs.BoolVar(&c.StrictARP, "ipvs-strict-arp", false,
+		"do not answer ARP for the addresses that -ipvs-device holds")
+	fs.BoolVar(&c.TakeOver, "ipvs-take-over", false,
+		"virtual servers of others that are where those of a service must be become ours")
+	fs.IntVar(&c.AffinityMask4, "ipvs-affinity-mask4", 0, "leading `BITS` of IPv4 addresses by "+
+		"which clients share an endpoint, with session affinity (default: all)")
+	fs.IntVar(&c.AffinityMask6, "ipvs-affinity-mask6", 0, "the same `BITS` of IPv6 addresses")
+	t := &c.Timeouts
 	fs.DurationVar(&t.TCP, "ipvs-tcp-timeout", 0,
-		"ipvs: how long idle TCP connections are kept, in whole seconds (default: as it is)")
+		"how long idle TCP connections are kept, in whole seconds (default: as it is)")
 	fs.DurationVar(&t.TCPFin, "ipvs-tcpfin-timeout", 0,
-		"ipvs: how long TCP connections are kept after a FIN (default: as it is)")
+		"how long TCP connections are kept after a FIN (default: as it is)")
 	fs.DurationVar(&t.UDP, "ipvs-udp-timeout", 0,
-		"ipvs: how long idle UDP flows are kept (default: as it is)")
+		"how long idle UDP flows are kept (default: as it is)")
+	return func() (err error) {
+		var errs []error
+		if c.Scheduler, err = servicemodel.ParseScheduler(scheduler); err != nil {
+			errs = append(errs, fmt.Errorf("-ipvs-scheduler: %q: %w", scheduler, err))
+		} else if c.Scheduler == servicemodel.Random {
+			errs = append(errs, errors.New("-ipvs-scheduler: random is not one of IPVS"))
+		}
+		if c.StrictARP && c.Device == "" {
+			errs = append(errs, errors.New("-ipvs-strict-arp: it needs -ipvs-device"))
+		}
+		errs = append(errs, between("ipvs-affinity-mask4", c.AffinityMask4, 0, 32),
+			between("ipvs-affinity-mask6", c.AffinityMask6, 0, 128),
+			wholeSeconds("tcp", t.TCP), wholeSeconds("tcpfin", t.TCPFin),
+			wholeSeconds("udp", t.UDP))
+		return errors.Join(errs...)
+	}
 }
 
-// instanceName is what every backend can make names of its kernel objects from.
-var instanceName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,57}$`)
-
-// check checks the flags that are not the node's.
-func (o *options) check() error {
-	var errs []error
-	if !slices.Contains(backendNames(), o.backend) {
-		errs = append(errs, fmt.Errorf("-backend: %q: want one of %s", o.backend,
-			strings.Join(backendNames(), ", ")))
+func wholeSeconds(name string, d time.Duration) error {
+	if d < 0 || d%time.Second != 0 {
+		return fmt.Errorf("-ipvs-%s-timeout: %v: want whole seconds", name, d)
 	}
-	if o.output != "text" && o.output != "json" {
-		errs = append(errs, fmt.Errorf("-o: %q: want text or json", o.output))
-	}
-	if !instanceName.MatchString(o.instance) {
-		errs = append(errs, fmt.Errorf("-instance: %q: want a letter, then letters, digits, "+
-			"\"_\", \"-\" or \".\", 58 in all at most", o.instance))
-	}
-	if o.services < 1 || o.services > 1<<20 {
-		errs = append(errs, fmt.Errorf("-services: %d: want 1 to %d", o.services, 1<<20))
-	}
-	if o.endpoint < 1 || o.endpoint > 1<<12 {
-		errs = append(errs, fmt.Errorf("-endpoints: %d: want 1 to %d", o.endpoint, 1<<12))
-	}
-	return errors.Join(append(errs, o.checkIPVS())...)
+	return nil
 }
 
-// checkIPVS checks the flags of the ipvs backend.
-func (o *options) checkIPVS() error {
-	var errs []error
-	var err error
-	if o.ipvs.Scheduler, err = servicemodel.ParseScheduler(o.scheduler); err != nil {
-		errs = append(errs, fmt.Errorf("-ipvs-scheduler: %q: %w", o.scheduler, err))
-	} else if o.ipvs.Scheduler == servicemodel.Random {
-		errs = append(errs, errors.New("-ipvs-scheduler: random is not one of IPVS"))
-	}
-	if o.ipvs.StrictARP && o.ipvs.Device == "" {
-		errs = append(errs, errors.New("-ipvs-strict-arp: it needs -ipvs-device"))
-	}
-	for _, m := range []struct {
-		family, bits, max int
-	}{{4, o.ipvs.AffinityMask4, 32}, {6, o.ipvs.AffinityMask6, 128}} {
-		if m.bits < 0 || m.bits > m.max {
-			errs = append(errs, fmt.Errorf("-ipvs-affinity-mask%d: %d: want 1 to %d", m.family,
-				m.bits, m.max))
+func (o *options) nodeFlags(fs *flag.FlagSet) func() error {
+	var ips, clusterCIDRs, serviceCIDRs list
+	var nodePortAddresses string
+	var bit uint
+	n := &o.node
+	fs.StringVar(&n.Name, "node", "", "`NAME` of this node (default: the host name)")
+	fs.StringVar(&n.Zone, "zone", "", "`NAME` of this node's zone")
+	fs.Var(&ips, "node-ip", "address `IP` of this node, the primary one of its family first; may "+
+		"be repeated (default: those of the interfaces)")
+	fs.Var(&clusterCIDRs, "cluster-cidr", "`CIDR` that tells the traffic of pods; may be repeated")
+	fs.StringVar(&nodePortAddresses, "nodeport-addresses", "", "where node ports answer: `LIST` "+
+		"of CIDRs, separated by commas, or primary (default: all local addresses)")
+	fs.Var(&serviceCIDRs, "service-cidr",
+		"`CIDR` of cluster IPs, whose unused addresses are dropped; may be repeated")
+	fs.BoolVar(&n.MasqueradeAll, "masquerade-all", false, "masquerade all traffic to cluster IPs")
+	fs.UintVar(&bit, "masquerade-bit", defaultBit, "bit `N` of the packet mark, 0 to 31, that "+
+		"asks for masquerading; the default is 14 with the chains of kube-proxy")
+	return func() error {
+		errs := []error{between("masquerade-bit", int(bit), 0, 31)}
+		for _, s := range ips {
+			a, err := netip.ParseAddr(s)
+			if err != nil {
+				errs = append(errs, fmt.Errorf("-node-ip: %q is not an IP address", s))
+			}
+			n.Addresses = append(n.Addresses, a)
 		}
-	}
-	return errors.Join(append(errs, o.checkTimeouts()...)...)
-}
-
-// checkTimeouts checks the flags of the timeouts of IPVS.
-func (o *options) checkTimeouts() (errs []error) {
-	t := &o.ipvs.Timeouts
-	for _, f := range []struct {
-		name  string
-		value time.Duration
-	}{{"tcp", t.TCP}, {"tcpfin", t.TCPFin}, {"udp", t.UDP}} {
-		if f.value < 0 || f.value%time.Second != 0 {
-			errs = append(errs, fmt.Errorf("-ipvs-%s-timeout: %v: want whole seconds", f.name,
-				f.value))
+		n.LocalPods.CIDRs = prefixes("cluster-cidr", clusterCIDRs, &errs)
+		n.ServiceCIDRs = prefixes("service-cidr", serviceCIDRs, &errs)
+		switch nodePortAddresses {
+		case "":
+		case "primary":
+			n.NodePortAddresses.Primary = true
+		default:
+			n.NodePortAddresses.CIDRs = prefixes("nodeport-addresses",
+				strings.Split(nodePortAddresses, ","), &errs)
 		}
-	}
-	return errs
-}
-
-// apply makes the node of the flags.
-func (n *nodeFlags) apply(node *servicemodel.Node) error {
-	var errs []error
-	for _, s := range n.ips {
-		a, err := netip.ParseAddr(s)
-		if err != nil {
-			errs = append(errs, fmt.Errorf("-node-ip: %q is not an IP address", s))
+		n.MasqueradeMark = 1 << (bit % 32)
+		if n.Name == "" {
+			name, err := os.Hostname()
+			if err != nil {
+				errs = append(errs, fmt.Errorf("-node: %w", err))
+			}
+			n.Name = strings.ToLower(name)
 		}
-		node.Addresses = append(node.Addresses, a)
+		return errors.Join(errs...)
 	}
-	node.LocalPods.CIDRs = prefixes("cluster-cidr", n.clusterCIDRs, &errs)
-	node.ServiceCIDRs = prefixes("service-cidr", n.serviceCIDRs, &errs)
-	switch n.nodePortAddresses {
-	case "":
-	case "primary":
-		node.NodePortAddresses.Primary = true
-	default:
-		node.NodePortAddresses.CIDRs = prefixes("nodeport-addresses",
-			strings.Split(n.nodePortAddresses, ","), &errs)
-	}
-	if n.bit > 31 {
-		errs = append(errs, fmt.Errorf("-masquerade-bit: %d: want 0 to 31", n.bit))
-	}
-	node.MasqueradeMark = 1 << (n.bit % 32)
-	if node.Name == "" {
-		name, err := os.Hostname()
-		if err != nil {
-			errs = append(errs, fmt.Errorf("-node: %w", err))
-		}
-		node.Name = strings.ToLower(name)
-	}
-	return errors.Join(errs...)
 }
 
 func prefixes(name string, l []string, errs *[]error) []netip.Prefix {
@@ -317,4 +327,53 @@ func prefixes(name string, l []string, errs *[]error) []netip.Prefix {
 		out = append(out, p.Masked())
 	}
 	return out
+}
+
+// flowFlags defines the flags of commands that clean up flows.
+func (o *options) flowFlags(fs *flag.FlagSet) func() error {
+	policy := ""
+	fs.BoolVar(&o.flow.keep, "keep-flows", false, "leave flows alone that the change made stale")
+	fs.StringVar(&policy, "connections", "leave", "what becomes of connections to endpoints that "+
+		"go, `POLICY`: leave, cut, or how long they are drained, such as 30s; apply waits for it")
+	return func() (err error) {
+		if o.flow.connections, err = servicemodel.ParseConnectionPolicy(policy); err != nil {
+			return fmt.Errorf("-connections: %q: %w", policy, err)
+		}
+		return nil
+	}
+}
+
+func (o *options) flowsFlags(fs *flag.FlagSet) func() error {
+	fs.BoolVar(&o.flow.watch, "watch", false, "print what happens to flows, until interrupted")
+	return nil
+}
+
+func (o *options) serviceFlag(fs *flag.FlagSet) func() error {
+	fs.StringVar(&o.show.service, "service", "", "only the service `NAMESPACE/NAME`")
+	return func() error {
+		if s := o.show.service; s != "" && strings.Count(s, "/") != 1 {
+			return fmt.Errorf("-service: %q: want namespace/name", s)
+		}
+		return nil
+	}
+}
+
+func (o *options) tuneFlags(fs *flag.FlagSet) func() error {
+	o.flow.tuning = tuning.KubeProxy()
+	t := &o.flow.tuning
+	fs.IntVar(&t.MaxPerCore, "conntrack-max-per-core", t.MaxPerCore,
+		"flows that the table should hold for each CPU; 0 leaves its size alone")
+	fs.IntVar(&t.Min, "conntrack-min", t.Min, "flows that it should hold at least")
+	fs.DurationVar(&t.TCPEstablished, "conntrack-tcp-timeout-established", t.TCPEstablished,
+		"how long idle TCP connections are remembered; 0 leaves it")
+	fs.DurationVar(&t.TCPCloseWait, "conntrack-tcp-timeout-close-wait", t.TCPCloseWait,
+		"the same for those that only the server closed")
+	fs.DurationVar(&t.UDP, "conntrack-udp-timeout", 0,
+		"how long UDP flows are remembered; 0 leaves it")
+	fs.DurationVar(&t.UDPStream, "conntrack-udp-timeout-stream", 0,
+		"the same for those that are answered; 0 leaves it")
+	fs.BoolVar(&t.TCPBeLiberal, "conntrack-tcp-be-liberal", false,
+		"let TCP packets outside the window pass")
+	fs.BoolVar(&t.Lower, "lower", false, "lower what is higher, too")
+	return nil
 }

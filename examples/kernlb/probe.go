@@ -8,14 +8,14 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 )
 
-// supported is one backend, as probe prints it.
+// supported is one backend in the output of probe.
 type supported struct {
 	Backend   string `json:"backend"`
 	Supported bool   `json:"supported"`
 	Reason    string `json:"reason,omitempty"`
 }
 
-// probe prints which backends this kernel supports, for this process, and why not the others.
+// probe prints which backends this kernel supports for this process, and why not the others.
 func (p *program) probe(ctx context.Context) error {
 	var rows []supported
 	any := false

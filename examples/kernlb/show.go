@@ -2,41 +2,37 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// row is one frontend, as show prints it.
-type row struct {
-	key        servicemodel.FrontendKey
-	Address    string // "*" for any address of the node
-	Family     string
-	Port       uint16
-	Protocol   string
-	Service    string
-	Kind       string
-	Verdict    string
-	Endpoints  []endpoint
-	External   *external
-	Masquerade string
-	Affinity   int
-	Sources    []string
-	Cause      string // why it rejects or drops
+// tableOf returns the table of the manifests, or without manifests that of the kernel.
+func (p *program) tableOf(ctx context.Context) (*servicemodel.Table, error) {
+	if t, err := p.wanted(); t != nil || err != nil {
+		return t, err
+	}
+	o, err := p.observe(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return o.Table, nil
 }
 
-// external is what outside clients get, where that differs.
-type external struct {
-	Verdict   string
-	Endpoints []endpoint
-}
-
-type endpoint struct {
-	Address string
-	Weight  uint16
+// observe reads what the kernel holds, through the backend that the flags name or that is found.
+func (p *program) observe(ctx context.Context) (o *dataplane.Observation, err error) {
+	p.findBackend(ctx)
+	err = p.withEngine(ctx, servicemodel.State{}, nil,
+		func(ctx context.Context, e *dataplane.Engine) error {
+			o, err = e.Observe(ctx)
+			return err
+		})
+	return o, err
 }
 
 func (p *program) show(ctx context.Context) error {
@@ -44,43 +40,42 @@ func (p *program) show(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	o, err := p.observe(ctx)
+	if err != nil {
+		return err
+	}
 	cause := causes(wanted)
-	p.findBackend(ctx)
-	return p.withEngine(ctx, servicemodel.State{},
-		func(ctx context.Context, e *dataplane.Engine) error {
-			o, err := e.Observe(ctx)
-			if err != nil {
-				return err
-			}
-			if o.Table, err = p.opts.show.filtered(o.Table); err != nil {
-				return err
-			}
-			if p.opts.show.diff {
-				if wanted, err = p.opts.show.filtered(wanted); err != nil {
-					return err
-				}
-				return p.printDiff(o.Table, wanted, o.Drift)
-			}
-			rows := []row{}
-			for f := range o.Table.Frontends() {
-				r := newRow(o.Table, f)
-				r.Cause = cause(o.Table, f)
-				rows = append(rows, r)
-			}
-			c, err := p.counted(ctx, o.Table)
-			switch {
-			case err != nil:
-				return err
-			case p.opts.output == "json":
-				return p.printJSON(newShownJSON(p.opts.backend, o, rows, c))
-			case c != nil:
-				return p.printCounts(rows, c)
-			}
-			return p.printRows(rows, o.Drift)
-		})
+	if o.Table, err = p.opts.show.filtered(o.Table); err != nil {
+		return err
+	}
+	if p.opts.show.diff {
+		if wanted, err = p.opts.show.filtered(wanted); err != nil {
+			return err
+		}
+		return p.printDiff(o.Table, wanted, o.Drift)
+	}
+	c, err := p.counted(ctx, o.Table)
+	switch {
+	case err != nil:
+		return err
+	case c != nil && p.opts.output != "json":
+		return p.printCounts(o.Table, c)
+	}
+	var others []otherInstance
+	if p.opts.instance == instance.Default {
+		if others, err = p.otherInstances(ctx); err != nil {
+			return err
+		}
+	}
+	if p.opts.output == "json" {
+		shown := newShownJSON(p.opts.backend, o, cause, c)
+		shown.Others = others
+		return p.printJSON(shown)
+	}
+	return errors.Join(p.printTable(o, cause), p.printInstances(others))
 }
 
-// shownJSON is what show prints with -o json.
+// shownJSON is the JSON output of show.
 type shownJSON struct {
 	Backend     string                 `json:"backend"`
 	Observation *dataplane.Observation `json:"observation"`
@@ -88,114 +83,93 @@ type shownJSON struct {
 	Counters    []counters.Row         `json:"counters,omitempty"`
 	// OnlyConnections says that the counters have neither packets nor bytes.
 	OnlyConnections bool `json:"onlyConnections,omitempty"`
+	// Others are the other instances that hold frontends, unless the flags name an instance.
+	Others []otherInstance `json:"otherInstances,omitempty"`
 }
 
-func newShownJSON(backend string, o *dataplane.Observation, rows []row, c *counts) shownJSON {
-	s := shownJSON{Backend: backend, Observation: o, Causes: causesOf(rows)}
+func newShownJSON(backend string, o *dataplane.Observation, cause causeOf, c *counts) *shownJSON {
+	s := &shownJSON{Backend: backend, Observation: o}
+	for f := range o.Table.Frontends() {
+		if text := cause(o.Table, f); text != "" {
+			s.Causes = append(s.Causes, causeJSON{f.Key, text})
+		}
+	}
 	if c != nil {
 		s.Counters, s.OnlyConnections = c.rows, c.onlyConnections
 	}
 	return s
 }
 
-// causeJSON is why a frontend rejects or drops.
+// causeJSON says why a frontend rejects or drops.
 type causeJSON struct {
 	Frontend servicemodel.FrontendKey `json:"frontend"`
 	Cause    string                   `json:"cause"`
 }
 
-func causesOf(rows []row) (l []causeJSON) {
-	for _, r := range rows {
-		if r.Cause != "" {
-			l = append(l, causeJSON{r.key, r.Cause})
-		}
-	}
-	return l
-}
-
-func newRow(t *servicemodel.Table, f *servicemodel.Frontend) row {
-	r := row{key: f.Key, Address: f.Key.Addr.String(), Family: f.Key.Family().String(),
-		Port: f.Key.Port, Protocol: f.Key.Protocol.String(),
-		Service: f.Service.String(), Kind: f.Kind.String(), Verdict: f.Internal.String(),
-		Endpoints:  endpoints(t, f, f.Internal),
-		Masquerade: f.Masquerade.String(), Affinity: int(f.Affinity.Seconds())}
-	if f.Key.NodePort() {
-		r.Address = "*"
-	}
-	if f.External != f.Internal {
-		r.External = &external{f.External.String(), endpoints(t, f, f.External)}
-	}
-	for _, s := range f.Sources {
-		r.Sources = append(r.Sources, s.String())
-	}
-	return r
-}
-
-func endpoints(t *servicemodel.Table, f *servicemodel.Frontend, v servicemodel.Verdict) []endpoint {
-	l := []endpoint{}
-	if id, ok := f.Pool(v); ok {
-		if pool := t.Pool(id); pool != nil {
-			for _, s := range pool.Slots {
-				l = append(l, endpoint{s.Endpoint.String(), s.Weight})
-			}
-		}
-	}
-	return l
-}
-
-func (p *program) printRows(rows []row, drift []string) error {
+func (p *program) printTable(o *dataplane.Observation, cause causeOf) error {
 	w := newColumns(p.stdout)
 	fmt.Fprintln(w, "FRONTEND\tSERVICE\tKIND\tENDPOINTS\tMASQUERADE\tOTHER")
-	for _, r := range rows {
-		to := target(r.Verdict, r.Endpoints)
-		if r.External != nil {
-			to += "; outside: " + target(r.External.Verdict, r.External.Endpoints)
-		}
+	for f := range o.Table.Frontends() {
 		var other []string
-		if r.Affinity > 0 {
-			other = append(other, fmt.Sprintf("affinity %ds", r.Affinity))
+		if f.Affinity > 0 {
+			other = append(other, fmt.Sprintf("affinity %ds", int(f.Affinity.Seconds())))
 		}
-		if r.Sources != nil {
-			other = append(other, "from "+strings.Join(r.Sources, ","))
+		if f.Sources != nil {
+			other = append(other, "from "+joined(f.Sources))
 		}
-		if r.Cause != "" {
-			other = append(other, "because "+r.Cause)
+		if text := cause(o.Table, f); text != "" {
+			other = append(other, "because "+text)
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", r.frontend(), r.Service, r.Kind, to,
-			r.Masquerade, strings.Join(other, "; "))
+		fmt.Fprintf(w, "%s\t%v\t%v\t%s\t%v\t%s\n", keyText(f.Key), f.Service, f.Kind,
+			target(o.Table, f), f.Masquerade, strings.Join(other, "; "))
 	}
 	if err := w.Flush(); err != nil {
 		return err
 	}
-	for _, d := range drift {
+	for _, d := range o.Drift {
 		fmt.Fprintf(p.stdout, "! %s\n", d)
 	}
 	return nil
 }
 
-// frontend is "10.96.0.1:80/tcp", "*:30080/tcp (IPv4)".
-func (r row) frontend() string {
-	switch {
-	case r.Address == "*":
-		return fmt.Sprintf("*:%d/%s (%s)", r.Port, r.Protocol, r.Family)
-	case strings.Contains(r.Address, ":"):
-		return fmt.Sprintf("[%s]:%d/%s", r.Address, r.Port, r.Protocol)
+func joined[T fmt.Stringer](l []T) string {
+	texts := make([]string, len(l))
+	for i, v := range l {
+		texts[i] = v.String()
 	}
-	return fmt.Sprintf("%s:%d/%s", r.Address, r.Port, r.Protocol)
+	return strings.Join(texts, ",")
 }
 
-// target is the endpoints, or the verdict if there are none.
-func target(verdict string, eps []endpoint) string {
-	if len(eps) == 0 {
-		return verdict
+// keyText returns "10.96.0.1:80/tcp" or "*:30080/tcp (IPv4)".
+func keyText(k servicemodel.FrontendKey) string {
+	if k.NodePort() {
+		return fmt.Sprintf("*:%d/%v (%v)", k.Port, k.Protocol, k.Family())
+	}
+	return k.String()
+}
+
+// target returns the endpoints that a frontend leads to, or its verdict if there are none.
+func target(t *servicemodel.Table, f *servicemodel.Frontend) string {
+	text := verdictText(t, f, f.Internal)
+	if f.External != f.Internal {
+		text += "; outside: " + verdictText(t, f, f.External)
+	}
+	return text
+}
+
+func verdictText(t *servicemodel.Table, f *servicemodel.Frontend, v servicemodel.Verdict) string {
+	id, balances := f.Pool(v)
+	pool := t.Pool(id)
+	if !balances || pool == nil || len(pool.Slots) == 0 {
+		return v.String()
 	}
 	var l []string
-	for _, e := range eps {
-		s := e.Address
-		if e.Weight != 1 {
-			s += fmt.Sprintf("*%d", e.Weight)
+	for _, s := range pool.Slots {
+		text := s.Endpoint.String()
+		if s.Weight != 1 {
+			text += fmt.Sprintf("*%d", s.Weight)
 		}
-		l = append(l, s)
+		l = append(l, text)
 	}
 	return strings.Join(l, ",")
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// showOptions are the flags that say what show and graph show.
+// showOptions are the flags that select the output of show and graph show.
 type showOptions struct {
 	namespace, service, address string
 	port                        uint
@@ -19,37 +19,50 @@ type showOptions struct {
 	addr                        netip.Addr // of address
 }
 
-func (o *showOptions) define(fs *flag.FlagSet) {
-	fs.StringVar(&o.namespace, "namespace", "", "show and graph: only services of the "+
-		"namespace `NAME`")
-	fs.StringVar(&o.address, "address", "", "show and graph: only what is reached at the "+
-		"address `IP`, or leads to it")
-	fs.UintVar(&o.port, "port", 0, "show and graph: only what is reached at the port "+
-		"`N`, or leads to it")
-	fs.BoolVar(&o.diff, "diff", false, "show: what the kernel holds and the manifests (-f) do not "+
-		"say, and the reverse; the exit code is 1 if there is anything")
+// filterFlags defines the flags that select services.
+func (o *options) filterFlags(fs *flag.FlagSet) func() error {
+	s, check := &o.show, o.serviceFlag(fs)
+	fs.StringVar(&s.namespace, "namespace", "", "only services of the namespace `NAME`")
+	fs.StringVar(&s.address, "address", "",
+		"only what is reached at the address `IP`, or leads to it")
+	fs.UintVar(&s.port, "port", 0, "only what is reached at the port `N`, or leads to it")
+	return func() (err error) {
+		if s.address != "" {
+			if s.addr, err = netip.ParseAddr(s.address); err != nil {
+				return fmt.Errorf("-address: %q is not an IP address", s.address)
+			}
+			s.addr = s.addr.Unmap()
+		}
+		if s.port > 65535 {
+			return fmt.Errorf("-port: %d: want 1 to 65535", s.port)
+		}
+		return check()
+	}
 }
 
-// check checks the flags of show. service is that of flows, too.
-func (o *showOptions) check(service string, manifests bool) error {
-	var err error
-	o.service = service
-	if o.address != "" {
-		if o.addr, err = netip.ParseAddr(o.address); err != nil {
-			return fmt.Errorf("-address: %q is not an IP address", o.address)
-		}
-		o.addr = o.addr.Unmap()
-	}
+func (o *options) showFlags(fs *flag.FlagSet) func() error {
+	fs.BoolVar(&o.show.diff, "diff", false, "what the kernel holds and the manifests (-f) do not "+
+		"say, and the reverse; the exit code is 1 if there is anything")
+	fs.BoolVar(&o.count.show, "counters", false, "what each frontend and endpoint has had, since "+
+		"kernlb count; on ipvs since it is there")
+	fs.BoolVar(&o.count.conntrack, "conntrack", false, "how many flows conntrack has of each "+
+		"frontend and endpoint now, and their packets and bytes if the sysctl "+
+		"net.netfilter.nf_conntrack_acct is on")
+	return nil
+}
+
+// checkShow checks the flags of show.
+func (o *options) checkShow() error {
 	switch {
-	case o.port > 65535:
-		return fmt.Errorf("-port: %d: want 1 to 65535", o.port)
-	case o.diff && !manifests:
+	case o.count.show && o.count.conntrack:
+		return errors.New("-counters or -conntrack: show prints one of them")
+	case o.show.diff && len(o.files) == 0:
 		return errors.New("-diff compares with manifests: it needs -f")
 	}
 	return nil
 }
 
-// filtered returns the part of a table that is to be shown.
+// filtered returns the selected part of a table.
 func (o *showOptions) filtered(t *servicemodel.Table) (*servicemodel.Table, error) {
 	if o.namespace == "" && o.service == "" && o.address == "" && o.port == 0 {
 		return t, nil
@@ -57,7 +70,7 @@ func (o *showOptions) filtered(t *servicemodel.Table) (*servicemodel.Table, erro
 	return partOf(t, func(f *servicemodel.Frontend) bool { return o.shows(t, f) })
 }
 
-// shows reports whether a frontend of a table is to be shown.
+// shows reports whether a frontend of a table is selected.
 func (o *showOptions) shows(t *servicemodel.Table, f *servicemodel.Frontend) bool {
 	n := f.Service.Name
 	return (o.namespace == "" || n.Namespace == o.namespace) &&
@@ -69,7 +82,7 @@ func (o *showOptions) shows(t *servicemodel.Table, f *servicemodel.Frontend) boo
 			func(e netip.AddrPort) bool { return e.Port() == uint16(o.port) }))
 }
 
-// leadsTo reports whether a frontend has such an endpoint.
+// leadsTo reports whether a frontend has an endpoint for which is holds.
 func leadsTo(t *servicemodel.Table, f *servicemodel.Frontend,
 	is func(netip.AddrPort) bool) bool {
 	internal, external := t.PoolsOf(f)
@@ -82,7 +95,7 @@ func leadsTo(t *servicemodel.Table, f *servicemodel.Frontend,
 	return false
 }
 
-// partOf returns the part of a table that some frontends need.
+// partOf returns the part of a table that the kept frontends need.
 func partOf(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) (*servicemodel.Table,
 	error) {
 	c := servicemodel.Contents{Rules: t.Rules()}
@@ -111,10 +124,10 @@ func partOf(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) (*ser
 	return servicemodel.NewTable(c)
 }
 
-// errDiffers says that show -diff found something.
+// errDiffers says that show -diff found a difference.
 var errDiffers = errors.New("the kernel does not hold what the manifests say: see above")
 
-// printDiff prints how the kernel differs from the manifests, as a unified diff with a hunk for
+// printDiff prints the difference between kernel and manifests as a unified diff, with a hunk for
 // each frontend that differs.
 func (p *program) printDiff(held, wanted *servicemodel.Table, drift []string) error {
 	fmt.Fprintf(p.stdout, "--- kernel (%s)\n+++ manifests (%s)\n", p.opts.backend,
@@ -142,7 +155,7 @@ func (p *program) printDiff(held, wanted *servicemodel.Table, drift []string) er
 		}
 	}
 	for _, k := range sortedKeys(keys) {
-		hunk(newRow(wanted, keys[k]).frontend()+" "+keys[k].Service.String(), linesOf(held, k),
+		hunk(keyText(k)+" "+keys[k].Service.String(), linesOf(held, k),
 			linesOf(wanted, k))
 	}
 	for _, d := range drift {
@@ -154,7 +167,7 @@ func (p *program) printDiff(held, wanted *servicemodel.Table, drift []string) er
 	return nil
 }
 
-// linesOf is what a table says of a frontend, a line for each endpoint.
+// linesOf returns what a table says about a frontend, one line for each endpoint.
 func linesOf(t *servicemodel.Table, k servicemodel.FrontendKey) []string {
 	f := t.Frontend(k)
 	if f == nil {
@@ -180,19 +193,23 @@ func linesOf(t *servicemodel.Table, k servicemodel.FrontendKey) []string {
 	return slices.Compact(lines)
 }
 
-// unified is what of two lists of lines differs: those of the first that the second does not have
-// are taken away, the others are added in their places.
+// unified returns the difference of two lists of lines: lines only in old are removed, followed by
+// lines only in new, which are added.
 func unified(old, new []string) []string {
+	was, is := make(map[string]bool, len(old)), make(map[string]bool, len(new))
+	for _, s := range new {
+		is[s] = true
+	}
 	var l []string
 	for _, s := range old {
-		sign := " "
-		if !slices.Contains(new, s) {
-			sign = "-"
+		sign := "-"
+		if was[s] = true; is[s] {
+			sign = " "
 		}
 		l = append(l, sign+s)
 	}
 	for _, s := range new {
-		if !slices.Contains(old, s) {
+		if !was[s] {
 			l = append(l, "+"+s)
 		}
 	}

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -16,8 +17,7 @@ func TestShowSome(t *testing.T) {
 		"namespace: prod")
 	manifest := serviceManifest("web", "10.96.0.1", "", "") + strings.NewReplacer("10.244.1.2",
 		"10.244.1.3", "8080", "5432").Replace(db)
-	code, _, errs := kernlbWith(t, ns, manifest, "apply", "-f", "-")
-	require.Equal(t, exitDone, code, errs)
+	done(t, ns, manifest, "apply -f -")
 	for flags, want := range map[string]string{
 		"": "web db", "-namespace prod": "db", "-service default/web": "web",
 		"-service prod/web":  "",
@@ -25,9 +25,7 @@ func TestShowSome(t *testing.T) {
 		"-port 80": "web db", "-port 5432": "db", "-port 5432 -address 10.96.0.1": "",
 	} {
 		for _, output := range []string{"text", "json"} {
-			args := append([]string{"show", "-o", output}, strings.Fields(flags)...)
-			code, out, errs := kernlb(t, ns, args...)
-			require.Equal(t, exitDone, code, errs)
+			out := done(t, ns, "", "show -o "+output+" "+flags)
 			for name, ip := range map[string]string{"web": "10.96.0.1", "db": "10.96.0.2"} {
 				require.Equal(t, strings.Contains(want, name), strings.Contains(out, ip), "%s: %s",
 					flags, out)
@@ -38,9 +36,7 @@ func TestShowSome(t *testing.T) {
 		"-address here": `-address: "here" is not an IP address`, "-port 70000": "-port: 70000",
 		"-diff": "-diff compares with manifests: it needs -f",
 	} {
-		code, _, errs := kernlb(t, ns, append([]string{"show"}, strings.Fields(flags)...)...)
-		require.Equal(t, exitInvalid, code)
-		require.Contains(t, errs, want)
+		fails(t, ns, "", exitInvalid, want, "show "+flags)
 	}
 }
 
@@ -51,13 +47,12 @@ func TestShowDiff(t *testing.T) {
 	web := serviceManifest("web", "10.96.0.1", "", "")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
 	diff := func(want int, args ...string) string {
-		code, out, errs := kernlb(t, ns, append([]string{"show", "-diff", "-f", file}, args...)...)
+		code, out, errs := kernlb(t, ns, "", "show -diff -f "+file, args...)
 		require.Equal(t, want, code, errs)
 		return out
 	}
 	write(web + serviceManifest("old", "10.96.0.2", "", ""))
-	code, _, errs := kernlb(t, ns, "apply", "-f", file)
-	require.Equal(t, exitDone, code, errs)
+	done(t, ns, "", "apply -f", file)
 	head := "--- kernel (nftables)\n+++ manifests (" + file + ")\n"
 	require.Equal(t, head, diff(exitDone))
 	write(strings.Replace(web, "{ready: true}}", "{ready: true}}, {addresses: [10.244.1.3]}", 1) +
@@ -74,8 +69,33 @@ func TestShowDiff(t *testing.T) {
 +  -> 10.244.1.2:8080
 `, diff(exitFailed))
 	require.NotContains(t, diff(exitFailed, "-service", "default/web"), "default/new")
-	code, out, errs := kernlb(t, ns, "show", "-diff", "-f", file, "-masquerade-bit", "15")
+	code, out, errs := kernlb(t, ns, "", "show -diff -f "+file+" -masquerade-bit 15")
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "the kernel does not hold what the manifests say")
 	require.Contains(t, out, "@@ settings of the node @@\n~ rules: ")
+}
+
+// Without -instance, show lists all other instances in the kernel, whatever program made them, with
+// the commands that show them. It does not list tables that are not kernlb's.
+func TestShowListsInstances(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	nft(t, ns, "table ip corp { chain c {\ntype nat hook prerouting priority 0; }\n}")
+	require.NotContains(t, done(t, ns, "", "show"), "instances")
+	for i, args := range []string{"-instance kernlb-cni", "-instance mine",
+		"-instance loadbalancer -backend iptables"} {
+		done(t, ns, serviceManifest(fmt.Sprint("web", i), "10.96.0.1", "",
+			""), "apply -f - "+args)
+		out := done(t, ns, "", "show "+args)
+		require.Contains(t, out, fmt.Sprint("default/web", i))
+		require.NotContains(t, out, "Other instances")
+	}
+	out := done(t, ns, "", "show")
+	require.Contains(t, out, "\nOther instances are in the kernel:\n"+
+		"INSTANCE      BACKEND   FRONTENDS  OF                 COMMAND\n"+
+		"kernlb-cni    nftables  1          the CNI plugin     kernlb show -instance kernlb-cni\n"+
+		"loadbalancer  iptables  1          the load balancer  kernlb show -instance loadbalancer "+
+		"-backend iptables\n"+
+		"mine          nftables  1                             kernlb show -instance mine\n")
+	require.Contains(t, done(t, ns, "", "show -o json"), `"instance": "mine"`)
 }

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// topProgram is a program of its own, so that its terminal library is none that kernlb needs.
+// topProgram is a separate program, so that kernlb does not need its terminal library.
 const topProgram = "kernlb-top"
 
 // topOptions are the flags of top, which that program reads.
@@ -21,19 +21,22 @@ type topOptions struct {
 	once     bool
 }
 
-func (o *topOptions) define(fs *flag.FlagSet) {
-	fs.StringVar(&o.page, "page", "http://127.0.0.1:10256", "top: `URL` of the page of kernlb "+
+func (o *options) topFlags(fs *flag.FlagSet) func() error {
+	fs.StringVar(&o.top.page, "page", "http://127.0.0.1:10256", "`URL` of the page of kernlb "+
 		"watch -listen, or unix:PATH of a socket, for recent changes and how long applies take")
-	fs.DurationVar(&o.interval, "interval", 2*time.Second, "top: how long to wait between two "+
+	fs.DurationVar(&o.top.interval, "interval", 2*time.Second, "how long to wait between two "+
 		"readings")
-	fs.BoolVar(&o.once, "once", false, "top: print one table, and end")
+	fs.BoolVar(&o.top.once, "once", false, "print one table, and end")
+	return func() error {
+		if o.top.interval <= 0 {
+			return fmt.Errorf("-interval: %v: want more than 0", o.top.interval)
+		}
+		return nil
+	}
 }
 
-// top runs kernlb-top: the one beside this program, or of the same path as other programs.
+// top runs kernlb-top: the one beside this program, or else the one in PATH.
 func (p *program) top(ctx context.Context) error {
-	if p.opts.output == "json" {
-		return fmt.Errorf("%w: top prints text; show -counters prints JSON", errInvalid)
-	}
 	path, err := findTop()
 	if err != nil {
 		return err

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// top runs a program of its own with what it was told, and says how to install it.
+// top runs another program with its arguments, and says how to install it if it is missing.
 func TestTop(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)

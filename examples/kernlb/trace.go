@@ -7,9 +7,9 @@ import (
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -20,25 +20,29 @@ type traceOptions struct {
 	live     liveOptions
 }
 
-// clientPort is that of traced packets, of which nothing depends on it.
+// clientPort is the source port of traced packets. Nothing depends on it.
 const clientPort = 40000
 
-func (o *traceOptions) define(fs *flag.FlagSet) {
-	fs.StringVar(&o.from, "from", "", "trace: where the packet comes from, `IP` or IP%LINK, the "+
-		"link being the one that it comes in by; an address of this node stands for the node "+
-		"itself, unless there is a link")
-	fs.StringVar(&o.to, "to", "", "trace: where it goes, `IP:PORT/PROTOCOL`, such as "+
-		"10.96.0.10:80/tcp")
-	fs.BoolVar(&o.live.on, "live", false, "trace: follow the next such packet through the kernel, "+
-		"and name the rules that it meets, other programs', too (needs Linux 5.10)")
-	fs.BoolVar(&o.live.send, "send", false, "trace: as -live, and send the packet: -from is an "+
-		"address of this node")
-	fs.DurationVar(&o.live.wait, "wait", 0, "trace: how long -live waits for a packet (default: "+
-		"until it is interrupted)")
+func (o *options) traceFlags(fs *flag.FlagSet) func() error {
+	t := &o.trace
+	fs.StringVar(&t.from, "from", "", "where the packet comes from, `IP` or IP%LINK, the link "+
+		"being the one that it comes in by; an address of this node stands for the node itself, "+
+		"unless there is a link")
+	fs.StringVar(&t.to, "to", "", "where it goes, `IP:PORT/PROTOCOL`, such as 10.96.0.10:80/tcp")
+	fs.BoolVar(&t.live.on, "live", false, "follow the next such packet through the kernel, and "+
+		"name the rules that it meets, other programs', too (needs Linux 5.10)")
+	fs.BoolVar(&t.live.send, "send", false, "as -live, and send the packet: -from is an address "+
+		"of this node")
+	fs.DurationVar(&t.live.wait, "wait", 0, "how long -live waits for a packet (default: until it "+
+		"is interrupted)")
+	return t.check
 }
 
-// check reads the flags.
+// check parses the flags.
 func (o *traceOptions) check() error {
+	if o.from == "" || o.to == "" {
+		return errors.New("trace needs -from IP and -to IP:PORT/PROTOCOL")
+	}
 	from, link, _ := strings.Cut(o.from, "%")
 	src, err := netip.ParseAddr(from)
 	if err != nil {
@@ -60,37 +64,13 @@ func (o *traceOptions) check() error {
 	return o.checkLive()
 }
 
-// trace says what happens to a packet: by manifests, or by what the kernel holds.
-func (p *program) trace(ctx context.Context) error {
-	if len(p.opts.files) > 0 {
-		s, err := p.read()
-		if err != nil {
-			return err
-		}
-		table, err := servicemodel.Resolve(nil, s)
-		if err != nil {
-			return p.invalid(err)
-		}
-		return p.printTrace(ctx, table)
-	}
-	p.findBackend(ctx)
-	return p.withEngine(ctx, servicemodel.State{},
-		func(ctx context.Context, e *dataplane.Engine) error {
-			o, err := e.Observe(ctx)
-			if err != nil {
-				return err
-			}
-			return p.printTrace(ctx, o.Table)
-		})
-}
-
-// tracedStep is a step of a trace, as trace prints it with -o json.
+// tracedStep is a step in the JSON output of trace.
 type tracedStep struct {
 	Step string `json:"step"`
 	Text string `json:"text"`
 }
 
-// tracedPacket is a trace, as trace prints it with -o json.
+// tracedPacket is a trace in the JSON output of trace.
 type tracedPacket struct {
 	Outcome string       `json:"outcome"`
 	Cause   string       `json:"cause,omitempty"`
@@ -98,15 +78,20 @@ type tracedPacket struct {
 }
 
 func newTracedPacket(t servicemodel.Trace) *tracedPacket {
-	p := &tracedPacket{t.Decision.Outcome.String(), t.Decision.Cause.String(),
+	p := &tracedPacket{string(t.Decision.Outcome), t.Decision.Cause.String(),
 		make([]tracedStep, len(t.Steps))}
 	for i, s := range t.Steps {
-		p.Steps[i] = tracedStep{s.Kind.String(), s.Text}
+		p.Steps[i] = tracedStep{s.Kind, s.Text}
 	}
 	return p
 }
 
-func (p *program) printTrace(ctx context.Context, table *servicemodel.Table) error {
+// trace says what happens to a packet, according to manifests or to the kernel.
+func (p *program) trace(ctx context.Context) error {
+	table, err := p.tableOf(ctx)
+	if err != nil {
+		return err
+	}
 	here, err := p.locality()
 	if err != nil {
 		return err
@@ -117,6 +102,7 @@ func (p *program) printTrace(ctx context.Context, table *servicemodel.Table) err
 	packet := p.opts.trace.packet
 	packet.FromThisNode = packet.InInterface == "" && here.Local(packet.Src.Addr())
 	t := table.Trace(packet, here)
+	p.notePods(table, packet.Src.Addr(), t)
 	if p.opts.output != "json" {
 		_, err := fmt.Fprint(p.stdout, t)
 		return err
@@ -124,7 +110,21 @@ func (p *program) printTrace(ctx context.Context, table *servicemodel.Table) err
 	return p.printJSON(newTracedPacket(t))
 }
 
-// locality returns the addresses of the node: those that flags name, or all of its interfaces.
+// notePods says how to name the network of pods, if the client counts as outside only for want of
+// that.
+func (p *program) notePods(table *servicemodel.Table, src netip.Addr, t servicemodel.Trace) {
+	pods := table.Rules().LocalPods
+	named := pods.InterfacePrefix != "" || pods.Bridge != "" ||
+		slices.ContainsFunc(pods.CIDRs, func(c netip.Prefix) bool {
+			return c.Addr().Is4() == src.Is4()
+		})
+	if t.Decision.Origin == servicemodel.FromOutside && !named {
+		p.warn("note: no network of pods is known, so clients that are pods count as outside: " +
+			"give apply or watch (or trace -f) -cluster-cidr CIDR")
+	}
+}
+
+// locality returns the addresses of the node: those of the flags, or those of all interfaces.
 func (p *program) locality() (servicemodel.Locality, error) {
 	if len(p.opts.node.Addresses) > 0 {
 		return p.opts.node.Addresses, nil
@@ -142,15 +142,4 @@ func (p *program) locality() (servicemodel.Locality, error) {
 		}
 	}
 	return here, nil
-}
-
-// checkTrace checks the flags of trace, which other commands do not have.
-func (o *options) checkTrace(command string) error {
-	switch {
-	case command != "trace":
-		return nil
-	case o.trace.from == "" || o.trace.to == "":
-		return errors.New("trace needs -from IP and -to IP:PORT/PROTOCOL")
-	}
-	return o.trace.check()
 }

@@ -15,13 +15,9 @@ func TestTraceByManifestsAndByTheKernel(t *testing.T) {
 	require.NoError(t, os.WriteFile(file, []byte(serviceManifest("web", "10.96.0.1", "",
 		"type: NodePort, externalTrafficPolicy: Local")), 0o600))
 	trace := func(to string, args ...string) string {
-		code, out, errs := kernlb(t, ns, append([]string{"trace", "-from", "10.244.9.9%eth0",
-			"-to", to}, args...)...)
-		require.Equal(t, exitDone, code, errs)
-		return out
+		return done(t, ns, "", "trace -from 10.244.9.9%eth0 -to "+to, args...)
 	}
-	code, _, errs := kernlb(t, ns, "apply", "-f", file, "-cluster-cidr", "10.244.0.0/16")
-	require.Equal(t, exitDone, code, errs)
+	done(t, ns, "", "apply -f "+file+" -cluster-cidr 10.244.0.0/16")
 	const begin = "10.244.9.9 -> 10.96.0.1:80/tcp\n" +
 		"  source       10.244.9.9 is a pod, by the range 10.244.0.0/16\n" +
 		"  destination  10.96.0.1:80/tcp is a cluster IP of default/web:http\n" +
@@ -43,8 +39,6 @@ func TestTraceByManifestsAndByTheKernel(t *testing.T) {
 		{"10.0.0.1", "10.96.0.1:80/icmp"}: `-to: "10.96.0.1:80/icmp": want`,
 		{"fd00::1", "10.96.0.1:80/tcp"}:   "are of different families",
 	} {
-		code, _, errs := kernlb(t, ns, "trace", "-from", flags[0], "-to", flags[1])
-		require.Equal(t, exitInvalid, code)
-		require.Contains(t, errs, want)
+		fails(t, ns, "", exitInvalid, want, "trace -from", flags[0], "-to", flags[1])
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/livetrace"
-	"github.com/kernlb/kernlb/internal/instance"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -18,27 +18,27 @@ type liveOptions struct {
 	wait     time.Duration
 }
 
-// checkLive checks them.
+// checkLive checks these flags.
 func (o *traceOptions) checkLive() error {
 	o.live.on = o.live.on || o.live.send
 	switch {
 	case o.live.wait != 0 && (o.live.wait < 0 || !o.live.on || o.live.send):
-		return errors.New("-wait: it is how long -live waits for a packet, and not negative")
+		return errors.New("-wait needs -live, and cannot be negative")
 	case o.live.send && o.packet.InInterface != "":
-		return errors.New("-send: what this node sends comes in by no link")
+		return errors.New("-send cannot be combined with a link: packets of this node have none")
 	}
 	return nil
 }
 
-// livePacket is what trace -live prints with -o json.
+// livePacket is the JSON output of trace -live.
 type livePacket struct {
 	Summary  string           `json:"summary"`
 	Expected *tracedPacket    `json:"expected"`
 	Live     *livetrace.Trace `json:"live"`
 }
 
-// traceLive follows the next packet, or one that it sends, and says beside it what the table says
-// of such a packet.
+// traceLive follows the next packet, or one that it sends. It also prints what the table says of
+// such a packet.
 func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
 	here servicemodel.Locality) error {
 	packet := p.opts.trace.packet
@@ -56,7 +56,7 @@ func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
 	expected := table.Trace(packet, here)
 	summary := t.Summary(p.opts.owns)
 	if c := expected.Decision.Cause; t.By != nil && p.opts.owns(*t.By) &&
-		c.Kind != servicemodel.NoCause {
+		c.Kind != "" {
 		summary += ": " + c.String()
 	}
 	if p.opts.output == "json" {
@@ -88,7 +88,7 @@ func (p *program) follow(ctx context.Context, f livetrace.Filter) (*livetrace.Tr
 	return t.Next(ctx)
 }
 
-// owns reports whether a rule belongs to the instance, by any of the backends.
+// owns reports whether a rule belongs to the instance, in any backend.
 func (o *options) owns(r livetrace.Rule) bool {
 	switch r.Table {
 	case o.instance, o.instance + "-ipvs":

@@ -9,12 +9,12 @@ import (
 	"github.com/kernlb/kernlb/conntrack/tuning"
 )
 
-// settingRow is one setting, as tune prints it with -o json.
+// settingRow is one setting in the JSON output of tune.
 type settingRow struct {
 	Name string `json:"name"`
 	Old  uint64 `json:"old"`
 	New  uint64 `json:"new"`
-	Note string `json:"note,omitempty"` // why it stays
+	Note string `json:"note,omitempty"` // why it does not change
 }
 
 // tune sets the limits and timeouts of conntrack, with kube-proxy's flags and defaults.

@@ -1,44 +1,58 @@
 package main
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"log/slog"
+	"maps"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"time"
 
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
 const (
-	// quiet is how long no file may change before what changed is read: programs write many files
-	// at once.
-	quiet = 20 * time.Millisecond
-	// again is how long to wait before a directory is opened again that is gone.
+	// quiet is the time without changes of manifests after which the changes are read, because
+	// programs write many files at once. patience is the maximum wait of the first change.
+	quiet    = 20 * time.Millisecond
+	patience = time.Second
+	// again is the wait before a missing directory is opened again.
 	again = time.Second
 )
 
 // watcher keeps an engine's state equal to a directory of manifests.
 type watcher struct {
 	*program
-	dir    string
-	set    *manifest.Set
-	copies *copies
-	broken map[string]bool // files that were last found broken
+	log     *slog.Logger
+	dir     string
+	files   *dirFollower
+	set     *manifest.Set
+	copies  *copies
+	broken  map[string]string        // files that are broken, and why
+	bad     atomic.Pointer[[]string] // the result of problems
+	failed  string                   // why no state is applied, see hold
+	unkept  map[string][]byte        // whole versions of files that are not applied yet
+	applied chan struct{}            // gets a token after each apply
 
-	unmatched map[string]bool // warnings that were given, see warnUnmatched
+	unmatched map[string]bool // warnings that were printed, see warnUnmatched
 	waits     bool            // for services, see wanted
+	begun     bool            // the engine has a state
 }
 
 // watch keeps the kernel equal to a directory of manifests until it is interrupted. Then the
@@ -46,54 +60,60 @@ type watcher struct {
 func (p *program) watch(ctx context.Context) error {
 	w, err := p.newWatcher()
 	if err != nil {
-		return err
-	}
-	files, err := followDir(w.dir)
-	if err != nil {
 		return fmt.Errorf("%w: %w", errInvalid, err)
 	}
-	defer func() { files.close() }()
+	defer func() { w.files.close() }()
 	addrs, err := p.nodeAddrs()
 	if err != nil {
 		return err
 	}
 	defer addrs.Close()
-	p.node = addrs
 	if err := w.readAll(); err != nil {
 		return err
 	}
-	_, done, err := p.keepFlows()
+	cfg := &dataplane.Config{Logger: w.log, Node: addrs, KeepRefused: true,
+		Accepted: w.copied(), Strict: p.opts.strict}
+	_, done, err := p.keepFlows(cfg)
 	if err != nil {
 		return err
 	}
 	defer done()
-	return p.withEngine(ctx, w.set.Tracker().State(),
+	return p.withEngine(ctx, w.set.Tracker().State(), cfg,
 		func(ctx context.Context, e *dataplane.Engine) error {
 			if err := p.spareKubeProxy(ctx); err != nil {
 				return err
 			}
-			return w.run(ctx, e, files)
+			return w.run(ctx, e)
 		})
 }
 
-// newWatcher returns the watcher of the directory that the flags name.
+// newWatcher returns a watcher of the directory that the flags name, and starts to follow it.
 func (p *program) newWatcher() (*watcher, error) {
-	if len(p.opts.files) != 1 {
-		return nil, fmt.Errorf("%w: watch takes one -f, a directory", errInvalid)
+	if len(p.opts.files) != 1 || p.opts.files[0] == "-" {
+		return nil, errors.New("watch takes one -f, a directory")
 	}
 	dir, err := filepath.Abs(p.opts.files[0])
 	if err != nil {
-		return nil, fmt.Errorf("%w: -f: %w", errInvalid, err)
+		return nil, fmt.Errorf("-f: %w", err)
 	}
-	p.opts.goOn = true // what is wrong with one service must not hold back the others
-	p.log = p.logger()
-	return &watcher{program: p, dir: dir, broken: map[string]bool{},
-		set: manifest.NewSet(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
-			Strict: true}),
-		copies: newCopies(p.opts.copies, p.opts.instance, dir, p.log)}, nil
+	if st, err := os.Stat(dir); err != nil || !st.IsDir() {
+		return nil, fmt.Errorf("watch takes a directory: %w", cmp.Or(err,
+			error(&fs.PathError{Op: "-f", Path: dir, Err: syscall.ENOTDIR})))
+	}
+	files, err := followDir(dir)
+	if err != nil {
+		return nil, err
+	}
+	log := p.logger()
+	set := manifest.NewSet(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
+		Strict: true})
+	set.AllowEmpty = p.opts.empty
+	return &watcher{program: p, log: log, dir: dir, files: files, broken: map[string]string{},
+		unkept: map[string][]byte{}, applied: make(chan struct{}, 1), set: set,
+		copies: newCopies(p.opts.copies, p.opts.instance, dir, log)}, nil
 }
 
-// logger returns where a program that runs for long says what it does.
+// logger returns the log of a program that runs for long.
 func (p *program) logger() *slog.Logger {
 	if p.opts.output == "json" {
 		return slog.New(slog.NewJSONHandler(p.stderr, nil))
@@ -101,100 +121,99 @@ func (p *program) logger() *slog.Logger {
 	return slog.New(slog.NewTextHandler(p.stderr, nil))
 }
 
-// run applies states, and reads what changes, until ctx is done.
-func (w *watcher) run(ctx context.Context, e *dataplane.Engine, files *dirFollower) error {
-	defer e.Subscribe(tellManager)()
+// run applies states, and reads changed files, until ctx is done.
+func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
+	defer e.Subscribe(w.tellManager)()
 	closePage, err := w.listen(ctx, e)
 	if err != nil {
 		return err
 	}
 	defer closePage()
-	ctx, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	w.send(e)
-	go func() { ended <- e.Run(ctx, nil) }()
-	err = w.follow(ctx, e, files)
-	stop()
-	if runErr := <-ended; err == nil {
-		err = runErr
+	if err = w.send(ctx, e); err == nil {
+		ctx, stop := context.WithCancel(ctx)
+		ended := make(chan error, 1)
+		go func() { ended <- e.Run(ctx, nil) }()
+		err = w.follow(ctx, e)
+		stop()
+		err = cmp.Or(err, <-ended)
 	}
-	if errors.Is(err, context.Canceled) {
-		return nil
+	if err != nil && !errors.Is(err, context.Canceled) {
+		return err
 	}
-	return err
+	w.log.Info("stopped; the kernel stays as it is")
+	return nil
 }
 
-// follow reads what changes, until ctx is done.
-func (w *watcher) follow(ctx context.Context, e *dataplane.Engine, files *dirFollower) error {
+// follow reads changed files until ctx is done. It waits for everything in one place. So nothing
+// keeps it from ending, or from telling the service manager that it is alive.
+func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
 	alive, stop := watchdog()
 	defer stop()
 	defer notify(daemon.SdNotifyStopping)
+	var found changes
+	var latest time.Time // the end of patience
+	read, reopen := time.NewTimer(patience), time.NewTicker(again)
+	read.Stop()
+	defer read.Stop()
+	defer reopen.Stop()
 	for {
 		select {
 		case <-ctx.Done():
+			w.keepCopies(e)
 			return nil
 		case <-alive:
 			notify(daemon.SdNotifyWatchdog)
-			continue
 		case <-hangup:
-			if err := w.readAll(); err != nil {
-				w.log.Error("read directory", "error", err)
-			}
-		case c, ok := <-files.changes:
+			found.all = true
+			read.Reset(0)
+		case c, ok := <-w.files.changes:
 			if !ok {
-				w.reopen(ctx, files)
-				break
+				w.log.Error("the directory is gone; services stay as they are", "directory", w.dir)
+				w.files.close()
+				w.note()
+				continue
 			}
-			w.read(collect(c, files.changes))
+			if found.none() {
+				latest = time.Now().Add(patience)
+			}
+			found.add(c)
+			read.Reset(min(quiet, time.Until(latest)))
+		case <-w.applied:
+			w.keepCopies(e)
+		case <-reopen.C:
+			if w.files.changes == nil && w.reopen() {
+				read.Reset(0)
+			}
+		case <-read.C:
+			if w.files.changes != nil { // otherwise the directory is away, and no file is removed
+				w.read(found)
+			}
+			found = changes{}
+			if err := w.send(ctx, e); err != nil {
+				return err
+			}
 		}
-		w.send(e)
 	}
 }
 
-// collect adds the changes that follow the first one shortly.
-func collect(c changes, more <-chan changes) changes {
-	timer := time.NewTimer(quiet)
-	defer timer.Stop()
-	for {
-		select {
-		case m, ok := <-more:
-			if !ok {
-				c.all = true
-				return c
-			}
-			c.add(m)
-			timer.Reset(quiet)
-		case <-timer.C:
-			return c
-		}
+// reopen follows the directory again after it was moved, removed or replaced, and reads it. It
+// reports whether the directory exists.
+func (w *watcher) reopen() bool {
+	files, err := followDir(w.dir)
+	if err != nil {
+		return false
 	}
-}
-
-// reopen follows the directory again after it was moved, removed or replaced. Until it is there,
-// services stay as they were.
-func (w *watcher) reopen(ctx context.Context, files *dirFollower) {
-	files.close()
-	w.log.Error("the directory is gone; services stay as they are", "directory", w.dir)
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(again):
-		}
-		f, err := followDir(w.dir)
-		if err != nil {
-			continue
-		}
-		*files = *f
-		if err := w.readAll(); err == nil {
-			w.log.Info("the directory is there again", "directory", w.dir)
-			return
-		}
+	if err := w.readAll(); err != nil {
 		files.close()
+		return false
 	}
+	w.files = files
+	w.note()
+	w.log.Info("the directory is there again", "directory", w.dir)
+	return true
 }
 
 // readAll reads all files of the directory.
@@ -223,84 +242,153 @@ func (w *watcher) read(c changes) {
 		return
 	}
 	for name := range c.names {
-		if isManifest(name) {
-			w.readFile(name)
-		}
+		w.readFile(name)
 	}
 }
 
-// readFile takes what a file holds now. If it is broken, its services stay as they were.
+// readFile reads the present contents of a file.
 func (w *watcher) readFile(name string) {
-	path := filepath.Join(w.dir, name)
-	data, err := os.ReadFile(path)
+	data, err := readRegular(filepath.Join(w.dir, name))
 	if errors.Is(err, fs.ErrNotExist) {
 		w.remove(name)
 		return
 	}
-	if err != nil {
-		w.isBroken(name, err)
-		return
-	}
-	r, err := w.set.Put(name, strings.NewReader(string(data)))
-	for _, problem := range r.Warnings() {
-		w.log.Warn(problem.Error())
-	}
 	if err == nil {
-		err = r.Err()
+		err = w.put(name, data)
 	}
 	if err != nil {
 		w.isBroken(name, err)
 		return
 	}
-	if w.broken[name] {
+	if w.broken[name] != "" {
 		w.log.Info("manifest is whole again", "file", name)
 		delete(w.broken, name)
 	}
-	w.copies.save(name, data)
+	w.unkept[name] = data
 }
 
-// isBroken reports a broken file. If the program has only just begun, the services of the last
-// whole version count, of which there is a copy.
+// put adds a version of a file to the set. If the version is broken, the set keeps the previous
+// one.
+func (w *watcher) put(name string, data []byte) error {
+	r, err := w.set.Put(name, bytes.NewReader(data))
+	for _, problem := range r.Warnings() {
+		w.log.Warn(problem.Error())
+	}
+	return cmp.Or(err, r.Err())
+}
+
+// readRegular reads a regular file that is not too large. Devices and pipes may have no end or no
+// writer, so it refuses them.
+func readRegular(path string) ([]byte, error) {
+	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	st, err := f.Stat()
+	switch {
+	case err != nil:
+		return nil, err
+	case !st.Mode().IsRegular():
+		return nil, fmt.Errorf("%s is no regular file", path)
+	case st.Size() > manifest.MaxSize:
+		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, st.Size(), manifest.MaxSize)
+	}
+	return io.ReadAll(io.LimitReader(f, manifest.MaxSize+1))
+}
+
+// isBroken reports a broken file. The services of its last whole version still count. After a
+// start, this version may come from a copy.
 func (w *watcher) isBroken(name string, err error) {
-	w.broken[name] = true
+	text := "broken manifest: its services stay as they were"
+	if !w.knows(name) {
+		data, ok := w.copies.load(name)
+		if !ok || w.put(name, data) != nil {
+			text = "broken manifest: no whole version of it is known"
+		}
+	}
+	w.broken[name] = fmt.Sprintf("%s: %s", name, text)
 	for _, e := range unjoin(err) {
-		w.log.Error("broken manifest: its services stay as they were", "file", name, "error", e)
-	}
-	if slices.Contains(w.set.Files(), name) {
-		return
-	}
-	data, ok := w.copies.load(name)
-	if !ok {
-		w.log.Error("no earlier version of the manifest is known", "file", name)
-		return
-	}
-	if r, err := w.set.Put(name, strings.NewReader(string(data))); err != nil || r.Err() != nil {
-		w.log.Error("the copy of the manifest's earlier version is broken", "file", name)
+		w.log.Error(text, "file", name, "error", e)
+		w.broken[name] += "\n" + e.Error()
 	}
 }
 
-// remove forgets a file that is gone.
+// knows reports whether the set has a whole version of a file.
+func (w *watcher) knows(name string) bool { return slices.Contains(w.set.Files(), name) }
+
+// remove removes a file from the set, because it no longer exists.
 func (w *watcher) remove(name string) {
 	w.set.Remove(name)
 	w.copies.remove(name)
 	delete(w.broken, name)
+	delete(w.unkept, name)
 }
 
-// send hands the newest state to the engine.
-func (w *watcher) send(e *dataplane.Engine) {
+// send gives the newest state to the engine. Before the first state, services in the kernel may
+// belong to a broken manifest without a known whole version. As long as there is one, services that
+// no manifest has stay.
+func (w *watcher) send(ctx context.Context, e *dataplane.Engine) error {
+	defer w.note()
+	w.failed = ""
 	s := w.set.Tracker().State()
 	w.warnUnmatched()
-	if w.wanted(s) {
-		e.Set(s)
+	if !w.wanted(s) {
+		w.failed = "no manifest has a service: the kernel stays as it is"
+		return nil
 	}
+	for name := range w.broken {
+		if w.begun || w.knows(name) {
+			continue
+		}
+		o, err := e.Observe(ctx)
+		if err != nil {
+			return err
+		}
+		if l := unwanted(o.Table, s); len(l) > 0 {
+			w.failed = "the kernel stays as it is until " + name + " is whole or removed: " +
+				"services that no other manifest has may be its own"
+			w.log.Error("the kernel stays as it is until the manifest is whole or removed: "+
+				"services that no other manifest has may be its own", "file", name, "services", l)
+			notify(daemon.SdNotifyReady + "\nSTATUS=waits for " + name + ", which is broken")
+			return nil
+		}
+	}
+	if !w.begun && !w.opts.strict {
+		if hold, err := w.recall(ctx, e, s); err != nil || hold {
+			return err
+		}
+	}
+	w.begun = true
+	e.Set(s)
+	return nil
 }
 
-// tellManager tells the service manager what the engine does.
-func tellManager(_ context.Context, ev dataplane.Event) {
+// unwanted returns the services of a table that a state does not have.
+func unwanted(held *servicemodel.Table, s servicemodel.State) []string {
+	names := map[string]bool{}
+	for f := range held.Frontends() {
+		if s.Service(f.Service.Name) == nil {
+			names[f.Service.Name.String()] = true
+		}
+	}
+	return slices.Sorted(maps.Keys(names))
+}
+
+// tellManager informs the service manager of the engine's events.
+func (w *watcher) tellManager(_ context.Context, ev dataplane.Event) {
 	switch ev := ev.(type) {
 	case dataplane.Applied:
-		notify(fmt.Sprintf("%s\nSTATUS=%s holds the services; %d refused", daemon.SdNotifyReady,
-			ev.Backend, len(ev.Refused)))
+		select {
+		case w.applied <- struct{}{}:
+		default: // it is already known
+		}
+		text := fmt.Sprintf("%s\nSTATUS=%s holds the services; %d refused", daemon.SdNotifyReady,
+			ev.Backend, len(ev.Refused))
+		if n := len(w.problems()); n > 0 {
+			text += fmt.Sprintf("; %d problems: kernlb status", n)
+		}
+		notify(text)
 	case dataplane.Failed:
 		if !errors.Is(ev.Err, context.Canceled) { // the program is stopped
 			notify("STATUS=" + strings.ReplaceAll(ev.Err.Error(), "\n", "; "))
@@ -308,13 +396,14 @@ func tellManager(_ context.Context, ev dataplane.Event) {
 	}
 }
 
-// notify tells the service manager something, if one started the program (sd_notify(3)).
+// notify sends a message to the service manager, if one started the program (sd_notify(3)).
 func notify(state string) {
-	// It is for the manager's eyes: if it does not listen, nothing is lost.
+	// The message is only informative, so an error does not matter.
 	_, _ = daemon.SdNotify(false, state)
 }
 
-// watchdog returns a channel that wants a sign of life each time, if the service manager does.
+// watchdog returns a channel that is ready whenever a sign of life is due, if the service manager
+// asks for it.
 func watchdog() (alive <-chan time.Time, stop func()) {
 	every, err := daemon.SdWatchdogEnabled(false)
 	if err != nil || every <= 0 {

@@ -8,6 +8,9 @@ type changes struct {
 	names map[string]bool
 }
 
+// none reports whether nothing changed.
+func (c *changes) none() bool { return !c.all && len(c.names) == 0 }
+
 // add adds other changes.
 func (c *changes) add(o changes) {
 	c.all = c.all || o.all

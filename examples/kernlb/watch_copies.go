@@ -11,15 +11,15 @@ import (
 	"path/filepath"
 )
 
-// copies keeps the last whole version of each manifest, for a restart that finds one broken. They
-// live as long as what the kernel holds: until the machine is started again.
+// copies keeps the last whole version of each manifest, in case a manifest is broken at a restart.
+// Like the kernel's contents, they are gone after a reboot.
 type copies struct {
-	dir string // empty: none are kept
+	dir string // empty: no copies
 	log *slog.Logger
 }
 
-// newCopies returns the copies of a directory's manifests. They are in dir; if that is empty, in
-// the runtime directory that systemd made for the program, or else below /run/kernlb.
+// newCopies returns the copies of a directory's manifests. They are in dir. If dir is empty, they
+// are in the runtime directory that systemd made for the program, or else below /run/kernlb.
 func newCopies(dir, instance, of string, log *slog.Logger) *copies {
 	if dir == "" {
 		sum := sha256.Sum256([]byte(instance + "\x00" + of))
@@ -34,7 +34,7 @@ func newCopies(dir, instance, of string, log *slog.Logger) *copies {
 	return c
 }
 
-// failed says that copies cannot be kept.
+// failed logs that copies cannot be kept.
 func (c *copies) failed(err error) {
 	c.log.Warn("no copies of manifests are kept: after a restart, services of one that is broken "+
 		"by then are not known", "error", err)
@@ -55,7 +55,7 @@ func (c *copies) save(name string, data []byte) {
 	}
 }
 
-// load returns the version of a file that was kept.
+// load returns the copy of a file.
 func (c *copies) load(name string) ([]byte, bool) {
 	if c.dir == "" {
 		return nil, false
@@ -67,7 +67,7 @@ func (c *copies) load(name string) ([]byte, bool) {
 	return data, err == nil
 }
 
-// remove forgets a file.
+// remove removes the copy of a file.
 func (c *copies) remove(name string) {
 	if c.dir != "" {
 		os.Remove(filepath.Join(c.dir, name))

@@ -6,8 +6,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// wanted reports whether the kernel is to hold the state. One without services is not applied
-// unless -allow-empty says so: a directory that is not mounted yet looks the same.
+// wanted reports whether the state is to be applied. A state without services is applied only with
+// -allow-empty, because a directory that is not mounted yet looks the same.
 func (w *watcher) wanted(s servicemodel.State) bool {
 	if s.Len() > 0 || w.opts.empty {
 		w.waits = false
@@ -22,7 +22,7 @@ func (w *watcher) wanted(s servicemodel.State) bool {
 	return false
 }
 
-// warnUnmatched says once what of the manifests is of no use to any service.
+// warnUnmatched prints, once, which objects of the manifests belong to no service.
 func (w *watcher) warnUnmatched() {
 	now := map[string]bool{}
 	for _, p := range w.set.Unmatched() {

@@ -5,13 +5,14 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// dirFollower tells which files of a directory changed. A file that is being written counts when
-// its writer has closed it (IN_CLOSE_WRITE), which is why this is not fsnotify: it does not tell.
+// dirFollower reports which files of a directory changed. A file that is being written counts when
+// its writer has closed it (IN_CLOSE_WRITE). fsnotify does not report that, so it is not used here.
 type dirFollower struct {
 	changes <-chan changes // closed when the directory is gone
 	file    *os.File
@@ -38,8 +39,9 @@ func followDir(dir string) (*dirFollower, error) {
 	return f, nil
 }
 
-// close ends the following.
+// close stops following: there are no more changes.
 func (f *dirFollower) close() {
+	f.changes = nil
 	select {
 	case <-f.done:
 	default:
@@ -58,10 +60,12 @@ func (f *dirFollower) run(dir string, out chan<- changes) {
 			return
 		}
 		c, gone := decodeEvents(buf[:n], func(name string) bool { return isLink(dir, name) })
-		select {
-		case out <- c:
-		case <-f.done:
-			return
+		if !c.none() {
+			select {
+			case out <- c:
+			case <-f.done:
+				return
+			}
 		}
 		if gone {
 			return
@@ -69,15 +73,16 @@ func (f *dirFollower) run(dir string, out chan<- changes) {
 	}
 }
 
-// isLink reports whether a new file is whole as soon as it is there: a link to another one.
+// isLink reports whether a new file is a link to another one. A link is complete as soon as it
+// exists.
 func isLink(dir, name string) bool {
 	var st unix.Stat_t
 	err := unix.Lstat(filepath.Join(dir, name), &st)
 	return err == nil && (st.Mode&unix.S_IFMT == unix.S_IFLNK || st.Nlink > 1)
 }
 
-// decodeEvents reads inotify events (inotify(7)). gone says that the directory is not there, or
-// not followed, any more.
+// decodeEvents reads inotify events (inotify(7)). gone says that the directory no longer exists or
+// is no longer followed.
 func decodeEvents(b []byte, isLink func(string) bool) (c changes, gone bool) {
 	for len(b) >= unix.SizeofInotifyEvent {
 		e := (*unix.InotifyEvent)(unsafe.Pointer(&b[0]))
@@ -90,8 +95,9 @@ func decodeEvents(b []byte, isLink func(string) bool) (c changes, gone bool) {
 		switch {
 		case e.Mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
 			gone = true
-		case e.Mask&unix.IN_Q_OVERFLOW != 0, name != "" && name[0] == '.':
+		case e.Mask&unix.IN_Q_OVERFLOW != 0, strings.HasPrefix(name, ".."):
 			c.all = true // events were lost, or a volume of Kubernetes changes all files (..data)
+		case !isManifest(name):
 		case e.Mask&unix.IN_CREATE != 0 && !isLink(name):
 			// its writer will close it
 		default:

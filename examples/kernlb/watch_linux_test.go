@@ -3,18 +3,27 @@ package main
 import (
 	"bytes"
 	"context"
+	"log/slog"
 	"net"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel/kube"
+	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
 // watched is a program that watches a directory in a namespace.
@@ -67,13 +76,13 @@ func (w *watched) start() {
 	w.t.Cleanup(stop)
 }
 
-// halt ends the program as a signal does.
+// halt ends the program like a signal.
 func (w *watched) halt() {
 	w.stop()
 	require.Equal(w.t, exitDone, <-w.code, "%s", w.log)
 }
 
-// write puts a file in place as kubectl and configuration management do: under another name first.
+// write puts a file in place like kubectl and configuration management: first under another name.
 func (w *watched) write(name, text string) {
 	path := filepath.Join(w.t.TempDir(), "new")
 	require.NoError(w.t, os.WriteFile(path, []byte(text), 0o600))
@@ -81,12 +90,10 @@ func (w *watched) write(name, text string) {
 }
 
 func (w *watched) show() string {
-	code, out, errs := kernlb(w.t, w.ns, "show")
-	require.Equal(w.t, exitDone, code, errs)
-	return out
+	return done(w.t, w.ns, "", "show")
 }
 
-// holds waits until the kernel holds the services at these addresses, and no other.
+// holds waits until the kernel holds services at exactly these addresses.
 func (w *watched) holds(addrs ...string) {
 	w.t.Helper()
 	ok := func() bool {
@@ -101,7 +108,7 @@ func (w *watched) holds(addrs ...string) {
 	require.Eventually(w.t, ok, 10*time.Second, 20*time.Millisecond, "%v\n%s", addrs, w.log)
 }
 
-// logs waits until the program has said something.
+// logs waits until the program has logged a text.
 func (w *watched) logs(text string) {
 	w.t.Helper()
 	require.Eventually(w.t, func() bool { return strings.Contains(w.log.String(), text) },
@@ -136,7 +143,8 @@ func TestWatchFollowsFiles(t *testing.T) {
 	w.holds("10.96.0.11", "10.96.0.5")
 }
 
-// A file that is written in place is read when its writer has closed it: half of it may look whole.
+// A file that is written in place is read when its writer has closed it, because half of it may
+// look whole.
 func TestWatchWaitsForTheWriter(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
@@ -174,13 +182,98 @@ func TestWatchKeepsTheServicesOfABrokenFile(t *testing.T) {
 	w.logs("spec.clusterIPs[0]: nowhere")
 	w.halt()
 
-	w.start() // a restart knows what the file was when it was whole
+	w.start() // a restart knows the last whole version of the file
 	w.write("b.yaml", one("b", "10.96.0.2"))
 	w.holds("10.96.0.1", "10.96.0.2")
 	w.write("a.yaml", one("a", "10.96.0.11"))
 	w.holds("10.96.0.11", "10.96.0.2")
 	w.logs("manifest is whole again")
 	w.halt()
+}
+
+// Without a copy, the services of a broken manifest are unknown, so the kernel keeps its own.
+func TestWatchKeepsWhatABrokenFileMayHave(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t)
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.write("b.yaml", one("b", "10.96.0.2"))
+	done(t, w.ns, "", "apply -f", w.dir)
+	w.write("a.yaml", "kind: [")
+	w.start()
+	w.logs("broken manifest: no whole version of it is known")
+	w.logs("the kernel stays as it is until the manifest is whole or removed")
+	w.logs("services=[default/a]")
+	w.holds("10.96.0.1", "10.96.0.2")
+	w.write("b.yaml", one("b", "10.96.0.22"))
+	w.write("a.yaml", one("a", "10.96.0.11"))
+	w.holds("10.96.0.11", "10.96.0.22")
+	w.write("c.yaml", "kind: [")
+	w.logs("broken manifest: no whole version of it is known\" file=c.yaml")
+	require.NoError(t, os.Remove(filepath.Join(w.dir, "a.yaml")))
+	w.holds("10.96.0.22") // from then on, the program knows what it removes
+	w.halt()
+	w.logs("stopped; the kernel stays as it is")
+}
+
+// A pipe has no end, and a writer may never come.
+func TestWatchReadsRegularFilesOnly(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t)
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	require.NoError(t, unix.Mkfifo(filepath.Join(w.dir, "b.yaml"), 0o600))
+	w.start()
+	w.holds("10.96.0.1")
+	w.logs("b.yaml is no regular file")
+	w.halt()
+}
+
+func TestWatchSaysThatTwoFilesHaveAService(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t)
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.start()
+	w.holds("10.96.0.1")
+	w.write("b.yaml", one("a", "10.96.0.2"))
+	w.holds("10.96.0.2")
+	w.logs("b.yaml:3: document 1: Service default/a: is in a.yaml:3, too; that of b.yaml counts")
+	w.halt()
+}
+
+// Programs that write into the directory all the time delay neither manifests nor the end.
+func TestChangesAreReadAfterASecond(t *testing.T) {
+	t.Parallel()
+	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its goroutine is of no bubble
+	synctest.Test(t, func(t *testing.T) {
+		e := dataplane.New(memory.New(nil), nil)
+		busy := make(chan changes)
+		w := &watcher{program: &program{}, log: slog.New(slog.DiscardHandler), dir: t.TempDir(),
+			files: &dirFollower{changes: busy}, broken: map[string]string{},
+			unkept: map[string][]byte{},
+			set:    manifest.NewSet(kube.Config{}), copies: &copies{}}
+		ctx, stop := context.WithCancel(t.Context())
+		var writer sync.WaitGroup
+		defer writer.Wait()
+		defer stop()
+		writer.Go(func() {
+			for ctx.Err() == nil {
+				time.Sleep(quiet / 2)
+				select {
+				case busy <- changes{names: map[string]bool{"a.yaml": true}}:
+				case <-ctx.Done():
+				}
+			}
+		})
+		require.NoError(t, os.WriteFile(filepath.Join(w.dir, "a.yaml"), []byte(one("a",
+			"10.96.0.1")), 0o600))
+		ended := make(chan error)
+		go func() { ended <- w.follow(ctx, e) }()
+		time.Sleep(patience + 2*quiet)
+		require.Equal(t, 1, e.Status().State.Len())
+		stop()
+		start := time.Now()
+		require.NoError(t, <-ended)
+		require.Zero(t, time.Since(start))
+	})
 }
 
 func TestWatchLeavesOutWhatIsRefused(t *testing.T) {
@@ -194,7 +287,7 @@ func TestWatchLeavesOutWhatIsRefused(t *testing.T) {
 	w.halt()
 }
 
-// Services stay as they are while the directory is away, and are followed when it is back.
+// Services stay while the directory is away, and are followed again when it is back.
 func TestWatchSurvivesTheLossOfItsDirectory(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
@@ -224,9 +317,7 @@ func TestWatchFollowsTheAddressesOfTheNode(t *testing.T) {
 	w.start()
 	w.holds("10.96.0.1")
 	planned := func() string {
-		_, out, _ := kernlb(t, w.ns, "plan", "-f", w.dir, "-nodeport-addresses", "primary",
-			"-node-ip", "192.0.2.7")
-		return out
+		return done(t, w.ns, "", "plan -f "+w.dir+" -nodeport-addresses primary -node-ip 192.0.2.7")
 	}
 	require.Contains(t, planned(), "192.0.2.7")
 	require.NoError(t, w.ns.Do(func() error {
@@ -243,13 +334,15 @@ func TestWatchFollowsTheAddressesOfTheNode(t *testing.T) {
 	w.halt()
 }
 
-// The service manager is told when the kernel holds the services, not before, and of the end.
+// The service manager learns when the kernel holds the services, and not earlier. It learns that
+// the program is alive, even without the directory, and it learns of the end.
 func TestWatchTellsTheServiceManager(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
 	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
 	require.NoError(t, err)
 	defer conn.Close()
 	t.Setenv("NOTIFY_SOCKET", socket)
+	t.Setenv("WATCHDOG_USEC", "500000")
 	w := newWatched(t)
 	w.write("a.yaml", one("a", "10.96.0.1"))
 	w.start()
@@ -260,10 +353,23 @@ func TestWatchTellsTheServiceManager(t *testing.T) {
 		require.NoError(t, err, "%s", w.log)
 		return string(b[:n])
 	}
-	require.Equal(t, "READY=1\nSTATUS=nftables holds the services; 0 refused", next())
+	const alive = "WATCHDOG=1"
+	is := func(want string) {
+		got := next()
+		for ; got == alive && want != alive; got = next() {
+		}
+		require.Equal(t, want, got)
+	}
+	is("READY=1\nSTATUS=nftables holds the services; 0 refused")
 	require.Contains(t, w.show(), "10.96.0.1:80/tcp")
+	is(alive)
+	require.NoError(t, os.Rename(w.dir, w.dir+"-away"))
+	w.logs("the directory is gone")
+	for range 4 { // messages from before are read as well
+		is(alive)
+	}
 	w.halt()
-	require.Equal(t, "STOPPING=1", next())
+	is("STOPPING=1")
 }
 
 func TestWatchWantsADirectory(t *testing.T) {
@@ -271,13 +377,17 @@ func TestWatchWantsADirectory(t *testing.T) {
 	ns := newNS(t)
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
-	for _, args := range [][]string{{"-f", file}, {"-f", file + "-none"}, {"-f", "a", "-f", "b"}} {
-		code, _, errs := kernlb(t, ns, append([]string{"watch"}, args...)...)
-		require.Equal(t, exitInvalid, code, errs)
+	for args, want := range map[string]string{
+		"-f " + file:           "watch takes a directory: -f " + file + ": not a directory",
+		"-f " + file + "-none": "watch takes a directory: stat " + file + "-none: no such file",
+		"-f a -f b":            "watch takes one -f, a directory",
+		"-f -":                 "watch takes one -f, a directory",
+	} {
+		fails(t, ns, "", exitInvalid, want, "watch "+args)
 	}
 }
 
-// A directory without services may be one that is not there yet: the kernel stays as it is.
+// A directory without services may not be mounted yet, so the kernel stays as it is.
 func TestWatchDoesNotRemoveEverything(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t)
@@ -285,8 +395,8 @@ func TestWatchDoesNotRemoveEverything(t *testing.T) {
 	w.start()
 	w.holds("10.96.0.1")
 	w.write("a.yaml", "")
-	w.logs("a.yaml:1: the file is empty")
-	w.write("a.yaml", "# none\n")
+	w.logs("a.yaml:1: the file holds no object")
+	require.NoError(t, os.Remove(filepath.Join(w.dir, "a.yaml")))
 	w.logs("the kernel stays as it is")
 	w.holds("10.96.0.1")
 	b := one("b", "10.96.0.2")

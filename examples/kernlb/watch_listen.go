@@ -9,7 +9,6 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
-	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
@@ -17,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
-	"github.com/kernlb/kernlb/servicemodel/graph"
+	"github.com/kernlb/kernlb/internal/serve"
 )
 
 // listenOptions are the flags about the page of watch.
@@ -27,35 +26,36 @@ type listenOptions struct {
 	at       netip.AddrPort // the address
 }
 
-func (o *listenOptions) define(fs *flag.FlagSet) {
-	fs.StringVar(&o.address, "listen", "",
-		"watch: serve a page that shows services, traces packets and tells what was done, and "+
-			"/healthz and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256 (default: none)")
-	fs.BoolVar(&o.anywhere, "listen-anywhere", false,
-		"watch: let -listen be an address that others than this machine reach; all who do can "+
-			"read the page")
-}
-
-// check reads the flags.
-func (o *listenOptions) check() (err error) {
-	if o.address == "" {
+func (o *options) listenFlags(fs *flag.FlagSet) func() error {
+	l := &o.listen
+	fs.StringVar(&l.address, "listen", "",
+		"serve a page that shows services, traces packets and tells what was done, and /healthz "+
+			"and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256 (default: none)")
+	fs.BoolVar(&l.anywhere, "listen-anywhere", false, "let -listen be an address that others than "+
+		"this machine reach; all who do can read the page")
+	return func() (err error) {
+		if l.address == "" {
+			return nil
+		}
+		if l.at, err = netip.ParseAddrPort(l.address); err != nil {
+			return fmt.Errorf("-listen: %q: want IP:PORT, such as 127.0.0.1:10256", l.address)
+		}
+		if !l.at.Addr().IsLoopback() && !l.anywhere {
+			return fmt.Errorf("-listen: %s: others than this machine reach it, and could read the "+
+				"page; if they shall, say -listen-anywhere", l.address)
+		}
 		return nil
 	}
-	if o.at, err = netip.ParseAddrPort(o.address); err != nil {
-		return fmt.Errorf("-listen: %q: want IP:PORT, such as 127.0.0.1:10256", o.address)
-	}
-	if !o.at.Addr().IsLoopback() && !o.anywhere {
-		return fmt.Errorf("-listen: %s: others than this machine reach it, and could read the "+
-			"page; if they shall, say -listen-anywhere", o.address)
-	}
-	return nil
 }
+
+// maxConns is the maximum number of connections of the page.
+const maxConns = 256
 
 // everywhere are the ranges of all addresses.
 var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 	netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 
-// listen serves the page of an engine, if the flags say where. The function that it returns ends
+// listen serves the page of an engine, if the flags have an address. The returned function ends
 // that.
 func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), error) {
 	o := &w.opts.listen
@@ -74,31 +74,46 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	shown := page.New(e, w.pageConfig(readers))
 	mux := http.NewServeMux()
 	mux.Handle("/", shown)
-	healthy := health.NewProxy(e, nil).Handler()
+	healthy := health.NewProxy(e, &health.ProxyConfig{RequireState: true,
+		Problems: w.problems}).Handler()
+	mux.HandleFunc("GET /metrics", func(a http.ResponseWriter, _ *http.Request) {
+		a.Header().Set("Content-Type", "text/plain; version=0.0.4")
+		s := e.Status()
+		_, _ = fmt.Fprint(a, metricsText(&s, len(w.problems()))) // the client is gone
+	})
 	mux.Handle("/healthz", healthy)
 	mux.Handle("/livez", healthy)
-	server := &http.Server{Handler: mux, ReadHeaderTimeout: 10 * time.Second,
-		WriteTimeout: time.Minute}
+	var handler http.Handler = mux
 	if !o.anywhere {
-		server.Handler = page.Loopback(mux)
+		handler = page.Loopback(mux)
 	}
 	w.log.Info("listening", "address", "http://"+l.Addr().String())
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
-			w.log.Error("the page is not served any more", "error", err)
-		}
-	}()
+	stop := w.serve(l, handler)
 	return func() {
-		_ = server.Close() // who is reading loses nothing of value
-		<-ended
+		stop()
 		_ = shown.Close()
 		readers.Close()
 	}, nil
 }
 
-// readers read what the page shows of the kernel.
+// serve serves until stop is called. stop breaks off answers, because nobody needs them at the end
+// of the program.
+func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
+	server, ended := serve.Server(h), make(chan struct{})
+	go func() {
+		defer close(ended)
+		err := server.Serve(serve.NewLimit(maxConns).Listener(l))
+		if !errors.Is(err, http.ErrServerClosed) {
+			w.log.Error("the page is not served any more", "error", err)
+		}
+	}()
+	return func() {
+		_ = server.Close()
+		<-ended
+	}
+}
+
+// readers read the kernel for the page.
 type readers struct {
 	table    *conntrack.Table
 	hooks    *hooks.Reader
@@ -116,13 +131,13 @@ func (p *program) openReaders() (*readers, error) {
 	return r, nil
 }
 
-// open opens one reader after the other.
+// open opens the readers one after the other.
 func (p *program) open(r *readers) (err error) {
 	if r.table, err = conntrack.Open(nil); err != nil {
 		return err
 	}
 	r.all = append(r.all, r.table)
-	if r.hooks, err = hooks.Open(); err != nil {
+	if r.hooks, err = hooks.Open(nil); err != nil {
 		return err
 	}
 	r.all = append(r.all, r.hooks)
@@ -133,17 +148,18 @@ func (p *program) open(r *readers) (err error) {
 	return err
 }
 
-// Close closes those that were opened.
+// Close closes the open readers.
 func (r *readers) Close() {
 	for _, c := range r.all {
-		_ = c.Close() // nothing that was read is lost
+		_ = c.Close() // reading loses nothing
 	}
 }
 
-// pageConfig says what the page shows, all of it in the network namespace of the readers.
+// pageConfig returns the configuration of the page, which reads everything in the network namespace
+// of the readers.
 func (w *watcher) pageConfig(r *readers) *page.Config {
 	table := r.table
-	return &page.Config{Conntrack: table, Counters: r.counters,
+	return &page.Config{Problems: w.problems, Conntrack: table, Counters: r.counters,
 		Addresses: func() ([]netip.Addr, error) { return table.NodeAddrs(everywhere) },
 		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 			err = table.Do(func() error {
@@ -152,7 +168,7 @@ func (w *watcher) pageConfig(r *readers) *page.Config {
 			})
 			return conn, err
 		},
-		Hooks: func(ctx context.Context) ([]graph.Chain, error) {
+		Hooks: func(ctx context.Context) ([]hooks.Chain, error) {
 			return r.hooks.Read(ctx, w.ownsTable)
 		}}
 }

@@ -3,10 +3,10 @@ package main
 import (
 	"bufio"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -14,19 +14,21 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/internal/test/servetest"
 )
 
 var listening = regexp.MustCompile(`msg=listening address=http://(\S+)`)
 
-// address waits until the program listens, and returns where.
+// address waits until the program listens, and returns the address.
 func (w *watched) address() string {
 	w.t.Helper()
 	w.logs("msg=listening")
 	return listening.FindStringSubmatch(w.log.String())[1]
 }
 
-// get asks the page of a program in a namespace, with a Host header, and returns the code and the
-// body. The path may have POST before it.
+// get requests a path of a program's page in a namespace, with a Host header, and returns the code
+// and the body. The path may have POST before it.
 func get(t *testing.T, ns *netnstest.NS, at, host, path string) (code int, body string) {
 	t.Helper()
 	require.NoError(t, ns.Do(func() error {
@@ -85,8 +87,7 @@ func TestWatchServesAPage(t *testing.T) {
 	code, body := get(t, w.ns, at, at, "/service?name=default/a&counters=1")
 	require.Equal(t, http.StatusNotFound, code)
 	require.Contains(t, body, "counters are off")
-	code, _, errs := kernlb(t, w.ns, "count")
-	require.Equal(t, exitDone, code, errs)
+	done(t, w.ns, "", "count")
 	code, _ = get(t, w.ns, at, at, "/service?name=default/a&counters=1")
 	require.Equal(t, http.StatusOK, code)
 	code, _ = get(t, w.ns, at, "evil.example", "/")
@@ -103,9 +104,16 @@ func TestWatchListensToOthersIfAskedTo(t *testing.T) {
 	require.NoError(t, err)
 	code, _ := get(t, w.ns, "127.0.0.1:"+port, "node.example", "/")
 	require.Equal(t, http.StatusOK, code)
-	code, _, errs := kernlb(t, w.ns, append(slices.Clone(w.args), "-listen", "127.0.0.1:"+port)...)
-	require.Equal(t, exitFailed, code)
-	require.Contains(t, errs, "-listen: listen tcp 127.0.0.1:"+port+": bind: address already in "+
-		"use")
+	fails(t, w.ns, "", exitFailed, "-listen: listen tcp 127.0.0.1:"+port+": bind: address "+
+		"already in use", strings.Join(w.args, " ")+" -listen 127.0.0.1:"+port)
 	w.halt()
+}
+
+func TestHostileClientsOfThePage(t *testing.T) {
+	t.Parallel()
+	w := &watcher{log: slog.New(slog.DiscardHandler)}
+	shown := page.New(nil, nil)
+	servetest.Hostile(t, "/", maxConns, func(l net.Listener) func() {
+		return w.serve(l, page.Loopback(shown))
+	})
 }

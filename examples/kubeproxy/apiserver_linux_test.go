@@ -15,14 +15,14 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// serviceOf returns a service for pods with a label, with port 80 to their port 8080.
+// serviceOf returns a service for pods with a label, from port 80 to their port 8080.
 func serviceOf(name, app string) *corev1.Service {
 	return &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: corev1.ServiceSpec{Selector: map[string]string{"app": app},
 			Ports: []corev1.ServicePort{{Port: 80, TargetPort: intstr.FromInt32(8080)}}}}
 }
 
-// proxyArgs are the arguments of the program on a node.
+// proxyArgs returns the arguments of the program on a node.
 func (p *controlPlane) proxyArgs(node, mode string) []string {
 	return []string{"--kubeconfig=" + p.kubeconfig(proxyToken), "--hostname-override=" + node,
 		"--proxy-mode=" + mode, "--conntrack-max-per-core=0", "--detect-local-mode=NodeCIDR"}
@@ -60,7 +60,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	p.onlyItsPermissions()
 	p.nodeIsFollowed(c)
 
-	// The API server goes; services stay, also for a program that is started meanwhile.
+	// The API server ends. Services stay, also for a program that starts meanwhile.
 	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(here), 20)
 	require.NoError(t, err)
 	defer conns.Close()
@@ -70,7 +70,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	second := spawn(t, c.Node.NS, asProgram+"=1", self, p.proxyArgs("node1", "nftables")...)
 	require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/healthz"), "200 OK")
 	answers(t, c.Pods[1], here, "answered pod1")
-	// It comes back, and has forgotten the versions that watches would go on from.
+	// The API server comes back, and has forgotten the versions from which watches would continue.
 	p.startAPIServer()
 	p.waitReady()
 	p.addPod("new", "node1", c.Pods[2], map[string]string{"app": "new"})
@@ -82,8 +82,8 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	second.stop()
 }
 
-// onlyItsPermissions expects the events of the programs, which nothing else makes, and that their
-// token is good for nothing that they do not need.
+// onlyItsPermissions requires the events that only the programs make. It also requires that their
+// token gives no permission that they do not need.
 func (p *controlPlane) onlyItsPermissions() {
 	p.t.Helper()
 	ctx := p.t.Context()
@@ -104,7 +104,7 @@ func (p *controlPlane) onlyItsPermissions() {
 	require.True(p.t, apierrors.IsForbidden(err), "%v", err)
 }
 
-// nodeIsFollowed changes a Node object, and expects that load balancers are told.
+// nodeIsFollowed changes a Node object, and requires that load balancers learn of it.
 func (p *controlPlane) nodeIsFollowed(c *netnstest.Cluster) {
 	p.t.Helper()
 	eligible := func(want string) {

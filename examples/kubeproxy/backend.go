@@ -9,6 +9,7 @@ import (
 	"os"
 	"time"
 
+	corev1 "k8s.io/api/core/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -18,9 +19,9 @@ import (
 	"github.com/kernlb/kernlb/nftables"
 )
 
-// chainPrefix is what the names of chains begin with in the mode iptables. They are not those of
-// kube-proxy: so each of the two can be started while the other's rules are in place, in either
-// direction, and be cleaned up without touching the other's.
+// chainPrefix begins the names of chains in the mode iptables. It is not kube-proxy's prefix. So
+// each of the two programs can start while the other's rules are in place, and can be cleaned up
+// without touching the other's.
 const chainPrefix = "KERNLB"
 
 // open opens the backend of a mode.
@@ -37,29 +38,33 @@ func (s *settings) open(mode v1alpha1.ProxyMode, log *slog.Logger) (dataplane.Ba
 }
 
 const (
-	// askAgain is how often a kube-proxy that runs is asked whether it still does.
+	// askAgain is the interval between checks whether a kube-proxy is still running.
 	askAgain = time.Second
-	// lookAgain is after what time kube-proxy's objects are looked for again, once some were
-	// deleted: one that cannot be asked, since it has its metrics elsewhere, makes them anew.
-	lookAgain = time.Minute
+	// lookAgain is the interval between searches for objects of a kube-proxy that came back. It
+	// doubles, up to lookSeldom, after objects for which no kube-proxy answers.
+	lookAgain, lookSeldom = 5 * time.Second, time.Minute
+	// giveWay is how long this program leaves the address of its metrics to a kube-proxy that came
+	// back. kube-proxy tries to listen there every 5 seconds.
+	giveWay = 7 * time.Second
 )
 
 // otherRuns returns the mode of the kube-proxy that runs on the node, or "".
 func (p *proxy) otherRuns(ctx context.Context) v1alpha1.ProxyMode {
 	mode, err := kubeproxy.Running(ctx, nil)
-	if err != nil || p.inItsPlace.Load() { // which is so before this program answers there
+	if err != nil || p.inItsPlace.Load() != nil { // set before this program answers there
 		return ""
 	}
 	return v1alpha1.ProxyMode(mode)
 }
 
-// apply makes the kernel hold the services, beside a kube-proxy that runs. Only in the mode ipvs it
-// waits for the end of a kube-proxy in that mode: an address has one virtual server.
+// apply makes the kernel hold the services, even beside a running kube-proxy. Only in mode ipvs it
+// waits for the end of a kube-proxy in that mode, because an address can have only one virtual
+// server.
 func (p *proxy) apply(ctx context.Context) error {
 	for said := false; p.mode == modeIPVS && p.otherRuns(ctx) == modeIPVS; said = true {
 		if !said {
-			p.beside("kube-proxy runs on this node in the mode ipvs: its virtual servers are " +
-				"taken over when it has ended")
+			p.beside(corev1.EventTypeNormal, "kube-proxy runs on this node in the mode ipvs: its "+
+				"virtual servers are taken over when it has ended")
 		}
 		if !pause(ctx, askAgain) {
 			return nil
@@ -68,14 +73,19 @@ func (p *proxy) apply(ctx context.Context) error {
 	return p.engine.Run(ctx, &p.run)
 }
 
-// beside says that a kube-proxy runs.
-func (p *proxy) beside(note string) {
-	p.log.Info(note)
-	p.events.node("Normal", "KubeProxyRuns", "TakeOver", note)
+// beside reports a kube-proxy with an event, Normal or Warning.
+func (p *proxy) beside(kind, note string) {
+	if kind == corev1.EventTypeWarning {
+		p.log.Warn(note)
+	} else {
+		p.log.Info(note)
+	}
+	p.events.node(kind, "KubeProxyRuns", "TakeOver", note)
 }
 
-// takeOver deletes what kube-proxy, and this program in another mode, have in the kernel, once all
-// services are there anew and kube-proxy has ended.
+// takeOver deletes the kernel objects of kube-proxy, and of this program in other modes. It waits
+// until the kernel holds all services of this program, and kube-proxy has ended. Whenever a
+// kube-proxy comes back, it waits for the end of that one, too.
 func (p *proxy) takeOver(ctx context.Context) error {
 	select {
 	case <-ctx.Done():
@@ -83,45 +93,87 @@ func (p *proxy) takeOver(ctx context.Context) error {
 	case <-p.applied:
 	}
 	p.removeOthers(ctx)
-	for said := false; p.otherRuns(ctx) != ""; said = true {
-		if !said {
-			p.beside("all services are in the kernel beside those of the kube-proxy that runs " +
-				"on this node: it can be stopped, and then its rules are deleted")
-		}
-		if !pause(ctx, askAgain) {
-			return nil
-		}
-	}
-	for first := true; ; first = false {
+	p.ends(ctx, corev1.EventTypeNormal, "all services are in the kernel beside those of the "+
+		"kube-proxy that runs on this node: it can be stopped, and then its rules are deleted")
+	for wait := lookAgain; ; {
 		plan, err := kubeproxy.Cleanup(ctx, &kubeproxy.Config{Logger: p.log})
-		if ctx.Err() != nil || p.tookOver(plan, err, first) || !pause(ctx, lookAgain) {
+		if ctx.Err() != nil {
 			return nil
 		}
+		p.tookOver(plan, err)
+		if !p.comesBack(ctx, wait) {
+			return nil
+		}
+		if p.ends(ctx, corev1.EventTypeWarning, "kube-proxy runs on this node again: its rules "+
+			"are left alone, and are deleted when it has ended") {
+			wait = lookAgain
+			continue
+		}
+		wait = min(2*wait, lookSeldom)
+		p.beside(corev1.EventTypeWarning, "kube-proxy's rules are in the kernel again, and no "+
+			"kube-proxy answers at port 10249: they are deleted")
 	}
 }
 
-// tookOver says what was deleted of kube-proxy's, and returns whether there is nothing left to do.
-func (p *proxy) tookOver(plan *kubeproxy.Plan, err error, first bool) bool {
+// ends waits until no kube-proxy runs. It returns whether one ran, after an event with the note.
+func (p *proxy) ends(ctx context.Context, kind, note string) (ran bool) {
+	for ; p.otherRuns(ctx) != ""; ran = true {
+		if !ran {
+			p.beside(kind, note)
+		}
+		if !pause(ctx, askAgain) {
+			return true
+		}
+	}
+	return ran
+}
+
+// comesBack waits until the kernel has objects of a kube-proxy again. Sets and counters do not
+// count, because rules of other programs may hold them. comesBack then leaves the address of the
+// metrics, because a kube-proxy can be asked whether it runs only if it listens there. It returns
+// false if the context ends.
+func (p *proxy) comesBack(ctx context.Context, every time.Duration) bool {
+	for pause(ctx, every) {
+		plan, err := kubeproxy.Find(ctx, nil)
+		if err != nil && ctx.Err() == nil {
+			p.log.Warn("not known whether kube-proxy came back", "err", err)
+		}
+		if err != nil || len(plan.Chains)+len(plan.Tables)+len(plan.VirtualServers) == 0 {
+			continue
+		}
+		leave := p.inItsPlace.Load()
+		if leave == nil {
+			return true
+		}
+		(*leave)()
+		for range int(giveWay / askAgain) {
+			if !pause(ctx, askAgain) {
+				return false
+			}
+			if p.otherRuns(ctx) != "" {
+				break
+			}
+		}
+		return true
+	}
+	return false
+}
+
+// tookOver reports the deleted objects of kube-proxy.
+func (p *proxy) tookOver(plan *kubeproxy.Plan, err error) {
 	if err != nil {
 		p.log.Warn("kube-proxy's objects are still there", "err", err)
 	}
 	if plan == nil || plan.Empty() {
-		return err == nil || errors.Is(err, kubeproxy.ErrLegacy) // which only kube-proxy deletes
+		return
 	}
 	p.log.Info("took over from kube-proxy", "rules", len(plan.Rules), "chains", len(plan.Chains),
 		"tables", len(plan.Tables), "virtual servers", len(plan.VirtualServers))
-	if first {
-		p.events.node("Normal", "TookOver", "TakeOver",
-			"what kube-proxy had in the kernel was deleted")
-		return false
-	}
-	p.log.Warn("kube-proxy still runs on this node, and made its rules again")
-	p.events.node("Warning", "KubeProxyRuns", "TakeOver",
-		"kube-proxy runs on this node, too, and makes its rules again")
-	return false
+	p.events.node(corev1.EventTypeNormal, "TookOver", "TakeOver",
+		"what kube-proxy had in the kernel was deleted")
 }
 
-// removeOthers deletes what the program left in other modes.
+// removeOthers deletes the program's own objects of other modes.
 func (p *proxy) removeOthers(ctx context.Context) {
 	for _, mode := range []v1alpha1.ProxyMode{modeIPTables, modeNFTables, modeIPVS} {
 		if mode == p.mode {
@@ -133,14 +185,14 @@ func (p *proxy) removeOthers(ctx context.Context) {
 	}
 }
 
-// remove deletes what the program has in the kernel in a mode.
+// remove deletes the program's objects of a mode from the kernel.
 func (s *settings) remove(ctx context.Context, mode v1alpha1.ProxyMode, log *slog.Logger) error {
 	if mode == modeIPVS && !haveIPVS() {
 		return nil
 	}
 	b, err := s.open(mode, log)
 	if errors.Is(err, dataplane.ErrMissingModule) || errors.Is(err, dataplane.ErrKernelTooOld) {
-		return nil // then nothing of it is there
+		return nil // then it has no objects
 	}
 	if err != nil {
 		return fmt.Errorf("mode %s: %w", mode, err)
@@ -152,14 +204,14 @@ func (s *settings) remove(ctx context.Context, mode v1alpha1.ProxyMode, log *slo
 	return nil
 }
 
-// haveIPVS reports whether IPVS is loaded: without it there are no virtual servers, and to ask for
-// them would load it.
+// haveIPVS reports whether IPVS is loaded. Without it there are no virtual servers, and a request
+// for them would load it.
 func haveIPVS() bool {
 	_, err := os.Stat("/proc/net/ip_vs")
 	return !errors.Is(err, fs.ErrNotExist)
 }
 
-// cleanup deletes what the program has in the kernel, in all modes.
+// cleanup deletes the program's objects of all modes from the kernel.
 func (s *settings) cleanup(ctx context.Context, log *slog.Logger) error {
 	var errs []error
 	for _, mode := range []v1alpha1.ProxyMode{modeIPTables, modeNFTables, modeIPVS} {
@@ -168,13 +220,16 @@ func (s *settings) cleanup(ctx context.Context, log *slog.Logger) error {
 	return errors.Join(errs...)
 }
 
-// initialize does what needs more than CAP_NET_ADMIN: conntrack's settings, and modules.
+// initialize does everything that needs more than CAP_NET_ADMIN: conntrack's settings, and modules.
 func (s *settings) initialize(ctx context.Context, log *slog.Logger) error {
-	table, err := s.tuned(ctx, log)
+	table, untuned, err := s.tuned(ctx, log)
 	if err != nil {
 		return err
 	}
 	defer table.Close()
+	if untuned != nil {
+		return untuned
+	}
 	b, err := s.open(s.mode, log)
 	if err != nil {
 		return fmt.Errorf("mode %s: %w", s.mode, err)

@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// What the build file runs is run here, from the root of the repository as there, and the program
-// that comes out starts where nothing else is, as in its image.
+// The test runs the commands of the build file in the root of the repository, as the build does.
+// The resulting program starts in an empty root directory, as in its image.
 func TestTheContainerfileBuildsAProgramThatStandsAlone(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {

@@ -25,7 +25,7 @@ import (
 )
 
 // controlPlane is a real API server with etcd and the EndpointSlice controller, in a network
-// namespace of its own (internal/controlplane).
+// namespace of its own (internal/test/controlplane).
 type controlPlane struct {
 	t         *testing.T
 	ns        *netnstest.NS
@@ -34,7 +34,7 @@ type controlPlane struct {
 	client    kubernetes.Interface // an administrator's
 }
 
-// Tokens, and who has them.
+// The tokens of the users.
 const (
 	adminToken     = "admin"
 	proxyToken     = "proxy"      // the service account of deploy/rbac.yaml
@@ -46,11 +46,14 @@ kube-proxy,system:kube-proxy,3
 	apiAddress = "127.0.0.1:6443"
 )
 
-// binary is the program that internal/controlplane builds.
+// binary is the program that internal/test/controlplane builds.
 func binary(t *testing.T) string {
 	t.Helper()
 	if testing.Short() {
 		t.Skip("apiserver: not with -short")
+	}
+	if os.Getenv("KERNLB_TEST_APISERVER") == "none" {
+		t.Skip("apiserver: make test-all has one")
 	}
 	name, err := filepath.Abs("../../bin/controlplane")
 	require.NoError(t, err)
@@ -85,10 +88,10 @@ func startControlPlane(t *testing.T) *controlPlane {
 	p.waitReady()
 	spawn(t, ns, "", program, "endpointslices", p.kubeconfig(adminToken))
 	p.applyRBAC()
-	p.addNode("node1", []string{netnstest.NodeIPv4, netnstest.NodeIPv6},
-		[]string{netnstest.NodeCIDRv4, netnstest.NodeCIDRv6})
-	p.addNode("node2", []string{netnstest.OtherNodeIPv4, netnstest.OtherNodeIPv6},
-		[]string{netnstest.RemoteCIDRv4, netnstest.RemoteCIDRv6})
+	p.addNode("node1", []string{netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6},
+		[]string{netnstest.Net.NodeCIDRv4, netnstest.Net.NodeCIDRv6})
+	p.addNode("node2", []string{netnstest.Net.OtherNodeIPv4, netnstest.Net.OtherNodeIPv6},
+		[]string{netnstest.Net.RemoteCIDRv4, netnstest.Net.RemoteCIDRv6})
 	return p
 }
 
@@ -102,12 +105,12 @@ func (p *controlPlane) writeFiles() {
 	require.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "tokens"), []byte(tokens), 0o600))
 }
 
-// startAPIServer starts the API server, again if it was killed.
+// startAPIServer starts the API server, or restarts it if it was killed.
 func (p *controlPlane) startAPIServer() {
 	key := filepath.Join(p.dir, "key")
 	p.apiserver = spawn(p.t, p.ns, "", binary(p.t), "kube-apiserver",
 		"--etcd-servers=http://127.0.0.1:2379", "--cert-dir="+filepath.Join(p.dir, "certs"),
-		"--service-cluster-ip-range="+netnstest.ServiceCIDRv4+","+netnstest.ServiceCIDRv6,
+		"--service-cluster-ip-range="+netnstest.Net.ServiceCIDRv4+","+netnstest.Net.ServiceCIDRv6,
 		"--bind-address=127.0.0.1",
 		"--secure-port=6443", "--advertise-address=192.0.2.1",
 		"--authorization-mode="+authorization(),
@@ -117,7 +120,7 @@ func (p *controlPlane) startAPIServer() {
 		"--max-requests-inflight=2000", "--max-mutating-requests-inflight=1000")
 }
 
-// authorization is RBAC. In a virtual machine, which is emulated, its roles would take minutes.
+// authorization returns RBAC. An emulated virtual machine would need minutes for its roles.
 func authorization() string {
 	if os.Getenv("KERNLB_VM") != "" {
 		return "AlwaysAllow"
@@ -140,7 +143,7 @@ func (p *controlPlane) waitReady() {
 	}, 3*patience, 50*time.Millisecond, "the API server is ready")
 }
 
-// clientOf makes a client of who has a token, for this process.
+// clientOf makes a client with a token, for this process.
 func (p *controlPlane) clientOf(token string) kubernetes.Interface {
 	client, err := kubernetes.NewForConfig(&rest.Config{Host: "https://" + apiAddress,
 		BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1,
@@ -156,7 +159,7 @@ func (p *controlPlane) clientOf(token string) kubernetes.Interface {
 	return client
 }
 
-// kubeconfig writes a kubeconfig file of who has a token.
+// kubeconfig writes a kubeconfig file with a token.
 func (p *controlPlane) kubeconfig(token string) string {
 	name := filepath.Join(p.dir, "kubeconfig-"+token)
 	require.NoError(p.t, os.WriteFile(name, fmt.Appendf(nil, `apiVersion: v1
@@ -169,7 +172,7 @@ current-context: x
 	return name
 }
 
-// reach lets programs in a namespace reach the API server, at the address that it has in its own.
+// reach makes the API server reachable from a namespace, at the same address as in its own.
 func (p *controlPlane) reach(from *netnstest.NS) {
 	var l net.Listener
 	require.NoError(p.t, from.Do(func() (err error) {
@@ -206,7 +209,7 @@ func (p *controlPlane) relay(near net.Conn) {
 	_, _ = io.Copy(near, far)
 }
 
-// applyRBAC creates what deploy/rbac.yaml has.
+// applyRBAC creates the objects of deploy/rbac.yaml.
 func (p *controlPlane) applyRBAC() {
 	var account corev1.ServiceAccount
 	var role rbacv1.ClusterRole

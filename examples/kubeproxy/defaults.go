@@ -30,9 +30,16 @@ const (
 	metricsPort = 10249
 )
 
-// setDefaults fills in what is missing with kube-proxy's defaults
-// (pkg/proxy/apis/config/v1alpha1/defaults.go in Kubernetes 1.36). What depends on the mode comes
-// later, see [setModeDefaults].
+// The default minimum time between two syncs follows from the time of a sync with 10,000 services:
+// 0.2 ms on nftables, 57 ms on iptables. Kube-proxy's default is a second.
+const (
+	minSyncNFTables = 10 * time.Millisecond
+	minSyncIPTables = 200 * time.Millisecond
+)
+
+// setDefaults sets missing fields to kube-proxy's defaults
+// (pkg/proxy/apis/config/v1alpha1/defaults.go in Kubernetes 1.36), except minSyncPeriod.
+// [setModeDefaults] sets those that depend on the mode.
 func setDefaults(c *config) {
 	c.APIVersion, c.Kind = apiVersion, kind
 	fill(&c.BindAddress, "0.0.0.0")
@@ -46,12 +53,12 @@ func setDefaults(c *config) {
 	c.MetricsBindAddress = withPort(c.MetricsBindAddress, metricsPort)
 	fill(&c.OOMScoreAdj, ptr[int32](-999))
 	fill(&c.IPTables.SyncPeriod.Duration, 30*time.Second)
-	fill(&c.IPTables.MinSyncPeriod.Duration, time.Second)
+	fill(&c.IPTables.MinSyncPeriod.Duration, minSyncIPTables)
 	fill(&c.IPTables.LocalhostNodePorts, ptr(true))
 	fill(&c.IPTables.MasqueradeBit, ptr[int32](14))
 	fill(&c.IPVS.SyncPeriod.Duration, 30*time.Second)
 	fill(&c.NFTables.SyncPeriod.Duration, 30*time.Second)
-	fill(&c.NFTables.MinSyncPeriod.Duration, time.Second)
+	fill(&c.NFTables.MinSyncPeriod.Duration, minSyncNFTables)
 	fill(&c.NFTables.MasqueradeBit, ptr[int32](14))
 	fill(&c.Conntrack.MaxPerCore, ptr[int32](32*1024))
 	fill(&c.Conntrack.Min, ptr[int32](128*1024))
@@ -67,8 +74,8 @@ func setDefaults(c *config) {
 	logsapi.SetRecommendedLoggingConfiguration(&c.Logging)
 }
 
-// setModeDefaults fills in what depends on the mode (platformApplyDefaults in
-// cmd/kube-proxy/app/server_linux.go), once flags and file are known.
+// setModeDefaults sets missing fields whose default depends on the mode (platformApplyDefaults in
+// cmd/kube-proxy/app/server_linux.go). The flags and the file must be known by then.
 func setModeDefaults(c *config) {
 	fill(&c.Mode, modeIPTables)
 	if c.Mode == modeNFTables && len(c.NodePortAddresses) == 0 {
@@ -77,7 +84,7 @@ func setModeDefaults(c *config) {
 	fill(&c.DetectLocalMode, localClusterCIDR)
 }
 
-// fill sets what is zero.
+// fill sets a field that is zero.
 func fill[T comparable](field *T, value T) {
 	var zero T
 	if *field == zero {
@@ -87,8 +94,8 @@ func fill[T comparable](field *T, value T) {
 
 func ptr[T any](v T) *T { return &v }
 
-// withPort appends the port to an address that has none. What is no address stays: the check of the
-// field names it.
+// withPort appends the port to an address without one. It returns a text that is no address
+// unchanged, and the check of the field names it.
 func withPort(address string, port uint16) string {
 	a, err := netip.ParseAddr(strings.Trim(address, "[]"))
 	if err != nil {

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"io"
 	"os"
+	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -12,14 +14,17 @@ import (
 	appsv1 "k8s.io/api/apps/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	"k8s.io/apimachinery/pkg/labels"
+	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
 )
 
-// manifest decodes the documents of a file of deploy, strictly, each into one of the objects.
+// manifest decodes the documents of a file of deploy, or of a directory beside it, strictly, each
+// into one of the objects.
 func manifest(t *testing.T, name string, objects ...any) {
 	t.Helper()
-	text, err := os.ReadFile("deploy/" + name)
+	text, err := os.ReadFile(filepath.Join("deploy", name))
 	require.NoError(t, err)
 	in := yamlv3.NewDecoder(bytes.NewReader(text))
 	for _, o := range objects {
@@ -30,6 +35,51 @@ func manifest(t *testing.T, name string, objects ...any) {
 		require.NoError(t, yaml.UnmarshalStrict(one, o), name)
 	}
 	require.True(t, errors.Is(in.Decode(new(any)), io.EOF), "%s has more documents", name)
+}
+
+// A node with the label runs the program. Only one that has it alone has no kube-proxy.
+func TestOneNodeFirst(t *testing.T) {
+	t.Parallel()
+	var base, ours, theirs appsv1.DaemonSet
+	var kustomization struct {
+		APIVersion, Kind string
+		Resources        []string
+		Patches          []struct{ Path string }
+	}
+	manifest(t, "daemonset.yaml", &base)
+	manifest(t, "../deploy-one-node/kustomization.yaml", &kustomization)
+	require.Equal(t, []string{"../deploy"}, kustomization.Resources)
+	require.Len(t, kustomization.Patches, 1)
+	manifest(t, "../deploy-one-node/"+kustomization.Patches[0].Path, &ours)
+	manifest(t, "../deploy-one-node/kube-proxy.yaml", &theirs)
+	require.Equal(t, base.TypeMeta, ours.TypeMeta)
+	require.Equal(t, [2]string{base.Namespace, base.Name}, [2]string{ours.Namespace, ours.Name})
+	runs := func(d *appsv1.DaemonSet, has labels.Set) bool {
+		t.Helper()
+		required := d.Spec.Template.Spec.Affinity.NodeAffinity
+		terms := required.RequiredDuringSchedulingIgnoredDuringExecution.NodeSelectorTerms
+		require.Len(t, terms, 1)
+		require.Len(t, terms[0].MatchExpressions, 1)
+		e := terms[0].MatchExpressions[0]
+		r, err := labels.NewRequirement(e.Key,
+			selection.Operator(strings.ToLower(string(e.Operator))), e.Values)
+		require.NoError(t, err)
+		return r.Matches(has)
+	}
+	readme, err := os.ReadFile("README.md")
+	require.NoError(t, err)
+	for _, tt := range []struct {
+		label        string
+		ours, theirs bool
+	}{{"", false, true}, {"beside", true, true}, {"alone", true, false}} {
+		has := labels.Set{}
+		if tt.label != "" {
+			has["kernlb.io/node-proxy"] = tt.label
+			require.True(t, strings.Contains(string(readme), "kernlb.io/node-proxy="+tt.label))
+		}
+		require.Equal(t, tt.ours, runs(&ours, has), tt.label)
+		require.Equal(t, tt.theirs, runs(&theirs, has), tt.label)
+	}
 }
 
 func TestTheManifestsFitTogether(t *testing.T) {

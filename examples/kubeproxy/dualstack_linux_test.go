@@ -16,16 +16,16 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// loadBalancerIPs are addresses of a load balancer, which a test gives a service.
+// loadBalancerIPs are addresses of a load balancer for a service.
 var loadBalancerIPs = []string{"203.0.113.5", "2001:db8:113::5"}
 
-// bothFamilies are arguments for node ports at some addresses of each family, and metrics at all;
-// healthz is at 0.0.0.0, which is both families, too.
+// bothFamilies are arguments for node ports at some addresses of each family, and metrics at all
+// addresses. healthz is at 0.0.0.0, which also means both families.
 var bothFamilies = []string{"--metrics-bind-address=::",
 	"--nodeport-addresses=192.0.2.0/24,2001:db8:2::/64"}
 
 // addDualStack creates a service of both families, with node ports, addresses of a load balancer
-// and policy Local, and returns it as the API server made it.
+// and policy Local. It returns the service as the API server made it.
 func (p *controlPlane) addDualStack(name, app string) *corev1.Service {
 	p.t.Helper()
 	s := serviceOf(name, app)
@@ -50,7 +50,7 @@ func at(address string, port int32) string {
 	return net.JoinHostPort(address, strconv.Itoa(int(port)))
 }
 
-// eventually waits until a node answers over HTTP with what begins and contains.
+// eventually waits until a node's HTTP answer begins with one text and contains another.
 func eventually(t *testing.T, ns *netnstest.NS, what, begins, contains string) {
 	t.Helper()
 	var got string
@@ -85,27 +85,26 @@ func TestDualStackServicesOverBothFamilies(t *testing.T) {
 		require.Eventually(t, func() bool {
 			o := netnstest.Probe{From: pod, Proto: netnstest.TCP,
 				To: netip.MustParseAddrPort(at(s.Spec.ClusterIPs[1], 80))}.Send(t.Context())
-			return o.Kind != netnstest.Answered || o.Server == netnstest.InternetName
+			return o.Kind != netnstest.Answered || o.Server == netnstest.Net.Internet
 		}, patience, 20*time.Millisecond, "the IPv6 address is gone")
 		answers(t, pod, at(s.Spec.ClusterIPs[0], 80), "answered remote1")
 	}
 }
 
-// servesBothFamilies sends packets to all addresses of a service with one endpoint on the node and
-// one on the other.
+// servesBothFamilies sends packets to all addresses of a service with one endpoint on each node.
 func servesBothFamilies(t *testing.T, c *netnstest.Cluster, s *corev1.Service) {
 	t.Helper()
 	client, port := c.Outside[0], s.Spec.Ports[0].NodePort
 	for i, family := range []struct{ node, elsewhere, client string }{
-		{netnstest.NodeIPv4, netnstest.NodeOutsideIPv4, client.IPv4.String()},
-		{netnstest.NodeIPv6, netnstest.NodeOutsideIPv6, client.IPv6.String()},
+		{netnstest.Net.NodeIPv4, netnstest.Net.NodeOutsideIPv4, client.IPv4.String()},
+		{netnstest.Net.NodeIPv6, netnstest.Net.NodeOutsideIPv6, client.IPv6.String()},
 	} {
 		for _, from := range []*netnstest.Host{c.Pods[1], c.Node} {
 			answers(t, from, at(s.Spec.ClusterIPs[i], 80), "answered pod1")
 			answers(t, from, at(s.Spec.ClusterIPs[i], 80), "answered remote1")
 		}
 		for _, to := range []string{at(family.node, port), at(loadBalancerIPs[i], 80)} {
-			for range 8 { // never the other node's endpoint, and with the client's own address
+			for range 8 { // always the endpoint on this node, and the client's own address
 				o := answers(t, client, to, "answered pod1")
 				require.Equal(t, family.client, o.Source.Addr().String())
 			}
@@ -114,13 +113,13 @@ func servesBothFamilies(t *testing.T, c *netnstest.Cluster, s *corev1.Service) {
 	}
 }
 
-// answersHTTPOverBothFamilies asks what load balancers and monitoring ask.
+// answersHTTPOverBothFamilies sends the requests of load balancers and monitoring.
 func answersHTTPOverBothFamilies(
 	t *testing.T, c *netnstest.Cluster, s *corev1.Service, mode string,
 ) {
 	t.Helper()
 	client := c.Outside[0].NS
-	for _, address := range []string{netnstest.NodeIPv4, netnstest.NodeIPv6} {
+	for _, address := range []string{netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6} {
 		eventually(t, client, at(address, s.Spec.HealthCheckNodePort)+"/", "200",
 			`"localEndpoints": 1`)
 		eventually(t, client, at(address, 10256)+"/healthz", "200", `"nodeEligible":true`)
@@ -130,11 +129,11 @@ func answersHTTPOverBothFamilies(
 	}
 }
 
-// hereIsNoEndpoint expects that the only endpoint is the one on the other node.
+// hereIsNoEndpoint requires that the only endpoint is on the other node.
 func hereIsNoEndpoint(t *testing.T, c *netnstest.Cluster, s *corev1.Service) {
 	t.Helper()
 	client := c.Outside[0]
-	for i, address := range []string{netnstest.NodeIPv4, netnstest.NodeIPv6} {
+	for i, address := range []string{netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6} {
 		eventually(t, client.NS, at(address, s.Spec.HealthCheckNodePort)+"/", "503",
 			`"localEndpoints": 0`)
 		for range 4 {
@@ -144,10 +143,10 @@ func hereIsNoEndpoint(t *testing.T, c *netnstest.Cluster, s *corev1.Service) {
 	}
 }
 
-// makeSingleStack takes its second family from a service.
+// makeSingleStack removes the second family from a service.
 func (p *controlPlane) makeSingleStack(s *corev1.Service) {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool { // controllers write to it, too
+	require.Eventually(p.t, func() bool { // controllers also write to it
 		now, err := p.client.CoreV1().Services("default").Get(p.t.Context(), s.Name,
 			metav1.GetOptions{})
 		require.NoError(p.t, err)

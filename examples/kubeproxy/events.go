@@ -12,10 +12,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// reporter is who the events say they are from.
+// reporter is the reporting controller of the events.
 const reporter = "kernlb-kubeproxy"
 
-// recorder makes Events, from a goroutine of its own that ends with close.
+// longestNote is the API's limit for the note of an event.
+const longestNote = 1024
+
+// recorder makes Events in a goroutine of its own. close ends it.
 type recorder struct {
 	broadcaster events.EventBroadcaster
 	events.EventRecorder
@@ -35,13 +38,12 @@ func (r *recorder) close() { r.broadcaster.Shutdown() }
 // node makes an event about the node.
 func (r *recorder) node(kind, reason, action, note string) {
 	r.Eventf(&corev1.ObjectReference{APIVersion: "v1", Kind: "Node", Name: r.nodeName,
-		UID: types.UID(r.nodeName)}, nil, kind, reason, action, "%s", note)
+		UID: types.UID(r.nodeName)}, nil, kind, reason, action, "%.*s", longestNote, note)
 }
 
 // service makes a warning about a service.
 func (r *recorder) service(n servicemodel.Name, reason, action, note string) {
-	const longest = 1024 // of the API
 	r.Eventf(&corev1.ObjectReference{APIVersion: "v1", Kind: "Service", Namespace: n.Namespace,
 		Name: n.Name, UID: types.UID(n.String())}, nil, corev1.EventTypeWarning, reason, action,
-		"%.*s", longest, note)
+		"%.*s", longestNote, note)
 }

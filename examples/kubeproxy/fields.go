@@ -1,11 +1,11 @@
 package main
 
-// effect says what the program does about a field or flag.
+// effect says how the program treats a field or flag.
 type effect uint8
 
 const (
-	honoured effect = iota // does what it does in kube-proxy, or what text says
-	noEffect               // is taken, and has none; if it is not the default, the log says so
+	honoured effect = iota // as in kube-proxy, or as text says
+	noEffect               // is accepted and ignored; if it is not the default, the log says so
 )
 
 func (e effect) String() string {
@@ -17,15 +17,16 @@ type field struct {
 	field  string // as in the file; empty if only a flag exists
 	flag   string // without dashes; empty if there is none
 	effect effect
-	// text says the effect for the README: of what is honoured, what is not obvious.
+	// text describes the effect for the README. An honoured field has a text only if the effect is
+	// not obvious.
 	text string
-	// use reads the field into the settings, and returns an error if the value is not possible.
+	// use reads the field into the settings. It returns an error if the value is not possible.
 	use func(*config, *settings) error
 }
 
-// fields is all that kube-proxy can be told. It makes the flags, reads the configuration, and is
-// the table of the README: a field that is not here does not exist for the program, and a test
-// compares it with the type and with the flags of kube-proxy.
+// fields lists all settings of kube-proxy. The flags, the reading of the configuration and the
+// table of the README come from it. A field that is not here does not exist for the program. A test
+// compares the list with the type and with the flags of kube-proxy.
 var fields = []field{
 	{"apiVersion", "", honoured, "must be `" + apiVersion + "`", useAPIVersion},
 	{"kind", "", honoured, "must be `" + kind + "`", useKind},
@@ -72,7 +73,8 @@ var fields = []field{
 	{"iptables.localhostNodePorts", "iptables-localhost-nodeports", honoured,
 		"in the mode iptables", useIPTables},
 	{"iptables.syncPeriod", "iptables-sync-period", honoured, syncText, useIPTables},
-	{"iptables.minSyncPeriod", "iptables-min-sync-period", honoured, minSyncText, useIPTables},
+	{"iptables.minSyncPeriod", "iptables-min-sync-period", honoured,
+		minSyncText + "; empty: 200 ms", useIPTables},
 
 	{"ipvs.syncPeriod", "ipvs-sync-period", honoured,
 		"how often all is read and compared, the longest wait before what failed is tried again, " +
@@ -93,7 +95,8 @@ var fields = []field{
 	{"nftables.masqueradeBit", "", honoured, "in the mode nftables", useNFTables},
 	{"nftables.masqueradeAll", "masquerade-all", honoured, "in the mode nftables", useNFTables},
 	{"nftables.syncPeriod", "iptables-sync-period", honoured, syncText, useNFTables},
-	{"nftables.minSyncPeriod", "iptables-min-sync-period", honoured, minSyncText, useNFTables},
+	{"nftables.minSyncPeriod", "iptables-min-sync-period", honoured,
+		minSyncText + "; empty: 10 ms", useNFTables},
 
 	{"winkernel.networkName", "", noEffect, windows, nil},
 	{"winkernel.sourceVip", "", noEffect, windows, nil},

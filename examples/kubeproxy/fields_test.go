@@ -17,7 +17,7 @@ import (
 	"k8s.io/kube-proxy/config/v1alpha1"
 )
 
-var update = flag.Bool("update", false, "write the table of fields into README.md")
+var update = flag.Bool("update", false, "write the table of fields and the outputs into README.md")
 
 // leaves returns the paths of all fields of a type that hold a value.
 func leaves(t reflect.Type, prefix string) (out []string) {
@@ -55,7 +55,8 @@ func TestEachFieldOfTheTypeIsInTheTableOnce(t *testing.T) {
 	require.ElementsMatch(t, want, inTable)
 }
 
-// The list is what "kube-proxy --help" of 1.36.3 names, and the deprecated flags that it hides.
+// The list has the flags in "kube-proxy --help" of 1.36.3, and the deprecated flags that the help
+// hides.
 func TestEachFlagOfKubeProxyIsInTheTable(t *testing.T) {
 	t.Parallel()
 	record, err := os.ReadFile("testdata/kube-proxy-flags.txt")
@@ -79,7 +80,7 @@ func TestEachFlagOfKubeProxyIsInTheTable(t *testing.T) {
 	fs.VisitAll(func(f *pflag.Flag) { require.Contains(t, want, f.Name) })
 }
 
-// modes in which a field counts, if not in all.
+// modesOf returns a mode in which a field has an effect.
 func modesOf(field string) v1alpha1.ProxyMode {
 	for _, m := range []v1alpha1.ProxyMode{modeIPVS, modeNFTables} {
 		if strings.HasPrefix(field, string(m)+".") {
@@ -89,7 +90,7 @@ func modesOf(field string) v1alpha1.ProxyMode {
 	return modeIPTables
 }
 
-// other gives a field another value than the one it has.
+// other sets a field to another value.
 func other(v reflect.Value) {
 	switch {
 	case v.Kind() == reflect.Pointer:
@@ -115,8 +116,8 @@ func other(v reflect.Value) {
 	}
 }
 
-// A field that is called honoured changes what the program does, or is found to be wrong; one
-// without effect is warned of.
+// An honoured field changes what the program does, or is refused. A field without effect causes a
+// warning.
 func TestEachFieldDoesWhatTheTableSays(t *testing.T) {
 	t.Parallel()
 	base := func(mode v1alpha1.ProxyMode) *config {
@@ -132,7 +133,7 @@ func TestEachFieldDoesWhatTheTableSays(t *testing.T) {
 		}
 		require.Equal(t, f.effect == honoured, f.use != nil, f.field)
 		if strings.HasPrefix(f.field, "logging.") {
-			continue // logsapi's; TestLogs
+			continue // these belong to logsapi: TestLogs
 		}
 		c := base(modesOf(f.field))
 		before, warnings, err := newSettings(c)

@@ -3,6 +3,7 @@ package main
 import (
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"reflect"
 	"slices"
@@ -11,12 +12,15 @@ import (
 	"github.com/spf13/pflag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kernlb/kernlb/examples/internal/version"
 )
 
-// options are the flags that are no field of the configuration, and the configuration.
+// options are the configuration, and the flags that are not part of it.
 type options struct {
 	configFile, writeConfigTo, master string
 	cleanup, initOnly, version        bool
+	compare                           bool
 	healthzPort, metricsPort          int32
 
 	config   *config
@@ -25,7 +29,7 @@ type options struct {
 	warnings []string
 }
 
-// besideFile tells the flags that count beside a file.
+// besideFile reports whether a flag has an effect beside a file.
 func besideFile(flag string) bool {
 	switch flag {
 	case "healthz-port", "metrics-port":
@@ -38,15 +42,15 @@ func besideFile(flag string) bool {
 	})
 }
 
-// isLogging tells the flags of logging.
+// isLogging reports whether a flag belongs to logging.
 func isLogging(flag string) bool {
 	return slices.ContainsFunc(fields, func(f field) bool {
 		return f.flag == flag && strings.HasPrefix(f.field, "logging.")
 	})
 }
 
-// newFlags returns the flags of kube-proxy. Those of fields set the configuration, which has its
-// defaults.
+// newFlags returns the flags of kube-proxy. The flags of fields set the configuration, which
+// already has its defaults.
 func newFlags(o *options) *pflag.FlagSet {
 	fs := pflag.NewFlagSet("kubeproxy", pflag.ContinueOnError)
 	fs.SortFlags = true
@@ -82,17 +86,12 @@ func newFlags(o *options) *pflag.FlagSet {
 	return fs
 }
 
-// usage is the help of a flag: its fields, and the text of the first.
+// usage returns the help of a flag: its fields, and the text of the first. It removes backquotes,
+// because pflag would use a word in backquotes as the name of the value.
 func usage(flag string) string {
 	for i := range fields {
 		if f := &fields[i]; f.flag == flag {
-			switch {
-			case f.field == "":
-				return f.text
-			case f.text == "":
-				return f.field
-			}
-			return f.field + ": " + f.text
+			return strings.ReplaceAll(strings.Trim(f.field+": "+f.text, ": "), "`", "")
 		}
 	}
 	return ""
@@ -100,10 +99,24 @@ func usage(flag string) string {
 
 // parseOptions reads the command line and the file that it names.
 func parseOptions(args []string) (*options, error) {
-	o := &options{config: &config{}}
+	o := &options{config: &config{}, version: version.Asked(args)}
+	if o.version {
+		return o, nil
+	}
+	if len(args) > 0 && args[0] == "compare" {
+		o.compare, args = true, args[1:]
+	}
 	setDefaults(o.config)
 	fs := newFlags(o)
-	if err := fs.Parse(args); err != nil {
+	fs.SetOutput(io.Discard) // the returned error is enough
+	err := fs.Parse(args)
+	if errors.Is(err, pflag.ErrHelp) {
+		fmt.Printf("usage: kernlb-kubeproxy --config FILE\n"+
+			"       kernlb-kubeproxy compare --config FILE\n       kernlb-kubeproxy version\n\n"+
+			"compare prints what kube-proxy has in the kernel beside what this program would put\n"+
+			"there. The exit code is 1 if they differ.\n\nflags:\n%s", fs.FlagUsages())
+	}
+	if err != nil {
 		return nil, err
 	}
 	if fs.NArg() > 0 {
@@ -128,7 +141,7 @@ func parseOptions(args []string) (*options, error) {
 	return o, o.settle()
 }
 
-// load reads the file. Flags count beside it only as with kube-proxy.
+// load reads the file. With a file, a flag has an effect only if it has one in kube-proxy, too.
 func (o *options) load(fs *pflag.FlagSet) error {
 	var err error
 	if o.doc, err = readDocument(o.configFile); err != nil {
@@ -163,8 +176,8 @@ func (o *options) load(fs *pflag.FlagSet) error {
 	return errors.Join(errs...)
 }
 
-// ports does what the two deprecated flags ask for: 0 is no server, and an address without a port
-// gets this one.
+// ports handles the two deprecated flags: 0 means no server, and an address without a port gets
+// this one.
 func (o *options) ports() error {
 	for _, p := range []struct {
 		flag    string
@@ -200,7 +213,7 @@ func (o *options) settle() error {
 	return nil
 }
 
-// byFlag says which flag an error is about, where there is no file.
+// byFlag names the flag in an error, if there is no file.
 func byFlag(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []error

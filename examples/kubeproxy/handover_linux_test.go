@@ -21,7 +21,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// kubeProxyArgs are the arguments of kube-proxy on a node.
+// kubeProxyArgs returns the arguments of kube-proxy on a node.
 func (p *controlPlane) kubeProxyArgs(node, mode string) []string {
 	args := p.proxyArgs(node, mode)
 	args[0] = "--kubeconfig=" + p.kubeconfig(kubeProxyToken)
@@ -29,7 +29,8 @@ func (p *controlPlane) kubeProxyArgs(node, mode string) []string {
 		"--conntrack-tcp-timeout-close-wait=0"}, args...)
 }
 
-// nftIPTables is a PATH in which iptables is the one of nf_tables, whatever the machine's is.
+// nftIPTables returns a PATH in which iptables is the variant on nf_tables, whatever the machine's
+// default.
 func nftIPTables(t *testing.T) string {
 	t.Helper()
 	dir := t.TempDir()
@@ -37,7 +38,7 @@ func nftIPTables(t *testing.T) string {
 		for _, part := range []string{"", "-save", "-restore"} {
 			program, err := exec.LookPath(name + "-nft" + part)
 			require.NoError(t, err)
-			program, err = filepath.EvalSymlinks(program) // it looks at the name it is called by
+			program, err = filepath.EvalSymlinks(program) // its behaviour depends on its name
 			require.NoError(t, err)
 			require.NoError(t, os.Symlink(program, filepath.Join(dir, name+part)))
 		}
@@ -45,8 +46,8 @@ func nftIPTables(t *testing.T) string {
 	return dir + ":" + os.Getenv("PATH")
 }
 
-// watched is a service of both families with an endpoint on the node, which is talked to all the
-// time: over connections that are open, and over new ones.
+// watched is a service of both families with an endpoint on the node. It is in use all the time,
+// over open connections and over new ones.
 type watched struct {
 	*corev1.Service
 	*traffic
@@ -55,23 +56,25 @@ type watched struct {
 	conns []*netnstest.Conns
 }
 
-// watch begins once both addresses of the service answer.
-func watch(t *testing.T, c *netnstest.Cluster, s *corev1.Service) *watched {
+// watch starts the connections once both addresses of the service answer: open ones from one host
+// and new ones from another.
+func watch(t *testing.T, c *netnstest.Cluster, s *corev1.Service, open, anew *netnstest.Host,
+) *watched {
 	t.Helper()
 	w := &watched{Service: s, t: t, c: c}
 	to := []string{at(s.Spec.ClusterIPs[0], 80), at(s.Spec.ClusterIPs[1], 80)}
 	for _, a := range to {
-		answers(t, c.Pods[1], a, "answered pod1")
-		conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(a), 25)
+		answers(t, open, a, "answered pod1")
+		conns, err := netnstest.OpenConns(t.Context(), open, netip.MustParseAddrPort(a), 25)
 		require.NoError(t, err)
 		t.Cleanup(func() { conns.Close() })
 		w.conns = append(w.conns, conns)
 	}
-	w.traffic = startTraffic(t, c.Pods[2], to...)
+	w.traffic = startTraffic(t, anew, to...)
 	return w
 }
 
-// lives expects that all connections that were opened at the beginning still work.
+// lives requires that all connections from the beginning still work.
 func (w *watched) lives() {
 	w.t.Helper()
 	for _, c := range w.conns {
@@ -79,8 +82,8 @@ func (w *watched) lives() {
 	}
 }
 
-// gaps asks over HTTP all the time, and returns a function that says what was the longest time
-// without a good answer.
+// gaps sends HTTP requests all the time. The returned function returns the longest time without a
+// good answer.
 func gaps(ns *netnstest.NS, what string) func() time.Duration {
 	ctx, cancel := context.WithCancel(context.Background())
 	var longest atomic.Int64
@@ -117,15 +120,15 @@ func (p *controlPlane) hasEvent(reason string) {
 	}, patience, 50*time.Millisecond, "event %s", reason)
 }
 
-// handover is a node where one proxy follows the other.
+// handover is a node on which one proxy replaces the other.
 type handover struct {
 	*controlPlane
 	c        *netnstest.Cluster
 	from, to rules
 }
 
-// rules are what the ruleset contains in a mode: kube-proxy's, the watched service in it, and this
-// program's.
+// rules are texts in the ruleset of a mode: one of kube-proxy, one of its rules for the watched
+// service, and one of this program.
 type rules struct{ mode, theirs, service, ours string }
 
 var (
@@ -147,13 +150,14 @@ func (h *handover) has(yes, no string) {
 	}, patience, 50*time.Millisecond, "%s, without %q", yes, no)
 }
 
-// asked is what load balancers ask: healthz, and the health check node port of the service.
+// asked returns the addresses that load balancers ask: healthz, and the health check node port of
+// the service.
 func (h *handover) asked(w *watched) []string {
-	return []string{at(netnstest.NodeIPv4, 10256) + "/healthz",
-		at(netnstest.NodeIPv4, w.Spec.HealthCheckNodePort) + "/"}
+	return []string{at(netnstest.Net.NodeIPv4, 10256) + "/healthz",
+		at(netnstest.Net.NodeIPv4, w.Spec.HealthCheckNodePort) + "/"}
 }
 
-// forth starts this program beside a kube-proxy, which ends then.
+// forth starts this program beside a kube-proxy, and then ends kube-proxy.
 func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 	h.t.Helper()
 	outside := h.c.Outside[0].NS
@@ -166,8 +170,9 @@ func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 	ours = h.start("kernlb", h.c, h.to.mode)
 	h.hasEvent("KubeProxyRuns") // all services are in the kernel
 	h.has(h.to.ours, "")
-	h.has(h.from.service, "") // what runs is left alone
+	h.has(h.from.service, "") // the running kube-proxy is left alone
 	w.lives()
+	h.compares()
 	h.t.Logf("both run: %s", w.lap(h.t))
 	kubeProxy.end()
 	h.has(h.to.ours, h.from.theirs)
@@ -182,7 +187,23 @@ func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 	return ours
 }
 
-// back starts a kube-proxy beside this program, which ends then, and cleans up.
+// compares requires that kube-proxy and this program hold the same, and returns how it says so.
+func (h *handover) compares() string {
+	h.t.Helper()
+	args := append([]string{"compare"}, h.proxyArgs("node1", h.to.mode)...)
+	var text []byte
+	require.Eventually(h.t, func() bool { // kube-proxy syncs once a second
+		cmd := spawn(h.t, h.c.Node.NS, asProgram+"=1", self, args...)
+		err := cmd.cmd.Wait()
+		text, _ = os.ReadFile(cmd.out)
+		return err == nil
+	}, patience, time.Second, "%s", &text)
+	h.t.Logf("compare:\n%s", text)
+	require.Contains(h.t, string(text), ": 0 differ\n")
+	return string(text)
+}
+
+// back starts a kube-proxy beside this program, and then ends and cleans up this program.
 func (h *handover) back(w *watched, ours *process) {
 	h.t.Helper()
 	again := h.start("kube-proxy", h.c, h.from.mode)
@@ -200,14 +221,14 @@ func (h *handover) back(w *watched, ours *process) {
 	again.end()
 }
 
-// This program is started beside a kube-proxy that runs, which ends then, and later the other way
-// round, under open connections and new ones.
+// This program starts beside a running kube-proxy, which then ends. Later they change back. Open
+// connections and new ones work all the time.
 func TestItTakesOverFromKubeProxyAndHandsBack(t *testing.T) {
 	t.Parallel()
 	for _, h := range []handover{
 		{from: nftablesRules, to: nftablesRules},
 		{from: iptablesRules, to: iptablesRules},
-		{from: iptablesRules, to: nftablesRules}, // what most clusters have, and deploy/config.yaml
+		{from: iptablesRules, to: nftablesRules}, // of most clusters and deploy/config.yaml
 	} {
 		t.Run(h.from.mode+" to "+h.to.mode, func(t *testing.T) {
 			t.Parallel()
@@ -216,7 +237,7 @@ func TestItTakesOverFromKubeProxyAndHandsBack(t *testing.T) {
 			h.addPod("web", "node1", h.c.Pods[0], map[string]string{"app": "web"})
 			s := h.addDualStack("web", "web")
 			kubeProxy := h.start("kube-proxy", h.c, h.from.mode)
-			w := watch(t, h.c, s)
+			w := watch(t, h.c, s, h.c.Pods[1], h.c.Pods[2])
 			t.Logf("kube-proxy alone: %s", w.lap(t))
 			h.back(w, h.forth(w, kubeProxy))
 			w.all(t)
@@ -243,7 +264,7 @@ func (p *controlPlane) churn() (stop func()) {
 	return stop
 }
 
-// The program is killed again and again, while it starts and while it writes, and nobody notices.
+// The program is killed again and again, during its start and its writes, and no client notices.
 func TestKillingItAtAnyTimeLeavesTrafficFlowing(t *testing.T) {
 	t.Parallel()
 	p := startControlPlane(t)
@@ -260,7 +281,7 @@ func TestKillingItAtAnyTimeLeavesTrafficFlowing(t *testing.T) {
 		require.Equal(t, "10.244.1.1", c.Pods[0].IPv4.String())
 		p.reach(c.Node.NS)
 		running := start(mode, c)
-		w := watch(t, c, s)
+		w := watch(t, c, s, c.Pods[1], c.Pods[2])
 		nodes = append(nodes, w)
 		for range 8 {
 			require.NoError(t, running.cmd.Process.Kill())
@@ -272,7 +293,7 @@ func TestKillingItAtAnyTimeLeavesTrafficFlowing(t *testing.T) {
 	stop()
 	last := p.addService(serviceOf("last", "web"))
 	for _, w := range nodes {
-		answers(t, w.c.Pods[1], last, "answered pod1") // it goes on where it was
+		answers(t, w.c.Pods[1], last, "answered pod1") // the program goes on from there
 		w.lives()
 		t.Logf("killed 8 times: %s", w.lap(t))
 		w.all(t)

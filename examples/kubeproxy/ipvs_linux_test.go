@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// The mode ipvs from beginning to end on a real API server: a kube-proxy in that mode is taken over
-// with its virtual servers and connections, the program is killed and goes on, and cleans up.
+// Mode ipvs from beginning to end with a real API server. The program takes over a kube-proxy's
+// virtual servers and connections, is killed, continues, and cleans up.
 func TestTheModeIPVSOnAnAPIServer(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {
 		t.Skip("long: make apiserver-vm runs it in a virtual machine, which has IPVS")
@@ -24,7 +24,7 @@ func TestTheModeIPVSOnAnAPIServer(t *testing.T) {
 	p.addPod("here", "node1", c.Pods[0], app)
 	s := p.addDualStack("web", "web")
 	kubeProxy := p.start("kube-proxy", c, "ipvs", bothFamilies...)
-	w := watch(t, c, s)
+	w := watch(t, c, s, c.Pods[1], c.Pods[2])
 	t.Logf("kube-proxy alone: %s", w.lap(t))
 
 	ours := p.start("kernlb", c, "ipvs", bothFamilies...)

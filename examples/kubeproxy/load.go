@@ -14,14 +14,14 @@ import (
 	"sigs.k8s.io/yaml"
 )
 
-// document is a configuration file, with the lines that its fields stand at.
+// document is a configuration file, with the lines of its fields.
 type document struct {
 	name string
 	text []byte
 	root *yamlv3.Node
 }
 
-// fileError says where in a file something is wrong. Line 0 is not known.
+// fileError is an error at a place in a file. Line 0 means that the line is not known.
 type fileError struct {
 	file string
 	line int
@@ -54,10 +54,10 @@ func readDocument(name string) (*document, error) {
 	return d, nil
 }
 
-// yamlLine is how the decoders of YAML tell a line.
+// yamlLine matches the line in errors of the YAML decoders.
 var yamlLine = regexp.MustCompile(`\bline (\d+): `)
 
-// inLine moves the line that a decoder's error tells to its front.
+// inLine moves the line in a decoder's error to the front.
 func (d *document) inLine(err error) error {
 	text, line := err.Error(), 0
 	if m := yamlLine.FindStringSubmatchIndex(text); m != nil {
@@ -67,8 +67,8 @@ func (d *document) inLine(err error) error {
 	return &fileError{d.name, line, errors.New(strings.TrimPrefix(text, "yaml: "))}
 }
 
-// decode reads the configuration, strictly: an unknown field, or one that stands twice, is an error
-// and not a field without effect.
+// decode decodes the configuration strictly: an unknown or repeated field is an error, and is not
+// ignored.
 func (d *document) decode() (*config, error) {
 	text, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
@@ -85,14 +85,14 @@ func (d *document) decode() (*config, error) {
 	return c, errors.Join(strict...)
 }
 
-// What the decoder says of a field: unknown field "iptables.bit", and of type metav1.Duration in Go
+// The decoder's texts about fields: unknown field "iptables.bit", and of type metav1.Duration in Go
 // struct field KubeProxyConfiguration.iptables.syncPeriod.
 var (
 	unknownField = regexp.MustCompile(`unknown field "([^"]+)"`)
 	goField      = regexp.MustCompile(`Go struct field (?:\w+\.)?([\w.]+) of type`)
 )
 
-// undecoded says where the decoder stopped.
+// undecoded adds to an error where the decoder stopped.
 func (d *document) undecoded(err error) error {
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	for _, m := range unknownField.FindAllStringSubmatch(text, 1) {
@@ -104,7 +104,7 @@ func (d *document) undecoded(err error) error {
 	return d.inLine(errors.New(text))
 }
 
-// line returns where a field stands, or the nearest one around it; 0 if there is none.
+// line returns the line of a field, or of the nearest one around it, or 0.
 func (d *document) line(path string) int {
 	if len(d.root.Content) == 0 {
 		return 0
@@ -126,7 +126,7 @@ func (d *document) line(path string) int {
 	return line
 }
 
-// locate gives the errors about fields their lines.
+// locate adds the lines to errors about fields.
 func (d *document) locate(err error) error {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		var out []error

@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/spf13/pflag"
 	"github.com/stretchr/testify/require"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"sigs.k8s.io/yaml"
@@ -134,8 +135,8 @@ func TestFlags(t *testing.T) {
 	require.Len(t, o.warnings, 4)
 }
 
-// The records are what "kube-proxy --proxy-mode MODE --write-config-to FILE" of 1.36.3 writes. It
-// leaves out the periods of the modes that it is not in.
+// The records are the output of "kube-proxy --proxy-mode MODE --write-config-to FILE" of 1.36.3. It
+// leaves out the periods of other modes.
 func TestDefaultsAreThoseOfKubeProxy(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"iptables", "nftables", "ipvs"} {
@@ -160,15 +161,19 @@ func TestDefaultsAreThoseOfKubeProxy(t *testing.T) {
 				*periods[0], *periods[1] = metav1.Duration{}, metav1.Duration{}
 			}
 		}
-		setModeDefaults(&want) // which kube-proxy leaves out
-		if mode == "ipvs" {    // by flag, kube-proxy has the default of iptables; by file, its own
+		setModeDefaults(&want) // kube-proxy leaves these out
+		want.IPTables.MinSyncPeriod.Duration = min(want.IPTables.MinSyncPeriod.Duration,
+			minSyncIPTables)
+		want.NFTables.MinSyncPeriod.Duration = min(want.NFTables.MinSyncPeriod.Duration,
+			minSyncNFTables)
+		if mode == "ipvs" { // by flag, kube-proxy has the default of iptables; by file, its own
 			want.IPVS.MinSyncPeriod = metav1.Duration{}
 		}
 		require.Equal(t, want, got, mode)
 	}
 }
 
-// Files that installers of Kubernetes write.
+// Files written by installers of Kubernetes load.
 func TestFilesOfOthersLoad(t *testing.T) {
 	t.Parallel()
 	names, err := filepath.Glob("testdata/config-*.yaml")
@@ -180,7 +185,7 @@ func TestFilesOfOthersLoad(t *testing.T) {
 	}
 }
 
-// present returns the paths of a document that have a value, objects or not.
+// present returns the paths in a document that have a value, including objects.
 func present(doc map[string]any, prefix string) map[string]bool {
 	out := map[string]bool{}
 	for name, value := range doc {
@@ -217,11 +222,11 @@ func TestAFileWithAllFieldsLoadsInEachMode(t *testing.T) {
 	}
 }
 
-// The files that Kubernetes itself tests its configuration with are in its module, which
-// internal/controlplane needs.
+// The files with which Kubernetes tests its configuration are in its module, which
+// internal/test/controlplane requires.
 func TestFilesOfKubernetesLoad(t *testing.T) {
 	t.Parallel()
-	out, err := exec.Command("go", "list", "-C", "../../internal/controlplane", "-m", "-f",
+	out, err := exec.Command("go", "list", "-C", "../../internal/test/controlplane", "-m", "-f",
 		"{{.Dir}}", "k8s.io/kubernetes").Output()
 	dir := strings.TrimSpace(string(out))
 	if err != nil || dir == "" {
@@ -247,5 +252,30 @@ func TestFilesOfKubernetesLoad(t *testing.T) {
 				require.ErrorContains(t, err, want)
 			}
 		}
+	}
+}
+
+// pflag uses no part of a text as the name of a value.
+func TestHelpIsReadable(t *testing.T) {
+	t.Parallel()
+	newFlags(&options{config: &config{}}).VisitAll(func(f *pflag.Flag) {
+		_, usage := pflag.UnquoteUsage(f)
+		require.Equal(t, f.Usage, usage, f.Name)
+	})
+}
+
+// An explicit value is used, even if it equals kube-proxy's default of a second.
+func TestTheLeastTimeBetweenSyncs(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]time.Duration{
+		"mode: nftables\n": minSyncNFTables,
+		"mode: iptables\n": minSyncIPTables,
+		"mode: nftables\nnftables: {minSyncPeriod: 1s}\n": time.Second,
+		"mode: iptables\niptables: {minSyncPeriod: 3s}\n": 3 * time.Second,
+		"mode: ipvs\n": 0,
+	} {
+		o, err := parseOptions([]string{"--config", file(t, header+text)})
+		require.NoError(t, err)
+		require.Equal(t, want, o.settings.run.MinInterval, text)
 	}
 }

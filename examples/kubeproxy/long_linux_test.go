@@ -28,7 +28,7 @@ func long(t *testing.T) {
 
 const many = 5000
 
-// addMany creates services with one endpoint each, some at a time.
+// addMany creates services with one endpoint each, several at a time.
 func (p *controlPlane) addMany(n int) {
 	p.t.Helper()
 	var wg sync.WaitGroup
@@ -89,7 +89,7 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 	}, 5*time.Minute, 200*time.Millisecond, "all services are in the kernel")
 	t.Logf("%d services created in %s, in the kernel after %s", many, created, time.Since(begin))
 
-	// A rollout: each pod is replaced by another one of the same application, new before old.
+	// A rollout: another pod of the same application replaces each pod, new before old.
 	for i := range 30 {
 		pod := c.Pods[(i+1)%2*2] // pod3, pod1, pod3, …
 		p.addPod(fmt.Sprintf("a-%d", i+1), "node1", pod, app)
@@ -102,8 +102,8 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 	t.Logf("%d connections made meanwhile, none failed", tr.made)
 }
 
-// latencies are the times from the API server's answer to a write of an EndpointSlice to the first
-// connection through it, of services that refused before.
+// latencies measures the times from the API server's answer to a write of an EndpointSlice until
+// the first connection through it. The services refused before.
 func (p *controlPlane) latencies(c *netnstest.Cluster, round string, n int) []time.Duration {
 	p.t.Helper()
 	var out []time.Duration

@@ -1,20 +1,21 @@
-// Kubeproxy takes the place of kube-proxy on a node of Kubernetes: it reads the same flags and
-// configuration files (KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1, version 1.36),
-// runs in the same modes, answers at the same ports, and takes over from a kube-proxy that was
-// there.
+// Kubeproxy replaces kube-proxy on a node of Kubernetes. It has the same flags and configuration
+// files (KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1, version 1.36), the same modes
+// and the same ports, and takes over from a kube-proxy on the node.
 //
 //	kubeproxy --config /var/lib/kube-proxy/config.conf
+//	kubeproxy compare --config /var/lib/kube-proxy/config.conf
 //
-// README.md says how to install it, and what becomes of each field and flag. Where things are:
+// README.md says how to install it, and how it treats each field and flag. The files:
 //
 //	fields.go    the table of fields and flags: all the rest of the configuration follows from it
 //	use.go       what each field means for the settings
-//	flags.go, load.go, defaults.go, value.go    the command line, the file, and what neither says
+//	flags.go, load.go, defaults.go, value.go    the command line, the file, and the defaults
 //	proxy.go     objects of the API server become states, and an engine makes the kernel hold them
-//	backend.go   which backend, and taking over from kube-proxy and from other modes
-//	serve.go     what listens;  events.go: what is told to the API server
+//	backend.go   the backend, and the takeover from kube-proxy and from other modes
+//	compare.go   the command compare;  node.go: what changes on this node without kube-proxy
+//	serve.go     the HTTP servers;  events.go: the events in the API server
 //
-// What the package is about is in docs/node-proxy.md; examples/nodeproxy is the same in 170 lines.
+// docs/node-proxy.md explains the subject. examples/nodeproxy does the same in 170 lines.
 package main
 
 import (
@@ -24,7 +25,6 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
-	"runtime/debug"
 	"syscall"
 
 	"github.com/spf13/pflag"
@@ -35,6 +35,8 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	_ "k8s.io/component-base/logs/json/register" // the format json
 	"k8s.io/klog/v2"
+
+	"github.com/kernlb/kernlb/examples/internal/version"
 )
 
 func main() {
@@ -50,14 +52,14 @@ func main() {
 	}
 }
 
-// start does what the command line says.
+// start executes the command line.
 func start(ctx context.Context, args []string) error {
 	o, err := parseOptions(args)
 	if err != nil {
 		return err
 	}
 	if o.version {
-		fmt.Println("kernlb-kubeproxy", version(), "(configuration of kube-proxy 1.36)")
+		fmt.Println(version.Of("kernlb-kubeproxy") + ", configuration of kube-proxy 1.36")
 		return nil
 	}
 	if o.writeConfigTo != "" {
@@ -80,25 +82,13 @@ func start(ctx context.Context, args []string) error {
 	if err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
+	if o.compare {
+		return o.settings.compare(ctx, client, log, os.Stdout)
+	}
 	return run(ctx, o, client, log)
 }
 
-// version is that of the module, or of the commit it was built from.
-func version() string {
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return "unknown"
-	}
-	for _, s := range info.Settings {
-		if s.Key == "vcs.revision" {
-			return s.Value
-		}
-	}
-	return info.Main.Version
-}
-
-// logger sets up klog, which client-go logs with, as the configuration says, and returns a logger
-// into it.
+// logger configures klog, which client-go logs with, and returns a logger that writes to klog.
 func (o *options) logger() (*slog.Logger, error) {
 	gates, err := logGates(o.config.FeatureGates)
 	if err != nil {
@@ -107,7 +97,7 @@ func (o *options) logger() (*slog.Logger, error) {
 	if err := logsapi.ValidateAndApply(&o.config.Logging, gates); err != nil {
 		return nil, fmt.Errorf("logging: %w", err)
 	}
-	return slog.Default(), nil // which logsapi has made klog's
+	return slog.Default(), nil // logsapi has made it klog's
 }
 
 // open makes a client of the API server, as kube-proxy does.

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -21,11 +22,11 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// asProgram makes the test binary the program. With the value "memory" its API server is in memory
-// and has the objects that come over standard input.
+// asProgram makes the test binary the program. With the value "memory" its API server is in memory,
+// and gets its objects over standard input.
 const asProgram = "KERNLB_TEST_AS_KUBEPROXY"
 
-// patience is how long tests wait for what must happen.
+// patience is the maximum wait of a test.
 var patience = time.Minute
 
 func TestMain(m *testing.M) {
@@ -62,9 +63,9 @@ func startInMemory(ctx context.Context, args []string) error {
 		return err
 	}
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"},
-		Spec: corev1.NodeSpec{PodCIDRs: []string{netnstest.NodeCIDRv4}},
+		Spec: corev1.NodeSpec{PodCIDRs: []string{netnstest.Net.NodeCIDRv4}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeInternalIP, Address: netnstest.NodeIPv4}}}})
+			{Type: corev1.NodeInternalIP, Address: netnstest.Net.NodeIPv4}}}})
 	go func() {
 		d := json.NewDecoder(os.Stdin)
 		for {
@@ -94,11 +95,11 @@ type process struct {
 	out string // the file that it writes to
 }
 
-// spawn starts a program in a namespace. It is killed with the test.
+// spawn starts a program in a namespace. The end of the test kills it.
 func spawn(t *testing.T, ns *netnstest.NS, env string, name string, args ...string) *process {
 	t.Helper()
 	cmd := exec.Command(name, args...)
-	cmd.Env = append(os.Environ(), env)
+	cmd.Env = append(os.Environ(), env, "RUNTIME_DIRECTORY="+t.TempDir())
 	out, err := os.CreateTemp(t.TempDir(), "log")
 	require.NoError(t, err)
 	cmd.Stdout, cmd.Stderr = out, out
@@ -128,14 +129,14 @@ func executable(t *testing.T) string {
 	return name
 }
 
-// stop ends the program as a kubelet does, and expects that it says that all went well.
+// stop ends the program like a kubelet, and requires that it succeeds.
 func (p *process) stop() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
 	require.NoError(p.t, p.cmd.Wait())
 }
 
-// end ends a program that may die of the signal, as kube-proxy does.
+// end ends a program that may die of the signal, like kube-proxy.
 func (p *process) end() {
 	p.t.Helper()
 	require.NoError(p.t, p.cmd.Process.Signal(syscall.SIGTERM))
@@ -151,7 +152,17 @@ func (p *process) fails(want string) {
 	require.Contains(p.t, string(text), want)
 }
 
-// answers waits until a connection has an outcome, which it returns: "answered pod1", "refused ".
+// says waits until the program has written a text a number of times.
+func (p *process) says(want string, times int) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool {
+		text, err := os.ReadFile(p.out)
+		return err == nil && strings.Count(string(text), want) == times
+	}, patience, 20*time.Millisecond, "%d times %q", times, want)
+}
+
+// answers waits until a connection has an outcome, such as "answered pod1" or "refused ", and
+// returns it.
 func answers(t *testing.T, from *netnstest.Host, to, want string) (got netnstest.Outcome) {
 	t.Helper()
 	require.Eventually(t, func() bool {

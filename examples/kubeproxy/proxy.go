@@ -13,16 +13,17 @@ import (
 	"k8s.io/client-go/kubernetes"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/conntrack/tuning"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/examples/internal/accepted"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube/kubeapi"
 )
 
-// proxy is a node proxy that runs.
+// proxy is a running node proxy.
 type proxy struct {
 	*settings
 	config *config // for /configz
@@ -30,22 +31,23 @@ type proxy struct {
 	client kubernetes.Interface
 	events *recorder
 
-	source  atomic.Pointer[kubeapi.Source] // nil until the API server answered once
+	source  atomic.Pointer[kubeapi.Source] // nil until the API server's first answer
 	engine  *dataplane.Engine
 	metrics *metrics.Collector
 	health  *health.Proxy
 	ports   *health.NodePorts
-	applied chan struct{} // closed by the first apply that succeeded
+	applied chan struct{} // closed by the first successful apply
 
-	inItsPlace atomic.Bool // this program listens where kube-proxy has its metrics
+	// inItsPlace ends the server at kube-proxy's address of metrics. It is nil if there is none.
+	inItsPlace atomic.Pointer[context.CancelFunc]
 }
 
-// run proxies until the context ends, which is no error. What is in the kernel stays.
+// run runs the proxy, and returns nil when the context ends. The kernel keeps the services.
 func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog.Logger) error {
 	p := &proxy{settings: o.settings, config: o.config, log: log, client: client,
 		applied: make(chan struct{})}
 	p.setOOMScore()
-	table, err := p.tuned(ctx, log)
+	table, untuned, err := p.tuned(ctx, log)
 	if err != nil {
 		return err
 	}
@@ -59,10 +61,14 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	if err != nil {
 		return err
 	}
-	p.engine = dataplane.New(backend, &dataplane.Config{Logger: log, Flows: keeper})
-	p.metrics = metrics.New(p.engine, &metrics.Config{Flows: keeper, Conntrack: table})
+	kept := accepted.Open("kubeproxy", log)
+	p.engine = dataplane.New(backend, &dataplane.Config{Logger: log, Flows: keeper,
+		KeepRefused: true, Accepted: kept.Load()})
+	p.metrics = metrics.New(p.engine, &metrics.Config{Flows: keeper, Conntrack: table,
+		Problems: p.problems})
 	defer p.metrics.Close()
 	p.health = health.NewProxy(p.engine, &health.ProxyConfig{Timeout: 2 * p.syncPeriod,
+		Problems: p.problems,
 		Eligible: func() bool {
 			source := p.source.Load()
 			return source != nil && source.NodeEligible()
@@ -72,33 +78,37 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	p.events = newRecorder(ctx, client, p.tracker.Node.Name)
 	defer p.events.close()
 	defer p.engine.Subscribe(p.observe)()
+	defer p.engine.Subscribe(kept.Observe)()
 	p.events.node("Normal", "Starting", "StartKubeProxy", "kernlb proxies in mode "+string(p.mode))
-	return together(ctx, p.serveHealth, p.serveMetrics, o.watchFile,
-		p.apply, p.takeOver, p.follow)
+	if untuned != nil { // --init-only sets them; services need not wait
+		log.Warn("conntrack settings are left as they are", "err", untuned)
+		p.events.node("Warning", "ConntrackNotTuned", "StartKubeProxy", untuned.Error())
+	}
+	err = together(ctx, p.serveHealth, p.serveMetrics, o.watchFile, p.apply, p.takeOver, p.follow,
+		kept.Run)
+	if err == nil {
+		log.Info("stopped; the kernel stays as it is")
+	}
+	return err
 }
 
-// tuned opens the conntrack table and gives it the settings that are asked for.
-func (s *settings) tuned(ctx context.Context, log *slog.Logger) (*conntrack.Table, error) {
-	table, err := conntrack.Open(&conntrack.Config{Logger: log})
+// tuned opens the conntrack table and writes the configured settings. untuned names those that
+// could not be written.
+func (s *settings) tuned(ctx context.Context, log *slog.Logger) (table *conntrack.Table,
+	untuned, err error) {
+	table, err = conntrack.Open(&conntrack.Config{Logger: log})
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	plan, err := tuning.NewPlan(ctx, table, &s.conntrack)
-	if err == nil {
-		err = plan.Apply(table)
-	}
-	if errors.Is(err, tuning.ErrGlobalSetting) {
-		log.Warn("conntrack settings of the whole machine are left", "err", err)
-		err = nil
-	}
 	if err != nil {
 		table.Close()
-		return nil, fmt.Errorf("conntrack settings: %w", err)
+		return nil, nil, fmt.Errorf("conntrack settings: %w", err)
 	}
-	return table, nil
+	return table, plan.Apply(table), nil
 }
 
-// setOOMScore makes the kernel end other processes first, if it may.
+// setOOMScore makes the kernel kill other processes first, if this is permitted.
 func (p *proxy) setOOMScore() {
 	err := os.WriteFile("/proc/self/oom_score_adj",
 		strconv.AppendInt(nil, int64(p.oomScoreAdj), 10), 0o644)
@@ -107,14 +117,15 @@ func (p *proxy) setOOMScore() {
 	}
 }
 
-// follow gives the engine what the API server has, from when all of it is known. While no API
-// server has answered yet, it asks again.
+// follow gives states to the engine, once all objects of the API server are known. Until the API
+// server answers for the first time, it retries.
 func (p *proxy) follow(ctx context.Context) error {
 	for wait := time.Second; ; wait = min(2*wait, 30*time.Second) {
 		source, err := kubeapi.New(p.client, &kubeapi.Config{Tracker: p.tracker,
 			Resync: p.resync, Logger: p.log})
 		if err == nil {
 			p.source.Store(source)
+			p.tellNotes(ctx)
 			return source.Run(ctx, func(s servicemodel.State) {
 				p.metrics.Triggered(p.engine.Set(p.withAddress(s)), source.Triggers()...)
 			})
@@ -126,7 +137,26 @@ func (p *proxy) follow(ctx context.Context) error {
 	}
 }
 
-// observe follows what the engine does. It is called by one goroutine at a time.
+// problems returns what keeps the program from knowing, or using, objects of the API server.
+func (p *proxy) problems() (l []string) {
+	source := p.source.Load()
+	if source == nil {
+		return nil
+	}
+	for _, k := range source.Status().Kinds {
+		if k.Err != nil {
+			l = append(l, fmt.Sprintf("watch %s: %v", k.Kind, k.Err))
+		}
+	}
+	for _, problem := range source.Problems() {
+		if !problem.Warning {
+			l = append(l, problem.Error())
+		}
+	}
+	return l
+}
+
+// observe handles events of the engine. Only one goroutine at a time calls it.
 func (p *proxy) observe(ctx context.Context, ev dataplane.Event) {
 	switch ev := ev.(type) {
 	case dataplane.Refused:
@@ -149,7 +179,7 @@ func (p *proxy) observe(ctx context.Context, ev dataplane.Event) {
 	}
 }
 
-// listenErrors returns those that an error joins.
+// listenErrors returns the ListenErrors that an error joins.
 func listenErrors(err error) (out []*health.ListenError) {
 	if joined, ok := err.(interface{ Unwrap() []error }); ok {
 		for _, e := range joined.Unwrap() {
@@ -163,8 +193,8 @@ func listenErrors(err error) (out []*health.ListenError) {
 	return out
 }
 
-// together runs functions until all have returned. The first that returns an error ends the others;
-// one that returns nil does not.
+// together runs functions until all have returned. The first error ends the other functions. A nil
+// result does not.
 func together(ctx context.Context, functions ...func(context.Context) error) error {
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)

@@ -19,7 +19,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// ask asks over HTTP, from a namespace, an address and path, and returns the status and the body.
+// ask sends an HTTP request from a namespace to an address and path, and returns the status and the
+// body.
 func ask(ns *netnstest.NS, what string) (answer string, err error) {
 	address, path, _ := strings.Cut(what, "/")
 	err = ns.Do(func() error {
@@ -43,7 +44,7 @@ func ask(ns *netnstest.NS, what string) (answer string, err error) {
 	return answer, err
 }
 
-// get asks until there is an answer.
+// get repeats a request until there is an answer.
 func get(t *testing.T, ns *netnstest.NS, what string) (answer string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
@@ -54,7 +55,7 @@ func get(t *testing.T, ns *netnstest.NS, what string) (answer string) {
 	return answer
 }
 
-// node starts a cluster of which pods serve.
+// node starts a cluster whose pods serve.
 func node(t *testing.T) *netnstest.Cluster {
 	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
@@ -64,7 +65,7 @@ func node(t *testing.T) *netnstest.Cluster {
 	return c
 }
 
-// leftover restores what kube-proxy had in a namespace.
+// leftover restores a kube-proxy's objects in a namespace.
 func leftover(t *testing.T, ns *netnstest.NS, file string, command ...string) {
 	t.Helper()
 	text, err := os.Open("../../dataplane/kubeproxy/testdata/" + file)
@@ -93,15 +94,21 @@ func TestServicesBecomeConnectionsInEachMode(t *testing.T) {
 			args := []string{"--proxy-mode=" + tt.mode, "--hostname-override=node1",
 				"--detect-local-mode=NodeCIDR", "--conntrack-max-per-core=0", "--profiling",
 				"--nodeport-addresses=primary"}
-			// The privileges of the DaemonSet, and no more.
+			// Only the privileges of the DaemonSet.
 			p := spawn(t, c.Node.NS, asProgram+"=memory", "setpriv", append([]string{
 				"--bounding-set=-all,+net_admin,+sys_resource", executable(t)}, args...)...)
-			require.NoError(t, p.in.Encode(objects{Services: []*corev1.Service{service()},
+			broken := service()
+			broken.Name, broken.Spec.Ports[0].Port = "broken", 0
+			require.NoError(t, p.in.Encode(objects{Services: []*corev1.Service{service(), broken},
 				Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}))
 			answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
-			answers(t, c.Outside[0], netnstest.NodeIPv4+":30080", "answered pod1")
-			require.Contains(t, get(t, c.Node.NS, netnstest.NodeIPv4+":32000/"), "200 OK")
-			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10256/healthz"), `"nodeEligible":true`)
+			answers(t, c.Outside[0], netnstest.Net.NodeIPv4+":30080", "answered pod1")
+			require.Contains(t, get(t, c.Node.NS, netnstest.Net.NodeIPv4+":32000/"), "200 OK")
+			health := get(t, c.Node.NS, "127.0.0.1:10256/healthz")
+			require.Contains(t, health, `"nodeEligible":true`)
+			require.Contains(t, health, `"problems":["Service default/broken: spec.ports[0].port`)
+			require.Contains(t, get(t, c.Node.NS, "127.0.0.1:10249/metrics"),
+				"kernlb_input_problems 1")
 			require.Equal(t, "200 OK "+tt.mode, get(t, c.Node.NS, "127.0.0.1:10249/proxyMode"))
 			require.Equal(t, "200 OK ok", get(t, c.Node.NS, "127.0.0.1:10249/healthz"))
 			require.Regexp(t, `kubeproxy_sync_proxy_rules_duration_seconds_count.* [1-9]`,
@@ -154,6 +161,64 @@ func TestAnotherModeTakesOver(t *testing.T) {
 		p.stop()
 	}
 	require.Zero(t, conns.Ping(10*time.Second).Lost())
+}
+
+// A kube-proxy that comes back cannot listen where the program listens. The program leaves the
+// address to it, asks it, and leaves its rules alone until it ends. Rules for which no kube-proxy
+// answers go at once.
+func TestAKubeProxyThatComesBackIsLeftAlone(t *testing.T) {
+	t.Parallel()
+	c := node(t)
+	leftover(t, c.Node.NS, "iptables-1.30.rules", "iptables-nft-restore", "--noflush")
+	p := spawn(t, c.Node.NS, asProgram+"=memory", self, "--proxy-mode=nftables",
+		"--hostname-override=node1", "--detect-local-mode=NodeCIDR", "--conntrack-max-per-core=0")
+	require.NoError(t, p.in.Encode(objects{Services: []*corev1.Service{service()},
+		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}))
+	p.says("took over from kube-proxy", 1)
+
+	leftover(t, c.Node.NS, "iptables-1.30.rules", "iptables-nft-restore", "--noflush")
+	var listener net.Listener
+	require.Eventually(t, func() bool { // like kube-proxy
+		return c.Node.NS.Do(func() (err error) {
+			listener, err = net.Listen("tcp4", "127.0.0.1:10249")
+			return err
+		}) == nil
+	}, patience, 20*time.Millisecond)
+	kubeProxy := &http.Server{Handler: text("iptables")}
+	t.Cleanup(func() { kubeProxy.Close() })
+	go func() { _ = kubeProxy.Serve(listener) }()
+	p.says("kube-proxy runs on this node again", 1)
+	time.Sleep(2 * askAgain)
+	require.Contains(t, ruleset(t, c.Node.NS), "KUBE-SERVICES")
+	require.NoError(t, kubeProxy.Close())
+	p.says("took over from kube-proxy", 2)
+	require.NotContains(t, ruleset(t, c.Node.NS), "KUBE-SERVICES")
+	eventually(t, c.Node.NS, "127.0.0.1:10249/proxyMode", "200 OK nftables", "")
+
+	leftover(t, c.Node.NS, "iptables-1.30.rules", "iptables-nft-restore", "--noflush")
+	p.says("took over from kube-proxy", 3)
+	p.says("no kube-proxy answers at port 10249", 1)
+	require.NotContains(t, ruleset(t, c.Node.NS), "KUBE-SERVICES")
+	answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
+	p.stop()
+}
+
+// If /proc/sys is read-only, as in the container of the DaemonSet, conntrack's settings cannot be
+// written. That does not delay the services. Only --init-only fails.
+func TestReadOnlySettingsAreNoReasonToEnd(t *testing.T) {
+	t.Parallel()
+	c := node(t)
+	args := []string{"-m", "sh", "-c", "mount --bind /proc/sys /proc/sys && " +
+		"mount -o remount,ro,bind /proc/sys && exec \"$@\"", "sh", executable(t),
+		"--conntrack-max-per-core=0", "--proxy-mode=nftables", "--hostname-override=node1",
+		"--detect-local-mode=NodeCIDR"}
+	p := spawn(t, c.Node.NS, asProgram+"=memory", "unshare", args...)
+	require.NoError(t, p.in.Encode(objects{Services: []*corev1.Service{service()},
+		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}))
+	answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
+	p.stop()
+	spawn(t, c.Node.NS, asProgram+"=1", "unshare", append(args, "--init-only")...).
+		fails("set nf_conntrack_tcp_timeout_established to 86400")
 }
 
 func TestWhatEndsTheProgram(t *testing.T) {

@@ -20,7 +20,7 @@ import (
 	"k8s.io/klog/v2"
 )
 
-// bindAgain is after what time an address that cannot be listened at is tried again.
+// bindAgain is the time until a failed listen is retried.
 const bindAgain = 500 * time.Millisecond
 
 // serveHealth serves /healthz and /livez until the context ends.
@@ -30,7 +30,7 @@ func (p *proxy) serveHealth(ctx context.Context) error {
 		"FailedToStartProxierHealthcheck")
 }
 
-// serveMetrics serves what kube-proxy has at metricsBindAddress until the context ends.
+// serveMetrics serves kube-proxy's paths at metricsBindAddress until the context ends.
 func (p *proxy) serveMetrics(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
 	for _, c := range []prometheus.Collector{p.metrics, collectors.NewGoCollector(),
@@ -54,10 +54,15 @@ func (p *proxy) serveMetrics(ctx context.Context) error {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 		mux.HandleFunc("PUT /debug/flags/v", setVerbosity)
 	}
-	return p.serve(ctx, "metricsBindAddress", p.metricsAt, mux, "FailedToStartMetricServer")
+	for { // again after it left the address to a kube-proxy
+		err := p.serve(ctx, "metricsBindAddress", p.metricsAt, mux, "FailedToStartMetricServer")
+		if err != nil || !p.metricsAt.IsValid() || !pause(ctx, giveWay) {
+			return err
+		}
+	}
 }
 
-// text answers with a text.
+// text returns a handler that answers with a text.
 func text(s string) http.HandlerFunc {
 	return func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
@@ -66,7 +71,7 @@ func text(s string) http.HandlerFunc {
 	}
 }
 
-// setVerbosity changes how much is logged, to the number in the body.
+// setVerbosity sets the log level to the number in the body.
 func setVerbosity(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, 16))
 	if err == nil {
@@ -80,7 +85,7 @@ func setVerbosity(w http.ResponseWriter, r *http.Request) {
 	_, _ = fmt.Fprintf(w, "successfully set klog.logging.verbosity to %s\n", body)
 }
 
-// serve serves until the context ends.
+// serve serves until the context ends, or another goroutine calls inItsPlace.
 func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h http.Handler,
 	reason string) error {
 	if !at.IsValid() {
@@ -91,9 +96,15 @@ func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h ht
 		return err
 	}
 	if at.Port() == metricsPort && (at.Addr().IsLoopback() || at.Addr().IsUnspecified()) {
-		p.inItsPlace.Store(true)
+		inner, leave := context.WithCancel(ctx)
+		defer leave()
+		ctx = inner
+		p.inItsPlace.Store(&leave)
+		defer p.inItsPlace.Store(nil)
 	}
-	server := &http.Server{Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	// Disconnect clients that are slow or idle. A profile may take 30 seconds.
+	server := &http.Server{Handler: h, ReadTimeout: 10 * time.Second, WriteTimeout: time.Minute,
+		IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("%s: %w", field, err)
@@ -101,9 +112,9 @@ func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h ht
 	return nil
 }
 
-// listen listens at an address, an unspecified one, also 0.0.0.0, in both families, as kube-proxy
-// does. While somebody else has it, that is said in an event, and tried again until the context
-// ends, which is no error; if bindAddressHardFail is set, it is an error.
+// listen listens at an address. An unspecified address, even 0.0.0.0, means both families, as in
+// kube-proxy. While another process holds the address, listen emits an event and retries; if
+// bindAddressHardFail is set, it returns an error instead. A cancelled context is not an error.
 func (p *proxy) listen(ctx context.Context, field string, at netip.AddrPort, reason string) (
 	net.Listener, error) {
 	for said := false; ; said = true {
@@ -125,7 +136,7 @@ func (p *proxy) listen(ctx context.Context, field string, at netip.AddrPort, rea
 	}
 }
 
-// pause waits, and reports whether the context goes on.
+// pause waits, and reports whether the context has not ended.
 func pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-ctx.Done():
@@ -135,14 +146,14 @@ func pause(ctx context.Context, d time.Duration) bool {
 	}
 }
 
-// fileLook is how often the configuration file is looked at.
+// fileLook is the interval between checks of the configuration file.
 const fileLook = 10 * time.Second
 
-// errFileChanged ends the program, so that whoever runs it starts it with the new configuration, as
-// kube-proxy does. The kernel stays as it is meanwhile.
+// errFileChanged ends the program, so that its supervisor restarts it with the new configuration,
+// as with kube-proxy. The kernel keeps the services meanwhile.
 var errFileChanged = errors.New("the configuration file changed")
 
-// watchFile returns an error when the configuration file is another one.
+// watchFile returns an error when the configuration file has changed.
 func (o *options) watchFile(ctx context.Context) error {
 	if o.doc == nil {
 		return nil

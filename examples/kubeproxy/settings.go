@@ -18,15 +18,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// settings are what the program does, as the fields of the configuration say.
+// settings control the program. They come from the fields of the configuration.
 type settings struct {
 	mode         v1alpha1.ProxyMode
 	client       clientSettings
 	tracker      kube.Config
 	resync       time.Duration  // of the objects of the API server
-	bindAddress  netip.Addr     // the primary address of the node, if it is told; else not valid
-	healthzAt    netip.AddrPort // not valid: not served
-	metricsAt    netip.AddrPort // not valid: not served
+	bindAddress  netip.Addr     // the configured primary address of the node; may be invalid
+	healthzAt    netip.AddrPort // invalid: not served
+	metricsAt    netip.AddrPort // invalid: not served
 	hardFail     bool
 	profiling    bool
 	oomScoreAdj  int32
@@ -37,7 +37,7 @@ type settings struct {
 	featureGates map[string]bool // those of logging
 }
 
-// clientSettings say how the API server is spoken to.
+// clientSettings are the settings of the connection to the API server.
 type clientSettings struct {
 	kubeconfig, master              string
 	acceptContentTypes, contentType string
@@ -45,7 +45,7 @@ type clientSettings struct {
 	burst                           int
 }
 
-// valueError says what is wrong with a field or flag.
+// valueError is an error about a field or flag.
 type valueError struct {
 	field string // as in the file; of a flag, "--NAME"
 	err   error
@@ -54,15 +54,15 @@ type valueError struct {
 func (e *valueError) Error() string { return e.field + ": " + e.err.Error() }
 func (e *valueError) Unwrap() error { return e.err }
 
-// newSettings makes settings of a configuration that has its defaults. It returns what it warns of,
-// and joins a *valueError for each field that cannot be had.
+// newSettings makes settings of a configuration with defaults. It returns warnings, and joins a
+// *valueError for each field whose value is not possible.
 func newSettings(c *config) (*settings, []string, error) {
 	s := &settings{tracker: kube.Config{Triggers: true}}
 	var warnings []string
 	var errs []error
 	defaults := &config{}
 	setDefaults(defaults)
-	said := map[string]bool{} // a function that is about several fields is called for each
+	said := map[string]bool{} // a function for several fields is called for each
 	for i := range fields {
 		f := &fields[i]
 		if f.field == "" {
@@ -85,7 +85,7 @@ func newSettings(c *config) (*settings, []string, error) {
 	return s, append(warnings, more...), errors.Join(errs...)
 }
 
-// located gives an error its field, unless it has one, which may be deeper.
+// located adds the field to an error, unless it already names one, which may be deeper.
 func located(field string, err error) error {
 	if v := (*valueError)(nil); err == nil || errors.As(err, &v) {
 		return err
@@ -93,7 +93,7 @@ func located(field string, err error) error {
 	return &valueError{field, err}
 }
 
-// nodeName returns the name of the node: what the configuration says, else the host's.
+// nodeName returns the name of the node: the configured one, or else the host's.
 func nodeName(override string) (string, error) {
 	name := strings.TrimSpace(override)
 	if name == "" {
@@ -112,8 +112,8 @@ func nodeName(override string) (string, error) {
 	return strings.ToLower(name), nil
 }
 
-// withAddress makes the address that the configuration names the primary one of its family, ahead
-// of those that the Node object has, as kube-proxy does.
+// withAddress makes the configured address the primary one of its family, before those of the Node
+// object, as in kube-proxy.
 func (s *settings) withAddress(state servicemodel.State) servicemodel.State {
 	if !s.bindAddress.IsValid() {
 		return state

@@ -14,8 +14,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// traffic makes new connections to some addresses without pause until the test's end, and notes
-// those that fail and how long the others take.
+// traffic makes new connections to some addresses until the test's end. It records the failures,
+// and the times of the others.
 type traffic struct {
 	stop func()
 
@@ -39,7 +39,7 @@ func startTraffic(t *testing.T, from *netnstest.Host, to ...string) *traffic {
 					return
 				}
 				tr.note(address, o, time.Since(begin))
-				time.Sleep(20 * time.Millisecond) // ports of closed connections come back in time
+				time.Sleep(20 * time.Millisecond) // so that ports can be reused in time
 			}
 		})
 	}
@@ -53,12 +53,12 @@ func (tr *traffic) note(to string, o netnstest.Outcome, took time.Duration) {
 	defer tr.mu.Unlock()
 	tr.made++
 	tr.took = append(tr.took, took)
-	if o.Kind != netnstest.Answered || o.Server == netnstest.InternetName {
+	if o.Kind != netnstest.Answered || o.Server == netnstest.Net.Internet {
 		tr.wrong = append(tr.wrong, fmt.Sprintf("%d, to %s: %s", tr.made, to, o))
 	}
 }
 
-// lap returns how long connections took since the last lap, of which there are some at least.
+// lap returns the times of the connections since the last lap, and requires at least one.
 func (tr *traffic) lap(t *testing.T) string {
 	t.Helper()
 	var l []time.Duration
@@ -76,7 +76,7 @@ func (tr *traffic) lap(t *testing.T) string {
 		ms(l[len(l)/2]), ms(l[len(l)*99/100]), ms(l[len(l)-1]))
 }
 
-// all expects that no connection failed.
+// all requires that no connection failed.
 func (tr *traffic) all(t *testing.T) {
 	t.Helper()
 	tr.stop()

@@ -16,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The functions of the table fields read a configuration into settings. One that is about several
-// fields is called for each of them, and says in a *valueError which one is wrong.
+// The functions in the table fields read a configuration into settings. A function for several
+// fields is called for each of them. Its *valueError names the wrong field.
 
 func wrong(field, format string, args ...any) error {
 	return &valueError{field, fmt.Errorf(format, args...)}
@@ -37,7 +37,7 @@ func useKind(c *config, _ *settings) error {
 	return nil
 }
 
-// logGates are the feature gates of logging, as the configuration sets them.
+// logGates returns the feature gates of logging, as configured.
 func logGates(gates map[string]bool) (featuregate.MutableVersionedFeatureGate, error) {
 	g := featuregate.NewFeatureGate()
 	if err := logsapi.AddFeatureGates(g); err != nil {
@@ -52,7 +52,7 @@ func logGates(gates map[string]bool) (featuregate.MutableVersionedFeatureGate, e
 	return g, g.SetFromMap(ours)
 }
 
-// useGates refuses what somebody who sets it relies on.
+// useGates refuses a gate that the program cannot obey and that its user relies on.
 func useGates(c *config, s *settings) error {
 	if on, set := c.FeatureGates["AllowServiceExternalIPs"]; set && !on {
 		return wrong("featureGates.AllowServiceExternalIPs", "false: external IPs are always used")
@@ -88,7 +88,7 @@ func useClient(c *config, s *settings) error {
 	return nil
 }
 
-// useLogging checks only: logs are set up before anything else is looked at.
+// useLogging only checks, because the logs are configured before all other fields.
 func useLogging(c *config, _ *settings) error {
 	g, err := logGates(c.FeatureGates)
 	if err != nil {
@@ -116,7 +116,7 @@ func useBindAddress(c *config, s *settings) error {
 	return nil
 }
 
-// listenAt reads an address to listen at; the empty one, which no default leaves, is none.
+// listenAt parses an address to listen at. An empty address, which no default leaves, means none.
 func listenAt(address string) (netip.AddrPort, error) {
 	if address == "" {
 		return netip.AddrPort{}, nil
@@ -160,7 +160,7 @@ func useMode(c *config, s *settings) error {
 	return fmt.Errorf("%q: want iptables, nftables, ipvs, or nothing", string(c.Mode))
 }
 
-// useMasquerade reads what two sections have.
+// useMasquerade reads fields that two sections have.
 func useMasquerade(section string, bit *int32, all bool, s *settings) error {
 	if *bit < 0 || *bit > 31 {
 		return wrong(section+".masqueradeBit", "%d: must be 0 to 31", *bit)
@@ -169,7 +169,7 @@ func useMasquerade(section string, bit *int32, all bool, s *settings) error {
 	return nil
 }
 
-// usePeriods reads what three sections have.
+// usePeriods reads fields that three sections have.
 func usePeriods(section string, period, least metav1.Duration, s *settings) error {
 	switch {
 	case period.Duration <= 0:
@@ -218,7 +218,7 @@ func useIPVS(c *config, s *settings) error {
 		return err
 	}
 	s.run.Resync = v.SyncPeriod.Duration
-	// kube-proxy's own default: while one scheduler is exchanged for another, a virtual server that
+	// This is kube-proxy's own default. While a scheduler replaces another, a virtual server that
 	// is taken over refuses new connections (ipvs.Config.TakeOver).
 	s.ipvs.Scheduler = servicemodel.RoundRobin
 	if v.Scheduler != "" {
@@ -246,7 +246,7 @@ func useIPVS(c *config, s *settings) error {
 	return nil
 }
 
-// ipvsDevice holds the addresses of services where strictARP is asked for.
+// ipvsDevice holds the addresses of services if strictARP is set.
 const ipvsDevice = "kernlb-ipvs0"
 
 func useIPVSExclude(c *config, _ *settings) error {
@@ -254,7 +254,7 @@ func useIPVSExclude(c *config, _ *settings) error {
 	return err
 }
 
-// seconds reads a time that the kernel keeps in seconds.
+// seconds reads a duration that the kernel stores in seconds.
 func seconds(field string, d time.Duration, to *time.Duration) error {
 	if d < 0 {
 		return wrong(field, "%s: must not be negative", d)
@@ -266,7 +266,7 @@ func seconds(field string, d time.Duration, to *time.Duration) error {
 	return nil
 }
 
-// prefixes reads CIDRs. Bits beyond the length do not count, as with kube-proxy.
+// prefixes parses CIDRs. It ignores bits beyond the length, like kube-proxy.
 func prefixes(texts []string) ([]netip.Prefix, error) {
 	var out []netip.Prefix
 	for i, text := range texts {
@@ -304,7 +304,7 @@ func useDetectLocal(c *config, s *settings) error {
 	return nil
 }
 
-// useClusterCIDR reads one CIDR or one of each family.
+// useClusterCIDR parses one CIDR, or one of each family.
 func useClusterCIDR(c *config, pods *servicemodel.PodDetector) error {
 	if c.ClusterCIDR == "" {
 		return nil

@@ -11,7 +11,7 @@ import (
 )
 
 // fieldAt returns the field of a configuration by its path in the file, such as
-// "iptables.masqueradeBit". The zero Value says that there is none.
+// "iptables.masqueradeBit". It returns the zero Value if there is no such field.
 func fieldAt(c *config, path string) reflect.Value {
 	v := reflect.ValueOf(c).Elem()
 	for name := range strings.SplitSeq(path, ".") {
@@ -22,7 +22,7 @@ func fieldAt(c *config, path string) reflect.Value {
 	return v
 }
 
-// fieldNamed returns the field of a struct, or of one inlined in it, that JSON knows by a name.
+// fieldNamed returns the field of a struct, or of a struct inlined in it, by its name in JSON.
 func fieldNamed(v reflect.Value, name string) reflect.Value {
 	if v.Kind() != reflect.Struct {
 		return reflect.Value{}
@@ -40,31 +40,31 @@ func fieldNamed(v reflect.Value, name string) reflect.Value {
 	return reflect.Value{}
 }
 
-// jsonName returns what a field is called in JSON, and whether its own fields stand in its place.
+// jsonName returns the name of a field in JSON, and whether the field is inlined.
 func jsonName(f reflect.StructField) (name string, inline bool) {
 	name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
 	return name, name == "" && strings.Contains(options, "inline")
 }
 
-// flagValue makes fields of a configuration a flag (pflag.Value).
+// flagValue is a flag (pflag.Value) that sets fields of a configuration.
 type flagValue struct {
 	fields []reflect.Value
-	given  bool // before: lists then grow
+	given  bool // the flag occurred before: lists then grow
 }
 
 var duration = reflect.TypeFor[metav1.Duration]()
 
-// target is what a field holds, without the pointer that some have.
+// target returns the value of a field, without the pointer that some have.
 func (f *flagValue) target(i int) reflect.Value {
 	v := f.fields[i]
 	if v.Kind() == reflect.Pointer {
-		v.Set(reflect.New(v.Type().Elem())) // defaults are shared with nobody
+		v.Set(reflect.New(v.Type().Elem())) // defaults must not be shared
 		v = v.Elem()
 	}
 	return v
 }
 
-// Set parses what the flag was given. Nothing leaves the default, as with kube-proxy.
+// Set parses the value of the flag. An empty value leaves the default, as in kube-proxy.
 func (f *flagValue) Set(text string) error {
 	if text == "" {
 		return nil
@@ -82,7 +82,7 @@ func (f *flagValue) Set(text string) error {
 	return nil
 }
 
-// setText sets a field to what a text says.
+// setText parses a text into a field.
 func setText(v reflect.Value, text string) error {
 	var err error
 	switch {
@@ -114,7 +114,7 @@ func setText(v reflect.Value, text string) error {
 	return err
 }
 
-// setGates adds what NAME=BOOL,… says.
+// setGates adds feature gates from NAME=BOOL,…
 func setGates(gates map[string]bool, text string) error {
 	for pair := range strings.SplitSeq(text, ",") {
 		if strings.TrimSpace(pair) == "" {
@@ -130,7 +130,7 @@ func setGates(gates map[string]bool, text string) error {
 	return nil
 }
 
-// String returns what the first of the fields holds.
+// String returns the value of the first field.
 func (f *flagValue) String() string {
 	if len(f.fields) == 0 || !f.fields[0].IsValid() {
 		return ""
@@ -147,7 +147,7 @@ func (f *flagValue) String() string {
 	return fmt.Sprint(v.Interface())
 }
 
-// Type is what the help calls the value.
+// Type returns the name of the value in the help.
 func (f *flagValue) Type() string {
 	t := f.fields[0].Type()
 	if t.Kind() == reflect.Pointer {

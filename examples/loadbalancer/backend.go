@@ -20,7 +20,7 @@ func openBackend(name string) (dataplane.Backend, error) {
 	case "iptables":
 		return iptables.New(&iptables.Config{Prefix: "LB"})
 	case "ipvs":
-		// How long connections are drained is up to each service.
+		// Each service has its own drain time, so there is no common limit.
 		return ipvs.New(&ipvs.Config{Table: instance, DrainLimit: -1})
 	}
 	return nil, fmt.Errorf("-backend: %q: must be nftables, iptables or ipvs", name)

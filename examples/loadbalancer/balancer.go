@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// balancer makes states of a file and of what checks say, and gives them to an engine.
+// balancer makes states from a file and the verdicts of checks, and gives them to an engine.
 type balancer struct {
 	engine  *dataplane.Engine
 	monitor *check.Monitor
@@ -25,10 +25,10 @@ type balancer struct {
 	file    *config.File
 	users   map[check.Target][]*config.Service
 	state   servicemodel.State
-	set     dataplane.Revision // of the state
-	reloads map[bool]int       // by whether the file was taken
+	set     dataplane.Revision // the revision of the state
+	reloads map[bool]int       // by whether the file was accepted
 
-	deviceErr string // what was last said of devices
+	deviceErr string // the last logged error of devices
 }
 
 // newBalancer returns a balancer without services.
@@ -41,7 +41,7 @@ func newBalancer(e *dataplane.Engine, log *slog.Logger) *balancer {
 // close stops the checks.
 func (b *balancer) close() { b.monitor.Close() }
 
-// start takes the file for the first time. What the kernel balances among was up before.
+// start loads the first file. Backends that the kernel already balances over count as up.
 func (b *balancer) start(ctx context.Context, f *config.File) error {
 	held, err := b.engine.Observe(ctx)
 	if err != nil {
@@ -55,7 +55,7 @@ func (b *balancer) start(ctx context.Context, f *config.File) error {
 	})
 }
 
-// usedIn reports whether a table balances a service among others to an endpoint.
+// usedIn reports whether a table balances a service over an endpoint.
 func usedIn(t *servicemodel.Table, s *config.Service, endpoint netip.AddrPort) bool {
 	port := servicemodel.PortName{Name: s.ModelName(), Protocol: s.ModelPort().Protocol}
 	for _, f := range t.FrontendsOf(port) {
@@ -71,7 +71,7 @@ func usedIn(t *servicemodel.Table, s *config.Service, endpoint netip.AddrPort) b
 	return false
 }
 
-// reload reads the file again. If something is wrong with it, what was before goes on.
+// reload reads the file again. If the file has an error, the previous one stays in force.
 func (b *balancer) reload(ctx context.Context, name string) {
 	f, err := config.Load(name)
 	if err == nil {
@@ -92,7 +92,7 @@ func (b *balancer) reload(ctx context.Context, name string) {
 	}
 }
 
-// errorsIn returns the errors that err joins.
+// errorsIn returns the joined errors of err.
 func errorsIn(err error) []error {
 	if many, ok := err.(interface{ Unwrap() []error }); ok {
 		return many.Unwrap()
@@ -100,8 +100,8 @@ func errorsIn(err error) []error {
 	return []error{err}
 }
 
-// take puts a file in the place of the one before, unless the kernel cannot have it. known is what
-// is known of backends whose checks are new.
+// take replaces the previous file, unless the kernel cannot hold the new one. known returns the
+// known state of backends whose checks are new.
 func (b *balancer) take(ctx context.Context, f *config.File,
 	known func(*config.Service, *config.Backend) check.State) error {
 	b.mu.Lock()
@@ -112,16 +112,16 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 		for j := range s.Backends {
 			e := &s.Backends[j]
 			for _, t := range s.Targets(e) {
-				if !slices.Contains(users[t], s) {
+				if l := users[t]; len(l) == 0 || l[len(l)-1] != s {
 					users[t] = append(users[t], s)
 				}
-				if targets[t] != check.Up { // one service that used it is enough
+				if targets[t] != check.Up { // it is up if it is up for one service
 					targets[t] = known(s, e)
 				}
 			}
 		}
 	}
-	state, err := b.stateOf(f, func(t check.Target) check.State {
+	state, err := stateOf(f, func(t check.Target) check.State {
 		if _, watched := b.users[t]; watched {
 			return b.monitor.State(t)
 		}
@@ -139,8 +139,11 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 	return nil
 }
 
-// possible returns why the kernel cannot have a state, with the lines of the file.
+// possible returns the reasons why the kernel cannot hold a state, with the lines of the file.
 func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.State) error {
+	if err := haveDevices(f); err != nil {
+		return err
+	}
 	preview, err := b.engine.Plan(ctx, s)
 	if err != nil {
 		return err
@@ -159,8 +162,21 @@ func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.
 	return errors.Join(errs...)
 }
 
-// stateOf returns what the kernel is to hold.
-func (b *balancer) stateOf(f *config.File, verdict func(check.Target) check.State) (
+// haveDevices returns an error for each service whose device does not exist.
+func haveDevices(f *config.File) error {
+	var errs []error
+	for i := range f.Services {
+		if s := &f.Services[i]; s.Device != "" {
+			if err := haveDevice(s.Device); err != nil {
+				errs = append(errs, f.InService(s.Name, "device", err))
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// stateOf returns the state that the kernel is to hold.
+func stateOf(f *config.File, verdict func(check.Target) check.State) (
 	state servicemodel.State, err error) {
 	for i := range f.Services {
 		s := &f.Services[i]
@@ -174,7 +190,7 @@ func (b *balancer) stateOf(f *config.File, verdict func(check.Target) check.Stat
 	return state, nil
 }
 
-// backendState is the verdict about a backend: it is up if all its checks pass.
+// backendState returns the verdict about a backend. It is up if all its checks pass.
 func backendState(s *config.Service, e *config.Backend,
 	verdict func(check.Target) check.State) check.State {
 	out := check.Up
@@ -190,16 +206,16 @@ func backendState(s *config.Service, e *config.Backend,
 	return out
 }
 
-// apply asks the engine for a state.
+// apply gives a state to the engine.
 func (b *balancer) apply(s servicemodel.State) { b.state, b.set = s, b.engine.Set(s) }
 
-// heard takes a verdict that changed: only the services that use the target are made anew.
+// heard handles a changed verdict. It updates only the services that use the target.
 func (b *balancer) heard(r check.Report) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	users := b.users[r.Target]
 	if len(users) == 0 {
-		return // the target was taken away meanwhile
+		return // the target was removed meanwhile
 	}
 	b.log.Info("check", "target", r.Target, "state", r.State, "error", r.Err)
 	state := b.state
@@ -232,8 +248,8 @@ func (b *balancer) backendStates() map[backendKey]check.State {
 	return out
 }
 
-// bindAddresses makes devices hold the addresses that are asked for, once the kernel balances what
-// comes to them.
+// bindAddresses gives devices their addresses, once the kernel balances the packets to these
+// addresses.
 func (b *balancer) bindAddresses(ctx context.Context) {
 	b.mu.Lock()
 	want, set := map[netip.Addr]string{}, b.set
@@ -248,7 +264,7 @@ func (b *balancer) bindAddresses(ctx context.Context) {
 	wait, cancel := context.WithTimeout(ctx, deviceInterval)
 	defer cancel()
 	if b.engine.Wait(wait, set) != nil {
-		return // the kernel does not have it yet
+		return // the kernel does not hold the state yet
 	}
 	text := ""
 	if err := syncDevices(want); err != nil {

@@ -35,7 +35,7 @@ func parse(tb testing.TB, format string, args ...any) *config.File {
 	return f
 }
 
-// endpoints returns who would get new connections to a service.
+// endpoints returns the endpoints that would get new connections to a service.
 func (b *balancer) endpoints(service string) string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -49,7 +49,7 @@ func (b *balancer) endpoints(service string) string {
 	return strings.Join(out, " ")
 }
 
-// port returns a port of 127.0.0.1 that answers or, if it is closed, refuses.
+// port returns a port of 127.0.0.1 that answers, or refuses if closed is set.
 func port(t *testing.T, closed bool) uint16 {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -62,7 +62,7 @@ func port(t *testing.T, closed bool) uint16 {
 	return uint16(l.Addr().(*net.TCPAddr).Port)
 }
 
-// seldom is a service with two backends, which are asked once an hour.
+// seldom is a service with two backends that are checked once an hour.
 const seldom = `services:
 - name: web
   addresses: [203.0.113.10]
@@ -72,8 +72,8 @@ const seldom = `services:
   - {address: 10.0.0.2:80, checks: [*c]}
 `
 
-// A balancer that starts goes on with what the kernel balances among, whatever the first check
-// says; what is not in use must pass one first.
+// A new process continues with the kernel's backends, whatever the first check says. Other backends
+// must first pass a check.
 func TestTheKernelSaysWhatWasUp(t *testing.T) {
 	t.Parallel()
 	kernel := &memory.Kernel{}
@@ -94,8 +94,8 @@ func TestTheKernelSaysWhatWasUp(t *testing.T) {
 	require.Equal(t, check.Up, b.monitor.State(target), "one failure is not enough")
 }
 
-// A check that is written otherwise is another one, and begins with what the old one knew; a
-// backend is asked once, however many use it.
+// A check with changed settings is a new one, and begins with the old verdict. A backend is checked
+// once, however many services use it.
 func TestVerdictsOutliveReloads(t *testing.T) {
 	t.Parallel()
 	b := inMemory(t, &memory.Kernel{})
@@ -112,10 +112,10 @@ func TestVerdictsOutliveReloads(t *testing.T) {
 	}))
 	require.Equal(t, "10.0.0.1 10.0.0.2", b.endpoints("web"))
 	require.Len(t, b.monitor.Reports(), 1)
-	b.heard(check.Report{Target: check.Target{Addr: netip.AddrPort{}}}) // that is gone: nothing
+	b.heard(check.Report{Target: check.Target{Addr: netip.AddrPort{}}}) // a removed target
 }
 
-// A verdict costs what one change costs, not what all services cost.
+// The cost of a verdict is that of one change. It does not grow with the number of services.
 func BenchmarkVerdict(b *testing.B) {
 	var text strings.Builder
 	text.WriteString("services:\n")

@@ -21,7 +21,7 @@ import (
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
 )
 
-// besideConf is the configuration of both: the converter makes ours of it.
+// besideConf is the configuration of both. The converter makes ours from it.
 const besideConf = `virtual_server 203.0.113.10 80 {
     delay_loop 2
     connect_timeout 2
@@ -52,8 +52,8 @@ const besideConf = `virtual_server 203.0.113.10 80 {
 }
 `
 
-// balanced is what one of the two balances: web servers in pods, and a client that asks all the
-// time.
+// balanced is a network with one of the two balancers, web servers in pods, and a client that
+// connects all the time.
 type balanced struct {
 	*world
 	conf    string
@@ -62,8 +62,8 @@ type balanced struct {
 	client  *client
 }
 
-// TestFailoverBesideKeepalived has a real keepalived and this program meet the same failures, with
-// the same configuration, and logs how long clients noticed.
+// TestFailoverBesideKeepalived lets a real keepalived and this program meet the same failures, with
+// the same configuration. It logs how long clients noticed them.
 func TestFailoverBesideKeepalived(t *testing.T) {
 	if os.Getenv("KERNLB_VM") == "" {
 		t.Skip("needs IPVS and minutes: make keepalived runs it in the virtual machine")
@@ -74,7 +74,7 @@ func TestFailoverBesideKeepalived(t *testing.T) {
 		b.run()
 		for i, story := range stories {
 			took := story.happens(b)
-			t.Logf("%s: %s: %s", who, story.name, took) // as it comes
+			t.Logf("%s: %s: %s", who, story.name, took) // log it at once
 			rows[i] += " | " + took
 		}
 		b.kill()
@@ -84,7 +84,7 @@ func TestFailoverBesideKeepalived(t *testing.T) {
 	}
 }
 
-// newBalanced returns a network, and the command that balances in it.
+// newBalanced returns a network, and the command of its balancer.
 func newBalanced(t *testing.T, who string) *balanced {
 	b := &balanced{world: newWorld(t)}
 	dir := t.TempDir()
@@ -95,16 +95,16 @@ func newBalanced(t *testing.T, who string) *balanced {
 			"--use-file", b.conf, "--pid", dir+"/pid", "--checkers_pid", dir+"/checkers")
 	}
 	if who == "loadbalancer" {
-		text, _, err := keepalived.Convert(b.conf, besideConf)
+		converted, err := keepalived.Convert(b.conf, besideConf)
 		require.NoError(t, err)
-		b.write("%s", text)
+		b.write("%s", converted.File)
 		b.command = func() *exec.Cmd {
 			cmd := exec.Command("/proc/self/exe")
 			cmd.Env = append(os.Environ(), asProgram+"=-backend ipvs -config "+b.file)
 			return cmd
 		}
 	}
-	// keepalived's virtual servers are served only where the address is this host's own.
+	// keepalived's virtual servers work only if the address is one of this host.
 	require.NoError(t, b.Node.NS.Do(func() error {
 		return exec.Command("ip", "address", "add", vip.Addr().String()+"/32", "dev", "lo").Run()
 	}))
@@ -141,10 +141,10 @@ func (b *balanced) kill() {
 	<-b.ended
 }
 
-// times is how often each failure happens.
-const times = 3
+// times is the number of repetitions of each failure.
+const times = 5
 
-// stories are what happens, and return what to say about it.
+// stories are the failures. Each returns the text to log.
 var stories = []struct {
 	name    string
 	happens func(*balanced) string
@@ -167,12 +167,13 @@ var stories = []struct {
 	}},
 }
 
-// fails makes a server fail and recover, several times, and returns how long clients noticed.
+// fails makes a server fail and recover several times, and returns how long clients noticed each
+// failure.
 func (b *balanced) fails(fail, recover func(*webPod)) string {
 	var took []time.Duration
-	for range times {
+	for i := range times {
 		b.healthy()
-		b.anytime()
+		b.afterCheck(i)
 		from := time.Now()
 		fail(b.pods[0])
 		took = append(took, b.client.onlySince("pod2", from))
@@ -181,18 +182,31 @@ func (b *balanced) fails(fail, recover func(*webPod)) string {
 	return median(took)
 }
 
-// anytime waits for a part of the time between two checks, so that what happens next has no fixed
-// distance to one.
+// anytime waits for a random part of the time between two checks, so that the next step has no
+// fixed distance from a check.
 func (b *balanced) anytime() { time.Sleep(rand.N(2 * time.Second)) }
 
-// healthy waits until both servers are used.
+// afterCheck waits for two checks of the first server, and then for a part of the time between
+// these. The part depends on the repetition, so both programs meet failures at the same distances
+// from a check.
+func (b *balanced) afterCheck(i int) {
+	var checks [2]time.Time
+	for n := range checks {
+		asked := b.pods[0].asked.Load()
+		b.soon(func() bool { return b.pods[0].asked.Load() > asked }, "a check")
+		checks[n] = time.Now()
+	}
+	time.Sleep(checks[1].Sub(checks[0]) * time.Duration(2*i+1) / (2 * times))
+}
+
+// healthy waits until both servers get connections.
 func (b *balanced) healthy() {
 	b.client.until(func(r []answer) bool {
 		return has(r, "pod1") && has(r, "pod2") && !has(r, "pod3") && !has(r, "")
 	})
 }
 
-// alone waits until only the second server is used.
+// alone waits until only the second server gets connections.
 func (b *balanced) alone() {
 	b.client.until(func(r []answer) bool {
 		return has(r, "pod2") && !has(r, "pod1") && !has(r, "pod3") && !has(r, "")
@@ -215,9 +229,9 @@ func (b *balanced) returns() string {
 
 func (b *balanced) sorry() string {
 	var took []time.Duration
-	for range times {
+	for i := range times {
 		b.healthy()
-		b.anytime()
+		b.afterCheck(i)
 		from := time.Now()
 		b.pods[0].close()
 		b.pods[1].close()
@@ -236,8 +250,8 @@ func (b *balanced) restarts() string {
 	})
 }
 
-// whileDown does something while a server is down, and returns how many connections failed of those
-// in three seconds from then.
+// whileDown calls f while a server is down. It returns how many connections of the following three
+// seconds failed.
 func (b *balanced) whileDown(f func()) string {
 	b.healthy()
 	b.pods[0].close()
@@ -263,6 +277,7 @@ type webPod struct {
 	served *netnstest.Server
 	checks *http.Server
 	broken atomic.Bool
+	asked  atomic.Int64 // the number of checks
 }
 
 func newWebPod(w *world, i int) *webPod {
@@ -273,7 +288,10 @@ func newWebPod(w *world, i int) *webPod {
 
 func (p *webPod) listens() {
 	p.served = p.serve(p.pod)
-	p.checks = p.serveHTTP(p.pod, 8081, nil, func(*http.Request) bool { return !p.broken.Load() })
+	p.checks = p.serveHTTP(p.pod, 8081, nil, func(*http.Request) bool {
+		p.asked.Add(1)
+		return !p.broken.Load()
+	})
 }
 
 func (p *webPod) close() {
@@ -281,7 +299,7 @@ func (p *webPod) close() {
 	require.NoError(p, p.checks.Close())
 }
 
-// block makes the pod deaf.
+// block makes the pod ignore all packets.
 func (p *webPod) block() {
 	p.nft("add table inet deaf", "add chain inet deaf in { type filter hook input priority 0; "+
 		"policy drop; }")
@@ -300,21 +318,21 @@ func (p *webPod) nft(commands ...string) {
 	}))
 }
 
-// answer is what became of a connection. Nobody answered if the server is empty.
+// answer is the result of a connection. The server is empty if none answered.
 type answer struct {
 	at     time.Time // when it was begun
 	server string
 }
 
-// client connects at regular times, whether the connections before were answered or not.
+// client connects at regular times, whether earlier connections were answered or not.
 type client struct {
 	w  *world
 	mu sync.Mutex
-	// answers are in the order in which the connections were begun.
+	// answers are in the order in which the connections began.
 	answers []answer
 }
 
-// pace is the time between two connections, and patience how long they wait for an answer.
+// pace is the time between two connections, and patience the maximum wait of each for an answer.
 const pace, patience = 100 * time.Millisecond, 2 * time.Second
 
 func newClient(w *world) *client {
@@ -334,7 +352,7 @@ func newClient(w *world) *client {
 	return c
 }
 
-// pending stands for the server of a connection that is under way.
+// pending stands for the server of a connection without a result yet.
 const pending = "pending"
 
 // ask connects once.
@@ -350,10 +368,10 @@ func (c *client) ask(ctx context.Context) {
 	c.answers[i].server = server
 }
 
-// streak is how many connections in a row tell that something is so.
+// streak is the number of consecutive results that count as a proof.
 const streak = 10
 
-// until waits until the last connections that were sent after the call are as wanted.
+// until waits until the last connections since the call are as wanted.
 func (c *client) until(ok func(last []answer) bool) {
 	c.w.Helper()
 	from := time.Now()
@@ -363,8 +381,8 @@ func (c *client) until(ok func(last []answer) bool) {
 	}, "who answers")
 }
 
-// since returns the answers to connections that were begun after a moment, up to the first that
-// still is under way.
+// since returns the answers to connections that began after a moment, up to the first without a
+// result.
 func (c *client) since(from time.Time) []answer {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -378,8 +396,8 @@ func (c *client) since(from time.Time) []answer {
 	return slices.Clone(l)
 }
 
-// onlySince waits until only one server answers, and returns how long after a moment the last
-// connection was begun that another one got, or nobody.
+// onlySince waits until only one server answers. It returns the time from a moment to the start of
+// the last connection that another server or none answered.
 func (c *client) onlySince(server string, from time.Time) (last time.Duration) {
 	c.w.Helper()
 	another := func(a answer) bool { return a.server != server }
@@ -392,7 +410,7 @@ func (c *client) onlySince(server string, from time.Time) (last time.Duration) {
 	return last
 }
 
-// first returns how long after a moment the first connection was sent that a server answered.
+// first returns the time from a moment to the start of the first connection that a server answered.
 func (c *client) first(server string, from time.Time) time.Duration {
 	l := c.since(from)
 	i := slices.IndexFunc(l, func(a answer) bool { return a.server == server })
@@ -400,7 +418,7 @@ func (c *client) first(server string, from time.Time) time.Duration {
 	return l[i].at.Sub(from)
 }
 
-// failed returns how many connections after a moment failed, and how many there were.
+// failed returns the number of failed connections since a moment, and the number of all.
 func (c *client) failed(from time.Time) (failed, all int) {
 	l := c.since(from)
 	for _, a := range l {
@@ -411,7 +429,6 @@ func (c *client) failed(from time.Time) (failed, all int) {
 	return failed, len(l)
 }
 
-// has reports whether a server is among those that answered.
 func has(l []answer, server string) bool {
 	return slices.ContainsFunc(l, func(a answer) bool { return a.server == server })
 }

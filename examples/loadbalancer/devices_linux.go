@@ -15,9 +15,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// metric marks the addresses that this program has bound: the kernel keeps it, in both families,
-// and it has no meaning for an address without a prefix route. netlink.Addr does not know it
-// (github.com/vishvananda/netlink v1.3.1, addr.go), so the requests that it is in are made here.
+// metric marks the addresses that this program has bound. The kernel keeps the metric in both
+// families, and it has no meaning for an address without a prefix route. netlink.Addr lacks it
+// (github.com/vishvananda/netlink v1.3.1, addr.go), so this file makes these requests itself.
 const metric = 0x6b6c6264 // "klbd"
 
 // bound is an address on a device.
@@ -26,8 +26,16 @@ type bound struct {
 	link int
 }
 
-// syncDevices makes devices hold exactly the addresses that are wanted, of those that the program
-// has bound now or earlier. An address that somebody else has bound is left alone.
+// haveDevice returns an error if a device does not exist.
+func haveDevice(name string) error {
+	if _, err := netlink.LinkByName(name); err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// syncDevices makes devices hold exactly the wanted addresses, among those that this program bound
+// now or earlier. It leaves addresses of other programs alone.
 func syncDevices(want map[netip.Addr]string) error {
 	ours, others, err := listAddresses()
 	if err != nil {
@@ -57,8 +65,8 @@ func syncDevices(want map[netip.Addr]string) error {
 	return errors.Join(errs...)
 }
 
-// bind adds an address to a device, without a prefix route and without duplicate address detection:
-// it can be used at once, and other hosts that balance for it may have it, too.
+// bind adds an address to a device, without a prefix route and without duplicate address detection.
+// So the address works at once, and other hosts that balance for it may have it, too.
 func bind(b bound, device string) error {
 	family := unix.AF_INET
 	flags := uint32(unix.IFA_F_NOPREFIXROUTE)
@@ -80,7 +88,7 @@ func bind(b bound, device string) error {
 	return nil
 }
 
-// listAddresses returns the addresses that this program has bound, and those of others.
+// listAddresses returns the addresses that this program bound, and those of other programs.
 func listAddresses() (ours, others map[bound]bool, err error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
@@ -103,7 +111,7 @@ func listAddresses() (ours, others map[bound]bool, err error) {
 	return ours, others, nil
 }
 
-// decodeAddress reads the body of RTM_NEWADDR.
+// decodeAddress decodes the body of RTM_NEWADDR.
 func decodeAddress(msg []byte) (b bound, mark uint32, err error) {
 	if len(msg) < unix.SizeofIfAddrmsg {
 		return b, 0, fmt.Errorf("an address of %d bytes", len(msg))
@@ -118,7 +126,7 @@ func decodeAddress(msg []byte) (b bound, mark uint32, err error) {
 		switch a.Attr.Type {
 		case unix.IFA_ADDRESS:
 			b.addr, _ = netip.AddrFromSlice(a.Value)
-		case unix.IFA_LOCAL: // the address, where IFA_ADDRESS is that of a peer
+		case unix.IFA_LOCAL: // the address; IFA_ADDRESS may be that of a peer
 			local, _ = netip.AddrFromSlice(a.Value)
 		case unix.IFA_RT_PRIORITY:
 			if len(a.Value) == 4 {

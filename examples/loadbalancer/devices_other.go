@@ -8,6 +8,11 @@ import (
 	"net/netip"
 )
 
+// haveDevice knows devices on Linux only.
+func haveDevice(name string) error {
+	return fmt.Errorf("%s: %w", name, errors.ErrUnsupported)
+}
+
 // syncDevices binds addresses on Linux only.
 func syncDevices(want map[netip.Addr]string) error {
 	if len(want) == 0 {

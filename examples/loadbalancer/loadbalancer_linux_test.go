@@ -36,7 +36,7 @@ func nodeDialer(ns *netnstest.NS) func(context.Context, string, string) (net.Con
 	}
 }
 
-// quick is a service whose checks take turns quickly.
+// quick is a service with checks in quick succession.
 const quick = `services:
 - name: web
   addresses: [203.0.113.10]
@@ -44,7 +44,8 @@ const quick = `services:
   checks: [{type: tcp, interval: 10ms, timeout: 30s}]
 `
 
-// Who fails is left out, who recovers comes back, and the sorry server is for when nobody is left.
+// A backend that fails is left out, and comes back when it recovers. The sorry server serves if no
+// backend is left.
 func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -69,8 +70,8 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	require.Contains(t, w.get("/healthz"), `"healthy":true`)
 }
 
-// A program that is killed leaves the kernel as it is; the next one takes it over without a look
-// at it by anybody: connections go on, and a backend that was out stays out.
+// A killed program leaves the kernel as it is. The next one adopts its contents without a check:
+// connections go on, and a backend that was out stays out.
 func TestKilledAndStartedAgainIsInvisible(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -87,7 +88,7 @@ func TestKilledAndStartedAgainIsInvisible(t *testing.T) {
 		w.kill()
 		require.Equal(t, "pod1 pod2", w.answer())
 		w.start()
-		for range 10 { // while it starts
+		for range 10 { // while the program starts
 			require.Equal(t, "pod1 pod2", w.answer())
 		}
 		w.soon(func() bool { return w.listens() }, "it runs")
@@ -108,7 +109,7 @@ func (w *world) listens() bool {
 	return err == nil
 }
 
-// A reload takes what changed, loses no connection, and a broken file changes nothing.
+// A reload applies the changes and loses no connection. A broken file changes nothing.
 func TestReloadLosesNoConnection(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -137,8 +138,8 @@ func TestReloadLosesNoConnection(t *testing.T) {
 	require.Zero(t, conns.Ping(30*time.Second).Lost())
 }
 
-// Connections to a backend that is drained go on for the time that the file says, and are cut then;
-// new ones go elsewhere at once.
+// Connections to a draining backend go on for the time in the file, and are then cut. New ones go
+// elsewhere at once.
 func TestDrainedBackendsKeepTheirConnections(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -171,7 +172,7 @@ func TestDrainedBackendsKeepTheirConnections(t *testing.T) {
 	require.Equal(t, "pod2", w.answer())
 }
 
-// A backend that flaps faster than its checks rise and fall keeps its place: there is no change.
+// A backend that flaps faster than its checks rise and fall keeps its place without a change.
 func TestFlappingIsNoChange(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -196,7 +197,7 @@ func TestFlappingIsNoChange(t *testing.T) {
 	require.NotContains(t, w.get("/backends"), `"state":"down"`)
 }
 
-// Each kind of check takes a backend out and back in, as clients notice.
+// Each kind of check removes a backend and brings it back, as clients notice.
 func TestEachKindOfCheckTakesOutAndIn(t *testing.T) {
 	t.Parallel()
 	for kind, fields := range map[string]string{
@@ -228,7 +229,8 @@ func TestEachKindOfCheckTakesOutAndIn(t *testing.T) {
 	}
 }
 
-// serveKind has the first pod answer a kind of check at port 8081, and returns what says how.
+// serveKind makes the first pod answer a kind of check at port 8081. set says whether the answer is
+// good.
 func (w *world) serveKind(kind string) (set func(good bool)) {
 	if kind == "grpc" {
 		server, status := grpc.NewServer(), grpchealth.NewServer()
@@ -271,7 +273,7 @@ func (w *world) listen(pod int, port uint16) (l net.Listener) {
 	return l
 }
 
-// serveHTTP serves in a pod: 200 if a request is right, else 503, and the name of the pod.
+// serveHTTP serves in a pod: 200 with the name of the pod if a request is right, else 503.
 func (w *world) serveHTTP(pod int, port uint16, secure *tls.Config,
 	right func(*http.Request) bool) *http.Server {
 	w.Helper()
@@ -284,14 +286,14 @@ func (w *world) serveHTTP(pod int, port uint16, secure *tls.Config,
 			rw.WriteHeader(http.StatusServiceUnavailable)
 		}
 		fmt.Fprint(rw, w.Pods[pod].Name)
-	}), ErrorLog: log.New(io.Discard, "", 0)} // of handshakes when the program is killed
+	}), ErrorLog: log.New(io.Discard, "", 0)} // no log of handshakes when the program is killed
 	go func() { _ = s.Serve(l) }()
 	w.Cleanup(func() { _ = s.Close() })
 	return s
 }
 
-// Addresses are bound to a device if that is asked for, given back when they leave the file, also
-// if the program was killed in between, and addresses of others are left alone.
+// The program binds addresses to a device as the file says. It removes them when they leave the
+// file, even if it was killed in between. It leaves addresses of other programs alone.
 func TestAddressesAreBoundToDevices(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
@@ -335,22 +337,31 @@ func TestAddressesAreBoundToDevices(t *testing.T) {
 	require.Equal(t, "answered internet", w.answer(), "nothing is balanced any more")
 }
 
-// The other kernel mechanism of every kernel does the same, and a device that is missing is said.
+// iptables, which every kernel has, gives the same results. The log names a device that is
+// gone.
 func TestIPTables(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
 	first := w.serve(0)
 	w.serve(1)
-	w.write(quick + `  device: nosuch0
+	link := func(args ...string) {
+		t.Helper()
+		require.NoError(t, w.Node.NS.Do(func() error {
+			return exec.Command("ip", append([]string{"link"}, args...)...).Run()
+		}))
+	}
+	link("add", "gone0", "type", "veth")
+	w.write(quick + `  device: gone0
   backends: [{address: 10.244.1.1:8080}, {address: 10.244.1.2:8080}]`)
 	w.start("-backend", "iptables")
 	w.answers("pod1 pod2")
-	w.soon(func() bool { return strings.Contains(w.log.String(), "device nosuch0") }, "it is said")
+	link("delete", "gone0")
+	w.soon(func() bool { return strings.Contains(w.log.String(), "device gone0") }, "it is said")
 	require.NoError(t, first.Close())
 	w.answers("pod2")
 }
 
-// A client of UDP that keeps sending is moved when its backend fails.
+// When a backend fails, a UDP client that keeps sending moves to another one.
 func TestUDPClientsAreMoved(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)

@@ -1,26 +1,27 @@
-// Loadbalancer is an L4 load balancer for one host: virtual addresses and their backends come from
-// a file, backends are checked, and the kernel balances among those that answer. It is what the
-// LVS half of keepalived is for, on nftables, iptables or IPVS.
+// Loadbalancer is an L4 load balancer for one host. Virtual addresses and their backends come from
+// a file. The program checks the backends, and the kernel balances among those that answer. It does
+// the work of keepalived's LVS part, on nftables, iptables or IPVS.
 //
 //	loadbalancer -config loadbalancer.yaml [-backend nftables|iptables|ipvs] [-listen ADDRESS]
 //	loadbalancer -config loadbalancer.yaml -check
 //	loadbalancer -cleanup [-backend …]
 //	loadbalancer convert keepalived.conf
 //
-// SIGHUP makes it read the file again; a broken one is reported, and the old one stays. When the
-// program stops or is killed, the kernel goes on; started again, it takes over what is there.
+// On SIGHUP the program reads the file again. It reports a broken file and keeps the old one. When
+// the program stops or is killed, the kernel goes on. A new process adopts the kernel's contents.
 //
 // # How it works
 //
-// Package config reads the file, package check says which backends answer, and the balancer makes
-// states of both, which an engine has the kernel hold. Nothing is kept elsewhere: what was in use
-// before a start, the kernel says, and what is known before a reload, the checks. A verdict that
-// changes makes only the services anew that use the backend. A new file is first planned: if the
-// kernel mechanism cannot have a service of it, it is refused as a whole, with the service's line.
+// Package config reads the file, and package check decides which backends answer. The balancer
+// makes states from both, and an engine makes the kernel hold them. There is no other storage:
+// after a start, the kernel tells which backends were in use, and after a reload, the checks keep
+// their verdicts. A changed verdict updates only the services that use the backend. A new file is
+// first planned. If the kernel mechanism cannot express one of its services, the whole file is
+// refused, with the line of the service.
 //
-// A backend that fails, is drained or leaves the file is one that is not ready, quiesced or gone in
-// the model; what becomes of its connections is the service's policy, which the keeper of flows
-// carries out. A sorry server is an endpoint that is there while no other is.
+// In the model, a backend that fails is not ready, one that is drained is quiesced, and one that
+// leaves the file is gone. The service's policy decides about its connections, and the keeper of
+// flows carries it out. A sorry server is an endpoint that exists while there is no other.
 package main
 
 import (
@@ -30,6 +31,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -38,10 +40,16 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/examples/internal/version"
+	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // options are the flags.
@@ -63,34 +71,103 @@ func main() {
 	}
 }
 
-// command does what the command line says.
+// command executes the command line.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
-	if len(args) > 0 && args[0] == "convert" {
+	switch {
+	case len(args) > 0 && args[0] == "convert":
 		return convert(args[1:], stdout, stderr)
+	case version.Asked(args):
+		_, err := fmt.Fprintln(stdout, version.Of("loadbalancer"))
+		return err
 	}
 	var o options
 	f := flag.NewFlagSet("loadbalancer", flag.ContinueOnError)
-	f.SetOutput(stderr)
+	f.SetOutput(io.Discard) // the returned error is enough
 	f.StringVar(&o.config, "config", "loadbalancer.yaml", "what to balance, a `file`")
 	f.StringVar(&o.backend, "backend", "nftables", "nftables, iptables or ipvs")
 	f.StringVar(&o.listen, "listen", "127.0.0.1:9095",
 		"`address` of /metrics, /backends, /healthz and the page; empty: none")
 	f.BoolVar(&o.check, "check", false, "say whether the file is right, and end")
 	f.BoolVar(&o.cleanup, "cleanup", false, "remove all that the program has in the kernel")
-	if err := f.Parse(args); err != nil {
+	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
+		fmt.Fprint(stdout, usage)
+		f.SetOutput(stdout)
+		f.PrintDefaults()
+		return err
+	} else if err != nil {
 		return err
 	}
 	if f.NArg() > 0 {
 		return fmt.Errorf("there is no command %q", f.Arg(0))
 	}
 	if o.check {
-		_, err := config.Load(o.config)
-		return err
+		return checkFile(o, stderr)
 	}
-	return run(ctx, o, slog.New(slog.NewTextHandler(stderr, nil)))
+	log := slog.New(slog.NewTextHandler(stderr, nil))
+	err := run(ctx, o, log)
+	if errors.Is(err, context.Canceled) && !o.cleanup {
+		log.Info("stopped; the kernel stays as it is")
+		return nil // it was asked to stop, perhaps during its start
+	}
+	return err
 }
 
-// convert prints the file that a configuration of keepalived means.
+// usage is the help, before the flags.
+const usage = `usage:
+  loadbalancer [-config FILE] [-backend NAME] [-listen ADDRESS]   balance until interrupted
+  loadbalancer -check [-config FILE] [-backend NAME]              say what is wrong with the file
+  loadbalancer -cleanup [-backend NAME]       remove all that the program has in the kernel
+  loadbalancer convert keepalived.conf        print the file that keepalived's configuration means
+  loadbalancer version
+
+When the program stops, the kernel goes on. SIGHUP makes it read the file again. The instance in the
+kernel is loadbalancer: "kernlb show -instance loadbalancer" prints it.
+
+flags:
+`
+
+// checkFile returns the problems of the file, including what the kernel mechanism cannot express.
+// It writes nothing, and needs no privileges: a mechanism that cannot be opened here is only a
+// warning.
+func checkFile(o options, stderr io.Writer) error {
+	f, err := config.Load(o.config)
+	if err == nil {
+		err = haveDevices(f)
+	}
+	if err != nil {
+		return err
+	}
+	backend, err := openBackend(o.backend)
+	switch {
+	case errors.Is(err, dataplane.ErrNoPermission), errors.Is(err, dataplane.ErrMissingModule),
+		errors.Is(err, dataplane.ErrKernelTooOld):
+		fmt.Fprintf(stderr, "warning: whether %s can do it cannot be told here: %v\n",
+			o.backend, err)
+		return nil
+	case err != nil:
+		return err
+	}
+	defer backend.Close()
+	changes, err := changesOf(f)
+	if err != nil {
+		return err
+	}
+	return inFile(f, backend.Check(changes))
+}
+
+// inFile adds the lines of the file to refusals of a kernel mechanism.
+func inFile(f *config.File, err error) error {
+	var errs []error
+	for _, e := range errorsIn(err) {
+		if u := (*dataplane.UnsupportedError)(nil); errors.As(e, &u) {
+			e = f.InService(u.Service.Name, u.Field, e)
+		}
+		errs = append(errs, e)
+	}
+	return errors.Join(errs...)
+}
+
+// convert prints the file for a configuration of keepalived.
 func convert(args []string, stdout, stderr io.Writer) error {
 	if len(args) != 1 {
 		return errors.New("convert: want the name of one configuration of keepalived")
@@ -99,14 +176,59 @@ func convert(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	out, warnings, err := keepalived.Convert(args[0], string(text))
-	for _, w := range warnings {
+	r, err := keepalived.Convert(args[0], string(text))
+	for _, w := range r.Warnings {
 		fmt.Fprintln(stderr, "warning:", w)
 	}
-	if err == nil {
-		_, err = stdout.Write(out)
+	if err != nil {
+		return err
 	}
+	for _, c := range r.Changes {
+		fmt.Fprintln(stderr, "changed:", c)
+	}
+	f, err := config.Parse("the file", r.File)
+	if err != nil {
+		return err
+	}
+	if err := tellBackend(f, stderr); err != nil {
+		return err
+	}
+	_, err = stdout.Write(r.File)
 	return err
+}
+
+// tellBackend says which kernel mechanism a file needs, if the default cannot express it.
+func tellBackend(f *config.File, stderr io.Writer) error {
+	changes, err := changesOf(f)
+	if err != nil {
+		return err
+	}
+	var why error
+	for _, b := range []struct {
+		name  string
+		check func(*servicemodel.ChangeSet) error
+	}{{"nftables", nftables.Check}, {"iptables", iptables.Check}, {"ipvs", ipvs.Check}} {
+		err := inFile(f, b.check(changes))
+		if err == nil {
+			if why != nil {
+				fmt.Fprintf(stderr, "the file needs -backend %s:\n%v\n", b.name, why)
+			}
+			return nil
+		}
+		why = errors.Join(why, err)
+	}
+	fmt.Fprintf(stderr, "no backend can express the file:\n%v\n", why)
+	return nil
+}
+
+// changesOf returns the changes that make an empty kernel hold a file, with all backends up.
+func changesOf(f *config.File) (*servicemodel.ChangeSet, error) {
+	state, err := stateOf(f, func(check.Target) check.State { return check.Up })
+	if err != nil {
+		return nil, err
+	}
+	table, err := servicemodel.Resolve(nil, state)
+	return servicemodel.Diff(nil, table), err
 }
 
 // run balances until the context ends.
@@ -117,6 +239,13 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	file, err := config.Load(o.config)
 	if err != nil && !o.cleanup {
 		return err
+	}
+	var listener net.Listener
+	if o.listen != "" && !o.cleanup { // open it before anything is written
+		if listener, err = net.Listen("tcp", o.listen); err != nil {
+			return fmt.Errorf("-listen: %w", err)
+		}
+		defer listener.Close()
 	}
 	backend, err := openBackend(o.backend)
 	if err != nil {
@@ -144,19 +273,18 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	}
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return engine.Run(ctx, nil) })
-	g.Go(func() error { return serve(ctx, o.listen, b.handler(keeper, table)) })
-	g.Go(func() error { return b.follow(ctx, o.config, hangup) })
-	if err := g.Wait(); !errors.Is(err, context.Canceled) {
-		return err
+	if listener != nil {
+		g.Go(func() error { return serve(ctx, listener, b.handler(keeper, table)) })
 	}
-	return nil // it was asked to stop
+	g.Go(func() error { return b.follow(ctx, o.config, hangup) })
+	return g.Wait()
 }
 
-// deviceInterval is how often addresses on devices are compared with those that are wanted.
+// deviceInterval is the interval between comparisons of the devices' addresses with the wanted
+// ones.
 const deviceInterval = 2 * time.Second
 
-// follow reads the file again when it is told to, and keeps addresses on devices, until the
-// context ends.
+// follow reads the file again on request, and keeps addresses on devices, until the context ends.
 func (b *balancer) follow(ctx context.Context, file string, hangup <-chan os.Signal) error {
 	tick := time.NewTicker(deviceInterval)
 	defer tick.Stop()

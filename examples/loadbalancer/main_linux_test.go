@@ -52,7 +52,7 @@ func newWorld(t *testing.T) *world {
 		file: filepath.Join(t.TempDir(), "lb.yaml")}
 }
 
-// output keeps what a program wrote.
+// output keeps the output of a program.
 type output struct {
 	mu   sync.Mutex
 	text bytes.Buffer
@@ -95,14 +95,14 @@ func (w *world) start(args ...string) {
 	})
 }
 
-// kill kills the program as nothing else does.
+// kill kills the program with SIGKILL.
 func (w *world) kill() {
 	w.Helper()
 	require.NoError(w, w.program.Process.Kill())
 	<-w.ended
 }
 
-// reload makes the program read the file, and waits until it says so.
+// reload makes the program read the file, and waits for a text in its log.
 func (w *world) reload(says string) {
 	w.Helper()
 	before := strings.Count(w.log.String(), says)
@@ -112,7 +112,7 @@ func (w *world) reload(says string) {
 
 const taken = "the file was read again"
 
-// soon waits for something on a machine that may be very busy.
+// soon waits for a condition. The wait is long, because the machine may be very busy.
 func (w *world) soon(ok func() bool, what string) {
 	w.Helper()
 	require.Eventually(w, ok, time.Minute, 5*time.Millisecond, what)
@@ -127,7 +127,8 @@ func (w *world) serve(pod int) *netnstest.Server {
 	return s
 }
 
-// answer returns who answers 20 connections of a client, each once, separated by spaces.
+// answer returns the servers that answer 20 connections of a client, each once, separated by
+// spaces.
 func (w *world) answer() string {
 	probes := make([]netnstest.Probe, 20)
 	for i := range probes {
@@ -150,7 +151,7 @@ func (w *world) answer() string {
 	return strings.Join(out, " ")
 }
 
-// answers waits until exactly these answer.
+// answers waits until exactly these servers answer.
 func (w *world) answers(who string) {
 	w.Helper()
 	w.soon(func() bool { return w.answer() == who }, who)
@@ -165,7 +166,7 @@ func (w *world) connect(n int) *netnstest.Conns {
 	return c
 }
 
-// get returns what the program answers on the node.
+// get returns the program's HTTP answer on the node.
 func (w *world) get(path string) string {
 	w.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,

@@ -14,14 +14,14 @@ import (
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/dataplane/page"
 	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 )
 
-// answers is what the program says of itself.
+// answers serves the program's HTTP paths.
 type answers struct {
 	http.Handler
 	close func()
@@ -48,22 +48,15 @@ func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) answers
 	}}
 }
 
-// serve answers at an address until the context ends.
-func serve(ctx context.Context, addr string, h answers) error {
+// serve serves until the context ends. It disconnects clients that are slow or idle.
+func serve(ctx context.Context, l net.Listener, h answers) error {
 	defer h.close()
-	if addr == "" {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	l, err := net.Listen("tcp", addr)
-	if err != nil {
-		return err
-	}
 	var handler http.Handler = h
 	if l.Addr().(*net.TCPAddr).IP.IsLoopback() {
 		handler = page.Loopback(handler)
 	}
-	server := &http.Server{Handler: handler, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Handler: handler, ReadTimeout: 10 * time.Second,
+		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	if err := server.Serve(l); !errors.Is(err, http.ErrServerClosed) {
 		return err
@@ -71,7 +64,7 @@ func serve(ctx context.Context, addr string, h answers) error {
 	return ctx.Err()
 }
 
-// backendStatus is what /backends tells of a backend.
+// backendStatus is a backend in the output of /backends.
 type backendStatus struct {
 	Service string         `json:"service"`
 	Backend netip.AddrPort `json:"backend"`
@@ -87,11 +80,11 @@ type checkStatus struct {
 	Error  string    `json:"error,omitempty"`
 	Passed uint64    `json:"passed"`
 	Failed uint64    `json:"failed"`
-	// Milliseconds is how long the last check took.
+	// Milliseconds is the time of the last check.
 	Milliseconds float64 `json:"milliseconds"`
 }
 
-// backends returns what is known of each backend, in the order of the file.
+// backends returns the status of each backend, in the order of the file.
 func (b *balancer) backends() []backendStatus {
 	reports := map[check.Target]check.Report{}
 	for _, r := range b.monitor.Reports() {
@@ -125,7 +118,7 @@ func newCheckStatus(t check.Target, r check.Report) checkStatus {
 	return c
 }
 
-// verdicts are metrics of what checks say.
+// verdicts are metrics of the checks' verdicts.
 type verdicts struct {
 	*balancer
 	up, checks, took, reloads *prometheus.Desc
@@ -144,10 +137,10 @@ func newVerdicts(b *balancer) *verdicts {
 			"taken.", "result")}
 }
 
-// Describe is for the registry.
+// Describe implements prometheus.Collector.
 func (v *verdicts) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(v, to) }
 
-// Collect is for the registry.
+// Collect implements prometheus.Collector.
 func (v *verdicts) Collect(to chan<- prometheus.Metric) {
 	for k, s := range v.backendStates() {
 		up := 0.0
@@ -157,7 +150,7 @@ func (v *verdicts) Collect(to chan<- prometheus.Metric) {
 		to <- prometheus.MustNewConstMetric(v.up, prometheus.GaugeValue, up, k.service,
 			k.backend.String())
 	}
-	sum := map[string]check.Report{} // several checks of a target may differ in their times only
+	sum := map[string]check.Report{} // checks of one target may differ only in their times
 	for _, r := range v.monitor.Reports() {
 		s := sum[r.Target.String()]
 		s.Passed, s.Failed, s.Took = s.Passed+r.Passed, s.Failed+r.Failed, max(s.Took, r.Took)

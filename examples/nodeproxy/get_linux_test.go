@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// get asks a node over HTTP, at its port and path, and returns the status and the body.
+// get sends an HTTP request to a port and path of a node, and returns the status and the body.
 func get(node *netnstest.Host, what string) (answer string, err error) {
 	port, path, _ := strings.Cut(what, "/")
 	err = node.NS.Do(func() error {
@@ -38,7 +38,7 @@ func get(node *netnstest.Host, what string) (answer string, err error) {
 	return answer, err
 }
 
-// says waits until a node answers with a text: what is told comes after what is in the kernel.
+// says waits until a node's answer contains a text, because answers follow the kernel's changes.
 func says(t *testing.T, node *netnstest.Host, what, text string) {
 	t.Helper()
 	require.Eventually(t, func() bool {

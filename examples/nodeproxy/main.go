@@ -1,5 +1,5 @@
-// Nodeproxy does for a node of Kubernetes what kube-proxy does, in 150 lines: objects come from the
-// API server, become states, and an engine makes the kernel hold them.
+// Nodeproxy does the work of kube-proxy on a node of Kubernetes, in 170 lines. Objects come from
+// the API server and become states, and an engine makes the kernel hold them.
 //
 //	nodeproxy -node NAME [-kubeconfig FILE] [-cluster-cidr 10.244.0.0/16]
 //		[-healthz 0.0.0.0:10256] [-metrics 127.0.0.1:10249]
@@ -29,10 +29,12 @@ import (
 	_ "k8s.io/component-base/metrics/prometheus/restclient"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/examples/internal/accepted"
+	"github.com/kernlb/kernlb/examples/internal/version"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -44,7 +46,16 @@ type options struct {
 }
 
 func main() {
+	if version.Asked(os.Args[1:]) {
+		fmt.Println(version.Of("nodeproxy"))
+		return
+	}
 	var o options
+	flag.Usage = func() {
+		flag.CommandLine.SetOutput(os.Stdout) // the help; an error is printed before it
+		fmt.Print("usage: nodeproxy -node NAME [flags]\n       nodeproxy version\n\nflags:\n")
+		flag.PrintDefaults()
+	}
 	flag.StringVar(&o.node, "node", "", "name of the node")
 	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "empty: the service account of the pod")
 	flag.StringVar(&o.clusterCIDR, "cluster-cidr", "", "where pods are; empty: as the Node says")
@@ -57,6 +68,7 @@ func main() {
 		fmt.Fprintln(os.Stderr, "nodeproxy:", err)
 		os.Exit(1)
 	}
+	fmt.Fprintln(os.Stderr, "nodeproxy: stopped; the kernel stays as it is")
 }
 
 // start makes a client and runs.
@@ -93,8 +105,20 @@ func run(ctx context.Context, client kubernetes.Interface, o options) error {
 	if err != nil {
 		return err
 	}
-	engine := dataplane.New(backend, &dataplane.Config{Logger: logger, Flows: keeper})
-	proxy := health.NewProxy(engine, &health.ProxyConfig{Eligible: source.NodeEligible})
+	kept := accepted.Open("nodeproxy", logger)
+	engine := dataplane.New(backend, &dataplane.Config{Logger: logger, Flows: keeper,
+		KeepRefused: true, Accepted: kept.Load()})
+	defer engine.Subscribe(kept.Observe)()
+	problems := func() (l []string) {
+		for _, p := range source.Problems() {
+			if !p.Warning {
+				l = append(l, p.Error())
+			}
+		}
+		return l
+	}
+	proxy := health.NewProxy(engine, &health.ProxyConfig{RequireState: true,
+		Eligible: source.NodeEligible, Problems: problems})
 	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
 	defer ports.Close()
 	engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
@@ -104,12 +128,14 @@ func run(ctx context.Context, client kubernetes.Interface, o options) error {
 			}
 		}
 	})
-	collector := metrics.New(engine, &metrics.Config{Flows: keeper, Conntrack: table})
+	collector := metrics.New(engine, &metrics.Config{Flows: keeper, Conntrack: table,
+		Problems: problems})
 	defer collector.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serve(ctx, o.healthz, collector.CountProbes(proxy.Handler())) })
 	g.Go(func() error { return serve(ctx, o.metrics, handler(collector)) })
 	g.Go(func() error { return engine.Run(ctx, nil) })
+	g.Go(func() error { return kept.Run(ctx) })
 	g.Go(func() error {
 		return source.Run(ctx, func(s servicemodel.State) {
 			collector.Triggered(engine.Set(s), source.Triggers()...)
@@ -118,7 +144,7 @@ func run(ctx context.Context, client kubernetes.Interface, o options) error {
 	return g.Wait()
 }
 
-// newSource follows the objects of an API server.
+// newSource returns a source that follows the objects of an API server.
 func newSource(client kubernetes.Interface, o options, l *slog.Logger) (*kubeapi.Source, error) {
 	if o.node == "" {
 		return nil, errors.New("-node is missing")
@@ -134,7 +160,7 @@ func newSource(client kubernetes.Interface, o options, l *slog.Logger) (*kubeapi
 	return kubeapi.New(client, &kubeapi.Config{Tracker: tracker, Logger: l})
 }
 
-// handler has beside a collector's metrics those of client-go, Go and the process.
+// handler serves a collector's metrics, and those of client-go, Go and the process.
 func handler(c prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(c)
@@ -142,9 +168,10 @@ func handler(c prometheus.Collector) http.Handler {
 	return promhttp.HandlerFor(all, promhttp.HandlerOpts{})
 }
 
-// serve answers at an address until the context ends.
+// serve serves HTTP at an address until the context ends.
 func serve(ctx context.Context, addr string, h http.Handler) error {
-	server := &http.Server{Addr: addr, Handler: h, ReadHeaderTimeout: 10 * time.Second}
+	server := &http.Server{Addr: addr, Handler: h, ReadTimeout: 10 * time.Second,
+		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
 	defer context.AfterFunc(ctx, func() { _ = server.Close() })()
 	return server.ListenAndServe()
 }

@@ -19,8 +19,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// asProgram makes the test binary the program, with an API server in memory that has these objects
-// at first, and others that come over standard input.
+// asProgram makes the test binary the program, with an API server in memory. The server has these
+// objects at first, and gets others over standard input.
 const asProgram = "NODEPROXY_OBJECTS"
 
 type objects struct {
@@ -42,9 +42,9 @@ func TestMain(m *testing.M) {
 // program is nodeproxy with an API server in memory.
 func program(ctx context.Context) error {
 	client := fake.NewClientset(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1"},
-		Spec: corev1.NodeSpec{PodCIDRs: []string{netnstest.NodeCIDRv4}},
+		Spec: corev1.NodeSpec{PodCIDRs: []string{netnstest.Net.NodeCIDRv4}},
 		Status: corev1.NodeStatus{Addresses: []corev1.NodeAddress{
-			{Type: corev1.NodeInternalIP, Address: netnstest.NodeIPv4}}}})
+			{Type: corev1.NodeInternalIP, Address: netnstest.Net.NodeIPv4}}}})
 	go func() {
 		d := json.NewDecoder(os.Stdin)
 		for {
@@ -63,8 +63,8 @@ func program(ctx context.Context) error {
 			}
 		}
 	}()
-	return run(ctx, client, options{node: "node1", healthz: netnstest.NodeIPv4 + ":10256",
-		metrics: netnstest.NodeIPv4 + ":10249"})
+	return run(ctx, client, options{node: "node1", healthz: netnstest.Net.NodeIPv4 + ":10256",
+		metrics: netnstest.Net.NodeIPv4 + ":10249"})
 }
 
 var web = metav1.ObjectMeta{Namespace: "default", Name: "web",
@@ -101,7 +101,7 @@ func TestServicesOfTheAPIServerBecomeConnections(t *testing.T) {
 		require.NoError(t, p.Serve(netnstest.TCP, 8080))
 	}
 	proxy := exec.Command("/proc/self/exe")
-	proxy.Env = append(os.Environ(), asProgram+"=1")
+	proxy.Env = append(os.Environ(), asProgram+"=1", "RUNTIME_DIRECTORY="+t.TempDir())
 	proxy.Stderr = os.Stderr
 	in, err := proxy.StdinPipe()
 	require.NoError(t, err)
@@ -121,7 +121,7 @@ func TestServicesOfTheAPIServerBecomeConnections(t *testing.T) {
 	require.NoError(t, send.Encode(objects{Services: []*corev1.Service{service()},
 		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}))
 	answers(c.Pods[1], "10.96.0.10:80", "answered pod1")
-	answers(c.Outside[0], netnstest.NodeIPv4+":30080", "answered pod1")
+	answers(c.Outside[0], netnstest.Net.NodeIPv4+":30080", "answered pod1")
 	says(t, c.Node, "32000", "200 OK")
 	says(t, c.Node, "10256/healthz", `"nodeEligible":true`)
 

@@ -13,8 +13,8 @@ import (
 	"k8s.io/component-base/metrics/legacyregistry"
 )
 
-// requireMetrics requires what a dashboard of kube-proxy asks for, and that what was done in the
-// test was counted.
+// requireMetrics requires the metrics of kube-proxy's dashboard, and counts that include the test's
+// work.
 func requireMetrics(t *testing.T, text string) {
 	t.Helper()
 	for _, line := range []string{

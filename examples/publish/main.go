@@ -1,10 +1,10 @@
-// Publish is a CNI plugin that publishes ports of pods on their node, as the plugin portmap does.
-// It is chained after one that gives a pod its address:
+// Publish is a CNI plugin that publishes ports of pods on their node, like the plugin portmap. It
+// is chained after a plugin that gives the pod its address:
 //
 //	{"type": "publish", "capabilities": {"portMappings": true}}
 //
-// Each run is a process of its own that keeps no file: what a pod has is in the kernel, as the part
-// of an instance that belongs to the owner "network,container,interface".
+// Each run is a process of its own that keeps no file. The kernel keeps the ports of a pod, as the
+// part of the owner "network,container,interface" in one instance.
 package main
 
 import (
@@ -17,13 +17,13 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// request is what a runtime writes to the plugin, as the CNI specification 1.1 says.
+// request is the input from a runtime, as the CNI specification 1.1 defines it.
 type request struct {
 	CNIVersion    string `json:"cniVersion"`
 	Name          string `json:"name"`
@@ -46,7 +46,8 @@ type attachment struct {
 	IfName      string `json:"ifname"`
 }
 
-// owner names who owns ports. The network comes first, so that its GC can tell whose they are.
+// owner returns the name of the owner of ports. The network comes first, so that its GC recognises
+// its owners.
 func (r *request) owner(a attachment) string {
 	return r.Name + "," + a.ContainerID + "," + a.IfName
 }
@@ -104,7 +105,7 @@ func (r *request) run(ctx context.Context, command string, a attachment) error {
 	return err
 }
 
-// publish publishes the ports of the pod, and hands on what the plugin before has done.
+// publish publishes the ports of the pod, and passes on the result of the previous plugin.
 func (r *request) publish(ctx context.Context, parts *dataplane.Parts, owner string) error {
 	state, err := r.state(owner)
 	if err != nil {
@@ -116,8 +117,8 @@ func (r *request) publish(ctx context.Context, parts *dataplane.Parts, owner str
 	return err
 }
 
-// state is what is wanted: a service for each mapping, with the pod as its endpoint. Clients keep
-// their addresses, but for those at loopback, and for a pod that reaches itself.
+// state returns the wanted state: a service for each mapping, with the pod as its endpoint. Clients
+// keep their addresses, except clients at loopback and a pod that reaches itself.
 func (r *request) state(owner string) (servicemodel.State, error) {
 	state := servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true})
 	var result struct {
@@ -127,7 +128,7 @@ func (r *request) state(owner string) (servicemodel.State, error) {
 		return state, fmt.Errorf("prevResult: %w", err)
 	}
 	protocols := map[string]servicemodel.Protocol{"": servicemodel.TCP, "tcp": servicemodel.TCP,
-		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP} // others are refused as invalid
+		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP} // other values are refused as invalid
 	for i, m := range r.RuntimeConfig.PortMappings {
 		protocol := protocols[strings.ToLower(m.Protocol)]
 		svc := &servicemodel.Service{

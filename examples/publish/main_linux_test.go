@@ -15,14 +15,16 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/nftables"
 )
 
-// The test binary is the plugin, too.
+// The test binary is also the plugin.
 func TestMain(m *testing.M) {
 	if os.Getenv("CNI_COMMAND") != "" {
 		main()
@@ -37,13 +39,13 @@ type plugin struct {
 	command string
 	network string
 	pod     attachment
-	// addrs are the pod's, and ports those that are published: a host port leads to port 8080.
+	// addrs are the pod's addresses, and ports the published ports: a host port leads to port 8080.
 	addrs []string
 	ports []mapping
 	valid []attachment
 }
 
-// start starts the process. What it writes is in out when it has ended.
+// start starts the process. When it has ended, out has its output.
 func (p plugin) start(tb testing.TB) (cmd *exec.Cmd, out *bytes.Buffer) {
 	var r request
 	r.CNIVersion, r.Name, r.RuntimeConfig.PortMappings = "1.1.0", p.network, p.ports
@@ -66,7 +68,7 @@ func (p plugin) start(tb testing.TB) (cmd *exec.Cmd, out *bytes.Buffer) {
 	return cmd, out
 }
 
-// run runs the process, and returns what it wrote and whether it succeeded.
+// run runs the process, and returns its output and whether it succeeded.
 func (p plugin) run(tb testing.TB) (string, bool) {
 	cmd, out := p.start(tb)
 	err := cmd.Wait()
@@ -79,7 +81,7 @@ func (p plugin) mustRun(tb testing.TB) {
 	require.True(tb, ok, out)
 }
 
-// pod is the attachment of a container with an ID of the length that containerd gives.
+// pod returns the attachment of a container, with an ID as long as containerd's.
 func pod(n int) attachment { return attachment{fmt.Sprintf("%064x", n), "eth0"} }
 
 func tcp(ports ...uint16) (l []mapping) {
@@ -89,7 +91,7 @@ func tcp(ports ...uint16) (l []mapping) {
 	return l
 }
 
-// parts are what the plugin left in a namespace.
+// parts returns the parts that the plugin left in a namespace.
 func parts(tb testing.TB, ns *netnstest.NS) *dataplane.Parts {
 	backend, err := nftables.New(&nftables.Config{Table: "published", NetNS: ns.Fd()})
 	require.NoError(tb, err)
@@ -150,9 +152,9 @@ func TestPublish(t *testing.T) {
 	reaches(netnstest.TCP, c.Node.IPv4, 8001, "")
 }
 
-// A hundred processes at once add, change and delete ports, and some of them are killed in the
-// middle. Each that is not killed succeeds; each that is killed has done all or nothing; and nobody
-// else loses anything.
+// A hundred processes at once add, change and delete ports, and some of them are killed. Each
+// process that is not killed succeeds. Each killed process has done everything or nothing. No other
+// pod loses anything.
 func TestManyProcessesAtOnce(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t)
@@ -160,7 +162,8 @@ func TestManyProcessesAtOnce(t *testing.T) {
 	require.NoError(t, err)
 	defer ns.Close()
 	const processes, rounds = 100, 3
-	want := make([][]uint16, processes) // what each holds
+	want := make([][]uint16, processes)  // ports of each
+	story := make([][]string, processes) // events of each, for debugging
 	var running sync.WaitGroup
 	var killed atomic.Int32
 	for i := range processes {
@@ -170,10 +173,13 @@ func TestManyProcessesAtOnce(t *testing.T) {
 				p, ports := randomPlugin(ns, rng, i)
 				if !p.killedAtRandom(t, rng) {
 					want[i] = ports
+					story[i] = append(story[i], fmt.Sprint(p.command, ports))
 					continue
 				}
 				killed.Add(1)
-				if got := held(t, ns, pod(i)); fmt.Sprint(got) == fmt.Sprint(ports) {
+				got := held(t, ns, pod(i))
+				story[i] = append(story[i], fmt.Sprint(p.command, ports, " killed, leaves ", got))
+				if fmt.Sprint(got) == fmt.Sprint(ports) {
 					want[i] = ports
 				}
 			}
@@ -183,11 +189,12 @@ func TestManyProcessesAtOnce(t *testing.T) {
 	t.Logf("%d of %d processes were killed", killed.Load(), processes*rounds)
 	require.Positive(t, killed.Load())
 	for i := range processes {
-		require.Equal(t, want[i], held(t, ns, pod(i)))
+		assert.Equal(t, want[i], held(t, ns, pod(i)), story[i])
 	}
 }
 
-// randomPlugin returns a plugin that adds or deletes ports of a pod, and what it leaves.
+// randomPlugin returns a plugin that adds or deletes ports of a pod, and the ports that the pod
+// then has.
 func randomPlugin(ns *netnstest.NS, rng *rand.Rand, i int) (p plugin, ports []uint16) {
 	p = plugin{ns: ns, command: "DEL", network: "net", pod: pod(i),
 		addrs: []string{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String() + "/16"}}
@@ -200,7 +207,8 @@ func randomPlugin(ns *netnstest.NS, rng *rand.Rand, i int) (p plugin, ports []ui
 	return p, ports
 }
 
-// killedAtRandom runs the process, and reports whether it was killed. Otherwise it must succeed.
+// killedAtRandom runs the process, kills it at a random time, and reports whether it was killed.
+// Otherwise the process must succeed.
 func (p plugin) killedAtRandom(t *testing.T, rng *rand.Rand) bool {
 	cmd, out := p.start(t)
 	if rng.IntN(4) == 0 {
@@ -225,18 +233,19 @@ func requireAtLoopback(t *testing.T, node *netnstest.Host, port uint16, want str
 	require.Equal(t, want, o.Server, o)
 }
 
-// held returns the ports that a pod has published, all of which must lead to its endpoint.
+// held returns the ports that a pod has published, and requires that all lead to its endpoint.
 func held(tb testing.TB, ns *netnstest.NS, a attachment) (ports []uint16) {
 	backend, err := nftables.New(&nftables.Config{Table: "published", NetNS: ns.Fd()})
 	require.NoError(tb, err)
 	defer backend.Close()
 	owner := (&request{Name: "net"}).owner(a)
 	for range 100 {
-		o, err := backend.ObserveParts(context.Background(), []string{owner}, nil)
+		var o *dataplane.Observation
+		o, err = backend.ObserveParts(context.Background(), []string{owner}, nil)
 		if err != nil {
-			continue // others were in the way
+			continue // other writers interrupted the reading
 		}
-		for f := range o.Table.Part(owner).Frontends() {
+		for f := range nocopy.Of(o.Table).Part(owner).Frontends() {
 			ports = append(ports, f.Key.Port)
 			pod, _ := o.Table.PoolsOf(f)
 			require.Len(tb, pod.Slots, 1)
@@ -247,7 +256,7 @@ func held(tb testing.TB, ns *netnstest.NS, a attachment) (ports []uint16) {
 	return nil
 }
 
-// others publishes three ports for each of so many pods, as processes would.
+// others publishes three ports for each of the pods, as processes would.
 func others(tb testing.TB, ns *netnstest.NS, pods int) {
 	p := parts(tb, ns)
 	for i := range pods {
@@ -267,8 +276,8 @@ func others(tb testing.TB, ns *netnstest.NS, pods int) {
 	}
 }
 
-// BenchmarkProcess is a whole process that publishes three ports of a pod, and one that takes them
-// away, beside 5,100 frontends of others.
+// BenchmarkProcess measures a process that publishes three ports of a pod and one that removes
+// them, while there are 5,100 frontends of other pods.
 func BenchmarkProcess(b *testing.B) {
 	netnstest.Require(b)
 	ns, err := netnstest.NewNS(b.Name())

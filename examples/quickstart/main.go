@@ -1,11 +1,11 @@
-// Quickstart shows kernlb at work in a minute: it builds a small network out of namespaces,
-// declares the services of the manifests beside it, sends real connections through them, changes
-// one, and cleans up.
+// Quickstart shows kernlb at work in a minute. It builds a small network of namespaces, declares
+// the services of the manifests beside it, sends real connections through them, changes one
+// service, and cleans up.
 //
 //	go run ./examples/quickstart
 //
-// It needs Linux and nothing else: as an ordinary user it works in a user namespace of its own, and
-// in any case it touches nothing outside the namespaces it makes.
+// It needs only Linux. An ordinary user gets a user namespace. Nothing outside the new namespaces
+// is touched.
 package main
 
 import (
@@ -51,7 +51,7 @@ func main() {
 	}
 }
 
-// run tells the story.
+// run runs all steps.
 func run(ctx context.Context, out io.Writer) (err error) {
 	state, err := load()
 	if err != nil {
@@ -66,8 +66,8 @@ func run(ctx context.Context, out io.Writer) (err error) {
 		return err
 	}
 
-	// These three lines are all it takes: a backend in a network namespace, an engine on it, a
-	// state applied.
+	// These three statements are enough: a backend in a network namespace, an engine on it, and an
+	// applied state.
 	backend, err := nftables.New(&nftables.Config{NetNS: network.Node.NS.Fd()})
 	if err != nil {
 		return err
@@ -87,9 +87,9 @@ func run(ctx context.Context, out io.Writer) (err error) {
 func load() (servicemodel.State, error) {
 	tracker := kube.NewTracker(kube.Config{Strict: true, Node: servicemodel.Node{
 		Name:      "node-1",
-		Addresses: []netip.Addr{netip.MustParseAddr(netnstest.NodeIPv4)},
+		Addresses: []netip.Addr{netip.MustParseAddr(netnstest.Net.NodeIPv4)},
 		LocalPods: servicemodel.PodDetector{
-			CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.ClusterCIDRv4)}},
+			CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.Net.ClusterCIDRv4)}},
 	}})
 	loader := manifest.NewLoader(tracker)
 	for _, name := range []string{"web.yaml", "dns.yaml"} {
@@ -105,7 +105,7 @@ func load() (servicemodel.State, error) {
 	return tracker.State(), nil
 }
 
-// serve starts the servers of the pods. Each answers with its name and the source address it saw.
+// serve starts the servers of the pods. Each answers with its name and the client's source address.
 func serve(network *netnstest.Cluster) error {
 	for _, pod := range append(network.Pods, network.RemotePods...) {
 		err := errors.Join(pod.Serve(netnstest.TCP, webPort), pod.Serve(netnstest.TCP, dnsPort),

@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// story is what is shown, step by step. After the first error it only goes on to its end.
+// story is the demonstration, step by step. After the first error it skips all further steps.
 type story struct {
 	ctx     context.Context
 	out     io.Writer
@@ -29,7 +29,7 @@ func (s *story) say(format string, args ...any) { fmt.Fprintf(s.out, format+"\n"
 
 func (s *story) title(text string) { s.say("\n\x1b[1m%s\x1b[0m", text) }
 
-// apply applies the state and says what changed, in the model and in the kernel.
+// apply applies the state, and prints the changes in the model and in the kernel.
 func (s *story) apply(state servicemodel.State) {
 	if s.err != nil {
 		return
@@ -60,7 +60,7 @@ func (s *story) first() {
 	s.apply(s.state)
 }
 
-// traffic sends connections to the services from where their users are.
+// traffic sends connections to the services from a pod and from outside.
 func (s *story) traffic() {
 	pod, outside := s.network.Pods[0], s.network.Outside[0]
 	web, dns := netip.MustParseAddrPort("10.96.0.10:80"), netip.MustParseAddrPort("10.96.0.2:53")
@@ -72,7 +72,7 @@ func (s *story) traffic() {
 	s.send("dns from a pod, over TCP", pod, netnstest.TCP, dns, 100)
 }
 
-// send sends connections and draws who answered.
+// send sends connections and draws which servers answered.
 func (s *story) send(what string, from *netnstest.Host, proto netnstest.Protocol, to netip.AddrPort,
 	n int) {
 	if s.err != nil {
@@ -97,7 +97,7 @@ func (s *story) send(what string, from *netnstest.Host, proto netnstest.Protocol
 	}
 }
 
-// scale gives the web service an endpoint more, and then takes another away.
+// scale adds an endpoint to the web service, and then removes another.
 func (s *story) scale() {
 	name := servicemodel.Name{Namespace: "default", Name: "web"}
 	eps := s.state.Endpoints(name)
@@ -116,7 +116,7 @@ func (s *story) scale() {
 	s.apply(s.state)
 }
 
-// cleanup removes everything and looks whether anything is left.
+// cleanup removes everything, and checks that nothing is left.
 func (s *story) cleanup() {
 	s.title("Cleaning up:")
 	stats, err := s.engine.Cleanup(s.ctx)

@@ -2,7 +2,7 @@ package main
 
 import (
 	"bytes"
-	"context"
+	_ "embed" // of the manifest
 	"flag"
 	"fmt"
 	"io"
@@ -19,11 +19,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/examples/userspace/proxy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// asProgram makes the test binary the program, with these arguments, one a line.
+// asProgram makes the test binary the program, with these arguments, one per line.
 const asProgram = "USERSPACE_ARGUMENTS"
 
 func TestMain(m *testing.M) {
@@ -35,10 +34,10 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-// patience is how long tests wait for what must happen.
+// patience is the maximum wait of a test.
 const patience = 20 * time.Second
 
-// program is one that runs.
+// program is a running program.
 type program struct {
 	*exec.Cmd
 	mu  sync.Mutex
@@ -67,15 +66,14 @@ func start(t *testing.T, args ...string) *program {
 	return p
 }
 
-// logs waits until the program logs something.
+// logs waits until the program logs a text.
 func (p *program) logs(t *testing.T, text string) {
 	t.Helper()
 	require.Eventually(t, func() bool { return strings.Contains(p.output(), text) }, patience,
 		5*time.Millisecond, "no %q", text)
 }
 
-// endpoint listens, and says its name to each connection, and what it is sent, until the client
-// ends.
+// endpoint listens. It sends its name to each connection, and then echoes until the client ends.
 func endpoint(t *testing.T, name string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
@@ -97,7 +95,7 @@ func endpoint(t *testing.T, name string) string {
 	return l.Addr().String()
 }
 
-// visit connects, and returns who answers; "" if nobody does.
+// visit connects, and returns the name of the server, or "" if none answers.
 func visit(t *testing.T, at string) (net.Conn, string) {
 	t.Helper()
 	c, err := net.Dial("tcp", at)
@@ -111,7 +109,7 @@ func visit(t *testing.T, at string) (net.Conn, string) {
 	return c, string(b)
 }
 
-// write writes a manifest at once, as editors and config maps do.
+// write replaces a manifest atomically, as editors and config maps do.
 func write(t *testing.T, path, text string) {
 	t.Helper()
 	require.NoError(t, os.WriteFile(path+".new", []byte(text), 0o600))
@@ -120,19 +118,22 @@ func write(t *testing.T, path, text string) {
 
 var tests atomic.Uint32
 
-// free returns an address that no other test has, in this process or in another.
+// free returns an address that no other test uses, in this process or another.
 func free(t *testing.T) string {
 	t.Helper()
 	pid, n := os.Getpid(), tests.Add(1)
 	return fmt.Sprintf("127.%d.%d.%d:8080", byte(pid>>8), byte(pid), n%250+1)
 }
 
+//go:embed web.yaml
+var webManifest string
+
 // TestAProgramFollowsItsManifests goes through the life of the program.
 func TestAProgramFollowsItsManifests(t *testing.T) {
 	t.Parallel()
 	dir, at := t.TempDir(), free(t)
 	path := filepath.Join(dir, "web.yaml")
-	write(t, path, demoManifest)
+	write(t, path, webManifest)
 	p := start(t, "-f", dir, "-interval", "10ms", "-drain", "20s", "-map", "10.96.0.10:80="+at,
 		"-map", "10.244.0.1:8080="+endpoint(t, "one"),
 		"-map", "10.244.0.2:8080="+endpoint(t, "two"))
@@ -145,14 +146,14 @@ func TestAProgramFollowsItsManifests(t *testing.T) {
 	}
 	require.Equal(t, map[string]bool{"one": true, "two": true}, names)
 
-	// What is broken changes nothing, and is named with file, line and field.
-	write(t, path, strings.Replace(demoManifest, "port: 80,", "port: 80000,", 1))
+	// A broken manifest changes nothing. The log names its file, line and field.
+	write(t, path, strings.Replace(webManifest, "port: 80,", "port: 80000,", 1))
 	p.logs(t, path+":11: document 1: Service default/web: spec.ports[0].port: 80000: ")
 	_, name := visit(t, at)
 	require.NotEmpty(t, name)
 
-	// An endpoint that goes takes no new connections.
-	write(t, path, strings.Replace(demoManifest,
+	// A removed endpoint takes no new connections.
+	write(t, path, strings.Replace(webManifest,
 		"- {addresses: [10.244.0.2], conditions: {ready: true}}\n", "", 1))
 	p.logs(t, "applied added=0 changed=0 removed=1")
 	for range 4 {
@@ -160,22 +161,22 @@ func TestAProgramFollowsItsManifests(t *testing.T) {
 		require.Equal(t, "one", name)
 	}
 
-	// Asked to stop, it listens no more, and waits for the connections that are open.
+	// After a signal to stop, the program stops listening and waits for open connections.
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
 	p.logs(t, "stopped listening")
 	_, name = visit(t, at)
 	require.Empty(t, name)
 	_, err := open.Write([]byte("x"))
 	require.NoError(t, err)
-	require.NoError(t, p.Process.Kill()) // the connections of the loop are open, too
+	require.NoError(t, p.Process.Kill()) // the connections of the loop are also open
 }
 
-// TestAProgramStopsWhenConnectionsEnd also shows that a service that is refused is named, and is
-// served once it can be.
+// TestAProgramStopsWhenConnectionsEnd also shows that a refused service is named in the log, and is
+// served once that is possible.
 func TestAProgramStopsWhenConnectionsEnd(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "web.yaml")
-	write(t, path, demoManifest)
+	write(t, path, webManifest)
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	at := l.Addr().String()
@@ -196,7 +197,7 @@ func TestAProgramStopsWhenConnectionsEnd(t *testing.T) {
 func TestAProgramDoesNotStartWithABrokenManifest(t *testing.T) {
 	t.Parallel()
 	path := filepath.Join(t.TempDir(), "web.yaml")
-	write(t, path, strings.Replace(demoManifest, "ports:", "prots:", 1))
+	write(t, path, strings.Replace(webManifest, "ports:", "prots:", 1))
 	p := start(t, "-f", path, "-f", path+"x")
 	require.Error(t, p.Wait())
 	require.Contains(t, p.output(), path+":11: document 1: Service default/web: spec.prots: ")
@@ -206,53 +207,25 @@ func TestAProgramDoesNotStartWithABrokenManifest(t *testing.T) {
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"-f: no manifest is given; -demo serves one":               {},
-		`"web.yaml" is no flag: manifests are given with -f`:       {"web.yaml"},
-		"-demo: it brings its own manifest, leave out -f":          {"-demo", "-f", "x"},
+		"give manifests with -f":                                   {"web.yaml"},
 		"-interval: 0s: must be positive":                          {"-f", "x", "-interval", "0s"},
 		"-drain: -1s: must not be negative":                        {"-f", "x", "-drain", "-1s"},
 		`invalid value "x" for flag -map: must be ADDRESS=ADDRESS`: {"-map", "x"},
-		`invalid value "v3" for flag -proxy-protocol: "v3": must be none, v1 or v2`: {
-			"-proxy-protocol", "v3"},
 		`invalid value "x" for flag -connections: must be leave, cut, or a time of at least 1s`: {
 			"-connections", "x"},
 	} {
 		_, err := parse(args, io.Discard)
 		require.EqualError(t, err, want)
 	}
-	o, err := parse([]string{"-f", "a", "-f", "b", "-proxy-protocol", "v1", "-proxy-protocol",
-		"v2=default/web", "-connections", "30s"}, io.Discard)
+	o, err := parse([]string{"-f", "a", "-f", "b", "-proxy-protocol", "default/web",
+		"-connections", "30s"}, io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b"}, o.paths)
 	require.Equal(t, "drain 30s", o.connections.String())
-	name := servicemodel.PortName{Name: servicemodel.Name{Namespace: "default", Name: "web"}}
-	require.Equal(t, proxy.ProxyV2, o.header(name))
-	require.Equal(t, proxy.ProxyV1, o.header(servicemodel.PortName{}))
+	require.True(t, o.header(servicemodel.Name{Namespace: "default", Name: "web"}))
+	require.False(t, o.header(servicemodel.Name{}))
 	var help bytes.Buffer
 	_, err = parse([]string{"-h"}, &help)
 	require.ErrorIs(t, err, flag.ErrHelp)
 	require.Contains(t, help.String(), "-max-flows")
-}
-
-// TestDemo runs the demonstration, at another address than that of the README.
-func TestDemo(t *testing.T) {
-	t.Parallel()
-	at := free(t)
-	o, err := parse([]string{"-demo", "-map", "10.96.0.10:80=" + at}, io.Discard)
-	require.NoError(t, err)
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- run(ctx, o) }()
-	require.Eventually(t, func() bool {
-		c, err := net.Dial("tcp", at)
-		if err != nil {
-			return false
-		}
-		defer c.Close()
-		_, _ = io.WriteString(c, "GET / HTTP/1.0\r\n\r\n")
-		answer, _ := io.ReadAll(c)
-		return strings.Contains(string(answer), "\r\n\r\nendpoint ")
-	}, patience, 5*time.Millisecond)
-	stop()
-	require.NoError(t, <-ended)
 }

@@ -11,7 +11,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"net/url"
 	"os"
 	"strings"
 
@@ -80,7 +79,7 @@ func askHTTP(ctx context.Context, t Target,
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: secure,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
 	defer transport.CloseIdleConnections()
-	u, err := url.Parse(t.Spec.Type + "://" + t.Addr.String() + t.Spec.Path)
+	u, err := t.Spec.url(t.Addr.String())
 	if err != nil {
 		return err
 	}

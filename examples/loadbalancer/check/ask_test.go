@@ -131,8 +131,9 @@ func TestHTTPS(t *testing.T) {
 	require.NoError(t, ask(t, s.Listener.Addr(), spec))
 	spec.Host = "example.org"
 	require.ErrorContains(t, ask(t, s.Listener.Addr(), spec), "not example.org")
-	spec.CA = filepath.Join(t.TempDir(), "none")
-	require.ErrorIs(t, ask(t, s.Listener.Addr(), spec), os.ErrNotExist)
+	require.NoError(t, os.Remove(file))
+	require.ErrorIs(t, spec.Validate(), os.ErrNotExist)
+	require.ErrorIs(t, check.Ask(t.Context(), spec.Target(netip.AddrPort{})), os.ErrNotExist)
 }
 
 func TestGRPC(t *testing.T) {

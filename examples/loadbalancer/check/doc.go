@@ -18,7 +18,7 @@
 //
 // # Load
 //
-// Checks are spread by a random part of the interval (Jitter), and a monitor asks a bounded number
-// of targets at a time. What waits for its turn is late, not failed: the timeout begins with the
-// connection. Each check is a connection of its own, as those of clients are.
+// A random part (Jitter) shortens each interval, so that checks spread. A monitor asks a bounded
+// number of targets at a time. What waits for its turn is late, not failed: the timeout begins with
+// the connection. Each check is a connection of its own, as those of clients are.
 package check

@@ -1,6 +1,7 @@
 package check
 
 import (
+	"cmp"
 	"context"
 	"math/rand/v2"
 	"sync"
@@ -26,6 +27,7 @@ type Report struct {
 // several goroutines.
 type Monitor struct {
 	tell func(Report)
+	ask  func(context.Context, Target) error // Ask, except in tests
 	ctx  context.Context
 	stop context.CancelFunc
 	work sync.WaitGroup
@@ -49,7 +51,7 @@ type watch struct {
 func NewMonitor(tell func(Report)) *Monitor {
 	ctx, stop := context.WithCancel(context.Background())
 	var one sync.Mutex
-	return &Monitor{ctx: ctx, stop: stop, watched: map[Target]*watch{},
+	return &Monitor{ask: Ask, ctx: ctx, stop: stop, watched: map[Target]*watch{},
 		turns: make(chan struct{}, DefaultConcurrency),
 		tell: func(r Report) {
 			one.Lock()
@@ -138,7 +140,7 @@ func (m *Monitor) follow(ctx context.Context, t Target, w *watch) {
 		case turns <- struct{}{}:
 		}
 		start := time.Now()
-		err := Ask(ctx, t)
+		err := m.ask(ctx, t)
 		<-turns
 		if ctx.Err() != nil {
 			return
@@ -161,7 +163,7 @@ func (m *Monitor) heard(t Target, w *watch, err error, start time.Time) time.Dur
 	} else {
 		w.report.Failed++
 	}
-	wait := t.Spec.Interval
+	wait := t.Spec.Interval - jitter(t.Spec)
 	if w.health.doubtful() {
 		wait = t.Spec.Retry
 	}
@@ -173,16 +175,13 @@ func (m *Monitor) heard(t Target, w *watch, err error, start time.Time) time.Dur
 	if changed {
 		m.tell(r)
 	}
-	return wait + jitter(t.Spec.Jitter, wait)
+	return wait
 }
 
-// jitter returns a random time up to most; zero means a tenth of the time that is waited.
-func jitter(most, wait time.Duration) time.Duration {
-	if most == 0 {
-		most = wait / 10
+// jitter returns a random part of an interval.
+func jitter(s Spec) time.Duration {
+	if most := cmp.Or(s.Jitter, s.Interval/10); most > 0 {
+		return rand.N(most)
 	}
-	if most <= 0 {
-		return 0
-	}
-	return rand.N(most)
+	return 0
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"net/url"
 	"strconv"
 	"strings"
 	"time"
@@ -28,15 +29,16 @@ type Spec struct {
 	// Source is the address to ask from. Invalid leaves it to the kernel.
 	Source netip.Addr `yaml:"source"`
 
-	// Interval is the time between two checks. Zero means 2 s.
+	// Interval is the longest time between two checks. Zero means 2 s.
 	Interval time.Duration `yaml:"interval"`
 	// Timeout bounds one check. Zero means 1 s.
 	Timeout time.Duration `yaml:"timeout"`
 	// Retry is the time between two checks while the answers contradict the verdict. Zero means
 	// Interval.
 	Retry time.Duration `yaml:"retry"`
-	// Jitter is the most that is added to the time between two checks, at random. Zero means a
-	// tenth of that time, negative none.
+	// Jitter is the most that is taken off Interval, at random, and nothing is taken off Retry. So
+	// a failure is never noticed later than Interval says. Zero means a tenth of Interval, negative
+	// none.
 	Jitter time.Duration `yaml:"jitter"`
 	// Rise and Fall are how many answers in a row change the verdict. Zero means 2 and 3.
 	Rise int `yaml:"rise"`
@@ -92,6 +94,7 @@ func (s Spec) WithDefaults() Spec {
 func (s Spec) Validate() error {
 	web := s.web()
 	_, statusErr := parseStatus(s.Status)
+	_, pathErr := s.url("host")
 	var errs []error
 	for _, rule := range []struct {
 		ok          bool
@@ -101,8 +104,11 @@ func (s Spec) Validate() error {
 		{noneOrLong(s.Interval), "interval", "must be at least 1ms"},
 		{noneOrLong(s.Timeout), "timeout", "must be at least 1ms"},
 		{noneOrLong(s.Retry), "retry", "must be at least 1ms"},
+		{s.Jitter <= s.WithDefaults().Interval, "jitter", "must be at most the interval"},
 		{s.Path == "" || web && s.Path[0] == '/', "path", "must begin with / and is of http"},
+		{!web || pathErr == nil, "path", fmt.Sprint(pathErr)},
 		{s.Host == "" || s.Type != TCP, "host", "is of http, https and grpc"},
+		{isHost(s.Host), "host", "must be the name of a host"},
 		{s.Status == "" || web, "status", "is of http and https"},
 		{s.Digest == "" || web && md5Hex(s.Digest), "digest", "must be an MD5 digest in hex"},
 		{!s.TLS || s.Type == GRPC, "tls", "is of grpc; use the type https"},
@@ -115,7 +121,25 @@ func (s Spec) Validate() error {
 			errs = append(errs, &FieldError{rule.field, errors.New(rule.text)})
 		}
 	}
+	if _, err := s.tlsConfig(); err != nil && s.Verify {
+		errs = append(errs, &FieldError{"ca", err})
+	}
 	return errors.Join(errs...)
+}
+
+// url returns what to GET of a host.
+func (s Spec) url(host string) (*url.URL, error) {
+	u, err := url.Parse(s.Type + "://" + host + s.Path)
+	if e := (*url.Error)(nil); errors.As(err, &e) {
+		err = e.Err // the rest of it repeats the path
+	}
+	return u, err
+}
+
+// isHost reports whether a text can be the name of a host in a request; empty is none.
+func isHost(s string) bool {
+	u, err := url.Parse("//" + s)
+	return err == nil && u.Host == s && u.Path == ""
 }
 
 // noneOrLong reports whether a time is that long, or left out.

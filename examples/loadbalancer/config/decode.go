@@ -43,14 +43,27 @@ type source struct {
 	file  string
 	lines map[string]int // by path
 	errs  []*FieldError
+
+	services map[string]int // their numbers, by name
+	left     int            // how many more values may be decoded
 }
+
+// maxAliased is how many values aliases may add to those that are written out. Lists of aliases to
+// lists of aliases would fill memory.
+const maxAliased = 1 << 16
+
+// maxErrors is how many errors of a file are told.
+const maxErrors = 100
 
 // joined returns all that is wrong, in the order of the lines.
 func (s *source) joined() error {
 	slices.SortStableFunc(s.errs, func(a, b *FieldError) int { return cmp.Compare(a.Line, b.Line) })
-	out := make([]error, len(s.errs))
-	for i, e := range s.errs {
-		out[i] = e
+	out := make([]error, min(len(s.errs), maxErrors))
+	for i := range out {
+		out[i] = s.errs[i]
+	}
+	if more := len(s.errs) - len(out); more > 0 {
+		out = append(out, &FieldError{s.file, 0, "", fmt.Errorf("%d more errors", more)})
 	}
 	return errors.Join(out...)
 }
@@ -80,6 +93,12 @@ func (s *source) at(path string, err error) *FieldError {
 func (s *source) decode(n *yaml.Node, v reflect.Value, path string) {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
+	}
+	if s.left--; s.left < 0 {
+		if s.left == -1 {
+			s.fail("", "aliases make it more than %d values longer than it is", maxAliased)
+		}
+		return
 	}
 	if n.Tag == "!!null" {
 		return

@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 
 	"go.yaml.in/yaml/v3"
@@ -27,7 +28,8 @@ func Load(name string) (*File, error) {
 
 // Parse reads the text of a file. The name is for errors.
 func Parse(name string, text []byte) (*File, error) {
-	s := &source{file: name, lines: map[string]int{}}
+	s := &source{file: name, lines: map[string]int{}, services: map[string]int{},
+		left: len(text) + maxAliased}
 	in := yaml.NewDecoder(bytes.NewReader(text))
 	var root, more yaml.Node
 	if err := in.Decode(&root); errors.Is(err, io.EOF) {
@@ -68,29 +70,29 @@ func (s *source) syntax(err error) error {
 // InService returns an error about a service with the line that the service stands at, or that of a
 // field of it if there is one of that name.
 func (f *File) InService(name, field string, err error) error {
-	for i := range f.Services {
-		if f.Services[i].Name != name {
-			continue
-		}
-		path := fmt.Sprintf("services[%d]", i)
-		if _, ok := f.source.lines[path+"."+field]; ok {
-			path += "." + field
-		}
-		return f.source.at(path, err)
+	i, ok := f.source.services[name]
+	if !ok {
+		return &FieldError{f.source.file, 0, "", err}
 	}
-	return &FieldError{f.source.file, 0, "", err}
+	path := fmt.Sprintf("services[%d]", i)
+	if _, ok := f.source.lines[path+"."+field]; ok {
+		path += "." + field
+	}
+	return f.source.at(path, err)
 }
 
 // validate finds what is wrong between fields, and what the model would refuse.
 func (f *File) validate() {
 	s := f.source
-	names, taken := map[string]bool{}, map[string]string{}
+	s.must(len(f.Services) > 0, "services",
+		"holds no service; -cleanup removes what the kernel has")
+	taken := map[string]string{}
 	for i := range f.Services {
 		svc, path := &f.Services[i], fmt.Sprintf("services[%d]", i)
-		if names[svc.Name] {
+		if _, ok := s.services[svc.Name]; ok {
 			s.fail(path+".name", "there is another service %q", svc.Name)
 		}
-		names[svc.Name] = true
+		s.services[svc.Name] = i
 		for j, a := range svc.Addresses {
 			at := fmt.Sprintf("%s/%s", netip.AddrPortFrom(a, svc.Port), svc.protocol())
 			if other, ok := taken[at]; ok {
@@ -101,6 +103,9 @@ func (f *File) validate() {
 		svc.validate(s, path)
 	}
 }
+
+// maxChecks bounds the checks of a service or backend: each backend is asked by all of them.
+const maxChecks = 64
 
 // must notes what is wrong with a field unless ok.
 func (s *source) must(ok bool, path, format string, args ...any) {
@@ -114,6 +119,7 @@ func (svc *Service) validate(s *source, path string) {
 	s.must(svc.Name != "", path+".name", "is missing")
 	s.must(len(svc.Addresses) > 0, path+".addresses", "is missing")
 	s.must(svc.Port != 0, path+".port", "is missing")
+	s.must(len(svc.Checks) <= maxChecks, path+".checks", "may hold %d checks", maxChecks)
 	for i := range svc.Checks {
 		validateCheck(s, &svc.Checks[i], fmt.Sprintf("%s.checks[%d]", path, i))
 	}
@@ -122,8 +128,11 @@ func (svc *Service) validate(s *source, path string) {
 	for i := range svc.Backends {
 		b, at := &svc.Backends[i], fmt.Sprintf("%s.backends[%d]", path, i)
 		s.must(b.Address.IsValid(), at+".address", "is missing")
+		s.must(!svc.answersAt(b.Address), at+".address", "%s is where the service itself answers",
+			b.Address)
 		s.must(!seen[b.Address], at+".address", "%s stands here a second time", b.Address)
 		seen[b.Address], families[b.Address.Addr().Is4()] = true, true
+		s.must(len(b.Checks) <= maxChecks, at+".checks", "may hold %d checks", maxChecks)
 		for j := range b.Checks {
 			validateCheck(s, &b.Checks[j], fmt.Sprintf("%s.checks[%d]", at, j))
 		}
@@ -133,7 +142,9 @@ func (svc *Service) validate(s *source, path string) {
 		}
 	}
 	for i, a := range svc.Sorry {
-		s.must(!seen[a], fmt.Sprintf("%s.sorry[%d]", path, i), "%s is a backend, too", a)
+		at := fmt.Sprintf("%s.sorry[%d]", path, i)
+		s.must(!seen[a], at, "%s is a backend, too", a)
+		s.must(!svc.answersAt(a), at, "%s is where the service itself answers", a)
 		families[a.Addr().Is4()] = true
 	}
 	for i, a := range svc.Addresses {
@@ -143,6 +154,11 @@ func (svc *Service) validate(s *source, path string) {
 	if len(s.errs) == 0 {
 		svc.validateModel(s, path)
 	}
+}
+
+// answersAt reports whether an address and port is a frontend of the service.
+func (svc *Service) answersAt(a netip.AddrPort) bool {
+	return a.Port() == svc.Port && slices.Contains(svc.Addresses, a.Addr())
 }
 
 // validateCheck finds what is wrong with a check.

@@ -59,7 +59,7 @@ func TestAllFieldsAreRead(t *testing.T) {
 	require.Equal(t, 5*time.Minute, m.SessionAffinity.Timeout)
 	require.Equal(t, servicemodel.WeightedRR, m.Scheduler)
 	require.Equal(t, "drain 30s", m.Connections.String())
-	require.Equal(t, "never", m.Masquerade.LoadBalancerIPs.String())
+	require.Equal(t, servicemodel.MasqueradeNever, m.Masquerade.LoadBalancerIPs)
 	require.Equal(t, dns.Checks, web.Checks)
 
 	http := web.Targets(&web.Backends[0])[0]

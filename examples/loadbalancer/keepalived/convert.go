@@ -14,35 +14,46 @@ import (
 type converter struct {
 	file     string
 	groups   map[string]*statement
+	told     map[string]bool // texts of changes
 	services []config.Service
 	warnings []*config.FieldError
+	changes  []*config.FieldError
 	errs     []*config.FieldError
 }
 
+// Result is a converted configuration.
+type Result struct {
+	File []byte
+	// Warnings say what is not done, and Changes what is done otherwise than by keepalived. Both
+	// are *[config.FieldError] values, in the order of their lines: their path is a keyword.
+	Warnings, Changes []error
+}
+
 // Convert converts the text of a configuration. The name is for errors and warnings, which are
-// *[config.FieldError] values: their path is a keyword.
-func Convert(name, text string) (out []byte, warnings []error, err error) {
-	c := &converter{file: name, groups: map[string]*statement{}}
+// *[config.FieldError] values: their path is a keyword. With an error, the result has no file.
+func Convert(name, text string) (*Result, error) {
+	c := &converter{file: name, groups: map[string]*statement{}, told: map[string]bool{}}
 	all, err := parse(text)
 	if line := (*lineError)(nil); errors.As(err, &line) {
-		return nil, nil, &config.FieldError{File: name, Line: line.line, Err: line.err}
+		return &Result{}, &config.FieldError{File: name, Line: line.line, Err: line.err}
 	}
 	c.top(all)
+	r := &Result{Warnings: inOrder(c.warnings)}
 	if len(c.errs) > 0 {
-		return nil, inOrder(c.warnings), errors.Join(inOrder(c.errs)...)
+		return r, errors.Join(inOrder(c.errs)...)
 	}
 	if len(c.services) == 0 {
-		return nil, inOrder(c.warnings), &config.FieldError{File: name,
-			Err: errors.New("has no virtual_server")}
+		return r, &config.FieldError{File: name, Err: errors.New("has no virtual_server")}
 	}
-	f := &config.File{Services: c.services}
-	if out, err = f.Encode(); err != nil {
-		return nil, nil, err
+	out, err := (&config.File{Services: c.services}).Encode()
+	if err != nil {
+		return r, err
 	}
 	if _, err := config.Parse("the file", out); err != nil {
-		return nil, inOrder(c.warnings), fmt.Errorf("%s means something impossible: %w", name, err)
+		return r, fmt.Errorf("%s means something impossible: %w", name, err)
 	}
-	return out, inOrder(c.warnings), nil
+	r.File, r.Changes = out, inOrder(c.changes)
+	return r, nil
 }
 
 // inOrder returns messages in the order of their lines.
@@ -61,6 +72,16 @@ func inOrder(l []*config.FieldError) []error {
 func (c *converter) warn(s *statement, format string, args ...any) {
 	c.warnings = append(c.warnings, &config.FieldError{File: c.file, Line: s.line,
 		Path: s.keyword(), Err: fmt.Errorf(format, args...)})
+}
+
+// change notes what is done otherwise than by keepalived, each text once.
+func (c *converter) change(s *statement, format string, args ...any) {
+	e := &config.FieldError{File: c.file, Line: s.line, Path: s.keyword(),
+		Err: fmt.Errorf(format, args...)}
+	if text := e.Err.Error(); !c.told[text] {
+		c.told[text] = true
+		c.changes = append(c.changes, e)
+	}
 }
 
 // fail notes what cannot be converted.

@@ -19,17 +19,20 @@ var update = flag.Bool("update", false, "write the golden files")
 
 // report is all that a conversion says.
 func report(name, text string) string {
-	out, warnings, err := keepalived.Convert(name, text)
+	r, err := keepalived.Convert(name, text)
 	var b strings.Builder
-	for _, w := range warnings {
+	for _, w := range r.Warnings {
 		fmt.Fprintln(&b, "# warning:", w)
+	}
+	for _, w := range r.Changes {
+		fmt.Fprintln(&b, "# changed:", w)
 	}
 	if err != nil {
 		for line := range strings.Lines(err.Error() + "\n") {
 			b.WriteString("# error: " + line)
 		}
 	}
-	b.Write(out)
+	b.Write(r.File)
 	return b.String()
 }
 
@@ -62,11 +65,11 @@ func FuzzConvert(f *testing.F) {
 		f.Add(string(text))
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		out, _, err := keepalived.Convert("f", text)
+		r, err := keepalived.Convert("f", text)
 		if err != nil {
 			return
 		}
-		_, err = config.Parse("f", out)
+		_, err = config.Parse("f", r.File)
 		require.NoError(t, err)
 	})
 }

@@ -137,6 +137,7 @@ type checker struct {
 func useCheck(c *converter, s *statement, r *server) {
 	k := &checker{timing: r.timing, spec: check.Spec{Type: checkTypes[s.keyword()], Rise: 1}}
 	checkKeywords().read(c, s, k)
+	c.change(s, "a server gets connections when its first check has passed, as with alpha")
 	fill := func(spec *check.Spec) {
 		delay, retry := time.Second, 1
 		if spec.Type != check.TCP {
@@ -151,11 +152,17 @@ func useCheck(c *converter, s *statement, r *server) {
 		}
 		spec.Interval, spec.Timeout, spec.Retry = k.interval, k.timeout, delay
 		spec.Fall = retry + 1
+		c.change(s, "retry %d: a server is down after %d failures in a row (fall: %d), and up "+
+			"after one success (rise: 1)", retry, spec.Fall, spec.Fall)
+		c.change(s, "connect_timeout bounds the whole check (timeout: %s)", spec.Timeout)
 	}
 	if k.spec.Type == check.TCP {
 		k.urls = []check.Spec{k.spec}
 	} else if len(k.urls) == 0 {
 		c.fail(s, "has no url")
+	}
+	if len(k.urls) > 1 {
+		c.change(s, "its %d urls are checks of their own, which must all pass", len(k.urls))
 	}
 	for _, spec := range k.urls {
 		fill(&spec)

@@ -43,10 +43,13 @@ func (c *converter) virtualServer(s *statement) {
 	v.Connections = "leave"
 	serverKeywords().read(c, s, v)
 	c.schedule(s, v)
+	c.change(s, "connections to a server that fails go on, as with inhibit_on_failure "+
+		"(connections: leave)")
 	for _, l := range where {
 		port := v.Service
 		port.Name = fmt.Sprintf("%s-%d-%s", name, l.port, v.Protocol)
 		port.Port = l.port
+		c.change(s, "is the service %s", port.Name)
 		same := func(o config.Service) bool { return o.Name == port.Name }
 		if i := slices.IndexFunc(c.services, same); i >= 0 {
 			c.services[i].Addresses = append(c.services[i].Addresses, l.addr)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"net/netip"
 	"slices"
 	"strings"
@@ -12,15 +11,15 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kernlb/kernlb/conntrack/flows"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Name is the backend's name.
 const Name = "proxy"
 
-// Backend is a proxy. It must be made by [New]. Its methods may be called by many goroutines.
+// Backend is a proxy. It must be made by [New]. Many goroutines may call its methods.
 type Backend struct {
 	cfg   Config
 	ctx   context.Context // ends with Close
@@ -36,14 +35,12 @@ type Backend struct {
 	table   *servicemodel.Table
 	node    []netip.Addr // the addresses of the node that the sockets are for
 	sockets map[where]*socket
-	// inherited are sockets that listen already, until the first commit.
-	inherited map[where]io.Closer
-	drifted   bool // the sockets are not those that the table wants
-	pools     map[servicemodel.PoolID]*pool
-	clients   clients
-	conns     map[*conn]struct{}
-	flows     int // UDP flows among conns
-	stats     Stats
+	pools   map[servicemodel.PoolID]pool
+	clients map[client]memory
+	conns   map[*conn]struct{}
+	stats   Stats
+
+	flows udpFlows // has a lock of its own
 }
 
 var (
@@ -51,7 +48,7 @@ var (
 	_ flows.Table       = (*Backend)(nil)
 )
 
-// New returns a proxy that accepts nobody yet. A configuration with a wrong value is refused with a
+// New returns a proxy that serves nothing yet. It refuses a configuration with a wrong value with a
 // *[servicemodel.FieldError].
 func New(cfg *Config) (*Backend, error) {
 	c, err := cfg.filled()
@@ -59,17 +56,13 @@ func New(cfg *Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{cfg: c, slots: make(chan struct{}, c.MaxConnections),
-		sockets: map[where]*socket{}, inherited: map[where]io.Closer{},
-		pools: map[servicemodel.PoolID]*pool{}, conns: map[*conn]struct{}{}}
-	b.clients.init(c.MaxClients)
+		sockets: map[where]*socket{}, pools: map[servicemodel.PoolID]pool{},
+		conns: map[*conn]struct{}{}, clients: map[client]memory{},
+		flows: udpFlows{most: c.MaxFlows, timeout: c.UDPTimeout,
+			known: map[udpClient]*udpFlow{}, of: map[servicemodel.Name]int{}}}
 	b.ctx, b.stop = context.WithCancel(context.Background())
-	if b.node, err = b.addresses(); err != nil {
-		return nil, err
-	}
-	if err := b.inherit(c.Inherited); err != nil {
-		return nil, err
-	}
-	return b, nil
+	b.node, err = b.addresses()
+	return b, err
 }
 
 // addresses asks for the addresses of the node.
@@ -85,44 +78,42 @@ func (b *Backend) addresses() (list []netip.Addr, err error) {
 // Name returns "proxy".
 func (b *Backend) Name() string { return Name }
 
+// look compares the listeners with the table and the addresses that the node has now.
+func (b *Backend) look() (edit, []netip.Addr, error) {
+	node, err := b.addresses()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.edit(b.table, node), node, err
+}
+
 // Observe returns the table that the proxy serves. It reports as drift listeners that are missing
-// or not wanted, because the addresses of the node changed or a listener broke.
+// or not wanted, because the
+// addresses of the node changed or a commit failed.
 func (b *Backend) Observe(
 	context.Context, *servicemodel.Table,
 ) (*dataplane.Observation, error) {
-	node, err := b.addresses()
+	e, node, err := b.look()
 	if err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.node, b.drifted = node, true
-	e := b.edit(&servicemodel.ChangeSet{Old: b.table, New: b.table})
-	b.drifted = len(e.open)+len(e.close) > 0
 	o := &dataplane.Observation{}
-	if b.drifted {
+	if b.node = node; e.sockets() > 0 {
 		o.Drift = strings.Split(strings.TrimSpace(e.String()), "\n")
 	}
-	o.Table, err = servicemodel.NewTable(b.table.Contents())
+	o.Table, err = servicemodel.NewTable(servicemodel.Contents{Rules: b.table.Rules(),
+		Frontends: slices.Collect(b.table.Frontends()), Pools: slices.Collect(b.table.Pools()),
+		ClusterIPs: slices.Collect(b.table.ClusterIPs()),
+		Hairpins:   slices.Collect(b.table.Hairpins())})
 	return o, err
 }
 
-// Integrity reports Broken if the addresses of the node are not those that the listeners are for,
-// or if a listener broke.
+// Integrity reports Broken if Observe would find drift.
 func (b *Backend) Integrity(context.Context) (dataplane.Integrity, error) {
-	node, err := b.addresses()
-	if err != nil {
+	e, _, err := b.look()
+	if err != nil || e.sockets() > 0 {
 		return dataplane.Broken, err
-	}
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	for _, s := range b.sockets {
-		if s.broken {
-			return dataplane.Broken, nil
-		}
-	}
-	if !slices.Equal(node, b.node) {
-		return dataplane.Broken, nil
 	}
 	return dataplane.Intact, nil
 }
@@ -131,11 +122,7 @@ func (b *Backend) Integrity(context.Context) (dataplane.Integrity, error) {
 func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return b.plan(c, b.edit(c)), nil
-}
-
-func (b *Backend) plan(c *servicemodel.ChangeSet, e edit) plan {
-	return plan{e.String() + c.String(), len(e.open) + len(e.close)}
+	return plan{b.edit(c.New, b.node), c}, nil
 }
 
 // Commit opens and closes listeners, and serves the new table from then on. New connections meet
@@ -144,72 +131,57 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	start := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := context.Cause(ctx); err != nil {
+	if err := ctx.Err(); err != nil {
 		return dataplane.Stats{}, fmt.Errorf("proxy: commit: %w", err)
 	}
-	e := b.edit(c)
-	if err := b.apply(e); err != nil {
+	e := b.edit(c.New, b.node)
+	if err := b.apply(&e); err != nil {
 		return dataplane.Stats{}, fmt.Errorf("proxy: commit: %w", err)
 	}
 	for _, p := range c.Pools {
-		switch {
-		case p.New == nil:
+		if p.New == nil {
 			delete(b.pools, p.Old.ID)
-		case b.pools[p.New.ID] == nil:
-			b.pools[p.New.ID] = &pool{}
-			fallthrough
-		default:
-			b.pools[p.New.ID].update(p.New)
+		} else {
+			b.pools[p.New.ID] = b.pools[p.New.ID].updated(p.New)
 		}
 	}
-	b.table, b.drifted = c.New, false
-	stats := b.plan(c, e).Stats()
+	b.table = c.New
+	stats := plan{e, c}.Stats()
 	stats.Duration = time.Since(start)
 	return stats, nil
 }
 
-// apply opens and closes sockets, or does nothing.
-func (b *Backend) apply(e edit) error {
+// apply closes and opens sockets. If one cannot be opened, none is, and the engine reads again.
+func (b *Backend) apply(e *edit) error {
 	if b.ctx.Err() != nil {
 		return errors.New("the proxy is closed")
 	}
+	err := errors.Join(e.refused...)
 	var opened []*socket
-	for _, w := range e.open {
-		b.closeSocket(w) // if it is to be opened again
-		s, err := b.open(w, e.claims[w])
-		if err != nil {
-			for _, s := range opened {
-				if b.inherited[s.where] == nil {
-					s.close()
-				}
-			}
-			// Others took an address since Check: the engine looks again, and names the service.
-			return fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+	if err == nil {
+		for _, w := range e.close {
+			b.sockets[w].close()
+			delete(b.sockets, w)
 		}
-		opened = append(opened, s)
+		for _, w := range e.open {
+			var s *socket
+			if s, err = b.listen(e.want[w]); err != nil {
+				break // another program took it since Check
+			}
+			opened = append(opened, s)
+		}
 	}
-	for _, w := range e.close {
-		b.closeSocket(w)
+	if err != nil {
+		for _, s := range opened {
+			s.close()
+		}
+		return fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
 	}
 	for _, s := range opened {
 		b.sockets[s.where] = s
 		s.serve()
 	}
-	for w, claims := range e.claims {
-		if s := b.sockets[w]; s != nil {
-			s.claims = claims
-		}
-	}
-	b.disinherit()
 	return nil
-}
-
-// closeSocket closes a socket if it is there.
-func (b *Backend) closeSocket(w where) {
-	if s := b.sockets[w]; s != nil {
-		s.close()
-		delete(b.sockets, w)
-	}
 }
 
 // Cleanup closes all listeners, and with them the UDP flows. TCP connections go on; [Backend.Drain]
@@ -219,38 +191,42 @@ func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	n := len(b.sockets)
-	for w := range b.sockets {
-		b.closeSocket(w)
-	}
+	b.retire()
 	clear(b.pools)
-	b.clients.init(b.cfg.MaxClients)
-	b.table, b.drifted = nil, false
+	clear(b.clients)
+	b.table = nil
 	return dataplane.Stats{Messages: n, Elements: n, Duration: time.Since(start)}, nil
 }
 
-// Retire closes all listeners, and with them the UDP flows, for a process that ends. Connections
-// that were accepted before are still given an endpoint, unlike after [Backend.Cleanup], and
-// [Backend.Drain] waits for them. There must be no commit after it.
+// Retire closes all listeners, and with them the UDP flows, for a process that ends. Unlike after
+// [Backend.Cleanup], connections that were accepted before still get an endpoint, and
+// [Backend.Drain] waits for them. No commit may follow.
 func (b *Backend) Retire() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	for w := range b.sockets {
-		b.closeSocket(w)
+	b.retire()
+}
+
+func (b *Backend) retire() {
+	for w, s := range b.sockets {
+		s.close()
+		delete(b.sockets, w)
 	}
 }
 
-// Drain waits until no connection is open, or until ctx ends, whose error it returns then. It is
-// for after [Backend.Retire] or [Backend.Cleanup].
+// Drain waits until no connection is open. If ctx ends before, it returns the error of ctx. Call it
+// after [Backend.Retire] or [Backend.Cleanup].
 func (b *Backend) Drain(ctx context.Context) error {
 	tick := time.NewTicker(10 * time.Millisecond)
 	defer tick.Stop()
-	// Who accepts takes a slot before it ends, and a slot is free when its connection has ended.
+	// An accepting goroutine gets a slot before it ends, and a slot is free when its connection has
+	// ended.
 	for b.accepting.Load() > 0 || len(b.slots) > 0 || b.Stats().Open > 0 {
 		select {
 		case <-tick.C:
 		case <-ctx.Done():
 			return fmt.Errorf("proxy: drain: %d connections are open: %w", b.Stats().Open,
-				context.Cause(ctx))
+				ctx.Err())
 		}
 	}
 	return nil
@@ -260,26 +236,21 @@ func (b *Backend) Drain(ctx context.Context) error {
 // goroutines have ended.
 func (b *Backend) Close() error {
 	b.stop()
-	b.mu.Lock()
-	for w := range b.sockets {
-		b.closeSocket(w)
-	}
-	b.disinherit()
-	b.mu.Unlock()
+	b.Retire()
 	b.work.Wait()
 	return nil
 }
 
 // plan is what a commit would do.
 type plan struct {
-	text    string
-	sockets int
+	edit
+	*servicemodel.ChangeSet
 }
 
 // String returns the sockets that are opened and closed, and the change set.
-func (p plan) String() string { return p.text }
+func (p plan) String() string { return p.edit.String() + p.ChangeSet.String() }
 
 // Stats counts the lines of the plan as messages, and sockets as elements.
 func (p plan) Stats() dataplane.Stats {
-	return dataplane.Stats{Messages: strings.Count(p.text, "\n"), Elements: p.sockets}
+	return dataplane.Stats{Messages: strings.Count(p.String(), "\n"), Elements: p.sockets()}
 }

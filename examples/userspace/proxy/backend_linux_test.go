@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"io"
+	"math/rand/v2"
 	"net"
 	"net/netip"
 	"sync/atomic"
@@ -34,7 +35,7 @@ listen `+at+`:80/udp for default/web:udp at 10.96.0.10:80
 		p.Plan.String())
 }
 
-// A change touches what it is about: other listeners and connections stay, and so do the
+// A change touches only its own services: other listeners and connections stay, and so do the
 // connections of endpoints that leave.
 func TestWhatDoesNotChangeIsNotTouched(t *testing.T) {
 	t.Parallel()
@@ -67,7 +68,7 @@ func TestWhatDoesNotChangeIsNotTouched(t *testing.T) {
 	require.Equal(t, "still here", string(b))
 }
 
-// Where nobody is sent to an endpoint, the operating system refuses.
+// If no client may reach an endpoint, the operating system refuses all.
 func TestWithoutEndpointsClientsAreRefused(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{}, echoes(t, 1)...)
@@ -100,7 +101,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 			v.ClusterIPs = nil
 			v.HostIPs = []netip.Addr{taken.Addr()}
 		},
-		"to which 10.96.0.11:80 is mapped and": func(v *servicemodel.Service) {
+		"/tcp for 10.96.0.11:80, which excludes that at ": func(v *servicemodel.Service) {
 			v.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.11")}
 		},
 		"protocol: SCTP (the kernel backends forward it)": func(v *servicemodel.Service) {
@@ -129,7 +130,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 	require.ErrorContains(t, err, "node: localPods.bridge: cni0 (give localPods.cidrs)")
 }
 
-// Somebody takes the port after the check: the engine looks again, and names the service.
+// Another program takes the port after the check. The engine reads again, and names the service.
 func TestAPortTakenInBetweenIsACollision(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{}, echoes(t, 1)...)
@@ -211,7 +212,7 @@ func TestSourcesAndAffinity(t *testing.T) {
 	require.Equal(t, 2, s.Stats().Refused)
 }
 
-// Connections to an endpoint that is quiesced are left, drained and cut as the service wants it.
+// Connections to a quiesced endpoint are left, drained or cut, as the service wants it.
 func TestConnectionsOfEndpointsThatGo(t *testing.T) {
 	t.Parallel()
 	for mode, goes := range map[servicemodel.ConnectionMode]bool{
@@ -266,4 +267,52 @@ func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {
 	require.NoError(t, err)
 	c.Close()
 	require.NoError(t, <-drained)
+}
+
+// If two sockets exclude each other, the service of one is refused, and the other services are
+// served. The open socket stays.
+func TestSocketsThatExcludeEachOther(t *testing.T) {
+	t.Parallel()
+	all, one := netip.MustParseAddr("10.96.0.11"), netip.MustParseAddr("10.96.0.12")
+	for _, first := range []string{"all", "one"} {
+		port := netip.MustParseAddrPort(freePort(t)).Port()
+		s := newSite(t, Config{Map: Mapping{
+			{From: netip.PrefixFrom(all, 32), To: netip.IPv4Unspecified(), ToPort: port},
+			{From: netip.PrefixFrom(one, 32), To: loopback(), ToPort: port}}}, echoes(t, 1)...)
+		with := func(st servicemodel.State, name string) servicemodel.State {
+			v := service(func(v *servicemodel.Service) { v.Name.Name, v.Ports = name, v.Ports[:1] })
+			v.ClusterIPs = []netip.Addr{map[string]netip.Addr{"all": all, "one": one}[name]}
+			return st.WithService(v).WithEndpoints(v.Name, st.Endpoints(web))
+		}
+		st := with(state(service(), 1), first)
+		require.Empty(t, s.apply(st).Refused)
+		second := map[string]string{"all": "one", "one": "all"}[first]
+		r := s.apply(with(st, second))
+		require.Len(t, r.Refused, 1)
+		require.Equal(t, second, r.Refused[0].Service.Name)
+		require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
+		s.visit()
+		require.Empty(t, s.apply(with(state(service(), 1), second)).Refused,
+			"it is free as soon as the other goes")
+		// If both are new in one change, the lower address wins.
+		s.apply(servicemodel.State{})
+		r = s.apply(with(with(state(service(), 1), "one"), "all"))
+		require.Len(t, r.Refused, 1)
+		require.Equal(t, "one", r.Refused[0].Service.Name)
+		s.visit()
+	}
+}
+
+// freePort returns an address with a port that is free everywhere. It is below the ports that the
+// kernel chooses for others, because one of those may be in use again before the test binds it.
+func freePort(t *testing.T) string {
+	for range 100 {
+		at := netip.AddrPortFrom(netip.IPv4Unspecified(), uint16(10_000+rand.IntN(20_000))).String()
+		if l, err := net.Listen("tcp4", at); err == nil {
+			require.NoError(t, l.Close())
+			return at
+		}
+	}
+	t.Fatal("there is no free port")
+	return ""
 }

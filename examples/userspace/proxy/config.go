@@ -1,11 +1,12 @@
 package proxy
 
 import (
+	"cmp"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
 	"net/netip"
-	"os"
 	"time"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -22,42 +23,33 @@ type Config struct {
 	// another network namespace. Nil just calls it.
 	Within func(func() error) error
 
-	// Inherited are sockets that listen already: of the process before ([Backend.Sockets]), or of a
-	// service manager (LISTEN_FDS). A listener at the address of one of them uses it, and clients
-	// that wait in its queue are served. [New] takes the files and closes them. Sockets that the
-	// first commit has no use for are closed after it, and logged.
-	Inherited []*os.File
-
 	// ConnectTimeout is how long an endpoint may take to accept a connection until another one is
 	// asked; 0 means [DefaultConnectTimeout].
 	ConnectTimeout time.Duration
-	// Attempts is how many endpoints a connection is offered to; 0 means [DefaultAttempts].
-	Attempts int
 	// IdleTimeout is after what time without a byte in either direction a connection is reset; it
 	// may take half as long again. 0 means [DefaultIdleTimeout]. Peers that died without a word are
-	// found earlier, by keepalive probes.
+	// found earlier, by keepalive probes. A peer that reads slowly takes bytes in steps, because
+	// its kernel lets its receive buffer empty for a while: at 40 kB/s Linux takes 95 kB about
+	// every 3 seconds. A timeout that is shorter than a step ends such a connection.
 	IdleTimeout time.Duration
-	// UDPTimeout is after what time without a datagram in either direction a flow is forgotten; 0
-	// means [DefaultUDPTimeout].
+	// UDPTimeout is after what time without a datagram in either direction a flow is forgotten. A
+	// flow whose endpoint has answered less than twice has a quarter of it. 0 means
+	// [DefaultUDPTimeout].
 	UDPTimeout time.Duration
 
 	// MaxConnections bounds the TCP connections that are forwarded at a time; more wait in the
 	// queues of the listeners. 0 means [DefaultMaxConnections]. Each takes up to six file
 	// descriptors.
 	MaxConnections int
-	// MaxFlows bounds the UDP flows; datagrams that would begin another are dropped. 0 means
-	// [DefaultMaxFlows]. Each takes a file descriptor and a buffer of MaxDatagram bytes.
+	// MaxFlows bounds the UDP flows of all services. Where there are as many, a new one ends one of
+	// the service that has most: the flow that was not used for longest, among those that were
+	// answered less than twice if there are any. 0 means [DefaultMaxFlows]. Each takes a file
+	// descriptor and a buffer of 16 KiB.
 	MaxFlows int
-	// MaxDatagram is the largest datagram that is forwarded, in bytes; larger ones are dropped. 0
-	// means [DefaultMaxDatagram].
-	MaxDatagram int
-	// MaxClients bounds the clients that session affinity remembers; the ones that were not seen
-	// for longest are forgotten first. 0 means [DefaultMaxClients].
-	MaxClients int
 
-	// Header says which header the TCP connections of a service port begin with at its endpoints.
-	// Nil means none.
-	Header func(servicemodel.PortName) Header
+	// Header says whether the TCP connections of a service begin with a header at its endpoints:
+	// version 2 of the PROXY protocol, which tells the endpoint who its client is. Nil means none.
+	Header func(servicemodel.Name) bool
 	// Logger gets a record of connections that no endpoint accepts, and of what is dropped because
 	// a limit is reached. Nil means silence.
 	Logger *slog.Logger
@@ -68,79 +60,53 @@ type Config struct {
 // (nf_conntrack_udp_timeout_stream).
 const (
 	DefaultConnectTimeout = 2 * time.Second
-	DefaultAttempts       = 3
 	DefaultIdleTimeout    = 24 * time.Hour
 	DefaultUDPTimeout     = 2 * time.Minute
 	DefaultMaxConnections = 4096
 	DefaultMaxFlows       = 4096
-	DefaultMaxDatagram    = 16 << 10
-	DefaultMaxClients     = 1 << 16
 )
 
-// filled returns the configuration with its defaults, or the *[servicemodel.FieldError] of the
-// first field that is wrong.
+const (
+	attempts    = 3        // endpoints that a connection is offered to
+	maxDatagram = 16 << 10 // bytes; larger ones are dropped
+	maxClients  = 1 << 16  // that session affinity remembers; it forgets any of them for another
+)
+
+// filled returns the configuration with its defaults, or a *[servicemodel.FieldError] for each
+// field that is wrong.
 func (c *Config) filled() (Config, error) {
 	var f Config
 	if c != nil {
 		f = *c
 	}
-	for _, d := range []struct {
-		field    string
-		value    *time.Duration
-		standard time.Duration
-	}{
-		{"ConnectTimeout", &f.ConnectTimeout, DefaultConnectTimeout},
-		{"IdleTimeout", &f.IdleTimeout, DefaultIdleTimeout},
-		{"UDPTimeout", &f.UDPTimeout, DefaultUDPTimeout},
-	} {
-		if err := fill(d.field, d.value, d.standard); err != nil {
-			return f, err
-		}
+	if f.Addresses == nil {
+		f.Addresses = interfaceAddrs
 	}
-	for _, n := range []struct {
-		field    string
-		value    *int
-		standard int
-	}{
-		{"Attempts", &f.Attempts, DefaultAttempts},
-		{"MaxConnections", &f.MaxConnections, DefaultMaxConnections},
-		{"MaxFlows", &f.MaxFlows, DefaultMaxFlows},
-		{"MaxDatagram", &f.MaxDatagram, DefaultMaxDatagram},
-		{"MaxClients", &f.MaxClients, DefaultMaxClients},
-	} {
-		if err := fill(n.field, n.value, n.standard); err != nil {
-			return f, err
-		}
+	if f.Within == nil {
+		f.Within = func(f func() error) error { return f() }
 	}
-	f.fillFunctions()
-	return f, nil
+	if f.Header == nil {
+		f.Header = func(servicemodel.Name) bool { return false }
+	}
+	if f.Logger == nil {
+		f.Logger = slog.New(slog.DiscardHandler)
+	}
+	return f, errors.Join(
+		fill("ConnectTimeout", &f.ConnectTimeout, DefaultConnectTimeout),
+		fill("IdleTimeout", &f.IdleTimeout, DefaultIdleTimeout),
+		fill("UDPTimeout", &f.UDPTimeout, DefaultUDPTimeout),
+		fill("MaxConnections", &f.MaxConnections, DefaultMaxConnections),
+		fill("MaxFlows", &f.MaxFlows, DefaultMaxFlows))
 }
 
-// fill puts the default where a field is zero, and refuses what is negative.
+// fill puts the default where a field is zero, and refuses a negative value.
 func fill[T int | time.Duration](field string, value *T, standard T) error {
-	switch {
-	case *value < 0:
+	if *value < 0 {
 		return &servicemodel.FieldError{Object: "proxy configuration", Field: field,
 			Value: fmt.Sprint(*value), Reason: "must not be negative"}
-	case *value == 0:
-		*value = standard
 	}
+	*value = cmp.Or(*value, standard)
 	return nil
-}
-
-func (c *Config) fillFunctions() {
-	if c.Addresses == nil {
-		c.Addresses = interfaceAddrs
-	}
-	if c.Within == nil {
-		c.Within = func(f func() error) error { return f() }
-	}
-	if c.Header == nil {
-		c.Header = func(servicemodel.PortName) Header { return NoHeader }
-	}
-	if c.Logger == nil {
-		c.Logger = slog.New(slog.DiscardHandler)
-	}
 }
 
 // interfaceAddrs returns the addresses of the host that others can reach.
@@ -151,10 +117,8 @@ func interfaceAddrs() ([]netip.Addr, error) {
 	}
 	var out []netip.Addr
 	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			if ip := p.Addr().Unmap(); ip.IsGlobalUnicast() {
-				out = append(out, ip)
-			}
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
+			out = append(out, p.Addr().Unmap())
 		}
 	}
 	return out, nil

@@ -13,6 +13,18 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// client is one that session affinity remembers.
+type client struct {
+	frontend servicemodel.FrontendKey
+	addr     netip.Addr
+}
+
+// memory is the endpoint that a client got, and the time.
+type memory struct {
+	endpoint netip.AddrPort
+	used     time.Time
+}
+
 // Stats counts what a proxy did.
 type Stats struct {
 	Open      int // TCP connections and UDP flows that are there now
@@ -20,7 +32,7 @@ type Stats struct {
 	Refused   int // connections and datagrams that the table does not let in
 	Retried   int // endpoints that did not accept a connection, so that another was asked
 	Failed    int // connections that no endpoint accepted
-	Overflows int // datagrams that were dropped because a limit is reached
+	Overflows int // datagrams that were too large, and UDP flows that ended to make room
 }
 
 // Stats returns what the proxy did so far.
@@ -59,8 +71,8 @@ var (
 	errNobody  = errors.New("no endpoint accepted it")
 )
 
-// choose gives a connection an endpoint that it has not tried: what the table says, and of the
-// endpoints that it lets have the connection, the one that it is for by affinity or the scheduler.
+// choose gives a connection an endpoint that it has not tried. The table decides which endpoints
+// the connection may have. Affinity or the scheduler picks one of them.
 func (b *Backend) choose(c *conn, tried []netip.AddrPort) (netip.AddrPort, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -76,39 +88,42 @@ func (b *Backend) choose(c *conn, tried []netip.AddrPort) (netip.AddrPort, error
 	c.client = client{d.Frontend.Key, c.src.Addr()}
 	now, p := time.Now(), b.pools[id]
 	if c.affinity > 0 {
-		if e, ok := b.clients.recall(c.client, c.affinity, now); ok &&
-			!slices.Contains(tried, e) {
-			c.target = p.find(e)
+		m, ok := b.clients[c.client]
+		if ok && now.Sub(m.used) < c.affinity && !slices.Contains(tried, m.endpoint) {
+			c.target = p.find(m.endpoint)
 		}
 	}
 	if c.target == nil {
-		c.target = p.pick(c.src, tried)
+		c.target = p.pick(tried)
 	}
 	if c.target == nil {
 		return netip.AddrPort{}, errNobody
 	}
 	if c.affinity > 0 {
-		b.clients.remember(c.client, c.target.endpoint, now)
+		for other := range b.clients {
+			if len(b.clients) < maxClients {
+				break
+			}
+			delete(b.clients, other)
+		}
+		b.clients[c.client] = memory{c.target.endpoint, now}
 	}
-	c.target.conns++
 	b.stats.Balanced++
 	b.conns[c] = struct{}{}
 	return c.target.endpoint, nil
 }
 
-// leave takes the endpoint from a connection: it ended, or its endpoint did not accept it, who is
-// then no longer the client's own.
+// leave removes the endpoint from a connection that has ended, or whose endpoint did not accept it.
+// In the latter case, the client loses its affinity to the endpoint.
 func (b *Backend) leave(c *conn, failed bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if c.target == nil {
 		return
 	}
-	if e, ok := b.clients.recall(c.client, c.affinity, time.Now()); failed && ok &&
-		e == c.target.endpoint {
-		b.clients.forget(c.client)
+	if failed && b.clients[c.client].endpoint == c.target.endpoint {
+		delete(b.clients, c.client)
 	}
-	c.target.conns--
 	c.target = nil
 	delete(b.conns, c)
 }
@@ -144,7 +159,7 @@ func (b *Backend) Clean(
 		select {
 		case <-c.ended:
 		case <-ctx.Done():
-			return r, fmt.Errorf("proxy: end stale connections: %w", context.Cause(ctx))
+			return r, fmt.Errorf("proxy: end stale connections: %w", ctx.Err())
 		}
 	}
 	r.Duration = time.Since(start)
@@ -178,6 +193,6 @@ func (b *Backend) NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return slices.DeleteFunc(slices.Clone(b.node), func(a netip.Addr) bool {
-		return !slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+		return !within(a, ranges)
 	}), nil
 }

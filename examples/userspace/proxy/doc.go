@@ -23,7 +23,7 @@
 // and go on when their frontend changes or goes.
 //
 // What the kernel's connection tracking is to other backends, the proxy's own connections are to
-// this one: [Backend] has the methods that a flows.Keeper (package conntrack/flows) wants of a
+// this one: [Backend] has the methods that a flows.Keeper (package dataplane/flows) wants of a
 // table, so that connections to endpoints that leave are left, drained or cut as services want it,
 // and UDP flows never stay with endpoints that are gone.
 //
@@ -32,17 +32,14 @@
 //   - An endpoint sees an address of the node as its client. Where it must know the client, the
 //     PROXY protocol tells it ([Config.Header]).
 //   - Listeners need addresses of the host. A service with an address that the host does not have,
-//     or with a port that is taken or privileged, is refused as a whole, by name; with
-//     [Config.Map], addresses are elsewhere, or nowhere.
+//     or with a port that is taken or privileged, is refused as a whole, by name; so is one
+//     of two services whose sockets exclude each other. With [Config.Map], addresses are elsewhere,
+//     or nowhere.
 //   - A connection that must be dropped, or rejected for some of its clients, is accepted by the
 //     operating system before the proxy sees it: it is reset. Datagrams are dropped. Where nobody
 //     is balanced, everybody is refused, also those who should be dropped.
-//   - SCTP, direct routing and tunnels, pods told by interface, and schedulers other than random,
-//     rr, wrr (the default), lc, wlc, sh and mh are refused. For sh and mh, which are the same
-//     here, an endpoint that accepts no connection is always replaced by the next one.
+//   - SCTP, direct routing and tunnels, pods told by interface, and schedulers other than
+//     rr and wrr (the default) are refused.
 //   - Ranges of services (ServiceCIDRs) and the mark mean nothing: a proxy is no router.
-//   - Connections end with the process, as their bytes go through it. New ones need not notice: the
-//     next process can inherit the sockets that listen, from this one while it drains
-//     ([Backend.Sockets], [Config.Inherited]), or from a service manager that keeps them. UDP flows
-//     begin anew in it, and session affinity is forgotten.
+//   - Connections end with the process, because their bytes go through it.
 package proxy

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
-	"strconv"
 	"strings"
 )
 
@@ -27,15 +26,10 @@ func ParseRule(s string) (Rule, error) {
 	if !ok {
 		return Rule{}, errors.New("must be ADDRESS=ADDRESS")
 	}
-	var r Rule
-	var err error
-	if strings.Contains(from, "/") {
+	a, port, err := parseAddr(from)
+	r := Rule{From: netip.PrefixFrom(a, a.BitLen()), FromPort: port}
+	if err != nil {
 		r.From, err = netip.ParsePrefix(from)
-	} else {
-		var a netip.Addr
-		if a, r.FromPort, err = parseAddr(from); err == nil {
-			r.From = netip.PrefixFrom(a, a.BitLen())
-		}
 	}
 	if err != nil {
 		return Rule{}, fmt.Errorf("%s: must be an address, an address and a port, or a range", from)
@@ -59,28 +53,6 @@ func parseAddr(s string) (netip.Addr, uint16, error) {
 		err = errors.New("port 0")
 	}
 	return ap.Addr(), ap.Port(), err
-}
-
-// String returns what [ParseRule] parses.
-func (r Rule) String() string {
-	from, to := r.From.String(), "none"
-	if r.From.IsSingleIP() {
-		from = addrText(r.From.Addr(), r.FromPort)
-	}
-	if r.To.IsValid() {
-		to = addrText(r.To, r.ToPort)
-	}
-	return from + "=" + to
-}
-
-func addrText(a netip.Addr, port uint16) string {
-	switch {
-	case port == 0:
-		return a.String()
-	case a.Is4():
-		return a.String() + ":" + strconv.Itoa(int(port))
-	}
-	return "[" + a.String() + "]:" + strconv.Itoa(int(port))
 }
 
 // At returns where an address and port is on this host, and false if nowhere.

@@ -2,7 +2,6 @@ package proxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -17,36 +16,30 @@ import (
 type socket struct {
 	b *Backend
 	where
-	dst  netip.AddrPort // what its clients ask for
+	dst  netip.AddrPort // the address that its clients ask for
 	ctx  context.Context
 	stop context.CancelFunc
-
-	tcp   *net.TCPListener
-	udp   *net.UDPConn
-	flows *udpFlows // of udp
-
-	claims []claim // guarded by the lock of the backend
-	broken bool    // so is this: it failed
+	tcp  *net.TCPListener
+	udp  *net.UDPConn
 }
 
-// open opens a socket; [socket.serve] uses it.
-func (b *Backend) open(w where, claims []claim) (*socket, error) {
-	s := &socket{b: b, where: w, dst: claims[0].dst, claims: claims}
-	var err error
-	switch l := b.inherited[w].(type) {
-	case *net.TCPListener:
-		s.tcp = l
-	case *net.UDPConn:
-		s.udp = l
-	default:
-		if w.protocol == servicemodel.UDP {
-			s.udp, err = b.listenUDP(w.addr)
-		} else {
-			s.tcp, err = b.listenTCP(w.addr)
-		}
+// listen opens the socket of a claim; [socket.serve] uses it.
+func (b *Backend) listen(k claim) (*socket, error) {
+	s := &socket{b: b, where: k.where, dst: k.dst}
+	family := "6" // its socket at [::] would take IPv4 as well
+	if k.addr.Addr().Is4() {
+		family = "4"
 	}
+	err := b.cfg.Within(func() (err error) {
+		if k.protocol == servicemodel.UDP {
+			s.udp, err = net.ListenUDP("udp"+family, net.UDPAddrFromAddrPort(k.addr))
+		} else {
+			s.tcp, err = net.ListenTCP("tcp"+family, net.TCPAddrFromAddrPort(k.addr))
+		}
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("listen for %v: %w", claims[0].service, err)
+		return nil, fmt.Errorf("listen for %v: %w", k.service, err)
 	}
 	s.ctx, s.stop = context.WithCancel(b.ctx)
 	return s, nil
@@ -55,8 +48,7 @@ func (b *Backend) open(w where, claims []claim) (*socket, error) {
 // serve accepts clients until the socket is closed.
 func (s *socket) serve() {
 	if s.udp != nil {
-		s.flows = &udpFlows{socket: s, known: map[netip.AddrPort]*udpFlow{}}
-		s.b.work.Go(s.flows.receive)
+		s.b.work.Go(s.receive)
 	} else {
 		s.b.accepting.Add(1)
 		s.b.work.Go(s.accept)
@@ -73,36 +65,24 @@ func (s *socket) close() {
 	}
 }
 
-// ended reports whether the socket is of no use after an error: it was closed, or broke. Other
-// errors, such as a lack of file descriptors, are waited out.
+// ended reports whether the socket was closed, after an error. Other errors, such as a lack of file
+// descriptors, are waited out.
 func (s *socket) ended(err error) bool {
 	if s.ctx.Err() != nil {
 		return true
 	}
-	if errors.Is(err, net.ErrClosed) {
-		s.b.mu.Lock()
-		defer s.b.mu.Unlock()
-		s.broken = true
-		return true
-	}
 	s.b.full.warn(s.b.cfg.Logger, "cannot accept", "socket", s.where.String(), "error", err)
-	select {
-	case <-s.ctx.Done():
-	case <-time.After(10 * time.Millisecond):
-	}
+	time.Sleep(10 * time.Millisecond)
 	return false
 }
 
 // notice bounds how often something is logged.
 type notice struct{ last atomic.Int64 }
 
-// noticeEvery is the least time between two records of one kind.
-const noticeEvery = 10 * time.Second
-
-// warn logs, unless it did so a moment ago.
+// warn logs, unless it did so in the last ten seconds.
 func (n *notice) warn(log *slog.Logger, text string, args ...any) {
 	now, last := time.Now().UnixNano(), n.last.Load()
-	if (last == 0 || now-last > int64(noticeEvery)) && n.last.CompareAndSwap(last, now) {
+	if (last == 0 || now-last > int64(10*time.Second)) && n.last.CompareAndSwap(last, now) {
 		log.Warn(text, args...)
 	}
 }

@@ -3,15 +3,15 @@ package proxy
 import (
 	"cmp"
 	"fmt"
-	"iter"
 	"maps"
 	"net/netip"
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// where is what a socket is bound to.
+// where is the protocol, address and port that a socket is bound to.
 type where struct {
 	protocol servicemodel.Protocol
 	addr     netip.AddrPort
@@ -23,118 +23,127 @@ func (w where) compare(o where) int {
 	return cmp.Or(w.addr.Compare(o.addr), cmp.Compare(w.protocol, o.protocol))
 }
 
+// anywhere is the same port at all addresses of the family.
+func (w where) anywhere() where {
+	all := netip.IPv6Unspecified()
+	if w.addr.Addr().Is4() {
+		all = netip.IPv4Unspecified()
+	}
+	return where{w.protocol, netip.AddrPortFrom(all, w.addr.Port())}
+}
+
+// excludes reports whether only one of two sockets can be open.
+func (w where) excludes(o where) bool {
+	return w == o || w.anywhere() == o.anywhere() && (w == w.anywhere() || o == o.anywhere())
+}
+
 // claim is a frontend that wants a socket.
 type claim struct {
-	frontend servicemodel.FrontendKey
-	service  servicemodel.PortName
-	kind     servicemodel.Kind
-	dst      netip.AddrPort // what clients of the socket ask for
+	where
+	service servicemodel.PortName
+	kind    servicemodel.Kind
+	dst     netip.AddrPort // the address that clients of the socket ask for
 }
 
 // localhost is where node ports answer to the node itself, if its rules say so.
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
-// claims yields the sockets that a frontend wants: none if it sends nobody to an endpoint.
-func (b *Backend) claims(
-	f *servicemodel.Frontend, r *servicemodel.Rules, node []netip.Addr,
-) iter.Seq2[where, claim] {
-	return func(yield func(where, claim) bool) {
-		if f == nil || !f.Internal.Balances() && !f.External.Balances() {
-			return
+// claims returns the sockets that the frontends of a table want. A frontend that sends no client to
+// an endpoint wants none. Those whose sockets are open come first.
+func (b *Backend) claims(t *servicemodel.Table, node []netip.Addr) (all []claim) {
+	rules := t.Rules()
+	if rules.LocalhostNodePorts {
+		node = append(slices.Clone(node), localhost)
+	}
+	for f := range t.Frontends() {
+		if f.Key.Protocol == servicemodel.SCTP || !f.Internal.Balances() && !f.External.Balances() {
+			continue
 		}
 		addrs := []netip.Addr{f.Key.Addr}
 		if f.Key.NodePort() {
-			addrs = nodePortAddrs(f.Key.Family(), r, node)
+			addrs = slices.DeleteFunc(slices.Clone(node), func(a netip.Addr) bool {
+				return servicemodel.FamilyOf(a) != f.Key.Family() || !within(a, rules.NodePorts)
+			})
 		}
 		for _, a := range addrs {
 			dst := netip.AddrPortFrom(a, f.Key.Port)
-			at, ok := b.cfg.Map.At(dst)
-			if ok && !yield(where{f.Key.Protocol, at}, claim{f.Key, f.Service, f.Kind, dst}) {
-				return
+			if at, ok := b.cfg.Map.At(dst); ok {
+				all = append(all, claim{where{f.Key.Protocol, at}, f.Service, f.Kind, dst})
 			}
 		}
 	}
-}
-
-// nodePortAddrs returns the addresses of the node at which node ports answer.
-func nodePortAddrs(
-	family servicemodel.Family, r *servicemodel.Rules, node []netip.Addr,
-) []netip.Addr {
-	if r.LocalhostNodePorts {
-		node = append(slices.Clone(node), localhost)
-	}
-	return slices.DeleteFunc(slices.Clone(node), func(a netip.Addr) bool {
-		return servicemodel.FamilyOf(a) != family ||
-			!slices.ContainsFunc(r.NodePorts, func(p netip.Prefix) bool { return p.Contains(a) })
+	slices.SortFunc(all, func(x, y claim) int {
+		if first := b.serves(x); first != b.serves(y) {
+			if first {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(x.compare(y.where), x.dst.Compare(y.dst))
 	})
+	return all
 }
 
-// edit is what a change means for the sockets.
+// serves reports whether a claim has its socket.
+func (b *Backend) serves(k claim) bool {
+	s := b.sockets[k.where]
+	return s != nil && s.dst == k.dst
+}
+
+// within reports whether an address is in one of the ranges.
+func within(a netip.Addr, ranges []netip.Prefix) bool {
+	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// edit is what a table means for the sockets.
 type edit struct {
-	claims map[where][]claim // of the sockets that are touched, as they will be
-	open   []where           // sorted
-	close  []where           // sorted
+	want        map[where]claim
+	refused     []error // claims that exclude one of want
+	open, close []where // sorted
 }
 
-// edit works out what a change set means. All sockets are touched if the rules change, or if what
-// is open is not what it should be.
-func (b *Backend) edit(c *servicemodel.ChangeSet) edit {
-	e := edit{claims: map[where][]claim{}}
-	old, new := c.Old.Rules(), c.New.Rules()
-	if b.drifted || c.Rules != nil {
-		for w := range b.sockets {
-			e.claims[w] = nil
+// edit compares the sockets that a table wants on a node with those that are open.
+func (b *Backend) edit(t *servicemodel.Table, node []netip.Addr) edit {
+	e := edit{want: map[where]claim{}}
+	ports := map[where]claim{} // the first claim to a port of a family
+	for _, k := range b.claims(t, node) {
+		rival, taken := e.want[k.where]
+		if taken && rival.dst == k.dst {
+			continue
 		}
-		for f := range c.New.Frontends() {
-			b.add(&e, f, &new)
+		if !taken {
+			rival, taken = ports[k.anywhere()]
+			taken = taken && rival.excludes(k.where)
 		}
-	} else {
-		for _, f := range c.Frontends {
-			for w := range b.claims(f.Old, &old, b.node) {
-				e.claims[w] = slices.DeleteFunc(b.claimed(&e, w), func(k claim) bool {
-					return k.frontend == f.Old.Key
-				})
-			}
+		if !taken {
+			rival, taken = e.want[k.anywhere()]
 		}
-		for _, f := range c.Frontends {
-			b.add(&e, f.New, &new)
+		if taken {
+			e.refused = append(e.refused, &dataplane.CollisionError{Backend: Name,
+				Service: k.service.Name, Object: fmt.Sprintf(
+					"the socket at %v for %v, which excludes that at %v for %v of %v,", k.where,
+					k.dst, rival.where, rival.dst, rival.service)})
+			continue
+		}
+		e.want[k.where] = k
+		if _, known := ports[k.anywhere()]; !known {
+			ports[k.anywhere()] = k
 		}
 	}
-	b.compare(&e)
-	return e
-}
-
-// compare works out which of the sockets that are touched are to be opened and closed.
-func (b *Backend) compare(e *edit) {
-	for _, w := range slices.SortedFunc(maps.Keys(e.claims), where.compare) {
-		s, claims := b.sockets[w], e.claims[w]
-		stays := s != nil && !s.broken && len(claims) > 0 && claims[0].dst == s.dst
-		if s != nil && !stays {
+	for _, w := range slices.SortedFunc(maps.Keys(b.sockets), where.compare) {
+		if !b.serves(e.want[w]) {
 			e.close = append(e.close, w)
 		}
-		if len(claims) > 0 && !stays {
+	}
+	for _, w := range slices.SortedFunc(maps.Keys(e.want), where.compare) {
+		if !b.serves(e.want[w]) {
 			e.open = append(e.open, w)
 		}
 	}
+	return e
 }
 
-// add adds the claims of a frontend.
-func (b *Backend) add(e *edit, f *servicemodel.Frontend, r *servicemodel.Rules) {
-	for w, k := range b.claims(f, r, b.node) {
-		e.claims[w] = append(b.claimed(e, w), k)
-	}
-}
-
-// claimed returns a copy of the claims to a socket, with those of the edit.
-func (b *Backend) claimed(e *edit, w where) []claim {
-	if l, ok := e.claims[w]; ok {
-		return l
-	}
-	if s := b.sockets[w]; s != nil {
-		return slices.Clone(s.claims)
-	}
-	return nil
-}
+func (e edit) sockets() int { return len(e.open) + len(e.close) }
 
 // String returns a line for each socket that is opened or closed.
 func (e edit) String() string {
@@ -143,8 +152,7 @@ func (e edit) String() string {
 		s += "close " + w.String() + "\n"
 	}
 	for _, w := range e.open {
-		k := e.claims[w][0]
-		s += fmt.Sprintf("listen %v for %v at %v\n", w, k.service, k.dst)
+		s += fmt.Sprintf("listen %v for %v at %v\n", w, e.want[w].service, e.want[w].dst)
 	}
 	return s
 }

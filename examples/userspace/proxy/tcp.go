@@ -1,12 +1,12 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"io"
 	"net"
 	"net/netip"
-	"os"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -44,8 +44,8 @@ func (s *socket) accept() {
 	}
 }
 
-// forward forwards a connection to an endpoint until both ends have closed it. The client, who
-// asked for dst, is reset if there is none.
+// forward forwards a connection to an endpoint until both ends have closed it. dst is the address
+// that the client used. If there is no endpoint, the client is reset.
 func (b *Backend) forward(client *net.TCPConn, dst netip.AddrPort) {
 	src := unmapped(client.RemoteAddr().(*net.TCPAddr).AddrPort())
 	ctx, cancel := context.WithCancel(b.ctx)
@@ -64,7 +64,7 @@ func (b *Backend) forward(client *net.TCPConn, dst netip.AddrPort) {
 		}
 		return
 	}
-	// Whoever cancels, a cut or Close, makes both ends fail at once.
+	// A cancelled context, by a cut or by Close, makes both ends fail at once.
 	stop := context.AfterFunc(ctx, func() { reset(client); reset(server) })
 	if err = b.introduce(c, client, server); err == nil {
 		err = relay(client, server, b.cfg.IdleTimeout)
@@ -78,7 +78,7 @@ func (b *Backend) forward(client *net.TCPConn, dst netip.AddrPort) {
 	_ = server.Close()
 }
 
-// connect connects to an endpoint. It asks another one where one does not accept.
+// connect connects to an endpoint. If one does not accept, it tries another one.
 func (b *Backend) connect(ctx context.Context, c *conn) (*net.TCPConn, error) {
 	var tried []netip.AddrPort
 	for {
@@ -86,13 +86,13 @@ func (b *Backend) connect(ctx context.Context, c *conn) (*net.TCPConn, error) {
 		if err != nil {
 			return nil, err
 		}
-		server, err := b.dial(ctx, endpoint)
+		server, err := b.dial(ctx, servicemodel.TCP, endpoint)
 		if err == nil {
-			return server, nil
+			return server.(*net.TCPConn), nil
 		}
 		b.leave(c, true)
 		tried = append(tried, endpoint)
-		if ctx.Err() != nil || len(tried) == b.cfg.Attempts {
+		if ctx.Err() != nil || len(tried) == attempts {
 			return nil, err
 		}
 		b.count(func(s *Stats) { s.Retried++ })
@@ -100,7 +100,9 @@ func (b *Backend) connect(ctx context.Context, c *conn) (*net.TCPConn, error) {
 }
 
 // dial connects to an endpoint within the time that it has.
-func (b *Backend) dial(ctx context.Context, endpoint netip.AddrPort) (c *net.TCPConn, err error) {
+func (b *Backend) dial(
+	ctx context.Context, p servicemodel.Protocol, endpoint netip.AddrPort,
+) (c net.Conn, err error) {
 	at, ok := b.cfg.Map.At(endpoint)
 	if !ok {
 		return nil, errUnmapped
@@ -108,7 +110,7 @@ func (b *Backend) dial(ctx context.Context, endpoint netip.AddrPort) (c *net.TCP
 	ctx, cancel := context.WithTimeout(ctx, b.cfg.ConnectTimeout)
 	defer cancel()
 	err = b.cfg.Within(func() (err error) {
-		c, err = new(net.Dialer).DialTCP(ctx, "tcp", netip.AddrPort{}, at)
+		c, err = new(net.Dialer).DialContext(ctx, strings.ToLower(p.String()), at.String())
 		return err
 	})
 	return c, err
@@ -119,59 +121,59 @@ var errUnmapped = errors.New("its endpoint is mapped to none")
 // introduce tells the endpoint who the client is, if it is to know. Where the address that the
 // client asked for is of the other family, it is the one that was mapped to.
 func (b *Backend) introduce(c *conn, client, server *net.TCPConn) error {
-	h, dst := b.cfg.Header(c.service), c.dst
-	if h == NoHeader {
+	if !b.cfg.Header(c.service.Name) {
 		return nil
 	}
+	dst := c.dst
 	if dst.Addr().Is4() != c.src.Addr().Is4() {
 		dst = unmapped(client.LocalAddr().(*net.TCPAddr).AddrPort())
 	}
-	_, err := server.Write(h.encode(c.src, dst))
+	_, err := server.Write(header(c.src, dst))
 	return err
 }
 
 // relay copies in both directions until both have ended. An end of one direction is passed on, and
-// the other goes on.
+// the other goes on. An error of one resets both, and so does a time without progress in either.
 func relay(client, server *net.TCPConn, idle time.Duration) error {
-	var moved atomic.Int64
-	copyTo := func(dst, src *net.TCPConn) error {
-		err := pipe(dst, src, idle, &moved)
-		if err != nil {
-			reset(client) // which ends the other direction, too
-			reset(server)
+	var copied atomic.Int64 // bytes, where the system does not count them
+	ended := make(chan error, 2)
+	pipe := func(dst, src *net.TCPConn) {
+		err := transfer(dst, src, &copied)
+		if err == nil {
+			err = dst.CloseWrite()
 		}
-		return err
+		ended <- err
 	}
-	answered := make(chan error, 1)
-	go func() { answered <- copyTo(client, server) }()
-	return errors.Join(copyTo(server, client), <-answered)
+	go pipe(server, client)
+	go pipe(client, server)
+	tick := time.NewTicker((idle + 1) / 2)
+	defer tick.Stop()
+	var failed error
+	fail := func(err error) {
+		failed = cmp.Or(failed, err)
+		reset(client)
+		reset(server)
+	}
+	last, since := int64(-1), time.Now()
+	for open := 2; open > 0; {
+		select {
+		case err := <-ended:
+			open--
+			if err != nil {
+				fail(err)
+			}
+		case <-tick.C:
+			if n := copied.Load() + moved(client) + moved(server); n != last {
+				last, since = n, time.Now()
+			} else if time.Since(since) >= idle {
+				fail(errIdle)
+			}
+		}
+	}
+	return failed
 }
 
 var errIdle = errors.New("nothing was sent for too long")
-
-// pipe copies from src to dst until src ends. It looks from time to time whether anything moved in
-// either direction; the other one may be in the middle of a copy, so that it takes two looks to
-// know that nothing did. On Linux, io.Copy moves bytes without copying them (splice), and the
-// deadline ends it when there is nothing to read, so that no byte is lost.
-func pipe(dst, src *net.TCPConn, idle time.Duration, moved *atomic.Int64) error {
-	last, before := moved.Load(), int64(-1)
-	for {
-		if err := src.SetReadDeadline(time.Now().Add((idle + 1) / 2)); err != nil {
-			return err
-		}
-		n, err := io.Copy(dst, src)
-		now := moved.Add(n)
-		switch {
-		case err == nil:
-			return dst.CloseWrite()
-		case !errors.Is(err, os.ErrDeadlineExceeded):
-			return err
-		case n == 0 && now == before:
-			return errIdle
-		}
-		last, before = now, last
-	}
-}
 
 // reset closes a connection so that its peer sees a failure rather than an end.
 func reset(c *net.TCPConn) {

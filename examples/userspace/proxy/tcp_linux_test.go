@@ -96,9 +96,7 @@ func TestASlowReaderSlowsTheSender(t *testing.T) {
 
 func TestAnotherEndpointIsAsked(t *testing.T) {
 	t.Parallel()
-	for _, by := range []servicemodel.Scheduler{"", servicemodel.Random, servicemodel.RoundRobin,
-		servicemodel.LeastConn, servicemodel.WeightedLC, servicemodel.SourceHash,
-		servicemodel.Maglev + servicemodel.HashPort} {
+	for _, by := range schedulers {
 		s := newSite(t, Config{}, closed(t), echoes(t, 1)[0])
 		s.apply(state(service(scheduled(by)), 1, 2))
 		for range 4 {
@@ -110,11 +108,11 @@ func TestAnotherEndpointIsAsked(t *testing.T) {
 
 func TestAClientIsResetIfNobodyAccepts(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, Config{Attempts: 2}, closed(t), closed(t), closed(t))
-	s.apply(state(service(), 1, 2, 3))
+	s := newSite(t, Config{}, closed(t), closed(t), closed(t), closed(t))
+	s.apply(state(service(), 1, 2, 3, 4))
 	s.requireReset()
 	eventually(t, "it is counted", func() bool {
-		return s.Stats() == Stats{Balanced: 2, Retried: 1, Failed: 1}
+		return s.Stats() == Stats{Balanced: 3, Retried: 2, Failed: 1}
 	})
 }
 
@@ -182,20 +180,15 @@ func TestTheEndpointLearnsOfTheClient(t *testing.T) {
 		n, _ := io.ReadAtLeast(c, b, 28)
 		got <- string(b[:n])
 	})
-	for _, h := range []Header{ProxyV1, ProxyV2} {
-		s := newSite(t, Config{Header: func(n servicemodel.PortName) Header {
-			require.Equal(t, web, n.Name)
-			return h
-		}}, server)
-		s.apply(state(service(), 1))
-		c := s.dial()
-		src := c.LocalAddr().(*net.TCPAddr).AddrPort()
-		require.Equal(t, string(h.encode(src, netip.AddrPortFrom(webIP, 80))), <-got)
-	}
+	s := newSite(t, Config{Header: func(n servicemodel.Name) bool { return n == web }}, server)
+	s.apply(state(service(), 1))
+	c := s.dial()
+	src := c.LocalAddr().(*net.TCPAddr).AddrPort()
+	require.Equal(t, string(header(src, netip.AddrPortFrom(webIP, 80))), <-got)
 }
 
-// A connection that waits for an endpoint which goes is cut as those are that have one, and who
-// cuts it does not wait for the endpoint.
+// A connection that still waits for an endpoint is cut like other connections when the endpoint
+// goes, and the cut does not wait for the endpoint.
 func TestAConnectionThatIsNotThereYetIsCut(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{ConnectTimeout: time.Hour}, silence(t), echoes(t, 1)[0])
@@ -211,4 +204,43 @@ func TestAConnectionThatIsNotThereYetIsCut(t *testing.T) {
 	require.Zero(t, s.Stats().Open)
 	_, name := s.visit()
 	require.Equal(t, "1", name)
+}
+
+// gushes sends without end.
+func gushes(t *testing.T) netip.AddrPort {
+	return listener(t, func(c *net.TCPConn) {
+		for err := error(nil); err == nil; {
+			_, err = c.Write(make([]byte, 64<<10))
+		}
+	})
+}
+
+// A client that reads slowly is not idle: what the proxy could write at once takes it longer than
+// the idle timeout.
+func TestASlowReaderIsNotIdle(t *testing.T) {
+	t.Parallel()
+	const idle = time.Second
+	s := newSite(t, Config{IdleTimeout: idle}, gushes(t))
+	s.apply(state(service(), 1))
+	c := s.dial()
+	for start := time.Now(); time.Since(start) < 4*idle; time.Sleep(10 * time.Millisecond) {
+		_, err := c.Read(make([]byte, 16000)) // 1.6 MB/s at most
+		require.NoError(t, err)
+	}
+}
+
+// A client that reads no more is idle, whether it has closed its direction or not.
+func TestAConnectionThatNobodyReadsIsReset(t *testing.T) {
+	t.Parallel()
+	for _, halfClosed := range []bool{false, true} {
+		s := newSite(t, Config{IdleTimeout: 200 * time.Millisecond}, gushes(t))
+		s.apply(state(service(), 1))
+		c := s.dial()
+		require.NoError(t, c.SetReadBuffer(4096))
+		if halfClosed {
+			require.NoError(t, c.CloseWrite())
+		}
+		eventually(t, "it is balanced", func() bool { return s.Stats().Balanced == 1 })
+		eventually(t, "it is reset", func() bool { return s.Stats().Open == 0 })
+	}
 }

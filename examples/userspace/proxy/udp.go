@@ -1,152 +1,188 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"net"
 	"net/netip"
 	"os"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// udpFlows are the flows of one socket, by client.
-type udpFlows struct {
-	*socket
-	mu    sync.Mutex
-	known map[netip.AddrPort]*udpFlow
-}
-
-// udpFlow is what one client sends, and is answered.
+// udpFlow is what one client sends, and is answered. The lock of udpFlows guards the last fields.
 type udpFlow struct {
 	*conn
-	server *net.UDPConn
-	used   atomic.Int64 // when there was a datagram last, in nanoseconds
+	from   udpClient
+	server net.Conn
+
+	answers int       // that came, up to enough
+	used    time.Time // when there was a datagram last
+}
+
+// enough answers make a flow that is in use: conntrack calls it assured.
+const enough = 2
+
+// udpClient is a client of a socket.
+type udpClient struct {
+	*socket
+	addr netip.AddrPort
+}
+
+// udpFlows holds the UDP flows of all sockets, and bounds their number.
+type udpFlows struct {
+	most    int
+	timeout time.Duration
+
+	mu    sync.Mutex
+	known map[udpClient]*udpFlow
+	of    map[servicemodel.Name]int // flows of each service
+}
+
+// get returns the flow of a client for a datagram, nil if there is none.
+func (u *udpFlows) get(from udpClient) *udpFlow {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f := u.known[from]
+	if f != nil {
+		f.used = time.Now()
+	}
+	return f
+}
+
+// add adds a flow. At the limit, it removes and returns a flow of the service that has most: the
+// one with the fewest answers; among equals, the least recently used.
+func (u *udpFlows) add(f *udpFlow) (last *udpFlow) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.of[f.service.Name]++
+	if len(u.known) >= u.most {
+		for _, k := range u.known {
+			if last == nil || cmp.Or(cmp.Compare(u.of[last.service.Name], u.of[k.service.Name]),
+				cmp.Compare(k.answers, last.answers), k.used.Compare(last.used)) < 0 {
+				last = k
+			}
+		}
+		u.drop(last)
+	}
+	u.known[f.from] = f
+	f.used = time.Now()
+	return last
+}
+
+// remove forgets a flow, if it is there.
+func (u *udpFlows) remove(f *udpFlow) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if u.known[f.from] == f {
+		u.drop(f)
+	}
+}
+
+func (u *udpFlows) drop(f *udpFlow) {
+	delete(u.known, f.from)
+	if u.of[f.service.Name]--; u.of[f.service.Name] == 0 {
+		delete(u.of, f.service.Name)
+	}
+}
+
+// answered notes an answer.
+func (u *udpFlows) answered(f *udpFlow) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	f.answers, f.used = min(f.answers+1, enough), time.Now()
+}
+
+// expires returns when a flow is forgotten if nothing comes.
+func (u *udpFlows) expires(f *udpFlow) time.Time {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	if f.answers < enough {
+		return f.used.Add(u.timeout / 4)
+	}
+	return f.used.Add(u.timeout)
 }
 
 // receive forwards the datagrams of clients until the socket is closed.
-func (l *udpFlows) receive() {
-	buf := make([]byte, l.b.cfg.MaxDatagram+1)
+func (s *socket) receive() {
+	buf := make([]byte, maxDatagram+1)
 	for {
-		n, src, err := l.udp.ReadFromUDPAddrPort(buf)
+		n, src, err := s.udp.ReadFromUDPAddrPort(buf)
 		switch {
 		case err != nil:
-			if l.ended(err) {
+			if s.ended(err) {
 				return
 			}
-		case n > l.b.cfg.MaxDatagram:
-			l.overflow("a datagram is too large", "limit", l.b.cfg.MaxDatagram)
+		case n > maxDatagram:
+			s.overflow("a datagram is too large", "limit", maxDatagram)
 		default:
-			if f := l.flow(src); f != nil {
-				f.used.Store(time.Now().UnixNano())
-				// What cannot be sent is lost, as on any network. Where the endpoint refuses,
-				// the other direction learns of it.
+			f := s.b.flows.get(udpClient{s, src})
+			if f == nil {
+				f = s.begin(src)
+			}
+			if f != nil {
+				// A datagram that cannot be sent is lost, as on any network. Where the endpoint
+				// refuses, the other direction learns of it.
 				_, _ = f.server.Write(buf[:n])
 			}
 		}
 	}
 }
 
-func (l *udpFlows) overflow(text string, args ...any) {
-	l.b.count(func(s *Stats) { s.Overflows++ })
-	l.b.full.warn(l.b.cfg.Logger, text, append(args, "socket", l.where.String())...)
+func (s *socket) overflow(text string, args ...any) {
+	s.b.count(func(s *Stats) { s.Overflows++ })
+	s.b.full.warn(s.b.cfg.Logger, text, append(args, "socket", s.where.String())...)
 }
 
-// flow returns the flow of a client, which it begins if there is none, or nil.
-func (l *udpFlows) flow(src netip.AddrPort) *udpFlow {
-	l.mu.Lock()
-	f := l.known[src]
-	l.mu.Unlock()
-	if f != nil {
-		return f
+// begin begins a flow. It returns nil if there is no endpoint for it.
+func (s *socket) begin(src netip.AddrPort) *udpFlow {
+	ctx, cancel := context.WithCancel(s.ctx)
+	f := &udpFlow{from: udpClient{s, src}, conn: &conn{protocol: servicemodel.UDP,
+		src: unmapped(src), dst: s.dst, cancel: cancel, ended: make(chan struct{})}}
+	endpoint, err := s.b.choose(f.conn, nil)
+	if err == nil {
+		f.server, err = s.b.dial(ctx, servicemodel.UDP, endpoint)
 	}
-	if !l.b.reserve() {
-		l.overflow("as many UDP flows as may be", "limit", l.b.cfg.MaxFlows)
+	if err != nil {
+		s.b.leave(f.conn, true)
+		cancel()
+		close(f.ended)
 		return nil
 	}
-	f, ctx := l.begin(src)
-	if f == nil {
-		l.b.release()
-		return nil
+	if last := s.b.flows.add(f); last != nil {
+		last.cancel()
+		s.overflow("as many UDP flows as may be: the least used one ends", "limit",
+			s.b.cfg.MaxFlows)
 	}
-	l.mu.Lock()
-	l.known[src] = f
-	l.mu.Unlock()
-	l.b.work.Go(func() {
-		defer l.b.release()
-		l.answer(ctx, f, src)
-	})
+	s.b.work.Go(func() { s.answer(ctx, f) })
 	return f
-}
-
-// begin gives a client an endpoint. It returns nil if there is none.
-func (l *udpFlows) begin(src netip.AddrPort) (*udpFlow, context.Context) {
-	ctx, cancel := context.WithCancel(l.ctx)
-	f := &udpFlow{conn: &conn{protocol: servicemodel.UDP, src: unmapped(src), dst: l.dst,
-		cancel: cancel, ended: make(chan struct{})}}
-	f.used.Store(time.Now().UnixNano())
-	var tried []netip.AddrPort
-	for {
-		endpoint, err := l.b.choose(f.conn, tried)
-		if err == nil && ctx.Err() != nil { // it was cut, or the socket is closed
-			l.b.leave(f.conn, false)
-			err = ctx.Err()
-		}
-		if err != nil {
-			cancel()
-			close(f.ended)
-			return nil, nil
-		}
-		if f.server, err = l.b.dialUDP(ctx, endpoint); err == nil {
-			return f, ctx
-		}
-		l.b.leave(f.conn, true)
-		tried = append(tried, endpoint)
-	}
-}
-
-func (b *Backend) dialUDP(
-	ctx context.Context, endpoint netip.AddrPort,
-) (c *net.UDPConn, err error) {
-	at, ok := b.cfg.Map.At(endpoint)
-	if !ok {
-		return nil, errUnmapped
-	}
-	err = b.cfg.Within(func() (err error) {
-		c, err = new(net.Dialer).DialUDP(ctx, "udp", netip.AddrPort{}, at)
-		return err
-	})
-	return c, err
 }
 
 // answer forwards the datagrams of the endpoint, until the flow was not used for some time, is cut,
 // or the endpoint refuses it: then the next datagram of the client begins another.
-func (l *udpFlows) answer(ctx context.Context, f *udpFlow, src netip.AddrPort) {
+func (s *socket) answer(ctx context.Context, f *udpFlow) {
 	defer close(f.ended)
 	stop := context.AfterFunc(ctx, func() { _ = f.server.Close() }) // which ends the reading
 	defer stop()
-	err := l.copyAnswers(f, src)
-	l.mu.Lock()
-	delete(l.known, src)
-	l.mu.Unlock()
-	l.b.leave(f.conn, err != nil && ctx.Err() == nil)
+	err := s.copyAnswers(f)
+	s.b.flows.remove(f)
+	s.b.leave(f.conn, err != nil && ctx.Err() == nil)
 	f.cancel()
 	_ = f.server.Close()
 }
 
 // copyAnswers returns nil when the flow was not used for its time.
-func (l *udpFlows) copyAnswers(f *udpFlow, src netip.AddrPort) error {
-	buf := make([]byte, l.b.cfg.MaxDatagram+1)
+func (s *socket) copyAnswers(f *udpFlow) error {
+	buf := make([]byte, maxDatagram+1)
 	for {
-		idle := time.Since(time.Unix(0, f.used.Load()))
-		if idle >= l.b.cfg.UDPTimeout {
+		expires := s.b.flows.expires(f)
+		if !time.Now().Before(expires) {
 			return nil
 		}
-		err := f.server.SetReadDeadline(time.Now().Add(l.b.cfg.UDPTimeout - idle))
-		if err != nil {
+		if err := f.server.SetReadDeadline(expires); err != nil {
 			return err
 		}
 		n, err := f.server.Read(buf)
@@ -155,28 +191,11 @@ func (l *udpFlows) copyAnswers(f *udpFlow, src netip.AddrPort) error {
 			continue
 		case err != nil:
 			return err
-		case n > l.b.cfg.MaxDatagram:
-			l.overflow("an answer is too large", "limit", l.b.cfg.MaxDatagram)
+		case n > maxDatagram:
+			s.overflow("an answer is too large", "limit", maxDatagram)
 			continue
 		}
-		f.used.Store(time.Now().UnixNano())
-		_, _ = l.udp.WriteToUDPAddrPort(buf[:n], src) // lost, as on any network
+		s.b.flows.answered(f)
+		_, _ = s.udp.WriteToUDPAddrPort(buf[:n], f.from.addr) // lost, as on any network
 	}
-}
-
-// reserve takes room for a UDP flow, if there is any.
-func (b *Backend) reserve() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.flows >= b.cfg.MaxFlows {
-		return false
-	}
-	b.flows++
-	return true
-}
-
-func (b *Backend) release() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.flows--
 }

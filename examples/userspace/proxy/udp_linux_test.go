@@ -129,13 +129,85 @@ func TestFlowsEndWithTheirEndpointAndTheirService(t *testing.T) {
 
 func TestDatagramsAreBounded(t *testing.T) {
 	t.Parallel()
-	s := newSite(t, Config{MaxFlows: 1, MaxDatagram: 100}, udpServers(t, 1)...)
+	s := newSite(t, Config{}, udpServers(t, 1)...)
 	s.apply(state(service(), 1))
 	c := s.socket()
 	ask(t, c, "a")
-	unanswered(t, s.socket(), "no room for another flow")
-	unanswered(t, c, string(make([]byte, 101)))
-	require.Len(t, ask(t, c, string(make([]byte, 98))), 100)
-	unanswered(t, c, string(make([]byte, 99))) // the answer is too large
-	eventually(t, "all are counted", func() bool { return s.Stats().Overflows == 3 })
+	unanswered(t, c, string(make([]byte, maxDatagram+1)))
+	require.Len(t, ask(t, c, string(make([]byte, maxDatagram-2))), maxDatagram)
+	unanswered(t, c, string(make([]byte, maxDatagram-1))) // the answer is too large
+	eventually(t, "all are counted", func() bool { return s.Stats().Overflows == 2 })
+}
+
+// A flow has a quarter of its time until it was answered twice.
+func TestAFlowThatIsInUseIsKeptLonger(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{UDPTimeout: 4 * time.Second}, udpServers(t, 1)...)
+	s.apply(state(service(), 1))
+	c := s.socket()
+	ask(t, c, "a")
+	ask(t, c, "b")
+	ask(t, s.socket(), "once")
+	require.Equal(t, 2, s.Stats().Open)
+	start := time.Now()
+	eventually(t, "one is forgotten", func() bool { return s.Stats().Open == 1 })
+	require.Less(t, time.Since(start), 3*time.Second)
+	ask(t, c, "c")
+	require.Equal(t, 2, s.Stats().Balanced, "it was the other")
+}
+
+// Where flows are as many as may be, a new one takes the place of the one that was not used for
+// longest, and of those that are in use last.
+func TestANewFlowTakesThePlaceOfAnIdleOne(t *testing.T) {
+	t.Parallel()
+	s := newSite(t, Config{MaxFlows: 3}, udpServers(t, 2)...)
+	s.apply(state(service(scheduled(servicemodel.RoundRobin)), 1))
+	inUse := s.socket()
+	ask(t, inUse, "a")
+	ask(t, inUse, "a")
+	for range 10 { // each of another client, answered once
+		ask(t, s.socket(), "b")
+	}
+	ask(t, inUse, "a")
+	require.Equal(t, 11, s.Stats().Balanced, "it has its flow still")
+	require.Equal(t, 8, s.Stats().Overflows)
+	eventually(t, "the others ended", func() bool { return s.Stats().Open == 3 })
+}
+
+// A service whose clients are many takes no flow from one whose clients are few.
+func TestServicesShareTheFlows(t *testing.T) {
+	t.Parallel()
+	u := udpFlows{most: 4, timeout: time.Minute, known: map[udpClient]*udpFlow{},
+		of: map[servicemodel.Name]int{}}
+	begin := func(name string, port uint16) (*udpFlow, *udpFlow) {
+		f := &udpFlow{conn: &conn{service: servicemodel.PortName{
+			Name: servicemodel.Name{Name: name}}}, from: udpClient{nil, netip.AddrPortFrom(
+			netip.AddrFrom4([4]byte{192, 0, 2, name[0]}), port)}}
+		return f, u.add(f)
+	}
+	few, ended := begin("few", 1)
+	require.Nil(t, ended)
+	var many []*udpFlow
+	for port := range uint16(6) {
+		f, ended := begin("many", port)
+		many = append(many, f)
+		if port < 3 {
+			require.Nil(t, ended)
+		} else {
+			require.Same(t, many[port-3], ended)
+		}
+	}
+	u.answered(many[3])
+	u.answered(many[3])
+	_, ended = begin("few", 2)
+	require.Same(t, many[4], ended, "unanswered ones first")
+	_, ended = begin("few", 3)
+	require.Equal(t, few, ended, "equal shares: each takes from its own")
+	u.remove(few)
+	require.Len(t, u.known, 4)
+	for _, f := range []*udpFlow{many[3], many[5]} {
+		require.Same(t, f, u.get(f.from))
+		u.remove(f)
+	}
+	require.Equal(t, map[servicemodel.Name]int{{Name: "few"}: 2}, u.of)
 }

@@ -1,0 +1,100 @@
+// Package accepted keeps the definitions of services that an engine accepted. So the next process
+// of a program serves a refused service as it was ([dataplane.Config.Accepted]).
+package accepted
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"sync/atomic"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// pace is the interval between writes. A process that is killed loses the definitions that were
+// accepted since the last one, and the next process has those before.
+const pace = time.Minute
+
+// File has the accepted services of a program.
+type File struct {
+	path    string
+	log     *slog.Logger
+	newest  atomic.Pointer[servicemodel.State]
+	written []byte
+}
+
+// Open returns the file of a program. It is in the runtime directory that systemd made for the
+// program, or else in /run/kernlb. Like the kernel's contents, it is gone after a reboot.
+func Open(program string, log *slog.Logger) *File {
+	dir := cmp.Or(os.Getenv("RUNTIME_DIRECTORY"), "/run/kernlb")
+	return &File{path: filepath.Join(dir, program+"-services.json"), log: log}
+}
+
+// Load returns a state with the services that an earlier process had accepted, without endpoints.
+func (f *File) Load() (s servicemodel.State) {
+	data, err := os.ReadFile(f.path)
+	if err == nil {
+		err = json.Unmarshal(data, &s)
+	}
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		f.log.Warn("the services that were accepted before are not known", "error", err)
+	}
+	return s
+}
+
+// Observe is an observer of the engine.
+func (f *File) Observe(_ context.Context, ev dataplane.Event) {
+	if ev, ok := ev.(dataplane.Applied); ok {
+		f.newest.Store(&ev.Accepted)
+	}
+}
+
+// Run writes the file now and then, and when the context ends.
+func (f *File) Run(ctx context.Context) error {
+	tick := time.NewTicker(pace)
+	defer tick.Stop()
+	for done := false; !done; {
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			done = true
+		}
+		if err := f.write(); err != nil {
+			f.log.Warn("accepted services are not kept: after a restart, one that is refused by "+
+				"then is left out", "error", err)
+		}
+	}
+	return nil
+}
+
+// write writes the newest definitions if they differ from those in the file.
+func (f *File) write() error {
+	s := f.newest.Swap(nil)
+	if s == nil {
+		return nil
+	}
+	var services servicemodel.State
+	for svc := range s.Services() {
+		services = services.WithService(svc)
+	}
+	data, err := json.Marshal(services)
+	if err != nil || bytes.Equal(data, f.written) {
+		return err
+	}
+	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
+		return err
+	}
+	if err := os.WriteFile(f.path+".new", data, 0o600); err != nil {
+		return err
+	}
+	f.written = data
+	return os.Rename(f.path+".new", f.path)
+}

@@ -1,0 +1,91 @@
+// Package instance knows what the kernel objects of an instance are called: those of the commands
+// kernlb and kernlb-top, and those of the other programs of this project.
+package instance
+
+import (
+	"cmp"
+	"crypto/sha256"
+	"encoding/base32"
+	"io"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
+)
+
+// Default is the owner of the kernel objects if none is named.
+const Default = "kernlb"
+
+// Candidates are the backends of an instance, the default first, in the network namespace of the
+// calling thread. The configuration says the rest of ipvs.
+func Candidates(name string, vs ipvs.Config) []dataplane.Candidate {
+	vs.Table = IPVSTable(name)
+	return []dataplane.Candidate{
+		nftables.Candidate(&nftables.Config{Table: name}),
+		iptables.Candidate(&iptables.Config{Prefix: ChainPrefix(name)}),
+		ipvs.Candidate(&vs),
+	}
+}
+
+// Program is a program of this project, and what its objects are called.
+type Program struct {
+	Instance string // the table of nf_tables
+	Is       string // what the program is
+	chains   string // what the names of its chains begin with; empty: as for other instances
+	ipvs     string // its companion table of IPVS; empty: as for other instances
+}
+
+// Programs are those whose instances have names of their own. The chains of the default instance
+// have the names of kube-proxy's, which administrators know.
+func Programs() []Program {
+	return []Program{
+		{Instance: Default, Is: "kernlb, nodeproxy or kubeproxy", chains: iptables.DefaultPrefix},
+		{Instance: "kernlb-cni", Is: "the CNI plugin"},
+		{Instance: "kernlb-kubeproxy", Is: "kubeproxy in its mode iptables", chains: "KERNLB"},
+		{Instance: "loadbalancer", Is: "the load balancer", chains: "LB", ipvs: "loadbalancer"},
+	}
+}
+
+// program returns the program that has an instance of its own, or one without special names.
+func program(name string) Program {
+	for _, p := range Programs() {
+		if p.Instance == name {
+			return p
+		}
+	}
+	return Program{Instance: name}
+}
+
+// IPVSTable is the companion table of an instance.
+func IPVSTable(name string) string { return cmp.Or(program(name).ipvs, name+"-ipvs") }
+
+// ChainPrefix is what the names of an instance's chains begin with: for an instance that is no
+// program's, seven characters, because a chain's name has room for no more.
+func ChainPrefix(name string) string {
+	if prefix := program(name).chains; prefix != "" {
+		return prefix
+	}
+	sum := sha256.Sum256([]byte(name))
+	return "K" + base32.StdEncoding.EncodeToString(sum[:])[:6]
+}
+
+// Counters opens the counters of an instance that nftables and iptables have.
+func Counters(name string) (*counters.Counters, error) {
+	return counters.Open(&counters.Config{Table: name + "-counters"})
+}
+
+// Source is a [counters.Source] that is closed in the end.
+type Source interface {
+	counters.Source
+	io.Closer
+}
+
+// OpenSource opens what counts for an instance of a backend.
+func OpenSource(backend, name string) (Source, error) {
+	if backend == ipvs.Name {
+		return ipvs.OpenCounters(&ipvs.Config{Table: IPVSTable(name)})
+	}
+	return Counters(name)
+}

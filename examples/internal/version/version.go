@@ -1,0 +1,32 @@
+// Package version says which version a program is.
+package version
+
+import "runtime/debug"
+
+// Of returns a line that names a program and its version: that of the module, the commit it was
+// built from, and that of Go, as far as the program knows.
+func Of(program string) string {
+	info, ok := debug.ReadBuildInfo()
+	if !ok {
+		return program + " of an unknown version"
+	}
+	text := program + " " + info.Main.Version
+	for _, s := range info.Settings {
+		if s.Key == "vcs.revision" {
+			text += ", commit " + s.Value
+		}
+	}
+	return text + ", " + info.GoVersion
+}
+
+// Asked reports whether a command line asks for the version.
+func Asked(args []string) bool {
+	if len(args) == 0 {
+		return false
+	}
+	switch args[0] {
+	case "version", "-version", "--version":
+		return true
+	}
+	return false
+}

@@ -1,0 +1,270 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/kernlb/kernlb/examples/internal/version"
+	"github.com/kernlb/kernlb/internal/suggest"
+)
+
+// command is one command of the program.
+type command struct {
+	name    string
+	args    string // after the name, besides flags
+	about   string
+	example string // without "kernlb"
+	groups  []group
+	check   func(*options) error // of flags of several groups; nil: none
+	run     func(*program, context.Context) error
+}
+
+// group holds flags that belong together. define defines them, and returns a function that checks
+// their values.
+type group struct {
+	title  string
+	define func(*options, *flag.FlagSet) (check func() error)
+}
+
+// commands returns all commands, in the order in which help lists them.
+func commands() []command {
+	in, out, kernel := group{"", (*options).inputFlags}, group{"", (*options).outputFlag},
+		group{"", (*options).kernelFlags}
+	node, vs := group{"the node", (*options).nodeFlags}, group{"ipvs", (*options).ipvsFlags}
+	flows, filter := group{"", (*options).flowFlags}, group{"", (*options).filterFlags}
+	empty, own := group{"", (*options).emptyFlag}, func(
+		define func(*options, *flag.FlagSet) func() error) group {
+		return group{"", define}
+	}
+	return []command{
+		{"apply", "-f FILE", "make the kernel hold exactly the services of the manifests",
+			"apply -f services.yaml",
+			[]group{in, own((*options).applyFlags), own((*options).goOnFlag), empty, flows, kernel,
+				out, node, vs}, (*options).checkInput, (*program).apply},
+		{"watch", "-f DIR", "keep the kernel equal to a directory of manifests until interrupted",
+			"watch -f /etc/kernlb -listen 127.0.0.1:10256",
+			[]group{in, own((*options).watchFlags), own((*options).listenFlags), empty, flows,
+				kernel, out, node, vs}, (*options).checkInput, (*program).watch},
+		{"status", "", "print whether kernlb watch has problems: broken manifests, services that " +
+			"are refused, objects that are in two files; the exit code is 1 then", "status",
+			[]group{own((*options).statusFlags), out}, nil, (*program).status},
+		{"plan", "-f FILE", "print what apply would change, and touch nothing",
+			"plan -f services.yaml", []group{in, own((*options).goOnFlag), empty, kernel, out, node,
+				vs}, (*options).checkInput, (*program).plan},
+		{"show", "", "print what the kernel holds now, what that has had, or how it differs from " +
+			"manifests", "show -diff -f services.yaml",
+			[]group{in, filter, own((*options).showFlags), kernel, out, node, vs},
+			(*options).checkShow, (*program).show},
+		{"cleanup", "", "remove every trace, or that of kube-proxy", "cleanup -of kube-proxy -plan",
+			[]group{own((*options).cleanupFlags), own((*options).planFlag), kernel, out, vs},
+			(*options).checkCleanup, (*program).cleanup},
+		{"probe", "", "print which backends this kernel supports, and why not the others", "probe",
+			[]group{kernel, out, vs}, nil, (*program).probe},
+		{"trace", "-from IP -to IP:PORT/PROTOCOL",
+			"say step by step what happens to a packet, by the manifests or by what the kernel " +
+				"holds; with -live to a real packet, by whose rules",
+			"trace -from 10.244.1.5 -to 10.96.0.10:80/tcp",
+			[]group{own((*options).traceFlags), in, kernel, out, node, vs}, nil, (*program).trace},
+		{"explain", "NAMESPACE/NAME", "print all that is known of a service: its frontends, " +
+			"endpoints (with manifests), objects in the kernel, and why it refuses connections",
+			"explain default/web -f services.yaml",
+			[]group{own((*options).explainFlags), in, kernel, node, vs},
+			(*options).checkExplain, (*program).explain},
+		{"top", "", "show live which services have connections, packets and bytes, the shares of " +
+			"endpoints, recent changes, and how long applies take", "top -interval 5s",
+			[]group{own((*options).topFlags), kernel}, nil, (*program).top},
+		{"count", "", "count connections, packets and bytes of frontends and endpoints from now " +
+			"on, for show -counters, or stop that; ipvs counts all the time", "count -off",
+			[]group{own((*options).countFlags), kernel}, nil, (*program).count},
+		{"graph", "", "draw services, frontends, pools and endpoints, by the manifests or by " +
+			"what the kernel holds, or the way of a packet through the chains of all programs",
+			"graph -hooks IPv4 -format svg", []group{own((*options).graphFlags), in, filter, kernel,
+				node, vs}, nil, (*program).graph},
+		{"flows", "", "print the flows of services, counts, and how full the table is",
+			"flows -watch -service default/web", []group{own((*options).flowsFlags),
+				own((*options).serviceFlag), kernel, out, vs}, nil, (*program).flows},
+		{"tune", "", "set the limits and timeouts of conntrack", "tune -plan",
+			[]group{own((*options).tuneFlags), own((*options).planFlag), out}, nil,
+			(*program).tune},
+		{"bench", "", "measure the library in a network namespace of its own",
+			"bench -services 10000 -endpoints 10", []group{own((*options).benchFlags), kernel, out,
+				node, vs}, nil, (*program).bench},
+		{"version", "", "print the version", "version", nil, nil, (*program).version},
+	}
+}
+
+const hint = "kernlb -h lists the commands"
+
+// flags makes the flags of a command, and a function that checks their values.
+func (c *command) flags(o *options) (*flag.FlagSet, func() error) {
+	fs := flag.NewFlagSet("kernlb "+c.name, flag.ContinueOnError)
+	fs.SetOutput(io.Discard)
+	var checks []func() error
+	for _, g := range c.groups {
+		checks = append(checks, g.define(o, fs))
+	}
+	return fs, func() error {
+		var errs []error
+		for _, check := range checks {
+			if check != nil {
+				errs = append(errs, check())
+			}
+		}
+		if c.check != nil && errors.Join(errs...) == nil {
+			errs = append(errs, c.check(o))
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// parse reads a command line: a command, followed by flags and an object. If the user asks for
+// help, parse prints it and returns flag.ErrHelp.
+func parse(o *options, args []string, stdout io.Writer) (*command, error) {
+	all := commands()
+	if len(args) == 0 {
+		return nil, errors.New("what is to be done? " + hint)
+	}
+	name := args[0]
+	switch name {
+	case "-h", "-help", "--help", "help":
+		if len(args) == 1 {
+			printUsage(stdout, all)
+			return nil, flag.ErrHelp
+		}
+		return parse(o, []string{args[1], "-h"}, stdout)
+	case "-version", "--version":
+		name = "version"
+	}
+	i := slices.IndexFunc(all, func(c command) bool { return c.name == name })
+	if i < 0 && strings.HasPrefix(name, "-") {
+		return nil, fmt.Errorf("%s: flags come behind the command; %s", name, hint)
+	} else if i < 0 {
+		var names []string
+		for _, c := range all {
+			names = append(names, c.name)
+		}
+		return nil, fmt.Errorf("%w; %s", unknown("command", name, names), hint)
+	}
+	c := &all[i]
+	fs, check := c.flags(o)
+	for args = args[1:]; len(args) > 0; {
+		if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
+			c.printUsage(stdout)
+			return nil, err
+		} else if err != nil {
+			return nil, c.flagError(fs, err, all)
+		}
+		if args = fs.Args(); len(args) > 0 {
+			if c.name != "explain" || o.about != "" {
+				return nil, fmt.Errorf("%s does not take %q, which is no flag; %s", c.name, args[0],
+					c.hint())
+			}
+			o.about, args = args[0], args[1:]
+		}
+	}
+	return c, check()
+}
+
+func (c *command) hint() string { return "kernlb " + c.name + " -h lists its flags" }
+
+// flagError returns an error of package flag with a hint instead of the list of all flags.
+func (c *command) flagError(fs *flag.FlagSet, err error, all []command) error {
+	name, undefined := strings.CutPrefix(err.Error(), "flag provided but not defined: -")
+	if !undefined {
+		return err
+	}
+	var takers, known []string
+	for _, other := range all {
+		if of, _ := other.flags(&options{}); of.Lookup(name) != nil {
+			takers = append(takers, other.name)
+		}
+	}
+	if len(takers) > 0 {
+		return fmt.Errorf("-%s is for %s, not for %s; %s", name, strings.Join(takers, ", "), c.name,
+			c.hint())
+	}
+	fs.VisitAll(func(f *flag.Flag) { known = append(known, "-"+f.Name) })
+	return fmt.Errorf("%w; %s", unknown("flag", "-"+name, known), c.hint())
+}
+
+// unknown returns the error for an unknown word.
+func unknown(what, word string, known []string) error {
+	if meant, ok := suggest.Nearest(word, slices.Values(known)); ok {
+		return fmt.Errorf("there is no %s %q; did you mean %s?", what, word, meant)
+	}
+	return fmt.Errorf("there is no %s %q", what, word)
+}
+
+// printUsage prints all commands.
+func printUsage(w io.Writer, all []command) {
+	fmt.Fprint(w, "usage: kernlb COMMAND [flags]\n\ncommands:\n")
+	for _, c := range all {
+		printWrapped(w, fmt.Sprintf("  %-9s", c.name), 11, c.about)
+	}
+	fmt.Fprint(w, "\nkernlb COMMAND -h shows the flags of a command, and an example.\n")
+}
+
+// printUsage prints the purpose of the command, and its flags.
+func (c *command) printUsage(w io.Writer) {
+	fmt.Fprintln(w, strings.TrimSpace("usage: kernlb "+c.name+" "+c.args)+" [flags]")
+	fmt.Fprintln(w)
+	printWrapped(w, "", 0, strings.ToUpper(c.about[:1])+c.about[1:]+".")
+	fmt.Fprintf(w, "\nexample:\n  kernlb %s\n", c.example)
+	title := "flags"
+	for _, titled := range []string{"", "the node", "ipvs"} {
+		fs := flag.NewFlagSet("", flag.ContinueOnError)
+		for _, g := range c.groups {
+			if g.title == titled {
+				g.define(&options{}, fs)
+			}
+		}
+		if titled != "" {
+			title = "flags of " + titled
+		}
+		fs.VisitAll(func(f *flag.Flag) {
+			if title != "" {
+				fmt.Fprintf(w, "\n%s:\n", title)
+			}
+			title = ""
+			printFlag(w, f)
+		})
+	}
+}
+
+func printFlag(w io.Writer, f *flag.Flag) {
+	value, text := flag.UnquoteUsage(f)
+	if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
+		text += " (default " + f.DefValue + ")"
+	}
+	fmt.Fprintln(w, strings.TrimRight("  -"+f.Name+" "+value, " "))
+	printWrapped(w, "      ", 6, text)
+}
+
+// printWrapped prints a text after the beginning of its first line, in indented lines of 90
+// columns.
+func printWrapped(w io.Writer, line string, indent int, text string) {
+	column := utf8.RuneCountInString(line)
+	for i, word := range strings.Fields(text) {
+		width := utf8.RuneCountInString(word)
+		switch {
+		case i == 0:
+		case column+1+width > 90:
+			line, column = line+"\n"+strings.Repeat(" ", indent), indent
+		default:
+			line, column = line+" ", column+1
+		}
+		line, column = line+word, column+width
+	}
+	fmt.Fprintln(w, line)
+}
+
+func (p *program) version(context.Context) error {
+	_, err := fmt.Fprintln(p.stdout, version.Of("kernlb"))
+	return err
+}

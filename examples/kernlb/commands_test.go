@@ -1,0 +1,132 @@
+package main
+
+import (
+	"bytes"
+	"flag"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/ipvs"
+)
+
+// run runs a command line that needs no kernel.
+func run(t *testing.T, line string) (code int, out, errs string) {
+	t.Helper()
+	var o, e bytes.Buffer
+	p := &program{stdin: strings.NewReader(""), stdout: &o, stderr: &e}
+	code = p.run(t.Context(), strings.Fields(line))
+	return code, o.String(), e.String()
+}
+
+func TestWrongUsageIsOneLine(t *testing.T) {
+	t.Parallel()
+	for args, want := range map[string]string{
+		"":                      "what is to be done? kernlb -h lists the commands",
+		"aply -f x":             `there is no command "aply"; did you mean apply?; kernlb -h`,
+		"frobnicate":            `there is no command "frobnicate"; kernlb -h lists`,
+		"-o json show":          "-o: flags come behind the command; kernlb -h lists",
+		"apply -f x -keep-gong": `there is no flag "-keep-gong"; did you mean -keep-going?`,
+		"show -frobnicate":      `there is no flag "-frobnicate"; kernlb show -h lists its flags`,
+		"tune -f x": "-f is for apply, watch, plan, show, trace, explain, graph, not for tune; " +
+			"kernlb tune -h lists its flags",
+		"show -conntrack-min 1": "-conntrack-min is for tune, not for show",
+		"tune -masquerade-all": "-masquerade-all is for apply, watch, plan, show, trace, " +
+			"explain, graph, bench, not for tune",
+		"watch -f x -listen 0.0.0.0:80": "-listen: 0.0.0.0:80: others than this machine " +
+			"reach it, and could read the page; if they shall, say -listen-anywhere",
+		"watch -f x -listen localhost:1": `-listen: "localhost:1": want IP:PORT`,
+		"watch -f x -listen 192.0.2.1":   `-listen: "192.0.2.1": want IP:PORT`,
+		"apply":                          "there are no manifests: -f FILE",
+		"apply -f x -changes y":          "-changes: what was planned is applied without manifests",
+		"apply web.yaml":                 `apply does not take "web.yaml", which is no flag`,
+		"explain web":                    `explain needs a service: NAMESPACE/NAME, not "web"`,
+		"explain a/b -object x":          "explain is about -object, or about the service a/b",
+		"explain a/b c/d":                `explain does not take "c/d"`,
+		"apply -f":                       "flag needs an argument: -f",
+		"bench -services x":              `invalid value "x" for flag -services: parse error`,
+		"bench -services 0":              "-services: 0: want 1 to 1048576",
+		"apply -f x -service a/b":        "-service is for show, graph, flows, not for apply",
+		"cleanup -of kube-proxy3":        `-of: "kube-proxy3": want kube-proxy`,
+		"show -of kube-proxy":            "-of is for cleanup, not for show",
+		"cleanup -plan":                  "-plan needs -of",
+		"cleanup -backend auto":          "-backend: name the backend to clean up, not auto",
+		"show -o json -o yaml":           `-o: "yaml": want text or json`,
+		"show -counters -conntrack":      "-counters or -conntrack: show prints one of them",
+		"show -diff":                     "-diff compares with manifests: it needs -f",
+		"trace -from 10.0.0.1":           "trace needs -from IP and -to IP:PORT/PROTOCOL",
+		"top -interval -3s":              "-interval: -3s: want more than 0",
+		"flows -watch -service nope":     `-service: "nope": want namespace/name`,
+		"show -ipvs-tcp-timeout -1s":     "-ipvs-tcp-timeout: -1s: want whole seconds",
+		"show -ipvs-tcpfin-timeout 1.5s": "-ipvs-tcpfin-timeout: 1.5s: want whole seconds",
+		"show -ipvs-udp-timeout 1ns":     "-ipvs-udp-timeout: 1ns: want whole seconds",
+	} {
+		code, out, errs := run(t, args)
+		require.Equal(t, exitInvalid, code, args)
+		require.Contains(t, errs, "kernlb: "+want, args)
+		require.Equal(t, 1, strings.Count(errs, "\n"), errs)
+		require.Empty(t, out)
+	}
+}
+
+func TestFlagsStandAroundWhatACommandIsAbout(t *testing.T) {
+	t.Parallel()
+	var o options
+	c, err := parse(&o, strings.Fields("explain -instance x default/web -ipvs-tcp-timeout 2h "+
+		"-ipvs-tcpfin-timeout 30s -ipvs-udp-timeout 20s"), &bytes.Buffer{})
+	require.NoError(t, err)
+	require.Equal(t, "explain", c.name)
+	require.Equal(t, "x", o.instance)
+	require.Equal(t, "default/web", o.explained.String())
+	require.Equal(t, ipvs.Timeouts{TCP: 7200e9, TCPFin: 30e9, UDP: 20e9}, o.ipvs.Timeouts)
+}
+
+// Help goes to standard output in lines that fit. The help of a command has all of its flags, and
+// no others.
+func TestHelp(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"-h", "--help", "help"} {
+		code, out, errs := run(t, line)
+		require.Equal(t, exitDone, code)
+		require.Empty(t, errs)
+		for _, c := range commands() {
+			require.Contains(t, out, "\n  "+c.name+" ")
+		}
+	}
+	for _, c := range commands() {
+		fs, _ := c.flags(&options{})
+		for _, line := range []string{c.name + " -h", c.name + " --help", "help " + c.name} {
+			code, out, errs := run(t, line)
+			require.Equal(t, exitDone, code)
+			require.Empty(t, errs)
+			require.Contains(t, out, "usage: kernlb "+c.name)
+			require.Contains(t, out, "\n  kernlb "+c.example+"\n")
+			printed := 0
+			for l := range strings.Lines(out) {
+				require.LessOrEqual(t, len(l), 100, l)
+				if strings.HasPrefix(l, "  -") {
+					printed++
+				}
+			}
+			fs.VisitAll(func(f *flag.Flag) {
+				require.Contains(t, out, "\n  -"+f.Name)
+				printed--
+			})
+			require.Zero(t, printed)
+		}
+		example := strings.Fields(c.example)
+		_, err := parse(&options{}, example, &bytes.Buffer{})
+		require.NoError(t, err, c.example)
+	}
+}
+
+func TestVersion(t *testing.T) {
+	t.Parallel()
+	for _, line := range []string{"version", "-version", "--version"} {
+		code, out, _ := run(t, line)
+		require.Equal(t, exitDone, code)
+		require.Contains(t, out, "kernlb ")
+		require.Contains(t, out, "go1.")
+	}
+}

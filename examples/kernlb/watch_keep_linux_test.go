@@ -1,0 +1,139 @@
+package main
+
+import (
+	"net/http"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+)
+
+// refusedOne returns a service that nftables cannot express.
+func refusedOne(name, ip string) string {
+	return serviceManifest(name, ip, "annotations: {kernlb.io/scheduler: lc}", "")
+}
+
+// A service that the backend begins to refuse stays as it was, with its present endpoints, also
+// after a restart. Everything else is applied. The log, the status and the page say so.
+func TestWatchKeepsWhatIsRefused(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "-listen", "127.0.0.1:0")
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.write("b.yaml", one("b", "10.96.0.2"))
+	w.start()
+	w.holds("10.96.0.1", "10.96.0.2")
+	require.Eventually(t, func() bool { return w.status() == "" }, 5*time.Second,
+		50*time.Millisecond)
+
+	w.write("a.yaml", strings.ReplaceAll(refusedOne("a", "10.96.0.1"), "10.244.1.2", "10.244.1.7"))
+	w.write("c.yaml", one("c", "10.96.0.3"))
+	w.holds("10.96.0.1", "10.96.0.2", "10.96.0.3")
+	require.Contains(t, w.show(), "10.244.1.7:8080")
+	w.logs("service refused, and left as it was")
+	const said = "refused: default/a, left as it was\n" +
+		"  nftables cannot express service default/a:http: scheduler: lc " +
+		"(nftables chooses at random)\n"
+	require.Equal(t, said, w.status())
+	code, text := get(t, w.ns, w.address(), w.address(), "/metrics")
+	require.Equal(t, http.StatusOK, code)
+	require.Contains(t, text, "\nkernlb_refused_services 1\n")
+	_, text = get(t, w.ns, w.address(), w.address(), "/refused")
+	require.Contains(t, text, "as it was before")
+
+	w.halt()
+	w.start()
+	w.logs("listening")
+	w.holds("10.96.0.1", "10.96.0.2", "10.96.0.3")
+	require.Eventually(t, func() bool { return w.status() == said }, 5*time.Second,
+		50*time.Millisecond, "%s", w.log)
+	w.write("a.yaml", one("a", "10.96.0.9"))
+	w.holds("10.96.0.9", "10.96.0.2", "10.96.0.3")
+	require.Eventually(t, func() bool { return w.status() == "" }, 5*time.Second,
+		50*time.Millisecond)
+	w.write("a.yaml", refusedOne("a", "10.96.0.9"))
+	w.write("d.yaml", refusedOne("d", "10.96.0.4"))
+	require.Eventually(t, func() bool {
+		return strings.Contains(w.status(), "refused: default/d, left out\n")
+	}, 5*time.Second, 50*time.Millisecond)
+	w.holds("10.96.0.9", "10.96.0.2", "10.96.0.3")
+	w.halt()
+}
+
+// status returns the output of the command status after its first line, without an error.
+func (w *watched) status() string {
+	_, out, _ := kernlb(w.t, w.ns, "", "status -page", "http://"+w.address())
+	_, out, _ = strings.Cut(out, "\n")
+	return out
+}
+
+// A service that apply put into the kernel stays, even if a program that starts refuses it and does
+// not know its earlier definition.
+func TestWatchKeepsWhatWasAppliedBefore(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "-listen", "127.0.0.1:0")
+	done(t, w.ns, one("a", "10.96.0.1"), "apply -f -")
+	w.write("a.yaml", refusedOne("a", "10.96.0.1"))
+	w.write("b.yaml", one("b", "10.96.0.2"))
+	w.start()
+	w.logs("the kernel stays as it is until the service is accepted or removed")
+	w.holds("10.96.0.1")
+	require.Contains(t, w.status(), "problem: the kernel stays as it is: refused now, and nothing "+
+		"says what they were: default/a\n")
+	w.write("a.yaml", one("a", "10.96.0.3"))
+	w.holds("10.96.0.2", "10.96.0.3")
+	w.halt()
+}
+
+// With -strict, a refused service keeps everything else back.
+func TestWatchIsStrictIfAskedTo(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "-strict")
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.start()
+	w.holds("10.96.0.1")
+	w.write("a.yaml", refusedOne("a", "10.96.0.1"))
+	w.write("b.yaml", one("b", "10.96.0.2"))
+	w.logs("apply failed")
+	w.holds("10.96.0.1")
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.holds("10.96.0.1", "10.96.0.2")
+	w.halt()
+}
+
+// Broken files, useless files and a missing directory are problems.
+func TestWatchTellsItsProblems(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "-listen", "127.0.0.1:0")
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.write("b.yaml", one("b", "10.96.0.2"))
+	w.start()
+	w.holds("10.96.0.1", "10.96.0.2")
+	says := func(texts ...string) {
+		t.Helper()
+		require.Eventually(t, func() bool {
+			out := w.status()
+			for _, s := range texts {
+				if !strings.Contains(out, s) {
+					return false
+				}
+			}
+			return strings.Count(out, "problem: ") == len(texts)
+		}, 10*time.Second, 50*time.Millisecond, "%v\n%s", texts, w.log)
+	}
+	says()
+	w.write("a.yaml", "kind: [")
+	says("problem: a.yaml: broken manifest: its services stay as they were; a.yaml:1: ")
+	w.write("c.yaml", one("b", "10.96.0.3"))
+	says("a.yaml: broken", "b.yaml:3: document 1: Service default/b: does not count: it is in "+
+		"c.yaml:3", "b.yaml:8: document 2: EndpointSlice default/b: does not count")
+	_, text := get(t, w.ns, w.address(), w.address(), "/metrics")
+	require.Contains(t, text, "\nkernlb_input_problems 3\n")
+	_, text = get(t, w.ns, w.address(), w.address(), "/healthz")
+	require.Contains(t, text, `"problems":["a.yaml: broken manifest`)
+	_, text = get(t, w.ns, w.address(), w.address(), "/")
+	require.Contains(t, text, "3 problems")
+	w.halt()
+	fails(t, w.ns, "", exitFailed, "no program answers; kernlb watch -listen would", "status -page",
+		"http://"+w.address())
+}

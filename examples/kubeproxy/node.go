@@ -1,0 +1,132 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
+
+	"github.com/kernlb/kernlb/dataplane/kubeproxy"
+)
+
+// nodeFacts are what decides who notices that kube-proxy leaves a node.
+type nodeFacts struct {
+	node      *corev1.Node // nil if it is not known
+	plan      *kubeproxy.Plan
+	addresses []netip.Addr // of the node's devices
+}
+
+// note says what changes on a node.
+type note struct {
+	// about is the action of the note's event: client-go makes one event of those that differ in
+	// the text alone.
+	about, text string
+}
+
+// notes returns what changes on this node when kube-proxy leaves it.
+func (s *settings) notes(ctx context.Context, client kubernetes.Interface) ([]note, error) {
+	var facts nodeFacts
+	nodes, err := client.CoreV1().Nodes().List(ctx, metav1.ListOptions{
+		FieldSelector: "metadata.name=" + s.tracker.Node.Name})
+	if err != nil {
+		return nil, fmt.Errorf("ask for the Node: %w", err)
+	}
+	for i := range nodes.Items {
+		facts.node = &nodes.Items[i]
+	}
+	if facts.plan, err = kubeproxy.Find(ctx, nil); err != nil {
+		return nil, err
+	}
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list the node's addresses: %w", err)
+	}
+	for _, a := range all {
+		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
+			facts.addresses = append(facts.addresses, p.Addr())
+		}
+	}
+	return facts.notes(s), nil
+}
+
+// notes returns a sentence for each thing that changes.
+func (f *nodeFacts) notes(s *settings) (notes []note) {
+	add := func(about, text string) { notes = append(notes, note{about, text}) }
+	if f.node == nil {
+		add("DetectLocal", fmt.Sprintf("the API server has no Node %q: --hostname-override "+
+			"sets the name", s.tracker.Node.Name))
+	} else if s.tracker.NodeCIDRs && len(f.node.Spec.PodCIDRs) == 0 {
+		add("DetectLocal", "the Node has no spec.podCIDRs, which detectLocalMode NodeCIDR "+
+			"needs: use ClusterCIDR with the range of all pods, or InterfaceNamePrefix")
+	}
+	if text := f.nodePorts(s); text != "" {
+		add("NodePorts", text)
+	}
+	for _, l := range f.plan.Left {
+		if strings.HasSuffix(l.Object, " KUBE-MARK-MASQ") && strings.HasPrefix(l.Object, "chain ") {
+			add("Masquerade", l.Object+": "+l.Reason+". Nothing masquerades its packets when "+
+				"kube-proxy's rules are deleted: take externalSetMarkChain out of portmap's "+
+				"configuration, or let the policy controller mark packets itself")
+		}
+	}
+	if f.node != nil && f.node.Annotations[kubeadmMark] != "" {
+		add("Upgrade", "kubeadm made this node: kubeadm upgrade apply brings kube-proxy "+
+			"back, except with --skip-phases=addon/kube-proxy")
+	}
+	return notes
+}
+
+// kubeadmMark is an annotation that kubeadm gives to nodes.
+const kubeadmMark = "kubeadm.alpha.kubernetes.io/cri-socket"
+
+// nodePorts says at which addresses node ports stop answering. kube-proxy's modes iptables and ipvs
+// have them at all addresses of the node, the mode iptables at 127.0.0.1, too.
+func (f *nodeFacts) nodePorts(s *settings) string {
+	n := &s.tracker.Node
+	var gone []string
+	if slices.ContainsFunc(f.plan.Chains, func(c kubeproxy.Chain) bool {
+		return c.Name == "nat" && c.Chain == "KUBE-NODEPORTS"
+	}) && !n.LocalhostNodePorts {
+		gone = append(gone, "127.0.0.1")
+	}
+	if n.NodePortAddresses.Primary && len(f.plan.Chains) > 0 && f.node != nil {
+		for _, a := range f.addresses {
+			if !slices.ContainsFunc(f.node.Status.Addresses, func(own corev1.NodeAddress) bool {
+				return own.Address == a.String()
+			}) && !f.isPod(a) {
+				gone = append(gone, a.String())
+			}
+		}
+	}
+	if len(gone) == 0 {
+		return ""
+	}
+	return "node ports stop answering at " + strings.Join(gone, ", ") + ": see " +
+		"nodePortAddresses, and iptables.localhostNodePorts in the mode iptables"
+}
+
+// isPod reports whether an address is in the range of the node's pods, as that of their bridge is.
+func (f *nodeFacts) isPod(a netip.Addr) bool {
+	return slices.ContainsFunc(f.node.Spec.PodCIDRs, func(text string) bool {
+		p, err := netip.ParsePrefix(text)
+		return err == nil && p.Contains(a)
+	})
+}
+
+// tellNotes writes the notes to the log, and makes events of them.
+func (p *proxy) tellNotes(ctx context.Context) {
+	notes, err := p.notes(ctx, p.client)
+	if err != nil {
+		p.log.Warn("not known what changes without kube-proxy", "err", err)
+	}
+	for _, n := range notes {
+		p.log.Warn("what changes without kube-proxy: " + n.text)
+		p.events.node("Warning", "NotAsKubeProxy", n.about, n.text)
+	}
+}

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"os"
+	"os/exec"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+	corev1 "k8s.io/api/core/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
+
+	"github.com/kernlb/kernlb/dataplane/kubeproxy"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+)
+
+// walk is the procedure "One node first" of README.md. Both nodes begin with kube-proxy in the mode
+// of most clusters, and connections go on at both. A process stands for a pod: the test starts and
+// ends it where the administrator labels the node.
+type walk struct {
+	*handover
+	watched []*watched
+	written map[string]string // outputs for README.md
+}
+
+// portmap is the rule of a plugin that uses kube-proxy's chain.
+const portmap = "-t nat -N CNI-DN-web -- -t nat -A CNI-DN-web -s 10.244.1.0/24 -j KUBE-MARK-MASQ"
+
+// begin starts the cluster, both kube-proxies, and the connections.
+func begin(t *testing.T) (*walk, *process) {
+	t.Helper()
+	w := &walk{handover: &handover{controlPlane: startControlPlane(t), c: node(t),
+		from: iptablesRules, to: nftablesRules}, written: map[string]string{}}
+	_, err := w.client.CoreV1().Nodes().Patch(t.Context(), "node1", types.MergePatchType,
+		[]byte(`{"metadata":{"annotations":{"`+kubeadmMark+`":"unix:///run/x"}}}`),
+		metav1.PatchOptions{})
+	require.NoError(t, err)
+	w.reach(w.c.Node.NS)
+	w.reach(w.c.OtherNode.NS)
+	require.NoError(t, w.c.RemotePods[0].Serve(netnstest.TCP, 8080))
+	w.addPod("here", "node1", w.c.Pods[0], map[string]string{"app": "web"})
+	w.addPod("there", "node2", w.c.RemotePods[0], map[string]string{"app": "web"})
+	s := serviceOf("web", "web")
+	s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
+	s.Spec.IPFamilyPolicy = ptr(corev1.IPFamilyPolicyRequireDualStack)
+	s.Spec.ClusterIPs = []string{"10.96.0.80", "fd00:10:96::80"}
+	s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
+	w.addService(s)
+
+	kubeProxy := w.start("kube-proxy", w.c, w.from.mode)
+	spawn(t, w.c.OtherNode.NS, "PATH="+nftIPTables(t), binary(t),
+		w.kubeProxyArgs("node2", w.from.mode)...)
+	w.serve(w.c.Node.NS, s)
+	w.serve(w.c.OtherNode.NS, s)
+	w.watched = []*watched{watch(t, w.c, s, w.c.Pods[1], w.c.Pods[2]),
+		watch(t, w.c, s, w.c.OtherNode, w.c.OtherNode)}
+	for args := range strings.SplitSeq(portmap, " -- ") {
+		w.run(w.c.Node.NS, "iptables-nft", strings.Fields(args)...)
+	}
+	return w, kubeProxy
+}
+
+// serve waits until kube-proxy has all of a service in a namespace. Until then the first node
+// serves clients of the second, whose connections break when the second begins to serve them.
+func (w *walk) serve(ns *netnstest.NS, s *corev1.Service) {
+	w.t.Helper()
+	require.Eventually(w.t, func() bool {
+		found := 0
+		err := ns.Do(func() error {
+			all, err := kubeproxy.Frontends(w.t.Context(), nil)
+			for _, f := range all {
+				if slices.Contains(s.Spec.ClusterIPs, f.Key.Addr.String()) {
+					found += len(f.Endpoints)
+				}
+			}
+			return err
+		})
+		return err == nil && found == 2*len(s.Spec.ClusterIPs)
+	}, patience, 50*time.Millisecond, "kube-proxy has the service")
+}
+
+// run runs a command in a namespace.
+func (w *walk) run(ns *netnstest.NS, name string, args ...string) {
+	w.t.Helper()
+	require.NoError(w.t, ns.Do(func() error {
+		out, err := exec.Command(name, args...).CombinedOutput()
+		w.t.Logf("%s", out)
+		return err
+	}))
+}
+
+// lives requires that the open connections of both nodes live, and logs how long new ones took.
+func (w *walk) lives(step string) {
+	w.t.Helper()
+	for i, on := range w.watched {
+		on.lives()
+		w.t.Logf("%s, node %d: %s", step, i+1, on.lap(w.t))
+	}
+}
+
+// nodePorts requires the outcome at addresses at which only kube-proxy's mode iptables answers.
+func (w *walk) nodePorts(want string) {
+	w.t.Helper()
+	answers(w.t, w.c.Outside[0], netnstest.Net.NodeSecondaryIPv4+":30080", want)
+	answers(w.t, w.c.Node, "127.0.0.1:30080", want)
+}
+
+// move starts this program beside a kube-proxy, compares, and ends kube-proxy.
+func (w *walk) move(kubeProxy *process) (ours *process) {
+	w.t.Helper()
+	ours = w.start("kernlb", w.c, w.to.mode)
+	ours.says("all services are in the kernel", 1)
+	w.has(w.from.service, "")
+	w.lives("both run")
+	w.written["compare"] = w.compares()
+	kubeProxy.end()
+	ours.says("took over from kube-proxy", 1)
+	w.has(w.to.ours, "KUBE-SERVICES")
+	spawn(w.t, w.c.Node.NS, asProgram+"=1", self, append([]string{"compare"},
+		w.proxyArgs("node1", w.to.mode)...)...).fails("kube-proxy has no services in this kernel")
+	w.lives("node 1 moved")
+	return ours
+}
+
+// comesBack starts a kube-proxy beside this program, and ends this program when both hold the same.
+func (w *walk) comesBack(ours *process) (kubeProxy *process) {
+	w.t.Helper()
+	kubeProxy = w.start("kube-proxy", w.c, w.from.mode)
+	ours.says("kube-proxy runs on this node again", 1)
+	w.compares()
+	w.lives("both run again")
+	ours.stop()
+	text, err := os.ReadFile(ours.out)
+	require.NoError(w.t, err)
+	w.written["log"] = ""
+	for _, line := range logLine.FindAllStringSubmatch(string(text), -1) {
+		w.written["log"] += line[1] + line[2] + "\n"
+	}
+	cleanup := spawn(w.t, w.c.Node.NS, asProgram+"=1", self, "--cleanup")
+	require.NoError(w.t, cleanup.cmd.Wait())
+	w.has(w.from.service, w.to.ours)
+	w.lives("node 1 moved back")
+	return kubeProxy
+}
+
+// logLine is a line of the log for README.md: its level and texts without time, place and counts.
+// It is a line about kube-proxy, or the last. Other lines depend on the machine, or come in any
+// order.
+var logLine = regexp.MustCompile(`(?m)^([IW])\d{4} [^]]+\](.*\b(?:kube-proxy|stopped)\b.*")`)
+
+// notes returns the actions of the warnings about a node.
+func (w *walk) notes(node string) (l []string) {
+	w.t.Helper()
+	events, err := w.client.EventsV1().Events("").List(w.t.Context(), metav1.ListOptions{})
+	require.NoError(w.t, err)
+	for _, e := range events.Items {
+		if e.Reason == "NotAsKubeProxy" && e.Regarding.Name == node {
+			l = append(l, e.Action)
+		}
+	}
+	return l
+}
+
+func TestTheProcedureOfTheReadme(t *testing.T) {
+	t.Parallel()
+	w, kubeProxy := begin(t)
+	outside := startTraffic(t, w.c.Outside[0], at(netnstest.Net.NodeIPv4, 30080))
+	w.nodePorts("answered pod1")
+	ours := w.move(kubeProxy)
+	w.nodePorts("refused ")
+	require.Contains(t, ruleset(t, w.c.Node.NS), "KUBE-MARK-MASQ", "a rule of others leads to it")
+	require.Eventually(t, func() bool { return len(w.notes("node1")) == 3 }, patience,
+		50*time.Millisecond)
+	require.ElementsMatch(t, []string{"NodePorts", "Masquerade", "Upgrade"}, w.notes("node1"))
+	kubeProxy = w.comesBack(ours)
+	w.nodePorts("answered pod1")
+	w.move(kubeProxy)
+	total := 0
+	for _, tr := range []*traffic{w.watched[0].traffic, w.watched[1].traffic, outside} {
+		tr.all(t)
+		total += tr.made
+	}
+	t.Logf("100 connections open all the time, %d made meanwhile: none lost, none failed", total)
+	w.podCIDRs()
+	w.documented()
+}
+
+// podCIDRs starts this program on a node without pod CIDRs.
+func (w *walk) podCIDRs() {
+	w.t.Helper()
+	_, err := w.client.CoreV1().Nodes().Create(w.t.Context(),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node3"}}, metav1.CreateOptions{})
+	require.NoError(w.t, err)
+	w.reach(w.c.Outside[0].NS)
+	spawn(w.t, w.c.Outside[0].NS, asProgram+"=1", self, w.proxyArgs("node3", "nftables")...).
+		says("the Node has no spec.podCIDRs", 1)
+	require.Eventually(w.t, func() bool { return len(w.notes("node3")) == 1 }, patience,
+		50*time.Millisecond)
+	require.Equal(w.t, []string{"DetectLocal"}, w.notes("node3"))
+}
+
+// widest is how much of a line README.md has.
+const widest = 140
+
+// documented requires that README.md has the outputs. Of the log it may leave out lines, because a
+// slow machine has more of them.
+func (w *walk) documented() {
+	w.t.Helper()
+	readme, err := os.ReadFile("README.md")
+	require.NoError(w.t, err)
+	text := string(readme)
+	for name, output := range w.written {
+		begin := "```text " + name + "\n"
+		before, rest, found := strings.Cut(text, begin)
+		require.True(w.t, found, name)
+		indent := before[strings.LastIndex(before, "\n")+1:]
+		has, after, _ := strings.Cut(rest, indent+"```\n")
+		want := ""
+		for line := range strings.Lines(output) {
+			line = strings.TrimRight(indent+line, " \n")
+			if len(line) > widest {
+				line = strings.TrimRight(line[:widest], " ") + " …"
+			}
+			want += line + "\n"
+		}
+		switch {
+		case *update:
+			text = before + begin + want + indent + "```\n" + after
+		case name == "log":
+			left := want
+			for line := range strings.Lines(has) {
+				_, left, found = strings.Cut(left, line)
+				require.True(w.t, found, "%q is not in order in\n%s", line, want)
+			}
+		default:
+			require.Equal(w.t, want, has, "go test . -run Readme -update writes the outputs")
+		}
+	}
+	if *update {
+		require.NoError(w.t, os.WriteFile("README.md", []byte(text), 0o644))
+	}
+}
