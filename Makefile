@@ -1,12 +1,14 @@
-# make test      sets up what the tests need, and runs everything, also what needs another kernel
-#                (make test-vm)
+# make test      installs what the tests need and the machine lacks, and runs the tests
+# make test-all  also those that need another kernel (make test-vm), an API server (make test-api)
+#                or a browser (make browser)
 # make test-vm   the tests of IPVS, and those that take modules from the kernel, in a virtual
 #                machine with Linux 6.1
 # make test-long a million random packets, twenty conformance runs and two with a mirror of the
 #                flows, and a minute of rolling replacement, on nftables and iptables
 # make soak      changes without pause for DURATION (an hour) beside a neighbour, writers that are
 #                killed and an administrator who flushes; fails if anything grows; then each call to
-#                the kernel goes wrong in each way, and processes are killed 200 times
+#                the kernel goes wrong in each way, processes are killed 200 times, and new flows
+#                meet at least 10,000 commits, for at least FLOOD (five minutes)
 # make soak-vm   the first part of that on ipvs, with fewer services, in a virtual machine
 # make rolling   1,000 endpoints replaced a second for a minute, under 5,000 open connections
 # make race      the same packages under the race detector, with less repetition
@@ -15,7 +17,7 @@
 #                5.10, 6.1, 6.12, 7.x, several of them, or all
 # make test-kernels   the suites on all of them
 # make peers     kube-proxy and kernlb side by side: how fast, and with which outcome
-#                (internal/peers)
+#                (internal/test/peers)
 # make apiserver examples/kubeproxy and kube-proxy 1.36.3 on a real API server: 5,000 services while
 #                traffic flows, a rollout, and how long it takes from a write to a connection
 # make apiserver-vm  its mode ipvs on a real API server, in a virtual machine with Linux 6.1
@@ -25,6 +27,8 @@
 #                of docs/page.md anew
 # make fuzz      each fuzz target for FUZZTIME
 # make bench     kernlb bench, and the Go benchmarks of the pure packages
+# make release VERSION=v0.1.0   checks what a release needs, and prints the commands that publish
+#                it; it changes and pushes nothing
 
 GO       ?= go
 FUZZTIME ?= 20s
@@ -39,37 +43,64 @@ PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/rawnl ./internal
 VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./dataplane/kubeproxy
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
-.PHONY: test test-vm test-long race fuzz bench setup vmtools test-kernel test-kernels peers \
-	peers-build soak soak-vm rolling controlplane apiserver apiserver-vm browser keepalived
+.PHONY: test test-all test-api test-vm test-long race fuzz bench setup vmtools test-kernel \
+	test-kernels peers peers-build soak \
+	soak-vm rolling release controlplane apiserver apiserver-vm browser keepalived
 
 setup:
 	@.ci/setup
 
 # The module of its own that boots virtual machines: bin/kerneltest and the guest's init program.
 vmtools: setup
-	@CGO_ENABLED=0 $(GO) build -C internal/vmtest -o $(CURDIR)/bin/ ./cmd/...
+	@CGO_ENABLED=0 $(GO) build -C internal/test/vm -o $(CURDIR)/bin/ ./cmd/...
 
 # The module of its own that has an API server of Kubernetes, etcd, a controller and kube-proxy in
 # one program. With an empty build cache it takes 2 min 45 s on two idle cores (10 min 41 s of CPU,
 # measured on two busy ones); it is kept in bin.
 controlplane: setup
-	@CGO_ENABLED=0 $(GO) build -C internal/controlplane -trimpath -buildvcs=false \
+	@mkdir -p bin && CGO_ENABLED=0 flock bin \
+		$(GO) build -C internal/test/controlplane -trimpath -buildvcs=false \
 		-ldflags='-s -w' -o $(CURDIR)/bin/ .
 
 # The modules whose tests run together.
 MODULES  = . servicemodel/kube/kubeapi dataplane/metrics examples/nodeproxy examples/kubeproxy \
-	examples/cni examples/kernlb-top examples/loadbalancer internal/vmtest
+	examples/cni examples/kernlb-top examples/loadbalancer internal/test/vm
 # each ARGUMENTS runs go test for each of them. testreport says what failed.
-each     = { for m in $(MODULES); do $(GO) test -C $$m -json -timeout 15m $(1) ./...; done; }
+# Its first argument is for all, its second for internal/test/vm alone.
+each     = { for m in $(MODULES); do $(GO) test -C $$m -json -timeout 30m $(1) \
+	$$([ $$m = internal/test/vm ] && echo $(2)) ./...; done; }
+REPORT   = $(GO) run ./internal/test/report -packages $$(for m in $(MODULES); do \
+	$(GO) list -C $$m ./...; done | wc -l)
 
-test: setup controlplane
-	@$(call each) | $(GO) run ./internal/testreport $(REQUIRED)
-	@$(MAKE) --no-print-directory test-vm
+test: export KERNLB_TEST_APISERVER ?= none
+test: export KERNLB_TEST_FETCH ?= none
+test: setup
+	@echo 'compiling and testing; the first time this takes some minutes until the first line'
+	@$(call each,,-short) | $(REPORT) $(REQUIRED)
+
+# The control plane takes minutes to build, and is built while other tests run.
+test-all: setup
+	@mkdir -p bin; \
+	nice -n 10 $(MAKE) controlplane vmtools >bin/build.log 2>&1 & built=$$!; \
+	trap 'kill $$built 2>/dev/null' EXIT; \
+	$(MAKE) --no-print-directory test && echo 'waiting for bin/controlplane' && \
+	{ wait $$built || { cat bin/build.log; exit 1; }; } && \
+	$(MAKE) --no-print-directory -j 2 test-vm test-api && \
+	$(MAKE) --no-print-directory browser
+
+# What needs an API server, and the boots of virtual machines.
+test-api: setup controlplane
+	@echo 'tests with an API server'
+	@{ KERNLB_TEST_APISERVER= $(GO) test -C examples/kubeproxy -json -timeout 15m . ; \
+		KERNLB_TEST_FETCH= $(GO) test -json ./internal/test/release ; \
+		$(GO) test -C internal/test/vm -json -timeout 15m . ; } | \
+		$(GO) run ./internal/test/report $(REQUIRED_ALL)
 
 # The output of the tests goes to a file, and to the terminal only if something went wrong.
 test-vm: vmtools
+	@echo 'tests of $(VM_PKG) on Linux 6.1, in a virtual machine: about a quarter of an hour'
 	@out=$$(mktemp) && trap 'rm -f "$$out"' EXIT && \
-	if bin/kerneltest -kernel 6.1 -timeout 15m -need '$(VM_NEED)' $(VM_PKG) >"$$out"; \
+	if bin/kerneltest -kernel 6.1 -timeout 40m -need '$(VM_NEED)' $(VM_PKG) >"$$out"; \
 	then sed -n '/^$$/,$$p' "$$out"; else cat "$$out"; exit 1; fi
 
 LONG      = $(GO) test -timeout 60m
@@ -85,21 +116,29 @@ test-long: setup
 	KERNLB_TEST_ROLL=1m $(LONG) -run '$(ROLL)' -parallel 1 -count 1 -v $(LONG_PKG)
 
 soak: DURATION = 1h
+soak: FLOOD = 5m
 soak: setup
-	$(GO) run ./internal/endure -backend $(BACKEND) -duration $(DURATION) soak
+	$(GO) run ./internal/test/soak -backend $(BACKEND) -duration $(DURATION) soak
 	KERNLB_TEST_FAULTS=all KERNLB_TEST_KILLS=200 $(LONG) -count 1 -v \
 		-run 'GoesWrong|TestKilledAtAnyMoment' ./$(BACKEND)
+	KERNLB_TEST_FLOOD=$(FLOOD) $(LONG) -count 1 -v -run 'TestConformance/no_(new|forb)' ./$(BACKEND)
 
 soak-vm: DURATION = 1h
 soak-vm:
-	$(MAKE) test-kernel PKG=./internal/endure RUN=Endures ARGS='-test.timeout=0 -backend ipvs \
+	$(MAKE) test-kernel PKG=./internal/test/soak RUN=Endures ARGS='-test.timeout=0 -backend ipvs \
 		-duration $(DURATION) -services 200 soak'
 
 rolling: setup
-	$(GO) run ./internal/endure -backend $(BACKEND) -duration 1m rolling
+	$(GO) run ./internal/test/soak -backend $(BACKEND) -duration 1m rolling
+
+# What runs on one goroutine, or in many processes, takes the race detector minutes
+# and shows it nothing.
+ALONE = RandomPackets|KernelHoldsWhatWasApplied|EachCallGoesWrong|PartsAreWhatTheModelSays
+ALONE := $(ALONE)|SlotsAreDrawnFairly|ReadingsAgree|PlansLeaveWhatTheyWouldWriteFromNothing
+ALONE := $(ALONE)|EveryElementHasItsPlaceOrIsDrift|ManyProcessesAtOnce|EveryField
 
 race: setup
-	@$(call each,-race -short) | $(GO) run ./internal/testreport
+	@$(call each,-race -short -skip 'Test($(ALONE))') | $(REPORT)
 
 test-kernel: vmtools
 	bin/kerneltest -kernel '$(KERNEL)' -run '$(RUN)' $(PKG) $(if $(ARGS),-- $(ARGS))
@@ -115,7 +154,7 @@ keepalived: vmtools
 browser: setup
 	@command -v chromium >/dev/null || .ci/setup chromium
 	@$(GO) test -json -count 1 -run Browser ./dataplane/page $(UPDATE) | \
-		$(GO) run ./internal/testreport -require 'browser=$(BROWSER_TESTS)'
+		$(GO) run ./internal/test/report -require 'browser=$(BROWSER_TESTS)'
 
 fuzz:
 	@for m in $(MODULES); do for pkg in $$($(GO) list -C $$m ./...); do \
@@ -126,12 +165,12 @@ fuzz:
 
 bench:
 	$(GO) run ./examples/kernlb bench
-	$(GO) test -run '^$$' -bench . -benchmem ./servicemodel/... ./internal/rawnl ./nftables
+	$(GO) test -run '^$$' -bench . -benchmem ./servicemodel/... ./nftables
 
 # A module of its own, since it depends on Kubernetes. Building it the first time takes minutes.
 peers-build: vmtools
 	@command -v ipset >/dev/null || .ci/setup ipset
-	CGO_ENABLED=0 $(GO) build -C internal/peers -p 1 -o $(CURDIR)/bin/peers .
+	CGO_ENABLED=0 $(GO) build -C internal/test/peers -p 1 -o $(CURDIR)/bin/peers .
 
 apiserver: controlplane
 	KERNLB_TEST_APISERVER=long $(GO) test -C examples/kubeproxy -timeout 60m -count 1 -v -run Long .
@@ -146,6 +185,9 @@ apiserver-vm: controlplane vmtools
 KUBE_PROXY_TOOLS = ipset conntrack nft ip $(foreach t,iptables ip6tables,$(t)-nft $(t)-nft-save \
 	$(t)-nft-restore)
 
+release:
+	@.ci/release '$(VERSION)'
+
 peers: peers-build
 	bin/peers bench -n 1000
 	bin/peers compare
@@ -159,9 +201,8 @@ NETNS_TESTS = nftables.TestConformance iptables.TestConformance \
 API_TESTS   = examples/kubeproxy.TestServicesOfAnAPIServerBecomeConnections
 BROWSER_TESTS = dataplane/page.TestBrowserShowsEveryPage dataplane/page.TestBrowserWithAKeyboard \
 	dataplane/page.TestBrowserRefreshes
-VM_TESTS    = internal/vmtest.TestGuestIsWhatProgramsArePromised
+VM_TESTS    = internal/test/vm.TestGuestIsWhatProgramsArePromised
 PROM_TESTS  = dataplane/metrics.TestPrometheusHasWhatDashboardsAndAlertsAskFor \
 	dataplane/metrics.TestAlertsFireWhenTheyShould
-REQUIRED    = -require 'netns=$(NETNS_TESTS)' -require 'vm=$(VM_TESTS)' \
-	-require 'apiserver=$(API_TESTS)' \
-	-require 'prometheus=$(PROM_TESTS)'
+REQUIRED    = -require 'netns=$(NETNS_TESTS)' -require 'prometheus=$(PROM_TESTS)'
+REQUIRED_ALL = -packages 2 -require 'vm=$(VM_TESTS)' -require 'apiserver=$(API_TESTS)'
