@@ -30,7 +30,7 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 	e.phase.begin(ctx, "apply changes", PhaseLock)
 	r, err := e.applyChanges(ctx, c)
 	if err != nil {
-		e.progress.update(func(s *Status) { s.Totals.Failures++ })
+		e.update(func(s *Status) { s.Totals.Failures++ })
 		return nil, e.failed(ctx, "apply changes", 0, err)
 	}
 	e.held, e.notified = newHeld(e.backend), nil

@@ -145,13 +145,20 @@ func (e *Engine) take(ctx context.Context) error {
 	return nil
 }
 
-// give ends the turn, and publishes what is known of the kernel.
+// give ends the turn, and publishes the knowledge of the kernel.
 func (e *Engine) give() {
-	e.progress.update(func(s *Status) {
-		s.Backend, s.Held = e.backend.Name(), e.kernel
-	})
+	e.update(func(*Status) {})
 	e.phase.spans.end()
 	e.turn.give()
+}
+
+// update changes the progress during a turn, and publishes what is known of the kernel with it. So
+// a status that shows a request as applied also shows the table of that request.
+func (e *Engine) update(f func(*Status)) {
+	e.progress.update(func(s *Status) {
+		s.Backend, s.Held = e.backend.Name(), e.kernel
+		f(s)
+	})
 }
 
 // Apply makes the kernel hold exactly the state, and returns when it does. If nothing differs, it
@@ -316,10 +323,10 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 	stats, err := e.cleanup(ctx, e.backend)
 	if err != nil {
 		err = e.failed(ctx, "cleanup", rev, err)
-		e.progress.update(func(*Status) { e.progress.tried, e.progress.err = rev, err })
+		e.update(func(*Status) { e.progress.tried, e.progress.err = rev, err })
 		return stats, err
 	}
-	e.progress.update(func(s *Status) {
+	e.update(func(s *Status) {
 		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
 		s.Refused, s.Conflicts = nil, nil
 	})

@@ -72,13 +72,14 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	if len(errs) > 0 {
 		err = fmt.Errorf("%w: %w", ErrUnsettled, errors.Join(errs...))
 	}
-	e.progress.settled(next, err)
+	e.settled(next, err)
 	return next, err
 }
 
 // settled records the result of a call of Settle.
-func (p *progress) settled(next time.Duration, err error) {
-	p.update(func(s *Status) {
+func (e *Engine) settled(next time.Duration, err error) {
+	e.update(func(s *Status) {
+		p := &e.progress
 		p.settles, p.unsettled = p.settles+1, err != nil
 		switch s.Settle = time.Now(); {
 		case err != nil:

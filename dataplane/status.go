@@ -71,7 +71,7 @@ func (e *Engine) Status() Status {
 // succeeded reports a successful apply.
 func (e *Engine) succeeded(ctx context.Context, r *Result) {
 	p := &e.progress
-	p.update(func(s *Status) {
+	e.update(func(s *Status) {
 		s.Applied, p.tried, p.err = r.Revision, r.Revision, nil
 		s.Refused, s.Conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
 		s.Succeeded = time.Now()
@@ -106,7 +106,7 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 // applyFailed reports a failed apply, and returns the error as that of the phase.
 func (e *Engine) applyFailed(ctx context.Context, doing string, rev Revision, err error) error {
 	err = e.failed(ctx, doing, rev, err)
-	e.progress.update(func(s *Status) {
+	e.update(func(s *Status) {
 		s.Totals.Failures++
 		e.progress.tried, e.progress.err = rev, err
 	})
@@ -116,7 +116,7 @@ func (e *Engine) applyFailed(ctx context.Context, doing string, rev Revision, er
 // failed reports a failure in the current phase, and returns the error as that of the phase.
 func (e *Engine) failed(ctx context.Context, doing string, rev Revision, err error) error {
 	err = e.phase.fail(err)
-	e.progress.update(func(s *Status) { s.Failed, s.Err = time.Now(), err })
+	e.update(func(s *Status) { s.Failed, s.Err = time.Now(), err })
 	if e.observers.any() {
 		e.phase.enter(e.phase.phase)
 		e.observers.emit(ctx, Failed{Doing: doing, Backend: e.backend.Name(),

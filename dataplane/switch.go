@@ -56,8 +56,8 @@ func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Resu
 	}
 	r.Revision = rev
 	e.refused, e.conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
-	e.progress.update(func(s *Status) {
-		s.Backend, s.Held, s.Refused, s.Conflicts = b.Name(), e.kernel, e.refused, e.conflicts
+	e.update(func(s *Status) {
+		s.Refused, s.Conflicts = e.refused, e.conflicts
 		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
 	})
 	select {

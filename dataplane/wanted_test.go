@@ -61,6 +61,27 @@ func TestNothingWaitsForAnApplyLongerThanItsContext(t *testing.T) {
 	})
 }
 
+// Status is whole whenever a request counts as applied, also before the call returns: events come
+// then, and Wait returns then.
+func TestAnAppliedRequestIsShownWithItsTable(t *testing.T) {
+	ctx := t.Context()
+	b := newBench(nil)
+	seen := 0
+	b.engine.Subscribe(func(_ context.Context, _ dataplane.Event) {
+		s := b.engine.Status()
+		if s.Pending() {
+			return
+		}
+		seen++
+		require.NotNil(t, s.Held)
+		require.Equal(t, s.State.Len(), s.Held.Len())
+	})
+	ok(b.engine.Apply(ctx, services(2)))(t)
+	ok(b.engine.Apply(ctx, services(1)))(t)
+	ok(b.engine.Switch(ctx, memory.New(nil), nil))(t)
+	require.Equal(t, 3, seen)
+}
+
 func TestASecondRunIsRefused(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{})
