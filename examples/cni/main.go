@@ -114,15 +114,16 @@ func check(args *skel.CmdArgs) error {
 		if err != nil {
 			return conf.named(err)
 		}
-		if len(p.Drift) > 0 {
-			return fmt.Errorf("the kernel holds what does not belong there: %s",
-				strings.Join(p.Drift, "; "))
-		}
+		var errs []error
 		if !p.Changes.Empty() {
-			return fmt.Errorf("the kernel does not hold what is published; to mend it takes:\n%s",
-				p.Changes)
+			errs = append(errs, fmt.Errorf("the kernel does not hold what is published; to mend "+
+				"it takes:\n%s", p.Changes))
 		}
-		return nil
+		if len(p.Drift) > 0 {
+			errs = append(errs, fmt.Errorf("the kernel holds objects that are incomplete, or do "+
+				"not belong there: %s", strings.Join(p.Drift, "; ")))
+		}
+		return errors.Join(errs...)
 	})
 }
 

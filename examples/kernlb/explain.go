@@ -176,7 +176,7 @@ func (x *explanation) printFrontends() {
 		case held[k] == nil:
 			kernel = "does not hold it"
 		case !x.same(held[k], wanted[k]):
-			kernel = "holds another"
+			kernel = "holds another: show -diff says which"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%v\t%s\t%s\n", keyText(f.Key),
 			cmp.Or(f.Service.Port, `""`), f.Kind, kernel, x.target(t, f))

@@ -60,7 +60,8 @@ func TestExplain(t *testing.T) {
 	out = explain("default/web", "-f", file)
 	for _, row := range []string{"*:30080/tcp (IPv4)  http  node-port   holds it, not wanted ",
 		"*:30081/tcp (IPv4)  http  node-port   does not hold it ",
-		"10.96.0.1:80/tcp    http  cluster-ip  holds another ", " 10.244.1.2:9090\n"} {
+		"10.96.0.1:80/tcp    http  cluster-ip  holds another: show -diff says which ",
+		" 10.244.1.2:9090\n"} {
 		require.Contains(t, out, row)
 	}
 	code, _, errs = kernlb(t, ns, "", "explain default/wep")

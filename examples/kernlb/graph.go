@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"strings"
 
 	"github.com/kernlb/kernlb/dataplane/graph"
 	"github.com/kernlb/kernlb/dataplane/hooks"
@@ -35,7 +36,8 @@ func (o *options) graphFlags(fs *flag.FlagSet) func() error {
 		if g.hooks == "" {
 			return nil
 		}
-		if err := g.family.UnmarshalText([]byte(g.hooks)); err != nil {
+		family := strings.Replace(g.hooks, "ip", "IP", 1)
+		if err := g.family.UnmarshalText([]byte(family)); err != nil {
 			return fmt.Errorf("-hooks: %w", err)
 		}
 		return nil

@@ -45,7 +45,7 @@ func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 	nft(t, ns, firewall)
 	for name, args := range map[string][]string{
 		"services": {"-f", file, "-node", "n1", "-node-ip", "192.0.2.1"},
-		"hooks":    {"-hooks", "IPv4"},
+		"hooks":    {"-hooks", "ipv4"},
 	} {
 		got := done(t, ns, "", "graph -format svg", args...)
 		path := "../../docs/graph-" + name + ".svg"

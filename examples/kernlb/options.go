@@ -70,8 +70,9 @@ func (l *list) Set(s string) error { *l = append(*l, s); return nil }
 
 func (o *options) inputFlags(fs *flag.FlagSet) func() error {
 	fs.Var((*list)(&o.files), "f",
-		"manifest `FILE`, YAML or JSON; a directory stands for the *.yaml, *.yml and *.json in "+
-			"it, and - for standard input; may be repeated")
+		"manifest `FILE`, YAML or JSON, for watch a directory; a directory stands for the "+
+			"*.yaml, *.yml and *.json in it; for other commands, - is standard input, and the "+
+			"flag may be repeated")
 	fs.StringVar(&o.annotations, "annotations", "kernlb.io",
 		"`PREFIX` of the annotations of services that ask for a scheduler, a forwarding method, "+
 			"or what becomes of connections; empty: they mean nothing")

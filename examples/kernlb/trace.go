@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -110,6 +111,12 @@ func (p *program) trace(ctx context.Context) error {
 	return p.printJSON(newTracedPacket(t))
 }
 
+// isOthers reports whether the instance belongs to a program that does not have the flags of
+// kernlb.
+func (p *program) isOthers(known instance.Program) bool {
+	return known.Instance == p.opts.instance && known.Instance != instance.Default
+}
+
 // notePods says how to name the network of pods, if the client counts as outside only for want of
 // that.
 func (p *program) notePods(table *servicemodel.Table, src netip.Addr, t servicemodel.Trace) {
@@ -118,7 +125,8 @@ func (p *program) notePods(table *servicemodel.Table, src netip.Addr, t servicem
 		slices.ContainsFunc(pods.CIDRs, func(c netip.Prefix) bool {
 			return c.Addr().Is4() == src.Is4()
 		})
-	if t.Decision.Origin == servicemodel.FromOutside && !named {
+	if t.Decision.Origin == servicemodel.FromOutside && !named &&
+		!slices.ContainsFunc(instance.Programs(), p.isOthers) {
 		p.warn("note: no network of pods is known, so clients that are pods count as outside: " +
 			"give apply or watch (or trace -f) -cluster-cidr CIDR")
 	}

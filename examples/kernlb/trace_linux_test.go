@@ -3,6 +3,7 @@ package main
 import (
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -31,6 +32,15 @@ func TestTraceByManifestsAndByTheKernel(t *testing.T) {
 		"default/web, which has port 80/tcp, not 80/udp\n")
 	require.Contains(t, trace("10.96.0.1:80/tcp", "-f", file, "-o", "json"),
 		`"outcome": "balanced"`)
+
+	// The command says how to name the network of pods, unless another program names it.
+	for name, want := range map[string]bool{"mine": true, "kernlb-cni": false} {
+		done(t, ns, "", "apply -f "+file+" -instance "+name)
+		code, _, errs := kernlb(t, ns, "", "trace -from 192.0.2.1%eth0 -to 10.96.0.1:80/tcp "+
+			"-instance "+name)
+		require.Equal(t, exitDone, code, errs)
+		require.Equal(t, want, strings.Contains(errs, "-cluster-cidr CIDR"), errs)
+	}
 
 	for flags, want := range map[[2]string]string{
 		{"", ""}:                          "trace needs -from IP and -to IP:PORT/PROTOCOL",

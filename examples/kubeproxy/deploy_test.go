@@ -127,3 +127,10 @@ func TestTheManifestsFitTogether(t *testing.T) {
 	_, err = clientcmd.Load([]byte(files.Data["kubeconfig.conf"]))
 	require.NoError(t, err)
 }
+
+// Until the API server answers, /healthz is 503, and its JSON says why.
+func TestAnAPIServerThatDoesNotAnswerIsAProblem(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, []string{"the API server has not answered yet, so the node is not eligible"},
+		(&proxy{}).problems())
+}

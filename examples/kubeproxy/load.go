@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"regexp"
 	"strconv"
@@ -45,7 +46,9 @@ func readDocument(name string) (*document, error) {
 	}
 	d := &document{name: name, text: text, root: &yamlv3.Node{}}
 	in := yamlv3.NewDecoder(bytes.NewReader(text))
-	if err := in.Decode(d.root); err != nil {
+	if err := in.Decode(d.root); errors.Is(err, io.EOF) {
+		return nil, &fileError{name, 1, errors.New("the file is empty")}
+	} else if err != nil {
 		return nil, d.inLine(err)
 	}
 	if more := (&yamlv3.Node{}); in.Decode(more) == nil {

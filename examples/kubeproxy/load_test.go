@@ -39,6 +39,7 @@ func TestErrorsNameFileLineAndField(t *testing.T) {
 		{header + "healthzBindAddress: :10256\n",
 			`FILE:3: healthzBindAddress: ":10256": want an IP address and a port`},
 		{header + "mode: [a\n", "FILE:"},
+		{"# nothing\n", "FILE:1: the file is empty"},
 		{header + "mode: nftables\nmode: ipvs\n", `FILE:4: `},
 		{header + "detectLocalMode: BridgeInterface\n", "FILE: detectLocal.bridgeInterface: is " +
 			"empty, and detectLocalMode is BridgeInterface"},

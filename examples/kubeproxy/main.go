@@ -47,7 +47,7 @@ func main() {
 	switch {
 	case errors.Is(err, pflag.ErrHelp):
 	case err != nil:
-		fmt.Fprintln(os.Stderr, "kubeproxy:", err)
+		fmt.Fprintln(os.Stderr, "kernlb-kubeproxy:", err)
 		os.Exit(1)
 	}
 }

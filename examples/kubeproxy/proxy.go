@@ -141,7 +141,7 @@ func (p *proxy) follow(ctx context.Context) error {
 func (p *proxy) problems() (l []string) {
 	source := p.source.Load()
 	if source == nil {
-		return nil
+		return []string{"the API server has not answered yet, so the node is not eligible"}
 	}
 	for _, k := range source.Status().Kinds {
 		if k.Err != nil {

@@ -150,13 +150,8 @@ func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.
 	}
 	var errs []error
 	for _, r := range preview.Refused {
-		for _, e := range errorsIn(r.Err) {
-			var unsupported *dataplane.UnsupportedError
-			field := ""
-			if errors.As(e, &unsupported) {
-				field = unsupported.Field
-			}
-			errs = append(errs, f.InService(r.Service.Name, field, e))
+		for _, p := range dataplane.Problems(r.Err) {
+			errs = append(errs, f.InService(r.Service.Name, p.Field, p.Err))
 		}
 	}
 	return errors.Join(errs...)
@@ -217,7 +212,11 @@ func (b *balancer) heard(r check.Report) {
 	if len(users) == 0 {
 		return // the target was removed meanwhile
 	}
-	b.log.Info("check", "target", r.Target, "state", r.State, "error", r.Err)
+	attrs := []any{"target", r.Target, "state", r.State}
+	if r.Err != nil {
+		attrs = append(attrs, "error", r.Err)
+	}
+	b.log.Info("check", attrs...)
 	state := b.state
 	for _, s := range users {
 		state = state.WithEndpoints(s.ModelName(), s.Endpoints(func(e *config.Backend) bool {

@@ -43,7 +43,8 @@ func TestTheCommandLine(t *testing.T) {
 		"real_server 10.0.0.1 80 {\n}\n}\n"), 0o600))
 	scheduled := filepath.Join(t.TempDir(), "scheduled.yaml")
 	require.NoError(t, os.WriteFile(scheduled, []byte("services:\n- name: a\n  addresses: "+
-		"[192.0.2.1]\n  port: 80\n  scheduler: rr\n  backends: [{address: 10.0.0.1:80}]\n"), 0o600))
+		"[192.0.2.1]\n  port: 80\n  scheduler: rr\n  forwarding: direct\n"+
+		"  backends: [{address: 10.0.0.1:80}]\n"), 0o600))
 	own, elsewhere := filepath.Join(t.TempDir(), "own.yaml"),
 		filepath.Join(t.TempDir(), "dev.yaml")
 	require.NoError(t, os.WriteFile(own, []byte("services:\n- name: a\n  addresses: "+
@@ -56,7 +57,10 @@ func TestTheCommandLine(t *testing.T) {
 		args                   []string
 		stdout, stderr, failed string
 	}{
-		{[]string{"-config", "loadbalancer.yaml", "-check"}, "", "", ""},
+		{[]string{"-config", "loadbalancer.yaml", "-check"},
+			"loadbalancer.yaml: right for nftables: 2 services\n", "", ""},
+		{[]string{"-config", "loadbalancer.yaml", "-check", "-listen", "8080"}, "", "",
+			"-listen: address 8080: missing port"},
 		{[]string{"-config", "no.yaml", "-check"}, "", "", "no.yaml: no such file"},
 		{[]string{"-config", conf, "-check"}, "", "", "keepalived.conf:"},
 		{[]string{"-config", "loadbalancer.yaml", "-backend", "pf"}, "", "", `"pf": must be`},
@@ -64,6 +68,8 @@ func TestTheCommandLine(t *testing.T) {
 			`"pf": must be`},
 		{[]string{"-config", scheduled, "-check"}, "", "",
 			"scheduled.yaml:5: services[0].scheduler: nftables cannot express"},
+		{[]string{"-config", scheduled, "-check"}, "", "",
+			"scheduled.yaml:6: services[0].forwarding: nftables cannot express"},
 		{[]string{"-config", own, "-check"}, "", "",
 			"own.yaml:6: services[0].backends[0].address: 192.0.2.1:80 is where"},
 		{[]string{"-config", own}, "", "", "own.yaml:5: services[0].sorry[0]: 192.0.2.1:80 is"},
@@ -80,6 +86,7 @@ func TestTheCommandLine(t *testing.T) {
 			"192.0.2.1-80-tcp", ""},
 		{[]string{"convert", conf}, "", "the file needs -backend ipvs:\nthe file:", ""},
 		{[]string{"convert"}, "", "", "want the name of one"},
+		{[]string{"convert", "-h"}, "loadbalancer convert keepalived.conf", "", "help requested"},
 		{[]string{"convert", "no.conf"}, "", "", "no.conf: no such file"},
 		{[]string{"convert", "README.md"}, "", "", "README.md:"},
 	} {

@@ -34,6 +34,7 @@ import (
 	"net"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -74,7 +75,7 @@ func main() {
 // command executes the command line.
 func command(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	switch {
-	case len(args) > 0 && args[0] == "convert":
+	case len(args) > 0 && args[0] == "convert" && !asksHelp(args[1:]):
 		return convert(args[1:], stdout, stderr)
 	case version.Asked(args):
 		_, err := fmt.Fprintln(stdout, version.Of("loadbalancer"))
@@ -89,6 +90,9 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		"`address` of /metrics, /backends, /healthz and the page; empty: none")
 	f.BoolVar(&o.check, "check", false, "say whether the file is right, and end")
 	f.BoolVar(&o.cleanup, "cleanup", false, "remove all that the program has in the kernel")
+	if len(args) > 0 && args[0] == "convert" { // -h follows
+		args = args[1:]
+	}
 	if err := f.Parse(args); errors.Is(err, flag.ErrHelp) {
 		fmt.Fprint(stdout, usage)
 		f.SetOutput(stdout)
@@ -101,7 +105,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return fmt.Errorf("there is no command %q", f.Arg(0))
 	}
 	if o.check {
-		return checkFile(o, stderr)
+		return checkFile(o, stdout, stderr)
 	}
 	log := slog.New(slog.NewTextHandler(stderr, nil))
 	err := run(ctx, o, log)
@@ -110,6 +114,13 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) error
 		return nil // it was asked to stop, perhaps during its start
 	}
 	return err
+}
+
+// asksHelp reports whether a command line asks for help.
+func asksHelp(args []string) bool {
+	return slices.ContainsFunc(args, func(a string) bool {
+		return slices.Contains([]string{"-h", "-help", "--help"}, a)
+	})
 }
 
 // usage is the help, before the flags.
@@ -127,12 +138,29 @@ flags:
 `
 
 // checkFile returns the problems of the file, including what the kernel mechanism cannot express.
-// It writes nothing, and needs no privileges: a mechanism that cannot be opened here is only a
-// warning.
-func checkFile(o options, stderr io.Writer) error {
+// It writes nothing to the kernel, and needs no privileges: a mechanism that cannot be opened here
+// is only a warning.
+func checkFile(o options, stdout, stderr io.Writer) error {
 	f, err := config.Load(o.config)
 	if err == nil {
 		err = haveDevices(f)
+	}
+	if err != nil {
+		return err
+	}
+	if o.listen != "" {
+		if _, err := net.ResolveTCPAddr("tcp", o.listen); err != nil {
+			return fmt.Errorf("-listen: %w", err)
+		}
+	}
+	changes, err := changesOf(f)
+	if err != nil {
+		return err
+	}
+	for _, m := range mechanisms {
+		if m.name == o.backend {
+			err = inFile(f, m.check(changes))
+		}
 	}
 	if err != nil {
 		return err
@@ -141,28 +169,37 @@ func checkFile(o options, stderr io.Writer) error {
 	switch {
 	case errors.Is(err, dataplane.ErrNoPermission), errors.Is(err, dataplane.ErrMissingModule),
 		errors.Is(err, dataplane.ErrKernelTooOld):
-		fmt.Fprintf(stderr, "warning: whether %s can do it cannot be told here: %v\n",
-			o.backend, err)
-		return nil
+		fmt.Fprintf(stderr, "warning: %s does not work here: %v\n", o.backend, err)
 	case err != nil:
 		return err
+	default:
+		defer backend.Close()
+		if err := inFile(f, backend.Check(changes)); err != nil {
+			return err
+		}
 	}
-	defer backend.Close()
-	changes, err := changesOf(f)
-	if err != nil {
-		return err
-	}
-	return inFile(f, backend.Check(changes))
+	_, err = fmt.Fprintf(stdout, "%s: right for %s: %d services\n", o.config, o.backend,
+		len(f.Services))
+	return err
+}
+
+// mechanisms are the kernel mechanisms, and their checks that need no kernel.
+var mechanisms = []mechanism{{"nftables", nftables.Check}, {"iptables", iptables.Check},
+	{"ipvs", ipvs.Check}}
+
+type mechanism struct {
+	name  string
+	check func(*servicemodel.ChangeSet) error
 }
 
 // inFile adds the lines of the file to refusals of a kernel mechanism.
 func inFile(f *config.File, err error) error {
 	var errs []error
-	for _, e := range errorsIn(err) {
-		if u := (*dataplane.UnsupportedError)(nil); errors.As(e, &u) {
-			e = f.InService(u.Service.Name, u.Field, e)
+	for _, p := range dataplane.Problems(err) {
+		if errors.As(p.Err, new(*dataplane.UnsupportedError)) {
+			p.Err = f.InService(p.Service.Name, p.Field, p.Err)
 		}
-		errs = append(errs, e)
+		errs = append(errs, p.Err)
 	}
 	return errors.Join(errs...)
 }
@@ -204,14 +241,11 @@ func tellBackend(f *config.File, stderr io.Writer) error {
 		return err
 	}
 	var why error
-	for _, b := range []struct {
-		name  string
-		check func(*servicemodel.ChangeSet) error
-	}{{"nftables", nftables.Check}, {"iptables", iptables.Check}, {"ipvs", ipvs.Check}} {
-		err := inFile(f, b.check(changes))
+	for _, m := range mechanisms {
+		err := inFile(f, m.check(changes))
 		if err == nil {
 			if why != nil {
-				fmt.Fprintf(stderr, "the file needs -backend %s:\n%v\n", b.name, why)
+				fmt.Fprintf(stderr, "the file needs -backend %s:\n%v\n", m.name, why)
 			}
 			return nil
 		}

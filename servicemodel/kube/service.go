@@ -274,7 +274,7 @@ func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 			r.invalid(at, string(family), "is spec.ipFamilies[%d] too", first)
 			continue
 		}
-		field := fmt.Sprintf("spec.clusterIPs[%d]", i)
+		field := clusterIPField(spec, i)
 		if i >= len(spec.ClusterIPs) {
 			r.warn(field, "", "no %s address is given, the service has none", family)
 			continue
@@ -293,6 +293,14 @@ func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 			"has no family in spec.ipFamilies")
 	}
 	return out
+}
+
+// clusterIPField names a cluster IP. The first one is that of spec.clusterIP, which people write.
+func clusterIPField(spec *corev1.ServiceSpec, i int) string {
+	if i == 0 && len(spec.ClusterIPs) > 0 && spec.ClusterIPs[0] == spec.ClusterIP {
+		return "spec.clusterIP"
+	}
+	return fmt.Sprintf("spec.clusterIPs[%d]", i)
 }
 
 func externalIPs(spec *corev1.ServiceSpec, cluster []netip.Addr, r *report) []netip.Addr {

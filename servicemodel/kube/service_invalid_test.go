@@ -74,14 +74,14 @@ var invalidServices = []struct {
 	{"bad cluster IP", func(s *corev1.Service) {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs[0] = "10.0.0", "10.0.0"
 	},
-		"spec.clusterIPs[0]: 10.0.0: not an IP address"},
+		"spec.clusterIP: 10.0.0: not an IP address"},
 	{"bad cluster IP without families", func(s *corev1.Service) {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs, s.Spec.IPFamilies = "10.0.0", nil, nil
 	}, "spec.clusterIP: 10.0.0: not an IP address"},
 	{"unspecified cluster IP", func(s *corev1.Service) {
 		s.Spec.ClusterIP, s.Spec.ClusterIPs[0] = "0.0.0.0", "0.0.0.0"
 	},
-		"spec.clusterIPs[0]: 0.0.0.0: may not be unspecified"},
+		"spec.clusterIP: 0.0.0.0: may not be unspecified"},
 	{"cluster IPs that disagree", func(s *corev1.Service) { s.Spec.ClusterIP = "10.96.0.11" },
 		"spec.clusterIPs[0]: 10.96.0.10: must be the same as spec.clusterIP"},
 	{"cluster IP of the wrong family", func(s *corev1.Service) {

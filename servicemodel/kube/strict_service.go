@@ -82,7 +82,7 @@ func (r *report) refuseFamilies(spec *corev1.ServiceSpec) {
 	}
 	for i, a := range spec.ClusterIPs {
 		if i > 0 || a != corev1.ClusterIPNone {
-			r.refuseAddress(fmt.Sprintf("spec.clusterIPs[%d]", i), a)
+			r.refuseAddress(clusterIPField(spec, i), a)
 		}
 	}
 	if len(spec.ClusterIPs) > 1 && spec.ClusterIPs[0] == corev1.ClusterIPNone ||

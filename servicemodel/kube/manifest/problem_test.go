@@ -51,7 +51,7 @@ var problems = []struct {
 	{"duplicate port names", ports("  - name: a\n    port: 80\n  - name: a\n    port: 81\n"),
 		[]string{inWeb(10, "spec.ports[1].name: a: is the name of spec.ports[0] too")}},
 	{"bad cluster IP", replace(service, "10.96.0.10", "10.96.0.300"),
-		[]string{inWeb(6, "spec.clusterIPs[0]: 10.96.0.300: not an IP address")}},
+		[]string{inWeb(6, "spec.clusterIP: 10.96.0.300: not an IP address")}},
 	{"bad external IP", service + "  externalIPs:\n  - 192.0.2.1\n  - nonsense\n",
 		[]string{inWeb(12, "spec.externalIPs[1]: nonsense: not an IP address")}},
 	{"bad source range", service + "  type: LoadBalancer\n" +
