@@ -109,6 +109,31 @@ func (w *world) listens() bool {
 	return err == nil
 }
 
+// Nothing is in the kernel before the program has its address.
+func TestAnAddressThatIsTakenLeavesTheKernelAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.write(quick + "  backends: [{address: 10.244.1.1:8080}]")
+	require.NoError(t, w.Node.NS.Do(func() error {
+		taken, err := net.Listen("tcp", "127.0.0.1:9095")
+		if err == nil {
+			t.Cleanup(func() { taken.Close() })
+		}
+		return err
+	}))
+	for listen, want := range map[string]string{"127.0.0.1:9095": "address already in use",
+		"8080": "missing port in address"} {
+		w.start("-listen", listen)
+		require.Error(t, <-w.ended)
+		w.soon(func() bool { return strings.Contains(w.log.String(), want) }, want)
+	}
+	require.NoError(t, w.Node.NS.Do(func() error {
+		tables, err := exec.Command("nft", "list", "tables").Output()
+		require.Empty(t, tables)
+		return err
+	}))
+}
+
 // A reload applies the changes and loses no connection. A broken file changes nothing.
 func TestReloadLosesNoConnection(t *testing.T) {
 	t.Parallel()
@@ -128,9 +153,11 @@ func TestReloadLosesNoConnection(t *testing.T) {
 	w.reload(`lb.yaml:7: services[0].backends[0].wait: no such field`)
 	w.write(quick + "  scheduler: lc\n  backends: [{address: 10.244.1.2:8080}]")
 	w.reload(`lb.yaml:6: services[0].scheduler: nftables cannot express`)
+	w.write("services:\n")
+	w.reload(`lb.yaml:1: services: holds no service`)
 	require.Equal(t, "pod2 pod3", w.answer())
 	require.Zero(t, conns.Ping(30*time.Second).Lost())
-	require.Contains(t, w.get("/metrics"), `loadbalancer_reloads_total{result="broken"} 2`)
+	require.Contains(t, w.get("/metrics"), `loadbalancer_reloads_total{result="broken"} 3`)
 
 	w.write(quick + "  backends: [{address: 10.244.1.1:8080}]")
 	w.reload(taken)

@@ -1,0 +1,62 @@
+package docs_test
+
+import (
+	"errors"
+	"io/fs"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/nodeaddrs"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
+)
+
+// A namespace that is gone is no missing module: a CNI plugin meets it every day.
+func TestANamespaceThatIsGoneIsNamed(t *testing.T) {
+	t.Parallel()
+	for name, open := range map[string]func(fd int, path string) error{
+		"nftables": func(fd int, path string) error {
+			_, err := nftables.New(&nftables.Config{NetNS: fd, NetNSPath: path})
+			return err
+		},
+		"iptables": func(fd int, path string) error {
+			_, err := iptables.New(&iptables.Config{NetNS: fd, NetNSPath: path})
+			return err
+		},
+		"ipvs": func(fd int, path string) error {
+			_, err := ipvs.New(&ipvs.Config{NetNS: fd, NetNSPath: path})
+			return err
+		},
+		"conntrack": func(fd int, path string) error {
+			_, err := conntrack.Open(&conntrack.Config{NetNS: fd, NetNSPath: path})
+			return err
+		},
+		"counters": func(fd int, path string) error {
+			_, err := counters.Open(&counters.Config{NetNS: fd, NetNSPath: path})
+			return err
+		},
+		"nodeaddrs": func(fd int, path string) error {
+			_, err := nodeaddrs.New(&nodeaddrs.Config{NetNS: fd, NetNSPath: path})
+			return err
+		},
+	} {
+		gone := open(0, "/run/netns/nosuch")
+		require.ErrorIs(t, gone, fs.ErrNotExist, name)
+		require.ErrorContains(t, gone, "NetNSPath: open /run/netns/nosuch", name)
+		wrong := open(99999, "")
+		require.ErrorIs(t, wrong, unix.EBADF, name)
+		require.ErrorContains(t, wrong, "NetNS: ", name)
+		for _, err := range []error{gone, wrong} {
+			for _, other := range []error{dataplane.ErrMissingModule, dataplane.ErrKernelTooOld,
+				dataplane.ErrNoPermission} {
+				require.False(t, errors.Is(err, other), "%s: %v", name, err)
+			}
+		}
+	}
+}
