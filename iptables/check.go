@@ -10,7 +10,7 @@ import (
 )
 
 // Check returns the parts of a change set that iptables cannot express on any kernel: schedulers
-// other than random and round robin; forwarding other than NAT; masqueraded neighbours; and, in
+// other than random, round robin and source hash; forwarding other than NAT; masqueraded neighbours; and, in
 // tables that are not made by servicemodel.Resolve, source ranges of node ports and addresses of a
 // service port that remember clients for different times. The errors, which [dataplane.Problems]
 // lists, are *[dataplane.UnsupportedError] values. Check needs neither a kernel nor Linux. The
@@ -24,8 +24,10 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 		k.IPv6(func(servicemodel.FrontendKey) bool { return true }, lacks.ipv6.Error())
 	}
 	k.Schedulers(func(s servicemodel.Scheduler) bool {
-		return s == servicemodel.Random || s == servicemodel.RoundRobin
-	}, "iptables chooses at random or in turn")
+		name, _, _ := s.Split()
+		return s == servicemodel.Random || s == servicemodel.RoundRobin ||
+			name == servicemodel.SourceHash && !lacks.bpf
+	}, "iptables chooses at random, in turn, or by a hash of the client if it has xt_bpf")
 	k.Sources()
 	k.Forwarding("iptables translates addresses")
 	k.Frontends(func(fe *servicemodel.Frontend) {
@@ -51,6 +53,7 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 type lacking struct {
 	recent bool // xt_recent
 	sctp   bool // xt_sctp
+	bpf    bool // xt_bpf
 	// ipv6 says what the kernel lacks for IPv6 chains. It is nil if nothing is lacking.
 	ipv6 error
 }

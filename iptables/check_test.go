@@ -50,6 +50,10 @@ var checkCases = []struct {
 }{
 	{"fine", "", onePool(func(*sm.Pool) {})},
 	{"round robin is fine", "", onePool(func(p *sm.Pool) { p.Scheduler = sm.RoundRobin })},
+	{"source hash is fine", "", onePool(func(p *sm.Pool) { p.Scheduler = "sh+port" })},
+	{"source hash without xt_bpf", "scheduler", onePool(func(p *sm.Pool) {
+		p.Scheduler = sm.SourceHash
+	})},
 	{"least connections", "scheduler", onePool(func(p *sm.Pool) { p.Scheduler = sm.LeastConn })},
 	{"direct routing", "forwarding", onePool(func(p *sm.Pool) {
 		p.Forwarding = sm.ForwardDirect
@@ -75,7 +79,8 @@ func TestCheckNamesWhatCannotBeExpressed(t *testing.T) {
 			t.Parallel()
 			table, err := sm.NewTable(c.contents)
 			require.NoError(t, err)
-			lacks := &lacking{recent: c.field == "sessionAffinity", sctp: true}
+			lacks := &lacking{recent: c.field == "sessionAffinity", sctp: true,
+				bpf: c.field == "scheduler"}
 			err = check(sm.Diff(nil, table), lacks)
 			if c.field == "" {
 				require.NoError(t, err)

@@ -90,6 +90,16 @@
 // others none. The parts depend only on the present services, not on their history. A service that
 // comes or goes changes only the chains on the way to it.
 //
+// # Schedulers
+//
+// The rule of a slot matches its weight's share of the packets that reach it: at random
+// (statistic), in turn for rr (statistic, mode nth), or by a hash for sh. iptables has no such
+// match, so a program of xt_bpf computes the hash of the client's address, for sh+port with the
+// port. Each slot has a seed of its own. One endpoint more therefore takes its share of the
+// clients, and no other client moves. An endpoint that goes leaves its slot and its clients to the
+// last one, whose clients are spread over all others. Draining endpoints have no slot, so
+// +fallback changes nothing.
+//
 // # Session affinity
 //
 // xt_recent remembers clients, in a list for each endpoint. The list has the name that kube-proxy

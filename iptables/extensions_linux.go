@@ -26,6 +26,7 @@ func (k *kernel) probe(ctx context.Context) error {
 			{xtDNAT, true, nil}, {xtMasquerade, true, nil}, {xtMARK, true, nil},
 			{xtREJECT, true, nil},
 			{xtRecent, false, &k.lacks.recent}, {xtSCTP, false, &k.lacks.sctp},
+			{xtBPF, false, &k.lacks.bpf},
 		} {
 			err := k.probeExtension(ctx, f, x.extension, x.target)
 			switch {

@@ -66,6 +66,35 @@ func dial(t *testing.T, from *netnstest.Host, to string) netnstest.Outcome {
 		Timeout: 2 * time.Second}.Send(t.Context())
 }
 
+// A client gets the endpoint of its hash from all of its ports, and another program adopts
+// the rules.
+func TestSourceHashKeepsAClient(t *testing.T) {
+	t.Parallel()
+	c, b, e := engineIn(t)
+	hash := func(s sm.Scheduler) sm.State {
+		return podService(c, 3, func(svc *sm.Service, _ *sm.Node) { svc.Scheduler = s })
+	}
+	applied(t, e, hash("sh"))
+	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
+		first := dial(t, c.Outside[0], to)
+		require.Equal(t, netnstest.Answered, first.Kind, first)
+		for range 12 {
+			require.Equal(t, first.Server, dial(t, c.Outside[0], to).Server)
+		}
+	}
+	applied(t, e, hash("sh+port"))
+	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
+		servers := map[string]bool{}
+		for range 40 {
+			servers[dial(t, c.Outside[0], to).Server] = true
+		}
+		require.Len(t, servers, 3)
+	}
+	r, err := dataplane.New(b, nil).Apply(t.Context(), hash("sh+port"))
+	require.NoError(t, err)
+	require.Zero(t, r.Stats.Messages, "a new program adopts what is there")
+}
+
 func TestAClientStaysWithItsEndpoint(t *testing.T) {
 	t.Parallel()
 	c, _, e := engineIn(t)

@@ -20,7 +20,7 @@ type rule struct {
 	srcLocal       bool                  // -m addrtype --src-type LOCAL
 	dstLocal       bool                  // -m addrtype --dst-type LOCAL
 	state          stateMatch            // -m conntrack --ctstate
-	stat           statMatch             // -m statistic
+	stat           statMatch             // -m statistic, -m bpf
 	recent         recentMatch           // -m recent
 	comment        string                // -m comment --comment
 
@@ -89,11 +89,15 @@ type markMatch struct {
 // statMatch matches a share of the packets. The zero value matches all.
 type statMatch struct {
 	kind statKind
-	// prob is the share of statRandom in units of 1/2^31.
+	// prob is the share of statRandom and statHash in units of 1/2^31.
 	prob uint32
 	// every and packet: statNth matches one packet in every, the one with the number packet,
 	// counted from 0.
 	every, packet uint32
+	// seed and port: statHash matches a client always or never, which depends on seed, and with
+	// port also on the client's port.
+	seed uint32
+	port bool
 }
 
 type statKind uint8
@@ -102,6 +106,7 @@ const (
 	statNone statKind = iota
 	statRandom
 	statNth
+	statHash
 )
 
 // certain is the probability 1 in [statMatch].

@@ -74,6 +74,9 @@ func (r *rule) appendMatches(b *strings.Builder, f servicemodel.Family) {
 	case statNth:
 		fmt.Fprintf(b, " -m statistic --mode nth --every %d --packet %d", r.stat.every,
 			r.stat.packet)
+	case statHash:
+		fmt.Fprintf(b, ` -m bpf --bytecode "%s"`,
+			bytecode(hashProgram(f, r.stat)))
 	}
 	r.appendRecent(b, f)
 	if r.comment != "" {

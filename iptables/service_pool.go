@@ -87,6 +87,7 @@ func affinityOf(frontends []*servicemodel.Frontend) time.Duration {
 // slotShares returns the match of each slot's rule, for packets that no rule before it matched.
 func slotShares(p *servicemodel.Pool) []statMatch {
 	shares := make([]statMatch, len(p.Slots))
+	name, port, _ := p.Scheduler.Split()
 	sum := uint64(0)
 	for i, s := range p.Slots {
 		w := uint64(s.Weight)
@@ -97,6 +98,9 @@ func slotShares(p *servicemodel.Pool) []statMatch {
 			shares[i] = statMatch{kind: statNth, every: uint32(i + 1)}
 		default:
 			shares[i] = statMatch{kind: statRandom, prob: uint32((w*certain + sum/2) / sum)}
+		}
+		if i > 0 && name == servicemodel.SourceHash {
+			shares[i].kind, shares[i].seed, shares[i].port = statHash, uint32(i), port
 		}
 	}
 	return shares

@@ -62,7 +62,11 @@ func (e *encoder) appendMatches(r *rule) {
 	if r.state.states != 0 {
 		xtConntrack.appendMatch(b, encodeConntrack(e.scratch[:], r.state))
 	}
-	if r.stat.kind != statNone {
+	switch r.stat.kind {
+	case statNone:
+	case statHash:
+		xtBPF.appendMatch(b, encodeBPF(e.scratch[:], e.f, r.stat))
+	default:
 		xtStatistic.appendMatch(b, encodeStatistic(e.scratch[:], r.stat))
 	}
 	if r.recent.kind != recentNone {

@@ -343,6 +343,8 @@ func (d *decoder) match(x extension, info []byte) bool {
 		return decodeConntrack(info, &d.r)
 	case xtStatistic:
 		return decodeStatistic(info, &d.r)
+	case xtBPF:
+		return decodeBPF(info, d.f, &d.r)
 	case xtRecent:
 		return decodeRecent(info, d.f, &d.r)
 	case xtSCTP:

@@ -51,6 +51,10 @@ func sampleRules(f *nft.Family) []rule {
 			to: to},
 		{proto: sm.TCP, stat: statMatch{kind: statNth, every: 3}, target: targetDNAT, to: to,
 			comment: `"quoted" 'and' \escaped`},
+		{proto: sm.TCP, stat: statMatch{kind: statHash, prob: 715827883, seed: 2},
+			target: targetDNAT, to: to},
+		{proto: sm.UDP, stat: statMatch{kind: statHash, prob: certain / 2, seed: 1, port: true},
+			target: targetDNAT, to: to},
 		{proto: sm.TCP, recent: recentMatch{recentUpdate, "KUBE-SEP-SXIVWICOYRO3J4NJ", 10800},
 			target: targetDNAT, to: to},
 		{

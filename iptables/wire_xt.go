@@ -60,7 +60,7 @@ const (
 	sizeMasquerade6 = 40  // struct nf_nat_range
 	sizeMARK        = 8   // struct xt_mark_tginfo2
 	sizeREJECT      = 8   // struct ipt_reject_info, struct ip6t_reject_info
-	sizeLargest     = sizeSCTP
+	sizeLargest     = sizeBPF
 )
 
 // addrtypeLocal is XT_ADDRTYPE_LOCAL, 1 << RTN_LOCAL.

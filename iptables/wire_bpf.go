@@ -1,0 +1,118 @@
+package iptables
+
+import (
+	"strconv"
+	"strings"
+
+	"golang.org/x/net/bpf"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// xtBPF runs a program of classic BPF on the packet, from its IP header on.
+var xtBPF = extension{"bpf", 1}
+
+// struct xt_bpf_info_v1: u16 mode, u16 number of instructions, s32 descriptor, struct sock_filter
+// program[64], and a pointer for the kernel.
+const (
+	sizeBPF     = 528
+	bpfProgram  = 8
+	sizeBPFInst = 8 // struct sock_filter: u16 code, u8 jt, u8 jf, u32 k
+)
+
+// ratio is 2^32 divided by the golden ratio, as in the kernel's GOLDEN_RATIO_32, but prime.
+const ratio = 2654435761
+
+// hashProgram returns the program that matches the share m.prob of all clients. It hashes the
+// client's address, with the port if m.port is set. Rules with other seeds match other clients.
+//
+// The hash is a polynomial of the words, mixed as at the end of MurmurHash3. The first packet of a
+// connection alone gets here, so the program may be slower than jhash, which BPF has no room for.
+// Behind IPv6 extension headers it takes other bytes for the port, for all packets of a connection
+// the same.
+func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
+	var p []bpf.Instruction
+	add := func(l ...bpf.Instruction) { p = append(p, l...) }
+	source, words := uint32(12), 1 // iphdr.saddr
+	if f == servicemodel.IPv6 {
+		source, words = 8, 4 // ipv6hdr.saddr
+	}
+	switch {
+	case m.port && f == servicemodel.IPv6:
+		add(bpf.LoadAbsolute{Off: 40, Size: 2})
+	case m.port:
+		add(bpf.LoadMemShift{Off: 0}, bpf.LoadIndirect{Off: 0, Size: 2})
+	default:
+		add(bpf.LoadConstant{Dst: bpf.RegA})
+	}
+	for i := range words {
+		add(bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: ratio}, bpf.TAX{},
+			bpf.LoadAbsolute{Off: source + 4*uint32(i), Size: 4}, bpf.ALUOpX{Op: bpf.ALUOpAdd})
+	}
+	add(bpf.ALUOpConstant{Op: bpf.ALUOpXor, Val: m.seed * ratio})
+	shift := func(n uint32) {
+		add(bpf.TAX{}, bpf.ALUOpConstant{Op: bpf.ALUOpShiftRight, Val: n},
+			bpf.ALUOpX{Op: bpf.ALUOpXor})
+	}
+	shift(16)
+	add(bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: 0x85ebca6b})
+	shift(13)
+	add(bpf.ALUOpConstant{Op: bpf.ALUOpMul, Val: 0xc2b2ae35})
+	shift(16)
+	add(bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: m.prob << 1, SkipTrue: 1},
+		bpf.RetConstant{Val: 1}, bpf.RetConstant{})
+	raw, _ := bpf.Assemble(p) // fails for unknown operations alone
+	return raw
+}
+
+func encodeBPF(p []byte, f *nft.Family, m statMatch) []byte {
+	p = zeroed(p, sizeBPF)
+	program := hashProgram(f.Model, m)
+	native.PutUint16(p[2:], uint16(len(program)))
+	for i, inst := range program {
+		at := p[bpfProgram+sizeBPFInst*i:]
+		native.PutUint16(at, inst.Op)
+		at[2], at[3] = inst.Jt, inst.Jf
+		native.PutUint32(at[4:], inst.K)
+	}
+	return p
+}
+
+// decodeBPF reads a program that hashProgram made. It finds the numbers in it, and makes the
+// program again.
+func decodeBPF(p []byte, f *nft.Family, r *rule) bool {
+	if len(p) != sizeBPF || r.stat.kind != statNone || r.recent.kind != recentNone {
+		return false
+	}
+	for _, port := range []bool{false, true} {
+		m := statMatch{kind: statHash, port: port}
+		n := len(hashProgram(f.Model, m))
+		// The last but two is the comparison, and the xor is the last but 14.
+		k := func(fromEnd int) uint32 {
+			return native.Uint32(p[bpfProgram+sizeBPFInst*(n-fromEnd)+4:])
+		}
+		m.prob, m.seed = k(3)>>1, k(15)*ratioInverse
+		if string(encodeBPF(make([]byte, sizeBPF), f, m)) == string(p) {
+			r.stat = m
+			return true
+		}
+	}
+	return false
+}
+
+// ratioInverse is the number that undoes a multiplication by ratio, modulo 2^32.
+const ratioInverse = 244002641
+
+// bytecode returns a program as iptables-save prints it.
+func bytecode(program []bpf.RawInstruction) string {
+	l := []string{strconv.Itoa(len(program))}
+	for _, inst := range program {
+		var b []byte
+		for _, n := range []uint32{uint32(inst.Op), uint32(inst.Jt), uint32(inst.Jf), inst.K} {
+			b = append(strconv.AppendUint(b, uint64(n), 10), ' ')
+		}
+		l = append(l, strings.TrimSuffix(string(b), " "))
+	}
+	return strings.Join(l, ",")
+}
