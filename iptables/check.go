@@ -10,11 +10,11 @@ import (
 )
 
 // Check returns the parts of a change set that iptables cannot express on any kernel: schedulers
-// other than random, round robin and source hash; forwarding other than NAT; masqueraded neighbours; and, in
-// tables that are not made by servicemodel.Resolve, source ranges of node ports and addresses of a
-// service port that remember clients for different times. The errors, which [dataplane.Problems]
-// lists, are *[dataplane.UnsupportedError] values. Check needs neither a kernel nor Linux. The
-// change set of a whole table is servicemodel.Diff(nil, table).
+// other than random, round robin and source hash; forwarding other than NAT; masqueraded
+// neighbours; and, in tables that are not made by servicemodel.Resolve, source ranges of node ports
+// and addresses of a service port that remember clients for different times. The errors, which
+// [dataplane.Problems] lists, are *[dataplane.UnsupportedError] values. Check needs neither a
+// kernel nor Linux. The change set of a whole table is servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error { return check(c, &lacking{}) }
 
 // check is Check for a kernel that lacks some features.
