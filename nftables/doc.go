@@ -72,7 +72,10 @@
 //
 // Each lookup sees the latest commit, and a commit may come between two lookups of a packet. A
 // packet that finds no slot goes through the chains again, and at last through service-any. That
-// chain finds a slot of any pool: slot 0 if no other.
+// chain finds a slot of any pool: slot 0 if no other. If a commit brings the service or replaces
+// the whole table meanwhile, the packet leaves these chains without an endpoint. The chains of type
+// filter then drop it, so that its client sends it again. They would otherwise refuse it, or pass
+// it on and let conntrack remember that.
 //
 // Node ports have sets and maps of their own, without the address. A frontend whose outside clients
 // may use other endpoints than pods and the host (external traffic policy Local) is in

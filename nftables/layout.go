@@ -19,11 +19,13 @@ type kind struct {
 	prefix   string // "service"
 	registry string // the set of all frontends of the kind
 	chain    string // the chain for their packets
+	// noEndpoints is the chain for new packets that no endpoint was found for.
+	noEndpoints string
 }
 
 var (
-	kindService  = &kind{"service", "services", "services"}
-	kindNodePort = &kind{"nodeport", "nodeports", "nodeports"}
+	kindService  = &kind{"service", "services", "services", "no-endpoints"}
+	kindNodePort = &kind{"nodeport", "nodeports", "nodeports", "nodeport-no-endpoints"}
 	kinds        = [2]*kind{kindService, kindNodePort}
 )
 

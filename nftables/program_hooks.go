@@ -35,20 +35,15 @@ func (b *builder) nodeAddress(p netip.Prefix) nft.Rule {
 	return r
 }
 
-// noEndpoints makes the chains that answer for frontends without endpoints, for the other ports of
-// cluster IPs and for unused addresses.
+// noEndpoints makes the chains for new packets to frontends that were not translated, for the other
+// ports of cluster IPs and for unused addresses.
 func (b *builder) noEndpoints() {
-	services := b.Chain("no-endpoints")
-	services.Add(b.in(kindService, setDrop), nft.Drop)
-	services.Add(b.in(kindService, setReject), b.f.Reject())
-	nodePorts := b.Chain("nodeport-no-endpoints")
-	for _, p := range b.f.Own(b.rules.NodePorts) {
-		nodePorts.Add(b.in(kindNodePort, setDrop), b.nodeAddress(p), nft.Drop)
-		nodePorts.Add(b.in(kindNodePort, setReject), b.nodeAddress(p), b.f.Reject())
-	}
-	for _, p := range b.loopback() { // the guard drops packets from elsewhere
-		nodePorts.Add(b.in(kindNodePort, setDrop), b.f.DaddrWithin(p), nft.Drop)
-		nodePorts.Add(b.in(kindNodePort, setReject), b.f.DaddrWithin(p), b.f.Reject())
+	for _, k := range kinds {
+		c := b.Chain(k.noEndpoints)
+		c.Add(b.in(k, setDrop), nft.Drop)
+		c.Add(b.in(k, setReject), b.f.Reject())
+		// A commit came while the packet was in the chains of type nat. Its client sends again.
+		c.Add(nft.CTNotDNAT, nft.Drop)
 	}
 	unused := b.Chain("no-service")
 	unused.Add(b.f.Daddr.In(setClusterIPs), b.f.Reject())
@@ -78,15 +73,36 @@ func (b *builder) hooks() {
 			nft.CTNotDNAT, nft.Drop)
 		input.Add(nft.Jump(chainGuard))
 	}
-	input.Add(nft.CTStateNew, nft.Jump("no-endpoints"))
-	input.Add(nft.CTStateNew, nft.Jump("nodeport-no-endpoints"))
+	b.untranslated(input)
+	for _, at := range b.nodePorts() {
+		input.Add(nft.CTStateNew, b.frontend(kindNodePort).In(kindNodePort.registry), at,
+			nft.Jump(kindNodePort.noEndpoints))
+	}
 	forward := b.Filter("filter-forward", nft.HookForward, prioFilter)
-	forward.Add(nft.CTStateNew, nft.Jump("no-endpoints"))
+	b.untranslated(forward)
 	forward.Add(nft.CTStateNew, nft.Jump("no-service"))
 	output := b.Filter("filter-output", nft.HookOutput, prioFilter)
-	output.Add(nft.CTStateNew, nft.Jump("no-endpoints"))
+	b.untranslated(output)
 	output.Add(nft.CTStateNew, nft.Jump("no-service"))
 	b.postrouting(b.NAT("nat-postrouting", nft.HookPostrouting, prioSNAT))
+}
+
+// untranslated leads new packets that are still for services to the chain for them.
+func (b *builder) untranslated(c *nft.ProgramChain) {
+	c.Add(nft.CTStateNew, b.frontend(kindService).In(kindService.registry),
+		nft.Jump(kindService.noEndpoints))
+}
+
+// nodePorts matches packets to the addresses at which node ports answer. The guard drops packets
+// from elsewhere to loopback addresses.
+func (b *builder) nodePorts() (l []nft.Rule) {
+	for _, p := range b.f.Own(b.rules.NodePorts) {
+		l = append(l, b.nodeAddress(p))
+	}
+	for _, p := range b.loopback() {
+		l = append(l, b.f.DaddrWithin(p))
+	}
+	return l
 }
 
 // chainGuard drops packets from elsewhere to loopback addresses, which the sysctl route_localnet
