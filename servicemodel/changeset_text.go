@@ -190,12 +190,21 @@ func (p *Pool) fields() []field {
 func (r Rules) fields() []field {
 	return []field{
 		{"masquerade mark", fmt.Sprintf("%#x", r.MasqueradeMark)},
+		{"families", r.OnlyFamily.only()},
 		{"pods", r.LocalPods.text()},
 		{"node ports", prefixesText(r.NodePorts)},
 		{"service CIDRs", prefixesText(r.ServiceCIDRs)},
 		{"localhost node ports", fmt.Sprint(r.LocalhostNodePorts)},
 		{"masquerade neighbours", fmt.Sprint(r.MasqueradeNeighbours)},
 	}
+}
+
+// only names the families that a node serves.
+func (f Family) only() string {
+	if f == 0 {
+		return "both"
+	}
+	return f.String() + " only"
 }
 
 func (d PodDetector) text() string {

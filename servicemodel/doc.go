@@ -39,7 +39,8 @@
 //
 // IPv4 and IPv6 stand side by side in one table, and nothing crosses between them. Only endpoints
 // of a family serve addresses of that family. Each family has its own pools, source ranges and node
-// port addresses.
+// port addresses. A node that has only one family, [Node.OnlyFamily], serves the addresses of that
+// family, and leaves out the others without a refusal.
 //
 // The package does no I/O and builds on every operating system. It imports only the standard
 // library and two packages of this module: a persistent map, and suggestions for misspelt names.

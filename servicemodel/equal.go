@@ -46,7 +46,8 @@ func (e *Endpoint) equal(o *Endpoint) bool {
 }
 
 func (n *Node) equal(o *Node) bool {
-	return n.Name == o.Name && n.Zone == o.Zone && slices.Equal(n.Addresses, o.Addresses) &&
+	return n.Name == o.Name && n.Zone == o.Zone && n.OnlyFamily == o.OnlyFamily &&
+		slices.Equal(n.Addresses, o.Addresses) &&
 		n.NodePortAddresses.Primary == o.NodePortAddresses.Primary &&
 		slices.Equal(n.NodePortAddresses.CIDRs, o.NodePortAddresses.CIDRs) &&
 		n.LocalPods.equal(o.LocalPods) && slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs) &&

@@ -155,8 +155,11 @@ func rank(e sm.Endpoint) int {
 func wantClusterIPs(s sm.State) []netip.Addr {
 	var all []netip.Addr
 	for svc := range s.Services() {
-		if len(svc.Ports) > 0 {
-			all = append(all, svc.ClusterIPs...)
+		for _, a := range svc.ClusterIPs {
+			only := s.Node().OnlyFamily
+			if len(svc.Ports) > 0 && (only == 0 || only == sm.FamilyOf(a)) {
+				all = append(all, a)
+			}
 		}
 	}
 	slices.SortFunc(all, netip.Addr.Compare)

@@ -15,6 +15,13 @@ type Node struct {
 	// primary one.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
+	// OnlyFamily is the only address family that the node serves. The addresses and endpoints of
+	// the other one are left out of all services, as on a node of a dual-stack cluster that has
+	// only one of them, and backends keep no objects of it. Zero means both: a backend then keeps
+	// objects of the families that services use, and an engine leaves out a family that the node's
+	// kernel lacks.
+	OnlyFamily Family `json:"onlyFamily,omitzero"`
+
 	// NodePortAddresses says at which of the node's addresses node ports answer.
 	NodePortAddresses NodePortAddresses `json:"nodePortAddresses,omitzero"`
 

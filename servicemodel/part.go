@@ -273,6 +273,9 @@ func (v stateView) ValidatePart(owner string) error {
 // *[FieldError] for each setting that differs.
 func (v stateView) Adopt(r Rules) (Node, error) {
 	n := v.s.Node()
+	if n.OnlyFamily == 0 {
+		n.OnlyFamily = r.OnlyFamily
+	}
 	own, held := n.rules().fields(), r.fields()
 	p := problems{object: func() string { return "node" }}
 	for i, setting := range []struct {
@@ -280,6 +283,7 @@ func (v stateView) Adopt(r Rules) (Node, error) {
 		set  bool
 	}{
 		{"masqueradeMark", n.MasqueradeMark != 0},
+		{"onlyFamily", n.OnlyFamily != 0},
 		{"localPods", !n.LocalPods.equal(PodDetector{})},
 		{"nodePortAddresses", n.NodePortAddresses.Primary || len(n.NodePortAddresses.CIDRs) > 0},
 		{"serviceCIDRs", len(n.ServiceCIDRs) > 0},
@@ -291,6 +295,7 @@ func (v stateView) Adopt(r Rules) (Node, error) {
 		}
 	}
 	n.MasqueradeMark, n.LocalPods, n.ServiceCIDRs = r.MasqueradeMark, r.LocalPods, r.ServiceCIDRs
+	n.OnlyFamily = r.OnlyFamily
 	n.NodePortAddresses = NodePortAddresses{CIDRs: r.NodePorts}
 	n.LocalhostNodePorts = r.LocalhostNodePorts
 	n.MasqueradeNeighbours = r.MasqueradeNeighbours

@@ -205,7 +205,7 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 	full := sm.Node{MasqueradeMark: 1, LocalPods: sm.PodDetector{Bridge: "br0"},
 		NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24", "2001:db8::/64")},
 		ServiceCIDRs:      prefixes("10.96.0.0/12"), LocalhostNodePorts: true,
-		MasqueradeNeighbours: true}
+		MasqueradeNeighbours: true, OnlyFamily: sm.IPv4}
 	held := mustResolve(t, nil, sm.State{}.WithNode(full)).Rules()
 	v := reflect.ValueOf(held)
 	for i := range v.NumField() {
@@ -218,7 +218,7 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 		rules := mustResolve(t, nil, sm.State{}.WithNode(adopted)).Rules()
 		require.True(t, held.Equal(rules), "%+v", rules)
 	}
-	_, err := nocopy.Of(sm.State{}.WithNode((sm.Node{MasqueradeMark: 2,
+	_, err := nocopy.Of(sm.State{}.WithNode((sm.Node{MasqueradeMark: 2, OnlyFamily: sm.IPv6,
 		LocalPods:         sm.PodDetector{InterfacePrefix: "veth"},
 		NodePortAddresses: sm.NodePortAddresses{Primary: true}, LocalhostNodePorts: true,
 		ServiceCIDRs: prefixes("10.0.0.0/8")}))).Adopt(
@@ -227,8 +227,9 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 
 	requireProblems(t, []string{
 		"node: masqueradeMark: 0x2: the instance has 0x1",
+		"node: onlyFamily: IPv6 only: the instance has IPv4 only",
 		"node: localPods: interfaces veth*: the instance has bridge br0",
-		"node: nodePortAddresses: none: the instance has 192.0.2.0/24, 2001:db8::/64",
-		"node: serviceCIDRs: 10.0.0.0/8: the instance has 10.96.0.0/12",
+		"node: nodePortAddresses: none: the instance has 192.0.2.0/24",
+		"node: serviceCIDRs: none: the instance has 10.96.0.0/12",
 	}, err)
 }

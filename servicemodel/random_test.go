@@ -140,6 +140,7 @@ func (r source) node() sm.Node {
 		MasqueradeAll:  r.chance(20),
 		MasqueradeMark: pick(r, uint32(0), 1, 1<<31), LocalhostNodePorts: r.chance(30),
 		MasqueradeNeighbours: r.chance(30),
+		OnlyFamily:           pick(r, sm.Family(0), 0, sm.IPv4, sm.IPv6),
 	}
 	switch r.IntN(4) {
 	case 0:

@@ -37,6 +37,9 @@ type hit struct {
 
 func (r reference) decide(p sm.Packet) string {
 	f := sm.FamilyOf(p.Dst.Addr())
+	if r.node.OnlyFamily != 0 && r.node.OnlyFamily != f {
+		return "untouched"
+	}
 	h, found := r.find(p)
 	if !found {
 		return r.unserved(p)

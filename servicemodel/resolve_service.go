@@ -47,13 +47,13 @@ func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) (res r
 	})
 	for i := range ports {
 		for _, f := range families {
-			if svc.exists(f) {
+			if r.exists(svc, f) {
 				r.resolvePort(&res, svc, &ports[i], f, eps, *nodePorts.of(f))
 			}
 		}
 	}
 	if len(ports) > 0 {
-		res.clusterIPs = inOrder(svc.ClusterIPs, netip.Addr.Compare)
+		res.clusterIPs = inOrder(r.served(svc.ClusterIPs), netip.Addr.Compare)
 	}
 	res.claims = keepClaims(old, r.claims)
 	return res
@@ -227,13 +227,28 @@ func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 			h.IPv6++
 		}
 	}
-	if !svc.exists(IPv4) {
+	if !r.exists(svc, IPv4) {
 		h.IPv4 = NotServed
 	}
-	if !svc.exists(IPv6) {
+	if !r.exists(svc, IPv6) {
 		h.IPv6 = NotServed
 	}
 	return h
+}
+
+// exists reports whether a service answers in family f on this node.
+func (r *resolver) exists(s *Service, f Family) bool {
+	return f.servedBy(r.view.only) && s.exists(f)
+}
+
+// served returns the addresses of the families that the node serves.
+func (r *resolver) served(addrs []netip.Addr) []netip.Addr {
+	if r.view.only == 0 {
+		return addrs
+	}
+	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
+		return !FamilyOf(a).servedBy(r.view.only)
+	})
 }
 
 // exists reports whether s answers in family f at all. A service with cluster IPs answers only in

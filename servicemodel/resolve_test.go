@@ -290,6 +290,13 @@ func TestRulesOfANode(t *testing.T) {
 			sm.Node{NodePortAddresses: sm.NodePortAddresses{
 				CIDRs: prefixes("192.0.2.0/24", "0.0.0.0/0", "fd00::/8")}},
 			sm.Rules{MasqueradeMark: 1 << 12, NodePorts: prefixes("0.0.0.0/0", "fd00::/8")}},
+		{"one family", sm.Node{OnlyFamily: sm.IPv6, Addresses: addresses,
+			LocalPods:         sm.PodDetector{CIDRs: prefixes("fd64::/16", "10.64.0.0/16")},
+			NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24")},
+			ServiceCIDRs:      prefixes("10.96.0.0/12", "fd96::/112")},
+			sm.Rules{MasqueradeMark: 1 << 12, OnlyFamily: sm.IPv6, NodePorts: prefixes("::/0"),
+				ServiceCIDRs: prefixes("fd96::/112"),
+				LocalPods:    sm.PodDetector{CIDRs: prefixes("fd64::/16")}}},
 		{"everything else", sm.Node{
 			LocalPods: sm.PodDetector{CIDRs: prefixes("fd64::1/16", "10.64.1.1/16",
 				"10.64.3.0/24")}, MasqueradeMark: 2, LocalhostNodePorts: true,
@@ -400,6 +407,11 @@ func TestHealthChecksCountReadyAddressesOnThisNode(t *testing.T) {
 		checks(webService(externalLocal, withCheck, func(s *sm.Service) {
 			s.ClusterIPs = s.ClusterIPs[:1]
 		}), eps...), "IPv4 only")
+	node := thisNode
+	node.OnlyFamily = sm.IPv6
+	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, IPv4: sm.NotServed, IPv6: 1}},
+		slices.Collect(tableOf(t, node, webService(externalLocal, withCheck),
+			eps...).HealthChecks()))
 	require.Empty(t, checks(webService(withCheck), eps...), "policy Cluster")
 	require.Empty(t, checks(webService(externalLocal), eps...), "no port")
 }

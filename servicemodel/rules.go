@@ -10,6 +10,8 @@ import (
 type Rules struct {
 	// MasqueradeMark is the bit of the packet mark that asks for masquerading. Never zero.
 	MasqueradeMark uint32 `json:"masqueradeMark"`
+	// OnlyFamily is [Node.OnlyFamily].
+	OnlyFamily Family `json:"onlyFamily,omitzero"`
 	// LocalPods says which packets come from pods ([FromPods]). Its CIDRs are sorted, not nested.
 	LocalPods PodDetector `json:"localPods,omitzero"`
 	// NodePorts are, by family, the ranges whose addresses answer node ports. The address must also
@@ -28,7 +30,8 @@ type Rules struct {
 
 // Equal reports whether r and o are the same.
 func (r Rules) Equal(o Rules) bool {
-	return r.MasqueradeMark == o.MasqueradeMark && r.LocalhostNodePorts == o.LocalhostNodePorts &&
+	return r.MasqueradeMark == o.MasqueradeMark && r.OnlyFamily == o.OnlyFamily &&
+		r.LocalhostNodePorts == o.LocalhostNodePorts &&
 		r.MasqueradeNeighbours == o.MasqueradeNeighbours &&
 		r.LocalPods.Bridge == o.LocalPods.Bridge &&
 		r.LocalPods.InterfacePrefix == o.LocalPods.InterfacePrefix &&

@@ -239,6 +239,10 @@ func (r *tracer) outcome() string {
 func (r *tracer) nearMisses() {
 	p, before := &r.Packet, len(r.Steps)
 	dst := p.Dst.Addr()
+	if only := r.t.rules.OnlyFamily; !FamilyOf(dst).servedBy(only) {
+		r.step(stepDestination, "this node serves %v only (Node.OnlyFamily)", only)
+		return
+	}
 	if c := r.t.otherPort(*p); len(c.Others) > 0 {
 		r.step(stepDestination, "%v", c)
 	}

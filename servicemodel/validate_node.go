@@ -7,6 +7,9 @@ import (
 
 func (p *problems) checkNode(n *Node) {
 	p.service, p.object = Name{}, func() string { return "node" }
+	if f := n.OnlyFamily; f != 0 && f != IPv4 && f != IPv6 {
+		p.add("onlyFamily", uint8(f), "must be IPv4 or IPv6")
+	}
 	for i, a := range n.Addresses {
 		p.checkAddr("addresses", i, "", a, anyUnicast)
 	}

@@ -240,8 +240,10 @@ func TestInvalidNodes(t *testing.T) {
 			InterfacePrefix: strings.Repeat("x", 16)},
 		ServiceCIDRs:   []netip.Prefix{{}},
 		MasqueradeMark: 0x4001,
+		OnlyFamily:     5,
 	})
 	requireProblems(t, []string{
+		"node: onlyFamily: 5: must be IPv4 or IPv6",
 		"node: addresses[1]: 127.0.0.1: must not be a loopback address",
 		"node: nodePortAddresses.cidrs[0]: not a valid range",
 		"node: nodePortAddresses.primary: true: excludes CIDRs; give one or the other",

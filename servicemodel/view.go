@@ -9,6 +9,7 @@ import (
 // every service is resolved again.
 type view struct {
 	name, zone    string
+	only          Family
 	primary       perFamily[netip.Addr]
 	detectsPods   perFamily[bool]
 	masqueradeAll bool
@@ -29,13 +30,16 @@ func (p *perFamily[T]) of(f Family) *T {
 var families = [...]Family{IPv4, IPv6}
 
 func (n *Node) view() view {
-	v := view{name: n.Name, zone: n.Zone, primary: n.primary(), masqueradeAll: n.MasqueradeAll,
+	v := view{name: n.Name, zone: n.Zone, only: n.OnlyFamily, primary: n.primary(), masqueradeAll: n.MasqueradeAll,
 		localhost: n.loopback()}
 	for _, f := range families {
 		*v.detectsPods.of(f) = n.LocalPods.detects(f)
 	}
 	return v
 }
+
+// servedBy reports whether a node serves the family that serves only one, or both if only is zero.
+func (f Family) servedBy(only Family) bool { return only == 0 || only == f }
 
 // primary returns the first address of each family. It is invalid if there is none.
 func (n *Node) primary() (p perFamily[netip.Addr]) {
@@ -70,16 +74,24 @@ func (n *Node) rules() Rules {
 	r := Rules{
 		MasqueradeMark:       n.MasqueradeMark,
 		LocalPods:            n.LocalPods,
+		OnlyFamily:           n.OnlyFamily,
 		NodePorts:            n.nodePorts(),
-		ServiceCIDRs:         canonical(n.ServiceCIDRs),
+		ServiceCIDRs:         n.served(n.ServiceCIDRs),
 		LocalhostNodePorts:   n.LocalhostNodePorts,
 		MasqueradeNeighbours: n.MasqueradeNeighbours,
 	}
 	if r.MasqueradeMark == 0 {
 		r.MasqueradeMark = DefaultMasqueradeMark
 	}
-	r.LocalPods.CIDRs = canonical(n.LocalPods.CIDRs)
+	r.LocalPods.CIDRs = n.served(n.LocalPods.CIDRs)
 	return r
+}
+
+// served returns the ranges of the families that the node serves, in canonical form.
+func (n *Node) served(ranges []netip.Prefix) []netip.Prefix {
+	return canonical(slices.DeleteFunc(slices.Clone(ranges), func(p netip.Prefix) bool {
+		return !FamilyOf(p.Addr()).servedBy(n.OnlyFamily)
+	}))
 }
 
 // nodePorts returns the ranges of [Rules.NodePorts]. If Primary is set and a family has no address,
@@ -90,6 +102,7 @@ func (n *Node) nodePorts() []netip.Prefix {
 	for _, f := range families {
 		p := *primary.of(f)
 		switch {
+		case !f.servedBy(n.OnlyFamily):
 		case n.NodePortAddresses.Primary && p.IsValid():
 			open = append(open, netip.PrefixFrom(p, p.BitLen()))
 		case n.NodePortAddresses.Primary:

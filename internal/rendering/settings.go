@@ -13,6 +13,7 @@ import (
 const (
 	layout      = "layout"
 	mark        = "masquerade-mark"
+	onlyFamily  = "only-family"
 	podCIDR     = "pod-cidr"
 	podBridge   = "pod-bridge"
 	podPrefix   = "pod-interface-prefix"
@@ -33,6 +34,9 @@ func Settings(number int, r servicemodel.Rules) []string {
 	}
 	l := []string{fmt.Sprintf("%s %d", layout, number),
 		fmt.Sprintf("%s 0x%x", mark, r.MasqueradeMark)}
+	if r.OnlyFamily != 0 {
+		l = append(l, onlyFamily+" "+r.OnlyFamily.String())
+	}
 	for _, p := range r.LocalPods.CIDRs {
 		l = append(l, podCIDR+" "+p.String())
 	}
@@ -75,6 +79,8 @@ func ParseSettings(number int, lines []string) (servicemodel.Rules, error) {
 			var m uint64
 			m, err = strconv.ParseUint(v, 0, 32)
 			r.MasqueradeMark = uint32(m)
+		case onlyFamily:
+			err = r.OnlyFamily.UnmarshalText([]byte(v))
 		case podCIDR:
 			r.LocalPods.CIDRs, err = appendPrefix(r.LocalPods.CIDRs, v)
 		case podBridge:
