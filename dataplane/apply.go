@@ -115,6 +115,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	}
 	p := &proposal{draft: newDraft(s, &e.cfg)}
 	p.before = e.served
+	known := e.lacks != nil && p.leaveOutFamily(*e.lacks)
 	t, err := p.resolve(e.resolved)
 	if err != nil {
 		return nil, err
@@ -133,6 +134,9 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	accepted, err := e.accepted(p, t)
 	if err != nil {
 		return nil, err
+	}
+	if e.lacks = p.lacks(); known && p.observed {
+		e.lacks = nil // the next apply asks again
 	}
 	if accepted != t {
 		p.changes = e.difference(e.arranged(accepted))

@@ -104,6 +104,9 @@ type held struct {
 	// refused are the services that the last apply left out, and conflicts the claims that lost.
 	refused   []Refusal
 	conflicts []servicemodel.Conflict
+	// lacks says which family the kernel lacks, so that not each apply begins with that family. It
+	// is nil if that is unknown, as after a reading.
+	lacks *Problem
 	// served is the last accepted state. It is kept only if refused services are kept.
 	served servicemodel.State
 }

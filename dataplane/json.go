@@ -39,11 +39,13 @@ func problemsOf(err error) []problemJSON {
 // MarshalJSON writes the service, and each of its problems with the object and field concerned.
 func (r Refusal) MarshalJSON() ([]byte, error) {
 	v := struct {
-		Service  servicemodel.Name `json:"service"`
-		Problems []problemJSON     `json:"problems"`
-		Left     []int             `json:"endpoints,omitempty"`
-		Kept     bool              `json:"kept,omitzero"`
-	}{Service: r.Service, Left: r.Endpoints, Kept: r.Kept, Problems: problemsOf(r.Err)}
+		Service  servicemodel.Name   `json:"service,omitzero"`
+		Family   servicemodel.Family `json:"family,omitzero"`
+		Problems []problemJSON       `json:"problems"`
+		Left     []int               `json:"endpoints,omitempty"`
+		Kept     bool                `json:"kept,omitzero"`
+	}{Service: r.Service, Family: r.Family, Left: r.Endpoints, Kept: r.Kept,
+		Problems: problemsOf(r.Err)}
 	return json.Marshal(v)
 }
 

@@ -11,6 +11,7 @@ import (
 // has its path in JSON, such as "ports[1].nodePort" ([servicemodel.FieldError]).
 const (
 	FieldAddress              = "address"                 // an address of the family
+	FieldFamily               = "family"                  // an address family that the kernel lacks
 	FieldForwarding           = "forwarding"              // [servicemodel.Service.Forwarding]
 	FieldLocalhostNodePorts   = "localhostNodePorts"      // [servicemodel.Node.LocalhostNodePorts]
 	FieldMasquerade           = "masquerade"              // [servicemodel.Service.Masquerade]

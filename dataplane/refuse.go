@@ -7,10 +7,15 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Refusal is a service that an apply left out as a whole or in part, and the reason.
+// Refusal is a service that an apply left out as a whole or in part, and the reason. It is also an
+// address family that an apply left out of all services, because the kernel lacks it.
 type Refusal struct {
-	// Service is the service's name.
+	// Service is the service's name. It is zero if a family is left out.
 	Service servicemodel.Name
+	// Family is the address family that is left out, as if [servicemodel.Node.OnlyFamily] were the
+	// other one; zero if a service is. It comes back by itself after a reading of the kernel
+	// ([RunOptions.Resync]).
+	Family servicemodel.Family
 	// Err joins all problems ([Problems]): *servicemodel.FieldError values if the service or one of
 	// its endpoints is invalid, else *[UnsupportedError] and *[CollisionError] values.
 	Err error
@@ -23,7 +28,12 @@ type Refusal struct {
 }
 
 // String returns "default/web: " and the reason.
-func (r Refusal) String() string { return r.Service.String() + ": " + r.Err.Error() }
+func (r Refusal) String() string {
+	if r.Family != 0 {
+		return r.Family.String() + ": " + r.Err.Error()
+	}
+	return r.Service.String() + ": " + r.Err.Error()
+}
 
 func compareRefusals(a, b Refusal) int { return a.Service.Compare(b.Service) }
 
@@ -62,6 +72,9 @@ func (d *draft) leaveOut(err error) error {
 	}
 	problems := map[servicemodel.Name][]error{}
 	for _, p := range Problems(err) {
+		if d.leaveOutFamily(p) {
+			continue
+		}
 		if d.state.Service(p.Service) == nil && d.state.Endpoints(p.Service) == nil {
 			return refusedState{err}
 		}
@@ -71,6 +84,32 @@ func (d *draft) leaveOut(err error) error {
 		d.refuse(name, errors.Join(errs...))
 	}
 	slices.SortFunc(d.refused, compareRefusals)
+	return nil
+}
+
+// leaveOutFamily leaves out the family that a problem says the kernel lacks. It returns false for
+// other problems, and if the node is to serve that family only.
+func (d *draft) leaveOutFamily(p Problem) bool {
+	n := d.state.Node()
+	if p.Field != FieldFamily || n.OnlyFamily != 0 {
+		return false
+	}
+	r := Refusal{Family: servicemodel.IPv4, Err: p.Err}
+	n.OnlyFamily = servicemodel.IPv6
+	if p.Value == n.OnlyFamily.String() {
+		r.Family, n.OnlyFamily = n.OnlyFamily, r.Family
+	}
+	d.state, d.refused = d.state.WithNode(n), append(d.refused, r)
+	return true
+}
+
+// lacks returns the problem of the family that is left out, or nil.
+func (d *draft) lacks() *Problem {
+	for _, r := range d.refused {
+		if r.Family != 0 {
+			return &Problems(r.Err)[0]
+		}
+	}
 	return nil
 }
 

@@ -13,7 +13,13 @@ import (
 func (s Status) Trace(p servicemodel.Packet, here servicemodel.Locality) servicemodel.Trace {
 	t := s.Held.Trace(p, here)
 	var refused []servicemodel.Step
+	lost := true
 	for _, r := range s.Refused {
+		if r.Family != 0 && r.Family == servicemodel.FamilyOf(p.Dst.Addr()) {
+			refused = append(refused, servicemodel.Step{Kind: "refused", Text: r.String()})
+			lost = false
+			continue
+		}
 		svc := s.State.Service(r.Service)
 		if svc == nil || len(r.Endpoints) > 0 || !answers(svc, p, here) {
 			continue
@@ -26,7 +32,7 @@ func (s Status) Trace(p servicemodel.Packet, here servicemodel.Locality) service
 	if len(refused) == 0 {
 		return t
 	}
-	if t.Decision.Frontend == nil {
+	if lost && t.Decision.Frontend == nil {
 		none := fmt.Sprintf("no service has %v", p.Dst.Addr())
 		t.Steps = slices.DeleteFunc(t.Steps, func(s servicemodel.Step) bool {
 			return s.Text == none

@@ -34,7 +34,7 @@ func probe(ctx context.Context, cfg *Config) error {
 // the kernel, such as IPv6, so the transaction has none of these. The base chains are those of
 // iptables. It is no refusal if they exist already.
 func (b *Backend) judge(ctx context.Context) error {
-	c, err := kernelprobe.Changes(false)
+	c, err := kernelprobe.Changes(false, 0)
 	if err != nil {
 		return err
 	}

@@ -31,7 +31,7 @@ func probe(ctx context.Context, cfg *Config) error {
 	}
 	defer b.Close()
 	b.pl.cfg.Table = probeTable
-	changes, err := kernelprobe.Changes(true)
+	changes, err := kernelprobe.Changes(true, 0)
 	if err != nil {
 		return err
 	}

@@ -12,8 +12,8 @@ import (
 // sweep decides which clients must be forgotten.
 type sweep struct {
 	table *servicemodel.Table
-	// byKey is what to forget of each frontend, by family and by the frontend's key in the sets.
-	byKey [2]map[string]forget
+	// byKey is what to forget of each frontend.
+	byKey map[servicemodel.FrontendKey]forget
 	// all says that clients of all other frontends must be forgotten, too.
 	all bool
 }
@@ -23,7 +23,7 @@ func sweepAfter(p *plan) *sweep {
 	if p.have.unswept {
 		return sweepAll(p.c.New)
 	}
-	s := &sweep{table: p.c.New, byKey: [2]map[string]forget{{}, {}}}
+	s := &sweep{table: p.c.New, byKey: map[servicemodel.FrontendKey]forget{}}
 	for _, f := range p.forget {
 		s.add(f)
 	}
@@ -33,7 +33,7 @@ func sweepAfter(p *plan) *sweep {
 // sweepAll returns a sweep for use when nothing tells what changed. It keeps a client only if its
 // endpoint is one that every client may be given.
 func sweepAll(t *servicemodel.Table) *sweep {
-	s := &sweep{table: t, byKey: [2]map[string]forget{{}, {}}, all: true}
+	s := &sweep{table: t, byKey: map[servicemodel.FrontendKey]forget{}, all: true}
 	for fe := range nocopy.Of(t).Frontends() {
 		if fe.Affinity == 0 {
 			continue
@@ -44,26 +44,33 @@ func sweepAll(t *servicemodel.Table) *sweep {
 	return s
 }
 
-func (s *sweep) add(f forget) {
-	s.byKey[nft.FamilyIndex(f.frontend.Key.Addr)][string(
-		nft.AppendFrontend(nil, f.frontend.Key))] = f
+func (s *sweep) add(f forget) { s.byKey[f.frontend.Key] = f }
+
+// concerns reports whether clients in the table of a family may have to be forgotten.
+func (s *sweep) concerns(f *nft.Family) bool {
+	for k := range s.byKey {
+		if k.Family() == f.Model {
+			return true
+		}
+	}
+	return s.all
 }
 
 // takes reports whether an entry of an affinity map must go. The key of an entry is the frontend's
 // address, protocol and port, and the client's address.
-func (s *sweep) takes(i int, e nft.Elem) bool {
-	f := nft.Families[i]
-	k := len(e.Key) - f.AddrLen // the client's address begins here
-	if k != f.AddrLen+8 {
+func (s *sweep) takes(f *nft.Family, e nft.Elem) bool {
+	if len(e.Key) != 2*f.AddrLen+8 {
 		return false
 	}
-	forget, ok := s.byKey[i][string(e.Key[:k])]
+	r := nft.Reader{Bytes: e.Key}
+	key := r.Frontend(f.Any, false)
+	forget, ok := s.byKey[key]
 	if !ok {
-		r := nft.Reader{Bytes: e.Key}
-		if nocopy.Of(s.table).Frontend(r.Frontend(f.Any, false)) != nil {
+		if nocopy.Of(s.table).Frontend(key) != nil {
 			return s.all // the port is a service's own at this address, and not the node port
 		}
-		if forget, ok = s.byKey[i][string(e.Key[f.AddrLen:k])]; !ok {
+		key.Addr = f.Any
+		if forget, ok = s.byKey[key]; !ok {
 			return s.all
 		}
 	}
@@ -90,9 +97,8 @@ func forgetAll(fe *servicemodel.Frontend) forget { return forget{frontend: fe, o
 // planForgetting plans which clients are forgotten after the transaction: those whose endpoint
 // their frontend loses, in tables that stay.
 func (pl *planner) planForgetting(p *plan) {
-	for i := range p.tables {
-		t := &p.tables[i]
-		if t.create {
+	for _, t := range p.tables {
+		if t.create || !t.next.exists {
 			continue
 		}
 		changes(p.c, t.f, func(old, new *servicemodel.Frontend) {
@@ -203,7 +209,7 @@ func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 // plan's commit.
 func (p *plan) leavesClients() bool {
 	for _, f := range p.forget {
-		t := &p.tables[nft.FamilyIndex(f.frontend.Key.Addr)]
+		t := p.of(f.frontend.Key.Addr)
 		if !t.create && t.has(affinityMap(0)) {
 			return true
 		}

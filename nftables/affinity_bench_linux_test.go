@@ -45,13 +45,10 @@ func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int,
 	timeout func(i int) time.Duration) {
 	tb.Helper()
 	p := &plan{table: b.pl.table, have: b.pl.version,
-		next: b.pl.version.next(false, nil, false, false)}
-	for i := range p.tables {
-		p.tables[i] = tablePlan{f: nft.Families[i]}
-	}
-	fp := &p.tables[0]
-	fp.sets = setsOf(nft.IPv4, &b.pl.tables[0].shape)
-	fp.ops = map[string]*setOps{}
+		next: b.pl.version.next(false, nil, nil, false, false)}
+	fp := &tablePlan{f: nft.IPv4, sets: setsOf(nft.IPv4, &b.pl.tables[0].shape),
+		ops: map[string]*setOps{}}
+	p.tables = []*tablePlan{fp}
 	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
 		Protocol: servicemodel.TCP, Port: 80}
 	for i := range n {

@@ -48,11 +48,10 @@ const sweepTries = 20
 // Only existing entries lead to new ones. So the sweep ends when a reading finds none and no packet
 // was under way when it began.
 func (b *Backend) sweepTables(ctx context.Context) error {
-	var left []*familySweep
-	for i, have := range b.pl.tables {
-		if have.exists && len(have.shape.affinity) > 0 &&
-			(b.sweep.all || len(b.sweep.byKey[i]) > 0) {
-			left = append(left, &familySweep{family: i})
+	var left []*tableSweep
+	for _, t := range b.pl.tables {
+		if t.exists && len(t.shape.affinity) > 0 && b.sweep.concerns(t.f) {
+			left = append(left, &tableSweep{f: t.f})
 		}
 	}
 	for range sweepTries {
@@ -62,13 +61,13 @@ func (b *Backend) sweepTables(ctx context.Context) error {
 		if err := wait.GracePeriod(ctx); err != nil {
 			return err
 		}
-		var again []*familySweep
-		for _, fs := range left {
-			if err := b.sweepFamily(ctx, fs); err != nil {
-				return fmt.Errorf("table %s: %w", nft.Families[fs.family].Name, err)
+		var again []*tableSweep
+		for _, ts := range left {
+			if err := b.sweepTable(ctx, ts); err != nil {
+				return fmt.Errorf("table %s: %w", ts.f.Name, err)
 			}
-			if !fs.done {
-				again = append(again, fs)
+			if !ts.done {
+				again = append(again, ts)
 			}
 		}
 		left = again
@@ -78,52 +77,52 @@ func (b *Backend) sweepTables(ctx context.Context) error {
 		sweepTries)
 }
 
-// familySweep is the progress of the sweep of one table.
-type familySweep struct {
-	family int
+// tableSweep is the progress of the sweep of one table.
+type tableSweep struct {
+	f      *nft.Family
 	learnt uint64 // how many packets were learnt before the last reading
 	sure   bool   // the last reading saw all entries
 	clean  int    // how many readings in a row found nothing
 	done   bool
 }
 
-// sweepFamily reads the maps of a table and deletes the entries that must go. It sets fs.done if
+// sweepTable reads the maps of a table and deletes the entries that must go. It sets ts.done if
 // the table needs no further reading.
-func (b *Backend) sweepFamily(ctx context.Context, fs *familySweep) error {
-	learnt, err := b.kernel.readLearnt(ctx, nft.Families[fs.family], b.pl.table)
+func (b *Backend) sweepTable(ctx context.Context, ts *tableSweep) error {
+	learnt, err := b.kernel.readLearnt(ctx, ts.f, b.pl.table)
 	if err != nil {
 		return err
 	}
-	if fs.sure && learnt == fs.learnt {
-		fs.done = true // no client was learnt since before the last reading
+	if ts.sure && learnt == ts.learnt {
+		ts.done = true // no client was learnt since before the last reading
 		return nil
 	}
-	found, sure, err := b.sweepMaps(ctx, fs.family)
+	found, sure, err := b.sweepMaps(ctx, ts.f)
 	if err == nil {
-		fs.note(learnt, found, sure)
+		ts.note(learnt, found, sure)
 	}
 	return err
 }
 
 // note notes the result of a reading. The sweep ends after one reading that found nothing if it
 // certainly saw all entries, and otherwise after two in a row.
-func (fs *familySweep) note(learnt uint64, found int, sure bool) {
-	fs.learnt, fs.sure, fs.clean = learnt, sure, fs.clean+1
+func (ts *tableSweep) note(learnt uint64, found int, sure bool) {
+	ts.learnt, ts.sure, ts.clean = learnt, sure, ts.clean+1
 	if found > 0 {
-		fs.clean = 0
+		ts.clean = 0
 	}
-	fs.done = fs.clean == 2 || fs.clean == 1 && sure
+	ts.done = ts.clean == 2 || ts.clean == 1 && sure
 }
 
 // sweepMaps reads the affinity maps of a family, one after the other, and deletes the entries that
 // must go. It returns how many it found, and whether it is sure to have seen all.
-func (b *Backend) sweepMaps(ctx context.Context, i int) (found int, sure bool, err error) {
+func (b *Backend) sweepMaps(ctx context.Context, f *nft.Family) (found int, sure bool, err error) {
 	sure = true
 	for n := range affinityMaps {
 		name := affinityMap(n)
-		keys, all, err := b.findClients(ctx, i, name)
+		keys, all, err := b.findClients(ctx, f, name)
 		if err == nil {
-			err = b.forgetClients(ctx, i, name, keys)
+			err = b.forgetClients(ctx, f, name, keys)
 		}
 		if err != nil {
 			return found, false, fmt.Errorf("map %s: %w", name, err)
@@ -140,20 +139,20 @@ const findTries = 5
 // findClients returns the keys of the entries of an affinity map that must go. sure says that the
 // reading saw all entries: as many as the kernel counts. A complete reading may be unsure, because
 // the kernel also counts expired entries until it collects them.
-func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][]byte, sure bool,
-	err error) {
+func (b *Backend) findClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte,
+	sure bool, err error) {
 	for try := range findTries {
 		if try > 0 {
 			if err := wait.For(ctx, time.Duration(try)*5*time.Millisecond); err != nil {
 				return nil, false, err
 			}
 		}
-		count, err := b.kernel.readCount(ctx, nft.Families[i], b.pl.table, name)
+		count, err := b.kernel.readCount(ctx, f, b.pl.table, name)
 		if err != nil || count == 0 {
 			return nil, true, err
 		}
 		var seen, twice int
-		if keys, seen, twice, err = b.readClients(ctx, i, name); err != nil {
+		if keys, seen, twice, err = b.readClients(ctx, f, name); err != nil {
 			return nil, false, err
 		}
 		if twice == 0 {
@@ -166,15 +165,15 @@ func (b *Backend) findClients(ctx context.Context, i int, name string) (keys [][
 // readClients reads an affinity map once and returns the keys of the entries that must go, how many
 // different entries it saw, and how many of them it saw twice: while the kernel moves the map to
 // another hash table, a dump has some entries twice and as many not at all.
-func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][]byte, seen,
+func (b *Backend) readClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte, seen,
 	twice int, err error) {
 	seed := maphash.MakeSeed()
 	hashes := map[uint64]struct{}{}
 	n := 0
-	err = b.kernel.dumpElements(ctx, nft.Families[i], b.pl.table, name, func(e nft.Elem) error {
+	err = b.kernel.dumpElements(ctx, f, b.pl.table, name, func(e nft.Elem) error {
 		n++
 		hashes[maphash.Bytes(seed, e.Key)] = struct{}{}
-		if b.sweep.takes(i, e) {
+		if b.sweep.takes(f, e) {
 			keys = append(keys, bytes.Clone(e.Key))
 		}
 		return nil
@@ -185,7 +184,8 @@ func (b *Backend) readClients(ctx context.Context, i int, name string) (keys [][
 // forgetClients deletes entries of an affinity map. If an entry expires before the transaction
 // reaches it, the transaction fails. Then each half becomes a transaction of its own, down to the
 // expired entry. The same happens if the socket cannot send so many entries at once.
-func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys [][]byte) error {
+func (b *Backend) forgetClients(ctx context.Context, f *nft.Family, name string,
+	keys [][]byte) error {
 	if len(keys) == 0 {
 		return nil
 	}
@@ -195,7 +195,7 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 	}
 	k := &b.kernel
 	k.batch.Reset()
-	nft.NewEncoder(&k.batch, nft.Families[i], b.pl.table).DeleteElements(
+	nft.NewEncoder(&k.batch, f, b.pl.table).DeleteElements(
 		&nft.Set{Name: name}, &l)
 	_, err := k.commit(ctx)
 	switch gone := errors.Is(err, unix.ENOENT); {
@@ -207,17 +207,18 @@ func (b *Backend) forgetClients(ctx context.Context, i int, name string, keys []
 		return err
 	}
 	half := len(keys) / 2
-	if err := b.forgetClients(ctx, i, name, keys[:half]); err != nil {
+	if err := b.forgetClients(ctx, f, name, keys[:half]); err != nil {
 		return err
 	}
-	return b.forgetClients(ctx, i, name, keys[half:])
+	return b.forgetClients(ctx, f, name, keys[half:])
 }
 
 // swept commits a version without the mark of a sweep. If another writer committed meanwhile, that
 // writer removes the mark, because its commit may have left clients to be forgotten, too.
 func (b *Backend) swept(ctx context.Context) error {
 	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version,
-		next: b.pl.version.next(false, b.pl.first, false, b.pl.version.owners), mark: true}
+		next: b.pl.version.next(false, b.pl.version.home, b.pl.first, false,
+			b.pl.version.owners), mark: true}
 	k.batch.Reset()
 	p.encode(&k.batch)
 	_, err := k.commit(ctx)

@@ -109,9 +109,9 @@ func TestEntriesMayExpireWhileTheyAreForgotten(t *testing.T) {
 
 	rememberClients(t, b, 10, 10)
 	keys := [][]byte{[]byte("too short")}
-	require.Error(t, b.forgetClients(t.Context(), 0, affinityMap(0), keys),
+	require.Error(t, b.forgetClients(t.Context(), nft.IPv4, affinityMap(0), keys),
 		"what is no expired entry is an error")
-	require.NoError(t, b.forgetClients(t.Context(), 0, affinityMap(0), nil))
+	require.NoError(t, b.forgetClients(t.Context(), nft.IPv4, affinityMap(0), nil))
 }
 
 // Which entries a sweep deletes.
@@ -160,12 +160,12 @@ func TestSweeps(t *testing.T) {
 		{"10.96.0.10:30080", "10.244.1.1:8080", true, false}, // any address may be the node's
 		{"10.96.0.99:80", "10.244.1.1:8080", false, true},    // no frontend
 	} {
-		require.Equal(t, tc.some, some.takes(0, entry(tc.dst, tc.endpoint)), "%v: some", tc)
-		require.Equal(t, tc.all, all.takes(0, entry(tc.dst, tc.endpoint)), "%v: all", tc)
+		require.Equal(t, tc.some, some.takes(nft.IPv4, entry(tc.dst, tc.endpoint)), "%v: some", tc)
+		require.Equal(t, tc.all, all.takes(nft.IPv4, entry(tc.dst, tc.endpoint)), "%v: all", tc)
 	}
 	short := entry(clusterIP, "10.244.9.9:8080")
 	short.Key = short.Key[:len(short.Key)-4]
-	require.False(t, all.takes(0, short), "what is not understood is left")
+	require.False(t, all.takes(nft.IPv4, short), "what is not understood is left")
 }
 
 // When a sweep has ended.
@@ -189,7 +189,7 @@ func TestWhenASweepHasEnded(t *testing.T) {
 		{[]reading{{0, false}, {1, false}, {0, false}}, false},
 		{[]reading{{0, false}, {1, false}, {0, false}, {0, false}}, true},
 	} {
-		fs := &familySweep{}
+		fs := &tableSweep{}
 		for i, r := range tc.readings {
 			require.False(t, fs.done, "%v", tc.readings)
 			fs.note(uint64(i), r.found, r.sure)
@@ -212,7 +212,7 @@ func TestASweepTellsWhatItFound(t *testing.T) {
 		Arrange(old)))
 	require.NoError(t, err)
 	for _, want := range []int{100, 0} {
-		found, _, err := b.sweepMaps(t.Context(), 0)
+		found, _, err := b.sweepMaps(t.Context(), nft.IPv4)
 		require.NoError(t, err)
 		require.Equal(t, want, found)
 	}

@@ -6,7 +6,6 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
@@ -98,10 +97,6 @@ type Backend struct {
 	observed bool
 	// crowded says that a set was full. The tables are then made anew, larger.
 	crowded bool
-	// noIPv6 is what the kernel lacked for tables of IPv6 when it was asked, at the time asked. It
-	// is nil if nothing was lacking.
-	noIPv6 error
-	asked  time.Time
 	// doubted is the version at which a commit of parts failed: the kernel then had elements that
 	// the reading did not find, or lacked some.
 	doubted version
@@ -131,9 +126,10 @@ func New(cfg *Config) (*Backend, error) {
 func (b *Backend) Name() string { return Name }
 
 // Check returns what the function [Check] returns. If the kernel lacks an expression that tables of
-// IPv6 need, it also refuses services with IPv6 addresses. Other services are not affected.
+// a family need, it also refuses that family ([dataplane.FieldFamily]). An engine then serves
+// the other one.
 func (b *Backend) Check(c *servicemodel.ChangeSet) error {
-	return errors.Join(Check(c), b.checkIPv6(c))
+	return errors.Join(Check(c), b.checkFamilies(c))
 }
 
 // Plan renders what Commit would send, in nft's language.
@@ -150,20 +146,23 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 // advance notes that a plan was committed, in the version.
 func (b *Backend) advance(p *plan) {
 	b.pl.version = p.next
-	counts := b.pl.tables[0].counts
-	if counts == nil {
-		return
+	for _, t := range b.pl.tables {
+		if t.counts == nil {
+			continue
+		}
+		if t.f == p.have.home && p.have.epoch != p.next.epoch {
+			delete(t.counts, versionSet(p.have.epoch).Name)
+		}
+		if t.f == p.next.home {
+			t.counts[versionSet(p.next.epoch).Name] = int(p.next.number)
+		}
 	}
-	if p.have.epoch != p.next.epoch {
-		delete(counts, versionSet(p.have.epoch).Name)
-	}
-	counts[versionSet(p.next.epoch).Name] = int(p.next.number)
 }
 
 // committed notes what the kernel holds after a plan.
 func (b *Backend) committed(p *plan) {
-	for i, t := range b.pl.tables {
-		t.committed(&p.tables[i])
+	for _, t := range p.tables {
+		t.have.committed(t)
 	}
 	if b.pl.owning != nil {
 		b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}

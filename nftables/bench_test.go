@@ -34,7 +34,7 @@ func BenchmarkPlanOneEndpoint(b *testing.B) {
 			pl := newPlanner(DefaultTable, firstEpoch)
 			first := pl.plan(servicemodel.Diff(nil, old))
 			for i := range first.tables {
-				pl.tables[i].committed(&first.tables[i])
+				pl.tables[i].committed(first.tables[i])
 			}
 			b.ReportAllocs()
 			for b.Loop() {

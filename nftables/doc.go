@@ -11,8 +11,11 @@
 // # The ruleset
 //
 // The ruleset is a fixed program, and services are only data. There is one table in each of the
-// families ip and ip6 that services have addresses in, named after the instance ("kernlb"). Its
-// chains and rules are the same whatever the services are. A service is elements in sets and maps,
+// families ip and ip6 that services or servicemodel.Node.ServiceCIDRs have addresses in, named after
+// the instance ("kernlb"). A family without a table has no hooks and no connection tracking because
+// of kernlb. A table stays when its last service goes, unless the node no longer serves its family
+// (servicemodel.Node.OnlyFamily). An instance without services has the table ip, or the only one
+// that the node serves. The chains and rules of a table are the same whatever the services are. A service is elements in sets and maps,
 // none of which carries a verdict. The kernel finds an element by hashing, and does not validate
 // the ruleset again when an element changes. So a change costs the same among ten services and
 // among fifty thousand. In short, for IPv4:
@@ -157,8 +160,8 @@
 //
 // A change is one transaction, so nothing is ever half written. (A load that is larger than the
 // socket can send at once, as in an unprivileged user namespace, takes several, each of which
-// leaves whole services.) Each transaction adds the next number to a set in the IPv4 table, such as
-// "version-5f3a09c2". So a transaction of a program that does not know the last number fails as a
+// leaves whole services.) Each transaction adds the next number to a set in one of the tables, such
+// as "version-5f3a09c2". So a transaction of a program that does not know the last number fails as a
 // whole. That program reads again, and begins again. After 127 transactions, one deletes the set
 // and makes another with the next name. Commits of other programs do not matter. Programs that
 // write to one instance take turns (flock on the network namespace, for ten seconds at most with

@@ -111,7 +111,7 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 	moved := 0
 	for n := range affinityMaps {
 		tap.Answer = nil
-		want, sure, err := b.findClients(t.Context(), 0, affinityMap(n))
+		want, sure, err := b.findClients(t.Context(), nft.IPv4, affinityMap(n))
 		require.NoError(t, err)
 		for _, times := range []int{1, findTries} {
 			seen := 0
@@ -120,7 +120,7 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 					seen++
 				}
 			}
-			got, still, err := b.findClients(t.Context(), 0, affinityMap(n))
+			got, still, err := b.findClients(t.Context(), nft.IPv4, affinityMap(n))
 			require.NoError(t, err)
 			switch seen {
 			case 0:

@@ -252,7 +252,7 @@ func (b *Backend) beside(c *servicemodel.ChangeSet) (l []hooks) {
 		l = append(l, hooks{
 			func(ctx context.Context) error { return b.beforeLocalnet(ctx, c) }, b.afterLocalnet})
 	}
-	if b.pl.version.number == 0 && b.pl.tables[0].exists {
+	if b.pl.version.number == 0 && b.pl.standing() != nil {
 		l = append(l, hooks{b.giveVersion, func() error { return nil }})
 	}
 	return l

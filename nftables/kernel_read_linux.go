@@ -28,7 +28,7 @@ func (k *kernel) readTables(ctx context.Context, table string, crowded bool) (*s
 	if s.version, err = k.readVersion(ctx, table); err != nil {
 		return nil, err
 	}
-	for i, f := range nft.Families {
+	for _, f := range nft.Families {
 		r, err := k.readTable(ctx, f, table)
 		if err == nil {
 			err = k.requireOurs(r)
@@ -42,7 +42,7 @@ func (k *kernel) readTables(ctx context.Context, table string, crowded bool) (*s
 		if r.exists {
 			r.recognize()
 		}
-		s.tables[i] = r
+		s.tables = append(s.tables, r)
 	}
 	s.compare(crowded)
 	k.gen = gen.ID

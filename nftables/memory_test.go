@@ -168,30 +168,40 @@ func newMemoryBackend(m *memory) *memoryBackend {
 // observe reads everything, as if no table were wanted.
 func (b *memoryBackend) observe() *dataplane.Observation {
 	s := &snapshot{}
-	for i := range s.tables {
+	for i := range nft.Families {
 		r := b.memory.copyOf(i)
 		if r.exists {
 			r.recognize()
 		}
-		s.tables[i] = r
+		s.tables = append(s.tables, r)
 	}
-	s.version = memoryVersion(s.tables[0])
+	s.version = memoryVersion(s.tables...)
 	s.compare(b.crowded)
 	o, err := b.merge(s, nil)
 	require.NoError(b.memory.t, err)
 	return o
 }
 
-// memoryVersion returns the version of a table, or none if the version is not whole.
-func memoryVersion(raw *reading) (v version) {
-	for name, spec := range raw.specs {
-		if epoch, ok := epochOf(name, spec); ok {
-			var elems []nft.Elem
-			for _, e := range raw.elems[name] {
-				elems = append(elems, *e)
-			}
-			v, _ = versionOf(epoch, elems)
+// memoryVersion returns the version of tables, or none if there are several, or if it is not whole.
+func memoryVersion(tables ...*reading) (v version) {
+	found := 0
+	for _, raw := range tables {
+		if raw == nil {
+			continue
 		}
+		for name, spec := range raw.specs {
+			if epoch, ok := epochOf(name, spec); ok {
+				var elems []nft.Elem
+				for _, e := range raw.elems[name] {
+					elems = append(elems, *e)
+				}
+				v, _ = versionOf(raw.f, epoch, elems)
+				found++
+			}
+		}
+	}
+	if found != 1 {
+		return version{}
 	}
 	return v
 }
@@ -236,6 +246,8 @@ func randomConfig() randstate.Config {
 		{Name: "node-0", MasqueradeAll: true, MasqueradeMark: 1,
 			NodePortAddresses: servicemodel.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24")}},
 		{Name: "node-0", LocalPods: servicemodel.PodDetector{Bridge: "cni0"}},
+		{Name: "node-0", OnlyFamily: servicemodel.IPv4, ServiceCIDRs: prefixes("fd00::/64")},
+		{Name: "node-0", OnlyFamily: servicemodel.IPv6},
 	}
 	c.Node = c.Nodes[0]
 	return c

@@ -149,11 +149,12 @@ func (o *ownership) parts(f *nft.Family, owners []string, t *servicemodel.Table)
 // planOwners plans the index, and the addresses that owners share. A commit of a whole state
 // empties the index, because it would no longer be whole.
 func (pl *planner) planOwners(p *plan) {
-	for i := range p.tables {
-		switch t := &p.tables[i]; {
-		case pl.owning != nil && (t.create || t.have.exists):
+	for _, t := range p.tables {
+		switch {
+		case !t.next.exists:
+		case pl.owning != nil:
 			pl.indexOwners(p, t)
-		case t.have.exists && !t.create:
+		case !t.create:
 			t.flushed = ownerSets(t.f)
 		}
 	}

@@ -77,7 +77,7 @@ func TestAPartEndsASweep(t *testing.T) {
 	_, err := b.ObserveParts(t.Context(), []string{"default"}, nil)
 	require.NoError(t, err)
 	p := &plan{table: b.pl.table, have: b.pl.version,
-		next: b.pl.version.next(false, nil, true, true), mark: true}
+		next: b.pl.version.next(false, nil, nil, true, true), mark: true}
 	b.kernel.batch.Reset()
 	p.encode(&b.kernel.batch)
 	_, err = b.kernel.commit(t.Context())

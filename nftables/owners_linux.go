@@ -139,8 +139,7 @@ func (p *partsReading) read(ctx context.Context, crowded bool) (*servicemodel.Ta
 		}
 		p.text = append(p.text, r.text...)
 	}
-	if c.Rules.MasqueradeMark == 0 && p.want == nil && !p.otherLayout() &&
-		(p.tables[0].exists || p.tables[1].exists) {
+	if c.Rules.MasqueradeMark == 0 && p.want == nil && !p.otherLayout() && p.exists() {
 		c.Rules = defaultRules() // no wanted table brings other rules
 	}
 	if err := p.k.requireVersion(ctx, p.table, p.version); err != nil {
@@ -179,7 +178,7 @@ func defaultRules() servicemodel.Rules {
 // sound reports whether the index can be used to read the tables. An index that is not whole is
 // drift.
 func (p *partsReading) sound(crowded bool) bool {
-	if p.otherLayout() || p.version.number == 0 && (p.tables[0].exists || p.tables[1].exists) {
+	if p.otherLayout() || p.version.number == 0 && p.exists() {
 		return false
 	}
 	for _, r := range p.tables {

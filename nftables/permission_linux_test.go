@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -67,16 +68,18 @@ func TestApplySaysThatThePermissionIsMissing(t *testing.T) {
 	require.NoError(t, err)
 }
 
-// withoutIPv6 is a socket to a kernel that lacks an expression in tables of IPv6.
-type withoutIPv6 struct{ rawnl.Socket }
+// lackingFamily is a socket to a kernel that lacks an expression in tables of a family.
+type lackingFamily struct {
+	rawnl.Socket
+	f *nft.Family
+}
 
-func (s withoutIPv6) Send(p []byte) error {
-	// the size of the header, and AF_INET6 as the first byte of the message
-	const header, family = 16, 10
+func (s lackingFamily) Send(p []byte) error {
+	const header = 16 // its size; the family is the first byte of the message
 	p = bytes.Clone(p)
 	for m := p; len(m) > header; {
 		n := int(binary.NativeEndian.Uint32(m)+3) &^ 3
-		if m[header] == family {
+		if m[header] == s.f.NFProto {
 			copy(m, bytes.ReplaceAll(m[:n], []byte("reject\x00"), []byte("no-one\x00")))
 		}
 		m = m[n:]
@@ -84,30 +87,45 @@ func (s withoutIPv6) Send(p []byte) error {
 	return s.Socket.Send(p)
 }
 
-// If the kernel cannot have tables of IPv6, IPv4 services still work. Services of IPv6 are refused
-// by name.
-func TestAKernelWithoutIPv6(t *testing.T) {
+// If the kernel cannot have tables of a family, services of the other one still work, and so do
+// addresses of the other one of dual-stack services. The result names the family.
+func TestAKernelWithoutAFamily(t *testing.T) {
 	t.Parallel()
-	ns, b := newNS(t)
-	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Wrap: func(s rawnl.Socket) rawnl.Socket {
-		return withoutIPv6{s}
-	}})
-
-	old := goldenService()
-	six := goldenService(func(s *servicemodel.Service) {
-		s.Name.Name, s.Ports[0].NodePort = "six", 0
-		s.ClusterIPs = []netip.Addr{netip.MustParseAddr("fd00:10:96::10")}
-	})
-	node := goldenNode()
-	node.ServiceCIDRs = []netip.Prefix{netip.MustParsePrefix("fd00:10:96::/112")}
-	s := servicemodel.State{}.WithNode(node).WithService(old).WithService(six).
-		WithEndpoints(old.Name, goldenEndpoints("10.244.1.1"))
-	r, err := dataplane.New(b, nil).Apply(t.Context(), s)
-	require.NoError(t, err)
-	require.Len(t, r.Refused, 1)
-	require.Equal(t, six.Name, r.Refused[0].Service)
-	require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrUnsupported)
-	require.ErrorContains(t, r.Refused[0].Err, "nft_reject_ipv6")
-	held := s.WithoutService(six.Name)
-	requireAdopts(t, newBackend(t, ns, nil), held, mustResolve(t, held))
+	for i, f := range nft.Families {
+		ns, b := newNS(t)
+		dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Wrap: func(s rawnl.Socket) rawnl.Socket {
+			return lackingFamily{s, f}
+		}})
+		four := goldenService()
+		both := goldenService(func(s *servicemodel.Service) {
+			s.Name.Name, s.Ports[0].NodePort = "both", 0
+			s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.11"),
+				netip.MustParseAddr("fd00:10:96::10")}
+		})
+		node := goldenNode()
+		node.ServiceCIDRs = append(node.ServiceCIDRs, netip.MustParsePrefix("fd00:10:96::/112"))
+		s := servicemodel.State{}.WithNode(node).WithService(four).WithService(both).
+			WithEndpoints(both.Name, goldenEndpoints("10.244.1.1", "fd00:10:244::1"))
+		e := dataplane.New(b, nil)
+		for range 3 { // the second one knows, the reading before the third asks again
+			r, err := e.Apply(t.Context(), s)
+			require.NoError(t, err)
+			require.Len(t, r.Refused, 1)
+			require.Equal(t, f.Model, r.Refused[0].Family)
+			require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrUnsupported)
+			require.ErrorContains(t, r.Refused[0].Err, "nft_reject")
+			require.ErrorContains(t, r.Refused[0].Err, f.Model.String())
+			s = s.WithEndpoints(both.Name, goldenEndpoints("10.244.1.2", "fd00:10:244::2"))
+			e.Resync()
+		}
+		trace := e.Status().Trace(servicemodel.Packet{Src: netip.MustParseAddrPort("192.0.2.1:1"),
+			Dst: netip.AddrPortFrom(both.ClusterIPs[i], 80), Protocol: servicemodel.TCP},
+			servicemodel.Locality{})
+		require.Contains(t, trace.String(), "refused      "+f.Model.String()+": nftables cannot")
+		require.NotContains(t, trace.String(), "the service that has")
+		node.OnlyFamily = nft.Families[1-i].Model
+		held := s.WithNode(node)
+		require.NotZero(t, mustResolve(t, held).Len())
+		requireAdopts(t, newBackend(t, ns, nil), held, mustResolve(t, held))
+	}
 }

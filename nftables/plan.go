@@ -2,10 +2,12 @@ package nftables
 
 import (
 	"math/bits"
+	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -13,16 +15,14 @@ import (
 type planner struct {
 	table  string
 	w      *writer
-	tables [2]*table
+	tables []*table
 	// rules are the node-wide rules of the programs in the tables.
 	rules servicemodel.Rules
 	// owning is set if parts were observed. Then only these change.
 	owning *owning
 	// version is the version in the kernel. first returns the epoch of a new instance.
-	version version
-	first   func() uint32
-	// noIPv6 says that the kernel can have no table of IPv6.
-	noIPv6   bool
+	version  version
+	first    func() uint32
 	localnet localnet
 	// capacity returns the size of a set that begins with n elements. 0 lets the set grow.
 	capacity func(n int) uint32
@@ -37,7 +37,7 @@ func newPlanner(table string, first func() uint32) planner {
 type plan struct {
 	table  string
 	c      *servicemodel.ChangeSet
-	tables [2]tablePlan
+	tables []*tablePlan
 	// have is the version that the plan is for. next is the version that it leads to.
 	have, next version
 	forget     []forget
@@ -48,7 +48,12 @@ type plan struct {
 }
 
 // empty reports whether there is nothing to send.
-func (p *plan) empty() bool { return !p.mark && p.tables[0].empty() && p.tables[1].empty() }
+func (p *plan) empty() bool {
+	return !p.mark && !slices.ContainsFunc(p.tables, func(t *tablePlan) bool { return !t.empty() })
+}
+
+// of returns the plan for the table of an address.
+func (p *plan) of(a netip.Addr) *tablePlan { return p.tables[nft.FamilyIndex(a)] }
 
 // tablePlan is the plan for one table. It is written in this order: the table, its sets, the chains
 // with their rules, the elements to delete and to add, and the sets to delete.
@@ -98,6 +103,14 @@ func (t *tablePlan) elements() (n int) {
 	return n
 }
 
+// newTablePlan returns a plan that leaves the table as it is.
+func newTablePlan(have *table) *tablePlan {
+	t := &tablePlan{f: have.f, have: have, next: have.skeleton, ops: map[string]*setOps{}}
+	t.del = func(set string, e nft.Elem) { t.opsOf(set).del.Add(e) }
+	t.add = func(set string, e nft.Elem) { t.opsOf(set).add.Add(e) }
+	return t
+}
+
 func (t *tablePlan) opsOf(set string) *setOps {
 	ops := t.ops[set]
 	if ops == nil {
@@ -115,43 +128,42 @@ func (t *tablePlan) has(set string) bool {
 // plan makes the plan for a change set.
 func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p := &plan{table: pl.table, c: c, have: pl.version}
-	for i, t := range pl.tables {
-		to := &p.tables[i]
-		*to = tablePlan{f: t.f, have: t, next: t.skeleton, ops: map[string]*setOps{}}
-		to.del = func(set string, e nft.Elem) { to.opsOf(set).del.Add(e) }
-		to.add = func(set string, e nft.Elem) { to.opsOf(set).add.Add(e) }
+	for _, t := range pl.tables {
+		p.tables = append(p.tables, newTablePlan(t))
 	}
 	for _, fc := range c.Frontends {
 		if fc.New != nil {
-			p.tables[nft.FamilyIndex(fc.New.Key.Addr)].need.addFrontend(fc.New)
+			p.of(fc.New.Key.Addr).need.addFrontend(fc.New)
 		}
 	}
 	for _, pc := range c.Pools {
 		if pc.New != nil && beyondSmall(pc.New) {
-			for i := range p.tables {
-				t := &p.tables[i]
+			for _, t := range p.tables {
 				t.need.large = t.need.large || pc.New.ID.Family == t.f.Model
 			}
 		}
 	}
-	for i := range p.tables {
-		switch t := &p.tables[i]; {
-		case !t.have.exists && (!pl.wanted(c, t.f) || t.f == nft.IPv6 && pl.noIPv6):
-		case !t.have.exists, t.have.broken:
-			pl.write(p, t)
-		default:
+	rules := c.New.Rules()
+	anchor := pl.anchor(c)
+	for _, t := range p.tables {
+		switch {
+		case t.have.exists && !t.f.ServedBy(&rules):
+			t.rebuild, t.next = true, skeleton{}
+		case t.have.exists && !t.have.broken:
 			pl.change(p, t)
+		case t.have.exists, t.have == anchor, pl.wanted(c, t.have):
+			pl.write(p, t)
 		}
 	}
 	for _, plan := range pl.features(c) {
 		plan(p)
 	}
-	for i := range p.tables {
-		if t := &p.tables[i]; t.create {
+	for _, t := range p.tables {
+		if t.create {
 			t.size(pl.capacity)
 		}
 	}
-	p.next = pl.version.next(p.tables[0].create, pl.first,
+	p.next = pl.version.next(p.losesVersion(), p.home(), pl.first,
 		pl.version.unswept || p.leavesClients(), pl.owning != nil)
 	return p
 }
@@ -161,7 +173,7 @@ func (pl *planner) features(c *servicemodel.ChangeSet) (l []func(*plan)) {
 	if pl.owning != nil || pl.version.owners {
 		l = append(l, pl.planOwners)
 	}
-	if len(pl.tables[0].shape.affinity)+len(pl.tables[1].shape.affinity) > 0 {
+	if slices.ContainsFunc(pl.tables, func(t *table) bool { return len(t.shape.affinity) > 0 }) {
 		l = append(l, pl.planForgetting)
 	}
 	if pl.usesLocalnet(c) {
@@ -170,19 +182,65 @@ func (pl *planner) features(c *servicemodel.ChangeSet) (l []func(*plan)) {
 	return l
 }
 
-// wanted reports whether a family without a table needs one for new frontends or addresses. The
-// IPv4 table has the version and the node-wide rules. So it exists if the other one does, and also
-// for a state without services: without it, a reading could not tell such a state from a missing
-// instance.
-func (pl *planner) wanted(c *servicemodel.ChangeSet, f *nft.Family) bool {
-	settings := pl.owning == nil && c.Rules != nil && c.Rules.New.MasqueradeMark != 0
-	if f == nft.IPv4 && (settings || pl.tables[1].exists || pl.wanted(c, nft.IPv6)) {
-		return true
+// standing returns the first table that exists, or nil.
+func (pl *planner) standing() *table {
+	for _, t := range pl.tables {
+		if t.exists {
+			return t
+		}
 	}
-	return len(f.Own(c.New.Rules().ServiceCIDRs)) > 0 ||
+	return nil
+}
+
+// anchor returns the table to be made for a state without services, or nil if there are tables.
+// Without a table, a reading could not tell such a state from a missing instance. Parts need none,
+// because an instance of parts goes with the last of them.
+func (pl *planner) anchor(c *servicemodel.ChangeSet) *table {
+	rules := c.New.Rules()
+	if pl.owning != nil || rules.MasqueradeMark == 0 {
+		return nil
+	}
+	var first *table
+	for _, t := range pl.tables {
+		if t.exists && t.f.ServedBy(&rules) || pl.wanted(c, t) {
+			return nil
+		}
+		if first == nil && t.f.ServedBy(&rules) {
+			first = t
+		}
+	}
+	return first
+}
+
+// wanted reports whether a table is needed for new frontends or for node-wide rules.
+func (pl *planner) wanted(c *servicemodel.ChangeSet, t *table) bool {
+	rules := c.New.Rules()
+	if !t.f.ServedBy(&rules) {
+		return false
+	}
+	return len(t.f.Own(rules.ServiceCIDRs)) > 0 ||
+		t.f == nft.IPv4 && rendering.WantsRouteLocalnet(&rules) ||
 		slices.ContainsFunc(c.Frontends, func(fc servicemodel.Change[servicemodel.Frontend]) bool {
-			return fc.New != nil && fc.New.Key.Family() == f.Model
+			return fc.New != nil && fc.New.Key.Family() == t.f.Model
 		})
+}
+
+// losesVersion reports whether the plan deletes the table that has the version.
+func (p *plan) losesVersion() bool {
+	return slices.ContainsFunc(p.tables, func(t *tablePlan) bool {
+		return t.f == p.have.home && t.rebuild
+	})
+}
+
+// home returns the family whose table has the version after the plan, if the version moves: its
+// present one, or else the first one with a table.
+func (p *plan) home() (home *nft.Family) {
+	for _, t := range p.tables {
+		if t.next.exists && (home == nil || t.f == p.have.home) {
+			home = t.f
+		}
+	}
+	return home
 }
 
 // write plans a table from nothing.
@@ -301,17 +359,17 @@ func (pl *planner) removes(c *servicemodel.ChangeSet) bool {
 // removal plans to delete the elements that are drift from tables of another layout. If no
 // frontends are left, it plans to delete the tables.
 func (pl *planner) removal(left int) *plan {
-	p := &plan{table: pl.table, have: pl.version,
-		next: pl.version.next(false, pl.first, pl.version.unswept, false)}
+	p := &plan{table: pl.table, have: pl.version, next: pl.version.next(false, pl.version.home,
+		pl.first, pl.version.unswept, false)}
 	if left == 0 {
 		p.next.epoch = p.have.epoch // the epoch goes with its table
 	}
-	for i, have := range pl.tables {
+	for _, have := range pl.tables {
 		if !have.exists {
 			continue
 		}
-		t := &p.tables[i]
-		t.f, t.rebuild, t.ops = have.f, left == 0, map[string]*setOps{}
+		t := &tablePlan{f: have.f, rebuild: left == 0, ops: map[string]*setOps{}}
+		p.tables = append(p.tables, t)
 		for _, name := range sortedKeys(have.drift) {
 			if l := have.drift[name]; left > 0 && l.Len > 0 {
 				t.sets = append(t.sets, &nft.Set{Name: name})

@@ -101,10 +101,11 @@ func TestPlansAreGolden(t *testing.T) {
 		require.Equal(t, one.Len(), p.Stats().Messages)
 
 		for i := range p.tables {
-			pl.tables[i].committed(&p.tables[i])
+			pl.tables[i].committed(p.tables[i])
 		}
 		require.Equal(t, pl.version, p.have)
-		pl.version = version{epoch: p.next.epoch, number: p.next.number} // no sweep is left
+		pl.version = p.next
+		pl.version.unswept = false // no sweep is left
 		table = next
 	}
 }

@@ -19,7 +19,12 @@ func (p *plan) Stats() dataplane.Stats {
 }
 
 // elements counts the elements that the plan adds and deletes.
-func (p *plan) elements() int { return p.tables[0].elements() + p.tables[1].elements() }
+func (p *plan) elements() (n int) {
+	for _, t := range p.tables {
+		n += t.elements()
+	}
+	return n
+}
 
 // programMessages is roughly the number of messages for a table and its program.
 const programMessages = 64
@@ -30,8 +35,8 @@ const keptBatch = 1 << 20
 // size estimates the size of the plan in bytes.
 func (p *plan) size() int {
 	n := 0
-	for i := range p.tables {
-		for _, ops := range p.tables[i].ops {
+	for _, t := range p.tables {
+		for _, ops := range t.ops {
 			n += ops.del.Size() + ops.add.Size()
 		}
 	}
@@ -59,27 +64,26 @@ func (p *plan) String() string {
 	return b.String()
 }
 
-// write writes the plans of both tables. It writes the version first, even if the epoch ends or its
+// write writes the plans of all tables. It writes the version first, even if the epoch ends or its
 // table is deleted, because this message fails if another writer has committed.
 func (p *plan) write(to func(f *nft.Family) nft.Writer) {
 	if p.empty() {
 		return
 	}
-	w, old := to(nft.IPv4), versionSet(p.have.epoch)
+	old := versionSet(p.have.epoch)
 	if p.have.number != 0 {
-		w.AddElements(old, p.next.elem(p.have.number+1))
+		to(p.have.home).AddElements(old, p.next.elem(p.have.number+1))
 	}
-	for i := range p.tables {
-		if t := &p.tables[i]; t.f != nil {
-			t.write(to(t.f))
-		}
+	for _, t := range p.tables {
+		t.write(to(t.f))
 	}
 	if p.have.number != 0 && p.next.epoch == p.have.epoch {
 		return
 	}
-	if p.have.number != 0 && !p.tables[0].create {
-		w.DeleteSet(old)
+	if p.have.number != 0 && !p.losesVersion() {
+		to(p.have.home).DeleteSet(old)
 	}
+	w := to(p.next.home)
 	w.AddSet(versionSet(p.next.epoch))
 	w.AddElements(versionSet(p.next.epoch), p.next.elem(p.next.number))
 }

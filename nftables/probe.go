@@ -8,7 +8,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
-	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -25,37 +24,34 @@ func Candidate(cfg *Config) dataplane.Candidate {
 const probeTable = "kernlb.probe"
 
 // probe asks the kernel to check the transaction that would write tables with every feature. A
-// kernel that accepts it only for IPv4 is usable.
+// kernel that accepts it for one family is usable.
 func probe(ctx context.Context, cfg *Config) error {
 	b, err := New(cfg)
 	if err != nil {
 		return err
 	}
 	defer b.Close()
-	c, err := kernelprobe.Changes(true)
-	if err != nil {
+	if err = b.judge(ctx, 0); !lacking(err) {
 		return err
 	}
-	p := probePlan(c)
-	if err = b.judge(ctx, p); lacking(err) {
-		p.tables[nft.FamilyIndex(nft.IPv6.Any)] = tablePlan{}
-		if b.judge(ctx, p) == nil {
-			err = nil
+	for _, t := range b.pl.tables {
+		if b.judge(ctx, t.f.Model) == nil {
+			return nil
 		}
 	}
 	return err
 }
 
-// probePlan plans tables with everything in a change set.
-func probePlan(c *servicemodel.ChangeSet) *plan {
+// judge asks the kernel to check tables with everything, of one family or, if only is zero, of
+// both. It says what the kernel lacks.
+func (b *Backend) judge(ctx context.Context, only servicemodel.Family) error {
+	c, err := kernelprobe.Changes(true, only)
+	if err != nil {
+		return err
+	}
 	pl := newPlanner(probeTable, randomEpoch)
-	return pl.plan(c)
-}
-
-// judge asks the kernel to check a plan, and says what the kernel lacks.
-func (b *Backend) judge(ctx context.Context, p *plan) error {
 	var batch rawnl.Batch
-	p.encode(&batch)
+	pl.plan(c).encode(&batch)
 	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
 }
 
@@ -66,34 +62,35 @@ func lacking(err error) bool {
 // askAgain is how long the answer of a kernel that lacks something is kept.
 const askAgain = time.Minute
 
-// checkIPv6 reports the services with IPv6 addresses if the kernel cannot have a table for them. If
-// no such table exists yet, it asks the kernel.
-func (b *Backend) checkIPv6(c *servicemodel.ChangeSet) error {
-	six := func(fc servicemodel.Change[servicemodel.Frontend]) bool {
-		return fc.New != nil && fc.New.Key.Addr.Is6()
-	}
-	needed := slices.ContainsFunc(c.Frontends, six) ||
-		len(nft.IPv6.Own(c.New.Rules().ServiceCIDRs)) > 0
-	if b.pl.noIPv6 = needed && b.lacksIPv6(); !b.pl.noIPv6 {
+// checkFamilies reports a family that a change set needs and the kernel cannot have a table of,
+// if the node may do without it. If no such table exists yet, it asks the kernel.
+func (b *Backend) checkFamilies(c *servicemodel.ChangeSet) error {
+	if c.New.Rules().OnlyFamily != 0 {
 		return nil
 	}
-	k := rendering.NewChecker(Name, c)
-	k.IPv6(func(servicemodel.FrontendKey) bool { return true }, b.noIPv6.Error())
+	k, anchor := rendering.NewChecker(Name, c), b.pl.anchor(c)
+	for _, t := range b.pl.tables {
+		if t.exists || t != anchor && !b.pl.wanted(c, t) {
+			continue
+		}
+		if err := b.lacks(t); err != nil {
+			k.RefuseFamily(t.f.Model, err.Error())
+		}
+	}
 	return k.Err()
 }
 
-// lacksIPv6 asks the kernel whether it can have a table of IPv6, unless that is already known.
-func (b *Backend) lacksIPv6() bool {
-	if b.pl.tables[nft.FamilyIndex(nft.IPv6.Any)].exists {
-		return false
-	}
-	if b.asked.IsZero() || b.noIPv6 != nil && time.Since(b.asked) > askAgain {
-		b.noIPv6, b.asked = nil, time.Now()
-		if c, err := kernelprobe.Changes(true); err == nil {
-			if err := b.judge(context.Background(), probePlan(c)); lacking(err) {
-				b.noIPv6 = err
-			}
+// lacks asks the kernel what it lacks for a table, unless that is already known. If the kernel
+// lacks it for the other tables, too, this is no matter of a family, and the commit fails.
+func (b *Backend) lacks(t *table) error {
+	if t.asked.IsZero() || t.lacks != nil && time.Since(t.asked) > askAgain {
+		t.lacks, t.asked = nil, time.Now()
+		err := b.judge(context.Background(), t.f.Model)
+		if lacking(err) && slices.ContainsFunc(b.pl.tables, func(o *table) bool {
+			return o != t && b.judge(context.Background(), o.f.Model) == nil
+		}) {
+			t.lacks = err
 		}
 	}
-	return b.noIPv6 != nil
+	return t.lacks
 }

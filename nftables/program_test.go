@@ -54,11 +54,11 @@ var programCases = []struct {
 // programPlan is the plan that creates both tables without services.
 func programPlan(s *shape, r servicemodel.Rules) *plan {
 	p := &plan{table: DefaultTable}
-	for i, f := range nft.Families {
-		fp := &p.tables[i]
-		*fp = tablePlan{f: f, create: true, sets: setsOf(f, s), newSets: setsOf(f, s),
-			program: newProgram(f, r, s), ops: map[string]*setOps{}}
+	for _, f := range nft.Families {
+		p.tables = append(p.tables, &tablePlan{f: f, create: true, sets: setsOf(f, s),
+			newSets: setsOf(f, s), program: newProgram(f, r, s), ops: map[string]*setOps{}})
 	}
+	p.next.home = nft.IPv4
 	return p
 }
 

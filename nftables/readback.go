@@ -93,8 +93,8 @@ func (r *reading) wrongSets(want []*nft.Set) (why []string) {
 	}
 	epochs := 0
 	for _, name := range sortedKeys(r.specs) {
-		if isVersion(name) && r.f == nft.IPv4 {
-			if epochs++; epochs == 1 { // the version is checked elsewhere
+		if isVersion(name) { // the version is checked elsewhere
+			if epochs++; epochs == 1 {
 				continue
 			}
 		}

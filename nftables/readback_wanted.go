@@ -237,7 +237,7 @@ func (r *reading) unwantedAddrs() (l []netip.Addr) {
 func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents) (
 	*servicemodel.Table, error) {
 	t, err := servicemodel.NewTable(left)
-	if err != nil || want == nil || !s.tables[0].stands() && !s.tables[1].stands() {
+	if err != nil || want == nil || !s.stands() {
 		return t, err // the error is a duplicate key or identity
 	}
 	c := &servicemodel.ChangeSet{}

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -157,15 +158,23 @@ func (r *reading) settings() (rules servicemodel.Rules, localnet bool, err error
 // stands reports whether the table exists and need not be made anew.
 func (r *reading) stands() bool { return r.exists && !r.broken }
 
-// snapshot is both tables as they were read.
+// snapshot is the tables of all families as they were read.
 type snapshot struct {
-	tables  [2]*reading
+	tables  []*reading // by family; a table may not exist
 	version version
 	// rules are the rules of the first table that has some.
 	rules    servicemodel.Rules
 	localnet bool
-	text     []string // drift that concerns both tables
+	text     []string // drift that concerns all tables
 }
+
+// exists reports whether the instance has a table.
+func (s *snapshot) exists() bool {
+	return slices.ContainsFunc(s.tables, func(r *reading) bool { return r.exists })
+}
+
+// stands reports whether the instance has a table that need not be made anew.
+func (s *snapshot) stands() bool { return slices.ContainsFunc(s.tables, (*reading).stands) }
 
 // compare finds out which tables must be made anew because of both together. crowded says that a
 // set was full. If the version is missing, nobody would notice another writer in one of the tables.
@@ -174,7 +183,7 @@ func (s *snapshot) compare(crowded bool) {
 	if crowded {
 		s.text = append(s.text, "a set is full")
 	}
-	if s.version.number == 0 && (s.tables[0].exists || s.tables[1].exists) {
+	if s.version.number == 0 && s.exists() {
 		anew = true
 		s.text = append(s.text, "the tables have no version")
 	}
@@ -196,7 +205,9 @@ func (s *snapshot) compare(crowded bool) {
 }
 
 // otherLayout reports whether another version of kernlb made a table.
-func (s *snapshot) otherLayout() bool { return s.tables[0].otherLayout || s.tables[1].otherLayout }
+func (s *snapshot) otherLayout() bool {
+	return slices.ContainsFunc(s.tables, func(r *reading) bool { return r.otherLayout })
+}
 
 // interpret returns what the elements of both tables mean in the model. Elements that are as wanted
 // are left out.
@@ -214,8 +225,10 @@ func (s *snapshot) interpret() (c servicemodel.Contents) {
 // remember makes one observation of both tables, and keeps what was read as the state of the
 // kernel.
 func (b *Backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observation {
+	o := &dataplane.Observation{Table: t, Drift: s.text, OtherLayout: s.otherLayout()}
 	for i, r := range s.tables {
-		*b.pl.tables[i] = table{f: r.f, skeleton: r.skeleton, drift: r.drift, index: r.index}
+		b.pl.tables[i].read(r)
+		o.Unread = o.Unread || r.unread
 	}
 	b.pl.rules, b.pl.version, b.pl.localnet.before = t.Rules(), s.version, s.localnet
 	b.pl.owning, b.sweep = nil, nil
@@ -223,8 +236,7 @@ func (b *Backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observ
 		b.sweep = sweepAll(t)
 	}
 	b.observed = true
-	return &dataplane.Observation{Table: t, Drift: s.text, OtherLayout: s.otherLayout(),
-		Unread: s.tables[0].unread || s.tables[1].unread}
+	return o
 }
 
 // merge makes one observation of both tables: see [Backend.remember].

@@ -1,14 +1,20 @@
 package nftables
 
 import (
+	"time"
+
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// table is what the backend knows of one of its two tables: the last reading, and the effects of
-// the commits since.
+// table is what the backend knows of its table in one family, which may not exist: the last
+// reading, and the effects of the commits since.
 type table struct {
 	f *nft.Family
+	// lacks is what the kernel lacked for the table when it was asked, at the time asked. It is nil
+	// if nothing was lacking.
+	lacks error
+	asked time.Time
 	skeleton
 	// sets are the sets of the shape, in their order. The first plan makes them.
 	sets []*nft.Set
@@ -19,11 +25,16 @@ type table struct {
 }
 
 // newTables returns the tables of an unobserved instance, in the order in which they are written.
-func newTables() (l [2]*table) {
-	for i, f := range nft.Families {
-		l[i] = &table{f: f}
+func newTables() (l []*table) {
+	for _, f := range nft.Families {
+		l = append(l, &table{f: f})
 	}
 	return l
+}
+
+// read replaces what is known of the table by a reading.
+func (t *table) read(r *reading) {
+	t.skeleton, t.sets, t.drift, t.index = r.skeleton, nil, r.drift, r.index
 }
 
 // skeleton is everything about one table in the kernel except its elements.

@@ -21,6 +21,9 @@ import (
 // socket waits for an RCU grace period (nft_rcv_nl_event in net/netfilter/nf_tables_api.c). A
 // program that runs once for each change would wait for it each time.
 type version struct {
+	// home is the family whose table has the set: the first table of a new instance, and another
+	// one after that table was deleted. It is nil if the instance has no version.
+	home *nft.Family
 	// epoch names the set. The first epoch of an instance is random. So tables that were deleted
 	// and made again do not reach an epoch that a running program remembers.
 	epoch uint32
@@ -40,8 +43,7 @@ const (
 	commentOwners  = "owners indexed"
 )
 
-// versionPrefix begins the name of the set of an epoch. The set is in the IPv4 table, which exists
-// whenever the instance does.
+// versionPrefix begins the name of the set of an epoch.
 const versionPrefix = "version-"
 
 // epochLength is how many transactions an epoch has. A reading dumps as many elements, and a
@@ -53,11 +55,14 @@ const epochLength = 127
 func versionSet(epoch uint32) *nft.Set {
 	return &nft.Set{Name: fmt.Sprintf("%s%08x", versionPrefix, epoch),
 		Key: []nft.Field{nft.FieldMark}, Size: epochLength + 1,
-		Comment: "transactions for both tables"}
+		Comment: "transactions of the instance"}
 }
 
 // epochOf is the inverse of versionSet. It returns false for any other set.
 func epochOf(name string, spec nft.SetSpec) (epoch uint32, ok bool) {
+	if !isVersion(name) {
+		return 0, false
+	}
 	if _, err := fmt.Sscanf(name, versionPrefix+"%08x", &epoch); err != nil {
 		return 0, false
 	}
@@ -72,14 +77,16 @@ func isVersion(name string) bool { return strings.HasPrefix(name, versionPrefix)
 func randomEpoch() uint32 { return rand.Uint32() }
 
 // next returns the version after v. A new epoch begins if the set of the old one is full or, with
-// anew, goes with its table. first returns the epoch of an instance without a version.
-func (v version) next(anew bool, first func() uint32, unswept, owners bool) version {
-	n := version{v.epoch, v.number + 1, unswept, owners}
+// anew, goes with its table. The version then goes to the table of the family home. first returns
+// the epoch of an instance without a version.
+func (v version) next(anew bool, home *nft.Family, first func() uint32, unswept,
+	owners bool) version {
+	n := version{v.home, v.epoch, v.number + 1, unswept, owners}
 	switch {
 	case v.number == 0:
-		n.epoch, n.number = first(), 1
+		n.home, n.epoch, n.number = home, first(), 1
 	case anew, v.number == epochLength:
-		n.epoch, n.number = v.epoch+1, 1
+		n.home, n.epoch, n.number = home, v.epoch+1, 1
 	}
 	return n
 }
@@ -104,8 +111,8 @@ func (v version) elem(number uint32) *nft.ElemList {
 
 // versionOf returns the version in the elements of an epoch's set: the last one. The numbers must
 // be complete, from 1 on.
-func versionOf(epoch uint32, elems []nft.Elem) (version, bool) {
-	v, seen := version{epoch: epoch}, make([]bool, len(elems))
+func versionOf(home *nft.Family, epoch uint32, elems []nft.Elem) (version, bool) {
+	v, seen := version{home: home, epoch: epoch}, make([]bool, len(elems))
 	for _, e := range elems {
 		r := nft.Reader{Bytes: e.Key}
 		n := r.Native()

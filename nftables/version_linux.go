@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-// readVersion reads the version of an instance. There is no version if the table does not exist,
-// has no set of an epoch or several, or if the set has gaps.
+// readVersion reads the version of an instance. There is no version if no table exists, if the
+// tables have no set of an epoch or several, or if the set has gaps.
 func (k *kernel) readVersion(ctx context.Context, table string) (version, error) {
 	v, sound, err := k.tryVersion(ctx, table)
 	if err != nil || sound {
@@ -34,32 +34,34 @@ func (k *kernel) readVersion(ctx context.Context, table string) (version, error)
 
 // tryVersion reads the version of an instance. It returns false if the version is not whole.
 func (k *kernel) tryVersion(ctx context.Context, table string) (v version, sound bool, err error) {
-	sets, epoch := 0, uint32(0)
-	q := nft.Query{Conn: k.conn, Family: nft.IPv4, Table: table}
-	err = q.Sets(ctx, func(s nft.SetInfo) {
-		if !isVersion(s.Name) {
-			return
+	sets := 0
+	for _, f := range nft.Families {
+		q := nft.Query{Conn: k.conn, Family: f, Table: table}
+		err = q.Sets(ctx, func(s nft.SetInfo) {
+			if epoch, ok := epochOf(s.Name, s.Spec); ok {
+				v.home, v.epoch = f, epoch
+				sets++
+			}
+		})
+		if err != nil && !errors.Is(err, unix.ENOENT) {
+			return version{}, false, err
 		}
-		if e, ok := epochOf(s.Name, s.Spec); ok {
-			epoch = e
-			sets++
-		}
-	})
-	if errors.Is(err, unix.ENOENT) {
-		return version{}, true, nil
 	}
-	if err != nil || sets != 1 {
-		return version{}, sets == 0, err
+	if sets != 1 {
+		return version{}, sets == 0, nil
 	}
+	q := nft.Query{Conn: k.conn, Family: v.home, Table: table}
 	var elems []nft.Elem
-	err = q.Elements(ctx, versionSet(epoch).Name, func(e nft.Elem) error {
+	err = q.Elements(ctx, versionSet(v.epoch).Name, func(e nft.Elem) error {
 		elems = append(elems, e.Clone())
 		return nil
 	})
 	if errors.Is(err, unix.ENOENT) {
 		err = rawnl.ErrDumpInterrupted // another epoch began
 	}
-	v, sound = versionOf(epoch, elems)
+	if err == nil {
+		v, sound = versionOf(v.home, v.epoch, elems)
+	}
 	return v, sound, err
 }
 
@@ -77,7 +79,7 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 	l.Add(nft.Elem{Key: nft.Native32(v.number)})
 	l.Add(nft.Elem{Key: nft.Native32(v.number + 1)})
 	k.req.Reset()
-	nft.AppendLookup(&k.req, nft.IPv4, table, versionSet(v.epoch), &l)
+	nft.AppendLookup(&k.req, v.home, table, versionSet(v.epoch), &l)
 	last := uint32(0)
 	err := k.conn.Lookup(ctx, &k.req, func(_, _ int, m rawnl.Message, found bool) error {
 		if !found {
@@ -119,9 +121,9 @@ func (b *Backend) giveVersion(ctx context.Context) error {
 		if err := k.requireVersion(ctx, b.pl.table, version{}); err != nil {
 			return err
 		}
-		v := version{epoch: b.pl.first(), number: 1}
+		v := version{home: b.pl.standing().f, epoch: b.pl.first(), number: 1}
 		k.batch.Reset()
-		w := nft.NewEncoder(&k.batch, nft.IPv4, b.pl.table)
+		w := nft.NewEncoder(&k.batch, v.home, b.pl.table)
 		w.AddSet(versionSet(v.epoch))
 		w.AddElements(versionSet(v.epoch), v.elem(v.number))
 		err = k.conn.Commit(ctx, &k.batch, gen.ID)

@@ -12,14 +12,19 @@ import (
 // A version is the next number of its epoch, or the first of the next one, and has a mark.
 func TestVersions(t *testing.T) {
 	t.Parallel()
-	require.Equal(t, version{epoch: 41, number: 1}, version{}.next(false, firstEpoch, false, false))
-	require.Equal(t, version{epoch: 41, number: 1}, version{}.next(true, firstEpoch, false, false))
-	v := version{epoch: 1<<32 - 1, number: 7, unswept: true}
-	require.Equal(t, version{epoch: v.epoch, number: 8, owners: true},
-		v.next(false, nil, false, true))
-	require.Equal(t, version{epoch: 0, number: 1, unswept: true}, v.next(true, nil, true, false))
+	four, six := nft.IPv4, nft.IPv6
+	for _, anew := range []bool{false, true} {
+		require.Equal(t, version{home: six, epoch: 41, number: 1},
+			version{}.next(anew, six, firstEpoch, false, false))
+	}
+	v := version{home: four, epoch: 1<<32 - 1, number: 7, unswept: true}
+	require.Equal(t, version{home: four, epoch: v.epoch, number: 8, owners: true},
+		v.next(false, six, nil, false, true))
+	require.Equal(t, version{home: six, epoch: 0, number: 1, unswept: true},
+		v.next(true, six, nil, true, false))
 	v.number = epochLength
-	require.Equal(t, version{epoch: 0, number: 1}, v.next(false, nil, false, false))
+	require.Equal(t, version{home: four, epoch: 0, number: 1},
+		v.next(false, four, nil, false, false))
 }
 
 // The last element of an epoch is the version. An epoch with gaps is none.
@@ -37,7 +42,7 @@ func TestVersionsAreReadBack(t *testing.T) {
 	}
 	for _, want := range []version{{epoch: 5, number: 3}, {epoch: 5, number: 3, unswept: true},
 		{epoch: 5, number: 3, owners: true}, {epoch: 5, number: 3, unswept: true, owners: true}} {
-		got, ok := versionOf(5, elems(want, 2, 3, 1))
+		got, ok := versionOf(nil, 5, elems(want, 2, 3, 1))
 		require.True(t, ok)
 		require.Equal(t, want, got)
 	}
@@ -49,7 +54,7 @@ func TestVersionsAreReadBack(t *testing.T) {
 		"twice":       elems(version{}, 1, 2, 2),
 		"a short key": {{Key: []byte{1}}},
 	} {
-		_, ok := versionOf(5, l)
+		_, ok := versionOf(nil, 5, l)
 		require.False(t, ok, name)
 	}
 	epoch, ok := epochOf("version-0000002a", versionSet(42).Spec())
@@ -76,7 +81,7 @@ func TestEpochsEnd(t *testing.T) {
 	for n := range 2*epochLength + 1 {
 		epoch := b.pl.version.epoch
 		table, _ = b.apply(table, states[n%2])
-		require.Equal(t, b.pl.version, memoryVersion(m.tables[0]))
+		require.Equal(t, b.pl.version, memoryVersion(m.tables[:]...))
 		requireCounts(t, b, n)
 		if b.pl.version.epoch != epoch {
 			ends = append(ends, n+1)

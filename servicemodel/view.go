@@ -30,8 +30,8 @@ func (p *perFamily[T]) of(f Family) *T {
 var families = [...]Family{IPv4, IPv6}
 
 func (n *Node) view() view {
-	v := view{name: n.Name, zone: n.Zone, only: n.OnlyFamily, primary: n.primary(), masqueradeAll: n.MasqueradeAll,
-		localhost: n.loopback()}
+	v := view{name: n.Name, zone: n.Zone, only: n.OnlyFamily, primary: n.primary(),
+		masqueradeAll: n.MasqueradeAll, localhost: n.loopback()}
 	for _, f := range families {
 		*v.detectsPods.of(f) = n.LocalPods.detects(f)
 	}

@@ -102,7 +102,9 @@ func (r *random) config() randstate.Config {
 	some.MasqueradeAll = true
 	primary.NodePortAddresses.Primary = true
 	primary.LocalPods.InterfacePrefix = "veth"
-	c.Node, c.Nodes = all, []servicemodel.Node{all, cidrs, some, primary}
+	four, six := cidrs, some
+	four.OnlyFamily, six.OnlyFamily = servicemodel.IPv4, servicemodel.IPv6
+	c.Node, c.Nodes = all, []servicemodel.Node{all, cidrs, some, primary, four, six}
 	return c
 }
 

@@ -11,7 +11,29 @@ import (
 // answer.
 func addressScenarios() []Scenario {
 	return slices.Concat(nodePortScenarios(), nodeAddressScenarios(), serviceAddressScenarios(),
-		masqueradeScenarios())
+		masqueradeScenarios(), familyScenarios())
+}
+
+// familyScenarios are about nodes that serve one address family.
+func familyScenarios() []Scenario {
+	serves := func(f servicemodel.Family) Step {
+		four, six := masqueraded("pod2"), masqueraded("pod2")
+		switch f {
+		case servicemodel.IPv4:
+			six = untouched
+		case servicemodel.IPv6:
+			four = untouched
+		}
+		var checks [][]Check
+		for _, d := range []target{cluster, loadBalancer, external, nodePorts} {
+			checks = append(checks, ipv4(ask("outside1", d, four)), ipv6(ask("outside1", d, six)))
+		}
+		return after(withNode(serviceCIDRs, func(n *servicemodel.Node) { n.OnlyFamily = f }),
+			checks...)
+	}
+	return []Scenario{scenario("1.2", "a node of one family serves the addresses of that family",
+		serves(servicemodel.IPv4), serves(servicemodel.IPv6), serves(0), serves(servicemodel.IPv6),
+		serves(servicemodel.IPv4), serves(0), serves(servicemodel.IPv4))}
 }
 
 // withNode is a state with the service and one endpoint, on a node that is edited.

@@ -9,10 +9,11 @@ import (
 
 // Changes returns changes that use every part of a ruleset that is not optional for a backend: both
 // families, each kind of frontend and verdict, masquerading, source ranges. Session affinity is
-// asked for by sticky. Addresses are of the ranges for documentation (RFC 5737, RFC 3849).
-func Changes(sticky bool) (*servicemodel.ChangeSet, error) {
+// asked for by sticky. Only limits the changes to one family, if it is not zero. Addresses
+// are of the ranges for documentation (RFC 5737, RFC 3849).
+func Changes(sticky bool, only servicemodel.Family) (*servicemodel.ChangeSet, error) {
 	node := servicemodel.Node{
-		Name: "this", Addresses: addrs("192.0.2.1", "2001:db8::1"),
+		Name: "this", OnlyFamily: only, Addresses: addrs("192.0.2.1", "2001:db8::1"),
 		LocalPods: servicemodel.PodDetector{
 			CIDRs: prefixes("192.0.2.128/25", "2001:db8:1::/64")},
 		ServiceCIDRs: prefixes("198.51.100.0/24", "2001:db8:2::/64"),

@@ -146,9 +146,9 @@ func TestReleases(t *testing.T) {
 
 func TestTheChangesAskForEverything(t *testing.T) {
 	t.Parallel()
-	plain, err := Changes(false)
+	plain, err := Changes(false, 0)
 	require.NoError(t, err)
-	sticky, err := Changes(true)
+	sticky, err := Changes(true, 0)
 	require.NoError(t, err)
 	require.NotEqual(t, plain.String(), sticky.String())
 	require.NotEmpty(t, plain.Hairpins)

@@ -54,6 +54,11 @@ var (
 	}
 )
 
+// ServedBy reports whether an instance with these rules serves the family.
+func (f *Family) ServedBy(r *servicemodel.Rules) bool {
+	return r.OnlyFamily == 0 || r.OnlyFamily == f.Model
+}
+
 // Families are both families. Their tables are written in this order.
 var Families = [2]*Family{IPv4, IPv6}
 

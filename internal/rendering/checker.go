@@ -36,6 +36,12 @@ func (k *Checker) RefuseNode(field, hint string) {
 		Field: field, Value: "true", Hint: hint})
 }
 
+// RefuseFamily refuses an address family that the node's kernel lacks.
+func (k *Checker) RefuseFamily(f servicemodel.Family, hint string) {
+	k.errs = append(k.errs, &dataplane.UnsupportedError{Backend: k.backend, Object: "node",
+		Field: dataplane.FieldFamily, Value: f.String(), Hint: hint})
+}
+
 // Frontends calls fn with each new frontend.
 func (k *Checker) Frontends(fn func(*servicemodel.Frontend)) {
 	for _, fc := range k.c.Frontends {

@@ -1,0 +1,154 @@
+package nftables
+
+import (
+	"net/netip"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// dualState is a state with a dual-stack service, on a node that serves the family only, or both.
+func dualState(only servicemodel.Family, endpoint string) servicemodel.State {
+	svc := goldenService(func(s *servicemodel.Service) {
+		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
+		s.SessionAffinity.ClientIP = true
+	})
+	node := goldenNode()
+	node.OnlyFamily = only
+	return servicemodel.State{}.WithNode(node).WithService(svc).WithEndpoints(svc.Name,
+		goldenEndpoints("10.244.1."+endpoint, "fd00:10:244::"+endpoint))
+}
+
+// requireTables requires that the instance has the tables of the families, and no others.
+func requireTables(t *testing.T, b *Backend, want ...*nft.Family) {
+	t.Helper()
+	var have []*nft.Family
+	for _, f := range nft.Families {
+		q := nft.Query{Conn: b.kernel.conn, Family: f, Table: DefaultTable}
+		_, exists, err := q.Info(t.Context())
+		require.NoError(t, err)
+		if exists {
+			have = append(have, f)
+		}
+	}
+	require.Equal(t, want, have)
+}
+
+// An instance has tables of the families that it serves. When these change, the version goes on,
+// and other writers notice.
+func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	four, six := []*nft.Family{nft.IPv4}, []*nft.Family{nft.IPv6}
+	both := []*nft.Family{nft.IPv4, nft.IPv6}
+	e, second := dataplane.New(b, nil), newBackend(t, ns, nil)
+	other := dataplane.New(second, nil)
+	for i, step := range []struct {
+		only   servicemodel.Family
+		tables []*nft.Family
+		home   *nft.Family // of the version
+	}{
+		{servicemodel.IPv4, four, nft.IPv4}, {0, both, nft.IPv4},
+		{servicemodel.IPv6, six, nft.IPv6}, {0, both, nft.IPv6},
+		{servicemodel.IPv4, four, nft.IPv4},
+		{servicemodel.IPv6, six, nft.IPv6}, {servicemodel.IPv4, four, nft.IPv4},
+	} {
+		// by turns: each writer finds what the other one left
+		writer, reader := e, second
+		if i%2 == 1 {
+			writer, reader = other, b
+		}
+		s := dualState(step.only, "1")
+		before := b.pl.version
+		_, err := writer.Apply(t.Context(), s)
+		require.NoError(t, err)
+		requireTables(t, b, step.tables...)
+		if reader.observed {
+			broken, err := reader.Integrity(t.Context())
+			require.NoError(t, err)
+			require.Equal(t, dataplane.Broken, broken)
+		}
+		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
+		v, err := b.kernel.readVersion(t.Context(), DefaultTable)
+		require.NoError(t, err)
+		require.Equal(t, step.home, v.home)
+		require.NotEqual(t, before, v)
+		for _, only := range []servicemodel.Family{step.only, step.only} {
+			_, err = writer.Apply(t.Context(), dualState(only, "2"))
+			require.NoError(t, err)
+		}
+	}
+	_, err := e.Cleanup(t.Context())
+	require.NoError(t, err)
+	requireTables(t, b)
+}
+
+// A commit for the old families fails after another writer changed the families.
+func TestAWriterNoticesThatTheFamiliesChanged(t *testing.T) {
+	t.Parallel()
+	for _, from := range []servicemodel.Family{servicemodel.IPv4, 0, servicemodel.IPv6} {
+		for _, to := range []servicemodel.Family{servicemodel.IPv4, 0, servicemodel.IPv6} {
+			ns, b := newNS(t)
+			old := dualState(from, "1")
+			_, err := dataplane.New(b, nil).Apply(t.Context(), old)
+			require.NoError(t, err)
+			_, err = dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(),
+				dualState(to, "2"))
+			require.NoError(t, err)
+
+			was := mustResolve(t, old)
+			_, err = b.Commit(t.Context(), servicemodel.Diff(was,
+				mustResolve(t, dualState(from, "3")).Arrange(was)))
+			require.ErrorIs(t, err, dataplane.ErrConflict, "from %v to %v", from, to)
+		}
+	}
+}
+
+// Two writers that make an instance at the same time, each in another family, both leave a version.
+// The next apply makes the tables anew, with one.
+func TestTwoVersionsAreNone(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	second := newBackend(t, ns, nil)
+	for _, w := range []*Backend{b, second} {
+		_, err := w.Observe(t.Context(), nil)
+		require.NoError(t, err)
+	}
+	four, six := mustResolve(t, dualState(servicemodel.IPv4, "1")),
+		mustResolve(t, dualState(servicemodel.IPv6, "1"))
+	_, err := b.Commit(t.Context(), servicemodel.Diff(nil, four))
+	require.NoError(t, err)
+	_, err = second.Commit(t.Context(), servicemodel.Diff(nil, six))
+	require.NoError(t, err)
+	i, err := b.Integrity(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, dataplane.Broken, i)
+
+	s := dualState(0, "1")
+	r, err := dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), s)
+	require.NoError(t, err)
+	require.Contains(t, strings.Join(r.Drift, "\n"), "the tables have no version")
+	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
+}
+
+// An instance whose services have addresses of one family has one table, whatever the node serves.
+func TestServicesOfOneFamilyNeedOneTable(t *testing.T) {
+	t.Parallel()
+	for i, f := range nft.Families {
+		_, b := newNS(t)
+		svc := goldenService(func(s *servicemodel.Service) {
+			s.ClusterIPs = []netip.Addr{netip.MustParseAddr([]string{"10.96.0.1", "fd00::1"}[i])}
+		})
+		node := goldenNode()
+		node.ServiceCIDRs = nil
+		_, err := dataplane.New(b, nil).Apply(t.Context(),
+			servicemodel.State{}.WithNode(node).WithService(svc))
+		require.NoError(t, err)
+		requireTables(t, b, f)
+	}
+}
