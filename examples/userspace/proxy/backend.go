@@ -35,7 +35,7 @@ type Backend struct {
 	table   *servicemodel.Table
 	node    []netip.Addr // the addresses of the node that the sockets are for
 	sockets map[where]*socket
-	pools   map[servicemodel.PoolID]pool
+	pools   map[servicemodel.PoolID]*pool
 	clients map[client]memory
 	conns   map[*conn]struct{}
 	stats   Stats
@@ -56,7 +56,7 @@ func New(cfg *Config) (*Backend, error) {
 		return nil, err
 	}
 	b := &Backend{cfg: c, slots: make(chan struct{}, c.MaxConnections),
-		sockets: map[where]*socket{}, pools: map[servicemodel.PoolID]pool{},
+		sockets: map[where]*socket{}, pools: map[servicemodel.PoolID]*pool{},
 		conns: map[*conn]struct{}{}, clients: map[client]memory{},
 		flows: udpFlows{most: c.MaxFlows, timeout: c.UDPTimeout,
 			known: map[udpClient]*udpFlow{}, of: map[servicemodel.Name]int{}}}

@@ -1,64 +1,143 @@
 package proxy
 
 import (
+	"hash/fnv"
+	"math"
+	"math/rand/v2"
 	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// schedulers are those that a pool knows: smooth weighted round robin, with weights or without.
-var schedulers = []servicemodel.Scheduler{servicemodel.SchedulerDefault, servicemodel.RoundRobin,
-	servicemodel.WeightedRR}
+// cost says how dear a target is to the next connection of a client. The cheapest one gets it, and
+// of several the one whose turn it is.
+type cost func(t *target, client netip.AddrPort) float64
+
+// costs are the schedulers that a pool knows. Those of IPVS count open connections only.
+var costs = map[servicemodel.Scheduler]cost{
+	servicemodel.SchedulerDefault: inTurn,
+	servicemodel.WeightedRR:       inTurn,
+	servicemodel.RoundRobin:       inTurn,
+	// The least of several exponentially distributed numbers is each one by its rate.
+	servicemodel.Random: func(t *target, _ netip.AddrPort) float64 {
+		return rand.ExpFloat64() / t.weight
+	},
+	servicemodel.LeastConn:  func(t *target, _ netip.AddrPort) float64 { return t.conns },
+	servicemodel.WeightedLC: func(t *target, _ netip.AddrPort) float64 { return t.conns / t.weight },
+	servicemodel.ShortestDelay: func(t *target, _ netip.AddrPort) float64 {
+		return (t.conns + 1) / t.weight
+	},
+	servicemodel.NeverQueue: func(t *target, _ netip.AddrPort) float64 {
+		if t.conns == 0 {
+			return 0
+		}
+		return (t.conns + 1) / t.weight
+	},
+	servicemodel.Failover: func(t *target, _ netip.AddrPort) float64 { return -t.weight },
+	servicemodel.Overflow: func(t *target, _ netip.AddrPort) float64 {
+		if t.conns >= t.weight {
+			return t.conns / t.weight
+		}
+		return -t.weight
+	},
+	servicemodel.SourceHash: rendezvous,
+	servicemodel.Maglev:     rendezvous,
+}
+
+func inTurn(*target, netip.AddrPort) float64 { return 0 }
+
+// rendezvous hashes a client with each target. An endpoint that comes takes its share of the
+// clients, and one that goes leaves its own clients to all others. No other client moves.
+func rendezvous(t *target, client netip.AddrPort) float64 {
+	h := fnv.New64a()
+	text, _ := t.endpoint.MarshalBinary() // never fails
+	h.Write(text)
+	text, _ = client.MarshalBinary()
+	h.Write(text)
+	bits := h.Sum64()
+	for range 2 { // neighbouring clients differ in few bits of the sum
+		bits = (bits ^ bits>>32) * 0xd6e8feb86659fd93
+	}
+	even := (float64(bits>>11) + 0.5) / (1 << 53) // in (0, 1)
+	return -math.Log(even) / t.weight
+}
+
+// costOf returns the cost of a scheduler, and whether it is the same for all ports of a client. It
+// returns nil for a scheduler that pools do not know.
+func costOf(s servicemodel.Scheduler) (c cost, anyPort bool) {
+	name, port, _ := s.Split()
+	return costs[name], !port
+}
+
+// known reports whether pools know a scheduler.
+func known(s servicemodel.Scheduler) bool {
+	c, _ := costOf(s)
+	return c != nil
+}
 
 // pool chooses among the endpoints of a pool of the table, in the order of their slots.
-type pool []*target
+type pool struct {
+	targets []*target
+	cost    cost
+	anyPort bool
+}
 
 // target is an endpoint of a pool.
 type target struct {
 	endpoint netip.AddrPort
-	weight   int
-	credit   int // of smooth weighted round robin
+	weight   float64
+	conns    float64 // open connections and UDP flows
+	credit   float64 // of smooth weighted round robin
 }
 
 // updated returns the pool for one of the table. Targets that stay keep their credit.
-func (p pool) updated(to *servicemodel.Pool) pool {
-	next := make(pool, len(to.Slots))
+func (p *pool) updated(to *servicemodel.Pool) *pool {
+	next := &pool{targets: make([]*target, len(to.Slots))}
+	next.cost, next.anyPort = costOf(to.Scheduler)
 	for i, s := range to.Slots {
 		t := p.find(s.Endpoint)
 		if t == nil {
 			t = &target{endpoint: s.Endpoint}
 		}
-		if t.weight = int(s.Weight); to.Scheduler == servicemodel.RoundRobin {
+		if t.weight = float64(s.Weight); to.Scheduler == servicemodel.RoundRobin ||
+			to.Scheduler == servicemodel.LeastConn {
 			t.weight = 1
 		}
-		next[i] = t
+		next.targets[i] = t
 	}
 	return next
 }
 
 // find returns the target of an endpoint, nil if new connections do not go there.
-func (p pool) find(endpoint netip.AddrPort) *target {
-	i := slices.IndexFunc(p, func(t *target) bool { return t.endpoint == endpoint })
+func (p *pool) find(endpoint netip.AddrPort) *target {
+	if p == nil {
+		return nil
+	}
+	i := slices.IndexFunc(p.targets, func(t *target) bool { return t.endpoint == endpoint })
 	if i < 0 {
 		return nil
 	}
-	return p[i]
+	return p.targets[i]
 }
 
-// pick returns the target for the next connection, nil if all were tried. It is smooth weighted
-// round robin, as nginx does it (ngx_http_upstream_get_peer): the turns of a heavy target are
-// spread among those of the others.
-func (p pool) pick(tried []netip.AddrPort) (best *target) {
-	total := 0
-	for _, t := range p {
+// pick returns the target for the next connection of a client, nil if all were tried. Turns are
+// those of smooth weighted round robin, as nginx does it (ngx_http_upstream_get_peer): the turns of
+// a heavy target are spread among those of the others.
+func (p *pool) pick(client netip.AddrPort, tried []netip.AddrPort) (best *target) {
+	if p.anyPort {
+		client = netip.AddrPortFrom(client.Addr(), 0)
+	}
+	total, least := 0., 0.
+	for _, t := range p.targets {
 		if slices.Contains(tried, t.endpoint) {
 			continue
 		}
 		t.credit += t.weight
 		total += t.weight
-		if best == nil || t.credit > best.credit {
-			best = t
+		c := p.cost(t, client)
+		if best == nil || c < least || c == least && t.credit > best.credit {
+			best, least = t, c
 		}
 	}
 	if best != nil {

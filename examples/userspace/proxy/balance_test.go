@@ -26,9 +26,9 @@ func numbered(n int) netip.AddrPort {
 }
 
 // turns returns the endpoints of n connections.
-func turns(p pool, n int) (all string) {
+func turns(p *pool, n int) (all string) {
 	for range n {
-		all += fmt.Sprint(p.pick(nil).endpoint.Port())
+		all += fmt.Sprint(p.pick(clientAt(1), nil).endpoint.Port())
 	}
 	return all
 }
@@ -38,24 +38,111 @@ func TestTurns(t *testing.T) {
 	const weighted = "11213111121311"
 	for by, want := range map[servicemodel.Scheduler]string{servicemodel.WeightedRR: weighted,
 		servicemodel.RoundRobin: "12312312312312", servicemodel.SchedulerDefault: weighted} {
-		require.Equal(t, want, turns(pool(nil).updated(slots(by, 5, 1, 1)), 14), by)
+		require.Equal(t, want, turns((*pool)(nil).updated(slots(by, 5, 1, 1)), 14), by)
 	}
-	p := pool(nil).updated(slots("", 5, 1, 1))
+	p := (*pool)(nil).updated(slots("", 5, 1, 1))
 	require.Equal(t, "112", turns(p, 3))
 	p = p.updated(slots("", 5, 0, 1))
 	require.Equal(t, "113111", turns(p, 6), "those that stay keep their turns")
 	require.Nil(t, p.find(numbered(2)))
 }
 
+// clientAt is one of many clients.
+func clientAt(n int) netip.AddrPort {
+	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 1, byte(n >> 8), byte(n)}), uint16(n))
+}
+
+// The schedulers that count open connections, beside 4, 1 and 0 of them.
+func TestOpenConnectionsAreCounted(t *testing.T) {
+	t.Parallel()
+	for by, want := range map[servicemodel.Scheduler]string{
+		servicemodel.LeastConn: "323232", servicemodel.WeightedLC: "321231",
+		servicemodel.ShortestDelay: "231121", servicemodel.NeverQueue: "321121",
+		servicemodel.Failover: "111111", servicemodel.Overflow: "231231",
+	} {
+		p := (*pool)(nil).updated(slots(by, 4, 2, 1))
+		p.targets[0].conns, p.targets[1].conns, p.targets[2].conns = 4, 1, 0
+		got := ""
+		for range 6 {
+			x := p.pick(clientAt(1), nil)
+			x.conns++
+			got += fmt.Sprint(x.endpoint.Port())
+		}
+		require.Equal(t, want, got, by)
+	}
+	p := (*pool)(nil).updated(slots(servicemodel.NeverQueue, 20, 1))
+	p.targets[0].conns = 1
+	require.Equal(t, "2", turns(p, 1), "an idle endpoint is asked before others")
+	p = (*pool)(nil).updated(slots(servicemodel.Overflow, 3, 2))
+	p.targets[0].conns = 3
+	require.Equal(t, "2", turns(p, 1), "the first one is full")
+}
+
+// requireShares requires that endpoints get connections by their weights, up to the chi-squared
+// value that one of a million fair choices exceeds (two degrees of freedom).
+func requireShares(t *testing.T, p *pool, n int) {
+	t.Helper()
+	counts, sum, chi := map[*target]float64{}, 0., 0.
+	for i := range n {
+		counts[p.pick(clientAt(i), nil)]++
+	}
+	for _, x := range p.targets {
+		sum += x.weight
+	}
+	for _, x := range p.targets {
+		want := float64(n) * x.weight / sum
+		chi += (counts[x] - want) * (counts[x] - want) / want
+	}
+	require.Less(t, chi, 27.6, "%v", counts)
+}
+
+func TestSharesByWeight(t *testing.T) {
+	t.Parallel()
+	for _, by := range []servicemodel.Scheduler{servicemodel.Random, "sh", "sh+port", "mh",
+		"mh+port+fallback"} {
+		requireShares(t, (*pool)(nil).updated(slots(by, 3, 1, 2)), 10000)
+	}
+}
+
+// Only clients of the endpoint that goes get another one, and all of its clients are spread.
+func TestAHashMovesNobodyElse(t *testing.T) {
+	t.Parallel()
+	for _, by := range []servicemodel.Scheduler{"sh", "mh+port"} {
+		all := (*pool)(nil).updated(slots(by, 1, 2, 1, 1))
+		less := all.updated(slots(by, 1, 0, 1, 1))
+		got := map[uint16]int{}
+		for i := range 2000 {
+			was, is := all.pick(clientAt(i), nil), less.pick(clientAt(i), nil)
+			if was.endpoint != numbered(2) {
+				require.Equal(t, was, is)
+				continue
+			}
+			got[is.endpoint.Port()]++
+		}
+		require.Len(t, got, 3)
+	}
+}
+
+func TestHashOfThePort(t *testing.T) {
+	t.Parallel()
+	for by, want := range map[servicemodel.Scheduler]int{"sh": 1, "sh+port": 3} {
+		p, got := (*pool)(nil).updated(slots(by, 1, 1, 1)), map[*target]bool{}
+		for port := range uint16(100) {
+			got[p.pick(netip.AddrPortFrom(clientAt(1).Addr(), port), nil)] = true
+		}
+		require.Len(t, got, want, by)
+	}
+}
+
 func TestNobodyIsAskedTwice(t *testing.T) {
 	t.Parallel()
-	p, tried := pool(nil).updated(slots("", 1, 2, 3)), []netip.AddrPort(nil)
+	p, tried := (*pool)(nil).updated(slots("", 1, 2, 3)), []netip.AddrPort(nil)
 	for range 3 {
-		x := p.pick(tried)
+		x := p.pick(clientAt(1), tried)
 		require.NotContains(t, tried, x.endpoint)
 		tried = append(tried, x.endpoint)
 	}
-	require.Nil(t, p.pick(tried))
+	require.Nil(t, p.pick(clientAt(1), tried))
 }
 
 func TestMapping(t *testing.T) {

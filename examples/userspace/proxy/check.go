@@ -51,7 +51,7 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 		if p.New == nil {
 			continue
 		}
-		if s := p.New.Scheduler; !slices.Contains(schedulers, s) {
+		if s := p.New.Scheduler; !known(s) {
 			refuse(p.New.ID.Service, dataplane.FieldScheduler, string(s), "ipvs has it")
 		}
 		if f := p.New.Forwarding; f != servicemodel.ForwardNAT {

@@ -94,7 +94,7 @@ func (b *Backend) choose(c *conn, tried []netip.AddrPort) (netip.AddrPort, error
 		}
 	}
 	if c.target == nil {
-		c.target = p.pick(tried)
+		c.target = p.pick(c.src, tried)
 	}
 	if c.target == nil {
 		return netip.AddrPort{}, errNobody
@@ -109,6 +109,7 @@ func (b *Backend) choose(c *conn, tried []netip.AddrPort) (netip.AddrPort, error
 		b.clients[c.client] = memory{c.target.endpoint, now}
 	}
 	b.stats.Balanced++
+	c.target.conns++
 	b.conns[c] = struct{}{}
 	return c.target.endpoint, nil
 }
@@ -124,6 +125,7 @@ func (b *Backend) leave(c *conn, failed bool) {
 	if failed && b.clients[c.client].endpoint == c.target.endpoint {
 		delete(b.clients, c.client)
 	}
+	c.target.conns--
 	c.target = nil
 	delete(b.conns, c)
 }

@@ -38,8 +38,9 @@
 //   - A connection that must be dropped, or rejected for some of its clients, is accepted by the
 //     operating system before the proxy sees it: it is reset. Datagrams are dropped. Where nobody
 //     is balanced, everybody is refused, also those who should be dropped.
-//   - SCTP, direct routing and tunnels, pods told by interface, and schedulers other than
-//     rr and wrr (the default) are refused.
+//   - SCTP, direct routing and tunnels, pods told by interface, and the schedulers dh, lblc
+//     and lblcr are refused. wrr is the default. sh and mh hash the client with each endpoint
+//     (rendezvous hashing), so that no client moves without need.
 //   - Ranges of services (ServiceCIDRs) and the mark mean nothing: a proxy is no router.
 //   - Connections end with the process, because their bytes go through it.
 package proxy

@@ -96,7 +96,7 @@ func TestASlowReaderSlowsTheSender(t *testing.T) {
 
 func TestAnotherEndpointIsAsked(t *testing.T) {
 	t.Parallel()
-	for _, by := range schedulers {
+	for by := range costs {
 		s := newSite(t, Config{}, closed(t), echoes(t, 1)[0])
 		s.apply(state(service(scheduled(by)), 1, 2))
 		for range 4 {
