@@ -23,8 +23,10 @@ var costs = map[servicemodel.Scheduler]cost{
 	servicemodel.Random: func(t *target, _ netip.AddrPort) float64 {
 		return rand.ExpFloat64() / t.weight
 	},
-	servicemodel.LeastConn:  func(t *target, _ netip.AddrPort) float64 { return t.conns },
-	servicemodel.WeightedLC: func(t *target, _ netip.AddrPort) float64 { return t.conns / t.weight },
+	servicemodel.LeastConn: func(t *target, _ netip.AddrPort) float64 { return t.conns },
+	servicemodel.WeightedLC: func(t *target, _ netip.AddrPort) float64 {
+		return t.conns / t.weight
+	},
 	servicemodel.ShortestDelay: func(t *target, _ netip.AddrPort) float64 {
 		return (t.conns + 1) / t.weight
 	},
