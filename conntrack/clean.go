@@ -141,7 +141,7 @@ func (c *cleaning) run(ctx context.Context) error {
 	if c.matcher.Empty() {
 		return nil
 	}
-	if err := wait.GracePeriod(ctx); err != nil {
+	if _, err := wait.PacketsOf(ctx).Wait(ctx); err != nil {
 		return err
 	}
 	done, err := c.find(ctx)

@@ -67,7 +67,8 @@ type Config struct {
 // return at once.
 type Engine struct {
 	cfg      Config
-	switched chan struct{} // tells Run that the backend has changed
+	switched chan struct{}               // tells Run that the backend has changed
+	grace    func(context.Context) error // wait.GracePeriod, except in tests
 
 	progress  progress
 	observers observers
@@ -127,7 +128,7 @@ func New(b Backend, cfg *Config) *Engine {
 	}
 	e := &Engine{
 		held: newHeld(b), cfg: *cfg, phase: stopwatch{spans: spans{start: cfg.Span}},
-		switched: make(chan struct{}, 1), turn: newTurn(),
+		switched: make(chan struct{}, 1), grace: wait.GracePeriod, turn: newTurn(),
 		progress: progress{wake: make(chan struct{}, 1), status: Status{Backend: b.Name()}},
 	}
 	e.served = cfg.Accepted
@@ -191,12 +192,12 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 		return nil, fmt.Errorf("apply: %w", err)
 	}
 	defer e.give()
-	return e.applyRevision(ctx, s, e.progress.ask(s, true))
+	return e.applyRevision(ctx, s, e.progress.ask(s, true), nil)
 }
 
 // applyWanted applies the newest wanted state. The result is nil if no state is wanted, or if the
-// newest is already applied and again is not set.
-func (e *Engine) applyWanted(ctx context.Context, again bool) (*Result, error) {
+// newest is already applied and again is not set. It leaves to Settle what must wait for packets.
+func (e *Engine) applyWanted(ctx context.Context, again bool, p *wait.Packets) (*Result, error) {
 	if err := e.take(ctx); err != nil {
 		return nil, err
 	}
@@ -205,12 +206,12 @@ func (e *Engine) applyWanted(ctx context.Context, again bool) (*Result, error) {
 	if !todo {
 		return nil, nil
 	}
-	return e.applyRevision(ctx, s, r)
+	return e.applyRevision(ctx, s, r, p)
 }
 
 // applyRevision applies the state that was requested as revision rev, and reports the outcome.
-func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision) (*Result,
-	error) {
+func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision,
+	p *wait.Packets) (*Result, error) {
 	start := time.Now()
 	e.phase.begin(ctx, "apply", PhaseLock)
 	r, err := e.applyInTurn(ctx, s)
@@ -219,7 +220,7 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 	}
 	r.Revision = rev
 	e.phase.enter(PhaseSettle)
-	r.Settle, err = e.settle(ctx)
+	r.Settle, err = e.settle(p.In(ctx))
 	e.phase.enter(PhaseSettle)
 	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
 	e.succeeded(ctx, r)

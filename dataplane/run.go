@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"sync"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/wait"
@@ -58,8 +59,9 @@ func (o *RunOptions) withDefaults() RunOptions {
 
 // Run makes the kernel hold the newest state that [Engine.Set] and [Engine.Apply] ask for, until
 // the context is done. It retries after failures with the newest state, repairs changes by others,
-// and does later work when it is due. If the backend is a [Watcher], Run applies the state again
-// when the watched objects change. The same holds for [Config.Node].
+// and does later work when it is due. Work that waits for packets (see [Engine.Settle]) delays no
+// commit, and comes after the [Applied] of its commit. If the backend is a [Watcher], Run applies
+// the state again when the watched objects change. The same holds for [Config.Node].
 //
 // Run works in the caller's goroutine. Goroutines that watch end before Run returns. It returns the
 // context's error, or [ErrRunning] if another Run of the engine is running. The kernel then stays
@@ -77,6 +79,7 @@ func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 	defer l.settle.Stop()
 	l.watch = noWatch()
 	defer func() { l.watch.close() }()
+	defer l.waits.Wait()
 	l.repairs = newRepairs(l.opts.Look)
 	defer l.repairs.timer.Stop()
 	if err := l.watchBackend(ctx); err != nil {
@@ -125,6 +128,10 @@ type loop struct {
 
 	settles     int           // number of Settle calls that the timer takes into account
 	settleRetry time.Duration // until the next attempt after a Settle that failed
+	// packets is nil, or ends a wait for packets with the time at which the wait began. Commits go
+	// on meanwhile, and Settle comes afterwards.
+	packets chan time.Time
+	waits   sync.WaitGroup
 }
 
 // next waits for the next event and handles it.
@@ -134,8 +141,12 @@ func (l *loop) next(ctx context.Context) error {
 		return wait.Ended(ctx)
 	case <-l.engine.progress.wake:
 	case <-l.settle.C:
-		// An event reports the error, and follow sets the time of the next try.
-		_, _ = l.engine.Settle(ctx)
+		if l.packets == nil {
+			l.settleAfter(ctx, time.Time{})
+		}
+	case done := <-l.packets:
+		l.packets = nil
+		l.settleAfter(ctx, done)
 	case <-l.repairs.timer.C:
 		l.look(ctx)
 	case <-l.engine.switched:
@@ -232,7 +243,9 @@ func (l *loop) applied() {
 
 // apply applies the newest state.
 func (l *loop) apply(ctx context.Context) {
-	r, err := l.engine.applyWanted(ctx, l.again)
+	p := &wait.Packets{}
+	r, err := l.engine.applyWanted(ctx, l.again, p)
+	l.await(ctx, p)
 	if r == nil && err == nil { // another call has applied it, or nothing is wanted any more
 		l.applied()
 		return
@@ -267,6 +280,29 @@ func (l *loop) pay() {
 
 // jitter returns d, or up to a quarter more.
 func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
+
+// settleAfter does the work that is due now that the kernel is done with the packets of the time
+// done. An event reports an error, and follow sets the time of the next try.
+func (l *loop) settleAfter(ctx context.Context, done time.Time) {
+	p := &wait.Packets{Done: done}
+	_, _ = l.engine.Settle(p.In(ctx))
+	l.await(ctx, p)
+}
+
+// await begins to wait for packets if work needs that. One wait serves all commits before it.
+func (l *loop) await(ctx context.Context, p *wait.Packets) {
+	if !p.Awaited || l.packets != nil {
+		return
+	}
+	ended := make(chan time.Time, 1)
+	l.packets = ended
+	l.waits.Go(func() {
+		began := time.Now()
+		if l.engine.grace(ctx) == nil {
+			ended <- began
+		}
+	})
+}
 
 // settleAt sets the timer of the next Settle. due is the time of the work, and failed says that the
 // last Settle failed.

@@ -36,7 +36,8 @@ type Flows interface {
 // Settle does the work of earlier applies that is due: it removes drained endpoints, and retries
 // what failed. It returns the time until the next call; 0 means that no work is left. [Engine.Run]
 // calls it when work is due. Programs without Run call it themselves, or leave the work to the next
-// Apply. Errors match [ErrUnsettled].
+// Apply. Some work waits 10 to 25 ms for packets that the kernel is working on: Settle and Apply
+// include that wait, and Run commits new states meanwhile. Errors match [ErrUnsettled].
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	if err := e.take(ctx); err != nil {
 		return 0, fmt.Errorf("settle: %w", err)

@@ -3,29 +3,38 @@ package nftables
 import (
 	"net/netip"
 	"slices"
+	"time"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// sweep decides which clients must be forgotten.
+// sweep is the work left to Settle: which clients must be forgotten. It is that of all commits
+// since the last sweep ended.
 type sweep struct {
-	table *servicemodel.Table
-	// byKey is what to forget of each frontend.
-	byKey map[servicemodel.FrontendKey]forget
-	// all says that clients of all other frontends must be forgotten, too.
-	all bool
+	table *servicemodel.Table // what the kernel holds
+	of    map[*nft.Family]*familySweep
+	// tries is how often the maps were read without any progress.
+	tries int
 }
 
-// sweepAfter returns the sweep that a plan or an earlier commit made necessary.
-func sweepAfter(p *plan) *sweep {
-	if p.have.unswept {
-		return sweepAll(p.c.New)
-	}
-	s := &sweep{table: p.c.New, byKey: map[servicemodel.FrontendKey]forget{}}
-	for _, f := range p.forget {
-		s.add(f)
+// familySweep is the part of a sweep in the table of one family.
+type familySweep struct {
+	// byKey is what to forget of each frontend, commit by commit.
+	byKey map[servicemodel.FrontendKey][]*forget
+	// rest, if not nil, is what to forget of all other frontends: all clients.
+	rest *forget
+	// learnt is how many packets had been learnt before the last reading, and sure says that the
+	// reading saw all entries.
+	learnt uint64
+	sure   bool
+}
+
+func newSweep(t *servicemodel.Table) *sweep {
+	s := &sweep{table: t, of: map[*nft.Family]*familySweep{}}
+	for _, f := range nft.Families {
+		s.of[f] = &familySweep{byKey: map[servicemodel.FrontendKey][]*forget{}}
 	}
 	return s
 }
@@ -33,65 +42,168 @@ func sweepAfter(p *plan) *sweep {
 // sweepAll returns a sweep for use when nothing tells what changed. It keeps a client only if its
 // endpoint is one that every client may be given.
 func sweepAll(t *servicemodel.Table) *sweep {
-	s := &sweep{table: t, byKey: map[servicemodel.FrontendKey]forget{}, all: true}
+	s, now := newSweep(t), time.Now()
 	for fe := range nocopy.Of(t).Frontends() {
-		if fe.Affinity == 0 {
-			continue
+		if fe.Affinity > 0 {
+			s.add(forgetAll(fe), now)
 		}
-		internal, external := usable(t, fe)
-		s.add(forget{fe, inBoth(internal, external), true})
+	}
+	for _, fs := range s.of {
+		fs.rest = &forget{others: true, since: now}
 	}
 	return s
 }
 
-func (s *sweep) add(f forget) { s.byKey[f.frontend.Key] = f }
-
-// concerns reports whether clients in the table of a family may have to be forgotten.
-func (s *sweep) concerns(f *nft.Family) bool {
-	for k := range s.byKey {
-		if k.Family() == f.Model {
-			return true
-		}
+// after returns the sweep after a plan that was committed now. It has what was left before.
+func (s *sweep) after(p *plan, now time.Time) *sweep {
+	switch {
+	case !p.have.unswept:
+		s = newSweep(nil)
+	case s == nil:
+		return sweepAll(p.c.New)
 	}
-	return s.all
+	s.table = p.c.New
+	for _, f := range p.forget {
+		s.add(f, now)
+	}
+	return s
 }
 
-// takes reports whether an entry of an affinity map must go. The key of an entry is the frontend's
-// address, protocol and port, and the client's address.
-func (s *sweep) takes(f *nft.Family, e nft.Elem) bool {
+// add adds what a commit forgets.
+func (s *sweep) add(f forget, now time.Time) {
+	key := f.frontend.Key
+	fs := s.of[nft.Families[nft.FamilyIndex(key.Addr)]]
+	f.since = now
+	fs.byKey[key], s.tries = append(fs.byKey[key], &f), 0
+}
+
+// pending calls fn with everything that is left to forget of a family.
+func (s *familySweep) pending(fn func(*forget)) {
+	for _, list := range s.byKey {
+		for _, f := range list {
+			fn(f)
+		}
+	}
+	if s.rest != nil {
+		fn(s.rest)
+	}
+}
+
+// drop removes what is forgotten of a family.
+func (s *sweep) drop(f *nft.Family, done func(*forget) bool) {
+	fs := s.of[f]
+	progress := func(f *forget) bool {
+		if !done(f) {
+			return false
+		}
+		s.tries = 0
+		return true
+	}
+	for key, list := range fs.byKey {
+		if fs.byKey[key] = slices.DeleteFunc(list, progress); len(fs.byKey[key]) == 0 {
+			delete(fs.byKey, key)
+		}
+	}
+	if fs.rest != nil && progress(fs.rest) {
+		fs.rest = nil
+	}
+}
+
+// oldest returns the time of the packets that the next reading must wait for. It returns false if
+// nothing is left.
+func (s *sweep) oldest() (at time.Time, left bool) {
+	for _, fs := range s.of {
+		fs.pending(func(f *forget) {
+			if !left || f.since.Before(at) {
+				at, left = f.since, true
+			}
+		})
+	}
+	return at, left
+}
+
+// takes reports whether an entry of an affinity map must go, and notes that it was found. The key
+// of an entry is the frontend's address, protocol and port, and the client's address.
+func (s *sweep) takes(f *nft.Family, e nft.Elem) (takes bool) {
 	if len(e.Key) != 2*f.AddrLen+8 {
 		return false
 	}
-	r := nft.Reader{Bytes: e.Key}
+	fs, r := s.of[f], nft.Reader{Bytes: e.Key}
 	key := r.Frontend(f.Any, false)
-	forget, ok := s.byKey[key]
-	if !ok {
-		if nocopy.Of(s.table).Frontend(key) != nil {
-			return s.all // the port is a service's own at this address, and not the node port
-		}
+	list, fe := fs.byKey[key], nocopy.Of(s.table).Frontend(key)
+	if list == nil && fe == nil { // it can only be a node port's
 		key.Addr = f.Any
-		if forget, ok = s.byKey[key]; !ok {
-			return s.all
-		}
+		list, fe = fs.byKey[key], nocopy.Of(s.table).Frontend(key)
+	}
+	if fs.rest != nil && list == nil && (fe == nil || fe.Affinity == 0) {
+		fs.rest.found = true
+		return true
 	}
 	d := nft.Reader{Bytes: e.Data}
-	return forget.takes(d.Endpoint(f.AddrLen))
+	ep := d.Endpoint(f.AddrLen)
+	for _, f := range list {
+		if f.takes(ep) {
+			takes, f.found = true, true
+		}
+	}
+	return takes
 }
 
 // forget says which clients of a frontend must be forgotten because their endpoint may no longer be
-// used: the clients of the listed endpoints or, if others is set, the clients of all other
-// endpoints.
+// used: the clients of endpoints that it lost and has not got back or, if others is set, the
+// clients of all endpoints except those that every client may be given.
 type forget struct {
-	frontend  *servicemodel.Frontend
-	endpoints []netip.AddrPort
-	others    bool
+	frontend *servicemodel.Frontend
+	lost     [2][]netip.AddrPort // by clients inside and outside
+	others   bool
+	// listed are the endpoints in question at the last reading.
+	listed []netip.AddrPort
+	// since is the time of the commit, or of the last deletion of an entry. Packets of that time
+	// may bring an entry back.
+	since time.Time
+	// read says that the last reading looked for the entries, and found that it found some. clean
+	// is how many readings in a row found none, each begun when no packet could bring one back.
+	read, found bool
+	clean       int
+}
+
+// aim finds out which endpoints are in question with the table t.
+func (f *forget) aim(t *servicemodel.Table) {
+	f.read, f.found, f.listed = true, false, nil
+	var now [2]*servicemodel.Pool
+	if f.frontend != nil {
+		if fe := nocopy.Of(t).Frontend(f.frontend.Key); fe != nil && fe.Affinity > 0 {
+			now[0], now[1] = usable(t, fe)
+		}
+	}
+	if f.others {
+		f.listed = inBoth(now[0], now[1])
+		return
+	}
+	for i, lost := range f.lost {
+		f.listed = append(f.listed, outside(lost, now[i])...)
+	}
 }
 
 func (f *forget) takes(ep netip.AddrPort) bool {
-	return slices.Contains(f.endpoints, ep) != f.others
+	return slices.Contains(f.listed, ep) != f.others
 }
 
-// forgetAll forgets all clients of a frontend.
+// note notes the result of a reading, which began when the kernel was done with the packets of the
+// time done. It reports whether the clients are forgotten: after one reading that found none if it
+// certainly saw all entries, and otherwise after two in a row.
+func (f *forget) note(done, now time.Time, sure bool) bool {
+	switch {
+	case f.found:
+		f.since, f.clean = now, 0
+	case !done.Before(f.since):
+		f.clean++
+	}
+	return f.clean == 2 || f.clean == 1 && sure
+}
+
+// forgetAll forgets all clients of a frontend, except those of endpoints that every client may be
+// given by now.
 func forgetAll(fe *servicemodel.Frontend) forget { return forget{frontend: fe, others: true} }
 
 // planForgetting plans which clients are forgotten after the transaction: those whose endpoint
@@ -123,27 +235,38 @@ func (pl *planner) forgetGone(of *servicemodel.Table, fe *servicemodel.Frontend)
 	}
 	internal, external := of.PoolsOf(fe)
 	return forget{frontend: fe,
-		endpoints: slices.Concat(endpointsOf(internal), endpointsOf(external))}
+		lost: [2][]netip.AddrPort{endpointsOf(internal), endpointsOf(external)}}
 }
 
 // forgetLost forgets the clients whose endpoint a frontend no longer has for their origin.
 func (p *plan) forgetLost(old, new *servicemodel.Frontend) {
 	oldInternal, oldExternal := usable(p.c.Old, old)
 	newInternal, newExternal := usable(p.c.New, new)
-	gone := append(without(oldInternal, newInternal), without(oldExternal, newExternal)...)
-	if len(gone) > 0 {
-		slices.SortFunc(gone, netip.AddrPort.Compare)
-		p.forget = append(p.forget, forget{frontend: new, endpoints: slices.Compact(gone)})
+	lost := [2][]netip.AddrPort{without(oldInternal, newInternal),
+		without(oldExternal, newExternal)}
+	if len(lost[0])+len(lost[1]) > 0 {
+		p.forget = append(p.forget, forget{frontend: new, lost: lost})
 	}
 }
 
 // inBoth returns the endpoints that both pools have.
 func inBoth(a, b *servicemodel.Pool) []netip.AddrPort {
+	in := setOfEndpoints(b)
+	return slices.DeleteFunc(endpointsOf(a), func(ep netip.AddrPort) bool { return !in[ep] })
+}
+
+// outside returns the endpoints that a pool does not have.
+func outside(l []netip.AddrPort, p *servicemodel.Pool) []netip.AddrPort {
+	in := setOfEndpoints(p)
+	return slices.DeleteFunc(slices.Clone(l), func(ep netip.AddrPort) bool { return in[ep] })
+}
+
+func setOfEndpoints(p *servicemodel.Pool) map[netip.AddrPort]bool {
 	in := map[netip.AddrPort]bool{}
-	for _, ep := range endpointsOf(b) {
+	for _, ep := range endpointsOf(p) {
 		in[ep] = true
 	}
-	return slices.DeleteFunc(endpointsOf(a), func(ep netip.AddrPort) bool { return !in[ep] })
+	return in
 }
 
 // without returns the endpoints that are in old and not in new. If both pools exist, an endpoint

@@ -15,22 +15,33 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// Settle forgets the clients of endpoints that earlier commits removed. After it has returned, no
+// Settle forgets the clients of endpoints that earlier commits removed. After it has returned 0, no
 // new connection reaches such an endpoint, and no connection can bring it back. It costs nothing if
 // no frontend with affinity lost an endpoint. It also ends a sweep that a stopped process had
 // begun.
+//
+// Settle deletes the entries that must go until there are none. An entry can come back: a packet
+// that followed the entry before its deletion is learnt after it. A packet goes through the rules
+// in one RCU read-side section, so Settle waits for a grace period before each reading. Only
+// existing entries lead to new ones. So the sweep of a commit ends when a reading finds none of its
+// entries, and no packet was under way that began before the commit and the last deletion. One
+// reading serves all commits before it.
 func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || !b.pl.version.unswept {
 		return 0, nil
 	}
-	err := b.sweepTables(ctx)
+	left, err := b.sweepTables(ctx)
 	// Another writer removed the maps. If its tables need a sweep, they have a mark of their own.
 	if errors.Is(err, unix.ENOENT) {
 		b.observed = false
 		return 0, nil
 	}
 	if err != nil {
+		b.sweep.tries = 0
 		return 0, b.failed("forget clients", err)
+	}
+	if left {
+		return wait.Grace, nil
 	}
 	if err := b.swept(ctx); err != nil {
 		return 0, b.failed("note that clients were forgotten", err)
@@ -38,85 +49,73 @@ func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
-// sweepTries bounds how often the affinity maps are read. Two or three times are enough, unless the
-// kernel keeps moving them to other hash tables (see readClients).
+// sweepTries bounds how often the affinity maps are read without progress. Two or three times are
+// enough, unless the kernel keeps moving them to other hash tables (see readClients).
 const sweepTries = 20
 
-// sweepTables deletes the entries that must go until there are none. An entry can come back: a
-// packet that followed the entry before its deletion is learnt after it. A packet goes through the
-// rules in one RCU read-side section, so sweepTables waits for a grace period before each reading.
-// Only existing entries lead to new ones. So the sweep ends when a reading finds none and no packet
-// was under way when it began.
-func (b *Backend) sweepTables(ctx context.Context) error {
-	var left []*tableSweep
+// sweepTables reads the maps and deletes entries until nothing is left to forget, or until it must
+// wait for packets and its caller does that.
+func (b *Backend) sweepTables(ctx context.Context) (left bool, err error) {
 	for _, t := range b.pl.tables {
-		if t.exists && len(t.shape.affinity) > 0 && b.sweep.concerns(t.f) {
-			left = append(left, &tableSweep{f: t.f})
+		if !t.exists || len(t.shape.affinity) == 0 {
+			b.sweep.drop(t.f, func(*forget) bool { return true })
 		}
 	}
-	for range sweepTries {
-		if len(left) == 0 {
-			return nil
+	packets := wait.PacketsOf(ctx)
+	for {
+		at, left := b.sweep.oldest()
+		if !left || !packets.Over(at) {
+			return left, nil
 		}
-		if err := wait.GracePeriod(ctx); err != nil {
-			return err
+		done, err := packets.Wait(ctx)
+		if err != nil {
+			return true, err
 		}
-		var again []*tableSweep
-		for _, ts := range left {
-			if err := b.sweepTable(ctx, ts); err != nil {
-				return fmt.Errorf("table %s: %w", ts.f.Name, err)
+		if b.sweep.tries++; b.sweep.tries > sweepTries {
+			return true, fmt.Errorf(
+				"affinity maps were read %d times, and still have clients that must be forgotten",
+				sweepTries)
+		}
+		for _, f := range nft.Families {
+			if err := b.sweepFamily(ctx, f, done); err != nil {
+				return true, fmt.Errorf("table %s: %w", f.Name, err)
 			}
-			if !ts.done {
-				again = append(again, ts)
-			}
 		}
-		left = again
 	}
-	return fmt.Errorf(
-		"affinity maps were read %d times, and still have clients that must be forgotten",
-		sweepTries)
 }
 
-// tableSweep is the progress of the sweep of one table.
-type tableSweep struct {
-	f      *nft.Family
-	learnt uint64 // how many packets were learnt before the last reading
-	sure   bool   // the last reading saw all entries
-	clean  int    // how many readings in a row found nothing
-	done   bool
-}
-
-// sweepTable reads the maps of a table and deletes the entries that must go. It sets ts.done if
-// the table needs no further reading.
-func (b *Backend) sweepTable(ctx context.Context, ts *tableSweep) error {
-	learnt, err := b.kernel.readLearnt(ctx, ts.f, b.pl.table)
+// sweepFamily reads the maps of a table, and deletes the entries that must go. The kernel is done
+// with the packets of the time done.
+func (b *Backend) sweepFamily(ctx context.Context, f *nft.Family, done time.Time) error {
+	s, left, unread := b.sweep.of[f], false, false
+	s.pending(func(f *forget) { left, unread = true, unread || !f.read })
+	if !left {
+		return nil
+	}
+	learnt, err := b.kernel.readLearnt(ctx, f, b.pl.table)
 	if err != nil {
 		return err
 	}
-	if ts.sure && learnt == ts.learnt {
-		ts.done = true // no client was learnt since before the last reading
-		return nil
+	if s.sure && learnt == s.learnt { // no client was learnt since before the last reading
+		b.sweep.drop(f, func(f *forget) bool { return f.read && !done.Before(f.since) })
+		if !unread {
+			return nil
+		}
 	}
-	found, sure, err := b.sweepMaps(ctx, ts.f)
-	if err == nil {
-		ts.note(learnt, found, sure)
+	s.pending(func(f *forget) { f.aim(b.sweep.table) })
+	sure, err := b.sweepMaps(ctx, f)
+	if err != nil {
+		return err
 	}
-	return err
-}
-
-// note notes the result of a reading. The sweep ends after one reading that found nothing if it
-// certainly saw all entries, and otherwise after two in a row.
-func (ts *tableSweep) note(learnt uint64, found int, sure bool) {
-	ts.learnt, ts.sure, ts.clean = learnt, sure, ts.clean+1
-	if found > 0 {
-		ts.clean = 0
-	}
-	ts.done = ts.clean == 2 || ts.clean == 1 && sure
+	s.learnt, s.sure = learnt, sure
+	now := time.Now()
+	b.sweep.drop(f, func(f *forget) bool { return f.note(done, now, sure) })
+	return nil
 }
 
 // sweepMaps reads the affinity maps of a family, one after the other, and deletes the entries that
-// must go. It returns how many it found, and whether it is sure to have seen all.
-func (b *Backend) sweepMaps(ctx context.Context, f *nft.Family) (found int, sure bool, err error) {
+// must go. It returns whether it is sure to have seen all.
+func (b *Backend) sweepMaps(ctx context.Context, f *nft.Family) (sure bool, err error) {
 	sure = true
 	for n := range affinityMaps {
 		name := affinityMap(n)
@@ -125,12 +124,11 @@ func (b *Backend) sweepMaps(ctx context.Context, f *nft.Family) (found int, sure
 			err = b.forgetClients(ctx, f, name, keys)
 		}
 		if err != nil {
-			return found, false, fmt.Errorf("map %s: %w", name, err)
+			return false, fmt.Errorf("map %s: %w", name, err)
 		}
-		found += len(keys)
 		sure = sure && all
 	}
-	return found, sure, nil
+	return sure, nil
 }
 
 // findTries bounds how often an affinity map is read again because the kernel was rehashing it.

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"net/netip"
+	"slices"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -138,82 +140,199 @@ func TestSweeps(t *testing.T) {
 		return f
 	}
 	const clusterIP, loadBalancer, nodePort = "10.96.0.10:80", "203.0.113.10:80", "192.0.2.10:30080"
-	some := sweepAfter(&plan{c: &servicemodel.ChangeSet{New: table}, forget: []forget{
-		{frontend: fe(clusterIP), endpoints: []netip.AddrPort{
-			netip.MustParseAddrPort("10.244.1.1:8080")}},
+	at := netip.MustParseAddrPort
+	some := newSweep(nil).after(&plan{c: &servicemodel.ChangeSet{New: table}, forget: []forget{
+		{frontend: fe(clusterIP), lost: [2][]netip.AddrPort{{at("10.244.9.9:8080"),
+			at("10.244.1.1:8080")}}},
+		{frontend: fe(loadBalancer), lost: [2][]netip.AddrPort{{at("10.244.2.1:8080")},
+			{at("10.244.9.8:8080")}}},
+		{frontend: fe(loadBalancer), lost: [2][]netip.AddrPort{nil, {at("10.244.9.9:8080")}}},
 		forgetAll(fe("0.0.0.0:30080")),
-	}})
+	}}, time.Now())
+	local := newSweep(nil).after(&plan{c: &servicemodel.ChangeSet{New: table}, forget: []forget{
+		{frontend: fe(loadBalancer), lost: [2][]netip.AddrPort{nil, {at("10.244.2.1:8080")}}},
+	}}, time.Now())
 	all := sweepAll(table)
+	takes := func(s *sweep, e nft.Elem) bool {
+		s.of[nft.IPv4].pending(func(f *forget) { f.aim(table) })
+		return s.takes(nft.IPv4, e)
+	}
 	for _, tc := range []struct {
 		dst, endpoint string
 		some, all     bool
 	}{
-		{clusterIP, "10.244.1.1:8080", true, false},
+		{clusterIP, "10.244.9.9:8080", true, true},
+		{clusterIP, "10.244.9.8:8080", false, true},
+		{clusterIP, "10.244.1.1:8080", false, false}, // it was lost, and came back
 		{clusterIP, "10.244.1.1:8081", false, true},
 		{clusterIP, "10.244.1.2:8080", false, false},
 		{clusterIP, "10.244.2.1:8080", false, false},
-		{clusterIP, "10.244.9.9:8080", false, true},
 		{loadBalancer, "10.244.1.1:8080", false, false},
-		{loadBalancer, "10.244.2.1:8080", false, true}, // for clients inside only
-		{nodePort, "10.244.1.1:8080", true, false},
+		{loadBalancer, "10.244.2.1:8080", false, true}, // for clients inside only, who have it back
+		{loadBalancer, "10.244.9.8:8080", true, true},
+		{loadBalancer, "10.244.9.9:8080", true, true}, // of the second commit
+		{nodePort, "10.244.1.1:8080", false, false},
 		{nodePort, "10.244.9.9:8080", true, true},
-		{"10.96.0.10:30080", "10.244.1.1:8080", true, false}, // any address may be the node's
-		{"10.96.0.99:80", "10.244.1.1:8080", false, true},    // no frontend
+		{"10.96.0.10:30080", "10.244.9.9:8080", true, true}, // any address may be the node's
+		{"10.96.0.99:80", "10.244.9.9:8080", false, true},   // no frontend
 	} {
-		require.Equal(t, tc.some, some.takes(nft.IPv4, entry(tc.dst, tc.endpoint)), "%v: some", tc)
-		require.Equal(t, tc.all, all.takes(nft.IPv4, entry(tc.dst, tc.endpoint)), "%v: all", tc)
+		require.Equal(t, tc.some, takes(some, entry(tc.dst, tc.endpoint)), "%v: some", tc)
+		require.Equal(t, tc.all, takes(all, entry(tc.dst, tc.endpoint)), "%v: all", tc)
 	}
+	require.True(t, takes(local, entry(loadBalancer, "10.244.2.1:8080")),
+		"clients outside lost it, and have not got it back")
 	short := entry(clusterIP, "10.244.9.9:8080")
 	short.Key = short.Key[:len(short.Key)-4]
-	require.False(t, all.takes(nft.IPv4, short), "what is not understood is left")
+	require.False(t, takes(all, short), "what is not understood is left")
+
+	all.drop(nft.IPv4, func(f *forget) bool { return f.frontend != nil })
+	require.False(t, takes(all, entry(nodePort, "10.244.9.9:8080")), "its own sweep has ended")
+	require.False(t, takes(all, entry(clusterIP, "10.244.9.9:8080")), "its own sweep has ended")
+	require.True(t, takes(all, entry("10.96.0.99:80", "10.244.9.9:8080")))
 }
 
-// When a sweep has ended.
+// When the clients of a commit are forgotten.
 func TestWhenASweepHasEnded(t *testing.T) {
 	t.Parallel()
 	type reading struct {
-		found int
+		found bool
 		sure  bool
 	}
+	start := time.Now()
+	at := func(n int) time.Time { return start.Add(time.Duration(n) * time.Second) }
 	for _, tc := range []struct {
 		readings []reading
 		done     bool
 	}{
-		{[]reading{{0, true}}, true},
-		{[]reading{{0, false}}, false},
-		{[]reading{{0, false}, {0, false}}, true},
-		{[]reading{{0, false}, {0, true}}, true},
-		{[]reading{{3, true}}, false},
-		{[]reading{{3, true}, {0, true}}, true},
-		{[]reading{{3, false}, {0, false}}, false},
-		{[]reading{{0, false}, {1, false}, {0, false}}, false},
-		{[]reading{{0, false}, {1, false}, {0, false}, {0, false}}, true},
+		{[]reading{{false, true}}, true},
+		{[]reading{{false, false}}, false},
+		{[]reading{{false, false}, {false, false}}, true},
+		{[]reading{{false, false}, {false, true}}, true},
+		{[]reading{{true, true}}, false},
+		{[]reading{{true, true}, {false, true}}, true},
+		{[]reading{{true, false}, {false, false}}, false},
+		{[]reading{{false, false}, {true, false}, {false, false}}, false},
+		{[]reading{{false, false}, {true, false}, {false, false}, {false, false}}, true},
 	} {
-		fs := &tableSweep{}
+		f := &forget{since: at(0)}
+		done := false
 		for i, r := range tc.readings {
-			require.False(t, fs.done, "%v", tc.readings)
-			fs.note(uint64(i), r.found, r.sure)
-			require.Equal(t, r.sure, fs.sure)
-			require.Equal(t, uint64(i), fs.learnt)
+			require.False(t, done, "%v", tc.readings)
+			f.found = r.found
+			done = f.note(at(2*i), at(2*i+1), r.sure)
 		}
-		require.Equal(t, tc.done, fs.done, "%v", tc.readings)
+		require.Equal(t, tc.done, done, "%v", tc.readings)
 	}
+	f := &forget{since: at(5)}
+	require.False(t, f.note(at(4), at(6), true), "packets from before the commit are under way")
+	require.True(t, f.note(at(5), at(7), true))
+	f.found = true
+	require.False(t, f.note(at(6), at(8), true))
+	f.found = false
+	require.False(t, f.note(at(7), at(9), true), "packets from before the deletion are under way")
+	require.True(t, f.note(at(8), at(10), true))
 }
 
-// A reading returns how many clients it found that must go.
-func TestASweepTellsWhatItFound(t *testing.T) {
-	t.Parallel()
+// sweeping is a backend with affinity whose sweeps end instead of waiting.
+type sweeping struct {
+	*Backend
+	t     *testing.T
+	table *servicemodel.Table
+}
+
+func newSweeping(t *testing.T) *sweeping {
 	_, b := newNS(t)
 	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
 	require.NoError(t, err)
 	rememberClients(t, b, 1000, 10)
-	old := mustResolve(t, affinityState(10, -1))
-	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).
-		Arrange(old)))
+	return &sweeping{b, t, mustResolve(t, affinityState(10, -1))}
+}
+
+// replace commits a state in which an endpoint is replaced, -1 for none.
+func (s *sweeping) replace(replaced int) {
+	s.t.Helper()
+	next := mustResolve(s.t, affinityState(10, replaced)).Arrange(s.table)
+	_, err := s.Commit(s.t.Context(), servicemodel.Diff(s.table, next))
+	require.NoError(s.t, err)
+	s.table = next
+}
+
+// settle calls Settle when the kernel is done with the packets of the time done, and returns
+// whether it is to be called again.
+func (s *sweeping) settle(done time.Time) (again bool) {
+	s.t.Helper()
+	p := &wait.Packets{Done: done}
+	next, err := s.Settle(p.In(s.t.Context()))
+	require.NoError(s.t, err)
+	require.Equal(s.t, p.Awaited, next > 0)
+	return p.Awaited
+}
+
+// A sweep that waits for packets has its caller wait, and goes on with whatever was committed
+// meanwhile.
+func TestCommitsGoOnBetweenTheStepsOfASweep(t *testing.T) {
+	t.Parallel()
+	s := newSweeping(t)
+	start := time.Now()
+	s.replace(3)
+	require.True(t, s.settle(start))
+	require.Equal(t, 100, endpointsOfClients(t, s.Backend)["10.244.0.4"], "nothing is read yet")
+
+	between := time.Now()
+	s.replace(5) // and 3 is back
+	require.True(t, s.settle(between))
+	clients := endpointsOfClients(t, s.Backend)
+	require.Equal(t, 100, clients["10.244.0.4"], "it has come back")
+	require.Zero(t, clients["10.244.0.6"], "one reading serves all commits before it")
+	require.True(t, s.pl.version.unswept)
+	_, left := s.sweep.oldest()
+	require.True(t, left, "a packet may bring it back")
+
+	require.True(t, s.settle(between))
+	require.False(t, s.settle(time.Now()), "nobody was learnt since")
+	require.False(t, s.pl.version.unswept)
+	require.Nil(t, s.sweep)
+	require.False(t, s.settle(time.Time{}), "nothing is left to do")
+}
+
+// The entries that a packet brings back after their deletion are found.
+func TestASweepFindsWhatComesBack(t *testing.T) {
+	t.Parallel()
+	s := newSweeping(t)
+	s.replace(3)
+	require.True(t, s.settle(time.Now()))
+	require.Zero(t, endpointsOfClients(t, s.Backend)["10.244.0.4"])
+	var l nft.ElemList
+	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
+		Protocol: servicemodel.TCP, Port: 80})
+	l.Add(nft.Elem{Key: nft.AppendAddr(key, netip.MustParseAddr("100.0.0.3")),
+		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.0.4:8080"))})
+	sets := setsOf(nft.IPv4, &s.pl.tables[0].shape)
+	i := slices.IndexFunc(sets, func(set *nft.Set) bool { return set.Name == affinityMap(3) })
+	s.kernel.batch.Reset()
+	nft.NewEncoder(&s.kernel.batch, nft.IPv4, DefaultTable).AddElements(sets[i], &l)
+	_, err := s.kernel.commit(t.Context())
 	require.NoError(t, err)
-	for _, want := range []int{100, 0} {
-		found, _, err := b.sweepMaps(t.Context(), nft.IPv4)
-		require.NoError(t, err)
-		require.Equal(t, want, found)
-	}
+	s.sweep.of[nft.IPv4].learnt++ // as if packets had been counted
+	require.Equal(t, 1, endpointsOfClients(t, s.Backend)["10.244.0.4"])
+	require.True(t, s.settle(time.Now()))
+	require.Zero(t, endpointsOfClients(t, s.Backend)["10.244.0.4"])
+	require.False(t, s.settle(time.Now()))
+}
+
+// A reading because of another program's commits does not make the sweep forget more.
+func TestASweepGoesOnAfterAReading(t *testing.T) {
+	t.Parallel()
+	s := newSweeping(t)
+	s.replace(3)
+	before := s.sweep
+	o, err := s.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.Empty(t, o.Drift)
+	require.Same(t, before, s.sweep)
+	s.pl.version.number++ // another writer has committed
+	_, err = s.Observe(t.Context(), nil)
+	require.NoError(t, err)
+	require.NotSame(t, before, s.sweep)
+	require.NotNil(t, s.sweep.of[nft.IPv4].rest, "nothing tells what it left")
 }

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
@@ -173,6 +174,6 @@ func (b *Backend) committed(p *plan) {
 	}
 	b.advance(p)
 	if p.next.unswept {
-		b.sweep = sweepAfter(p)
+		b.sweep = b.sweep.after(p, time.Now())
 	}
 }

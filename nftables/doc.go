@@ -104,8 +104,9 @@
 // to the endpoint: it waits until packets that were under way are through, reads the maps, deletes,
 // and begins again until it finds none. Then it removes the mark. From then on no new connection
 // reaches the endpoint, and none can bring it back. If a sweep was interrupted, the next program
-// ends it. A sweep takes 10 to 25 ms more than an apply without affinity, and some 100 ms for
-// 60,000 clients.
+// ends it. A sweep waits 10 to 25 ms for packets, and some 100 ms more if there are 60,000 clients.
+// Engine.Apply waits for it. Engine.Run commits other changes during the wait, and one sweep serves
+// all of them.
 //
 // The maps hold 262,144 clients of each family, all services together (28 MB). One SYN or datagram
 // makes an entry, and may have a forged source: at 10,000 of these a second the maps are full after

@@ -2,6 +2,8 @@ package nftables
 
 import (
 	"fmt"
+	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -141,16 +143,12 @@ func (t *tablePlan) writeProgram(w nft.Writer) {
 }
 
 func (f forget) String() string {
-	s := f.frontend.Key.String()
-	switch {
-	case len(f.endpoints) == 0:
-		return s
-	case f.others:
-		s += " given others than"
-	default:
+	s, lost := f.frontend.Key.String(), slices.Concat(f.lost[0], f.lost[1])
+	if len(lost) > 0 {
 		s += " given"
 	}
-	for _, ep := range f.endpoints {
+	slices.SortFunc(lost, netip.AddrPort.Compare)
+	for _, ep := range slices.Compact(lost) {
 		s += " " + ep.String()
 	}
 	return s

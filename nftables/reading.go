@@ -230,11 +230,16 @@ func (b *Backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observ
 		b.pl.tables[i].read(r)
 		o.Unread = o.Unread || r.unread
 	}
-	b.pl.rules, b.pl.version, b.pl.localnet.before = t.Rules(), s.version, s.localnet
-	b.pl.owning, b.sweep = nil, nil
-	if s.version.unswept {
+	switch {
+	case !s.version.unswept:
+		b.sweep = nil
+	case b.sweep == nil || b.pl.version != s.version: // nothing tells what another writer left
 		b.sweep = sweepAll(t)
+	default:
+		b.sweep.table = t
 	}
+	b.pl.rules, b.pl.version, b.pl.localnet.before = t.Rules(), s.version, s.localnet
+	b.pl.owning = nil
 	b.observed = true
 	return o
 }

@@ -41,7 +41,7 @@ var restartStories = []story{
 	{"a new process adopts what the old one left", adopts},
 	{"a flush is noticed and repaired", repairsFlush},
 	{"no new connection reaches an endpoint that another process took away",
-		neverBack(time.Hour, true)},
+		neverBack(time.Hour, byProcesses)},
 	{"a new program cleans up what the last one left", cleansAfterRestart},
 }
 

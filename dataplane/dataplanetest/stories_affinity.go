@@ -20,11 +20,13 @@ var affinityStories = []story{
 	{"a client does not go back to a silent endpoint that is gone, flows being kept",
 		silentEndpointGoes(true)},
 	{"no new connection reaches an endpoint that was taken away, affinity of a second",
-		neverBack(time.Second, false)},
+		neverBack(time.Second, inTurn)},
 	{"no new connection reaches an endpoint that was taken away, affinity of two seconds",
-		neverBack(2*time.Second, false)},
+		neverBack(2*time.Second, inTurn)},
 	{"no new connection reaches an endpoint that was taken away, affinity of an hour",
-		neverBack(time.Hour, false)},
+		neverBack(time.Hour, inTurn)},
+	{"no new connection reaches an endpoint that was taken away a second ago, beside commits",
+		neverBack(time.Hour, besideCommits)},
 }
 
 // silentPort is a port where packets arrive and nobody answers.
@@ -145,9 +147,10 @@ const turnover = 2500 * time.Millisecond
 const turnoverPatience = 20 * time.Second
 
 // neverBack removes endpoints and gives them back, one after the other, while clients connect as
-// fast as they can. A connection between the end of an apply and the begin of the next must reach
-// only the endpoints of that apply.
-func neverBack(timeout time.Duration, processes bool) func(t *testing.T, w *world) {
+// fast as they can. apply makes the kernel hold states until its context ends. A connection between
+// the end of an apply and the begin of the next must reach only the endpoints of that apply.
+func neverBack(timeout time.Duration, apply func(ctx context.Context, t *testing.T,
+	w *world) func(servicemodel.State)) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
 		sets := [][]string{{"pod2", "pod3"}, {"pod3"}, {"pod3", "remote1"}, {"remote1"},
 			{"remote1", "pod2"}, {"pod2"}}
@@ -157,6 +160,7 @@ func neverBack(timeout time.Duration, processes bool) func(t *testing.T, w *worl
 
 		ctx, stop := context.WithCancel(t.Context())
 		defer stop()
+		apply := apply(ctx, t, w)
 		var clientsDone sync.WaitGroup
 		var checked atomic.Int64
 		for _, from := range clients {
@@ -186,11 +190,7 @@ func neverBack(timeout time.Duration, processes bool) func(t *testing.T, w *worl
 		for end := time.Now().Add(turnover); time.Now().Before(end); changes++ {
 			set := sets[(changes+1)%len(sets)]
 			now.Store(nil)
-			if next := and(base, web(sticky(timeout)), eps(set...)); processes {
-				must(t, w.under.apply(t.Context(), w.Node.NS, next))
-			} else {
-				w.apply(t, next)
-			}
+			apply(and(base, web(sticky(timeout)), eps(set...)))
 			now.Store(&set)
 			time.Sleep(50 * time.Millisecond)
 			awaitMore(t, &checked) // a connection takes longer on a slow machine
@@ -198,6 +198,41 @@ func neverBack(timeout time.Duration, processes bool) func(t *testing.T, w *worl
 		stop()
 		clientsDone.Wait()
 		t.Logf("%d changes, %d connections checked", changes, checked.Load())
+	}
+}
+
+// inTurn applies states, one after the other.
+func inTurn(_ context.Context, t *testing.T, w *world) func(servicemodel.State) {
+	return func(s servicemodel.State) { w.apply(t, s) }
+}
+
+// byProcesses applies each state in a process of its own.
+func byProcesses(_ context.Context, t *testing.T, w *world) func(servicemodel.State) {
+	return func(s servicemodel.State) { must(t, w.under.apply(t.Context(), w.Node.NS, s)) }
+}
+
+// besideCommits has an engine that runs hold the states, and replaces an endpoint of another
+// service with affinity each 5 ms. A state has a second until no client must meet an earlier one.
+func besideCommits(ctx context.Context, t *testing.T, w *world) func(servicemodel.State) {
+	var now atomic.Pointer[servicemodel.State]
+	var work sync.WaitGroup
+	work.Go(func() { _ = w.engine.Run(ctx, nil) }) // the error is the context's
+	work.Go(func() {
+		other := web(named("other", clusterIP2), sticky(time.Hour))
+		for n := 0; ctx.Err() == nil; n++ {
+			if s := now.Load(); s != nil {
+				e := eps("pod2")[0]
+				e.Addr = netip.AddrFrom4([4]byte{10, 250, byte(n >> 8), byte(n)})
+				w.engine.Set(s.WithService(other).WithEndpoints(other.Name,
+					[]servicemodel.Endpoint{e}))
+			}
+			time.Sleep(5 * time.Millisecond)
+		}
+	})
+	t.Cleanup(work.Wait)
+	return func(s servicemodel.State) {
+		now.Store(&s)
+		time.Sleep(time.Second)
 	}
 }
 

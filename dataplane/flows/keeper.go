@@ -16,6 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -86,6 +87,11 @@ type search struct {
 	fresh, echo bool
 	// service is the port that has or had the frontend.
 	service servicemodel.PortName
+	// first and last are the times of the first commit since the last pass and of the last commit.
+	// A packet from before a commit may still make a stale flow. passed says how many endpoints of
+	// gone the last pass has searched for.
+	first, last time.Time
+	passed      int
 }
 
 // echoTimes say when to search again, because a late answer can undo the deletion of an
@@ -176,19 +182,58 @@ func (k *Keeper) settle(ctx context.Context) (next time.Duration, said []datapla
 	if len(k.due) == 0 {
 		return next, nil, nil
 	}
+	packets := wait.PacketsOf(ctx)
+	if !packets.Over(k.firstDue()) {
+		return sooner(next, wait.Grace), nil, nil
+	}
 	due := len(k.due)
 	bad, err := k.clean(ctx)
 	if err == nil {
-		clear(k.due)
-		k.former = nil
-		if next = k.expire(time.Now()); len(k.due) > 0 {
+		left := k.passed(packets)
+		if next = k.expire(time.Now()); len(k.due) > left {
 			next = time.Millisecond // time passed meanwhile
+		} else if left > 0 {
+			packets.Over(k.firstDue())
+			next = sooner(next, wait.Grace)
 		}
 	}
 	if err := errors.Join(err, bad); err != nil {
 		return next, nil, fmt.Errorf("clean up the flows of %d frontends: %w", due, err)
 	}
 	return next, nil, nil
+}
+
+// sooner returns the earlier of two times until there is work. 0 means no work.
+func sooner(next, d time.Duration) time.Duration {
+	if next == 0 {
+		return d
+	}
+	return min(next, d)
+}
+
+// firstDue returns the time of the packets that the next pass must wait for.
+func (k *Keeper) firstDue() (at time.Time) {
+	for _, s := range k.due {
+		if at.IsZero() || s.first.Before(at) {
+			at = s.first
+		}
+	}
+	return at
+}
+
+// passed notes a pass. Frontends stay due whose last commit came after the time from which the
+// kernel is done with all packets. It returns their number. Without packets the pass has waited.
+func (k *Keeper) passed(p *wait.Packets) (left int) {
+	now := time.Now()
+	maps.DeleteFunc(k.due, func(_ servicemodel.FrontendKey, s *search) bool {
+		s.first, s.gone = now, s.gone[s.passed:]
+		s.passed = len(s.gone)
+		return p == nil || !p.Done.Before(s.last)
+	})
+	if len(k.due) == 0 {
+		k.former = nil
+	}
+	return len(k.due)
 }
 
 // clean deletes the flows that are due. bad lists the parts of the change that the matcher left
@@ -280,11 +325,13 @@ func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 
 // find returns the search that the next pass makes for a frontend. The caller adds to it.
 func (k *Keeper) find(key servicemodel.FrontendKey) *search {
+	now := time.Now()
 	s := k.due[key]
 	if s == nil {
-		s = &search{}
+		s = &search{first: now}
 		k.due[key] = s
 	}
+	s.last = now
 	if f := nocopy.Of(k.services).Frontend(key); f != nil {
 		s.service = f.Service
 	}

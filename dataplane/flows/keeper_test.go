@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/wait"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -353,6 +354,56 @@ func TestABatchOfChangesIsOnePass(t *testing.T) {
 	w.apply(t, serving(service(), endpoints(2)))
 	require.Equal(t, 1, w.dumps)
 	require.Empty(t, w.list())
+}
+
+// A keeper that may not wait for packets is called again after the wait. Commits come in between.
+func TestAKeeperIsCalledAgainWhenPacketsAreDone(t *testing.T) {
+	t.Parallel()
+	synctest.Test(t, func(t *testing.T) {
+		cut := sm.ConnectionPolicy{Mode: sm.CutConnections}
+		w := newWorld(t, flows.Config{Connections: cut})
+		w.restartAt(t, serving(service(), endpoints(1, 2)))
+		stale := []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
+			"udp 10.96.0.10:53 > 10.244.0.2:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080"}
+		w.put(stale...)
+		awaited := func(done time.Time, s *sm.State) bool {
+			p, next := &wait.Packets{Done: done}, time.Duration(0)
+			if s != nil {
+				next = ok(w.engine.Apply(p.In(t.Context()), *s))(t).Settle
+			} else {
+				next = ok(w.engine.Settle(p.In(t.Context())))(t)
+			}
+			require.Equal(t, p.Awaited, next == wait.Grace)
+			time.Sleep(time.Second)
+			return p.Awaited
+		}
+		first, second := serving(service(), endpoints(2)), serving(service(), endpoints(3))
+		start := time.Now()
+		require.True(t, awaited(start.Add(-1), &first))
+		between := time.Now().Add(-1)
+		require.True(t, awaited(time.Time{}, &second))
+		require.Len(t, w.list(), 3, "no pass yet")
+		require.True(t, awaited(between, nil))
+		require.Empty(t, w.list(), "one pass is for all commits before it")
+		require.Equal(t, 1, w.dumps)
+		require.True(t, awaited(between, nil))
+		require.Equal(t, 1, w.dumps)
+
+		w.put(stale[1]) // by a packet from before the second commit
+		require.False(t, awaited(time.Now(), nil))
+		require.Empty(t, w.list())
+		require.False(t, awaited(time.Time{}, nil))
+		require.Equal(t, 2, w.dumps)
+
+		// The first endpoint goes, and comes back before the pass.
+		third := serving(service(), endpoints(1, 3))
+		require.False(t, awaited(time.Now(), &third))
+		w.put(stale...)
+		require.True(t, awaited(time.Time{}, &second))
+		require.True(t, awaited(time.Time{}, &third))
+		require.False(t, awaited(time.Now(), nil))
+		require.Equal(t, []string{stale[0], stale[2]}, w.list(), "what became right again stays")
+	})
 }
 
 func TestAFailureLeavesTheServicesAppliedAndIsTriedAgain(t *testing.T) {

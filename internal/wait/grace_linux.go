@@ -2,7 +2,6 @@ package wait
 
 import (
 	"context"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -20,5 +19,5 @@ func GracePeriod(ctx context.Context) error {
 	if _, _, errno := unix.Syscall(unix.SYS_MEMBARRIER, membarrierGlobal, 0, 0); errno == 0 {
 		return Ended(ctx)
 	}
-	return For(ctx, 20*time.Millisecond)
+	return For(ctx, Grace)
 }

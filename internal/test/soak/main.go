@@ -35,6 +35,7 @@ type options struct {
 	conns    int
 	rate     int
 	services int
+	affinity int
 }
 
 // writerFD is the network namespace in a writer that is to be killed.
@@ -70,6 +71,7 @@ func (o *options) register(f *flag.FlagSet) {
 	f.IntVar(&o.conns, "conns", 5000, "rolling: open TCP connections")
 	f.IntVar(&o.rate, "rate", 1000, "rolling: endpoints replaced in a second")
 	f.IntVar(&o.services, "services", 1000, "services of ten endpoints beside those in use")
+	f.IntVar(&o.affinity, "affinity", 10, "every so many of them has session affinity, 0: none")
 }
 
 // open opens the backend.

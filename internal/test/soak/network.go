@@ -100,8 +100,8 @@ func (r *rig) close() error {
 }
 
 // serviceState has the service that stays, and n services of ten endpoints at which nothing
-// listens.
-func serviceState(n int) servicemodel.State {
+// listens. One in every affinity of them has session affinity, none if that is 0.
+func serviceState(n, affinity int) servicemodel.State {
 	ports := func(port uint16) (l []servicemodel.EndpointPort) {
 		for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
 			l = append(l, servicemodel.EndpointPort{Name: p.String(), Protocol: p, Port: port})
@@ -121,6 +121,7 @@ func serviceState(n int) servicemodel.State {
 	for i := range n {
 		svc := service(rollingName(i), netip.AddrFrom4([4]byte{10, 98, byte(i >> 8), byte(i)}))
 		svc.Ports = svc.Ports[:1]
+		svc.SessionAffinity.ClientIP = affinity > 0 && i%affinity == 0
 		var eps []servicemodel.Endpoint
 		for j := range 10 {
 			eps = append(eps, rollingEndpoint(i*10+j))

@@ -22,7 +22,7 @@ func rolling(ctx context.Context, o *options) error {
 		return err
 	}
 	defer r.close() //nolint:errcheck // the network goes with the process
-	state := serviceState(o.services)
+	state := serviceState(o.services, o.affinity)
 	if _, err := r.engine.Apply(ctx, state); err != nil {
 		return err
 	}

@@ -54,7 +54,7 @@ func soak(ctx context.Context, o *options) error {
 		return err
 	}
 	defer r.close() //nolint:errcheck // the network goes with the process
-	s := &soaking{rig: r, o: o, base: serviceState(o.services)}
+	s := &soaking{rig: r, o: o, base: serviceState(o.services, o.affinity)}
 	if _, err := r.engine.Apply(ctx, s.base); err != nil {
 		return err
 	}
@@ -228,7 +228,7 @@ func writer(ctx context.Context, o *options) error {
 		return err
 	}
 	e := dataplane.New(b, nil)
-	state := serviceState(o.services)
+	state := serviceState(o.services, o.affinity)
 	g := source(rand.New(rand.NewPCG(uint64(os.Getpid()), 5)))
 	for {
 		state = g.Change(state)

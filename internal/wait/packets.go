@@ -1,0 +1,55 @@
+package wait
+
+import (
+	"context"
+	"time"
+)
+
+// Packets lets later work end instead of waiting for packets. The caller then waits, and other work
+// goes on meanwhile. The context of the later work has them. Nil, as in any other context, means
+// that the work waits by itself.
+type Packets struct {
+	// Done is a time. The kernel is done with every packet that it was working on then.
+	Done time.Time
+	// Awaited says that the work waits for packets of a later time.
+	Awaited bool
+}
+
+// Grace is roughly the time of a grace period. Work that waits for one is due after that time.
+const Grace = 20 * time.Millisecond
+
+type packetsKey struct{}
+
+// In returns a context that has the packets.
+func (p *Packets) In(ctx context.Context) context.Context {
+	if p == nil {
+		return ctx
+	}
+	return context.WithValue(ctx, packetsKey{}, p)
+}
+
+// PacketsOf returns the packets that a context has, or nil.
+func PacketsOf(ctx context.Context) *Packets {
+	p, _ := ctx.Value(packetsKey{}).(*Packets)
+	return p
+}
+
+// Over reports whether the work may go on that concerns packets of the time at. If not, the work
+// ends, and its caller does it again after a grace period.
+func (p *Packets) Over(at time.Time) bool {
+	if p == nil || !p.Done.Before(at) {
+		return true
+	}
+	p.Awaited = true
+	return false
+}
+
+// Wait returns a time: the kernel is done with every packet that it was working on then. If p is
+// nil, that is the present, and Wait waits for a [GracePeriod].
+func (p *Packets) Wait(ctx context.Context) (done time.Time, err error) {
+	if p != nil {
+		return p.Done, Ended(ctx)
+	}
+	done = time.Now()
+	return done, GracePeriod(ctx)
+}
