@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -93,14 +94,17 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 	require.False(t, b.pl.version.unswept)
 }
 
-// A scheduler that the backend lacks is refused before the service has endpoints.
+// A scheduler that the backend lacks is refused once, before the service has endpoints.
 func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
 	t.Parallel()
 	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		Scheduler:  servicemodel.LeastConn,
-		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+		Scheduler: servicemodel.LeastConn,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10"),
+			netip.MustParseAddr("fd00:96::10")},
+		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
 	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithService(svc))
 	require.NoError(t, err)
-	require.ErrorContains(t, Check(servicemodel.Diff(nil, table)), "scheduler: lc")
+	problems := dataplane.Problems(Check(servicemodel.Diff(nil, table)))
+	require.Len(t, problems, 1)
+	require.ErrorContains(t, problems[0].Err, "scheduler: lc")
 }

@@ -1,8 +1,9 @@
-// Balancer is a load balancer for one host. Virtual addresses come from a file. The program checks
-// the backends by connecting to them, and the kernel balances among those that answer. When the
+// Balancer is a load balancer for one host, in 250 lines. Virtual addresses come from a file. The
+// program checks the backends by connecting to them, and the kernel balances among those that
+// answer. SIGHUP makes it read the file again. A file that is wrong changes nothing. When the
 // program stops or is killed, the kernel goes on. A new process adopts the kernel's contents.
 //
-//	balancer -config balancer.json
+//	balancer -config balancer.json [-interval 1s] [-check] [-trace 192.0.2.9]
 package main
 
 import (
@@ -22,6 +23,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -31,9 +33,11 @@ type config struct {
 }
 
 type service struct {
-	Name     string         `json:"name"`
-	Address  netip.AddrPort `json:"address"`
-	Backends []backend      `json:"backends"`
+	Name      string                 `json:"name"`
+	Address   netip.AddrPort         `json:"address"`
+	Scheduler servicemodel.Scheduler `json:"scheduler"` // empty: the kernel mechanism's default
+	Sources   []netip.Prefix         `json:"sources"`   // which clients may connect; empty: all
+	Backends  []backend              `json:"backends"`
 }
 
 type backend struct {
@@ -44,52 +48,58 @@ type backend struct {
 const failures = 3 // failed checks in a row until a backend is down
 
 func main() {
-	path := flag.String("config", "balancer.json", "what to balance")
+	path := flag.String("config", "balancer.json", "what to balance, a `file`")
 	interval := flag.Duration("interval", time.Second, "time between two checks of a backend")
+	check := flag.Bool("check", false, "say what is wrong with the file, and end")
+	trace := flag.String("trace", "", "say what happens to connections of a `client`, and end")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := run(ctx, *path, *interval); err != nil {
+	if err := start(ctx, *path, *interval, *check, *trace); err != nil {
 		log.Fatalf("balancer: %v", err)
 	}
 }
 
-// run balances until the context ends.
-func run(ctx context.Context, path string, interval time.Duration) error {
+// start chooses the kernel mechanism that can do what the file asks for, and balances with it.
+func start(ctx context.Context, path string, every time.Duration, check bool, from string) error {
 	c, err := load(path)
 	if err != nil {
 		return err
 	}
-	lb, err := nftables.New(&nftables.Config{Table: "balancer"})
+	if from != "" {
+		return c.trace(from)
+	}
+	lb, others, err := dataplane.Choose(ctx, c.state(nil), &dataplane.Config{Strict: true},
+		nftables.Candidate(&nftables.Config{Table: "balancer"}),
+		ipvs.Candidate(&ipvs.Config{Table: "balancer"}))
 	if err != nil {
-		return err
+		return fmt.Errorf("%s: %w", path, err)
 	}
 	defer lb.Close()
-	engine := dataplane.New(lb, &dataplane.Config{Logger: slog.Default()})
-	// A backend counts as up until a check has failed, so that a restart interrupts no backend.
-	var mu sync.Mutex
-	down := map[netip.AddrPort]bool{}
-	set := func(a netip.AddrPort, isDown bool) {
-		mu.Lock()
-		defer mu.Unlock()
-		slog.Info("backend", "address", a, "down", isDown)
-		down[a] = isDown
-		engine.Set(c.state(down))
+	for _, o := range others {
+		slog.Info("not chosen", "backend", o)
 	}
-	engine.Set(c.state(down))
-	var checks sync.WaitGroup
-	defer checks.Wait()
-	for _, s := range c.Services {
-		for _, b := range s.Backends {
-			checks.Go(func() { watch(ctx, b.Address, interval, set) })
-		}
+	if check {
+		return nil
 	}
-	if err = engine.Run(ctx, nil); errors.Is(err, context.Canceled) {
-		return nil // it was asked to stop
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	defer signal.Stop(hangup)
+	b := &balancer{engine: dataplane.New(lb, &dataplane.Config{Logger: slog.Default(),
+		Strict: true}), interval: every, down: map[netip.AddrPort]bool{}, dial: dial}
+	return b.run(ctx, path, hangup)
+}
+
+// dial connects to a backend.
+func dial(ctx context.Context, a netip.AddrPort) error {
+	conn, err := (&net.Dialer{Timeout: time.Second}).DialContext(ctx, "tcp", a.String())
+	if err == nil {
+		err = conn.Close()
 	}
 	return err
 }
 
+// load reads a file, and returns what is wrong with it.
 func load(path string) (*config, error) {
 	f, err := os.Open(path)
 	if err != nil {
@@ -98,53 +108,143 @@ func load(path string) (*config, error) {
 	defer f.Close()
 	c, d := &config{}, json.NewDecoder(f)
 	d.DisallowUnknownFields()
-	if err := d.Decode(c); err != nil {
+	if err = d.Decode(c); err == nil && len(c.Services) == 0 {
+		err = errors.New("the file has no service")
+	}
+	if err == nil {
+		err = c.state(nil).Validate()
+	}
+	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
-	return c, c.state(nil).Validate()
+	return c, nil
 }
 
 // state returns the state that the kernel is to hold.
 func (c *config) state(down map[netip.AddrPort]bool) servicemodel.State {
 	var state servicemodel.State
+	const tcp = servicemodel.TCP
 	for _, s := range c.Services {
-		port := servicemodel.ServicePort{Protocol: servicemodel.TCP, Port: s.Address.Port()}
-		name := servicemodel.Name{Namespace: "balancer", Name: s.Name}
+		svc := &servicemodel.Service{Scheduler: s.Scheduler, LoadBalancerSourceRanges: s.Sources,
+			Name:            servicemodel.Name{Namespace: "balancer", Name: s.Name},
+			Ports:           []servicemodel.ServicePort{{Protocol: tcp, Port: s.Address.Port()}},
+			LoadBalancerIPs: []servicemodel.LoadBalancerIP{{Addr: s.Address.Addr()}}}
 		var eps []servicemodel.Endpoint
 		for _, b := range s.Backends {
 			eps = append(eps, servicemodel.Endpoint{Addr: b.Address.Addr(), Weight: b.Weight,
-				Ready: !down[b.Address], Ports: []servicemodel.EndpointPort{
-					{Protocol: servicemodel.TCP, Port: b.Address.Port()}}})
+				Ready: !down[b.Address],
+				Ports: []servicemodel.EndpointPort{{Protocol: tcp, Port: b.Address.Port()}}})
 		}
-		state = state.WithService(&servicemodel.Service{
-			Name: name, Ports: []servicemodel.ServicePort{port},
-			LoadBalancerIPs: []servicemodel.LoadBalancerIP{{Addr: s.Address.Addr()}},
-		}).WithEndpoints(name, eps)
+		state = state.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
 	return state
 }
 
-// watch connects to a backend again and again, and calls tell when it goes down or comes back.
-func watch(ctx context.Context, a netip.AddrPort, interval time.Duration,
-	tell func(a netip.AddrPort, down bool)) {
-	dialer, failed := net.Dialer{Timeout: interval}, 0
+// trace prints what happens to connections of a client, if all backends are up.
+func (c *config) trace(client string) error {
+	from, err := netip.ParseAddr(client)
+	if err != nil {
+		return fmt.Errorf("-trace: %w", err)
+	}
+	table, err := servicemodel.Resolve(nil, c.state(nil))
+	for _, s := range c.Services {
+		fmt.Print(table.Trace(servicemodel.Packet{Protocol: servicemodel.TCP,
+			Src: netip.AddrPortFrom(from, 40000), Dst: s.Address}, nil))
+	}
+	return err
+}
+
+// balancer checks the backends of a file, and gives states to an engine.
+type balancer struct {
+	engine   *dataplane.Engine
+	dial     func(context.Context, netip.AddrPort) error
+	interval time.Duration
+
+	mu     sync.Mutex
+	config *config
+	// down are the backends that failed. Others count as up, so that a start interrupts nothing.
+	down   map[netip.AddrPort]bool
+	stop   context.CancelFunc // of the checks of config
+	checks sync.WaitGroup
+}
+
+// run balances until the context ends. hangup makes it read the file again.
+func (b *balancer) run(ctx context.Context, path string, hangup <-chan os.Signal) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer b.checks.Wait()
+	defer cancel()
+	if err := b.take(ctx, path); err != nil {
+		return err
+	}
+	ended := make(chan error, 1)
+	go func() { ended <- b.engine.Run(ctx, nil) }()
+	for {
+		select {
+		case err := <-ended:
+			if errors.Is(err, context.Canceled) {
+				err = nil // it was asked to stop
+			}
+			return err
+		case <-hangup:
+			if err := b.take(ctx, path); err != nil {
+				slog.Error("the file is wrong, and nothing changes", "error", err)
+			}
+		}
+	}
+}
+
+// take reads the file, and balances as it says, unless the kernel cannot hold that.
+func (b *balancer) take(ctx context.Context, path string) error {
+	c, err := load(path)
+	if err != nil {
+		return err
+	}
+	if _, err := b.engine.Plan(ctx, c.state(nil)); err != nil {
+		return fmt.Errorf("%s: %w", path, err)
+	}
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if b.stop != nil {
+		b.stop()
+	}
+	b.config = c
+	b.engine.Set(c.state(b.down))
+	ctx, b.stop = context.WithCancel(ctx)
+	for _, s := range c.Services {
+		for _, e := range s.Backends {
+			down := b.down[e.Address]
+			b.checks.Go(func() { b.watch(ctx, e.Address, down) })
+		}
+	}
+	return nil
+}
+
+// watch connects to a backend again and again, until the context ends.
+func (b *balancer) watch(ctx context.Context, a netip.AddrPort, down bool) {
+	failed := 0
 	for ctx.Err() == nil {
-		conn, err := dialer.DialContext(ctx, "tcp", a.String())
-		switch {
-		case err == nil:
-			_ = conn.Close()
-			if failed >= failures {
-				tell(a, false)
-			}
+		if failed++; b.dial(ctx, a) == nil {
 			failed = 0
-		case ctx.Err() == nil:
-			if failed++; failed == failures {
-				tell(a, true)
-			}
+		}
+		if is := failed >= failures || down && failed > 0; is != down {
+			down = is
+			b.tell(ctx, a, down)
 		}
 		select {
 		case <-ctx.Done():
-		case <-time.After(interval):
+		case <-time.After(b.interval):
 		}
 	}
+}
+
+// tell changes the state when a backend goes down or comes back, unless its checks were stopped.
+func (b *balancer) tell(ctx context.Context, a netip.AddrPort, down bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if ctx.Err() != nil {
+		return
+	}
+	slog.Info("backend", "address", a, "down", down)
+	b.down[a] = down
+	b.engine.Set(b.config.state(b.down))
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -26,12 +25,8 @@ func TestMain(m *testing.M) {
 	netnstest.Main(m)
 }
 
-const someConfig = `{"services": [{
-	"name": "web", "address": "203.0.113.10:80",
-	"backends": [{"address": "10.244.1.1:8080"}, {"address": "10.244.1.2:8080"}]}]}`
-
-// start runs the program in a namespace.
-func start(t *testing.T, ns *netnstest.NS, text string) *exec.Cmd {
+// launch runs the program in a namespace.
+func launch(t *testing.T, ns *netnstest.NS, text string) *exec.Cmd {
 	t.Helper()
 	path := filepath.Join(t.TempDir(), "balancer.json")
 	require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
@@ -68,7 +63,7 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	}
 	serve(c.Pods[0])
 	second := serve(c.Pods[1])
-	program := start(t, c.Node.NS, someConfig)
+	program := launch(t, c.Node.NS, someConfig)
 	answer := func(want ...string) {
 		t.Helper()
 		all := map[string]bool{}
@@ -90,20 +85,7 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	require.NoError(t, program.Process.Kill())
 	_ = program.Wait()
 	require.Equal(t, map[string]bool{"answered pod1": true, "answered pod2": true}, servers(t, c))
-	start(t, c.Node.NS, someConfig)
+	launch(t, c.Node.NS, someConfig)
 	require.NoError(t, second.Close())
 	answer("answered pod1")
-}
-
-func TestWhatIsWrongWithTheFileIsSaid(t *testing.T) {
-	t.Parallel()
-	for text, want := range map[string]string{
-		`{"service": []}`: `unknown field "service"`,
-		`{"services": [{"name": "web", "address": "203.0.113.10"}]}`: "not an ip:port",
-		`{"services": [{"name": "", "address": "203.0.113.10:80"}]}`: "name",
-	} {
-		path := filepath.Join(t.TempDir(), "balancer.json")
-		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
-		require.ErrorContains(t, run(context.Background(), path, 0), want)
-	}
 }

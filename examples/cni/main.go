@@ -13,7 +13,7 @@
 //	conditions.go  conditionsV4 and conditionsV6
 //	state.go       the wanted state: a service for each mapping and family
 //
-// docs/cni.md explains the subject. examples/publish does the same in 150 lines.
+// docs/cni.md explains the subject. examples/publish does the same in 200 lines.
 package main
 
 import (

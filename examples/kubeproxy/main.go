@@ -15,7 +15,7 @@
 //	compare.go   the command compare;  node.go: what changes on this node without kube-proxy
 //	serve.go     the HTTP servers;  events.go: the events in the API server
 //
-// docs/node-proxy.md explains the subject. examples/nodeproxy does the same in 170 lines.
+// docs/node-proxy.md explains the subject. examples/nodeproxy does the same in 250 lines.
 package main
 
 import (

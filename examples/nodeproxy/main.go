@@ -1,8 +1,9 @@
-// Nodeproxy does the work of kube-proxy on a node of Kubernetes, in 170 lines. Objects come from
+// Nodeproxy does the work of kube-proxy on a node of Kubernetes, in 250 lines. Objects come from
 // the API server and become states, and an engine makes the kernel hold them.
 //
 //	nodeproxy -node NAME [-kubeconfig FILE] [-cluster-cidr 10.244.0.0/16]
-//		[-healthz 0.0.0.0:10256] [-metrics 127.0.0.1:10249]
+//		[-backend nftables|iptables|ipvs] [-healthz 0.0.0.0:10256] [-metrics 127.0.0.1:10249]
+//	nodeproxy -cleanup [-backend …]
 //
 // It needs CAP_NET_ADMIN and the permissions that package kubeapi lists. See docs/node-proxy.md.
 package main
@@ -17,6 +18,9 @@ import (
 	"net/netip"
 	"os"
 	"os/signal"
+	"runtime"
+	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -33,8 +37,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
-	"github.com/kernlb/kernlb/examples/internal/accepted"
-	"github.com/kernlb/kernlb/examples/internal/version"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -42,25 +46,29 @@ import (
 )
 
 type options struct {
-	node, kubeconfig, clusterCIDR, healthz, metrics string
+	node, kubeconfig, clusterCIDR, backend, healthz, metrics string
+	cleanup                                                  bool
 }
 
 func main() {
-	if version.Asked(os.Args[1:]) {
-		fmt.Println(version.Of("nodeproxy"))
+	if len(os.Args) == 2 && strings.TrimLeft(os.Args[1], "-") == "version" {
+		fmt.Println("nodeproxy", runtime.Version())
 		return
 	}
 	var o options
 	flag.Usage = func() {
 		flag.CommandLine.SetOutput(os.Stdout) // the help; an error is printed before it
-		fmt.Print("usage: nodeproxy -node NAME [flags]\n       nodeproxy version\n\nflags:\n")
+		fmt.Print("usage: nodeproxy -node NAME [flags]\n       nodeproxy -cleanup [flags]\n" +
+			"       nodeproxy version\n\nflags:\n")
 		flag.PrintDefaults()
 	}
 	flag.StringVar(&o.node, "node", "", "name of the node")
 	flag.StringVar(&o.kubeconfig, "kubeconfig", "", "empty: the service account of the pod")
 	flag.StringVar(&o.clusterCIDR, "cluster-cidr", "", "where pods are; empty: as the Node says")
+	flag.StringVar(&o.backend, "backend", nftables.Name, "nftables, iptables or ipvs")
 	flag.StringVar(&o.healthz, "healthz", "0.0.0.0:10256", "where /healthz and /livez answer")
 	flag.StringVar(&o.metrics, "metrics", "127.0.0.1:10249", "where /metrics answers")
+	flag.BoolVar(&o.cleanup, "cleanup", false, "remove all that the program has in the kernel")
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
@@ -68,11 +76,22 @@ func main() {
 		fmt.Fprintln(os.Stderr, "nodeproxy:", err)
 		os.Exit(1)
 	}
-	fmt.Fprintln(os.Stderr, "nodeproxy: stopped; the kernel stays as it is")
+	if !o.cleanup {
+		fmt.Fprintln(os.Stderr, "nodeproxy: stopped; the kernel stays as it is")
+	}
 }
 
-// start makes a client and runs.
+// start opens the kernel, and cleans up, or proxies for the API server.
 func start(ctx context.Context, o options) error {
+	k, err := openKernel(o.backend)
+	if err != nil {
+		return err
+	}
+	defer k.close()
+	if o.cleanup {
+		_, err := dataplane.New(k.backend, nil).Cleanup(ctx)
+		return err
+	}
 	c, err := clientcmd.BuildConfigFromFlags("", o.kubeconfig)
 	if err != nil {
 		return err
@@ -81,34 +100,53 @@ func start(ctx context.Context, o options) error {
 	if err != nil {
 		return err
 	}
-	return run(ctx, client, o)
+	return run(ctx, client, k, o)
+}
+
+// kernel is what the program writes to. A test has only a backend.
+type kernel struct {
+	backend dataplane.Backend
+	table   *conntrack.Table
+	keeper  *flows.Keeper
+}
+
+// openKernel opens the backend of a name, and the flows.
+func openKernel(backend string) (*kernel, error) {
+	candidates := []dataplane.Candidate{nftables.Candidate(nil),
+		iptables.Candidate(&iptables.Config{Prefix: "NPROXY"}), ipvs.Candidate(nil)}
+	i := slices.IndexFunc(candidates, func(c dataplane.Candidate) bool { return c.Name == backend })
+	if i < 0 {
+		return nil, fmt.Errorf("-backend: %q: want nftables, iptables or ipvs", backend)
+	}
+	k := &kernel{}
+	var err error
+	if k.backend, err = candidates[i].Open(); err != nil {
+		return nil, err
+	}
+	if k.table, err = conntrack.Open(nil); err == nil {
+		k.keeper, err = flows.New(k.table, nil)
+	}
+	if err != nil {
+		k.close()
+		return nil, err
+	}
+	return k, nil
+}
+
+func (k *kernel) close() {
+	_ = k.backend.Close()
+	if k.table != nil {
+		_ = k.table.Close()
+	}
 }
 
 // run proxies until the context ends.
-func run(ctx context.Context, client kubernetes.Interface, o options) error {
+func run(ctx context.Context, client kubernetes.Interface, k *kernel, o options) error {
 	logger := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	source, err := newSource(client, o, logger)
 	if err != nil {
 		return err
 	}
-	backend, err := nftables.New(nil)
-	if err != nil {
-		return err
-	}
-	defer backend.Close()
-	table, err := conntrack.Open(nil)
-	if err != nil {
-		return err
-	}
-	defer table.Close()
-	keeper, err := flows.New(table, nil)
-	if err != nil {
-		return err
-	}
-	kept := accepted.Open("nodeproxy", logger)
-	engine := dataplane.New(backend, &dataplane.Config{Logger: logger, Flows: keeper,
-		KeepRefused: true, Accepted: kept.Load()})
-	defer engine.Subscribe(kept.Observe)()
 	problems := func() (l []string) {
 		for _, p := range source.Problems() {
 			if !p.Warning {
@@ -117,6 +155,12 @@ func run(ctx context.Context, client kubernetes.Interface, o options) error {
 		}
 		return l
 	}
+	cfg := &dataplane.Config{Logger: logger, KeepRefused: true}
+	watch := &metrics.Config{Problems: problems}
+	if k.keeper != nil {
+		cfg.Flows, watch.Flows, watch.Conntrack = k.keeper, k.keeper, k.table
+	}
+	engine := dataplane.New(k.backend, cfg)
 	proxy := health.NewProxy(engine, &health.ProxyConfig{RequireState: true,
 		Eligible: source.NodeEligible, Problems: problems})
 	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
@@ -128,14 +172,12 @@ func run(ctx context.Context, client kubernetes.Interface, o options) error {
 			}
 		}
 	})
-	collector := metrics.New(engine, &metrics.Config{Flows: keeper, Conntrack: table,
-		Problems: problems})
+	collector := metrics.New(engine, watch)
 	defer collector.Close()
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return serve(ctx, o.healthz, collector.CountProbes(proxy.Handler())) })
 	g.Go(func() error { return serve(ctx, o.metrics, handler(collector)) })
 	g.Go(func() error { return engine.Run(ctx, nil) })
-	g.Go(func() error { return kept.Run(ctx) })
 	g.Go(func() error {
 		return source.Run(ctx, func(s servicemodel.State) {
 			collector.Triggered(engine.Set(s), source.Triggers()...)
@@ -149,7 +191,8 @@ func newSource(client kubernetes.Interface, o options, l *slog.Logger) (*kubeapi
 	if o.node == "" {
 		return nil, errors.New("-node is missing")
 	}
-	tracker := kube.Config{Node: servicemodel.Node{Name: o.node}, NodeCIDRs: true, Triggers: true}
+	tracker := kube.Config{Node: servicemodel.Node{Name: o.node}, NodeCIDRs: true,
+		Annotations: "kernlb.io", Triggers: true}
 	if o.clusterCIDR != "" {
 		p, err := netip.ParsePrefix(o.clusterCIDR)
 		if err != nil {

@@ -63,35 +63,13 @@ func program(ctx context.Context) error {
 			}
 		}
 	}()
-	return run(ctx, client, options{node: "node1", healthz: netnstest.Net.NodeIPv4 + ":10256",
-		metrics: netnstest.Net.NodeIPv4 + ":10249"})
-}
-
-var web = metav1.ObjectMeta{Namespace: "default", Name: "web",
-	Labels: map[string]string{discoveryv1.LabelServiceName: "web"}}
-
-func service() *corev1.Service {
-	local := corev1.ServiceExternalTrafficPolicyLocal
-	return &corev1.Service{ObjectMeta: web, Spec: corev1.ServiceSpec{
-		Type: corev1.ServiceTypeLoadBalancer, ExternalTrafficPolicy: local,
-		HealthCheckNodePort: 32000, ClusterIP: "10.96.0.10", ClusterIPs: []string{"10.96.0.10"},
-		IPFamilies: []corev1.IPFamily{corev1.IPv4Protocol},
-		Ports: []corev1.ServicePort{
-			{Protocol: corev1.ProtocolTCP, Port: 80, NodePort: 30080}}}}
-}
-
-func slice(pods ...*netnstest.Host) *discoveryv1.EndpointSlice {
-	name, port, protocol, node := "", int32(8080), corev1.ProtocolTCP, "node1"
-	meta := web
-	meta.Annotations = map[string]string{
-		corev1.EndpointsLastChangeTriggerTime: time.Now().Format(time.RFC3339Nano)}
-	s := &discoveryv1.EndpointSlice{ObjectMeta: meta, AddressType: discoveryv1.AddressTypeIPv4,
-		Ports: []discoveryv1.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}}
-	for _, p := range pods {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{NodeName: &node,
-			Addresses: []string{p.IPv4.String()}})
+	k, err := openKernel("nftables")
+	if err != nil {
+		return err
 	}
-	return s
+	defer k.close()
+	return run(ctx, client, k, options{node: "node1", healthz: netnstest.Net.NodeIPv4 + ":10256",
+		metrics: netnstest.Net.NodeIPv4 + ":10249"})
 }
 
 func TestServicesOfTheAPIServerBecomeConnections(t *testing.T) {
@@ -101,7 +79,7 @@ func TestServicesOfTheAPIServerBecomeConnections(t *testing.T) {
 		require.NoError(t, p.Serve(netnstest.TCP, 8080))
 	}
 	proxy := exec.Command("/proc/self/exe")
-	proxy.Env = append(os.Environ(), asProgram+"=1", "RUNTIME_DIRECTORY="+t.TempDir())
+	proxy.Env = append(os.Environ(), asProgram+"=1")
 	proxy.Stderr = os.Stderr
 	in, err := proxy.StdinPipe()
 	require.NoError(t, err)
@@ -119,13 +97,14 @@ func TestServicesOfTheAPIServerBecomeConnections(t *testing.T) {
 	}
 
 	require.NoError(t, send.Encode(objects{Services: []*corev1.Service{service()},
-		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}))
+		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0].IPv4)}}))
 	answers(c.Pods[1], "10.96.0.10:80", "answered pod1")
 	answers(c.Outside[0], netnstest.Net.NodeIPv4+":30080", "answered pod1")
 	says(t, c.Node, "32000", "200 OK")
 	says(t, c.Node, "10256/healthz", `"nodeEligible":true`)
 
-	require.NoError(t, send.Encode(objects{Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[2])}}))
+	require.NoError(t, send.Encode(objects{Slices: []*discoveryv1.EndpointSlice{
+		slice(c.Pods[2].IPv4)}}))
 	answers(c.Pods[1], "10.96.0.10:80", "answered pod3")
 	require.NoError(t, send.Encode(objects{Slices: []*discoveryv1.EndpointSlice{slice()}}))
 	answers(c.Pods[1], "10.96.0.10:80", "refused ")
@@ -133,4 +112,11 @@ func TestServicesOfTheAPIServerBecomeConnections(t *testing.T) {
 	text, err := get(c.Node, "10249/metrics")
 	require.NoError(t, err)
 	requireMetrics(t, text)
+
+	require.NoError(t, proxy.Process.Kill())
+	_ = proxy.Wait()
+	require.NoError(t, c.Node.NS.Do(func() error {
+		return start(t.Context(), options{backend: "nftables", cleanup: true})
+	}))
+	answers(c.Outside[0], netnstest.Net.NodeIPv4+":30080", "refused ")
 }

@@ -10,7 +10,9 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io"
 	"net/netip"
 	"os"
 	"strings"
@@ -57,30 +59,48 @@ func main() {
 	err := json.NewDecoder(os.Stdin).Decode(&r)
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
-		err = r.run(ctx, os.Getenv("CNI_COMMAND"), attachment{os.Getenv("CNI_CONTAINERID"),
+		err = r.open(ctx, os.Getenv("CNI_COMMAND"), attachment{os.Getenv("CNI_CONTAINERID"),
 			os.Getenv("CNI_IFNAME")})
 		cancel()
 	}
 	if err != nil {
 		_ = json.NewEncoder(os.Stdout).Encode(map[string]any{"cniVersion": r.CNIVersion,
-			"code": 100, "msg": err.Error()})
+			"code": code(err), "msg": err.Error()})
 		os.Exit(1)
 	}
 }
 
-func (r *request) run(ctx context.Context, command string, a attachment) error {
+// errUnavailable says that the node cannot publish ports now.
+var errUnavailable = errors.New("no port can be published")
+
+// code returns CNI's code of an error: 7 is a configuration that can never work, 50 a node that
+// cannot publish ports, and the codes from 100 on are the plugin's own.
+func code(err error) int {
+	var invalid *servicemodel.FieldError
+	var unsupported *dataplane.UnsupportedError
+	switch {
+	case errors.As(err, &invalid), errors.As(err, &unsupported):
+		return 7
+	case errors.Is(err, errUnavailable):
+		return 50
+	}
+	return 100
+}
+
+// open opens the kernel, and answers a command.
+func (r *request) open(ctx context.Context, command string, a attachment) error {
 	if command == "VERSION" {
 		fmt.Println(`{"cniVersion": "1.1.0", "supportedVersions": ["1.0.0", "1.1.0"]}`)
 		return nil
 	}
 	backend, err := nftables.New(&nftables.Config{Table: "published"})
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	defer backend.Close()
 	table, err := conntrack.Open(nil)
 	if err != nil {
-		return err
+		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}
 	defer table.Close()
 	keeper, err := flows.New(table, nil)
@@ -88,11 +108,29 @@ func (r *request) run(ctx context.Context, command string, a attachment) error {
 		return err
 	}
 	parts := dataplane.NewParts(backend, &dataplane.PartsConfig{Flows: keeper})
+	return r.run(ctx, parts, command, r.owner(a), os.Stdout)
+}
+
+// run answers a command.
+func (r *request) run(ctx context.Context, parts *dataplane.Parts, command, owner string,
+	out io.Writer) error {
+	var state servicemodel.State
+	var err error
+	if command == "ADD" || command == "CHECK" {
+		if state, err = r.state(owner); err != nil {
+			return err
+		}
+	}
 	switch command {
 	case "ADD":
-		err = r.publish(ctx, parts, r.owner(a))
+		if _, err = parts.Apply(ctx, owner, state); err == nil ||
+			errors.Is(err, dataplane.ErrUnsettled) {
+			fmt.Fprintln(out, string(r.PrevResult)) // the result of the previous plugin
+		}
+	case "CHECK":
+		err = check(parts.Plan(ctx, owner, state))
 	case "DEL":
-		_, err = parts.Remove(ctx, r.owner(a))
+		_, err = parts.Remove(ctx, owner)
 	case "GC":
 		valid := map[string]bool{}
 		for _, a := range r.ValidAttachments {
@@ -101,18 +139,25 @@ func (r *request) run(ctx context.Context, command string, a attachment) error {
 		_, err = parts.Keep(ctx, func(owner string) bool {
 			return valid[owner] || !strings.HasPrefix(owner, r.Name+",")
 		})
+	case "STATUS":
+		if _, err = parts.Owners(ctx); err != nil {
+			err = fmt.Errorf("%w: %w", errUnavailable, err)
+		}
+	}
+	if errors.Is(err, dataplane.ErrUnsettled) { // the ports are right, a stale flow remains
+		fmt.Fprintln(os.Stderr, "publish:", err)
+		return nil
 	}
 	return err
 }
 
-// publish publishes the ports of the pod, and passes on the result of the previous plugin.
-func (r *request) publish(ctx context.Context, parts *dataplane.Parts, owner string) error {
-	state, err := r.state(owner)
-	if err != nil {
-		return err
+// check returns an error if the kernel does not hold exactly the ports of the pod.
+func check(p *dataplane.Preview, err error) error {
+	if err == nil && !p.Changes.Empty() {
+		err = fmt.Errorf("the ports are not as published; to mend them takes:\n%s", p.Changes)
 	}
-	if _, err = parts.Apply(ctx, owner, state); err == nil {
-		fmt.Println(string(r.PrevResult))
+	if err == nil && len(p.Drift) > 0 {
+		err = fmt.Errorf("ports are incomplete: %s", strings.Join(p.Drift, "; "))
 	}
 	return err
 }
@@ -126,6 +171,9 @@ func (r *request) state(owner string) (servicemodel.State, error) {
 	}
 	if err := json.Unmarshal(r.PrevResult, &result); err != nil {
 		return state, fmt.Errorf("prevResult: %w", err)
+	}
+	if len(result.IPs) == 0 && len(r.RuntimeConfig.PortMappings) > 0 {
+		return state, errors.New("prevResult.ips: the pod has no address")
 	}
 	protocols := map[string]servicemodel.Protocol{"": servicemodel.TCP, "tcp": servicemodel.TCP,
 		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP} // other values are refused as invalid

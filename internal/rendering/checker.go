@@ -14,11 +14,12 @@ type Checker struct {
 	backend string
 	c       *servicemodel.ChangeSet
 	errs    []error
+	seen    map[dataplane.UnsupportedError]bool // a service may have many pools
 }
 
 // NewChecker returns a checker of a change set for a backend.
 func NewChecker(backend string, c *servicemodel.ChangeSet) *Checker {
-	return &Checker{backend: backend, c: c}
+	return &Checker{backend: backend, c: c, seen: map[dataplane.UnsupportedError]bool{}}
 }
 
 // Err returns what was refused, in the order of the checks.
@@ -26,8 +27,12 @@ func (k *Checker) Err() error { return errors.Join(k.errs...) }
 
 // Refuse refuses a service because of a value of a field.
 func (k *Checker) Refuse(of servicemodel.PortName, field, value, hint string) {
-	k.errs = append(k.errs, &dataplane.UnsupportedError{Backend: k.backend, Service: of.Name,
-		Object: "service " + of.String(), Field: field, Value: value, Hint: hint})
+	e := dataplane.UnsupportedError{Backend: k.backend, Service: of.Name,
+		Object: "service " + of.String(), Field: field, Value: value, Hint: hint}
+	if !k.seen[e] {
+		k.seen[e] = true
+		k.errs = append(k.errs, &e)
+	}
 }
 
 // RefuseNode refuses a node-wide rule.

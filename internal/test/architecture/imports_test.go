@@ -145,3 +145,24 @@ func TestPackagesImportWhatTheyMay(t *testing.T) {
 	require.Empty(t, strings.Join(slices.Compact(wrong), "\n"),
 		"docs/packages.md says what packages may import")
 }
+
+// The examples that users copy are short, and need the public API alone. Each has a test that needs
+// no kernel.
+func TestExamplesCanBeCopied(t *testing.T) {
+	t.Parallel()
+	for name, limit := range map[string]int{"publish": 200, "nodeproxy": 250, "balancer": 250} {
+		dir := filepath.Join("..", "..", "..", "examples", name)
+		text, err := os.ReadFile(filepath.Join(dir, "main.go"))
+		require.NoError(t, err)
+		require.LessOrEqual(t, strings.Count(string(text), "\n"), limit, name)
+		p, err := build.ImportDir(dir, 0)
+		require.NoError(t, err)
+		require.Equal(t, []string{"main.go"}, p.GoFiles, name)
+		for _, path := range p.Imports {
+			require.NotContains(t, path, "/internal/", name)
+		}
+		text, err = os.ReadFile(filepath.Join(dir, "main_test.go"))
+		require.NoError(t, err)
+		require.Contains(t, string(text), "memory.New(", name)
+	}
+}

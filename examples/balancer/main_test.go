@@ -1,0 +1,159 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+const someConfig = `{"services": [{
+	"name": "web", "address": "203.0.113.10:80", "sources": ["198.51.100.0/24"],
+	"backends": [{"address": "10.244.1.1:8080"}, {"address": "10.244.1.2:8080", "weight": 3}]}]}`
+
+// world has a kernel and a network in memory.
+type world struct {
+	*testing.T
+	kernel *memory.Kernel
+	hangup chan os.Signal
+	path   string
+
+	mu     sync.Mutex
+	silent map[string]bool // backends that do not answer
+}
+
+// start runs the program until stop is called.
+func (w *world) start() (stop func()) {
+	w.Helper()
+	backend := memory.New(w.kernel)
+	backend.Refuse(nftables.Check)
+	b := &balancer{engine: dataplane.New(backend, &dataplane.Config{Strict: true}),
+		interval: time.Millisecond, down: map[netip.AddrPort]bool{},
+		dial: func(_ context.Context, a netip.AddrPort) error {
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			if w.silent[a.String()] {
+				return errors.New("silent")
+			}
+			return nil
+		}}
+	ctx, cancel := context.WithCancel(w.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- b.run(ctx, w.path, w.hangup) }()
+	return func() {
+		cancel()
+		require.NoError(w, <-ended)
+	}
+}
+
+// answers says whether a backend answers its checks.
+func (w *world) answers(a string, does bool) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.silent[a] = !does
+}
+
+// write replaces the file.
+func (w *world) write(text string) {
+	w.Helper()
+	require.NoError(w, os.WriteFile(w.path, []byte(text), 0o600))
+}
+
+// decides returns what the kernel does with a connection of a client.
+func (w *world) decides(client string) string {
+	return w.kernel.Table().Decide(servicemodel.Packet{Protocol: servicemodel.TCP,
+		Src: netip.MustParseAddrPort(client + ":40000"),
+		Dst: netip.MustParseAddrPort("203.0.113.10:80")}, nil).String()
+}
+
+// soon waits until the kernel decides so about a client that may connect.
+func (w *world) soon(want string) {
+	w.Helper()
+	require.EventuallyWithT(w, func(c *assert.CollectT) {
+		assert.Equal(c, want+": load-balancer of balancer/web, from outside",
+			w.decides("198.51.100.7"))
+	}, 20*time.Second, time.Millisecond)
+}
+
+const (
+	first  = "balanced over 10.244.1.1:8080 masqueraded"
+	second = "balanced over 10.244.1.2:8080 masqueraded"
+	both   = first + ", 10.244.1.2:8080 weight 3 masqueraded"
+)
+
+func TestBackendsThatFailWithoutAKernel(t *testing.T) {
+	t.Parallel()
+	w := &world{T: t, kernel: &memory.Kernel{}, hangup: make(chan os.Signal),
+		path: filepath.Join(t.TempDir(), "balancer.json"), silent: map[string]bool{}}
+	w.write(someConfig)
+	stop := w.start()
+	w.soon(both)
+	require.Contains(t, w.decides("192.0.2.9"), "dropped")
+	w.answers("10.244.1.2:8080", false)
+	w.soon(first)
+
+	for _, wrong := range []string{`{"services": []}`, `{`, `{"services": [{"name": "web",
+		"address": "203.0.113.10:80", "scheduler": "lc"}]}`} {
+		w.write(wrong)
+		for range 2 { // the second one is read after the first was judged
+			w.hangup <- os.Interrupt
+		}
+		w.soon(first)
+	}
+	w.write(someConfig)
+	w.hangup <- os.Interrupt
+	w.answers("10.244.1.2:8080", true)
+	w.soon(both)
+
+	// Without the program the kernel goes on, and a new one adopts its contents.
+	stop()
+	w.soon(both)
+	w.answers("10.244.1.1:8080", false)
+	stop = w.start()
+	w.soon(second)
+	stop()
+}
+
+func TestWhatIsWrongWithTheFileIsSaid(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{
+		`{"service": []}`:  `unknown field "service"`,
+		`{"services": []}`: "the file has no service",
+		`{"services": [{"name": "web", "address": "203.0.113.10"}]}`: "not an ip:port",
+		`{"services": [{"name": "", "address": "203.0.113.10:80"}]}`: "name",
+		`{"services": [{"name": "web", "address": "203.0.113.10:80", "scheduler": "x"}]}`: "" +
+			"service balancer/web: scheduler: \"x\": unknown scheduler",
+	} {
+		path := filepath.Join(t.TempDir(), "balancer.json")
+		require.NoError(t, os.WriteFile(path, []byte(text), 0o600))
+		_, err := load(path)
+		require.ErrorContains(t, err, want)
+		require.ErrorContains(t, err, path)
+	}
+}
+
+func Example() {
+	c := &config{Services: []service{{Name: "web",
+		Address:  netip.MustParseAddrPort("203.0.113.10:80"),
+		Sources:  []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
+		Backends: []backend{{Address: netip.MustParseAddrPort("10.244.1.1:8080")}}}}}
+	_ = c.trace("1.2.3.4")
+	// Output:
+	// 1.2.3.4 -> 203.0.113.10:80/tcp
+	//   source       1.2.3.4 counts as outside: the node names no network of pods (Node.LocalPods)
+	//   destination  203.0.113.10:80/tcp is a load balancer IP of balancer/web
+	//   sources      only 198.51.100.0/24 may connect
+	//   outcome      dropped: 1.2.3.4 may not connect, only 198.51.100.0/24
+}

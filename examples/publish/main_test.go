@@ -1,0 +1,100 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// node is a node whose kernel is in memory. Each command of a runtime is a new process there.
+type node struct {
+	*testing.T
+	kernel *memory.Kernel
+}
+
+// run answers a command for a container, with the ports that lead to port 8080 of its address.
+func (n node) run(command, container, addr string, ports ...mapping) (string, error) {
+	r := request{Name: "net", PrevResult: fmt.Appendf(nil, `{"ips":[{"address":"%s/24"}]}`, addr)}
+	r.RuntimeConfig.PortMappings = ports
+	if command == "GC" {
+		r.ValidAttachments = []attachment{{container, "eth0"}}
+	}
+	backend := memory.New(n.kernel)
+	backend.Refuse(nftables.Check)
+	var out bytes.Buffer
+	err := r.run(n.Context(), dataplane.NewParts(backend, nil), command,
+		r.owner(attachment{container, "eth0"}), &out)
+	return out.String(), err
+}
+
+// reaches returns what a client outside meets at a port of the node.
+func (n node) reaches(at string) string {
+	to := netip.MustParseAddrPort(at)
+	return n.kernel.Table().Decide(servicemodel.Packet{Protocol: servicemodel.TCP, Dst: to,
+		Src: netip.MustParseAddrPort("192.0.2.9:40000")}, servicemodel.Locality{to.Addr()}).Reason
+}
+
+func TestCommandsWithoutAKernel(t *testing.T) {
+	t.Parallel()
+	n := node{t, &memory.Kernel{}}
+	web, admin := mapping{HostPort: 80, ContainerPort: 8080}, mapping{HostPort: 81,
+		ContainerPort: 8081, HostIP: netip.MustParseAddr("198.51.100.1")}
+	out, err := n.run("ADD", "one", "10.1.0.1", web, admin)
+	require.NoError(t, err)
+	require.JSONEq(t, `{"ips": [{"address": "10.1.0.1/24"}]}`, out)
+	require.Equal(t, "node-port of net,one,eth0/port-0, from outside", n.reaches("198.51.100.1:80"))
+	require.Equal(t, "host-ip of net,one,eth0/port-1, from outside",
+		n.reaches("198.51.100.1:81"))
+	require.Contains(t, n.reaches("198.51.100.2:81"), "no service")
+
+	_, err = n.run("CHECK", "one", "10.1.0.1", web, admin)
+	require.NoError(t, err)
+	_, err = n.run("CHECK", "one", "10.1.0.1", web)
+	require.ErrorContains(t, err, "- frontend 198.51.100.1:81/tcp")
+	_, err = n.run("ADD", "two", "10.1.0.2", web)
+	var taken *servicemodel.TakenError
+	require.ErrorAs(t, err, &taken)
+	require.Equal(t, "net,one,eth0", taken.Holder.Name.Namespace)
+	require.Equal(t, 100, code(err))
+
+	_, err = n.run("ADD", "two", "10.1.0.2", mapping{HostPort: 82, ContainerPort: 8080})
+	require.NoError(t, err)
+	_, err = n.run("GC", "two", "")
+	require.NoError(t, err)
+	require.Contains(t, n.reaches("198.51.100.1:80"), "no service")
+	require.Contains(t, n.reaches("198.51.100.1:82"), "net,two,eth0/port-0")
+	for range 2 { // a second DEL finds nothing, which is no error
+		_, err = n.run("DEL", "two", "")
+		require.NoError(t, err)
+	}
+	require.Zero(t, n.kernel.Table().Len())
+}
+
+func TestErrorsHaveTheCodesOfCNI(t *testing.T) {
+	t.Parallel()
+	n := node{t, &memory.Kernel{}}
+	for want, m := range map[string]mapping{
+		"protocol: ": {HostPort: 80, ContainerPort: 8080, Protocol: "icmp"},
+		"port: ":     {ContainerPort: 8080},
+		"hostIPs[0]": {HostPort: 80, ContainerPort: 8080, HostIP: netip.IPv6Loopback()},
+	} {
+		_, err := n.run("ADD", "one", "10.1.0.1", m)
+		require.ErrorContains(t, err, want)
+		require.Equal(t, 7, code(err), err)
+	}
+	require.Equal(t, 50, code(fmt.Errorf("%w: no module", errUnavailable)))
+	require.Equal(t, 100, code(errors.New("another")))
+	r := request{Name: "net", PrevResult: []byte(`{}`)}
+	r.RuntimeConfig.PortMappings = []mapping{{HostPort: 80, ContainerPort: 8080}}
+	_, err := r.state("net,one,eth0")
+	require.EqualError(t, err, "prevResult.ips: the pod has no address")
+}
