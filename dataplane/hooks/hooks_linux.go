@@ -2,6 +2,7 @@ package hooks
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 
@@ -57,12 +58,20 @@ type reading struct {
 	drops map[place][]Rule
 }
 
+// tries is how often Read tries to list the chains between two transactions of others.
+const tries = 100
+
 // Read returns the base chains in the order of family, table and name. It does not read the rules
 // of tables for which skip returns true, because kernlb's own tables may have many; a nil skip
 // skips none. The result is no snapshot: it may or may not contain changes during the reading.
 func (r *Reader) Read(ctx context.Context, skip func(table string) bool) ([]Chain, error) {
-	d := reading{leads: map[place][]string{}, drops: map[place][]Rule{}}
-	if err := d.read(ctx, r.conn, skip); err != nil {
+	var d reading
+	err := rawnl.ErrDumpInterrupted
+	for try := 0; try < tries && errors.Is(err, rawnl.ErrDumpInterrupted); try++ {
+		d = reading{leads: map[place][]string{}, drops: map[place][]Rule{}}
+		err = d.read(ctx, r.conn, skip)
+	}
+	if err != nil {
 		return nil, fmt.Errorf("read the chains of nf_tables: %w", kernelprobe.Explain(err, nil,
 			kernelprobe.Running()))
 	}
@@ -107,7 +116,7 @@ func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) erro
 	b.Message(rawnl.SubsysNFTables, nft.MsgGetRule, 0, t.family, 0,
 		rawnl.Object{Verb: "list", Kind: "rules of table", Name: t.table})
 	b.Text(nft.AttrRuleTable, t.table)
-	return rawnl.Except(conn.Dump(ctx, &b, func(m rawnl.Message) error {
+	return rawnl.Except(conn.DumpOwn(ctx, &b, func(m rawnl.Message) error {
 		rule, err := nft.DecodeRule(m.Attrs)
 		if err != nil || string(rule.Table) != t.table || m.Family != t.family {
 			return err

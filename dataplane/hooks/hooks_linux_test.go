@@ -2,6 +2,7 @@ package hooks_test
 
 import (
 	"context"
+	"fmt"
 	"os/exec"
 	"strings"
 	"testing"
@@ -10,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/busywriter"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -199,6 +201,28 @@ func TestReadSeesIptables(t *testing.T) {
 		}
 	}
 	require.Fail(t, "the chain is not there", "%v", got)
+}
+
+// Programs that commit all the time delay a reading and do not make it fail.
+func TestReadBesideABusyProgram(t *testing.T) {
+	t.Parallel()
+	ns, r := in(t)
+	var many strings.Builder
+	for i := range 2000 {
+		fmt.Fprintf(&many, "add chain ip kernlb c%d\n", i)
+	}
+	require.NoError(t, ns.Do(func() error {
+		cmd := exec.Command("nft", "-f", "-")
+		cmd.Stdin = strings.NewReader(many.String())
+		return cmd.Run()
+	}))
+	w, err := busywriter.Start(t.Context(), ns.Fd())
+	require.NoError(t, err)
+	t.Cleanup(func() { w.Close() })
+	for range 100 {
+		_, err := r.Read(t.Context(), nil)
+		require.NoError(t, err)
+	}
 }
 
 func TestAContextThatIsDoneEndsAReading(t *testing.T) {

@@ -179,7 +179,7 @@ func TestWatchKeepsTheServicesOfABrokenFile(t *testing.T) {
 	w.write("b.yaml", one("b", "10.96.0.22"))
 	w.holds("10.96.0.1", "10.96.0.22")
 	w.write("a.yaml", one("a", "nowhere"))
-	w.logs("spec.clusterIPs[0]: nowhere")
+	w.logs("spec.clusterIP: nowhere")
 	w.halt()
 
 	w.start() // a restart knows the last whole version of the file
