@@ -3,6 +3,7 @@ package docs_test
 import (
 	"errors"
 	"io/fs"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,10 +12,14 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/dataplane/kubeproxy"
+	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/nodeaddrs"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // A namespace that is gone is no missing module: a CNI plugin meets it every day.
@@ -39,6 +44,21 @@ func TestANamespaceThatIsGoneIsNamed(t *testing.T) {
 		},
 		"counters": func(fd int, path string) error {
 			_, err := counters.Open(&counters.Config{NetNS: fd, NetNSPath: path})
+			return err
+		},
+		"hooks": func(fd int, path string) error {
+			_, err := hooks.Open(&hooks.Config{NetNS: fd, NetNSPath: path})
+			return err
+		},
+		"kubeproxy": func(fd int, path string) error {
+			_, err := kubeproxy.Find(t.Context(), &kubeproxy.Config{NetNS: fd, NetNSPath: path})
+			return err
+		},
+		"livetrace": func(fd int, path string) error {
+			_, err := livetrace.Open(t.Context(), &livetrace.Config{NetNS: fd, NetNSPath: path,
+				Filter: livetrace.Filter{Protocol: servicemodel.TCP,
+					Src: netip.MustParseAddr("10.0.0.1"),
+					Dst: netip.MustParseAddrPort("10.0.0.2:80")}})
 			return err
 		},
 		"nodeaddrs": func(fd int, path string) error {
