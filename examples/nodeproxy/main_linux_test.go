@@ -19,9 +19,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// asProgram makes the test binary the program, with an API server in memory. The server has these
-// objects at first, and gets others over standard input.
-const asProgram = "NODEPROXY_OBJECTS"
+// asProgram makes the test binary the program, with this backend and an API server in memory. The
+// server gets objects over standard input.
+const asProgram = "NODEPROXY_BACKEND"
 
 type objects struct {
 	Services []*corev1.Service
@@ -63,7 +63,7 @@ func program(ctx context.Context) error {
 			}
 		}
 	}()
-	k, err := openKernel("nftables")
+	k, err := openKernel(os.Getenv(asProgram))
 	if err != nil {
 		return err
 	}
@@ -74,12 +74,22 @@ func program(ctx context.Context) error {
 
 func TestServicesOfTheAPIServerBecomeConnections(t *testing.T) {
 	t.Parallel()
+	for _, backend := range []string{"nftables", "iptables"} {
+		t.Run(backend, func(t *testing.T) {
+			t.Parallel()
+			becomeConnections(t, backend)
+		})
+	}
+}
+
+func becomeConnections(t *testing.T, backend string) {
+	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
 	for _, p := range c.Pods {
 		require.NoError(t, p.Serve(netnstest.TCP, 8080))
 	}
 	proxy := exec.Command("/proc/self/exe")
-	proxy.Env = append(os.Environ(), asProgram+"=1")
+	proxy.Env = append(os.Environ(), asProgram+"="+backend)
 	proxy.Stderr = os.Stderr
 	in, err := proxy.StdinPipe()
 	require.NoError(t, err)
@@ -116,7 +126,7 @@ func TestServicesOfTheAPIServerBecomeConnections(t *testing.T) {
 	require.NoError(t, proxy.Process.Kill())
 	_ = proxy.Wait()
 	require.NoError(t, c.Node.NS.Do(func() error {
-		return start(t.Context(), options{backend: "nftables", cleanup: true})
+		return start(t.Context(), options{backend: backend, cleanup: true})
 	}))
 	answers(c.Outside[0], netnstest.Net.NodeIPv4+":30080", "refused ")
 }
