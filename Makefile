@@ -88,8 +88,9 @@ test-all: setup
 	$(MAKE) --no-print-directory -j 2 test-vm test-api && \
 	$(MAKE) --no-print-directory browser
 
-# What needs an API server, and the boots of virtual machines.
+# What needs an API server or builds the image, and the boots of virtual machines.
 test-api: setup controlplane
+	@command -v buildah >/dev/null || .ci/setup buildah
 	@echo 'tests with an API server'
 	@{ KERNLB_TEST_APISERVER= $(GO) test -C examples/kubeproxy -json -timeout 15m . ; \
 		KERNLB_TEST_FETCH= $(GO) test -json ./internal/test/release ; \
