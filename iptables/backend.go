@@ -100,7 +100,6 @@ func New(cfg *Config) (*Backend, error) {
 	if err := b.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("iptables: open: %w", err)
 	}
-	b.l.noIPv6 = b.kernel.lacks.ipv6 != nil
 	return b, nil
 }
 
@@ -140,13 +139,13 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
 func (b *Backend) committed(p *plan) {
 	b.state, b.written = p.next, p.next.table
 	for t, made := range p.tables {
-		b.found.tables[t] = b.found.tables[t] || made
+		b.found.tables[t] = (b.found.tables[t] || made) && !p.gone[t]
 	}
 	if p.version != nil {
 		b.found.versions, b.found.nextVersion = nil, newVersion()
 		b.found.unversioned = false
 		if p.version.made {
-			b.found.versions = []uint32{p.version.next}
+			b.found.versions = []chainID{p.version.next}
 		}
 	}
 	for _, x := range p.chains {
@@ -157,6 +156,9 @@ func (b *Backend) committed(p *plan) {
 		case x.shared:
 			b.found.shared[x.id] = b.l.sharedAfter(x, b.found.shared[x.id])
 		}
+	}
+	for _, id := range p.base {
+		delete(b.found.shared, id)
 	}
 	b.found.drift = nil
 	if p.localnet != sysctlKeep {

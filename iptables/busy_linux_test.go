@@ -244,7 +244,7 @@ func TestChainsThatTheListLacks(t *testing.T) {
 			require.NotEmpty(t, c.Type)
 		}
 	}
-	r.put(b.l.versionID(b.found.versions[0]), &rawChain{})
+	r.put(b.found.versions[0], &rawChain{})
 	require.NoError(t, b.kernel.readChains(t.Context(), b.l, r))
 	o, err := b.l.interpret(r, nil)
 	require.NoError(t, err)

@@ -1,9 +1,11 @@
 package iptables
 
 import (
+	"slices"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -20,8 +22,8 @@ func Check(c *servicemodel.ChangeSet) error { return check(c, &lacking{}) }
 // check is Check for a kernel that lacks some features.
 func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 	k := rendering.NewChecker(Name, c)
-	if lacks.ipv6 != nil {
-		k.IPv6(func(servicemodel.FrontendKey) bool { return true }, lacks.ipv6.Error())
+	if err := lacks.family; err != nil && needs(c, lacks.lacking) {
+		k.RefuseFamily(lacks.lacking.Model, err.Error())
 	}
 	k.Schedulers(func(s servicemodel.Scheduler) bool {
 		name, _, _ := s.Split()
@@ -54,8 +56,23 @@ type lacking struct {
 	recent bool // xt_recent
 	sctp   bool // xt_sctp
 	bpf    bool // xt_bpf
-	// ipv6 says what the kernel lacks for IPv6 chains. It is nil if nothing is lacking.
-	ipv6 error
+	// family says what the kernel lacks for chains of the family lacking. It is nil if the kernel
+	// can have chains of both.
+	family  error
+	lacking *nft.Family
+}
+
+// needs reports whether a change set needs chains of a family, and the node may do without it.
+func needs(c *servicemodel.ChangeSet, f *nft.Family) bool {
+	r, i := c.New.Rules(), nft.FamilyIndex(f.Any)
+	return r.OnlyFamily == 0 && (f == homeOf(&r) && r.MasqueradeMark != 0 ||
+		len(f.Own(r.ServiceCIDRs)) > 0 || slices.ContainsFunc(c.Frontends,
+		func(fc servicemodel.Change[servicemodel.Frontend]) bool {
+			return fc.New != nil && fc.New.Key.Family() == f.Model
+		}) || slices.ContainsFunc(c.Health,
+		func(hc servicemodel.Change[servicemodel.HealthCheck]) bool {
+			return hc.New != nil && *served(hc.New, i) != servicemodel.NotServed
+		}))
 }
 
 // commonAffinity returns the affinity of the first frontend of the same service port and family.

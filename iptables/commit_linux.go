@@ -4,14 +4,16 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// write commits a change set. If r is given, it also removes the base chains and tables that are
-// then empty.
+// write commits a change set. If r is given, or if the node no longer serves a family, it also
+// removes the base chains and tables that are then empty.
 func (b *Backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) (
 	dataplane.Stats, error,
 ) {
@@ -24,6 +26,12 @@ func (b *Backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 		}
 	}
 	p := b.plan(c)
+	if r == nil && b.leaves(p) {
+		var err error
+		if r, _, err = b.kernel.readAll(ctx, b.l); err != nil {
+			return dataplane.Stats{}, err
+		}
+	}
 	if r != nil {
 		p.sweep(r)
 	}
@@ -38,6 +46,13 @@ func (b *Backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 		b.committed(p)
 	}
 	return stats, err
+}
+
+// leaves reports whether a plan removes a family that the node no longer serves.
+func (b *Backend) leaves(p *plan) bool {
+	return slices.ContainsFunc(nft.Families[:], func(f *nft.Family) bool {
+		return b.state.present[f] && !f.ServedBy(&p.next.rules)
+	})
 }
 
 // commitTries bounds how often a transaction is sent again because another program changed rules in

@@ -217,7 +217,8 @@
 //
 // # Writers and neighbours
 //
-// An instance has a version, an empty chain of the IPv4 table nat such as KUBE-VERSION-1a2b3c4d.
+// An instance has a version, an empty chain of the table nat of IPv4, or of IPv6 if the node serves
+// only that, such as KUBE-VERSION-1a2b3c4d.
 // Each commit deletes it and makes another with a random number, in the same transaction. If
 // another writer still knows the first version, the kernel refuses its transaction, and it reads
 // and tries again. Commits of other programs do not matter. If someone deletes the version by hand

@@ -77,7 +77,7 @@ var failing = []struct {
 	{"commit without a version", func(t *testing.T, b *Backend, ns *netnstest.NS) {
 		commit(t, b, webService())
 		for _, v := range b.found.versions {
-			runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.l.names.version(v))
+			runTool(t, ns, "", "iptables", "-t", "nat", "-X", v.name)
 		}
 		observe(t, b)
 	}, func(ctx context.Context, t *testing.T, b *Backend) error {

@@ -14,35 +14,42 @@ import (
 
 // probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
 // include/uapi/linux/netfilter/nfnetlink_compat.h). The request loads their modules. A kernel that
-// lacks one only for IPv6 can be used for IPv4.
+// lacks one only for one family can be used for the other.
 func (k *kernel) probe(ctx context.Context) error {
+	k.lacks = lacking{}
 	for _, f := range nft.Families {
-		for _, x := range []struct {
-			extension
-			target bool
-			lacks  *bool // nil: the backend needs it
-		}{
-			{xtConntrack, false, nil}, {xtAddrtype, false, nil}, {xtStatistic, false, nil},
-			{xtDNAT, true, nil}, {xtMasquerade, true, nil}, {xtMARK, true, nil},
-			{xtREJECT, true, nil},
-			{xtRecent, false, &k.lacks.recent}, {xtSCTP, false, &k.lacks.sctp},
-			{xtBPF, false, &k.lacks.bpf},
-		} {
-			err := k.probeExtension(ctx, f, x.extension, x.target)
-			switch {
-			case err == nil:
-			case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPROTONOSUPPORT):
-				return fmt.Errorf("ask for %s revision %d: %w", x.name, x.revision, err)
-			case x.lacks == nil:
-				err = fmt.Errorf("%w xt_%s: the kernel has no %s revision %d for %s: %w",
-					dataplane.ErrMissingModule, x.name, x.name, x.revision, f.Name, err)
-				if f == nft.IPv6 { // IPv4 was asked before
-					k.lacks.ipv6, err = err, nil
-				}
-				return err
-			default:
-				*x.lacks = true
-			}
+		switch err := k.probeFamily(ctx, f); {
+		case err == nil:
+		case k.lacks.family != nil || !errors.Is(err, dataplane.ErrMissingModule):
+			return err
+		default:
+			k.lacks.family, k.lacks.lacking = err, f
+		}
+	}
+	return nil
+}
+
+// probeFamily asks for the matches and targets of one family.
+func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
+	for _, x := range []struct {
+		extension
+		target bool
+		lacks  *bool // nil: the backend needs it
+	}{
+		{xtConntrack, false, nil}, {xtAddrtype, false, nil}, {xtStatistic, false, nil},
+		{xtDNAT, true, nil}, {xtMasquerade, true, nil}, {xtMARK, true, nil}, {xtREJECT, true, nil},
+		{xtRecent, false, &k.lacks.recent}, {xtSCTP, false, &k.lacks.sctp},
+	} {
+		err := k.probeExtension(ctx, f, x.extension, x.target)
+		switch {
+		case err == nil:
+		case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPROTONOSUPPORT):
+			return fmt.Errorf("ask for %s revision %d: %w", x.name, x.revision, err)
+		case x.lacks == nil:
+			return fmt.Errorf("%w xt_%s: the kernel has no %s revision %d for %s: %w",
+				dataplane.ErrMissingModule, x.name, x.name, x.revision, f.Name, err)
+		default:
+			*x.lacks = true
 		}
 	}
 	return nil

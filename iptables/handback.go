@@ -1,6 +1,10 @@
 package iptables
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/kernlb/kernlb/internal/nft"
+)
 
 // A kube-proxy in iptables mode may begin after this backend has ended. It takes over the backend's
 // chains as this backend takes over kube-proxy's: its first sync writes anew all chains whose names
@@ -29,7 +33,7 @@ func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 	}
 	p := &plan{l: l, needed: k.needed, next: &state{}, chains: ch.sorted()}
 	if len(p.chains) > 0 || len(k.versions) > 0 {
-		p.version = k.renew(false)
+		p.version = l.renew(k, nft.IPv4, false)
 	}
 	return p
 }

@@ -148,6 +148,7 @@ func randomConfig() randstate.Config {
 			NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24", "127.0.0.0/8")},
 		},
 		{Name: "node-0", LocalPods: sm.PodDetector{Bridge: "cni0"}},
+		{Name: "node-0", OnlyFamily: sm.IPv4}, {Name: "node-1", OnlyFamily: sm.IPv6},
 	}
 	c.Node = c.Nodes[0]
 	return c

@@ -219,9 +219,9 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 }
 
 // stillAt reports whether the versions of the instance are still those given.
-func (k *kernel) stillAt(ctx context.Context, l *layout, versions []uint32) (bool, error) {
+func (k *kernel) stillAt(ctx context.Context, l *layout, versions []chainID) (bool, error) {
 	for _, v := range versions {
-		if c, err := k.reader.getChain(ctx, l.versionID(v)); err != nil || c == nil || c.Use > 0 {
+		if c, err := k.reader.getChain(ctx, v); err != nil || c == nil || c.Use > 0 {
 			return false, err
 		}
 	}
@@ -229,8 +229,12 @@ func (k *kernel) stillAt(ctx context.Context, l *layout, versions []uint32) (boo
 		return true, nil
 	}
 	var r raw
-	_, err := k.reader.listChains(ctx, nft.IPv4, &r)
-	return len(l.versionsOf(&r)) == 0, err
+	for _, f := range nft.Families {
+		if _, err := k.reader.listChains(ctx, f, &r); err != nil {
+			return false, err
+		}
+	}
+	return len(l.versionsOf(&r)) == 0, nil
 }
 
 // wanted reports whether the reading needs the rules of a chain.

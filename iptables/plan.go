@@ -26,7 +26,7 @@ type kernelState struct {
 	localnet localnet
 	// versions are the versions of the instance. There should be one. nextVersion is the version
 	// after the next commit. unversioned says that the instance has no version.
-	versions    []uint32
+	versions    []chainID
 	nextVersion uint32
 	unversioned bool
 	// uses is the sum over the chains in the kernel.
@@ -78,9 +78,10 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 		}
 	}
 	p.chains = ch.sorted()
-	if present := next.present[nft.IPv4]; len(p.chains) > 0 || present != (len(k.versions) == 1) {
-		p.version = k.renew(present)
-		p.tables[nat4] = present && !k.tables[nat4]
+	home := homeOf(&next.rules)
+	if present := next.present[home]; len(p.chains) > 0 || present != (len(k.versions) == 1) {
+		p.version = l.renew(k, home, present)
+		p.tables[nat.of(home)] = present && !k.tables[nat.of(home)]
 	}
 	for _, x := range p.chains {
 		p.tables[x.id.table] = p.tables[x.id.table] || x.exists && !k.tables[x.id.table]
@@ -143,7 +144,7 @@ func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) dataplane.Stats
 		}
 	}
 	if p.version != nil {
-		e.encodeVersion(p.version, p.l)
+		e.encodeVersion(p.version)
 	}
 	for _, x := range p.chains {
 		if x.creates() {
@@ -268,9 +269,10 @@ func (l *layout) handlesOf(x *chainChange, found []foundRule) (handles, bool) {
 	return h, slices.Equal(rules, x.before) // opaque rules may be equal here
 }
 
-// sweep extends a plan that removes everything of ours: it also deletes the base chains and tables
-// that are then empty. Base chains that we do not use stay, unless they go with their table. If
-// another program has used such a chain or table meanwhile, the kernel refuses the plan.
+// sweep extends a plan that removes everything of ours, or of a family: it also deletes the base
+// chains and tables that are then empty. Base chains that we do not use stay, unless they go with
+// their table. If another program has used such a chain or table meanwhile, the kernel refuses the
+// plan.
 func (p *plan) sweep(r *raw) {
 	if p.version == nil {
 		return
@@ -280,7 +282,7 @@ func (p *plan) sweep(r *raw) {
 		changes[x.id] = x
 	}
 	for t := range r.tables {
-		if r.tables[t].exists {
+		if r.tables[t].exists && !p.next.present[table(t).family()] {
 			p.sweepTable(table(t), &r.tables[t], changes)
 		}
 	}

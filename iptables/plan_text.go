@@ -50,9 +50,8 @@ func (p *plan) tableText(t table) string {
 			changes = append(changes, x)
 		}
 	}
-	versioned := p.version != nil && p.l.versionID(0).table == t
-	if versioned && p.version.made {
-		newChainText(&b, p.l.names.version(p.version.next))
+	if p.version != nil && p.version.made && p.version.next.table == t {
+		newChainText(&b, p.version.next.name)
 	}
 	for _, x := range changes {
 		if x.creates() && !isBase(x.id) { // iptables makes base chains by itself
@@ -60,9 +59,11 @@ func (p *plan) tableText(t table) string {
 		}
 	}
 	p.changesText(&b, changes)
-	if versioned {
+	if p.version != nil {
 		for _, v := range p.version.gone {
-			fmt.Fprintf(&b, "-X %s\n", p.l.names.version(v))
+			if v.table == t {
+				fmt.Fprintf(&b, "-X %s\n", v.name)
+			}
 		}
 	}
 	return b.String()

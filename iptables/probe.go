@@ -5,7 +5,9 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
@@ -31,16 +33,18 @@ func probe(ctx context.Context, cfg *Config) error {
 
 // judge asks the kernel to check the transaction that would write a ruleset. Afterwards the backend
 // cannot be used for anything else. [Backend.Check] refuses services that need optional features of
-// the kernel, such as IPv6, so the transaction has none of these. The base chains are those of
+// the kernel, such as a family, so the transaction has none of these. The base chains are those of
 // iptables. It is no refusal if they exist already.
 func (b *Backend) judge(ctx context.Context) error {
-	c, err := kernelprobe.Changes(false, 0)
+	only := servicemodel.Family(0)
+	if f := b.kernel.lacks.lacking; f != nil {
+		only = nft.Families[1-nft.FamilyIndex(f.Any)].Model
+	}
+	c, err := kernelprobe.Changes(false, only)
 	if err != nil {
 		return err
 	}
-	noIPv6 := b.l.noIPv6
 	b.l = newLayout(probePrefix)
-	b.l.noIPv6 = noIPv6
 	if _, err := b.adopt(&raw{}); err != nil {
 		return err
 	}

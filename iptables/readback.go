@@ -99,7 +99,7 @@ func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, erro
 	o := &observed{}
 	if err := reading.unread; err != nil {
 		o.otherLayout = errors.Is(err, rendering.ErrLayout)
-		o.text = []string{fmt.Sprintf("%s: %v", nat4.chain(l.names.settings()), err)}
+		o.text = []string{fmt.Sprintf("%s: %v", l.settingsIn(r), err)}
 	}
 	local := l.localnetOf(r)
 	if l.localhost(nft.IPv4, &reading.c.Rules) {
@@ -123,17 +123,17 @@ func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, erro
 // instance.
 func (l *layout) compareVersions(r *raw, o *observed) {
 	versions, surplus := o.kernel.versions, o.kernel.versions
-	o.kernel.unversioned = len(versions) == 0 && r.chain(nat4.chain(l.names.settings())) != nil
-	if o.state.present[nft.IPv4] {
+	o.kernel.unversioned = len(versions) == 0 && r.chain(l.settingsIn(r)) != nil
+	if home := homeOf(&o.state.rules); o.state.present[home] {
 		if len(versions) == 0 {
-			missing := nat4.chain(l.names.prefix + "-" + kindVersion)
+			missing := nat.of(home).chain(l.names.prefix + "-" + kindVersion)
 			o.text = append(o.text, fmt.Sprintf("%s is missing", missing))
 			return
 		}
 		surplus = versions[1:]
 	}
 	for _, v := range surplus {
-		o.text = append(o.text, fmt.Sprintf("%s does not belong", l.versionID(v)))
+		o.text = append(o.text, fmt.Sprintf("%s does not belong", v))
 	}
 }
 

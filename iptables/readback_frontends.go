@@ -26,7 +26,7 @@ type reading struct {
 
 // contents reads everything. Without settings there is no instance of ours.
 func (r *reading) contents() servicemodel.Contents {
-	settings := r.raw.chain(nat4.chain(r.l.names.settings()))
+	settings := r.raw.chain(r.l.settingsIn(r.raw))
 	if settings == nil {
 		return servicemodel.Contents{}
 	}

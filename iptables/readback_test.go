@@ -55,10 +55,10 @@ func (r *raw) rules(id chainID) []rule {
 func (m *memory) apply(l *layout, p *plan) {
 	if p.version != nil {
 		for _, v := range p.version.gone {
-			delete(m.raw.tables[nat4].chains, l.names.version(v))
+			delete(m.raw.tables[v.table].chains, v.name)
 		}
 		if p.version.made {
-			m.raw.put(l.versionID(p.version.next), &rawChain{})
+			m.raw.put(p.version.next, &rawChain{})
 		}
 	}
 	for _, x := range p.chains {

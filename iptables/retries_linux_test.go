@@ -66,7 +66,7 @@ func TestHandlesThatChangeAreReadAgain(t *testing.T) {
 		_, ns, _ := opened(t, Config{})
 		b, tap := tapped(t, ns)
 		apply(t, b, webService())
-		version := b.l.names.version(b.found.versions[0])
+		version := b.found.versions[0].name
 		tries := beforeEach(tap, func(n int) {
 			if n <= c.replaced {
 				rule := "INPUT -m conntrack --ctstate NEW -m comment --comment"
@@ -109,7 +109,7 @@ func TestAVersionIsNotTriedForEver(t *testing.T) {
 	_, ns, _ := opened(t, Config{})
 	b, tap := tapped(t, ns)
 	apply(t, b, webService())
-	runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.l.names.version(b.found.versions[0]))
+	runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.found.versions[0].name)
 	observe(t, b)
 	other, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)

@@ -29,8 +29,6 @@ type layout struct {
 	names names
 	trees [2 * treeCount]*dispatch // of both families
 	seed  maphash.Seed             // for the hashes of uses
-	// noIPv6 says that the kernel cannot have IPv6 chains, so none are wanted.
-	noIPv6 bool
 }
 
 func newLayout(prefix string) *layout {
@@ -80,6 +78,24 @@ type fixedChain struct {
 	shared bool
 }
 
+// homeOf returns the family with the settings and the version of an instance: IPv4, unless the node
+// serves only IPv6.
+func homeOf(r *servicemodel.Rules) *nft.Family {
+	if nft.IPv4.ServedBy(r) {
+		return nft.IPv4
+	}
+	return nft.IPv6
+}
+
+// settingsIn returns the chain with the settings in a reading.
+func (l *layout) settingsIn(r *raw) chainID {
+	id := nat6.chain(l.names.settings())
+	if four := nat4.chain(id.name); r.chain(four) != nil || r.chain(id) == nil {
+		return four
+	}
+	return id
+}
+
 // fixed returns the fixed chains of a family, except the first chains of trees.
 func (l *layout) fixed(f *nft.Family, s *state) []fixedChain {
 	n, r := l.names, &s.rules
@@ -90,7 +106,7 @@ func (l *layout) fixed(f *nft.Family, s *state) []fixedChain {
 		{id: inNAT.chain(n.postrouting()), rules: l.postrouting(r)},
 		{id: inFilter.chain(n.forward()), rules: l.forward(r)},
 	}
-	if f == nft.IPv4 {
+	if f == homeOf(r) {
 		chains = append(chains,
 			fixedChain{id: inNAT.chain(n.settings()), rules: l.settingRules(s)})
 	}

@@ -124,21 +124,16 @@ func (l *layout) step(old *state, c *servicemodel.ChangeSet, n localnet) (*state
 		}
 		s.fixed(f)
 	}
-	if l.noIPv6 { // Check sees neither health checks nor the probe's changes
-		maps.DeleteFunc(s.out, func(id chainID, _ *chainChange) bool {
-			return id.table.family() == nft.IPv6
-		})
-	}
 	return s.new, s.out
 }
 
-// wanted reports whether a family has rules. IPv4 has rules as soon as a state was applied, because
-// the settings are there. IPv6 has rules if something needs them and the kernel can have them.
+// wanted reports whether a family has rules. The family with the settings has rules as soon as a
+// state was applied. The other one has rules if something needs them.
 func (s *stepper) wanted(f *nft.Family) bool {
 	switch {
-	case s.new.rules.MasqueradeMark == 0, s.l.noIPv6 && f == nft.IPv6:
+	case s.new.rules.MasqueradeMark == 0, !f.ServedBy(&s.new.rules):
 		return false
-	case f == nft.IPv4:
+	case f == homeOf(&s.new.rules):
 		return true
 	}
 	for _, d := range s.l.treesOf(f) {

@@ -16,7 +16,7 @@ import (
 // whole transaction with ENOENT, whatever other programs commit in between. A writer that finds the
 // version that it left there knows that no other writer of the instance has committed since.
 //
-// A version is an empty chain in the IPv4 table nat, where every instance has its settings:
+// A version is an empty chain in the table nat of the family that has the settings ([homeOf]):
 // KUBE-VERSION-1a2b3c4d. The kernel finds a chain by its name, so the number is part of the
 // comparison. A rule would not do: it is deleted by its handle, and handles begin anew with a new
 // table. iptables shows the chain, saves it and restores it. kube-proxy and kubelet ignore it. The
@@ -49,46 +49,46 @@ func newVersion() uint32 { return rand.Uint32() }
 // rules were restored without flushing the others. The kernel does not delete a chain that has a
 // rule or to which a rule leads. Such a chain is no version any more: it is surplus, and the
 // instance gets another version.
-func (l *layout) versionsOf(r *raw) []uint32 {
-	var versions []uint32
-	for name, c := range r.tables[nat4].chains {
-		if v, ok := l.names.parseVersion(name); ok && c.Use == 0 {
-			versions = append(versions, v)
+func (l *layout) versionsOf(r *raw) []chainID {
+	var versions []chainID
+	for _, f := range nft.Families {
+		for name, c := range r.tables[nat.of(f)].chains {
+			if _, ok := l.names.parseVersion(name); ok && c.Use == 0 {
+				versions = append(versions, nat.of(f).chain(name))
+			}
 		}
 	}
-	slices.Sort(versions)
+	slices.SortFunc(versions, chainID.compare)
 	return versions
 }
 
 // isVersion reports whether a chain is a version, or was one.
 func (l *layout) isVersion(id chainID) bool {
 	_, ok := l.names.parseVersion(id.name)
-	return ok && id.table == nat4
+	return ok && id.table.kind() == nat
 }
-
-// versionID is the identity of a version's chain.
-func (l *layout) versionID(v uint32) chainID { return nat4.chain(l.names.version(v)) }
 
 // renewal is the change of the version in a plan.
 type renewal struct {
-	gone []uint32 // versions that must exist
-	next uint32   // the version that must not exist, if made is set
+	gone []chainID // versions that must exist
+	next chainID   // the version that must not exist, if made is set
 	made bool
 }
 
-// renew returns the renewal of the version. present says whether the instance will have rules.
-func (k *kernelState) renew(present bool) *renewal {
-	return &renewal{gone: k.versions, next: k.nextVersion, made: present}
+// renew returns the renewal of the version, which goes to the table nat of a family. made says
+// whether the instance will have rules.
+func (l *layout) renew(k *kernelState, home *nft.Family, made bool) *renewal {
+	return &renewal{gone: k.versions, next: nat.of(home).chain(l.names.version(k.nextVersion)),
+		made: made}
 }
 
 // encodeVersion appends the version's messages. They come first in a transaction, so that a late
 // writer's error tells the reason.
-func (e *encoder) encodeVersion(r *renewal, l *layout) {
-	table := e.of(l.versionID(0))
+func (e *encoder) encodeVersion(r *renewal) {
 	for _, v := range r.gone {
-		table.DeleteUnusedChain(l.names.version(v))
+		e.of(v).DeleteUnusedChain(v.name)
 	}
 	if r.made {
-		table.CreateChain(&nft.Chain{Name: l.names.version(r.next)})
+		e.of(r.next).CreateChain(&nft.Chain{Name: r.next.name})
 	}
 }

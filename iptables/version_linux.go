@@ -29,12 +29,13 @@ func (b *Backend) giveVersion(ctx context.Context) error {
 		if !none {
 			return fmt.Errorf("the instance has a version by now: %w", dataplane.ErrConflict)
 		}
-		r := renewal{next: newVersion(), made: true}
+		b.found.nextVersion = newVersion()
+		r := b.l.renew(&b.found, homeOf(&b.state.rules), true)
 		k.batch.Reset()
-		newEncoder(&k.batch).encodeVersion(&r, b.l)
+		newEncoder(&k.batch).encodeVersion(r)
 		err = k.conn.Commit(ctx, &k.batch, gen.ID)
 		if err == nil {
-			b.found.versions = []uint32{r.next}
+			b.found.versions = []chainID{r.next}
 			return nil
 		}
 		if !errors.Is(err, rawnl.ErrGenerationChanged) {

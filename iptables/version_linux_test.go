@@ -21,12 +21,12 @@ func TestTheVersionIsSavedAndRestored(t *testing.T) {
 	t.Parallel()
 	e, b, ns := engineOf(t, Config{})
 	applied(t, e, webService())
-	first := b.l.names.version(b.found.versions[0])
+	first := b.found.versions[0].name
 	old := runTool(t, ns, "", "iptables-save")
 	require.Contains(t, old, ":"+first+" - [0:0]\n")
 
 	applied(t, e, richState(t, 3))
-	second := b.l.names.version(b.found.versions[0])
+	second := b.found.versions[0].name
 	now := runTool(t, ns, "", "iptables-save")
 	require.NotContains(t, now, first)
 	require.Contains(t, now, second)
@@ -58,7 +58,7 @@ func TestALostVersionIsReplaced(t *testing.T) {
 	e, b, ns := engineOf(t, Config{})
 	s := webService()
 	applied(t, e, s)
-	runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.l.names.version(b.found.versions[0]))
+	runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.found.versions[0].name)
 	startNeighbour(t, ns, time.Millisecond, inItsOwnTable)
 	r := applied(t, e, s)
 	require.Equal(t, []string{"chain KUBE-VERSION of table ip nat is missing"}, r.Drift)
@@ -320,7 +320,7 @@ func TestARuleAtTheVersionHoldsNothingUp(t *testing.T) {
 			e, b, ns := engineOf(t, Config{})
 			s := webService()
 			applied(t, e, s)
-			old := b.l.names.version(b.found.versions[0])
+			old := b.found.versions[0].name
 			args := []string{"-t", "nat"}
 			for _, a := range c.args {
 				args = append(args, strings.ReplaceAll(a, "%", old))
@@ -331,7 +331,7 @@ func TestARuleAtTheVersionHoldsNothingUp(t *testing.T) {
 				require.Equal(t, i == 0, len(r.Drift) > 0, r.Drift)
 				saved := runTool(t, ns, "", "iptables-save", "-t", "nat")
 				require.Equal(t, c.stays, strings.Contains(saved, ":"+old+" "))
-				require.Contains(t, saved, ":"+b.l.names.version(b.found.versions[0])+" ")
+				require.Contains(t, saved, ":"+b.found.versions[0].name+" ")
 			}
 			requireAdopts(t, ns, s, b.state.table)
 			cleanUp(t, e)

@@ -62,18 +62,20 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 				delete(chains, name)
 			}
 		}
+		var versions []chainID
 		for _, v := range c.versions {
-			c.m.raw.put(l.versionID(v), &rawChain{})
+			versions = append(versions, nat4.chain(l.names.version(v)))
+			c.m.raw.put(versions[len(versions)-1], &rawChain{})
 		}
 		o, err := l.interpret(c.m.list(), nil)
 		require.NoError(t, err)
 		require.Equal(t, c.drift, o.text, c.name)
-		require.Equal(t, c.versions, o.kernel.versions, c.name)
+		require.Equal(t, versions, o.kernel.versions, c.name)
 		require.Equal(t, c.name == "none", o.kernel.unversioned, c.name)
 		p := l.plan(&o.kernel, o.state, o.state, changes{})
 		require.Equal(t, !c.renewed, p.empty(), c.name)
 		if c.renewed {
-			require.Equal(t, c.versions, p.version.gone, c.name)
+			require.Equal(t, versions, p.version.gone, c.name)
 			require.Equal(t, o.state.present[nft.IPv4], p.version.made, c.name)
 		}
 	}

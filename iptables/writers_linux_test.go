@@ -93,7 +93,7 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 			}
 			if c.lost {
 				runTool(t, ns, "", "iptables", "-t", "nat", "-X",
-					one.l.names.version(one.found.versions[0]))
+					one.found.versions[0].name)
 			}
 			for _, b := range []*Backend{one, two} {
 				o := observation(t, b)

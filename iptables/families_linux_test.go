@@ -1,0 +1,112 @@
+package iptables
+
+import (
+	"bytes"
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// lackingFamily is a socket to a kernel that has no target REJECT for a family.
+type lackingFamily struct {
+	rawnl.Socket
+	f *nft.Family
+}
+
+func (s lackingFamily) Send(p []byte) error {
+	const header = 16 // its size; the family is the first byte of the message
+	p = bytes.Clone(p)
+	for m := p; len(m) > header; {
+		n := int(binary.NativeEndian.Uint32(m)+3) &^ 3
+		if m[header] == s.f.NFProto {
+			copy(m, bytes.ReplaceAll(m[:n], []byte("REJECT\x00"), []byte("NO-ONE\x00")))
+		}
+		m = m[n:]
+	}
+	return s.Socket.Send(p)
+}
+
+// If the kernel cannot have chains of a family, services of the other one still work. The result
+// names the family.
+func TestAKernelWithoutAFamily(t *testing.T) {
+	t.Parallel()
+	for i, f := range nft.Families {
+		b, ns, _ := opened(t, Config{})
+		conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+			Wrap: func(s rawnl.Socket) rawnl.Socket { return lackingFamily{s, f} }})
+		require.NoError(t, err)
+		require.NoError(t, b.kernel.conn.Close())
+		b.kernel.conn, b.kernel.reader = conn, newReader(conn)
+		require.NoError(t, b.kernel.probe(t.Context()))
+		require.ErrorIs(t, b.kernel.lacks.family, dataplane.ErrMissingModule)
+		require.Equal(t, f, b.kernel.lacks.lacking)
+		require.False(t, b.kernel.lacks.recent)
+
+		node := testNode()
+		node.ServiceCIDRs = prefixes("10.96.0.0/12", "fd00:10:96::/112")
+		s := webService().WithNode(node)
+		svc := s.Service(svcName("web"))
+		svc.ExternalTrafficPolicy, svc.HealthCheckNodePort = sm.PolicyLocal, 32000
+		s = s.WithService(svc)
+		e := dataplane.New(b, nil)
+		for range 2 {
+			r := applied(t, e, s)
+			require.Len(t, r.Refused, 1)
+			require.Equal(t, f.Model, r.Refused[0].Family)
+			require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrUnsupported)
+			require.ErrorContains(t, r.Refused[0].Err, "REJECT")
+		}
+		node.OnlyFamily = nft.Families[1-i].Model
+		held := resolve(t, nil, s.WithNode(node))
+		o := observation(t, b)
+		require.Empty(t, o.Drift)
+		requireSameTable(t, held, o.Table)
+		requireIntegrity(t, b, dataplane.Intact)
+		whole, _, err := b.look(t.Context())
+		require.NoError(t, err)
+		require.True(t, whole)
+
+		require.NoError(t, b.judge(t.Context()))
+		b.kernel.lacks.lacking = nil
+		require.ErrorIs(t, b.judge(t.Context()), dataplane.ErrMissingModule)
+	}
+}
+
+// A node that serves one family has nothing of the other: no chain, no table, no jump.
+func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	second, err := New(&Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	t.Cleanup(func() { second.Close() })
+	writers := []*dataplane.Engine{dataplane.New(b, nil), dataplane.New(second, nil)}
+	for i, only := range []sm.Family{sm.IPv4, 0, sm.IPv6, 0, sm.IPv4, sm.IPv6, sm.IPv4} {
+		node := testNode()
+		node.OnlyFamily = only
+		s := webService().WithNode(node)
+		r := applied(t, writers[i%2], s) // each finds what the other one left
+		require.Empty(t, r.Drift)
+		whole, _, err := []*Backend{b, second}[i%2].look(t.Context())
+		require.NoError(t, err)
+		require.True(t, whole)
+		o := observation(t, b)
+		require.Empty(t, o.Drift)
+		requireSameTable(t, resolve(t, nil, s), o.Table)
+		read, _, err := b.kernel.readAll(t.Context(), b.l)
+		require.NoError(t, err)
+		for j := range read.tables {
+			f := table(j).family()
+			require.Equal(t, only == 0 || only == f.Model, read.tables[j].exists, "%v of %v",
+				table(j), only)
+		}
+		require.Len(t, b.l.versionsOf(read), 1)
+		applied(t, writers[i%2], s.WithoutService(svcName("web")))
+		applied(t, writers[i%2], s)
+	}
+}
