@@ -12,10 +12,12 @@ import (
 const (
 	FieldAddress              = "address"                 // an address of the family
 	FieldFamily               = "family"                  // an address family that the kernel lacks
+	FieldForbidden            = "forbidden"               // [servicemodel.Node.Forbidden]
 	FieldForwarding           = "forwarding"              // [servicemodel.Service.Forwarding]
 	FieldLocalhostNodePorts   = "localhostNodePorts"      // [servicemodel.Node.LocalhostNodePorts]
 	FieldMasquerade           = "masquerade"              // [servicemodel.Service.Masquerade]
 	FieldMasqueradeNeighbours = "masqueradeNeighbours"    // a setting of [servicemodel.Node]
+	FieldNoEndpoints          = "noEndpoints"             // [servicemodel.Node.NoEndpoints]
 	FieldProtocol             = "protocol"                // of a port
 	FieldScheduler            = "scheduler"               // [servicemodel.Service.Scheduler]
 	FieldSessionAffinity      = "sessionAffinity"         // [servicemodel.Service.SessionAffinity]

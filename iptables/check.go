@@ -46,8 +46,9 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 		}
 	})
 	if c.Rules != nil && c.Rules.New.MasqueradeNeighbours {
-		k.RefuseNode(dataplane.FieldMasqueradeNeighbours, "nftables can")
+		k.RefuseNode(dataplane.FieldMasqueradeNeighbours, "true", "nftables can")
 	}
+	k.Answers()
 	return k.Err()
 }
 

@@ -73,13 +73,14 @@ func Check(c *servicemodel.ChangeSet) error {
 	k.Sources()
 	checkForwarding(k, c)
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		k.RefuseNode(dataplane.FieldLocalhostNodePorts, "IPVS sends nothing from a loopback "+
-			"address to another machine; node ports answer at addresses of the node that others "+
-			"can reach")
+		k.RefuseNode(dataplane.FieldLocalhostNodePorts, "true", "IPVS sends nothing from a "+
+			"loopback address to another machine; node ports answer at addresses of the node "+
+			"that others can reach")
 	}
 	if c.Rules != nil && c.Rules.New.MasqueradeNeighbours {
-		k.RefuseNode(dataplane.FieldMasqueradeNeighbours, "nftables can")
+		k.RefuseNode(dataplane.FieldMasqueradeNeighbours, "true", "nftables can")
 	}
+	k.Answers()
 	return k.Err()
 }
 

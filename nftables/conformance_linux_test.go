@@ -9,10 +9,10 @@ import (
 )
 
 // underTest is the backend for the tests of package dataplanetest.
-var underTest = dataplanetest.Backend{Loopback: true, Neighbours: true, Open: func(netns int) (
-	dataplane.Backend, error) {
-	return nftables.New(&nftables.Config{NetNS: netns})
-}}
+var underTest = dataplanetest.Backend{Loopback: true, Neighbours: true, Answers: true,
+	Open: func(netns int) (dataplane.Backend, error) {
+		return nftables.New(&nftables.Config{NetNS: netns})
+	}}
 
 func TestConformance(t *testing.T) {
 	t.Parallel()

@@ -135,6 +135,11 @@
 // frontend of this instance. So instances may have the same mark, and packets that other programs
 // mark with the bit are left alone.
 //
+// Clients of frontends without endpoints get ICMP port unreachable, and packets from forbidden
+// sources are dropped. servicemodel.Node.NoEndpoints and Forbidden have other answers, such as a TCP
+// reset. A packet that passes source ranges and meets a frontend that was restricted meanwhile is
+// dropped in any case.
+//
 // # Loopback addresses
 //
 // With servicemodel.Node.LocalhostNodePorts, nat-output translates packets of this host to loopback

@@ -99,7 +99,7 @@ func (k *kernel) requireOurs(r *reading) error {
 }
 
 // mostChains are the node-wide rules whose program has every chain that a table may have.
-var mostChains = servicemodel.Rules{MasqueradeNeighbours: true}
+var mostChains = servicemodel.Rules{MasqueradeNeighbours: true, Forbidden: answerReset}
 
 // namedSets counts the sets that do not belong to a rule. The kernel's number of sets in a table
 // leaves out those that do (for NFT_MSG_NEWSET, nf_tables_commit in net/netfilter/nf_tables_api.c).

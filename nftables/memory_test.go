@@ -248,6 +248,7 @@ func randomConfig() randstate.Config {
 		{Name: "node-0", LocalPods: servicemodel.PodDetector{Bridge: "cni0"}},
 		{Name: "node-0", OnlyFamily: servicemodel.IPv4, ServiceCIDRs: prefixes("fd00::/64")},
 		{Name: "node-0", OnlyFamily: servicemodel.IPv6},
+		{Name: "node-0", NoEndpoints: "drop", Forbidden: "reset"},
 	}
 	c.Node = c.Nodes[0]
 	return c

@@ -24,6 +24,7 @@ func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
 		b.frontends(k)
 	}
 	b.dispatch()
+	b.reset()
 	b.noEndpoints()
 	b.masquerade()
 	if b.affinity() {
@@ -135,7 +136,7 @@ func (b *builder) frontends(k *kind) {
 	c := b.Chain(k.chain)
 	if b.shape.sources && k == kindService {
 		// The frontend may be newer than the check in the chains before DNAT.
-		c.Add(b.forbidden())
+		c.Add(b.forbidden(), nft.Drop)
 	}
 	c.Add(b.in(k, setMasqAll), mark)
 	c.Add(b.in(k, setMasqNotPods), notPods, mark)

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"net/netip"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -41,7 +42,7 @@ func (b *builder) noEndpoints() {
 	for _, k := range kinds {
 		c := b.Chain(k.noEndpoints)
 		c.Add(b.in(k, setDrop), nft.Drop)
-		c.Add(b.in(k, setReject), b.f.Reject())
+		c.Add(b.in(k, setReject), b.answer(b.rules.NoEndpoints))
 		// A commit came while the packet was in the chains of type nat. Its client sends again.
 		c.Add(nft.CTNotDNAT, nft.Drop)
 	}
@@ -49,6 +50,31 @@ func (b *builder) noEndpoints() {
 	unused.Add(b.f.Daddr.In(setClusterIPs), b.f.Reject())
 	for _, p := range b.f.Own(b.rules.ServiceCIDRs) {
 		unused.Add(b.f.DaddrWithin(p), nft.Drop)
+	}
+}
+
+// answer returns the end of a rule that answers packets.
+func (b *builder) answer(answer string) nft.Rule {
+	switch answer {
+	case "drop":
+		return nft.Drop
+	case answerReset:
+		return nft.Goto(chainReset)
+	}
+	return b.f.Reject()
+}
+
+const (
+	answerReset = "reset"
+	chainReset  = "answer-reset"
+)
+
+// reset makes the chain that resets connections, if an answer is that.
+func (b *builder) reset() {
+	if b.rules.NoEndpoints == answerReset || b.rules.Forbidden == answerReset {
+		c := b.Chain(chainReset)
+		c.Add(nft.L4ProtoTCP, nft.ResetTCP)
+		c.Add(b.f.Reject())
 	}
 }
 
@@ -126,15 +152,15 @@ func (b *builder) destinations() {
 	}
 }
 
-// sources drops connections to restricted frontends from outside their source ranges.
+// sources answers connections to restricted frontends from outside their source ranges.
 func (b *builder) sources(c *nft.ProgramChain) {
-	c.Add(nft.CTStateNew, b.forbidden())
+	c.Add(nft.CTStateNew, b.forbidden(), b.answer(cmp.Or(b.rules.Forbidden, "drop")))
 }
 
-// forbidden drops packets to restricted frontends from outside their source ranges.
+// forbidden matches packets to restricted frontends from outside their source ranges.
 func (b *builder) forbidden() nft.Rule {
 	k := b.frontend(kindService)
-	return nft.Join(k.In(setRestricted), k.With(b.f.Saddr).NotIn(setSources), nft.Drop)
+	return nft.Join(k.In(setRestricted), k.With(b.f.Saddr).NotIn(setSources))
 }
 
 // first makes the first packet of a flow remembered, because only then was an endpoint just chosen.

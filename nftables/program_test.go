@@ -43,6 +43,9 @@ var programCases = []struct {
 		MasqueradeMark: 0x1000, LocalhostNodePorts: true,
 		NodePorts: prefixes("127.0.0.1/32", "192.0.2.0/24"),
 	}},
+	{name: "other answers", rules: servicemodel.Rules{MasqueradeMark: 0x1000,
+		NoEndpoints: "reset", Forbidden: "reset"},
+		shape: shape{sources: true}},
 	{name: "neighbours are masqueraded", rules: servicemodel.Rules{MasqueradeMark: 0x1000,
 		MasqueradeNeighbours: true}},
 	{name: "affinity, pods behind interfaces with a prefix", newer: true, rules: servicemodel.Rules{

@@ -196,6 +196,8 @@ func (r Rules) fields() []field {
 		{"service CIDRs", prefixesText(r.ServiceCIDRs)},
 		{"localhost node ports", fmt.Sprint(r.LocalhostNodePorts)},
 		{"masquerade neighbours", fmt.Sprint(r.MasqueradeNeighbours)},
+		{"no endpoints", cmp.Or(r.NoEndpoints, answerReject)},
+		{"forbidden", cmp.Or(r.Forbidden, answerDrop)},
 	}
 }
 

@@ -53,7 +53,8 @@ func (n *Node) equal(o *Node) bool {
 		n.LocalPods.equal(o.LocalPods) && slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs) &&
 		n.MasqueradeAll == o.MasqueradeAll && n.MasqueradeMark == o.MasqueradeMark &&
 		n.LocalhostNodePorts == o.LocalhostNodePorts &&
-		n.MasqueradeNeighbours == o.MasqueradeNeighbours
+		n.MasqueradeNeighbours == o.MasqueradeNeighbours &&
+		n.NoEndpoints == o.NoEndpoints && n.Forbidden == o.Forbidden
 }
 
 func (d PodDetector) equal(o PodDetector) bool {

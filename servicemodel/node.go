@@ -53,6 +53,15 @@ type Node struct {
 	// bridge do not pass the rules (net.bridge.bridge-nf-call-iptables). Only package nftables can
 	// do this.
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
+
+	// NoEndpoints is the answer to clients of services without endpoints: "reject" (ICMP port
+	// unreachable, the default), "reset" (a reset for TCP, ICMP port unreachable for other
+	// protocols; clients notice it even where networks discard ICMP) or "drop" (none). Only package
+	// nftables can do anything else than the default.
+	NoEndpoints string `json:"noEndpoints,omitzero"`
+	// Forbidden is the answer to clients that [Service.LoadBalancerSourceRanges] do not allow, in
+	// the same words. The default is "drop".
+	Forbidden string `json:"forbidden,omitzero"`
 }
 
 // DefaultMasqueradeMark, bit 12, lets the backend choose the mark. Backends use bit 12, with one

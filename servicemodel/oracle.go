@@ -216,13 +216,13 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 	f, src := d.Frontend, p.Src.Addr()
 	d.Reason = f.Kind.String() + " of " + f.Service.String() + ", from " + d.Origin.String()
 	if f.Sources != nil && !containsAddr(f.Sources, src) {
-		d.because(Dropped, Cause{Kind: causeSource, At: f.Key, Service: f.Service, Source: src,
-			Others: prefixTexts(f.Sources)})
+		d.because(answered(t.rules.Forbidden, Dropped), Cause{Kind: causeSource, At: f.Key,
+			Service: f.Service, Source: src, Others: prefixTexts(f.Sources)})
 		return
 	}
 	switch d.verdict() {
 	case Reject:
-		d.because(Rejected, t.Cause(f))
+		d.because(answered(t.rules.NoEndpoints, Rejected), t.Cause(f))
 		return
 	case Drop:
 		d.because(Dropped, t.Cause(f))
@@ -253,4 +253,15 @@ func (d *Decision) because(o Outcome, c Cause) {
 
 func containsAddr(ranges []netip.Prefix, a netip.Addr) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
+}
+
+// answered returns what an answer does to a packet, or the default.
+func answered(answer string, byDefault Outcome) Outcome {
+	switch answer {
+	case "":
+		return byDefault
+	case answerDrop:
+		return Dropped
+	}
+	return Rejected
 }

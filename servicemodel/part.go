@@ -289,6 +289,8 @@ func (v stateView) Adopt(r Rules) (Node, error) {
 		{"serviceCIDRs", len(n.ServiceCIDRs) > 0},
 		{"localhostNodePorts", n.LocalhostNodePorts},
 		{"masqueradeNeighbours", n.MasqueradeNeighbours},
+		{"noEndpoints", n.NoEndpoints != ""},
+		{"forbidden", n.Forbidden != ""},
 	} {
 		if setting.set && own[i] != held[i] {
 			p.add(setting.name, orNone(own[i].value), "the instance has "+orNone(held[i].value))
@@ -299,5 +301,6 @@ func (v stateView) Adopt(r Rules) (Node, error) {
 	n.NodePortAddresses = NodePortAddresses{CIDRs: r.NodePorts}
 	n.LocalhostNodePorts = r.LocalhostNodePorts
 	n.MasqueradeNeighbours = r.MasqueradeNeighbours
+	n.NoEndpoints, n.Forbidden = r.NoEndpoints, r.Forbidden
 	return n, errors.Join(p.found...)
 }

@@ -205,7 +205,8 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 	full := sm.Node{MasqueradeMark: 1, LocalPods: sm.PodDetector{Bridge: "br0"},
 		NodePortAddresses: sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24", "2001:db8::/64")},
 		ServiceCIDRs:      prefixes("10.96.0.0/12"), LocalhostNodePorts: true,
-		MasqueradeNeighbours: true, OnlyFamily: sm.IPv4}
+		MasqueradeNeighbours: true, OnlyFamily: sm.IPv4, NoEndpoints: "reset",
+		Forbidden: "reject"}
 	held := mustResolve(t, nil, sm.State{}.WithNode(full)).Rules()
 	v := reflect.ValueOf(held)
 	for i := range v.NumField() {

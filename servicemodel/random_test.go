@@ -141,6 +141,8 @@ func (r source) node() sm.Node {
 		MasqueradeMark: pick(r, uint32(0), 1, 1<<31), LocalhostNodePorts: r.chance(30),
 		MasqueradeNeighbours: r.chance(30),
 		OnlyFamily:           pick(r, sm.Family(0), 0, sm.IPv4, sm.IPv6),
+		NoEndpoints:          pick(r, "", "", "reject", "reset", "drop"),
+		Forbidden:            pick(r, "", "", "reject", "reset", "drop"),
 	}
 	switch r.IntN(4) {
 	case 0:

@@ -45,7 +45,7 @@ func (r reference) decide(p sm.Packet) string {
 		return r.unserved(p)
 	}
 	if h.kind == sm.LoadBalancer && !r.allowed(h.svc, p.Src.Addr(), f) {
-		return "dropped"
+		return answered(r.node.Forbidden, "dropped")
 	}
 	cluster, local, hasAny := r.endpoints(h, f)
 	useLocal, masquerade := r.policy(h, p)
@@ -55,7 +55,7 @@ func (r reference) decide(p sm.Packet) string {
 	}
 	switch {
 	case !hasAny:
-		return "rejected"
+		return answered(r.node.NoEndpoints, "rejected")
 	case len(use) == 0:
 		return "dropped"
 	}
@@ -122,6 +122,16 @@ func (h hit) masquerade() sm.MasqueradePolicy {
 func (r reference) loopback(h hit, host bool) bool {
 	return host && r.localhost() && h.family == sm.IPv4 &&
 		(h.kind == sm.NodePort || h.kind == sm.HostIP && h.loopback)
+}
+
+func answered(a, byDefault string) string {
+	switch a {
+	case "drop":
+		return "dropped"
+	case "":
+		return byDefault
+	}
+	return "rejected"
 }
 
 func (r reference) balanced(p sm.Packet, use map[netip.AddrPort]sm.Endpoint,

@@ -26,6 +26,9 @@ type Rules struct {
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 	// MasqueradeNeighbours is [Node.MasqueradeNeighbours].
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
+	// NoEndpoints and Forbidden are those of [Node]. The defaults are empty.
+	NoEndpoints string `json:"noEndpoints,omitzero"`
+	Forbidden   string `json:"forbidden,omitzero"`
 }
 
 // Equal reports whether r and o are the same.
@@ -33,6 +36,7 @@ func (r Rules) Equal(o Rules) bool {
 	return r.MasqueradeMark == o.MasqueradeMark && r.OnlyFamily == o.OnlyFamily &&
 		r.LocalhostNodePorts == o.LocalhostNodePorts &&
 		r.MasqueradeNeighbours == o.MasqueradeNeighbours &&
+		r.NoEndpoints == o.NoEndpoints && r.Forbidden == o.Forbidden &&
 		r.LocalPods.Bridge == o.LocalPods.Bridge &&
 		r.LocalPods.InterfacePrefix == o.LocalPods.InterfacePrefix &&
 		slices.Equal(r.LocalPods.CIDRs, o.LocalPods.CIDRs) &&

@@ -19,6 +19,8 @@ func (p *problems) checkNode(n *Node) {
 	}
 	p.checkPodDetector(n.LocalPods)
 	p.checkRanges("serviceCIDRs", n.ServiceCIDRs)
+	checkWord(p, "noEndpoints", n.NoEndpoints, answerReject, answerReset, answerDrop)
+	checkWord(p, "forbidden", n.Forbidden, answerReject, answerReset, answerDrop)
 	if m := n.MasqueradeMark; m&(m-1) != 0 {
 		p.add("masqueradeMark", fmt.Sprintf("%#x", m), "must be exactly one bit")
 	}

@@ -241,6 +241,8 @@ func TestInvalidNodes(t *testing.T) {
 		ServiceCIDRs:   []netip.Prefix{{}},
 		MasqueradeMark: 0x4001,
 		OnlyFamily:     5,
+		NoEndpoints:    "tcp-reset",
+		Forbidden:      "accept",
 	})
 	requireProblems(t, []string{
 		"node: onlyFamily: 5: must be IPv4 or IPv6",
@@ -254,6 +256,8 @@ func TestInvalidNodes(t *testing.T) {
 		`node: localPods.interfacePrefix: "xxxxxxxxxxxxxxxx": longer than 15 bytes`,
 		"node: localPods: give at most one of cidrs, bridge and interfacePrefix",
 		"node: serviceCIDRs[0]: not a valid range",
+		`node: noEndpoints: "tcp-reset": must be reject, reset or drop, or empty for the default`,
+		`node: forbidden: "accept": must be reject, reset or drop, or empty for the default`,
 		"node: masqueradeMark: 0x4001: must be exactly one bit",
 	}, s.Validate())
 	require.NoError(t, sm.State{}.WithNode(thisNode).Validate())

@@ -79,12 +79,29 @@ func (n *Node) rules() Rules {
 		ServiceCIDRs:         n.served(n.ServiceCIDRs),
 		LocalhostNodePorts:   n.LocalhostNodePorts,
 		MasqueradeNeighbours: n.MasqueradeNeighbours,
+		NoEndpoints:          answer(n.NoEndpoints, answerReject),
+		Forbidden:            answer(n.Forbidden, answerDrop),
 	}
 	if r.MasqueradeMark == 0 {
 		r.MasqueradeMark = DefaultMasqueradeMark
 	}
 	r.LocalPods.CIDRs = n.served(n.LocalPods.CIDRs)
 	return r
+}
+
+// Answers to clients that are not served.
+const (
+	answerReject = "reject"
+	answerReset  = "reset"
+	answerDrop   = "drop"
+)
+
+// answer returns an answer, or "" if it is the default.
+func answer(a, byDefault string) string {
+	if a == byDefault {
+		return ""
+	}
+	return a
 }
 
 // served returns the ranges of the families that the node serves, in canonical form.

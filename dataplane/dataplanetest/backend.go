@@ -23,6 +23,9 @@ type Backend struct {
 	// Neighbours says that neighbours can be masqueraded
 	// ([servicemodel.Node.MasqueradeNeighbours]). Other backends skip scenarios that need this.
 	Neighbours bool
+	// Answers says that [servicemodel.Node.NoEndpoints] and [servicemodel.Node.Forbidden] can be
+	// other than by default. Other backends skip scenarios that need this.
+	Answers bool
 	// Proxy says that the mechanism is a process that accepts connections at addresses of the node
 	// and makes its own connections to endpoints. Open must give the node the service addresses of
 	// package netnstest. The suite skips scenarios that such a backend cannot pass: see "What a

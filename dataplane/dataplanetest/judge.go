@@ -16,6 +16,8 @@ type Want struct {
 	Outcome servicemodel.Outcome
 	// Servers are the servers that may answer, such as "pod1/8080", if the packet is balanced.
 	Servers []string
+	// Reset says that a rejected client of TCP gets a reset, and not ICMP port unreachable.
+	Reset bool
 	// Masquerade says whether the server sees an address of the node instead of the client's.
 	// NodeOrOwn allows both.
 	Masquerade Masquerade
@@ -55,6 +57,8 @@ func (w *world) judge(p netnstest.Probe, want Want, got netnstest.Outcome) strin
 	case outcome == servicemodel.Balanced:
 		ok = got.Kind == netnstest.Answered && slices.Contains(want.Servers, got.Server) &&
 			w.sourceIs(want.Masquerade, got)
+	case outcome == servicemodel.Rejected && want.Reset && p.Proto == netnstest.TCP:
+		ok = got.Kind == netnstest.Refused && got.ICMP == nil
 	case outcome == servicemodel.Rejected:
 		ok = got.Kind == netnstest.Refused && got.ICMP != nil && got.ICMP.PortUnreachable()
 	case outcome == servicemodel.Dropped:
@@ -103,7 +107,11 @@ func (w *world) oracle(t *servicemodel.Table, p netnstest.Probe, src netip.AddrP
 	servicemodel.Trace) {
 	trace := t.Trace(w.packet(p, src), servicemodel.Locality(w.NodeAddrs()))
 	d := &trace.Decision
-	want := Want{Outcome: d.Outcome}
+	want, answer := Want{Outcome: d.Outcome}, t.Rules().NoEndpoints
+	if d.Cause.Kind == "source" {
+		answer = t.Rules().Forbidden
+	}
+	want.Reset = answer == "reset" && d.Cause.Kind != "other-port"
 	for i, c := range d.Candidates {
 		want.Servers = append(want.Servers, w.serverOf(c.Endpoint))
 		m := OwnSource

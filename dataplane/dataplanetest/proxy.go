@@ -18,11 +18,13 @@ func (b *Backend) protocols() []servicemodel.Protocol {
 }
 
 // asks reports whether the backend can pass a scenario: a process does not see the interface by
-// which a connection came in, IPVS knows no loopback addresses, and only nftables knows neighbours.
+// which a connection came in, IPVS knows no loopback addresses, and only nftables knows
+// neighbours and other answers.
 func (b *Backend) asks(s *Scenario) bool {
 	for _, step := range s.Steps {
 		if n := step.State.Node(); n.LocalhostNodePorts && !b.Loopback ||
-			n.MasqueradeNeighbours && !b.Neighbours {
+			n.MasqueradeNeighbours && !b.Neighbours ||
+			(n.NoEndpoints != "" || n.Forbidden != "") && !b.Answers {
 			return false
 		}
 	}

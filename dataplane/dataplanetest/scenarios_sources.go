@@ -26,7 +26,41 @@ func restricted(edit ...func(*servicemodel.Service)) servicemodel.State {
 }
 
 // sourceScenarios are about source ranges.
-func sourceScenarios() []Scenario { return slices.Concat(rangeScenarios(), rangeUseScenarios()) }
+func sourceScenarios() []Scenario {
+	return slices.Concat(rangeScenarios(), rangeUseScenarios(), answerScenarios())
+}
+
+// answerScenarios are about the answers to clients that are not served.
+func answerScenarios() []Scenario {
+	none := web(named("none", clusterIP2), func(s *servicemodel.Service) {
+		for i := range s.Ports {
+			s.Ports[i].NodePort = nodePort + 1
+		}
+	})
+	var steps []Step
+	for _, a := range []struct {
+		answer string
+		want   Want
+	}{
+		{"reset", Want{Outcome: servicemodel.Rejected, Reset: true}},
+		{"drop", dropped}, {"reject", rejected},
+	} {
+		node := podCIDRs(thisNode())
+		node.NoEndpoints, node.Forbidden = a.answer, a.answer
+		var checks [][]Check
+		for _, from := range []string{"outside1", "node", "pod1"} {
+			for _, to := range []target{cluster2, {nodeIP, nodePort + 1}} {
+				checks = append(checks, ask(from, to, a.want))
+			}
+			checks = append(checks, ask(from, loadBalancer, a.want),
+				ask(from, external, masqueraded("pod2")), ask(from, cluster2.on(99), rejected))
+		}
+		s := and(state(node, web(outside2Only), eps("pod2")), none, nil)
+		steps = append(steps, after(s, checks...))
+	}
+	return []Scenario{scenario("answers",
+		"clients that are not served are answered as the node says", steps...)}
+}
 
 // rangeScenarios are about the clients that the ranges let in.
 func rangeScenarios() []Scenario {

@@ -36,9 +36,22 @@ func (k *Checker) Refuse(of servicemodel.PortName, field, value, hint string) {
 }
 
 // RefuseNode refuses a node-wide rule.
-func (k *Checker) RefuseNode(field, hint string) {
+func (k *Checker) RefuseNode(field, value, hint string) {
 	k.errs = append(k.errs, &dataplane.UnsupportedError{Backend: k.backend, Object: "node",
-		Field: field, Value: "true", Hint: hint})
+		Field: field, Value: value, Hint: hint})
+}
+
+// Answers refuses answers other than the defaults.
+func (k *Checker) Answers() {
+	if k.c.Rules == nil {
+		return
+	}
+	if a := k.c.Rules.New.NoEndpoints; a != "" {
+		k.RefuseNode(dataplane.FieldNoEndpoints, a, "nftables can")
+	}
+	if a := k.c.Rules.New.Forbidden; a != "" {
+		k.RefuseNode(dataplane.FieldForbidden, a, "nftables can")
+	}
 }
 
 // RefuseFamily refuses an address family that the node's kernel lacks.

@@ -21,6 +21,8 @@ const (
 	serviceCIDR = "service-cidr"
 	localhost   = "localhost-node-ports"
 	neighbours  = "masquerade-neighbours"
+	noEndpoints = "no-endpoints"
+	forbidden   = "forbidden"
 )
 
 // ErrLayout says that the objects in the kernel have another layout.
@@ -57,6 +59,12 @@ func Settings(number int, r servicemodel.Rules) []string {
 	}
 	if r.MasqueradeNeighbours {
 		l = append(l, neighbours)
+	}
+	if r.NoEndpoints != "" {
+		l = append(l, noEndpoints+" "+r.NoEndpoints)
+	}
+	if r.Forbidden != "" {
+		l = append(l, forbidden+" "+r.Forbidden)
 	}
 	return l
 }
@@ -95,6 +103,10 @@ func ParseSettings(number int, lines []string) (servicemodel.Rules, error) {
 			r.LocalhostNodePorts = true
 		case neighbours:
 			r.MasqueradeNeighbours = true
+		case noEndpoints:
+			r.NoEndpoints = v
+		case forbidden:
+			r.Forbidden = v
 		default:
 			err = fmt.Errorf("unknown setting")
 		}
