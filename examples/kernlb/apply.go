@@ -64,7 +64,7 @@ func (p *program) apply(ctx context.Context) error {
 			return err
 		}
 		p.warnConflicts(r.Conflicts)
-		p.noteRefusing(s)
+		p.noteRefusing(r.Changes.New)
 		if chosen {
 			p.warnOthers(ctx)
 		}
@@ -135,7 +135,7 @@ func (p *program) plan(ctx context.Context) error {
 			return err
 		}
 		p.warnConflicts(v.Conflicts)
-		p.noteRefusing(s)
+		p.noteRefusing(v.Changes.New)
 		p.refused(v.Refused)
 		return errors.Join(p.printPlan(v), p.complete())
 	})

@@ -50,12 +50,8 @@ func causes(wanted *servicemodel.Table) causeOf {
 // maxNotes is the maximum number of service ports that are named because they refuse connections.
 const maxNotes = 20
 
-// noteRefusing says which service ports of a state reject or drop connections, and why.
-func (p *program) noteRefusing(s servicemodel.State) {
-	table, err := servicemodel.Resolve(nil, s)
-	if err != nil {
-		return // with -keep-going; the engine reports the error
-	}
+// noteRefusing says which service ports of a table reject or drop connections, and why.
+func (p *program) noteRefusing(table *servicemodel.Table) {
 	at := map[string][]string{}
 	var order []string
 	for f := range table.Frontends() {

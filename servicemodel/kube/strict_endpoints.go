@@ -44,7 +44,7 @@ func (r *report) refuseSlice(s *discoveryv1.EndpointSlice) {
 		return
 	}
 	for i := range s.Endpoints {
-		r.refuseEndpoint(&s.Endpoints[i], s.AddressType, fmt.Sprintf("endpoints[%d].", i))
+		r.refuseEndpoint(&s.Endpoints[i], s.AddressType, i)
 	}
 }
 
@@ -56,7 +56,15 @@ func (r *report) atMost(at string, items, most int) bool {
 	return items <= most
 }
 
-func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.AddressType, at string) {
+// refuseEndpoint checks the i-th endpoint of a slice. Most endpoints have an address and a node,
+// and both are right: that costs no path.
+func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.AddressType, i int) {
+	node := e.NodeName == nil || len(validation.IsDNS1123Subdomain(*e.NodeName)) == 0
+	if len(e.Addresses) == 1 && plainAddress(e.Addresses[0], kind) && node && e.Hostname == nil &&
+		len(e.DeprecatedTopology) == 0 && e.Hints == nil {
+		return
+	}
+	at := fmt.Sprintf("endpoints[%d].", i)
 	if len(e.Addresses) == 0 {
 		r.must(at+"addresses", "", []string{"must hold an address"})
 	}
@@ -81,6 +89,16 @@ func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.Addres
 	}
 	r.refuseHints(nodes, at+"hints.forNodes", validation.IsDNS1123Subdomain)
 }
+
+// plainAddress reports whether an address is certainly right.
+func plainAddress(a string, kind discoveryv1.AddressType) bool {
+	addr, err := parseRoutable(a)
+	return err == nil && !addr.Is4In6() && addr.String() == a &&
+		kind == addressTypes[addr.Is4()]
+}
+
+var addressTypes = map[bool]discoveryv1.AddressType{true: discoveryv1.AddressTypeIPv4,
+	false: discoveryv1.AddressTypeIPv6}
 
 // refuseEndpointAddress checks one address of an endpoint. Only the first address counts, but all
 // must be valid.

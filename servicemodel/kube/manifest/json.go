@@ -5,74 +5,81 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"slices"
 )
 
 // parseJSON reads the JSON values of a document, one after another.
 func parseJSON(d document) ([]*value, error) {
-	dec := json.NewDecoder(bytes.NewReader(d.text))
-	dec.UseNumber()
-	p := &jsonParser{dec: dec, text: d.text, line: d.line}
+	p := &jsonParser{text: d.text, line: d.line, names: map[string]string{}}
 	var values []*value
-	for {
-		t, err := dec.Token()
-		if errors.Is(err, io.EOF) {
-			return values, nil
-		}
-		var v *value
-		if err == nil {
-			v, err = p.value(t, 0)
+	for p.next() != 0 {
+		begin := *p
+		v, err := p.value(0)
+		if errors.Is(err, errNotJSON) {
+			err = begin.explain()
 		}
 		if err != nil {
-			return nil, p.explain(err)
+			return nil, err
 		}
 		values = append(values, v)
 	}
+	return values, nil
 }
 
-// jsonParser builds values from the tokens of a decoder.
+// jsonParser builds values from JSON. encoding/json's decoder of tokens took four times as long. It
+// explains what is no JSON.
 type jsonParser struct {
-	dec  *json.Decoder
-	text []byte
-	pos  int // up to which lines were counted
-	line int
+	text  []byte
+	pos   int
+	line  int               // of the file, at pos
+	names map[string]string // names of fields so far, so that equal ones share memory
+	// items and members are those of the lists and objects that are being read.
+	items   []*value
+	members []member
+	free    []value // allocated together
 }
 
-// here returns the line of the token read last.
-func (p *jsonParser) here() int { return p.lineAt(int(p.dec.InputOffset())) }
+// errNotJSON says that the text is no JSON.
+var errNotJSON = errors.New("not JSON")
 
-func (p *jsonParser) lineAt(pos int) int {
-	if pos = min(pos, len(p.text)); pos > p.pos {
-		p.line += bytes.Count(p.text[p.pos:pos], []byte("\n"))
-		p.pos = pos
+// next skips white space, and returns the byte after it, 0 at the end.
+func (p *jsonParser) next() byte {
+	for ; p.pos < len(p.text); p.pos++ {
+		switch c := p.text[p.pos]; c {
+		case '\n':
+			p.line++
+		case ' ', '\t', '\r':
+		default:
+			return c
+		}
 	}
-	return p.line
+	return 0
 }
 
-func (p *jsonParser) value(t json.Token, depth int) (*value, error) {
-	v := &value{line: p.here()}
+func (p *jsonParser) value(depth int) (*value, error) {
+	c := p.next()
+	if len(p.free) == 0 {
+		p.free = make([]value, 64)
+	}
+	v := &p.free[0]
+	p.free = p.free[1:]
+	v.line = p.line
 	if depth > maxDepth {
 		return nil, syntaxErrorf(v.line, "nested more than %d deep", maxDepth)
 	}
 	var err error
-	switch t := t.(type) {
-	case nil:
-	case bool:
-		v.kind, v.text = boolValue, "false"
-		if t {
-			v.text = "true"
-		}
-	case json.Number:
-		v.kind, v.text = numberValue, t.String()
-	case string:
-		v.kind, v.text = textValue, t
-	case json.Delim:
-		if t == '[' {
-			v.kind = listValue
-			err = p.list(v, depth)
-		} else {
-			v.kind = objectValue
-			err = p.object(v, depth)
-		}
+	switch c {
+	case '{':
+		v.kind = objectValue
+		err = p.object(v, depth)
+	case '[':
+		v.kind = listValue
+		err = p.list(v, depth)
+	case '"':
+		v.kind = textValue
+		v.text, err = p.textValue(false)
+	default:
+		err = p.plain(v)
 	}
 	if err != nil {
 		return nil, err
@@ -80,56 +87,145 @@ func (p *jsonParser) value(t json.Token, depth int) (*value, error) {
 	return v, v.finish()
 }
 
+// plain reads a number, true, false or null.
+func (p *jsonParser) plain(v *value) error {
+	rest := p.text[p.pos:]
+	n := bytes.IndexFunc(rest, func(r rune) bool {
+		return r != '+' && r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z') &&
+			r != 'E'
+	})
+	if n >= 0 {
+		rest = rest[:n]
+	}
+	switch v.text = string(rest); v.text {
+	case "true", "false":
+		v.kind = boolValue
+	case "null":
+		v.text = ""
+	default:
+		v.kind = numberValue
+		if !json.Valid(rest) {
+			return errNotJSON
+		}
+	}
+	p.pos += len(rest)
+	return nil
+}
+
+// textValue reads a string. Names of fields share memory.
+func (p *jsonParser) textValue(isName bool) (string, error) {
+	begin, escaped := p.pos, false
+	for p.pos++; p.pos < len(p.text); p.pos++ {
+		switch c := p.text[p.pos]; {
+		case c < ' ':
+			return "", errNotJSON
+		case c == '\\':
+			escaped = true
+			p.pos++
+		case c == '"':
+			p.pos++
+			if escaped {
+				var s string
+				if json.Unmarshal(p.text[begin:p.pos], &s) != nil {
+					return "", errNotJSON
+				}
+				return s, nil
+			}
+			text := p.text[begin+1 : p.pos-1]
+			if !isName {
+				return string(text), nil
+			}
+			name, known := p.names[string(text)]
+			if !known {
+				name = string(text)
+				p.names[name] = name
+			}
+			return name, nil
+		}
+	}
+	return "", errNotJSON
+}
+
+// more goes to the next item of a list or an object, of which there have been n. It reports false
+// at the end.
+func (p *jsonParser) more(n int, end byte) (bool, error) {
+	c := p.next()
+	switch {
+	case c == end:
+		p.pos++
+		return false, nil
+	case n == 0:
+		return true, nil
+	case c != ',':
+		return false, errNotJSON
+	}
+	p.pos++
+	return true, nil
+}
+
 func (p *jsonParser) list(v *value, depth int) error {
-	for {
-		t, err := p.dec.Token()
+	first := len(p.items)
+	for p.pos++; ; {
+		more, err := p.more(len(p.items)-first, ']')
 		if err != nil {
 			return err
 		}
-		if t == json.Delim(']') {
+		if !more {
+			v.items = slices.Clone(p.items[first:])
+			p.items = p.items[:first]
 			return nil
 		}
-		item, err := p.value(t, depth+1)
+		item, err := p.value(depth + 1)
 		if err != nil {
 			return err
 		}
-		v.items = append(v.items, item)
+		p.items = append(p.items, item)
 	}
 }
 
 func (p *jsonParser) object(v *value, depth int) error {
-	for {
-		t, err := p.dec.Token()
+	first := len(p.members)
+	for p.pos++; ; {
+		more, err := p.more(len(p.members)-first, '}')
 		if err != nil {
 			return err
 		}
-		name, ok := t.(string)
-		if !ok { // '}'
+		if !more {
+			v.members = slices.Clone(p.members[first:])
+			p.members = p.members[:first]
 			return nil
 		}
-		if t, err = p.dec.Token(); err != nil {
-			return err
+		if p.next() != '"' {
+			return errNotJSON
 		}
-		m, err := p.value(t, depth+1)
+		name, err := p.textValue(true)
 		if err != nil {
 			return err
 		}
-		v.members = append(v.members, member{name, m})
+		if p.next() != ':' {
+			return errNotJSON
+		}
+		p.pos++
+		m, err := p.value(depth + 1)
+		if err != nil {
+			return err
+		}
+		p.members = append(p.members, member{name, m})
 	}
 }
 
-// explain gives an error of the decoder its line.
-func (p *jsonParser) explain(err error) error {
-	var known *syntaxError
-	var syntax *json.SyntaxError
+// explain returns the error of a value that begins here and is not JSON.
+func (p *jsonParser) explain() error {
+	rest, syntax := p.text[p.pos:], new(json.SyntaxError)
+	err := json.NewDecoder(bytes.NewReader(rest)).Decode(new(json.RawMessage))
 	switch {
-	case errors.As(err, &known):
-		return known
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return syntaxErrorf(p.lineAt(len(p.text)),
+		return syntaxErrorf(p.line+bytes.Count(rest, []byte("\n")),
 			"not JSON: the text ends in the middle of a value")
 	case errors.As(err, &syntax):
-		return syntaxErrorf(p.lineAt(int(syntax.Offset)), "not JSON: %v", err)
+		rest = rest[:min(int(syntax.Offset)-1, len(rest))]
+	default: // what follows a value that is whole
+		return syntaxErrorf(p.line, "%v", errNotJSON)
 	}
-	return syntaxErrorf(p.here(), "not JSON: %v", err)
+	return syntaxErrorf(p.line+bytes.Count(rest, []byte("\n")), "not JSON: %v", err)
 }

@@ -77,10 +77,16 @@ func (l *Loader) ReadFile(name string) error {
 
 // Read reads r to its end, as ReadFile does. In problems, r is called name.
 func (l *Loader) Read(name string, r io.Reader) error {
-	data, err := io.ReadAll(io.LimitReader(r, l.maxSize+1))
-	if err != nil {
+	var b bytes.Buffer
+	if f, ok := r.(*os.File); ok {
+		if st, err := f.Stat(); err == nil && st.Size() <= l.maxSize {
+			b.Grow(int(st.Size()) + bytes.MinRead)
+		}
+	}
+	if _, err := b.ReadFrom(io.LimitReader(r, l.maxSize+1)); err != nil {
 		return fmt.Errorf("reading manifest %s: %w", name, err)
 	}
+	data := b.Bytes()
 	if p, ok := l.notText(data); !ok {
 		p.File = name
 		l.result.Problems = append(l.result.Problems, p)

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 )
 
@@ -44,6 +45,8 @@ const (
 	maxAliased = 1 << 20 // limit for what aliases add to the size of a document
 	sizeCap    = 1 << 40
 	nodeSize   = 16 // size of a value without its text
+	// manyMembers is how many members of an object are compared with one another at most.
+	manyMembers = 8
 )
 
 // syntaxError is the reason why a document cannot be read.
@@ -131,13 +134,20 @@ func (v *value) index(key string) *value {
 
 // finish checks the names of an object's members and sums up the size of v.
 func (v *value) finish() error {
-	if len(v.members) > 1 {
-		seen := make(map[string]struct{}, len(v.members))
-		for _, m := range v.members {
-			if _, ok := seen[m.name]; ok {
-				return syntaxErrorf(m.value.line, "field %s is given twice", show(m.name))
-			}
+	var seen map[string]struct{}
+	if len(v.members) > manyMembers {
+		seen = make(map[string]struct{}, len(v.members))
+	}
+	for i, m := range v.members {
+		_, twice := seen[m.name]
+		if seen != nil {
 			seen[m.name] = struct{}{}
+		} else {
+			twice = slices.ContainsFunc(v.members[:i],
+				func(o member) bool { return o.name == m.name })
+		}
+		if twice {
+			return syntaxErrorf(m.value.line, "field %s is given twice", show(m.name))
 		}
 	}
 	v.size = nodeSize + len(v.text)
