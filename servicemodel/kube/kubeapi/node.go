@@ -3,12 +3,14 @@ package kubeapi
 import (
 	"context"
 	"fmt"
+	"log/slog"
 	"slices"
 	"sync/atomic"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
 
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
@@ -47,14 +49,22 @@ func (g *nodeGate) see(n *corev1.Node) {
 }
 
 // wait waits until the gate is open or ctx is done, which is no error. After the timeout it returns
-// ErrNoNode. For pod CIDRs it waits ten times as long, as kube-proxy does.
-func (g *nodeGate) wait(ctx context.Context, timeout time.Duration) error {
+// ErrNoNode. For pod CIDRs it waits ten times as long, as kube-proxy does. If it waits, a record
+// says for what, because nothing else happens meanwhile.
+func (g *nodeGate) wait(ctx context.Context, timeout time.Duration, log *slog.Logger) error {
 	if !g.addresses && !g.cidrs {
 		return nil
 	}
 	want := "addresses"
 	if g.cidrs {
 		timeout, want = 10*timeout, "pod CIDRs"
+	}
+	select {
+	case <-g.seen:
+		return nil
+	default:
+		log.InfoContext(ctx, "the first state waits for the node", logkey.Reason,
+			fmt.Sprintf("no Node %q with %s yet", g.name, want))
 	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()

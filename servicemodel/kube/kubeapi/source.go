@@ -32,8 +32,8 @@ type Config struct {
 	// an event was lost. Zero means never; kube-proxy's default (configSyncPeriod) is 15 minutes.
 	Resync time.Duration
 
-	// Logger gets a record when a kind cannot be listed or watched, when this works again, and for
-	// each object with a problem. Nil means silence.
+	// Logger gets a record when a kind cannot be listed or watched, when this works again, when the
+	// first state waits for the Node object, and for each object with a problem. Nil means silence.
 	Logger *slog.Logger
 }
 
@@ -148,7 +148,7 @@ func (s *Source) sync(ctx context.Context) error {
 	if !cache.WaitFor(soon, "", optional...) && ctx.Err() == nil {
 		s.log.WarnContext(ctx, "goes on without ServiceCIDRs until they are listed")
 	}
-	if err := s.node.wait(ctx, s.cfg.NodeTimeout); err != nil {
+	if err := s.node.wait(ctx, s.cfg.NodeTimeout, s.log); err != nil {
 		if s.cfg.Tracker.NodeCIDRs {
 			return err
 		}

@@ -349,7 +349,9 @@ func TestTheNodeIsWaitedFor(t *testing.T) {
 				if test.before != nil {
 					client = server(test.before)
 				}
-				f := follow(t, client, &Config{Tracker: test.cfg})
+				var log strings.Builder
+				f := follow(t, client, &Config{Tracker: test.cfg,
+					Logger: slog.New(slog.NewTextHandler(&log, nil))})
 				if test.after > 0 {
 					time.Sleep(test.after - time.Second)
 					n, _ := f.made()
@@ -361,10 +363,12 @@ func TestTheNodeIsWaitedFor(t *testing.T) {
 					require.Zero(t, n)
 					require.ErrorIs(t, <-f.done, test.err)
 					f.stop()
-					return
+				} else {
+					require.Equal(t, 1, n)
+					f.end(t)
 				}
-				require.Equal(t, 1, n)
-				f.end(t)
+				require.Equal(t, test.after > 0,
+					strings.Contains(log.String(), "the first state waits for the node"), &log)
 			})
 		})
 	}
