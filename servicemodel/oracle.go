@@ -240,7 +240,11 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		addr := s.Endpoint.Addr()
 		hairpin := addr == src && tableView{t}.HasHairpin(src)
 		neighbour := t.rules.MasqueradeNeighbours && !p.FromThisNode && containsAddr(p.Link, addr)
-		d.Candidates = append(d.Candidates, Candidate{s.Endpoint, s.Weight,
+		weight := s.Weight
+		if pool.Scheduler == RoundRobin {
+			weight = 1
+		}
+		d.Candidates = append(d.Candidates, Candidate{s.Endpoint, weight,
 			f.Masquerade&d.Origin != 0 || hairpin || neighbour})
 	}
 }

@@ -71,6 +71,7 @@ type Service struct {
 
 	// Scheduler says how to choose among endpoints. The zero value is the backend's default: random
 	// for nftables and iptables, weighted round robin for IPVS.
+	// [Scheduler] says what each backend has.
 	Scheduler Scheduler `json:"scheduler,omitzero"`
 
 	// Forwarding says how packets reach an endpoint. The zero value is NAT.
@@ -143,14 +144,19 @@ const (
 )
 
 // Scheduler is a way of choosing an endpoint, named as in IPVS (include/net/ip_vs.h; ipvsadm(8)),
-// or "random". A backend refuses schedulers that it lacks.
+// or "random". A backend refuses schedulers that it lacks: IPVS lacks random, nftables has random,
+// rr, wrr, sh and mh, and iptables random, rr and sh.
+//
+// As in IPVS, rr gives each endpoint the same share, whatever the weights are. The other schedulers
+// follow the weights.
 //
 // The schedulers that hash the client, [SourceHash] and [Maglev], take two options, in this order:
 // "sh+port", "mh+fallback", "mh+port+fallback" (IP_VS_SVC_F_SCHED_SH_PORT,
 // IP_VS_SVC_F_SCHED_SH_FALLBACK and those of mh in include/uapi/linux/ip_vs.h). With port they also
 // hash the client's port, so that the connections of one client are spread. With fallback they use
 // another endpoint if the chosen one takes no new connections, for example while it drains.
-// Otherwise these clients are refused.
+// Otherwise these clients are refused. In nftables the option changes nothing, because an endpoint
+// that takes no new connections is in no pool.
 type Scheduler string
 
 // The schedulers. All except random are those of the Linux IPVS modules ip_vs_*.
