@@ -17,6 +17,8 @@ type Elem struct {
 	KeyEnd   []byte // end of the range, in an interval set
 	Data     []byte // in a map
 	UserData []byte // user data, holding the comment
+	// Goto means that Data is the name of the chain in which a packet continues.
+	Goto bool
 	// Timeout is the lifetime of the element. Zero means that it does not expire.
 	Timeout time.Duration
 	Expiry  uint64 // milliseconds left, if the element has a timeout
@@ -73,7 +75,10 @@ func appendElem(b []byte, e Elem) []byte {
 	if e.KeyEnd != nil {
 		b = appendData(b, elemKeyEnd, e.KeyEnd)
 	}
-	if e.Data != nil {
+	switch {
+	case e.Goto:
+		b = appendGoto(b, elemData, e.Data)
+	case e.Data != nil:
 		b = appendData(b, elemData, e.Data)
 	}
 	if e.Timeout != 0 {
@@ -137,6 +142,17 @@ func appendData(b []byte, typ uint16, value []byte) []byte {
 	return append(b, zeros[:pad-n]...)
 }
 
+// appendGoto appends attribute typ, a nest around a verdict that leads to a chain.
+func appendGoto(b []byte, typ uint16, chain []byte) []byte {
+	start, code := len(b), int32(VerdictGoto)
+	b = append(b, 0, 0, 0, 0, 0, 0, 0, 0)
+	b = appendAttr(b, AttrVerdictCode, binary.BigEndian.AppendUint32(nil, uint32(code)))
+	b = appendAttr(b, AttrVerdictChain, append(chain[:len(chain):len(chain)], 0))
+	putAttrHeader(b[start:], len(b)-start, typ|rawnl.AttrNested)
+	putAttrHeader(b[start+4:], len(b)-start-4, DataVerdict|rawnl.AttrNested)
+	return b
+}
+
 func appendAttr(b []byte, typ uint16, value []byte) []byte {
 	n := len(value)
 	b = append(b, 0, 0, 0, 0)
@@ -163,7 +179,7 @@ func decodeElem(data []byte) (Elem, error) {
 		case elemKeyEnd:
 			e.KeyEnd = dataOf(&it)
 		case elemData:
-			e.Data = dataOf(&it)
+			e.Data, e.Goto = mapped(&it)
 		case elemUserData:
 			e.UserData = it.Data()
 		case elemExpiration:
@@ -252,6 +268,25 @@ func dataOf(it *rawnl.AttrIter) []byte {
 		}
 	}
 	return nil
+}
+
+// mapped returns the data of an element of a map: a value, or the chain of a verdict.
+func mapped(it *rawnl.AttrIter) (data []byte, isChain bool) {
+	in := it.Nest()
+	for in.Next() {
+		switch in.Type() {
+		case DataValue:
+			return in.Data(), false
+		case DataVerdict:
+			v := in.Nest()
+			for v.Next() {
+				if v.Type() == AttrVerdictChain {
+					return CString(v.Data()), true
+				}
+			}
+		}
+	}
+	return nil, false
 }
 
 // DecodeElems calls fn for every element of a list in wire form.

@@ -58,6 +58,14 @@ func register(offset int) uint32 {
 	return reg32_00 + uint32(offset)/4
 }
 
+// offsetOf is the inverse of register.
+func offsetOf(reg uint32) int {
+	if reg < reg32_00 {
+		return int(reg-Reg1) * 16
+	}
+	return int(reg-reg32_00) * 4
+}
+
 // AppendPayload loads bytes of a header into a register.
 func AppendPayload(b *rawnl.Batch, reg, base, offset, length uint32) {
 	elem, data := beginExpr(b, "payload")
@@ -198,6 +206,15 @@ func appendLookupMap(b *rawnl.Batch, name string) {
 	endExpr(b, elem, data)
 }
 
+// appendLookupVerdict executes the verdict of the key in Reg1, if the map has the key.
+func appendLookupVerdict(b *rawnl.Batch, name string) {
+	elem, data := beginExpr(b, "lookup")
+	b.U32(attrLookupSReg, Reg1)
+	b.U32(attrLookupDReg, RegVerdict)
+	b.Text(attrLookupSet, name)
+	endExpr(b, elem, data)
+}
+
 // appendLookupAnonymous looks up an anonymous set of the same transaction. A map gives the verdict.
 func appendLookupAnonymous(b *rawnl.Batch, a *AnonymousSet, id uint32) {
 	elem, data := beginExpr(b, "lookup")
@@ -214,11 +231,11 @@ func appendLookupAnonymous(b *rawnl.Batch, a *AnonymousSet, id uint32) {
 // in front.
 const hashed = 16
 
-// appendJHash hashes length bytes that are loaded at hashed into a number below mod in Reg1.
-func appendJHash(b *rawnl.Batch, length, mod, seed uint32) {
+// appendJHash hashes length bytes that are loaded at an offset into a number below mod.
+func appendJHash(b *rawnl.Batch, reg uint32, from int, length, mod, seed uint32) {
 	elem, data := beginExpr(b, "hash")
-	b.U32(attrHashSReg, register(hashed))
-	b.U32(attrHashDReg, Reg1)
+	b.U32(attrHashSReg, register(from))
+	b.U32(attrHashDReg, reg)
 	b.U32(attrHashLen, length)
 	b.U32(attrHashModulus, mod)
 	b.U32(attrHashSeed, seed)
@@ -227,12 +244,12 @@ func appendJHash(b *rawnl.Batch, length, mod, seed uint32) {
 	endExpr(b, elem, data)
 }
 
-// appendNumgen draws a number below mod.
-func appendNumgen(b *rawnl.Batch, reg, mod uint32) {
+// appendNumgen makes a number below mod. typ says how.
+func appendNumgen(b *rawnl.Batch, reg, mod, typ uint32) {
 	elem, data := beginExpr(b, "numgen")
 	b.U32(attrNumgenDReg, reg)
 	b.U32(attrNumgenModulus, mod)
-	b.U32(attrNumgenType, numgenRandom)
+	b.U32(attrNumgenType, typ)
 	b.U32(attrNumgenOffset, 0)
 	endExpr(b, elem, data)
 }

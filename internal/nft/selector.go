@@ -47,8 +47,30 @@ func ctReply(name string, length int, key uint32) Selector {
 // NumgenRandom draws a number below mod.
 func NumgenRandom(mod int) Selector {
 	return Selector{fmt.Sprintf("numgen random mod %d", mod), 4,
-		func(b *rawnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod)) }}
+		func(b *rawnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod), numgenRandom) }}
 }
+
+// NumgenInc counts the packets that come to the rule, modulo mod.
+func NumgenInc(mod int) Selector {
+	return Selector{fmt.Sprintf("numgen inc mod %d", mod), 4,
+		func(b *rawnl.Batch, reg uint32) { appendNumgen(b, reg, uint32(mod), numgenInc) }}
+}
+
+// JHash hashes the selected values into a number below mod.
+func JHash(of Concat, mod int, seed uint32) Selector {
+	return Selector{fmt.Sprintf("jhash %s mod %d seed 0x%x", of.text(), mod, seed), 4,
+		func(b *rawnl.Batch, reg uint32) {
+			from := hashed
+			if reg != Reg1 {
+				from += offsetOf(reg) + 4 // the hash ends a key
+			}
+			end := of.load(b, from)
+			appendJHash(b, reg, from, uint32(end-from), uint32(mod), seed)
+		}}
+}
+
+// IsZero matches if the selected number is 0.
+func (s Selector) IsZero() Rule { return s.is("0", Native32(0)) }
 
 // Frontend selects the key of a frontend in the form of [AppendFrontend].
 func (f *Family) Frontend(nodePort bool) Concat {
@@ -95,6 +117,14 @@ func (c Concat) lookup(sign, set string, inverted bool) Rule {
 	return rule(c.text()+sign+set, func(b *rawnl.Batch) {
 		c.load(b, 0)
 		appendLookup(b, set, inverted)
+	})
+}
+
+// VMap executes the verdict of the selected key in a map, if the map has the key.
+func (c Concat) VMap(name string) Rule {
+	return rule(c.text()+" vmap @"+name, func(b *rawnl.Batch) {
+		c.load(b, 0)
+		appendLookupVerdict(b, name)
 	})
 }
 

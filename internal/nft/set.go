@@ -15,6 +15,8 @@ const (
 	FieldSlot
 	// FieldMark is a number, in the byte order of the machine.
 	FieldMark
+	// FieldVerdict is the data of a map that leads to chains: see [Elem.Goto].
+	FieldVerdict
 )
 
 // fieldTypes describes the fields: the number and name of the type in nft (enum datatypes in
@@ -31,6 +33,7 @@ var fieldTypes = [...]struct {
 	FieldPort:     {13, 2, "inet_service", "th dport"},
 	FieldSlot:     {4, 4, "integer", "numgen random mod 2"},
 	FieldMark:     {19, 4, "mark", "meta mark"},
+	FieldVerdict:  {dataTypeVerdict, verdictLen, "verdict", ""},
 }
 
 // FrontendFields are the fields of the key of a frontend in the form of [AppendFrontend].
@@ -59,6 +62,9 @@ func (s *Set) kind() string {
 	}
 	return "set"
 }
+
+// LeadsToChains reports whether the elements of a map name chains.
+func (s *Set) LeadsToChains() bool { return len(s.Data) == 1 && s.Data[0] == FieldVerdict }
 
 // SetSpec is the part of the kernel's description of a set that identifies its kind. Other flags
 // differ between kernel versions.

@@ -160,6 +160,7 @@ func (f *Family) Reject() Rule {
 var (
 	Accept     = Verdict{Code: VerdictAccept}.rule()
 	Drop       = Verdict{Code: VerdictDrop}.rule()
+	Return     = Verdict{Code: VerdictReturn}.rule()
 	Counter    = rule("counter packets 0 bytes 0", AppendCounter)
 	Masquerade = rule("masquerade fully-random", appendMasquerade)
 	ResetTCP   = rule("reject with tcp reset", appendResetTCP)
@@ -179,6 +180,8 @@ func (v Verdict) text() string {
 		return "jump " + v.Chain
 	case VerdictGoto:
 		return "goto " + v.Chain
+	case VerdictReturn:
+		return "return"
 	}
 	return "drop"
 }
@@ -205,7 +208,7 @@ func JHashVMap(s Selector, seed uint32, verdicts []Verdict) Rule {
 			strings.Join(l, ", ")),
 		exprs: func(b *rawnl.Batch) {
 			s.load(b, register(hashed))
-			appendJHash(b, uint32(s.len), n, seed)
+			appendJHash(b, Reg1, hashed, uint32(s.len), n, seed)
 		},
 		set: &AnonymousSet{Verdicts: verdicts},
 	}}

@@ -93,7 +93,10 @@ func (s *Set) ElemText(e Elem) string {
 	if c := CommentOf(e.UserData); c != "" {
 		text += fmt.Sprintf(" comment %q", c)
 	}
-	if s.Data != nil && e.Data != nil {
+	switch {
+	case e.Goto:
+		text += " : goto " + string(e.Data)
+	case s.Data != nil && e.Data != nil:
 		text += " : " + fieldsText(s.Data, e.Data, nil)
 	}
 	return text

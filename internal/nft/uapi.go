@@ -327,7 +327,10 @@ const (
 	attrNumgenOffset
 )
 
-const numgenRandom = 1 // NFT_NG_RANDOM
+const (
+	numgenInc    = 0 // NFT_NG_INCREMENTAL
+	numgenRandom = 1 // NFT_NG_RANDOM
+)
 
 // Attributes of nat (enum nft_nat_attributes).
 const (

@@ -77,6 +77,7 @@ var numbers = []struct {
 	{"hash", attrHashType, unix.NFTA_HASH_TYPE},
 	{"hash", hashJenkins, unix.NFT_HASH_JENKINS},
 	{"numgen", attrNumgenOffset, unix.NFTA_NG_OFFSET},
+	{"numgen", numgenInc, unix.NFT_NG_INCREMENTAL},
 	{"numgen", numgenRandom, unix.NFT_NG_RANDOM},
 	{"nat", attrNATRegAddrMin, unix.NFTA_NAT_REG_ADDR_MIN},
 	{"nat", attrNATRegProtoMin, unix.NFTA_NAT_REG_PROTO_MIN},
