@@ -38,7 +38,9 @@ func (s span) split() int {
 func overName(over string, at int) string { return over + strconv.Itoa(1<<at) }
 
 // beyondSmall reports whether a pool is beyond smallClasses.
-func beyondSmall(p *servicemodel.Pool) bool { return slotCount(p) > 1<<smallClasses.hi }
+func beyondSmall(p *servicemodel.Pool) bool {
+	return wayOfPool(p) == atRandom && slotCount(p) > 1<<smallClasses.hi
+}
 
 // search searches a class. more says whether the frontend is in the set of frontends with more
 // slots than a class has.

@@ -16,7 +16,7 @@
 // of kernlb. A table stays when its last service goes, unless the node no longer serves its family
 // (servicemodel.Node.OnlyFamily). An instance without services has the table ip, or the only one
 // that the node serves. The chains and rules of a table are the same whatever the services are. A service is elements in sets and maps,
-// none of which carries a verdict. The kernel finds an element by hashing, and does not validate
+// none of which carries a verdict, unless the service has a scheduler. The kernel finds an element by hashing, and does not validate
 // the ruleset again when an element changes. So a change costs the same among ten services and
 // among fifty thousand. In short, for IPv4:
 //
@@ -85,11 +85,34 @@
 // service-split and has those endpoints in service-external-endpoints. Which frontends are
 // rejected, dropped and masqueraded is membership of sets, too.
 //
-// Objects for four features exist only while some service uses them: session affinity (the maps
+// Objects for some features exist only if some service uses them: session affinity (the maps
 // affinity-0 to -15 and the sets service-affinity-T, one for each timeout T in use), source ranges
 // (the interval set sources), frontends that treat outside clients or this host in a way of their
 // own (service-split, service-masquerade-host, and all sets with external in their names), and
 // pools of more than 128 slots (the sets service-over-128 and higher).
+//
+// # Schedulers
+//
+// A pool with a scheduler other than random has its slots in a map of its own, such as
+// service-mh-endpoints, and its frontends are in none of the sets service-over-N. A packet to it
+// finds no slot in service-endpoints. Then the map service-scheduled leads it to a chain:
+//
+//	map service-scheduled { 10.96.0.11 . tcp . 80 : goto service-mh-1021, 10.96.0.12 . tcp . 80 : goto service-rr-3-744, … }
+//	chain service-balance {
+//		… (as above)
+//		jump service-draw-1
+//		ip daddr . meta l4proto . th dport vmap @service-scheduled
+//		jump service-draw-1
+//		accept
+//	}
+//	chain service-mh-1021 { dnat ip to ip daddr . meta l4proto . th dport . jhash ip saddr mod 1021 seed 0x6b6c6d68 map @service-mh-endpoints }
+//	chain service-rr-3-744 { dnat ip to ip daddr . meta l4proto . th dport . numgen inc mod 3 map @service-rr-endpoints }
+//	chain service-sh-4 { jump service-sh-level-2; jump service-sh-level-1; dnat ip to … numgen random mod 1 map @service-sh-endpoints }
+//	chain service-sh-level-2 { jhash ip saddr mod 2 seed 0x6b6c0200 0 return; dnat ip to … jhash ip saddr mod 4 seed 0x6b6c0200 map @service-sh-endpoints; … (eight times) }
+//
+// So packets to other services, which find a slot before, meet nothing of it. The tables of Maglev
+// are those of package servicemodel. Comments of their elements say the slots and weights of
+// endpoints.
 //
 // # Session affinity
 //

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"net/netip"
 	"strconv"
 
@@ -44,6 +45,8 @@ type writer struct {
 	key   []byte
 	data  []byte
 	ud    []byte
+	// tables are the last tables of Maglev.
+	tables [2]maglevTable
 }
 
 func newWriter() *writer { return &writer{names: names{}} }
@@ -59,10 +62,10 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 	}
 
 	internal, external := nocopy.Of(t).PoolsOf(fe)
-	w.verdict(fe.Internal, internal, setOver, member)
+	w.verdict(fe, false, internal, to)
 	if fe.External != fe.Internal {
 		member(setSplit, -1)
-		w.verdict(fe.External, external, setExternalOver, member)
+		w.verdict(fe, true, external, to)
 	}
 	switch fe.Masquerade {
 	case servicemodel.FromAnywhere:
@@ -81,14 +84,26 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 	}
 }
 
-func (w *writer) verdict(v servicemodel.Verdict, p *servicemodel.Pool, over string,
-	member func(string, int)) {
+// verdict writes what decides about packets from inside or outside: membership of sets, or the
+// chain of a pool.
+func (w *writer) verdict(fe *servicemodel.Frontend, outside bool, p *servicemodel.Pool, to sink) {
+	k, v, over := kindOf(fe.Key), fe.Internal, setOver
+	if outside {
+		v, over = fe.External, setExternalOver
+	}
+	member := func(rest string, n int) {
+		to(w.names.get(k.prefix, rest, n), nft.Elem{Key: w.key})
+	}
 	switch {
 	case v == servicemodel.Reject:
 		member(setReject, -1)
 	case v == servicemodel.Drop:
 		member(setDrop, -1)
 	case p != nil:
+		if wayOfPool(p) != atRandom {
+			w.scheduled(fe, outside, p, to)
+			return
+		}
 		for _, class := range overs(slotCount(p)) {
 			member(over, 1<<class)
 		}
@@ -111,77 +126,45 @@ func (w *writer) pools(t *servicemodel.Table, fe *servicemodel.Frontend, to sink
 	w.slots(fe, true, nil, external, nil, to)
 }
 
-// slots writes the elements that differ between the slots of the pools old and new, in the map of
-// fe's internal or external endpoints. An endpoint of weight w has w elements. The first element of
-// a pool has a comment with the scheduler, if the pool names one.
-func (w *writer) slots(fe *servicemodel.Frontend, external bool, old, new *servicemodel.Pool, del,
+// slots writes the elements that differ between the slots of the pools old and new, in the maps of
+// fe's internal or external endpoints. An endpoint of weight w has w elements, unless the scheduler
+// needs others.
+func (w *writer) slots(fe *servicemodel.Frontend, outside bool, old, new *servicemodel.Pool, del,
 	add sink) {
-	rest := setEndpoints
-	if external {
-		rest = setExternalEps
+	if old == nil && new == nil {
+		return
 	}
-	name := w.names.get(kindOf(fe.Key).prefix, rest, -1)
+	name := w.slotMap(kindOf(fe.Key), outside, cmp.Or(new, old))
+	if w.slotMap(kindOf(fe.Key), outside, cmp.Or(old, new)) != name {
+		w.slots(fe, outside, old, nil, del, add)
+		old = nil
+	}
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
-	write := func(to sink, p *servicemodel.Pool, at int, ep netip.AddrPort) {
-		w.data = nft.AppendEndpoint(w.data[:0], ep)
+	write := func(to sink, p *servicemodel.Pool, at int, en *entry) {
+		w.data = nft.AppendEndpoint(w.data[:0], en.endpoint)
 		e := nft.Elem{Key: nft.AppendSlot(w.key, at), Data: w.data}
-		if at == 0 && p.Scheduler != servicemodel.SchedulerDefault {
-			w.ud = nft.AppendComment(w.ud[:0], schedulerWord+string(p.Scheduler))
-			e.UserData = w.ud
+		if at == 0 || en.slot >= 0 || en.weight > 0 {
+			if c := en.comment(at, p); c != "" {
+				w.ud = nft.AppendComment(w.ud[:0], c)
+				e.UserData = w.ud
+			}
 		}
 		to(name, e)
 	}
 	renamed := old != nil && new != nil && old.Scheduler != new.Scheduler
-	a, b := elementsOf(old), elementsOf(new)
-	for at := 0; len(a.slots)+len(b.slots) > 0; at++ {
+	a, b := w.entriesOf(old), w.entriesOf(new)
+	for at := 0; a.left()+b.left() > 0; at++ {
 		was, is := a.next(), b.next()
 		if was == is && (at > 0 || !renamed) {
 			continue
 		}
-		if was.IsValid() {
-			write(del, old, at, was)
+		if was.endpoint.IsValid() {
+			write(del, old, at, &was)
 		}
-		if is.IsValid() {
-			write(add, new, at, is)
+		if is.endpoint.IsValid() {
+			write(add, new, at, &is)
 		}
 	}
-}
-
-// schedulerWord begins the comment of a pool's first element.
-const schedulerWord = "scheduler="
-
-// schedulerOf returns the scheduler that the first element of a pool names.
-func schedulerOf(userData []byte) servicemodel.Scheduler {
-	if nft.CommentOf(userData) == schedulerWord+string(servicemodel.Random) {
-		return servicemodel.Random // nftables supports no other
-	}
-	return servicemodel.SchedulerDefault
-}
-
-// elements iterates over the elements of a pool: the endpoint of each slot, as often as its weight
-// says.
-type elements struct {
-	slots []servicemodel.Slot // the slots that are left
-	taken uint16              // how many elements of the first slot were returned
-}
-
-func elementsOf(p *servicemodel.Pool) elements {
-	if p == nil {
-		return elements{}
-	}
-	return elements{slots: p.Slots}
-}
-
-// next returns the endpoint of the next element, or an invalid endpoint at the end.
-func (l *elements) next() (ep netip.AddrPort) {
-	if len(l.slots) == 0 {
-		return ep
-	}
-	ep = l.slots[0].Endpoint
-	if l.taken++; l.taken >= l.slots[0].Weight {
-		l.slots, l.taken = l.slots[1:], 0
-	}
-	return ep
 }
 
 // address writes the element of an address in a set of addresses.

@@ -60,7 +60,7 @@ func holding(t *testing.T, s servicemodel.State) *held {
 func (h *held) reading(i int, want *servicemodel.Table) *reading {
 	r := h.copyOf(i)
 	r.elems = map[string]map[string]*nft.Elem{}
-	r.shape = shapeOf(r.specs)
+	r.shape = shapeOf(r)
 	r.expect(want)
 	return r
 }

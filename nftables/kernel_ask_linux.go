@@ -260,15 +260,18 @@ func (k *kernel) askMoreSlots(ctx context.Context, r *reading) error {
 	for fe := range frontendsOf(r.want, r.f) {
 		internal, external := nocopy.Of(r.want).PoolsOf(fe)
 		for i, p := range []*servicemodel.Pool{internal, external} {
-			set := r.position(kindOf(fe.Key).prefix + []string{setEndpoints, setExternalEps}[i])
-			if p == nil || set < 0 || r.complete(set) {
+			if p == nil {
+				continue
+			}
+			set := r.position(r.w.slotMap(kindOf(fe.Key), i == 1, p))
+			if set < 0 || r.complete(set) {
 				continue
 			}
 			if _, told := r.told[r.sets[set].Name]; !told {
 				continue // a later step dumps the map
 			}
 			q.add(set, nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, fe.Key),
-				slotCount(p))})
+				entryCount(p))})
 			if err := k.askUnwanted(ctx, r, q, k.chunk); err != nil {
 				return err
 			}

@@ -194,7 +194,8 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 }
 
 // Commit writes a change set in one transaction. The same transaction marks in the kernel the work
-// that is left to [Backend.Settle]. If the socket cannot send so much at once, as in an
+// that is left to [Backend.Settle]. If a service gets a scheduler that the rules do not know yet, a
+// transaction before that one brings the rules. If the socket cannot send so much at once, as in an
 // unprivileged user namespace, Commit needs several transactions: new service ports come first,
 // then changed ones, and removed ones last, each of them whole. Tables that must be made anew then
 // hold only a part of the service ports until the last transaction.
@@ -225,6 +226,12 @@ func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 		if err := h.before(ctx); err != nil {
 			return dataplane.Stats{}, err
 		}
+	}
+	if p := b.pl.planAhead(c); p != nil {
+		if _, err := b.send(ctx, p); err != nil {
+			return dataplane.Stats{}, err
+		}
+		b.committed(p)
 	}
 	p := b.pl.plan(c)
 	stats, err := b.send(ctx, p)

@@ -68,8 +68,16 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 	if err != nil {
 		return nil, err
 	}
+	err = q.Rules(ctx, func(rule nft.RuleInfo) error {
+		c := string(rule.Chain)
+		r.hashes[c] = append(r.hashes[c], rule.Hash())
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
 	// the node-wide rules are not known yet, so these are all chains that the table may have
-	sh := shapeOf(r.specs)
+	sh := shapeOf(r)
 	var chains []string
 	for _, c := range newProgram(f, mostChains, &sh) {
 		chains = append(chains, c.Name)
@@ -83,11 +91,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 			return nil, err
 		}
 	}
-	return r, q.Rules(ctx, func(rule nft.RuleInfo) error {
-		c := string(rule.Chain)
-		r.hashes[c] = append(r.hashes[c], rule.Hash())
-		return nil
-	})
+	return r, nil
 }
 
 // requireOurs fails if a table exists that does not belong to the instance.

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,6 +18,7 @@ const layoutNumber = 3
 // a kind begin alike.
 type kind struct {
 	prefix   string // "service"
+	outside  string // the prefix for clients outside that have endpoints of their own
 	registry string // the set of all frontends of the kind
 	chain    string // the chain for their packets
 	// noEndpoints is the chain for new packets that no endpoint was found for.
@@ -24,9 +26,10 @@ type kind struct {
 }
 
 var (
-	kindService  = &kind{"service", "services", "services", "no-endpoints"}
-	kindNodePort = &kind{"nodeport", "nodeports", "nodeports", "nodeport-no-endpoints"}
-	kinds        = [2]*kind{kindService, kindNodePort}
+	kindService  = &kind{"service", "service" + external, "services", "services", "no-endpoints"}
+	kindNodePort = &kind{"nodeport", "nodeport" + external, "nodeports", "nodeports",
+		"nodeport-no-endpoints"}
+	kinds = [2]*kind{kindService, kindNodePort}
 )
 
 func kindOf(k servicemodel.FrontendKey) *kind {
@@ -48,7 +51,6 @@ const (
 	setOver         = "-over-"     // followed by a number of slots
 	setExternalOver = "-external-over-"
 	setEndpoints    = "-endpoints"
-	setExternalEps  = "-external-endpoints"
 )
 
 // Sets that belong to no kind.
@@ -93,6 +95,8 @@ type shape struct {
 	sources  bool     // some service restricts sources
 	split    bool     // some service treats outside clients or this host separately
 	large    bool     // some pool is beyond smallClasses
+	ways     waysUsed
+	leaves   []string // the chains that the maps of verdicts may lead to, sorted
 }
 
 // classes are the classes that the sets of the shape can tell.
@@ -110,6 +114,7 @@ func (s *shape) add(o *shape) {
 	}
 	s.sources, s.split = s.sources || o.sources, s.split || o.split
 	s.large = s.large || o.large
+	s.ways.add(o.ways)
 }
 
 // addFrontend adds the features that a frontend needs to s.
@@ -123,21 +128,23 @@ func (s *shape) addFrontend(fe *servicemodel.Frontend) {
 
 func (s *shape) equal(o *shape) bool {
 	return slices.Equal(s.affinity, o.affinity) && s.sources == o.sources &&
-		s.split == o.split && s.large == o.large
+		s.split == o.split && s.large == o.large && s.ways == o.ways &&
+		slices.Equal(s.leaves, o.leaves)
 }
 
-// covers reports whether everything that o needs is in s.
+// covers reports whether everything that o needs is in s, except leaves.
 func (s *shape) covers(o *shape) bool {
 	for _, t := range o.affinity {
 		if !slices.Contains(s.affinity, t) {
 			return false
 		}
 	}
-	return (s.sources || !o.sources) && (s.split || !o.split) && (s.large || !o.large)
+	return (s.sources || !o.sources) && (s.split || !o.split) && (s.large || !o.large) &&
+		s.ways.covers(o.ways)
 }
 
 // insert adds v to a sorted list unless it is there.
-func insert(sorted []uint32, v uint32) []uint32 {
+func insert[T cmp.Ordered](sorted []T, v T) []T {
 	i, ok := slices.BinarySearch(sorted, v)
 	if ok {
 		return sorted
@@ -190,14 +197,23 @@ func endpointFields(f *nft.Family) []nft.Field { return []nft.Field{f.Addr, nft.
 func (k *kind) key(f *nft.Family) []nft.Field { return f.FrontendFields(k == kindNodePort) }
 
 // endpointMaps lists the maps from slots to endpoints.
-func (k *kind) endpointMaps(f *nft.Family, s *shape) []*nft.Set {
-	slots := func(name, comment string) *nft.Set {
-		return &nft.Set{Name: k.prefix + name, Key: append(k.key(f), nft.FieldSlot),
-			Data: endpointFields(f), Flags: nft.SetMap, Typeof: true, Comment: comment}
-	}
-	l := []*nft.Set{slots(setEndpoints, "endpoints, by slot")}
-	if s.split {
-		l = append(l, slots(setExternalEps, "endpoints for outside clients only, by slot"))
+func (k *kind) endpointMaps(f *nft.Family, s *shape) (l []*nft.Set) {
+	for _, outside := range []bool{false, true} {
+		if outside && !s.split {
+			continue
+		}
+		for i, w := range append([]way{atRandom}, ways[:]...) {
+			if i > 0 && !s.ways[i-1] {
+				continue
+			}
+			comment := "endpoints, by slot"
+			if outside {
+				comment = "endpoints for outside clients only, by slot"
+			}
+			l = append(l, &nft.Set{Name: prefixOf(k, outside) + string(w) + setEndpoints,
+				Key: append(k.key(f), nft.FieldSlot), Data: endpointFields(f), Flags: nft.SetMap,
+				Typeof: true, Comment: comment})
+		}
 	}
 	return l
 }
@@ -224,6 +240,13 @@ func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 	}
 	for _, t := range s.affinity {
 		add(affinityName(k, t), "")
+	}
+	for _, outside := range []bool{false, true} {
+		if s.schedules() && (s.split || !outside) {
+			add(prefixOf(k, outside)+setScheduled, "how to choose, unless at random")
+			last := l[len(l)-1]
+			last.Data, last.Flags = []nft.Field{nft.FieldVerdict}, nft.SetMap
+		}
 	}
 	return l
 }

@@ -23,25 +23,35 @@ type walker struct {
 	in      map[string]bool // the sets that the packet's frontend is in
 	not     []string        // matches that fail; all others succeed
 	slots   int
+	leaf    *leaf // the chain of the packet's scheduler, nil if that is the ordinary one
 	lookups float64
 	left    float64 // the share of the packets that came to a draw that leaves out slots
 }
 
 var (
-	drawn    = regexp.MustCompile(`numgen random mod (\d+) map @`)
+	drawn    = regexp.MustCompile(`(jhash|numgen).* mod (\d+)( seed \S+)? map @(\S+)`)
 	askedFor = regexp.MustCompile(`(!= )?@([a-z0-9-]+)`)
 	verdict  = regexp.MustCompile(`(?:^| )(?:(jump|goto) (\S+)|accept|drop|reject|masquerade)`)
 )
 
 // chain follows a share of the packets through a chain, and returns the share that returns from it.
-func (w *walker) chain(name string, share float64) float64 {
+func (w *walker) chain(name string, share float64) (back float64) {
 	for _, c := range w.program {
 		if c.Name != name {
 			continue
 		}
 		for _, r := range c.Rules {
+			if strings.HasSuffix(r.Text(), setScheduled) {
+				if w.lookups += share; w.leaf != nil {
+					return w.chain(w.leaf.chain(), share)
+				}
+			}
+			if strings.HasSuffix(r.Text(), "0 return") { // of a hash of two
+				share /= 2
+				back += share
+			}
 			if share = w.rule(r.Text(), share); share == 0 {
-				return 0
+				return back
 			}
 			if m := verdict.FindStringSubmatch(r.Text()); m != nil && m[1] == "goto" &&
 				w.matches(r.Text(), 0) {
@@ -49,16 +59,25 @@ func (w *walker) chain(name string, share float64) float64 {
 			}
 		}
 	}
-	return share
+	return back + share
 }
 
 // rule follows a share through a rule, and returns the share that goes on to the next rule.
 func (w *walker) rule(text string, share float64) float64 {
 	if m := drawn.FindStringSubmatch(text); m != nil {
 		w.lookups += share
-		n, _ := strconv.Atoi(m[1])
-		hit := share * float64(min(n, w.slots)) / float64(n)
-		if n < w.slots {
+		n, _ := strconv.Atoi(m[2])
+		from := 0
+		switch {
+		case w.slotMap() != m[4]:
+			return share
+		case w.leaf != nil && w.leaf.way == byMaglev:
+			return 0
+		case m[1] == "jhash": // after a hash of two, a draw in the upper half
+			from = n / 2
+		}
+		hit := share * max(0, float64(min(n, w.slots)-from)/float64(n-from))
+		if n < w.slots && m[1] != "jhash" {
 			w.left += hit
 		}
 		return share - hit
@@ -74,6 +93,14 @@ func (w *walker) rule(text string, share float64) float64 {
 		return w.chain(m[2], share)
 	}
 	return 0
+}
+
+// slotMap is the map that has the slots of the packet's frontend.
+func (w *walker) slotMap() string {
+	if w.leaf != nil {
+		return w.leaf.slotMap()
+	}
+	return kindService.prefix + setEndpoints
 }
 
 // matches reports whether a rule matches, and adds the lookups of a share to the count.
@@ -96,8 +123,13 @@ func (w *walker) matches(text string, share float64) bool {
 // walkerOf follows a packet to a cluster IP with so many slots. large says whether the node has a
 // pool beyond smallClasses.
 func walkerOf(slots int, large bool) *walker {
+	return walkerIn(&shape{large: large}, slots)
+}
+
+// walkerIn is walkerOf for a program of a shape.
+func walkerIn(sh *shape, slots int) *walker {
 	rules := servicemodel.Rules{MasqueradeMark: 0x1000, NodePorts: prefixes("0.0.0.0/0")}
-	w := &walker{program: newProgram(nft.IPv4, rules, &shape{large: large}),
+	w := &walker{program: newProgram(nft.IPv4, rules, sh),
 		slots: slots,
 		in:    map[string]bool{}, not: []string{"meta mark &"}}
 	if slots > 0 {
@@ -146,10 +178,16 @@ func TestLookupsAreDocumented(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile("../docs/performance.md")
 	require.NoError(t, err)
+	var by *leaf
+	scheduled := shape{}
 	row := func(what string, slots int, large bool, not ...string) {
 		counts := ""
 		for _, hook := range []string{"nat-prerouting", "filter-forward", "nat-postrouting"} {
-			w := walkerOf(slots, large)
+			scheduled.large = large
+			w := walkerIn(&scheduled, slots)
+			if w.leaf = by; by != nil {
+				w.in = map[string]bool{"services": true}
+			}
 			w.not = append(w.not, not...)
 			if strings.HasPrefix(hook, "filter") {
 				clear(w.in) // the packet has the address of its endpoint
@@ -171,4 +209,16 @@ func TestLookupsAreDocumented(t *testing.T) {
 	}
 	row("first packet to no service", 0, false, "ct status dnat")
 	row("further packets", 3, false, "ct state new")
+
+	all := []*leaf{{kind: kindService, way: inTurn, slots: 10}, {kind: kindService, way: byHash,
+		slots: 16}, {kind: kindService, way: byMaglev, slots: 1021}}
+	for _, l := range all {
+		scheduled.ways, scheduled.leaves = waysUsed{true, true, true}, append(scheduled.leaves,
+			l.chain())
+	}
+	row("first packet, a pool of 10 beside services with schedulers", 10, false)
+	for i, name := range []string{"`rr`", "`sh`", "`mh`"} {
+		by = all[i]
+		row("first packet, a pool of 10, "+name, 10, false)
+	}
 }

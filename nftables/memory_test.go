@@ -116,6 +116,9 @@ func (m *memoryTable) DeleteSet(s *nft.Set) {
 func (m *memoryTable) AddElements(s *nft.Set, l *nft.ElemList) {
 	l.Each(func(e nft.Elem) {
 		mustHave(m, m.raw().specs, s.Name)
+		if e.Goto {
+			mustHave(m, m.raw().chains, string(e.Data))
+		}
 		m.must(m.raw().add(s.Name, e), "set %s: an element is there", s.Name)
 	})
 }
@@ -146,6 +149,11 @@ func (m *memoryTable) FlushChain(name string) {
 func (m *memoryTable) DeleteChain(name string) {
 	mustHave(m, m.raw().chains, name)
 	m.must(len(m.raw().hashes[name]) == 0, "chain %s has rules", name)
+	for set, elems := range m.raw().elems {
+		for _, e := range elems {
+			m.must(!e.Goto || string(e.Data) != name, "set %s leads to chain %s", set, name)
+		}
+	}
 	delete(m.raw().chains, name)
 	delete(m.raw().hashes, name)
 }
@@ -231,7 +239,8 @@ func (b *memoryBackend) apply(held *servicemodel.Table, s servicemodel.State) (
 // randomConfig configures random states.
 func randomConfig() randstate.Config {
 	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
-		Schedulers: []servicemodel.Scheduler{"", servicemodel.Random}}
+		Schedulers: []servicemodel.Scheduler{"", "", servicemodel.Random, "rr", "rr", "wrr", "wrr",
+			"sh", "sh+port", "sh+fallback", "mh"}}
 	for i := range 8 {
 		c.Places = append(c.Places, randstate.Place{
 			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}),
@@ -314,7 +323,7 @@ func requireCounts(t *testing.T, b *memoryBackend, step int) {
 		for name, n := range b.pl.tables[i].counts {
 			require.Equal(t, raw.told[name], n, "step %d, family %d, set %s", step, i, name)
 		}
-		sh := shapeOf(raw.specs)
+		sh := shapeOf(raw)
 		require.True(t, b.pl.tables[i].shape.equal(&sh))
 	}
 }

@@ -80,6 +80,8 @@ type tablePlan struct {
 	ops     map[string]*setOps
 	// del and add put the deletion and the addition of an element into the plan.
 	del, add sink
+	// leads is how many frontends more, or less, lead to each leaf.
+	leads map[string]int
 	// index is the content of the index of owners after the plan.
 	index ownership
 }
@@ -106,8 +108,15 @@ func (t *tablePlan) elements() (n int) {
 // newTablePlan returns a plan that leaves the table as it is.
 func newTablePlan(have *table) *tablePlan {
 	t := &tablePlan{f: have.f, have: have, next: have.skeleton, ops: map[string]*setOps{}}
-	t.del = func(set string, e nft.Elem) { t.opsOf(set).del.Add(e) }
-	t.add = func(set string, e nft.Elem) { t.opsOf(set).add.Add(e) }
+	t.need.ways = have.ahead
+	t.del = func(set string, e nft.Elem) {
+		t.opsOf(set).del.Add(e)
+		t.lead(e, -1)
+	}
+	t.add = func(set string, e nft.Elem) {
+		t.opsOf(set).add.Add(e)
+		t.lead(e, 1)
+	}
 	return t
 }
 
@@ -137,9 +146,12 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 		}
 	}
 	for _, pc := range c.Pools {
-		if pc.New != nil && beyondSmall(pc.New) {
-			for _, t := range p.tables {
-				t.need.large = t.need.large || pc.New.ID.Family == t.f.Model
+		if pc.New == nil {
+			continue
+		}
+		for _, t := range p.tables {
+			if pc.New.ID.Family == t.f.Model {
+				t.need.addPool(pc.New)
 			}
 		}
 	}
@@ -247,10 +259,8 @@ func (p *plan) home() (home *nft.Family) {
 func (pl *planner) write(p *plan, t *tablePlan) {
 	t.rebuild, t.create = t.have.exists, true
 	t.needAll(p.c.New)
-	t.next = skeleton{exists: true, shape: t.need, counts: map[string]int{}}
 	t.sets = setsOf(t.f, &t.need)
 	t.newSets = t.sets
-	t.program = newProgram(t.f, p.c.New.Rules(), &t.need)
 	for fe := range frontendsOf(p.c.New, t.f) {
 		pl.added(p.c.New, fe, t.add)
 	}
@@ -262,6 +272,10 @@ func (pl *planner) write(p *plan, t *tablePlan) {
 		}
 	}
 	pl.w.writeSettings(p.c.New.Rules(), pl.localnet.before, t.add)
+	t.need.leaves = sortedKeys(t.leads)
+	t.next = skeleton{exists: true, shape: t.need, counts: map[string]int{},
+		leads: map[string]int{}}
+	t.program = newProgram(t.f, p.c.New.Rules(), &t.need)
 }
 
 // size sets the sizes of the sets in a table that is written from nothing.
@@ -291,7 +305,9 @@ func (t *tablePlan) needAll(of *servicemodel.Table) {
 		t.need.addFrontend(fe)
 	}
 	for p := range nocopy.Of(of).Pools() {
-		t.need.large = t.need.large || p.ID.Family == t.f.Model && beyondSmall(p)
+		if p.ID.Family == t.f.Model {
+			t.need.addPool(p)
+		}
 	}
 }
 
@@ -300,11 +316,8 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 	if t.sets = t.have.sets; t.sets == nil {
 		t.sets = setsOf(t.f, &t.have.shape)
 	}
-	if t.have.stale || p.c.Rules != nil || !t.have.shape.covers(&t.need) {
-		pl.reshape(p, t)
-	}
 	for name, l := range t.have.drift {
-		l.Each(func(e nft.Elem) { t.del(name, e) })
+		l.Each(t.opsOf(name).del.Add)
 	}
 	changes(p.c, t.f, func(old, new *servicemodel.Frontend) { pl.frontend(p, t, old, new) })
 	if pl.owning == nil { // with owning set, the index of owners counts them
@@ -315,14 +328,28 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 		pl.w.writeSettings(*r.Old, pl.localnet.before, t.del)
 		pl.w.writeSettings(*r.New, pl.localnet.before, t.add)
 	}
-	for _, s := range t.goneSets { // deleting a set deletes its elements
-		delete(t.ops, s.Name)
+	leaves := pl.leaves(p, t)
+	if t.have.stale || p.c.Rules != nil || !t.have.shape.covers(&t.need) {
+		pl.reshape(p, t, leaves)
+	} else {
+		pl.releaf(p, t, leaves)
+	}
+	for _, s := range t.goneSets {
+		// Deleting a set deletes its elements. But a chain cannot be deleted while elements of a
+		// set that goes lead to it (before Linux 6.4, nft_map_deactivate).
+		if !s.LeadsToChains() {
+			delete(t.ops, s.Name)
+		}
 	}
 }
 
 // reshape rewrites the rules for the present needs. Sets that no rule needs any more are deleted.
-func (pl *planner) reshape(p *plan, t *tablePlan) {
+func (pl *planner) reshape(p *plan, t *tablePlan, leaves []string) {
 	t.needAll(p.c.New)
+	t.need.ways.add(t.have.ahead)
+	t.need.leaves = slices.DeleteFunc(slices.Clone(leaves), func(name string) bool {
+		return pl.owning == nil && !t.leadsTo(name)
+	})
 	if pl.owning != nil { // nothing tells what other owners need
 		t.need.add(&t.have.shape)
 	}

@@ -94,10 +94,10 @@ func (pl *planner) changed(p *plan, t *tablePlan, old, new *servicemodel.Fronten
 	}
 	before, kept := map[string]string{}, map[string]bool{}
 	pl.w.frontend(p.c.Old, old, func(name string, e nft.Elem) {
-		before[id(name, e)] = string(e.UserData)
+		before[id(name, e)] = string(e.Data) + string(e.UserData)
 	})
 	pl.w.frontend(p.c.New, new, func(name string, e nft.Elem) {
-		if ud, ok := before[id(name, e)]; ok && ud == string(e.UserData) {
+		if v, ok := before[id(name, e)]; ok && v == string(e.Data)+string(e.UserData) {
 			kept[id(name, e)] = true
 			return
 		}
@@ -116,28 +116,46 @@ func (pl *planner) changed(p *plan, t *tablePlan, old, new *servicemodel.Fronten
 
 // poolsChanged plans the pools of a frontend. Its other elements stay.
 func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend) {
-	k := kindOf(fe.Key)
 	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(fe)
 	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(fe)
-	change := func(over string, external bool, old, new *servicemodel.Pool) {
+	change := func(outside bool, old, new *servicemodel.Pool) {
 		if old == nil || old.Equal(new) {
 			return
 		}
-		was, is := overs(slotCount(old)), overs(slotCount(new))
-		member := func(to sink, in, notIn []int) {
-			for _, class := range in {
-				if !slices.Contains(notIn, class) {
-					to(pl.w.names.get(k.prefix, over, 1<<class),
-						nft.Elem{Key: nft.AppendFrontend(pl.w.key[:0], fe.Key)})
-				}
+		pl.verdictChanged(t, fe, outside, old, new)
+		pl.w.slots(fe, outside, old, new, t.del, t.add)
+	}
+	change(false, oldInternal, newInternal)
+	change(true, oldExternal, newExternal)
+}
+
+// verdictChanged plans how packets to a frontend find the size of its pool.
+func (pl *planner) verdictChanged(t *tablePlan, fe *servicemodel.Frontend, outside bool, old,
+	new *servicemodel.Pool) {
+	if wayOfPool(old) != atRandom || wayOfPool(new) != atRandom {
+		k := kindOf(fe.Key)
+		if leafOf(k, outside, old) != leafOf(k, outside, new) {
+			pl.w.key = nft.AppendFrontend(pl.w.key[:0], fe.Key)
+			pl.w.verdict(fe, outside, old, t.del)
+			pl.w.verdict(fe, outside, new, t.add)
+		}
+		return
+	}
+	over := setOver
+	if outside {
+		over = setExternalOver
+	}
+	was, is := overs(slotCount(old)), overs(slotCount(new))
+	member := func(to sink, in, notIn []int) {
+		for _, class := range in {
+			if !slices.Contains(notIn, class) {
+				to(pl.w.names.get(kindOf(fe.Key).prefix, over, 1<<class),
+					nft.Elem{Key: nft.AppendFrontend(pl.w.key[:0], fe.Key)})
 			}
 		}
-		member(t.del, was, is)
-		member(t.add, is, was)
-		pl.w.slots(fe, external, old, new, t.del, t.add)
 	}
-	change(setOver, false, oldInternal, newInternal)
-	change(setExternalOver, true, oldExternal, newExternal)
+	member(t.del, was, is)
+	member(t.add, is, was)
 }
 
 // addresses plans the changes to a set of addresses.

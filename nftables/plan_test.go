@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"path/filepath"
+	"regexp"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -107,6 +108,51 @@ func TestPlansAreGolden(t *testing.T) {
 		pl.version = p.next
 		pl.version.unswept = false // no sweep is left
 		table = next
+	}
+}
+
+// Changes of services with schedulers. Of a table of Maglev, the text has only the first entries.
+func TestPlansWithSchedulersAreGolden(t *testing.T) {
+	t.Parallel()
+	with := func(by servicemodel.Scheduler, addrs ...string) servicemodel.State {
+		svc := goldenService(func(s *servicemodel.Service) {
+			s.Scheduler, s.Ports[0].NodePort = by, 0
+		})
+		state := servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(
+			svc.Name, goldenEndpoints(addrs...))
+		for i, other := range []servicemodel.Scheduler{"rr", "sh", "mh"} { // the rules stay
+			svc := goldenService(func(s *servicemodel.Service) {
+				s.Name.Name, s.Scheduler, s.Ports[0].NodePort = string(other), other, 0
+				s.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(20 + i)})}
+			})
+			state = state.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1"))
+		}
+		return state
+	}
+	pl := newPlanner(DefaultTable, firstEpoch)
+	var table *servicemodel.Table
+	few := regexp.MustCompile(`.*-mh-endpoints .*tcp . 80 . [1-9]\d+ : .*\n`)
+	for _, step := range []goldenStep{
+		{"", with("rr", "10.244.1.1", "10.244.1.2")},
+		{"10-in-turn-one-more", with("rr", "10.244.1.1", "10.244.1.2", "10.244.1.3")},
+		{"11-by-hash", with("sh", "10.244.1.1", "10.244.1.2", "10.244.1.3")},
+		{"12-maglev", with("mh+port", "10.244.1.1", "10.244.1.2", "10.244.1.3")},
+		{"13-maglev-one-replaced", with("mh+port", "10.244.1.1", "10.244.1.2", "10.244.1.4")},
+		{"14-at-random", with("random", "10.244.1.1", "10.244.1.2", "10.244.1.4")},
+	} {
+		next, err := servicemodel.Resolve(table, step.state)
+		require.NoError(t, err)
+		p := pl.plan(servicemodel.Diff(table, next))
+		if step.name != "" {
+			text, n := p.String(), p.Stats()
+			golden.File(t, filepath.Join("testdata", step.name+".nft"), fmt.Sprintf(
+				"%s# %d messages, %d bytes, %d elements\n", few.ReplaceAllString(text, ""),
+				n.Messages, n.Bytes, n.Elements))
+		}
+		for i := range p.tables {
+			pl.tables[i].committed(p.tables[i])
+		}
+		pl.version, table = p.next, next
 	}
 }
 

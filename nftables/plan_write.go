@@ -103,13 +103,13 @@ func (t *tablePlan) write(w nft.Writer) {
 	}
 	// When a chain begins to ask a map, the kernel walks all elements of the map
 	// (nf_tables_bind_set). So the rules come before the elements.
-	if t.program != nil {
+	if t.program != nil || t.goneChains != nil {
 		t.writeProgram(w)
 	}
 	for _, s := range t.flushed {
 		w.FlushSet(s)
 	}
-	for _, s := range t.sets {
+	for _, s := range slices.Concat(t.sets, t.goneSets) {
 		if ops := t.ops[s.Name]; ops != nil {
 			w.DeleteElements(s, &ops.del)
 		}
@@ -119,13 +119,16 @@ func (t *tablePlan) write(w nft.Writer) {
 			w.AddElements(s, &ops.add)
 		}
 	}
+	for _, name := range t.goneChains {
+		w.DeleteChain(name)
+	}
 	for _, s := range t.goneSets {
 		w.DeleteSet(s)
 	}
 }
 
-// writeProgram replaces the chains and rules by the new program. It deletes chains last, when no
-// rule jumps to them any more.
+// writeProgram replaces the chains and rules by the new program. The chains that are no longer
+// needed are deleted later, when no element leads to them any more.
 func (t *tablePlan) writeProgram(w nft.Writer) {
 	t.program.WriteChains(w)
 	if !t.create {
@@ -137,9 +140,6 @@ func (t *tablePlan) writeProgram(w nft.Writer) {
 		}
 	}
 	t.program.WriteRules(w)
-	for _, name := range t.goneChains {
-		w.DeleteChain(name)
-	}
 }
 
 func (f forget) String() string {

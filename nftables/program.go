@@ -23,6 +23,7 @@ func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
 		b.balances(k)
 		b.frontends(k)
 	}
+	b.leaves(b.shape.leaves)
 	b.dispatch()
 	b.reset()
 	b.noEndpoints()
@@ -64,16 +65,16 @@ const (
 func (b *builder) balances(k *kind) {
 	// A frontend without slot 0 has no endpoints. No other rule finds one.
 	b.balance(k, k.prefix+chainBalance, k.prefix, setOver, b.shape.classes(), nft.Accept)
-	b.draw(k, k.prefix, setEndpoints)
+	b.draw(k, k.prefix)
 	if !b.shape.split {
 		return
 	}
 	// A commit may have come after the lookup in the set. The frontend's outside clients may now
 	// have the same endpoints as others.
-	outside := k.prefix + external
+	outside := k.outside
 	b.balance(k, outside+chainBalance, outside, setExternalOver, b.shape.classes(),
 		nft.Join(b.in(k, setSplit), nft.Accept))
-	b.draw(k, outside, setExternalEps)
+	b.draw(k, outside)
 	b.choose(b.Chain(outside), outside)
 }
 
@@ -103,6 +104,11 @@ func (b *builder) balance(k *kind, name, prefix, over string, s span, none nft.R
 	draw := nft.Jump(drawName(prefix, s.lo))
 	if s.lo == 0 {
 		c.Add(draw)
+		if b.shape.schedules() {
+			// A commit may come between the two lookups, and change the scheduler.
+			c.Add(b.frontend(k).VMap(prefix + setScheduled))
+			c.Add(draw)
+		}
 		c.Add(none)
 		return
 	}
@@ -115,12 +121,17 @@ func (b *builder) balance(k *kind, name, prefix, over string, s span, none nft.R
 // have, and the chain that finds an endpoint of any pool, at last slot 0, each in one lookup. No
 // other rules ask the map, because the kernel checks each new element against each rule that asks
 // its map (nft_add_set_elem).
-func (b *builder) draw(k *kind, prefix, endpoints string) {
+func (b *builder) draw(k *kind, prefix string) {
 	last := b.Chain(prefix + chainAny)
 	for class := b.shape.classes().hi; class >= 0; class-- {
-		slot := b.frontend(k).With(nft.NumgenRandom(1 << class))
-		b.Chain(drawName(prefix, class)).Add(b.f.DNAT(slot.Map(k.prefix + endpoints)))
+		b.Chain(drawName(prefix, class)).Add(b.dnat(k, prefix, atRandom,
+			nft.NumgenRandom(1<<class)))
 		last.Add(nft.Jump(drawName(prefix, class)))
+	}
+	for i, used := range b.shape.ways {
+		if used {
+			last.Add(b.dnat(k, prefix, ways[i], nft.NumgenRandom(1)))
+		}
 	}
 }
 
@@ -147,7 +158,7 @@ func (b *builder) frontends(k *kind) {
 		c.Add(byClient(b.f.Saddr, nft.VerdictJump, chainRemembered))
 	}
 	if b.shape.split {
-		c.Add(b.in(k, setSplit), notPods, nft.FIBSaddrNotLocal, nft.Jump(k.prefix+external))
+		c.Add(b.in(k, setSplit), notPods, nft.FIBSaddrNotLocal, nft.Jump(k.outside))
 	}
 	b.choose(c, k.prefix)
 }

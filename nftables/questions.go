@@ -51,7 +51,7 @@ func (s servicePort) expressible(t *servicemodel.Table) bool {
 			(fe.Sources == nil || !fe.Key.NodePort())
 		internal, external := nocopy.Of(t).PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
-			ok = ok && (p == nil || slotCount(p) <= maxSlots)
+			ok = ok && (p == nil || expressible(p))
 		}
 		ok = ok && hasPools(t, fe)
 	}
@@ -80,7 +80,7 @@ func (q *question) answer(e nft.Elem) {
 	if !bytes.Equal(e.Key, q.want.Key) || !bytes.Equal(e.KeyEnd, q.want.KeyEnd) {
 		return // another range that contains the key
 	}
-	q.found = true
+	q.found, q.want.Goto = true, e.Goto
 	q.same = bytes.Equal(e.Data, q.want.Data) && (bytes.Equal(e.UserData, q.want.UserData) ||
 		nft.CommentOf(e.UserData) == nft.CommentOf(q.want.UserData))
 	if !q.same {
@@ -137,7 +137,8 @@ func (q *questions) keep(b []byte) []byte {
 // add asks for an element of a set.
 func (q *questions) add(set int, e nft.Elem) {
 	q.all = append(q.all, question{set: set, want: nft.Elem{Key: q.keep(e.Key),
-		KeyEnd: q.keep(e.KeyEnd), Data: q.keep(e.Data), UserData: q.keep(e.UserData)}})
+		KeyEnd: q.keep(e.KeyEnd), Data: q.keep(e.Data), UserData: q.keep(e.UserData),
+		Goto: e.Goto}})
 }
 
 // addPort asks for all elements of a service port.
@@ -176,7 +177,7 @@ func (q *questions) judge(r *reading) {
 // endpoints in slots. It notes which pools have other endpoints than wanted.
 func (q *questions) whole(r *reading, p *portRun, slots []slotRun) bool {
 	for i := p.from; i < p.to; i++ {
-		if e := &q.all[i]; !e.found || !e.same && r.sets[e.set].Data == nil {
+		if e := &q.all[i]; !e.found || !e.same && !isLarge(r.sets[e.set].Name) {
 			return false
 		}
 	}
@@ -212,15 +213,20 @@ func poolIn(f *nft.Family, slots []question, want *servicemodel.Pool) *servicemo
 	if same {
 		return want
 	}
-	p := &servicemodel.Pool{ID: want.ID, Scheduler: schedulerOf(slots[0].elem().UserData)}
+	l := make([]entry, len(slots))
+	var scheduler servicemodel.Scheduler
 	for i := range slots {
-		ep, ok := endpointIn(f, slots[i].elem().Data)
+		e := slots[i].elem()
+		ep, ok := endpointIn(f, e.Data)
 		if !ok {
 			return nil
 		}
-		appendSlot(p, ep)
+		var s servicemodel.Scheduler
+		if l[i], s = parseEntry(ep, nft.CommentOf(e.UserData)); i == 0 {
+			scheduler = s
+		}
 	}
-	return p
+	return poolFrom(want.ID, scheduler, l, wayOfPool(want))
 }
 
 // endpointIn decodes an endpoint, which must be encoded as ours are.
@@ -229,14 +235,4 @@ func endpointIn(f *nft.Family, data []byte) (netip.AddrPort, bool) {
 	ep := d.Endpoint(f.AddrLen)
 	var again [32]byte
 	return ep, d.Done() && bytes.Equal(nft.AppendEndpoint(again[:0], ep), data)
-}
-
-// appendSlot adds one element's endpoint to a pool. Equal endpoints in a row become one slot with a
-// weight.
-func appendSlot(p *servicemodel.Pool, ep netip.AddrPort) {
-	if n := len(p.Slots); n > 0 && p.Slots[n-1].Endpoint == ep {
-		p.Slots[n-1].Weight++
-		return
-	}
-	p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: ep, Weight: 1})
 }

@@ -31,9 +31,9 @@ func (r *reading) foreign() bool {
 	return len(r.specs)+len(r.chains) > 0
 }
 
-// shapeOf derives the features in use from the names of the sets.
-func shapeOf(sets map[string]nft.SetSpec) shape {
-	var s shape
+// shapeOf derives the features in use from the names of the sets and chains.
+func shapeOf(r *reading) shape {
+	sets, s := r.specs, shape{}
 	for name := range sets {
 		for _, k := range kinds {
 			if n, ok := number(name, k.prefix+setAffinity); ok {
@@ -44,6 +44,15 @@ func shapeOf(sets map[string]nft.SetSpec) shape {
 	_, s.sources = sets[setSources]
 	_, s.split = sets[kindService.prefix+setSplit]
 	_, s.large = sets[kindService.prefix+overName(setOver, smallClasses.hi)]
+	for i, w := range ways {
+		_, s.ways[i] = sets[kindService.prefix+string(w)+setEndpoints]
+	}
+	for name := range r.hashes {
+		if l, ok := parseLeaf(name); ok && r.has(l.slotMap()) {
+			s.leaves = append(s.leaves, name)
+		}
+	}
+	slices.Sort(s.leaves)
 	return s
 }
 
@@ -59,7 +68,7 @@ func (r *reading) compareProgram(rules servicemodel.Rules) (sk skeleton, why []s
 	if !r.exists {
 		return skeleton{}, nil
 	}
-	sk = skeleton{exists: true, shape: shapeOf(r.specs), counts: map[string]int{}}
+	sk = skeleton{exists: true, shape: shapeOf(r), counts: map[string]int{}}
 	for name, n := range r.told {
 		if !isAffinityMap(name) && !isAnonymous(name) {
 			sk.counts[name] = n

@@ -31,7 +31,8 @@ func (r *reading) interpret(c *servicemodel.Contents) {
 				l = &nft.ElemList{}
 				r.drift[s.Name] = l
 			}
-			l.Add(nft.Elem{Key: m[k].Key, KeyEnd: m[k].KeyEnd, Data: m[k].Data})
+			l.Add(nft.Elem{Key: m[k].Key, KeyEnd: m[k].KeyEnd, Data: m[k].Data,
+				Goto: m[k].Goto})
 			r.text = append(r.text, fmt.Sprintf("table %s: %s: element %s", r.f.Name, s.Name,
 				s.ElemText(*m[k])))
 		}
@@ -40,10 +41,10 @@ func (r *reading) interpret(c *servicemodel.Contents) {
 
 // frontends decodes the frontends and their pools, as far as possible.
 func (r *reading) frontends() (fes []*servicemodel.Frontend, pools []*servicemodel.Pool) {
-	ranges, slots := r.readRanges(), map[string]map[string][]netip.AddrPort{}
+	ranges, slots := r.readRanges(), map[string]map[string][]entry{}
 	for _, k := range kinds {
-		for _, rest := range []string{setEndpoints, setExternalEps} {
-			slots[k.prefix+rest] = r.readSlots(k.prefix + rest)
+		for _, s := range k.endpointMaps(r.f, &r.shape) {
+			slots[s.Name] = r.readSlots(s.Name)
 		}
 		for _, e := range r.elems[k.registry] {
 			if fe := r.frontend(k, e, ranges); fe != nil {
@@ -54,9 +55,9 @@ func (r *reading) frontends() (fes []*servicemodel.Frontend, pools []*servicemod
 	slices.SortFunc(fes, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
 	views := map[servicemodel.PoolID][]*poolView{}
 	for _, fe := range fes {
-		r.view(views, slots, fe, fe.Internal, setEndpoints)
+		r.view(views, slots, fe, false)
 		if fe.External != fe.Internal {
-			r.view(views, slots, fe, fe.External, setExternalEps)
+			r.view(views, slots, fe, true)
 		}
 	}
 	for _, l := range views {
@@ -73,8 +74,8 @@ type poolView struct {
 
 // readSlots collects the endpoints in a map by their frontend's key. A missing slot is an invalid
 // endpoint.
-func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
-	m := make(map[string][]netip.AddrPort, len(r.elems[set])/4)
+func (r *reading) readSlots(set string) map[string][]entry {
+	m := make(map[string][]entry, len(r.elems[set])/4)
 	for _, e := range r.elems[set] {
 		n := len(e.Key) - 4
 		if n < 0 {
@@ -88,9 +89,9 @@ func (r *reading) readSlots(set string) map[string][]netip.AddrPort {
 		}
 		l := m[string(e.Key[:n])]
 		for len(l) <= int(slot) {
-			l = append(l, netip.AddrPort{})
+			l = append(l, entry{})
 		}
-		l[slot] = ep
+		l[slot], _ = parseEntry(ep, nft.CommentOf(e.UserData))
 		m[string(e.Key[:n])] = l
 	}
 	return m
@@ -136,25 +137,34 @@ func (r *reading) readRanges() map[string][]netip.Prefix {
 	return m
 }
 
-// view reads the pool of a frontend. If frontends of one pool differ, the version that most of them
-// have counts.
+// view reads the pool of a frontend for clients inside or outside. If frontends of one pool differ,
+// the version that most of them have counts.
 func (r *reading) view(views map[servicemodel.PoolID][]*poolView,
-	slots map[string]map[string][]netip.AddrPort, fe *servicemodel.Frontend,
-	v servicemodel.Verdict, eps string) {
+	slots map[string]map[string][]entry, fe *servicemodel.Frontend, outside bool) {
+	v := fe.Internal
+	if outside {
+		v = fe.External
+	}
 	id, ok := fe.Pool(v)
 	if !ok {
 		return
 	}
-	k := kindOf(fe.Key)
-	key := nft.AppendFrontend(nil, fe.Key)
-	list := slots[k.prefix+eps][string(key)]
-	if len(list) == 0 || slices.Contains(list, netip.AddrPort{}) {
+	k, key := kindOf(fe.Key), nft.AppendFrontend(nil, fe.Key)
+	l := leaf{kind: k, outside: outside}
+	if e := r.elems[prefixOf(k, outside)+setScheduled][string(key)]; e != nil {
+		if l, ok = parseLeaf(string(e.Data)); !ok {
+			return
+		}
+	}
+	list := slots[l.slotMap()][string(key)]
+	if len(list) == 0 || slices.Contains(list, entry{}) {
 		return
 	}
-	first := r.elems[k.prefix+eps][string(nft.AppendSlot(key, 0))]
-	p := &servicemodel.Pool{ID: id, Scheduler: schedulerOf(first.UserData)}
-	for _, ep := range list {
-		appendSlot(p, ep)
+	first := r.elems[l.slotMap()][string(nft.AppendSlot(key, 0))]
+	_, s := parseEntry(netip.AddrPort{}, nft.CommentOf(first.UserData))
+	p := poolFrom(id, s, list, l.way)
+	if p == nil {
+		return
 	}
 	for _, other := range views[id] {
 		if other.pool.Equal(p) {
@@ -199,7 +209,7 @@ func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool 
 	}
 	each(func(set string, e nft.Elem) {
 		f := r.elems[set][string(e.Key)+string(e.KeyEnd)]
-		good = good && f != nil && bytes.Equal(f.Data, e.Data) &&
+		good = good && f != nil && bytes.Equal(f.Data, e.Data) && f.Goto == e.Goto &&
 			nft.CommentOf(f.UserData) == nft.CommentOf(e.UserData)
 	})
 	if good {

@@ -85,7 +85,7 @@ func (v *vandal) strike() {
 		return
 	}
 	require.NoError(v.t, dumpSets(v.t.Context(), v.b, raw))
-	sh := shapeOf(raw.specs)
+	sh := shapeOf(raw)
 	var sets []*nft.Set
 	for _, s := range setsOf(f, &sh) {
 		if isRead(s.Name) && len(raw.elems[s.Name]) > 0 {

@@ -357,7 +357,7 @@ func TestOnlyEndpointsInSlotsAreRead(t *testing.T) {
 	add(1, nft.AppendEndpoint(nil, podOne))
 	add(maxSlots, nft.AppendEndpoint(nil, podTwo))
 	r.add("service-endpoints", nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, podTwo)})
-	require.Equal(t, map[string][]netip.AddrPort{string(key): {{}, podOne}},
+	require.Equal(t, map[string][]entry{string(key): {{}, {endpoint: podOne, slot: -1}}},
 		r.readSlots("service-endpoints"))
 }
 

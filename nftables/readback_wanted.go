@@ -18,8 +18,7 @@ import (
 
 // isLarge reports whether a set grows with the endpoints rather than with the services.
 func isLarge(name string) bool {
-	return strings.HasSuffix(name, setEndpoints) || strings.HasSuffix(name, setExternalEps) ||
-		name == setHairpins
+	return strings.HasSuffix(name, setEndpoints) || name == setHairpins
 }
 
 // isRead reports whether the elements of a set describe services.
@@ -105,13 +104,13 @@ func (r *reading) expects(set int, e nft.Elem) bool {
 		return false
 	}
 	if isLarge(name) {
-		internal, external := nocopy.Of(r.want).PoolsOf(fe)
-		p := internal
-		if strings.HasSuffix(name, setExternalEps) {
-			p = external
+		p, externalPool := nocopy.Of(r.want).PoolsOf(fe)
+		outside := strings.Contains(name, external)
+		if outside {
+			p = externalPool
 		}
 		slot := slotIn(e)
-		return p != nil && slot < slotCount(p) &&
+		return p != nil && name == r.w.slotMap(kindOf(key), outside, p) && slot < entryCount(p) &&
 			bytes.Equal(e.Key, nft.AppendSlot(nft.AppendFrontend(nil, key), slot))
 	}
 	expected := false
@@ -188,17 +187,22 @@ func (r *reading) withdraw(ports []servicePort) {
 }
 
 // addSlots asks for the slots of a frontend that is left over, as many as a pool of its class can
-// have.
+// have, or as the chain of its pool's scheduler draws.
 func (r *reading) addSlots(q *questions, k *kind, key []byte) {
-	for i, eps := range []string{k.prefix + setEndpoints, k.prefix + setExternalEps} {
+	for i, over := range []string{k.prefix + setOver, k.prefix + setExternalOver} {
+		l := leaf{kind: k, outside: i == 1}
+		if e := r.elems[prefixOf(k, l.outside)+setScheduled][string(key)]; e != nil {
+			l, _ = parseLeaf(string(e.Data))
+		} else {
+			l.slots = 1 << search(func(class int) bool {
+				return r.elems[overName(over, class)][string(key)] != nil
+			})
+		}
+		eps := l.slotMap()
 		if r.position(eps) < 0 {
 			continue
 		}
-		over := k.prefix + []string{setOver, setExternalOver}[i]
-		class := search(func(class int) bool {
-			return r.elems[overName(over, class)][string(key)] != nil
-		})
-		for slot := range 1 << class {
+		for slot := range l.slots {
 			slotKey := nft.AppendSlot(slices.Clip(key), slot)
 			if r.elems[eps][string(slotKey)] == nil {
 				q.add(r.position(eps), nft.Elem{Key: slotKey})
@@ -222,8 +226,8 @@ func (r *reading) unwantedAddrs() (l []netip.Addr) {
 		}
 	}
 	for _, k := range kinds {
-		for _, set := range []string{k.prefix + setEndpoints, k.prefix + setExternalEps} {
-			for _, e := range r.elems[set] {
+		for _, set := range k.endpointMaps(r.f, &r.shape) {
+			for _, e := range r.elems[set.Name] {
 				rd := nft.Reader{Bytes: e.Data}
 				note(rd.Endpoint(r.f.AddrLen).Addr())
 			}

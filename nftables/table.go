@@ -22,6 +22,8 @@ type table struct {
 	drift map[string]*nft.ElemList
 	// index is the content of the index of owners, after an observation of parts.
 	index ownership
+	// ahead are the ways that the next plan prepares: see [planner.planAhead].
+	ahead waysUsed
 }
 
 // newTables returns the tables of an unobserved instance, in the order in which they are written.
@@ -45,6 +47,8 @@ type skeleton struct {
 	broken bool // sets or chains are missing or have another type: the table must be made anew
 	// counts is the known number of elements in each set, except sets that rules fill.
 	counts map[string]int
+	// leads is how many frontends lead to each leaf. It is nil until a plan needs it.
+	leads map[string]int
 }
 
 // compare compares the table as it was known last (sk) with a check of it (now).
@@ -68,8 +72,8 @@ func (sk *skeleton) compare(now *skeleton) dataplane.Integrity {
 // committed updates the table after a plan.
 func (t *table) committed(p *tablePlan) {
 	t.skeleton, t.sets, t.drift, t.index = p.next, p.sets, nil, p.index
-	for _, s := range p.goneSets {
-		delete(t.counts, s.Name)
+	for leaf, n := range p.leads {
+		t.leads[leaf] += n
 	}
 	if t.counts == nil {
 		return
@@ -79,6 +83,9 @@ func (t *table) committed(p *tablePlan) {
 	}
 	for name, ops := range p.ops {
 		t.counts[name] += ops.add.Len - ops.del.Len
+	}
+	for _, s := range p.goneSets {
+		delete(t.counts, s.Name)
 	}
 	for _, s := range p.newSets {
 		if !isAffinityMap(s.Name) {

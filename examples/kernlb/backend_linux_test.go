@@ -138,7 +138,8 @@ addressType: IPv4
 ports: [{name: http, port: 8080, protocol: TCP}]
 endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
 `
-	fails(t, ns, leastConn, exitInvalid, "scheduler: lc (nftables chooses at random)",
+	fails(t, ns, leastConn, exitInvalid,
+		"scheduler: lc (nftables has random, rr, wrr, sh and mh, and ipvs the others)",
 		"apply -f - --backend nftables")
 
 	probed := done(t, ns, "", "probe")

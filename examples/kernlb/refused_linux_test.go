@@ -51,7 +51,7 @@ func TestKeepGoingLeavesOutWhatIsRefused(t *testing.T) {
 		require.Equal(t, exitFailed, code, errs)
 		require.Contains(t, errs,
 			"refused: default/lc: nftables cannot express service default/lc:http: scheduler: lc "+
-				"(nftables chooses at random)\n")
+				"(nftables has random, rr, wrr, sh and mh, and ipvs the others)\n")
 		require.Contains(t, errs, "error: standard input:")
 		require.Contains(t, errs,
 			"warning: 10.96.0.1:80/tcp is claimed by default/good:http and default/thief:http: "+

@@ -33,7 +33,7 @@ func TestWatchKeepsWhatIsRefused(t *testing.T) {
 	w.logs("service refused, and left as it was")
 	const said = "refused: default/a, left as it was\n" +
 		"  nftables cannot express service default/a:http: scheduler: lc " +
-		"(nftables chooses at random)\n"
+		"(nftables has random, rr, wrr, sh and mh, and ipvs the others)\n"
 	require.Equal(t, said, w.status())
 	code, text := get(t, w.ns, w.address(), w.address(), "/metrics")
 	require.Equal(t, http.StatusOK, code)

@@ -1,0 +1,461 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"fmt"
+	"maps"
+	"math/bits"
+	"math/rand/v2"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"runtime"
+	"slices"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// jhash is the kernel's hash of a whole number of words (include/linux/jhash.h).
+func jhash(k []byte, seed uint32) uint32 {
+	word := func() (w uint32) {
+		w, k = binary.NativeEndian.Uint32(k), k[4:]
+		return w
+	}
+	start := 0xdeadbeef + uint32(len(k)) + seed
+	a, b, c := start, start, start
+	rol := bits.RotateLeft32
+	for len(k) > 12 {
+		a, b, c = a+word(), b+word(), c+word()
+		a, c = (a-c)^rol(c, 4), c+b
+		b, a = (b-a)^rol(a, 6), a+c
+		c, b = (c-b)^rol(b, 8), b+a
+		a, c = (a-c)^rol(c, 16), c+b
+		b, a = (b-a)^rol(a, 19), a+c
+		c, b = (c-b)^rol(b, 4), b+a
+	}
+	switch len(k) {
+	case 12:
+		a, b, c = a+word(), b+word(), c+word()
+	case 8:
+		a, b = a+word(), b+word()
+	case 4:
+		a += word()
+	case 0:
+		return c
+	}
+	c = (c ^ b) - rol(b, 14)
+	a = (a ^ c) - rol(c, 11)
+	b = (b ^ a) - rol(a, 25)
+	c = (c ^ b) - rol(b, 16)
+	a = (a ^ c) - rol(c, 4)
+	b = (b ^ a) - rol(a, 14)
+	return (c ^ b) - rol(b, 24)
+}
+
+// hashSlot is what the rules of [builder.leaf] do: it returns the slot that a client is given.
+func hashSlot(p *servicemodel.Pool, client netip.AddrPort) uint16 {
+	key := client.Addr().AsSlice()
+	if _, port, _ := p.Scheduler.Split(); port {
+		key = append(key, byte(client.Port()>>8), byte(client.Port()), 0, 0)
+	}
+	draw := func(mod int, seed uint32) int {
+		return int(uint64(jhash(key, seed)) * uint64(mod) >> 32)
+	}
+	if wayOfPool(p) == byMaglev {
+		table := tableless.Maglev(p)
+		return table[draw(len(table), seedMaglev)]
+	}
+	var slots []uint16
+	for i, s := range p.Slots {
+		slots = append(slots, slices.Repeat([]uint16{uint16(i)}, int(s.Weight))...)
+	}
+	for half := 1 << bits.Len(uint(len(slots)-1)) / 2; half > 0; half /= 2 {
+		for i := range attempts {
+			seed := uint32(seedHash + bits.Len(uint(half))<<8 + i)
+			if draw(2, seed) == 0 {
+				break
+			}
+			if n := draw(2*half, seed); n < len(slots) {
+				return slots[n]
+			}
+		}
+	}
+	return slots[0]
+}
+
+// Each slot has the same chance, also where a level lacks most of its slots. By chi-squared, chance
+// exceeds the bound once in a million.
+func TestHashesAreFair(t *testing.T) {
+	t.Parallel()
+	const seed, n = 11, 20000
+	r := rand.New(rand.NewPCG(seed, 1))
+	for slots, bound := range map[int]float64{2: 23.9, 3: 27.6, 5: 33.4, 9: 42.7, 17: 57.9} {
+		p := &servicemodel.Pool{Scheduler: "sh"}
+		for i := range slots {
+			p.Slots = append(p.Slots, servicemodel.Slot{Weight: 1,
+				Endpoint: netip.AddrPortFrom(arenaEndpoint(i), 80)})
+		}
+		count, chi := make([]int, slots), 0.
+		for _, c := range clients(r, n) {
+			count[hashSlot(p, c)]++
+		}
+		for _, got := range count {
+			off := float64(got) - n/float64(slots)
+			chi += off * off / (n / float64(slots))
+		}
+		require.Less(t, chi, bound, "seed %d: %v", seed, count)
+	}
+}
+
+// arena is a namespace with all clients and endpoints, and a backend in it.
+type arena struct {
+	t      *testing.T
+	ns     *netnstest.NS
+	engine *dataplane.Engine
+	table  *servicemodel.Table
+	given  chan netip.AddrPort // the endpoint that received the last packet
+	port   uint16
+	// received counts the packets at endpoints, and past those that were not translated.
+	received, past atomic.Int64
+}
+
+var (
+	arenaName = servicemodel.Name{Namespace: "default", Name: "web"}
+	arenaIP   = netip.MustParseAddr("10.96.0.1")
+	arenaIP6  = netip.MustParseAddr("fd00:96::1")
+)
+
+func arenaEndpoint(i int) netip.Addr { return netip.AddrFrom4([4]byte{10, 244, 0, byte(i + 1)}) }
+
+func arenaEndpoint6(i int) netip.Addr {
+	return netip.MustParseAddr(fmt.Sprintf("fd00:244::%x", i+1))
+}
+
+// newArena makes an arena with a server at each of n endpoints of each family.
+func newArena(t *testing.T, n int) *arena {
+	t.Helper()
+	ns, b := newNS(t)
+	w := &arena{t: t, ns: ns, engine: dataplane.New(b, nil), given: make(chan netip.AddrPort, 1),
+		port: 1024}
+	require.NoError(t, ns.Do(func() error {
+		for _, args := range [][]string{{"link", "set", "lo", "up"},
+			{"route", "add", "local", "10.0.0.0/8", "dev", "lo"},
+			{"-6", "route", "add", "local", "fd00::/16", "dev", "lo"}} {
+			if out, err := exec.Command("ip", args...).CombinedOutput(); err != nil {
+				return fmt.Errorf("ip %v: %w: %s", args, err, out)
+			}
+		}
+		err := os.WriteFile("/proc/sys/net/ipv6/ip_nonlocal_bind", []byte("1"), 0)
+		if err != nil {
+			return err
+		}
+		// A packet that is not translated reaches the service itself, which has an address here.
+		servers := []netip.AddrPort{netip.AddrPortFrom(arenaIP, 80)}
+		for i := range n {
+			servers = append(servers, netip.AddrPortFrom(arenaEndpoint(i), 8080),
+				netip.AddrPortFrom(arenaEndpoint6(i), 8080))
+		}
+		for _, at := range servers {
+			c, err := net.ListenUDP("udp", net.UDPAddrFromAddrPort(at))
+			if err != nil {
+				return err
+			}
+			t.Cleanup(func() { c.Close() })
+			go func() {
+				for buf := make([]byte, 8); ; {
+					if _, _, err := c.ReadFrom(buf); err != nil {
+						return
+					}
+					if at.Port() == 80 {
+						w.past.Add(1)
+						continue
+					}
+					w.received.Add(1)
+					select {
+					case w.given <- at:
+					default: // in a flood nobody asks
+					}
+				}
+			}()
+		}
+		return nil
+	}))
+	return w
+}
+
+// apply applies a service with a scheduler, and endpoints of these weights. An endpoint of weight 0
+// is none.
+func (w *arena) apply(s servicemodel.Scheduler, weights ...uint16) *dataplane.Result {
+	w.t.Helper()
+	svc := &servicemodel.Service{Name: arenaName, Scheduler: s,
+		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.UDP, Port: 80}},
+		ClusterIPs: []netip.Addr{arenaIP, arenaIP6}}
+	var eps []servicemodel.Endpoint
+	for i, weight := range weights {
+		for _, a := range []netip.Addr{arenaEndpoint(i), arenaEndpoint6(i)} {
+			if weight > 0 {
+				eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true, Weight: weight,
+					Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.UDP, Port: 8080}}})
+			}
+		}
+	}
+	r, err := w.engine.Apply(w.t.Context(), servicemodel.State{}.WithService(svc).WithEndpoints(
+		arenaName, eps))
+	require.NoError(w.t, err)
+	w.table = r.Changes.New
+	return r
+}
+
+// send sends a datagram from a client, and returns the endpoint that it reaches. A client port of 0
+// is one that no other packet has, because conntrack remembers flows.
+func (w *arena) send(client netip.AddrPort) (ep netip.AddrPort) {
+	w.t.Helper()
+	if client.Port() == 0 {
+		w.port++
+		client = netip.AddrPortFrom(client.Addr(), w.port)
+	}
+	vip := arenaIP
+	if client.Addr().Is6() {
+		vip = arenaIP6
+	}
+	require.NoError(w.t, w.ns.Do(func() error {
+		c, err := net.DialUDP("udp", net.UDPAddrFromAddrPort(client),
+			net.UDPAddrFromAddrPort(netip.AddrPortFrom(vip, 80)))
+		if err != nil {
+			return err
+		}
+		defer c.Close()
+		_, err = c.Write([]byte("x"))
+		return err
+	}))
+	select {
+	case ep = <-w.given:
+	case <-time.After(5 * time.Second):
+		w.t.Fatalf("no endpoint got the packet of %v", client)
+	}
+	return ep
+}
+
+// clients returns n clients, of both families.
+func clients(r *rand.Rand, n int) (l []netip.AddrPort) {
+	for range n {
+		a := netip.AddrFrom4([4]byte{10, 1, byte(r.UintN(256)), byte(1 + r.UintN(254))})
+		if r.UintN(4) == 0 {
+			a = netip.MustParseAddr(fmt.Sprintf("fd00:1::%x:%x", r.UintN(1<<16), r.UintN(1<<16)))
+		}
+		l = append(l, netip.AddrPortFrom(a, 0))
+	}
+	return l
+}
+
+func (w *arena) pool(client netip.Addr) *servicemodel.Pool {
+	return w.table.Pool(servicemodel.PoolID{Service: servicemodel.PortName{Name: arenaName,
+		Protocol: servicemodel.UDP}, Family: servicemodel.FamilyOf(client)})
+}
+
+// The kernel gives each client the endpoint that its hash says, whatever was before.
+func TestHashesChooseWhatTheySay(t *testing.T) {
+	t.Parallel()
+	w := newArena(t, 12)
+	r := rand.New(rand.NewPCG(1, 1))
+	all := clients(r, 60)
+	for _, s := range []servicemodel.Scheduler{"sh", "mh", "rr", "sh+port", "mh+port", "mh", "sh",
+		"random", "sh+port+fallback"} {
+		for _, weights := range [][]uint16{{1}, {1, 1}, {1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
+			{1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 2, 7}} {
+			w.apply(s, weights...)
+			if way, _ := wayOf(s); way != byHash && way != byMaglev {
+				continue
+			}
+			for _, c := range all {
+				w.port++
+				c = netip.AddrPortFrom(c.Addr(), w.port)
+				p := w.pool(c.Addr())
+				require.Equal(t, p.Slots[hashSlot(p, c)].Endpoint, w.send(c), "%v, %v, %v", s,
+					weights, c)
+			}
+		}
+	}
+}
+
+// In turn, each endpoint gets its share of each round exactly.
+func TestTurnsAreExact(t *testing.T) {
+	t.Parallel()
+	w := newArena(t, 3)
+	for _, tc := range []struct {
+		s      servicemodel.Scheduler
+		shares []int
+	}{{"rr", []int{20, 20, 20}}, {"wrr", []int{10, 20, 30}}} {
+		w.apply(tc.s, 1, 2, 3)
+		count := map[netip.Addr]int{}
+		for range 60 {
+			count[w.send(netip.AddrPortFrom(netip.MustParseAddr("10.1.0.1"), 0)).Addr()]++
+		}
+		for i, n := range tc.shares {
+			require.Equal(t, n, count[arenaEndpoint(i)], "%s: %v", tc.s, count)
+		}
+	}
+}
+
+// Clients move only if they must, as the kernel chooses: sh moves none needlessly if an endpoint
+// comes, mh few if one comes or goes.
+func TestFewClientsMove(t *testing.T) {
+	t.Parallel()
+	const seed, n = 7, 800
+	t.Logf("seed %d, %d clients", seed, n)
+	w := newArena(t, 11)
+	all := clients(rand.New(rand.NewPCG(seed, 1)), n)
+	given := func() (l []netip.AddrPort) {
+		for _, c := range all {
+			l = append(l, w.send(c))
+		}
+		return l
+	}
+	ones := func(n int) []uint16 { return slices.Repeat([]uint16{1}, n) }
+	moves := func(s servicemodel.Scheduler, from, to []uint16, needed func(a, b netip.Addr) bool) (
+		all, needless int) {
+		w.apply(s, from...)
+		before := given()
+		w.apply(s, to...)
+		for i, after := range given() {
+			if after != before[i] {
+				all++
+				if !needed(before[i].Addr(), after.Addr()) {
+					needless++
+				}
+			}
+		}
+		t.Logf("%s, %v to %v: %d of %d clients move, %d needlessly", s, from, to, all, n, needless)
+		return all, needless
+	}
+	is := func(a netip.Addr, i int) bool { return a == arenaEndpoint(i) || a == arenaEndpoint6(i) }
+	for _, k := range []int{3, 8} { // one more than 8 is in a class of its own
+		moved, needless := moves("sh", ones(k), ones(k+1), func(_, b netip.Addr) bool {
+			return is(b, k)
+		})
+		require.Zero(t, needless)
+		require.InDelta(t, float64(n)/float64(k+1), float64(moved), 5*30)
+	}
+	gone := ones(10)
+	gone[4] = 0
+	lost := func(a, _ netip.Addr) bool { return is(a, 4) }
+	_, needless := moves("mh", ones(10), gone, lost)
+	require.Less(t, float64(needless), 0.06*n)
+	_, needless = moves("mh", gone, ones(10), func(a, b netip.Addr) bool { return lost(b, a) })
+	require.Less(t, float64(needless), 0.06*n)
+}
+
+// Two processes that came to the same endpoints by different ways hold equal tables, and a new
+// process has nothing to write.
+func TestMaglevIsTheSameOnAllNodes(t *testing.T) {
+	t.Parallel()
+	one, two := newArena(t, 0), newArena(t, 0)
+	one.apply("mh", 1, 2, 1, 1, 5)
+	for _, weights := range [][]uint16{{1}, {0, 2, 0, 1}, {0, 2, 1, 1, 3, 1}, {1, 2, 1, 1, 5}} {
+		two.apply("mh", weights...)
+	}
+	table := func(w *arena) map[string]netip.AddrPort {
+		b, m := newBackend(t, w.ns, nil), map[string]netip.AddrPort{}
+		raw, err := b.kernel.readTable(t.Context(), b.pl.tables[0].f, DefaultTable)
+		require.NoError(t, err)
+		require.NoError(t, dumpSets(t.Context(), b, raw))
+		for key, e := range raw.elems["service-mh-endpoints"] {
+			m[key], _ = endpointIn(raw.f, e.Data)
+		}
+		return m
+	}
+	require.Len(t, table(one), 1021)
+	require.True(t, maps.Equal(table(one), table(two)))
+	two.engine = dataplane.New(newBackend(t, two.ns, nil), nil)
+	require.Zero(t, two.apply("mh", 1, 2, 1, 1, 5).Messages)
+
+	// One entry leads to another endpoint of the service.
+	b := newBackend(t, two.ns, nil)
+	require.NoError(t, byHand(t, b, nft.IPv4, func(e *nft.Encoder) {
+		set := &nft.Set{Name: "service-mh-endpoints", Data: endpointFields(nft.IPv4)}
+		key := nft.AppendSlot(nft.AppendFrontend(nil, servicemodel.FrontendKey{Addr: arenaIP,
+			Protocol: servicemodel.UDP, Port: 80}), 1000)
+		wrong := netip.AddrPortFrom(arenaEndpoint(0), 8080)
+		if table(one)[string(key)] == wrong {
+			wrong = netip.AddrPortFrom(arenaEndpoint(1), 8080)
+		}
+		var old, changed nft.ElemList
+		old.Add(nft.Elem{Key: key})
+		changed.Add(nft.Elem{Key: key, Data: nft.AppendEndpoint(nil, wrong)})
+		e.DeleteElements(set, &old)
+		e.AddElements(set, &changed)
+	}))
+	require.False(t, maps.Equal(table(one), table(two)))
+	two.engine.Resync()
+	require.NotEmpty(t, two.apply("mh", 1, 2, 1, 1, 5).Drift)
+	require.True(t, maps.Equal(table(one), table(two)))
+}
+
+// No packet is refused or lost, and none goes past the service, while the scheduler and the
+// endpoints change, even if no service had a scheduler before.
+func TestNoPacketFallsBetweenSchedulers(t *testing.T) {
+	t.Parallel()
+	const seed = 3
+	w := newArena(t, 9)
+	schedulers := []servicemodel.Scheduler{"", "rr", "sh", "mh", "wrr", "sh+port", "mh+port"}
+	w.apply("", 1, 1)
+	done := make(chan int64)
+	go func() { done <- w.flood(1500 * time.Millisecond) }()
+	r, changes := rand.New(rand.NewPCG(seed, 1)), 0
+	for {
+		weights := []uint16{1}
+		for range r.IntN(9) {
+			weights = append(weights, uint16(r.IntN(3)))
+		}
+		w.apply(schedulers[r.IntN(len(schedulers))], weights...)
+		changes++
+		select {
+		case sent := <-done:
+			t.Logf("seed %d: %d packets beside %d changes", seed, sent, changes)
+			require.Equal(t, sent, w.received.Load())
+			require.Zero(t, w.past.Load())
+			return
+		default:
+		}
+	}
+}
+
+// flood sends packets of new flows for a time, so few at once that no server's buffer is full. It
+// returns how many it sent.
+func (w *arena) flood(d time.Duration) (sent int64) {
+	err := w.ns.Do(func() error {
+		to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(arenaIP, 80))
+		for end := time.Now().Add(d); time.Now().Before(end); sent++ {
+			for sent-w.received.Load()-w.past.Load() > 64 && time.Now().Before(end) {
+				runtime.Gosched()
+			}
+			c, err := net.DialUDP("udp", nil, to)
+			if err != nil {
+				return err
+			}
+			_, err = c.Write([]byte("x"))
+			c.Close()
+			if err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		w.t.Errorf("a packet was refused: %v", err)
+	}
+	for end := time.Now().Add(time.Second); sent > w.received.Load()+w.past.Load() &&
+		time.Now().Before(end); {
+		time.Sleep(time.Millisecond)
+	}
+	return sent
+}
