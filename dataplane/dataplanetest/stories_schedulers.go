@@ -1,0 +1,148 @@
+package dataplanetest
+
+import (
+	"net/netip"
+	"slices"
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// schedulerStories are about services that ask for a way of choosing. A backend refuses those that
+// it lacks, by name, and is not asked about them.
+var schedulerStories = []story{
+	{"each endpoint gets its share from each scheduler", schedulerShares},
+	{"a hash of the client keeps it on its endpoint", hashedClientsStay},
+	{"a change of the scheduler disturbs no connection", schedulerChanges},
+}
+
+func scheduler(s servicemodel.Scheduler) func(*servicemodel.Service) {
+	return func(svc *servicemodel.Service) { svc.Scheduler = s }
+}
+
+// applied applies a state whose service has a scheduler. It reports false if the backend refuses
+// the scheduler, and nothing else.
+func (w *world) applied(t *testing.T, by servicemodel.Scheduler, s servicemodel.State) bool {
+	t.Helper()
+	table, err := servicemodel.Resolve(nil, w.under.expressible(s))
+	must(t, err)
+	problems := dataplane.Problems(w.backend.Check(servicemodel.Diff(nil, table)))
+	for _, p := range problems {
+		if p.Field != dataplane.FieldScheduler || p.Value != string(by) {
+			t.Fatalf("scheduler %s: %v", by, p)
+		}
+	}
+	if len(problems) > 0 {
+		return false
+	}
+	w.apply(t, s)
+	return true
+}
+
+// shareSchedulers are schedulers whose shares do not depend on what endpoints do with connections.
+// The kernel chooses, or hashes what differs from probe to probe.
+var shareSchedulers = []servicemodel.Scheduler{servicemodel.Random, servicemodel.RoundRobin,
+	servicemodel.WeightedRR, servicemodel.SourceHash + "+port", servicemodel.Maglev + "+port"}
+
+// schedulerShares judges by chi-squared with two degrees of freedom: chance exceeds 27.6 once in a
+// million.
+func schedulerShares(t *testing.T, w *world) {
+	const critical, n = 27.6, 160
+	hosts := []string{"pod2", "pod3", "remote1"}
+	weights := map[netip.Addr]uint16{}
+	for i, h := range hosts {
+		for _, a := range hostAddrs(h) {
+			weights[a] = []uint16{1, 2, 5}[i]
+		}
+	}
+	for _, by := range shareSchedulers {
+		if !w.applied(t, by, state(thisNode(), web(scheduler(by)), weighted(eps(hosts...),
+			weights))) {
+			continue
+		}
+		shares := []float64{1. / 8, 2. / 8, 5. / 8}
+		if by == servicemodel.RoundRobin {
+			shares = []float64{1. / 3, 1. / 3, 1. / 3}
+		}
+		for _, f := range families {
+			count := w.shares(t, "pod1", servicemodel.TCP, netip.AddrPortFrom(clusterIP[f],
+				servicePort), n)
+			chi := 0.
+			for i, h := range hosts {
+				off := float64(count[serverName(h, PortA)]) - n*shares[i]
+				chi += off * off / (n * shares[i])
+			}
+			if chi > critical {
+				t.Errorf("scheduler %s: chi-squared %.1f for %v", by, chi, count)
+			}
+			t.Logf("scheduler %s: chi-squared %.2f for %v", by, chi, count)
+		}
+	}
+}
+
+// hashedClientsStay asks with clients that have one address each. An endpoint more may take a
+// client, and when it goes, the client is back.
+func hashedClientsStay(t *testing.T, w *world) {
+	for _, by := range []servicemodel.Scheduler{servicemodel.SourceHash, servicemodel.Maglev} {
+		with := func(hosts ...string) servicemodel.State {
+			return state(podCIDRs(thisNode()), web(scheduler(by)), eps(hosts...))
+		}
+		if !w.applied(t, by, with("pod2", "pod3", "remote1")) {
+			continue
+		}
+		given := func() map[string]string {
+			m := map[string]string{}
+			for _, from := range clients[:3] {
+				for _, f := range families {
+					to := netip.AddrPortFrom(clusterIP[f], servicePort)
+					count := w.shares(t, from, servicemodel.TCP, to, 5)
+					if len(count) != 1 {
+						t.Errorf("scheduler %s: %s to %s: not one endpoint: %v", by, from, to,
+							count)
+					}
+					for name := range count {
+						m[from+to.String()] = name
+					}
+				}
+			}
+			return m
+		}
+		before := given()
+		if w.under.OwnConnections {
+			continue // IPVS moves more clients, and refuses those of an endpoint that drains
+		}
+		w.apply(t, with("pod2", "pod3", "remote1", "remote2"))
+		for client, name := range given() {
+			if more := serverName("remote2", PortA); name != before[client] && name != more {
+				t.Errorf("scheduler %s: %s was given %s, now %s", by, client, before[client], name)
+			}
+		}
+		w.apply(t, with("pod2", "pod3", "remote1"))
+		for client, name := range given() {
+			if name != before[client] {
+				t.Errorf("scheduler %s: %s was given %s, and later %s", by, client, before[client],
+					name)
+			}
+		}
+	}
+}
+
+// schedulerChanges changes the scheduler of a service with open connections, and with new ones all
+// the time. IPVS refuses new connections while a scheduler is replaced.
+func schedulerChanges(t *testing.T, w *world) {
+	s := trafficState()
+	w.apply(t, s)
+	var end func()
+	if w.under.OwnConnections {
+		end = w.held(t, 25)
+	} else {
+		end = w.traffic(t)
+	}
+	for _, by := range append(slices.Repeat(shareSchedulers, 2), servicemodel.Maglev,
+		servicemodel.SourceHash, servicemodel.LeastConn) {
+		w.applied(t, by, and(s, web(scheduler(by)), eps("pod2", "remote1")))
+	}
+	w.apply(t, s)
+	end()
+}
