@@ -84,7 +84,6 @@ func start(ctx context.Context, path string, every time.Duration, check bool, fr
 	}
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	b := &balancer{engine: dataplane.New(lb, &dataplane.Config{Logger: slog.Default(),
 		Strict: true}), interval: every, down: map[netip.AddrPort]bool{}, dial: dial}
 	return b.run(ctx, path, hangup)
@@ -182,7 +181,8 @@ func (b *balancer) run(ctx context.Context, path string, hangup <-chan os.Signal
 		select {
 		case err := <-ended:
 			if errors.Is(err, context.Canceled) {
-				err = nil // it was asked to stop
+				slog.Info("stopped; the kernel stays as it is")
+				err = nil
 			}
 			return err
 		case <-hangup:
