@@ -35,6 +35,22 @@ type Config struct {
 	// commit replaces them and all their contents, and Cleanup deletes them. By default such tables
 	// are left alone, and a method that needs them fails with a [dataplane.CollisionError].
 	TakeOver bool
+	// Priorities move the base chains among those of other programs. The zero value leaves them at
+	// the usual places.
+	Priorities Priorities
+	// BeforeDispatch and BeforeMasquerade name chains of the user in the tables of the instance,
+	// such as "user-first". nat-prerouting and nat-output jump to the first before they look for
+	// services, and nat-postrouting to the second before it masquerades. Only new connections come
+	// there. If the chain accepts a packet, the instance does not touch it in that hook; if it
+	// returns, all goes on as usual. The names begin with "user-". Empty means no jump.
+	//
+	// The instance makes the chains, empty, and writes nothing into them. So the rules there
+	// outlive all commits, repairs of rules and elements, and restarts. They are lost with their
+	// table: if it is made anew because sets or chains were damaged or the configuration of chains
+	// or priorities changed, if the node no longer serves the family, and by [Backend.Cleanup].
+	// Other chains and named sets of the user do not belong in the table.
+	BeforeDispatch   string
+	BeforeMasquerade string
 	// Logger gets a debug record for each commit. Nil means silence.
 	Logger *slog.Logger
 }
@@ -116,6 +132,10 @@ func New(cfg *Config) (*Backend, error) {
 	}
 	b := &Backend{log: cfg.logger(), pl: newPlanner(table, randomEpoch),
 		looks: wait.NewBudget(8, 20)}
+	if b.pl.place, err = cfg.place(); err != nil {
+		return nil, err
+	}
+	b.kernel.place = b.pl.place
 	if err := b.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("nftables: open: %w",
 			kernelprobe.Explain(err, nil, kernelprobe.Running()))

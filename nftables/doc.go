@@ -154,6 +154,9 @@
 //	filter-input, filter-forward, filter-output  filter, priority 0: reject and drop
 //	nat-postrouting                              nat, priority 100: masquerade
 //
+// [Config.Priorities] moves three of them. [Config.BeforeDispatch] and [Config.BeforeMasquerade] are
+// chains for rules of the user.
+//
 // A packet is masqueraded if it has the mark and, according to conntrack, its flow was sent to a
 // frontend of this instance. So instances may have the same mark, and packets that other programs
 // mark with the bit are left alone.

@@ -34,6 +34,7 @@ type kernel struct {
 	// dumpable bounds the size of a set that a reading dumps to find elements that nobody asked
 	// for, if the set grows with the endpoints and the reading knows what is wanted.
 	dumpable int
+	place    place
 	// takeOver says that tables without the instance's marks belong to the instance.
 	takeOver bool
 	// chunk is how many questions about unwanted elements are sent at once.

@@ -11,7 +11,10 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-type kernel struct{ rendering.Unsupported }
+type kernel struct {
+	rendering.Unsupported
+	place place
+}
 
 func (k *kernel) open(*Config) error { return rendering.NotSupported("open") }
 

@@ -53,6 +53,7 @@ func (k *kernel) readTables(ctx context.Context, table string, crowded bool) (*s
 // disturb it: sets and rules are dumped by table, chains are asked for by name.
 func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*reading, error) {
 	r := newReading(f, table)
+	r.place = k.place
 	q := nft.Query{Conn: k.conn, Family: f, Table: table}
 	info, exists, err := q.Info(ctx)
 	if err != nil || !exists {
@@ -79,7 +80,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 	// the node-wide rules are not known yet, so these are all chains that the table may have
 	sh := shapeOf(r)
 	var chains []string
-	for _, c := range newProgram(f, mostChains, &sh) {
+	for _, c := range k.place.program(f, mostChains, &sh) {
 		chains = append(chains, c.Name)
 	}
 	err = q.Chains(ctx, chains, func(c nft.ChainInfo) { r.chains[c.Name] = c.Chain })

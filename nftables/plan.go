@@ -14,6 +14,7 @@ import (
 // planner makes plans. It has no connection to the kernel: the caller says what the kernel holds.
 type planner struct {
 	table  string
+	place  place
 	w      *writer
 	tables []*table
 	// rules are the node-wide rules of the programs in the tables.
@@ -58,7 +59,8 @@ func (p *plan) of(a netip.Addr) *tablePlan { return p.tables[nft.FamilyIndex(a)]
 // tablePlan is the plan for one table. It is written in this order: the table, its sets, the chains
 // with their rules, the elements to delete and to add, and the sets to delete.
 type tablePlan struct {
-	f *nft.Family
+	f     *nft.Family
+	place *place // its chains of the user keep their rules
 	// have is the table as it is, and next its skeleton after the plan.
 	have *table
 	next skeleton
@@ -106,8 +108,9 @@ func (t *tablePlan) elements() (n int) {
 }
 
 // newTablePlan returns a plan that leaves the table as it is.
-func newTablePlan(have *table) *tablePlan {
-	t := &tablePlan{f: have.f, have: have, next: have.skeleton, ops: map[string]*setOps{}}
+func newTablePlan(pl *place, have *table) *tablePlan {
+	t := &tablePlan{f: have.f, place: pl, have: have, next: have.skeleton,
+		ops: map[string]*setOps{}}
 	t.need.ways = have.ahead
 	t.del = func(set string, e nft.Elem) {
 		t.opsOf(set).del.Add(e)
@@ -138,7 +141,7 @@ func (t *tablePlan) has(set string) bool {
 func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p := &plan{table: pl.table, c: c, have: pl.version}
 	for _, t := range pl.tables {
-		p.tables = append(p.tables, newTablePlan(t))
+		p.tables = append(p.tables, newTablePlan(&pl.place, t))
 	}
 	for _, fc := range c.Frontends {
 		if fc.New != nil {
@@ -275,7 +278,7 @@ func (pl *planner) write(p *plan, t *tablePlan) {
 	t.need.leaves = sortedKeys(t.leads)
 	t.next = skeleton{exists: true, shape: t.need, counts: map[string]int{},
 		leads: map[string]int{}}
-	t.program = newProgram(t.f, p.c.New.Rules(), &t.need)
+	t.program = pl.place.program(t.f, p.c.New.Rules(), &t.need)
 }
 
 // size sets the sizes of the sets in a table that is written from nothing.
@@ -356,8 +359,8 @@ func (pl *planner) reshape(p *plan, t *tablePlan, leaves []string) {
 	old := t.sets
 	t.sets = setsOf(t.f, &t.need)
 	t.newSets, t.goneSets = missing(t.sets, old), missing(old, t.sets)
-	t.program = newProgram(t.f, p.c.New.Rules(), &t.need)
-	t.goneChains = goneChains(newProgram(t.f, p.c.Old.Rules(), &t.have.shape), t.program)
+	t.program = pl.place.program(t.f, p.c.New.Rules(), &t.need)
+	t.goneChains = goneChains(pl.place.program(t.f, p.c.Old.Rules(), &t.have.shape), t.program)
 	t.next.shape, t.next.stale = t.need, false
 }
 

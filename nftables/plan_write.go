@@ -132,8 +132,8 @@ func (t *tablePlan) write(w nft.Writer) {
 func (t *tablePlan) writeProgram(w nft.Writer) {
 	t.program.WriteChains(w)
 	if !t.create {
-		for i := range t.program {
-			w.FlushChain(t.program[i].Name)
+		for _, c := range t.place.own(t.program) {
+			w.FlushChain(c.Name)
 		}
 		for _, name := range t.goneChains {
 			w.FlushChain(name)

@@ -10,15 +10,16 @@ import (
 // builder makes the rules of one family.
 type builder struct {
 	nft.Program
+	place *place
 	f     *nft.Family
 	rules servicemodel.Rules
 	shape *shape
 }
 
-// newProgram returns the program of a table: its chains and rules. It depends on the node-wide
-// rules and on the features in use, and never on the services themselves.
-func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
-	b := &builder{f: f, rules: r, shape: s}
+// program returns the program of a table: its chains and rules. It depends on the node-wide rules,
+// on the configuration, and on the features in use, and never on the services themselves.
+func (p *place) program(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
+	b := &builder{place: p, f: f, rules: r, shape: s}
 	for _, k := range kinds {
 		b.balances(k)
 		b.frontends(k)

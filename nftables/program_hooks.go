@@ -80,6 +80,7 @@ func (b *builder) reset() {
 
 // hooks makes the base chains.
 func (b *builder) hooks() {
+	filter := prioFilter + int32(b.place.prio.Filter)
 	if b.shape.sources {
 		b.sources(b.Filter("sources-prerouting", nft.HookPrerouting, prioSources))
 		b.sources(b.Filter("sources-output", nft.HookOutput, prioSources))
@@ -92,7 +93,7 @@ func (b *builder) hooks() {
 	if b.rules.MasqueradeNeighbours {
 		b.neighbours(b.Filter("neighbours-prerouting", nft.HookPrerouting, prioLearn))
 	}
-	input := b.Filter("filter-input", nft.HookInput, prioFilter)
+	input := b.Filter("filter-input", nft.HookInput, filter)
 	guard := b.Chain(chainGuard) // empty if nothing needs the guard
 	if len(b.loopback()) > 0 {
 		guard.Add(b.f.DaddrWithin(b.f.Loopback), b.f.SaddrNotWithin(b.f.Loopback), nft.CTNotKnown,
@@ -104,13 +105,13 @@ func (b *builder) hooks() {
 		input.Add(nft.CTStateNew, b.frontend(kindNodePort).In(kindNodePort.registry), at,
 			nft.Jump(kindNodePort.noEndpoints))
 	}
-	forward := b.Filter("filter-forward", nft.HookForward, prioFilter)
+	forward := b.Filter("filter-forward", nft.HookForward, filter)
 	b.untranslated(forward)
 	forward.Add(nft.CTStateNew, nft.Jump("no-service"))
-	output := b.Filter("filter-output", nft.HookOutput, prioFilter)
+	output := b.Filter("filter-output", nft.HookOutput, filter)
 	b.untranslated(output)
 	output.Add(nft.CTStateNew, nft.Jump("no-service"))
-	b.postrouting(b.NAT("nat-postrouting", nft.HookPostrouting, prioSNAT))
+	b.postrouting(b.NAT("nat-postrouting", nft.HookPostrouting, prioSNAT+int32(b.place.prio.SNAT)))
 }
 
 // untranslated leads new packets that are still for services to the chain for them.
@@ -138,8 +139,10 @@ const chainGuard = "guard-loopback"
 // destinations makes the base chains that translate destinations. Only packets of this host are
 // translated at loopback addresses.
 func (b *builder) destinations() {
-	pre := b.NAT("nat-prerouting", nft.HookPrerouting, prioDNAT)
-	out := b.NAT("nat-output", nft.HookOutput, prioDNAT)
+	dnat := prioDNAT + int32(b.place.prio.DNAT)
+	pre := b.NAT("nat-prerouting", nft.HookPrerouting, dnat)
+	out := b.NAT("nat-output", nft.HookOutput, dnat)
+	b.users(b.place.dispatch, pre, out)
 	local := b.loopback()
 	if len(local) > 0 {
 		pre.Add(b.f.DaddrWithin(b.f.Loopback), nft.Accept)
@@ -184,6 +187,7 @@ func (b *builder) neighbours(c *nft.ProgramChain) {
 
 // postrouting masquerades what was marked, and connections of endpoints to themselves.
 func (b *builder) postrouting(c *nft.ProgramChain) {
+	b.users(b.place.masquerade, c)
 	mark, hairpin := b.rules.MasqueradeMark, nft.Concat{b.f.Saddr, b.f.Daddr}
 	c.Add(nft.MarkIs(mark, mark), nft.CTStatusDNAT, nft.Jump(chainMasquerade))
 	c.Add(nft.CTStatusDNAT, hairpin.In(setHairpins), nft.Masquerade)

@@ -61,11 +61,17 @@ var programCases = []struct {
 			"service-rr-65536-0", "service-sh-2", "service-sh-65536"}}},
 }
 
+// newProgram returns the program of a table at the usual place.
+func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
+	return new(place).program(f, r, s)
+}
+
 // programPlan is the plan that creates both tables without services.
 func programPlan(s *shape, r servicemodel.Rules) *plan {
 	p := &plan{table: DefaultTable}
 	for _, f := range nft.Families {
-		p.tables = append(p.tables, &tablePlan{f: f, create: true, sets: setsOf(f, s),
+		p.tables = append(p.tables, &tablePlan{f: f, place: &place{}, create: true,
+			sets:    setsOf(f, s),
 			newSets: setsOf(f, s), program: newProgram(f, r, s), ops: map[string]*setOps{}})
 	}
 	p.next.home = nft.IPv4

@@ -74,7 +74,7 @@ func (r *reading) compareProgram(rules servicemodel.Rules) (sk skeleton, why []s
 			sk.counts[name] = n
 		}
 	}
-	prog := newProgram(r.f, rules, &sk.shape)
+	prog := r.place.program(r.f, rules, &sk.shape)
 	why = append(r.wrongSets(setsOf(r.f, &sk.shape)), r.wrongChains(prog)...)
 	if r.dormant {
 		why = append([]string{"it is dormant"}, why...)
@@ -133,7 +133,7 @@ func (r *reading) wrongChains(want nft.Program) (why []string) {
 
 // wrongRules lists the chains whose rules are not ours.
 func (r *reading) wrongRules(prog nft.Program) (why []string) {
-	for _, c := range prog {
+	for _, c := range r.place.own(prog) {
 		if !slices.Equal(r.hashes[c.Name], c.Hashes()) {
 			why = append(why, fmt.Sprintf("the rules of chain %s are not ours", c.Name))
 		}

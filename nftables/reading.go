@@ -20,6 +20,7 @@ import (
 type reading struct {
 	f       *nft.Family
 	name    string
+	place   place
 	dormant bool
 	specs   map[string]nft.SetSpec
 	// told is how many elements each set has. Linux 6.16 and newer tell it.
