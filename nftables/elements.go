@@ -154,10 +154,10 @@ func (w *writer) slots(fe *servicemodel.Frontend, outside bool, old, new *servic
 	renamed := old != nil && new != nil && old.Scheduler != new.Scheduler
 	a, b := w.entriesOf(old), w.entriesOf(new)
 	for at := 0; a.left()+b.left() > 0; at++ {
-		was, is := a.next(), b.next()
-		if was == is && (at > 0 || !renamed) {
+		if a.same(&b) && (at > 0 || !renamed) {
 			continue
 		}
+		was, is := a.now, b.now
 		if was.endpoint.IsValid() {
 			write(del, old, at, &was)
 		}

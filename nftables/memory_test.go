@@ -239,8 +239,8 @@ func (b *memoryBackend) apply(held *servicemodel.Table, s servicemodel.State) (
 // randomConfig configures random states.
 func randomConfig() randstate.Config {
 	c := randstate.Config{Services: 12, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
-		Schedulers: []servicemodel.Scheduler{"", "", servicemodel.Random, "rr", "rr", "wrr", "wrr",
-			"sh", "sh+port", "sh+fallback", "mh"}}
+		Schedulers: []servicemodel.Scheduler{"", "", "", "", "", "", servicemodel.Random, "rr",
+			"rr", "wrr", "sh", "sh+port", "sh+fallback", "mh"}}
 	for i := range 8 {
 		c.Places = append(c.Places, randstate.Place{
 			IPv4: netip.AddrFrom4([4]byte{10, 244, byte(i % 3), byte(i + 1)}),

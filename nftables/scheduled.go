@@ -424,6 +424,7 @@ func parseEntry(ep netip.AddrPort, comment string) (e entry, s servicemodel.Sche
 
 // entries iterates over the elements of a pool in its map.
 type entries struct {
+	now   entry
 	slots []servicemodel.Slot // the slots that are left, or of a table all slots
 	taken uint16              // how many elements of the first slot were returned
 	once  bool                // each slot has one element, whatever its weight
@@ -460,29 +461,6 @@ type maglevTable struct {
 	table []uint16
 }
 
-// next returns the next entry, or one with an invalid endpoint at the end.
-func (l *entries) next() entry {
-	e := entry{slot: -1}
-	if l.seen != nil {
-		if len(l.table) > 0 {
-			e = l.fromTable()
-		}
-		return e
-	}
-	if len(l.slots) == 0 {
-		return e
-	}
-	s := &l.slots[0]
-	e.endpoint = s.Endpoint
-	if l.once && s.Weight > 1 {
-		e.weight = s.Weight
-	}
-	if l.taken++; l.once || l.taken >= s.Weight {
-		l.slots, l.taken = l.slots[1:], 0
-	}
-	return e
-}
-
 // left is 0 at the end.
 func (l *entries) left() int {
 	if l.seen != nil {
@@ -491,18 +469,49 @@ func (l *entries) left() int {
 	return len(l.slots)
 }
 
-func (l *entries) fromTable() entry {
-	slot := l.table[0]
-	s := &l.slots[slot]
-	e := entry{endpoint: s.Endpoint, slot: -1}
-	if !l.seen[slot] {
-		l.seen[slot], e.slot = true, int32(slot)
-		if s.Weight > 1 {
-			e.weight = s.Weight
+// same moves both to their next entries, and reports whether these are equal.
+func (l *entries) same(o *entries) bool {
+	l.next()
+	o.next()
+	return l.now.endpoint == o.now.endpoint && l.now.slot == o.now.slot &&
+		l.now.weight == o.now.weight
+}
+
+// next moves to the next entry, or at the end to one with an invalid endpoint.
+func (l *entries) next() {
+	switch {
+	case l.left() == 0:
+		l.now = entry{slot: -1}
+	case l.seen != nil:
+		l.nextOfTable()
+	case l.once:
+		l.now = entry{endpoint: l.slots[0].Endpoint, weight: noted(l.slots[0].Weight), slot: -1}
+		l.slots = l.slots[1:]
+	default:
+		s := &l.slots[0]
+		l.now.endpoint, l.now.slot = s.Endpoint, -1
+		if l.taken++; l.taken >= s.Weight {
+			l.slots, l.taken = l.slots[1:], 0
 		}
 	}
+}
+
+func (l *entries) nextOfTable() {
+	slot := l.table[0]
+	s := &l.slots[slot]
+	l.now = entry{endpoint: s.Endpoint, slot: -1}
+	if !l.seen[slot] {
+		l.seen[slot], l.now.slot, l.now.weight = true, int32(slot), noted(s.Weight)
+	}
 	l.table = l.table[1:]
-	return e
+}
+
+// noted is the weight that a comment has: none for 1.
+func noted(weight uint16) uint16 {
+	if weight == 1 {
+		return 0
+	}
+	return weight
 }
 
 // poolFrom returns the pool that has the entries, in the map of a way. It returns nil if no pool
@@ -532,7 +541,7 @@ func poolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []entry,
 	}
 	again := newWriter().entriesOf(p)
 	for i := range l {
-		if again.next() != l[i] {
+		if again.next(); again.now != l[i] {
 			return nil
 		}
 	}
