@@ -112,9 +112,10 @@ func TestBackendsThatFailWithoutAKernel(t *testing.T) {
 		}
 		w.soon(first)
 	}
+	w.answers("10.244.1.2:8080", true) // the checks of the last right file go on
+	w.soon(both)
 	w.write(someConfig)
 	w.hangup <- os.Interrupt
-	w.answers("10.244.1.2:8080", true)
 	w.soon(both)
 
 	// Without the program the kernel goes on, and a new one adopts its contents.
