@@ -128,6 +128,14 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	if p.observed, err = e.ensureKnown(ctx, want); err != nil {
 		return nil, err
 	}
+	if known && p.observed { // ask again what the kernel lacks
+		e.lacks = nil
+		again, err := e.compare(ctx, s, hint)
+		if err == nil {
+			again.observed = true
+		}
+		return again, err
+	}
 	e.phase.enter(PhaseCheck)
 	t = e.arranged(t)
 	p.changes = e.difference(t)
@@ -135,9 +143,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	if err != nil {
 		return nil, err
 	}
-	if e.lacks = p.lacks(); known && p.observed {
-		e.lacks = nil // the next apply asks again
-	}
+	e.lacks = p.lacks()
 	if accepted != t {
 		p.changes = e.difference(e.arranged(accepted))
 	}

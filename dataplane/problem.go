@@ -10,7 +10,6 @@ import (
 // Fields that backends refuse ([UnsupportedError.Field]). A field that is invalid for every backend
 // has its path in JSON, such as "ports[1].nodePort" ([servicemodel.FieldError]).
 const (
-	FieldAddress              = "address"                 // an address of the family
 	FieldFamily               = "family"                  // an address family that the kernel lacks
 	FieldForbidden            = "forbidden"               // [servicemodel.Node.Forbidden]
 	FieldForwarding           = "forwarding"              // [servicemodel.Service.Forwarding]

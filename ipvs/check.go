@@ -51,11 +51,17 @@ func (o *observed) unreachable(k servicemodel.FrontendKey) bool {
 	return !o.ipv6 && k.Addr.Is6() && !k.NodePort()
 }
 
-// disabled reports the services with IPv6 addresses if the kernel has no IPv6, each once.
+// disabled reports the family IPv6 if the kernel has none and a frontend needs it.
 func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 	k := rendering.NewChecker(Name, c)
-	k.IPv6(pl.have.unreachable,
-		noIPv6+" (net.ipv6.conf.lo.disable_ipv6 is 1, or it was disabled at boot)")
+	needed := false
+	k.Frontends(func(fe *servicemodel.Frontend) {
+		needed = needed || pl.have.unreachable(fe.Key)
+	})
+	if needed {
+		k.RefuseFamily(servicemodel.IPv6,
+			noIPv6+" (net.ipv6.conf.lo.disable_ipv6 is 1, or it was disabled at boot)")
+	}
 	return k.Err()
 }
 

@@ -87,8 +87,9 @@
 // # Without IPv6
 //
 // The kernel refuses a local IPv6 route if net.ipv6.conf.lo.disable_ipv6 is 1, and has no IPv6 at
-// all after ipv6.disable=1. [Backend.Check] then refuses services with IPv6 addresses by name. IPv4
-// services work, even if IPv6 is disabled while the program runs.
+// all after ipv6.disable=1. [Backend.Check] then refuses the family, and an engine serves IPv4,
+// even if IPv6 is disabled while the program runs. With servicemodel.Node.OnlyFamily the other
+// family has no virtual servers, but still its companion table, rule and route.
 //
 // # Ownership
 //

@@ -47,6 +47,7 @@ func TestIPv6IsDisabled(t *testing.T) {
 		for _, endpoint := range []string{"10.244.1.2", "10.244.1.3"} {
 			res := applied(t, e, perFamily(endpoint))
 			require.Len(t, res.Refused, 1)
+			require.Equal(t, servicemodel.IPv6, res.Refused[0].Family)
 			require.ErrorIs(t, res.Refused[0].Err, dataplane.ErrUnsupported)
 			require.ErrorContains(t, res.Refused[0].Err, "IPv6 is disabled on this node")
 			servers := strings.Join(r.servers(), "\n")

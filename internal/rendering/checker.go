@@ -123,14 +123,3 @@ func KnownOrigins(o servicemodel.Origins) bool {
 	return o == 0 || o == servicemodel.FromAnywhere || o == servicemodel.FromHost ||
 		o == servicemodel.FromHost|servicemodel.FromOutside
 }
-
-// IPv6 refuses the services with IPv6 frontends for which refused holds, each once.
-func (k *Checker) IPv6(refused func(servicemodel.FrontendKey) bool, hint string) {
-	seen := map[servicemodel.Name]bool{}
-	k.Frontends(func(fe *servicemodel.Frontend) {
-		if fe.Key.Addr.Is6() && !seen[fe.Service.Name] && refused(fe.Key) {
-			seen[fe.Service.Name] = true
-			k.Refuse(fe.Service, dataplane.FieldAddress, fe.Key.Addr.String(), hint)
-		}
-	})
-}
