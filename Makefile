@@ -27,6 +27,7 @@
 #                of docs/page.md anew
 # make fuzz      each fuzz target for FUZZTIME
 # make bench     kernlb bench, and the Go benchmarks of the pure packages
+# make bench-against COMMIT=v0.1.0   kernlb bench of that commit and of this tree, in turn: ratios
 # make release VERSION=v0.1.0   checks what a release needs, and prints the commands that publish
 #                it; it changes and pushes nothing
 
@@ -43,7 +44,7 @@ PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/rawnl ./internal
 VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./dataplane/kubeproxy
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
-.PHONY: test test-all test-api test-vm test-long race fuzz bench setup vmtools test-kernel \
+.PHONY: test test-all test-api test-vm test-long race fuzz bench bench-against setup vmtools test-kernel \
 	test-kernels peers peers-build soak \
 	soak-vm rolling release controlplane apiserver apiserver-vm browser keepalived
 
@@ -167,6 +168,9 @@ fuzz:
 bench:
 	$(GO) run ./examples/kernlb bench
 	$(GO) test -run '^$$' -bench . -benchmem ./servicemodel/... ./nftables
+
+bench-against:
+	.ci/bench-against $(COMMIT)
 
 # A module of its own, since it depends on Kubernetes. Building it the first time takes minutes.
 peers-build: vmtools

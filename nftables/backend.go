@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -172,10 +173,10 @@ func (b *Backend) advance(p *plan) {
 			continue
 		}
 		if t.f == p.have.home && p.have.epoch != p.next.epoch {
-			delete(t.counts, versionSet(p.have.epoch).Name)
+			delete(t.counts, versionName(p.have.epoch))
 		}
 		if t.f == p.next.home {
-			t.counts[versionSet(p.next.epoch).Name] = int(p.next.number)
+			t.counts[versionName(p.next.epoch)] = int(p.next.number)
 		}
 	}
 }
@@ -188,7 +189,7 @@ func (b *Backend) committed(p *plan) {
 	if b.pl.owning != nil {
 		b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}
 	}
-	b.pl.rules, b.crowded = p.c.New.Rules(), false
+	b.pl.rules, b.crowded = *nocopy.Of(p.c.New).Rules(), false
 	if p.empty() {
 		return
 	}

@@ -109,8 +109,7 @@ func (t *tablePlan) elements() (n int) {
 
 // newTablePlan returns a plan that leaves the table as it is.
 func newTablePlan(pl *place, have *table) *tablePlan {
-	t := &tablePlan{f: have.f, place: pl, have: have, next: have.skeleton,
-		ops: map[string]*setOps{}}
+	t := &tablePlan{f: have.f, place: pl, have: have, next: have.skeleton}
 	t.need.ways = have.ahead
 	t.del = func(set string, e nft.Elem) {
 		t.opsOf(set).del.Add(e)
@@ -127,6 +126,9 @@ func (t *tablePlan) opsOf(set string) *setOps {
 	ops := t.ops[set]
 	if ops == nil {
 		ops = new(setOps)
+		if t.ops == nil {
+			t.ops = map[string]*setOps{}
+		}
 		t.ops[set] = ops
 	}
 	return ops
@@ -139,7 +141,8 @@ func (t *tablePlan) has(set string) bool {
 
 // plan makes the plan for a change set.
 func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
-	p := &plan{table: pl.table, c: c, have: pl.version}
+	p := &plan{table: pl.table, c: c, have: pl.version,
+		tables: make([]*tablePlan, 0, len(pl.tables))}
 	for _, t := range pl.tables {
 		p.tables = append(p.tables, newTablePlan(&pl.place, t))
 	}
@@ -158,11 +161,11 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 			}
 		}
 	}
-	rules := c.New.Rules()
+	rules := nocopy.Of(c.New).Rules()
 	anchor := pl.anchor(c)
 	for _, t := range p.tables {
 		switch {
-		case t.have.exists && !t.f.ServedBy(&rules):
+		case t.have.exists && !t.f.ServedBy(rules):
 			t.rebuild, t.next = true, skeleton{}
 		case t.have.exists && !t.have.broken:
 			pl.change(p, t)
@@ -211,16 +214,16 @@ func (pl *planner) standing() *table {
 // Without a table, a reading could not tell such a state from a missing instance. Parts need none,
 // because an instance of parts goes with the last of them.
 func (pl *planner) anchor(c *servicemodel.ChangeSet) *table {
-	rules := c.New.Rules()
+	rules := nocopy.Of(c.New).Rules()
 	if pl.owning != nil || rules.MasqueradeMark == 0 {
 		return nil
 	}
 	var first *table
 	for _, t := range pl.tables {
-		if t.exists && t.f.ServedBy(&rules) || pl.wanted(c, t) {
+		if t.exists && t.f.ServedBy(rules) || pl.wanted(c, t) {
 			return nil
 		}
-		if first == nil && t.f.ServedBy(&rules) {
+		if first == nil && t.f.ServedBy(rules) {
 			first = t
 		}
 	}
@@ -229,12 +232,12 @@ func (pl *planner) anchor(c *servicemodel.ChangeSet) *table {
 
 // wanted reports whether a table is needed for new frontends or for node-wide rules.
 func (pl *planner) wanted(c *servicemodel.ChangeSet, t *table) bool {
-	rules := c.New.Rules()
-	if !t.f.ServedBy(&rules) {
+	rules := nocopy.Of(c.New).Rules()
+	if !t.f.ServedBy(rules) {
 		return false
 	}
 	return len(t.f.Own(rules.ServiceCIDRs)) > 0 ||
-		t.f == nft.IPv4 && rendering.WantsRouteLocalnet(&rules) ||
+		t.f == nft.IPv4 && rendering.WantsRouteLocalnet(rules) ||
 		slices.ContainsFunc(c.Frontends, func(fc servicemodel.Change[servicemodel.Frontend]) bool {
 			return fc.New != nil && fc.New.Key.Family() == t.f.Model
 		})
@@ -383,7 +386,7 @@ func goneChains(old, new nft.Program) []string {
 // removes reports whether a change set removes the parts of owners by [planner.removal]: everything
 // that there is, or those of another layout.
 func (pl *planner) removes(c *servicemodel.ChangeSet) bool {
-	return pl.owning != nil && c.New.Rules().MasqueradeMark == 0
+	return pl.owning != nil && nocopy.Of(c.New).Rules().MasqueradeMark == 0
 }
 
 // removal plans to delete the elements that are drift from tables of another layout. If no

@@ -73,17 +73,25 @@ func (p *plan) write(to func(f *nft.Family) nft.Writer) {
 		return
 	}
 	old := versionSet(p.have.epoch)
+	var home nft.Writer
 	if p.have.number != 0 {
-		to(p.have.home).AddElements(old, p.next.elem(p.have.number+1))
+		home = to(p.have.home)
+		home.AddElements(old, p.next.elem(p.have.number+1))
 	}
 	for _, t := range p.tables {
-		t.write(to(t.f))
+		switch {
+		case t.empty() && len(t.flushed) == 0:
+		case t.f == p.have.home && home != nil:
+			t.write(home)
+		default:
+			t.write(to(t.f))
+		}
 	}
 	if p.have.number != 0 && p.next.epoch == p.have.epoch {
 		return
 	}
 	if p.have.number != 0 && !p.losesVersion() {
-		to(p.have.home).DeleteSet(old)
+		home.DeleteSet(old)
 	}
 	w := to(p.next.home)
 	w.AddSet(versionSet(p.next.epoch))

@@ -8,6 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -65,7 +66,7 @@ const askAgain = time.Minute
 // checkFamilies reports a family that a change set needs and the kernel cannot have a table of,
 // if the node may do without it. If no such table exists yet, it asks the kernel.
 func (b *Backend) checkFamilies(c *servicemodel.ChangeSet) error {
-	if c.New.Rules().OnlyFamily != 0 {
+	if nocopy.Of(c.New).Rules().OnlyFamily != 0 {
 		return nil
 	}
 	k, anchor := rendering.NewChecker(Name, c), b.pl.anchor(c)

@@ -1,6 +1,8 @@
 package nftables
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"slices"
@@ -53,9 +55,14 @@ const epochLength = 127
 // versionSet is the set of an epoch. Because it has a size and keys of four bytes, the kernel makes
 // a hash table that is never rehashed (nft_hash_fast_ops in net/netfilter/nft_set_hash.c).
 func versionSet(epoch uint32) *nft.Set {
-	return &nft.Set{Name: fmt.Sprintf("%s%08x", versionPrefix, epoch),
+	return &nft.Set{Name: versionName(epoch),
 		Key: []nft.Field{nft.FieldMark}, Size: epochLength + 1,
 		Comment: "transactions of the instance"}
+}
+
+// versionName is the name of the set of an epoch.
+func versionName(epoch uint32) string {
+	return versionPrefix + hex.EncodeToString(binary.BigEndian.AppendUint32(nil, epoch))
 }
 
 // epochOf is the inverse of versionSet. It returns false for any other set.

@@ -17,6 +17,9 @@ type tableView struct{ t *Table }
 // Table, which return copies.
 func (t *Table) Shared(nocopy.Key) tableView { return tableView{t.orEmpty()} }
 
+// Rules is [Table.Rules] without a copy.
+func (s tableView) Rules() *Rules { return &s.t.rules }
+
 // Frontends is [Table.Frontends] without copies.
 func (s tableView) Frontends() iter.Seq[*Frontend] { return values(s.t.frontends.All()) }
 

@@ -53,15 +53,18 @@ const messageRoom = 32 << 10
 // because long lists need the most memory when a table is written.
 const blockSize = messageRoom + 1<<10
 
+// firstBlock is the memory of the first block: most lists have one or two elements.
+const firstBlock = 128
+
 // Add appends an element.
 func (l *ElemList) Add(e Elem) {
 	last := len(l.blocks) - 1
 	if last < 0 || len(l.blocks[last]) > messageRoom {
-		var block []byte
+		size := firstBlock
 		if last >= 0 {
-			block = make([]byte, 0, blockSize)
+			size = blockSize
 		}
-		l.blocks = append(l.blocks, block)
+		l.blocks = append(l.blocks, make([]byte, 0, size))
 		last++
 	}
 	l.blocks[last] = appendElem(l.blocks[last], e)

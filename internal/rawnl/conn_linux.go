@@ -167,10 +167,14 @@ func (s *kernelSocket) Send(p []byte) error {
 // Receive implements [Socket].
 func (s *kernelSocket) Receive(p []byte) (int, error) {
 	for {
-		n, _, err := unix.Recvfrom(s.fd, p, unix.MSG_DONTWAIT|unix.MSG_TRUNC)
+		// unix.Recvfrom would allocate the sender's address twice.
+		n, _, err := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd),
+			uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
 		switch err {
-		case nil, errEmpty, errOverrun:
-			return n, err
+		case 0:
+			return int(n), nil
+		case errEmpty, errOverrun:
+			return 0, err
 		case unix.EINTR:
 		default:
 			return 0, os.NewSyscallError("recvfrom", err)
