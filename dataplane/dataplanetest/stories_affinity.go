@@ -223,8 +223,8 @@ func besideCommits(ctx context.Context, t *testing.T, w *world) func(servicemode
 			if s := now.Load(); s != nil {
 				e := eps("pod2")[0]
 				e.Addr = netip.AddrFrom4([4]byte{10, 250, byte(n >> 8), byte(n)})
-				w.engine.Set(s.WithService(other).WithEndpoints(other.Name,
-					[]servicemodel.Endpoint{e}))
+				w.engine.Set(w.under.expressible(s.WithService(other).WithEndpoints(other.Name,
+					[]servicemodel.Endpoint{e})))
 			}
 			time.Sleep(5 * time.Millisecond)
 		}
