@@ -43,7 +43,7 @@ func TestTheCommandLine(t *testing.T) {
 		"real_server 10.0.0.1 80 {\n}\n}\n"), 0o600))
 	scheduled := filepath.Join(t.TempDir(), "scheduled.yaml")
 	require.NoError(t, os.WriteFile(scheduled, []byte("services:\n- name: a\n  addresses: "+
-		"[192.0.2.1]\n  port: 80\n  scheduler: rr\n  forwarding: direct\n"+
+		"[192.0.2.1]\n  port: 80\n  scheduler: lc\n  forwarding: direct\n"+
 		"  backends: [{address: 10.0.0.1:80}]\n"), 0o600))
 	own, elsewhere := filepath.Join(t.TempDir(), "own.yaml"),
 		filepath.Join(t.TempDir(), "dev.yaml")

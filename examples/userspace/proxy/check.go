@@ -59,11 +59,16 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 		}
 	}
 	if c.Rules != nil {
-		for field, value := range map[string]string{"bridge": c.Rules.New.LocalPods.Bridge,
-			"interfacePrefix": c.Rules.New.LocalPods.InterfacePrefix} {
-			if value != "" {
+		r := c.Rules.New
+		for _, f := range [][3]string{
+			{"localPods.bridge", r.LocalPods.Bridge, "give localPods.cidrs"},
+			{"localPods.interfacePrefix", r.LocalPods.InterfacePrefix, "give localPods.cidrs"},
+			{dataplane.FieldNoEndpoints, r.NoEndpoints, "nftables can"},
+			{dataplane.FieldForbidden, r.Forbidden, "nftables can"},
+		} {
+			if f[1] != "" {
 				errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: "node",
-					Field: "localPods." + field, Value: value, Hint: "give localPods.cidrs"})
+					Field: f[0], Value: f[1], Hint: f[2]})
 			}
 		}
 	}

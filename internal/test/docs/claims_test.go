@@ -11,6 +11,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/examples/userspace/proxy"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
@@ -25,40 +27,48 @@ func oneLine(t *testing.T, name string) string {
 	return strings.Join(strings.Fields(string(text)), " ")
 }
 
-// backends.md says which backend has which scheduler.
+// backends.md says which backend refuses which scheduler.
 func TestBackendsHaveTheSchedulersThatTheDocumentationNames(t *testing.T) {
 	t.Parallel()
-	_, row, found := strings.Cut(oneLine(t, "backends.md"), "| `kernlb.io/scheduler` |")
+	text, err := os.ReadFile("../../../docs/backends.md")
+	require.NoError(t, err)
+	user, err := proxy.New(nil)
+	require.NoError(t, err)
+	defer user.Close()
+	checks := []func(*servicemodel.ChangeSet) error{nftables.Check, iptables.Check, ipvs.Check,
+		user.Check}
+	_, table, found := strings.Cut(string(text), "| scheduler | chooses | nftables | iptables | "+
+		"ipvs | userspace |\n|---|---|---|---|---|---|\n")
 	require.True(t, found)
-	says := map[string][]string{}
-	for backend := range strings.SplitSeq(strings.Split(row, "|")[3], ";") {
-		name, schedulers, _ := strings.Cut(strings.TrimSpace(backend), " ")
-		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(schedulers, -1) {
-			says[name] = append(says[name], m[1])
-		}
-	}
-	of := servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-	for name, check := range map[string]func(*servicemodel.ChangeSet) error{
-		"nftables": nftables.Check, "iptables": iptables.Check, "ipvs": ipvs.Check} {
-		var has []string
-		for _, s := range []servicemodel.Scheduler{"random", "rr", "wrr", "lc", "wlc", "lblc",
-			"lblcr", "sh", "dh", "sed", "nq", "mh", "fo", "ovf"} {
-			of.Scheduler = s
-			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithService(&of))
-			require.NoError(t, err)
-			if check(servicemodel.Diff(nil, table)) == nil {
-				has = append(has, string(s))
+	table, _, _ = strings.Cut(table, "\n\n")
+	rows := 0
+	for line := range strings.Lines(table) {
+		cells := strings.Split(line, " | ")
+		for _, m := range regexp.MustCompile("`([^`]+)`").FindAllStringSubmatch(cells[0], -1) {
+			rows++
+			c := changesOf(t, servicemodel.Scheduler(m[1]))
+			for i, check := range checks {
+				refused := slices.ContainsFunc(dataplane.Problems(check(c)),
+					func(p dataplane.Problem) bool { return p.Field == dataplane.FieldScheduler })
+				require.Equal(t, strings.HasPrefix(cells[2+i], "refused"), refused, "%s: %d", m[1], i)
 			}
 		}
-		if name == "ipvs" { // "those of IPVS", which are all but random
-			require.Len(t, has, 13)
-			require.False(t, slices.Contains(has, "random"))
-			continue
-		}
-		require.Equal(t, says[name], has, name)
 	}
+	require.Equal(t, 14, rows, "servicemodel has as many schedulers")
+}
+
+// changesOf add a service with an endpoint and a scheduler.
+func changesOf(t *testing.T, s servicemodel.Scheduler) *servicemodel.ChangeSet {
+	t.Helper()
+	svc := servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Scheduler: s,
+		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithService(&svc).
+		WithEndpoints(svc.Name, []servicemodel.Endpoint{{Ready: true,
+			Addr:  netip.MustParseAddr("10.244.0.1"),
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}}))
+	require.NoError(t, err)
+	return servicemodel.Diff(nil, table)
 }
 
 // cni.md says how long the names of an owner, a service and a port may be together.
