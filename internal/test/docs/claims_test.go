@@ -50,7 +50,8 @@ func TestBackendsHaveTheSchedulersThatTheDocumentationNames(t *testing.T) {
 			for i, check := range checks {
 				refused := slices.ContainsFunc(dataplane.Problems(check(c)),
 					func(p dataplane.Problem) bool { return p.Field == dataplane.FieldScheduler })
-				require.Equal(t, strings.HasPrefix(cells[2+i], "refused"), refused, "%s: %d", m[1], i)
+				require.Equal(t, strings.HasPrefix(cells[2+i], "refused"), refused,
+					"%s: %d", m[1], i)
 			}
 		}
 	}
