@@ -44,9 +44,9 @@ PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/rawnl ./internal
 VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./dataplane/kubeproxy
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
-.PHONY: test test-all test-api test-vm test-long race fuzz bench bench-against setup vmtools test-kernel \
-	test-kernels peers peers-build soak \
-	soak-vm rolling release controlplane apiserver apiserver-vm browser keepalived
+.PHONY: test test-all test-api test-vm test-long race fuzz bench bench-against setup vmtools \
+	test-kernel test-kernels peers peers-build soak soak-vm rolling release controlplane \
+	apiserver apiserver-vm browser keepalived
 
 setup:
 	@.ci/setup
