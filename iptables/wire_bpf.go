@@ -1,6 +1,8 @@
 package iptables
 
 import (
+	"encoding/binary"
+	"net/netip"
 	"strconv"
 	"strings"
 
@@ -64,6 +66,36 @@ func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 		bpf.RetConstant{Val: 1}, bpf.RetConstant{})
 	raw, _ := bpf.Assemble(p) // fails for unknown operations alone
 	return raw
+}
+
+// Choice returns the slot of a pool that new connections of a client are sent to, and false if the
+// pool's scheduler does not hash clients. Where session affinity remembers the client, that comes
+// first.
+func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
+	shares := slotShares(p)
+	for i := len(shares) - 1; i >= 0; i-- {
+		switch m := shares[i]; {
+		case m.kind == statHash && clientHash(client, m) < m.prob<<1:
+			return i, true
+		case m.kind == statHash:
+			ok = true
+		}
+	}
+	return 0, ok
+}
+
+// clientHash returns what hashProgram compares with the share.
+func clientHash(client netip.AddrPort, m statMatch) (h uint32) {
+	if m.port {
+		h = uint32(client.Port())
+	}
+	for addr := client.Addr().AsSlice(); len(addr) > 0; addr = addr[4:] {
+		h = h*ratio + binary.BigEndian.Uint32(addr)
+	}
+	h ^= m.seed * ratio
+	h = (h ^ h>>16) * 0x85ebca6b
+	h = (h ^ h>>13) * 0xc2b2ae35
+	return h ^ h>>16
 }
 
 func encodeBPF(p []byte, f *nft.Family, m statMatch) []byte {

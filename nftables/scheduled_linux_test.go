@@ -1,10 +1,8 @@
 package nftables
 
 import (
-	"encoding/binary"
 	"fmt"
 	"maps"
-	"math/bits"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -24,72 +22,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// jhash is the kernel's hash of a whole number of words (include/linux/jhash.h).
-func jhash(k []byte, seed uint32) uint32 {
-	word := func() (w uint32) {
-		w, k = binary.NativeEndian.Uint32(k), k[4:]
-		return w
-	}
-	start := 0xdeadbeef + uint32(len(k)) + seed
-	a, b, c := start, start, start
-	rol := bits.RotateLeft32
-	for len(k) > 12 {
-		a, b, c = a+word(), b+word(), c+word()
-		a, c = (a-c)^rol(c, 4), c+b
-		b, a = (b-a)^rol(a, 6), a+c
-		c, b = (c-b)^rol(b, 8), b+a
-		a, c = (a-c)^rol(c, 16), c+b
-		b, a = (b-a)^rol(a, 19), a+c
-		c, b = (c-b)^rol(b, 4), b+a
-	}
-	switch len(k) {
-	case 12:
-		a, b, c = a+word(), b+word(), c+word()
-	case 8:
-		a, b = a+word(), b+word()
-	case 4:
-		a += word()
-	case 0:
-		return c
-	}
-	c = (c ^ b) - rol(b, 14)
-	a = (a ^ c) - rol(c, 11)
-	b = (b ^ a) - rol(a, 25)
-	c = (c ^ b) - rol(b, 16)
-	a = (a ^ c) - rol(c, 4)
-	b = (b ^ a) - rol(a, 14)
-	return (c ^ b) - rol(b, 24)
-}
-
-// hashSlot is what the rules of [builder.leaf] do: it returns the slot that a client is given.
-func hashSlot(p *servicemodel.Pool, client netip.AddrPort) uint16 {
-	key := client.Addr().AsSlice()
-	if _, port, _ := p.Scheduler.Split(); port {
-		key = append(key, byte(client.Port()>>8), byte(client.Port()), 0, 0)
-	}
-	draw := func(mod int, seed uint32) int {
-		return int(uint64(jhash(key, seed)) * uint64(mod) >> 32)
-	}
-	if wayOfPool(p) == byMaglev {
-		table := tableless.Maglev(p)
-		return table[draw(len(table), seedMaglev)]
-	}
-	var slots []uint16
-	for i, s := range p.Slots {
-		slots = append(slots, slices.Repeat([]uint16{uint16(i)}, int(s.Weight))...)
-	}
-	for half := 1 << bits.Len(uint(len(slots)-1)) / 2; half > 0; half /= 2 {
-		for i := range attempts {
-			seed := uint32(seedHash + bits.Len(uint(half))<<8 + i)
-			if draw(2, seed) == 0 {
-				break
-			}
-			if n := draw(2*half, seed); n < len(slots) {
-				return slots[n]
-			}
-		}
-	}
-	return slots[0]
+// mustChoose returns the slot that a client's hash chooses.
+func mustChoose(t *testing.T, p *servicemodel.Pool, client netip.AddrPort) int {
+	t.Helper()
+	slot, ok := Choice(p, client)
+	require.True(t, ok)
+	return slot
 }
 
 // Each slot has the same chance, also where a level lacks most of its slots. By chi-squared, chance
@@ -106,7 +44,7 @@ func TestHashesAreFair(t *testing.T) {
 		}
 		count, chi := make([]int, slots), 0.
 		for _, c := range clients(r, n) {
-			count[hashSlot(p, c)]++
+			count[mustChoose(t, p, c)]++
 		}
 		for _, got := range count {
 			off := float64(got) - n/float64(slots)
@@ -280,7 +218,7 @@ func TestHashesChooseWhatTheySay(t *testing.T) {
 				w.port++
 				c = netip.AddrPortFrom(c.Addr(), w.port)
 				p := w.pool(c.Addr())
-				require.Equal(t, p.Slots[hashSlot(p, c)].Endpoint, w.send(c), "%v, %v, %v", s,
+				require.Equal(t, p.Slots[mustChoose(t, p, c)].Endpoint, w.send(c), "%v, %v, %v", s,
 					weights, c)
 			}
 		}

@@ -11,6 +11,8 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -21,7 +23,7 @@ type traceOptions struct {
 	live     liveOptions
 }
 
-// clientPort is the source port of traced packets. Nothing depends on it.
+// clientPort is the source port of traced packets. Only the schedulers sh+port and mh+port ask it.
 const clientPort = 40000
 
 func (o *options) traceFlags(fs *flag.FlagSet) func() error {
@@ -103,12 +105,36 @@ func (p *program) trace(ctx context.Context) error {
 	packet := p.opts.trace.packet
 	packet.FromThisNode = packet.InInterface == "" && here.Local(packet.Src.Addr())
 	t := table.Trace(packet, here)
+	p.explainChoice(table, &t)
 	p.notePods(table, packet.Src.Addr(), t)
 	if p.opts.output != "json" {
 		_, err := fmt.Fprint(p.stdout, t)
 		return err
 	}
 	return p.printJSON(newTracedPacket(t))
+}
+
+// explainChoice adds the endpoint that a scheduler chooses, if the backend can tell.
+func (p *program) explainChoice(table *servicemodel.Table, t *servicemodel.Trace) {
+	choice := map[string]func(*servicemodel.Pool, netip.AddrPort) (slot int, ok bool){
+		nftables.Name: nftables.Choice, iptables.Name: iptables.Choice}[p.opts.backend]
+	id, balanced := t.Decision.Pool()
+	if choice == nil || !balanced {
+		return
+	}
+	pool := table.Pool(id)
+	slot, ok := choice(pool, t.Packet.Src)
+	if !ok {
+		return
+	}
+	text := fmt.Sprintf("%s: a hash of %v chooses %v", pool.Scheduler, t.Packet.Src.Addr(),
+		pool.Slots[slot].Endpoint)
+	if _, port, _ := pool.Scheduler.Split(); port {
+		text = fmt.Sprintf("%s: a hash of the client's address and port chooses, for port %d %v",
+			pool.Scheduler, t.Packet.Src.Port(), pool.Slots[slot].Endpoint)
+	}
+	last := len(t.Steps) - 1 // the outcome
+	t.Steps = slices.Insert(t.Steps, last, servicemodel.Step{Kind: "scheduler", Text: text})
 }
 
 // isOthers reports whether the instance belongs to a program that does not have the flags of

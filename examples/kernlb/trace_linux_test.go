@@ -9,6 +9,29 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
+// A trace names the endpoint that a hash chooses.
+func TestTraceOfAHash(t *testing.T) {
+	t.Parallel()
+	for _, backend := range []string{"nftables", "iptables"} {
+		for scheduler, want := range map[string]string{
+			"sh":      "sh: a hash of 10.244.9.9 chooses 10.244.1.",
+			"sh+port": "sh+port: a hash of the client's address and port chooses, for port 40000 ",
+			"rr":      "",
+		} {
+			ns := newNS(t)
+			manifest := strings.Replace(serviceManifest("web", "10.96.0.1",
+				"annotations: {kernlb.io/scheduler: "+scheduler+"}", ""), "[10.244.1.2]",
+				"[10.244.1.2], conditions: {ready: true}}, {addresses: [10.244.1.3]", 1)
+			done(t, ns, manifest, "apply -f - -backend "+backend)
+			trace := done(t, ns, "", "trace -from 10.244.9.9%eth0 -to 10.96.0.1:80/tcp -backend "+
+				backend)
+			require.Contains(t, trace, "balanced over 10.244.1.2:8080 (1 of 2), 10.244.1.3:8080")
+			require.Equal(t, want != "", strings.Contains(trace, "  scheduler    "), trace)
+			require.Contains(t, trace, want)
+		}
+	}
+}
+
 func TestTraceByManifestsAndByTheKernel(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)

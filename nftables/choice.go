@@ -1,0 +1,90 @@
+package nftables
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Choice returns the slot of a pool that new connections of a client are sent to, and false if the
+// pool's scheduler does not hash clients. It does what the rules of [builder.leaf] do. Where
+// session affinity remembers the client, that comes first.
+func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
+	w := wayOfPool(p)
+	if w != byHash && w != byMaglev || len(p.Slots) == 0 {
+		return 0, false
+	}
+	key := client.Addr().AsSlice()
+	if _, port, _ := p.Scheduler.Split(); port {
+		key = append(key, byte(client.Port()>>8), byte(client.Port()), 0, 0)
+	}
+	draw := func(mod int, seed uint32) int {
+		return int(uint64(jhash(key, seed)) * uint64(mod) >> 32)
+	}
+	if w == byMaglev {
+		table := tableless.Maglev(p)
+		return int(table[draw(len(table), seedMaglev)]), true
+	}
+	var slots []int
+	for i, s := range p.Slots {
+		for range s.Weight {
+			slots = append(slots, i)
+		}
+	}
+	return slots[level(len(slots), draw)], true
+}
+
+// level goes down the levels of a hash to one of n slots.
+func level(n int, draw func(mod int, seed uint32) int) int {
+	for half := 1 << bits.Len(uint(n-1)) / 2; half > 0; half /= 2 {
+		for i := range attempts {
+			seed := uint32(seedHash + bits.Len(uint(half))<<8 + i)
+			if draw(2, seed) == 0 {
+				break
+			}
+			if slot := draw(2*half, seed); slot < n {
+				return slot
+			}
+		}
+	}
+	return 0
+}
+
+// jhash is the kernel's hash of a whole number of words (include/linux/jhash.h).
+func jhash(k []byte, seed uint32) uint32 {
+	word := func() (w uint32) {
+		w, k = binary.NativeEndian.Uint32(k), k[4:]
+		return w
+	}
+	start := 0xdeadbeef + uint32(len(k)) + seed
+	a, b, c := start, start, start
+	rol := bits.RotateLeft32
+	for len(k) > 12 {
+		a, b, c = a+word(), b+word(), c+word()
+		a, c = (a-c)^rol(c, 4), c+b
+		b, a = (b-a)^rol(a, 6), a+c
+		c, b = (c-b)^rol(b, 8), b+a
+		a, c = (a-c)^rol(c, 16), c+b
+		b, a = (b-a)^rol(a, 19), a+c
+		c, b = (c-b)^rol(b, 4), b+a
+	}
+	switch len(k) {
+	case 12:
+		a, b, c = a+word(), b+word(), c+word()
+	case 8:
+		a, b = a+word(), b+word()
+	case 4:
+		a += word()
+	case 0:
+		return c
+	}
+	c = (c ^ b) - rol(b, 14)
+	a = (a ^ c) - rol(c, 11)
+	b = (b ^ a) - rol(a, 25)
+	c = (c ^ b) - rol(b, 16)
+	a = (a ^ c) - rol(c, 4)
+	b = (b ^ a) - rol(a, 14)
+	return (c ^ b) - rol(b, 24)
+}
