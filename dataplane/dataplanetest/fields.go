@@ -172,8 +172,9 @@ func (f *fields) reads(v randstate.Variant) {
 	f.unchanged(v, e)
 	f.must(v, "commit of a neighbour", f.touch())
 	f.unchanged(v, e)
-	if r := f.unchanged(v, e); r.Observed {
-		f.Fatalf("%s: a second reading for one commit of a neighbour", v.Name)
+	// An address that is there for good may be told a little later, which asks for one reading.
+	if f.unchanged(v, e).Observed && f.unchanged(v, e).Observed {
+		f.Fatalf("%s: readings without end for one commit of a neighbour", v.Name)
 	}
 }
 

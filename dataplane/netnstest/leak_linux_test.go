@@ -2,6 +2,7 @@ package netnstest
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -28,8 +29,12 @@ func linkCount(tb testing.TB, ns *NS) int {
 	defer w.close()
 	count := 0
 	w.do(ns, func(h *netlink.Handle) error {
-		links, err := h.LinkList()
-		count = len(links)
+		var err error = netlink.ErrDumpInterrupted // by a link that goes
+		for errors.Is(err, netlink.ErrDumpInterrupted) {
+			var links []netlink.Link
+			links, err = h.LinkList()
+			count = len(links)
+		}
 		return err
 	}, "list links")
 	require.NoError(tb, w.err)

@@ -80,9 +80,10 @@ func known(s servicemodel.Scheduler) bool {
 
 // pool chooses among the endpoints of a pool of the table, in the order of their slots.
 type pool struct {
-	targets []*target
-	cost    cost
-	anyPort bool
+	scheduler servicemodel.Scheduler
+	targets   []*target
+	cost      cost
+	anyPort   bool
 }
 
 // target is an endpoint of a pool.
@@ -93,9 +94,10 @@ type target struct {
 	credit   float64 // of smooth weighted round robin
 }
 
-// updated returns the pool for one of the table. Targets that stay keep their credit.
+// updated returns the pool for one of the table. Targets that stay keep their credit, unless the
+// scheduler is another one.
 func (p *pool) updated(to *servicemodel.Pool) *pool {
-	next := &pool{targets: make([]*target, len(to.Slots))}
+	next := &pool{scheduler: to.Scheduler, targets: make([]*target, len(to.Slots))}
 	next.cost, next.anyPort = costOf(to.Scheduler)
 	for i, s := range to.Slots {
 		t := p.find(s.Endpoint)
@@ -105,6 +107,9 @@ func (p *pool) updated(to *servicemodel.Pool) *pool {
 		if t.weight = float64(s.Weight); to.Scheduler == servicemodel.RoundRobin ||
 			to.Scheduler == servicemodel.LeastConn {
 			t.weight = 1
+		}
+		if p != nil && p.scheduler != to.Scheduler {
+			t.credit = 0
 		}
 		next.targets[i] = t
 	}

@@ -45,6 +45,10 @@ func TestTurns(t *testing.T) {
 	p = p.updated(slots("", 5, 0, 1))
 	require.Equal(t, "113111", turns(p, 6), "those that stay keep their turns")
 	require.Nil(t, p.find(numbered(2)))
+
+	p = (*pool)(nil).updated(slots(servicemodel.Random, 1, 1, 1))
+	turns(p, 1000)
+	require.Equal(t, "123123", turns(p.updated(slots(servicemodel.RoundRobin, 1, 1, 1)), 6))
 }
 
 // clientAt is one of many clients.
