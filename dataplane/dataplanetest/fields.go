@@ -172,13 +172,9 @@ func (f *fields) reads(v randstate.Variant) {
 	f.unchanged(v, e)
 	f.must(v, "commit of a neighbour", f.touch())
 	f.unchanged(v, e)
-	// An address that is there for good may be told a little later, which asks for one reading.
-	for range 2 {
-		if !f.unchanged(v, e).Observed {
-			return
-		}
+	if r := f.unchanged(v, e); r.Observed {
+		f.Fatalf("%s: a second reading for one commit of a neighbour", v.Name)
 	}
-	f.Fatalf("%s: readings without end for one commit of a neighbour", v.Name)
 }
 
 // finds requires that a backend finds a table in the kernel.
