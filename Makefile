@@ -65,7 +65,7 @@ controlplane: setup
 
 # The modules whose tests run together.
 MODULES  = . servicemodel/kube/kubeapi dataplane/metrics examples/nodeproxy examples/kubeproxy \
-	examples/cni examples/kernlb-top examples/loadbalancer internal/test/vm
+	examples/cni examples/kernlb-top examples/loadbalancer examples/kernelspace internal/test/vm
 # each ARGUMENTS runs go test for each of them. testreport says what failed.
 # Its first argument is for all, its second for internal/test/vm alone.
 each     = { for m in $(MODULES); do $(GO) test -C $$m -json -timeout 30m $(1) \

@@ -1,0 +1,288 @@
+package kernelspace
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"sync"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Name is the backend's name.
+const Name = "kernelspace"
+
+// Config configures a [Backend]. The fields that winkernel has, too, are those of
+// KubeProxyWinkernelConfiguration.
+type Config struct {
+	// HNS is the Host Networking Service. Nil is that of this host ([Host]).
+	HNS HNS
+	// Store keeps the record of the instance. Required.
+	Store Store
+	// Instance tells instances on one node apart. It begins the names of remote endpoints. Empty
+	// means "kernlb".
+	Instance string
+	// Network is the name of the HNS network, which the CNI plugin makes. Empty means the value of
+	// the environment variable KUBE_NETWORK, as in kube-proxy.
+	Network string
+	// SourceVIP is the source of packets to endpoints, on overlay networks. Required there.
+	SourceVIP netip.Addr
+	// NodeIPs are addresses of the node, at most one of each family, and HostMAC is the link-layer
+	// address of the first one's interface ([HostMAC]). Both are required on overlay networks.
+	NodeIPs []netip.Addr
+	HostMAC string
+	// EnableDSR lets answers from endpoints of cluster IPs go to clients directly.
+	EnableDSR bool
+	// ForwardHealthCheckVIP brings health checks at the addresses of load balancers to the endpoint
+	// RootEndpoint, at the health check node port of the service or else at HealthzPort.
+	ForwardHealthCheckVIP bool
+	RootEndpoint          string
+	HealthzPort           uint16
+	// TakeOver lets the backend replace the load balancers of other programs at the places of its
+	// own, such as those of kube-proxy and those of an instance that lost its record. HNS can have
+	// only one at each place. Without it, they are collisions.
+	TakeOver bool
+	// Logger gets the endpoints that are missing. Nil discards.
+	Logger *slog.Logger
+}
+
+// Backend keeps the services of one instance in HNS. See [dataplane.Backend] for its methods.
+//
+// HNS has no transactions: a commit is a call for each object. After an error, or the end of the
+// process, some of the calls have had their effect; the next reading tells which. Only one process
+// at a time may write an instance.
+type Backend struct {
+	hns      HNS
+	cfg      Config
+	renderer renderer
+	host     host
+	features Features
+	log      *slog.Logger
+
+	mu     sync.Mutex
+	closed bool
+	held   *held // nil: nothing was observed since the start or the last error
+}
+
+// held is the knowledge of an observation or a commit.
+type held struct {
+	raw    []byte // the record
+	table  *servicemodel.Table
+	view   *view
+	placed map[servicemodel.FrontendKey]placed
+	// foreign are the identities of other programs' load balancers.
+	foreign map[servicemodel.FrontendKey]string
+	// seen are the identities, in lower case, of all load balancers that were there or were made.
+	seen map[string]bool
+	// extra are identities of load balancers to delete, and unused those of endpoints.
+	extra, unused []string
+	here          map[netip.Addr]bool // [servicemodel.Table.Hairpins]
+	health        map[string]uint16
+	// uses are the places that need the endpoint of an address: the reference counts.
+	uses map[netip.Addr]map[servicemodel.FrontendKey]bool
+}
+
+var _ dataplane.Backend = (*Backend)(nil)
+
+// New opens the backend.
+func New(cfg *Config) (*Backend, error) {
+	c := *cfg
+	c.Instance = cmp.Or(c.Instance, "kernlb")
+	c.Network = cmp.Or(c.Network, os.Getenv("KUBE_NETWORK"))
+	switch {
+	case c.Network == "":
+		return nil, fmt.Errorf("%s: Config.Network is empty, and KUBE_NETWORK is not set", Name)
+	case c.Store == nil:
+		return nil, fmt.Errorf("%s: Config.Store is nil", Name)
+	case c.ForwardHealthCheckVIP && c.RootEndpoint == "":
+		return nil, fmt.Errorf("%s: Config.RootEndpoint is empty, and ForwardHealthCheckVIP is set",
+			Name)
+	}
+	b := &Backend{hns: c.HNS, cfg: c, log: c.Logger,
+		host:     host{addrs: c.NodeIPs, mac: c.HostMAC, sourceVIP: c.SourceVIP},
+		renderer: renderer{c.EnableDSR, c.ForwardHealthCheckVIP, c.HealthzPort}}
+	if b.log == nil {
+		b.log = slog.New(slog.DiscardHandler)
+	}
+	if b.hns == nil {
+		h, err := Host()
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", Name, err)
+		}
+		b.hns = h
+	}
+	f, err := b.hns.Features()
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("%s: ask HNS for its features: %w", Name, err)
+	case !f.V2:
+		return nil, fmt.Errorf("%s: HNS has no API 2: %w", Name, dataplane.ErrKernelTooOld)
+	case c.EnableDSR && !f.DSR:
+		return nil, fmt.Errorf("%s: Config.EnableDSR: HNS lacks DSR: %w", Name,
+			dataplane.ErrKernelTooOld)
+	}
+	b.features = f
+	return b, nil
+}
+
+// Candidate returns the backend for [dataplane.Choose].
+func Candidate(cfg *Config) dataplane.Candidate {
+	return dataplane.Candidate{Name: Name,
+		Open: func() (dataplane.Backend, error) { return New(cfg) }}
+}
+
+// Name returns [Name].
+func (b *Backend) Name() string { return Name }
+
+// prefix begins the names of our endpoints.
+func (b *Backend) prefix() string { return b.cfg.Instance + "-" }
+
+// enter locks the backend, unless it is closed or the context has ended.
+func (b *Backend) enter(ctx context.Context, doing string) error {
+	b.mu.Lock()
+	err := context.Cause(ctx)
+	if b.closed {
+		err = dataplane.ErrClosed
+	}
+	if err != nil {
+		b.mu.Unlock()
+		return fmt.Errorf("%s: %s: %w", Name, doing, err)
+	}
+	return nil
+}
+
+// Check is the function [Check] for the features of this node. It also reports load balancers of
+// other programs at places of services, as of the last observation, unless [Config.TakeOver] is
+// set.
+func (b *Backend) Check(c *servicemodel.ChangeSet) error {
+	if err := b.enter(context.Background(), "check"); err != nil {
+		return err
+	}
+	defer b.mu.Unlock()
+	errs := []error{Check(c, b.features)}
+	if b.held == nil || b.cfg.TakeOver {
+		return errs[0]
+	}
+	for _, fc := range c.Frontends {
+		if fc.New == nil {
+			continue
+		}
+		if _, there := b.held.foreign[fc.New.Key]; there {
+			errs = append(errs, &dataplane.CollisionError{Backend: Name,
+				Service: fc.New.Service.Name, Object: "load balancer " + fc.New.Key.String()})
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Integrity asks for the identities of all load balancers and endpoints: two calls. It lists the
+// endpoints of the network only if some came or went. A new load balancer of another program counts
+// as Touched. Integrity does not notice that another program changed a load balancer in place;
+// [Backend.Observe] does.
+func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+	if err := b.enter(ctx, "integrity"); err != nil {
+		return dataplane.Broken, err
+	}
+	defer b.mu.Unlock()
+	h := b.held
+	if h == nil {
+		return dataplane.Broken, nil
+	}
+	raw, err := b.cfg.Store.Load()
+	if err != nil {
+		return dataplane.Broken, fmt.Errorf("%s: load the record: %w", Name, err)
+	}
+	eps, lbs, err := b.hns.IDs()
+	if err != nil {
+		return dataplane.Broken, fmt.Errorf("%s: list identities: %w", Name, err)
+	}
+	there := map[string]bool{}
+	for _, id := range lbs {
+		there[lower(id)] = true
+	}
+	for _, p := range h.placed {
+		if p.ID != "" && !there[lower(p.ID)] {
+			return dataplane.Broken, nil
+		}
+	}
+	if !bytes.Equal(raw, h.raw) {
+		return dataplane.Broken, nil
+	}
+	if moved, err := b.moved(eps); err != nil || moved {
+		return dataplane.Broken, err
+	}
+	for id := range there {
+		if !h.seen[id] { // it may be where one of ours must be
+			return dataplane.Touched, nil
+		}
+	}
+	return dataplane.Intact, nil
+}
+
+// moved reports whether an endpoint that we use, or wait for, came, went or was replaced.
+func (b *Backend) moved(ids []string) (bool, error) {
+	h := b.held
+	same := len(ids) == len(h.view.known)
+	for _, id := range ids {
+		same = same && h.view.known[lower(id)]
+	}
+	if same {
+		return false, nil
+	}
+	v, err := b.look(ids)
+	if err != nil {
+		return true, err
+	}
+	for a := range h.uses {
+		was, is := h.view.byAddr[a], v.byAddr[a]
+		if (was == nil) != (is == nil) || was != nil && lower(was.ID) != lower(is.ID) {
+			return true, nil
+		}
+	}
+	h.view = v
+	return false, nil
+}
+
+// look asks for the network and its endpoints.
+func (b *Backend) look(ids []string) (*view, error) {
+	n, err := b.hns.Network(b.cfg.Network)
+	if err != nil {
+		return nil, fmt.Errorf("%s: network %s: %w", Name, b.cfg.Network, err)
+	}
+	eps, err := b.hns.Endpoints(n.ID)
+	if err != nil {
+		return nil, fmt.Errorf("%s: list the endpoints of network %s: %w", Name, n.Name, err)
+	}
+	v, err := newView(n, eps, ids, b.prefix())
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", Name, err)
+	}
+	if v.overlay {
+		switch {
+		case !b.features.RemoteSubnet:
+			err = fmt.Errorf("HNS lacks remote subnets: %w", dataplane.ErrKernelTooOld)
+		case !b.host.sourceVIP.IsValid():
+			err = errors.New("Config.SourceVIP is not set")
+		case b.host.mac == "" || len(b.host.addrs) == 0:
+			err = errors.New("Config.NodeIPs or HostMAC is not set")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: network %s is an overlay: %w", Name, n.Name, err)
+		}
+	}
+	return v, nil
+}
+
+// Close makes all later calls fail.
+func (b *Backend) Close() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.closed = true
+	return nil
+}

@@ -1,0 +1,439 @@
+// Package hnsfake is a Host Networking Service in memory, for tests. It refuses what the real one
+// is known or documented to refuse, and what no caller should rely on: load balancers at a place
+// that is taken, unknown or foreign endpoints, endpoints that are in use, features that it lacks,
+// values that make no sense.
+//
+// Like the real one it makes up identities and writes them in capitals, whatever the caller wrote.
+package hnsfake
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"github.com/kernlb/kernlb/examples/kernelspace"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Service is a Host Networking Service. Make one with [New].
+type Service struct {
+	mu       sync.Mutex
+	features kernelspace.Features
+	networks []kernelspace.Network
+	eps      []kernelspace.Endpoint
+	lbs      []kernelspace.LoadBalancer
+	next     int
+	calls    []string
+	fault    func(call string) Fault
+}
+
+var _ kernelspace.HNS = (*Service)(nil)
+
+// Fault is what happens to a call.
+type Fault int
+
+// The faults.
+const (
+	None    Fault = iota
+	Refused       // the call does nothing and fails
+	Lost          // the call does its work, and its answer is lost
+	Missing       // the call fails with [kernelspace.ErrNotImplemented]
+)
+
+// ErrFault is the error of calls that failed because of a [Fault].
+var ErrFault = errors.New("the RPC server is unavailable")
+
+// AllFeatures are those of Windows Server 2025.
+var AllFeatures = kernelspace.Features{V2: true, RemoteSubnet: true, DSR: true,
+	SessionAffinity: true, IPv6DualStack: true, ModifyLoadBalancer: true}
+
+// New returns a service with networks.
+func New(f kernelspace.Features, networks ...kernelspace.Network) *Service {
+	return &Service{features: f, networks: networks}
+}
+
+// Fail calls a function before each call, which decides about its fault. Nil ends all faults.
+func (s *Service) Fail(f func(call string) Fault) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.fault = f
+}
+
+// Calls returns the calls that wrote or tried to, since the last call of Calls.
+func (s *Service) Calls() []string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	l := s.calls
+	s.calls = nil
+	return l
+}
+
+// call locks the service, and does what a call does. writes says that it is one to record.
+func (s *Service) call(name string, writes bool, do func() error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if writes {
+		s.calls = append(s.calls, name)
+	}
+	fault := None
+	if s.fault != nil {
+		fault = s.fault(name)
+	}
+	switch fault {
+	case Refused:
+		return fmt.Errorf("%s: %w", name, ErrFault)
+	case Missing:
+		return fmt.Errorf("%s: %w", name, kernelspace.ErrNotImplemented)
+	}
+	err := do()
+	if err == nil && fault == Lost {
+		err = ErrFault
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", name, err)
+	}
+	return nil
+}
+
+// id makes an identity.
+func (s *Service) id() string {
+	s.next++
+	return fmt.Sprintf("ABCDEF00-0000-4000-8000-%012X", s.next)
+}
+
+// copied returns a deep copy.
+func copied[T any](v T) T {
+	text, err := json.Marshal(v)
+	if err == nil {
+		var out T
+		if err = json.Unmarshal(text, &out); err == nil {
+			return out
+		}
+	}
+	panic(err) // these types always have JSON
+}
+
+// Features returns the features.
+func (s *Service) Features() (f kernelspace.Features, err error) {
+	err = s.call("features", false, func() error { f = s.features; return nil })
+	return f, err
+}
+
+// Network returns a network.
+func (s *Service) Network(name string) (n *kernelspace.Network, err error) {
+	err = s.call("network "+name, false, func() error {
+		for i := range s.networks {
+			if s.networks[i].Name == name {
+				c := copied(s.networks[i])
+				n = &c
+				return nil
+			}
+		}
+		return kernelspace.ErrNotFound
+	})
+	return n, err
+}
+
+// SetNetworks replaces the networks. Endpoints of networks that are gone go, too.
+func (s *Service) SetNetworks(networks ...kernelspace.Network) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.networks = networks
+	s.eps = slices.DeleteFunc(s.eps, func(e kernelspace.Endpoint) bool {
+		return s.network(e.HostComputeNetwork) == nil
+	})
+}
+
+func (s *Service) network(id string) *kernelspace.Network {
+	for i := range s.networks {
+		if strings.EqualFold(s.networks[i].ID, id) {
+			return &s.networks[i]
+		}
+	}
+	return nil
+}
+
+// IDs lists identities.
+func (s *Service) IDs() (eps, lbs []string, err error) {
+	err = s.call("identities", false, func() error {
+		for i := range s.eps {
+			eps = append(eps, s.eps[i].ID)
+		}
+		for i := range s.lbs {
+			lbs = append(lbs, s.lbs[i].ID)
+		}
+		return nil
+	})
+	return eps, lbs, err
+}
+
+// Endpoints lists the endpoints of a network.
+func (s *Service) Endpoints(network string) (l []kernelspace.Endpoint, err error) {
+	err = s.call("endpoints", false, func() error {
+		for _, e := range s.eps {
+			if strings.EqualFold(e.HostComputeNetwork, network) {
+				l = append(l, copied(e))
+			}
+		}
+		return nil
+	})
+	return l, err
+}
+
+// CreateEndpoint adds an endpoint.
+func (s *Service) CreateEndpoint(e *kernelspace.Endpoint) (out *kernelspace.Endpoint, err error) {
+	var addr string
+	if len(e.IPConfigurations) > 0 {
+		addr = e.IPConfigurations[0].IPAddress
+	}
+	err = s.call("create endpoint "+addr, true, func() error {
+		if err := s.checkEndpoint(e); err != nil {
+			return err
+		}
+		c := copied(*e)
+		c.ID = s.id()
+		s.eps = append(s.eps, c)
+		c = copied(c)
+		out = &c
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (s *Service) checkEndpoint(e *kernelspace.Endpoint) error {
+	n := s.network(e.HostComputeNetwork)
+	switch {
+	case n == nil:
+		return fmt.Errorf("network %q: %w", e.HostComputeNetwork, kernelspace.ErrNotFound)
+	case e.ID != "":
+		return errors.New("the caller chose an identity")
+	case e.SchemaVersion != kernelspace.SchemaVersion{Major: 2}:
+		return fmt.Errorf("schema version %v", e.SchemaVersion)
+	case len(e.IPConfigurations) == 0 || len(e.IPConfigurations) > 2:
+		return fmt.Errorf("%d addresses", len(e.IPConfigurations))
+	case e.Flags&^kernelspace.RemoteEndpoint != 0:
+		return fmt.Errorf("flags %#x", e.Flags)
+	}
+	if _, err := net.ParseMAC(e.MacAddress); err != nil {
+		return err
+	}
+	for _, c := range e.IPConfigurations {
+		a, err := netip.ParseAddr(c.IPAddress)
+		if err != nil {
+			return err
+		}
+		for _, o := range s.eps {
+			if o.HostComputeNetwork == e.HostComputeNetwork && o.Remote() == e.Remote() &&
+				slices.Contains(o.IPConfigurations, c) {
+				return fmt.Errorf("address %v: %w", a, kernelspace.ErrExists)
+			}
+		}
+	}
+	if e.Remote() && strings.EqualFold(n.Type, "Overlay") &&
+		!slices.ContainsFunc(e.Policies, isProvider) {
+		return errors.New("a remote endpoint of an overlay network needs a provider address")
+	}
+	return nil
+}
+
+// isProvider reports whether a policy has a provider address.
+func isProvider(p kernelspace.Policy) bool {
+	var s struct{ ProviderAddress netip.Addr }
+	return p.Type == "ProviderAddress" && json.Unmarshal(p.Settings, &s) == nil &&
+		s.ProviderAddress.IsValid()
+}
+
+// DeleteEndpoint deletes an endpoint that no load balancer uses.
+func (s *Service) DeleteEndpoint(id string) error {
+	return s.call("delete endpoint "+id, true, func() error {
+		i := slices.IndexFunc(s.eps, func(e kernelspace.Endpoint) bool {
+			return strings.EqualFold(e.ID, id)
+		})
+		if i < 0 {
+			return kernelspace.ErrNotFound
+		}
+		for _, lb := range s.lbs {
+			if slices.Contains(lb.HostComputeEndpoints, s.eps[i].ID) {
+				return fmt.Errorf("load balancer %s uses it", lb.ID)
+			}
+		}
+		s.eps = slices.Delete(s.eps, i, i+1)
+		return nil
+	})
+}
+
+// LoadBalancers lists all load balancers.
+func (s *Service) LoadBalancers() (l []kernelspace.LoadBalancer, err error) {
+	err = s.call("load balancers", false, func() error {
+		l = copied(s.lbs)
+		return nil
+	})
+	return l, err
+}
+
+// CreateLoadBalancer adds a load balancer.
+func (s *Service) CreateLoadBalancer(lb *kernelspace.LoadBalancer) (*kernelspace.LoadBalancer,
+	error) {
+	var out kernelspace.LoadBalancer
+	err := s.call("create load balancer "+name(lb), true, func() error {
+		c, err := s.checked(lb, "")
+		if err != nil {
+			return err
+		}
+		c.ID = s.id()
+		s.lbs = append(s.lbs, c)
+		out = copied(c)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// ModifyLoadBalancer replaces the content of a load balancer.
+func (s *Service) ModifyLoadBalancer(id string, lb *kernelspace.LoadBalancer) (
+	*kernelspace.LoadBalancer, error) {
+	var out kernelspace.LoadBalancer
+	err := s.call("modify load balancer "+name(lb), true, func() error {
+		if !s.features.ModifyLoadBalancer {
+			return kernelspace.ErrNotImplemented
+		}
+		i := slices.IndexFunc(s.lbs, func(o kernelspace.LoadBalancer) bool {
+			return strings.EqualFold(o.ID, id)
+		})
+		if i < 0 {
+			return kernelspace.ErrNotFound
+		}
+		c, err := s.checked(lb, s.lbs[i].ID)
+		if err != nil {
+			return err
+		}
+		if name(&s.lbs[i]) != name(lb) {
+			return fmt.Errorf("load balancer %s moves", name(&s.lbs[i]))
+		}
+		c.ID = s.lbs[i].ID
+		s.lbs[i] = c
+		out = copied(c)
+		return nil
+	})
+	if err != nil {
+		return nil, err
+	}
+	return &out, nil
+}
+
+// DeleteLoadBalancer deletes a load balancer.
+func (s *Service) DeleteLoadBalancer(id string) error {
+	return s.call("delete load balancer "+id, true, func() error {
+		n := len(s.lbs)
+		s.lbs = slices.DeleteFunc(s.lbs, func(lb kernelspace.LoadBalancer) bool {
+			return strings.EqualFold(lb.ID, id)
+		})
+		if len(s.lbs) == n {
+			return kernelspace.ErrNotFound
+		}
+		return nil
+	})
+}
+
+// name is the place of a load balancer.
+func name(lb *kernelspace.LoadBalancer) string {
+	k, ok := lb.Key()
+	if !ok {
+		return "?"
+	}
+	return k.String()
+}
+
+// checked returns the load balancer as HNS keeps it. id is that of the one that it replaces.
+func (s *Service) checked(lb *kernelspace.LoadBalancer, id string) (kernelspace.LoadBalancer,
+	error) {
+	c := copied(*lb)
+	key, ok := c.Key()
+	switch {
+	case !ok || key.Port == 0:
+		return c, errors.New("not an address, TCP or UDP, and a port")
+	case c.ID != "":
+		return c, errors.New("the caller chose an identity")
+	case c.SchemaVersion != kernelspace.SchemaVersion{Major: 2}:
+		return c, fmt.Errorf("schema version %v", c.SchemaVersion)
+	case len(c.HostComputeEndpoints) == 0:
+		return c, errors.New("no endpoints")
+	case key.Family() == servicemodel.IPv6 != (c.Flags&kernelspace.FlagIPv6 != 0):
+		return c, errors.New("the flag IPv6 does not fit the address")
+	}
+	for _, o := range s.lbs {
+		if name(&o) == name(&c) && o.ID != id {
+			return c, fmt.Errorf("%v: %w", key, kernelspace.ErrExists)
+		}
+	}
+	if err := s.checkFeatures(&c); err != nil {
+		return c, err
+	}
+	return c, s.checkEndpoints(&c, key.Family())
+}
+
+func (s *Service) checkFeatures(c *kernelspace.LoadBalancer) error {
+	m := &c.PortMappings[0]
+	switch {
+	case m.InternalPort == 0:
+		return errors.New("no internal port")
+	case c.Flags&^(kernelspace.FlagDSR|kernelspace.FlagIPv6) != 0, m.Flags > 31:
+		return fmt.Errorf("flags %#x %#x", c.Flags, m.Flags)
+	case c.Flags&kernelspace.FlagDSR != 0 && !s.features.DSR:
+		return errors.New("no direct server return")
+	case c.Flags&kernelspace.FlagIPv6 != 0 && !s.features.IPv6DualStack:
+		return errors.New("no IPv6")
+	case m.DistributionType > kernelspace.DistributeSourceIP,
+		m.DistributionType != 0 && !s.features.SessionAffinity:
+		return fmt.Errorf("distribution %d", m.DistributionType)
+	case m.Flags&kernelspace.PortPreserveDIP != 0 && c.Flags&kernelspace.FlagDSR == 0 &&
+		m.Flags&kernelspace.PortVIPExternalIP != 0:
+		return errors.New("the destination is kept without direct server return")
+	}
+	return nil
+}
+
+// checkEndpoints requires that all endpoints exist on one network and have addresses of the family,
+// and that an overlay network has the source VIP.
+func (s *Service) checkEndpoints(c *kernelspace.LoadBalancer, f servicemodel.Family) error {
+	seen := map[string]bool{}
+	var n *kernelspace.Network
+	for i, id := range c.HostComputeEndpoints {
+		at := slices.IndexFunc(s.eps, func(e kernelspace.Endpoint) bool {
+			return strings.EqualFold(e.ID, id)
+		})
+		if at < 0 || seen[strings.ToLower(id)] {
+			return fmt.Errorf("endpoint %s: %w", id, kernelspace.ErrNotFound)
+		}
+		seen[strings.ToLower(id)] = true
+		e := &s.eps[at]
+		c.HostComputeEndpoints[i] = e.ID
+		if !slices.ContainsFunc(e.IPConfigurations, func(c kernelspace.IPConfig) bool {
+			a, err := netip.ParseAddr(c.IPAddress)
+			return err == nil && servicemodel.FamilyOf(a) == f
+		}) {
+			return fmt.Errorf("endpoint %s has no %v address", id, f)
+		}
+		of := s.network(e.HostComputeNetwork)
+		if n != nil && n != of {
+			return errors.New("endpoints of two networks")
+		}
+		n = of
+	}
+	if strings.EqualFold(n.Type, "Overlay") {
+		if _, err := netip.ParseAddr(c.SourceVIP); err != nil {
+			return fmt.Errorf("source VIP: %w", err)
+		}
+	}
+	return nil
+}

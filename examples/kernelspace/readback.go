@@ -1,0 +1,219 @@
+package kernelspace
+
+import (
+	"context"
+	"fmt"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Observe reads the record, the network with its endpoints, and all load balancers. The table has
+// those frontends of the record whose load balancers are as they must be for the endpoints that the
+// network has now. All else of ours is drift. The hint is not used.
+func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+	error) {
+	if err := b.enter(ctx, "observe"); err != nil {
+		return nil, err
+	}
+	defer b.mu.Unlock()
+	b.held = nil
+	h, r, err := b.read()
+	if err != nil {
+		return nil, err
+	}
+	o, err := b.adopt(h, r)
+	if err != nil {
+		return nil, err
+	}
+	b.held = h
+	return o, nil
+}
+
+// read asks for everything, and tells our load balancers from those of other programs.
+func (b *Backend) read() (*held, *record, error) {
+	raw, r, err := load(b.cfg.Store)
+	if err != nil {
+		return nil, nil, err
+	}
+	ids, _, err := b.hns.IDs()
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: list identities: %w", Name, err)
+	}
+	v, err := b.look(ids)
+	if err != nil {
+		return nil, nil, err
+	}
+	lbs, err := b.hns.LoadBalancers()
+	if err != nil {
+		return nil, nil, fmt.Errorf("%s: list load balancers: %w", Name, err)
+	}
+	h := &held{raw: raw, view: v, placed: map[servicemodel.FrontendKey]placed{},
+		foreign: map[servicemodel.FrontendKey]string{}, seen: map[string]bool{},
+		here: map[netip.Addr]bool{}, health: r.Health,
+		uses: map[netip.Addr]map[servicemodel.FrontendKey]bool{}}
+	ours := map[string]placed{}
+	for _, p := range r.Placed {
+		ours[lower(p.ID)] = p
+	}
+	pending := map[servicemodel.FrontendKey]bool{}
+	for _, k := range r.Pending {
+		pending[k] = true
+	}
+	for i := range lbs {
+		h.tell(&lbs[i], ours, pending)
+	}
+	return h, &r, nil
+}
+
+// tell finds out whose load balancer lb is. Ours have an identity of the record, or stand at a
+// place that is pending: no other program had one there when the commit began, and HNS has only one
+// at each place.
+func (h *held) tell(lb *LoadBalancer, ours map[string]placed,
+	pending map[servicemodel.FrontendKey]bool) {
+	h.seen[lower(lb.ID)] = true
+	k, ok := lb.Key()
+	p, known := ours[lower(lb.ID)]
+	switch {
+	case known && p.Key == k && !pending[k] && lb.same(&p.Got):
+		h.placed[k] = p
+	case known && !ok, known && h.placed[k].ID != "":
+		h.extra = append(h.extra, lb.ID)
+	case known || pending[k]:
+		h.placed[k] = placed{Key: k, ID: lb.ID} // its content is not what was sent
+	case ok:
+		h.foreign[k] = lb.ID
+	}
+}
+
+// adopt compares the record with what HNS has.
+func (b *Backend) adopt(h *held, r *record) (*dataplane.Observation, error) {
+	for _, a := range r.Table.Hairpins {
+		h.here[a] = true
+	}
+	all, err := servicemodel.NewTable(r.Table)
+	if err != nil {
+		return nil, fmt.Errorf("%s: the record: %w", Name, err)
+	}
+	gateway := b.gateway(h.view)
+	o := &dataplane.Observation{}
+	explained, used := map[servicemodel.FrontendKey]bool{}, map[servicemodel.PoolID]bool{}
+	c := r.Table
+	c.Frontends, c.Pools = nil, nil
+	for _, f := range r.Table.Frontends {
+		right := true
+		for _, s := range b.specs(all, f, h.isHere, h.health) {
+			for _, a := range b.host.needs(s, h.view) {
+				h.use(a, s.key)
+			}
+			explained[s.key] = true
+			right = b.inPlace(h, s, gateway) && right
+		}
+		if right {
+			c.Frontends = append(c.Frontends, f)
+			for _, v := range [...]servicemodel.Verdict{f.Internal, f.External} {
+				if id, ok := f.Pool(v); ok {
+					used[id] = true
+				}
+			}
+		}
+	}
+	for _, p := range r.Table.Pools {
+		if used[p.ID] {
+			c.Pools = append(c.Pools, p)
+		}
+	}
+	if h.table, err = servicemodel.NewTable(c); err != nil {
+		return nil, fmt.Errorf("%s: the record: %w", Name, err)
+	}
+	for k, p := range h.placed {
+		if !explained[k] {
+			o.Drift = append(o.Drift, "load balancer "+k.String())
+			h.extra = append(h.extra, p.ID)
+			delete(h.placed, k)
+		}
+	}
+	b.unused(h, o)
+	slices.Sort(o.Drift)
+	o.Table = h.table
+	return o, nil
+}
+
+// unused finds our endpoints that no load balancer uses.
+func (b *Backend) unused(h *held, o *dataplane.Observation) {
+	for a, e := range h.view.byAddr {
+		if strings.HasPrefix(e.Name, b.prefix()) && len(h.uses[a]) == 0 {
+			o.Drift = append(o.Drift, "endpoint "+a.String())
+			h.unused = append(h.unused, e.ID)
+		}
+	}
+	for _, id := range h.view.doubles {
+		o.Drift = append(o.Drift, "endpoint "+id+", which another one has the address of")
+		h.unused = append(h.unused, id)
+	}
+}
+
+// specs returns the load balancers of a frontend.
+func (b *Backend) specs(t *servicemodel.Table, f *servicemodel.Frontend,
+	here func(netip.Addr) bool, health map[string]uint16) (l []*spec) {
+	if f == nil {
+		return nil
+	}
+	if s := b.renderer.render(t, f, here); s != nil {
+		l = append(l, s)
+	}
+	if s := b.renderer.health(t, f, health[f.Service.Name.String()]); s != nil {
+		l = append(l, s)
+	}
+	return l
+}
+
+// gateway returns the root endpoint of the node, nil if there is none or none is needed.
+func (b *Backend) gateway(v *view) *Endpoint {
+	if !b.renderer.forward {
+		return nil
+	}
+	for _, e := range v.byAddr {
+		if e.Name == b.cfg.RootEndpoint {
+			return e
+		}
+	}
+	return nil
+}
+
+// inPlace reports whether HNS has the load balancer of s.
+func (b *Backend) inPlace(h *held, s *spec, gateway *Endpoint) bool {
+	lb, lacks, _ := b.host.build(s, h.view, gateway)
+	p, there := h.placed[s.key]
+	if lb == nil {
+		return !there
+	}
+	return len(lacks) == 0 && there && lb.same(&p.Sent)
+}
+
+func (h *held) isHere(a netip.Addr) bool { return h.here[a] }
+
+// needs returns the addresses whose endpoints a load balancer needs.
+func (h *host) needs(s *spec, v *view) (l []netip.Addr) {
+	for _, t := range s.endpoints {
+		l = append(l, t.addr)
+	}
+	if v.overlay {
+		l = append(l, h.sourceVIP)
+		if s.vip {
+			l = append(l, s.key.Addr)
+		}
+	}
+	return l
+}
+
+// use counts a load balancer among those that need an address.
+func (h *held) use(a netip.Addr, k servicemodel.FrontendKey) {
+	if h.uses[a] == nil {
+		h.uses[a] = map[servicemodel.FrontendKey]bool{}
+	}
+	h.uses[a][k] = true
+}
