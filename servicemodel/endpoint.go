@@ -27,7 +27,7 @@ type Endpoint struct {
 	// Node is the name of the node that the endpoint runs on, empty if unknown. The endpoint is
 	// local if it equals [Node.Name].
 	Node string `json:"node,omitzero"`
-	// Zone is the zone that the endpoint runs in. It is informative: only the hints decide.
+	// Zone is the zone that the endpoint runs in. It counts only for [Service.Prefer].
 	Zone string `json:"zone,omitzero"`
 	// ForNodes and ForZones are topology hints: the nodes and zones that should use this endpoint.
 	ForNodes []string `json:"forNodes,omitempty"`

@@ -7,7 +7,7 @@ func (s *Service) equal(o *Service) bool {
 	return s == o || s.Name == o.Name && slices.Equal(s.Ports, o.Ports) && s.equalAddrs(o) &&
 		s.SessionAffinity == o.SessionAffinity &&
 		s.InternalTrafficPolicy == o.InternalTrafficPolicy &&
-		s.ExternalTrafficPolicy == o.ExternalTrafficPolicy &&
+		s.ExternalTrafficPolicy == o.ExternalTrafficPolicy && s.Prefer == o.Prefer &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Masquerade == o.Masquerade &&
 		s.Scheduler == o.Scheduler &&
 		s.Forwarding == o.Forwarding &&

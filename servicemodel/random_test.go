@@ -66,6 +66,7 @@ func (r source) service(n sm.Name) *sm.Service {
 		HealthCheckNodePort:   pick(r, uint16(0), 0, 30099),
 		Scheduler:             pick(r, sm.SchedulerDefault, sm.SchedulerDefault, sm.Maglev),
 		Forwarding:            pick(r, sm.ForwardNAT, sm.ForwardNAT, sm.ForwardDirect),
+		Prefer:                pick(r, "", "", "node", "zone"),
 	}
 	if r.chance(30) {
 		policy := func() sm.MasqueradePolicy {
@@ -112,7 +113,8 @@ func (r source) endpoint() sm.Endpoint {
 		Addr:    r.addr(r.family(), 64, 12),
 		Ready:   r.chance(60),
 		Serving: r.chance(70), Terminating: r.chance(30),
-		Node: pick(r, "", "n1", "n1", "n2", "n3"), Weight: pick(r, uint16(0), 0, 1, 4, 5),
+		Node: pick(r, "", "n1", "n1", "n2", "n3"), Zone: pick(r, "", "z1", "z2"),
+		Weight:   pick(r, uint16(0), 0, 1, 4, 5),
 		Quiesced: r.chance(10),
 	}
 	for _, name := range []string{"http", "dns", "log"} {

@@ -405,6 +405,10 @@ func TestDecisionsAgreeWithTheReference(t *testing.T) {
 	outcomes := map[string]int{}
 	for range 150 {
 		s := r.state()
+		for svc := range s.Services() { // TestSharesOfLevels has its own reference
+			svc.Prefer = ""
+			s = s.WithService(svc)
+		}
 		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
 		table := mustResolve(t, nil, s)
 		ref := reference{state: s, node: s.Node(), local: here,

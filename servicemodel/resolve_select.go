@@ -10,7 +10,8 @@ import (
 type candidate struct {
 	addr           netip.AddrPort
 	endpoint       *Endpoint
-	cluster, local bool // what it is chosen for
+	cluster, local bool   // what it is chosen for
+	weight         uint16 // in the cluster's pool; 0 means that of the endpoint
 }
 
 // usability orders endpoints: the higher, the more they are preferred.
@@ -81,8 +82,8 @@ func preferred(a, b *Endpoint) bool {
 // choose marks the candidates that this node may use: for traffic to the whole cluster, and for
 // traffic that must stay on the node. It reports whether there are any of each. The two fall back
 // to terminating endpoints independently. Topology hints affect only the former, and only ready
-// endpoints (KEP-1669, KEP-2433, KEP-3015).
-func (v *view) choose(cs []candidate) (anyCluster, anyLocal bool) {
+// endpoints (KEP-1669, KEP-2433, KEP-3015). Where there are none, the service's preference does.
+func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) {
 	hints := v.hintsOf(cs)
 	best, bestLocal := unusable, unusable
 	for i := range cs {
@@ -102,6 +103,9 @@ func (v *view) choose(cs []candidate) (anyCluster, anyLocal bool) {
 			hints == nodeHints && slices.Contains(c.endpoint.ForNodes, v.name) ||
 			hints == zoneHints && slices.Contains(c.endpoint.ForZones, v.zone))
 		c.local = u == bestLocal && v.local(c.endpoint)
+	}
+	if svc.Prefer != "" && best == ready && hints == noHints {
+		v.prefer(cs, svc.Prefer)
 	}
 	return best != unusable, bestLocal != unusable
 }

@@ -63,7 +63,7 @@ func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) (res r
 func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f Family,
 	eps []Endpoint, nodePort bool) {
 	candidates := r.candidates(p, f, eps)
-	anyCluster, anyLocal := r.view.choose(candidates)
+	anyCluster, anyLocal := r.view.choose(candidates, svc)
 	d := decider{svc: svc, family: f, view: &r.view, cluster: Reject, local: Reject,
 		service: PortName{Name: svc.Name, Port: p.Name, Protocol: p.Protocol}}
 	if anyCluster {
@@ -182,28 +182,33 @@ func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDr
 		c := &candidates[i]
 		in, hairpin := count(c)
 		if in {
-			d.pool.Slots = append(d.pool.Slots,
-				Slot{Endpoint: c.addr, Weight: max(c.endpoint.Weight, 1)})
+			w := max(c.endpoint.Weight, 1)
+			if !id.Local && c.weight > 0 {
+				w = c.weight
+			}
+			d.pool.Slots = append(d.pool.Slots, Slot{Endpoint: c.addr, Weight: w})
 		}
 		if hairpin && (len(d.hairpins) == 0 || d.hairpins[len(d.hairpins)-1] != c.addr.Addr()) {
 			d.hairpins = append(d.hairpins, c.addr.Addr())
 		}
 	}
 
-	// Backends that choose at random need one element for each unit of weight, so the weights are
-	// divided by their greatest common divisor.
-	slots, divisor := d.pool.Slots, uint16(0)
+	reduce(d.pool.Slots)
+	return d
+}
+
+// reduce divides the weights of slots by their greatest common divisor, because backends that
+// choose at random need one element for each unit of weight.
+func reduce(slots []Slot) {
+	divisor := uint64(0)
 	for i := 0; i < len(slots) && divisor != 1; i++ {
-		for a := slots[i].Weight; a != 0; {
-			divisor, a = a, divisor%a
-		}
+		divisor = gcd(divisor, uint64(slots[i].Weight))
 	}
 	if divisor > 1 {
 		for i := range slots {
-			slots[i].Weight /= divisor
+			slots[i].Weight /= uint16(divisor)
 		}
 	}
-	return d
 }
 
 // health returns the answers of the service's health check node port in each family: the number of

@@ -31,6 +31,7 @@ const (
 	lastResort     = "is terminating, others are ready"
 	hintedAwayNode = "is hinted for other nodes"
 	hintedAwayZone = "is hinted for other zones"
+	notNeeded      = "is farther away, and enough nearer ones are ready"
 )
 
 // Select says what becomes of each endpoint of a service port in one family, in the order of the
@@ -44,7 +45,7 @@ func Select(s State, port PortName, f Family) []Selection {
 	eps := s.endpointsOf(port.Name)
 	r := resolver{view: s.viewpoint().view()}
 	candidates := r.candidates(p, f, eps)
-	r.view.choose(candidates)
+	r.view.choose(candidates, s.serviceOf(port.Name))
 	chosen := make(map[*Endpoint]candidate, len(candidates))
 	for _, c := range candidates {
 		chosen[c.endpoint] = c
@@ -79,6 +80,24 @@ func Select(s State, port PortName, f Family) []Selection {
 	return all
 }
 
+// nearness says how the traffic of a service port is divided among levels, in one family. It is nil
+// if no preference decides.
+func (s State) nearness(port PortName, f Family) *nearness {
+	p, svc := s.port(port), s.serviceOf(port.Name)
+	if p == nil || svc.Prefer == "" {
+		return nil
+	}
+	r := resolver{view: s.viewpoint().view()}
+	candidates := r.candidates(p, f, s.endpointsOf(port.Name))
+	if r.view.hintsOf(candidates) != noHints {
+		return nil
+	}
+	if n := r.view.nearnessOf(candidates, svc.Prefer); n.decides() {
+		return &n
+	}
+	return nil
+}
+
 // excluder finds out why a candidate was not chosen.
 type excluder struct {
 	view  *view
@@ -96,8 +115,10 @@ func (x *excluder) cluster(c candidate) string {
 		return lastResort
 	case x.hints == nodeHints:
 		return hintedAwayNode
+	case x.hints == zoneHints:
+		return hintedAwayZone
 	}
-	return hintedAwayZone
+	return notNeeded
 }
 
 func (x *excluder) local(c candidate) string {

@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"time"
 )
@@ -59,6 +60,20 @@ type Service struct {
 	// ExternalTrafficPolicy says which endpoints may serve all other addresses and node ports for
 	// clients outside the cluster. Under Local, the clients keep their source address.
 	ExternalTrafficPolicy TrafficPolicy `json:"externalTrafficPolicy,omitzero"`
+
+	// Prefer says which ready endpoints are preferred under policy Cluster: "node" for those on
+	// this node, then those in its zone, then all others; "zone" for those in its zone, then all
+	// others. Empty, the default, prefers none.
+	//
+	// A level of endpoints keeps all its traffic as long as 10 of 14 of its endpoints are ready.
+	// With fewer, it keeps ready/all × 1.4 of the traffic, and the rest goes to the next levels by
+	// the same rule (Envoy's priority levels). Endpoints that are quiesced count as not ready, and
+	// those that are terminating do not count. Where topology hints decide, the preference does
+	// not.
+	//
+	// The shares become weights, so schedulers that do not follow weights exclude Prefer: "rr",
+	// "lc", "dh", "fo" and "ovf".
+	Prefer string `json:"prefer,omitzero"`
 
 	// HealthCheckNodePort, if not zero, is the TCP port on which an external load balancer asks
 	// whether this node has local endpoints ([Table.HealthChecks]). It has an effect only with
@@ -198,6 +213,11 @@ func ParseScheduler(s string) (Scheduler, error) {
 	}
 	return SchedulerDefault, fmt.Errorf("must be random or a scheduler of IPVS: %s; %s, with "+
 		"+port, +fallback or both", list(schedulers, ", "), list(hashing, " or "))
+}
+
+// weighs reports whether the shares of endpoints follow their weights.
+func (s Scheduler) weighs() bool {
+	return !slices.Contains([]Scheduler{RoundRobin, LeastConn, DestHash, Failover, Overflow}, s)
 }
 
 // list joins words with a separator.

@@ -29,6 +29,7 @@ const (
 	stepConflict    = "conflict"    // another service that claims the frontend, and lost
 	stepSources     = "sources"     // who may connect
 	stepPolicy      = "policy"      // which traffic policy counts
+	stepNearness    = "nearness"    // how the traffic is divided among near and far endpoints
 	stepEndpoints   = "endpoints"   // how many of the endpoints are used
 	stepExcluded    = "excluded"    // an endpoint that is not used, and why
 	stepAffinity    = "affinity"    // whether a client stays with its endpoint
@@ -176,6 +177,11 @@ func (r *tracer) endpoints(f *Frontend, v Verdict) {
 	if !r.t.remembers() {
 		r.step(stepEndpoints, "%s used", isOrAre(used))
 		return
+	}
+	if v == BalanceCluster {
+		if n := r.t.memory.state.nearness(f.Service, f.Key.Family()); n != nil {
+			r.step(stepNearness, "%v", n)
+		}
 	}
 	all := Select(r.t.memory.state, f.Service, f.Key.Family())
 	r.step(stepEndpoints, "%d of %s used", used, isOrAre(len(all)))

@@ -194,7 +194,8 @@ func TestTracesAgreeWithDecisions(t *testing.T) {
 }
 
 // stepKinds are the kinds of steps in their order.
-var stepKinds = []string{"source", "destination", "conflict", "sources", "policy", "endpoints",
+var stepKinds = []string{"source", "destination", "conflict", "sources", "policy", "nearness",
+	"endpoints",
 	"excluded", "affinity", "masquerade", "outcome"}
 
 func requireSteps(t *testing.T, s sm.State, trace sm.Trace) {

@@ -40,6 +40,10 @@ func (p *problems) checkService(s *Service) {
 	p.checkAffinity(s.SessionAffinity)
 	checkWord(p, "internalTrafficPolicy", s.InternalTrafficPolicy, PolicyLocal)
 	checkWord(p, "externalTrafficPolicy", s.ExternalTrafficPolicy, PolicyLocal)
+	checkWord(p, "prefer", s.Prefer, preferNode, preferZone)
+	if s.Prefer != "" && !s.Scheduler.weighs() {
+		p.add("prefer", quote(s.Prefer), notWeighed(s.Scheduler))
+	}
 	p.checkMasquerade(&s.Masquerade)
 	if !s.Scheduler.known() {
 		p.add("scheduler", quote(string(s.Scheduler)), "unknown scheduler")
@@ -48,6 +52,11 @@ func (p *problems) checkService(s *Service) {
 	if e := s.Connections.problem(); e != nil {
 		p.add("connections."+e.Field, e.Value, e.Reason)
 	}
+}
+
+// notWeighed is the reason why a field cannot be combined with a scheduler.
+func notWeighed(s Scheduler) string {
+	return fmt.Sprintf("works by weights, and the scheduler %s does not follow weights", s)
 }
 
 // checkWord checks a field whose value must be empty, which means its default, or one of the words.

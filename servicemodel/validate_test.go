@@ -159,6 +159,12 @@ var invalidServices = []struct {
 		"service default/web: forwarding: \"nat\": must be direct or tunnel, or empty for the " +
 			"default",
 	}},
+	{"an unknown preference", func(s *sm.Service) { s.Prefer = "near" }, []string{
+		`service default/web: prefer: "near": must be node or zone, or empty for the default`}},
+	{"a preference that a scheduler ignores", func(s *sm.Service) {
+		s.Prefer, s.Scheduler = "zone", sm.RoundRobin
+	}, []string{`service default/web: prefer: "zone": works by weights, and the scheduler rr ` +
+		"does not follow weights"}},
 	{"an unknown policy for connections", func(s *sm.Service) { s.Connections.Mode = 4 },
 		[]string{"service default/web: connections.mode: 4: unknown policy for connections"}},
 	{"draining in no time", func(s *sm.Service) {

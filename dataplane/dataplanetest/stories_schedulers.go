@@ -14,6 +14,7 @@ import (
 var schedulerStories = []story{
 	{"each endpoint gets its share from each scheduler", schedulerShares},
 	{"a hash of the client keeps it on its endpoint", hashedClientsStay},
+	{"near endpoints get what they can take, and others the rest", nearShares},
 	{"a change of the scheduler disturbs no connection", schedulerChanges},
 }
 
@@ -38,6 +39,31 @@ func (w *world) applied(t *testing.T, by servicemodel.Scheduler, s servicemodel.
 	}
 	w.apply(t, s)
 	return true
+}
+
+// nearShares has half of the endpoints on this node ready, which can take 70 %.
+func nearShares(t *testing.T, w *world) {
+	l := eps("pod2", "pod3", "remote1", "remote2")
+	for i := range l {
+		switch addr := l[i].Addr; {
+		case slices.Contains(addrsOf("pod3"), addr):
+			notReady(&l[i])
+		case slices.Contains(addrsOf("remote1"), addr):
+			l[i].Zone = thisNode().Zone
+		}
+	}
+	near := func(s *servicemodel.Service) { s.Prefer = "node" }
+	w.apply(t, state(thisNode(), web(near), l))
+	for _, f := range families {
+		to := netip.AddrPortFrom(clusterIP[f], servicePort)
+		requireShares(t, to.String(), w.shares(t, "pod1", servicemodel.TCP, to, 300),
+			map[string]float64{serverName("pod2", PortA): .7, serverName("remote1", PortA): .3})
+	}
+}
+
+func addrsOf(host string) []netip.Addr {
+	a := hostAddrs(host)
+	return a[:]
 }
 
 // shareSchedulers are schedulers whose shares do not depend on what endpoints do with connections.

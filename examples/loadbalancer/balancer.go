@@ -173,6 +173,7 @@ func haveDevices(f *config.File) error {
 // stateOf returns the state that the kernel is to hold.
 func stateOf(f *config.File, verdict func(check.Target) check.State) (
 	state servicemodel.State, err error) {
+	state = state.WithNode(servicemodel.Node{Zone: f.Zone})
 	for i := range f.Services {
 		s := &f.Services[i]
 		m, err := s.Model()

@@ -33,6 +33,14 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 		s.Masquerade = servicemodel.MasqueradeAt(p)
 		return err
 	}},
+	{"prefer", func(s *servicemodel.Service, value string) error {
+		s.Prefer = value
+		if value != "node" && value != "zone" {
+			s.Prefer = ""
+			return errors.New("must be node or zone")
+		}
+		return nil
+	}},
 	{"scheduler", func(s *servicemodel.Service, value string) (err error) {
 		s.Scheduler, err = servicemodel.ParseScheduler(value)
 		return err

@@ -43,9 +43,11 @@
 //	kernlb.io/connections   leave, cut, or how long connections are drained: 30s
 //	kernlb.io/forwarding    nat, direct or tunnel
 //	kernlb.io/masquerade    always, not-pods, host or never, at all addresses
+//	kernlb.io/prefer        node or zone
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //
-// They set the fields Connections, Forwarding, Masquerade and Scheduler of [servicemodel.Service].
+// They set the fields Connections, Forwarding, Masquerade, Prefer and Scheduler of
+// [servicemodel.Service].
 // An EndpointSlice may have:
 //
 //	kernlb.io/weight        the weight of each of its endpoints; 0: they take no new connections

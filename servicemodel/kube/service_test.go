@@ -57,7 +57,7 @@ func TestServiceAnnotations(t *testing.T) {
 		}
 	}
 	all := say("kernlb.io/scheduler", "mh+port", "kernlb.io/forwarding", "direct",
-		"kernlb.io/connections", "30s", "kernlb.io/masquerade", "never")
+		"kernlb.io/connections", "30s", "kernlb.io/masquerade", "never", "kernlb.io/prefer", "zone")
 	runServiceCases(t, kube.Config{},
 		[]serviceCase{{"annotations that nobody asked for mean nothing", all, unchanged, nil}})
 	runServiceCases(t, kube.Config{Annotations: "kernlb.io"}, []serviceCase{
@@ -67,6 +67,7 @@ func TestServiceAnnotations(t *testing.T) {
 			s.Connections = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections,
 				Drain: 30 * time.Second}
 			s.Masquerade = servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)
+			s.Prefer = "zone"
 		}, nil},
 		{"another prefix", say("kernlb.io.example/scheduler", "lc", "scheduler", "lc"),
 			unchanged, nil},
@@ -77,11 +78,14 @@ func TestServiceAnnotations(t *testing.T) {
 				"warning: Service default/web: metadata.annotations[kernlb.io/conection]: 30s: " +
 					"means nothing; did you mean kernlb.io/connections?"}},
 		{"what makes no sense is skipped", say("kernlb.io/scheduler", "fast",
-			"kernlb.io/forwarding", "", "kernlb.io/connections", "1ms"), unchanged, []string{
+			"kernlb.io/forwarding", "", "kernlb.io/connections", "1ms", "kernlb.io/prefer",
+			"near"), unchanged, []string{
 			"warning: Service default/web: metadata.annotations[kernlb.io/connections]: 1ms: " +
 				"must be leave, cut, or a time of at least 1s",
 			"warning: Service default/web: metadata.annotations[kernlb.io/forwarding]: must be " +
 				"nat, direct or tunnel",
+			"warning: Service default/web: metadata.annotations[kernlb.io/prefer]: near: must be " +
+				"node or zone",
 			"warning: Service default/web: metadata.annotations[kernlb.io/scheduler]: fast: must " +
 				"be random or a scheduler of IPVS: rr, wrr, lc, wlc, lblc, lblcr, dh, sed, nq, " +
 				"fo, ovf; sh or mh, with +port, +fallback or both",

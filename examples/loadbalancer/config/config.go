@@ -15,8 +15,10 @@ import (
 // File is a file.
 type File struct {
 	// Concurrency is how many checks are under way at a time at most. Zero means 64.
-	Concurrency int       `yaml:"concurrency"`
-	Services    []Service `yaml:"services"`
+	Concurrency int `yaml:"concurrency"`
+	// Zone is the zone of this host, for services that prefer near backends.
+	Zone     string    `yaml:"zone"`
+	Services []Service `yaml:"services"`
 
 	source *source
 }
@@ -34,6 +36,8 @@ type Service struct {
 	Device string `yaml:"device"`
 	// Scheduler is random or one of IPVS; empty is the kernel mechanism's own.
 	Scheduler string `yaml:"scheduler"`
+	// Prefer is zone, so that backends in the host's zone are preferred, or empty.
+	Prefer string `yaml:"prefer"`
 	// Forwarding is nat, direct or tunnel; empty means nat.
 	Forwarding string `yaml:"forwarding"`
 	// Masquerade says whose source address backends do not see: always, the default, or never, for
@@ -58,7 +62,9 @@ type Backend struct {
 	Address netip.AddrPort `yaml:"address"`
 	// Weight is its share; nil means 1. With 0 it is drained: it gets no new connections, and those
 	// that it has are dealt with as [Service.Connections] says.
-	Weight *uint16      `yaml:"weight"`
+	Weight *uint16 `yaml:"weight"`
+	// Zone is the backend's zone; empty if unknown.
+	Zone   string       `yaml:"zone"`
 	Checks []check.Spec `yaml:"checks"`
 }
 

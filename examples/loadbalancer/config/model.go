@@ -44,7 +44,7 @@ func (s *Service) Model() (*servicemodel.Service, error) {
 	}
 	m := &servicemodel.Service{
 		Name: s.ModelName(), Ports: []servicemodel.ServicePort{s.ModelPort()},
-		LoadBalancerSourceRanges: s.Sources,
+		LoadBalancerSourceRanges: s.Sources, Prefer: s.Prefer,
 		SessionAffinity: servicemodel.SessionAffinity{ClientIP: s.Affinity > 0,
 			Timeout: s.Affinity},
 	}
@@ -82,7 +82,7 @@ func (s *Service) Endpoints(up func(*Backend) bool) []servicemodel.Endpoint {
 	for i := range s.Backends {
 		b := &s.Backends[i]
 		ep := s.endpoint(b.Address)
-		ep.Ready, ep.Quiesced = up(b), b.Drained()
+		ep.Ready, ep.Quiesced, ep.Zone = up(b), b.Drained(), b.Zone
 		if b.Weight != nil {
 			ep.Weight = *b.Weight
 		}
@@ -131,7 +131,7 @@ func fieldName(model string) string {
 	for from, to := range map[string]string{
 		"loadBalancerIPs": ".addresses", "loadBalancerSourceRanges": ".sources",
 		"sessionAffinity": ".affinity", "connections": ".connections", "name": ".name",
-		"endpoints": ".backends",
+		"endpoints": ".backends", "prefer": ".prefer",
 	} {
 		if strings.HasPrefix(model, from) {
 			return to

@@ -61,6 +61,9 @@ var values = map[reflect.Type][]any{
 		servicemodel.Maglev + "+port" + "+fallback"},
 }
 
+// words are valid values of text fields that take only some.
+var words = map[string][]string{"service.Prefer": {"node", "zone"}}
+
 // each calls f with copies of v, in each of which one field has another value.
 func each(path string, v reflect.Value, f func(field string, v reflect.Value)) {
 	to := func(field string, x any) { f(field, reflect.ValueOf(x).Convert(v.Type())) }
@@ -74,7 +77,9 @@ func each(path string, v reflect.Value, f func(field string, v reflect.Value)) {
 	case reflect.Bool:
 		to(path, !v.Bool())
 	case reflect.String:
-		to(path, v.String()+"x")
+		for _, x := range append(words[path], v.String()+"x") {
+			to(path, x)
+		}
 	case reflect.Uint8, reflect.Uint16, reflect.Uint32:
 		for i := range uint64(4) {
 			to(path, v.Uint()+i+1)

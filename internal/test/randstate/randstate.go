@@ -182,6 +182,12 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 	if len(g.c.Schedulers) > 0 {
 		svc.Scheduler = pick(g, g.c.Schedulers...)
 	}
+	if g.chance(0.2) {
+		svc.Prefer = pick(g, "node", "zone")
+		if svc.Validate() != nil { // the scheduler does not follow weights
+			svc.Prefer = ""
+		}
+	}
 	return s.WithService(svc)
 }
 
