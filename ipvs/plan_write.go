@@ -44,8 +44,7 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 		}
 	}
 	if tp.create {
-		tp.program.WriteChains(w)
-		tp.program.WriteRules(w)
+		tp.program.Write(w)
 	}
 }
 

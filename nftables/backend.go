@@ -118,6 +118,8 @@ type Backend struct {
 	// doubted is the version at which a commit of parts failed: the kernel then had elements that
 	// the reading did not find, or lacked some.
 	doubted version
+	// interrupted says that the last [steps] failed.
+	interrupted bool
 	// looks is the budget for checks for changes by hand.
 	looks wait.Budget
 	// sweep is the work left to Settle if the version is unswept.
@@ -189,7 +191,7 @@ func (b *Backend) committed(p *plan) {
 	if b.pl.owning != nil {
 		b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}
 	}
-	b.pl.rules, b.crowded = *nocopy.Of(p.c.New).Rules(), false
+	b.pl.rules, b.crowded, b.interrupted = *nocopy.Of(p.c.New).Rules(), false, false
 	if p.empty() {
 		return
 	}

@@ -192,7 +192,8 @@
 //
 // A change is one transaction, so nothing is ever half written. (A load that is larger than the
 // socket can send at once, as in an unprivileged user namespace, takes several, each of which
-// leaves whole services.) Each transaction adds the next number to a set in one of the tables, such
+// leaves whole services. A large new instance takes many short ones, so that other programs can
+// commit in between. The last one makes the base chains, and so lets packets in.) Each transaction adds the next number to a set in one of the tables, such
 // as "version-5f3a09c2". So a transaction of a program that does not know the last number fails as a
 // whole. That program reads again, and begins again. After 127 transactions, one deletes the set
 // and makes another with the next name. Commits of other programs do not matter. Programs that

@@ -200,6 +200,9 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 // unprivileged user namespace, Commit needs several transactions: new service ports come first,
 // then changed ones, and removed ones last, each of them whole. Tables that must be made anew then
 // hold only a part of the service ports until the last transaction.
+//
+// If the instance is new and large, Commit makes the tables in many transactions, so that other
+// programs can commit in between. Packets meet the tables after the last one.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
@@ -268,6 +271,9 @@ func (b *Backend) beside(c *servicemodel.ChangeSet) (l []hooks) {
 
 // send commits a plan.
 func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
+	if b.inSteps(p) {
+		return b.sendInSteps(ctx, p)
+	}
 	k := &b.kernel
 	k.batch.Reset()
 	p.encode(&k.batch)
@@ -278,14 +284,20 @@ func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 
 // commit sends the batch as one transaction, if there is anything in it.
 func (k *kernel) commit(ctx context.Context) (dataplane.Stats, error) {
-	stats := dataplane.Stats{Messages: k.batch.Len(), Bytes: k.batch.Size()}
-	if stats.Messages == 0 {
-		return stats, nil
+	if k.batch.Len() == 0 {
+		return dataplane.Stats{}, nil
 	}
-	err := k.conn.Commit(ctx, &k.batch, 0)
+	stats, err := k.transact(ctx)
 	if k.batch.Size() > keptBatch {
 		k.batch = rawnl.Batch{}
 	}
+	return stats, err
+}
+
+// transact sends the batch as one transaction.
+func (k *kernel) transact(ctx context.Context) (dataplane.Stats, error) {
+	stats := dataplane.Stats{Messages: k.batch.Len(), Bytes: k.batch.Size()}
+	err := k.conn.Commit(ctx, &k.batch, 0)
 	// After a foreign commit the kernel's generation is another one, and the next Integrity does a
 	// check.
 	if err == nil {

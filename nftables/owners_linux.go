@@ -129,6 +129,7 @@ func (p *partsReading) read(ctx context.Context, crowded bool) (*servicemodel.Ta
 		switch {
 		case p.otherLayout():
 			err = p.readOther(ctx, r, &c)
+		case p.version.unfinished: // they are nobody's
 		case r.exists && p.whole:
 			err = p.readWhole(ctx, r, &c)
 		case r.exists:

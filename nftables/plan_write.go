@@ -50,13 +50,13 @@ func (p *plan) encode(b *rawnl.Batch) {
 	if n := p.size(); n > keptBatch {
 		b.Grow(programMessages*len(p.tables), n+n/64)
 	}
-	p.write(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) })
+	p.write(newWriters(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) }))
 }
 
 // String is the plan in nft's language, in the order in which it is sent.
 func (p *plan) String() string {
 	var b strings.Builder
-	p.write(func(f *nft.Family) nft.Writer { return nft.NewText(&b, f, p.table) })
+	p.write(newWriters(func(f *nft.Family) nft.Writer { return nft.NewText(&b, f, p.table) }))
 	if p.sysctl != "" {
 		fmt.Fprintf(&b, "# sysctl %s\n", p.sysctl)
 	}
@@ -66,39 +66,69 @@ func (p *plan) String() string {
 	return b.String()
 }
 
+// writers returns the writer of each table. One writer numbers all anonymous sets of its table.
+type writers func(f *nft.Family) nft.Writer
+
+// newWriters makes the writer of a table when it is first needed.
+func newWriters(make func(f *nft.Family) nft.Writer) writers {
+	var made [len(nft.Families)]nft.Writer
+	return func(f *nft.Family) nft.Writer {
+		i := slices.Index(nft.Families[:], f)
+		if made[i] == nil {
+			made[i] = make(f)
+		}
+		return made[i]
+	}
+}
+
 // write writes the plans of all tables. It writes the version first, even if the epoch ends or its
 // table is deleted, because this message fails if another writer has committed.
-func (p *plan) write(to func(f *nft.Family) nft.Writer) {
+func (p *plan) write(to writers) {
 	if p.empty() {
 		return
 	}
-	old := versionSet(p.have.epoch)
-	var home nft.Writer
+	p.writeNumber(to)
+	p.writeTables(to)
+	p.writeEpoch(to)
+}
+
+// writeNumber writes the next number of the epoch that the kernel has.
+func (p *plan) writeNumber(to writers) {
 	if p.have.number != 0 {
-		home = to(p.have.home)
-		home.AddElements(old, p.next.elem(p.have.number+1))
+		to(p.have.home).AddElements(versionSet(p.have.epoch), p.next.elem(p.have.number+1))
 	}
+}
+
+// writeTables writes the plans of the tables. The base chains of new tables come last, because
+// packets meet a table from then on: see [steps].
+func (p *plan) writeTables(to writers) {
 	for _, t := range p.tables {
-		switch {
-		case t.empty() && len(t.flushed) == 0:
-		case t.f == p.have.home && home != nil:
-			t.write(home)
-		default:
+		if !t.empty() || len(t.flushed) > 0 {
 			t.write(to(t.f))
 		}
 	}
+	for _, t := range p.tables {
+		if t.create {
+			_, base := t.program.Base()
+			base.Write(to(t.f))
+		}
+	}
+}
+
+// writeEpoch writes the next epoch if one begins.
+func (p *plan) writeEpoch(to writers) {
 	if p.have.number != 0 && p.next.epoch == p.have.epoch {
 		return
 	}
 	if p.have.number != 0 && !p.losesVersion() {
-		home.DeleteSet(old)
+		to(p.have.home).DeleteSet(versionSet(p.have.epoch))
 	}
 	w := to(p.next.home)
 	w.AddSet(versionSet(p.next.epoch))
 	w.AddElements(versionSet(p.next.epoch), p.next.elem(p.next.number))
 }
 
-// write writes the plan of one table.
+// write writes the plan of one table, except the base chains of a new one.
 func (t *tablePlan) write(w nft.Writer) {
 	if t.rebuild {
 		w.DeleteTable()
@@ -138,14 +168,17 @@ func (t *tablePlan) write(w nft.Writer) {
 // writeProgram replaces the chains and rules by the new program. The chains that are no longer
 // needed are deleted later, when no element leads to them any more.
 func (t *tablePlan) writeProgram(w nft.Writer) {
+	if t.create {
+		others, _ := t.program.Base()
+		others.Write(w)
+		return
+	}
 	t.program.WriteChains(w)
-	if !t.create {
-		for _, c := range t.place.own(t.program) {
-			w.FlushChain(c.Name)
-		}
-		for _, name := range t.goneChains {
-			w.FlushChain(name)
-		}
+	for _, c := range t.place.own(t.program) {
+		w.FlushChain(c.Name)
+	}
+	for _, name := range t.goneChains {
+		w.FlushChain(name)
 	}
 	t.program.WriteRules(w)
 }

@@ -188,6 +188,10 @@ func (s *snapshot) compare(crowded bool) {
 		anew = true
 		s.text = append(s.text, "the tables have no version")
 	}
+	if s.version.unfinished {
+		anew = true
+		s.text = append(s.text, "the tables are not finished")
+	}
 	for _, r := range s.tables {
 		s.localnet = s.localnet || r.localnet
 		r.broken = r.exists && (r.broken || anew)

@@ -37,12 +37,16 @@ type version struct {
 	unswept bool
 	// owners says that the index of owners is whole.
 	owners bool
+	// unfinished says that the tables are being made in steps, and no packet meets them yet: see
+	// [steps].
+	unfinished bool
 }
 
 // The comment of the version's element has these words, separated by commas.
 const (
 	commentUnswept = "affinity to be swept"
 	commentOwners  = "owners indexed"
+	commentNotYet  = "not finished"
 )
 
 // versionPrefix begins the name of the set of an epoch.
@@ -88,7 +92,8 @@ func randomEpoch() uint32 { return rand.Uint32() }
 // the epoch of an instance without a version.
 func (v version) next(anew bool, home *nft.Family, first func() uint32, unswept,
 	owners bool) version {
-	n := version{v.home, v.epoch, v.number + 1, unswept, owners}
+	n := version{home: v.home, epoch: v.epoch, number: v.number + 1, unswept: unswept,
+		owners: owners}
 	switch {
 	case v.number == 0:
 		n.home, n.epoch, n.number = home, first(), 1
@@ -107,6 +112,9 @@ func (v version) elem(number uint32) *nft.ElemList {
 	}
 	if v.owners {
 		notes = append(notes, commentOwners)
+	}
+	if v.unfinished {
+		notes = append(notes, commentNotYet)
 	}
 	if notes != nil {
 		e.UserData = nft.AppendComment(nil, strings.Join(notes, ", "))
@@ -131,6 +139,7 @@ func versionOf(home *nft.Family, epoch uint32, elems []nft.Elem) (version, bool)
 			notes := strings.Split(nft.CommentOf(e.UserData), ", ")
 			v.number, v.unswept = n, slices.Contains(notes, commentUnswept)
 			v.owners = slices.Contains(notes, commentOwners)
+			v.unfinished = slices.Contains(notes, commentNotYet)
 		}
 	}
 	return v, v.number > 0 && v.number <= epochLength

@@ -19,6 +19,7 @@ const (
 	benchRuns = 101
 	pacedRuns = 301
 	adoptRuns = 3
+	syncRuns  = 3 // full syncs beside neighbours
 )
 
 // bench measures the library in a namespace of its own.
@@ -65,6 +66,7 @@ func (b *benchmark) run(ctx context.Context) error {
 	b.report.Paced = b.small(ctx, pacedRuns, b.replaceAtPace)
 	b.report.Adopt = b.large(ctx, adoptRuns, b.replaceEndpoint)
 	b.besideNeighbour(ctx)
+	b.holdingUp(ctx)
 	if b.err == nil {
 		_, b.err = b.engine.Cleanup(ctx)
 	}
@@ -93,25 +95,6 @@ func (b *benchmark) close() {
 		b.err = errors.Join(b.err, b.backend.Close())
 	}
 	b.backend, b.engine = nil, nil
-}
-
-// besideNeighbour measures beside a neighbour that commits.
-func (b *benchmark) besideNeighbour(ctx context.Context) {
-	if b.err != nil {
-		return
-	}
-	n, err := busywriter.Start(ctx, 0)
-	if err != nil {
-		b.err = err
-		return
-	}
-	start := time.Now()
-	b.report.BusyPaced = b.small(ctx, pacedRuns, b.replaceAtPace)
-	b.report.BusyAdopt = b.large(ctx, adoptRuns, b.replaceEndpoint)
-	took := time.Since(start)
-	commits, err := n.Close()
-	b.report.NeighbourCommits = float64(commits) / took.Seconds()
-	b.err = errors.Join(b.err, err)
 }
 
 // apply applies a state and returns the time.

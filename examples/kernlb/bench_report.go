@@ -33,6 +33,12 @@ type report struct {
 	BusyAdopt        large   `json:"busy_adopt"`
 	NeighbourCommits float64 `json:"neighbour_commits_per_second"`
 
+	// A full sync beside that neighbour, and how long each commit of the neighbour takes meanwhile:
+	// in the same network namespace, and in another one.
+	BusySync           large  `json:"busy_full_sync"`
+	Neighbour          timing `json:"neighbour_during_full_sync"`
+	NeighbourElsewhere timing `json:"neighbour_elsewhere_during_full_sync"`
+
 	Flows *flowReport `json:"flows,omitempty"` // with -flows
 }
 
@@ -40,17 +46,19 @@ type report struct {
 type timing struct {
 	MedianUs float64 `json:"median_us"`
 	P99Us    float64 `json:"p99_us"`
+	MaxUs    float64 `json:"max_us"`
 	Messages int     `json:"messages"` // at most
 }
 
 func newTiming(times []time.Duration, messages int) timing {
 	slices.Sort(times)
 	us := func(i int) float64 { return float64(times[i].Nanoseconds()) / 1000 }
-	return timing{us(len(times) / 2), us(len(times) * 99 / 100), messages}
+	return timing{us(len(times) / 2), us(len(times) * 99 / 100), us(len(times) - 1), messages}
 }
 
 func (t timing) String() string {
-	return fmt.Sprintf("%10.1f µs %10.1f µs  %5d messages", t.MedianUs, t.P99Us, t.Messages)
+	return fmt.Sprintf("%10.1f µs %10.1f µs %10.1f µs  %5d messages", t.MedianUs, t.P99Us, t.MaxUs,
+		t.Messages)
 }
 
 // large is the time of a large change, the median of all runs, and the peak of the heap in all
@@ -63,7 +71,7 @@ type large struct {
 }
 
 func (l large) String() string {
-	return fmt.Sprintf("%10.1f ms %13s  %5d messages, %d bytes; peak heap %.1f MB",
+	return fmt.Sprintf("%10.1f ms %27s  %5d messages, %d bytes; peak heap %.1f MB",
 		l.Ms, "", l.Messages, l.Bytes, l.PeakHeapMB)
 }
 
@@ -74,7 +82,7 @@ func (p *program) printReport(r *report) error {
 		return p.printJSON(r)
 	}
 	_, err := fmt.Fprintf(p.stdout, `%s, %d services of %d endpoints
-                           median           p99
+                           median           p99           max
 full sync            %v
 nothing changed      %v
 one endpoint replaced%v
@@ -85,8 +93,13 @@ adopt, one replaced  %v
 beside a neighbour that commits %.0f times a second:
 one replaced in %d ms%v
 adopt, one replaced  %v
+full sync            %v
+that neighbour's commits during full syncs:
+in the same namespace%v
+in another namespace %v
 `, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint, r.Scale, r.OneService,
 		busywriter.Pause.Milliseconds(), r.Paced, r.Adopt,
-		r.NeighbourCommits, busywriter.Pause.Milliseconds(), r.BusyPaced, r.BusyAdopt)
+		r.NeighbourCommits, busywriter.Pause.Milliseconds(), r.BusyPaced, r.BusyAdopt,
+		r.BusySync, r.Neighbour, r.NeighbourElsewhere)
 	return err
 }

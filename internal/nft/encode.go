@@ -51,6 +51,9 @@ type Encoder struct {
 	anonymous uint32     // id of the last anonymous set
 	exprs     rawnl.Mark // the attribute that BeginRule opened
 
+	// Pause is called after each message with elements, unless it is nil. It may take the messages
+	// from the batch and send them.
+	Pause func(*Set)
 	// DescribeRule names the rule of a message of [Encoder.BeginRule], for errors.
 	DescribeRule rawnl.Describer
 }
@@ -115,6 +118,9 @@ func (e *Encoder) AddSet(s *Set) {
 	}
 	var ud [maxUserData]byte
 	b.Attr(attrSetUserData, appendSetUserData(ud[:0], s))
+	if e.Pause != nil {
+		e.Pause(s)
+	}
 }
 
 // setDesc appends NFTA_SET_DESC: the size, and for ranges of concatenations the length of each
@@ -165,6 +171,9 @@ func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *Elem
 		m := e.b.Nest(AttrElemsList)
 		e.b.Raw(elems)
 		e.b.End(m)
+		if e.Pause != nil {
+			e.Pause(s)
+		}
 	})
 }
 

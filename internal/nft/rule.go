@@ -121,7 +121,25 @@ func (p Program) Has(name string) bool {
 	return slices.ContainsFunc(p, func(c *ProgramChain) bool { return c.Name == name })
 }
 
-// WriteChains adds all chains, and then the rules, because rules lead to chains.
+// Base returns the base chains, where packets come in, and the others.
+func (p Program) Base() (others, base Program) {
+	for _, c := range p {
+		if c.Type == "" {
+			others = append(others, c)
+		} else {
+			base = append(base, c)
+		}
+	}
+	return others, base
+}
+
+// Write adds all chains, and then the rules, because rules lead to chains.
+func (p Program) Write(w Writer) {
+	p.WriteChains(w)
+	p.WriteRules(w)
+}
+
+// WriteChains adds all chains.
 func (p Program) WriteChains(w Writer) {
 	for _, c := range p {
 		w.AddChain(&c.Chain)

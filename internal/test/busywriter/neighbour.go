@@ -17,11 +17,11 @@ const Pause = 20 * time.Millisecond
 
 // Writer is such a program. It goes on if another program flushes the ruleset.
 type Writer struct {
-	conn    *rawnl.Conn
-	stop    context.CancelFunc
-	ended   sync.WaitGroup
-	commits int
-	err     error
+	conn  *rawnl.Conn
+	stop  context.CancelFunc
+	ended sync.WaitGroup
+	waits []time.Duration
+	err   error
 }
 
 // Start starts a neighbour in the network namespace of a file descriptor, or in that of the calling
@@ -41,10 +41,12 @@ func Start(ctx context.Context, netns int) (*Writer, error) {
 func (n *Writer) run(ctx context.Context) error {
 	tick := time.NewTicker(Pause)
 	defer tick.Stop()
-	for ; ; n.commits++ {
+	for {
+		start := time.Now()
 		if err := touch(ctx, n.conn); err != nil {
 			return err
 		}
+		n.waits = append(n.waits, time.Since(start))
 		select {
 		case <-ctx.Done():
 			var batch rawnl.Batch
@@ -78,12 +80,12 @@ func Once(ctx context.Context, netns int) error {
 	return errors.Join(touch(ctx, conn), conn.Close())
 }
 
-// Close ends the neighbour, removes its table, and returns how often it has committed.
-func (n *Writer) Close() (commits int, err error) {
+// Close ends the neighbour, removes its table, and returns how long each of its commits took.
+func (n *Writer) Close() (waits []time.Duration, err error) {
 	n.stop()
 	n.ended.Wait()
 	if errors.Is(n.err, context.Canceled) {
 		n.err = nil
 	}
-	return n.commits, errors.Join(n.err, n.conn.Close())
+	return n.waits, errors.Join(n.err, n.conn.Close())
 }

@@ -1,0 +1,151 @@
+package nftables
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+)
+
+// steps makes the tables of a large new instance in several transactions. While a transaction is
+// under way, no other program in the network namespace can commit to nf_tables: one transaction for
+// 100,000 services would hold up all of them for seconds.
+//
+// The last step makes the base chains. So no packet meets the tables before they are finished.
+// Until then, the version has a mark. A process that finds the mark replaces the tables. If their
+// writer still lives, its next step fails, because its epoch is gone.
+type steps struct {
+	b  *Backend
+	to writers
+	// now is the transaction that is being written.
+	now    plan
+	commit func() (dataplane.Stats, error)
+	begun  bool     // a step was committed
+	size   int      // the size in bytes at which a step ends
+	set    *nft.Set // that was written last
+	stats  dataplane.Stats
+	err    error
+	failed rawnl.Batch // what the kernel refused
+}
+
+const (
+	// stepTime is how long a step should take. A neighbour waits for two steps at most, if it comes
+	// at the beginning of one and loses against the next one.
+	stepTime = 25 * time.Millisecond
+	// A plan whose elements have no more bytes is sent at once.
+	oneStep = 2 << 20
+	// A step has these sizes. The first one is small, because nothing tells yet how fast the kernel
+	// is.
+	leastStep = 64 << 10
+	mostStep  = 1 << 20
+	// The kernel needs as long for the memory of a set of this size as for a step of elements.
+	hugeSet = 1 << 17
+	// rangesCost is how many times longer an element of a set of ranges takes at least.
+	rangesCost = 4
+)
+
+// inSteps reports whether a plan is sent in steps: a large one for an instance that no packet meets
+// yet. After another program has interrupted the steps, the plan is sent at once.
+func (b *Backend) inSteps(p *plan) bool {
+	return !b.interrupted && b.pl.owning == nil && p.size() > min(oneStep, b.kernel.room()) &&
+		!slices.ContainsFunc(p.tables, func(t *tablePlan) bool {
+			return t.have.exists && !p.have.unfinished || !t.create && !t.empty()
+		})
+}
+
+// room is how many bytes of elements fit into one transaction.
+func (k *kernel) room() int { return k.conn.MaxBatch() / 2 }
+
+// sendInSteps commits a plan in steps. If one of them fails, it deletes the tables.
+func (b *Backend) sendInSteps(ctx context.Context, p *plan) (dataplane.Stats, error) {
+	k := &b.kernel
+	k.batch.Reset()
+	s := &steps{b: b, now: *p, size: min(leastStep, k.room()),
+		commit: func() (dataplane.Stats, error) { return k.transact(ctx) }}
+	s.to = newWriters(func(f *nft.Family) nft.Writer {
+		e := nft.NewEncoder(&k.batch, f, p.table)
+		e.Pause = s.pause
+		return e
+	})
+	p.writeNumber(s.to)
+	p.writeTables(s.to)
+	s.step(true)
+	s.stats.Elements = p.elements()
+	k.batch = s.failed
+	if s.err != nil {
+		s.undo(ctx, p)
+		return s.stats, s.err
+	}
+	p.next = s.now.have
+	return s.stats, nil
+}
+
+// pause ends a step after a message about a set if the step is large enough.
+func (s *steps) pause(set *nft.Set) {
+	if isVersion(set.Name) { // the end of a step
+		return
+	}
+	k, begins, size := &s.b.kernel, set != s.set, s.size
+	if s.set = set; set.Flags&nft.SetInterval != 0 {
+		size = min(size, mostStep/rangesCost)
+	}
+	switch {
+	case s.err != nil:
+		k.batch.Reset()
+	case k.batch.Size() >= size, begins && set.Size >= hugeSet:
+		s.step(false)
+	}
+}
+
+// step commits what was written since the last step.
+func (s *steps) step(last bool) {
+	if s.err != nil {
+		return
+	}
+	k := &s.b.kernel
+	s.now.next.unfinished = !last
+	if s.begun { // before the first step, it was written first
+		s.now.writeNumber(s.to)
+	}
+	s.now.writeEpoch(s.to)
+	start := time.Now()
+	stats, err := s.commit()
+	took := time.Since(start)
+	s.stats = s.stats.Plus(stats)
+	if s.err = err; err != nil {
+		s.failed, k.batch = k.batch, rawnl.Batch{}
+		return
+	}
+	if stats.Bytes >= leastStep/2 { // others make sets
+		size := int(float64(stats.Bytes) * float64(stepTime) / float64(took+1))
+		s.size = min(max(size, leastStep), mostStep, k.room())
+	}
+	v := s.now.next
+	s.now = plan{table: s.now.table, have: v, next: v.next(false, v.home, nil, v.unswept, v.owners)}
+	s.begun = true
+	k.batch.Reset()
+}
+
+// undo deletes the tables of steps that failed, unless another writer has replaced them.
+func (s *steps) undo(ctx context.Context, p *plan) {
+	if !s.begun {
+		return
+	}
+	s.b.interrupted = ctx.Err() == nil
+	var batch rawnl.Batch
+	s.now.writeNumber(newWriters(func(f *nft.Family) nft.Writer {
+		return nft.NewEncoder(&batch, f, p.table)
+	}))
+	for _, t := range p.tables {
+		if t.create {
+			e := nft.NewEncoder(&batch, t.f, p.table)
+			e.EnsureTable()
+			e.DeleteTable()
+		}
+	}
+	// If this fails, the next reading finds the mark.
+	_ = s.b.kernel.conn.Commit(context.WithoutCancel(ctx), &batch, 0)
+}

@@ -1,0 +1,147 @@
+package nftables
+
+import (
+	"context"
+	"encoding/binary"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+)
+
+// sending calls before ahead of each transaction, with its number from 1 on. An error keeps the
+// transaction from the kernel.
+type sending struct {
+	rawnl.Socket
+	n      int
+	before func(n int) error
+}
+
+func (s *sending) Send(p []byte) error {
+	const batchBegin = 16
+	if binary.NativeEndian.Uint16(p[4:]) == batchBegin {
+		s.n++
+		if err := s.before(s.n); err != nil {
+			return err
+		}
+	}
+	return s.Socket.Send(p)
+}
+
+// inSmallSteps makes a backend need many steps, and calls before ahead of each.
+func inSmallSteps(t *testing.T, b *Backend, ns *netnstest.NS, before func(n int) error) *sending {
+	t.Helper()
+	s := &sending{before: before}
+	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Limit: 100_000,
+		Wrap: func(inner rawnl.Socket) rawnl.Socket {
+			s.Socket = inner
+			return s
+		}})
+	return s
+}
+
+// The tables of a large new instance come in steps, and packets meet them after the last one.
+func TestALargeInstanceComesInSteps(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	other := newBackend(t, ns, nil)
+	s := inSmallSteps(t, b, ns, func(n int) error {
+		if n == 1 {
+			return nil
+		}
+		o, err := other.Observe(t.Context(), nil)
+		require.NoError(t, err)
+		require.Equal(t, []string{"the tables are not finished"}, o.Drift)
+		require.Zero(t, o.Table.Len())
+		for _, f := range nft.Families {
+			r, err := other.kernel.readTable(t.Context(), f, DefaultTable)
+			require.NoError(t, err)
+			for name, c := range r.chains {
+				require.Empty(t, c.Type, "chain %s of step %d", name, n)
+			}
+		}
+		o, err = other.ObserveParts(t.Context(), []string{"default"}, nil)
+		require.NoError(t, err)
+		require.Zero(t, o.Table.Len())
+		return nil
+	})
+	e := dataplane.New(b, nil)
+	r, err := e.Apply(t.Context(), manyServices(500))
+	require.NoError(t, err)
+	require.Greater(t, s.n, 5)
+	require.Greater(t, r.Bytes, 300_000)
+	require.Equal(t, dataplane.Intact, integrity(t, b))
+	requireAdopts(t, other, manyServices(500), mustResolve(t, manyServices(500)))
+
+	// What is there already is changed at once.
+	s.n = 0
+	_, err = e.Apply(t.Context(), manyServices(510))
+	require.NoError(t, err)
+	require.Equal(t, 1, s.n)
+}
+
+// Whatever happens between two steps, the tables come to be as wanted.
+func TestStepsThatAreInterrupted(t *testing.T) {
+	t.Parallel()
+	const at = 4
+	want := manyServices(500)
+	for name, tt := range map[string]struct {
+		// happen is what happens before step at, and again whether also before each later one.
+		happen func(t *testing.T, other *Backend, cancel func()) error
+		again  bool
+		fails  bool // the first apply fails
+		left   bool // unfinished tables are left
+	}{
+		"an error": {fails: true,
+			happen: func(*testing.T, *Backend, func()) error { return unix.ENOMEM }},
+		"its process dies": {fails: true, again: true, left: true,
+			happen: func(*testing.T, *Backend, func()) error { return unix.EIO }},
+		"its context ends": {fails: true, happen: func(_ *testing.T, _ *Backend, c func()) error {
+			c()
+			return context.Canceled
+		}},
+		"another program flushes": {happen: func(t *testing.T, other *Backend, _ func()) error {
+			_, err := other.Cleanup(t.Context())
+			return err
+		}},
+		"another writer makes them": {happen: func(t *testing.T, other *Backend, _ func()) error {
+			_, err := dataplane.New(unlocked{other}, nil).Apply(t.Context(), want)
+			return err
+		}},
+		"another writer makes others": {happen: func(t *testing.T, other *Backend, _ func()) error {
+			_, err := dataplane.New(unlocked{other}, nil).Apply(t.Context(), manyServices(3))
+			return err
+		}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ns, b := newNS(t)
+			other := newBackend(t, ns, nil)
+			ctx, cancel := context.WithCancel(t.Context())
+			defer cancel()
+			inSmallSteps(t, b, ns, func(n int) error {
+				if n == at || n > at && tt.again {
+					return tt.happen(t, other, cancel)
+				}
+				return nil
+			})
+			_, err := dataplane.New(b, nil).Apply(ctx, want)
+			require.Equal(t, tt.fails, err != nil, "%v", err)
+			o, err := other.Observe(t.Context(), nil)
+			require.NoError(t, err)
+			require.Equal(t, !tt.fails, o.Table.Len() > 0)
+			require.Equal(t, tt.left, len(o.Drift) > 0)
+			_, err = dataplane.New(other, nil).Apply(t.Context(), want)
+			require.NoError(t, err)
+			requireAdopts(t, newBackend(t, ns, nil), want, mustResolve(t, want))
+		})
+	}
+}
+
+// unlocked is a backend that waits for no turn.
+type unlocked struct{ dataplane.Backend }
