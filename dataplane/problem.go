@@ -21,6 +21,8 @@ const (
 	FieldScheduler            = "scheduler"               // [servicemodel.Service.Scheduler]
 	FieldSessionAffinity      = "sessionAffinity"         // [servicemodel.Service.SessionAffinity]
 	FieldAffinityTimeout      = "sessionAffinity.timeout" // how long clients are remembered
+	FieldAffinityBits         = "sessionAffinity.bits"    // clients of a prefix count as one
+	FieldAffinityService      = "sessionAffinity.service" // one endpoint at all ports
 	FieldSources              = "sources"                 // source ranges
 	FieldWeights              = "weights"                 // of endpoints
 )

@@ -133,7 +133,7 @@ func remembered(
 	t.Helper()
 	var text []byte
 	require.NoError(t, ns.Do(func() (err error) {
-		list := b.l.names.affinityList(name, ep)
+		list := b.l.names.affinityList(name, ep, affinity{})
 		text, err = os.ReadFile("/proc/thread-self/net/xt_recent/" + list)
 		return err
 	}))

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"slices"
-	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
@@ -40,9 +39,9 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 		if fe.Key.Protocol == servicemodel.SCTP && lacks.sctp {
 			k.Refuse(fe.Service, dataplane.FieldProtocol, "sctp", "the kernel lacks xt_sctp")
 		}
-		if fe.Affinity != commonAffinity(c.New, fe) {
+		if affinityOf(fe) != commonAffinity(c.New, fe) {
 			k.Refuse(fe.Service, dataplane.FieldAffinityTimeout, fe.Affinity.String(),
-				"all addresses of a service port remember clients equally long")
+				"all addresses of a service port remember clients alike")
 		}
 	})
 	if c.Rules != nil && c.Rules.New.MasqueradeNeighbours {
@@ -77,11 +76,11 @@ func needs(c *servicemodel.ChangeSet, f *nft.Family) bool {
 }
 
 // commonAffinity returns the affinity of the first frontend of the same service port and family.
-func commonAffinity(t *servicemodel.Table, fe *servicemodel.Frontend) time.Duration {
+func commonAffinity(t *servicemodel.Table, fe *servicemodel.Frontend) affinity {
 	for _, o := range nocopy.Of(t).FrontendsOf(fe.Service) {
 		if o.Key.Family() == fe.Key.Family() {
-			return o.Affinity
+			return affinityOf(o)
 		}
 	}
-	return fe.Affinity
+	return affinityOf(fe)
 }

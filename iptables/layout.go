@@ -5,6 +5,7 @@ import (
 	"encoding/base32"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -142,9 +143,18 @@ func (n names) service(kind string, p servicemodel.PortName, more string) string
 }
 
 // affinityList returns the name of the list in which xt_recent remembers the clients of an
-// endpoint. It is kube-proxy's name, so that a takeover from kube-proxy keeps the clients.
-func (n names) affinityList(p servicemodel.PortName, ep netip.AddrPort) string {
-	return n.service(kindEndpoint, p, ep.String())
+// endpoint. It is kube-proxy's name, so that a takeover from kube-proxy keeps the clients. A list
+// keeps the mask that it was made with, so each mask has lists of its own. The ports of a whole
+// service share the lists of endpoint addresses.
+func (n names) affinityList(p servicemodel.PortName, ep netip.AddrPort, a affinity) string {
+	of := ep.String()
+	if a.whole {
+		p, of = servicemodel.PortName{Name: p.Name}, ep.Addr().String()
+	}
+	if a.bits > 0 {
+		of += "/" + strconv.Itoa(int(a.bits))
+	}
+	return n.service(kindEndpoint, p, of)
 }
 
 // hash returns the first 16 characters of the base 32 of a SHA-256.

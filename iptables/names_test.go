@@ -28,7 +28,7 @@ func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 	p, err := rendering.ParsePortName("ns1/svc1:p80", sm.TCP)
 	require.NoError(t, err)
 	require.Equal(t, "KUBE-SEP-SXIVWICOYRO3J4NJ",
-		n.affinityList(p, netip.MustParseAddrPort("10.180.0.1:80")))
+		n.affinityList(p, netip.MustParseAddrPort("10.180.0.1:80"), affinity{}))
 }
 
 func TestWhichChainsAreOurs(t *testing.T) {

@@ -1,8 +1,10 @@
 package iptables
 
 import (
+	"cmp"
 	"net/netip"
 
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -118,6 +120,14 @@ type recentMatch struct {
 	kind    recentKind
 	name    string // of the list
 	seconds uint32 // of recentUpdate
+	bits    uint8  // how many bits of an address count, 0 for all
+}
+
+// mask returns the mask of an address with n bits.
+func (m *recentMatch) mask(n int) []byte {
+	bits := cmp.Or(int(m.bits), n)
+	mask := nft.PrefixMask(bits)
+	return mask[:n/8]
 }
 
 type recentKind uint8

@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"fmt"
+	"net/netip"
 	"strings"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -93,11 +94,12 @@ func (r *rule) appendRecent(b *strings.Builder, f servicemodel.Family) {
 	default:
 		return
 	}
-	mask := "255.255.255.255"
+	bits := 32
 	if f == servicemodel.IPv6 {
-		mask = "ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff"
+		bits = 128
 	}
-	word(b, false, "--name", r.recent.name, "--mask", mask, "--rsource")
+	mask, _ := netip.AddrFromSlice(r.recent.mask(bits))
+	word(b, false, "--name", r.recent.name, "--mask", mask.String(), "--rsource")
 }
 
 func (r *rule) appendTarget(b *strings.Builder, f servicemodel.Family) {

@@ -20,17 +20,17 @@ func (b *unitBuilder) poolChain(local bool, frontends []*servicemodel.Frontend) 
 	if local {
 		verdict = servicemodel.BalanceLocal
 	}
-	affinity := affinityOf(frontends)
+	affinity := affinityOfPort(frontends)
 	n := len(p.Slots)
-	if affinity > 0 {
+	if affinity.time > 0 {
 		n *= 2
 	}
 	rules := b.clusterMarks(make([]rule, 0, n+len(frontends)), verdict, frontends)
-	if affinity > 0 {
+	if affinity.time > 0 {
 		for i := range p.Slots {
 			r := dnatRule(p, i)
-			r.recent = b.recent(recentUpdate, p.Slots[i].Endpoint)
-			r.recent.seconds = uint32(affinity / time.Second)
+			r.recent = b.recent(recentUpdate, p.Slots[i].Endpoint, affinity)
+			r.recent.seconds = uint32(affinity.time / time.Second)
 			rules = append(rules, r)
 		}
 	}
@@ -38,8 +38,8 @@ func (b *unitBuilder) poolChain(local bool, frontends []*servicemodel.Frontend) 
 	for i := len(p.Slots) - 1; i >= 0; i-- {
 		r := dnatRule(p, i)
 		r.stat, r.comment = shares[i], slotComment(p, i)
-		if affinity > 0 {
-			r.recent = b.recent(recentSet, p.Slots[i].Endpoint)
+		if affinity.time > 0 {
+			r.recent = b.recent(recentSet, p.Slots[i].Endpoint, affinity)
 		}
 		rules = append(rules, r)
 	}
@@ -47,8 +47,8 @@ func (b *unitBuilder) poolChain(local bool, frontends []*servicemodel.Frontend) 
 }
 
 // recent tests or changes the memory of an endpoint's clients.
-func (b *unitBuilder) recent(k recentKind, ep netip.AddrPort) recentMatch {
-	return recentMatch{kind: k, name: b.l.names.affinityList(b.name, ep)}
+func (b *unitBuilder) recent(k recentKind, ep netip.AddrPort, a affinity) recentMatch {
+	return recentMatch{kind: k, name: b.l.names.affinityList(b.name, ep, a), bits: a.bits}
 }
 
 // clusterMarks appends the rules that mark packets to cluster IPs if these go straight to the pool.
@@ -73,15 +73,26 @@ func dnatRule(p *servicemodel.Pool, slot int) rule {
 	return rule{proto: p.ID.Service.Protocol, target: targetDNAT, to: p.Slots[slot].Endpoint}
 }
 
-// affinityOf returns the affinity of a service port. All its frontends have the same (Check makes
-// sure of that).
-func affinityOf(frontends []*servicemodel.Frontend) time.Duration {
+// affinity is the session affinity of a frontend. It has none if the time is zero.
+type affinity struct {
+	time  time.Duration
+	bits  uint8 // of an address that identify a client, 0 for all
+	whole bool  // the ports of the service share their lists
+}
+
+func affinityOf(fe *servicemodel.Frontend) affinity {
+	return affinity{fe.Affinity, fe.AffinityBits, fe.AffinityService}
+}
+
+// affinityOfPort returns the affinity of a service port. All its frontends have the same (Check
+// makes sure of that).
+func affinityOfPort(frontends []*servicemodel.Frontend) affinity {
 	for _, fe := range frontends {
 		if fe.Affinity > 0 {
-			return fe.Affinity
+			return affinityOf(fe)
 		}
 	}
-	return 0
+	return affinity{}
 }
 
 // slotShares returns the match of each slot's rule, for packets that no rule before it matched.

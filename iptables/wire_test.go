@@ -55,7 +55,9 @@ func sampleRules(f *nft.Family) []rule {
 			target: targetDNAT, to: to},
 		{proto: sm.UDP, stat: statMatch{kind: statHash, prob: certain / 2, seed: 1, port: true},
 			target: targetDNAT, to: to},
-		{proto: sm.TCP, recent: recentMatch{recentUpdate, "KUBE-SEP-SXIVWICOYRO3J4NJ", 10800},
+		{proto: sm.TCP, recent: recentMatch{recentUpdate, "KUBE-SEP-SXIVWICOYRO3J4NJ", 10800, 0},
+			target: targetDNAT, to: to},
+		{proto: sm.TCP, recent: recentMatch{recentUpdate, "KUBE-SEP-SXIVWICOYRO3J4NJ", 60, 23},
 			target: targetDNAT, to: to},
 		{
 			proto: sm.UDP, stat: statMatch{kind: statRandom, prob: certain / 2},
@@ -159,9 +161,16 @@ var xtPayloads = []struct{ rule, got, want string }{
 	{
 		"-m recent --update --seconds 10800 --reap --name AB --mask 255.255.255.255 --rsource",
 		hex.EncodeToString(
-			encodeRecent(payload[:], nft.IPv4, recentMatch{recentUpdate, "AB", 10800})),
+			encodeRecent(payload[:], nft.IPv4, recentMatch{recentUpdate, "AB", 10800, 0})),
 		"302a0000" + "00000000" + "24" + "00" + "4142" + zeros(198) + "00" + "00" +
 			strings.Repeat("ff", 4) + zeros(16),
+	},
+	{
+		"-m recent --set --name AB --mask 255.255.254.0 --rsource",
+		hex.EncodeToString(
+			encodeRecent(payload[:], nft.IPv4, recentMatch{recentSet, "AB", 0, 23})),
+		"00000000" + "00000000" + "02" + "00" + "4142" + zeros(198) + "00" + "00" +
+			"fffffe00" + zeros(16),
 	},
 	{
 		"-m recent --set --name AB --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource " +

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"bytes"
 	"encoding/binary"
 	"net/netip"
 
@@ -189,9 +190,7 @@ func encodeRecent(p []byte, f *nft.Family, m recentMatch) []byte {
 		p[recentCheck] = recentFlagUpdate | recentFlagReap
 	}
 	copy(p[recentName:recentSide-1], m.name)
-	for i := range f.AddrLen { // the whole address
-		p[recentMask+i] = 0xff
-	}
+	copy(p[recentMask:], m.mask(f.AddrLen*8))
 	return p
 }
 
@@ -212,12 +211,15 @@ func decodeRecent(p []byte, f *nft.Family, r *rule) bool {
 	if p[recentCheck+1] != 0 || p[recentSide] != 0 { // inverted, or matching the destination
 		return false
 	}
-	for _, b := range p[recentMask : recentMask+f.AddrLen] {
-		if b != 0xff {
-			return false
-		}
+	mask := p[recentMask : recentMask+f.AddrLen]
+	n, all := 0, f.AddrLen*8
+	for n < all && mask[n/8]&(0x80>>(n%8)) != 0 {
+		n++
 	}
-	return true
+	if n < all {
+		r.recent.bits = uint8(n)
+	}
+	return n > 0 && bytes.Equal(mask, r.recent.mask(all))
 }
 
 const sctpDestPorts = 1 << 1 // XT_SCTP_DEST_PORTS

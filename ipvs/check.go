@@ -68,6 +68,7 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 // Check returns the parts of a change set that IPVS cannot express on any kernel: schedulers that
 // it does not have, such as random; direct routing and tunnels of node ports and to other ports;
 // ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]) and masqueraded neighbours;
+// affinity for a whole service, and of prefixes where pods have endpoints of their own;
 // and, in tables that are not made by servicemodel.Resolve, source ranges of node ports and some
 // combinations of origins whose packets are masqueraded. The errors, which [dataplane.Problems]
 // lists, are *[dataplane.UnsupportedError] values. Check needs neither a kernel nor Linux. The
@@ -87,6 +88,17 @@ func Check(c *servicemodel.ChangeSet) error {
 		k.RefuseNode(dataplane.FieldMasqueradeNeighbours, "true", "nftables can")
 	}
 	k.Answers()
+	k.Frontends(func(fe *servicemodel.Frontend) {
+		if fe.AffinityService {
+			k.Refuse(fe.Service, dataplane.FieldAffinityService, "true", "IPVS remembers the "+
+				"clients of each port; nftables and iptables can")
+		}
+		if _, alt := pools(c.New, fe); alt != nil && fe.AffinityBits > 0 {
+			k.Refuse(fe.Service, dataplane.FieldAffinityBits, fmt.Sprint(fe.AffinityBits),
+				"where pods and the host have endpoints of their own, their affinity is a hash of "+
+					"the client's address; nftables and iptables can")
+		}
+	})
 	return k.Err()
 }
 

@@ -227,6 +227,8 @@
 //     net/netfilter/ipvs/ip_vs_xmit.c).
 //   - A client with affinity is remembered for the timeout after its last connection has ended.
 //     IPVS takes up to two minutes to end a connection.
+//   - The ports of a service remember their clients independently: affinity for a whole service is
+//     refused. A virtual server by firewall mark keeps the port that the client addressed.
 //   - Where pods and the host have endpoints of their own, their affinity is a hash of the client's
 //     address (mh), of all its bits.
 //   - IPVS does not notice when another program, such as package dataplane/flows, cuts a

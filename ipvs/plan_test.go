@@ -176,7 +176,7 @@ func requireCounted(t *testing.T, p, again *plan) {
 	require.Equal(t, messages, p.Stats().Messages)
 }
 
-// The configuration says which clients count as one.
+// A service says which clients count as one, or else the configuration.
 func TestAffinityMasksAreInThePlan(t *testing.T) {
 	t.Parallel()
 	svc := goldenService(func(s *servicemodel.Service) {
@@ -185,6 +185,14 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 	})
 	table := resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).
 		WithService(svc))
+	own := *svc
+	own.SessionAffinity.Bits4 = 20
+	ownTable := resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).WithService(&own))
+	require.Contains(t, withoutKernel(t, Config{AffinityMask4: 24}).pl.plan(
+		servicemodel.Diff(nil, ownTable)).String(), " -p 10800 -M 255.255.240.0\n")
+	own.SessionAffinity.WholeService = true
+	ownTable = resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).WithService(&own))
+	require.ErrorContains(t, Check(servicemodel.Diff(nil, ownTable)), dataplane.FieldAffinityService)
 	for _, tc := range []struct {
 		cfg  Config
 		want [2]string

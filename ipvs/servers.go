@@ -20,7 +20,9 @@ var methods = map[servicemodel.Forwarding]ipvsnl.ForwardingMethod{
 type server struct {
 	svc   ipvsnl.Service
 	proto servicemodel.Protocol
-	dests map[ipvsnl.DestinationKey]ipvsnl.Destination
+	// prefix says that the netmask of persistence is the frontend's, and not the configuration's.
+	prefix bool
+	dests  map[ipvsnl.DestinationKey]ipvsnl.Destination
 }
 
 // pools returns the pool of the virtual servers at a frontend's address, and the pool of the
@@ -99,6 +101,9 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 		s.svc.Flags |= ipvsnl.FlagPersistent
 		s.svc.Timeout = fe.Affinity
 		s.svc.Netmask = pl.cfg.affinityMask(k.Family)
+		if s.prefix = fe.AffinityBits > 0; s.prefix {
+			s.svc.Netmask = ipvsnl.PrefixNetmask(k.Family, int(fe.AffinityBits))
+		}
 	}
 	s.schedule(scheduler)
 	if p == nil {
@@ -151,7 +156,10 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 func (s *server) withConfigOf(want *server) ipvsnl.Service {
 	svc := s.svc
 	if svc.Flags&^schedulerOptions == want.svc.Flags&^schedulerOptions {
-		svc.Scheduler, svc.Netmask, svc.Flags = want.svc.Scheduler, want.svc.Netmask, want.svc.Flags
+		svc.Scheduler, svc.Flags = want.svc.Scheduler, want.svc.Flags
+		if !want.prefix {
+			svc.Netmask = want.svc.Netmask
+		}
 	}
 	return svc
 }

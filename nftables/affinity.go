@@ -71,7 +71,7 @@ func (s *sweep) after(p *plan, now time.Time) *sweep {
 
 // add adds what a commit forgets.
 func (s *sweep) add(f forget, now time.Time) {
-	key := f.frontend.Key
+	key := clientsOf(f.frontend)
 	fs := s.of[nft.Families[nft.FamilyIndex(key.Addr)]]
 	f.since = now
 	fs.byKey[key], s.tries = append(fs.byKey[key], &f), 0
@@ -122,16 +122,45 @@ func (s *sweep) oldest() (at time.Time, left bool) {
 	return at, left
 }
 
-// takes reports whether an entry of an affinity map must go, and notes that it was found. The key
-// of an entry is the frontend's address, protocol and port, and the client's address.
-func (s *sweep) takes(f *nft.Family, e nft.Elem) (takes bool) {
-	if len(e.Key) != 2*f.AddrLen+8 {
+// clientsOf returns the key under which the clients of a frontend are forgotten: its own, or for
+// the clients of a whole service the service's number, without protocol and port.
+func clientsOf(fe *servicemodel.Frontend) servicemodel.FrontendKey {
+	if fe.AffinityService {
+		f := nft.Families[nft.FamilyIndex(fe.Key.Addr)]
+		return servicemodel.FrontendKey{Addr: serviceID(fe.Service.Name, f)}
+	}
+	return fe.Key
+}
+
+// entryOf decodes an entry of an affinity map. Its key has the client's address and those of a
+// frontend, or the number of a service.
+func entryOf(f *nft.Family, in string, e nft.Elem) (key servicemodel.FrontendKey,
+	ep netip.AddrPort, ok bool) {
+	r, d := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.Data}
+	if in != mapServices && len(e.Key) != 2*f.AddrLen+8 ||
+		in == mapServices && (len(e.Key) != 2*f.AddrLen || len(e.Data) != f.AddrLen) {
+		return key, ep, false
+	}
+	switch in {
+	case mapServices:
+		r.Addr(f.AddrLen)
+		return servicemodel.FrontendKey{Addr: r.Addr(f.AddrLen)},
+			netip.AddrPortFrom(d.Addr(f.AddrLen), 0), true
+	case mapPrefixes:
+		r.Addr(f.AddrLen)
+	}
+	return r.Frontend(f.Any, false), d.Endpoint(f.AddrLen), true
+}
+
+// takes reports whether an entry of an affinity map must go, and notes that it was found.
+func (s *sweep) takes(f *nft.Family, in string, e nft.Elem) (takes bool) {
+	key, ep, ok := entryOf(f, in, e)
+	if !ok {
 		return false
 	}
-	fs, r := s.of[f], nft.Reader{Bytes: e.Key}
-	key := r.Frontend(f.Any, false)
+	fs := s.of[f]
 	list, fe := fs.byKey[key], nocopy.Of(s.table).Frontend(key)
-	if list == nil && fe == nil { // it can only be a node port's
+	if list == nil && fe == nil && in != mapServices { // it can only be a node port's
 		key.Addr = f.Any
 		list, fe = fs.byKey[key], nocopy.Of(s.table).Frontend(key)
 	}
@@ -139,8 +168,6 @@ func (s *sweep) takes(f *nft.Family, e nft.Elem) (takes bool) {
 		fs.rest.found = true
 		return true
 	}
-	d := nft.Reader{Bytes: e.Data}
-	ep := d.Endpoint(f.AddrLen)
 	for _, f := range list {
 		if f.takes(ep) {
 			takes, f.found = true, true
@@ -170,6 +197,10 @@ type forget struct {
 // aim finds out which endpoints are in question with the table t.
 func (f *forget) aim(t *servicemodel.Table) {
 	f.read, f.found, f.listed = true, false, nil
+	if f.frontend != nil && f.frontend.AffinityService {
+		f.aimWhole(t)
+		return
+	}
 	var now [2]*servicemodel.Pool
 	if f.frontend != nil {
 		if fe := nocopy.Of(t).Frontend(f.frontend.Key); fe != nil && fe.Affinity > 0 {
@@ -182,6 +213,32 @@ func (f *forget) aim(t *servicemodel.Table) {
 	}
 	for i, lost := range f.lost {
 		f.listed = append(f.listed, outside(lost, now[i])...)
+	}
+}
+
+// aimWhole is aim for a whole service: its endpoint addresses are those of all its frontends.
+func (f *forget) aimWhole(t *servicemodel.Table) {
+	have := map[netip.Addr]bool{}
+	for _, fe := range nocopy.Of(t).Service(f.frontend.Service.Name) {
+		if !fe.AffinityService || clientsOf(fe) != clientsOf(f.frontend) {
+			continue
+		}
+		internal, external := nocopy.Of(t).PoolsOf(fe)
+		for _, ep := range append(endpointsOf(internal), endpointsOf(external)...) {
+			have[ep.Addr()] = true
+		}
+	}
+	in := func(a netip.Addr) { f.listed = append(f.listed, netip.AddrPortFrom(a, 0)) }
+	if f.others {
+		for a := range have {
+			in(a)
+		}
+		return
+	}
+	for _, ep := range append(f.lost[0], f.lost[1]...) {
+		if !have[ep.Addr()] {
+			in(ep.Addr())
+		}
 	}
 }
 
@@ -216,7 +273,7 @@ func (pl *planner) planForgetting(p *plan) {
 		changes(p.c, t.f, func(old, new *servicemodel.Frontend) {
 			switch {
 			case old == nil || old.Affinity == 0:
-			case new == nil || new.Affinity == 0:
+			case new == nil || new.Affinity == 0 || clientsOf(old) != clientsOf(new):
 				p.forget = append(p.forget, pl.forgetGone(p.c.Old, old))
 			default:
 				p.forgetLost(old, new)
@@ -333,7 +390,8 @@ func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 func (p *plan) leavesClients() bool {
 	for _, f := range p.forget {
 		t := p.of(f.frontend.Key.Addr)
-		if !t.create && t.has(affinityMap(0)) {
+		if !t.create && slices.ContainsFunc(t.sets,
+			func(s *nft.Set) bool { return isAffinityMap(s.Name) }) {
 			return true
 		}
 	}

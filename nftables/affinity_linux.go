@@ -117,8 +117,9 @@ func (b *Backend) sweepFamily(ctx context.Context, f *nft.Family, done time.Time
 // must go. It returns whether it is sure to have seen all.
 func (b *Backend) sweepMaps(ctx context.Context, f *nft.Family) (sure bool, err error) {
 	sure = true
-	for n := range affinityMaps {
-		name := affinityMap(n)
+	t := b.pl.tables[nft.FamilyIndex(f.Any)]
+	for _, m := range affinityMapsOf(f, &t.shape) {
+		name := m.Name
 		keys, all, err := b.findClients(ctx, f, name)
 		if err == nil {
 			err = b.forgetClients(ctx, f, name, keys)
@@ -171,7 +172,7 @@ func (b *Backend) readClients(ctx context.Context, f *nft.Family, name string) (
 	err = b.kernel.dumpElements(ctx, f, b.pl.table, name, func(e nft.Elem) error {
 		n++
 		hashes[maphash.Bytes(seed, e.Key)] = struct{}{}
-		if b.sweep.takes(f, e) {
+		if b.sweep.takes(f, name, e) {
 			keys = append(keys, bytes.Clone(e.Key))
 		}
 		return nil

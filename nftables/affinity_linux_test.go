@@ -155,7 +155,7 @@ func TestSweeps(t *testing.T) {
 	all := sweepAll(table)
 	takes := func(s *sweep, e nft.Elem) bool {
 		s.of[nft.IPv4].pending(func(f *forget) { f.aim(table) })
-		return s.takes(nft.IPv4, e)
+		return s.takes(nft.IPv4, "", e)
 	}
 	for _, tc := range []struct {
 		dst, endpoint string

@@ -76,7 +76,7 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 		member(setMasqHost, -1)
 	}
 	if fe.Affinity > 0 {
-		member(setAffinity, int(fe.Affinity.Seconds()))
+		w.affinity(fe, internal, external, to)
 	}
 	if fe.Sources != nil {
 		to(setRestricted, nft.Elem{Key: w.key})

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"cmp"
 	"slices"
 	"strconv"
 	"strings"
@@ -47,8 +46,8 @@ const (
 	setMasqAll      = "-masquerade-all"
 	setMasqNotPods  = "-masquerade-not-pods"
 	setMasqHost     = "-masquerade-host"
-	setAffinity     = "-affinity-" // followed by the timeout in seconds
-	setOver         = "-over-"     // followed by a number of slots
+	setAffinity     = "-affinity" // followed by the name of an affinity
+	setOver         = "-over-"    // followed by a number of slots
 	setExternalOver = "-external-over-"
 	setEndpoints    = "-endpoints"
 )
@@ -91,10 +90,10 @@ func isAnonymous(name string) bool { return strings.HasPrefix(name, "__") }
 // shape is the part of a table's program that depends on the services: which features they use. The
 // objects of a feature exist only if some service uses it.
 type shape struct {
-	affinity []uint32 // the affinity timeouts in use, in seconds, sorted
-	sources  bool     // some service restricts sources
-	split    bool     // some service treats outside clients or this host separately
-	large    bool     // some pool is beyond smallClasses
+	affinity []affinity // the kinds of session affinity in use, sorted
+	sources  bool       // some service restricts sources
+	split    bool       // some service treats outside clients or this host separately
+	large    bool       // some pool is beyond smallClasses
 	ways     waysUsed
 	leaves   []string // the chains that the maps of verdicts may lead to, sorted
 }
@@ -109,8 +108,8 @@ func (s *shape) classes() span {
 
 // add adds the features of o to s.
 func (s *shape) add(o *shape) {
-	for _, t := range o.affinity {
-		s.affinity = insert(s.affinity, t)
+	for _, a := range o.affinity {
+		s.affinity = insert(s.affinity, a, affinity.compare)
 	}
 	s.sources, s.split = s.sources || o.sources, s.split || o.split
 	s.large = s.large || o.large
@@ -120,7 +119,7 @@ func (s *shape) add(o *shape) {
 // addFrontend adds the features that a frontend needs to s.
 func (s *shape) addFrontend(fe *servicemodel.Frontend) {
 	if fe.Affinity > 0 {
-		s.affinity = insert(s.affinity, uint32(fe.Affinity.Seconds()))
+		s.affinity = insert(s.affinity, affinityOf(fe), affinity.compare)
 	}
 	s.sources = s.sources || fe.Sources != nil
 	s.split = s.split || fe.External != fe.Internal || fe.Masquerade == servicemodel.FromHost
@@ -134,8 +133,8 @@ func (s *shape) equal(o *shape) bool {
 
 // covers reports whether everything that o needs is in s, except leaves.
 func (s *shape) covers(o *shape) bool {
-	for _, t := range o.affinity {
-		if !slices.Contains(s.affinity, t) {
+	for _, a := range o.affinity {
+		if !slices.Contains(s.affinity, a) {
 			return false
 		}
 	}
@@ -144,8 +143,8 @@ func (s *shape) covers(o *shape) bool {
 }
 
 // insert adds v to a sorted list unless it is there.
-func insert[T cmp.Ordered](sorted []T, v T) []T {
-	i, ok := slices.BinarySearch(sorted, v)
+func insert[T any](sorted []T, v T, compare func(a, b T) int) []T {
+	i, ok := slices.BinarySearchFunc(sorted, v, compare)
 	if ok {
 		return sorted
 	}
@@ -172,19 +171,12 @@ func setsOf(f *nft.Family, s *shape) []*nft.Set {
 		l = append(l, k.memberships(f, s)...)
 	}
 	l = append(l, ownerSets(f)...)
-	client := append(kindService.key(f), f.Addr)
-	if len(s.affinity) > 0 {
-		for i := range affinityMaps {
-			l = append(l, &nft.Set{Name: affinityMap(i), Key: client, Data: endpointFields(f),
-				Flags: nft.SetMap | nft.SetTimeout | nft.SetEval, Size: affinitySize,
-				Comment: "the endpoint a client was given"})
-		}
-	}
+	l = append(l, affinityMapsOf(f, s)...)
 	if s.sources {
 		l = append(l,
 			&nft.Set{Name: setRestricted, Key: kindService.key(f),
 				Comment: "only sources may connect"},
-			&nft.Set{Name: setSources, Key: client, Flags: nft.SetInterval | nft.SetConcat,
+			&nft.Set{Name: setSources, Key: append(kindService.key(f), f.Addr), Flags: nft.SetInterval | nft.SetConcat,
 				Comment: "who may connect to the restricted"})
 	}
 	return append(l, &nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark},
@@ -238,8 +230,21 @@ func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 			add(k.prefix+overName(setExternalOver, class), "")
 		}
 	}
-	for _, t := range s.affinity {
-		add(affinityName(k, t), "")
+	whole := false
+	for _, a := range s.affinity {
+		add(affinityName(k, a), "")
+		if a.whole {
+			whole = true
+			last := l[len(l)-1]
+			last.Data, last.Flags, last.Comment = []nft.Field{f.Addr}, nft.SetMap, "their services"
+		}
+	}
+	for _, outside := range []bool{false, true} {
+		if whole && (s.split || !outside) {
+			l = append(l, &nft.Set{Name: prefixOf(k, outside) + setByAddress,
+				Key: append(k.key(f), f.Addr), Data: endpointFields(f), Flags: nft.SetMap,
+				Comment: "endpoints of whole services, by address"})
+		}
 	}
 	for _, outside := range []bool{false, true} {
 		if s.schedules() && (s.split || !outside) {
@@ -251,9 +256,7 @@ func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 	return l
 }
 
-func affinityName(k *kind, seconds uint32) string {
-	return k.prefix + setAffinity + strconv.FormatUint(uint64(seconds), 10)
-}
+func affinityName(k *kind, a affinity) string { return k.prefix + setAffinity + a.name() }
 
 // Priorities (enum nf_ip_hook_priorities in include/uapi/linux/netfilter_ipv4.h). Source ranges are
 // checked just before DNAT, while the destination is still the service's. Clients are learnt just

@@ -124,6 +124,10 @@ func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend
 		}
 		pl.verdictChanged(t, fe, outside, old, new)
 		pl.w.slots(fe, outside, old, new, t.del, t.add)
+		if fe.AffinityService {
+			pl.w.byAddress(fe, outside, old, new, t.del)
+			pl.w.byAddress(fe, outside, new, old, t.add)
+		}
 	}
 	change(false, oldInternal, newInternal)
 	change(true, oldExternal, newExternal)

@@ -155,9 +155,7 @@ func (b *builder) frontends(k *kind) {
 	if b.shape.split {
 		c.Add(b.in(k, setMasqHost), notPods, nft.FIBSaddrLocal, mark)
 	}
-	if b.affinity() {
-		c.Add(byClient(b.f.Saddr, nft.VerdictJump, chainRemembered))
-	}
+	b.remember(c, k)
 	if b.shape.split {
 		c.Add(b.in(k, setSplit), notPods, nft.FIBSaddrNotLocal, nft.Jump(k.outside))
 	}

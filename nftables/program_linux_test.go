@@ -125,8 +125,10 @@ func TestOthersReadOurRules(t *testing.T) {
 					msgs := rulesOf(t, fp.f, c)
 					if slices.ContainsFunc(msgs, func(m netlink.Message) bool {
 						return byte(m.Header.Type) != nft.MsgNewRule // an anonymous set
+					}) || slices.ContainsFunc(c.Rules, func(r nft.Rule) bool {
+						return strings.Contains(r.Text(), "ct original ")
 					}) {
-						continue // google/nftables cannot decode numbers of sets
+						continue // google/nftables cannot decode numbers of sets, and directions
 					}
 					sent, err := nftables.New(nftables.WithTestDial(
 						func([]netlink.Message) ([]netlink.Message, error) {

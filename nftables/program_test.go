@@ -52,7 +52,12 @@ var programCases = []struct {
 	{name: "affinity, pods behind interfaces with a prefix", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1,
 		LocalPods:      servicemodel.PodDetector{InterfacePrefix: "veth"},
-	}, shape: shape{affinity: []uint32{1, 60, 10800, 86399}}},
+	}, shape: shape{affinity: []affinity{{seconds: 1}, {seconds: 60}, {seconds: 10800},
+		{seconds: 86399}}}},
+	{name: "affinity of prefixes and whole services", newer: true, rules: servicemodel.Rules{
+		MasqueradeMark: 1, NodePorts: prefixes("0.0.0.0/0", "::/0"),
+	}, shape: shape{split: true, affinity: []affinity{{60, 1, false}, {60, 24, false},
+		{600, 24, false}, {1, 0, true}, {60, 0, true}, {60, 23, true}}}},
 	{name: "schedulers", rules: servicemodel.Rules{MasqueradeMark: 1},
 		shape: shape{split: true, ways: waysUsed{true, true, true}, leaves: []string{
 			"nodeport-external-mh-16381", "nodeport-mh-port-1021", "nodeport-rr-2-7",

@@ -36,8 +36,10 @@ func shapeOf(r *reading) shape {
 	sets, s := r.specs, shape{}
 	for name := range sets {
 		for _, k := range kinds {
-			if n, ok := number(name, k.prefix+setAffinity); ok {
-				s.affinity = insert(s.affinity, uint32(n))
+			if rest, ok := strings.CutPrefix(name, k.prefix+setAffinity); ok {
+				if a, ok := parseAffinity(rest); ok {
+					s.affinity = insert(s.affinity, a, affinity.compare)
+				}
 			}
 		}
 	}

@@ -271,7 +271,7 @@ func (pl *planner) leaves(p *plan, t *tablePlan) []string {
 	l := slices.Clone(t.have.shape.leaves)
 	for name, n := range t.leads {
 		if n > 0 {
-			l = insert(l, name)
+			l = insert(l, name, strings.Compare)
 		}
 	}
 	return slices.DeleteFunc(l, func(name string) bool {

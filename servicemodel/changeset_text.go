@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"net/netip"
 	"strings"
-	"time"
 )
 
 // String returns the change set as text, one line for each change: "+" added, "~" changed, "-"
@@ -177,7 +176,7 @@ func (f *Frontend) fields() []field {
 		{"kind", f.Kind.String()},
 		{"verdict", f.verdicts()},
 		{"masquerade", f.Masquerade.String()},
-		{"affinity", durationText(f.Affinity)},
+		{"affinity", f.affinityText()},
 		{"sources", prefixesText(f.Sources)},
 	}
 }
@@ -219,11 +218,19 @@ func (d PodDetector) text() string {
 	return prefixesText(d.CIDRs)
 }
 
-func durationText(d time.Duration) string {
-	if d == 0 {
+// affinityText is the text of the session affinity of f, such as "3h0m0s by /24 for the service".
+func (f *Frontend) affinityText() string {
+	if f.Affinity == 0 {
 		return ""
 	}
-	return d.String()
+	text := f.Affinity.String()
+	if f.AffinityBits != 0 {
+		text += " by /" + uitoa(uint16(f.AffinityBits))
+	}
+	if f.AffinityService {
+		text += " for the service"
+	}
+	return text
 }
 
 func prefixesText(list []netip.Prefix) string { return strings.Join(prefixTexts(list), ", ") }

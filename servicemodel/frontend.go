@@ -146,6 +146,12 @@ type Frontend struct {
 	// connections are always masqueraded, see [Table.Hairpins].
 	Masquerade Origins `json:"masquerade,omitzero"`
 
+	// AffinityBits is how many leading bits of an address identify a client with affinity; zero
+	// means the whole address. AffinityService says that the client gets the same endpoint address
+	// at all ports of the service whose frontends say so.
+	AffinityBits    uint8 `json:"affinityBits,omitzero"`
+	AffinityService bool  `json:"affinityService,omitzero"`
+
 	// Affinity is how long a client stays with its endpoint after its last new
 	// connection, in whole seconds; zero means no affinity.
 	Affinity time.Duration `json:"-"`
@@ -171,6 +177,7 @@ func (f *Frontend) Equal(o *Frontend) bool {
 	return f == o || f.Key == o.Key && f.Service == o.Service && f.Kind == o.Kind &&
 		f.Internal == o.Internal && f.External == o.External &&
 		f.Masquerade == o.Masquerade && f.Affinity == o.Affinity &&
+		f.AffinityBits == o.AffinityBits && f.AffinityService == o.AffinityService &&
 		slices.Equal(f.Sources, o.Sources)
 }
 

@@ -29,6 +29,7 @@ func (d *decider) frontend(k Kind, a netip.Addr, port uint16) Frontend {
 	}
 	if affinity := d.svc.SessionAffinity; affinity.ClientIP {
 		f.Affinity = cmp.Or(affinity.Timeout, defaultAffinityTimeout)
+		f.AffinityBits, f.AffinityService = affinity.bits(d.family), affinity.WholeService
 	}
 	switch {
 	case k == ClusterIP:

@@ -336,6 +336,14 @@ func TestAffinityAndSchedulingReachTheTable(t *testing.T) {
 		s.SessionAffinity = sm.SessionAffinity{Timeout: time.Minute}
 	}))
 	require.Zero(t, frontendAt(t, table, "10.96.0.1:80", sm.TCP).Affinity)
+	for bits, want := range map[uint8]uint8{0: 0, 1: 1, 24: 24, 32: 0} {
+		table = tableOf(t, thisNode, webService(func(s *sm.Service) {
+			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Bits4: bits, Bits6: 64,
+				WholeService: true}
+		}))
+		require.Equal(t, want, frontendAt(t, table, "10.96.0.1:80", sm.TCP).AffinityBits)
+		require.True(t, frontendAt(t, table, "10.96.0.1:80", sm.TCP).AffinityService)
+	}
 }
 
 func TestHairpinsAreTheEndpointsThatMaySendThroughThisNode(t *testing.T) {

@@ -149,6 +149,13 @@ type SessionAffinity struct {
 	// Timeout is how long a client is remembered after its last new connection, in whole seconds:
 	// at least one, at most a day. Zero means three hours.
 	Timeout time.Duration
+	// Bits4 and Bits6 are how many leading bits of an IPv4 and of an IPv6 address identify a
+	// client: addresses that agree in these bits are one client. Zero means the whole address.
+	Bits4, Bits6 uint8
+	// WholeService gives a client the same endpoint address at all ports of the service. Without
+	// it, the ports remember their clients independently. A port whose endpoints do not have the
+	// remembered address chooses among its own.
+	WholeService bool
 }
 
 // Default and maximum of [SessionAffinity.Timeout], those of Kubernetes

@@ -29,6 +29,17 @@ func (s tableView) Frontend(k FrontendKey) *Frontend { return s.t.frontend(k) }
 // FrontendsOf is [Table.FrontendsOf] without copies.
 func (s tableView) FrontendsOf(n PortName) []*Frontend { return s.t.frontendsOf(n) }
 
+// Service returns the frontends of all ports of a service.
+func (s tableView) Service(n Name) (l []*Frontend) {
+	for port, own := range s.t.owned.From(PortName{Name: n}) {
+		if port.Name != n {
+			break
+		}
+		l = append(l, own...)
+	}
+	return l
+}
+
 // Pools is [Table.Pools] without copies.
 func (s tableView) Pools() iter.Seq[*Pool] { return values(s.t.pools.All()) }
 

@@ -153,37 +153,94 @@ func (p *ConnectionPolicy) UnmarshalText(text []byte) (err error) {
 	return err
 }
 
-// IsZero reports whether affinity is off. The timeout does not matter.
+// IsZero reports whether affinity is off. The other fields do not matter.
 func (a SessionAffinity) IsZero() bool { return !a.ClientIP }
 
-// MarshalText returns "none", or how long a client is remembered, such as "3h0m0s", or "default"
-// for the default of three hours. It drops the timeout if affinity is off.
-func (a SessionAffinity) MarshalText() ([]byte, error) {
+// bits returns how many bits of an address in family f identify a client, 0 for the whole address.
+func (a SessionAffinity) bits(f Family) uint8 {
 	switch {
-	case !a.ClientIP:
-		return []byte("none"), nil
-	case a.Timeout == 0:
-		return []byte("default"), nil
+	case f == IPv4 && a.Bits4 < 32:
+		return a.Bits4
+	case f == IPv6 && a.Bits6 < 128:
+		return a.Bits6
 	}
-	return []byte(a.Timeout.String()), nil
+	return 0
 }
+
+// MarshalText returns "none", or how long a client is remembered, such as "3h0m0s", or "default"
+// for the default of three hours. The bits that identify a client and the whole service follow:
+// "3h0m0s ipv4/24 ipv6/56 service". It drops the other fields if affinity is off.
+func (a SessionAffinity) MarshalText() ([]byte, error) {
+	if !a.ClientIP {
+		return []byte("none"), nil
+	}
+	text := "default"
+	if a.Timeout != 0 {
+		text = a.Timeout.String()
+	}
+	if a.Bits4 != 0 {
+		text += affinityIPv4 + uitoa(uint16(a.Bits4))
+	}
+	if a.Bits6 != 0 {
+		text += affinityIPv6 + uitoa(uint16(a.Bits6))
+	}
+	if a.WholeService {
+		text += " " + affinityService
+	}
+	return []byte(text), nil
+}
+
+// Words in the text of a session affinity.
+const (
+	affinityIPv4    = " ipv4/"
+	affinityIPv6    = " ipv6/"
+	affinityService = "service"
+)
 
 // UnmarshalText is the inverse of MarshalText.
 func (a *SessionAffinity) UnmarshalText(text []byte) error {
-	switch string(text) {
+	first, rest, _ := strings.Cut(string(text), " ")
+	read := SessionAffinity{ClientIP: true}
+	switch first {
 	case "none":
-		*a = SessionAffinity{}
-		return nil
+		read = SessionAffinity{}
 	case "default":
-		*a = SessionAffinity{ClientIP: true}
-		return nil
+	default:
+		d, err := time.ParseDuration(first)
+		if err != nil || d == 0 {
+			return fmt.Errorf("%q: must be none, default or a time such as 30s", text)
+		}
+		read.Timeout = d
 	}
-	d, err := time.ParseDuration(string(text))
-	if err != nil || d == 0 {
-		return fmt.Errorf("%q: must be none, default or a time such as 30s", text)
+	if rest != "" && read.ClientIP {
+		for word := range strings.SplitSeq(rest, " ") {
+			if !read.word(word) {
+				return fmt.Errorf("%q: %q must be ipv4/BITS, ipv6/BITS or service", text, word)
+			}
+		}
 	}
-	*a = SessionAffinity{ClientIP: true, Timeout: d}
+	*a = read
 	return nil
+}
+
+// word sets the field that a word of the text is about.
+func (a *SessionAffinity) word(word string) (ok bool) {
+	family, bits, _ := strings.Cut(word, "/")
+	n, err := strconv.ParseUint(bits, 10, 8)
+	switch {
+	case word == affinityService:
+		a.WholeService = true
+		return true
+	case err != nil || n == 0:
+		return false
+	case family == "ipv4" && n <= 32:
+		a.Bits4 = uint8(n)
+	case family == "ipv6" && n <= 128:
+		a.Bits6 = uint8(n)
+	default:
+		return false
+	}
+	return true
 }
 
 var (

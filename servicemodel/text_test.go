@@ -39,6 +39,9 @@ func TestTextIsReadBack(t *testing.T) {
 		{sm.ConnectionPolicy{Mode: sm.CutConnections}, "cut"},
 		{sm.SessionAffinity{}, "none"}, {sm.SessionAffinity{ClientIP: true}, "default"},
 		{sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}, "1m0s"},
+		{sm.SessionAffinity{ClientIP: true, Timeout: time.Hour, Bits4: 24, Bits6: 56,
+			WholeService: true}, "1h0m0s ipv4/24 ipv6/56 service"},
+		{sm.SessionAffinity{ClientIP: true, WholeService: true}, "default service"},
 	} {
 		text, err := test.value.(encoding.TextMarshaler).MarshalText()
 		require.NoError(t, err)
@@ -70,6 +73,10 @@ func TestTextThatIsNoneIsAnError(t *testing.T) {
 		{new(sm.FrontendKey), "10.96.0.10/tcp", `"10.96.0.10/tcp": not an ip:port`},
 		{new(sm.FrontendKey), "10.96.0.10:80/http",
 			`"10.96.0.10:80/http": protocol "http": must be`},
+		{new(sm.SessionAffinity), "1s ipv4/33",
+			`"1s ipv4/33": "ipv4/33" must be ipv4/BITS, ipv6/BITS or service`},
+		{new(sm.SessionAffinity), "1s ipv6/0",
+			`"1s ipv6/0": "ipv6/0" must be ipv4/BITS, ipv6/BITS or service`},
 		{new(sm.SessionAffinity), "0s", `"0s": must be none, default or a time such as 30s`},
 	} {
 		require.ErrorContains(t, test.into.UnmarshalText([]byte(test.text)), test.want)

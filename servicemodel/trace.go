@@ -132,10 +132,22 @@ func (r *tracer) atFrontend(f *Frontend) {
 		return
 	}
 	if f.Affinity > 0 {
-		r.step(stepAffinity, "the client stays with the endpoint that it is given, until it has "+
-			"made no connection for %v", f.Affinity)
+		r.step(stepAffinity, "%s", r.affinity(f))
 	}
 	r.step(stepMasquerade, "%s", r.masquerade(f))
+}
+
+// affinity says who stays with an endpoint, where, and for how long.
+func (r *tracer) affinity(f *Frontend) string {
+	client, whose, at := "the client stays with the endpoint that it is given", "it has", ""
+	if p, err := r.Packet.Src.Addr().Prefix(int(f.AffinityBits)); err == nil && p.Bits() > 0 {
+		client, whose = "the clients in "+p.String()+" stay with the endpoint that one is given",
+			"they have"
+	}
+	if f.AffinityService {
+		at = " at all ports of the service"
+	}
+	return fmt.Sprintf("%s%s, until %s made no connection for %v", client, at, whose, f.Affinity)
 }
 
 // policy says which traffic policy counts, and its meaning.

@@ -142,8 +142,20 @@ func (p *problems) checkClusterIPs(s *Service) {
 }
 
 func (p *problems) checkAffinity(a SessionAffinity) {
+	if !a.ClientIP {
+		return
+	}
+	for _, f := range [...]struct {
+		field      string
+		bits, most uint8
+	}{{"bits4", a.Bits4, 32}, {"bits6", a.Bits6, 128}} {
+		if f.bits > f.most {
+			p.add("sessionAffinity."+f.field, f.bits, fmt.Sprintf("must be between 1 and %d, or 0 "+
+				"for the whole address", f.most))
+		}
+	}
 	switch d := a.Timeout; {
-	case !a.ClientIP || d == 0:
+	case d == 0:
 	case d < time.Second || d > maxAffinityTimeout:
 		p.add("sessionAffinity.timeout", d, fmt.Sprintf("must be between 1s and %v",
 			maxAffinityTimeout))

@@ -144,8 +144,15 @@ var invalidServices = []struct {
 	{"affinity in fractions of a second", func(s *sm.Service) {
 		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 1500 * time.Millisecond}
 	}, []string{"service default/web: sessionAffinity.timeout: 1.5s: must be whole seconds"}},
+	{"affinity by more bits than addresses have", func(s *sm.Service) {
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Bits4: 33, Bits6: 129}
+	}, []string{
+		"service default/web: sessionAffinity.bits4: 33: must be between 1 and 32, or 0 for the " +
+			"whole address",
+		"service default/web: sessionAffinity.bits6: 129: must be between 1 and 128, or 0 for the " +
+			"whole address"}},
 	{"affinity that is off may say anything", func(s *sm.Service) {
-		s.SessionAffinity.Timeout = -1
+		s.SessionAffinity.Timeout, s.SessionAffinity.Bits4 = -1, 99
 	}, nil},
 	{"unknown words", func(s *sm.Service) {
 		s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.Scheduler, s.Forwarding = "near",

@@ -76,6 +76,22 @@ func AppendPayload(b *rawnl.Batch, reg, base, offset, length uint32) {
 	endExpr(b, elem, data)
 }
 
+// appendSetAddr replaces an address in the network header by the value in Reg1. The kernel corrects
+// the checksums.
+func appendSetAddr(b *rawnl.Batch, f *Family, offset uint32) {
+	elem, data := beginExpr(b, "payload")
+	b.U32(attrPayloadSReg, Reg1)
+	b.U32(AttrPayloadBase, NetworkHeader)
+	b.U32(AttrPayloadOffset, offset)
+	b.U32(AttrPayloadLen, uint32(f.AddrLen))
+	if f == IPv4 {
+		b.U32(attrPayloadCSumType, csumInet)
+		b.U32(attrPayloadCSumOffset, ipv4CSumOffset)
+	}
+	b.U32(attrPayloadCSumFlags, csumL4)
+	endExpr(b, elem, data)
+}
+
 // AppendMeta loads metadata of the packet, such as its mark, into a register.
 func AppendMeta(b *rawnl.Batch, reg, key uint32) {
 	elem, data := beginExpr(b, "meta")
@@ -120,14 +136,16 @@ func AppendCmp(b *rawnl.Batch, op uint32, v []byte) {
 
 // AppendBitwise sets Reg1 to (Reg1 & mask) ^ xor. Both have the same length, at most 16 bytes; a
 // nil xor is zero.
-func AppendBitwise(b *rawnl.Batch, mask, xor []byte) {
+func AppendBitwise(b *rawnl.Batch, mask, xor []byte) { appendBitwiseIn(b, Reg1, mask, xor) }
+
+func appendBitwiseIn(b *rawnl.Batch, reg uint32, mask, xor []byte) {
 	var zero [16]byte
 	if xor == nil {
 		xor = zero[:len(mask)]
 	}
 	elem, data := beginExpr(b, "bitwise")
-	b.U32(AttrBitwiseSReg, Reg1)
-	b.U32(AttrBitwiseDReg, Reg1)
+	b.U32(AttrBitwiseSReg, reg)
+	b.U32(AttrBitwiseDReg, reg)
 	b.U32(attrBitwiseLen, uint32(len(mask)))
 	appendValue(b, AttrBitwiseMask, mask)
 	appendValue(b, AttrBitwiseXor, xor)

@@ -163,7 +163,7 @@ var vocabulary = []struct {
 				SetID: unix.NFPROTO_IPV6<<16 + 1}}},
 	{IPv4, Update("affinity", Concat{IPv4.Daddr, CTOriginalDPort}, 90*time.Second, Concat{DPort}),
 		"update @affinity { ip daddr . ct original proto-dst timeout 1m30s : th dport }",
-		[]expr.Any{daddr, nil, dport(10), &expr.Dynset{SrcRegKey: 1, SrcRegData: 10,
+		[]expr.Any{daddr, nil, dport(2), &expr.Dynset{SrcRegKey: 1, SrcRegData: 2,
 			SetName: "affinity", Operation: unix.NFT_DYNSET_OP_UPDATE, Timeout: 90 * time.Second}}},
 }
 

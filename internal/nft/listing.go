@@ -267,6 +267,15 @@ func (l *listing) limit(f fields) {
 // payload loads a field of a header, or a part of one.
 func (l *listing) payload(f fields) {
 	base, offset, n := f.u32(AttrPayloadBase), f.u32(AttrPayloadOffset), f.u32(AttrPayloadLen)
+	if f[attrPayloadSReg] != nil {
+		to := l.take(f.u32(attrPayloadSReg))
+		field, ok := l.networkField(offset, n)
+		if base != NetworkHeader || !ok {
+			field.text = fmt.Sprintf("@%s,%d,%d", headerName(base), offset*8, n*8)
+		}
+		l.say("%s set %s", field.text, to.text)
+		return
+	}
 	o := operand{text: fmt.Sprintf("@%s,%d,%d", headerName(base), offset*8, n*8)}
 	switch base {
 	case TransportHeader:

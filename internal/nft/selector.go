@@ -152,6 +152,29 @@ func address(text string, offset uint32, length int) Selector {
 	}}
 }
 
+// Prefix selects the leading bits of a selected address, or the whole address if bits is 0. nft
+// reads back a concatenation only if they are its first part.
+func (f *Family) Prefix(address Selector, bits uint8) Selector {
+	if bits == 0 {
+		return address
+	}
+	mask := PrefixMask(int(bits))
+	text, _ := netip.AddrFromSlice(mask[:f.AddrLen])
+	return Selector{address.text + " & " + text.String(), address.len,
+		func(b *rawnl.Batch, reg uint32) {
+			address.load(b, reg)
+			appendBitwiseIn(b, reg, mask[:f.AddrLen], nil)
+		}}
+}
+
+// PrefixMask returns a mask whose leading bits are set.
+func PrefixMask(bits int) (mask [16]byte) {
+	for i := range bits {
+		mask[i/8] |= 0x80 >> (i % 8)
+	}
+	return mask
+}
+
 // SaddrNotWithin matches if the source address is not in a prefix.
 func (f *Family) SaddrNotWithin(p netip.Prefix) Rule {
 	return f.within("saddr != ", f.SaddrOffset, CmpNeq, p)
@@ -183,10 +206,7 @@ func AppendPrefix(b *rawnl.Batch, offset, op uint32, p netip.Prefix) {
 	}
 	AppendPayload(b, Reg1, NetworkHeader, offset, uint32(len(bytes)))
 	if p.Bits() < len(bytes)*8 {
-		var mask [16]byte
-		for i := range p.Bits() {
-			mask[i/8] |= 0x80 >> (i % 8)
-		}
+		mask := PrefixMask(p.Bits())
 		AppendBitwise(b, mask[:len(bytes)], nil)
 	}
 	AppendCmp(b, op, bytes)

@@ -149,6 +149,32 @@ func (f *Family) DNAT(to Mapped) Rule {
 	})
 }
 
+// SetSaddr replaces the source address of the packet by the data in a map.
+func (f *Family) SetSaddr(to Mapped) Rule { return f.setAddr("saddr", f.SaddrOffset, to) }
+
+// SetDaddr replaces the destination address of the packet by the data in a map.
+func (f *Family) SetDaddr(to Mapped) Rule { return f.setAddr("daddr", f.DaddrOffset, to) }
+
+func (f *Family) setAddr(name string, offset uint32, to Mapped) Rule {
+	return rule(f.Name+" "+name+" set "+to.text(), func(b *rawnl.Batch) {
+		to.load(b)
+		appendSetAddr(b, f, offset)
+	})
+}
+
+// ResetSaddr makes the source address of the packet what it was when its flow began.
+func (f *Family) ResetSaddr() Rule { return f.resetAddr("saddr", f.SaddrOffset, f.CTSaddr) }
+
+// ResetDaddr makes the destination address of the packet what it was when its flow began.
+func (f *Family) ResetDaddr() Rule { return f.resetAddr("daddr", f.DaddrOffset, f.CTDaddr) }
+
+func (f *Family) resetAddr(name string, offset uint32, to Selector) Rule {
+	return rule(f.Name+" "+name+" set "+to.text, func(b *rawnl.Batch) {
+		to.load(b, Reg1)
+		appendSetAddr(b, f, offset)
+	})
+}
+
 // Reject answers with ICMP port unreachable.
 func (f *Family) Reject() Rule {
 	return rule("reject with "+f.icmp+" port-unreachable", func(b *rawnl.Batch) {
@@ -221,6 +247,9 @@ func Update(name string, key Concat, timeout time.Duration, data Concat) Rule {
 		data.text())
 	return rule(text, func(b *rawnl.Batch) {
 		end := key.load(b, 0)
+		if len(data) == 1 {
+			end = (end + 15) &^ 15 // nft gives a single value a long register
+		}
 		data.load(b, end)
 		appendUpdate(b, name, register(end), timeout, nil)
 	})

@@ -194,6 +194,18 @@ const (
 	AttrPayloadBase
 	AttrPayloadOffset
 	AttrPayloadLen
+	attrPayloadSReg
+	attrPayloadCSumType
+	attrPayloadCSumOffset
+	attrPayloadCSumFlags
+)
+
+// Corrections of checksums after a change of a header (enum nft_payload_csum_types and
+// nft_payload_csum_flags).
+const (
+	csumInet       = 1
+	csumL4         = 1 << 0 // the pseudo header of TCP and UDP
+	ipv4CSumOffset = 10
 )
 
 // The header that payload reads (enum nft_payload_bases).

@@ -32,10 +32,10 @@ func usualMasquerade(k servicemodel.Kind) servicemodel.Origins {
 	return servicemodel.FromAnywhere
 }
 
-// Comment returns the comment of a frontend. more are words that a backend adds: at most 25 bytes,
+// Comment returns the comment of a frontend. more are words that a backend adds: at most 23 bytes,
 // with a space before each. If the comment would be longer than [MaxLen], it uses short words:
-// "v=2/0 m=5 a=60" stands for "internal=cluster external=reject masquerade=pods,outside
-// affinity=60".
+// "v=2/0 m=5 a=60/o+" stands for "internal=cluster external=reject masquerade=pods,outside
+// affinity=60/24+service".
 func Comment(f *servicemodel.Frontend, more ...string) string {
 	var room [MaxLen + 64]byte
 	b := appendComment(room[:0], f, more, false)
@@ -66,12 +66,31 @@ func appendComment(b []byte, f *servicemodel.Frontend, more []string, short bool
 			name = " a="
 		}
 		b = strconv.AppendInt(append(b, name...), int64(f.Affinity/time.Second), 10)
+		b = appendAffinity(b, f, short)
 	}
 	for _, word := range more {
 		b = append(append(b, ' '), word...)
 	}
 	return b
 }
+
+// appendAffinity appends what the affinity of a frontend has beside the time: "/24+service" for
+// clients of a prefix at the whole service, or "/o+" with the number in base 36.
+func appendAffinity(b []byte, f *servicemodel.Frontend, short bool) []byte {
+	word, base := wholeService, 10
+	if short {
+		word, base = wholeService[:1], 36
+	}
+	if f.AffinityBits != 0 {
+		b = strconv.AppendUint(append(b, '/'), uint64(f.AffinityBits), base)
+	}
+	if f.AffinityService {
+		b = append(b, word...)
+	}
+	return b
+}
+
+const wholeService = "+service"
 
 func appendVerdicts(b []byte, f *servicemodel.Frontend, short bool) []byte {
 	switch {
@@ -152,8 +171,10 @@ func set(f *servicemodel.Frontend, name, value string) (ok bool) {
 		f.Masquerade, ok = named(value, servicemodel.FromAnywhere)
 	case "m":
 		f.Masquerade, ok = numbered(value, servicemodel.FromAnywhere)
-	case "affinity", "a":
-		f.Affinity, ok = seconds(value)
+	case "affinity":
+		ok = setAffinity(f, value, wholeService, 10)
+	case "a":
+		ok = setAffinity(f, value, wholeService[:1], 36)
 	}
 	return ok
 }
@@ -175,6 +196,19 @@ func named[T interface {
 func numbered[T ~uint8](s string, last T) (T, bool) {
 	n, err := strconv.ParseUint(s, 10, 8)
 	return T(n), err == nil && T(n) <= last
+}
+
+// setAffinity is the inverse of appendAffinity, and of the seconds before it.
+func setAffinity(f *servicemodel.Frontend, value, whole string, base int) (ok bool) {
+	value, f.AffinityService = strings.CutSuffix(value, whole)
+	value, bits, has := strings.Cut(value, "/")
+	n, err := strconv.ParseUint(bits, base, 8)
+	if has && (err != nil || n == 0) {
+		return false
+	}
+	f.AffinityBits = uint8(n)
+	f.Affinity, ok = seconds(value)
+	return ok
 }
 
 func seconds(s string) (time.Duration, bool) {

@@ -35,6 +35,10 @@ func TestComments(t *testing.T) {
 		"default/web:http external IP verdict=reject masquerade=none affinity=10800": {
 			Kind: sm.ExternalIP, Affinity: 10800 * time.Second,
 		},
+		"default/web:http cluster IP masquerade=none affinity=60/24+service": {
+			Internal: sm.BalanceCluster, External: sm.BalanceCluster,
+			Affinity: time.Minute, AffinityBits: 24, AffinityService: true,
+		},
 	} {
 		f.Key, f.Service = key, web
 		require.Equal(t, want, Comment(&f))
@@ -73,22 +77,24 @@ func TestCommentsOfAllFrontends(t *testing.T) {
 	require.Len(t, longest.String(), 191)
 	unnamed := web
 	unnamed.Port = ""
-	more := strings.Repeat("x", 24)
-	for _, name := range []sm.PortName{web, unnamed, longest} {
-		for kind := range sm.NodePort + 1 {
-			for m := range sm.FromAnywhere + 1 {
-				for in := range sm.BalanceLocal + 1 {
-					for out := range sm.BalanceLocal + 1 {
-						f := &sm.Frontend{
-							Key: key, Service: name, Kind: kind, Internal: in, External: out,
-							Masquerade: m, Affinity: 86400 * time.Second,
+	for _, more := range []string{"", strings.Repeat("x", 22)} {
+		for _, name := range []sm.PortName{web, unnamed, longest} {
+			for kind := range sm.NodePort + 1 {
+				for m := range sm.FromAnywhere + 1 {
+					for in := range sm.BalanceLocal + 1 {
+						for out := range sm.BalanceLocal + 1 {
+							f := &sm.Frontend{
+								Key: key, Service: name, Kind: kind, Internal: in, External: out,
+								Masquerade: m, Affinity: 86400 * time.Second,
+								AffinityBits: 128, AffinityService: len(more) == 0,
+							}
+							c := Comment(f, more)
+							require.LessOrEqual(t, len(c), MaxLen)
+							got, err := ParseComment(c, key,
+								func(word string) bool { return word == more })
+							require.NoError(t, err)
+							require.True(t, f.Equal(got), "%s: %+v", c, got)
 						}
-						c := Comment(f, more)
-						require.LessOrEqual(t, len(c), MaxLen)
-						got, err := ParseComment(c, key,
-							func(word string) bool { return word == more })
-						require.NoError(t, err)
-						require.True(t, f.Equal(got), "%s: %+v", c, got)
 					}
 				}
 			}
@@ -107,6 +113,8 @@ func TestCommentsThatAreNotOurs(t *testing.T) {
 		"default/web cluster IP masquerade=somewhere", "default/web cluster IP m=8",
 		"default/web cluster IP affinity=0", "default/web cluster IP a=x",
 		"default/web cluster IP restricted",
+		"default/web cluster IP affinity=60/0", "default/web cluster IP affinity=60/256",
+		"default/web cluster IP affinity=60+", "default/web cluster IP a=60+service",
 	} {
 		_, err := ParseComment(c, key, nil)
 		require.Error(t, err, c)
@@ -118,6 +126,7 @@ func FuzzParseComment(f *testing.F) {
 	f.Add("default/web:http cluster IP verdict=reject masquerade=none affinity=10800")
 	f.Add("a/b node port internal=cluster external=local masquerade=pods,host")
 	f.Add("a/b loadbalancer IP v=2/0 m=5 a=60")
+	f.Add("a/b loadbalancer IP v=2/0 m=5 a=60/1s+")
 	f.Fuzz(func(t *testing.T, comment string) {
 		fe, err := ParseComment(comment, key, nil)
 		if err != nil {

@@ -20,6 +20,18 @@ type annotation[T any] struct {
 
 // serviceAnnotations are the annotations of a Service. Problems are reported in this order.
 var serviceAnnotations = []annotation[servicemodel.Service]{
+	{"affinity", func(s *servicemodel.Service, value string) error {
+		a := &s.SessionAffinity
+		if !a.ClientIP {
+			return errors.New("has no effect where spec.sessionAffinity is not ClientIP")
+		}
+		var read servicemodel.SessionAffinity
+		if read.UnmarshalText([]byte("default "+value)) != nil || value == "" {
+			return errors.New("must be one or several of ipv4/BITS, ipv6/BITS and service")
+		}
+		a.Bits4, a.Bits6, a.WholeService = read.Bits4, read.Bits6, read.WholeService
+		return nil
+	}},
 	{"connections", func(s *servicemodel.Service, value string) (err error) {
 		s.Connections, err = servicemodel.ParseConnectionPolicy(value)
 		return err

@@ -30,7 +30,8 @@ func TestTheDocumentationHasAllAnnotations(t *testing.T) {
 	}
 	for _, a := range serviceAnnotations {
 		want = append(want, [2]string{a.name, "Service"})
-		require.NoError(t, a.set(&servicemodel.Service{}, examples[a.name]), a.name)
+		s := &servicemodel.Service{SessionAffinity: servicemodel.SessionAffinity{ClientIP: true}}
+		require.NoError(t, a.set(s, examples[a.name]), a.name)
 	}
 	for _, a := range sliceAnnotations {
 		want = append(want, [2]string{a.name, "EndpointSlice"})

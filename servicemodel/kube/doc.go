@@ -40,13 +40,15 @@
 // With [Config.Annotations], such as "kernlb.io", annotations of a Service set what Kubernetes has
 // no field for:
 //
+//	kernlb.io/affinity      ipv4/24 ipv6/56: clients of a prefix are one; service: one endpoint
+//	                        address at all ports
 //	kernlb.io/connections   leave, cut, or how long connections are drained: 30s
 //	kernlb.io/forwarding    nat, direct or tunnel
 //	kernlb.io/masquerade    always, not-pods, host or never, at all addresses
 //	kernlb.io/prefer        node or zone
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
 //
-// They set the fields Connections, Forwarding, Masquerade, Prefer and Scheduler of
+// They set the fields SessionAffinity, Connections, Forwarding, Masquerade, Prefer and Scheduler of
 // [servicemodel.Service].
 // An EndpointSlice may have:
 //

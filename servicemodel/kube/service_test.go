@@ -69,6 +69,16 @@ func TestServiceAnnotations(t *testing.T) {
 			s.Masquerade = servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)
 			s.Prefer = "zone"
 		}, nil},
+		{"affinity", func(s *corev1.Service) {
+			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+			say("kernlb.io/affinity", "ipv6/56 ipv4/24 service")(s)
+		}, func(s *servicemodel.Service) {
+			s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: 3 * time.Hour,
+				Bits4: 24, Bits6: 56, WholeService: true}
+		}, nil},
+		{"affinity without ClientIP", say("kernlb.io/affinity", "service"), unchanged, []string{
+			"warning: Service default/web: metadata.annotations[kernlb.io/affinity]: service: has no " +
+				"effect where spec.sessionAffinity is not ClientIP"}},
 		{"another prefix", say("kernlb.io.example/scheduler", "lc", "scheduler", "lc"),
 			unchanged, nil},
 		{"names that are none", say("kernlb.io/conection", "30s", "kernlb.io/color", "red"),

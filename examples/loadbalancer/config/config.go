@@ -45,6 +45,10 @@ type Service struct {
 	Masquerade string `yaml:"masquerade"`
 	// Affinity is how long a client stays with its backend. Zero means not at all.
 	Affinity time.Duration `yaml:"affinity"`
+	// AffinityIPv4 and AffinityIPv6 are how many leading bits of an address identify a client with
+	// affinity. Zero means all.
+	AffinityIPv4 uint16 `yaml:"affinityIPv4"`
+	AffinityIPv6 uint16 `yaml:"affinityIPv6"`
 	// Sources are who may use the service; none means everybody.
 	Sources []netip.Prefix `yaml:"sources"`
 	// Connections says what becomes of connections to backends that are drained, fail or leave the

@@ -46,7 +46,8 @@ func (s *Service) Model() (*servicemodel.Service, error) {
 		Name: s.ModelName(), Ports: []servicemodel.ServicePort{s.ModelPort()},
 		LoadBalancerSourceRanges: s.Sources, Prefer: s.Prefer,
 		SessionAffinity: servicemodel.SessionAffinity{ClientIP: s.Affinity > 0,
-			Timeout: s.Affinity},
+			Timeout: s.Affinity, Bits4: uint8(min(s.AffinityIPv4, 255)),
+			Bits6: uint8(min(s.AffinityIPv6, 255))},
 	}
 	for _, a := range s.Addresses {
 		m.LoadBalancerIPs = append(m.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a})
@@ -130,7 +131,8 @@ func (s *Service) validateModel(src *source, path string) {
 func fieldName(model string) string {
 	for from, to := range map[string]string{
 		"loadBalancerIPs": ".addresses", "loadBalancerSourceRanges": ".sources",
-		"sessionAffinity": ".affinity", "connections": ".connections", "name": ".name",
+		"sessionAffinity.timeout": ".affinity", "sessionAffinity.bits4": ".affinityIPv4",
+		"sessionAffinity.bits6": ".affinityIPv6", "connections": ".connections", "name": ".name",
 		"endpoints": ".backends", "prefer": ".prefer",
 	} {
 		if strings.HasPrefix(model, from) {

@@ -2,8 +2,10 @@ package keepalived
 
 import (
 	"cmp"
+	"encoding/binary"
 	"fmt"
 	"maps"
+	"math/bits"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -203,9 +205,7 @@ func serverKeywords() keywords[*virtual] {
 		"lb_kind": useForwarding, "lvs_method": useForwarding,
 		"lb_algo": useScheduler, "lvs_sched": useScheduler,
 		"persistence_timeout": usePersistence, "protocol": useProtocol, "quorum": useQuorum,
-		"persistence_granularity": func(c *converter, s *statement, _ *virtual) {
-			c.fail(s, "a client is one address: it cannot be had")
-		},
+		"persistence_granularity": useGranularity,
 		"persistence_engine": func(c *converter, s *statement, _ *virtual) {
 			c.fail(s, "it cannot be had")
 		},
@@ -259,6 +259,27 @@ func usePersistence(c *converter, s *statement, v *virtual) {
 		c.fail(s, "%q is not a number of seconds", text)
 	}
 	v.Affinity = time.Duration(seconds) * time.Second
+}
+
+// useGranularity reads a mask of IPv4, or a number of bits of IPv6.
+func useGranularity(c *converter, s *statement, v *virtual) {
+	text, ok := c.arg(s)
+	if !ok {
+		return
+	}
+	if a, err := netip.ParseAddr(text); err == nil && a.Is4() {
+		mask := a.As4()
+		ones := bits.LeadingZeros32(^binary.BigEndian.Uint32(mask[:]))
+		if ones > 0 && binary.BigEndian.Uint32(mask[:])<<ones == 0 {
+			v.AffinityIPv4 = uint16(ones)
+			return
+		}
+	}
+	n, err := strconv.ParseUint(text, 10, 8)
+	if err != nil || n == 0 || n > 128 {
+		c.fail(s, "%q is no mask of IPv4 and no number of bits of IPv6", text)
+	}
+	v.AffinityIPv6 = uint16(n)
 }
 
 func useProtocol(c *converter, s *statement, v *virtual) {

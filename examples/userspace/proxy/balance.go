@@ -128,6 +128,16 @@ func (p *pool) find(endpoint netip.AddrPort) *target {
 	return p.targets[i]
 }
 
+// at returns the endpoint with an address, or an invalid one if there is none.
+func (p *pool) at(a netip.Addr) (at netip.AddrPort) {
+	for _, t := range p.targets {
+		if e := t.endpoint; e.Addr() == a && (!at.IsValid() || e.Port() < at.Port()) {
+			at = e
+		}
+	}
+	return at
+}
+
 // pick returns the target for the next connection of a client, nil if all were tried. Turns are
 // those of smooth weighted round robin, as nginx does it (ngx_http_upstream_get_peer): the turns of
 // a heavy target are spread among those of the others.

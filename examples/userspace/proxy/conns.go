@@ -13,10 +13,23 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// client is one that session affinity remembers.
+// client is one that session affinity remembers: at a frontend, or at all ports of a service.
 type client struct {
 	frontend servicemodel.FrontendKey
-	addr     netip.Addr
+	service  servicemodel.Name
+	addrs    netip.Prefix
+}
+
+// clientOf returns the client of a connection to a frontend.
+func clientOf(f *servicemodel.Frontend, src netip.Addr) client {
+	c := client{frontend: f.Key, addrs: netip.PrefixFrom(src, src.BitLen())}
+	if f.AffinityBits > 0 {
+		c.addrs, _ = src.Prefix(int(f.AffinityBits))
+	}
+	if f.AffinityService {
+		c.frontend, c.service = servicemodel.FrontendKey{}, f.Service.Name
+	}
+	return c
 }
 
 // memory is the endpoint that a client got, and the time.
@@ -85,10 +98,13 @@ func (b *Backend) choose(c *conn, tried []netip.AddrPort) (netip.AddrPort, error
 		return netip.AddrPort{}, errRefused
 	}
 	c.service, c.affinity = d.Frontend.Service, d.Frontend.Affinity
-	c.client = client{d.Frontend.Key, c.src.Addr()}
+	c.client = clientOf(d.Frontend, c.src.Addr())
 	now, p := time.Now(), b.pools[id]
 	if c.affinity > 0 {
 		m, ok := b.clients[c.client]
+		if ok && d.Frontend.AffinityService {
+			m.endpoint = p.at(m.endpoint.Addr())
+		}
 		if ok && now.Sub(m.used) < c.affinity && !slices.Contains(tried, m.endpoint) {
 			c.target = p.find(m.endpoint)
 		}
