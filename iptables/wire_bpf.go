@@ -84,6 +84,25 @@ func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
 	return 0, ok
 }
 
+// Shares returns the share of new connections that each slot of a pool has in the kernel, from 0 to
+// 1, by the probabilities of its rules.
+func Shares(p *servicemodel.Pool) []float64 {
+	shares, left := make([]float64, len(p.Slots)), 1.
+	matches := slotShares(p)
+	for i := len(matches) - 1; i >= 0; i-- {
+		m, part := matches[i], 1.
+		switch m.kind {
+		case statRandom, statHash:
+			part = float64(m.prob) / certain
+		case statNth:
+			part = 1 / float64(m.every)
+		}
+		shares[i] = left * part
+		left -= shares[i]
+	}
+	return shares
+}
+
 // clientHash returns what hashProgram compares with the share.
 func clientHash(client netip.AddrPort, m statMatch) (h uint32) {
 	if m.port {

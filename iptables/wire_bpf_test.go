@@ -159,3 +159,15 @@ func TestHashOfThePort(t *testing.T) {
 		require.Len(t, seen, 5)
 	}
 }
+
+func TestSharesFollowTheRules(t *testing.T) {
+	t.Parallel()
+	for _, by := range []sm.Scheduler{"", "random", "rr", "sh", "sh+port"} {
+		p := &sm.Pool{Scheduler: by, Slots: []sm.Slot{{Weight: 1}, {Weight: 5}, {Weight: 2}}}
+		want := []float64{1. / 8, 5. / 8, 2. / 8}
+		if by == sm.RoundRobin {
+			want = []float64{1. / 3, 1. / 3, 1. / 3}
+		}
+		require.InDeltaSlice(t, want, Shares(p), 1e-9, by)
+	}
+}

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"encoding/binary"
+	"math"
 	"math/bits"
 	"net/netip"
 
@@ -34,6 +35,47 @@ func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
 		}
 	}
 	return slots[level(len(slots), draw)], true
+}
+
+// Shares returns the share of new connections that each slot of a pool has in the kernel, from 0 to
+// 1. It counts the entries of a table of Maglev, and computes what [Choice] does with the hashes of
+// very many clients. It does not count that draws may fail, less than 2^-18 of all.
+func Shares(p *servicemodel.Pool) []float64 {
+	shares := make([]float64, len(p.Slots))
+	switch wayOfPool(p) {
+	case byMaglev:
+		table := tableless.Maglev(p)
+		for _, slot := range table {
+			shares[slot] += 1 / float64(len(table))
+		}
+	case byHash:
+		of := levelShares(slotCount(p))
+		for i, s := range p.Slots {
+			for _, share := range of[:s.Weight] {
+				shares[i] += share
+			}
+			of = of[s.Weight:]
+		}
+	default:
+		return tableless.Shares(p)
+	}
+	return shares
+}
+
+// levelShares returns how often level returns each of n slots.
+func levelShares(n int) []float64 {
+	shares, left := make([]float64, n), 1.
+	for half := 1 << bits.Len(uint(n-1)) / 2; half > 0; half /= 2 {
+		here := shares[half:min(n, 2*half)]
+		again := float64(half-len(here)) / float64(2*half) // the slots that are missing
+		each := left * (1 - math.Pow(again, attempts)) / (1 - again) / float64(2*half)
+		for i := range here {
+			here[i] = each
+		}
+		left -= each * float64(len(here))
+	}
+	shares[0] += left
+	return shares
 }
 
 // level goes down the levels of a hash to one of n slots.

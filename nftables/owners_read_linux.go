@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -152,7 +153,7 @@ func (o *ownerReading) readOthers(ctx context.Context, keys []servicemodel.Front
 
 // readFrontends reads the elements of frontends.
 func (o *ownerReading) readFrontends(ctx context.Context, keys []servicemodel.FrontendKey) error {
-	restricted := false
+	restricted, dumped := false, []string(nil) // the sets whose keys have more than a frontend
 	take := func(_ int, set string, e nft.Elem) {
 		restricted = restricted || set == setRestricted
 		o.r.add(set, e)
@@ -160,6 +161,10 @@ func (o *ownerReading) readFrontends(ctx context.Context, keys []servicemodel.Fr
 	members := map[*kind][]string{}
 	for _, k := range kinds {
 		for _, set := range k.memberships(o.r.f, &o.r.shape) {
+			if len(set.Key) > len(k.key(o.r.f)) {
+				dumped = append(dumped, set.Name)
+				continue
+			}
 			members[k] = append(members[k], set.Name)
 		}
 	}
@@ -180,19 +185,28 @@ func (o *ownerReading) readFrontends(ctx context.Context, keys []servicemodel.Fr
 			o.r.w.pools(o.want, fe, func(set string, e nft.Elem) { o.add(set, e.Key) })
 		}
 	}
-	if err := o.ask(ctx, take); err != nil || !restricted {
+	if err := o.ask(ctx, take); err != nil {
 		return err
+	}
+	if restricted {
+		dumped = append(dumped, setSources)
 	}
 	own := map[servicemodel.FrontendKey]bool{}
 	for _, key := range keys {
 		own[key] = true
 	}
-	return o.k.dumpSet(ctx, o.r, setSources, func(e nft.Elem) {
-		r := nft.Reader{Bytes: e.Key}
-		if own[r.Frontend(o.r.f.Any, false)] {
-			o.r.add(setSources, e)
+	for _, set := range dumped {
+		err := o.k.dumpSet(ctx, o.r, set, func(e nft.Elem) {
+			r := nft.Reader{Bytes: e.Key}
+			if own[r.Frontend(o.r.f.Any, strings.HasPrefix(set, kindNodePort.prefix))] {
+				o.r.add(set, e)
+			}
+		})
+		if err != nil {
+			return err
 		}
-	})
+	}
+	return nil
 }
 
 // ownedAddr is an address and its owner.

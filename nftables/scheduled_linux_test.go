@@ -3,6 +3,7 @@ package nftables
 import (
 	"fmt"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"net"
 	"net/netip"
@@ -46,9 +47,11 @@ func TestHashesAreFair(t *testing.T) {
 		for _, c := range clients(r, n) {
 			count[mustChoose(t, p, c)]++
 		}
-		for _, got := range count {
-			off := float64(got) - n/float64(slots)
-			chi += off * off / (n / float64(slots))
+		shares := Shares(p)
+		for i, got := range count {
+			require.InEpsilon(t, 1/float64(slots), shares[i], 1./256)
+			off := float64(got) - n*shares[i]
+			chi += off * off / (n * shares[i])
 		}
 		require.Less(t, chi, bound, "seed %d: %v", seed, count)
 	}
@@ -396,4 +399,34 @@ func (w *arena) flood(d time.Duration) (sent int64) {
 		time.Sleep(time.Millisecond)
 	}
 	return sent
+}
+
+// Shares adds up, follows weights as far as the schedulers do, and says where a hash is a little
+// unfair.
+func TestShares(t *testing.T) {
+	t.Parallel()
+	for by, epsilon := range map[servicemodel.Scheduler]float64{"": 1e-9, "random": 1e-9,
+		"wrr": 1e-9, "rr": 1e-9, "sh": 1. / 256, "sh+port": 1. / 256, "mh": 0.05} {
+		p := &servicemodel.Pool{Scheduler: by}
+		sum, total := 0., 0.
+		for i := range 11 {
+			w := uint16(1 + i%4)
+			total += float64(w)
+			p.Slots = append(p.Slots, servicemodel.Slot{Weight: w,
+				Endpoint: netip.AddrPortFrom(arenaEndpoint(i), 80)})
+		}
+		for i, share := range Shares(p) {
+			want := float64(p.Slots[i].Weight) / total
+			if by == "rr" {
+				want = 1. / 11
+			}
+			require.InEpsilon(t, want, share, epsilon, by)
+			sum += share
+		}
+		require.InDelta(t, 1, sum, 1e-9, by)
+	}
+	require.Equal(t, []float64{1}, levelShares(1))
+	// Three slots: a client that draws the missing fourth one eight times gets slot 0 or 1.
+	require.InDeltaSlice(t, []float64{(1 - levelShares(3)[2]) / 2, (1 - levelShares(3)[2]) / 2,
+		1. / 3 * (1 - math.Pow(0.25, 8))}, levelShares(3), 1e-12)
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -67,8 +68,8 @@ func (s *services) frontend(f *servicemodel.Frontend) {
 		s.ports[f.Service] = port
 	}
 	lines := []string{f.Key.String(), f.Kind.String()}
-	if f.Affinity > 0 {
-		lines = append(lines, "affinity "+f.Affinity.String())
+	if text := nocopy.Of(s.t).AffinityText(f); text != "" {
+		lines = append(lines, wrap("affinity "+text, 28)...)
 	}
 	for _, r := range f.Sources {
 		lines = append(lines, "only from "+r.String())
@@ -131,23 +132,25 @@ func (s *services) pool(p *servicemodel.Pool) *box {
 	}
 	b := s.add(s.columns[2], plain, lines...)
 	s.pools[p.ID] = b
-	slots := slices.SortedFunc(slices.Values(p.Slots), func(a, b servicemodel.Slot) int {
-		return a.Endpoint.Compare(b.Endpoint)
+	shares := nocopy.Of(s.t).Shares(p)
+	text := percent
+	if shares == nil { // only the scheduler knows
+		shares, text = make([]float64, len(p.Slots)), func(float64) string { return "" }
+	}
+	order := make([]int, len(p.Slots))
+	for i := range order {
+		order[i] = i
+	}
+	slices.SortFunc(order, func(a, b int) int {
+		return p.Slots[a].Endpoint.Compare(p.Slots[b].Endpoint)
 	})
-	total := 0
-	for _, slot := range slots {
-		total += int(slot.Weight)
+	drawn, rest := min(len(order), maxEndpoints), 1.
+	for _, i := range order[:drawn] {
+		rest -= shares[i]
+		s.connect(b, s.endpoint(p.Slots[i].Endpoint, p.ID.Service.Protocol), text(shares[i]))
 	}
-	drawn := min(len(slots), maxEndpoints)
-	rest := total
-	for _, slot := range slots[:drawn] {
-		rest -= int(slot.Weight)
-		s.connect(b, s.endpoint(slot.Endpoint, p.ID.Service.Protocol),
-			share(int(slot.Weight), total))
-	}
-	if more := len(slots) - drawn; more > 0 {
-		s.connect(b, s.add(s.columns[3], aside, fmt.Sprintf("and %d more", more)),
-			share(rest, total))
+	if more := len(order) - drawn; more > 0 {
+		s.connect(b, s.add(s.columns[3], aside, fmt.Sprintf("and %d more", more)), text(rest))
 	}
 	return b
 }
@@ -160,9 +163,9 @@ func (s *services) endpoint(a netip.AddrPort, p servicemodel.Protocol) *box {
 	return s.endpoints[key]
 }
 
-// share returns a fraction as text, such as "33.3 %".
-func share(part, of int) string {
-	return strings.TrimSuffix(fmt.Sprintf("%.1f", 100*float64(part)/float64(of)), ".0") + " %"
+// percent returns a fraction as text, such as "33.3 %".
+func percent(share float64) string {
+	return strings.TrimSuffix(fmt.Sprintf("%.1f", 100*share), ".0") + " %"
 }
 
 // wrap breaks a text into lines of about a width.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -167,11 +168,11 @@ func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int)
 	p.Scheduler, p.Forwarding = pool.Scheduler, pool.Forwarding
 	local := pool.ID.Local
 	p.HasLocal = p.HasLocal || local
-	total := 0
-	for _, s := range pool.Slots {
-		total += int(s.Weight)
+	shares := nocopy.Of((*servicemodel.Table)(nil)).Shares(pool)
+	if shares == nil { // only the scheduler knows
+		shares = make([]float64, len(pool.Slots))
 	}
-	for _, s := range pool.Slots {
+	for slot, s := range pool.Slots {
 		i, found := rows[s.Endpoint]
 		if !found {
 			i = len(p.Endpoints)
@@ -179,7 +180,7 @@ func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int)
 			p.Endpoints = append(p.Endpoints, endpointRow{Endpoint: s.Endpoint,
 				Condition: "not wanted any more"})
 		}
-		row, share := &p.Endpoints[i], float64(s.Weight)/float64(total)
+		row, share := &p.Endpoints[i], shares[slot]
 		row.Weight = cmp.Or(row.Weight, s.Weight)
 		if local {
 			row.Local = share
@@ -202,6 +203,11 @@ func conditionsOf(e *servicemodel.Endpoint) string {
 		}
 	}
 	return cmp.Or(strings.Join(all, ", "), "not ready")
+}
+
+// Affinity returns the session affinity as text, empty if there is none.
+func (r frontendRow) Affinity() string {
+	return nocopy.Of((*servicemodel.Table)(nil)).AffinityText(r.Frontend)
 }
 
 // Ranges returns the ranges that may connect as text. It is empty if there is no restriction.

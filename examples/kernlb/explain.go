@@ -128,6 +128,7 @@ func (x *explanation) print() {
 		fmt.Fprintln(x.stdout, "  "+strings.ReplaceAll(n, "\n", "; "))
 	}
 	x.printFrontends()
+	x.printSpread()
 	if x.service != nil {
 		x.printEndpoints()
 	}
@@ -149,10 +150,27 @@ func (x *explanation) printService(s *servicemodel.Service) {
 	}
 	fmt.Fprintf(x.stdout, "  internalTrafficPolicy %v, externalTrafficPolicy %v",
 		cmp.Or(s.InternalTrafficPolicy, "Cluster"), cmp.Or(s.ExternalTrafficPolicy, "Cluster"))
-	if s.SessionAffinity.ClientIP {
-		fmt.Fprint(x.stdout, ", sessionAffinity ClientIP")
+	if text, err := s.SessionAffinity.MarshalText(); err == nil && s.SessionAffinity.ClientIP {
+		fmt.Fprintf(x.stdout, ", sessionAffinity ClientIP (%s)", text)
+	}
+	if s.Scheduler != servicemodel.SchedulerDefault {
+		fmt.Fprintf(x.stdout, ", scheduler %s", s.Scheduler)
 	}
 	fmt.Fprintln(x.stdout)
+}
+
+// printSpread prints how the pools spread new connections, those of the kernel if it holds the
+// service. Pools that choose by default among equal endpoints need no words.
+func (x *explanation) printSpread() {
+	for pool := range cmp.Or(x.held, x.wanted).Pools() {
+		plain := pool.Scheduler == servicemodel.SchedulerDefault &&
+			!slices.ContainsFunc(pool.Slots, func(s servicemodel.Slot) bool { return s.Weight != 1 })
+		if pool.ID.Service.Name == x.name && !plain {
+			s := spreadOf(x.opts.backend, pool)
+			fmt.Fprintln(x.stdout)
+			s.print(x.stdout)
+		}
+	}
 }
 
 // printFrontends prints the wanted frontends, those in the kernel, and why they refuse connections.

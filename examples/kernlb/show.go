@@ -9,6 +9,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -53,6 +54,9 @@ func (p *program) show(ctx context.Context) error {
 			return err
 		}
 		return p.printDiff(o.Table, wanted, o.Drift)
+	}
+	if p.opts.show.spread {
+		return p.printSpread(o.Table)
 	}
 	c, err := p.counted(ctx, o.Table)
 	switch {
@@ -111,8 +115,8 @@ func (p *program) printTable(o *dataplane.Observation, cause causeOf) error {
 	fmt.Fprintln(w, "FRONTEND\tSERVICE\tKIND\tENDPOINTS\tMASQUERADE\tOTHER")
 	for f := range o.Table.Frontends() {
 		var other []string
-		if f.Affinity > 0 {
-			other = append(other, fmt.Sprintf("affinity %ds", int(f.Affinity.Seconds())))
+		if text := nocopy.Of(o.Table).AffinityText(f); text != "" {
+			other = append(other, "affinity "+text)
 		}
 		if f.Sources != nil {
 			other = append(other, "from "+joined(f.Sources))

@@ -15,7 +15,7 @@ import (
 type showOptions struct {
 	namespace, service, address string
 	port                        uint
-	diff                        bool
+	diff, spread                bool
 	addr                        netip.Addr // of address
 }
 
@@ -43,6 +43,8 @@ func (o *options) filterFlags(fs *flag.FlagSet) func() error {
 func (o *options) showFlags(fs *flag.FlagSet) func() error {
 	fs.BoolVar(&o.show.diff, "diff", false, "what the kernel holds and the manifests (-f) do not "+
 		"say, and the reverse; the exit code is 1 if there is anything")
+	fs.BoolVar(&o.show.spread, "spread", false, "how each pool chooses among its endpoints: their "+
+		"weights, the shares of new connections that they are to have, and those that they have")
 	fs.BoolVar(&o.count.show, "counters", false, "what each frontend and endpoint has had, since "+
 		"kernlb count; on ipvs since it is there")
 	fs.BoolVar(&o.count.conntrack, "conntrack", false, "how many flows conntrack has of each "+
@@ -56,6 +58,8 @@ func (o *options) checkShow() error {
 	switch {
 	case o.count.show && o.count.conntrack:
 		return errors.New("-counters or -conntrack: show prints one of them")
+	case o.show.spread && (o.show.diff || o.count.show || o.count.conntrack):
+		return errors.New("-spread goes with none of -diff, -counters and -conntrack")
 	case o.show.diff && len(o.files) == 0:
 		return errors.New("-diff compares with manifests: it needs -f")
 	}

@@ -99,3 +99,33 @@ func TestShowListsInstances(t *testing.T) {
 		"mine          nftables  1                             kernlb show -instance mine\n")
 	require.Contains(t, done(t, ns, "", "show -o json"), `"instance": "mine"`)
 }
+
+// Two endpoints of weights 1 and 3 under each scheduler whose shares are known.
+func TestShowSpread(t *testing.T) {
+	t.Parallel()
+	ns := newNS(t)
+	slice := `
+---
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: web-b, namespace: default, labels: {kubernetes.io/service-name: web},
+  annotations: {kernlb.io/weight: "3"}}
+addressType: IPv4
+ports: [{name: http, port: 8080, protocol: TCP}]
+endpoints: [{addresses: [10.244.1.3], conditions: {ready: true}}]
+`
+	done(t, ns, serviceManifest("web", "10.96.0.1", "annotations: {kernlb.io/scheduler: mh}", "")+
+		slice, "apply -f -")
+	require.Equal(t, `default/web:http/tcp IPv4 cluster: mh, a table of 1021 entries, imbalance 0.29 %
+ENDPOINT         WEIGHT  IS TO HAVE  HAS      MORE OR LESS
+10.244.1.2:8080  1       25.00 %     25.07 %  +0.29 %
+10.244.1.3:8080  3       75.00 %     74.93 %  -0.10 %
+`, done(t, ns, "", "show -spread"))
+	require.Contains(t, done(t, ns, "", "show -spread -o json"), `"entries": 1021`)
+	require.Contains(t, done(t, ns, "", "explain default/web"), "imbalance 0.29 %")
+	require.Empty(t, done(t, ns, "", "show -spread -service default/db"))
+	done(t, ns, serviceManifest("web", "10.96.0.1", "annotations: {kernlb.io/scheduler: rr}", "")+
+		slice, "apply -f -")
+	require.Contains(t, done(t, ns, "", "show -spread"), "IPv4 cluster: rr, imbalance 0.00 %\n")
+	fails(t, ns, "", exitInvalid, "-spread goes with none of", "show -spread -counters")
+}
