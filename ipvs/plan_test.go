@@ -192,7 +192,8 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 		servicemodel.Diff(nil, ownTable)).String(), " -p 10800 -M 255.255.240.0\n")
 	own.SessionAffinity.WholeService = true
 	ownTable = resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).WithService(&own))
-	require.ErrorContains(t, Check(servicemodel.Diff(nil, ownTable)), dataplane.FieldAffinityService)
+	require.ErrorContains(t, Check(servicemodel.Diff(nil, ownTable)),
+		dataplane.FieldAffinityService)
 	for _, tc := range []struct {
 		cfg  Config
 		want [2]string

@@ -176,7 +176,8 @@ func setsOf(f *nft.Family, s *shape) []*nft.Set {
 		l = append(l,
 			&nft.Set{Name: setRestricted, Key: kindService.key(f),
 				Comment: "only sources may connect"},
-			&nft.Set{Name: setSources, Key: append(kindService.key(f), f.Addr), Flags: nft.SetInterval | nft.SetConcat,
+			&nft.Set{Name: setSources, Key: append(kindService.key(f), f.Addr),
+				Flags:   nft.SetInterval | nft.SetConcat,
 				Comment: "who may connect to the restricted"})
 	}
 	return append(l, &nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark},

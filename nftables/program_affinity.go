@@ -272,9 +272,9 @@ func (w *writer) affinity(fe *servicemodel.Frontend, internal, external *service
 	w.byAddress(fe, true, external, nil, to)
 }
 
-// byAddress writes the elements that lead from a frontend and the addresses of a pool's endpoints to
-// these endpoints, except those that another pool has, too. Of endpoints with one address it is the
-// one with the least port.
+// byAddress writes the elements that lead from a frontend and the addresses of a pool's endpoints
+// to these endpoints, except those that another pool has, too. Of endpoints with one address it is
+// the one with the least port.
 func (w *writer) byAddress(fe *servicemodel.Frontend, outside bool, p, except *servicemodel.Pool,
 	to sink) {
 	if p == nil {

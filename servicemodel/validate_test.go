@@ -149,8 +149,8 @@ var invalidServices = []struct {
 	}, []string{
 		"service default/web: sessionAffinity.bits4: 33: must be between 1 and 32, or 0 for the " +
 			"whole address",
-		"service default/web: sessionAffinity.bits6: 129: must be between 1 and 128, or 0 for the " +
-			"whole address"}},
+		"service default/web: sessionAffinity.bits6: 129: must be between 1 and 128, or 0 for " +
+			"the whole address"}},
 	{"affinity that is off may say anything", func(s *sm.Service) {
 		s.SessionAffinity.Timeout, s.SessionAffinity.Bits4 = -1, 99
 	}, nil},

@@ -13,7 +13,8 @@ var kernelStories = slices.Concat(restartStories, partStories, kernelFlowStories
 // Run runs the whole suite on a backend.
 func Run(t *testing.T, under Backend) {
 	RunScenarios(t, under, Scenarios()...)
-	told := slices.Concat(stories, affinityStories, affinityKindStories, schedulerStories, flowStories)
+	told := slices.Concat(stories, affinityStories, affinityKindStories, schedulerStories,
+		flowStories)
 	if !under.Proxy {
 		told = slices.Concat(told, kernelStories, floodStories)
 	}

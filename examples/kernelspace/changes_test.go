@@ -311,6 +311,12 @@ func TestRefusals(t *testing.T) {
 		{"affinity on an old Windows", none, service(func(s *sm.Service) {
 			s.SessionAffinity.ClientIP = true
 		}), "service default/web: sessionAffinity: ClientIP"},
+		{"affinity of a prefix", hnsfake.AllFeatures, service(func(s *sm.Service) {
+			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Bits4: 24}
+		}), "service default/web: sessionAffinity.bits: 24"},
+		{"affinity for a whole service", hnsfake.AllFeatures, service(func(s *sm.Service) {
+			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, WholeService: true}
+		}), "service default/web: sessionAffinity.service: true"},
 		{"policy Local on an old Windows", none, with(service(local, lb), "10.244.1.1"),
 			"service default/web: externalTrafficPolicy: Local"},
 	} {

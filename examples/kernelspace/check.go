@@ -98,6 +98,14 @@ func (k *checker) frontend(f *servicemodel.Frontend) {
 	if f.Affinity > 0 && !k.features.SessionAffinity {
 		k.service(f.Service, dataplane.FieldSessionAffinity, "ClientIP", "needs HNS 12.0")
 	}
+	if f.AffinityBits > 0 {
+		k.service(f.Service, dataplane.FieldAffinityBits, strconv.Itoa(int(f.AffinityBits)),
+			"HNS hashes the whole address of a client")
+	}
+	if f.AffinityService {
+		k.service(f.Service, dataplane.FieldAffinityService, "true",
+			"HNS chooses for each port by itself")
+	}
 	if !usual(f) {
 		k.service(f.Service, dataplane.FieldMasquerade, f.Masquerade.String(),
 			"HNS decides that itself")

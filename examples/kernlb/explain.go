@@ -163,8 +163,9 @@ func (x *explanation) printService(s *servicemodel.Service) {
 // service. Pools that choose by default among equal endpoints need no words.
 func (x *explanation) printSpread() {
 	for pool := range cmp.Or(x.held, x.wanted).Pools() {
+		weighted := func(s servicemodel.Slot) bool { return s.Weight != 1 }
 		plain := pool.Scheduler == servicemodel.SchedulerDefault &&
-			!slices.ContainsFunc(pool.Slots, func(s servicemodel.Slot) bool { return s.Weight != 1 })
+			!slices.ContainsFunc(pool.Slots, weighted)
 		if pool.ID.Service.Name == x.name && !plain {
 			s := spreadOf(x.opts.backend, pool)
 			fmt.Fprintln(x.stdout)

@@ -116,7 +116,8 @@ endpoints: [{addresses: [10.244.1.3], conditions: {ready: true}}]
 `
 	done(t, ns, serviceManifest("web", "10.96.0.1", "annotations: {kernlb.io/scheduler: mh}", "")+
 		slice, "apply -f -")
-	require.Equal(t, `default/web:http/tcp IPv4 cluster: mh, a table of 1021 entries, imbalance 0.29 %
+	require.Equal(t, "default/web:http/tcp IPv4 cluster: mh, a table of 1021 entries, imbalance "+
+		`0.29 %
 ENDPOINT         WEIGHT  IS TO HAVE  HAS      MORE OR LESS
 10.244.1.2:8080  1       25.00 %     25.07 %  +0.29 %
 10.244.1.3:8080  3       75.00 %     74.93 %  -0.10 %

@@ -77,8 +77,8 @@ func TestServiceAnnotations(t *testing.T) {
 				Bits4: 24, Bits6: 56, WholeService: true}
 		}, nil},
 		{"affinity without ClientIP", say("kernlb.io/affinity", "service"), unchanged, []string{
-			"warning: Service default/web: metadata.annotations[kernlb.io/affinity]: service: has no " +
-				"effect where spec.sessionAffinity is not ClientIP"}},
+			"warning: Service default/web: metadata.annotations[kernlb.io/affinity]: service: " +
+				"has no effect where spec.sessionAffinity is not ClientIP"}},
 		{"another prefix", say("kernlb.io.example/scheduler", "lc", "scheduler", "lc"),
 			unchanged, nil},
 		{"names that are none", say("kernlb.io/conection", "30s", "kernlb.io/color", "red"),
