@@ -178,7 +178,8 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 	if !g.c.NoAffinity && g.chance(0.3) {
 		svc.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
 			Timeout: pick(g, 0, 60*time.Second, 600*time.Second),
-			Bits4:   pick[uint8](g, 0, 0, 24, 31), Bits6: pick[uint8](g, 0, 0, 64, 127), WholeService: g.chance(0.3)}
+			Bits4:   pick[uint8](g, 0, 0, 24, 31), Bits6: pick[uint8](g, 0, 0, 64, 127),
+			WholeService: g.chance(0.3)}
 	}
 	if len(g.c.Schedulers) > 0 {
 		svc.Scheduler = pick(g, g.c.Schedulers...)
