@@ -29,6 +29,8 @@ func (s *settings) open(mode v1alpha1.ProxyMode, log *slog.Logger) (dataplane.Ba
 	switch mode {
 	case modeIPTables:
 		return iptables.New(&iptables.Config{Prefix: chainPrefix, Logger: log})
+	case modeKernel:
+		return s.openKernel(log)
 	case modeIPVS:
 		c := s.ipvs
 		c.Logger, c.TakeOver = log, true // two virtual servers cannot be at one address
@@ -87,6 +89,9 @@ func (p *proxy) beside(kind, note string) {
 // until the kernel holds all services of this program, and kube-proxy has ended. Whenever a
 // kube-proxy comes back, it waits for the end of that one, too.
 func (p *proxy) takeOver(ctx context.Context) error {
+	if p.mode == modeKernel {
+		return nil // its load balancers were taken over one by one
+	}
 	select {
 	case <-ctx.Done():
 		return nil
@@ -175,7 +180,7 @@ func (p *proxy) tookOver(plan *kubeproxy.Plan, err error) {
 
 // removeOthers deletes the program's own objects of other modes.
 func (p *proxy) removeOthers(ctx context.Context) {
-	for _, mode := range []v1alpha1.ProxyMode{modeIPTables, modeNFTables, modeIPVS} {
+	for _, mode := range modes() {
 		if mode == p.mode {
 			continue
 		}
@@ -214,7 +219,7 @@ func haveIPVS() bool {
 // cleanup deletes the program's objects of all modes from the kernel.
 func (s *settings) cleanup(ctx context.Context, log *slog.Logger) error {
 	var errs []error
-	for _, mode := range []v1alpha1.ProxyMode{modeIPTables, modeNFTables, modeIPVS} {
+	for _, mode := range modes() {
 		errs = append(errs, s.remove(ctx, mode, log))
 	}
 	return errors.Join(errs...)
@@ -222,6 +227,9 @@ func (s *settings) cleanup(ctx context.Context, log *slog.Logger) error {
 
 // initialize does everything that needs more than CAP_NET_ADMIN: conntrack's settings, and modules.
 func (s *settings) initialize(ctx context.Context, log *slog.Logger) error {
+	if s.mode == modeKernel {
+		return errors.New("--init-only: on Windows there is nothing to set")
+	}
 	table, untuned, err := s.tuned(ctx, log)
 	if err != nil {
 		return err

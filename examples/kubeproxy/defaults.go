@@ -20,6 +20,7 @@ const (
 	modeIPTables = v1alpha1.ProxyMode("iptables")
 	modeNFTables = v1alpha1.ProxyMode("nftables")
 	modeIPVS     = v1alpha1.ProxyMode("ipvs")
+	modeKernel   = v1alpha1.ProxyMode("kernelspace") // on Windows
 
 	localClusterCIDR = v1alpha1.LocalMode("ClusterCIDR")
 	localNodeCIDR    = v1alpha1.LocalMode("NodeCIDR")
@@ -75,9 +76,13 @@ func setDefaults(c *config) {
 }
 
 // setModeDefaults sets missing fields whose default depends on the mode (platformApplyDefaults in
-// cmd/kube-proxy/app/server_linux.go). The flags and the file must be known by then.
+// cmd/kube-proxy/app/server_linux.go and server_windows.go). The flags and the file must be known
+// by then.
 func setModeDefaults(c *config) {
-	fill(&c.Mode, modeIPTables)
+	fill(&c.Mode, modes()[0])
+	if c.Mode == modeKernel {
+		fill(&c.Winkernel.RootHnsEndpointName, "cbr0")
+	}
 	if c.Mode == modeNFTables && len(c.NodePortAddresses) == 0 {
 		c.NodePortAddresses = []string{"primary"}
 	}

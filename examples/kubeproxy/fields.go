@@ -64,7 +64,8 @@ var fields = []field{
 	{"showHiddenMetricsForVersion", "show-hidden-metrics-for-version", noEffect,
 		"no metric is hidden", nil},
 
-	{"mode", "proxy-mode", honoured, "`iptables`, `nftables` or `ipvs`; empty: `iptables`",
+	{"mode", "proxy-mode", honoured, "`iptables`, `nftables` or `ipvs`, on Windows " +
+		"`kernelspace`; empty: `iptables`, on Windows `kernelspace`",
 		useMode},
 	{"iptables.masqueradeBit", "iptables-masquerade-bit", honoured,
 		"in the mode iptables; ipvs needs no mark", useIPTables},
@@ -98,12 +99,18 @@ var fields = []field{
 	{"nftables.minSyncPeriod", "iptables-min-sync-period", honoured,
 		minSyncText + "; empty: 10 ms", useNFTables},
 
-	{"winkernel.networkName", "", noEffect, windows, nil},
-	{"winkernel.sourceVip", "", noEffect, windows, nil},
-	{"winkernel.enableDSR", "", noEffect, windows, nil},
-	{"winkernel.rootHnsEndpointName", "", noEffect, windows, nil},
-	{"winkernel.forwardHealthCheckVip", "", noEffect, windows, nil},
-	{"windowsRunAsService", "", noEffect, windows, nil},
+	{"winkernel.networkName", onWindows("network-name"), honoured, inKernel +
+		"`--network-name`; empty: the variable `KUBE_NETWORK`", useKernel},
+	{"winkernel.sourceVip", onWindows("source-vip"), honoured, inKernel + "`--source-vip`",
+		useKernel},
+	{"winkernel.enableDSR", onWindows("enable-dsr"), honoured, inKernel + "`--enable-dsr`",
+		useKernel},
+	{"winkernel.rootHnsEndpointName", onWindows("root-hnsendpoint-name"), honoured, inKernel +
+		"`--root-hnsendpoint-name`; empty: `cbr0`", useKernel},
+	{"winkernel.forwardHealthCheckVip", onWindows("forward-healthcheck-vip"), honoured, inKernel +
+		"`--forward-healthcheck-vip`", useKernel},
+	{"windowsRunAsService", onWindows("windows-service"), honoured,
+		"on Windows, where it has the flag `--windows-service`", useService},
 
 	{"detectLocalMode", "detect-local-mode", honoured, "all four", useDetectLocal},
 	{"detectLocal.bridgeInterface", "pod-bridge-interface", honoured, "", useDetectLocal},
@@ -142,7 +149,7 @@ var fields = []field{
 }
 
 const (
-	windows  = "Windows has it"
+	inKernel = "in the mode kernelspace; on Windows it has the flag "
 	syncText = "the longest wait before what failed is tried again, and half of what makes " +
 		"/healthz say 503"
 	minSyncText = "the least time between two syncs; a change after a quiet time does not wait"

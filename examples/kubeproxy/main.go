@@ -13,6 +13,7 @@
 //	proxy.go     objects of the API server become states, and an engine makes the kernel hold them
 //	backend.go   the backend, and the takeover from kube-proxy and from other modes
 //	compare.go   the command compare;  node.go: what changes on this node without kube-proxy
+//	kernel.go    the mode kernelspace, on Windows;  service_windows.go: as a service of Windows
 //	serve.go     the HTTP servers;  events.go: the events in the API server
 //
 // docs/node-proxy.md explains the subject. examples/nodeproxy does the same in 250 lines.
@@ -85,7 +86,9 @@ func start(ctx context.Context, args []string) error {
 	if o.compare {
 		return o.settings.compare(ctx, client, log, os.Stdout)
 	}
-	return run(ctx, o, client, log)
+	return inService(ctx, o.settings.asService, func(ctx context.Context) error {
+		return run(ctx, o, client, log)
+	})
 }
 
 // logger configures klog, which client-go logs with, and returns a logger that writes to klog.

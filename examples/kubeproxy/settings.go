@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack/tuning"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/examples/kernelspace"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -32,6 +33,8 @@ type settings struct {
 	oomScoreAdj  int32
 	conntrack    tuning.Config
 	ipvs         ipvs.Config
+	kernel       kernelspace.Config
+	asService    bool // of Windows
 	run          dataplane.RunOptions
 	syncPeriod   time.Duration
 	featureGates map[string]bool // those of logging
@@ -115,10 +118,13 @@ func nodeName(override string) (string, error) {
 // withAddress makes the configured address the primary one of its family, before those of the Node
 // object, as in kube-proxy.
 func (s *settings) withAddress(state servicemodel.State) servicemodel.State {
-	if !s.bindAddress.IsValid() {
-		return state
-	}
 	n := state.Node()
+	if s.mode == modeKernel {
+		n.ServiceCIDRs = nil // HNS cannot drop what no service has; nor does kube-proxy there
+	}
+	if !s.bindAddress.IsValid() {
+		return state.WithNode(n)
+	}
 	addresses := []netip.Addr{s.bindAddress}
 	for _, a := range n.Addresses {
 		if a.Is4() != s.bindAddress.Is4() {

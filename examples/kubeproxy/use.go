@@ -152,12 +152,14 @@ func useProfiling(c *config, s *settings) error {
 }
 
 func useMode(c *config, s *settings) error {
-	switch c.Mode {
-	case modeIPTables, modeNFTables, modeIPVS:
-		s.mode = c.Mode
+	if s.mode = c.Mode; slices.Contains(modes(), c.Mode) {
 		return nil
 	}
-	return fmt.Errorf("%q: want iptables, nftables, ipvs, or nothing", string(c.Mode))
+	var want strings.Builder
+	for _, m := range modes() {
+		want.WriteString(string(m) + ", ")
+	}
+	return fmt.Errorf("%q: want %sor nothing", string(c.Mode), &want)
 }
 
 // useMasquerade reads fields that two sections have.
@@ -187,8 +189,11 @@ func usePeriods(section string, period, least metav1.Duration, s *settings) erro
 
 func useIPTables(c *config, s *settings) error {
 	t := &c.IPTables
-	if c.Mode == modeNFTables {
+	switch c.Mode {
+	case modeNFTables:
 		return nil
+	case modeKernel: // which masquerades as it likes
+		return usePeriods("iptables", t.SyncPeriod, t.MinSyncPeriod, s)
 	}
 	if err := useMasquerade("iptables", t.MasqueradeBit, t.MasqueradeAll, s); err != nil ||
 		c.Mode == modeIPVS {
@@ -322,6 +327,9 @@ func useClusterCIDR(c *config, pods *servicemodel.PodDetector) error {
 
 func useNodePortAddresses(c *config, s *settings) error {
 	l := c.NodePortAddresses
+	if c.Mode == modeKernel && len(l) > 0 {
+		return errors.New("must be empty: HNS has node ports at all addresses")
+	}
 	if slices.Contains(l, "primary") {
 		if len(l) != 1 {
 			return errors.New("primary stands alone")

@@ -1,0 +1,98 @@
+package main
+
+import (
+	"cmp"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/netip"
+	"os"
+	"path/filepath"
+	"runtime"
+
+	"k8s.io/kube-proxy/config/v1alpha1"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/examples/kernelspace"
+)
+
+// modes returns the modes of this system. The first is the default.
+func modes() []v1alpha1.ProxyMode {
+	if runtime.GOOS == "windows" {
+		return []v1alpha1.ProxyMode{modeKernel}
+	}
+	return []v1alpha1.ProxyMode{modeIPTables, modeNFTables, modeIPVS}
+}
+
+// onWindows returns a flag that kube-proxy has on Windows alone (addOSFlags in
+// cmd/kube-proxy/app/init_windows.go).
+func onWindows(flag string) string {
+	if runtime.GOOS == "windows" {
+		return flag
+	}
+	return ""
+}
+
+func useKernel(c *config, s *settings) error {
+	w, k := &c.Winkernel, &s.kernel
+	k.Network, k.EnableDSR = w.NetworkName, w.EnableDSR
+	k.RootEndpoint, k.ForwardHealthCheckVIP = w.RootHnsEndpointName, w.ForwardHealthCheckVip
+	if k.SourceVIP = (netip.Addr{}); w.SourceVip != "" {
+		a, err := netip.ParseAddr(w.SourceVip)
+		if err != nil {
+			return wrong("winkernel.sourceVip", "%q: not an IP address", w.SourceVip)
+		}
+		k.SourceVIP = a.Unmap()
+	}
+	return nil
+}
+
+func useService(c *config, s *settings) error {
+	s.asService = c.WindowsRunAsService
+	return nil
+}
+
+// openKernel opens the backend of the mode kernelspace. It takes over the load balancers at the
+// places of services, which are those of a kube-proxy that was here.
+func (s *settings) openKernel(log *slog.Logger) (dataplane.Backend, error) {
+	c := s.kernel
+	c.Logger, c.TakeOver, c.HealthzPort = log, true, s.healthzAt.Port()
+	c.Store = kernelspace.File(filepath.Join(cmp.Or(os.Getenv("ProgramData"), os.TempDir()),
+		"kernlb", "kubeproxy.json"))
+	var err error
+	if c.NodeIPs, err = nodeIPs(s.bindAddress); err != nil {
+		return nil, err
+	}
+	if len(c.NodeIPs) > 0 {
+		if c.HostMAC, err = kernelspace.HostMAC(c.NodeIPs[0]); err != nil {
+			log.Warn("overlay networks need the node's link-layer address", "err", err)
+		}
+	}
+	return kernelspace.New(&c)
+}
+
+// nodeIPs returns an address of the node of each family: the configured one, and otherwise the
+// first that is not of the link or of the host alone.
+func nodeIPs(configured netip.Addr) (l []netip.Addr, err error) {
+	if configured.IsValid() {
+		l = append(l, configured)
+	}
+	all, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("list the node's addresses: %w", err)
+	}
+	for _, own := range all {
+		p, err := netip.ParsePrefix(own.String())
+		if err != nil || !p.Addr().IsGlobalUnicast() {
+			continue
+		}
+		has := false
+		for _, a := range l {
+			has = has || a.Is4() == p.Addr().Is4()
+		}
+		if !has {
+			l = append(l, p.Addr())
+		}
+	}
+	return l, nil
+}

@@ -1,0 +1,121 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"maps"
+	"net"
+	"os"
+
+	"github.com/kernlb/kernlb/internal/test/winkernel/winkernel"
+	corev1 "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	"k8s.io/apimachinery/pkg/api/equality"
+	kubeproxy "k8s.io/kubernetes/pkg/proxy/apis/config"
+
+	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
+)
+
+// main reads scenarios from standard input, and writes the outcomes of their steps by name.
+func main() {
+	var all []scenario
+	err := json.NewDecoder(os.Stdin).Decode(&all)
+	out := map[string][]outcome{}
+	for i := range all {
+		if err == nil {
+			out[all[i].Name], err = run(&all[i])
+		}
+	}
+	if err == nil {
+		err = json.NewEncoder(os.Stdout).Encode(out)
+	}
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "winkernel:", err)
+		os.Exit(1)
+	}
+}
+
+type hostMac struct{}
+
+func (hostMac) GetHostMac(net.IP) string { return hostMAC }
+
+// run runs a scenario with a proxier for each family, as kube-proxy does.
+func run(s *scenario) ([]outcome, error) {
+	h, err := machine(s)
+	if err != nil {
+		return nil, err
+	}
+	var proxiers []*winkernel.Proxier
+	for f, ip := range map[corev1.IPFamily]string{corev1.IPv4Protocol: nodeIP,
+		corev1.IPv6Protocol: nodeIPv6} {
+		if f == corev1.IPv6Protocol && !s.Features.IPv6DualStack {
+			continue
+		}
+		p, err := winkernel.ForComparison(f, nodeName, net.ParseIP(ip), service{h}, hostMac{},
+			healthz, kubeproxy.KubeProxyWinkernelConfiguration{NetworkName: s.Network.Name,
+				SourceVip: s.Config.SourceVIP, EnableDSR: s.Config.EnableDSR,
+				RootHnsEndpointName:   s.Config.RootEndpoint,
+				ForwardHealthCheckVip: s.Config.ForwardVIP})
+		if err != nil {
+			return nil, fmt.Errorf("%s: %w", s.Name, err)
+		}
+		p.OnServiceSynced()
+		proxiers = append(proxiers, p)
+	}
+	var out []outcome
+	var before objects
+	for _, step := range s.Steps {
+		for _, p := range proxiers {
+			tell(p, before, step)
+			if err := p.SyncNow(); err != nil {
+				return nil, fmt.Errorf("%s: %w", s.Name, err)
+			}
+		}
+		o, err := observe(h, s)
+		if err != nil {
+			return nil, err
+		}
+		out, before = append(out, o), step
+	}
+	return out, nil
+}
+
+// tell tells a proxier what differs between two steps.
+func tell(p *winkernel.Proxier, before, after objects) {
+	services, slices := map[string]*corev1.Service{}, map[string]*discovery.EndpointSlice{}
+	for i := range before.Services {
+		services[before.Services[i].Name] = &before.Services[i]
+	}
+	for i := range before.Slices {
+		slices[before.Slices[i].Name] = &before.Slices[i]
+	}
+	for i := range after.Services {
+		s := &after.Services[i]
+		if was := services[s.Name]; was == nil {
+			p.OnServiceAdd(s)
+		} else if !equality.Semantic.DeepEqual(was, s) {
+			p.OnServiceUpdate(was, s)
+		}
+		delete(services, s.Name)
+	}
+	for i := range after.Slices {
+		s := &after.Slices[i]
+		if was := slices[s.Name]; was == nil {
+			p.OnEndpointSliceAdd(s)
+		} else if !equality.Semantic.DeepEqual(was, s) {
+			p.OnEndpointSliceUpdate(was, s)
+		}
+		delete(slices, s.Name)
+	}
+	for s := range maps.Values(services) {
+		p.OnServiceDelete(s)
+	}
+	for s := range maps.Values(slices) {
+		p.OnEndpointSliceDelete(s)
+	}
+}
+
+// service is the fake as winkernel asks for it.
+type service struct{ *hnsfake.Service }
+
+var _ winkernel.HcnService = service{}

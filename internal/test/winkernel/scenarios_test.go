@@ -1,0 +1,209 @@
+package main
+
+import (
+	"encoding/json"
+	"fmt"
+	"strings"
+
+	corev1 "k8s.io/api/core/v1"
+	discovery "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+
+	"github.com/kernlb/kernlb/examples/kernelspace"
+	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
+)
+
+// scenarios are the cases of kube-proxy's own tests, pkg/proxy/winkernel/proxier_test.go of
+// Kubernetes 1.36.3: the objects, in objects of ours. Case names the test and its line.
+func scenarios() []scenario {
+	older := hnsfake.AllFeatures
+	older.ModifyLoadBalancer = false
+	dsr := config{EnableDSR: true}
+	cluster := service1()
+	nodePort := service1(ofType(corev1.ServiceTypeNodePort))
+	external := service1(ofType(corev1.ServiceTypeNodePort), func(s *corev1.Service) {
+		s.Spec.ExternalIPs = []string{"50.60.70.81"}
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		timeout := corev1.DefaultClientIPServiceAffinitySeconds
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
+	})
+	local := service1(ofType(corev1.ServiceTypeLoadBalancer), etpLocal, ingress("11.21.31.41"))
+	itp := service1(func(s *corev1.Service) {
+		l := corev1.ServiceInternalTrafficPolicyLocal
+		s.Spec.InternalTrafficPolicy = &l
+	})
+	second := service1(func(s *corev1.Service) {
+		s.Name, s.Spec.ClusterIP, s.Spec.ClusterIPs = "svc2", "10.20.30.42", []string{"10.20.30.42"}
+	})
+	other := service1(func(s *corev1.Service) { s.Spec.Ports[0].Port = 8080 })
+	ab, abcd := "192.168.4.4@ 192.168.2.3", "192.168.4.4@ 192.168.2.3 192.168.2.4 192.168.2.5"
+	l := []scenario{
+		on("Overlay", "TestCreateServiceVip:161", dsr, step("", external)),
+		on("Overlay", "TestCreateServiceVip:161, with an endpoint", dsr,
+			step("192.168.2.3", external)),
+		on("Overlay", "TestCreateRemoteEndpointOverlay:214", config{},
+			step("192.168.2.3", nodePort)),
+		on("L2Bridge", "TestCreateRemoteEndpointL2Bridge:278", config{},
+			step("192.168.2.3", nodePort)),
+		on("Overlay", "TestDsrEndpointsAreCreatedCorrectly:340", dsr, step("192.168.2.3", cluster)),
+		on("L2Bridge", "TestClusterIPSvcWithITPLocal:441", dsr, step(ab, itp), step(ab, cluster),
+			step("192.168.2.3", itp)),
+		on("L2Bridge", "TestSharedRemoteEndpointDelete:622", dsr,
+			step("192.168.2.3", cluster, second),
+			step("192.168.2.3", cluster), step("")),
+		on("L2Bridge", "TestSharedRemoteEndpointUpdate:763", dsr,
+			step("192.168.2.3", cluster, second),
+			step("192.168.2.3", other, second)),
+		on("Overlay", "TestCreateLoadBalancerWithoutDSR:937", config{},
+			step("192.168.2.3", cluster)),
+		on("Overlay", "TestCreateLoadBalancerWithDSR:1006", dsr, step("192.168.2.3", cluster)),
+		on("Overlay", "TestUpdateLoadBalancerWhenSupported:1075", dsr, step("192.168.2.3", cluster),
+			step("192.168.2.3 192.168.2.4", cluster)),
+		with(on("Overlay", "TestUpdateLoadBalancerWhenUnsupported:1216", dsr,
+			step("192.168.2.3", cluster), step("192.168.2.3 192.168.2.4", cluster)), older),
+		on("Overlay", "TestCreateDsrLoadBalancer:1358", dsr, step("192.168.4.4@", local)),
+		on("Overlay", "TestCreateDsrLoadBalancer:1358, health checks",
+			config{EnableDSR: true, ForwardVIP: true, RootEndpoint: "EP-GW"},
+			step("192.168.4.4@", local)),
+		on("Overlay", "TestClusterIPLBInCreateDsrLoadBalancer:1436", dsr,
+			step("192.168.2.3", local)),
+		on("L2Bridge", "TestEndpointSliceWithInternalPortDifferentFromServicePort:1516", dsr,
+			step("192.168.2.3:9090", cluster)),
+		on("Overlay", "TestEndpointSlice:1584", dsr, step("192.168.2.3", cluster)),
+		on("L2Bridge", "TestNoopEndpointSlice:1655", dsr, step("")),
+		on("Overlay", "TestFindRemoteSubnetProviderAddress:1664", config{},
+			step("10.0.0.3", cluster), step("8.8.8.8", cluster), step("192.168.2.3", cluster)),
+		on("Overlay", "TestWinDSRWithOverlayEnabled:1690", dsr,
+			step("192.168.4.4@ 192.168.2.3", local)),
+		on("L2Bridge", "TestETPLocalIngressIPServiceWithPreferDualStack:1914", dsr,
+			step("192.168.5.3@ 192:168::5:3@ 192.168.2.3 192:168:2::3", dual(etpLocal))),
+		on("L2Bridge", "TestETPClusterIngressIPServiceWithPreferDualStack:1922", dsr,
+			step("192.168.5.3@ 192:168::5:3@ 192.168.2.3 192:168:2::3", dual())),
+		on("L2Bridge", "TestRemoteEndpointDeleteDoesNotAffectLocalEndpointWithSameIP:2154", dsr,
+			step("192.168.4.4 192.168.2.3", cluster), step("192.168.4.4@ 192.168.2.3", cluster)),
+		on("L2Bridge", "TestEndpointTransitionWithLBFailures:2423", config{},
+			step(abcd, nodePort, second), step(ab, nodePort, second)),
+		with(on("L2Bridge", "TestEndpointTransitionWithLBFailures:2423, without ModifyLoadBalancer",
+			config{}, step(abcd, nodePort, second), step(ab, nodePort, second)), older),
+		on("L2Bridge", "terminating endpoints", dsr,
+			step("192.168.4.4@", local), step("192.168.4.4@-", local), step("", local)),
+		on("Overlay", "TestDsrNotAppliedToClusterTrafficPolicy:394", dsr,
+			step(ab, service1(ofType(corev1.ServiceTypeLoadBalancer), ingress("11.21.31.41")))),
+	}
+	for i := range l {
+		l[i].Name = fmt.Sprintf("%02d", i)
+	}
+	return l
+}
+
+// on makes a scenario on a network of a type.
+func on(network, of string, c config, steps ...objects) scenario {
+	c.SourceVIP = "192.168.4.2"
+	policy := func(pods, node string) kernelspace.Policy {
+		return kernelspace.Policy{Type: "RemoteSubnetRoute", Settings: json.RawMessage(
+			`{"DestinationPrefix":"` + pods + `","IsolationId":4096,"ProviderAddress":"` + node +
+				`","DistributedRouterMacAddress":"00-11-22-33-44-55"}`)}
+	}
+	subnets := []kernelspace.Subnet{{IPAddressPrefix: "192.168.4.0/23"},
+		{IPAddressPrefix: "192:168::/64"}}
+	endpoint := func(name, addr string) kernelspace.Endpoint {
+		return kernelspace.Endpoint{Name: name, MacAddress: hostMAC,
+			IPConfigurations: []kernelspace.IPConfig{{IPAddress: addr}}}
+	}
+	return scenario{Case: of, Features: hnsfake.AllFeatures, Config: c, Steps: steps,
+		Network: kernelspace.Network{ID: networkID, Name: "TestNetwork", Type: network,
+			Ipams:    []kernelspace.Ipam{{Subnets: subnets}},
+			Policies: []kernelspace.Policy{policy("192.168.2.0/24", "10.0.0.3")}},
+		Endpoints: []kernelspace.Endpoint{endpoint("EP-GW", "192.168.4.1"),
+			endpoint("EP-LOCAL-1", "192.168.4.4"), endpoint("EP-LOCAL-2", "192.168.5.3"),
+			endpoint("EP-LOCAL-3", "192:168::5:3")}}
+}
+
+func with(s scenario, f kernelspace.Features) scenario {
+	s.Features = f
+	return s
+}
+
+// service1 is ns1/svc1 with the port p80, changed by functions.
+func service1(change ...func(*corev1.Service)) corev1.Service {
+	cluster := corev1.ServiceInternalTrafficPolicyCluster
+	s := corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: "ns1", Name: "svc1"},
+		Spec: corev1.ServiceSpec{Type: corev1.ServiceTypeClusterIP, ClusterIP: "10.20.30.41",
+			ClusterIPs: []string{"10.20.30.41"}, IPFamilies: []corev1.IPFamily{"IPv4"},
+			InternalTrafficPolicy: &cluster, Ports: []corev1.ServicePort{{Name: "p80", Port: 80,
+				Protocol: corev1.ProtocolTCP}}}}
+	for _, f := range change {
+		f(&s)
+	}
+	return s
+}
+
+func ofType(t corev1.ServiceType) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		s.Spec.Type, s.Spec.Ports[0].NodePort = t, 3001
+		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyCluster
+	}
+}
+
+func etpLocal(s *corev1.Service) {
+	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
+	s.Spec.HealthCheckNodePort = 30008
+}
+
+func ingress(ips ...string) func(*corev1.Service) {
+	return func(s *corev1.Service) {
+		for _, ip := range ips {
+			s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
+				corev1.LoadBalancerIngress{IP: ip})
+		}
+	}
+}
+
+// dual is a service of both families.
+func dual(change ...func(*corev1.Service)) corev1.Service {
+	s := service1(ofType(corev1.ServiceTypeLoadBalancer), ingress("10.20.30.51", "fd00:30::51"))
+	s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, "fd00:20::41")
+	s.Spec.IPFamilies = append(s.Spec.IPFamilies, "IPv6")
+	for _, f := range change {
+		f(&s)
+	}
+	return s
+}
+
+// step has services, each with slices of the endpoints. An endpoint is an address, after it
+// optionally a port, "@" for this node and "-" for one that terminates and still serves.
+func step(endpoints string, services ...corev1.Service) (o objects) {
+	o.Services = services
+	for i := range services {
+		for _, family := range []discovery.AddressType{"IPv4", "IPv6"} {
+			name, port, tcp := "p80", int32(80), corev1.ProtocolTCP
+			s := discovery.EndpointSlice{AddressType: family, ObjectMeta: metav1.ObjectMeta{
+				Namespace: "ns1", Name: services[i].Name + "-" + strings.ToLower(string(family)),
+				Labels: map[string]string{discovery.LabelServiceName: services[i].Name}}}
+			for _, text := range strings.Fields(endpoints) {
+				if v6 := strings.Count(text, ":") > 1; v6 != (family == "IPv6") {
+					continue
+				}
+				text, gone := strings.CutSuffix(text, "-")
+				text, here := strings.CutSuffix(text, "@")
+				if a, p, found := strings.Cut(text, ":"); found && family == "IPv4" {
+					text = a
+					_, _ = fmt.Sscan(p, &port)
+				}
+				yes, ready := true, !gone
+				e := discovery.Endpoint{Addresses: []string{text}, Conditions: discovery.
+					EndpointConditions{Ready: &ready, Serving: &yes, Terminating: &gone}}
+				if node := nodeName; here {
+					e.NodeName = &node
+				}
+				s.Endpoints = append(s.Endpoints, e)
+			}
+			s.Ports = []discovery.EndpointPort{{Name: &name, Port: &port, Protocol: &tcp}}
+			if len(s.Endpoints) > 0 {
+				o.Slices = append(o.Slices, s)
+			}
+		}
+	}
+	return o
+}
