@@ -30,7 +30,8 @@
 //
 // [Table.Flows] lists flows as a sequence that does not hold them in memory; [Where] filters it.
 // [Table.Lookup] asks for single flows, [Table.Follow] returns events, and [Table.Usage] says how
-// full the table is. Package timo converts flows to those of github.com/ti-mo/conntrack and back.
+// full the table is. Package timo converts flows to the type of github.com/ti-mo/conntrack and
+// back.
 //
 // # Cutting TCP connections
 //

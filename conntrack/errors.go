@@ -36,7 +36,7 @@ var (
 // acknowledgement).
 type OpError = kernelerr.OpError
 
-// explain replaces an error by that of this package. The cause stays in the chain.
+// explain replaces an error by its counterpart in this package. The cause stays in the chain.
 func explain(err error) error {
 	err = kernelerr.Permission(err)
 	for _, known := range []struct{ cause, meaning error }{

@@ -88,7 +88,7 @@ func (f Filter) status() (status, mask Status) {
 	return f.Status & f.StatusMask, f.StatusMask
 }
 
-// mark is status for the connection mark.
+// mark does the same for the connection mark.
 func (f Filter) mark() (mark, mask uint32) {
 	if f.MarkMask == 0 && f.Mark != 0 {
 		return f.Mark, ^uint32(0)

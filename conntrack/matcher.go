@@ -208,7 +208,7 @@ func anyAddr(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// dumps returns the requests whose answers hold every flow that may be stale, except those of the
+// dumps returns the requests whose answers hold every flow that may be stale, except flows of the
 // given protocols. No flow is in two of them.
 func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 	if scan == ScanNarrow && m.backwards {
@@ -246,7 +246,7 @@ func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 }
 
 // Destinations returns the addresses, ports and protocols to which stale flows may have been sent,
-// sorted. It replaces an unspecified address by those of the node.
+// sorted. It replaces an unspecified address by the node's addresses.
 func (m *Matcher) Destinations() []FrontendKey {
 	var all []FrontendKey
 	for key, c := range m.frontends {

@@ -14,8 +14,8 @@ import (
 // Name is the name of this backend.
 const Name = "iptables"
 
-// DefaultPrefix is the beginning of the names of chains if [Config.Prefix] is empty: that of
-// kube-proxy.
+// DefaultPrefix is the beginning of the names of chains if [Config.Prefix] is empty: kube-proxy's
+// prefix.
 const DefaultPrefix = "KUBE"
 
 // Config says where a Backend works. A nil *Config is the zero Config.
@@ -75,7 +75,7 @@ var errNotObserved = errors.New(
 // Backend keeps the services of one instance in the tables nat and filter of iptables. Its methods
 // must not be called concurrently.
 type Backend struct {
-	kernel // embedded because it has the methods of a backend where the system is not Linux
+	kernel // embedded: without Linux it has the methods that need the kernel
 	log    *slog.Logger
 	l      *layout
 	// takeOver is [Config.TakeOver].

@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A comment carries what a rule itself does not say: the service that it is for, and the decisions
-// about it (package comment has those of frontends). Comments are written for people first, and for
+// A comment says what its rule does not: which service the rule is for, and the decisions about the
+// service (see package comment for frontends). Comments are written for people first, and for
 // Observe second. Everything in a comment except the name of the service also follows from the
 // rules, so a wrong comment shows as drift.
 

@@ -21,7 +21,7 @@ import (
 // only the chains on the way to it. With no more than stepSize rules, all of them are in the first
 // chain, as in kube-proxy.
 //
-// A part is a prefix with at most stepSize^n keys, for the greatest n with which there is more than
+// A part is a prefix with at most stepSize^n keys. n is the greatest number that makes more than
 // one part. Deeper steps are gotos: a packet that finds no rule is at once back in the first chain,
 // and the kernel's jump stack (NFT_JUMP_STACK_SIZE, 16) does not grow.
 

@@ -14,9 +14,9 @@
 // # The ruleset
 //
 // Chains are named as kube-proxy names them, and its bit of the mark asks for masquerading; the
-// prefix KUBE can be another, so that two instances exist side by side. Then the bit is another,
-// too (servicemodel.DefaultMasqueradeMark). For one service with a cluster IP, a node port and a
-// load balancer's address, two endpoints, and pods in 10.244.0.0/16, iptables-save prints:
+// prefix KUBE can be another, so that two instances exist side by side. Such an instance also has
+// another bit (servicemodel.DefaultMasqueradeMark). For one service with a cluster IP, a node port
+// and a load balancer's address, two endpoints, and pods in 10.244.0.0/16, iptables-save prints:
 //
 //	*nat
 //	-A PREROUTING -m comment --comment "kubernetes service portals" -j KUBE-SERVICES
@@ -53,7 +53,7 @@
 //	-A KUBE-FORWARD -m mark --mark 0x4000/0x4000 -m comment --comment "kubernetes forwarding rules" -j ACCEPT
 //	-A KUBE-FORWARD -m conntrack --ctstate RELATED,ESTABLISHED -m comment --comment "…" -j ACCEPT
 //
-// What differs from kube-proxy:
+// Differences from kube-proxy:
 //
 //   - There is no chain for each endpoint: its rule is in the chain of the service (KUBE-SVC-, or
 //     KUBE-SVL- for the endpoints on this node). These rules are in reverse order of their slots.
@@ -86,9 +86,9 @@
 //	-A KUBE-IP-10.96.0.0/26 -d 10.96.0.10/32 -p tcp -m tcp --dport 80 … -j KUBE-SVC-CDGGSHYLG3RE2FKL
 //	-A KUBE-NODEPORTS -p tcp -m tcp --dport 30720:30783 -j KUBE-NP-tcp-30720-30783
 //
-// The first packet of a connection passes some 30 short rules among ten thousand services, the
-// others none. The parts depend only on the present services, not on their history. A service that
-// comes or goes changes only the chains on the way to it.
+// The first packet of a connection passes some 30 short rules among ten thousand services. The
+// other packets pass none. The parts depend only on the present services, not on their history. A
+// service that comes or goes changes only the chains on the way to it.
 //
 // # Schedulers
 //
@@ -117,7 +117,7 @@
 // connection only. An endpoint's rules and list go with it in one transaction. So a packet that is
 // under way when an endpoint leaves, such as a SYN that is sent again, remembers nothing. An
 // endpoint that comes back has no clients. SYNs with forged sources make a service forget its own
-// clients, beyond 100 for each endpoint, and those of no other service.
+// clients, beyond 100 for each endpoint, but not the clients of another service.
 //
 // # When to choose iptables
 //
@@ -127,8 +127,8 @@
 // services with affinity are a reason against it.
 //
 // Processor time, in user space and in the kernel, on two cores at 2.5 GHz with Linux 6.18,
-// services of 10 endpoints. Beside it that of iptables-restore 1.8.9 alone, given the rules that
-// kube-proxy 1.36 has for the same services; what kube-proxy does itself comes on top.
+// services of 10 endpoints. The other columns have iptables-restore 1.8.9 alone, given the rules
+// that kube-proxy 1.36 has for the same services. The time of kube-proxy itself comes on top.
 //
 //	                                           kernlb   iptables-legacy   iptables-nft
 //	full sync of 1,000 services                0.23 s            0.47 s          8.0 s
@@ -140,9 +140,9 @@
 //	a new process adopts 10,000                 1.2 s
 //
 // The first packet of a UDP flow, from pod to pod, takes 4.1 µs without a service, 7.1 µs to one
-// among 10, and 9.5 µs among 10,000. Where one service in ten has affinity, and the one asked for
-// too, it takes 14 µs among 1,000 and 114 µs among 10,000 for one endpoint, and more for each
-// further.
+// among 10, and 9.5 µs among 10,000. If one service in ten has affinity, a packet to such a service
+// with one endpoint takes 14 µs among 1,000 services and 114 µs among 10,000. Each further endpoint
+// adds to that.
 //
 // # Where the time goes
 //
@@ -153,31 +153,31 @@
 // for each endpoint, comments are user data, rules use native expressions wherever iptables can
 // read them, and rules lie in memory in the order in which they are walked.
 //
-// A full sync: three fifths are the kernel's, 9 µs for each rule, of which half goes into finding
-// the types of its expressions by their names; validation is 3 %. Rules of endpoints without
-// counters would take a tenth less, masquerading cluster IPs by one rule rather than one each
-// another twentieth: neither is worth what it hides.
+// A full sync: the kernel takes three fifths, 9 µs for each rule. Half of these go into finding the
+// types of the rule's expressions by their names; validation is 3 %. Rules of endpoints without
+// counters would save a tenth. One rule that masquerades all cluster IPs, instead of one for each,
+// would save another twentieth. Both would hide more than they save.
 //
-// Adoption: half is the kernel's, 5 µs for each rule that it sends; the other half goes into
-// decoding and comparing them. Chains are read over as many connections as there are processors,
-// for 10,000 services of 10 endpoints 120,000 rules. The content of a rule cannot be known without
+// Adoption: the kernel takes half, 5 µs for each rule that it sends. Decoding and comparing the
+// rules takes the other half. 10,000 services of 10 endpoints have 120,000 rules. Chains are read
+// over as many connections as there are processors. The content of a rule cannot be known without
 // reading it.
 //
 // Affinity: to add a rule with a list, recent_mt_check compares its name with those of all lists,
 // and there are two such rules for an endpoint. With 10,000 lists these comparisons take 6 s of the
-// 8.2. Fewer lists cannot say which endpoint a client was given. IP sets would be found by number
+// 8.2 s. Fewer lists could not say which endpoint a client has. IP sets would be found by number
 // (10,000 are made in 1 s), but then what iptables-save prints could not be restored without ipset,
 // and clients that kube-proxy knew would be forgotten.
 //
 // # Living with others
 //
-// The tables and base chains belong to everybody. The backend inserts its jumps at their beginning,
-// and changes and removes only its own rules: those in chains of the names above, and jumps to
-// these in base chains. Chains of kube-proxy under the same names count as its own: the first
-// commit replaces their contents in one transaction, without breaking a connection or forgetting a
-// client. The next observation finds any foreign change to the backend's rules, and the next commit
-// repairs it, rule by rule. Of kube-proxy's objects, the empty chains KUBE-PROXY-CANARY stay. By
-// these, kube-proxy notices flushes.
+// All programs share the tables and base chains. The backend inserts its jumps at the beginning of
+// base chains. It changes and removes only its own rules: the rules in chains of the names above,
+// and the jumps to these in base chains. Chains of kube-proxy under the same names count as its
+// own: the first commit replaces their contents in one transaction, without breaking a connection
+// or forgetting a client. The next observation finds any foreign change to the backend's rules, and
+// the next commit repairs it, rule by rule. Only the empty chains KUBE-PROXY-CANARY stay as
+// kube-proxy made them. kube-proxy notices flushes by them.
 //
 // Chains with another prefix than KUBE belong to the instance only if an instance of kernlb has
 // made them: its settings, its version or another chain that only kernlb makes must exist.
@@ -193,13 +193,12 @@
 // The sysctl route_localnet is on as long as node ports answer at localhost. The transaction that
 // brings the guard writes the earlier value to KUBE-SETTINGS, before the backend changes the
 // sysctl. So any process can restore it. It is restored before the guard goes. The earlier value
-// counts as on only if the sysctl was on without a guard. If it was on with a guard, of kube-proxy
-// or of another instance, it goes with the last guard. So the sysctl is turned off at the end
-// unless an administrator had turned it on before, or another program's chain …-FIREWALL has a
+// counts as on only if the sysctl was on without a guard. If it was on with a guard of kube-proxy
+// or of another instance, it is turned off with the last guard. So the sysctl is turned off at the
+// end unless an administrator had turned it on before, or another program's chain …-FIREWALL has a
 // guard. A program that writes 1 while the value is 1 leaves no trace, so its wish is lost.
 //
-// The policies of base chains, and whether a table is dormant, do not belong to the instance: they
-// stay as they are.
+// The instance does not change the policies of base chains, nor whether a table is dormant.
 //
 // # Back to kube-proxy
 //
@@ -218,24 +217,23 @@
 // # Writers and neighbours
 //
 // An instance has a version, an empty chain of the table nat of IPv4, or of IPv6 if the node serves
-// only that, such as KUBE-VERSION-1a2b3c4d.
-// Each commit deletes it and makes another with a random number, in the same transaction. If
-// another writer still knows the first version, the kernel refuses its transaction, and it reads
-// and tries again. Commits of other programs do not matter. If someone deletes the version by hand
-// ("iptables -t nat -X"), the next apply gives the instance another. Writers take turns by a lock
-// on the network namespace, for fairness only.
+// only that, such as KUBE-VERSION-1a2b3c4d. Each commit deletes it and makes another with a random
+// number, in the same transaction. If another writer still knows the first version, the kernel
+// refuses its transaction, and it reads and tries again. Commits of other programs do not matter.
+// If an administrator deletes the version by hand ("iptables -t nat -X"), the next apply gives the
+// instance another. Writers take turns by a lock on the network namespace, for fairness only.
 //
 // Reading does not need a quiet kernel. Rules are read chain by chain. The rules of chains that
 // only the instance uses are right if the version is the same before and after. Shared chains are
 // read again if they changed meanwhile.
 //
-// As long as nobody commits, an apply only asks for the generation of the ruleset. After a foreign
-// commit it asks for the version, and then checks for edits by hand: it reads the fixed chains, and
-// the numbers of rules and jumps that the kernel lists with each chain. So the next apply notices
-// every rule that comes or goes. Such a check takes 0.5 ms, and 10 ms among 10,000 services. Beside
-// a neighbour that commits without end, checks take a twentieth of the time. Only a rule of a
-// service that was replaced by hand (iptables -R) is found later: when everything is read, for at
-// most a hundredth of the time.
+// As long as no program commits, an apply only asks for the generation of the ruleset. After a
+// foreign commit it asks for the version, and then checks for edits by hand: it reads the fixed
+// chains, and the numbers of rules and jumps that the kernel lists with each chain. So the next
+// apply notices every rule that comes or goes. Such a check takes 0.5 ms, and 10 ms among 10,000
+// services. Beside a neighbour that commits without end, checks take a twentieth of the time. One
+// edit is found later: a replaced rule of a service (iptables -R). It is found when everything is
+// read, which takes at most a hundredth of the time.
 //
 // If a neighbour itself commits to the table nat or filter, the kernel validates that table. The
 // neighbour waits for that, and so does every other program that commits.

@@ -38,8 +38,8 @@ func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 	return p
 }
 
-// withoutExclusive returns the rules of a chain that stay: those of other programs and of
-// kube-proxy. kube-proxy has all but one of our jumps to chains that it shares with us. A rule of
+// withoutExclusive returns the rules of a chain that stay: rules of kube-proxy and of other
+// programs. kube-proxy has all but one of our jumps to chains that it shares with us. A rule of
 // ours that leads to a step is replaced by the rules of the step. Otherwise kube-proxy could not
 // write anything while steps lead to chains of services that it would delete. Until it can write,
 // services go on.

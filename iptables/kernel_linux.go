@@ -91,11 +91,11 @@ func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 }
 
 // Integrity compares the ruleset's generation with the known one. If another program committed, it
-// asks for the version of the instance, which tells whether another writer of the instance did. If
-// not, it checks for edits by hand, in at most a twentieth of the time: the fixed chains with our
-// jumps must be as they should be, and the numbers of chains and rules must be right. This check
-// does not see a replaced rule in a chain of a service, so its best result is Touched. If node
-// ports answer at localhost, the sysctl counts, too.
+// asks for the version of the instance, which shows whether that was another writer of the
+// instance. If it was not, Integrity checks for edits by hand, in at most a twentieth of the time:
+// the fixed chains with our jumps must be as they should be, and the numbers of chains and rules
+// must be right. This check does not see a replaced rule in a chain of a service, so its best
+// result is Touched. If node ports answer at localhost, the sysctl counts, too.
 func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	i, err := b.integrity(ctx)
 	if err != nil {
@@ -269,8 +269,8 @@ func (b *Backend) Witness(ctx context.Context) (dataplane.Program, error) {
 }
 
 // conflicts reports whether the kernel refused a transaction because another program changed
-// something: an object to delete, or a rule to insert before, is gone, an object to make exists, or
-// a rule leads to a chain to delete.
+// something. An object that the transaction deletes may be gone, or a rule before which it inserts.
+// An object that it makes may exist. A rule may lead to a chain that it deletes.
 func conflicts(err error) bool {
 	return errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.EBUSY)
 }

@@ -178,8 +178,8 @@ func rulesOf(found []foundRule) []rule {
 	return l
 }
 
-// readAll reads the instance's objects, and those of other programs that concern it. The returned
-// generation is the one before the reading.
+// readAll reads the instance's objects, and the objects of other programs that concern it. The
+// returned generation is the one before the reading.
 func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	gen, err := k.conn.GenID(ctx)
 	if err != nil {

@@ -122,8 +122,8 @@ func (n names) clusterIPs() string   { return n.prefix + "-CLUSTER-IPS" }
 func (n names) healthChecks() string { return n.prefix + "-HEALTH-CHECKS" }
 func (n names) localnet() string     { return n.prefix + guardSuffix }
 
-// guardSuffix is the end of the names of chains that may have a guard of route_localnet: those of
-// all instances, of kube-proxy and of kubelet.
+// guardSuffix is the end of the names of chains that may have a guard of route_localnet: chains of
+// any instance, of kube-proxy or of kubelet.
 const guardSuffix = "-FIREWALL"
 
 // Kinds of chains that belong to one service port each.
@@ -178,8 +178,7 @@ func (n names) step(kind, of string) string {
 const formerChain = "EXTERNAL-SERVICES"
 
 // owned reports whether a chain belongs to the instance, or is one that kube-proxy made under the
-// same names. Other chains with the prefix, for example those of kubelet or kube-router, are not
-// ours.
+// same names. Other chains with the prefix, for example kubelet's or kube-router's, are not ours.
 func (n names) owned(chain string) bool {
 	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
 	if !ok {

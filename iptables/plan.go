@@ -57,8 +57,7 @@ const (
 	sysctlOff               // before the guard is removed
 )
 
-// plan makes the plan that leads from a state, and from what else the kernel holds, to the next
-// state.
+// plan makes the plan that turns a state, and everything else that k holds, into the next state.
 func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 	p := &plan{l: l, needed: k.needed, next: next}
 	for id, d := range k.drift {
@@ -118,7 +117,7 @@ type handles struct {
 	first uint64
 }
 
-// Sizes of messages, roughly: that of a chain and of a rule.
+// Rough sizes of the messages for a chain and for a rule.
 const (
 	chainBytes = 64
 	ruleBytes  = 400

@@ -33,8 +33,8 @@ func probe(ctx context.Context, cfg *Config) error {
 
 // judge asks the kernel to check the transaction that would write a ruleset. Afterwards the backend
 // cannot be used for anything else. [Backend.Check] refuses services that need optional features of
-// the kernel, such as a family, so the transaction has none of these. The base chains are those of
-// iptables. It is no refusal if they exist already.
+// the kernel, such as a family, so the transaction has none of these. The base chains are the same
+// as iptables makes. The kernel accepts them if they exist already.
 func (b *Backend) judge(ctx context.Context) error {
 	only := servicemodel.Family(0)
 	if f := b.kernel.lacks.lacking; f != nil {

@@ -66,7 +66,7 @@ type observed struct {
 	otherLayout bool
 }
 
-// adopt takes a reading as the state of the kernel.
+// adopt makes a reading the known state of the kernel.
 func (b *Backend) adopt(r *raw) (*dataplane.Observation, error) {
 	all, inTheWay := r, ""
 	if !b.takeOver {
@@ -241,8 +241,8 @@ func (o *observed) drifted(x *chainChange) {
 	o.text = append(o.text, fmt.Sprintf("%s %s", x.id, what))
 }
 
-// maxDrift bounds how many chains are described. If there are more, such as all those that
-// kube-proxy left, only their number is told.
+// maxDrift bounds how many chains are described. If there are more, for example after kube-proxy,
+// the text has only their number.
 const maxDrift = 50
 
 // summary returns the lines that describe the drift.

@@ -48,7 +48,7 @@ func (r *reading) contents() servicemodel.Contents {
 }
 
 // healthChecks returns the health checks of the last commit, so that missing rules are drift.
-// Before the first commit, it returns those of the rules, with no endpoints counted.
+// Before the first commit, it reads them from the rules, with no endpoints counted.
 func (r *reading) healthChecks() (l []servicemodel.Change[servicemodel.HealthCheck]) {
 	if r.written != nil {
 		for h := range r.written.HealthChecks() {
@@ -94,7 +94,7 @@ func (r *reading) usedPools() {
 	}
 }
 
-// walk calls fn for each rule in the chains of a tree, in whichever of its chains the rule is.
+// walk calls fn for each rule in any chain of a tree.
 func (r *reading) walk(d *dispatch, fn func(*rule)) {
 	seen := map[string]bool{}
 	var visit func(name string)

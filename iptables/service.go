@@ -56,8 +56,8 @@ type entry struct {
 	masquerade         servicemodel.Origins
 }
 
-// unit returns the unit of a service port in a family. frontends are those of the family, in the
-// order of their keys.
+// unit returns the unit of a service port in a family. frontends are the frontends of the family,
+// in the order of their keys.
 func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*servicemodel.Frontend,
 	r *servicemodel.Rules) unit {
 	if len(frontends) == 0 {

@@ -222,7 +222,7 @@ func (l *layout) jumps(t table, hook uint32, s *state) []rule {
 	return append(rules, onlyNew(to("kubernetes service portals and cluster IPs", n.clusterIPs())))
 }
 
-// around returns the rules before and after those of a tree in its first chain.
+// around returns the rules in a tree's first chain before and after the rules of the tree.
 func (l *layout) around(d *dispatch, r *servicemodel.Rules) (before, after []rule) {
 	n, f := l.names, d.f
 	switch d.kind {

@@ -66,7 +66,7 @@ func (c changes) of(id chainID) *chainChange {
 	return x
 }
 
-// was notes the rules of a chain before the change, and is those after it.
+// was notes the rules of a chain before the change. is notes the rules after it.
 func (c changes) was(id chainID, rules []rule) {
 	x := c.of(id)
 	x.existed, x.before = true, rules
@@ -278,7 +278,7 @@ func (s *stepper) addresses() {
 	change(natHairpins, s.c.Hairpins, hairpinRule)
 }
 
-// healthChecks replaces the rules of the old state's health checks by those of the new table's. It
+// healthChecks replaces the rules of the old state's health checks by rules for the new table's. It
 // compares rules instead of health checks: health checks have more fields, and an engine may leave
 // out those that were read.
 func (s *stepper) healthChecks() {

@@ -2,9 +2,9 @@ package iptables
 
 import "hash/maphash"
 
-// Uses. With each chain the kernel tells one number (NFTA_CHAIN_USE): how many rules the chain has,
-// plus how many rules lead to it. It lists ten thousand chains in some milliseconds. So it is cheap
-// to notice that rules came or went in chains of services, though not in which chains, nor that a
+// Uses. The kernel reports one number with each chain (NFTA_CHAIN_USE): how many rules the chain
+// has, plus how many rules lead to it. It lists ten thousand chains in some milliseconds. So it is
+// cheap to notice that rules came or went in chains of services. The numbers do not show that a
 // rule replaced another. The backend keeps one sum for all these numbers: it multiplies each number
 // by a hash of the chain's identity. So the sum after a change follows from the change.
 

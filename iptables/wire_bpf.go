@@ -29,10 +29,10 @@ const ratio = 2654435761
 // hashProgram returns the program that matches the share m.prob of all clients. It hashes the
 // client's address, with the port if m.port is set. Rules with other seeds match other clients.
 //
-// The hash is a polynomial of the words, mixed as at the end of MurmurHash3. The first packet of a
-// connection alone gets here, so the program may be slower than jhash, which BPF has no room for.
-// Behind IPv6 extension headers it takes other bytes for the port, for all packets of a connection
-// the same.
+// The hash is a polynomial of the words, mixed as at the end of MurmurHash3. Only the first packet
+// of a connection gets here, so the program may be slower than jhash, for which BPF has no room.
+// After IPv6 extension headers it takes other bytes for the port: the same for all packets of a
+// connection.
 func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 	var p []bpf.Instruction
 	add := func(l ...bpf.Instruction) { p = append(p, l...) }
@@ -64,13 +64,13 @@ func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 	shift(16)
 	add(bpf.JumpIf{Cond: bpf.JumpGreaterOrEqual, Val: m.prob << 1, SkipTrue: 1},
 		bpf.RetConstant{Val: 1}, bpf.RetConstant{})
-	raw, _ := bpf.Assemble(p) // fails for unknown operations alone
+	raw, _ := bpf.Assemble(p) // fails only for unknown operations
 	return raw
 }
 
-// Choice returns the slot of a pool that new connections of a client are sent to, and false if the
-// pool's scheduler does not hash clients. Where session affinity remembers the client, that comes
-// first.
+// Choice returns the slot of a pool to which new connections of a client are sent. It returns false
+// if the pool's scheduler does not hash clients. It does not know clients that session affinity
+// remembers: these keep their endpoint.
 func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
 	shares := slotShares(p)
 	for i := len(shares) - 1; i >= 0; i-- {
@@ -130,8 +130,8 @@ func encodeBPF(p []byte, f *nft.Family, m statMatch) []byte {
 	return p
 }
 
-// decodeBPF reads a program that hashProgram made. It finds the numbers in it, and makes the
-// program again.
+// decodeBPF reads a program that hashProgram made. It takes the numbers from p, makes a program
+// with them, and compares that with p.
 func decodeBPF(p []byte, f *nft.Family, r *rule) bool {
 	if len(p) != sizeBPF || r.stat.kind != statNone || r.recent.kind != recentNone {
 		return false
@@ -139,7 +139,7 @@ func decodeBPF(p []byte, f *nft.Family, r *rule) bool {
 	for _, port := range []bool{false, true} {
 		m := statMatch{kind: statHash, port: port}
 		n := len(hashProgram(f.Model, m))
-		// The last but two is the comparison, and the xor is the last but 14.
+		// Counted from the end, the comparison is the third instruction, and the xor the 15th.
 		k := func(fromEnd int) uint32 {
 			return native.Uint32(p[bpfProgram+sizeBPFInst*(n-fromEnd)+4:])
 		}

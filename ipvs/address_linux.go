@@ -88,7 +88,7 @@ func (k *kernel) listAddresses() (a addresses, err error) {
 	return a, nil
 }
 
-// sortAddress adds the address of a message to ours or to those of other programs.
+// sortAddress adds the address of a message to our addresses or to other programs'.
 func (k *kernel) sortAddress(a *addresses, msg []byte, names map[int]string) error {
 	l, err := decodeAddress(msg)
 	if err != nil {

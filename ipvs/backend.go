@@ -51,13 +51,14 @@ type Config struct {
 	// zero means all. They have no effect if pods and the host have endpoints of their own.
 	AffinityMask4, AffinityMask6 int
 	// Device is the name of a dummy device that holds the addresses of services: cluster IPs,
-	// external IPs and load-balancer IPs. If it does not exist, it is made; a kernel without the
-	// module dummy is then a [dataplane.ErrMissingModule]. Empty, the default, means no device, and
-	// services do not need one. The package documentation describes the differences.
+	// external IPs and load-balancer IPs. The backend makes it if it does not exist. If the kernel
+	// lacks the module dummy for that, the error is a [dataplane.ErrMissingModule]. Empty, the
+	// default, means no device, and services do not need one. The package documentation describes
+	// the differences.
 	Device string
 	// StrictARP prevents the node from answering ARP for the addresses of Device, on all links:
 	// net.ipv4.conf.all.arp_ignore is set to 1 and arp_announce to 2. It requires Device: without a
-	// device, nobody answers ARP for the addresses of services.
+	// device, the node never answers ARP for the addresses of services.
 	StrictARP bool
 	// TakeOver claims virtual servers of other programs than kernlb at addresses of services. They
 	// keep their connections, and differences are edited in place. Use it to take over from
@@ -167,13 +168,13 @@ var errNotObserved = errors.New(
 // Backend keeps the services of one instance in IPVS. Its methods must not be called concurrently,
 // except Watch.
 type Backend struct {
-	kernel // embedded because it has the methods of a backend where the system is not Linux
+	kernel // embedded: without Linux it has the methods that need the kernel
 	cfg    Config
 	pl     planner
 	// observed says that pl describes what the kernel holds.
 	observed bool
 	draining draining
-	// looks is the budget for checks of the companion tables for edits by hand.
+	// looks is the budget for checks whether the companion tables were edited by hand.
 	looks wait.Budget
 	scrub scrub
 	// rivals are the other programs' uses of the instance's marks, as last logged.

@@ -29,7 +29,7 @@ type Counters struct {
 var _ counters.Source = (*Counters)(nil)
 
 // OpenCounters opens the counters of an instance. Only the network namespace and the table of the
-// configuration matter. Its errors are those of [New].
+// configuration matter. It returns the same errors as [New].
 func OpenCounters(cfg *Config) (*Counters, error) {
 	full, err := cfg.withDefaults()
 	if err != nil {

@@ -18,9 +18,9 @@
 //   - The tables ip and ip6 named [Config.Table], the companion. Its chains are fixed; a frontend
 //     is elements of sets.
 //   - A rule and a local route in each family, which deliver packets with the instance's mark to
-//     this machine. The rule matches the 13 upper bits. No device has the address of a service.
-//     So other ports of external addresses are not affected, nobody answers ARP for them, and the
-//     host keeps its source address.
+//     this machine. The rule matches the 13 upper bits. No device has the address of a service. So
+//     other ports of external addresses are not affected, the node does not answer ARP for them,
+//     and the host keeps its source address.
 //   - If [Config.Device] names one, a dummy device that holds the addresses of services.
 //
 // # The device
@@ -32,8 +32,8 @@
 // same way with a device and without, apart from this:
 //
 //   - Other ports of the addresses belong to the host: programs that listen on all addresses are
-//     reached there, and the host refuses packets to the other ports. Without a device, other
-//     ports of cluster IPs are rejected, and those of other addresses are not affected.
+//     reached there, and the host refuses packets to the other ports. Without a device, other ports
+//     of cluster IPs are rejected, and other ports of other addresses are not affected.
 //   - The node answers ARP for the addresses on all links, unless [Config.StrictARP] is set. It
 //     never answers neighbour solicitations for them: IPv6 asks the link.
 //   - Packets of the host to a service have the service's address as their source, and are always
@@ -75,7 +75,7 @@
 // packets to services, and removes them when IPVS has sent a packet on. It never changes the mark
 // of a packet without these bits, and never acts on it.
 //
-//	Mark               a packet that is led to IPVS; its 18 lower bits are those of others
+//	Mark               a packet that is led to IPVS; its 18 lower bits belong to others
 //	Mark + 0x40000 + n the same, for the virtual server of that mark
 //	Mark + 0x80000     a packet that IPVS sent on by direct routing, from output to postrouting:
 //	                   it still goes to the address of the service, and must not be led to IPVS
@@ -169,9 +169,9 @@
 //
 // So n virtual servers are compared once in Look + n×c / (CompareShare/2), where c is what one
 // takes. In an emulated machine, some ten times slower than others, c is 1.3 µs for outlines, 11 µs
-// for ten destinations of IPv4, and 430 µs for those of IPv6. A destination of IPv4 that was
-// deleted there by hand is noticed within 0.6 s among 100 virtual servers, 3.5 s among 1,000 and
-// 33 s among 10,000; with a CompareShare of 0.01, within 0.5 s among 1,000 and 3 s among 10,000.
+// for ten destinations of IPv4, and 430 µs for ten of IPv6. A destination of IPv4 that was deleted
+// there by hand is noticed within 0.6 s among 100 virtual servers, 3.5 s among 1,000 and 33 s among
+// 10,000; with a CompareShare of 0.01, within 0.5 s among 1,000 and 3 s among 10,000.
 //
 // The engine reads everything every five minutes ([dataplane.RunOptions]). [Backend.Watch] follows
 // addresses, rules and routes.

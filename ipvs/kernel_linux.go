@@ -74,7 +74,7 @@ func (k *kernel) dial(netns int) (err error) {
 	return err
 }
 
-// openNetwork opens all sockets except that of IPVS.
+// openNetwork opens all sockets except the one to IPVS.
 func (k *kernel) openNetwork(c *Config) (err error) {
 	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
 	k.mark = c.Mark
@@ -109,8 +109,8 @@ func (k *kernel) close() error {
 // Close closes the sockets and leaves the kernel as it is.
 func (b *Backend) Close() error { return b.kernel.close() }
 
-// Lock waits for its turn among all writers in the network namespace, including those of other
-// instances, for 10 seconds at most. The error is that of the context.
+// Lock waits for its turn among all writers in the network namespace, including writers of other
+// instances, for 10 seconds at most. It returns the context's error.
 func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 	return b.kernel.turn.Take(ctx, threadns.Patience)
 }

@@ -31,7 +31,7 @@ func isOne(err error, of ...error) bool {
 
 // read reads everything that concerns the instance. drift lists the faults of the companion tables.
 // It fails with errTaken if another writer of the instance commits meanwhile. tunables are the
-// wanted ones, remembered the earlier values that this process knows.
+// wanted ones. remembered has the earlier values that this process knows.
 func (k *kernel) read(ctx context.Context, tunables, remembered map[string]string) (o observed,
 	drift []string, err error) {
 	before, err := k.readIdleVersion(ctx)
@@ -141,7 +141,7 @@ func (k *kernel) readNetwork(ctx context.Context, o *observed,
 var errMisread = errors.New("the dump showed an element twice")
 
 // readTable reads a companion table. It returns nil if the table does not exist. The result is
-// right if nobody has changed the table meanwhile.
+// right if no program has changed the table meanwhile.
 func (k *kernel) readTable(ctx context.Context, f *nft.Family) (*rawTable, error) {
 	raw := &rawTable{sets: map[string]nft.SetInfo{}, chains: map[string]nft.ChainInfo{},
 		rules: map[string][]uint64{}, elems: map[string]map[string]nft.Elem{}}

@@ -12,7 +12,7 @@ import (
 // observed is everything in the kernel that concerns the instance, as it was read or as the last
 // commit made it. A plan depends only on it and on the configuration.
 type observed struct {
-	table     *servicemodel.Table // the services that it amounts to
+	table     *servicemodel.Table // the services that these objects stand for
 	companion companion
 	servers   map[ipvsnl.ServiceKey]*server // ours
 	foreign   map[ipvsnl.ServiceKey]bool    // virtual servers of other programs

@@ -109,8 +109,8 @@ func (o *outlines) ask(option int, b []byte) error {
 	return nil
 }
 
-// readHeads reads the heads of all outlines. Every outline in use has a protocol, even that of a
-// virtual server by mark.
+// readHeads reads the heads of all outlines. Every outline in use has a protocol, even the outline
+// of a virtual server by mark.
 func (o *outlines) readHeads() error {
 	const start, size = ipvsnl.OutlinesStart, ipvsnl.OutlineSize
 	if o.buf == nil {

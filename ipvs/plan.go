@@ -289,7 +289,7 @@ func diffElements(old, now *record, del, add func(string, nft.Elem)) {
 	})
 }
 
-// nodePortAddrs are those of the node's addresses that take node ports.
+// nodePortAddrs returns the node's addresses that take node ports.
 func nodePortAddrs(local []netip.Addr, r servicemodel.Rules) []netip.Addr {
 	var l []netip.Addr
 	for _, a := range local {

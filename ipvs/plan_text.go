@@ -12,11 +12,11 @@ import (
 
 var _ dataplane.Plan = (*plan)(nil)
 
-// String is the plan in the order in which it is sent: commands of IPVS and timeouts in the
-// language of ipvsadm, rules, routes, the device and its addresses in that of ip, sysctls in that
-// of sysctl, and the transactions of the companion tables in that of nft. ipvsadm cannot express
-// the bits that identify our virtual servers. A restored value is left as it is if another program
-// relies on it.
+// String is the plan in the order in which it is sent. Commands of IPVS and timeouts are in the
+// language of ipvsadm. Rules, routes, the device and its addresses are in the language of ip,
+// sysctls in the language of sysctl, and the companion's transactions in the language of nft.
+// ipvsadm cannot express the bits that identify our virtual servers. A restored value is left as it
+// is if another program relies on it.
 func (p *plan) String() string {
 	t := &text{}
 	t.stage(p, stageRestrict)

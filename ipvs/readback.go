@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// adopt takes a reading as the state of the kernel, and returns it as a table. The table has the
+// adopt makes a reading the known state of the kernel, and returns it as a table. The table has the
 // frontends whose virtual servers agree with their records. Everything else is drift, and damage
 // that the next commit repairs. adopt fills in the index and the damage of the reading.
 func (pl *planner) adopt(o observed, drift []string) (*dataplane.Observation, error) {
@@ -42,8 +42,8 @@ func (pl *planner) adopt(o observed, drift []string) (*dataplane.Observation, er
 		OtherLayout: comp.other}, nil
 }
 
-// indexRecords notes the used firewall marks, those of our records and of other programs' virtual
-// servers, and how many frontends are at each address.
+// indexRecords notes the firewall marks that our records and other programs' virtual servers use,
+// and how many frontends are at each address.
 func (o *observed) indexRecords() {
 	for k, r := range o.companion.records {
 		o.index.marks[r.mark] = true

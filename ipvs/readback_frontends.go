@@ -130,8 +130,8 @@ func (o *observed) recorded(k servicemodel.FrontendKey) bool {
 	return o.companion.records[k] != nil
 }
 
-// unheld returns, without slots, the pools that were not found and that IPVS cannot hold: those of
-// node ports without a virtual server at any of the addresses.
+// unheld returns, without slots, the pools that were not found because IPVS cannot hold them: no
+// address has a virtual server for their node ports.
 func (o *observed) unheld(addrs []netip.Addr,
 	found map[servicemodel.PoolID]*servicemodel.Pool) []*servicemodel.Pool {
 	empty := map[servicemodel.PoolID]*servicemodel.Pool{}

@@ -52,8 +52,8 @@ func packPath[A addrBytes](f *conntrack.Flow) path[A] {
 	}
 }
 
-// first returns the path at the head of the list of paths to the same place: that of untranslated
-// flows in the default zone.
+// first returns the path at the head of the list of paths to the same place: the path of
+// untranslated flows in the default zone.
 func (p path[A]) first() path[A] {
 	p.endpoint, p.zones = p.dst, [2]uint16{}
 	return p

@@ -2,9 +2,9 @@ package mirror
 
 import "github.com/kernlb/kernlb/conntrack"
 
-// index notes the flows of a table and finds those that may be stale. Of a flow it knows only the
-// original tuple, the ID and the endpoint that answers. A noted flow may have ended, but every
-// existing flow must be noted.
+// index notes the flows of a table and finds those that may be stale. It knows only three things of
+// a flow: the original tuple, the ID and the endpoint that answers. A noted flow may have ended,
+// but every existing flow must be noted.
 type index struct {
 	v4     familyIndex[[4]byte]
 	v6     familyIndex[[16]byte]
@@ -58,7 +58,7 @@ func (x *index) flow(s suspect) (f conntrack.Flow, ok bool) {
 	return f, ok && f.ID == s.id
 }
 
-// apply works in an event.
+// apply brings the notes up to date after an event.
 func (x *index) apply(e *conntrack.Event) {
 	x.events++
 	if e.Type == conntrack.FlowDestroyed {

@@ -72,8 +72,9 @@ type follower interface {
 
 // times say how often a mirror does something.
 type times struct {
-	read  time.Duration // how long events may wait: looking is cheaper than being woken up for each
-	check time.Duration // between looks at whether it notes more than there is
+	// how long events may wait: reading many at once is cheaper than a wake-up for each
+	read  time.Duration
+	check time.Duration // between two counts of noted flows that have ended
 	pause time.Duration // at least, before the table is listed again
 }
 
@@ -183,9 +184,9 @@ func (x *Mirror) suspects(m *conntrack.Matcher) (*index, []suspect) {
 	return x.index, x.index.suspects(m, x.covers)
 }
 
-// ask returns the suspects that the kernel has, and how many it asked for. It works on no events
-// meanwhile. It forgets a flow that the kernel does not have, and that must not be a flow that an
-// event has just added.
+// ask returns the suspects that the kernel has, and how many it asked for. It forgets flows that
+// the kernel does not have. It works on no events meanwhile, because it must not forget a flow that
+// an event has just added.
 func (x *Mirror) ask(ctx context.Context, index *index, some []suspect) (found []*conntrack.Flow,
 	asked int, err error) {
 	x.mu.Lock()
@@ -213,7 +214,7 @@ func (x *Mirror) ask(ctx context.Context, index *index, some []suspect) (found [
 	return found, len(flows), err
 }
 
-// drain works on the waiting events. The lock is held.
+// drain brings the index up to date with the waiting events. The caller holds the lock.
 func (x *Mirror) drain() error {
 	err := x.events.Drain(func(e *conntrack.Event) error {
 		if e.Type == conntrack.EventsLost {
@@ -229,8 +230,8 @@ func (x *Mirror) drain() error {
 	return err
 }
 
-// lose notes that the index is useless, and why. Run learns of it when it reads events. The lock is
-// held.
+// lose notes that the index is useless, and why. Run learns of it when it reads events. The caller
+// holds the lock.
 func (x *Mirror) lose(err error) { x.synced, x.broken = false, err }
 
 // debug logs what a mirror does by itself.

@@ -102,7 +102,7 @@ func (x *Mirror) begin() error {
 	return nil
 }
 
-// end closes it.
+// end closes the source of events.
 func (x *Mirror) end() {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -203,7 +203,7 @@ func (x *Mirror) list(ctx context.Context, index *index) error {
 	return nil
 }
 
-// sync makes the index count.
+// sync marks the index as complete, so that Find uses it.
 func (x *Mirror) sync() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()
@@ -224,7 +224,7 @@ func (x *Mirror) unsync() {
 	x.synced = false
 }
 
-// read works in what has come.
+// read brings the index up to date with the events that have come.
 func (x *Mirror) read() error {
 	x.mu.Lock()
 	defer x.mu.Unlock()

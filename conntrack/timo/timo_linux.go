@@ -17,12 +17,13 @@ var ErrNoFlow = errors.New("not a flow")
 
 // To returns f as ti-mo/conntrack has it: as [ct.Conn.Dump] would return it.
 //
-// Nothing of a flow that the kernel reported is lost. The state of TCP and SCTP is lost where the
-// flow is of another protocol, what ICMP has instead of ports where it is not of ICMP, and of the
-// timeout the parts of a second.
+// Nothing is lost of a flow that the kernel reported. Of any other flow, To drops the state of TCP
+// and SCTP if the flow has another protocol, the ICMP type, code and identifier if it is not ICMP,
+// and fractions of a second of the timeout.
 //
-// A flow that [ct.Conn.Create] puts into the table is not translated, even where its tuples say so:
-// the kernel wants to be told how (CTA_NAT_SRC, CTA_NAT_DST). [conntrack.Table.Create] does that.
+// The kernel does not translate a flow that [ct.Conn.Create] puts into the table, even if its
+// tuples differ: the request lacks the translation (CTA_NAT_SRC, CTA_NAT_DST).
+// [conntrack.Table.Create] sends it.
 func To(f conntrack.Flow) ct.Flow {
 	out := ct.Flow{
 		ID: f.ID, Mark: f.Mark, Status: ct.Status(f.Status),
@@ -72,9 +73,9 @@ func counter(c conntrack.Count, reply bool) ct.Counter {
 
 // From returns a flow that ti-mo/conntrack read, or [ErrNoFlow].
 //
-// What [conntrack.Flow] does not have is lost: helper, labels, master, security context,
-// adjustments of sequence numbers, SYN proxy, use count; of TCP the window scales and flags, of
-// SCTP the tags, of DCCP everything.
+// It drops everything that [conntrack.Flow] lacks: helper, labels, master, security context,
+// adjustments of sequence numbers, SYN proxy, use count, the window scales and flags of TCP, the
+// tags of SCTP, and the state of DCCP.
 func From(f ct.Flow) (conntrack.Flow, error) {
 	p := conntrack.Protocol(f.TupleOrig.Proto.Protocol)
 	if reply := conntrack.Protocol(f.TupleReply.Proto.Protocol); p != reply {
@@ -105,7 +106,8 @@ func From(f ct.Flow) (conntrack.Flow, error) {
 	return out, nil
 }
 
-// fromTuple returns a tuple of a flow whose zone, if it is not 0, is that of both directions.
+// fromTuple returns a tuple of a flow. zone is the zone of both directions, or 0 if each has its
+// own.
 func fromTuple(t ct.Tuple, zone uint16) (conntrack.Tuple, error) {
 	src, dst := t.IP.SourceAddress, t.IP.DestinationAddress
 	if !src.IsValid() || !dst.IsValid() || src.Is4() != dst.Is4() {

@@ -15,10 +15,10 @@ import (
 // network namespace can change it. It was left as it is.
 var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be changed from here")
 
-// NewPlan compares the wanted settings with those of the kernel in the network namespace of the
-// table. It changes nothing. It plans settings of the machine in any namespace; Apply finds out
-// whether they can be written. NewPlan returns [ErrBadConfig], or [conntrack.ErrMissingModule] if
-// the kernel lacks a wanted setting.
+// NewPlan compares the wanted settings with the kernel's in the network namespace of the table. It
+// changes nothing. It plans settings of the machine in any namespace; Apply finds out whether they
+// can be written. NewPlan returns [ErrBadConfig], or [conntrack.ErrMissingModule] if the kernel
+// lacks a wanted setting.
 func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error) {
 	if t == nil {
 		return nil, errors.New("plan the conntrack tuning: no conntrack table")

@@ -49,7 +49,8 @@ func writeSetting(t *conntrack.Table, name string, value uint64) error {
 	})
 }
 
-// cores returns the number of CPUs of the machine, or those of the process if that is unknown.
+// cores returns how many CPUs the machine has. If that is unknown, it returns how many the process
+// may use.
 func cores() int {
 	text, err := os.ReadFile(cpuList)
 	if err != nil {

@@ -21,11 +21,11 @@ type Config struct {
 	MaxPerCore int
 	// Min is the least maximum.
 	Min int
-	// Cores is the number of CPUs; 0 means those of the machine.
+	// Cores is the number of CPUs; 0 means as many as the machine has.
 	Cores int
 
-	// TCPEstablished is how long an idle TCP connection is remembered. TCPCloseWait is how long one
-	// that its server closed and its client did not. 0 leaves them as they are.
+	// TCPEstablished is how long an idle TCP connection is remembered. TCPCloseWait is the same for
+	// a connection that only its server has closed. 0 leaves them as they are.
 	TCPEstablished time.Duration
 	TCPCloseWait   time.Duration
 	// UDP is how long a flow is remembered after a packet. UDPStream is the same after packets went
@@ -79,8 +79,8 @@ var settings = []string{
 var global = []string{settingBuckets, settingMax}
 
 // kernelDefaults are the initial values of the kernel (net/netfilter/nf_conntrack_proto_tcp.c,
-// nf_conntrack_proto_udp.c; the second value for UDP streams is that of kernels before 4.20). The
-// maximum has none, because it depends on the memory of the machine.
+// nf_conntrack_proto_udp.c; kernels before 4.20 have the second value for UDP streams). The maximum
+// has none, because it depends on the memory of the machine.
 var kernelDefaults = map[string][]uint64{
 	settingTCPEstablished: {432000},
 	settingTCPCloseWait:   {60},

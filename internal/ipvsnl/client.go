@@ -61,8 +61,8 @@ func (c *Client) Close() error {
 
 // Submit sends the commands of b. The kernel executes them in their order. IPVS has no
 // transactions, so a failed command does not stop the others. The error says which commands failed,
-// as that of [rawnl.Conn.SendAll] does, and how many were answered if not all were. Commands
-// are pipelined; Submit checks ctx after every few hundred.
+// in the form of [rawnl.Conn.SendAll], and how many were answered if not all were. Commands are
+// pipelined; Submit checks ctx after every few hundred.
 func (c *Client) Submit(ctx context.Context, b *Batch) error {
 	for _, m := range b.modules {
 		if err := c.conn.LoadModule(ctx, m); err != nil {

@@ -10,8 +10,8 @@
 // embedded values can be compared with ==. If they are equal, there is nothing to change.
 //
 // Changes are collected in a [Batch] and sent by [Client.Submit]. IPVS has no transactions: each
-// command succeeds or fails by itself, and the error tells which did. Commands are pipelined: one
-// system call carries hundreds of them and one answer acknowledges them all. So the time for a
+// command succeeds or fails by itself, and the error tells which failed. Commands are pipelined:
+// one system call carries hundreds of them and one answer acknowledges them all. So the time for a
 // batch is the kernel's time for the work.
 //
 // [Client.Services] and [Client.Destinations] read; their lists are sorted by key.

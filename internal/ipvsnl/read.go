@@ -90,8 +90,8 @@ func reading(err error, format string, args ...any) error {
 	return fmt.Errorf("%s: %w", fmt.Sprintf(format, args...), err)
 }
 
-// dump sends a request to list objects and returns them in the order of compare, which is that of
-// their keys. It starts again if the dump is interrupted, or shows an object twice.
+// dump sends a request to list objects and returns them in the order of compare, which compares
+// keys. It starts again if the dump is interrupted, or shows an object twice.
 func dump[T any](ctx context.Context, c *Client, req *rawnl.Batch,
 	parse func(attrs []byte) (T, error), compare func(a, b T) int,
 ) ([]T, error) {

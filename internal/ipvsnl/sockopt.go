@@ -11,7 +11,7 @@ import (
 // the length of the buffer is not the one that its contents state, the kernel refuses it and logs
 // that.
 //
-// The layouts are those of kernels that align 64-bit numbers to 8 bytes. Other kernels refuse the
+// The layouts are right for kernels that align 64-bit numbers to 8 bytes. Other kernels refuse the
 // sizes.
 const (
 	// IP_VS_SO_GET_SERVICES: all services, each with the number of its destinations
@@ -69,8 +69,8 @@ func OutlineDestinationOf(d Destination) (o OutlineDestination) {
 	return o
 }
 
-// DestinationOutlined returns the outline at the beginning of b, and whose it is. It leaves out the
-// flags that the kernel keeps beside the forwarding method (IP_VS_CONN_F_FWD_MASK).
+// DestinationOutlined returns the outline at the beginning of b, and the key of its destination. It
+// leaves out the flags that the kernel keeps beside the forwarding method (IP_VS_CONN_F_FWD_MASK).
 func DestinationOutlined(b []byte) (k DestinationKey, o OutlineDestination) {
 	o = OutlineDestination(b)
 	native := binary.NativeEndian

@@ -30,7 +30,7 @@ func denied(err error) bool {
 	return errors.Is(err, fs.ErrPermission) || errors.Is(err, syscall.EROFS)
 }
 
-// permissionError is an [ErrNoPermission] and, like those of the kernel, an fs.ErrPermission.
+// permissionError is an [ErrNoPermission] and, like the kernel's errors, an fs.ErrPermission.
 type permissionError struct{ error }
 
 func (e permissionError) Unwrap() error { return e.error }

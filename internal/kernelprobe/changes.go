@@ -8,9 +8,9 @@ import (
 )
 
 // Changes returns changes that use every part of a ruleset that is not optional for a backend: both
-// families, each kind of frontend and verdict, masquerading, source ranges. Session affinity is
-// asked for by sticky. Only limits the changes to one family, if it is not zero. Addresses
-// are of the ranges for documentation (RFC 5737, RFC 3849).
+// families, each kind of frontend and verdict, masquerading, source ranges. sticky adds session
+// affinity. only limits the changes to one family, unless it is zero. The addresses are from the
+// ranges for documentation (RFC 5737, RFC 3849).
 func Changes(sticky bool, only servicemodel.Family) (*servicemodel.ChangeSet, error) {
 	node := servicemodel.Node{
 		Name: "this", OnlyFamily: only, Addresses: addrs("192.0.2.1", "2001:db8::1"),

@@ -16,10 +16,10 @@ import (
 // Oldest is the oldest kernel that the backends are tested on.
 var Oldest = Release{5, 10}
 
-// Explain turns what a kernel of the given release said to the changes in b, or to opening the
-// backend with b nil, into an error that says what is missing: one of the sentinels of package
-// dataplane where that can be told. That objects are there already is no error: it says nothing of
-// what the kernel can do.
+// Explain turns a kernel's refusal of the changes in b into an error that says what is missing: a
+// sentinel of package dataplane, if the refusal shows that much. b is nil if the kernel refused to
+// open the backend. running is the kernel's release. Explain ignores the refusal of an object that
+// exists already, because it says nothing about the kernel's features.
 func Explain(err error, b *rawnl.Batch, running Release) error {
 	err = rawnl.Except(err, syscall.EEXIST)
 	switch {
@@ -43,8 +43,8 @@ func Explain(err error, b *rawnl.Batch, running Release) error {
 		dataplane.ErrMissingModule, err)
 }
 
-// Missing names the modules that a kernel said it does not have when it refused the batch b. It
-// returns nil if err does not say that.
+// Missing names the modules that the kernel lacked when it refused the batch b. It returns nil if
+// err names none.
 func Missing(err error, b *rawnl.Batch) error {
 	if l := modules(err, b); len(l) > 0 {
 		return fmt.Errorf("%w %s: %w", dataplane.ErrMissingModule, strings.Join(l, ", "), err)
@@ -52,9 +52,9 @@ func Missing(err error, b *rawnl.Batch) error {
 	return nil
 }
 
-// lacking reports whether an error is how the kernel says that it does not know something: a
-// protocol, or what a message is about. The system call that enters a network namespace fails with
-// some of the same numbers, and says nothing about the kernel.
+// lacking reports whether the kernel did not know something: a protocol, or the object of a
+// message. An error from entering a network namespace may have the same number, but says nothing
+// about the kernel's features.
 func lacking(err error) bool {
 	for _, errno := range []syscall.Errno{
 		syscall.EPROTONOSUPPORT, syscall.EAFNOSUPPORT, syscall.ENOPROTOOPT,

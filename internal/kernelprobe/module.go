@@ -37,10 +37,10 @@ func message(b *rawnl.Batch, i int) []byte {
 	return nil
 }
 
-// module names the module that the kernel looked for when it refused a message with ENOENT,
-// pointing at offset; "" if it looked for something else, such as a chain that was refused before.
-// Modules are asked for as "nft-chain-2-nat", "nft-expr-2-fib", "ipt_DNAT" and the like, under
-// which names depmod finds them; those returned are the names of their files.
+// module names the module that the kernel did not find when it refused a message with ENOENT at
+// offset. It returns "" if the kernel looked for something else, such as a chain that it had
+// refused before. The kernel requests modules by aliases such as "nft-chain-2-nat",
+// "nft-expr-2-fib" or "ipt_DNAT". The returned names are the names of their files.
 func module(msg []byte, offset int) string {
 	const typeAt, familyAt, header = 4, 16, 20
 	if len(msg) < header {
@@ -54,7 +54,7 @@ func module(msg []byte, offset int) string {
 	case msgNewChain:
 		path := rawnl.AttrPath(msg, offset)
 		if len(path) > 0 && path[0].Type == attrChainTable {
-			return "" // somebody has deleted the table
+			return "" // another program has deleted the table
 		}
 		if t := text(msg[header:], attrChainType); t != "" {
 			return "nft_chain_" + t
@@ -70,10 +70,11 @@ func module(msg []byte, offset int) string {
 	return ""
 }
 
-// expression names the module of an expression; ext is the match or target that it stands for.
+// expression names the module of an expression. ext is the match or target of x_tables in it, if
+// any.
 func expression(name, ext, ip string) string {
 	switch name {
-	// Those of nf_tables itself fail for want of what they refer to: a set, a chain, an object.
+	// These are part of nf_tables. They fail if the set, chain or object that they name is missing.
 	case "", "immediate", "lookup", "dynset", "objref":
 		return ""
 	case "match", "target":

@@ -6,11 +6,11 @@ import (
 	"strings"
 )
 
-// Release is a kernel's major and minor version. The zero Release is one that is not known.
+// Release is a kernel's major and minor version. The zero Release means that it is not known.
 type Release struct{ Major, Minor int }
 
-// ParseRelease reads what uname -r prints, such as "6.1.0-56-cloud-amd64". What it cannot read is
-// the zero Release.
+// ParseRelease reads the output of uname -r, such as "6.1.0-56-cloud-amd64". It returns the zero
+// Release for any other text.
 func ParseRelease(s string) Release {
 	major, rest, _ := strings.Cut(s, ".")
 	if i := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {

@@ -1,6 +1,6 @@
 // Package logkey has the keys of the records that kernlb logs, so that one thing has one key
-// wherever it is logged. docs/logs.md lists them with their meaning; a test holds the packages
-// against both.
+// wherever it is logged. docs/logs.md lists them with their meaning; a test compares the packages'
+// records with both.
 package logkey
 
 // The keys.

@@ -39,8 +39,8 @@ type Changed struct {
 	Chain   string // of chains and rules
 }
 
-// Author waits until a socket other than that of conn commits a transaction with a change for which
-// ours returns true. It returns the program that committed, or the error of the context.
+// Author waits until a socket other than conn's commits a transaction with a change for which ours
+// returns true. It returns the program that committed, or the error of the context.
 func Author(ctx context.Context, ns *threadns.NS, conn *rawnl.Conn, ours func(Changed) bool) (
 	rawnl.GenInfo, error) {
 	own, err := conn.GenID(ctx)
@@ -55,7 +55,7 @@ func Author(ctx context.Context, ns *threadns.NS, conn *rawnl.Conn, ours func(Ch
 	if err != nil {
 		return rawnl.GenInfo{}, err
 	}
-	defer l.Close() //nolint:errcheck // nothing is owed
+	defer l.Close() //nolint:errcheck // the result is already known
 	defer context.AfterFunc(ctx, func() {
 		l.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // fails only if it is closed
 	})()

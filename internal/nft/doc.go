@@ -17,5 +17,5 @@
 // The iptables backend has many rules, and needs no text for them. It encodes them with
 // [Encoder.BeginRule], [AppendPayload] and their kin, which do not allocate.
 //
-// Numbers of attributes and of enums are those of include/uapi/linux/netfilter/nf_tables.h.
+// Numbers of attributes and of enums come from include/uapi/linux/netfilter/nf_tables.h.
 package nft

@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Elem is one element of a set: a key, and in some sets more. The bytes are those of the kernel's
-// registers: each field is padded to four bytes.
+// Elem is one element of a set: a key, and in some sets more. The bytes are laid out as in the
+// kernel's registers: each field is padded to four bytes.
 type Elem struct {
 	Key      []byte
 	KeyEnd   []byte // end of the range, in an interval set

@@ -18,8 +18,8 @@ type Family struct {
 
 	// SaddrOffset and DaddrOffset are the offsets of the addresses in the network header.
 	SaddrOffset, DaddrOffset uint32
-	// Saddr and Daddr select the addresses of the packet, CTSaddr and CTDaddr those of the original
-	// direction of its flow.
+	// Saddr and Daddr select the addresses of the packet. CTSaddr and CTDaddr select the addresses
+	// of its flow's original direction.
 	Saddr, Daddr, CTSaddr, CTDaddr Selector
 	// CTReplySaddr selects the address that answers.
 	CTReplySaddr Selector

@@ -14,7 +14,7 @@ import (
 
 // ListRule writes the expressions of any rule for people: common expressions as nft writes them,
 // others by their names. Extensions of x_tables are written as "-m name" and "-j NAME". nft cannot
-// load the result. family is that of the rule's table.
+// load the result. family is the family of the rule's table.
 func ListRule(family uint8, exprs []byte) string {
 	l := listing{family: family}
 	for _, f := range Families {
@@ -577,8 +577,8 @@ func (l *listing) extension(kind string, f fields) {
 }
 
 // portMatch writes an extension: as nft would if it matches one destination port. The information
-// begins with the first and the last source port, and those of the destination (xt_tcpudp.h), in
-// xt_sctp.h in the other order.
+// begins with the first and the last source port, and then the first and the last destination port
+// (xt_tcpudp.h). xt_sctp.h has the destination first.
 func portMatch(name string, info []byte) string {
 	at := 4
 	switch name {

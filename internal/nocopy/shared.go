@@ -1,10 +1,10 @@
-// Package nocopy lets the packages of this module read what values share with one another, without
-// copies, and gives them the methods that only engines and backends need. Other modules cannot name
-// [Key]; they get copies.
+// Package nocopy lets the packages of this module read the memory that values share, without
+// copies. It also gives them methods that only engines and backends need. Other modules cannot name
+// [Key], and get copies.
 package nocopy
 
-// Key is what a method asks for that hands out shared values. They must not be modified.
+// Key is the argument of methods that return shared values. The caller must not modify these.
 type Key struct{}
 
-// Of returns v as something that reads it without copies.
+// Of returns the form of v that reads it without copies.
 func Of[R any](v interface{ Shared(Key) R }) R { return v.Shared(Key{}) }

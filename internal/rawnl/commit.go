@@ -38,10 +38,10 @@ func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 }
 
 // Check lets the kernel judge b as a transaction but never commits it. Check does not send the end
-// message, so the kernel undoes what it has prepared (nfnetlink_rcv_batch in
-// net/netfilter/nfnetlink.c; "nft --check" does so). Errors are those of [Conn.Commit]. Nothing
-// stays except modules that the kernel loaded to judge; the generation stays the same. Check does
-// not find errors that only the commit itself can cause.
+// message, so the kernel undoes its preparations (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c;
+// "nft --check" does so). It returns the same errors as [Conn.Commit]. Nothing stays except modules
+// that the kernel loaded to judge; the generation stays the same. Check does not find errors that
+// only the commit itself can cause.
 func (c *Conn) Check(ctx context.Context, b *Batch) error {
 	if err := b.seal(); err != nil {
 		return fmt.Errorf("check: %w", err)

@@ -57,7 +57,7 @@ type Conn struct {
 	seq     uint32 // the next sequence number
 	dumpSeq uint32 // the dump that is not over, 0 if none; the kernel may have more of it
 	rx      []byte
-	sizes   [receiveSize / manySize]int // of the datagrams in rx, where each has a part of it
+	sizes   [receiveSize / manySize]int // of the datagrams in rx, when each has its own part of rx
 	wire    []byte                      // the datagram of a Lookup
 	own     Batch                       // for requests that Conn makes itself
 	loaded  []string                    // modules that the kernel was asked to load
@@ -83,7 +83,7 @@ type Socket interface {
 	Close() error
 }
 
-// What a socket says of its receive queue.
+// The errors of a socket about its receive queue.
 const (
 	errEmpty   = syscall.EAGAIN  // nothing is in it
 	errOverrun = syscall.ENOBUFS // an answer had no room
@@ -246,9 +246,9 @@ func (c *Conn) LoadModule(ctx context.Context, name string) error {
 	return nil
 }
 
-// number gives the messages of b from begin to end their sequence numbers, and those of generic
-// netlink the number of their family. No answer that is still in the queue can have these sequence
-// numbers. number returns the first.
+// number gives the messages of b from begin to end their sequence numbers, and on a connection to
+// generic netlink the number of the family. No answer that is still in the queue can have these
+// sequence numbers. number returns the first.
 func (c *Conn) number(b *Batch, begin, end int) (first uint32) {
 	first = c.reserve(end - begin)
 	b.number(begin, end, first)

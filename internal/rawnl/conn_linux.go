@@ -49,8 +49,8 @@ const (
 	protocolGeneric   = unix.NETLINK_GENERIC
 )
 
-// openSocket opens a socket in the network namespace netns; 0 means that of the calling thread. A
-// socket stays in the namespace in which it was made.
+// openSocket opens a socket in the network namespace netns; 0 means the calling thread's. A socket
+// stays in the namespace in which it was made.
 func openSocket(protocol, netns int) (Socket, error) {
 	if netns == 0 {
 		return newSocket(protocol)
@@ -106,8 +106,8 @@ func newSocket(protocol int) (Socket, error) {
 }
 
 // configure asks for short errors with text and for large buffers. It also connects the socket,
-// because a connected netlink socket accepts messages from the kernel alone
-// (netlink_getsockbyportid in net/netlink/af_netlink.c).
+// because a connected netlink socket accepts messages only from the kernel (netlink_getsockbyportid
+// in net/netlink/af_netlink.c).
 func (s *kernelSocket) configure() error {
 	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1); err != nil {

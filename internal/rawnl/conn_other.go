@@ -7,7 +7,7 @@ import "syscall"
 // errRestart is ERESTART in the numbering of most Linux architectures.
 const errRestart = syscall.Errno(85)
 
-// Protocols of netlink, of which there is none.
+// Protocols of netlink. They have no effect on this system.
 const (
 	protocolNetfilter = iota
 	protocolGeneric

@@ -59,7 +59,8 @@ func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) err
 // network namespace, even one about other tables. Dumps of the elements of one set, and of the sets
 // and the rules of one table, count only objects in that table (nf_tables_dump_set,
 // nf_tables_dump_sets, nf_tables_dump_rules), so a transaction about another table cannot make them
-// skip anything. Dumps of chains and of tables count those of all tables, so it can.
+// skip anything. Dumps of chains and of tables count the objects of all tables, so such a
+// transaction can.
 func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) error {
 	_, err := c.DumpThrough(ctx, req, fn)
 	return err
@@ -141,7 +142,7 @@ type dump struct {
 	torn    bool // it was
 }
 
-// take works on one datagram and reports whether the dump is over.
+// take handles one datagram and reports whether the dump is over.
 func (d *dump) take(data []byte) (done bool, err error) {
 	for len(data) > 0 {
 		var p packet
@@ -164,7 +165,7 @@ func (d *dump) take(data []byte) (done bool, err error) {
 	return false, nil
 }
 
-// part works on one message of the answer.
+// part handles one message of the answer.
 func (d *dump) part(p packet) error {
 	m, err := p.message()
 	if err != nil {
@@ -180,7 +181,7 @@ func (d *dump) part(p packet) error {
 	return d.fn(m)
 }
 
-// last works on the end of the answer.
+// last handles the end of the answer.
 func (d *dump) last(p packet) error {
 	v, err := p.verdict()
 	switch {

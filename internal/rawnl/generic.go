@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// Numbers of the controller of generic netlink, as far as finding a family needs them
+// Numbers of the controller of generic netlink that are needed to find a family
 // (include/uapi/linux/genetlink.h).
 const (
 	familyController  uint16 = 0x10 // GENL_ID_CTRL; other families have greater numbers

@@ -74,8 +74,8 @@ func configureListener(fd int, cfg ListenConfig) error {
 
 // Receive removes one datagram from the queue. It does not wait. It returns [ErrEmpty] if the queue
 // is empty, and [ErrOverflow] once after the kernel could not queue messages. More may be missing
-// until it has returned ErrEmpty. If a program calls Receive alone, never Wait, arriving messages
-// do not wake up the process.
+// until it has returned ErrEmpty. If a program never calls Wait, arriving messages do not wake up
+// the process.
 func (l *Listener) Receive(p []byte) (int, error) { return l.result(l.socket.receive(p, false)) }
 
 // Wait is Receive that waits for a datagram until the deadline. It then returns
@@ -135,7 +135,7 @@ func (l *Listener) watch() (*listenerFile, error) {
 	return l.watched, err
 }
 
-// result returns the result of a receive; the error says so if the socket was closed.
+// result returns the result of a receive. If the socket was closed, the error is [ErrClosed].
 func (l *Listener) result(n int, err error) (int, error) {
 	if err == nil || err == errEmpty || err == errOverrun {
 		return n, err
@@ -154,7 +154,7 @@ type listenerFile struct {
 	raw  syscall.RawConn
 	read func(fd uintptr) bool // made once, so that receiving allocates nothing
 
-	// What read is asked, and what it answers.
+	// The arguments and results of read.
 	p    []byte
 	wait bool
 	n    int

@@ -37,7 +37,7 @@ func (c *Conn) Lookup(ctx context.Context, b *Batch,
 	return err
 }
 
-// lookup is Lookup when it is its turn.
+// lookup does the work of Lookup. The caller holds the connection.
 func (c *Conn) lookup(ctx context.Context, b *Batch,
 	fn func(i, entry int, m Message, found bool) error) error {
 	l := lookup{b: b, fn: fn, wire: c.wire}
@@ -84,7 +84,7 @@ type lookup struct {
 	lists []entryList // those with entries to ask for, in the order of their messages
 	wire  []byte      // the datagram under way
 	parts []part      // its messages, about the first lists
-	open  int         // how many of them the kernel has not done with, as far as was seen
+	open  int         // how many of them are not yet answered in full
 	told  int         // how many entries of the datagram fn was told of
 	lost  bool        // some answers had no room in the receive queue
 }
@@ -201,7 +201,7 @@ func (c *Conn) replies(l *lookup, first uint32) error {
 	return nil
 }
 
-// take works on one datagram of the kernel.
+// take handles one datagram of the kernel.
 func (l *lookup) take(data []byte, first uint32) (err error) {
 	for len(data) > 0 {
 		var p packet
@@ -225,7 +225,7 @@ func (l *lookup) take(data []byte, first uint32) (err error) {
 	return nil
 }
 
-// reply works on the answer to the next entry of a part.
+// reply handles the answer to the next entry of a part.
 func (l *lookup) reply(i int, p packet) error {
 	m, err := p.message()
 	if err != nil {
@@ -234,7 +234,7 @@ func (l *lookup) reply(i int, p packet) error {
 	return l.tell(i, m, true)
 }
 
-// refused works on an error, which ends a part: the next entry does not exist, or its answer had no
+// refused handles an error, which ends a part: the next entry does not exist, or its answer had no
 // room.
 func (l *lookup) refused(i int, p packet) error {
 	v, err := p.verdict()

@@ -163,7 +163,7 @@ func (p packet) verdict() (verdict, error) {
 	if code > 0 {
 		return verdict{}, fmt.Errorf("%w: error number %d is positive", ErrMalformed, code)
 	}
-	v := verdict{errno: syscall.Errno(-int64(code))} // of ipset, some are above 4095
+	v := verdict{errno: syscall.Errno(-int64(code))} // some of ipset's are above 4095
 	if p.flags&flagAckTLVs == 0 {
 		return v, nil
 	}

@@ -29,7 +29,7 @@ type Describer interface {
 	// returns "" if it cannot tell. msg is a whole message with its headers. msg[offset:] begins
 	// with the attribute that the kernel complained about; [AttrPath] finds the attributes around
 	// it. The offset is 0 if the kernel gives none: Linux 5.10 gives none for the elements of a
-	// set, 6.1 does.
+	// set, but 6.1 does.
 	DescribePart(msg []byte, offset int) string
 }
 

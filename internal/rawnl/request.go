@@ -100,7 +100,7 @@ func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors,
 // QueryAll sends the messages of b as independent requests, many at a time, and calls fn with each
 // reply and the position of its request in b. A reply is valid until fn returns. fn must not use
 // the connection, and its error ends the work. QueryAll reports refused requests as [Conn.SendAll]
-// does. Replies must be small, as those about one object are.
+// does. Replies must be small, like replies about one object.
 func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message) error) error {
 	if err := b.seal(); err != nil {
 		return fmt.Errorf("query: %w", err)
@@ -185,7 +185,7 @@ func (b *Batch) single() error {
 type GenInfo struct {
 	ID uint32 // never 0
 	// ProcPID and ProcName are the thread id, in the initial pid namespace, and the name of the
-	// thread that asks. In a message to GroupNFTables, they are those of the thread that committed.
+	// thread that asks. In a message to GroupNFTables, they describe the thread that committed.
 	ProcPID  uint32
 	ProcName string
 	Port     uint32 // of the socket that asked, or that committed

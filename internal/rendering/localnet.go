@@ -15,7 +15,7 @@ import (
 // RouteLocalnetName is the name of the sysctl in sysctl(8).
 const RouteLocalnetName = "net.ipv4.conf.all.route_localnet"
 
-// Loopback is the range of loopback addresses of IPv4. That of IPv6 cannot be routed.
+// Loopback is the range of loopback addresses of IPv4. The kernel cannot route IPv6's.
 var Loopback = netip.MustParsePrefix("127.0.0.0/8")
 
 // WantsRouteLocalnet reports whether any node port answers at loopback addresses.

@@ -12,9 +12,9 @@ import (
 )
 
 // Subscribe opens a socket that gets the notices of groups of rtnetlink. AddrSubscribe,
-// LinkSubscribe and RouteSubscribe of vishvananda/netlink would not do: there is none for rules,
-// they do not tell an overrun from other errors, and they deliver from a goroutine of their own,
-// while a change that was made must be seen by the next look.
+// LinkSubscribe and RouteSubscribe of vishvananda/netlink do not suffice. They know no rules. They
+// do not tell an overrun from other errors. They deliver notices from a goroutine of their own, so
+// the next [Addresses.Look] could miss a change that was made before it.
 func Subscribe(ns *threadns.NS, groups ...uint) (*nl.NetlinkSocket, error) {
 	var s *nl.NetlinkSocket
 	err := ns.Do(func() (err error) { // not by its descriptor, which takes CAP_SYS_ADMIN
@@ -27,15 +27,15 @@ func Subscribe(ns *threadns.NS, groups ...uint) (*nl.NetlinkSocket, error) {
 	return s, nil
 }
 
-// Addresses says whether addresses or links may have changed, so that thousands of addresses need
-// not be listed to know that none has. The kernel queues the notice of a change before who makes
-// the change has an answer; of a new IPv6 address, when it is usable.
+// Addresses knows whether addresses or links may have changed. If none has, thousands of addresses
+// need not be listed. The kernel queues the notice of a change before it answers the program that
+// made the change. It queues the notice of a new IPv6 address when the address is usable.
 type Addresses struct {
 	socket  *nl.NetlinkSocket
 	suspect atomic.Bool // there may have been changes since the addresses were listed last
 }
 
-// Open begins: nothing is known of the addresses.
+// Open opens the subscription. Until the first [Addresses.Listing], the addresses may have changed.
 func (a *Addresses) Open(ns *threadns.NS) (err error) {
 	a.suspect.Store(true)
 	a.socket, err = Subscribe(ns, unix.RTNLGRP_LINK, unix.RTNLGRP_IPV4_IFADDR,
@@ -50,24 +50,24 @@ func (a *Addresses) Close() {
 	}
 }
 
-// Suspect says that there may have been changes, which somebody else has noticed.
+// Suspect says that addresses may have changed. The caller noticed it in another way.
 func (a *Addresses) Suspect() { a.suspect.Store(true) }
 
-// Listing says that addresses are about to be listed: later changes may not be in the list. Who
-// cannot list them says [Addresses.Suspect].
+// Listing says that the caller is about to list addresses. The list may lack changes made after the
+// call. If the caller then cannot list them, it must call [Addresses.Suspect].
 func (a *Addresses) Listing() {
 	a.Look()
 	a.suspect.Store(false)
 }
 
-// Look takes all notices that are there, and reports whether there may have been changes since the
-// last [Addresses.Listing]. What they say is not of interest.
+// Look discards all waiting notices, and reports whether there may have been changes since the last
+// [Addresses.Listing].
 func (a *Addresses) Look() bool {
 	var b [1]byte
 	for {
 		_, _, err := unix.Recvfrom(a.socket.GetFd(), b[:], unix.MSG_DONTWAIT)
 		switch {
-		case err == nil, errors.Is(err, unix.ENOBUFS): // more than the socket can hold
+		case err == nil, errors.Is(err, unix.ENOBUFS): // a notice, or more than the socket can hold
 			a.suspect.Store(true)
 		case errors.Is(err, unix.EINTR):
 		case errors.Is(err, unix.EAGAIN):

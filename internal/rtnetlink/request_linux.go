@@ -14,17 +14,18 @@ import (
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// dumpTries is how often something is listed before changes by others meanwhile are an error.
+// dumpTries is how often a list is requested before an interrupted list is an error.
 const dumpTries = 8
 
 // Conn is a connection to rtnetlink. It must not be used by several goroutines at the same time.
 type Conn struct {
 	handle *netlink.Handle
-	raw    nl.SocketHandle // for requests that handle cannot make
+	raw    nl.SocketHandle // for requests that netlink.Handle lacks
 	around Around
 }
 
-// Around is called in place of a request, and makes it with do. Dump says that it asks for a list.
+// Around is called in place of a request, and calls do to make it. dump says that the request is
+// for a list.
 type Around func(dump bool, do func() error) error
 
 // Open opens a connection in a network namespace.
@@ -55,10 +56,10 @@ func (c *Conn) Close() {
 	c.raw.Close()
 }
 
-// Wrap has a function called around each request from now on. It is for tests.
+// Wrap makes c call a function around each request from now on. It is for tests.
 func (c *Conn) Wrap(around Around) { c.around = around }
 
-// ask makes a request that changes nothing, again if its dump was interrupted.
+// ask makes a request that changes nothing. It repeats the request if the dump was interrupted.
 func ask[T any](c *Conn, dump bool, do func() (T, error)) (T, error) {
 	for try := 1; ; try++ {
 		var answer T
@@ -79,17 +80,17 @@ func ask[T any](c *Conn, dump bool, do func() (T, error)) (T, error) {
 // change makes a request that changes something.
 func (c *Conn) change(do func() error) error { return c.around(false, do) }
 
-// LinkByName looks for a link. Gone reports whether the error says that there is none.
+// LinkByName returns the link with a name. [Gone] tells from the error whether there is none.
 func (c *Conn) LinkByName(name string) (netlink.Link, error) {
 	return ask(c, false, func() (netlink.Link, error) { return c.handle.LinkByName(name) })
 }
 
-// LinkByIndex is LinkByName by the index of an interface.
+// LinkByIndex is [Conn.LinkByName] for the index of an interface.
 func (c *Conn) LinkByIndex(index int) (netlink.Link, error) {
 	return ask(c, false, func() (netlink.Link, error) { return c.handle.LinkByIndex(index) })
 }
 
-// Gone reports whether an error says that there is no such link, or none any more.
+// Gone reports whether an error says that the link does not exist, or no longer exists.
 func Gone(err error) bool {
 	return errors.As(err, &netlink.LinkNotFoundError{}) || errors.Is(err, syscall.ENODEV)
 }
@@ -107,7 +108,7 @@ func (c *Conn) LinkSetUp(l netlink.Link) error {
 	return c.change(func() error { return c.handle.LinkSetUp(l) })
 }
 
-// LinkDel deletes the link of a name, if there is one.
+// LinkDel deletes the link with a name, if there is one.
 func (c *Conn) LinkDel(name string) error {
 	l, err := c.LinkByName(name)
 	if err == nil {
@@ -126,7 +127,7 @@ func (c *Conn) AddrList() ([]netlink.Addr, error) {
 	})
 }
 
-// AddrDel takes an address away from the link of an index.
+// AddrDel removes an address from the link with an index.
 func (c *Conn) AddrDel(index int, addr *net.IPNet) error {
 	return c.change(func() error {
 		return c.handle.AddrDel(nil, &netlink.Addr{LinkIndex: index, IPNet: addr})
@@ -140,8 +141,8 @@ func (c *Conn) RouteGet(to net.IP, mark uint32) ([]netlink.Route, error) {
 	})
 }
 
-// RouteIn returns where a packet would go that comes in by a link. Errors say why the kernel would
-// not take it: EXDEV stands for rp_filter, and since Linux 6.13 EINVAL does, too.
+// RouteIn returns where a packet would go that comes in on a link. If the kernel would not accept
+// the packet, the error says why: EXDEV stands for rp_filter, and so does EINVAL since Linux 6.13.
 func (c *Conn) RouteIn(link int, from, to net.IP) ([]netlink.Route, error) {
 	return ask(c, false, func() ([]netlink.Route, error) {
 		return c.handle.RouteGetWithOptions(to, &netlink.RouteGetOptions{IifIndex: link,
@@ -157,12 +158,12 @@ func (c *Conn) RouteList(family, table int) ([]netlink.Route, error) {
 	})
 }
 
-// RouteReplace adds a route, or makes one that is there what is wanted.
+// RouteReplace adds a route, or replaces the existing one.
 func (c *Conn) RouteReplace(r *netlink.Route) error {
 	return c.change(func() error { return c.handle.RouteReplace(r) })
 }
 
-// RouteDel deletes a route, if it is there.
+// RouteDel deletes a route, if it exists.
 func (c *Conn) RouteDel(r *netlink.Route) error {
 	return except(c.change(func() error { return c.handle.RouteDel(r) }), syscall.ESRCH,
 		syscall.ENOENT)
@@ -173,17 +174,17 @@ func (c *Conn) RuleList(family int) ([]netlink.Rule, error) {
 	return ask(c, true, func() ([]netlink.Rule, error) { return c.handle.RuleList(family) })
 }
 
-// RuleAdd adds a rule, unless it is there.
+// RuleAdd adds a rule, unless it exists.
 func (c *Conn) RuleAdd(r *netlink.Rule) error {
 	return except(c.change(func() error { return c.handle.RuleAdd(r) }), syscall.EEXIST)
 }
 
-// RuleDel deletes a rule, if it is there.
+// RuleDel deletes a rule, if it exists.
 func (c *Conn) RuleDel(r *netlink.Rule) error {
 	return except(c.change(func() error { return c.handle.RuleDel(r) }), syscall.ENOENT)
 }
 
-// except returns no error where it is one of those that do not matter.
+// except returns err, or nil if it is one of the harmless errors.
 func except(err error, harmless ...error) error {
 	for _, h := range harmless {
 		if errors.Is(err, h) {
@@ -193,8 +194,8 @@ func except(err error, harmless ...error) error {
 	return err
 }
 
-// Execute makes a request that Handle has no method for, and returns the bodies of the answers that
-// are of a type, 0 for all.
+// Execute makes a request for which netlink.Handle has no method. It returns the bodies of the
+// answers with a message type; 0 means all.
 func (c *Conn) Execute(req *nl.NetlinkRequest, answers uint16) ([][]byte, error) {
 	req.Sockets = map[int]*nl.SocketHandle{unix.NETLINK_ROUTE: &c.raw}
 	execute := func() ([][]byte, error) { return req.Execute(unix.NETLINK_ROUTE, answers) }

@@ -1,5 +1,5 @@
-// Package serve has the limits of every HTTP server of this module: clients that are slow, idle or
-// many neither hold a connection for long nor keep others from being served.
+// Package serve has the limits of every HTTP server of this module. Slow, idle or many clients
+// cannot hold connections for long, and cannot keep the server from other clients.
 package serve
 
 import (
@@ -10,7 +10,8 @@ import (
 	"time"
 )
 
-// Limits of a connection. An answer may take [dataplane/page]'s ten seconds to read a table.
+// Limits of a connection. An answer may take ten seconds, because [dataplane/page] may read a table
+// for so long.
 const (
 	readHeader = 5 * time.Second
 	read       = 10 * time.Second
@@ -19,14 +20,14 @@ const (
 	headerSize = 16 << 10
 )
 
-// Server returns a server of a handler with limits on time and on the size of headers.
+// Server returns a server for a handler, with limits on time and on the size of headers.
 func Server(h http.Handler) *http.Server {
 	return &http.Server{Handler: h, ReadHeaderTimeout: readHeader, ReadTimeout: read,
 		WriteTimeout: write, IdleTimeout: idle, MaxHeaderBytes: headerSize}
 }
 
-// Limit bounds how many connections are open. Listeners may share one. It must be made by
-// [NewLimit].
+// Limit bounds how many connections are open. Several listeners may share a Limit. [NewLimit] makes
+// one.
 type Limit struct {
 	max int
 
@@ -34,12 +35,11 @@ type Limit struct {
 	open list.List // of *conn, the oldest first
 }
 
-// NewLimit returns a limit of so many connections, at least one.
+// NewLimit returns a limit of that many connections, at least one.
 func NewLimit(connections int) *Limit { return &Limit{max: max(1, connections)} }
 
 // Listener returns a listener whose connections count. If too many are open, it closes the oldest
-// one of the limit, because that one is idle or slow: a newcomer may be a client that asks and
-// leaves.
+// connection of the limit, because that one is probably idle or slow.
 func (l *Limit) Listener(on net.Listener) net.Listener { return &listener{on, l} }
 
 type listener struct {
@@ -61,7 +61,8 @@ func (l *Limit) add(c net.Conn) *conn {
 	defer l.mu.Unlock()
 	for l.open.Len() >= l.max {
 		oldest := l.open.Remove(l.open.Front()).(*conn)
-		_ = oldest.Conn.Close() // its own Close, which the server calls, finds it removed
+		// the server also calls the connection's Close, which then does nothing
+		_ = oldest.Conn.Close()
 	}
 	n := &conn{Conn: c, limit: l}
 	n.place = l.open.PushBack(n)

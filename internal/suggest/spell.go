@@ -1,4 +1,4 @@
-// Package suggest guesses which word somebody meant who wrote another one.
+// Package suggest guesses which known word a misspelt word stands for.
 package suggest
 
 import (
@@ -9,9 +9,10 @@ import (
 // longest is the length, in bytes, up to which words are compared.
 const longest = 64
 
-// Nearest returns the word that is most like the given one, the first of several, and false if none
-// is near. A word is near that differs in case only, or in at most two letters that were added,
-// left out, changed, or swapped with their neighbour; in one, if it has fewer than four.
+// Nearest returns the most similar of several words, or false if none is near. Of equally similar
+// words it returns the first. A word is near if it differs only in case, or in at most two letters:
+// added, left out, changed, or swapped with their neighbour. A word of fewer than four letters may
+// differ in one.
 func Nearest(word string, words iter.Seq[string]) (nearest string, ok bool) {
 	best := 3
 	if len(word) < 4 {
@@ -33,7 +34,7 @@ func Nearest(word string, words iter.Seq[string]) (nearest string, ok bool) {
 	return nearest, ok
 }
 
-// distance is the number of edits that lead from a to b (optimal string alignment).
+// distance is the number of edits between a and b (optimal string alignment).
 func distance(a, b string) int {
 	var rows [3][longest + 1]int
 	for j := range len(b) + 1 {

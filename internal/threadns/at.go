@@ -7,8 +7,8 @@ import (
 )
 
 // At returns a file descriptor of the network namespace that the fields NetNS and NetNSPath of a
-// configuration name. 0 is that of the calling thread. The descriptor is valid until release is
-// called.
+// configuration name. 0 means the calling thread's namespace. The descriptor is valid until release
+// is called.
 func At(fd int, path string) (ns int, release func(), err error) {
 	switch {
 	case fd < 0:

@@ -21,7 +21,7 @@ type NS struct {
 	ino  uint64
 }
 
-// Open holds the network namespace of a file descriptor; 0 means that of the calling thread.
+// Open holds the network namespace of a file descriptor; 0 means the calling thread's.
 func Open(fd int) (*NS, error) {
 	var file *os.File
 	var err error

@@ -18,9 +18,9 @@ import (
 
 // Turn is a lock on a network namespace: flock(2) on the file of the namespace. Each namespace has
 // one lock on the machine, and one Turn at a time holds it. The kernel releases it when the holder
-// ends, even if it is killed. Any local user can take the lock. So nobody waits longer than a
-// second for a stranger, or longer than [Patience] for one other process, and only fairness may
-// depend on the lock. A Turn is not safe for use by several goroutines.
+// ends, even if it is killed. Any local user can take the lock. So a process never waits longer
+// than a second for a stranger, or longer than [Patience] for one other process, and only fairness
+// may depend on the lock. A Turn is not safe for use by several goroutines.
 type Turn struct {
 	file  *os.File
 	stuck bool // the last wait was in vain: another process holds the lock for long
@@ -47,8 +47,8 @@ const (
 	courtesy = 4 * time.Millisecond
 )
 
-// OpenTurn prepares the lock of the network namespace of a file descriptor; 0 means that of the
-// calling thread.
+// OpenTurn prepares the lock of the network namespace of a file descriptor; 0 means the calling
+// thread's.
 func OpenTurn(fd int) (*Turn, error) {
 	path := threadNetNS
 	if fd != 0 { // a duplicate would share its lock with the descriptor
@@ -65,7 +65,7 @@ func OpenTurn(fd int) (*Turn, error) {
 // Take returns without the lock, and later calls do not wait until a call finds the lock free.
 // While others wait, a newcomer lets them try first, so a process that takes the lock again and
 // again does not keep others out. release gives the lock back; without the lock, it does nothing.
-// The error is the context's, or that of a closed Turn.
+// The error is the context's, or says that the Turn is closed.
 func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func(), err error) {
 	start := time.Now()
 	for t.othersWait() && time.Since(start) < maxPause {

@@ -17,7 +17,7 @@ type Budget struct {
 // share of the time.
 func NewBudget(burst, share int) Budget { return Budget{burst: burst, share: share} }
 
-// Allow reports whether it may be done now.
+// Allow reports whether the action may run now.
 func (r *Budget) Allow(now time.Time) bool {
 	if !r.at.IsZero() {
 		r.used = max(0, r.used-now.Sub(r.at).Seconds())

@@ -21,7 +21,7 @@ func For(ctx context.Context, d time.Duration) error {
 
 // Ended returns nil while the context lasts, and then the context's error and its cause. The error
 // alone would hide the cause. The cause alone need not be the [context.Canceled] that callers ask
-// for: since Go 1.26, that of [os/signal.NotifyContext] is not.
+// for: since Go 1.26, the cause of [os/signal.NotifyContext] is not.
 func Ended(ctx context.Context) error {
 	err := ctx.Err()
 	if err == nil {

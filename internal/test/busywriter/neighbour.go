@@ -1,5 +1,5 @@
-// Package busywriter is another program that commits to nf_tables without pause, in a table of its
-// own: what kernlb lives beside on most nodes.
+// Package busywriter commits to nf_tables without end, in a table of its own, like the programs
+// beside kernlb on most nodes.
 package busywriter
 
 import (
@@ -24,8 +24,8 @@ type Writer struct {
 	err   error
 }
 
-// Start starts a neighbour in the network namespace of a file descriptor, or in that of the calling
-// thread for 0. It must be closed.
+// Start starts a writer in the network namespace of a file descriptor; 0 means the calling
+// thread's. The caller must close it.
 func Start(ctx context.Context, netns int) (*Writer, error) {
 	conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns})
 	if err != nil {
@@ -71,7 +71,7 @@ func touch(ctx context.Context, conn *rawnl.Conn) error {
 	return conn.Commit(ctx, &batch, 0)
 }
 
-// Once commits once, as a program does that runs for a moment.
+// Once commits once, like a program that runs for a moment.
 func Once(ctx context.Context, netns int) error {
 	conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns})
 	if err != nil {

@@ -1,13 +1,13 @@
-// Controlplane is what a node proxy of Kubernetes talks to, and the proxy that it is compared with,
-// in one program that tests build and start: each command is one process.
+// Controlplane has the servers that a node proxy of Kubernetes needs, and kube-proxy for
+// comparison, in one program. Tests build it and start it; each command is one process.
 //
 //	controlplane etcd DIR                   etcd on loopback, with its data in a directory
 //	controlplane kube-apiserver FLAGS       Kubernetes' API server
 //	controlplane endpointslices KUBECONFIG  the controller of EndpointSlices
 //	controlplane kube-proxy FLAGS           kube-proxy
 //
-// All of it is Kubernetes 1.36.3, unchanged. It is a module of its own because of what that needs:
-// "make controlplane" builds bin/controlplane, the first time for minutes.
+// All of it is Kubernetes 1.36.3, unchanged. It is a module of its own because Kubernetes needs
+// many modules. "make controlplane" builds bin/controlplane, which takes minutes the first time.
 package main
 
 import (
@@ -59,8 +59,8 @@ func main() {
 	}
 }
 
-// etcd runs a cluster of one until the context ends. What a killed process wrote is in the page
-// cache, and that is enough for a test; nothing waits for the disk.
+// etcd runs a cluster of one member until the context ends. Nothing waits for the disk: tests may
+// kill the process, but not the machine, and the page cache survives a process.
 func etcd(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("want a directory")
@@ -85,8 +85,8 @@ func etcd(ctx context.Context, args []string) error {
 	}
 }
 
-// endpointSlices runs the controller with the configuration that kube-controller-manager has by
-// default, but for the client's limits, which would be what a test of many services measures.
+// endpointSlices runs the controller with the defaults of kube-controller-manager, except the
+// client's limits: a test of many services would measure those.
 func endpointSlices(ctx context.Context, args []string) error {
 	if len(args) != 1 {
 		return errors.New("want a kubeconfig file")

@@ -54,7 +54,7 @@ func NewFlow(p Protocol, client, dst, endpoint, seen string) Flow {
 	}
 }
 
-// WithPort returns a with the i-th port above 1023, and for more than there are with the next
+// WithPort returns a with the i-th port above 1023. After the last port it goes on with the next
 // address.
 func WithPort(a netip.AddrPort, i int) netip.AddrPort {
 	addr := a.Addr()
@@ -106,7 +106,7 @@ func DNSChange() Change {
 			{Key: Key("0.0.0.0:30053", UDP), Endpoints: left, Untranslated: true},
 			{Key: Key("[::]:30053", UDP), Endpoints: vip6, Untranslated: true},
 			{Key: Key("[fd00:96::10]:53", UDP), Endpoints: vip6, Untranslated: true},
-			// Gone: the service's second port was removed.
+			// The service's second port was removed.
 			{Key: Key("10.96.0.10:54", UDP)},
 			// TCP connections to one endpoint are cut; another endpoint is being drained.
 			{Key: Key("10.96.0.10:80", TCP), Endpoints: AddrPorts("10.244.0.6:8080"),
@@ -150,7 +150,7 @@ func Classify(c Change, f *Flow) Class {
 	return Current
 }
 
-// RandomChange returns a change of frontends that flows of [RandomFlow] go to.
+// RandomChange returns a change of frontends to which flows of [RandomFlow] go.
 func RandomChange(r *rand.Rand) Change {
 	c := Change{NodeAddrs: []netip.Addr{Addr("10.0.0.2"), Addr("fd00::2")}, Zone: uint16(r.IntN(2))}
 	for _, a := range []string{"10.0.0.1", "10.0.0.2", "0.0.0.0", "fd00::1", "::"} {

@@ -11,10 +11,11 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 )
 
-// Runner is what this package knows of the mirrors of package mirror, whose tests import it.
+// Runner is a mirror of package mirror. This package cannot import that package, because the tests
+// there import this one.
 type Runner interface{ Run(context.Context) error }
 
-// RunMirror runs a mirror of a table until the test ends, or the function it returns is called.
+// RunMirror runs a mirror of a table until the test ends or calls stop.
 func RunMirror(tb testing.TB, table *conntrack.Table, x Runner) (stop func()) {
 	tb.Helper()
 	_, err := table.Usage(context.Background()) // loads conntrack
@@ -37,7 +38,7 @@ func RunMirror(tb testing.TB, table *conntrack.Table, x Runner) (stop func()) {
 	return stop
 }
 
-// WaitFor waits until something is so, which may take long in a large table.
+// WaitFor waits until so returns true. This may take long if the table is large.
 func WaitFor(tb testing.TB, so func() bool) {
 	tb.Helper()
 	require.Eventually(tb, so, 5*time.Minute, time.Millisecond)

@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// Rules loads what a node does with packets to a service. Only these rules are in the namespace;
-// one that mentions nothing of the tests keeps conntrack and NAT on.
+// Rules loads rules for packets to a service. The namespace has only these rules, and one more that
+// keeps conntrack and NAT on.
 func Rules(tb testing.TB, node *netnstest.NS, nat, filter string) {
 	tb.Helper()
 	RunInput(tb, node, fmt.Sprintf(`

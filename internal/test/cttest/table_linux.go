@@ -39,7 +39,7 @@ func OpenTable(tb testing.TB, ns *netnstest.NS) *Table {
 	return table
 }
 
-// Create makes flows, whose timeout is ten minutes if they have none.
+// Create makes flows. A flow without a timeout gets ten minutes.
 func Create(tb testing.TB, table *Table, flows ...Flow) {
 	tb.Helper()
 	for i := range flows {

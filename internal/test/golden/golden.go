@@ -1,4 +1,4 @@
-// Package golden compares what tests make with files.
+// Package golden compares the results of tests with files.
 package golden
 
 import (
@@ -19,8 +19,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // Updating reports whether the flag -update is set.
 func Updating() bool { return *update }
 
-// File requires that a text is that of a file. With the flag -update of the test, it writes the
-// file.
+// File requires that a file has this text. With the test's flag -update, it writes the file.
 func File(t *testing.T, path, text string) {
 	t.Helper()
 	if *update {
@@ -34,16 +33,16 @@ func File(t *testing.T, path, text string) {
 	}
 }
 
-// Limits of a diff: the lines that are compared with one another, those that are printed, and the
-// equal ones around a difference.
+// Limits of a diff: lines that are compared with one another, lines that are printed, and equal
+// lines around a difference.
 const (
 	maxCompared = 2000
 	maxPrinted  = 60
 	around      = 2
 )
 
-// difference returns the lines in which two texts differ, as diff does: "-" begins a line that is
-// wanted and missing, "+" one that is too many.
+// difference returns the lines in which two texts differ, as diff does: "-" begins a wanted line
+// that is missing, "+" a surplus line.
 func difference(want, got string) string {
 	w, g := strings.Split(want, "\n"), strings.Split(got, "\n")
 	first := 0

@@ -1,4 +1,4 @@
-// Package growth tests that what a parser costs grows no faster than its input.
+// Package growth tests that the cost of a parser grows no faster than its input.
 package growth
 
 import (
@@ -9,23 +9,22 @@ import (
 )
 
 const (
-	// enough is the time of one run after which inputs grow no further.
+	// enough is the time of a run that ends the growth of inputs.
 	enough = 40 * time.Millisecond
-	// tangible is the time from which runs are compared: shorter ones say nothing.
+	// tangible is the least time of runs that are compared. Shorter runs vary too much.
 	tangible = time.Millisecond
 	// most limits the cost of an input that is four times as large, as a multiple. Linear cost
 	// grows 4 times, and a little more for sorting and caches; quadratic cost grows 16 times.
 	most = 9
-	// tries is how often a run that counts is repeated: the machine may be busy.
+	// tries is how often a run is repeated for its least cost, because the machine may be busy.
 	tries = 3
-	// doubts is how often runs are repeated that seem to grow too fast.
+	// doubts is how often a comparison is repeated if the cost seems to grow too fast.
 	doubts = 8
 )
 
-// Linear requires that run takes at most linear time and memory. It gets inputs that input makes of
-// sizes from 64 on, each twice the one before, up to the largest size, or until one run takes
-// forty milliseconds. Nothing else of the process should run meanwhile, so the test must not be
-// parallel.
+// Linear requires that run takes at most linear time and memory. input makes inputs of a size. The
+// sizes begin at 64 and double up to the largest, or until one run takes forty milliseconds.
+// Nothing else of the process should run meanwhile, so the test must not be parallel.
 func Linear[T any](tb testing.TB, largest int, input func(size int) T, run func(T)) {
 	tb.Helper()
 	if testing.Short() {
@@ -61,7 +60,7 @@ type cost struct {
 }
 
 // grewMore reports whether an input that is four times as large costs more than linear growth
-// explains. Costs that are too small to be compared did not grow.
+// explains. Costs that are too small to compare count as not grown.
 func (c cost) grewMore(quarter cost) bool {
 	return quarter.time >= tangible && c.time > most*quarter.time ||
 		quarter.bytes >= 1<<20 && c.bytes > most*quarter.bytes
@@ -69,7 +68,7 @@ func (c cost) grewMore(quarter cost) bool {
 
 func (c cost) lesser(o cost) cost { return cost{min(c.time, o.time), min(c.bytes, o.bytes)} }
 
-// best returns the least that a run takes. A short one runs once.
+// best returns the least cost of several runs. A short run is not repeated.
 func best[T any](in T, run func(T)) cost {
 	out := measure(in, run)
 	for try := 1; try < tries && out.time >= tangible/2; try++ {
@@ -78,8 +77,8 @@ func best[T any](in T, run func(T)) cost {
 	return out
 }
 
-// measure returns what one run takes. The time is that of the processor, where the system tells it:
-// other processes do not count, and neither does the garbage collector, which works by chance.
+// measure returns the cost of one run. If the system tells it, the time is processor time of this
+// thread. So it has neither other processes in it nor the garbage collector.
 func measure[T any](in T, run func(T)) cost {
 	runtime.GC()
 	defer debug.SetGCPercent(debug.SetGCPercent(-1))

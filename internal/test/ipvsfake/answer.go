@@ -45,7 +45,7 @@ func (k *Kernel) Answer(request []rawnltest.Message) (queue []any) {
 	return queue
 }
 
-// handle carries out one message and returns its answer: what genl_rcv_msg and netlink_rcv_skb do.
+// handle executes one message and returns its answer, as genl_rcv_msg and netlink_rcv_skb do.
 func (k *Kernel) handle(m rawnltest.Message) (replies [][]byte, isDump bool) {
 	if m.Flags&rawnl.FlagRequest == 0 {
 		return nil, false
@@ -78,7 +78,7 @@ func (k *Kernel) handle(m rawnltest.Message) (replies [][]byte, isDump bool) {
 	return replies, false
 }
 
-// Body makes what comes after the nlmsghdr of a message: a genlmsghdr with the command, and the
+// Body makes the body of a message, after the nlmsghdr: a genlmsghdr with the command, and the
 // attributes that put appends.
 func Body(cmd uint8, put func(b *rawnl.Batch)) []byte {
 	var b rawnl.Batch

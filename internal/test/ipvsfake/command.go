@@ -85,11 +85,11 @@ func (k *Kernel) aboutService(cmd ipvsnl.Command, r request) (body []byte, errno
 	}
 }
 
-// schedulers are those of the kernel.
+// schedulers are the kernel's schedulers.
 var schedulers = strings.Fields("none rr wrr lc wlc lblc lblcr dh sh sed nq fo ovf mh twos")
 
-// settings makes the service of the request, with the flags of old where the request does not set
-// them: the checks of ip_vs_add_service and ip_vs_edit_service.
+// settings makes the service of the request, with the flags of old that the request does not set.
+// It makes the checks of ip_vs_add_service and ip_vs_edit_service.
 func (k *Kernel) settings(r request, old ipvsnl.ServiceFlags) (s ipvsnl.Service,
 	errno syscall.Errno) {
 	w := r.Service

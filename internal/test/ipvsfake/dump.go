@@ -6,8 +6,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// list returns the objects of a dump, each as the body of a message. It is false for commands
-// without dump.
+// list returns the objects of a dump, each as the body of a message. It returns false for a command
+// that has no dump.
 func (k *Kernel) list(cmd ipvsnl.Command, attrs []byte) (bodies [][]byte, ok bool) {
 	switch cmd {
 	case ipvsnl.CommandGetService:
@@ -28,7 +28,7 @@ func (k *Kernel) list(cmd ipvsnl.Command, attrs []byte) (bodies [][]byte, ok boo
 	return nil, false
 }
 
-// dump packs the objects into parts, and the end into a part of its own.
+// dump packs the objects into parts. The end of the dump is a part of its own.
 func (k *Kernel) dump(m rawnltest.Message, bodies [][]byte) (parts [][]byte) {
 	flags := rawnl.FlagMulti
 	if k.interrupt > 0 {

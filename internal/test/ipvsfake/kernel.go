@@ -1,5 +1,4 @@
-// Package ipvsfake is the IPVS of a network namespace in memory, for tests that must run where the
-// kernel has none.
+// Package ipvsfake is an IPVS in memory, for tests on kernels without IPVS.
 package ipvsfake
 
 import (
@@ -15,10 +14,10 @@ import (
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// Kernel is the IPVS of one network namespace. It works on the bytes of the messages, refuses what
-// net/netfilter/ipvs/ip_vs_ctl.c refuses, with the same errno and in the same order of checks, and
-// lists the newest first. It forwards nothing, and so knows no connections but those it is told of;
-// a destination that is removed is gone at once.
+// Kernel is the IPVS of one network namespace. It reads and writes the bytes of messages. It makes
+// the same checks as net/netfilter/ipvs/ip_vs_ctl.c, in the same order and with the same errnos,
+// and lists the newest object first. It forwards no packets, so it has only the connections that
+// [Kernel.SetStats] sets. A removed destination is gone at once.
 //
 // Its methods, and clients of it, may be used by many goroutines.
 type Kernel struct {
@@ -43,10 +42,10 @@ const (
 
 	partSize   = 8 << 10 // size of the parts of a dump
 	queueLen   = 128     // answers that the receive queue holds
-	answerSize = 2 << 10 // what a client takes one answer for
+	answerSize = 2 << 10 // how much a client reserves for one answer
 )
 
-// New returns the IPVS of a fresh network namespace, of a kernel with all schedulers and the engine
+// New returns the IPVS of a fresh network namespace. The kernel has all schedulers and the engine
 // "sip".
 func New() *Kernel {
 	return &Kernel{services: map[ipvsnl.ServiceKey]*service{},
@@ -77,8 +76,8 @@ func (k *Kernel) Unload() { k.change(func() { k.unloaded = true }) }
 // InterruptDumps makes the next n dumps say that they were interrupted.
 func (k *Kernel) InterruptDumps(n int) { k.change(func() { k.interrupt = n }) }
 
-// SetStats sets the statistics of a destination, or of its service if d is the zero key. It must be
-// there.
+// SetStats sets the statistics of a destination, or of its service if d is the zero key. The
+// destination or service must exist.
 func (k *Kernel) SetStats(svc ipvsnl.ServiceKey, d ipvsnl.DestinationKey, s ipvsnl.Stats) {
 	k.change(func() {
 		if d == (ipvsnl.DestinationKey{}) {
@@ -89,9 +88,8 @@ func (k *Kernel) SetStats(svc ipvsnl.ServiceKey, d ipvsnl.DestinationKey, s ipvs
 	})
 }
 
-// Log returns what the kernel was asked to change since the last ResetLog, one line for each
-// command that it carried out, in their order: "new destination 10.1.0.1:8080 of TCP 10.0.0.1:80:
-// weight 1 masquerade".
+// Log returns the commands that the kernel executed since the last ResetLog, in their order, one on
+// each line: "new destination 10.1.0.1:8080 of TCP 10.0.0.1:80: weight 1 masquerade".
 func (k *Kernel) Log() []string {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -7,8 +7,8 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// Sockopt reads a socket option of IPVS into b, which begins with what is asked for: the services
-// of IPv4, or the destinations of one of them, as many as it says that it has room for.
+// Sockopt reads a socket option of IPVS into b: the IPv4 services, or the destinations of one of
+// them. b begins with the request, which says for how many it has room.
 func (k *Kernel) Sockopt(option int, b []byte) error {
 	k.mu.Lock()
 	defer k.mu.Unlock()

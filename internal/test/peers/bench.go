@@ -22,10 +22,10 @@ type benchOptions struct {
 	limit                                  time.Duration
 }
 
-// few is the number of services that connections are compared with.
+// few is the number of services in the comparison of connection times.
 const few = 10
 
-// figures are what was measured of one peer.
+// figures are the results for one peer.
 type figures struct {
 	full, endpoint, service time.Duration
 	connectFew, connectAll  time.Duration
@@ -76,7 +76,7 @@ func benchCommand(ctx context.Context, args []string, out io.Writer) error {
 	return nil
 }
 
-// show rounds a time for people; what was not measured is a dash.
+// show rounds a time for people. A dash stands for a time that was not measured.
 func show(d time.Duration) string {
 	switch {
 	case d == 0:
@@ -174,7 +174,7 @@ func (o *benchOptions) with(ctx context.Context, name string, services int, f fu
 	return f(b)
 }
 
-// ignoreEnd drops the error of a process that was ended because its time was over: that is said
+// ignoreEnd drops the error of a process that was ended because ctx ended, which is an error
 // already.
 func ignoreEnd(ctx context.Context, err error) error {
 	if ctx.Err() != nil {

@@ -16,8 +16,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// Numbers of packets of a check: at first, and once more where two peers differ, so that chance is
-// not taken for a difference.
+// Numbers of packets of a check: at first, and again if two peers differ. The second number rules
+// out chance.
 const (
 	firstTries = 8
 	moreTries  = 64
@@ -63,7 +63,7 @@ type comparison struct {
 	names  [2]string
 	only   *regexp.Regexp
 	checks int
-	// kinds are the packets that differ, by what differs.
+	// kinds are the packets with different outcomes, by the kind of difference.
 	kinds map[string][]string
 }
 
@@ -94,7 +94,7 @@ func newSide(ctx context.Context, name string, told bool) (*side, error) {
 	return s, nil
 }
 
-// settings are those of a peer here.
+// settings returns the settings of a peer in this network.
 func (s *side) settings(told bool) settings {
 	set := settings{NodeAddrs: s.cluster.NodeAddrs(),
 		ServiceCIDRs: prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6)}
@@ -163,7 +163,7 @@ func (c *comparison) scenario(ctx context.Context, sides [2]*side, sc *scenario)
 	return nil
 }
 
-// outcomes are what became of the packets of one check, each once.
+// outcomes are the different outcomes of the packets of one check.
 type outcomes map[string]bool
 
 // String lists them.
@@ -213,7 +213,7 @@ func (s *side) ask(ctx context.Context, sc *scenario, checks []check, tries int)
 	return seen
 }
 
-// describe says what became of a packet, without what differs from packet to packet.
+// describe returns the outcome of a packet, without details that differ from packet to packet.
 func (s *side) describe(o netnstest.Outcome, sticky bool) string {
 	if o.Kind != netnstest.Answered {
 		return o.Kind.String()
@@ -231,8 +231,8 @@ func (s *side) describe(o netnstest.Outcome, sticky bool) string {
 	return o.Server + " seeing " + source
 }
 
-// print prints the kinds of differences, most frequent first, with the reason where there is one.
-// It returns how many have none.
+// print prints the kinds of differences, the most frequent first, each with its reason if one is
+// known. It returns the number of kinds without a reason.
 func (c *comparison) print(out io.Writer, verbose bool) int {
 	fmt.Fprintf(out, "\n%s compared with %s: %d checks, %d kinds of differences\n", c.names[1],
 		c.names[0], c.checks, len(c.kinds))

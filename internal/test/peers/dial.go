@@ -10,7 +10,7 @@ import (
 // connectLimit is how long a handshake may take.
 const connectLimit = 10 * time.Second
 
-// connection is a TCP connection as the kernel gives it.
+// connection is the file descriptor of a TCP connection.
 type connection int
 
 // Close resets it.
@@ -20,12 +20,12 @@ func (c connection) Close() error {
 	return syscall.Close(int(c))
 }
 
-// errInterrupted says that a signal, such as the Go scheduler's own, came in between: the time says
-// nothing.
+// errInterrupted says that a signal, such as the Go scheduler's own, interrupted the call, so its
+// time is worthless.
 var errInterrupted = syscall.EINTR
 
-// dialHere connects on the calling thread, which is in the namespace of the client; net.Dialer may
-// use another. Nothing but the system calls is between the start of the handshake and its end.
+// dialHere connects on the calling thread, which is in the namespace of the client. net.Dialer may
+// use another thread. Only system calls run between the start of the handshake and its end.
 func dialHere(to netip.AddrPort) (connection, error) {
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
 	if err != nil {

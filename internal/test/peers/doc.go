@@ -6,19 +6,19 @@
 //	peers handover [PEER …]
 //	peers vm       [-kernel 6.1] bench|compare|handover …
 //
-// bench measures how long a sync takes, and a connection to be set up; compare says which packets
-// have another outcome than with kernlb; handover cleans up after kube-proxy and says what is not
-// as it was before; vm does the same in a virtual machine, which has IPVS.
+// bench measures the time of a sync, and of setting up a connection. compare shows the packets
+// whose outcome differs from kernlb's. handover cleans up after kube-proxy, and shows every
+// difference from the state before. vm runs one of these in a virtual machine, which has IPVS.
 //
 // The peers are kube-proxy's own proxiers, taken from k8s.io/kubernetes as a library and run by
 // their own commands (kube-proxy-nftables, kube-proxy-iptables with iptables-nft,
 // kube-proxy-iptables-legacy, kube-proxy-ipvs), and kernlb's backends (kernlb-nftables,
 // kernlb-iptables, kernlb-ipvs). Each runs as a process of its own inside the namespace of the
-// node; a time is that from the first object delivered until the proxier returned from its sync,
-// without the decoding of objects and without kube-proxy's rate limit. In bench, kube-proxy runs
-// for IPv4 only, while kernlb always serves both families.
+// node. The time of a sync begins with the first delivered object and ends when the proxier returns
+// from its sync. It includes neither the decoding of objects nor kube-proxy's rate limit. In bench,
+// kube-proxy runs for IPv4 only, while kernlb always serves both families.
 //
 // It is a module of its own: kernlb does not depend on Kubernetes. "make peers" builds it, and runs
-// all three; it needs root and the programs nft, iptables, ipset and conntrack. README.md has
-// figures.
+// the first three commands. It needs root and the programs nft, iptables, ipset and conntrack.
+// README.md has figures.
 package main

@@ -6,7 +6,7 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/metrics"
 )
 
-// failures counts the syncs of a proxier that failed: it tells nobody but its metrics and its log.
+// failures counts the failed syncs of a proxier. Only its metrics and its log report them.
 type failures struct{ mode proxyconfig.ProxyMode }
 
 var (

@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 )
 
-// handBackAll lets kube-proxy come back where each of kernlb's backends was, in each pair of the
-// named peers: kernlb ends, kube-proxy begins, and what kernlb left is cleaned up.
+// handBackAll hands a node back to kube-proxy, for each pair of a kernlb backend and a kube-proxy
+// among the named peers: kernlb ends, kube-proxy begins, and kernlb's leftovers are cleaned up.
 func handBackAll(ctx context.Context, names []string, out io.Writer) error {
 	var errs []error
 	for _, from := range names {
@@ -32,8 +32,8 @@ func handBackAll(ctx context.Context, names []string, out io.Writer) error {
 	return errors.Join(errs...)
 }
 
-// handBack returns how many checks have another outcome than with kube-proxy alone, when it has
-// begun and after the cleanup.
+// handBack counts the checks whose outcome differs from kube-proxy alone: once when kube-proxy has
+// begun, and again after the cleanup.
 func handBack(ctx context.Context, from, to string) (began, cleaned, checks int, err error) {
 	alone, err := newSide(ctx, to, true)
 	if err != nil {
@@ -76,7 +76,7 @@ func handBack(ctx context.Context, from, to string) (began, cleaned, checks int,
 	return began, differ(), len(sc.checks), nil
 }
 
-// cleanUp removes what a peer of kernlb has left.
+// cleanUp removes the objects that a peer of kernlb has left.
 func cleanUp(ctx context.Context, name string, netns int) error {
 	b, err := backend(strings.TrimPrefix(name, "kernlb-"), netns)
 	if err != nil {

@@ -68,7 +68,8 @@ func handOver(ctx context.Context, name string) (*kubeproxy.Plan, error) {
 	if err := runPeer(ctx, name, c); err != nil {
 		return nil, err
 	}
-	if err := n.serveOthers(ctx); err != nil { // kube-proxy deletes what it does not know
+	// kube-proxy deletes virtual servers that it does not know
+	if err := n.serveOthers(ctx); err != nil {
 		return nil, err
 	}
 	plan, err := kubeproxy.Cleanup(ctx, &kubeproxy.Config{NetNS: n.ns.Fd()})
@@ -106,7 +107,7 @@ func runPeer(ctx context.Context, name string, c *netnstest.Cluster) error {
 	return p.stop()
 }
 
-// firstDifference says which is the first line that is not the same.
+// firstDifference names the first line that differs.
 func firstDifference(before, after string) error {
 	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
 	for i := range max(len(a), len(b)) {
@@ -139,7 +140,7 @@ const othersTable = `table inet kube-proxy {
 }
 `
 
-// makeOthers makes what is not kube-proxy's.
+// makeOthers makes the objects of other programs.
 func (n *node) makeOthers(ctx context.Context) error {
 	for _, tool := range []string{"iptables-nft-restore", "ip6tables-nft-restore"} {
 		if _, err := n.run(ctx, othersRules, tool, "--noflush"); err != nil {
@@ -175,7 +176,7 @@ func (n *node) serveOthers(ctx context.Context) error {
 // packetCounts are numbers that packets change.
 var packetCounts = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]`)
 
-// objects returns what the tools print of everything that kube-proxy could have made.
+// objects returns the tools' listings of everything that kube-proxy could have made.
 func (n *node) objects(ctx context.Context) (string, error) {
 	commands := [][]string{{"nft", "list", "ruleset"}, {"iptables-nft-save"},
 		{"ip6tables-nft-save"}, {"ipset", "save"}, {"ip", "-o", "link"}, {"ip", "-o", "addr"}}

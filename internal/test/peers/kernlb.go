@@ -62,7 +62,7 @@ func (k *kernlb) sync(ctx context.Context, c *change) error {
 	}
 	_, err := k.engine.Apply(ctx, k.tracker.State())
 	for _, p := range problems {
-		if !p.Warning { // kube-proxy does not tell of what both skip
+		if !p.Warning { // kube-proxy does not report objects that both skip
 			err = errors.Join(err, p)
 		}
 	}

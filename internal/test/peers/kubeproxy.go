@@ -25,8 +25,8 @@ import (
 	utiliptables "k8s.io/kubernetes/pkg/util/iptables"
 )
 
-// kubeProxy is one of kube-proxy's proxiers. Nothing runs its loop: it syncs when its informers are
-// said to have synced, which it does at once and in the caller's goroutine.
+// kubeProxy is one of kube-proxy's proxiers. Nothing runs its loop. It syncs when it is told that
+// its informers have synced: at once, and in the caller's goroutine.
 type kubeProxy struct {
 	provider proxy.Provider
 	services map[types.NamespacedName]*corev1.Service
@@ -34,7 +34,7 @@ type kubeProxy struct {
 	failures failures
 }
 
-// Periods that never come, and what kube-proxy has as defaults.
+// Periods that never end, and kube-proxy's defaults.
 const (
 	syncPeriod    = time.Hour
 	minSyncPeriod = time.Second
@@ -122,7 +122,7 @@ func nodeIPs(s *settings) map[corev1.IPFamily]net.IP {
 
 func newKubeNFTables(ctx context.Context, s *settings) (syncer, error) {
 	prepare()
-	// The kernel is ours to judge, and not by its version.
+	// Tests decide whether the kernel suffices, not its version.
 	if err := os.Setenv("KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK", "1"); err != nil {
 		return nil, err
 	}
@@ -206,8 +206,8 @@ func prepare() {
 	_ = fs.Set("stderrthreshold", "ERROR")
 }
 
-// useIPTables makes "iptables" and its companions be those of a variant, whatever the machine's
-// default is.
+// useIPTables makes "iptables" and its companions run the programs of a variant, whatever the
+// machine's default is.
 func useIPTables(variant string) error {
 	dir, err := os.MkdirTemp("", "peers-iptables-")
 	if err != nil {

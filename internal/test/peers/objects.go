@@ -35,7 +35,8 @@ func portName(p corev1.Protocol) string {
 	return "tcp"
 }
 
-// newService returns a service with cluster IPs, the first one's family first.
+// newService returns a service with cluster IPs. The family of the first one is the service's first
+// family.
 func newService(name string, clusterIPs []netip.Addr, ports []corev1.ServicePort) *corev1.Service {
 	s := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Namespace: namespace, Name: name}}
 	s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeClusterIP, ports

@@ -36,7 +36,7 @@ type change struct {
 type settings struct {
 	// NodeAddrs are the node's addresses, the primary ones first.
 	NodeAddrs []netip.Addr
-	// ClusterCIDRs tell pods; none: they are not told.
+	// ClusterCIDRs are the ranges of pods. Without any, the peer cannot recognize pods.
 	ClusterCIDRs []netip.Prefix
 	ServiceCIDRs []netip.Prefix
 	// IPv4Only leaves out kube-proxy's IPv6 half.
@@ -97,14 +97,14 @@ func haveIPVS() bool {
 	return err == nil
 }
 
-// answer is what a peer's process says to a change.
+// answer is the answer of a peer's process to a change.
 type answer struct {
 	Took  time.Duration `json:"took"`
 	Error string        `json:"error,omitempty"`
 }
 
-// serveCommand is a peer's process: it answers changes from standard input until that ends. The
-// descriptor on which answers go is 3.
+// serveCommand is a peer's process. It reads changes from standard input until that ends, and
+// writes answers to descriptor 3.
 func serveCommand(ctx context.Context, args []string, _ io.Writer) error {
 	if len(args) != 2 {
 		return errors.New("serve is for the processes that peers starts itself")

@@ -4,16 +4,16 @@ import "strings"
 
 // difference is a known difference between a peer and kernlb.
 type difference struct {
-	peer string // what the peer's name begins with
-	// part of the kind of difference, and scenarios that it is limited to, as parts of their names;
-	// any if there are none
+	peer string // the beginning of the peer's name
+	// kind is a part of the kind of difference. scenarios are parts of the names of the scenarios
+	// where it occurs; none means all
 	kind      string
 	scenarios []string
 	why       string
 }
 
-// differences are those that kernlb documents (dataplane/dataplanetest/behaviour.md), and those
-// between kube-proxy's own modes. The first that fits counts.
+// differences are the differences that kernlb documents (dataplane/dataplanetest/behaviour.md), and
+// differences between kube-proxy's own modes. The first that fits counts.
 var differences = []difference{
 	{peer: "kube-proxy-iptables", kind: "an unused address of the service range",
 		why: "only the nftables mode knows the service ranges, and kernlb"},
@@ -63,7 +63,7 @@ func reason(peer, kind string, lines []string) string {
 	return ""
 }
 
-// covers reports whether all packets are of scenarios that a difference is known in.
+// covers reports whether the difference is known in the scenarios of all packets.
 func (d *difference) covers(lines []string) bool {
 	for _, l := range lines {
 		known := len(d.scenarios) == 0

@@ -15,8 +15,8 @@ type scenario struct {
 	name string
 	// told says that pods are told by the cluster's CIDRs.
 	told bool
-	// sticky says that a client stays with the endpoint it was given by chance: which that is does
-	// not matter.
+	// sticky says that a client stays with an endpoint that was chosen by chance. Any endpoint is
+	// right.
 	sticky bool
 	change *change
 	checks []check
@@ -40,7 +40,7 @@ var (
 	secondIPs   = addrs(netnstest.Net.NodeSecondaryIPv4, netnstest.Net.NodeSecondaryIPv6)
 )
 
-// nodePorts are those of TCP and UDP.
+// The node ports of TCP and UDP.
 const (
 	nodePortTCP = 30080
 	nodePortUDP = 30081
@@ -53,7 +53,7 @@ func addrs(l ...string) (out []netip.Addr) {
 	return out
 }
 
-// layout is where the service has endpoints.
+// layout says where the service has endpoints.
 type layout struct {
 	name  string
 	hosts []string
@@ -77,7 +77,7 @@ var layouts = []layout{
 	}},
 }
 
-// policy is what the service asks for.
+// policy has the traffic policies and other options of the service.
 type policy struct {
 	name string
 	edit func(*corev1.ServiceSpec)
@@ -149,7 +149,7 @@ func newScenario(c *netnstest.Cluster, told bool, p policy, where layout) scenar
 		sc.change.Slices = append(sc.change.Slices, newSlice(name, is4, both, eps))
 	}
 	sc.checks = checks()
-	if sc.sticky { // a pod that may be given itself, by chance
+	if sc.sticky { // a pod may get itself as its endpoint, by chance
 		sc.checks = slices.DeleteFunc(sc.checks, func(c check) bool { return c.from == "pod2" })
 	}
 	return sc

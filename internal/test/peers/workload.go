@@ -18,7 +18,7 @@ type workload struct {
 	pods                []netip.Addr
 }
 
-// realServices is how many services connections are made to.
+// realServices is how many services get connections.
 const realServices = 16
 
 func (w *workload) name(i int) string { return fmt.Sprintf("service-%d", i) }
@@ -52,7 +52,7 @@ func (w *workload) isReal(i int) bool {
 	return false
 }
 
-// put adds service i to a change; shift makes its first endpoint another one.
+// put adds service i to a change. A different shift gives it a different first endpoint.
 func (w *workload) put(c *change, i, shift int) {
 	p := ports(corev1.ProtocolTCP)
 	c.Services = append(c.Services, newService(w.name(i), []netip.Addr{w.addr(i)}, p))
@@ -87,8 +87,7 @@ func (w *workload) all() *change {
 	return c
 }
 
-// oneEndpoint replaces an endpoint of a service that is not real; round makes each call another
-// one.
+// oneEndpoint replaces an endpoint of a service that is not real. Each round replaces another one.
 func (w *workload) oneEndpoint(round int) *change {
 	c := &change{}
 	i := round * 7 % w.services

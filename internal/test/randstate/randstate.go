@@ -1,5 +1,5 @@
-// Package randstate makes random service states, for tests that compare what kernlb does with what
-// it should do. Everything comes from the given source of randomness, so a seed reproduces a run.
+// Package randstate makes random service states, for tests that compare kernlb with a model. All
+// choices come from the given source of randomness, so a seed reproduces a run.
 package randstate
 
 import (
@@ -19,23 +19,24 @@ type Place struct {
 	Zone       string
 }
 
-// Config says what random states are made of.
+// Config limits the random states.
 type Config struct {
 	// Services is how many services there can be.
 	Services int
 	// Places are where endpoints can be.
 	Places []Place
-	// EndpointPorts are the ports that can be listened on, at every place, for every protocol.
+	// EndpointPorts are the ports of endpoints, at every place and for every protocol.
 	EndpointPorts []uint16
-	// Node is the node the states are seen from.
+	// Node is the node of the states.
 	Node servicemodel.Node
-	// Nodes, if not empty, are nodes of which a change can choose another.
+	// Nodes, if not empty, are nodes that can replace Node in a change.
 	Nodes []servicemodel.Node
 	// Weights makes endpoints of different weights.
 	Weights bool
 	// NoAffinity makes no session affinity.
 	NoAffinity bool
-	// Schedulers are those that services ask for; empty asks for none.
+	// Schedulers are the schedulers of services. Without any, services leave the choice to the
+	// backend.
 	Schedulers []servicemodel.Scheduler
 }
 
@@ -107,9 +108,8 @@ func pick2(i int, a, b string) string {
 	return b
 }
 
-// VIPv4 and VIPv6 return the addresses that services are given: cluster IPs for the kinds 0,
-// load-balancer IPs for 1, external IPs for 2. A few external IPs are shared by services, so that
-// they collide.
+// VIPv4 and VIPv6 return the addresses of services: a cluster IP for kind 0, a load-balancer IP for
+// 1, an external IP for 2. A few external IPs are shared by services, so that they collide.
 func VIPv4(kind, i int) netip.Addr {
 	return netip.AddrFrom4([...][4]byte{{10, 96, 0, byte(10 + i)}, {203, 0, 113, byte(10 + i)},
 		{203, 0, 113, byte(200 + i%5)}}[kind])
@@ -193,8 +193,7 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 	return s.WithService(svc)
 }
 
-// ranges returns source ranges that some of the addresses used by the fixture of package netnstest
-// are in.
+// ranges returns source ranges with some of the addresses that package netnstest uses.
 func (g *Source) ranges() []netip.Prefix {
 	all := []string{"198.51.100.11/32", "198.51.100.0/24", "10.244.0.0/16", "192.0.2.0/24",
 		"203.0.113.0/25", "2001:db8:51::b/128", "2001:db8:51::/64", "fd00:10:244::/56", "::/0"}

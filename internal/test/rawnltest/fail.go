@@ -7,9 +7,9 @@ import (
 	"testing"
 )
 
-// FailEach calls do with a context that fails the first request to the kernel, then with one that
-// fails the second and lets all others pass, and so on, until do makes no request that fails. Each
-// time, do must return the error, so do swallows no error. what names the operation in messages.
+// FailEach calls do again and again. The first context fails the first request to the kernel, the
+// second context fails only the second request, and so on, until no request is left to fail. Each
+// time, do must return the error. So do swallows no error. what names the operation in messages.
 func FailEach(t testing.TB, what string, do func(context.Context) error) {
 	t.Helper()
 	for n := 1; ; n++ {
@@ -33,18 +33,18 @@ func FailEach(t testing.TB, what string, do func(context.Context) error) {
 	}
 }
 
-// failing is a context that has ended when it is asked for the n-th time, and never else. To ask is
-// to call Done, with the Err that may follow it, or Err alone.
+// failing is a context that has ended only when it is asked for the n-th time. Done with the Err
+// that may follow it is one question, and so is Err alone.
 type failing struct {
 	context.Context
 	mu       sync.Mutex
 	n, asked int
-	begun    bool // Done was asked, and Err was not since
-	over     bool // Done was asked for the n-th time
+	begun    bool // Done was called, and Err was not called since
+	over     bool // Done was called for the n-th time
 	told     bool // a caller has seen that the context has ended
 }
 
-// Done returns a channel that is closed at the n-th time, and nil else.
+// Done returns a closed channel at the n-th question, and nil otherwise.
 func (c *failing) Done() <-chan struct{} {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -58,7 +58,7 @@ func (c *failing) Done() <-chan struct{} {
 	return done
 }
 
-// Err returns context.Canceled at the n-th time.
+// Err returns context.Canceled at the n-th question.
 func (c *failing) Err() error {
 	c.mu.Lock()
 	defer c.mu.Unlock()

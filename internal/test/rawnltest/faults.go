@@ -20,17 +20,18 @@ type Fault struct {
 	Dump bool
 }
 
-// Explains reports whether an error says what went wrong: it is the errno, or one of those that
-// stand for it.
+// Explains reports whether an error names the fault: it is the fault's errno, or one of the others,
+// which stand for it.
 func (f Fault) Explains(err error, others ...error) bool {
 	return f.Errno != 0 && errors.Is(err, f.Errno) ||
 		slices.ContainsFunc(others, func(o error) bool { return errors.Is(err, o) })
 }
 
-// Stall is a receive queue that is empty too early: the kernel had no memory for what comes next.
+// Stall is a receive queue that is empty too early, because the kernel had no memory for the next
+// answer.
 var Stall = Fault{Name: "the queue is empty too early", Errno: syscall.EAGAIN, hurt: fail}
 
-// Torn is a dump that was interrupted, and lacks most of what should be in it.
+// Torn is a dump that was interrupted, and lacks most of its objects.
 var Torn = Fault{Name: "a dump is torn", hurt: tear, Dump: true}
 
 // named is an errno with its name.
@@ -39,13 +40,13 @@ type named struct {
 	errno syscall.Errno
 }
 
-// The errnos that a kernel says under pressure.
+// The errnos that a kernel returns under pressure.
 var pressure = []named{{"ENOBUFS", syscall.ENOBUFS}, {"EINTR", syscall.EINTR},
 	{"EAGAIN", syscall.EAGAIN}, {"EBUSY", syscall.EBUSY}, {"ENOMEM", syscall.ENOMEM},
 	{"ENOSPC", syscall.ENOSPC}}
 
-// Calls returns what can go wrong with a request that is made through other sockets than those of
-// package rawnl, and passes [Faults.Call]. The error of a dump that is interrupted is the caller's.
+// Calls returns the faults of requests that do not use the sockets of package rawnl. Such a request
+// must pass [Faults.Call]. interrupted is the error of an interrupted dump.
 func Calls(interrupted error) (all []Fault) {
 	for _, e := range append(pressure, named{"EPERM", syscall.EPERM}) {
 		all = append(all,
@@ -70,7 +71,7 @@ func Calls(interrupted error) (all []Fault) {
 		}})
 }
 
-// Before returns the fault that something happens before a request.
+// Before returns a fault that calls happen before a request.
 func Before(name string, happen func()) Fault {
 	return Fault{Name: name, call: func(_ Fault, do func() error) error {
 		happen()
@@ -78,7 +79,7 @@ func Before(name string, happen func()) Fault {
 	}}
 }
 
-// All returns all faults that a program has to survive.
+// All returns all faults of sockets that a program must survive.
 func All() (all []Fault) {
 	for _, e := range pressure {
 		all = append(all,
@@ -109,7 +110,7 @@ type Faults struct {
 	count Count
 }
 
-// Count is what passed the sockets.
+// Count is the traffic of the sockets.
 type Count struct {
 	Sends, Receives int // calls that succeeded
 	Sent, Received  int // bytes
@@ -118,15 +119,15 @@ type Count struct {
 // NewFaults returns a Faults that hurts nothing until Arm.
 func NewFaults() *Faults { return &Faults{n: -1} }
 
-// Arm makes the n-th call from now on that the fault can hit go wrong, counted from 1, and each
-// one for 0.
+// Arm makes one call go wrong: the n-th from now on that the fault can hit, counted from 1. If n is
+// 0, every such call goes wrong.
 func (f *Faults) Arm(fault Fault, n int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.fault, f.n, f.calls, f.hits = fault, n, 0, 0
 }
 
-// Disarm hurts nothing any more, and returns how many calls went wrong since Arm.
+// Disarm ends the fault. It returns how many calls went wrong since Arm.
 func (f *Faults) Disarm() (hits int) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -134,7 +135,7 @@ func (f *Faults) Disarm() (hits int) {
 	return f.hits
 }
 
-// Count returns what passed since the last Count.
+// Count returns the traffic since the last Count.
 func (f *Faults) Count() Count {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -143,7 +144,7 @@ func (f *Faults) Count() Count {
 	return c
 }
 
-// hit reports whether this call must fail: whether a fault fits it.
+// hit returns the fault that this call must have, if any.
 func (f *Faults) hit(fits func(Fault) bool) (Fault, bool) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -158,7 +159,7 @@ func (f *Faults) hit(fits func(Fault) bool) (Fault, bool) {
 	return f.fault, true
 }
 
-// Call makes a request with do, unless it goes wrong. Dump says that it asks for a list.
+// Call makes a request with do, unless it goes wrong. dump says that the request asks for a list.
 func (f *Faults) Call(dump bool, do func() error) error {
 	fault, ok := f.hit(func(f Fault) bool { return f.call != nil && (dump || !f.Dump) })
 	if !ok {
@@ -174,7 +175,7 @@ func (f *Faults) Wrap(s Socket) Socket { return &wrapped{Socket: s, faults: f} }
 type wrapped struct {
 	Socket
 	faults  *Faults
-	answers [][]byte // in place of those of the kernel
+	answers [][]byte // instead of the kernel's answers
 }
 
 // Send sends, unless it goes wrong.
@@ -225,8 +226,8 @@ func (w *wrapped) ReceiveMany(p []byte, sizes []int) (int, error) {
 	return n, nil
 }
 
-// receive is ReceiveMany of the socket, or Receive where that is what is meant: reads of dumps are
-// larger than the part of one answer among many.
+// receive calls Receive of the socket if sizes has one element, and ReceiveMany otherwise, because
+// a read of a dump is larger than one part of ReceiveMany.
 func (w *wrapped) receive(p []byte, sizes []int) (n int, err error) {
 	if len(sizes) == 1 {
 		n = 1
@@ -243,11 +244,11 @@ func (w *wrapped) receive(p []byte, sizes []int) (n int, err error) {
 	return n, err
 }
 
-// refuse is a send that fails: nothing comes to the kernel.
+// refuse is a send that fails: the kernel gets nothing.
 func refuse(_ *wrapped, f Fault, _ []byte) error { return f.Errno }
 
-// answer refuses the request as the kernel does: each message of it or, of a transaction, the first
-// one, upon which the kernel undoes all.
+// answer refuses the request as the kernel does. It refuses each message. Of a transaction it
+// refuses the first, and the kernel undoes all of it.
 func answer(w *wrapped, f Fault, p []byte) error {
 	request, err := Split(p)
 	if err != nil {
@@ -263,13 +264,13 @@ func answer(w *wrapped, f Fault, p []byte) error {
 	return nil
 }
 
-// vanish is a request of which the kernel does nothing, and has no memory to say so.
+// vanish is a request that the kernel drops, without memory for an answer.
 func vanish(*wrapped, Fault, []byte) error { return nil }
 
 // fail is a receive that fails. The queue keeps its content.
 func fail(_ *wrapped, f Fault, _ []byte, _ []int) (int, error) { return 0, f.Errno }
 
-// lose takes answers out of the queue, and says that there was no room for them.
+// lose removes answers from the queue, and says that there was no room for them.
 func lose(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
 	if n, err := w.receive(p, sizes); err != nil {
 		return n, err
@@ -277,21 +278,22 @@ func lose(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
 	return 0, f.Errno
 }
 
-// halve cuts an answer in half, within a message: what ends with one cannot be told from all.
+// halve cuts an answer in half, inside a message. An answer cut between two messages would look
+// complete.
 func halve(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
 	n, err := w.receive(p, sizes)
 	sizes[0] = max(sizes[0]/2-5, 1)
 	return n, err
 }
 
-// overflow says that there was more than the buffer holds (MSG_TRUNC).
+// overflow says that the answer was longer than the buffer (MSG_TRUNC).
 func overflow(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
 	n, err := w.receive(p, sizes)
 	sizes[0] = len(p)/len(sizes) + 1
 	return n, err
 }
 
-// behead leaves less of an answer than a header.
+// behead shortens an answer to less than a header.
 func behead(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
 	n, err := w.receive(p, sizes)
 	sizes[0] = min(sizes[0], headerLen-1)
@@ -301,7 +303,7 @@ func behead(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
 // partOfDump reports whether the datagram in p is part of a dump.
 func partOfDump(p []byte) bool { return native.Uint16(p[6:])&flagMulti != 0 }
 
-// tear marks what was received of a dump as interrupted, and takes away all objects but the first.
+// tear marks the received part of a dump as interrupted, and removes all objects except the first.
 func tear(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
 	const noop = 1 // NLMSG_NOOP
 	for at, first := 0, true; at+headerLen <= sizes[0]; first = false {
@@ -313,7 +315,7 @@ func tear(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
 	return interrupt(w, f, p, sizes)
 }
 
-// interrupt marks what was received of a dump as interrupted.
+// interrupt marks the received part of a dump as interrupted.
 func interrupt(_ *wrapped, _ Fault, p []byte, _ []int) (int, error) {
 	const flagIntr = 0x10 // NLM_F_DUMP_INTR
 	native.PutUint16(p[6:], native.Uint16(p[6:])|flagIntr)

@@ -1,8 +1,8 @@
-// Package rawnltest plays the kernel at the other end of a netlink connection, for tests: a socket
-// whose answers are made by a function, and the messages that the kernel answers with. A real
-// kernel it makes fail: [FailEach] fails each request in turn, [GarbleEach] garbles each object of
-// the answers, and [FailEachOpen] lets each file descriptor be one too many. A [Tap] shows what
-// passes, so that a test can do something between two requests.
+// Package rawnltest plays the kernel at the other end of a netlink connection, for tests. A
+// [Kernel] is a socket whose answers a function makes. The package also makes a real kernel fail:
+// [FailEach] fails each request in turn, [GarbleEach] garbles each object of the answers, and
+// [FailEachOpen] limits the file descriptors. A [Tap] shows the messages, so a test can act between
+// two requests.
 package rawnltest
 
 import (
@@ -56,11 +56,11 @@ type Kernel struct {
 
 	Pending []any    // what is in the receive queue
 	Sent    [][]byte // the datagrams that were sent
-	Loaded  []string // the modules that were asked for
+	Loaded  []string // the requested modules
 	Closed  bool
 }
 
-// Send gives a datagram to Answer.
+// Send passes a datagram to Answer.
 func (k *Kernel) Send(p []byte) error {
 	if size, _ := k.Limits(); len(p) > size {
 		return syscall.EMSGSIZE
@@ -75,7 +75,7 @@ func (k *Kernel) Send(p []byte) error {
 	return nil
 }
 
-// Receive takes the next answer out of the queue.
+// Receive removes the next answer from the queue.
 func (k *Kernel) Receive(p []byte) (int, error) {
 	if len(k.Pending) == 0 {
 		return 0, syscall.EAGAIN
@@ -90,7 +90,7 @@ func (k *Kernel) Receive(p []byte) (int, error) {
 	return len(data), nil
 }
 
-// ReceiveMany takes answers out of the queue, up to the first error.
+// ReceiveMany removes answers from the queue, up to the first error.
 func (k *Kernel) ReceiveMany(p []byte, sizes []int) (int, error) {
 	slot := len(p) / len(sizes)
 	for i := range sizes {

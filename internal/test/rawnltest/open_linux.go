@@ -12,11 +12,10 @@ import (
 // aloneEnv is set in the process in which a test runs alone.
 const aloneEnv = "KERNLB_TEST_ALONE"
 
-// FailEachOpen calls open when the process may have no file descriptor more, then when it may have
-// one, and so on, until open has all that it takes without such a limit. Before that, it must
-// return an error and leave no descriptor open; then closing must leave none. The limit is that of
-// a process, so the test that calls it is run again in one of its own: FailEachOpen must be the
-// last that it does.
+// FailEachOpen calls open with a limit of no more file descriptors, then of one more, and so on,
+// until open gets all that it needs. With too few, open must return an error and leave no
+// descriptor open. With enough, Close must leave none. The limit holds for a whole process, so the
+// calling test runs again in a process of its own. FailEachOpen must be the last call of that test.
 func FailEachOpen(t *testing.T, open func() (io.Closer, error)) {
 	t.Helper()
 	if os.Getenv(aloneEnv) == "" {
@@ -48,10 +47,10 @@ func FailEachOpen(t *testing.T, open func() (io.Closer, error)) {
 	}
 }
 
-// counted is how many descriptors something has open, and how many it leaves open.
+// counted is how many descriptors were open after open, and how many after Close.
 type counted struct{ open, left int }
 
-// descriptorsOf calls open with a limit of descriptors, and closes what it has opened.
+// descriptorsOf calls open with a limit of descriptors, and closes the result.
 func descriptorsOf(t *testing.T, limit uint64, open func() (io.Closer, error)) (n counted,
 	failure error) {
 	t.Helper()

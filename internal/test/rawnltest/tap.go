@@ -15,12 +15,12 @@ type Socket interface {
 	Close() error
 }
 
-// Tap is a socket that shows what passes between a connection and another socket. It is for one
+// Tap is a socket that shows the messages between a connection and another socket. It is for one
 // goroutine.
 type Tap struct {
 	Socket
-	// Request is called with each request before the other socket has it, Answer with each message
-	// of an answer, whose body it may change. They may be nil.
+	// Request is called with each request before the other socket gets it. Answer is called with
+	// each message of an answer, and may change the message's body. Both may be nil.
 	Request func(request []Message)
 	Answer  func(m Message)
 }
@@ -43,7 +43,7 @@ func (t *Tap) Send(p []byte) error {
 func (t *Tap) Receive(p []byte) (int, error) {
 	n, err := t.Socket.Receive(p)
 	if err == nil && t.Answer != nil {
-		answer, _ := Split(p[:min(n, len(p))]) // as far as it is whole
+		answer, _ := Split(p[:min(n, len(p))]) // without a message that was cut
 		for _, m := range answer {
 			t.Answer(m)
 		}
@@ -61,10 +61,10 @@ func (t *Tap) ReceiveMany(p []byte, sizes []int) (int, error) {
 	return 1, nil
 }
 
-// GarbleEach calls do with the first message of an object that the kernel answers with garbled,
-// then with the second one garbled and all others as they are, and so on, until none is. Each time
-// do must return an error: so nothing is taken for read that was not understood. Answers to
-// requests of the types but are of no interest to who asks. What is named what.
+// GarbleEach calls do again and again. The first time, it garbles the first object in the kernel's
+// answers, the second time only the second object, and so on, until no object is left. Each time,
+// do must return an error, so do accepts no message that it cannot read. GarbleEach leaves answers
+// to requests of the types in but as they are. what names the operation.
 func GarbleEach(t testing.TB, what string, tap *Tap, do func() error, but ...uint16) {
 	t.Helper()
 	defer func() { tap.Request, tap.Answer = nil, nil }()
@@ -84,7 +84,7 @@ func GarbleEach(t testing.TB, what string, tap *Tap, do func() error, but ...uin
 			}
 			if seen++; seen == n {
 				garbled = typ
-				native.PutUint16(m.Body[header:], 1) // no attribute is so short
+				native.PutUint16(m.Body[header:], 1) // too short for an attribute
 			}
 		}
 		err := do()

@@ -1,7 +1,6 @@
-// Testreport reads what "go test -json" prints, shows what failed, counts the tests that were
-// skipped by their reason, and fails if a part of the suite that must run did not. It tells on the
-// way how far the tests are: a line for each package that is done, and one when nothing was said
-// for half a minute.
+// Testreport reads the output of "go test -json". It shows failures, counts skipped tests by their
+// reason, and fails if a required part of the suite did not run. On the way it shows the progress:
+// a line for each finished package, and one after half a minute without a line.
 //
 //	go test -json ./... |
 //		go run ./internal/test/report -require 'netns=nftables.TestConformance'
@@ -23,7 +22,7 @@ import (
 	"time"
 )
 
-// module is what the paths of packages begin with.
+// module is the beginning of the paths of packages.
 const module = "github.com/kernlb/kernlb/"
 
 // event is one line of go test -json (go doc test2json).
@@ -38,7 +37,7 @@ type event struct {
 // skip is a test that was skipped.
 type skip struct{ key, reason string }
 
-// report is what was seen.
+// report sums up the events.
 type report struct {
 	passed, failed, skipped int
 	reasons                 map[string]int
@@ -53,7 +52,7 @@ type report struct {
 	told     time.Time // when the last line was written
 }
 
-// silence is how long it says nothing while tests run.
+// silence is the longest time without a line while tests run.
 const silence = 30 * time.Second
 
 func main() {
@@ -200,7 +199,7 @@ func reason(lines []string) string {
 	return "no reason given"
 }
 
-// missing lists what must have run and did not.
+// missing lists the required parts that did not run.
 func (r *report) missing(required requirements) []string {
 	var l []string
 	for _, q := range required {

@@ -1,4 +1,4 @@
-// Package servetest holds a server against slow, idle and many clients.
+// Package servetest tests a server with slow, idle and many clients.
 package servetest
 
 import (
@@ -20,7 +20,7 @@ import (
 	"github.com/kernlb/kernlb/internal/serve"
 )
 
-// Patience is after what time no connection of a hostile client may be open any more.
+// Patience is the longest time that a hostile client may keep a connection.
 const Patience = 2 * time.Minute
 
 // Listener is a listener in memory, whose connections take no descriptors and whose deadlines
@@ -46,13 +46,13 @@ func (l *Listener) Accept() (net.Conn, error) {
 	}
 }
 
-// Close ends the listening.
+// Close ends Accept.
 func (l *Listener) Close() error {
 	l.once.Do(func() { close(l.done) })
 	return nil
 }
 
-// Addr is that of a TCP listener on loopback.
+// Addr returns a TCP address on loopback.
 func (l *Listener) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1), Port: 80} }
 
 // Dial connects a client.
@@ -62,7 +62,7 @@ func (l *Listener) Dial() net.Conn {
 	return client
 }
 
-// clients are hostile. Each does something, and then nothing.
+// clients are hostile: each does something, and then nothing more.
 var clients = map[string]func(net.Conn, string){
 	"says nothing": func(net.Conn, string) {},
 	"sends a header slowly": func(c net.Conn, path string) {
@@ -100,9 +100,9 @@ func send(c net.Conn, text string, at int) {
 	}
 }
 
-// Hostile requires of a server that it ends each hostile client within [Patience], that it serves
-// another client meanwhile, and that stop leaves no goroutine. Limit is how many connections it
-// keeps open at most; 0 means that it has no limit. start begins to serve in the background.
+// Hostile requires that a server ends each hostile client within [Patience], that it serves another
+// client meanwhile, and that stop leaves no goroutine. limit is the greatest number of open
+// connections; 0 means no limit. start begins to serve in the background.
 func Hostile(t *testing.T, path string, limit int, start func(net.Listener) (stop func())) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -110,7 +110,7 @@ func Hostile(t *testing.T, path string, limit int, start func(net.Listener) (sto
 		defer acting.Wait() // after all connections were closed
 		l := Listen()
 		stop := start(l)
-		defer stop() // a goroutine that stays is a failure of the bubble
+		defer stop() // a goroutine that stays makes the bubble fail
 		conns := map[string]net.Conn{}
 		for name, act := range clients {
 			c := l.Dial()
@@ -153,12 +153,12 @@ func HostileToHandler(t *testing.T, path string, h http.Handler) {
 
 // isOpen reports whether the server has not closed a connection yet.
 func isOpen(c net.Conn) bool {
-	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond)) // reading tells
+	_ = c.SetReadDeadline(time.Now().Add(time.Millisecond)) // a read shows it
 	_, err := io.Copy(io.Discard, c)
 	return errors.Is(err, os.ErrDeadlineExceeded)
 }
 
-// requireServed asks as a client does that is not hostile.
+// requireServed makes a request like a friendly client, and requires an answer.
 func requireServed(t *testing.T, l *Listener, path string) {
 	t.Helper()
 	c := l.Dial()

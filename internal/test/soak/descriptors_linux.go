@@ -7,8 +7,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// descriptors returns how many are open that are not the traffic's: TCP sockets, of which there are
-// more or fewer as connections break.
+// descriptors counts the open descriptors except TCP sockets. These belong to the traffic, and
+// their number changes when connections break.
 func descriptors() (n int, err error) {
 	files, err := os.ReadDir("/proc/self/fd")
 	for _, f := range files {

@@ -1,4 +1,4 @@
-// Endure shows that a backend lasts, in a network of namespaces of its own:
+// Endure tests that a backend lasts. It runs in a network of namespaces of its own:
 //
 //	endure soak     changes without pause, beside a neighbour, a second writer that is killed, and
 //	                an administrator who flushes; fails if anything grows (make soak)
@@ -7,9 +7,9 @@
 //
 // On ipvs, both run in a virtual machine, as a test (make soak-vm).
 //
-// It runs one process for all of it but the writers that are killed, so that memory, goroutines and
-// file descriptors are those of the engine and of the traffic. Goroutines and descriptors of the
-// traffic are not counted: there are fewer when connections break.
+// Everything runs in one process, except the writers that are killed. So the memory of the process
+// is the memory of the engine and of the traffic. Goroutines and descriptors of the traffic are not
+// counted, because their number changes when connections break.
 package main
 
 import (

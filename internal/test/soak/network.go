@@ -18,7 +18,7 @@ import (
 
 const stillPort = 8080
 
-// still is the service that nobody changes.
+// still is the service that never changes.
 var (
 	still     = netip.MustParseAddr("10.97.255.1")
 	stillName = servicemodel.Name{Namespace: "default", Name: "still"}
@@ -35,12 +35,12 @@ type rig struct {
 	ended     chan error
 }
 
-// newRig starts all of it. It must be closed.
+// newRig starts all of it. The caller must close it.
 func newRig(ctx context.Context, o *options) (r *rig, err error) {
 	r = &rig{}
 	defer func() {
 		if err != nil {
-			r.close() //nolint:errcheck // there is an error already
+			r.close() //nolint:errcheck // err is more useful
 		}
 	}()
 	if r.Cluster, err = netnstest.New(ctx, netnstest.Options{}); err != nil {
@@ -99,8 +99,8 @@ func (r *rig) close() error {
 	return errors.Join(errs...)
 }
 
-// serviceState has the service that stays, and n services of ten endpoints at which nothing
-// listens. One in every affinity of them has session affinity, none if that is 0.
+// serviceState returns a state with the service that stays, and n services with ten endpoints each
+// where nothing listens. One in affinity of these services has session affinity; 0 means none.
 func serviceState(n, affinity int) servicemodel.State {
 	ports := func(port uint16) (l []servicemodel.EndpointPort) {
 		for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {

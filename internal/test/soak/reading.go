@@ -14,22 +14,22 @@ import (
 	"github.com/kernlb/kernlb/internal/test/busywriter"
 )
 
-// reading is what there is at one moment, by the names of columns.
+// reading has the figures at one moment, by the names of columns.
 type reading map[string]float64
 
 // column is a figure of a reading.
 type column struct {
 	name string
-	// part and more are how much the figure may grow from the first third of the readings to the
-	// last: a part of it, and an amount besides. Negative: it is of no account, as it is the
-	// machine's, or the traffic's.
+	// part and more limit how much the figure may grow from the first third of the readings to the
+	// last: by this part of it, plus this amount. If they are negative, any growth is allowed,
+	// because the figure depends on the machine or on the traffic.
 	part, more float64
 }
 
 var columns = []column{
 	{"heap MB", 0.2, 1}, {"RSS MB", 0.2, 10}, {"goroutines", 0, 1}, {"descriptors", 0, 3},
-	// Sets for numbers of slots stay until rules are written anyway, so that they come and go, and
-	// iptables makes tables by looking at them.
+	// Sets for numbers of slots stay until rules are written for another reason, so their number
+	// varies. The tool iptables makes tables when it lists them.
 	{"tables", 0, 2}, {"chains", 0.2, 0}, {"rules", 0.2, 0}, {"sets", 0.2, 0},
 	// The version of an instance of nftables has 1 to 127.
 	{"elements", 0, 127},
@@ -109,7 +109,7 @@ func (s *soaking) read(ctx context.Context) (reading, error) {
 	return r, errors.Join(err, rssErr, slabErr)
 }
 
-// goroutines returns how many there are that are not the traffic's.
+// goroutines counts the goroutines that do not belong to the traffic.
 func goroutines() (n int) {
 	stacks := make([]byte, 8<<20)
 	stacks = stacks[:runtime.Stack(stacks, true)]
@@ -133,7 +133,7 @@ func (s *soaking) withoutNeighbour(ctx context.Context, do func() error) error {
 	return errors.Join(err, startErr)
 }
 
-// countObjects counts what nf_tables has, as nft sees it, but for the neighbour's table.
+// countObjects counts the objects of nf_tables that nft lists, except the neighbour's table.
 func (s *soaking) countObjects(r reading) error {
 	out, err := s.run("nft -j list ruleset")
 	if err != nil {
@@ -212,9 +212,8 @@ func valueOf(file, key string) (value float64, err error) {
 	return 0, fmt.Errorf("%s has no %s", file, key)
 }
 
-// grown compares the greatest figures of the first third of the readings and of the last one. The
-// very first is left out:
-// then, buffers have not been used yet.
+// grown compares the greatest figures of the first third of the readings and of the last third. It
+// leaves out the very first reading, because buffers are still unused then.
 func grown(l []reading) error {
 	if len(l) < 7 {
 		return fmt.Errorf("%d readings are too few to tell", len(l))
@@ -232,8 +231,8 @@ func grown(l []reading) error {
 	return errors.Join(errs...)
 }
 
-// greatest is the greatest figure of a column. After a flush there are fewer objects for a while,
-// so that a median would say how many flushes there were.
+// greatest is the greatest figure of a column. A median would depend on the number of flushes,
+// because a flush leaves fewer objects for a while.
 func greatest(l []reading, name string) (value float64) {
 	for _, r := range l {
 		value = max(value, r[name])

@@ -109,14 +109,14 @@ func (r *rig) replaceEndpoints(ctx context.Context, o *options, state servicemod
 	return changes, last
 }
 
-// latencies are how long it takes from a change to the kernel.
+// latencies are the times from a change until the kernel has it.
 type latencies struct {
 	mu    sync.Mutex
 	asked []asked
 	took  []time.Duration
 }
 
-// asked is a change that the kernel does not have yet.
+// asked is a change that has not reached the kernel yet.
 type asked struct {
 	revision dataplane.Revision
 	at       time.Time
@@ -132,7 +132,7 @@ func (l *latencies) set(e *dataplane.Engine, s servicemodel.State) dataplane.Rev
 	return rev
 }
 
-// observe notes what the kernel has come to hold.
+// observe notes which changes have reached the kernel.
 func (l *latencies) observe(_ context.Context, ev dataplane.Event) {
 	applied, ok := ev.(dataplane.Applied)
 	if !ok {

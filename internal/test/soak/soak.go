@@ -32,7 +32,7 @@ const (
 type soaking struct {
 	*rig
 	o    *options
-	base servicemodel.State // what the kernel holds whenever it is measured
+	base servicemodel.State // the state at every measurement
 
 	turn sync.Mutex // its holder changes the engine's state
 	// others is a lock. Programs that disturb the engine hold it for reading, and the measurement
@@ -47,7 +47,7 @@ type soaking struct {
 	readings []reading
 }
 
-// soak changes services without pause, while others do what they do, and measures.
+// soak changes services without pause, while other programs disturb the engine, and measures.
 func soak(ctx context.Context, o *options) error {
 	r, err := newRig(ctx, o)
 	if err != nil {
@@ -91,8 +91,8 @@ func soak(ctx context.Context, o *options) error {
 	return errors.Join(measured, grown(s.readings))
 }
 
-// logFailures prints what failed, but for what ended with the soak, and each conflict that was not
-// the first of its apply: they are what explains a failure.
+// logFailures prints failures that can explain the result: errors, except those at the end of the
+// soak, and conflicts, except the first of an apply.
 func logFailures(ctx context.Context, ev dataplane.Event) {
 	if ctx.Err() != nil {
 		return
@@ -110,7 +110,7 @@ func logFailures(ctx context.Context, ev dataplane.Event) {
 	}
 }
 
-// source makes states that differ in all that services have.
+// source makes states that differ in all fields of services.
 func source(rng *rand.Rand) *randstate.Source {
 	c := randstate.Config{Services: 40, EndpointPorts: []uint16{8080, 8081, 9090}, Weights: true,
 		Node: node()}
@@ -123,13 +123,14 @@ func source(rng *rand.Rand) *randstate.Source {
 	return randstate.New(c, rng)
 }
 
-// change applies one random change after the other, at least 100 a second where the backend can.
+// change applies one random change after the other, at least 100 a second if the backend is fast
+// enough.
 func (s *soaking) change(ctx context.Context) error {
 	g, state := source(rand.New(rand.NewPCG(1, 2))), s.base
 	for ctx.Err() == nil {
 		state = g.Change(state)
 		if s.changes.Load()%2000 == 0 {
-			state = s.base // where endpoints were only added, they are removed again
+			state = s.base // removes the added endpoints
 		}
 		s.turn.Lock()
 		_, err := s.engine.Apply(ctx, state)
@@ -143,7 +144,7 @@ func (s *soaking) change(ctx context.Context) error {
 	return nil
 }
 
-// vandalize does the damage that an administrator with root may do.
+// vandalize does damage as an administrator may by mistake.
 func (s *soaking) vandalize(ctx context.Context) error {
 	commands := []string{"nft flush ruleset", "conntrack -F", "iptables -F", "iptables -t nat -F",
 		"nft delete table ip kernlb", "nft delete table ip6 nat"}
@@ -159,7 +160,7 @@ func (s *soaking) vandalize(ctx context.Context) error {
 			return nil
 		case <-tick.C:
 		}
-		// What a command says of a table that is not there is of no interest.
+		// A command may fail because its table does not exist.
 		s.others.RLock()
 		_, _ = s.run(commands[i%len(commands)])
 		s.others.RUnlock()

@@ -41,8 +41,7 @@ func (d *deadline) stop() {
 // errBootTimeout is the [ErrTimeout] of a machine that did not get to init.
 var errBootTimeout = fmt.Errorf("%w: init did not start", ErrTimeout)
 
-// bootAgain is boot with a second try where the first says nothing of the programs, see
-// inconclusive.
+// bootAgain is boot, with a second try if the first is inconclusive.
 func (o Options) bootAgain(ctx context.Context, p prepared, initrd string) (Result, error) {
 	result, err := o.boot(ctx, p, initrd)
 	if inconclusive(&result, err) {
@@ -53,11 +52,11 @@ func (o Options) bootAgain(ctx context.Context, p prepared, initrd string) (Resu
 	return result, err
 }
 
-// inconclusive reports whether a machine ended in a way that only the emulation can be to blame
-// for: a kernel that hangs or panics before init, when no program has run; and one that executes a
-// breakpoint of its own while it patches its code, which an emulated machine with two processors
-// does once in a while (text_poke_bp in arch/x86/kernel/alternative.c: the other processor is to
-// find either the breakpoint's handler or the new code).
+// inconclusive reports whether the emulation must have ended the machine, not a program. This is so
+// if the kernel hung or panicked before init, when no program had run. It is also so if the kernel
+// executed a breakpoint of its own while it patched its code, as emulated machines with two
+// processors sometimes do (text_poke_bp in arch/x86/kernel/alternative.c: the other processor
+// should find either the breakpoint's handler or the new code).
 func inconclusive(r *Result, err error) bool {
 	switch {
 	case errors.Is(err, errBootTimeout):

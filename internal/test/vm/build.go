@@ -59,7 +59,7 @@ func Build(ctx context.Context, o BuildOptions) ([]Program, error) {
 	return out, nil
 }
 
-// goPackage is what "go list -json" tells.
+// goPackage is a package in the output of "go list -json".
 type goPackage struct {
 	ImportPath, Dir                    string
 	GoFiles, TestGoFiles, XTestGoFiles []string
@@ -96,7 +96,7 @@ func (p goPackage) program(file string) (Program, error) {
 	}
 	dir := path.Join(guestSource, filepath.ToSlash(rel))
 	program := Program{Name: p.ImportPath, Path: file, Dir: dir, Files: map[string]string{}}
-	// A test may read the files beside it, such as a documentation that it holds against the code.
+	// A test may read the files beside it, such as documentation that it compares with the code.
 	for _, f := range p.GoFiles {
 		program.Files[path.Join(dir, f)] = filepath.Join(p.Dir, f)
 	}
@@ -109,8 +109,8 @@ func (p goPackage) program(file string) (Program, error) {
 	return program, nil
 }
 
-// goCommand runs the go command for the guest and returns its standard output. The error holds what
-// it said on standard error.
+// goCommand runs the go command for the guest and returns its standard output. The error has the
+// text of its standard error.
 func goCommand(ctx context.Context, dir string, args ...string) (string, error) {
 	path, err := findProgram("go", "golang-go")
 	if err != nil {

@@ -13,29 +13,29 @@
 // knows that it is in the VM by the variable KERNLB_VM=1, and on which series by
 // KERNLB_KERNEL.
 //
-// # What the guest is
+// # The guest
 //
-// The root file system is an initramfs: a static busybox, the kernel's modules for
-// networking, the programs of the host that [Options].Tools names with the libraries
-// they need, and the test binaries with their testdata. Nothing is on a disk. All
-// run as root; modules load themselves on first use, as on a real machine; lo is up,
-// and there is no other link. What differs from a real machine: there is no
-// systemd, no clock but the emulated one, and all is about ten times slower, so only
-// times from one run may be compared.
+// The root file system is an initramfs: a static busybox, the kernel's modules for networking, the
+// programs of the host that [Options].Tools names with their libraries, and the test binaries with
+// their testdata. Nothing is on a disk. All programs run as root. Modules load themselves on first
+// use, as on a real machine. lo is up, and there is no other link. Unlike a real machine, the guest
+// has no systemd, and only an emulated clock. It is about ten times slower, so only times from one
+// run may be compared.
 //
-// QEMU's emulation of several processors has an error that tests must keep away from: where the
-// kernel rewrites its own code (a static key, such as nft_trace_enabled when the first rule with
-// nftrace comes or the last goes), another processor may go on executing the breakpoint that stood
-// there for a moment, and the machine stands still. Seen with QEMU 7.2 and Linux 6.1 after some ten
-// times. A test binary that traces packets therefore keeps the tracing on from its beginning.
+// QEMU's emulation of several processors has an error that tests must avoid. The kernel sometimes
+// rewrites its own code, for example for a static key such as nft_trace_enabled when the first rule
+// with nftrace comes or the last goes. For a moment a breakpoint stands in the code. Another
+// processor may go on executing that breakpoint, and the machine hangs. This was seen with QEMU 7.2
+// and Linux 6.1 after some ten rewrites. So a test binary that traces packets keeps tracing on from
+// its beginning.
 //
-// Process 1 is our own, see guestinit. It sends output and exit codes as messages over
-// the second serial port, while the kernel writes to the first one: no output of a
-// test can be mistaken for a verdict, and no message of the kernel can damage one.
-// This is the design of vimto and of hugelgupf/vmtest, without the 9p file system and
-// the virtio console that they rely on: not all of Debian's cloud kernels have them.
+// Process 1 is our own, see guestinit. It sends output and exit codes as messages over the second
+// serial port, while the kernel writes to the first one. So no output of a test can be mistaken for
+// a verdict, and no message of the kernel can damage a verdict. vimto and hugelgupf/vmtest have the
+// same design, but rely on a 9p file system and a virtio console, which not all of Debian's cloud
+// kernels have.
 //
-// # Where kernels come from
+// # Kernels
 //
 // The script kernel.sh prepares a kernel: apt downloads it from the machine's own sources, with the
 // suite's name replaced, and checks Debian's signatures. The packages are unpacked and not
@@ -44,9 +44,9 @@
 // mirror that has a suite, $KERNLB_VM_SOURCES/<suite>.sources names one, in the format of
 // sources.list(5).
 //
-// # What the machine needs
+// # Requirements
 //
 // Debian or a relative on amd64, the Go toolchain, and the packages apt, dpkg, kmod,
-// qemu-system-x86, xz-utils, and for the tools of kerneltest ipvsadm, nftables,
-// iptables, conntrack, iproute2 and busybox-static. What is missing is named by a [*MissingError].
+// qemu-system-x86, xz-utils, and for the tools of kerneltest ipvsadm, nftables, iptables,
+// conntrack, iproute2 and busybox-static. A [*MissingError] names anything that is missing.
 package vmtest

@@ -5,10 +5,10 @@ import (
 	"fmt"
 )
 
-// What callers tell apart with errors.Is.
+// Errors that callers distinguish with errors.Is.
 var (
-	// ErrMissing: the machine lacks a program, a package source or the network.
-	// The error is a [*MissingError] that says what, and what brings it.
+	// ErrMissing: the machine lacks a program, a package source or the network. The error is a
+	// [*MissingError] that names it and the package to install.
 	ErrMissing = errors.New("something the VM runner needs is missing")
 	// ErrUnknownKernel: [Options].Kernel names none of [Releases].
 	ErrUnknownKernel = errors.New("unknown kernel")
@@ -26,11 +26,11 @@ var (
 
 // MissingError says what the machine lacks. It wraps [ErrMissing].
 type MissingError struct {
-	// What is missing: a program, a kernel, a source of packages.
+	// What names the missing thing: a program, a kernel, a source of packages.
 	What string
-	// Package is the Debian package that brings it, "" if none does.
+	// Package is the Debian package that has it, or "".
 	Package string
-	// Err is how that showed; may be nil.
+	// Err is the error that showed it; may be nil.
 	Err error
 }
 

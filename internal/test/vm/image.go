@@ -17,9 +17,8 @@ import (
 	"github.com/u-root/uio/uio"
 )
 
-// image is a file tree for the guest: cpio records by path, which do not have the contents of the
-// host's files in memory. It is laid out as on today's Debian: /bin, /sbin, /lib and /lib64 are
-// links into /usr.
+// image is a file tree for the guest: cpio records by path. The contents of the host's files are
+// not in memory. As on Debian, /bin, /sbin, /lib and /lib64 are links into /usr.
 type image map[string]cpio.Record
 
 // mergedDirs are the directories that live in /usr.
@@ -34,7 +33,7 @@ func guestPath(p string) string {
 	return p
 }
 
-// put adds a record and the directories above it. The last one put in a place stays.
+// put adds a record and the directories above it. It replaces an earlier record at the same path.
 func (m image) put(r cpio.Record) {
 	r.Name = guestPath(r.Name)
 	m[r.Name] = r

@@ -22,7 +22,7 @@ type Kernel struct {
 	Release string
 }
 
-// prepared is what a VM boots from.
+// prepared is the kernel and the base image for a VM.
 type prepared struct {
 	kernel  Kernel
 	vmlinuz string
@@ -32,10 +32,10 @@ type prepared struct {
 //go:embed kernel.sh
 var kernelScript string
 
-// codeMissing is the script's exit code where the machine lacks something.
+// codeMissing is the script's exit code if the machine lacks something.
 const codeMissing = 3
 
-// prepare has the script put a kernel and a base image into the cache, if they are not there. It
+// prepare lets the script put a kernel and a base image into the cache, unless they are there. It
 // writes its script to the directory work.
 func (o *Options) prepare(ctx context.Context, r Release, work string) (prepared, error) {
 	cache, err := cacheDir()

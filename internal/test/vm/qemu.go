@@ -26,10 +26,10 @@ type machine struct {
 	memoryMiB      int
 }
 
-// kernelArgs is the kernel's command line. A panic must end QEMU at once: panic=-1
-// reboots without waiting, and -no-reboot makes QEMU exit then. An oops is a
-// panic, so that no test passes on a broken kernel. The last line leaves out work
-// that takes a fifth of the boot under emulation and is of no use in a test VM.
+// kernelArgs is the kernel's command line. A panic must end QEMU at once: panic=-1 reboots without
+// waiting, and -no-reboot makes QEMU exit then. An oops is a panic, so that no test passes on a
+// broken kernel. The last line turns off work that a test VM does not need, and that takes a fifth
+// of the boot under emulation.
 var kernelArgs = []string{
 	"console=ttyS0", "quiet", "rdinit=/init", "panic=-1", "oops=panic",
 	"mitigations=off", "nokaslr", "cryptomgr.notests", "no_timer_check",
@@ -50,9 +50,8 @@ func (m machine) args() []string {
 	}
 }
 
-// start runs the machine to its end. What the ports send goes to log, and to
-// follow, whose error ends the machine. The result is follow's error, or else
-// QEMU's.
+// start runs the machine to its end. It copies the console to log and the messages to follow. An
+// error of follow ends the machine. start returns follow's error, or else QEMU's.
 func (m machine) start(ctx context.Context, log io.Writer, follow func(io.Reader) error) error {
 	path, err := findProgram(qemuProgram, qemuPackage)
 	if err != nil {
@@ -85,7 +84,7 @@ func (m machine) start(ctx context.Context, log io.Writer, follow func(io.Reader
 		if followErr = follow(messagesR); followErr != nil {
 			stop()
 		}
-		// Nobody may stay blocked on a full pipe.
+		// QEMU must not stay blocked on a full pipe.
 		_, _ = io.Copy(io.Discard, messagesR)
 	})
 	err = runToEnd(cmd, logW, messagesW)

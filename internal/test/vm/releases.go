@@ -12,10 +12,9 @@ type Release struct {
 	Name string
 	// Suite is the codename of the Debian suite.
 	Suite string
-	// Modules that an administrator has to load on this kernel before IPVS can be
-	// used, and that the VM therefore loads at boot. From 6.1 on, ip_vs has an alias
-	// for its generic netlink family and the kernel loads it on first use; the 5.10
-	// of bullseye has none.
+	// Modules that an administrator has to load on this kernel before IPVS can be used, and that
+	// the VM therefore loads at boot. From 6.1 on, ip_vs has an alias for its generic netlink
+	// family, so the kernel loads it on first use. 5.10 of bullseye lacks the alias.
 	Modules []string
 }
 

@@ -5,8 +5,8 @@ import (
 	"strings"
 )
 
-// TestCount counts the tests and subtests in the output of a Go test binary that
-// ran with -test.v; without it only failures show.
+// TestCount counts the tests and subtests in the output of a Go test binary that ran with -test.v.
+// Without that flag, it counts only failures.
 type TestCount struct {
 	Passed, Failed, Skipped int
 	// The tests' names, in the order of output.
@@ -16,7 +16,7 @@ type TestCount struct {
 // maxTestLine is how much of a line testLog keeps. Names of tests are shorter.
 const maxTestLine = 4096
 
-// testLog is an io.Writer that counts tests in what is written to it.
+// testLog is an io.Writer that counts the tests in the written output.
 type testLog struct {
 	count TestCount
 	line  []byte
@@ -36,7 +36,7 @@ func (l *testLog) Write(p []byte) (int, error) {
 	}
 }
 
-// end looks at a whole line: "--- PASS: TestName (0.00s)", indented for subtests.
+// end parses a whole line: "--- PASS: TestName (0.00s)", indented for subtests.
 func (l *testLog) end() {
 	line := strings.TrimLeft(string(l.line), " ")
 	l.line = l.line[:0]

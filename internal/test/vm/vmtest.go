@@ -27,8 +27,8 @@ const (
 	DefaultTimeout     = 15 * time.Minute
 )
 
-// initrdShare is how much of the memory an initramfs may take: it is there twice
-// while it is unpacked, and programs need the rest.
+// An initramfs may take one part in initrdShare of the memory. While it is unpacked, it is in
+// memory twice, and programs need the rest.
 const initrdShare = 3
 
 // Options say what to run, and on what.
@@ -40,8 +40,8 @@ type Options struct {
 	// Init is the program guestinit (its package is cmd/guestinit) as a static executable for
 	// linux/amd64; "" means the file guestinit in the directory of the running program.
 	Init string
-	// Tools are programs of this machine for the guest, by name or path, with the
-	// libraries they need: "ipvsadm", "nft". One that is not there is an error.
+	// Tools are programs of this machine for the guest, by name or path, with the libraries they
+	// need: "ipvsadm", "nft". A missing one is an error.
 	Tools []string
 	// Memory of the VM in MiB; 0 means [DefaultMemory]. The programs take up twice
 	// their size in it while it boots.
@@ -51,9 +51,9 @@ type Options struct {
 	BootTimeout time.Duration
 	// Timeout is for the programs together, from init on; 0 means [DefaultTimeout].
 	Timeout time.Duration
-	// Output gets what the programs print, as they print it; nil to drop it.
+	// Output gets the programs' output as they print it; nil drops it.
 	Output io.Writer
-	// Log hears of downloads and other slow work; nil for silence.
+	// Log gets a record of each download and other slow work; nil means silence.
 	Log *slog.Logger
 }
 
@@ -75,7 +75,7 @@ type Program struct {
 	Files map[string]string
 }
 
-// Result is what a run brought.
+// Result is the outcome of a run.
 type Result struct {
 	// Kernel that was booted.
 	Kernel Kernel
@@ -85,13 +85,13 @@ type Result struct {
 	Boot time.Duration
 	// Duration is the time from the start of QEMU to its end.
 	Duration time.Duration
-	// KernelLog is what the kernel wrote to its console, the last 256 KiB.
+	// KernelLog is the last 256 KiB that the kernel wrote to its console.
 	KernelLog string
 }
 
 // ProgramResult is how one program ended.
 type ProgramResult struct {
-	// Name is that of the [Program].
+	// Name is the name of the [Program].
 	Name string
 	// ExitCode, or 128 plus the number of the signal that ended it.
 	ExitCode int
@@ -101,10 +101,9 @@ type ProgramResult struct {
 	Tests TestCount
 }
 
-// Run boots a kernel and runs programs on it. The error is nil only when each of
-// them ran and ended with 0: it wraps [ErrTestsFailed] when one did not, and another
-// of this package's sentinels, or ctx's cause, when there is no verdict. The Result
-// holds what is known in either case.
+// Run boots a kernel and runs programs on it. The error is nil only if each of them ran and ended
+// with 0. It wraps [ErrTestsFailed] if one did not. Without a verdict, it wraps another of this
+// package's sentinels, or ctx's cause. The Result holds everything that is known in either case.
 func Run(ctx context.Context, o Options) (Result, error) {
 	r, err := FindRelease(o.Kernel)
 	if err != nil {
@@ -112,7 +111,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	}
 	o = o.withDefaults()
 	o.Kernel = r.Name
-	// Say at once what is missing, not after a download.
+	// A missing program is reported at once, not after a download.
 	if _, err := findProgram(qemuProgram, qemuPackage); err != nil {
 		return Result{}, err
 	}
@@ -164,8 +163,8 @@ func findInit(path string) (string, error) {
 	return path, nil
 }
 
-// writeInitrd joins the base image and an archive with the programs: the kernel
-// unpacks archives that follow one another as one tree.
+// writeInitrd joins the base image and an archive with the programs. The kernel unpacks consecutive
+// archives as one tree.
 func (o Options) writeInitrd(p prepared, modules []string, work string) (string, error) {
 	m := make(image)
 	// The kernel gives init this device as its output.

@@ -1,3 +1,3 @@
-// Package validation holds what strict trackers of package kube refuse against what an API server
-// of Kubernetes refuses. It has tests only.
+// Package validation has only tests. They compare which objects strict trackers of package kube
+// refuse with which an API server of Kubernetes refuses.
 package validation

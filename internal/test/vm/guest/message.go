@@ -12,9 +12,9 @@ import (
 // ErrStream is wrapped by errors about bytes that are not messages.
 var ErrStream = errors.New("the guest's stream is damaged")
 
-// Message is what init tells the host. One of the fields is set. A run sends one Ready, then
-// for each program any number of Output and one Exit, then Done. Fatal may come instead of any of
-// them and is the last one.
+// Message is one message from init to the host. One of the fields is set. A run sends one Ready,
+// then for each program any number of Output and one Exit, and then Done. Fatal may come instead of
+// any of these, and is then the last one.
 type Message struct {
 	// Ready says that init runs. It is the kernel's release, as in uname -r.
 	Ready string
@@ -57,8 +57,8 @@ type Reader struct{ from *gob.Decoder }
 // NewReader returns a Reader on r.
 func NewReader(r io.Reader) *Reader { return &Reader{gob.NewDecoder(bufio.NewReader(r))} }
 
-// Next returns the next message; io.EOF where the stream ends between two. Other errors wrap
-// [ErrStream].
+// Next returns the next message, or io.EOF if the stream has ended between two messages. Other
+// errors wrap [ErrStream].
 func (r *Reader) Next() (Message, error) {
 	var m Message
 	err := r.from.Decode(&m)

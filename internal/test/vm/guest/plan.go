@@ -1,6 +1,6 @@
 package guest
 
-// Where things are inside the guest.
+// Paths in the guest.
 const (
 	// PlanPath is the file that holds the [Plan], as JSON.
 	PlanPath = "/vmtest/plan.json"
@@ -9,12 +9,12 @@ const (
 	Port = "/dev/ttyS1"
 )
 
-// Plan is what the guest is to do.
+// Plan lists the work of the guest.
 type Plan struct {
 	// Modules are loaded with modprobe before the first program; modules that
 	// load themselves on first use need not be named.
 	Modules []string `json:"modules,omitempty"`
-	// Programs run one after another, all of them whatever the ones before said.
+	// Programs run one after another. A failure does not stop the rest.
 	Programs []Program `json:"programs"`
 }
 

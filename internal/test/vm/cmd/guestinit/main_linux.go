@@ -26,8 +26,8 @@ func main() {
 	}
 }
 
-// boot is the whole life of the machine. An error it could tell the host about
-// is not returned.
+// boot is the whole life of the machine. It does not return an error that it could report to the
+// host.
 func boot() error {
 	if err := mountAll(); err != nil {
 		return err

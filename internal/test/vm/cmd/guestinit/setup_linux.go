@@ -12,7 +12,7 @@ type mount struct {
 	source, target, fstype, data string
 }
 
-// mounts are what a test may take for granted, in order.
+// mounts are the file systems that tests may expect, in the order of mounting.
 var mounts = []mount{
 	{"proc", "/proc", "proc", ""},
 	{"sysfs", "/sys", "sysfs", ""},

@@ -32,7 +32,7 @@ type config struct {
 	timeout time.Duration  // for each package
 	needed  *regexp.Regexp // tests that must run
 
-	options vmtest.Options // what goes through as it is
+	options vmtest.Options // passed on unchanged
 }
 
 // parseFlags reads the arguments. Help and errors go to w.
@@ -95,7 +95,7 @@ func (l *list) Set(text string) error {
 	return nil
 }
 
-// check names every kernel by its series and refuses what cannot work.
+// check names every kernel by its series, and refuses flags that cannot work.
 func (c *config) check() error {
 	if slices.Equal(c.kernels, []string{"all"}) {
 		c.kernels = nil

@@ -137,7 +137,7 @@ func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, 
 	return lines, code
 }
 
-// notRun says what of a package's tests should have run and did not, "" if nothing.
+// notRun says which needed tests of a package did not run, or "".
 func (c *config) notRun(t *vmtest.TestCount) string {
 	if c.needed == nil {
 		return ""
@@ -155,7 +155,7 @@ func summaryLine(verdict, kernel, what, text string) string {
 	return fmt.Sprintf("%s\t%s\t%s\t%s", verdict, kernel, what, text)
 }
 
-// reason is the shortest true word for an error that was printed in full before.
+// reason is one word for an error that was already printed in full.
 func reason(err error) string {
 	for _, e := range []error{vmtest.ErrMissing, vmtest.ErrPanic, vmtest.ErrTimeout,
 		vmtest.ErrNoVerdict, context.Canceled} {
