@@ -26,7 +26,8 @@ func (e *Engine) approve(ctx context.Context, r *Result, c *servicemodel.ChangeS
 	return nil
 }
 
-// disturbed reports whether others may have changed the kernel since it was last read or written.
+// disturbed reports whether other programs may have changed the kernel since the last reading or
+// commit.
 func (e *Engine) disturbed(ctx context.Context) bool {
 	if e.take(ctx) != nil {
 		return false

@@ -21,8 +21,8 @@ import (
 // another one, its method Unwrap() Backend must return that one; otherwise the engine does not find
 // the inner one's interfaces.
 type Backend interface {
-	// Name is the backend's name: "nftables", "iptables", "ipvs", "memory", or that of a backend
-	// from elsewhere.
+	// Name is the backend's name: "nftables", "iptables", "ipvs", "memory", or the name of another
+	// module's backend.
 	Name() string
 
 	// Check reports the changes that this backend cannot express, or cannot write because a foreign
@@ -110,7 +110,7 @@ type Observation struct {
 type Locker interface {
 	// Lock waits for the caller's turn and returns the function that ends the turn. The backend
 	// bounds the wait. After that time Lock returns without the turn, because the writer that holds
-	// it may be stuck. The error is that of the context, or [ErrClosed].
+	// it may be stuck. It returns the context's error, or [ErrClosed].
 	Lock(ctx context.Context) (unlock func(), err error)
 }
 
@@ -161,7 +161,7 @@ func (s Stats) String() string {
 		s.Duration.Round(time.Microsecond))
 }
 
-// Plus returns the total cost of two commits. The duration is that of s.
+// Plus returns the total cost of two commits. It keeps the duration of s.
 func (s Stats) Plus(o Stats) Stats {
 	s.Messages += o.Messages
 	s.Bytes += o.Bytes

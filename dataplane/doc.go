@@ -1,6 +1,6 @@
 // Package dataplane applies desired states to a kernel through a backend.
 //
-//	backend, err := nftables.New(nil) // or that of another package; memory.New(nil) in a test
+//	backend, err := nftables.New(nil) // or of another package; memory.New(nil) in a test
 //	…
 //	engine := dataplane.New(backend, nil)
 //	result, err := engine.Apply(ctx, state)

@@ -85,8 +85,8 @@ type Engine struct {
 type held struct {
 	backend Backend
 	// resolved is the table of the last state, from which the next one is resolved. It is nil after
-	// a commit that may have failed half way, because then nothing tells our changes from those of
-	// others.
+	// a commit that may have failed half way, because then nothing tells our changes from other
+	// programs'.
 	resolved *servicemodel.Table
 	// kernel is the table that the kernel holds, and drift describes what it holds besides. kernel
 	// is the same pointer as resolved if the two are equal. It is nil while the kernel's contents
@@ -97,7 +97,7 @@ type held struct {
 	// read is the table of the last reading. It lacks pools for which the kernel has no place.
 	read   *servicemodel.Table
 	drift  []string
-	unread bool // the kernel holds more objects, which nobody wants
+	unread bool // the kernel holds more objects than any wanted state
 	// suspect says that another program committed since the last reading, and readings rations the
 	// readings for that reason.
 	suspect  bool

@@ -30,8 +30,8 @@ var (
 	// is the node, or a service if [Config.Strict] is set or the state is that of a part. The same
 	// state is refused again until the reason is gone.
 	ErrRefused = errors.New("state refused")
-	// ErrNotApproved says that [Config.Approve] returned an error, and that nothing was changed.
-	// The error wraps that of Approve.
+	// ErrNotApproved says that [Config.Approve] returned an error, and that nothing was changed. It
+	// wraps Approve's error.
 	ErrNotApproved = errors.New("not approved")
 	// ErrUnsupported says that a backend cannot express the request. Every [UnsupportedError]
 	// matches it.

@@ -15,13 +15,13 @@ import (
 // Observer is called for each event of an engine or of [Parts], one event after the other. They
 // wait for it, so it must return soon and leave long work to another goroutine. It may call
 // [Engine.Set], [Engine.Resync], [Engine.Status], [Engine.Subscribe] and [Parts.Subscribe]. Any
-// other method would wait for the observer forever. The context is that of the call that caused the
+// other method would wait for the observer forever. ctx is the context of the call that caused the
 // event.
 type Observer func(ctx context.Context, ev Event)
 
 // Event is one of [Applied], [Refused], [ClaimConflict], [Repaired], [RepairDelayed],
 // [RepairUndone], [WriteConflict], [FlowsCleaned], [EndpointDrained], [Settled], [Failed],
-// [WatchFailed], [Switched] or [CleanedUp]. For those of [Parts] see [Parts.Subscribe].
+// [WatchFailed], [Switched] or [CleanedUp]. [Parts.Subscribe] lists the events of [Parts].
 type Event interface{ event() }
 
 // Applied is an apply or a change of parts that succeeded, whether it changed anything or not (see
@@ -113,7 +113,7 @@ type Failed struct {
 // WatchFailed says that a [Watcher] failed. Run watches again after [RunOptions.RetryMax].
 type WatchFailed struct{ Err error }
 
-// Switched is a successful [Engine.Switch]. The result is that of the new backend.
+// Switched is a successful [Engine.Switch], with the result of the new backend.
 type Switched struct {
 	From, To string // names of backends
 	*Result

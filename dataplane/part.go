@@ -51,8 +51,8 @@ type Parts struct {
 	turn      turn // its holder may use the fields below
 
 	phase stopwatch
-	// told is the table that the flows were last told of, as far as this process has seen it, and
-	// state is the state that belongs to it.
+	// told is the table of the last notification of the flows, as far as this process knows it.
+	// state is the state of that table.
 	told  *servicemodel.Table
 	state servicemodel.State
 }

@@ -57,8 +57,8 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	return r, err
 }
 
-// changeInTurn makes a change while other programs wait for their turn. If there is a result, the
-// error is that of later work.
+// changeInTurn makes a change while other programs wait for their turn. If there is a result, later
+// work failed with the error.
 func (p *Parts) changeInTurn(ctx context.Context, t task) (r *Result, err error) {
 	unlock, err := lock(ctx, p.backend)
 	if err != nil {
@@ -114,8 +114,7 @@ func (p *Parts) succeeded(ctx context.Context, t task, r *Result, unsettled erro
 	p.observers.emit(ctx, Applied{r})
 }
 
-// failed reports a task that failed in the current phase, and returns the error as that of the
-// phase.
+// failed reports a task that failed in the current phase, and returns a [PhaseError].
 func (p *Parts) failed(ctx context.Context, t task, err error) error {
 	var refused refusedState
 	isRefused := errors.As(err, &refused)

@@ -127,7 +127,7 @@ func (p *Parts) without(ctx context.Context, owners []string) (*partChange, erro
 	return c, nil
 }
 
-// changeTo returns the change from an observation to next. If nobody holds anything then, the
+// changeTo returns the change from an observation to next. If no owner holds anything then, the
 // change removes the instance.
 func (p *Parts) changeTo(o *Observation, next *servicemodel.Table, owners ...string) *partChange {
 	c := &partChange{owners: owners, drift: o.Drift}

@@ -70,7 +70,7 @@ func (s *stopwatch) enter(p Phase) {
 	s.phase, s.at = p, now
 }
 
-// fail returns err as that of the current phase.
+// fail returns err as a [PhaseError] of the current phase.
 func (s *stopwatch) fail(err error) error {
 	if err == nil {
 		return nil
@@ -79,7 +79,7 @@ func (s *stopwatch) fail(err error) error {
 	return &PhaseError{Phase: s.phase, Err: err}
 }
 
-// PhaseError names the phase in which an engine failed. Its text is that of Err, which names the
+// PhaseError names the phase in which an engine failed. It has the text of Err, which names the
 // operation.
 type PhaseError struct {
 	Phase Phase

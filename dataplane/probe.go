@@ -67,8 +67,8 @@ func Probe(ctx context.Context, candidates ...Candidate) []Support {
 // result says why each other candidate that was asked was not chosen, in their order.
 //
 // The error joins the reasons against each candidate. It matches [ErrUnsupported] if some backend
-// only cannot express the state. If the node is invalid, or a service and the engine is strict, the
-// error is that of [servicemodel.Resolve], and no candidate is asked.
+// only cannot express the state. If the node is invalid, or if a service is and the engine is
+// strict, Choose asks no candidate, and returns the error of [servicemodel.Resolve].
 //
 // Choose does not look at what the backends hold. A program that changes its backend cleans up the
 // old one: after it has applied its state to the new backend, it calls [Engine.Cleanup] on the old.

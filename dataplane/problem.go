@@ -31,7 +31,7 @@ const (
 type Problem struct {
 	// Service is the service concerned. It is zero for a problem of the node or of anything else.
 	Service servicemodel.Name
-	// Object, Field and Value are those of Err. They are empty if Err does not have them.
+	// Object, Field and Value come from Err. They are empty if Err does not have them.
 	Object, Field, Value string
 	// Err is a *[servicemodel.FieldError], *[UnsupportedError], *[CollisionError] or
 	// *[servicemodel.TakenError], or any other error that does not join several.
@@ -39,9 +39,9 @@ type Problem struct {
 }
 
 // Problems splits err into problems, one for each joined error. It accepts the errors of this
-// package ([Refusal], [PartRefused], those of [Engine.Apply] and [Parts.Apply]), and those of
-// Validate, Resolve and Check, however they are wrapped. If some of the wrapped errors have the
-// types that [Problem] names, the text around them is left out. A nil error has no problems.
+// package (of [Refusal], [PartRefused], [Engine.Apply] and [Parts.Apply]), and of Validate, Resolve
+// and Check, however they are wrapped. If some of the wrapped errors have the types that [Problem]
+// names, the text around them is left out. A nil error has no problems.
 func Problems(err error) []Problem {
 	if err == nil {
 		return nil

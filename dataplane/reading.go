@@ -39,8 +39,8 @@ func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (rea
 	return false, nil
 }
 
-// integrity returns the integrity that the backend reports. due says that a suspicion is to be
-// checked now.
+// integrity returns the integrity that the backend reports. due says that the kernel must be read
+// now because of a suspicion.
 func (e *Engine) integrity(ctx context.Context) (i Integrity, due bool, err error) {
 	if i, err = e.backend.Integrity(ctx); err != nil {
 		return i, false, err

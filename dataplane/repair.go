@@ -50,7 +50,7 @@ func (r *repairs) allow() (allowed, delayed bool) {
 	return false, r.held == 1
 }
 
-// look checks whether the kernel still holds the wanted table, and repairs it.
+// look checks whether the kernel still holds the wanted table, and repairs the difference.
 func (l *loop) look(ctx context.Context) {
 	defer l.repairs.next()
 	switch {

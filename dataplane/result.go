@@ -29,8 +29,9 @@ type Result struct {
 	Repaired servicemodel.Counts
 	// Changes are the changes that were applied.
 	Changes *servicemodel.ChangeSet
-	// Rest is what was removed in a second step, because nobody wants it. A backend that reads with
-	// a hint finds such objects only after Changes were committed. Nil means no second step.
+	// Rest is the removal, in a second step, of objects that are in no wanted state. A backend that
+	// reads with a hint finds such objects only after Changes were committed. Nil means no second
+	// step.
 	Rest *servicemodel.ChangeSet
 	// Drift describes foreign or damaged objects that were found in the kernel and repaired.
 	Drift []string
@@ -49,8 +50,8 @@ type Result struct {
 	Settle time.Duration
 	// Phases is how long each phase took.
 	Phases Phases
-	// Stats is what the commits sent to the kernel. Its Duration is that of the whole apply, from
-	// its turn on.
+	// Stats is what the commits sent to the kernel. Its Duration covers the whole apply, from its
+	// turn on.
 	Stats
 
 	begun bool // the state that was wanted before is known
@@ -82,7 +83,7 @@ type Preview struct {
 	Drift    []string
 	// Plan is what would be sent to the kernel.
 	Plan Plan
-	// Refused and Conflicts are those of [Result].
+	// Refused and Conflicts have the same meaning as in [Result].
 	Refused   []Refusal
 	Conflicts []servicemodel.Conflict
 }

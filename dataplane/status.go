@@ -22,13 +22,13 @@ type Status struct {
 	Asked time.Time
 	// Applied is the newest request that the kernel has come to hold. Zero means none.
 	Applied Revision
-	// PendingSince is the time since when the newest request is not in the kernel yet. Zero means
-	// that it is. A request during an apply counts from the end of that apply.
+	// PendingSince is the time since which the newest request waits for the kernel. Zero means that
+	// the kernel has it. A request during an apply counts from the end of that apply.
 	PendingSince time.Time
 	// Held is the table that the kernel holds. Nil means that it is unknown, as before the first
 	// apply and after an error.
 	Held *servicemodel.Table
-	// Refused and Conflicts are those of the last successful apply, see [Result].
+	// Refused and Conflicts come from the last successful apply, see [Result].
 	Refused   []Refusal
 	Conflicts []servicemodel.Conflict
 	// Succeeded is the time of the last successful apply. Zero means never.
@@ -103,7 +103,7 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 	e.observers.emit(ctx, Applied{r})
 }
 
-// applyFailed reports a failed apply, and returns the error as that of the phase.
+// applyFailed reports a failed apply, and returns a [PhaseError].
 func (e *Engine) applyFailed(ctx context.Context, doing string, rev Revision, err error) error {
 	err = e.failed(ctx, doing, rev, err)
 	e.update(func(s *Status) {
@@ -113,7 +113,7 @@ func (e *Engine) applyFailed(ctx context.Context, doing string, rev Revision, er
 	return err
 }
 
-// failed reports a failure in the current phase, and returns the error as that of the phase.
+// failed reports a failure in the current phase, and returns a [PhaseError].
 func (e *Engine) failed(ctx context.Context, doing string, rev Revision, err error) error {
 	err = e.phase.fail(err)
 	e.update(func(s *Status) { s.Failed, s.Err = time.Now(), err })

@@ -110,7 +110,7 @@ func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, want
 	}
 	r, err := e.applyInTurn(ctx, s)
 	if err != nil {
-		// The part that b holds must not stay, even if the context ended.
+		// Services that b already holds must not stay, even if the context ended.
 		_, errCleanup := e.cleanup(context.WithoutCancel(ctx), b)
 		e.held = before
 		return nil, errors.Join(err, errCleanup)

@@ -17,7 +17,7 @@ func newTurn() turn { return make(turn, 1) }
 // errNoBackend says that an engine or parts have no backend.
 var errNoBackend = errors.New("there is no backend")
 
-// take waits for the turn. give ends it. The error is that of the context: a context that has ended
+// take waits for the turn. give ends it. It returns the context's error. A context that has ended
 // gets no turn, not even a free one.
 func (t turn) take(ctx context.Context) error {
 	if t == nil {

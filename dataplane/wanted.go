@@ -79,7 +79,7 @@ func (e *Engine) Set(s servicemodel.State) Revision { return e.progress.ask(s, t
 // Wait waits until the kernel holds revision r or a newer one, and then returns nil. [Engine.Run]
 // retries after failures meanwhile. Wait returns an error if the state was refused as a whole
 // ([ErrRefused]), because a retry rarely helps. It also returns an error when ctx is done: the
-// context's error, with that of the last try if it failed.
+// context's error, joined with the last try's if that failed.
 func (e *Engine) Wait(ctx context.Context, r Revision) error {
 	for {
 		changed, err := e.progress.reached(r)
@@ -103,7 +103,7 @@ func (e *Engine) Wait(ctx context.Context, r Revision) error {
 }
 
 // reached returns a nil channel if the wait is over: err is nil if the kernel holds revision r.
-// Otherwise the channel is closed when something changes, and err is that of the last try.
+// Otherwise the channel is closed when something changes, and err is the last try's error.
 func (p *progress) reached(r Revision) (changed <-chan struct{}, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// sweep is the work left to Settle: which clients must be forgotten. It is that of all commits
-// since the last sweep ended.
+// sweep is the work left to Settle by all commits since the last sweep ended: which clients must be
+// forgotten.
 type sweep struct {
 	table *servicemodel.Table // what the kernel holds
 	of    map[*nft.Family]*familySweep
@@ -21,9 +21,9 @@ type sweep struct {
 
 // familySweep is the part of a sweep in the table of one family.
 type familySweep struct {
-	// byKey is what to forget of each frontend, commit by commit.
+	// byKey says which clients of each frontend to forget, commit by commit.
 	byKey map[servicemodel.FrontendKey][]*forget
-	// rest, if not nil, is what to forget of all other frontends: all clients.
+	// rest, if not nil, says to forget all clients of all other frontends.
 	rest *forget
 	// learnt is how many packets had been learnt before the last reading, and sure says that the
 	// reading saw all entries.
@@ -39,8 +39,8 @@ func newSweep(t *servicemodel.Table) *sweep {
 	return s
 }
 
-// sweepAll returns a sweep for use when nothing tells what changed. It keeps a client only if its
-// endpoint is one that every client may be given.
+// sweepAll returns a sweep for unknown changes. It keeps a client only if every client may have its
+// endpoint.
 func sweepAll(t *servicemodel.Table) *sweep {
 	s, now := newSweep(t), time.Now()
 	for fe := range nocopy.Of(t).Frontends() {
@@ -54,7 +54,8 @@ func sweepAll(t *servicemodel.Table) *sweep {
 	return s
 }
 
-// after returns the sweep after a plan that was committed now. It has what was left before.
+// after returns the sweep after a plan that was committed now. It includes the work that was left
+// before.
 func (s *sweep) after(p *plan, now time.Time) *sweep {
 	switch {
 	case !p.have.unswept:
@@ -69,7 +70,7 @@ func (s *sweep) after(p *plan, now time.Time) *sweep {
 	return s
 }
 
-// add adds what a commit forgets.
+// add adds the clients that a commit forgets.
 func (s *sweep) add(f forget, now time.Time) {
 	key := clientsOf(f.frontend)
 	fs := s.of[nft.Families[nft.FamilyIndex(key.Addr)]]
@@ -77,7 +78,7 @@ func (s *sweep) add(f forget, now time.Time) {
 	fs.byKey[key], s.tries = append(fs.byKey[key], &f), 0
 }
 
-// pending calls fn with everything that is left to forget of a family.
+// pending calls fn with everything in a family that is left to forget.
 func (s *familySweep) pending(fn func(*forget)) {
 	for _, list := range s.byKey {
 		for _, f := range list {
@@ -89,7 +90,7 @@ func (s *familySweep) pending(fn func(*forget)) {
 	}
 }
 
-// drop removes what is forgotten of a family.
+// drop removes everything in a family that is forgotten.
 func (s *sweep) drop(f *nft.Family, done func(*forget) bool) {
 	fs := s.of[f]
 	progress := func(f *forget) bool {
@@ -177,8 +178,8 @@ func (s *sweep) takes(f *nft.Family, in string, e nft.Elem) (takes bool) {
 }
 
 // forget says which clients of a frontend must be forgotten because their endpoint may no longer be
-// used: the clients of endpoints that it lost and has not got back or, if others is set, the
-// clients of all endpoints except those that every client may be given.
+// used. These are the clients of endpoints that the frontend lost and has not got back. If others
+// is set, these are the clients of all endpoints, except endpoints that every client may have.
 type forget struct {
 	frontend *servicemodel.Frontend
 	lost     [2][]netip.AddrPort // by clients inside and outside
@@ -188,7 +189,7 @@ type forget struct {
 	// since is the time of the commit, or of the last deletion of an entry. Packets of that time
 	// may bring an entry back.
 	since time.Time
-	// read says that the last reading looked for the entries, and found that it found some. clean
+	// read says that the last reading looked for the entries. found says that it found some. clean
 	// is how many readings in a row found none, each begun when no packet could bring one back.
 	read, found bool
 	clean       int
@@ -259,12 +260,12 @@ func (f *forget) note(done, now time.Time, sure bool) bool {
 	return f.clean == 2 || f.clean == 1 && sure
 }
 
-// forgetAll forgets all clients of a frontend, except those of endpoints that every client may be
-// given by now.
+// forgetAll forgets all clients of a frontend, except clients of endpoints that every client may
+// have by now.
 func forgetAll(fe *servicemodel.Frontend) forget { return forget{frontend: fe, others: true} }
 
-// planForgetting plans which clients are forgotten after the transaction: those whose endpoint
-// their frontend loses, in tables that stay.
+// planForgetting plans which clients are forgotten after the transaction. A client is forgotten if
+// its frontend loses the client's endpoint, in a table that stays.
 func (pl *planner) planForgetting(p *plan) {
 	for _, t := range p.tables {
 		if t.create || !t.next.exists {
@@ -364,8 +365,8 @@ func (p *plan) forgetMoved() {
 	}
 }
 
-// usable returns the pools whose endpoints clients of a frontend may be given: one for clients
-// inside, one for clients outside.
+// usable returns the pools from which clients of a frontend get endpoints: one for clients inside,
+// one for clients outside.
 func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
 	external *servicemodel.Pool) {
 	if internal, external = nocopy.Of(t).PoolsOf(fe); fe.External == fe.Internal {

@@ -96,7 +96,8 @@ func (b *Backend) sweepFamily(ctx context.Context, f *nft.Family, done time.Time
 	if err != nil {
 		return err
 	}
-	if s.sure && learnt == s.learnt { // no client was learnt since before the last reading
+	// no client was learnt since the beginning of the last reading
+	if s.sure && learnt == s.learnt {
 		b.sweep.drop(f, func(f *forget) bool { return f.read && !done.Before(f.since) })
 		if !unread {
 			return nil

@@ -36,20 +36,21 @@ type Config struct {
 	// commit replaces them and all their contents, and Cleanup deletes them. By default such tables
 	// are left alone, and a method that needs them fails with a [dataplane.CollisionError].
 	TakeOver bool
-	// Priorities move the base chains among those of other programs. The zero value leaves them at
-	// the usual places.
+	// Priorities move the base chains among other programs' base chains. The zero value leaves them
+	// at the usual places.
 	Priorities Priorities
 	// BeforeDispatch and BeforeMasquerade name chains of the user in the tables of the instance,
 	// such as "user-first". nat-prerouting and nat-output jump to the first before they look for
 	// services, and nat-postrouting to the second before it masquerades. Only new connections come
-	// there. If the chain accepts a packet, the instance does not touch it in that hook; if it
-	// returns, all goes on as usual. The names begin with "user-". Empty means no jump.
+	// there. If the chain accepts a packet, the instance does not touch it in that hook. If the
+	// chain returns, the packet goes on as usual. The names begin with "user-". Empty means no
+	// jump.
 	//
 	// The instance makes the chains, empty, and writes nothing into them. So the rules there
 	// outlive all commits, repairs of rules and elements, and restarts. They are lost with their
-	// table: if it is made anew because sets or chains were damaged or the configuration of chains
-	// or priorities changed, if the node no longer serves the family, and by [Backend.Cleanup].
-	// Other chains and named sets of the user do not belong in the table.
+	// table. A table is made anew if sets or chains were damaged, or if the configuration of chains
+	// or priorities changed. It is deleted if the node no longer serves the family, and by
+	// [Backend.Cleanup]. Other chains and named sets of the user do not belong in the table.
 	BeforeDispatch   string
 	BeforeMasquerade string
 	// Logger gets a debug record for each commit. Nil means silence.
@@ -108,7 +109,7 @@ var (
 // Backend keeps the services of one instance in nf_tables. Its methods must not be called
 // concurrently.
 type Backend struct {
-	kernel // embedded because it has the methods of a backend where the system is not Linux
+	kernel // embedded: without Linux it has the methods that need the kernel
 	log    *slog.Logger
 	pl     planner
 	// observed says that pl describes what the kernel holds.

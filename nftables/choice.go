@@ -9,9 +9,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Choice returns the slot of a pool that new connections of a client are sent to, and false if the
-// pool's scheduler does not hash clients. It does what the rules of [builder.leaf] do. Where
-// session affinity remembers the client, that comes first.
+// Choice returns the slot of a pool to which new connections of a client are sent. It returns false
+// if the pool's scheduler does not hash clients. It chooses like the rules of [builder.leaf]. It
+// does not know clients that session affinity remembers: these keep their endpoint.
 func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
 	w := wayOfPool(p)
 	if w != byHash && w != byMaglev || len(p.Slots) == 0 {

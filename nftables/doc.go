@@ -70,8 +70,8 @@
 //
 // A packet draws a number below the next power of two, n or more. A number that is not below n
 // leads to no element, so the rule does not match and the next one draws again. Each slot has the
-// same chance: a packet draws twelve times and more, and for no pool do more than 2^-18 of the
-// packets come to a draw that leaves out some slots. On average, 1 to 2 draws are made.
+// same chance. A packet draws up to twelve times and more. At most 2^-18 of a pool's packets come
+// to a draw that leaves out some slots. On average, a packet makes 1 to 2 draws.
 //
 // Each lookup sees the latest commit, and a commit may come between two lookups of a packet. A
 // packet that finds no slot goes through the chains again, and at last through service-any. That
@@ -82,8 +82,8 @@
 //
 // Node ports have sets and maps of their own, without the address. A frontend whose outside clients
 // may use other endpoints than pods and the host (external traffic policy Local) is in
-// service-split and has those endpoints in service-external-endpoints. Which frontends are
-// rejected, dropped and masqueraded is membership of sets, too.
+// service-split and has those endpoints in service-external-endpoints. Sets also say which
+// frontends are rejected, dropped and masqueraded.
 //
 // Objects for some features exist only if some service uses them: session affinity (the maps
 // affinity-0 to -15 and the sets service-affinity-T, one for each timeout T in use), source ranges
@@ -110,9 +110,9 @@
 //	chain service-sh-4 { jump service-sh-level-2; jump service-sh-level-1; dnat ip to … numgen random mod 1 map @service-sh-endpoints }
 //	chain service-sh-level-2 { jhash ip saddr mod 2 seed 0x6b6c0200 0 return; dnat ip to … jhash ip saddr mod 4 seed 0x6b6c0200 map @service-sh-endpoints; … (eight times) }
 //
-// So packets to other services, which find a slot before, meet nothing of it. The tables of Maglev
-// are those of package servicemodel. Comments of their elements say the slots and weights of
-// endpoints.
+// Packets to other services find a slot before that, so they pay nothing for schedulers. The tables
+// of Maglev are those of package servicemodel. Comments of their elements say the slots and weights
+// of endpoints.
 //
 // # Session affinity
 //
@@ -133,7 +133,7 @@
 //
 // The maps hold 262,144 clients of each family, all services together (28 MB). One SYN or datagram
 // makes an entry, and may have a forged source: at 10,000 of these a second the maps are full after
-// 26 s. Clients that are already remembered then stay so. Further clients, of any service, are
+// 26 s. Clients that are already remembered stay remembered. Further clients, of any service, are
 // balanced and not remembered until entries expire. If that matters, rate-limit new connections in
 // front (a table with a lower priority), or shorten the timeouts.
 //

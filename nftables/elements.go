@@ -84,8 +84,8 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 	}
 }
 
-// verdict writes what decides about packets from inside or outside: membership of sets, or the
-// chain of a pool.
+// verdict writes the elements that decide about packets from inside or outside: in sets, or in the
+// map that leads to a pool's chain.
 func (w *writer) verdict(fe *servicemodel.Frontend, outside bool, p *servicemodel.Pool, to sink) {
 	k, v, over := kindOf(fe.Key), fe.Internal, setOver
 	if outside {

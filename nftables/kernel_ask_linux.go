@@ -35,18 +35,16 @@ type step struct {
 
 // steps read the elements of a table, in this order:
 //
-// 1. The kernel is asked for what is wanted, because a dump takes time quadratic in the number of
-// elements, and questions take linear time. The numbers of elements that were found say which
-// sets hold more.
-// 2. Small sets that hold more are dumped. They name the frontends that nobody wants. Later steps
-// ask about these.
-// 3. Each wanted pool may have a slot too many, in a map that is too large to be dumped.
-// 4. Elements that are left over by now may be about service ports that seem whole. All elements
-// of those are left over, too, before the next step asks about the frontends that are left over.
-// 5. The slots of those frontends are asked for.
-// 6. The endpoints in those slots, and in pools that are not as wanted, may have hairpins.
-// 7. Large sets that still hold more are dumped, as few as can be.
-// 8. The elements of that dump, too, may be about service ports that seem whole.
+//  1. Ask for the wanted elements. A dump takes time quadratic in the number of elements, but
+//     questions take linear time. The numbers of found elements say which sets hold more.
+//  2. Dump small sets that hold more. They name the unwanted frontends.
+//  3. Ask for one slot more than each wanted pool has, in maps that are too large for a dump.
+//  4. Elements that are left over by now may be about service ports that seem whole. Ask again for
+//     these service ports. All their elements are then left over, too.
+//  5. Ask for the slots of the frontends that are left over.
+//  6. Ask for hairpins of the endpoints in those slots, and in pools that are not as wanted.
+//  7. Dump as few as possible of the large sets that still hold more.
+//  8. The elements of that dump, too, may be about service ports that seem whole.
 func (k *kernel) steps() []step {
 	return []step{
 		{"ask for what is wanted", k.askWanted},
@@ -144,7 +142,7 @@ func portJobs(ports []servicePort) (l []job) {
 	return l
 }
 
-// askWanted asks for everything that is wanted.
+// askWanted asks for all wanted elements.
 func (k *kernel) askWanted(ctx context.Context, r *reading) error {
 	jobs := portJobs(portsOf(r.f, r.want))
 	for _, set := range addressSets {

@@ -31,8 +31,8 @@ type kernel struct {
 	localnet rendering.RouteLocalnet
 	// askers ask for elements, at the same time.
 	askers [2]*asker
-	// dumpable bounds the size of a set that a reading dumps to find elements that nobody asked
-	// for, if the set grows with the endpoints and the reading knows what is wanted.
+	// dumpable bounds the size of a set that a reading dumps to find unwanted elements. It holds
+	// for sets that grow with the endpoints, if the reading knows the wanted table.
 	dumpable int
 	place    place
 	// takeOver says that tables without the instance's marks belong to the instance.
@@ -127,7 +127,7 @@ func readError(doing string, err error) error {
 	return fmt.Errorf("nftables: %s: %w", doing, err)
 }
 
-// Integrity tells whether the instance is as the last Observe or Commit left it. If nobody has
+// Integrity tells whether the instance is as the last Observe or Commit left it. If no program has
 // committed to nf_tables since, the instance is intact. Otherwise the version tells whether another
 // writer of the instance committed. A check of the tables then finds edits by hand: it compares
 // chains, rules and sets and, on Linux 6.16 and newer, the numbers of elements. Checks are

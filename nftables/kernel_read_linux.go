@@ -107,7 +107,8 @@ func (k *kernel) requireOurs(r *reading) error {
 var mostChains = servicemodel.Rules{MasqueradeNeighbours: true, Forbidden: answerReset}
 
 // namedSets counts the sets that do not belong to a rule. The kernel's number of sets in a table
-// leaves out those that do (for NFT_MSG_NEWSET, nf_tables_commit in net/netfilter/nf_tables_api.c).
+// does not include sets of rules (for NFT_MSG_NEWSET, nf_tables_commit in
+// net/netfilter/nf_tables_api.c).
 func (r *reading) namedSets() (n int) {
 	for name := range r.specs {
 		if !isAnonymous(name) {

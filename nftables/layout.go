@@ -20,7 +20,7 @@ type kind struct {
 	outside  string // the prefix for clients outside that have endpoints of their own
 	registry string // the set of all frontends of the kind
 	chain    string // the chain for their packets
-	// noEndpoints is the chain for new packets that no endpoint was found for.
+	// noEndpoints is the chain for new packets without an endpoint.
 	noEndpoints string
 }
 
@@ -151,9 +151,9 @@ func insert[T any](sorted []T, v T, compare func(a, b T) int) []T {
 	return slices.Insert(sorted, i, v)
 }
 
-// setsOf lists the sets of a table, those used most first: the kernel finds a set by walking the
-// list (nft_set_lookup in nf_tables_api.c). The set of the version is not in the list, because its
-// name changes.
+// setsOf lists the sets of a table. The sets that are used most come first, because the kernel
+// finds a set by walking the list (nft_set_lookup in nf_tables_api.c). The set of the version is
+// not in the list, because its name changes.
 func setsOf(f *nft.Family, s *shape) []*nft.Set {
 	var l []*nft.Set
 	for _, k := range kinds {

@@ -10,7 +10,7 @@ import (
 // the sysctl as a setting. The sysctl returns to that value before the guard is removed, unless
 // another program has a guard and so relies on the sysctl.
 
-// localnet is what the backend knows of the sysctl route_localnet.
+// localnet is the backend's knowledge of the sysctl route_localnet.
 type localnet struct {
 	// before is the value of the sysctl before it was needed.
 	before bool

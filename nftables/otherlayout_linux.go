@@ -13,11 +13,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Only this can be read of an instance that another version of kernlb made: each element of a
-// registry is a frontend, the element's comment begins with the owner, and other sets whose keys
-// begin with a frontend's key belong to that frontend. This is enough to remove the objects of
-// owners. Addresses in cluster-ips and in hairpins stay until the last owner goes, and the tables
-// with it.
+// The backend can read three things of an instance that another version of kernlb made. Each
+// element of a registry is a frontend. The element's comment begins with the owner. Elements of
+// other sets whose keys begin with a frontend's key belong to that frontend. This is enough to
+// remove the objects of owners. Addresses in cluster-ips and in hairpins stay until the last owner
+// goes, and the tables with it.
 
 // readOther reads which owners the frontends in a table of another layout belong to. It notes the
 // elements of this reading's owners as drift.
@@ -51,7 +51,7 @@ func (p *partsReading) unreadable() error {
 	return fmt.Errorf("%w: %s", dataplane.ErrOtherLayout, strings.Join(p.text, "; "))
 }
 
-// readRegistry reads all frontends of a kind, and returns the keys of those that belong to the
+// readRegistry reads all frontends of a kind, and returns the keys of the frontends of the
 // reading's owners.
 func (p *partsReading) readRegistry(ctx context.Context, table *reading, k *kind,
 	c *servicemodel.Contents) (own map[string]bool, err error) {

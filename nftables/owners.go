@@ -43,8 +43,8 @@ func ownerSets(f *nft.Family) []*nft.Set {
 	}
 }
 
-// ownerID stands for an owner in the index. It is cut from a cryptographic hash, so that nobody can
-// choose two names of owners with the same ID.
+// ownerID stands for an owner in the index. It is cut from a cryptographic hash, so that no program
+// can choose two names of owners with the same ID.
 type ownerID [12]byte
 
 func idOf(owner string) ownerID {
@@ -229,10 +229,10 @@ func indexHairpins(t *tablePlan, owner string, was, is map[netip.Addr]bool) {
 	}
 }
 
-// users plans a set of addresses. was is the number of owners that each address has in the kernel,
-// before is how many of these are among the owners that change, and now is how many of those need
-// the address from now on. users adds the other owners to now. If everything was read, there are no
-// other owners.
+// users plans a set of addresses. was is the number of owners that each address has in the kernel.
+// before is how many of these are among the owners that change. now is how many of the owners that
+// change need the address from now on. users adds the other owners to now. If everything was read,
+// there are no other owners.
 func (pl *planner) users(t *tablePlan, set string, was, before, now addrUsers) {
 	all := maps.Clone(now)
 	maps.Copy(all, was)

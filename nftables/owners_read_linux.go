@@ -68,8 +68,8 @@ func (o *ownerReading) ask(ctx context.Context, fn func(n int, set string, e nft
 }
 
 // readIndex reads the owners' frontends, and the owners of the wanted frontends. It returns the
-// keys of the frontends whose elements belong to the owners: those in the index, and the wanted
-// ones that no other owner has.
+// keys of the frontends whose elements belong to the owners: the frontends in the index, and wanted
+// frontends that no other owner has.
 func (o *ownerReading) readIndex(ctx context.Context) ([]servicemodel.FrontendKey, error) {
 	if err := o.readNumbers(ctx); err != nil {
 		return nil, err
@@ -127,7 +127,7 @@ func (o *ownerReading) readNumbers(ctx context.Context) error {
 }
 
 // readOthers reads the frontends with the same number as a UDP node port. [dataplane.Flows] needs
-// them to tell their flows from those of the node port.
+// them to distinguish their flows from flows to the node port.
 func (o *ownerReading) readOthers(ctx context.Context, keys []servicemodel.FrontendKey) error {
 	ports := map[uint16]bool{}
 	for _, key := range keys {
@@ -215,8 +215,8 @@ type ownedAddr struct {
 	addr  netip.Addr
 }
 
-// readAddresses reads the addresses that the owners have and those that are wanted: whether they
-// belong to the owners, and how many owners need them.
+// readAddresses reads the owners' addresses and the wanted ones: whether they belong to the owners,
+// and how many owners need them.
 func (o *ownerReading) readAddresses(ctx context.Context, have servicemodel.Contents,
 	c *servicemodel.Contents) error {
 	hairpins, err := o.readHairpins(ctx, have.Pools)

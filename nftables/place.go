@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Priorities move base chains of an instance among those of other programs. Each value is added to
-// a priority.
+// Priorities move base chains of an instance among other programs' base chains. Each value is added
+// to a priority.
 //
 // The kernel runs all chains of type nat of a hook together, at the priorities -100 (destinations)
 // and 100 (sources), and a chain's own priority only orders it among them (nf_nat_register_fn). The
@@ -30,8 +30,8 @@ type Priorities struct {
 // place is the place of an instance's chains among the rules of other programs.
 type place struct {
 	prio Priorities
-	// dispatch is the chain of the user to which nat-prerouting and nat-output jump first, and
-	// masquerade the one to which nat-postrouting does. Empty means none.
+	// dispatch is the chain of the user to which nat-prerouting and nat-output jump first.
+	// masquerade is the chain to which nat-postrouting jumps. Empty means none.
 	dispatch, masquerade string
 }
 
@@ -91,7 +91,7 @@ func (b *builder) users(chain string, from ...*nft.ProgramChain) {
 	}
 }
 
-// own returns the chains of a program without those of the user.
+// own returns the chains of a program without the user's.
 func (p *place) own(program nft.Program) nft.Program {
 	return slices.DeleteFunc(slices.Clone(program), func(c *nft.ProgramChain) bool {
 		return p.isUsers(c.Name)

@@ -69,7 +69,7 @@ type tablePlan struct {
 	need shape
 	// rebuild deletes the table first.
 	rebuild bool
-	// create creates the table and its sets. Otherwise newSets are added to those that are there.
+	// create creates the table and its sets. Otherwise newSets are added to the existing sets.
 	create   bool
 	newSets  []*nft.Set
 	goneSets []*nft.Set
@@ -82,7 +82,7 @@ type tablePlan struct {
 	ops     map[string]*setOps
 	// del and add put the deletion and the addition of an element into the plan.
 	del, add sink
-	// leads is how many frontends more, or less, lead to each leaf.
+	// leads is the change of how many frontends lead to each leaf.
 	leads map[string]int
 	// index is the content of the index of owners after the plan.
 	index ownership
@@ -390,8 +390,8 @@ func goneChains(old, new nft.Program) []string {
 	return l
 }
 
-// removes reports whether a change set removes the parts of owners by [planner.removal]: everything
-// that there is, or those of another layout.
+// removes reports whether a change set removes the parts of owners by [planner.removal]: the last
+// parts, or parts of another layout.
 func (pl *planner) removes(c *servicemodel.ChangeSet) bool {
 	return pl.owning != nil && nocopy.Of(c.New).Rules().MasqueradeMark == 0
 }

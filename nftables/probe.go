@@ -82,7 +82,7 @@ func (b *Backend) checkFamilies(c *servicemodel.ChangeSet) error {
 }
 
 // lacks asks the kernel what it lacks for a table, unless that is already known. If the kernel
-// lacks it for the other tables, too, this is no matter of a family, and the commit fails.
+// lacks it for the other tables, too, the family is not the reason, and the commit fails.
 func (b *Backend) lacks(t *table) error {
 	if t.asked.IsZero() || t.lacks != nil && time.Since(t.asked) > askAgain {
 		t.lacks, t.asked = nil, time.Now()

@@ -55,8 +55,8 @@ const (
 )
 
 // A draw of a slot finds an endpoint if the pool has a slot of that number. A packet makes so many
-// draws for its class, and passes through the classes so many times. For no pool do more than 2^-18
-// of the packets then come to a draw that favours the first half of its slots.
+// draws for its class, and passes through the classes so many times. Then at most 2^-18 of a pool's
+// packets come to a draw that favours the first half of its slots.
 const (
 	draws  = 4
 	passes = 3

@@ -69,7 +69,7 @@ const (
 	chainReset  = "answer-reset"
 )
 
-// reset makes the chain that resets connections, if an answer is that.
+// reset makes the chain that resets connections, if "reset" is one of the answers.
 func (b *builder) reset() {
 	if b.rules.NoEndpoints == answerReset || b.rules.Forbidden == answerReset {
 		c := b.Chain(chainReset)
@@ -185,7 +185,7 @@ func (b *builder) neighbours(c *nft.ProgramChain) {
 	}
 }
 
-// postrouting masquerades what was marked, and connections of endpoints to themselves.
+// postrouting masquerades marked packets, and connections of endpoints to themselves.
 func (b *builder) postrouting(c *nft.ProgramChain) {
 	b.users(b.place.masquerade, c)
 	mark, hairpin := b.rules.MasqueradeMark, nft.Concat{b.f.Saddr, b.f.Daddr}
@@ -208,8 +208,8 @@ func (b *builder) masquerade() {
 
 const chainMasquerade = "marked"
 
-// asked selects the frontend that a flow was sent to before DNAT, from what conntrack knows: as the
-// key of a service, and as the key of a node port.
+// asked selects, from conntrack, the frontend to which a flow was sent before DNAT: as the key of a
+// service, and as the key of a node port.
 func (b *builder) asked() (service, nodePort nft.Concat) {
 	nodePort = nft.Concat{nft.L4Proto, nft.CTOriginalDPort}
 	return append(nft.Concat{b.f.CTDaddr}, nodePort...), nodePort

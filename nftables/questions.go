@@ -102,7 +102,7 @@ type questions struct {
 	all   []question
 	bytes []byte // their keys and other bytes
 	ports []portRun
-	slots []slotRun // those of all service ports, in order
+	slots []slotRun // the slots of all service ports, in order
 }
 
 // portRun says which questions are about a service port. The answers tell whether the service port

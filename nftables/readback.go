@@ -64,8 +64,8 @@ func number(name, prefix string) (int, bool) {
 	return int(n), ok && err == nil && digits[0] != '0'
 }
 
-// compareProgram compares the sets, chains and rules of a table with those that the node-wide rules
-// need. why lists the differences.
+// compareProgram compares the sets, chains and rules of a table with the ones that the node-wide
+// rules need. why lists the differences.
 func (r *reading) compareProgram(rules servicemodel.Rules) (sk skeleton, why []string) {
 	if !r.exists {
 		return skeleton{}, nil

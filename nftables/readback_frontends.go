@@ -176,7 +176,7 @@ func (r *reading) view(views map[servicemodel.PoolID][]*poolView,
 }
 
 // verified adds the frontends whose elements are all right, with their pools, and removes these
-// elements from those without a place.
+// elements from the elements without a place.
 func (r *reading) verified(fes []*servicemodel.Frontend, pools []*servicemodel.Pool,
 	c *servicemodel.Contents) {
 	t, err := servicemodel.NewTable(servicemodel.Contents{Frontends: fes, Pools: pools})
@@ -200,7 +200,7 @@ func (r *reading) verified(fes []*servicemodel.Frontend, pools []*servicemodel.P
 }
 
 // verify compares the elements of a frontend with the right ones. If all are right, it removes them
-// from those without a place.
+// from the elements without a place.
 func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 	good := true
 	each := func(to sink) {

@@ -13,8 +13,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// This file has what a reading knows of the wanted table. It combines both to the table in the
-// kernel.
+// This file has the answers of a reading about the wanted table. It combines both into the table in
+// the kernel.
 
 // isLarge reports whether a set grows with the endpoints rather than with the services.
 func isLarge(name string) bool {

@@ -28,18 +28,18 @@ type reading struct {
 	chains map[string]nft.Chain
 	hashes map[string][]uint64 // by chain, the hash of each rule; 0 for a rule without one
 
-	// skeleton, rules and localnet are what the table was made for, according to its settings.
+	// skeleton, rules and localnet come from the settings for which the table was made.
 	skeleton
 	rules       servicemodel.Rules
 	localnet    bool // the value of the sysctl route_localnet before it was needed
 	otherLayout bool // another version of kernlb made the table
 
 	// elems are the elements that were read and have no place in the model yet, by set and key.
-	// Those that are left in the end are drift.
+	// Elements that are left in the end are drift.
 	elems map[string]map[string]*nft.Elem
 
 	// want is the table that the kernel is asked about, nil if nothing is wanted. Elements that are
-	// as wanted do not come into elems. The reading only notes which ones are not.
+	// as wanted do not come into elems. The reading only notes the elements that are not as wanted.
 	want  *servicemodel.Table
 	sets  []*nft.Set     // the sets that the table should have
 	at    map[string]int // the positions of sets, by name
@@ -52,7 +52,7 @@ type reading struct {
 
 	drift  map[string]*nft.ElemList
 	text   []string // the drift, line by line
-	unread bool     // the table has more elements, which nobody asked for
+	unread bool     // the table has more elements, about which the reading did not ask
 	index  ownership
 }
 
@@ -178,7 +178,8 @@ func (s *snapshot) exists() bool {
 func (s *snapshot) stands() bool { return slices.ContainsFunc(s.tables, (*reading).stands) }
 
 // compare finds out which tables must be made anew because of both together. crowded says that a
-// set was full. If the version is missing, nobody would notice another writer in one of the tables.
+// set was full. If the version is missing, no program would notice another writer in one of the
+// tables.
 func (s *snapshot) compare(crowded bool) {
 	anew := crowded
 	if crowded {

@@ -19,7 +19,8 @@ import (
 // the ordinary map. Then the map of verdicts "-scheduled" leads it to the chain of its pool's
 // scheduler and size. Packets to other services do not come so far.
 
-// way is how a pool's endpoints are chosen. The names of its map and chains begin with it.
+// way is the way in which a pool's endpoints are chosen. The names of its map and chains begin with
+// it.
 type way string
 
 // The ways.
@@ -30,7 +31,7 @@ const (
 	byMaglev way = "-mh" // by a hash, in a table of Maglev
 )
 
-// ways are all ways but the ordinary one.
+// ways are all ways except the ordinary one.
 var ways = [...]way{inTurn, byHash, byMaglev}
 
 // waysUsed says which of the ways are in use.
@@ -50,7 +51,7 @@ func (u waysUsed) covers(o waysUsed) bool {
 	return both == u
 }
 
-// wayOf returns how nftables does what a scheduler asks for, and false if it cannot.
+// wayOf returns the way for a scheduler, and false if nftables has none.
 func wayOf(s servicemodel.Scheduler) (way, bool) {
 	switch name, _, _ := s.Split(); name {
 	case servicemodel.SchedulerDefault, servicemodel.Random:
@@ -91,8 +92,8 @@ func (s *shape) schedules() bool { return s.ways != waysUsed{} }
 // setScheduled is the end of the name of a map from frontends to chains.
 const setScheduled = "-scheduled"
 
-// prefixOf is how the names of the chains and maps begin that packets to a frontend of a kind come
-// to.
+// prefixOf returns the beginning of the names of the chains and maps for packets to a frontend of a
+// kind.
 func prefixOf(k *kind, outside bool) string {
 	if outside {
 		return k.outside
@@ -105,8 +106,8 @@ func (w *writer) slotMap(k *kind, outside bool, p *servicemodel.Pool) string {
 	return w.names.get(prefixOf(k, outside), string(wayOfPool(p))+setEndpoints, -1)
 }
 
-// counters is how many numbers chains that count can have, for each number of slots. Each service
-// port has its own counter, unless the hash of its name is the same as another's.
+// counters is how many chains of inTurn there can be for each number of slots. Each service port
+// has its own chain and so its own counter, unless the hash of its name is the same as another's.
 const counters = 1 << 10
 
 // leaf is a chain that chooses an endpoint. The map of verdicts leads to it.
@@ -142,7 +143,7 @@ func (l *leaf) slotMap() string {
 
 const withPort = "port-"
 
-// head is how the chain's name begins, up to the numbers.
+// head returns the beginning of the chain's name, up to the numbers.
 func (l *leaf) head() string {
 	head := prefixOf(l.kind, l.outside) + string(l.way) + "-"
 	if l.port {
@@ -225,8 +226,8 @@ func (b *builder) leaf(l *leaf) {
 // level makes the chain that chooses among the slots from half to 2·half, unless there is one, and
 // returns its name. A draw below half means that a slot below half is chosen: the chain returns,
 // and the next level decides which. A draw of a slot that the pool does not have is repeated with
-// another seed. So each slot has the same chance, and a slot more takes clients from all others
-// alike, 1/(n+1) of them, and moves no other client, even if it is the first one in its level.
+// another seed. So each slot has the same chance. A further slot takes 1/(n+1) of the clients, from
+// all others alike. It moves no other client, even if it is the first one in its level.
 func (b *builder) level(l *leaf, half int, client nft.Concat) string {
 	name := l.head() + "level-" + strconv.Itoa(half)
 	if b.Has(name) {
@@ -251,9 +252,9 @@ func (t *tablePlan) lead(e nft.Elem, n int) {
 	}
 }
 
-// leaves returns the leaves that the table has after the plan: those that are needed. If other
-// owners may need leaves, all stay. Otherwise only chains that count go, unless the program is
-// rewritten, because of the others there are few.
+// leaves returns the leaves of the table after the plan. If other owners may need leaves, all stay.
+// Otherwise unneeded leaves go: of inTurn always, the others only when the program is rewritten,
+// because there are few of them.
 func (pl *planner) leaves(p *plan, t *tablePlan) []string {
 	if t.have.leads == nil && (t.have.shape.schedules() || t.leads != nil) {
 		t.next.leads = map[string]int{}
@@ -425,7 +426,7 @@ func parseEntry(ep netip.AddrPort, comment string) (e entry, s servicemodel.Sche
 // entries iterates over the elements of a pool in its map.
 type entries struct {
 	now   entry
-	slots []servicemodel.Slot // the slots that are left, or of a table all slots
+	slots []servicemodel.Slot // the slots that are left; with a table, all slots
 	taken uint16              // how many elements of the first slot were returned
 	once  bool                // each slot has one element, whatever its weight
 	table []uint16            // what is left of the table of Maglev
@@ -443,8 +444,8 @@ func (w *writer) entriesOf(p *servicemodel.Pool) entries {
 	return l
 }
 
-// maglev returns the table of a pool. The frontends of a service follow one another, so it keeps
-// the last two tables: before and after a change.
+// maglev returns the table of a pool. It keeps the last two tables, before and after a change,
+// because the frontends of a service follow one another.
 func (w *writer) maglev(p *servicemodel.Pool) []uint16 {
 	for i := range w.tables {
 		if w.tables[i].of == p {
@@ -506,7 +507,7 @@ func (l *entries) nextOfTable() {
 	l.table = l.table[1:]
 }
 
-// noted is the weight that a comment has: none for 1.
+// noted returns the weight for a comment, which leaves out the weight 1.
 func noted(weight uint16) uint16 {
 	if weight == 1 {
 		return 0

@@ -7,18 +7,18 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// table is what the backend knows of its table in one family, which may not exist: the last
-// reading, and the effects of the commits since.
+// table is the backend's knowledge of its table in one family: the last reading, and the effects of
+// the commits since. The table may not exist.
 type table struct {
 	f *nft.Family
-	// lacks is what the kernel lacked for the table when it was asked, at the time asked. It is nil
-	// if nothing was lacking.
+	// lacks says what the kernel lacked for the table at the time asked. It is nil if nothing was
+	// lacking.
 	lacks error
 	asked time.Time
 	skeleton
 	// sets are the sets of the shape, in their order. The first plan makes them.
 	sets []*nft.Set
-	// drift are the elements that belong to nothing, by set. The next commit deletes them.
+	// drift are the elements without a meaning, by set. The next commit deletes them.
 	drift map[string]*nft.ElemList
 	// index is the content of the index of owners, after an observation of parts.
 	index ownership
@@ -34,7 +34,7 @@ func newTables() (l []*table) {
 	return l
 }
 
-// read replaces what is known of the table by a reading.
+// read replaces the knowledge of the table by a reading.
 func (t *table) read(r *reading) {
 	t.skeleton, t.sets, t.drift, t.index = r.skeleton, nil, r.drift, r.index
 }
@@ -43,7 +43,7 @@ func (t *table) read(r *reading) {
 type skeleton struct {
 	exists bool
 	shape  shape
-	stale  bool // the rules are not those of the shape and the observed node-wide rules
+	stale  bool // the rules do not fit the shape and the observed node-wide rules
 	broken bool // sets or chains are missing or have another type: the table must be made anew
 	// counts is the known number of elements in each set, except sets that rules fill.
 	counts map[string]int
@@ -51,7 +51,7 @@ type skeleton struct {
 	leads map[string]int
 }
 
-// compare compares the table as it was known last (sk) with a check of it (now).
+// compare compares the last known table (sk) with a check of it (now).
 func (sk *skeleton) compare(now *skeleton) dataplane.Integrity {
 	if now.exists != sk.exists || now.broken || now.stale || !now.shape.equal(&sk.shape) {
 		return dataplane.Broken

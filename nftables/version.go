@@ -18,10 +18,10 @@ import (
 // Commits of other programs do not matter. (The generation of nf_tables belongs to the network
 // namespace: every commit of any program changes it.)
 //
-// Only the last transaction of an epoch deletes something of the version: it deletes the set and
-// makes that of the next epoch. The reason is that after a commit with a deletion, closing the
-// socket waits for an RCU grace period (nft_rcv_nl_event in net/netfilter/nf_tables_api.c). A
-// program that runs once for each change would wait for it each time.
+// Only the last transaction of an epoch deletes: it deletes the set, and makes the next epoch's.
+// The others do not, because after a commit with a deletion, closing the socket waits for an RCU
+// grace period (nft_rcv_nl_event in net/netfilter/nf_tables_api.c). A program that runs once for
+// each change would wait for it each time.
 type version struct {
 	// home is the family whose table has the set: the first table of a new instance, and another
 	// one after that table was deleted. It is nil if the instance has no version.
@@ -33,7 +33,7 @@ type version struct {
 	// version.
 	number uint32
 	// unswept says that the affinity maps may have clients of endpoints that are gone: a commit
-	// took endpoints away, and its sweep has not ended.
+	// removed endpoints, and its sweep has not ended.
 	unswept bool
 	// owners says that the index of owners is whole.
 	owners bool

@@ -17,7 +17,7 @@ func (k *kernel) readVersion(ctx context.Context, table string) (version, error)
 	if err != nil || sound {
 		return v, err
 	}
-	// Either someone edited the set, or it came in several datagrams with a commit in between.
+	// Either a person edited the set, or it came in several datagrams with a commit in between.
 	before, err := k.conn.GenID(ctx)
 	if err != nil {
 		return version{}, err

@@ -43,9 +43,9 @@ type Cause struct {
 	// Source is the source address that may not connect. Only the kind source has it.
 	Source netip.Addr `json:"source,omitzero"`
 
-	// Endpoints is the number of endpoints of the service that the cause concerns. no-family
-	// counts all of them, no-port those of the right family, not-ready those that also have
-	// the right port, and not-local those that other nodes could use. It is 0 for unknown.
+	// Endpoints is the number of endpoints of the service that the cause concerns. no-family counts
+	// all endpoints, no-port all of the right family, not-ready all that also have the right port,
+	// and not-local all that other nodes could use. It is 0 for unknown.
 	Endpoints int `json:"endpoints,omitzero"`
 	// Quiesced is the number of these endpoints that are quiesced. Only the kind not-ready has it.
 	Quiesced int `json:"quiesced,omitzero"`
@@ -58,7 +58,7 @@ type Cause struct {
 	Others []string `json:"others,omitempty"`
 }
 
-// The kinds of causes. [Table.Cause] checks those that concern frontends without endpoints in this
+// The kinds of causes. [Table.Cause] checks the kinds for frontends without endpoints in this
 // order.
 const (
 	noCause          = ""
@@ -222,8 +222,8 @@ func (m *memory) explain(f *Frontend) Cause {
 	return c
 }
 
-// tallied counts endpoints of a selection by the last condition that they meet: all endpoints,
-// those of the right family, of these those with the port, and so on.
+// tallied counts endpoints of a selection. Each number counts the endpoints that meet its condition
+// and all conditions before it.
 type tallied struct{ all, family, port, quiesced, usable, unplaced, local int }
 
 func tally(sel []Selection) (n tallied) {

@@ -33,8 +33,8 @@ type Change[T any] struct {
 	New *T `json:"new,omitempty"`
 }
 
-// SlotsSince yields the slots of p that differ from those of old, by index. If either pool is nil
-// it yields none, because all slots come or go.
+// SlotsSince yields the slots of p that differ from old's, by index. If either pool is nil it
+// yields none, because all slots come or go.
 func (p *Pool) SlotsSince(old *Pool) iter.Seq[SlotChange] {
 	return func(yield func(SlotChange) bool) {
 		if old == nil || p == nil || old == p {

@@ -126,7 +126,7 @@ func applyAddrs(set addrCounts, changes []AddrChange) addrCounts {
 	return set
 }
 
-// own adds f to the frontends and to those of its service port. disown removes it.
+// own adds f to the frontends of the table and of its service port. disown removes it.
 func (t *Table) own(f *Frontend) {
 	t.frontends = t.frontends.Set(f.Key, f)
 	list := slices.Clone(t.frontendsOf(f.Service))

@@ -1,4 +1,4 @@
-// Package servicemodel is the pure heart of kernlb: what services are, and what they mean on one
+// Package servicemodel is the pure heart of kernlb. It defines services, and their meaning on one
 // node.
 //
 //	name := servicemodel.Name{Namespace: "default", Name: "web"}
@@ -27,7 +27,8 @@
 //
 // A frontend that rejects or drops packets has a [Cause], such as "2 endpoints, none ready".
 // [Table.Cause] finds it in the state when a caller asks; [Resolve] does not compute it. [Select]
-// says what became of each endpoint. [Table.Trace] explains, step by step, where a packet goes.
+// says whether each endpoint is used, and if not, why. [Table.Trace] explains, step by step, where
+// a packet goes.
 //
 // # Collisions
 //

@@ -8,8 +8,8 @@ import "net/netip"
 // ready one before one that serves while it terminates. Among equals, one that is not terminating
 // comes first, then the first in the list.
 type Endpoint struct {
-	// Addr is where the endpoint listens. Its family decides which of the
-	// service's addresses it serves.
+	// Addr is the address at which the endpoint listens. Its family decides which of the service's
+	// addresses it serves.
 	Addr netip.Addr `json:"addr"`
 
 	// Ports are the endpoint's ports. A service port uses the one with its name and protocol. An

@@ -2,8 +2,8 @@ package servicemodel
 
 import "github.com/kernlb/kernlb/servicemodel/internal/pmap"
 
-// Changes returns the part of Diff(t, c.New) that concerns the objects that c changes, where t is
-// the table. The cost depends on the size of c. When an engine retries a change of the table, it
+// Changes returns the part of Diff(t, c.New) about the objects that c changes. t is the table of
+// the view. The cost depends on the size of c. When an engine retries a change of the table, it
 // checks only the new part.
 func (v tableView) Changes(c *ChangeSet) *ChangeSet {
 	a, b := v.t, c.New.orEmpty()

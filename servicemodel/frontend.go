@@ -7,9 +7,9 @@ import (
 	"time"
 )
 
-// FrontendKey is where a frontend answers: an address, a port and a protocol.
-// An unspecified address (0.0.0.0 or ::) stands for any address of the node that takes
-// node ports ([Rules.NodePorts]).
+// FrontendKey says where a frontend answers: at an address, a port and a protocol. An unspecified
+// address (0.0.0.0 or ::) stands for any address of the node that takes node ports
+// ([Rules.NodePorts]).
 type FrontendKey struct {
 	Addr     netip.Addr
 	Protocol Protocol
@@ -137,8 +137,8 @@ type Frontend struct {
 	Service PortName    `json:"service"`
 	Kind    Kind        `json:"kind"`
 
-	// Internal is the verdict for new connections from pods and from the node itself,
-	// External for those from elsewhere. They differ only under external traffic policy Local.
+	// Internal is the verdict for new connections from pods and from the node itself, External for
+	// connections from elsewhere. They differ only under external traffic policy Local.
 	Internal Verdict `json:"internal"`
 	External Verdict `json:"external"`
 

@@ -27,10 +27,10 @@ func (tableView) MaglevSize(p *Pool) int {
 // Maglev returns a pool's table of [Maglev]: for each entry, the slot of its endpoint. It depends
 // only on the endpoints and their weights, and not on their slots. Every endpoint has an entry.
 //
-// Each endpoint has a list of all entries, in an order that a hash of the endpoint gives
-// (Eisenbud et al., Maglev, NSDI 2016, section 3.4). The endpoints take turns: whoever has the turn
-// takes the next free entry of its list. An endpoint of less than the greatest weight has its turn
-// in as many rounds as its weight asks for.
+// Each endpoint has a list of all entries, in an order that a hash of the endpoint gives (Eisenbud
+// et al., Maglev, NSDI 2016, section 3.4). The endpoints take turns. In its turn, an endpoint takes
+// the next free entry of its list. An endpoint below the greatest weight has a turn only in some
+// rounds, in proportion to its weight.
 func (v tableView) Maglev(p *Pool) []uint16 {
 	size, slots := v.MaglevSize(p), p.Slots
 	if size == 0 {

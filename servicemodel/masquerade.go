@@ -6,8 +6,8 @@ import (
 )
 
 // MasqueradePolicy says which packets get the node's address as their source, so that endpoints
-// answer to the node. Two connections are always masqueraded: that of an endpoint to itself, and
-// that of the node itself to a loopback address.
+// answer to the node. Two kinds of connections are always masqueraded: from an endpoint to itself,
+// and from the node itself to a loopback address.
 type MasqueradePolicy string
 
 const (

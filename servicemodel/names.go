@@ -11,7 +11,7 @@ import (
 // The zero value is not a protocol.
 type Protocol uint8
 
-// The protocols a service can balance. Their numbers are those of the IP header.
+// The protocols a service can balance, with their numbers in the IP header.
 const (
 	TCP  Protocol = 6   // IPPROTO_TCP
 	UDP  Protocol = 17  // IPPROTO_UDP

@@ -15,11 +15,11 @@ type Node struct {
 	// primary one.
 	Addresses []netip.Addr `json:"addresses,omitempty"`
 
-	// OnlyFamily is the only address family that the node serves. The addresses and endpoints of
-	// the other one are left out of all services, as on a node of a dual-stack cluster that has
-	// only one of them, and backends keep no objects of it. Zero means both: a backend then keeps
-	// objects of the families that services use, and an engine leaves out a family that the node's
-	// kernel lacks.
+	// OnlyFamily is the only address family that the node serves. All services lose their addresses
+	// and endpoints of the other family, and backends keep no objects of it. This is for a node of
+	// a dual-stack cluster that has only one family. Zero means both: a backend then keeps objects
+	// of the families that services use, and an engine leaves out a family that the node's kernel
+	// lacks.
 	OnlyFamily Family `json:"onlyFamily,omitzero"`
 
 	// NodePortAddresses says at which of the node's addresses node ports answer.
@@ -55,8 +55,8 @@ type Node struct {
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
 
 	// NoEndpoints is the answer to clients of services without endpoints: "reject" (ICMP port
-	// unreachable, the default), "reset" (a reset for TCP, ICMP port unreachable for other
-	// protocols; clients notice it even where networks discard ICMP) or "drop" (none). Only package
+	// unreachable, the default), "reset" (a reset for TCP, which clients notice even if networks
+	// discard ICMP, and ICMP port unreachable for other protocols) or "drop" (none). Only package
 	// nftables can do anything else than the default.
 	NoEndpoints string `json:"noEndpoints,omitzero"`
 	// Forbidden is the answer to clients that [Service.LoadBalancerSourceRanges] do not allow, in
@@ -65,7 +65,7 @@ type Node struct {
 }
 
 // DefaultMasqueradeMark, bit 12, lets the backend choose the mark. Backends use bit 12, with one
-// exception: package iptables uses bit 14, that of kube-proxy, if it writes kube-proxy's chains.
+// exception: package iptables uses bit 14, as kube-proxy does, if it writes kube-proxy's chains.
 //
 // No other program known to us uses bit 12. The CNI plugin portmap uses bit 13, kube-proxy bit 14
 // (also in the mark of wg-quick, 0xca6c), the kubelet bit 15, and Cilium bits 8 to 11. Calico,

@@ -54,11 +54,11 @@ type Decision struct {
 	Origin Origins `json:"origin"`
 	// Cause says why the packet is rejected or dropped, and is empty for other outcomes.
 	Cause Cause `json:"cause,omitzero"`
-	// Reason explains the outcome in words, including those of the cause.
+	// Reason explains the outcome in words, and includes the text of the cause.
 	Reason string `json:"reason"`
 }
 
-// Candidate is an endpoint that a packet may reach.
+// Candidate is one of the endpoints that a packet may reach.
 type Candidate struct {
 	Endpoint netip.AddrPort `json:"endpoint"`
 	Weight   uint16         `json:"weight"` // its share relative to the other candidates

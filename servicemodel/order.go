@@ -48,7 +48,7 @@ func (addrHash) Hash(a netip.Addr) uint64 {
 		binary.BigEndian.Uint64(b[8:]))
 }
 
-// claimKey orders claims: those of one key stand together, the winner first.
+// claimKey orders claims: all claims of one key stand together, the winner first.
 type claimKey struct {
 	key     FrontendKey
 	kind    Kind

@@ -102,9 +102,9 @@ func (v tableView) Part(owner string) *Table {
 // WithPart returns the table t with the owner's part replaced by part. part is a table of services
 // in the owner's namespace, such as [Resolve] makes of the owner's state; nil is an empty part. The
 // parts of other owners stay as they are, and so do addresses that they also need. Endpoints that
-// stay keep their slots. The result has the rules of t, or those of part if t has none because no
-// program has written to it yet. The result has no health checks and no conflicts: part keeps its
-// own.
+// stay keep their slots. The result has the rules of t. If t has none because no program has
+// written to it yet, it has the rules of part. The result has no health checks and no conflicts:
+// part keeps its own.
 //
 // If other owners hold frontends of part, WithPart returns no table, but a *[TakenError] for each
 // such frontend, joined.
@@ -202,7 +202,7 @@ func (v tableView) answersAt(a netip.Addr) bool {
 	return false
 }
 
-// forget removes from t's hairpins those of the given addresses that are no longer endpoints.
+// forget removes each of the addresses from t's hairpins if it is no longer an endpoint.
 func (t *Table) forget(hairpins map[netip.Addr]bool) {
 	if len(hairpins) == 0 {
 		return
@@ -221,7 +221,7 @@ func (t *Table) forget(hairpins map[netip.Addr]bool) {
 }
 
 // WithPart returns the state s with the services and endpoints in the owner's namespace replaced by
-// those of part. All of part must be in that namespace. The node is that of s.
+// part's. All of part must be in that namespace. The result has the node of s.
 func (v stateView) WithPart(owner string, part State) State {
 	s := v.s
 	first := Name{Namespace: owner}
@@ -246,9 +246,9 @@ func (v stateView) WithPart(owner string, part State) State {
 	return s
 }
 
-// ValidatePart reports why the state cannot be that of a part: the owner is no valid namespace, or
-// services or endpoints are in other namespaces. The error joins a *[FieldError] for each problem.
-// For all other problems see [State.Validate].
+// ValidatePart reports why the state cannot be the owner's part: the owner is not a valid
+// namespace, or services or endpoints are in other namespaces. The error joins a *[FieldError] for
+// each problem. For all other problems see [State.Validate].
 func (v stateView) ValidatePart(owner string) error {
 	p := problems{object: func() string { return "part " + quote(owner) }}
 	p.checkText("owner", owner, true)

@@ -17,7 +17,7 @@ type resolver struct {
 // resolution is the meaning of one service on the node, before it is known which of its claims win.
 type resolution struct {
 	claims     []*Frontend // sorted by service port and key, each key once
-	pools      []poolDraft // those that the claims balance over, sorted by identity
+	pools      []poolDraft // the pools of the claims, sorted by identity
 	clusterIPs []netip.Addr
 	health     *HealthCheck
 }
@@ -265,7 +265,7 @@ func (s *Service) exists(f Family) bool {
 }
 
 // nodePortFamilies returns the families in which the node ports of a service without cluster IPs
-// answer: those of its other addresses and of its endpoints; without any of these, both.
+// answer: the families of its other addresses and of its endpoints, or both if it has neither.
 func nodePortFamilies(svc *Service, eps []Endpoint) (in perFamily[bool]) {
 	for _, a := range slices.Concat(svc.ExternalIPs, svc.HostIPs) {
 		*in.of(FamilyOf(a)) = true

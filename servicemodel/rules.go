@@ -26,7 +26,7 @@ type Rules struct {
 	LocalhostNodePorts bool `json:"localhostNodePorts,omitzero"`
 	// MasqueradeNeighbours is [Node.MasqueradeNeighbours].
 	MasqueradeNeighbours bool `json:"masqueradeNeighbours,omitzero"`
-	// NoEndpoints and Forbidden are those of [Node]. The defaults are empty.
+	// NoEndpoints and Forbidden have the same meaning as in [Node]. The defaults are empty.
 	NoEndpoints string `json:"noEndpoints,omitzero"`
 	Forbidden   string `json:"forbidden,omitzero"`
 }

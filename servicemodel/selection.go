@@ -5,14 +5,15 @@ import (
 	"slices"
 )
 
-// Selection says what became of an endpoint on its way into the pools of a service port.
+// Selection says which pools of a service port have an endpoint, and why the others do not.
 type Selection struct {
 	Endpoint Endpoint
 	// Target is the address and port of the endpoint for the service port. The port is 0 if the
 	// endpoint has none for it.
 	Target netip.AddrPort
-	// Cluster and Local say why the endpoint is not in the pool of all endpoints, and not in the
-	// pool of those on this node, such as "is not ready". They are empty if it is in the pool.
+	// Cluster says why the endpoint is not in the pool of all endpoints, such as "is not ready".
+	// Local says why it is not in the pool of endpoints on this node. Each is empty if the pool has
+	// the endpoint.
 	Cluster, Local string
 	// Foreign says that the endpoint does not count at all: its address is of the other family, or
 	// another entry with the same address and port counts instead.

@@ -158,7 +158,7 @@ type SessionAffinity struct {
 	WholeService bool
 }
 
-// Default and maximum of [SessionAffinity.Timeout], those of Kubernetes
+// Default and maximum of [SessionAffinity.Timeout], as in Kubernetes
 // (DefaultClientIPServiceAffinitySeconds, MaxClientIPServiceAffinitySeconds).
 const (
 	defaultAffinityTimeout = 10800 * time.Second
@@ -173,15 +173,15 @@ const (
 // follow the weights.
 //
 // The schedulers that hash the client, [SourceHash] and [Maglev], take two options, in this order:
-// "sh+port", "mh+fallback", "mh+port+fallback" (IP_VS_SVC_F_SCHED_SH_PORT,
-// IP_VS_SVC_F_SCHED_SH_FALLBACK and those of mh in include/uapi/linux/ip_vs.h). With port they also
-// hash the client's port, so that the connections of one client are spread. With fallback they use
+// "sh+port", "mh+fallback", "mh+port+fallback" (IP_VS_SVC_F_SCHED_SH_PORT and _FALLBACK,
+// IP_VS_SVC_F_SCHED_MH_PORT and _FALLBACK in include/uapi/linux/ip_vs.h). With port they also hash
+// the client's port, so that the connections of one client are spread. With fallback they use
 // another endpoint if the chosen one takes no new connections, for example while it drains.
 // Otherwise these clients are refused. In nftables the option changes nothing, because an endpoint
 // that takes no new connections is in no pool.
 type Scheduler string
 
-// The schedulers. All except random are those of the Linux IPVS modules ip_vs_*.
+// The schedulers. All except random are modules of IPVS in Linux, ip_vs_*.
 const (
 	SchedulerDefault Scheduler = ""       // the backend's default
 	Random           Scheduler = "random" // uniformly at random, by weight

@@ -13,7 +13,7 @@ import (
 type tableView struct{ t *Table }
 
 // Shared returns t with methods that return t's own objects. Other tables share them, so they must
-// not be modified. Only packages of this module have the key. Everybody else uses the methods of
+// not be modified. Only packages of this module have the key. Other packages use the methods of
 // Table, which return copies.
 func (t *Table) Shared(nocopy.Key) tableView { return tableView{t.orEmpty()} }
 
@@ -76,8 +76,7 @@ func (s tableView) poolOf(f *Frontend, v Verdict) *Pool {
 	return nil
 }
 
-// Contents returns the contents for which [NewTable] makes an equal table: those that a kernel
-// holds.
+// Contents returns the contents that a kernel holds. [NewTable] makes an equal table from them.
 func (s tableView) Contents() Contents {
 	return Contents{Rules: s.t.Rules(), Frontends: slices.Collect(s.t.Frontends()),
 		Pools: slices.Collect(s.t.Pools()), ClusterIPs: slices.Collect(s.t.ClusterIPs()),

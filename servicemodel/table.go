@@ -145,9 +145,9 @@ func (t *Table) frontendsOf(n PortName) []*Frontend {
 // addresses are rejected.
 func (t *Table) ClusterIPs() iter.Seq[netip.Addr] { return keys(t.orEmpty().clusterIPs.All()) }
 
-// Hairpins returns, sorted, the addresses of endpoints that may connect to a service and be chosen
-// as its endpoint: those on this node and those whose node is not known. Such a connection must be
-// masqueraded, because otherwise its reply does not come back through the node.
+// Hairpins returns, sorted, the addresses of endpoints that may connect to a service and get
+// themselves as its endpoint: endpoints on this node, or on an unknown one. Such a connection must
+// be masqueraded, because otherwise its reply does not come back through the node.
 func (t *Table) Hairpins() iter.Seq[netip.Addr] { return keys(t.orEmpty().hairpins.All()) }
 
 // HealthChecks returns, by service name, the answers to health checks of external load balancers.

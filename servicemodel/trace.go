@@ -34,7 +34,7 @@ const (
 	stepExcluded    = "excluded"    // an endpoint that is not used, and why
 	stepAffinity    = "affinity"    // whether a client stays with its endpoint
 	stepMasquerade  = "masquerade"  // whether the endpoint sees an address of the node
-	stepOutcome     = "outcome"     // what happens
+	stepOutcome     = "outcome"     // the fate of the packet
 )
 
 // String returns the packet and a line for each step.
@@ -49,7 +49,7 @@ func (t Trace) String() string {
 
 // Trace decides about a packet like [Table.Decide], and explains the decision. Only resolved tables
 // know which endpoints are unused, and why. A table that was read from a kernel has only the used
-// ones. What the kernel remembers about the client for session affinity is not part of a table.
+// ones. A table does not contain the clients that the kernel remembers for session affinity.
 //
 // It costs O(log n), or O(n) if the packet meets no frontend: then it searches for similar ones.
 func (t *Table) Trace(p Packet, here Locality) Trace {
@@ -183,7 +183,7 @@ func (t *Table) isLocal(f *Frontend) bool {
 	return svc.ExternalTrafficPolicy == PolicyLocal
 }
 
-// endpoints says how many endpoints are used, and what became of the others.
+// endpoints says how many endpoints are used, and why the others are not.
 func (r *tracer) endpoints(f *Frontend, v Verdict) {
 	used := len(r.Decision.Candidates)
 	if !r.t.remembers() {

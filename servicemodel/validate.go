@@ -38,7 +38,7 @@ func validate(s State, edits []edit, node bool) error {
 	return errors.Join(p.found...)
 }
 
-// problems collects what is wrong with one object after the other.
+// problems collects the problems of one object after the other.
 type problems struct {
 	service Name          // the service being checked; zero for the node
 	object  func() string // the name of the object being checked
@@ -55,7 +55,7 @@ func (p *problems) add(field string, value any, reason string) {
 	})
 }
 
-// path returns the path of a field in an element of a list. A negative index is that of an object
+// path returns the path of a field in an element of a list. A negative index means an object
 // outside a list.
 func path(list string, i int, field string) string {
 	if i < 0 {
@@ -68,7 +68,7 @@ func path(list string, i int, field string) string {
 	return s
 }
 
-// maxName is the longest name, that of a DNS subdomain (RFC 1123).
+// maxName is the length of the longest name, a DNS subdomain (RFC 1123).
 const maxName = 253
 
 // checkText checks a name. Names become comments in the kernel, next to "/" and ":", and within

@@ -156,7 +156,7 @@ func ofFamily(f Family) func(netip.Prefix) bool {
 	return func(p netip.Prefix) bool { return FamilyOf(p.Addr()) == f }
 }
 
-// canonical returns the ranges sorted, with host bits cleared, without those inside others.
+// canonical returns the ranges sorted, with host bits cleared, without ranges inside others.
 func canonical(ranges []netip.Prefix) []netip.Prefix {
 	if len(ranges) == 0 {
 		return nil

@@ -32,7 +32,7 @@ var _ Source = (*Counters)(nil)
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path. At
 	// most one may be set, and it is used only while the counters are opened. Zero and empty mean
-	// that of the calling thread.
+	// the calling thread's namespace.
 	NetNS     int
 	NetNSPath string
 	// Table is the name of the tables in the families ip and ip6. Empty means [DefaultTable].

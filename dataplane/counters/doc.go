@@ -1,8 +1,7 @@
 // Package counters counts the traffic of services: connections, packets and bytes, in both
 // directions, of each frontend and endpoint. It can be switched on and off while connections go on.
-// It works beside the nftables and the iptables backend, which count nothing themselves. Call
-// [Open] and [Counters.Start]; [Counters.Read] returns the counts since then. The table in the
-// kernel is:
+// It works beside the nftables and the iptables backend. These do not count. Call [Open] and
+// [Counters.Start]; [Counters.Read] returns the counts since then. The table in the kernel is:
 //
 //	table ip kernlb-counters {
 //		set connections {

@@ -13,7 +13,7 @@ func notSupported(what string) error {
 		errors.ErrUnsupported)
 }
 
-// Counters are not there.
+// Counters cannot be opened on this operating system.
 type Counters struct{}
 
 // Open is not supported on this operating system.

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Values are what was counted.
+// Values are counts of connections, packets and bytes.
 type Values struct {
 	Connections uint64 `json:"connections"`
 	PacketsIn   uint64 `json:"packetsIn"` // from clients to endpoints
@@ -40,16 +40,16 @@ type Pair struct {
 	Endpoint netip.AddrPort
 }
 
-// Reading is what was counted until it was read.
+// Reading has the counts at the time of a reading.
 type Reading struct {
 	Pairs map[Pair]Values
-	// Full says that there were more pairs than there is room for.
+	// Full says that the set was full, so further pairs are not counted.
 	Full bool
 	// OnlyConnections says that neither packets nor bytes were counted.
 	OnlyConnections bool
 }
 
-// Sums are what was counted of services.
+// Sums are the counts of services.
 type Sums struct {
 	frontends map[servicemodel.FrontendKey]Values
 	endpoints map[endpoint]Values
@@ -85,7 +85,7 @@ func (r *Reading) Of(t *servicemodel.Table, here servicemodel.Locality) *Sums {
 	return s
 }
 
-// Frontend returns the counts of a frontend, including those of endpoints that it no longer has.
+// Frontend returns the counts of a frontend, including its former endpoints.
 func (s *Sums) Frontend(k servicemodel.FrontendKey) Values { return s.frontends[k] }
 
 // Endpoint returns the counts of an endpoint of a frontend.
@@ -100,7 +100,7 @@ type Row struct {
 	Values
 }
 
-// Rows returns the counts of a frontend of a table, and then those of each of its endpoints.
+// Rows returns the counts of a frontend of a table, and then the counts of each of its endpoints.
 func (s *Sums) Rows(t *servicemodel.Table, f *servicemodel.Frontend) []Row {
 	rows := []Row{{f.Key, nil, s.Frontend(f.Key)}}
 	seen := map[netip.AddrPort]bool{}

@@ -11,7 +11,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// crowd is how many chains somebody else has.
+// crowd is the number of another program's chains in each table.
 const crowd = 50_000
 
 // Crowded puts 50,000 chains of another program into each of some tables, such as "ip filter". It

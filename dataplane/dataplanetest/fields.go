@@ -21,12 +21,12 @@ type FieldsOptions struct {
 	// and each state is applied again twice.
 	OneValue bool
 	// Second opens another instance of the backend in a network namespace, or another backend. With
-	// it, fields are also held while the engine switches there and back.
+	// it, the engine also switches there and back with some of the states.
 	Second func(netns int) (dataplane.Backend, error)
 }
 
-// switchedEach is one field in how many that an engine switches with. With KERNLB_TEST_FAULTS=all,
-// it does with each.
+// An engine switches with one field in switchedEach. With KERNLB_TEST_FAULTS=all, it switches with
+// each.
 const switchedEach = 8
 
 // EveryField applies states that differ in the value of one field, for every field. A state that
@@ -88,7 +88,7 @@ func everyField(t *testing.T, f *fields, netns int, o FieldsOptions) {
 
 var fieldName = servicemodel.Name{Namespace: "default", Name: "web"}
 
-// fieldState has a value in each field that can have one beside the others.
+// fieldState sets all fields that can be set together.
 func fieldState(external servicemodel.TrafficPolicy) servicemodel.State {
 	addr := netip.MustParseAddr
 	svc := &servicemodel.Service{
@@ -123,7 +123,8 @@ type fields struct {
 	again  int // how often each state is read and applied again
 }
 
-// opened ends the test if a backend could not be opened, and closes it in the end.
+// opened ends the test if a backend could not be opened. It closes the backend at the end of the
+// test.
 func (f *fields) opened(b dataplane.Backend, err error) dataplane.Backend {
 	f.Helper()
 	if err != nil {
@@ -201,7 +202,7 @@ func (f *fields) unchanged(v randstate.Variant, e *dataplane.Engine) *dataplane.
 	return r
 }
 
-// repaired requires that the engine repairs what another process takes away: an endpoint, or
+// repaired requires that the engine repairs the damage when another process removes an endpoint, or
 // everything.
 func (f *fields) repaired(v randstate.Variant, everything bool) {
 	f.Helper()

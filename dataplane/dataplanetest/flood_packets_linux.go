@@ -66,7 +66,7 @@ var (
 	floodForbidden = floodSource(prefixes("198.19.0.0/16", "2001:db8:19::/48"))
 )
 
-// floodProtocols are those of its packets.
+// floodProtocols are the protocols of the packets.
 var floodProtocols = [2]byte{unix.IPPROTO_TCP, unix.IPPROTO_UDP}
 
 // floodSender sends packets that are drawn at random.
@@ -85,7 +85,8 @@ func (w *world) floodSender(t *testing.T, seed uint64, from []floodSource,
 		t.Skip("nft is not installed (Debian package nftables)")
 	}
 	w.script(t, floodProbe)
-	// The packets have no checksums, so conntrack must not verify those of packets from outside.
+	// The packets have no checksums, so conntrack must not verify checksums of packets from
+	// outside.
 	must(t, w.Node.NS.SetSysctl("net/netfilter/nf_conntrack_checksum", "0"))
 	s := &floodSender{rng: rand.New(rand.NewPCG(seed, 1)), from: from, to: to}
 	for f, family := range []int{unix.AF_INET, unix.AF_INET6} {
@@ -101,7 +102,7 @@ func (w *world) floodSender(t *testing.T, seed uint64, from []floodSource,
 func (s *floodSender) close() {
 	for _, fds := range s.fds {
 		for _, fd := range fds {
-			_ = unix.Close(fd) // nothing is owed
+			_ = unix.Close(fd) // the test does not depend on it
 		}
 	}
 }

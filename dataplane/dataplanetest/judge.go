@@ -10,9 +10,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Want is what must become of a packet.
+// Want is the fate that a packet must have.
 type Want struct {
-	// Outcome is what happens to it.
+	// Outcome says whether the packet is balanced, rejected, dropped or left alone.
 	Outcome servicemodel.Outcome
 	// Servers are the servers that may answer, such as "pod1/8080", if the packet is balanced.
 	Servers []string

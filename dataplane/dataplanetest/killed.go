@@ -27,7 +27,7 @@ type KilledOptions struct {
 	Kills int
 	// Delay is how long the program lives on average after its changes. Zero means 3 ms.
 	Delay time.Duration
-	// Damage is what another program does to the kernel now and then, in the network namespace.
+	// Damage changes the kernel as another program would, now and then, in the network namespace.
 	// After that, the test does not judge the content of the kernel until the next apply. Nil means
 	// that the instance is removed.
 	Damage func(ns *netnstest.NS, rng *rand.Rand) error
@@ -151,8 +151,8 @@ func (k *killing) round(i int) []servicemodel.State {
 	return possible
 }
 
-// meanwhile does what other programs do before the program is killed. It returns the states that
-// they may leave, and whether the test can tell.
+// meanwhile acts as other programs before the program is killed. It returns the states that they
+// may leave, and whether the test can tell.
 func (k *killing) meanwhile(i int) (possible []servicemodel.State, told bool) {
 	switch k.rng.IntN(5) {
 	case 0:

@@ -25,7 +25,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// namespace returns a network namespace, which is there until the test ends.
+// namespace returns a network namespace that lives until the test ends.
 func (b *Backend) namespace(t *testing.T) *netnstest.NS {
 	t.Helper()
 	b.need(t)
@@ -36,7 +36,7 @@ func (b *Backend) namespace(t *testing.T) *netnstest.NS {
 	return ns
 }
 
-// network builds a network, which is there until the test ends.
+// network builds a network that lives until the test ends.
 func (b *Backend) network(t *testing.T) *world {
 	t.Helper()
 	b.need(t)
@@ -59,7 +59,7 @@ func opened(t *testing.T, open func(netns int) (dataplane.Backend, error),
 	return b
 }
 
-// process does something with a backend of its own, as another program that ends after that.
+// process calls do with a backend of its own, like another program that then ends.
 func (b *Backend) process(ns *netnstest.NS, do func(b dataplane.Backend) error) error {
 	opened, err := b.Open(ns.Fd())
 	if err != nil {

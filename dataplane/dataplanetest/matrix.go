@@ -12,7 +12,7 @@ import (
 // of endpoints. The matrix was written without knowledge of package servicemodel, which decides the
 // same.
 
-// layout is where a service has endpoints.
+// layout says where a service has endpoints.
 type layout struct {
 	name  string
 	hosts []string
@@ -28,7 +28,7 @@ var layouts = []layout{
 		edit: terminating},
 }
 
-// usable returns all hosts of a layout that may be used, and those on this node.
+// usable returns all usable hosts of a layout, and the usable hosts on this node.
 func (l *layout) usable() (cluster, local []string) {
 	for _, h := range l.hosts {
 		if l.name == "endpoints not ready" {
@@ -42,7 +42,7 @@ func (l *layout) usable() (cluster, local []string) {
 	return cluster, local
 }
 
-// detector is how the node tells pods.
+// detector says how the node recognises pods.
 type detector struct {
 	name    string
 	options Options
@@ -77,7 +77,7 @@ var destinations = []destination{
 	{servicemodel.NodePort, nodePorts},
 }
 
-// expect is the matrix.
+// expect returns the entry of the matrix for a packet.
 func expect(d destination, local bool, l *layout, det *detector, from string) Want {
 	cluster, here := l.usable()
 	podsTold := det.name != "pods not told"

@@ -51,7 +51,8 @@ func (b *Backend) expressible(s servicemodel.State) servicemodel.State {
 	return s
 }
 
-// proxyDid reports whether a proxy did what is wanted, as far as a test can see: see behaviour.md.
+// proxyDid reports whether a proxy did what want says, as far as a test can see it: see
+// behaviour.md.
 func (w *world) proxyDid(p netnstest.Probe, want Want, got netnstest.Outcome) bool {
 	refused := got.Kind == netnstest.Refused || errors.Is(got.Err, syscall.ECONNRESET)
 	switch want.Outcome {

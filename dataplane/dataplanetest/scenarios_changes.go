@@ -43,7 +43,7 @@ func editScenarios() []Scenario {
 	}
 }
 
-// claimScenarios are about several services that claim one address.
+// claimScenarios are about services that claim the same address.
 func claimScenarios() []Scenario {
 	n := podCIDRs(thisNode())
 	first, second := web(named("a", clusterIP), claims), web(named("b", clusterIP2), claims)

@@ -157,14 +157,14 @@ func clientStays(t *testing.T, w *world) {
 		if len(count) > 3 {
 			t.Errorf("%s from %s to %s: %v", p, from, to, count)
 		}
-		// The first packets may race with one another; after them, the client has one endpoint.
+		// The first packets may race with one another. After that, the client has one endpoint.
 		count = w.shares(t, from, p, to, 6)
 		if len(count) != 1 {
 			t.Errorf("%s from %s to %s: not one endpoint: %v", p, from, to, count)
 		}
 		given[fmt.Sprint(from, p, to)] = slices.Collect(maps.Keys(count))[0]
 	})
-	// An endpoint more does not move anybody.
+	// A further endpoint moves no client.
 	w.apply(t, and(s, web(sticky(time.Hour)), eps("pod2", "pod3", "remote1", "remote2")))
 	w.eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
 		count := w.shares(t, from, p, to, 3)

@@ -29,7 +29,7 @@ var affinityStories = []story{
 		neverBack(time.Hour, besideCommits)},
 }
 
-// silentPort is a port where packets arrive and nobody answers.
+// silentPort is a port where packets arrive without an answer.
 const silentPort uint16 = 9999
 
 // silence makes a host accept packets to silentPort and answer none. Nothing reads the datagrams,
@@ -90,7 +90,7 @@ func silentEndpointGoes(kept bool) func(t *testing.T, w *world) {
 		for _, from := range silentClients {
 			for _, f := range families {
 				to := netip.AddrPortFrom(clusterIP[f], servicePort).String()
-				// nolint:errcheck // it fails
+				// nolint:errcheck // it must fail
 				sending.Go(func() {
 					w.hosts[from].NS.Do(func() error { return connectTo(ctx, to) })
 				})
@@ -211,8 +211,8 @@ func byProcesses(_ context.Context, t *testing.T, w *world) func(servicemodel.St
 	return func(s servicemodel.State) { must(t, w.under.apply(t.Context(), w.Node.NS, s)) }
 }
 
-// besideCommits has an engine that runs hold the states, and replaces an endpoint of another
-// service with affinity each 5 ms. A state has a second until no client must meet an earlier one.
+// besideCommits lets a running engine hold the states. Every 5 ms it replaces an endpoint of
+// another service with affinity. A second after a state was set, no client may meet an earlier one.
 func besideCommits(ctx context.Context, t *testing.T, w *world) func(servicemodel.State) {
 	var now atomic.Pointer[servicemodel.State]
 	var work sync.WaitGroup

@@ -85,7 +85,7 @@ func mirrored(t *testing.T, table *conntrack.Table) conntrack.Index {
 		&mirror.Config{Protocols: []conntrack.Protocol{conntrack.UDP, conntrack.TCP,
 			conntrack.SCTP}})
 	must(t, err)
-	// that of the test ends before its cleanup
+	// the test's own context ends before its cleanup
 	ctx, cancel := context.WithCancel(context.Background())
 	ended := make(chan error, 1)
 	go func() { ended <- m.Run(ctx) }()
@@ -99,7 +99,7 @@ func mirrored(t *testing.T, table *conntrack.Table) conntrack.Index {
 	return m
 }
 
-// settle does all that is left to time.
+// settle does all later work.
 func (w *world) settle(t *testing.T) {
 	t.Helper()
 	for next := time.Duration(1); next > 0; {
@@ -183,7 +183,7 @@ func (w *world) flowsBegin(t *testing.T, hosts ...string) (all streams, stop fun
 	return all, stop
 }
 
-// requireRefused lets the streams send for a moment, and requires that nobody answers.
+// requireRefused lets the streams send for a moment, and requires that no server answers.
 func (l streams) requireRefused(t *testing.T, when string) {
 	t.Helper()
 	for _, s := range l {
@@ -197,9 +197,9 @@ func (l streams) requireRefused(t *testing.T, when string) {
 	}
 }
 
-// through changes the services while the streams send. It requires that each stream loses no more
-// than it sent during the change, and what was on its way at the begin. A change begins with the
-// death of an endpoint, for example.
+// through changes the services while the streams send. Each stream may lose at most the datagrams
+// that it sent during the change, and those on their way at its beginning. A change begins, for
+// example, with the death of an endpoint.
 func (l streams) through(t *testing.T, change func()) (lost, sent int) {
 	t.Helper()
 	l.start()
@@ -227,9 +227,9 @@ func endpointReplaced(t *testing.T, w *world) {
 	keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	all, stop := w.flowsBegin(t, "pod2", "pod3")
 
-	// The old endpoint serves until the change is made, as an endpoint does that ends in an orderly
-	// way. A stream that waits long for each answer has one datagram on its way, however slow the
-	// machine is.
+	// The old endpoint serves until the change is made, like an endpoint that ends in an orderly
+	// way. A stream that waits long for each answer has only one datagram on its way, however slow
+	// the machine is.
 	for _, s := range all {
 		s.patience = 2 * time.Second
 	}
@@ -339,7 +339,7 @@ func endpointTerminates(t *testing.T, w *world) {
 	w.keepFlows(t, servicemodel.ConnectionPolicy{})
 	all, _ := w.flowsBegin(t, "pod2", "pod3")
 	both := []string{serverName("pod2", flowTarget)}
-	if w.under.OwnConnections { // which forgets UDP flows with their endpoint
+	if w.under.OwnConnections { // IPVS forgets UDP flows with their endpoint
 		both = append(both, serverName("pod3", flowTarget))
 	}
 	w.apply(t, flowState(slices.Concat(each(flowEndpoints("pod2"), terminating),

@@ -12,8 +12,8 @@ import (
 // drained gives connections a second.
 var drained = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections, Drain: time.Second}
 
-// connectionsOfEndpointThatGoes holds connections to an endpoint that is removed but still serves,
-// under each policy.
+// connectionsOfEndpointThatGoes tests, for each policy, the connections to an endpoint that is
+// removed but still serves.
 func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 	const count = 20
 	keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})

@@ -71,7 +71,7 @@ type roll struct {
 
 	next    uint16
 	current []*member
-	leaving []*member // of those that are not in the service any more, the oldest first
+	leaving []*member // no longer in the service, the oldest first
 
 	mu   sync.Mutex
 	uses map[string]int // TCP connections by server
@@ -211,7 +211,7 @@ func (r *roll) call(ctx context.Context, from string, to netip.AddrPort) *caller
 			case err == nil:
 				c.connects++
 				c.session(ctx, r, conns, &last)
-				conns.Close() //nolint:errcheck // nothing is owed
+				conns.Close() //nolint:errcheck // the connection is done
 			case ctx.Err() != nil:
 			case strings.Contains(err.Error(), syscall.ECONNRESET.Error()): // before the greeting
 				c.connects++

@@ -28,8 +28,8 @@ const (
 )
 
 // stream is a UDP client that sends continuously from one port, so that all its datagrams are one
-// flow. It sends the next datagram when the last was answered, or not answered in time: so one is
-// on its way, not more.
+// flow. It sends the next datagram after the answer to the last one, or when the answer is late. So
+// only one is on its way.
 type stream struct {
 	name     string
 	conn     *net.UDPConn
@@ -42,7 +42,7 @@ type stream struct {
 	waiting bool // for an answer
 	last    time.Time
 	sent    int
-	refused int // datagrams that the kernel told were refused
+	refused int // datagrams that the kernel reported as refused
 	answers map[string]int
 	errs    []error
 }
@@ -65,7 +65,7 @@ func (w *world) stream(t *testing.T, from string, port uint16, to netip.AddrPort
 	s.work.Go(s.hear)
 	t.Cleanup(func() {
 		s.pause()
-		s.conn.Close() //nolint:errcheck // nothing is owed
+		s.conn.Close() //nolint:errcheck // the stream is over
 		s.work.Wait()
 	})
 	return s
@@ -158,7 +158,7 @@ func (s *stream) wait() {
 	}
 }
 
-// tally is what became of a stream.
+// tally counts the fates of a stream's datagrams.
 type tally struct {
 	sent, lost, refused int
 	answers             map[string]int
@@ -190,7 +190,7 @@ func (y tally) String() string {
 		y.answers)
 }
 
-// streams are several of them at once.
+// streams are several streams at once.
 type streams []*stream
 
 func (l streams) start() {
@@ -270,7 +270,7 @@ func (w *world) serve(t *testing.T, host string, proto netnstest.Protocol, port 
 	}
 	return func() {
 		for _, s := range all {
-			s.Close() //nolint:errcheck // it is to be gone
+			s.Close() //nolint:errcheck // the story wants it gone
 		}
 	}
 }

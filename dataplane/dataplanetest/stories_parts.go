@@ -30,8 +30,8 @@ func part(owner string, ips [2]netip.Addr, hosts ...string) servicemodel.State {
 	}), eps(hosts...))
 }
 
-// parts runs do on parts as a new program would that ends after that. It returns the table that the
-// kernel holds then.
+// parts runs do on parts like a new program that then ends. It returns the table that the kernel
+// holds after that.
 func (w *world) parts(t *testing.T, do func(p *dataplane.Parts) error) *servicemodel.Table {
 	t.Helper()
 	b := opened(t, w.under.Open, w.Node.NS)
@@ -172,8 +172,8 @@ func programsAtOnce(t *testing.T, w *world) {
 	}
 }
 
-// sharedFlows has a UDP client that keeps its source port, while the owner of a service removes the
-// service and publishes it again for another pod.
+// sharedFlows tests a UDP client that keeps its source port. Meanwhile the owner of a service
+// removes the service and publishes it again for another pod.
 func sharedFlows(t *testing.T, w *world) {
 	client := netnstest.Probe{From: w.hosts["outside1"], Proto: netnstest.UDP,
 		To: netip.AddrPortFrom(clusterIP[0], servicePort), SourcePort: 40000}

@@ -7,7 +7,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-// kernelStories are about what outlives a process or is no part of one.
+// kernelStories are about objects in the kernel that outlive a process.
 var kernelStories = slices.Concat(restartStories, partStories, kernelFlowStories)
 
 // Run runs the whole suite on a backend.
@@ -27,8 +27,8 @@ func Run(t *testing.T, under Backend) {
 }
 
 // RunScenarios runs scenarios of the suite or of a test on a backend, each in a parallel subtest of
-// its name. Every packet must meet the scenario's want, and also the oracle. The networks are those
-// of package netnstest. Every host serves on ports [PortA] and [PortB], over TCP, UDP and SCTP, and
+// its name. Every packet must meet the scenario's want, and also the oracle. Package netnstest
+// makes the networks. Every host serves on ports [PortA] and [PortB], over TCP, UDP and SCTP, and
 // answers as "pod1/8080".
 func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
 	under.need(t)

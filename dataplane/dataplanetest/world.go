@@ -137,7 +137,7 @@ func newWorlds(t *testing.T, under Backend) *worlds {
 	return ws
 }
 
-// take returns a network nobody uses, until give.
+// take returns a network that is not in use. The caller has it until give.
 func (ws *worlds) take(t *testing.T, o Options) *world {
 	t.Helper()
 	ws.mu.Lock()

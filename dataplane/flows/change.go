@@ -10,8 +10,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// pools returns the pools that a frontend sends to, those of internal and external clients; nil
-// where there is none.
+// pools returns the pools of a frontend, first for internal clients and then for external ones. A
+// pool is nil if there is none.
 func pools(t *servicemodel.Table, f *servicemodel.Frontend) (p [2]*servicemodel.Pool) {
 	if f == nil {
 		return p
@@ -27,8 +27,8 @@ func pools(t *servicemodel.Table, f *servicemodel.Frontend) (p [2]*servicemodel.
 	return p
 }
 
-// endpointsOf returns the endpoints of both pools. Nothing tells any more to which pool of a
-// frontend a flow was sent.
+// endpointsOf returns the endpoints of both pools, because a flow does not show which pool it was
+// sent to.
 func endpointsOf(p [2]*servicemodel.Pool) []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, pool := range p {

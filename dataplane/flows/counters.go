@@ -13,7 +13,7 @@ import (
 
 // Counters reads counters of services from the conntrack table: the number of flows, and their
 // packets and bytes. The kernel counts packets and bytes only if the sysctl nf_conntrack_acct is
-// on. Unlike other counters, those of a frontend go down when a flow ends.
+// on. Unlike other counters, these go down when a flow ends.
 type Counters struct {
 	// Table is read through its method Flows. A *conntrack.Table is one.
 	Table lister

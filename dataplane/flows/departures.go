@@ -55,7 +55,7 @@ func (l lingering) of(s servicemodel.State, n servicemodel.PortName) map[netip.A
 	return found
 }
 
-// mover applies one change to a keeper.
+// mover finds the flows that one change affects.
 type mover struct {
 	*Keeper
 	change    *servicemodel.ChangeSet

@@ -1,7 +1,7 @@
 // Package flows keeps the conntrack table in step with services: no packet goes to a backend that
 // is gone.
 //
-// A [Keeper] is given to an engine, and works with every backend:
+// Give a [Keeper] to an engine. It works with every backend:
 //
 //	table, err := conntrack.Open(nil)
 //	…

@@ -69,13 +69,13 @@ type Keeper struct {
 	// unknown are the protocols whose draining connections from before the keeper began were not
 	// searched for yet.
 	unknown []servicemodel.Protocol
-	// said are the events that Settle tells when it returns.
+	// said are the events that Settle emits when it returns.
 	said []dataplane.Event
 	// former are ranges that used to take node ports. The next pass includes them.
 	former []netip.Prefix
 }
 
-// search is what the next pass looks for among the flows of a frontend.
+// search says which flows of a frontend the next pass looks for.
 type search struct {
 	// all: search for flows to any endpoint that the frontend does not have. Otherwise only for
 	// flows to the endpoints in gone.
@@ -160,7 +160,7 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 // refused ([conntrack.ErrBadChange]). Another try cannot help these, and they do not delay the
 // others.
 //
-// It tells [dataplane.FlowsCleaned] and [dataplane.EndpointDrained].
+// It emits [dataplane.FlowsCleaned] and [dataplane.EndpointDrained].
 func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 	next, said, err := k.settle(ctx)
 	for _, ev := range said {
@@ -169,7 +169,7 @@ func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 	return next, err
 }
 
-// settle is Settle, and returns the events to tell.
+// settle is Settle, and returns the events to emit.
 func (k *Keeper) settle(ctx context.Context) (next time.Duration, said []dataplane.Event,
 	err error) {
 	k.mu.Lock()

@@ -17,7 +17,7 @@ const conntrackPriority = -200
 const maxDrops = 3
 
 // Hooks draws the way of a family's packets through chains that package dataplane/hooks has read.
-// Chains for which ours returns true are drawn as kernlb's. The others are drawn as those of other
+// Chains for which ours returns true are drawn as kernlb's. The others are drawn as chains of other
 // programs, with their rules that drop packets. A nil ours means that none is kernlb's.
 func Hooks(chains []hooks.Chain, f servicemodel.Family, ours func(*hooks.Chain) bool) *Graph {
 	h := hookDrawing{Graph: &Graph{title: "The way of " + f.String() + " packets", ways: true},

@@ -16,9 +16,9 @@ const maxEndpoints = 12
 
 // Services draws the frontends of a table for which keep returns true, with everything that they
 // lead to. A nil keep draws all. The box of a frontend that rejects or drops has the cause
-// ([servicemodel.Table.Cause]). Of a large pool only the first twelve endpoints are drawn, and the
-// number of the others. If there are more than 30 service ports, each namespace is one row of
-// numbers, which names up to three of the service ports that reject or drop.
+// ([servicemodel.Table.Cause]). The drawing of a large pool has only the first twelve endpoints,
+// and the number of the others. If there are more than 30 service ports, each namespace is one row
+// of numbers, which names up to three of the service ports that reject or drop.
 func Services(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) *Graph {
 	s := services{Graph: &Graph{title: "Services"}, t: t,
 		ports: map[servicemodel.PortName]*box{}, pools: map[servicemodel.PoolID]*box{},

@@ -1,6 +1,7 @@
 // Package health answers health checks about the services on this node. Paths, codes, headers and
-// bodies are those of kube-proxy 1.36. The package only answers; it changes nothing. Make the
-// health of the whole engine with [NewProxy], and that of single services with [NewNodePorts]:
+// bodies are the same as kube-proxy 1.36 has. The package only answers; it changes nothing.
+// [NewProxy] makes the health of the whole engine, and [NewNodePorts] the health of single
+// services:
 //
 //	proxy := health.NewProxy(engine, nil)
 //	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})

@@ -21,8 +21,8 @@ type NodePortsConfig struct {
 	// Healthy says whether the proxy itself is healthy, see [Proxy.Healthy]. If it is not, every
 	// port answers 503. Nil means always healthy.
 	Healthy func() bool
-	// Listen opens a TCP listener; network is "tcp4" or "tcp6". Nil means that of net.ListenConfig.
-	// To serve another network namespace, Listen must open the listener there.
+	// Listen opens a TCP listener; network is "tcp4" or "tcp6". Nil means the method of
+	// net.ListenConfig. To serve another network namespace, Listen must open the listener there.
 	Listen func(ctx context.Context, network, address string) (net.Listener, error)
 	// Addresses returns the node's own addresses. It is called only if node ports answer at some
 	// addresses and not at all ([servicemodel.Rules.NodePorts]). Nil means net.InterfaceAddrs.
@@ -112,9 +112,10 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 	return p
 }
 
-// Sync makes the ports those of [servicemodel.Table.HealthChecks], on the addresses at which node
-// ports answer, each in the families in which its service exists. Ports that stay are not
-// interrupted. If node ports answer at all addresses, a port listens on the unspecified address.
+// Sync opens the ports of [servicemodel.Table.HealthChecks] and closes all others. Each port
+// answers at the addresses of node ports, in the families in which its service exists. Ports that
+// stay are not interrupted. If node ports answer at all addresses, a port listens on the
+// unspecified address.
 //
 // Sync opens all ports that it can. The error joins a *[ListenError] for each other port. NodePorts
 // retries these ([NodePortsConfig.RetryAfter]) until they are open, another Sync drops them, or

@@ -9,8 +9,8 @@ import (
 // Config names the network namespace. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to read, and NetNSPath its path. At most
-	// one may be set, and it is used only while the reader is opened. Zero and empty mean that of
-	// the calling thread.
+	// one may be set, and it is used only while the reader is opened. Zero and empty mean the
+	// calling thread's namespace.
 	NetNS     int
 	NetNSPath string
 }

@@ -10,7 +10,7 @@ import (
 // Reader reads the chains of one network namespace, on Linux.
 type Reader struct{}
 
-// Open returns errors.ErrUnsupported: chains of nf_tables are there on Linux only.
+// Open returns errors.ErrUnsupported: only Linux has chains of nf_tables.
 func Open(*Config) (*Reader, error) { return nil, errors.ErrUnsupported }
 
 // Read returns errors.ErrUnsupported.

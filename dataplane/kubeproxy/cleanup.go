@@ -13,7 +13,7 @@ import (
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is its path, such
 	// as "/run/netns/blue" or "/proc/1234/ns/net". At most one of them may be set; both are used
-	// only during the call. Zero and empty mean that of the calling thread.
+	// only during the call. Zero and empty mean the calling thread's namespace.
 	NetNS     int
 	NetNSPath string
 	// Logger gets a debug record for each request to the kernel. Nil means silence.
@@ -28,7 +28,7 @@ var (
 	// ErrNoPermission: the process lacks the permission. It is the ErrNoPermission of package
 	// dataplane, and matches fs.ErrPermission.
 	ErrNoPermission = kernelerr.ErrNoPermission
-	// ErrLegacy: the legacy tables of iptables, which are not those of nf_tables, have chains of
+	// ErrLegacy: the legacy tables of iptables, which are not in nf_tables, have chains of
 	// kube-proxy. This package leaves them alone. "kube-proxy --cleanup" or iptables-legacy delete
 	// them.
 	ErrLegacy = errors.New("legacy tables of iptables have chains of kube-proxy")

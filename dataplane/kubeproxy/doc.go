@@ -19,11 +19,11 @@
 // kernlb's iptables backend takes over kube-proxy's chains if it has the same prefix, which is its
 // default. These chains are then kernlb's and stay; only chains that kernlb does not have go.
 //
-// # What is kube-proxy's
+// # The objects of kube-proxy
 //
 //   - iptables mode: the chains KUBE-SERVICES, KUBE-EXTERNAL-SERVICES, KUBE-NODEPORTS,
 //     KUBE-POSTROUTING, KUBE-MARK-MASQ, KUBE-FORWARD, KUBE-PROXY-FIREWALL and KUBE-PROXY-CANARY,
-//     each in the tables where kube-proxy has it, and those of services and endpoints:
+//     each in the tables where kube-proxy has it, and the chains of services and endpoints:
 //     KUBE-SVC-, KUBE-SVL-, KUBE-EXT-, KUBE-FW- and KUBE-SEP- with a hash; the rules with
 //     kube-proxy's comments that lead there from base chains; and the counters
 //     ct_state_invalid_dropped_pkts and localhost_nps_accepted_pkts of nfnetlink_acct.
@@ -33,22 +33,22 @@
 //
 // The package examines both families and all modes, because a node may have had several.
 //
-// # What stays
+// # Objects that stay
 //
 // Tables and base chains of iptables belong to no program, and stay. So do all other chains:
 // kubelet's (KUBE-FIREWALL, which kube-proxy makes as well and does not delete either,
-// KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP), those of network policies
+// KUBE-KUBELET-CANARY, KUBE-IPTABLES-HINT, KUBE-MARK-DROP), chains of network policies
 // (KUBE-ROUTER-…, KUBE-NWPLCY-…), and virtual servers and IP sets of other programs. [Plan.Left]
 // names objects that stay for a reason other than their name:
 //
-//   - chains that rules of others lead to, with the chains that they lead to: the plugin portmap
-//     of CNI can be told to use KUBE-MARK-MASQ
-//   - KUBE-MARK-MASQ and KUBE-POSTROUTING, where KUBE-MARK-DROP tells of a kubelet before 1.27,
-//     which makes them, too
-//   - chains that kernlb has taken over, and a device kube-ipvs0 that kernlb has addresses on
-//   - chains in legacy tables of iptables, which are looked for only; [ErrLegacy]
+//   - chains to which rules of other programs lead, and the chains to which those lead: CNI's
+//     plugin portmap can be configured to use KUBE-MARK-MASQ
+//   - KUBE-MARK-MASQ and KUBE-POSTROUTING, if KUBE-MARK-DROP shows a kubelet before 1.27, which
+//     makes them, too
+//   - chains that kernlb has taken over, and a device kube-ipvs0 with addresses of kernlb
+//   - chains in legacy tables of iptables, which the package only reads; see [ErrLegacy]
 //   - sysctls that kube-proxy has set, such as net.ipv4.conf.all.route_localnet and
-//     net.ipv4.vs.conntrack: what they were before is not known
+//     net.ipv4.vs.conntrack, because their earlier values are not known
 //
 // The package needs Linux 5.10 or newer, with nf_tables.
 package kubeproxy

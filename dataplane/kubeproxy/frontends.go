@@ -19,18 +19,19 @@ import (
 // unspecified.
 type Frontend struct {
 	Key servicemodel.FrontendKey
-	// Service names the port of the service, such as "default/web:http". It is empty where
-	// kube-proxy's objects do not tell, as in the ipvs mode.
+	// Service names the port of the service, such as "default/web:http". It is empty if
+	// kube-proxy's objects do not name the service, as in the ipvs mode.
 	Service string
-	// Endpoints take the new connections, sorted. With none, these are refused or dropped. If the
-	// external traffic policy is Local, they are those for clients outside the cluster.
+	// Endpoints get the new connections, sorted. Without endpoints, new connections are refused or
+	// dropped. If the external traffic policy is Local, these are the endpoints for clients outside
+	// the cluster.
 	Endpoints []netip.AddrPort
 }
 
 // Frontends returns what kube-proxy serves according to its objects in the kernel, in the order of
 // the keys. It changes nothing, and needs the same privileges as [Find]. It does not read legacy
 // tables of iptables: if these have chains of kube-proxy, the error is an [ErrLegacy]. While
-// kube-proxy writes, the result may be of several moments.
+// kube-proxy writes, the result may mix several moments.
 func Frontends(ctx context.Context, cfg *Config) ([]Frontend, error) {
 	k, err := open(cfg)
 	if err != nil {
@@ -190,7 +191,7 @@ func (t *table) endpoints(chain string, depth int) (l []netip.AddrPort, err erro
 	return l, nil
 }
 
-// appendEndpoint appends an address and port. Text that is none, it leaves out.
+// appendEndpoint appends an address and port. It leaves out any other text.
 func appendEndpoint(l []netip.AddrPort, text string) []netip.AddrPort {
 	if ep, err := netip.ParseAddrPort(text); err == nil {
 		l = append(l, ep)

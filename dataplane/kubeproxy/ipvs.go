@@ -7,10 +7,11 @@ import (
 
 // virtual has the objects of the ipvs mode.
 type virtual struct {
-	servers []VirtualServer                   // without those of kernlb and those by firewall mark
+	// without kernlb's, and without virtual servers by mark
+	servers []VirtualServer
 	sets    map[string]map[VirtualServer]bool // the entries of each IP set; ports have no address
 	device  *dummy                            // nil if there is none
-	local   map[netip.Addr]bool               // addresses of the node, without those of the device
+	local   map[netip.Addr]bool               // addresses of the node, without the device's
 }
 
 // dummy is the device with the addresses of services.
@@ -70,7 +71,7 @@ func (v *virtual) has(set string, addr netip.Addr, entry VirtualServer) bool {
 	return v.sets[set][entry]
 }
 
-// nodePort reports whether a virtual server is that of a node port at an address of the node.
+// nodePort reports whether a virtual server belongs to a node port at an address of the node.
 func (v *virtual) nodePort(s VirtualServer) bool {
 	addr := s.Address.Addr()
 	if !v.local[addr] {

@@ -38,7 +38,7 @@ func (k *kernel) readVirtual(ctx context.Context) (*virtual, error) {
 	return v, err
 }
 
-// readServers returns the virtual servers at addresses, without those of kernlb.
+// readServers returns the virtual servers at addresses, without kernlb's.
 func (k *kernel) readServers(ctx context.Context) (servers []VirtualServer, err error) {
 	err = k.withIPVS(ctx, func(c *ipvsnl.Client) error {
 		services, err := c.Services(ctx)

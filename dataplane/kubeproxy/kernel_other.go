@@ -9,7 +9,7 @@ import (
 	"net"
 )
 
-// kernel is not there.
+// kernel is a stub: this operating system has no kube-proxy.
 type kernel struct{}
 
 var errNotSupported = fmt.Errorf("not supported on this operating system: %w",
@@ -19,7 +19,7 @@ func open(*Config) (*kernel, error) { return nil, errNotSupported }
 
 func (k *kernel) close() {}
 
-// within is not there.
+// within is a stub, like kernel.
 type within struct{}
 
 func enter(*Config) (within, error) { return within{}, errNotSupported }

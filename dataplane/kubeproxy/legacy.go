@@ -7,10 +7,9 @@ import (
 	"strings"
 )
 
-// The legacy tables of iptables are not those of nf_tables. With iptables-legacy, the kernel reads
-// and writes each table as a whole, by socket options. This package only reads them. Their users
-// run tools that replace tables under a lock file, and a replacement of ours could undo one of
-// theirs.
+// The legacy tables of iptables are not in nf_tables. With iptables-legacy, the kernel reads and
+// writes each table as a whole, by socket options. This package only reads them. Their users run
+// tools that replace tables under a lock file, and a replacement of ours could undo one of theirs.
 
 // legacyFamily is a family of legacy tables: struct ipt_entry and struct ip6t_entry
 // (include/uapi/linux/netfilter_ipv4/ip_tables.h, netfilter_ipv6/ip6_tables.h).

@@ -26,14 +26,14 @@ const (
 )
 
 // sharedChains are the names that both kube-proxy and kernlb's iptables backend with the default
-// prefix use, by table, without those of services.
+// prefix use, by table, without the chains of services.
 var sharedChains = map[string][]string{
 	tableNAT: {"KUBE-SERVICES", "KUBE-NODEPORTS", chainPostrouting, chainMarkMasq},
 	tableFilter: {"KUBE-SERVICES", "KUBE-EXTERNAL-SERVICES", "KUBE-FORWARD", "KUBE-NODEPORTS",
 		"KUBE-PROXY-FIREWALL"},
 }
 
-// ownChains are the other chains of kube-proxy. All except the canaries are those of the ipvs mode;
+// ownChains are the other chains of kube-proxy. All except the canaries belong to the ipvs mode;
 // KUBE-IPVS-OUT-FILTER came with 1.29. If a canary vanishes, kube-proxy knows that the rules were
 // flushed.
 var ownChains = map[string][]string{
@@ -102,7 +102,7 @@ var (
 	// portSets hold node ports, by protocol. Each has a virtual server at every address of the node
 	// that accepts node ports.
 	portSets = map[string]string{"TCP": "KUBE-NODE-PORT-TCP", "UDP": "KUBE-NODE-PORT-UDP"}
-	// otherSets say nothing that the others do not.
+	// otherSets have no further information.
 	otherSets = []string{"KUBE-LOOP-BACK", "KUBE-LOAD-BALANCER-LOCAL", "KUBE-LOAD-BALANCER-FW",
 		"KUBE-LOAD-BALANCER-SOURCE-IP", "KUBE-LOAD-BALANCER-SOURCE-CIDR",
 		"KUBE-NODE-PORT-LOCAL-TCP", "KUBE-NODE-PORT-LOCAL-UDP", "KUBE-NODE-PORT-LOCAL-SCTP-HASH",

@@ -15,7 +15,7 @@ import (
 // answerLimit is how long a kube-proxy may need to tell its mode.
 const answerLimit = 2 * time.Second
 
-// modes are those that [Running] tells apart.
+// modes are the modes that [Running] knows.
 var modes = []string{"iptables", "ipvs", "nftables"}
 
 // Running returns the mode of the kube-proxy that runs in the network namespace, "iptables", "ipvs"
@@ -46,8 +46,8 @@ func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 	return mode, err
 }
 
-// ask returns the mode that the server at a URL tells, or "" if there is no server, or it is no
-// kube-proxy. The error is that of the context.
+// ask returns the mode that the server at a URL reports, or "" if there is no server, or it is not
+// kube-proxy. It returns the context's error.
 func ask(ctx context.Context, t *http.Transport, url string) (string, error) {
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
 	if err != nil {

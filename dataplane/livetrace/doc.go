@@ -1,12 +1,12 @@
 // Package livetrace follows a real packet through the kernel. It shows the rules that the packet
-// matched, those of kernlb and those of any other program, where it was dropped, refused, delivered
-// or sent on, and the answer. [Open] begins to watch for packets, and [Tracer.Next] waits for one;
+// matched, of kernlb and of any other program, where the packet was dropped, refused, delivered or
+// sent on, and the answer. [Open] begins to watch for packets, and [Tracer.Next] waits for one;
 // [Send] sends a packet from this node, and follows it.
 //
 // It uses the trace of nf_tables, as "nft monitor trace" does. So it sees the rules of every table
-// of nf_tables from prerouting and output on, including those of iptables-nft, with any backend. It
-// does not see the tables of iptables-legacy, whose TRACE target it does not use, programs of BPF,
-// and IPVS. If one of these handles a packet, the trace names the hook in which it happened.
+// of nf_tables from prerouting and output on, including iptables-nft's, with any backend. It does
+// not see the tables of iptables-legacy, whose TRACE target it does not use, programs of BPF, and
+// IPVS. If one of these handles a packet, the trace names the hook in which it happened.
 //
 //	prerouting   ip kernlb nat-prerouting, rule 61: jump dispatch
 //	             …

@@ -16,7 +16,7 @@ const (
 	chainLast    = "-last"
 )
 
-// follower makes traces of events: those of the first packet that matches, and of its answer.
+// follower makes traces from the events of the first packet that matches, and of its answer.
 type follower struct {
 	table           string // the tracer's own
 	request, answer *walk
@@ -32,8 +32,8 @@ type walk struct {
 	over   bool
 }
 
-// event works on an event of a table of a family, and reports whether it belongs to the followed
-// packet or its answer.
+// event adds an event of a table of a family to a trace. It reports whether the event belongs to
+// the followed packet or its answer.
 func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 	hook, place := "", ""
 	if e.Table == f.table {

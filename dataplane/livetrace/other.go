@@ -13,7 +13,7 @@ func notSupported(what string) error {
 		errors.ErrUnsupported)
 }
 
-// Tracer is not there.
+// Tracer cannot be opened on this operating system.
 type Tracer struct{}
 
 // Open is not supported on this operating system.

@@ -8,13 +8,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// hooks are those that packets of IP pass.
+// hooks are the hooks that packets of IP pass.
 var hooks = [...]string{"prerouting", "input", "forward", "output", "postrouting"}
 
 // afterConntrack is the priority just after conntrack (NF_IP_PRI_CONNTRACK + 1).
 const afterConntrack = -199
 
-// The greatest number of traced packets a second: of those that begin connections, and of answers.
+// The greatest numbers of traced packets a second: of packets that begin connections, and of
+// answers.
 const (
 	perSecond        = 5
 	answersPerSecond = 50

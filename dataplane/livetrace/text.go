@@ -87,7 +87,7 @@ func (t *Trace) Outcome() string {
 }
 
 // Summary says in one sentence how the packet ended, for people who ask why a connection fails.
-// ours tells the rules of kernlb from those of other programs.
+// ours returns true for rules of kernlb.
 func (t *Trace) Summary(ours func(Rule) bool) string {
 	if t.By != nil {
 		return by(t, ours) + " it"

@@ -12,8 +12,8 @@ import (
 // Config says what is followed, and where.
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to work in, and NetNSPath its path. At
-	// most one may be set, and it is used only while the tracer is opened. Zero and empty mean that
-	// of the calling thread.
+	// most one may be set, and it is used only while the tracer is opened. Zero and empty mean the
+	// calling thread's namespace.
 	NetNS     int
 	NetNSPath string
 	// Filter says which packets are followed.

@@ -139,8 +139,8 @@ func (t *Tracer) Close() error {
 	return errors.Join(append(errs, t.ns.Close())...)
 }
 
-// Next waits for the next packet that matches, until ctx ends, and returns its way and that of the
-// first answer. It does not follow packets that come meanwhile.
+// Next waits for the next packet that matches, until ctx ends, and returns the way of the packet
+// and of the first answer. It does not follow packets that come meanwhile.
 func (t *Tracer) Next(ctx context.Context) (*Trace, error) {
 	tr, err := t.next(ctx)
 	if err != nil {
@@ -185,8 +185,8 @@ func (t *Tracer) next(ctx context.Context) (*Trace, error) {
 	return t.finish(ctx, &f)
 }
 
-// receive works on the events of one datagram. It reports whether one belongs to the followed
-// packet or its answer.
+// receive handles the events of one datagram. It reports whether one belongs to the followed packet
+// or its answer.
 func (t *Tracer) receive(f *follower) (ours bool, err error) {
 	n, err := t.listener.Wait(t.buf[:])
 	if err != nil {

@@ -188,9 +188,9 @@ func (m *Backend) Observe(
 	return o, nil
 }
 
-// Integrity compares the kernel's version and generation with those of the last Observe or Commit.
-// It does not report a failed commit: the caller must observe after one, and another commit before
-// that is an error.
+// Integrity compares the kernel's version and generation with their values at the last Observe or
+// Commit. It does not report a failed commit: the caller must observe after one, and another commit
+// before that is an error.
 func (m *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err := m.enter(ctx, CallIntegrity); err != nil {
 		return dataplane.Broken, err
@@ -324,7 +324,7 @@ func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
 	})
 }
 
-// only returns the elements that keep is true of.
+// only returns the elements for which keep returns true.
 func only[T any](all iter.Seq[T], keep func(T) bool) []T {
 	return slices.DeleteFunc(slices.Collect(all), func(e T) bool { return !keep(e) })
 }

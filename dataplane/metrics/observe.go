@@ -76,8 +76,8 @@ func (c *Collector) failed(ev *dataplane.Failed) {
 	c.cleanedFlows()
 }
 
-// cleanedFlows counts the work of the keeper of flows since the last call. That is at most one
-// round, because the keeper works while the engine settles.
+// cleanedFlows counts the work of the keeper of flows since the last call. There was at most one
+// round, because the keeper works only while the engine settles.
 func (c *Collector) cleanedFlows() {
 	if c.cfg.Flows == nil {
 		return

@@ -61,7 +61,7 @@ func (t *tally) follow(c *servicemodel.ChangeSet) {
 	t.table = c.New
 }
 
-// frontend counts a frontend that came (1) or went (-1).
+// frontend counts a frontend that came (n is 1) or went (n is -1).
 func (t *tally) frontend(f *servicemodel.Frontend, n int) {
 	if f == nil {
 		return

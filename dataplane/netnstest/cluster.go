@@ -30,7 +30,7 @@ type Cluster struct {
 // Host is a place that can serve and be probed from: a pod, a node, a client. Several hosts may
 // share a namespace and differ in their addresses.
 type Host struct {
-	// Name is what servers of this host answer with.
+	// Name is the name that servers of this host send in answers.
 	Name string
 	// NS is the namespace the host lives in.
 	NS *NS

@@ -40,8 +40,8 @@ type ConnsReport struct {
 	Rounds int
 	// Answered counts the pings that were echoed.
 	Answered int
-	// Reset counts connections that were reset, Closed those that the server closed, and Silent
-	// those that did not give the right answer in time. Each is counted once, because a dead
+	// Reset counts connections that were reset, Closed connections that the server closed, and
+	// Silent connections without the right answer in time. Each is counted once, because a dead
 	// connection is not tried again.
 	Reset, Closed, Silent int
 	// Errors are the first few errors, one for each connection that died.
@@ -114,7 +114,7 @@ func (c *Conns) Ping(timeout time.Duration) ConnsReport {
 	return r
 }
 
-// hear reads the echo of what was asked.
+// hear reads the echo of asked.
 func (c *conn) hear(asked []byte) error {
 	heard := make([]byte, len(asked))
 	if _, err := io.ReadFull(c.stream, heard); err != nil {
@@ -142,7 +142,7 @@ func (r *ConnsReport) count(err error) {
 }
 
 // Watch pings all connections at the interval until ctx ends, at least once, and returns the sum.
-// The timeout is that of each ping.
+// The timeout holds for each ping.
 func (c *Conns) Watch(ctx context.Context, interval, timeout time.Duration) ConnsReport {
 	ticker := time.NewTicker(interval)
 	defer ticker.Stop()

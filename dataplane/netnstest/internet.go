@@ -39,7 +39,7 @@ func internetAnswer(p Packet, transport []byte) []byte {
 	return encodePacket(p.Proto, p.Dst.Addr(), p.Src.Addr(), answer)
 }
 
-// internetLine is what servers say.
+// internetLine is the line that servers send.
 func internetLine(source netip.AddrPort) string {
 	return fmt.Sprintf("%s %s\n", Net.Internet, source)
 }

@@ -13,7 +13,8 @@ type Packet struct {
 	Src, Dst netip.AddrPort
 	// TCPFlags is the 14th byte of a TCP header: FIN 0x01, SYN 0x02, RST 0x04, PSH 0x08, ACK 0x10.
 	TCPFlags uint8
-	// Type and Code are those of an ICMP message. For SCTP, Type is that of the first chunk.
+	// Type and Code are the fields of an ICMP message. For SCTP, Type is the type of the first
+	// chunk.
 	Type, Code uint8
 	// Outgoing means that the packet left the namespace; otherwise it arrived.
 	Outgoing bool

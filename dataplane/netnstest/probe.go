@@ -47,10 +47,10 @@ func (p Probe) String() string {
 	return fmt.Sprintf("%s from %s to %s", p.Proto, name, p.To)
 }
 
-// OutcomeKind says what became of a probe.
+// OutcomeKind is the kind of a probe's outcome.
 type OutcomeKind uint8
 
-// What can become of a probe.
+// The outcomes of a probe.
 const (
 	// Failed: the probe could not be sent, or something other than a server of this package
 	// answered.
@@ -100,8 +100,8 @@ type ICMPError struct {
 	From netip.Addr
 }
 
-// PortUnreachable reports whether the error is the one that a rejecting rule or a closed UDP port
-// sends: type 3 code 3, in IPv6 type 1 code 4.
+// PortUnreachable reports whether the error is what a rejecting rule or a closed UDP port sends:
+// type 3 code 3, or in IPv6 type 1 code 4.
 func (e *ICMPError) PortUnreachable() bool {
 	if e.From.Is4() {
 		return e.Type == 3 && e.Code == 3

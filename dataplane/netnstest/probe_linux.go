@@ -246,7 +246,7 @@ func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outco
 	}
 }
 
-// silence takes a last look.
+// silence calls the step once more before it decides that there was no answer.
 func silence(s *sock, pulse *pulse, take step) Outcome {
 	pulse.barrier()
 	o, decided := Outcome{}, false

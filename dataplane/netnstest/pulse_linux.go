@@ -85,7 +85,7 @@ func (p *pulse) count() (int, error) {
 	return p.beats, p.err
 }
 
-// run beats as long as somebody waits.
+// run beats as long as there are waiters.
 func (p *pulse) run() {
 	for {
 		start := time.Now()

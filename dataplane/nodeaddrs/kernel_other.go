@@ -12,7 +12,7 @@ import (
 var errNotSupported = fmt.Errorf("not supported on this operating system: %w",
 	errors.ErrUnsupported)
 
-// kernel is not there.
+// kernel is a stub: only Linux reports its addresses.
 type kernel struct{}
 
 func (k *kernel) open(*Config) error                     { return errNotSupported }

@@ -6,7 +6,7 @@
 //	defer addrs.Close()
 //	engine := dataplane.New(backend, &dataplane.Config{Node: addrs})
 //
-// Of the fields of a [servicemodel.Node], the kernel knows only the addresses. Interfaces of pods
+// The kernel knows only one field of a [servicemodel.Node]: the addresses. Interfaces of pods
 // ([servicemodel.PodDetector]) are matched by name in the packets' path, so they may come and go.
 // Name, zone and ranges of pods are not known on the node. A program that learns of a change sets a
 // state with another node, and the engine writes the difference.
@@ -27,7 +27,7 @@ import (
 type Config struct {
 	// NetNS is a file descriptor of the node's network namespace, and NetNSPath its path, such as
 	// "/run/netns/blue". At most one may be set, and it is used only while the source is opened.
-	// Zero and empty mean that of the calling thread.
+	// Zero and empty mean the calling thread's namespace.
 	NetNS     int
 	NetNSPath string
 	// Except are names of devices whose addresses do not count, such as one that holds the
@@ -89,8 +89,8 @@ func (s *Source) Complete(_ context.Context, n servicemodel.Node) (servicemodel.
 	return n, nil
 }
 
-// changed reports whether the addresses differ from those of the last Complete, if there was one.
-// If they cannot be listed, it returns true, so that Complete reports the error.
+// changed reports whether the addresses differ from the last Complete's, if there was one. If they
+// cannot be listed, it returns true, so that Complete reports the error.
 func (s *Source) changed() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Limits on asking endpoints: in all, at a time, and in time.
+// Limits for a request to ask endpoints: how many in all, how many at a time, and how long.
 const (
 	maxAsked    = 64
 	askedAtOnce = 16
@@ -27,8 +27,8 @@ const (
 type askData struct {
 	Name    servicemodel.Name `json:"name"`
 	Answers []answer          `json:"answers"`
-	// Left is the number of endpoints that were not asked: those of UDP and SCTP, and those beyond
-	// 64.
+	// Left is the number of endpoints that were not asked: all of UDP and SCTP, and all after the
+	// first 64.
 	Left int `json:"left,omitzero"`
 }
 

@@ -22,7 +22,7 @@
 // Each path followed by ".json" ("/services.json" for the first) returns the same as JSON;
 // docs/page.md lists the fields.
 //
-// # Who may read it
+// # Access
 //
 // Every client of the handler can read everything: names, addresses and endpoints. The page has no
 // password. A program must mount it where only administrators come, or put its own check before it.
@@ -32,9 +32,9 @@
 // Its answers forbid browsers everything that the page does not need (Content-Security-Policy):
 // scripts, other sites, frames. html/template escapes all contents.
 //
-// # What it costs
+// # Cost
 //
-// As long as nobody looks, the page only records a line for each event of the engine
+// While no request comes, the page only records a line for each event of the engine
 // ([Config.Recent]). It makes a list of all services once for each state of the engine, and
 // searches that list; docs/page.md has figures for 10,000 services.
 package page

@@ -23,7 +23,7 @@ type event struct {
 	Kind string    `json:"kind"` // such as "applied"
 	Text string    `json:"text,omitempty"`
 
-	// The following fields are those of applies, see dataplane.Result.
+	// Only applies have the following fields, see dataplane.Result.
 	Backend  string              `json:"backend,omitempty"`
 	Revision dataplane.Revision  `json:"revision,omitzero"`
 	Counts   servicemodel.Counts `json:"counts,omitzero"`

@@ -16,8 +16,8 @@ const perPage = 50
 type servicesData struct {
 	Query string `json:"query,omitempty"`
 	Show  string `json:"show"` // "all" or "problems"
-	// All counts all services, Problems those that need attention, and Found those that match the
-	// search. Services has one page of them.
+	// All counts all services, Problems the services that need attention, and Found the services
+	// that match the search. Services has one page of the latter.
 	All      int          `json:"all"`
 	Problems int          `json:"problems"`
 	Found    int          `json:"found"`
@@ -85,7 +85,7 @@ func (p *Page) services(r *http.Request, s *dataplane.Status) (any, error) {
 	return d, nil
 }
 
-// fill finds the services, and keeps those of the page. A page number that is too high means the
+// fill finds the services, and keeps the ones of the page. A page number that is too high means the
 // last page.
 func (d *servicesData) fill(l *listing) {
 	var found []*entry

@@ -60,7 +60,7 @@ func main() {
 	}
 }
 
-// start chooses the kernel mechanism that can do what the file asks for, and balances with it.
+// start chooses a kernel mechanism that can express the file, and balances with it.
 func start(ctx context.Context, path string, every time.Duration, check bool, from string) error {
 	c, err := load(path)
 	if err != nil {
@@ -98,7 +98,7 @@ func dial(ctx context.Context, a netip.AddrPort) error {
 	return err
 }
 
-// load reads a file, and returns what is wrong with it.
+// load reads a file. The error says what is wrong with it.
 func load(path string) (*config, error) {
 	f, err := os.Open(path)
 	if err != nil {

@@ -208,8 +208,8 @@ const routeLocal = 2
 
 // checkHostIP refuses addresses that are not the host's. Otherwise a container that may publish a
 // port could capture packets that the host sends to others or forwards. The kernel's route says
-// whose an address is. bind(2) does not, because it accepts broadcast addresses, and with
-// ip_nonlocal_bind any address.
+// whether an address is the host's. bind(2) does not, because it accepts broadcast addresses, and
+// with ip_nonlocal_bind any address.
 func checkHostIP(addr netip.Addr) error {
 	switch {
 	case addr == netip.IPv6Loopback():
@@ -257,7 +257,7 @@ func (c *config) prevResult() (*current.Result, error) {
 }
 
 // containerAddrs returns the first address of each family on the container's interface, like
-// portmap. Addresses of other interfaces, such as those of a bridge, are not the container's.
+// portmap. Addresses of other interfaces, such as a bridge, are not the container's.
 func (c *config) containerAddrs(iface string, only map[string]netip.Addr) ([]family, error) {
 	if len(c.PrevResult) == 0 || string(c.PrevResult) == "null" {
 		return nil, errors.New("prevResult: is missing: the plugin must be chained after one " +

@@ -40,7 +40,7 @@ import (
 // instance names the tables of nf_tables. All networks of a host share it.
 const instance = "kernlb-cni"
 
-// Error codes: that of STATUS, and one for ports that another container holds. The specification
+// Error codes: one for STATUS, and one for ports that another container holds. The specification
 // leaves codes from 100 on to plugins.
 const (
 	codeUnavailable uint = 50

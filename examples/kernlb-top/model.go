@@ -25,7 +25,7 @@ type model struct {
 	took          time.Duration // the last reading
 	all           []service     // of the last table, by name
 
-	shown    []service // those that the filter lets through, sorted
+	shown    []service // the services that match the filter, sorted
 	order    string    // a key of orders
 	filter   string
 	typing   bool // the filter

@@ -29,7 +29,7 @@ type reader struct {
 	backend dataplane.Backend
 	source  instance.Source
 	held    *servicemodel.Table
-	// due is the time of the next reading of services, which takes much longer than that of
+	// due is the time of the next reading of services, which takes much longer than reading
 	// counters.
 	due time.Time
 }

@@ -63,7 +63,7 @@ func (m *model) title() string {
 	return t
 }
 
-// engineLine returns the present error, or how the engine does.
+// engineLine returns the present error, or the engine's latency.
 func (m *model) engineLine() string {
 	switch now := m.between.now; {
 	case m.err != nil:
@@ -142,7 +142,7 @@ func (m *model) details() []string {
 	return lines
 }
 
-// recentLines returns the newest events, or those of the selected service if it is shown alone.
+// recentLines returns the newest events. If a service is shown alone, they are about that service.
 func (m *model) recentLines() []string {
 	var l []string
 	switch {

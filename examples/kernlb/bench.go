@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Numbers of measurements: of each single change, of those beside the paced neighbour, and of
+// Numbers of measurements: of each single change, of changes beside the paced neighbour, and of
 // adoptions.
 const (
 	benchRuns = 101

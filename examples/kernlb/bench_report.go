@@ -8,8 +8,8 @@ import (
 	"github.com/kernlb/kernlb/internal/test/busywriter"
 )
 
-// report is the output of bench. Times are those of the public API, from the changed state to the
-// committed kernel. Messages are those of one such change.
+// report is the output of bench. Times are of calls to the public API, from the changed state to
+// the committed kernel. Messages are the kernel messages of one such change.
 type report struct {
 	Backend   string `json:"backend"`
 	Services  int    `json:"services"`

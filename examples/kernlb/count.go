@@ -100,7 +100,7 @@ func (p *program) counted(ctx context.Context, t *servicemodel.Table) (*counts, 
 	return c, nil
 }
 
-// printCounts prints the counters of each frontend, followed by those of its endpoints.
+// printCounts prints the counters of each frontend, followed by its endpoints' counters.
 func (p *program) printCounts(t *servicemodel.Table, c *counts) error {
 	w := newColumns(p.stdout)
 	header := "FRONTEND\tSERVICE\tCONNECTIONS"

@@ -55,7 +55,7 @@ func (p *program) explain(ctx context.Context) error {
 	return nil
 }
 
-// look reads what the kernel holds of the service, and plans its state.
+// look reads the service from the kernel, and plans its state.
 func (x *explanation) look(ctx context.Context, b dataplane.Backend) error {
 	e := dataplane.New(b, x.engineConfig())
 	o, err := e.Observe(ctx)

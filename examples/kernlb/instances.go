@@ -23,8 +23,8 @@ type otherInstance struct {
 	Program string `json:"program,omitempty"`
 }
 
-// otherInstances returns the other instances that hold frontends. It finds those of nftables and
-// ipvs by their tables, and those of iptables only for known programs.
+// otherInstances returns the other instances that hold frontends. It finds instances of nftables
+// and ipvs by their tables, and instances of iptables only for known programs.
 func (p *program) otherInstances(ctx context.Context) ([]otherInstance, error) {
 	r, err := hooks.Open(nil)
 	if err != nil {

@@ -20,7 +20,7 @@ import (
 // options are the flags of all commands. Each command defines its own.
 type options struct {
 	files    []string
-	changes  string // apply: a plan to apply instead of manifests
+	changes  string // apply: file of a plan, instead of manifests
 	backend  string
 	instance string
 	output   string
@@ -29,7 +29,7 @@ type options struct {
 	strict   bool   // watch: a refused service refuses the whole state
 	empty    bool   // manifests without services remove all
 	copies   string
-	of       string // cleanup: of what other program
+	of       string // cleanup: the other program
 	planOnly bool   // tune, cleanup -of: print only the plan
 	node     servicemodel.Node
 	services int

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// tableOf returns the table of the manifests, or without manifests that of the kernel.
+// tableOf returns the table of the manifests, or without manifests the kernel's.
 func (p *program) tableOf(ctx context.Context) (*servicemodel.Table, error) {
 	if t, err := p.wanted(); t != nil || err != nil {
 		return t, err
@@ -25,7 +25,7 @@ func (p *program) tableOf(ctx context.Context) (*servicemodel.Table, error) {
 	return o.Table, nil
 }
 
-// observe reads what the kernel holds, through the backend that the flags name or that is found.
+// observe reads the kernel, through the backend that the flags name or that findBackend finds.
 func (p *program) observe(ctx context.Context) (o *dataplane.Observation, err error) {
 	p.findBackend(ctx)
 	err = p.withEngine(ctx, servicemodel.State{}, nil,

@@ -23,7 +23,8 @@ type traceOptions struct {
 	live     liveOptions
 }
 
-// clientPort is the source port of traced packets. Only the schedulers sh+port and mh+port ask it.
+// clientPort is the source port of traced packets. Only the schedulers sh+port and mh+port depend
+// on it.
 const clientPort = 40000
 
 func (o *options) traceFlags(fs *flag.FlagSet) func() error {
@@ -143,8 +144,8 @@ func (p *program) isOthers(known instance.Program) bool {
 	return known.Instance == p.opts.instance && known.Instance != instance.Default
 }
 
-// notePods says how to name the network of pods, if the client counts as outside only for want of
-// that.
+// notePods says how to name the network of pods, if the client counts as outside only because the
+// network is not named.
 func (p *program) notePods(table *servicemodel.Table, src netip.Addr, t servicemodel.Trace) {
 	pods := table.Rules().LocalPods
 	named := pods.InterfacePrefix != "" || pods.Bridge != "" ||
@@ -158,7 +159,7 @@ func (p *program) notePods(table *servicemodel.Table, src netip.Addr, t servicem
 	}
 }
 
-// locality returns the addresses of the node: those of the flags, or those of all interfaces.
+// locality returns the addresses of the node: from the flags, or from all interfaces.
 func (p *program) locality() (servicemodel.Locality, error) {
 	if len(p.opts.node.Addresses) > 0 {
 		return p.opts.node.Addresses, nil

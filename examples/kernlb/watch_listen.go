@@ -96,8 +96,8 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	}, nil
 }
 
-// serve serves until stop is called. stop breaks off answers, because nobody needs them at the end
-// of the program.
+// serve serves until stop is called. stop breaks off answers, because clients do not need them at
+// the end of the program.
 func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
 	server, ended := serve.Server(h), make(chan struct{})
 	go func() {

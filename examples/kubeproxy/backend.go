@@ -87,7 +87,7 @@ func (p *proxy) beside(kind, note string) {
 
 // takeOver deletes the kernel objects of kube-proxy, and of this program in other modes. It waits
 // until the kernel holds all services of this program, and kube-proxy has ended. Whenever a
-// kube-proxy comes back, it waits for the end of that one, too.
+// kube-proxy comes back, it waits for its end, too.
 func (p *proxy) takeOver(ctx context.Context) error {
 	if p.mode == modeKernel {
 		return nil // its load balancers were taken over one by one

@@ -40,7 +40,7 @@ const (
 
 // setDefaults sets missing fields to kube-proxy's defaults
 // (pkg/proxy/apis/config/v1alpha1/defaults.go in Kubernetes 1.36), except minSyncPeriod.
-// [setModeDefaults] sets those that depend on the mode.
+// [setModeDefaults] sets the fields that depend on the mode.
 func setDefaults(c *config) {
 	c.APIVersion, c.Kind = apiVersion, kind
 	fill(&c.BindAddress, "0.0.0.0")
@@ -99,8 +99,8 @@ func fill[T comparable](field *T, value T) {
 
 func ptr[T any](v T) *T { return &v }
 
-// withPort appends the port to an address without one. It returns a text that is no address
-// unchanged, and the check of the field names it.
+// withPort appends the port to an address without one. It returns any other text unchanged, because
+// the check of the field reports it.
 func withPort(address string, port uint16) string {
 	a, err := netip.ParseAddr(strings.Trim(address, "[]"))
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 )
 
-// nodeFacts are what decides who notices that kube-proxy leaves a node.
+// nodeFacts decide which clients notice that kube-proxy leaves a node.
 type nodeFacts struct {
 	node      *corev1.Node // nil if it is not known
 	plan      *kubeproxy.Plan
@@ -24,8 +24,8 @@ type nodeFacts struct {
 
 // note says what changes on a node.
 type note struct {
-	// about is the action of the note's event: client-go makes one event of those that differ in
-	// the text alone.
+	// about is the action of the note's event. client-go merges events that differ only in the
+	// text.
 	about, text string
 }
 
@@ -111,7 +111,8 @@ func (f *nodeFacts) nodePorts(s *settings) string {
 		"nodePortAddresses, and iptables.localhostNodePorts in the mode iptables"
 }
 
-// isPod reports whether an address is in the range of the node's pods, as that of their bridge is.
+// isPod reports whether an address is in the range of the node's pods. The address of their bridge
+// is, too.
 func (f *nodeFacts) isPod(a netip.Addr) bool {
 	return slices.ContainsFunc(f.node.Spec.PodCIDRs, func(text string) bool {
 		p, err := netip.ParsePrefix(text)

@@ -37,7 +37,7 @@ type settings struct {
 	asService    bool // of Windows
 	run          dataplane.RunOptions
 	syncPeriod   time.Duration
-	featureGates map[string]bool // those of logging
+	featureGates map[string]bool // the gates of logging
 }
 
 // clientSettings are the settings of the connection to the API server.

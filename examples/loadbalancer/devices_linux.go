@@ -88,7 +88,7 @@ func bind(b bound, device string) error {
 	return nil
 }
 
-// listAddresses returns the addresses that this program bound, and those of other programs.
+// listAddresses returns the addresses that this program bound, and other programs' addresses.
 func listAddresses() (ours, others map[bound]bool, err error) {
 	req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
@@ -126,7 +126,7 @@ func decodeAddress(msg []byte) (b bound, mark uint32, err error) {
 		switch a.Attr.Type {
 		case unix.IFA_ADDRESS:
 			b.addr, _ = netip.AddrFromSlice(a.Value)
-		case unix.IFA_LOCAL: // the address; IFA_ADDRESS may be that of a peer
+		case unix.IFA_LOCAL: // the address; IFA_ADDRESS may be the peer's
 			local, _ = netip.AddrFromSlice(a.Value)
 		case unix.IFA_RT_PRIORITY:
 			if len(a.Value) == 4 {

@@ -44,7 +44,7 @@ func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) answers
 	mux.Handle("/", shown)
 	return answers{mux, func() {
 		collector.Close()
-		shown.Close() //nolint:errcheck // it is never wrong
+		shown.Close() //nolint:errcheck // never fails
 	}}
 }
 

@@ -103,7 +103,7 @@ func start(ctx context.Context, o options) error {
 	return run(ctx, client, k, o)
 }
 
-// kernel is what the program writes to. A test has only a backend.
+// kernel is the program's access to the kernel. A test has only a backend.
 type kernel struct {
 	backend dataplane.Backend
 	table   *conntrack.Table
@@ -203,7 +203,7 @@ func newSource(client kubernetes.Interface, o options, l *slog.Logger) (*kubeapi
 	return kubeapi.New(client, &kubeapi.Config{Tracker: tracker, Logger: l})
 }
 
-// handler serves a collector's metrics, and those of client-go, Go and the process.
+// handler serves the metrics of a collector, of client-go, of Go and of the process.
 func handler(c prometheus.Collector) http.Handler {
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(c)

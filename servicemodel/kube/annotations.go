@@ -59,7 +59,7 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 	}},
 }
 
-// sliceAnnotations are those of an EndpointSlice.
+// sliceAnnotations are the annotations of an EndpointSlice.
 var sliceAnnotations = []annotation[slice]{
 	{"weight", func(s *slice, value string) error {
 		w, err := strconv.ParseUint(value, 10, 16)

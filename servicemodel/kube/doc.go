@@ -1,7 +1,7 @@
 // Package kube turns Kubernetes objects into the model of package servicemodel: Services,
 // EndpointSlices, the older Endpoints, Nodes and ServiceCIDRs.
 //
-// A program tells a [Tracker] of objects as they come and go, in any order and from any goroutine.
+// A program passes objects to a [Tracker] as they come and go, in any order and from any goroutine.
 // On request, the tracker returns a [servicemodel.State]. It keeps the translated objects, so that
 // a change costs only the work for its service:
 //
@@ -20,10 +20,10 @@
 // # Objects that are ignored
 //
 // Services with the label service.kubernetes.io/service-proxy-name belong to another proxy.
-// Services of type ExternalName, or whose spec.clusterIP is None or empty, are not proxied. Ignored
-// are also EndpointSlices and Endpoints with the label service.kubernetes.io/headless,
-// EndpointSlices of address type FQDN, and those without the label kubernetes.io/service-name. A
-// Node object counts only if it is the node's own.
+// Services of type ExternalName, or whose spec.clusterIP is None or empty, are not proxied. The
+// tracker also ignores EndpointSlices and Endpoints with the label service.kubernetes.io/headless,
+// EndpointSlices of address type FQDN, and EndpointSlices without the label
+// kubernetes.io/service-name. A Node object counts only if it is the node's own.
 //
 // # Objects that are wrong
 //
@@ -68,22 +68,21 @@
 // Kubernetes mirrors Endpoints that people write by hand to EndpointSlices. So if both exist, they
 // say the same, and the slices, which say more, win.
 //
-// # Where it differs from kube-proxy
+// # Differences from kube-proxy
 //
 //   - A nil timeout under ClientIP affinity is the API's default, three hours, and a nil endpoint
 //     port protocol is TCP; kube-proxy crashes.
 //   - An IP address of a family in which the service has no cluster IP is not used, as in
 //     kube-proxy, but is reported.
-//   - What kube-proxy leaves to API validation is checked here too, and an invalid object is left
-//     out. A load balancer address that cannot be one (loopback, multicast) is skipped.
-//   - Endpoints that differ between slices in their condition have a defined outcome (above); in
+//   - The tracker also makes the checks that kube-proxy leaves to API validation, and leaves out an
+//     invalid object. A load balancer address that cannot be one (loopback, multicast) is skipped.
+//   - If slices disagree about an endpoint's condition, the outcome is defined (above); in
 //     kube-proxy it is random.
-//   - The zone, addresses and pod CIDRs of the Node are followed when they change; kube-proxy wants
-//     a restart for most of that.
+//   - The tracker follows changes of the Node's zone, addresses and pod CIDRs; kube-proxy needs a
+//     restart for most of them.
 //   - A CIDR named by two ServiceCIDR objects stays until both are gone; in kube-proxy it goes with
 //     the first.
-//   - Resynchronisation, new resource versions, and changes of labels and annotations that mean
-//     nothing lead to the same state, thus to no work.
-//   - Endpoints objects are used where there is no EndpointSlice; kube-proxy does not know them any
-//     more.
+//   - Resynchronisation, new resource versions, and changes of labels and annotations without
+//     meaning lead to the same state, and so to no work.
+//   - Endpoints objects are used if there is no EndpointSlice; kube-proxy no longer knows them.
 package kube

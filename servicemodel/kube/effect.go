@@ -118,7 +118,7 @@ func (t *Tracker) unmatched(key objectKey, field string, s *slice,
 
 // unmatchedPorts reports the ports of s that match no port of the service.
 func (r *report) unmatchedPorts(service *servicemodel.Service, s *slice) {
-	known := map[string]bool{} // of the service, and those reported
+	known := map[string]bool{} // the ports of the service, and the reported ones
 	var names []string
 	for _, p := range service.Ports {
 		name := portText(p.Name, p.Protocol)

@@ -15,7 +15,7 @@ type backends struct {
 	legacy *slice            // from Endpoints, nil if there are none
 }
 
-// merged returns the endpoints of all slices, or those of Endpoints if there is no slice. The
+// merged returns the endpoints of all slices, or of the Endpoints object if there is no slice. The
 // result depends on the objects alone.
 func (b *backends) merged() []servicemodel.Endpoint {
 	if b == nil {
@@ -35,7 +35,7 @@ func (b *backends) merged() []servicemodel.Endpoint {
 	return withoutDuplicates(all)
 }
 
-// target identifies an endpoint of a service port. name and protocol are those of the service port.
+// target identifies an endpoint of a service port. name and protocol name the service port.
 type target struct {
 	addr netip.Addr
 	port servicemodel.EndpointPort

@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// node is what a Node object says of the node.
+// node is the translation of a Node object.
 type node struct {
 	zone      string
 	addresses []netip.Addr

@@ -21,7 +21,7 @@ const (
 	kindServiceCIDR   = "ServiceCIDR"
 )
 
-// set works on the newest version of an object. It translates the object, keeps and returns its
+// set handles the newest version of an object. It translates the object, keeps and returns its
 // problems, and puts the translation: the zero T if the object cannot be used.
 func set[T any](t *Tracker, k objectKey, translate func(*report) T, put func(T)) []Problem {
 	r := newReport(k, t.config.Strict)
@@ -35,7 +35,7 @@ func set[T any](t *Tracker, k objectKey, translate func(*report) T, put func(T))
 	return t.conclude(k, r)
 }
 
-// forget works on the deletion of an object: it puts the zero T.
+// forget handles the deletion of an object: it puts the zero T.
 func forget[T any](t *Tracker, k objectKey, put func(T)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -43,7 +43,7 @@ func forget[T any](t *Tracker, k objectKey, put func(T)) {
 	put(*new(T))
 }
 
-// SetService takes a Service.
+// SetService sets a Service.
 func (t *Tracker) SetService(s *corev1.Service) []Problem {
 	n := servicemodel.Name{Namespace: s.Namespace, Name: s.Name}
 	return set(t, objectKey{kindService, n}, func(r *report) *servicemodel.Service {
@@ -59,7 +59,7 @@ func (t *Tracker) SetService(s *corev1.Service) []Problem {
 	}, t.putService(n))
 }
 
-// DeleteService says that a Service is gone.
+// DeleteService tells the tracker that a Service is gone.
 func (t *Tracker) DeleteService(n servicemodel.Name) {
 	forget(t, objectKey{kindService, n}, func(*servicemodel.Service) {
 		delete(t.services, n)
@@ -74,7 +74,7 @@ func (t *Tracker) putService(n servicemodel.Name) func(*servicemodel.Service) {
 	}
 }
 
-// SetEndpointSlice takes an EndpointSlice.
+// SetEndpointSlice sets an EndpointSlice.
 func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 	n := servicemodel.Name{Namespace: s.Namespace, Name: s.Name}
 	translate := func(r *report) *slice {
@@ -88,8 +88,8 @@ func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 	return set(t, objectKey{kindEndpointSlice, n}, translate, t.putSlice(n))
 }
 
-// DeleteEndpointSlice tells the tracker that an EndpointSlice is gone. The name is its own, not
-// that of its service.
+// DeleteEndpointSlice tells the tracker that an EndpointSlice is gone. n is the name of the
+// EndpointSlice, not of its service.
 func (t *Tracker) DeleteEndpointSlice(n servicemodel.Name) {
 	forget(t, objectKey{kindEndpointSlice, n}, t.putSlice(n))
 }
@@ -97,7 +97,7 @@ func (t *Tracker) DeleteEndpointSlice(n servicemodel.Name) {
 func (t *Tracker) putSlice(n servicemodel.Name) func(*slice) {
 	return func(s *slice) {
 		var old *slice
-		if owner, known := t.owners[n]; known { // it may have been of another service
+		if owner, known := t.owners[n]; known { // it may have belonged to another service
 			delete(t.owners, n)
 			b := t.backends[owner]
 			old = b.slices[n.Name]
@@ -173,12 +173,11 @@ func (t *Tracker) SetNode(n *corev1.Node) []Problem {
 	})
 }
 
-// DeleteNode tells the tracker that a Node is gone. This changes nothing: while the program runs,
-// so does the node, and the object's return would disturb as much as its loss. Kube-proxy does the
-// same.
+// DeleteNode tells the tracker that a Node is gone. This changes nothing, as in kube-proxy: the
+// node still runs, and both the loss and the return of the object would disturb its services.
 func (t *Tracker) DeleteNode(string) {}
 
-// SetServiceCIDR takes a ServiceCIDR.
+// SetServiceCIDR sets a ServiceCIDR.
 func (t *Tracker) SetServiceCIDR(c *networkingv1.ServiceCIDR) []Problem {
 	translate := func(r *report) []netip.Prefix { return translateServiceCIDR(c, r) }
 	return set(t, cidrKey(c.Name), translate, t.putServiceCIDR(c.Name))

@@ -107,12 +107,12 @@ func (r *report) add(warning bool, field, value, format string, args ...any) {
 	}})
 }
 
-// invalid reports what makes the object invalid.
+// invalid reports a fault that makes the object invalid.
 func (r *report) invalid(field, value, format string, args ...any) {
 	r.add(false, field, value, format, args...)
 }
 
-// warn reports what is skipped and may be.
+// warn reports a value that the tracker skips, as kube-proxy does.
 func (r *report) warn(field, value, format string, args ...any) {
 	r.add(true, field, value, format, args...)
 }

@@ -252,7 +252,7 @@ func healthCheckNodePort(spec *corev1.ServiceSpec, ports []servicemodel.ServiceP
 }
 
 // clusterIPs returns the cluster IP of each of the service's families. An object without families
-// comes from an API server that knew only one family, that of spec.clusterIP.
+// comes from an API server that knew only one: the family of spec.clusterIP.
 func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 	if len(spec.IPFamilies) == 0 {
 		a, err := parseUsable(spec.ClusterIP)
@@ -295,7 +295,8 @@ func clusterIPs(spec *corev1.ServiceSpec, r *report) []netip.Addr {
 	return out
 }
 
-// clusterIPField names a cluster IP. The first one is that of spec.clusterIP, which people write.
+// clusterIPField names the field of a cluster IP. For the first one this is spec.clusterIP, which
+// people write.
 func clusterIPField(spec *corev1.ServiceSpec, i int) string {
 	if i == 0 && len(spec.ClusterIPs) > 0 && spec.ClusterIPs[0] == spec.ClusterIP {
 		return "spec.clusterIP"
@@ -349,7 +350,7 @@ func loadBalancerIPs(ingress []corev1.LoadBalancerIngress, cluster []netip.Addr,
 		switch j := slices.IndexFunc(out, same); {
 		case j < 0:
 			out = append(out, servicemodel.LoadBalancerIP{Addr: a, Proxy: proxy})
-		case !proxy: // one entry that wants it balanced is enough
+		case !proxy: // one entry without Proxy is enough
 			out[j].Proxy = false
 		}
 	}

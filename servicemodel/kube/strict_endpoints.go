@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/validation"
 )
 
-// What an EndpointSlice may hold at most.
+// Limits of an EndpointSlice.
 const (
 	maxEndpoints  = 1000
 	maxAddresses  = 100 // of an endpoint
@@ -56,8 +56,8 @@ func (r *report) atMost(at string, items, most int) bool {
 	return items <= most
 }
 
-// refuseEndpoint checks the i-th endpoint of a slice. Most endpoints have an address and a node,
-// and both are right: that costs no path.
+// refuseEndpoint checks the i-th endpoint of a slice. It makes no path for most endpoints, because
+// their address and node are right.
 func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.AddressType, i int) {
 	node := e.NodeName == nil || len(validation.IsDNS1123Subdomain(*e.NodeName)) == 0
 	if len(e.Addresses) == 1 && plainAddress(e.Addresses[0], kind) && node && e.Hostname == nil &&

@@ -61,7 +61,7 @@ func (r *report) refuseServicePorts(spec *corev1.ServiceSpec) {
 	for i := range spec.Ports {
 		p, at := &spec.Ports[i], fmt.Sprintf("spec.ports[%d].", i)
 		switch t := p.TargetPort; {
-		case t == intstr.IntOrString{} || t == intstr.FromString(""): // that of the port
+		case t == intstr.IntOrString{} || t == intstr.FromString(""): // the service port's number
 		case t.Type == intstr.String:
 			r.must(at+"targetPort", t.StrVal, validation.IsValidPortName(t.StrVal))
 		default:

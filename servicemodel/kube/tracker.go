@@ -20,8 +20,8 @@ type Config struct {
 	Node servicemodel.Node
 
 	// NodeCIDRs recognises local pods by the pod CIDRs of the Node object instead of Node.LocalPods
-	// (detectLocalMode NodeCIDR of kube-proxy). Until the object is known, or if it has no pod
-	// CIDRs, no pod is recognised by its address.
+	// (detectLocalMode NodeCIDR of kube-proxy). No pod is recognised by its address until the
+	// object is known, or if it has no pod CIDRs.
 	NodeCIDRs bool
 
 	// Annotations is the prefix of annotations of Services for settings that Kubernetes has no
@@ -30,11 +30,12 @@ type Config struct {
 	// service out, or refuses the whole state if the engine is strict.
 	Annotations string
 
-	// Strict is for objects that no API server has validated, such as those in files. If an API
-	// server of Kubernetes 1.36 would refuse a Service, EndpointSlice or Endpoints object, that is
-	// then an error, whether kube-proxy skips the fault (an external IP that is not an address) or
-	// obeys it (a node port of a service of type ClusterIP). Fields of a Service that have no
-	// effect without a cluster, such as spec.loadBalancerIP, are warnings.
+	// Strict is for objects that no API server has validated, such as those in files. A strict
+	// tracker reports an error for a Service, EndpointSlice or Endpoints object that an API server
+	// of Kubernetes 1.36 would refuse. It does so whether kube-proxy would skip the fault (an
+	// external IP that is not an address) or obey it (a node port of a service of type ClusterIP).
+	// Fields of a Service that have no effect without a cluster, such as spec.loadBalancerIP, are
+	// warnings.
 	Strict bool
 
 	// Triggers collects the times at which changes were triggered, for [Tracker.Triggers]. A
@@ -55,7 +56,7 @@ type Tracker struct {
 
 	mu           sync.Mutex
 	services     map[servicemodel.Name]*servicemodel.Service // nil if it is not proxied
-	backends     map[servicemodel.Name]*backends             // by the service they are of
+	backends     map[servicemodel.Name]*backends             // by their service
 	owners       map[servicemodel.Name]servicemodel.Name     // the service of each EndpointSlice
 	node         node
 	serviceCIDRs map[string][]netip.Prefix // by the name of the ServiceCIDR
@@ -87,7 +88,7 @@ func NewTracker(c Config) *Tracker {
 
 // State returns the state that the known objects describe. If the configured node is valid, so is
 // the state: [servicemodel.State.Validate] finds nothing. If nothing relevant changed since the
-// last call, it is the same state. The cost is that of the services whose objects were set or
+// last call, it is the same state. The cost depends on the services whose objects were set or
 // deleted since.
 func (t *Tracker) State() servicemodel.State {
 	t.mu.Lock()

@@ -17,15 +17,15 @@ type triggers struct {
 	// waiting has the times that no state contains yet, by slice. If a slice changes twice, its
 	// first change counts.
 	waiting map[servicemodel.Name]time.Time
-	given   []time.Time // those that a state has
+	given   []time.Time // the times that a state contains
 }
 
 // Triggers returns the times of the changes that came with the states which [Tracker.State]
-// returned since the last call, one for each EndpointSlice that changed. The time is that of the
-// annotation endpoints.kubernetes.io/last-change-trigger-time: when a pod or Service changed, upon
-// which the control plane wrote the slice. Triggers returns none unless [Config.Triggers] is set.
-// The time from then until the kernel holds the state is the latency of network programming, an
-// objective of Kubernetes; package dataplane/metrics measures it.
+// returned since the last call, one for each EndpointSlice that changed. The time comes from the
+// annotation endpoints.kubernetes.io/last-change-trigger-time. It is the time of the change of a
+// pod or Service that made the control plane write the slice. Triggers returns none unless
+// [Config.Triggers] is set. The latency of network programming, an objective of Kubernetes, lasts
+// from that time until the kernel holds the state. Package dataplane/metrics measures it.
 func (t *Tracker) Triggers() []time.Time {
 	t.mu.Lock()
 	defer t.mu.Unlock()

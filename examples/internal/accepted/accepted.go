@@ -19,8 +19,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// pace is the interval between writes. A process that is killed loses the definitions that were
-// accepted since the last one, and the next process has those before.
+// pace is the interval between writes. If a process is killed, the definitions that were accepted
+// since its last write are lost, and the next process has the earlier ones.
 const pace = time.Minute
 
 // File has the accepted services of a program.
@@ -75,7 +75,7 @@ func (f *File) Run(ctx context.Context) error {
 	return nil
 }
 
-// write writes the newest definitions if they differ from those in the file.
+// write writes the newest definitions if they differ from the file's.
 func (f *File) write() error {
 	s := f.newest.Swap(nil)
 	if s == nil {

@@ -1,5 +1,5 @@
-// Package instance knows what the kernel objects of an instance are called: those of the commands
-// kernlb and kernlb-top, and those of the other programs of this project.
+// Package instance knows the names of the kernel objects of an instance: of the commands kernlb and
+// kernlb-top, and of the other programs of this project.
 package instance
 
 import (
@@ -29,16 +29,16 @@ func Candidates(name string, vs ipvs.Config) []dataplane.Candidate {
 	}
 }
 
-// Program is a program of this project, and what its objects are called.
+// Program is a program of this project, with the names of its objects.
 type Program struct {
 	Instance string // the table of nf_tables
-	Is       string // what the program is
-	chains   string // what the names of its chains begin with; empty: as for other instances
+	Is       string // a description of the program
+	chains   string // the beginning of its chains' names; empty: as for other instances
 	ipvs     string // its companion table of IPVS; empty: as for other instances
 }
 
-// Programs are those whose instances have names of their own. The chains of the default instance
-// have the names of kube-proxy's, which administrators know.
+// Programs are the programs whose instances have names of their own. The chains of the default
+// instance have kube-proxy's names, which administrators know.
 func Programs() []Program {
 	return []Program{
 		{Instance: Default, Is: "kernlb, nodeproxy or kubeproxy", chains: iptables.DefaultPrefix},
@@ -61,8 +61,8 @@ func program(name string) Program {
 // IPVSTable is the companion table of an instance.
 func IPVSTable(name string) string { return cmp.Or(program(name).ipvs, name+"-ipvs") }
 
-// ChainPrefix is what the names of an instance's chains begin with: for an instance that is no
-// program's, seven characters, because a chain's name has room for no more.
+// ChainPrefix is the beginning of the names of an instance's chains. For an instance of no known
+// program it has seven characters, because a chain's name has room for no more.
 func ChainPrefix(name string) string {
 	if prefix := program(name).chains; prefix != "" {
 		return prefix
@@ -76,13 +76,13 @@ func Counters(name string) (*counters.Counters, error) {
 	return counters.Open(&counters.Config{Table: name + "-counters"})
 }
 
-// Source is a [counters.Source] that is closed in the end.
+// Source is a [counters.Source] that must be closed.
 type Source interface {
 	counters.Source
 	io.Closer
 }
 
-// OpenSource opens what counts for an instance of a backend.
+// OpenSource opens the counters for an instance of a backend.
 func OpenSource(backend, name string) (Source, error) {
 	if backend == ipvs.Name {
 		return ipvs.OpenCounters(&ipvs.Config{Table: IPVSTable(name)})

@@ -1,10 +1,10 @@
-// Package version says which version a program is.
+// Package version tells the version of a program.
 package version
 
 import "runtime/debug"
 
-// Of returns a line that names a program and its version: that of the module, the commit it was
-// built from, and that of Go, as far as the program knows.
+// Of returns a line with the program's name, the version of the module, the commit, and the version
+// of Go, as far as they are known.
 func Of(program string) string {
 	info, ok := debug.ReadBuildInfo()
 	if !ok {

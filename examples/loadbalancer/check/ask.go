@@ -23,7 +23,7 @@ import (
 // maxBody is how much of a body is read for its digest.
 const maxBody = 16 << 20
 
-// Ask asks a target once, within its timeout. Nil means that it answered as it should.
+// Ask asks a target once, within its timeout. Nil means that the answer was right.
 func Ask(ctx context.Context, t Target) error {
 	ctx, cancel := context.WithTimeout(ctx, t.Spec.Timeout)
 	defer cancel()
@@ -49,7 +49,7 @@ func Ask(ctx context.Context, t Target) error {
 	return fmt.Errorf("check of the type %q", t.Spec.Type)
 }
 
-// tlsConfig is how a check uses TLS; nil if it does not.
+// tlsConfig returns the TLS configuration of a check, or nil if it does not use TLS.
 func (s Spec) tlsConfig() (*tls.Config, error) {
 	if !s.secure() {
 		return nil, nil

@@ -5,11 +5,11 @@ type State uint8
 
 // The verdicts.
 const (
-	// Unknown: it was not asked yet.
+	// Unknown: there is no answer yet.
 	Unknown State = iota
-	// Up: it answers.
+	// Up: the target answers.
 	Up
-	// Down: it does not.
+	// Down: the target does not answer.
 	Down
 )
 
@@ -23,7 +23,7 @@ type health struct {
 	against    int // answers in a row that contradict the state
 }
 
-// hear takes one answer, and reports whether it changed the state.
+// hear counts an answer, and reports whether it changed the state.
 func (h *health) hear(ok bool) (changed bool) {
 	says, need := Down, h.fall
 	if ok {

@@ -11,14 +11,14 @@ import (
 // DefaultConcurrency is how many targets a [Monitor] asks at a time.
 const DefaultConcurrency = 64
 
-// Report is what a [Monitor] knows of a target.
+// Report is a [Monitor]'s knowledge of a target.
 type Report struct {
 	Target Target
 	State  State
-	Since  time.Time // when the state became what it is; zero if it was not told by a check
-	// Err is why the last check failed; nil if it did not, or there was none.
+	Since  time.Time // when a check last changed the state; zero if none has
+	// Err is the error of the last check. It is nil if the check passed, or there was none.
 	Err error
-	// Passed and Failed count checks, and Took is how long the last one was under way.
+	// Passed and Failed count checks. Took is the time of the last one.
 	Passed, Failed uint64
 	Took           time.Duration
 }
@@ -33,7 +33,7 @@ type Monitor struct {
 	work sync.WaitGroup
 
 	mu      sync.Mutex
-	turns   chan struct{} // as many as may be asked at a time
+	turns   chan struct{} // bounds the targets that are asked at a time
 	watched map[Target]*watch
 }
 
@@ -46,8 +46,8 @@ type watch struct {
 }
 
 // NewMonitor returns a monitor without targets. It calls tell whenever the state of a target
-// changes, by one goroutine at a time and without holding anything of the monitor's. A target that
-// is taken away at the same moment may be told of once more.
+// changes, from one goroutine at a time. tell may call the monitor's methods. It may still be
+// called once for a target that is removed at the same moment.
 func NewMonitor(tell func(Report)) *Monitor {
 	ctx, stop := context.WithCancel(context.Background())
 	var one sync.Mutex
@@ -66,8 +66,8 @@ func (m *Monitor) Close() {
 	m.work.Wait()
 }
 
-// Set makes the monitor ask exactly these targets, each of which was in the state that the map says
-// before. Those that it asks already go on, with what is known of them. At most concurrency are
+// Set makes the monitor ask exactly these targets. The map has the earlier state of each new
+// target. Targets that the monitor already asks keep their state. At most concurrency targets are
 // asked at a time; zero means [DefaultConcurrency].
 func (m *Monitor) Set(targets map[Target]State, concurrency int) {
 	m.mu.Lock()
@@ -110,7 +110,7 @@ func (m *Monitor) State(t Target) State {
 	return Unknown
 }
 
-// Reports returns what is known of each target, in no order.
+// Reports returns a report about each target, in no order.
 func (m *Monitor) Reports() []Report {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -149,7 +149,8 @@ func (m *Monitor) follow(ctx context.Context, t Target, w *watch) {
 	}
 }
 
-// heard notes an answer, and returns how long after its beginning the next check begins.
+// heard notes the answer of a check. It returns the time from the beginning of that check to the
+// next one.
 func (m *Monitor) heard(t Target, w *watch, err error, start time.Time) time.Duration {
 	m.mu.Lock()
 	if m.watched[t] != w {

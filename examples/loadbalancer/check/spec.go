@@ -19,14 +19,14 @@ const (
 	GRPC  = "grpc"  // the service grpc.health.v1.Health answers SERVING
 )
 
-// Spec says what to ask and how often. It is comparable: two equal specs ask the same.
+// Spec says what to ask and how often. Specs can be compared with ==.
 type Spec struct {
 	// Type is tcp, http, https or grpc.
 	Type string `yaml:"type"`
-	// Address and Port are where to ask. Invalid and zero mean those of the backend.
+	// Address and Port say where to ask. Invalid and zero mean the backend's own.
 	Address netip.Addr `yaml:"address"`
 	Port    uint16     `yaml:"port"`
-	// Source is the address to ask from. Invalid leaves it to the kernel.
+	// Source is the address to ask from. Invalid leaves the choice to the kernel.
 	Source netip.Addr `yaml:"source"`
 
 	// Interval is the longest time between two checks. Zero means 2 s.
@@ -36,33 +36,33 @@ type Spec struct {
 	// Retry is the time between two checks while the answers contradict the verdict. Zero means
 	// Interval.
 	Retry time.Duration `yaml:"retry"`
-	// Jitter is the most that is taken off Interval, at random, and nothing is taken off Retry. So
-	// a failure is never noticed later than Interval says. Zero means a tenth of Interval, negative
+	// Jitter is the maximum of a random time by which each Interval is shorter. Retry is never
+	// shorter. So a failure is noticed within Interval. Zero means a tenth of Interval, negative
 	// none.
 	Jitter time.Duration `yaml:"jitter"`
 	// Rise and Fall are how many answers in a row change the verdict. Zero means 2 and 3.
 	Rise int `yaml:"rise"`
 	Fall int `yaml:"fall"`
 
-	// Path is what to GET; empty means "/". Of http and https.
+	// Path is the path of the GET request; empty means "/". For http and https.
 	Path string `yaml:"path"`
-	// Host is the name of the virtual host, and with TLS the name that is indicated to the server
-	// (SNI). Empty means the address, and no SNI. Of http, https and grpc.
+	// Host is the name of the virtual host, and with TLS the server name (SNI). Empty means the
+	// address, and no SNI. For http, https and grpc.
 	Host string `yaml:"host"`
-	// Status lists codes that are right, such as "200-299 404". Empty means "200-299". No
-	// redirection is followed: its code counts. Of http and https.
+	// Status lists the right codes, such as "200-299 404". Empty means "200-299". The check follows
+	// no redirection: its code counts. For http and https.
 	Status string `yaml:"status"`
-	// Digest is the MD5 digest of the body in hexadecimal, that keepalived's genhash prints. Empty
-	// means that the body does not matter. Of http and https.
+	// Digest is the MD5 digest of the body in hexadecimal, as keepalived's genhash prints it. Empty
+	// means that the body does not matter. For http and https.
 	Digest string `yaml:"digest"`
-	// TLS uses TLS; https always does. Of grpc.
+	// TLS uses TLS, as https always does. For grpc.
 	TLS bool `yaml:"tls"`
-	// Verify wants a certificate that is valid for Host. By default none is verified: a check tells
-	// whether a server answers. Of https and grpc.
+	// Verify requires a certificate that is valid for Host. By default a check verifies none,
+	// because it only tests whether the server answers. For https and grpc.
 	Verify bool `yaml:"verify"`
-	// CA is a file of certificates in PEM to verify with. Empty means those of the system.
+	// CA is a PEM file with the certificates of authorities. Empty means the system's.
 	CA string `yaml:"ca"`
-	// Service is the service to ask for. Empty means the server as a whole. Of grpc.
+	// Service is the service to ask for. Empty means the server as a whole. For grpc.
 	Service string `yaml:"service"`
 }
 
@@ -78,7 +78,7 @@ func (e *FieldError) Error() string { return e.Field + ": " + e.Err.Error() }
 // Unwrap returns the reason.
 func (e *FieldError) Unwrap() error { return e.Err }
 
-// WithDefaults fills in what is left out.
+// WithDefaults fills in the defaults of fields that are not set.
 func (s Spec) WithDefaults() Spec {
 	s.Interval = cmp.Or(s.Interval, 2*time.Second)
 	s.Timeout = cmp.Or(s.Timeout, time.Second)
@@ -90,7 +90,7 @@ func (s Spec) WithDefaults() Spec {
 	return s
 }
 
-// Validate returns a *[FieldError] for each field that is wrong, joined; nil if none is.
+// Validate returns a joined *[FieldError] for each wrong field, or nil.
 func (s Spec) Validate() error {
 	web := s.web()
 	_, statusErr := parseStatus(s.Status)
@@ -127,7 +127,7 @@ func (s Spec) Validate() error {
 	return errors.Join(errs...)
 }
 
-// url returns what to GET of a host.
+// url returns the URL for a host.
 func (s Spec) url(host string) (*url.URL, error) {
 	u, err := url.Parse(s.Type + "://" + host + s.Path)
 	if e := (*url.Error)(nil); errors.As(err, &e) {
@@ -136,13 +136,13 @@ func (s Spec) url(host string) (*url.URL, error) {
 	return u, err
 }
 
-// isHost reports whether a text can be the name of a host in a request; empty is none.
+// isHost reports whether a text can be the name of a host in a request. Empty means no name.
 func isHost(s string) bool {
 	u, err := url.Parse("//" + s)
 	return err == nil && u.Host == s && u.Path == ""
 }
 
-// noneOrLong reports whether a time is that long, or left out.
+// noneOrLong reports whether a time is zero, or at least a millisecond.
 func noneOrLong(d time.Duration) bool { return d == 0 || d >= time.Millisecond }
 
 // web reports whether the check is an HTTP request.
@@ -176,13 +176,13 @@ func parseStatus(text string) ([]codes, error) {
 	return out, nil
 }
 
-// Target is an address and what to ask there. It is comparable.
+// Target is an address and a question. Targets can be compared with ==.
 type Target struct {
 	Addr netip.AddrPort
 	Spec Spec
 }
 
-// Target returns what to ask for a backend, with all defaults.
+// Target returns the target for a backend, with all defaults.
 func (s Spec) Target(backend netip.AddrPort) Target {
 	addr, port := backend.Addr(), backend.Port()
 	if s.Address.IsValid() {

@@ -15,7 +15,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// FieldError says what is wrong where in a file.
+// FieldError is a fault at a place in a file.
 type FieldError struct {
 	File string
 	Line int    // 0 if it is not known
@@ -38,7 +38,7 @@ func (e *FieldError) Error() string {
 // Unwrap returns the reason.
 func (e *FieldError) Unwrap() error { return e.Err }
 
-// source knows where in a file the fields stand, and collects what is wrong with them.
+// source knows the lines of a file's fields, and collects their faults.
 type source struct {
 	file  string
 	lines map[string]int // by path
@@ -48,14 +48,14 @@ type source struct {
 	left     int            // how many more values may be decoded
 }
 
-// maxAliased is how many values aliases may add to those that are written out. Lists of aliases to
-// lists of aliases would fill memory.
+// maxAliased is how many values aliases may add to the file. Lists of aliases to lists of aliases
+// would fill memory.
 const maxAliased = 1 << 16
 
-// maxErrors is how many errors of a file are told.
+// maxErrors is how many errors of a file are reported.
 const maxErrors = 100
 
-// joined returns all that is wrong, in the order of the lines.
+// joined returns all faults, in the order of the lines.
 func (s *source) joined() error {
 	slices.SortStableFunc(s.errs, func(a, b *FieldError) int { return cmp.Compare(a.Line, b.Line) })
 	out := make([]error, min(len(s.errs), maxErrors))
@@ -68,8 +68,8 @@ func (s *source) joined() error {
 	return errors.Join(out...)
 }
 
-// fail notes what is wrong with a field. If it does not stand in the file, the line is that of the
-// nearest one around it.
+// fail notes a fault of a field. If the file does not have the field, the fault gets the line of
+// the nearest field around it.
 func (s *source) fail(path, format string, args ...any) {
 	s.errs = append(s.errs, s.at(path, fmt.Errorf(format, args...)))
 }
@@ -89,7 +89,7 @@ func (s *source) at(path string, err error) *FieldError {
 	return &FieldError{s.file, line, path, err}
 }
 
-// decode reads a node into a value, which it finds by its path.
+// decode reads a node into a value. path is the path of the value, for errors.
 func (s *source) decode(n *yaml.Node, v reflect.Value, path string) {
 	for n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -124,7 +124,7 @@ func (s *source) decode(n *yaml.Node, v reflect.Value, path string) {
 
 func isText(v reflect.Value) bool { _, ok := v.Interface().(encoding.TextUnmarshaler); return ok }
 
-// text reads a value that reads itself.
+// text reads a value that has an UnmarshalText.
 func (s *source) text(n *yaml.Node, v reflect.Value, path string) {
 	if n.Kind != yaml.ScalarNode {
 		s.fail(path, "must be a single value")

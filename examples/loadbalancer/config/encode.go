@@ -9,13 +9,12 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// Encode returns the text of a file: what [Parse] reads. Fields that have their zero value are left
-// out.
+// Encode returns the text of a file, for [Parse]. It leaves out fields with their zero value.
 func (f *File) Encode() ([]byte, error) { return yaml.Marshal(encode(reflect.ValueOf(*f))) }
 
-// encode makes a node of a value; nil of one that is zero.
+// encode makes a node of a value, or nil of a zero value.
 func encode(v reflect.Value) *yaml.Node {
-	if v.Kind() == reflect.Pointer && !v.IsNil() { // a zero is said where nil means another value
+	if v.Kind() == reflect.Pointer && !v.IsNil() { // a zero is written if nil means another value
 		return &yaml.Node{Kind: yaml.ScalarNode, Value: fmt.Sprint(v.Elem())}
 	}
 	if v.IsZero() {

@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 )
 
-// Load reads a file. The error joins a *[FieldError] for each thing that is wrong with it.
+// Load reads a file. The error joins a *[FieldError] for each fault.
 func Load(name string) (*File, error) {
 	text, err := os.ReadFile(name)
 	if err != nil {
@@ -53,10 +53,10 @@ func Parse(name string, text []byte) (*File, error) {
 	return f, nil
 }
 
-// yamlLine is how the library tells a line.
+// yamlLine matches the line in errors of the library.
 var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
 
-// syntax moves the line that the library's error tells to its front.
+// syntax moves the line in the library's error to the front.
 func (s *source) syntax(err error) error {
 	text := err.Error()
 	m := yamlLine.FindStringSubmatch(text)
@@ -67,8 +67,8 @@ func (s *source) syntax(err error) error {
 	return &FieldError{s.file, line, "", errors.New(text[len(m[0]):])}
 }
 
-// InService returns an error about a service with the line that the service stands at, or that of a
-// field of it if there is one of that name.
+// InService adds a line to an error about a service: the line of the field with that name, or of
+// the service if it has no such field.
 func (f *File) InService(name, field string, err error) error {
 	i, ok := f.source.services[name]
 	if !ok {
@@ -81,7 +81,7 @@ func (f *File) InService(name, field string, err error) error {
 	return f.source.at(path, err)
 }
 
-// validate finds what is wrong between fields, and what the model would refuse.
+// validate finds contradictions between fields, and values that the model would refuse.
 func (f *File) validate() {
 	s := f.source
 	s.must(len(f.Services) > 0, "services",
@@ -104,17 +104,17 @@ func (f *File) validate() {
 	}
 }
 
-// maxChecks bounds the checks of a service or backend: each backend is asked by all of them.
+// maxChecks bounds the checks of a service or backend, because each backend gets all of them.
 const maxChecks = 64
 
-// must notes what is wrong with a field unless ok.
+// must notes a fault of a field unless ok.
 func (s *source) must(ok bool, path, format string, args ...any) {
 	if !ok {
 		s.fail(path, format, args...)
 	}
 }
 
-// validate finds what is wrong with a service.
+// validate finds the faults of a service.
 func (svc *Service) validate(s *source, path string) {
 	s.must(svc.Name != "", path+".name", "is missing")
 	s.must(len(svc.Addresses) > 0, path+".addresses", "is missing")
@@ -161,7 +161,7 @@ func (svc *Service) answersAt(a netip.AddrPort) bool {
 	return a.Port() == svc.Port && slices.Contains(svc.Addresses, a.Addr())
 }
 
-// validateCheck finds what is wrong with a check.
+// validateCheck finds the faults of a check.
 func validateCheck(s *source, c *check.Spec, path string) {
 	for _, e := range joined(c.Validate()) {
 		var field *check.FieldError

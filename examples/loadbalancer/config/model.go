@@ -9,7 +9,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Namespace is that of all services of the program.
+// Namespace is the namespace of all services of the program.
 const Namespace = "loadbalancer"
 
 // ModelName returns the service's name in the model.
@@ -75,8 +75,8 @@ func (s *Service) Model() (*servicemodel.Service, error) {
 	return m, nil
 }
 
-// Endpoints returns the backends in the model, of which up says which ones are. Where none of a
-// family can be used, the sorry servers of that family are.
+// Endpoints returns the backends in the model. up says which of them are up. If no backend of a
+// family can be used, the family's sorry servers are endpoints, too.
 func (s *Service) Endpoints(up func(*Backend) bool) []servicemodel.Endpoint {
 	var out []servicemodel.Endpoint
 	used := map[bool]bool{}
@@ -107,7 +107,7 @@ func (s *Service) endpoint(a netip.AddrPort) servicemodel.Endpoint {
 		{Protocol: protocols[s.protocol()], Port: a.Port()}}}
 }
 
-// validateModel finds what the model refuses of a service.
+// validateModel finds the values of a service that the model refuses.
 func (s *Service) validateModel(src *source, path string) {
 	m, err := s.Model()
 	var value *valueError
@@ -127,7 +127,7 @@ func (s *Service) validateModel(src *source, path string) {
 	}
 }
 
-// fieldName returns the path, in a service of the file, of what a field of the model is made of.
+// fieldName returns the path in a service of the file from which a field of the model is made.
 func fieldName(model string) string {
 	for from, to := range map[string]string{
 		"loadBalancerIPs": ".addresses", "loadBalancerSourceRanges": ".sources",

@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 )
 
-// converter makes a file of statements.
+// converter turns statements into a file.
 type converter struct {
 	file     string
 	groups   map[string]*statement
@@ -24,13 +24,14 @@ type converter struct {
 // Result is a converted configuration.
 type Result struct {
 	File []byte
-	// Warnings say what is not done, and Changes what is done otherwise than by keepalived. Both
-	// are *[config.FieldError] values, in the order of their lines: their path is a keyword.
+	// Warnings name parts that the file leaves out, and Changes name parts that work differently
+	// from keepalived. Both are *[config.FieldError] values in the order of their lines. Their path
+	// is a keyword.
 	Warnings, Changes []error
 }
 
-// Convert converts the text of a configuration. The name is for errors and warnings, which are
-// *[config.FieldError] values: their path is a keyword. With an error, the result has no file.
+// Convert converts the text of a configuration. The name is for errors and warnings. Errors are
+// *[config.FieldError] values whose path is a keyword. With an error, the result has no file.
 func Convert(name, text string) (*Result, error) {
 	c := &converter{file: name, groups: map[string]*statement{}, told: map[string]bool{}}
 	all, err := parse(text)
@@ -68,13 +69,13 @@ func inOrder(l []*config.FieldError) []error {
 	return out
 }
 
-// warn notes what is not done.
+// warn notes a part that is left out.
 func (c *converter) warn(s *statement, format string, args ...any) {
 	c.warnings = append(c.warnings, &config.FieldError{File: c.file, Line: s.line,
 		Path: s.keyword(), Err: fmt.Errorf(format, args...)})
 }
 
-// change notes what is done otherwise than by keepalived, each text once.
+// change notes a part that works differently from keepalived, each text once.
 func (c *converter) change(s *statement, format string, args ...any) {
 	e := &config.FieldError{File: c.file, Line: s.line, Path: s.keyword(),
 		Err: fmt.Errorf(format, args...)}
@@ -84,13 +85,13 @@ func (c *converter) change(s *statement, format string, args ...any) {
 	}
 }
 
-// fail notes what cannot be converted.
+// fail notes a part that cannot be converted.
 func (c *converter) fail(s *statement, format string, args ...any) {
 	c.errs = append(c.errs, &config.FieldError{File: c.file, Line: s.line, Path: s.keyword(),
 		Err: fmt.Errorf(format, args...)})
 }
 
-// top reads what is in no block.
+// top reads the statements outside of blocks.
 func (c *converter) top(all []*statement) {
 	for _, s := range all {
 		if s.keyword() != "virtual_server_group" {
@@ -125,12 +126,13 @@ var elsewhere = []string{"global_defs", "global_tracking", "linkbeat_interfaces"
 	"garp_group", "vrrp_script", "vrrp_track_process", "track_process", "vrrp_track_file",
 	"track_file", "vrrp_sync_group", "vrrp_instance", "bfd_instance", "SSL", "track_bfd"}
 
-// keywords says what each keyword does in a block, given what comes of the block.
+// keywords says what each keyword does in a block. T is the result of the block.
 type keywords[T any] struct {
-	use  map[string]func(c *converter, s *statement, to T)
-	late map[string]func(c *converter, s *statement, to T) // after all others, which they inherit
-	// ignored are without effect: a warning says why, and there is none if the text is empty, where
-	// what they ask for is always so.
+	use map[string]func(c *converter, s *statement, to T)
+	// run after all others, because they inherit the results
+	late map[string]func(c *converter, s *statement, to T)
+	// ignored keywords have no effect. The text is the warning. It is empty if the load balancer
+	// always works as the keyword asks.
 	ignored map[string]string
 }
 
@@ -163,7 +165,7 @@ func (c *converter) arg(s *statement) (string, bool) {
 	return s.args()[0], true
 }
 
-// noted is why a keyword that only tells somebody something is left out.
+// noted is the warning for keywords that only notify people or programs.
 const noted = "nobody is told: not converted"
 
 var (

@@ -1,24 +1,24 @@
-// Package keepalived converts the virtual servers of a configuration of keepalived, its LVS half,
+// Package keepalived converts the LVS half of a configuration of keepalived, its virtual servers,
 // into a file of the load balancer.
 //
-// Everything in the file is understood, or named with its line: what would be balanced otherwise
-// than by keepalived is an error (virtual servers by firewall mark, forwarding by GUE, what nobody
-// knows), what is not done is a warning (checks that run programs, notifications, everything of
-// VRRP). A configuration that has an error is not converted at all.
+// Every statement is converted, or named with its line. It is an error if the result would balance
+// differently from keepalived: virtual servers by firewall mark, forwarding by GUE, and unknown
+// keywords. It is a warning if a part is left out: checks that run programs, notifications, and
+// everything of VRRP. A configuration with an error is not converted at all.
 //
-// # What differs
+// # Differences
 //
-//   - keepalived counts a server as up until it has failed; here its first check decides, unless
-//     it is in use already. So alpha is always on.
-//   - keepalived removes a server that failed, and its connections hang; here they go on
-//     (connections: leave), as with inhibit_on_failure.
+//   - keepalived counts a server as up until it has failed. Here its first check decides, unless
+//     the server is in use already. So alpha is always on.
+//   - keepalived removes a failed server, and its connections hang. Here they go on (connections:
+//     leave), as with inhibit_on_failure.
 //   - A connection's timeout (connect_timeout) bounds the whole check here.
-//   - One failure more than retry says makes a server fail, one success brings it back: fall is
+//   - A server fails after one failure more than retry, and comes back after one success: fall is
 //     retry + 1, rise is 1.
 //   - Several URLs of a checker are several checks, asked side by side.
 //   - Source addresses are never masqueraded, as with LVS.
-//   - Names are made of addresses: virtual_server 192.0.2.1 80 is 192.0.2.1-80-tcp.
+//   - Names are made from addresses: virtual_server 192.0.2.1 80 becomes 192.0.2.1-80-tcp.
 //
-// It reads one file: include, conditions (@) and parameters ($) are errors. keepalived can resolve
-// them itself.
+// It reads one file. include, conditions (@) and parameters ($) are errors, because keepalived can
+// resolve them itself.
 package keepalived

@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// statement is a line of a configuration: a keyword, what follows it, and the block behind it.
+// statement is a line of a configuration: a keyword, its arguments, and its block.
 type statement struct {
 	line  int
 	words []string // never empty
@@ -20,7 +20,7 @@ func (s *statement) args() []string  { return s.words[1:] }
 // maxDepth bounds blocks within blocks; keepalived's have four.
 const maxDepth = 20
 
-// lineError is what is wrong in a line.
+// lineError is a fault in a line.
 type lineError struct {
 	line int
 	err  error
@@ -48,15 +48,15 @@ func parse(text string) ([]*statement, error) {
 	return p.top, nil
 }
 
-// parser is what was read so far.
+// parser has the statements so far.
 type parser struct {
 	line int
 	top  []*statement
 	open []*statement // blocks that have not ended
-	last *statement   // what a block may follow; nil if there is nothing
+	last *statement   // the statement that may get a block; nil if there is none
 }
 
-// take reads the words of one line.
+// take adds the words of one line.
 func (p *parser) take(words []word) error {
 	var now *statement
 	for _, w := range words {
@@ -97,7 +97,7 @@ type word struct {
 	brace bool
 }
 
-// split splits a line into words: separated by spaces, or quoted, and up to a comment.
+// split splits a line into words up to a comment. Words are separated by spaces, or quoted.
 func split(line string) ([]word, error) {
 	var out []word
 	for {

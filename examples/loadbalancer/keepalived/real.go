@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 )
 
-// timing is what servers inherit from virtual servers, and checks from servers.
+// timing has the times that servers inherit from virtual servers, and checks from servers.
 type timing struct {
 	interval, timeout time.Duration
 	retry             *int
@@ -22,7 +22,7 @@ type timing struct {
 	host              string
 }
 
-// timingKeywords are those of a timing.
+// timingKeywords are the keywords of a timing.
 var timingKeywords = map[string]func(*converter, *statement, *timing){
 	"delay_loop": func(c *converter, s *statement, t *timing) { c.timer(s, &t.interval) },
 	"connect_timeout": func(c *converter, s *statement, t *timing) {
@@ -86,7 +86,7 @@ func realServer(c *converter, s *statement, v *virtual) {
 	v.Backends = append(v.Backends, r.Backend)
 }
 
-// realKeywords are those of a real server.
+// realKeywords are the keywords of a real server.
 func realKeywords() keywords[*server] {
 	same := func(c *converter, s *statement, r *server) { c.sameForwarding(s, r.virtual) }
 	k := keywords[*server]{use: map[string]func(*converter, *statement, *server){
@@ -118,7 +118,7 @@ func useWeight(c *converter, s *statement, r *server) {
 	r.Weight = &w
 }
 
-// checkTypes are the checks that can be had, and noChecks those that cannot.
+// checkTypes are the checks that the load balancer has, and noChecks the ones that it lacks.
 var (
 	checkTypes = map[string]string{"TCP_CHECK": check.TCP, "HTTP_GET": check.HTTP,
 		"SSL_GET": check.HTTPS}
@@ -171,7 +171,7 @@ func useCheck(c *converter, s *statement, r *server) {
 	}
 }
 
-// checkKeywords are those of a check.
+// checkKeywords are the keywords of a check.
 func checkKeywords() keywords[*checker] {
 	k := keywords[*checker]{use: map[string]func(*converter, *statement, *checker){
 		"connect_ip": func(c *converter, s *statement, k *checker) {
@@ -212,7 +212,7 @@ func (c *converter) address(s *statement, to *netip.Addr) {
 	*to = a
 }
 
-// useURL converts what is to be asked of a web server.
+// useURL converts a request to a web server.
 func useURL(c *converter, s *statement, k *checker) {
 	if k.spec.Type == check.TCP {
 		c.fail(s, "is of HTTP_GET and SSL_GET")
@@ -228,7 +228,7 @@ func useURL(c *converter, s *statement, k *checker) {
 
 const noRegex = "the body is not compared with it"
 
-// urlKeywords are those of a url.
+// urlKeywords are the keywords of a url.
 var urlKeywords = keywords[*check.Spec]{
 	use: map[string]func(*converter, *statement, *check.Spec){
 		"path":        func(c *converter, s *statement, u *check.Spec) { u.Path, _ = c.arg(s) },

@@ -24,7 +24,7 @@ type virtual struct {
 	listen []listen
 }
 
-// listen is where a virtual server answers.
+// listen is an address and port at which a virtual server answers.
 type listen struct {
 	addr netip.Addr
 	port uint16
@@ -74,7 +74,7 @@ func (c *converter) schedule(s *statement, v *virtual) {
 	}
 }
 
-// whereOf returns where a virtual server answers, and what it is called.
+// whereOf returns the name of a virtual server, and where it answers.
 func (c *converter) whereOf(s *statement) (name string, where []listen) {
 	args := s.args()
 	switch {
@@ -184,7 +184,7 @@ func (c *converter) endpoint(s *statement, port uint16) (netip.AddrPort, bool) {
 // forwardings are the names of lb_kind.
 var forwardings = map[string]string{"NAT": "nat", "DR": "direct", "TUN": "tunnel"}
 
-// forwarding reads how packets are sent on.
+// forwarding reads the way in which packets are forwarded.
 func (c *converter) forwarding(s *statement) (string, bool) {
 	f := ""
 	if len(s.args()) > 0 {
@@ -199,7 +199,7 @@ func (c *converter) forwarding(s *statement) (string, bool) {
 	return f, true
 }
 
-// serverKeywords are those of a virtual server.
+// serverKeywords are the keywords of a virtual server.
 func serverKeywords() keywords[*virtual] {
 	k := keywords[*virtual]{use: map[string]func(*converter, *statement, *virtual){
 		"lb_kind": useForwarding, "lvs_method": useForwarding,
@@ -229,7 +229,7 @@ func serverKeywords() keywords[*virtual] {
 	return k
 }
 
-// sameForwarding refuses another forwarding than that of the virtual server.
+// sameForwarding refuses a forwarding other than the virtual server's.
 func (c *converter) sameForwarding(s *statement, v *virtual) {
 	if f, ok := c.forwarding(s); ok && f != cmp.Or(v.Forwarding, "nat") {
 		c.fail(s, "must be that of the virtual server")

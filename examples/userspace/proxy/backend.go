@@ -33,7 +33,7 @@ type Backend struct {
 
 	mu      sync.Mutex
 	table   *servicemodel.Table
-	node    []netip.Addr // the addresses of the node that the sockets are for
+	node    []netip.Addr // the node's addresses for which the sockets were opened
 	sockets map[where]*socket
 	pools   map[servicemodel.PoolID]*pool
 	clients map[client]memory
@@ -65,7 +65,7 @@ func New(cfg *Config) (*Backend, error) {
 	return b, err
 }
 
-// addresses asks for the addresses of the node.
+// addresses returns the present addresses of the node.
 func (b *Backend) addresses() (list []netip.Addr, err error) {
 	err = b.cfg.Within(func() (err error) {
 		list, err = b.cfg.Addresses()
@@ -125,8 +125,8 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	return plan{b.edit(c.New, b.node), c}, nil
 }
 
-// Commit opens and closes listeners, and serves the new table from then on. New connections meet
-// the old table or the new one, none something between.
+// Commit opens and closes listeners, and serves the new table from then on. Each new connection
+// meets the old table or the new one, nothing between.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	b.mu.Lock()
@@ -151,7 +151,8 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return stats, nil
 }
 
-// apply closes and opens sockets. If one cannot be opened, none is, and the engine reads again.
+// apply closes and opens sockets. If one cannot be opened, it opens none, and the engine reads
+// again.
 func (b *Backend) apply(e *edit) error {
 	if b.ctx.Err() != nil {
 		return errors.New("the proxy is closed")
@@ -241,7 +242,7 @@ func (b *Backend) Close() error {
 	return nil
 }
 
-// plan is what a commit would do.
+// plan has the work of a commit.
 type plan struct {
 	edit
 	*servicemodel.ChangeSet

@@ -10,16 +10,17 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// cost says how dear a target is to the next connection of a client. The cheapest one gets it, and
-// of several the one whose turn it is.
+// cost is the cost of a target for the next connection of a client. The cheapest target gets the
+// connection. Among several, the one whose turn it is gets it.
 type cost func(t *target, client netip.AddrPort) float64
 
-// costs are the schedulers that a pool knows. Those of IPVS count open connections only.
+// costs are the schedulers that a pool knows. The schedulers of IPVS count only open connections.
 var costs = map[servicemodel.Scheduler]cost{
 	servicemodel.SchedulerDefault: inTurn,
 	servicemodel.WeightedRR:       inTurn,
 	servicemodel.RoundRobin:       inTurn,
-	// The least of several exponentially distributed numbers is each one by its rate.
+	// Of several exponentially distributed numbers, each is the least with a probability
+	// proportional to its rate.
 	servicemodel.Random: func(t *target, _ netip.AddrPort) float64 {
 		return rand.ExpFloat64() / t.weight
 	},
@@ -49,8 +50,8 @@ var costs = map[servicemodel.Scheduler]cost{
 
 func inTurn(*target, netip.AddrPort) float64 { return 0 }
 
-// rendezvous hashes a client with each target. An endpoint that comes takes its share of the
-// clients, and one that goes leaves its own clients to all others. No other client moves.
+// rendezvous hashes a client with each target. A new endpoint takes its share of the clients. An
+// endpoint that goes leaves its own clients to all others. No other client moves.
 func rendezvous(t *target, client netip.AddrPort) float64 {
 	h := fnv.New64a()
 	text, _ := t.endpoint.MarshalBinary() // never fails
@@ -94,8 +95,8 @@ type target struct {
 	credit   float64 // of smooth weighted round robin
 }
 
-// updated returns the pool for one of the table. Targets that stay keep their credit, unless the
-// scheduler is another one.
+// updated returns the pool for a new version in the table. Targets that stay keep their credit,
+// unless the scheduler differs.
 func (p *pool) updated(to *servicemodel.Pool) *pool {
 	next := &pool{scheduler: to.Scheduler, targets: make([]*target, len(to.Slots))}
 	next.cost, next.anyPort = costOf(to.Scheduler)

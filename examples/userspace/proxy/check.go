@@ -23,7 +23,7 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 	errs = append(errs, e.refused...)
 	for _, w := range e.open {
 		if slices.ContainsFunc(e.close, w.excludes) {
-			continue // the commit closes that one first
+			continue // the commit closes the other socket first
 		}
 		s, err := b.listen(e.want[w])
 		if err != nil {
@@ -75,7 +75,7 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 	return errs
 }
 
-// fields are where the addresses of frontends come from.
+// fields are the fields from which the addresses of frontends come.
 var fields = map[servicemodel.Kind]string{
 	servicemodel.ClusterIP: "clusterIPs", servicemodel.LoadBalancer: "loadBalancerIPs",
 	servicemodel.ExternalIP: "externalIPs", servicemodel.HostIP: "hostIPs",

@@ -14,7 +14,7 @@ import (
 
 // Config says how a [Backend] works. A nil *Config is the zero Config.
 type Config struct {
-	// Map says where addresses of services and endpoints are on this host. Nil changes none.
+	// Map maps addresses of services and endpoints to addresses on this host. Nil changes none.
 	Map Mapping
 	// Addresses returns the addresses of the node, at which node ports answer. Loopback addresses
 	// need not be among them. Nil returns those of the interfaces.
@@ -23,23 +23,23 @@ type Config struct {
 	// another network namespace. Nil just calls it.
 	Within func(func() error) error
 
-	// ConnectTimeout is how long an endpoint may take to accept a connection until another one is
-	// asked; 0 means [DefaultConnectTimeout].
+	// ConnectTimeout is how long an endpoint may take to accept a connection. After that, the proxy
+	// tries another endpoint. 0 means [DefaultConnectTimeout].
 	ConnectTimeout time.Duration
-	// IdleTimeout is after what time without a byte in either direction a connection is reset; it
-	// may take half as long again. 0 means [DefaultIdleTimeout]. Peers that died without a word are
-	// found earlier, by keepalive probes. A peer that reads slowly takes bytes in steps, because
-	// its kernel lets its receive buffer empty for a while: at 40 kB/s Linux takes 95 kB about
-	// every 3 seconds. A timeout that is shorter than a step ends such a connection.
+	// IdleTimeout is the time without a byte in either direction after which a connection is reset;
+	// it may take half as long again. 0 means [DefaultIdleTimeout]. Keepalive probes find dead
+	// peers earlier. A peer that reads slowly takes bytes in steps, because its kernel first lets
+	// the receive buffer empty: at 40 kB/s Linux takes 95 kB about every 3 seconds. A timeout
+	// shorter than a step ends such a connection.
 	IdleTimeout time.Duration
-	// UDPTimeout is after what time without a datagram in either direction a flow is forgotten. A
-	// flow whose endpoint has answered less than twice has a quarter of it. 0 means
-	// [DefaultUDPTimeout].
+	// UDPTimeout is the time without a datagram in either direction after which a flow is
+	// forgotten. For a flow whose endpoint has answered less than twice, it is a quarter of that. 0
+	// means [DefaultUDPTimeout].
 	UDPTimeout time.Duration
 
-	// MaxConnections bounds the TCP connections that are forwarded at a time; more wait in the
-	// queues of the listeners. 0 means [DefaultMaxConnections]. Each takes up to six file
-	// descriptors.
+	// MaxConnections bounds the TCP connections that are forwarded at a time. Further connections
+	// wait in the queues of the listeners. 0 means [DefaultMaxConnections]. Each takes up to six
+	// file descriptors.
 	MaxConnections int
 	// MaxFlows bounds the UDP flows of all services. Where there are as many, a new one ends one of
 	// the service that has most: the flow that was not used for longest, among those that were
@@ -48,15 +48,15 @@ type Config struct {
 	MaxFlows int
 
 	// Header says whether the TCP connections of a service begin with a header at its endpoints:
-	// version 2 of the PROXY protocol, which tells the endpoint who its client is. Nil means none.
+	// version 2 of the PROXY protocol, which names the client to the endpoint. Nil means none.
 	Header func(servicemodel.Name) bool
-	// Logger gets a record of connections that no endpoint accepts, and of what is dropped because
-	// a limit is reached. Nil means silence.
+	// Logger gets a record of connections that no endpoint accepts, and of connections and
+	// datagrams that are dropped at a limit. Nil means silence.
 	Logger *slog.Logger
 }
 
 // The defaults of [Config]. The idle timeout is kube-proxy's for established connections
-// (conntrack.tcpEstablishedTimeout), that of UDP flows the kernel's for streams
+// (conntrack.tcpEstablishedTimeout). The timeout of UDP flows is the kernel's for streams
 // (nf_conntrack_udp_timeout_stream).
 const (
 	DefaultConnectTimeout = 2 * time.Second
@@ -67,13 +67,13 @@ const (
 )
 
 const (
-	attempts    = 3        // endpoints that a connection is offered to
+	attempts    = 3        // endpoints that are tried for a connection
 	maxDatagram = 16 << 10 // bytes; larger ones are dropped
-	maxClients  = 1 << 16  // that session affinity remembers; it forgets any of them for another
+	maxClients  = 1 << 16  // that session affinity remembers; at the limit it forgets any one
 )
 
 // filled returns the configuration with its defaults, or a *[servicemodel.FieldError] for each
-// field that is wrong.
+// wrong field.
 func (c *Config) filled() (Config, error) {
 	var f Config
 	if c != nil {
@@ -99,7 +99,7 @@ func (c *Config) filled() (Config, error) {
 		fill("MaxFlows", &f.MaxFlows, DefaultMaxFlows))
 }
 
-// fill puts the default where a field is zero, and refuses a negative value.
+// fill sets a field that is zero to its default, and refuses a negative value.
 func fill[T int | time.Duration](field string, value *T, standard T) error {
 	if *value < 0 {
 		return &servicemodel.FieldError{Object: "proxy configuration", Field: field,

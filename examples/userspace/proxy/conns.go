@@ -38,17 +38,17 @@ type memory struct {
 	used     time.Time
 }
 
-// Stats counts what a proxy did.
+// Stats counts the work of a proxy.
 type Stats struct {
-	Open      int // TCP connections and UDP flows that are there now
-	Balanced  int // connections and flows that were given an endpoint
+	Open      int // present TCP connections and UDP flows
+	Balanced  int // connections and flows that got an endpoint
 	Refused   int // connections and datagrams that the table does not let in
-	Retried   int // endpoints that did not accept a connection, so that another was asked
+	Retried   int // connections that an endpoint did not accept, so that another was tried
 	Failed    int // connections that no endpoint accepted
 	Overflows int // datagrams that were too large, and UDP flows that ended to make room
 }
 
-// Stats returns what the proxy did so far.
+// Stats returns the statistics so far.
 func (b *Backend) Stats() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -146,7 +146,7 @@ func (b *Backend) leave(c *conn, failed bool) {
 	delete(b.conns, c)
 }
 
-// flow is the connection in the words of conntrack.
+// flow returns the connection as a flow of conntrack.
 func (c *conn) flow() conntrack.Flow {
 	return conntrack.Flow{Protocol: conntrack.Protocol(c.protocol),
 		Original: conntrack.Tuple{Src: c.src, Dst: c.dst},
@@ -184,7 +184,7 @@ func (b *Backend) Clean(
 	return r, nil
 }
 
-// cut cancels and returns what is stale.
+// cut cancels and returns the stale connections.
 func (b *Backend) cut(m *conntrack.Matcher, r *conntrack.CleanResult) (stale []*conn) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -6,7 +6,7 @@ import (
 )
 
 // header returns the header of version 2 of the PROXY protocol (proxy-protocol.txt of HAProxy,
-// section 2.2) for a TCP connection from src to dst, which are of one family.
+// section 2.2) for a TCP connection from src to dst. Both must be of one family.
 func header(src, dst netip.AddrPort) []byte {
 	const signature = "\r\n\r\n\x00\r\nQUIT\n"
 	const command, ipv4, ipv6 = 0x21, 0x11, 0x21 // version 2 PROXY; TCP over IPv4 and IPv6

@@ -7,19 +7,19 @@ import (
 	"strings"
 )
 
-// Mapping says where addresses of services and endpoints are on this host. Of its rules the first
-// that fits counts; an address that fits none is itself.
+// Mapping maps addresses of services and endpoints to addresses on this host. The first rule that
+// fits counts. An address that fits none stays as it is.
 type Mapping []Rule
 
 // Rule maps addresses to one address, or to none.
 type Rule struct {
 	From     netip.Prefix // the addresses
 	FromPort uint16       // the port; 0 is any
-	To       netip.Addr   // where they are; the zero Addr is nowhere: what is there is left alone
+	To       netip.Addr   // their address here; the zero Addr means that they are left out
 	ToPort   uint16       // the port there; 0 is the same
 }
 
-// ParseRule returns the rule that s says: "10.96.0.10:80=127.0.0.1:8080", "10.96.0.10=127.0.0.1",
+// ParseRule parses a rule: "10.96.0.10:80=127.0.0.1:8080", "10.96.0.10=127.0.0.1",
 // "10.244.0.0/16=127.0.0.1" or "10.96.0.0/12=none".
 func ParseRule(s string) (Rule, error) {
 	from, to, ok := strings.Cut(s, "=")
@@ -43,7 +43,7 @@ func ParseRule(s string) (Rule, error) {
 	return r, nil
 }
 
-// parseAddr parses an address with or without a port, which is 0 then.
+// parseAddr parses an address with or without a port. Without one, the port is 0.
 func parseAddr(s string) (netip.Addr, uint16, error) {
 	if a, err := netip.ParseAddr(s); err == nil {
 		return a, 0, nil
@@ -55,7 +55,7 @@ func parseAddr(s string) (netip.Addr, uint16, error) {
 	return ap.Addr(), ap.Port(), err
 }
 
-// At returns where an address and port is on this host, and false if nowhere.
+// At returns the address and port on this host for a. It returns false if a is left out.
 func (m Mapping) At(a netip.AddrPort) (netip.AddrPort, bool) {
 	for _, r := range m {
 		if !r.From.Contains(a.Addr()) || r.FromPort != 0 && r.FromPort != a.Port() {

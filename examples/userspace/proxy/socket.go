@@ -16,7 +16,7 @@ import (
 type socket struct {
 	b *Backend
 	where
-	dst  netip.AddrPort // the address that its clients ask for
+	dst  netip.AddrPort // the address to which its clients connect
 	ctx  context.Context
 	stop context.CancelFunc
 	tcp  *net.TCPListener
@@ -76,7 +76,7 @@ func (s *socket) ended(err error) bool {
 	return false
 }
 
-// notice bounds how often something is logged.
+// notice bounds how often a record is logged.
 type notice struct{ last atomic.Int64 }
 
 // warn logs, unless it did so in the last ten seconds.

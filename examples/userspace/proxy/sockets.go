@@ -42,14 +42,14 @@ type claim struct {
 	where
 	service servicemodel.PortName
 	kind    servicemodel.Kind
-	dst     netip.AddrPort // the address that clients of the socket ask for
+	dst     netip.AddrPort // the address to which clients of the socket connect
 }
 
 // localhost is where node ports answer to the node itself, if its rules say so.
 var localhost = netip.AddrFrom4([4]byte{127, 0, 0, 1})
 
 // claims returns the sockets that the frontends of a table want. A frontend that sends no client to
-// an endpoint wants none. Those whose sockets are open come first.
+// an endpoint wants none. Claims with open sockets come first.
 func (b *Backend) claims(t *servicemodel.Table, node []netip.Addr) (all []claim) {
 	rules := t.Rules()
 	if rules.LocalhostNodePorts {
@@ -95,14 +95,14 @@ func within(a netip.Addr, ranges []netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// edit is what a table means for the sockets.
+// edit lists the sockets to open and close for a table.
 type edit struct {
 	want        map[where]claim
 	refused     []error // claims that exclude one of want
 	open, close []where // sorted
 }
 
-// edit compares the sockets that a table wants on a node with those that are open.
+// edit compares the sockets that a table wants on a node with the open ones.
 func (b *Backend) edit(t *servicemodel.Table, node []netip.Addr) edit {
 	e := edit{want: map[where]claim{}}
 	ports := map[where]claim{} // the first claim to a port of a family

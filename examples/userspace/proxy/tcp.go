@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// accept accepts connections until the socket is closed. Where there are too many, it waits, and
+// accept accepts connections until the socket is closed. If there are too many, it waits, and
 // clients wait in the queue of the listener.
 func (s *socket) accept() {
 	defer s.b.accepting.Add(-1)
@@ -118,8 +118,8 @@ func (b *Backend) dial(
 
 var errUnmapped = errors.New("its endpoint is mapped to none")
 
-// introduce tells the endpoint who the client is, if it is to know. Where the address that the
-// client asked for is of the other family, it is the one that was mapped to.
+// introduce sends the endpoint the header that names the client, if the service has one. If the
+// client's destination is of the other family, the header has the address to which it was mapped.
 func (b *Backend) introduce(c *conn, client, server *net.TCPConn) error {
 	if !b.cfg.Header(c.service.Name) {
 		return nil
@@ -132,10 +132,11 @@ func (b *Backend) introduce(c *conn, client, server *net.TCPConn) error {
 	return err
 }
 
-// relay copies in both directions until both have ended. An end of one direction is passed on, and
-// the other goes on. An error of one resets both, and so does a time without progress in either.
+// relay copies in both directions until both have ended. If one direction ends, relay passes the
+// end on, and the other goes on. An error of one direction resets both connections, and so does the
+// idle time without progress in either.
 func relay(client, server *net.TCPConn, idle time.Duration) error {
-	var copied atomic.Int64 // bytes, where the system does not count them
+	var copied atomic.Int64 // bytes, if the system does not count them
 	ended := make(chan error, 2)
 	pipe := func(dst, src *net.TCPConn) {
 		err := transfer(dst, src, &copied)
@@ -175,13 +176,13 @@ func relay(client, server *net.TCPConn, idle time.Duration) error {
 
 var errIdle = errors.New("nothing was sent for too long")
 
-// reset closes a connection so that its peer sees a failure rather than an end.
+// reset closes a connection so that its peer sees a failure and not an end.
 func reset(c *net.TCPConn) {
 	_ = c.SetLinger(0) // closed means that it was reset before
 	_ = c.Close()
 }
 
-// unmapped returns an address as the model has it: an IPv4 address is not IPv6.
+// unmapped returns an address in the model's form: an IPv4 address is not mapped into IPv6.
 func unmapped(a netip.AddrPort) netip.AddrPort {
 	return netip.AddrPortFrom(a.Addr().Unmap().WithZone(""), a.Port())
 }

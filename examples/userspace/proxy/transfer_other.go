@@ -8,13 +8,13 @@ import (
 	"sync/atomic"
 )
 
-// transfer copies from src to dst until src ends, and counts the bytes. Pieces are of 32 KiB.
+// transfer copies from src to dst until src ends, in pieces of 32 KiB, and counts the bytes.
 func transfer(dst, src *net.TCPConn, copied *atomic.Int64) error {
 	_, err := io.Copy(counter{dst, copied}, src)
 	return err
 }
 
-// counter counts what is written, when it is read and when it is written.
+// counter counts bytes when they are read and again when they are written.
 type counter struct {
 	io.Writer
 	copied *atomic.Int64

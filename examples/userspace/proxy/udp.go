@@ -13,17 +13,17 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// udpFlow is what one client sends, and is answered. The lock of udpFlows guards the last fields.
+// udpFlow is a flow of one client. The lock of udpFlows guards the last fields.
 type udpFlow struct {
 	*conn
 	from   udpClient
 	server net.Conn
 
-	answers int       // that came, up to enough
-	used    time.Time // when there was a datagram last
+	answers int       // of the endpoint, counted up to enough
+	used    time.Time // the time of the last datagram
 }
 
-// enough answers make a flow that is in use: conntrack calls it assured.
+// A flow with enough answers counts as in use. conntrack calls it assured.
 const enough = 2
 
 // udpClient is a client of a socket.
@@ -53,8 +53,8 @@ func (u *udpFlows) get(from udpClient) *udpFlow {
 	return f
 }
 
-// add adds a flow. At the limit, it removes and returns a flow of the service that has most: the
-// one with the fewest answers; among equals, the least recently used.
+// add adds a flow. At the limit, it removes and returns a flow of the service that has most flows:
+// the flow with the fewest answers, and among equals the least recently used.
 func (u *udpFlows) add(f *udpFlow) (last *udpFlow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -73,7 +73,7 @@ func (u *udpFlows) add(f *udpFlow) (last *udpFlow) {
 	return last
 }
 
-// remove forgets a flow, if it is there.
+// remove forgets a flow, if it exists.
 func (u *udpFlows) remove(f *udpFlow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -124,8 +124,8 @@ func (s *socket) receive() {
 				f = s.begin(src)
 			}
 			if f != nil {
-				// A datagram that cannot be sent is lost, as on any network. Where the endpoint
-				// refuses, the other direction learns of it.
+				// A datagram that cannot be sent is lost, as on any network. If the endpoint
+				// refuses it, the other direction gets the error.
 				_, _ = f.server.Write(buf[:n])
 			}
 		}
@@ -161,8 +161,8 @@ func (s *socket) begin(src netip.AddrPort) *udpFlow {
 	return f
 }
 
-// answer forwards the datagrams of the endpoint, until the flow was not used for some time, is cut,
-// or the endpoint refuses it: then the next datagram of the client begins another.
+// answer forwards the datagrams of the endpoint, until the flow was unused for its time, is cut, or
+// the endpoint refuses it. The next datagram of the client then begins another flow.
 func (s *socket) answer(ctx context.Context, f *udpFlow) {
 	defer close(f.ended)
 	stop := context.AfterFunc(ctx, func() { _ = f.server.Close() }) // which ends the reading

@@ -1,11 +1,10 @@
 // Package pmap is a persistent ordered map: an immutable value whose changed copies share all
 // but a path with the original.
 //
-// A [Map] is a treap: a binary search tree by key that is at the same time a heap by a priority,
-// here a hash of the key. The shape of such a tree depends on the keys in it alone, not on the
-// order in which they came, so two maps with nearly the same contents have nearly the same shape
-// however they were made, and [Diff] finds what they differ in by walking them side by side,
-// skipping what they share.
+// A [Map] is a treap: a binary search tree by key that is also a heap by a priority, here a hash of
+// the key. The shape of such a tree depends only on its keys, not on the order in which they came.
+// So two maps with nearly the same contents have nearly the same shape. [Diff] walks them side by
+// side, and skips the parts that they share.
 package pmap
 
 import "iter"
@@ -104,8 +103,8 @@ func (n *node[K, V]) walkFrom(k K, yield func(K, V) bool) bool {
 	return n.left.walkFrom(k, yield) && yield(n.key, n.value) && n.right.walk(yield)
 }
 
-// above reports whether n belongs nearer to the root than o. Equal hashes are told apart by key, so
-// that the shape depends on the keys alone.
+// above reports whether n belongs nearer to the root than o. Between equal hashes the key decides,
+// so that the shape depends only on the keys.
 func (n *node[K, V]) above(o *node[K, V]) bool {
 	return n.priority > o.priority || n.priority == o.priority && n.key.Compare(o.key) < 0
 }
@@ -182,7 +181,7 @@ func (n *node[K, V]) split(k K) (before, after *node[K, V]) {
 	return &own, after
 }
 
-// merge joins two trees. All keys of n sort before those of o.
+// merge joins two trees. All keys of n sort before all keys of o.
 func (n *node[K, V]) merge(o *node[K, V]) *node[K, V] {
 	switch {
 	case n == nil:

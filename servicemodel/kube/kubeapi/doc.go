@@ -11,7 +11,7 @@
 // the label service.kubernetes.io/headless, the node's own Node, and ServiceCIDRs if the server has
 // them (Kubernetes 1.33 and later). Package kube describes how they become states.
 //
-// # Nothing before all is known
+// # The first state
 //
 // The first state comes after everything was listed, because Services without their EndpointSlices
 // would make an engine remove every endpoint. The source waits for ServiceCIDRs two seconds longer
@@ -19,7 +19,7 @@
 // they are listed. Last, the source waits for the Node, see [Config.NodeTimeout]. So a program that
 // is restarted while the API server is away leaves the kernel as it is.
 //
-// # When the API server goes away
+// # Loss of the API server
 //
 // The known objects stay, and with them the last state. client-go watches each kind again with its
 // backoff, from where the watch broke off, or from a new list if the server has forgotten that

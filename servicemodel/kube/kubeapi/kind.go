@@ -30,7 +30,7 @@ type kind struct {
 	name    string
 	example runtime.Object
 	source  cache.ListerWatcher
-	// optional says that a state can be made without.
+	// optional says that a state can be made without objects of this kind.
 	optional bool
 	// set and remove tell the tracker.
 	set    func(any) []kube.Problem
@@ -38,7 +38,7 @@ type kind struct {
 
 	informer cache.SharedIndexInformer
 	handlers cache.ResourceEventHandlerRegistration
-	// err and since are those of KindStatus; they are guarded by Source.mu.
+	// err and since become the fields of KindStatus. Source.mu guards them.
 	err   error
 	since time.Time
 }
@@ -77,7 +77,7 @@ func listWatch[L runtime.Object](
 	return cache.ToListWatcherWithWatchListSemantics(lw, client)
 }
 
-// The selectors are those of kube-proxy (cmd/kube-proxy/app/server.go).
+// The same selectors as in kube-proxy (cmd/kube-proxy/app/server.go).
 const (
 	notAnotherProxys = "!service.kubernetes.io/service-proxy-name"
 	notHeadless      = "!" + corev1.IsHeadlessService
@@ -183,7 +183,7 @@ func (s *Source) set(k *kind, o any) {
 	s.touch()
 }
 
-// remove works on the deletion of an object. If the watch missed the deletion, o has only the
+// remove handles the deletion of an object. If the watch missed the deletion, o has only the
 // object's name.
 func (s *Source) remove(k *kind, o any) {
 	if name, err := cache.DeletionHandlingObjectToName(o); err == nil {

@@ -28,8 +28,9 @@ type Config struct {
 	// [ErrNoNode]. Zero means 30 s, as in kube-proxy.
 	NodeTimeout time.Duration
 
-	// Resync is how often the source works on every known object again. This changes nothing unless
-	// an event was lost. Zero means never; kube-proxy's default (configSyncPeriod) is 15 minutes.
+	// Resync is the interval at which the source handles every known object again. This changes
+	// nothing unless an event was lost. Zero means never; kube-proxy's default (configSyncPeriod)
+	// is 15 minutes.
 	Resync time.Duration
 
 	// Logger gets a record when a kind cannot be listed or watched, when this works again, when the

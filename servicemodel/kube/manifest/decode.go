@@ -36,9 +36,9 @@ func (d *decoder) decode(v *value, into any) (problems []fieldProblem, more int)
 	return d.problems, d.more
 }
 
-// path leads to a value. Only problems need its text.
+// path is the path to a value. Only problems need its text.
 type path struct {
-	up   *path // nil for that of the object
+	up   *path // nil for the path of the object
 	step byte  // '.' to a field, '[' to the value of a key, '#' to an item of a list
 	name string
 	item int
@@ -90,7 +90,7 @@ func (d *decoder) fill(v *value, dst reflect.Value, at *path) {
 		return
 	}
 	want, ok := kindOf[dst.Kind()]
-	if !ok { // no field of the kinds that are read
+	if !ok { // the kinds that the loader reads have no such field
 		d.wrong(v, at, "cannot be read")
 		return
 	}

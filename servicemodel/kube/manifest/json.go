@@ -26,20 +26,20 @@ func parseJSON(d document) ([]*value, error) {
 	return values, nil
 }
 
-// jsonParser builds values from JSON. encoding/json's decoder of tokens took four times as long. It
-// explains what is no JSON.
+// jsonParser builds values from JSON. encoding/json's decoder of tokens took four times as long,
+// and only explains text that is not JSON.
 type jsonParser struct {
 	text  []byte
 	pos   int
 	line  int               // of the file, at pos
 	names map[string]string // names of fields so far, so that equal ones share memory
-	// items and members are those of the lists and objects that are being read.
+	// items and members belong to the lists and objects that are being read.
 	items   []*value
 	members []member
 	free    []value // allocated together
 }
 
-// errNotJSON says that the text is no JSON.
+// errNotJSON says that the text is not JSON.
 var errNotJSON = errors.New("not JSON")
 
 // next skips white space, and returns the byte after it, 0 at the end.
@@ -146,8 +146,7 @@ func (p *jsonParser) textValue(isName bool) (string, error) {
 	return "", errNotJSON
 }
 
-// more goes to the next item of a list or an object, of which there have been n. It reports false
-// at the end.
+// more goes to the next item of a list or an object, after n items. It returns false at the end.
 func (p *jsonParser) more(n int, end byte) (bool, error) {
 	c := p.next()
 	switch {
@@ -224,7 +223,7 @@ func (p *jsonParser) explain() error {
 			"not JSON: the text ends in the middle of a value")
 	case errors.As(err, &syntax):
 		rest = rest[:min(int(syntax.Offset)-1, len(rest))]
-	default: // what follows a value that is whole
+	default: // text after a whole value
 		return syntaxErrorf(p.line, "%v", errNotJSON)
 	}
 	return syntaxErrorf(p.line+bytes.Count(rest, []byte("\n")), "not JSON: %v", err)

@@ -18,7 +18,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// Limits of what is read, in bytes.
+// Limits of the input, in bytes.
 const (
 	MaxSize = 256 << 20 // of a file
 	MaxYAML = 16 << 20  // of one YAML document
@@ -46,7 +46,7 @@ type Loader struct {
 	maxSize int64
 	result  Result
 
-	objectsSeen int // whatever became of them
+	objectsSeen int // valid or not
 }
 
 // NewLoader returns a loader that gives the objects to t. A tracker should be strict (see
@@ -61,7 +61,7 @@ func NewLoader(t Objects) *Loader {
 	}
 }
 
-// Result returns what was read so far.
+// Result returns the result so far.
 func (l *Loader) Result() Result { return l.result }
 
 // ReadFile reads the named file. Problems in it become part of the [Result]. ReadFile returns an
@@ -101,7 +101,7 @@ func (l *Loader) Read(name string, r io.Reader) error {
 			continue
 		}
 		for _, v := range values {
-			if v.kind != nullValue { // templates that had nothing to say leave these behind
+			if v.kind != nullValue { // empty templates leave such values
 				l.value(at, v, 0)
 			}
 		}
@@ -116,7 +116,7 @@ func (l *Loader) Read(name string, r io.Reader) error {
 // after all files were read.
 func (l *Loader) Unmatched() []kube.Problem { return located(l.objects.Unmatched(), l.seen) }
 
-// located adds to problems where their objects are, by the objects' names.
+// located adds the places of their objects to problems, by the objects' names.
 func located(problems []kube.Problem, at map[string]spot) []kube.Problem {
 	for i := range problems {
 		problems[i] = at[problems[i].Object].problem(problems[i])
@@ -124,13 +124,13 @@ func located(problems []kube.Problem, at map[string]spot) []kube.Problem {
 	return problems
 }
 
-// place is where a value was found.
+// place is the place of a value in the input.
 type place struct {
 	file     string
 	document int
 }
 
-// spot is where an object begins.
+// spot is the place where an object begins.
 type spot struct {
 	place
 	line int

@@ -11,14 +11,14 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// Result is what was read.
+// Result counts the objects that a loader read, and lists the problems.
 type Result struct {
-	Objects  int            // objects the tracker was given
+	Objects  int            // objects given to the tracker
 	Skipped  map[string]int // objects of other kinds, by kind, such as "apps/v1 Deployment"
 	Problems []kube.Problem // in the order of the files
 }
 
-// Err returns the problems that are no warnings, joined; nil if there is none. If there are errors,
+// Err returns all problems except warnings, joined, or nil if there are none. If there are errors,
 // the objects may not be what their author meant, and should not be used.
 func (r Result) Err() error {
 	var errs []error

@@ -21,7 +21,7 @@ import (
 // Set holds the objects of several manifests and keeps a tracker equal to them while they change.
 // If several files have an object, the last file in the order of their names counts.
 type Set struct {
-	// AllowEmpty is that of [Loader].
+	// AllowEmpty has the same meaning as in [Loader].
 	AllowEmpty bool
 
 	tracker *kube.Tracker
@@ -30,7 +30,7 @@ type Set struct {
 	holders map[key][]string // the files that have the object, sorted: the last one counts
 }
 
-// file is what a file holds, and where.
+// file has the objects of a file, and their places.
 type file struct {
 	objects map[key]object
 	seen    map[string]spot
@@ -50,7 +50,7 @@ func (k key) String() string {
 	return k.kind + " " + k.name.String()
 }
 
-// object is what a file says of a key.
+// object is a file's version of an object.
 type object struct {
 	set, remove func(*kube.Tracker)
 }
@@ -113,8 +113,8 @@ func (s *Set) doubles(name string) (l []kube.Problem) {
 	return l
 }
 
-// Doubles returns a warning for each object that a file has in vain, because that of a later one
-// counts, in the order of the files' names.
+// Doubles returns a warning for each object that has no effect because a later file has it, too, in
+// the order of the files' names.
 func (s *Set) Doubles() (l []kube.Problem) {
 	for _, name := range s.Files() {
 		own := s.files[name]
@@ -134,7 +134,7 @@ func (s *Set) Doubles() (l []kube.Problem) {
 	return l
 }
 
-// Remove forgets a file and what it held.
+// Remove forgets a file and its objects.
 func (s *Set) Remove(name string) {
 	s.replace(name, file{})
 	delete(s.files, name)

@@ -5,10 +5,10 @@ import "bytes"
 // document is one document of a file.
 type document struct {
 	text []byte
-	line int // of the file at which it begins, from 1
+	line int // in the file, from 1
 }
 
-// byteOrderMark is what some editors put in front of UTF-8.
+// byteOrderMark is a mark that some editors put in front of UTF-8.
 const byteOrderMark = "\ufeff"
 
 // split cuts a file into its documents at the marker lines of YAML, "---" and "...". Neither JSON

@@ -6,7 +6,7 @@ import (
 	"strconv"
 )
 
-// kind is the kind of a value, those of JSON.
+// kind is a kind of value in JSON.
 type kind uint8
 
 const (
@@ -42,7 +42,7 @@ type member struct {
 // Limits that keep hostile documents cheap.
 const (
 	maxDepth   = 1000    // of nesting
-	maxAliased = 1 << 20 // limit for what aliases add to the size of a document
+	maxAliased = 1 << 20 // limit for the growth of a document by aliases
 	sizeCap    = 1 << 40
 	nodeSize   = 16 // size of a value without its text
 	// manyMembers is how many members of an object are compared with one another at most.
@@ -132,7 +132,7 @@ func (v *value) index(key string) *value {
 	return nil
 }
 
-// finish checks the names of an object's members and sums up the size of v.
+// finish checks the names of an object's members, and adds up the size of v.
 func (v *value) finish() error {
 	var seen map[string]struct{}
 	if len(v.members) > manyMembers {

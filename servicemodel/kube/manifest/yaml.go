@@ -14,7 +14,7 @@ import (
 )
 
 // parseYAML parses a YAML document; nil if it is empty. It does not write out aliases, so its cost
-// is that of its text.
+// depends only on the length of the text.
 func parseYAML(d document) (*value, error) {
 	if len(d.text) > MaxYAML {
 		return nil,
