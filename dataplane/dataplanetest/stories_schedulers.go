@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// schedulerStories are about services that ask for a way of choosing. A backend refuses those that
-// it lacks, by name, and is not asked about them.
+// schedulerStories are about services that name a scheduler. A backend must refuse by name a
+// scheduler that it lacks. The story then ends.
 var schedulerStories = []story{
 	{"each endpoint gets its share from each scheduler", schedulerShares},
 	{"a hash of the client keeps it on its endpoint", hashedClientsStay},
@@ -66,8 +66,8 @@ func addrsOf(host string) []netip.Addr {
 	return a[:]
 }
 
-// shareSchedulers are schedulers whose shares do not depend on what endpoints do with connections.
-// The kernel chooses, or hashes what differs from probe to probe.
+// shareSchedulers are schedulers whose shares do not depend on open connections. They choose by
+// chance or in turn, or hash something that differs from probe to probe.
 var shareSchedulers = []servicemodel.Scheduler{servicemodel.Random, servicemodel.RoundRobin,
 	servicemodel.WeightedRR, servicemodel.SourceHash + "+port", servicemodel.Maglev + "+port"}
 
@@ -107,8 +107,8 @@ func schedulerShares(t *testing.T, w *world) {
 	}
 }
 
-// hashedClientsStay asks with clients that have one address each. An endpoint more may take a
-// client, and when it goes, the client is back.
+// hashedClientsStay sends from clients that have one address each. A further endpoint may get a
+// client. When that endpoint goes, the client must come back.
 func hashedClientsStay(t *testing.T, w *world) {
 	for _, by := range []servicemodel.Scheduler{servicemodel.SourceHash, servicemodel.Maglev} {
 		with := func(hosts ...string) servicemodel.State {

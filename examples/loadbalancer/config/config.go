@@ -1,8 +1,8 @@
-// Package config is the file of the load balancer: what it may say, and how it is read.
+// Package config reads and checks the file of the load balancer.
 //
-// A file is YAML, read strictly: an unknown field, one that stands twice, or a value of the wrong
-// kind is an error with file, line and field, and all of them are found at once. [Load] also finds
-// what is wrong between fields, such as two services at one address.
+// A file is YAML. It is read strictly: an unknown or repeated field and a value of the wrong kind
+// are errors, with file, line and field. All errors are found at once. [Load] also finds
+// contradictions between fields, such as two services at one address.
 package config
 
 import (
@@ -14,7 +14,7 @@ import (
 
 // File is a file.
 type File struct {
-	// Concurrency is how many checks are under way at a time at most. Zero means 64.
+	// Concurrency is the maximum number of checks at a time. Zero means 64.
 	Concurrency int `yaml:"concurrency"`
 	// Zone is the zone of this host, for services that prefer near backends.
 	Zone     string    `yaml:"zone"`
@@ -23,7 +23,7 @@ type File struct {
 	source *source
 }
 
-// Service is a port at virtual addresses, and who serves it.
+// Service is a port at virtual addresses, with its backends.
 type Service struct {
 	Name string `yaml:"name"`
 	// Addresses are the virtual addresses, of either family.
@@ -31,17 +31,17 @@ type Service struct {
 	Port      uint16       `yaml:"port"`
 	// Protocol is tcp, udp or sctp; empty means tcp.
 	Protocol string `yaml:"protocol"`
-	// Device is a network device that the addresses are bound to, so that this host answers ARP and
+	// Device is the network device that gets the addresses, so that this host answers ARP and
 	// neighbour solicitations for them. Empty, the default, leaves that to routers.
 	Device string `yaml:"device"`
-	// Scheduler is random or one of IPVS; empty is the kernel mechanism's own.
+	// Scheduler is random or a scheduler of IPVS. Empty means the kernel mechanism's default.
 	Scheduler string `yaml:"scheduler"`
 	// Prefer is zone, so that backends in the host's zone are preferred, or empty.
 	Prefer string `yaml:"prefer"`
 	// Forwarding is nat, direct or tunnel; empty means nat.
 	Forwarding string `yaml:"forwarding"`
-	// Masquerade says whose source address backends do not see: always, the default, or never, for
-	// which their answers must be routed through this host.
+	// Masquerade says whether backends see this host's address instead of the clients'. "always" is
+	// the default. With "never", the backends' answers must be routed through this host.
 	Masquerade string `yaml:"masquerade"`
 	// Affinity is how long a client stays with its backend. Zero means not at all.
 	Affinity time.Duration `yaml:"affinity"`
@@ -51,10 +51,10 @@ type Service struct {
 	AffinityIPv6 uint16 `yaml:"affinityIPv6"`
 	// Sources are who may use the service; none means everybody.
 	Sources []netip.Prefix `yaml:"sources"`
-	// Connections says what becomes of connections to backends that are drained, fail or leave the
-	// file: leave, the default, cut, or the time after which they are cut.
+	// Connections says what happens to connections of backends that are drained, fail or leave the
+	// file: "leave", the default, "cut", or the time after which they are cut.
 	Connections string `yaml:"connections"`
-	// Checks are those of backends that have none of their own. Without any, a backend is up.
+	// Checks are for backends without checks of their own. A backend without any checks is up.
 	Checks []check.Spec `yaml:"checks"`
 	// Sorry are used while no backend of their family is up.
 	Sorry    []netip.AddrPort `yaml:"sorry"`
@@ -64,8 +64,8 @@ type Service struct {
 // Backend is one server of a service.
 type Backend struct {
 	Address netip.AddrPort `yaml:"address"`
-	// Weight is its share; nil means 1. With 0 it is drained: it gets no new connections, and those
-	// that it has are dealt with as [Service.Connections] says.
+	// Weight is its share; nil means 1. With 0 it is drained: it gets no new connections, and
+	// [Service.Connections] decides about its present ones.
 	Weight *uint16 `yaml:"weight"`
 	// Zone is the backend's zone; empty if unknown.
 	Zone   string       `yaml:"zone"`
@@ -75,7 +75,7 @@ type Backend struct {
 // Drained reports whether the backend gets no new connections.
 func (b *Backend) Drained() bool { return b.Weight != nil && *b.Weight == 0 }
 
-// Targets returns what to ask about a backend of the service.
+// Targets returns the targets of the checks of a backend.
 func (s *Service) Targets(b *Backend) []check.Target {
 	specs := s.Checks
 	if len(b.Checks) > 0 {

@@ -15,9 +15,9 @@ type Variant struct {
 	State servicemodel.State
 }
 
-// Variants returns valid states, in each of which one field of the service, of its first endpoint
-// or of the node has another value than in the base, which is the first. Fields are found by
-// reflection, so that a new one is among them by itself.
+// Variants returns valid states. The first is the base. In each of the others, one field differs
+// from the base: a field of the service, of its first endpoint or of the node. Reflection finds the
+// fields, so new fields are included.
 func Variants(base servicemodel.State, name servicemodel.Name) []Variant {
 	list := []Variant{{"as it is", base}}
 	add := func(field string, s servicemodel.State) {
@@ -44,7 +44,8 @@ func Variants(base servicemodel.State, name servicemodel.Name) []Variant {
 	return list
 }
 
-// values are those that fields of some types are given; fields of other types get a few by kind.
+// values are the values for fields of some types. Fields of other types get a few values by their
+// kind.
 var values = map[reflect.Type][]any{
 	reflect.TypeFor[netip.Addr](): {netip.MustParseAddr("192.0.2.77"),
 		netip.MustParseAddr("2001:db8::77"), netip.MustParseAddr("10.244.9.7")},
@@ -64,7 +65,7 @@ var values = map[reflect.Type][]any{
 // words are valid values of text fields that take only some.
 var words = map[string][]string{"service.Prefer": {"node", "zone"}}
 
-// each calls f with copies of v, in each of which one field has another value.
+// each calls f with copies of v. In each copy, one field has another value.
 func each(path string, v reflect.Value, f func(field string, v reflect.Value)) {
 	to := func(field string, x any) { f(field, reflect.ValueOf(x).Convert(v.Type())) }
 	if known, ok := values[v.Type()]; ok {
@@ -102,7 +103,7 @@ func each(path string, v reflect.Value, f func(field string, v reflect.Value)) {
 	}
 }
 
-// eachOfSlice is each for a slice: with an element less, more, and another one.
+// eachOfSlice is each for a slice: one element is removed, added or changed.
 func eachOfSlice(path string, v reflect.Value, f func(field string, v reflect.Value)) {
 	with := func(n int, last reflect.Value) reflect.Value {
 		l := reflect.MakeSlice(v.Type(), 0, n+1)
