@@ -257,7 +257,8 @@ func (b *Backend) look(ids []string) (*view, error) {
 	}
 	eps, err := b.hns.Endpoints(n.ID)
 	if err != nil {
-		return nil, fmt.Errorf("%s: list the endpoints of network %s: %w", Name, n.Name, err)
+		return nil, fmt.Errorf("%s: list the endpoints of network %s: %w", Name, n.Name,
+			interrupted(err))
 	}
 	v, err := newView(n, eps, ids, b.prefix())
 	if err != nil {

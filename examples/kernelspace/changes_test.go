@@ -2,6 +2,7 @@ package kernelspace_test
 
 import (
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -166,6 +167,63 @@ func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 		require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
 		require.Empty(t, m.hns.Calls())
 	}
+}
+
+// The frontends of a load-balancer IP share one load balancer for health checks.
+func TestHealthChecksStayAsLongAsAPortNeedsThem(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, bridge, hnsfake.AllFeatures)
+	m.cfg.ForwardHealthCheckVIP, m.cfg.RootEndpoint, m.cfg.HealthzPort = true, "root", 10256
+	ports := func(n ...uint16) sm.State {
+		return with(service(func(s *sm.Service) {
+			s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: addr("203.0.113.1")}}
+			s.Ports = nil
+			for _, p := range n {
+				s.Ports = append(s.Ports, sm.ServicePort{Name: fmt.Sprint("p", p),
+					Protocol: sm.TCP, Port: p})
+			}
+		}), "10.244.1.1")
+	}
+	both := []string{"10.96.0.10:80/tcp", "10.96.0.10:81/tcp", "203.0.113.1:80/tcp",
+		"203.0.113.1:81/tcp"}
+	e, _ := m.process()
+	for _, c := range []struct {
+		state sm.State
+		want  []string
+	}{
+		{ports(80, 81), append([]string{"203.0.113.1:10256/tcp"}, both...)},
+		{ports(81), []string{both[1], both[3], "203.0.113.1:10256/tcp"}},
+		{ports(81, 10256), []string{both[1], both[3], "203.0.113.1:10256/tcp",
+			"10.96.0.10:10256/tcp"}}, // the service itself has the port
+		{ports(81), []string{both[1], both[3], "203.0.113.1:10256/tcp"}},
+		{ports(80), []string{both[0], both[2], "203.0.113.1:10256/tcp"}},
+		{sm.State{}, nil},
+	} {
+		apply(m, e, c.state)
+		m.is(c.want)
+		m.nothing(c.state)
+		fresh := newMachine(t, bridge, hnsfake.AllFeatures)
+		fresh.cfg.ForwardHealthCheckVIP, fresh.cfg.RootEndpoint = true, "root"
+		fresh.cfg.HealthzPort = 10256
+		fresh.apply(c.state)
+		require.Equal(t, fresh.content(), m.content())
+	}
+}
+
+// An object may go between the list of identities and the question about it.
+func TestAListThatIsInterruptedIsAConflict(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, bridge, hnsfake.AllFeatures)
+	e, _ := m.process()
+	left := 4
+	m.hns.Fail(func(call string) hnsfake.Fault {
+		if left--; left >= 0 && (call == "endpoints" || call == "load balancers") {
+			return hnsfake.Vanished
+		}
+		return hnsfake.None
+	})
+	apply(m, e, with(service(), "10.244.1.1"))
+	m.is([]string{"10.96.0.10:80/tcp"})
 }
 
 // A program that loses its record takes its load balancers over, if it may.

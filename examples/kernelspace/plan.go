@@ -75,7 +75,8 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
 		p.health = healthPorts(c.New)
 	}
 	was, want := map[servicemodel.FrontendKey]*spec{}, map[servicemodel.FrontendKey]*spec{}
-	for k := range b.affected(c) {
+	order := servicemodel.FrontendKey.Compare
+	for _, k := range slices.SortedFunc(maps.Keys(b.affected(c)), order) {
 		for _, s := range b.specs(c.Old, c.Old.Frontend(k), h.isHere, h.health) {
 			was[s.key] = s
 		}
@@ -89,7 +90,7 @@ func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
 	both := maps.Clone(was)
 	maps.Copy(both, want)
 	gateway, made := b.gateway(h.view), map[netip.Addr]bool{}
-	for _, k := range slices.SortedFunc(maps.Keys(both), servicemodel.FrontendKey.Compare) {
+	for _, k := range slices.SortedFunc(maps.Keys(both), order) {
 		if s := was[k]; s != nil {
 			for _, a := range b.host.needs(s, h.view) {
 				p.gone[a] = append(p.gone[a], k)
@@ -139,14 +140,24 @@ func (b *Backend) affected(c *servicemodel.ChangeSet) map[servicemodel.FrontendK
 			}
 		}
 	}
-	if len(c.Health) > 0 && b.renderer.forward {
-		for f := range c.New.Frontends() {
-			if f.Kind == servicemodel.LoadBalancer {
-				keys[f.Key] = true
-			}
-		}
+	if b.renderer.forward && len(keys)+len(c.Health) > 0 {
+		shareHealth(c, keys)
 	}
 	return keys
+}
+
+// shareHealth adds the load-balancer IPs whose health checks may change with those of other ports
+// and services. All frontends of an address share one load balancer for a port of health checks.
+func shareHealth(c *servicemodel.ChangeSet, keys map[servicemodel.FrontendKey]bool) {
+	addrs := map[netip.Addr]bool{}
+	for k := range keys {
+		addrs[k.Addr] = true
+	}
+	for f := range c.New.Frontends() {
+		if f.Kind == servicemodel.LoadBalancer && (addrs[f.Key.Addr] || len(c.Health) > 0) {
+			keys[f.Key] = true
+		}
+	}
 }
 
 // compare adds the steps for one place. s is nil if it is to have no load balancer.

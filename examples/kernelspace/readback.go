@@ -2,6 +2,7 @@ package kernelspace
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -49,7 +50,7 @@ func (b *Backend) read() (*held, *record, error) {
 	}
 	lbs, err := b.hns.LoadBalancers()
 	if err != nil {
-		return nil, nil, fmt.Errorf("%s: list load balancers: %w", Name, err)
+		return nil, nil, fmt.Errorf("%s: list load balancers: %w", Name, interrupted(err))
 	}
 	h := &held{raw: raw, view: v, placed: map[servicemodel.FrontendKey]placed{},
 		foreign: map[servicemodel.FrontendKey]string{}, seen: map[string]bool{},
@@ -67,6 +68,15 @@ func (b *Backend) read() (*held, *record, error) {
 		h.tell(&lbs[i], ours, pending)
 	}
 	return h, &r, nil
+}
+
+// interrupted makes a conflict of an object that is gone. HNS lists identities, and asks for each
+// object after that.
+func interrupted(err error) error {
+	if errors.Is(err, ErrNotFound) {
+		err = fmt.Errorf("%w: %w", err, dataplane.ErrConflict)
+	}
+	return err
 }
 
 // tell finds out whose load balancer lb is. Ours have an identity of the record, or stand at a

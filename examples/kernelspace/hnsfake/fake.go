@@ -39,10 +39,11 @@ type Fault int
 
 // The faults.
 const (
-	None    Fault = iota
-	Refused       // the call does nothing and fails
-	Lost          // the call does its work, and its answer is lost
-	Missing       // the call fails with [kernelspace.ErrNotImplemented]
+	None     Fault = iota
+	Refused        // the call does nothing and fails
+	Lost           // the call does its work, and its answer is lost
+	Missing        // the call fails with [kernelspace.ErrNotImplemented]
+	Vanished       // the call fails with [kernelspace.ErrNotFound]
 )
 
 // ErrFault is the error of calls that failed because of a [Fault].
@@ -89,6 +90,8 @@ func (s *Service) call(name string, writes bool, do func() error) error {
 		return fmt.Errorf("%s: %w", name, ErrFault)
 	case Missing:
 		return fmt.Errorf("%s: %w", name, kernelspace.ErrNotImplemented)
+	case Vanished:
+		return fmt.Errorf("%s: %w", name, kernelspace.ErrNotFound)
 	}
 	err := do()
 	if err == nil && fault == Lost {

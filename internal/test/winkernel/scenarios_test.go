@@ -50,11 +50,9 @@ func scenarios() []scenario {
 		on("L2Bridge", "TestClusterIPSvcWithITPLocal:441", dsr, step(ab, itp), step(ab, cluster),
 			step("192.168.2.3", itp)),
 		on("L2Bridge", "TestSharedRemoteEndpointDelete:622", dsr,
-			step("192.168.2.3", cluster, second),
-			step("192.168.2.3", cluster), step("")),
+			step("192.168.2.3", cluster, second), step("192.168.2.3", cluster), step("")),
 		on("L2Bridge", "TestSharedRemoteEndpointUpdate:763", dsr,
-			step("192.168.2.3", cluster, second),
-			step("192.168.2.3", other, second)),
+			step("192.168.2.3", cluster, second), step("192.168.2.3", other, second)),
 		on("Overlay", "TestCreateLoadBalancerWithoutDSR:937", config{},
 			step("192.168.2.3", cluster)),
 		on("Overlay", "TestCreateLoadBalancerWithDSR:1006", dsr, step("192.168.2.3", cluster)),
@@ -90,6 +88,8 @@ func scenarios() []scenario {
 			step("192.168.4.4@", local), step("192.168.4.4@-", local), step("", local)),
 		on("Overlay", "TestDsrNotAppliedToClusterTrafficPolicy:394", dsr,
 			step(ab, service1(ofType(corev1.ServiceTypeLoadBalancer), ingress("11.21.31.41")))),
+		on("L2Bridge", "TestRemoteAndLocalEndpointsSameIP:2013", config{},
+			both(step("192.168.4.4@", cluster), step("192.168.4.4", second))),
 	}
 	for i := range l {
 		l[i].Name = fmt.Sprintf("%02d", i)
@@ -118,6 +118,11 @@ func on(network, of string, c config, steps ...objects) scenario {
 		Endpoints: []kernelspace.Endpoint{endpoint("EP-GW", "192.168.4.1"),
 			endpoint("EP-LOCAL-1", "192.168.4.4"), endpoint("EP-LOCAL-2", "192.168.5.3"),
 			endpoint("EP-LOCAL-3", "192:168::5:3")}}
+}
+
+// both has the objects of two steps.
+func both(a, b objects) objects {
+	return objects{append(a.Services, b.Services...), append(a.Slices, b.Slices...)}
 }
 
 func with(s scenario, f kernelspace.Features) scenario {
