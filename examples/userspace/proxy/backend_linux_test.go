@@ -1,10 +1,13 @@
 package proxy
 
 import (
+	"context"
 	"io"
 	"math/rand/v2"
 	"net"
 	"net/netip"
+	"os/exec"
+	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -315,4 +318,28 @@ func freePort(t *testing.T) string {
 	}
 	t.Fatal("there is no free port")
 	return ""
+}
+
+// Check tries sockets and closes them, and Commit opens them again, also if the program starts others
+// meanwhile: a child has copies of all sockets until it executes its program.
+func TestCheckBesideForks(t *testing.T) {
+	t.Parallel()
+	ctx, stop := context.WithCancel(t.Context())
+	var forks sync.WaitGroup
+	for range 4 {
+		forks.Go(func() {
+			for ctx.Err() == nil {
+				_ = exec.CommandContext(ctx, "true").Run()
+			}
+		})
+	}
+	defer forks.Wait()
+	defer stop()
+	s := newSite(t, Config{})
+	for range 300 {
+		r := s.apply(state(service(), 1))
+		require.Empty(t, r.Refused)
+		_, err := s.engine.Cleanup(t.Context())
+		require.NoError(t, err)
+	}
 }

@@ -6,26 +6,37 @@ import (
 	"os"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
+// forkTime is for how long Check tries addresses again that are taken. If the program starts
+// another one, the child has copies of all sockets until it executes its program, also of those
+// that the last Check or Commit has closed.
+const forkTime = 250 * time.Millisecond
+
 // Check reports settings that the proxy does not support, and addresses and ports that it cannot
 // use. It opens the sockets that the change would open, all of them together, and closes them
 // again. If two sockets exclude each other, the open one stays; if neither is open, the lower
-// address wins.
+// address wins. If another program has an address, Check takes a quarter of a second.
 func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 	errs := checkTable(c)
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	e := b.edit(c.New, b.node)
+	b.mu.Unlock()
 	errs = append(errs, e.refused...)
+	until := time.Now().Add(forkTime)
 	for _, w := range e.open {
 		if slices.ContainsFunc(e.close, w.excludes) {
 			continue // the commit closes the other socket first
 		}
 		s, err := b.listen(e.want[w])
+		for errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(until) {
+			time.Sleep(time.Millisecond)
+			s, err = b.listen(e.want[w])
+		}
 		if err != nil {
 			errs = append(errs, refusal(e.want[w], err))
 			continue
