@@ -44,7 +44,9 @@ func (b *Backend) cleanupSteps(p *plan) []step {
 		{"begin in the companion tables", k.stage(p, stageRestrict)},
 		{"delete virtual servers", k.send(p.down, p.versions[stageRestrict])},
 		{"remove devices", func(context.Context) error { return k.releaseAll(&p.device) }},
-		{"delete the rules and the routes", func(context.Context) error { return k.unroute() }},
+		{"delete the rules and the routes", func(context.Context) error {
+			return errors.Join(k.unroute(ipFamilies[0]), k.unroute(ipFamilies[1]))
+		}},
 		{"restore sysctls and timeouts", b.restoring(p.network.restore)},
 		{"delete the companion tables", k.stage(p, stageEnd)},
 	}
@@ -156,11 +158,15 @@ func (p *plan) awaitPackets(ctx context.Context) error {
 // prepare adds the rules and the routes, sets tunables, and makes the device. The companion already
 // has the earlier values of tunables.
 func (k *kernel) prepare(ctx context.Context, p *plan) error {
-	for i, missing := range p.network.route {
-		if !missing {
-			continue
+	for i, f := range ipFamilies {
+		var err error
+		switch {
+		case p.network.route[i]:
+			err = k.route(f)
+		case p.network.unroute[i]:
+			err = k.unroute(f)
 		}
-		if err := k.route(ipFamilies[i]); err != nil {
+		if err != nil {
 			return err
 		}
 	}

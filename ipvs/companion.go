@@ -14,7 +14,7 @@ import (
 type companion struct {
 	version  version
 	exists   [2]bool // the table of the family is there
-	whole    [2]bool // the table is also whole
+	whole    [2]bool // the table is whole, or rightly absent
 	other    bool    // another version of kernlb has made one of the tables
 	foreign  string  // a table that no instance has made; empty: there is none
 	rules    servicemodel.Rules
@@ -51,7 +51,7 @@ func (c *companion) equal(o *companion) bool {
 func (c *companion) elements(f *nft.Family, to func(set string, e nft.Elem)) {
 	for _, set := range addrSets {
 		for _, a := range c.addrs[set] {
-			if servicemodel.FamilyOf(a) == f.Model {
+			if servicemodel.FamilyOf(a) == f.Model && f.ServedBy(&c.rules) {
 				to(set, addrElem(set, a))
 			}
 		}

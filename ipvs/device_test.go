@@ -37,7 +37,7 @@ func commit(t *testing.T, b *Backend, s servicemodel.State) *plan {
 func TestDevicePlansAreGolden(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t, Config{Device: "kernlb0"})
-	b.pl.have.addresses.others = []netip.Addr{goldenAddr}
+	b.pl.have.addresses.others, b.pl.have.routed = []netip.Addr{goldenAddr}, [2]bool{true, true}
 	six := func(s *servicemodel.Service) {
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
 	}

@@ -8,10 +8,10 @@ import (
 	"time"
 
 	"github.com/vishvananda/netlink"
-	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // Integrity checks whether the node's addresses, the device, the rules, the routes and the tunables
@@ -62,7 +62,7 @@ func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
 	if ipv6, err := k.readIPv6(); err != nil || ipv6 != have.ipv6 {
 		return false, err
 	}
-	if len(have.unrouted[0])+len(have.unrouted[1]) > 0 ||
+	if len(have.routingDrift()) > 0 ||
 		!maps.Equal(have.tunables, b.pl.tunables) {
 		return true, nil
 	}
@@ -70,12 +70,13 @@ func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
 	if err != nil || !maps.Equal(now, have.tunables) {
 		return false, err
 	}
-	for i := range ipFamilies {
-		if k.routed(i) || ipFamilies[i] == unix.AF_INET6 && !have.ipv6 {
+	rules := have.rules()
+	for i, f := range nft.Families {
+		if !have.leads(f, &rules) || k.routed(i) {
 			continue
 		}
-		missing, err := k.readUnrouted(have.ipv6)
-		return len(missing[0])+len(missing[1]) == 0, err
+		missing, _, err := k.readRouting(have.ipv6)
+		return len(missing[i]) == 0, err
 	}
 	return true, nil
 }

@@ -118,7 +118,7 @@ func (k *kernel) readNetwork(ctx context.Context, o *observed,
 		func() (err error) { o.addresses, err = k.readAddresses(); return err },
 		func() (err error) { o.devices, err = k.readDevices(); return err },
 		func() (err error) { o.ipv6, err = k.readIPv6(); return err },
-		func() (err error) { o.unrouted, err = k.readUnrouted(o.ipv6); return err },
+		func() (err error) { o.unrouted, o.routed, err = k.readRouting(o.ipv6); return err },
 		func() (err error) { o.tunables, err = k.readTunables(ctx, tunables); return err },
 	} {
 		if err := read(); err != nil {

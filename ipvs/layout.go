@@ -54,8 +54,26 @@ func kindOf(k servicemodel.FrontendKey) string {
 // tableSets are the sets of the companion tables, in the order of nft.Families.
 var tableSets = [2][]*nft.Set{newSets(nft.Families[0]), newSets(nft.Families[1])}
 
-// setsOf lists the sets of a companion table. They do not depend on the services, and must not be
-// modified.
+// settingsSet is the set with the settings and the records of tunables.
+var settingsSet = &nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark}}
+
+// tableOf returns the sets and chains of the companion table of a family, and whether there is a
+// table. A family that the node does not serve has none ([servicemodel.Node.OnlyFamily]), except
+// that the table ip always has the version and the settings. Without a chain it has no hook, so no
+// packet meets it, and the kernel does not track connections because of it.
+func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32) (sets []*nft.Set, program nft.Program,
+	exists bool) {
+	switch {
+	case f.ServedBy(&r):
+		return setsOf(f), newProgram(f, r, mark), true
+	case f == nft.IPv4:
+		return []*nft.Set{versionSet, settingsSet}, nil, true
+	}
+	return nil, nil, false
+}
+
+// setsOf lists the sets of a companion table of a family that the node serves. They do not depend on
+// the services, and must not be modified.
 func setsOf(f *nft.Family) []*nft.Set {
 	if f == nft.IPv4 {
 		return tableSets[0]
@@ -88,7 +106,7 @@ func newSets(f *nft.Family) []*nft.Set {
 		&nft.Set{Name: setClusterIPs, Key: []nft.Field{f.Addr}},
 		&nft.Set{Name: setHairpins, Key: []nft.Field{f.Addr, f.Addr}},
 		&nft.Set{Name: setNodeAddrs, Key: []nft.Field{f.Addr}},
-		&nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark}})
+		settingsSet)
 }
 
 // Packet marks. The twelve upper bits of a mark, [Config.Mark], identify the instance. The two bits

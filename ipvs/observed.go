@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -22,6 +23,7 @@ type observed struct {
 	devices   []string          // that this instance made, by name
 	ipv6      bool              // the kernel has IPv6, and accepts a local IPv6 route
 	unrouted  [2][]string       // by family: the faults of the rule and the route
+	routed    [2]bool           // by family: the instance has a rule or the route
 	tunables  map[string]string // the values of the tunables that the configuration sets
 	// before are earlier values of tunables that the companion does not record, as far as other
 	// instances or this process know them
@@ -45,6 +47,14 @@ type damage struct {
 	servers   []ipvsnl.ServiceKey        // ours that belong to no frontend
 	devices   []string                   // ours, under names other than the configured one
 	addresses bool                       // the bound addresses, or the device
+}
+
+// rules returns the settings of the known table, or those of a reading that is no table yet.
+func (o *observed) rules() servicemodel.Rules {
+	if o.table == nil {
+		return o.companion.rules
+	}
+	return o.table.Rules()
 }
 
 // expected is the wanted content of the companion tables.
@@ -132,7 +142,14 @@ func (o *observed) committed(p *plan, ifindex int) {
 	if v := p.versions[stageEnd]; v.exists {
 		o.companion.version = v
 	}
-	o.companion.exists, o.companion.whole = [2]bool{true, true}, [2]bool{true, true}
+	if p.next != nil {
+		o.table = p.next
+	}
+	rules := o.rules()
+	for i, f := range nft.Families {
+		_, _, o.companion.exists[i] = tableOf(f, rules, 0)
+		o.companion.whole[i], o.routed[i] = true, o.leads(f, &rules)
+	}
 	o.companion.addrs[setNodeAddrs], o.companion.tunables = p.addrs, p.tunables
 	o.committedDevice(&p.device, ifindex)
 	o.unrouted = [2][]string{}
@@ -140,9 +157,6 @@ func (o *observed) committed(p *plan, ifindex int) {
 		o.tunables[t.name] = t.value
 	}
 	o.damage = damage{}
-	if p.next != nil {
-		o.table = p.next
-	}
 }
 
 // committedRecords notes the records of a plan, and their marks.

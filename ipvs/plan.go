@@ -82,10 +82,10 @@ type stage [2]tablePlan
 
 // tablePlan is the change of a companion table in one transaction.
 type tablePlan struct {
-	rebuild, create bool       // delete the table; make it
-	sets            []*nft.Set // sets to make
-	program         nft.Program
-	del, add        map[string]*nft.ElemList
+	remove, create bool       // delete the table; make it
+	sets           []*nft.Set // sets to make
+	program        nft.Program
+	del, add       map[string]*nft.ElemList
 }
 
 // sink returns a function that adds elements to lists of a plan, by set.
@@ -107,7 +107,9 @@ func (p *plan) before(s int) version {
 }
 
 // empty reports whether the table does not change.
-func (tp *tablePlan) empty() bool { return !tp.create && len(tp.del)+len(tp.add) == 0 }
+func (tp *tablePlan) empty() bool {
+	return !tp.remove && !tp.create && len(tp.del)+len(tp.add) == 0
+}
 
 // newPlan returns an empty plan.
 func (pl *planner) newPlan() *plan {

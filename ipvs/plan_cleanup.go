@@ -38,13 +38,13 @@ func (pl *planner) planNoTables(p *plan) {
 		return
 	}
 	first, last := &p.stages[stageRestrict], &p.stages[stageEnd]
-	last[0].rebuild, last[1].rebuild = exists[0], exists[1]
+	last[0].remove, last[1].remove = exists[0], exists[1]
 	if exists[0] && !was.exists {
 		return // the damaged table keeps its restrictions and records until the end
 	}
 	if !exists[0] {
 		first[0].create, first[0].sets = true, []*nft.Set{versionSet}
-		last[0].rebuild = true
+		last[0].remove = true
 	}
 	v := was.next(true)
 	first[0].replace(was, v)

@@ -12,6 +12,7 @@ type networkPlan struct {
 	number  uint32 // of the routing table
 	mark    uint32
 	route   [2]bool // by family: add the rule and the route
+	unroute [2]bool // by family, which the node does not serve: delete them
 	set     []tunable
 	restore []tunable // to these values, unless another program relies on the present ones
 }
@@ -21,7 +22,7 @@ type tunable struct{ name, value string }
 
 func (p *networkPlan) len() int {
 	n := len(p.set) + len(p.restore)
-	if p.route != [2]bool{} {
+	if p.route != [2]bool{} || p.unroute != [2]bool{} {
 		n++
 	}
 	return n
@@ -33,8 +34,11 @@ func (p *networkPlan) len() int {
 func (pl *planner) planNetwork(p *plan) {
 	have := &pl.have
 	p.network.number, p.network.mark = instanceNumber(pl.instance), pl.cfg.Mark
-	for i, missing := range have.unrouted {
-		p.network.route[i] = len(missing) > 0
+	rules := p.next.Rules()
+	for i, f := range nft.Families {
+		p.network.route[i] = have.leads(f, &rules) &&
+			(!have.routed[i] || len(have.unrouted[i]) > 0)
+		p.network.unroute[i] = !f.ServedBy(&rules) && have.routed[i]
 	}
 	p.tunables = maps.Clone(have.companion.tunables)
 	for _, name := range slices.Sorted(maps.Keys(pl.tunables)) {
@@ -86,6 +90,11 @@ func (t *text) prepare(p *networkPlan) {
 			t.line("%s route replace local default dev lo table %d", ip, p.number)
 			t.line("%s rule add fwmark 0x%x/0x%x table %d priority %d", ip, p.mark, ledMask,
 				p.number, rulePriority)
+		}
+		if p.unroute[i] {
+			t.line("%s rule del fwmark 0x%x/0x%x table %d priority %d", ip, p.mark, ledMask,
+				p.number, rulePriority)
+			t.line("%s route del local default dev lo table %d", ip, p.number)
 		}
 	}
 	t.tunables(p.set)

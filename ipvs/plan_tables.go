@@ -164,12 +164,21 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 }
 
 // planNewTable plans a new table in place of the present one. It returns the frontends whose
-// records the table gets. Among them are the known old ones, until their virtual servers are gone.
+// records the table gets. Among them are the known old ones, until their virtual servers are gone. A
+// family that the node does not serve gets no record, and its old table goes first.
 func (pl *planner) planNewTable(p *plan, i int,
 	c *servicemodel.ChangeSet) []servicemodel.FrontendKey {
 	f, tp := nft.Families[i], &p.stages[stageRestrict][i]
-	tp.rebuild, tp.create = pl.have.companion.exists[i], true
-	tp.sets, tp.program = setsOf(f), newProgram(f, c.New.Rules(), pl.cfg.Mark)
+	rules := c.New.Rules()
+	tp.remove = pl.have.companion.exists[i]
+	tp.sets, tp.program, tp.create = tableOf(f, rules, pl.cfg.Mark)
+	if tp.create {
+		next := companion{rules: rules, addrs: addrsOf(c.New, p.addrs)}
+		next.elements(f, tp.sink(tp.add))
+	}
+	if !f.ServedBy(&rules) {
+		return nil
+	}
 	keys := slices.Collect(maps.Keys(pl.have.companion.records))
 	for fe := range nocopy.Of(c.New).Frontends() {
 		keys = append(keys, fe.Key)
@@ -178,7 +187,5 @@ func (pl *planner) planNewTable(p *plan, i int,
 		}
 	}
 	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
-	next := companion{rules: c.New.Rules(), addrs: addrsOf(c.New, p.addrs)}
-	next.elements(f, tp.sink(tp.add))
 	return slices.Compact(keys)
 }

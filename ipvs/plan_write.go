@@ -29,7 +29,7 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 			w.DeleteElements(s, l)
 		}
 	}
-	if tp.rebuild {
+	if tp.remove {
 		w.DeleteTable()
 	}
 	if tp.create {

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -59,7 +60,7 @@ func (o *observed) indexRecords() {
 
 // networkDrift lists the faults of the rules, the routes and the tunables.
 func (pl *planner) networkDrift(o *observed) []string {
-	drift := slices.Concat(o.unrouted[:]...)
+	drift := o.routingDrift()
 	for _, name := range slices.Sorted(maps.Keys(pl.tunables)) {
 		if now, want := o.tunables[name], pl.tunables[name]; now != want {
 			drift = append(drift, fmt.Sprintf("%s is %s, not %s", tunableText(name), now, want))
@@ -73,6 +74,27 @@ func (pl *planner) networkDrift(o *observed) []string {
 		}
 	}
 	return drift
+}
+
+// routingDrift lists the faults of the rules and the routes.
+func (o *observed) routingDrift() (drift []string) {
+	rules := o.rules()
+	for i, f := range nft.Families {
+		switch {
+		case f.ServedBy(&rules):
+			drift = append(drift, o.unrouted[i]...)
+		case o.routed[i]:
+			drift = append(drift, fmt.Sprintf("a rule or a route leads %v packets to IPVS, and the "+
+				"node does not serve them", f.Model))
+		}
+	}
+	return drift
+}
+
+// leads reports whether an instance with these rules leads packets of a family to IPVS: the node
+// serves it, and the kernel has it.
+func (o *observed) leads(f *nft.Family, r *servicemodel.Rules) bool {
+	return f.ServedBy(r) && (f == nft.IPv4 || o.ipv6)
 }
 
 // deviceDrift lists how the device and the bound addresses differ from the records. Devices that

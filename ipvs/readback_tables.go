@@ -40,8 +40,14 @@ func companionOf(name string, mark uint32, raws [2]*rawTable) (c companion, drif
 		}
 		c.whole[i] = true
 	}
-	if c.exists[0] != c.exists[1] {
-		drift = append(drift, "a companion table is missing")
+	for i, f := range nft.Families {
+		switch _, _, wanted := tableOf(f, c.rules, mark); {
+		case c.exists[i] || c.exists == [2]bool{}:
+		case wanted:
+			drift = append(drift, "a companion table is missing")
+		default:
+			c.whole[i] = true
+		}
 	}
 	for _, l := range c.addrs {
 		slices.SortFunc(l, netip.Addr.Compare)
@@ -69,7 +75,11 @@ func (c *companion) take(f *nft.Family, raw *rawTable, mark uint32) error {
 	if c.rules.MasqueradeMark != 0 && !c.rules.Equal(rules) {
 		return errors.New("it was made for other settings")
 	}
-	if err := requireProgram(raw, setsOf(f), newProgram(f, rules, mark)); err != nil {
+	sets, program, wanted := tableOf(f, rules, mark)
+	if !wanted {
+		return fmt.Errorf("the node does not serve %v", f.Model)
+	}
+	if err := requireProgram(raw, sets, program); err != nil {
 		return err
 	}
 	if f == nft.IPv4 {

@@ -9,6 +9,8 @@ import (
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // ipFamilies are the families in the order of nft.Families.
@@ -62,8 +64,9 @@ func (k *kernel) routed(family int) bool {
 		routes[0].Table == int(instanceNumber(k.instance))
 }
 
-// readUnrouted lists, by family, the faults of the rule and the route.
-func (k *kernel) readUnrouted(ipv6 bool) (missing [2][]string, err error) {
+// readRouting lists, by family, the faults of the rule and the route, and says whether one of them
+// exists.
+func (k *kernel) readRouting(ipv6 bool) (missing [2][]string, exists [2]bool, err error) {
 	for i, f := range ipFamilies {
 		if f == unix.AF_INET6 && !ipv6 {
 			continue // the kernel may refuse to list any
@@ -71,8 +74,9 @@ func (k *kernel) readUnrouted(ipv6 bool) (missing [2][]string, err error) {
 		rules, err := k.policyRules(f)
 		routes, routesErr := k.links.RouteList(f, int(instanceNumber(k.instance)))
 		if err := errors.Join(err, routesErr); err != nil {
-			return missing, fmt.Errorf("list rules and routes: %w", err)
+			return missing, exists, fmt.Errorf("list rules and routes: %w", err)
 		}
+		exists[i] = rules.there || len(rules.stale)+len(routes) > 0
 		if !rules.there {
 			missing[i] = append(missing[i], "the rule that leads packets to IPVS is missing")
 		}
@@ -83,7 +87,7 @@ func (k *kernel) readUnrouted(ipv6 bool) (missing [2][]string, err error) {
 			missing[i] = append(missing[i], "the route that leads packets to IPVS is missing")
 		}
 	}
-	return missing, nil
+	return missing, exists, nil
 }
 
 // routingRules are the policy rules of a family that concern the instance.
@@ -117,8 +121,9 @@ func (k *kernel) policyRules(family int) (r routingRules, err error) {
 // readRivals returns the effects of other programs' policy rules on marked packets: rules about the
 // marks of the instance and, if its own rule exists, a rule that precedes it.
 func (k *kernel) readRivals(o *observed) (rivals []string, err error) {
+	settings := o.rules()
 	for i, f := range ipFamilies {
-		if f == unix.AF_INET6 && !o.ipv6 {
+		if !o.leads(nft.Families[i], &settings) {
 			continue
 		}
 		rules, err := k.policyRules(f)
@@ -172,20 +177,18 @@ func (k *kernel) deleteRules(family int, all bool) error {
 	return nil
 }
 
-// unroute deletes the rules and the routes. A kernel that was booted without IPv6 has none in that
-// family.
-func (k *kernel) unroute() error {
-	for _, f := range ipFamilies {
-		err := k.deleteRules(f, true)
-		if f == unix.AF_INET6 && unsupported(err) {
-			return nil
-		}
-		if err != nil {
-			return err
-		}
-		if err := k.links.RouteDel(k.localRoute(f)); err != nil {
-			return fmt.Errorf("delete route: %w", err)
-		}
+// unroute deletes the rules and the route of a family. A kernel that was booted without IPv6 has
+// none in that family.
+func (k *kernel) unroute(family int) error {
+	err := k.deleteRules(family, true)
+	if family == unix.AF_INET6 && unsupported(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	if err := k.links.RouteDel(k.localRoute(family)); err != nil {
+		return fmt.Errorf("delete route: %w", err)
 	}
 	return nil
 }
