@@ -102,7 +102,9 @@ test-api: setup controlplane
 test-vm: vmtools
 	@echo 'tests of $(VM_PKG) on Linux 6.1, in a virtual machine: about a quarter of an hour'
 	@out=$$(mktemp) && trap 'rm -f "$$out"' EXIT && \
-	if bin/kerneltest -kernel 6.1 -timeout 40m -need '$(VM_NEED)' $(VM_PKG) >"$$out"; \
+	if bin/kerneltest -kernel 6.1 -timeout 40m -need '$(VM_NEED)' $(VM_PKG) >"$$out" && \
+		bin/kerneltest -kernel 6.1 -append ipv6.disable=1 -run '^TestWithoutIPv6$$' \
+		-need '^TestWithoutIPv6' ./internal/kernelprobe >>"$$out"; \
 	then sed -n '/^$$/,$$p' "$$out"; else cat "$$out"; exit 1; fi
 
 LONG      = $(GO) test -timeout 60m

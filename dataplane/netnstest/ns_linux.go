@@ -1,8 +1,11 @@
 package netnstest
 
 import (
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
+	"strings"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -47,10 +50,16 @@ var quiet = [][2]string{
 	{"net/ipv6/icmp/ratemask", "2"},
 }
 
-// prepare makes a new namespace quiet and brings its loopback interface up.
+// prepare makes a new namespace quiet and brings its loopback interface up. A kernel that was booted
+// with ipv6.disable=1 has no IPv6 to make quiet.
 func (ns *NS) prepare() error {
 	err := ns.Do(func() error {
+		_, err := os.Stat("/proc/sys/net/ipv6")
+		noIPv6 := errors.Is(err, fs.ErrNotExist)
 		for _, s := range quiet {
+			if noIPv6 && strings.HasPrefix(s[0], "net/ipv6/") {
+				continue
+			}
 			if err := writeSysctl(s[0], s[1]); err != nil {
 				return err
 			}

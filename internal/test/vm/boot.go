@@ -87,7 +87,7 @@ func (o Options) boot(ctx context.Context, p prepared, initrd string) (Result, e
 		s.names = append(s.names, program.Name)
 	}
 	d.phase(o.BootTimeout, fmt.Errorf("%w in %v", errBootTimeout, o.BootTimeout))
-	m := machine{kernel: p.vmlinuz, initrd: initrd, memoryMiB: o.Memory}
+	m := machine{kernel: p.vmlinuz, initrd: initrd, memoryMiB: o.Memory, kernelArgs: o.KernelArgs}
 	err := m.start(ctx, log, s.follow)
 	limit := context.Cause(ctx)
 	d.stop()

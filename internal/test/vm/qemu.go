@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -24,6 +25,7 @@ const (
 type machine struct {
 	kernel, initrd string
 	memoryMiB      int
+	kernelArgs     []string // beside those of all machines
 }
 
 // kernelArgs is the kernel's command line. A panic must end QEMU at once: panic=-1 reboots without
@@ -46,7 +48,7 @@ func (m machine) args() []string {
 		"-chardev", "file,id=log,path=/dev/fd/3", "-serial", "chardev:log",
 		"-chardev", "file,id=messages,path=/dev/fd/4", "-serial", "chardev:messages",
 		"-kernel", m.kernel, "-initrd", m.initrd,
-		"-append", strings.Join(kernelArgs, " "),
+		"-append", strings.Join(slices.Concat(kernelArgs, m.kernelArgs), " "),
 	}
 }
 

@@ -46,6 +46,8 @@ type Options struct {
 	// Memory of the VM in MiB; 0 means [DefaultMemory]. The programs take up twice
 	// their size in it while it boots.
 	Memory int
+	// KernelArgs are added to the kernel's command line, such as "ipv6.disable=1".
+	KernelArgs []string
 	// BootTimeout is for the way from power-on to init; 0 means
 	// [DefaultBootTimeout]. A boot that takes longer is tried once more.
 	BootTimeout time.Duration

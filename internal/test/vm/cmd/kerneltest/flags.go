@@ -82,6 +82,7 @@ func (c *config) flags(f *flag.FlagSet) {
 	f.Var((*list)(&c.kernels), "kernel",
 		"kernel `series` or Debian suites, separated by commas or spaces; or all")
 	f.Var((*list)(&o.Tools), "tools", "`programs` of this machine that the tests run in the guest")
+	f.Var((*list)(&o.KernelArgs), "append", "`words` for the kernel's command line")
 	f.IntVar(&o.Memory, "memory", vmtest.DefaultMemory, "memory of the VM in `MiB`")
 }
 

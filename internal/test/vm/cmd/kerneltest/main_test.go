@@ -20,12 +20,14 @@ func TestFlags(t *testing.T) {
 	t.Parallel()
 	c, err := parseFlags(
 		strings.Fields("-kernel 5.10,sid -run TestA -timeout 90s -tools nft,ip -memory 2048 "+
+			"-append ipv6.disable=1 "+
 			"./ipvs ./nftables -- -test.bench=. -x"), io.Discard)
 	require.NoError(t, err)
 	require.Equal(t, []string{"5.10", "7.x"}, c.kernels)
 	require.Equal(t, []string{"./ipvs", "./nftables"}, c.packages)
 	require.Equal(t, []string{"nft", "ip"}, c.options.Tools)
 	require.Equal(t, 2048, c.options.Memory)
+	require.Equal(t, []string{"ipv6.disable=1"}, c.options.KernelArgs)
 	require.Equal(t, []string{"-test.v", "-test.timeout=1m30s", "-test.run=TestA",
 		"-test.bench=.", "-x"}, c.args())
 

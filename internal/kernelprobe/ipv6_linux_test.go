@@ -1,0 +1,128 @@
+package kernelprobe_test
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// The node's address in TestWithoutIPv6, and that of its service.
+const (
+	nodeIP    = "192.0.2.1"
+	serviceIP = "198.51.100.1"
+)
+
+// TestWithoutIPv6 runs on a kernel that was booted with ipv6.disable=1: each backend serves IPv4,
+// also for a service that has addresses of both families, and whether or not the node says that it
+// has one.
+func TestWithoutIPv6(t *testing.T) {
+	if _, err := os.Stat("/proc/sys/net/ipv6"); !errors.Is(err, fs.ErrNotExist) {
+		t.Skip("needs a kernel that was booted with ipv6.disable=1: make test-vm boots one")
+	}
+	for i, name := range []string{nftables.Name, iptables.Name, ipvs.Name} {
+		t.Run(name, func(t *testing.T) {
+			ns := newNS(t)
+			serve(t, ns)
+			b, err := []dataplane.Candidate{
+				nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}),
+				iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
+				ipvs.Candidate(&ipvs.Config{NetNS: ns.Fd()}),
+			}[i].Open()
+			require.NoError(t, err)
+			t.Cleanup(func() { require.NoError(t, b.Close()) })
+			e := dataplane.New(b, nil)
+			for _, only := range []servicemodel.Family{0, servicemodel.IPv4} {
+				s := dualStack(only)
+				res, err := e.Apply(t.Context(), s)
+				require.NoError(t, err)
+				for _, r := range res.Refused {
+					require.Equal(t, servicemodel.IPv6, r.Family, "%v", r.Err)
+				}
+				require.True(t, only == 0 || len(res.Refused) == 0, "%v", res.Refused)
+				require.NoError(t, ns.Do(func() error { return dial(t) }))
+				again, err := e.Apply(t.Context(), s)
+				require.NoError(t, err)
+				require.Empty(t, again.Drift)
+				require.Zero(t, again.Messages)
+			}
+			require.NoError(t, ns.Do(func() error {
+				out, err := exec.CommandContext(t.Context(), "nft", "list", "tables").Output()
+				if strings.Contains(string(out), "ip6 ") {
+					t.Errorf("tables of the other family:\n%s", out)
+				}
+				return err
+			}))
+			_, err = e.Cleanup(t.Context())
+			require.NoError(t, err)
+		})
+	}
+}
+
+// serve gives a namespace an address, a route to everything, and a server that is the endpoint.
+func serve(t *testing.T, ns *netnstest.NS) {
+	t.Helper()
+	var l net.Listener
+	require.NoError(t, ns.Do(func() (err error) {
+		for _, command := range []string{"ip link set lo up", "ip address add " + nodeIP + "/32 dev lo",
+			"ip route add default dev lo src " + nodeIP} {
+			w := strings.Fields(command)
+			if out, err := exec.CommandContext(t.Context(), w[0], w[1:]...).CombinedOutput(); err != nil {
+				return fmt.Errorf("%s: %w: %s", command, err, out)
+			}
+		}
+		l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp4", nodeIP+":8080")
+		return err
+	}))
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+}
+
+// dial connects to the service.
+func dial(t *testing.T) error {
+	c, err := (&net.Dialer{Timeout: 20 * time.Second}).DialContext(t.Context(), "tcp4",
+		serviceIP+":80")
+	if err != nil {
+		return err
+	}
+	return c.Close()
+}
+
+// dualStack is a state with a dual-stack service.
+func dualStack(only servicemodel.Family) servicemodel.State {
+	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+		ClusterIPs: []netip.Addr{netip.MustParseAddr(serviceIP), netip.MustParseAddr("2001:db8:2::1")},
+		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}}}
+	var eps []servicemodel.Endpoint
+	for _, a := range []string{nodeIP, "2001:db8:1::1"} {
+		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
+			Serving: true, Ports: []servicemodel.EndpointPort{{Name: "http",
+				Protocol: servicemodel.TCP, Port: 8080}}})
+	}
+	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", OnlyFamily: only,
+		Addresses: []netip.Addr{netip.MustParseAddr(nodeIP)}}).WithService(svc).
+		WithEndpoints(svc.Name, eps)
+}
