@@ -61,8 +61,8 @@ var settingsSet = &nft.Set{Name: setSettings, Key: []nft.Field{nft.FieldMark}}
 // table. A family that the node does not serve has none ([servicemodel.Node.OnlyFamily]), except
 // that the table ip always has the version and the settings. Without a chain it has no hook, so no
 // packet meets it, and the kernel does not track connections because of it.
-func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32) (sets []*nft.Set, program nft.Program,
-	exists bool) {
+func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32) (sets []*nft.Set,
+	program nft.Program, exists bool) {
 	switch {
 	case f.ServedBy(&r):
 		return setsOf(f), newProgram(f, r, mark), true
@@ -72,8 +72,8 @@ func tableOf(f *nft.Family, r servicemodel.Rules, mark uint32) (sets []*nft.Set,
 	return nil, nil, false
 }
 
-// setsOf lists the sets of a companion table of a family that the node serves. They do not depend on
-// the services, and must not be modified.
+// setsOf lists the sets of a companion table of a family that the node serves. They do not depend
+// on the services, and must not be modified.
 func setsOf(f *nft.Family) []*nft.Set {
 	if f == nft.IPv4 {
 		return tableSets[0]

@@ -164,8 +164,8 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 }
 
 // planNewTable plans a new table in place of the present one. It returns the frontends whose
-// records the table gets. Among them are the known old ones, until their virtual servers are gone. A
-// family that the node does not serve gets no record, and its old table goes first.
+// records the table gets. Among them are the known old ones, until their virtual servers are gone.
+// A family that the node does not serve gets no record, and its old table goes first.
 func (pl *planner) planNewTable(p *plan, i int,
 	c *servicemodel.ChangeSet) []servicemodel.FrontendKey {
 	f, tp := nft.Families[i], &p.stages[stageRestrict][i]

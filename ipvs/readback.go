@@ -84,8 +84,8 @@ func (o *observed) routingDrift() (drift []string) {
 		case f.ServedBy(&rules):
 			drift = append(drift, o.unrouted[i]...)
 		case o.routed[i]:
-			drift = append(drift, fmt.Sprintf("a rule or a route leads %v packets to IPVS, and the "+
-				"node does not serve them", f.Model))
+			drift = append(drift, fmt.Sprintf("a rule or a route leads %v packets to IPVS, and "+
+				"the node does not serve them", f.Model))
 		}
 	}
 	return drift

@@ -278,8 +278,8 @@ func (o *options) nodeFlags(fs *flag.FlagSet) func() error {
 	fs.StringVar(&n.Zone, "zone", "", "`NAME` of this node's zone")
 	fs.Var(&ips, "node-ip", "address `IP` of this node, the primary one of its family first; may "+
 		"be repeated (default: those of the interfaces)")
-	fs.Func("only-family", "the only address `FAMILY` that this node serves, IPv4 or IPv6 (default: "+
-		"both)", func(s string) error { return n.OnlyFamily.UnmarshalText([]byte(s)) })
+	fs.Func("only-family", "the only address `FAMILY` that this node serves, IPv4 or IPv6 "+
+		"(default: both)", func(s string) error { return n.OnlyFamily.UnmarshalText([]byte(s)) })
 	fs.Var(&clusterCIDRs, "cluster-cidr", "`CIDR` that tells the traffic of pods; may be repeated")
 	fs.StringVar(&nodePortAddresses, "nodeport-addresses", "", "where node ports answer: `LIST` "+
 		"of CIDRs, separated by commas, or primary (default: all local addresses)")

@@ -320,8 +320,8 @@ func freePort(t *testing.T) string {
 	return ""
 }
 
-// Check tries sockets and closes them, and Commit opens them again, also if the program starts others
-// meanwhile: a child has copies of all sockets until it executes its program.
+// Check tries sockets and closes them, and Commit opens them again, also if the program starts
+// others meanwhile: a child has copies of all sockets until it executes its program.
 func TestCheckBesideForks(t *testing.T) {
 	t.Parallel()
 	ctx, stop := context.WithCancel(t.Context())
