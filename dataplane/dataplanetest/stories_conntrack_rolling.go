@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -73,16 +74,20 @@ type roll struct {
 	current []*member
 	leaving []*member // no longer in the service, the oldest first
 
+	settled atomic.Int64 // calls of Settle
+	ended   int          // servers for UDP
+
 	mu   sync.Mutex
 	uses map[string]int // TCP connections by server
 }
 
 // member is one endpoint and its servers.
 type member struct {
-	host string
-	port uint16
-	left time.Time
-	stop map[netnstest.Protocol]func()
+	host    string
+	port    uint16
+	left    time.Time
+	settled int64 // calls of Settle when it left
+	stop    map[netnstest.Protocol]func()
 }
 
 // add starts an endpoint. No two ever have the same port.
@@ -108,8 +113,8 @@ func (r *roll) state() servicemodel.State {
 	return flowState(l)
 }
 
-// roll replaces the oldest endpoint, again and again. The server at a removed endpoint ends after
-// the kernel has been told: for UDP at once, for TCP when the policy leaves it no connections.
+// roll replaces the oldest endpoint, again and again. The server at a removed endpoint ends for UDP
+// after its flows were moved, and for TCP when the policy leaves it no connections.
 func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (changes, applies int) {
 	applied := make(chan *servicemodel.Table, 1024)
 	defer RunEngine(r.t, r.engine, r.state())()
@@ -117,6 +122,8 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (chan
 		switch ev := ev.(type) {
 		case dataplane.Applied:
 			applied <- ev.Changes.New
+		case dataplane.Settled:
+			r.settled.Add(1)
 		case dataplane.Failed:
 			r.t.Errorf("%s: %v", ev.Doing, ev.Err)
 		}
@@ -163,11 +170,14 @@ func (r *roll) end(applied <-chan *servicemodel.Table) (n int) {
 			return false
 		}
 		if m.left.IsZero() {
-			m.left = time.Now()
+			m.left, m.settled = time.Now(), r.settled.Load()
 		}
-		if stop := m.stop[netnstest.UDP]; stop != nil && time.Since(m.left) > serverGrace {
+		// The first of these two may have begun before the kernel was told.
+		moved := r.settled.Load() >= m.settled+2
+		if stop := m.stop[netnstest.UDP]; stop != nil && moved && time.Since(m.left) > serverGrace {
 			stop()
 			delete(m.stop, netnstest.UDP)
+			r.ended++
 		}
 		if time.Since(m.left) < time.Second || r.used(serverName(m.host, m.port)) > 0 {
 			return false // connections are still on their way to it, or there
@@ -271,6 +281,9 @@ func (r *roll) report(udp streams, tcp []*caller, moved int) {
 	// back.
 	if r.under.OwnConnections {
 		moved = max(moved, stays)
+	}
+	if r.ended == 0 {
+		r.t.Error("no server for UDP ended")
 	}
 	if lost > moved {
 		r.t.Errorf("%d datagrams lost, though clients were moved only %d times", lost, moved)
