@@ -79,10 +79,12 @@ func serve(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
 	var l net.Listener
 	require.NoError(t, ns.Do(func() (err error) {
-		for _, command := range []string{"ip link set lo up", "ip address add " + nodeIP + "/32 dev lo",
+		for _, command := range []string{"ip link set lo up",
+			"ip address add " + nodeIP + "/32 dev lo",
 			"ip route add default dev lo src " + nodeIP} {
 			w := strings.Fields(command)
-			if out, err := exec.CommandContext(t.Context(), w[0], w[1:]...).CombinedOutput(); err != nil {
+			out, err := exec.CommandContext(t.Context(), w[0], w[1:]...).CombinedOutput()
+			if err != nil {
 				return fmt.Errorf("%s: %w: %s", command, err, out)
 			}
 		}
@@ -114,8 +116,9 @@ func dial(t *testing.T) error {
 // dualStack is a state with a dual-stack service.
 func dualStack(only servicemodel.Family) servicemodel.State {
 	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		ClusterIPs: []netip.Addr{netip.MustParseAddr(serviceIP), netip.MustParseAddr("2001:db8:2::1")},
-		Ports:      []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}}}
+		ClusterIPs: []netip.Addr{netip.MustParseAddr(serviceIP),
+			netip.MustParseAddr("2001:db8:2::1")},
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80}}}
 	var eps []servicemodel.Endpoint
 	for _, a := range []string{nodeIP, "2001:db8:1::1"} {
 		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
