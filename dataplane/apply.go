@@ -120,6 +120,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	if err != nil {
 		return nil, err
 	}
+	t = e.atPresent(t)
 	var want *servicemodel.Table
 	if hint {
 		want = t
@@ -137,6 +138,9 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 		return again, err
 	}
 	e.phase.enter(PhaseCheck)
+	if p.observed {
+		t = e.atPresent(t)
+	}
 	t = e.arranged(t)
 	p.changes = e.difference(t)
 	accepted, err := e.accepted(p, t)
@@ -180,6 +184,7 @@ func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Tab
 		if err != nil {
 			return nil, err
 		}
+		next = e.atPresent(next)
 		if c = nocopy.Of(e.kernel).Changes(servicemodel.Diff(t, next)); p.kept() > kept {
 			// The backend may refuse a service's previous definition for the same reason, although
 			// the kernel does not change for it.

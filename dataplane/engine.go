@@ -25,10 +25,10 @@ type Config struct {
 	// Approve is called before each commit of [Engine.Apply], [Engine.Run], [Engine.ApplyChanges]
 	// and [Engine.Switch], repairs included ([Preview.Repaired], [Preview.Drift]). If nothing
 	// differs, it is not called. If Approve returns an error, the kernel stays as it is, and the
-	// call fails with that error ([ErrNotApproved]). [Engine.Cleanup] and [Engine.Settle] do not
-	// call Approve. The engine and other writers of the instance wait for it, so it must return
-	// soon, and may call only those methods of the engine that an [Observer] may call. Each call
-	// costs a plan. Nil approves everything.
+	// call fails with that error ([ErrNotApproved]). [Engine.Cleanup] does not call Approve, and
+	// [Engine.Settle] only for a step of slow starts. The engine and other writers of the instance
+	// wait for it, so it must return soon, and may call only those methods of the engine that an
+	// [Observer] may call. Each call costs a plan. Nil approves everything.
 	//
 	// After an error Run calls Approve again when a program sets another state, when the objects
 	// that Run watches change, when another program changes what the kernel holds, and otherwise
@@ -192,7 +192,7 @@ func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, erro
 		return nil, fmt.Errorf("apply: %w", err)
 	}
 	defer e.give()
-	return e.applyRevision(ctx, s, e.progress.ask(s, true), nil)
+	return e.applyRevision(ctx, s, e.progress.ask(s, true), false, nil)
 }
 
 // applyWanted applies the newest wanted state. The result is nil if no state is wanted, or if the
@@ -206,11 +206,12 @@ func (e *Engine) applyWanted(ctx context.Context, again bool, p *wait.Packets) (
 	if !todo {
 		return nil, nil
 	}
-	return e.applyRevision(ctx, s, r, p)
+	return e.applyRevision(ctx, s, r, false, p)
 }
 
-// applyRevision applies the state that was requested as revision rev, and reports the outcome.
-func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision,
+// applyRevision applies the state that was requested as revision rev, and reports the outcome. step
+// says that it was applied before.
+func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision, step bool,
 	p *wait.Packets) (*Result, error) {
 	start := time.Now()
 	e.phase.begin(ctx, "apply", PhaseLock)
@@ -218,7 +219,7 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 	if err != nil {
 		return nil, e.applyFailed(ctx, "apply", rev, err)
 	}
-	r.Revision = rev
+	r.Revision, r.Step = rev, step
 	e.phase.enter(PhaseSettle)
 	r.Settle, err = e.settle(p.In(ctx))
 	e.phase.enter(PhaseSettle)

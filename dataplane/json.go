@@ -85,6 +85,7 @@ type resultJSON struct {
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
 	Observed  bool                    `json:"observed"`
 	Settle    string                  `json:"settle,omitempty"`
+	Step      bool                    `json:"step,omitzero"`
 	Phases    Phases                  `json:"phases"`
 	statsJSON
 }
@@ -93,7 +94,7 @@ type resultJSON struct {
 // cost as much as encoding their tables.
 func (r *Result) MarshalJSON() ([]byte, error) {
 	return json.Marshal(resultJSON{r.Backend, r.Revision, r.Owners, r.Counts, r.Repaired, r.Changes,
-		r.Rest, r.Drift, r.Refused, r.Conflicts, r.Observed, text(r.Settle), r.Phases,
+		r.Rest, r.Drift, r.Refused, r.Conflicts, r.Observed, text(r.Settle), r.Step, r.Phases,
 		r.Stats.json()})
 }
 

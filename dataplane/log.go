@@ -63,10 +63,11 @@ func logTo(log *slog.Logger) Observer {
 	}
 }
 
-// logApplied logs the changes, at debug level if there are none. A repair has a line of its own.
+// logApplied logs the changes, at debug level if there are none but steps of slow starts. A repair
+// has a line of its own.
 func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
 	level := slog.LevelDebug
-	if r.Messages > 0 && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
+	if r.Messages > 0 && !r.Step && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
 		level = slog.LevelInfo
 	}
 	log.Log(ctx, level, "applied", logkey.Backend, r.Backend, of(r.Owners, r.Revision),

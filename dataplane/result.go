@@ -48,6 +48,8 @@ type Result struct {
 	Observed bool
 	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
 	Settle time.Duration
+	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request.
+	Step bool
 	// Phases is how long each phase took.
 	Phases Phases
 	// Stats is what the commits sent to the kernel. Its Duration covers the whole apply, from its

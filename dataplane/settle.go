@@ -33,16 +33,20 @@ type Flows interface {
 	Settler
 }
 
-// Settle does the work of earlier applies that is due: it removes drained endpoints, and retries
-// what failed. It returns the time until the next call; 0 means that no work is left. [Engine.Run]
-// calls it when work is due. Programs without Run call it themselves, or leave the work to the next
-// Apply. Some work waits 10 to 25 ms for packets that the kernel is working on: Settle and Apply
-// include that wait, and Run commits new states meanwhile. Errors match [ErrUnsettled].
+// Settle does the work of earlier applies that is due: it removes drained endpoints, takes the next
+// step of slow starts (servicemodel.Service.SlowStart), and retries what failed. It returns the
+// time until the next call; 0 means that no work is left. [Engine.Run] calls it when work is due.
+// Programs without Run call it themselves, or leave the work to the next Apply. Some work waits 10
+// to 25 ms for packets that the kernel is working on: Settle and Apply include that wait, and Run
+// commits new states meanwhile. Errors match [ErrUnsettled].
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	if err := e.take(ctx); err != nil {
 		return 0, fmt.Errorf("settle: %w", err)
 	}
 	defer e.give()
+	if s, rev, due := e.stepDue(); due {
+		return e.step(ctx, s, rev)
+	}
 	e.phase.begin(ctx, "settle", PhaseSettle)
 	if next, err = e.settle(ctx); err != nil {
 		return next, e.failed(ctx, "settle", 0, err)
@@ -70,6 +74,7 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	if e.cfg.Flows != nil {
 		take(e.cfg.Flows.Settle(e.observers.emitting(ctx, e.kernel)))
 	}
+	take(e.untilStep(), nil)
 	if len(errs) > 0 {
 		err = fmt.Errorf("%w: %w", ErrUnsettled, errors.Join(errs...))
 	}

@@ -81,7 +81,7 @@ func equalMaps[K pmap.Key[K], V any, O pmap.Hasher[K]](a, b pmap.Map[K, V, O],
 // a table equal to b. The result knows neither the state that b was resolved from nor conflicts.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
-	n.memory, n.losers = nil, pmap.Map[claimKey, *Frontend, claimHash]{}
+	n.memory, n.ramps, n.losers = nil, nil, pmap.Map[claimKey, *Frontend, claimHash]{}
 	if c.Rules != nil {
 		n.rules = c.Rules.New.clone()
 	}

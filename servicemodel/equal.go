@@ -9,7 +9,7 @@ func (s *Service) equal(o *Service) bool {
 		s.InternalTrafficPolicy == o.InternalTrafficPolicy &&
 		s.ExternalTrafficPolicy == o.ExternalTrafficPolicy && s.Prefer == o.Prefer &&
 		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Masquerade == o.Masquerade &&
-		s.Scheduler == o.Scheduler &&
+		s.Scheduler == o.Scheduler && s.SlowStart == o.SlowStart &&
 		s.Forwarding == o.Forwarding &&
 		s.Connections == o.Connections
 }

@@ -231,7 +231,8 @@ type Pool struct {
 // Slot is one endpoint in a [Pool]. An address occurs in one slot of a pool only.
 type Slot struct {
 	Endpoint netip.AddrPort `json:"endpoint"`
-	// Weight is at least 1. The weights that Resolve gives a pool have no common divisor.
+	// Weight is at least 1. The weights that Resolve gives a pool have no common divisor, except in
+	// services with a slow start, where they are multiplied to at least 20.
 	Weight uint16 `json:"weight"`
 }
 

@@ -64,6 +64,30 @@ func (f *Frontend) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+// serviceJSON is a service with its times as text.
+type serviceJSON struct {
+	*serviceFields
+	SlowStart duration `json:"slowStart,omitzero"`
+}
+
+type serviceFields Service
+
+// MarshalJSON returns s with its slow start as text, such as "30s".
+func (s Service) MarshalJSON() ([]byte, error) {
+	return json.Marshal(serviceJSON{(*serviceFields)(&s), duration(s.SlowStart)})
+}
+
+// UnmarshalJSON is the inverse of MarshalJSON.
+func (s *Service) UnmarshalJSON(data []byte) error {
+	j := serviceJSON{serviceFields: &serviceFields{}}
+	if err := unmarshalStrictly(data, &j); err != nil {
+		return fmt.Errorf("service: %w", err)
+	}
+	*s = Service(*j.serviceFields)
+	s.SlowStart = time.Duration(j.SlowStart)
+	return nil
+}
+
 type stateJSON struct {
 	Node      Node                `json:"node"`
 	Services  []*Service          `json:"services,omitempty"`

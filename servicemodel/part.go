@@ -258,8 +258,13 @@ func (v stateView) ValidatePart(owner string) error {
 			p.add("name.namespace", quote(n.Namespace), "must be the owner, "+quote(owner))
 		}
 	}
-	for n := range v.s.services.All() {
+	for n, svc := range v.s.services.All() {
 		check("service ", n)
+		if svc.SlowStart > 0 {
+			p.service, p.object = n, func() string { return "service " + n.String() }
+			p.add("slowStart", svc.SlowStart, "must not be set in a part: no program would let "+
+				"endpoints grow")
+		}
 	}
 	for n := range v.s.endpoints.All() {
 		check("endpoints ", n)

@@ -6,6 +6,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,7 +36,8 @@ func TestPartsAreApart(t *testing.T) {
 		held := map[string]*sm.Table{}
 		for range 20 {
 			owner := pick(r, "a", "b")
-			own := mustResolve(t, nil, partOf(r.state().WithNode(sm.Node{Name: "n1"}), owner))
+			s := steady(r.state()).WithNode(sm.Node{Name: "n1"})
+			own := mustResolve(t, nil, partOf(s, owner))
 			if r.chance(20) {
 				own = nil
 			}
@@ -142,7 +144,7 @@ func TestTwoPartsAreTheTableOfBothStates(t *testing.T) {
 	r := newSource(t)
 	both := 0
 	for range 200 {
-		s := r.state()
+		s := steady(r.state())
 		a, b := partOf(s, "a"), partOf(s, "b")
 		whole := mustResolve(t, nil, s)
 		table, err := nocopy.Of(mustResolve(t, nil, a)).WithPart("b", mustResolve(t, nil, b))
@@ -178,7 +180,7 @@ func TestAStateWithPartsHasTheServicesOfEachOwner(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
 	for range 100 {
-		s, next := r.state(), r.state()
+		s, next := steady(r.state()), steady(r.state())
 		require.NoError(t, nocopy.Of(partOf(s, "a")).ValidatePart("a"))
 		got := nocopy.Of(s).WithPart("a", partOf(next, "a"))
 		requireSame(t, mustResolve(t, nil, partOf(s, "b")), mustResolve(t, nil, partOf(got, "b")))
@@ -233,4 +235,20 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 		"node: nodePortAddresses: none: the instance has 192.0.2.0/24",
 		"node: serviceCIDRs: none: the instance has 10.96.0.0/12",
 	}, err)
+}
+
+// steady returns a state without slow starts, which parts refuse.
+func steady(s sm.State) sm.State {
+	for svc := range s.Services() {
+		svc.SlowStart = 0
+		s = s.WithService(svc)
+	}
+	return s
+}
+
+func TestPartsRefuseSlowStarts(t *testing.T) {
+	t.Parallel()
+	requireProblems(t, []string{"service default/web: slowStart: 1m0s: must not be set in a part" +
+		": no program would let endpoints grow"},
+		nocopy.Of(stateOf(thisNode, webService(slowly(time.Minute)))).ValidatePart("default"))
 }

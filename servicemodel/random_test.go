@@ -67,6 +67,7 @@ func (r source) service(n sm.Name) *sm.Service {
 		Scheduler:             pick(r, sm.SchedulerDefault, sm.SchedulerDefault, sm.Maglev),
 		Forwarding:            pick(r, sm.ForwardNAT, sm.ForwardNAT, sm.ForwardDirect),
 		Prefer:                pick(r, "", "", "node", "zone"),
+		SlowStart:             pick(r, 0, 0, time.Minute),
 	}
 	if r.chance(30) {
 		policy := func() sm.MasqueradePolicy {

@@ -406,7 +406,7 @@ func TestDecisionsAgreeWithTheReference(t *testing.T) {
 	for range 150 {
 		s := r.state()
 		for svc := range s.Services() { // TestSharesOfLevels has its own reference
-			svc.Prefer = ""
+			svc.Prefer, svc.SlowStart = "", 0
 			s = s.WithService(svc)
 		}
 		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))

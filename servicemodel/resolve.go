@@ -12,6 +12,7 @@ type memory struct {
 	state      State
 	view       view
 	footprints footprints
+	slow       slowStarts
 	homeless   homeless // filled when a cause is asked for
 }
 
@@ -20,6 +21,7 @@ type memory struct {
 // gives the same result, except for the order of slots, which prev influences. If the changes are
 // invalid, Resolve returns no table and an error that joins a *[FieldError] for every problem.
 func Resolve(prev *Table, s State) (*Table, error) {
+	prev = prev.whole()
 	old := &memory{}
 	if prev.remembers() {
 		old = prev.memory
@@ -53,7 +55,8 @@ func Resolve(prev *Table, s State) (*Table, error) {
 		}
 	}
 	m.move(edits)
-	t.memory = &memory{state: s, view: m.view, footprints: m.footprints}
+	t.memory = &memory{state: s, view: m.view, footprints: m.footprints,
+		slow: old.slow.after(edits)}
 	return &t, nil
 }
 

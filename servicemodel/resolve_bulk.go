@@ -32,7 +32,8 @@ func rebuild(prev *Table, s State, edits []edit) *Table {
 	}
 	b.t.owned, b.t.pools, b.t.health = b.owned.Map(), b.pools.Map(), b.health.Map()
 	b.t.clusterIPs, b.t.hairpins = countAddrs(b.clusterIPs), countAddrs(b.hairpins)
-	b.t.memory = &memory{state: s, view: b.view, footprints: b.footprints.Map()}
+	b.t.memory = &memory{state: s, view: b.view, footprints: b.footprints.Map(),
+		slow: slowStarts{}.after(edits)}
 	return b.t
 }
 

@@ -194,6 +194,9 @@ func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDr
 	}
 
 	reduce(d.pool.Slots)
+	if svc.SlowStart > 0 {
+		stretch(d.pool.Slots)
+	}
 	return d
 }
 

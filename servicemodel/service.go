@@ -84,6 +84,20 @@ type Service struct {
 	// what kube-proxy does.
 	Masquerade Masquerade `json:"masquerade,omitzero"`
 
+	// SlowStart is the time in which an endpoint that becomes ready grows to its whole weight, in
+	// whole seconds: at least 5 s, at most a day. It begins with a tenth. Zero means that it has
+	// all its weight at once.
+	//
+	// The weight is within 5 % of a straight line, and changes at most ten times a second. If no
+	// endpoint was ready, those that become ready first have their whole weights, because nothing
+	// else could take their connections. An endpoint that was not ready for a while begins anew. A
+	// lower weight holds at once.
+	//
+	// A program that starts goes on from the weights in the kernel. While no program runs, nothing
+	// grows. SlowStart takes the schedulers that [Service.Prefer] takes. It needs an
+	// engine: parts refuse it.
+	SlowStart time.Duration `json:"-"`
+
 	// Scheduler says how to choose among endpoints. The zero value is the backend's default: random
 	// for nftables and iptables, weighted round robin for IPVS.
 	// [Scheduler] says what each backend has.

@@ -24,6 +24,7 @@ type Table struct {
 	losers pmap.Map[claimKey, *Frontend, claimHash]
 
 	memory *memory // nil unless made by Resolve
+	ramps  *ramps  // nil if all endpoints have their whole weights
 }
 
 // orEmpty returns t, or an empty table if t is nil.

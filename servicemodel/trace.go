@@ -32,6 +32,7 @@ const (
 	stepNearness    = "nearness"    // how the traffic is divided among near and far endpoints
 	stepEndpoints   = "endpoints"   // how many of the endpoints are used
 	stepExcluded    = "excluded"    // an endpoint that is not used, and why
+	stepGrowing     = "growing"     // an endpoint that has a part of its weight
 	stepAffinity    = "affinity"    // whether a client stays with its endpoint
 	stepMasquerade  = "masquerade"  // whether the endpoint sees an address of the node
 	stepOutcome     = "outcome"     // the fate of the packet
@@ -128,6 +129,7 @@ func (r *tracer) atFrontend(f *Frontend) {
 	verdict := r.Decision.verdict()
 	r.step(stepPolicy, "%s", r.policy(f, verdict))
 	r.endpoints(f, verdict)
+	r.growing(f, verdict)
 	if r.Decision.Outcome != Balanced {
 		return
 	}
@@ -204,6 +206,21 @@ func (r *tracer) endpoints(f *Frontend, v Verdict) {
 		}
 		if out != included {
 			r.step(stepExcluded, "%s %v", s.name(), out)
+		}
+	}
+}
+
+// growing names the endpoints that have a part of their weight.
+func (r *tracer) growing(f *Frontend, v Verdict) {
+	id, balances := f.Pool(v)
+	if !balances || r.t.ramps == nil {
+		return
+	}
+	list, _ := r.t.ramps.pools.Get(id)
+	for _, s := range r.t.pool(id).Slots {
+		if g := find(list, s.Endpoint); g != nil {
+			r.step(stepGrowing, "%v has %d %% of its weight", s.Endpoint,
+				100*int(s.Weight)/int(g.whole))
 		}
 	}
 }

@@ -216,8 +216,7 @@ func TestTracesAgreeWithDecisions(t *testing.T) {
 
 // stepKinds are the kinds of steps in their order.
 var stepKinds = []string{"source", "destination", "conflict", "sources", "policy", "nearness",
-	"endpoints",
-	"excluded", "affinity", "masquerade", "outcome"}
+	"endpoints", "excluded", "growing", "affinity", "masquerade", "outcome"}
 
 func requireSteps(t *testing.T, s sm.State, trace sm.Trace) {
 	t.Helper()

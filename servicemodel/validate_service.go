@@ -44,6 +44,7 @@ func (p *problems) checkService(s *Service) {
 	if s.Prefer != "" && !s.Scheduler.weighs() {
 		p.add("prefer", quote(s.Prefer), notWeighed(s.Scheduler))
 	}
+	p.checkSlowStart(s)
 	p.checkMasquerade(&s.Masquerade)
 	if !s.Scheduler.known() {
 		p.add("scheduler", quote(string(s.Scheduler)), "unknown scheduler")
@@ -161,6 +162,18 @@ func (p *problems) checkAffinity(a SessionAffinity) {
 			maxAffinityTimeout))
 	case d%time.Second != 0:
 		p.add("sessionAffinity.timeout", d, "must be whole seconds")
+	}
+}
+
+func (p *problems) checkSlowStart(s *Service) {
+	switch d := s.SlowStart; {
+	case d == 0:
+	case d < slowStartMin || d > slowStartMax:
+		p.add("slowStart", d, fmt.Sprintf("must be between %v and %v", slowStartMin, slowStartMax))
+	case d%time.Second != 0:
+		p.add("slowStart", d, "must be whole seconds")
+	case !s.Scheduler.weighs():
+		p.add("slowStart", d, notWeighed(s.Scheduler))
 	}
 }
 

@@ -172,6 +172,14 @@ var invalidServices = []struct {
 		s.Prefer, s.Scheduler = "zone", sm.RoundRobin
 	}, []string{`service default/web: prefer: "zone": works by weights, and the scheduler rr ` +
 		"does not follow weights"}},
+	{"a slow start that is too short", slowly(time.Second), []string{
+		"service default/web: slowStart: 1s: must be between 5s and 24h0m0s"}},
+	{"a slow start in fractions of a second", slowly(5500 * time.Millisecond), []string{
+		"service default/web: slowStart: 5.5s: must be whole seconds"}},
+	{"a slow start that a scheduler ignores", func(s *sm.Service) {
+		s.SlowStart, s.Scheduler = time.Minute, sm.LeastConn
+	}, []string{"service default/web: slowStart: 1m0s: works by weights, and the scheduler lc " +
+		"does not follow weights"}},
 	{"an unknown policy for connections", func(s *sm.Service) { s.Connections.Mode = 4 },
 		[]string{"service default/web: connections.mode: 4: unknown policy for connections"}},
 	{"draining in no time", func(s *sm.Service) {

@@ -39,6 +39,7 @@ var stories = []story{
 // restartStories are about processes that find the objects of earlier ones.
 var restartStories = []story{
 	{"a new process adopts what the old one left", adopts},
+	{"a new process lets endpoints grow on", growsOn},
 	{"a flush is noticed and repaired", repairsFlush},
 	{"no new connection reaches an endpoint that another process took away",
 		neverBack(time.Hour, byProcesses)},

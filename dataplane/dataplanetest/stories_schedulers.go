@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -15,6 +16,7 @@ var schedulerStories = []story{
 	{"each endpoint gets its share from each scheduler", schedulerShares},
 	{"a hash of the client keeps it on its endpoint", hashedClientsStay},
 	{"near endpoints get what they can take, and others the rest", nearShares},
+	{"an endpoint that becomes ready grows to its share", growingShares},
 	{"a change of the scheduler disturbs no connection", schedulerChanges},
 }
 
@@ -59,6 +61,51 @@ func nearShares(t *testing.T, w *world) {
 		requireShares(t, to.String(), w.shares(t, "pod1", servicemodel.TCP, to, 300),
 			map[string]float64{serverName("pod2", PortA): .7, serverName("remote1", PortA): .3})
 	}
+}
+
+// growingShares has an endpoint that begins with a tenth, and then grows in the shortest time.
+func growingShares(t *testing.T, w *world) {
+	with := func(d time.Duration, hosts ...string) servicemodel.State {
+		return state(thisNode(), web(slowStart(d)), eps(hosts...))
+	}
+	w.apply(t, with(time.Hour, "pod2", "pod3"))
+	w.apply(t, with(time.Hour, "pod2", "pod3", "remote1"))
+	w.requireGrown(t, .1)
+	w.apply(t, with(5*time.Second, "pod2", "pod3", "remote1"))
+	must(t, w.engine.Finish(t.Context()))
+	w.requireGrown(t, 1)
+}
+
+func slowStart(d time.Duration) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) { s.SlowStart = d }
+}
+
+// requireGrown requires the shares of two whole endpoints, and of remote1, which has a part of its
+// weight.
+func (w *world) requireGrown(t *testing.T, part float64) {
+	t.Helper()
+	for _, f := range families {
+		to := netip.AddrPortFrom(clusterIP[f], servicePort)
+		requireShares(t, to.String(), w.shares(t, "pod1", servicemodel.TCP, to, 300),
+			map[string]float64{serverName("pod2", PortA): 1 / (2 + part),
+				serverName("pod3", PortA): 1 / (2 + part), serverName("remote1", PortA): part /
+					(2 + part)})
+	}
+}
+
+// growsOn restarts while an endpoint has a part of its weight.
+func growsOn(t *testing.T, w *world) {
+	s := state(thisNode(), web(slowStart(time.Hour)), eps("pod2", "pod3"))
+	w.apply(t, s)
+	s = and(s, web(slowStart(time.Hour)), eps("pod2", "pod3", "remote1"))
+	w.apply(t, s)
+	w.engine = w.newEngine(nil)
+	r := w.apply(t, s)
+	if n := r.Changed + r.Added + r.Removed; n != 0 || r.Settle == 0 {
+		t.Errorf("a restart changes the weights, or lets nothing grow on: settle %v\n%v", r.Settle,
+			r.Changes)
+	}
+	w.requireGrown(t, .1)
 }
 
 func addrsOf(host string) []netip.Addr {

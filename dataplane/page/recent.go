@@ -90,12 +90,12 @@ func (r *ring) newest() []event {
 	return l
 }
 
-// observe keeps an event of the engine. It skips applies that found nothing to do, because there
-// are many.
+// observe keeps an event of the engine. It skips applies that found nothing to do, and steps of
+// slow starts, because there are many.
 func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 	switch ev := ev.(type) {
 	case dataplane.Applied:
-		if ev.Messages > 0 {
+		if ev.Messages > 0 && !ev.Step {
 			r.add(applied("applied", ev.Result))
 		}
 	case dataplane.Repaired:

@@ -255,8 +255,8 @@ func (p *program) settle(ctx context.Context, e *dataplane.Engine, r *dataplane.
 	err error) error {
 	next := r.Settle
 	if next > time.Second {
-		fmt.Fprintf(p.stderr, "draining for %v; if interrupted, connections are left\n",
-			next.Round(time.Second))
+		fmt.Fprintf(p.stderr, "draining for %v, or letting endpoints grow; if interrupted, "+
+			"connections are left, and weights stay\n", next.Round(time.Second))
 	}
 	for tries := 0; err != nil || next > 0; {
 		wait := next

@@ -101,7 +101,7 @@ func (f *follower) tell(_ context.Context, ev dataplane.Event) {
 		file, line, _ := f.set.Load().Locate(ev.Service)
 		f.log.Error("service is refused", "at", fmt.Sprintf("%s:%d", file, line), "error", ev.Err)
 	case dataplane.Applied:
-		if ev.Messages > 0 {
+		if ev.Messages > 0 && !ev.Step {
 			f.log.Info("applied", "added", ev.Added, "changed", ev.Changed, "removed", ev.Removed,
 				"refused", len(ev.Result.Refused))
 		}

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/kernlb/kernlb/internal/suggest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -56,6 +57,16 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 	{"scheduler", func(s *servicemodel.Service, value string) (err error) {
 		s.Scheduler, err = servicemodel.ParseScheduler(value)
 		return err
+	}},
+	{"slow-start", func(s *servicemodel.Service, value string) (err error) {
+		s.SlowStart, err = time.ParseDuration(value)
+		checked := servicemodel.Service{Name: servicemodel.Name{Namespace: "any", Name: "any"},
+			SlowStart: s.SlowStart}
+		if err != nil || checked.Validate() != nil {
+			s.SlowStart = 0
+			return errors.New("must be a time from 5s to 24h, in whole seconds")
+		}
+		return nil
 	}},
 }
 

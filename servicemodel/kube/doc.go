@@ -47,9 +47,10 @@
 //	kernlb.io/masquerade    always, not-pods, host or never, at all addresses
 //	kernlb.io/prefer        node or zone
 //	kernlb.io/scheduler     wrr, lc, mh+port, …
+//	kernlb.io/slow-start    how long an endpoint grows to its whole weight: 30s
 //
-// They set the fields SessionAffinity, Connections, Forwarding, Masquerade, Prefer and Scheduler of
-// [servicemodel.Service].
+// They set the fields SessionAffinity, Connections, Forwarding, Masquerade, Prefer, Scheduler and
+// SlowStart of [servicemodel.Service].
 // An EndpointSlice may have:
 //
 //	kernlb.io/weight        the weight of each of its endpoints; 0: they take no new connections

@@ -57,7 +57,8 @@ func TestServiceAnnotations(t *testing.T) {
 		}
 	}
 	all := say("kernlb.io/scheduler", "mh+port", "kernlb.io/forwarding", "direct",
-		"kernlb.io/connections", "30s", "kernlb.io/masquerade", "never", "kernlb.io/prefer", "zone")
+		"kernlb.io/connections", "30s", "kernlb.io/masquerade", "never", "kernlb.io/prefer", "zone",
+		"kernlb.io/slow-start", "1m")
 	runServiceCases(t, kube.Config{},
 		[]serviceCase{{"annotations that nobody asked for mean nothing", all, unchanged, nil}})
 	runServiceCases(t, kube.Config{Annotations: "kernlb.io"}, []serviceCase{
@@ -67,7 +68,7 @@ func TestServiceAnnotations(t *testing.T) {
 			s.Connections = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections,
 				Drain: 30 * time.Second}
 			s.Masquerade = servicemodel.MasqueradeAt(servicemodel.MasqueradeNever)
-			s.Prefer = "zone"
+			s.Prefer, s.SlowStart = "zone", time.Minute
 		}, nil},
 		{"affinity", func(s *corev1.Service) {
 			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
@@ -89,7 +90,7 @@ func TestServiceAnnotations(t *testing.T) {
 					"means nothing; did you mean kernlb.io/connections?"}},
 		{"what makes no sense is skipped", say("kernlb.io/scheduler", "fast",
 			"kernlb.io/forwarding", "", "kernlb.io/connections", "1ms", "kernlb.io/prefer",
-			"near"), unchanged, []string{
+			"near", "kernlb.io/slow-start", "1s"), unchanged, []string{
 			"warning: Service default/web: metadata.annotations[kernlb.io/connections]: 1ms: " +
 				"must be leave, cut, or a time of at least 1s",
 			"warning: Service default/web: metadata.annotations[kernlb.io/forwarding]: must be " +
@@ -99,6 +100,8 @@ func TestServiceAnnotations(t *testing.T) {
 			"warning: Service default/web: metadata.annotations[kernlb.io/scheduler]: fast: must " +
 				"be random or a scheduler of IPVS: rr, wrr, lc, wlc, lblc, lblcr, dh, sed, nq, " +
 				"fo, ovf; sh or mh, with +port, +fallback or both",
+			"warning: Service default/web: metadata.annotations[kernlb.io/slow-start]: 1s: must " +
+				"be a time from 5s to 24h, in whole seconds",
 		}},
 	})
 }

@@ -38,6 +38,9 @@ type Service struct {
 	Scheduler string `yaml:"scheduler"`
 	// Prefer is zone, so that backends in the host's zone are preferred, or empty.
 	Prefer string `yaml:"prefer"`
+	// SlowStart is how long a backend that comes up grows to its whole weight. Zero means that it
+	// has it at once.
+	SlowStart time.Duration `yaml:"slowStart"`
 	// Forwarding is nat, direct or tunnel; empty means nat.
 	Forwarding string `yaml:"forwarding"`
 	// Masquerade says whether backends see this host's address instead of the clients'. "always" is

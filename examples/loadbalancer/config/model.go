@@ -44,7 +44,7 @@ func (s *Service) Model() (*servicemodel.Service, error) {
 	}
 	m := &servicemodel.Service{
 		Name: s.ModelName(), Ports: []servicemodel.ServicePort{s.ModelPort()},
-		LoadBalancerSourceRanges: s.Sources, Prefer: s.Prefer,
+		LoadBalancerSourceRanges: s.Sources, Prefer: s.Prefer, SlowStart: s.SlowStart,
 		SessionAffinity: servicemodel.SessionAffinity{ClientIP: s.Affinity > 0,
 			Timeout: s.Affinity, Bits4: uint8(min(s.AffinityIPv4, 255)),
 			Bits6: uint8(min(s.AffinityIPv6, 255))},
@@ -133,7 +133,7 @@ func fieldName(model string) string {
 		"loadBalancerIPs": ".addresses", "loadBalancerSourceRanges": ".sources",
 		"sessionAffinity.timeout": ".affinity", "sessionAffinity.bits4": ".affinityIPv4",
 		"sessionAffinity.bits6": ".affinityIPv6", "connections": ".connections", "name": ".name",
-		"endpoints": ".backends", "prefer": ".prefer",
+		"endpoints": ".backends", "prefer": ".prefer", "slowStart": ".slowStart",
 	} {
 		if strings.HasPrefix(model, from) {
 			return to

@@ -218,16 +218,14 @@ func TestSourcesAndAffinity(t *testing.T) {
 // Connections to a quiesced endpoint are left, drained or cut, as the service wants it.
 func TestConnectionsOfEndpointsThatGo(t *testing.T) {
 	t.Parallel()
-	for mode, goes := range map[servicemodel.ConnectionMode]bool{
-		servicemodel.LeaveConnections: false, servicemodel.DrainConnections: true,
-		servicemodel.CutConnections: true,
+	for policy, goes := range map[servicemodel.ConnectionPolicy]bool{
+		{Mode: servicemodel.LeaveConnections}:                     false,
+		{Mode: servicemodel.DrainConnections, Drain: time.Second}: true,
+		{Mode: servicemodel.CutConnections}:                       true,
 	} {
 		s := newSite(t, Config{}, echoes(t, 2)...)
 		svc := service(func(v *servicemodel.Service) {
-			v.Connections = servicemodel.ConnectionPolicy{Mode: mode}
-			if mode == servicemodel.DrainConnections {
-				v.Connections.Drain = time.Second
-			}
+			v.Connections = policy
 		})
 		s.apply(state(svc, 1))
 		c, _ := s.visit()

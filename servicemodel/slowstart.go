@@ -1,0 +1,334 @@
+package servicemodel
+
+import (
+	"math"
+	"net/netip"
+	"slices"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
+)
+
+const (
+	// slowStartMin is the shortest [Service.SlowStart]. With a step in 100 ms and weights in
+	// twentieths, a weight is then within 5 % of the line.
+	slowStartMin = 5 * time.Second
+	slowStartMax = 24 * time.Hour
+	// slowStartUnits is the least weight of an endpoint, so that it can grow in steps of 5 %.
+	slowStartUnits = 20
+	// slowStartShare is the part of its weight that an endpoint begins with.
+	slowStartShare = .1
+	// slowStartStep is the least time between two steps of a table.
+	slowStartStep = 100 * time.Millisecond
+)
+
+// slowStarts are the services that have one.
+type slowStarts struct {
+	pmap.Map[Name, time.Duration, nameHash]
+}
+
+// after returns the slow starts after some edits.
+func (s slowStarts) after(edits []edit) slowStarts {
+	for i := range edits {
+		var now time.Duration
+		if svc := edits[i].service; svc != nil {
+			now = svc.SlowStart
+		}
+		switch was, _ := s.Get(edits[i].name); {
+		case now == was:
+		case now == 0:
+			s.Map = s.Delete(edits[i].name)
+		default:
+			s.Map = s.Set(edits[i].name, now)
+		}
+	}
+	return s
+}
+
+// ramps are the endpoints of a table that have only a part of their weight, see
+// [Service.SlowStart]. Everything else of a table is the same at any time.
+type ramps struct {
+	pools   pmap.Map[PoolID, []growing, poolHash]
+	stepped time.Time // when weights last changed because time passed
+	next    time.Time // when they are to change again
+}
+
+// growing is an endpoint in a pool that grows to its whole weight.
+type growing struct {
+	endpoint netip.AddrPort
+	whole    uint16
+	since    time.Time
+}
+
+// stretch multiplies the weights of slots so that each can grow in small steps.
+func stretch(slots []Slot) {
+	least, total := uint64(math.MaxUint16), uint64(0)
+	for i := range slots {
+		w := uint64(slots[i].Weight)
+		least, total = min(least, w), total+w
+	}
+	if total == 0 {
+		return
+	}
+	times := min((slowStartUnits+least-1)/least, max(maxUnits/total, 1))
+	for i := range slots {
+		slots[i].Weight *= uint16(times)
+	}
+}
+
+// whole returns t with the whole weight of each endpoint.
+func (t *Table) whole() *Table {
+	if t == nil || t.ramps == nil {
+		return t
+	}
+	w := *t
+	w.ramps = nil
+	for id, list := range t.ramps.pools.All() {
+		if p := t.pool(id); p != nil {
+			w.pools = w.pools.Set(id, p.with(list, func(g *growing) uint16 { return g.whole }))
+		}
+	}
+	return &w
+}
+
+// with returns p with other weights of growing endpoints. It is p itself if none differs.
+func (p *Pool) with(list []growing, weight func(*growing) uint16) *Pool {
+	same := p
+	for i := range p.Slots {
+		g := find(list, p.Slots[i].Endpoint)
+		if g == nil {
+			continue
+		}
+		if w := weight(g); w != p.Slots[i].Weight {
+			if same == p {
+				same = p.clone()
+			}
+			same.Slots[i].Weight = w
+		}
+	}
+	return same
+}
+
+// find returns the growing endpoint, or nil. Few endpoints of a pool grow at a time.
+func find(list []growing, endpoint netip.AddrPort) *growing {
+	for i := range list {
+		if list[i].endpoint == endpoint {
+			return &list[i]
+		}
+	}
+	return nil
+}
+
+// At returns the table, which [Resolve] made, as it is at a time: endpoints that began to be ready
+// after prev, and those that grow in prev, have a part of their weight. prev is the table that the
+// kernel holds or is to hold: an earlier result of At, or one that was read from a kernel. From a
+// reading, At takes the weights that endpoints have, in relation to the one that has grown most,
+// and lets them grow from there.
+//
+// The result depends on prev, the state and the time alone. If no service has a slow start, it is
+// the table itself, and that costs nothing. At takes the next step no sooner than 100 ms after the
+// last one. It also takes one in pools that change for other reasons.
+func (v tableView) At(now func() time.Time, prev *Table) *Table {
+	t := v.t.whole()
+	if !t.remembers() || t.memory.slow.Len() == 0 || prev == nil {
+		return t
+	}
+	at := *t
+	r := ramper{t: &at, prev: prev, now: now(), old: &ramps{}}
+	if prev.ramps != nil {
+		r.old = prev.ramps
+	}
+	r.ramps.stepped = r.old.stepped
+	for c := range pmap.Diff(prev.whole().pools, t.pools, (*Pool).Equal) {
+		r.done = append(r.done, c.Key)
+		if c.InOld && c.InNew {
+			r.changed(c.Old, c.New)
+		}
+	}
+	r.goOn()
+	if r.ramps.pools.Len() == 0 {
+		return t
+	}
+	if least := r.now.Add(slowStartStep); r.ramps.next.Before(least) {
+		r.ramps.next = least
+	}
+	at.ramps = &r.ramps
+	return &at
+}
+
+// NextStep returns when the table is to change because time passes. It is zero if no endpoint
+// grows.
+func (v tableView) NextStep() time.Time {
+	if v.t.ramps == nil {
+		return time.Time{}
+	}
+	return v.t.ramps.next
+}
+
+// ramper makes a table of the present from a table with whole weights.
+type ramper struct {
+	t     *Table // a copy that may be changed
+	prev  *Table
+	old   *ramps // those of prev
+	now   time.Time
+	ramps ramps
+	done  []PoolID // pools that differ, in order
+}
+
+// slowStart returns the time in which endpoints of a pool grow, in a table.
+func (t *Table) slowStart(id PoolID) time.Duration {
+	if !t.remembers() {
+		return 0
+	}
+	d, _ := t.memory.slow.Get(id.Service.Name)
+	return d
+}
+
+// changed handles a pool that differs from the one before.
+func (r *ramper) changed(was, is *Pool) {
+	takes := r.t.slowStart(is.ID)
+	if takes == 0 {
+		return
+	}
+	grew, _ := r.old.pools.Get(is.ID)
+	before := r.readyBefore(is.ID)
+	parts := newParts(was, is)
+	var list []growing
+	for _, s := range is.Slots {
+		g := growing{endpoint: s.Endpoint, whole: s.Weight, since: r.now}
+		if old := find(grew, s.Endpoint); old != nil {
+			g.since = r.rescaled(old.since, is.ID)
+		} else if part, found := parts[s.Endpoint]; found {
+			if r.prev.remembers() || part > 1-.5/slowStartUnits {
+				continue // it has its whole weight, which may have changed
+			}
+			g.since = r.now.Add(-time.Duration(float64(takes) *
+				max(0, part-slowStartShare) / (1 - slowStartShare)))
+		} else if before[s.Endpoint] {
+			continue // it was ready, and the pool did not need it
+		}
+		list = append(list, g)
+	}
+	r.grow(is, list, takes)
+}
+
+// newParts returns the part of its weight that each endpoint of was has, in relation to the
+// endpoint that has the greatest.
+func newParts(was, is *Pool) map[netip.AddrPort]float64 {
+	parts, greatest := map[netip.AddrPort]float64{}, 0.
+	for _, s := range was.Slots {
+		parts[s.Endpoint] = float64(s.Weight)
+	}
+	for _, s := range is.Slots {
+		if w, found := parts[s.Endpoint]; found {
+			parts[s.Endpoint] = w / float64(s.Weight)
+			greatest = max(greatest, parts[s.Endpoint])
+		}
+	}
+	for e := range parts {
+		parts[e] /= max(greatest, 1e-9)
+	}
+	return parts
+}
+
+// readyBefore returns the endpoints that were ready in the state before, also those that were in no
+// pool, because nearer ones were preferred.
+func (r *ramper) readyBefore(id PoolID) map[netip.AddrPort]bool {
+	if !r.prev.remembers() {
+		return nil
+	}
+	s := r.prev.memory.state
+	p := s.port(id.Service)
+	if p == nil {
+		return nil
+	}
+	all := map[netip.AddrPort]bool{}
+	var res resolver
+	for _, c := range res.candidates(p, id.Family, s.endpointsOf(id.Service.Name)) {
+		all[c.addr] = usabilityOf(c.endpoint) == ready
+	}
+	return all
+}
+
+// rescaled returns when an endpoint would have begun to grow, if its service had always had the
+// slow start that it has now.
+func (r *ramper) rescaled(since time.Time, id PoolID) time.Time {
+	before, takes := r.prev.slowStart(id), r.t.slowStart(id)
+	if before == 0 || before == takes {
+		return since
+	}
+	part := float64(r.now.Sub(since)) / float64(before)
+	return r.now.Add(-time.Duration(part * float64(takes)))
+}
+
+// goOn lets endpoints grow in the pools that do not differ. Between steps they keep their weights.
+func (r *ramper) goOn() {
+	due := !r.now.Before(r.old.stepped.Add(slowStartStep))
+	done := r.done
+	for id, list := range r.old.pools.All() {
+		for len(done) > 0 && done[0].Compare(id) < 0 {
+			done = done[1:]
+		}
+		takes, p := r.t.slowStart(id), r.t.pool(id)
+		if takes == 0 || p == nil || len(done) > 0 && done[0] == id {
+			continue
+		}
+		if before := r.prev.slowStart(id); before != takes {
+			list = slices.Clone(list)
+			for i := range list {
+				list[i].since = r.rescaled(list[i].since, id)
+			}
+		}
+		held := r.prev.pool(id)
+		if !due {
+			r.ramps.pools = r.ramps.pools.Set(id, list)
+			r.t.pools = r.t.pools.Set(id, held)
+			continue
+		}
+		if r.grow(p, list, takes); r.t.pool(id).Equal(held) {
+			r.t.pools = r.t.pools.Set(id, held)
+		} else {
+			r.ramps.stepped = r.now
+		}
+	}
+}
+
+// grow gives the endpoints of a pool the weights of the present.
+func (r *ramper) grow(p *Pool, list []growing, takes time.Duration) {
+	var left []growing
+	for _, g := range list {
+		if r.now.Sub(g.since) >= takes {
+			continue
+		}
+		left = append(left, g)
+		if next := g.next(r.now, takes); r.ramps.next.IsZero() || next.Before(r.ramps.next) {
+			r.ramps.next = next
+		}
+	}
+	if len(left) == 0 {
+		return
+	}
+	r.ramps.pools = r.ramps.pools.Set(p.ID, left)
+	r.t.pools = r.t.pools.Set(p.ID, p.with(left, func(g *growing) uint16 {
+		return g.weight(r.now, takes)
+	}))
+}
+
+// unit returns the weight of a step, at most 5 % of the whole.
+func (g *growing) unit() float64 { return float64(max(g.whole/slowStartUnits, 1)) }
+
+// weight returns the weight at a time, in whole steps.
+func (g *growing) weight(now time.Time, takes time.Duration) uint16 {
+	line := slowStartShare + (1-slowStartShare)*float64(now.Sub(g.since))/float64(takes)
+	steps := math.Round(float64(g.whole) * line / g.unit())
+	return uint16(min(max(steps*g.unit(), 1), float64(g.whole)))
+}
+
+// next returns when the weight changes after a time, a little later, so that rounding does not miss
+// the change.
+func (g *growing) next(now time.Time, takes time.Duration) time.Time {
+	steps := math.Round(float64(g.weight(now, takes)) / g.unit())
+	line := (steps + .5) * g.unit() / float64(g.whole)
+	after := float64(takes) * (line - slowStartShare) / (1 - slowStartShare)
+	return g.since.Add(min(time.Duration(after)+time.Microsecond, takes))
+}

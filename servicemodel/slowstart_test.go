@@ -1,0 +1,287 @@
+package servicemodel_test
+
+import (
+	"encoding/json"
+	"fmt"
+	"net/netip"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/nocopy"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+func slowly(d time.Duration) func(*sm.Service) {
+	return func(s *sm.Service) { s.SlowStart = d }
+}
+
+func weighing(w uint16) func(*sm.Endpoint) { return func(e *sm.Endpoint) { e.Weight = w } }
+
+// ramp is a table that lives through time, as in an engine.
+type ramp struct {
+	t    testing.TB
+	now  time.Time
+	held *sm.Table
+}
+
+func newRamp(t testing.TB, s sm.State) *ramp {
+	r := &ramp{t: t, now: time.Unix(1e9, 0), held: &sm.Table{}}
+	r.apply(s)
+	return r
+}
+
+func (r *ramp) clock() time.Time { return r.now }
+
+func (r *ramp) apply(s sm.State) *ramp {
+	r.held = nocopy.Of(mustResolve(r.t, r.held, s)).At(r.clock, r.held)
+	return r
+}
+
+// restart forgets all but what a kernel holds.
+func (r *ramp) restart(s sm.State) *ramp {
+	read, err := sm.NewTable(nocopy.Of(r.held).Contents())
+	require.NoError(r.t, err)
+	r.held = nocopy.Of(mustResolve(r.t, nil, s)).At(r.clock, read)
+	return r
+}
+
+// step waits until the next step, and takes it that much later.
+func (r *ramp) step(s sm.State, late time.Duration) *ramp {
+	r.now = nocopy.Of(r.held).NextStep().Add(late)
+	return r.apply(s)
+}
+
+func (r *ramp) grows() bool { return !nocopy.Of(r.held).NextStep().IsZero() }
+
+// after takes all steps until so much later.
+func (r *ramp) after(d time.Duration, s sm.State) *ramp {
+	for end := r.now.Add(d); ; {
+		if next := nocopy.Of(r.held).NextStep(); next.IsZero() || next.After(end) {
+			r.now = end
+			return r
+		}
+		r.step(s, 0)
+	}
+}
+
+// weights returns the weights of default/web by address.
+func (r *ramp) weights() map[string]uint16 {
+	all := map[string]uint16{}
+	for _, s := range r.held.Pool(sm.PoolID{Service: webHTTP, Family: sm.IPv4}).Slots {
+		all[s.Endpoint.Addr().String()] = s.Weight
+	}
+	return all
+}
+
+// At any time a weight is within 5 % of the line, it never falls, and there are at most ten steps
+// in a second, although each may be 20 ms late.
+func TestEndpointsGrowAlongALine(t *testing.T) {
+	t.Parallel()
+	src := newSource(t)
+	for range 40 {
+		takes := time.Duration(5+src.IntN(pick(src, 1, 20, 3600))) * time.Second
+		svc := webService(slowly(takes))
+		eps := []sm.Endpoint{endpoint(addrA, weighing(uint16(1+src.IntN(9))))}
+		if src.chance(50) {
+			svc.Prefer = "zone"
+			eps = append(eps, endpoint("10.64.0.9", notReady, inZone("z1")))
+		}
+		r := newRamp(t, stateOf(thisNode, svc, eps...))
+		require.False(t, r.grows(), "a new service has whole weights")
+		var began []time.Time
+		addrs := []string{addrB, addrC}[:1+src.IntN(2)]
+		var s sm.State
+		for _, a := range addrs {
+			r.now = r.now.Add(time.Duration(src.IntN(int(takes / 4))))
+			eps = append(eps, endpoint(a, weighing(uint16(1+src.IntN(9)))))
+			s = stateOf(thisNode, svc, eps...)
+			r.apply(s)
+			began = append(began, r.now)
+		}
+		whole := newRamp(t, s).weights()
+		var steps []time.Time
+		for last := r.weights(); r.grows(); last = r.weights() {
+			before := r.now
+			r.step(s, time.Duration(src.IntN(20))*time.Millisecond)
+			for i, a := range addrs { // just before the step, and after it
+				for _, held := range []uint16{last[a], r.weights()[a]} {
+					line := min(1, .1+.9*float64(r.now.Sub(began[i]))/float64(takes))
+					require.InDelta(t, line, float64(held)/float64(whole[a]), .05,
+						"%v of %v since the last step at %v", r.now.Sub(began[i]), takes, before)
+				}
+				require.GreaterOrEqual(t, r.weights()[a], last[a])
+			}
+			require.Equal(t, whole[addrA], r.weights()[addrA])
+			steps = append(steps, r.now)
+			if n := len(steps); n > 10 {
+				require.Greater(t, steps[n-1].Sub(steps[n-11]), time.Second)
+			}
+		}
+		require.Equal(t, whole, r.weights())
+		require.LessOrEqual(t, len(steps), 40*len(addrs))
+		require.Same(t, r.held, r.apply(s).held)
+	}
+}
+
+func TestAStepTouchesOneSlot(t *testing.T) {
+	t.Parallel()
+	svc := webService(slowly(20 * time.Second))
+	s := stateOf(thisNode, svc, endpoint(addrA), endpoint(addrB))
+	r := newRamp(t, s)
+	s = s.WithEndpoints(web, []sm.Endpoint{endpoint(addrA), endpoint(addrB), endpoint(addrC)})
+	for r.apply(s); r.grows(); {
+		before := r.held
+		r.step(s, 0)
+		c := sm.Diff(before, r.held)
+		require.LessOrEqual(t, c.Counts().Changed, 1, "%v", c)
+		c.Pools = nil
+		require.True(t, c.Empty())
+	}
+}
+
+// slowService is the service of the cases of growths.
+func slowService(edits ...func(*sm.Service)) *sm.Service {
+	return webService(append([]func(*sm.Service){slowly(20 * time.Second)}, edits...)...)
+}
+
+// threeWith is a state with A, B and C, changed by an edit.
+func threeWith(svc *sm.Service, edit func([]sm.Endpoint)) sm.State {
+	own := slices.Clone(three)
+	edit(own)
+	return stateOf(thisNode, svc, own...)
+}
+
+func unready(i int) func([]sm.Endpoint) {
+	return func(e []sm.Endpoint) { notReady(&e[i]) }
+}
+
+var (
+	three = []sm.Endpoint{endpoint(addrA), endpoint(addrB), endpoint(addrC)}
+	begun = stateOf(thisNode, slowService(), three...)
+)
+
+// growths begin with A and B whole, and C in the middle of 20 s.
+var growths = []struct {
+	name string
+	then func(*ramp)
+	want string
+}{
+	{"nothing", func(*ramp) {}, "A20 B20 C11"},
+	{"it goes on", func(r *ramp) { r.after(4*time.Second, begun) }, "A20 B20 C15"},
+	{"another service changes", func(r *ramp) {
+		r.apply(begun.WithService(webService(named("www"))))
+	}, "A20 B20 C11"},
+	{"a restart goes on", func(r *ramp) { r.restart(begun).after(4*time.Second, begun) },
+		"A20 B20 C15"},
+	{"a restart without the slow start ends it", func(r *ramp) {
+		r.restart(stateOf(thisNode, webService(), three...))
+	}, "A1 B1 C1"},
+	{"a new weight holds in part", func(r *ramp) {
+		r.apply(threeWith(slowService(), func(e []sm.Endpoint) { e[2].Weight = 3 }))
+	}, "A20 B20 C33"},
+	{"the weight of another holds at once", func(r *ramp) {
+		r.apply(threeWith(slowService(), func(e []sm.Endpoint) { e[0].Weight = 3 }))
+	}, "A60 B20 C11"},
+	{"a quiesced endpoint goes, and begins anew", func(r *ramp) {
+		quiesced := func(e []sm.Endpoint) { e[2].Quiesced = true }
+		r.apply(threeWith(slowService(), quiesced)).apply(begun)
+	}, "A20 B20 C2"},
+	{"one that was unready begins anew", func(r *ramp) {
+		r.apply(threeWith(slowService(), unready(2))).apply(begun)
+	}, "A20 B20 C2"},
+	{"whole ones begin anew, too", func(r *ramp) {
+		r.apply(threeWith(slowService(), unready(0))).apply(begun)
+	}, "A2 B20 C11"},
+	{"a longer time keeps the part", func(r *ramp) {
+		long := stateOf(thisNode, slowService(slowly(40*time.Second)), three...)
+		r.apply(long).after(8*time.Second, long)
+	}, "A20 B20 C15"},
+	{"a shorter time keeps the part", func(r *ramp) {
+		short := stateOf(thisNode, slowService(slowly(10*time.Second)), three...)
+		r.apply(short).after(2*time.Second, short)
+	}, "A20 B20 C15"},
+	{"without slow start the weights are whole at once", func(r *ramp) {
+		r.apply(stateOf(thisNode, webService(), three...))
+	}, "A1 B1 C1"},
+	{"a slow start that is added concerns later endpoints", func(r *ramp) {
+		r.apply(stateOf(thisNode, webService(), three...)).apply(begun)
+	}, "A20 B20 C20"},
+	{"a service that comes back has whole weights", func(r *ramp) {
+		r.apply(sm.State{}).apply(begun)
+	}, "A20 B20 C20"},
+	{"endpoints that stay in use while none is ready", func(r *ramp) {
+		r.apply(threeWith(slowService(), func(e []sm.Endpoint) {
+			for i := range e {
+				terminating(&e[i])
+			}
+		})).apply(begun)
+	}, "A20 B20 C11"},
+	{"an endpoint that was ready, and was not needed, is whole", func(r *ramp) {
+		near := slowService(prefers("node"))
+		place := func(e []sm.Endpoint) { here(&e[0]); here(&e[1]) }
+		r.apply(threeWith(near, place)).after(time.Minute, begun)
+		r.apply(threeWith(near, func(e []sm.Endpoint) { place(e); notReady(&e[0]) }))
+	}, "B49 C21"},
+}
+
+func TestChangesWhileAnEndpointGrows(t *testing.T) {
+	t.Parallel()
+	for _, tt := range growths {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			r := newRamp(t, threeWith(slowService(), unready(2)))
+			r.apply(begun).after(10*time.Second, begun)
+			tt.then(r)
+			got := ""
+			for i, a := range []string{addrA, addrB, addrC} {
+				if w, ok := r.weights()[a]; ok {
+					got += fmt.Sprintf(" %c%d", 'A'+i, w)
+				}
+			}
+			require.Equal(t, tt.want, got[1:])
+		})
+	}
+}
+
+func TestOthersPayNothingForSlowStarts(t *testing.T) {
+	t.Parallel()
+	prev := tableOf(t, thisNode, webService(), endpoint(addrA))
+	next := mustResolve(t, prev, stateOf(thisNode, webService(), endpoint(addrB)))
+	never := func() time.Time { panic("the time is not asked for") }
+	require.Same(t, next, nocopy.Of(next).At(never, prev))
+}
+
+func TestStretchedWeightsStayBounded(t *testing.T) {
+	t.Parallel()
+	table := tableOf(t, thisNode, webService(slowly(time.Minute)), endpoint(addrA, weighing(9999)),
+		endpoint(addrB))
+	require.Equal(t, []string{"default/web:http/tcp IPv4 cluster: 10.64.0.1:8080 weight 59994, " +
+		"10.64.0.2:8080 weight 6"}, texts(table.Pools()))
+}
+
+func TestTraceSaysWhatGrows(t *testing.T) {
+	t.Parallel()
+	svc := webService(slowly(20 * time.Second))
+	r := newRamp(t, stateOf(thisNode, svc, endpoint(addrA)))
+	s := stateOf(thisNode, svc, endpoint(addrA), endpoint(addrB))
+	text := r.apply(s).after(10*time.Second, s).held.Trace(sm.Packet{Protocol: sm.TCP,
+		Src: netip.MustParseAddrPort("10.64.0.1:40000"),
+		Dst: netip.MustParseAddrPort("10.96.0.1:80")}, nil).String()
+	require.Contains(t, text, "growing      10.64.0.2:8080 has 55 % of its weight\n")
+}
+
+func TestServicesInJSONHaveTheirSlowStartAsText(t *testing.T) {
+	t.Parallel()
+	svc := webService(slowly(time.Minute))
+	text, err := json.Marshal(svc)
+	require.NoError(t, err)
+	require.Contains(t, string(text), `"slowStart":"1m0s"`)
+	var read sm.Service
+	require.NoError(t, json.Unmarshal(text, &read))
+	require.Equal(t, svc, &read)
+	require.ErrorContains(t, json.Unmarshal([]byte(`{"slowStart": "soon"}`), &read), "soon")
+	require.ErrorContains(t, json.Unmarshal([]byte(`{"slowstrat": "1m"}`), &read), "slowstrat")
+}
