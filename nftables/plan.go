@@ -356,7 +356,8 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 	}
 }
 
-// reshape rewrites the rules for the present needs. Sets that no rule needs any more are deleted.
+// reshape rewrites the chains whose rules the present needs change. Sets that no rule needs any
+// more are deleted.
 func (pl *planner) reshape(p *plan, t *tablePlan, leaves []string) {
 	t.needAll(p.c.New)
 	t.need.ways.add(t.have.ahead)
@@ -369,14 +370,31 @@ func (pl *planner) reshape(p *plan, t *tablePlan, leaves []string) {
 	old := t.sets
 	t.sets = setsOf(t.f, &t.need)
 	t.newSets, t.goneSets = missing(t.sets, old), missing(old, t.sets)
+	before := pl.place.program(t.f, p.c.Old.Rules(), &t.have.shape)
 	t.program = pl.place.program(t.f, p.c.New.Rules(), &t.need)
-	t.goneChains = goneChains(pl.place.program(t.f, p.c.Old.Rules(), &t.have.shape), t.program)
+	t.goneChains = goneChains(before, t.program)
+	if !t.have.stale {
+		t.program = changedChains(before, t.program)
+	}
 	t.next.shape, t.next.stale = t.need, false
 }
 
 func missing(from, in []*nft.Set) []*nft.Set {
 	return slices.DeleteFunc(slices.Clone(from), func(s *nft.Set) bool {
 		return slices.ContainsFunc(in, func(o *nft.Set) bool { return o.Name == s.Name })
+	})
+}
+
+// changedChains returns the chains of a program that an old program does not have, or has with
+// other rules.
+func changedChains(old, new nft.Program) nft.Program {
+	hashes := make(map[string][]uint64, len(old))
+	for _, c := range old {
+		hashes[c.Name] = c.Hashes()
+	}
+	return slices.DeleteFunc(new, func(c *nft.ProgramChain) bool {
+		had, ok := hashes[c.Name]
+		return ok && slices.Equal(had, c.Hashes())
 	})
 }
 
