@@ -107,8 +107,8 @@ type target struct {
 	again bool // it was already deleted once, and counted
 }
 
-// tombstones are the two tombstones of a connection: one for the packets of its client and one for
-// those of its endpoint.
+// tombstones are the two tombstones of a connection: one for its client's packets and one for its
+// endpoint's packets.
 type tombstones struct {
 	flows [2]Flow
 	there [2]bool

@@ -98,8 +98,8 @@ type held struct {
 	read   *servicemodel.Table
 	drift  []string
 	unread bool // the kernel holds more objects than any wanted state
-	// suspect says that another program committed since the last reading, and readings rations the
-	// readings for that reason.
+	// suspect says that another program committed since the last reading. readings limits how much
+	// time the readings for this reason may take.
 	suspect  bool
 	readings wait.Budget
 	// refused are the services that the last apply left out, and conflicts the claims that lost.

@@ -27,8 +27,8 @@ var (
 	// ErrClosed says that the backend was closed.
 	ErrClosed = kernelerr.ErrClosed
 	// ErrRefused says that a state was refused as a whole, and that nothing was changed. The reason
-	// is the node, or a service if [Config.Strict] is set or the state is that of a part. The same
-	// state is refused again until the reason is gone.
+	// is the node. With [Config.Strict], or in the state of a part, it can also be a service. The
+	// same state is refused again until the reason is gone.
 	ErrRefused = errors.New("state refused")
 	// ErrNotApproved says that [Config.Approve] returned an error, and that nothing was changed. It
 	// wraps Approve's error.

@@ -26,9 +26,9 @@ type PartsConfig struct {
 //
 // An owner is a namespace. Its part is everything in the kernel for the services with that
 // [servicemodel.Name.Namespace]. The part stays until any program replaces or removes it. Choose
-// names of owners that identify the program and cannot collide with those of other programs;
-// "network,container,interface" suits an attachment of CNI. The allowed characters are those of
-// [servicemodel.Name]. Namespace, service and port have 189 bytes together
+// names of owners that identify the program and cannot collide with names of other programs;
+// "network,container,interface" suits an attachment of CNI. [servicemodel.Name] says which
+// characters are allowed. Namespace, service and port have 189 bytes together
 // ([servicemodel.PortName], with two separators).
 //
 // Decisions for the whole node ([servicemodel.Rules]) belong to the instance. The first part brings

@@ -13,7 +13,7 @@ import (
 // RunOptions tunes [Engine.Run]. A nil *RunOptions is the zero RunOptions.
 type RunOptions struct {
 	// MinInterval is the minimum time between the end of one apply of Run and the start of the
-	// next, like kube-proxy's minSyncPeriod. Of the states that are set meanwhile, Run applies only
+	// next, like kube-proxy's minSyncPeriod. If several states are set meanwhile, Run applies only
 	// the newest. After a quiet time a state does not wait. Zero means no minimum, because an apply
 	// costs little.
 	MinInterval time.Duration
@@ -204,8 +204,8 @@ func (l *loop) tell(ctx context.Context, ev Event) {
 	}
 }
 
-// follow sets the timers according to the requests and the work since its last call, whoever did
-// the work.
+// follow sets the timers according to the requests since its last call, and the work that Run or
+// any other method did since then.
 func (l *loop) follow() {
 	p := &l.engine.progress
 	p.mu.Lock()

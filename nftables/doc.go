@@ -110,9 +110,9 @@
 //	chain service-sh-4 { jump service-sh-level-2; jump service-sh-level-1; dnat ip to … numgen random mod 1 map @service-sh-endpoints }
 //	chain service-sh-level-2 { jhash ip saddr mod 2 seed 0x6b6c0200 0 return; dnat ip to … jhash ip saddr mod 4 seed 0x6b6c0200 map @service-sh-endpoints; … (eight times) }
 //
-// Packets to other services find a slot before that, so they pay nothing for schedulers. The tables
-// of Maglev are those of package servicemodel. Comments of their elements say the slots and weights
-// of endpoints.
+// Packets to other services find a slot before that, so they pay nothing for schedulers. Package
+// servicemodel makes the tables of Maglev. Comments of their elements say the slots and weights of
+// endpoints.
 //
 // # Session affinity
 //

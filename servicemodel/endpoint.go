@@ -37,9 +37,9 @@ type Endpoint struct {
 	Weight uint16 `json:"weight,omitzero"`
 	// Quiesced says that the endpoint takes no new connections, whatever its other fields say.
 	// Elsewhere a weight of 0 means this. It counts as not ready, and is no fallback either. Its
-	// connections are treated like those of a terminating endpoint ([ConnectionPolicy]), and so are
-	// its UDP flows while it is ready or serving. Clients that session affinity remembers get
-	// another endpoint.
+	// connections are treated like connections to a terminating endpoint ([ConnectionPolicy]), and
+	// so are its UDP flows while it is ready or serving. Clients that session affinity remembers
+	// get another endpoint.
 	Quiesced bool `json:"quiesced,omitzero"`
 }
 

@@ -47,8 +47,8 @@ func (v tableView) Owners() iter.Seq[string] {
 	}
 }
 
-// firstOf returns a key that sorts before all service ports of a namespace, and after those of the
-// preceding namespaces.
+// firstOf returns a key that sorts before all service ports of a namespace, and after all service
+// ports of the preceding namespaces.
 func firstOf(namespace string) PortName { return PortName{Name: Name{Namespace: namespace}} }
 
 // frontendsIn returns the frontends of a namespace, and poolsIn its pools.

@@ -67,9 +67,8 @@ type Service struct {
 	//
 	// A level of endpoints keeps all its traffic as long as 10 of 14 of its endpoints are ready.
 	// With fewer, it keeps ready/all × 1.4 of the traffic, and the rest goes to the next levels by
-	// the same rule (Envoy's priority levels). Endpoints that are quiesced count as not ready, and
-	// those that are terminating do not count. Where topology hints decide, the preference does
-	// not.
+	// the same rule (Envoy's priority levels). A quiesced endpoint counts as not ready, and a
+	// terminating endpoint does not count. If topology hints decide, the preference has no effect.
 	//
 	// The shares become weights, so schedulers that do not follow weights exclude Prefer: "rr",
 	// "lc", "dh", "fo" and "ovf".

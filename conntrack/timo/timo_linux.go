@@ -17,7 +17,7 @@ var ErrNoFlow = errors.New("not a flow")
 
 // To returns f as ti-mo/conntrack has it: as [ct.Conn.Dump] would return it.
 //
-// Nothing is lost of a flow that the kernel reported. Of any other flow, To drops the state of TCP
+// Nothing is lost of a flow that the kernel reported. For any other flow, To drops the state of TCP
 // and SCTP if the flow has another protocol, the ICMP type, code and identifier if it is not ICMP,
 // and fractions of a second of the timeout.
 //

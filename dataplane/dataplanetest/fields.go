@@ -25,8 +25,8 @@ type FieldsOptions struct {
 	Second func(netns int) (dataplane.Backend, error)
 }
 
-// An engine switches with one field in switchedEach. With KERNLB_TEST_FAULTS=all, it switches with
-// each.
+// An engine also switches between the backends with one of switchedEach fields. With
+// KERNLB_TEST_FAULTS=all, it does so with every field.
 const switchedEach = 8
 
 // EveryField applies states that differ in the value of one field, for every field. A state that

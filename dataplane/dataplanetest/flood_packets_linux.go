@@ -16,8 +16,8 @@ import (
 )
 
 // floodProbe counts the packets of a flood where they begin and where they leave. It drops them
-// there, so that each is the first packet of a flow. The endpoints are those of floodPool. IPVS
-// sends packets on as new ones; the probe does not count these again.
+// there, so that each is the first packet of a flow. The endpoints are floodPool's. IPVS sends
+// packets on as new ones; the probe does not count these again.
 const floodProbe = `nft -f - << END
 table inet flood {
 	counter begun { }

@@ -114,8 +114,8 @@ func requireTogether(t *testing.T, given map[string][]string, only ...string) {
 
 var outsideClients = []string{"outside1", "outside2"}
 
-// prefixStays asks with two clients of one prefix. Where each has an endpoint of its own, they
-// would agree at all frontends once in 10^14 times.
+// prefixStays asks with two clients of one prefix. If each has an endpoint of its own, they would
+// agree at all frontends once in 10^14 times.
 func prefixStays(t *testing.T, w *world) {
 	with := func(hosts ...string) servicemodel.State {
 		return state(podCIDRs(thisNode()), web(sticky(time.Hour), prefixed(24, 64)), eps(hosts...))

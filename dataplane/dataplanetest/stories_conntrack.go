@@ -168,8 +168,8 @@ func (w *world) openStreams(t *testing.T) (all streams) {
 	return all
 }
 
-// flowsBegin serves at some hosts, the first of which is the endpoint of the service that the
-// streams use. stop ends the server there.
+// flowsBegin serves at some hosts. The first host is the endpoint of the service that the streams
+// use. stop ends the server there.
 func (w *world) flowsBegin(t *testing.T, hosts ...string) (all streams, stop func()) {
 	t.Helper()
 	for i, host := range hosts {

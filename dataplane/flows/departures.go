@@ -202,7 +202,7 @@ func (k *Keeper) search(key servicemodel.FrontendKey, n servicemodel.PortName) *
 }
 
 // delete makes the flows of a departed endpoint due. For UDP, every flow of the frontend that goes
-// to a wrong endpoint becomes due. For connections, only those of this endpoint do, because
+// to a wrong endpoint becomes due. Of connections, only this endpoint's become due, because
 // policies may have left others alone.
 func (k *Keeper) delete(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort) {
 	s := k.search(key, n)

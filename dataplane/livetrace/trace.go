@@ -33,8 +33,8 @@ type Filter struct {
 	Dst netip.AddrPort
 	// Protocol is TCP, UDP or SCTP.
 	Protocol servicemodel.Protocol
-	// InInterface is the name of the interface by which they come in. Empty means any, or none:
-	// packets of the node itself.
+	// InInterface is the name of the interface where the packets come in. Empty means any
+	// interface, and also packets of the node itself, which have none.
 	InInterface string
 }
 
@@ -181,7 +181,7 @@ type Trace struct {
 	// Routing is the reason why the kernel does not send the packet on, if it was lost where the
 	// kernel routes. The tracer asks for it afterwards. Empty means unknown.
 	Routing string `json:"routing,omitzero"`
-	// Out is the interface by which it left.
+	// Out is the interface through which the packet left.
 	Out string `json:"out,omitempty"`
 	// Answer is the way of the first answer. It is nil if there was none in time, or if there can
 	// be none.

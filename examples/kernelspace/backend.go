@@ -18,10 +18,10 @@ import (
 // Name is the backend's name.
 const Name = "kernelspace"
 
-// Config configures a [Backend]. The fields that winkernel has, too, are those of
+// Config configures a [Backend]. Fields that winkernel also has are named as in
 // KubeProxyWinkernelConfiguration.
 type Config struct {
-	// HNS is the Host Networking Service. Nil is that of this host ([Host]).
+	// HNS is the Host Networking Service. Nil means this host's ([Host]).
 	HNS HNS
 	// Store keeps the record of the instance. Required.
 	Store Store
@@ -44,9 +44,9 @@ type Config struct {
 	ForwardHealthCheckVIP bool
 	RootEndpoint          string
 	HealthzPort           uint16
-	// TakeOver lets the backend replace the load balancers of other programs at the places of its
-	// own, such as those of kube-proxy and those of an instance that lost its record. HNS can have
-	// only one at each place. Without it, they are collisions.
+	// TakeOver lets the backend replace load balancers of other programs at places that it needs,
+	// such as kube-proxy's, or its own after it lost its record. HNS can have only one load
+	// balancer at each place. Without TakeOver, they are collisions.
 	TakeOver bool
 	// Logger gets the endpoints that are missing. Nil discards.
 	Logger *slog.Logger
@@ -80,7 +80,8 @@ type held struct {
 	foreign map[servicemodel.FrontendKey]string
 	// seen are the identities, in lower case, of all load balancers that were there or were made.
 	seen map[string]bool
-	// extra are identities of load balancers to delete, and unused those of endpoints.
+	// extra are identities of load balancers to delete, and unused identities of endpoints to
+	// delete.
 	extra, unused []string
 	here          map[netip.Addr]bool // [servicemodel.Table.Hairpins]
 	health        map[string]uint16

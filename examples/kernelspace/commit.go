@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Commit makes the calls of the plan one after the other, and stops at the first that fails. The
+// Commit makes the calls of the plan one after the other, and stops at the first failure. The
 // record is saved before the first call and after the last one.
 func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
@@ -73,7 +73,7 @@ func (b *Backend) write(ctx context.Context, h *held, c *servicemodel.ChangeSet,
 			return err
 		}
 		if err := b.do(h, &steps[i]); err != nil {
-			if errors.Is(err, ErrExists) { // what stands there came meanwhile, and is not ours
+			if errors.Is(err, ErrExists) { // another program took the place meanwhile
 				r.Pending = slices.DeleteFunc(r.Pending, func(k servicemodel.FrontendKey) bool {
 					return k == steps[i].key
 				})
@@ -150,7 +150,7 @@ func (b *Backend) call(h *held, s *step) error {
 	return b.place(h, s)
 }
 
-// without ignores that what is deleted is gone already.
+// without turns the error of deleting an object that is already gone into nil.
 func without(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return nil
@@ -190,7 +190,7 @@ func (b *Backend) place(h *held, s *step) error {
 	return nil
 }
 
-// follow makes h the knowledge of the commit.
+// follow updates h after a successful commit.
 func (h *held) follow(c *servicemodel.ChangeSet, p *plan) {
 	h.table, h.health, h.extra, h.unused, h.view.doubles = c.New, p.health, nil, nil, nil
 	for a, on := range p.here {

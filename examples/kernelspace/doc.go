@@ -8,7 +8,7 @@
 //	engine := dataplane.New(backend, nil)
 //
 // Each frontend that balances becomes one load balancer of HNS: an address, a protocol, a port, and
-// a list of HNS endpoints. Endpoints on this node are those of the container runtime. Endpoints
+// a list of HNS endpoints. The container runtime makes the endpoints on this node. Endpoints
 // elsewhere, and on overlay networks cluster IPs and the source VIP, are remote endpoints that the
 // backend makes and deletes. README.md has the mapping and the limits, and
 // docs/decisions/kernelspace.md the reasons.

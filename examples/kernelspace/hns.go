@@ -14,7 +14,7 @@ import (
 // them. Each call returns when the service has answered; no call can be interrupted. Identities are
 // GUIDs; the service is free to write them in either case.
 //
-// Errors wrap [ErrNotFound], [ErrExists] or [ErrNotImplemented] if they mean that.
+// Errors wrap [ErrNotFound], [ErrExists] or [ErrNotImplemented] in these cases.
 type HNS interface {
 	// Features returns the abilities of this version of Windows.
 	Features() (Features, error)
@@ -46,7 +46,7 @@ var (
 	ErrNotImplemented = errors.New("not implemented by HNS")
 )
 
-// Features are abilities of HNS, those of hcn.SupportedFeatures that matter here.
+// Features are the abilities of HNS that matter here, a part of hcn.SupportedFeatures.
 type Features struct {
 	V2                 bool // the API of load balancers (HNS 9.2)
 	RemoteSubnet       bool // overlay networks (9.2)

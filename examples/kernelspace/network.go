@@ -124,8 +124,8 @@ func (h *host) addr(f servicemodel.Family) netip.Addr {
 	return netip.Addr{}
 }
 
-// HostMAC returns the link-layer address of the interface of this node that has an address. It is
-// that of the endpoints of cluster IPs and of the source VIP on overlay networks.
+// HostMAC returns the link-layer address of the interface of this node that has an address. On
+// overlay networks, the endpoints of cluster IPs and of the source VIP have this address.
 func HostMAC(a netip.Addr) (string, error) {
 	links, err := net.Interfaces()
 	if err != nil {
@@ -145,8 +145,8 @@ func HostMAC(a netip.Addr) (string, error) {
 	return "", fmt.Errorf("no interface of this node has the address %v", a)
 }
 
-// newEndpoint returns the endpoint that an address needs, which HNS does not have yet. Only that of
-// the source VIP is not remote.
+// newEndpoint returns the endpoint to make for an address that has none in HNS. It is remote,
+// except for the source VIP.
 func (h *host) newEndpoint(v *view, a netip.Addr, name string, vip bool) *Endpoint {
 	e := &Endpoint{Name: name, HostComputeNetwork: v.network.ID, MacAddress: conjured(a),
 		IPConfigurations: []IPConfig{{IPAddress: a.String()}}, SchemaVersion: schemaV2,
@@ -171,8 +171,8 @@ func (h *host) newEndpoint(v *view, a netip.Addr, name string, vip bool) *Endpoi
 }
 
 // conjured returns a link-layer address for a remote endpoint. Load balancing needs a different one
-// for each endpoint, and no packet carries it. It is that of winkernel (conjureMac), so that the
-// remote endpoints of both are alike.
+// for each endpoint, and no packet carries it. winkernel makes the same one (conjureMac), so that
+// the remote endpoints of both are alike.
 func conjured(a netip.Addr) string {
 	b := a.AsSlice()
 	if a.Is4() {

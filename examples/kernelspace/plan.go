@@ -34,7 +34,7 @@ type step struct {
 	id   string // of the object that exists; of an endpoint to delete
 	spec *spec
 	addr netip.Addr // of an endpoint
-	vip  bool       // the endpoint is that of a cluster IP
+	vip  bool       // the endpoint of a cluster IP
 }
 
 // Plan renders the change set, and the repair of the last observation's drift.

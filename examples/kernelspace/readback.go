@@ -12,9 +12,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Observe reads the record, the network with its endpoints, and all load balancers. The table has
-// those frontends of the record whose load balancers are as they must be for the endpoints that the
-// network has now. All else of ours is drift. The hint is not used.
+// Observe reads the record, the network with its endpoints, and all load balancers. The table has a
+// frontend of the record if its load balancers are right for the endpoints that the network has
+// now. All other objects of ours are drift. The hint is not used.
 func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	if err := b.enter(ctx, "observe"); err != nil {
@@ -34,7 +34,7 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	return o, nil
 }
 
-// read asks for everything, and tells our load balancers from those of other programs.
+// read asks for everything, and tells our load balancers from other programs'.
 func (b *Backend) read() (*held, *record, error) {
 	raw, r, err := load(b.cfg.Store)
 	if err != nil {

@@ -94,8 +94,8 @@ type record struct {
 	Pending []servicemodel.FrontendKey `json:"pending,omitempty"`
 }
 
-// layout is the number of this format. Records of other formats are discarded, and so their load
-// balancers are those of a program that lost its record.
+// layout is the number of this format. A record of another format is discarded: the program then
+// has lost its record.
 const layout = 1
 
 // placed is a load balancer in HNS.

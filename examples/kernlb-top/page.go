@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// page reads the page of an engine, of which only /recent.json is needed (docs/page.md).
+// page reads /recent.json of an engine's page (docs/page.md).
 type page struct {
 	client *http.Client
 	url    string // empty: none

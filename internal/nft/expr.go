@@ -14,9 +14,9 @@ import (
 // Tests decode them with github.com/google/nftables/expr. That package cannot encode them, for
 // three reasons. It compiles only on Linux (it needs golang.org/x/sys/unix.NFPROTO_IPV4 and
 // others), but plans are printed and tested on other systems, too. It allocates some twenty times
-// for each expression. Its Ct sends no direction with NFT_CT_SRC_IP and NFT_CT_DST_IP, and with
-// ports a direction of four bytes, of which the kernel reads the first. An expression of ours
-// cannot replace its Ct because the methods of expr.Any are not exported.
+// for each expression. Its Ct sends no direction with NFT_CT_SRC_IP and NFT_CT_DST_IP. With ports
+// it sends a direction of four bytes, although the kernel reads only the first byte. An expression
+// of ours cannot replace its Ct because the methods of expr.Any are not exported.
 
 // beginExpr begins an expression. The caller appends its attributes and calls endExpr.
 func beginExpr(b *rawnl.Batch, name string) (elem, data rawnl.Mark) {

@@ -39,7 +39,7 @@ const (
 type operand struct {
 	at   uint32 // its offset in bytes
 	text string
-	// second is the text of the field after it, if both were loaded.
+	// second is the text of the next header field, if one load read both fields.
 	second string
 	kind   valueKind
 	full   int    // the length of the address, if only its beginning was loaded

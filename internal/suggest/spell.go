@@ -9,10 +9,10 @@ import (
 // longest is the length, in bytes, up to which words are compared.
 const longest = 64
 
-// Nearest returns the most similar of several words, or false if none is near. Of equally similar
-// words it returns the first. A word is near if it differs only in case, or in at most two letters:
-// added, left out, changed, or swapped with their neighbour. A word of fewer than four letters may
-// differ in one.
+// Nearest returns the most similar of several words, or false if none is near. Among equally
+// similar words it returns the first. A word is near if it differs only in case, or in at most two
+// letters: added, left out, changed, or swapped with their neighbour. A word of fewer than four
+// letters may differ in one.
 func Nearest(word string, words iter.Seq[string]) (nearest string, ok bool) {
 	best := 3
 	if len(word) < 4 {

@@ -65,7 +65,7 @@
 // terminating wins over one that is, then a ready one, then one that serves, then the first in the
 // order of the slices' names. The order in which the slices were set does not matter.
 //
-// Endpoints objects (core/v1) are used for services of which no valid EndpointSlice is known.
+// Endpoints objects (core/v1) are used only for services without a known valid EndpointSlice.
 // Kubernetes mirrors Endpoints that people write by hand to EndpointSlices. So if both exist, they
 // say the same, and the slices, which say more, win.
 //

@@ -1,7 +1,7 @@
-// Package hnsfake is a Host Networking Service in memory, for tests. It refuses what the real one
-// is known or documented to refuse, and what no caller should rely on: load balancers at a place
-// that is taken, unknown or foreign endpoints, endpoints that are in use, features that it lacks,
-// values that make no sense.
+// Package hnsfake is a Host Networking Service in memory, for tests. It refuses the calls that the
+// real one is known or documented to refuse, and calls that no caller should rely on: load
+// balancers at a place that is taken, unknown or foreign endpoints, endpoints that are in use,
+// features that it lacks, values that make no sense.
 //
 // Like the real one it makes up identities and writes them in capitals, whatever the caller wrote.
 package hnsfake
@@ -49,7 +49,7 @@ const (
 // ErrFault is the error of calls that failed because of a [Fault].
 var ErrFault = errors.New("the RPC server is unavailable")
 
-// AllFeatures are those of Windows Server 2025.
+// AllFeatures are the features of Windows Server 2025.
 var AllFeatures = kernelspace.Features{V2: true, RemoteSubnet: true, DSR: true,
 	SessionAffinity: true, IPv6DualStack: true, ModifyLoadBalancer: true}
 
@@ -65,7 +65,7 @@ func (s *Service) Fail(f func(call string) Fault) {
 	s.fault = f
 }
 
-// Calls returns the calls that wrote or tried to, since the last call of Calls.
+// Calls returns the calls since the last Calls that wrote or tried to.
 func (s *Service) Calls() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -357,7 +357,8 @@ func name(lb *kernelspace.LoadBalancer) string {
 	return k.String()
 }
 
-// checked returns the load balancer as HNS keeps it. id is that of the one that it replaces.
+// checked returns the load balancer as HNS keeps it. id is the identity of the load balancer that
+// it replaces.
 func (s *Service) checked(lb *kernelspace.LoadBalancer, id string) (kernelspace.LoadBalancer,
 	error) {
 	c := copied(*lb)

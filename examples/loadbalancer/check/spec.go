@@ -36,7 +36,7 @@ type Spec struct {
 	// Retry is the time between two checks while the answers contradict the verdict. Zero means
 	// Interval.
 	Retry time.Duration `yaml:"retry"`
-	// Jitter is the maximum of a random time by which each Interval is shorter. Retry is never
+	// Jitter is the maximum of the random time that is taken off each Interval. Retry is never
 	// shorter. So a failure is noticed within Interval. Zero means a tenth of Interval, negative
 	// none.
 	Jitter time.Duration `yaml:"jitter"`

@@ -17,7 +17,7 @@ type Config struct {
 	// Map maps addresses of services and endpoints to addresses on this host. Nil changes none.
 	Map Mapping
 	// Addresses returns the addresses of the node, at which node ports answer. Loopback addresses
-	// need not be among them. Nil returns those of the interfaces.
+	// need not be among them. Nil means the addresses of the interfaces.
 	Addresses func() ([]netip.Addr, error)
 	// Within runs the function that makes a socket or reads addresses: a program can run it in
 	// another network namespace. Nil just calls it.
@@ -41,9 +41,9 @@ type Config struct {
 	// wait in the queues of the listeners. 0 means [DefaultMaxConnections]. Each takes up to six
 	// file descriptors.
 	MaxConnections int
-	// MaxFlows bounds the UDP flows of all services. Where there are as many, a new one ends one of
-	// the service that has most: the flow that was not used for longest, among those that were
-	// answered less than twice if there are any. 0 means [DefaultMaxFlows]. Each takes a file
+	// MaxFlows bounds the UDP flows of all services. At the limit, a new flow ends a flow of the
+	// service that has most. Flows that were answered less than twice go first, and among equals
+	// the flow that was not used for longest. 0 means [DefaultMaxFlows]. Each takes a file
 	// descriptor and a buffer of 16 KiB.
 	MaxFlows int
 

@@ -32,7 +32,7 @@ type change struct {
 	GoneSlices   []types.NamespacedName       `json:"goneSlices,omitempty"`
 }
 
-// settings are how a peer is configured: the same for all.
+// settings is the configuration of a peer. All peers have the same one.
 type settings struct {
 	// NodeAddrs are the node's addresses, the primary ones first.
 	NodeAddrs []netip.Addr

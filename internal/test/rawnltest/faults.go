@@ -247,7 +247,7 @@ func (w *wrapped) receive(p []byte, sizes []int) (n int, err error) {
 // refuse is a send that fails: the kernel gets nothing.
 func refuse(_ *wrapped, f Fault, _ []byte) error { return f.Errno }
 
-// answer refuses the request as the kernel does. It refuses each message. Of a transaction it
+// answer refuses the request as the kernel does. It refuses each message. In a transaction it
 // refuses the first, and the kernel undoes all of it.
 func answer(w *wrapped, f Fault, p []byte) error {
 	request, err := Split(p)
