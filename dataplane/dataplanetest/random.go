@@ -83,9 +83,22 @@ func (r *random) apply(s servicemodel.State) *servicemodel.Table {
 	return res.Changes.New
 }
 
+// affinityOfIPVS takes from a service the affinity that IPVS refuses: for all of its ports, and of
+// prefixes where pods and others have endpoints of their own.
+func affinityOfIPVS(svc *servicemodel.Service) {
+	a := &svc.SessionAffinity
+	a.WholeService = false
+	if svc.ExternalTrafficPolicy == servicemodel.PolicyLocal {
+		a.Bits4, a.Bits6 = 0, 0
+	}
+}
+
 // config makes states of the hosts of the network.
 func (r *random) config() randstate.Config {
 	c := randstate.Config{Services: 10, EndpointPorts: []uint16{PortA, PortB}, Weights: true}
+	if r.w.under.OwnConnections {
+		c.Edit = affinityOfIPVS
+	}
 	for _, h := range slices.Concat(r.w.Pods, r.w.RemotePods) {
 		node := "this"
 		if strings.HasPrefix(h.Name, "remote") {

@@ -33,6 +33,8 @@ type Config struct {
 	Nodes []servicemodel.Node
 	// Weights makes endpoints of different weights.
 	Weights bool
+	// Edit, if set, takes from a service what the tested backend refuses.
+	Edit func(*servicemodel.Service)
 	// NoAffinity makes no session affinity.
 	NoAffinity bool
 	// Schedulers are the schedulers of services. Without any, services leave the choice to the
@@ -189,6 +191,9 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 		if svc.Validate() != nil { // the scheduler does not follow weights
 			svc.Prefer = ""
 		}
+	}
+	if g.c.Edit != nil {
+		g.c.Edit(svc)
 	}
 	return s.WithService(svc)
 }
