@@ -18,6 +18,8 @@
 # make test-kernels   the suites on all of them
 # make peers     kube-proxy and kernlb side by side: how fast, and with which outcome
 #                (internal/test/peers)
+# make figures   measures kube-proxy 1.36.3, 1.37.2 and kernlb on a mix of services, and draws the
+#                plots of the documents (five minutes on a quiet machine)
 # make apiserver examples/kubeproxy and kube-proxy 1.36.3 on a real API server: 5,000 services while
 #                traffic flows, a rollout, and how long it takes from a write to a connection
 # make apiserver-vm  its mode ipvs on a real API server, in a virtual machine with Linux 6.1
@@ -46,7 +48,7 @@ VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-all test-api test-vm test-long race fuzz bench bench-against setup vmtools \
 	test-kernel test-kernels peers peers-build soak soak-vm rolling release controlplane \
-	apiserver apiserver-vm browser keepalived
+	apiserver apiserver-vm browser keepalived figures
 
 setup:
 	@.ci/setup
@@ -174,10 +176,11 @@ bench:
 bench-against:
 	.ci/bench-against $(COMMIT)
 
-# A module of its own, since it depends on Kubernetes. Building it the first time takes minutes.
+# Modules of their own, since they depend on Kubernetes. Building them the first time takes minutes.
 peers-build: vmtools
 	@command -v ipset >/dev/null || .ci/setup ipset
 	CGO_ENABLED=0 $(GO) build -C internal/test/peers -p 1 -o $(CURDIR)/bin/peers .
+	CGO_ENABLED=0 $(GO) build -C internal/test/peers/v137 -p 1 -o $(CURDIR)/bin/peers-1.37 .
 
 apiserver: controlplane
 	KERNLB_TEST_APISERVER=long $(GO) test -C examples/kubeproxy -timeout 60m -count 1 -v -run Long .
@@ -199,6 +202,13 @@ peers: peers-build
 	bin/peers bench -n 1000
 	bin/peers compare
 	bin/peers handover
+
+# Real-time priority keeps other programs from the processors, where it is allowed.
+figures: peers-build
+	@command -v conntrack >/dev/null || .ci/setup conntrack
+	$$(chrt -f 10 true 2>/dev/null && echo chrt -f 10) \
+		bin/peers measure -o internal/test/peers/figures.json
+	bin/peers plot -from internal/test/peers/figures.json -o docs/plots >docs/plots/tables.md
 
 # The parts of the suite that must run: where they are skipped, the run fails.
 NETNS_TESTS = nftables.TestConformance iptables.TestConformance \

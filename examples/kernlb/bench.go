@@ -61,6 +61,7 @@ func (b *benchmark) run(ctx context.Context) error {
 	b.report.FullSync = b.large(ctx, 1, func(int) servicemodel.State { return b.state })
 	b.report.Noop = b.small(ctx, benchRuns, func(int) servicemodel.State { return b.state })
 	b.report.OneEndpoint = b.small(ctx, benchRuns, b.replaceEndpoint)
+	b.kernelShare(ctx)
 	b.report.Scale = b.small(ctx, benchRuns, b.scale)
 	b.report.OneService = b.small(ctx, benchRuns, b.oneService)
 	b.report.Paced = b.small(ctx, pacedRuns, b.replaceAtPace)

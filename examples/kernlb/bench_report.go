@@ -19,8 +19,12 @@ type report struct {
 
 	Noop        timing `json:"noop"`
 	OneEndpoint timing `json:"one_endpoint"`
-	Scale       timing `json:"scale"`
-	OneService  timing `json:"one_service"`
+	// The share of the kernel: see [benchmark.kernelShare].
+	EmptyTransaction timing `json:"kernel_empty_transaction"`
+	BareElement      timing `json:"kernel_bare_element"`
+
+	Scale      timing `json:"scale"`
+	OneService timing `json:"one_service"`
 	// Paced replaces one endpoint every 20 ms or more, and the program sleeps in between.
 	Paced timing `json:"one_endpoint_paced"`
 
@@ -86,6 +90,8 @@ func (p *program) printReport(r *report) error {
 full sync            %v
 nothing changed      %v
 one endpoint replaced%v
+  an empty transaction%v
+  a bare element     %v
 one more, one less   %v
 a service more, less %v
 one replaced in %d ms%v
@@ -97,7 +103,8 @@ full sync            %v
 that neighbour's commits during full syncs:
 in the same namespace%v
 in another namespace %v
-`, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint, r.Scale, r.OneService,
+`, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint,
+		r.EmptyTransaction, r.BareElement, r.Scale, r.OneService,
 		busywriter.Pause.Milliseconds(), r.Paced, r.Adopt,
 		r.NeighbourCommits, busywriter.Pause.Milliseconds(), r.BusyPaced, r.BusyAdopt,
 		r.BusySync, r.Neighbour, r.NeighbourElsewhere)

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/peers/serve"
 )
 
 // benchOptions are the flags of bench.
@@ -163,7 +164,7 @@ func (o *benchOptions) with(ctx context.Context, name string, services int, f fu
 	if b.load.pods, err = pods(c); err != nil {
 		return err
 	}
-	b.peer, err = startPeer(ctx, name, c.Node, settings{
+	b.peer, err = startPeer(ctx, name, c.Node.NS, serve.Settings{
 		NodeAddrs: c.NodeAddrs(), ClusterCIDRs: prefixes(netnstest.Net.ClusterCIDRv4,
 			netnstest.Net.ClusterCIDRv6), IPv4Only: true,
 	}, os.Stderr)
@@ -190,7 +191,7 @@ func prefixes(l ...string) (out []netip.Prefix) {
 	return out
 }
 
-func (b *bench) median(runs int, next func(i int) *change) (time.Duration, error) {
+func (b *bench) median(runs int, next func(i int) *serve.Change) (time.Duration, error) {
 	var times []time.Duration
 	for i := range runs {
 		took, err := b.peer.sync(next(i))

@@ -14,6 +14,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/peers/serve"
 )
 
 // Numbers of packets of a check: at first, and again if two peers differ. The second number rules
@@ -88,15 +89,15 @@ func newSide(ctx context.Context, name string, told bool) (*side, error) {
 			}
 		}
 	}
-	if s.peer, err = startPeer(ctx, name, c.Node, s.settings(told), os.Stderr); err != nil {
+	if s.peer, err = startPeer(ctx, name, c.Node.NS, s.settings(told), os.Stderr); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return s, nil
 }
 
 // settings returns the settings of a peer in this network.
-func (s *side) settings(told bool) settings {
-	set := settings{NodeAddrs: s.cluster.NodeAddrs(),
+func (s *side) settings(told bool) serve.Settings {
+	set := serve.Settings{NodeAddrs: s.cluster.NodeAddrs(),
 		ServiceCIDRs: prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6)}
 	if told {
 		set.ClusterCIDRs = prefixes(netnstest.Net.ClusterCIDRv4, netnstest.Net.ClusterCIDRv6)

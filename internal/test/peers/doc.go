@@ -2,13 +2,17 @@
 // in a network of namespaces of its own.
 //
 //	peers bench    [-n 1000] [-endpoints 10] [-runs 5] [PEER …]
+//	peers measure  [-n 100,1000,10000] [-o figures.json] [PEER …]
+//	peers plot     [-from figures.json] [-o DIRECTORY]
 //	peers compare  [-v] [PEER …]
 //	peers handover [PEER …]
 //	peers vm       [-kernel 6.1] bench|compare|handover …
 //
-// bench measures the time of a sync, and of setting up a connection. compare shows the packets
-// whose outcome differs from kernlb's. handover cleans up after kube-proxy, and shows every
-// difference from the state before. vm runs one of these in a virtual machine, which has IPVS.
+// bench measures the time of a sync, and of setting up a connection. measure measures syncs of a
+// mix of services, first packets and established connections, and plot draws these figures. compare
+// shows the packets whose outcome differs from kernlb's. handover cleans up after kube-proxy, and
+// shows every difference from the state before. vm runs bench, compare or handover in a virtual
+// machine, which has IPVS.
 //
 // The peers are kube-proxy's own proxiers, taken from k8s.io/kubernetes as a library and run by
 // their own commands (kube-proxy-nftables, kube-proxy-iptables with iptables-nft,
@@ -18,7 +22,11 @@
 // from its sync. It includes neither the decoding of objects nor kube-proxy's rate limit. In bench,
 // kube-proxy runs for IPv4 only, while kernlb always serves both families.
 //
+// kube-proxy 1.37.2 is in a program of its own, peers-1.37 (v137), because a program has one
+// version of a module. It lies beside this one, and measure and bench start it as
+// kube-proxy-1.37-nftables.
+//
 // It is a module of its own: kernlb does not depend on Kubernetes. "make peers" builds it, and runs
-// the first three commands. It needs root and the programs nft, iptables, ipset and conntrack.
+// bench, compare and handover. It needs root and the programs nft, iptables, ipset and conntrack.
 // README.md has figures.
 package main

@@ -16,6 +16,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/peers/serve"
 )
 
 // handoverCommand makes the objects of each mode of kube-proxy, on a node that has rules and
@@ -87,7 +88,7 @@ func handOver(ctx context.Context, name string) (*kubeproxy.Plan, error) {
 
 // runPeer lets a peer make some states, one after the other, and ends it.
 func runPeer(ctx context.Context, name string, c *netnstest.Cluster) error {
-	p, err := startPeer(ctx, name, c.Node, settings{
+	p, err := startPeer(ctx, name, c.Node.NS, serve.Settings{
 		NodeAddrs: c.NodeAddrs(),
 		ClusterCIDRs: prefixes(netnstest.Net.ClusterCIDRv4,
 			netnstest.Net.ClusterCIDRv6),

@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/test/peers/serve"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
@@ -30,8 +31,8 @@ func backend(name string, netns int) (dataplane.Backend, error) {
 	return ipvs.New(&ipvs.Config{NetNS: netns})
 }
 
-func newKernlb(name string) func(context.Context, *settings) (syncer, error) {
-	return func(_ context.Context, s *settings) (syncer, error) {
+func newKernlb(name string) func(context.Context, *serve.Settings) (serve.Syncer, error) {
+	return func(_ context.Context, s *serve.Settings) (serve.Syncer, error) {
 		b, err := backend(name, 0)
 		if err != nil {
 			return nil, err
@@ -39,14 +40,14 @@ func newKernlb(name string) func(context.Context, *settings) (syncer, error) {
 		return &kernlb{
 			engine: dataplane.New(b, &dataplane.Config{Strict: true}),
 			tracker: kube.NewTracker(kube.Config{Node: servicemodel.Node{
-				Name: nodeName, Addresses: s.NodeAddrs, ServiceCIDRs: s.ServiceCIDRs,
+				Name: serve.NodeName, Addresses: s.NodeAddrs, ServiceCIDRs: s.ServiceCIDRs,
 				LocalPods: servicemodel.PodDetector{CIDRs: s.ClusterCIDRs},
 			}}),
 		}, nil
 	}
 }
 
-func (k *kernlb) sync(ctx context.Context, c *change) error {
+func (k *kernlb) Sync(ctx context.Context, c *serve.Change) error {
 	var problems []kube.Problem
 	for _, s := range c.Services {
 		problems = append(problems, k.tracker.SetService(s)...)

@@ -7,6 +7,8 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/util/intstr"
+
+	"github.com/kernlb/kernlb/internal/test/peers/serve"
 )
 
 // namespace holds all services.
@@ -42,7 +44,7 @@ func newService(name string, clusterIPs []netip.Addr, ports []corev1.ServicePort
 	s.Spec.Type, s.Spec.Ports = corev1.ServiceTypeClusterIP, ports
 	for _, a := range clusterIPs {
 		s.Spec.ClusterIPs = append(s.Spec.ClusterIPs, a.String())
-		s.Spec.IPFamilies = append(s.Spec.IPFamilies, family(a.Is4()))
+		s.Spec.IPFamilies = append(s.Spec.IPFamilies, serve.Family(a.Is4()))
 	}
 	s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
 	policy := corev1.ServiceInternalTrafficPolicyCluster

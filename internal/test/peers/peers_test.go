@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/xml"
 	"net/netip"
 	"testing"
 
@@ -44,6 +45,52 @@ func TestChangesOfTheWorkload(t *testing.T) {
 	gone := w.oneService(1)
 	require.Equal(t, w.oneService(0).Services[0].Name, gone.GoneServices[0].Name)
 	require.Equal(t, w.oneService(0).Slices[0].Name, gone.GoneSlices[0].Name)
+}
+
+func TestTheMixIsWhatItIsSaidToBe(t *testing.T) {
+	t.Parallel()
+	m := newMix(1000)
+	var kinds [4]int
+	for _, size := range m.sizes {
+		require.LessOrEqual(t, size, 1000)
+		switch {
+		case size <= 3:
+			kinds[0]++
+		case size <= 20:
+			kinds[1]++
+		case size <= 100:
+			kinds[2]++
+		default:
+			kinds[3]++
+		}
+	}
+	require.Equal(t, [4]int{600, 300, 90, 10}, kinds)
+	c, sticky := m.all(), 0
+	for _, s := range c.Services {
+		if s.Spec.SessionAffinity == "ClientIP" {
+			sticky++
+		}
+	}
+	require.Equal(t, 100, sticky)
+	require.Equal(t, m.sizes, newMix(1000).sizes, "it is the same each time")
+	require.Len(t, m.oneEndpoint(3).Slices, 1)
+	require.Len(t, newSizes(400).sizes, 800)
+}
+
+func TestChartsAreDrawn(t *testing.T) {
+	t.Parallel()
+	a := newAxis(87, 35_000, 0, 100)
+	require.Equal(t, []float64{10, 100, 1000, 10_000, 100_000}, a.values)
+	require.InDelta(t, 50, a.at(1000), 0.001)
+	require.Equal(t, []float64{5, 10, 20}, newAxis(5.2, 12, 0, 1).values)
+	f := &figureFile{Costs: []cost{
+		{Peer: "kernlb-nftables", Services: 100, FullMs: 1, EndpointMs: 2},
+		{Peer: "kernlb-nftables", Services: 1000, FullMs: 10, EndpointMs: 2}}}
+	text := f.costChart().svg()
+	require.NoError(t, xml.Unmarshal([]byte(text), new(struct{})))
+	require.Contains(t, text, ">kernlb<")
+	require.Contains(t, text, "stroke-dasharray")
+	require.NoError(t, xml.Unmarshal([]byte(f.firstChart().svg()), new(struct{})), "no figures")
 }
 
 func TestKindsOfOutcomes(t *testing.T) {

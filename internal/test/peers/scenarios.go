@@ -8,6 +8,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/peers/serve"
 )
 
 // scenario is a service whose packets are compared.
@@ -18,7 +19,7 @@ type scenario struct {
 	// sticky says that a client stays with an endpoint that was chosen by chance. Any endpoint is
 	// right.
 	sticky bool
-	change *change
+	change *serve.Change
 	checks []check
 }
 
@@ -71,7 +72,7 @@ var layouts = []layout{
 		e.ready, e.terminating = false, true
 	}},
 	{"terminating here, ready elsewhere", []string{"pod2", "remote1"}, func(e *endpoint) {
-		if e.node == nodeName {
+		if e.node == serve.NodeName {
 			e.ready, e.terminating = false, true
 		}
 	}},
@@ -144,7 +145,7 @@ func newScenario(c *netnstest.Cluster, told bool, p policy, where layout) scenar
 	}
 	sc := scenario{name: fmt.Sprintf("%s, %s, %s", p.name, where.name, pods), told: told,
 		sticky: s.Spec.SessionAffinity != corev1.ServiceAffinityNone,
-		change: &change{Services: []*corev1.Service{s}}}
+		change: &serve.Change{Services: []*corev1.Service{s}}}
 	for _, is4 := range []bool{true, false} {
 		sc.change.Slices = append(sc.change.Slices, newSlice(name, is4, both, eps))
 	}
@@ -160,7 +161,7 @@ func endpointsOn(h *netnstest.Host, edit func(*endpoint)) []endpoint {
 	for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
 		e := endpoint{addr: a, node: "other", ready: true, serving: true}
 		if h.Name[0] == 'p' {
-			e.node = nodeName
+			e.node = serve.NodeName
 		}
 		if edit != nil {
 			edit(&e)

@@ -8,6 +8,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/peers/serve"
 )
 
 // workload has the services that bench lets the peers sync, with one TCP port and an IPv4 cluster
@@ -53,13 +54,13 @@ func (w *workload) isReal(i int) bool {
 }
 
 // put adds service i to a change. A different shift gives it a different first endpoint.
-func (w *workload) put(c *change, i, shift int) {
+func (w *workload) put(c *serve.Change, i, shift int) {
 	p := ports(corev1.ProtocolTCP)
 	c.Services = append(c.Services, newService(w.name(i), []netip.Addr{w.addr(i)}, p))
 	w.putSlice(c, i, shift)
 }
 
-func (w *workload) putSlice(c *change, i, shift int) {
+func (w *workload) putSlice(c *serve.Change, i, shift int) {
 	var eps []endpoint
 	for j := range w.endpoints {
 		e := endpoint{addr: counted("11.0.0.0", i*w.endpoints+j+1), node: fmt.Sprintf("node-%d", j),
@@ -68,7 +69,7 @@ func (w *workload) putSlice(c *change, i, shift int) {
 			if j >= len(w.pods) {
 				break
 			}
-			e.addr, e.node = w.pods[j], nodeName
+			e.addr, e.node = w.pods[j], serve.NodeName
 		}
 		if j == 0 && shift > 0 {
 			e.addr = counted("172.16.0.0", shift)
@@ -79,8 +80,8 @@ func (w *workload) putSlice(c *change, i, shift int) {
 }
 
 // all is the change that adds everything.
-func (w *workload) all() *change {
-	c := &change{}
+func (w *workload) all() *serve.Change {
+	c := &serve.Change{}
 	for i := range w.services {
 		w.put(c, i, 0)
 	}
@@ -88,8 +89,8 @@ func (w *workload) all() *change {
 }
 
 // oneEndpoint replaces an endpoint of a service that is not real. Each round replaces another one.
-func (w *workload) oneEndpoint(round int) *change {
-	c := &change{}
+func (w *workload) oneEndpoint(round int) *serve.Change {
+	c := &serve.Change{}
 	i := round * 7 % w.services
 	for w.isReal(i) && w.services > realServices {
 		i = (i + 1) % w.services
@@ -99,8 +100,8 @@ func (w *workload) oneEndpoint(round int) *change {
 }
 
 // oneService adds a service on even rounds, and removes it on odd ones.
-func (w *workload) oneService(round int) *change {
-	c := &change{}
+func (w *workload) oneService(round int) *serve.Change {
+	c := &serve.Change{}
 	if round%2 == 0 {
 		w.put(c, w.services, 0)
 		return c

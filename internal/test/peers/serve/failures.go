@@ -1,4 +1,4 @@
-package main
+package serve
 
 import (
 	"k8s.io/component-base/metrics/testutil"
@@ -6,15 +6,16 @@ import (
 	"k8s.io/kubernetes/pkg/proxy/metrics"
 )
 
-// failures counts the failed syncs of a proxier. Only its metrics and its log report them.
-type failures struct{ mode proxyconfig.ProxyMode }
+// Failures counts the failed syncs of a proxier. Only its metrics and its log report them.
+type Failures struct{ mode proxyconfig.ProxyMode }
 
+// The failures of the two kinds of proxiers.
 var (
-	nftablesFailures = failures{proxyconfig.ProxyModeNFTables}
-	iptablesFailures = failures{proxyconfig.ProxyModeIPTables}
+	NFTablesFailures = Failures{proxyconfig.ProxyModeNFTables}
+	IPTablesFailures = Failures{proxyconfig.ProxyModeIPTables}
 )
 
-func (f failures) count() float64 {
+func (f Failures) count() float64 {
 	metrics.RegisterMetrics(f.mode) // does nothing but the first time
 	sum := 0.0
 	for _, fam := range []string{"IPv4", "IPv6"} {
