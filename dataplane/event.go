@@ -205,7 +205,7 @@ func (o *observers) emit(ctx context.Context, ev Event) {
 	}
 }
 
-// emitter is the key of the function in the context of Settle that emits events.
+// emitter is the key of a value in the context of Settle: the function that emits events.
 type emitter struct{}
 
 // Emit passes an event to the observers of an engine or of [Parts]. A [Settler] calls it in Settle,

@@ -27,7 +27,7 @@ import (
 // kindVersion is the second part of the names of versions.
 const kindVersion = "VERSION"
 
-// version returns the name of the chain that is a version.
+// version returns the name of the empty chain that stands for a version.
 func (n names) version(v uint32) string {
 	return fmt.Sprintf("%s-%s-%08x", n.prefix, kindVersion, v)
 }

@@ -11,14 +11,15 @@
 // # The ruleset
 //
 // The ruleset is a fixed program, and services are only data. There is one table in each of the
-// families ip and ip6 that services or servicemodel.Node.ServiceCIDRs have addresses in, named after
-// the instance ("kernlb"). A family without a table has no hooks and no connection tracking because
-// of kernlb. A table stays when its last service goes, unless the node no longer serves its family
-// (servicemodel.Node.OnlyFamily). An instance without services has the table ip, or the only one
-// that the node serves. The chains and rules of a table are the same whatever the services are. A service is elements in sets and maps,
-// none of which carries a verdict, unless the service has a scheduler. The kernel finds an element by hashing, and does not validate
-// the ruleset again when an element changes. So a change costs the same among ten services and
-// among fifty thousand. In short, for IPv4:
+// families ip and ip6 that services or servicemodel.Node.ServiceCIDRs have addresses in, named
+// after the instance ("kernlb"). A family without a table has no hooks and no connection tracking
+// because of kernlb. A table stays when its last service goes, unless the node no longer serves its
+// family (servicemodel.Node.OnlyFamily). An instance without services has the table ip, or the only
+// one that the node serves. The chains and rules of a table are the same whatever the services are.
+// A service is elements in sets and maps, none of which carries a verdict, unless the service has a
+// scheduler. The kernel finds an element by hashing, and does not validate the ruleset again when
+// an element changes. So a change costs the same among ten services and among fifty thousand. In
+// short, for IPv4:
 //
 //	table ip kernlb {
 //		set services { 10.96.0.10 . tcp . 80 comment "default/web:http cluster IP", … }
@@ -154,17 +155,17 @@
 //	filter-input, filter-forward, filter-output  filter, priority 0: reject and drop
 //	nat-postrouting                              nat, priority 100: masquerade
 //
-// [Config.Priorities] moves three of them. [Config.BeforeDispatch] and [Config.BeforeMasquerade] are
-// chains for rules of the user.
+// [Config.Priorities] moves three of them. [Config.BeforeDispatch] and [Config.BeforeMasquerade]
+// are chains for rules of the user.
 //
 // A packet is masqueraded if it has the mark and, according to conntrack, its flow was sent to a
 // frontend of this instance. So instances may have the same mark, and packets that other programs
 // mark with the bit are left alone.
 //
 // Clients of frontends without endpoints get ICMP port unreachable, and packets from forbidden
-// sources are dropped. servicemodel.Node.NoEndpoints and Forbidden have other answers, such as a TCP
-// reset. A packet that passes source ranges and meets a frontend that was restricted meanwhile is
-// dropped in any case.
+// sources are dropped. servicemodel.Node.NoEndpoints and Forbidden have other answers, such as a
+// TCP reset. A packet that passes source ranges and meets a frontend that was restricted meanwhile
+// is dropped in any case.
 //
 // # Loopback addresses
 //
@@ -193,12 +194,13 @@
 // A change is one transaction, so nothing is ever half written. (A load that is larger than the
 // socket can send at once, as in an unprivileged user namespace, takes several, each of which
 // leaves whole services. A large new instance takes many short ones, so that other programs can
-// commit in between. The last one makes the base chains, and so lets packets in.) Each transaction adds the next number to a set in one of the tables, such
-// as "version-5f3a09c2". So a transaction of a program that does not know the last number fails as a
-// whole. That program reads again, and begins again. After 127 transactions, one deletes the set
-// and makes another with the next name. Commits of other programs do not matter. Programs that
-// write to one instance take turns (flock on the network namespace, for ten seconds at most with
-// one holder), so that none fails again and again.
+// commit in between. The last one makes the base chains, and so lets packets in.) Each transaction
+// adds the next number to a set in one of the tables, such as "version-5f3a09c2". So a transaction
+// of a program that does not know the last number fails as a whole. That program reads again, and
+// begins again. After 127 transactions, one deletes the set and makes another with the next name.
+// Commits of other programs do not matter. Programs that write to one instance take turns (flock on
+// the network namespace, for ten seconds at most with one holder), so that none fails again and
+// again.
 //
 // The backend notices edits by hand before the next change. If the generation of nf_tables is not
 // the known one, the backend compares tables, chains, rules and, on Linux 6.16 and newer, the

@@ -18,7 +18,7 @@ type association struct {
 	looped bool
 }
 
-// answer is the step of an SCTP probe.
+// answer reads packets until one decides the outcome of an SCTP probe, or none is left.
 func (a *association) answer(fd int) (Outcome, bool) {
 	for {
 		if e := readICMPError(fd, a.caused); e != nil {

@@ -39,7 +39,7 @@ func BenchFlows(n int) iter.Seq2[Flow, error] {
 	}
 }
 
-// Run calls f, and adds what that took.
+// Run calls f, and adds the memory and the time that the call took.
 func (m *Meter) Run(f func()) {
 	var mem runtime.MemStats
 	var before, after unix.Rusage

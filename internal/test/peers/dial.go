@@ -13,7 +13,7 @@ const connectLimit = 10 * time.Second
 // connection is the file descriptor of a TCP connection.
 type connection int
 
-// Close resets it.
+// Close resets the connection.
 func (c connection) Close() error {
 	_ = syscall.SetsockoptLinger(int(c), syscall.SOL_SOCKET, syscall.SO_LINGER,
 		&syscall.Linger{Onoff: 1})

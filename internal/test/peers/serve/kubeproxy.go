@@ -24,7 +24,7 @@ type KubeProxy struct {
 	failures Failures
 }
 
-// Periods that never end, and kube-proxy's defaults.
+// kube-proxy's defaults. No periodic sync comes into a comparison, because it is an hour apart.
 const (
 	SyncPeriod    = time.Hour
 	MinSyncPeriod = time.Second
