@@ -134,11 +134,6 @@ func (t *tablePlan) opsOf(set string) *setOps {
 	return ops
 }
 
-// has reports whether the table has a set of that name after the plan.
-func (t *tablePlan) has(set string) bool {
-	return slices.ContainsFunc(t.sets, func(s *nft.Set) bool { return s.Name == set })
-}
-
 // plan makes the plan for a change set.
 func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p := &plan{table: pl.table, c: c, have: pl.version,
