@@ -4,6 +4,7 @@ import (
 	"math/bits"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -283,10 +284,18 @@ func (pl *planner) write(p *plan, t *tablePlan) {
 func (t *tablePlan) size(capacity func(n int) uint32) {
 	for _, s := range t.newSets {
 		if ops := t.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
-			s.Size = capacity(ops.add.Len)
+			n := ops.add.Len
+			if strings.HasSuffix(s.Name, string(byMaglev)+setEndpoints) {
+				n = max(n, firstMaglev)
+			}
+			s.Size = capacity(n)
 		}
 	}
 }
+
+// firstMaglev is for how many entries a map of Maglev is made at least. So one with the 1,021
+// entries of a first service has room for those of 64, and 1 MB of buckets.
+const firstMaglev = 16 * 1021
 
 // capacity gives a set that begins with many elements room for four times as many. The kernel then
 // makes a hash table that is large enough from the start. Filling it takes half the time of filling
