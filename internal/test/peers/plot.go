@@ -183,7 +183,7 @@ func (c *chart) add(name string, dashed bool, x, y float64) {
 
 // The place of the axes in the drawing.
 const (
-	chartWidth, chartHeight = 720, 400
+	chartWidth, chartHeight = 790, 400
 	left, right             = 70, 560
 	top, bottom             = 50, 340
 )
@@ -226,6 +226,17 @@ func (a axis) at(v float64) float64 {
 	return a.from + (math.Log(v)-first)/(last-first)*(a.to-a.from)
 }
 
+// mark is a mark of the vertical axis, in the unit that keeps it short.
+func mark(v float64, unit string) string {
+	switch {
+	case unit == "ms" && v >= 1000:
+		v, unit = v/1000, "s"
+	case unit == "ms" && v < 1:
+		v, unit = v*1000, "µs"
+	}
+	return fmt.Sprintf("%.10g %s", v, unit)
+}
+
 func (c *chart) svg() string {
 	low, high := [2]float64{math.Inf(1), math.Inf(1)}, [2]float64{}
 	for _, l := range c.lines {
@@ -259,7 +270,7 @@ text { font: 13px sans-serif; fill: #57606a }
 	}
 	for _, v := range y.values {
 		fmt.Fprintf(&b, "<path class=\"grid\" d=\"M%d %.1f H%d\"/>\n", left, y.at(v), right)
-		text(left-8, y.at(v)+4, "end", fmt.Sprintf("%.10g %s", v, c.y))
+		text(left-8, y.at(v)+4, "end", mark(v, c.y))
 	}
 	text((left+right)/2, bottom+42, "middle", c.x)
 	for _, l := range c.lines {
