@@ -60,7 +60,7 @@ func observe(h *hnsfake.Service, s *scenario) (o outcome, err error) {
 		}
 		o.Calls = append(o.Calls, c)
 	}
-	slices.Sort(o.Calls) // winkernel's order is that of a map
+	slices.Sort(o.Calls) // winkernel walks a map
 	return o, nil
 }
 
