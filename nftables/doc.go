@@ -202,6 +202,11 @@
 // the network namespace, for ten seconds at most with one holder), so that none fails again and
 // again.
 //
+// A cleanup takes two transactions: one deletes the chains filter-input, filter-forward and
+// filter-output, the next one both tables. When the kernel deletes a table, the maps are empty at
+// once, but the chains leave their hooks one by one. The chains of type filter would drop the
+// packets that are not translated any more.
+//
 // The backend notices edits by hand before the next change. If the generation of nf_tables is not
 // the known one, the backend compares tables, chains, rules and, on Linux 6.16 and newer, the
 // numbers of elements with the right ones. It does so eight times at once, then once a second, or

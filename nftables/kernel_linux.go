@@ -325,30 +325,51 @@ func (b *Backend) failed(doing string, err error) error {
 }
 
 // Cleanup deletes both tables. It leaves alone tables that have none of the instance's marks,
-// unless [Config.TakeOver] is set.
+// unless [Config.TakeOver] is set. The chains that drop and reject packets go first, in a
+// transaction of their own.
 func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	b.observed = false
-	k := &b.kernel
-	if err := k.cleanupLocalnet(ctx, b.pl.table); err != nil {
+	if err := b.kernel.cleanupLocalnet(ctx, b.pl.table); err != nil {
 		return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
 	}
-	k.batch.Reset()
-	for _, f := range nft.Families {
-		r, err := k.readTable(ctx, f, b.pl.table)
-		if err != nil {
-			return dataplane.Stats{}, b.failed("cleanup", err)
-		}
-		if r.exists && k.requireOurs(r) == nil {
-			nft.NewEncoder(&k.batch, f, b.pl.table).DeleteTable()
-		}
-	}
-	stats, err := k.commit(ctx)
+	stats, err := b.kernel.deleteTables(ctx, b.pl.table)
 	if err != nil {
 		return dataplane.Stats{}, b.failed("cleanup", err)
 	}
 	stats.Duration = time.Since(start)
 	return stats, nil
+}
+
+// deleteTables deletes both tables, and first the base chains that drop and reject. When the kernel
+// deletes a table, it empties the maps at once, and takes the chains from their hooks one by one,
+// for milliseconds. Packets that are not translated any more would be dropped in that time, even if
+// another backend serves them.
+func (k *kernel) deleteTables(ctx context.Context, table string) (dataplane.Stats, error) {
+	k.batch.Reset()
+	var tables rawnl.Batch
+	for _, f := range nft.Families {
+		r, err := k.readTable(ctx, f, table)
+		if err != nil {
+			return dataplane.Stats{}, err
+		}
+		if !r.exists || k.requireOurs(r) != nil {
+			continue
+		}
+		for _, name := range filterChains {
+			if _, exists := r.chains[name]; exists {
+				nft.NewEncoder(&k.batch, f, table).DeleteChain(name)
+			}
+		}
+		nft.NewEncoder(&tables, f, table).DeleteTable()
+	}
+	stats, err := k.commit(ctx)
+	if err != nil {
+		return stats, err
+	}
+	k.batch = tables
+	last, err := k.commit(ctx)
+	return stats.Plus(last), err
 }
 
 // check asks the kernel to check a transaction without committing it.

@@ -78,6 +78,9 @@ func (b *builder) reset() {
 	}
 }
 
+// filterChains are the base chains that drop and reject new packets to services.
+var filterChains = [...]string{"filter-input", "filter-forward", "filter-output"}
+
 // hooks makes the base chains.
 func (b *builder) hooks() {
 	filter := prioFilter + int32(b.place.prio.Filter)
@@ -93,7 +96,7 @@ func (b *builder) hooks() {
 	if b.rules.MasqueradeNeighbours {
 		b.neighbours(b.Filter("neighbours-prerouting", nft.HookPrerouting, prioLearn))
 	}
-	input := b.Filter("filter-input", nft.HookInput, filter)
+	input := b.Filter(filterChains[0], nft.HookInput, filter)
 	guard := b.Chain(chainGuard) // empty if nothing needs the guard
 	if len(b.loopback()) > 0 {
 		guard.Add(b.f.DaddrWithin(b.f.Loopback), b.f.SaddrNotWithin(b.f.Loopback), nft.CTNotKnown,
@@ -105,10 +108,10 @@ func (b *builder) hooks() {
 		input.Add(nft.CTStateNew, b.frontend(kindNodePort).In(kindNodePort.registry), at,
 			nft.Jump(kindNodePort.noEndpoints))
 	}
-	forward := b.Filter("filter-forward", nft.HookForward, filter)
+	forward := b.Filter(filterChains[1], nft.HookForward, filter)
 	b.untranslated(forward)
 	forward.Add(nft.CTStateNew, nft.Jump("no-service"))
-	output := b.Filter("filter-output", nft.HookOutput, filter)
+	output := b.Filter(filterChains[2], nft.HookOutput, filter)
 	b.untranslated(output)
 	output.Add(nft.CTStateNew, nft.Jump("no-service"))
 	b.postrouting(b.NAT("nat-postrouting", nft.HookPostrouting, prioSNAT+int32(b.place.prio.SNAT)))

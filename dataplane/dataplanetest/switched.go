@@ -25,7 +25,8 @@ func Switched(t *testing.T, from, to Backend) {
 	for _, under := range []Backend{to, from} {
 		begin := w.traffic
 		if w.under.OwnConnections {
-			begin = w.newTraffic
+			// The new backend may drop a packet that is between its chains while they come.
+			begin = func(t *testing.T) func() { return w.newTraffic(t, 2) }
 		}
 		end := begin(t)
 		time.Sleep(time.Second)
@@ -52,7 +53,7 @@ func trafficTargets() map[string]netip.AddrPort {
 // requires that none of them was disturbed.
 func (w *world) traffic(t *testing.T) (end func()) {
 	t.Helper()
-	endOld, endNew := w.held(t, 25), w.newTraffic(t)
+	endOld, endNew := w.held(t, 25), w.newTraffic(t, 0)
 	return func() {
 		endNew()
 		endOld()
@@ -86,9 +87,10 @@ func (w *world) held(t *testing.T, each int) (end func()) {
 	}
 }
 
-// newTraffic makes hosts open connections until end is called. end requires that all of them were
-// answered.
-func (w *world) newTraffic(t *testing.T) (end func()) {
+// newTraffic makes hosts open connections until end is called. end requires that all of them except
+// lost ones were answered.
+func (w *world) newTraffic(t *testing.T, lost int) (end func()) {
+	t.Helper()
 	targets := trafficTargets()
 	ctx, cancel := context.WithCancel(t.Context())
 	asked := make(chan []string, len(targets))
@@ -106,10 +108,10 @@ func (w *world) newTraffic(t *testing.T) (end func()) {
 		for range targets {
 			bad = append(bad, <-asked...)
 		}
-		if len(bad) > 0 {
+		if len(bad) > lost {
 			t.Errorf("%d not answered, such as %s", len(bad), bad[0])
 		}
-		t.Logf("%d new connections and datagrams", total.Load())
+		t.Logf("%d new connections and datagrams, %d not answered", total.Load(), len(bad))
 	}
 }
 
