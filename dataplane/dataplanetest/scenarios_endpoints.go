@@ -1,7 +1,6 @@
 package dataplanetest
 
 import (
-	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -125,7 +124,10 @@ func hostEndpointScenarios() []Scenario {
 	}
 }
 
-// weighted gives endpoints weights by address.
-func weighted(l []servicemodel.Endpoint, weights map[netip.Addr]uint16) []servicemodel.Endpoint {
-	return each(l, func(e *servicemodel.Endpoint) { e.Weight = weights[e.Addr] })
+// weighted gives weights to the endpoints of hosts, in the order of the hosts.
+func weighted(l []servicemodel.Endpoint, weights ...uint16) []servicemodel.Endpoint {
+	for i := range l {
+		l[i].Weight = weights[i/len(families)]
+	}
+	return l
 }

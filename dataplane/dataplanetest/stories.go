@@ -71,27 +71,31 @@ func (w *world) shares(t *testing.T, from string, proto servicemodel.Protocol, t
 	return count
 }
 
-// requireShares compares counts with weights. The bound is five standard deviations of a binomial
-// distribution: chance exceeds it once in a million.
-func requireShares(t *testing.T, what string, count map[string]int, weights map[string]float64) {
+// chiSquared are the values that chance exceeds once in a million, by the number of endpoints that
+// get connections.
+var chiSquared = map[int]float64{2: 23.9, 3: 27.6}
+
+// requireShares judges by chi-squared whether counts follow the shares of endpoints. The kernel
+// draws by itself and takes no seed. So the counts are printed.
+func requireShares(t *testing.T, what string, count map[string]int, shares map[string]float64) {
 	t.Helper()
 	total := 0
-	for _, c := range count {
+	for name, c := range count {
 		total += c
-	}
-	for name, p := range weights {
-		want := p * float64(total)
-		off := float64(count[name]) - want
-		if off*off > 25*want*(1-p) {
-			t.Errorf("%s: %s got %d of %d, wanted about %.0f: %v", what, name, count[name], total,
-				want, count)
-		}
-	}
-	for name := range count {
-		if weights[name] == 0 {
+		if shares[name] == 0 {
 			t.Errorf("%s: %s is no endpoint: %v", what, name, count)
 		}
 	}
+	chi := 0.
+	for name, share := range shares {
+		want := share * float64(total)
+		off := float64(count[name]) - want
+		chi += off * off / want
+	}
+	if chi > chiSquared[len(shares)] {
+		t.Errorf("%s: chi-squared %.1f for %v, the shares are %v", what, chi, count, shares)
+	}
+	t.Logf("%s: chi-squared %.2f for %v", what, chi, count)
 }
 
 func fairShares(t *testing.T, w *world) {
@@ -112,19 +116,9 @@ func fairShares(t *testing.T, w *world) {
 }
 
 func weightedShares(t *testing.T, w *world) {
-	weights := map[netip.Addr]uint16{}
-	for i, h := range []string{"pod2", "pod3", "remote1"} {
-		for _, a := range hostAddrs(h) {
-			weights[a] = []uint16{2, 4, 14}[i]
-		}
-	}
-	w.apply(t, state(thisNode(), web(), weighted(eps("pod2", "pod3", "remote1"), weights)))
-	want := map[string]float64{serverName("pod2", PortA): .1, serverName("pod3", PortA): .2,
-		serverName("remote1", PortA): .7}
-	for _, f := range families {
-		to := netip.AddrPortFrom(clusterIP[f], servicePort)
-		requireShares(t, to.String(), w.shares(t, "pod1", servicemodel.TCP, to, 400), want)
-	}
+	w.apply(t, state(thisNode(), web(), weighted(eps("pod2", "pod3", "remote1"), 2, 4, 14)))
+	w.requireServiceShares(t, "weights", 400, map[string]float64{"pod2": .1, "pod3": .2,
+		"remote1": .7})
 }
 
 func sticky(timeout time.Duration) func(*servicemodel.Service) {

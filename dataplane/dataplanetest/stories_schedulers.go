@@ -56,11 +56,7 @@ func nearShares(t *testing.T, w *world) {
 	}
 	near := func(s *servicemodel.Service) { s.Prefer = "node" }
 	w.apply(t, state(thisNode(), web(near), l))
-	for _, f := range families {
-		to := netip.AddrPortFrom(clusterIP[f], servicePort)
-		requireShares(t, to.String(), w.shares(t, "pod1", servicemodel.TCP, to, 300),
-			map[string]float64{serverName("pod2", PortA): .7, serverName("remote1", PortA): .3})
-	}
+	w.requireServiceShares(t, "near", 300, map[string]float64{"pod2": .7, "remote1": .3})
 }
 
 // growingShares has an endpoint that begins with a tenth, and then grows in the shortest time.
@@ -81,15 +77,26 @@ func slowStart(d time.Duration) func(*servicemodel.Service) {
 }
 
 // requireGrown requires the shares of two whole endpoints, and of remote1, which has a part of its
-// weight.
+// weight. Of so many connections, the least share is more than 40.
 func (w *world) requireGrown(t *testing.T, part float64) {
 	t.Helper()
+	whole := 1 / (2 + part)
+	w.requireServiceShares(t, "slow start", 900, map[string]float64{"pod2": whole, "pod3": whole,
+		"remote1": part * whole})
+}
+
+// requireServiceShares sends n connections in each family to the service. It requires the shares of
+// hosts.
+func (w *world) requireServiceShares(t *testing.T, what string, n int, hosts map[string]float64) {
+	t.Helper()
+	shares := map[string]float64{}
+	for host, share := range hosts {
+		shares[serverName(host, PortA)] = share
+	}
 	for _, f := range families {
 		to := netip.AddrPortFrom(clusterIP[f], servicePort)
-		requireShares(t, to.String(), w.shares(t, "pod1", servicemodel.TCP, to, 300),
-			map[string]float64{serverName("pod2", PortA): 1 / (2 + part),
-				serverName("pod3", PortA): 1 / (2 + part), serverName("remote1", PortA): part /
-					(2 + part)})
+		requireShares(t, what+" at "+to.String(), w.shares(t, "pod1", servicemodel.TCP, to, n),
+			shares)
 	}
 }
 
@@ -118,38 +125,15 @@ func addrsOf(host string) []netip.Addr {
 var shareSchedulers = []servicemodel.Scheduler{servicemodel.Random, servicemodel.RoundRobin,
 	servicemodel.WeightedRR, servicemodel.SourceHash + "+port", servicemodel.Maglev + "+port"}
 
-// schedulerShares judges by chi-squared with two degrees of freedom: chance exceeds 27.6 once in a
-// million.
 func schedulerShares(t *testing.T, w *world) {
-	const critical, n = 27.6, 160
-	hosts := []string{"pod2", "pod3", "remote1"}
-	weights := map[netip.Addr]uint16{}
-	for i, h := range hosts {
-		for _, a := range hostAddrs(h) {
-			weights[a] = []uint16{1, 2, 5}[i]
-		}
-	}
 	for _, by := range shareSchedulers {
-		if !w.applied(t, by, state(thisNode(), web(scheduler(by)), weighted(eps(hosts...),
-			weights))) {
-			continue
-		}
-		shares := []float64{1. / 8, 2. / 8, 5. / 8}
+		shares := map[string]float64{"pod2": 1. / 8, "pod3": 2. / 8, "remote1": 5. / 8}
 		if by == servicemodel.RoundRobin {
-			shares = []float64{1. / 3, 1. / 3, 1. / 3}
+			shares = map[string]float64{"pod2": 1. / 3, "pod3": 1. / 3, "remote1": 1. / 3}
 		}
-		for _, f := range families {
-			count := w.shares(t, "pod1", servicemodel.TCP, netip.AddrPortFrom(clusterIP[f],
-				servicePort), n)
-			chi := 0.
-			for i, h := range hosts {
-				off := float64(count[serverName(h, PortA)]) - n*shares[i]
-				chi += off * off / (n * shares[i])
-			}
-			if chi > critical {
-				t.Errorf("scheduler %s: chi-squared %.1f for %v", by, chi, count)
-			}
-			t.Logf("scheduler %s: chi-squared %.2f for %v", by, chi, count)
+		l := weighted(eps("pod2", "pod3", "remote1"), 1, 2, 5)
+		if w.applied(t, by, state(thisNode(), web(scheduler(by)), l)) {
+			w.requireServiceShares(t, "scheduler "+string(by), 160, shares)
 		}
 	}
 }
