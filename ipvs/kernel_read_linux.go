@@ -30,8 +30,8 @@ func isOne(err error, of ...error) bool {
 }
 
 // read reads everything that concerns the instance. drift lists the faults of the companion tables.
-// It fails with errTaken if another writer of the instance commits meanwhile. tunables are the
-// wanted ones. remembered has the earlier values that this process knows.
+// It fails with errTaken if another writer of the instance commits meanwhile. tunables has the
+// wanted sysctls. remembered has the values that sysctls had before this process changed them.
 func (k *kernel) read(ctx context.Context, tunables, remembered map[string]string) (o observed,
 	drift []string, err error) {
 	before, err := k.readIdleVersion(ctx)

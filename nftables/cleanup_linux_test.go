@@ -19,8 +19,9 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(netnstest.UDP, 8080))
-	run(t, c.Node.NS, "table ip other { chain c { type nat hook prerouting priority 0; }; }",
-		"nft", "-f", "-")
+	run(t, c.Node.NS, `table ip other {
+		chain c { type nat hook prerouting priority 0; ip daddr 192.0.2.99 dnat to 192.0.2.98; }
+	}`, "nft", "-f", "-")
 	l := newLocalhost(t, c, "")
 	to := netip.MustParseAddrPort("10.96.0.10:80")
 	svc := &servicemodel.Service{
@@ -56,10 +57,14 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 			by <- answers
 		}()
 	}
-	for range 25 {
+	for i := range 25 {
 		served.Lock()
 		l.apply(s)
 		served.Unlock()
+		if i%5 == 0 { // an earlier cleanup was killed between its two transactions
+			run(t, c.Node.NS, "", "nft", "delete chain ip kernlb filter-input; "+
+				"delete chain ip kernlb filter-forward; delete chain ip kernlb filter-output")
+		}
 		_, err := l.engine.Cleanup(t.Context())
 		require.NoError(t, err)
 	}

@@ -87,9 +87,9 @@ func isVersion(name string) bool { return strings.HasPrefix(name, versionPrefix)
 // randomEpoch returns the first epoch of an instance.
 func randomEpoch() uint32 { return rand.Uint32() }
 
-// next returns the version after v. A new epoch begins if the set of the old one is full or, with
-// anew, goes with its table. The version then goes to the table of the family home. first returns
-// the epoch of an instance without a version.
+// next returns the version after v. A new epoch begins in the table of the family home if the set
+// of the old epoch is full, or if anew says that this set goes with its table. first returns the
+// epoch of an instance without a version.
 func (v version) next(anew bool, home *nft.Family, first func() uint32, unswept,
 	owners bool) version {
 	n := version{home: v.home, epoch: v.epoch, number: v.number + 1, unswept: unswept,

@@ -212,8 +212,8 @@ func (r *ramper) changed(was, is *Pool) {
 	r.grow(is, list, takes)
 }
 
-// newParts returns the part of its weight that each endpoint of was has, in relation to the
-// endpoint that has the greatest.
+// newParts returns which part of its weight in is each endpoint had in was. The endpoint with the
+// greatest part counts as whole.
 func newParts(was, is *Pool) map[netip.AddrPort]float64 {
 	parts, greatest := map[netip.AddrPort]float64{}, 0.
 	for _, s := range was.Slots {
