@@ -4,7 +4,7 @@ import (
 	"os/exec"
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 )
 
 const newerNumber = `iptables -t nat -R KUBE-SETTINGS 1 -m comment --comment "layout 1000"

@@ -3,7 +3,7 @@ package ipvs_test
 import (
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 )
 
 const newerNumber = `nft -f - << END

@@ -3,7 +3,7 @@ package ipvs
 import (
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 )
 
 // The kernel says which program undoes the backend's work.

@@ -10,7 +10,7 @@
 // each packet with the right one, which comes from two sides:
 //
 //   - [Scenario] values say it in so many words. Most of them are made from a matrix that restates
-//     the behaviour of kube-proxy's nftables mode, row by row; see docs in behaviour.md beside this
+//     the behaviour of kube-proxy's nftables mode, row by row; see behaviour.md beside this
 //     file.
 //   - the oracle, [servicemodel.Table.Decide], says what the resolved table means. It is asked
 //     about every packet of every scenario, and about the packets of random states ([Random]).

@@ -19,7 +19,7 @@ type Want struct {
 	// Reset says that a rejected client of TCP gets a reset, and not ICMP port unreachable.
 	Reset bool
 	// Masquerade says whether the server sees an address of the node instead of the client's.
-	// NodeOrOwn allows both.
+	// AnySource allows both.
 	Masquerade Masquerade
 }
 
