@@ -16,6 +16,7 @@ import (
 
 	. "github.com/kernlb/kernlb/conntrack"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // A UDP client with a fixed source port keeps sending while its service changes. Without a cleaning
@@ -74,9 +75,9 @@ func (tc udpCase) run(t *testing.T, way way) {
 		return DNAT(UDP, service, endpoint(pod), mark)
 	}
 	for _, pod := range cluster.Pods[1:] {
-		require.NoError(t, pod.Serve(netnstest.UDP, 5353))
+		require.NoError(t, pod.Serve(servicemodel.UDP, 5353))
 	}
-	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service,
+	probe := netnstest.Probe{From: cluster.Pods[0], Proto: servicemodel.UDP, To: service,
 		SourcePort: 4000, Timeout: 3 * time.Second}
 	if tc.outside {
 		probe.From = cluster.Outside[0]
@@ -126,8 +127,8 @@ func testCleanAfterTheLastEndpoint(t *testing.T, way way) {
 	cluster := netnstest.Start(t, netnstest.Options{RemotePods: -1, OutsideClients: -1})
 	service := AddrPort("10.96.0.10:53")
 	endpoint := netip.AddrPortFrom(cluster.Pods[1].IPv4, 5353)
-	server := OK(cluster.Pods[1].NS.Serve("pod2", netnstest.UDP, endpoint))(t)
-	probe := netnstest.Probe{From: cluster.Pods[0], Proto: netnstest.UDP, To: service,
+	server := OK(cluster.Pods[1].NS.Serve("pod2", servicemodel.UDP, endpoint))(t)
+	probe := netnstest.Probe{From: cluster.Pods[0], Proto: servicemodel.UDP, To: service,
 		SourcePort: 4000}
 	reject := "ip daddr 10.96.0.10 reject"
 	cleaner := way.begin(t, OpenTable(t, cluster.Node.NS))

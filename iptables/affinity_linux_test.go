@@ -60,7 +60,7 @@ func TestASynSentAgainRemembersNothing(t *testing.T) {
 			defer cancel()
 			for range 3 {
 				go netnstest.Probe{
-					From: c.Outside[0], Proto: netnstest.TCP, To: netip.MustParseAddrPort(to),
+					From: c.Outside[0], Proto: sm.TCP, To: netip.MustParseAddrPort(to),
 					Timeout: 5 * time.Second,
 				}.Send(ctx)
 			}

@@ -17,7 +17,7 @@ func TestHealthChecksPassWhereInputDrops(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
 	for _, port := range []uint16{32555, 32556} {
-		require.NoError(t, c.Node.Serve(netnstest.TCP, port))
+		require.NoError(t, c.Node.Serve(sm.TCP, port))
 	}
 	for _, f := range nft.Families {
 		runTool(t, c.Node.NS, "", toolName(f.Model), "-P", "INPUT", "DROP")

@@ -40,7 +40,7 @@ func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
 		require.Equal(t, netnstest.Refused,
 			dial(t, c.Pods[0], netip.AddrPortFrom(spread(i), 81).String()).Kind, "another port")
 	}
-	unused := netnstest.Probe{From: c.Pods[0], Proto: netnstest.TCP,
+	unused := netnstest.Probe{From: c.Pods[0], Proto: sm.TCP,
 		To: netip.MustParseAddrPort("10.100.7.9:80")}
 	require.Equal(t, netnstest.Dropped, unused.Send(t.Context()).Kind,
 		"an unused address of the service range")

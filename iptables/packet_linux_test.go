@@ -25,7 +25,7 @@ func clusterOf(t *testing.T) (*netnstest.Cluster, *Backend) {
 	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
 	for _, p := range c.Pods {
-		require.NoError(t, p.Serve(netnstest.TCP, backendPort))
+		require.NoError(t, p.Serve(sm.TCP, backendPort))
 	}
 	b, err := New(&Config{NetNS: c.Node.NS.Fd()})
 	require.NoError(t, err)
@@ -62,7 +62,7 @@ func podService(c *netnstest.Cluster, n int, change func(*sm.Service, *sm.Node))
 
 func dial(t *testing.T, from *netnstest.Host, to string) netnstest.Outcome {
 	t.Helper()
-	return netnstest.Probe{From: from, Proto: netnstest.TCP, To: netip.MustParseAddrPort(to),
+	return netnstest.Probe{From: from, Proto: sm.TCP, To: netip.MustParseAddrPort(to),
 		Timeout: 2 * time.Second}.Send(t.Context())
 }
 
@@ -151,7 +151,7 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "1", v)
 	// A program that listens only on loopback is still not open to others.
-	_, err = c.Node.NS.Serve("local", netnstest.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
+	_, err = c.Node.NS.Serve("local", sm.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
 	require.NoError(t, err)
 	require.Equal(t, "local", dial(t, c.Node, "127.0.0.2:9090").Server)
 	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))

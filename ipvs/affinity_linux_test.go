@@ -33,7 +33,7 @@ func TestKernelAffinityForgetsEndpointsThatGo(t *testing.T) {
 	k := newKernel(t, ipvs.Config{})
 	server := func(from *netnstest.Host, to netip.Addr) string {
 		t.Helper()
-		out := netnstest.Probe{From: from, Proto: netnstest.TCP, To: netip.AddrPortFrom(to, 80),
+		out := netnstest.Probe{From: from, Proto: servicemodel.TCP, To: netip.AddrPortFrom(to, 80),
 			Timeout: 5 * time.Second}.Send(t.Context())
 		require.Equal(t, netnstest.Answered, out.Kind, out)
 		return out.Server
@@ -92,7 +92,7 @@ func TestKernelAffinityForgetsDeadEndpoints(t *testing.T) {
 	time.Sleep(100 * time.Millisecond)
 	k.apply(k.state(svc, "pod3"))
 	for range 4 {
-		out := netnstest.Probe{From: client, Proto: netnstest.TCP,
+		out := netnstest.Probe{From: client, Proto: servicemodel.TCP,
 			To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(t.Context())
 		require.Equal(t, "pod3", out.Server, out)
 		time.Sleep(500 * time.Millisecond) // the first packet is sent again meanwhile

@@ -31,7 +31,7 @@ func TestKernelCounts(t *testing.T) {
 	for to, n := range map[netip.AddrPort]int{netip.AddrPortFrom(clusterIP.Addr, clusterIP.Port): 3,
 		netip.AddrPortFrom(node, 30080): 2} {
 		for range n {
-			got := netnstest.Probe{From: k.pods["pod1"], Proto: netnstest.TCP,
+			got := netnstest.Probe{From: k.pods["pod1"], Proto: servicemodel.TCP,
 				To: to}.Send(t.Context())
 			require.Equal(t, netnstest.Answered, got.Kind, got)
 		}

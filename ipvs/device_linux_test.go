@@ -53,7 +53,7 @@ func (k *kernel) requireServed(port uint16, addrs ...netip.Addr) {
 		for _, c := range []*netnstest.Host{k.pods["pod1"], k.pods["pod2"], k.Outside[0],
 			k.OtherNode, k.Node} {
 			for range 3 {
-				probes = append(probes, netnstest.Probe{From: c, Proto: netnstest.TCP,
+				probes = append(probes, netnstest.Probe{From: c, Proto: servicemodel.TCP,
 					To: netip.AddrPortFrom(a, port), Timeout: 5 * time.Second})
 			}
 		}
@@ -230,7 +230,7 @@ func (k *kernel) answersARP(client *netnstest.Host) bool {
 		k.inside(client, "ip", "route", "del", addr, "dev", dev)
 		k.inside(client, "ip", "neigh", "flush", "to", addr, "dev", dev)
 	}()
-	out := netnstest.Probe{From: client, Proto: netnstest.TCP,
+	out := netnstest.Probe{From: client, Proto: servicemodel.TCP,
 		To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(k.t.Context())
 	neigh := k.inside(client, "ip", "neigh", "show", addr)
 	require.Equal(k.t, out.Kind == netnstest.Answered, strings.Contains(neigh, "lladdr"),

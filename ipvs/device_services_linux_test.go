@@ -130,7 +130,7 @@ func TestKernelServicesWithDevice(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)
 	for _, h := range k.Pods {
-		for _, proto := range []netnstest.Protocol{netnstest.UDP, netnstest.SCTP} {
+		for _, proto := range []servicemodel.Protocol{servicemodel.UDP, servicemodel.SCTP} {
 			require.NoError(t, h.Serve(proto, 8080))
 		}
 	}
@@ -148,7 +148,7 @@ func TestKernelServicesWithDevice(t *testing.T) {
 	for _, to := range webAddrs {
 		servers := map[string]bool{}
 		for range 6 {
-			out := netnstest.Probe{From: k.Outside[0], Proto: netnstest.TCP,
+			out := netnstest.Probe{From: k.Outside[0], Proto: servicemodel.TCP,
 				To: netip.AddrPortFrom(to, 80), Timeout: 3 * time.Second}.Send(t.Context())
 			require.Equal(t, netnstest.Answered, out.Kind, "%v", out)
 			servers[out.Server] = true
@@ -163,20 +163,20 @@ func TestKernelDeviceMakesAddressesTheHosts(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)
 	k.apply(k.state(web(), "pod2"))
-	require.NoError(t, k.Outside[0].Serve(netnstest.TCP, 9000))
+	require.NoError(t, k.Outside[0].Serve(servicemodel.TCP, 9000))
 	for _, a := range webAddrs {
 		ask := func(from *netnstest.Host, port uint16) netnstest.Outcome {
-			return netnstest.Probe{From: from, Proto: netnstest.TCP,
+			return netnstest.Probe{From: from, Proto: servicemodel.TCP,
 				To: netip.AddrPortFrom(a, port), Timeout: 3 * time.Second}.Send(t.Context())
 		}
 		require.Equal(t, netnstest.Refused, ask(k.pods["pod1"], 81).Kind)
-		_, err := k.Node.NS.Serve("node", netnstest.TCP, netip.AddrPortFrom(a, 81))
+		_, err := k.Node.NS.Serve("node", servicemodel.TCP, netip.AddrPortFrom(a, 81))
 		require.NoError(t, err)
 		for _, from := range []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node} {
 			require.Equal(t, "node", ask(from, 81).Server, from.Name)
 		}
 		to := netip.AddrPortFrom(k.Outside[0].Addr(a), 9000)
-		out := netnstest.Probe{From: k.Node, Proto: netnstest.TCP, To: to,
+		out := netnstest.Probe{From: k.Node, Proto: servicemodel.TCP, To: to,
 			Timeout: 3 * time.Second}.Send(t.Context())
 		require.Equal(t, netnstest.Answered, out.Kind, "%v", out)
 		require.True(t, k.IsNodeAddr(out.Source.Addr()), "%v", out)

@@ -65,7 +65,7 @@ func (n *neighbour) requireFate() {
 	} {
 		var probes []netnstest.Probe
 		for range 6 {
-			probes = append(probes, netnstest.Probe{From: c.from, Proto: netnstest.TCP,
+			probes = append(probes, netnstest.Probe{From: c.from, Proto: servicemodel.TCP,
 				To: netip.AddrPortFrom(c.to, 80)})
 		}
 		for i, o := range netnstest.SendAll(n.t.Context(), probes) {

@@ -37,7 +37,7 @@ func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 	t.Cleanup(func() { c.Close() })
 	k := &kernel{Cluster: c, t: t, pods: map[string]*netnstest.Host{}}
 	for _, h := range c.Pods {
-		require.NoError(t, h.Serve(netnstest.TCP, 8080))
+		require.NoError(t, h.Serve(servicemodel.TCP, 8080))
 		k.pods[h.Name] = h
 	}
 	k.restart(cfg)
@@ -295,8 +295,9 @@ func TestKernelAffinityOfPrefixes(t *testing.T) {
 		for i := range n {
 			// These addresses belong to the client's host.
 			for _, from := range []netip.Addr{k.Outside[0].IPv4, k.Outside[1].IPv4} {
-				out := netnstest.Probe{From: k.Outside[0], Proto: netnstest.TCP, SourceAddr: from,
-					To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(
+				out := netnstest.Probe{From: k.Outside[0], Proto: servicemodel.TCP,
+					SourceAddr: from,
+					To:         netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(
 					t.Context())
 				require.Equal(t, netnstest.Answered, out.Kind, "%d: %v", i, out)
 				m[out.Server] = true

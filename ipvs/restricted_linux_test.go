@@ -34,7 +34,7 @@ func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 	for range 4 {
 		asking.Go(func() {
 			for ctx.Err() == nil {
-				probe := netnstest.Probe{From: k.Outside[1], Proto: netnstest.TCP,
+				probe := netnstest.Probe{From: k.Outside[1], Proto: servicemodel.TCP,
 					To: netip.AddrPortFrom(at, 80), Timeout: 30 * time.Millisecond}
 				if probe.Send(ctx).Kind == netnstest.Answered {
 					answered.Add(1)
@@ -46,7 +46,7 @@ func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 	for i := range 30 {
 		k.apply(with)
 		if i%10 == 0 {
-			out := netnstest.Probe{From: k.Outside[0], Proto: netnstest.TCP,
+			out := netnstest.Probe{From: k.Outside[0], Proto: servicemodel.TCP,
 				To: netip.AddrPortFrom(at, 80), Timeout: 5 * time.Second}.Send(t.Context())
 			require.Equal(t, netnstest.Answered, out.Kind, out)
 			_, err := k.engine.Cleanup(t.Context())

@@ -61,7 +61,7 @@ func (k *kernel) holdAddresses(pod string, addrs ...netip.Addr) {
 		} else {
 			k.inside(h, "ip", "address", "add", a.String()+"/128", "dev", "lo", "nodad")
 		}
-		for _, proto := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
+		for _, proto := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
 			_, err := h.NS.Serve(pod, proto, netip.AddrPortFrom(a, 80))
 			require.NoError(k.t, err)
 		}
@@ -74,7 +74,7 @@ func (k *kernel) requireAnswers(to netip.Addr, clients []*netnstest.Host, server
 	k.t.Helper()
 	var probes []netnstest.Probe
 	for _, c := range clients {
-		for _, proto := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
+		for _, proto := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
 			for range 4 {
 				probes = append(probes, netnstest.Probe{From: c, Proto: proto,
 					To: netip.AddrPortFrom(to, 80), Timeout: 3 * time.Second})
@@ -154,7 +154,7 @@ func TestKernelDirectRoutingPastTheNode(t *testing.T) {
 	}
 	requests := 0
 	for _, p := range seen.Packets() {
-		if p.Proto == netnstest.TCP || p.Proto == netnstest.UDP {
+		if p.Proto == servicemodel.TCP || p.Proto == servicemodel.UDP {
 			require.True(t, p.Outgoing, "an answer passed the node: %v", p)
 			requests++
 		}
@@ -222,7 +222,7 @@ func TestKernelTunnels(t *testing.T) {
 			k.requireConns(c, a)
 		}
 	}
-	tunnelled := map[netnstest.Protocol]int{}
+	tunnelled := map[servicemodel.Protocol]int{}
 	for _, p := range seen.Packets() {
 		if p.Outgoing {
 			tunnelled[p.Proto]++

@@ -18,7 +18,7 @@ import (
 func TestACleanupLosesNoPacket(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[1].Serve(netnstest.UDP, 8080))
+	require.NoError(t, c.Pods[1].Serve(servicemodel.UDP, 8080))
 	run(t, c.Node.NS, `table ip other {
 		chain c { type nat hook prerouting priority 0; ip daddr 192.0.2.99 dnat to 192.0.2.98; }
 	}`, "nft", "-f", "-")
@@ -37,7 +37,7 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	probe := netnstest.Probe{From: c.Pods[0], Proto: netnstest.UDP, To: to}
+	probe := netnstest.Probe{From: c.Pods[0], Proto: servicemodel.UDP, To: to}
 	const clients = 8
 	var served sync.RWMutex // no packet is under way when the service comes
 	by := make(chan map[string]int, clients)

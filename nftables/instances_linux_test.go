@@ -97,7 +97,7 @@ func TestInstancesSideBySide(t *testing.T) {
 	c, err := netnstest.New(t.Context(), netnstest.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
+	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	ns, endpoint := c.Node.NS, c.Pods[1].IPv4
 	kubeProxy := &instance{name: "kube-proxy", number: 5,
 		mute: []string{"iptables-nft", "-t", "nat", "-F", "KUBE-POSTROUTING"}}
@@ -177,7 +177,7 @@ func (i *instance) requireFate(t *testing.T, c *netnstest.Cluster) {
 	}{
 		{c.Pods[0], false, i.all}, {c.Pods[0], true, true}, {c.Outside[0], true, true},
 	} {
-		p := netnstest.Probe{From: from.host, Proto: netnstest.TCP,
+		p := netnstest.Probe{From: from.host, Proto: servicemodel.TCP,
 			To: netip.AddrPortFrom(i.address(from.external), 80)}
 		o := p.Send(t.Context())
 		require.Equal(t, netnstest.Answered, o.Kind, "%s: %s: %s", i.name, p, o)

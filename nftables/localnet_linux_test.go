@@ -59,7 +59,7 @@ func (l *localhost) apply(s servicemodel.State) *dataplane.Result {
 }
 
 func (l *localhost) dial(from *netnstest.Host, to string) netnstest.Outcome {
-	return netnstest.Probe{From: from, Proto: netnstest.TCP,
+	return netnstest.Probe{From: from, Proto: servicemodel.TCP,
 		To: netip.MustParseAddrPort(to)}.Send(l.t.Context())
 }
 
@@ -89,7 +89,7 @@ func newNeighbourly(t *testing.T) *netnstest.Cluster {
 	c, err := netnstest.New(t.Context(), netnstest.Options{})
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
-	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
+	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	require.NoError(t, c.Pods[0].NS.SetSysctl(routeLocalnet, "1"))
 	for _, a := range []string{"127.0.0.1", "127.0.0.2"} {
 		if a == "127.0.0.1" {
@@ -114,7 +114,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 	l.requireAnswers()
 
 	// A program that listens only at loopback addresses is still not open to others.
-	_, err := c.Node.NS.Serve("local", netnstest.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
+	_, err := c.Node.NS.Serve("local", servicemodel.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
 	require.NoError(t, err)
 	require.Equal(t, "local", l.dial(c.Node, "127.0.0.2:9090").Server)
 	require.Equal(t, netnstest.Dropped, l.dial(c.Pods[0], "127.0.0.2:9090").Kind)

@@ -72,7 +72,7 @@ func TestChainsOfTheUser(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { c.Close() })
 	for _, pod := range c.Pods[1:3] {
-		require.NoError(t, pod.Serve(netnstest.TCP, 8080))
+		require.NoError(t, pod.Serve(servicemodel.TCP, 8080))
 	}
 	ns := c.Node.NS
 	i := &instance{number: 1, all: true}
@@ -89,7 +89,7 @@ func TestChainsOfTheUser(t *testing.T) {
 		return r
 	}
 	ask := func() netnstest.Outcome {
-		p := netnstest.Probe{From: c.Outside[0], Proto: netnstest.TCP,
+		p := netnstest.Probe{From: c.Outside[0], Proto: servicemodel.TCP,
 			To: netip.AddrPortFrom(i.address(true), 80)}
 		return p.Send(t.Context())
 	}

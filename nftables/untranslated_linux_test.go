@@ -34,7 +34,7 @@ func TestAPacketWithoutEndpointIsSentAgain(t *testing.T) {
 	outcomes := make(chan netnstest.Outcome)
 	for to, from := range targets {
 		go func() {
-			outcomes <- netnstest.Probe{From: from, Proto: netnstest.TCP,
+			outcomes <- netnstest.Probe{From: from, Proto: servicemodel.TCP,
 				To: netip.MustParseAddrPort(to), Timeout: 5 * time.Second}.Send(t.Context())
 		}()
 	}

@@ -15,6 +15,7 @@ import (
 	. "github.com/kernlb/kernlb/internal/test/cttest"
 
 	ct "github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // mirrorOf returns a mirror that does nothing by itself for long, unless a test sets its times.
@@ -52,7 +53,7 @@ func TestMirrorNotesPackets(t *testing.T) {
 	at := netip.AddrPortFrom(cluster.Pods[1].IPv4, 8080)
 	vip := AddrPort("10.96.0.10:53")
 	Rules(t, cluster.Node.NS, DNAT(ct.TCP, vip, at, "")+DNAT(ct.UDP, vip, at, ""), "")
-	for _, p := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
+	for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
 		require.NoError(t, cluster.Pods[1].Serve(p, 8080))
 		probe := netnstest.Probe{From: cluster.Pods[0], Proto: p, To: AddrPort("10.96.0.10:53"),
 			SourcePort: 4000, Timeout: 3 * time.Second}

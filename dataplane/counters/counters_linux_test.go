@@ -4,6 +4,7 @@ import (
 	"net/netip"
 	"os/exec"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -83,7 +84,7 @@ func testCounted(t *testing.T, backend, where string) {
 	_, err = count.Read(t.Context())
 	require.ErrorIs(t, err, ErrOff)
 	require.NoError(t, count.Start(t.Context()))
-	require.Zero(t, conns.Ping(netnstest.DefaultTimeout*20).Lost())
+	require.Zero(t, conns.Ping(6*time.Second).Lost())
 	require.NoError(t, count.Start(t.Context()), "it goes on")
 	sums := read(t, count, table)
 	old := sums.Frontend(servicemodel.FrontendKey{Addr: ips[0], Protocol: servicemodel.TCP,
@@ -96,7 +97,7 @@ func testCounted(t *testing.T, backend, where string) {
 		for i, ip := range ips {
 			for _, to := range []netip.AddrPort{netip.AddrPortFrom(ip, 80),
 				netip.AddrPortFrom(nodes[i], 30080)} {
-				for _, p := range []netnstest.Protocol{netnstest.UDP, netnstest.SCTP} {
+				for _, p := range []servicemodel.Protocol{servicemodel.UDP, servicemodel.SCTP} {
 					checkCounted(t, count, table, from, p, to, server)
 				}
 			}
@@ -107,12 +108,12 @@ func testCounted(t *testing.T, backend, where string) {
 	require.NoError(t, count.Stop(t.Context()))
 	require.NoError(t, count.Stop(t.Context()), "it is off")
 	require.NotContains(t, nftList(t, c), DefaultTable)
-	require.Zero(t, conns.Ping(netnstest.DefaultTimeout*20).Lost())
+	require.Zero(t, conns.Ping(6*time.Second).Lost())
 }
 
 // checkCounted sends a packet and gets one answer, and requires that both were counted.
 func checkCounted(t *testing.T, count *Counters, table *servicemodel.Table, from *netnstest.Host,
-	p netnstest.Protocol, to netip.AddrPort, server *netnstest.Host) {
+	p servicemodel.Protocol, to netip.AddrPort, server *netnstest.Host) {
 	t.Helper()
 	k := servicemodel.FrontendKey{Addr: to.Addr(), Protocol: servicemodel.Protocol(p),
 		Port: to.Port()}
@@ -165,7 +166,7 @@ func nftList(t *testing.T, c *netnstest.Cluster) string {
 func TestFull(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[0].Serve(netnstest.UDP, 8080))
+	require.NoError(t, c.Pods[0].Serve(servicemodel.UDP, 8080))
 	b, err := open(nftables.Name, c.Node.NS.Fd())
 	require.NoError(t, err)
 	defer b.Close()
@@ -178,7 +179,7 @@ func TestFull(t *testing.T) {
 	require.NoError(t, count.Start(t.Context()))
 	for _, to := range []netip.AddrPort{netip.AddrPortFrom(ips[0], 80),
 		netip.AddrPortFrom(nodes[0], 30080), netip.AddrPortFrom(ips[0], 80)} {
-		got := netnstest.Probe{From: c.Pods[1], Proto: netnstest.UDP, To: to}.Send(t.Context())
+		got := netnstest.Probe{From: c.Pods[1], Proto: servicemodel.UDP, To: to}.Send(t.Context())
 		require.Equal(t, netnstest.Answered, got.Kind, got)
 	}
 	r, err := count.Read(t.Context())

@@ -59,7 +59,7 @@ func TestConnectionsOutliveTheHandOver(t *testing.T) {
 				t.Parallel()
 				c := netnstest.Start(t, netnstest.Options{})
 				for _, pod := range c.Pods {
-					require.NoError(t, pod.Serve(netnstest.TCP, 8080))
+					require.NoError(t, pod.Serve(sm.TCP, 8080))
 				}
 				if file == "handover.nft" {
 					run(t, c.Node.NS, recorded(t, file), "nft", "-f", "-")
@@ -106,7 +106,7 @@ func handOver(t *testing.T, c *netnstest.Cluster, b dataplane.Backend) {
 // probeUntil opens connections one after the other until ctx ends, and returns those that failed.
 func probeUntil(ctx context.Context, c *netnstest.Cluster) (failed []netnstest.Outcome) {
 	for ctx.Err() == nil {
-		o := netnstest.Probe{From: c.Pods[2], Proto: netnstest.TCP, To: webAddr,
+		o := netnstest.Probe{From: c.Pods[2], Proto: sm.TCP, To: webAddr,
 			Timeout: 2 * time.Second}.Send(context.WithoutCancel(ctx))
 		if o.Kind != netnstest.Answered || o.Server != "pod1" && o.Server != "pod2" {
 			failed = append(failed, o)

@@ -122,7 +122,8 @@ func (n *network) nft(text string) {
 }
 
 // follow sends a packet from a host, and returns its trace and its outcome.
-func (n *network) follow(from *netnstest.Host, proto netnstest.Protocol, to netip.AddrPort) (*Trace,
+func (n *network) follow(from *netnstest.Host, proto servicemodel.Protocol,
+	to netip.AddrPort) (*Trace,
 	netnstest.Outcome) {
 	n.t.Helper()
 	f := Filter{Dst: to, Protocol: servicemodel.Protocol(proto)}
@@ -279,7 +280,7 @@ func TestRulesOfIptablesAreNamed(t *testing.T) {
 		return exec.Command("iptables-nft", "-A", "FORWARD", "-p", "tcp", "-d", "10.244.1.2", "-m",
 			"comment", "--comment", "no web here", "-j", "REJECT").Run()
 	}))
-	tr, got := n.follow(n.Outside[0], netnstest.TCP, at(clusterIP))
+	tr, got := n.follow(n.Outside[0], servicemodel.TCP, at(clusterIP))
 	n.requireTold(told{at(clusterIP), Refused, "ip filter FORWARD, rule",
 		"/* no web here */ counter -j REJECT"}, tr, got)
 }
@@ -319,7 +320,7 @@ func TestLostByRouting(t *testing.T) {
 					return exec.Command("ip", strings.Fields(line)...).Run()
 				}))
 			}
-			tr, _ := n.follow(n.Outside[0], netnstest.UDP, at(c.to))
+			tr, _ := n.follow(n.Outside[0], servicemodel.UDP, at(c.to))
 			require.Equal(t, Lost, tr.Fate, tr)
 			require.Contains(t, tr.String(), "lost after prerouting, where the kernel decides on "+
 				"the way: ")
@@ -400,7 +401,7 @@ func TestTracersLeaveNothing(t *testing.T) {
 	n.nft("flush ruleset")
 	require.Equal(t, 2, strings.Count(n.tables(), tableName))
 	require.NotContains(t, n.tables(), "other")
-	netnstest.Probe{From: n.Pods[0], Proto: netnstest.UDP, To: at(emptyIP)}.Send(t.Context())
+	netnstest.Probe{From: n.Pods[0], Proto: servicemodel.UDP, To: at(emptyIP)}.Send(t.Context())
 	for _, tr := range tracers {
 		got, err := tr.Next(t.Context())
 		require.NoError(t, err)
@@ -423,7 +424,7 @@ func TestNextEndsWithItsContext(t *testing.T) {
 	cancel()
 	_, err = tr.Next(ctx)
 	require.ErrorIs(t, err, context.Canceled)
-	netnstest.Probe{From: n.Pods[0], Proto: netnstest.TCP, To: at(emptyIP)}.Send(t.Context())
+	netnstest.Probe{From: n.Pods[0], Proto: servicemodel.TCP, To: at(emptyIP)}.Send(t.Context())
 	got, err := tr.Next(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, Refused, got.Fate)

@@ -1,8 +1,9 @@
 package netnstest
 
 import (
-	"fmt"
 	"net/netip"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // network has the addresses of a [Cluster].
@@ -78,36 +79,16 @@ var Net = network{
 	Internet:           "internet",
 }
 
-// Protocol is an IP protocol number (IANA, "Assigned Internet Protocol Numbers").
-type Protocol uint8
-
-// The protocols that servers and probes know, and two more that captures tell apart.
+// The protocols of ICMP messages that captures tell apart (IANA, "Assigned Internet Protocol
+// Numbers").
 const (
-	ICMP   Protocol = 1
-	TCP    Protocol = 6
-	UDP    Protocol = 17
-	ICMPv6 Protocol = 58
-	SCTP   Protocol = 132
+	protoICMP   servicemodel.Protocol = 1
+	protoICMPv6 servicemodel.Protocol = 58
 )
 
 // Protocols returns the protocols that carry services, in a fixed order.
-func Protocols() []Protocol { return []Protocol{TCP, UDP, SCTP} }
-
-// String returns the lower-case name, or the number of a protocol without a name here.
-func (p Protocol) String() string {
-	switch p {
-	case ICMP:
-		return "icmp"
-	case TCP:
-		return "tcp"
-	case UDP:
-		return "udp"
-	case ICMPv6:
-		return "icmpv6"
-	case SCTP:
-		return "sctp"
-	}
-	return fmt.Sprintf("protocol %d", uint8(p))
+func Protocols() []servicemodel.Protocol {
+	return []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}
 }
 
 // nodeAddrs are the addresses of the node other than loopback, the primary ones first.

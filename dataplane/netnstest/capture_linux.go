@@ -103,7 +103,7 @@ func (c *Capture) drain(fd int, buf []byte, answer func(Packet, []byte) []byte) 
 }
 
 // start makes the internet answer.
-func (i *Internet) start() (err error) {
+func (i *internet) start() (err error) {
 	i.Capture, err = startCapture(i.NS, "eth0", internetAnswer)
 	return err
 }

@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net/netip"
 	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Cluster is a network of namespaces around one node; the package documentation draws it. Its
@@ -20,8 +22,8 @@ type Cluster struct {
 	RemotePods []*Host
 	// Outside are clients outside the cluster: outside1, outside2, …
 	Outside []*Host
-	// Internet is the destination of the node's default route.
-	Internet *Internet
+	// internet is the destination of the node's default route.
+	internet *internet
 
 	nodeAddrs  []netip.Addr
 	namespaces []*NS
@@ -95,7 +97,7 @@ func (h *Host) Addr(like netip.Addr) netip.Addr {
 
 // Serve starts servers for the protocol and port on both addresses of the host, under the host's
 // name. They run until the cluster is closed. To stop a single server, use [NS.Serve].
-func (h *Host) Serve(proto Protocol, port uint16) error {
+func (h *Host) Serve(proto servicemodel.Protocol, port uint16) error {
 	for _, addr := range []netip.Addr{h.IPv4, h.IPv6} {
 		if _, err := h.NS.Serve(h.Name, proto, netip.AddrPortFrom(addr, port)); err != nil {
 			return err

@@ -51,7 +51,7 @@ func (c *Cluster) build(ctx context.Context, opts Options) error {
 	b.addPods()
 	b.settle(ctx)
 	if b.err == nil {
-		b.err = c.Internet.start()
+		b.err = c.internet.start()
 	}
 	return b.err
 }
@@ -86,10 +86,10 @@ func (b *builder) addNode() {
 }
 
 // addInternet adds the destination of the node's default route: an interface without addresses
-// behind which [Internet] answers every packet.
+// behind which the internet answers every packet.
 func (b *builder) addInternet() {
 	near, far := iface{b.node, "eth0"}, iface{b.namespace(Net.Internet), "eth0"}
-	b.c.Internet = &Internet{NS: far.ns}
+	b.c.internet = &internet{NS: far.ns}
 	b.veth(near, far)
 	// The secondary IPv6 address is added first, because the kernel prefers the youngest of equal
 	// addresses as a source.

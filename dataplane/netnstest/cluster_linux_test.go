@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // serveAll starts servers for all protocols on every host.
@@ -82,7 +84,7 @@ func TestTheInternetAnswersForEveryOtherAddress(t *testing.T) {
 		require.Equal(t, o.Local, o.Source)
 	}
 	seen := map[string]bool{}
-	for _, p := range c.Internet.Packets() {
+	for _, p := range c.internet.Packets() {
 		seen[fmt.Sprintf("%s %s %s", p.Proto, p.Src.Addr(), p.Dst)] = true
 	}
 	for _, p := range probes {
@@ -98,10 +100,10 @@ func TestNodeAddressesAnswerAsOneHost(t *testing.T) {
 	require.Equal(t, []netip.Addr{c.Node.IPv4}, c.NodeAddrs()[:1])
 	for _, addr := range c.NodeAddrs() {
 		require.True(t, c.IsNodeAddr(addr))
-		_, err := c.Node.NS.Serve("host", UDP, netip.AddrPortFrom(addr, 53))
+		_, err := c.Node.NS.Serve("host", servicemodel.UDP, netip.AddrPortFrom(addr, 53))
 		require.NoError(t, err)
 		for _, from := range c.Hosts() {
-			p := Probe{From: from, Proto: UDP, To: netip.AddrPortFrom(addr, 53)}
+			p := Probe{From: from, Proto: servicemodel.UDP, To: netip.AddrPortFrom(addr, 53)}
 			o := p.Send(context.Background())
 			require.Equal(t, Answered, o.Kind, "%s: %s", p, o)
 		}
@@ -127,7 +129,8 @@ func TestAClusterMayHaveOnlyANode(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Options{Pods: -1, RemotePods: -1, OutsideClients: -1, Bridge: "cni0"})
 	require.Len(t, c.Hosts(), 2)
-	o := Probe{From: c.Node, Proto: TCP, To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(
+	o := Probe{From: c.Node, Proto: servicemodel.TCP,
+		To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(
 		context.Background())
 	require.Equal(t, Net.Internet, o.Server, "%s", o)
 }

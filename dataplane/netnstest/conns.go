@@ -10,6 +10,8 @@ import (
 	"os"
 	"sync"
 	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // maxReportedErrors bounds ConnsReport.Errors.
@@ -56,7 +58,7 @@ func (r ConnsReport) Lost() int { return r.Reset + r.Closed + r.Silent }
 // Both ends of a connection use a file descriptor of this process.
 func OpenConns(ctx context.Context, from *Host, to netip.AddrPort, count int) (*Conns, error) {
 	// The kernel sends a lost SYN again after a second. Here, that is allowed.
-	p := Probe{From: from, Proto: TCP, To: to, Timeout: 5 * time.Second}
+	p := Probe{From: from, Proto: servicemodel.TCP, To: to, Timeout: 5 * time.Second}
 	if err := p.check(); err != nil {
 		return nil, fmt.Errorf("netnstest: open connections: %w", err)
 	}

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // patience is far more than any answer takes.
@@ -16,8 +18,9 @@ func TestConnectionsAreHeldAndTheirLossIsSeen(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Options{})
 	nft(t, c.Node.NS, serviceRules)
-	require.NoError(t, c.RemotePods[0].Serve(TCP, 8080))
-	s, err := c.Pods[0].NS.Serve("mortal", TCP, netip.AddrPortFrom(c.Pods[0].IPv4, 8080))
+	require.NoError(t, c.RemotePods[0].Serve(servicemodel.TCP, 8080))
+	s, err := c.Pods[0].NS.Serve("mortal", servicemodel.TCP, netip.AddrPortFrom(c.Pods[0].IPv4,
+		8080))
 	require.NoError(t, err)
 	const count = 500
 	mortal, err := OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort("10.96.0.10:80"),
@@ -50,7 +53,7 @@ func TestConnectionsAreHeldAndTheirLossIsSeen(t *testing.T) {
 func TestSilentConnectionsAreSeen(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Options{})
-	require.NoError(t, c.Pods[0].Serve(TCP, 8080))
+	require.NoError(t, c.Pods[0].Serve(servicemodel.TCP, 8080))
 	conns, err := OpenConns(t.Context(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4, 8080), 20)
 	require.NoError(t, err)
 	nft(t, c.Node.NS,

@@ -7,6 +7,7 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // If no rule on the node translates an address, the internet answers.
@@ -23,7 +24,7 @@ func Example() {
 	}
 	defer cluster.Close()
 	for _, pod := range cluster.Pods {
-		if err := pod.Serve(netnstest.TCP, 8080); err != nil {
+		if err := pod.Serve(servicemodel.TCP, 8080); err != nil {
 			log.Print(err)
 			return
 		}
@@ -32,7 +33,7 @@ func Example() {
 	// pods.
 	probe := netnstest.Probe{
 		From:  cluster.Outside[0],
-		Proto: netnstest.TCP,
+		Proto: servicemodel.TCP,
 		To:    netip.MustParseAddrPort("10.96.0.10:80"),
 	}
 	fmt.Println(probe.Send(ctx)) // answered by internet seeing 198.51.100.11:10000

@@ -4,11 +4,13 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Internet is the far end of the node's default route. For any destination, it answers every TCP,
+// internet is the far end of the node's default route. For any destination, it answers every TCP,
 // UDP and SCTP client as a server named [Net].Internet does, and records the arriving packets.
-type Internet struct {
+type internet struct {
 	// Capture holds the packets that arrived, other than multicast.
 	*Capture
 	// NS is its namespace. It has no addresses.
@@ -26,11 +28,11 @@ const (
 func internetAnswer(p Packet, transport []byte) []byte {
 	var answer []byte
 	switch p.Proto {
-	case TCP:
+	case servicemodel.TCP:
 		answer = internetTCP(p, transport)
-	case UDP:
+	case servicemodel.UDP:
 		answer = internetUDP(p, transport)
-	case SCTP:
+	case servicemodel.SCTP:
 		answer = internetSCTP(p, transport)
 	}
 	if answer == nil {

@@ -40,9 +40,6 @@ func NewNS(name string) (*NS, error) {
 	return ns, nil
 }
 
-// Name returns the name given at creation.
-func (ns *NS) Name() string { return ns.name }
-
 // Fd returns the file descriptor of the namespace, for libraries that take one. It is valid until
 // Close.
 func (ns *NS) Fd() int { return int(ns.file.Fd()) }

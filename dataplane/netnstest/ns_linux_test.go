@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/threadns"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // newNS returns a namespace that is closed when the test ends.
@@ -82,7 +83,7 @@ func TestASocketStaysInItsNamespace(t *testing.T) {
 	require.NoError(t, a.Do(listen))
 	defer l.Close() //nolint:errcheck // nothing was written
 	require.Error(t, a.Do(listen), "the address is taken here")
-	_, err := b.Serve("other", TCP, netip.MustParseAddrPort("127.0.0.1:80"))
+	_, err := b.Serve("other", servicemodel.TCP, netip.MustParseAddrPort("127.0.0.1:80"))
 	require.NoError(t, err, "but not there")
 }
 
@@ -110,9 +111,9 @@ func TestAClosedNamespaceRefusesEverything(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, ns.Close())
 	require.NoError(t, ns.Close())
-	require.Equal(t, "closed", ns.Name())
+	require.Equal(t, "closed", ns.name)
 	require.Error(t, ns.Do(func() error { return nil }))
-	_, err = ns.Serve("late", TCP, netip.MustParseAddrPort("127.0.0.1:80"))
+	_, err = ns.Serve("late", servicemodel.TCP, netip.MustParseAddrPort("127.0.0.1:80"))
 	require.Error(t, err)
 	_, err = ns.Capture("")
 	require.Error(t, err)

@@ -7,6 +7,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestACaptureSeesBothDirections(t *testing.T) {
@@ -37,9 +39,9 @@ func TestACaptureSeesBothDirections(t *testing.T) {
 			p := seen(to, o.Local)
 			require.True(t, p.Outgoing)
 			switch proto {
-			case TCP:
+			case servicemodel.TCP:
 				require.EqualValues(t, tcpSYN|tcpACK, p.TCPFlags)
-			case SCTP:
+			case servicemodel.SCTP:
 				require.EqualValues(t, sctpInitAck, p.Type)
 			}
 		}

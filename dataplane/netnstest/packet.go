@@ -4,12 +4,14 @@ import (
 	"encoding/binary"
 	"fmt"
 	"net/netip"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Packet is one captured IP packet.
 type Packet struct {
 	// Proto is the transport protocol. Src and Dst carry ports for TCP, UDP and SCTP, else port 0.
-	Proto    Protocol
+	Proto    servicemodel.Protocol
 	Src, Dst netip.AddrPort
 	// TCPFlags is the 14th byte of a TCP header: FIN 0x01, SYN 0x02, RST 0x04, PSH 0x08, ACK 0x10.
 	TCPFlags uint8
@@ -57,13 +59,14 @@ func decodePacket(b []byte) (p Packet, transport []byte, ok bool) {
 			return p, nil, false
 		}
 		src, dst = netip.AddrFrom4([4]byte(b[12:16])), netip.AddrFrom4([4]byte(b[16:20]))
-		p.Proto, transport = Protocol(b[9]), payload(b, header, int(binary.BigEndian.Uint16(b[2:])))
+		p.Proto, transport = servicemodel.Protocol(b[9]), payload(b, header,
+			int(binary.BigEndian.Uint16(b[2:])))
 	case 6:
 		if len(b) < ipv6HeaderLen {
 			return p, nil, false
 		}
 		src, dst = netip.AddrFrom16([16]byte(b[8:24])), netip.AddrFrom16([16]byte(b[24:40]))
-		p.Proto, transport = Protocol(b[6]),
+		p.Proto, transport = servicemodel.Protocol(b[6]),
 			payload(b, ipv6HeaderLen, ipv6HeaderLen+int(binary.BigEndian.Uint16(b[4:])))
 	default:
 		return p, nil, false
@@ -85,14 +88,14 @@ func payload(b []byte, header, total int) []byte {
 // decodeTransport decodes the fields of a transport header that it knows, and returns the ports.
 func (p *Packet) decodeTransport(t []byte) (sport, dport uint16) {
 	switch {
-	case (p.Proto == ICMP || p.Proto == ICMPv6) && len(t) >= 2:
+	case (p.Proto == protoICMP || p.Proto == protoICMPv6) && len(t) >= 2:
 		p.Type, p.Code = t[0], t[1]
 		return 0, 0
-	case p.Proto == TCP && len(t) >= tcpHeaderLen:
+	case p.Proto == servicemodel.TCP && len(t) >= tcpHeaderLen:
 		p.TCPFlags = t[13]
-	case p.Proto == SCTP && len(t) > sctpHeaderLen:
+	case p.Proto == servicemodel.SCTP && len(t) > sctpHeaderLen:
 		p.Type = t[sctpHeaderLen]
-	case p.Proto == UDP && len(t) >= udpHeaderLen:
+	case p.Proto == servicemodel.UDP && len(t) >= udpHeaderLen:
 	default:
 		return 0, 0
 	}
@@ -101,11 +104,11 @@ func (p *Packet) decodeTransport(t []byte) (sport, dport uint16) {
 
 // encodePacket returns the IP packet with a transport header and payload. It fills in the checksum
 // of TCP and UDP, which covers a pseudo header.
-func encodePacket(proto Protocol, src, dst netip.Addr, transport []byte) []byte {
+func encodePacket(proto servicemodel.Protocol, src, dst netip.Addr, transport []byte) []byte {
 	switch proto {
-	case TCP:
+	case servicemodel.TCP:
 		binary.BigEndian.PutUint16(transport[16:], transportChecksum(proto, src, dst, transport))
-	case UDP:
+	case servicemodel.UDP:
 		binary.BigEndian.PutUint16(transport[6:], transportChecksum(proto, src, dst, transport))
 	}
 	const ttl = 64
@@ -128,10 +131,10 @@ func encodePacket(proto Protocol, src, dst netip.Addr, transport []byte) []byte 
 
 // transportChecksum computes the checksum of a TCP or UDP packet whose checksum field is zero (RFC
 // 9293, section 3.1; RFC 768; RFC 8200, section 8.1).
-func transportChecksum(proto Protocol, src, dst netip.Addr, transport []byte) uint16 {
+func transportChecksum(proto servicemodel.Protocol, src, dst netip.Addr, transport []byte) uint16 {
 	pseudo := sum(src.AsSlice()) + sum(dst.AsSlice()) + uint32(proto) + uint32(len(transport))
 	c := ^fold(pseudo + sum(transport))
-	if c == 0 && proto == UDP {
+	if c == 0 && proto == servicemodel.UDP {
 		return 0xffff // zero means "no checksum"
 	}
 	return c

@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // unhex decodes bytes written with spaces.
@@ -21,7 +23,8 @@ func TestPacketsAreEncodedWithTheirChecksums(t *testing.T) {
 	t.Parallel()
 	// A datagram over IPv4.
 	udp := unhex(t, "0035 2710 000c 0000 68 69 21 0a")
-	got := encodePacket(UDP, netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.244.1.1"),
+	got := encodePacket(servicemodel.UDP, netip.MustParseAddr("10.96.0.10"),
+		netip.MustParseAddr("10.244.1.1"),
 		udp)
 	require.Equal(t, unhex(t, `
 		4500 0020 0000 0000 4011 646f 0a60 000a 0af4 0101
@@ -34,7 +37,8 @@ func TestPacketsAreEncodedWithTheirChecksums(t *testing.T) {
 
 func TestPacketsThatAreCutShortAreNotRead(t *testing.T) {
 	t.Parallel()
-	whole := encodePacket(TCP, netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2"),
+	whole := encodePacket(servicemodel.TCP, netip.MustParseAddr("fd00::1"),
+		netip.MustParseAddr("fd00::2"),
 		make([]byte, tcpHeaderLen))
 	for n := range ipv6HeaderLen {
 		_, _, ok := decodePacket(whole[:n])
@@ -81,7 +85,8 @@ func TestTheInternetSpeaksTCP(t *testing.T) {
 		netip.MustParseAddrPort("203.0.113.9:443")
 	say := func(seq, ack uint32, flags byte) *Packet {
 		q := tcpSegment(Packet{Src: server, Dst: client}, seq, ack, flags, "")
-		p, transport, ok := decodePacket(encodePacket(TCP, client.Addr(), server.Addr(), q))
+		p, transport, ok := decodePacket(encodePacket(servicemodel.TCP, client.Addr(),
+			server.Addr(), q))
 		require.True(t, ok)
 		b := internetAnswer(p, transport)
 		if b == nil {
@@ -105,10 +110,10 @@ func FuzzDecodePacket(f *testing.F) {
 	src4, dst4 := netip.MustParseAddr("10.0.0.1"), netip.MustParseAddr("10.0.0.2")
 	src6, dst6 := netip.MustParseAddr("fd00::1"), netip.MustParseAddr("fd00::2")
 	init := sctpPacket{SrcPort: 1, DstPort: 2, Chunk: sctpInit, InitTag: 3}.encode()
-	f.Add(encodePacket(TCP, src4, dst4, tcpSegment(Packet{}, 1, 2, tcpSYN, "")))
-	f.Add(encodePacket(UDP, src6, dst6, make([]byte, udpHeaderLen)))
-	f.Add(encodePacket(SCTP, src4, dst4, init))
-	f.Add(encodePacket(ICMPv6, src6, dst6, []byte{1, 4}))
+	f.Add(encodePacket(servicemodel.TCP, src4, dst4, tcpSegment(Packet{}, 1, 2, tcpSYN, "")))
+	f.Add(encodePacket(servicemodel.UDP, src6, dst6, make([]byte, udpHeaderLen)))
+	f.Add(encodePacket(servicemodel.SCTP, src4, dst4, init))
+	f.Add(encodePacket(protoICMPv6, src6, dst6, []byte{1, 4}))
 	f.Fuzz(func(t *testing.T, b []byte) {
 		p, transport, ok := decodePacket(b)
 		if !ok {

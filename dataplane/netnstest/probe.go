@@ -8,10 +8,12 @@ import (
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// DefaultTimeout is how long a probe waits for its answer until it counts as dropped.
-const DefaultTimeout = 300 * time.Millisecond
+// defaultTimeout is how long a probe waits for its answer until it counts as dropped.
+const defaultTimeout = 300 * time.Millisecond
 
 // probesAtOnce limits the probes of one SendAll that run at the same time.
 const probesAtOnce = 128
@@ -22,7 +24,7 @@ type Probe struct {
 	// From is where the packet is sent.
 	From *Host
 	// Proto is TCP, UDP or SCTP.
-	Proto Protocol
+	Proto servicemodel.Protocol
 	// To is the destination.
 	To netip.AddrPort
 	// SourceAddr is the source address. The zero value means the address of From in To's family;
@@ -33,7 +35,7 @@ type Probe struct {
 	// another.
 	SourcePort uint16
 	// Timeout is how long a probe waits until silence counts as its answer. 0 means
-	// [DefaultTimeout]. An established TCP connection is never Dropped: if it is not greeted within
+	// 300 ms. An established TCP connection is never Dropped: if it is not greeted within
 	// seconds, the probe Failed.
 	Timeout time.Duration
 }
@@ -167,7 +169,7 @@ func SendAll(ctx context.Context, probes []Probe) []Outcome {
 // timeout returns the probe's timeout.
 func (p Probe) timeout() time.Duration {
 	if p.Timeout == 0 {
-		return DefaultTimeout
+		return defaultTimeout
 	}
 	return p.Timeout
 }
@@ -191,7 +193,7 @@ func (p Probe) check() error {
 	switch {
 	case p.From == nil || p.From.NS == nil:
 		return errors.New("probe: From: no host")
-	case p.Proto != TCP && p.Proto != UDP && p.Proto != SCTP:
+	case !p.Proto.Valid():
 		return fmt.Errorf("probe: Proto: %s is not tcp, udp or sctp", p.Proto)
 	case !p.To.IsValid() || p.To.Addr().Is4In6() || p.To.Port() == 0:
 		return fmt.Errorf("probe: To: %s is not an address and port", p.To)
@@ -215,16 +217,16 @@ func answered(line string) Outcome {
 // sourcePorts hands out source ports, each protocol's in turn.
 type sourcePorts struct {
 	mu   sync.Mutex
-	used map[Protocol]int
+	used map[servicemodel.Protocol]int
 }
 
 // next returns a port outside the range that Kubernetes gives to NodePorts, 30000 to 32767.
-func (s *sourcePorts) next(proto Protocol) uint16 {
+func (s *sourcePorts) next(proto servicemodel.Protocol) uint16 {
 	const low, lowEnd, high, highEnd = 10000, 30000, 32768, 65536
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.used == nil {
-		s.used = map[Protocol]int{}
+		s.used = map[servicemodel.Protocol]int{}
 	}
 	n := s.used[proto]
 	s.used[proto] = (n + 1) % (lowEnd - low + highEnd - high)

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // step examines a socket, without waiting, and reports whether that decides the outcome.
@@ -32,11 +34,11 @@ func (p Probe) send(ctx context.Context) Outcome {
 	defer s.Close() //nolint:errcheck // the outcome is known
 	var o Outcome
 	switch p.Proto {
-	case TCP:
+	case servicemodel.TCP:
 		o = p.sendTCP(ctx, s)
-	case UDP:
+	case servicemodel.UDP:
 		o = p.exchange(ctx, s, []byte("probe\n"), answerUDP)
-	case SCTP:
+	case servicemodel.SCTP:
 		o = p.sendSCTP(ctx, s, port)
 	}
 	o.Local = netip.AddrPortFrom(s.localAddr(), port)
@@ -47,9 +49,9 @@ func (p Probe) send(ctx context.Context) Outcome {
 func (p Probe) open() (*sock, uint16, error) {
 	domain, typ, proto := domainOf(p.To.Addr()), unix.SOCK_STREAM, 0
 	switch p.Proto {
-	case UDP:
+	case servicemodel.UDP:
 		typ = unix.SOCK_DGRAM
-	case SCTP:
+	case servicemodel.SCTP:
 		typ, proto = unix.SOCK_RAW, unix.IPPROTO_SCTP
 	}
 	for tries := 0; ; tries++ {
@@ -75,7 +77,7 @@ func (p Probe) setUp(fd, domain int, port uint16) error {
 	}
 	bindTo := netip.AddrPortFrom(p.source(), port)
 	switch p.Proto {
-	case TCP:
+	case servicemodel.TCP:
 		// Closing resets the connection, so that no port is held in TIME_WAIT.
 		if err := unix.SetsockoptLinger(fd, unix.SOL_SOCKET, unix.SO_LINGER,
 			&unix.Linger{Onoff: 1}); err != nil {
@@ -84,7 +86,7 @@ func (p Probe) setUp(fd, domain int, port uint16) error {
 		if err := unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEADDR, 1); err != nil {
 			return os.NewSyscallError("setsockopt SO_REUSEADDR", err)
 		}
-	case SCTP:
+	case servicemodel.SCTP:
 		if err := filterSCTP(fd, domain, port); err != nil {
 			return os.NewSyscallError("setsockopt SO_ATTACH_FILTER", err)
 		}
@@ -170,7 +172,7 @@ func (p Probe) greeting(ctx context.Context, s *sock) Outcome {
 // exchange connects the socket, sends one packet and reads until an answer decides.
 func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step) Outcome {
 	to := p.To
-	if p.Proto == SCTP {
+	if p.Proto == servicemodel.SCTP {
 		to = netip.AddrPortFrom(to.Addr(), 0)
 	}
 	if err := s.connect(to); err != nil {

@@ -7,10 +7,12 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // send sends one probe.
-func send(from *Host, proto Protocol, addr netip.Addr, port uint16) Outcome {
+func send(from *Host, proto servicemodel.Protocol, addr netip.Addr, port uint16) Outcome {
 	return Probe{From: from, Proto: proto, To: netip.AddrPortFrom(addr, port)}.Send(
 		context.Background())
 }
@@ -21,11 +23,11 @@ func TestAClosedPortRefuses(t *testing.T) {
 	target := c.Pods[0]
 	for _, from := range []*Host{c.Pods[1], c.Node, c.Outside[0], c.RemotePods[0]} {
 		for _, addr := range addrsOf(target) {
-			o := send(from, TCP, addr, 9)
+			o := send(from, servicemodel.TCP, addr, 9)
 			require.Equal(t, Refused, o.Kind, "%s", o)
 			require.Nil(t, o.ICMP, "a reset, not an ICMP error")
 
-			o = send(from, UDP, addr, 9)
+			o = send(from, servicemodel.UDP, addr, 9)
 			require.Equal(t, Refused, o.Kind, "%s", o)
 			require.NotNil(t, o.ICMP)
 			require.True(t, o.ICMP.PortUnreachable(), "%s", o)
@@ -39,17 +41,17 @@ func TestAClosedSCTPPortRefuses(t *testing.T) {
 	c := Start(t, Options{})
 	for _, from := range []*Host{c.Pods[1], c.Node, c.Outside[0], c.RemotePods[0]} {
 		for _, addr := range addrsOf(c.Pods[0]) {
-			o := send(from, SCTP, addr, 9)
+			o := send(from, servicemodel.SCTP, addr, 9)
 			require.Equal(t, Refused, o.Kind, "no server at all: %s", o)
 		}
 	}
-	require.NoError(t, c.Pods[0].Serve(SCTP, 8080))
+	require.NoError(t, c.Pods[0].Serve(servicemodel.SCTP, 8080))
 	for _, from := range []*Host{c.Pods[1], c.Node, c.Outside[0], c.RemotePods[0]} {
 		for _, addr := range addrsOf(c.Pods[0]) {
-			o := send(from, SCTP, addr, 9)
+			o := send(from, servicemodel.SCTP, addr, 9)
 			require.Equal(t, Refused, o.Kind, "a server on another port: %s", o)
 			require.Nil(t, o.ICMP, "an ABORT, not an ICMP error")
-			o = send(from, SCTP, addr, 8080)
+			o = send(from, servicemodel.SCTP, addr, 8080)
 			require.Equal(t, Answered, o.Kind, "%s", o)
 		}
 	}
@@ -112,7 +114,7 @@ func TestRulesDecideOutcomes(t *testing.T) {
 	for i, o := range SendAll(context.Background(), probes) {
 		port, proto := probes[i].To.Port(), probes[i].Proto
 		require.Equal(t, kinds[port], o.Kind, "%s: %s", probes[i], o)
-		byICMP := port > 101 && port < 105 || port == 101 && proto != TCP
+		byICMP := port > 101 && port < 105 || port == 101 && proto != servicemodel.TCP
 		require.Equal(t, byICMP, o.ICMP != nil, "%s: %s", probes[i], o)
 		if byICMP {
 			require.Equal(t, o.Kind == Refused, o.ICMP.PortUnreachable(), "%s: %s", probes[i], o)
@@ -166,13 +168,14 @@ func TestTranslatedAddressesAnswer(t *testing.T) {
 					}
 				}
 			}
-			require.Empty(t, c.Internet.Packets(), "nothing left the node untranslated")
+			require.Empty(t, c.internet.Packets(), "nothing left the node untranslated")
 		})
 	}
 }
 
 // requireService probes the ports of serviceRules.
-func requireService(t *testing.T, c *Cluster, from *Host, proto Protocol, vip netip.Addr) {
+func requireService(t *testing.T, c *Cluster, from *Host, proto servicemodel.Protocol,
+	vip netip.Addr) {
 	t.Helper()
 	for port, server := range map[uint16]*Host{80: c.Pods[0], 81: c.RemotePods[0], 82: c.Pods[0],
 		83: c.RemotePods[0]} {
@@ -215,16 +218,16 @@ func TestProbesThatMakeNoSenseFail(t *testing.T) {
 	c := Start(t, Options{})
 	to := netip.MustParseAddrPort("10.96.0.1:80")
 	for name, p := range map[string]Probe{
-		"From":       {Proto: TCP, To: to},
-		"Proto":      {From: c.Node, Proto: ICMP, To: to},
-		"To":         {From: c.Node, Proto: TCP},
-		"SourceAddr": {From: c.Node, Proto: TCP, To: to, SourceAddr: c.Node.IPv6},
+		"From":       {Proto: servicemodel.TCP, To: to},
+		"Proto":      {From: c.Node, Proto: protoICMP, To: to},
+		"To":         {From: c.Node, Proto: servicemodel.TCP},
+		"SourceAddr": {From: c.Node, Proto: servicemodel.TCP, To: to, SourceAddr: c.Node.IPv6},
 	} {
 		o := p.Send(context.Background())
 		require.Equal(t, Failed, o.Kind)
 		require.ErrorContains(t, o.Err, name)
 	}
-	o := Probe{From: c.Pods[0], Proto: UDP, To: to, SourceAddr: c.Pods[1].IPv4}.Send(
+	o := Probe{From: c.Pods[0], Proto: servicemodel.UDP, To: to, SourceAddr: c.Pods[1].IPv4}.Send(
 		context.Background())
 	require.Equal(t, Failed, o.Kind, "an address of another host")
 }
@@ -266,7 +269,7 @@ func TestSourcePortsAreNotReusedSoon(t *testing.T) {
 	var ports sourcePorts
 	seen := map[uint16]bool{}
 	for {
-		p := ports.next(TCP)
+		p := ports.next(servicemodel.TCP)
 		if seen[p] {
 			require.EqualValues(t, 10000, p, "starts again from the beginning")
 			break
@@ -275,5 +278,5 @@ func TestSourcePortsAreNotReusedSoon(t *testing.T) {
 		require.False(t, p < 10000 || p >= 30000 && p <= 32767, "%d", p)
 	}
 	require.Len(t, seen, 52768)
-	require.EqualValues(t, 10000, ports.next(UDP), "each protocol has its own")
+	require.EqualValues(t, 10000, ports.next(servicemodel.UDP), "each protocol has its own")
 }

@@ -8,6 +8,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Server answers each client with one line, "name address:port\n": its own name, and the source
@@ -19,7 +21,7 @@ type Server struct {
 	// Name is what the server calls itself.
 	Name string
 	// Proto is TCP, UDP or SCTP.
-	Proto Protocol
+	Proto servicemodel.Protocol
 	// Addr is where it listens.
 	Addr netip.AddrPort
 
@@ -35,7 +37,8 @@ type Server struct {
 // Serve starts a server in the namespace. The address must be one of the namespace's and not
 // unspecified. Port 0 means any free port, for TCP and UDP. The server runs until it or the
 // namespace is closed.
-func (ns *NS) Serve(name string, proto Protocol, addr netip.AddrPort) (*Server, error) {
+func (ns *NS) Serve(name string, proto servicemodel.Protocol, addr netip.AddrPort) (*Server,
+	error) {
 	s := &Server{Name: name, Proto: proto, Addr: addr, ns: ns, conns: map[*net.TCPConn]struct{}{}}
 	if err := s.start(); err != nil {
 		return nil, fmt.Errorf("netnstest: %s: serve %s on %s as %s: %w", ns.name, proto, addr,
@@ -68,11 +71,11 @@ func (s *Server) start() error {
 	}
 	var err error
 	switch s.Proto {
-	case TCP:
+	case servicemodel.TCP:
 		err = s.startTCP()
-	case UDP:
+	case servicemodel.UDP:
 		err = s.startUDP()
-	case SCTP:
+	case servicemodel.SCTP:
 		err = s.startSCTP()
 	default:
 		err = errors.New("unknown protocol")

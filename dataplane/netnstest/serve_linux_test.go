@@ -6,6 +6,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestAServerStopsAndCanBeReplaced(t *testing.T) {
@@ -38,7 +40,7 @@ func TestAServerTakesAFreePort(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
 	h := &Host{Name: "self", NS: ns, anySource: true}
-	for _, proto := range []Protocol{TCP, UDP} {
+	for _, proto := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
 		for _, addr := range []string{"127.0.0.1", "::1"} {
 			s, err := ns.Serve("free", proto, netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
 			require.NoError(t, err)
@@ -54,13 +56,13 @@ func TestServersThatCannotStartSaySo(t *testing.T) {
 	t.Parallel()
 	ns := newNS(t)
 	for name, s := range map[string]struct {
-		proto Protocol
+		proto servicemodel.Protocol
 		addr  netip.AddrPort
 	}{
-		"needs one address": {TCP, netip.MustParseAddrPort("0.0.0.0:80")},
-		"needs a port":      {SCTP, netip.MustParseAddrPort("127.0.0.1:0")},
-		"unknown protocol":  {ICMP, netip.MustParseAddrPort("127.0.0.1:80")},
-		"cannot assign":     {UDP, netip.MustParseAddrPort("10.1.1.1:80")},
+		"needs one address": {servicemodel.TCP, netip.MustParseAddrPort("0.0.0.0:80")},
+		"needs a port":      {servicemodel.SCTP, netip.MustParseAddrPort("127.0.0.1:0")},
+		"unknown protocol":  {protoICMP, netip.MustParseAddrPort("127.0.0.1:80")},
+		"cannot assign":     {servicemodel.UDP, netip.MustParseAddrPort("10.1.1.1:80")},
 	} {
 		_, err := ns.Serve("none", s.proto, s.addr)
 		require.ErrorContains(t, err, name)

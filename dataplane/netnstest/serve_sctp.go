@@ -7,6 +7,8 @@ import (
 	"net"
 	"net/netip"
 	"sync"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // sctpServers are the SCTP servers of a namespace. Servers at one address share a raw socket. While
@@ -51,7 +53,7 @@ func (s *Server) startSCTP() error {
 func (all *sctpServers) open(ns *NS, addr netip.Addr) (*sctpEndpoint, error) {
 	e := &sctpEndpoint{ports: map[uint16]*Server{}}
 	err := ns.Do(func() (err error) {
-		network := fmt.Sprintf("ip:%d", SCTP)
+		network := fmt.Sprintf("ip:%d", servicemodel.SCTP)
 		e.conn, err = net.ListenIP(network, &net.IPAddr{IP: addr.AsSlice()})
 		return err
 	})

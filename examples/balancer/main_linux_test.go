@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // asProgram makes the test binary the program, with this as its configuration.
@@ -43,7 +44,7 @@ func servers(t *testing.T, c *netnstest.Cluster) map[string]bool {
 	t.Helper()
 	probes := make([]netnstest.Probe, 20)
 	for i := range probes {
-		probes[i] = netnstest.Probe{From: c.Outside[0], Proto: netnstest.TCP,
+		probes[i] = netnstest.Probe{From: c.Outside[0], Proto: servicemodel.TCP,
 			To: netip.MustParseAddrPort("203.0.113.10:80")}
 	}
 	out := map[string]bool{}
@@ -57,7 +58,7 @@ func TestBackendsThatFailAreLeftOut(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	serve := func(pod *netnstest.Host) *netnstest.Server {
-		s, err := pod.NS.Serve(pod.Name, netnstest.TCP, netip.AddrPortFrom(pod.IPv4, 8080))
+		s, err := pod.NS.Serve(pod.Name, servicemodel.TCP, netip.AddrPortFrom(pod.IPv4, 8080))
 		require.NoError(t, err)
 		return s
 	}

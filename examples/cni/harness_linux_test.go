@@ -22,6 +22,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestMain(m *testing.M) {
@@ -222,7 +223,7 @@ func (h *host) settled(c *container) error {
 	for _, addr := range []netip.Addr{h.Node.IPv4, h.Node.IPv6} {
 		const closed = 7 // an unpublished port
 		for {
-			o := netnstest.Probe{From: &c.Host, Proto: netnstest.TCP,
+			o := netnstest.Probe{From: &c.Host, Proto: servicemodel.TCP,
 				To: netip.AddrPortFrom(addr, closed)}.Send(ctx)
 			if o.Kind == netnstest.Refused {
 				break
@@ -248,7 +249,7 @@ func (h *host) must(command, network string, c *container) {
 }
 
 // serve starts servers of a container.
-func (c *container) serve(tb testing.TB, proto netnstest.Protocol, port uint16) {
+func (c *container) serve(tb testing.TB, proto servicemodel.Protocol, port uint16) {
 	for _, addr := range []netip.Addr{c.IPv4, c.IPv6} {
 		_, err := c.NS.Serve(c.Name, proto, netip.AddrPortFrom(addr, port))
 		require.NoError(tb, err)
@@ -269,7 +270,7 @@ func (h *host) owners() []string {
 // address that the container sees.
 func (h *host) reaches(from *netnstest.Host, addr netip.Addr, port uint16, want string) netip.Addr {
 	h.tb.Helper()
-	o := netnstest.Probe{From: from, Proto: netnstest.TCP,
+	o := netnstest.Probe{From: from, Proto: servicemodel.TCP,
 		To: netip.AddrPortFrom(addr, port)}.Send(h.tb.Context())
 	require.Equal(h.tb, want, o.Server, "%v at port %d: %v", addr, port, o)
 	return o.Source.Addr()

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func tcp(host, container int) mapping {
@@ -41,7 +41,7 @@ func TestChains(t *testing.T) {
 
 func testChain(t *testing.T, h *host, network string, c *container, checks bool) {
 	h.mustAdd(network, c)
-	c.serve(t, netnstest.TCP, 80)
+	c.serve(t, servicemodel.TCP, 80)
 	port := uint16(c.ports[0].HostPort)
 	for _, addr := range h.NodeAddrs() {
 		source := h.reaches(h.Outside[0], addr, port, c.Name)
@@ -78,7 +78,7 @@ func TestFiftyAtOnce(t *testing.T) {
 	atOnce(func(c *container) error { return h.add("net", c) })
 	require.Len(t, h.owners(), len(containers))
 	for i, c := range containers {
-		c.serve(t, netnstest.TCP, 80)
+		c.serve(t, servicemodel.TCP, 80)
 		h.reaches(h.Outside[0], h.Node.IPv4, uint16(8000+i), c.Name)
 		h.reaches(h.Outside[0], h.Node.IPv6, uint16(9000+i), c.Name)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // compared are the ports of the container whose outcomes are compared.
@@ -38,16 +39,16 @@ func outcomes(t *testing.T, h *host) map[string]string {
 	web, neighbour := h.newContainer("web", compared...), h.newContainer("neighbour")
 	h.mustAdd("net", web)
 	h.mustAdd("net", neighbour)
-	web.serve(t, netnstest.TCP, 80)
-	web.serve(t, netnstest.UDP, 53)
-	web.serve(t, netnstest.SCTP, 90)
+	web.serve(t, servicemodel.TCP, 80)
+	web.serve(t, servicemodel.UDP, 53)
+	web.serve(t, servicemodel.SCTP, 90)
 	addrs := []netip.Addr{netip.IPv6Loopback(), web.IPv4, web.IPv6}
 	for _, a := range []string{"127.0.0.1", netnstest.Net.NodeIPv4, netnstest.Net.NodeSecondaryIPv4,
 		netnstest.Net.NodeIPv6, netnstest.Net.NodeSecondaryIPv6} {
 		addrs = append(addrs, netip.MustParseAddr(a))
 	}
-	protocols := map[string]netnstest.Protocol{"tcp": netnstest.TCP, "udp": netnstest.UDP,
-		"sctp": netnstest.SCTP}
+	protocols := map[string]servicemodel.Protocol{"tcp": servicemodel.TCP, "udp": servicemodel.UDP,
+		"sctp": servicemodel.SCTP}
 	got := map[string]string{}
 	// The kernel refuses SCTP unless a raw socket of that protocol is connected to the packet's
 	// source. The host probes its own addresses through such a socket, and probes there as well. So

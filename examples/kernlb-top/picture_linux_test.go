@@ -73,7 +73,7 @@ func node(t *testing.T) (c *netnstest.Cluster, all []*servicemodel.Service, url 
 		_, err := engine.Apply(t.Context(), state)
 		require.NoError(t, err)
 		all = append(all, svc)
-		require.NoError(t, c.Pods[i].Serve(netnstest.TCP, 8080))
+		require.NoError(t, c.Pods[i].Serve(servicemodel.TCP, 8080))
 	}
 	counted, err := counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()})
 	require.NoError(t, err)
@@ -108,7 +108,7 @@ func taken(t *testing.T) string {
 	connect := func(each int) {
 		for i, svc := range all {
 			for range each * (i*i + 1) {
-				netnstest.Probe{From: c.Outside[0], Proto: netnstest.TCP,
+				netnstest.Probe{From: c.Outside[0], Proto: servicemodel.TCP,
 					To: netip.AddrPortFrom(svc.ClusterIPs[0], 80)}.Send(t.Context())
 			}
 		}

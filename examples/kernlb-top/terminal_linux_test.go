@@ -39,7 +39,7 @@ var vip = netip.MustParseAddrPort("10.96.0.1:80")
 func newNode(t *testing.T) (c *netnstest.Cluster, connect func()) {
 	t.Helper()
 	c = netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
+	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	b, err := nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()})
 	require.NoError(t, err)
 	t.Cleanup(func() { b.Close() })
@@ -56,7 +56,7 @@ func newNode(t *testing.T) (c *netnstest.Cluster, connect func()) {
 	t.Cleanup(func() { counted.Close() })
 	require.NoError(t, counted.Start(t.Context()))
 	return c, func() {
-		got := netnstest.Probe{From: c.Pods[0], Proto: netnstest.TCP, To: vip}.Send(t.Context())
+		got := netnstest.Probe{From: c.Pods[0], Proto: servicemodel.TCP, To: vip}.Send(t.Context())
 		require.Equal(t, netnstest.Answered, got.Kind, got)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // brokenServices are eight services, each broken in another way. The endpoints are pods of
@@ -52,7 +53,7 @@ tcp dport 8080 drop comment "no web"
 func TestBrokenServicesAreDiagnosed(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
+	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	file := filepath.Join(t.TempDir(), "services.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(brokenServices()), 0o600))
 	node := []string{"-f", file, "-node", "n1", "-node-ip", netnstest.Net.NodeIPv4}
@@ -88,7 +89,7 @@ func TestBrokenServicesAreDiagnosed(t *testing.T) {
 func TestTraceLive(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[1].Serve(netnstest.UDP, 8080))
+	require.NoError(t, c.Pods[1].Serve(servicemodel.UDP, 8080))
 	udp := strings.ReplaceAll(serviceManifest("web", "10.96.0.1", "", ""), "TCP", "UDP")
 	none := strings.Replace(serviceManifest("none", "10.96.0.2", "", ""), "ready: true",
 		"ready: false", 1)
@@ -98,7 +99,7 @@ func TestTraceLive(t *testing.T) {
 	go func() {
 		defer close(sent)
 		for ctx.Err() == nil {
-			netnstest.Probe{From: c.Pods[0], Proto: netnstest.UDP,
+			netnstest.Probe{From: c.Pods[0], Proto: servicemodel.UDP,
 				To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(ctx)
 		}
 	}()

@@ -7,13 +7,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // The page also shows why the eight services are broken, as docs/page.md says.
 func TestBrokenServicesAreDiagnosedOnThePage(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
+	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	w := &watched{t: t, ns: c.Node.NS, dir: t.TempDir()}
 	w.args = []string{"watch", "-f", w.dir, "-copies", t.TempDir(), "-node", "n1", "-node-ip",
 		netnstest.Net.NodeIPv4, "-listen", "127.0.0.1:0"}

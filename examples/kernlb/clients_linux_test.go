@@ -18,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 var (
@@ -155,8 +156,8 @@ func newClientNode(t *testing.T, backend string) *clientNode {
 	n := &clientNode{Cluster: netnstest.Start(t, netnstest.Options{}), dir: t.TempDir(),
 		backend: backend}
 	for _, pod := range n.Pods[1:] {
-		require.NoError(t, pod.Serve(netnstest.TCP, podPort))
-		require.NoError(t, pod.Serve(netnstest.UDP, podPort))
+		require.NoError(t, pod.Serve(servicemodel.TCP, podPort))
+		require.NoError(t, pod.Serve(servicemodel.UDP, podPort))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "web.yaml"), []byte(usedManifest()),
 		0o600))
@@ -224,7 +225,7 @@ func (n *clientNode) complete(t *testing.T, c *exec.Cmd) {
 
 // connect opens a new connection from a host, and reports whether a pod answers.
 func (n *clientNode) connect(from *netnstest.Host) bool {
-	return served(netnstest.Probe{From: from, Proto: netnstest.TCP, To: usedService}.Send(
+	return served(netnstest.Probe{From: from, Proto: servicemodel.TCP, To: usedService}.Send(
 		context.Background()))
 }
 
@@ -279,7 +280,7 @@ func (n *clientNode) connectAgain(ctx context.Context, work *sync.WaitGroup, o *
 
 // stream sends datagrams from one port, and records which of them pods answer.
 func (n *clientNode) stream(ctx context.Context, o *outage) {
-	p := netnstest.Probe{From: n.Outside[0], Proto: netnstest.UDP, To: usedService,
+	p := netnstest.Probe{From: n.Outside[0], Proto: servicemodel.UDP, To: usedService,
 		SourcePort: 4053, Timeout: 40 * *clientPause}
 	for ; ctx.Err() == nil; time.Sleep(*clientPause) {
 		start := time.Now()

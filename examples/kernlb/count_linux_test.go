@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestShowCounters(t *testing.T) {
@@ -83,11 +84,11 @@ func servedWeb(t *testing.T, backend string) (*netnstest.Cluster, func(n int)) {
 		needIPVS(t)
 	}
 	c := netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[1].Serve(netnstest.TCP, 8080))
+	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	done(t, c.Node.NS, serviceManifest("web", "10.96.0.1", "", ""), "apply -f - -backend", backend)
 	return c, func(n int) {
 		for range n {
-			got := netnstest.Probe{From: c.Pods[0], Proto: netnstest.TCP,
+			got := netnstest.Probe{From: c.Pods[0], Proto: servicemodel.TCP,
 				To: netip.MustParseAddrPort("10.96.0.1:80")}.Send(t.Context())
 			require.Equal(t, netnstest.Answered, got.Kind, got)
 		}

@@ -13,6 +13,7 @@ import (
 	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // serviceOf returns a service for pods with a label, from port 80 to their port 8080.
@@ -33,7 +34,7 @@ func twoNodes(t *testing.T, p *controlPlane, mode string) (*netnstest.Cluster, *
 	t.Helper()
 	c := node(t)
 	for _, remote := range c.RemotePods {
-		require.NoError(t, remote.Serve(netnstest.TCP, 8080))
+		require.NoError(t, remote.Serve(servicemodel.TCP, 8080))
 	}
 	p.reach(c.Node.NS)
 	p.reach(c.OtherNode.NS)

@@ -14,6 +14,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // loadBalancerIPs are addresses of a load balancer for a service.
@@ -69,7 +70,7 @@ func TestDualStackServicesOverBothFamilies(t *testing.T) {
 	p.addPod("there", "node2", nodes["nftables"].RemotePods[0], app)
 	s := p.addDualStack("web", "web")
 	for mode, c := range nodes {
-		require.NoError(t, c.RemotePods[0].Serve(netnstest.TCP, 8080))
+		require.NoError(t, c.RemotePods[0].Serve(servicemodel.TCP, 8080))
 		p.reach(c.Node.NS)
 		p.start("kernlb", c, mode, bothFamilies...)
 		servesBothFamilies(t, c, s)
@@ -83,7 +84,7 @@ func TestDualStackServicesOverBothFamilies(t *testing.T) {
 	for _, c := range nodes {
 		pod := c.Pods[1]
 		require.Eventually(t, func() bool {
-			o := netnstest.Probe{From: pod, Proto: netnstest.TCP,
+			o := netnstest.Probe{From: pod, Proto: servicemodel.TCP,
 				To: netip.MustParseAddrPort(at(s.Spec.ClusterIPs[1], 80))}.Send(t.Context())
 			return o.Kind != netnstest.Answered || o.Server == netnstest.Net.Internet
 		}, patience, 20*time.Millisecond, "the IPv6 address is gone")

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Mode ipvs from beginning to end with a real API server. The program takes over a kube-proxy's
@@ -19,7 +19,7 @@ func TestTheModeIPVSOnAnAPIServer(t *testing.T) {
 	patience = 3 * time.Minute // the machine is emulated
 	p, c := startControlPlane(t), node(t)
 	p.reach(c.Node.NS)
-	require.NoError(t, c.RemotePods[0].Serve(netnstest.TCP, 8080))
+	require.NoError(t, c.RemotePods[0].Serve(servicemodel.TCP, 8080))
 	app := map[string]string{"app": "web"}
 	p.addPod("here", "node1", c.Pods[0], app)
 	s := p.addDualStack("web", "web")

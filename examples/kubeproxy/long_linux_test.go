@@ -16,6 +16,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // long skips tests that "make apiserver" runs.
@@ -116,7 +117,7 @@ func (p *controlPlane) latencies(c *netnstest.Cluster, round string, n int) []ti
 		time.Sleep(1100 * time.Millisecond) // longer than minSyncPeriod
 		require.NoError(p.t, p.setSlice(name, c.Pods[0].IPv4.String()))
 		begin := time.Now()
-		for (netnstest.Probe{From: c.Pods[1], Proto: netnstest.TCP,
+		for (netnstest.Probe{From: c.Pods[1], Proto: servicemodel.TCP,
 			To: netip.MustParseAddrPort(to)}).Send(p.t.Context()).Kind != netnstest.Answered {
 			require.Less(p.t, time.Since(begin), 2*time.Minute)
 		}

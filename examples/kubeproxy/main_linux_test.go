@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // asProgram makes the test binary the program. With the value "memory" its API server is in memory,
@@ -166,7 +167,7 @@ func (p *process) says(want string, times int) {
 func answers(t *testing.T, from *netnstest.Host, to, want string) (got netnstest.Outcome) {
 	t.Helper()
 	require.Eventually(t, func() bool {
-		got = netnstest.Probe{From: from, Proto: netnstest.TCP,
+		got = netnstest.Probe{From: from, Proto: servicemodel.TCP,
 			To: netip.MustParseAddrPort(to)}.Send(t.Context())
 		return got.Kind.String()+" "+got.Server == want
 	}, patience, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)

@@ -17,6 +17,7 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // ask sends an HTTP request from a namespace to an address and path, and returns the status and the
@@ -60,7 +61,7 @@ func node(t *testing.T) *netnstest.Cluster {
 	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
 	for _, p := range c.Pods {
-		require.NoError(t, p.Serve(netnstest.TCP, 8080))
+		require.NoError(t, p.Serve(servicemodel.TCP, 8080))
 	}
 	return c
 }

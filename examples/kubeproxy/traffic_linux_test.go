@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // traffic makes new connections to some addresses until the test's end. It records the failures,
@@ -33,7 +34,7 @@ func startTraffic(t *testing.T, from *netnstest.Host, to ...string) *traffic {
 		wg.Go(func() {
 			for ctx.Err() == nil {
 				begin := time.Now()
-				o := netnstest.Probe{From: from, Proto: netnstest.TCP,
+				o := netnstest.Probe{From: from, Proto: servicemodel.TCP,
 					To: netip.MustParseAddrPort(address), Timeout: 10 * time.Second}.Send(ctx)
 				if ctx.Err() != nil {
 					return

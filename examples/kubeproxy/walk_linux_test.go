@@ -16,6 +16,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // walk is the procedure "One node first" of README.md. Both nodes begin with kube-proxy in the mode
@@ -41,7 +42,7 @@ func begin(t *testing.T) (*walk, *process) {
 	require.NoError(t, err)
 	w.reach(w.c.Node.NS)
 	w.reach(w.c.OtherNode.NS)
-	require.NoError(t, w.c.RemotePods[0].Serve(netnstest.TCP, 8080))
+	require.NoError(t, w.c.RemotePods[0].Serve(servicemodel.TCP, 8080))
 	w.addPod("here", "node1", w.c.Pods[0], map[string]string{"app": "web"})
 	w.addPod("there", "node2", w.c.RemotePods[0], map[string]string{"app": "web"})
 	s := serviceOf("web", "web")

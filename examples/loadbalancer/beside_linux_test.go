@@ -19,6 +19,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // besideConf is the configuration of both. The converter makes ours from it.
@@ -361,7 +362,7 @@ func (c *client) ask(ctx context.Context) {
 	i := len(c.answers)
 	c.answers = append(c.answers, answer{time.Now(), pending})
 	c.mu.Unlock()
-	server := netnstest.Probe{From: c.w.Outside[0], Proto: netnstest.TCP, To: vip,
+	server := netnstest.Probe{From: c.w.Outside[0], Proto: servicemodel.TCP, To: vip,
 		Timeout: patience}.Send(ctx).Server
 	c.mu.Lock()
 	defer c.mu.Unlock()

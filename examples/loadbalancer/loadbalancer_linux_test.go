@@ -23,6 +23,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // nodeDialer dials in a namespace.
@@ -394,7 +395,7 @@ func TestUDPClientsAreMoved(t *testing.T) {
 	w := newWorld(t)
 	checked := []*netnstest.Server{w.serve(0), w.serve(1)}
 	for _, p := range w.Pods[:2] {
-		_, err := p.NS.Serve(p.Name, netnstest.UDP, netip.AddrPortFrom(p.IPv4, 53))
+		_, err := p.NS.Serve(p.Name, servicemodel.UDP, netip.AddrPortFrom(p.IPv4, 53))
 		require.NoError(t, err)
 	}
 	w.write(`services:
@@ -406,7 +407,7 @@ func TestUDPClientsAreMoved(t *testing.T) {
   backends: [{address: 10.244.1.1:53}, {address: 10.244.1.2:53}]
 `)
 	w.start()
-	client := netnstest.Probe{From: w.Outside[0], Proto: netnstest.UDP, SourcePort: 20000,
+	client := netnstest.Probe{From: w.Outside[0], Proto: servicemodel.UDP, SourcePort: 20000,
 		To: netip.AddrPortFrom(vip.Addr(), 53)}
 	var first string
 	w.soon(func() bool {

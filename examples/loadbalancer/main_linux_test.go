@@ -17,6 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // asProgram makes the test binary the program, with these arguments.
@@ -122,7 +123,7 @@ func (w *world) soon(ok func() bool, what string) {
 func (w *world) serve(pod int) *netnstest.Server {
 	w.Helper()
 	p := w.Pods[pod]
-	s, err := p.NS.Serve(p.Name, netnstest.TCP, netip.AddrPortFrom(p.IPv4, 8080))
+	s, err := p.NS.Serve(p.Name, servicemodel.TCP, netip.AddrPortFrom(p.IPv4, 8080))
 	require.NoError(w, err)
 	return s
 }
@@ -132,7 +133,7 @@ func (w *world) serve(pod int) *netnstest.Server {
 func (w *world) answer() string {
 	probes := make([]netnstest.Probe, 20)
 	for i := range probes {
-		probes[i] = netnstest.Probe{From: w.Outside[0], Proto: netnstest.TCP, To: vip}
+		probes[i] = netnstest.Probe{From: w.Outside[0], Proto: servicemodel.TCP, To: vip}
 	}
 	seen := map[string]bool{}
 	for _, o := range netnstest.SendAll(w.Context(), probes) {

@@ -17,6 +17,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // asProgram makes the test binary the program, with this backend and an API server in memory. The
@@ -86,7 +87,7 @@ func becomeConnections(t *testing.T, backend string) {
 	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
 	for _, p := range c.Pods {
-		require.NoError(t, p.Serve(netnstest.TCP, 8080))
+		require.NoError(t, p.Serve(servicemodel.TCP, 8080))
 	}
 	proxy := exec.Command("/proc/self/exe")
 	proxy.Env = append(os.Environ(), asProgram+"="+backend)
@@ -100,7 +101,7 @@ func becomeConnections(t *testing.T, backend string) {
 		t.Helper()
 		var got netnstest.Outcome
 		require.Eventually(t, func() bool {
-			got = netnstest.Probe{From: from, Proto: netnstest.TCP,
+			got = netnstest.Probe{From: from, Proto: servicemodel.TCP,
 				To: netip.MustParseAddrPort(to)}.Send(t.Context())
 			return got.Kind.String()+" "+got.Server == want
 		}, 20*time.Second, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)

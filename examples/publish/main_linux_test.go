@@ -22,6 +22,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // The test binary is also the plugin.
@@ -103,8 +104,8 @@ func TestPublish(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	for _, p := range c.Pods[:2] {
-		require.NoError(t, p.Serve(netnstest.TCP, 8080))
-		require.NoError(t, p.Serve(netnstest.UDP, 8080))
+		require.NoError(t, p.Serve(servicemodel.TCP, 8080))
+		require.NoError(t, p.Serve(servicemodel.UDP, 8080))
 	}
 	plugins := [2]plugin{}
 	for i := range plugins {
@@ -114,7 +115,7 @@ func TestPublish(t *testing.T) {
 				Protocol: "UDP", HostIP: c.NodeAddrs()[i]})}
 		plugins[i].mustRun(t)
 	}
-	reaches := func(proto netnstest.Protocol, addr netip.Addr, port uint16, want string) {
+	reaches := func(proto servicemodel.Protocol, addr netip.Addr, port uint16, want string) {
 		t.Helper()
 		o := netnstest.Probe{From: c.Outside[0], Proto: proto,
 			To: netip.AddrPortFrom(addr, port)}.Send(t.Context())
@@ -124,9 +125,9 @@ func TestPublish(t *testing.T) {
 		}
 	}
 	for i, name := range []string{c.Pods[0].Name, c.Pods[1].Name} {
-		reaches(netnstest.TCP, c.Node.IPv4, uint16(8000+i), name)
-		reaches(netnstest.TCP, c.Node.IPv6, uint16(8000+i), name)
-		reaches(netnstest.UDP, c.NodeAddrs()[i], 53, name)
+		reaches(servicemodel.TCP, c.Node.IPv4, uint16(8000+i), name)
+		reaches(servicemodel.TCP, c.Node.IPv6, uint16(8000+i), name)
+		reaches(servicemodel.UDP, c.NodeAddrs()[i], 53, name)
 	}
 
 	requireAtLoopback(t, c.Node, 8001, c.Pods[1].Name)
@@ -137,19 +138,19 @@ func TestPublish(t *testing.T) {
 	require.False(t, ok)
 	require.Contains(t, out, fmt.Sprintf(`*4:8001/tcp is held by net,%064x,eth0/port-0, and `+
 		`claimed by net,%064x,eth0/port-0`, 1, 3))
-	reaches(netnstest.TCP, c.Node.IPv4, 8002, "")
+	reaches(servicemodel.TCP, c.Node.IPv4, 8002, "")
 
 	plugins[0].command = "DEL"
 	plugins[0].mustRun(t)
 	plugins[0].mustRun(t)
-	reaches(netnstest.TCP, c.Node.IPv4, 8000, "")
-	reaches(netnstest.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
+	reaches(servicemodel.TCP, c.Node.IPv4, 8000, "")
+	reaches(servicemodel.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
 	plugin{ns: c.Node.NS, command: "GC", network: "other"}.mustRun(t)
-	reaches(netnstest.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
+	reaches(servicemodel.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
 	plugin{ns: c.Node.NS, command: "GC", network: "net", valid: []attachment{pod(1)}}.mustRun(t)
-	reaches(netnstest.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
+	reaches(servicemodel.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
 	plugin{ns: c.Node.NS, command: "GC", network: "net"}.mustRun(t)
-	reaches(netnstest.TCP, c.Node.IPv4, 8001, "")
+	reaches(servicemodel.TCP, c.Node.IPv4, 8001, "")
 }
 
 // A hundred processes at once add, change and delete ports, and some of them are killed. Each
@@ -228,7 +229,7 @@ func (p plugin) killedAtRandom(t *testing.T, rng *rand.Rand) bool {
 // requireAtLoopback requires that a port of the node leads to a server, at a loopback address.
 func requireAtLoopback(t *testing.T, node *netnstest.Host, port uint16, want string) {
 	t.Helper()
-	o := netnstest.Probe{From: node, Proto: netnstest.TCP,
+	o := netnstest.Probe{From: node, Proto: servicemodel.TCP,
 		To: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)}.Send(t.Context())
 	require.Equal(t, want, o.Server, o)
 }

@@ -108,8 +108,9 @@ func load() (servicemodel.State, error) {
 // serve starts the servers of the pods. Each answers with its name and the client's source address.
 func serve(network *netnstest.Cluster) error {
 	for _, pod := range append(network.Pods, network.RemotePods...) {
-		err := errors.Join(pod.Serve(netnstest.TCP, webPort), pod.Serve(netnstest.TCP, dnsPort),
-			pod.Serve(netnstest.UDP, dnsPort))
+		err := errors.Join(pod.Serve(servicemodel.TCP, webPort), pod.Serve(servicemodel.TCP,
+			dnsPort),
+			pod.Serve(servicemodel.UDP, dnsPort))
 		if err != nil {
 			return err
 		}

@@ -66,14 +66,15 @@ func (s *story) traffic() {
 	web, dns := netip.MustParseAddrPort("10.96.0.10:80"), netip.MustParseAddrPort("10.96.0.2:53")
 	nodePort := netip.AddrPortFrom(s.network.Node.IPv4, 30080)
 	s.title("Connections, and who answered them:")
-	s.send("web from a pod, by its cluster IP", pod, netnstest.TCP, web, 150)
-	s.send("web from outside, by a node port", outside, netnstest.TCP, nodePort, 150)
-	s.send("dns from a pod, over UDP", pod, netnstest.UDP, dns, 100)
-	s.send("dns from a pod, over TCP", pod, netnstest.TCP, dns, 100)
+	s.send("web from a pod, by its cluster IP", pod, servicemodel.TCP, web, 150)
+	s.send("web from outside, by a node port", outside, servicemodel.TCP, nodePort, 150)
+	s.send("dns from a pod, over UDP", pod, servicemodel.UDP, dns, 100)
+	s.send("dns from a pod, over TCP", pod, servicemodel.TCP, dns, 100)
 }
 
 // send sends connections and draws which servers answered.
-func (s *story) send(what string, from *netnstest.Host, proto netnstest.Protocol, to netip.AddrPort,
+func (s *story) send(what string, from *netnstest.Host, proto servicemodel.Protocol,
+	to netip.AddrPort,
 	n int) {
 	if s.err != nil {
 		return
@@ -110,7 +111,7 @@ func (s *story) scale() {
 	s.apply(s.state.WithEndpoints(name, append(eps, more)))
 	s.title("The first endpoint is gone:")
 	s.apply(s.state.WithEndpoints(name, append(eps[1:], more)))
-	s.send("web from a pod, by its cluster IP", s.network.Pods[0], netnstest.TCP,
+	s.send("web from a pod, by its cluster IP", s.network.Pods[0], servicemodel.TCP,
 		netip.MustParseAddrPort("10.96.0.10:80"), 150)
 	s.title("The same once more:")
 	s.apply(s.state)

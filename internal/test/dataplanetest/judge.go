@@ -57,7 +57,7 @@ func (w *world) judge(p netnstest.Probe, want Want, got netnstest.Outcome) strin
 	case outcome == servicemodel.Balanced:
 		ok = got.Kind == netnstest.Answered && slices.Contains(want.Servers, got.Server) &&
 			w.sourceIs(want.Masquerade, got)
-	case outcome == servicemodel.Rejected && want.Reset && p.Proto == netnstest.TCP:
+	case outcome == servicemodel.Rejected && want.Reset && p.Proto == servicemodel.TCP:
 		ok = got.Kind == netnstest.Refused && got.ICMP == nil
 	case outcome == servicemodel.Rejected:
 		ok = got.Kind == netnstest.Refused && got.ICMP != nil && got.ICMP.PortUnreachable()
@@ -89,7 +89,7 @@ func (w *world) untouched(p netnstest.Probe, got netnstest.Outcome) bool {
 	if w.IsNodeAddr(dst) || dst.IsLoopback() {
 		server := serverName(w.Node.Name, p.To.Port())
 		return got.Kind == netnstest.Refused || got.Kind == netnstest.Answered &&
-			got.Server == server || got.Kind == netnstest.Dropped && p.Proto == netnstest.SCTP
+			got.Server == server || got.Kind == netnstest.Dropped && p.Proto == servicemodel.SCTP
 	}
 	server := netnstest.Net.Internet
 	for _, h := range w.Hosts() {

@@ -124,7 +124,7 @@ func (l *lack) run(t *testing.T, w *world) {
 		for _, c := range tcp(ask(from, cluster, reaches("pod2", "pod3"))) {
 			if l.only == 0 || servicemodel.FamilyOf(c.To.Addr()) == l.only {
 				probes = append(probes, netnstest.Probe{From: w.hosts[from],
-					Proto: netnstest.TCP, To: c.To})
+					Proto: servicemodel.TCP, To: c.To})
 			}
 		}
 	}

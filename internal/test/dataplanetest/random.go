@@ -129,7 +129,7 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 	switch n := r.rng.IntN(10); {
 	case n < 7 && len(keys) > 0:
 		k := keys[r.rng.IntN(len(keys))].Key
-		p.Proto, p.To = netnstest.Protocol(k.Protocol), netip.AddrPortFrom(k.Addr, k.Port)
+		p.Proto, p.To = k.Protocol, netip.AddrPortFrom(k.Addr, k.Port)
 		if k.NodePort() {
 			p.To = netip.AddrPortFrom(r.nodeAddr(k.Addr), k.Port)
 		}

@@ -73,7 +73,7 @@ func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) [
 			times = 3
 		}
 		for range times {
-			probes = append(probes, netnstest.Probe{From: from, Proto: netnstest.Protocol(c.Proto),
+			probes = append(probes, netnstest.Probe{From: from, Proto: c.Proto,
 				To: c.To})
 			of = append(of, i)
 		}

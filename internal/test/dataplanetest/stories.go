@@ -60,7 +60,7 @@ func (w *world) shares(t *testing.T, from string, proto servicemodel.Protocol, t
 	n int) map[string]int {
 	t.Helper()
 	probes := slices.Repeat(
-		[]netnstest.Probe{{From: w.hosts[from], Proto: netnstest.Protocol(proto), To: to}}, n)
+		[]netnstest.Probe{{From: w.hosts[from], Proto: proto, To: to}}, n)
 	count := map[string]int{}
 	for i, got := range netnstest.SendAll(t.Context(), probes) {
 		if got.Kind != netnstest.Answered {

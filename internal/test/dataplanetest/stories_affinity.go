@@ -166,7 +166,7 @@ func neverBack(timeout time.Duration, apply func(ctx context.Context, t *testing
 		for _, from := range clients {
 			for _, f := range families {
 				for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
-					probe := netnstest.Probe{From: w.hosts[from], Proto: netnstest.Protocol(p),
+					probe := netnstest.Probe{From: w.hosts[from], Proto: p,
 						To: netip.AddrPortFrom(clusterIP[f], servicePort)}
 					clientsDone.Go(func() {
 						for ctx.Err() == nil {

@@ -173,7 +173,7 @@ func (w *world) openStreams(t *testing.T) (all streams) {
 func (w *world) flowsBegin(t *testing.T, hosts ...string) (all streams, stop func()) {
 	t.Helper()
 	for i, host := range hosts {
-		if s := w.serve(t, host, netnstest.UDP, flowTarget); i == 0 {
+		if s := w.serve(t, host, servicemodel.UDP, flowTarget); i == 0 {
 			stop = s
 		}
 	}
@@ -268,7 +268,7 @@ func endpointDies(t *testing.T, w *world) {
 
 func firstEndpoint(t *testing.T, w *world) {
 	w.keepFlows(t, servicemodel.ConnectionPolicy{})
-	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.serve(t, "pod2", servicemodel.UDP, flowTarget)
 	w.apply(t, flowState(nil))
 	all := w.openStreams(t)
 	all.requireRefused(t, "without an endpoint")
@@ -285,7 +285,7 @@ func firstEndpoint(t *testing.T, w *world) {
 
 func serviceComes(t *testing.T, w *world) {
 	w.keepFlows(t, servicemodel.ConnectionPolicy{})
-	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.serve(t, "pod2", servicemodel.UDP, flowTarget)
 	w.apply(t, servicemodel.State{}.WithNode(podCIDRs(thisNode())))
 	var virtual streams
 	for _, s := range w.openStreams(t) {
@@ -302,7 +302,7 @@ func serviceComes(t *testing.T, w *world) {
 
 func nodePortMoves(t *testing.T, w *world) {
 	w.keepFlows(t, servicemodel.ConnectionPolicy{})
-	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.serve(t, "pod2", servicemodel.UDP, flowTarget)
 	moved := func(s *servicemodel.Service) { s.Ports[0].NodePort = flowNodePort + 1 }
 	w.apply(t, flowState(flowEndpoints("pod2")))
 	var old, new streams
@@ -326,7 +326,7 @@ func nodePortMoves(t *testing.T, w *world) {
 
 func serviceGoes(t *testing.T, w *world) {
 	w.keepFlows(t, servicemodel.ConnectionPolicy{})
-	w.serve(t, "pod2", netnstest.UDP, flowTarget)
+	w.serve(t, "pod2", servicemodel.UDP, flowTarget)
 	w.apply(t, flowState(flowEndpoints("pod2")))
 	by := streams{w.stream(t, "pod1", streamPort, netip.AddrPortFrom(clusterIP[0], flowPort)),
 		w.stream(t, "outside1", streamPort, netip.AddrPortFrom(externalIP[1], flowPort))}

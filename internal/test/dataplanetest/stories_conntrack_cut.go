@@ -17,8 +17,8 @@ var drained = servicemodel.ConnectionPolicy{Mode: servicemodel.DrainConnections,
 func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 	const count = 20
 	keeper := w.keepFlows(t, servicemodel.ConnectionPolicy{})
-	w.serve(t, "pod2", netnstest.TCP, flowTarget)
-	w.serve(t, "pod3", netnstest.TCP, flowTarget)
+	w.serve(t, "pod2", servicemodel.TCP, flowTarget)
+	w.serve(t, "pod3", servicemodel.TCP, flowTarget)
 	for _, p := range []servicemodel.ConnectionPolicy{{}, drained,
 		{Mode: servicemodel.CutConnections}} {
 		own := func(s *servicemodel.Service) { s.Connections = p }

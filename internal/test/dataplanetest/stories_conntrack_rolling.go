@@ -87,16 +87,16 @@ type member struct {
 	port    uint16
 	left    time.Time
 	settled int64 // calls of Settle when it left
-	stop    map[netnstest.Protocol]func()
+	stop    map[servicemodel.Protocol]func()
 }
 
 // add starts an endpoint. No two ever have the same port.
 func (r *roll) add() {
 	hosts := []string{"pod2", "pod3", "remote1", "remote2"}
 	m := &member{host: hosts[int(r.next)%len(hosts)], port: rollFirstPort + r.next,
-		stop: map[netnstest.Protocol]func(){}}
+		stop: map[servicemodel.Protocol]func(){}}
 	r.next++
-	for _, p := range []netnstest.Protocol{netnstest.UDP, netnstest.TCP} {
+	for _, p := range []servicemodel.Protocol{servicemodel.UDP, servicemodel.TCP} {
 		m.stop[p] = r.serve(r.t, m.host, p, m.port)
 	}
 	r.current = append(r.current, m)
@@ -174,15 +174,16 @@ func (r *roll) end(applied <-chan *servicemodel.Table) (n int) {
 		}
 		// The first of these two may have begun before the kernel was told.
 		moved := r.settled.Load() >= m.settled+2
-		if stop := m.stop[netnstest.UDP]; stop != nil && moved && time.Since(m.left) > serverGrace {
+		stop := m.stop[servicemodel.UDP]
+		if stop != nil && moved && time.Since(m.left) > serverGrace {
 			stop()
-			delete(m.stop, netnstest.UDP)
+			delete(m.stop, servicemodel.UDP)
 			r.ended++
 		}
 		if time.Since(m.left) < time.Second || r.used(serverName(m.host, m.port)) > 0 {
 			return false // connections are still on their way to it, or there
 		}
-		m.stop[netnstest.TCP]()
+		m.stop[servicemodel.TCP]()
 		return true
 	})
 	return n

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 const (
@@ -258,7 +259,7 @@ func (l streams) requireAll(t *testing.T, servers ...string) {
 }
 
 // serve starts a server of its own for a story, named after its host and port, in both families.
-func (w *world) serve(t *testing.T, host string, proto netnstest.Protocol, port uint16) (
+func (w *world) serve(t *testing.T, host string, proto servicemodel.Protocol, port uint16) (
 	stop func()) {
 	t.Helper()
 	h := w.hosts[host]

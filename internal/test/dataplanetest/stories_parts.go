@@ -175,7 +175,7 @@ func programsAtOnce(t *testing.T, w *world) {
 // sharedFlows tests a UDP client that keeps its source port. Meanwhile the owner of a service
 // removes the service and publishes it again for another pod.
 func sharedFlows(t *testing.T, w *world) {
-	client := netnstest.Probe{From: w.hosts["outside1"], Proto: netnstest.UDP,
+	client := netnstest.Probe{From: w.hosts["outside1"], Proto: servicemodel.UDP,
 		To: netip.AddrPortFrom(clusterIP[0], servicePort), SourcePort: 40000}
 	for _, host := range []string{"pod2", "pod3"} {
 		w.applyPart(t, "one", part("one", clusterIP, host))

@@ -119,8 +119,8 @@ func (w *world) newTraffic(t *testing.T, lost int) (end func()) {
 // that were not answered.
 func (w *world) ask(ctx context.Context, host string, to netip.AddrPort) (asked int, bad []string) {
 	for ctx.Err() == nil {
-		probes := []netnstest.Probe{{From: w.hosts[host], Proto: netnstest.TCP, To: to},
-			{From: w.hosts[host], Proto: netnstest.UDP, To: to}}
+		probes := []netnstest.Probe{{From: w.hosts[host], Proto: servicemodel.TCP, To: to},
+			{From: w.hosts[host], Proto: servicemodel.UDP, To: to}}
 		for i, o := range netnstest.SendAll(context.WithoutCancel(ctx), probes) {
 			if asked++; o.Kind != netnstest.Answered {
 				bad = append(bad, fmt.Sprintf("%v: %v", probes[i], o))

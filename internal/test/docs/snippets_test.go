@@ -115,7 +115,7 @@ func TestTestingWithPackets(t *testing.T) {
 	ctx := t.Context()
 	cluster := netnstest.Start(t, netnstest.Options{})
 	pod := cluster.Pods[0]
-	require.NoError(t, pod.Serve(netnstest.TCP, 8080))
+	require.NoError(t, pod.Serve(servicemodel.TCP, 8080))
 	backend, err := nftables.New(&nftables.Config{NetNS: cluster.Node.NS.Fd()})
 	require.NoError(t, err)
 	defer backend.Close()
@@ -131,7 +131,7 @@ func TestTestingWithPackets(t *testing.T) {
 			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}},
 		}}))
 	require.NoError(t, err)
-	probe := netnstest.Probe{From: cluster.Outside[0], Proto: netnstest.TCP,
+	probe := netnstest.Probe{From: cluster.Outside[0], Proto: servicemodel.TCP,
 		To: netip.MustParseAddrPort("10.96.0.10:80")}
 	outcome := probe.Send(ctx)
 	require.Equal(t, "pod1", outcome.Server, outcome)

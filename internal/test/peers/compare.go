@@ -15,6 +15,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/peers/serve"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Numbers of packets of a check: at first, and again if two peers differ. The second number rules
@@ -83,7 +84,7 @@ func newSide(ctx context.Context, name string, told bool) (*side, error) {
 	s := &side{cluster: c, hosts: map[string]*netnstest.Host{}}
 	for _, h := range c.Hosts() {
 		s.hosts[h.Name] = h
-		for _, proto := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
+		for _, proto := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
 			if err := h.Serve(proto, targetPort); err != nil {
 				return nil, errors.Join(err, c.Close())
 			}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/peers/serve"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // scenario is a service whose packets are compared.
@@ -26,7 +27,7 @@ type scenario struct {
 // check is a packet from a host to an address of the service, or near one.
 type check struct {
 	from  string
-	proto netnstest.Protocol
+	proto servicemodel.Protocol
 	to    netip.AddrPort
 	what  string // the kind of destination
 }
@@ -175,9 +176,9 @@ func endpointsOn(h *netnstest.Host, edit func(*endpoint)) []endpoint {
 func checks() []check {
 	var l []check
 	for f := range clusterIPs {
-		for _, proto := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
+		for _, proto := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
 			nodePort := uint16(nodePortTCP)
-			if proto == netnstest.UDP {
+			if proto == servicemodel.UDP {
 				nodePort = nodePortUDP
 			}
 			for _, d := range []struct {

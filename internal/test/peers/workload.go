@@ -9,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/peers/serve"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // workload has the services that bench lets the peers sync, with one TCP port and an IPv4 cluster
@@ -117,7 +118,7 @@ func (w *workload) oneService(round int) *serve.Change {
 func pods(c *netnstest.Cluster) ([]netip.Addr, error) {
 	var l []netip.Addr
 	for _, h := range c.Pods {
-		if err := h.Serve(netnstest.TCP, targetPort); err != nil {
+		if err := h.Serve(servicemodel.TCP, targetPort); err != nil {
 			return nil, err
 		}
 		l = append(l, h.IPv4)

@@ -47,7 +47,7 @@ func newRig(ctx context.Context, o *options) (r *rig, err error) {
 		return r, err
 	}
 	for _, pod := range r.Pods[1:] {
-		for _, p := range []netnstest.Protocol{netnstest.TCP, netnstest.UDP} {
+		for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
 			if err := pod.Serve(p, stillPort); err != nil {
 				return r, err
 			}
@@ -164,7 +164,7 @@ type stream struct {
 // newStream sends a datagram each interval until ctx ends.
 func (r *rig) newStream(ctx context.Context, interval time.Duration) *stream {
 	s := &stream{}
-	p := netnstest.Probe{From: r.Outside[0], Proto: netnstest.UDP, SourcePort: 4053,
+	p := netnstest.Probe{From: r.Outside[0], Proto: servicemodel.UDP, SourcePort: 4053,
 		To: netip.AddrPortFrom(still, 80), Timeout: time.Second}
 	s.work.Go(func() {
 		tick := time.NewTicker(interval)

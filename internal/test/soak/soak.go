@@ -242,7 +242,7 @@ func writer(ctx context.Context, o *options) error {
 // probe opens new connections to the service that stays.
 func (s *soaking) probe(ctx context.Context) error {
 	for ctx.Err() == nil {
-		o := netnstest.Probe{From: s.Outside[1], Proto: netnstest.TCP,
+		o := netnstest.Probe{From: s.Outside[1], Proto: servicemodel.TCP,
 			To: netip.AddrPortFrom(still, 80)}.Send(context.WithoutCancel(ctx))
 		s.probes.Add(1)
 		if o.Kind != netnstest.Answered || o.Server == netnstest.Net.Internet {
