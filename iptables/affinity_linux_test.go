@@ -128,7 +128,7 @@ func TestAnEndpointThatComesBackKnowsNobody(t *testing.T) {
 
 // remembered returns what xt_recent remembers of an endpoint's clients.
 func remembered(
-	t *testing.T, ns *netnstest.NS, b *Backend, name sm.PortName, ep netip.AddrPort,
+	t *testing.T, ns *netnstest.NS, b *backend, name sm.PortName, ep netip.AddrPort,
 ) string {
 	t.Helper()
 	var text []byte

@@ -18,7 +18,7 @@ const Name = "iptables"
 // prefix.
 const DefaultPrefix = "KUBE"
 
-// Config says where a Backend works. A nil *Config is the zero Config.
+// Config says where a backend works. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
 	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
@@ -63,18 +63,18 @@ func (c *Config) logger() *slog.Logger {
 }
 
 var (
-	_ dataplane.Backend = (*Backend)(nil)
-	_ dataplane.Locker  = (*Backend)(nil)
-	_ dataplane.Witness = (*Backend)(nil)
+	_ dataplane.Backend = (*backend)(nil)
+	_ dataplane.Locker  = (*backend)(nil)
+	_ dataplane.Witness = (*backend)(nil)
 )
 
 // errNotObserved says that a caller broke the contract of dataplane.Backend.
 var errNotObserved = errors.New(
 	"iptables: the kernel was not observed since the backend was opened or a commit failed")
 
-// Backend keeps the services of one instance in the tables nat and filter of iptables. Its methods
+// backend keeps the services of one instance in the tables nat and filter of iptables. Its methods
 // must not be called concurrently.
-type Backend struct {
+type backend struct {
 	kernel // embedded: without Linux it has the methods that need the kernel
 	log    *slog.Logger
 	l      *layout
@@ -91,12 +91,23 @@ type Backend struct {
 
 // New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
 // [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
-func New(cfg *Config) (*Backend, error) {
+// The backend is also a [dataplane.Locker] and a [dataplane.Witness].
+//
+// The methods must not be called concurrently.
+func New(cfg *Config) (dataplane.Backend, error) {
+	b, err := openBackend(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func openBackend(cfg *Config) (*backend, error) {
 	prefix, err := cfg.prefix()
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{log: cfg.logger(), l: newLayout(prefix), takeOver: cfg != nil && cfg.TakeOver}
+	b := &backend{log: cfg.logger(), l: newLayout(prefix), takeOver: cfg != nil && cfg.TakeOver}
 	if err := b.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("iptables: open: %w", err)
 	}
@@ -104,18 +115,18 @@ func New(cfg *Config) (*Backend, error) {
 }
 
 // Name returns "iptables".
-func (b *Backend) Name() string { return Name }
+func (b *backend) Name() string { return Name }
 
 // Check returns what the function [Check] returns. It also refuses session affinity if the kernel
 // lacks xt_recent, SCTP if it lacks xt_sctp, and IPv6 addresses if it lacks something that IPv6
 // chains need. Chains of other programs with the instance's names are a [dataplane.CollisionError]
 // unless [Config.TakeOver] is set.
-func (b *Backend) Check(c *servicemodel.ChangeSet) error {
+func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(b.collision(), check(c, &b.kernel.lacks))
 }
 
 // collision returns an error if another program has a chain with a name of the instance's.
-func (b *Backend) collision() error {
+func (b *backend) collision() error {
 	if b.observed && b.found.inTheWay != "" {
 		return &dataplane.CollisionError{Backend: Name, Object: b.found.inTheWay}
 	}
@@ -123,20 +134,20 @@ func (b *Backend) collision() error {
 }
 
 // Plan renders what Commit would send, in the language of iptables-restore.
-func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}
 	return b.plan(c), b.collision()
 }
 
-func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
+func (b *backend) plan(c *servicemodel.ChangeSet) *plan {
 	next, ch := b.l.step(b.state, c, b.found.localnet)
 	return b.l.plan(&b.found, b.state, next, ch)
 }
 
 // committed notes what the kernel holds after a plan.
-func (b *Backend) committed(p *plan) {
+func (b *backend) committed(p *plan) {
 	b.state, b.written = p.next, p.next.table
 	for t, made := range p.tables {
 		b.found.tables[t] = (b.found.tables[t] || made) && !p.gone[t]

@@ -26,14 +26,14 @@ func cpu() time.Duration {
 }
 
 // opened returns a backend in a namespace of its own, and its first observation.
-func opened(tb testing.TB, cfg Config) (*Backend, *netnstest.NS, *sm.Table) {
+func opened(tb testing.TB, cfg Config) (*backend, *netnstest.NS, *sm.Table) {
 	tb.Helper()
 	netnstest.Require(tb)
 	ns, err := netnstest.NewNS("iptables")
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
 	cfg.NetNS = ns.Fd()
-	b, err := New(&cfg)
+	b, err := openBackend(&cfg)
 	require.NoError(tb, err)
 	tb.Cleanup(func() { require.NoError(tb, b.Close()) })
 	o, err := b.Observe(context.Background(), nil)
@@ -145,7 +145,7 @@ func BenchmarkFirstPacketWithAffinity(bench *testing.B) {
 func benchmarkFirstPacket(bench *testing.B, n int, change func(sm.State) sm.State) {
 	bench.Helper()
 	c := netnstest.Start(bench, netnstest.Options{})
-	b, err := New(&Config{NetNS: c.Node.NS.Fd()})
+	b, err := openBackend(&Config{NetNS: c.Node.NS.Fd()})
 	require.NoError(bench, err)
 	defer b.Close()
 	o, err := b.Observe(context.Background(), nil)

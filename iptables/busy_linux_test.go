@@ -178,7 +178,7 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 	}
 	var took, adopting []time.Duration
 	for i := range 5 {
-		other, err := New(&Config{NetNS: ns.Fd()})
+		other, err := openBackend(&Config{NetNS: ns.Fd()})
 		require.NoError(bench, err)
 		s = anotherEndpoint(s, i)
 		start := time.Now()

@@ -12,7 +12,7 @@ import (
 
 // openFaulty opens a backend whose socket the faults wrap.
 func openFaulty(netns int, f *rawnltest.Faults) (dataplane.Backend, error) {
-	b, err := New(&Config{NetNS: netns})
+	b, err := openBackend(&Config{NetNS: netns})
 	if err != nil {
 		return nil, err
 	}

@@ -14,7 +14,7 @@ import (
 
 // write commits a change set. If r is given, or if the node no longer serves a family, it also
 // removes the base chains and tables that are then empty.
-func (b *Backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) (
+func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) (
 	dataplane.Stats, error,
 ) {
 	if err := b.lookAtGuards(ctx, c); err != nil {
@@ -49,7 +49,7 @@ func (b *Backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 }
 
 // leaves reports whether a plan removes a family that the node no longer serves.
-func (b *Backend) leaves(p *plan) bool {
+func (b *backend) leaves(p *plan) bool {
 	return slices.ContainsFunc(nft.Families[:], func(f *nft.Family) bool {
 		return b.state.present[f] && !f.ServedBy(&p.next.rules)
 	})
@@ -60,7 +60,7 @@ func (b *Backend) leaves(p *plan) bool {
 const commitTries = 5
 
 // commit sends the transaction of a plan.
-func (b *Backend) commit(ctx context.Context, p *plan) (stats dataplane.Stats, err error) {
+func (b *backend) commit(ctx context.Context, p *plan) (stats dataplane.Stats, err error) {
 	if p.empty() {
 		return dataplane.Stats{}, nil
 	}
@@ -97,7 +97,7 @@ const keepBatch = 1 << 20
 
 // handles reads the handles of the rules that a plan changes. It makes sure that these are the
 // rules for which the plan was made.
-func (b *Backend) handles(ctx context.Context, p *plan) (map[chainID]handles, error) {
+func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, error) {
 	edited := p.edited()
 	known := make(map[chainID]handles, len(edited))
 	for _, x := range edited {

@@ -10,7 +10,7 @@ import (
 // underTest is the backend for the tests of package dataplanetest.
 var underTest = dataplanetest.Backend{Loopback: true, Open: func(netns int) (
 	dataplane.Backend, error) {
-	return New(&Config{NetNS: netns})
+	return openBackend(&Config{NetNS: netns})
 }}
 
 func TestConformance(t *testing.T) {
@@ -27,6 +27,6 @@ func TestEveryField(t *testing.T) {
 	t.Parallel()
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
 		Second: func(netns int) (dataplane.Backend, error) {
-			return New(&Config{NetNS: netns, Prefix: "SECOND"})
+			return openBackend(&Config{NetNS: netns, Prefix: "SECOND"})
 		}})
 }

@@ -203,7 +203,7 @@
 // # Back to kube-proxy
 //
 // A kube-proxy in iptables mode that begins when this program has ended writes anew the chains
-// whose names both have. From then on these are its own. [Backend.Cleanup] recognizes this by the
+// whose names both have. From then on these are its own. Cleanup recognizes this by the
 // chain KUBE-EXTERNAL-SERVICES: kube-proxy makes it first, and each commit of this backend removes
 // it. The cleanup then removes the chains that kube-proxy does not have, and all rules that lead
 // there. The result is what kube-proxy alone would have made. The guard of node ports at localhost

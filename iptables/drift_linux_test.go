@@ -165,7 +165,7 @@ func withoutBuiltin(saved string) string {
 	return strings.Join(l, "")
 }
 
-func sysctlValue(t *testing.T, b *Backend) string {
+func sysctlValue(t *testing.T, b *backend) string {
 	t.Helper()
 	on, err := b.kernel.sysctl.Get()
 	require.NoError(t, err)
@@ -193,7 +193,7 @@ func TestCleanupLeavesNothing(t *testing.T) {
 func TestTwoInstancesSideBySide(t *testing.T) {
 	t.Parallel()
 	one, ns, _ := opened(t, Config{})
-	two, err := New(&Config{NetNS: ns.Fd(), Prefix: "OTHER"})
+	two, err := openBackend(&Config{NetNS: ns.Fd(), Prefix: "OTHER"})
 	require.NoError(t, err)
 	defer two.Close()
 	a, b := dataplane.New(one, nil), dataplane.New(two, nil)
@@ -227,7 +227,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		for i, f := range nft.Families {
 			runTool(t, ns, vandalize(want[i], rng), toolName(f.Model)+"-restore", "--noflush")
 		}
-		other, err := New(&Config{NetNS: ns.Fd()})
+		other, err := openBackend(&Config{NetNS: ns.Fd()})
 		require.NoError(t, err)
 		r := applied(t, dataplane.New(other, nil), s)
 		require.NotEmpty(t, r.Drift)

@@ -21,17 +21,17 @@ func withLocalhost() sm.State {
 	return webService().WithNode(node)
 }
 
-func observe(t *testing.T, b *Backend) *sm.Table {
+func observe(t *testing.T, b *backend) *sm.Table {
 	o := observation(t, b)
 	return o.Table
 }
 
 // changeTo is the change from the backend's present state to another.
-func changeTo(t *testing.T, b *Backend, s sm.State) *sm.ChangeSet {
+func changeTo(t *testing.T, b *backend, s sm.State) *sm.ChangeSet {
 	return sm.Diff(b.state.table, resolve(t, b.state.table, s))
 }
 
-func commit(t *testing.T, b *Backend, s sm.State) {
+func commit(t *testing.T, b *backend, s sm.State) {
 	table := observe(t, b)
 	_, err := b.Commit(t.Context(), sm.Diff(table, resolve(t, table, s)))
 	require.NoError(t, err)
@@ -40,52 +40,52 @@ func commit(t *testing.T, b *Backend, s sm.State) {
 // failing are operations that send requests to the kernel, and the preparation that each needs.
 var failing = []struct {
 	name    string
-	prepare func(t *testing.T, b *Backend, ns *netnstest.NS)
-	run     func(ctx context.Context, t *testing.T, b *Backend) error
+	prepare func(t *testing.T, b *backend, ns *netnstest.NS)
+	run     func(ctx context.Context, t *testing.T, b *backend) error
 }{
-	{"observe", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, withLocalhost()) },
-		func(ctx context.Context, _ *testing.T, b *Backend) error {
+	{"observe", func(t *testing.T, b *backend, _ *netnstest.NS) { commit(t, b, withLocalhost()) },
+		func(ctx context.Context, _ *testing.T, b *backend) error {
 			_, err := b.Observe(ctx, nil)
 			return err
 		}},
-	{"observe nothing", func(*testing.T, *Backend, *netnstest.NS) {},
-		func(ctx context.Context, _ *testing.T, b *Backend) error {
+	{"observe nothing", func(*testing.T, *backend, *netnstest.NS) {},
+		func(ctx context.Context, _ *testing.T, b *backend) error {
 			_, err := b.Observe(ctx, nil)
 			return err
 		}},
-	{"integrity", func(t *testing.T, b *Backend, _ *netnstest.NS) {
+	{"integrity", func(t *testing.T, b *backend, _ *netnstest.NS) {
 		commit(t, b, withLocalhost())
 		b.kernel.gen, b.kernel.looks = 0, wait.NewBudget(8, 20)
-	}, func(ctx context.Context, t *testing.T, b *Backend) error {
+	}, func(ctx context.Context, t *testing.T, b *backend) error {
 		i, err := b.Integrity(ctx)
 		require.Equal(t, err != nil, i == dataplane.Broken)
 		return err
 	}},
-	{"integrity of nothing", func(t *testing.T, b *Backend, _ *netnstest.NS) {
+	{"integrity of nothing", func(t *testing.T, b *backend, _ *netnstest.NS) {
 		observe(t, b)
 		b.kernel.gen, b.kernel.looks = 0, wait.NewBudget(8, 20)
-	}, func(ctx context.Context, _ *testing.T, b *Backend) error {
+	}, func(ctx context.Context, _ *testing.T, b *backend) error {
 		_, err := b.Integrity(ctx)
 		return err
 	}},
-	{"commit", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, webService()) },
-		func(ctx context.Context, t *testing.T, b *Backend) error {
+	{"commit", func(t *testing.T, b *backend, _ *netnstest.NS) { commit(t, b, webService()) },
+		func(ctx context.Context, t *testing.T, b *backend) error {
 			_, err := b.Commit(ctx, changeTo(t, b, withLocalhost()))
 			require.Equal(t, err == nil, b.observed)
 			return err
 		}},
-	{"commit without a version", func(t *testing.T, b *Backend, ns *netnstest.NS) {
+	{"commit without a version", func(t *testing.T, b *backend, ns *netnstest.NS) {
 		commit(t, b, webService())
 		for _, v := range b.found.versions {
 			runTool(t, ns, "", "iptables", "-t", "nat", "-X", v.name)
 		}
 		observe(t, b)
-	}, func(ctx context.Context, t *testing.T, b *Backend) error {
+	}, func(ctx context.Context, t *testing.T, b *backend) error {
 		_, err := b.Commit(ctx, changeTo(t, b, withLocalhost()))
 		return err
 	}},
-	{"cleanup", func(t *testing.T, b *Backend, _ *netnstest.NS) { commit(t, b, withLocalhost()) },
-		func(ctx context.Context, _ *testing.T, b *Backend) error {
+	{"cleanup", func(t *testing.T, b *backend, _ *netnstest.NS) { commit(t, b, withLocalhost()) },
+		func(ctx context.Context, _ *testing.T, b *backend) error {
 			_, err := b.Cleanup(ctx)
 			return err
 		}},
@@ -111,7 +111,7 @@ func TestEveryFailureIsTold(t *testing.T) {
 func TestClosedAndEnded(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
-	other, err := New(&Config{NetNS: ns.Fd()})
+	other, err := openBackend(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	unlock, err := b.Lock(t.Context())
 	require.NoError(t, err)
@@ -133,5 +133,7 @@ func TestClosedAndEnded(t *testing.T) {
 func TestOpeningFailsAsAWhole(t *testing.T) {
 	t.Parallel()
 	_, ns, _ := opened(t, Config{})
-	rawnltest.FailEachOpen(t, func() (io.Closer, error) { return New(&Config{NetNS: ns.Fd()}) })
+	rawnltest.FailEachOpen(t, func() (io.Closer, error) {
+		return openBackend(&Config{NetNS: ns.Fd()})
+	})
 }

@@ -82,7 +82,7 @@ func TestAKernelWithoutAFamily(t *testing.T) {
 func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
-	second, err := New(&Config{NetNS: ns.Fd()})
+	second, err := openBackend(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	t.Cleanup(func() { second.Close() })
 	writers := []*dataplane.Engine{dataplane.New(b, nil), dataplane.New(second, nil)}
@@ -92,7 +92,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		s := webService().WithNode(node)
 		r := applied(t, writers[i%2], s) // each finds what the other one left
 		require.Empty(t, r.Drift)
-		whole, _, err := []*Backend{b, second}[i%2].look(t.Context())
+		whole, _, err := []*backend{b, second}[i%2].look(t.Context())
 		require.NoError(t, err)
 		require.True(t, whole)
 		o := observation(t, b)

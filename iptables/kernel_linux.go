@@ -61,16 +61,16 @@ func (k *kernel) close() error {
 }
 
 // Close closes the socket and leaves the kernel as it is.
-func (b *Backend) Close() error { return b.kernel.close() }
+func (b *backend) Close() error { return b.kernel.close() }
 
 // Lock waits for its turn among the writers of the network namespace: ten seconds at most, or one
 // second if a program of another user, except root, holds the lock.
-func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
+func (b *backend) Lock(ctx context.Context) (unlock func(), err error) {
 	return b.kernel.turn.Take(ctx, threadns.Patience)
 }
 
 // Observe reads both tables of both families.
-func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	o, _, err := b.observe(ctx)
 	if err != nil {
@@ -79,7 +79,7 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	return o, nil
 }
 
-func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw, err error) {
+func (b *backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw, err error) {
 	b.observed = false
 	r, gen, err := b.kernel.readAll(ctx, b.l)
 	if err != nil {
@@ -96,7 +96,7 @@ func (b *Backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 // the fixed chains with our jumps must be as they should be, and the numbers of chains and rules
 // must be right. This check does not see a replaced rule in a chain of a service, so its best
 // result is Touched. If node ports answer at localhost, the sysctl counts, too.
-func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	i, err := b.integrity(ctx)
 	if err != nil {
 		return dataplane.Broken, fmt.Errorf("iptables: integrity: %w", err)
@@ -104,7 +104,7 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	return i, nil
 }
 
-func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
 	}
@@ -141,7 +141,7 @@ func (b *Backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 
 // look checks everything that can be checked without reading the rules of services. The result is
 // not certain if the list of chains was interrupted.
-func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
+func (b *backend) look(ctx context.Context) (whole, certain bool, err error) {
 	if whole, err = b.skeletonWhole(ctx); !whole || err != nil {
 		return whole, true, err
 	}
@@ -157,7 +157,7 @@ func (b *Backend) look(ctx context.Context) (whole, certain bool, err error) {
 }
 
 // skeletonWhole reports whether the fixed chains are as they should be.
-func (b *Backend) skeletonWhole(ctx context.Context) (bool, error) {
+func (b *backend) skeletonWhole(ctx context.Context) (bool, error) {
 	for _, f := range nft.Families {
 		if !b.state.present[f] {
 			continue
@@ -181,7 +181,7 @@ func (b *Backend) skeletonWhole(ctx context.Context) (bool, error) {
 // Commit writes a change set, and repairs drift, in one transaction. If the socket cannot send so
 // much at once, as in an unprivileged user namespace, Commit needs several transactions: new
 // service ports come first, then changed ones, and removed ones last.
-func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
@@ -206,7 +206,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 // rule. If a kube-proxy in iptables mode has begun since the last commit, the chains that it also
 // has belong to it, and stay with the rules that lead to them: see "Back to kube-proxy" in the
 // package documentation.
-func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	_, r, err := b.observe(ctx)
 	if err != nil {
@@ -232,7 +232,7 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 }
 
 // failed wraps an error after which the kernel must be observed again.
-func (b *Backend) failed(doing string, err error) error {
+func (b *backend) failed(doing string, err error) error {
 	b.observed = false
 	if lacks := kernelprobe.Missing(err, &b.kernel.batch); lacks != nil {
 		return fmt.Errorf("iptables: %s: %w", doing, lacks)
@@ -256,8 +256,8 @@ func explain(err error) error {
 func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.conn.Check(ctx, b) }
 
 // Witness waits until another program changes a chain of the instance, or deletes rules of a base
-// chain, and returns that program. It makes Backend a [dataplane.Witness].
-func (b *Backend) Witness(ctx context.Context) (dataplane.Program, error) {
+// chain, and returns that program. It makes the backend a [dataplane.Witness].
+func (b *backend) Witness(ctx context.Context) (dataplane.Program, error) {
 	k := &b.kernel
 	g, err := nft.Author(ctx, k.sysctl.NS, k.conn, func(c nft.Changed) bool {
 		return b.l.names.owned(c.Chain) || c.Deleted && (c.Table == "nat" || c.Table == "filter")

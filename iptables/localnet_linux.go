@@ -11,7 +11,7 @@ import (
 
 // lookAtGuards reads the sysctl route_localnet and its guards if node ports begin or cease to
 // answer at localhost, because other programs may have changed them since the last observation.
-func (b *Backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) error {
+func (b *backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) error {
 	next := c.New.Rules()
 	was, want := b.l.localhost(nft.IPv4, &b.state.rules), b.l.localhost(nft.IPv4, &next)
 	if was == want {

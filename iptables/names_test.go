@@ -75,7 +75,7 @@ func TestPrefixes(t *testing.T) {
 		got, err := (&Config{Prefix: prefix}).prefix()
 		if !ok {
 			require.ErrorContains(t, err, "prefix", prefix)
-			_, err = New(&Config{Prefix: prefix})
+			_, err = openBackend(&Config{Prefix: prefix})
 			require.ErrorContains(t, err, "prefix", prefix)
 			continue
 		}

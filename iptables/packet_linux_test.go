@@ -21,13 +21,13 @@ import (
 const backendPort = 8080
 
 // clusterOf starts a network whose pods serve, and a backend on its node.
-func clusterOf(t *testing.T) (*netnstest.Cluster, *Backend) {
+func clusterOf(t *testing.T) (*netnstest.Cluster, *backend) {
 	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
 	for _, p := range c.Pods {
 		require.NoError(t, p.Serve(sm.TCP, backendPort))
 	}
-	b, err := New(&Config{NetNS: c.Node.NS.Fd()})
+	b, err := openBackend(&Config{NetNS: c.Node.NS.Fd()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return c, b
@@ -193,7 +193,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 	o = dial(t, c.Pods[0], "127.0.0.2:80")
 	require.Equal(t, netnstest.Dropped, o.Kind, o)
 
-	again, err := New(&Config{NetNS: c.Node.NS.Fd()}) // another process adopts it
+	again, err := openBackend(&Config{NetNS: c.Node.NS.Fd()}) // another process adopts it
 	require.NoError(t, err)
 	defer again.Close()
 	r := applied(t, dataplane.New(again, nil), published)

@@ -38,7 +38,7 @@ func TestALargeLoadComesChangesAndGoesInParts(t *testing.T) {
 		r := applied(t, e, s)
 		require.Greater(t, r.Bytes, limit, "the state %d", i)
 
-		fresh, err := New(&Config{NetNS: ns.Fd()})
+		fresh, err := openBackend(&Config{NetNS: ns.Fd()})
 		require.NoError(t, err)
 		again := applied(t, dataplane.New(fresh, nil), s)
 		require.True(t, again.Changes.Empty())

@@ -27,7 +27,7 @@ func planFor(t *testing.T, states ...sm.State) []*plan {
 		st, ch := l.step(old, sm.Diff(table, next), k.localnet)
 		p := l.plan(k, old, st, ch)
 		plans = append(plans, p)
-		b := Backend{l: l, state: old, found: *k}
+		b := backend{l: l, state: old, found: *k}
 		b.committed(p)
 		// not at random, so that the text is always the same
 		b.found.nextVersion = uint32(len(plans))

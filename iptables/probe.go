@@ -14,7 +14,7 @@ import (
 func Candidate(cfg *Config) dataplane.Candidate {
 	return kernelprobe.Candidate(Name, func(ctx context.Context) error {
 		return probe(ctx, cfg)
-	}, func() (*Backend, error) { return New(cfg) })
+	}, func() (*backend, error) { return openBackend(cfg) })
 }
 
 // probePrefix is the prefix of the chains in the probe's transaction.
@@ -23,7 +23,7 @@ const probePrefix = "K_PROBE"
 // probe opens a backend, which asks for the matches and targets, and asks the kernel to check the
 // transaction that would write a ruleset.
 func probe(ctx context.Context, cfg *Config) error {
-	b, err := New(cfg)
+	b, err := openBackend(cfg)
 	if err != nil {
 		return err
 	}
@@ -32,10 +32,10 @@ func probe(ctx context.Context, cfg *Config) error {
 }
 
 // judge asks the kernel to check the transaction that would write a ruleset. Afterwards the backend
-// cannot be used for anything else. [Backend.Check] refuses services that need optional features of
+// cannot be used for anything else. [Check] refuses services that need optional features of
 // the kernel, such as a family, so the transaction has none of these. The base chains are the same
 // as iptables makes. The kernel accepts them if they exist already.
-func (b *Backend) judge(ctx context.Context) error {
+func (b *backend) judge(ctx context.Context) error {
 	only := servicemodel.Family(0)
 	if f := b.kernel.lacks.lacking; f != nil {
 		only = nft.Families[1-nft.FamilyIndex(f.Any)].Model

@@ -67,7 +67,7 @@ type observed struct {
 }
 
 // adopt makes a reading the known state of the kernel.
-func (b *Backend) adopt(r *raw) (*dataplane.Observation, error) {
+func (b *backend) adopt(r *raw) (*dataplane.Observation, error) {
 	all, inTheWay := r, ""
 	if !b.takeOver {
 		if inTheWay = b.l.foreign(r); inTheWay != "" {

@@ -19,9 +19,9 @@ import (
 )
 
 // tapped opens a backend, and a tap on its messages to and from the kernel.
-func tapped(t *testing.T, ns *netnstest.NS) (*Backend, *rawnltest.Tap) {
+func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	t.Helper()
-	b, err := New(&Config{NetNS: ns.Fd()})
+	b, err := openBackend(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	tap := &rawnltest.Tap{}
@@ -92,7 +92,7 @@ func TestHandlesThatChangeAreReadAgain(t *testing.T) {
 }
 
 // requireNothingIsKnown requires that the kernel must be observed first.
-func requireNothingIsKnown(t *testing.T, b *Backend) {
+func requireNothingIsKnown(t *testing.T, b *backend) {
 	t.Helper()
 	requireIntegrity(t, b, dataplane.Broken)
 	none := sm.Diff(nil, nil)
@@ -161,7 +161,7 @@ func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 	t.Parallel()
 	_, ns, _ := opened(t, Config{})
 	require.NoError(t, ns.Do(func() error {
-		b, err := New(nil)
+		b, err := openBackend(nil)
 		if err != nil {
 			return err
 		}

@@ -108,7 +108,7 @@ func save(t *testing.T, ns *netnstest.NS, f *nft.Family) string {
 }
 
 // apply applies a state with a backend of its own.
-func apply(t *testing.T, b *Backend, s sm.State) *sm.Table {
+func apply(t *testing.T, b *backend, s sm.State) *sm.Table {
 	t.Helper()
 	r := applied(t, dataplane.New(b, nil), s)
 	return r.Changes.New
@@ -116,7 +116,7 @@ func apply(t *testing.T, b *Backend, s sm.State) *sm.Table {
 
 // ourText returns all rules of a backend in one table, in the form of iptables-save and in the
 // order of each chain.
-func ourText(b *Backend, t table) string {
+func ourText(b *backend, t table) string {
 	chains := map[string][]rule{}
 	b.l.chains(b.state, func(id chainID, rules []rule, _ bool) {
 		if id.table == t {
@@ -340,7 +340,7 @@ func applied(t *testing.T, e *dataplane.Engine, s sm.State) *dataplane.Result {
 }
 
 // observation is what a backend observes.
-func observation(t *testing.T, b *Backend) *dataplane.Observation {
+func observation(t *testing.T, b *backend) *dataplane.Observation {
 	t.Helper()
 	o, err := b.Observe(t.Context(), nil)
 	require.NoError(t, err)
@@ -359,7 +359,7 @@ func cleanUp(t *testing.T, c cleaner) dataplane.Stats {
 	return stats
 }
 
-func requireIntegrity(t *testing.T, b *Backend, want dataplane.Integrity, why ...any) {
+func requireIntegrity(t *testing.T, b *backend, want dataplane.Integrity, why ...any) {
 	t.Helper()
 	i, err := b.Integrity(t.Context())
 	require.NoError(t, err)
@@ -367,23 +367,23 @@ func requireIntegrity(t *testing.T, b *Backend, want dataplane.Integrity, why ..
 }
 
 // another returns a second backend in a namespace.
-func another(t *testing.T, ns *netnstest.NS) *Backend {
+func another(t *testing.T, ns *netnstest.NS) *backend {
 	t.Helper()
-	b, err := New(&Config{NetNS: ns.Fd()})
+	b, err := openBackend(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
 }
 
 // engineOf returns an engine, its backend and their namespace.
-func engineOf(t *testing.T, cfg Config) (*dataplane.Engine, *Backend, *netnstest.NS) {
+func engineOf(t *testing.T, cfg Config) (*dataplane.Engine, *backend, *netnstest.NS) {
 	t.Helper()
 	b, ns, _ := opened(t, cfg)
 	return dataplane.New(b, nil), b, ns
 }
 
 // engineIn returns a network whose pods serve, a backend on its node, and its engine.
-func engineIn(t *testing.T) (*netnstest.Cluster, *Backend, *dataplane.Engine) {
+func engineIn(t *testing.T) (*netnstest.Cluster, *backend, *dataplane.Engine) {
 	t.Helper()
 	c, b := clusterOf(t)
 	return c, b, dataplane.New(b, nil)

@@ -15,7 +15,7 @@ const versionTries = 20
 // giveVersion gives a version to an instance without one, for example after "iptables -X". Two
 // writers that do so at the same time have no version to contend for. So only this transaction
 // requires that the generation of the ruleset has not changed.
-func (b *Backend) giveVersion(ctx context.Context) error {
+func (b *backend) giveVersion(ctx context.Context) error {
 	k := &b.kernel
 	for range versionTries {
 		gen, err := k.conn.GenID(ctx)

@@ -233,12 +233,12 @@ func TestTheGuardOfKubeletStays(t *testing.T) {
 func TestTwoInstancesShareRouteLocalnet(t *testing.T) {
 	t.Parallel()
 	one, ns, _ := opened(t, Config{})
-	two, err := New(&Config{NetNS: ns.Fd(), Prefix: "OTHER"})
+	two, err := openBackend(&Config{NetNS: ns.Fd(), Prefix: "OTHER"})
 	require.NoError(t, err)
 	defer two.Close()
 	node := testNode()
 	node.LocalhostNodePorts = true
-	for _, b := range []*Backend{one, two} {
+	for _, b := range []*backend{one, two} {
 		apply(t, b, webService().WithNode(node))
 		require.Equal(t, "1", sysctlValue(t, b))
 	}

@@ -86,7 +86,7 @@ func TestUsesFollowFromChanges(t *testing.T) {
 	t.Parallel()
 	_, states := story()
 	l, m := newLayout(DefaultPrefix), newMemory()
-	b := Backend{l: l, state: &state{}, found: kernelState{shared: map[chainID][]rule{}}}
+	b := backend{l: l, state: &state{}, found: kernelState{shared: map[chainID][]rule{}}}
 	seen := map[uses]bool{}
 	for _, s := range states {
 		next := resolve(t, b.state.table, s)

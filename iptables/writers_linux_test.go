@@ -95,7 +95,7 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 				runTool(t, ns, "", "iptables", "-t", "nat", "-X",
 					one.found.versions[0].name)
 			}
-			for _, b := range []*Backend{one, two} {
+			for _, b := range []*backend{one, two} {
 				o := observation(t, b)
 				require.Equal(t, c.lost, len(o.Drift) > 0)
 				table = o.Table

@@ -28,7 +28,7 @@ const DefaultDrainLimit = 15 * time.Minute
 // [Config.CompareShare] is zero.
 const DefaultCompareShare = 0.0008
 
-// Config says where and how a Backend works. A nil *Config is the zero Config.
+// Config says where and how a backend works. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
 	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
@@ -154,20 +154,20 @@ func (c *Config) validate() error {
 }
 
 var (
-	_ dataplane.Backend = (*Backend)(nil)
-	_ dataplane.Settler = (*Backend)(nil)
-	_ dataplane.Locker  = (*Backend)(nil)
-	_ dataplane.Witness = (*Backend)(nil)
-	_ dataplane.Watcher = (*Backend)(nil)
+	_ dataplane.Backend = (*backend)(nil)
+	_ dataplane.Settler = (*backend)(nil)
+	_ dataplane.Locker  = (*backend)(nil)
+	_ dataplane.Witness = (*backend)(nil)
+	_ dataplane.Watcher = (*backend)(nil)
 )
 
 // errNotObserved says that a caller broke the contract of dataplane.Backend.
 var errNotObserved = errors.New(
 	"ipvs: the kernel was not observed since the backend was opened or a commit failed")
 
-// Backend keeps the services of one instance in IPVS. Its methods must not be called concurrently,
+// backend keeps the services of one instance in IPVS. Its methods must not be called concurrently,
 // except Watch.
-type Backend struct {
+type backend struct {
 	kernel // embedded: without Linux it has the methods that need the kernel
 	cfg    Config
 	pl     planner
@@ -183,7 +183,19 @@ type Backend struct {
 
 // New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
 // [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
-func New(cfg *Config) (*Backend, error) {
+// The backend is also a [dataplane.Settler], a [dataplane.Locker], a [dataplane.Witness], a
+// [dataplane.Watcher] and a [dataplane.Partial].
+//
+// The methods must not be called concurrently, except Watch.
+func New(cfg *Config) (dataplane.Backend, error) {
+	b, err := openBackend(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func openBackend(cfg *Config) (*backend, error) {
 	c, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
@@ -195,27 +207,27 @@ func New(cfg *Config) (*Backend, error) {
 	return b, nil
 }
 
-func newBackend(c Config) *Backend {
-	return &Backend{cfg: c, pl: newPlanner(c), draining: draining{}, looks: wait.NewBudget(8, 20),
+func newBackend(c Config) *backend {
+	return &backend{cfg: c, pl: newPlanner(c), draining: draining{}, looks: wait.NewBudget(8, 20),
 		scrub: scrub{share: c.CompareShare / 2}}
 }
 
 // Partial says that a reading may lack pools: a node port has no virtual server, and so no
 // endpoints, if the node has no address for it.
-func (*Backend) Partial() {}
+func (*backend) Partial() {}
 
 // Name returns "ipvs".
-func (b *Backend) Name() string { return Name }
+func (b *backend) Name() string { return Name }
 
 // Check returns what the function [Check] returns. After an observation it also returns the virtual
 // servers of other programs that are in the way of a service, a table of another program with the
 // instance's name, and IPv6 addresses if the node has IPv6 disabled.
-func (b *Backend) Check(c *servicemodel.ChangeSet) error {
+func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(b.pl.foreignTable(), Check(c), b.pl.disabled(c), b.pl.collisions(c))
 }
 
 // Plan renders what Commit would send.
-func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}
@@ -223,7 +235,7 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 }
 
 // committed notes what the kernel holds after a plan. ifindex is the index of the device.
-func (b *Backend) committed(p *plan, ifindex int) {
+func (b *backend) committed(p *plan, ifindex int) {
 	now := time.Now()
 	for k, s := range p.servers {
 		if s != nil {
@@ -234,7 +246,7 @@ func (b *Backend) committed(p *plan, ifindex int) {
 }
 
 // deleteDrained notes that destinations were deleted.
-func (b *Backend) deleteDrained(p *plan) {
+func (b *backend) deleteDrained(p *plan) {
 	for _, o := range p.down {
 		delete(b.pl.have.servers[o.svc.ServiceKey].dests, o.dest.DestinationKey)
 		delete(b.draining, drainKey{o.svc.ServiceKey, o.dest.DestinationKey})

@@ -28,7 +28,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		{"Timeouts", Config{Timeouts: Timeouts{TCP: -time.Second}}},
 		{"Timeouts", Config{Timeouts: Timeouts{UDP: 1500 * time.Millisecond}}},
 	} {
-		_, err := New(&tc.cfg)
+		_, err := openBackend(&tc.cfg)
 		require.ErrorContains(t, err, tc.want)
 	}
 	_, err := (&Config{Device: "kernlb0", StrictARP: true, AffinityMask4: 24, AffinityMask6: 1}).

@@ -21,7 +21,7 @@ type step struct {
 }
 
 // steps returns the steps of a commit, in their order.
-func (b *Backend) steps(p *plan) []step {
+func (b *backend) steps(p *plan) []step {
 	k := &b.kernel
 	return []step{
 		{"begin in the companion tables", k.stage(p, stageRestrict)},
@@ -38,7 +38,7 @@ func (b *Backend) steps(p *plan) []step {
 }
 
 // cleanupSteps returns the steps of a cleanup, in their order.
-func (b *Backend) cleanupSteps(p *plan) []step {
+func (b *backend) cleanupSteps(p *plan) []step {
 	k := &b.kernel
 	return []step{
 		{"begin in the companion tables", k.stage(p, stageRestrict)},
@@ -53,7 +53,7 @@ func (b *Backend) cleanupSteps(p *plan) []step {
 }
 
 // run runs steps. After an error the kernel must be observed again.
-func (b *Backend) run(ctx context.Context, steps []step) error {
+func (b *backend) run(ctx context.Context, steps []step) error {
 	for _, s := range steps {
 		if err := s.do(ctx); err != nil {
 			return b.failed(s.doing, err)
@@ -63,7 +63,7 @@ func (b *Backend) run(ctx context.Context, steps []step) error {
 }
 
 // failed wraps an error after which the kernel must be observed again.
-func (b *Backend) failed(doing string, err error) error {
+func (b *backend) failed(doing string, err error) error {
 	b.observed = false
 	err = kernelerr.Permission(err) // of links and sysctls
 	if isOne(err, errTaken, errMisread, rawnl.ErrDumpInterrupted, rawnl.ErrGenerationChanged,
@@ -74,7 +74,7 @@ func (b *Backend) failed(doing string, err error) error {
 }
 
 // restoring returns a function that restores tunables.
-func (b *Backend) restoring(l []tunable) func(context.Context) error {
+func (b *backend) restoring(l []tunable) func(context.Context) error {
 	return func(ctx context.Context) error {
 		return b.kernel.restore(ctx, l, b.pl.tunables, len(b.pl.have.foreign) > 0, b.cfg.Logger)
 	}

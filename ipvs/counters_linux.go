@@ -16,7 +16,7 @@ import (
 )
 
 // Counters reads the counters of an instance's virtual servers. IPVS always counts. Counters has
-// sockets of its own, so it may be used beside a [Backend]. Several goroutines may call its
+// sockets of its own, so it may be used beside a backend. Several goroutines may call its
 // methods.
 //
 // The kernel updates the counters every two seconds (net/netfilter/ipvs/ip_vs_est.c). With direct

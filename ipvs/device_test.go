@@ -26,7 +26,7 @@ func ipLines(p *plan) []string {
 }
 
 // commit commits a state to a backend without a kernel.
-func commit(t *testing.T, b *Backend, s servicemodel.State) *plan {
+func commit(t *testing.T, b *backend, s servicemodel.State) *plan {
 	t.Helper()
 	next := resolve(t, b.pl.have.table, s)
 	p := b.pl.plan(servicemodel.Diff(b.pl.have.table, next))

@@ -87,7 +87,7 @@
 // # Without IPv6
 //
 // The kernel refuses a local IPv6 route if net.ipv6.conf.lo.disable_ipv6 is 1, and has no IPv6 at
-// all after ipv6.disable=1. [Backend.Check] then refuses the family, and an engine serves IPv4,
+// all after ipv6.disable=1. [Check] then refuses the family, and an engine serves IPv4,
 // even if IPv6 is disabled while the program runs. With servicemodel.Node.OnlyFamily the other
 // family has no virtual servers, no companion table, no rule and no route. A node without IPv4 has
 // the companion table ip, because it has the version, but without chains.
@@ -96,7 +96,7 @@
 //
 // A virtual server is ours if the high half of its flags holds the number derived from the
 // instance's name: the kernel keeps bits it does not know. Other virtual servers are never changed.
-// If one is in the way of ours, [Backend.Check] reports a [dataplane.CollisionError]. With
+// If one is in the way of ours, [Check] reports a [dataplane.CollisionError]. With
 // [Config.TakeOver] the service takes it over: it is edited until it is ours, and its connections
 // go on.
 //
@@ -122,14 +122,14 @@
 //     longer wanted are restored.
 //  6. A transaction removes old frontends from the companion.
 //
-// Transactions with nothing between them are combined. [Backend.Cleanup] goes the same way: virtual
+// Transactions with nothing between them are combined. Cleanup goes the same way: virtual
 // servers first, then rules and routes, then sysctls and timeouts, and the companion last.
 //
 // The first and the last transaction replace the version of the instance, an element of the set
 // "version" in the table ip. In between it has the comment "writing". Another writer, in this
 // process or another, cannot replace the same version, and has a conflict. A writer that finds the
 // comment reads everything and takes over, and then the first writer has a conflict. Settle is such
-// a writer as well. If every writer uses the lock ([Backend.Lock]), conflicts are rare.
+// a writer as well. If every writer uses the lock ([dataplane.Locker]), conflicts are rare.
 //
 // A process that is killed leaves each virtual server with its earlier destinations, with the
 // wanted ones, or with some of those that only one of the two has. A virtual server never lacks a
@@ -138,7 +138,7 @@
 // is left to the next full reading: a writer was stopped for longer than 10 s while another took
 // over, continues, sends commands, and is killed before its next check of the version.
 //
-// A TCP endpoint that leaves gets weight 0. [Backend.Settle] deletes it when it has no connections,
+// A TCP endpoint that leaves gets weight 0. Settle deletes it when it has no connections,
 // or after [Config.DrainLimit]; the connections that are left are then reset. UDP and SCTP
 // endpoints are deleted at once. Connections of a removed service end with it.
 //
@@ -148,7 +148,7 @@
 //
 // # Drift
 //
-// IPVS does not report changes. [Backend.Integrity] finds changes, and [dataplane.Engine.Run] mends
+// IPVS does not report changes. Integrity finds changes, and [dataplane.Engine.Run] mends
 // them, as well as the kernel allows:
 //
 //   - Addresses and devices: the kernel sends a notice. Rules and routes: the kernel is asked for
@@ -174,7 +174,7 @@
 // there by hand is noticed within 0.6 s among 100 virtual servers, 3.5 s among 1,000 and 33 s among
 // 10,000; with a CompareShare of 0.01, within 0.5 s among 1,000 and 3 s among 10,000.
 //
-// The engine reads everything every five minutes ([dataplane.RunOptions]). [Backend.Watch] follows
+// The engine reads everything every five minutes ([dataplane.RunOptions]). Watch follows
 // addresses, rules and routes.
 //
 // A node port has no virtual server in a family if the node has no address in it that takes node
@@ -191,7 +191,7 @@
 // net.ipv4.vs.conntrack, expire_nodest_conn and expire_quiescent_template and net.ipv4.ip_forward
 // are set to 1; with [Config.StrictARP], net.ipv4.conf.all.arp_ignore to 1 and arp_announce to 2.
 // [Config.Timeouts] says which timeouts of IPVS are set. The companion has the earlier values
-// before the new ones are set. [Backend.Cleanup] restores them, and so does a commit if they are no
+// before the new ones are set. Cleanup restores them, and so does a commit if they are no
 // longer wanted, unless there is a sign that another program relies on the present ones:
 //
 //   - the value is not the one that we have set: our value of a timeout is known only as long as
@@ -216,7 +216,7 @@
 // By direct routing and through tunnels, packets arrive at the endpoint as they were sent. So the
 // endpoint must have the address of the service, and not answer ARP for it. A tunnel also needs a
 // device that unpacks the packets (ipip, ip6tnl). Endpoints must listen at the port of the service,
-// and node ports are not possible: otherwise [Backend.Check] refuses. Answers may bypass the node.
+// and node ports are not possible: otherwise [Check] refuses. Answers may bypass the node.
 // With direct routing, an endpoint must be on a link of the node.
 //
 // # Limits

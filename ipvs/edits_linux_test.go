@@ -116,7 +116,7 @@ func editedState() servicemodel.State {
 type place struct {
 	t       *testing.T
 	ns      *netnstest.NS
-	backend *ipvs.Backend
+	backend dataplane.Backend
 }
 
 func newPlace(t *testing.T) *place {

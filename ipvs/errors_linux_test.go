@@ -56,7 +56,7 @@ func TestEachFailureIsTold(t *testing.T) {
 }
 
 // requireEachLaterFailureIsTold requires the same after a commit.
-func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *Backend,
+func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *backend,
 	state func() servicemodel.State) {
 	t.Helper()
 	rawnltest.FailEach(t, "look", func(ctx context.Context) error {

@@ -12,7 +12,7 @@ import (
 )
 
 // tap puts a tap between a backend and nf_tables.
-func (r *rig) tap(b *Backend) *rawnltest.Tap {
+func (r *rig) tap(b *backend) *rawnltest.Tap {
 	r.t.Helper()
 	require.NoError(r.t, b.kernel.nf.Close())
 	tap := &rawnltest.Tap{}

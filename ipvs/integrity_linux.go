@@ -22,7 +22,7 @@ import (
 // often would cause such readings all the time. So they are rationed, and until the next one is
 // due, Integrity returns Intact. If virtual servers were deleted, in any namespace, it returns
 // Touched.
-func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed {
 		return dataplane.Broken, nil
 	}
@@ -51,7 +51,7 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 // sysctl, and rules and routes with two requests. If packets are not delivered here although the
 // rules and the routes exist, another program's rule precedes ours, and there is nothing of ours to
 // repair.
-func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
+func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 	k, have := &b.kernel, &b.pl.have
 	if k.changes.Look() {
 		a, err := k.readAddresses()
@@ -84,7 +84,7 @@ func (b *Backend) networkIntact(ctx context.Context) (bool, error) {
 // serversIntact compares the outlines of all virtual servers when they are due, and the virtual
 // servers whose turn it is. It compares at least one in full, so that it notices if someone empties
 // IPVS. Each half takes half of the share.
-func (b *Backend) serversIntact(ctx context.Context) (bool, error) {
+func (b *backend) serversIntact(ctx context.Context) (bool, error) {
 	have := b.pl.have.servers
 	intact, err := b.kernel.outlines.intact(have, b.cfg.CompareShare/2)
 	if err != nil || !intact {
@@ -120,7 +120,7 @@ func (k *kernel) holds(ctx context.Context, s *server) (bool, error) {
 
 // companionIntact checks the generation, then the version, and then, if the budget allows it, all
 // of the companion tables.
-func (b *Backend) companionIntact(ctx context.Context) (bool, error) {
+func (b *backend) companionIntact(ctx context.Context) (bool, error) {
 	k, have := &b.kernel, &b.pl.have.companion
 	gen, err := k.nf.GenID(ctx)
 	if err != nil || gen.ID == k.gen {

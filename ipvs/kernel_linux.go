@@ -107,11 +107,11 @@ func (k *kernel) close() error {
 }
 
 // Close closes the sockets and leaves the kernel as it is.
-func (b *Backend) Close() error { return b.kernel.close() }
+func (b *backend) Close() error { return b.kernel.close() }
 
 // Lock waits for its turn among all writers in the network namespace, including writers of other
 // instances, for 10 seconds at most. It returns the context's error.
-func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
+func (b *backend) Lock(ctx context.Context) (unlock func(), err error) {
 	return b.kernel.turn.Take(ctx, threadns.Patience)
 }
 
@@ -121,7 +121,7 @@ func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.nf.
 // Observe reads the companion tables, the virtual servers of the instance, addresses, sysctls and
 // timeouts. Other programs' commits to nf_tables do not matter. A commit by another writer of the
 // instance meanwhile is a conflict.
-func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	b.observed = false
 	b.kernel.outlines.forget()
@@ -145,7 +145,7 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 }
 
 // warn logs other programs' uses of the instance's marks, whenever they change.
-func (b *Backend) warn(ctx context.Context, o *observed) error {
+func (b *backend) warn(ctx context.Context, o *observed) error {
 	rivals, err := b.kernel.readRivals(o)
 	if err == nil && !slices.Equal(rivals, b.rivals) {
 		b.rivals = rivals
@@ -162,7 +162,7 @@ func (b *Backend) warn(ctx context.Context, o *observed) error {
 // is in the old state, in the new one, or between: new objects exist, and old ones are not yet
 // gone. If the socket cannot send a transaction of the companion at once, as in an unprivileged
 // user namespace, Commit writes service ports in parts, one after the other.
-func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
@@ -187,7 +187,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 
 // commitPart commits as much as the socket to nf_tables can send at once. If the change set is
 // larger, it begins nothing.
-func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
 	error) {
 	p := b.pl.plan(c)
 	for s := range p.stages {
@@ -207,7 +207,7 @@ func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 
 // Settle deletes the destinations that have drained or reached the drain limit. Like Commit, it is
 // a writer.
-func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
+func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || len(b.draining) == 0 {
 		return 0, nil
 	}
@@ -238,7 +238,7 @@ const drainLook = 2 * time.Second
 
 // readDrained asks for the destinations that drain. It returns the commands that delete the drained
 // ones, and their events.
-func (b *Backend) readDrained(ctx context.Context) (ops []op, said []dataplane.EndpointDrained,
+func (b *backend) readDrained(ctx context.Context) (ops []op, said []dataplane.EndpointDrained,
 	err error) {
 	for _, k := range b.draining.servers(&b.pl.have) {
 		dests, err := b.kernel.vs.Destinations(ctx, k)
@@ -255,7 +255,7 @@ func (b *Backend) readDrained(ctx context.Context) (ops []op, said []dataplane.E
 // its device and addresses. It restores tunables unless another program relies on them: the package
 // documentation says when. The companion tables go last, because they restrict the objects that
 // still exist, and have the earlier values of tunables.
-func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	if _, err := b.Observe(ctx, nil); err != nil {
 		return dataplane.Stats{}, err

@@ -23,7 +23,7 @@ import (
 type kernel struct {
 	*netnstest.Cluster
 	t       *testing.T
-	backend *ipvs.Backend
+	backend dataplane.Backend
 	engine  *dataplane.Engine
 	vs      *ipvsnl.Client
 	pods    map[string]*netnstest.Host

@@ -19,7 +19,7 @@ func (k *kernel) check(context.Context, *rawnl.Batch) error {
 }
 
 // Watch is not supported on this operating system.
-func (b *Backend) Watch(context.Context, func()) error { return rendering.NotSupported("watch") }
+func (b *backend) Watch(context.Context, func()) error { return rendering.NotSupported("watch") }
 
 // Counters is not supported on this operating system.
 type Counters struct{}

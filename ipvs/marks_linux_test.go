@@ -56,7 +56,7 @@ func TestAnInstanceGetsAnotherMark(t *testing.T) {
 	cleanUp(t, e)
 	require.Equal(t, before, r.state())
 	for _, mark := range []uint32{1 << 30, 0xc0000001, 0x100000} {
-		_, err := New(&Config{Mark: mark})
+		_, err := openBackend(&Config{Mark: mark})
 		require.ErrorContains(t, err, "want 0xc0000000 or above")
 	}
 }

@@ -19,7 +19,7 @@ func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 	ns, err := netnstest.NewNS("outlines")
 	require.NoError(t, err)
 	defer ns.Close()
-	b, err := New(&Config{NetNS: ns.Fd(), AffinityMask4: 24})
+	b, err := openBackend(&Config{NetNS: ns.Fd(), AffinityMask4: 24})
 	require.NoError(t, err)
 	defer b.Close()
 	_, err = dataplane.New(b, nil).Apply(t.Context(), rigState([]string{"10.244.1.1", "10.244.2.2"},

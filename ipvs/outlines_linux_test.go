@@ -16,7 +16,7 @@ import (
 // compares only one virtual server in full.
 type outlined struct {
 	*rig
-	b    *Backend
+	b    *backend
 	e    *dataplane.Engine
 	edit *ipvsnl.Client
 }

@@ -80,7 +80,7 @@ func atPort(port uint16, l []servicemodel.Endpoint) []servicemodel.Endpoint {
 }
 
 // withoutKernel returns a backend that assumes an empty kernel.
-func withoutKernel(t *testing.T, cfg ...Config) *Backend {
+func withoutKernel(t *testing.T, cfg ...Config) *backend {
 	t.Helper()
 	c, err := append(cfg, Config{})[0].withDefaults()
 	require.NoError(t, err)

@@ -15,7 +15,7 @@ import (
 func Candidate(cfg *Config) dataplane.Candidate {
 	return kernelprobe.Candidate(Name, func(ctx context.Context) error {
 		return probe(ctx, cfg)
-	}, func() (*Backend, error) { return New(cfg) })
+	}, func() (*backend, error) { return openBackend(cfg) })
 }
 
 // probeTable is the name of the companion tables in the probe's transaction.
@@ -25,7 +25,7 @@ const probeTable = "kernlb.probe"
 // tables with every feature. It does not ask for schedulers or dummy devices: the kernel loads
 // their modules when the first virtual server needs them, or when the device is made.
 func probe(ctx context.Context, cfg *Config) error {
-	b, err := New(cfg)
+	b, err := openBackend(cfg)
 	if err != nil {
 		return err
 	}

@@ -46,7 +46,7 @@ func newRig(t *testing.T) *rig {
 }
 
 // backend opens a backend without any memory.
-func (r *rig) backend(cfg ...Config) *Backend {
+func (r *rig) backend(cfg ...Config) *backend {
 	r.t.Helper()
 	c := append(cfg, Config{})[0]
 	c.NetNS = r.ns.Fd()
@@ -57,7 +57,7 @@ func (r *rig) backend(cfg ...Config) *Backend {
 }
 
 // openOn opens a backend on a fake IPVS. If wrap is not nil, it wraps the sockets.
-func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socket) (*Backend,
+func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socket) (*backend,
 	error) {
 	c, err := c.withDefaults()
 	if err != nil {
@@ -205,7 +205,7 @@ func applied(t *testing.T, e *dataplane.Engine, s servicemodel.State) *dataplane
 }
 
 // observation is what a backend observes.
-func observation(t *testing.T, b *Backend) *dataplane.Observation {
+func observation(t *testing.T, b *backend) *dataplane.Observation {
 	t.Helper()
 	o, err := b.Observe(t.Context(), nil)
 	require.NoError(t, err)
@@ -224,7 +224,7 @@ func cleanUp(t *testing.T, c cleaner) dataplane.Stats {
 	return stats
 }
 
-func requireIntegrity(t *testing.T, b *Backend, want dataplane.Integrity, why ...any) {
+func requireIntegrity(t *testing.T, b *backend, want dataplane.Integrity, why ...any) {
 	t.Helper()
 	i, err := b.Integrity(t.Context())
 	require.NoError(t, err)
@@ -232,14 +232,14 @@ func requireIntegrity(t *testing.T, b *Backend, want dataplane.Integrity, why ..
 }
 
 // rigWithBackend returns a rig, and a backend in it.
-func rigWithBackend(t *testing.T, cfg ...Config) (*rig, *Backend) {
+func rigWithBackend(t *testing.T, cfg ...Config) (*rig, *backend) {
 	t.Helper()
 	r := newRig(t)
 	return r, r.backend(cfg...)
 }
 
 // commit commits a state with a new backend.
-func (r *rig) commit(s servicemodel.State) *Backend {
+func (r *rig) commit(s servicemodel.State) *backend {
 	r.t.Helper()
 	b, c := r.change(s)
 	_, err := b.Commit(r.t.Context(), c)

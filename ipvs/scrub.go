@@ -12,7 +12,7 @@ import (
 const scrubMost = 500 * time.Microsecond
 
 // scrub gives each virtual server its turn. IPVS sends no notices of changes and does not count
-// them. So [Backend.Integrity] compares some virtual servers each time with everything that the
+// them. So Integrity compares some virtual servers each time with everything that the
 // kernel tells about them. Outlines show the number of an IPv4 virtual server's destinations
 // sooner.
 type scrub struct {

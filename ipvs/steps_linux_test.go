@@ -14,7 +14,7 @@ import (
 )
 
 // change returns a backend that has observed the kernel, and the changes of a state there.
-func (r *rig) change(s servicemodel.State) (*Backend, *servicemodel.ChangeSet) {
+func (r *rig) change(s servicemodel.State) (*backend, *servicemodel.ChangeSet) {
 	r.t.Helper()
 	b := r.backend()
 	o, err := b.Observe(r.t.Context(), nil)

@@ -16,10 +16,10 @@ import (
 // Watch calls changed when addresses come or go, because node ports need a virtual server at each
 // address of the node. It also calls changed when a rule or a route of ours is deleted, because
 // without these no packet is led to IPVS: programs that manage networks remove rules that they do
-// not know. It makes Backend a [dataplane.Watcher].
+// not know. It makes the backend a [dataplane.Watcher].
 //
 // [dataplane.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Watcher
-func (b *Backend) Watch(ctx context.Context, changed func()) error {
+func (b *backend) Watch(ctx context.Context, changed func()) error {
 	k := &b.kernel
 	socket, err := rtnetlink.Subscribe(k.ns, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
 		unix.RTNLGRP_IPV4_RULE, unix.RTNLGRP_IPV6_RULE,

@@ -9,8 +9,8 @@ import (
 )
 
 // Witness waits until another program changes the companion tables, and returns that program. The
-// kernel does not report changes of virtual servers. It makes Backend a [dataplane.Witness].
-func (b *Backend) Witness(ctx context.Context) (dataplane.Program, error) {
+// kernel does not report changes of virtual servers. It makes the backend a [dataplane.Witness].
+func (b *backend) Witness(ctx context.Context) (dataplane.Program, error) {
 	k := &b.kernel
 	g, err := nft.Author(ctx, k.ns, k.nf, func(c nft.Changed) bool {
 		return c.Table == b.kernel.table

@@ -35,13 +35,13 @@ func affinityState(n, replaced int) servicemodel.State {
 
 // rememberClients writes n clients into the affinity map, with the endpoints in turn, as if the
 // clients had connected.
-func rememberClients(tb testing.TB, b *Backend, n, endpoints int) {
+func rememberClients(tb testing.TB, b *backend, n, endpoints int) {
 	tb.Helper()
 	rememberClientsFor(tb, b, n, endpoints, func(int) time.Duration { return time.Hour })
 }
 
 // rememberClientsFor is rememberClients, each for a time of its own.
-func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int,
+func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 	timeout func(i int) time.Duration) {
 	tb.Helper()
 	p := &plan{table: b.pl.table, have: b.pl.version,
@@ -67,13 +67,13 @@ func rememberClientsFor(tb testing.TB, b *Backend, n, endpoints int,
 	b.pl.version = p.next
 }
 
-func affinityBackend(tb testing.TB) *Backend {
+func affinityBackend(tb testing.TB) *backend {
 	tb.Helper()
 	netnstest.Require(tb)
 	ns, err := netnstest.NewNS(tb.Name())
 	require.NoError(tb, err)
 	tb.Cleanup(func() { ns.Close() })
-	b, err := New(&Config{NetNS: ns.Fd()})
+	b, err := openBackend(&Config{NetNS: ns.Fd()})
 	require.NoError(tb, err)
 	tb.Cleanup(func() { b.Close() })
 	return b
@@ -96,7 +96,7 @@ func BenchmarkEndpointLeavesClients(b *testing.B) {
 
 // countElements counts the elements of a set. It reads again while the kernel moves the set to a
 // smaller hash table, because a dump then has some elements twice.
-func countElements(t *testing.T, b *Backend, set string) (n int) {
+func countElements(t *testing.T, b *backend, set string) (n int) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		keys := map[string]bool{}

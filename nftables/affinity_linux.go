@@ -26,7 +26,7 @@ import (
 // existing entries lead to new ones. So the sweep of a commit ends when a reading finds none of its
 // entries, and no packet was under way that began before the commit and the last deletion. One
 // reading serves all commits before it.
-func (b *Backend) Settle(ctx context.Context) (time.Duration, error) {
+func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || !b.pl.version.unswept {
 		return 0, nil
 	}
@@ -55,7 +55,7 @@ const sweepTries = 20
 
 // sweepTables reads the maps and deletes entries until nothing is left to forget, or until it must
 // wait for packets and its caller does that.
-func (b *Backend) sweepTables(ctx context.Context) (left bool, err error) {
+func (b *backend) sweepTables(ctx context.Context) (left bool, err error) {
 	for _, t := range b.pl.tables {
 		if !t.exists || len(t.shape.affinity) == 0 {
 			b.sweep.drop(t.f, func(*forget) bool { return true })
@@ -86,7 +86,7 @@ func (b *Backend) sweepTables(ctx context.Context) (left bool, err error) {
 
 // sweepFamily reads the maps of a table, and deletes the entries that must go. The kernel is done
 // with the packets of the time done.
-func (b *Backend) sweepFamily(ctx context.Context, f *nft.Family, done time.Time) error {
+func (b *backend) sweepFamily(ctx context.Context, f *nft.Family, done time.Time) error {
 	s, left, unread := b.sweep.of[f], false, false
 	s.pending(func(f *forget) { left, unread = true, unread || !f.read })
 	if !left {
@@ -116,7 +116,7 @@ func (b *Backend) sweepFamily(ctx context.Context, f *nft.Family, done time.Time
 
 // sweepMaps reads the affinity maps of a family, one after the other, and deletes the entries that
 // must go. It returns whether it is sure to have seen all.
-func (b *Backend) sweepMaps(ctx context.Context, f *nft.Family) (sure bool, err error) {
+func (b *backend) sweepMaps(ctx context.Context, f *nft.Family) (sure bool, err error) {
 	sure = true
 	t := b.pl.tables[nft.FamilyIndex(f.Any)]
 	for _, m := range affinityMapsOf(f, &t.shape) {
@@ -139,7 +139,7 @@ const findTries = 5
 // findClients returns the keys of the entries of an affinity map that must go. sure says that the
 // reading saw all entries: as many as the kernel counts. A complete reading may be unsure, because
 // the kernel also counts expired entries until it collects them.
-func (b *Backend) findClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte,
+func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte,
 	sure bool, err error) {
 	for try := range findTries {
 		if try > 0 {
@@ -165,7 +165,7 @@ func (b *Backend) findClients(ctx context.Context, f *nft.Family, name string) (
 // readClients reads an affinity map once and returns the keys of the entries that must go, how many
 // different entries it saw, and how many of them it saw twice: while the kernel moves the map to
 // another hash table, a dump has some entries twice and as many not at all.
-func (b *Backend) readClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte, seen,
+func (b *backend) readClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte, seen,
 	twice int, err error) {
 	seed := maphash.MakeSeed()
 	hashes := map[uint64]struct{}{}
@@ -184,7 +184,7 @@ func (b *Backend) readClients(ctx context.Context, f *nft.Family, name string) (
 // forgetClients deletes entries of an affinity map. If an entry expires before the transaction
 // reaches it, the transaction fails. Then each half becomes a transaction of its own, down to the
 // expired entry. The same happens if the socket cannot send so many entries at once.
-func (b *Backend) forgetClients(ctx context.Context, f *nft.Family, name string,
+func (b *backend) forgetClients(ctx context.Context, f *nft.Family, name string,
 	keys [][]byte) error {
 	if len(keys) == 0 {
 		return nil
@@ -215,7 +215,7 @@ func (b *Backend) forgetClients(ctx context.Context, f *nft.Family, name string,
 
 // swept commits a version without the mark of a sweep. If another writer committed meanwhile, that
 // writer removes the mark, because its commit may have left clients to be forgotten, too.
-func (b *Backend) swept(ctx context.Context) error {
+func (b *backend) swept(ctx context.Context) error {
 	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version,
 		next: b.pl.version.next(false, b.pl.version.home, b.pl.first, false,
 			b.pl.version.owners), mark: true}

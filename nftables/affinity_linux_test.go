@@ -15,7 +15,7 @@ import (
 )
 
 // endpointsOfClients counts the clients that each endpoint was given.
-func endpointsOfClients(t *testing.T, b *Backend) map[string]int {
+func endpointsOfClients(t *testing.T, b *backend) map[string]int {
 	t.Helper()
 	n := map[string]int{}
 	for i := range affinityMaps {
@@ -235,7 +235,7 @@ func TestWhenASweepHasEnded(t *testing.T) {
 
 // sweeping is a backend with affinity whose sweeps end instead of waiting.
 type sweeping struct {
-	*Backend
+	*backend
 	t     *testing.T
 	table *servicemodel.Table
 }
@@ -276,12 +276,12 @@ func TestCommitsGoOnBetweenTheStepsOfASweep(t *testing.T) {
 	start := time.Now()
 	s.replace(3)
 	require.True(t, s.settle(start))
-	require.Equal(t, 100, endpointsOfClients(t, s.Backend)["10.244.0.4"], "nothing is read yet")
+	require.Equal(t, 100, endpointsOfClients(t, s.backend)["10.244.0.4"], "nothing is read yet")
 
 	between := time.Now()
 	s.replace(5) // and 3 is back
 	require.True(t, s.settle(between))
-	clients := endpointsOfClients(t, s.Backend)
+	clients := endpointsOfClients(t, s.backend)
 	require.Equal(t, 100, clients["10.244.0.4"], "it has come back")
 	require.Zero(t, clients["10.244.0.6"], "one reading serves all commits before it")
 	require.True(t, s.pl.version.unswept)
@@ -301,7 +301,7 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	s := newSweeping(t)
 	s.replace(3)
 	require.True(t, s.settle(time.Now()))
-	require.Zero(t, endpointsOfClients(t, s.Backend)["10.244.0.4"])
+	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
 	var l nft.ElemList
 	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
 		Protocol: servicemodel.TCP, Port: 80})
@@ -314,9 +314,9 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	_, err := s.kernel.commit(t.Context())
 	require.NoError(t, err)
 	s.sweep.of[nft.IPv4].learnt++ // as if packets had been counted
-	require.Equal(t, 1, endpointsOfClients(t, s.Backend)["10.244.0.4"])
+	require.Equal(t, 1, endpointsOfClients(t, s.backend)["10.244.0.4"])
 	require.True(t, s.settle(time.Now()))
-	require.Zero(t, endpointsOfClients(t, s.Backend)["10.244.0.4"])
+	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
 	require.False(t, s.settle(time.Now()))
 }
 

@@ -21,7 +21,7 @@ const Name = "nftables"
 // DefaultTable is the name of the tables if [Config.Table] is empty.
 const DefaultTable = "kernlb"
 
-// Config says where a Backend works. A nil *Config is the zero Config.
+// Config says where a backend works. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
 	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
@@ -50,7 +50,7 @@ type Config struct {
 	// outlive all commits, repairs of rules and elements, and restarts. They are lost with their
 	// table. A table is made anew if sets or chains were damaged, or if the configuration of chains
 	// or priorities changed. It is deleted if the node no longer serves the family, and by
-	// [Backend.Cleanup]. Other chains and named sets of the user do not belong in the table.
+	// Cleanup. Other chains and named sets of the user do not belong in the table.
 	BeforeDispatch   string
 	BeforeMasquerade string
 	// Logger gets a debug record for each commit. Nil means silence.
@@ -100,15 +100,15 @@ func (c *Config) logger() *slog.Logger {
 }
 
 var (
-	_ dataplane.Backend = (*Backend)(nil)
-	_ dataplane.Settler = (*Backend)(nil)
-	_ dataplane.Locker  = (*Backend)(nil)
-	_ dataplane.Witness = (*Backend)(nil)
+	_ dataplane.Backend = (*backend)(nil)
+	_ dataplane.Settler = (*backend)(nil)
+	_ dataplane.Locker  = (*backend)(nil)
+	_ dataplane.Witness = (*backend)(nil)
 )
 
-// Backend keeps the services of one instance in nf_tables. Its methods must not be called
+// backend keeps the services of one instance in nf_tables. Its methods must not be called
 // concurrently.
-type Backend struct {
+type backend struct {
 	kernel // embedded: without Linux it has the methods that need the kernel
 	log    *slog.Logger
 	pl     planner
@@ -129,12 +129,25 @@ type Backend struct {
 
 // New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
 // [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
-func New(cfg *Config) (*Backend, error) {
+// The backend is also a [dataplane.Settler], a [dataplane.Locker], a [dataplane.Witness] and a
+// [dataplane.PartReader]. It refuses what [Check] refuses, and a family
+// whose tables the kernel cannot hold ([dataplane.FieldFamily]).
+//
+// The methods must not be called concurrently.
+func New(cfg *Config) (dataplane.Backend, error) {
+	b, err := openBackend(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return b, nil
+}
+
+func openBackend(cfg *Config) (*backend, error) {
 	table, err := cfg.table()
 	if err != nil {
 		return nil, err
 	}
-	b := &Backend{log: cfg.logger(), pl: newPlanner(table, randomEpoch),
+	b := &backend{log: cfg.logger(), pl: newPlanner(table, randomEpoch),
 		looks: wait.NewBudget(8, 20)}
 	if b.pl.place, err = cfg.place(); err != nil {
 		return nil, err
@@ -148,17 +161,17 @@ func New(cfg *Config) (*Backend, error) {
 }
 
 // Name returns "nftables".
-func (b *Backend) Name() string { return Name }
+func (b *backend) Name() string { return Name }
 
 // Check returns what the function [Check] returns. If the kernel lacks an expression that tables of
 // a family need, it also refuses that family ([dataplane.FieldFamily]). An engine then serves
 // the other one.
-func (b *Backend) Check(c *servicemodel.ChangeSet) error {
+func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(Check(c), b.checkFamilies(c))
 }
 
 // Plan renders what Commit would send, in nft's language.
-func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}
@@ -169,7 +182,7 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 }
 
 // advance notes that a plan was committed, in the version.
-func (b *Backend) advance(p *plan) {
+func (b *backend) advance(p *plan) {
 	b.pl.version = p.next
 	for _, t := range b.pl.tables {
 		if t.counts == nil {
@@ -185,7 +198,7 @@ func (b *Backend) advance(p *plan) {
 }
 
 // committed notes what the kernel holds after a plan.
-func (b *Backend) committed(p *plan) {
+func (b *backend) committed(p *plan) {
 	for _, t := range p.tables {
 		t.have.committed(t)
 	}

@@ -10,11 +10,11 @@ import (
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-func open(netns int) (dataplane.Backend, error) { return New(&Config{NetNS: netns}) }
+func open(netns int) (dataplane.Backend, error) { return openBackend(&Config{NetNS: netns}) }
 
 // openFaulty opens a backend whose sockets the faults wrap.
 func openFaulty(netns int, f *rawnltest.Faults) (dataplane.Backend, error) {
-	b, err := New(&Config{NetNS: netns})
+	b, err := openBackend(&Config{NetNS: netns})
 	if err != nil {
 		return nil, err
 	}

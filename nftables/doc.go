@@ -124,7 +124,7 @@
 // the timeout. Affinity is kept for each address and port of a service, as in IPVS.
 //
 // When an endpoint leaves, the transaction that removes it marks the version with "affinity to be
-// swept". After each commit an engine calls [Backend.Settle], which deletes the entries that lead
+// swept". After each commit an engine calls Settle, which deletes the entries that lead
 // to the endpoint: it waits until packets that were under way are through, reads the maps, deletes,
 // and begins again until it finds none. Then it removes the mark. From then on no new connection
 // reaches the endpoint, and none can bring it back. If a sweep was interrupted, the next program
@@ -214,7 +214,7 @@
 //
 // # The code
 //
-// A commit is a list of few steps ([Backend.Commit]): the hooks of features that are in use, the
+// A commit is a list of few steps: the hooks of features that are in use, the
 // plan, one transaction, and the hooks again. The planner keeps one table object for each family,
 // and makes one plan for each (plan.go, plan_changes.go, plan_write.go). A feature that few
 // instances use has files of its own, and a commit runs its code only if it is in use: localnet*.go

@@ -25,7 +25,7 @@ func dualState(only servicemodel.Family, endpoint string) servicemodel.State {
 }
 
 // requireTables requires that the instance has the tables of the families, and no others.
-func requireTables(t *testing.T, b *Backend, want ...*nft.Family) {
+func requireTables(t *testing.T, b *backend, want ...*nft.Family) {
 	t.Helper()
 	var have []*nft.Family
 	for _, f := range nft.Families {
@@ -115,7 +115,7 @@ func TestTwoVersionsAreNone(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	second := newBackend(t, ns, nil)
-	for _, w := range []*Backend{b, second} {
+	for _, w := range []*backend{b, second} {
 		_, err := w.Observe(t.Context(), nil)
 		require.NoError(t, err)
 	}

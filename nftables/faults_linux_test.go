@@ -168,7 +168,9 @@ func TestWhichErrorsAreConflicts(t *testing.T) {
 func TestOpeningFailsAsAWhole(t *testing.T) {
 	t.Parallel()
 	ns, _ := newNS(t)
-	rawnltest.FailEachOpen(t, func() (io.Closer, error) { return New(&Config{NetNS: ns.Fd()}) })
+	rawnltest.FailEachOpen(t, func() (io.Closer, error) {
+		return openBackend(&Config{NetNS: ns.Fd()})
+	})
 }
 
 // Each commit makes a log record with its cost.
@@ -192,7 +194,7 @@ func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 	ns, reader := newNS(t)
 	state := affinityState(2, -1)
 	require.NoError(t, ns.Do(func() error {
-		b, err := New(nil)
+		b, err := openBackend(nil)
 		if err != nil {
 			return err
 		}

@@ -15,7 +15,7 @@ import (
 )
 
 // tapped returns a backend, and the tap that sees all its requests to the kernel.
-func tapped(t *testing.T, ns *netnstest.NS) (*Backend, *rawnltest.Tap) {
+func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
 	require.NoError(t, b.kernel.conn.Close())

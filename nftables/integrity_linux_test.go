@@ -17,7 +17,7 @@ import (
 )
 
 // look checks the tables, whatever the budget for checks says.
-func look(t *testing.T, b *Backend) dataplane.Integrity {
+func look(t *testing.T, b *backend) dataplane.Integrity {
 	t.Helper()
 	b.looks = wait.NewBudget(8, 20)
 	i, err := b.look(t.Context())
@@ -27,7 +27,7 @@ func look(t *testing.T, b *Backend) dataplane.Integrity {
 
 // tellsCounts reports whether the kernel tells how many elements a set has, as Linux 6.16 and newer
 // do.
-func tellsCounts(t *testing.T, b *Backend) bool {
+func tellsCounts(t *testing.T, b *backend) bool {
 	t.Helper()
 	count, err := b.kernel.readCount(t.Context(), nft.IPv4, DefaultTable, setSettings)
 	require.NoError(t, err)

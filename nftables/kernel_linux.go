@@ -80,11 +80,11 @@ func (k *kernel) close() error {
 }
 
 // Close closes the sockets and leaves the kernel as it is.
-func (b *Backend) Close() error { return b.kernel.close() }
+func (b *backend) Close() error { return b.kernel.close() }
 
 // Lock waits for its turn among the writers of the network namespace: ten seconds at most, or one
 // second if a program of another user, except root, holds the lock.
-func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
+func (b *backend) Lock(ctx context.Context) (unlock func(), err error) {
 	return b.kernel.turn.Take(ctx, threadns.Patience)
 }
 
@@ -92,7 +92,7 @@ func (b *Backend) Lock(ctx context.Context) (unlock func(), err error) {
 // number. A dump takes quadratic time. Linux 6.16 and newer tell how many elements a set has, and
 // so whether there are other elements. An observation is Unread if only a dump of a large map would
 // find them. On older kernels it is always Unread if a map is large.
-func (b *Backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation,
+func (b *backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	b.observed = false
 	k := &b.kernel
@@ -133,7 +133,7 @@ func readError(doing string, err error) error {
 // chains, rules and sets and, on Linux 6.16 and newer, the numbers of elements. Checks are
 // rationed, so that a neighbour that commits without end costs little. A check does not see that
 // one element replaced another, so its best result is Touched.
-func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed || b.pl.owning != nil {
 		return dataplane.Broken, nil
 	}
@@ -159,7 +159,7 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 }
 
 // look finds out what happened to the instance while other programs committed.
-func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) look(ctx context.Context) (dataplane.Integrity, error) {
 	if ours, err := b.kernel.hasVersion(ctx, b.pl.table, b.pl.version); err != nil || !ours {
 		return dataplane.Broken, err
 	}
@@ -176,7 +176,7 @@ func (b *Backend) look(ctx context.Context) (dataplane.Integrity, error) {
 
 // inspect compares the tables with what they should be, as far as that can be told without reading
 // elements.
-func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 	result := dataplane.Intact
 	for i, f := range nft.Families {
 		r, err := b.kernel.readTable(ctx, f, b.pl.table)
@@ -195,7 +195,7 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 }
 
 // Commit writes a change set in one transaction. The same transaction marks in the kernel the work
-// that is left to [Backend.Settle]. If a service gets a scheduler that the rules do not know yet, a
+// that is left to Settle. If a service gets a scheduler that the rules do not know yet, a
 // transaction before that one brings the rules. If the socket cannot send so much at once, as in an
 // unprivileged user namespace, Commit needs several transactions: new service ports come first,
 // then changed ones, and removed ones last, each of them whole. Tables that must be made anew then
@@ -203,7 +203,7 @@ func (b *Backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 //
 // If the instance is new and large, Commit makes the tables in many transactions, so that other
 // programs can commit in between. Packets meet the tables after the last one.
-func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
@@ -220,7 +220,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 }
 
 // commitPart writes a change set in one transaction.
-func (b *Backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
 	error) {
 	if b.pl.removes(c) {
 		return b.commitRemoval(ctx, c.New.Len())
@@ -258,7 +258,7 @@ type hooks struct {
 }
 
 // beside lists the hooks of the features that a change set uses. Most change sets use none.
-func (b *Backend) beside(c *servicemodel.ChangeSet) (l []hooks) {
+func (b *backend) beside(c *servicemodel.ChangeSet) (l []hooks) {
 	if b.pl.usesLocalnet(c) {
 		l = append(l, hooks{
 			func(ctx context.Context) error { return b.beforeLocalnet(ctx, c) }, b.afterLocalnet})
@@ -270,7 +270,7 @@ func (b *Backend) beside(c *servicemodel.ChangeSet) (l []hooks) {
 }
 
 // send commits a plan.
-func (b *Backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
+func (b *backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	if b.inSteps(p) {
 		return b.sendInSteps(ctx, p)
 	}
@@ -307,7 +307,7 @@ func (k *kernel) transact(ctx context.Context) (dataplane.Stats, error) {
 }
 
 // failed wraps an error after which the kernel must be observed again.
-func (b *Backend) failed(doing string, err error) error {
+func (b *backend) failed(doing string, err error) error {
 	b.observed = false
 	b.crowded = b.crowded || errors.Is(err, unix.ENFILE)
 	if b.pl.owning != nil {
@@ -327,7 +327,7 @@ func (b *Backend) failed(doing string, err error) error {
 // Cleanup deletes both tables. It leaves alone tables that have none of the instance's marks,
 // unless [Config.TakeOver] is set. The chains that drop and reject packets go first, in a
 // transaction of their own.
-func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	b.observed = false
 	if err := b.kernel.cleanupLocalnet(ctx, b.pl.table); err != nil {

@@ -23,12 +23,12 @@ func (k *kernel) check(context.Context, *rawnl.Batch) error {
 }
 
 // ObserveParts is not supported on this operating system.
-func (b *Backend) ObserveParts(context.Context, []string, *servicemodel.Table) (
+func (b *backend) ObserveParts(context.Context, []string, *servicemodel.Table) (
 	*dataplane.Observation, error) {
 	return nil, rendering.NotSupported("observe parts")
 }
 
 // Owners is not supported on this operating system.
-func (b *Backend) Owners(context.Context) ([]string, error) {
+func (b *backend) Owners(context.Context) ([]string, error) {
 	return nil, rendering.NotSupported("owners")
 }

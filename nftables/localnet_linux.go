@@ -16,7 +16,7 @@ import (
 )
 
 // lookAtLocalnet notes drift in an observation if the sysctl is off and should be on.
-func (b *Backend) lookAtLocalnet(o *dataplane.Observation) error {
+func (b *backend) lookAtLocalnet(o *dataplane.Observation) error {
 	b.pl.localnet.off = false
 	r := o.Table.Rules()
 	if !rendering.WantsRouteLocalnet(&r) {
@@ -34,7 +34,7 @@ func (b *Backend) lookAtLocalnet(o *dataplane.Observation) error {
 }
 
 // localnetStands reports whether the sysctl is on, or need not be.
-func (b *Backend) localnetStands() (bool, error) {
+func (b *backend) localnetStands() (bool, error) {
 	if !rendering.WantsRouteLocalnet(&b.pl.rules) {
 		return true, nil
 	}
@@ -43,7 +43,7 @@ func (b *Backend) localnetStands() (bool, error) {
 
 // beforeLocalnet prepares the sysctl for a transaction. A sysctl that is needed from now on is
 // turned on after the transaction, when the guard exists.
-func (b *Backend) beforeLocalnet(ctx context.Context, c *servicemodel.ChangeSet) error {
+func (b *backend) beforeLocalnet(ctx context.Context, c *servicemodel.ChangeSet) error {
 	was, want := b.pl.wantsLocalnet(c)
 	switch {
 	case was && !want:
@@ -66,7 +66,7 @@ func (b *Backend) beforeLocalnet(ctx context.Context, c *servicemodel.ChangeSet)
 }
 
 // afterLocalnet turns the sysctl on after a transaction, if it is off and should be on.
-func (b *Backend) afterLocalnet() error {
+func (b *backend) afterLocalnet() error {
 	if !b.pl.localnet.off || !rendering.WantsRouteLocalnet(&b.pl.rules) {
 		return nil
 	}

@@ -20,7 +20,7 @@ const routeLocalnet = "net/ipv4/conf/all/route_localnet"
 type localhost struct {
 	*netnstest.Cluster
 	t       *testing.T
-	backend *nftables.Backend
+	backend dataplane.Backend
 	engine  *dataplane.Engine
 }
 

@@ -165,12 +165,12 @@ func (m *memoryTable) AddRule(chain string, r nft.Rule) {
 
 // memoryBackend is a backend whose kernel is in memory.
 type memoryBackend struct {
-	Backend
+	backend
 	memory *memory
 }
 
 func newMemoryBackend(m *memory) *memoryBackend {
-	return &memoryBackend{Backend{pl: newPlanner(DefaultTable, firstEpoch)}, m}
+	return &memoryBackend{backend{pl: newPlanner(DefaultTable, firstEpoch)}, m}
 }
 
 // observe reads everything, as if no table were wanted.

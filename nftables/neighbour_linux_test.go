@@ -147,7 +147,7 @@ func benchBesideANeighbour(b *testing.B, pause, spacing time.Duration) {
 	ns, err := netnstest.NewNS(b.Name())
 	require.NoError(b, err)
 	defer ns.Close()
-	backend, err := New(&Config{NetNS: ns.Fd()})
+	backend, err := openBackend(&Config{NetNS: ns.Fd()})
 	require.NoError(b, err)
 	defer backend.Close()
 	e := dataplane.New(backend, nil)

@@ -48,7 +48,7 @@ func runNft(t *testing.T, ns *netnstest.NS, program, stdin string, args ...strin
 }
 
 // newNS makes an empty namespace and a backend in it.
-func newNS(t *testing.T) (*netnstest.NS, *Backend) {
+func newNS(t *testing.T) (*netnstest.NS, *backend) {
 	t.Helper()
 	netnstest.Require(t)
 	ns, err := netnstest.NewNS(t.Name())
@@ -57,14 +57,14 @@ func newNS(t *testing.T) (*netnstest.NS, *Backend) {
 	return ns, newBackend(t, ns, nil)
 }
 
-func newBackend(t *testing.T, ns *netnstest.NS, cfg *Config) *Backend {
+func newBackend(t *testing.T, ns *netnstest.NS, cfg *Config) *backend {
 	t.Helper()
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	var b *Backend
+	var b *backend
 	require.NoError(t, ns.Do(func() (err error) {
-		b, err = New(cfg)
+		b, err = openBackend(cfg)
 		return err
 	}))
 	t.Cleanup(func() { b.Close() })
@@ -72,7 +72,7 @@ func newBackend(t *testing.T, ns *netnstest.NS, cfg *Config) *Backend {
 }
 
 // byHand commits the messages of do to the table of a family.
-func byHand(t *testing.T, b *Backend, f *nft.Family, do func(e *nft.Encoder)) error {
+func byHand(t *testing.T, b *backend, f *nft.Family, do func(e *nft.Encoder)) error {
 	t.Helper()
 	var batch rawnl.Batch
 	do(nft.NewEncoder(&batch, f, DefaultTable))
@@ -89,7 +89,7 @@ func listOf(elems ...nft.Elem) *nft.ElemList {
 }
 
 // addTo adds an element to a set of the table of IPv4.
-func addTo(t *testing.T, b *Backend, set string, e nft.Elem) error {
+func addTo(t *testing.T, b *backend, set string, e nft.Elem) error {
 	t.Helper()
 	return byHand(t, b, nft.IPv4, func(enc *nft.Encoder) {
 		enc.AddElements(&nft.Set{Name: set}, listOf(e))
@@ -97,7 +97,7 @@ func addTo(t *testing.T, b *Backend, set string, e nft.Elem) error {
 }
 
 // dial gives a backend another connection for everything except half of its questions.
-func dial(t *testing.T, b *Backend, c *rawnl.Config) {
+func dial(t *testing.T, b *backend, c *rawnl.Config) {
 	t.Helper()
 	conn, err := rawnl.Dial(c)
 	require.NoError(t, err)

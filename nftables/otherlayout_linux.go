@@ -107,7 +107,7 @@ func (p *partsReading) readOwn(ctx context.Context, r *reading, registry nft.Set
 
 // commitRemoval removes the objects of owners from tables of another layout. If no frontend is
 // left, it deletes the tables, of any layout.
-func (b *Backend) commitRemoval(ctx context.Context, left int) (dataplane.Stats, error) {
+func (b *backend) commitRemoval(ctx context.Context, left int) (dataplane.Stats, error) {
 	if left == 0 {
 		if err := b.kernel.cleanupLocalnet(ctx, b.pl.table); err != nil {
 			return dataplane.Stats{}, err

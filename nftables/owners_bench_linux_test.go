@@ -21,7 +21,7 @@ func BenchmarkPart(b *testing.B) {
 	require.NoError(b, err)
 	defer ns.Close()
 	do := func(what func(p *dataplane.Parts) (*dataplane.Result, error)) *dataplane.Result {
-		backend, err := New(&Config{NetNS: ns.Fd()})
+		backend, err := openBackend(&Config{NetNS: ns.Fd()})
 		require.NoError(b, err)
 		r, err := what(dataplane.NewParts(backend, nil))
 		require.NoError(b, err)
@@ -40,7 +40,7 @@ func BenchmarkPart(b *testing.B) {
 		}
 		return s
 	}
-	backend, err := New(&Config{NetNS: ns.Fd()})
+	backend, err := openBackend(&Config{NetNS: ns.Fd()})
 	require.NoError(b, err)
 	defer backend.Close()
 	others := dataplane.NewParts(backend, nil)

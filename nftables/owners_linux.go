@@ -16,7 +16,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-var _ dataplane.PartReader = (*Backend)(nil)
+var _ dataplane.PartReader = (*backend)(nil)
 
 // ObserveParts reads the parts of owners by asking for their elements. The index of owners says
 // which elements these are. It takes about a millisecond, however much other owners hold. If an
@@ -25,7 +25,7 @@ var _ dataplane.PartReader = (*Backend)(nil)
 //
 // If the index is not whole, or sets, chains or the version are not as they should be, it reads
 // everything. The next commit then mends the tables without losing objects of other owners.
-func (b *Backend) ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (
+func (b *backend) ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (
 	*dataplane.Observation, error) {
 	doubted := b.doubted
 	b.observed, b.doubted = false, version{}
@@ -53,7 +53,7 @@ func (b *Backend) ObserveParts(ctx context.Context, owners []string, want *servi
 
 // alone reports whether only the owners of a reading hold anything. Linux before 6.16 does not tell
 // how many frontends there are. Then all are read.
-func (b *Backend) alone(ctx context.Context, p *partsReading, t *servicemodel.Table) (bool, error) {
+func (b *backend) alone(ctx context.Context, p *partsReading, t *servicemodel.Table) (bool, error) {
 	if p.whole || p.otherLayout() {
 		return nocopy.Of(t).WithoutParts(p.owners...).Len() == 0, nil
 	}
@@ -77,7 +77,7 @@ func (b *Backend) alone(ctx context.Context, p *partsReading, t *servicemodel.Ta
 }
 
 // Owners lists the owners of frontends.
-func (b *Backend) Owners(ctx context.Context) (owners []string, err error) {
+func (b *backend) Owners(ctx context.Context) (owners []string, err error) {
 	seen := map[string]bool{}
 	for _, f := range nft.Families {
 		for _, k := range kinds {

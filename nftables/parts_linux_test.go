@@ -12,7 +12,7 @@ import (
 )
 
 // limited makes a backend send no more than a number of bytes at once.
-func limited(t *testing.T, b *Backend, netns, limit int) {
+func limited(t *testing.T, b *backend, netns, limit int) {
 	t.Helper()
 	dial(t, b, &rawnl.Config{NetNS: netns, Limit: limit})
 	require.Equal(t, limit, b.kernel.conn.MaxBatch())
@@ -54,7 +54,7 @@ func TestALargeLoadComesInParts(t *testing.T) {
 	requireAdopts(t, newBackend(t, ns, nil), more, mustResolve(t, more))
 }
 
-func integrity(t *testing.T, b *Backend) dataplane.Integrity {
+func integrity(t *testing.T, b *backend) dataplane.Integrity {
 	t.Helper()
 	i, err := b.Integrity(t.Context())
 	require.NoError(t, err)

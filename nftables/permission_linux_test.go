@@ -22,7 +22,7 @@ func TestNewSaysThatThePermissionIsMissing(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t)
 	err := dataplanetest.WithoutCapabilities(func() error {
-		b, err := New(nil)
+		b, err := openBackend(nil)
 		if err == nil {
 			b.Close()
 		}
@@ -45,7 +45,7 @@ func TestApplySaysThatThePermissionIsMissing(t *testing.T) {
 	ns, err := netnstest.NewNS("permission")
 	require.NoError(t, err)
 	t.Cleanup(func() { ns.Close() })
-	b, err := New(&Config{NetNS: ns.Fd()})
+	b, err := openBackend(&Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	defer b.Close()
 	e := dataplane.New(b, nil)

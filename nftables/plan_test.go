@@ -224,7 +224,7 @@ func TestTableNames(t *testing.T) {
 	}
 	for _, name := range []string{"1a", "a b", "a;flush", "ä", "a/b", string(make([]byte, 70)),
 		"kube-proxy", "kernlb-counters", "filter"} {
-		_, err := New(&Config{Table: name})
+		_, err := openBackend(&Config{Table: name})
 		require.ErrorContains(t, err, "table name", name)
 	}
 	got, err := (*Config)(nil).table()

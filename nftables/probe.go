@@ -18,7 +18,7 @@ import (
 func Candidate(cfg *Config) dataplane.Candidate {
 	return kernelprobe.Candidate(Name, func(ctx context.Context) error {
 		return probe(ctx, cfg)
-	}, func() (*Backend, error) { return New(cfg) })
+	}, func() (*backend, error) { return openBackend(cfg) })
 }
 
 // probeTable is the name of the tables in the probe's transaction.
@@ -27,7 +27,7 @@ const probeTable = "kernlb.probe"
 // probe asks the kernel to check the transaction that would write tables with every feature. A
 // kernel that accepts it for one family is usable.
 func probe(ctx context.Context, cfg *Config) error {
-	b, err := New(cfg)
+	b, err := openBackend(cfg)
 	if err != nil {
 		return err
 	}
@@ -45,7 +45,7 @@ func probe(ctx context.Context, cfg *Config) error {
 
 // judge asks the kernel to check tables with everything, of one family or, if only is zero, of
 // both. It says what the kernel lacks.
-func (b *Backend) judge(ctx context.Context, only servicemodel.Family) error {
+func (b *backend) judge(ctx context.Context, only servicemodel.Family) error {
 	c, err := kernelprobe.Changes(true, only)
 	if err != nil {
 		return err
@@ -65,7 +65,7 @@ const askAgain = time.Minute
 
 // checkFamilies reports a family that a change set needs and the kernel cannot have a table of,
 // if the node may do without it. If no such table exists yet, it asks the kernel.
-func (b *Backend) checkFamilies(c *servicemodel.ChangeSet) error {
+func (b *backend) checkFamilies(c *servicemodel.ChangeSet) error {
 	if nocopy.Of(c.New).Rules().OnlyFamily != 0 {
 		return nil
 	}
@@ -83,7 +83,7 @@ func (b *Backend) checkFamilies(c *servicemodel.ChangeSet) error {
 
 // lacks asks the kernel what it lacks for a table, unless that is already known. If the kernel
 // lacks it for the other tables, too, the family is not the reason, and the commit fails.
-func (b *Backend) lacks(t *table) error {
+func (b *backend) lacks(t *table) error {
 	if t.asked.IsZero() || t.lacks != nil && time.Since(t.asked) > askAgain {
 		t.lacks, t.asked = nil, time.Now()
 		err := b.judge(context.Background(), t.f.Model)

@@ -216,7 +216,7 @@ var withPorts = nft.CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.
 
 // learn makes the chains that remember which endpoint a client was given: for each timeout, and of
 // the ordinary kind for each map. The key comes from conntrack's original tuple, and the data from
-// the packet after DNAT. The counter tells [Backend.Settle] whether a client was remembered while
+// the packet after DNAT. The counter tells Settle whether a client was remembered while
 // it worked.
 func (b *builder) learn() {
 	f := b.f

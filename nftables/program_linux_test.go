@@ -79,7 +79,7 @@ func loadsRanges(t *testing.T, program string) bool {
 
 // dumpRules returns the expressions of all rules as the kernel holds them, in hexadecimal, without
 // the numbers of anonymous sets.
-func dumpRules(t *testing.T, b *Backend, f *nft.Family) []string {
+func dumpRules(t *testing.T, b *backend, f *nft.Family) []string {
 	t.Helper()
 	var l []string
 	req := b.kernel.get(f, nft.MsgGetRule, "rules", "")

@@ -47,7 +47,7 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 
 // requireAdopts reads the kernel with a new backend and requires that it holds the table, and that
 // applying the state changes nothing.
-func requireAdopts(t *testing.T, b *Backend, s servicemodel.State, want *servicemodel.Table) {
+func requireAdopts(t *testing.T, b *backend, s servicemodel.State, want *servicemodel.Table) {
 	t.Helper()
 	e := dataplane.New(b, nil)
 	o, err := e.Observe(t.Context())

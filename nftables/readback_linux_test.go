@@ -19,7 +19,7 @@ import (
 )
 
 // dumpAll is the reference for the other readings: it dumps everything and knows no wanted table.
-func dumpAll(ctx context.Context, b *Backend) (*dataplane.Observation, error) {
+func dumpAll(ctx context.Context, b *backend) (*dataplane.Observation, error) {
 	s, err := b.kernel.readTables(ctx, b.pl.table, b.crowded)
 	if err != nil {
 		return nil, err
@@ -35,7 +35,7 @@ func dumpAll(ctx context.Context, b *Backend) (*dataplane.Observation, error) {
 }
 
 // dumpSets dumps all sets of a table into raw.
-func dumpSets(ctx context.Context, b *Backend, raw *reading) error {
+func dumpSets(ctx context.Context, b *backend, raw *reading) error {
 	for name := range raw.specs {
 		if isAnonymous(name) || !isRead(name) {
 			continue
@@ -52,7 +52,7 @@ func dumpSets(ctx context.Context, b *Backend, raw *reading) error {
 }
 
 // askAll observes like on a kernel that does not tell how many elements sets have.
-func askAll(ctx context.Context, b *Backend, want *servicemodel.Table) (*dataplane.Observation,
+func askAll(ctx context.Context, b *backend, want *servicemodel.Table) (*dataplane.Observation,
 	error) {
 	s, err := b.kernel.readTables(ctx, b.pl.table, b.crowded)
 	if err != nil {
@@ -72,7 +72,7 @@ func askAll(ctx context.Context, b *Backend, want *servicemodel.Table) (*datapla
 // vandal changes elements by hand.
 type vandal struct {
 	t *testing.T
-	b *Backend
+	b *backend
 	r *rand.Rand
 }
 
@@ -195,7 +195,7 @@ func (b *blow) move() {
 
 // requireSame requires that two observations are equal, and that their backends know the same about
 // the kernel.
-func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *Backend, how string) {
+func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *backend, how string) {
 	t.Helper()
 	require.Equal(t, want.Drift, got.Drift, how)
 	require.True(t, want.Table.Equal(got.Table), "%s: %s", how,
@@ -221,7 +221,7 @@ func TestReadingsAgree(t *testing.T) {
 			t.Parallel()
 			ns, b := newNS(t)
 			r := rand.New(rand.NewPCG(seed, 7))
-			open := func() *Backend {
+			open := func() *backend {
 				b := newBackend(t, ns, nil)
 				b.kernel.chunk = []int{1, 3, chunkAddrs}[r.IntN(3)]
 				return b
@@ -255,7 +255,7 @@ func TestReadingsAgree(t *testing.T) {
 }
 
 // requireAgreement compares readings that want s, states near it, other states, and nothing.
-func requireAgreement(t *testing.T, open func() *Backend, g *randstate.Source,
+func requireAgreement(t *testing.T, open func() *backend, g *randstate.Source,
 	s servicemodel.State) {
 	t.Helper()
 	plain := open()

@@ -230,7 +230,7 @@ func (s *snapshot) interpret() (c servicemodel.Contents) {
 
 // remember makes one observation of both tables, and keeps what was read as the state of the
 // kernel.
-func (b *Backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observation {
+func (b *backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observation {
 	o := &dataplane.Observation{Table: t, Drift: s.text, OtherLayout: s.otherLayout()}
 	for i, r := range s.tables {
 		b.pl.tables[i].read(r)
@@ -250,8 +250,8 @@ func (b *Backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observ
 	return o
 }
 
-// merge makes one observation of both tables: see [Backend.remember].
-func (b *Backend) merge(s *snapshot, want *servicemodel.Table) (*dataplane.Observation, error) {
+// merge makes one observation of both tables: see [backend.remember].
+func (b *backend) merge(s *snapshot, want *servicemodel.Table) (*dataplane.Observation, error) {
 	t, err := s.assemble(want, s.interpret())
 	if err != nil {
 		return nil, fmt.Errorf("nftables: what the kernel holds: %w", err)

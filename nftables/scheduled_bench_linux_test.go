@@ -42,9 +42,9 @@ func benchEngine(b *testing.B) *dataplane.Engine {
 	ns, err := netnstest.NewNS(b.Name())
 	require.NoError(b, err)
 	b.Cleanup(func() { ns.Close() })
-	var backend *Backend
+	var backend *backend
 	require.NoError(b, ns.Do(func() (err error) {
-		backend, err = New(nil)
+		backend, err = openBackend(nil)
 		return err
 	}))
 	b.Cleanup(func() { backend.Close() })

@@ -18,7 +18,7 @@ import (
 // Until then, the version has a mark. A process that finds the mark replaces the tables. If their
 // writer still lives, its next step fails, because its epoch is gone.
 type steps struct {
-	b  *Backend
+	b  *backend
 	to writers
 	// now is the transaction that is being written.
 	now    plan
@@ -49,7 +49,7 @@ const (
 
 // inSteps reports whether a plan is sent in steps: a large one for an instance that no packet meets
 // yet. After another program has interrupted the steps, the plan is sent at once.
-func (b *Backend) inSteps(p *plan) bool {
+func (b *backend) inSteps(p *plan) bool {
 	return !b.interrupted && b.pl.owning == nil && p.size() > min(oneStep, b.kernel.room()) &&
 		!slices.ContainsFunc(p.tables, func(t *tablePlan) bool {
 			return t.have.exists && !p.have.unfinished || !t.create && !t.empty()
@@ -60,7 +60,7 @@ func (b *Backend) inSteps(p *plan) bool {
 func (k *kernel) room() int { return k.conn.MaxBatch() / 2 }
 
 // sendInSteps commits a plan in steps. If one of them fails, it deletes the tables.
-func (b *Backend) sendInSteps(ctx context.Context, p *plan) (dataplane.Stats, error) {
+func (b *backend) sendInSteps(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
 	s := &steps{b: b, now: *p, size: min(leastStep, k.room()),

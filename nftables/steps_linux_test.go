@@ -34,7 +34,7 @@ func (s *sending) Send(p []byte) error {
 }
 
 // inSmallSteps makes a backend need many steps, and calls before ahead of each.
-func inSmallSteps(t *testing.T, b *Backend, ns *netnstest.NS, before func(n int) error) *sending {
+func inSmallSteps(t *testing.T, b *backend, ns *netnstest.NS, before func(n int) error) *sending {
 	t.Helper()
 	s := &sending{before: before}
 	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Limit: 100_000,
@@ -92,28 +92,28 @@ func TestStepsThatAreInterrupted(t *testing.T) {
 	want := manyServices(500)
 	for name, tt := range map[string]struct {
 		// happen is what happens before step at, and again whether also before each later one.
-		happen func(t *testing.T, other *Backend, cancel func()) error
+		happen func(t *testing.T, other *backend, cancel func()) error
 		again  bool
 		fails  bool // the first apply fails
 		left   bool // unfinished tables are left
 	}{
 		"an error": {fails: true,
-			happen: func(*testing.T, *Backend, func()) error { return unix.ENOMEM }},
+			happen: func(*testing.T, *backend, func()) error { return unix.ENOMEM }},
 		"its process dies": {fails: true, again: true, left: true,
-			happen: func(*testing.T, *Backend, func()) error { return unix.EIO }},
-		"its context ends": {fails: true, happen: func(_ *testing.T, _ *Backend, c func()) error {
+			happen: func(*testing.T, *backend, func()) error { return unix.EIO }},
+		"its context ends": {fails: true, happen: func(_ *testing.T, _ *backend, c func()) error {
 			c()
 			return context.Canceled
 		}},
-		"another program flushes": {happen: func(t *testing.T, other *Backend, _ func()) error {
+		"another program flushes": {happen: func(t *testing.T, other *backend, _ func()) error {
 			_, err := other.Cleanup(t.Context())
 			return err
 		}},
-		"another writer makes them": {happen: func(t *testing.T, other *Backend, _ func()) error {
+		"another writer makes them": {happen: func(t *testing.T, other *backend, _ func()) error {
 			_, err := dataplane.New(unlocked{other}, nil).Apply(t.Context(), want)
 			return err
 		}},
-		"another writer makes others": {happen: func(t *testing.T, other *Backend, _ func()) error {
+		"another writer makes others": {happen: func(t *testing.T, other *backend, _ func()) error {
 			_, err := dataplane.New(unlocked{other}, nil).Apply(t.Context(), manyServices(3))
 			return err
 		}},

@@ -111,7 +111,7 @@ const giveTries = 20
 // any other commit precedes it. The next transaction, which makes the tables anew, increments the
 // version. So of two writers that found no version, the second one fails. If giveVersion finds a
 // version, it fails, because another writer has written since the tables were observed.
-func (b *Backend) giveVersion(ctx context.Context) error {
+func (b *backend) giveVersion(ctx context.Context) error {
 	k := &b.kernel
 	for try := 1; ; try++ {
 		gen, err := k.conn.GenID(ctx)

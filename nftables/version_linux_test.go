@@ -24,7 +24,7 @@ func turns() (l [3]servicemodel.State) {
 }
 
 // advanceTo applies states in turn until the version has a number.
-func advanceTo(t *testing.T, b *Backend, e *dataplane.Engine, number uint32) {
+func advanceTo(t *testing.T, b *backend, e *dataplane.Engine, number uint32) {
 	t.Helper()
 	states := turns()
 	for n := 0; b.pl.version.number != number; n++ {

@@ -9,8 +9,8 @@ import (
 )
 
 // Witness waits until another program changes the tables, and returns that program. It makes
-// Backend a [dataplane.Witness].
-func (b *Backend) Witness(ctx context.Context) (dataplane.Program, error) {
+// the backend a [dataplane.Witness].
+func (b *backend) Witness(ctx context.Context) (dataplane.Program, error) {
 	k := &b.kernel
 	g, err := nft.Author(ctx, k.localnet.NS, k.conn, func(c nft.Changed) bool {
 		return c.Table == b.pl.table

@@ -242,7 +242,8 @@ func held(tb testing.TB, ns *netnstest.NS, a attachment) (ports []uint16) {
 	owner := (&request{Name: "net"}).owner(a)
 	for range 100 {
 		var o *dataplane.Observation
-		o, err = backend.ObserveParts(context.Background(), []string{owner}, nil)
+		o, err = backend.(dataplane.PartReader).ObserveParts(context.Background(),
+			[]string{owner}, nil)
 		if err != nil {
 			continue // other writers interrupted the reading
 		}
