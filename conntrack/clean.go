@@ -138,7 +138,7 @@ type cleaning struct {
 }
 
 func (c *cleaning) run(ctx context.Context) error {
-	if c.matcher.Empty() {
+	if c.matcher.empty() {
 		return nil
 	}
 	if _, err := wait.PacketsOf(ctx).Wait(ctx); err != nil {
@@ -223,7 +223,7 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	if c.opts.Stale != nil {
 		c.opts.Stale(f)
 	}
-	if f.Protocol == TCP && f.TCP.Open() && !c.opts.KeepOpen {
+	if f.Protocol == TCP && f.TCP.open() && !c.opts.KeepOpen {
 		c.open = append(c.open, *f)
 	} else {
 		c.stale = append(c.stale, *f)

@@ -233,7 +233,7 @@ func (c *cutting) tombstones(f *Flow) (s tombstones) {
 	}
 	// The endpoint sends to the client, or to an address of the node that stands for it.
 	node := f.Reply.Dst.Addr()
-	if !f.Masqueraded() {
+	if !f.masqueraded() {
 		node = c.node(f.Reply.Src.Addr())
 	}
 	if node.IsValid() {
@@ -260,7 +260,7 @@ func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) Flow
 		Status:   StatusSeenReply | StatusAssured | StatusFixedTimeout,
 		Timeout:  tombstoneTime,
 		Mark:     f.Mark,
-		TCP:      TCPClose,
+		TCP:      tcpClose,
 	}
 }
 

@@ -8,20 +8,24 @@ import (
 // Protocol is a transport protocol, numbered as in the IP header (IANA protocol numbers).
 type Protocol uint8
 
-// The protocols with a name here. A flow may be of any other, too.
+// The protocols that services have. A flow may be of any other, too.
 const (
-	ICMP    Protocol = 1   // IPPROTO_ICMP
-	TCP     Protocol = 6   // IPPROTO_TCP
-	UDP     Protocol = 17  // IPPROTO_UDP
-	GRE     Protocol = 47  // IPPROTO_GRE
-	ICMPv6  Protocol = 58  // IPPROTO_ICMPV6
-	SCTP    Protocol = 132 // IPPROTO_SCTP
-	UDPLite Protocol = 136 // IPPROTO_UDPLITE
+	TCP  Protocol = 6   // IPPROTO_TCP
+	UDP  Protocol = 17  // IPPROTO_UDP
+	SCTP Protocol = 132 // IPPROTO_SCTP
+)
+
+// Further protocols with a name.
+const (
+	protoICMP    Protocol = 1   // IPPROTO_ICMP
+	protoGRE     Protocol = 47  // IPPROTO_GRE
+	protoICMPv6  Protocol = 58  // IPPROTO_ICMPV6
+	protoUDPLite Protocol = 136 // IPPROTO_UDPLITE
 )
 
 var protocolNames = map[Protocol]string{
-	ICMP: "icmp", TCP: "tcp", UDP: "udp", GRE: "gre", ICMPv6: "icmpv6", SCTP: "sctp",
-	UDPLite: "udplite",
+	protoICMP: "icmp", TCP: "tcp", UDP: "udp", protoGRE: "gre", protoICMPv6: "icmpv6", SCTP: "sctp",
+	protoUDPLite: "udplite",
 }
 
 // String returns the name that conntrack(8) prints, and the number of a protocol without one.
@@ -33,7 +37,7 @@ func (p Protocol) String() string {
 }
 
 // icmp reports whether tuples of p have an identifier, a type and a code instead of ports.
-func (p Protocol) icmp() bool { return p == ICMP || p == ICMPv6 }
+func (p Protocol) icmp() bool { return p == protoICMP || p == protoICMPv6 }
 
 // Family is an address family, numbered as netfilter numbers it.
 type Family uint8
@@ -70,8 +74,8 @@ const (
 	StatusSeenReply        // IPS_SEEN_REPLY: packets went both ways
 	StatusAssured          // IPS_ASSURED: not evicted when the table is full
 	statusConfirmed        // IPS_CONFIRMED: its first packet has left the machine
-	StatusSrcNAT           // IPS_SRC_NAT: the source is translated
-	StatusDstNAT           // IPS_DST_NAT: the destination is translated
+	statusSrcNAT           // IPS_SRC_NAT: the source is translated
+	statusDstNAT           // IPS_DST_NAT: the destination is translated
 	statusSeqAdjust        // IPS_SEQ_ADJUST: TCP sequence numbers are rewritten
 	// IPS_SRC_NAT_DONE: the source translation is decided
 	statusSrcNATDone
@@ -112,21 +116,21 @@ func (s Status) String() string {
 }
 
 // TCPState is the state of a TCP connection as conntrack sees it (enum tcp_conntrack,
-// include/uapi/linux/netfilter/nf_conntrack_tcp.h).
+// include/uapi/linux/netfilter/nf_conntrack_tcp.h). Zero is the state of other protocols.
 type TCPState uint8
 
 // The states, in the kernel's order.
 const (
-	TCPNone        TCPState = iota // TCP_CONNTRACK_NONE; also the state of other protocols
-	TCPSynSent                     // TCP_CONNTRACK_SYN_SENT
-	TCPSynRecv                     // TCP_CONNTRACK_SYN_RECV
+	tcpNone        TCPState = iota // TCP_CONNTRACK_NONE; also the state of other protocols
+	tcpSynSent                     // TCP_CONNTRACK_SYN_SENT
+	tcpSynRecv                     // TCP_CONNTRACK_SYN_RECV
 	TCPEstablished                 // TCP_CONNTRACK_ESTABLISHED
-	TCPFinWait                     // TCP_CONNTRACK_FIN_WAIT
-	TCPCloseWait                   // TCP_CONNTRACK_CLOSE_WAIT
-	TCPLastAck                     // TCP_CONNTRACK_LAST_ACK
-	TCPTimeWait                    // TCP_CONNTRACK_TIME_WAIT
-	TCPClose                       // TCP_CONNTRACK_CLOSE: after a reset
-	TCPSynSent2                    // TCP_CONNTRACK_SYN_SENT2: simultaneous open
+	tcpFinWait                     // TCP_CONNTRACK_FIN_WAIT
+	tcpCloseWait                   // TCP_CONNTRACK_CLOSE_WAIT
+	tcpLastAck                     // TCP_CONNTRACK_LAST_ACK
+	tcpTimeWait                    // TCP_CONNTRACK_TIME_WAIT
+	tcpClose                       // TCP_CONNTRACK_CLOSE: after a reset
+	tcpSynSent2                    // TCP_CONNTRACK_SYN_SENT2: simultaneous open
 )
 
 var tcpStateNames = [...]string{
@@ -137,16 +141,16 @@ var tcpStateNames = [...]string{
 // String returns the name that conntrack(8) prints, and the number of an unknown state.
 func (s TCPState) String() string { return stateName(tcpStateNames[:], uint8(s)) }
 
-// Open reports whether both ends may still believe in the connection. Then only a reset ends it.
-func (s TCPState) Open() bool { return s >= TCPSynRecv && s <= TCPLastAck }
+// open reports whether both ends may still believe in the connection. Then only a reset ends it.
+func (s TCPState) open() bool { return s >= tcpSynRecv && s <= tcpLastAck }
 
 // SCTPState is the state of an SCTP association as conntrack sees it (enum sctp_conntrack,
-// include/uapi/linux/netfilter/nf_conntrack_sctp.h).
+// include/uapi/linux/netfilter/nf_conntrack_sctp.h). Zero is the state of other protocols.
 type SCTPState uint8
 
 // The states, in the kernel's order.
 const (
-	SCTPNone            SCTPState = iota // SCTP_CONNTRACK_NONE; also the state of other protocols
+	sctpNone            SCTPState = iota // SCTP_CONNTRACK_NONE; also the state of other protocols
 	sctpClosed                           // SCTP_CONNTRACK_CLOSED
 	sctpCookieWait                       // SCTP_CONNTRACK_COOKIE_WAIT
 	sctpCookieEchoed                     // SCTP_CONNTRACK_COOKIE_ECHOED

@@ -13,7 +13,21 @@ type DumpRequest = dumpRequest
 const (
 	StatusConfirmed   = statusConfirmed
 	StatusHWOffload   = statusHWOffload
+	StatusSrcNAT      = statusSrcNAT
+	StatusDstNAT      = statusDstNAT
 	SCTPHeartbeatSent = sctpHeartbeatSent
+	SCTPNone          = sctpNone
+	TCPNone           = tcpNone
+	TCPSynSent        = tcpSynSent
+	TCPSynRecv        = tcpSynRecv
+	TCPFinWait        = tcpFinWait
+	TCPCloseWait      = tcpCloseWait
+	TCPLastAck        = tcpLastAck
+	TCPTimeWait       = tcpTimeWait
+	TCPClose          = tcpClose
+	TCPSynSent2       = tcpSynSent2
+	ICMP              = protoICMP
+	ICMPv6            = protoICMPv6
 )
 
 var (
@@ -29,6 +43,12 @@ var (
 func (f Filter) Dumps() ([]DumpRequest, error) { return f.dumps() }
 
 func (m *Matcher) Dumps(s Scan, except ...Protocol) []DumpRequest { return m.dumps(s, except...) }
+
+func (m *Matcher) Empty() bool { return m.empty() }
+
+func (f *Flow) Masqueraded() bool { return f.masqueraded() }
+
+func (s TCPState) Open() bool { return s.open() }
 
 // Datagrams empties the queue and returns how many there were.
 func (f *Follower) Datagrams() (n int, err error) {

@@ -63,11 +63,11 @@ func (f *Flow) Zone() uint16 {
 }
 
 // Translated reports whether the flow goes to another destination than the client addressed: by
-// DNAT, or by IPVS, which does not set [StatusDstNAT].
+// DNAT, or by IPVS, which does not set IPS_DST_NAT.
 func (f *Flow) Translated() bool { return f.Reply.Src != f.Original.Dst }
 
-// Masqueraded reports whether the endpoint sees another source than the client's.
-func (f *Flow) Masqueraded() bool { return f.Reply.Dst != f.Original.Src }
+// masqueraded reports whether the endpoint sees another source than the client's.
+func (f *Flow) masqueraded() bool { return f.Reply.Dst != f.Original.Src }
 
 // String returns the flow on one line, in the manner of conntrack -L.
 func (f Flow) String() string {
@@ -130,20 +130,6 @@ func All(flows ...Flow) iter.Seq2[Flow, error] {
 	return func(yield func(Flow, error) bool) {
 		for _, f := range flows {
 			if !yield(f, nil) {
-				return
-			}
-		}
-	}
-}
-
-// Where returns the flows of seq for which keep is true. It passes errors on.
-func Where(seq iter.Seq2[Flow, error], keep func(*Flow) bool) iter.Seq2[Flow, error] {
-	return func(yield func(Flow, error) bool) {
-		for f, err := range seq {
-			if err == nil && !keep(&f) {
-				continue
-			}
-			if !yield(f, err) {
 				return
 			}
 		}

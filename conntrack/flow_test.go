@@ -52,31 +52,6 @@ func TestNames(t *testing.T) {
 	}
 }
 
-func TestWhere(t *testing.T) {
-	t.Parallel()
-	a := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
-	b := NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", "")
-	c := NewFlow(UDP, Client, "10.96.0.11:53", "10.244.0.6:5353", "")
-	var kept []Flow
-	for f, err := range Where(All(a, b, c), func(f *Flow) bool { return f.Protocol == UDP }) {
-		require.NoError(t, err)
-		kept = append(kept, f)
-	}
-	require.Equal(t, []Flow{a, c}, kept)
-
-	broken := errors.New("broken")
-	failing := func(yield func(Flow, error) bool) { _ = yield(a, nil) && yield(Flow{}, broken) }
-	var last error
-	for _, err := range Where(failing, func(*Flow) bool { return true }) {
-		last = err
-	}
-	require.ErrorIs(t, last, broken)
-
-	for range Where(All(a, c), func(*Flow) bool { return true }) {
-		break // ending the loop early ends the sequence
-	}
-}
-
 func TestUsageFraction(t *testing.T) {
 	t.Parallel()
 	require.InDelta(t, 0.25, Usage{Count: 65536, Max: 262144}.Fraction(), 1e-9)

@@ -124,8 +124,8 @@ func (s setMaker) set(list []netip.AddrPort, f FrontendKey) (endpoints, error) {
 // has a zone.
 func plainAddr(a netip.Addr) netip.Addr { return a.Unmap().WithZone("") }
 
-// Empty reports whether no flow can be stale. Then there is no reason to search the table.
-func (m *Matcher) Empty() bool {
+// empty reports whether no flow can be stale. Then there is no reason to search the table.
+func (m *Matcher) empty() bool {
 	for _, c := range m.frontends {
 		if c.finds() {
 			return false
@@ -140,14 +140,14 @@ func (c *criterion) finds() bool {
 }
 
 // Classify returns the class of a flow. Only addresses, ports, protocol and zone count. IPVS does
-// not set [StatusDstNAT], and the reply tuple has the endpoint whether the client's address was
+// not set IPS_DST_NAT, and the reply tuple has the endpoint whether the client's address was
 // replaced or not.
 func (m *Matcher) Classify(f *Flow) Class {
 	c := m.criterion(f)
 	switch {
 	case f.Zone() != m.zone:
 		return Unrelated
-	case c == nil && m.fromFrontend(f) && !f.Translated() && !f.Masqueraded():
+	case c == nil && m.fromFrontend(f) && !f.Translated() && !f.masqueraded():
 		return Backwards
 	case c == nil:
 		return Unrelated

@@ -134,7 +134,7 @@ func appendCreate(b *rawnl.Batch, f *Flow) {
 	if f.Translated() {
 		appendNAT(b, attrNATDst, f.Protocol, f.Reply.Src)
 	}
-	if f.Masqueraded() {
+	if f.masqueraded() {
 		appendNAT(b, attrNATSrc, f.Protocol, f.Reply.Dst)
 	}
 	appendProtoInfo(b, f)

@@ -21,7 +21,7 @@ func appendProtoInfo(b *rawnl.Batch, f *Flow) {
 		return
 	}
 	flags := tcpFlagLiberal
-	if f.TCP >= TCPFinWait && f.TCP <= TCPClose {
+	if f.TCP >= tcpFinWait && f.TCP <= tcpClose {
 		flags |= tcpFlagCloseInit
 	}
 	wire := [2]byte{flags, flags} // struct nf_ct_tcp_flags: the flags and their mask

@@ -17,11 +17,11 @@ func appendTuple(b *rawnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 	proto := b.Nest(attrTupleProto)
 	b.U8(attrProtoNum, uint8(p))
 	switch p {
-	case ICMP:
+	case protoICMP:
 		b.U16(attrICMPID, t.Src.Port())
 		b.U8(attrICMPType, t.ICMPType)
 		b.U8(attrICMPCode, t.ICMPCode)
-	case ICMPv6:
+	case protoICMPv6:
 		b.U16(attrICMPv6ID, t.Src.Port())
 		b.U8(attrICMPv6Type, t.ICMPType)
 		b.U8(attrICMPv6Code, t.ICMPCode)

@@ -287,7 +287,7 @@ func TestMirrorForgetsTheDead(t *testing.T) {
 
 func TestConfig(t *testing.T) {
 	t.Parallel()
-	_, err := New(nil, &Config{Protocols: []ct.Protocol{ct.UDP, ct.ICMP}})
+	_, err := New(nil, &Config{Protocols: []ct.Protocol{ct.UDP, 1}})
 	require.ErrorContains(t, err, "Protocols: icmp is not tcp, udp or sctp")
 	require.ErrorContains(t, ErrOf(New(nil, &Config{Buffer: -1})), "Buffer: -1 bytes")
 	require.ErrorContains(t, ErrOf(New(nil, nil)), "no table")

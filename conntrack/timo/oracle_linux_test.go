@@ -29,24 +29,23 @@ func oddFlows(r *rand.Rand) []conntrack.Flow {
 		f.Original.Zone = cttest.Pick(r, 0, 0, uint16(1+r.IntN(9)))
 		f.Reply.Zone = cttest.Pick(r, 0, f.Original.Zone, f.Original.Zone)
 		if f.Protocol == conntrack.TCP {
-			f.TCP = cttest.Pick(r, conntrack.TCPSynSent, conntrack.TCPEstablished,
-				conntrack.TCPClose)
+			f.TCP = cttest.Pick(r, 1, conntrack.TCPEstablished, 8)
 		}
 	}
-	for i, p := range []conntrack.Protocol{conntrack.ICMP, conntrack.ICMPv6, conntrack.ICMP} {
+	for i, p := range []conntrack.Protocol{protoICMP, protoICMPv6, protoICMP} {
 		f := cttest.NewFlow(p, "10.0.0.9:77", "10.0.0.8:77", "", "")
-		if p == conntrack.ICMPv6 {
+		if p == protoICMPv6 {
 			f = cttest.NewFlow(p, "[fd00::9]:77", "[fd00::8]:77", "", "")
 		}
 		f.Original.Zone, f.Reply.Zone = uint16(i), uint16(i)
 		f.Original.ICMPType, f.Reply.ICMPType = 8, 0 // echo request and reply
-		if p == conntrack.ICMPv6 {
+		if p == protoICMPv6 {
 			f.Original.ICMPType, f.Reply.ICMPType = 128, 129
 		}
 		flows = append(flows, f)
 	}
 	return append(flows,
-		cttest.NewFlow(conntrack.UDPLite, "10.0.0.9:7", "10.0.0.8:8", "10.0.0.7:9", ""),
+		cttest.NewFlow(136, "10.0.0.9:7", "10.0.0.8:8", "10.0.0.7:9", ""),
 		cttest.NewFlow(99, "10.0.0.9:0", "10.0.0.8:0", "", ""))
 }
 

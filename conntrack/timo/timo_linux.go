@@ -38,9 +38,9 @@ func To(f conntrack.Flow) ct.Flow {
 		out.Zone, out.TupleOrig.Zone, out.TupleReply.Zone = f.Original.Zone, 0, 0
 	}
 	switch {
-	case f.Protocol == conntrack.TCP && f.TCP != conntrack.TCPNone:
+	case f.Protocol == conntrack.TCP && f.TCP != 0:
 		out.ProtoInfo.TCP = &ct.ProtoInfoTCP{State: uint8(f.TCP)}
-	case f.Protocol == conntrack.SCTP && f.SCTP != conntrack.SCTPNone:
+	case f.Protocol == conntrack.SCTP && f.SCTP != 0:
 		out.ProtoInfo.SCTP = &ct.ProtoInfoSCTP{State: uint8(f.SCTP)}
 	}
 	return out
@@ -49,8 +49,8 @@ func To(f conntrack.Flow) ct.Flow {
 func tuple(p conntrack.Protocol, t conntrack.Tuple) ct.Tuple {
 	out := ct.Tuple{
 		IP: ct.IPTuple{SourceAddress: t.Src.Addr(), DestinationAddress: t.Dst.Addr()},
-		Proto: ct.ProtoTuple{Protocol: uint8(p), ICMPv4: p == conntrack.ICMP,
-			ICMPv6: p == conntrack.ICMPv6},
+		Proto: ct.ProtoTuple{Protocol: uint8(p), ICMPv4: p == protoICMP,
+			ICMPv6: p == protoICMPv6},
 		Zone: t.Zone,
 	}
 	if icmp(p) {
@@ -62,7 +62,13 @@ func tuple(p conntrack.Protocol, t conntrack.Tuple) ct.Tuple {
 	return out
 }
 
-func icmp(p conntrack.Protocol) bool { return p == conntrack.ICMP || p == conntrack.ICMPv6 }
+// IANA protocol numbers.
+const (
+	protoICMP   conntrack.Protocol = 1
+	protoICMPv6 conntrack.Protocol = 58
+)
+
+func icmp(p conntrack.Protocol) bool { return p == protoICMP || p == protoICMPv6 }
 
 func counter(c conntrack.Count, reply bool) ct.Counter {
 	if c == (conntrack.Count{}) {

@@ -14,10 +14,16 @@ import (
 	"github.com/kernlb/kernlb/internal/test/cttest"
 )
 
+// IANA protocol numbers.
+const (
+	protoICMP   conntrack.Protocol = 1
+	protoICMPv6 conntrack.Protocol = 58
+)
+
 // randomFlow returns a flow as a kernel can report it.
 func randomFlow(r *rand.Rand) conntrack.Flow {
 	f := cttest.RandomFlow(r)
-	f.Protocol = cttest.Pick(r, f.Protocol, conntrack.ICMP, conntrack.ICMPv6, conntrack.GRE, 99)
+	f.Protocol = cttest.Pick(r, f.Protocol, protoICMP, protoICMPv6, 47, 99)
 	f.Timeout = time.Duration(r.Uint32()) * time.Second
 	f.ID, f.Mark, f.Status = r.Uint32(), r.Uint32(), conntrack.Status(r.Uint32())
 	switch f.Protocol {
@@ -25,7 +31,7 @@ func randomFlow(r *rand.Rand) conntrack.Flow {
 		f.TCP = conntrack.TCPState(r.IntN(10))
 	case conntrack.SCTP:
 		f.SCTP = conntrack.SCTPState(r.IntN(9))
-	case conntrack.ICMP, conntrack.ICMPv6:
+	case protoICMP, protoICMPv6:
 		for _, t := range []*conntrack.Tuple{&f.Original, &f.Reply} {
 			id := t.Src.Port()
 			t.Dst = netip.AddrPortFrom(t.Dst.Addr(), id)
@@ -83,7 +89,7 @@ func TestRoundTripOfTheirs(t *testing.T) {
 func TestToLosesParts(t *testing.T) {
 	t.Parallel()
 	f := cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "", "")
-	f.TCP, f.Timeout, f.Original.ICMPType = conntrack.TCPClose, 1500*time.Millisecond, 8
+	f.TCP, f.Timeout, f.Original.ICMPType = 8, 1500*time.Millisecond, 8
 	want := cttest.NewFlow(conntrack.UDP, cttest.Client, "10.96.0.10:53", "", "")
 	want.Timeout = time.Second
 	require.Equal(t, timo.To(want), timo.To(f))

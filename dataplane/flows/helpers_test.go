@@ -35,8 +35,8 @@ func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, o conntrack.C
 	c conntrack.CleanResult, err error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if m.Empty() {
-		return c, nil
+	if len(m.Destinations()) == 0 && len(m.Sources()) == 0 {
+		return c, nil // no flow can be stale
 	}
 	f.dumps++
 	c.Dumps = 1
@@ -78,9 +78,9 @@ func (f *fakeTable) Flows(_ context.Context, filter conntrack.Filter) iter.Seq2[
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dumps++
-	return conntrack.Where(conntrack.All(slices.Clone(f.flows)...), func(fl *conntrack.Flow) bool {
-		return filter.Match(fl)
-	})
+	return conntrack.All(slices.DeleteFunc(slices.Clone(f.flows), func(fl conntrack.Flow) bool {
+		return !filter.Match(&fl)
+	})...)
 }
 
 func (f *fakeTable) fail(err error) {

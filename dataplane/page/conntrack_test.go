@@ -48,11 +48,12 @@ func flow(dst, endpoint string, s conntrack.Status, tcp conntrack.TCPState) conn
 // connected returns answered and unanswered connections of web.
 func connected() fakeConntrack {
 	const answered = conntrack.StatusSeenReply | conntrack.StatusAssured
+	const synSent, closed conntrack.TCPState = 1, 8
 	return fakeConntrack{flows: []conntrack.Flow{
 		flow("10.96.0.10:80", "10.244.0.1:8080", answered, conntrack.TCPEstablished),
-		flow("10.96.0.10:80", "10.244.0.1:8080", answered, conntrack.TCPClose),
-		flow("192.168.0.1:30080", "10.244.0.1:8080", 0, conntrack.TCPSynSent),
-		flow("10.96.0.10:80", "10.244.0.2:8080", 0, conntrack.TCPSynSent),
+		flow("10.96.0.10:80", "10.244.0.1:8080", answered, closed),
+		flow("192.168.0.1:30080", "10.244.0.1:8080", 0, synSent),
+		flow("10.96.0.10:80", "10.244.0.2:8080", 0, synSent),
 		flow("10.96.0.10:80", "10.244.0.3:8080", answered, conntrack.TCPEstablished),
 		flow("10.96.0.99:80", "10.244.0.3:8080", answered, conntrack.TCPEstablished),
 	}}

@@ -115,7 +115,7 @@ func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
 				Timeout: time.Hour,
 				Status:  conntrack.StatusSeenReply | conntrack.StatusAssured}
 			if i%4 == 0 {
-				f.Protocol, f.TCP = conntrack.UDP, conntrack.TCPNone
+				f.Protocol, f.TCP = conntrack.UDP, 0
 			}
 			client := netip.AddrPortFrom(benchAddr(20, 0, i>>8), uint16(1024+i&0xff))
 			service, endpoint := i/4%flowServices, i/4/flowServices%flowEndpoints

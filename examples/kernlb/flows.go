@@ -162,9 +162,9 @@ func (l *lister) row(f *conntrack.Flow) (flowRow, bool) {
 // state returns the state of a connection. For other flows it returns whether they were answered.
 func state(f *conntrack.Flow) string {
 	switch {
-	case f.Protocol == conntrack.TCP && f.TCP != conntrack.TCPNone:
+	case f.Protocol == conntrack.TCP && f.TCP != 0:
 		return f.TCP.String()
-	case f.Protocol == conntrack.SCTP && f.SCTP != conntrack.SCTPNone:
+	case f.Protocol == conntrack.SCTP && f.SCTP != 0:
 		return f.SCTP.String()
 	case f.Status&conntrack.StatusSeenReply == 0:
 		return "UNREPLIED"

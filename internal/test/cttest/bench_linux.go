@@ -19,7 +19,7 @@ func BenchFlows(n int) iter.Seq2[Flow, error] {
 			f := Flow{Protocol: TCP, TCP: TCPEstablished, Status: StatusSeenReply | StatusAssured,
 				Timeout: time.Hour}
 			if i%4 == 0 {
-				f.Protocol, f.TCP = UDP, TCPNone
+				f.Protocol, f.TCP = UDP, 0
 			}
 			f.Original = Tuple{
 				Src: netip.AddrPortFrom(

@@ -90,7 +90,7 @@ func RandomFlow(r *rand.Rand) Flow {
 		Protocol: Pick(r, TCP, UDP, SCTP),
 		Original: Tuple{Src: end(), Dst: end(), Zone: zone},
 		Reply:    Tuple{Src: end(), Dst: end(), Zone: zone},
-		Status:   Pick(r, 0, StatusAssured, StatusAssured|StatusDstNAT),
+		Status:   Pick(r, 0, StatusAssured, StatusAssured|StatusSeenReply),
 		Mark:     uint32(r.IntN(4)),
 	}
 }
