@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // othersRules are another program's rules, in the chains that we share.
@@ -63,8 +64,7 @@ func TestAFlushIsRepaired(t *testing.T) {
 			defer conns.Close()
 
 			for command := range strings.SplitSeq(flush.command, "; ") {
-				words := strings.Fields(command)
-				runCommand(t, c.Node.NS, words[0], words[1:]...)
+				nstest.Run(t, c.Node.NS, command)
 			}
 			// Another program puts a rule where ours were.
 			runTool(t, c.Node.NS, "", "iptables", "-t", "nat", "-A", "PREROUTING", "-p", "tcp",

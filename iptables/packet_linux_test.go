@@ -3,7 +3,6 @@ package iptables
 import (
 	"context"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -155,9 +155,8 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "local", dial(t, c.Node, "127.0.0.2:9090").Server)
 	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-	route := "route add table local unicast 127.0.0.2/32 dev eth0 onlink via " +
-		c.Node.IPv4.String()
-	runCommand(t, c.Pods[0].NS, "ip", strings.Fields(route)...)
+	nstest.Run(t, c.Pods[0].NS, "ip route add table local unicast 127.0.0.2/32 dev eth0 onlink "+
+		"via "+c.Node.IPv4.String())
 	o = dial(t, c.Pods[0], "127.0.0.2:9090")
 	require.Equal(t, netnstest.Dropped, o.Kind, o)
 	runTool(t, c.Node.NS, "", "iptables", "-F", "KUBE-FIREWALL")
@@ -187,9 +186,8 @@ func TestPublishedAtLoopback(t *testing.T) {
 	require.True(t, c.IsNodeAddr(o.Source.Addr()), "masqueraded: %s", o)
 
 	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-	route := "route add table local unicast 127.0.0.2/32 dev eth0 onlink via " +
-		c.Node.IPv4.String()
-	runCommand(t, c.Pods[0].NS, "ip", strings.Fields(route)...)
+	nstest.Run(t, c.Pods[0].NS, "ip route add table local unicast 127.0.0.2/32 dev eth0 onlink "+
+		"via "+c.Node.IPv4.String())
 	o = dial(t, c.Pods[0], "127.0.0.2:80")
 	require.Equal(t, netnstest.Dropped, o.Kind, o)
 

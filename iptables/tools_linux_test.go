@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"cmp"
 	"context"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -20,6 +19,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -264,26 +264,10 @@ func TestThePlanCanBeRestored(t *testing.T) {
 func TestIptablesLegacyBeside(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
-	legacy := func(stdin string, args ...string) string {
-		var out []byte
-		require.NoError(t, c.Node.NS.Do(func() error {
-			cmd := exec.CommandContext(t.Context(), args[0], args[1:]...)
-			cmd.Stdin = strings.NewReader(stdin)
-			var err error
-			if out, err = cmd.Output(); err != nil {
-				return fmt.Errorf("%s: %w", strings.Join(args, " "), err)
-			}
-			return nil
-		}))
-		return string(out)
-	}
-	if _, err := exec.LookPath("iptables-legacy-restore"); err != nil {
-		t.Skip("iptables-legacy-restore is not installed (Debian package iptables)")
-	}
 	const rules = "*filter\n-A FORWARD -p tcp -m tcp --dport 9 -j DROP\nCOMMIT\n" +
 		"*nat\n:KUBE-SERVICES - [0:0]\n-A PREROUTING -j KUBE-SERVICES\n" +
 		"-A KUBE-SERVICES -p tcp -m tcp --dport 9 -j RETURN\nCOMMIT\n"
-	legacy(rules, "iptables-legacy-restore")
+	nstest.Exec(t, c.Node.NS, rules, "iptables-legacy-restore")
 	e := dataplane.New(b, nil)
 	s := podService(c, 3, nil)
 	r := applied(t, e, s)
@@ -293,7 +277,7 @@ func TestIptablesLegacyBeside(t *testing.T) {
 		String()).Kind)
 	requireIntegrity(t, b, dataplane.Intact)
 	cleanUp(t, e)
-	saved := legacy("", "iptables-legacy-save")
+	saved := nstest.Run(t, c.Node.NS, "iptables-legacy-save")
 	for _, rule := range strings.Split(rules, "\n") {
 		if strings.HasPrefix(rule, "-A") {
 			require.Contains(t, saved, rule)
@@ -314,21 +298,6 @@ func (p toolset) restorePlan(t *testing.T, ns *netnstest.NS, text string) {
 		}
 		p.run(t, ns, body, words[0], words[1:]...)
 	}
-}
-
-// runCommand runs a command in a namespace.
-func runCommand(t *testing.T, ns *netnstest.NS, name string, args ...string) {
-	t.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		t.Skipf("%s is not installed", name)
-	}
-	require.NoError(t, ns.Do(func() error {
-		out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%w: %s", err, out)
-		}
-		return nil
-	}))
 }
 
 // applied applies a state with an engine.

@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -50,9 +50,7 @@ func TestManyServices(t *testing.T) {
 
 func applyMany(t *testing.T, n int, cfg ipvs.Config) {
 	t.Helper()
-	ns, err := netnstest.NewNS("many")
-	require.NoError(t, err)
-	defer ns.Close()
+	ns := nstest.New(t)
 	require.NoError(t, ns.SetSysctl("net/ipv4/ip_forward", "1"))
 	cfg.NetNS = ns.Fd()
 	b, err := ipvs.New(&cfg)

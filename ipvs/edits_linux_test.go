@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -121,13 +121,11 @@ type place struct {
 
 func newPlace(t *testing.T) *place {
 	t.Helper()
-	ns, err := netnstest.NewNS("edits")
-	require.NoError(t, err)
-	t.Cleanup(func() { ns.Close() })
-	p := &place{t: t, ns: ns}
+	p := &place{t: t, ns: nstest.New(t)}
 	p.run("ip link set lo up")
 	p.run("ip address add 192.0.2.10/32 dev lo")
-	p.backend, err = ipvs.New(&ipvs.Config{NetNS: ns.Fd(), Device: testDevice, StrictARP: true,
+	var err error
+	p.backend, err = ipvs.New(&ipvs.Config{NetNS: p.ns.Fd(), Device: testDevice, StrictARP: true,
 		Timeouts: ipvs.Timeouts{TCP: time.Hour, TCPFin: time.Minute, UDP: 2 * time.Minute}})
 	require.NoError(t, err)
 	t.Cleanup(func() { p.backend.Close() })
@@ -136,17 +134,12 @@ func newPlace(t *testing.T) *place {
 
 func (p *place) run(command string) string {
 	p.t.Helper()
-	return p.exec(strings.Fields(command)...)
+	return nstest.Run(p.t, p.ns, command)
 }
 
 func (p *place) exec(args ...string) string {
 	p.t.Helper()
-	var out []byte
-	require.NoError(p.t, p.ns.Do(func() (err error) {
-		out, err = exec.CommandContext(p.t.Context(), args[0], args[1:]...).CombinedOutput()
-		return err
-	}), "%v: %s", args, out)
-	return string(out)
+	return nstest.Exec(p.t, p.ns, "", args...)
 }
 
 func (p *place) edit(command string) {

@@ -3,7 +3,6 @@ package ipvs_test
 import (
 	"maps"
 	"net/netip"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -15,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -95,12 +95,7 @@ func (k *kernel) apply(s servicemodel.State) *dataplane.Result {
 
 func (k *kernel) run(args ...string) string {
 	k.t.Helper()
-	var out []byte
-	require.NoError(k.t, k.Node.NS.Do(func() (err error) {
-		out, err = exec.CommandContext(k.t.Context(), args[0], args[1:]...).CombinedOutput()
-		return err
-	}), "%v: %s", args, out)
-	return string(out)
+	return nstest.Exec(k.t, k.Node.NS, "", args...)
 }
 
 // weights returns the weights of a virtual server's destinations by pod.

@@ -7,8 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -16,9 +16,7 @@ import (
 // that was deleted by hand is noticed long before its virtual server is compared in full.
 func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 	needIPVS(t)
-	ns, err := netnstest.NewNS("outlines")
-	require.NoError(t, err)
-	defer ns.Close()
+	ns := nstest.New(t)
 	b, err := openBackend(&Config{NetNS: ns.Fd(), AffinityMask4: 24})
 	require.NoError(t, err)
 	defer b.Close()

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"maps"
-	"os/exec"
 	"slices"
 	"strings"
 	"testing"
@@ -17,6 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/ipvsfake"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -34,11 +34,7 @@ var rigSysctls = map[string]string{sysctlForward: "1", "net/ipv4/conf/all/arp_ig
 
 func newRig(t *testing.T) *rig {
 	t.Helper()
-	netnstest.Require(t)
-	ns, err := netnstest.NewNS("rig")
-	require.NoError(t, err)
-	t.Cleanup(func() { ns.Close() })
-	r := &rig{t: t, ns: ns, fake: ipvsfake.New()}
+	r := &rig{t: t, ns: nstest.New(t), fake: ipvsfake.New()}
 	for name := range rigSysctls {
 		r.setSysctl(name, "0")
 	}
@@ -91,13 +87,7 @@ func (r *rig) engine(cfg ...Config) *dataplane.Engine {
 
 func (r *rig) run(command string) string {
 	r.t.Helper()
-	var out []byte
-	args := strings.Fields(command)
-	require.NoError(r.t, r.ns.Do(func() (err error) {
-		out, err = exec.CommandContext(context.Background(), args[0], args[1:]...).CombinedOutput()
-		return err
-	}), "%s: %s", command, out)
-	return string(out)
+	return nstest.Run(r.t, r.ns, command)
 }
 
 func (r *rig) sysctl(name string) string {

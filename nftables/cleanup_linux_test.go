@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -19,7 +20,7 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(servicemodel.UDP, 8080))
-	run(t, c.Node.NS, `table ip other {
+	nstest.Exec(t, c.Node.NS, `table ip other {
 		chain c { type nat hook prerouting priority 0; ip daddr 192.0.2.99 dnat to 192.0.2.98; }
 	}`, "nft", "-f", "-")
 	l := newLocalhost(t, c, "")
@@ -62,7 +63,7 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 		l.apply(s)
 		served.Unlock()
 		if i%5 == 0 { // an earlier cleanup was killed between its two transactions
-			run(t, c.Node.NS, "", "nft", "delete chain ip kernlb filter-input; "+
+			nstest.Exec(t, c.Node.NS, "", "nft", "delete chain ip kernlb filter-input; "+
 				"delete chain ip kernlb filter-forward; delete chain ip kernlb filter-output")
 		}
 		_, err := l.engine.Cleanup(t.Context())

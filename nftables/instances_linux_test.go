@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -104,9 +105,9 @@ func TestInstancesSideBySide(t *testing.T) {
 	l := append(instances(t, ns), kubeProxy)
 	apply := func(i *instance) {
 		if i == kubeProxy {
-			run(t, ns, strings.NewReplacer("CLUSTERIP", i.address(false).String(), "EXTERNAL",
-				i.address(true).String(), "ENDPOINT", endpoint.String()).Replace(kubeProxys),
-				"iptables-nft-restore", "--noflush")
+			rules := strings.NewReplacer("CLUSTERIP", i.address(false).String(), "EXTERNAL",
+				i.address(true).String(), "ENDPOINT", endpoint.String()).Replace(kubeProxys)
+			nstest.Exec(t, ns, rules, "iptables-nft-restore", "--noflush")
 			return
 		}
 		_, err := dataplane.New(i.backend, nil).Apply(t.Context(), i.state(endpoint))
@@ -117,7 +118,7 @@ func TestInstancesSideBySide(t *testing.T) {
 	}
 	requireFates(t, c, l)
 	for _, i := range l {
-		run(t, ns, "", i.mute...)
+		nstest.Exec(t, ns, "", i.mute...)
 		i.muted = true
 		requireFates(t, c, l)
 		i.muted = false
@@ -184,18 +185,4 @@ func (i *instance) requireFate(t *testing.T, c *netnstest.Cluster) {
 		require.Equal(t, from.masquerade && !i.muted, o.Source.Addr() != from.host.IPv4,
 			"%s: %s: %s", i.name, p, o)
 	}
-}
-
-// run runs a program in a namespace.
-func run(t *testing.T, ns *netnstest.NS, input string, command ...string) {
-	t.Helper()
-	require.NoError(t, ns.Do(func() error {
-		cmd := exec.CommandContext(t.Context(), command[0], command[1:]...)
-		cmd.Stdin = strings.NewReader(input)
-		out, err := cmd.CombinedOutput()
-		if err != nil {
-			return fmt.Errorf("%v: %w: %s", command, err, out)
-		}
-		return nil
-	}))
 }

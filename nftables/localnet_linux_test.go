@@ -3,13 +3,13 @@ package nftables_test
 import (
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -93,10 +93,10 @@ func newNeighbourly(t *testing.T) *netnstest.Cluster {
 	require.NoError(t, c.Pods[0].NS.SetSysctl(routeLocalnet, "1"))
 	for _, a := range []string{"127.0.0.1", "127.0.0.2"} {
 		if a == "127.0.0.1" {
-			run(t, c.Pods[0].NS, "", "ip", "route", "del", "local", a, "table", "local")
+			nstest.Run(t, c.Pods[0].NS, "ip route del table local local "+a)
 		}
-		run(t, c.Pods[0].NS, "", strings.Fields(fmt.Sprintf(
-			"ip route add table local unicast %s/32 dev eth0 onlink via %s", a, c.Node.IPv4))...)
+		nstest.Run(t, c.Pods[0].NS, fmt.Sprintf(
+			"ip route add table local unicast %s/32 dev eth0 onlink via %s", a, c.Node.IPv4))
 	}
 	return c
 }
@@ -118,7 +118,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, "local", l.dial(c.Node, "127.0.0.2:9090").Server)
 	require.Equal(t, netnstest.Dropped, l.dial(c.Pods[0], "127.0.0.2:9090").Kind)
-	run(t, c.Node.NS, "", "nft", "flush", "chain", "ip", "kernlb", "guard-loopback")
+	nstest.Run(t, c.Node.NS, "nft flush chain ip kernlb guard-loopback")
 	require.Equal(t, "local", l.dial(c.Pods[0], "127.0.0.2:9090").Server, "it was the guard")
 	require.NotEmpty(t, l.apply(l.state(c.Pods[1])).Drift)
 	l.requireAnswers()
@@ -131,7 +131,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 	require.NoError(t, err)
 
 	// The tables are made anew, and keep the earlier value of the sysctl.
-	run(t, c.Node.NS, "", "nft", "delete", "set", "ip", "kernlb", "owner-hairpins")
+	nstest.Run(t, c.Node.NS, "nft delete set ip kernlb owner-hairpins")
 	require.NotEmpty(t, again.apply(l.state(c.Pods[1])).Drift)
 	_, err = newLocalhost(t, c, "").engine.Cleanup(t.Context())
 	require.NoError(t, err)

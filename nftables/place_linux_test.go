@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -98,18 +99,18 @@ func TestChainsOfTheUser(t *testing.T) {
 	require.Equal(t, c.Pods[1].Name, ask().Server)
 
 	own := c.NodeAddrs()[1]
-	run(t, ns, "", "nft", "add", "rule", "ip", "kernlb", "user-snat", "ip", "daddr",
-		c.Pods[2].IPv4.String(), "snat", "to", own.String())
+	nstest.Run(t, ns, fmt.Sprintf("nft add rule ip kernlb user-snat ip daddr %s snat to %s",
+		c.Pods[2].IPv4, own))
 	require.Equal(t, c.Node.IPv4, ask().Source.Addr(), "the rule is about another endpoint")
 	apply(e, 2)
 	require.Equal(t, own, ask().Source.Addr())
 
-	run(t, ns, "", "nft", "add", "rule", "ip", "kernlb", "user-first", "ip", "saddr", "{",
-		c.Outside[0].IPv4.String(), "}", "tcp", "dport", "80", "accept")
+	nstest.Run(t, ns, fmt.Sprintf("nft add rule ip kernlb user-first ip saddr { %s } tcp dport 80 "+
+		"accept", c.Outside[0].IPv4))
 	require.NotEqual(t, c.Pods[2].Name, ask().Server, "the packet is not the instance's")
 	for _, spoil := range []string{"flush chain ip kernlb dispatch",
 		"flush set ip kernlb services", "add rule ip kernlb nat-prerouting drop"} {
-		run(t, ns, "", append([]string{"nft"}, strings.Fields(spoil)...)...)
+		nstest.Run(t, ns, "nft "+spoil)
 		e.Resync()
 		r := apply(e, 1+len(spoil)%2)
 		require.True(t, r.IsRepair(), spoil)
@@ -118,7 +119,7 @@ func TestChainsOfTheUser(t *testing.T) {
 	e = open()
 	require.Empty(t, apply(e, 2).Drift)
 	require.NotEqual(t, c.Pods[2].Name, ask().Server)
-	run(t, ns, "", "nft", "flush", "chain", "ip", "kernlb", "user-first")
+	nstest.Run(t, ns, "nft flush chain ip kernlb user-first")
 	require.Equal(t, c.Pods[2].Name, ask().Server)
 	require.Equal(t, own, ask().Source.Addr())
 

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -27,8 +28,8 @@ func TestAPacketWithoutEndpointIsSentAgain(t *testing.T) {
 		s = s.WithService(&changed)
 	}
 	l.apply(s)
-	run(t, c.Node.NS, "", "nft", "flush", "map", "ip", "kernlb", "service-endpoints")
-	run(t, c.Node.NS, "", "nft", "flush", "map", "ip", "kernlb", "nodeport-endpoints")
+	nstest.Run(t, c.Node.NS, "nft flush map ip kernlb service-endpoints")
+	nstest.Run(t, c.Node.NS, "nft flush map ip kernlb nodeport-endpoints")
 	targets := map[string]*netnstest.Host{"10.96.0.10:80": c.Pods[0],
 		"203.0.113.10:80": c.Outside[0], c.Node.IPv4.String() + ":30080": c.Outside[1]}
 	outcomes := make(chan netnstest.Outcome)

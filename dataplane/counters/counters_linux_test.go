@@ -2,7 +2,6 @@ package counters
 
 import (
 	"net/netip"
-	"os/exec"
 	"testing"
 	"time"
 
@@ -11,6 +10,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -154,12 +154,7 @@ func read(t *testing.T, c *Counters, table *servicemodel.Table) *Sums {
 // nftList lists the ruleset.
 func nftList(t *testing.T, c *netnstest.Cluster) string {
 	t.Helper()
-	var out []byte
-	require.NoError(t, c.Node.NS.Do(func() (err error) {
-		out, err = exec.Command("nft", "list", "ruleset").Output()
-		return err
-	}))
-	return string(out)
+	return nstest.Run(t, c.Node.NS, "nft list ruleset")
 }
 
 // If there are more pairs than room, the existing pairs are counted on.

@@ -3,7 +3,6 @@ package hooks_test
 import (
 	"context"
 	"fmt"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/busywriter"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -54,15 +54,8 @@ table arp x {
 // in makes a namespace with the ruleset, and a reader of it.
 func in(t *testing.T) (*netnstest.NS, *hooks.Reader) {
 	t.Helper()
-	netnstest.Require(t)
-	ns, err := netnstest.NewNS("hooks")
-	require.NoError(t, err)
-	t.Cleanup(func() { ns.Close() })
-	require.NoError(t, ns.Do(func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(ruleset)
-		return cmd.Run()
-	}))
+	ns := nstest.New(t)
+	nstest.NFT(t, ns, ruleset)
 	r, err := hooks.Open(&hooks.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, r.Close()) })
@@ -135,16 +128,6 @@ ip6 ip6 saddr fe80::/10 udp dport 547 drop
 func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 	t.Parallel()
 	ns, r := in(t)
-	nft := func(stdin string, args ...string) string {
-		var out []byte
-		require.NoError(t, ns.Do(func() (err error) {
-			cmd := exec.Command("nft", args...)
-			cmd.Stdin = strings.NewReader(stdin)
-			out, err = cmd.CombinedOutput()
-			return err
-		}), "%s", out)
-		return string(out)
-	}
 	var text strings.Builder
 	for _, family := range []string{"inet", "ip", "ip6"} {
 		text.WriteString("table " + family + " others {\n")
@@ -160,7 +143,7 @@ func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 		}
 		text.WriteString("}\n}\n")
 	}
-	nft(text.String(), "-f", "-")
+	nstest.NFT(t, ns, text.String())
 	got, err := r.Read(t.Context(), nil)
 	require.NoError(t, err)
 	compared := 0
@@ -169,7 +152,8 @@ func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 			continue
 		}
 		var want, have []string
-		for line := range strings.Lines(nft("", "-s", "list", "chain", c.Family, "others", "c")) {
+		list := nstest.Run(t, ns, "nft -s list chain "+c.Family+" others c")
+		for line := range strings.Lines(list) {
 			if line = strings.TrimSpace(line); strings.HasSuffix(line, "drop") {
 				want = append(want, line)
 			}
@@ -188,9 +172,7 @@ func TestReadSeesIptables(t *testing.T) {
 	t.Parallel()
 	ns, r := in(t)
 	for _, target := range []string{"DROP", "REJECT"} {
-		require.NoError(t, ns.Do(func() error {
-			return exec.Command("iptables-nft", "-A", "FORWARD", "-j", target).Run()
-		}))
+		nstest.Run(t, ns, "iptables-nft -A FORWARD -j "+target)
 	}
 	got, err := r.Read(t.Context(), nil)
 	require.NoError(t, err)
@@ -211,11 +193,7 @@ func TestReadBesideABusyProgram(t *testing.T) {
 	for i := range 2000 {
 		fmt.Fprintf(&many, "add chain ip kernlb c%d\n", i)
 	}
-	require.NoError(t, ns.Do(func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(many.String())
-		return cmd.Run()
-	}))
+	nstest.NFT(t, ns, many.String())
 	w, err := busywriter.Start(t.Context(), ns.Fd())
 	require.NoError(t, err)
 	t.Cleanup(func() { w.Close() })

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 func cleanup(t *testing.T, ns *netnstest.NS) *Plan {
@@ -35,7 +36,7 @@ func TestCleanupLeavesWhatWasThereBefore(t *testing.T) {
 		"nftables-1.36.nft"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			ns := newNS(t)
+			ns := nstest.New(t)
 			before := others(t, ns)
 			require.Equal(t, &Plan{}, find(t, ns), "nothing of kube-proxy's")
 			load(t, ns, version)
@@ -58,8 +59,8 @@ func load(t *testing.T, ns *netnstest.NS, version string) {
 	text := recorded(t, version)
 	switch {
 	case strings.HasPrefix(version, "nftables"):
-		run(t, ns, text, "nft", "-f", "-")
-		run(t, ns, "add table ip6 kube-proxy; add chain ip6 kube-proxy services", "nft", "-f", "-")
+		nstest.NFT(t, ns, text)
+		nstest.NFT(t, ns, "add table ip6 kube-proxy; add chain ip6 kube-proxy services")
 		return
 	case strings.HasPrefix(version, "ipvs"):
 		makeSets(t, ns)
@@ -73,7 +74,7 @@ func load(t *testing.T, ns *netnstest.NS, version string) {
 // the chains to which its rules lead.
 func TestChainsThatOthersUseStay(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	load(t, ns, "iptables-1.28.rules")
 	restore(t, ns, `*nat
 :CNI-DN-1 - [0:0]
@@ -109,7 +110,7 @@ func TestSharedChainsStay(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			ns := newNS(t)
+			ns := nstest.New(t)
 			load(t, ns, "iptables-1.28.rules")
 			restore(t, ns, "*nat\n:"+tt.sign+" - [0:0]\nCOMMIT\n")
 			done := cleanup(t, ns)
@@ -125,8 +126,8 @@ func TestSharedChainsStay(t *testing.T) {
 // A table of another program with the name of kube-proxy's stays.
 func TestATableThatIsNotKubeProxysStays(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
-	run(t, ns, "add table ip kube-proxy; add chain ip kube-proxy mine", "nft", "-f", "-")
+	ns := nstest.New(t)
+	nstest.NFT(t, ns, "add table ip kube-proxy; add chain ip kube-proxy mine")
 	before := saved(t, ns)
 	p := cleanup(t, ns)
 	require.True(t, p.Empty())
@@ -139,16 +140,15 @@ func TestATableThatIsNotKubeProxysStays(t *testing.T) {
 // go.
 func TestASetThatOthersUseStays(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	load(t, ns, "ipvs-1.36.rules")
-	run(t, ns, "", "iptables-nft", "-A", "INPUT", "-m", "set", "--match-set", "KUBE-CLUSTER-IP",
-		"dst,dst", "-j", "ACCEPT")
+	nstest.Run(t, ns, "iptables-nft -A INPUT -m set --match-set KUBE-CLUSTER-IP dst,dst -j ACCEPT")
 	done, err := Cleanup(t.Context(), &Config{NetNS: ns.Fd()})
 	require.ErrorContains(t, err, "destroy IP set KUBE-CLUSTER-IP")
 	require.ErrorContains(t, err, "rules of others refer to it")
 	require.Len(t, done.Sets, len(setNames())-1)
 	require.Equal(t, []string{"KUBE-CLUSTER-IP"}, find(t, ns).Sets)
-	run(t, ns, "", "iptables-nft", "-F", "INPUT")
+	nstest.Run(t, ns, "iptables-nft -F INPUT")
 	require.Equal(t, []string{"KUBE-CLUSTER-IP"}, cleanup(t, ns).Sets)
 }
 
@@ -174,7 +174,7 @@ func neighbour(t *testing.T, ns *netnstest.NS) func() {
 // conflict, and nothing is deleted.
 func TestOtherWritersAreWaitedFor(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	load(t, ns, "iptables-1.28.rules")
 	with, commit := saved(t, ns), neighbour(t, ns)
 	k, err := open(&Config{NetNS: ns.Fd()})
@@ -205,26 +205,26 @@ func TestOtherWritersAreWaitedFor(t *testing.T) {
 // Legacy tables are looked for, not changed.
 func TestLegacyTablesAreNamed(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	rules := recorded(t, "iptables-1.28.rules")
-	run(t, ns, rules, "iptables-legacy-restore", "--noflush")
-	run(t, ns, rules6(rules), "ip6tables-legacy-restore", "--noflush")
+	nstest.Exec(t, ns, rules, "iptables-legacy-restore", "--noflush")
+	nstest.Exec(t, ns, rules6(rules), "ip6tables-legacy-restore", "--noflush")
 	load(t, ns, "nftables-1.29.nft")
-	before := run(t, ns, "", "iptables-legacy-save", "-t", "nat")
+	before := nstest.Exec(t, ns, "", "iptables-legacy-save", "-t", "nat")
 	done, err := Cleanup(t.Context(), &Config{NetNS: ns.Fd()})
 	require.ErrorIs(t, err, ErrLegacy)
 	require.ErrorContains(t, err, "table filter of ip6tables-legacy: ")
 	require.Len(t, done.Tables, 2, "the rest is done")
 	require.Contains(t, done.String(), "# left: table nat of iptables-legacy: it is a legacy "+
 		"table, which kernlb does not change: kube-proxy --cleanup deletes its 21 chains there, ")
-	after := run(t, ns, "", "iptables-legacy-save", "-t", "nat")
+	after := nstest.Exec(t, ns, "", "iptables-legacy-save", "-t", "nat")
 	lines := func(s string) []string { return strings.Split(s, "\n")[1:20] }
 	require.Equal(t, lines(before), lines(after))
 }
 
 func TestPlansAreJSON(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	load(t, ns, "iptables-1.28.rules")
 	p := find(t, ns)
 	text, err := json.Marshal(p)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // recordedFrontends are what the recorded rules of all versions serve.
@@ -50,7 +51,7 @@ func TestFrontendsOfEachVersion(t *testing.T) {
 		"iptables-1.36.rules", "nftables-1.29.nft", "nftables-1.36.nft"} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
-			ns := newNS(t)
+			ns := nstest.New(t)
 			others(t, ns)
 			got, n := frontends(t, ns)
 			require.Empty(t, got)
@@ -71,8 +72,8 @@ func TestFrontendsOfEachVersion(t *testing.T) {
 
 func TestLegacyTablesAreNotTakenForNothing(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
-	run(t, ns, recorded(t, "iptables-1.28.rules"), "iptables-legacy-restore", "--noflush")
+	ns := nstest.New(t)
+	nstest.Exec(t, ns, recorded(t, "iptables-1.28.rules"), "iptables-legacy-restore", "--noflush")
 	_, err := Frontends(t.Context(), &Config{NetNS: ns.Fd()})
 	require.ErrorIs(t, err, ErrLegacy)
 }
@@ -80,8 +81,8 @@ func TestLegacyTablesAreNotTakenForNothing(t *testing.T) {
 // Matches of ports that are extensions of x_tables are read, too: for SCTP there is no other.
 func TestFrontendsOfSCTP(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
-	run(t, ns, `*nat
+	ns := nstest.New(t)
+	nstest.Exec(t, ns, `*nat
 :KUBE-SERVICES - [0:0]
 :KUBE-SVC-A - [0:0]
 :KUBE-SEP-A - [0:0]

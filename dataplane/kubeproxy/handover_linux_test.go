@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -61,11 +62,11 @@ func TestConnectionsOutliveTheHandOver(t *testing.T) {
 				for _, pod := range c.Pods {
 					require.NoError(t, pod.Serve(sm.TCP, 8080))
 				}
+				load := []string{"iptables-nft-restore", "--noflush"}
 				if file == "handover.nft" {
-					run(t, c.Node.NS, recorded(t, file), "nft", "-f", "-")
-				} else {
-					run(t, c.Node.NS, recorded(t, file), "iptables-nft-restore", "--noflush")
+					load = []string{"nft", "-f", "-"}
 				}
+				nstest.Exec(t, c.Node.NS, recorded(t, file), load...)
 				b, err := open(c.Node.NS.Fd())
 				require.NoError(t, err)
 				defer b.Close()

@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // ipvsMode is a namespace with the objects of the ipvs mode.
@@ -27,7 +28,7 @@ type ipvsMode struct {
 // newIPVSMode returns a namespace with the device and the IP sets, or skips the test.
 func newIPVSMode(t *testing.T) *ipvsMode {
 	t.Helper()
-	m := &ipvsMode{t: t, ns: newNS(t)}
+	m := &ipvsMode{t: t, ns: nstest.New(t)}
 	var err error
 	m.ipvs, err = ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: m.ns.Fd()})
 	if errors.Is(err, ipvsnl.ErrNotSupported) {

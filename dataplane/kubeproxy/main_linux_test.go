@@ -1,10 +1,7 @@
 package kubeproxy
 
 import (
-	"bytes"
-	"context"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -17,35 +14,10 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
-
-// newNS returns a network namespace for one test.
-func newNS(t *testing.T) *netnstest.NS {
-	t.Helper()
-	netnstest.Require(t)
-	ns, err := netnstest.NewNS(t.Name())
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, ns.Close()) })
-	return ns
-}
-
-// run runs a tool in a namespace and returns what it prints.
-func run(t *testing.T, ns *netnstest.NS, stdin, name string, args ...string) string {
-	t.Helper()
-	if _, err := exec.LookPath(name); err != nil {
-		t.Skipf("%s is not installed", name)
-	}
-	var stdout, stderr bytes.Buffer
-	err := ns.Do(func() error {
-		cmd := exec.CommandContext(context.WithoutCancel(t.Context()), name, args...)
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
-		return cmd.Run()
-	})
-	require.NoError(t, err, "%s %s: %s", name, strings.Join(args, " "), &stderr)
-	return stdout.String()
-}
 
 // recorded returns a file of testdata.
 func recorded(t *testing.T, name string) string {
@@ -58,8 +30,8 @@ func recorded(t *testing.T, name string) string {
 // restore loads rules for IPv4 and the same for IPv6.
 func restore(t *testing.T, ns *netnstest.NS, rules string) {
 	t.Helper()
-	run(t, ns, rules, "iptables-nft-restore", "--noflush")
-	run(t, ns, rules6(rules), "ip6tables-nft-restore", "--noflush")
+	nstest.Exec(t, ns, rules, "iptables-nft-restore", "--noflush")
+	nstest.Exec(t, ns, rules6(rules), "ip6tables-nft-restore", "--noflush")
 }
 
 // setOf matches the names of IP sets, and addr4 addresses with a length or a port.
@@ -87,9 +59,9 @@ func rules6(rules string) string {
 // saved returns all rules as nft and iptables print them.
 func saved(t *testing.T, ns *netnstest.NS) string {
 	t.Helper()
-	all := run(t, ns, "", "nft", "list", "ruleset")
+	all := nstest.Exec(t, ns, "", "nft", "list", "ruleset")
 	for _, tool := range []string{"iptables-nft-save", "ip6tables-nft-save"} {
-		for line := range strings.Lines(run(t, ns, "", tool)) {
+		for line := range strings.Lines(nstest.Exec(t, ns, "", tool)) {
 			if !strings.HasPrefix(line, "#") {
 				all += line
 			}
@@ -102,7 +74,7 @@ func saved(t *testing.T, ns *netnstest.NS) string {
 func others(t *testing.T, ns *netnstest.NS) string {
 	t.Helper()
 	restore(t, ns, recorded(t, "others.rules"))
-	run(t, ns, recorded(t, "others.nft"), "nft", "-f", "-")
+	nstest.NFT(t, ns, recorded(t, "others.nft"))
 	return saved(t, ns)
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 func TestRunning(t *testing.T) {
@@ -27,7 +29,7 @@ func TestRunning(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			ns := newNS(t)
+			ns := nstest.New(t)
 			cfg := &Config{NetNS: ns.Fd()}
 			mode, err := Running(t.Context(), cfg)
 			require.NoError(t, err)
@@ -51,7 +53,7 @@ func TestRunning(t *testing.T) {
 			require.Equal(t, c.want, mode)
 		})
 	}
-	ns := newNS(t)
+	ns := nstest.New(t)
 	require.NoError(t, ns.Do(func() error {
 		const nobody = 65534
 		if _, err := unix.SetfsuidRetUid(nobody); err != nil {

@@ -11,12 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // Sets are read as ipset fills them: addresses of both families, ports, and protocols.
 func TestEntriesOfSets(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	makeSets(t, ns)
 	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER)
 	require.NoError(t, err)

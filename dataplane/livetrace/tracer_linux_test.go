@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 
@@ -12,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
@@ -102,23 +102,6 @@ func services() servicemodel.State {
 	add("host", servicemodel.Service{ClusterIPs: []netip.Addr{hostIP}},
 		servicemodel.Endpoint{Addr: node.Addresses[0], Node: "this"})
 	return s
-}
-
-// nft loads rules of somebody else.
-func (n *network) nft(text string) {
-	n.t.Helper()
-	if _, err := exec.LookPath("nft"); err != nil {
-		n.t.Skip("nft is not installed (Debian package nftables)")
-	}
-	var out []byte
-	var err error
-	require.NoError(n.t, n.Node.NS.Do(func() error {
-		cmd := exec.Command("nft", "-f", "-")
-		cmd.Stdin = strings.NewReader(text)
-		out, err = cmd.CombinedOutput()
-		return nil
-	}))
-	require.NoError(n.t, err, string(out))
 }
 
 // follow sends a packet from a host, and returns its trace and its outcome.
@@ -256,7 +239,7 @@ func TestRulesOfOthersAreNamed(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			n := newNetwork(t, nftables.Name)
-			n.nft("table inet fw {\n" + c.firewall + "\n}\n")
+			nstest.NFT(t, n.Node.NS, "table inet fw {\n"+c.firewall+"\n}\n")
 			from := n.Outside[0]
 			if c.from == "node" {
 				from = n.Node
@@ -273,13 +256,8 @@ func TestRulesOfOthersAreNamed(t *testing.T) {
 func TestRulesOfIptablesAreNamed(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, nftables.Name)
-	if _, err := exec.LookPath("iptables-nft"); err != nil {
-		t.Skip("iptables-nft is not installed (Debian package iptables)")
-	}
-	require.NoError(t, n.Node.NS.Do(func() error {
-		return exec.Command("iptables-nft", "-A", "FORWARD", "-p", "tcp", "-d", "10.244.1.2", "-m",
-			"comment", "--comment", "no web here", "-j", "REJECT").Run()
-	}))
+	nstest.Exec(t, n.Node.NS, "", "iptables-nft", "-A", "FORWARD", "-p", "tcp", "-d", "10.244.1.2",
+		"-m", "comment", "--comment", "no web here", "-j", "REJECT")
 	tr, got := n.follow(n.Outside[0], servicemodel.TCP, at(clusterIP))
 	n.requireTold(told{at(clusterIP), Refused, "ip filter FORWARD, rule",
 		"/* no web here */ counter -j REJECT"}, tr, got)
@@ -316,9 +294,7 @@ func TestLostByRouting(t *testing.T) {
 				require.NoError(t, n.Node.NS.SetSysctl(c.sysctl, c.value))
 			}
 			for _, line := range c.ip {
-				require.NoError(t, n.Node.NS.Do(func() error {
-					return exec.Command("ip", strings.Fields(line)...).Run()
-				}))
+				nstest.Run(t, n.Node.NS, "ip "+line)
 			}
 			tr, _ := n.follow(n.Outside[0], servicemodel.UDP, at(c.to))
 			require.Equal(t, Lost, tr.Fate, tr)
@@ -368,12 +344,7 @@ func TestSend(t *testing.T) {
 
 // tables lists the tables of the node.
 func (n *network) tables() string {
-	var out []byte
-	require.NoError(n.t, n.Node.NS.Do(func() (err error) {
-		out, err = exec.Command("nft", "list", "tables").Output()
-		return err
-	}))
-	return string(out)
+	return nstest.Run(n.t, n.Node.NS, "nft list tables")
 }
 
 // Two tracers work side by side. Neither changes other objects, no other program can delete their
@@ -381,7 +352,7 @@ func (n *network) tables() string {
 func TestTracersLeaveNothing(t *testing.T) {
 	t.Parallel()
 	n := newNetwork(t, nftables.Name)
-	n.nft("add table ip other")
+	nstest.NFT(t, n.Node.NS, "add table ip other")
 	before := n.tables()
 	var tracers []*Tracer
 	for range 2 {
@@ -398,7 +369,7 @@ func TestTracersLeaveNothing(t *testing.T) {
 		}
 		return
 	}
-	n.nft("flush ruleset")
+	nstest.NFT(t, n.Node.NS, "flush ruleset")
 	require.Equal(t, 2, strings.Count(n.tables(), tableName))
 	require.NotContains(t, n.tables(), "other")
 	netnstest.Probe{From: n.Pods[0], Proto: servicemodel.UDP, To: at(emptyIP)}.Send(t.Context())

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -16,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/dataplane/nodeaddrs"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -30,12 +30,9 @@ type node struct {
 
 func newNode(t *testing.T, except ...string) *node {
 	t.Helper()
-	netnstest.Require(t)
-	ns, err := netnstest.NewNS("node")
-	require.NoError(t, err)
-	t.Cleanup(func() { ns.Close() })
-	n := &node{t: t, ns: ns}
-	n.Source, err = nodeaddrs.New(&nodeaddrs.Config{NetNS: ns.Fd(), Except: except})
+	n := &node{t: t, ns: nstest.New(t)}
+	var err error
+	n.Source, err = nodeaddrs.New(&nodeaddrs.Config{NetNS: n.ns.Fd(), Except: except})
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, n.Close()) })
 	n.ip("link add v type veth peer name w")
@@ -46,14 +43,7 @@ func newNode(t *testing.T, except ...string) *node {
 func (n *node) ip(commands ...string) {
 	n.t.Helper()
 	for _, c := range commands {
-		require.NoError(n.t, n.ns.Do(func() error {
-			out, err := exec.CommandContext(context.Background(), "ip",
-				strings.Fields(c)...).CombinedOutput()
-			if err != nil {
-				err = fmt.Errorf("ip %s: %w: %s", c, err, out)
-			}
-			return err
-		}))
+		nstest.Run(n.t, n.ns, "ip "+c)
 	}
 }
 
@@ -170,11 +160,7 @@ func TestABurstOfAddressesIsNoticed(t *testing.T) {
 	for i := range 2000 {
 		fmt.Fprintf(&batch, "address add 10.1.%d.%d/32 dev v\n", i>>8, i&0xff)
 	}
-	require.NoError(t, n.ns.Do(func() error {
-		cmd := exec.CommandContext(t.Context(), "ip", "-batch", "-")
-		cmd.Stdin = strings.NewReader(batch.String())
-		return cmd.Run()
-	}))
+	nstest.Exec(t, n.ns, batch.String(), "ip", "-batch", "-")
 	for len(got.Addresses) < 2000 {
 		select {
 		case <-changed:

@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -88,18 +89,9 @@ func fails(t *testing.T, ns *netnstest.NS, manifest string, want int, says, line
 	require.Contains(t, errs, says)
 }
 
-func newNS(t *testing.T) *netnstest.NS {
-	t.Helper()
-	netnstest.Require(t)
-	ns, err := netnstest.NewNS("kernlb")
-	require.NoError(t, err)
-	t.Cleanup(func() { ns.Close() })
-	return ns
-}
-
 func TestProbePrintsEachBackend(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	out := done(t, ns, "", "probe")
 	for _, c := range (&options{instance: instance.Default}).candidates() {
 		require.Contains(t, out, "\n"+c.Name+" ")
@@ -109,7 +101,7 @@ func TestProbePrintsEachBackend(t *testing.T) {
 
 func TestAutoFindsAgainWhatItChose(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	code, out, errs := kernlb(t, ns, webManifest, "apply -f - --backend auto")
 	require.Equal(t, exitDone, code, errs)
 	require.Contains(t, out, "nftables: ")
@@ -127,7 +119,7 @@ func TestAutoFindsAgainWhatItChose(t *testing.T) {
 // Only IPVS has schedulers. If the kernel has no IPVS, the program says so and applies nothing.
 func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	leastConn := strings.Replace(webManifest, "{name: web, ",
 		`{name: web, annotations: {kernlb.io/scheduler: lc}, `, 1) + `
 ---

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -59,7 +60,7 @@ func TestBrokenServicesAreDiagnosed(t *testing.T) {
 	node := []string{"-f", file, "-node", "n1", "-node-ip", netnstest.Net.NodeIPv4}
 	code, _, errs := kernlb(t, c.Node.NS, "", "apply -keep-going", node...)
 	require.Equal(t, exitFailed, code, errs)
-	nft(t, c.Node.NS, brokenRules)
+	nstest.NFT(t, c.Node.NS, brokenRules)
 	for name, w := range map[string]struct {
 		command string
 		says    string

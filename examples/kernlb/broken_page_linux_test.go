@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -19,7 +20,7 @@ func TestBrokenServicesAreDiagnosedOnThePage(t *testing.T) {
 	w.args = []string{"watch", "-f", w.dir, "-copies", t.TempDir(), "-node", "n1", "-node-ip",
 		netnstest.Net.NodeIPv4, "-listen", "127.0.0.1:0"}
 	w.write("services.yaml", brokenServices())
-	nft(t, w.ns, brokenRules)
+	nstest.NFT(t, w.ns, brokenRules)
 	w.start()
 	at := w.address()
 	w.logs("msg=applied")

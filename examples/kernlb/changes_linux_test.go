@@ -9,12 +9,13 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // The output of plan can be applied later, once, and only if the kernel is as it was.
 func TestAPlanIsAppliedLater(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	out := done(t, ns, webManifest, "plan -f - -o json")
 	file := filepath.Join(t.TempDir(), "plan.json")
 	require.NoError(t, os.WriteFile(file, []byte(out), 0o600))

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 var shellBlock = regexp.MustCompile("(?s)\n```sh\n(.*?)```\n")
@@ -52,7 +53,7 @@ func TestCommandsInTheDocumentsWork(t *testing.T) {
 		}
 		t.Run(filepath.Base(document), func(t *testing.T) {
 			t.Parallel()
-			ns, dir := newNS(t), t.TempDir()
+			ns, dir := nstest.New(t), t.TempDir()
 			require.NoError(t, os.WriteFile(filepath.Join(dir, "services.yaml"),
 				[]byte(webManifest), 0o600))
 			for _, line := range lines {

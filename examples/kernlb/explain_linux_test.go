@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // localWeb returns a service with policy Local, no endpoint on node n1, and one that is not ready.
@@ -21,7 +23,7 @@ func localWeb() string {
 
 func TestExplain(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	refused := serviceManifest("lc", "10.96.0.2", "annotations: {kernlb.io/scheduler: lc}", "")
 	file := filepath.Join(t.TempDir(), "web.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(localWeb()+refused), 0o600))
@@ -73,7 +75,7 @@ func TestExplain(t *testing.T) {
 // explain names the kernel's objects of a service, with every backend that the kernel supports.
 func TestExplainOnIptables(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	manifest := serviceManifest("web", "10.96.0.1", "", "") +
 		serviceManifest("web2", "10.96.0.2", "", "")
 	done(t, ns, manifest, "apply -f - -backend iptables")
@@ -86,7 +88,7 @@ func TestExplainOnIptables(t *testing.T) {
 // For every object of the kernel, explain finds the service that needs it.
 func TestExplainObject(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	manifest := ""
 	for i := range 20 {
 		manifest += strings.ReplaceAll(serviceManifest(fmt.Sprint("s", i),

@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // dnsManifest returns a service with endpoints at the addresses.
@@ -63,7 +64,7 @@ func TestApplyTwiceCleansUp(t *testing.T) {
 	for _, backend := range []string{"nftables", "iptables"} {
 		t.Run(backend, func(t *testing.T) {
 			t.Parallel()
-			ns := newNS(t)
+			ns := nstest.New(t)
 			done(t, ns, dnsManifest("10.244.0.1", "10.244.0.2"), "apply -f - -backend", backend)
 			put(t, ns, conntrack.UDP, 53, "10.244.0.1:5353")
 			put(t, ns, conntrack.TCP, 80, "10.244.0.1:8080")
@@ -102,7 +103,7 @@ func TestApplyTwiceCleansUp(t *testing.T) {
 
 func TestWatchPrintsWhatHappens(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	done(t, ns, dnsManifest("10.244.0.1"), "apply -f -")
 	var out, errs bytes.Buffer
 	p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &errs}
@@ -125,7 +126,7 @@ func TestWatchPrintsWhatHappens(t *testing.T) {
 
 func TestTunePlansWithKubeProxysDefaults(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	require.Contains(t, done(t, ns, "", "tune -plan"),
 		"nf_conntrack_tcp_timeout_established: 432000 -> 86400")
 	out := done(t, ns, "", "tune -plan -conntrack-max-per-core 0 "+

@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 var update = flag.Bool("update", false, "make the drawings in docs anew")
@@ -33,7 +35,7 @@ table inet firewall {
 // The drawings in docs/graph.md are the present output of the command.
 func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	if _, err := os.Stat("../../docs"); err != nil {
 		t.Skip("the documents are not beside the test: needs no virtual machine")
 	}
@@ -42,7 +44,7 @@ func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "services.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(localWeb()+shop), 0o600))
 	done(t, ns, "", "apply -f "+file+" -node n1 -node-ip 192.0.2.1")
-	nft(t, ns, firewall)
+	nstest.NFT(t, ns, firewall)
 	for name, args := range map[string][]string{
 		"services": {"-f", file, "-node", "n1", "-node-ip", "192.0.2.1"},
 		"hooks":    {"-hooks", "ipv4"},

@@ -7,12 +7,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // A manifest that is wrong or empty never removes objects from the kernel.
 func TestWrongInputTouchesNothing(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	whole := serviceManifest("web", "10.96.0.1", "", "")
 	done(t, ns, whole, "apply -f -")
 	const none = "no service in -: if all that the kernel has is to be removed, say " +
@@ -50,7 +52,7 @@ func TestWrongInputTouchesNothing(t *testing.T) {
 // Warnings come after the plan, where users see them.
 func TestPlanEndsWithWarnings(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	web := serviceManifest("web", "10.96.0.1", "annotations: {kernlb.io/conections: 30s}",
 		"type: LoadBalancer, loadBalancerIP: 192.0.2.1, loadBalancerSourceRanges: [10.0.0.0/8]")
 	lost := strings.NewReplacer("service-name: web", "service-name: wep", "name: web,",
@@ -74,7 +76,7 @@ func TestPlanEndsWithWarnings(t *testing.T) {
 
 func TestFlowsOfAServiceThatIsNotThere(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	done(t, ns, webManifest, "apply -f -")
 	code, _, errs := kernlb(t, ns, "", "flows -service default/wep")
 	require.Equal(t, exitFailed, code)
@@ -86,7 +88,7 @@ func TestFlowsOfAServiceThatIsNotThere(t *testing.T) {
 // plan and apply say why a service refuses connections, and so does show with manifests.
 func TestRefusingServicesAreExplained(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	manifest := serviceManifest("web", "10.96.0.1", "", "type: NodePort, "+
 		"externalTrafficPolicy: Local") + strings.Replace(serviceManifest("db", "10.96.0.2", "",
 		""), "{ready: true}", "{ready: false}", 1)

@@ -5,6 +5,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // serviceManifest returns a service with one endpoint, and further metadata and spec.
@@ -28,7 +30,7 @@ endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
 
 func TestKeepGoingLeavesOutWhatIsRefused(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	manifest := serviceManifest("good", "10.96.0.1", "", "") + serviceManifest("lc", "10.96.0.2",
 		"annotations: {kernlb.io/scheduler: lc}", "") +
 		serviceManifest("thief", "10.96.0.3", "", "externalIPs: [10.96.0.1]") +

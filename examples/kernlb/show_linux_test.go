@@ -8,11 +8,13 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 func TestShowSome(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	db := strings.ReplaceAll(serviceManifest("db", "10.96.0.2", "", ""), "namespace: default",
 		"namespace: prod")
 	manifest := serviceManifest("web", "10.96.0.1", "", "") + strings.NewReplacer("10.244.1.2",
@@ -42,7 +44,7 @@ func TestShowSome(t *testing.T) {
 
 func TestShowDiff(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	file := filepath.Join(t.TempDir(), "web.yaml")
 	web := serviceManifest("web", "10.96.0.1", "", "")
 	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
@@ -79,8 +81,8 @@ func TestShowDiff(t *testing.T) {
 // the commands that show them. It does not list tables that are not kernlb's.
 func TestShowListsInstances(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
-	nft(t, ns, "table ip corp { chain c {\ntype nat hook prerouting priority 0; }\n}")
+	ns := nstest.New(t)
+	nstest.NFT(t, ns, "table ip corp { chain c {\ntype nat hook prerouting priority 0; }\n}")
 	require.NotContains(t, done(t, ns, "", "show"), "instances")
 	for i, args := range []string{"-instance kernlb-cni", "-instance mine",
 		"-instance loadbalancer -backend iptables"} {
@@ -103,7 +105,7 @@ func TestShowListsInstances(t *testing.T) {
 // Two endpoints of weights 1 and 3 under each scheduler whose shares are known.
 func TestShowSpread(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	slice := `
 ---
 apiVersion: discovery.k8s.io/v1

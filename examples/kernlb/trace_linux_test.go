@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // A trace names the endpoint that a hash chooses.
@@ -18,7 +20,7 @@ func TestTraceOfAHash(t *testing.T) {
 			"sh+port": "sh+port: a hash of the client's address and port chooses, for port 40000 ",
 			"rr":      "",
 		} {
-			ns := newNS(t)
+			ns := nstest.New(t)
 			manifest := strings.Replace(serviceManifest("web", "10.96.0.1",
 				"annotations: {kernlb.io/scheduler: "+scheduler+"}", ""), "[10.244.1.2]",
 				"[10.244.1.2], conditions: {ready: true}}, {addresses: [10.244.1.3]", 1)
@@ -34,7 +36,7 @@ func TestTraceOfAHash(t *testing.T) {
 
 func TestTraceByManifestsAndByTheKernel(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	file := filepath.Join(t.TempDir(), "web.yaml")
 	require.NoError(t, os.WriteFile(file, []byte(serviceManifest("web", "10.96.0.1", "",
 		"type: NodePort, externalTrafficPolicy: Local")), 0o600))

@@ -22,6 +22,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
@@ -57,7 +58,7 @@ func (b *lockedBuffer) String() string {
 
 func newWatched(t *testing.T, args ...string) *watched {
 	t.Helper()
-	w := &watched{t: t, ns: newNS(t), dir: t.TempDir()}
+	w := &watched{t: t, ns: nstest.New(t), dir: t.TempDir()}
 	w.args = append([]string{"watch", "-f", w.dir, "-copies", t.TempDir()}, args...)
 	return w
 }
@@ -374,7 +375,7 @@ func TestWatchTellsTheServiceManager(t *testing.T) {
 
 func TestWatchWantsADirectory(t *testing.T) {
 	t.Parallel()
-	ns := newNS(t)
+	ns := nstest.New(t)
 	file := filepath.Join(t.TempDir(), "a.yaml")
 	require.NoError(t, os.WriteFile(file, nil, 0o600))
 	for args, want := range map[string]string{

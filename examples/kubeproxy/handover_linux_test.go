@@ -19,6 +19,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // kubeProxyArgs returns the arguments of kube-proxy on a node.
@@ -91,7 +92,7 @@ func gaps(ns *netnstest.NS, what string) func() time.Duration {
 	wg.Go(func() {
 		last := time.Now()
 		for ctx.Err() == nil {
-			answer, err := ask(ns, what)
+			answer, err := nstest.Get(ns, what)
 			if err == nil && strings.HasPrefix(answer, "200") {
 				longest.Store(max(longest.Load(), int64(time.Since(last))))
 				last = time.Now()

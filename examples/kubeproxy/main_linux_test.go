@@ -20,6 +20,7 @@ import (
 	"k8s.io/client-go/kubernetes/fake"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -177,13 +178,7 @@ func answers(t *testing.T, from *netnstest.Host, to, want string) (got netnstest
 // ruleset returns the ruleset of a namespace, or of one family, "ip" or "ip6".
 func ruleset(t *testing.T, ns *netnstest.NS, family ...string) string {
 	t.Helper()
-	var out []byte
-	require.NoError(t, ns.Do(func() (err error) {
-		command := append([]string{"list", "ruleset"}, family...)
-		out, err = exec.Command("nft", command...).CombinedOutput()
-		return err
-	}))
-	return string(out)
+	return nstest.Run(t, ns, "nft list ruleset "+strings.Join(family, " "))
 }
 
 var web = metav1.ObjectMeta{Namespace: "default", Name: "web",

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -17,40 +15,16 @@ import (
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// ask sends an HTTP request from a namespace to an address and path, and returns the status and the
-// body.
-func ask(ns *netnstest.NS, what string) (answer string, err error) {
-	address, path, _ := strings.Cut(what, "/")
-	err = ns.Do(func() error {
-		conn, err := net.Dial("tcp", address)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
-		if _, err := io.WriteString(conn, "GET /"+path+" HTTP/1.0\r\n\r\n"); err != nil {
-			return err
-		}
-		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
-		if err != nil {
-			return err
-		}
-		defer r.Body.Close()
-		body, err := io.ReadAll(r.Body)
-		answer = r.Status + " " + string(body)
-		return err
-	})
-	return answer, err
-}
 
 // get repeats a request until there is an answer.
 func get(t *testing.T, ns *netnstest.NS, what string) (answer string) {
 	t.Helper()
 	require.Eventually(t, func() bool {
 		var err error
-		answer, err = ask(ns, what)
+		answer, err = nstest.Get(ns, what)
 		return err == nil
 	}, patience, 20*time.Millisecond, what)
 	return answer

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -106,9 +107,7 @@ func newBalanced(t *testing.T, who string) *balanced {
 		}
 	}
 	// keepalived's virtual servers work only if the address is one of this host.
-	require.NoError(t, b.Node.NS.Do(func() error {
-		return exec.Command("ip", "address", "add", vip.Addr().String()+"/32", "dev", "lo").Run()
-	}))
+	nstest.Run(t, b.Node.NS, "ip address add "+vip.Addr().String()+"/32 dev lo")
 	for i := range 3 {
 		b.pods = append(b.pods, newWebPod(b.world, i))
 	}

@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"net/http/httptest"
 	"net/netip"
-	"os/exec"
 	"strings"
 	"sync/atomic"
 	"syscall"
@@ -23,6 +22,7 @@ import (
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -128,11 +128,7 @@ func TestAnAddressThatIsTakenLeavesTheKernelAlone(t *testing.T) {
 		require.Error(t, <-w.ended)
 		w.soon(func() bool { return strings.Contains(w.log.String(), want) }, want)
 	}
-	require.NoError(t, w.Node.NS.Do(func() error {
-		tables, err := exec.Command("nft", "list", "tables").Output()
-		require.Empty(t, tables)
-		return err
-	}))
+	require.Empty(t, nstest.Run(t, w.Node.NS, "nft list tables"))
 }
 
 // A reload applies the changes and loses no connection. A broken file changes nothing.
@@ -327,20 +323,15 @@ func TestAddressesAreBoundToDevices(t *testing.T) {
 	w := newWorld(t)
 	w.serve(0)
 	bound := func() (out string) {
-		require.NoError(t, w.Node.NS.Do(func() error {
-			text, err := exec.Command("ip", "-o", "address", "show", "dev", "lo").Output()
-			for _, a := range []string{"203.0.113.10/32", "2001:db8::10/128", "203.0.113.20/32"} {
-				if strings.Contains(string(text), " "+a+" ") {
-					out += a + " "
-				}
+		text := nstest.Run(t, w.Node.NS, "ip -o address show dev lo")
+		for _, a := range []string{"203.0.113.10/32", "2001:db8::10/128", "203.0.113.20/32"} {
+			if strings.Contains(text, " "+a+" ") {
+				out += a + " "
 			}
-			return err
-		}))
+		}
 		return out
 	}
-	require.NoError(t, w.Node.NS.Do(func() error {
-		return exec.Command("ip", "address", "add", "203.0.113.20/32", "dev", "lo").Run()
-	}))
+	nstest.Run(t, w.Node.NS, "ip address add 203.0.113.20/32 dev lo")
 	const text = `services:
 - name: web
   addresses: [%s]
@@ -372,18 +363,12 @@ func TestIPTables(t *testing.T) {
 	w := newWorld(t)
 	first := w.serve(0)
 	w.serve(1)
-	link := func(args ...string) {
-		t.Helper()
-		require.NoError(t, w.Node.NS.Do(func() error {
-			return exec.Command("ip", append([]string{"link"}, args...)...).Run()
-		}))
-	}
-	link("add", "gone0", "type", "veth")
+	nstest.Run(t, w.Node.NS, "ip link add gone0 type veth")
 	w.write(quick + `  device: gone0
   backends: [{address: 10.244.1.1:8080}, {address: 10.244.1.2:8080}]`)
 	w.start("-backend", "iptables")
 	w.answers("pod1 pod2")
-	link("delete", "gone0")
+	nstest.Run(t, w.Node.NS, "ip link delete gone0")
 	w.soon(func() bool { return strings.Contains(w.log.String(), "device gone0") }, "it is said")
 	require.NoError(t, first.Close())
 	w.answers("pod2")

@@ -1,7 +1,6 @@
 package ipvsnl_test
 
 import (
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
@@ -10,23 +9,14 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // ipvsadm runs ipvsadm in the namespace and returns its output. It skips the test if ipvsadm is not
 // installed.
 func ipvsadm(t *testing.T, ns *netnstest.NS, args ...string) string {
 	t.Helper()
-	path, err := exec.LookPath("ipvsadm")
-	if err != nil {
-		t.Skipf("needs ipvsadm: %v", err)
-	}
-	var out []byte
-	err = ns.Do(func() (err error) {
-		out, err = exec.CommandContext(t.Context(), path, args...).CombinedOutput()
-		return err
-	})
-	require.NoError(t, err, "ipvsadm %s: %s", strings.Join(args, " "), out)
-	return string(out)
+	return nstest.Exec(t, ns, "", append([]string{"ipvsadm"}, args...)...)
 }
 
 // listed returns what ipvsadm -Ln prints about each service and, after a semicolon, about each of

@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
@@ -20,10 +21,7 @@ func TestMain(m *testing.M) { netnstest.Main(m) }
 // IPVS or refuses us.
 func kernelClient(tb testing.TB) (*Client, *netnstest.NS) {
 	tb.Helper()
-	netnstest.Require(tb)
-	ns, err := netnstest.NewNS("ipvs")
-	require.NoError(tb, err)
-	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
+	ns := nstest.New(tb)
 
 	c, err := Dial(tb.Context(), &rawnl.Config{NetNS: ns.Fd()})
 	if errors.Is(err, ErrNotSupported) {

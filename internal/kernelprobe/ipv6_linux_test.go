@@ -2,13 +2,10 @@ package kernelprobe_test
 
 import (
 	"errors"
-	"fmt"
 	"io/fs"
 	"net"
 	"net/netip"
 	"os"
-	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -16,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
@@ -37,7 +35,7 @@ func TestWithoutIPv6(t *testing.T) {
 	}
 	for i, name := range []string{nftables.Name, iptables.Name, ipvs.Name} {
 		t.Run(name, func(t *testing.T) {
-			ns := newNS(t)
+			ns := nstest.New(t)
 			serve(t, ns)
 			b, err := []dataplane.Candidate{
 				nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}),
@@ -61,13 +59,7 @@ func TestWithoutIPv6(t *testing.T) {
 				require.Empty(t, again.Drift)
 				require.Zero(t, again.Messages)
 			}
-			require.NoError(t, ns.Do(func() error {
-				out, err := exec.CommandContext(t.Context(), "nft", "list", "tables").Output()
-				if strings.Contains(string(out), "ip6 ") {
-					t.Errorf("tables of the other family:\n%s", out)
-				}
-				return err
-			}))
+			require.NotContains(t, nstest.Run(t, ns, "nft list tables"), "ip6 ", "the other family")
 			_, err = e.Cleanup(t.Context())
 			require.NoError(t, err)
 		})
@@ -77,17 +69,13 @@ func TestWithoutIPv6(t *testing.T) {
 // serve gives a namespace an address, a route to everything, and a server that is the endpoint.
 func serve(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
+	for _, command := range []string{"ip link set lo up",
+		"ip address add " + nodeIP + "/32 dev lo",
+		"ip route add default dev lo src " + nodeIP} {
+		nstest.Run(t, ns, command)
+	}
 	var l net.Listener
 	require.NoError(t, ns.Do(func() (err error) {
-		for _, command := range []string{"ip link set lo up",
-			"ip address add " + nodeIP + "/32 dev lo",
-			"ip route add default dev lo src " + nodeIP} {
-			w := strings.Fields(command)
-			out, err := exec.CommandContext(t.Context(), w[0], w[1:]...).CombinedOutput()
-			if err != nil {
-				return fmt.Errorf("%s: %w: %s", command, err, out)
-			}
-		}
 		l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp4", nodeIP+":8080")
 		return err
 	}))

@@ -16,21 +16,12 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
 )
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
-
-// newNS makes a network namespace.
-func newNS(t *testing.T) *netnstest.NS {
-	t.Helper()
-	netnstest.Require(t)
-	ns, err := netnstest.NewNS("probe")
-	require.NoError(t, err)
-	t.Cleanup(func() { ns.Close() })
-	return ns
-}
 
 // candidates are those that write nf_tables, in the namespace of the calling thread.
 func candidates() []dataplane.Candidate {
@@ -38,7 +29,7 @@ func candidates() []dataplane.Candidate {
 }
 
 func TestProbingLeavesNothingBehind(t *testing.T) {
-	ns := newNS(t)
+	ns := nstest.New(t)
 	generation := func() uint32 {
 		c, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
 		require.NoError(t, err)
@@ -70,25 +61,16 @@ func TestProbingLeavesNothingBehind(t *testing.T) {
 }
 
 func TestProbingBesideAnInstanceOfTheSameName(t *testing.T) {
-	ns := newNS(t)
-	for _, program := range []string{"nft", "iptables-nft"} {
-		if _, err := exec.LookPath(program); err != nil {
-			t.Skip("the program " + program + " is not installed")
-		}
+	ns := nstest.New(t)
+	for _, command := range []string{
+		"nft add table ip kernlb.probe", "nft add chain ip kernlb.probe dispatch",
+		"nft add table ip6 kernlb.probe",
+		"iptables-nft -t nat -A PREROUTING -p tcp --dport 1 -j ACCEPT",
+		"iptables-nft -A INPUT -p tcp --dport 1 -j DROP",
+	} {
+		nstest.Run(t, ns, command)
 	}
 	require.NoError(t, ns.Do(func() error {
-		for _, command := range []string{
-			"nft add table ip kernlb.probe", "nft add chain ip kernlb.probe dispatch",
-			"nft add table ip6 kernlb.probe",
-			"iptables-nft -t nat -A PREROUTING -p tcp --dport 1 -j ACCEPT",
-			"iptables-nft -A INPUT -p tcp --dport 1 -j DROP",
-		} {
-			l := strings.Fields(command)
-			if out, err := exec.CommandContext(t.Context(), l[0], l[1:]...).
-				CombinedOutput(); err != nil {
-				t.Errorf("%s: %v: %s", command, err, out)
-			}
-		}
 		for _, s := range dataplane.Probe(t.Context(), candidates()...) {
 			if s.Err != nil {
 				t.Error(s)
@@ -99,7 +81,7 @@ func TestProbingBesideAnInstanceOfTheSameName(t *testing.T) {
 }
 
 func TestWithoutPermission(t *testing.T) {
-	ns := newNS(t)
+	ns := nstest.New(t)
 	require.NoError(t, ns.Do(func() error {
 		return withoutNetAdmin(func() {
 			for _, s := range dataplane.Probe(t.Context(), candidates()...) {
@@ -151,7 +133,7 @@ func TestMissingModules(t *testing.T) {
 	} {
 		t.Run(tt.module, func(t *testing.T) {
 			hide(t, tt.module)
-			ns := newNS(t)
+			ns := nstest.New(t)
 			var err error
 			require.NoError(t, ns.Do(func() error {
 				err = candidates()[tt.backend].Probe(t.Context())

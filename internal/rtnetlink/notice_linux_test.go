@@ -1,38 +1,27 @@
 package rtnetlink_test
 
 import (
-	"context"
 	"fmt"
-	"os/exec"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rtnetlink"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // newNS returns a network namespace, and what runs ip there.
 func newNS(t *testing.T) (*threadns.NS, func(args ...string)) {
 	t.Helper()
-	netnstest.Require(t)
-	n, err := netnstest.NewNS("rtnotice")
-	require.NoError(t, err)
-	t.Cleanup(func() { n.Close() })
+	n := nstest.New(t)
 	ns, err := threadns.Open(n.Fd())
 	require.NoError(t, err)
 	t.Cleanup(func() { ns.Close() })
 	return ns, func(args ...string) {
 		t.Helper()
-		require.NoError(t, n.Do(func() error {
-			out, err := exec.CommandContext(context.Background(), "ip", args...).CombinedOutput()
-			if err != nil {
-				err = fmt.Errorf("ip %v: %w: %s", args, err, out)
-			}
-			return err
-		}))
+		nstest.Exec(t, n, "", append([]string{"ip"}, args...)...)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rtnetlink"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
@@ -20,11 +21,7 @@ func TestMain(m *testing.M) { netnstest.Main(m) }
 // open opens a connection in a namespace of its own, where lo is up.
 func open(t *testing.T) *rtnetlink.Conn {
 	t.Helper()
-	netnstest.Require(t)
-	n, err := netnstest.NewNS("rtnl")
-	require.NoError(t, err)
-	t.Cleanup(func() { n.Close() })
-	ns, err := threadns.Open(n.Fd())
+	ns, err := threadns.Open(nstest.New(t).Fd())
 	require.NoError(t, err)
 	t.Cleanup(func() { ns.Close() })
 	c, err := rtnetlink.Open(ns)
