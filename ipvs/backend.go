@@ -20,13 +20,13 @@ const Name = "ipvs"
 // DefaultTable is the name of the companion tables if [Config.Table] is empty.
 const DefaultTable = "kernlb-ipvs"
 
-// DefaultDrainLimit is how long TCP connections to an endpoint that left may drain if
+// defaultDrainLimit is how long TCP connections to an endpoint that left may drain if
 // [Config.DrainLimit] is zero.
-const DefaultDrainLimit = 15 * time.Minute
+const defaultDrainLimit = 15 * time.Minute
 
-// DefaultCompareShare is how much of one CPU's time the comparison of virtual servers may take if
+// defaultCompareShare is how much of one CPU's time the comparison of virtual servers may take if
 // [Config.CompareShare] is zero.
-const DefaultCompareShare = 0.0008
+const defaultCompareShare = 0.0008
 
 // Config says where and how a backend works. A nil *Config is the zero Config.
 type Config struct {
@@ -43,7 +43,7 @@ type Config struct {
 	// means "wrr": round robin, by weight.
 	Scheduler servicemodel.Scheduler
 	// DrainLimit is how long an endpoint that left may keep its TCP connections. Zero means
-	// [DefaultDrainLimit]; negative means not at all. After a restart of the program, the time
+	// 15 minutes; negative means not at all. After a restart of the program, the time
 	// begins again.
 	DrainLimit time.Duration
 	// AffinityMask4 and AffinityMask6 are how many leading bits of a client's address count for
@@ -70,7 +70,7 @@ type Config struct {
 	TakeOver bool
 	// CompareShare is the share of one CPU's time, at most 1, that checks ([dataplane.RunOptions])
 	// may use to compare virtual servers with those in the kernel. The kernel does not report their
-	// changes. Zero means [DefaultCompareShare]. The package documentation says how soon an edit by
+	// changes. Zero means 0.0008. The package documentation says how soon an edit by
 	// hand is then noticed.
 	CompareShare float64
 	// Timeouts are how long IPVS keeps idle connections. Zero leaves a timeout as it is.
@@ -111,8 +111,8 @@ func (c *Config) withDefaults() (Config, error) {
 	}
 	r.Table = cmp.Or(r.Table, DefaultTable)
 	r.Scheduler = cmp.Or(r.Scheduler, servicemodel.WeightedRR)
-	r.DrainLimit = cmp.Or(r.DrainLimit, DefaultDrainLimit)
-	r.CompareShare = cmp.Or(r.CompareShare, DefaultCompareShare)
+	r.DrainLimit = cmp.Or(r.DrainLimit, defaultDrainLimit)
+	r.CompareShare = cmp.Or(r.CompareShare, defaultCompareShare)
 	r.Mark = cmp.Or(r.Mark, defaultMark(instanceFlag(r.Table)))
 	r.Logger = cmp.Or(r.Logger, slog.New(slog.DiscardHandler))
 	return r, r.validate()
@@ -138,7 +138,7 @@ func (c *Config) validate() error {
 			"or \".\"", c.Device)
 	case !(c.CompareShare > 0 && c.CompareShare <= 1):
 		return fmt.Errorf("ipvs: CompareShare: %v: want more than 0, up to 1, or 0 for %v",
-			c.CompareShare, DefaultCompareShare)
+			c.CompareShare, defaultCompareShare)
 	case c.Mark&allMarks != allMarks || c.Mark&^ownMask != 0:
 		return fmt.Errorf("ipvs: Mark: 0x%x: "+
 			"want 0xc0000000 or above, and a multiple of 0x100000, "+

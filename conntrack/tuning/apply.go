@@ -51,7 +51,7 @@ func (p Plan) Apply(t *conntrack.Table) error {
 	}
 	var errs []error
 	for _, s := range p {
-		if !s.Changes() {
+		if !s.changes() {
 			continue
 		}
 		if err := writeSetting(t, s.Name, s.New); err != nil {

@@ -98,13 +98,13 @@ type Setting struct {
 	Note string
 }
 
-// Changes reports whether the setting must be written.
-func (s Setting) Changes() bool { return s.Old != s.New }
+// changes reports whether the setting must be written.
+func (s Setting) changes() bool { return s.Old != s.New }
 
 // String returns "nf_conntrack_max: 65536 -> 131072", or the value and why it stays.
 func (s Setting) String() string {
 	switch {
-	case s.Changes():
+	case s.changes():
 		return fmt.Sprintf("%s: %d -> %d", s.Name, s.Old, s.New)
 	case s.Note != "":
 		return fmt.Sprintf("%s: %d (%s)", s.Name, s.Old, s.Note)
@@ -117,7 +117,7 @@ func (s Setting) String() string {
 type Plan []Setting
 
 // Empty reports whether there is nothing to write.
-func (p Plan) Empty() bool { return !slices.ContainsFunc(p, Setting.Changes) }
+func (p Plan) Empty() bool { return !slices.ContainsFunc(p, Setting.changes) }
 
 // String returns one line for each setting.
 func (p Plan) String() string {

@@ -35,10 +35,12 @@ func TestCostsAreLinear(t *testing.T) {
 		}, func(table *sm.Table) { write(graph.Services(table, nil)) })
 	})
 	t.Run("chains and their rules", func(t *testing.T) {
+		order := []hooks.Hook{hooks.Prerouting, hooks.Input, hooks.Forward, hooks.Output,
+			hooks.Postrouting}
 		growth.Linear(t, 1<<13, func(n int) (l []hooks.Chain) {
 			for i := range n {
 				l = append(l, hooks.Chain{Family: "inet", Table: "fw", Name: fmt.Sprint("c", i),
-					Hook: hooks.Hook(i % 5), Priority: int32(-i),
+					Hook: order[i%len(order)], Priority: int32(-i),
 					Drops: []hooks.Rule{{Chain: "c", Text: "drop"}}})
 			}
 			return l

@@ -21,12 +21,12 @@ const maxDrops = 3
 // programs, with their rules that drop packets. A nil ours means that none is kernlb's.
 func Hooks(chains []hooks.Chain, f servicemodel.Family, ours func(*hooks.Chain) bool) *Graph {
 	h := hookDrawing{Graph: &Graph{title: "The way of " + f.String() + " packets", ways: true},
-		ours: ours}
+		at: map[hooks.Hook][]*hooks.Chain{}, ours: ours}
 	if ours == nil {
 		h.ours = func(*hooks.Chain) bool { return false }
 	}
 	for i := range chains {
-		if c := &chains[i]; c.Sees(f) && c.Hook <= hooks.Postrouting {
+		if c := &chains[i]; c.Sees(f) {
 			h.at[c.Hook] = append(h.at[c.Hook], c)
 		}
 	}
@@ -46,7 +46,7 @@ func Hooks(chains []hooks.Chain, f servicemodel.Family, ours func(*hooks.Chain) 
 // hookDrawing is the drawing of chains.
 type hookDrawing struct {
 	*Graph
-	at   [hooks.Postrouting + 1][]*hooks.Chain
+	at   map[hooks.Hook][]*hooks.Chain
 	ours func(*hooks.Chain) bool
 }
 
@@ -61,7 +61,7 @@ func (h *hookDrawing) hook(n hooks.Hook, column, row int, from, to *box, text st
 // arrow passes a hook.
 func (h *hookDrawing) boxesOf(n hooks.Hook, column, row int) []*box {
 	tracks := n == hooks.Prerouting || n == hooks.Output
-	g := h.group(column, row, n.String())
+	g := h.group(column, row, string(n))
 	if len(h.at[n]) == 0 && !tracks {
 		h.add(g, aside, "no chains")
 	}

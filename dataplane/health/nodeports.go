@@ -29,12 +29,12 @@ type NodePortsConfig struct {
 	Addresses func() ([]netip.Addr, error)
 	// RetryAfter is the time between automatic retries of ports that could not be opened, for
 	// example because a kube-proxy that is being replaced still holds them. 0 means
-	// [DefaultRetryAfter].
+	// half a second.
 	RetryAfter time.Duration
 }
 
-// DefaultRetryAfter is the default of NodePortsConfig.RetryAfter.
-const DefaultRetryAfter = 500 * time.Millisecond
+// defaultRetryAfter is the default of NodePortsConfig.RetryAfter.
+const defaultRetryAfter = 500 * time.Millisecond
 
 // NodePorts is the server of health check node ports. Make it with [NewNodePorts], and close it.
 // Several goroutines may call its methods.
@@ -107,7 +107,7 @@ func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
 		p.cfg.Addresses = interfaceAddrs
 	}
 	if p.cfg.RetryAfter <= 0 {
-		p.cfg.RetryAfter = DefaultRetryAfter
+		p.cfg.RetryAfter = defaultRetryAfter
 	}
 	return p
 }

@@ -9,35 +9,32 @@ import (
 // Config names the network namespace. A nil *Config is the zero Config.
 type Config struct {
 	// NetNS is a file descriptor of the network namespace to read, and NetNSPath its path. At most
-	// one may be set, and it is used only while the reader is opened. Zero and empty mean the
-	// calling thread's namespace.
+	// one may be set. Zero and empty mean the calling thread's namespace.
 	NetNS     int
 	NetNSPath string
 }
 
-// Hook is a place where netfilter hands packets to chains.
-type Hook uint8
+// Hook is a place where netfilter hands packets to chains. Its value is its name as nft writes it,
+// or its number, such as "hook 5".
+type Hook string
 
-// The hooks, with the numbers of enum nf_inet_hooks (include/uapi/linux/netfilter.h).
+// The hooks of packets of IP.
 const (
-	Prerouting  Hook = iota // packets that come in, before they are routed
-	Input                   // packets for this node
-	Forward                 // packets for other machines
-	Output                  // packets of this node
-	Postrouting             // packets that leave
+	Prerouting  Hook = "prerouting"  // packets that come in, before they are routed
+	Input       Hook = "input"       // packets for this node
+	Forward     Hook = "forward"     // packets for other machines
+	Output      Hook = "output"      // packets of this node
+	Postrouting Hook = "postrouting" // packets that leave
 )
 
-// String returns the name of the hook as nft writes it.
-func (h Hook) String() string {
-	names := [...]string{"prerouting", "input", "forward", "output", "postrouting"}
-	if int(h) < len(names) {
-		return names[h]
+// hookOf returns a hook from its number in enum nf_inet_hooks (include/uapi/linux/netfilter.h).
+func hookOf(number uint32) Hook {
+	names := [...]Hook{Prerouting, Input, Forward, Output, Postrouting}
+	if int(number) < len(names) {
+		return names[number]
 	}
-	return fmt.Sprintf("hook %d", uint8(h))
+	return Hook(fmt.Sprintf("hook %d", number))
 }
-
-// MarshalText returns the name of the hook.
-func (h Hook) MarshalText() ([]byte, error) { return []byte(h.String()), nil }
 
 // Chain is a base chain of nf_tables. Packets pass the chains of their hook in the order of the
 // priorities, the lowest first.

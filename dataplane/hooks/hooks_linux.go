@@ -1,6 +1,7 @@
 package hooks
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -13,32 +14,6 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
-
-// Reader reads the chains of one network namespace. It must be made by [Open], and closed. Several
-// goroutines may call its methods.
-type Reader struct{ conn *rawnl.Conn }
-
-// Open returns a reader. It needs CAP_SYS_ADMIN for another network namespace. Read needs
-// CAP_NET_ADMIN; without it, Read fails with dataplane.ErrNoPermission.
-func Open(cfg *Config) (*Reader, error) {
-	if cfg == nil {
-		cfg = &Config{}
-	}
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
-	if err != nil {
-		return nil, fmt.Errorf("hooks: open: %w", err)
-	}
-	defer release()
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: fd})
-	if err != nil {
-		return nil, fmt.Errorf("hooks: open: %w", kernelprobe.Explain(err, nil,
-			kernelprobe.Running()))
-	}
-	return &Reader{conn}, nil
-}
-
-// Close closes the connection to the kernel.
-func (r *Reader) Close() error { return r.conn.Close() }
 
 // families are the families whose chains are read, by the numbers of the kernel.
 var families = map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6",
@@ -61,16 +36,13 @@ type reading struct {
 // tries is how often Read tries to list the chains between two transactions of others.
 const tries = 100
 
-// Read returns the base chains in the order of family, table and name. It does not read the rules
-// of tables for which skip returns true, because kernlb's own tables may have many; a nil skip
-// skips none. The result is no snapshot: it may or may not contain changes during the reading.
-func (r *Reader) Read(ctx context.Context, skip func(table string) bool) ([]Chain, error) {
-	var d reading
-	err := rawnl.ErrDumpInterrupted
-	for try := 0; try < tries && errors.Is(err, rawnl.ErrDumpInterrupted); try++ {
-		d = reading{leads: map[place][]string{}, drops: map[place][]Rule{}}
-		err = d.read(ctx, r.conn, skip)
-	}
+// Read returns the base chains of a network namespace, in the order of family, table and name. It
+// does not read the rules of tables for which skip returns true, because kernlb's own tables may
+// have many; a nil skip skips none. The result is no snapshot: it may or may not contain changes
+// during the reading. Read needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network namespace;
+// without them it fails with dataplane.ErrNoPermission.
+func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Chain, error) {
+	d, err := readAll(ctx, cmp.Or(cfg, &Config{}), skip)
 	if err != nil {
 		return nil, fmt.Errorf("read the chains of nf_tables: %w", kernelprobe.Explain(err, nil,
 			kernelprobe.Running()))
@@ -85,6 +57,25 @@ func (r *Reader) Read(ctx context.Context, skip func(table string) bool) ([]Chai
 	return d.base, nil
 }
 
+func readAll(ctx context.Context, cfg *Config, skip func(string) bool) (d reading, err error) {
+	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	if err != nil {
+		return d, err
+	}
+	defer release()
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: fd})
+	if err != nil {
+		return d, err
+	}
+	defer conn.Close()
+	err = rawnl.ErrDumpInterrupted
+	for try := 0; try < tries && errors.Is(err, rawnl.ErrDumpInterrupted); try++ {
+		d = reading{leads: map[place][]string{}, drops: map[place][]Rule{}}
+		err = d.read(ctx, conn, skip)
+	}
+	return d, err
+}
+
 func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) bool) error {
 	var b rawnl.Batch
 	b.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, unix.NFPROTO_UNSPEC, 0,
@@ -96,7 +87,7 @@ func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) 
 			return err
 		}
 		d.base = append(d.base, Chain{Family: families[m.Family], Table: c.Table,
-			Name: c.Name, Type: c.Type, Hook: Hook(c.Hook), Priority: c.Prio,
+			Name: c.Name, Type: c.Type, Hook: hookOf(uint32(c.Hook)), Priority: c.Prio,
 			DropsByDefault: c.Drops})
 		d.at = append(d.at, place{m.Family, c.Table, c.Name})
 		tables[place{m.Family, c.Table, ""}] = true

@@ -51,23 +51,21 @@ table arp x {
 }
 `
 
-// in makes a namespace with the ruleset, and a reader of it.
-func in(t *testing.T) (*netnstest.NS, *hooks.Reader) {
+// in makes a namespace with the ruleset.
+func in(t *testing.T) *netnstest.NS {
 	t.Helper()
 	ns := nstest.New(t)
 	nstest.NFT(t, ns, ruleset)
-	r, err := hooks.Open(&hooks.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
-	t.Cleanup(func() { require.NoError(t, r.Close()) })
-	return ns, r
+	return ns
 }
 
 // Read returns all base chains, with the rules that drop in them and in the chains to which they
 // lead, and no other rules.
 func TestReadTellsWhatDrops(t *testing.T) {
 	t.Parallel()
-	_, r := in(t)
-	got, err := r.Read(t.Context(), func(table string) bool { return table == "kernlb" })
+	ns := in(t)
+	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()},
+		func(table string) bool { return table == "kernlb" })
 	require.NoError(t, err)
 	for i := range got {
 		for j := range got[i].Drops {
@@ -83,9 +81,10 @@ func TestReadTellsWhatDrops(t *testing.T) {
 			}},
 		{Family: "inet", Table: "fw", Name: "out", Type: "filter", Hook: hooks.Postrouting,
 			Priority: 10},
-		{Family: "ip", Table: "kernlb", Name: "a", Type: "nat", Priority: -100},
+		{Family: "ip", Table: "kernlb", Name: "a", Type: "nat", Hook: hooks.Prerouting,
+			Priority: -100},
 	}, got)
-	got, err = r.Read(t.Context(), nil)
+	got, err = hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()}, nil)
 	require.NoError(t, err)
 	require.Equal(t, "drop", got[2].Drops[0].Text, "nothing is skipped")
 }
@@ -127,7 +126,7 @@ ip6 ip6 saddr fe80::/10 udp dport 547 drop
 // Rules of other programs are written as nft writes them.
 func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 	t.Parallel()
-	ns, r := in(t)
+	ns := in(t)
 	var text strings.Builder
 	for _, family := range []string{"inet", "ip", "ip6"} {
 		text.WriteString("table " + family + " others {\n")
@@ -144,7 +143,7 @@ func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 		text.WriteString("}\n}\n")
 	}
 	nstest.NFT(t, ns, text.String())
-	got, err := r.Read(t.Context(), nil)
+	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()}, nil)
 	require.NoError(t, err)
 	compared := 0
 	for _, c := range got {
@@ -170,11 +169,11 @@ func TestRulesAreWrittenAsNFTWritesThem(t *testing.T) {
 // Rules of iptables, in the variant that works on nf_tables, are read, too.
 func TestReadSeesIptables(t *testing.T) {
 	t.Parallel()
-	ns, r := in(t)
+	ns := in(t)
 	for _, target := range []string{"DROP", "REJECT"} {
 		nstest.Run(t, ns, "iptables-nft -A FORWARD -j "+target)
 	}
-	got, err := r.Read(t.Context(), nil)
+	got, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()}, nil)
 	require.NoError(t, err)
 	for _, c := range got {
 		if c.Name == "FORWARD" {
@@ -188,7 +187,7 @@ func TestReadSeesIptables(t *testing.T) {
 // Programs that commit all the time delay a reading and do not make it fail.
 func TestReadBesideABusyProgram(t *testing.T) {
 	t.Parallel()
-	ns, r := in(t)
+	ns := in(t)
 	var many strings.Builder
 	for i := range 2000 {
 		fmt.Fprintf(&many, "add chain ip kernlb c%d\n", i)
@@ -198,17 +197,17 @@ func TestReadBesideABusyProgram(t *testing.T) {
 	require.NoError(t, err)
 	t.Cleanup(func() { w.Close() })
 	for range 100 {
-		_, err := r.Read(t.Context(), nil)
+		_, err := hooks.Read(t.Context(), &hooks.Config{NetNS: ns.Fd()}, nil)
 		require.NoError(t, err)
 	}
 }
 
 func TestAContextThatIsDoneEndsAReading(t *testing.T) {
 	t.Parallel()
-	_, r := in(t)
+	ns := in(t)
 	ctx, stop := context.WithCancel(t.Context())
 	stop()
-	_, err := r.Read(ctx, nil)
+	_, err := hooks.Read(ctx, &hooks.Config{NetNS: ns.Fd()}, nil)
 	require.ErrorIs(t, err, context.Canceled)
 	require.ErrorContains(t, err, "read the chains of nf_tables: ")
 }

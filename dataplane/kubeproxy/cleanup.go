@@ -20,19 +20,10 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Errors that callers act on. They are found with [errors.Is].
-var (
-	// ErrConflict: other programs changed the ruleset during every attempt to read it. The call
-	// that returns it has deleted nothing. It is the ErrConflict of package dataplane.
-	ErrConflict = kernelerr.ErrConflict
-	// ErrNoPermission: the process lacks the permission. It is the ErrNoPermission of package
-	// dataplane, and matches fs.ErrPermission.
-	ErrNoPermission = kernelerr.ErrNoPermission
-	// ErrLegacy: the legacy tables of iptables, which are not in nf_tables, have chains of
-	// kube-proxy. This package leaves them alone. "kube-proxy --cleanup" or iptables-legacy delete
-	// them.
-	ErrLegacy = errors.New("legacy tables of iptables have chains of kube-proxy")
-)
+// ErrLegacy says that the legacy tables of iptables, which are not in nf_tables, have chains of
+// kube-proxy. This package leaves them alone. "kube-proxy --cleanup" or iptables-legacy delete
+// them.
+var ErrLegacy = errors.New("legacy tables of iptables have chains of kube-proxy")
 
 // Find returns what [Cleanup] would delete now, and changes nothing. It needs CAP_NET_ADMIN, for
 // IPVS in the initial user namespace, and CAP_SYS_ADMIN to enter another network namespace. If
@@ -59,11 +50,11 @@ func Find(ctx context.Context, cfg *Config) (*Plan, error) {
 //
 // Rules, chains and tables of nf_tables go in one transaction. The kernel refuses it if another
 // program has changed the ruleset since it was read. Cleanup then reads again, up to 20 times, and
-// fails with [ErrConflict] after that. Virtual servers, the device, IP sets and counters follow one
-// by one. The sets and the device come after the virtual servers, because they tell which of these
-// are kube-proxy's; both stay if a virtual server stays. Errors name the object; the other objects
-// are deleted nevertheless. If legacy tables have chains of kube-proxy, the error is an
-// [ErrLegacy].
+// fails with dataplane.ErrConflict after that. Virtual servers, the device, IP sets and counters
+// follow one by one. The sets and the device come after the virtual servers, because they tell
+// which of these are kube-proxy's; both stay if a virtual server stays. Errors name the object; the
+// other objects are deleted nevertheless. If legacy tables have chains of kube-proxy, the error is
+// an [ErrLegacy].
 func Cleanup(ctx context.Context, cfg *Config) (*Plan, error) {
 	k, err := open(cfg)
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -191,7 +192,7 @@ func TestOtherWritersAreWaitedFor(t *testing.T) {
 		}
 	}
 	p, err := k.retry(t.Context(), until(maxReadings+1))
-	require.ErrorIs(t, err, ErrConflict)
+	require.ErrorIs(t, err, dataplane.ErrConflict)
 	require.Nil(t, p)
 	require.Equal(t, maxReadings, attempts)
 	require.Equal(t, with, saved(t, ns))

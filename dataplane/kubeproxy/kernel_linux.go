@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rtnetlink"
 	"github.com/kernlb/kernlb/internal/threadns"
@@ -128,7 +129,7 @@ func (k *kernel) retry(ctx context.Context, act func(*Plan, uint32) error) (*Pla
 		}
 		pause = min(2*pause, maxPause)
 	}
-	return nil, ErrConflict
+	return nil, kernelerr.ErrConflict
 }
 
 // rest deletes the objects outside nf_tables, after the transaction of a plan has ended with err.

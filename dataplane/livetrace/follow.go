@@ -77,7 +77,8 @@ func (f *follower) walkOf(e *nft.TraceInfo, place string) *walk {
 	if !ok || e.Type != nft.TraceRule {
 		return nil
 	}
-	w := &walk{id: e.ID, in: e.In, Trace: Trace{Packet: p, Last: p, Steps: []Step{}}}
+	w := &walk{id: e.ID, in: e.In, Trace: Trace{Packet: p, Last: p, Steps: []Step{},
+		Fate: Lost}}
 	switch {
 	case place == chainFirst && f.request == nil:
 		f.request = w
@@ -103,7 +104,7 @@ func (w *walk) has(e *nft.TraceInfo, place string) bool {
 
 // isAnswer reports whether p is the first answer to the packet that was followed.
 func (f *follower) isAnswer(p Packet) bool {
-	return f.answer == nil && f.request != nil && f.request.over && f.request.Answers() &&
+	return f.answer == nil && f.request != nil && f.request.over && f.request.answered() &&
 		answers(p, f.request.Last)
 }
 
@@ -241,5 +242,5 @@ func kindOf(protocol servicemodel.Protocol, t []byte) string {
 // there can be one.
 func (f *follower) done() bool {
 	return f.request != nil && f.request.over &&
-		(!f.request.Answers() || f.answer != nil && f.answer.over)
+		(!f.request.answered() || f.answer != nil && f.answer.over)
 }

@@ -103,7 +103,7 @@ func TestLooped(t *testing.T) {
 		in(6, own, "input-first", client, server, syn),
 		in(6, own, "input-last", client, server, syn))
 	require.Equal(t, Delivered, f.request.Fate)
-	require.Equal(t, "delivered to "+server+" on this node", f.request.Outcome())
+	require.Equal(t, "delivered to "+server+" on this node", f.request.outcome())
 }
 
 // Decoding and following never panics, whatever the kernel sends.

@@ -10,7 +10,7 @@ func (t *Trace) String() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "%v\n", t.Packet)
 	t.write(&b)
-	if !t.Answers() {
+	if !t.answered() {
 		return b.String()
 	}
 	switch a := t.Answer; {
@@ -43,7 +43,7 @@ func (t *Trace) write(b *strings.Builder) {
 		hook = s.Hook
 		line(b, hook, text)
 	}
-	line(b, "outcome", t.Outcome())
+	line(b, "outcome", t.outcome())
 }
 
 // text describes a step. It is empty if a chain merely had no rule for the packet.
@@ -64,8 +64,8 @@ func (s *Step) text() string {
 	return fmt.Sprintf("%v: %s", *s.Rule, text)
 }
 
-// Outcome says how the packet ended, and names the rule or the cause.
-func (t *Trace) Outcome() string {
+// outcome says how the packet ended, and names the rule or the cause.
+func (t *Trace) outcome() string {
 	switch t.Fate {
 	case Dropped, Refused:
 		return fmt.Sprintf("%v by %v", t.Fate, *t.By)
@@ -92,8 +92,8 @@ func (t *Trace) Summary(ours func(Rule) bool) string {
 	if t.By != nil {
 		return by(t, ours) + " it"
 	}
-	if !t.Answers() {
-		return "it is " + t.Outcome()
+	if !t.answered() {
+		return "it is " + t.outcome()
 	}
 	server := place(t.Last.Dst)
 	switch a := t.Answer; {
@@ -102,12 +102,12 @@ func (t *Trace) Summary(ours func(Rule) bool) string {
 			"come through this node"
 	case a.By != nil:
 		return by(a, ours) + " the answer of " + server
-	case !a.Answers():
-		return "the answer of " + server + " is " + a.Outcome()
+	case !a.answered():
+		return "the answer of " + server + " is " + a.outcome()
 	case a.Packet.Kind == "unreachable":
 		return place(a.Packet.Src) + " says that " + server + " is unreachable: nothing listens " +
 			"there, or it cannot be reached"
-	case a.Packet.Refusal():
+	case a.Packet.refusal():
 		return server + " refuses: nothing listens there"
 	}
 	return "it works: " + server + " answers"

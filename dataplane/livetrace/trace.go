@@ -67,9 +67,9 @@ type Packet struct {
 	Kind string `json:"kind,omitzero"`
 }
 
-// Refusal reports whether the packet says that nothing listens, or that the destination cannot be
+// refusal reports whether the packet says that nothing listens, or that the destination cannot be
 // reached.
-func (p Packet) Refusal() bool {
+func (p Packet) refusal() bool {
 	return p.Kind == "rst" || p.Kind == "rst-ack" || p.Kind == "abort" || p.Kind == "unreachable"
 }
 
@@ -139,29 +139,18 @@ type Step struct {
 	Taken bool `json:"taken,omitzero"`
 }
 
-// Fate is what became of a packet.
-type Fate uint8
+// Fate is what became of a packet, in one word.
+type Fate string
 
 // The fates.
 const (
-	Lost      Fate = iota // no rule shows where: by routing, or by something other than nf_tables
-	Dropped               // by a rule, or by the policy of a chain
-	Refused               // by a rule that answers with a refusal
-	Delivered             // to this node
-	Sent                  // out by an interface
+	// Lost: no rule shows where. Routing lost it, or something other than nf_tables.
+	Lost      Fate = "lost"
+	Dropped   Fate = "dropped"   // by a rule, or by the policy of a chain
+	Refused   Fate = "refused"   // by a rule that answers with a refusal
+	Delivered Fate = "delivered" // to this node
+	Sent      Fate = "sent"      // out by an interface
 )
-
-// String returns "lost", "dropped", "refused", "delivered" or "sent".
-func (f Fate) String() string {
-	names := [...]string{"lost", "dropped", "refused", "delivered", "sent"}
-	if int(f) < len(names) {
-		return names[f]
-	}
-	return fmt.Sprintf("fate %d", uint8(f))
-}
-
-// MarshalText returns the name.
-func (f Fate) MarshalText() ([]byte, error) { return []byte(f.String()), nil }
 
 // Trace is the way of one packet.
 type Trace struct {
@@ -188,5 +177,5 @@ type Trace struct {
 	Answer *Trace `json:"answer,omitempty"`
 }
 
-// Answers reports whether the tracer waited for an answer: the packet was delivered, or sent.
-func (t *Trace) Answers() bool { return t.Fate == Delivered || t.Fate == Sent }
+// answered reports whether the tracer waited for an answer: the packet was delivered, or sent.
+func (t *Trace) answered() bool { return t.Fate == Delivered || t.Fate == Sent }

@@ -195,9 +195,9 @@ func (n *network) requireTold(w told, tr *Trace, got netnstest.Outcome) {
 	answered := tr.Answer != nil && (tr.Answer.Fate == Sent || tr.Answer.Fate == Delivered)
 	switch got.Kind {
 	case netnstest.Answered:
-		require.True(n.t, answered && !tr.Answer.Packet.Refusal(), "%v: %v", got, tr)
+		require.True(n.t, answered && !tr.Answer.Packet.refusal(), "%v: %v", got, tr)
 	case netnstest.Refused:
-		require.True(n.t, tr.Fate == Refused || answered && tr.Answer.Packet.Refusal(), "%v: %v",
+		require.True(n.t, tr.Fate == Refused || answered && tr.Answer.Packet.refusal(), "%v: %v",
 			got, tr)
 	case netnstest.Dropped:
 		require.True(n.t, !answered, "%v: %v", got, tr)
@@ -318,7 +318,7 @@ func TestSend(t *testing.T) {
 		tr, err := Send(t.Context(), &cfg)
 		require.NoError(t, err)
 		require.NotNil(t, tr.Answer, tr)
-		require.False(t, tr.Answer.Packet.Refusal(), tr)
+		require.False(t, tr.Answer.Packet.refusal(), tr)
 		if f.Src.IsValid() {
 			require.Equal(t, f.Src, tr.Packet.Src.Addr())
 		}

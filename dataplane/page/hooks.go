@@ -14,6 +14,10 @@ type hooksData struct {
 	Chains []hooks.Chain `json:"chains"`
 }
 
+// inOrder are the hooks in the kernel's order.
+var inOrder = []hooks.Hook{hooks.Prerouting, hooks.Input, hooks.Forward, hooks.Output,
+	hooks.Postrouting}
+
 func (p *Page) hooks(r *http.Request, _ *dataplane.Status) (any, error) {
 	if p.cfg.Hooks == nil {
 		return nil, &problem{http.StatusNotFound, "this program does not look at hooks"}
@@ -24,7 +28,8 @@ func (p *Page) hooks(r *http.Request, _ *dataplane.Status) (any, error) {
 	}
 	chains = append([]hooks.Chain{}, chains...)
 	slices.SortStableFunc(chains, func(a, b hooks.Chain) int {
-		return cmp.Or(cmp.Compare(a.Hook, b.Hook), cmp.Compare(a.Priority, b.Priority))
+		return cmp.Or(slices.Index(inOrder, a.Hook)-slices.Index(inOrder, b.Hook),
+			cmp.Compare(a.Priority, b.Priority))
 	})
 	return &hooksData{chains}, nil
 }

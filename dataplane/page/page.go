@@ -17,16 +17,24 @@ import (
 
 // Config tunes a [Page]. A nil *Config is the zero Config.
 type Config struct {
-	// Conntrack tells how full its table is, and the connections of a service on request. If nil,
-	// the page says that this is not known.
-	Conntrack Conntrack
+	// Conntrack is a conntrack table, such as *conntrack.Table. It tells how full the table is, and
+	// the connections of a service on request. If nil, the page says that this is not known.
+	// Several goroutines call its methods.
+	Conntrack interface {
+		// Usage says how full the table is.
+		Usage(ctx context.Context) (conntrack.Usage, error)
+		// Flows yields flows of the table.
+		Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
+		// NodeAddrs returns the addresses of the node in the ranges.
+		NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
+	}
 	// Counters are the counters of services, read on request: counters.Counters, ipvs.Counters or
 	// flows.Counters. If nil, the page says that they are not known.
 	Counters counters.Source
 	// Addresses returns the node's own addresses, for traces and counters. If nil,
 	// net.InterfaceAddrs does.
 	Addresses func() ([]netip.Addr, error)
-	// Hooks reads the nf_tables chains that packets pass, like hooks.Reader, to show which chains
+	// Hooks reads the nf_tables chains that packets pass, like hooks.Read, to show which chains
 	// of other programs drop packets. If nil, the page says that this is not known.
 	Hooks func(context.Context) ([]hooks.Chain, error)
 	// Dial opens a TCP connection from this node to see whether an endpoint answers. The page calls
@@ -40,18 +48,6 @@ type Config struct {
 	// Recent is the number of events of the engine that are kept. Zero means 100.
 	Recent int
 }
-
-// Conntrack is a conntrack table, such as *conntrack.Table. Several goroutines call its methods.
-type Conntrack interface {
-	// Usage says how full the table is.
-	Usage(ctx context.Context) (conntrack.Usage, error)
-	// Flows yields flows of the table.
-	Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
-	// NodeAddrs returns the addresses of the node in the ranges.
-	NodeAddrs(ranges []netip.Prefix) ([]netip.Addr, error)
-}
-
-var _ Conntrack = (*conntrack.Table)(nil)
 
 // Page is an http.Handler that shows an engine's contents and work. Make it with [New], and close
 // it. Several goroutines may call its methods.

@@ -91,12 +91,11 @@ func running(t *testing.T) string {
 	table, err := conntrack.Open(&conntrack.Config{NetNS: ns.Fd()})
 	require.NoError(t, err)
 	t.Cleanup(func() { table.Close() })
-	chains, err := hooks.Open(&hooks.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
-	t.Cleanup(func() { chains.Close() })
 	engine := dataplane.New(backend, nil)
 	shown := page.New(engine, &page.Config{Conntrack: table, Addresses: here,
-		Hooks: func(ctx context.Context) ([]hooks.Chain, error) { return chains.Read(ctx, nil) }})
+		Hooks: func(ctx context.Context) ([]hooks.Chain, error) {
+			return hooks.Read(ctx, &hooks.Config{NetNS: ns.Fd()}, nil)
+		}})
 	t.Cleanup(func() { require.NoError(t, shown.Close()) })
 	ctx, stop := context.WithCancel(t.Context())
 	var work sync.WaitGroup

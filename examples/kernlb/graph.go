@@ -62,12 +62,7 @@ func (p *program) graph(ctx context.Context) error {
 }
 
 func (p *program) graphHooks(ctx context.Context) error {
-	r, err := hooks.Open(nil)
-	if err != nil {
-		return err
-	}
-	defer r.Close()
-	chains, err := r.Read(ctx, p.ownsTable)
+	chains, err := hooks.Read(ctx, nil, p.ownsTable)
 	if err != nil {
 		return err
 	}

@@ -26,12 +26,7 @@ type otherInstance struct {
 // otherInstances returns the other instances that hold frontends. It finds instances of nftables
 // and ipvs by their tables, and instances of iptables only for known programs.
 func (p *program) otherInstances(ctx context.Context) ([]otherInstance, error) {
-	r, err := hooks.Open(nil)
-	if err != nil {
-		return nil, err
-	}
-	defer r.Close()
-	chains, err := r.Read(ctx, func(string) bool { return true })
+	chains, err := hooks.Read(ctx, nil, func(string) bool { return true })
 	if err != nil {
 		return nil, err
 	}

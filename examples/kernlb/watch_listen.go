@@ -116,7 +116,6 @@ func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
 // readers read the kernel for the page.
 type readers struct {
 	table    *conntrack.Table
-	hooks    *hooks.Reader
 	counters counters.Source
 	all      []io.Closer
 }
@@ -137,10 +136,6 @@ func (p *program) open(r *readers) (err error) {
 		return err
 	}
 	r.all = append(r.all, r.table)
-	if r.hooks, err = hooks.Open(nil); err != nil {
-		return err
-	}
-	r.all = append(r.all, r.hooks)
 	from, err := p.source()
 	if err == nil {
 		r.counters, r.all = from, append(r.all, from)
@@ -168,7 +163,11 @@ func (w *watcher) pageConfig(r *readers) *page.Config {
 			})
 			return conn, err
 		},
-		Hooks: func(ctx context.Context) ([]hooks.Chain, error) {
-			return r.hooks.Read(ctx, w.ownsTable)
+		Hooks: func(ctx context.Context) (chains []hooks.Chain, err error) {
+			err = table.Do(func() (err error) {
+				chains, err = hooks.Read(ctx, nil, w.ownsTable)
+				return err
+			})
+			return chains, err
 		}}
 }

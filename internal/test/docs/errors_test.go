@@ -21,7 +21,6 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -191,9 +190,7 @@ var matches = map[string]func(error) bool{
 		return errors.Is(err, dataplane.ErrNoPermission) && errors.Is(err, fs.ErrPermission) &&
 			errors.Is(err, conntrack.ErrNoPermission)
 	},
-	"ErrConflict": func(err error) bool {
-		return errors.Is(err, dataplane.ErrConflict) && errors.Is(err, kubeproxy.ErrConflict)
-	},
+	"ErrConflict":      is(dataplane.ErrConflict),
 	"ErrMissingModule": is(dataplane.ErrMissingModule), "ErrRefused": is(dataplane.ErrRefused),
 	"ErrKernelTooOld": is(dataplane.ErrKernelTooOld), "ErrRunning": is(dataplane.ErrRunning),
 	"ErrUnsupported": is(dataplane.ErrUnsupported), "ErrCollision": is(dataplane.ErrCollision),

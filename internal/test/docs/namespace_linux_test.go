@@ -47,7 +47,7 @@ func TestANamespaceThatIsGoneIsNamed(t *testing.T) {
 			return err
 		},
 		"hooks": func(fd int, path string) error {
-			_, err := hooks.Open(&hooks.Config{NetNS: fd, NetNSPath: path})
+			_, err := hooks.Read(t.Context(), &hooks.Config{NetNS: fd, NetNSPath: path}, nil)
 			return err
 		},
 		"kubeproxy": func(fd int, path string) error {

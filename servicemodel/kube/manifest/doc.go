@@ -29,7 +29,7 @@
 // # Limits
 //
 // Manifests may come from untrusted sources. A file may have [MaxSize] bytes, a YAML document
-// [MaxYAML] bytes (parsing needs some forty times the memory; JSON documents may be larger). Values
+// 16 MiB (parsing needs some forty times the memory; JSON documents may be larger). Values
 // may nest 1000 deep. YAML aliases may make a document a megabyte longer than it is. YAML merge
 // keys (<<) and tags other than the standard ones are refused.
 package manifest

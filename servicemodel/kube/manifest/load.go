@@ -21,7 +21,7 @@ import (
 // Limits of the input, in bytes.
 const (
 	MaxSize = 256 << 20 // of a file
-	MaxYAML = 16 << 20  // of one YAML document
+	maxYAML = 16 << 20  // of one YAML document
 )
 
 // Objects receives the objects that a [Loader] reads. A [kube.Tracker] is an Objects.

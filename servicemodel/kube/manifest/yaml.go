@@ -16,10 +16,10 @@ import (
 // parseYAML parses a YAML document; nil if it is empty. It does not write out aliases, so its cost
 // depends only on the length of the text.
 func parseYAML(d document) (*value, error) {
-	if len(d.text) > MaxYAML {
+	if len(d.text) > maxYAML {
 		return nil,
 			syntaxErrorf(d.line, "larger than %d MiB; split the document, or write it as JSON",
-				MaxYAML>>20)
+				maxYAML>>20)
 	}
 	dec := yaml.NewDecoder(bytes.NewReader(d.text))
 	var root, more yaml.Node
