@@ -10,12 +10,12 @@ import (
 	"golang.org/x/net/bpf"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // recordedEvents returns the events of testdata/events.txt.
 func recordedEvents(tb testing.TB) (all [][]byte) {
-	file, err := os.Open("testdata/events.txt")
-	require.NoError(tb, err)
+	file := ok(os.Open("testdata/events.txt"))(tb)
 	defer file.Close()
 	for s := bufio.NewScanner(file); s.Scan(); {
 		if data, err := hex.DecodeString(s.Text()); err == nil && len(data) > 0 {
@@ -48,8 +48,7 @@ func TestParseRecordedEvents(t *testing.T) {
 		"src=10.244.0.5 dst=10.0.0.1 sport=5353 dport=4000 mark=0 zone-orig=9"
 	for i, want := range []string{"new " + udp, "new " + over6, "new " + sctp,
 		"destroyed " + sctp, "destroyed " + udp, "destroyed " + over6} {
-		events, err := parseEvents(recordedEvents(t)[i], wantAll)
-		require.NoError(t, err)
+		events := ok(parseEvents(recordedEvents(t)[i], wantAll))(t)
 		require.Len(t, events, 1)
 		require.NotZero(t, events[0].Flow.ID)
 		events[0].Flow.Timeout = 0
@@ -76,8 +75,7 @@ func TestParseEvent(t *testing.T) {
 	}{
 		{0, rawnl.FlagCreate | rawnl.FlagExcl, FlowNew}, {0, 0, FlowUpdated}, {2, 0, FlowDestroyed},
 	} {
-		e, err := event(tc.typ, tc.flags)
-		require.NoError(t, err)
+		e := ok(event(tc.typ, tc.flags))(t)
 		require.Equal(t, tc.want, e.Type)
 		require.Equal(t, ap("10.96.0.10:80"), e.Flow.Original.Dst)
 	}
@@ -103,8 +101,7 @@ func FuzzParseEvents(f *testing.F) {
 // The filter is a classic BPF program for the kernel. Other tests run it there with real events.
 func TestEventFilter(t *testing.T) {
 	t.Parallel()
-	program, err := eventFilter([]Protocol{UDP, SCTP})
-	require.NoError(t, err)
+	program := ok(eventFilter([]Protocol{UDP, SCTP}))(t)
 	require.Equal(t, []bpf.RawInstruction{
 		// A = behind the headers
 		{Op: 0x00, K: 20},
@@ -122,7 +119,8 @@ func TestEventFilter(t *testing.T) {
 		{Op: 0x15, Jf: 1, K: 132}, {Op: 0x06, K: 0xffffffff},
 		{Op: 0x06, K: 0},
 	}, program)
-	none, err := eventFilter(nil)
-	require.NoError(t, err)
+	none := ok(eventFilter(nil))(t)
 	require.Empty(t, none)
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

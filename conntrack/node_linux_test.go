@@ -19,7 +19,7 @@ import (
 func TestWithoutPermission(t *testing.T) {
 	t.Parallel()
 	_, ns := NewTable(t)
-	err := ns.Do(func() error {
+	require.NoError(t, ns.Do(func() error {
 		table, err := Open(nil)
 		if err != nil {
 			return err
@@ -41,8 +41,7 @@ func TestWithoutPermission(t *testing.T) {
 			}
 			return nil
 		})
-	})
-	require.NoError(t, err)
+	}))
 }
 
 func TestNodeAddrs(t *testing.T) {

@@ -33,8 +33,7 @@ type recorded struct {
 }
 
 func recordings(tb testing.TB) []recorded {
-	file, err := os.Open("testdata/flows.txt")
-	require.NoError(tb, err)
+	file := ok(os.Open("testdata/flows.txt"))(tb)
 	defer file.Close()
 	var all []recorded
 	var lines []string
@@ -45,8 +44,7 @@ func recordings(tb testing.TB) []recorded {
 	}
 	require.Zero(tb, len(lines)%4)
 	for i := 0; i < len(lines); i += 4 {
-		attrs, err := hex.DecodeString(lines[i+3])
-		require.NoError(tb, err)
+		attrs := ok(hex.DecodeString(lines[i+3]))(tb)
 		all = append(all, recorded{lines[i], lines[i+1], lines[i+2], attrs})
 	}
 	return all

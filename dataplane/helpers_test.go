@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -165,13 +166,7 @@ func slots(k *memory.Kernel, i int) []string {
 }
 
 // ok returns what a call returned, which must not have failed: ok(call())(t).
-func ok[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
-}
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
 // errOf returns the error of a call.
 func errOf[T any](_ T, err error) error { return err }

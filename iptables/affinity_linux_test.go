@@ -145,11 +145,9 @@ func remembered(
 func TestDatagramsOneWayLeaveWithTheEndpoint(t *testing.T) {
 	t.Parallel()
 	c, b := clusterOf(t)
-	table, err := conntrack.Open(&conntrack.Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(t, err)
+	table := ok(conntrack.Open(&conntrack.Config{NetNS: c.Node.NS.Fd()}))(t)
 	defer table.Close()
-	keeper, err := flows.New(table, nil)
-	require.NoError(t, err)
+	keeper := ok(flows.New(table, nil))(t)
 	e := dataplane.New(b, &dataplane.Config{Flows: keeper})
 	udp := sm.EndpointPort{Name: "log", Protocol: sm.UDP, Port: 514}
 	s := podService(c, 3, func(s *sm.Service, n *sm.Node) {

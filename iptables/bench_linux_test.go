@@ -29,15 +29,12 @@ func cpu() time.Duration {
 func opened(tb testing.TB, cfg Config) (*backend, *netnstest.NS, *sm.Table) {
 	tb.Helper()
 	netnstest.Require(tb)
-	ns, err := netnstest.NewNS("iptables")
-	require.NoError(tb, err)
+	ns := ok(netnstest.NewNS("iptables"))(tb)
 	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
 	cfg.NetNS = ns.Fd()
-	b, err := openBackend(&cfg)
-	require.NoError(tb, err)
+	b := ok(openBackend(&cfg))(tb)
 	tb.Cleanup(func() { require.NoError(tb, b.Close()) })
-	o, err := b.Observe(context.Background(), nil)
-	require.NoError(tb, err)
+	o := ok(b.Observe(context.Background(), nil))(tb)
 	require.Empty(tb, o.Drift)
 	return b, ns, o.Table
 }
@@ -87,8 +84,7 @@ func benchmarkKernel(bench *testing.B, n int, s sm.State) {
 		bench.ReportMetric(float64(used.Milliseconds())/float64(bench.N), "cpu-ms/op")
 	})
 	b, _, empty := opened(bench, Config{})
-	_, err := b.Commit(context.Background(), sm.Diff(empty, table))
-	require.NoError(bench, err)
+	ok(b.Commit(context.Background(), sm.Diff(empty, table)))(bench)
 	bench.Run(fmt.Sprintf("change/%d", n), func(bench *testing.B) {
 		i, name := 0, svcName("service-3")
 		start := cpu()
@@ -98,8 +94,7 @@ func benchmarkKernel(bench *testing.B, n int, s sm.State) {
 			i++
 			s = s.WithEndpoints(name, eps)
 			next := resolve(bench, table, s)
-			_, err := b.Commit(context.Background(), sm.Diff(table, next))
-			require.NoError(bench, err)
+			ok(b.Commit(context.Background(), sm.Diff(table, next)))(bench)
 			table = next
 		}
 		bench.ReportMetric(float64((cpu()-start).Microseconds())/1000/float64(bench.N), "cpu-ms/op")
@@ -107,8 +102,7 @@ func benchmarkKernel(bench *testing.B, n int, s sm.State) {
 	bench.Run(fmt.Sprintf("observe/%d", n), func(bench *testing.B) {
 		start := cpu()
 		for bench.Loop() {
-			o, err := b.Observe(context.Background(), nil)
-			require.NoError(bench, err)
+			o := ok(b.Observe(context.Background(), nil))(bench)
 			require.Empty(bench, o.Drift)
 		}
 		bench.ReportMetric(float64((cpu()-start).Microseconds())/1000/float64(bench.N), "cpu-ms/op")
@@ -145,11 +139,9 @@ func BenchmarkFirstPacketWithAffinity(bench *testing.B) {
 func benchmarkFirstPacket(bench *testing.B, n int, change func(sm.State) sm.State) {
 	bench.Helper()
 	c := netnstest.Start(bench, netnstest.Options{})
-	b, err := openBackend(&Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(bench, err)
+	b := ok(openBackend(&Config{NetNS: c.Node.NS.Fd()}))(bench)
 	defer b.Close()
-	o, err := b.Observe(context.Background(), nil)
-	require.NoError(bench, err)
+	o := ok(b.Observe(context.Background(), nil))(bench)
 	to := netip.AddrPortFrom(c.Pods[1].IPv4, 53)
 	if n > 0 {
 		to = netip.MustParseAddrPort("10.100.7.9:53")
@@ -160,8 +152,7 @@ func benchmarkFirstPacket(bench *testing.B, n int, change func(sm.State) sm.Stat
 			{Addr: c.Pods[1].IPv4, Ready: true, Serving: true,
 				Ports: []sm.EndpointPort{{Protocol: sm.UDP, Port: 53}}},
 		})
-		_, err = b.Commit(context.Background(), sm.Diff(o.Table, resolve(bench, nil, change(s))))
-		require.NoError(bench, err)
+		ok(b.Commit(context.Background(), sm.Diff(o.Table, resolve(bench, nil, change(s)))))(bench)
 	}
 	var sink int // receives the packets and never reads them
 	require.NoError(bench, c.Pods[1].NS.Do(func() (err error) {

@@ -33,8 +33,7 @@ func startNeighbour(
 	tb testing.TB, ns *netnstest.NS, every time.Duration, change func(e *encoder, odd bool),
 ) *neighbour {
 	tb.Helper()
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
-	require.NoError(tb, err)
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(tb)
 	ctx, stop := context.WithCancel(context.Background())
 	n := &neighbour{conn: conn, stop: stop, done: make(chan struct{})}
 	go n.run(ctx, tb, every, change)
@@ -125,8 +124,7 @@ func TestABusyNeighbourChangesNothing(t *testing.T) {
 // INPUT. It then deletes the rule by its handle, as iptables does.
 func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *neighbour {
 	tb.Helper()
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
-	require.NoError(tb, err)
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(tb)
 	tb.Cleanup(func() { _ = conn.Close() })
 	rd := newReader(conn)
 	return startNeighbour(tb, ns, every, func(e *encoder, odd bool) {
@@ -246,8 +244,7 @@ func TestChainsThatTheListLacks(t *testing.T) {
 	}
 	r.put(b.found.versions[0], &rawChain{})
 	require.NoError(t, b.kernel.readChains(t.Context(), b.l, r))
-	o, err := b.l.interpret(r, nil)
-	require.NoError(t, err)
+	o := ok(b.l.interpret(r, nil))(t)
 	require.Empty(t, o.text)
 	requireSameTable(t, want.Arrange(o.state.table), o.state.table)
 	found := maps.Clone(r.tables[nat4].chains)

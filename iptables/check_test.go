@@ -100,7 +100,6 @@ func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
 	svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"}, Scheduler: sm.LeastConn,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
-	table, err := sm.Resolve(nil, sm.State{}.WithService(svc))
-	require.NoError(t, err)
+	table := ok(sm.Resolve(nil, sm.State{}.WithService(svc)))(t)
 	require.ErrorContains(t, check(sm.Diff(nil, table), &lacking{}), "scheduler: lc")
 }

@@ -65,8 +65,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			before := save(t, ns, nft.IPv4)
 
 			damage(t, ns, d.script)
-			i, err := b.Integrity(t.Context())
-			require.NoError(t, err)
+			i := ok(b.Integrity(t.Context()))(t)
 			if d.unseen {
 				require.NotEqual(t, dataplane.Broken, i)
 				e.Resync()
@@ -167,8 +166,7 @@ func withoutBuiltin(saved string) string {
 
 func sysctlValue(t *testing.T, b *backend) string {
 	t.Helper()
-	on, err := b.kernel.sysctl.Get()
-	require.NoError(t, err)
+	on := ok(b.kernel.sysctl.Get())(t)
 	if on {
 		return "1"
 	}
@@ -193,21 +191,18 @@ func TestCleanupLeavesNothing(t *testing.T) {
 func TestTwoInstancesSideBySide(t *testing.T) {
 	t.Parallel()
 	one, ns, _ := opened(t, Config{})
-	two, err := openBackend(&Config{NetNS: ns.Fd(), Prefix: "OTHER"})
-	require.NoError(t, err)
+	two := ok(openBackend(&Config{NetNS: ns.Fd(), Prefix: "OTHER"}))(t)
 	defer two.Close()
 	a, b := dataplane.New(one, nil), dataplane.New(two, nil)
 	applied(t, a, webService())
 	applied(t, b, richState(t, 6))
 	for _, e := range []*dataplane.Engine{a, b} {
-		o, err := e.Observe(t.Context())
-		require.NoError(t, err)
+		o := ok(e.Observe(t.Context()))(t)
 		require.Empty(t, o.Drift)
 		require.NotZero(t, o.Table.Len())
 	}
 	cleanUp(t, b)
-	o, err := a.Observe(t.Context())
-	require.NoError(t, err)
+	o := ok(a.Observe(t.Context()))(t)
 	require.Empty(t, o.Drift)
 	requireSameTable(t, resolve(t, nil, webService()).Arrange(o.Table), o.Table)
 	require.NotContains(t, save(t, ns, nft.IPv4), "OTHER-")
@@ -227,8 +222,7 @@ func TestRandomDamageIsRepaired(t *testing.T) {
 		for i, f := range nft.Families {
 			runTool(t, ns, vandalize(want[i], rng), toolName(f.Model)+"-restore", "--noflush")
 		}
-		other, err := openBackend(&Config{NetNS: ns.Fd()})
-		require.NoError(t, err)
+		other := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
 		r := applied(t, dataplane.New(other, nil), s)
 		require.NotEmpty(t, r.Drift)
 		require.NoError(t, other.Close())

@@ -33,8 +33,7 @@ func changeTo(t *testing.T, b *backend, s sm.State) *sm.ChangeSet {
 
 func commit(t *testing.T, b *backend, s sm.State) {
 	table := observe(t, b)
-	_, err := b.Commit(t.Context(), sm.Diff(table, resolve(t, table, s)))
-	require.NoError(t, err)
+	ok(b.Commit(t.Context(), sm.Diff(table, resolve(t, table, s))))(t)
 }
 
 // failing are operations that send requests to the kernel, and the preparation that each needs.

@@ -82,8 +82,7 @@ func TestAKernelWithoutAFamily(t *testing.T) {
 func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
-	second, err := openBackend(&Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	second := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
 	t.Cleanup(func() { second.Close() })
 	writers := []*dataplane.Engine{dataplane.New(b, nil), dataplane.New(second, nil)}
 	for i, only := range []sm.Family{sm.IPv4, 0, sm.IPv6, 0, sm.IPv4, sm.IPv6, sm.IPv4} {

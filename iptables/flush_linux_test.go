@@ -58,9 +58,8 @@ func TestAFlushIsRepaired(t *testing.T) {
 			s := podService(c, 3, nil)
 			first := applied(t, e, s)
 			before := [2]string{save(t, c.Node.NS, nft.IPv4), save(t, c.Node.NS, nft.IPv6)}
-			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0],
-				netip.MustParseAddrPort("10.96.0.10:80"), 20)
-			require.NoError(t, err)
+			conns := ok(netnstest.OpenConns(t.Context(), c.Outside[0],
+				netip.MustParseAddrPort("10.96.0.10:80"), 20))(t)
 			defer conns.Close()
 
 			for command := range strings.SplitSeq(flush.command, "; ") {

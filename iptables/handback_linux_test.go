@@ -29,9 +29,8 @@ func TestKubeProxyComesBack(t *testing.T) {
 	}
 	e := dataplane.New(b, nil)
 	applied(t, e, takeoverState(c))
-	held, err := netnstest.OpenConns(t.Context(), c.Outside[0],
-		netip.MustParseAddrPort("10.96.0.10:80"), 20)
-	require.NoError(t, err)
+	held := ok(netnstest.OpenConns(t.Context(), c.Outside[0],
+		netip.MustParseAddrPort("10.96.0.10:80"), 20))(t)
 	defer held.Close()
 
 	for _, f := range nft.Families {

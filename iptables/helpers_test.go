@@ -9,14 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 func resolve(t testing.TB, prev *sm.Table, s sm.State) *sm.Table {
 	t.Helper()
-	table, err := sm.Resolve(prev, s)
-	require.NoError(t, err)
+	table := ok(sm.Resolve(prev, s))(t)
 	return table
 }
 
@@ -194,3 +194,5 @@ func richState(tb testing.TB, seed uint64) sm.State {
 	node.LocalhostNodePorts = true
 	return s.WithNode(node)
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -20,13 +20,11 @@ func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 		"ns3/svc3": "X27LE4BHSL4DOUIK",
 		"ns4/svc4": "4SW47YFZTEDKD3PK", "ns5/svc5": "NUKIZ6OKUXPJNT4C",
 	} {
-		p, err := rendering.ParsePortName(name+":p80", sm.TCP)
-		require.NoError(t, err)
+		p := ok(rendering.ParsePortName(name+":p80", sm.TCP))(t)
 		require.Equal(t, "KUBE-SVC-"+want, n.service(kindCluster, p, ""))
 		require.Equal(t, "KUBE-EXT-"+want, n.service(kindEntry, p, ""))
 	}
-	p, err := rendering.ParsePortName("ns1/svc1:p80", sm.TCP)
-	require.NoError(t, err)
+	p := ok(rendering.ParsePortName("ns1/svc1:p80", sm.TCP))(t)
 	require.Equal(t, "KUBE-SEP-SXIVWICOYRO3J4NJ",
 		n.affinityList(p, netip.MustParseAddrPort("10.180.0.1:80"), affinity{}))
 }

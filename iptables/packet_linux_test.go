@@ -27,8 +27,7 @@ func clusterOf(t *testing.T) (*netnstest.Cluster, *backend) {
 	for _, p := range c.Pods {
 		require.NoError(t, p.Serve(sm.TCP, backendPort))
 	}
-	b, err := openBackend(&Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(t, err)
+	b := ok(openBackend(&Config{NetNS: c.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return c, b
 }
@@ -90,8 +89,7 @@ func TestSourceHashKeepsAClient(t *testing.T) {
 		}
 		require.Len(t, servers, 3)
 	}
-	r, err := dataplane.New(b, nil).Apply(t.Context(), hash("sh+port"))
-	require.NoError(t, err)
+	r := ok(dataplane.New(b, nil).Apply(t.Context(), hash("sh+port")))(t)
 	require.Zero(t, r.Stats.Messages, "a new program adopts what is there")
 }
 
@@ -147,12 +145,10 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	o := dial(t, c.Node, "127.0.0.1:30080")
 	require.Equal(t, netnstest.Answered, o.Kind, o)
 	require.True(t, c.IsNodeAddr(o.Source.Addr()), "masqueraded: %s", o)
-	v, err := c.Node.NS.Sysctl("net/ipv4/conf/all/route_localnet")
-	require.NoError(t, err)
+	v := ok(c.Node.NS.Sysctl("net/ipv4/conf/all/route_localnet"))(t)
 	require.Equal(t, "1", v)
 	// A program that listens only on loopback is still not open to others.
-	_, err = c.Node.NS.Serve("local", sm.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
-	require.NoError(t, err)
+	ok(c.Node.NS.Serve("local", sm.TCP, netip.MustParseAddrPort("127.0.0.2:9090")))(t)
 	require.Equal(t, "local", dial(t, c.Node, "127.0.0.2:9090").Server)
 	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
 	nstest.Run(t, c.Pods[0].NS, "ip route add table local unicast 127.0.0.2/32 dev eth0 onlink "+
@@ -254,9 +250,8 @@ func TestConnectionsSurviveChanges(t *testing.T) {
 	c, _, e := engineIn(t)
 	s := podService(c, 2, nil)
 	applied(t, e, s)
-	conns, err := netnstest.OpenConns(t.Context(), c.Outside[0],
-		netip.MustParseAddrPort("10.96.0.10:80"), 100)
-	require.NoError(t, err)
+	conns := ok(netnstest.OpenConns(t.Context(), c.Outside[0],
+		netip.MustParseAddrPort("10.96.0.10:80"), 100))(t)
 	defer conns.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	report := make(chan netnstest.ConnsReport)

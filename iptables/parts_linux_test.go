@@ -29,8 +29,7 @@ func TestALargeLoadComesChangesAndGoesInParts(t *testing.T) {
 		half = half.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
 	b, ns, _ := opened(t, Config{})
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Limit: limit})
-	require.NoError(t, err)
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Limit: limit}))(t)
 	require.NoError(t, b.kernel.conn.Close())
 	b.kernel.conn, b.kernel.reader = conn, newReader(conn)
 	e := dataplane.New(b, nil)
@@ -38,8 +37,7 @@ func TestALargeLoadComesChangesAndGoesInParts(t *testing.T) {
 		r := applied(t, e, s)
 		require.Greater(t, r.Bytes, limit, "the state %d", i)
 
-		fresh, err := openBackend(&Config{NetNS: ns.Fd()})
-		require.NoError(t, err)
+		fresh := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
 		again := applied(t, dataplane.New(fresh, nil), s)
 		require.True(t, again.Changes.Empty())
 		require.Zero(t, again.Messages)

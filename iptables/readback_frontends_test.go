@@ -176,8 +176,7 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 		m := newMemory()
 		m.apply(l, p)
 		c.damage(m.raw.tables[nat4].chains, m.raw.tables[filter4].chains)
-		o, err := l.interpret(m.list(), nil)
-		require.NoError(t, err)
+		o := ok(l.interpret(m.list(), nil))(t)
 		d := sm.Diff(o.state.table, resolve(t, nil, s).Arrange(o.state.table))
 		require.Len(t, d.Frontends, c.gone, "%s: %s", c.name, d)
 		require.NotZero(t, len(o.text)+len(d.Frontends), c.name)
@@ -202,8 +201,7 @@ func TestSourceRangesAmongMany(t *testing.T) {
 	}
 	m, l := newMemory(), newLayout(DefaultPrefix)
 	m.apply(l, planFor(t, s)[0])
-	o, err := l.interpret(m.list(), nil)
-	require.NoError(t, err)
+	o := ok(l.interpret(m.list(), nil))(t)
 	require.Empty(t, o.text)
 	requireSameTable(t, resolve(t, nil, s).Arrange(o.state.table), o.state.table)
 }

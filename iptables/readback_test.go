@@ -135,14 +135,12 @@ func TestWhateverIsThereBecomesWhatIsWanted(t *testing.T) {
 			l, m := newLayout(DefaultPrefix), newMemory()
 			s := g.State()
 			for range 25 {
-				o, err := l.interpret(m.list(), nil)
-				require.NoError(t, err)
+				o := ok(l.interpret(m.list(), nil))(t)
 				want := resolve(t, nil, s).Arrange(o.state.table)
 				next, ch := l.step(o.state, sm.Diff(o.state.table, want), o.kernel.localnet)
 				m.apply(l, l.plan(&o.kernel, o.state, next, ch))
 
-				o, err = l.interpret(m.list(), nil)
-				require.NoError(t, err)
+				o = ok(l.interpret(m.list(), nil))(t)
 				require.Empty(t, o.text)
 				requireSameTable(t, want, o.state.table)
 				again := l.plan(&o.kernel, o.state, o.state, changes{})
@@ -161,8 +159,7 @@ func TestManyDriftedChainsAreSummedUp(t *testing.T) {
 	for i := range 500 {
 		m.raw.tables[nat4].chains["KUBE-SEP-"+hash(fmt.Sprint(i))] = &rawChain{}
 	}
-	o, err := newLayout(DefaultPrefix).interpret(m.list(), nil)
-	require.NoError(t, err)
+	o := ok(newLayout(DefaultPrefix).interpret(m.list(), nil))(t)
 	require.Len(t, o.summary(), maxDrift+1)
 	require.Equal(t, "and 450 more chains", o.summary()[maxDrift])
 	require.Zero(t, o.state.table.Len())
@@ -192,8 +189,7 @@ func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 		{none, [2][]string{}},
 	} {
 		for _, counted := range []bool{true, false} {
-			o, err := l.interpret(m.list(), nil)
-			require.NoError(t, err)
+			o := ok(l.interpret(m.list(), nil))(t)
 			have := o.state.table
 			if !counted { // like an engine that ignores health checks
 				have = have.Apply(&sm.ChangeSet{Old: have})

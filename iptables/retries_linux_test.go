@@ -21,14 +21,12 @@ import (
 // tapped opens a backend, and a tap on its messages to and from the kernel.
 func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	t.Helper()
-	b, err := openBackend(&Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	tap := &rawnltest.Tap{}
 	require.NoError(t, b.kernel.conn.Close())
-	b.kernel.conn, err = rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
-		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }})
-	require.NoError(t, err)
+	b.kernel.conn = ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }}))(t)
 	b.kernel.reader = newReader(b.kernel.conn)
 	return b, tap
 }

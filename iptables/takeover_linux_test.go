@@ -47,8 +47,7 @@ func kubeProxyValues(c *netnstest.Cluster, f *nft.Family) *strings.Replacer {
 // port's name, {web POD1} that of one of its endpoints.
 func kubeProxyRules(t *testing.T, c *netnstest.Cluster, f *nft.Family) string {
 	t.Helper()
-	text, err := os.ReadFile("testdata/kube-proxy.rules")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("testdata/kube-proxy.rules"))(t)
 	hashed := regexp.MustCompile(`\{(\w+)(?: POD(\d))?\}`).ReplaceAllStringFunc(string(text),
 		func(s string) string {
 			name, pod, _ := strings.Cut(strings.Trim(s, "{}"), " POD")

@@ -212,8 +212,7 @@ func TestPacketsFlowAfterARestore(t *testing.T) {
 		applied(t, e, podService(c, 3, nil))
 		for i, f := range nft.Families {
 			to := netip.AddrPortFrom(addrs("10.96.0.10", "fd00:10:96::a")[i], 80)
-			conns, err := netnstest.OpenConns(t.Context(), c.Outside[0], to, 20)
-			require.NoError(t, err)
+			conns := ok(netnstest.OpenConns(t.Context(), c.Outside[0], to, 20))(t)
 			p.run(t, c.Node.NS, p.save(t, c.Node.NS, f), toolName(f.Model)+"-restore")
 			require.Zero(t, conns.Ping(5*time.Second).Lost())
 			require.NoError(t, conns.Close())
@@ -246,11 +245,9 @@ func TestThePlanCanBeRestored(t *testing.T) {
 		for range 8 {
 			next := resolve(t, table, s)
 			c := sm.Diff(table, next)
-			plan, err := b.Plan(c)
-			require.NoError(t, err)
+			plan := ok(b.Plan(c))(t)
 			p.restorePlan(t, ns, plan.String())
-			_, err = b.Commit(t.Context(), c)
-			require.NoError(t, err)
+			ok(b.Commit(t.Context(), c))(t)
 			o := observation(t, planned)
 			require.Empty(t, o.Drift)
 			requireSameTable(t, next, o.Table)
@@ -303,16 +300,14 @@ func (p toolset) restorePlan(t *testing.T, ns *netnstest.NS, text string) {
 // applied applies a state with an engine.
 func applied(t *testing.T, e *dataplane.Engine, s sm.State) *dataplane.Result {
 	t.Helper()
-	r, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), s))(t)
 	return r
 }
 
 // observation is what a backend observes.
 func observation(t *testing.T, b *backend) *dataplane.Observation {
 	t.Helper()
-	o, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(b.Observe(t.Context(), nil))(t)
 	return o
 }
 
@@ -323,23 +318,20 @@ type cleaner interface {
 
 func cleanUp(t *testing.T, c cleaner) dataplane.Stats {
 	t.Helper()
-	stats, err := c.Cleanup(t.Context())
-	require.NoError(t, err)
+	stats := ok(c.Cleanup(t.Context()))(t)
 	return stats
 }
 
 func requireIntegrity(t *testing.T, b *backend, want dataplane.Integrity, why ...any) {
 	t.Helper()
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	i := ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, want, i, why...)
 }
 
 // another returns a second backend in a namespace.
 func another(t *testing.T, ns *netnstest.NS) *backend {
 	t.Helper()
-	b, err := openBackend(&Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b
 }

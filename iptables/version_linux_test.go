@@ -33,8 +33,7 @@ func TestTheVersionIsSavedAndRestored(t *testing.T) {
 
 	// Restoring the same rules changes nothing. Restoring older ones is noticed.
 	runTool(t, ns, now, "iptables-restore")
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	i := ok(b.Integrity(t.Context()))(t)
 	require.NotEqual(t, dataplane.Broken, i)
 	runTool(t, ns, old, "iptables-restore")
 	requireIntegrity(t, b, dataplane.Broken)
@@ -233,8 +232,7 @@ func TestTheGuardOfKubeletStays(t *testing.T) {
 func TestTwoInstancesShareRouteLocalnet(t *testing.T) {
 	t.Parallel()
 	one, ns, _ := opened(t, Config{})
-	two, err := openBackend(&Config{NetNS: ns.Fd(), Prefix: "OTHER"})
-	require.NoError(t, err)
+	two := ok(openBackend(&Config{NetNS: ns.Fd(), Prefix: "OTHER"}))(t)
 	defer two.Close()
 	node := testNode()
 	node.LocalhostNodePorts = true
@@ -280,8 +278,7 @@ func TestTheLongestNames(t *testing.T) {
 func TestOtherTablesDoNotMatter(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
 	defer conn.Close()
 	for _, f := range nft.Families {
 		var batch rawnl.Batch
@@ -354,10 +351,9 @@ func TestNamesOfChainsAreForgotten(t *testing.T) {
 	for i := range 3 * minNames {
 		svc := &sm.Service{Name: svcName(fmt.Sprint("job-", i)), ClusterIPs: addrs("10.96.0.1"),
 			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
-		_, err := e.Apply(t.Context(), sm.State{}.WithService(svc).WithEndpoints(svc.Name,
+		ok(e.Apply(t.Context(), sm.State{}.WithService(svc).WithEndpoints(svc.Name,
 			[]sm.Endpoint{{Addr: addrs("10.244.0.7")[0], Ready: true,
-				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}}))
-		require.NoError(t, err)
+				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}})))(t)
 		require.LessOrEqual(t, len(names.chains), minNames)
 	}
 	require.NotEmpty(t, names.chains)

@@ -32,8 +32,7 @@ func newChooser(t *testing.T, f sm.Family, p *sm.Pool) *chooser {
 		l, all := bpf.Disassemble(hashProgram(f, m))
 		require.True(t, all)
 		require.LessOrEqual(t, len(l), 64, "XT_BPF_MAX_NUM_INSTR")
-		vm, err := bpf.NewVM(l)
-		require.NoError(t, err)
+		vm := ok(bpf.NewVM(l))(t)
 		c.rules = append(c.rules, vm)
 	}
 	return c
@@ -60,8 +59,7 @@ func (c *chooser) matched(client netip.AddrPort) int {
 		binary.BigEndian.PutUint16(packet[40:], client.Port())
 	}
 	for i := len(c.rules) - 1; i > 0; i-- {
-		n, err := c.rules[i].Run(packet)
-		require.NoError(c.t, err)
+		n := ok(c.rules[i].Run(packet))(c.t)
 		if n > 0 {
 			return i
 		}

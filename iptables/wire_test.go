@@ -76,8 +76,7 @@ func encodeRule(t testing.TB, f *nft.Family, r *rule) (exprs, udata []byte) {
 	e.rule(nat.of(f).chain("CHAIN"), nft.Last, 0, r)
 	msg := b.Bytes()
 	require.NoError(t, b.Err())
-	info, err := nft.DecodeRule(msg[20:])
-	require.NoError(t, err)
+	info := ok(nft.DecodeRule(msg[20:]))(t)
 	return info.Exprs, info.UserData
 }
 

@@ -32,8 +32,7 @@ func TestAddressBytes(t *testing.T) {
 		if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
 			require.Equal(t, tc.add, hex.EncodeToString(add))
 		}
-		h, err := decodeAddress(add)
-		require.NoError(t, err)
+		h := ok(decodeAddress(add))(t)
 		require.Equal(t, listedAddr{a, 7, metric}, h)
 	}
 }
@@ -73,15 +72,13 @@ func TestAddressesThatWereMoved(t *testing.T) {
 	require.ErrorIs(t, k.bindAll(d), errMoved)
 	require.Contains(t, r.run("ip address show lo"), a.String())
 	k.device = "none" // the bound address is then on another device
-	l, err := k.readAddresses()
-	require.NoError(t, err)
+	l := ok(k.readAddresses())(t)
 	require.Equal(t, []boundAddr{{a, 1, "lo"}}, l.bound)
 	require.Contains(t, l.others, netip.IPv6Loopback())
 	require.NotContains(t, l.others, a)
 	require.NotContains(t, l.node, a)
 	r.run("ip -6 address add fe80::77/64 dev lo") // clients cannot reach this one without a zone
-	again, err := k.readAddresses()
-	require.NoError(t, err)
+	again := ok(k.readAddresses())(t)
 	require.True(t, l.equal(&again))
 	k.device, k.ifindex = "lo", 1
 	require.NoError(t, k.releaseAll(d))

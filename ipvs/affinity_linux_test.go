@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -41,9 +42,8 @@ func TestKernelAffinityForgetsEndpointsThatGo(t *testing.T) {
 	for _, timeout := range []time.Duration{time.Second, 3 * time.Hour} {
 		svc := web(sticky(timeout))
 		k.apply(k.state(svc, "pod2", "pod3"))
-		conns, err := netnstest.OpenConns(t.Context(), k.pods["pod1"],
-			netip.AddrPortFrom(webAddrs[0], 80), 3)
-		require.NoError(t, err)
+		conns := ok(netnstest.OpenConns(t.Context(), k.pods["pod1"],
+			netip.AddrPortFrom(webAddrs[0], 80), 3))(t)
 		for range 4 {
 			for _, a := range webAddrs {
 				for _, c := range []*netnstest.Host{k.pods["pod1"], k.Outside[0]} {
@@ -152,13 +152,10 @@ func (k *kernel) flood(ctx context.Context, port uint16) {
 func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
-	table, err := conntrack.Open(&conntrack.Config{NetNS: k.Node.NS.Fd()})
-	require.NoError(t, err)
+	table := ok(conntrack.Open(&conntrack.Config{NetNS: k.Node.NS.Fd()}))(t)
 	defer table.Close()
-	keeper, err := flows.New(table, nil)
-	require.NoError(t, err)
-	b, err := ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd()})
-	require.NoError(t, err)
+	keeper := ok(flows.New(table, nil))(t)
+	b := ok(ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd()}))(t)
 	defer b.Close()
 	e := dataplane.New(b, &dataplane.Config{Flows: keeper})
 	svc := web(sticky(time.Second))
@@ -174,8 +171,7 @@ func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 	}
 	sinks := map[string]*atomic.Int64{"pod2": sink(t, k.pods["pod2"], 514),
 		"pod3": sink(t, k.pods["pod3"], 514)}
-	_, err = e.Apply(t.Context(), state("pod2"))
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), state("pod2")))(t)
 
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
@@ -184,8 +180,7 @@ func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 	for range 6 {
 		require.Eventually(t, func() bool { return sinks[is].Load() > 20 }, 10*time.Second,
 			5*time.Millisecond)
-		_, err = e.Apply(t.Context(), state(other))
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), state(other)))(t)
 		time.Sleep(20 * time.Millisecond) // datagrams that have arrived are read
 		before := sinks[is].Load()
 		sinks[other].Store(0)
@@ -195,3 +190,5 @@ func TestKernelOneWayDatagramsFollowTheEndpoint(t *testing.T) {
 		is, other = other, is
 	}
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -31,7 +32,8 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		_, err := openBackend(&tc.cfg)
 		require.ErrorContains(t, err, tc.want)
 	}
-	_, err := (&Config{Device: "kernlb0", StrictARP: true, AffinityMask4: 24, AffinityMask6: 1}).
-		withDefaults()
-	require.NoError(t, err)
+	ok((&Config{Device: "kernlb0", StrictARP: true, AffinityMask4: 24, AffinityMask6: 1}).
+		withDefaults())(t)
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

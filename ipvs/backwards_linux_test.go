@@ -79,8 +79,7 @@ func (k *kernel) pair(from *netnstest.Host, service, endpoint netip.AddrPort) (c
 	}))
 	k.t.Cleanup(func() { client.Close() })
 	require.NoError(k.t, l.SetDeadline(time.Now().Add(10*time.Second)))
-	server, err := l.Accept()
-	require.NoError(k.t, err)
+	server = ok(l.Accept())(k.t)
 	k.t.Cleanup(func() { server.Close() })
 	return client, server
 }

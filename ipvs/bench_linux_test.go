@@ -53,29 +53,24 @@ func applyMany(t *testing.T, n int, cfg ipvs.Config) {
 	ns := nstest.New(t)
 	require.NoError(t, ns.SetSysctl("net/ipv4/ip_forward", "1"))
 	cfg.NetNS = ns.Fd()
-	b, err := ipvs.New(&cfg)
-	require.NoError(t, err)
+	b := ok(ipvs.New(&cfg))(t)
 	defer b.Close()
 	e, s := dataplane.New(b, nil), manyServices(n)
 	start := time.Now()
-	_, err = e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), s))(t)
 	full := time.Since(start)
 	name := servicemodel.Name{Namespace: "default", Name: "s1"}
 	const times = 20
 	start = time.Now()
 	for i := range times {
 		s = s.WithEndpoints(name, tenEndpoints(1, 10-i%2))
-		_, err = e.Apply(t.Context(), s)
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), s))(t)
 	}
 	one := time.Since(start) / times
-	other, err := ipvs.New(&cfg)
-	require.NoError(t, err)
+	other := ok(ipvs.New(&cfg))(t)
 	defer other.Close()
 	start = time.Now()
-	r, err := dataplane.New(other, nil).Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(dataplane.New(other, nil).Apply(t.Context(), s))(t)
 	require.Zero(t, r.Messages)
 	require.Empty(t, r.Drift)
 	t.Logf("%d services, device %q: full sync %v, one endpoint changed %v, adopted in %v", n,

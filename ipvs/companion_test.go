@@ -42,8 +42,7 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	}
 	table := resolve(t, nil, s)
-	c, err := (&Config{}).withDefaults()
-	require.NoError(t, err)
+	c := ok((&Config{}).withDefaults())(t)
 	pl := newPlanner(c)
 	pl.assume([]netip.Addr{goldenAddr})
 	pl.have.companion.tunables[sysctlForward] = "0"
@@ -103,8 +102,7 @@ func TestCompanionsReadBack(t *testing.T) {
 	require.True(t, got.equal(&want))
 	require.Len(t, got.records, len(want.records))
 	require.NotEmpty(t, got.addrs)
-	v, err := versionOf(raws[0].elems[setVersion])
-	require.NoError(t, err)
+	v := ok(versionOf(raws[0].elems[setVersion]))(t)
 	require.Equal(t, want.version, v)
 
 	// A companion with any of these changes is not equal.

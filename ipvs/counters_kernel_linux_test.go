@@ -21,8 +21,7 @@ func TestKernelCounts(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
 	held := k.apply(k.state(web(), "pod2")).Changes.New
-	source, err := ipvs.OpenCounters(&ipvs.Config{NetNS: k.Node.NS.Fd()})
-	require.NoError(t, err)
+	source := ok(ipvs.OpenCounters(&ipvs.Config{NetNS: k.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { require.NoError(t, source.Close()) })
 	nodePort := servicemodel.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: servicemodel.TCP,
 		Port: 30080}
@@ -40,8 +39,7 @@ func TestKernelCounts(t *testing.T) {
 	here := servicemodel.Locality{node}
 	var s *counters.Sums
 	require.Eventually(t, func() bool { // the kernel updates counters every two seconds
-		r, err := source.Read(t.Context())
-		require.NoError(t, err)
+		r := ok(source.Read(t.Context()))(t)
 		s = r.Of(held, here)
 		return s.Frontend(clusterIP).Connections == 3 && s.Frontend(nodePort).Connections == 2 &&
 			s.Endpoint(clusterIP, pod2) == s.Frontend(clusterIP)
@@ -53,16 +51,13 @@ func TestKernelCounts(t *testing.T) {
 	}
 
 	held = k.apply(k.state(web(), "pod3")).Changes.New
-	r, err := source.Read(t.Context())
-	require.NoError(t, err)
+	r := ok(source.Read(t.Context()))(t)
 	s = r.Of(held, here)
 	require.Equal(t, uint64(3), s.Frontend(clusterIP).Connections)
 	require.Zero(t, s.Endpoint(clusterIP, netip.AddrPortFrom(k.pods["pod3"].IPv4, 8080)))
 
-	table, err := conntrack.Open(&conntrack.Config{NetNS: k.Node.NS.Fd()})
-	require.NoError(t, err)
+	table := ok(conntrack.Open(&conntrack.Config{NetNS: k.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { require.NoError(t, table.Close()) })
-	r, err = flows.Counters{Table: table}.Read(t.Context())
-	require.NoError(t, err)
+	r = ok(flows.Counters{Table: table}.Read(t.Context()))(t)
 	require.Equal(t, uint64(3), r.Of(held, here).Endpoint(clusterIP, pod2).Connections)
 }

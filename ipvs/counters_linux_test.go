@@ -64,8 +64,7 @@ func TestCountersOfFrontends(t *testing.T) {
 		}
 	}
 	require.Equal(t, 1, byMark)
-	got, err := r.counters().Read(t.Context())
-	require.NoError(t, err)
+	got := ok(r.counters().Read(t.Context()))(t)
 	require.Len(t, got.Pairs, 6, got.Pairs)
 	sums := got.Of(table, nil)
 	external := servicemodel.FrontendKey{Addr: svc.ExternalIPs[0], Protocol: servicemodel.TCP,
@@ -79,8 +78,7 @@ func TestCountersOfFrontends(t *testing.T) {
 
 func (r *rig) addForeign(k ipvsnl.ServiceKey) {
 	r.t.Helper()
-	vs, err := r.fake.Dial(context.Background(), nil)
-	require.NoError(r.t, err)
+	vs := ok(r.fake.Dial(context.Background(), nil))(r.t)
 	defer vs.Close()
 	var b ipvsnl.Batch
 	b.NewService(ipvsnl.Service{ServiceKey: k, Scheduler: "rr"})

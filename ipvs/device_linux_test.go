@@ -211,8 +211,7 @@ func TestKernelDeviceOfOthers(t *testing.T) {
 func (k *kernel) sysctlsOfARP() (l []string) {
 	k.t.Helper()
 	for _, name := range []string{"arp_ignore", "arp_announce"} {
-		v, err := k.Node.NS.Sysctl("net/ipv4/conf/all/" + name)
-		require.NoError(k.t, err)
+		v := ok(k.Node.NS.Sysctl("net/ipv4/conf/all/" + name))(k.t)
 		l = append(l, v)
 	}
 	return l
@@ -258,8 +257,7 @@ func TestKernelStrictARP(t *testing.T) {
 	k.apply(k.state(web(), "pod2", "pod3"))
 	require.Equal(t, []string{"1", "2"}, k.sysctlsOfARP())
 	k.restart(strict)
-	_, err := k.engine.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(k.engine.Cleanup(t.Context()))(t)
 	require.Equal(t, []string{"0", "0"}, k.sysctlsOfARP())
 
 	k.restart(ipvs.Config{})
@@ -292,8 +290,7 @@ func TestKernelSysctlsAreSetAgain(t *testing.T) {
 	require.NoError(t, k.Node.NS.SetSysctl(name, "0"))
 	k.restart(ipvs.Config{})
 	require.Equal(t, []string{"sysctl " + name + " is 0, not 1"}, k.apply(s).Drift)
-	v, err := k.Node.NS.Sysctl(name)
-	require.NoError(t, err)
+	v := ok(k.Node.NS.Sysctl(name))(t)
 	require.Equal(t, "1", v)
 	require.Empty(t, k.apply(s).Drift)
 }

@@ -170,8 +170,7 @@ func TestKernelDeviceMakesAddressesTheHosts(t *testing.T) {
 				To: netip.AddrPortFrom(a, port), Timeout: 3 * time.Second}.Send(t.Context())
 		}
 		require.Equal(t, netnstest.Refused, ask(k.pods["pod1"], 81).Kind)
-		_, err := k.Node.NS.Serve("node", servicemodel.TCP, netip.AddrPortFrom(a, 81))
-		require.NoError(t, err)
+		ok(k.Node.NS.Serve("node", servicemodel.TCP, netip.AddrPortFrom(a, 81)))(t)
 		for _, from := range []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node} {
 			require.Equal(t, "node", ask(from, 81).Server, from.Name)
 		}

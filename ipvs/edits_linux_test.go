@@ -76,8 +76,7 @@ func TestKernelRunPutsEditsByHandRight(t *testing.T) {
 		t.Run(edit, func(t *testing.T) {
 			p.t = t
 			e := dataplane.New(p.backend, &dataplane.Config{Logger: log})
-			_, err := e.Apply(t.Context(), editedState())
-			require.NoError(t, err)
+			ok(e.Apply(t.Context(), editedState()))(t)
 			want := p.all()
 			stop := dataplanetest.RunEngine(t, e, editedState())
 			start := time.Now()

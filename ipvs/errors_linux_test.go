@@ -86,8 +86,7 @@ func TestAddressesDoNotMatterWithoutServices(t *testing.T) {
 	r := newRig(t)
 	applied(t, r.engine(), servicemodel.State{}.WithNode(goldenNode()))
 	r.run("ip address add 192.0.2.10/32 dev lo")
-	o, err := r.backend().Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(r.backend().Observe(t.Context(), nil))(t)
 	require.Empty(t, o.Drift)
 }
 
@@ -112,8 +111,7 @@ func TestMarksAreReadBack(t *testing.T) {
 func TestOpeningFailsAsAWhole(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	cfg, err := (&Config{NetNS: r.ns.Fd()}).withDefaults()
-	require.NoError(t, err)
+	cfg := ok((&Config{NetNS: r.ns.Fd()}).withDefaults())(t)
 	rawnltest.FailEachOpen(t, func() (io.Closer, error) {
 		b := newBackend(cfg)
 		if err := b.kernel.openNetwork(&cfg); err != nil {
@@ -236,7 +234,6 @@ func TestACommitReadsNothing(t *testing.T) {
 	asked := 0
 	r.tap(b).Request = func([]rawnltest.Message) { asked++ }
 	next := resolve(t, b.pl.have.table, rigState([]string{"10.244.1.2"}))
-	_, err := b.Commit(t.Context(), servicemodel.Diff(b.pl.have.table, next))
-	require.NoError(t, err)
+	ok(b.Commit(t.Context(), servicemodel.Diff(b.pl.have.table, next)))(t)
 	require.Equal(t, 2, asked, "before the virtual servers change, and after")
 }

@@ -47,8 +47,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	// A route that another program brings back is drift. The next reading finds it.
 	r.run(fmt.Sprintf("ip -6 route add local default dev lo table %d",
 		instanceNumber(b.pl.instance)))
-	observed, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	observed := ok(b.Observe(t.Context(), nil))(t)
 	require.Len(t, observed.Drift, 1)
 	require.Contains(t, observed.Drift[0], "leads IPv6 packets to IPVS")
 	r.apply(e, perFamily("10.244.1.2").WithNode(node))

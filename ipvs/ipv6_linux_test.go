@@ -83,13 +83,11 @@ func TestIPv6IsDisabledAtBoot(t *testing.T) {
 		return unix.Mount("none", "/proc/sys/net/ipv6", "tmpfs", 0, "")
 	}))
 	e := r.engine()
-	res, err := e.Apply(t.Context(), perFamily("10.244.1.1"))
-	require.NoError(t, err)
+	res := ok(e.Apply(t.Context(), perFamily("10.244.1.1")))(t)
 	require.Len(t, res.Refused, 1)
 	require.ErrorContains(t, res.Refused[0].Err, "IPv6 is disabled on this node")
 	require.Contains(t, strings.Join(r.servers(), "\n"), "10.244.1.1")
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(e.Cleanup(t.Context()))(t)
 }
 
 // The kernel disables IPv6 between the reading and the commit. That is a conflict, and not a

@@ -32,8 +32,7 @@ type kernel struct {
 func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 	t.Helper()
 	needIPVS(t)
-	c, err := netnstest.New(t.Context(), netnstest.Options{})
-	require.NoError(t, err)
+	c := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
 	t.Cleanup(func() { c.Close() })
 	k := &kernel{Cluster: c, t: t, pods: map[string]*netnstest.Host{}}
 	for _, h := range c.Pods {
@@ -41,8 +40,7 @@ func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 		k.pods[h.Name] = h
 	}
 	k.restart(cfg)
-	k.vs, err = ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(t, err)
+	k.vs = ok(ipvsnl.Dial(t.Context(), &rawnl.Config{NetNS: c.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { k.vs.Close() })
 	return k
 }
@@ -51,8 +49,7 @@ func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 func (k *kernel) restart(cfg ipvs.Config) {
 	k.t.Helper()
 	cfg.NetNS = k.Node.NS.Fd()
-	b, err := ipvs.New(&cfg)
-	require.NoError(k.t, err)
+	b := ok(ipvs.New(&cfg))(k.t)
 	k.t.Cleanup(func() { b.Close() })
 	k.backend, k.engine = b, dataplane.New(b, nil)
 }
@@ -88,8 +85,7 @@ func (k *kernel) state(svc *servicemodel.Service, pods ...string) servicemodel.S
 
 func (k *kernel) apply(s servicemodel.State) *dataplane.Result {
 	k.t.Helper()
-	r, err := k.engine.Apply(k.t.Context(), s)
-	require.NoError(k.t, err)
+	r := ok(k.engine.Apply(k.t.Context(), s))(k.t)
 	return r
 }
 
@@ -101,8 +97,7 @@ func (k *kernel) run(args ...string) string {
 // weights returns the weights of a virtual server's destinations by pod.
 func (k *kernel) weights(key ipvsnl.ServiceKey) map[string]int {
 	k.t.Helper()
-	list, err := k.vs.Destinations(k.t.Context(), key)
-	require.NoError(k.t, err)
+	list := ok(k.vs.Destinations(k.t.Context(), key))(k.t)
 	m := map[string]int{}
 	for _, d := range list {
 		for name, p := range k.pods {
@@ -118,9 +113,8 @@ func (k *kernel) weights(key ipvsnl.ServiceKey) map[string]int {
 // hold opens connections to the service, and requires that both pods get some.
 func (k *kernel) hold() *netnstest.Conns {
 	k.t.Helper()
-	conns, err := netnstest.OpenConns(k.t.Context(), k.pods["pod1"], netip.AddrPortFrom(webAddrs[0],
-		80), heldConns)
-	require.NoError(k.t, err)
+	conns := ok(netnstest.OpenConns(k.t.Context(), k.pods["pod1"], netip.AddrPortFrom(webAddrs[0],
+		80), heldConns))(k.t)
 	k.t.Cleanup(func() { conns.Close() })
 	require.Equal(k.t, []string{"pod2", "pod3"}, slices.Sorted(maps.Keys(conns.Servers())))
 	return conns
@@ -193,8 +187,7 @@ func TestKernelDrainsConnections(t *testing.T) {
 	k.apply(k.state(web(), "pod3"))
 	require.Equal(t, map[string]int{"pod2": 0, "pod3": 1}, k.weights(webKey))
 	requireAlive(t, conns)
-	next, err := k.engine.Settle(t.Context())
-	require.NoError(t, err)
+	next := ok(k.engine.Settle(t.Context()))(t)
 	require.Positive(t, next)
 	require.Contains(t, k.weights(webKey), "pod2")
 	k.apply(k.state(web(), "pod2", "pod3"))
@@ -217,8 +210,7 @@ func TestKernelDrainsConnections(t *testing.T) {
 	// The connections end. IPVS remembers a reset for ten seconds.
 	require.NoError(t, conns.Close())
 	for end := time.Now().Add(time.Minute); ; time.Sleep(200 * time.Millisecond) {
-		next, err := k.engine.Settle(t.Context())
-		require.NoError(t, err)
+		next := ok(k.engine.Settle(t.Context()))(t)
 		if next == 0 {
 			break
 		}
@@ -235,8 +227,7 @@ func TestKernelCutsOffWhatDoesNotDrain(t *testing.T) {
 	conns := k.hold()
 	k.apply(k.state(web(), "pod3"))
 	time.Sleep(limit)
-	next, err := k.engine.Settle(t.Context())
-	require.NoError(t, err)
+	next := ok(k.engine.Settle(t.Context()))(t)
 	require.Zero(t, next)
 	require.Equal(t, map[string]int{"pod3": 1}, k.weights(webKey))
 	r := conns.Ping(20 * time.Second)
@@ -259,8 +250,7 @@ func TestKernelCleanupLeavesNothing(t *testing.T) {
 			all = append(all, k.run(strings.Fields(c)...))
 		}
 		for _, n := range names {
-			v, err := k.Node.NS.Sysctl(n)
-			require.NoError(t, err)
+			v := ok(k.Node.NS.Sysctl(n))(t)
 			all = append(all, n+" "+v)
 		}
 		return all
@@ -270,8 +260,7 @@ func TestKernelCleanupLeavesNothing(t *testing.T) {
 	k.apply(k.state(web(local), "pod2", "pod3"))
 	require.NotContains(t, look(), "net/ipv4/ip_forward 0")
 	k.restart(ipvs.Config{}) // it finds the earlier values of sysctls in the kernel
-	_, err := k.engine.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(k.engine.Cleanup(t.Context()))(t)
 	require.Equal(t, before, look())
 }
 
@@ -310,8 +299,7 @@ func TestKernelAffinityOfPrefixes(t *testing.T) {
 	require.Empty(t, r.Drift)
 	require.Zero(t, r.Messages)
 	k.restart(ipvs.Config{})
-	o, err := k.engine.Observe(t.Context())
-	require.NoError(t, err)
+	o := ok(k.engine.Observe(t.Context()))(t)
 	require.NotEmpty(t, o.Drift)
 	require.Equal(t, 4, o.Table.Len())
 	r = k.apply(s)

@@ -27,7 +27,6 @@ func TestFailuresAboutTimeoutsAreTold(t *testing.T) {
 		return err
 	})
 	rawnltest.FailEach(t, "restore", b.restoring([]tunable{{timeoutTCP, "60"}}))
-	now, err := b.kernel.readTunables(t.Context(), b.pl.tunables)
-	require.NoError(t, err)
+	now := ok(b.kernel.readTunables(t.Context(), b.pl.tunables))(t)
 	require.Equal(t, "60", now[timeoutTCP])
 }

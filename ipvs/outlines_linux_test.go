@@ -44,8 +44,7 @@ func (o *outlined) look(want dataplane.Integrity, k ipvsnl.ServiceKey, what stri
 			o.b.scrub.keys = append(o.b.scrub.keys, other)
 		}
 	}
-	i, err := o.b.Integrity(o.t.Context())
-	require.NoError(o.t, err)
+	i := ok(o.b.Integrity(o.t.Context()))(o.t)
 	require.Equal(o.t, want, i, what)
 }
 

@@ -82,8 +82,7 @@ func atPort(port uint16, l []servicemodel.Endpoint) []servicemodel.Endpoint {
 // withoutKernel returns a backend that assumes an empty kernel.
 func withoutKernel(t *testing.T, cfg ...Config) *backend {
 	t.Helper()
-	c, err := append(cfg, Config{})[0].withDefaults()
-	require.NoError(t, err)
+	c := ok(append(cfg, Config{})[0].withDefaults())(t)
 	b := newBackend(c)
 	b.pl.assume([]netip.Addr{goldenAddr})
 	return b
@@ -349,7 +348,6 @@ func TestNodePortsFollowTheAddresses(t *testing.T) {
 
 func resolve(tb testing.TB, prev *servicemodel.Table, s servicemodel.State) *servicemodel.Table {
 	tb.Helper()
-	table, err := servicemodel.Resolve(prev, s)
-	require.NoError(tb, err)
+	table := ok(servicemodel.Resolve(prev, s))(tb)
 	return table
 }

@@ -24,8 +24,7 @@ func TestCommentsReadBack(t *testing.T) {
 			External: servicemodel.BalanceLocal, Masquerade: servicemodel.FromHost,
 			Affinity: time.Minute}, mark: allMarks + 7},
 	} {
-		got, err := parseRecord(r.comment(), k)
-		require.NoError(t, err)
+		got := ok(parseRecord(r.comment(), k))(t)
 		require.True(t, got.equal(r), r.comment())
 	}
 }
@@ -41,9 +40,8 @@ func TestCommentsThatAreNotOursAreRefused(t *testing.T) {
 		_, err := parseRecord(s, k)
 		require.Error(t, err, s)
 	}
-	r, err := parseRecord("default/web:http loadbalancer IP internal=cluster external=local "+
-		"masquerade=host affinity=60 mark=7 routed", k)
-	require.NoError(t, err)
+	r := ok(parseRecord("default/web:http loadbalancer IP internal=cluster external=local "+
+		"masquerade=host affinity=60 mark=7 routed", k))(t)
 	require.Equal(t, allMarks+7, r.mark)
 	require.Equal(t, time.Minute, r.fe.Affinity)
 	require.Equal(t, servicemodel.FromHost, r.fe.Masquerade)

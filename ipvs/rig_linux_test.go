@@ -46,8 +46,7 @@ func (r *rig) backend(cfg ...Config) *backend {
 	r.t.Helper()
 	c := append(cfg, Config{})[0]
 	c.NetNS = r.ns.Fd()
-	b, err := openOn(r.fake, c, nil)
-	require.NoError(r.t, err)
+	b := ok(openOn(r.fake, c, nil))(r.t)
 	r.t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -92,8 +91,7 @@ func (r *rig) run(command string) string {
 
 func (r *rig) sysctl(name string) string {
 	r.t.Helper()
-	v, err := r.ns.Sysctl(name)
-	require.NoError(r.t, err)
+	v := ok(r.ns.Sysctl(name))(r.t)
 	return v
 }
 
@@ -105,16 +103,13 @@ func (r *rig) setSysctl(name, value string) {
 // servers returns the fake's content: a line for each virtual server and destination.
 func (r *rig) servers() []string {
 	r.t.Helper()
-	c, err := r.fake.Dial(r.t.Context(), nil)
-	require.NoError(r.t, err)
+	c := ok(r.fake.Dial(r.t.Context(), nil))(r.t)
 	defer c.Close()
-	all, err := c.Services(r.t.Context())
-	require.NoError(r.t, err)
+	all := ok(c.Services(r.t.Context()))(r.t)
 	var l []string
 	for _, s := range all {
 		l = append(l, fmt.Sprintf("%v %s %v", s.ServiceKey, s.Scheduler, s.Timeout))
-		dests, err := c.Destinations(r.t.Context(), s.ServiceKey)
-		require.NoError(r.t, err)
+		dests := ok(c.Destinations(r.t.Context(), s.ServiceKey))(r.t)
 		for _, d := range dests {
 			l = append(l, fmt.Sprintf("%v -> %v %d", s.ServiceKey, d.DestinationKey, d.Weight))
 		}
@@ -146,10 +141,8 @@ func (r *rig) state() []string {
 // apply applies a state, and requires that a second apply in a new backend writes nothing.
 func (r *rig) apply(e *dataplane.Engine, s servicemodel.State) *dataplane.Result {
 	r.t.Helper()
-	res, err := e.Apply(r.t.Context(), s)
-	require.NoError(r.t, err)
-	again, err := r.engine().Apply(r.t.Context(), s)
-	require.NoError(r.t, err)
+	res := ok(e.Apply(r.t.Context(), s))(r.t)
+	again := ok(r.engine().Apply(r.t.Context(), s))(r.t)
 	require.Empty(r.t, again.Drift)
 	require.Zero(r.t, again.Messages)
 	return res
@@ -189,16 +182,14 @@ func TestCommitsAreLogged(t *testing.T) {
 // applied applies a state with an engine.
 func applied(t *testing.T, e *dataplane.Engine, s servicemodel.State) *dataplane.Result {
 	t.Helper()
-	r, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), s))(t)
 	return r
 }
 
 // observation is what a backend observes.
 func observation(t *testing.T, b *backend) *dataplane.Observation {
 	t.Helper()
-	o, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(b.Observe(t.Context(), nil))(t)
 	return o
 }
 
@@ -209,15 +200,13 @@ type cleaner interface {
 
 func cleanUp(t *testing.T, c cleaner) dataplane.Stats {
 	t.Helper()
-	stats, err := c.Cleanup(t.Context())
-	require.NoError(t, err)
+	stats := ok(c.Cleanup(t.Context()))(t)
 	return stats
 }
 
 func requireIntegrity(t *testing.T, b *backend, want dataplane.Integrity, why ...any) {
 	t.Helper()
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	i := ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, want, i, why...)
 }
 
@@ -232,7 +221,6 @@ func rigWithBackend(t *testing.T, cfg ...Config) (*rig, *backend) {
 func (r *rig) commit(s servicemodel.State) *backend {
 	r.t.Helper()
 	b, c := r.change(s)
-	_, err := b.Commit(r.t.Context(), c)
-	require.NoError(r.t, err)
+	ok(b.Commit(r.t.Context(), c))(r.t)
 	return b
 }

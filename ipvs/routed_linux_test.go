@@ -62,8 +62,7 @@ func (k *kernel) holdAddresses(pod string, addrs ...netip.Addr) {
 			k.inside(h, "ip", "address", "add", a.String()+"/128", "dev", "lo", "nodad")
 		}
 		for _, proto := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
-			_, err := h.NS.Serve(pod, proto, netip.AddrPortFrom(a, 80))
-			require.NoError(k.t, err)
+			ok(h.NS.Serve(pod, proto, netip.AddrPortFrom(a, 80)))(k.t)
 		}
 	}
 }
@@ -93,8 +92,7 @@ func (k *kernel) requireAnswers(to netip.Addr, clients []*netnstest.Host, server
 // requireConns requires that connections from a client are alive.
 func (k *kernel) requireConns(from *netnstest.Host, to netip.Addr) {
 	k.t.Helper()
-	conns, err := netnstest.OpenConns(k.t.Context(), from, netip.AddrPortFrom(to, 80), 4)
-	require.NoError(k.t, err)
+	conns := ok(netnstest.OpenConns(k.t.Context(), from, netip.AddrPortFrom(to, 80), 4))(k.t)
 	defer conns.Close()
 	for range 3 {
 		require.Equal(k.t, 4, conns.Ping(5*time.Second).Answered)
@@ -146,8 +144,7 @@ func TestKernelDirectRoutingPastTheNode(t *testing.T) {
 	k.apply(k.routedState(routed(servicemodel.ForwardDirect), []string{"pod2"}, nil))
 	client, server := k.Outside[0], k.pods["pod2"]
 	shortcut(t, server, client)
-	seen, err := k.Node.NS.Capture(server.NodeInterface)
-	require.NoError(t, err)
+	seen := ok(k.Node.NS.Capture(server.NodeInterface))(t)
 	for _, a := range webAddrs {
 		k.requireAnswers(a, []*netnstest.Host{client}, "pod2")
 		k.requireConns(client, a)
@@ -166,8 +163,7 @@ func TestKernelDirectRoutingPastTheNode(t *testing.T) {
 func shortcut(t *testing.T, server, client *netnstest.Host) {
 	t.Helper()
 	at := func(h *netnstest.Host) *netlink.Handle {
-		handle, err := netlink.NewHandleAt(netns.NsHandle(h.NS.Fd()), unix.NETLINK_ROUTE)
-		require.NoError(t, err)
+		handle := ok(netlink.NewHandleAt(netns.NsHandle(h.NS.Fd()), unix.NETLINK_ROUTE))(t)
 		t.Cleanup(handle.Close)
 		return handle
 	}
@@ -175,18 +171,14 @@ func shortcut(t *testing.T, server, client *netnstest.Host) {
 	attrs := netlink.NewLinkAttrs()
 	attrs.Name = "direct0"
 	require.NoError(t, here.LinkAdd(&netlink.Veth{LinkAttrs: attrs, PeerName: "direct1"}))
-	peer, err := here.LinkByName("direct1")
-	require.NoError(t, err)
+	peer := ok(here.LinkByName("direct1"))(t)
 	require.NoError(t, here.LinkSetNsFd(peer, client.NS.Fd()))
 	for h, name := range map[*netlink.Handle]string{here: "direct0", there: "direct1"} {
-		l, err := h.LinkByName(name)
-		require.NoError(t, err)
+		l := ok(h.LinkByName(name))(t)
 		require.NoError(t, h.LinkSetUp(l))
 	}
-	link, err := here.LinkByName("direct0")
-	require.NoError(t, err)
-	peer, err = there.LinkByName("direct1")
-	require.NoError(t, err)
+	link := ok(here.LinkByName("direct0"))(t)
+	peer = ok(there.LinkByName("direct1"))(t)
 	for _, a := range []netip.Addr{client.IPv4, client.IPv6} {
 		dst := netlink.NewIPNet(a.AsSlice())
 		require.NoError(t, here.RouteReplace(&netlink.Route{LinkIndex: link.Attrs().Index, Dst: dst,
@@ -213,8 +205,7 @@ func TestKernelTunnels(t *testing.T) {
 		k.inside(h, "ip", "link", "set", "in6", "up")
 	}
 	k.apply(k.routedState(routed(servicemodel.ForwardTunnel), []string{"pod2", "pod3"}, nil))
-	seen, err := k.Node.NS.Capture(k.pods["pod2"].NodeInterface)
-	require.NoError(t, err)
+	seen := ok(k.Node.NS.Capture(k.pods["pod2"].NodeInterface))(t)
 	clients := []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node}
 	for _, a := range webAddrs {
 		k.requireAnswers(a, clients, "pod2", "pod3")

@@ -39,8 +39,7 @@ func TestNumbersOfSchedulersStay(t *testing.T) {
 		require.Equal(t, s, askedScheduler(askedFlags(s)))
 		require.Equal(t, s != servicemodel.SchedulerDefault, hasScheduler(s), "%q", s)
 		if s != servicemodel.SchedulerDefault {
-			_, err := servicemodel.ParseScheduler(string(s))
-			require.NoError(t, err)
+			ok(servicemodel.ParseScheduler(string(s)))(t)
 		}
 	}
 	require.False(t, hasScheduler("rr+port"))

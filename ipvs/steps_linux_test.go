@@ -17,10 +17,8 @@ import (
 func (r *rig) change(s servicemodel.State) (*backend, *servicemodel.ChangeSet) {
 	r.t.Helper()
 	b := r.backend()
-	o, err := b.Observe(r.t.Context(), nil)
-	require.NoError(r.t, err)
-	t, err := servicemodel.Resolve(nil, s)
-	require.NoError(r.t, err)
+	o := ok(b.Observe(r.t.Context(), nil))(r.t)
+	t := ok(servicemodel.Resolve(nil, s))(r.t)
 	t = t.Arrange(o.Table)
 	return b, servicemodel.Diff(o.Table, t)
 }
@@ -81,8 +79,7 @@ func (r *rig) requireClosed(states ...servicemodel.State) {
 	require.NotNil(r.t, have, "a virtual server that the companion does not know")
 	var allowed [][]netip.Prefix
 	for _, s := range states {
-		t, err := servicemodel.Resolve(nil, s)
-		require.NoError(r.t, err)
+		t := ok(servicemodel.Resolve(nil, s))(r.t)
 		if fe := t.Frontend(restrictedKey); fe != nil {
 			allowed = append(allowed, fe.Sources)
 		}
@@ -178,8 +175,7 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 				require.NoError(t, s.do(t.Context()))
 				r.requireClosed(state)
 			}
-			v, err := b.kernel.readVersion(t.Context())
-			require.NoError(t, err)
+			v := ok(b.kernel.readVersion(t.Context()))(t)
 			require.Equal(t, n > 0 && n < len(steps), v.writing)
 			r.requireRecorded()
 			if again {

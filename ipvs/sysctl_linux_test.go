@@ -73,8 +73,7 @@ func TestTunablesOthersRelyOnAreLeft(t *testing.T) {
 				t.Helper()
 				require.Equal(t, forward, r.sysctl(sysctlForward))
 				require.Equal(t, arp, r.sysctl(sysctlARP))
-				now, err := r.client().Timeouts(t.Context())
-				require.NoError(t, err)
+				now := ok(r.client().Timeouts(t.Context()))(t)
 				require.Equal(t, tcp, now.TCP)
 			}
 			applied(t, r.engine(shorter), rigState([]string{"10.244.1.1"}))
@@ -139,8 +138,7 @@ func TestLongNames(t *testing.T) {
 	}
 	s := servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, eps)
 	r.apply(r.engine(), s)
-	o, err := r.backend().Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(r.backend().Observe(t.Context(), nil))(t)
 	for fe := range o.Table.Frontends() {
 		require.Len(t, fe.Service.String(), 191)
 	}
@@ -185,8 +183,7 @@ func TestSysctlFilesAreOpenedAgain(t *testing.T) {
 	_, b := rigWithBackend(t)
 	s := b.kernel.sysctls
 	for range 2 {
-		v, err := s.read(b.kernel.ns, sysctlARP)
-		require.NoError(t, err)
+		v := ok(s.read(b.kernel.ns, sysctlARP))(t)
 		require.Equal(t, "0", v)
 		require.NoError(t, s[sysctlARP].Close())
 	}

@@ -17,16 +17,14 @@ var fresh = ipvsnl.Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute, UDP:
 // client returns a client of the fake IPVS.
 func (r *rig) client() *ipvsnl.Client {
 	r.t.Helper()
-	c, err := r.fake.Dial(r.t.Context(), nil)
-	require.NoError(r.t, err)
+	c := ok(r.fake.Dial(r.t.Context(), nil))(r.t)
 	r.t.Cleanup(func() { c.Close() })
 	return c
 }
 
 func (r *rig) requireTimeouts(want ipvsnl.Timeouts) {
 	r.t.Helper()
-	t, err := r.client().Timeouts(r.t.Context())
-	require.NoError(r.t, err)
+	t := ok(r.client().Timeouts(r.t.Context()))(r.t)
 	require.Equal(r.t, want, t)
 }
 
@@ -73,8 +71,7 @@ func TestPlansSayWhatTheySet(t *testing.T) {
 	o := observation(t, b)
 	table := resolve(t, nil, rigState([]string{"10.244.1.1"}))
 	c := servicemodel.Diff(o.Table, table)
-	p, err := b.Plan(c)
-	require.NoError(t, err)
+	p := ok(b.Plan(c))(t)
 	require.Contains(t, p.String(), `
 ip route replace local default dev lo table 1795224733
 ip rule add fwmark 0xfd200000/0xfff80000 table 1795224733 priority 107
@@ -84,10 +81,8 @@ sysctl -w net/ipv4/conf/all/arp_ignore=1
 sysctl -w net/ipv4/ip_forward=1
 ipvsadm --set 3600 30 0
 -A -t 10.96.0.10:80`)
-	_, err = b.Commit(t.Context(), c)
-	require.NoError(t, err)
-	p, err = b.Plan(servicemodel.Diff(table, table))
-	require.NoError(t, err)
+	ok(b.Commit(t.Context(), c))(t)
+	p = ok(b.Plan(servicemodel.Diff(table, table)))(t)
 	require.Empty(t, p.String())
 	requireIntegrity(t, b, dataplane.Intact)
 }

@@ -50,16 +50,14 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 	first, second := unheldState("10.244.1.1", "fd00:10:244::1"),
 		unheldState("10.244.1.1", "fd00:10:244::2")
 	r.apply(e, first)
-	o, err := r.backend().Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(r.backend().Observe(t.Context(), nil))(t)
 	require.Empty(t, o.Drift)
 	require.True(t, e.Status().Held.Len() == o.Table.Len(), "each frontend is read back")
 	missing := servicemodel.Diff(o.Table, e.Status().Held)
 	require.Len(t, missing.Pools, 2, missing.String()) // the pools for clients outside
 	held := e.Status().Held
 	require.True(t, servicemodel.Diff(nocopy.Of(held).AssumedIn(o.Table), held).Empty())
-	p, err := r.engine().Plan(t.Context(), first)
-	require.NoError(t, err)
+	p := ok(r.engine().Plan(t.Context(), first))(t)
 	require.Empty(t, p.Changes.String())
 
 	// Commits of other programs are no damage.
@@ -79,14 +77,11 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 	}
 	for _, engines := range [][2]*dataplane.Engine{{r.engine(), r.engine()}, {e, r.engine()},
 		{r.engine(), knows(first)}, {e, e}} {
-		p, err = engines[0].Plan(t.Context(), second)
-		require.NoError(t, err)
-		text, err := json.Marshal(p.Changes)
-		require.NoError(t, err)
+		p = ok(engines[0].Plan(t.Context(), second))(t)
+		text := ok(json.Marshal(p.Changes))(t)
 		var c servicemodel.ChangeSet
 		require.NoError(t, json.Unmarshal(text, &c))
-		_, err = engines[1].ApplyChanges(t.Context(), &c)
-		require.NoError(t, err)
+		ok(engines[1].ApplyChanges(t.Context(), &c))(t)
 		r.apply(e, second)
 		r.apply(e, first)
 	}
@@ -123,8 +118,7 @@ func TestNodePortsThatAreTakenEverywhere(t *testing.T) {
 	})
 	s = s.WithService(taker).WithEndpoints(taker.Name, goldenEndpoints("10.244.2.1"))
 	r.apply(r.engine(), s)
-	p, err := r.engine().Plan(t.Context(), s)
-	require.NoError(t, err)
+	p := ok(r.engine().Plan(t.Context(), s))(t)
 	require.Empty(t, p.Changes.String())
 	require.Empty(t, p.Drift)
 }

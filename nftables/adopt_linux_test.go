@@ -41,8 +41,7 @@ func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int,
 	b := newBackend(t, ns, nil)
 	counter := &dumpCounter{}
 	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Logger: slog.New(counter)})
-	o, err := b.Observe(t.Context(), want)
-	require.NoError(t, err)
+	o := ok(b.Observe(t.Context(), want))(t)
 	return int(counter.dumps.Load()), o
 }
 
@@ -54,8 +53,7 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	ns, b := newNS(t)
 	s := manyServices(60)
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), s))(t)
 	if count, err := b.kernel.readCount(t.Context(), nft.IPv4, DefaultTable,
 		"services"); err != nil || count < 0 {
 		t.Skip("the kernel does not say how many elements a set has (Linux 6.16)")
@@ -96,8 +94,7 @@ func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	s := randstate.New(randomConfig(), rand.New(rand.NewPCG(9, 9))).State()
-	_, err := dataplane.New(b, nil).Apply(t.Context(), s)
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
 	require.True(t, b.pl.tables[1].exists)
 	require.NoError(t, byHand(t, b, nft.IPv6, func(e *nft.Encoder) {
 		set, key := &nft.Set{Name: setSettings}, nft.Native32(settingsHaveFirst+1)
@@ -107,8 +104,7 @@ func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
 	}))
 
 	next := newBackend(t, ns, nil)
-	r, err := dataplane.New(next, nil).Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(dataplane.New(next, nil).Apply(t.Context(), s))(t)
 	require.Contains(t, r.Drift, "the tables ip and ip6 were made for different settings")
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 }
@@ -118,24 +114,18 @@ func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
 func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
-	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	old := mustResolve(t, affinityState(10, -1))
-	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).
-		Arrange(old)))
-	require.NoError(t, err)
+	ok(b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).
+		Arrange(old))))(t)
 
 	other := newBackend(t, ns, nil)
-	o, err := other.Observe(t.Context(), nil)
-	require.NoError(t, err)
-	_, err = other.Commit(t.Context(),
-		servicemodel.Diff(o.Table, mustResolve(t, affinityState(11, 3)).Arrange(o.Table)))
-	require.NoError(t, err)
-	next, err := b.Settle(t.Context())
-	require.NoError(t, err)
+	o := ok(other.Observe(t.Context(), nil))(t)
+	ok(other.Commit(t.Context(),
+		servicemodel.Diff(o.Table, mustResolve(t, affinityState(11, 3)).Arrange(o.Table))))(t)
+	next := ok(b.Settle(t.Context()))(t)
 	require.Zero(t, next)
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	i := ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Broken, i)
 	require.True(t, other.pl.version.unswept)
 	require.NoError(t, func() error { _, err := other.Settle(t.Context()); return err }())
@@ -170,10 +160,8 @@ func TestLargePoolsComeAndGo(t *testing.T) {
 		} else {
 			s = s.WithService(manyServices(3).Service(local.Name))
 		}
-		_, err := e.Apply(t.Context(), s)
-		require.NoError(t, err)
-		r, err := b.kernel.readTable(t.Context(), nft.IPv4, DefaultTable)
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), s))(t)
+		r := ok(b.kernel.readTable(t.Context(), nft.IPv4, DefaultTable))(t)
 		require.Equal(t, step.want, r.has("service-over-128"), "%+v", step)
 		require.Equal(t, dataplane.Intact, integrity(t, b))
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))

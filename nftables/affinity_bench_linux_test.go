@@ -62,19 +62,16 @@ func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 		fp.ops[name].add.Add(nft.Elem{Key: nft.AppendAddr(nft.AppendFrontend(nil, key),
 			client), Data: nft.AppendEndpoint(nil, ep), Timeout: timeout(i)})
 	}
-	_, err := b.send(tb.Context(), p)
-	require.NoError(tb, err)
+	ok(b.send(tb.Context(), p))(tb)
 	b.pl.version = p.next
 }
 
 func affinityBackend(tb testing.TB) *backend {
 	tb.Helper()
 	netnstest.Require(tb)
-	ns, err := netnstest.NewNS(tb.Name())
-	require.NoError(tb, err)
+	ns := ok(netnstest.NewNS(tb.Name()))(tb)
 	tb.Cleanup(func() { ns.Close() })
-	b, err := openBackend(&Config{NetNS: ns.Fd()})
-	require.NoError(tb, err)
+	b := ok(openBackend(&Config{NetNS: ns.Fd()}))(tb)
 	tb.Cleanup(func() { b.Close() })
 	return b
 }
@@ -85,12 +82,10 @@ func BenchmarkEndpointLeavesClients(b *testing.B) {
 		b.StopTimer()
 		backend := affinityBackend(b)
 		e := dataplane.New(backend, nil)
-		_, err := e.Apply(b.Context(), affinityState(10, -1))
-		require.NoError(b, err)
+		ok(e.Apply(b.Context(), affinityState(10, -1)))(b)
 		rememberClients(b, backend, 60000, 10)
 		b.StartTimer()
-		_, err = e.Apply(b.Context(), affinityState(10, 3))
-		require.NoError(b, err)
+		ok(e.Apply(b.Context(), affinityState(10, 3)))(b)
 	}
 }
 
@@ -116,8 +111,7 @@ func TestClientsOfAnEndpointThatLeftAreForgotten(t *testing.T) {
 	t.Parallel()
 	backend := affinityBackend(t)
 	e := dataplane.New(backend, nil)
-	_, err := e.Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), affinityState(10, -1)))(t)
 	rememberClients(t, backend, 1000, 10)
 	countClients := func() (n int) {
 		for i := range affinityMaps {
@@ -127,18 +121,15 @@ func TestClientsOfAnEndpointThatLeftAreForgotten(t *testing.T) {
 	}
 	require.Equal(t, 1000, countClients())
 
-	r, err := e.Apply(t.Context(), affinityState(10, 3))
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), affinityState(10, 3)))(t)
 	require.Equal(t, 900, countClients(), "those given the endpoint that left are gone")
 	require.Zero(t, r.Settle)
 
-	r, err = e.Apply(t.Context(), affinityState(11, 3))
-	require.NoError(t, err)
+	r = ok(e.Apply(t.Context(), affinityState(11, 3)))(t)
 	require.Equal(t, 900, countClients(), "an endpoint more moves nobody")
 	require.Less(t, r.Elements, 10)
 
-	_, err = e.Apply(t.Context(), affinityState(10, 3).WithoutService(
-		servicemodel.Name{Namespace: "default", Name: "sticky"}))
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), affinityState(10, 3).WithoutService(
+		servicemodel.Name{Namespace: "default", Name: "sticky"})))(t)
 	require.Zero(t, countClients(), "the service is gone")
 }

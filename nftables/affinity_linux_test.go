@@ -39,22 +39,18 @@ func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), affinityState(10, -1)))(t)
 	rememberClients(t, b, 1000, 10)
 	old := mustResolve(t, affinityState(10, -1))
-	_, err = b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).
-		Arrange(old)))
-	require.NoError(t, err)
+	ok(b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).
+		Arrange(old))))(t)
 	require.Equal(t, 100, endpointsOfClients(t, b)["10.244.0.4"], "it is not settled")
 
 	next := newBackend(t, ns, nil)
-	o, err := dataplane.New(next, nil).Observe(t.Context())
-	require.NoError(t, err)
+	o := ok(dataplane.New(next, nil).Observe(t.Context()))(t)
 	require.Empty(t, o.Drift)
 	require.True(t, next.pl.version.unswept)
-	r, err := dataplane.New(next, nil).Apply(t.Context(), affinityState(10, 3))
-	require.NoError(t, err)
+	r := ok(dataplane.New(next, nil).Apply(t.Context(), affinityState(10, 3)))(t)
 	require.True(t, r.Changes.Empty())
 	left := endpointsOfClients(t, next)
 	require.Zero(t, left["10.244.0.4"])
@@ -64,11 +60,9 @@ func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 	}
 	require.False(t, next.pl.version.unswept)
 	last := newBackend(t, ns, nil)
-	_, err = last.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	ok(last.Observe(t.Context(), nil))(t)
 	require.Equal(t, next.pl.version, last.pl.version, "the mark is gone")
-	wait, err := last.Settle(t.Context())
-	require.NoError(t, err)
+	wait := ok(last.Settle(t.Context()))(t)
 	require.Zero(t, wait)
 	require.Equal(t, next.pl.version, last.pl.version, "and nothing is left to do")
 }
@@ -77,18 +71,15 @@ func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 func TestASweepIsOfAllCommitsBefore(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
-	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	rememberClients(t, b, 1000, 10)
 	table := mustResolve(t, affinityState(10, -1))
 	for _, replaced := range []int{3, 5} {
 		next := mustResolve(t, affinityState(10, replaced)).Arrange(table)
-		_, err = b.Commit(t.Context(), servicemodel.Diff(table, next))
-		require.NoError(t, err)
+		ok(b.Commit(t.Context(), servicemodel.Diff(table, next)))(t)
 		table = next
 	}
-	_, err = b.Settle(t.Context())
-	require.NoError(t, err)
+	ok(b.Settle(t.Context()))(t)
 	left := endpointsOfClients(t, b)
 	require.Zero(t, left["10.244.0.6"], "5 is replaced now")
 	require.Zero(t, left["10.244.1.4"])
@@ -100,13 +91,11 @@ func TestEntriesMayExpireWhileTheyAreForgotten(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), affinityState(10, -1)))(t)
 	rememberClientsFor(t, b, 5000, 10, func(i int) time.Duration {
 		return time.Duration(1+i%200) * time.Millisecond
 	})
-	_, err = e.Apply(t.Context(), affinityState(10, 3))
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), affinityState(10, 3)))(t)
 	require.Zero(t, endpointsOfClients(t, b)["10.244.0.4"])
 
 	rememberClients(t, b, 10, 10)
@@ -242,8 +231,7 @@ type sweeping struct {
 
 func newSweeping(t *testing.T) *sweeping {
 	_, b := newNS(t)
-	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	rememberClients(t, b, 1000, 10)
 	return &sweeping{b, t, mustResolve(t, affinityState(10, -1))}
 }
@@ -252,8 +240,7 @@ func newSweeping(t *testing.T) *sweeping {
 func (s *sweeping) replace(replaced int) {
 	s.t.Helper()
 	next := mustResolve(s.t, affinityState(10, replaced)).Arrange(s.table)
-	_, err := s.Commit(s.t.Context(), servicemodel.Diff(s.table, next))
-	require.NoError(s.t, err)
+	ok(s.Commit(s.t.Context(), servicemodel.Diff(s.table, next)))(s.t)
 	s.table = next
 }
 
@@ -262,8 +249,7 @@ func (s *sweeping) replace(replaced int) {
 func (s *sweeping) settle(done time.Time) (again bool) {
 	s.t.Helper()
 	p := &wait.Packets{Done: done}
-	next, err := s.Settle(p.In(s.t.Context()))
-	require.NoError(s.t, err)
+	next := ok(s.Settle(p.In(s.t.Context())))(s.t)
 	require.Equal(s.t, p.Awaited, next > 0)
 	return p.Awaited
 }
@@ -311,8 +297,7 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	i := slices.IndexFunc(sets, func(set *nft.Set) bool { return set.Name == affinityMap(3) })
 	s.kernel.batch.Reset()
 	nft.NewEncoder(&s.kernel.batch, nft.IPv4, DefaultTable).AddElements(sets[i], &l)
-	_, err := s.kernel.commit(t.Context())
-	require.NoError(t, err)
+	ok(s.kernel.commit(t.Context()))(t)
 	s.sweep.of[nft.IPv4].learnt++ // as if packets had been counted
 	require.Equal(t, 1, endpointsOfClients(t, s.backend)["10.244.0.4"])
 	require.True(t, s.settle(time.Now()))
@@ -326,13 +311,11 @@ func TestASweepGoesOnAfterAReading(t *testing.T) {
 	s := newSweeping(t)
 	s.replace(3)
 	before := s.sweep
-	o, err := s.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(s.Observe(t.Context(), nil))(t)
 	require.Empty(t, o.Drift)
 	require.Same(t, before, s.sweep)
 	s.pl.version.number++ // another writer has committed
-	_, err = s.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	ok(s.Observe(t.Context(), nil))(t)
 	require.NotSame(t, before, s.sweep)
 	require.NotNil(t, s.sweep.of[nft.IPv4].rest, "nothing tells what it left")
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -66,8 +67,7 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 			nstest.Exec(t, c.Node.NS, "", "nft", "delete chain ip kernlb filter-input; "+
 				"delete chain ip kernlb filter-forward; delete chain ip kernlb filter-output")
 		}
-		_, err := l.engine.Cleanup(t.Context())
-		require.NoError(t, err)
+		ok(l.engine.Cleanup(t.Context()))(t)
 	}
 	cancel()
 	total := map[string]int{}
@@ -79,3 +79,5 @@ func TestACleanupLosesNoPacket(t *testing.T) {
 	t.Log(total)
 	require.Len(t, total, 2, "lost packets: %v", total)
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -65,26 +65,21 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		}
 		s := dualState(step.only, "1")
 		before := b.pl.version
-		_, err := writer.Apply(t.Context(), s)
-		require.NoError(t, err)
+		ok(writer.Apply(t.Context(), s))(t)
 		requireTables(t, b, step.tables...)
 		if reader.observed {
-			broken, err := reader.Integrity(t.Context())
-			require.NoError(t, err)
+			broken := ok(reader.Integrity(t.Context()))(t)
 			require.Equal(t, dataplane.Broken, broken)
 		}
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
-		v, err := b.kernel.readVersion(t.Context(), DefaultTable)
-		require.NoError(t, err)
+		v := ok(b.kernel.readVersion(t.Context(), DefaultTable))(t)
 		require.Equal(t, step.home, v.home)
 		require.NotEqual(t, before, v)
 		for _, only := range []servicemodel.Family{step.only, step.only} {
-			_, err = writer.Apply(t.Context(), dualState(only, "2"))
-			require.NoError(t, err)
+			ok(writer.Apply(t.Context(), dualState(only, "2")))(t)
 		}
 	}
-	_, err := e.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(e.Cleanup(t.Context()))(t)
 	requireTables(t, b)
 }
 
@@ -116,22 +111,17 @@ func TestTwoVersionsAreNone(t *testing.T) {
 	ns, b := newNS(t)
 	second := newBackend(t, ns, nil)
 	for _, w := range []*backend{b, second} {
-		_, err := w.Observe(t.Context(), nil)
-		require.NoError(t, err)
+		ok(w.Observe(t.Context(), nil))(t)
 	}
 	four, six := mustResolve(t, dualState(servicemodel.IPv4, "1")),
 		mustResolve(t, dualState(servicemodel.IPv6, "1"))
-	_, err := b.Commit(t.Context(), servicemodel.Diff(nil, four))
-	require.NoError(t, err)
-	_, err = second.Commit(t.Context(), servicemodel.Diff(nil, six))
-	require.NoError(t, err)
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	ok(b.Commit(t.Context(), servicemodel.Diff(nil, four)))(t)
+	ok(second.Commit(t.Context(), servicemodel.Diff(nil, six)))(t)
+	i := ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Broken, i)
 
 	s := dualState(0, "1")
-	r, err := dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), s))(t)
 	require.Contains(t, strings.Join(r.Drift, "\n"), "the tables have no version")
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 }
@@ -146,9 +136,8 @@ func TestServicesOfOneFamilyNeedOneTable(t *testing.T) {
 		})
 		node := goldenNode()
 		node.ServiceCIDRs = nil
-		_, err := dataplane.New(b, nil).Apply(t.Context(),
-			servicemodel.State{}.WithNode(node).WithService(svc))
-		require.NoError(t, err)
+		ok(dataplane.New(b, nil).Apply(t.Context(),
+			servicemodel.State{}.WithNode(node).WithService(svc)))(t)
 		requireTables(t, b, f)
 	}
 }

@@ -24,8 +24,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	apply := func(s servicemodel.State) {
-		_, err := dataplane.New(b, nil).Apply(t.Context(), s)
-		require.NoError(t, err)
+		ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
 	}
 	apply(unitsState())
 	want := mustResolve(t, unitsState())
@@ -60,14 +59,12 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
-	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	rememberClients(t, b, 100, 10)
 	table := mustResolve(t, affinityState(10, -1))
 	for replaced := range 3 {
 		next := mustResolve(t, affinityState(10, replaced)).Arrange(table)
-		_, err := b.Commit(t.Context(), servicemodel.Diff(table, next))
-		require.NoError(t, err)
+		ok(b.Commit(t.Context(), servicemodel.Diff(table, next)))(t)
 		table = next
 	}
 	rawnltest.FailEach(t, "settle", func(ctx context.Context) error {
@@ -87,11 +84,9 @@ func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
-	_, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
 	see := func() dataplane.Integrity {
-		i, err := b.look(t.Context())
-		require.NoError(t, err)
+		i := ok(b.look(t.Context()))(t)
 		return i
 	}
 	b.looks = wait.NewBudget(1, 20)
@@ -137,15 +132,12 @@ func TestASweepOfTablesThatAreGone(t *testing.T) {
 func TestCountersOfOthersAreNotRead(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
-	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	runNft(t, ns, nftPrograms(t)[0], "table ip other { chain c { counter packets 7 bytes 700; }; }",
 		"-f", "-")
-	n, err := b.kernel.readLearnt(t.Context(), nft.IPv4, DefaultTable)
-	require.NoError(t, err)
+	n := ok(b.kernel.readLearnt(t.Context(), nft.IPv4, DefaultTable))(t)
 	require.Zero(t, n)
-	n, err = b.kernel.readLearnt(t.Context(), nft.IPv4, "other")
-	require.NoError(t, err)
+	n = ok(b.kernel.readLearnt(t.Context(), nft.IPv4, "other"))(t)
 	require.Equal(t, uint64(7), n)
 }
 
@@ -180,8 +172,7 @@ func TestCommitsAreLogged(t *testing.T) {
 	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
 	ns, _ := newNS(t)
 	b := newBackend(t, ns, &Config{Logger: logger})
-	r, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(2, -1))
-	require.NoError(t, err)
+	r := ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(2, -1)))(t)
 	for _, want := range []string{"level=DEBUG msg=committed backend=nftables", fmt.Sprintf(
 		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
 		require.Contains(t, log.String(), want)
@@ -212,8 +203,7 @@ func TestNothingIsKnownAfterACleanup(t *testing.T) {
 	none := servicemodel.Diff(nil, nil)
 	for _, messages := range []int{4, 0} { // three chains and the table
 		if messages > 0 {
-			_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(2, -1))
-			require.NoError(t, err)
+			ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(2, -1)))(t)
 		}
 		stats, err := b.Cleanup(t.Context())
 		require.NoError(t, err)

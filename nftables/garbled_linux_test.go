@@ -34,8 +34,7 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)
 	state := affinityState(2, -1)
-	_, err := dataplane.New(writer, nil).Apply(t.Context(), state)
-	require.NoError(t, err)
+	ok(dataplane.New(writer, nil).Apply(t.Context(), state))(t)
 	b, tap := tapped(t, ns)
 	for name, wanted := range map[string]*servicemodel.Table{"all": mustResolve(t, state),
 		"nothing": nil, "none": mustResolve(t, servicemodel.State{})} {
@@ -57,15 +56,12 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 func TestGarbledAnswersEndNoSweep(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)
-	_, err := dataplane.New(writer, nil).Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(dataplane.New(writer, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	b, tap := tapped(t, ns)
-	o, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(b.Observe(t.Context(), nil))(t)
 	rememberClients(t, b, 100, 10)
-	_, err = b.Commit(t.Context(), servicemodel.Diff(o.Table,
-		mustResolve(t, affinityState(10, 3)).Arrange(o.Table)))
-	require.NoError(t, err)
+	ok(b.Commit(t.Context(), servicemodel.Diff(o.Table,
+		mustResolve(t, affinityState(10, 3)).Arrange(o.Table))))(t)
 	rawnltest.GarbleEach(t, "settle", tap, func() error {
 		_, err := b.Settle(t.Context())
 		require.Equal(t, err == nil, b.observed)
@@ -99,15 +95,12 @@ func doubled(m rawnltest.Message) bool {
 func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)
-	_, err := dataplane.New(writer, nil).Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(dataplane.New(writer, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	rememberClients(t, writer, 100, 10)
 	b, tap := tapped(t, ns)
-	o, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
-	_, err = b.Commit(t.Context(), servicemodel.Diff(o.Table,
-		mustResolve(t, affinityState(10, 3)).Arrange(o.Table)))
-	require.NoError(t, err)
+	o := ok(b.Observe(t.Context(), nil))(t)
+	ok(b.Commit(t.Context(), servicemodel.Diff(o.Table,
+		mustResolve(t, affinityState(10, 3)).Arrange(o.Table))))(t)
 	moved := 0
 	for n := range affinityMaps {
 		tap.Answer = nil

@@ -95,8 +95,7 @@ func TestInstancesSideBySide(t *testing.T) {
 			t.Skipf("the program %s is not installed", program)
 		}
 	}
-	c, err := netnstest.New(t.Context(), netnstest.Options{})
-	require.NoError(t, err)
+	c := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
 	t.Cleanup(func() { c.Close() })
 	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	ns, endpoint := c.Node.NS, c.Pods[1].IPv4
@@ -126,8 +125,7 @@ func TestInstancesSideBySide(t *testing.T) {
 		requireFates(t, c, l)
 	}
 	for n, i := range l[:4] {
-		_, err := i.backend.Cleanup(t.Context())
-		require.NoError(t, err)
+		ok(i.backend.Cleanup(t.Context()))(t)
 		require.NoError(t, i.backend.Close())
 		requireFates(t, c, l[n+1:])
 	}

@@ -20,8 +20,7 @@ import (
 func look(t *testing.T, b *backend) dataplane.Integrity {
 	t.Helper()
 	b.looks = wait.NewBudget(8, 20)
-	i, err := b.look(t.Context())
-	require.NoError(t, err)
+	i := ok(b.look(t.Context()))(t)
 	return i
 }
 
@@ -29,8 +28,7 @@ func look(t *testing.T, b *backend) dataplane.Integrity {
 // do.
 func tellsCounts(t *testing.T, b *backend) bool {
 	t.Helper()
-	count, err := b.kernel.readCount(t.Context(), nft.IPv4, DefaultTable, setSettings)
-	require.NoError(t, err)
+	count := ok(b.kernel.readCount(t.Context(), nft.IPv4, DefaultTable, setSettings))(t)
 	return count >= 0
 }
 
@@ -42,8 +40,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	g := randstate.New(randomConfig(), rand.New(rand.NewPCG(5, 5)))
 	s := g.State()
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), s))(t)
 	told := tellsCounts(t, b)
 	want := dataplane.Intact
 	if !told {
@@ -51,8 +48,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	}
 	for step := range 60 {
 		s = g.Change(s)
-		_, err := e.Apply(t.Context(), s)
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), s))(t)
 		require.Equal(t, want, look(t, b), "step %d", step)
 		if step == 30 {
 			b = newBackend(t, ns, nil)
@@ -61,8 +57,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	}
 	before := b.kernel.gen
 	require.NoError(t, editSet(t, b, "service-drop"))
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	i := ok(b.Integrity(t.Context()))(t)
 	if told {
 		require.Equal(t, dataplane.Broken, i)
 		require.Equal(t, before, b.kernel.gen, "it is looked for again")
@@ -114,17 +109,13 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 	t.Parallel()
 	ns, a := newNS(t)
 	base := editedState()
-	_, err := dataplane.New(a, nil).Apply(t.Context(), base)
-	require.NoError(t, err)
+	ok(dataplane.New(a, nil).Apply(t.Context(), base))(t)
 	b := newBackend(t, ns, nil)
 	be := dataplane.New(b, nil)
-	_, err = be.Observe(t.Context())
-	require.NoError(t, err)
-	o, err := a.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	ok(be.Observe(t.Context()))(t)
+	o := ok(a.Observe(t.Context(), nil))(t)
 	name := goldenService().Name
-	_, err = be.Apply(t.Context(), base.WithEndpoints(name, goldenEndpoints("10.244.1.3")))
-	require.NoError(t, err)
+	ok(be.Apply(t.Context(), base.WithEndpoints(name, goldenEndpoints("10.244.1.3"))))(t)
 
 	for _, s := range []servicemodel.State{
 		// objects that b did not touch
@@ -148,16 +139,12 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 func TestIntegrityOfNothing(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
-	_, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	ok(b.Observe(t.Context(), nil))(t)
 	other := newBackend(t, ns, &Config{Table: "other"})
-	_, err = dataplane.New(other, nil).Apply(t.Context(), editedState())
-	require.NoError(t, err)
+	ok(dataplane.New(other, nil).Apply(t.Context(), editedState()))(t)
 	require.Equal(t, dataplane.Intact, look(t, b))
-	_, err = dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), editedState())
-	require.NoError(t, err)
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	ok(dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), editedState()))(t)
+	i := ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Broken, i)
 }
 
@@ -165,8 +152,7 @@ func TestIntegrityOfNothing(t *testing.T) {
 func TestChainsOfOthersAreNotRead(t *testing.T) {
 	t.Parallel()
 	ns, writer := newNS(t)
-	_, err := dataplane.New(writer, nil).Apply(t.Context(), editedState())
-	require.NoError(t, err)
+	ok(dataplane.New(writer, nil).Apply(t.Context(), editedState()))(t)
 	b, tap := tapped(t, ns)
 	asked := 0
 	tap.Request = func(request []rawnltest.Message) {
@@ -177,8 +163,7 @@ func TestChainsOfOthersAreNotRead(t *testing.T) {
 			}
 		}
 	}
-	_, err = b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	ok(b.Observe(t.Context(), nil))(t)
 	require.Positive(t, asked)
 	require.Equal(t, dataplane.Intact, look(t, b))
 }

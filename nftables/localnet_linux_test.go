@@ -26,8 +26,7 @@ type localhost struct {
 
 func newLocalhost(t *testing.T, c *netnstest.Cluster, table string) *localhost {
 	t.Helper()
-	b, err := nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd(), Table: table})
-	require.NoError(t, err)
+	b := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd(), Table: table}))(t)
 	t.Cleanup(func() { b.Close() })
 	return &localhost{Cluster: c, t: t, backend: b, engine: dataplane.New(b, nil)}
 }
@@ -53,8 +52,7 @@ func (l *localhost) state(pods ...*netnstest.Host) servicemodel.State {
 
 func (l *localhost) apply(s servicemodel.State) *dataplane.Result {
 	l.t.Helper()
-	r, err := l.engine.Apply(l.t.Context(), s)
-	require.NoError(l.t, err)
+	r := ok(l.engine.Apply(l.t.Context(), s))(l.t)
 	return r
 }
 
@@ -65,8 +63,7 @@ func (l *localhost) dial(from *netnstest.Host, to string) netnstest.Outcome {
 
 func (l *localhost) sysctl() string {
 	l.t.Helper()
-	v, err := l.Node.NS.Sysctl(routeLocalnet)
-	require.NoError(l.t, err)
+	v := ok(l.Node.NS.Sysctl(routeLocalnet))(l.t)
 	return v
 }
 
@@ -86,8 +83,7 @@ func (l *localhost) requireAnswers() {
 func newNeighbourly(t *testing.T) *netnstest.Cluster {
 	t.Helper()
 	netnstest.Require(t)
-	c, err := netnstest.New(t.Context(), netnstest.Options{})
-	require.NoError(t, err)
+	c := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
 	t.Cleanup(func() { c.Close() })
 	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	require.NoError(t, c.Pods[0].NS.SetSysctl(routeLocalnet, "1"))
@@ -114,8 +110,7 @@ func TestPublishedAtLoopback(t *testing.T) {
 	l.requireAnswers()
 
 	// A program that listens only at loopback addresses is still not open to others.
-	_, err := c.Node.NS.Serve("local", servicemodel.TCP, netip.MustParseAddrPort("127.0.0.2:9090"))
-	require.NoError(t, err)
+	ok(c.Node.NS.Serve("local", servicemodel.TCP, netip.MustParseAddrPort("127.0.0.2:9090")))(t)
 	require.Equal(t, "local", l.dial(c.Node, "127.0.0.2:9090").Server)
 	require.Equal(t, netnstest.Dropped, l.dial(c.Pods[0], "127.0.0.2:9090").Kind)
 	nstest.Run(t, c.Node.NS, "nft flush chain ip kernlb guard-loopback")
@@ -126,15 +121,13 @@ func TestPublishedAtLoopback(t *testing.T) {
 	// Another process adopts the instance, also as a part.
 	again := newLocalhost(t, c, "")
 	require.Zero(t, again.apply(l.state(c.Pods[1])).Messages)
-	_, err = dataplane.NewParts(newLocalhost(t, c, "").backend, nil).Apply(t.Context(), "pod-x",
-		servicemodel.State{})
-	require.NoError(t, err)
+	ok(dataplane.NewParts(newLocalhost(t, c, "").backend, nil).Apply(t.Context(), "pod-x",
+		servicemodel.State{}))(t)
 
 	// The tables are made anew, and keep the earlier value of the sysctl.
 	nstest.Run(t, c.Node.NS, "nft delete set ip kernlb owner-hairpins")
 	require.NotEmpty(t, again.apply(l.state(c.Pods[1])).Drift)
-	_, err = newLocalhost(t, c, "").engine.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(newLocalhost(t, c, "").engine.Cleanup(t.Context()))(t)
 	require.Equal(t, "0", l.sysctl())
 	again.apply(l.state(c.Pods[1]))
 
@@ -183,7 +176,6 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}}))
 	require.NoError(t, without())
 	require.Equal(t, "1", l.sysctl(), "another instance has a guard")
-	_, err := other.engine.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(other.engine.Cleanup(t.Context()))(t)
 	require.Equal(t, "0", l.sysctl(), "the last one that goes turns it off")
 }

@@ -185,8 +185,7 @@ func (b *memoryBackend) observe() *dataplane.Observation {
 	}
 	s.version = memoryVersion(s.tables...)
 	s.compare(b.crowded)
-	o, err := b.merge(s, nil)
-	require.NoError(b.memory.t, err)
+	o := ok(b.merge(s, nil))(b.memory.t)
 	return o
 }
 
@@ -228,8 +227,7 @@ func (b *memoryBackend) commit(c *servicemodel.ChangeSet) *plan {
 // apply writes a state to memory, as a change from held.
 func (b *memoryBackend) apply(held *servicemodel.Table, s servicemodel.State) (
 	*servicemodel.Table, *plan) {
-	want, err := servicemodel.Resolve(nil, s)
-	require.NoError(b.memory.t, err)
+	want := ok(servicemodel.Resolve(nil, s))(b.memory.t)
 	if held != nil {
 		want = want.Arrange(held)
 	}

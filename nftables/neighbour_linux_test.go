@@ -50,8 +50,7 @@ func tenEndpoints(i, first int) []servicemodel.Endpoint {
 // number of commits.
 func neighbour(tb testing.TB, ns *netnstest.NS, pause time.Duration) (stop func() int64) {
 	tb.Helper()
-	conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
-	require.NoError(tb, err)
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(tb)
 	set := &nft.Set{Name: "blocked", Key: []nft.Field{nft.IPv4.Addr}}
 	commit := func(write func(e *nft.Encoder)) error {
 		var b rawnl.Batch
@@ -97,13 +96,11 @@ func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 	e := dataplane.New(b, nil)
 	s := manyServices(1000)
 	name := servicemodel.Name{Namespace: "default", Name: "s7"}
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), s))(t)
 	stop := neighbour(t, ns, time.Millisecond)
 	observed := 0
 	for i := range 200 {
-		r, err := e.Apply(t.Context(), s.WithEndpoints(name, tenEndpoints(7, 11+i%2)))
-		require.NoError(t, err)
+		r := ok(e.Apply(t.Context(), s.WithEndpoints(name, tenEndpoints(7, 11+i%2))))(t)
 		if r.Observed {
 			observed++
 		}
@@ -112,21 +109,18 @@ func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 	for i := range 10 {
 		s = s.WithEndpoints(name, tenEndpoints(7, 20+i))
 		other := newBackend(t, ns, nil)
-		r, err := dataplane.New(other, nil).Apply(t.Context(), s)
-		require.NoError(t, err)
+		r := ok(dataplane.New(other, nil).Apply(t.Context(), s))(t)
 		require.Empty(t, r.Drift)
 		require.Len(t, r.Changes.Pools, 1)
 	}
-	_, err = e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), s))(t)
 	require.Positive(t, stop())
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 }
 
 func mustResolve(t *testing.T, s servicemodel.State) *servicemodel.Table {
 	t.Helper()
-	table, err := servicemodel.Resolve(nil, s)
-	require.NoError(t, err)
+	table := ok(servicemodel.Resolve(nil, s))(t)
 	return table
 }
 
@@ -144,17 +138,14 @@ func BenchmarkBesideANeighbour(b *testing.B) {
 
 func benchBesideANeighbour(b *testing.B, pause, spacing time.Duration) {
 	netnstest.Require(b)
-	ns, err := netnstest.NewNS(b.Name())
-	require.NoError(b, err)
+	ns := ok(netnstest.NewNS(b.Name()))(b)
 	defer ns.Close()
-	backend, err := openBackend(&Config{NetNS: ns.Fd()})
-	require.NoError(b, err)
+	backend := ok(openBackend(&Config{NetNS: ns.Fd()}))(b)
 	defer backend.Close()
 	e := dataplane.New(backend, nil)
 	s := manyServices(2000)
 	name := servicemodel.Name{Namespace: "default", Name: "s7"}
-	_, err = e.Apply(b.Context(), s)
-	require.NoError(b, err)
+	ok(e.Apply(b.Context(), s))(b)
 	if pause > 0 {
 		defer neighbour(b, ns, pause)()
 	}

@@ -51,8 +51,7 @@ func runNft(t *testing.T, ns *netnstest.NS, program, stdin string, args ...strin
 func newNS(t *testing.T) (*netnstest.NS, *backend) {
 	t.Helper()
 	netnstest.Require(t)
-	ns, err := netnstest.NewNS(t.Name())
-	require.NoError(t, err)
+	ns := ok(netnstest.NewNS(t.Name()))(t)
 	t.Cleanup(func() { ns.Close() })
 	return ns, newBackend(t, ns, nil)
 }
@@ -99,8 +98,7 @@ func addTo(t *testing.T, b *backend, set string, e nft.Elem) error {
 // dial gives a backend another connection for everything except half of its questions.
 func dial(t *testing.T, b *backend, c *rawnl.Config) {
 	t.Helper()
-	conn, err := rawnl.Dial(c)
-	require.NoError(t, err)
+	conn := ok(rawnl.Dial(c))(t)
 	require.NoError(t, b.kernel.conn.Close())
 	b.kernel.conn, b.kernel.askers[0].conn = conn, conn
 }

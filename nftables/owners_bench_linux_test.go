@@ -17,14 +17,11 @@ import (
 // examples/publish has a benchmark of the whole process.
 func BenchmarkPart(b *testing.B) {
 	netnstest.Require(b)
-	ns, err := netnstest.NewNS(b.Name())
-	require.NoError(b, err)
+	ns := ok(netnstest.NewNS(b.Name()))(b)
 	defer ns.Close()
 	do := func(what func(p *dataplane.Parts) (*dataplane.Result, error)) *dataplane.Result {
-		backend, err := openBackend(&Config{NetNS: ns.Fd()})
-		require.NoError(b, err)
-		r, err := what(dataplane.NewParts(backend, nil))
-		require.NoError(b, err)
+		backend := ok(openBackend(&Config{NetNS: ns.Fd()}))(b)
+		r := ok(what(dataplane.NewParts(backend, nil)))(b)
 		require.NoError(b, backend.Close())
 		return r
 	}
@@ -40,13 +37,11 @@ func BenchmarkPart(b *testing.B) {
 		}
 		return s
 	}
-	backend, err := openBackend(&Config{NetNS: ns.Fd()})
-	require.NoError(b, err)
+	backend := ok(openBackend(&Config{NetNS: ns.Fd()}))(b)
 	defer backend.Close()
 	others := dataplane.NewParts(backend, nil)
 	for i := range 1700 {
-		_, err := others.Apply(b.Context(), fmt.Sprint("pod-", i), state(i))
-		require.NoError(b, err)
+		ok(others.Apply(b.Context(), fmt.Sprint("pod-", i), state(i)))(b)
 	}
 	own := state(1700)
 	b.ReportAllocs()

@@ -38,8 +38,7 @@ func applyParts(t *testing.T, ns *netnstest.NS, states map[string]servicemodel.S
 	t.Helper()
 	for _, owner := range owners {
 		b := newBackend(t, ns, nil)
-		r, err := dataplane.NewParts(b, nil).Apply(t.Context(), owner, states[owner])
-		require.NoError(t, err)
+		r := ok(dataplane.NewParts(b, nil).Apply(t.Context(), owner, states[owner]))(t)
 		messages += r.Messages
 		require.NoError(t, b.Close())
 	}
@@ -50,8 +49,7 @@ func applyParts(t *testing.T, ns *netnstest.NS, states map[string]servicemodel.S
 func requireShared(t *testing.T, ns *netnstest.NS, states map[string]servicemodel.State,
 	drift int) {
 	t.Helper()
-	o, err := newBackend(t, ns, nil).Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(newBackend(t, ns, nil).Observe(t.Context(), nil))(t)
 	require.Len(t, o.Drift, drift)
 	want := servicemodel.State{}.WithNode(goldenNode())
 	for owner, s := range states {
@@ -96,8 +94,7 @@ func TestPartsAreRepaired(t *testing.T) {
 				requireIndex(t, ns, []string{"default", "other", "third"})
 			}
 			p := dataplane.NewParts(newBackend(t, ns, nil), nil)
-			_, err := p.Remove(t.Context(), "default", "third", "other")
-			require.NoError(t, err)
+			ok(p.Remove(t.Context(), "default", "third", "other"))(t)
 			require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
 		})
 	}
@@ -133,13 +130,11 @@ func TestPartsOfAnotherLayoutAreRemoved(t *testing.T) {
 		require.ErrorContains(t, err, `"layout 1000", want "layout `)
 	}
 	for _, owner := range []string{"nobody", "third"} {
-		_, err := p.Remove(t.Context(), owner)
-		require.NoError(t, err)
+		ok(p.Remove(t.Context(), owner))(t)
 	}
 	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
 
-	r, err := p.Remove(t.Context(), "default")
-	require.NoError(t, err)
+	r := ok(p.Remove(t.Context(), "default"))(t)
 	require.Positive(t, r.Removed)
 	require.Empty(t, r.Drift, "it is replaced later")
 	left := runNft(t, ns, program, "", "list", "ruleset")
@@ -147,12 +142,10 @@ func TestPartsOfAnotherLayoutAreRemoved(t *testing.T) {
 	require.False(t, strings.Contains(left, `"default/`))
 	require.False(t, strings.Contains(left, "10.96.0.10 . tcp . 80"), "it is in no set")
 	require.True(t, strings.Contains(left, "10.96.0.10 . tcp . 81 . 1 : 10.244.1.9"), "another's")
-	owners, err := p.Owners(t.Context())
-	require.NoError(t, err)
+	owners := ok(p.Owners(t.Context()))(t)
 	require.Equal(t, []string{"other"}, owners)
 
-	_, err = p.Keep(t.Context(), func(string) bool { return false })
-	require.NoError(t, err)
+	ok(p.Keep(t.Context(), func(string) bool { return false }))(t)
 	require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
 	applyParts(t, ns, states, "third")
 	requireShared(t, ns, map[string]servicemodel.State{"third": states["third"]}, 0)
@@ -185,8 +178,7 @@ func TestTheOnlyOwnerReplacesAnotherLayout(t *testing.T) {
 			ns, b := newNS(t)
 			states := sharedState()
 			if holder == "nobody" { // an engine without services
-				_, err := dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{})
-				require.NoError(t, err)
+				ok(dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{}))(t)
 			} else {
 				applyParts(t, ns, states, "default")
 			}
@@ -228,8 +220,7 @@ func TestAnEngineBesideParts(t *testing.T) {
 	states := sharedState()
 	applyParts(t, ns, states, "default", "other", "third")
 	whole := nocopy.Of(states["other"]).WithPart("third", states["third"])
-	_, err := dataplane.New(b, nil).Apply(t.Context(), whole)
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), whole))(t)
 	delete(states, "default")
 	requireShared(t, ns, states, 0)
 	require.False(t, b.pl.version.owners)
@@ -242,8 +233,7 @@ func TestAnEngineBesideParts(t *testing.T) {
 	requireShared(t, ns, states, 0)
 	requireIndex(t, ns, []string{"other", "third"})
 	p := dataplane.NewParts(newBackend(t, ns, nil), nil)
-	_, err = p.Remove(t.Context(), "other")
-	require.NoError(t, err)
+	ok(p.Remove(t.Context(), "other"))(t)
 	delete(states, "other")
 	requireShared(t, ns, states, 0)
 }

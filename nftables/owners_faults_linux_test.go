@@ -39,8 +39,7 @@ func TestAPartThatFindsASetFull(t *testing.T) {
 	ns, b := newNS(t)
 	states := sharedState()
 	b.pl.capacity = func(n int) uint32 { return uint32(n) }
-	_, err := dataplane.NewParts(b, nil).Apply(t.Context(), "default", states["default"])
-	require.NoError(t, err)
+	ok(dataplane.NewParts(b, nil).Apply(t.Context(), "default", states["default"]))(t)
 	applyParts(t, ns, states, "other", "third")
 	requireShared(t, ns, states, 0)
 	requireIndex(t, ns, []string{"default", "other", "third"})
@@ -60,8 +59,7 @@ func TestALargePartComesInParts(t *testing.T) {
 		large = large.WithService(svc)
 	}
 	states["large"] = large
-	r, err := dataplane.NewParts(b, nil).Apply(t.Context(), "large", large)
-	require.NoError(t, err)
+	r := ok(dataplane.NewParts(b, nil).Apply(t.Context(), "large", large))(t)
 	require.Greater(t, r.Bytes, 100_000)
 	requireShared(t, ns, states, 0)
 	requireIndex(t, ns, []string{"default", "large", "other", "third"})
@@ -74,19 +72,16 @@ func TestAPartEndsASweep(t *testing.T) {
 	ns, b := newNS(t)
 	states := sharedState()
 	applyParts(t, ns, states, "default", "other")
-	_, err := b.ObserveParts(t.Context(), []string{"default"}, nil)
-	require.NoError(t, err)
+	ok(b.ObserveParts(t.Context(), []string{"default"}, nil))(t)
 	p := &plan{table: b.pl.table, have: b.pl.version,
 		next: b.pl.version.next(false, nil, nil, true, true), mark: true}
 	b.kernel.batch.Reset()
 	p.encode(&b.kernel.batch)
-	_, err = b.kernel.commit(t.Context())
-	require.NoError(t, err)
+	ok(b.kernel.commit(t.Context()))(t)
 
 	applyParts(t, ns, states, "third")
 	requireShared(t, ns, states, 0)
-	v, err := b.kernel.readVersion(t.Context(), DefaultTable)
-	require.NoError(t, err)
+	v := ok(b.kernel.readVersion(t.Context(), DefaultTable))(t)
 	require.False(t, v.unswept)
 	require.True(t, v.owners)
 }
@@ -134,8 +129,7 @@ func TestAPartSeesFrontendsWithItsNodePort(t *testing.T) {
 		"other": udp("other", func(s *servicemodel.Service) { s.Ports[0].NodePort = 53 })}
 	applyParts(t, ns, states, "default")
 	b := newBackend(t, ns, nil)
-	o, err := b.ObserveParts(t.Context(), []string{"other"}, mustResolve(t, states["other"]))
-	require.NoError(t, err)
+	o := ok(b.ObserveParts(t.Context(), []string{"other"}, mustResolve(t, states["other"])))(t)
 	require.Equal(t, 1, o.Table.Len())
 	require.NotNil(t, o.Table.Frontend(servicemodel.FrontendKey{Addr: goldenNode().Addresses[0],
 		Protocol: servicemodel.UDP, Port: 53}))

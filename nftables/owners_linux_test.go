@@ -42,13 +42,11 @@ func randomParts(seed uint64) *randstate.Source {
 func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
-	o, err := b.ObserveParts(t.Context(), owners, nil)
-	require.NoError(t, err)
+	o := ok(b.ObserveParts(t.Context(), owners, nil))(t)
 	require.Empty(t, o.Drift)
 	require.False(t, b.pl.owning.whole)
 	all := newBackend(t, ns, nil)
-	whole, err := all.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	whole := ok(all.Observe(t.Context(), nil))(t)
 	require.Empty(t, whole.Drift)
 	for i, f := range []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6} {
 		for _, owner := range owners {
@@ -129,8 +127,7 @@ func TestNoErrorAboutPartsIsSwallowed(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	s := inOwner("a", affinityState(2, -1))
-	_, err := dataplane.NewParts(b, nil).Apply(t.Context(), "a", s)
-	require.NoError(t, err)
+	ok(dataplane.NewParts(b, nil).Apply(t.Context(), "a", s))(t)
 	reader, tap := tapped(t, ns)
 	observe := func(ctx context.Context) error {
 		_, err := reader.ObserveParts(ctx, []string{"a"}, nil)
@@ -152,8 +149,7 @@ func TestNoErrorAboutPartsIsSwallowed(t *testing.T) {
 // drifted.
 func TestWhichPartsAreDamaged(t *testing.T) {
 	t.Parallel()
-	table, err := servicemodel.Resolve(nil, unitsState())
-	require.NoError(t, err)
+	table := ok(servicemodel.Resolve(nil, unitsState()))(t)
 	reading := func() *partsReading {
 		p := &partsReading{snapshot: &snapshot{}, owners: []string{"default"}}
 		for i, f := range nft.Families {

@@ -69,8 +69,7 @@ func TestChainsOfTheUser(t *testing.T) {
 		t.Skip("nft is not installed (Debian package nftables)")
 	}
 	netnstest.Require(t)
-	c, err := netnstest.New(t.Context(), netnstest.Options{})
-	require.NoError(t, err)
+	c := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
 	t.Cleanup(func() { c.Close() })
 	for _, pod := range c.Pods[1:3] {
 		require.NoError(t, pod.Serve(servicemodel.TCP, 8080))
@@ -78,15 +77,13 @@ func TestChainsOfTheUser(t *testing.T) {
 	ns := c.Node.NS
 	i := &instance{number: 1, all: true}
 	open := func() *dataplane.Engine {
-		b, err := nftables.New(&nftables.Config{NetNS: ns.Fd(), BeforeDispatch: "user-first",
-			BeforeMasquerade: "user-snat"})
-		require.NoError(t, err)
+		b := ok(nftables.New(&nftables.Config{NetNS: ns.Fd(), BeforeDispatch: "user-first",
+			BeforeMasquerade: "user-snat"}))(t)
 		t.Cleanup(func() { b.Close() })
 		return dataplane.New(b, nil)
 	}
 	apply := func(e *dataplane.Engine, pod int) *dataplane.Result {
-		r, err := e.Apply(t.Context(), i.state(c.Pods[pod].IPv4))
-		require.NoError(t, err)
+		r := ok(e.Apply(t.Context(), i.state(c.Pods[pod].IPv4)))(t)
 		return r
 	}
 	ask := func() netnstest.Outcome {
@@ -124,14 +121,12 @@ func TestChainsOfTheUser(t *testing.T) {
 	require.Equal(t, own, ask().Source.Addr())
 
 	// Without the chains in the configuration they do not belong, and go with the table.
-	b, err := nftables.New(&nftables.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	b := ok(nftables.New(&nftables.Config{NetNS: ns.Fd()}))(t)
 	t.Cleanup(func() { b.Close() })
 	r := apply(dataplane.New(b, nil), 2)
 	require.Contains(t, strings.Join(r.Drift, "\n"), "chain user-first does not belong")
 	require.Equal(t, c.Node.IPv4, ask().Source.Addr())
 	apply(open(), 2)
-	_, err = open().Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(open().Cleanup(t.Context()))(t)
 	require.NotEqual(t, c.Pods[2].Name, ask().Server)
 }

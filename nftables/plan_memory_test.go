@@ -102,8 +102,7 @@ func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10"),
 			netip.MustParseAddr("fd00:96::10")},
 		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithService(svc))
-	require.NoError(t, err)
+	table := ok(servicemodel.Resolve(nil, servicemodel.State{}.WithService(svc)))(t)
 	problems := dataplane.Problems(Check(servicemodel.Diff(nil, table)))
 	require.Len(t, problems, 1)
 	require.ErrorContains(t, problems[0].Err, "scheduler: lc")

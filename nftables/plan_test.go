@@ -88,8 +88,7 @@ func TestPlansAreGolden(t *testing.T) {
 	pl := newPlanner(DefaultTable, firstEpoch)
 	var table *servicemodel.Table
 	for _, step := range goldenSteps() {
-		next, err := servicemodel.Resolve(table, step.state)
-		require.NoError(t, err)
+		next := ok(servicemodel.Resolve(table, step.state))(t)
 		p := pl.plan(servicemodel.Diff(table, next))
 		golden.Plan(t, filepath.Join("testdata", step.name+".nft"), p)
 
@@ -140,8 +139,7 @@ func TestPlansWithSchedulersAreGolden(t *testing.T) {
 		{"13-maglev-one-replaced", with("mh+port", "10.244.1.1", "10.244.1.2", "10.244.1.4")},
 		{"14-at-random", with("random", "10.244.1.1", "10.244.1.2", "10.244.1.4")},
 	} {
-		next, err := servicemodel.Resolve(table, step.state)
-		require.NoError(t, err)
+		next := ok(servicemodel.Resolve(table, step.state))(t)
 		p := pl.plan(servicemodel.Diff(table, next))
 		if step.name != "" {
 			text, n := p.String(), p.Stats()
@@ -166,8 +164,7 @@ func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 		})
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
 	}
-	table, err := servicemodel.Resolve(nil, s)
-	require.NoError(t, err)
+	table := ok(servicemodel.Resolve(nil, s))(t)
 	pl := newPlanner(DefaultTable, firstEpoch)
 	p := pl.plan(servicemodel.Diff(nil, table))
 	var used rawnl.Batch
@@ -203,9 +200,8 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			if tc.edit != nil {
 				tc.edit(svc)
 			}
-			table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(
-				svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
-			require.NoError(t, err)
+			table := ok(servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n).WithService(
+				svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1"))))(t)
 			c := servicemodel.Diff(nil, table)
 			var unsupported *dataplane.UnsupportedError
 			require.ErrorAs(t, Check(c), &unsupported)
@@ -227,7 +223,6 @@ func TestTableNames(t *testing.T) {
 		_, err := openBackend(&Config{Table: name})
 		require.ErrorContains(t, err, "table name", name)
 	}
-	got, err := (*Config)(nil).table()
-	require.NoError(t, err)
+	got := ok((*Config)(nil).table())(t)
 	require.Equal(t, DefaultTable, got)
 }

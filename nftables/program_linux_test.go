@@ -35,8 +35,7 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 					p.tables = p.tables[:1]
 				}
 				b.kernel.gen = 0
-				_, err := b.send(t.Context(), p)
-				require.NoError(t, err)
+				ok(b.send(t.Context(), p))(t)
 				got := runNft(t, ns, program, "", "list", "ruleset")
 
 				// The same plan as text makes the same ruleset.
@@ -115,10 +114,8 @@ func TestOthersReadOurRules(t *testing.T) {
 			ns, b := newNS(t)
 			p := programPlan(&tc.shape, tc.rules)
 			b.kernel.gen = 0
-			_, err := b.send(t.Context(), p)
-			require.NoError(t, err)
-			kernel, err := nftables.New(nftables.WithNetNSFd(ns.Fd()))
-			require.NoError(t, err)
+			ok(b.send(t.Context(), p))(t)
+			kernel := ok(nftables.New(nftables.WithNetNSFd(ns.Fd())))(t)
 			for i := range p.tables {
 				fp := p.tables[i]
 				for _, c := range fp.program {
@@ -130,11 +127,10 @@ func TestOthersReadOurRules(t *testing.T) {
 					}) {
 						continue // google/nftables cannot decode numbers of sets, and directions
 					}
-					sent, err := nftables.New(nftables.WithTestDial(
+					sent := ok(nftables.New(nftables.WithTestDial(
 						func([]netlink.Message) ([]netlink.Message, error) {
 							return msgs, nil
-						}))
-					require.NoError(t, err)
+						})))(t)
 					want := rulesRead(t, sent, fp.f, c.Name)
 					require.Equal(t, want, rulesRead(t, kernel, fp.f, c.Name), c.Name)
 					require.Len(t, want, len(c.Rules))

@@ -231,9 +231,8 @@ func TestWhichUnitsCanBeExpressed(t *testing.T) {
 		}
 		pool.Slots = pool.Slots[:3]
 		edit(fe, pool)
-		got, err := servicemodel.NewTable(servicemodel.Contents{
-			Frontends: []*servicemodel.Frontend{fe}, Pools: []*servicemodel.Pool{pool}})
-		require.NoError(t, err)
+		got := ok(servicemodel.NewTable(servicemodel.Contents{
+			Frontends: []*servicemodel.Frontend{fe}, Pools: []*servicemodel.Pool{pool}}))(t)
 		return servicePort{fe}, got
 	}
 	for _, tc := range []struct {

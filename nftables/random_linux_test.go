@@ -50,13 +50,11 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 func requireAdopts(t *testing.T, b *backend, s servicemodel.State, want *servicemodel.Table) {
 	t.Helper()
 	e := dataplane.New(b, nil)
-	o, err := e.Observe(t.Context())
-	require.NoError(t, err)
+	o := ok(e.Observe(t.Context()))(t)
 	require.Empty(t, o.Drift)
 	require.True(t, servicemodel.Diff(o.Table, want).Empty(), "observed, and applied: %s",
 		servicemodel.Diff(o.Table, want))
-	r, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), s))(t)
 	require.True(t, r.Changes.Empty(), "adopting changes nothing: %s", r.Changes)
 	require.Zero(t, r.Messages)
 }
@@ -71,8 +69,7 @@ func TestFullSetsAreMadeLarger(t *testing.T) {
 	s := g.State()
 	grown := 0
 	for range 40 {
-		r, err := e.Apply(t.Context(), s)
-		require.NoError(t, err)
+		r := ok(e.Apply(t.Context(), s))(t)
 		if len(r.Drift) > 0 {
 			require.Equal(t, []string{"a set is full"}, r.Drift)
 			grown++
@@ -80,7 +77,6 @@ func TestFullSetsAreMadeLarger(t *testing.T) {
 		s = g.Change(s)
 	}
 	require.Positive(t, grown)
-	r, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), s))(t)
 	requireAdopts(t, newBackend(t, ns, nil), s, r.Changes.New)
 }

@@ -79,8 +79,7 @@ type vandal struct {
 // strike makes one edit to one of the tables, if the kernel allows it.
 func (v *vandal) strike() {
 	f := nft.Families[v.r.IntN(2)]
-	raw, err := v.b.kernel.readTable(v.t.Context(), f, DefaultTable)
-	require.NoError(v.t, err)
+	raw := ok(v.b.kernel.readTable(v.t.Context(), f, DefaultTable))(v.t)
 	if !raw.exists {
 		return
 	}
@@ -231,21 +230,17 @@ func TestReadingsAgree(t *testing.T) {
 			for range 3 {
 				e := dataplane.New(b, nil)
 				for range 4 {
-					_, err := e.Apply(t.Context(), s)
-					require.NoError(t, err)
+					ok(e.Apply(t.Context(), s))(t)
 					s = g.Change(s)
 				}
 				for range r.IntN(5) {
 					(&vandal{t, open(), r}).strike()
 				}
 				requireAgreement(t, open, g, s)
-				_, err := dataplane.New(b, nil).Apply(t.Context(), s)
-				require.NoError(t, err)
-				o, err := dumpAll(t.Context(), open())
-				require.NoError(t, err)
+				ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
+				o := ok(dumpAll(t.Context(), open()))(t)
 				require.Empty(t, o.Drift)
-				want, err := servicemodel.Resolve(nil, s)
-				require.NoError(t, err)
+				want := ok(servicemodel.Resolve(nil, s))(t)
 				want = want.Arrange(o.Table)
 				require.Empty(t, servicemodel.Diff(o.Table, want).Frontends)
 				require.Empty(t, servicemodel.Diff(o.Table, want).Pools)
@@ -259,8 +254,7 @@ func requireAgreement(t *testing.T, open func() *backend, g *randstate.Source,
 	s servicemodel.State) {
 	t.Helper()
 	plain := open()
-	all, err := dumpAll(t.Context(), plain)
-	require.NoError(t, err)
+	all := ok(dumpAll(t.Context(), plain))(t)
 	near := s
 	for range 6 {
 		near = g.Change(near)
@@ -269,17 +263,14 @@ func requireAgreement(t *testing.T, open func() *backend, g *randstate.Source,
 		"empty": {}, "nothing": nil} {
 		var want *servicemodel.Table
 		if state != nil {
-			want, err = servicemodel.Resolve(nil, *state)
-			require.NoError(t, err)
+			want = ok(servicemodel.Resolve(nil, *state))(t)
 		}
 		b := open()
-		got, err := b.Observe(t.Context(), want)
-		require.NoError(t, err)
+		got := ok(b.Observe(t.Context(), want))(t)
 		requireSame(t, all, got, plain, b, how)
 
 		b = open()
-		got, err = askAll(t.Context(), b, want)
-		require.NoError(t, err)
+		got = ok(askAll(t.Context(), b, want))(t)
 		requireSame(t, all, got, plain, b, how+", without counts")
 	}
 }
@@ -302,14 +293,12 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	ns, b := newNS(t)
 	e := dataplane.New(b, nil)
 	s := editedState()
-	r, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), s))(t)
 	want := r.Changes.New
 	observe := func(want *servicemodel.Table) *dataplane.Observation {
 		b := newBackend(t, ns, nil)
 		b.kernel.dumpable = -1
-		o, err := b.Observe(t.Context(), want)
-		require.NoError(t, err)
+		o := ok(b.Observe(t.Context(), want))(t)
 		return o
 	}
 	o := observe(want)
@@ -344,14 +333,12 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	// If endpoints are wanted in those slots, the reading finds the other endpoints there.
 	four := s.WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.1.2",
 		"10.244.1.3", "10.244.1.4"))
-	more, err := servicemodel.Resolve(want, four)
-	require.NoError(t, err)
+	more := ok(servicemodel.Resolve(want, four))(t)
 	o = observe(more)
 	require.Subset(t, o.Drift, []string{next, far})
 	fresh := newBackend(t, ns, nil)
 	fresh.kernel.dumpable = -1
-	_, err = dataplane.New(fresh, nil).Apply(t.Context(), four)
-	require.NoError(t, err)
+	ok(dataplane.New(fresh, nil).Apply(t.Context(), four))(t)
 	o = observe(nil)
 	require.Empty(t, o.Drift)
 	require.Empty(t, servicemodel.Diff(o.Table, more).Pools)
@@ -362,11 +349,9 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 func TestDumpsAreCounted(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
-	_, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
 	k := &b.kernel
-	raw, err := k.readTable(t.Context(), nft.IPv4, DefaultTable)
-	require.NoError(t, err)
+	raw := ok(k.readTable(t.Context(), nft.IPv4, DefaultTable))(t)
 	n := 0
 	dump := func() error {
 		n = 0
@@ -420,8 +405,7 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ns, b := newNS(t)
-			r, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
-			require.NoError(t, err)
+			r := ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
 			bytes := append(nft.AppendAddr(nil, key.Addr), byte(key.Protocol), 0, 0, 0, 0,
 				80, 0, 0)
 			comment := nft.AppendComment(nil,
@@ -429,8 +413,7 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 			require.NoError(t, addTo(t, b, kindService.registry,
 				nft.Elem{Key: bytes, UserData: comment}))
 			require.NoError(t, addTo(t, b, "service-reject", nft.Elem{Key: bytes}))
-			o, err := newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New)
-			require.NoError(t, err)
+			o := ok(newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New))(t)
 			require.Len(t, o.Drift, 2)
 			require.True(t, servicemodel.Diff(o.Table, r.Changes.New).Empty())
 		})
@@ -442,8 +425,7 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
-	r, err := dataplane.New(b, nil).Apply(t.Context(), editedState())
-	require.NoError(t, err)
+	r := ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
 	for _, padding := range []byte{0, 1} {
 		slot := nft.AppendSlot([]byte{203, 0, 113, 10, 6, 0, 0, 0, 0, 80, 0, 0}, 0)
 		require.NoError(t, byHand(t, b, nft.IPv4, func(e *nft.Encoder) {
@@ -455,8 +437,7 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 			data[len(data)-1] = padding
 		}
 		require.NoError(t, addTo(t, b, "service-endpoints", nft.Elem{Key: slot, Data: data}))
-		o, err := newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New)
-		require.NoError(t, err)
+		o := ok(newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New))(t)
 		require.NotEmpty(t, o.Drift)
 		for _, d := range o.Drift {
 			require.Contains(t, d, "203.0.113.10")

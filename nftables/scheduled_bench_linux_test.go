@@ -39,8 +39,7 @@ func benchEndpoints(i, from, to int) (l []servicemodel.Endpoint) {
 
 func benchEngine(b *testing.B) *dataplane.Engine {
 	netnstest.Require(b)
-	ns, err := netnstest.NewNS(b.Name())
-	require.NoError(b, err)
+	ns := ok(netnstest.NewNS(b.Name()))(b)
 	b.Cleanup(func() { ns.Close() })
 	var backend *backend
 	require.NoError(b, ns.Do(func() (err error) {
@@ -64,8 +63,7 @@ func BenchmarkSyncWithSchedulers(b *testing.B) {
 					b.StopTimer()
 					e := benchEngine(b)
 					b.StartTimer()
-					_, err := e.Apply(b.Context(), state)
-					require.NoError(b, err)
+					ok(e.Apply(b.Context(), state))(b)
 				}
 			})
 		}
@@ -89,8 +87,7 @@ func BenchmarkChangeWithScheduler(b *testing.B) {
 						eps = benchEndpoints(7, change.from, change.to)
 					}
 					state = state.WithEndpoints(name, eps)
-					_, err := e.Apply(b.Context(), state)
-					require.NoError(b, err)
+					ok(e.Apply(b.Context(), state))(b)
 				}
 			})
 		}

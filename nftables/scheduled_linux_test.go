@@ -149,9 +149,8 @@ func (w *arena) apply(s servicemodel.Scheduler, weights ...uint16) *dataplane.Re
 			}
 		}
 	}
-	r, err := w.engine.Apply(w.t.Context(), servicemodel.State{}.WithService(svc).WithEndpoints(
-		arenaName, eps))
-	require.NoError(w.t, err)
+	r := ok(w.engine.Apply(w.t.Context(), servicemodel.State{}.WithService(svc).WithEndpoints(
+		arenaName, eps)))(w.t)
 	w.table = r.Changes.New
 	return r
 }
@@ -306,8 +305,7 @@ func TestMaglevIsTheSameOnAllNodes(t *testing.T) {
 	}
 	table := func(w *arena) map[string]netip.AddrPort {
 		b, m := newBackend(t, w.ns, nil), map[string]netip.AddrPort{}
-		raw, err := b.kernel.readTable(t.Context(), b.pl.tables[0].f, DefaultTable)
-		require.NoError(t, err)
+		raw := ok(b.kernel.readTable(t.Context(), b.pl.tables[0].f, DefaultTable))(t)
 		require.NoError(t, dumpSets(t.Context(), b, raw))
 		for key, e := range raw.elems["service-mh-endpoints"] {
 			m[key], _ = endpointIn(raw.f, e.Data)

@@ -54,25 +54,21 @@ func TestALargeInstanceComesInSteps(t *testing.T) {
 		if n == 1 {
 			return nil
 		}
-		o, err := other.Observe(t.Context(), nil)
-		require.NoError(t, err)
+		o := ok(other.Observe(t.Context(), nil))(t)
 		require.Equal(t, []string{"the tables are not finished"}, o.Drift)
 		require.Zero(t, o.Table.Len())
 		for _, f := range nft.Families {
-			r, err := other.kernel.readTable(t.Context(), f, DefaultTable)
-			require.NoError(t, err)
+			r := ok(other.kernel.readTable(t.Context(), f, DefaultTable))(t)
 			for name, c := range r.chains {
 				require.Empty(t, c.Type, "chain %s of step %d", name, n)
 			}
 		}
-		o, err = other.ObserveParts(t.Context(), []string{"default"}, nil)
-		require.NoError(t, err)
+		o = ok(other.ObserveParts(t.Context(), []string{"default"}, nil))(t)
 		require.Zero(t, o.Table.Len())
 		return nil
 	})
 	e := dataplane.New(b, nil)
-	r, err := e.Apply(t.Context(), manyServices(500))
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), manyServices(500)))(t)
 	require.Greater(t, s.n, 5)
 	require.Greater(t, r.Bytes, 300_000)
 	require.Equal(t, dataplane.Intact, integrity(t, b))
@@ -80,8 +76,7 @@ func TestALargeInstanceComesInSteps(t *testing.T) {
 
 	// What is there already is changed at once.
 	s.n = 0
-	_, err = e.Apply(t.Context(), manyServices(510))
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), manyServices(510)))(t)
 	require.Equal(t, 1, s.n)
 }
 

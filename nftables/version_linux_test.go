@@ -28,8 +28,7 @@ func advanceTo(t *testing.T, b *backend, e *dataplane.Engine, number uint32) {
 	t.Helper()
 	states := turns()
 	for n := 0; b.pl.version.number != number; n++ {
-		_, err := e.Apply(t.Context(), states[n%2])
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), states[n%2]))(t)
 	}
 }
 
@@ -85,10 +84,9 @@ func TestWhoOnlyAddsDeletesNothing(t *testing.T) {
 		s.Name.Namespace, s.ClusterIPs = "new", []netip.Addr{netip.MustParseAddr("10.96.0.77")}
 		s.Ports[0].NodePort = 30077
 	})
-	_, err := dataplane.NewParts(b, nil).Apply(t.Context(), "new", servicemodel.State{}.
+	ok(dataplane.NewParts(b, nil).Apply(t.Context(), "new", servicemodel.State{}.
 		WithNode(goldenNode()).WithService(svc).
-		WithEndpoints(svc.Name, goldenEndpoints("10.244.1.77", "10.244.1.78")))
-	require.NoError(t, err)
+		WithEndpoints(svc.Name, goldenEndpoints("10.244.1.77", "10.244.1.78"))))(t)
 	require.NotZero(t, sent[nft.MsgNewSetElem])
 	for _, deletion := range []uint8{nft.MsgDelTable, nft.MsgDelSet, nft.MsgDelSetElem,
 		nft.MsgDelRule, nft.MsgDelChain} {
@@ -102,8 +100,7 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), turns()[2])
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), turns()[2]))(t)
 	advanceTo(t, b, e, 3)
 	r, tap := tapped(t, ns)
 	for _, commits := range []bool{false, true} {
@@ -111,8 +108,7 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 		tap.Answer = func(m rawnltest.Message) {
 			if doubled(m) {
 				if doubledTimes++; commits {
-					_, err := e.Apply(t.Context(), turns()[doubledTimes%2])
-					require.NoError(t, err)
+					ok(e.Apply(t.Context(), turns()[doubledTimes%2]))(t)
 				}
 			}
 		}
@@ -126,8 +122,7 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 		}
 	}
 	tap.Answer = nil
-	v, err := r.kernel.readVersion(t.Context(), DefaultTable)
-	require.NoError(t, err)
+	v := ok(r.kernel.readVersion(t.Context(), DefaultTable))(t)
 	require.Equal(t, b.pl.version, v)
 }
 
@@ -148,10 +143,8 @@ func TestTwoWritersWithoutAVersion(t *testing.T) {
 			editByHand(t, ns, program, edit)
 			observed := func(owner string) (commit func() error) {
 				b, part := newBackend(t, ns, nil), mustResolve(t, states[owner])
-				o, err := b.ObserveParts(t.Context(), []string{owner}, part)
-				require.NoError(t, err)
-				next, err := nocopy.Of(o.Table).WithPart(owner, part)
-				require.NoError(t, err)
+				o := ok(b.ObserveParts(t.Context(), []string{owner}, part))(t)
+				next := ok(nocopy.Of(o.Table).WithPart(owner, part))(t)
 				return func() error {
 					_, err := b.Commit(t.Context(), servicemodel.Diff(o.Table, next))
 					return err

@@ -14,9 +14,8 @@ import (
 func TestSettingsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, tc := range programCases {
-		got, err := rendering.ParseSettings(layoutNumber,
-			rendering.Settings(layoutNumber, tc.rules))
-		require.NoError(t, err)
+		got := ok(rendering.ParseSettings(layoutNumber,
+			rendering.Settings(layoutNumber, tc.rules)))(t)
 		require.True(t, tc.rules.Equal(got), "%+v", got)
 	}
 }

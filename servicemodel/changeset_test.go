@@ -170,8 +170,7 @@ func TestHealthChecksAreNoDifferenceOfKernels(t *testing.T) {
 			s.HealthCheckNodePort = port
 		}), endpoint("10.64.0.1", here))
 	}
-	read, err := sm.NewTable(nocopy.Of(with(32000)).Contents())
-	require.NoError(t, err)
+	read := ok(sm.NewTable(nocopy.Of(with(32000)).Contents()))(t)
 	for _, other := range []*sm.Table{with(32001), with(0), read} {
 		require.True(t, with(32000).Equal(other))
 		c := sm.Diff(other, with(32000))

@@ -162,8 +162,7 @@ func TestTablesCannotBeChangedFromOutside(t *testing.T) {
 		got, c, part := tablePartsOf(table), sm.Diff(table, other), sm.Diff(table, other)
 		part = nocopy.Of(table).Changes(part)
 		applied := table.Apply(c)
-		read, err := sm.NewTable(got.Contents)
-		require.NoError(t, err)
+		read := ok(sm.NewTable(got.Contents))(t)
 		wantRead := tablePartsOf(read)
 		var decided []sm.Decision
 		for _, f := range want.Contents.Frontends {

@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -119,3 +120,5 @@ func texts[T interface{ String() string }](seq func(func(T) bool)) []string {
 	}
 	return list
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -15,12 +15,10 @@ import (
 // requireReadBack marshals a value, reads it into a new one and returns that.
 func requireReadBack[T any](t *testing.T, v T) T {
 	t.Helper()
-	text, err := json.Marshal(v)
-	require.NoError(t, err)
+	text := ok(json.Marshal(v))(t)
 	var back T
 	require.NoError(t, json.Unmarshal(text, &back), "%s", text)
-	again, err := json.Marshal(back)
-	require.NoError(t, err)
+	again := ok(json.Marshal(back))(t)
 	require.Equal(t, string(text), string(again))
 	return back
 }
@@ -40,8 +38,7 @@ func TestJSONIsReadBack(t *testing.T) {
 
 		next := mustResolve(t, table, r.edit(s))
 		c := sm.Diff(table, next)
-		on, err := requireReadBack(t, c).On(requireReadBack(t, table))
-		require.NoError(t, err)
+		on := ok(requireReadBack(t, c).On(requireReadBack(t, table)))(t)
 		require.True(t, on.New.Equal(next))
 		require.Equal(t, c.Counts(), on.Counts())
 
@@ -111,16 +108,14 @@ func TestJSONIsTheRecordedOne(t *testing.T) {
 			Dst: netip.MustParseAddrPort("10.96.0.1:80"), Protocol: sm.TCP}, nil),
 	}
 	for name, v := range values {
-		text, err := json.MarshalIndent(v, "", "  ")
-		require.NoError(t, err)
+		text := ok(json.MarshalIndent(v, "", "  "))(t)
 		golden.File(t, "testdata/"+name+".json", string(text)+"\n")
 	}
 }
 
 func FuzzJSON(f *testing.F) {
 	for _, name := range []string{"state", "table", "changes"} {
-		text, err := os.ReadFile("testdata/" + name + ".json")
-		require.NoError(f, err)
+		text := ok(os.ReadFile("testdata/" + name + ".json"))(f)
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {

@@ -258,11 +258,10 @@ func TestNodePortsAnswerWhereTheRulesSay(t *testing.T) {
 
 func TestATableThatLacksAPoolRejects(t *testing.T) {
 	t.Parallel()
-	found, err := sm.NewTable(sm.Contents{Frontends: []*sm.Frontend{{
+	found := ok(sm.NewTable(sm.Contents{Frontends: []*sm.Frontend{{
 		Key: sm.FrontendKey{Addr: ip("10.96.0.1"), Protocol: sm.TCP, Port: 80}, Service: webHTTP,
 		Internal: sm.BalanceLocal, External: sm.BalanceLocal,
-	}}})
-	require.NoError(t, err)
+	}}}))(t)
 	require.Equal(t,
 		"rejected: cluster-ip of default/web:http, from outside, no endpoint can be used: the "+
 			"table lacks the pool default/web:http/tcp IPv4 local",

@@ -215,8 +215,7 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 		require.False(t, v.Field(i).IsZero(), "the test must set %s", v.Type().Field(i).Name)
 	}
 	for _, n := range []sm.Node{{}, full, {Name: "n1", ServiceCIDRs: prefixes("10.96.1.1/12")}} {
-		adopted, err := nocopy.Of(sm.State{}.WithNode(n)).Adopt(held)
-		require.NoError(t, err)
+		adopted := ok(nocopy.Of(sm.State{}.WithNode(n)).Adopt(held))(t)
 		require.Equal(t, n.Name, adopted.Name)
 		rules := mustResolve(t, nil, sm.State{}.WithNode(adopted)).Rules()
 		require.True(t, held.Equal(rules), "%+v", rules)

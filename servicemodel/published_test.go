@@ -25,8 +25,7 @@ func TestMasqueradePolicies(t *testing.T) {
 		{sm.MasqueradeHost, local, local, local},
 		{sm.MasqueradeNever, 0, 0, 0},
 	} {
-		parsed, err := sm.ParseMasqueradePolicy(cmp.Or(string(tt.policy), "default"))
-		require.NoError(t, err)
+		parsed := ok(sm.ParseMasqueradePolicy(cmp.Or(string(tt.policy), "default")))(t)
 		require.Equal(t, tt.policy, parsed)
 		for _, edit := range []func(*sm.Service){func(*sm.Service) {}, externalLocal} {
 			svc := webService(edit, func(s *sm.Service) {

@@ -42,8 +42,7 @@ func (r *ramp) apply(s sm.State) *ramp {
 
 // restart forgets all but what a kernel holds.
 func (r *ramp) restart(s sm.State) *ramp {
-	read, err := sm.NewTable(nocopy.Of(r.held).Contents())
-	require.NoError(r.t, err)
+	read := ok(sm.NewTable(nocopy.Of(r.held).Contents()))(r.t)
 	r.held = nocopy.Of(mustResolve(r.t, nil, s)).At(r.clock, read)
 	return r
 }
@@ -276,8 +275,7 @@ func TestTraceSaysWhatGrows(t *testing.T) {
 func TestServicesInJSONHaveTheirSlowStartAsText(t *testing.T) {
 	t.Parallel()
 	svc := webService(slowly(time.Minute))
-	text, err := json.Marshal(svc)
-	require.NoError(t, err)
+	text := ok(json.Marshal(svc))(t)
 	require.Contains(t, string(text), `"slowStart":"1m0s"`)
 	var read sm.Service
 	require.NoError(t, json.Unmarshal(text, &read))

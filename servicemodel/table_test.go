@@ -27,8 +27,7 @@ func TestATableReadBackEqualsTheOneWritten(t *testing.T) {
 	r := newSource(t)
 	for range 50 {
 		table := mustResolve(t, nil, r.state())
-		found, err := sm.NewTable(contentsOf(r, table))
-		require.NoError(t, err)
+		found := ok(sm.NewTable(contentsOf(r, table)))(t)
 		c := sm.Diff(found, table)
 		require.True(t, c.Empty(), c.String())
 		for f := range table.Frontends() {
@@ -66,8 +65,7 @@ func TestNewTableRefusesDuplicatesAndNils(t *testing.T) {
 func TestTheNilTableIsEmpty(t *testing.T) {
 	t.Parallel()
 	var none *sm.Table
-	empty, err := sm.NewTable(sm.Contents{})
-	require.NoError(t, err)
+	empty := ok(sm.NewTable(sm.Contents{}))(t)
 	require.True(t, none.Equal(empty))
 	require.True(t, empty.Equal(none))
 	require.True(t, sm.Diff(none, empty).Empty())
@@ -114,16 +112,14 @@ func TestPoolsThatATableLacksAreAssumed(t *testing.T) {
 		c := contentsOf(r, table)
 		lacks := c
 		lacks.Pools = c.Pools[:len(c.Pools)/2]
-		read, err := sm.NewTable(lacks)
-		require.NoError(t, err)
+		read := ok(sm.NewTable(lacks))(t)
 		require.True(t, nocopy.Of(table).AssumedIn(read).Equal(table))
 		require.Len(t, slices.Collect(read.Pools()), len(lacks.Pools), "the table itself stays")
 		require.Same(t, table, nocopy.Of(other).AssumedIn(table), "nothing is missing")
 		require.Same(t, read, nocopy.Of((*sm.Table)(nil)).AssumedIn(read))
 
 		lacks.Frontends = nil // so no frontend lacks a pool
-		read, err = sm.NewTable(lacks)
-		require.NoError(t, err)
+		read = ok(sm.NewTable(lacks))(t)
 		require.Same(t, read, nocopy.Of(table).AssumedIn(read))
 	}
 	require.Nil(t, nocopy.Of(mustResolve(t, nil, r.state())).AssumedIn((*sm.Table)(nil)))

@@ -43,8 +43,7 @@ func TestTextIsReadBack(t *testing.T) {
 			WholeService: true}, "1h0m0s ipv4/24 ipv6/56 service"},
 		{sm.SessionAffinity{ClientIP: true, WholeService: true}, "default service"},
 	} {
-		text, err := test.value.(encoding.TextMarshaler).MarshalText()
-		require.NoError(t, err)
+		text := ok(test.value.(encoding.TextMarshaler).MarshalText())(t)
 		require.Equal(t, test.text, string(text))
 		back := reflect.New(reflect.TypeOf(test.value))
 		require.NoError(t, back.Interface().(encoding.TextUnmarshaler).UnmarshalText(text))

@@ -197,11 +197,10 @@ func TestTracesAgreeWithDecisions(t *testing.T) {
 		s := r.state()
 		table := mustResolve(t, nil, s)
 		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
-		read, err := sm.NewTable(sm.Contents{Rules: table.Rules(),
+		read := ok(sm.NewTable(sm.Contents{Rules: table.Rules(),
 			Frontends: slices.Collect(table.Frontends()), Pools: slices.Collect(table.Pools()),
 			ClusterIPs: slices.Collect(table.ClusterIPs()),
-			Hairpins:   slices.Collect(table.Hairpins())})
-		require.NoError(t, err)
+			Hairpins:   slices.Collect(table.Hairpins())}))(t)
 		for range 60 {
 			p := r.packet(s, here)
 			trace := table.Trace(p, here)

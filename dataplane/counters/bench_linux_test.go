@@ -29,11 +29,9 @@ type bench struct {
 
 func newBench(b *testing.B) *bench {
 	netnstest.Require(b)
-	c, err := netnstest.New(b.Context(), netnstest.Options{})
-	require.NoError(b, err)
+	c := ok(netnstest.New(b.Context(), netnstest.Options{}))(b)
 	b.Cleanup(func() { c.Close() })
-	backend, err := nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(b, err)
+	backend := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(b)
 	b.Cleanup(func() { backend.Close() })
 	x := &bench{B: b, c: c, engine: dataplane.New(backend, nil)}
 	x.state = servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", Addresses: nodes})
@@ -44,8 +42,7 @@ func newBench(b *testing.B) *bench {
 		x.state = x.state.WithService(svc).WithEndpoints(svc.Name, x.endpoint(0))
 	}
 	x.apply(x.state)
-	x.counters, err = Open(&Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(b, err)
+	x.counters = ok(Open(&Config{NetNS: c.Node.NS.Fd()}))(b)
 	b.Cleanup(func() { x.counters.Close() })
 	return x
 }
@@ -60,8 +57,7 @@ func (x *bench) endpoint(pod int) []servicemodel.Endpoint {
 }
 
 func (x *bench) apply(s servicemodel.State) *servicemodel.Table {
-	r, err := x.engine.Apply(x.Context(), s)
-	require.NoError(x, err)
+	r := ok(x.engine.Apply(x.Context(), s))(x)
 	return r.Changes.New
 }
 
@@ -144,8 +140,7 @@ func BenchmarkRead(b *testing.B) {
 	x.send(b, benchServices, func(int) int { return 4000 }, serviceIP)
 	b.ResetTimer()
 	for b.Loop() {
-		r, err := x.counters.Read(b.Context())
-		require.NoError(b, err)
+		r := ok(x.counters.Read(b.Context()))(b)
 		require.Len(b, r.Pairs, benchServices)
 		require.Equal(b, uint64(1), r.Of(table, nodes).Frontend(servicemodel.FrontendKey{
 			Addr: serviceIP(77), Protocol: servicemodel.UDP, Port: 80}).Connections)

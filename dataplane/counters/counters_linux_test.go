@@ -145,8 +145,7 @@ func open(backend string, ns int) (dataplane.Backend, error) {
 
 func read(t *testing.T, c *Counters, table *servicemodel.Table) *Sums {
 	t.Helper()
-	r, err := c.Read(t.Context())
-	require.NoError(t, err)
+	r := ok(c.Read(t.Context()))(t)
 	require.False(t, r.Full)
 	return r.Of(table, nodes)
 }
@@ -162,13 +161,10 @@ func TestFull(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[0].Serve(servicemodel.UDP, 8080))
-	b, err := open(nftables.Name, c.Node.NS.Fd())
-	require.NoError(t, err)
+	b := ok(open(nftables.Name, c.Node.NS.Fd()))(t)
 	defer b.Close()
-	_, err = dataplane.New(b, nil).Apply(t.Context(), web(c, c.Pods[0]))
-	require.NoError(t, err)
-	count, err := Open(&Config{NetNS: c.Node.NS.Fd(), Table: "few"})
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), web(c, c.Pods[0])))(t)
+	count := ok(Open(&Config{NetNS: c.Node.NS.Fd(), Table: "few"}))(t)
 	defer count.Close()
 	count.size = 1
 	require.NoError(t, count.Start(t.Context()))
@@ -177,8 +173,7 @@ func TestFull(t *testing.T) {
 		got := netnstest.Probe{From: c.Pods[1], Proto: servicemodel.UDP, To: to}.Send(t.Context())
 		require.Equal(t, netnstest.Answered, got.Kind, got)
 	}
-	r, err := count.Read(t.Context())
-	require.NoError(t, err)
+	r := ok(count.Read(t.Context()))(t)
 	require.True(t, r.Full)
 	require.Len(t, r.Pairs, 1)
 	for p, v := range r.Pairs {

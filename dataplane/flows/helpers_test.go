@@ -17,6 +17,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -238,13 +239,7 @@ func serving(svc *sm.Service, eps ...[]sm.Endpoint) sm.State {
 }
 
 // ok returns what a call returned, which must not have failed: ok(call())(t).
-func ok[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
-}
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
 // errOf returns the error of a call.
 func errOf[T any](_ T, err error) error { return err }

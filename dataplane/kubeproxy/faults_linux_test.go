@@ -50,8 +50,7 @@ func TestKernelEachRequestGoesWrong(t *testing.T) {
 		m.ended(err, "a request failed")
 		return err
 	})
-	k, err := open(&Config{NetNS: m.ns.Fd()})
-	require.NoError(t, err)
+	k := ok(open(&Config{NetNS: m.ns.Fd()}))(t)
 	defer k.close()
 	f := rawnltest.NewFaults()
 	k.links.Wrap(f.Call)

@@ -30,8 +30,7 @@ const recordedFrontends = `*4:3001/tcp ns2/svc2:p80 []
 // frontends returns the frontends of IPv4 as text, and how many there are of IPv6.
 func frontends(t *testing.T, ns *netnstest.NS) (text string, v6 int) {
 	t.Helper()
-	all, err := Frontends(t.Context(), &Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	all := ok(Frontends(t.Context(), &Config{NetNS: ns.Fd()}))(t)
 	for _, f := range all {
 		if f.Key.Addr.Is6() {
 			v6++

@@ -67,8 +67,7 @@ func TestConnectionsOutliveTheHandOver(t *testing.T) {
 					load = []string{"nft", "-f", "-"}
 				}
 				nstest.Exec(t, c.Node.NS, recorded(t, file), load...)
-				b, err := open(c.Node.NS.Fd())
-				require.NoError(t, err)
+				b := ok(open(c.Node.NS.Fd()))(t)
 				defer b.Close()
 				handOver(t, c, b)
 			})
@@ -79,16 +78,14 @@ func TestConnectionsOutliveTheHandOver(t *testing.T) {
 // handOver hands over from kube-proxy to a backend, with connections open.
 func handOver(t *testing.T, c *netnstest.Cluster, b dataplane.Backend) {
 	t.Helper()
-	held, err := netnstest.OpenConns(t.Context(), c.Outside[0], webAddr, 20)
-	require.NoError(t, err)
+	held := ok(netnstest.OpenConns(t.Context(), c.Outside[0], webAddr, 20))(t)
 	defer held.Close()
 	require.Equal(t, map[string]int{"pod1": 20}, held.Servers())
 	ctx, stop := context.WithCancel(t.Context())
 	failed := make(chan []netnstest.Outcome)
 	go func() { failed <- probeUntil(ctx, c) }()
 
-	_, err = dataplane.New(b, nil).Apply(t.Context(), webState(c))
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), webState(c)))(t)
 	done := cleanup(t, c.Node.NS)
 	require.False(t, done.Empty())
 	require.True(t, find(t, c.Node.NS).Empty())
@@ -97,8 +94,7 @@ func handOver(t *testing.T, c *netnstest.Cluster, b dataplane.Backend) {
 	require.Zero(t, report.Lost(), report.Errors)
 	stop()
 	require.Empty(t, <-failed, "connections that were opened meanwhile")
-	after, err := netnstest.OpenConns(t.Context(), c.Outside[0], webAddr, 40)
-	require.NoError(t, err)
+	after := ok(netnstest.OpenConns(t.Context(), c.Outside[0], webAddr, 40))(t)
 	defer after.Close()
 	require.NotZero(t, after.Servers()["pod1"])
 	require.NotZero(t, after.Servers()["pod2"], "kube-proxy's rules do not know it")

@@ -52,8 +52,7 @@ func newIPVSMode(t *testing.T) *ipvsMode {
 // bind binds an address as kube-proxy does.
 func (m *ipvsMode) bind(link, addr string) {
 	m.t.Helper()
-	l, err := m.links.LinkByName(link)
-	require.NoError(m.t, err)
+	l := ok(m.links.LinkByName(link))(m.t)
 	a := &netlink.Addr{IPNet: netlink.NewIPNet(net.ParseIP(addr))}
 	require.NoError(m.t, m.links.AddrAdd(l, a))
 }
@@ -130,8 +129,7 @@ func TestKernelVirtualServers(t *testing.T) {
 // A device stays if kernlb made it or has an address on it.
 func TestKernelDeviceOfKernlb(t *testing.T) {
 	m := newIPVSMode(t)
-	l, err := m.links.LinkByName(device)
-	require.NoError(t, err)
+	l := ok(m.links.LinkByName(device))(t)
 	require.NoError(t, m.links.AddrAdd(l, &netlink.Addr{Scope: unix.RT_SCOPE_HOST,
 		IPNet: netlink.NewIPNet(net.ParseIP("10.96.0.7")), Flags: unix.IFA_F_NOPREFIXROUTE}))
 	require.Contains(t, find(t, m.ns).String(),
@@ -139,6 +137,5 @@ func TestKernelDeviceOfKernlb(t *testing.T) {
 	require.NoError(t, m.links.LinkSetGroup(l, 0x6b001234))
 	require.Contains(t, cleanup(t, m.ns).String(),
 		"# left: device kube-ipvs0: an instance of kernlb's ipvs backend made it\n")
-	_, err = m.links.LinkByName(device)
-	require.NoError(t, err)
+	ok(m.links.LinkByName(device))(t)
 }

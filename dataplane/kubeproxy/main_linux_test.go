@@ -14,6 +14,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
@@ -22,8 +23,7 @@ func TestMain(m *testing.M) { netnstest.Main(m) }
 // recorded returns a file of testdata.
 func recorded(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("testdata", name))
-	require.NoError(t, err)
+	text := ok(os.ReadFile(filepath.Join("testdata", name)))(t)
 	return string(text)
 }
 
@@ -81,8 +81,7 @@ func others(t *testing.T, ns *netnstest.NS) string {
 // makeSets makes the IP sets of kube-proxy. It skips the test if the kernel has no IP sets.
 func makeSets(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
-	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER)
-	require.NoError(t, err)
+	h := ok(netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER))(t)
 	defer h.Close()
 	make := func(name, kind string, family uint8) {
 		o := netlink.IpsetCreateOptions{Family: family}
@@ -124,8 +123,7 @@ func kindOfSet(name string) string {
 // makeCounters makes the counters of kube-proxy. It reports whether the kernel supports counters.
 func makeCounters(t *testing.T, ns *netnstest.NS) bool {
 	t.Helper()
-	c, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
 	defer c.Close()
 	for _, name := range counters {
 		if _, err := c.SendAll(t.Context(), counterRequest(0, "add", name)); err != nil {
@@ -135,3 +133,5 @@ func makeCounters(t *testing.T, ns *netnstest.NS) bool {
 	}
 	return true
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -31,8 +31,7 @@ func TestRunning(t *testing.T) {
 			t.Parallel()
 			ns := nstest.New(t)
 			cfg := &Config{NetNS: ns.Fd()}
-			mode, err := Running(t.Context(), cfg)
-			require.NoError(t, err)
+			mode := ok(Running(t.Context(), cfg))(t)
 			require.Empty(t, mode, "nobody listens")
 
 			mux := http.NewServeMux()
@@ -48,8 +47,7 @@ func TestRunning(t *testing.T) {
 			server := &http.Server{Handler: mux}
 			go server.Serve(l) //nolint:errcheck // ends with Close
 			t.Cleanup(func() { server.Close() })
-			mode, err = Running(t.Context(), cfg)
-			require.NoError(t, err)
+			mode = ok(Running(t.Context(), cfg))(t)
 			require.Equal(t, c.want, mode)
 		})
 	}

@@ -19,8 +19,7 @@ func TestEntriesOfSets(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
 	makeSets(t, ns)
-	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER)
-	require.NoError(t, err)
+	h := ok(netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_NETFILTER))(t)
 	defer h.Close()
 	add := func(set, ip string, protocol uint8, port uint16) {
 		require.NoError(t, h.IpsetAdd(set, &netlink.IPSetEntry{IP: net.ParseIP(ip), Port: &port,
@@ -30,12 +29,10 @@ func TestEntriesOfSets(t *testing.T) {
 	add("KUBE-CLUSTER-IP", "10.96.0.10", unix.IPPROTO_UDP, 53)
 	add("KUBE-6-LOAD-BALANCER", "2001:db8:113::1", unix.IPPROTO_SCTP, 80)
 
-	k, err := open(&Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	k := ok(open(&Config{NetNS: ns.Fd()}))(t)
 	defer k.close()
 	addPort(t, k, "KUBE-NODE-PORT-UDP", 30053)
-	v, err := k.readVirtual(t.Context())
-	require.NoError(t, err)
+	v := ok(k.readVirtual(t.Context()))(t)
 	require.Len(t, v.sets, len(setNames()))
 	require.Equal(t, map[VirtualServer]bool{server("TCP", "10.96.0.1:443"): true,
 		server("UDP", "10.96.0.10:53"): true}, v.sets["KUBE-CLUSTER-IP"])

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -33,8 +34,7 @@ func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 				{Protocol: servicemodel.TCP, Port: 80}},
 			ExternalTrafficPolicy: servicemodel.PolicyLocal, HealthCheckNodePort: 32000,
 		}).WithEndpoints(name, eps)
-	table, err := servicemodel.Resolve(nil, s)
-	require.NoError(t, err)
+	table := ok(servicemodel.Resolve(nil, s))(t)
 	require.NotZero(t, table.Len())
 	require.NotEmpty(t, slices.Collect(table.HealthChecks()))
 	return table
@@ -44,15 +44,13 @@ func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 func observed(t *testing.T, k *Kernel) (*Backend, *servicemodel.Table) {
 	t.Helper()
 	m := New(k)
-	o, err := m.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(m.Observe(t.Context(), nil))(t)
 	return m, o.Table
 }
 
 func requireIntegrity(t *testing.T, m *Backend, want dataplane.Integrity) {
 	t.Helper()
-	i, err := m.Integrity(t.Context())
-	require.NoError(t, err)
+	i := ok(m.Integrity(t.Context()))(t)
 	require.Equal(t, want, i)
 }
 
@@ -129,8 +127,7 @@ var foreignCommits = []struct {
 	}, dataplane.Broken, false},
 	{"another backend committed", func(t *testing.T, k *Kernel) {
 		m, held := observed(t, k)
-		_, err := m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "10.244.1.3")))
-		require.NoError(t, err)
+		ok(m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "10.244.1.3"))))(t)
 	}, dataplane.Broken, true},
 }
 
@@ -171,21 +168,17 @@ func TestMemoryRepairsTheDriftThatItReported(t *testing.T) {
 	k := &Kernel{}
 	k.AddDrift("first", "second")
 	m := New(k)
-	o, err := m.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	o := ok(m.Observe(t.Context(), nil))(t)
 	require.Equal(t, []string{"first", "second"}, o.Drift)
 	k.AddDrift("third")
 	requireIntegrity(t, m, dataplane.Touched)
 	none := servicemodel.Diff(o.Table, o.Table)
-	p, err := m.Plan(none)
-	require.NoError(t, err)
+	p := ok(m.Plan(none))(t)
 	require.Equal(t, "repair first\nrepair second\n", p.String())
-	_, err = m.Commit(t.Context(), none)
-	require.NoError(t, err)
+	ok(m.Commit(t.Context(), none))(t)
 	require.Equal(t, []string{"third"}, k.Drift())
 
-	stats, err := m.Cleanup(t.Context())
-	require.NoError(t, err)
+	stats := ok(m.Cleanup(t.Context()))(t)
 	require.Equal(t, 1, stats.Messages)
 	require.Empty(t, k.Drift())
 }
@@ -241,11 +234,9 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 	k := &Kernel{}
 	m, empty := observed(t, k)
 	one, two := memoryTable(t, "10.244.1.1"), memoryTable(t, "10.244.1.1", "10.244.1.2")
-	_, err := m.Commit(t.Context(), servicemodel.Diff(empty, two))
-	require.NoError(t, err)
-	part, err := servicemodel.NewTable(servicemodel.Contents{Rules: two.Rules(),
-		Frontends: slices.Collect(two.Frontends())[:1]})
-	require.NoError(t, err)
+	ok(m.Commit(t.Context(), servicemodel.Diff(empty, two)))(t)
+	part := ok(servicemodel.NewTable(servicemodel.Contents{Rules: two.Rules(),
+		Frontends: slices.Collect(two.Frontends())[:1]}))(t)
 	for _, c := range []struct {
 		name  string
 		heed  bool
@@ -267,8 +258,7 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 		require.Equal(t, c.rest, o.Unread, c.name)
 	}
 	k.AddDrift("a chain")
-	o, err := m.Observe(t.Context(), two)
-	require.NoError(t, err)
+	o := ok(m.Observe(t.Context(), two))(t)
 	require.Empty(t, o.Drift)
 	require.True(t, o.Unread)
 }
@@ -284,3 +274,5 @@ func TestMemoryRefusesOnDemand(t *testing.T) {
 	m.Refuse(nil)
 	require.NoError(t, m.Check(c))
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

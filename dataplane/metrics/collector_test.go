@@ -182,23 +182,20 @@ func TestAdoptionSwitchesAndCleanups(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "nftables")
 	before := with(with(onNode(), 1, 1), 2, 1)
-	_, err := dataplane.New(memory.New(f.backend.Kernel()), nil).Apply(t.Context(), before)
-	require.NoError(t, err)
+	ok(dataplane.New(memory.New(f.backend.Kernel()), nil).Apply(t.Context(), before))(t)
 	f.backend.HeedHints(true) // a second step finds svc-2
 	f.apply(with(onNode(), 1, 1))
 	f.requireSeries(map[string]float64{
 		"kernlb_adopted_frontends": 2, "kernlb_held_frontends": 1, "kernlb_held_endpoints": 1,
 		"kernlb_changes_total{type=removed}": 1})
-	_, err = f.engine.Switch(t.Context(), &named{Backend: memory.New(nil), name: "ipvs"}, nil)
-	require.NoError(t, err)
+	ok(f.engine.Switch(t.Context(), &named{Backend: memory.New(nil), name: "ipvs"}, nil))(t)
 	f.requireSeries(map[string]float64{
 		"kernlb_info{backend=ipvs}": 1, "kernlb_info{backend=nftables}": none,
 		"kernlb_switches_total{backend=ipvs}": 1, "kernlb_adopted_frontends": 0,
 		"kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=IPv4}": 0})
 	sent := f.scrape()["kernlb_kernel_messages_total{backend=ipvs}"]
 	require.Positive(t, sent)
-	stats, err := f.engine.Cleanup(t.Context())
-	require.NoError(t, err)
+	stats := ok(f.engine.Cleanup(t.Context()))(t)
 	f.requireSeries(map[string]float64{
 		"kernlb_held_frontends": 0, "kernlb_held_services": 0, "kernlb_wanted_endpoints": 0,
 		"kernlb_kernel_messages_total{backend=ipvs}": sent + float64(stats.Messages)})
@@ -208,14 +205,11 @@ func TestAdoptionSwitchesAndCleanups(t *testing.T) {
 func TestChangesOfAPlanAreCounted(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "nftables")
-	preview, err := f.engine.Plan(t.Context(), with(onNode(), 1, 1))
-	require.NoError(t, err)
-	text, err := json.Marshal(preview.Changes)
-	require.NoError(t, err)
+	preview := ok(f.engine.Plan(t.Context(), with(onNode(), 1, 1)))(t)
+	text := ok(json.Marshal(preview.Changes))(t)
 	var changes servicemodel.ChangeSet
 	require.NoError(t, json.Unmarshal(text, &changes))
-	_, err = f.engine.ApplyChanges(t.Context(), &changes)
-	require.NoError(t, err)
+	ok(f.engine.ApplyChanges(t.Context(), &changes))(t)
 	f.requireSeries(map[string]float64{"kernlb_changes_total{type=added}": 1,
 		"kernlb_held_frontends": 1, "kernlb_wanted_services": 0})
 }
@@ -228,8 +222,7 @@ func TestFlowsAreCounted(t *testing.T) {
 	f.apply(with(onNode(), 1, 1))
 	f.apply(with(onNode(), 1, 2)) // nothing was cleaned
 	f.flows.done.Deleted, f.flows.done.Duration = 5, 3*time.Second
-	_, err := f.engine.Settle(t.Context())
-	require.NoError(t, err)
+	ok(f.engine.Settle(t.Context()))(t)
 	f.requireSeries(map[string]float64{
 		"kernlb_flows_deleted_total": 5, "kernlb_flows_reset_total": 1,
 		"kernlb_draining_endpoints": 2,
@@ -367,8 +360,7 @@ func TestNamesAreAsPrometheusWantsThem(t *testing.T) {
 	t.Parallel()
 	f := newFixture(t, "nftables")
 	f.apply(with(onNode(), 1, 1))
-	problems, err := testutil.GatherAndLint(f.registry)
-	require.NoError(t, err)
+	problems := ok(testutil.GatherAndLint(f.registry))(t)
 	for _, p := range problems {
 		// kube-proxy's gauge has that name
 		require.Equal(t, "kubeproxy_sync_proxy_rules_no_local_endpoints_total", p.Metric, p.Text)

@@ -58,14 +58,12 @@ func families(t *testing.T) map[string]*dto.MetricFamily {
 	for _, name := range []string{"nftables", "iptables", "ipvs"} {
 		f := everything(t, name)
 		if name == "ipvs" {
-			_, err := f.engine.Switch(t.Context(), f.backend, nil)
-			require.NoError(t, err)
+			ok(f.engine.Switch(t.Context(), f.backend, nil))(t)
 		}
 		f.conntrack.err = errors.New("not now")
 		f.scrape() // counts errors
 		f.conntrack.err = nil
-		gathered, err := f.registry.Gather()
-		require.NoError(t, err)
+		gathered := ok(f.registry.Gather())(t)
 		for _, family := range gathered {
 			out[family.GetName()] = family
 		}
@@ -86,8 +84,7 @@ func row(f *dto.MetricFamily) string {
 // panels returns a table of the dashboard: the panels of each row.
 func panels(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("dashboard.json")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("dashboard.json"))(t)
 	var board struct {
 		Panels []struct{ Type, Title string }
 	}
@@ -111,8 +108,7 @@ func panels(t *testing.T) string {
 func TestTheDocumentListsAllMetrics(t *testing.T) {
 	t.Parallel()
 	const document = "../../docs/metrics.md"
-	text, err := os.ReadFile(document)
-	require.NoError(t, err)
+	text := ok(os.ReadFile(document))(t)
 	all := families(t)
 	names := slices.Sorted(maps.Keys(all))
 	require.Len(t, names, described(newFixture(t, "nftables").collector),

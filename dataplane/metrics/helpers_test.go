@@ -21,6 +21,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -152,15 +153,13 @@ func newFixture(t *testing.T, name string, edits ...func(*metrics.Config)) *fixt
 
 func (f *fixture) apply(s servicemodel.State) {
 	f.t.Helper()
-	_, err := f.engine.Apply(f.t.Context(), s)
-	require.NoError(f.t, err)
+	ok(f.engine.Apply(f.t.Context(), s))(f.t)
 }
 
 // scrape returns the values of all series. For a histogram these are the count and the sum.
 func (f *fixture) scrape() map[string]float64 {
 	f.t.Helper()
-	families, err := f.registry.Gather()
-	require.NoError(f.t, err)
+	families := ok(f.registry.Gather())(f.t)
 	out := map[string]float64{}
 	for _, family := range families {
 		for _, m := range family.Metric {
@@ -204,3 +203,5 @@ func (f *fixture) requireSeries(want map[string]float64) {
 		require.InDelta(f.t, want[name], v, 1e-9, name)
 	}
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

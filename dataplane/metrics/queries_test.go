@@ -38,8 +38,7 @@ func TestAlertsFireWhenTheyShould(t *testing.T) {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
+	text := ok(os.ReadFile(file))(t)
 	return string(text)
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -29,8 +30,7 @@ func TestTallyFollowsTheTable(t *testing.T) {
 		var followed tally
 		var table *servicemodel.Table
 		for s, step := g.State(), 0; step < 40; s, step = g.Change(s), step+1 {
-			next, err := servicemodel.Resolve(table, s)
-			require.NoError(t, err)
+			next := ok(servicemodel.Resolve(table, s))(t)
 			followed.follow(servicemodel.Diff(table, next))
 			var anew tally
 			anew.follow(servicemodel.Diff(nil, next))
@@ -42,3 +42,5 @@ func TestTallyFollowsTheTable(t *testing.T) {
 	}
 	require.True(t, dropped, "no random state drops for want of an endpoint on the node")
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

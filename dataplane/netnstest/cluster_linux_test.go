@@ -100,8 +100,7 @@ func TestNodeAddressesAnswerAsOneHost(t *testing.T) {
 	require.Equal(t, []netip.Addr{c.Node.IPv4}, c.NodeAddrs()[:1])
 	for _, addr := range c.NodeAddrs() {
 		require.True(t, c.IsNodeAddr(addr))
-		_, err := c.Node.NS.Serve("host", servicemodel.UDP, netip.AddrPortFrom(addr, 53))
-		require.NoError(t, err)
+		ok(c.Node.NS.Serve("host", servicemodel.UDP, netip.AddrPortFrom(addr, 53)))(t)
 		for _, from := range c.Hosts() {
 			p := Probe{From: from, Proto: servicemodel.UDP, To: netip.AddrPortFrom(addr, 53)}
 			o := p.Send(context.Background())

@@ -19,16 +19,13 @@ func TestConnectionsAreHeldAndTheirLossIsSeen(t *testing.T) {
 	c := Start(t, Options{})
 	nft(t, c.Node.NS, serviceRules)
 	require.NoError(t, c.RemotePods[0].Serve(servicemodel.TCP, 8080))
-	s, err := c.Pods[0].NS.Serve("mortal", servicemodel.TCP, netip.AddrPortFrom(c.Pods[0].IPv4,
-		8080))
-	require.NoError(t, err)
+	s := ok(c.Pods[0].NS.Serve("mortal", servicemodel.TCP, netip.AddrPortFrom(c.Pods[0].IPv4,
+		8080)))(t)
 	const count = 500
-	mortal, err := OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort("10.96.0.10:80"),
-		count)
-	require.NoError(t, err)
-	lasting, err := OpenConns(t.Context(), c.Pods[1],
-		netip.MustParseAddrPort("[fd00:10:96::10]:81"), count)
-	require.NoError(t, err)
+	mortal := ok(OpenConns(t.Context(), c.Outside[0], netip.MustParseAddrPort("10.96.0.10:80"),
+		count))(t)
+	lasting := ok(OpenConns(t.Context(), c.Pods[1],
+		netip.MustParseAddrPort("[fd00:10:96::10]:81"), count))(t)
 	require.Equal(t, map[string]int{"mortal": count}, mortal.Servers())
 	require.Equal(t, map[string]int{"remote1": count}, lasting.Servers())
 
@@ -54,8 +51,8 @@ func TestSilentConnectionsAreSeen(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Options{})
 	require.NoError(t, c.Pods[0].Serve(servicemodel.TCP, 8080))
-	conns, err := OpenConns(t.Context(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4, 8080), 20)
-	require.NoError(t, err)
+	conns := ok(OpenConns(t.Context(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4, 8080),
+		20))(t)
 	nft(t, c.Node.NS,
 		"table ip cut {\n chain forward { type filter hook forward priority 0; drop; }\n}\n")
 	r := conns.Ping(50 * time.Millisecond)

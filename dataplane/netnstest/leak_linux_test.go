@@ -17,8 +17,7 @@ import (
 // openFiles counts the file descriptors of this process.
 func openFiles(tb testing.TB) int {
 	tb.Helper()
-	entries, err := os.ReadDir("/proc/self/fd")
-	require.NoError(tb, err)
+	entries := ok(os.ReadDir("/proc/self/fd"))(tb)
 	return len(entries)
 }
 
@@ -53,13 +52,11 @@ func use(tb testing.TB, c *Cluster) {
 					Probe{From: h, Proto: proto, To: netip.AddrPortFrom(c.Pods[0].IPv6, port)})
 			}
 		}
-		_, err := h.NS.Capture("")
-		require.NoError(tb, err)
+		ok(h.NS.Capture(""))(tb)
 	}
 	SendAll(context.Background(), probes)
-	_, err := OpenConns(context.Background(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4,
-		8080), 50)
-	require.NoError(tb, err)
+	ok(OpenConns(context.Background(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4,
+		8080), 50))(tb)
 }
 
 // This test does not run in parallel with others, because it counts resources of the process.
@@ -67,13 +64,11 @@ func TestClosingAClusterLeavesNothing(t *testing.T) {
 	Require(t)
 	// Each namespace of a cluster has a link that ends here, and vanishes only when that namespace
 	// does.
-	witness, err := NewNS("witness")
-	require.NoError(t, err)
+	witness := ok(NewNS("witness"))(t)
 	defer witness.Close() //nolint:errcheck // tested elsewhere
 	files, goroutines, links := openFiles(t), runtime.NumGoroutine(), linkCount(t, witness)
 	for round, opts := range []Options{{}, {Bridge: "cni0"}} {
-		c, err := New(context.Background(), opts)
-		require.NoError(t, err)
+		c := ok(New(context.Background(), opts))(t)
 		w := newWiring()
 		for i, ns := range c.namespaces {
 			w.veth(iface{witness, fmt.Sprintf("w%d.%d", round, i)}, iface{ns, "witness"})

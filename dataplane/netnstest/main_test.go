@@ -1,6 +1,10 @@
 package netnstest
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/internal/test/must"
+)
 
 func TestMain(m *testing.M) { Main(runner{m}) }
 
@@ -13,3 +17,5 @@ func (r runner) Run() int {
 	}
 	return r.m.Run()
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

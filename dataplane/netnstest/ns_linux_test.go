@@ -19,8 +19,7 @@ import (
 func newNS(tb testing.TB) *NS {
 	tb.Helper()
 	Require(tb)
-	ns, err := NewNS(tb.Name())
-	require.NoError(tb, err)
+	ns := ok(NewNS(tb.Name()))(tb)
 	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
 	return ns
 }
@@ -31,8 +30,7 @@ func threadNS() (string, error) { return os.Readlink("/proc/thread-self/ns/net")
 func TestDoRunsInTheNamespaceAndNowhereElse(t *testing.T) {
 	t.Parallel()
 	a, b := newNS(t), newNS(t)
-	home, err := threadNS()
-	require.NoError(t, err)
+	home := ok(threadNS())(t)
 	var inA, inB, inAAgain string
 	require.NoError(t, a.Do(func() (err error) {
 		if inA, err = threadNS(); err != nil {
@@ -92,11 +90,9 @@ func TestSettingsBelongToTheNamespace(t *testing.T) {
 	a, b := newNS(t), newNS(t)
 	for _, key := range []string{"net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding"} {
 		require.NoError(t, a.SetSysctl(key, "1"))
-		value, err := a.Sysctl(key)
-		require.NoError(t, err)
+		value := ok(a.Sysctl(key))(t)
 		require.Equal(t, "1", value)
-		value, err = b.Sysctl(key)
-		require.NoError(t, err)
+		value = ok(b.Sysctl(key))(t)
 		require.Equal(t, "0", value)
 	}
 	require.ErrorContains(t, a.SetSysctl("net/ipv4/no_such_key", "1"), "no_such_key")

@@ -15,8 +15,7 @@ func TestACaptureSeesBothDirections(t *testing.T) {
 	t.Parallel()
 	c := Start(t, Options{})
 	serveAll(t, c, 8080)
-	capture, err := c.Node.NS.Capture("eth1")
-	require.NoError(t, err)
+	capture := ok(c.Node.NS.Capture("eth1"))(t)
 	for _, addr := range addrsOf(c.Pods[0]) {
 		for _, proto := range Protocols() {
 			o := send(c.Outside[0], proto, addr, 8080)

@@ -14,8 +14,7 @@ import (
 // unhex decodes bytes written with spaces.
 func unhex(tb testing.TB, s string) []byte {
 	tb.Helper()
-	b, err := hex.DecodeString(strings.Join(strings.Fields(s), ""))
-	require.NoError(tb, err)
+	b := ok(hex.DecodeString(strings.Join(strings.Fields(s), "")))(tb)
 	return b
 }
 

@@ -65,8 +65,7 @@ func TestAHostThatProbesItselfIsAnsweredOrRefused(t *testing.T) {
 			for _, proto := range Protocols() {
 				o := send(h, proto, addr, 8080)
 				require.Equal(t, Refused, o.Kind, "%s from %s to itself: %s", proto, h.Name, o)
-				s, err := h.NS.Serve("self", proto, netip.AddrPortFrom(addr, 8080))
-				require.NoError(t, err)
+				s := ok(h.NS.Serve("self", proto, netip.AddrPortFrom(addr, 8080)))(t)
 				o = send(h, proto, addr, 8080)
 				require.Equal(t, Answered, o.Kind, "%s from %s to itself: %s", proto, h.Name, o)
 				require.Equal(t, addr, o.Source.Addr())
@@ -200,8 +199,7 @@ func requireService(t *testing.T, c *Cluster, from *Host, proto servicemodel.Pro
 func TestWithoutARouteADestinationIsUnreachable(t *testing.T) {
 	t.Parallel()
 	Require(t)
-	ns, err := NewNS("island")
-	require.NoError(t, err)
+	ns := ok(NewNS("island"))(t)
 	defer func() { require.NoError(t, ns.Close()) }()
 	h := &Host{Name: "island", NS: ns, anySource: true}
 	for _, addr := range []string{"10.0.0.1", "fd00::1"} {

@@ -42,8 +42,7 @@ func TestAServerTakesAFreePort(t *testing.T) {
 	h := &Host{Name: "self", NS: ns, anySource: true}
 	for _, proto := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
 		for _, addr := range []string{"127.0.0.1", "::1"} {
-			s, err := ns.Serve("free", proto, netip.AddrPortFrom(netip.MustParseAddr(addr), 0))
-			require.NoError(t, err)
+			s := ok(ns.Serve("free", proto, netip.AddrPortFrom(netip.MustParseAddr(addr), 0)))(t)
 			require.NotZero(t, s.Addr.Port())
 			require.Equal(t, addr, s.Addr.Addr().String())
 			o := Probe{From: h, Proto: proto, To: s.Addr}.Send(context.Background())

@@ -127,9 +127,8 @@ func (c *chromium) call(method, params string, into any) {
 	if c.session != "" {
 		session = fmt.Sprintf(`"sessionId": %q, `, c.session)
 	}
-	_, err := fmt.Fprintf(c.to, `{"id": %d, %s"method": %q, "params": %s}`+"\x00", id, session,
-		method, params)
-	require.NoError(c.t, err)
+	ok(fmt.Fprintf(c.to, `{"id": %d, %s"method": %q, "params": %s}`+"\x00", id, session,
+		method, params))(c.t)
 	select {
 	case m := <-answer:
 		require.Nil(c.t, m.Error, "%s(%s)", method, params)
@@ -164,8 +163,7 @@ func (c *chromium) open(url string) {
 // eval evaluates a JavaScript expression. The policy of the page does not restrict it.
 func (c *chromium) eval(expression string, into any) {
 	c.t.Helper()
-	text, err := json.Marshal(expression)
-	require.NoError(c.t, err)
+	text := ok(json.Marshal(expression))(c.t)
 	var r struct {
 		Result           struct{ Value json.RawMessage }
 		ExceptionDetails json.RawMessage

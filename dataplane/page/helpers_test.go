@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -38,8 +39,7 @@ func newShown(t testing.TB, cfg *page.Config) *shown {
 func holding(t testing.TB, st sm.State, cfg *page.Config) *shown {
 	t.Helper()
 	s := newShown(t, cfg)
-	_, err := s.engine.Apply(t.Context(), st)
-	require.NoError(t, err)
+	ok(s.engine.Apply(t.Context(), st))(t)
 	return s
 }
 
@@ -137,3 +137,5 @@ func chains(context.Context) ([]hooks.Chain, error) {
 			DropsByDefault: true},
 	}, nil
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

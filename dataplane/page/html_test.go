@@ -29,8 +29,7 @@ type document struct {
 // parse parses a page, and requires that every browser reads it alike.
 func parse(t *testing.T, text string) *document {
 	t.Helper()
-	root, err := html.Parse(strings.NewReader(text))
-	require.NoError(t, err)
+	root := ok(html.Parse(strings.NewReader(text)))(t)
 	d := &document{elements: map[string]int{}, ids: map[string]bool{}, texts: map[string]string{}}
 	for n := range root.Descendants() {
 		if n.Type == html.TextNode {
@@ -80,8 +79,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	s := holding(t, broken(), &page.Config{Conntrack: fakeConntrack{}, Hooks: chains})
 	const prefix = "/debug/kernlb"
 	h := http.StripPrefix(prefix, s.Page)
-	base, err := url.Parse(prefix + "/")
-	require.NoError(t, err)
+	base := ok(url.Parse(prefix + "/"))(t)
 	todo, seen := []string{"./"}, map[string]bool{}
 	for len(todo) > 0 {
 		link := todo[0]
@@ -90,8 +88,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 			continue
 		}
 		seen[link] = true
-		at, err := base.Parse(link)
-		require.NoError(t, err)
+		at := ok(base.Parse(link))(t)
 		require.True(t, strings.HasPrefix(at.Path, prefix+"/"), link)
 		code, body := ask(h, at.String())
 		require.Equal(t, http.StatusOK, code, "%s: %s", link, body)

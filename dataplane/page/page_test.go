@@ -147,8 +147,7 @@ func TestTheListFollowsTheEngine(t *testing.T) {
 	s.json(t, path, &trace)
 	require.True(t, trace.Wanted, "by what is wanted")
 	require.Equal(t, "balanced", trace.Outcome)
-	_, err := s.engine.Apply(t.Context(), web())
-	require.NoError(t, err)
+	ok(s.engine.Apply(t.Context(), web()))(t)
 	s.json(t, "/services.json", &got)
 	require.Equal(t, "ok", got.Services[0].Condition)
 	require.Equal(t, 2, got.Services[0].Endpoints)
@@ -159,8 +158,7 @@ func TestTheListFollowsTheEngine(t *testing.T) {
 	s.engine.Set(sm.State{})
 	s.json(t, "/services.json", &got)
 	require.Equal(t, "removed", got.Services[0].Condition)
-	_, err = s.engine.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(s.engine.Cleanup(t.Context()))(t)
 	s.json(t, "/services.json", &got)
 	require.Zero(t, got.All)
 }
@@ -194,8 +192,7 @@ func TestTheListIsWholeDuringASwitch(t *testing.T) {
 	e := dataplane.New(old, nil)
 	p := page.New(e, nil)
 	defer p.Close()
-	_, err := e.Apply(t.Context(), web())
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), web()))(t)
 	condition := func() string {
 		code, body := ask(p, "/services.json")
 		require.Equal(t, http.StatusOK, code)
@@ -204,8 +201,7 @@ func TestTheListIsWholeDuringASwitch(t *testing.T) {
 	}
 	require.Equal(t, "refused", condition())
 	old.during = func() { require.NotEqual(t, "refused", condition()) }
-	_, err = e.Switch(t.Context(), memory.New(nil), nil)
-	require.NoError(t, err)
+	ok(e.Switch(t.Context(), memory.New(nil), nil))(t)
 	require.Equal(t, "ok", condition())
 }
 
@@ -225,8 +221,7 @@ func TestRecentIsBoundedAndTellsWhatWasDone(t *testing.T) {
 	s.json(t, "/recent.json", &got)
 	require.Empty(t, got.Events)
 	for _, n := range []int{1, 2, 3, 100} {
-		_, err := s.engine.Apply(t.Context(), many(n, 1))
-		require.NoError(t, err)
+		ok(s.engine.Apply(t.Context(), many(n, 1)))(t)
 	}
 	_, err := s.engine.Apply(t.Context(), many(100, 1)) // nothing to do
 	require.NoError(t, err)
@@ -344,8 +339,7 @@ func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShown(t, nil)
 		require.NoError(t, s.Close())
-		_, err := s.engine.Apply(context.Background(), web())
-		require.NoError(t, err)
+		ok(s.engine.Apply(context.Background(), web()))(t)
 		time.Sleep(time.Hour)
 		var got struct{ Events []any }
 		s.json(t, "/recent.json", &got)

@@ -44,8 +44,7 @@ func BenchmarkProcess(b *testing.B) {
 				c := h.newContainer("c")
 				run := func(command string, c *container, first int) (spent time.Duration) {
 					cmd := r.command(h, command, c, first)
-					_, err := h.try(cmd)
-					require.NoError(b, err)
+					ok(h.try(cmd))(b)
 					return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 				}
 				for i := range others {
@@ -88,8 +87,7 @@ func benchProcess(b *testing.B, h *host, run func(command string) time.Duration)
 
 // objects counts the nf_tables objects on the host. iptables also keeps its rules there.
 func (h *host) objects() map[string]int {
-	out, err := h.try(exec.Command("nft", "-j", "list", "ruleset"))
-	require.NoError(h.tb, err)
+	out := ok(h.try(exec.Command("nft", "-j", "list", "ruleset")))(h.tb)
 	var ruleset struct {
 		Nftables []map[string]struct{ Elem []json.RawMessage }
 	}

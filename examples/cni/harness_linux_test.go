@@ -94,8 +94,7 @@ type object map[string]any
 // newHost returns a host with networks, each a list of plugins.
 func newHost(tb testing.TB, networks ...object) *host {
 	netnstest.Require(tb)
-	dir, err := plugins()
-	require.NoError(tb, err)
+	dir := ok(plugins())(tb)
 	h := &host{tb: tb, plugins: dir, dir: tb.TempDir(), Cluster: netnstest.Start(tb,
 		netnstest.Options{Pods: -1, RemotePods: -1, OutsideClients: 1})}
 	withNeighbours(tb, h.Node.NS)
@@ -103,8 +102,7 @@ func newHost(tb testing.TB, networks ...object) *host {
 		require.NoError(tb, os.Mkdir(filepath.Join(h.dir, d), 0o755))
 	}
 	for i, n := range networks {
-		text, err := json.Marshal(n)
-		require.NoError(tb, err)
+		text := ok(json.Marshal(n))(tb)
 		file := fmt.Sprintf("net.d/%d.conflist", i)
 		require.NoError(tb, os.WriteFile(filepath.Join(h.dir, file), text, 0o600))
 	}
@@ -113,8 +111,7 @@ func newHost(tb testing.TB, networks ...object) *host {
 
 // network returns the network of README.md. publish is the plugin that publishes ports.
 func network(tb testing.TB, name, version string, publish object) object {
-	text, err := os.ReadFile("10-hostports.conflist")
-	require.NoError(tb, err)
+	text := ok(os.ReadFile("10-hostports.conflist"))(tb)
 	var n object
 	require.NoError(tb, json.Unmarshal(text, &n))
 	n["name"], n["cniVersion"] = name, version
@@ -142,8 +139,7 @@ func publisher(name string, fields object) object {
 
 // newContainer makes the namespace of a container.
 func (h *host) newContainer(name string, ports ...mapping) *container {
-	ns, err := netnstest.NewNS(name)
-	require.NoError(h.tb, err)
+	ns := ok(netnstest.NewNS(name))(h.tb)
 	h.tb.Cleanup(func() { _ = ns.Close() })
 	withNeighbours(h.tb, ns)
 	return &container{Host: netnstest.Host{Name: name, NS: ns}, ports: ports}
@@ -160,8 +156,7 @@ func (c *container) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getp
 
 // env returns the environment of cnitool, and of plugins that are called without it.
 func (h *host) env(c *container, more ...string) []string {
-	ports, err := json.Marshal(object{"portMappings": c.ports})
-	require.NoError(h.tb, err)
+	ports := ok(json.Marshal(object{"portMappings": c.ports}))(h.tb)
 	return append(append(os.Environ(), "CNI_PATH="+h.plugins, "CAP_ARGS="+string(ports),
 		"NETCONFPATH="+filepath.Join(h.dir, "net.d")), more...)
 }
@@ -244,25 +239,21 @@ func (h *host) mustAdd(network string, c *container) {
 // must runs cnitool, which must succeed.
 func (h *host) must(command, network string, c *container) {
 	h.tb.Helper()
-	_, err := h.try(h.cnitool(command, network, c))
-	require.NoError(h.tb, err)
+	ok(h.try(h.cnitool(command, network, c)))(h.tb)
 }
 
 // serve starts servers of a container.
 func (c *container) serve(tb testing.TB, proto servicemodel.Protocol, port uint16) {
 	for _, addr := range []netip.Addr{c.IPv4, c.IPv6} {
-		_, err := c.NS.Serve(c.Name, proto, netip.AddrPortFrom(addr, port))
-		require.NoError(tb, err)
+		ok(c.NS.Serve(c.Name, proto, netip.AddrPortFrom(addr, port)))(tb)
 	}
 }
 
 // owners returns the owners that hold anything on the host.
 func (h *host) owners() []string {
-	backend, err := nftables.New(&nftables.Config{Table: instance, NetNS: h.Node.NS.Fd()})
-	require.NoError(h.tb, err)
+	backend := ok(nftables.New(&nftables.Config{Table: instance, NetNS: h.Node.NS.Fd()}))(h.tb)
 	defer backend.Close()
-	owners, err := dataplane.NewParts(backend, nil).Owners(h.tb.Context())
-	require.NoError(h.tb, err)
+	owners := ok(dataplane.NewParts(backend, nil).Owners(h.tb.Context()))(h.tb)
 	return owners
 }
 

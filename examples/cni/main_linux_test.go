@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -94,8 +95,7 @@ func (h *host) plugin(command string, c *container, conf object) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(h.plugins, "kernlb-portmap"))
 	cmd.Env = h.env(c, "CNI_COMMAND="+command, "CNI_CONTAINERID="+c.Name, "CNI_IFNAME=eth0",
 		"CNI_NETNS="+c.path())
-	text, err := json.Marshal(conf)
-	require.NoError(h.tb, err)
+	text := ok(json.Marshal(conf))(h.tb)
 	cmd.Stdin = bytes.NewReader(text)
 	return cmd
 }
@@ -184,19 +184,16 @@ func TestRefused(t *testing.T) {
 func TestGarbageIsCollectedAsTheDocumentSays(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	text, err := os.ReadFile("../../docs/cni.md")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../../docs/cni.md"))(t)
 	_, example, found := strings.Cut(string(text), "```sh\nCNI_COMMAND=GC")
 	require.True(t, found)
 	example, _, _ = strings.Cut(example, "```")
 	for i, name := range []string{"one", "two"} {
 		c := h.newContainer(name, tcp(8000+i, 80))
-		_, err := h.try(h.plugin("ADD", c, request(c.ports, object{"name": "hostports"})))
-		require.NoError(t, err)
+		ok(h.try(h.plugin("ADD", c, request(c.ports, object{"name": "hostports"}))))(t)
 	}
-	_, err = h.try(exec.Command("sh", "-ec", "CNI_COMMAND=GC"+
-		strings.ReplaceAll(example, "/opt/cni/bin", h.plugins)))
-	require.NoError(t, err)
+	ok(h.try(exec.Command("sh", "-ec", "CNI_COMMAND=GC"+
+		strings.ReplaceAll(example, "/opt/cni/bin", h.plugins))))(t)
 	require.Equal(t, []string{"hostports,one,eth0"}, h.owners())
 }
 
@@ -224,8 +221,7 @@ func TestThePluginIsReplacedByOneWithAnotherLayout(t *testing.T) {
 	}
 	other := exec.Command("nft", "flush set ip "+instance+" settings; add element ip "+instance+
 		` settings { 0x00000001 comment "layout 1000" }`)
-	_, err := h.try(other)
-	require.NoError(t, err)
+	ok(h.try(other))(t)
 	next := h.newContainer("next", tcp(8009, 80))
 	for range containers {
 		require.ErrorContains(t, run("ADD", next, nil), "another version of kernlb")
@@ -276,9 +272,8 @@ func TestResultIsHandedOn(t *testing.T) {
 		"ips": [{"address": "10.88.0.2/16", "interface": 0}, {"address": "10.88.0.1/16",
 		"interface": 1}], "interfaces": [{"name": "eth0", "sandbox": "/x"}, {"name": "cni0"}]}`
 	for _, ports := range [][]mapping{nil, {tcp(8000, 80)}} {
-		out, err := h.try(h.plugin("ADD", h.newContainer("c"), request(ports,
-			object{"prevResult": json.RawMessage(result)})))
-		require.NoError(t, err)
+		out := ok(h.try(h.plugin("ADD", h.newContainer("c"), request(ports,
+			object{"prevResult": json.RawMessage(result)}))))(t)
 		var want bytes.Buffer
 		require.NoError(t, json.Compact(&want, []byte(result)))
 		require.Equal(t, want.String()+"\n", out)
@@ -324,3 +319,5 @@ func TestCheck(t *testing.T) {
 	require.Error(t, run("CHECK"))
 	require.NoError(t, run("DEL"))
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

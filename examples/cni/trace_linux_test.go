@@ -37,12 +37,9 @@ func (h *host) steps(cmd *exec.Cmd) int {
 	file := h.tb.TempDir() + "/steps"
 	cmd = killedAt(0, cmd)
 	cmd.Env = append(cmd.Env, asTracer+"="+file)
-	_, err := h.try(cmd)
-	require.NoError(h.tb, err)
-	text, err := os.ReadFile(file)
-	require.NoError(h.tb, err)
-	n, err := strconv.Atoi(string(text))
-	require.NoError(h.tb, err)
+	ok(h.try(cmd))(h.tb)
+	text := ok(os.ReadFile(file))(h.tb)
+	n := ok(strconv.Atoi(string(text)))(h.tb)
 	require.Greater(h.tb, n, 5)
 	return n
 }
@@ -181,8 +178,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 			}
 			must := func(cmd *exec.Cmd) {
 				t.Helper()
-				_, err := h.try(cmd)
-				require.NoError(t, err)
+				ok(h.try(cmd))(t)
 			}
 			others := request([]mapping{tcp(9000, 90)}, nil)
 			must(h.plugin("ADD", bystander, others))

@@ -92,11 +92,10 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	state := with(service(), "10.244.1.1", "10.244.2.7")
 	pod := m.local("another", "10.244.1.9")
 	foreign := func(vip string) *kernelspace.LoadBalancer {
-		lb, err := m.hns.CreateLoadBalancer(&kernelspace.LoadBalancer{
+		lb := ok(m.hns.CreateLoadBalancer(&kernelspace.LoadBalancer{
 			HostComputeEndpoints: []string{pod.ID}, FrontendVIPs: []string{vip},
 			PortMappings: []kernelspace.PortMapping{{Protocol: 6, InternalPort: 1,
-				ExternalPort: 80}}, SchemaVersion: pod.SchemaVersion})
-		require.NoError(t, err)
+				ExternalPort: 80}}, SchemaVersion: pod.SchemaVersion}))(t)
 		return lb
 	}
 	foreign("10.96.0.99")
@@ -104,15 +103,13 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	m.apply(sm.State{})
 	e, b := m.process()
 	apply(m, e, state)
-	_, err := b.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(b.Cleanup(t.Context()))(t)
 	m.is([]string{"10.96.0.99:80/tcp"})
 
 	// A place that is taken is a collision, and the other services are served.
 	taken := foreign("10.96.0.10")
 	e, _ = m.process()
-	r, err := e.Apply(t.Context(), state)
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), state))(t)
 	require.Len(t, r.Refused, 1)
 	require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
 	require.ErrorContains(t, r.Refused[0].Err, "load balancer 10.96.0.10:80/tcp is not ours")
@@ -123,8 +120,7 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	m.apply(state)
 	require.Equal(t, []string{"create endpoint 10.244.2.7",
 		"modify load balancer 10.96.0.10:80/tcp"}, m.hns.Calls())
-	l, err := m.hns.LoadBalancers()
-	require.NoError(t, err)
+	l := ok(m.hns.LoadBalancers())(t)
 	require.True(t, slices.ContainsFunc(l, func(lb kernelspace.LoadBalancer) bool {
 		return lb.ID == taken.ID
 	}))
@@ -140,11 +136,10 @@ func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 		apply(m, e, service())
 		pod := m.local("another", "10.244.1.9")
 		take := func() {
-			_, err := m.hns.CreateLoadBalancer(&kernelspace.LoadBalancer{
+			ok(m.hns.CreateLoadBalancer(&kernelspace.LoadBalancer{
 				HostComputeEndpoints: []string{pod.ID}, FrontendVIPs: []string{"10.96.0.10"},
 				PortMappings: []kernelspace.PortMapping{{Protocol: 6, InternalPort: 1,
-					ExternalPort: 80}}, SchemaVersion: pod.SchemaVersion})
-			require.NoError(t, err)
+					ExternalPort: 80}}, SchemaVersion: pod.SchemaVersion}))(t)
 		}
 		state := with(service(), "10.244.1.1")
 		if late {
@@ -156,13 +151,11 @@ func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 			require.ErrorIs(t, err, dataplane.ErrConflict)
 		} else {
 			take()
-			i, err := b.Integrity(t.Context())
-			require.NoError(t, err)
+			i := ok(b.Integrity(t.Context()))(t)
 			require.Equal(t, dataplane.Touched, i)
 		}
 		m.hns.Calls()
-		r, err := e.Apply(t.Context(), state)
-		require.NoError(t, err)
+		r := ok(e.Apply(t.Context(), state))(t)
 		require.Len(t, r.Refused, 1)
 		require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
 		require.Empty(t, m.hns.Calls())
@@ -234,16 +227,14 @@ func TestALostRecord(t *testing.T) {
 		m.cfg.TakeOver = true
 		state := with(service(everything), mixed...)
 		m.apply(state)
-		before, err := m.hns.LoadBalancers()
-		require.NoError(t, err)
+		before := ok(m.hns.LoadBalancers())(t)
 		require.NoError(t, m.cfg.Store.Save([]byte(record)))
 		m.hns.Calls()
 		m.apply(state)
 		for _, call := range m.hns.Calls() {
 			require.True(t, strings.HasPrefix(call, "modify"), call)
 		}
-		after, err := m.hns.LoadBalancers()
-		require.NoError(t, err)
+		after := ok(m.hns.LoadBalancers())(t)
 		require.ElementsMatch(t, before, after)
 		m.nothing(state)
 	}
@@ -257,14 +248,12 @@ func TestEndpointsOfTheNodeComeAndGo(t *testing.T) {
 	apply(m, e, state)
 	integrity := func(want dataplane.Integrity) {
 		t.Helper()
-		i, err := b.Integrity(t.Context())
-		require.NoError(t, err)
+		i := ok(b.Integrity(t.Context()))(t)
 		require.Equal(t, want, i)
 	}
 	endpoints := func(n int) {
 		t.Helper()
-		l, err := m.hns.LoadBalancers()
-		require.NoError(t, err)
+		l := ok(m.hns.LoadBalancers())(t)
 		require.Len(t, l, 1)
 		require.Len(t, l[0].HostComputeEndpoints, n)
 	}
@@ -280,8 +269,7 @@ func TestEndpointsOfTheNodeComeAndGo(t *testing.T) {
 	integrity(dataplane.Intact)
 
 	// The container runtime replaces the endpoint.
-	lbs, err := m.hns.LoadBalancers()
-	require.NoError(t, err)
+	lbs := ok(m.hns.LoadBalancers())(t)
 	require.NoError(t, m.hns.DeleteLoadBalancer(lbs[0].ID))
 	require.NoError(t, m.hns.DeleteEndpoint(pod.ID))
 	m.local("pod-77", "10.244.1.77")
@@ -382,8 +370,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, bridge, c.features)
 			e, _ := m.process()
-			r, err := e.Apply(t.Context(), c.state)
-			require.NoError(t, err)
+			r := ok(e.Apply(t.Context(), c.state))(t)
 			require.Len(t, r.Refused, 1)
 			require.Equal(t, web, r.Refused[0].Service)
 			require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrUnsupported)
@@ -422,8 +409,7 @@ func TestAWindowsWithoutIPv6(t *testing.T) {
 	f.IPv6DualStack = false
 	m := newMachine(t, bridge, f)
 	e, _ := m.process()
-	r, err := e.Apply(t.Context(), with(service(everything), mixed...))
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), with(service(everything), mixed...)))(t)
 	require.Len(t, r.Refused, 1)
 	require.Equal(t, sm.IPv6, r.Refused[0].Family)
 	m.is([]string{"*4:30080/tcp", "10.96.0.10:80/tcp", "198.51.100.1:80/tcp",

@@ -106,30 +106,26 @@ func (m *machine) holds(s sm.State) {
 }
 
 func (m *machine) network() kernelspace.Network {
-	n, err := m.hns.Network(m.cfg.Network)
-	require.NoError(m, err)
+	n := ok(m.hns.Network(m.cfg.Network))(m)
 	return *n
 }
 
 func (m *machine) features() kernelspace.Features {
-	f, err := m.hns.Features()
-	require.NoError(m, err)
+	f := ok(m.hns.Features())(m)
 	return f
 }
 
 // content is what HNS has, with addresses in place of identities.
 func (m *machine) content() map[string]string {
 	m.Helper()
-	eps, err := m.hns.Endpoints(m.network().ID)
-	require.NoError(m, err)
+	eps := ok(m.hns.Endpoints(m.network().ID))(m)
 	out, addrs := map[string]string{}, map[string]string{}
 	for _, e := range eps {
 		addrs[e.ID] = e.IPConfigurations[0].IPAddress
 		out["endpoint "+e.Name] = fmt.Sprint(e.IPConfigurations, e.MacAddress, e.Flags, e.Policies)
 	}
 	require.Len(m, out, len(eps), "two endpoints have one name")
-	lbs, err := m.hns.LoadBalancers()
-	require.NoError(m, err)
+	lbs := ok(m.hns.LoadBalancers())(m)
 	for _, lb := range lbs {
 		k, _ := lb.Key()
 		for i, id := range lb.HostComputeEndpoints {
@@ -210,20 +206,17 @@ func TestRandomStates(t *testing.T) {
 				if rng.IntN(4) == 0 {
 					e, b = m.process()
 				}
-				r, err := e.Apply(t.Context(), s)
-				require.NoError(t, err)
+				r := ok(e.Apply(t.Context(), s))(t)
 				require.Empty(t, r.Drift)
 				held := e.Status().Held
-				o, err := b.Observe(t.Context(), nil)
-				require.NoError(t, err)
+				o := ok(b.Observe(t.Context(), nil))(t)
 				require.Empty(t, o.Drift)
 				c := sm.Diff(held, o.Table)
 				require.True(t, c.Empty(), "%s", c)
 
 				fresh := newMachine(t, n, hnsfake.AllFeatures)
 				other, _ := fresh.process()
-				_, err = other.Apply(t.Context(), s)
-				require.NoError(t, err)
+				ok(other.Apply(t.Context(), s))(t)
 				require.Equal(t, fresh.content(), m.content())
 				for range 1 + rng.IntN(3) {
 					s = g.Change(s)
@@ -295,8 +288,7 @@ func TestRunRepairs(t *testing.T) {
 	t.Cleanup(func() { cancel(); <-ended })
 	require.NoError(t, e.Wait(ctx, e.Set(state)))
 	want := m.content()
-	lbs, err := m.hns.LoadBalancers()
-	require.NoError(t, err)
+	lbs := ok(m.hns.LoadBalancers())(t)
 	deleted := time.Now()
 	require.NoError(t, m.hns.DeleteLoadBalancer(lbs[0].ID))
 	require.Eventually(t, func() bool {
@@ -309,11 +301,9 @@ func TestRunRepairs(t *testing.T) {
 	// What was changed in place is found by the next full reading.
 	changed := lbs[1]
 	changed.ID, changed.PortMappings[0].InternalPort = "", 1
-	_, err = m.hns.ModifyLoadBalancer(lbs[1].ID, &changed)
-	require.NoError(t, err)
+	ok(m.hns.ModifyLoadBalancer(lbs[1].ID, &changed))(t)
 	e.Resync()
-	r, err := e.Apply(ctx, state)
-	require.NoError(t, err)
+	r := ok(e.Apply(ctx, state))(t)
 	require.True(t, r.IsRepair())
 	require.Equal(t, want, m.content())
 }
@@ -348,8 +338,7 @@ func TestFile(t *testing.T) {
 		} else {
 			require.NoError(t, f.Save([]byte(want)))
 		}
-		got, err := f.Load()
-		require.NoError(t, err)
+		got := ok(f.Load())(t)
 		require.Equal(t, want, string(got))
 	}
 	require.Error(t, kernelspace.File(t.TempDir()).Save([]byte("x")))

@@ -2,7 +2,9 @@ package kernelspace_test
 
 import (
 	"net/netip"
+	"testing"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -29,3 +31,5 @@ func changed(change func(*sm.Endpoint)) sm.State {
 	change(&eps[1])
 	return s.WithEndpoints(web, eps)
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -65,23 +65,20 @@ func newMachine(t *testing.T, n kernelspace.Network, f kernelspace.Features) *ma
 // local adds an endpoint as the container runtime does.
 func (m *machine) local(name string, addrs ...string) *kernelspace.Endpoint {
 	m.Helper()
-	n, err := m.hns.Network(m.cfg.Network)
-	require.NoError(m, err)
+	n := ok(m.hns.Network(m.cfg.Network))(m)
 	e := &kernelspace.Endpoint{Name: name, HostComputeNetwork: n.ID,
 		MacAddress: "02-00-00-00-00-01", SchemaVersion: kernelspace.SchemaVersion{Major: 2}}
 	for _, a := range addrs {
 		e.IPConfigurations = append(e.IPConfigurations, kernelspace.IPConfig{IPAddress: a})
 	}
-	e, err = m.hns.CreateEndpoint(e)
-	require.NoError(m, err)
+	e = ok(m.hns.CreateEndpoint(e))(m)
 	return e
 }
 
 // process is a program that starts.
 func (m *machine) process() (*dataplane.Engine, *kernelspace.Backend) {
 	m.Helper()
-	b, err := kernelspace.New(&m.cfg)
-	require.NoError(m, err)
+	b := ok(kernelspace.New(&m.cfg))(m)
 	m.Cleanup(func() { b.Close() })
 	return dataplane.New(b, nil), b
 }
@@ -95,8 +92,7 @@ func (m *machine) apply(s sm.State) *dataplane.Result {
 
 func apply(t testing.TB, e *dataplane.Engine, s sm.State) *dataplane.Result {
 	t.Helper()
-	r, err := e.Apply(context.Background(), s)
-	require.NoError(t, err)
+	r := ok(e.Apply(context.Background(), s))(t)
 	require.Empty(t, r.Refused)
 	return r
 }
@@ -151,8 +147,7 @@ func local(s *sm.Service) {
 func (m *machine) plan(s sm.State) string {
 	m.Helper()
 	e, _ := m.process()
-	r, err := e.Plan(m.Context(), s)
-	require.NoError(m, err)
+	r := ok(e.Plan(m.Context(), s))(m)
 	return r.Plan.String()
 }
 
@@ -269,17 +264,14 @@ func (m *machine) nothing(s sm.State) {
 // is requires what HNS has: load balancers by place, and the addresses of remote endpoints.
 func (m *machine) is(lbs []string, remote ...string) {
 	m.Helper()
-	l, err := m.hns.LoadBalancers()
-	require.NoError(m, err)
+	l := ok(m.hns.LoadBalancers())(m)
 	var got, eps []string
 	for i := range l {
 		k, _ := l[i].Key()
 		got = append(got, k.String())
 	}
-	n, err := m.hns.Network(m.cfg.Network)
-	require.NoError(m, err)
-	all, err := m.hns.Endpoints(n.ID)
-	require.NoError(m, err)
+	n := ok(m.hns.Network(m.cfg.Network))(m)
+	all := ok(m.hns.Endpoints(n.ID))(m)
 	for _, e := range all {
 		if e.Remote() {
 			eps = append(eps, e.IPConfigurations[0].IPAddress)

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -46,8 +47,7 @@ func services(t *testing.T, n int) *servicemodel.Table {
 			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}).
 			WithEndpoints(name(i), eps)
 	}
-	table, err := servicemodel.Resolve(nil, s)
-	require.NoError(t, err)
+	table := ok(servicemodel.Resolve(nil, s))(t)
 	return table
 }
 
@@ -237,3 +237,5 @@ func TestFlags(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -22,22 +22,19 @@ func TestRecentOfAPage(t *testing.T) {
 	engine := dataplane.New(memory.New(nil), nil)
 	handler := served.New(engine, nil)
 	t.Cleanup(func() { handler.Close() })
-	_, err := engine.Apply(t.Context(), servicemodel.State{}.
+	ok(engine.Apply(t.Context(), servicemodel.State{}.
 		WithNode(servicemodel.Node{Name: "n1"}).
 		WithService(&servicemodel.Service{Name: name(1), ClusterIPs: []netip.Addr{address(1)},
-			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}))
-	require.NoError(t, err)
+			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})))(t)
 	tcp := httptest.NewServer(handler)
 	t.Cleanup(tcp.Close)
 	path := filepath.Join(t.TempDir(), "page")
-	l, err := net.Listen("unix", path)
-	require.NoError(t, err)
+	l := ok(net.Listen("unix", path))(t)
 	unix := &http.Server{Handler: handler}
 	go unix.Serve(l)
 	t.Cleanup(func() { unix.Close() })
 	for _, where := range []string{tcp.URL, tcp.URL + "/", "unix:" + path} {
-		p, err := newPage(where)
-		require.NoError(t, err)
+		p := ok(newPage(where))(t)
 		r := p.recent(t.Context())
 		require.Empty(t, r.why)
 		require.Len(t, r.Events, 1)
@@ -59,8 +56,7 @@ func TestWhereNoPageIs(t *testing.T) {
 	for where, want := range map[string]string{"": "-page is empty",
 		other.URL: "is no page of kernlb: 404", text.URL: "is no page of kernlb: invalid character",
 		"unix:/nowhere": "no page at unix:/nowhere: kernlb watch -listen serves one"} {
-		p, err := newPage(where)
-		require.NoError(t, err)
+		p := ok(newPage(where))(t)
 		r := p.recent(t.Context())
 		require.Contains(t, r.why, want)
 	}

@@ -28,8 +28,7 @@ func TestTheDocumentHasAScreen(t *testing.T) {
 	t.Parallel()
 	const document = "../../docs/kernlb.md"
 	const begin, end = "<!-- top -->\n```text\n", "```\n<!-- end -->"
-	text, err := os.ReadFile(document)
-	require.NoError(t, err)
+	text := ok(os.ReadFile(document))(t)
 	before, rest, found := strings.Cut(string(text), begin)
 	require.True(t, found)
 	shown, after, found := strings.Cut(rest, end)
@@ -50,8 +49,7 @@ func TestTheDocumentHasAScreen(t *testing.T) {
 func node(t *testing.T) (c *netnstest.Cluster, all []*servicemodel.Service, url string) {
 	t.Helper()
 	c = netnstest.Start(t, netnstest.Options{})
-	b, err := nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(t, err)
+	b := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { b.Close() })
 	engine := dataplane.New(b, nil)
 	shown := pages.New(engine, nil)
@@ -70,13 +68,11 @@ func node(t *testing.T) (c *netnstest.Cluster, all []*servicemodel.Service, url 
 				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
 		}
 		state = state.WithService(svc).WithEndpoints(svc.Name, eps)
-		_, err := engine.Apply(t.Context(), state)
-		require.NoError(t, err)
+		ok(engine.Apply(t.Context(), state))(t)
 		all = append(all, svc)
 		require.NoError(t, c.Pods[i].Serve(servicemodel.TCP, 8080))
 	}
-	counted, err := counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(t, err)
+	counted := ok(counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { counted.Close() })
 	require.NoError(t, counted.Start(t.Context()))
 	return c, all, site.URL
@@ -90,8 +86,7 @@ func taken(t *testing.T) string {
 	r.SetColorProfile(termenv.Ascii)
 	o := &options{backend: "nftables", instance: "kernlb", interval: 2 * time.Second}
 	m := newModel(o, r)
-	events, err := newPage(url)
-	require.NoError(t, err)
+	events := ok(newPage(url))(t)
 	tell(m, tea.WindowSizeMsg{Width: 100, Height: 15})
 	read := func() {
 		require.NoError(t, c.Node.NS.Do(func() error {

@@ -40,19 +40,16 @@ func newNode(t *testing.T) (c *netnstest.Cluster, connect func()) {
 	t.Helper()
 	c = netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
-	b, err := nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(t, err)
+	b := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { b.Close() })
 	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
 		ClusterIPs: []netip.Addr{vip.Addr()},
 		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-	_, err = dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{}.
+	ok(dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{}.
 		WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
 		WithEndpoints(svc.Name, []servicemodel.Endpoint{{Addr: c.Pods[1].IPv4, Ready: true,
-			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}}))
-	require.NoError(t, err)
-	counted, err := counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(t, err)
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})))(t)
+	counted := ok(counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { counted.Close() })
 	require.NoError(t, counted.Start(t.Context()))
 	return c, func() {
@@ -109,8 +106,7 @@ func (x *terminal) press(keys string) {
 	x.mu.Lock()
 	x.raw.Reset()
 	x.mu.Unlock()
-	_, err := io.WriteString(x.file, keys)
-	require.NoError(x.t, err)
+	ok(io.WriteString(x.file, keys))(x.t)
 }
 
 // In a terminal, connections appear as they are made. Keys and a new size have their effects.
@@ -158,8 +154,7 @@ recent changes and latencies are not known: -page is empty
   SERVICE +ENDPOINTS +CONN/S +PACKETS/S +IN B/S +OUT B/S +CONNECTIONS
   default/web +1 +\S+ +\S+ +\S+ +\S+ +2
 $`, string(out))
-	empty, err := netnstest.NewNS("empty")
-	require.NoError(t, err)
+	empty := ok(netnstest.NewNS("empty"))(t)
 	t.Cleanup(func() { empty.Close() })
 	var errs strings.Builder
 	require.NoError(t, empty.Do(func() error {

@@ -138,8 +138,7 @@ func TestWhatClientsSee(t *testing.T) {
 }
 
 func release(t *testing.T) string {
-	out, err := os.ReadFile("/proc/sys/kernel/osrelease")
-	require.NoError(t, err)
+	out := ok(os.ReadFile("/proc/sys/kernel/osrelease"))(t)
 	return strings.TrimSpace(string(out))
 }
 
@@ -184,8 +183,7 @@ func (n *clientNode) command(args ...string) *exec.Cmd {
 // start starts the program, and waits until it is ready.
 func (n *clientNode) start(t *testing.T, backend string) {
 	socket := filepath.Join(t.TempDir(), "notify")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	require.NoError(t, err)
+	conn := ok(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
 	defer conn.Close()
 	n.process = n.command("watch", "-f", n.dir, "-copies", n.dir+"-copies", "-backend", backend)
 	n.process.Env = append(n.process.Env, "NOTIFY_SOCKET="+socket)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/ipvs"
 )
 
@@ -74,9 +75,8 @@ func TestWrongUsageIsOneLine(t *testing.T) {
 func TestFlagsStandAroundWhatACommandIsAbout(t *testing.T) {
 	t.Parallel()
 	var o options
-	c, err := parse(&o, strings.Fields("explain -instance x default/web -ipvs-tcp-timeout 2h "+
-		"-ipvs-tcpfin-timeout 30s -ipvs-udp-timeout 20s"), &bytes.Buffer{})
-	require.NoError(t, err)
+	c := ok(parse(&o, strings.Fields("explain -instance x default/web -ipvs-tcp-timeout 2h "+
+		"-ipvs-tcpfin-timeout 30s -ipvs-udp-timeout 20s"), &bytes.Buffer{}))(t)
 	require.Equal(t, "explain", c.name)
 	require.Equal(t, "x", o.instance)
 	require.Equal(t, "default/web", o.explained.String())
@@ -131,3 +131,5 @@ func TestVersion(t *testing.T) {
 		require.Contains(t, out, "go1.")
 	}
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -42,8 +42,7 @@ func TestCommandsInTheDocumentsWork(t *testing.T) {
 	if _, err := os.Stat("../../docs"); err != nil {
 		t.Skip("the documents are not beside the test: needs no virtual machine")
 	}
-	documents, err := filepath.Glob("../../docs/*.md")
-	require.NoError(t, err)
+	documents := ok(filepath.Glob("../../docs/*.md"))(t)
 	found := 0
 	for _, document := range append(documents, "../../README.md") {
 		lines := commandLines(t, document)

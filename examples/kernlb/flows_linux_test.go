@@ -42,8 +42,7 @@ endpoints:
 // put adds a flow to the service, answered by the endpoint.
 func put(t *testing.T, ns *netnstest.NS, p conntrack.Protocol, port uint16, endpoint string) {
 	t.Helper()
-	table, err := conntrack.Open(&conntrack.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	table := ok(conntrack.Open(&conntrack.Config{NetNS: ns.Fd()}))(t)
 	defer table.Close()
 	client := netip.MustParseAddrPort("198.51.100.1:4000")
 	f := conntrack.Flow{Protocol: p, Timeout: time.Minute,
@@ -53,8 +52,7 @@ func put(t *testing.T, ns *netnstest.NS, p conntrack.Protocol, port uint16, endp
 	if p == conntrack.TCP {
 		f.TCP = conntrack.TCPEstablished
 	}
-	c, err := table.Create(t.Context(), conntrack.All(f))
-	require.NoError(t, err)
+	c := ok(table.Create(t.Context(), conntrack.All(f)))(t)
 	require.Equal(t, 1, c.Created)
 }
 

@@ -54,8 +54,7 @@ func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 		if *update {
 			require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
 		}
-		want, err := os.ReadFile(path)
-		require.NoError(t, err)
+		want := ok(os.ReadFile(path))(t)
 		require.Equal(t, string(want), got, "go test ./examples/kernlb -run Drawings -update")
 	}
 	got := done(t, ns, "", "graph -service default/shop")

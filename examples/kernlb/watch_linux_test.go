@@ -154,14 +154,11 @@ func TestWatchWaitsForTheWriter(t *testing.T) {
 	w.start()
 	w.holds("10.96.0.1", "10.96.0.2")
 
-	f, err := os.Create(filepath.Join(w.dir, "a.yaml"))
-	require.NoError(t, err)
-	_, err = f.WriteString(one("a", "10.96.0.1"))
-	require.NoError(t, err)
+	f := ok(os.Create(filepath.Join(w.dir, "a.yaml")))(t)
+	ok(f.WriteString(one("a", "10.96.0.1")))(t)
 	w.write("other.yaml", one("o", "10.96.0.3"))
 	w.holds("10.96.0.1", "10.96.0.2", "10.96.0.3")
-	_, err = f.WriteString(one("b", "10.96.0.22"))
-	require.NoError(t, err)
+	ok(f.WriteString(one("b", "10.96.0.22")))(t)
 	require.NoError(t, f.Close())
 	w.holds("10.96.0.1", "10.96.0.22", "10.96.0.3")
 	w.halt()
@@ -339,8 +336,7 @@ func TestWatchFollowsTheAddressesOfTheNode(t *testing.T) {
 // the program is alive, even without the directory, and it learns of the end.
 func TestWatchTellsTheServiceManager(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "notify")
-	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"})
-	require.NoError(t, err)
+	conn := ok(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
 	defer conn.Close()
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "500000")

@@ -62,8 +62,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	p.nodeIsFollowed(c)
 
 	// The API server ends. Services stay, also for a program that starts meanwhile.
-	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(here), 20)
-	require.NoError(t, err)
+	conns := ok(netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(here), 20))(t)
 	defer conns.Close()
 	p.killAPIServer()
 	answers(t, c.Pods[1], here, "answered pod1")

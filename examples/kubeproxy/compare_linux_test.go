@@ -56,12 +56,10 @@ func clientWith(t *testing.T, node *corev1.Node) kubernetes.Interface {
 		{"7", "172.30.0.47", 0, nil},
 	} {
 		s, l := recordedService(o.name, o.clusterIP, o.nodePort, o.endpoints...)
-		_, err := client.CoreV1().Services(s.Namespace).Create(t.Context(), s,
-			metav1.CreateOptions{})
-		require.NoError(t, err)
-		_, err = client.DiscoveryV1().EndpointSlices(s.Namespace).Create(t.Context(), l,
-			metav1.CreateOptions{})
-		require.NoError(t, err)
+		ok(client.CoreV1().Services(s.Namespace).Create(t.Context(), s,
+			metav1.CreateOptions{}))(t)
+		ok(client.DiscoveryV1().EndpointSlices(s.Namespace).Create(t.Context(), l,
+			metav1.CreateOptions{}))(t)
 	}
 	return client
 }
@@ -151,9 +149,8 @@ func TestNotesSayWhatChangesOnThisNode(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			o, err := parseOptions(append([]string{"--hostname-override=node1",
-				"--proxy-mode=nftables", "--detect-local-mode=NodeCIDR"}, tt.args...))
-			require.NoError(t, err)
+			o := ok(parseOptions(append([]string{"--hostname-override=node1",
+				"--proxy-mode=nftables", "--detect-local-mode=NodeCIDR"}, tt.args...)))(t)
 			got := tt.facts.notes(o.settings)
 			require.Len(t, got, len(tt.want), got)
 			for i, w := range tt.want {

@@ -21,8 +21,7 @@ func containerfile(t *testing.T) string {
 		t.Skip("not with -short")
 	}
 	netnstest.Require(t) // root, for chroot
-	text, err := os.ReadFile("Containerfile")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("Containerfile"))(t)
 	return strings.ReplaceAll(string(text), "\\\n", "")
 }
 
@@ -39,8 +38,7 @@ func output(t *testing.T, cmd *exec.Cmd) string {
 // standsAlone starts the program of an image, in the image as its root directory.
 func standsAlone(t *testing.T, image string) {
 	t.Helper()
-	binary, err := elf.Open(filepath.Join(image, "kubeproxy"))
-	require.NoError(t, err)
+	binary := ok(elf.Open(filepath.Join(image, "kubeproxy")))(t)
 	defer binary.Close()
 	for _, p := range binary.Progs {
 		require.NotEqual(t, elf.PT_INTERP, p.Type, "it needs libraries")
@@ -50,8 +48,7 @@ func standsAlone(t *testing.T, image string) {
 	inside.SysProcAttr = &syscall.SysProcAttr{Chroot: image}
 	inside.Dir = "/"
 	output(t, inside)
-	written, err := os.ReadFile(filepath.Join(image, "config"))
-	require.NoError(t, err)
+	written := ok(os.ReadFile(filepath.Join(image, "config")))(t)
 	require.Contains(t, string(written), "mode: nftables")
 }
 
@@ -112,8 +109,7 @@ func TestTheImage(t *testing.T) {
 	require.Equal(t, "[/kubeproxy]", buildah("inspect", "--type", "image", "--format",
 		"{{.OCIv1.Config.Entrypoint}}", "kernlb-kubeproxy"))
 	root := buildah("mount", buildah("from", "kernlb-kubeproxy"))
-	files, err := os.ReadDir(root)
-	require.NoError(t, err)
+	files := ok(os.ReadDir(root))(t)
 	require.Len(t, files, 1)
 	standsAlone(t, root)
 }

@@ -55,8 +55,7 @@ func binary(t *testing.T) string {
 	if os.Getenv("KERNLB_TEST_APISERVER") == "none" {
 		t.Skip("apiserver: make test-all has one")
 	}
-	name, err := filepath.Abs("../../bin/controlplane")
-	require.NoError(t, err)
+	name := ok(filepath.Abs("../../bin/controlplane"))(t)
 	if _, err := os.Stat(name); err != nil {
 		t.Skip("apiserver: bin/controlplane is missing; make controlplane builds it")
 	}
@@ -68,8 +67,7 @@ func startControlPlane(t *testing.T) *controlPlane {
 	t.Helper()
 	netnstest.Require(t)
 	program := binary(t)
-	ns, err := netnstest.NewNS("control plane")
-	require.NoError(t, err)
+	ns := ok(netnstest.NewNS("control plane"))(t)
 	t.Cleanup(func() { ns.Close() })
 	p := &controlPlane{t: t, ns: ns, dir: t.TempDir()}
 	p.writeFiles()
@@ -97,8 +95,7 @@ func startControlPlane(t *testing.T) *controlPlane {
 
 // writeFiles writes the key of service accounts and the tokens.
 func (p *controlPlane) writeFiles() {
-	key, err := rsa.GenerateKey(rand.Reader, 2048)
-	require.NoError(p.t, err)
+	key := ok(rsa.GenerateKey(rand.Reader, 2048))(p.t)
 	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
 		Bytes: x509.MarshalPKCS1PrivateKey(key)})
 	require.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "key"), text, 0o600))
@@ -145,7 +142,7 @@ func (p *controlPlane) waitReady() {
 
 // clientOf makes a client with a token, for this process.
 func (p *controlPlane) clientOf(token string) kubernetes.Interface {
-	client, err := kubernetes.NewForConfig(&rest.Config{Host: "https://" + apiAddress,
+	client := ok(kubernetes.NewForConfig(&rest.Config{Host: "https://" + apiAddress,
 		BearerToken: token, TLSClientConfig: rest.TLSClientConfig{Insecure: true}, QPS: -1,
 		ContentConfig: rest.ContentConfig{ContentType: "application/vnd.kubernetes.protobuf"},
 		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
@@ -154,8 +151,7 @@ func (p *controlPlane) clientOf(token string) kubernetes.Interface {
 				return err
 			})
 			return conn, err
-		}})
-	require.NoError(p.t, err)
+		}}))(p.t)
 	return client
 }
 
@@ -221,26 +217,22 @@ func (p *controlPlane) applyRBAC() {
 			metav1.CreateOptions{})
 		return err == nil
 	}, patience, 50*time.Millisecond)
-	_, err := p.client.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{})
-	require.NoError(p.t, err)
-	_, err = p.client.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{})
-	require.NoError(p.t, err)
+	ok(p.client.RbacV1().ClusterRoles().Create(ctx, &role, metav1.CreateOptions{}))(p.t)
+	ok(p.client.RbacV1().ClusterRoleBindings().Create(ctx, &binding, metav1.CreateOptions{}))(p.t)
 }
 
 // addNode creates a Node with an address and a pod CIDR of each family, IPv4 first.
 func (p *controlPlane) addNode(name string, addresses, podCIDRs []string) {
 	ctx := p.t.Context()
-	n, err := p.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
+	n := ok(p.client.CoreV1().Nodes().Create(ctx, &corev1.Node{
 		ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec:       corev1.NodeSpec{PodCIDR: podCIDRs[0], PodCIDRs: podCIDRs}},
-		metav1.CreateOptions{})
-	require.NoError(p.t, err)
+		metav1.CreateOptions{}))(p.t)
 	for _, a := range addresses {
 		n.Status.Addresses = append(n.Status.Addresses,
 			corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: a})
 	}
-	_, err = p.client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{})
-	require.NoError(p.t, err)
+	ok(p.client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}))(p.t)
 }
 
 // addPod creates a Pod that is ready, as a kubelet would make it, with the addresses of a host.
@@ -248,16 +240,14 @@ func (p *controlPlane) addPod(
 	name, node string, at *netnstest.Host, labels map[string]string,
 ) {
 	ctx := p.t.Context()
-	pod, err := p.client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
+	pod := ok(p.client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
 		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{
-			{Name: "c", Image: "none"}}}}, metav1.CreateOptions{})
-	require.NoError(p.t, err)
+			{Name: "c", Image: "none"}}}}, metav1.CreateOptions{}))(p.t)
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: at.IPv4.String(),
 		PodIPs:     []corev1.PodIP{{IP: at.IPv4.String()}, {IP: at.IPv6.String()}},
 		Conditions: []corev1.PodCondition{{Type: corev1.PodReady, Status: corev1.ConditionTrue}}}
-	_, err = p.client.CoreV1().Pods("default").UpdateStatus(ctx, pod, metav1.UpdateOptions{})
-	require.NoError(p.t, err)
+	ok(p.client.CoreV1().Pods("default").UpdateStatus(ctx, pod, metav1.UpdateOptions{}))(p.t)
 }
 
 // removePod deletes a pod at once.
@@ -268,7 +258,7 @@ func (p *controlPlane) removePod(name string) {
 
 // addService creates a service for pods with the label app and returns its cluster IP and port.
 func (p *controlPlane) addService(s *corev1.Service) string {
-	s, err := p.client.CoreV1().Services("default").Create(p.t.Context(), s, metav1.CreateOptions{})
-	require.NoError(p.t, err)
+	s = ok(p.client.CoreV1().Services("default").Create(p.t.Context(), s,
+		metav1.CreateOptions{}))(p.t)
 	return fmt.Sprintf("%s:%d", s.Spec.ClusterIP, s.Spec.Ports[0].Port)
 }

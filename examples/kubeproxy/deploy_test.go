@@ -18,20 +18,20 @@ import (
 	"k8s.io/apimachinery/pkg/selection"
 	"k8s.io/client-go/tools/clientcmd"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // manifest decodes the documents of a file of deploy, or of a directory beside it, strictly, each
 // into one of the objects.
 func manifest(t *testing.T, name string, objects ...any) {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join("deploy", name))
-	require.NoError(t, err)
+	text := ok(os.ReadFile(filepath.Join("deploy", name)))(t)
 	in := yamlv3.NewDecoder(bytes.NewReader(text))
 	for _, o := range objects {
 		var node any // resolves aliases, which strict decoding does not know
 		require.NoError(t, in.Decode(&node), name)
-		one, err := yaml.Marshal(node)
-		require.NoError(t, err)
+		one := ok(yaml.Marshal(node))(t)
 		require.NoError(t, yaml.UnmarshalStrict(one, o), name)
 	}
 	require.True(t, errors.Is(in.Decode(new(any)), io.EOF), "%s has more documents", name)
@@ -61,13 +61,11 @@ func TestOneNodeFirst(t *testing.T) {
 		require.Len(t, terms, 1)
 		require.Len(t, terms[0].MatchExpressions, 1)
 		e := terms[0].MatchExpressions[0]
-		r, err := labels.NewRequirement(e.Key,
-			selection.Operator(strings.ToLower(string(e.Operator))), e.Values)
-		require.NoError(t, err)
+		r := ok(labels.NewRequirement(e.Key,
+			selection.Operator(strings.ToLower(string(e.Operator))), e.Values))(t)
 		return r.Matches(has)
 	}
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	readme := ok(os.ReadFile("README.md"))(t)
 	for _, tt := range []struct {
 		label        string
 		ours, theirs bool
@@ -111,8 +109,7 @@ func TestTheManifestsFitTogether(t *testing.T) {
 	for _, c := range append(pod.Spec.InitContainers, pod.Spec.Containers...) {
 		require.Equal(t, "/var/lib/kubeproxy", c.VolumeMounts[0].MountPath)
 		require.Equal(t, kustomization.Images[0].Name+":latest", c.Image)
-		o, err := parseOptions(append(c.Args, "--config="+file(t, files.Data["config.conf"])))
-		require.NoError(t, err)
+		o := ok(parseOptions(append(c.Args, "--config="+file(t, files.Data["config.conf"]))))(t)
 		require.Empty(t, o.warnings)
 		require.Equal(t, "/var/lib/kubeproxy/kubeconfig.conf", o.settings.client.kubeconfig)
 	}
@@ -121,11 +118,9 @@ func TestTheManifestsFitTogether(t *testing.T) {
 	pod = cleanup.Spec.Template
 	require.Equal(t, cleanup.Spec.Selector.MatchLabels, pod.Labels)
 	require.Equal(t, kustomization.Images[0].Name+":latest", pod.Spec.InitContainers[0].Image)
-	o, err := parseOptions(pod.Spec.InitContainers[0].Args)
-	require.NoError(t, err)
+	o := ok(parseOptions(pod.Spec.InitContainers[0].Args))(t)
 	require.True(t, o.cleanup)
-	_, err = clientcmd.Load([]byte(files.Data["kubeconfig.conf"]))
-	require.NoError(t, err)
+	ok(clientcmd.Load([]byte(files.Data["kubeconfig.conf"])))(t)
 }
 
 // Until the API server answers, /healthz is 503, and its JSON says why.
@@ -134,3 +129,5 @@ func TestAnAPIServerThatDoesNotAnswerIsAProblem(t *testing.T) {
 	require.Equal(t, []string{"the API server has not answered yet, so the node is not eligible"},
 		(&proxy{}).problems())
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

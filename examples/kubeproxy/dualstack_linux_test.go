@@ -34,14 +34,12 @@ func (p *controlPlane) addDualStack(name, app string) *corev1.Service {
 	s.Spec.IPFamilyPolicy = ptr(corev1.IPFamilyPolicyRequireDualStack)
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	services := p.client.CoreV1().Services("default")
-	s, err := services.Create(p.t.Context(), s, metav1.CreateOptions{})
-	require.NoError(p.t, err)
+	s = ok(services.Create(p.t.Context(), s, metav1.CreateOptions{}))(p.t)
 	for _, ip := range loadBalancerIPs {
 		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
 			corev1.LoadBalancerIngress{IP: ip})
 	}
-	s, err = services.UpdateStatus(p.t.Context(), s, metav1.UpdateOptions{})
-	require.NoError(p.t, err)
+	s = ok(services.UpdateStatus(p.t.Context(), s, metav1.UpdateOptions{}))(p.t)
 	require.Len(p.t, s.Spec.ClusterIPs, 2)
 	return s
 }

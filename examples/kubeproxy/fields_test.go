@@ -59,8 +59,7 @@ func TestEachFieldOfTheTypeIsInTheTableOnce(t *testing.T) {
 // hides.
 func TestEachFlagOfKubeProxyIsInTheTable(t *testing.T) {
 	t.Parallel()
-	record, err := os.ReadFile("testdata/kube-proxy-flags.txt")
-	require.NoError(t, err)
+	record := ok(os.ReadFile("testdata/kube-proxy-flags.txt"))(t)
 	inTable := map[string]bool{}
 	for _, f := range fields {
 		if f.flag != "" {
@@ -187,8 +186,7 @@ func table() string {
 
 func TestTheReadmeHasTheTable(t *testing.T) {
 	t.Parallel()
-	readme, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	readme := ok(os.ReadFile("README.md"))(t)
 	before, rest, found := strings.Cut(string(readme), "| field | flag | effect |\n")
 	require.True(t, found)
 	_, after, _ := strings.Cut(rest, "\n\n")

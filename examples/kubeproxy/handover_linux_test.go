@@ -66,8 +66,7 @@ func watch(t *testing.T, c *netnstest.Cluster, s *corev1.Service, open, anew *ne
 	to := []string{at(s.Spec.ClusterIPs[0], 80), at(s.Spec.ClusterIPs[1], 80)}
 	for _, a := range to {
 		answers(t, open, a, "answered pod1")
-		conns, err := netnstest.OpenConns(t.Context(), open, netip.MustParseAddrPort(a), 25)
-		require.NoError(t, err)
+		conns := ok(netnstest.OpenConns(t.Context(), open, netip.MustParseAddrPort(a), 25))(t)
 		t.Cleanup(func() { conns.Close() })
 		w.conns = append(w.conns, conns)
 	}

@@ -92,9 +92,8 @@ func TestFlagsBesideAFile(t *testing.T) {
 	t.Parallel()
 	name := file(t, header+"mode: nftables\nlogging: {verbosity: 1}\nportRange: 1-2\n"+
 		"featureGates: {WatchListClient: true, ContextualLogging: true}\n")
-	o, err := parseOptions([]string{"--config=" + name, "-v=5", "--hostname-override= Node1 ",
-		"--proxy-mode=ipvs", "--master=https://api", "--healthz-port=0"})
-	require.NoError(t, err)
+	o := ok(parseOptions([]string{"--config=" + name, "-v=5", "--hostname-override= Node1 ",
+		"--proxy-mode=ipvs", "--master=https://api", "--healthz-port=0"}))(t)
 	require.Equal(t, modeNFTables, o.settings.mode)
 	require.EqualValues(t, 5, o.config.Logging.Verbosity)
 	require.Equal(t, "node1", o.settings.tracker.Node.Name)
@@ -112,15 +111,14 @@ func TestFlagsBesideAFile(t *testing.T) {
 
 func TestFlags(t *testing.T) {
 	t.Parallel()
-	o, err := parseOptions([]string{"--proxy-mode", "nftables", "--masquerade-all",
+	o := ok(parseOptions([]string{"--proxy-mode", "nftables", "--masquerade-all",
 		"--iptables-sync-period=10s", "--iptables-min-sync-period=0s", "--cluster-cidr",
 		"10.244.0.0/16,fd00::/48", "--nodeport-addresses=10.0.0.0/8,fd00::/8",
 		"--nodeport-addresses=192.0.2.0/24", "--healthz-bind-address=::1", "--healthz-port=99",
 		"--metrics-port=0", "--bind-address=2001:db8::1", "--hostname-override=N",
 		"--conntrack-max-per-core=0", "--conntrack-tcp-timeout-established=0",
 		"--feature-gates=A=true,B=false", "--feature-gates=C=true", "--metrics-bind-address=",
-		"--boot-id-file=x"})
-	require.NoError(t, err)
+		"--boot-id-file=x"}))(t)
 	s := o.settings
 	require.Equal(t, 10*time.Second, s.run.RetryMax)
 	require.Zero(t, s.run.MinInterval)
@@ -177,12 +175,10 @@ func TestDefaultsAreThoseOfKubeProxy(t *testing.T) {
 // Files written by installers of Kubernetes load.
 func TestFilesOfOthersLoad(t *testing.T) {
 	t.Parallel()
-	names, err := filepath.Glob("testdata/config-*.yaml")
-	require.NoError(t, err)
+	names := ok(filepath.Glob("testdata/config-*.yaml"))(t)
 	require.NotEmpty(t, names)
 	for _, name := range names {
-		_, err := parseOptions([]string{"--config", name, "--hostname-override=node1"})
-		require.NoError(t, err)
+		ok(parseOptions([]string{"--config", name, "--hostname-override=node1"}))(t)
 	}
 }
 
@@ -200,8 +196,7 @@ func present(doc map[string]any, prefix string) map[string]bool {
 
 func TestAFileWithAllFieldsLoadsInEachMode(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("testdata/all-fields.yaml")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("testdata/all-fields.yaml"))(t)
 	var doc map[string]any
 	require.NoError(t, yaml.Unmarshal(text, &doc))
 	there := present(doc, "")
@@ -214,8 +209,7 @@ func TestAFileWithAllFieldsLoadsInEachMode(t *testing.T) {
 	}
 	for _, mode := range []string{"iptables", "nftables", "ipvs"} {
 		name := file(t, strings.Replace(string(text), "MODE", mode, 1))
-		o, err := parseOptions([]string{"--config", name})
-		require.NoError(t, err)
+		o := ok(parseOptions([]string{"--config", name}))(t)
 		require.EqualValues(t, mode, o.settings.mode)
 		require.Equal(t, withoutEffect, o.warnings)
 		require.Equal(t, "192.0.2.10", o.settings.bindAddress.String())
@@ -242,8 +236,7 @@ func TestFilesOfKubernetesLoad(t *testing.T) {
 		kubeadm + "invalid_unknown_field_kubeproxycfg.yaml":   "unknownField: no such field",
 		kubeadm + "invalid_duplicate_field_kubeproxycfg.yaml": `key "portRange" already`,
 	} {
-		names, err := filepath.Glob(filepath.Join(dir, filepath.FromSlash(pattern)))
-		require.NoError(t, err)
+		names := ok(filepath.Glob(filepath.Join(dir, filepath.FromSlash(pattern))))(t)
 		require.NotEmpty(t, names, pattern)
 		for _, name := range names {
 			_, err := parseOptions([]string{"--config", name, "--hostname-override=node1"})
@@ -275,8 +268,7 @@ func TestTheLeastTimeBetweenSyncs(t *testing.T) {
 		"mode: iptables\niptables: {minSyncPeriod: 3s}\n": 3 * time.Second,
 		"mode: ipvs\n": 0,
 	} {
-		o, err := parseOptions([]string{"--config", file(t, header+text)})
-		require.NoError(t, err)
+		o := ok(parseOptions([]string{"--config", file(t, header+text)}))(t)
 		require.Equal(t, want, o.settings.run.MinInterval, text)
 	}
 }

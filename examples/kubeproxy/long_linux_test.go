@@ -77,8 +77,7 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 	p.addPod("a-0", "node1", c.Pods[0], app)
 	to := p.addService(serviceOf("web", "web"))
 	answers(t, c.Pods[1], to, "answered pod1")
-	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(to), 100)
-	require.NoError(t, err)
+	conns := ok(netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(to), 100))(t)
 	defer conns.Close()
 	tr := startTraffic(t, c.Pods[1], to)
 

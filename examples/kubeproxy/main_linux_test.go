@@ -102,11 +102,9 @@ func spawn(t *testing.T, ns *netnstest.NS, env string, name string, args ...stri
 	t.Helper()
 	cmd := exec.Command(name, args...)
 	cmd.Env = append(os.Environ(), env, "RUNTIME_DIRECTORY="+t.TempDir())
-	out, err := os.CreateTemp(t.TempDir(), "log")
-	require.NoError(t, err)
+	out := ok(os.CreateTemp(t.TempDir(), "log"))(t)
 	cmd.Stdout, cmd.Stderr = out, out
-	in, err := cmd.StdinPipe()
-	require.NoError(t, err)
+	in := ok(cmd.StdinPipe())(t)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, ns.Do(cmd.Start))
 	t.Cleanup(func() {
@@ -126,8 +124,7 @@ const self = "/proc/self/exe"
 // executable is the test binary, for programs that start it.
 func executable(t *testing.T) string {
 	t.Helper()
-	name, err := os.Executable()
-	require.NoError(t, err)
+	name := ok(os.Executable())(t)
 	return name
 }
 
@@ -149,8 +146,7 @@ func (p *process) end() {
 func (p *process) fails(want string) {
 	p.t.Helper()
 	require.Error(p.t, p.cmd.Wait())
-	text, err := os.ReadFile(p.out)
-	require.NoError(p.t, err)
+	text := ok(os.ReadFile(p.out))(p.t)
 	require.Contains(p.t, string(text), want)
 }
 

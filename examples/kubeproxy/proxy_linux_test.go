@@ -43,8 +43,7 @@ func node(t *testing.T) *netnstest.Cluster {
 // leftover restores a kube-proxy's objects in a namespace.
 func leftover(t *testing.T, ns *netnstest.NS, file string, command ...string) {
 	t.Helper()
-	text, err := os.Open("../../dataplane/kubeproxy/testdata/" + file)
-	require.NoError(t, err)
+	text := ok(os.Open("../../dataplane/kubeproxy/testdata/" + file))(t)
 	defer text.Close()
 	cmd := exec.Command(command[0], command[1:]...)
 	cmd.Stdin = text
@@ -118,9 +117,8 @@ func TestAnotherModeTakesOver(t *testing.T) {
 	}
 	p := begin("iptables")
 	answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
-	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1],
-		netip.MustParseAddrPort("10.96.0.10:80"), 20)
-	require.NoError(t, err)
+	conns := ok(netnstest.OpenConns(t.Context(), c.Pods[1],
+		netip.MustParseAddrPort("10.96.0.10:80"), 20))(t)
 	defer conns.Close()
 	p.stop()
 	for _, step := range []struct{ mode, ours, gone string }{

@@ -36,10 +36,9 @@ func begin(t *testing.T) (*walk, *process) {
 	t.Helper()
 	w := &walk{handover: &handover{controlPlane: startControlPlane(t), c: node(t),
 		from: iptablesRules, to: nftablesRules}, written: map[string]string{}}
-	_, err := w.client.CoreV1().Nodes().Patch(t.Context(), "node1", types.MergePatchType,
+	ok(w.client.CoreV1().Nodes().Patch(t.Context(), "node1", types.MergePatchType,
 		[]byte(`{"metadata":{"annotations":{"`+kubeadmMark+`":"unix:///run/x"}}}`),
-		metav1.PatchOptions{})
-	require.NoError(t, err)
+		metav1.PatchOptions{}))(t)
 	w.reach(w.c.Node.NS)
 	w.reach(w.c.OtherNode.NS)
 	require.NoError(t, w.c.RemotePods[0].Serve(servicemodel.TCP, 8080))
@@ -135,8 +134,7 @@ func (w *walk) comesBack(ours *process) (kubeProxy *process) {
 	w.compares()
 	w.lives("both run again")
 	ours.stop()
-	text, err := os.ReadFile(ours.out)
-	require.NoError(w.t, err)
+	text := ok(os.ReadFile(ours.out))(w.t)
 	w.written["log"] = ""
 	for _, line := range logLine.FindAllStringSubmatch(string(text), -1) {
 		w.written["log"] += line[1] + line[2] + "\n"
@@ -156,8 +154,7 @@ var logLine = regexp.MustCompile(`(?m)^([IW])\d{4} [^]]+\](.*\b(?:kube-proxy|sto
 // notes returns the actions of the warnings about a node.
 func (w *walk) notes(node string) (l []string) {
 	w.t.Helper()
-	events, err := w.client.EventsV1().Events("").List(w.t.Context(), metav1.ListOptions{})
-	require.NoError(w.t, err)
+	events := ok(w.client.EventsV1().Events("").List(w.t.Context(), metav1.ListOptions{}))(w.t)
 	for _, e := range events.Items {
 		if e.Reason == "NotAsKubeProxy" && e.Regarding.Name == node {
 			l = append(l, e.Action)
@@ -193,9 +190,8 @@ func TestTheProcedureOfTheReadme(t *testing.T) {
 // podCIDRs starts this program on a node without pod CIDRs.
 func (w *walk) podCIDRs() {
 	w.t.Helper()
-	_, err := w.client.CoreV1().Nodes().Create(w.t.Context(),
-		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node3"}}, metav1.CreateOptions{})
-	require.NoError(w.t, err)
+	ok(w.client.CoreV1().Nodes().Create(w.t.Context(),
+		&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node3"}}, metav1.CreateOptions{}))(w.t)
 	w.reach(w.c.Outside[0].NS)
 	spawn(w.t, w.c.Outside[0].NS, asProgram+"=1", self, w.proxyArgs("node3", "nftables")...).
 		says("the Node has no spec.podCIDRs", 1)
@@ -211,8 +207,7 @@ const widest = 140
 // slow machine has more of them.
 func (w *walk) documented() {
 	w.t.Helper()
-	readme, err := os.ReadFile("README.md")
-	require.NoError(w.t, err)
+	readme := ok(os.ReadFile("README.md"))(w.t)
 	text := string(readme)
 	for name, output := range w.written {
 		begin := "```text " + name + "\n"

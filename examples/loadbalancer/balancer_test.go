@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -30,8 +31,7 @@ func inMemory(tb testing.TB, kernel *memory.Kernel) *balancer {
 
 func parse(tb testing.TB, format string, args ...any) *config.File {
 	tb.Helper()
-	f, err := config.Parse("lb.yaml", fmt.Appendf(nil, format, args...))
-	require.NoError(tb, err)
+	f := ok(config.Parse("lb.yaml", fmt.Appendf(nil, format, args...)))(tb)
 	return f
 }
 
@@ -52,8 +52,7 @@ func (b *balancer) endpoints(service string) string {
 // port returns a port of 127.0.0.1 that answers, or refuses if closed is set.
 func port(t *testing.T, closed bool) uint16 {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
+	l := ok(net.Listen("tcp", "127.0.0.1:0"))(t)
 	if closed {
 		require.NoError(t, l.Close())
 	} else {
@@ -82,8 +81,7 @@ func TestTheKernelSaysWhatWasUp(t *testing.T) {
 	require.NoError(t, before.start(t.Context(), parse(t, one, port(t, false), "1h")))
 	require.Eventually(t, func() bool { return before.endpoints("web") == "10.0.0.1 10.0.0.3" },
 		time.Minute, time.Millisecond)
-	_, err := before.engine.Apply(t.Context(), before.state)
-	require.NoError(t, err)
+	ok(before.engine.Apply(t.Context(), before.state))(t)
 
 	b := inMemory(t, kernel)
 	f := parse(t, seldom, port(t, true), "1h")
@@ -141,3 +139,5 @@ func BenchmarkVerdict(b *testing.B) {
 		lb.heard(r)
 	}
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -97,8 +97,7 @@ func newBalanced(t *testing.T, who string) *balanced {
 			"--use-file", b.conf, "--pid", dir+"/pid", "--checkers_pid", dir+"/checkers")
 	}
 	if who == "loadbalancer" {
-		converted, err := keepalived.Convert(b.conf, besideConf)
-		require.NoError(t, err)
+		converted := ok(keepalived.Convert(b.conf, besideConf))(t)
 		b.write("%s", converted.File)
 		b.command = func() *exec.Cmd {
 			cmd := exec.Command("/proc/self/exe")

@@ -15,16 +15,14 @@ import (
 
 func TestTheExampleIsRight(t *testing.T) {
 	t.Parallel()
-	f, err := config.Load("loadbalancer.yaml")
-	require.NoError(t, err)
+	f := ok(config.Load("loadbalancer.yaml"))(t)
 	require.Len(t, f.Services, 2)
 }
 
 // The README names every field.
 func TestTheReadmeHasAllFields(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("README.md")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("README.md"))(t)
 	for _, of := range []reflect.Type{reflect.TypeFor[config.File](),
 		reflect.TypeFor[config.Service](), reflect.TypeFor[config.Backend](),
 		reflect.TypeFor[check.Spec]()} {

@@ -380,8 +380,7 @@ func TestUDPClientsAreMoved(t *testing.T) {
 	w := newWorld(t)
 	checked := []*netnstest.Server{w.serve(0), w.serve(1)}
 	for _, p := range w.Pods[:2] {
-		_, err := p.NS.Serve(p.Name, servicemodel.UDP, netip.AddrPortFrom(p.IPv4, 53))
-		require.NoError(t, err)
+		ok(p.NS.Serve(p.Name, servicemodel.UDP, netip.AddrPortFrom(p.IPv4, 53)))(t)
 	}
 	w.write(`services:
 - name: dns

@@ -123,8 +123,7 @@ func (w *world) soon(ok func() bool, what string) {
 func (w *world) serve(pod int) *netnstest.Server {
 	w.Helper()
 	p := w.Pods[pod]
-	s, err := p.NS.Serve(p.Name, servicemodel.TCP, netip.AddrPortFrom(p.IPv4, 8080))
-	require.NoError(w, err)
+	s := ok(p.NS.Serve(p.Name, servicemodel.TCP, netip.AddrPortFrom(p.IPv4, 8080)))(w)
 	return s
 }
 
@@ -161,8 +160,7 @@ func (w *world) answers(who string) {
 // connect opens connections through the load balancer.
 func (w *world) connect(n int) *netnstest.Conns {
 	w.Helper()
-	c, err := netnstest.OpenConns(w.Context(), w.Outside[0], vip, n)
-	require.NoError(w, err)
+	c := ok(netnstest.OpenConns(w.Context(), w.Outside[0], vip, n))(w)
 	w.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -172,11 +170,9 @@ func (w *world) get(path string) string {
 	w.Helper()
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
 		DialContext: nodeDialer(w.Node.NS)}, Timeout: time.Minute}
-	r, err := client.Get("http://127.0.0.1:9095" + path)
-	require.NoError(w, err)
+	r := ok(client.Get("http://127.0.0.1:9095" + path))(w)
 	defer r.Body.Close()
 	var b bytes.Buffer
-	_, err = b.ReadFrom(r.Body)
-	require.NoError(w, err)
+	ok(b.ReadFrom(r.Body))(w)
 	return b.String()
 }

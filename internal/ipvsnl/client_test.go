@@ -10,6 +10,7 @@ import (
 	. "github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/ipvsfake"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
@@ -120,8 +121,7 @@ func TestACancelledContextStopsEverything(t *testing.T) {
 	}
 	require.NoError(t, c.Close(), "closing twice is not an error")
 	require.Empty(t, k.Log())
-	_, err := k.Dial(ctx, nil)
-	require.NoError(t, err)
+	ok(k.Dial(ctx, nil))(t)
 }
 
 func TestABatchGoesInWindows(t *testing.T) {
@@ -139,3 +139,5 @@ func TestABatchGoesInWindows(t *testing.T) {
 	require.NoError(t, c.Submit(t.Context(), remove))
 	require.Empty(t, k.Keys())
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -39,14 +39,13 @@ func DestinationAttr(d Destination, more ...func(b *rawnl.Batch)) []byte {
 
 func TestADestinationWithoutFamilyIsOfItsServices(t *testing.T) {
 	t.Parallel()
-	d, err := parseDestinationReply(Inside(CmdAttrDestination, func(b *rawnl.Batch) {
+	d := ok(parseDestinationReply(Inside(CmdAttrDestination, func(b *rawnl.Batch) {
 		putAddr(b, DestAttrAddr, DestKey("10.0.0.1:80").Addr)
 		b.U16(DestAttrPort, 80)
 		for _, typ := range []uint16{DestAttrForward, DestAttrWeight, DestAttrUpper,
 			DestAttrLower} {
 			b.NativeU32(typ, 0)
 		}
-	}), FamilyIPv4)
-	require.NoError(t, err)
+	}), FamilyIPv4))(t)
 	require.Equal(t, DestKey("10.0.0.1:80"), d.DestinationKey)
 }

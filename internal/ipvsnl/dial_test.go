@@ -14,8 +14,7 @@ import (
 // dial returns a client that uses the socket.
 func dial(tb testing.TB, sock rawnl.Socket) *Client {
 	tb.Helper()
-	c, err := Dial(tb.Context(), &rawnl.Config{Socket: sock})
-	require.NoError(tb, err)
+	c := ok(Dial(tb.Context(), &rawnl.Config{Socket: sock}))(tb)
 	tb.Cleanup(func() { require.NoError(tb, c.Close()) })
 	return c
 }
@@ -55,22 +54,19 @@ func submit(tb testing.TB, c *Client, fill func(b *Batch)) error {
 // servicesOf, serviceOf, destsOf and allDestsOf read objects that must exist.
 func servicesOf(tb testing.TB, c *Client) []ObservedService {
 	tb.Helper()
-	l, err := c.Services(tb.Context())
-	require.NoError(tb, err)
+	l := ok(c.Services(tb.Context()))(tb)
 	return l
 }
 
 func serviceOf(tb testing.TB, c *Client, k ServiceKey) ObservedService {
 	tb.Helper()
-	s, err := c.Service(tb.Context(), k)
-	require.NoError(tb, err)
+	s := ok(c.Service(tb.Context(), k))(tb)
 	return s
 }
 
 func destsOf(tb testing.TB, c *Client, k ServiceKey) []ObservedDestination {
 	tb.Helper()
-	l, err := c.Destinations(tb.Context(), k)
-	require.NoError(tb, err)
+	l := ok(c.Destinations(tb.Context(), k))(tb)
 	return l
 }
 

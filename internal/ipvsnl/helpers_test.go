@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // Keys that many tests use.
@@ -132,8 +133,7 @@ func Unhex(tb testing.TB, s string) []byte {
 		line, _, _ = strings.Cut(line, "//")
 		digits.WriteString(strings.Join(strings.Fields(line), ""))
 	}
-	b, err := hex.DecodeString(digits.String())
-	require.NoError(tb, err)
+	b := ok(hex.DecodeString(digits.String()))(tb)
 	return b
 }
 
@@ -204,3 +204,5 @@ func Many(services, destinations int) (add, remove *Batch) {
 	}
 	return add, remove
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

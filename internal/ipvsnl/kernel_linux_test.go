@@ -93,8 +93,7 @@ func BenchmarkKernelSubmit(b *testing.B) {
 			for b.Loop() {
 				b.StopTimer()
 				_, ns := kernelClient(b)
-				c, err := Dial(b.Context(), &rawnl.Config{NetNS: ns.Fd(), Limit: window})
-				require.NoError(b, err)
+				c := ok(Dial(b.Context(), &rawnl.Config{NetNS: ns.Fd(), Limit: window}))(b)
 				b.StartTimer()
 				require.NoError(b, c.Submit(context.Background(), add))
 				b.StopTimer()

@@ -292,14 +292,12 @@ func testSettings(t *testing.T, dial func(t *testing.T) *Client) {
 	c := dial(t)
 	ctx := t.Context()
 	fresh := Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute, UDP: 5 * time.Minute}
-	got, err := c.Timeouts(ctx)
-	require.NoError(t, err)
+	got := ok(c.Timeouts(ctx))(t)
 	require.Equal(t, fresh, got)
 	require.NoError(t, c.SetTimeouts(ctx, Timeouts{TCP: time.Hour}))
 	require.NoError(t, c.SetTimeouts(ctx, Timeouts{UDP: time.Second}))
 	require.NoError(t, c.SetTimeouts(ctx, Timeouts{}))
-	got, err = c.Timeouts(ctx)
-	require.NoError(t, err)
+	got = ok(c.Timeouts(ctx))(t)
 	require.Equal(t, Timeouts{TCP: time.Hour, TCPFin: 2 * time.Minute, UDP: time.Second}, got)
 }
 

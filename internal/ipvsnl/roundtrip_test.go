@@ -18,14 +18,11 @@ func TestAnyServiceComesBackAsItWas(t *testing.T) {
 	r := Random(t)
 	for range 2000 {
 		want := ObservedService{Service: RandomService(r), Stats: RandomStats(r)}
-		got, err := ParseServiceReply(ipvsfake.ServiceBody(want)[genHeader:])
-		require.NoError(t, err)
+		got := ok(ParseServiceReply(ipvsfake.ServiceBody(want)[genHeader:]))(t)
 		require.Equal(t, want, got)
 
-		w, err := Parse(ServiceAttr(want.Service))
-		require.NoError(t, err)
-		got, err = w.Service.Observed()
-		require.NoError(t, err)
+		w := ok(Parse(ServiceAttr(want.Service)))(t)
+		got = ok(w.Service.Observed())(t)
 		require.Equal(t, want.Service, got.Service)
 		require.EqualValues(t, AllFlags, w.Service.Mask)
 	}
@@ -42,8 +39,7 @@ func TestAnyDestinationComesBackAsItWas(t *testing.T) {
 			want.Tunnel = Tunnel{Type: uint8(r.Uint32N(3)), Port: uint16(r.Uint32()),
 				Flags: uint16(r.Uint32N(4))}
 		}
-		got, err := ParseDestinationReply(ipvsfake.DestinationBody(want)[genHeader:], f)
-		require.NoError(t, err)
+		got := ok(ParseDestinationReply(ipvsfake.DestinationBody(want)[genHeader:], f))(t)
 		require.Equal(t, want, got)
 	}
 }

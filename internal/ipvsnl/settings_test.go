@@ -29,8 +29,7 @@ func TestTimeouts(t *testing.T) {
 			b := Attrs(func(b *rawnl.Batch) { PutTimeouts(b, tt.timeouts) })
 			require.Equal(t, len(Unhex(t, tt.want)), len(b))
 			require.Equal(t, string(Unhex(t, tt.want)), string(b))
-			back, err := ParseTimeouts(b)
-			require.NoError(t, err)
+			back := ok(ParseTimeouts(b))(t)
 			require.Equal(t, tt.timeouts, back)
 		})
 	}
@@ -57,8 +56,7 @@ func FuzzParseSettings(f *testing.F) {
 	f.Add([]byte("\x08\x00\x01\x00\x01\x02\x01\x00"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if timeouts, err := ParseTimeouts(data); err == nil {
-			back, err := ParseTimeouts(Attrs(func(b *rawnl.Batch) { PutTimeouts(b, timeouts) }))
-			require.NoError(t, err)
+			back := ok(ParseTimeouts(Attrs(func(b *rawnl.Batch) { PutTimeouts(b, timeouts) })))(t)
 			require.Equal(t, timeouts, back)
 		}
 	})

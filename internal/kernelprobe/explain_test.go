@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // transaction adds a base chain of type nat, and a rule with the expressions lookup and numgen; at
@@ -146,10 +147,8 @@ func TestReleases(t *testing.T) {
 
 func TestTheChangesAskForEverything(t *testing.T) {
 	t.Parallel()
-	plain, err := Changes(false, 0)
-	require.NoError(t, err)
-	sticky, err := Changes(true, 0)
-	require.NoError(t, err)
+	plain := ok(Changes(false, 0))(t)
+	sticky := ok(Changes(true, 0))(t)
 	require.NotEqual(t, plain.String(), sticky.String())
 	require.NotEmpty(t, plain.Hairpins)
 	require.NotEmpty(t, plain.ClusterIPs)
@@ -199,3 +198,5 @@ func TestWhatIsGoneIsNoModule(t *testing.T) {
 	require.NoError(t, Missing(refused(1, syscall.ENOENT, set), b))
 	require.ErrorIs(t, Missing(refused(0, syscall.ENOENT, 0), b), dataplane.ErrMissingModule)
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

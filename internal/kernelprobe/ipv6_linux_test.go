@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
@@ -37,31 +38,27 @@ func TestWithoutIPv6(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := nstest.New(t)
 			serve(t, ns)
-			b, err := []dataplane.Candidate{
+			b := ok([]dataplane.Candidate{
 				nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}),
 				iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
 				ipvs.Candidate(&ipvs.Config{NetNS: ns.Fd()}),
-			}[i].Open()
-			require.NoError(t, err)
+			}[i].Open())(t)
 			t.Cleanup(func() { require.NoError(t, b.Close()) })
 			e := dataplane.New(b, nil)
 			for _, only := range []servicemodel.Family{0, servicemodel.IPv4} {
 				s := dualStack(only)
-				res, err := e.Apply(t.Context(), s)
-				require.NoError(t, err)
+				res := ok(e.Apply(t.Context(), s))(t)
 				for _, r := range res.Refused {
 					require.Equal(t, servicemodel.IPv6, r.Family, "%v", r.Err)
 				}
 				require.True(t, only == 0 || len(res.Refused) == 0, "%v", res.Refused)
 				require.NoError(t, ns.Do(func() error { return dial(t) }))
-				again, err := e.Apply(t.Context(), s)
-				require.NoError(t, err)
+				again := ok(e.Apply(t.Context(), s))(t)
 				require.Empty(t, again.Drift)
 				require.Zero(t, again.Messages)
 			}
 			require.NotContains(t, nstest.Run(t, ns, "nft list tables"), "ip6 ", "the other family")
-			_, err = e.Cleanup(t.Context())
-			require.NoError(t, err)
+			ok(e.Cleanup(t.Context()))(t)
 		})
 	}
 }
@@ -117,3 +114,5 @@ func dualStack(only servicemodel.Family) servicemodel.State {
 		Addresses: []netip.Addr{netip.MustParseAddr(nodeIP)}}).WithService(svc).
 		WithEndpoints(svc.Name, eps)
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -31,11 +31,9 @@ func candidates() []dataplane.Candidate {
 func TestProbingLeavesNothingBehind(t *testing.T) {
 	ns := nstest.New(t)
 	generation := func() uint32 {
-		c, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
-		require.NoError(t, err)
+		c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
 		defer c.Close()
-		g, err := c.GenID(t.Context())
-		require.NoError(t, err)
+		g := ok(c.GenID(t.Context()))(t)
 		return g.ID
 	}
 	before := generation()
@@ -50,11 +48,9 @@ func TestProbingLeavesNothingBehind(t *testing.T) {
 		nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}),
 		iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
 	} {
-		b, err := c.Open()
-		require.NoError(t, err)
+		b := ok(c.Open())(t)
 		defer b.Close()
-		o, err := b.Observe(t.Context(), nil)
-		require.NoError(t, err)
+		o := ok(b.Observe(t.Context(), nil))(t)
 		require.Zero(t, o.Table.Len())
 		require.Empty(t, o.Drift)
 	}

@@ -176,13 +176,12 @@ func TestWaitingForATurnEndsWithTheContext(t *testing.T) {
 	c, kernel := dialFake(t, func(r messages) []any {
 		return []any{reply(r[0].Seq, 0, 1), done(r[0].Seq, 0, 0)}
 	})
-	err := c.Dump(t.Context(), numbered(1), func(Message) error {
+	require.NoError(t, c.Dump(t.Context(), numbered(1), func(Message) error {
 		got := make(chan error)
 		go func() { got <- c.Commit(ctx, numbered(1), 0) }()
 		cancel()
 		require.ErrorIs(t, <-got, context.Canceled)
 		return nil
-	})
-	require.NoError(t, err)
+	}))
 	require.Len(t, kernel.Sent, 1)
 }

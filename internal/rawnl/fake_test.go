@@ -4,8 +4,7 @@ import (
 	"syscall"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
@@ -53,13 +52,7 @@ func numbered(n int) *Batch {
 }
 
 // ok returns what a call returned, which must not have failed: ok(call())(t).
-func ok[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
-}
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
 // errOf returns the error of a call.
 func errOf[T any](_ T, err error) error { return err }

@@ -124,15 +124,14 @@ func tables(t testing.TB, c *Conn) []string {
 	req.Message(SubsysNFTables, unix.NFT_MSG_GETTABLE, 0, 0, 0,
 		Object{Verb: "list", Kind: "tables"})
 	var names []string
-	err := c.Dump(t.Context(), &req, func(m Message) error {
+	require.NoError(t, c.Dump(t.Context(), &req, func(m Message) error {
 		for it := Attrs(m.Attrs); it.Next(); {
 			if it.Type() == unix.NFTA_TABLE_NAME {
 				names = append(names, it.Text())
 			}
 		}
 		return nil
-	})
-	require.NoError(t, err)
+	}))
 	return names
 }
 

@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/kernelerr"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // Not parallel: the test uses the network namespace of the test process, which has one lock.
@@ -57,40 +58,32 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 }
 
 func TestNobodyWaitsForeverForItsTurn(t *testing.T) {
-	a, err := OpenTurn(0)
-	require.NoError(t, err)
+	a := ok(OpenTurn(0))(t)
 	defer a.Close()
-	b, err := OpenTurn(0)
-	require.NoError(t, err)
+	b := ok(OpenTurn(0))(t)
 	defer b.Close()
-	release, err := a.Take(t.Context(), 0)
-	require.NoError(t, err)
+	release := ok(a.Take(t.Context(), 0))(t)
 
-	without, err := b.Take(t.Context(), 5*time.Millisecond)
-	require.NoError(t, err)
+	without := ok(b.Take(t.Context(), 5*time.Millisecond))(t)
 	without()
 	require.ErrorIs(t, unix.Flock(int(b.file.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK,
 		"a has it still")
 	require.True(t, b.stuck)
 	start := time.Now()
-	_, err = b.Take(t.Context(), time.Minute)
-	require.NoError(t, err)
+	ok(b.Take(t.Context(), time.Minute))(t)
 	require.Less(t, time.Since(start), 10*time.Second, "whoever waited in vain does not wait again")
 
 	release()
-	release, err = b.Take(t.Context(), time.Minute)
-	require.NoError(t, err)
+	release = ok(b.Take(t.Context(), time.Minute))(t)
 	require.False(t, b.stuck)
 	release()
 }
 
 // A process that takes the lock again at once lets waiting processes go first.
 func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
-	busy, err := OpenTurn(0)
-	require.NoError(t, err)
+	busy := ok(OpenTurn(0))(t)
 	defer busy.Close()
-	seldom, err := OpenTurn(0)
-	require.NoError(t, err)
+	seldom := ok(OpenTurn(0))(t)
 	defer seldom.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int)
@@ -106,8 +99,7 @@ func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
 	}()
 	const turns = 50
 	for range turns {
-		release, err := seldom.Take(t.Context(), time.Minute)
-		require.NoError(t, err)
+		release := ok(seldom.Take(t.Context(), time.Minute))(t)
 		release()
 		time.Sleep(100 * time.Microsecond)
 	}
@@ -137,8 +129,7 @@ func TestAClosedTurnIsNotWaitedFor(t *testing.T) {
 // pathOnly is a descriptor on which the kernel allows no lock (O_PATH, EBADF).
 func pathOnly(t *testing.T) int {
 	t.Helper()
-	fd, err := unix.Open(threadNetNS, unix.O_PATH|unix.O_CLOEXEC, 0)
-	require.NoError(t, err)
+	fd := ok(unix.Open(threadNetNS, unix.O_PATH|unix.O_CLOEXEC, 0))(t)
 	t.Cleanup(func() { unix.Close(fd) })
 	return fd
 }
@@ -198,16 +189,16 @@ func TestAQueueIsWaitedForToItsEnd(t *testing.T) {
 		}
 		holders = append(holders, holder)
 	}
-	turn, err := OpenTurn(0)
-	require.NoError(t, err)
+	turn := ok(OpenTurn(0))(t)
 	defer turn.Close()
 	time.Sleep(each / 4) // the first has it
 	start := time.Now()
-	release, err := turn.Take(t.Context(), 3*each)
-	require.NoError(t, err)
+	release := ok(turn.Take(t.Context(), 3*each))(t)
 	release()
 	require.False(t, turn.stuck, "after %v", time.Since(start))
 	for _, holder := range holders {
 		require.NoError(t, holder.Wait())
 	}
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -23,8 +23,7 @@ func TestAPlanSaysWhichSocketsChange(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{})
 	at := s.at.String()
-	p, err := s.engine.Plan(t.Context(), state(service(), 1))
-	require.NoError(t, err)
+	p := ok(s.engine.Plan(t.Context(), state(service(), 1)))(t)
 	require.Equal(t, `listen `+at+`:80/tcp for default/web:tcp at 10.96.0.10:80
 listen `+at+`:80/udp for default/web:udp at 10.96.0.10:80
 `+p.Changes.String(), p.Plan.String())
@@ -32,8 +31,7 @@ listen `+at+`:80/udp for default/web:udp at 10.96.0.10:80
 	r := s.apply(state(service(), 1))
 	require.Equal(t, p.Plan.Stats().Messages, r.Messages)
 	require.Equal(t, 2, r.Elements)
-	p, err = s.engine.Plan(t.Context(), servicemodel.State{})
-	require.NoError(t, err)
+	p = ok(s.engine.Plan(t.Context(), servicemodel.State{}))(t)
 	require.Equal(t, "close "+at+":80/tcp\nclose "+at+":80/udp\n"+p.Changes.String(),
 		p.Plan.String())
 }
@@ -63,11 +61,9 @@ func TestWhatDoesNotChangeIsNotTouched(t *testing.T) {
 	require.Equal(t, 1, r.Elements)
 	require.Same(t, before, s.sockets[before.where])
 	s.apply(servicemodel.State{})
-	_, err := c.Write([]byte("still here"))
-	require.NoError(t, err)
+	ok(c.Write([]byte("still here")))(t)
 	b := make([]byte, 10)
-	_, err = io.ReadFull(c, b)
-	require.NoError(t, err)
+	ok(io.ReadFull(c, b))(t)
 	require.Equal(t, "still here", string(b))
 }
 
@@ -168,21 +164,17 @@ func TestNodePortsFollowTheAddressesOfTheNode(t *testing.T) {
 	s.apply(state(published, 1).WithNode(servicemodel.Node{LocalhostNodePorts: true}))
 	require.Contains(t, s.sockets, where{servicemodel.TCP, netip.AddrPortFrom(first, 30080)})
 	node.Store(&[]netip.Addr{second})
-	i, err := s.Integrity(t.Context())
-	require.NoError(t, err)
+	i := ok(s.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Broken, i)
 	r := s.apply(state(published, 1).WithNode(servicemodel.Node{LocalhostNodePorts: true}))
 	require.Equal(t, []string{"close " + first.String() + ":30080/tcp", "listen " +
 		second.String() + ":30080/tcp for default/web:tcp at " + second.String() + ":30080"},
 		r.Drift)
-	c, err := net.Dial("tcp", netip.AddrPortFrom(second, 30080).String())
-	require.NoError(t, err)
+	c := ok(net.Dial("tcp", netip.AddrPortFrom(second, 30080).String()))(t)
 	defer c.Close()
-	name, err := greeting(c.(*net.TCPConn))
-	require.NoError(t, err)
+	name := ok(greeting(c.(*net.TCPConn)))(t)
 	require.Equal(t, "1", name)
-	i, err = s.Integrity(t.Context())
-	require.NoError(t, err)
+	i = ok(s.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Intact, i)
 }
 
@@ -236,10 +228,8 @@ func TestConnectionsOfEndpointsThatGo(t *testing.T) {
 		_, name := s.visit()
 		require.Equal(t, "2", name)
 		if !goes {
-			_, err := c.Write([]byte("x"))
-			require.NoError(t, err)
-			_, err = io.ReadFull(c, make([]byte, 1))
-			require.NoError(t, err)
+			ok(c.Write([]byte("x")))(t)
+			ok(io.ReadFull(c, make([]byte, 1)))(t)
 			continue
 		}
 		eventually(t, "it is cut", func() bool {
@@ -337,7 +327,6 @@ func TestCheckBesideForks(t *testing.T) {
 	for range 300 {
 		r := s.apply(state(service(), 1))
 		require.Empty(t, r.Refused)
-		_, err := s.engine.Cleanup(t.Context())
-		require.NoError(t, err)
+		ok(s.engine.Cleanup(t.Context()))(t)
 	}
 }

@@ -16,8 +16,7 @@ import (
 func benchmark(
 	b *testing.B, serve func(*net.TCPConn), client func(b *testing.B, at netip.AddrPort),
 ) {
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(b, err)
+	l := ok(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(b)
 	defer l.Close()
 	go func() {
 		for {
@@ -122,13 +121,10 @@ func roundTrip(b *testing.B, c *net.TCPConn) {
 
 // BenchmarkChoose decides about a connection and gives it one of ten endpoints.
 func BenchmarkChoose(b *testing.B) {
-	p, err := New(&Config{Map: Mapping{{From: netip.MustParsePrefix("10.96.0.0/12")}}})
-	require.NoError(b, err)
+	p := ok(New(&Config{Map: Mapping{{From: netip.MustParsePrefix("10.96.0.0/12")}}}))(b)
 	s := state(service(), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
-	table, err := servicemodel.Resolve(nil, s)
-	require.NoError(b, err)
-	_, err = p.Commit(b.Context(), servicemodel.Diff(nil, table))
-	require.NoError(b, err)
+	table := ok(servicemodel.Resolve(nil, s))(b)
+	ok(p.Commit(b.Context(), servicemodel.Diff(nil, table)))(b)
 	c := &conn{protocol: servicemodel.TCP, src: netip.MustParseAddrPort("192.0.2.1:4000"),
 		dst: netip.AddrPortFrom(webIP, 80)}
 	b.ReportAllocs()

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -96,16 +97,14 @@ func state(svc *servicemodel.Service, endpoints ...int) servicemodel.State {
 
 func (s *site) apply(state servicemodel.State) *dataplane.Result {
 	s.t.Helper()
-	r, err := s.engine.Apply(s.t.Context(), state)
-	require.NoError(s.t, err)
+	r := ok(s.engine.Apply(s.t.Context(), state))(s.t)
 	return r
 }
 
 // dial connects to the service.
 func (s *site) dial() *net.TCPConn {
 	s.t.Helper()
-	c, err := net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80)))
-	require.NoError(s.t, err)
+	c := ok(net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(s.t)
 	require.NoError(s.t, c.SetDeadline(time.Now().Add(patience)))
 	s.t.Cleanup(func() { c.Close() })
 	return c
@@ -133,16 +132,14 @@ func greeting(c *net.TCPConn) (string, error) {
 func (s *site) visit() (*net.TCPConn, string) {
 	s.t.Helper()
 	c := s.dial()
-	name, err := greeting(c)
-	require.NoError(s.t, err)
+	name := ok(greeting(c))(s.t)
 	return c, name
 }
 
 // listener listens at a free port until the test ends, and serves each connection.
 func listener(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 	t.Helper()
-	l, err := net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)})
-	require.NoError(t, err)
+	l := ok(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -183,13 +180,13 @@ func eventually(t *testing.T, what string, done func() bool) {
 func silence(t *testing.T) netip.AddrPort {
 	t.Helper()
 	at := netip.AddrPortFrom(loopback(), 9)
-	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	require.NoError(t, err)
+	fd := ok(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { syscall.Close(fd) })
 	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Port: 9, Addr: at.Addr().As4()}))
 	require.NoError(t, syscall.Listen(fd, 0))
-	fill, err := net.Dial("tcp", at.String())
-	require.NoError(t, err)
+	fill := ok(net.Dial("tcp", at.String()))(t)
 	t.Cleanup(func() { fill.Close() })
 	return at
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

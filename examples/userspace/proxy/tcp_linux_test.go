@@ -38,11 +38,9 @@ func TestHalfCloseIsPassedOn(t *testing.T) {
 	}))
 	s.apply(state(service(), 1))
 	c := s.dial()
-	_, err := c.Write([]byte("hello"))
-	require.NoError(t, err)
+	ok(c.Write([]byte("hello")))(t)
 	require.NoError(t, c.CloseWrite())
-	answer, err := io.ReadAll(c)
-	require.NoError(t, err)
+	answer := ok(io.ReadAll(c))(t)
 	require.Equal(t, "HELLO", string(answer))
 	eventually(t, "the connection ends", func() bool { return s.Stats().Open == 0 })
 }
@@ -87,8 +85,7 @@ func TestASlowReaderSlowsTheSender(t *testing.T) {
 	}
 	close(start)
 	require.NoError(t, c.SetWriteDeadline(time.Now().Add(patience)))
-	_, err := c.Write(data)
-	require.NoError(t, err)
+	ok(c.Write(data))(t)
 	want.Write(data)
 	require.NoError(t, c.CloseWrite())
 	require.Equal(t, want.Sum(nil), <-sum)
@@ -136,8 +133,7 @@ func TestAnIdleConnectionIsReset(t *testing.T) {
 	c, _ := s.visit()
 	// A byte in one direction keeps both alive.
 	for start := time.Now(); time.Since(start) < 2*idle; time.Sleep(idle / 20) {
-		_, err := c.Write([]byte("x"))
-		require.NoError(t, err)
+		ok(c.Write([]byte("x")))(t)
 	}
 	_, err := io.ReadAll(c)
 	require.ErrorIs(t, err, syscall.ECONNRESET)

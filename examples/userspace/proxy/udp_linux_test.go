@@ -18,8 +18,7 @@ import (
 // udpServers answer each datagram with their number and what it says.
 func udpServers(t *testing.T, n int) (all []netip.AddrPort) {
 	for i := range n {
-		c, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
-		require.NoError(t, err)
+		c := ok(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 		t.Cleanup(func() { c.Close() })
 		go func() {
 			buf := make([]byte, 1<<16)
@@ -39,8 +38,7 @@ func udpServers(t *testing.T, n int) (all []netip.AddrPort) {
 // socket is a client's socket.
 func (s *site) socket() *net.UDPConn {
 	s.t.Helper()
-	c, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80)))
-	require.NoError(s.t, err)
+	c := ok(net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(s.t)
 	s.t.Cleanup(func() { c.Close() })
 	return c
 }

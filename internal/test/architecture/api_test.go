@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // record is the exported API of the module. A change of it is seen in review, and goes into
@@ -44,13 +45,11 @@ func exported(t *testing.T, p *build.Package) []string {
 	set := token.NewFileSet()
 	var files []*ast.File
 	for _, name := range append(p.GoFiles, p.CgoFiles...) {
-		f, err := parser.ParseFile(set, filepath.Join(p.Dir, name), nil,
-			parser.SkipObjectResolution)
-		require.NoError(t, err)
+		f := ok(parser.ParseFile(set, filepath.Join(p.Dir, name), nil,
+			parser.SkipObjectResolution))(t)
 		files = append(files, f)
 	}
-	d, err := doc.NewFromFiles(set, files, module+p.ImportPath)
-	require.NoError(t, err)
+	d := ok(doc.NewFromFiles(set, files, module+p.ImportPath))(t)
 	var out []string
 	add := func(decl ast.Node) {
 		var b strings.Builder
@@ -81,3 +80,5 @@ func exported(t *testing.T, p *build.Package) []string {
 	}
 	return out
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

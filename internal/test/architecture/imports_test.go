@@ -37,8 +37,7 @@ var (
 // table reads the rows of the table.
 func table(t *testing.T) []row {
 	t.Helper()
-	text, err := os.ReadFile(document)
-	require.NoError(t, err)
+	text := ok(os.ReadFile(document))(t)
 	_, section, found := strings.Cut(string(text), "\n## What they may import\n")
 	require.True(t, found, "the section on packages")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -152,17 +151,14 @@ func TestExamplesCanBeCopied(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]int{"publish": 200, "nodeproxy": 250, "balancer": 250} {
 		dir := filepath.Join("..", "..", "..", "examples", name)
-		text, err := os.ReadFile(filepath.Join(dir, "main.go"))
-		require.NoError(t, err)
+		text := ok(os.ReadFile(filepath.Join(dir, "main.go")))(t)
 		require.LessOrEqual(t, strings.Count(string(text), "\n"), limit, name)
-		p, err := build.ImportDir(dir, 0)
-		require.NoError(t, err)
+		p := ok(build.ImportDir(dir, 0))(t)
 		require.Equal(t, []string{"main.go"}, p.GoFiles, name)
 		for _, path := range p.Imports {
 			require.NotContains(t, path, "/internal/", name)
 		}
-		text, err = os.ReadFile(filepath.Join(dir, "main_test.go"))
-		require.NoError(t, err)
+		text = ok(os.ReadFile(filepath.Join(dir, "main_test.go")))(t)
 		require.Contains(t, string(text), "memory.New(", name)
 	}
 }

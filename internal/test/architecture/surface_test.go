@@ -86,9 +86,8 @@ func identifiers(t *testing.T, p *build.Package) []identifier {
 	set := token.NewFileSet()
 	var out []identifier
 	for _, file := range append(p.GoFiles, p.CgoFiles...) {
-		f, err := parser.ParseFile(set, filepath.Join(p.Dir, file), nil,
-			parser.ParseComments|parser.SkipObjectResolution)
-		require.NoError(t, err)
+		f := ok(parser.ParseFile(set, filepath.Join(p.Dir, file), nil,
+			parser.ParseComments|parser.SkipObjectResolution))(t)
 		add := func(name *ast.Ident, prefix string, comments ...*ast.CommentGroup) {
 			if !name.IsExported() {
 				return

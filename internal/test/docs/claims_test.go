@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/examples/userspace/proxy"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
@@ -22,18 +23,15 @@ import (
 // oneLine returns a file of docs, in one line.
 func oneLine(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/" + name)
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../../../docs/" + name))(t)
 	return strings.Join(strings.Fields(string(text)), " ")
 }
 
 // backends.md says which backend refuses which scheduler.
 func TestBackendsHaveTheSchedulersThatTheDocumentationNames(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/backends.md")
-	require.NoError(t, err)
-	user, err := proxy.New(nil)
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../../../docs/backends.md"))(t)
+	user := ok(proxy.New(nil))(t)
 	defer user.Close()
 	checks := []func(*servicemodel.ChangeSet) error{nftables.Check, iptables.Check, ipvs.Check,
 		user.Check}
@@ -64,11 +62,10 @@ func changesOf(t *testing.T, s servicemodel.Scheduler) *servicemodel.ChangeSet {
 	svc := servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")}, Scheduler: s,
 		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-	table, err := servicemodel.Resolve(nil, servicemodel.State{}.WithService(&svc).
+	table := ok(servicemodel.Resolve(nil, servicemodel.State{}.WithService(&svc).
 		WithEndpoints(svc.Name, []servicemodel.Endpoint{{Ready: true,
 			Addr:  netip.MustParseAddr("10.244.0.1"),
-			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}}))
-	require.NoError(t, err)
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})))(t)
 	return servicemodel.Diff(nil, table)
 }
 
@@ -79,8 +76,7 @@ func TestNamesHaveTheLengthThatTheDocumentationNames(t *testing.T) {
 		FindStringSubmatch(oneLine(t, "cni.md"))
 	require.Len(t, m, 3)
 	for i, port := range []string{"http", ""} {
-		limit, err := strconv.Atoi(m[i+1])
-		require.NoError(t, err)
+		limit := ok(strconv.Atoi(m[i+1]))(t)
 		valid := func(bytes int) error {
 			return (&servicemodel.Service{Name: servicemodel.Name{Namespace: "owner",
 				Name: strings.Repeat("n", bytes-len("owner")-len(port))},
@@ -91,3 +87,5 @@ func TestNamesHaveTheLengthThatTheDocumentationNames(t *testing.T) {
 		require.Error(t, valid(limit+1), "with %d bytes", limit+1)
 	}
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

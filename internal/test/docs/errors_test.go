@@ -214,8 +214,7 @@ func as[T error](err error) bool {
 // is, and each is provoked: here, or by a test of its package.
 func TestTheTableOfErrors(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../../../docs/errors.md")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../../../docs/errors.md"))(t)
 	found := exportedErrors(t)
 	rows := map[string]bool{}
 	for _, line := range strings.Split(string(text), "\n") {
@@ -247,13 +246,10 @@ func TestTheTableOfErrors(t *testing.T) {
 // testedIn reports whether a test of a package, or of one below it, names an error.
 func testedIn(t *testing.T, dir, id string) bool {
 	t.Helper()
-	tests, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
-	require.NoError(t, err)
-	below, err := filepath.Glob(filepath.Join(dir, "*", "*_test.go"))
-	require.NoError(t, err)
+	tests := ok(filepath.Glob(filepath.Join(dir, "*_test.go")))(t)
+	below := ok(filepath.Glob(filepath.Join(dir, "*", "*_test.go")))(t)
 	for _, path := range append(tests, below...) {
-		src, err := os.ReadFile(path)
-		require.NoError(t, err)
+		src := ok(os.ReadFile(path))(t)
 		if regexp.MustCompile(`\b` + id + `\b`).Match(src) {
 			return true
 		}

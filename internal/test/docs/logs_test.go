@@ -116,8 +116,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 
 func document(t *testing.T) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/logs.md")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../../../docs/logs.md"))(t)
 	return string(text)
 }
 
@@ -134,8 +133,7 @@ var (
 // All keys are those of internal/logkey, and the document has just those.
 func TestKeysOfLogsAreInTheDocument(t *testing.T) {
 	t.Parallel()
-	source, err := os.ReadFile("../../../internal/logkey/logkey.go")
-	require.NoError(t, err)
+	source := ok(os.ReadFile("../../../internal/logkey/logkey.go"))(t)
 	var keys, documented []string
 	for _, m := range key.FindAllStringSubmatch(string(source), -1) {
 		keys = append(keys, m[2])

@@ -22,8 +22,7 @@ import (
 // sharingRows returns the rows of the table of sharing.md that are about a package and a word.
 func sharingRows(t *testing.T, whose, word string) string {
 	t.Helper()
-	text, err := os.ReadFile("../../../docs/sharing.md")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../../../docs/sharing.md"))(t)
 	var rows []string
 	for line := range strings.Lines(string(text)) {
 		if strings.HasPrefix(line, "| `"+whose+"` |") && strings.Contains(line, word) {
@@ -75,8 +74,7 @@ func TestSharingKnowsTheHooks(t *testing.T) {
 // priorities returns those of the base chains in some files.
 func priorities(t *testing.T, pattern string) []int {
 	t.Helper()
-	files, err := filepath.Glob(pattern)
-	require.NoError(t, err)
+	files := ok(filepath.Glob(pattern))(t)
 	var all string
 	for _, f := range files {
 		for _, m := range regexp.MustCompile(`hook [a-z]+ priority (-?\d+)`).FindAllStringSubmatch(
@@ -91,8 +89,7 @@ func priorities(t *testing.T, pattern string) []int {
 func numbers(t *testing.T, text string) (l []int) {
 	t.Helper()
 	for _, s := range regexp.MustCompile(`-?\d+`).FindAllString(text, -1) {
-		n, err := strconv.Atoi(s)
-		require.NoError(t, err)
+		n := ok(strconv.Atoi(s))(t)
 		l = append(l, n)
 	}
 	slices.Sort(l)
@@ -109,7 +106,6 @@ func constant(t *testing.T, file, name string) string {
 
 func source(t *testing.T, file string) string {
 	t.Helper()
-	b, err := os.ReadFile(file)
-	require.NoError(t, err)
+	b := ok(os.ReadFile(file))(t)
 	return string(b)
 }

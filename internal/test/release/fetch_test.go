@@ -13,6 +13,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 const (
@@ -87,18 +89,14 @@ func module(dir string) string { return strings.TrimSuffix(kernlb+"/"+dir, "/") 
 func serve(t *testing.T, proxy, dir, version string) {
 	t.Helper()
 	at := filepath.Join(proxy, module(dir), "@v", version)
-	info, err := json.Marshal(map[string]string{"Version": version})
-	require.NoError(t, err)
+	info := ok(json.Marshal(map[string]string{"Version": version}))(t)
 	write(t, at+".info", string(info))
 	write(t, at+".mod", read(t, filepath.Join(root, dir, "go.mod")))
-	file, err := os.Create(at + ".zip")
-	require.NoError(t, err)
+	file := ok(os.Create(at + ".zip"))(t)
 	archive := zip.NewWriter(file)
 	for _, name := range contents(t, dir) {
-		entry, err := archive.Create(module(dir) + "@" + version + "/" + name)
-		require.NoError(t, err)
-		_, err = io.WriteString(entry, read(t, filepath.Join(root, dir, name)))
-		require.NoError(t, err)
+		entry := ok(archive.Create(module(dir) + "@" + version + "/" + name))(t)
+		ok(io.WriteString(entry, read(t, filepath.Join(root, dir, name))))(t)
 	}
 	require.NoError(t, archive.Close())
 	require.NoError(t, file.Close())
@@ -131,8 +129,7 @@ next:
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text, err := os.ReadFile(name)
-	require.NoError(t, err)
+	text := ok(os.ReadFile(name))(t)
 	return string(text)
 }
 
@@ -153,3 +150,5 @@ func run(t *testing.T, dir string, env []string, command string, args ...string)
 	require.NoError(t, err, "%s %s: %s", command, strings.Join(args, " "), stderr.String())
 	return string(out)
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -26,6 +26,7 @@ import (
 	clienttesting "k8s.io/client-go/testing"
 	"k8s.io/client-go/tools/cache"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
@@ -84,8 +85,7 @@ type following struct {
 
 func follow(t *testing.T, client *fake.Clientset, cfg *Config) *following {
 	t.Helper()
-	source, err := New(client, cfg)
-	require.NoError(t, err)
+	source := ok(New(client, cfg))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	f := &following{Source: source, done: make(chan error, 1), stop: stop}
 	go func() {
@@ -167,21 +167,18 @@ func TestObjectsAreFollowed(t *testing.T) {
 		services := client.CoreV1().Services("default")
 		eps := client.DiscoveryV1().EndpointSlices("default")
 
-		_, err := eps.Create(t.Context(), slice("web", "10.244.1.1"), metav1.CreateOptions{})
-		require.NoError(t, err)
+		ok(eps.Create(t.Context(), slice("web", "10.244.1.1"), metav1.CreateOptions{}))(t)
 		f.requireEndpoints(t, web, 1)
-		_, err = eps.Update(t.Context(), slice("web", "10.244.1.1", "10.244.1.2"),
-			metav1.UpdateOptions{})
-		require.NoError(t, err)
+		ok(eps.Update(t.Context(), slice("web", "10.244.1.1", "10.244.1.2"),
+			metav1.UpdateOptions{}))(t)
 		f.requireEndpoints(t, web, 2)
 		require.NoError(t, eps.Delete(t.Context(), "web-1", metav1.DeleteOptions{}))
 		f.requireEndpoints(t, web, 0)
 
 		cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
 			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}
-		_, err = client.NetworkingV1().ServiceCIDRs().Create(t.Context(), cidr,
-			metav1.CreateOptions{})
-		require.NoError(t, err)
+		ok(client.NetworkingV1().ServiceCIDRs().Create(t.Context(), cidr,
+			metav1.CreateOptions{}))(t)
 		_, s := f.made()
 		require.Len(t, s.Node().ServiceCIDRs, 1)
 
@@ -194,8 +191,7 @@ func TestObjectsAreFollowed(t *testing.T) {
 
 func TestADeletionThatTheWatchMissedIsNoticed(t *testing.T) {
 	t.Parallel()
-	s, err := New(server(), nil)
-	require.NoError(t, err)
+	s := ok(New(server(), nil))(t)
 	for _, k := range s.kinds[:1] {
 		s.set(k, service("web", "10.96.0.10"))
 		require.NotNil(t, s.State().Service(web))
@@ -381,9 +377,8 @@ func TestANodeThatComesLateOpensTheGate(t *testing.T) {
 		f := follow(t, client, &Config{Tracker: kube.Config{
 			Node: servicemodel.Node{Name: "n1"}, NodeCIDRs: true}})
 		time.Sleep(time.Minute)
-		_, err := client.CoreV1().Nodes().Create(t.Context(),
-			node([]string{"192.0.2.1"}, []string{"10.244.1.0/24"}), metav1.CreateOptions{})
-		require.NoError(t, err)
+		ok(client.CoreV1().Nodes().Create(t.Context(),
+			node([]string{"192.0.2.1"}, []string{"10.244.1.0/24"}), metav1.CreateOptions{}))(t)
 		n, s := f.made()
 		require.Equal(t, 1, n)
 		require.Equal(t, "10.244.1.0/24", s.Node().LocalPods.CIDRs[0].String())
@@ -393,8 +388,7 @@ func TestANodeThatComesLateOpensTheGate(t *testing.T) {
 
 func TestRunIsCalledOnce(t *testing.T) {
 	t.Parallel()
-	s, err := New(server(), nil)
-	require.NoError(t, err)
+	s := ok(New(server(), nil))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, s.Run(ctx, func(servicemodel.State) { t.Error("a state") }))
@@ -414,19 +408,18 @@ func TestTheNodeIsEligibleUntilItIsToGo(t *testing.T) {
 		requireEligible(false)
 		nodes := client.CoreV1().Nodes()
 		n := node([]string{"192.0.2.1"}, nil)
-		_, err := nodes.Create(t.Context(), n, metav1.CreateOptions{})
-		require.NoError(t, err)
+		ok(nodes.Create(t.Context(), n, metav1.CreateOptions{}))(t)
 		requireEligible(true)
 		n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}}
-		_, err = nodes.Update(t.Context(), n, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		ok(nodes.Update(t.Context(), n, metav1.UpdateOptions{}))(t)
 		requireEligible(false)
 		n.Spec.Taints = nil
-		_, err = nodes.Update(t.Context(), n, metav1.UpdateOptions{})
-		require.NoError(t, err)
+		ok(nodes.Update(t.Context(), n, metav1.UpdateOptions{}))(t)
 		requireEligible(true)
 		require.NoError(t, nodes.Delete(t.Context(), "n1", metav1.DeleteOptions{}))
 		requireEligible(false)
 		f.end(t)
 	})
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
