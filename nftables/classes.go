@@ -6,64 +6,56 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A pool of more than 2^(k-1) and at most 2^k slots is of class k. The sets -over-1, -over-2,
-// -over-4 and so on tell the class of a frontend. A packet finds the class by a binary search over
-// these numbers. A frontend is only in those sets that its search asks and that lead it to more
-// slots. So one endpoint more or less changes none of the sets, unless the class changes.
+// A pool of at most 2 slots is of class 0, one of at most 4 of class 1, one of at most 8 of class
+// 2, and so on. The sets -over-2, -over-4, -over-8 and so on tell the class of a frontend. A packet
+// asks the sets of even classes in turn: -over-2, -over-8, -over-32. So it passes two classes with
+// each question, the smallest ones first because small pools are usual. One more question tells the
+// two classes apart. A frontend is only in those sets that its packets ask and that lead them to
+// more slots. So one endpoint more or less changes none of the sets, unless the class changes.
 //
-// The sets from -over-128 on exist only while some pool needs them ([shape]). Without them the
-// search finds the same class for all other pools.
+// The sets from -over-128 on exist only while some pool needs them ([shape]). Without them packets
+// find the same class for all other pools.
 
-// span is a range of classes.
-type span struct{ lo, hi int }
-
-// allClasses are the classes that pools can have: see maxSlots. Few nodes have a pool beyond
-// smallClasses.
-var (
-	allClasses   = span{0, 16}
-	smallClasses = span{0, 7}
+// The numbers of classes: all that pools can have (see maxSlots), and those of nearly all nodes.
+const (
+	allClasses   = 16
+	smallClasses = 7
 )
 
-// split returns the class at which a search splits s. Small pools are usual, so the search goes
-// four classes at a time, from the smallest on.
-func (s span) split() int {
-	if s.hi-s.lo >= 4 {
-		return s.lo + 3
+// most is the greatest number of slots in a class.
+func most(class int) int { return 2 << class }
+
+// classOf returns the class of a pool with so many slots.
+func classOf(slots int) (class int) {
+	for slots > most(class) {
+		class++
 	}
-	return (s.lo + s.hi) / 2
+	return class
 }
 
-// overName is the name of the set of frontends with more slots than class at, without the kind's
+// isOver reports whether the frontends of a class are in the set of those with more slots than
+// another class has.
+func isOver(class, than int) bool {
+	return than < class && (than%2 == 0 || than == class-1)
+}
+
+// asked lists the classes for which packets in the chain for a class ask whether their frontends
+// have more slots. The chains for odd classes are the first ones of two classes.
+func asked(class int) []int {
+	switch {
+	case class == 0:
+		return []int{0}
+	case class%2 == 1:
+		return []int{class + 1, class}
+	}
+	return nil
+}
+
+// overName is the name of the set of frontends with more slots than a class has, without the kind's
 // prefix.
-func overName(over string, at int) string { return over + strconv.Itoa(1<<at) }
+func overName(over string, class int) string { return over + strconv.Itoa(most(class)) }
 
 // beyondSmall reports whether a pool is beyond smallClasses.
 func beyondSmall(p *servicemodel.Pool) bool {
-	return wayOfPool(p) == atRandom && slotCount(p) > 1<<smallClasses.hi
-}
-
-// search searches a class. more says whether the frontend is in the set of frontends with more
-// slots than a class has.
-func search(more func(class int) bool) (class int) {
-	s := allClasses
-	for s.lo < s.hi {
-		if at := s.split(); more(at) {
-			s.lo = at + 1
-		} else {
-			s.hi = at
-		}
-	}
-	return s.lo
-}
-
-// overs lists, by class, the sets that contain a frontend of a pool with so many slots.
-func overs(slots int) (l []int) {
-	search(func(class int) bool {
-		more := slots > 1<<class
-		if more {
-			l = append(l, class)
-		}
-		return more
-	})
-	return l
+	return wayOfPool(p) == atRandom && classOf(slotCount(p)) >= smallClasses
 }

@@ -41,13 +41,13 @@
 //			goto service-any
 //		}
 //		chain service-balance {
-//			ip daddr . meta l4proto . th dport @service-over-8 goto service-over-8
 //			ip daddr . meta l4proto . th dport @service-over-2 goto service-over-2
-//			ip daddr . meta l4proto . th dport @service-over-1 goto service-over-1
+//			jump service-draw-2
 //			jump service-draw-1
 //			accept
 //		}
 //		chain service-over-2 {
+//			ip daddr . meta l4proto . th dport @service-over-8 goto service-over-8
 //			ip daddr . meta l4proto . th dport @service-over-4 goto service-over-4
 //			jump service-draw-4
 //			… (four times)
@@ -65,7 +65,7 @@
 //	}
 //
 // The endpoints of a frontend with n slots are in the map under its key and the numbers 0 to n-1.
-// The sets service-over-1, -over-2, -over-4 and so on tell between which powers of two n is. So one
+// The sets service-over-2, -over-4, -over-8 and so on tell between which powers of two n is. So one
 // endpoint more or less changes one or two slots, however many slots there are, and sets only where
 // n passes a power of two. No rule and no set depends on n. An endpoint of weight w takes w slots.
 //
@@ -79,7 +79,7 @@
 // chain finds a slot of any pool: slot 0 if no other. If a commit brings the service or replaces
 // the whole table meanwhile, the packet leaves these chains without an endpoint. The chains of type
 // filter then drop it, so that its client sends it again. They would otherwise refuse it, or pass
-// it on and let conntrack remember that.
+// it on and let conntrack remember that. They ask nothing about packets that were translated.
 //
 // Node ports have sets and maps of their own, without the address. A frontend whose outside clients
 // may use other endpoints than pods and the host (external traffic policy Local) is in
@@ -87,10 +87,12 @@
 // frontends are rejected, dropped and masqueraded.
 //
 // Objects for some features exist only if some service uses them: session affinity (the maps
-// affinity-0 to -15 and the sets service-affinity-T, one for each timeout T in use), source ranges
-// (the interval set sources), frontends that treat outside clients or this host in a way of their
-// own (service-split, service-masquerade-host, and all sets with external in their names), and
-// pools of more than 128 slots (the sets service-over-128 and higher).
+// affinity-0 to -15 and the sets service-affinity-T, one for each timeout T in use), session
+// affinity at node ports (the sets nodeport-affinity-T), source ranges (the interval set sources),
+// frontends that are masqueraded unless from a pod (service-masquerade-not-pods), frontends that
+// treat outside clients or this host in a way of their own (service-split, service-masquerade-host,
+// and all sets with external in their names), and pools of more than 128 slots (the sets
+// service-over-128 and higher).
 //
 // # Schedulers
 //
@@ -119,9 +121,10 @@
 //
 // The affinity maps lead from client and frontend to the endpoint the client was given: one lookup,
 // however many endpoints there are. A hash of the client's address selects one of the sixteen maps.
-// Rules after DNAT write the maps, from conntrack's knowledge of the flow. They do so only for the
-// first packet of a flow, because only then was an endpoint just chosen. Each new connection renews
-// the timeout. Affinity is kept for each address and port of a service, as in IPVS.
+// Packets to services without affinity ask one set for each timeout in use, and no map. Rules after
+// DNAT write the maps, from conntrack's knowledge of the flow. They do so only for the first packet
+// of a flow, because only then was an endpoint just chosen. Each new connection renews the timeout.
+// Affinity is kept for each address and port of a service, as in IPVS.
 //
 // When an endpoint leaves, the transaction that removes it marks the version with "affinity to be
 // swept". After each commit an engine calls Settle, which deletes the entries that lead
@@ -150,9 +153,9 @@
 //
 //	sources-prerouting, sources-output           filter, priority -110: source ranges, before DNAT
 //	nat-prerouting, nat-output                   nat, priority -100: DNAT
-//	learn-prerouting, learn-output               filter, priority -99: session affinity, after DNAT
 //	neighbours-prerouting                        filter, priority -99: neighbours, after DNAT
-//	filter-input, filter-forward, filter-output  filter, priority 0: reject and drop
+//	filter-input, filter-forward, filter-output  filter, priority 0: reject and drop, and learn
+//	                                             session affinity
 //	nat-postrouting                              nat, priority 100: masquerade
 //
 // [Config.Priorities] moves three of them. [Config.BeforeDispatch] and [Config.BeforeMasquerade]

@@ -61,7 +61,7 @@ var handEdits = []handEdit{
 		"add element ip kernlb service-endpoints " +
 			"{ 10.96.0.99 . tcp . 80 . 0 : 10.244.9.9 . 8080 }"},
 	{"a membership is deleted",
-		"delete element ip kernlb service-over-1 { 10.96.0.10 . tcp . 80 }"},
+		"delete element ip kernlb service-split { 203.0.113.10 . tcp . 80 }"},
 	{"a membership is added", "add element ip kernlb service-drop { 10.96.0.10 . tcp . 80 }"},
 	{"an affinity timeout is deleted",
 		"delete element ip kernlb service-affinity-60 { 10.96.0.10 . tcp . 80 }"},

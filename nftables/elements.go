@@ -104,8 +104,11 @@ func (w *writer) verdict(fe *servicemodel.Frontend, outside bool, p *servicemode
 			w.scheduled(fe, outside, p, to)
 			return
 		}
-		for _, class := range overs(slotCount(p)) {
-			member(over, 1<<class)
+		class := classOf(slotCount(p))
+		for than := range class {
+			if isOver(class, than) {
+				member(over, most(than))
+			}
 		}
 	}
 }

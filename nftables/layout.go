@@ -11,7 +11,7 @@ import (
 
 // layoutNumber is the number of the layout, and part of the settings: see package settings. A
 // change increments it if the same sets and chains then mean something else.
-const layoutNumber = 3
+const layoutNumber = 4
 
 // kind is one of the two ways by which packets reach frontends. The names of the sets and chains of
 // a kind begin alike.
@@ -91,15 +91,17 @@ func isAnonymous(name string) bool { return strings.HasPrefix(name, "__") }
 // objects of a feature exist only if some service uses it.
 type shape struct {
 	affinity []affinity // the kinds of session affinity in use, sorted
+	sticky   bool       // some node port has session affinity
 	sources  bool       // some service restricts sources
 	split    bool       // some service treats outside clients or this host separately
+	notPods  bool       // some frontend is masqueraded unless from a pod
 	large    bool       // some pool is beyond smallClasses
 	ways     waysUsed
 	leaves   []string // the chains that the maps of verdicts may lead to, sorted
 }
 
-// classes are the classes that the sets of the shape can tell.
-func (s *shape) classes() span {
+// classes is how many classes the sets of the shape can tell.
+func (s *shape) classes() int {
 	if s.large {
 		return allClasses
 	}
@@ -112,6 +114,7 @@ func (s *shape) add(o *shape) {
 		s.affinity = insert(s.affinity, a, affinity.compare)
 	}
 	s.sources, s.split = s.sources || o.sources, s.split || o.split
+	s.sticky, s.notPods = s.sticky || o.sticky, s.notPods || o.notPods
 	s.large = s.large || o.large
 	s.ways.add(o.ways)
 }
@@ -120,15 +123,17 @@ func (s *shape) add(o *shape) {
 func (s *shape) addFrontend(fe *servicemodel.Frontend) {
 	if fe.Affinity > 0 {
 		s.affinity = insert(s.affinity, affinityOf(fe), affinity.compare)
+		s.sticky = s.sticky || fe.Key.NodePort()
 	}
+	s.notPods = s.notPods || fe.Masquerade == servicemodel.FromHost|servicemodel.FromOutside
 	s.sources = s.sources || fe.Sources != nil
 	s.split = s.split || fe.External != fe.Internal || fe.Masquerade == servicemodel.FromHost
 }
 
 func (s *shape) equal(o *shape) bool {
 	return slices.Equal(s.affinity, o.affinity) && s.sources == o.sources &&
-		s.split == o.split && s.large == o.large && s.ways == o.ways &&
-		slices.Equal(s.leaves, o.leaves)
+		s.split == o.split && s.sticky == o.sticky && s.notPods == o.notPods &&
+		s.large == o.large && s.ways == o.ways && slices.Equal(s.leaves, o.leaves)
 }
 
 // covers reports whether everything that o needs is in s, except leaves.
@@ -139,7 +144,7 @@ func (s *shape) covers(o *shape) bool {
 		}
 	}
 	return (s.sources || !o.sources) && (s.split || !o.split) && (s.large || !o.large) &&
-		s.ways.covers(o.ways)
+		(s.sticky || !o.sticky) && (s.notPods || !o.notPods) && s.ways.covers(o.ways)
 }
 
 // insert adds v to a sorted list unless it is there.
@@ -218,21 +223,23 @@ func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 		l = append(l, &nft.Set{Name: name, Key: k.key(f), Comment: comment})
 	}
 	add(k.prefix+setMasqAll, "masqueraded always")
-	add(k.prefix+setMasqNotPods, "masqueraded unless from a pod")
+	if s.notPods {
+		add(k.prefix+setMasqNotPods, "masqueraded unless from a pod")
+	}
 	add(k.prefix+setReject, "no endpoint anywhere")
 	add(k.prefix+setDrop, "no endpoint for this traffic here")
-	for class := range s.classes().hi {
+	for class := range s.classes() - 1 {
 		add(k.prefix+overName(setOver, class), "")
 	}
 	if s.split {
 		add(k.prefix+setMasqHost, "masqueraded from this host")
 		add(k.prefix+setSplit, "outside clients have endpoints of their own, or none")
-		for class := range s.classes().hi {
+		for class := range s.classes() - 1 {
 			add(k.prefix+overName(setExternalOver, class), "")
 		}
 	}
 	whole := false
-	for _, a := range s.affinity {
+	for _, a := range s.affinityOf(k) {
 		add(affinityName(k, a), "")
 		if a.whole {
 			whole = true
@@ -255,6 +262,14 @@ func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 		}
 	}
 	return l
+}
+
+// affinityOf lists the kinds of session affinity that frontends of a kind may have.
+func (s *shape) affinityOf(k *kind) []affinity {
+	if k == kindNodePort && !s.sticky {
+		return nil
+	}
+	return s.affinity
 }
 
 func affinityName(k *kind, a affinity) string { return k.prefix + setAffinity + a.name() }

@@ -50,6 +50,9 @@ func (w *walker) chain(name string, share float64) (back float64) {
 				share /= 2
 				back += share
 			}
+			if r.Text() == "ct status dnat return" && w.matches(r.Text(), 0) {
+				return back + share
+			}
 			if share = w.rule(r.Text(), share); share == 0 {
 				return back
 			}
@@ -134,8 +137,8 @@ func walkerIn(sh *shape, slots int) *walker {
 		in:    map[string]bool{}, not: []string{"meta mark &"}}
 	if slots > 0 {
 		w.in["services"] = true
-		for _, class := range overs(slots) {
-			w.in[kindService.prefix+overName(setOver, class)] = true
+		for than := range allClasses - 1 {
+			w.in[kindService.prefix+overName(setOver, than)] = isOver(classOf(slots), than)
 		}
 	}
 	return w
@@ -146,12 +149,9 @@ func walkerIn(sh *shape, slots int) *walker {
 func TestSlotsAreDrawnFairly(t *testing.T) {
 	t.Parallel()
 	for n := 1; n <= maxSlots; n += 1 + n/200 {
-		for _, slots := range []int{n, 1<<class(n) - 1, 1 << class(n)} {
-			if slots < 1 {
-				continue
-			}
+		for _, slots := range []int{n, most(classOf(n)) - 1, most(classOf(n))} {
 			requireFair(t, slots, true)
-			if slots <= 1<<smallClasses.hi {
+			if slots <= most(smallClasses-1) {
 				requireFair(t, slots, false)
 			}
 		}
@@ -164,14 +164,11 @@ func requireFair(t *testing.T, slots int, large bool) {
 	require.Less(t, w.chain("services", 1), 1e-12, slots)
 	biased := 0.
 	if w.left > 0 {
-		biased = w.left * (1 - math.Exp2(float64(class(slots)-1))/float64(slots))
+		biased = w.left * (1 - float64(most(classOf(slots))/2)/float64(slots))
 	}
 	require.Less(t, biased, math.Exp2(-18), slots)
-	require.LessOrEqual(t, 1<<class(slots), 2*slots)
+	require.LessOrEqual(t, most(classOf(slots)), 2*slots)
 }
-
-// class returns the class that a search finds for a pool.
-func class(slots int) int { return search(func(class int) bool { return slots > 1<<class }) }
 
 // The documentation says how many lookups a packet makes.
 func TestLookupsAreDocumented(t *testing.T) {
@@ -210,6 +207,9 @@ func TestLookupsAreDocumented(t *testing.T) {
 	row("first packet to no service", 0, false, "ct status dnat")
 	row("further packets", 3, false, "ct state new")
 
+	scheduled.affinity = []affinity{{seconds: 10800}}
+	row("first packet, a pool of 10 beside services with session affinity", 10, false)
+	scheduled.affinity = nil
 	all := []*leaf{{kind: kindService, way: inTurn, slots: 10}, {kind: kindService, way: byHash,
 		slots: 16}, {kind: kindService, way: byMaglev, slots: 1021}}
 	for _, l := range all {

@@ -15,7 +15,7 @@ import (
 // The kernel runs all chains of type nat of a hook together, at the priorities -100 (destinations)
 // and 100 (sources), and a chain's own priority only orders it among them (nf_nat_register_fn). The
 // first chain that translates a connection decides. So the chains of source ranges (-110) and of
-// remembered clients (-99), which must come before and after the translation, do not move.
+// neighbours (-99), which must come before and after the translation, do not move.
 type Priorities struct {
 	// DNAT moves nat-prerouting and nat-output (priority -100). It is from -99 to 99. The kernel
 	// takes no chain of type nat at -200 or below.

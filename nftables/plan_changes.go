@@ -3,7 +3,6 @@ package nftables
 import (
 	"iter"
 	"net/netip"
-	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -149,17 +148,17 @@ func (pl *planner) verdictChanged(t *tablePlan, fe *servicemodel.Frontend, outsi
 	if outside {
 		over = setExternalOver
 	}
-	was, is := overs(slotCount(old)), overs(slotCount(new))
-	member := func(to sink, in, notIn []int) {
-		for _, class := range in {
-			if !slices.Contains(notIn, class) {
-				to(pl.w.names.get(kindOf(fe.Key).prefix, over, 1<<class),
+	was, is := classOf(slotCount(old)), classOf(slotCount(new))
+	move := func(to sink, from, into int) {
+		for than := range into {
+			if isOver(into, than) && !isOver(from, than) {
+				to(pl.w.names.get(kindOf(fe.Key).prefix, over, most(than)),
 					nft.Elem{Key: nft.AppendFrontend(pl.w.key[:0], fe.Key)})
 			}
 		}
 	}
-	member(t.del, was, is)
-	member(t.add, is, was)
+	move(t.del, is, was)
+	move(t.add, was, is)
 }
 
 // addresses plans the changes to a set of addresses.

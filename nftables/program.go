@@ -27,7 +27,7 @@ func (p *place) program(f *nft.Family, r servicemodel.Rules, s *shape) nft.Progr
 	b.leaves(b.shape.leaves)
 	b.dispatch()
 	b.reset()
-	b.noEndpoints()
+	b.newPackets()
 	b.masquerade()
 	if b.affinity() {
 		b.remembered()
@@ -65,7 +65,7 @@ const (
 // balances makes the chains that choose an endpoint for the packets to frontends of a kind.
 func (b *builder) balances(k *kind) {
 	// A frontend without slot 0 has no endpoints. No other rule finds one.
-	b.balance(k, k.prefix+chainBalance, k.prefix, setOver, b.shape.classes(), nft.Accept)
+	b.balance(k, k.prefix, setOver, nft.Accept)
 	b.draw(k, k.prefix)
 	if !b.shape.split {
 		return
@@ -73,8 +73,7 @@ func (b *builder) balances(k *kind) {
 	// A commit may have come after the lookup in the set. The frontend's outside clients may now
 	// have the same endpoints as others.
 	outside := k.outside
-	b.balance(k, outside+chainBalance, outside, setExternalOver, b.shape.classes(),
-		nft.Join(b.in(k, setSplit), nft.Accept))
+	b.balance(k, outside, setExternalOver, nft.Join(b.in(k, setSplit), nft.Accept))
 	b.draw(k, outside)
 	b.choose(b.Chain(outside), outside)
 }
@@ -90,32 +89,43 @@ func (b *builder) choose(c *nft.ProgramChain, prefix string) {
 	c.Add(nft.Goto(prefix + chainAny))
 }
 
-// balance makes the chain for the classes of s. If the frontend is in a set of frontends with more
+// balance makes the chains for the classes. If the frontend is in a set of frontends with more
 // slots, the packet goes on in another chain, named after that set. Otherwise it draws a slot for
-// the smallest class. none is the rule for frontends without endpoints.
-func (b *builder) balance(k *kind, name, prefix, over string, s span, none nft.Rule) {
-	c := b.Chain(name)
-	for s.lo < s.hi {
-		at := s.split()
-		larger := k.prefix + overName(over, at)
-		c.Add(b.frontend(k).In(larger), nft.Goto(larger))
-		b.balance(k, larger, prefix, over, span{at + 1, s.hi}, nil)
-		s.hi = at
-	}
-	draw := nft.Jump(drawName(prefix, s.lo))
-	if s.lo == 0 {
-		c.Add(draw)
-		if b.shape.schedules() {
-			// A commit may come between the two lookups, and change the scheduler.
-			c.Add(b.frontend(k).VMap(prefix + setScheduled))
-			c.Add(draw)
+// its class. none is the rule for frontends without endpoints.
+func (b *builder) balance(k *kind, prefix, over string, none nft.Rule) {
+	classes := b.shape.classes()
+	for class := range classes {
+		name := prefix + chainBalance
+		if class > 0 {
+			name = k.prefix + overName(over, class-1)
 		}
-		c.Add(none)
-		return
+		c := b.Chain(name)
+		for _, than := range asked(class) {
+			if to := k.prefix + overName(over, than); than < classes-1 {
+				c.Add(b.frontend(k).In(to), nft.Goto(to))
+			}
+		}
+		if class == 0 {
+			b.smallest(c, k, prefix, none)
+			continue
+		}
+		for range draws {
+			c.Add(nft.Jump(drawName(prefix, most(class))))
+		}
 	}
-	for range draws {
-		c.Add(draw)
+}
+
+// smallest makes the end of the chain for the smallest class. A packet to a pool of one slot draws
+// below 2 and then below 1. On average, it asks less so than with one more set.
+func (b *builder) smallest(c *nft.ProgramChain, k *kind, prefix string, none nft.Rule) {
+	c.Add(nft.Jump(drawName(prefix, 2)))
+	c.Add(nft.Jump(drawName(prefix, 1)))
+	if b.shape.schedules() {
+		// A commit may come between the two lookups, and change the scheduler.
+		c.Add(b.frontend(k).VMap(prefix + setScheduled))
+		c.Add(nft.Jump(drawName(prefix, 1)))
 	}
+	c.Add(none)
 }
 
 // draw makes a chain for each class, which draws one of the slots that a pool of the class can
@@ -124,10 +134,9 @@ func (b *builder) balance(k *kind, name, prefix, over string, s span, none nft.R
 // its map (nft_add_set_elem).
 func (b *builder) draw(k *kind, prefix string) {
 	last := b.Chain(prefix + chainAny)
-	for class := b.shape.classes().hi; class >= 0; class-- {
-		b.Chain(drawName(prefix, class)).Add(b.dnat(k, prefix, atRandom,
-			nft.NumgenRandom(1<<class)))
-		last.Add(nft.Jump(drawName(prefix, class)))
+	for n := most(b.shape.classes() - 1); n > 0; n /= 2 {
+		b.Chain(drawName(prefix, n)).Add(b.dnat(k, prefix, atRandom, nft.NumgenRandom(n)))
+		last.Add(nft.Jump(drawName(prefix, n)))
 	}
 	for i, used := range b.shape.ways {
 		if used {
@@ -136,10 +145,8 @@ func (b *builder) draw(k *kind, prefix string) {
 	}
 }
 
-// drawName is the name of the chain that draws a slot of a class.
-func drawName(prefix string, class int) string {
-	return prefix + chainDraw + strconv.Itoa(1<<class)
-}
+// drawName is the name of the chain that draws one of n slots.
+func drawName(prefix string, n int) string { return prefix + chainDraw + strconv.Itoa(n) }
 
 // frontends makes the chain for the packets to the frontends of a kind. A connection passes through
 // it once.
@@ -151,13 +158,15 @@ func (b *builder) frontends(k *kind) {
 		c.Add(b.forbidden(), nft.Drop)
 	}
 	c.Add(b.in(k, setMasqAll), mark)
-	c.Add(b.in(k, setMasqNotPods), notPods, mark)
+	if b.shape.notPods {
+		c.Add(notPods, b.in(k, setMasqNotPods), mark)
+	}
 	if b.shape.split {
-		c.Add(b.in(k, setMasqHost), notPods, nft.FIBSaddrLocal, mark)
+		c.Add(notPods, b.in(k, setMasqHost), nft.FIBSaddrLocal, mark)
 	}
 	b.remember(c, k)
 	if b.shape.split {
-		c.Add(b.in(k, setSplit), notPods, nft.FIBSaddrNotLocal, nft.Jump(k.outside))
+		c.Add(notPods, b.in(k, setSplit), nft.FIBSaddrNotLocal, nft.Jump(k.outside))
 	}
 	b.choose(c, k.prefix)
 }

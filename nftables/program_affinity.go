@@ -145,8 +145,7 @@ func byClient(client nft.Selector, code int32, chain string) nft.Rule {
 // remember sends packets of remembered clients to their endpoints, in the chain for the packets to
 // frontends of a kind.
 func (b *builder) remember(c *nft.ProgramChain, k *kind) {
-	ordinary := false
-	for _, a := range b.shape.affinity {
+	for _, a := range b.shape.affinityOf(k) {
 		client := nft.Concat{b.f.Prefix(b.f.Saddr, a.bits)}
 		switch {
 		case a.whole:
@@ -154,9 +153,9 @@ func (b *builder) remember(c *nft.ProgramChain, k *kind) {
 		case a.bits > 0:
 			c.Add(b.in(k, setAffinity+a.name()),
 				b.f.DNAT(client.With(b.frontend(kindService)...).Map(mapPrefixes)))
-		case !ordinary:
-			ordinary = true
-			c.Add(byClient(b.f.Saddr, nft.VerdictJump, chainRemembered))
+		default:
+			c.Add(b.in(k, setAffinity+a.name()),
+				byClient(b.f.Saddr, nft.VerdictJump, chainRemembered))
 		}
 	}
 }
@@ -249,9 +248,11 @@ func (b *builder) learn() {
 			}
 			put = byClient(f.CTSaddr, nft.VerdictGoto, to+"-")
 		}
-		rules = append(rules,
-			nft.Join(withPorts, inService, put),
-			nft.Join(withPorts, service.NotIn(kindService.registry), inNodePort, put))
+		rules = append(rules, nft.Join(withPorts, inService, put))
+		if b.shape.sticky {
+			rules = append(rules, nft.Join(withPorts, service.NotIn(kindService.registry),
+				inNodePort, put))
+		}
 	}
 	b.Chain(chainLearn).Rules = rules
 }

@@ -36,22 +36,46 @@ func (b *builder) nodeAddress(p netip.Prefix) nft.Rule {
 	return r
 }
 
-// noEndpoints makes the chains for new packets to frontends that were not translated, for the other
-// ports of cluster IPs and for unused addresses.
-func (b *builder) noEndpoints() {
+// newPackets makes the chains for new packets after DNAT. Only packets that were not translated can
+// be to frontends without endpoints, to the other ports of cluster IPs and to unused addresses.
+func (b *builder) newPackets() {
 	for _, k := range kinds {
 		c := b.Chain(k.noEndpoints)
 		c.Add(b.in(k, setDrop), nft.Drop)
 		c.Add(b.in(k, setReject), b.answer(b.rules.NoEndpoints))
 		// A commit came while the packet was in the chains of type nat. Its client sends again.
-		c.Add(nft.CTNotDNAT, nft.Drop)
+		c.Add(nft.Drop)
 	}
-	unused := b.Chain("no-service")
-	unused.Add(b.f.Daddr.In(setClusterIPs), b.f.Reject())
+	translated := func(c *nft.ProgramChain) {
+		if b.affinity() {
+			// Only the first packet of a flow is remembered, because only then was an endpoint just
+			// chosen. Further packets may follow without an answer, such as a SYN that is sent
+			// again, when the endpoint is long gone.
+			c.Add(nft.CTStatusDNAT, nft.CTUnconfirmed, nft.Goto(chainLearn))
+		}
+		c.Add(nft.CTStatusDNAT, nft.Return)
+	}
+	in := b.Chain(chainNewInput)
+	translated(in)
+	in.Add(b.frontend(kindService).In(kindService.registry), nft.Goto(kindService.noEndpoints))
+	for _, at := range b.nodePorts() {
+		in.Add(b.frontend(kindNodePort).In(kindNodePort.registry), at,
+			nft.Goto(kindNodePort.noEndpoints))
+	}
+	c := b.Chain(chainNew)
+	translated(c)
+	c.Add(b.frontend(kindService).In(kindService.registry), nft.Goto(kindService.noEndpoints))
+	c.Add(b.f.Daddr.In(setClusterIPs), b.f.Reject())
 	for _, p := range b.f.Own(b.rules.ServiceCIDRs) {
-		unused.Add(b.f.DaddrWithin(p), nft.Drop)
+		c.Add(b.f.DaddrWithin(p), nft.Drop)
 	}
 }
+
+// Chains for new packets after DNAT.
+const (
+	chainNewInput = "new-packets-input" // to this host
+	chainNew      = "new-packets"
+)
 
 // answer returns the end of a rule that answers packets.
 func (b *builder) answer(answer string) nft.Rule {
@@ -89,10 +113,6 @@ func (b *builder) hooks() {
 		b.sources(b.Filter("sources-output", nft.HookOutput, prioSources))
 	}
 	b.destinations()
-	if b.affinity() {
-		first(b.Filter("learn-prerouting", nft.HookPrerouting, prioLearn))
-		first(b.Filter("learn-output", nft.HookOutput, prioLearn))
-	}
 	if b.rules.MasqueradeNeighbours {
 		b.neighbours(b.Filter("neighbours-prerouting", nft.HookPrerouting, prioLearn))
 	}
@@ -103,24 +123,11 @@ func (b *builder) hooks() {
 			nft.CTNotDNAT, nft.Drop)
 		input.Add(nft.Jump(chainGuard))
 	}
-	b.untranslated(input)
-	for _, at := range b.nodePorts() {
-		input.Add(nft.CTStateNew, b.frontend(kindNodePort).In(kindNodePort.registry), at,
-			nft.Jump(kindNodePort.noEndpoints))
-	}
-	forward := b.Filter(filterChains[1], nft.HookForward, filter)
-	b.untranslated(forward)
-	forward.Add(nft.CTStateNew, nft.Jump("no-service"))
-	output := b.Filter(filterChains[2], nft.HookOutput, filter)
-	b.untranslated(output)
-	output.Add(nft.CTStateNew, nft.Jump("no-service"))
+	// A packet of an established connection meets this one rule in each hook.
+	input.Add(nft.CTStateNew, nft.Goto(chainNewInput))
+	b.Filter(filterChains[1], nft.HookForward, filter).Add(nft.CTStateNew, nft.Goto(chainNew))
+	b.Filter(filterChains[2], nft.HookOutput, filter).Add(nft.CTStateNew, nft.Goto(chainNew))
 	b.postrouting(b.NAT("nat-postrouting", nft.HookPostrouting, prioSNAT+int32(b.place.prio.SNAT)))
-}
-
-// untranslated leads new packets that are still for services to the chain for them.
-func (b *builder) untranslated(c *nft.ProgramChain) {
-	c.Add(nft.CTStateNew, b.frontend(kindService).In(kindService.registry),
-		nft.Jump(kindService.noEndpoints))
 }
 
 // nodePorts matches packets to the addresses at which node ports answer. The guard drops packets
@@ -167,13 +174,6 @@ func (b *builder) sources(c *nft.ProgramChain) {
 func (b *builder) forbidden() nft.Rule {
 	k := b.frontend(kindService)
 	return nft.Join(k.In(setRestricted), k.With(b.f.Saddr).NotIn(setSources))
-}
-
-// first makes the first packet of a flow remembered, because only then was an endpoint just chosen.
-// Further packets may follow without an answer, such as a SYN that is sent again, when the endpoint
-// is long gone.
-func first(c *nft.ProgramChain) {
-	c.Add(nft.CTStateNew, nft.CTStatusDNAT, nft.CTUnconfirmed, nft.Jump(chainLearn))
 }
 
 // neighbours masquerades connections that leave by the interface by which they came in. The

@@ -33,7 +33,7 @@ var programCases = []struct {
 			"fd00:10:244::/56", "fd00:10:245::/49")},
 		NodePorts:    prefixes("0.0.0.0/0", "::/0"),
 		ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:10:96::/112"),
-	}, shape: shape{split: true, sources: true, large: true}},
+	}, shape: shape{split: true, sources: true, notPods: true, large: true}},
 	{name: "pods behind a bridge, node ports at some addresses", rules: servicemodel.Rules{
 		MasqueradeMark: 0x80000000,
 		LocalPods:      servicemodel.PodDetector{Bridge: "cni0"},
@@ -52,12 +52,13 @@ var programCases = []struct {
 	{name: "affinity, pods behind interfaces with a prefix", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1,
 		LocalPods:      servicemodel.PodDetector{InterfacePrefix: "veth"},
-	}, shape: shape{affinity: []affinity{{seconds: 1}, {seconds: 60}, {seconds: 10800},
-		{seconds: 86399}}}},
+	}, shape: shape{sticky: true, affinity: []affinity{{seconds: 1}, {seconds: 60},
+		{seconds: 10800}, {seconds: 86399}}}},
 	{name: "affinity of prefixes and whole services", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1, NodePorts: prefixes("0.0.0.0/0", "::/0"),
-	}, shape: shape{split: true, affinity: []affinity{{60, 1, false}, {60, 24, false},
-		{600, 24, false}, {1, 0, true}, {60, 0, true}, {60, 23, true}}}},
+	}, shape: shape{split: true, sticky: true, notPods: true, affinity: []affinity{
+		{60, 1, false}, {60, 24, false}, {600, 24, false}, {1, 0, true}, {60, 0, true},
+		{60, 23, true}}}},
 	{name: "schedulers", rules: servicemodel.Rules{MasqueradeMark: 1},
 		shape: shape{split: true, ways: waysUsed{true, true, true}, leaves: []string{
 			"nodeport-external-mh-16381", "nodeport-mh-port-1021", "nodeport-rr-2-7",
@@ -99,7 +100,7 @@ func TestFewRulesAskAMap(t *testing.T) {
 		}
 		require.NotEmpty(t, rules)
 		for name, n := range rules {
-			most := allClasses.hi + 1
+			most := allClasses + 1
 			if strings.Contains(name, string(byHash)) {
 				most *= attempts // of hashes, each has a seed of its own
 			}

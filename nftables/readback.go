@@ -39,13 +39,15 @@ func shapeOf(r *reading) shape {
 			if rest, ok := strings.CutPrefix(name, k.prefix+setAffinity); ok {
 				if a, ok := parseAffinity(rest); ok {
 					s.affinity = insert(s.affinity, a, affinity.compare)
+					s.sticky = s.sticky || k == kindNodePort
 				}
 			}
 		}
 	}
+	_, s.notPods = sets[kindService.prefix+setMasqNotPods]
 	_, s.sources = sets[setSources]
 	_, s.split = sets[kindService.prefix+setSplit]
-	_, s.large = sets[kindService.prefix+overName(setOver, smallClasses.hi)]
+	_, s.large = sets[kindService.prefix+overName(setOver, smallClasses-1)]
 	for i, w := range ways {
 		_, s.ways[i] = sets[kindService.prefix+string(w)+setEndpoints]
 	}

@@ -194,9 +194,13 @@ func (r *reading) addSlots(q *questions, k *kind, key []byte) {
 		if e := r.elems[prefixOf(k, l.outside)+setScheduled][string(key)]; e != nil {
 			l, _ = parseLeaf(string(e.Data))
 		} else {
-			l.slots = 1 << search(func(class int) bool {
-				return r.elems[overName(over, class)][string(key)] != nil
-			})
+			class := 0
+			for than := range allClasses - 1 {
+				if r.elems[overName(over, than)][string(key)] != nil {
+					class = than + 1
+				}
+			}
+			l.slots = most(class)
 		}
 		eps := l.slotMap()
 		if r.position(eps) < 0 {

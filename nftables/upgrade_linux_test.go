@@ -35,6 +35,8 @@ func TestUpgrade(t *testing.T) {
 		dataplanetest.Layout{Name: "older", Recorded: "nft -f testdata/layouts/752c62b.nft"},
 		dataplanetest.Layout{Name: "with a set for each number of slots",
 			Recorded: "nft -f testdata/layouts/c6e37d1.nft"},
+		dataplanetest.Layout{Name: "with a binary search",
+			Recorded: "nft -f testdata/layouts/6878ce2.nft"},
 		dataplanetest.Layout{Name: "newer by its number", Edit: newerNumber},
 		dataplanetest.Layout{Name: "newer by its objects", Edit: newerNumber + newerObjects})
 }
