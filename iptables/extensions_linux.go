@@ -32,7 +32,7 @@ func (k *kernel) probe(ctx context.Context) error {
 // probeFamily asks for the matches and targets of one family.
 func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
 	for _, x := range []struct {
-		extension
+		nft.Extension
 		target bool
 		lacks  *bool // nil: the backend needs it
 	}{
@@ -40,14 +40,14 @@ func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
 		{xtDNAT, true, nil}, {xtMasquerade, true, nil}, {xtMARK, true, nil}, {xtREJECT, true, nil},
 		{xtRecent, false, &k.lacks.recent}, {xtSCTP, false, &k.lacks.sctp},
 	} {
-		err := k.probeExtension(ctx, f, x.extension, x.target)
+		err := k.probeExtension(ctx, f, x.Extension, x.target)
 		switch {
 		case err == nil:
 		case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPROTONOSUPPORT):
-			return fmt.Errorf("ask for %s revision %d: %w", x.name, x.revision, err)
+			return fmt.Errorf("ask for %s revision %d: %w", x.Name, x.Revision, err)
 		case x.lacks == nil:
 			return fmt.Errorf("%w xt_%s: the kernel has no %s revision %d for %s: %w",
-				dataplane.ErrMissingModule, x.name, x.name, x.revision, f.Name, err)
+				dataplane.ErrMissingModule, x.Name, x.Name, x.Revision, f.Name, err)
 		default:
 			*x.lacks = true
 		}
@@ -55,14 +55,14 @@ func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
 	return nil
 }
 
-func (k *kernel) probeExtension(ctx context.Context, f *nft.Family, x extension,
+func (k *kernel) probeExtension(ctx context.Context, f *nft.Family, x nft.Extension,
 	target bool) error {
 	req := &k.reader.req
 	req.Reset()
-	object := rawnl.Object{Verb: "find", Kind: "extension", Name: x.name}
+	object := rawnl.Object{Verb: "find", Kind: "extension", Name: x.Name}
 	req.Message(rawnl.SubsysNFTCompat, 0, rawnl.FlagAck, f.NFProto, 0, object)
-	req.Text(1, x.name)    // NFTA_COMPAT_NAME
-	req.U32(2, x.revision) // NFTA_COMPAT_REV
+	req.Text(1, x.Name)    // NFTA_COMPAT_NAME
+	req.U32(2, x.Revision) // NFTA_COMPAT_REV
 	typ := uint32(0)
 	if target {
 		typ = 1

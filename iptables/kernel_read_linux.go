@@ -9,8 +9,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -44,33 +42,17 @@ func (rd *reader) request(f *nft.Family, msg uint8, verb, kind string) {
 	rd.req.Message(rawnl.SubsysNFTables, msg, 0, f.NFProto, 0, object)
 }
 
-// hasTable reports whether a table exists.
-func (rd *reader) hasTable(ctx context.Context, t table) (bool, error) {
-	rd.request(t.family(), nft.MsgGetTable, "get", "table")
-	rd.req.Text(nft.AttrTableName, t.kind().String())
-	_, err := rd.conn.Query(ctx, &rd.req)
-	if errors.Is(err, unix.ENOENT) {
-		return false, nil
-	}
-	return err == nil, err
+// query asks for objects of a table.
+func (rd *reader) query(t table) nft.Query {
+	return nft.Query{Conn: rd.conn, Family: t.family(), Table: t.kind().String()}
 }
 
 // getChain asks for a chain without its rules. It returns nil if the chain does not exist.
-func (rd *reader) getChain(ctx context.Context, id chainID) (*rawChain, error) {
-	rd.request(id.table.family(), nft.MsgGetChain, "get", "chain")
-	rd.req.Text(nft.AttrChainTable, id.table.kind().String())
-	rd.req.Text(nft.AttrChainName, id.name)
-	replies, err := rd.conn.Query(ctx, &rd.req)
-	switch {
-	case errors.Is(err, unix.ENOENT):
-		return nil, nil
-	case err != nil:
-		return nil, err
-	case len(replies) == 0:
-		return nil, fmt.Errorf("get %s: %w: no reply", id, rawnl.ErrMalformed)
-	}
-	c, err := nft.DecodeChain(replies[0].Attrs)
-	return &rawChain{ChainInfo: c}, err
+func (rd *reader) getChain(ctx context.Context, id chainID) (found *rawChain, err error) {
+	err = rd.query(id.table).Chains(ctx, []string{id.name}, func(c nft.ChainInfo) {
+		found = &rawChain{ChainInfo: c}
+	})
+	return found, err
 }
 
 // readTries bounds how often an object is read again because other programs changed it meanwhile.
@@ -189,7 +171,7 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	for _, f := range nft.Families {
 		chains := 0
 		for _, t := range tablesOf(f) {
-			if r.tables[t].exists, err = k.reader.hasTable(ctx, t); err != nil {
+			if _, r.tables[t].exists, err = k.reader.query(t).Info(ctx); err != nil {
 				return nil, 0, err
 			}
 		}

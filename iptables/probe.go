@@ -12,29 +12,18 @@ import (
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return kernelprobe.Candidate(Name, func(ctx context.Context) error {
-		return probe(ctx, cfg)
-	}, func() (*backend, error) { return openBackend(cfg) })
+	return kernelprobe.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
+		(*backend).judge)
 }
 
 // probePrefix is the prefix of the chains in the probe's transaction.
 const probePrefix = "K_PROBE"
 
-// probe opens a backend, which asks for the matches and targets, and asks the kernel to check the
-// transaction that would write a ruleset.
-func probe(ctx context.Context, cfg *Config) error {
-	b, err := openBackend(cfg)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	return b.judge(ctx)
-}
-
-// judge asks the kernel to check the transaction that would write a ruleset. Afterwards the backend
-// cannot be used for anything else. [Check] refuses services that need optional features of
-// the kernel, such as a family, so the transaction has none of these. The base chains are the same
-// as iptables makes. The kernel accepts them if they exist already.
+// judge asks the kernel to check the transaction that would write a ruleset. The backend asked for
+// the matches and targets when it was opened. Afterwards it cannot be used for anything else. [Check]
+// refuses services that need optional features of the kernel, such as a family, so the transaction
+// has none of these. The base chains are the same as iptables makes. The kernel accepts them if they
+// exist already.
 func (b *backend) judge(ctx context.Context) error {
 	only := servicemodel.Family(0)
 	if f := b.kernel.lacks.lacking; f != nil {

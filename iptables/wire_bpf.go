@@ -13,7 +13,7 @@ import (
 )
 
 // xtBPF runs a program of classic BPF on the packet, from its IP header on.
-var xtBPF = extension{"bpf", 1}
+var xtBPF = nft.Extension{Name: "bpf", Revision: 1}
 
 // struct xt_bpf_info_v1: u16 mode, u16 number of instructions, s32 descriptor, struct sock_filter
 // program[64], and a pointer for the kernel.

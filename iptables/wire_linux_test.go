@@ -20,7 +20,7 @@ func payloads(t *testing.T, exprs []byte) []string {
 		var a attrs
 		if name := string(e.Name); name == "match" || name == "target" {
 			require.True(t, a.parse(e.Attrs))
-			if name := cString(a[1]); name != xtComment.name {
+			if name := cString(a[1]); name != xtComment.Name {
 				l = append(l, fmt.Sprintf("%s %d %x", name, a.u32(2), a[3]))
 			}
 		}

@@ -57,20 +57,20 @@ func (e *encoder) appendMatches(r *rule) {
 		nft.AppendCmp(b, eqOrNot(r.mark.not), native.AppendUint32(e.scratch[:0], r.mark.value))
 	}
 	if r.srcLocal || r.dstLocal {
-		xtAddrtype.appendMatch(b, encodeAddrtype(e.scratch[:], r))
+		xtAddrtype.AppendMatch(b, encodeAddrtype(e.scratch[:], r))
 	}
 	if r.state.states != 0 {
-		xtConntrack.appendMatch(b, encodeConntrack(e.scratch[:], r.state))
+		xtConntrack.AppendMatch(b, encodeConntrack(e.scratch[:], r.state))
 	}
 	switch r.stat.kind {
 	case statNone:
 	case statHash:
-		xtBPF.appendMatch(b, encodeBPF(e.scratch[:], e.f, r.stat))
+		xtBPF.AppendMatch(b, encodeBPF(e.scratch[:], e.f, r.stat))
 	default:
-		xtStatistic.appendMatch(b, encodeStatistic(e.scratch[:], r.stat))
+		xtStatistic.AppendMatch(b, encodeStatistic(e.scratch[:], r.stat))
 	}
 	if r.recent.kind != recentNone {
-		xtRecent.appendMatch(b, encodeRecent(e.scratch[:], e.f, r.recent))
+		xtRecent.AppendMatch(b, encodeRecent(e.scratch[:], e.f, r.recent))
 	}
 }
 
@@ -97,7 +97,7 @@ func (e *encoder) appendPorts(r *rule) {
 	b := e.batch
 	// iptables reads ports of TCP and UDP only from native expressions
 	if r.proto == servicemodel.SCTP {
-		xtSCTP.appendMatch(b, encodeSCTP(e.scratch[:], r.ports))
+		xtSCTP.AppendMatch(b, encodeSCTP(e.scratch[:], r.ports))
 		return
 	}
 	nft.AppendPayload(b, nft.Reg1, nft.TransportHeader, 2, 2)
@@ -127,12 +127,12 @@ func (e *encoder) appendTarget(r *rule) {
 	case targetGoto:
 		nft.AppendVerdict(b, nft.VerdictGoto, r.chain)
 	case targetReject:
-		xtREJECT.appendTarget(b, encodeREJECT(e.scratch[:], e.f))
+		xtREJECT.AppendTarget(b, encodeREJECT(e.scratch[:], e.f))
 	case targetDNAT:
-		xtDNAT.appendTarget(b, encodeDNAT(e.scratch[:], r.to))
+		xtDNAT.AppendTarget(b, encodeDNAT(e.scratch[:], r.to))
 	case targetMasquerade:
-		xtMasquerade.appendTarget(b, encodeMasquerade(e.scratch[:], e.f))
+		xtMasquerade.AppendTarget(b, encodeMasquerade(e.scratch[:], e.f))
 	case targetMark:
-		xtMARK.appendTarget(b, encodeMARK(e.scratch[:], r.set))
+		xtMARK.AppendTarget(b, encodeMARK(e.scratch[:], r.set))
 	}
 }

@@ -100,16 +100,18 @@ func (d *decoder) expr(e nft.ExprInfo) bool {
 	case "immediate":
 		return d.immediate()
 	case "match":
-		return d.match(d.extension(), d.a[nft.AttrExtensionInfo])
+		return d.extension(matches)
 	case "target":
-		return d.target(d.extension(), d.a[nft.AttrExtensionInfo])
+		return d.extension(targets)
 	}
 	return false
 }
 
-// extension returns the match or target of x_tables that the attributes name.
-func (d *decoder) extension() extension {
-	return extension{cString(d.a[nft.AttrExtensionName]), d.a.u32(nft.AttrExtensionRev)}
+// extension reads the match or target of x_tables that the attributes name.
+func (d *decoder) extension(known map[nft.Extension]decodeInfo) bool {
+	decode := known[nft.Extension{Name: cString(d.a[nft.AttrExtensionName]),
+		Revision: d.a.u32(nft.AttrExtensionRev)}]
+	return decode != nil && decode(d.a[nft.AttrExtensionInfo], d.f, &d.r)
 }
 
 func (d *decoder) payload() bool {
@@ -333,46 +335,6 @@ func (d *decoder) chainName(b []byte) string {
 	s := string(b)
 	d.chains[s] = s
 	return s
-}
-
-func (d *decoder) match(x extension, info []byte) bool {
-	switch x {
-	case xtAddrtype:
-		return decodeAddrtype(info, &d.r)
-	case xtConntrack:
-		return decodeConntrack(info, &d.r)
-	case xtStatistic:
-		return decodeStatistic(info, &d.r)
-	case xtBPF:
-		return decodeBPF(info, d.f, &d.r)
-	case xtRecent:
-		return decodeRecent(info, d.f, &d.r)
-	case xtSCTP:
-		return d.r.proto == servicemodel.SCTP && decodeSCTP(info, &d.r)
-	case xtTCP:
-		return d.r.proto == servicemodel.TCP && decodePorts(info, &d.r)
-	case xtUDP:
-		return d.r.proto == servicemodel.UDP && decodePorts(info, &d.r)
-	case xtComment:
-		return decodeComment(info, &d.r)
-	case xtMark:
-		return decodeMark(info, &d.r)
-	}
-	return false
-}
-
-func (d *decoder) target(x extension, info []byte) bool {
-	switch x {
-	case xtDNAT:
-		return decodeDNAT(info, d.f, &d.r)
-	case xtMasquerade:
-		return decodeMasquerade(info, d.f, &d.r)
-	case xtMARK:
-		return decodeMARK(info, &d.r)
-	case xtREJECT:
-		return decodeREJECT(info, d.f, &d.r)
-	}
-	return false
 }
 
 // attrs are the attributes of an expression by their type. Types above 7 are ignored, because no

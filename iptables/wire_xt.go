@@ -6,7 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // The matches and targets of x_tables that the rules use, and the layout of their structs. Each
@@ -14,34 +14,32 @@ import (
 // alignment of a 64-bit number (XT_ALIGN, include/uapi/linux/netfilter/x_tables.h). Numbers are in
 // the byte order of the machine unless stated otherwise.
 
-// extension is a match or a target and its revision.
-type extension struct {
-	name     string
-	revision uint32
-}
+var (
+	xtAddrtype   = nft.Extension{Name: "addrtype", Revision: 1}
+	xtConntrack  = nft.Extension{Name: "conntrack", Revision: 3}
+	xtStatistic  = nft.Extension{Name: "statistic", Revision: 0}
+	xtRecent     = nft.Extension{Name: "recent", Revision: 1}
+	xtSCTP       = nft.Extension{Name: "sctp", Revision: 0}
+	xtComment    = nft.Extension{Name: "comment", Revision: 0} // read only: our comments are user data of the rule
+	xtTCP        = nft.Extension{Name: "tcp", Revision: 0}     // read only: iptables before 1.8.8 writes it
+	xtUDP        = nft.Extension{Name: "udp", Revision: 0}     // read only, likewise
+	xtMark       = nft.Extension{Name: "mark", Revision: 1}    // read only, likewise
+	xtDNAT       = nft.Extension{Name: "DNAT", Revision: 2}
+	xtMasquerade = nft.Extension{Name: "MASQUERADE", Revision: 0}
+	xtMARK       = nft.Extension{Name: "MARK", Revision: 2}
+	xtREJECT     = nft.Extension{Name: "REJECT", Revision: 0}
+)
 
-func (x extension) appendMatch(b *rawnl.Batch, info []byte) {
-	nft.AppendMatch(b, x.name, x.revision, info)
-}
-
-func (x extension) appendTarget(b *rawnl.Batch, info []byte) {
-	nft.AppendTarget(b, x.name, x.revision, info)
-}
+// decodeInfo reads the struct of an extension in a rule of a family. It returns false if the rules
+// of this package have no such struct.
+type decodeInfo func(info []byte, f *nft.Family, r *rule) bool
 
 var (
-	xtAddrtype   = extension{"addrtype", 1}
-	xtConntrack  = extension{"conntrack", 3}
-	xtStatistic  = extension{"statistic", 0}
-	xtRecent     = extension{"recent", 1}
-	xtSCTP       = extension{"sctp", 0}
-	xtComment    = extension{"comment", 0} // read only: our comments are user data of the rule
-	xtTCP        = extension{"tcp", 0}     // read only: iptables before 1.8.8 writes it
-	xtUDP        = extension{"udp", 0}     // read only, likewise
-	xtMark       = extension{"mark", 1}    // read only, likewise
-	xtDNAT       = extension{"DNAT", 2}
-	xtMasquerade = extension{"MASQUERADE", 0}
-	xtMARK       = extension{"MARK", 2}
-	xtREJECT     = extension{"REJECT", 0}
+	matches = map[nft.Extension]decodeInfo{xtAddrtype: decodeAddrtype, xtConntrack: decodeConntrack,
+		xtStatistic: decodeStatistic, xtBPF: decodeBPF, xtRecent: decodeRecent, xtSCTP: decodeSCTP,
+		xtTCP: decodeTCP, xtUDP: decodeUDP, xtComment: decodeComment, xtMark: decodeMark}
+	targets = map[nft.Extension]decodeInfo{xtDNAT: decodeDNAT, xtMasquerade: decodeMasquerade,
+		xtMARK: decodeMARK, xtREJECT: decodeREJECT}
 )
 
 var native = binary.NativeEndian
@@ -79,7 +77,7 @@ func encodeAddrtype(p []byte, r *rule) []byte {
 	return p
 }
 
-func decodeAddrtype(p []byte, r *rule) bool {
+func decodeAddrtype(p []byte, _ *nft.Family, r *rule) bool {
 	if len(p) != sizeAddrtype || native.Uint32(p[4:]) != 0 {
 		return false
 	}
@@ -109,7 +107,7 @@ func encodeConntrack(p []byte, m stateMatch) []byte {
 	return p
 }
 
-func decodeConntrack(p []byte, r *rule) bool {
+func decodeConntrack(p []byte, _ *nft.Family, r *rule) bool {
 	if len(p) != sizeConntrack || native.Uint16(p[conntrackFlags:]) != conntrackState ||
 		r.state.states != 0 {
 		return false
@@ -145,7 +143,7 @@ func encodeStatistic(p []byte, m statMatch) []byte {
 	return p
 }
 
-func decodeStatistic(p []byte, r *rule) bool {
+func decodeStatistic(p []byte, _ *nft.Family, r *rule) bool {
 	// recent changes the list that it tests, so the order matters: statistic comes first in our
 	// rules.
 	if len(p) != sizeStatistic || native.Uint16(p[2:]) != 0 || r.stat.kind != statNone ||
@@ -243,12 +241,20 @@ func encodeSCTP(p []byte, ports portRange) []byte {
 	return p
 }
 
-func decodeSCTP(p []byte, r *rule) bool {
-	if len(p) != sizeSCTP || native.Uint32(p[sctpFlags:]) != sctpDestPorts ||
+func decodeSCTP(p []byte, _ *nft.Family, r *rule) bool {
+	if r.proto != servicemodel.SCTP || len(p) != sizeSCTP || native.Uint32(p[sctpFlags:]) != sctpDestPorts ||
 		native.Uint32(p[sctpInvert:]) != 0 {
 		return false
 	}
 	return r.setPorts(native.Uint16(p), native.Uint16(p[2:]))
+}
+
+func decodeTCP(p []byte, _ *nft.Family, r *rule) bool {
+	return r.proto == servicemodel.TCP && decodePorts(p, r)
+}
+
+func decodeUDP(p []byte, _ *nft.Family, r *rule) bool {
+	return r.proto == servicemodel.UDP && decodePorts(p, r)
 }
 
 // decodePorts reads the common part of struct xt_tcp and struct xt_udp: u16 spts[2], u16 dpts[2];
@@ -271,7 +277,7 @@ func (r *rule) setPorts(from, to uint16) bool {
 	return true
 }
 
-func decodeComment(p []byte, r *rule) bool {
+func decodeComment(p []byte, _ *nft.Family, r *rule) bool {
 	if len(p) != sizeComment || r.comment != "" {
 		return false
 	}
@@ -280,7 +286,7 @@ func decodeComment(p []byte, r *rule) bool {
 }
 
 // decodeMark reads a struct xt_mark_mtinfo1: u32 mark, u32 mask, u8 invert.
-func decodeMark(p []byte, r *rule) bool {
+func decodeMark(p []byte, _ *nft.Family, r *rule) bool {
 	if len(p) != sizeMark || r.mark.mask != 0 {
 		return false
 	}
@@ -350,7 +356,7 @@ func encodeMARK(p []byte, s markSet) []byte {
 	return p
 }
 
-func decodeMARK(p []byte, r *rule) bool {
+func decodeMARK(p []byte, _ *nft.Family, r *rule) bool {
 	if len(p) != sizeMARK {
 		return false
 	}

@@ -13,23 +13,17 @@ import (
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return kernelprobe.Candidate(Name, func(ctx context.Context) error {
-		return probe(ctx, cfg)
-	}, func() (*backend, error) { return openBackend(cfg) })
+	return kernelprobe.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
+		(*backend).probe)
 }
 
 // probeTable is the name of the companion tables in the probe's transaction.
 const probeTable = "kernlb.probe"
 
-// probe asks the kernel for IPVS, and then to check the transaction that would write companion
-// tables with every feature. It does not ask for schedulers or dummy devices: the kernel loads
-// their modules when the first virtual server needs them, or when the device is made.
-func probe(ctx context.Context, cfg *Config) error {
-	b, err := openBackend(cfg)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
+// probe asks the kernel to check the transaction that would write companion tables with every
+// feature. The backend asked for IPVS when it was opened. probe does not ask for schedulers or dummy devices: the kernel
+// loads their modules when the first virtual server needs them, or when the device is made.
+func (b *backend) probe(ctx context.Context) error {
 	b.pl.cfg.Table = probeTable
 	changes, err := kernelprobe.Changes(true, 0)
 	if err != nil {

@@ -25,7 +25,7 @@ func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 	require.NoError(t, e)
 	defer ns.Close()
 	require.NoError(t, ns.Do(func() error {
-		e := withoutCapabilities(without, func() { err = probe(t.Context(), nil) })
+		e := withoutCapabilities(without, func() { err = Candidate(nil).Probe(t.Context()) })
 		interfaces, e2 := net.Interfaces()
 		for _, i := range interfaces {
 			links = append(links, i.Name)

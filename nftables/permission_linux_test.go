@@ -58,7 +58,7 @@ func TestApplySaysThatThePermissionIsMissing(t *testing.T) {
 		"apply":   func() error { _, err := e.Apply(t.Context(), one); return err },
 		"observe": func() error { _, err := e.Observe(t.Context()); return err },
 		"cleanup": func() error { _, err := e.Cleanup(t.Context()); return err },
-		"probe":   func() error { return probe(t.Context(), nil) },
+		"probe":   func() error { return Candidate(nil).Probe(t.Context()) },
 	} {
 		err := dataplanetest.WithoutCapabilities(call)
 		require.ErrorIs(t, err, dataplane.ErrNoPermission, name)

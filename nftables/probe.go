@@ -16,9 +16,8 @@ import (
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return kernelprobe.Candidate(Name, func(ctx context.Context) error {
-		return probe(ctx, cfg)
-	}, func() (*backend, error) { return openBackend(cfg) })
+	return kernelprobe.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
+		(*backend).probe)
 }
 
 // probeTable is the name of the tables in the probe's transaction.
@@ -26,13 +25,9 @@ const probeTable = "kernlb.probe"
 
 // probe asks the kernel to check the transaction that would write tables with every feature. A
 // kernel that accepts it for one family is usable.
-func probe(ctx context.Context, cfg *Config) error {
-	b, err := openBackend(cfg)
-	if err != nil {
-		return err
-	}
-	defer b.Close()
-	if err = b.judge(ctx, 0); !lacking(err) {
+func (b *backend) probe(ctx context.Context) error {
+	err := b.judge(ctx, 0)
+	if !lacking(err) {
 		return err
 	}
 	for _, t := range b.pl.tables {

@@ -185,20 +185,22 @@ func AppendVerdict(b *rawnl.Batch, code int32, chain string) {
 	endExpr(b, elem, data)
 }
 
-// AppendMatch appends a match of x_tables, through nft_compat. info is its struct.
-func AppendMatch(b *rawnl.Batch, name string, revision uint32, info []byte) {
-	appendExtension(b, "match", name, revision, info)
+// Extension is a match or a target of x_tables and its revision.
+type Extension struct {
+	Name     string
+	Revision uint32
 }
 
-// AppendTarget appends a target of x_tables, through nft_compat. info is its struct.
-func AppendTarget(b *rawnl.Batch, name string, revision uint32, info []byte) {
-	appendExtension(b, "target", name, revision, info)
-}
+// AppendMatch appends the extension as a match, through nft_compat. info is its struct.
+func (x Extension) AppendMatch(b *rawnl.Batch, info []byte) { x.append(b, "match", info) }
 
-func appendExtension(b *rawnl.Batch, kind, name string, revision uint32, info []byte) {
+// AppendTarget appends the extension as a target, through nft_compat. info is its struct.
+func (x Extension) AppendTarget(b *rawnl.Batch, info []byte) { x.append(b, "target", info) }
+
+func (x Extension) append(b *rawnl.Batch, kind string, info []byte) {
 	elem, data := beginExpr(b, kind)
-	b.Text(AttrExtensionName, name)
-	b.U32(AttrExtensionRev, revision)
+	b.Text(AttrExtensionName, x.Name)
+	b.U32(AttrExtensionRev, x.Revision)
 	b.Attr(AttrExtensionInfo, info)
 	endExpr(b, elem, data)
 }
@@ -214,21 +216,12 @@ func appendLookup(b *rawnl.Batch, set string, inverted bool) {
 	endExpr(b, elem, data)
 }
 
-// appendLookupMap replaces the key in Reg1 by the data of the map. Without an entry, the rule does
-// not match.
-func appendLookupMap(b *rawnl.Batch, name string) {
+// appendLookupMap puts the data that the map has for the key in Reg1 into a register. Data in
+// RegVerdict are a verdict, which is executed. Without an entry, the rule does not match.
+func appendLookupMap(b *rawnl.Batch, name string, reg uint32) {
 	elem, data := beginExpr(b, "lookup")
 	b.U32(attrLookupSReg, Reg1)
-	b.U32(attrLookupDReg, Reg1)
-	b.Text(attrLookupSet, name)
-	endExpr(b, elem, data)
-}
-
-// appendLookupVerdict executes the verdict of the key in Reg1, if the map has the key.
-func appendLookupVerdict(b *rawnl.Batch, name string) {
-	elem, data := beginExpr(b, "lookup")
-	b.U32(attrLookupSReg, Reg1)
-	b.U32(attrLookupDReg, RegVerdict)
+	b.U32(attrLookupDReg, reg)
 	b.Text(attrLookupSet, name)
 	endExpr(b, elem, data)
 }

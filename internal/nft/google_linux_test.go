@@ -258,9 +258,9 @@ func TestExpressionsOfIptables(t *testing.T) {
 		{func(b *rawnl.Batch) { AppendCmp(b, CmpLte, []byte{1}) }, cmp(expr.CmpOpLte, 1)},
 		{func(b *rawnl.Batch) { AppendVerdict(b, VerdictReturn, "") },
 			verdict(expr.VerdictReturn, "")},
-		{func(b *rawnl.Batch) { AppendMatch(b, "other", 1, info) },
+		{func(b *rawnl.Batch) { Extension{"other", 1}.AppendMatch(b, info) },
 			&expr.Match{Name: "other", Rev: 1, Info: &info}},
-		{func(b *rawnl.Batch) { AppendTarget(b, "OTHER", 2, info) },
+		{func(b *rawnl.Batch) { Extension{"OTHER", 2}.AppendTarget(b, info) },
 			&expr.Target{Name: "OTHER", Rev: 2, Info: &info}},
 	} {
 		requireSame(t, IPv4, tc.want, exprsOf(t, IPv4, rule("", tc.write))[0])

@@ -124,7 +124,7 @@ func (c Concat) lookup(sign, set string, inverted bool) Rule {
 func (c Concat) VMap(name string) Rule {
 	return rule(c.text()+" vmap @"+name, func(b *rawnl.Batch) {
 		c.load(b, 0)
-		appendLookupVerdict(b, name)
+		appendLookupMap(b, name, RegVerdict)
 	})
 }
 
@@ -142,7 +142,7 @@ func (m Mapped) text() string { return m.key.text() + " map @" + m.in }
 // load loads the map's data for the key into Reg1.
 func (m Mapped) load(b *rawnl.Batch) {
 	m.key.load(b, 0)
-	appendLookupMap(b, m.in)
+	appendLookupMap(b, m.in, Reg1)
 }
 
 // address selects an address in the network header.
