@@ -155,7 +155,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family) (*rawTable, error
 	if err != nil {
 		return nil, err
 	}
-	err = q.Rules(ctx, func(r nft.RuleInfo) error {
+	err = q.Rules(ctx, "", func(r nft.RuleInfo) error {
 		chain := string(r.Chain)
 		raw.rules[chain] = append(raw.rules[chain], r.Hash())
 		return nil

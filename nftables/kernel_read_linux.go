@@ -69,7 +69,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 	if err != nil {
 		return nil, err
 	}
-	err = q.Rules(ctx, func(rule nft.RuleInfo) error {
+	err = q.Rules(ctx, "", func(rule nft.RuleInfo) error {
 		c := string(rule.Chain)
 		r.hashes[c] = append(r.hashes[c], rule.Hash())
 		return nil
@@ -132,7 +132,7 @@ func (k *kernel) readAllChains(ctx context.Context, r *reading) error {
 func (k *kernel) readLearnt(ctx context.Context, f *nft.Family, table string) (n uint64,
 	err error) {
 	q := nft.Query{Conn: k.conn, Family: f, Table: table}
-	err = q.Rules(ctx, func(rule nft.RuleInfo) error {
+	err = q.Rules(ctx, "", func(rule nft.RuleInfo) error {
 		packets, err := rule.Counted()
 		n += packets
 		return err

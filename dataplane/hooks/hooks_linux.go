@@ -113,9 +113,9 @@ func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) erro
 			return err
 		}
 		at := place{t.family, t.table, string(rule.Chain)}
-		drops, leads := meaning(rule.Exprs)
-		d.leads[at] = append(d.leads[at], leads...)
-		if drops {
+		does := rule.Effect()
+		d.leads[at] = append(d.leads[at], does.Chains...)
+		if does.Drops || does.Refuses {
 			d.drops[at] = append(d.drops[at], Rule{Chain: at.chain, Handle: rule.Handle,
 				Comment: nft.CommentOf(rule.UserData), Text: nft.ListRule(t.family, rule.Exprs)})
 		}
@@ -139,44 +139,4 @@ func (d *reading) dropsFrom(at place) (l []Rule) {
 		}
 	}
 	return l
-}
-
-// meaning reports whether a rule drops or rejects packets, and the chains to which it leads. It
-// does not see verdicts in maps.
-func meaning(exprs []byte) (drops bool, leads []string) {
-	nft.EachExpr(exprs, func(e nft.ExprInfo) bool {
-		switch string(e.Name) {
-		case "reject":
-			drops = true
-		case "target": // of x_tables, by the variant of iptables that works on nf_tables
-			name := attribute(e.Attrs, nft.AttrExtensionName)
-			target := string(nft.CString(name))
-			drops = drops || target == "REJECT" || target == "DROP"
-		case "immediate":
-			verdict := attribute(attribute(e.Attrs, nft.AttrImmediateData), nft.DataVerdict)
-			code := attribute(verdict, nft.AttrVerdictCode)
-			switch {
-			case len(code) != 4:
-			case slices.Equal(code, []byte{0, 0, 0, nft.VerdictDrop}):
-				drops = true
-			default:
-				if to := nft.CString(attribute(verdict, nft.AttrVerdictChain)); len(to) > 0 {
-					leads = append(leads, string(to))
-				}
-			}
-		}
-		return true
-	})
-	return drops, leads
-}
-
-// attribute returns an attribute from a list, nil if it is missing.
-func attribute(attrs []byte, typ uint16) []byte {
-	it := rawnl.Attrs(attrs)
-	for it.Next() {
-		if it.Type() == typ {
-			return it.Data()
-		}
-	}
-	return nil
 }

@@ -32,16 +32,28 @@ var ErrLegacy = errors.New("legacy tables of iptables have chains of kube-proxy"
 // The requests may make the kernel load the modules nf_tables, ip_set and nfnetlink_acct. They
 // never load IPVS: without the module there are no virtual servers.
 func Find(ctx context.Context, cfg *Config) (*Plan, error) {
+	var found *Plan
+	err := withKernel(cfg, "look for kube-proxy", func(k *kernel) (err error) {
+		found, err = k.find(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return found, nil
+}
+
+// withKernel opens the network namespace, and adds to errors what was being done.
+func withKernel(cfg *Config, doing string, do func(*kernel) error) error {
 	k, err := open(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("look for kube-proxy: %w", kernelerr.Permission(err))
+	if err == nil {
+		defer k.close()
+		err = do(k)
 	}
-	defer k.close()
-	p, err := k.find(ctx)
 	if err != nil {
-		return nil, fmt.Errorf("look for kube-proxy: %w", kernelerr.Permission(err))
+		return fmt.Errorf("%s: %w", doing, kernelerr.Permission(err))
 	}
-	return p, nil
+	return nil
 }
 
 // Cleanup deletes kube-proxy's objects from the kernel, and nothing else. It returns what it has
@@ -56,14 +68,10 @@ func Find(ctx context.Context, cfg *Config) (*Plan, error) {
 // other objects are deleted nevertheless. If legacy tables have chains of kube-proxy, the error is
 // an [ErrLegacy].
 func Cleanup(ctx context.Context, cfg *Config) (*Plan, error) {
-	k, err := open(cfg)
-	if err != nil {
-		return &Plan{}, fmt.Errorf("clean up after kube-proxy: %w", kernelerr.Permission(err))
-	}
-	defer k.close()
-	done, err := k.cleanup(ctx)
-	if err != nil {
-		return done, fmt.Errorf("clean up after kube-proxy: %w", kernelerr.Permission(err))
-	}
-	return done, nil
+	done := &Plan{}
+	err := withKernel(cfg, "clean up after kube-proxy", func(k *kernel) (err error) {
+		done, err = k.cleanup(ctx)
+		return err
+	})
+	return done, err
 }

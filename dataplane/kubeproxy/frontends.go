@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -33,14 +32,11 @@ type Frontend struct {
 // tables of iptables: if these have chains of kube-proxy, the error is an [ErrLegacy]. While
 // kube-proxy writes, the result may mix several moments.
 func Frontends(ctx context.Context, cfg *Config) ([]Frontend, error) {
-	k, err := open(cfg)
-	if err != nil {
-		return nil, fmt.Errorf("read kube-proxy's services: %w", kernelerr.Permission(err))
-	}
-	defer k.close()
 	c := contents{}
-	if err := k.readContents(ctx, c); err != nil {
-		return nil, fmt.Errorf("read kube-proxy's services: %w", kernelerr.Permission(err))
+	err := withKernel(cfg, "read kube-proxy's services",
+		func(k *kernel) error { return k.readContents(ctx, c) })
+	if err != nil {
+		return nil, err
 	}
 	out := make([]Frontend, 0, len(c))
 	for _, f := range c {
@@ -63,17 +59,11 @@ func (c contents) add(f Frontend) {
 	}
 }
 
-// element is an element of a map of nf_tables.
-type element struct {
-	key, value []byte
-	chain      string // where the verdict leads
-}
-
 // table has the rules of a table, as [nft.ListRule] writes them, and reads its maps.
 type table struct {
 	family *nft.Family
 	rules  map[string][]string // by chain
-	lookup func(set string) ([]element, error)
+	lookup func(set string) ([]nft.Elem, error)
 }
 
 // Parts of rules, as nft.ListRule writes them.
@@ -132,15 +122,15 @@ func (t *table) nftables(c contents) error {
 			return err
 		}
 		for _, e := range elements {
-			r := nft.Reader{Bytes: e.key}
+			r := nft.Reader{Bytes: e.Key}
 			f := Frontend{Key: r.Frontend(t.family.Any, strings.HasSuffix(set, "nodeports"))}
 			if !r.Done() {
 				return fmt.Errorf("map %s: unknown key", set)
 			}
-			if m := chainService.FindStringSubmatch(e.chain); m != nil {
+			if m := chainService.FindStringSubmatch(string(e.Data)); m != nil {
 				f.Service = strings.TrimSuffix(m[1]+":"+m[2], ":")
 			}
-			if f.Endpoints, err = t.endpoints(e.chain, 0); err != nil {
+			if f.Endpoints, err = t.endpoints(string(e.Data), 0); err != nil {
 				return err
 			}
 			c.add(f)
@@ -166,22 +156,22 @@ func (t *table) endpoints(chain string, depth int) (l []netip.AddrPort, err erro
 			l = appendEndpoint(l, m[1]+m[2])
 			continue
 		}
-		var next []element
+		var next []nft.Elem
 		if m := ruleMap.FindStringSubmatch(rule); m != nil {
 			if next, err = t.lookup(m[1]); err != nil {
 				return nil, err
 			}
 		}
 		if m := ruleAlways.FindStringSubmatch(rule); m != nil {
-			next = []element{{chain: m[1] + m[2]}}
+			next = []nft.Elem{{Goto: true, Data: []byte(m[1] + m[2])}}
 		}
 		for _, e := range next {
-			r := nft.Reader{Bytes: e.value}
-			if ep := r.Endpoint(t.family.AddrLen); r.Done() {
+			r := nft.Reader{Bytes: e.Data}
+			if ep := r.Endpoint(t.family.AddrLen); r.Done() && !e.Goto {
 				l = append(l, ep)
 				continue
 			}
-			more, err := t.endpoints(e.chain, depth+1)
+			more, err := t.endpoints(string(e.Data), depth+1)
 			if err != nil {
 				return nil, err
 			}

@@ -2,7 +2,6 @@ package kubeproxy
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -45,9 +44,10 @@ func (k *kernel) readContents(ctx context.Context, c contents) error {
 // readTable reads the frontends of a table.
 func (k *kernel) readTable(ctx context.Context, c contents, name Table, f *nft.Family) error {
 	t := &table{family: f, rules: map[string][]string{}}
-	t.lookup = func(set string) ([]element, error) { return k.readElements(ctx, name, set) }
-	err := k.eachRule(ctx, name, "", func(r *nft.RuleInfo, text string) {
-		t.rules[string(r.Chain)] = append(t.rules[string(r.Chain)], text)
+	t.lookup = func(set string) ([]nft.Elem, error) { return k.readElements(ctx, name, set) }
+	err := k.query(name).Rules(ctx, "", func(r nft.RuleInfo) error {
+		t.rules[string(r.Chain)] = append(t.rules[string(r.Chain)], nft.ListRule(f.NFProto, r.Exprs))
+		return nil
 	})
 	switch {
 	case err != nil:
@@ -62,34 +62,12 @@ func (k *kernel) readTable(ctx context.Context, c contents, name Table, f *nft.F
 }
 
 // readElements reads a map. One that does not exist has no elements.
-func (k *kernel) readElements(ctx context.Context, t Table, set string) (l []element, err error) {
-	var b rawnl.Batch
-	b.Message(rawnl.SubsysNFTables, unix.NFT_MSG_GETSETELEM, 0, nfproto[t.Family], 0,
-		rawnl.Object{Verb: "list", Kind: "elements of map", Name: set,
-			Within: "table " + t.String()})
-	b.Text(unix.NFTA_SET_ELEM_LIST_TABLE, t.Name)
-	b.Text(unix.NFTA_SET_ELEM_LIST_SET, set)
-	_, err = k.nf.DumpThrough(ctx, &b, func(m rawnl.Message) error {
-		it := rawnl.Attrs(m.Attrs)
-		for it.Next() {
-			if it.Type() != unix.NFTA_SET_ELEM_LIST_ELEMENTS {
-				continue
-			}
-			list := it.Nest()
-			for list.Next() {
-				l = append(l, element{
-					key:   []byte(raw(list.Nest(), unix.NFTA_SET_ELEM_KEY, unix.NFTA_DATA_VALUE)),
-					value: []byte(raw(list.Nest(), unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VALUE)),
-					chain: nested(list.Nest(), unix.NFTA_SET_ELEM_DATA, unix.NFTA_DATA_VERDICT,
-						unix.NFTA_VERDICT_CHAIN)})
-			}
-		}
-		return it.Err()
+func (k *kernel) readElements(ctx context.Context, t Table, set string) (l []nft.Elem, err error) {
+	err = k.query(t).Elements(ctx, set, func(e nft.Elem) error {
+		l = append(l, e.Clone())
+		return nil
 	})
-	if errors.Is(err, unix.ENOENT) {
-		return nil, nil
-	}
-	return l, err
+	return l, rawnl.Except(err, unix.ENOENT)
 }
 
 // readVirtualFrontends reads the frontends of the ipvs mode: kube-proxy's virtual servers. A node

@@ -261,6 +261,6 @@ func (t *Tracer) readRule(ctx context.Context, r *Rule) error {
 		return err
 	}
 	r.Comment, r.Text = nft.CommentOf(info.UserData), nft.ListRule(r.family, info.Exprs)
-	r.refuses = info.Refuses()
+	r.refuses = info.Effect().Refuses
 	return nil
 }

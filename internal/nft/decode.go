@@ -209,6 +209,37 @@ func (r *RuleInfo) Counted() (packets uint64, err error) {
 	return packets, nil
 }
 
+// Effect is what a rule does with packets, apart from verdicts in maps.
+type Effect struct {
+	Drops   bool     // silently
+	Refuses bool     // answers with an ICMP error or a reset
+	Chains  []string // to which the rule leads
+}
+
+// Effect reads the effect of the rule.
+func (r *RuleInfo) Effect() (does Effect) {
+	EachExpr(r.Exprs, func(e ExprInfo) bool {
+		f := fieldsOf(e.Attrs)
+		switch string(e.Name) {
+		case "reject":
+			does.Refuses = true
+		case "target": // of x_tables, by the variant of iptables that works on nf_tables
+			name := f.text(AttrExtensionName)
+			does.Refuses = does.Refuses || name == "REJECT"
+			does.Drops = does.Drops || name == "DROP"
+		case "immediate":
+			v := fieldsOf(fieldsOf(f[AttrImmediateData])[DataVerdict])
+			if chain := v.text(AttrVerdictChain); chain != "" {
+				does.Chains = append(does.Chains, chain)
+			} else if v[AttrVerdictCode] != nil && v.u32(AttrVerdictCode) == VerdictDrop {
+				does.Drops = true
+			}
+		}
+		return true
+	})
+	return does
+}
+
 // CString returns the bytes up to the first NUL.
 func CString(b []byte) []byte {
 	if i := bytes.IndexByte(b, 0); i >= 0 {

@@ -63,8 +63,11 @@ var _ Writer = (*Encoder)(nil)
 // NewEncoder returns an encoder for a table of a family.
 func NewEncoder(b *rawnl.Batch, f *Family, table string) *Encoder {
 	return &Encoder{b: b, f: f, table: table, within: "table " + f.Name + " " + table,
-		anonymous: uint32(f.NFProto) << 16}
+		anonymous: uint32(f.NFProto) << 16, DescribeRule: aRule}
 }
+
+// aRule describes any rule.
+var aRule = rawnl.DescribeFunc(func([]byte, int) string { return "rule" })
 
 func (e *Encoder) message(typ uint8, flags uint16, verb, kind, name string) {
 	e.b.Message(rawnl.SubsysNFTables, typ, flags, e.f.NFProto, 0,

@@ -77,6 +77,6 @@ func FuzzListRule(f *testing.F) {
 	}))
 	f.Fuzz(func(_ *testing.T, family uint8, exprs []byte) {
 		ListRule(family, exprs)
-		(&RuleInfo{Exprs: exprs}).Refuses()
+		(&RuleInfo{Exprs: exprs}).Effect()
 	})
 }

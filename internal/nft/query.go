@@ -23,12 +23,9 @@ func (q Query) add(b *rawnl.Batch, msg uint8, kind, name string) {
 	b.Text(AttrTableName, q.Table) // the same attribute for all kinds
 }
 
-// dump asks for all objects of a kind.
-func (q Query) dump(ctx context.Context, msg uint8, kind string,
-	fn func(attrs []byte) error) error {
-	var req rawnl.Batch
-	q.add(&req, msg, kind, "")
-	return q.Conn.DumpOwn(ctx, &req, func(m rawnl.Message) error { return fn(m.Attrs) })
+// dump asks for the objects in req.
+func (q Query) dump(ctx context.Context, req *rawnl.Batch, fn func(attrs []byte) error) error {
+	return q.Conn.DumpOwn(ctx, req, func(m rawnl.Message) error { return fn(m.Attrs) })
 }
 
 // Info asks for the table itself, and reports whether it exists.
@@ -48,7 +45,9 @@ func (q Query) Info(ctx context.Context) (info TableInfo, exists bool, err error
 
 // Sets calls fn with each set.
 func (q Query) Sets(ctx context.Context, fn func(SetInfo)) error {
-	return q.dump(ctx, MsgGetSet, "sets", func(attrs []byte) error {
+	var req rawnl.Batch
+	q.add(&req, MsgGetSet, "sets", "")
+	return q.dump(ctx, &req, func(attrs []byte) error {
 		s, err := DecodeSet(attrs)
 		if err == nil {
 			fn(s)
@@ -80,9 +79,14 @@ func (q Query) Chains(ctx context.Context, names []string, fn func(ChainInfo)) e
 	return rawnl.Except(err, syscall.ENOENT)
 }
 
-// Rules calls fn with each rule.
-func (q Query) Rules(ctx context.Context, fn func(RuleInfo) error) error {
-	return q.dump(ctx, MsgGetRule, "rules", func(attrs []byte) error {
+// Rules calls fn with each rule of a chain, or of the whole table if chain is empty.
+func (q Query) Rules(ctx context.Context, chain string, fn func(RuleInfo) error) error {
+	var req rawnl.Batch
+	q.add(&req, MsgGetRule, "rules", chain)
+	if chain != "" {
+		req.Text(AttrRuleChain, chain)
+	}
+	return q.dump(ctx, &req, func(attrs []byte) error {
 		r, err := DecodeRule(attrs)
 		if err != nil {
 			return err
@@ -96,7 +100,5 @@ func (q Query) Elements(ctx context.Context, set string, fn func(Elem) error) er
 	var req rawnl.Batch
 	q.add(&req, MsgGetSetElem, "elements of set", set)
 	req.Text(AttrElemsSet, set)
-	return q.Conn.DumpOwn(ctx, &req, func(m rawnl.Message) error {
-		return DecodeElements(m.Attrs, fn)
-	})
+	return q.dump(ctx, &req, func(attrs []byte) error { return DecodeElements(attrs, fn) })
 }
