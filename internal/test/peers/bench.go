@@ -15,6 +15,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/peers/serve"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // benchOptions are the flags of bench.
@@ -150,7 +151,7 @@ func (o *benchOptions) measureAll(b *bench, f *figures) (err error) {
 type bench struct {
 	cluster *netnstest.Cluster
 	peer    *peer
-	load    *workload
+	load    *mix
 }
 
 func (o *benchOptions) with(ctx context.Context, name string, services int, f func(*bench) error) (
@@ -160,10 +161,11 @@ func (o *benchOptions) with(ctx context.Context, name string, services int, f fu
 		return err
 	}
 	defer c.Close()
-	b := &bench{cluster: c, load: &workload{services: services, endpoints: o.endpoints}}
-	if b.load.pods, err = pods(c); err != nil {
+	serving, err := pods(c)
+	if err != nil {
 		return err
 	}
+	b := &bench{cluster: c, load: newUniform(services, o.endpoints, serving)}
 	b.peer, err = startPeer(ctx, name, c.Node.NS, serve.Settings{
 		NodeAddrs: c.NodeAddrs(), ClusterCIDRs: prefixes(netnstest.Net.ClusterCIDRv4,
 			netnstest.Net.ClusterCIDRv6), IPv4Only: true,
@@ -211,7 +213,7 @@ func median(l []time.Duration) time.Duration {
 // connect sets up connections from a pod to the real services in turn, and returns the median time.
 func (b *bench) connect(n int) (time.Duration, error) {
 	var times []time.Duration
-	reals := b.load.reals()
+	reals := b.load.reals
 	err := b.cluster.Pods[0].NS.Do(func() error {
 		for i := range n {
 			to := netip.AddrPortFrom(b.load.addr(reals[i%len(reals)]), servicePort)
@@ -235,4 +237,16 @@ func (b *bench) connect(n int) (time.Duration, error) {
 		return 0, err
 	}
 	return median(times), nil
+}
+
+// pods are the IPv4 addresses of a cluster's pods on the node, which serve.
+func pods(c *netnstest.Cluster) ([]netip.Addr, error) {
+	var l []netip.Addr
+	for _, h := range c.Pods {
+		if err := h.Serve(servicemodel.TCP, targetPort); err != nil {
+			return nil, err
+		}
+		l = append(l, h.IPv4)
+	}
+	return l, nil
 }

@@ -157,9 +157,9 @@ func ownFamilies(t *testing.T) map[string]*dto.MetricFamily {
 	keeper.Duration = time.Second
 	s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "n1"})
 	for i := range 2 { // the first reads the kernel
-		name := servicemodel.Name{Namespace: "default", Name: (&workload{}).name(i)}
+		name := servicemodel.Name{Namespace: "default", Name: (&mix{}).name(i)}
 		s = s.WithService(&servicemodel.Service{Name: name,
-			ClusterIPs: []netip.Addr{(&workload{}).addr(i)},
+			ClusterIPs: []netip.Addr{(&mix{}).addr(i)},
 			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
 		ok(engine.Apply(t.Context(), s))(t)
 	}

@@ -4,8 +4,10 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kernlb/kernlb/internal/test/peers/serve"
 )
@@ -16,15 +18,33 @@ const mixText = "60 % of the services have 1 to 3 endpoints, 30 % 4 to 20, 9 % 2
 
 // mix is services of several sizes, with one TCP port each.
 type mix struct {
-	sizes    []int
+	sizes    []int // of the services, and of one more in newUniform
+	services int
 	affinity int // each service of that number has session affinity; 0: none
 	first    []int
+	// reals are the numbers of the services whose endpoints are pods that serve, sorted. The
+	// endpoints of the others are unused addresses.
+	reals []int
+	pods  []netip.Addr
+}
+
+// realServices is how many services get connections.
+const realServices = 16
+
+// newUniform makes n services with the same number of endpoints, of which some are real, spread
+// evenly, the last one among them.
+func newUniform(n, endpoints int, pods []netip.Addr) *mix {
+	m := &mix{sizes: slices.Repeat([]int{endpoints}, n+1), services: n, pods: pods}
+	for k := range min(realServices, n) {
+		m.reals = append(m.reals, (k+1)*n/min(realServices, n)-1)
+	}
+	return m
 }
 
 // newMix draws services as clusters have them, always the same ones.
 func newMix(n int) *mix {
 	r := rand.New(rand.NewPCG(1, 2))
-	m := &mix{affinity: 10}
+	m := &mix{services: n, affinity: 10}
 	for i := range n {
 		from, to := 1, 3
 		switch i % 100 {
@@ -44,13 +64,10 @@ func newMix(n int) *mix {
 
 // newSizes makes two services of each size from 1 to n; for 1, two hundred with two endpoints.
 func newSizes(n int) *mix {
-	m := &mix{}
 	if n == 1 {
-		for range 200 {
-			m.sizes = append(m.sizes, 2)
-		}
-		return m
+		return &mix{sizes: slices.Repeat([]int{2}, 200), services: 200}
 	}
+	m := &mix{services: 2 * n}
 	for i := range 2 * n {
 		m.sizes = append(m.sizes, i/2+1)
 	}
@@ -82,19 +99,26 @@ func (m *mix) name(i int) string { return fmt.Sprintf("service-%d", i) }
 // all is the change that adds all services.
 func (m *mix) all() *serve.Change {
 	c := &serve.Change{}
-	for i := range m.sizes {
-		s := newService(m.name(i), []netip.Addr{counted("10.96.0.0", i+1)},
-			ports(corev1.ProtocolTCP))
-		if m.affinity > 0 && i%m.affinity == 3 {
-			seconds := int32(10800)
-			s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-			s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
-				ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
-		}
-		c.Services = append(c.Services, s)
-		m.putSlice(c, i, 0)
+	for i := range m.services {
+		m.put(c, i)
 	}
 	return c
+}
+
+// addr is the cluster IP of service i.
+func (m *mix) addr(i int) netip.Addr { return counted("10.96.0.0", i+1) }
+
+// put adds service i to a change.
+func (m *mix) put(c *serve.Change, i int) {
+	s := newService(m.name(i), []netip.Addr{m.addr(i)}, ports(corev1.ProtocolTCP))
+	if m.affinity > 0 && i%m.affinity == 3 {
+		seconds := int32(10800)
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &seconds}}
+	}
+	c.Services = append(c.Services, s)
+	m.putSlice(c, i, 0)
 }
 
 // putSlice adds the endpoints of service i. A shift replaces the first one.
@@ -103,6 +127,12 @@ func (m *mix) putSlice(c *serve.Change, i, shift int) {
 	for j := range m.sizes[i] {
 		e := endpoint{addr: counted("11.0.0.0", m.at(i)+j+1), node: fmt.Sprintf("node-%d", j),
 			ready: true, serving: true}
+		if slices.Contains(m.reals, i) {
+			if j >= len(m.pods) {
+				break
+			}
+			e.addr, e.node = m.pods[j], serve.NodeName
+		}
 		if j == 0 && shift > 0 {
 			e.addr = counted("172.16.0.0", shift)
 		}
@@ -111,10 +141,27 @@ func (m *mix) putSlice(c *serve.Change, i, shift int) {
 	c.Slices = append(c.Slices, newSlice(m.name(i), true, ports(corev1.ProtocolTCP), eps))
 }
 
-// oneEndpoint replaces an endpoint of one service after the other.
+// oneEndpoint replaces an endpoint of one service after the other, without the real ones.
 func (m *mix) oneEndpoint(round int) *serve.Change {
+	c, i := &serve.Change{}, round*7%m.services
+	for slices.Contains(m.reals, i) && m.services > realServices {
+		i = (i + 1) % m.services
+	}
+	m.putSlice(c, i, round+1)
+	return c
+}
+
+// oneService adds a service on even rounds, and removes it on odd ones.
+func (m *mix) oneService(round int) *serve.Change {
 	c := &serve.Change{}
-	m.putSlice(c, round*7%len(m.sizes), round+1)
+	if round%2 == 0 {
+		m.put(c, m.services)
+		return c
+	}
+	n := types.NamespacedName{Namespace: namespace, Name: m.name(m.services)}
+	c.GoneServices = append(c.GoneServices, n)
+	n.Name += "-4"
+	c.GoneSlices = append(c.GoneSlices, n)
 	return c
 }
 
@@ -148,4 +195,12 @@ func sixOf(a netip.Addr) netip.Addr {
 	four := a.As4()
 	copy(b[12:], four[:])
 	return netip.AddrFrom16(b)
+}
+
+// counted is the i-th address from base on.
+func counted(base string, i int) netip.Addr {
+	b := netip.MustParseAddr(base).As4()
+	n := uint32(b[0])<<24 | uint32(b[1])<<16 | uint32(b[2])<<8 | uint32(b[3])
+	n += uint32(i)
+	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }

@@ -12,10 +12,10 @@ import (
 
 func TestRealServicesAreSpread(t *testing.T) {
 	t.Parallel()
-	w := &workload{services: 1000, endpoints: 10, pods: addrs("10.244.1.1", "10.244.1.2")}
-	require.Len(t, w.reals(), realServices)
-	require.Equal(t, 999, w.reals()[realServices-1], "the last service is one of them")
-	require.Equal(t, []int{0, 1, 2}, (&workload{services: 3}).reals())
+	w := newUniform(1000, 10, addrs("10.244.1.1", "10.244.1.2"))
+	require.Len(t, w.reals, realServices)
+	require.Equal(t, 999, w.reals[realServices-1], "the last service is one of them")
+	require.Equal(t, []int{0, 1, 2}, newUniform(3, 1, nil).reals)
 	c := w.all()
 	require.Len(t, c.Services, 1000)
 	require.Equal(t, "10.96.3.232", c.Services[999].Spec.ClusterIP)
@@ -33,7 +33,7 @@ func TestRealServicesAreSpread(t *testing.T) {
 
 func TestChangesOfTheWorkload(t *testing.T) {
 	t.Parallel()
-	w := &workload{services: 100, endpoints: 3}
+	w := newUniform(100, 3, nil)
 	for round := range 50 {
 		c := w.oneEndpoint(round)
 		require.Len(t, c.Slices, 1)
