@@ -21,8 +21,9 @@ func Candidate(cfg *Config) dataplane.Candidate {
 const probeTable = "kernlb.probe"
 
 // probe asks the kernel to check the transaction that would write companion tables with every
-// feature. The backend asked for IPVS when it was opened. probe does not ask for schedulers or dummy devices: the kernel
-// loads their modules when the first virtual server needs them, or when the device is made.
+// feature. The backend asked for IPVS when it was opened. probe does not ask for schedulers or
+// dummy devices: the kernel loads their modules when the first virtual server needs them, or when
+// the device is made.
 func (b *backend) probe(ctx context.Context) error {
 	b.pl.cfg.Table = probeTable
 	changes, err := kernelprobe.Changes(true, 0)
