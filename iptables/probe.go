@@ -20,10 +20,10 @@ func Candidate(cfg *Config) dataplane.Candidate {
 const probePrefix = "K_PROBE"
 
 // judge asks the kernel to check the transaction that would write a ruleset. The backend asked for
-// the matches and targets when it was opened. Afterwards it cannot be used for anything else. [Check]
-// refuses services that need optional features of the kernel, such as a family, so the transaction
-// has none of these. The base chains are the same as iptables makes. The kernel accepts them if they
-// exist already.
+// the matches and targets when it was opened. Afterwards it cannot be used for anything else.
+// [Check] refuses services that need optional features of the kernel, such as a family, so the
+// transaction has none of these. The base chains are the same as iptables makes. The kernel accepts
+// them if they exist already.
 func (b *backend) judge(ctx context.Context) error {
 	only := servicemodel.Family(0)
 	if f := b.kernel.lacks.lacking; f != nil {

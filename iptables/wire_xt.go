@@ -20,14 +20,17 @@ var (
 	xtStatistic  = nft.Extension{Name: "statistic", Revision: 0}
 	xtRecent     = nft.Extension{Name: "recent", Revision: 1}
 	xtSCTP       = nft.Extension{Name: "sctp", Revision: 0}
-	xtComment    = nft.Extension{Name: "comment", Revision: 0} // read only: our comments are user data of the rule
-	xtTCP        = nft.Extension{Name: "tcp", Revision: 0}     // read only: iptables before 1.8.8 writes it
-	xtUDP        = nft.Extension{Name: "udp", Revision: 0}     // read only, likewise
-	xtMark       = nft.Extension{Name: "mark", Revision: 1}    // read only, likewise
 	xtDNAT       = nft.Extension{Name: "DNAT", Revision: 2}
 	xtMasquerade = nft.Extension{Name: "MASQUERADE", Revision: 0}
 	xtMARK       = nft.Extension{Name: "MARK", Revision: 2}
 	xtREJECT     = nft.Extension{Name: "REJECT", Revision: 0}
+
+	// These are only read. Our comments are user data of the rule. iptables before 1.8.8 writes the
+	// others.
+	xtComment = nft.Extension{Name: "comment", Revision: 0}
+	xtTCP     = nft.Extension{Name: "tcp", Revision: 0}
+	xtUDP     = nft.Extension{Name: "udp", Revision: 0}
+	xtMark    = nft.Extension{Name: "mark", Revision: 1}
 )
 
 // decodeInfo reads the struct of an extension in a rule of a family. It returns false if the rules
@@ -242,8 +245,8 @@ func encodeSCTP(p []byte, ports portRange) []byte {
 }
 
 func decodeSCTP(p []byte, _ *nft.Family, r *rule) bool {
-	if r.proto != servicemodel.SCTP || len(p) != sizeSCTP || native.Uint32(p[sctpFlags:]) != sctpDestPorts ||
-		native.Uint32(p[sctpInvert:]) != 0 {
+	if r.proto != servicemodel.SCTP || len(p) != sizeSCTP ||
+		native.Uint32(p[sctpFlags:]) != sctpDestPorts || native.Uint32(p[sctpInvert:]) != 0 {
 		return false
 	}
 	return r.setPorts(native.Uint16(p), native.Uint16(p[2:]))

@@ -46,7 +46,8 @@ func (k *kernel) readTable(ctx context.Context, c contents, name Table, f *nft.F
 	t := &table{family: f, rules: map[string][]string{}}
 	t.lookup = func(set string) ([]nft.Elem, error) { return k.readElements(ctx, name, set) }
 	err := k.query(name).Rules(ctx, "", func(r nft.RuleInfo) error {
-		t.rules[string(r.Chain)] = append(t.rules[string(r.Chain)], nft.ListRule(f.NFProto, r.Exprs))
+		chain := string(r.Chain)
+		t.rules[chain] = append(t.rules[chain], nft.ListRule(f.NFProto, r.Exprs))
 		return nil
 	})
 	switch {

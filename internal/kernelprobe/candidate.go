@@ -6,8 +6,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 )
 
-// Candidate makes the candidate of a backend. probe asks the kernel whether it supports the backend,
-// which is closed afterwards.
+// Candidate makes the candidate of a backend. probe asks the kernel whether it supports the
+// backend, which is closed afterwards.
 func Candidate[B dataplane.Backend](name string, open func() (B, error),
 	probe func(B, context.Context) error) dataplane.Candidate {
 	return dataplane.Candidate{
