@@ -160,19 +160,23 @@ func (l *Loader) object(at place, v *value, apiVersion, kind string) {
 			"is not supported, must be "+want)
 		return
 	}
-	f := found{at, v, objectName(v, kind)}
-	t := l.objects
+	f := found{at, v, kind, objectName(v, kind)}
 	switch kind {
 	case "Service":
-		take(l, f, defaultService, t.SetService)
+		take(l, f, defaultService, (*kube.Tracker).SetService, (*kube.Tracker).DeleteService)
 	case "Endpoints":
-		take(l, f, func(e *corev1.Endpoints) { defaultNamespace(&e.ObjectMeta) }, t.SetEndpoints)
+		take(l, f, func(e *corev1.Endpoints) { defaultNamespace(&e.ObjectMeta) },
+			(*kube.Tracker).SetEndpoints, (*kube.Tracker).DeleteEndpoints)
 	case "EndpointSlice":
-		take(l, f, defaultSlice, t.SetEndpointSlice)
+		take(l, f, defaultSlice, (*kube.Tracker).SetEndpointSlice,
+			(*kube.Tracker).DeleteEndpointSlice)
 	case "Node":
-		take(l, f, func(*corev1.Node) {}, t.SetNode)
+		take(l, f, func(n *corev1.Node) { n.Namespace = "" }, (*kube.Tracker).SetNode,
+			func(t *kube.Tracker, n servicemodel.Name) { t.DeleteNode(n.Name) })
 	case "ServiceCIDR":
-		take(l, f, func(*networkingv1.ServiceCIDR) {}, t.SetServiceCIDR)
+		take(l, f, func(c *networkingv1.ServiceCIDR) { c.Namespace = "" },
+			(*kube.Tracker).SetServiceCIDR,
+			func(t *kube.Tracker, n servicemodel.Name) { t.DeleteServiceCIDR(n.Name) })
 	}
 }
 
@@ -180,13 +184,18 @@ func (l *Loader) object(at place, v *value, apiVersion, kind string) {
 type found struct {
 	place
 	value *value
+	kind  string
 	name  string
 }
 
 // take decodes an object, fills in its defaults, and gives it to the tracker.
-func take[T any](l *Loader, f found, complete func(*T), set func(*T) []kube.Problem) {
-	object := new(T)
-	if problems, more := l.decoder.decode(f.value, object); len(problems) > 0 {
+func take[T any, P interface {
+	*T
+	metav1.Object
+}](l *Loader, f found, complete func(P), set func(*kube.Tracker, P) []kube.Problem,
+	remove func(*kube.Tracker, servicemodel.Name)) {
+	v := P(new(T))
+	if problems, more := l.decoder.decode(f.value, v); len(problems) > 0 {
 		for _, p := range problems {
 			l.problem(f.place, p.line, f.name, p.field, p.given, p.reason)
 		}
@@ -201,8 +210,13 @@ func take[T any](l *Loader, f found, complete func(*T), set func(*T) []kube.Prob
 	}
 	l.seen[f.name] = spot{f.place, f.value.line}
 	l.result.Objects++
-	complete(object)
-	for _, p := range set(object) {
+	complete(v)
+	if l.objects != nil {
+		k := key{f.kind, servicemodel.Name{Namespace: v.GetNamespace(), Name: v.GetName()}}
+		l.objects[k] = object{func(t *kube.Tracker) { set(t, v) },
+			func(t *kube.Tracker) { remove(t, k.name) }}
+	}
+	for _, p := range set(l.tracker, v) {
 		l.add(spot{f.place, f.value.lineOf(p.Field)}.problem(p))
 	}
 }

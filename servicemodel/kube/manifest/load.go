@@ -1,7 +1,5 @@
 package manifest
 
-//lint:file-ignore SA1019 Endpoints are deprecated, yet people have manifests with them
-
 import (
 	"bytes"
 	"fmt"
@@ -9,10 +7,6 @@ import (
 	"os"
 	"reflect"
 	"unicode/utf8"
-
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -24,23 +18,14 @@ const (
 	maxYAML = 16 << 20  // of one YAML document
 )
 
-// Objects receives the objects that a [Loader] reads. A [kube.Tracker] is an Objects.
-type Objects interface {
-	SetService(*corev1.Service) []kube.Problem
-	SetEndpoints(*corev1.Endpoints) []kube.Problem
-	SetEndpointSlice(*discoveryv1.EndpointSlice) []kube.Problem
-	SetNode(*corev1.Node) []kube.Problem
-	SetServiceCIDR(*networkingv1.ServiceCIDR) []kube.Problem
-	Unmatched() []kube.Problem
-}
-
 // Loader reads manifests into a tracker.
 type Loader struct {
 	// AllowEmpty allows files without objects: empty ones, comments, lists without items. By
 	// default each such file is an error, because its writer may have failed after the beginning.
 	AllowEmpty bool
 
-	objects Objects
+	tracker *kube.Tracker
+	objects map[key]object // of a [Set]: the last version of each object
 	decoder decoder
 	seen    map[string]spot // where each object was given last
 	maxSize int64
@@ -49,11 +34,11 @@ type Loader struct {
 	objectsSeen int // valid or not
 }
 
-// NewLoader returns a loader that gives the objects to t. A tracker should be strict (see
+// NewLoader returns a loader that gives the objects to t, which should be strict (see
 // [kube.Config]).
-func NewLoader(t Objects) *Loader {
+func NewLoader(t *kube.Tracker) *Loader {
 	return &Loader{
-		objects: t,
+		tracker: t,
 		decoder: decoder{names: map[reflect.Type]map[string][]int{}},
 		seen:    map[string]spot{},
 		maxSize: MaxSize,
@@ -114,7 +99,7 @@ func (l *Loader) Read(name string, r io.Reader) error {
 
 // Unmatched returns the warnings of [kube.Tracker.Unmatched] about objects that were read. Call it
 // after all files were read.
-func (l *Loader) Unmatched() []kube.Problem { return located(l.objects.Unmatched(), l.seen) }
+func (l *Loader) Unmatched() []kube.Problem { return located(l.tracker.Unmatched(), l.seen) }
 
 // located adds the places of their objects to problems, by the objects' names.
 func located(problems []kube.Problem, at map[string]spot) []kube.Problem {

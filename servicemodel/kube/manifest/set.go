@@ -1,7 +1,5 @@
 package manifest
 
-//lint:file-ignore SA1019 Endpoints are deprecated, yet people have manifests with them
-
 import (
 	"cmp"
 	"fmt"
@@ -9,10 +7,6 @@ import (
 	"maps"
 	"os"
 	"slices"
-
-	corev1 "k8s.io/api/core/v1"
-	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -78,8 +72,8 @@ func (s *Set) PutFile(name string) (Result, error) {
 // Put replaces the objects of a file. If something in it is wrong ([Result.Err]), or if it cannot
 // be read, the file's earlier objects stay. An object that another file has, too, is a warning.
 func (s *Set) Put(name string, r io.Reader) (Result, error) {
-	objects := recorder{Tracker: kube.NewTracker(s.config), objects: map[key]object{}}
-	l := NewLoader(objects)
+	l := NewLoader(kube.NewTracker(s.config))
+	l.objects = map[key]object{}
 	l.AllowEmpty = s.AllowEmpty
 	if err := l.Read(name, r); err != nil {
 		return Result{}, err
@@ -87,7 +81,7 @@ func (s *Set) Put(name string, r io.Reader) (Result, error) {
 	if result := l.Result(); result.Err() != nil {
 		return result, nil
 	}
-	s.replace(name, file{objects.objects, l.seen})
+	s.replace(name, file{l.objects, l.seen})
 	result := l.Result()
 	result.Problems = append(result.Problems, s.doubles(name)...)
 	return result, nil
@@ -194,47 +188,4 @@ func (s *Set) replace(name string, now file) {
 			is.set(s.tracker)
 		}
 	}
-}
-
-// recorder records the objects that a loader gives to its tracker.
-type recorder struct {
-	*kube.Tracker
-	objects map[key]object
-}
-
-// keep notes an object.
-func (r recorder) keep(kind, namespace, name string, set func(*kube.Tracker),
-	remove func(*kube.Tracker, servicemodel.Name)) {
-	k := key{kind, servicemodel.Name{Namespace: namespace, Name: name}}
-	r.objects[k] = object{set: set, remove: func(t *kube.Tracker) { remove(t, k.name) }}
-}
-
-func (r recorder) SetService(v *corev1.Service) []kube.Problem {
-	r.keep("Service", v.Namespace, v.Name, func(t *kube.Tracker) { t.SetService(v) },
-		(*kube.Tracker).DeleteService)
-	return r.Tracker.SetService(v)
-}
-
-func (r recorder) SetEndpoints(v *corev1.Endpoints) []kube.Problem {
-	r.keep("Endpoints", v.Namespace, v.Name, func(t *kube.Tracker) { t.SetEndpoints(v) },
-		(*kube.Tracker).DeleteEndpoints)
-	return r.Tracker.SetEndpoints(v)
-}
-
-func (r recorder) SetEndpointSlice(v *discoveryv1.EndpointSlice) []kube.Problem {
-	r.keep("EndpointSlice", v.Namespace, v.Name, func(t *kube.Tracker) { t.SetEndpointSlice(v) },
-		(*kube.Tracker).DeleteEndpointSlice)
-	return r.Tracker.SetEndpointSlice(v)
-}
-
-func (r recorder) SetNode(v *corev1.Node) []kube.Problem {
-	r.keep("Node", "", v.Name, func(t *kube.Tracker) { t.SetNode(v) },
-		func(t *kube.Tracker, n servicemodel.Name) { t.DeleteNode(n.Name) })
-	return r.Tracker.SetNode(v)
-}
-
-func (r recorder) SetServiceCIDR(v *networkingv1.ServiceCIDR) []kube.Problem {
-	r.keep("ServiceCIDR", "", v.Name, func(t *kube.Tracker) { t.SetServiceCIDR(v) },
-		func(t *kube.Tracker, n servicemodel.Name) { t.DeleteServiceCIDR(n.Name) })
-	return r.Tracker.SetServiceCIDR(v)
 }
