@@ -39,9 +39,7 @@ func connect(tb testing.TB, from *netnstest.NS, local, service netip.AddrPort,
 		return err
 	}))
 	tb.Cleanup(func() { p.client.Close() })
-	var err error
-	p.server, err = listener.AcceptTCP()
-	require.NoError(tb, err)
+	p.server = ok(listener.AcceptTCP())(tb)
 	tb.Cleanup(func() { p.server.Close() })
 	require.NoError(tb, p.talk())
 	return p

@@ -169,23 +169,21 @@ func benchmarkBusy(bench *testing.B, n int, busy bool) {
 	b, ns, _ := opened(bench, Config{})
 	e := dataplane.New(b, nil)
 	s := manyServices(n, 10)
-	_, err := e.Apply(context.Background(), s)
-	require.NoError(bench, err)
+	ok(e.Apply(context.Background(), s))(bench)
 	if busy {
 		startNeighbour(bench, ns, 20*time.Millisecond, inItsOwnTable)
 	}
 	var took, adopting []time.Duration
 	for i := range 5 {
-		other, err := openBackend(&Config{NetNS: ns.Fd()})
-		require.NoError(bench, err)
+		other := ok(openBackend(&Config{NetNS: ns.Fd()}))(bench)
 		s = anotherEndpoint(s, i)
 		start := time.Now()
-		_, err = dataplane.New(other, nil).Apply(context.Background(), s)
+		_, err := dataplane.New(other, nil).Apply(context.Background(), s)
 		adopting = append(adopting, time.Since(start))
 		require.NoError(bench, err)
 		require.NoError(bench, other.Close())
 	}
-	_, err = e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads the changes of others
+	_, err := e.Apply(context.Background(), anotherEndpoint(s, 5)) // reads the changes of others
 	require.NoError(bench, err)
 	for i := 0; bench.Loop(); i++ {
 		s = anotherEndpoint(s, i)
@@ -219,8 +217,7 @@ func TestTheListOfChainsIsNeverWhole(t *testing.T) {
 			return false
 		}
 		b.kernel.looks = wait.NewBudget(1, 20)
-		i, err := b.Integrity(t.Context())
-		require.NoError(t, err)
+		i := ok(b.Integrity(t.Context()))(t)
 		require.NotEqual(t, dataplane.Broken, i)
 		return gen == b.kernel.gen
 	}, time.Minute, time.Millisecond)

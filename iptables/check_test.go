@@ -77,11 +77,10 @@ func TestCheckNamesWhatCannotBeExpressed(t *testing.T) {
 	for _, c := range checkCases {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			table, err := sm.NewTable(c.contents)
-			require.NoError(t, err)
+			table := ok(sm.NewTable(c.contents))(t)
 			lacks := &lacking{recent: c.field == "sessionAffinity", sctp: true,
 				bpf: c.field == "scheduler"}
-			err = check(sm.Diff(nil, table), lacks)
+			err := check(sm.Diff(nil, table), lacks)
 			if c.field == "" {
 				require.NoError(t, err)
 				return

@@ -38,9 +38,8 @@ func TestAKernelWithoutAFamily(t *testing.T) {
 	t.Parallel()
 	for i, f := range nft.Families {
 		b, ns, _ := opened(t, Config{})
-		conn, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
-			Wrap: func(s rawnl.Socket) rawnl.Socket { return lackingFamily{s, f} }})
-		require.NoError(t, err)
+		conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+			Wrap: func(s rawnl.Socket) rawnl.Socket { return lackingFamily{s, f} }}))(t)
 		require.NoError(t, b.kernel.conn.Close())
 		b.kernel.conn, b.kernel.reader = conn, newReader(conn)
 		require.NoError(t, b.kernel.probe(t.Context()))

@@ -16,8 +16,7 @@ import (
 
 func resolve(t testing.TB, prev *sm.Table, s sm.State) *sm.Table {
 	t.Helper()
-	table := ok(sm.Resolve(prev, s))(t)
-	return table
+	return ok(sm.Resolve(prev, s))(t)
 }
 
 func testNode() sm.Node {

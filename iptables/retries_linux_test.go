@@ -109,8 +109,7 @@ func TestAVersionIsNotTriedForEver(t *testing.T) {
 	apply(t, b, webService())
 	runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.found.versions[0].name)
 	observe(t, b)
-	other, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	other := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
 	defer other.Close()
 	tries := beforeEach(tap, func(int) {
 		var batch rawnl.Batch
@@ -119,7 +118,7 @@ func TestAVersionIsNotTriedForEver(t *testing.T) {
 		table.DeleteTable()
 		require.NoError(t, other.Commit(t.Context(), &batch, 0))
 	})
-	_, err = b.Commit(t.Context(), changeTo(t, b, withLocalhost()))
+	_, err := b.Commit(t.Context(), changeTo(t, b, withLocalhost()))
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 	require.ErrorContains(t, err, "keeps changing")
 	require.Equal(t, versionTries, *tries)

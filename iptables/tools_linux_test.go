@@ -300,15 +300,13 @@ func (p toolset) restorePlan(t *testing.T, ns *netnstest.NS, text string) {
 // applied applies a state with an engine.
 func applied(t *testing.T, e *dataplane.Engine, s sm.State) *dataplane.Result {
 	t.Helper()
-	r := ok(e.Apply(t.Context(), s))(t)
-	return r
+	return ok(e.Apply(t.Context(), s))(t)
 }
 
 // observation is what a backend observes.
 func observation(t *testing.T, b *backend) *dataplane.Observation {
 	t.Helper()
-	o := ok(b.Observe(t.Context(), nil))(t)
-	return o
+	return ok(b.Observe(t.Context(), nil))(t)
 }
 
 // cleaner is an engine or a backend.
@@ -318,8 +316,7 @@ type cleaner interface {
 
 func cleanUp(t *testing.T, c cleaner) dataplane.Stats {
 	t.Helper()
-	stats := ok(c.Cleanup(t.Context()))(t)
-	return stats
+	return ok(c.Cleanup(t.Context()))(t)
 }
 
 func requireIntegrity(t *testing.T, b *backend, want dataplane.Integrity, why ...any) {

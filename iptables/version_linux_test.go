@@ -88,8 +88,7 @@ COMMIT
 	}
 	for _, s := range append(writerStates(), sm.State{}.WithNode(testNode())) {
 		applied(t, e, s)
-		_, err := e.Observe(t.Context())
-		require.NoError(t, err)
+		ok(e.Observe(t.Context()))(t)
 		whole, _, err := b.look(t.Context())
 		require.NoError(t, err)
 		require.True(t, whole)

@@ -104,9 +104,8 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 			// commit.
 			a := resolve(t, table, c.first.WithNode(testNode()).WithService(plainService("a", 1)))
 			b := resolve(t, table, c.first.WithNode(testNode()).WithService(plainService("b", 2)))
-			_, err := one.Commit(t.Context(), sm.Diff(table, a))
-			require.NoError(t, err)
-			_, err = two.Commit(t.Context(), sm.Diff(table, b))
+			ok(one.Commit(t.Context(), sm.Diff(table, a)))(t)
+			_, err := two.Commit(t.Context(), sm.Diff(table, b))
 			require.ErrorIs(t, err, dataplane.ErrConflict)
 			requireAdopts(t, ns, c.first.WithNode(testNode()).WithService(plainService("a", 1)), a)
 			requireIntegrity(t, two, dataplane.Broken, "what it knows is worth nothing")
@@ -114,8 +113,7 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 			require.ErrorIs(t, err, errNotObserved)
 
 			o := observation(t, two)
-			_, err = two.Commit(t.Context(), sm.Diff(o.Table, b))
-			require.NoError(t, err)
+			ok(two.Commit(t.Context(), sm.Diff(o.Table, b)))(t)
 			one.kernel.looks = wait.Budget{} // also when no check is due
 			requireIntegrity(t, one, dataplane.Broken, "another writer was there")
 		})

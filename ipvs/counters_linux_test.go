@@ -16,11 +16,8 @@ import (
 // counters are those of a rig's instance.
 func (r *rig) counters() *Counters {
 	c := &Counters{kernel{table: DefaultTable, instance: instanceFlag(DefaultTable)}}
-	var err error
-	c.kernel.vs, err = r.fake.Dial(context.Background(), nil)
-	require.NoError(r.t, err)
-	c.kernel.nf, err = rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd()})
-	require.NoError(r.t, err)
+	c.kernel.vs = ok(r.fake.Dial(context.Background(), nil))(r.t)
+	c.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd()}))(r.t)
 	r.t.Cleanup(func() { require.NoError(r.t, c.Close()) })
 	return c
 }

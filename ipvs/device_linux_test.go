@@ -193,15 +193,13 @@ func TestKernelDeviceOfOthers(t *testing.T) {
 	require.ErrorIs(t, err, ipvsnl.ErrNoService)
 
 	// Another instance knows its own addresses.
-	other, err := ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd(), Table: "other", Device: testDevice})
-	require.NoError(t, err)
+	other := ok(ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd(), Table: "other",
+		Device: testDevice}))(t)
 	defer other.Close()
-	_, err = other.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(other.Cleanup(t.Context()))(t)
 	k.requireBound("10.96.0.99/32", "10.96.0.10/32", "fd00:10:96::10/128")
 
-	_, err = k.engine.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(k.engine.Cleanup(t.Context()))(t)
 	k.requireBound("10.96.0.99/32", "10.96.0.10/32")
 	k.run("ip", "link", "del", testDevice)
 	require.Equal(t, before, k.run("ip", "link")+k.run("ip", "address"))

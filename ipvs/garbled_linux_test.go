@@ -16,10 +16,8 @@ func (r *rig) tap(b *backend) *rawnltest.Tap {
 	r.t.Helper()
 	require.NoError(r.t, b.kernel.nf.Close())
 	tap := &rawnltest.Tap{}
-	var err error
-	b.kernel.nf, err = rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd(),
-		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }})
-	require.NoError(r.t, err)
+	b.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd(),
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }}))(r.t)
 	return tap
 }
 

@@ -85,8 +85,7 @@ func (k *kernel) state(svc *servicemodel.Service, pods ...string) servicemodel.S
 
 func (k *kernel) apply(s servicemodel.State) *dataplane.Result {
 	k.t.Helper()
-	r := ok(k.engine.Apply(k.t.Context(), s))(k.t)
-	return r
+	return ok(k.engine.Apply(k.t.Context(), s))(k.t)
 }
 
 func (k *kernel) run(args ...string) string {
@@ -144,19 +143,17 @@ func TestKernelForeignVirtualServersSurvive(t *testing.T) {
 	}
 	require.NoError(t, k.vs.Submit(t.Context(), &foreign))
 	before := k.run("ipvsadm", "-Sn")
-	sysctl, err := k.Node.NS.Sysctl("net/ipv4/vs/conntrack")
-	require.NoError(t, err)
+	sysctl := ok(k.Node.NS.Sysctl("net/ipv4/vs/conntrack"))(t)
 
 	both := func(s *servicemodel.Service) {
 		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.99")}
 	}
 	strict := dataplane.New(k.backend, &dataplane.Config{Strict: true})
-	_, err = strict.Apply(t.Context(), k.state(web(both), "pod2"))
+	_, err := strict.Apply(t.Context(), k.state(web(both), "pod2"))
 	require.ErrorIs(t, err, dataplane.ErrCollision)
 	require.Equal(t, before, k.run("ipvsadm", "-Sn"), "nothing was written")
 	require.Empty(t, k.run("nft", "list", "tables"))
-	after, err := k.Node.NS.Sysctl("net/ipv4/vs/conntrack")
-	require.NoError(t, err)
+	after := ok(k.Node.NS.Sysctl("net/ipv4/vs/conntrack"))(t)
 	require.Equal(t, sysctl, after)
 
 	kept := func() {
@@ -172,8 +169,7 @@ func TestKernelForeignVirtualServersSurvive(t *testing.T) {
 	kept()
 	k.apply(k.state(web(local), "pod3"))
 	kept()
-	_, err = k.engine.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(k.engine.Cleanup(t.Context()))(t)
 	require.Equal(t, before, k.run("ipvsadm", "-Sn"))
 }
 

@@ -17,16 +17,15 @@ import (
 func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 	needIPVS(t)
 	ns := nstest.New(t)
-	b, err := openBackend(&Config{NetNS: ns.Fd(), AffinityMask4: 24})
-	require.NoError(t, err)
+	b := ok(openBackend(&Config{NetNS: ns.Fd(), AffinityMask4: 24}))(t)
 	defer b.Close()
-	_, err = dataplane.New(b, nil).Apply(t.Context(), rigState([]string{"10.244.1.1", "10.244.2.2"},
+	state := rigState([]string{"10.244.1.1", "10.244.2.2"},
 		func(s *servicemodel.Service) {
 			// this needs a virtual server by mark
 			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 			s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true}
-		}))
-	require.NoError(t, err)
+		})
+	ok(dataplane.New(b, nil).Apply(t.Context(), state))(t)
 	o, have := &b.kernel.outlines, b.pl.have.servers
 	require.NoError(t, o.readHeads())
 	require.NotNil(t, o.read)

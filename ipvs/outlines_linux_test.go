@@ -27,9 +27,7 @@ func newOutlined(t *testing.T) *outlined {
 	o := &outlined{rig: r, b: r.backend()}
 	o.e = dataplane.New(o.b, nil)
 	o.apply(o.e, rigState([]string{"10.244.1.1", "10.244.2.2"}))
-	var err error
-	o.edit, err = r.fake.Dial(t.Context(), nil)
-	require.NoError(t, err)
+	o.edit = ok(r.fake.Dial(t.Context(), nil))(t)
 	t.Cleanup(func() { o.edit.Close() })
 	return o
 }

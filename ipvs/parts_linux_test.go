@@ -33,9 +33,7 @@ func TestALargeLoadComesInParts(t *testing.T) {
 	}
 	r, b := rigWithBackend(t)
 	require.NoError(t, b.kernel.nf.Close())
-	var err error
-	b.kernel.nf, err = rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd(), Limit: limit})
-	require.NoError(t, err)
+	b.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd(), Limit: limit}))(t)
 	e := dataplane.New(b, nil)
 	for i, s := range []servicemodel.State{state(0), state(services / 2),
 		servicemodel.State{}.WithNode(state(0).Node()), state(0)} {

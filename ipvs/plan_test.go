@@ -348,6 +348,5 @@ func TestNodePortsFollowTheAddresses(t *testing.T) {
 
 func resolve(tb testing.TB, prev *servicemodel.Table, s servicemodel.State) *servicemodel.Table {
 	tb.Helper()
-	table := ok(servicemodel.Resolve(prev, s))(tb)
-	return table
+	return ok(servicemodel.Resolve(prev, s))(tb)
 }

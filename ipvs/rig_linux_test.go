@@ -91,8 +91,7 @@ func (r *rig) run(command string) string {
 
 func (r *rig) sysctl(name string) string {
 	r.t.Helper()
-	v := ok(r.ns.Sysctl(name))(r.t)
-	return v
+	return ok(r.ns.Sysctl(name))(r.t)
 }
 
 func (r *rig) setSysctl(name, value string) {
@@ -182,15 +181,13 @@ func TestCommitsAreLogged(t *testing.T) {
 // applied applies a state with an engine.
 func applied(t *testing.T, e *dataplane.Engine, s servicemodel.State) *dataplane.Result {
 	t.Helper()
-	r := ok(e.Apply(t.Context(), s))(t)
-	return r
+	return ok(e.Apply(t.Context(), s))(t)
 }
 
 // observation is what a backend observes.
 func observation(t *testing.T, b *backend) *dataplane.Observation {
 	t.Helper()
-	o := ok(b.Observe(t.Context(), nil))(t)
-	return o
+	return ok(b.Observe(t.Context(), nil))(t)
 }
 
 // cleaner is an engine or a backend.
@@ -200,8 +197,7 @@ type cleaner interface {
 
 func cleanUp(t *testing.T, c cleaner) dataplane.Stats {
 	t.Helper()
-	stats := ok(c.Cleanup(t.Context()))(t)
-	return stats
+	return ok(c.Cleanup(t.Context()))(t)
 }
 
 func requireIntegrity(t *testing.T, b *backend, want dataplane.Integrity, why ...any) {

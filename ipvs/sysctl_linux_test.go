@@ -150,8 +150,7 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
 	s := rigState([]string{"10.244.1.1"})
-	foreign, err := r.fake.Dial(t.Context(), nil)
-	require.NoError(t, err)
+	foreign := ok(r.fake.Dial(t.Context(), nil))(t)
 	defer foreign.Close()
 	theirs := ipvsnl.Service{ServiceKey: ipvsnl.AddressService(ipvsnl.TCP,
 		netip.MustParseAddrPort("203.0.113.10:80")), Scheduler: "rr"}
@@ -162,7 +161,7 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	var batch ipvsnl.Batch
 	batch.NewService(theirs)
 	require.NoError(t, foreign.Submit(t.Context(), &batch))
-	_, err = b.Commit(t.Context(), c)
+	_, err := b.Commit(t.Context(), c)
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 
 	o = observation(t, b)

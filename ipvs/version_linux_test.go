@@ -23,19 +23,16 @@ func TestTheFirstVersionIsMadeOnce(t *testing.T) {
 	r := newRig(t)
 	one, toOne := r.change(rigState([]string{"10.244.1.1"}))
 	two, toTwo := r.change(rigState([]string{"10.244.1.2"}))
-	_, err := one.Commit(t.Context(), toOne)
-	require.NoError(t, err)
-	_, err = two.Commit(t.Context(), toTwo)
+	ok(one.Commit(t.Context(), toOne))(t)
+	_, err := two.Commit(t.Context(), toTwo)
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 	require.ErrorIs(t, err, errTaken)
-	v, err := one.kernel.readVersion(t.Context())
-	require.NoError(t, err)
+	v := ok(one.kernel.readVersion(t.Context()))(t)
 	require.Equal(t, one.pl.have.companion.version, v)
 	require.True(t, v.exists)
 
 	cleanUp(t, one)
-	again, err := one.kernel.readVersion(t.Context())
-	require.NoError(t, err)
+	again := ok(one.kernel.readVersion(t.Context()))(t)
 	require.Equal(t, version{}, again)
 	applied(t, dataplane.New(one, nil), rigState(nil))
 	require.NotEqual(t, v, one.pl.have.companion.version)
@@ -60,8 +57,7 @@ func TestReadingsWaitForWriters(t *testing.T) {
 	done := make(chan error, 1)
 	time.AfterFunc(writerPatience/5,
 		func() { done <- writer.run(context.Background(), steps[len(steps)-1:]) })
-	v, err := reader.kernel.readIdleVersion(t.Context())
-	require.NoError(t, err)
+	v := ok(reader.kernel.readIdleVersion(t.Context()))(t)
 	require.NoError(t, <-done)
 	require.False(t, v.writing)
 	require.Equal(t, p.versions[stageEnd], v)
@@ -70,7 +66,7 @@ func TestReadingsWaitForWriters(t *testing.T) {
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
-	_, err = reader.Observe(ended, nil)
+	_, err := reader.Observe(ended, nil)
 	require.ErrorIs(t, err, context.Canceled)
 }
 

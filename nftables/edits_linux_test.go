@@ -93,8 +93,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				list := func() string { return listing(t, ns, program) }
 				e := dataplane.New(b, nil)
 				s := editedState()
-				_, err := e.Apply(t.Context(), s)
-				require.NoError(t, err)
+				ok(e.Apply(t.Context(), s))(t)
 				want := list()
 				if running && !tellsCounts(t, b) && strings.Contains(tc.nft, "element ") &&
 					!strings.Contains(tc.nft, "VERSION") {
@@ -105,14 +104,12 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				if !running {
 					e = dataplane.New(newBackend(t, ns, nil), nil)
 				}
-				r, err := e.Apply(t.Context(), s)
-				require.NoError(t, err)
+				r := ok(e.Apply(t.Context(), s))(t)
 				require.True(t, r.Observed)
 				require.NotZero(t, r.Messages, "running: %v", running)
 				require.Equal(t, want, list(), "running: %v", running)
 
-				r, err = e.Apply(t.Context(), s)
-				require.NoError(t, err)
+				r = ok(e.Apply(t.Context(), s))(t)
 				require.Zero(t, r.Messages)
 				require.False(t, r.Observed)
 			}
@@ -162,8 +159,7 @@ func TestRunPutsEditsByHandRight(t *testing.T) {
 			t.Parallel()
 			ns, b := newNS(t)
 			e := dataplane.New(b, nil)
-			_, err := e.Apply(t.Context(), editedState())
-			require.NoError(t, err)
+			ok(e.Apply(t.Context(), editedState()))(t)
 			want := listing(t, ns, program)
 			stop := dataplanetest.RunEngine(t, e, editedState())
 			editByHand(t, ns, program, tc.nft)
@@ -199,18 +195,14 @@ func TestLooksAreRationed(t *testing.T) {
 	other := newBackend(t, ns, &Config{Table: "other"})
 	e, oe := dataplane.New(b, nil), dataplane.New(other, nil)
 	s := editedState()
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), s))(t)
 	b.looks = wait.Budget{} // a budget that allows none
-	_, err = oe.Apply(t.Context(), s)
-	require.NoError(t, err)
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	ok(oe.Apply(t.Context(), s))(t)
+	i := ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Touched, i)
 
 	require.NoError(t, editSet(t, b, "service-drop"))
-	i, err = b.Integrity(t.Context())
-	require.NoError(t, err)
+	i = ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Touched, i)
 	afterElements := dataplane.Broken
 	if !tellsCounts(t, b) {
@@ -222,12 +214,10 @@ func TestLooksAreRationed(t *testing.T) {
 		e.AddSet(&nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}})
 	}))
 	b.looks = wait.Budget{}
-	i, err = b.Integrity(t.Context())
-	require.NoError(t, err)
+	i = ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Touched, i)
 	b.looks = wait.NewBudget(8, 20)
-	i, err = b.Integrity(t.Context())
-	require.NoError(t, err)
+	i = ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Broken, i)
 }
 
@@ -267,8 +257,7 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
 
 	e = dataplane.New(newBackend(t, ns, &Config{Table: "firewalld", TakeOver: true}), nil)
-	_, err = e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), s))(t)
 	require.False(t, strings.Contains(runNft(t, ns, program, "", "list", "ruleset"), rule))
 	_, err = dataplane.New(b, nil).Apply(t.Context(), s)
 	require.NoError(t, err, "now it is the instance's")
@@ -284,8 +273,7 @@ func TestPublishedAtLoopbackBesideANeighbour(t *testing.T) {
 		fmt.Fprintf(&script, "chain c%d { }\n", i)
 	}
 	runNft(t, ns, nftPrograms(t)[0], "table ip others {\n"+script.String()+"}\n", "-f", "-")
-	n, err := busy.Start(t.Context(), ns.Fd())
-	require.NoError(t, err)
+	n := ok(busy.Start(t.Context(), ns.Fd()))(t)
 	defer n.Close()
 	node := goldenNode()
 	node.LocalhostNodePorts = true
@@ -293,9 +281,7 @@ func TestPublishedAtLoopbackBesideANeighbour(t *testing.T) {
 		WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1"))
 	e := dataplane.New(b, nil)
 	for range 5 {
-		_, err = e.Apply(t.Context(), s)
-		require.NoError(t, err)
-		_, err = e.Cleanup(t.Context())
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), s))(t)
+		ok(e.Cleanup(t.Context()))(t)
 	}
 }

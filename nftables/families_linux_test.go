@@ -90,14 +90,12 @@ func TestAWriterNoticesThatTheFamiliesChanged(t *testing.T) {
 		for _, to := range []servicemodel.Family{servicemodel.IPv4, 0, servicemodel.IPv6} {
 			ns, b := newNS(t)
 			old := dualState(from, "1")
-			_, err := dataplane.New(b, nil).Apply(t.Context(), old)
-			require.NoError(t, err)
-			_, err = dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(),
-				dualState(to, "2"))
-			require.NoError(t, err)
+			ok(dataplane.New(b, nil).Apply(t.Context(), old))(t)
+			ok(dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(),
+				dualState(to, "2")))(t)
 
 			was := mustResolve(t, old)
-			_, err = b.Commit(t.Context(), servicemodel.Diff(was,
+			_, err := b.Commit(t.Context(), servicemodel.Diff(was,
 				mustResolve(t, dualState(from, "3")).Arrange(was)))
 			require.ErrorIs(t, err, dataplane.ErrConflict, "from %v to %v", from, to)
 		}

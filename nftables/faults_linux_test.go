@@ -86,8 +86,7 @@ func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 	_, b := newNS(t)
 	ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
 	see := func() dataplane.Integrity {
-		i := ok(b.look(t.Context()))(t)
-		return i
+		return ok(b.look(t.Context()))(t)
 	}
 	b.looks = wait.NewBudget(1, 20)
 	set := &nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}}
@@ -111,20 +110,16 @@ func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 func TestASweepOfTablesThatAreGone(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
-	_, err := dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1))
-	require.NoError(t, err)
+	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	table := mustResolve(t, affinityState(10, -1))
-	_, err = b.Commit(t.Context(), servicemodel.Diff(table,
-		mustResolve(t, affinityState(10, 3)).Arrange(table)))
-	require.NoError(t, err)
+	ok(b.Commit(t.Context(), servicemodel.Diff(table,
+		mustResolve(t, affinityState(10, 3)).Arrange(table))))(t)
 	require.True(t, b.pl.version.unswept)
-	_, err = newBackend(t, ns, nil).Cleanup(t.Context())
-	require.NoError(t, err)
-	wait, err := b.Settle(t.Context())
-	require.NoError(t, err)
+	ok(newBackend(t, ns, nil).Cleanup(t.Context()))(t)
+	wait := ok(b.Settle(t.Context()))(t)
 	require.Zero(t, wait)
 	require.False(t, b.observed)
-	_, err = b.Commit(t.Context(), servicemodel.Diff(table, table))
+	_, err := b.Commit(t.Context(), servicemodel.Diff(table, table))
 	require.ErrorIs(t, err, errNotObserved)
 }
 
@@ -145,11 +140,10 @@ func TestCountersOfOthersAreNotRead(t *testing.T) {
 func TestWhichErrorsAreConflicts(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
-	_, err := b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	ok(b.Observe(t.Context(), nil))(t)
 	require.True(t, b.observed)
 	plain := errors.New("plain")
-	err = b.failed("commit", plain)
+	err := b.failed("commit", plain)
 	require.ErrorIs(t, err, plain)
 	require.NotErrorIs(t, err, dataplane.ErrConflict)
 	require.False(t, b.observed)
@@ -205,12 +199,11 @@ func TestNothingIsKnownAfterACleanup(t *testing.T) {
 		if messages > 0 {
 			ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(2, -1)))(t)
 		}
-		stats, err := b.Cleanup(t.Context())
-		require.NoError(t, err)
+		stats := ok(b.Cleanup(t.Context()))(t)
 		require.Equal(t, messages, stats.Messages)
 		require.Equal(t, messages > 0, stats.Bytes > 0)
 		require.Equal(t, dataplane.Broken, integrity(t, b))
-		_, err = b.Plan(none)
+		_, err := b.Plan(none)
 		require.ErrorIs(t, err, errNotObserved)
 		_, err = b.Commit(t.Context(), none)
 		require.ErrorIs(t, err, errNotObserved)

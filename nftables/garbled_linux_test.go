@@ -21,10 +21,8 @@ func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	require.NoError(t, b.kernel.conn.Close())
 	require.NoError(t, b.kernel.askers[1].conn.Close())
 	tap := &rawnltest.Tap{}
-	var err error
-	b.kernel.conn, err = rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
-		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }})
-	require.NoError(t, err)
+	b.kernel.conn = ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }}))(t)
 	b.kernel.askers = [2]*asker{{conn: b.kernel.conn}, {conn: b.kernel.conn}}
 	return b, tap
 }

@@ -147,13 +147,9 @@ func instances(t *testing.T, ns *netnstest.NS) []*instance {
 	path := fmt.Sprintf("/proc/self/fd/%d", ns.Fd())
 	for n, cfg := range []*nftables.Config{{NetNS: ns.Fd(), Table: "one"},
 		{NetNSPath: path, Table: "two"}, {NetNSPath: path, Table: "three"}} {
-		var err error
-		l[n].backend, err = nftables.New(cfg)
-		require.NoError(t, err)
+		l[n].backend = ok(nftables.New(cfg))(t)
 	}
-	var err error
-	l[3].backend, err = iptables.New(&iptables.Config{NetNSPath: path, Prefix: "KFOUR"})
-	require.NoError(t, err)
+	l[3].backend = ok(iptables.New(&iptables.Config{NetNSPath: path, Prefix: "KFOUR"}))(t)
 	return l
 }
 

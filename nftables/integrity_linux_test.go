@@ -20,8 +20,7 @@ import (
 func look(t *testing.T, b *backend) dataplane.Integrity {
 	t.Helper()
 	b.looks = wait.NewBudget(8, 20)
-	i := ok(b.look(t.Context()))(t)
-	return i
+	return ok(b.look(t.Context()))(t)
 }
 
 // tellsCounts reports whether the kernel tells how many elements a set has, as Linux 6.16 and newer
@@ -70,8 +69,7 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 	_, b := newNS(t)
 	e := dataplane.New(b, nil)
 	s := editedState()
-	_, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), s))(t)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -88,16 +86,14 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 		require.NotErrorIs(t, err, dataplane.ErrConflict, call.name)
 		require.ErrorContains(t, err, "nftables: "+call.name)
 	}
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	i := ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Broken, i, "after an error it must be observed again")
-	_, err = b.Commit(t.Context(), servicemodel.Diff(nil, nil))
+	_, err := b.Commit(t.Context(), servicemodel.Diff(nil, nil))
 	require.ErrorIs(t, err, errNotObserved)
 	_, err = b.Plan(servicemodel.Diff(nil, nil))
 	require.ErrorIs(t, err, errNotObserved)
 
-	_, err = b.Observe(t.Context(), nil)
-	require.NoError(t, err)
+	ok(b.Observe(t.Context(), nil))(t)
 	require.NoError(t, b.Close())
 	_, err = b.Observe(t.Context(), nil)
 	require.ErrorIs(t, err, rawnl.ErrClosed)
@@ -123,9 +119,8 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 		base.WithNode(servicemodel.Node{MasqueradeMark: 1}), // rules
 		base.WithoutService(name),
 	} {
-		table, err := servicemodel.Resolve(nil, s)
-		require.NoError(t, err)
-		_, err = a.Commit(t.Context(), servicemodel.Diff(o.Table, table.Arrange(o.Table)))
+		table := ok(servicemodel.Resolve(nil, s))(t)
+		_, err := a.Commit(t.Context(), servicemodel.Diff(o.Table, table.Arrange(o.Table)))
 		require.ErrorIs(t, err, dataplane.ErrConflict)
 		a.observed = true // then it does the same again
 	}

@@ -52,8 +52,7 @@ func (l *localhost) state(pods ...*netnstest.Host) servicemodel.State {
 
 func (l *localhost) apply(s servicemodel.State) *dataplane.Result {
 	l.t.Helper()
-	r := ok(l.engine.Apply(l.t.Context(), s))(l.t)
-	return r
+	return ok(l.engine.Apply(l.t.Context(), s))(l.t)
 }
 
 func (l *localhost) dial(from *netnstest.Host, to string) netnstest.Outcome {
@@ -63,8 +62,7 @@ func (l *localhost) dial(from *netnstest.Host, to string) netnstest.Outcome {
 
 func (l *localhost) sysctl() string {
 	l.t.Helper()
-	v := ok(l.Node.NS.Sysctl(routeLocalnet))(l.t)
-	return v
+	return ok(l.Node.NS.Sysctl(routeLocalnet))(l.t)
 }
 
 // requireAnswers requires that the loopback addresses answer the host and nobody else.

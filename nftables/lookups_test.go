@@ -173,8 +173,7 @@ func requireFair(t *testing.T, slots int, large bool) {
 // The documentation says how many lookups a packet makes.
 func TestLookupsAreDocumented(t *testing.T) {
 	t.Parallel()
-	text, err := os.ReadFile("../docs/performance.md")
-	require.NoError(t, err)
+	text := ok(os.ReadFile("../docs/performance.md"))(t)
 	var by *leaf
 	scheduled := shape{}
 	row := func(what string, slots int, large bool, not ...string) {

@@ -185,8 +185,7 @@ func (b *memoryBackend) observe() *dataplane.Observation {
 	}
 	s.version = memoryVersion(s.tables...)
 	s.compare(b.crowded)
-	o := ok(b.merge(s, nil))(b.memory.t)
-	return o
+	return ok(b.merge(s, nil))(b.memory.t)
 }
 
 // memoryVersion returns the version of tables, or none if there are several, or if it is not whole.

@@ -120,8 +120,7 @@ func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 
 func mustResolve(t *testing.T, s servicemodel.State) *servicemodel.Table {
 	t.Helper()
-	table := ok(servicemodel.Resolve(nil, s))(t)
-	return table
+	return ok(servicemodel.Resolve(nil, s))(t)
 }
 
 // BenchmarkBesideANeighbour replaces one endpoint of 2,000 services, alone and beside a neighbour

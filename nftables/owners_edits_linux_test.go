@@ -158,13 +158,11 @@ func TestPartsOfTheLayoutBeforeAreRemoved(t *testing.T) {
 	program := nftPrograms(t)[0]
 	runNft(t, ns, program, "", "-f", "testdata/layouts/c6e37d1.nft")
 	p := dataplane.NewParts(b, nil)
-	owners, err := p.Owners(t.Context())
-	require.NoError(t, err)
+	owners := ok(p.Owners(t.Context()))(t)
 	require.Equal(t, []string{"default"}, owners)
-	_, err = p.Apply(t.Context(), "other", sharedState()["other"])
+	_, err := p.Apply(t.Context(), "other", sharedState()["other"])
 	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
-	r, err := p.Remove(t.Context(), "default")
-	require.NoError(t, err)
+	r := ok(p.Remove(t.Context(), "default"))(t)
 	require.Positive(t, r.Removed)
 	require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
 }
@@ -249,8 +247,7 @@ func TestAFrontendOfAnotherOwnerIsFound(t *testing.T) {
 		svc.Name.Namespace = "third"
 		want = want.WithService(svc)
 	}
-	o, err := b.ObserveParts(t.Context(), []string{"third"}, mustResolve(t, want))
-	require.NoError(t, err)
+	o := ok(b.ObserveParts(t.Context(), []string{"third"}, mustResolve(t, want)))(t)
 	require.Empty(t, o.Drift)
 	require.False(t, b.pl.owning.whole)
 	var found []string
@@ -258,6 +255,6 @@ func TestAFrontendOfAnotherOwnerIsFound(t *testing.T) {
 		found = append(found, fmt.Sprint(fe.Key, " ", fe.Service))
 	}
 	require.Equal(t, []string{"10.96.0.10:81/tcp other/web:http"}, found)
-	_, err = dataplane.NewParts(b, nil).Apply(t.Context(), "third", want)
+	_, err := dataplane.NewParts(b, nil).Apply(t.Context(), "third", want)
 	require.ErrorContains(t, err, "other")
 }

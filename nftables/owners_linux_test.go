@@ -94,8 +94,7 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 				require.NoError(t, err)
 				require.Empty(t, r.Drift, step)
 				model = next
-				held, err := newBackend(t, ns, nil).Observe(t.Context(), nil)
-				require.NoError(t, err)
+				held := ok(newBackend(t, ns, nil).Observe(t.Context(), nil))(t)
 				require.Empty(t, held.Drift, step)
 				c := servicemodel.Diff(held.Table, model.Arrange(held.Table))
 				c.Rules = nil // rules that no program has written differ

@@ -25,8 +25,7 @@ func TestALargeLoadComesInParts(t *testing.T) {
 	limited(t, b, ns.Fd(), 100_000)
 	e := dataplane.New(b, nil)
 	s := manyServices(500)
-	r, err := e.Apply(t.Context(), s)
-	require.NoError(t, err)
+	r := ok(e.Apply(t.Context(), s))(t)
 	require.Greater(t, r.Bytes, 300_000)
 	require.Equal(t, 500, r.Added)
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
@@ -34,8 +33,7 @@ func TestALargeLoadComesInParts(t *testing.T) {
 
 	// Services that are added later are committed in several transactions, too.
 	more := manyServices(1200)
-	_, err = e.Apply(t.Context(), more)
-	require.NoError(t, err)
+	ok(e.Apply(t.Context(), more))(t)
 	requireAdopts(t, newBackend(t, ns, nil), more, mustResolve(t, more))
 
 	// A single service that is too large is an error, and changes nothing.
@@ -48,7 +46,7 @@ func TestALargeLoadComesInParts(t *testing.T) {
 	svc := *more.Service(servicemodel.Name{Namespace: "default", Name: "s1"})
 	svc.Name, svc.ClusterIPs = name, svc.ClusterIPs[:0:0]
 	svc.ClusterIPs = append(svc.ClusterIPs, goldenService().ClusterIPs[0].Next().Next())
-	_, err = e.Apply(t.Context(), manyServices(2).WithService(&svc).WithEndpoints(name, eps))
+	_, err := e.Apply(t.Context(), manyServices(2).WithService(&svc).WithEndpoints(name, eps))
 	require.ErrorIs(t, err, rawnl.ErrBatchTooLarge)
 	require.NotErrorIs(t, err, dataplane.ErrConflict)
 	requireAdopts(t, newBackend(t, ns, nil), more, mustResolve(t, more))
@@ -56,8 +54,7 @@ func TestALargeLoadComesInParts(t *testing.T) {
 
 func integrity(t *testing.T, b *backend) dataplane.Integrity {
 	t.Helper()
-	i := ok(b.Integrity(t.Context()))(t)
-	return i
+	return ok(b.Integrity(t.Context()))(t)
 }
 
 // A change or a removal that is too large is also committed in several transactions.

@@ -83,8 +83,7 @@ func TestChainsOfTheUser(t *testing.T) {
 		return dataplane.New(b, nil)
 	}
 	apply := func(e *dataplane.Engine, pod int) *dataplane.Result {
-		r := ok(e.Apply(t.Context(), i.state(c.Pods[pod].IPv4)))(t)
-		return r
+		return ok(e.Apply(t.Context(), i.state(c.Pods[pod].IPv4)))(t)
 	}
 	ask := func() netnstest.Outcome {
 		p := netnstest.Probe{From: c.Outside[0], Proto: servicemodel.TCP,

@@ -298,8 +298,7 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	observe := func(want *servicemodel.Table) *dataplane.Observation {
 		b := newBackend(t, ns, nil)
 		b.kernel.dumpable = -1
-		o := ok(b.Observe(t.Context(), want))(t)
-		return o
+		return ok(b.Observe(t.Context(), want))(t)
 	}
 	o := observe(want)
 	require.Equal(t, !tellsCounts(t, b), o.Unread)

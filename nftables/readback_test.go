@@ -45,29 +45,25 @@ func TestTablesArePutTogether(t *testing.T) {
 		{Old: db, New: changed}}
 	four.lacks = map[string][]netip.Addr{setClusterIPs: {clusterIP}, setHairpins: {hairpin}}
 	both := &snapshot{tables: []*reading{four, six}}
-	got, err := both.assemble(h.table, left)
-	require.NoError(t, err)
+	got := ok(both.assemble(h.table, left))(t)
 
 	want := servicemodel.Contents{Rules: left.Rules, Frontends: []*servicemodel.Frontend{stray},
 		Pools:      []*servicemodel.Pool{left.Pools[0], changed},
 		ClusterIPs: []netip.Addr{stray.Key.Addr}, Hairpins: []netip.Addr{stranger.Addr()}}
 	h.addIPv4Of(&want, "db", clusterIP, hairpin)
-	table, err := servicemodel.NewTable(want)
-	require.NoError(t, err)
+	table := ok(servicemodel.NewTable(want))(t)
 	require.Empty(t, servicemodel.Diff(got, table).String())
 	require.True(t, got.Equal(table))
 
 	// Without a wanted table, or if no table in the kernel stands, only the elements left over
 	// count.
 	for _, nobody := range []*servicemodel.Table{nil, h.table} {
-		got, err = (&snapshot{tables: []*reading{six, six}}).assemble(nobody, left)
-		require.NoError(t, err)
-		table, err = servicemodel.NewTable(left)
-		require.NoError(t, err)
+		got = ok((&snapshot{tables: []*reading{six, six}}).assemble(nobody, left))(t)
+		table = ok(servicemodel.NewTable(left))(t)
 		require.True(t, got.Equal(table))
 	}
 	left.Frontends = append(left.Frontends, stray)
-	_, err = both.assemble(h.table, left)
+	_, err := both.assemble(h.table, left)
 	require.Error(t, err, "a frontend twice")
 }
 

@@ -81,8 +81,7 @@ func TestWhatCannotBeHeldIsNotExpected(t *testing.T) {
 		c.Frontends = append(c.Frontends, &x)
 	}
 	c.Pools = slices.Collect(h.table.Pools())
-	want, err := servicemodel.NewTable(c)
-	require.NoError(t, err)
+	want := ok(servicemodel.NewTable(c))(t)
 	s := h.reading(0, want)
 	key := func(addr string) nft.Elem {
 		return nft.Elem{Key: nft.AppendFrontend(nil, servicemodel.FrontendKey{

@@ -40,26 +40,22 @@ func TestTheLateWriterIsRefusedAcrossEpochs(t *testing.T) {
 		ns, late := newNS(t)
 		b := newBackend(t, ns, nil)
 		e := dataplane.New(b, nil)
-		_, err := e.Apply(t.Context(), turns()[2])
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), turns()[2]))(t)
 		advanceTo(t, b, e, tc.from)
 		before := b.pl.version
-		o, err := late.Observe(t.Context(), nil)
-		require.NoError(t, err)
+		o := ok(late.Observe(t.Context(), nil))(t)
 		require.Equal(t, before, late.pl.version)
 
-		_, err = e.Apply(t.Context(), turns()[2])
-		require.NoError(t, err)
+		ok(e.Apply(t.Context(), turns()[2]))(t)
 		advanceTo(t, b, e, tc.to)
 		require.NotEqual(t, before, b.pl.version)
 		require.Equal(t, dataplane.Broken, integrity(t, late))
-		_, err = late.Commit(t.Context(), servicemodel.Diff(o.Table,
+		_, err := late.Commit(t.Context(), servicemodel.Diff(o.Table,
 			mustResolve(t, turns()[2]).Arrange(o.Table)))
 		require.ErrorIs(t, err, dataplane.ErrConflict)
 		require.Equal(t, dataplane.Intact, integrity(t, b), "nothing of it is in the kernel")
 
-		_, err = late.Observe(t.Context(), nil)
-		require.NoError(t, err)
+		ok(late.Observe(t.Context(), nil))(t)
 		require.Equal(t, b.pl.version, late.pl.version)
 	}
 }

@@ -68,20 +68,16 @@ func testCounted(t *testing.T, backend, where string) {
 	for _, p := range netnstest.Protocols() {
 		require.NoError(t, server.Serve(p, 8080))
 	}
-	b, err := open(backend, c.Node.NS.Fd())
-	require.NoError(t, err)
+	b := ok(open(backend, c.Node.NS.Fd()))(t)
 	defer b.Close()
-	r, err := dataplane.New(b, nil).Apply(t.Context(), web(c, server))
-	require.NoError(t, err)
+	r := ok(dataplane.New(b, nil).Apply(t.Context(), web(c, server)))(t)
 	table := r.Changes.New
 
-	conns, err := netnstest.OpenConns(t.Context(), c.Pods[1], netip.AddrPortFrom(ips[0], 80), 3)
-	require.NoError(t, err)
+	conns := ok(netnstest.OpenConns(t.Context(), c.Pods[1], netip.AddrPortFrom(ips[0], 80), 3))(t)
 	defer conns.Close()
-	count, err := Open(&Config{NetNS: c.Node.NS.Fd()})
-	require.NoError(t, err)
+	count := ok(Open(&Config{NetNS: c.Node.NS.Fd()}))(t)
 	defer count.Close()
-	_, err = count.Read(t.Context())
+	_, err := count.Read(t.Context())
 	require.ErrorIs(t, err, ErrOff)
 	require.NoError(t, count.Start(t.Context()))
 	require.Zero(t, conns.Ping(6*time.Second).Lost())

@@ -46,8 +46,7 @@ func TestCountersOfFlows(t *testing.T) {
 			ReplyCount:    conntrack.Count{Packets: out, Bytes: 50 * out}}
 	}
 	read := func(l ...conntrack.Flow) *counters.Reading {
-		r := ok(flows.Counters{Table: listed{flows: l}}.Read(t.Context()))(t)
-		return r
+		return ok(flows.Counters{Table: listed{flows: l}}.Read(t.Context()))(t)
 	}
 	pair := counters.Pair{Protocol: servicemodel.TCP, Dst: vip, Endpoint: pod}
 	r := read(flow(pod, 3, 2), flow(pod, 1, 0), flow(vip, 9, 9))

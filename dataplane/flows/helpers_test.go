@@ -11,8 +11,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
@@ -158,17 +156,14 @@ func newWorld(t *testing.T, cfg flows.Config) *world {
 // restart replaces the program; the kernel and its conntrack table stay.
 func (w *world) restart(t *testing.T) {
 	t.Helper()
-	var err error
-	w.keeper, err = flows.New(w.fakeTable, &w.cfg)
-	require.NoError(t, err)
+	w.keeper = ok(flows.New(w.fakeTable, &w.cfg))(t)
 	w.kernel = memory.New(w.kernel.Kernel())
 	w.engine = dataplane.New(w.kernel, &dataplane.Config{Flows: w.keeper})
 }
 
 func (w *world) apply(t *testing.T, s sm.State) *dataplane.Result {
 	t.Helper()
-	r := ok(w.engine.Apply(t.Context(), s))(t)
-	return r
+	return ok(w.engine.Apply(t.Context(), s))(t)
 }
 
 // settle does all work that waits for its time.

@@ -115,8 +115,7 @@ func lawConfig() randstate.Config {
 
 func resolve(t *testing.T, s sm.State) *sm.Table {
 	t.Helper()
-	table := ok(sm.Resolve(nil, s))(t)
-	return table
+	return ok(sm.Resolve(nil, s))(t)
 }
 
 // randomFlow is a flow that the table may have made, or one that resembles it.

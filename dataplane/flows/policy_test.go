@@ -75,9 +75,7 @@ func TestConnectionsToEndpointsThatGoAreSubjectToThePolicy(t *testing.T) {
 				for _, step := range c.then {
 					for r.Settle > 0 && time.Since(start)+r.Settle <= step.after {
 						time.Sleep(r.Settle)
-						var err error
-						r.Settle, err = w.engine.Settle(t.Context())
-						require.NoError(t, err)
+						r.Settle = ok(w.engine.Settle(t.Context()))(t)
 					}
 					require.Equal(t, step.left, w.list(), "after %s", step.after)
 				}

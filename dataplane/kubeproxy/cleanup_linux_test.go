@@ -17,16 +17,12 @@ import (
 
 func cleanup(t *testing.T, ns *netnstest.NS) *Plan {
 	t.Helper()
-	done, err := Cleanup(t.Context(), &Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
-	return done
+	return ok(Cleanup(t.Context(), &Config{NetNS: ns.Fd()}))(t)
 }
 
 func find(t *testing.T, ns *netnstest.NS) *Plan {
 	t.Helper()
-	p, err := Find(t.Context(), &Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
-	return p
+	return ok(Find(t.Context(), &Config{NetNS: ns.Fd()}))(t)
 }
 
 // The objects of each version go, in both families. Everything else is the same, byte for byte.
@@ -156,8 +152,7 @@ func TestASetThatOthersUseStays(t *testing.T) {
 // neighbour returns a function that commits a transaction as another program.
 func neighbour(t *testing.T, ns *netnstest.NS) func() {
 	t.Helper()
-	c, err := rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
 	t.Cleanup(func() { require.NoError(t, c.Close()) })
 	return func() {
 		var b rawnl.Batch
@@ -178,8 +173,7 @@ func TestOtherWritersAreWaitedFor(t *testing.T) {
 	ns := nstest.New(t)
 	load(t, ns, "iptables-1.28.rules")
 	with, commit := saved(t, ns), neighbour(t, ns)
-	k, err := open(&Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	k := ok(open(&Config{NetNS: ns.Fd()}))(t)
 	defer k.close()
 	attempts := 0
 	until := func(end int) func(*Plan, uint32) error {
@@ -196,8 +190,7 @@ func TestOtherWritersAreWaitedFor(t *testing.T) {
 	require.Nil(t, p)
 	require.Equal(t, maxReadings, attempts)
 	require.Equal(t, with, saved(t, ns))
-	p, err = k.retry(t.Context(), until(3))
-	require.NoError(t, err)
+	p = ok(k.retry(t.Context(), until(3)))(t)
 	require.False(t, p.Empty())
 	require.Equal(t, 3, attempts)
 	require.True(t, find(t, ns).Empty())
@@ -228,8 +221,7 @@ func TestPlansAreJSON(t *testing.T) {
 	ns := nstest.New(t)
 	load(t, ns, "iptables-1.28.rules")
 	p := find(t, ns)
-	text, err := json.Marshal(p)
-	require.NoError(t, err)
+	text := ok(json.Marshal(p))(t)
 	var read Plan
 	require.NoError(t, json.Unmarshal(text, &read))
 	require.Equal(t, *p, read)

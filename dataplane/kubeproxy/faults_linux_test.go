@@ -32,8 +32,7 @@ func (m *ipvsMode) ended(err error, what string) {
 	if err != nil {
 		cleanup(m.t, m.ns)
 	}
-	services, err := m.ipvs.Services(m.t.Context())
-	require.NoError(m.t, err)
+	services := ok(m.ipvs.Services(m.t.Context()))(m.t)
 	require.Empty(m.t, services, what)
 	_, err = m.links.LinkByName(device)
 	require.ErrorAs(m.t, err, &netlink.LinkNotFoundError{}, what)

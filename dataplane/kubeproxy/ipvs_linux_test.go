@@ -36,9 +36,8 @@ func newIPVSMode(t *testing.T) *ipvsMode {
 	}
 	require.NoError(t, err)
 	t.Cleanup(func() { require.NoError(t, m.ipvs.Close()) })
-	m.links, err = netlink.NewHandleAt(netns.NsHandle(m.ns.Fd()), unix.NETLINK_ROUTE,
-		unix.NETLINK_NETFILTER)
-	require.NoError(t, err)
+	m.links = ok(netlink.NewHandleAt(netns.NsHandle(m.ns.Fd()), unix.NETLINK_ROUTE,
+		unix.NETLINK_NETFILTER))(t)
 	t.Cleanup(m.links.Close)
 	makeSets(t, m.ns)
 	attrs := netlink.NewLinkAttrs()
@@ -76,8 +75,7 @@ func tcp(addr string) ipvsnl.ServiceKey {
 // stay, even at an address of the node.
 func TestKernelVirtualServers(t *testing.T) {
 	m := newIPVSMode(t)
-	k, err := open(&Config{NetNS: m.ns.Fd()})
-	require.NoError(t, err)
+	k := ok(open(&Config{NetNS: m.ns.Fd()}))(t)
 	defer k.close()
 	addPort(t, k, "KUBE-NODE-PORT-TCP", 30080)
 	port, protocol := uint16(80), uint8(unix.IPPROTO_TCP)
@@ -113,17 +111,15 @@ func TestKernelVirtualServers(t *testing.T) {
 	require.Equal(t, plan, cleanup(t, m.ns))
 	require.True(t, cleanup(t, m.ns).Empty())
 
-	services, err := m.ipvs.Services(t.Context())
-	require.NoError(t, err)
+	services := ok(m.ipvs.Services(t.Context()))(t)
 	var left []ipvsnl.ServiceKey
 	for _, s := range services {
 		left = append(left, s.ServiceKey)
 	}
 	require.ElementsMatch(t, append(others, ours), left)
-	_, err = m.links.LinkByName(device)
+	_, err := m.links.LinkByName(device)
 	require.ErrorAs(t, err, &netlink.LinkNotFoundError{})
-	_, err = m.links.IpsetList("others")
-	require.NoError(t, err)
+	ok(m.links.IpsetList("others"))(t)
 }
 
 // A device stays if kernlb made it or has an address on it.

@@ -61,11 +61,9 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 	require.Zero(t, empty.Len())
 	want := memoryTable(t, "10.244.1.1", "10.244.1.2")
 	c := servicemodel.Diff(empty, want)
-	p, err := m.Plan(c)
-	require.NoError(t, err)
+	p := ok(m.Plan(c))(t)
 	require.Zero(t, k.Table().Len())
-	stats, err := m.Commit(t.Context(), c)
-	require.NoError(t, err)
+	stats := ok(m.Commit(t.Context(), c))(t)
 	stats.Duration = 0
 	require.Equal(t, p.Stats(), stats)
 	requireIntegrity(t, m, dataplane.Intact)
@@ -74,7 +72,7 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 	require.True(t, want.Equal(held), "%s", servicemodel.Diff(want, held))
 	require.Empty(t, slices.Collect(held.HealthChecks()), "no kernel holds health checks")
 
-	_, err = m.Commit(t.Context(),
+	_, err := m.Commit(t.Context(),
 		servicemodel.Diff(want, memoryTable(t, "10.244.1.1", "10.244.1.3")))
 	require.NoError(t, err, "the table of the last commit, too, is one to begin from")
 	require.Equal(t, 2, m.Calls(CallCommit))
@@ -139,17 +137,15 @@ func TestMemoryTellsConflicts(t *testing.T) {
 			k := &Kernel{}
 			m, empty := observed(t, k)
 			a, b := memoryTable(t, "10.244.1.1"), memoryTable(t, "10.244.1.2")
-			_, err := m.Commit(t.Context(), servicemodel.Diff(empty, a))
-			require.NoError(t, err)
+			ok(m.Commit(t.Context(), servicemodel.Diff(empty, a)))(t)
 
 			c.foreign(t, k)
 			requireIntegrity(t, m, c.want)
 			requireIntegrity(t, m, c.want)
-			_, err = m.Commit(t.Context(), servicemodel.Diff(a, b))
+			_, err := m.Commit(t.Context(), servicemodel.Diff(a, b))
 			require.Equal(t, c.conflict, errors.Is(err, dataplane.ErrConflict), "%v", err)
 
-			o, err := m.Observe(t.Context(), nil)
-			require.NoError(t, err)
+			o := ok(m.Observe(t.Context(), nil))(t)
 			requireIntegrity(t, m, dataplane.Intact)
 			k.Touch()
 			_, err = m.Commit(t.Context(), servicemodel.Diff(o.Table, a))

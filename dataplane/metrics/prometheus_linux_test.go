@@ -48,9 +48,7 @@ func startLab(t *testing.T, h http.Handler) *lab {
 	server := program(t, "prometheus")
 	netnstest.Require(t)
 	l := &lab{t: t, ended: make(chan error, 1)}
-	var err error
-	l.ns, err = netnstest.NewNS("prometheus")
-	require.NoError(t, err)
+	l.ns = ok(netnstest.NewNS("prometheus"))(t)
 	t.Cleanup(func() { require.NoError(t, l.ns.Close()) })
 	l.client.Transport = &http.Transport{DialContext: l.dial}
 	t.Cleanup(l.client.CloseIdleConnections)
@@ -65,8 +63,7 @@ func startLab(t *testing.T, h http.Handler) *lab {
 	go func() { _ = target.Serve(listener); close(served) }()
 	t.Cleanup(func() { _ = target.Close(); <-served })
 
-	dir, err := filepath.Abs("alerts.yaml")
-	require.NoError(t, err)
+	dir := ok(filepath.Abs("alerts.yaml"))(t)
 	file := filepath.Join(t.TempDir(), "prometheus.yml")
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, config, dir), 0o644))
 	cmd := exec.Command(server, "--config.file="+file, "--storage.tsdb.path="+t.TempDir(),

@@ -14,8 +14,7 @@ import (
 // unhex decodes bytes written with spaces.
 func unhex(tb testing.TB, s string) []byte {
 	tb.Helper()
-	b := ok(hex.DecodeString(strings.Join(strings.Fields(s), "")))(tb)
-	return b
+	return ok(hex.DecodeString(strings.Join(strings.Fields(s), "")))(tb)
 }
 
 func TestPacketsAreEncodedWithTheirChecksums(t *testing.T) {

@@ -9,11 +9,9 @@ import (
 
 func TestThePulseBeatsWhileSomebodyWaits(t *testing.T) {
 	t.Parallel()
-	p, err := newPulse()
-	require.NoError(t, err)
+	p := ok(newPulse())(t)
 	beats := func() int {
-		n := ok(p.count())(t)
-		return n
+		return ok(p.count())(t)
 	}
 	p.join()
 	p.join()
@@ -33,7 +31,7 @@ func TestThePulseBeatsWhileSomebodyWaits(t *testing.T) {
 	}, patience, time.Millisecond, "it beats again")
 	require.NoError(t, p.Close())
 	require.Eventually(t, resting, patience, time.Millisecond)
-	_, err = p.count()
+	_, err := p.count()
 	require.Error(t, err, "it can beat no more")
 	p.leave()
 }

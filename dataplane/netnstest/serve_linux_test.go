@@ -18,10 +18,9 @@ func TestAServerStopsAndCanBeReplaced(t *testing.T) {
 		for _, proto := range Protocols() {
 			to := netip.AddrPortFrom(netip.MustParseAddr(addr), 80)
 			for _, name := range []string{"first", "second"} {
-				s, err := ns.Serve(name, proto, to)
-				require.NoError(t, err)
+				s := ok(ns.Serve(name, proto, to))(t)
 				require.Equal(t, to, s.Addr)
-				_, err = ns.Serve("third", proto, to)
+				_, err := ns.Serve("third", proto, to)
 				require.ErrorContains(t, err, "address already in use")
 				for hits := range uint64(3) {
 					require.Equal(t, hits, s.Hits())

@@ -45,8 +45,7 @@ func TestBrowserPictures(t *testing.T) {
 	} {
 		c.look(1000, p.height, p.scheme)
 		c.open(site + p.path)
-		picture, err := png.Decode(bytes.NewReader(c.screenshot()))
-		require.NoError(t, err)
+		picture := ok(png.Decode(bytes.NewReader(c.screenshot())))(t)
 		var b bytes.Buffer
 		require.NoError(t, (&png.Encoder{CompressionLevel: png.BestCompression}).Encode(&b,
 			fewColours(picture)))
@@ -82,14 +81,11 @@ func fewColours(from image.Image) image.Image {
 func running(t *testing.T) string {
 	t.Helper()
 	netnstest.Require(t)
-	ns, err := netnstest.NewNS("n1")
-	require.NoError(t, err)
+	ns := ok(netnstest.NewNS("n1"))(t)
 	t.Cleanup(func() { ns.Close() })
-	backend, err := nftables.New(&nftables.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	backend := ok(nftables.New(&nftables.Config{NetNS: ns.Fd()}))(t)
 	t.Cleanup(func() { backend.Close() })
-	table, err := conntrack.Open(&conntrack.Config{NetNS: ns.Fd()})
-	require.NoError(t, err)
+	table := ok(conntrack.Open(&conntrack.Config{NetNS: ns.Fd()}))(t)
 	t.Cleanup(func() { table.Close() })
 	engine := dataplane.New(backend, nil)
 	shown := page.New(engine, &page.Config{Conntrack: table, Addresses: here,

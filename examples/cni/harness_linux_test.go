@@ -253,8 +253,7 @@ func (c *container) serve(tb testing.TB, proto servicemodel.Protocol, port uint1
 func (h *host) owners() []string {
 	backend := ok(nftables.New(&nftables.Config{Table: instance, NetNS: h.Node.NS.Fd()}))(h.tb)
 	defer backend.Close()
-	owners := ok(dataplane.NewParts(backend, nil).Owners(h.tb.Context()))(h.tb)
-	return owners
+	return ok(dataplane.NewParts(backend, nil).Owners(h.tb.Context()))(h.tb)
 }
 
 // reaches requires that a TCP connection to a port reaches a container. It returns the source

@@ -144,10 +144,9 @@ func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 		state := with(service(), "10.244.1.1")
 		if late {
 			held := e.Status().Held
-			want, err := sm.Resolve(held, state)
-			require.NoError(t, err)
+			want := ok(sm.Resolve(held, state))(t)
 			take()
-			_, err = b.Commit(t.Context(), sm.Diff(held, want))
+			_, err := b.Commit(t.Context(), sm.Diff(held, want))
 			require.ErrorIs(t, err, dataplane.ErrConflict)
 		} else {
 			take()

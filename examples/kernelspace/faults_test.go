@@ -111,8 +111,7 @@ func (m *machine) network() kernelspace.Network {
 }
 
 func (m *machine) features() kernelspace.Features {
-	f := ok(m.hns.Features())(m)
-	return f
+	return ok(m.hns.Features())(m)
 }
 
 // content is what HNS has, with addresses in place of identities.
@@ -257,14 +256,12 @@ func TestEveryField(t *testing.T) {
 			accepted++
 			m.nothing(v.State)
 			want := m.content()
-			lbs, err := m.hns.LoadBalancers()
-			require.NoError(t, err)
+			lbs := ok(m.hns.LoadBalancers())(t)
 			if len(lbs) == 0 {
 				continue
 			}
 			require.NoError(t, m.hns.DeleteLoadBalancer(lbs[accepted%len(lbs)].ID))
-			i, err := b.Integrity(t.Context())
-			require.NoError(t, err)
+			i := ok(b.Integrity(t.Context()))(t)
 			require.Equal(t, dataplane.Broken, i)
 			m.hns.Calls()
 			r = apply(t, e, v.State)
@@ -316,16 +313,14 @@ func TestAnotherWriter(t *testing.T) {
 	e, b := m.process()
 	apply(t, e, from)
 	m.apply(to)
-	i, err := b.Integrity(t.Context())
-	require.NoError(t, err)
+	i := ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Broken, i)
 	held := e.Status().Held
-	_, err = b.Commit(t.Context(), sm.Diff(held, held))
+	_, err := b.Commit(t.Context(), sm.Diff(held, held))
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 	apply(t, e, from)
 	m.holds(from)
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(e.Cleanup(t.Context()))(t)
 	m.is(nil)
 }
 

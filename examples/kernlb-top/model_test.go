@@ -47,8 +47,7 @@ func services(t *testing.T, n int) *servicemodel.Table {
 			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}).
 			WithEndpoints(name(i), eps)
 	}
-	table := ok(servicemodel.Resolve(nil, s))(t)
-	return table
+	return ok(servicemodel.Resolve(nil, s))(t)
 }
 
 // had returns a reading after that many seconds. The i-th service has i connections a second, half

@@ -115,10 +115,9 @@ func (p *controlPlane) nodeIsFollowed(c *netnstest.Cluster) {
 	}
 	taint := func(taints ...corev1.Taint) {
 		require.Eventually(p.t, func() bool {
-			n, err := p.client.CoreV1().Nodes().Get(p.t.Context(), "node1", metav1.GetOptions{})
-			require.NoError(p.t, err)
+			n := ok(p.client.CoreV1().Nodes().Get(p.t.Context(), "node1", metav1.GetOptions{}))(p.t)
 			n.Spec.Taints = taints
-			_, err = p.client.CoreV1().Nodes().Update(p.t.Context(), n, metav1.UpdateOptions{})
+			_, err := p.client.CoreV1().Nodes().Update(p.t.Context(), n, metav1.UpdateOptions{})
 			return err == nil
 		}, patience, 20*time.Millisecond)
 	}

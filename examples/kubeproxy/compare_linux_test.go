@@ -67,9 +67,8 @@ func clientWith(t *testing.T, node *corev1.Node) kubernetes.Interface {
 func TestCompareNamesEachDifference(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
-	o, err := parseOptions([]string{"compare", "--proxy-mode=nftables", "--hostname-override=node1",
-		"--detect-local-mode=NodeCIDR"})
-	require.NoError(t, err)
+	o := ok(parseOptions([]string{"compare", "--proxy-mode=nftables", "--hostname-override=node1",
+		"--detect-local-mode=NodeCIDR"}))(t)
 	require.True(t, o.compare)
 	client := clientWith(t, &corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: "node1",
 		Annotations: map[string]string{kubeadmMark: "unix:///run/containerd/containerd.sock"}},
@@ -86,7 +85,7 @@ func TestCompareNamesEachDifference(t *testing.T) {
 		}))
 		return b.String(), err
 	}
-	_, err = compare()
+	_, err := compare()
 	require.ErrorContains(t, err, "kube-proxy has no services in this kernel")
 
 	leftover(t, c.Node.NS, "iptables-1.30.rules", "iptables-nft-restore", "--noflush")

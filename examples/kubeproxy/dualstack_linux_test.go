@@ -146,13 +146,12 @@ func hereIsNoEndpoint(t *testing.T, c *netnstest.Cluster, s *corev1.Service) {
 func (p *controlPlane) makeSingleStack(s *corev1.Service) {
 	p.t.Helper()
 	require.Eventually(p.t, func() bool { // controllers also write to it
-		now, err := p.client.CoreV1().Services("default").Get(p.t.Context(), s.Name,
-			metav1.GetOptions{})
-		require.NoError(p.t, err)
+		now := ok(p.client.CoreV1().Services("default").Get(p.t.Context(), s.Name,
+			metav1.GetOptions{}))(p.t)
 		now.Spec.IPFamilyPolicy = ptr(corev1.IPFamilyPolicySingleStack)
 		now.Spec.IPFamilies = now.Spec.IPFamilies[:1]
 		now.Spec.ClusterIPs = now.Spec.ClusterIPs[:1]
-		_, err = p.client.CoreV1().Services("default").Update(p.t.Context(), now,
+		_, err := p.client.CoreV1().Services("default").Update(p.t.Context(), now,
 			metav1.UpdateOptions{})
 		return err == nil
 	}, patience, 20*time.Millisecond, fmt.Sprintf("%s in one family", s.Name))

@@ -139,14 +139,12 @@ func TestFlags(t *testing.T) {
 func TestDefaultsAreThoseOfKubeProxy(t *testing.T) {
 	t.Parallel()
 	for _, mode := range []string{"iptables", "nftables", "ipvs"} {
-		record, err := os.ReadFile("testdata/defaults-" + mode + ".yaml")
-		require.NoError(t, err)
+		record := ok(os.ReadFile("testdata/defaults-" + mode + ".yaml"))(t)
 		name := filepath.Join(t.TempDir(), "out")
 		require.NoError(t, start(t.Context(),
 			[]string{"--proxy-mode", mode, "--write-config-to", name}))
-		text, err := os.ReadFile(name)
-		require.NoError(t, err)
-		_, err = parseOptions([]string{"--config", name})
+		text := ok(os.ReadFile(name))(t)
+		_, err := parseOptions([]string{"--config", name})
 		require.NoError(t, err, "what is written can be read")
 		var want, got config
 		require.NoError(t, yaml.UnmarshalStrict(record, &want))

@@ -124,8 +124,7 @@ const self = "/proc/self/exe"
 // executable is the test binary, for programs that start it.
 func executable(t *testing.T) string {
 	t.Helper()
-	name := ok(os.Executable())(t)
-	return name
+	return ok(os.Executable())(t)
 }
 
 // stop ends the program like a kubelet, and requires that it succeeds.

@@ -31,8 +31,7 @@ func inMemory(tb testing.TB, kernel *memory.Kernel) *balancer {
 
 func parse(tb testing.TB, format string, args ...any) *config.File {
 	tb.Helper()
-	f := ok(config.Parse("lb.yaml", fmt.Appendf(nil, format, args...)))(tb)
-	return f
+	return ok(config.Parse("lb.yaml", fmt.Appendf(nil, format, args...)))(tb)
 }
 
 // endpoints returns the endpoints that would get new connections to a service.

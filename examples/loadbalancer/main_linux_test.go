@@ -123,8 +123,7 @@ func (w *world) soon(ok func() bool, what string) {
 func (w *world) serve(pod int) *netnstest.Server {
 	w.Helper()
 	p := w.Pods[pod]
-	s := ok(p.NS.Serve(p.Name, servicemodel.TCP, netip.AddrPortFrom(p.IPv4, 8080)))(w)
-	return s
+	return ok(p.NS.Serve(p.Name, servicemodel.TCP, netip.AddrPortFrom(p.IPv4, 8080)))(w)
 }
 
 // answer returns the servers that answer 20 connections of a client, each once, separated by

@@ -54,29 +54,24 @@ func submit(tb testing.TB, c *Client, fill func(b *Batch)) error {
 // servicesOf, serviceOf, destsOf and allDestsOf read objects that must exist.
 func servicesOf(tb testing.TB, c *Client) []ObservedService {
 	tb.Helper()
-	l := ok(c.Services(tb.Context()))(tb)
-	return l
+	return ok(c.Services(tb.Context()))(tb)
 }
 
 func serviceOf(tb testing.TB, c *Client, k ServiceKey) ObservedService {
 	tb.Helper()
-	s := ok(c.Service(tb.Context(), k))(tb)
-	return s
+	return ok(c.Service(tb.Context(), k))(tb)
 }
 
 func destsOf(tb testing.TB, c *Client, k ServiceKey) []ObservedDestination {
 	tb.Helper()
-	l := ok(c.Destinations(tb.Context(), k))(tb)
-	return l
+	return ok(c.Destinations(tb.Context(), k))(tb)
 }
 
 func allDestsOf(tb testing.TB, c *Client, keys []ServiceKey) [][]ObservedDestination {
 	tb.Helper()
 	l := make([][]ObservedDestination, len(keys))
 	for i, k := range keys {
-		var err error
-		l[i], err = c.DestinationsIf(tb.Context(), k)
-		require.NoError(tb, err)
+		l[i] = ok(c.DestinationsIf(tb.Context(), k))(tb)
 	}
 	return l
 }

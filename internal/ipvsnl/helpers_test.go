@@ -133,8 +133,7 @@ func Unhex(tb testing.TB, s string) []byte {
 		line, _, _ = strings.Cut(line, "//")
 		digits.WriteString(strings.Join(strings.Fields(line), ""))
 	}
-	b := ok(hex.DecodeString(digits.String()))(tb)
-	return b
+	return ok(hex.DecodeString(digits.String()))(tb)
 }
 
 // Recorded is one command of testdata/ipvsadm.txt and its messages, from the genlmsghdr on.

@@ -67,12 +67,11 @@ func TestKernelListsInParts(t *testing.T) {
 func TestKernelAnswersFitTheReceiveQueue(t *testing.T) {
 	_, ns := kernelClient(t)
 	// Only the queue limits how much is sent at once.
-	c, err := Dial(t.Context(), &rawnl.Config{NetNS: ns.Fd(), Limit: 1 << 30})
-	require.NoError(t, err)
+	c := ok(Dial(t.Context(), &rawnl.Config{NetNS: ns.Fd(), Limit: 1 << 30}))(t)
 	defer c.Close()
 	const n = 20_000 // some times as many as the queue has room for
 	_, remove := Many(n, 0)
-	err = c.Submit(t.Context(), remove)
+	err := c.Submit(t.Context(), remove)
 	require.NotErrorIs(t, err, rawnl.ErrAnswersLost)
 	refused := rawnl.Refusals(err)
 	require.Len(t, refused, n, "each command fails, and none of the answers is lost")

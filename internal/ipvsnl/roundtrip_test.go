@@ -56,8 +56,7 @@ func FuzzParseService(f *testing.F) {
 			require.ErrorIs(t, err, rawnl.ErrMalformed)
 			return
 		}
-		back, err := ParseServiceReply(ipvsfake.ServiceBody(s)[genHeader:])
-		require.NoError(t, err)
+		back := ok(ParseServiceReply(ipvsfake.ServiceBody(s)[genHeader:]))(t)
 		require.Equal(t, s.Service, back.Service)
 	})
 }
@@ -77,8 +76,7 @@ func FuzzParseDestination(f *testing.F) {
 			require.ErrorIs(t, err, rawnl.ErrMalformed)
 			return
 		}
-		back, err := ParseDestinationReply(ipvsfake.DestinationBody(d)[genHeader:], family)
-		require.NoError(t, err)
+		back := ok(ParseDestinationReply(ipvsfake.DestinationBody(d)[genHeader:], family))(t)
 		require.Equal(t, d.Destination, back.Destination)
 		require.Equal(t, d.ActiveConns, back.ActiveConns)
 	})

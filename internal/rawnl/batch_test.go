@@ -15,8 +15,7 @@ func unhex(t *testing.T, s string) []byte {
 	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
 		t.Skip("the expected bytes are those of a little-endian machine")
 	}
-	b := ok(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
-	return b
+	return ok(hex.DecodeString(strings.Join(strings.Fields(s), "")))(t)
 }
 
 var testObject = Object{Verb: "add", Kind: "set", Name: "s", Within: "table ip t"}

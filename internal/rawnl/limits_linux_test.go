@@ -52,8 +52,7 @@ func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
 	c := dialNew(t)
 	sock := c.sock.(*kernelSocket)
 	var err error
-	sock.queue, err = sock.buffer(64<<10, unix.SO_RCVBUF, unix.SO_RCVBUF)
-	require.NoError(t, err)
+	sock.queue = ok(sock.buffer(64<<10, unix.SO_RCVBUF, unix.SO_RCVBUF))(t)
 	n := sock.queue / 256 // an answer needs more room than that
 	commitNumbers(t, c, 1)
 	before := generation(t, c)

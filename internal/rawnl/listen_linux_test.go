@@ -14,8 +14,7 @@ import (
 func TestListener(t *testing.T) {
 	t.Parallel()
 	netnstest.Require(t)
-	ns, err := netnstest.NewNS("listener")
-	require.NoError(t, err)
+	ns := ok(netnstest.NewNS("listener"))(t)
 	defer ns.Close()
 	var l *Listener
 	require.NoError(t, ns.Do(func() (err error) {
@@ -23,7 +22,7 @@ func TestListener(t *testing.T) {
 		return err
 	}))
 	buf := make([]byte, 8<<10)
-	_, err = l.Receive(buf)
+	_, err := l.Receive(buf)
 	require.Equal(t, ErrEmpty, err)
 	require.NoError(t, l.SetDeadline(time.Now().Add(time.Millisecond)))
 	require.ErrorIs(t, errOf(l.Wait(buf)), os.ErrDeadlineExceeded)

@@ -28,11 +28,9 @@ func TestWhatIsNoNamespaceIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := Open(-1)
 	require.EqualError(t, err, "NetNS: -1 is not a file descriptor")
-	null, err := os.Open(os.DevNull)
-	require.NoError(t, err)
+	null := ok(os.Open(os.DevNull))(t)
 	defer null.Close()
-	ns, err := Open(int(null.Fd()))
-	require.NoError(t, err)
+	ns := ok(Open(int(null.Fd())))(t)
 	defer ns.Close()
 	require.ErrorContains(t, ns.Do(func() error { return nil }), "enter the network namespace")
 }

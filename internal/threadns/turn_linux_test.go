@@ -17,20 +17,16 @@ import (
 
 // Not parallel: the test uses the network namespace of the test process, which has one lock.
 func TestOneHasItsTurnAtATime(t *testing.T) {
-	ns, err := Open(0)
-	require.NoError(t, err)
+	ns := ok(Open(0))(t)
 	defer ns.Close()
-	a, err := OpenTurn(0)
-	require.NoError(t, err)
-	b, err := OpenTurn(ns.FD())
-	require.NoError(t, err)
+	a := ok(OpenTurn(0))(t)
+	b := ok(OpenTurn(ns.FD()))(t)
 	defer b.Close()
 
-	release, err := a.Take(t.Context(), time.Minute)
-	require.NoError(t, err)
+	release := ok(a.Take(t.Context(), time.Minute))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err = b.Take(ctx, time.Minute)
+	_, err := b.Take(ctx, time.Minute)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	var free time.Time
@@ -41,19 +37,16 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 		release()
 		close(released)
 	}(release)
-	release, err = b.Take(t.Context(), time.Minute)
-	require.NoError(t, err)
+	release = ok(b.Take(t.Context(), time.Minute))(t)
 	now := time.Now()
 	<-released
 	require.True(t, free.Before(now))
 	require.ErrorIs(t, unix.Flock(ns.FD(), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 	release()
 
-	_, err = a.Take(t.Context(), 0)
-	require.NoError(t, err)
+	ok(a.Take(t.Context(), 0))(t)
 	require.NoError(t, a.Close(), "who closes gives it back")
-	release, err = b.Take(t.Context(), time.Minute)
-	require.NoError(t, err)
+	release = ok(b.Take(t.Context(), time.Minute))(t)
 	release()
 }
 
@@ -114,11 +107,10 @@ func TestAClosedTurnIsNotWaitedFor(t *testing.T) {
 		"no locks": func(turn *Turn) error { return unix.Dup3(pathOnly(t), turn.fd(), 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			turn, err := OpenTurn(0)
-			require.NoError(t, err)
+			turn := ok(OpenTurn(0))(t)
 			require.NoError(t, breakIt(turn))
 			start := time.Now()
-			_, err = turn.Take(t.Context(), time.Minute)
+			_, err := turn.Take(t.Context(), time.Minute)
 			require.Less(t, time.Since(start), 10*time.Second)
 			require.ErrorIs(t, err, kernelerr.ErrClosed)
 			require.NoError(t, errors.Join(turn.Close(), turn.Close()))
@@ -149,22 +141,18 @@ func TestStrangersAreNotWaitedFor(t *testing.T) {
 			"echo held; exec cat")
 		holder.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: tt.user,
 			Gid: tt.user}}
-		in, err := holder.StdinPipe()
-		require.NoError(t, err)
-		out, err := holder.StdoutPipe()
-		require.NoError(t, err)
+		in := ok(holder.StdinPipe())(t)
+		out := ok(holder.StdoutPipe())(t)
 		if err := holder.Start(); errors.Is(err, exec.ErrNotFound) || errors.Is(err, unix.EPERM) {
 			t.Skipf("no process of another user: %v", err)
 		} else {
 			require.NoError(t, err)
 		}
-		_, err = out.Read(make([]byte, 16))
-		require.NoError(t, err)
+		ok(out.Read(make([]byte, 16)))(t)
 
-		turn, err := OpenTurn(0)
-		require.NoError(t, err)
+		turn := ok(OpenTurn(0))(t)
 		start := time.Now()
-		_, err = turn.Take(t.Context(), patience)
+		_, err := turn.Take(t.Context(), patience)
 		waited := time.Since(start)
 		require.NoError(t, in.Close())
 		require.NoError(t, holder.Wait())

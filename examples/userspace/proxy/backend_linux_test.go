@@ -83,8 +83,7 @@ func TestWithoutEndpointsClientsAreRefused(t *testing.T) {
 func TestRefusalsNameTheField(t *testing.T) {
 	t.Parallel()
 	taken := netip.AddrPortFrom(loopback(), 80)
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(taken))
-	require.NoError(t, err)
+	l := ok(net.ListenTCP("tcp", net.TCPAddrFromAddrPort(taken)))(t)
 	defer l.Close()
 	elsewhere := netip.MustParseAddr("203.0.113.77")
 	tcp := func(edit func(*servicemodel.Service)) *servicemodel.Service {
@@ -123,7 +122,7 @@ func TestRefusalsNameTheField(t *testing.T) {
 		require.Empty(t, s.sockets)
 	}
 	s := newSite(t, Config{})
-	_, err = s.engine.Apply(t.Context(), state(service(), 1).WithNode(servicemodel.Node{
+	_, err := s.engine.Apply(t.Context(), state(service(), 1).WithNode(servicemodel.Node{
 		LocalPods: servicemodel.PodDetector{Bridge: "cni0"}}))
 	require.ErrorIs(t, err, dataplane.ErrRefused)
 	require.ErrorContains(t, err, "node: localPods.bridge: cni0 (give localPods.cidrs)")
@@ -135,12 +134,10 @@ func TestAPortTakenInBetweenIsACollision(t *testing.T) {
 	s := newSite(t, Config{}, echoes(t, 1)...)
 	s.apply(servicemodel.State{})
 	var c *servicemodel.ChangeSet
-	p, err := s.engine.Plan(t.Context(), state(service(), 1))
-	require.NoError(t, err)
+	p := ok(s.engine.Plan(t.Context(), state(service(), 1)))(t)
 	c = p.Changes
-	l, err := net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80)))
-	require.NoError(t, err)
-	_, err = s.Commit(t.Context(), c)
+	l := ok(net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(t)
+	_, err := s.Commit(t.Context(), c)
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 	require.Empty(t, s.sockets, "all or nothing")
 	r := s.apply(state(service(), 1))
@@ -246,16 +243,13 @@ func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {
 	s := newSite(t, Config{}, echoes(t, 1)...)
 	s.apply(state(service(), 1))
 	c, _ := s.visit()
-	_, err := s.engine.Cleanup(t.Context())
-	require.NoError(t, err)
-	_, err = net.Dial("tcp", netip.AddrPortFrom(s.at, 80).String())
+	ok(s.engine.Cleanup(t.Context()))(t)
+	_, err := net.Dial("tcp", netip.AddrPortFrom(s.at, 80).String())
 	require.ErrorIs(t, err, syscall.ECONNREFUSED)
 	drained := make(chan error)
 	go func() { drained <- s.Drain(t.Context()) }()
-	_, err = c.Write([]byte("x"))
-	require.NoError(t, err)
-	_, err = io.ReadFull(c, make([]byte, 1))
-	require.NoError(t, err)
+	ok(c.Write([]byte("x")))(t)
+	ok(io.ReadFull(c, make([]byte, 1)))(t)
 	c.Close()
 	require.NoError(t, <-drained)
 }

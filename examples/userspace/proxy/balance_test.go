@@ -202,7 +202,6 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	require.EqualError(t, err, "proxy configuration: UDPTimeout: -1ns: must not be negative")
 	_, err = New(&Config{MaxFlows: -1})
 	require.EqualError(t, err, "proxy configuration: MaxFlows: -1: must not be negative")
-	c, err := (*Config)(nil).filled()
-	require.NoError(t, err)
+	c := ok((*Config)(nil).filled())(t)
 	require.Equal(t, DefaultMaxFlows, c.MaxFlows)
 }

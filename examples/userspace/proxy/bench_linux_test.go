@@ -48,10 +48,8 @@ func benchProxy(b *testing.B, server netip.AddrPort) netip.AddrPort {
 		other.ClusterIPs = []netip.Addr{netip.MustParseAddr(other.Name.Name)}
 		s = s.WithService(other).WithEndpoints(other.Name, s.Endpoints(web))
 	}
-	table, err := servicemodel.Resolve(nil, s)
-	require.NoError(b, err)
-	_, err = p.Commit(b.Context(), servicemodel.Diff(nil, table))
-	require.NoError(b, err)
+	table := ok(servicemodel.Resolve(nil, s))(b)
+	ok(p.Commit(b.Context(), servicemodel.Diff(nil, table)))(b)
 	return at
 }
 

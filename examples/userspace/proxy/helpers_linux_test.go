@@ -56,12 +56,9 @@ func newSite(t *testing.T, cfg Config, endpoints ...netip.AddrPort) *site {
 		cfg.Map = append(cfg.Map, Rule{From: netip.PrefixFrom(endpointAddr(i+1), 32), To: e.Addr(),
 			ToPort: e.Port()})
 	}
-	var err error
-	s.Backend, err = New(&cfg)
-	require.NoError(t, err)
+	s.Backend = ok(New(&cfg))(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	s.keeper, err = flows.New(s.Backend, nil)
-	require.NoError(t, err)
+	s.keeper = ok(flows.New(s.Backend, nil))(t)
 	s.engine = dataplane.New(s.Backend, &dataplane.Config{Flows: s.keeper})
 	return s
 }
@@ -97,8 +94,7 @@ func state(svc *servicemodel.Service, endpoints ...int) servicemodel.State {
 
 func (s *site) apply(state servicemodel.State) *dataplane.Result {
 	s.t.Helper()
-	r := ok(s.engine.Apply(s.t.Context(), state))(s.t)
-	return r
+	return ok(s.engine.Apply(s.t.Context(), state))(s.t)
 }
 
 // dial connects to the service.

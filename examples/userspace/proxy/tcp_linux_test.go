@@ -53,9 +53,8 @@ func TestAResetIsPassedOn(t *testing.T) {
 	}))
 	s.apply(state(service(), 1))
 	c := s.dial()
-	_, err := c.Write([]byte("x"))
-	require.NoError(t, err)
-	_, err = io.ReadAll(c)
+	ok(c.Write([]byte("x")))(t)
+	_, err := io.ReadAll(c)
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
 
@@ -151,8 +150,7 @@ func TestConnectionsBeyondTheLimitWait(t *testing.T) {
 	require.ErrorContains(t, err, "timeout")
 	require.NoError(t, third.SetReadDeadline(time.Now().Add(patience)))
 	first.Close()
-	name, err := greeting(third)
-	require.NoError(t, err)
+	name := ok(greeting(third))(t)
 	require.Equal(t, "1", name)
 }
 

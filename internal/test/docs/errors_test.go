@@ -135,15 +135,12 @@ func (staleFlows) Settle(context.Context) (time.Duration, error) { return 0, sys
 // appliesTwice applies a planned change set twice.
 func appliesTwice(t *testing.T) error {
 	engine := dataplane.New(memory.New(nil), nil)
-	preview, err := engine.Plan(t.Context(), web("a"))
-	require.NoError(t, err)
-	text, err := json.Marshal(preview.Changes)
-	require.NoError(t, err)
+	preview := ok(engine.Plan(t.Context(), web("a")))(t)
+	text := ok(json.Marshal(preview.Changes))(t)
 	var changes servicemodel.ChangeSet
 	require.NoError(t, json.Unmarshal(text, &changes))
-	_, err = engine.ApplyChanges(t.Context(), &changes)
-	require.NoError(t, err)
-	_, err = engine.ApplyChanges(t.Context(), &changes)
+	ok(engine.ApplyChanges(t.Context(), &changes))(t)
+	_, err := engine.ApplyChanges(t.Context(), &changes)
 	return err
 }
 
@@ -168,9 +165,8 @@ func runsTwice(t *testing.T) (err error) {
 
 func takes(t *testing.T) error {
 	parts := dataplane.NewParts(memory.New(nil), nil)
-	_, err := parts.Apply(t.Context(), "a", web("a"))
-	require.NoError(t, err)
-	_, err = parts.Apply(t.Context(), "b", web("b"))
+	ok(parts.Apply(t.Context(), "a", web("a")))(t)
+	_, err := parts.Apply(t.Context(), "b", web("b"))
 	require.ErrorIs(t, err, dataplane.ErrRefused)
 	return err
 }

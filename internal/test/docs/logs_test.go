@@ -64,18 +64,14 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	apply(servicemodel.State{})
 	m.Fail(memory.CallCommit, 1, errors.New("no memory"))
 	apply(state)
-	_, err := e.Settle(t.Context())
-	require.NoError(t, err)
-	_, err = e.Switch(t.Context(), memory.New(nil), nil)
-	require.NoError(t, err)
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err)
+	ok(e.Settle(t.Context()))(t)
+	ok(e.Switch(t.Context(), memory.New(nil), nil))(t)
+	ok(e.Cleanup(t.Context()))(t)
 
 	keeping := dataplane.New(memory.New(nil), &dataplane.Config{Logger: slog.New(logged),
 		KeepRefused: true})
 	for _, port := range []uint16{80, 0} {
-		_, err = keeping.Apply(t.Context(), state.WithService(svc("web", port)))
-		require.NoError(t, err)
+		ok(keeping.Apply(t.Context(), state.WithService(svc("web", port))))(t)
 	}
 
 	lenient := dataplane.New(memory.New(nil), &dataplane.Config{Logger: slog.New(logged),
@@ -85,12 +81,10 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 			}
 			return nil
 		}})
-	_, err = lenient.Apply(t.Context(), servicemodel.State{}.WithService(svc("web", 80)).
-		WithEndpoints(svc("web", 80).Name, []servicemodel.Endpoint{{}}))
-	require.NoError(t, err)
-	_, err = lenient.Apply(t.Context(), state)
-	require.NoError(t, err)
-	_, err = lenient.Apply(t.Context(), servicemodel.State{})
+	ok(lenient.Apply(t.Context(), servicemodel.State{}.WithService(svc("web", 80)).
+		WithEndpoints(svc("web", 80).Name, []servicemodel.Endpoint{{}})))(t)
+	ok(lenient.Apply(t.Context(), state))(t)
+	_, err := lenient.Apply(t.Context(), servicemodel.State{})
 	require.ErrorIs(t, err, dataplane.ErrNotApproved)
 
 	p := dataplane.NewParts(m, &dataplane.PartsConfig{Logger: slog.New(logged)})

@@ -298,8 +298,7 @@ func TestStatesComeWithoutServiceCIDRs(t *testing.T) {
 
 func TestServiceCIDRsAreWatchedWhereTheServerHasThem(t *testing.T) {
 	t.Parallel()
-	s, err := New(fake.NewClientset(), nil)
-	require.NoError(t, err)
+	s := ok(New(fake.NewClientset(), nil))(t)
 	names := func(l []*kind) (out []string) {
 		for _, k := range l {
 			out = append(out, k.name)
@@ -313,7 +312,7 @@ func TestServiceCIDRsAreWatchedWhereTheServerHasThem(t *testing.T) {
 		func(clienttesting.Action) (bool, runtime.Object, error) {
 			return true, nil, errors.New("not reachable")
 		})
-	_, err = New(client, nil)
+	_, err := New(client, nil)
 	require.ErrorContains(t, err, "kubeapi: ask for networking.k8s.io/v1: not reachable")
 	_, err = New(nil, nil)
 	require.ErrorContains(t, err, "client")
