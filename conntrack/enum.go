@@ -39,25 +39,25 @@ func (p Protocol) String() string {
 // icmp reports whether tuples of p have an identifier, a type and a code instead of ports.
 func (p Protocol) icmp() bool { return p == protoICMP || p == protoICMPv6 }
 
-// Family is an address family, numbered as netfilter numbers it.
-type Family uint8
+// nfFamily is an address family, numbered as netfilter numbers it.
+type nfFamily uint8
 
-// The families conntrack knows (NFPROTO_*, include/uapi/linux/netfilter.h). AnyFamily is only for
+// The families conntrack knows (NFPROTO_*, include/uapi/linux/netfilter.h). familyAny is only for
 // filters.
 const (
-	AnyFamily Family = 0  // NFPROTO_UNSPEC
-	IPv4      Family = 2  // NFPROTO_IPV4
-	IPv6      Family = 10 // NFPROTO_IPV6
+	familyAny  nfFamily = 0  // NFPROTO_UNSPEC
+	familyIPv4 nfFamily = 2  // NFPROTO_IPV4
+	familyIPv6 nfFamily = 10 // NFPROTO_IPV6
 )
 
 // String returns "ipv4", "ipv6" or "any".
-func (f Family) String() string {
+func (f nfFamily) String() string {
 	switch f {
-	case AnyFamily:
+	case familyAny:
 		return "any"
-	case IPv4:
+	case familyIPv4:
 		return "ipv4"
-	case IPv6:
+	case familyIPv6:
 		return "ipv6"
 	}
 	return "family " + strconv.Itoa(int(f))

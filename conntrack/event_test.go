@@ -93,7 +93,7 @@ func FuzzParseEvents(f *testing.F) {
 	f.Fuzz(func(t *testing.T, data []byte) {
 		events, _ := parseEvents(data, wantAll)
 		for _, e := range events {
-			require.NotEqual(t, AnyFamily, e.Flow.Family())
+			require.NotEqual(t, familyAny, e.Flow.family())
 		}
 	})
 }

@@ -8,7 +8,10 @@ import (
 
 // Unexported names for tests in other packages. These tests share their helpers with the tests of
 // packages that import this one.
-type DumpRequest = dumpRequest
+type (
+	DumpRequest = dumpRequest
+	Family      = nfFamily
+)
 
 const (
 	StatusConfirmed   = statusConfirmed
@@ -17,6 +20,9 @@ const (
 	StatusDstNAT      = statusDstNAT
 	SCTPHeartbeatSent = sctpHeartbeatSent
 	SCTPNone          = sctpNone
+	AnyFamily         = familyAny
+	IPv4              = familyIPv4
+	IPv6              = familyIPv6
 	TCPNone           = tcpNone
 	TCPSynSent        = tcpSynSent
 	TCPSynRecv        = tcpSynRecv
@@ -45,6 +51,8 @@ func (f Filter) Dumps() ([]DumpRequest, error) { return f.dumps() }
 func (m *Matcher) Dumps(s Scan, except ...Protocol) []DumpRequest { return m.dumps(s, except...) }
 
 func (m *Matcher) Empty() bool { return m.empty() }
+
+func (f *Flow) Family() Family { return f.family() }
 
 func (f *Flow) Masqueraded() bool { return f.masqueraded() }
 

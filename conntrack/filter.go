@@ -14,7 +14,7 @@ import (
 // those parts to the kernel that the kernel can evaluate, so that the kernel sends fewer flows. A
 // kernel that does not know a part ignores it:
 //
-// - the family, on every kernel;
+// - the family of the addresses, on every kernel;
 // - the mark, since Linux 3.4, and the status, since 5.15;
 // - the zone, since 6.8;
 // - protocol, IPv4 addresses and the ports of TCP and UDP, since 5.8 (CTA_FILTER, commit
@@ -27,8 +27,6 @@ import (
 // filter sets in the original one. So the reply tuple is passed only if the filter does not set
 // anything of the original one.
 type Filter struct {
-	// Family limits the flows to one family. Addresses below imply it.
-	Family Family
 	// Protocol is the transport protocol; 0 means any.
 	Protocol Protocol
 
@@ -70,7 +68,6 @@ func (f Filter) Match(fl *Flow) bool {
 func (f *Filter) matchOriginal(fl *Flow) bool {
 	return (f.Protocol == 0 || f.Protocol == fl.Protocol) &&
 		(f.OriginalDstPort == 0 || f.OriginalDstPort == fl.Original.Dst.Port()) &&
-		(f.Family == AnyFamily || f.Family == fl.Family()) &&
 		matchAddr(f.OriginalSrc, fl.Original.Src) &&
 		matchAddr(f.OriginalDst, fl.Original.Dst)
 }
@@ -96,12 +93,8 @@ func (f Filter) mark() (mark, mask uint32) {
 	return f.Mark & f.MarkMask, f.MarkMask
 }
 
-// family returns the one family that the filter allows, or AnyFamily if it allows both.
-func (f Filter) family() (Family, error) {
-	family := f.Family
-	if family != AnyFamily && family != IPv4 && family != IPv6 {
-		return 0, fmt.Errorf("%w: Family: %s is not a family", ErrBadFilter, family)
-	}
+// family returns the one family that the filter allows, or familyAny if it allows both.
+func (f Filter) family() (family nfFamily, err error) {
 	for _, a := range []struct {
 		name string
 		addr netip.Addr
@@ -111,7 +104,7 @@ func (f Filter) family() (Family, error) {
 			continue
 		case a.addr.Zone() != "":
 			return 0, fmt.Errorf("%w: %s: %s has a zone", ErrBadFilter, a.name, a.addr)
-		case family == AnyFamily:
+		case family == familyAny:
 			family = familyOf(a.addr.Unmap())
 		case family != familyOf(a.addr.Unmap()):
 			return 0, fmt.Errorf("%w: %s: %s is not an address of %s", ErrBadFilter, a.name, a.addr,
@@ -123,7 +116,7 @@ func (f Filter) family() (Family, error) {
 
 // dumpRequest is the kernel's part of a filter. The zero value asks for the whole table.
 type dumpRequest struct {
-	Family           Family
+	Family           nfFamily
 	Protocol         Protocol // with the fields below; 0 means that the tuple is not filtered
 	Src, Dst         netip.Addr
 	SrcPort, DstPort uint16
@@ -162,12 +155,12 @@ func (f Filter) dumps() ([]dumpRequest, error) {
 			d.SrcPort = f.ReplySrcPort
 		}
 	}
-	if family != AnyFamily || !d.filtersTuple() {
+	if family != familyAny || !d.filtersTuple() {
 		return []dumpRequest{d}, nil
 	}
 	// CTA_FILTER needs a family (EOPNOTSUPP without), so there is one request for each.
 	d4, d6 := d, d
-	d4.Family, d6.Family = IPv4, IPv6
+	d4.Family, d6.Family = familyIPv4, familyIPv6
 	return []dumpRequest{d4, d6}, nil
 }
 

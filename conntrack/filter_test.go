@@ -26,8 +26,7 @@ func TestFilterMatch(t *testing.T) {
 		want   bool
 	}{
 		{"the zero filter wants everything", Filter{}, base, true},
-		{"its family", Filter{Family: IPv4}, base, true},
-		{"another family", Filter{Family: IPv6}, base, false},
+		{"an address of another family", Filter{ReplySrc: Addr("fd00::5")}, base, false},
 		{"its protocol", Filter{Protocol: UDP}, base, true},
 		{"another protocol", Filter{Protocol: TCP}, base, false},
 		{"its client", Filter{OriginalSrc: Addr("10.0.0.1")}, base, true},
@@ -68,8 +67,7 @@ func TestFilterDumps(t *testing.T) {
 		want   []DumpRequest
 	}{
 		{"nothing to filter", Filter{}, []DumpRequest{{}}},
-		{"a family", Filter{Family: IPv6}, []DumpRequest{{Family: IPv6}}},
-		{"a protocol needs a Family: both in turn", Filter{Protocol: UDP},
+		{"a protocol needs a family: both in turn", Filter{Protocol: UDP},
 			[]DumpRequest{{Family: IPv4, Protocol: UDP}, {Family: IPv6, Protocol: UDP}}},
 		{"an IPv6 address is a family to the kernel", Filter{OriginalDst: vip6},
 			[]DumpRequest{{Family: IPv6}}},
@@ -107,9 +105,8 @@ func TestFilterThatContradictsItself(t *testing.T) {
 		want   string
 		filter Filter
 	}{
-		{"Family: family 7 is not a family", Filter{Family: 7}},
 		{"OriginalDst: 10.0.0.1 is not an address of ipv6",
-			Filter{Family: IPv6, OriginalDst: Addr("10.0.0.1")}},
+			Filter{OriginalSrc: Addr("fd00::1"), OriginalDst: Addr("10.0.0.1")}},
 		{"ReplySrc: fd00::1 is not an address of ipv4", Filter{OriginalSrc: Addr("10.0.0.1"),
 			ReplySrc: Addr("fd00::1")}},
 		{"OriginalSrc: fe80::1%eth0 has a zone", Filter{OriginalSrc: Addr("fe80::1%eth0")}},
@@ -167,7 +164,6 @@ func kernelMatchTuple(d DumpRequest, p Protocol, tuple Tuple) bool {
 
 func randomFilter(r *rand.Rand) Filter {
 	f := Filter{
-		Family:   Pick(r, AnyFamily, AnyFamily, IPv4, IPv6),
 		Protocol: Pick(r, 0, 0, TCP, UDP, SCTP),
 		Status:   Pick(r, 0, 0, StatusAssured), StatusMask: Pick(r, 0, 0, StatusAssured,
 			StatusDstNAT),

@@ -51,8 +51,8 @@ type Tuple struct {
 // Count is the traffic in one direction of a flow.
 type Count struct{ Packets, Bytes uint64 }
 
-// Family returns the family of the flow's addresses.
-func (f *Flow) Family() Family { return familyOf(f.Original.Dst.Addr()) }
+// family returns the family of the flow's addresses.
+func (f *Flow) family() nfFamily { return familyOf(f.Original.Dst.Addr()) }
 
 // Zone returns the zone of the flow, even if it is the zone of one direction only.
 func (f *Flow) Zone() uint16 {
@@ -115,14 +115,14 @@ func (t Tuple) text(p Protocol) string {
 	return s + fmt.Sprintf(" sport=%d dport=%d", t.Src.Port(), t.Dst.Port())
 }
 
-func familyOf(a netip.Addr) Family {
+func familyOf(a netip.Addr) nfFamily {
 	switch {
 	case a.Is4():
-		return IPv4
+		return familyIPv4
 	case a.Is6():
-		return IPv6
+		return familyIPv6
 	}
-	return AnyFamily
+	return familyAny
 }
 
 // All returns the flows as a sequence, for functions that take one.

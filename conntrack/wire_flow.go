@@ -86,7 +86,7 @@ func (p *flowParser) parse(it *rawnl.AttrIter) (err error) {
 // endpoint, that flow has another reply tuple. The ID distinguishes f from a flow that the endpoint
 // itself began, whose original tuple is this reply tuple.
 func appendDelete(b *rawnl.Batch, f *Flow) {
-	b.Message(rawnl.SubsysConntrack, msgDelete, 0, uint8(f.Family()), 0,
+	b.Message(rawnl.SubsysConntrack, msgDelete, 0, uint8(f.family()), 0,
 		rawnl.Object{Verb: "delete", Kind: "flow"})
 	zoned := f.Original.Zone == f.Reply.Zone
 	appendTuple(b, attrTupleReply, f.Protocol, f.Reply, !zoned && f.Reply.Zone != 0)
@@ -98,7 +98,7 @@ func appendDelete(b *rawnl.Batch, f *Flow) {
 
 // appendGet appends a request for the flow with f's original tuple.
 func appendGet(b *rawnl.Batch, f *Flow) {
-	b.Message(rawnl.SubsysConntrack, msgGet, 0, uint8(f.Family()), 0,
+	b.Message(rawnl.SubsysConntrack, msgGet, 0, uint8(f.family()), 0,
 		rawnl.Object{Verb: "get", Kind: "flow"})
 	appendTuple(b, attrTupleOrig, f.Protocol, f.Original, f.Original.Zone != f.Reply.Zone &&
 		f.Original.Zone != 0)
@@ -112,7 +112,7 @@ func appendGet(b *rawnl.Batch, f *Flow) {
 // request must contain the inverse of the original tuple and the translation (CTA_NAT_DST,
 // CTA_NAT_SRC). The kernel then makes the reply tuple itself.
 func appendCreate(b *rawnl.Batch, f *Flow) {
-	b.Message(rawnl.SubsysConntrack, msgNew, rawnl.FlagCreate|rawnl.FlagExcl, uint8(f.Family()), 0,
+	b.Message(rawnl.SubsysConntrack, msgNew, rawnl.FlagCreate|rawnl.FlagExcl, uint8(f.family()), 0,
 		rawnl.Object{Verb: "create", Kind: "flow"})
 	zoned := f.Original.Zone == f.Reply.Zone
 	appendTuple(b, attrTupleOrig, f.Protocol, f.Original, !zoned && f.Original.Zone != 0)

@@ -59,7 +59,7 @@ func TestParseRecordedFlows(t *testing.T) {
 		require.Equal(t, r.status, f.Status.String(), r.command)
 		require.NotZero(t, f.ID, r.command)
 		require.Equal(t, 2026, f.Start.Year(), r.command)
-		require.Equal(t, f.Original.Src.Addr().Is4(), f.Family() == IPv4, r.command)
+		require.Equal(t, f.Original.Src.Addr().Is4(), f.family() == familyIPv4, r.command)
 	}
 }
 
@@ -162,7 +162,8 @@ func TestDumpAsksForWhatTheFilterWants(t *testing.T) {
 	t.Parallel()
 	var native [4]byte
 	binary.NativeEndian.PutUint32(native[:], 0b101010)
-	vip := dumpRequest{Family: IPv4, Protocol: UDP, Dst: ap("10.96.0.10:0").Addr(), DstPort: 53}
+	vip := dumpRequest{Family: familyIPv4, Protocol: UDP, Dst: ap("10.96.0.10:0").Addr(),
+		DstPort: 53}
 	var b rawnl.Batch
 	appendDump(&b, vip)
 	require.NoError(t, b.Err())
@@ -217,7 +218,7 @@ func FuzzParseFlow(f *testing.F) {
 		if parseFlow(attrs, &fl, wantAll) != nil {
 			return
 		}
-		require.NotEqual(t, AnyFamily, fl.Family())
+		require.NotEqual(t, familyAny, fl.family())
 		require.False(t, strings.Contains(fl.String(), "invalid"), fl.String())
 		var b rawnl.Batch
 		appendDelete(&b, &fl)

@@ -99,17 +99,17 @@ func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (Creat
 
 // checkFlow refuses flows that cannot be written.
 func checkFlow(f *Flow) error {
-	family := f.Family()
+	family := f.family()
 	for _, a := range []struct {
 		name string
-		addr Family
+		addr nfFamily
 	}{
 		{"Original.Dst", family},
 		{"Original.Src", familyOf(f.Original.Src.Addr())},
 		{"Reply.Src", familyOf(f.Reply.Src.Addr())},
 		{"Reply.Dst", familyOf(f.Reply.Dst.Addr())},
 	} {
-		if a.addr == AnyFamily || a.addr != family {
+		if a.addr == familyAny || a.addr != family {
 			return fmt.Errorf("flow %s: %s: no address, or of another family", *f, a.name)
 		}
 	}

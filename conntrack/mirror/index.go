@@ -20,13 +20,15 @@ func newIndex() *index {
 type suspect struct {
 	number uint32
 	id     uint32
-	family conntrack.Family
+	v4     bool
 }
 
 func (x *index) len() int { return x.v4.flows.n + x.v6.flows.n }
 
+func isV4(f *conntrack.Flow) bool { return f.Original.Dst.Addr().Is4() }
+
 func (x *index) add(f *conntrack.Flow) {
-	if f.Family() == conntrack.IPv4 {
+	if isV4(f) {
 		x.v4.add(f)
 	} else {
 		x.v6.add(f)
@@ -34,7 +36,7 @@ func (x *index) add(f *conntrack.Flow) {
 }
 
 func (x *index) remove(f *conntrack.Flow) {
-	if f.Family() == conntrack.IPv4 {
+	if isV4(f) {
 		x.v4.remove(f)
 	} else {
 		x.v6.remove(f)
@@ -42,7 +44,7 @@ func (x *index) remove(f *conntrack.Flow) {
 }
 
 func (x *index) has(f *conntrack.Flow) bool {
-	if f.Family() == conntrack.IPv4 {
+	if isV4(f) {
 		return x.v4.findFlow(f) != 0
 	}
 	return x.v6.findFlow(f) != 0
@@ -50,7 +52,7 @@ func (x *index) has(f *conntrack.Flow) bool {
 
 // flow returns the known part of a suspect, false if it is forgotten.
 func (x *index) flow(s suspect) (f conntrack.Flow, ok bool) {
-	if s.family == conntrack.IPv4 {
+	if s.v4 {
 		f, ok = x.v4.flow(s.number)
 	} else {
 		f, ok = x.v6.flow(s.number)
@@ -71,8 +73,8 @@ func (x *index) apply(e *conntrack.Event) {
 // suspects returns the flows of some protocols that a matcher can find stale.
 func (x *index) suspects(m *conntrack.Matcher, covers func(conntrack.Protocol) bool) []suspect {
 	var all []suspect
-	take4 := func(i uint32) { all = append(all, suspect{i, x.v4.flows.at(i).id, conntrack.IPv4}) }
-	take6 := func(i uint32) { all = append(all, suspect{i, x.v6.flows.at(i).id, conntrack.IPv6}) }
+	take4 := func(i uint32) { all = append(all, suspect{i, x.v4.flows.at(i).id, true}) }
+	take6 := func(i uint32) { all = append(all, suspect{i, x.v6.flows.at(i).id, false}) }
 	stale := func(f *conntrack.Flow) bool { return m.Classify(f).Stale() }
 	for _, to := range m.Destinations() {
 		switch {
