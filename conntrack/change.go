@@ -2,7 +2,6 @@ package conntrack
 
 import (
 	"errors"
-	"fmt"
 	"net/netip"
 )
 
@@ -69,35 +68,18 @@ type Frontend struct {
 // ErrBadChange says that a part of a change makes no sense.
 var ErrBadChange = errors.New("bad change")
 
-// Class is how a flow relates to a change.
-type Class uint8
+// class is how a flow relates to a change, in one word.
+type class string
 
 // The classes. Flows of the last three are stale.
 const (
-	Unrelated    Class = iota // not to a frontend that changed
-	Current                   // to an endpoint that may have it
-	Misdirected               // to an endpoint that may not have it
-	Untranslated              // to the frontend's own address instead of an endpoint
+	unrelated    class = "unrelated"    // not to a frontend that changed
+	current      class = "current"      // to an endpoint that may have it
+	misdirected  class = "misdirected"  // to an endpoint that may not have it
+	untranslated class = "untranslated" // to the frontend's own address instead of an endpoint
 	// from the frontend's own address: it catches the packets that clients send there
-	Backwards
+	backwards class = "backwards"
 )
 
-// String returns the class in one word.
-func (c Class) String() string {
-	switch c {
-	case Unrelated:
-		return "unrelated"
-	case Current:
-		return "current"
-	case Misdirected:
-		return "misdirected"
-	case Untranslated:
-		return "untranslated"
-	case Backwards:
-		return "backwards"
-	}
-	return fmt.Sprintf("class %d", uint8(c))
-}
-
-// Stale reports whether flows of the class should be deleted.
-func (c Class) Stale() bool { return c == Misdirected || c == Untranslated || c == Backwards }
+// stale reports whether flows of the class should be deleted.
+func (c class) stale() bool { return c == misdirected || c == untranslated || c == backwards }

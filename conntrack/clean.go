@@ -89,7 +89,7 @@ type CleanResult struct {
 	Seen         int // flows that the kernel sent
 	Lookups      int // single flows that an [Index] asked the kernel for
 	Misdirected  int // stale flows to endpoints that may not have them
-	Untranslated int // stale flows of the classes Untranslated and Backwards
+	Untranslated int // stale flows that are untranslated, or [Frontend.Backwards]
 	Deleted      int // flows deleted, including connections that were reset
 	Missing      int // flows that had ended or changed before they could be deleted
 	Reset        int // TCP connections whose ends were reset, see [Table.Cut]
@@ -212,10 +212,10 @@ func (c *cleaning) take(ctx context.Context, f *Flow) error {
 	if isTombstone(f) {
 		return nil // a tombstone is still needed, and expires by itself
 	}
-	switch c.matcher.Classify(f) {
-	case Misdirected:
+	switch c.matcher.classify(f) {
+	case misdirected:
 		c.result.Misdirected++
-	case Untranslated, Backwards:
+	case untranslated, backwards:
 		c.result.Untranslated++
 	default:
 		return nil

@@ -60,7 +60,7 @@ func ExampleTable_Flows() {
 }
 
 // The matcher works without a kernel.
-func ExampleMatcher_Classify() {
+func ExampleMatcher_Stale() {
 	frontend := conntrack.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Port: 53,
 		Protocol: conntrack.UDP}
 	m, err := conntrack.NewMatcher(conntrack.Change{Frontends: []conntrack.Frontend{{
@@ -78,12 +78,12 @@ func ExampleMatcher_Classify() {
 				frontend.Port)},
 			Reply: conntrack.Tuple{Src: netip.MustParseAddrPort(endpoint), Dst: client},
 		}
-		fmt.Println(endpoint, m.Classify(&f))
+		fmt.Println(endpoint, m.Stale(&f))
 	}
 	// Output:
-	// 10.244.0.5:5353 misdirected
-	// 10.244.0.6:5353 current
-	// 10.96.0.10:53 untranslated
+	// 10.244.0.5:5353 true
+	// 10.244.0.6:5353 false
+	// 10.96.0.10:53 true
 }
 
 // To know the table and all its changes, first follow it, then list it.

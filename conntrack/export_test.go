@@ -50,6 +50,9 @@ func (f Filter) Dumps() ([]DumpRequest, error) { return f.dumps() }
 
 func (m *Matcher) Dumps(s Scan, except ...Protocol) []DumpRequest { return m.dumps(s, except...) }
 
+// Classify returns the class of a flow in one word.
+func (m *Matcher) Classify(f *Flow) string { return string(m.classify(f)) }
+
 func (m *Matcher) Empty() bool { return m.empty() }
 
 func (f *Flow) Family() Family { return f.family() }

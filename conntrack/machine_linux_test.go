@@ -175,7 +175,7 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 			f.Reply.Dst = WithPort(AddrPort("192.0.2.10:1"), i)
 		}
 		f.Timeout = time.Hour
-		if m.Classify(&f).Stale() {
+		if m.Stale(&f) {
 			stale++
 		}
 		flows = append(flows, f)
@@ -188,6 +188,6 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 	require.Equal(t, len(flows)-stale, count())
 	for f, err := range table.Flows(context.Background(), Filter{}) {
 		require.NoError(t, err)
-		require.False(t, m.Classify(&f).Stale(), f.String())
+		require.False(t, m.Stale(&f), f.String())
 	}
 }

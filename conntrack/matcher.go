@@ -139,28 +139,32 @@ func (c *criterion) finds() bool {
 	return c.anyRemoved || len(c.removed) > 0 || c.untranslated || c.backwards
 }
 
-// Classify returns the class of a flow. Only addresses, ports, protocol and zone count. IPVS does
-// not set IPS_DST_NAT, and the reply tuple has the endpoint whether the client's address was
-// replaced or not.
-func (m *Matcher) Classify(f *Flow) Class {
+// Stale reports whether a flow should be deleted: it goes to an endpoint that may not have it, or
+// is not translated although it should be, or is [Frontend.Backwards]. Only addresses, ports,
+// protocol and zone count.
+func (m *Matcher) Stale(f *Flow) bool { return m.classify(f).stale() }
+
+// classify returns the class of a flow. IPVS does not set IPS_DST_NAT, and the reply tuple has the
+// endpoint whether the client's address was replaced or not.
+func (m *Matcher) classify(f *Flow) class {
 	c := m.criterion(f)
 	switch {
 	case f.Zone() != m.zone:
-		return Unrelated
+		return unrelated
 	case c == nil && m.fromFrontend(f) && !f.Translated() && !f.masqueraded():
-		return Backwards
+		return backwards
 	case c == nil:
-		return Unrelated
+		return unrelated
 	case c.endpoints.has(f.Reply.Src):
-		return Current
+		return current
 	case f.Reply.Src == f.Original.Dst && c.untranslated:
-		return Untranslated
+		return untranslated
 	case f.Reply.Src == f.Original.Dst:
-		return Current
+		return current
 	case c.anyRemoved || c.removed.has(f.Reply.Src):
-		return Misdirected
+		return misdirected
 	}
-	return Current
+	return current
 }
 
 func (s endpoints) has(e netip.AddrPort) bool {

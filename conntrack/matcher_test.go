@@ -84,7 +84,7 @@ func TestClassify(t *testing.T) {
 	t.Parallel()
 	m := matcherOf(t, DNSChange())
 	for _, tc := range classified {
-		require.Equal(t, tc.want, m.Classify(&tc.flow), "%s: %s", tc.name, tc.flow)
+		require.Equal(t, tc.want, Class(m.Classify(&tc.flow)), "%s: %s", tc.name, tc.flow)
 	}
 }
 
@@ -116,7 +116,7 @@ func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 			NewFlow(UDP, "192.0.2.11:30053", "198.51.100.7:53", "", ""), Unrelated},
 		{"of another protocol", NewFlow(TCP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Unrelated},
 	} {
-		require.Equal(t, tc.want, m.Classify(&tc.flow), "%s: %s", tc.name, tc.flow)
+		require.Equal(t, tc.want, Class(m.Classify(&tc.flow)), "%s: %s", tc.name, tc.flow)
 	}
 	require.Equal(t, m.Dumps(ScanProtocol), m.Dumps(ScanNarrow),
 		"the kernel cannot look at both ends")
@@ -128,9 +128,9 @@ func TestMatcherOfAZone(t *testing.T) {
 	c.Zone = 9
 	m := matcherOf(t, c)
 	f := NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", "")
-	require.Equal(t, Unrelated, m.Classify(&f))
+	require.Equal(t, Unrelated, Class(m.Classify(&f)))
 	f.Original.Zone = 9
-	require.Equal(t, Misdirected, m.Classify(&f))
+	require.Equal(t, Misdirected, Class(m.Classify(&f)))
 }
 
 func TestMatcherThatFindsNothingIsEmpty(t *testing.T) {
@@ -226,7 +226,7 @@ func TestMatcherAgreesWithTheDefinition(t *testing.T) {
 		for range 100 {
 			f := RandomFlow(r)
 			want := Classify(c, &f)
-			require.Equal(t, want, m.Classify(&f), "seed %d: %+v: %s", seed, c, f)
+			require.Equal(t, want, Class(m.Classify(&f)), "seed %d: %+v: %s", seed, c, f)
 			for _, scan := range []Scan{ScanNarrow, ScanProtocol, ScanAll} {
 				answers := 0
 				for _, d := range m.Dumps(scan) {

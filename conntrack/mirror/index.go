@@ -75,8 +75,9 @@ func (x *index) suspects(m *conntrack.Matcher, covers func(conntrack.Protocol) b
 	var all []suspect
 	take4 := func(i uint32) { all = append(all, suspect{i, x.v4.flows.at(i).id, true}) }
 	take6 := func(i uint32) { all = append(all, suspect{i, x.v6.flows.at(i).id, false}) }
-	stale := func(f *conntrack.Flow) bool { return m.Classify(f).Stale() }
-	for _, to := range m.Destinations() {
+	stale := func(f *conntrack.Flow) bool { return m.Stale(f) }
+	destinations := m.Destinations()
+	for _, to := range destinations {
 		switch {
 		case !covers(to.Protocol):
 		case to.Addr.Is4():
@@ -95,8 +96,14 @@ func (x *index) suspects(m *conntrack.Matcher, covers func(conntrack.Protocol) b
 		}
 	}
 	if ports != nil {
+		known := make(map[conntrack.FrontendKey]bool, len(destinations)) // taken above
+		for _, to := range destinations {
+			known[to] = true
+		}
 		backwards := func(f *conntrack.Flow) bool {
-			return covers(f.Protocol) && m.Classify(f) == conntrack.Backwards
+			dst := f.Original.Dst
+			return covers(f.Protocol) && m.Stale(f) && !known[conntrack.FrontendKey{
+				Addr: dst.Addr(), Port: dst.Port(), Protocol: f.Protocol}]
 		}
 		x.v4.from(ports, backwards, take4)
 		x.v6.from(ports, backwards, take6)

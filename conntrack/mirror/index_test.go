@@ -124,7 +124,7 @@ func requireSuspects(t *testing.T, r *rand.Rand, model []ct.Flow, x *index, seed
 	covers := func(p ct.Protocol) bool { return p != ct.SCTP }
 	var want, got []string
 	for _, f := range model {
-		if covers(f.Protocol) && m.Classify(&f).Stale() {
+		if covers(f.Protocol) && m.Stale(&f) {
 			want = append(want, note(&f))
 		}
 	}

@@ -44,14 +44,14 @@ func (f *fakeTable) Clean(_ context.Context, m *conntrack.Matcher, o conntrack.C
 	}
 	kept := f.flows[:0:0]
 	for i := range f.flows {
-		switch m.Classify(&f.flows[i]) {
-		case conntrack.Misdirected:
-			c.Misdirected++
-		case conntrack.Untranslated, conntrack.Backwards:
-			c.Untranslated++
-		default:
-			kept = append(kept, f.flows[i])
+		switch fl := &f.flows[i]; {
+		case !m.Stale(fl):
+			kept = append(kept, *fl)
 			continue
+		case fl.Translated():
+			c.Misdirected++
+		default:
+			c.Untranslated++
 		}
 		o.Stale(&f.flows[i])
 		c.Deleted++

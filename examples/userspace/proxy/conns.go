@@ -191,7 +191,7 @@ func (b *Backend) cut(m *conntrack.Matcher, r *conntrack.CleanResult) (stale []*
 	for c := range b.conns {
 		r.Seen++
 		fl := c.flow()
-		if c.cut || !m.Classify(&fl).Stale() {
+		if c.cut || !m.Stale(&fl) {
 			continue
 		}
 		c.cancel()

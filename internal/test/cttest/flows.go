@@ -118,6 +118,21 @@ func DNSChange() Change {
 	}
 }
 
+// Class is how a flow relates to a change, in one word.
+type Class string
+
+// The classes. Flows of the last three are stale.
+const (
+	Unrelated    Class = "unrelated"
+	Current      Class = "current"
+	Misdirected  Class = "misdirected"
+	Untranslated Class = "untranslated"
+	Backwards    Class = "backwards"
+)
+
+// Stale reports whether flows of the class should be deleted.
+func (c Class) Stale() bool { return c != Unrelated && c != Current }
+
 // Classify returns the class of a flow for a change. It is written independently of the tested
 // code, and reads the whole change for each flow.
 func Classify(c Change, f *Flow) Class {
