@@ -25,14 +25,25 @@ var (
 // verdicts are the verdict for pods and the host, and that for clients outside.
 type verdicts struct{ internal, external sm.Verdict }
 
-func sameVerdict(v sm.Verdict) verdicts { return verdicts{v, v} }
+var (
+	toCluster  = verdicts{sm.BalanceCluster, sm.BalanceCluster}
+	toLocal    = verdicts{sm.BalanceLocal, sm.BalanceLocal}
+	rejected   = verdicts{sm.Reject, sm.Reject}
+	dropped    = verdicts{sm.Drop, sm.Drop}
+	localOut   = verdicts{sm.BalanceCluster, sm.BalanceLocal} // outside is restricted to this node
+	droppedOut = verdicts{sm.BalanceCluster, sm.Drop}
+)
 
 func bothLocal(s *sm.Service) {
 	internalLocal(s)
 	externalLocal(s)
 }
 
-var remotePlain = endpoint("10.64.0.2")
+var (
+	onlyLocal  = []sm.Endpoint{localEndpoint}
+	onlyRemote = []sm.Endpoint{endpoint("10.64.0.2")}
+	mixed      = slices.Concat(onlyLocal, onlyRemote)
+)
 
 // verdictCases are policies and endpoints, and the resulting verdicts.
 var verdictCases = []struct {
@@ -41,44 +52,27 @@ var verdictCases = []struct {
 	endpoints                []sm.Endpoint
 	clusterIPs, externalOnes verdicts
 }{
-	{"both Cluster, local and remote", everywhere, []sm.Endpoint{localEndpoint, remotePlain},
-		sameVerdict(sm.BalanceCluster), sameVerdict(sm.BalanceCluster)},
-	{
-		"both Cluster, remote only",
-		everywhere,
-		[]sm.Endpoint{remotePlain},
-		sameVerdict(sm.BalanceCluster),
-		sameVerdict(sm.BalanceCluster),
-	},
-	{"both Cluster, none", everywhere, nil, sameVerdict(sm.Reject), sameVerdict(sm.Reject)},
+	{"both Cluster, local and remote", everywhere, mixed, toCluster, toCluster},
+	{"both Cluster, remote only", everywhere, onlyRemote, toCluster, toCluster},
+	{"both Cluster, none", everywhere, nil, rejected, rejected},
 	{"both Cluster, none ready", everywhere,
-		[]sm.Endpoint{
-			endpoint("10.64.0.1", notReady, here),
-		}, sameVerdict(sm.Reject), sameVerdict(sm.Reject)},
+		[]sm.Endpoint{endpoint("10.64.0.1", notReady, here)}, rejected, rejected},
 
-	{"external Local, local and remote", externalLocal, []sm.Endpoint{localEndpoint, remotePlain},
-		sameVerdict(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
+	{"external Local, local and remote", externalLocal, mixed, toCluster, localOut},
 	{"external Local, remote only: outside is dropped, pods and host are not", externalLocal,
-		[]sm.Endpoint{remotePlain},
-		sameVerdict(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.Drop}},
-	{"external Local, none", externalLocal, nil, sameVerdict(sm.Reject), sameVerdict(sm.Reject)},
-	{"external Local, terminating ones here, ready ones elsewhere",
-		externalLocal, []sm.Endpoint{endpoint("10.64.0.1", here, terminating), remotePlain},
-		sameVerdict(sm.BalanceCluster), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
+		onlyRemote, toCluster, droppedOut},
+	{"external Local, none", externalLocal, nil, rejected, rejected},
+	{"external Local, terminating ones here, ready ones elsewhere", externalLocal,
+		append(onlyRemote, endpoint("10.64.0.1", here, terminating)), toCluster, localOut},
 
-	{"internal Local, local and remote", internalLocal, []sm.Endpoint{localEndpoint, remotePlain},
-		sameVerdict(sm.BalanceLocal), sameVerdict(sm.BalanceCluster)},
-	{"internal Local, remote only", internalLocal, []sm.Endpoint{remotePlain}, sameVerdict(sm.Drop),
-		sameVerdict(sm.BalanceCluster)},
-	{"internal Local, remote and terminating only",
-		internalLocal, []sm.Endpoint{endpoint("10.64.0.2", terminating)}, sameVerdict(sm.Drop),
-		sameVerdict(sm.BalanceCluster)},
-	{"internal Local, none", internalLocal, nil, sameVerdict(sm.Reject), sameVerdict(sm.Reject)},
+	{"internal Local, local and remote", internalLocal, mixed, toLocal, toCluster},
+	{"internal Local, remote only", internalLocal, onlyRemote, dropped, toCluster},
+	{"internal Local, remote and terminating only", internalLocal,
+		[]sm.Endpoint{endpoint("10.64.0.2", terminating)}, dropped, toCluster},
+	{"internal Local, none", internalLocal, nil, rejected, rejected},
 
-	{"both Local, remote only", bothLocal, []sm.Endpoint{remotePlain},
-		sameVerdict(sm.Drop), verdicts{sm.BalanceCluster, sm.Drop}},
-	{"both Local, local only", bothLocal, []sm.Endpoint{localEndpoint},
-		sameVerdict(sm.BalanceLocal), verdicts{sm.BalanceCluster, sm.BalanceLocal}},
+	{"both Local, remote only", bothLocal, onlyRemote, dropped, droppedOut},
+	{"both Local, local only", bothLocal, onlyLocal, toLocal, localOut},
 }
 
 func TestVerdictsByPolicyAndEndpoints(t *testing.T) {
