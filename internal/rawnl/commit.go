@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-	"time"
 )
 
 // Commit sends b as one nf_tables transaction: the kernel applies all of it, or nothing. An empty
@@ -21,20 +20,7 @@ import (
 // in the order of the messages, and the acknowledgement last. An error of the commit itself comes
 // before all of them. So if the acknowledgement is the first answer, the commit succeeded.
 func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
-	if err := b.seal(); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	if err := c.begin(ctx); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
-	defer c.end()
-	start := time.Now()
-	err := c.commit(b, genID, 0)
-	c.debug(ctx, "commit", b, start, err)
-	return err
+	return c.work(ctx, "commit", "commit", b, func() error { return c.commit(b, genID, 0) })
 }
 
 // Check lets the kernel judge b as a transaction but never commits it. Check does not send the end
@@ -43,20 +29,7 @@ func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 // that the kernel loaded to judge; the generation stays the same. Check does not find errors that
 // only the commit itself can cause.
 func (c *Conn) Check(ctx context.Context, b *Batch) error {
-	if err := b.seal(); err != nil {
-		return fmt.Errorf("check: %w", err)
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	if err := c.begin(ctx); err != nil {
-		return fmt.Errorf("check: %w", err)
-	}
-	defer c.end()
-	start := time.Now()
-	err := c.commit(b, 0, frameLen)
-	c.debug(ctx, "check", b, start, err)
-	return err
+	return c.work(ctx, "check", "check", b, func() error { return c.commit(b, 0, frameLen) })
 }
 
 // commit does the work of Commit and Check. The caller holds the connection. without is how many

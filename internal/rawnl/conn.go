@@ -172,6 +172,25 @@ func (c *Conn) begin(ctx context.Context) error {
 	return err
 }
 
+// work seals a batch and calls do when it is its turn to use the connection. An empty batch needs
+// no work. Errors begin with op; what names the work in the log.
+func (c *Conn) work(ctx context.Context, op, what string, b *Batch, do func() error) error {
+	if err := b.seal(); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	if b.Len() == 0 {
+		return nil
+	}
+	if err := c.begin(ctx); err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	defer c.end()
+	start := time.Now()
+	err := do()
+	c.debug(ctx, what, b, start, err)
+	return err
+}
+
 // end lets the next one use the connection.
 func (c *Conn) end() { c.turn <- struct{}{} }
 

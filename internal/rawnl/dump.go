@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"syscall"
-	"time"
 )
 
 // Dump sends the one message of req as a dump and calls fn for every message of the answer. It
@@ -23,34 +22,15 @@ import (
 // when it meets an element again. The kernel does not rehash a set that was made with a size
 // (NFTA_SET_DESC_SIZE).
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
-	if err := req.single(); err != nil {
-		return fmt.Errorf("dump: %w", err)
-	}
-	if err := c.begin(ctx); err != nil {
-		return fmt.Errorf("dump: %w", err)
-	}
-	defer c.end()
-	start := time.Now()
-	err := c.dump(ctx, &dump{req: req, fn: fn})
-	c.debug(ctx, "dump", req, start, err)
-	return err
+	return c.dump(ctx, &dump{req: req, fn: fn})
 }
 
 // DumpThrough is [Conn.Dump] that goes on to the end after an interruption. It reports whether
 // there was one. If so, fn may have seen an object twice or not at all, unless nothing could change
 // that object, and nothing was added or removed where it is stored.
 func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) error) (bool, error) {
-	if err := req.single(); err != nil {
-		return false, fmt.Errorf("dump: %w", err)
-	}
-	if err := c.begin(ctx); err != nil {
-		return false, fmt.Errorf("dump: %w", err)
-	}
-	defer c.end()
-	start := time.Now()
 	d := dump{req: req, fn: fn, through: true}
 	err := c.dump(ctx, &d)
-	c.debug(ctx, "dump", req, start, err)
 	return d.torn, err
 }
 
@@ -66,14 +46,22 @@ func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) 
 	return err
 }
 
-// dump does the work of Dump. The caller holds the connection.
+// dump does the work of Dump and DumpThrough.
+func (c *Conn) dump(ctx context.Context, d *dump) error {
+	if err := d.req.single(); err != nil {
+		return fmt.Errorf("dump: %w", err)
+	}
+	return c.work(ctx, "dump", "dump", d.req, func() error { return c.dumpInTurn(ctx, d) })
+}
+
+// dumpInTurn dumps again if an earlier dump has stalled. The caller holds the connection.
 //
 // If the kernel has no memory for a part of a dump, the dump stalls: the queue is empty, and the
 // kernel refuses the next dump with EBUSY (netlink_dump and __netlink_dump_start in
 // net/netlink/af_netlink.c). Reading that refusal makes the kernel continue the stalled dump (at
-// the end of netlink_recvmsg). So dump reads the stalled dump to its end and sends its own request
-// again.
-func (c *Conn) dump(ctx context.Context, d *dump) error {
+// the end of netlink_recvmsg). So dumpInTurn reads the stalled dump to its end and sends its own
+// request again.
+func (c *Conn) dumpInTurn(ctx context.Context, d *dump) error {
 	err := c.dumpOnce(ctx, d)
 	stalled := func() bool { return !d.any && errors.Is(err, syscall.EBUSY) }
 	for try := 1; try < dumpTries && stalled(); try++ {

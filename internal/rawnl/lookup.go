@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"syscall"
-	"time"
 )
 
 // lookupWindow is how many entries one datagram asks for. A larger window saves nothing: a datagram
@@ -24,17 +23,7 @@ const lookupWindow = 256
 // again, fewer at a time.
 func (c *Conn) Lookup(ctx context.Context, b *Batch,
 	fn func(i, entry int, m Message, found bool) error) error {
-	if err := b.seal(); err != nil {
-		return fmt.Errorf("look up: %w", err)
-	}
-	if err := c.begin(ctx); err != nil {
-		return fmt.Errorf("look up: %w", err)
-	}
-	defer c.end()
-	start := time.Now()
-	err := c.lookup(ctx, b, fn)
-	c.debug(ctx, "lookup", b, start, err)
-	return err
+	return c.work(ctx, "look up", "lookup", b, func() error { return c.lookup(ctx, b, fn) })
 }
 
 // lookup does the work of Lookup. The caller holds the connection.

@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"fmt"
-	"time"
 )
 
 // SendAll sends the messages of b as independent requests: a failure does not stop the others. It
@@ -13,19 +12,10 @@ import (
 // errors. Each send is as large as the send buffer and the room for answers in the receive buffer
 // allow. SendAll checks ctx between two sends.
 func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
-	if err := b.seal(); err != nil {
-		return 0, fmt.Errorf("send: %w", err)
-	}
-	if b.Len() == 0 {
-		return 0, nil
-	}
-	if err := c.begin(ctx); err != nil {
-		return 0, fmt.Errorf("send: %w", err)
-	}
-	defer c.end()
-	start := time.Now()
-	done, err = c.sendAll(ctx, b, func(int, Message) error { return nil })
-	c.debug(ctx, "requests", b, start, err)
+	err = c.work(ctx, "send", "requests", b, func() (err error) {
+		done, err = c.sendAll(ctx, b, func(int, Message) error { return nil })
+		return err
+	})
 	return done, err
 }
 
@@ -102,35 +92,22 @@ func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors,
 // the connection, and its error ends the work. QueryAll reports refused requests as [Conn.SendAll]
 // does. Replies must be small, like replies about one object.
 func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message) error) error {
-	if err := b.seal(); err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	if b.Len() == 0 {
-		return nil
-	}
-	if err := c.begin(ctx); err != nil {
-		return fmt.Errorf("query: %w", err)
-	}
-	defer c.end()
-	start := time.Now()
-	_, err := c.sendAll(ctx, b, fn)
-	c.debug(ctx, "queries", b, start, err)
-	return err
+	return c.work(ctx, "query", "queries", b, func() error {
+		_, err := c.sendAll(ctx, b, fn)
+		return err
+	})
 }
 
 // Query sends the one message of req and returns copies of the replies; there may be none. To ask
 // for all objects of a kind, use [Conn.Dump].
-func (c *Conn) Query(ctx context.Context, req *Batch) ([]Message, error) {
+func (c *Conn) Query(ctx context.Context, req *Batch) (replies []Message, err error) {
 	if err := req.single(); err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
-	if err := c.begin(ctx); err != nil {
-		return nil, fmt.Errorf("query: %w", err)
-	}
-	defer c.end()
-	start := time.Now()
-	replies, err := c.query(req)
-	c.debug(ctx, "query", req, start, err)
+	err = c.work(ctx, "query", "query", req, func() (err error) {
+		replies, err = c.query(req)
+		return err
+	})
 	return replies, err
 }
 
