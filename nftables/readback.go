@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -58,12 +57,6 @@ func shapeOf(r *reading) shape {
 	}
 	slices.Sort(s.leaves)
 	return s
-}
-
-func number(name, prefix string) (int, bool) {
-	digits, ok := strings.CutPrefix(name, prefix)
-	n, err := strconv.ParseUint(digits, 10, 31)
-	return int(n), ok && err == nil && digits[0] != '0'
 }
 
 // compareProgram compares the sets, chains and rules of a table with the ones that the node-wide

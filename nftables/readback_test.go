@@ -87,21 +87,6 @@ func (h *held) addIPv4Of(want *servicemodel.Contents, service string, clusterIP,
 	}
 }
 
-// A set belongs to a number of seconds if its name ends with the number in our notation.
-func TestNumbersInNamesOfSets(t *testing.T) {
-	t.Parallel()
-	for name, want := range map[string]int{"service-affinity-1": 1, "service-affinity-500": 500,
-		"service-affinity-2147483647": 1<<31 - 1, "service-affinity-0": 0, "service-affinity-01": 0,
-		"service-affinity-": 0, "service-affinity--1": 0, "service-affinity-1a": 0, "5": 0,
-		"service-affinity-2147483648": 0, "nodeport-affinity-5": 0} {
-		n, ok := number(name, "service-affinity-")
-		require.Equal(t, want > 0, ok, name)
-		if ok {
-			require.Equal(t, want, n)
-		}
-	}
-}
-
 // Every fault of a table is named, and whether only making it anew helps.
 func TestSkeletonsAreCompared(t *testing.T) {
 	t.Parallel()

@@ -52,16 +52,14 @@ func (o *traceOptions) check() error {
 	if err != nil {
 		return fmt.Errorf("-from: %q: want an IP address, with %%LINK behind it if need be", o.from)
 	}
-	where, name, ok := strings.Cut(o.to, "/")
-	dst, err := netip.ParseAddrPort(where)
-	protocol := map[string]servicemodel.Protocol{"tcp": servicemodel.TCP, "udp": servicemodel.UDP,
-		"sctp": servicemodel.SCTP}[name]
-	if !ok || err != nil || protocol == 0 {
+	var to servicemodel.FrontendKey
+	err = to.UnmarshalText([]byte(o.to))
+	if err != nil || to.NodePort() || !to.Protocol.Valid() {
 		return fmt.Errorf("-to: %q: want IP:PORT/PROTOCOL, such as 10.96.0.10:80/tcp", o.to)
 	}
 	o.packet = servicemodel.Packet{Src: netip.AddrPortFrom(src.Unmap(), clientPort),
-		Dst:      netip.AddrPortFrom(dst.Addr().Unmap().WithZone(""), dst.Port()),
-		Protocol: protocol, InInterface: link}
+		Dst:      netip.AddrPortFrom(to.Addr.Unmap().WithZone(""), to.Port),
+		Protocol: to.Protocol, InInterface: link}
 	if o.packet.Src.Addr().Is4() != o.packet.Dst.Addr().Is4() {
 		return fmt.Errorf("-from and -to: %s and %s are of different families", o.from, o.to)
 	}

@@ -66,10 +66,7 @@ var (
 		appendFIB(b, fibDaddr|fibIIF|fibPresent, fibInterface)
 		AppendCmp(b, CmpEq, Native32(1)) // as nft does
 	})
-	L4ProtoTCP = rule("meta l4proto tcp", func(b *rawnl.Batch) {
-		AppendMeta(b, Reg1, MetaL4Proto)
-		AppendCmp(b, CmpEq, []byte{byte(servicemodel.TCP)})
-	})
+	L4ProtoTCP = L4Proto.IsProtocol(servicemodel.TCP)
 )
 
 // fibLocal matches if an address of the packet is one of this machine or, with CmpNeq, if it is
