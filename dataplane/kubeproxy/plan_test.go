@@ -114,9 +114,10 @@ func legacyEntry(chain string) []byte {
 func TestChainsOfLegacyTables(t *testing.T) {
 	t.Parallel()
 	f := &legacyFamilies[0]
-	chains := ok(f.chainsOf(append(legacyEntry("KUBE-SERVICES"), legacyEntry("DOCKER")...)))(t)
+	chains, err := f.chainsOf(append(legacyEntry("KUBE-SERVICES"), legacyEntry("DOCKER")...))
+	require.NoError(t, err)
 	require.Equal(t, []string{"KUBE-SERVICES", "DOCKER"}, chains)
-	_, err := f.chainsOf(legacyEntry("KUBE-SERVICES")[:100])
+	_, err = f.chainsOf(legacyEntry("KUBE-SERVICES")[:100])
 	require.Error(t, err)
 	_, err = f.chainsOf(make([]byte, 200))
 	require.Error(t, err)

@@ -202,6 +202,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 	require.EqualError(t, err, "proxy configuration: UDPTimeout: -1ns: must not be negative")
 	_, err = New(&Config{MaxFlows: -1})
 	require.EqualError(t, err, "proxy configuration: MaxFlows: -1: must not be negative")
-	c := ok((*Config)(nil).filled())(t)
+	c, err := (*Config)(nil).filled()
+	require.NoError(t, err)
 	require.Equal(t, DefaultMaxFlows, c.MaxFlows)
 }
