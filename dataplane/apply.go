@@ -81,6 +81,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 	e.resolved, e.kernel, e.drift = c.New, c.New, nil
 	e.changed(r.Accepted, c)
 	if e.cfg.KeepRefused {
+		r.Accepted = nocopy.Of(r.Accepted).Tried(e.served, c.New)
 		e.served = r.Accepted
 	}
 	return nil

@@ -70,3 +70,38 @@ func TestWhatIsKeptMustBeAccepted(t *testing.T) {
 	require.False(t, r.Refused[0].Kept)
 	requireHolds(t, m.Kernel(), s.WithoutService(serviceName(2)))
 }
+
+// A definition that is refused for its pools is not taken for accepted while there are no
+// endpoints.
+func TestADefinitionWithoutEndpointsIsNotAcceptedYet(t *testing.T) {
+	t.Parallel()
+	m := memory.New(nil)
+	m.Refuse(func(c *servicemodel.ChangeSet) error {
+		for _, p := range c.Pools {
+			if p.New != nil && p.New.Scheduler == servicemodel.LeastConn {
+				return &dataplane.UnsupportedError{Backend: "memory",
+					Service: p.New.ID.Service.Name, Field: dataplane.FieldScheduler,
+					Value: string(p.New.Scheduler)}
+			}
+		}
+		return nil
+	})
+	e := dataplane.New(m, &dataplane.Config{KeepRefused: true})
+	s, name := services(2), serviceName(1)
+	asks := service(1)
+	asks.Scheduler = servicemodel.LeastConn
+	var r *dataplane.Result
+	for _, eps := range [][]servicemodel.Endpoint{endpoints(1), nil, nil, endpoints(2), nil,
+		endpoints(3)} {
+		s = s.WithEndpoints(name, eps)
+		wants := s
+		if r != nil {
+			wants = s.WithService(asks)
+		}
+		r = ok(e.Apply(t.Context(), wants))(t)
+		requireHolds(t, m.Kernel(), s)
+		require.NotEqual(t, servicemodel.LeastConn, r.Accepted.Service(name).Scheduler)
+	}
+	require.Len(t, r.Refused, 1)
+	require.True(t, r.Refused[0].Kept)
+}

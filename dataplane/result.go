@@ -39,7 +39,8 @@ type Result struct {
 	// names.
 	Refused []Refusal
 	// Accepted is State without its refused services, or with earlier definitions of them
-	// ([Refusal.Kept]).
+	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints has its earlier
+	// definition, too: its pools may still be refused.
 	Accepted servicemodel.State
 	// Conflicts are the addresses and ports that several services claim, in order. A service that
 	// loses one keeps its others.

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
 // tableView reads a table without copying its objects, for packages of this module that walk all
@@ -104,6 +105,19 @@ func (s State) Shared(nocopy.Key) stateView { return stateView{s} }
 
 // Services is [State.Services] without copies.
 func (s stateView) Services() iter.Seq[*Service] { return values(s.s.services.All()) }
+
+// Tried returns the state with the definitions in before of services that have no pool in t. A
+// backend has not seen the pools of their new definitions, and may refuse these later.
+func (s stateView) Tried(before State, t *Table) State {
+	tried := s.s
+	for c := range pmap.Diff(before.services, s.s.services, (*Service).equal) {
+		balances := func(f *Frontend) bool { return f.Internal.Balances() || f.External.Balances() }
+		if c.InOld && c.InNew && !slices.ContainsFunc((tableView{t}).Service(c.Key), balances) {
+			tried = tried.WithService(c.Old)
+		}
+	}
+	return tried
+}
 
 // Endpoints is [State.Endpoints] without a copy.
 func (s stateView) Endpoints(n Name) []Endpoint { return s.s.endpointsOf(n) }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"net/netip"
 	"os"
@@ -14,6 +15,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -104,10 +106,10 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 
 // latencies measures the times from the API server's answer to a write of an EndpointSlice until
 // the first connection through it. The services refused before.
-func (p *controlPlane) latencies(c *netnstest.Cluster, round string, n int) []time.Duration {
+func (p *controlPlane) latencies(c *netnstest.Cluster, round string) []time.Duration {
 	p.t.Helper()
 	var out []time.Duration
-	for i := range n {
+	for i := range 30 {
 		name := fmt.Sprintf("%s-%d", round, i)
 		s := serviceOf(name, "")
 		s.Spec.Selector = nil
@@ -126,9 +128,66 @@ func (p *controlPlane) latencies(c *netnstest.Cluster, round string, n int) []ti
 	return out
 }
 
-func TestLongLatencyBesideKubeProxy(t *testing.T) {
+func TestLongLatencyBesideKubeProxy(t *testing.T) { besideKubeProxy(t, (*controlPlane).latencies) }
+
+// rollingUpdate replaces the endpoints of 100 services, 50 a second for 20 seconds. It measures the
+// times from the API server's answer to a write until a new connection reaches the new endpoint.
+func (p *controlPlane) rollingUpdate(c *netnstest.Cluster, round string) []time.Duration {
+	p.t.Helper()
+	const services, changes, interval = 100, 1000, 20 * time.Millisecond
+	var names, addrs []string
+	for i := range services {
+		name := fmt.Sprintf("%s-%d", round, i)
+		s := serviceOf(name, "")
+		s.Spec.Selector = nil
+		names, addrs = append(names, name), append(addrs, p.addService(s))
+		require.NoError(p.t, p.setSlice(name, c.Pods[0].IPv4.String()))
+	}
+	for _, to := range addrs {
+		answers(p.t, c.Pods[1], to, "answered "+c.Pods[0].Name)
+	}
+
+	out := make([]time.Duration, changes)
+	errs := make([]error, changes)
+	var wg sync.WaitGroup
+	tick := time.NewTicker(interval)
+	defer tick.Stop()
+	for i := range changes {
+		<-tick.C
+		wg.Go(func() {
+			to := c.Pods[(i/services+1)%2*2]
+			patch := fmt.Sprintf(`{"endpoints":[{"addresses":["%s"]}]}`, to.IPv4)
+			_, errs[i] = p.client.DiscoveryV1().EndpointSlices("default").Patch(p.t.Context(),
+				names[i%services], types.MergePatchType, []byte(patch), metav1.PatchOptions{})
+			begin := time.Now()
+			probe := netnstest.Probe{From: c.Pods[1], Proto: servicemodel.TCP,
+				To: netip.MustParseAddrPort(addrs[i%services])}
+			for errs[i] == nil && probe.Send(p.t.Context()).Server != to.Name {
+				// A service's next change comes after two seconds.
+				if out[i] = time.Since(begin); out[i] > services*interval {
+					return
+				}
+				time.Sleep(max(time.Millisecond, time.Since(begin)/20))
+			}
+			out[i] = time.Since(begin)
+		})
+	}
+	wg.Wait()
+	require.NoError(p.t, errors.Join(errs...))
+	slices.Sort(out)
+	return out
+}
+
+func TestLongRollingUpdateBesideKubeProxy(t *testing.T) {
+	besideKubeProxy(t, (*controlPlane).rollingUpdate)
+}
+
+// besideKubeProxy measures sorted times with the program and with kube-proxy, alone and beside many
+// services.
+func besideKubeProxy(
+	t *testing.T, measure func(*controlPlane, *netnstest.Cluster, string) []time.Duration,
+) {
 	long(t)
-	const rounds = 30
 	for _, services := range []int{0, many} {
 		t.Run(fmt.Sprintf("%d services", services), func(t *testing.T) {
 			p := startControlPlane(t)
@@ -138,7 +197,7 @@ func TestLongLatencyBesideKubeProxy(t *testing.T) {
 					c := node(t)
 					p.reach(c.Node.NS)
 					proxy := p.start(who, c, mode)
-					l := p.latencies(c, who+"-"+mode, rounds)
+					l := measure(p, c, who+"-"+mode)
 					t.Logf("%-10s %s: p50 %5.1f ms, p99 %5.1f ms", who, mode, ms(l[len(l)/2]),
 						ms(l[len(l)*99/100]))
 					require.NoError(t, proxy.cmd.Process.Kill())
