@@ -147,7 +147,7 @@ func entryOf(f *nft.Family, in string, e nft.Elem) (key servicemodel.FrontendKey
 		r.Addr(f.AddrLen)
 		return servicemodel.FrontendKey{Addr: r.Addr(f.AddrLen)},
 			netip.AddrPortFrom(d.Addr(f.AddrLen), 0), true
-	case mapPrefixes:
+	case mapPrefixes, mapPrefixesOutside:
 		r.Addr(f.AddrLen)
 	}
 	return r.Frontend(f.Any, false), d.Endpoint(f.AddrLen), true

@@ -75,7 +75,9 @@ func (b *builder) balances(k *kind) {
 	outside := k.outside
 	b.balance(k, outside, setExternalOver, nft.Join(b.in(k, setSplit), nft.Accept))
 	b.draw(k, outside)
-	b.choose(b.Chain(outside), outside)
+	c := b.Chain(outside)
+	b.rememberPrefixes(c, k, mapPrefixesOutside)
+	b.choose(c, outside)
 }
 
 // choose makes a packet choose an endpoint. Each lookup sees the latest commit. If a commit comes
@@ -168,5 +170,6 @@ func (b *builder) frontends(k *kind) {
 	if b.shape.split {
 		c.Add(notPods, b.in(k, setSplit), nft.FIBSaddrNotLocal, nft.Jump(k.outside))
 	}
+	b.rememberPrefixes(c, k, mapPrefixes)
 	b.choose(c, k.prefix)
 }

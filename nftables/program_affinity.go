@@ -73,7 +73,10 @@ func parseAffinity(name string) (a affinity, ok bool) {
 // [affinityMap].
 const (
 	mapPrefixes = "affinity-prefixes" // by the leading bits of a client's address, and frontend
-	mapServices = "affinity-services" // by client and service
+	// The same for outside clients of frontends at which they have other endpoints than pods and
+	// the host, whose addresses may be in the same prefix.
+	mapPrefixesOutside = "affinity-prefixes-external"
+	mapServices        = "affinity-services" // by client and service
 )
 
 // in is the name of the map of the clients, or "" for the ordinary ones.
@@ -106,6 +109,10 @@ func affinityMapsOf(f *nft.Family, s *shape) (l []*nft.Set) {
 	if uses(mapPrefixes) {
 		add(mapPrefixes, append([]nft.Field{f.Addr}, frontend...), endpointFields(f),
 			affinityMaps*affinitySize, comment)
+		if s.split {
+			add(mapPrefixesOutside, append([]nft.Field{f.Addr}, frontend...), endpointFields(f),
+				affinityMaps*affinitySize, comment)
+		}
 	}
 	if uses(mapServices) {
 		add(mapServices, []nft.Field{f.Addr, f.Addr}, []nft.Field{f.Addr},
@@ -146,16 +153,23 @@ func byClient(client nft.Selector, code int32, chain string) nft.Rule {
 // frontends of a kind.
 func (b *builder) remember(c *nft.ProgramChain, k *kind) {
 	for _, a := range b.shape.affinityOf(k) {
-		client := nft.Concat{b.f.Prefix(b.f.Saddr, a.bits)}
 		switch {
 		case a.whole:
 			c.Add(b.f.SetDaddr(b.frontend(k).Map(affinityName(k, a))), nft.Jump(b.given(k, a)))
-		case a.bits > 0:
-			c.Add(b.in(k, setAffinity+a.name()),
-				b.f.DNAT(client.With(b.frontend(kindService)...).Map(mapPrefixes)))
-		default:
+		case a.bits == 0:
 			c.Add(b.in(k, setAffinity+a.name()),
 				byClient(b.f.Saddr, nft.VerdictJump, chainRemembered))
+		}
+	}
+}
+
+// rememberPrefixes does what remember does, for clients of a prefix that a map remembers.
+func (b *builder) rememberPrefixes(c *nft.ProgramChain, k *kind, in string) {
+	for _, a := range b.shape.affinityOf(k) {
+		if a.in() == mapPrefixes {
+			client := nft.Concat{b.f.Prefix(b.f.Saddr, a.bits)}
+			c.Add(b.in(k, setAffinity+a.name()),
+				b.f.DNAT(client.With(b.frontend(kindService)...).Map(in)))
 		}
 	}
 }
@@ -239,8 +253,20 @@ func (b *builder) learn() {
 			c.Add(f.ResetSaddr())
 			put = nft.Goto(to)
 		case a.bits > 0:
-			put = nft.Join(nft.Update(mapPrefixes, client.With(service...), timeout, endpoint),
-				nft.Counter)
+			update := func(in string) nft.Rule {
+				return nft.Join(nft.Update(in, client.With(service...), timeout, endpoint),
+					nft.Counter)
+			}
+			if put = update(mapPrefixes); b.shape.split {
+				outside := nft.Join(b.f.NotFromPods(b.rules.LocalPods), nft.FIBSaddrNotLocal,
+					update(mapPrefixesOutside), nft.Return)
+				c := b.Chain(to)
+				c.Add(withPorts, service.In(kindService.prefix+setSplit), outside)
+				c.Add(withPorts, service.NotIn(kindService.registry),
+					nodePort.In(kindNodePort.prefix+setSplit), outside)
+				c.Add(withPorts, put)
+				put = nft.Goto(to)
+			}
 		default:
 			for i := range affinityMaps {
 				b.Chain(fmt.Sprint(to, "-", i)).Add(withPorts, nft.Update(affinityMap(i),

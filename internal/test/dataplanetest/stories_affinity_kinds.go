@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -17,6 +18,7 @@ import (
 // lacks them refuses them, by field, and is not asked about them.
 var affinityKindStories = []story{
 	{"clients of a prefix stay together", prefixStays},
+	{"clients of a prefix inside and outside have endpoints of their own", prefixInsideAndOutside},
 	{"a client has one endpoint at all ports of a service", wholeServiceStays(0, 0)},
 	{"clients of a prefix have one endpoint at all ports of a service", wholeServiceStays(24, 64)},
 	{"a client moves only at ports without its endpoint", partlyServing},
@@ -143,6 +145,49 @@ func prefixStays(t *testing.T, w *world) {
 	}
 	w.apply(t, with("pod2"))
 	requireTogether(t, ask(), "pod2")
+}
+
+// prefixInsideAndOutside asks from the node and from an outside client, which have one prefix. Only
+// the outside client is confined to endpoints on this node.
+func prefixInsideAndOutside(t *testing.T, w *world) {
+	with := func(hosts ...string) servicemodel.State {
+		return state(podCIDRs(thisNode()), web(sticky(time.Hour), prefixed(5, 16), externalLocal),
+			eps(hosts...))
+	}
+	if !w.accepted(t, with("remote1", "pod2"), dataplane.FieldAffinityBits) {
+		return
+	}
+	w.apply(t, with("remote1"))
+	requireHost := func(from, host string, p servicemodel.Protocol, to netip.AddrPort) {
+		t.Helper()
+		if n := w.shares(t, from, p, to, 3)[serverName(host, PortA)]; n != 3 {
+			t.Errorf("%s from %s to %s: %s answered %d of 3", p, from, to, host, n)
+		}
+	}
+	each := func(f func(p servicemodel.Protocol, to netip.AddrPort)) {
+		for _, family := range families {
+			for _, p := range w.under.protocols() {
+				f(p, netip.AddrPortFrom(nodeIP[family], nodePort))
+			}
+		}
+	}
+	each(func(p servicemodel.Protocol, to netip.AddrPort) {
+		requireHost("node", "remote1", p, to)
+		if w.under.Proxy { // it accepts each connection
+			return
+		}
+		o := netnstest.Probe{From: w.hosts["outside1"], Proto: p, To: to}.Send(t.Context())
+		if o.Kind != netnstest.Dropped {
+			t.Errorf("%s from outside1 to %s: no endpoint is here, got %s", p, to, o)
+		}
+	})
+	w.apply(t, with("remote1", "pod2"))
+	each(func(p servicemodel.Protocol, to netip.AddrPort) {
+		requireHost("outside1", "pod2", p, to)
+		if n := w.shares(t, "node", p, to, 3); len(n) != 1 {
+			t.Errorf("%s from node to %s: more than one endpoint: %v", p, to, n)
+		}
+	})
 }
 
 // portsTwice gives a service a second port, at other ports of the endpoints.
