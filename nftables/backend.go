@@ -130,8 +130,8 @@ type backend struct {
 // New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
 // [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
 // The backend is also a [dataplane.Settler], a [dataplane.Locker], a [dataplane.Witness] and a
-// [dataplane.PartReader]. It refuses what [Check] refuses, and a family
-// whose tables the kernel cannot hold ([dataplane.FieldFamily]).
+// [dataplane.PartReader]. It refuses what [Check] refuses, and a family whose tables the kernel
+// cannot hold ([dataplane.FieldFamily]).
 //
 // The methods must not be called concurrently.
 func New(cfg *Config) (dataplane.Backend, error) {
