@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 
@@ -190,6 +191,42 @@ var (
 	external     = target{externalIP, servicePort}
 	nodePorts    = target{nodeIP, nodePort}
 )
+
+// everywhere are all ways to the service.
+var everywhere = []target{cluster, loadBalancer, external, nodePorts}
+
+// way is a way to a service: connections from a host to an address.
+type way struct {
+	from  string
+	proto servicemodel.Protocol
+	to    netip.AddrPort
+}
+
+func (y way) String() string { return fmt.Sprintf("%s from %s to %s", y.proto, y.from, y.to) }
+
+// ways are all ways from hosts to targets, over all protocols that the backend is tested with.
+func (w *world) ways(from []string, targets ...target) (l []way) {
+	for _, host := range from {
+		for _, t := range targets {
+			for _, addr := range t.addrs {
+				for _, p := range w.under.protocols() {
+					l = append(l, way{host, p, netip.AddrPortFrom(addr, t.port)})
+				}
+			}
+		}
+	}
+	return l
+}
+
+// overTCP is the way over TCP from pod1 to a target, in a family.
+func overTCP(t target, family int) way {
+	return way{"pod1", servicemodel.TCP, netip.AddrPortFrom(t.addrs[family], t.port)}
+}
+
+// probe is a packet on this way.
+func (w *world) probe(y way) netnstest.Probe {
+	return netnstest.Probe{From: w.hosts[y.from], Proto: y.proto, To: y.to}
+}
 
 // ask makes the same check for all protocols and families.
 func ask(from string, t target, want Want) []Check {

@@ -2,10 +2,7 @@ package dataplanetest
 
 import (
 	"context"
-	"fmt"
-	"maps"
 	"math/rand/v2"
-	"net/netip"
 	"os"
 	"slices"
 	"strconv"
@@ -56,19 +53,25 @@ func (w *world) apply(t *testing.T, s servicemodel.State) *dataplane.Result {
 }
 
 // shares sends n packets and counts who answers.
-func (w *world) shares(t *testing.T, from string, proto servicemodel.Protocol, to netip.AddrPort,
-	n int) map[string]int {
+func (w *world) shares(t *testing.T, y way, n int) map[string]int {
 	t.Helper()
-	probes := slices.Repeat(
-		[]netnstest.Probe{{From: w.hosts[from], Proto: proto, To: to}}, n)
 	count := map[string]int{}
-	for i, got := range netnstest.SendAll(t.Context(), probes) {
+	for _, got := range netnstest.SendAll(t.Context(),
+		slices.Repeat([]netnstest.Probe{w.probe(y)}, n)) {
 		if got.Kind != netnstest.Answered {
-			t.Fatalf("%s: got %s", probes[i], got)
+			t.Fatalf("%s: got %s", y, got)
 		}
 		count[got.Server]++
 	}
 	return count
+}
+
+// requireHost requires that a host answers each of n packets.
+func (w *world) requireHost(t *testing.T, y way, n int, host string) {
+	t.Helper()
+	if count := w.shares(t, y, n); count[serverName(host, PortA)] != n {
+		t.Errorf("%s: wanted answers of %s only, got %v", y, host, count)
+	}
 }
 
 // chiSquared are the values that chance exceeds once in a million, by the number of endpoints that
@@ -102,16 +105,8 @@ func fairShares(t *testing.T, w *world) {
 	w.apply(t, state(podCIDRs(thisNode()), web(), eps("pod2", "pod3", "remote1")))
 	third := map[string]float64{serverName("pod2", PortA): 1. / 3,
 		serverName("pod3", PortA): 1. / 3, serverName("remote1", PortA): 1. / 3}
-	for _, d := range destinations {
-		for _, from := range []string{"pod1", "node", "outside1"} {
-			for _, f := range families {
-				for _, proto := range w.under.protocols() {
-					to := netip.AddrPortFrom(d.addrs[f], d.port)
-					requireShares(t, fmt.Sprintf("%s from %s to %s", proto, from, to),
-						w.shares(t, from, proto, to, 90), third)
-				}
-			}
-		}
+	for _, y := range w.ways([]string{"pod1", "node", "outside1"}, everywhere...) {
+		requireShares(t, y.String(), w.shares(t, y, 90), third)
 	}
 }
 
@@ -127,64 +122,43 @@ func sticky(timeout time.Duration) func(*servicemodel.Service) {
 	}
 }
 
-// clients are hosts with an address of their own, and the destinations that they use.
+// clients are hosts with an address of their own.
 var clients = []string{"pod1", "outside1", "outside2", "node"}
-
-// eachClient calls f for every client, destination, family and protocol.
-func (w *world) eachClient(f func(from string, proto servicemodel.Protocol, to netip.AddrPort)) {
-	for _, from := range clients {
-		for _, d := range destinations {
-			for _, fam := range families {
-				for _, p := range w.under.protocols() {
-					f(from, p, netip.AddrPortFrom(d.addrs[fam], d.port))
-				}
-			}
-		}
-	}
-}
 
 func clientStays(t *testing.T, w *world) {
 	s := state(podCIDRs(thisNode()), web(sticky(time.Hour)), eps("pod2", "pod3", "remote1"))
 	w.apply(t, s)
-	given := map[string]string{}
-	w.eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
-		count := w.shares(t, from, p, to, 6)
-		if len(count) > 3 {
-			t.Errorf("%s from %s to %s: %v", p, from, to, count)
-		}
-		// The first packets may race with one another. After that, the client has one endpoint.
-		count = w.shares(t, from, p, to, 6)
+	given := map[way]string{}
+	for _, y := range w.ways(clients, everywhere...) {
+		w.shares(t, y, 6) // these may race with one another, and then the client has one endpoint
+		count := w.shares(t, y, 6)
 		if len(count) != 1 {
-			t.Errorf("%s from %s to %s: not one endpoint: %v", p, from, to, count)
+			t.Errorf("%s: not one endpoint: %v", y, count)
 		}
-		given[fmt.Sprint(from, p, to)] = slices.Collect(maps.Keys(count))[0]
-	})
+		for name := range count {
+			given[y] = name
+		}
+	}
 	// A further endpoint moves no client.
 	w.apply(t, and(s, web(sticky(time.Hour)), eps("pod2", "pod3", "remote1", "remote2")))
-	w.eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
-		count := w.shares(t, from, p, to, 3)
-		if count[given[fmt.Sprint(from, p, to)]] != 3 {
-			t.Errorf("%s from %s to %s: was given %s, now %v", p, from, to,
-				given[fmt.Sprint(from, p, to)], count)
+	for y, name := range given {
+		if count := w.shares(t, y, 3); count[name] != 3 {
+			t.Errorf("%s: was given %s, now %v", y, name, count)
 		}
-	})
+	}
 }
 
 func clientMoves(t *testing.T, w *world) {
 	s := state(podCIDRs(thisNode()), web(sticky(time.Hour)), eps("pod2", "pod3"))
 	w.apply(t, s)
-	w.eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
-		w.shares(t, from, p, to, 2)
-	})
-	left := []servicemodel.Endpoint(nil)
+	for _, y := range w.ways(clients, everywhere...) {
+		w.shares(t, y, 2)
+	}
 	for _, host := range []string{"pod2", "remote1", "pod3"} {
-		left = eps(host)
-		w.apply(t, and(s, web(sticky(time.Hour)), left))
-		w.eachClient(func(from string, p servicemodel.Protocol, to netip.AddrPort) {
-			if count := w.shares(t, from, p, to, 2); count[serverName(host, PortA)] != 2 {
-				t.Errorf("%s from %s to %s: only %s is left, got %v", p, from, to, host, count)
-			}
-		})
+		w.apply(t, and(s, web(sticky(time.Hour)), eps(host)))
+		for _, y := range w.ways(clients, everywhere...) {
+			w.requireHost(t, y, 2, host)
+		}
 	}
 }
 
@@ -196,10 +170,9 @@ func clientForgotten(t *testing.T, w *world) {
 		timeout = 12 * time.Second
 	}
 	w.apply(t, state(thisNode(), web(sticky(timeout)), eps("pod2", "pod3", "remote1", "remote2")))
-	to := netip.AddrPortFrom(clusterIP[0], servicePort)
 	seen := map[string]bool{}
 	for range 12 {
-		for name := range w.shares(t, "pod1", servicemodel.TCP, to, 1) {
+		for name := range w.shares(t, overTCP(cluster, 0), 1) {
 			seen[name] = true
 		}
 		if len(seen) > 1 {
@@ -213,10 +186,9 @@ func clientForgotten(t *testing.T, w *world) {
 func affinityEnds(t *testing.T, w *world) {
 	s := state(thisNode(), web(sticky(time.Hour)), eps("pod2", "pod3", "remote1"))
 	w.apply(t, s)
-	to := netip.AddrPortFrom(clusterIP[0], servicePort)
-	w.shares(t, "pod1", servicemodel.TCP, to, 3)
+	w.shares(t, overTCP(cluster, 0), 3)
 	w.apply(t, and(s, web(), eps("pod2", "pod3", "remote1")))
-	if count := w.shares(t, "pod1", servicemodel.TCP, to, 60); len(count) != 3 {
+	if count := w.shares(t, overTCP(cluster, 0), 60); len(count) != 3 {
 		t.Errorf("without affinity: %v", count)
 	}
 }

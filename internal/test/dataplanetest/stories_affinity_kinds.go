@@ -3,7 +3,6 @@ package dataplanetest
 import (
 	"fmt"
 	"maps"
-	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -25,15 +24,15 @@ var affinityKindStories = []story{
 }
 
 // accepted applies a state. It reports false if the backend refuses a value of the field, and
-// nothing else.
-func (w *world) accepted(t *testing.T, s servicemodel.State, field string) bool {
+// nothing else. An empty value is any.
+func (w *world) accepted(t *testing.T, s servicemodel.State, field, value string) bool {
 	t.Helper()
 	table, err := servicemodel.Resolve(nil, w.under.expressible(s))
 	must(t, err)
 	problems := dataplane.Problems(w.backend.Check(servicemodel.Diff(nil, table)))
 	for _, p := range problems {
-		if p.Field != field {
-			t.Fatalf("%s: %v", field, p.Err)
+		if p.Field != field || value != "" && p.Value != value {
+			t.Fatalf("%s %s: %v", field, value, p.Err)
 		}
 	}
 	if len(problems) > 0 {
@@ -53,53 +52,35 @@ func prefixed(bits4, bits6 uint8) func(*servicemodel.Service) {
 
 func wholeService(s *servicemodel.Service) { s.SessionAffinity.WholeService = true }
 
-// together asks all destinations in both families, and returns the hosts that answer each of the
-// clients. of says which answers belong together.
-func (w *world) together(t *testing.T, ports []uint16, clients []string,
-	of func(from string, p servicemodel.Protocol, to netip.AddrPort) string) map[string][]string {
+// together asks at all targets and ports, counted from the first one, and returns the hosts that
+// answer each of the clients in each family. of says which ways belong to one client. Before that,
+// a packet goes alone on each way of the port first, because the first packets of several
+// connections may race with one another.
+func (w *world) together(t *testing.T, from []string, of func(y way) string, first uint16,
+	ports ...uint16) map[string][]string {
 	t.Helper()
+	at := func(port uint16) (l []way) {
+		for _, d := range everywhere {
+			l = append(l, w.ways(from, d.on(d.port+port))...)
+		}
+		return l
+	}
+	for _, y := range at(first) {
+		w.shares(t, y, 1)
+	}
 	given := map[string][]string{}
-	for _, d := range destinations {
-		for _, f := range families {
-			for _, p := range w.under.protocols() {
-				for _, from := range clients {
-					for i, port := range ports {
-						if d.port != servicePort {
-							port = d.port + uint16(i)
-						}
-						to := netip.AddrPortFrom(d.addrs[f], port)
-						for name := range w.shares(t, from, p, to, 3) {
-							host, _, _ := strings.Cut(name, "/")
-							key := fmt.Sprint(of(from, p, to), " IPv", 4+2*f)
-							if !slices.Contains(given[key], host) {
-								given[key] = append(given[key], host)
-							}
-						}
-					}
+	for _, port := range ports {
+		for _, y := range at(port) {
+			for name := range w.shares(t, y, 3) {
+				host, _, _ := strings.Cut(name, "/")
+				key := fmt.Sprint(of(y), " ", servicemodel.FamilyOf(y.to.Addr()))
+				if !slices.Contains(given[key], host) {
+					given[key] = append(given[key], host)
 				}
 			}
 		}
 	}
 	return given
-}
-
-// once sends one packet of each client and waits for its answer, because the first packets of
-// several connections may race with one another.
-func (w *world) once(t *testing.T, clients []string, port uint16) {
-	t.Helper()
-	for _, d := range destinations {
-		for _, f := range families {
-			for _, p := range w.under.protocols() {
-				for _, from := range clients {
-					at := port
-					if d.port != servicePort {
-						at = d.port
-					}
-					w.shares(t, from, p, netip.AddrPortFrom(d.addrs[f], at), 1)
-				}
-			}
-		}
-	}
 }
 
 func requireTogether(t *testing.T, given map[string][]string, only ...string) {
@@ -122,23 +103,21 @@ func prefixStays(t *testing.T, w *world) {
 	with := func(hosts ...string) servicemodel.State {
 		return state(podCIDRs(thisNode()), web(sticky(time.Hour), prefixed(24, 64)), eps(hosts...))
 	}
-	if !w.accepted(t, with("pod2", "pod3", "remote1", "remote2"), dataplane.FieldAffinityBits) {
+	if !w.accepted(t, with("pod2", "pod3", "remote1", "remote2"), dataplane.FieldAffinityBits,
+		"") {
 		return
 	}
-	w.once(t, outsideClients, servicePort)
 	ask := func() map[string][]string {
-		return w.together(t, []uint16{servicePort}, outsideClients,
-			func(_ string, p servicemodel.Protocol, to netip.AddrPort) string {
-				return fmt.Sprint(p, to)
-			})
+		return w.together(t, outsideClients,
+			func(y way) string { return fmt.Sprint(y.proto, y.to) }, 0, 0)
 	}
 	first := ask()
 	requireTogether(t, first)
 	// Bits of all addresses of the network are not equal.
 	w.apply(t, with("pod3", "remote1"))
-	w.once(t, outsideClients, servicePort)
-	requireTogether(t, ask(), "pod3", "remote1")
-	for key, hosts := range ask() {
+	second := ask()
+	requireTogether(t, second, "pod3", "remote1")
+	for key, hosts := range second {
 		if was := first[key][0]; (was == "pod3" || was == "remote1") && hosts[0] != was {
 			t.Errorf("%s: was given %s, which is still there, now %v", key, was, hosts)
 		}
@@ -154,40 +133,30 @@ func prefixInsideAndOutside(t *testing.T, w *world) {
 		return state(podCIDRs(thisNode()), web(sticky(time.Hour), prefixed(5, 16), externalLocal),
 			eps(hosts...))
 	}
-	if !w.accepted(t, with("remote1", "pod2"), dataplane.FieldAffinityBits) {
+	if !w.accepted(t, with("remote1", "pod2"), dataplane.FieldAffinityBits, "") {
 		return
 	}
 	w.apply(t, with("remote1"))
-	requireHost := func(from, host string, p servicemodel.Protocol, to netip.AddrPort) {
-		t.Helper()
-		if n := w.shares(t, from, p, to, 3)[serverName(host, PortA)]; n != 3 {
-			t.Errorf("%s from %s to %s: %s answered %d of 3", p, from, to, host, n)
-		}
+	for _, y := range w.ways([]string{"node"}, nodePorts) {
+		w.requireHost(t, y, 3, "remote1")
 	}
-	each := func(f func(p servicemodel.Protocol, to netip.AddrPort)) {
-		for _, family := range families {
-			for _, p := range w.under.protocols() {
-				f(p, netip.AddrPortFrom(nodeIP[family], nodePort))
-			}
-		}
-	}
-	each(func(p servicemodel.Protocol, to netip.AddrPort) {
-		requireHost("node", "remote1", p, to)
+	for _, y := range w.ways([]string{"outside1"}, nodePorts) {
 		if w.under.Proxy { // it accepts each connection
-			return
+			break
 		}
-		o := netnstest.Probe{From: w.hosts["outside1"], Proto: p, To: to}.Send(t.Context())
-		if o.Kind != netnstest.Dropped {
-			t.Errorf("%s from outside1 to %s: no endpoint is here, got %s", p, to, o)
+		if o := w.probe(y).Send(t.Context()); o.Kind != netnstest.Dropped {
+			t.Errorf("%s: no endpoint is here, got %s", y, o)
 		}
-	})
+	}
 	w.apply(t, with("remote1", "pod2"))
-	each(func(p servicemodel.Protocol, to netip.AddrPort) {
-		requireHost("outside1", "pod2", p, to)
-		if n := w.shares(t, "node", p, to, 3); len(n) != 1 {
-			t.Errorf("%s from node to %s: more than one endpoint: %v", p, to, n)
+	for _, y := range w.ways([]string{"outside1"}, nodePorts) {
+		w.requireHost(t, y, 3, "pod2")
+	}
+	for _, y := range w.ways([]string{"node"}, nodePorts) {
+		if n := w.shares(t, y, 3); len(n) != 1 {
+			t.Errorf("%s: more than one endpoint: %v", y, n)
 		}
-	})
+	}
 }
 
 // portsTwice gives a service a second port, at other ports of the endpoints.
@@ -212,72 +181,52 @@ func wholeServiceStays(bits4, bits6 uint8) func(t *testing.T, w *world) {
 			return state(podCIDRs(thisNode()), web(portsTwice, sticky(time.Hour),
 				prefixed(bits4, bits6), wholeService), each(eps(hosts...), withPortB))
 		}
-		if !w.accepted(t, with("pod2", "pod3", "remote1", "remote2"),
-			dataplane.FieldAffinityService) {
+		all := []string{"pod2", "pod3", "remote1", "remote2"}
+		if !w.accepted(t, with(all...), dataplane.FieldAffinityService, "") {
 			return
 		}
-		from := []string{"pod1", "outside1", "node"}
-		client := func(from string, _ servicemodel.Protocol, _ netip.AddrPort) string {
-			return from
-		}
+		from, client := []string{"pod1", "outside1", "node"}, func(y way) string { return y.from }
 		if bits4 > 0 {
-			from = outsideClients
-			client = func(string, servicemodel.Protocol, netip.AddrPort) string {
-				return "outside"
-			}
+			from, client = outsideClients, func(way) string { return "outside" }
 		}
-		ports := []uint16{servicePort, servicePort + 1}
-		ask := func() map[string][]string { return w.together(t, ports, from, client) }
-		w.once(t, from, servicePort)
-		first := ask()
-		if bits4 == 0 {
-			delete(first, "node IPv4") // the node has several addresses
-			delete(first, "node IPv6")
-		}
+		// the node has several addresses
+		isNode := func(key string, _ []string) bool { return strings.HasPrefix(key, "node") }
+		first := w.together(t, from, client, 0, 0, 1)
+		maps.DeleteFunc(first, isNode)
 		requireTogether(t, first)
 
 		// Clients of an endpoint that goes get another one, and do not go back to it.
 		gone := first[slices.Sorted(maps.Keys(first))[0]][0]
-		all := []string{"pod2", "pod3", "remote1", "remote2"}
 		left := slices.DeleteFunc(slices.Clone(all), func(h string) bool { return h == gone })
 		w.apply(t, with(left...))
-		w.once(t, from, servicePort+1)
-		second := ask()
-		requireTogetherExcept(t, second, "node", left...)
+		second := w.together(t, from, client, 1, 0, 1)
+		maps.DeleteFunc(second, isNode)
+		requireTogether(t, second, left...)
 		w.apply(t, with(all...))
-		for key, hosts := range ask() {
-			if was := second[key]; !strings.HasPrefix(key, "node") && !slices.Equal(was, hosts) {
-				t.Errorf("%s: had %v, and after %s came back %v", key, was, gone, hosts)
+		third := w.together(t, from, client, 1, 0, 1)
+		for key, was := range second {
+			if !slices.Equal(was, third[key]) {
+				t.Errorf("%s: had %v, and after %s came back %v", key, was, gone, third[key])
 			}
-			if was := first[key]; len(was) == 1 && was[0] != gone && !slices.Equal(was, hosts) {
-				t.Errorf("%s: had %v all the time, now %v", key, was, hosts)
+			if f := first[key]; f[0] != gone && !slices.Equal(f, third[key]) {
+				t.Errorf("%s: had %v all the time, now %v", key, f, third[key])
 			}
 		}
 	}
-}
-
-// requireTogetherExcept is requireTogether without a client.
-func requireTogetherExcept(t *testing.T, given map[string][]string, client string,
-	only ...string) {
-	t.Helper()
-	given = maps.Clone(given)
-	maps.DeleteFunc(given, func(k string, _ []string) bool { return strings.HasPrefix(k, client) })
-	requireTogether(t, given, only...)
 }
 
 // partlyServing has an endpoint that serves one of two ports.
 func partlyServing(t *testing.T, w *world) {
 	partly := append(each(eps("pod2"), withPortB), eps("pod3")...)
 	s := state(podCIDRs(thisNode()), web(portsTwice, sticky(time.Hour), wholeService), partly)
-	if !w.accepted(t, s, dataplane.FieldAffinityService) {
+	if !w.accepted(t, s, dataplane.FieldAffinityService, "") {
 		return
 	}
 	for _, f := range families {
 		for range 4 {
-			b := netip.AddrPortFrom(clusterIP[f], servicePort+1)
-			w.shares(t, "pod1", servicemodel.TCP, netip.AddrPortFrom(clusterIP[f], servicePort), 3)
-			count := w.shares(t, "pod1", servicemodel.TCP, b, 5)
-			if count[serverName("pod2", PortB)] != 5 {
+			w.shares(t, overTCP(cluster, f), 3)
+			b := overTCP(cluster.on(servicePort+1), f)
+			if count := w.shares(t, b, 5); count[serverName("pod2", PortB)] != 5 {
 				t.Errorf("%s: only pod2 serves it: %v", b, count)
 			}
 		}

@@ -1,7 +1,6 @@
 package dataplanetest
 
 import (
-	"net/netip"
 	"slices"
 	"testing"
 	"time"
@@ -24,36 +23,11 @@ func scheduler(s servicemodel.Scheduler) func(*servicemodel.Service) {
 	return func(svc *servicemodel.Service) { svc.Scheduler = s }
 }
 
-// applied applies a state whose service has a scheduler. It reports false if the backend refuses
-// the scheduler, and nothing else.
-func (w *world) applied(t *testing.T, by servicemodel.Scheduler, s servicemodel.State) bool {
-	t.Helper()
-	table, err := servicemodel.Resolve(nil, w.under.expressible(s))
-	must(t, err)
-	problems := dataplane.Problems(w.backend.Check(servicemodel.Diff(nil, table)))
-	for _, p := range problems {
-		if p.Field != dataplane.FieldScheduler || p.Value != string(by) {
-			t.Fatalf("scheduler %s: %v", by, p)
-		}
-	}
-	if len(problems) > 0 {
-		return false
-	}
-	w.apply(t, s)
-	return true
-}
-
 // nearShares has half of the endpoints on this node ready, which can take 70 %.
 func nearShares(t *testing.T, w *world) {
-	l := eps("pod2", "pod3", "remote1", "remote2")
-	for i := range l {
-		switch addr := l[i].Addr; {
-		case slices.Contains(addrsOf("pod3"), addr):
-			notReady(&l[i])
-		case slices.Contains(addrsOf("remote1"), addr):
-			l[i].Zone = thisNode().Zone
-		}
-	}
+	zoned := func(e *servicemodel.Endpoint) { e.Zone = thisNode().Zone }
+	l := slices.Concat(eps("pod2", "remote2"), each(eps("pod3"), notReady),
+		each(eps("remote1"), zoned))
 	near := func(s *servicemodel.Service) { s.Prefer = "node" }
 	w.apply(t, state(thisNode(), web(near), l))
 	w.requireServiceShares(t, "near", 300, map[string]float64{"pod2": .7, "remote1": .3})
@@ -94,9 +68,8 @@ func (w *world) requireServiceShares(t *testing.T, what string, n int, hosts map
 		shares[serverName(host, PortA)] = share
 	}
 	for _, f := range families {
-		to := netip.AddrPortFrom(clusterIP[f], servicePort)
-		requireShares(t, what+" at "+to.String(), w.shares(t, "pod1", servicemodel.TCP, to, n),
-			shares)
+		y := overTCP(cluster, f)
+		requireShares(t, what+": "+y.String(), w.shares(t, y, n), shares)
 	}
 }
 
@@ -115,11 +88,6 @@ func growsOn(t *testing.T, w *world) {
 	w.requireGrown(t, .1)
 }
 
-func addrsOf(host string) []netip.Addr {
-	a := hostAddrs(host)
-	return a[:]
-}
-
 // shareSchedulers are schedulers whose shares do not depend on open connections. They choose by
 // chance or in turn, or hash something that differs from probe to probe.
 var shareSchedulers = []servicemodel.Scheduler{servicemodel.Random, servicemodel.RoundRobin,
@@ -132,7 +100,8 @@ func schedulerShares(t *testing.T, w *world) {
 			shares = map[string]float64{"pod2": 1. / 3, "pod3": 1. / 3, "remote1": 1. / 3}
 		}
 		l := weighted(eps("pod2", "pod3", "remote1"), 1, 2, 5)
-		if w.applied(t, by, state(thisNode(), web(scheduler(by)), l)) {
+		if w.accepted(t, state(thisNode(), web(scheduler(by)), l),
+			dataplane.FieldScheduler, string(by)) {
 			w.requireServiceShares(t, "scheduler "+string(by), 160, shares)
 		}
 	}
@@ -145,41 +114,34 @@ func hashedClientsStay(t *testing.T, w *world) {
 		with := func(hosts ...string) servicemodel.State {
 			return state(podCIDRs(thisNode()), web(scheduler(by)), eps(hosts...))
 		}
-		if !w.applied(t, by, with("pod2", "pod3", "remote1")) {
+		if !w.accepted(t, with("pod2", "pod3", "remote1"), dataplane.FieldScheduler,
+			string(by)) {
 			continue
 		}
-		given := func() map[string]string {
-			m := map[string]string{}
-			for _, from := range clients[:3] {
-				for _, f := range families {
-					to := netip.AddrPortFrom(clusterIP[f], servicePort)
-					count := w.shares(t, from, servicemodel.TCP, to, 5)
-					if len(count) != 1 {
-						t.Errorf("scheduler %s: %s to %s: not one endpoint: %v", by, from, to,
-							count)
-					}
-					for name := range count {
-						m[from+to.String()] = name
-					}
-				}
+		given := map[way]string{}
+		for _, y := range w.ways(clients[:3], cluster) {
+			count := w.shares(t, y, 5)
+			if len(count) != 1 {
+				t.Errorf("scheduler %s: %s: not one endpoint: %v", by, y, count)
 			}
-			return m
+			for name := range count {
+				given[y] = name
+			}
 		}
-		before := given()
 		if w.under.OwnConnections {
 			continue // IPVS moves more clients, and refuses those of an endpoint that drains
 		}
 		w.apply(t, with("pod2", "pod3", "remote1", "remote2"))
-		for client, name := range given() {
-			if more := serverName("remote2", PortA); name != before[client] && name != more {
-				t.Errorf("scheduler %s: %s was given %s, now %s", by, client, before[client], name)
+		for y, name := range given {
+			count := w.shares(t, y, 5)
+			if count[name] != 5 && count[serverName("remote2", PortA)] != 5 {
+				t.Errorf("scheduler %s: %s: was given %s, now %v", by, y, name, count)
 			}
 		}
 		w.apply(t, with("pod2", "pod3", "remote1"))
-		for client, name := range given() {
-			if name != before[client] {
-				t.Errorf("scheduler %s: %s was given %s, and later %s", by, client, before[client],
-					name)
+		for y, name := range given {
+			if count := w.shares(t, y, 5); count[name] != 5 {
+				t.Errorf("scheduler %s: %s: was given %s, and later %v", by, y, name, count)
 			}
 		}
 	}
@@ -198,7 +160,8 @@ func schedulerChanges(t *testing.T, w *world) {
 	}
 	for _, by := range append(slices.Repeat(shareSchedulers, 2), servicemodel.Maglev,
 		servicemodel.SourceHash, servicemodel.LeastConn) {
-		w.applied(t, by, and(s, web(scheduler(by)), eps("pod2", "remote1")))
+		w.accepted(t, and(s, web(scheduler(by)), eps("pod2", "remote1")),
+			dataplane.FieldScheduler, string(by))
 	}
 	w.apply(t, s)
 	end()
