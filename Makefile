@@ -199,7 +199,8 @@ release:
 	@.ci/release '$(VERSION)'
 
 peers: peers-build
-	bin/peers bench -n 1000
+	bin/peers measure -n 10,1000 -endpoints 10 -only costs,first -o bin/peers.json \
+		kube-proxy-nftables kube-proxy-iptables kernlb-nftables kernlb-iptables
 	bin/peers compare
 	bin/peers handover
 

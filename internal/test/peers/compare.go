@@ -69,6 +69,15 @@ type comparison struct {
 	kinds map[string][]string
 }
 
+// ignoreEnd drops the error of a process that was ended because ctx ended, which is an error
+// already.
+func ignoreEnd(ctx context.Context, err error) error {
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
 // side is one of the two peers, in its own network.
 type side struct {
 	cluster *netnstest.Cluster

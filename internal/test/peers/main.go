@@ -13,9 +13,8 @@ import (
 
 // commands are the commands of the program. serve is for the processes that it starts itself.
 var commands = map[string]func(ctx context.Context, args []string, out io.Writer) error{
-	"bench": benchCommand, "compare": compareCommand, "handover": handoverCommand, "vm": vmCommand,
-	"serve": serveCommand, "measure": measureCommand,
-	"plot": plotCommand,
+	"compare": compareCommand, "handover": handoverCommand, "vm": vmCommand, "serve": serveCommand,
+	"measure": measureCommand, "plot": plotCommand,
 }
 
 func main() {
@@ -28,7 +27,7 @@ func main() {
 func run(ctx context.Context, args []string) int {
 	if len(args) == 0 || commands[args[0]] == nil {
 		fmt.Fprintln(os.Stderr,
-			"usage: peers bench|measure|plot|compare|handover|vm [flags] [PEER …]; see the "+
+			"usage: peers measure|plot|compare|handover|vm [flags] [PEER …]; see the "+
 				"package's documentation")
 		return 2
 	}

@@ -39,6 +39,7 @@ type cost struct {
 	FullCPUMs     float64 `json:"full_sync_cpu_ms"`
 	EndpointMs    float64 `json:"one_endpoint_ms"`
 	EndpointCPUMs float64 `json:"one_endpoint_cpu_ms"`
+	ServiceMs     float64 `json:"one_service_ms,omitempty"` // one more service
 }
 
 // measurement is one run of measure.
@@ -46,6 +47,7 @@ type measurement struct {
 	peers          []string
 	services       []int
 	sizes          []int
+	endpoints      int // of each service; 0: as in the mix
 	changes        int
 	rounds, probes int
 	figures        figureFile
@@ -60,7 +62,10 @@ func measureCommand(ctx context.Context, args []string, out io.Writer) error {
 	only := fs.String("only", "costs,first,established", "what is measured")
 	into := fs.String("o", "figures.json", "the `FILE` that gets the figures; figures of kinds "+
 		"that are not measured stay")
-	fs.IntVar(&m.changes, "changes", 5, "how often one endpoint is replaced; the median counts")
+	fs.IntVar(&m.endpoints, "endpoints", 0,
+		"each service has so many; first packets then meet the numbers of services, not of sizes")
+	fs.IntVar(&m.changes, "changes", 5, "how often one endpoint is replaced, and one service "+
+		"added; the median counts")
 	fs.IntVar(&m.rounds, "rounds", 9, "how often the packets of all peers are measured in turn; "+
 		"the best median counts")
 	fs.IntVar(&m.probes, "probes", 1000, "packets of one round")
@@ -86,7 +91,9 @@ func measureCommand(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	m.figures.Kernel, m.figures.CPUs = kernelRelease(), runtime.NumCPU()
-	m.figures.Mix, m.figures.Load = mixText, load()
+	if m.figures.Mix, m.figures.Load = mixText, load(); m.endpoints > 0 {
+		m.figures.Mix = fmt.Sprintf("services of %d endpoints", m.endpoints)
+	}
 	for _, kind := range strings.Split(*only, ",") {
 		measure := map[string]func(context.Context) error{"costs": m.costs, "first": m.first,
 			"established": m.established}[kind]
@@ -98,6 +105,7 @@ func measureCommand(ctx context.Context, args []string, out io.Writer) error {
 		}
 	}
 	m.figures.Load += ", " + load()
+	m.figures.tables(out)
 	text, err := json.MarshalIndent(&m.figures, "", "\t")
 	if err != nil {
 		return err
@@ -117,6 +125,23 @@ func numbers(s string) (l []int, err error) {
 	return l, nil
 }
 
+// load returns n services: of the mix, or of the same number of endpoints.
+func (m *measurement) load(n int) *mix {
+	if m.endpoints > 0 {
+		return newUniform(n, m.endpoints)
+	}
+	return newMix(n)
+}
+
+// kernelRelease names the kernel.
+func kernelRelease() string {
+	b, err := os.ReadFile("/proc/sys/kernel/osrelease")
+	if err != nil {
+		return "unknown kernel"
+	}
+	return "Linux " + strings.TrimSpace(string(b))
+}
+
 // load is the machine's load of the last minute.
 func load() string {
 	b, _ := os.ReadFile("/proc/loadavg")
@@ -130,10 +155,11 @@ func (m *measurement) costs(ctx context.Context) error {
 	for _, n := range m.services {
 		for _, name := range m.peers {
 			fmt.Fprintf(m.log, "%d services, %s\n", n, name)
-			c, err := m.cost(ctx, name, newMix(n))
+			c, err := m.cost(ctx, name, m.load(n))
 			if err != nil {
 				return err
 			}
+			fmt.Fprintf(m.log, "one more service: %s\n", short(c.ServiceMs))
 			m.figures.Costs = append(m.figures.Costs, c)
 		}
 	}
@@ -155,20 +181,28 @@ func (m *measurement) cost(ctx context.Context, name string, load *mix) (c cost,
 	if err != nil {
 		return c, err
 	}
-	c = cost{Peer: name, Services: len(load.sizes), Endpoints: load.endpoints(),
+	c = cost{Peer: name, Services: load.services, Endpoints: load.endpoints(),
 		FullMs: milli(full.Took), FullCPUMs: milli(full.CPU)}
-	var took, spent []time.Duration
-	for i := range m.changes {
-		a, err := p.spend(load.oneEndpoint(i))
-		if err != nil {
-			return c, err
+	median := func(next func(round int) *serve.Change, skip int) (took, cpu float64, err error) {
+		var times, spent []time.Duration
+		for i := range skip * m.changes {
+			a, err := p.spend(next(i))
+			if err != nil {
+				return 0, 0, err
+			}
+			if i%skip == 0 {
+				times, spent = append(times, a.Took), append(spent, a.CPU)
+			}
 		}
-		took, spent = append(took, a.Took), append(spent, a.CPU)
+		slices.Sort(times)
+		slices.Sort(spent)
+		return milli(times[len(times)/2]), milli(spent[len(spent)/2]), nil
 	}
-	slices.Sort(took)
-	slices.Sort(spent)
-	c.EndpointMs, c.EndpointCPUMs = milli(took[len(took)/2]), milli(spent[len(spent)/2])
-	return c, nil
+	if c.EndpointMs, c.EndpointCPUMs, err = median(load.oneEndpoint, 1); err == nil {
+		// every second round removes the service again, and does not count
+		c.ServiceMs, _, err = median(load.oneService, 2)
+	}
+	return c, err
 }
 
 func milli(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }

@@ -18,34 +18,22 @@ const mixText = "60 % of the services have 1 to 3 endpoints, 30 % 4 to 20, 9 % 2
 
 // mix is services of several sizes, with one TCP port each.
 type mix struct {
-	sizes    []int // of the services, and of one more in newUniform
+	sizes    []int // of the services, and of one more for oneService
 	services int
 	affinity int // each service of that number has session affinity; 0: none
 	first    []int
-	// reals are the numbers of the services whose endpoints are pods that serve, sorted. The
-	// endpoints of the others are unused addresses.
-	reals []int
-	pods  []netip.Addr
 }
 
-// realServices is how many services get connections.
-const realServices = 16
-
-// newUniform makes n services with the same number of endpoints, of which some are real, spread
-// evenly, the last one among them.
-func newUniform(n, endpoints int, pods []netip.Addr) *mix {
-	m := &mix{sizes: slices.Repeat([]int{endpoints}, n+1), services: n, pods: pods}
-	for k := range min(realServices, n) {
-		m.reals = append(m.reals, (k+1)*n/min(realServices, n)-1)
-	}
-	return m
+// newUniform makes n services with the same number of endpoints.
+func newUniform(n, endpoints int) *mix {
+	return &mix{sizes: slices.Repeat([]int{endpoints}, n+1), services: n}
 }
 
 // newMix draws services as clusters have them, always the same ones.
 func newMix(n int) *mix {
 	r := rand.New(rand.NewPCG(1, 2))
 	m := &mix{services: n, affinity: 10}
-	for i := range n {
+	for i := range n + 1 {
 		from, to := 1, 3
 		switch i % 100 {
 		case 99:
@@ -76,7 +64,7 @@ func newSizes(n int) *mix {
 
 // endpoints is the number of all endpoints.
 func (m *mix) endpoints() (n int) {
-	for _, size := range m.sizes {
+	for _, size := range m.sizes[:m.services] {
 		n += size
 	}
 	return n
@@ -127,12 +115,6 @@ func (m *mix) putSlice(c *serve.Change, i, shift int) {
 	for j := range m.sizes[i] {
 		e := endpoint{addr: counted("11.0.0.0", m.at(i)+j+1), node: fmt.Sprintf("node-%d", j),
 			ready: true, serving: true}
-		if slices.Contains(m.reals, i) {
-			if j >= len(m.pods) {
-				break
-			}
-			e.addr, e.node = m.pods[j], serve.NodeName
-		}
 		if j == 0 && shift > 0 {
 			e.addr = counted("172.16.0.0", shift)
 		}
@@ -141,12 +123,9 @@ func (m *mix) putSlice(c *serve.Change, i, shift int) {
 	c.Slices = append(c.Slices, newSlice(m.name(i), true, ports(corev1.ProtocolTCP), eps))
 }
 
-// oneEndpoint replaces an endpoint of one service after the other, without the real ones.
+// oneEndpoint replaces an endpoint of one service after the other.
 func (m *mix) oneEndpoint(round int) *serve.Change {
 	c, i := &serve.Change{}, round*7%m.services
-	for slices.Contains(m.reals, i) && m.services > realServices {
-		i = (i + 1) % m.services
-	}
 	m.putSlice(c, i, round+1)
 	return c
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"encoding/xml"
-	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -10,30 +9,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
-func TestRealServicesAreSpread(t *testing.T) {
-	t.Parallel()
-	w := newUniform(1000, 10, addrs("10.244.1.1", "10.244.1.2"))
-	require.Len(t, w.reals, realServices)
-	require.Equal(t, 999, w.reals[realServices-1], "the last service is one of them")
-	require.Equal(t, []int{0, 1, 2}, newUniform(3, 1, nil).reals)
-	c := w.all()
-	require.Len(t, c.Services, 1000)
-	require.Equal(t, "10.96.3.232", c.Services[999].Spec.ClusterIP)
-	require.Len(t, c.Slices[999].Endpoints, 2, "its pods")
-	require.Len(t, c.Slices[0].Endpoints, 10)
-	seen := map[string]bool{}
-	for _, s := range c.Slices {
-		for _, e := range s.Endpoints {
-			require.False(t, seen[e.Addresses[0]] && netip.MustParseAddr(e.Addresses[0]).
-				As4()[0] == 11, "endpoints are not shared")
-			seen[e.Addresses[0]] = true
-		}
-	}
-}
-
 func TestChangesOfTheWorkload(t *testing.T) {
 	t.Parallel()
-	w := newUniform(100, 3, nil)
+	w := newUniform(100, 3)
 	for round := range 50 {
 		c := w.oneEndpoint(round)
 		require.Len(t, c.Slices, 1)
@@ -51,7 +29,7 @@ func TestTheMixIsWhatItIsSaidToBe(t *testing.T) {
 	t.Parallel()
 	m := newMix(1000)
 	var kinds [4]int
-	for _, size := range m.sizes {
+	for _, size := range m.sizes[:m.services] {
 		require.LessOrEqual(t, size, 1000)
 		switch {
 		case size <= 3:

@@ -158,13 +158,21 @@ func stands(ctx context.Context, names []string, load *serve.Change) (l []*stand
 	return l, nil
 }
 
-// first measures first packets beside numbers of sizes, and beside the mix.
+// first measures first packets beside numbers of sizes and beside the mix, or beside numbers of
+// services.
 func (m *measurement) first(ctx context.Context) error {
 	m.figures.First = nil
 	mixes, loads := map[string]*mix{"mix of 1,000": newMix(1000)}, []string{"mix of 1,000"}
 	for _, n := range m.sizes {
 		l := fmt.Sprintf("%d sizes", n)
 		mixes[l], loads = newSizes(n), append(loads, l)
+	}
+	if m.endpoints > 0 {
+		loads = nil
+		for _, n := range m.services {
+			l := fmt.Sprintf("%d services", n)
+			mixes[l], loads = m.load(n), append(loads, l)
+		}
 	}
 	for _, l := range loads {
 		fmt.Fprintf(m.log, "first packets, %s\n", l)

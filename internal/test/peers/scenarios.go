@@ -55,6 +55,13 @@ func addrs(l ...string) (out []netip.Addr) {
 	return out
 }
 
+func prefixes(l ...string) (out []netip.Prefix) {
+	for _, s := range l {
+		out = append(out, netip.MustParsePrefix(s))
+	}
+	return out
+}
+
 // layout says where the service has endpoints.
 type layout struct {
 	name  string

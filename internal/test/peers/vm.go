@@ -32,7 +32,7 @@ func vmCommand(ctx context.Context, args []string, out io.Writer) error {
 		return err
 	}
 	if fs.NArg() == 0 {
-		return errors.New("want bench, compare or handover, with its flags")
+		return errors.New("want measure, compare or handover, with its flags")
 	}
 	self, err := os.Executable()
 	if err != nil {
