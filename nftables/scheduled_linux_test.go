@@ -308,8 +308,7 @@ func TestMaglevIsTheSameOnAllNodes(t *testing.T) {
 		raw := ok(b.kernel.readTable(t.Context(), b.pl.tables[0].f, DefaultTable))(t)
 		require.NoError(t, dumpSets(t.Context(), b, raw))
 		for key, e := range raw.elems["service-mh-endpoints"] {
-			d := nft.Reader{Bytes: e.Data}
-			m[key] = d.Endpoint(raw.f.AddrLen)
+			m[key], _ = endpointIn(raw.f, e.Data)
 		}
 		return m
 	}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 
@@ -38,6 +39,12 @@ func summaryOf(r *dataplane.Result) summary {
 type reason struct {
 	Service string `json:"service"`
 	Reason  string `json:"reason"`
+}
+
+func applyFlags(o *options, fs *flag.FlagSet) {
+	fs.StringVar(&o.changes, "changes", "",
+		"`FILE` that plan -o json has printed; its changes are applied if the kernel holds what "+
+			"it held then, and nothing else is")
 }
 
 func (p *program) apply(ctx context.Context) error {

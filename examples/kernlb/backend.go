@@ -2,8 +2,6 @@ package main
 
 import (
 	"context"
-	"fmt"
-	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/examples/internal/instance"
@@ -33,24 +31,22 @@ func backendNames() []string {
 func (p *program) openBackend(ctx context.Context, s servicemodel.State) (dataplane.Backend,
 	error) {
 	l := p.opts.candidates()
-	if p.opts.backend == auto {
-		b, others, err := dataplane.Choose(ctx, s, p.engineConfig(), l...)
-		if err != nil {
-			return nil, err
+	for _, c := range l {
+		if c.Name == p.opts.backend {
+			return c.Open()
 		}
-		p.opts.backend = b.Name()
-		for _, o := range others {
-			for _, problem := range dataplane.Problems(o.Err) {
-				p.warn("the backend is %s, not %s: %v", b.Name(), o.Backend, problem.Err)
-			}
+	}
+	b, others, err := dataplane.Choose(ctx, s, p.engineConfig(), l...)
+	if err != nil {
+		return nil, err
+	}
+	p.opts.backend = b.Name()
+	for _, o := range others {
+		for _, problem := range dataplane.Problems(o.Err) {
+			p.warn("the backend is %s, not %s: %v", b.Name(), o.Backend, problem.Err)
 		}
-		return b, nil
 	}
-	i := slices.IndexFunc(l, func(c dataplane.Candidate) bool { return c.Name == p.opts.backend })
-	if i < 0 {
-		return nil, fmt.Errorf("%w: no backend %q", errInvalid, p.opts.backend)
-	}
-	return l[i].Open()
+	return b, nil
 }
 
 // withEngine runs f with an engine on the backend that the flags name, or on one chosen for the

@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -22,6 +24,14 @@ const (
 	syncRuns  = 3 // full syncs beside neighbours
 )
 
+func benchFlags(o *options, fs *flag.FlagSet) {
+	o.services, o.endpoints = 10000, 10
+	number(fs, &o.services, "services", 1, 1<<20, "number `N` of services")
+	number(fs, &o.endpoints, "endpoints", 1, 1<<12, "number `M` of endpoints of each service")
+	number(fs, &o.flow.bench, "flows", 0, 1<<22,
+		"measure with `N` flows what cleaning them up takes")
+}
+
 // bench measures the library in a namespace of its own.
 func (p *program) bench(ctx context.Context) error {
 	if done, code, err := netnstest.ReExecInUserNS(); done {
@@ -37,7 +47,7 @@ func (p *program) bench(ctx context.Context) error {
 		return err
 	}
 	defer ns.Close()
-	b := &benchmark{p: p, report: report{Services: p.opts.services, Endpoints: p.opts.endpoint}}
+	b := &benchmark{p: p, report: report{Services: p.opts.services, Endpoints: p.opts.endpoints}}
 	if err := ns.Do(func() error { return b.run(ctx) }); err != nil {
 		return err
 	}
@@ -56,7 +66,7 @@ type benchmark struct {
 }
 
 func (b *benchmark) run(ctx context.Context) error {
-	b.state = benchState(b.p.opts.node, b.p.opts.services, b.p.opts.endpoint)
+	b.state = benchState(b.p.opts.node, b.p.opts.services, b.p.opts.endpoints)
 	defer func() { b.close() }()
 	b.report.FullSync = b.large(ctx, 1, func(int) servicemodel.State { return b.state })
 	b.report.Noop = b.small(ctx, benchRuns, func(int) servicemodel.State { return b.state })
@@ -190,5 +200,160 @@ func (b *benchmark) oneService(i int) servicemodel.State {
 	if i%2 == 1 {
 		return b.state.WithoutService(benchName(n))
 	}
-	return withBenchService(b.state, n, b.p.opts.endpoint)
+	return withBenchService(b.state, n, b.p.opts.endpoints)
+}
+
+// benchState makes services with one TCP port, a cluster IP and endpoints on a thousand nodes. One
+// in ten has session affinity, and a load-balancer IP with source ranges and external traffic
+// policy Local.
+func benchState(n servicemodel.Node, services, endpoints int) servicemodel.State {
+	s := servicemodel.State{}.WithNode(n)
+	for i := range services {
+		s = withBenchService(s, i, endpoints)
+	}
+	return s
+}
+
+func benchName(i int) servicemodel.Name {
+	return servicemodel.Name{Namespace: fmt.Sprintf("ns-%d", i%100),
+		Name: fmt.Sprintf("service-%d", i)}
+}
+
+var benchPorts = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}
+
+var benchRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"),
+	netip.MustParsePrefix("192.0.2.0/24")}
+
+func withBenchService(s servicemodel.State, i, endpoints int) servicemodel.State {
+	svc := &servicemodel.Service{
+		Name: benchName(i),
+		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+			Port: 80}},
+		ClusterIPs: []netip.Addr{benchAddr(10, 96, i)},
+	}
+	if i%10 == 9 {
+		svc.SessionAffinity.ClientIP = true
+		svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: benchAddr(203, 0, i)}}
+		svc.LoadBalancerSourceRanges = benchRanges
+	}
+	eps := make([]servicemodel.Endpoint, endpoints)
+	for j := range eps {
+		k := i*endpoints + j
+		eps[j] = servicemodel.Endpoint{Addr: benchAddr(11, 0, k), Ports: benchPorts, Ready: true,
+			Serving: true, Node: fmt.Sprintf("node-%d", k%1000)}
+	}
+	return s.WithService(svc).WithEndpoints(svc.Name, eps)
+}
+
+// benchFreshAddr is an endpoint address that no service had at the start.
+func benchFreshAddr(i int) netip.Addr { return benchAddr(172, 0, i) }
+
+// benchAddr is the i-th address from a.b.0.0 on.
+func benchAddr(a, b byte, i int) netip.Addr {
+	n := uint32(a)<<24 | uint32(b)<<16 + uint32(i) + 1
+	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
+}
+
+// report is the output of bench. Times are of calls to the public API, from the changed state to
+// the committed kernel. Messages are the kernel messages of one such change.
+type report struct {
+	Backend   string `json:"backend"`
+	Services  int    `json:"services"`
+	Endpoints int    `json:"endpoints"`
+
+	FullSync large `json:"full_sync"`
+
+	Noop        timing `json:"noop"`
+	OneEndpoint timing `json:"one_endpoint"`
+	// The share of the kernel: see [benchmark.kernelShare].
+	EmptyTransaction timing `json:"kernel_empty_transaction"`
+	BareElement      timing `json:"kernel_bare_element"`
+
+	Scale      timing `json:"scale"`
+	OneService timing `json:"one_service"`
+	// Paced replaces one endpoint every 20 ms or more, and the program sleeps in between.
+	Paced timing `json:"one_endpoint_paced"`
+
+	// Adopt is the time until a new process has adopted the kernel's contents and changed one
+	// endpoint.
+	Adopt large `json:"adopt"`
+
+	// The same beside a neighbour that commits to nf_tables 50 times a second.
+	BusyPaced        timing  `json:"busy_one_endpoint_paced"`
+	BusyAdopt        large   `json:"busy_adopt"`
+	NeighbourCommits float64 `json:"neighbour_commits_per_second"`
+
+	// A full sync beside that neighbour, and how long each commit of the neighbour takes meanwhile:
+	// in the same network namespace, and in another one.
+	BusySync           large  `json:"busy_full_sync"`
+	Neighbour          timing `json:"neighbour_during_full_sync"`
+	NeighbourElsewhere timing `json:"neighbour_elsewhere_during_full_sync"`
+
+	Flows *flowReport `json:"flows,omitempty"` // with -flows
+}
+
+// timing is the time of a small change.
+type timing struct {
+	MedianUs float64 `json:"median_us"`
+	P99Us    float64 `json:"p99_us"`
+	MaxUs    float64 `json:"max_us"`
+	Messages int     `json:"messages"` // at most
+}
+
+func newTiming(times []time.Duration, messages int) timing {
+	slices.Sort(times)
+	us := func(i int) float64 { return float64(times[i].Nanoseconds()) / 1000 }
+	return timing{us(len(times) / 2), us(len(times) * 99 / 100), us(len(times) - 1), messages}
+}
+
+func (t timing) String() string {
+	return fmt.Sprintf("%10.1f µs %10.1f µs %10.1f µs  %5d messages", t.MedianUs, t.P99Us, t.MaxUs,
+		t.Messages)
+}
+
+// large is the time of a large change, the median of all runs, and the peak of the heap in all
+// runs.
+type large struct {
+	Ms         float64 `json:"ms"`
+	Messages   int     `json:"messages"` // of the last run
+	Bytes      int     `json:"bytes"`
+	PeakHeapMB float64 `json:"peak_heap_mb"`
+}
+
+func (l large) String() string {
+	return fmt.Sprintf("%10.1f ms %27s  %5d messages, %d bytes; peak heap %.1f MB",
+		l.Ms, "", l.Messages, l.Bytes, l.PeakHeapMB)
+}
+
+func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
+
+func (p *program) printReport(r *report) error {
+	if p.opts.output == "json" {
+		return p.printJSON(r)
+	}
+	_, err := fmt.Fprintf(p.stdout, `%s, %d services of %d endpoints
+                           median           p99           max
+full sync            %v
+nothing changed      %v
+one endpoint replaced%v
+  an empty transaction%v
+  a bare element     %v
+one more, one less   %v
+a service more, less %v
+one replaced in %d ms%v
+adopt, one replaced  %v
+beside a neighbour that commits %.0f times a second:
+one replaced in %d ms%v
+adopt, one replaced  %v
+full sync            %v
+that neighbour's commits during full syncs:
+in the same namespace%v
+in another namespace %v
+`, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint,
+		r.EmptyTransaction, r.BareElement, r.Scale, r.OneService,
+		busywriter.Pause.Milliseconds(), r.Paced, r.Adopt,
+		r.NeighbourCommits, busywriter.Pause.Milliseconds(), r.BusyPaced, r.BusyAdopt,
+		r.BusySync, r.Neighbour, r.NeighbourElsewhere)
+	return err
 }

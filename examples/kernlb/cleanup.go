@@ -1,7 +1,10 @@
 package main
 
 import (
+	"cmp"
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -10,6 +13,29 @@ import (
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
+
+// ofKubeProxy is the value of -of for kube-proxy.
+const ofKubeProxy = "kube-proxy"
+
+func cleanupFlags(o *options, fs *flag.FlagSet) {
+	fs.Func("of", "delete what another `PROGRAM` left, which must be "+ofKubeProxy+
+		" (default: what the instance has)", func(s string) error {
+		if o.of = s; s != ofKubeProxy {
+			return errors.New("want " + ofKubeProxy)
+		}
+		return nil
+	})
+}
+
+func checkCleanup(o *options) error {
+	switch {
+	case o.planOnly && o.of == "":
+		return errors.New("-plan needs -of")
+	case o.of == "" && o.backend == auto:
+		return fmt.Errorf("-backend: name the backend to clean up, not %s", auto)
+	}
+	return nil
+}
 
 // cleanup removes the instance from the kernel, or the leftovers of kube-proxy.
 func (p *program) cleanup(ctx context.Context) error {
@@ -41,10 +67,15 @@ func (p *program) cleanupKubeProxy(ctx context.Context) error {
 	if plan == nil {
 		return err
 	}
-	if printErr := p.printLeftovers(plan); err == nil {
-		err = printErr
+	if p.opts.output == "json" {
+		return cmp.Or(err, p.printJSON(plan))
 	}
-	return err
+	text := plan.String()
+	if plan.Empty() {
+		text += "nothing of kube-proxy to delete\n"
+	}
+	_, printErr := fmt.Fprint(p.stdout, text)
+	return cmp.Or(err, printErr)
 }
 
 // spareKubeProxy fails if a running kube-proxy also writes the chains of the instance, because each
@@ -59,17 +90,4 @@ func (p *program) spareKubeProxy(ctx context.Context) error {
 	}
 	return fmt.Errorf("kube-proxy runs in iptables mode, and writes chains of the same names: "+
 		"stop it, or choose another -instance or -backend: %w", dataplane.ErrCollision)
-}
-
-// printLeftovers prints the leftovers of kube-proxy.
-func (p *program) printLeftovers(plan *kubeproxy.Plan) error {
-	if p.opts.output == "json" {
-		return p.printJSON(plan)
-	}
-	text := plan.String()
-	if plan.Empty() {
-		text += "nothing of kube-proxy to delete\n"
-	}
-	_, err := fmt.Fprint(p.stdout, text)
-	return err
 }

@@ -20,107 +20,87 @@ type command struct {
 	args    string // after the name, besides flags
 	about   string
 	example string // without "kernlb"
-	groups  []group
-	check   func(*options) error // of flags of several groups; nil: none
+	flags   []definer
+	check   func(*options) error // of several flags; nil: none
 	run     func(*program, context.Context) error
 }
 
-// group holds flags that belong together. define defines them, and returns a function that checks
-// their values.
-type group struct {
-	title  string
-	define func(*options, *flag.FlagSet) (check func() error)
-}
+// A definer defines flags that belong together. The flags check their own values.
+type definer func(*options, *flag.FlagSet)
 
 // commands returns all commands, in the order in which help lists them.
 func commands() []command {
-	in, out, kernel := group{"", (*options).inputFlags}, group{"", (*options).outputFlag},
-		group{"", (*options).kernelFlags}
-	node, vs := group{"the node", (*options).nodeFlags}, group{"ipvs", (*options).ipvsFlags}
-	flows, filter := group{"", (*options).flowFlags}, group{"", (*options).filterFlags}
-	empty, own := group{"", (*options).emptyFlag}, func(
-		define func(*options, *flag.FlagSet) func() error) group {
-		return group{"", define}
-	}
 	return []command{
 		{"apply", "-f FILE", "make the kernel hold exactly the services of the manifests",
 			"apply -f services.yaml",
-			[]group{in, own((*options).applyFlags), own((*options).goOnFlag), empty, flows, kernel,
-				out, node, vs}, (*options).checkInput, (*program).apply},
+			[]definer{inputFlags, applyFlags, goOnFlag, emptyFlag, flowFlags, kernelFlags,
+				outputFlag, nodeFlags, ipvsFlags}, checkInput, (*program).apply},
 		{"watch", "-f DIR", "keep the kernel equal to a directory of manifests until interrupted",
 			"watch -f /etc/kernlb -listen 127.0.0.1:10256",
-			[]group{in, own((*options).watchFlags), own((*options).listenFlags), empty, flows,
-				kernel, out, node, vs}, (*options).checkInput, (*program).watch},
+			[]definer{inputFlags, watchFlags, emptyFlag, flowFlags, kernelFlags, outputFlag,
+				nodeFlags, ipvsFlags}, checkWatch, (*program).watch},
 		{"status", "", "print whether kernlb watch has problems: broken manifests, services that " +
 			"are refused, objects that are in two files; the exit code is 1 then", "status",
-			[]group{own((*options).statusFlags), out}, nil, (*program).status},
+			[]definer{statusFlags, outputFlag}, nil, (*program).status},
 		{"plan", "-f FILE", "print what apply would change, and touch nothing",
-			"plan -f services.yaml", []group{in, own((*options).goOnFlag), empty, kernel, out, node,
-				vs}, (*options).checkInput, (*program).plan},
+			"plan -f services.yaml", []definer{inputFlags, goOnFlag, emptyFlag, kernelFlags,
+				outputFlag, nodeFlags, ipvsFlags}, checkInput, (*program).plan},
 		{"show", "", "print what the kernel holds now, what that has had, or how it differs from " +
 			"manifests", "show -diff -f services.yaml",
-			[]group{in, filter, own((*options).showFlags), kernel, out, node, vs},
-			(*options).checkShow, (*program).show},
+			[]definer{inputFlags, filterFlags, showFlags, kernelFlags, outputFlag, nodeFlags,
+				ipvsFlags}, checkShow, (*program).show},
 		{"cleanup", "", "remove every trace, or that of kube-proxy", "cleanup -of kube-proxy -plan",
-			[]group{own((*options).cleanupFlags), own((*options).planFlag), kernel, out, vs},
-			(*options).checkCleanup, (*program).cleanup},
+			[]definer{cleanupFlags, planFlag, kernelFlags, outputFlag, ipvsFlags}, checkCleanup,
+			(*program).cleanup},
 		{"probe", "", "print which backends this kernel supports, and why not the others", "probe",
-			[]group{kernel, out, vs}, nil, (*program).probe},
+			[]definer{kernelFlags, outputFlag, ipvsFlags}, nil, (*program).probe},
 		{"trace", "-from IP -to IP:PORT/PROTOCOL",
 			"say step by step what happens to a packet, by the manifests or by what the kernel " +
 				"holds; with -live to a real packet, by whose rules",
 			"trace -from 10.244.1.5 -to 10.96.0.10:80/tcp",
-			[]group{own((*options).traceFlags), in, kernel, out, node, vs}, nil, (*program).trace},
+			[]definer{traceFlags, inputFlags, kernelFlags, outputFlag, nodeFlags, ipvsFlags},
+			checkTrace, (*program).trace},
 		{"explain", "NAMESPACE/NAME", "print all that is known of a service: its frontends, " +
 			"endpoints (with manifests), objects in the kernel, and why it refuses connections",
 			"explain default/web -f services.yaml",
-			[]group{own((*options).explainFlags), in, kernel, node, vs},
-			(*options).checkExplain, (*program).explain},
+			[]definer{explainFlags, inputFlags, kernelFlags, nodeFlags, ipvsFlags}, checkExplain,
+			(*program).explain},
 		{"top", "", "show live which services have connections, packets and bytes, the shares of " +
 			"endpoints, recent changes, and how long applies take", "top -interval 5s",
-			[]group{own((*options).topFlags), kernel}, nil, (*program).top},
+			[]definer{topFlags, kernelFlags}, nil, (*program).top},
 		{"count", "", "count connections, packets and bytes of frontends and endpoints from now " +
 			"on, for show -counters, or stop that; ipvs counts all the time", "count -off",
-			[]group{own((*options).countFlags), kernel}, nil, (*program).count},
+			[]definer{countFlags, kernelFlags}, nil, (*program).count},
 		{"graph", "", "draw services, frontends, pools and endpoints, by the manifests or by " +
 			"what the kernel holds, or the way of a packet through the chains of all programs",
-			"graph -hooks IPv4 -format svg", []group{own((*options).graphFlags), in, filter, kernel,
-				node, vs}, nil, (*program).graph},
+			"graph -hooks IPv4 -format svg", []definer{graphFlags, inputFlags, filterFlags,
+				kernelFlags, nodeFlags, ipvsFlags}, nil, (*program).graph},
 		{"flows", "", "print the flows of services, counts, and how full the table is",
-			"flows -watch -service default/web", []group{own((*options).flowsFlags),
-				own((*options).serviceFlag), kernel, out, vs}, nil, (*program).flows},
+			"flows -watch -service default/web", []definer{flowsFlags, serviceFlag, kernelFlags,
+				outputFlag, ipvsFlags}, nil, (*program).flows},
 		{"tune", "", "set the limits and timeouts of conntrack", "tune -plan",
-			[]group{own((*options).tuneFlags), own((*options).planFlag), out}, nil,
-			(*program).tune},
+			[]definer{tuneFlags, planFlag, outputFlag}, nil, (*program).tune},
 		{"bench", "", "measure the library in a network namespace of its own",
-			"bench -services 10000 -endpoints 10", []group{own((*options).benchFlags), kernel, out,
-				node, vs}, nil, (*program).bench},
-		{"version", "", "print the version", "version", nil, nil, (*program).version},
+			"bench -services 10000 -endpoints 10", []definer{benchFlags, kernelFlags, outputFlag,
+				nodeFlags, ipvsFlags}, nil, (*program).bench},
+		{"version", "", "print the version", "version", nil, nil,
+			func(p *program, _ context.Context) error {
+				_, err := fmt.Fprintln(p.stdout, version.Of("kernlb"))
+				return err
+			}},
 	}
 }
 
 const hint = "kernlb -h lists the commands"
 
-// flags makes the flags of a command, and a function that checks their values.
-func (c *command) flags(o *options) (*flag.FlagSet, func() error) {
+// flagSet returns the flags of a command.
+func (c *command) flagSet(o *options) *flag.FlagSet {
 	fs := flag.NewFlagSet("kernlb "+c.name, flag.ContinueOnError)
 	fs.SetOutput(io.Discard)
-	var checks []func() error
-	for _, g := range c.groups {
-		checks = append(checks, g.define(o, fs))
+	for _, define := range c.flags {
+		define(o, fs)
 	}
-	return fs, func() error {
-		var errs []error
-		for _, check := range checks {
-			if check != nil {
-				errs = append(errs, check())
-			}
-		}
-		if c.check != nil && errors.Join(errs...) == nil {
-			errs = append(errs, c.check(o))
-		}
-		return errors.Join(errs...)
-	}
+	return fs
 }
 
 // parse reads a command line: a command, followed by flags and an object. If the user asks for
@@ -134,7 +114,11 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 	switch name {
 	case "-h", "-help", "--help", "help":
 		if len(args) == 1 {
-			printUsage(stdout, all)
+			fmt.Fprint(stdout, "usage: kernlb COMMAND [flags]\n\ncommands:\n")
+			for _, c := range all {
+				printWrapped(stdout, fmt.Sprintf("  %-9s", c.name), 11, c.about)
+			}
+			fmt.Fprintln(stdout, "\nkernlb COMMAND -h shows its flags, and an example.")
 			return nil, flag.ErrHelp
 		}
 		return parse(o, []string{args[1], "-h"}, stdout)
@@ -152,7 +136,7 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 		return nil, fmt.Errorf("%w; %s", unknown("command", name, names), hint)
 	}
 	c := &all[i]
-	fs, check := c.flags(o)
+	fs := c.flagSet(o)
 	for args = args[1:]; len(args) > 0; {
 		if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
 			c.printUsage(stdout)
@@ -168,7 +152,10 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 			o.about, args = args[0], args[1:]
 		}
 	}
-	return c, check()
+	if c.check == nil {
+		return c, nil
+	}
+	return c, c.check(o)
 }
 
 func (c *command) hint() string { return "kernlb " + c.name + " -h lists its flags" }
@@ -181,7 +168,7 @@ func (c *command) flagError(fs *flag.FlagSet, err error, all []command) error {
 	}
 	var takers, known []string
 	for _, other := range all {
-		if of, _ := other.flags(&options{}); of.Lookup(name) != nil {
+		if other.flagSet(&options{}).Lookup(name) != nil {
 			takers = append(takers, other.name)
 		}
 	}
@@ -201,49 +188,41 @@ func unknown(what, word string, known []string) error {
 	return fmt.Errorf("there is no %s %q", what, word)
 }
 
-// printUsage prints all commands.
-func printUsage(w io.Writer, all []command) {
-	fmt.Fprint(w, "usage: kernlb COMMAND [flags]\n\ncommands:\n")
-	for _, c := range all {
-		printWrapped(w, fmt.Sprintf("  %-9s", c.name), 11, c.about)
-	}
-	fmt.Fprint(w, "\nkernlb COMMAND -h shows the flags of a command, and an example.\n")
-}
-
 // printUsage prints the purpose of the command, and its flags.
 func (c *command) printUsage(w io.Writer) {
 	fmt.Fprintln(w, strings.TrimSpace("usage: kernlb "+c.name+" "+c.args)+" [flags]")
 	fmt.Fprintln(w)
 	printWrapped(w, "", 0, strings.ToUpper(c.about[:1])+c.about[1:]+".")
 	fmt.Fprintf(w, "\nexample:\n  kernlb %s\n", c.example)
-	title := "flags"
-	for _, titled := range []string{"", "the node", "ipvs"} {
-		fs := flag.NewFlagSet("", flag.ContinueOnError)
-		for _, g := range c.groups {
-			if g.title == titled {
-				g.define(&options{}, fs)
+	node := flag.NewFlagSet("", flag.ContinueOnError)
+	nodeFlags(&options{}, node)
+	titleOf := func(f *flag.Flag) string {
+		switch {
+		case strings.HasPrefix(f.Name, "ipvs-"):
+			return "flags of ipvs"
+		case node.Lookup(f.Name) != nil:
+			return "flags of the node"
+		}
+		return "flags"
+	}
+	for _, title := range []string{"flags", "flags of the node", "flags of ipvs"} {
+		first := true
+		c.flagSet(&options{}).VisitAll(func(f *flag.Flag) {
+			if titleOf(f) != title {
+				return
 			}
-		}
-		if titled != "" {
-			title = "flags of " + titled
-		}
-		fs.VisitAll(func(f *flag.Flag) {
-			if title != "" {
+			if first {
 				fmt.Fprintf(w, "\n%s:\n", title)
 			}
-			title = ""
-			printFlag(w, f)
+			first = false
+			value, text := flag.UnquoteUsage(f)
+			if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0s" {
+				text += " (default " + f.DefValue + ")"
+			}
+			fmt.Fprintln(w, strings.TrimRight("  -"+f.Name+" "+value, " "))
+			printWrapped(w, "      ", 6, text)
 		})
 	}
-}
-
-func printFlag(w io.Writer, f *flag.Flag) {
-	value, text := flag.UnquoteUsage(f)
-	if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "0" && f.DefValue != "0s" {
-		text += " (default " + f.DefValue + ")"
-	}
-	fmt.Fprintln(w, strings.TrimRight("  -"+f.Name+" "+value, " "))
-	printWrapped(w, "      ", 6, text)
 }
 
 // printWrapped prints a text after the beginning of its first line, in indented lines of 90
@@ -262,9 +241,4 @@ func printWrapped(w io.Writer, line string, indent int, text string) {
 		line, column = line+word, column+width
 	}
 	fmt.Fprintln(w, line)
-}
-
-func (p *program) version(context.Context) error {
-	_, err := fmt.Fprintln(p.stdout, version.Of("kernlb"))
-	return err
 }

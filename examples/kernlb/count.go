@@ -20,9 +20,8 @@ type countOptions struct {
 	off, show, conntrack bool
 }
 
-func (o *options) countFlags(fs *flag.FlagSet) func() error {
+func countFlags(o *options, fs *flag.FlagSet) {
 	fs.BoolVar(&o.count.off, "off", false, "stop counting, and forget what was counted")
-	return nil
 }
 
 // errCountsItself says that counters cannot be switched on or off.

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -23,6 +24,22 @@ type explanation struct {
 	held    *servicemodel.Table   // table of the kernel
 	notes   []string              // the reason of a refusal, and addresses that other services have
 	objects []string              // in the kernel, in the words of the backend's reference tool
+}
+
+func explainFlags(o *options, fs *flag.FlagSet) {
+	fs.StringVar(&o.object, "object", "", "say which service wants the objects of the kernel that "+
+		"have `TEXT` in what explain prints of them, such as the name of a chain")
+}
+
+// checkExplain parses the service of explain.
+func checkExplain(o *options) error {
+	switch {
+	case o.object != "" && o.about != "":
+		return fmt.Errorf("explain is about -object, or about the service %s", o.about)
+	case o.object == "" && o.explained.UnmarshalText([]byte(o.about)) != nil:
+		return fmt.Errorf("explain needs a service: NAMESPACE/NAME, not %q", o.about)
+	}
+	return nil
 }
 
 // explain prints everything about a service on one screen.
@@ -49,7 +66,14 @@ func (p *program) explain(ctx context.Context) error {
 		return p.classify(err)
 	}
 	if x.service == nil && len(x.frontends(x.held)) == 0 {
-		return unknown("service", x.name.String(), x.names())
+		var names []string
+		for s := range x.state.Services() {
+			names = append(names, s.Name.String())
+		}
+		for _, n := range servicesOf(x.held) {
+			names = append(names, n.String())
+		}
+		return unknown("service", x.name.String(), names)
 	}
 	x.print()
 	return nil
@@ -103,18 +127,6 @@ func (x *explanation) frontends(
 		}
 	}
 	return m
-}
-
-// names returns the names of all services.
-func (x *explanation) names() []string {
-	names := map[string]bool{}
-	for s := range x.state.Services() {
-		names[s.Name.String()] = true
-	}
-	for f := range x.held.Frontends() {
-		names[f.Service.Name.String()] = true
-	}
-	return slices.Sorted(maps.Keys(names))
 }
 
 func (x *explanation) print() {
@@ -194,11 +206,15 @@ func (x *explanation) printFrontends() {
 			t, kernel = x.held, "holds it, not wanted"
 		case held[k] == nil:
 			kernel = "does not hold it"
-		case !x.same(held[k], wanted[k]):
+		case x.wanted != nil && !sameWay(x.held, held[k], x.wanted, wanted[k]):
 			kernel = "holds another: show -diff says which"
 		}
+		to := target(t, f)
+		if cause := t.Cause(f); cause.Kind != "" {
+			to += "; because " + cause.String()
+		}
 		fmt.Fprintf(w, "%s\t%s\t%v\t%s\t%s\n", keyText(f.Key),
-			cmp.Or(f.Service.Port, `""`), f.Kind, kernel, x.target(t, f))
+			cmp.Or(f.Service.Port, `""`), f.Kind, kernel, to)
 	}
 	w.Flush()
 }
@@ -208,27 +224,10 @@ func sortedKeys(
 	return slices.SortedFunc(maps.Keys(m), servicemodel.FrontendKey.Compare)
 }
 
-// same reports whether the kernel balances as wanted.
-func (x *explanation) same(held, wanted *servicemodel.Frontend) bool {
-	if held == wanted {
-		return true
-	}
-	a1, a2 := x.held.PoolsOf(held)
-	b1, b2 := x.wanted.PoolsOf(wanted)
-	return held.Equal(wanted) && samePool(a1, b1) && samePool(a2, b2)
-}
-
-func samePool(a, b *servicemodel.Pool) bool {
-	return a == nil && b == nil || a != nil && b != nil && a.Equal(b)
-}
-
-// target returns where a frontend sends connections, or why it does not send them.
-func (x *explanation) target(t *servicemodel.Table, f *servicemodel.Frontend) string {
-	to := target(t, f)
-	if cause := t.Cause(f); cause.Kind != "" {
-		to += "; because " + cause.String()
-	}
-	return to
+// sameWay reports whether two tables balance a frontend alike.
+func sameWay(t *servicemodel.Table, f *servicemodel.Frontend, u *servicemodel.Table,
+	g *servicemodel.Frontend) bool {
+	return f.Equal(g) && slices.EqualFunc(poolsOf(t, f), poolsOf(u, g), (*servicemodel.Pool).Equal)
 }
 
 // printEndpoints prints each endpoint of the manifests, and how it is used.
@@ -250,7 +249,14 @@ func (x *explanation) printEndpoints() {
 			if servicemodel.FamilyOf(e.Addr) == servicemodel.IPv6 {
 				of = uses[j][1]
 			}
-			ports = append(ports, cmp.Or(p.Name, `""`)+": "+use(&of[i]))
+			use := of[i].Cluster // why it is not used
+			if use == "" || of[i].Local == "" {
+				use = fmt.Sprintf("is used at %d", of[i].Target.Port())
+				if of[i].Local != "" {
+					use += ", not where the policy is Local"
+				}
+			}
+			ports = append(ports, cmp.Or(p.Name, `""`)+": "+use)
 		}
 		fmt.Fprintf(w, "%v\t%s\t%s\t%s\t%s\n", e.Addr, condition(&e), cmp.Or(e.Node, "-"),
 			cmp.Or(e.Zone, "-"), strings.Join(ports, "; "))
@@ -259,17 +265,6 @@ func (x *explanation) printEndpoints() {
 	if len(all) == 0 {
 		io.WriteString(x.stdout, "none\n")
 	}
-}
-
-// use says how a service port uses an endpoint.
-func use(s *servicemodel.Selection) string {
-	switch {
-	case s.Cluster != "" && s.Local != "":
-		return s.Cluster
-	case s.Local != "":
-		return fmt.Sprintf("is used at %d, not where the policy is Local", s.Target.Port())
-	}
-	return fmt.Sprintf("is used at %d", s.Target.Port())
 }
 
 // condition returns an endpoint's conditions as text.

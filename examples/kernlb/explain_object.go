@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"maps"
 	"regexp"
 	"slices"
 	"strings"
@@ -26,12 +25,8 @@ func (p *program) explainObject(ctx context.Context) error {
 	if err != nil {
 		return p.classify(err)
 	}
-	names := map[servicemodel.Name]bool{}
-	for f := range o.Table.Frontends() {
-		names[f.Service.Name] = true
-	}
 	s := &objectSearch{b, o.Table, p.opts.object}
-	owners, err := s.owners(slices.SortedFunc(maps.Keys(names), compareNames))
+	owners, err := s.owners(servicesOf(o.Table))
 	if err != nil {
 		return err
 	}
@@ -47,8 +42,6 @@ func (p *program) explainObject(ctx context.Context) error {
 	}
 	return nil
 }
-
-func compareNames(a, b servicemodel.Name) int { return strings.Compare(a.String(), b.String()) }
 
 // objectSearch finds the services that need an object.
 type objectSearch struct {
@@ -85,11 +78,6 @@ func (s *objectSearch) owners(names []servicemodel.Name) ([]owner, error) {
 	if l := append(first, second...); len(l) > 0 {
 		return l, nil
 	}
-	return []owner{{sharedBy(names), lines}}, nil
-}
-
-// sharedBy names services that share an object.
-func sharedBy(names []servicemodel.Name) string {
 	const most = 8
 	var l []string
 	for _, n := range names[:min(most, len(names))] {
@@ -99,7 +87,7 @@ func sharedBy(names []servicemodel.Name) string {
 	if more := len(names) - most; more > 0 {
 		text += fmt.Sprintf(" and %d more", more)
 	}
-	return text
+	return []owner{{text, lines}}, nil
 }
 
 // object matches a line of a plan that makes an object, in the words of nft or iptables-restore.

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"maps"
 	"slices"
@@ -45,6 +46,10 @@ type flowSummary struct {
 	Evicted uint64      `json:"flows_evicted"`
 }
 
+func flowsFlags(o *options, fs *flag.FlagSet) {
+	fs.BoolVar(&o.flow.watch, "watch", false, "print what happens to flows, until interrupted")
+}
+
 // flows prints the flows of services.
 func (p *program) flows(ctx context.Context) error {
 	o, err := p.observe(ctx)
@@ -77,8 +82,8 @@ func (p *program) knowsService(t *servicemodel.Table) error {
 		return nil
 	}
 	var names []string
-	for f := range t.Frontends() {
-		names = append(names, f.Service.Name.String())
+	for _, n := range servicesOf(t) {
+		names = append(names, n.String())
 	}
 	if slices.Contains(names, p.opts.show.service) {
 		return nil
@@ -205,7 +210,10 @@ func (l *lister) summarize(ctx context.Context) error {
 	}
 	s := flowSummary{Counts: []flowCount{}, InTable: u.Count, Max: u.Max, Dropped: u.Stats.Dropped,
 		Evicted: u.Stats.EarlyDropped}
-	for _, c := range slices.SortedFunc(maps.Keys(l.counts), compareCounts) {
+	for _, c := range slices.SortedFunc(maps.Keys(l.counts), func(a, b flowCount) int {
+		return slices.Compare([]string{a.Service, a.Protocol, a.Endpoint},
+			[]string{b.Service, b.Protocol, b.Endpoint})
+	}) {
 		c.Flows = l.counts[c]
 		s.Counts = append(s.Counts, c)
 	}
@@ -223,11 +231,6 @@ func (l *lister) summarize(ctx context.Context) error {
 		"\ntable: %d of %d flows (%.1f %%), %d packets dropped, %d flows evicted\n", s.InTable,
 		s.Max, 100*u.Fraction(), s.Dropped, s.Evicted)
 	return err
-}
-
-func compareCounts(a, b flowCount) int {
-	return cmp.Or(cmp.Compare(a.Service, b.Service), cmp.Compare(a.Protocol, b.Protocol),
-		cmp.Compare(a.Endpoint, b.Endpoint))
 }
 
 // keepFlows makes engines with the configuration clean up stale flows, unless the flags forbid it.

@@ -61,7 +61,10 @@ func (p *program) read() (servicemodel.State, error) {
 		p.warn("skipped: %s", s)
 	}
 	if r.Err() != nil {
-		if !p.opts.goOn || slices.ContainsFunc(r.Problems, ofNoObject) {
+		// A problem without an object hides the names of objects: no object can be left out for it.
+		if !p.opts.goOn || slices.ContainsFunc(r.Problems, func(p kube.Problem) bool {
+			return !p.Warning && p.Object == ""
+		}) {
 			return servicemodel.State{}, fmt.Errorf("%w: see above", errInvalid)
 		}
 		p.incomplete = true
@@ -116,10 +119,6 @@ func isManifest(name string) bool {
 	}
 	return false
 }
-
-// ofNoObject reports whether a problem hides the names of objects, so that no object can be left
-// out for it.
-func ofNoObject(p kube.Problem) bool { return !p.Warning && p.Object == "" }
 
 // invalid prints every problem of a state, and returns one error for all.
 func (p *program) invalid(err error) error {

@@ -2,51 +2,41 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
 )
 
-// supported is one backend in the output of probe.
-type supported struct {
-	Backend   string `json:"backend"`
-	Supported bool   `json:"supported"`
-	Reason    string `json:"reason,omitempty"`
-}
-
 // probe prints which backends this kernel supports for this process, and why not the others.
 func (p *program) probe(ctx context.Context) error {
-	var rows []supported
-	any := false
-	for _, s := range dataplane.Probe(ctx, p.opts.candidates()...) {
-		r := supported{Backend: s.Backend, Supported: s.Err == nil}
-		if s.Err != nil {
-			r.Reason = strings.ReplaceAll(s.Err.Error(), "\n", "; ")
-		}
-		rows, any = append(rows, r), any || r.Supported
+	type row struct {
+		Backend   string `json:"backend"`
+		Supported bool   `json:"supported"`
+		Reason    string `json:"reason,omitempty"`
 	}
-	if err := p.printSupport(rows); err != nil {
-		return err
-	}
-	if !any {
-		return fmt.Errorf("no backend is supported here")
-	}
-	return nil
-}
-
-func (p *program) printSupport(rows []supported) error {
-	if p.opts.output == "json" {
-		return p.printJSON(rows)
-	}
+	var rows []row
 	w := newColumns(p.stdout)
 	fmt.Fprintln(w, "BACKEND\tSUPPORTED\tWHY NOT")
-	for _, r := range rows {
-		yes := "no"
-		if r.Supported {
-			yes = "yes"
+	found := false
+	for _, s := range dataplane.Probe(ctx, p.opts.candidates()...) {
+		r, yes := row{Backend: s.Backend, Supported: s.Err == nil}, "yes"
+		if s.Err != nil {
+			r.Reason, yes = strings.ReplaceAll(s.Err.Error(), "\n", "; "), "no"
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\n", r.Backend, yes, r.Reason)
+		rows, found = append(rows, r), found || r.Supported
 	}
-	return w.Flush()
+	print := w.Flush
+	if p.opts.output == "json" {
+		print = func() error { return p.printJSON(rows) }
+	}
+	if err := print(); err != nil {
+		return err
+	}
+	if !found {
+		return errors.New("no backend is supported here")
+	}
+	return nil
 }

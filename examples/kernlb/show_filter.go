@@ -4,6 +4,7 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -13,62 +14,28 @@ import (
 
 // showOptions are the flags that select the output of show and graph show.
 type showOptions struct {
-	namespace, service, address string
-	port                        uint
-	diff, spread                bool
-	addr                        netip.Addr // of address
+	namespace, service string
+	addr               netip.Addr
+	port               int
+	diff, spread       bool
 }
 
 // filterFlags defines the flags that select services.
-func (o *options) filterFlags(fs *flag.FlagSet) func() error {
-	s, check := &o.show, o.serviceFlag(fs)
+func filterFlags(o *options, fs *flag.FlagSet) {
+	s := &o.show
+	serviceFlag(o, fs)
 	fs.StringVar(&s.namespace, "namespace", "", "only services of the namespace `NAME`")
-	fs.StringVar(&s.address, "address", "",
-		"only what is reached at the address `IP`, or leads to it")
-	fs.UintVar(&s.port, "port", 0, "only what is reached at the port `N`, or leads to it")
-	return func() (err error) {
-		if s.address != "" {
-			if s.addr, err = netip.ParseAddr(s.address); err != nil {
-				return fmt.Errorf("-address: %q is not an IP address", s.address)
-			}
-			s.addr = s.addr.Unmap()
-		}
-		if s.port > 65535 {
-			return fmt.Errorf("-port: %d: want 1 to 65535", s.port)
-		}
-		return check()
-	}
-}
-
-func (o *options) showFlags(fs *flag.FlagSet) func() error {
-	fs.BoolVar(&o.show.diff, "diff", false, "what the kernel holds and the manifests (-f) do not "+
-		"say, and the reverse; the exit code is 1 if there is anything")
-	fs.BoolVar(&o.show.spread, "spread", false, "how each pool chooses among its endpoints: their "+
-		"weights, the shares of new connections that they are to have, and those that they have")
-	fs.BoolVar(&o.count.show, "counters", false, "what each frontend and endpoint has had, since "+
-		"kernlb count; on ipvs since it is there")
-	fs.BoolVar(&o.count.conntrack, "conntrack", false, "how many flows conntrack has of each "+
-		"frontend and endpoint now, and their packets and bytes if the sysctl "+
-		"net.netfilter.nf_conntrack_acct is on")
-	return nil
-}
-
-// checkShow checks the flags of show.
-func (o *options) checkShow() error {
-	switch {
-	case o.count.show && o.count.conntrack:
-		return errors.New("-counters or -conntrack: show prints one of them")
-	case o.show.spread && (o.show.diff || o.count.show || o.count.conntrack):
-		return errors.New("-spread goes with none of -diff, -counters and -conntrack")
-	case o.show.diff && len(o.files) == 0:
-		return errors.New("-diff compares with manifests: it needs -f")
-	}
-	return nil
+	fs.Func("address", "only what is reached at the address `IP`, or leads to it",
+		func(text string) (err error) {
+			s.addr, err = parseIP(text)
+			return err
+		})
+	number(fs, &s.port, "port", 1, 65535, "only what is reached at the port `N`, or leads to it")
 }
 
 // filtered returns the selected part of a table.
 func (o *showOptions) filtered(t *servicemodel.Table) (*servicemodel.Table, error) {
-	if o.namespace == "" && o.service == "" && o.address == "" && o.port == 0 {
+	if o.namespace == "" && o.service == "" && !o.addr.IsValid() && o.port == 0 {
 		return t, nil
 	}
 	return partOf(t, func(f *servicemodel.Frontend) bool { return o.shows(t, f) })
@@ -79,24 +46,38 @@ func (o *showOptions) shows(t *servicemodel.Table, f *servicemodel.Frontend) boo
 	n := f.Service.Name
 	return (o.namespace == "" || n.Namespace == o.namespace) &&
 		(o.service == "" || n.String() == o.service) &&
-		(o.address == "" || f.Key.Addr == o.addr || leadsTo(t, f, func(e netip.AddrPort) bool {
+		(!o.addr.IsValid() || f.Key.Addr == o.addr || leadsTo(t, f, func(e netip.AddrPort) bool {
 			return e.Addr() == o.addr
 		})) &&
 		(o.port == 0 || f.Key.Port == uint16(o.port) || leadsTo(t, f,
 			func(e netip.AddrPort) bool { return e.Port() == uint16(o.port) }))
 }
 
+// servicesOf returns the services of a table, each once, by name.
+func servicesOf(t *servicemodel.Table) []servicemodel.Name {
+	names := map[servicemodel.Name]bool{}
+	for f := range t.Frontends() {
+		names[f.Service.Name] = true
+	}
+	return slices.SortedFunc(maps.Keys(names), func(a, b servicemodel.Name) int {
+		return strings.Compare(a.String(), b.String())
+	})
+}
+
+// poolsOf returns the pools of a frontend.
+func poolsOf(t *servicemodel.Table, f *servicemodel.Frontend) []*servicemodel.Pool {
+	internal, external := t.PoolsOf(f)
+	return slices.DeleteFunc([]*servicemodel.Pool{internal, external},
+		func(p *servicemodel.Pool) bool { return p == nil })
+}
+
 // leadsTo reports whether a frontend has an endpoint for which is holds.
 func leadsTo(t *servicemodel.Table, f *servicemodel.Frontend,
 	is func(netip.AddrPort) bool) bool {
-	internal, external := t.PoolsOf(f)
-	for _, p := range []*servicemodel.Pool{internal, external} {
-		if p != nil && slices.ContainsFunc(p.Slots,
-			func(s servicemodel.Slot) bool { return is(s.Endpoint) }) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(poolsOf(t, f), func(p *servicemodel.Pool) bool {
+		return slices.ContainsFunc(p.Slots,
+			func(s servicemodel.Slot) bool { return is(s.Endpoint) })
+	})
 }
 
 // partOf returns the part of a table that the kept frontends need.
@@ -110,9 +91,8 @@ func partOf(t *servicemodel.Table, keep func(*servicemodel.Frontend) bool) (*ser
 		}
 		c.Frontends = append(c.Frontends, f)
 		addrs[f.Key.Addr] = true
-		internal, external := t.PoolsOf(f)
-		for _, p := range []*servicemodel.Pool{internal, external} {
-			if p == nil || pools[p.ID] {
+		for _, p := range poolsOf(t, f) {
+			if pools[p.ID] {
 				continue
 			}
 			pools[p.ID] = true
@@ -180,7 +160,7 @@ func linesOf(t *servicemodel.Table, k servicemodel.FrontendKey) []string {
 	lines := []string{f.String()}
 	internal, external := t.PoolsOf(f)
 	for i, pool := range []*servicemodel.Pool{internal, external} {
-		if pool == nil || i == 1 && external == internal {
+		if pool == nil {
 			continue
 		}
 		to := "  -> "

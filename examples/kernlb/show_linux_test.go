@@ -35,7 +35,7 @@ func TestShowSome(t *testing.T) {
 		}
 	}
 	for flags, want := range map[string]string{
-		"-address here": `-address: "here" is not an IP address`, "-port 70000": "-port: 70000",
+		"-address here": `"here" for flag -address: want`, "-port 70000": `"70000" for flag -port`,
 		"-diff": "-diff compares with manifests: it needs -f",
 	} {
 		fails(t, ns, "", exitInvalid, want, "show "+flags)

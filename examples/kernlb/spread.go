@@ -86,8 +86,17 @@ func (p *program) printSpread(t *servicemodel.Table) error {
 
 // print prints a spread as a table.
 func (s *poolSpread) print(to io.Writer) error {
+	title := fmt.Sprintf("%v: %s", s.Pool, cmp.Or(string(s.Scheduler), "the default scheduler"))
+	if s.Entries > 0 {
+		title += fmt.Sprintf(", a table of %d entries", s.Entries)
+	}
+	if s.Imbalance == nil {
+		title += ", the kernel's scheduler decides"
+	} else {
+		title += fmt.Sprintf(", imbalance %.2f %%", 100**s.Imbalance)
+	}
 	w := newColumns(to)
-	fmt.Fprintln(w, s.title())
+	fmt.Fprintln(w, title)
 	fmt.Fprintln(w, "ENDPOINT\tWEIGHT\tIS TO HAVE\tHAS\tMORE OR LESS")
 	for _, e := range s.Endpoints {
 		off := "-"
@@ -98,18 +107,6 @@ func (s *poolSpread) print(to io.Writer) error {
 			percent(e.Has), off)
 	}
 	return w.Flush()
-}
-
-// title says how a pool chooses.
-func (s *poolSpread) title() string {
-	text := fmt.Sprintf("%v: %s", s.Pool, cmp.Or(string(s.Scheduler), "the default scheduler"))
-	if s.Entries > 0 {
-		text += fmt.Sprintf(", a table of %d entries", s.Entries)
-	}
-	if s.Imbalance == nil {
-		return text + ", the kernel's scheduler decides"
-	}
-	return text + fmt.Sprintf(", imbalance %.2f %%", 100**s.Imbalance)
 }
 
 // percent is a share as text.

@@ -16,16 +16,17 @@ import (
 	"time"
 )
 
-func (o *options) statusFlags(fs *flag.FlagSet) func() error {
-	fs.StringVar(&o.status, "page", "http://127.0.0.1:10256", "`URL` of kernlb watch -listen, or "+
-		"of another program that serves /healthz, such as kubeproxy")
-	return func() error {
-		u, err := url.Parse(o.status)
+func statusFlags(o *options, fs *flag.FlagSet) {
+	o.status = "http://127.0.0.1:10256"
+	fs.Func("page", "`URL` of kernlb watch -listen, or of another program that serves /healthz, "+
+		"such as kubeproxy (default "+o.status+")", func(s string) error {
+		u, err := url.Parse(s)
 		if err != nil || u.Scheme != "http" || u.Host == "" {
-			return fmt.Errorf("-page: %q: want a URL such as http://127.0.0.1:10256", o.status)
+			return errors.New("want a URL such as http://127.0.0.1:10256")
 		}
+		o.status = s
 		return nil
-	}
+	})
 }
 
 // healthJSON is the part of /healthz that status prints.

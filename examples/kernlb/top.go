@@ -21,23 +21,33 @@ type topOptions struct {
 	once     bool
 }
 
-func (o *options) topFlags(fs *flag.FlagSet) func() error {
+func topFlags(o *options, fs *flag.FlagSet) {
 	fs.StringVar(&o.top.page, "page", "http://127.0.0.1:10256", "`URL` of the page of kernlb "+
 		"watch -listen, or unix:PATH of a socket, for recent changes and how long applies take")
-	fs.DurationVar(&o.top.interval, "interval", 2*time.Second, "how long to wait between two "+
-		"readings")
+	o.top.interval = 2 * time.Second
+	fs.Func("interval", "how `LONG` to wait between two readings (default 2s)",
+		func(s string) (err error) {
+			if o.top.interval, err = time.ParseDuration(s); err == nil && o.top.interval <= 0 {
+				err = errors.New("want more than 0")
+			}
+			return err
+		})
 	fs.BoolVar(&o.top.once, "once", false, "print one table, and end")
-	return func() error {
-		if o.top.interval <= 0 {
-			return fmt.Errorf("-interval: %v: want more than 0", o.top.interval)
-		}
-		return nil
-	}
 }
 
 // top runs kernlb-top: the one beside this program, or else the one in PATH.
 func (p *program) top(ctx context.Context) error {
-	path, err := findTop()
+	self, err := os.Executable()
+	path := filepath.Join(filepath.Dir(self), topProgram)
+	if err == nil {
+		_, err = os.Stat(path)
+	}
+	if err != nil {
+		if path, err = exec.LookPath(topProgram); errors.Is(err, exec.ErrNotFound) {
+			err = fmt.Errorf("%w: go install -C examples/%s . in a clone of the repository "+
+				"installs it", err, topProgram)
+		}
+	}
 	if err != nil {
 		return err
 	}
@@ -50,19 +60,4 @@ func (p *program) top(ctx context.Context) error {
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	return nil
-}
-
-func findTop() (string, error) {
-	if self, err := os.Executable(); err == nil {
-		path := filepath.Join(filepath.Dir(self), topProgram)
-		if _, err := os.Stat(path); err == nil {
-			return path, nil
-		}
-	}
-	path, err := exec.LookPath(topProgram)
-	if errors.Is(err, exec.ErrNotFound) {
-		err = fmt.Errorf("%w: go install -C examples/%s . in a clone of the repository installs it",
-			err, topProgram)
-	}
-	return path, err
 }

@@ -9,7 +9,9 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
+	"time"
 
+	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
@@ -18,52 +20,60 @@ import (
 
 // traceOptions are the flags of trace.
 type traceOptions struct {
-	from, to string
-	packet   servicemodel.Packet
-	live     liveOptions
+	from, to   string
+	packet     servicemodel.Packet
+	live, send bool
+	wait       time.Duration
 }
 
 // clientPort is the source port of traced packets. Only the schedulers sh+port and mh+port depend
 // on it.
 const clientPort = 40000
 
-func (o *options) traceFlags(fs *flag.FlagSet) func() error {
+func traceFlags(o *options, fs *flag.FlagSet) {
 	t := &o.trace
-	fs.StringVar(&t.from, "from", "", "where the packet comes from, `IP` or IP%LINK, the link "+
-		"being the one that it comes in by; an address of this node stands for the node itself, "+
-		"unless there is a link")
-	fs.StringVar(&t.to, "to", "", "where it goes, `IP:PORT/PROTOCOL`, such as 10.96.0.10:80/tcp")
-	fs.BoolVar(&t.live.on, "live", false, "follow the next such packet through the kernel, and "+
+	fs.Func("from", "where the packet comes from, `IP` or IP%LINK, the link being the one that it "+
+		"comes in by; an address of this node stands for the node itself, unless there is a link",
+		func(s string) error {
+			from, link, _ := strings.Cut(s, "%")
+			src, err := parseIP(from)
+			t.from, t.packet.InInterface = s, link
+			t.packet.Src = netip.AddrPortFrom(src, clientPort)
+			return err
+		})
+	fs.Func("to", "where it goes, `IP:PORT/PROTOCOL`, such as 10.96.0.10:80/tcp",
+		func(s string) error {
+			var to servicemodel.FrontendKey
+			err := to.UnmarshalText([]byte(s))
+			if err != nil || to.NodePort() || !to.Protocol.Valid() {
+				return errors.New("want IP:PORT/PROTOCOL, such as 10.96.0.10:80/tcp")
+			}
+			t.to, t.packet.Protocol = s, to.Protocol
+			t.packet.Dst = netip.AddrPortFrom(to.Addr.Unmap().WithZone(""), to.Port)
+			return nil
+		})
+	fs.BoolVar(&t.live, "live", false, "follow the next such packet through the kernel, and "+
 		"name the rules that it meets, other programs', too (needs Linux 5.10)")
-	fs.BoolVar(&t.live.send, "send", false, "as -live, and send the packet: -from is an address "+
+	fs.BoolVar(&t.send, "send", false, "as -live, and send the packet: -from is an address "+
 		"of this node")
-	fs.DurationVar(&t.live.wait, "wait", 0, "how long -live waits for a packet (default: until it "+
+	fs.DurationVar(&t.wait, "wait", 0, "how long -live waits for a packet (default: until it "+
 		"is interrupted)")
-	return t.check
 }
 
-// check parses the flags.
-func (o *traceOptions) check() error {
-	if o.from == "" || o.to == "" {
+func checkTrace(o *options) error {
+	t := &o.trace
+	t.live = t.live || t.send
+	switch {
+	case t.from == "" || t.to == "":
 		return errors.New("trace needs -from IP and -to IP:PORT/PROTOCOL")
+	case t.packet.Src.Addr().Is4() != t.packet.Dst.Addr().Is4():
+		return fmt.Errorf("-from and -to: %s and %s are of different families", t.from, t.to)
+	case t.wait != 0 && (t.wait < 0 || !t.live || t.send):
+		return errors.New("-wait needs -live, and cannot be negative")
+	case t.send && t.packet.InInterface != "":
+		return errors.New("-send cannot be combined with a link: packets of this node have none")
 	}
-	from, link, _ := strings.Cut(o.from, "%")
-	src, err := netip.ParseAddr(from)
-	if err != nil {
-		return fmt.Errorf("-from: %q: want an IP address, with %%LINK behind it if need be", o.from)
-	}
-	var to servicemodel.FrontendKey
-	err = to.UnmarshalText([]byte(o.to))
-	if err != nil || to.NodePort() || !to.Protocol.Valid() {
-		return fmt.Errorf("-to: %q: want IP:PORT/PROTOCOL, such as 10.96.0.10:80/tcp", o.to)
-	}
-	o.packet = servicemodel.Packet{Src: netip.AddrPortFrom(src.Unmap(), clientPort),
-		Dst:      netip.AddrPortFrom(to.Addr.Unmap().WithZone(""), to.Port),
-		Protocol: to.Protocol, InInterface: link}
-	if o.packet.Src.Addr().Is4() != o.packet.Dst.Addr().Is4() {
-		return fmt.Errorf("-from and -to: %s and %s are of different families", o.from, o.to)
-	}
-	return o.checkLive()
+	return nil
 }
 
 // tracedStep is a step in the JSON output of trace.
@@ -98,7 +108,7 @@ func (p *program) trace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.opts.trace.live.on {
+	if p.opts.trace.live {
 		return p.traceLive(ctx, table, here)
 	}
 	packet := p.opts.trace.packet
@@ -136,12 +146,6 @@ func (p *program) explainChoice(table *servicemodel.Table, t *servicemodel.Trace
 	t.Steps = slices.Insert(t.Steps, last, servicemodel.Step{Kind: "scheduler", Text: text})
 }
 
-// isOthers reports whether the instance belongs to a program that does not have the flags of
-// kernlb.
-func (p *program) isOthers(known instance.Program) bool {
-	return known.Instance == p.opts.instance && known.Instance != instance.Default
-}
-
 // notePods says how to name the network of pods, if the client counts as outside only because the
 // network is not named.
 func (p *program) notePods(table *servicemodel.Table, src netip.Addr, t servicemodel.Trace) {
@@ -150,8 +154,11 @@ func (p *program) notePods(table *servicemodel.Table, src netip.Addr, t servicem
 		slices.ContainsFunc(pods.CIDRs, func(c netip.Prefix) bool {
 			return c.Addr().Is4() == src.Is4()
 		})
-	if t.Decision.Origin == servicemodel.FromOutside && !named &&
-		!slices.ContainsFunc(instance.Programs(), p.isOthers) {
+	// Programs of other names do not have the flags of kernlb.
+	others := slices.ContainsFunc(instance.Programs(), func(known instance.Program) bool {
+		return known.Instance == p.opts.instance && known.Instance != instance.Default
+	})
+	if t.Decision.Origin == servicemodel.FromOutside && !named && !others {
 		p.warn("note: no network of pods is known, so clients that are pods count as outside: " +
 			"give apply or watch (or trace -f) -cluster-cidr CIDR")
 	}
@@ -175,4 +182,71 @@ func (p *program) locality() (servicemodel.Locality, error) {
 		}
 	}
 	return here, nil
+}
+
+// livePacket is the JSON output of trace -live.
+type livePacket struct {
+	Summary  string           `json:"summary"`
+	Expected *tracedPacket    `json:"expected"`
+	Live     *livetrace.Trace `json:"live"`
+}
+
+// traceLive follows the next packet, or one that it sends. It also prints what the table says of
+// such a packet.
+func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
+	here servicemodel.Locality) error {
+	packet := p.opts.trace.packet
+	packet.FromThisNode = packet.InInterface == "" && here.Local(packet.Src.Addr())
+	if p.opts.trace.send && !packet.FromThisNode {
+		return fmt.Errorf("%w: -send: %v is no address of this node", errInvalid,
+			packet.Src.Addr())
+	}
+	t, err := p.follow(ctx, livetrace.Filter{Src: packet.Src.Addr(), Dst: packet.Dst,
+		Protocol: packet.Protocol, InInterface: packet.InInterface})
+	if err != nil {
+		return err
+	}
+	packet.Src = t.Packet.Src
+	expected := table.Trace(packet, here)
+	summary := t.Summary(p.opts.owns)
+	if c := expected.Decision.Cause; t.By != nil && p.opts.owns(*t.By) &&
+		c.Kind != "" {
+		summary += ": " + c.String()
+	}
+	if p.opts.output == "json" {
+		return p.printJSON(livePacket{summary, newTracedPacket(expected), t})
+	}
+	_, err = fmt.Fprintf(p.stdout, "What services say of it:\n%v\nWhat it met:\n%v\n%s\n", expected,
+		t, summary)
+	return err
+}
+
+// follow sends a packet, or waits for one.
+func (p *program) follow(ctx context.Context, f livetrace.Filter) (*livetrace.Trace, error) {
+	cfg, o := &livetrace.Config{Filter: f}, &p.opts.trace
+	if o.send {
+		return livetrace.Send(ctx, cfg)
+	}
+	t, err := livetrace.Open(ctx, cfg)
+	if err != nil {
+		return nil, err
+	}
+	defer t.Close()
+	if o.wait > 0 {
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeoutCause(ctx, o.wait, fmt.Errorf(
+			"no packet from %s to %s came within %v", o.from, o.to, o.wait))
+		defer cancel()
+	}
+	fmt.Fprintf(p.stderr, "waiting for a packet from %s to %s\n", o.from, o.to)
+	return t.Next(ctx)
+}
+
+// owns reports whether a rule belongs to the instance, in any backend.
+func (o *options) owns(r livetrace.Rule) bool {
+	switch r.Table {
+	case o.instance, o.instance + "-ipvs":
+		return r.Family == "ip" || r.Family == "ip6"
+	}
+	return strings.HasPrefix(r.Chain, instance.ChainPrefix(o.instance)+"-")
 }

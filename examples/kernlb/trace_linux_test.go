@@ -68,10 +68,9 @@ func TestTraceByManifestsAndByTheKernel(t *testing.T) {
 	}
 
 	for flags, want := range map[[2]string]string{
-		{"", ""}:                          "trace needs -from IP and -to IP:PORT/PROTOCOL",
-		{"a", "10.96.0.1:80/tcp"}:         `-from: "a": want an IP address`,
-		{"10.0.0.1", "10.96.0.1:80"}:      `-to: "10.96.0.1:80": want IP:PORT/PROTOCOL`,
-		{"10.0.0.1", "10.96.0.1:80/icmp"}: `-to: "10.96.0.1:80/icmp": want`,
+		{"a", "10.96.0.1:80/tcp"}:         `"a" for flag -from: want an IP address`,
+		{"10.0.0.1", "10.96.0.1:80"}:      `"10.96.0.1:80" for flag -to: want IP:PORT/PROTOCOL`,
+		{"10.0.0.1", "10.96.0.1:80/icmp"}: `"10.96.0.1:80/icmp" for flag -to: want`,
 		{"fd00::1", "10.96.0.1:80/tcp"}:   "are of different families",
 	} {
 		fails(t, ns, "", exitInvalid, want, "trace -from", flags[0], "-to", flags[1])

@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 
 	"github.com/kernlb/kernlb/conntrack"
@@ -15,6 +16,25 @@ type settingRow struct {
 	Old  uint64 `json:"old"`
 	New  uint64 `json:"new"`
 	Note string `json:"note,omitempty"` // why it does not change
+}
+
+func tuneFlags(o *options, fs *flag.FlagSet) {
+	o.flow.tuning = tuning.KubeProxy()
+	t := &o.flow.tuning
+	fs.IntVar(&t.MaxPerCore, "conntrack-max-per-core", t.MaxPerCore,
+		"flows that the table should hold for each CPU; 0 leaves its size alone")
+	fs.IntVar(&t.Min, "conntrack-min", t.Min, "flows that it should hold at least")
+	fs.DurationVar(&t.TCPEstablished, "conntrack-tcp-timeout-established", t.TCPEstablished,
+		"how long idle TCP connections are remembered; 0 leaves it")
+	fs.DurationVar(&t.TCPCloseWait, "conntrack-tcp-timeout-close-wait", t.TCPCloseWait,
+		"the same for those that only the server closed")
+	fs.DurationVar(&t.UDP, "conntrack-udp-timeout", 0,
+		"how long UDP flows are remembered; 0 leaves it")
+	fs.DurationVar(&t.UDPStream, "conntrack-udp-timeout-stream", 0,
+		"the same for those that are answered; 0 leaves it")
+	fs.BoolVar(&t.TCPBeLiberal, "conntrack-tcp-be-liberal", false,
+		"let TCP packets outside the window pass")
+	fs.BoolVar(&t.Lower, "lower", false, "lower what is higher, too")
 }
 
 // tune sets the limits and timeouts of conntrack, with kube-proxy's flags and defaults.
@@ -30,20 +50,17 @@ func (p *program) tune(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	if err := p.printTuning(plan); err != nil || p.opts.planOnly {
-		return err
-	}
-	return plan.Apply(table)
-}
-
-func (p *program) printTuning(plan tuning.Plan) error {
 	if p.opts.output == "json" {
 		rows := []settingRow{}
 		for _, s := range plan {
 			rows = append(rows, settingRow(s))
 		}
-		return p.printJSON(rows)
+		err = p.printJSON(rows)
+	} else {
+		_, err = fmt.Fprintln(p.stdout, plan)
 	}
-	_, err := fmt.Fprintln(p.stdout, plan)
-	return err
+	if err != nil || p.opts.planOnly {
+		return err
+	}
+	return plan.Apply(table)
 }

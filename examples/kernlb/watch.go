@@ -5,11 +5,13 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"io/fs"
 	"log/slog"
 	"maps"
+	"net/netip"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -51,8 +53,29 @@ type watcher struct {
 	applied chan struct{}            // gets a token after each apply
 
 	unmatched map[string]bool // warnings that were printed, see warnUnmatched
-	waits     bool            // for services, see wanted
+	waits     bool            // for services
 	begun     bool            // the engine has a state
+}
+
+func watchFlags(o *options, fs *flag.FlagSet) {
+	fs.BoolVar(&o.strict, "strict", false, "change nothing while a service is invalid or refused "+
+		"(default: it stays as it was, and everything else is applied)")
+	fs.StringVar(&o.copies, "copies", "",
+		"`DIR` for the last whole version of each manifest, in case that one is broken when the "+
+			"program starts again (default: one in $RUNTIME_DIRECTORY or /run/kernlb)")
+	fs.TextVar(&o.listen, "listen", netip.AddrPort{},
+		"serve a page that shows services, traces packets and tells what was done, and /healthz "+
+			"and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256 (default: none)")
+	fs.BoolVar(&o.anywhere, "listen-anywhere", false, "let -listen be an address that others than "+
+		"this machine reach; all who do can read the page")
+}
+
+func checkWatch(o *options) error {
+	if o.listen.IsValid() && !o.listen.Addr().IsLoopback() && !o.anywhere {
+		return fmt.Errorf("-listen: %s: others than this machine reach it, and could read the "+
+			"page; if they shall, say -listen-anywhere", o.listen)
+	}
+	return checkInput(o)
 }
 
 // watch keeps the kernel equal to a directory of manifests until it is interrupted. Then the
@@ -104,21 +127,16 @@ func (p *program) newWatcher() (*watcher, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := p.logger()
+	log := slog.New(slog.NewTextHandler(p.stderr, nil))
+	if p.opts.output == "json" {
+		log = slog.New(slog.NewJSONHandler(p.stderr, nil))
+	}
 	set := manifest.NewSet(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 		Strict: true})
 	set.AllowEmpty = p.opts.empty
 	return &watcher{program: p, log: log, dir: dir, files: files, broken: map[string]string{},
 		unkept: map[string][]byte{}, applied: make(chan struct{}, 1), set: set,
 		copies: newCopies(p.opts.copies, p.opts.instance, dir, log)}, nil
-}
-
-// logger returns the log of a program that runs for long.
-func (p *program) logger() *slog.Logger {
-	if p.opts.output == "json" {
-		return slog.New(slog.NewJSONHandler(p.stderr, nil))
-	}
-	return slog.New(slog.NewTextHandler(p.stderr, nil))
 }
 
 // run applies states, and reads changed files, until ctx is done.
@@ -150,10 +168,14 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	alive, stop := watchdog()
-	defer stop()
+	var alive <-chan time.Time // ready whenever the service manager wants a sign of life
+	if every, err := daemon.SdWatchdogEnabled(false); err == nil && every > 0 {
+		t := time.NewTicker(every / 2)
+		defer t.Stop()
+		alive = t.C
+	}
 	defer notify(daemon.SdNotifyStopping)
-	var found changes
+	found := changes{}
 	var latest time.Time // the end of patience
 	read, reopen := time.NewTimer(patience), time.NewTicker(again)
 	read.Stop()
@@ -167,7 +189,7 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 		case <-alive:
 			notify(daemon.SdNotifyWatchdog)
 		case <-hangup:
-			found.all = true
+			found[everything] = true
 			read.Reset(0)
 		case c, ok := <-w.files.changes:
 			if !ok {
@@ -176,10 +198,10 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 				w.note()
 				continue
 			}
-			if found.none() {
+			if len(found) == 0 {
 				latest = time.Now().Add(patience)
 			}
-			found.add(c)
+			maps.Copy(found, c)
 			read.Reset(min(quiet, time.Until(latest)))
 		case <-w.applied:
 			w.keepCopies(e)
@@ -235,14 +257,12 @@ func (w *watcher) readAll() error {
 
 // read reads the files that changed.
 func (w *watcher) read(c changes) {
-	if c.all {
-		if err := w.readAll(); err != nil {
-			w.log.Error("read directory", "error", err)
+	if !c[everything] {
+		for name := range c {
+			w.readFile(name)
 		}
-		return
-	}
-	for name := range c.names {
-		w.readFile(name)
+	} else if err := w.readAll(); err != nil {
+		w.log.Error("read directory", "error", err)
 	}
 }
 
@@ -307,10 +327,9 @@ func (w *watcher) isBroken(name string, err error) {
 			text = "broken manifest: no whole version of it is known"
 		}
 	}
-	w.broken[name] = fmt.Sprintf("%s: %s", name, text)
-	for _, e := range unjoin(err) {
-		w.log.Error(text, "file", name, "error", e)
-		w.broken[name] += "\n" + e.Error()
+	w.broken[name] = fmt.Sprintf("%s: %s\n%v", name, text, err)
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		w.log.Error(text, "file", name, "error", line)
 	}
 }
 
@@ -327,14 +346,21 @@ func (w *watcher) remove(name string) {
 
 // send gives the newest state to the engine. Before the first state, services in the kernel may
 // belong to a broken manifest without a known whole version. As long as there is one, services that
-// no manifest has stay.
+// no manifest has stay. A state without services is applied only with -allow-empty, because a
+// directory that is not mounted yet looks the same.
 func (w *watcher) send(ctx context.Context, e *dataplane.Engine) error {
 	defer w.note()
 	w.failed = ""
 	s := w.set.Tracker().State()
 	w.warnUnmatched()
-	if !w.wanted(s) {
+	waited := w.waits
+	if w.waits = s.Len() == 0 && !w.opts.empty; w.waits {
 		w.failed = "no manifest has a service: the kernel stays as it is"
+		if !waited {
+			w.log.Warn("the directory has no service: the kernel stays as it is; with "+
+				"-allow-empty, all is removed", "directory", w.dir)
+			notify(daemon.SdNotifyReady + "\nSTATUS=waits for services")
+		}
 		return nil
 	}
 	for name := range w.broken {
@@ -345,11 +371,15 @@ func (w *watcher) send(ctx context.Context, e *dataplane.Engine) error {
 		if err != nil {
 			return err
 		}
-		if l := unwanted(o.Table, s); len(l) > 0 {
+		held := slices.DeleteFunc(servicesOf(o.Table), func(n servicemodel.Name) bool {
+			return s.Service(n) != nil
+		})
+		if len(held) > 0 {
 			w.failed = "the kernel stays as it is until " + name + " is whole or removed: " +
 				"services that no other manifest has may be its own"
 			w.log.Error("the kernel stays as it is until the manifest is whole or removed: "+
-				"services that no other manifest has may be its own", "file", name, "services", l)
+				"services that no other manifest has may be its own", "file", name, "services",
+				held)
 			notify(daemon.SdNotifyReady + "\nSTATUS=waits for " + name + ", which is broken")
 			return nil
 		}
@@ -362,17 +392,6 @@ func (w *watcher) send(ctx context.Context, e *dataplane.Engine) error {
 	w.begun = true
 	e.Set(s)
 	return nil
-}
-
-// unwanted returns the services of a table that a state does not have.
-func unwanted(held *servicemodel.Table, s servicemodel.State) []string {
-	names := map[string]bool{}
-	for f := range held.Frontends() {
-		if s.Service(f.Service.Name) == nil {
-			names[f.Service.Name.String()] = true
-		}
-	}
-	return slices.Sorted(maps.Keys(names))
 }
 
 // tellManager informs the service manager of the engine's events.
@@ -402,22 +421,20 @@ func notify(state string) {
 	_, _ = daemon.SdNotify(false, state)
 }
 
-// watchdog returns a channel that is ready whenever a sign of life is due, if the service manager
-// asks for it.
-func watchdog() (alive <-chan time.Time, stop func()) {
-	every, err := daemon.SdWatchdogEnabled(false)
-	if err != nil || every <= 0 {
-		return nil, func() {}
-	}
-	t := time.NewTicker(every / 2)
-	return t.C, t.Stop
-}
+// changes are the names of the files of a directory that changed. The name everything stands for
+// all files.
+type changes map[string]bool
 
-// unjoin returns the errors that an error joins.
-func unjoin(err error) []error {
-	var many interface{ Unwrap() []error }
-	if errors.As(err, &many) {
-		return many.Unwrap()
+const everything = ""
+
+// warnUnmatched prints, once, which objects of the manifests belong to no service.
+func (w *watcher) warnUnmatched() {
+	now := map[string]bool{}
+	for _, p := range w.set.Unmatched() {
+		text := p.Error()
+		if now[text] = true; !w.unmatched[text] {
+			w.log.Warn(text)
+		}
 	}
-	return []error{err}
+	w.unmatched = now
 }

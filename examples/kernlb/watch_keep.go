@@ -2,8 +2,16 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
+	"crypto/sha256"
+	"encoding/hex"
+	"errors"
+	"io/fs"
+	"log/slog"
 	"maps"
+	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 
@@ -41,17 +49,6 @@ func (w *watcher) note() {
 	w.bad.Store(&l)
 }
 
-// refusedFiles returns the files with refused services.
-func (w *watcher) refusedFiles(l []dataplane.Refusal) map[string][]servicemodel.Name {
-	files := map[string][]servicemodel.Name{}
-	for _, r := range l {
-		if file, _, ok := w.set.Locate(r.Service); ok && len(r.Endpoints) == 0 {
-			files[file] = append(files[file], r.Service)
-		}
-	}
-	return files
-}
-
 // keepCopies copies the files that were applied, so that a restart knows the last accepted
 // versions. A file with a refused service keeps its previous copy.
 func (w *watcher) keepCopies(e *dataplane.Engine) {
@@ -59,9 +56,14 @@ func (w *watcher) keepCopies(e *dataplane.Engine) {
 	if len(w.unkept) == 0 || s.Pending() || !w.begun {
 		return
 	}
-	refused := w.refusedFiles(s.Refused)
+	refused := map[string]bool{} // files with refused services
+	for _, r := range s.Refused {
+		if file, _, ok := w.set.Locate(r.Service); ok && len(r.Endpoints) == 0 {
+			refused[file] = true
+		}
+	}
 	for name, data := range w.unkept {
-		if refused[name] == nil {
+		if !refused[name] {
 			w.copies.save(name, data)
 			delete(w.unkept, name)
 		}
@@ -80,9 +82,10 @@ func (w *watcher) recall(ctx context.Context, e *dataplane.Engine,
 	if err != nil {
 		return false, err
 	}
+	held := servicesOf(o.Table)
 	var lost []string
 	for _, r := range p.Refused {
-		if !r.Kept && len(r.Endpoints) == 0 && holdsService(o.Table, r.Service) {
+		if !r.Kept && len(r.Endpoints) == 0 && slices.Contains(held, r.Service) {
 			lost = append(lost, r.Service.String())
 			w.log.Error("the kernel stays as it is until the service is accepted or removed: it "+
 				"is refused, and nothing says what it was", "service", r.Service.String(),
@@ -111,11 +114,65 @@ func (w *watcher) copied() servicemodel.State {
 	return set.Tracker().State()
 }
 
-func holdsService(t *servicemodel.Table, n servicemodel.Name) bool {
-	for f := range t.Frontends() {
-		if f.Service.Name == n {
-			return true
-		}
+// copies keeps the last whole version of each manifest, in case a manifest is broken at a restart.
+// Like the kernel's contents, they are gone after a reboot.
+type copies struct {
+	dir string // empty: no copies
+	log *slog.Logger
+}
+
+// newCopies returns the copies of a directory's manifests. They are in dir. If dir is empty, they
+// are in the runtime directory that systemd made for the program, or else below /run/kernlb.
+func newCopies(dir, instance, of string, log *slog.Logger) *copies {
+	if dir == "" {
+		sum := sha256.Sum256([]byte(instance + "\x00" + of))
+		dir = filepath.Join(cmp.Or(os.Getenv("RUNTIME_DIRECTORY"), "/run/kernlb"),
+			"manifests-"+hex.EncodeToString(sum[:8]))
 	}
-	return false
+	c := &copies{dir: dir, log: log}
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		c.dir = ""
+		c.failed(err)
+	}
+	return c
+}
+
+// failed logs that copies cannot be kept.
+func (c *copies) failed(err error) {
+	c.log.Warn("no copies of manifests are kept: after a restart, services of one that is broken "+
+		"by then are not known", "error", err)
+}
+
+// save keeps a version of a file.
+func (c *copies) save(name string, data []byte) {
+	if c.dir == "" {
+		return
+	}
+	path := filepath.Join(c.dir, name)
+	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
+		c.failed(err)
+		return
+	}
+	if err := os.Rename(path+".new", path); err != nil {
+		c.failed(err)
+	}
+}
+
+// load returns the copy of a file.
+func (c *copies) load(name string) ([]byte, bool) {
+	if c.dir == "" {
+		return nil, false
+	}
+	data, err := os.ReadFile(filepath.Join(c.dir, name))
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		c.log.Warn("read the copy of a manifest", "error", err)
+	}
+	return data, err == nil
+}
+
+// remove removes the copy of a file.
+func (c *copies) remove(name string) {
+	if c.dir != "" {
+		os.Remove(filepath.Join(c.dir, name))
+	}
 }

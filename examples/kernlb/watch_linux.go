@@ -59,8 +59,13 @@ func (f *dirFollower) run(dir string, out chan<- changes) {
 		if err != nil {
 			return
 		}
-		c, gone := decodeEvents(buf[:n], func(name string) bool { return isLink(dir, name) })
-		if !c.none() {
+		c, gone := decodeEvents(buf[:n], func(name string) bool {
+			// A link is complete as soon as it exists.
+			var st unix.Stat_t
+			err := unix.Lstat(filepath.Join(dir, name), &st)
+			return err == nil && (st.Mode&unix.S_IFMT == unix.S_IFLNK || st.Nlink > 1)
+		})
+		if len(c) > 0 {
 			select {
 			case out <- c:
 			case <-f.done:
@@ -73,17 +78,10 @@ func (f *dirFollower) run(dir string, out chan<- changes) {
 	}
 }
 
-// isLink reports whether a new file is a link to another one. A link is complete as soon as it
-// exists.
-func isLink(dir, name string) bool {
-	var st unix.Stat_t
-	err := unix.Lstat(filepath.Join(dir, name), &st)
-	return err == nil && (st.Mode&unix.S_IFMT == unix.S_IFLNK || st.Nlink > 1)
-}
-
 // decodeEvents reads inotify events (inotify(7)). gone says that the directory no longer exists or
 // is no longer followed.
 func decodeEvents(b []byte, isLink func(string) bool) (c changes, gone bool) {
+	c = changes{}
 	for len(b) >= unix.SizeofInotifyEvent {
 		e := (*unix.InotifyEvent)(unsafe.Pointer(&b[0]))
 		end := unix.SizeofInotifyEvent + int(e.Len)
@@ -96,12 +94,13 @@ func decodeEvents(b []byte, isLink func(string) bool) (c changes, gone bool) {
 		case e.Mask&(unix.IN_DELETE_SELF|unix.IN_MOVE_SELF|unix.IN_IGNORED|unix.IN_UNMOUNT) != 0:
 			gone = true
 		case e.Mask&unix.IN_Q_OVERFLOW != 0, strings.HasPrefix(name, ".."):
-			c.all = true // events were lost, or a volume of Kubernetes changes all files (..data)
+			// Events were lost, or a volume of Kubernetes changes all files (..data).
+			c[everything] = true
 		case !isManifest(name):
 		case e.Mask&unix.IN_CREATE != 0 && !isLink(name):
 			// its writer will close it
 		default:
-			c.add(changes{names: map[string]bool{name: true}})
+			c[name] = true
 		}
 	}
 	return c, gone

@@ -256,7 +256,7 @@ func TestChangesAreReadAfterASecond(t *testing.T) {
 			for ctx.Err() == nil {
 				time.Sleep(quiet / 2)
 				select {
-				case busy <- changes{names: map[string]bool{"a.yaml": true}}:
+				case busy <- changes{"a.yaml": true}:
 				case <-ctx.Done():
 				}
 			}

@@ -3,50 +3,21 @@ package main
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
-	"io"
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
+	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/internal/serve"
 )
-
-// listenOptions are the flags about the page of watch.
-type listenOptions struct {
-	address  string
-	anywhere bool
-	at       netip.AddrPort // the address
-}
-
-func (o *options) listenFlags(fs *flag.FlagSet) func() error {
-	l := &o.listen
-	fs.StringVar(&l.address, "listen", "",
-		"serve a page that shows services, traces packets and tells what was done, and /healthz "+
-			"and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256 (default: none)")
-	fs.BoolVar(&l.anywhere, "listen-anywhere", false, "let -listen be an address that others than "+
-		"this machine reach; all who do can read the page")
-	return func() (err error) {
-		if l.address == "" {
-			return nil
-		}
-		if l.at, err = netip.ParseAddrPort(l.address); err != nil {
-			return fmt.Errorf("-listen: %q: want IP:PORT, such as 127.0.0.1:10256", l.address)
-		}
-		if !l.at.Addr().IsLoopback() && !l.anywhere {
-			return fmt.Errorf("-listen: %s: others than this machine reach it, and could read the "+
-				"page; if they shall, say -listen-anywhere", l.address)
-		}
-		return nil
-	}
-}
 
 // maxConns is the maximum number of connections of the page.
 const maxConns = 256
@@ -58,15 +29,15 @@ var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 // listen serves the page of an engine, if the flags have an address. The returned function ends
 // that.
 func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), error) {
-	o := &w.opts.listen
-	if o.address == "" {
+	o := &w.opts
+	if !o.listen.IsValid() {
 		return func() {}, nil
 	}
 	readers, err := w.openReaders()
 	if err != nil {
 		return nil, err
 	}
-	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.at.String())
+	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen.String())
 	if err != nil {
 		readers.Close()
 		return nil, fmt.Errorf("-listen: %w", err)
@@ -116,38 +87,27 @@ func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
 // readers read the kernel for the page.
 type readers struct {
 	table    *conntrack.Table
-	counters counters.Source
-	all      []io.Closer
+	counters instance.Source
 }
 
 // openReaders opens the readers, in the network namespace of the calling thread.
 func (p *program) openReaders() (*readers, error) {
-	r := &readers{}
-	if err := p.open(r); err != nil {
-		r.Close()
+	table, err := conntrack.Open(nil)
+	if err != nil {
 		return nil, err
 	}
-	return r, nil
+	source, err := p.source()
+	if err != nil {
+		_ = table.Close()
+		return nil, err
+	}
+	return &readers{table, source}, nil
 }
 
-// open opens the readers one after the other.
-func (p *program) open(r *readers) (err error) {
-	if r.table, err = conntrack.Open(nil); err != nil {
-		return err
-	}
-	r.all = append(r.all, r.table)
-	from, err := p.source()
-	if err == nil {
-		r.counters, r.all = from, append(r.all, from)
-	}
-	return err
-}
-
-// Close closes the open readers.
+// Close closes the readers.
 func (r *readers) Close() {
-	for _, c := range r.all {
-		_ = c.Close() // reading loses nothing
-	}
+	_ = r.counters.Close() // reading loses nothing
+	_ = r.table.Close()
 }
 
 // pageConfig returns the configuration of the page, which reads everything in the network namespace
@@ -170,4 +130,40 @@ func (w *watcher) pageConfig(r *readers) *page.Config {
 			})
 			return chains, err
 		}}
+}
+
+// metricsText returns those metrics of dataplane/metrics that the alerts need, under the same
+// names. A Prometheus client would be larger than the rest of the program.
+func metricsText(s *dataplane.Status, problems int) string {
+	pending, running := 0.0, 0.0
+	if s.Pending() {
+		pending = time.Since(s.PendingSince).Seconds()
+	}
+	if s.Running {
+		running = 1
+	}
+	var b strings.Builder
+	for _, m := range []struct {
+		name, kind, help string
+		value            float64
+	}{
+		{"running", "gauge", "1 while the engine keeps the kernel as it should be.", running},
+		{"pending_seconds", "gauge",
+			"How long something that is wanted has not been in the kernel; 0 if all is.", pending},
+		{"input_problems", "gauge", "What is wrong with the manifests.", float64(problems)},
+		{"refused_services", "gauge",
+			"Services that are refused: left out of the kernel, or left as they were.",
+			float64(len(s.Refused))},
+		{"claim_conflicts", "gauge",
+			"Addresses and ports that a service claims and another one has.",
+			float64(len(s.Conflicts))},
+		{"wanted_services", "gauge", "Services that are wanted.", float64(s.State.Len())},
+		{"repairs_total", "counter",
+			"Applies that put right what others had done to the kernel.",
+			float64(s.Totals.Repairs)},
+	} {
+		fmt.Fprintf(&b, "# HELP kernlb_%s %s\n# TYPE kernlb_%s %s\nkernlb_%s %g\n", m.name,
+			m.help, m.name, m.kind, m.name, m.value)
+	}
+	return b.String()
 }
