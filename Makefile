@@ -3,8 +3,8 @@
 #                or a browser (make browser)
 # make test-vm   the tests of IPVS, and those that take modules from the kernel, in a virtual
 #                machine with Linux 6.1
-# make test-long a million random packets, twenty conformance runs and two with a mirror of the
-#                flows, and a minute of rolling replacement, on nftables and iptables
+# make test-long a million random packets, twenty conformance runs, and a minute of rolling
+#                replacement, on nftables and iptables
 # make soak      changes without pause for DURATION (an hour) beside a neighbour, writers that are
 #                killed and an administrator who flushes; fails if anything grows; then each call to
 #                the kernel goes wrong in each way, processes are killed 200 times, and new flows
@@ -118,7 +118,6 @@ test-long: setup
 	KERNLB_RANDOM_PACKETS=1000000 \
 		$(LONG) -run TestRandomPackets -parallel 64 -count 1 $(LONG_PKG)
 	$(LONG) -run TestConformance -count 20 $(LONG_PKG)
-	KERNLB_TEST_MIRROR=1 $(LONG) -run TestConformance -count 2 $(LONG_PKG)
 	KERNLB_TEST_ROLL=1m $(LONG) -run '$(ROLL)' -parallel 1 -count 1 -v $(LONG_PKG)
 
 soak: DURATION = 1h

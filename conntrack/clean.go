@@ -57,9 +57,6 @@ const (
 type CleanOptions struct {
 	// Scan says what a pass over the table asks the kernel for.
 	Scan Scan
-	// Index, if not nil, finds stale flows without a pass, as far as it knows the flows. The result
-	// is the same.
-	Index Index
 	// KeepOpen deletes TCP connections without resetting them: their ends find out when they send.
 	KeepOpen bool
 	// Stale, if not nil, is called with each stale flow before the deletion. The deletion may find
@@ -67,27 +64,10 @@ type CleanOptions struct {
 	Stale func(*Flow)
 }
 
-// Index knows the flows of the table, so that [Table.Clean] finds the stale ones without a pass
-// over the table. Package mirror has one.
-type Index interface {
-	// Find calls each with the flows that m may find stale, in their present form. For the
-	// protocols that it returns, it finds all flows that existed when it was called. Clean searches
-	// for flows of other protocols in a pass, even if Find has found some of them. If each returns
-	// an error, Find ends and returns it.
-	Find(ctx context.Context, m *Matcher, each func(*Flow) error) (Found, error)
-}
-
-// Found says what an [Index] found.
-type Found struct {
-	Protocols []Protocol // for these, all flows that can be stale were found
-	Lookups   int        // single flows that the kernel was asked for
-}
-
 // CleanResult says what a cleaning found and did.
 type CleanResult struct {
 	Dumps        int // dumps of the table: none if no flow could be stale
 	Seen         int // flows that the kernel sent
-	Lookups      int // single flows that an [Index] asked the kernel for
 	Misdirected  int // stale flows to endpoints that may not have them
 	Untranslated int // stale flows that are untranslated, or [Frontend.Backwards]
 	Deleted      int // flows deleted, including connections that were reset
@@ -103,8 +83,7 @@ type CleanResult struct {
 // former rules: such a packet could put its flow into the table behind the pass.
 //
 // If a client makes a flow again with a valid endpoint while Clean works, Clean leaves it alone,
-// see [Table.Delete]. If the table is large and the program runs for long, a [CleanOptions.Index]
-// makes Clean faster.
+// see [Table.Delete].
 //
 // Running Clean twice does no harm. After an error, the flows that it had not reached are still
 // there. Two changes must not overlap: the second may make flows valid again that are stale for the
@@ -144,27 +123,8 @@ func (c *cleaning) run(ctx context.Context) error {
 	if _, err := wait.PacketsOf(ctx).Wait(ctx); err != nil {
 		return err
 	}
-	done, err := c.find(ctx)
+	requests, err := c.requests(ctx)
 	if err != nil {
-		return err
-	}
-	return c.pass(ctx, done)
-}
-
-// find cleans with the help of the index. It returns the protocols whose flows need no pass.
-func (c *cleaning) find(ctx context.Context) ([]Protocol, error) {
-	if c.opts.Index == nil {
-		return nil, nil
-	}
-	found, err := c.opts.Index.Find(ctx, c.matcher, func(f *Flow) error { return c.take(ctx, f) })
-	c.result.Lookups += found.Lookups
-	return found.Protocols, errors.Join(err, c.flush(ctx))
-}
-
-// pass cleans in one pass over the table, apart from the protocols that are done.
-func (c *cleaning) pass(ctx context.Context, done []Protocol) error {
-	requests, err := c.requests(ctx, done)
-	if err != nil || len(requests) == 0 {
 		return err
 	}
 	for attempt := 1; ; attempt++ {
@@ -178,17 +138,16 @@ func (c *cleaning) pass(ctx context.Context, done []Protocol) error {
 }
 
 // requests returns the requests of a pass.
-func (c *cleaning) requests(ctx context.Context, done []Protocol) ([]dumpRequest, error) {
+func (c *cleaning) requests(ctx context.Context) ([]dumpRequest, error) {
 	scan := c.opts.Scan
-	narrow := c.matcher.dumps(ScanNarrow, done...)
-	if scan == ScanAuto && len(narrow) > 0 {
+	if scan == ScanAuto {
 		usage, err := c.table.usage(ctx)
 		if err != nil {
 			return nil, err
 		}
-		scan = chooseScan(int(usage.Count), len(narrow))
+		scan = chooseScan(int(usage.Count), len(c.matcher.dumps(ScanNarrow)))
 	}
-	return c.matcher.dumps(scan, done...), nil
+	return c.matcher.dumps(scan), nil
 }
 
 // chooseScan chooses the Scan for a table with so many flows, if ScanNarrow takes so many requests.

@@ -216,6 +216,33 @@ func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err erro
 	return on, err
 }
 
+// lookup asks the kernel for single flows. For each given flow it returns the flow that has the same
+// original tuple now, or nil if there is none. It may be another flow, to another endpoint. After an
+// error, it returns the flows found so far, and nil does not mean that a flow is gone.
+func (t *Table) lookup(ctx context.Context, flows []Flow) ([]*Flow, error) {
+	var b rawnl.Batch
+	for i := range flows {
+		appendGet(&b, &flows[i])
+	}
+	now, found := make([]Flow, len(flows)), make([]*Flow, len(flows))
+	err := t.conn.QueryAll(ctx, &b, func(i int, m rawnl.Message) error {
+		if err := parseFlow(m.Attrs, &now[i], wantAll); err != nil {
+			return err
+		}
+		found[i] = &now[i]
+		return nil
+	})
+	missing, err := refusals(err)
+	for _, e := range missing {
+		if e.Errno != syscall.ENOENT {
+			return found, fmt.Errorf("%s: %w", flows[e.Index], e)
+		}
+	}
+	return found, err
+}
+
+func wantAll(*Flow) bool { return true }
+
 // leadsTo returns where the flow sends a packet with this tuple, in either direction.
 func leadsTo(f *Flow, packet *Tuple) netip.AddrPort {
 	if f.Original.Src == packet.Src && f.Original.Dst == packet.Dst {

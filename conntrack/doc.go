@@ -23,14 +23,12 @@
 // the reading of the table and the deletion. [Table.Delete] deletes the flow that was read, or
 // nothing.
 //
-// The time of a pass over the table grows with the number of flows on the machine. In large tables,
-// package mirror finds the stale flows without a pass ([CleanOptions.Index]).
+// The time of a pass over the table grows with the number of flows on the machine.
 //
 // # Looking
 //
 // [Table.Flows] lists flows as a sequence that does not hold them in memory; [Where] filters it.
-// [Table.Lookup] asks for single flows, [Table.Follow] returns events, and [Table.Usage] says how
-// full the table is. Package timo converts flows to the type of github.com/ti-mo/conntrack and
+// [Table.Follow] returns events, and [Table.Usage] says how full the table is. Package timo converts flows to the type of github.com/ti-mo/conntrack and
 // back.
 //
 // # Cutting TCP connections

@@ -24,9 +24,6 @@ var (
 	ErrTableFull = errors.New("the conntrack table is full")
 	// ErrInterrupted: the table was rebuilt during a dump, so the list is not complete. Try again.
 	ErrInterrupted = errors.New("the dump of the conntrack table was interrupted")
-	// ErrNoEvents: the kernel does not report new flows, because the sysctl nf_conntrack_events is
-	// 0, or cannot be read, or the kernel was built without CONFIG_NF_CONNTRACK_EVENTS.
-	ErrNoEvents = errors.New("conntrack makes no events")
 	// ErrClosed: the table is closed.
 	ErrClosed = errors.New("the conntrack table is closed")
 )

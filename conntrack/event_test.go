@@ -7,7 +7,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/net/bpf"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/must"
@@ -96,31 +95,6 @@ func FuzzParseEvents(f *testing.F) {
 			require.NotEqual(t, familyAny, e.Flow.family())
 		}
 	})
-}
-
-// The filter is a classic BPF program for the kernel. Other tests run it there with real events.
-func TestEventFilter(t *testing.T) {
-	t.Parallel()
-	program := ok(eventFilter([]Protocol{UDP, SCTP}))(t)
-	require.Equal(t, []bpf.RawInstruction{
-		// A = behind the headers
-		{Op: 0x00, K: 20},
-		// CTA_TUPLE_ORIG, or accept
-		{Op: 0x01, K: 1}, {Op: 0x20, K: 0xfffff00c},
-		{Op: 0x15, Jf: 1, K: 0}, {Op: 0x06, K: 0xffffffff},
-		// CTA_TUPLE_PROTO in it, or accept
-		{Op: 0x01, K: 2}, {Op: 0x20, K: 0xfffff010},
-		{Op: 0x15, Jf: 1, K: 0}, {Op: 0x06, K: 0xffffffff},
-		// CTA_PROTO_NUM in it, or accept
-		{Op: 0x01, K: 1}, {Op: 0x20, K: 0xfffff010},
-		{Op: 0x15, Jf: 1, K: 0}, {Op: 0x06, K: 0xffffffff},
-		{Op: 0x07, K: 0}, {Op: 0x50, K: 4}, // A = its value
-		{Op: 0x15, Jf: 1, K: 17}, {Op: 0x06, K: 0xffffffff},
-		{Op: 0x15, Jf: 1, K: 132}, {Op: 0x06, K: 0xffffffff},
-		{Op: 0x06, K: 0},
-	}, program)
-	none := ok(eventFilter(nil))(t)
-	require.Empty(t, none)
 }
 
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

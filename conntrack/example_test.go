@@ -93,13 +93,12 @@ func ExampleTable_Follow() {
 		log.Fatal(err)
 	}
 	defer table.Close()
-	follower, err := table.Follow(
+	events, err := table.Follow(context.Background(),
 		conntrack.FollowOptions{Filter: conntrack.Filter{Protocol: conntrack.UDP}})
 	if err != nil {
 		log.Fatal(err)
 	}
-	defer follower.Close()
-	for event, err := range follower.Events(context.Background()) {
+	for event, err := range events {
 		if err != nil {
 			log.Fatal(err)
 		}

@@ -2,8 +2,6 @@ package conntrack
 
 import (
 	"context"
-
-	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // Unexported names for tests in other packages. These tests share their helpers with the tests of
@@ -48,7 +46,7 @@ var (
 
 func (f Filter) Dumps() ([]DumpRequest, error) { return f.dumps() }
 
-func (m *Matcher) Dumps(s Scan, except ...Protocol) []DumpRequest { return m.dumps(s, except...) }
+func (m *Matcher) Dumps(s Scan) []DumpRequest { return m.dumps(s) }
 
 // Classify returns the class of a flow in one word.
 func (m *Matcher) Classify(f *Flow) string { return string(m.classify(f)) }
@@ -60,17 +58,6 @@ func (f *Flow) Family() Family { return f.family() }
 func (f *Flow) Masqueraded() bool { return f.masqueraded() }
 
 func (s TCPState) Open() bool { return s.open() }
-
-// Datagrams empties the queue and returns how many there were.
-func (f *Follower) Datagrams() (n int, err error) {
-	for ; ; n++ {
-		if _, err := f.listener.Receive(f.buf[:]); err == rawnl.ErrEmpty {
-			return n, nil
-		} else if err != nil {
-			return n, err
-		}
-	}
-}
 
 func (t *Table) Scan(ctx context.Context, requests []DumpRequest, wants func(*Flow) bool,
 	each func(*Flow) error) error {

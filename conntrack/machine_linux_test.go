@@ -15,7 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/conntrack/tuning"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
@@ -116,20 +115,6 @@ func TestAMillionFlows(t *testing.T) {
 		require.Equal(t, stale, got.Deleted)
 		require.Equal(t, n-(i+1)*stale, count())
 	}
-
-	var use Meter
-	var index *mirror.Mirror
-	start = time.Now()
-	use.Run(func() {
-		index = startMirror(t, table, &mirror.Config{Protocols: []Protocol{TCP, UDP}})
-	})
-	t.Logf("mirror: %d flows noted in %s, %.0f ms of CPU", index.Stats().Flows, time.Since(start),
-		use.CPU)
-	got := cleanLogged(t, table, Frontend{Key: Key("10.96.0.8:53", UDP),
-		Removed: AddrPorts("10.244.8.3:5353")}, CleanOptions{Index: index})
-	require.Equal(t, stale, got.Deleted)
-	require.Zero(t, got.Dumps)
-	require.Equal(t, n-4*stale, count())
 }
 
 // cleanLogged cleans after a frontend changed, and logs the cost.

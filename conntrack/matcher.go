@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -212,16 +211,16 @@ func anyAddr(a netip.Addr) netip.Addr {
 	return netip.IPv6Unspecified()
 }
 
-// dumps returns the requests whose answers hold every flow that may be stale, except flows of the
-// given protocols. No flow is in two of them.
-func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
+// dumps returns the requests whose answers hold every flow that may be stale. No flow is in two of
+// them.
+func (m *Matcher) dumps(scan Scan) []dumpRequest {
 	if scan == ScanNarrow && m.backwards {
 		scan = ScanProtocol // the kernel compares only one of the ports
 	}
 	// requests without an address, and the one address of their frontends
 	found := map[dumpRequest]netip.Addr{}
 	for f, c := range m.frontends {
-		if !c.finds() || slices.Contains(except, f.Protocol) {
+		if !c.finds() {
 			continue
 		}
 		var d dumpRequest
@@ -247,44 +246,4 @@ func (m *Matcher) dumps(scan Scan, except ...Protocol) []dumpRequest {
 	}
 	slices.SortFunc(requests, compareRequests)
 	return requests
-}
-
-// Destinations returns the addresses, ports and protocols to which stale flows may have been sent,
-// sorted. It replaces an unspecified address by the node's addresses.
-func (m *Matcher) Destinations() []FrontendKey {
-	var all []FrontendKey
-	for key, c := range m.frontends {
-		switch {
-		case !c.finds():
-		case !key.Addr.IsUnspecified():
-			all = append(all, key)
-		default:
-			for a := range m.nodes {
-				at := FrontendKey{a, key.Port, key.Protocol}
-				if _, own := m.frontends[at]; !own && anyAddr(a) == key.Addr {
-					all = append(all, at)
-				}
-			}
-		}
-	}
-	slices.SortFunc(all, compareKeys)
-	return all
-}
-
-// Sources returns the addresses, ports and protocols from which stale flows may have been sent,
-// sorted: the frontends with [Frontend.Backwards].
-func (m *Matcher) Sources() []FrontendKey {
-	var all []FrontendKey
-	for key, c := range m.frontends {
-		if c.backwards {
-			all = append(all, key)
-		}
-	}
-	slices.SortFunc(all, compareKeys)
-	return all
-}
-
-func compareKeys(a, b FrontendKey) int {
-	return cmp.Or(cmp.Compare(a.Protocol, b.Protocol), a.Addr.Compare(b.Addr),
-		cmp.Compare(a.Port, b.Port))
 }

@@ -34,10 +34,7 @@
 // the engine's Run does. Until it has returned 0, the work is not complete.
 //
 // The time of a pass over the table grows with the number of flows on the machine: half a second
-// for a million. A program that runs for long can run a mirror of the table (package
-// conntrack/mirror) and give it to the keeper, in [Config.Clean]. The mirror follows events and
-// finds UDP flows without a pass. If it is told to note TCP and SCTP, it also finds connections to
-// cut.
+// for a million.
 //
 // # Connections to endpoints that go
 //

@@ -308,7 +308,6 @@ func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 	t := &k.totals
 	t.Dumps += c.Dumps
 	t.Seen += c.Seen
-	t.Lookups += c.Lookups
 	t.Misdirected += c.Misdirected
 	t.Untranslated += c.Untranslated
 	t.Deleted += c.Deleted
@@ -319,7 +318,7 @@ func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 		k.log.InfoContext(ctx, "deleted stale flows", logkey.Frontends, len(k.due),
 			logkey.Misdirected, c.Misdirected, logkey.Untranslated, c.Untranslated,
 			logkey.Deleted, c.Deleted, logkey.Reset, c.Reset, logkey.Seen, c.Seen,
-			logkey.Lookups, c.Lookups, logkey.Duration, c.Duration)
+			logkey.Duration, c.Duration)
 	}
 }
 

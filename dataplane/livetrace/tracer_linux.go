@@ -83,8 +83,7 @@ func (t *Tracer) begin(ctx context.Context, want *Filter) error {
 		if t.conn, err = rawnl.Dial(nil); err != nil {
 			return err
 		}
-		t.listener, err = rawnl.Listen(rawnl.ListenConfig{Groups: []uint32{nft.GroupTrace},
-			Buffer: queueSize})
+		t.listener, err = rawnl.Listen([]uint32{nft.GroupTrace}, queueSize)
 		return err
 	})
 	if err != nil {
@@ -188,7 +187,7 @@ func (t *Tracer) next(ctx context.Context) (*Trace, error) {
 // receive handles the events of one datagram. It reports whether one belongs to the followed packet
 // or its answer.
 func (t *Tracer) receive(f *follower) (ours bool, err error) {
-	n, err := t.listener.Wait(t.buf[:])
+	n, err := t.listener.Receive(t.buf[:])
 	if err != nil {
 		return false, err
 	}

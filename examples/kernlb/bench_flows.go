@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
@@ -24,18 +23,15 @@ type flowReport struct {
 	OnMachine int          `json:"flows_on_machine"` // a walk over the table passes all of them
 	Cleanings []flowTiming `json:"cleanings"`
 	IdleDumps int          `json:"dumps_without_udp_change"`
-	MirrorMs  float64      `json:"mirror_begin_ms"` // until a mirror has recorded all flows
-	Noted     int          `json:"mirror_flows"`
 }
 
-// flowTiming is the time of cleaning, with one request to the kernel or with a mirror.
+// flowTiming is the time of cleaning.
 type flowTiming struct {
 	Scan    string  `json:"scan"`
 	ApplyMs float64 `json:"apply_ms"` // the whole apply
 	CleanMs float64 `json:"clean_ms"` // the cleaning alone
 	MB      float64 `json:"allocated_mb"`
 	Seen    int     `json:"flows_seen"`
-	Lookups int     `json:"flows_looked_up"`
 	Deleted int     `json:"flows_deleted"`
 }
 
@@ -90,9 +86,6 @@ func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 			conntrack.CleanOptions{Scan: scan.scan}, r); err != nil {
 			return nil, err
 		}
-	}
-	if err := b.cleanMirrored(ctx, table, backend, r); err != nil {
-		return nil, err
 	}
 	_, err = backend.Cleanup(ctx)
 	return r, err
@@ -189,34 +182,8 @@ func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend da
 	r.Cleanings = append(r.Cleanings, flowTiming{Scan: name, ApplyMs: ms(took),
 		CleanMs: ms(after.Duration - before.Duration),
 		MB:      float64(mem.TotalAlloc-allocated) / (1 << 20), Seen: after.Seen - before.Seen,
-		Lookups: after.Lookups - before.Lookups,
 		Deleted: after.Deleted - before.Deleted})
 	return err
-}
-
-// cleanMirrored is cleanOnce with a mirror, which has time to record all flows.
-func (b *benchmark) cleanMirrored(ctx context.Context, table *conntrack.Table,
-	backend dataplane.Backend, r *flowReport) error {
-	index, err := mirror.New(table, nil)
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithCancel(ctx)
-	start, done := time.Now(), make(chan error, 1)
-	go func() { done <- index.Run(ctx) }()
-	for !index.Stats().Synced {
-		select {
-		case err := <-done:
-			cancel()
-			return err
-		case <-time.After(time.Millisecond):
-		}
-	}
-	r.MirrorMs, r.Noted = ms(time.Since(start)), index.Stats().Flows
-	err = b.cleanOnce(ctx, table, backend, "mirror",
-		conntrack.CleanOptions{Index: index}, r)
-	cancel()
-	return errors.Join(err, <-done)
 }
 
 // printFlows prints the figures of cleaning, if any.
@@ -229,10 +196,8 @@ func (p *program) printFlows(r *flowReport) error {
 			"UDP endpoint changed\n", r.InTable, r.OnMachine, r.IdleDumps)
 	for _, t := range r.Cleanings {
 		fmt.Fprintf(p.stdout,
-			"by %-10s %10.1f ms  %6.1f MB allocated, %d flows seen, %d looked up, %d deleted\n",
-			t.Scan, t.CleanMs, t.MB, t.Seen, t.Lookups, t.Deleted)
+			"by %-10s %10.1f ms  %6.1f MB allocated, %d flows seen, %d deleted\n",
+			t.Scan, t.CleanMs, t.MB, t.Seen, t.Deleted)
 	}
-	_, err := fmt.Fprintf(p.stdout, "the mirror had noted %d flows after %.0f ms\n", r.Noted,
-		r.MirrorMs)
-	return err
+	return nil
 }

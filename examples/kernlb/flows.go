@@ -124,12 +124,11 @@ func (l *lister) list(ctx context.Context) error {
 // watch prints the events of flows until it is interrupted. It knows the services that the kernel
 // held when it began.
 func (l *lister) watch(ctx context.Context) error {
-	f, err := l.table.Follow(conntrack.FollowOptions{})
+	events, err := l.table.Follow(ctx, conntrack.FollowOptions{})
 	if err != nil {
 		return err
 	}
-	defer f.Close()
-	for e, err := range f.Events(ctx) {
+	for e, err := range events {
 		if err != nil {
 			return err
 		}

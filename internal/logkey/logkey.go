@@ -20,7 +20,6 @@ const (
 	Instance     = "instance"
 	Is           = "is"
 	Kind         = "kind"
-	Lookups      = "lookups"
 	Loser        = "loser"
 	Messages     = "messages"
 	Misdirected  = "misdirected"

@@ -7,7 +7,6 @@ package nft
 import (
 	"context"
 	"errors"
-	"time"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
@@ -49,20 +48,18 @@ func Author(ctx context.Context, ns *threadns.NS, conn *rawnl.Conn, ours func(Ch
 	}
 	var l *rawnl.Listener
 	err = ns.Do(func() (err error) {
-		l, err = rawnl.Listen(rawnl.ListenConfig{Groups: []uint32{group}, Buffer: queueSize})
+		l, err = rawnl.Listen([]uint32{group}, queueSize)
 		return err
 	})
 	if err != nil {
 		return rawnl.GenInfo{}, err
 	}
 	defer l.Close() //nolint:errcheck // the result is already known
-	defer context.AfterFunc(ctx, func() {
-		l.SetDeadline(time.Unix(1, 0)) //nolint:errcheck // fails only if it is closed
-	})()
+	defer context.AfterFunc(ctx, func() { l.Close() })()
 	w := watch{own: own.Port, ours: ours}
 	buf := make([]byte, 1<<16)
 	for {
-		n, err := l.Wait(buf)
+		n, err := l.Receive(buf)
 		if ended := wait.Ended(ctx); ended != nil {
 			return rawnl.GenInfo{}, ended
 		}

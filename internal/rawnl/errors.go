@@ -27,6 +27,8 @@ var (
 	ErrBadBatch = errors.New("malformed batch")
 	// ErrMalformed: bytes of the kernel do not parse.
 	ErrMalformed = errors.New("malformed netlink message")
+	// ErrOverflow: the kernel had more messages for a [Listener] than its queue had room for.
+	ErrOverflow error = errOverrun
 	// ErrClosed: the connection is closed.
 	ErrClosed = kernelerr.ErrClosed
 	// ErrNotSupported: there is no netlink on this operating system.

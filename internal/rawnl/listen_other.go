@@ -9,13 +9,10 @@ import "time"
 type Listener struct{}
 
 // Listen returns [ErrNotSupported].
-func Listen(ListenConfig) (*Listener, error) { return nil, ErrNotSupported }
+func Listen([]uint32, int) (*Listener, error) { return nil, ErrNotSupported }
 
 // Receive returns [ErrNotSupported].
 func (l *Listener) Receive([]byte) (int, error) { return 0, ErrNotSupported }
-
-// Wait returns [ErrNotSupported].
-func (l *Listener) Wait([]byte) (int, error) { return 0, ErrNotSupported }
 
 // SetDeadline returns [ErrNotSupported].
 func (l *Listener) SetDeadline(time.Time) error { return ErrNotSupported }

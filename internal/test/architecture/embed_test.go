@@ -42,5 +42,5 @@ func TestAnEmbeddedEngineIsLight(t *testing.T) {
 	visit(module + "nftables")
 	visit(module + "dataplane")
 	require.ElementsMatch(t, []string{"dataplane", "nftables", "servicemodel",
-		"golang.org/x/net/bpf", "golang.org/x/sys/unix", "net/netip", "os"}, got)
+		"golang.org/x/sys/unix", "net/netip", "os"}, got)
 }

@@ -23,7 +23,7 @@ const surface = root + "/docs/api.md"
 // limits are how many identifiers users of the module may meet: in all, and in packages. Whoever
 // needs more takes others away, or argues for it in docs/decisions/surface.md.
 var limits = map[string]int{
-	"":             756,
+	"":             738,
 	"servicemodel": 220,
 }
 
@@ -54,8 +54,7 @@ var tasks = []task{
 		[]string{"dataplane/part.go", "dataplane/part_change.go", "dataplane/part_compare.go",
 			"dataplane/part_configure.go"}},
 	{"Deal with connections", "Flows of conntrack, when endpoints go.",
-		[]string{"dataplane/flows", "conntrack", "conntrack/mirror", "conntrack/tuning",
-			"conntrack/timo"}},
+		[]string{"dataplane/flows", "conntrack", "conntrack/tuning", "conntrack/timo"}},
 	{"Look at it", "Why a packet goes where it goes, and what an engine does.",
 		[]string{"servicemodel/oracle.go", "servicemodel/trace.go", "servicemodel/cause.go",
 			"servicemodel/selection.go", "dataplane/page", "dataplane/health",

@@ -1,17 +1,14 @@
 package dataplanetest
 
 import (
-	"context"
 	"errors"
 	"net"
 	"net/netip"
-	"os"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/conntrack/mirror"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -67,36 +64,10 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) *flows.
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { table.Close() })
-	keeper, err := flows.New(table, &flows.Config{Connections: p,
-		Clean: conntrack.CleanOptions{Index: mirrored(t, table)}})
+	keeper, err := flows.New(table, &flows.Config{Connections: p})
 	must(t, err)
 	w.engine = w.newEngine(keeper)
 	return keeper
-}
-
-// mirrored returns a running mirror of the table if the variable KERNLB_TEST_MIRROR is set, else
-// nil. The outcome is the same.
-func mirrored(t *testing.T, table *conntrack.Table) conntrack.Index {
-	t.Helper()
-	if os.Getenv("KERNLB_TEST_MIRROR") == "" {
-		return nil
-	}
-	m, err := mirror.New(table,
-		&mirror.Config{Protocols: []conntrack.Protocol{conntrack.UDP, conntrack.TCP,
-			conntrack.SCTP}})
-	must(t, err)
-	// the test's own context ends before its cleanup
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- m.Run(ctx) }()
-	t.Cleanup(func() {
-		t.Logf("mirror: %+v", m.Stats())
-		cancel()
-		if err := <-ended; err != nil && !errors.Is(err, context.Canceled) {
-			t.Errorf("mirror: %v", err)
-		}
-	})
-	return m
 }
 
 // settle does all later work.
