@@ -27,41 +27,39 @@ const (
 	cleanAttempts = 3
 )
 
-// Scan says how precisely the kernel is asked for flows when the table is searched for stale ones.
-// Every Scan finds the same flows.
+// scan says how precisely the kernel is asked for flows when the table is searched for stale ones.
+// Every scan finds the same flows.
 //
 // The narrower the request, the less the kernel copies. But it answers in parts of some hundred
 // flows. Until it has found so many, it walks on with preemption and softirqs off
 // (ctnetlink_dump_table, up to Linux 6.18 at least), and this CPU receives no packets. A walk takes
 // 0.1 to 0.4 µs for each flow on the machine, in all namespaces.
-type Scan uint8
+type scan uint8
 
 // The requests.
 const (
-	// ScanAuto is ScanNarrow for up to 100,000 flows in the table if that is less work: each port
-	// is a walk of its own. Otherwise it is ScanAll for up to 20,000 flows, and ScanProtocol for
-	// more.
-	ScanAuto Scan = iota
-	// ScanNarrow asks for ports and IPv4 addresses. It is the fastest, and occupies a CPU for the
+	scanAuto scan = iota // what chooseScan chooses
+	// scanNarrow asks for ports and IPv4 addresses. It is the fastest, and occupies a CPU for the
 	// whole walk.
-	ScanNarrow
-	// ScanProtocol asks for protocols. It occupies a CPU for long only if flows of these protocols
+	scanNarrow
+	// scanProtocol asks for protocols. It occupies a CPU for long only if flows of these protocols
 	// are rare.
-	ScanProtocol
-	// ScanAll asks for everything. It is the slowest, and occupies a CPU for at most some
+	scanProtocol
+	// scanAll asks for everything. It is the slowest, and occupies a CPU for at most some
 	// milliseconds.
-	ScanAll
+	scanAll
 )
 
 // CleanOptions say how to clean. The zero value is right for most programs.
 type CleanOptions struct {
-	// Scan says what a pass over the table asks the kernel for.
-	Scan Scan
 	// KeepOpen deletes TCP connections without resetting them: their ends find out when they send.
+	// Without it, Clean needs CAP_NET_RAW, too, see [Table.Clean].
 	KeepOpen bool
 	// Stale, if not nil, is called with each stale flow before the deletion. The deletion may find
 	// that the flow has already ended. Stale must not keep the flow.
 	Stale func(*Flow)
+
+	scan scan // tests choose one
 }
 
 // CleanResult says what a cleaning found and did.
@@ -72,18 +70,28 @@ type CleanResult struct {
 	Untranslated int // stale flows that are untranslated, or [Frontend.Backwards]
 	Deleted      int // flows deleted, including connections that were reset
 	Missing      int // flows that had ended or changed before they could be deleted
-	Reset        int // TCP connections whose ends were reset, see [Table.Cut]
+	Reset        int // TCP connections whose client was made to send, and so will be reset
 	Duration     time.Duration
 }
 
 // Clean deletes the flows that the matcher finds stale, and no others, in one pass over the table.
-// If no flow can be stale, it makes no pass. It cuts open TCP connections among them, see
-// [Table.Cut]. Call it after the change is in the kernel: before, a client that keeps sending would
-// get its flow again. Clean first waits some 10 ms, until no packet is under way that saw the
-// former rules: such a packet could put its flow into the table behind the pass.
+// If no flow can be stale, it makes no pass. Call it after the change is in the kernel: before, a
+// client that keeps sending would get its flow again. Clean first waits some 10 ms, until no packet
+// is under way that saw the former rules: such a packet could put its flow into the table behind
+// the pass.
 //
 // If a client makes a flow again with a valid endpoint while Clean works, Clean leaves it alone,
 // see [Table.Delete].
+//
+// Clean cuts open TCP connections among the stale flows, so that both ends learn of it at once: it
+// makes them send, and for 30 seconds the node answers their packets with resets. A healthy
+// connection comes to no harm: an end is reset only if no flow has its tuple. This works whatever
+// the service now does with packets, with every backend, and needs no rule. A firewall of the node
+// must let packets of established connections in, and resets out. Not reset are connections whose
+// packets are offloaded to hardware or bypass conntrack, ends that reach each other without this
+// node once the flow is gone (direct server return), and ends to which the node has no route. It
+// needs CAP_NET_RAW to make the ends send. Without it, Clean returns [ErrNoPermission] after it has
+// deleted the flows: ends that send within 30 seconds are still reset.
 //
 // Running Clean twice does no harm. After an error, the flows that it had not reached are still
 // there. Two changes must not overlap: the second may make flows valid again that are stale for the
@@ -139,26 +147,27 @@ func (c *cleaning) run(ctx context.Context) error {
 
 // requests returns the requests of a pass.
 func (c *cleaning) requests(ctx context.Context) ([]dumpRequest, error) {
-	scan := c.opts.Scan
-	if scan == ScanAuto {
+	scan := c.opts.scan
+	if scan == scanAuto {
 		usage, err := c.table.usage(ctx)
 		if err != nil {
 			return nil, err
 		}
-		scan = chooseScan(int(usage.Count), len(c.matcher.dumps(ScanNarrow)))
+		scan = chooseScan(int(usage.Count), len(c.matcher.dumps(scanNarrow)))
 	}
 	return c.matcher.dumps(scan), nil
 }
 
-// chooseScan chooses the Scan for a table with so many flows, if ScanNarrow takes so many requests.
-func chooseScan(flows, narrow int) Scan {
+// chooseScan chooses the scan of a table with so many flows, if scanNarrow takes so many requests.
+// In a narrow scan, each port is a walk of its own.
+func chooseScan(flows, narrow int) scan {
 	switch {
 	case flows <= narrowFlows && narrow*(emptyWalk+flows/walkShare) <= emptyWalk+flows:
-		return ScanNarrow
+		return scanNarrow
 	case flows <= smallTable:
-		return ScanAll
+		return scanAll
 	}
-	return ScanProtocol
+	return scanProtocol
 }
 
 func (c *cleaning) wants(f *Flow) bool {
@@ -198,15 +207,15 @@ func (c *cleaning) flush(ctx context.Context) error {
 	stale, open := c.stale, c.open
 	c.stale, c.open = c.stale[:0], c.open[:0]
 	if len(stale) > 0 {
-		d, err := c.table.Delete(ctx, All(stale...))
-		c.result.Deleted += d.Deleted
-		c.result.Missing += d.Missing
+		deleted, err := c.table.Delete(ctx, All(stale...))
 		if err != nil {
 			return err
 		}
+		c.result.Deleted += deleted
+		c.result.Missing += len(stale) - deleted
 	}
 	if len(open) > 0 {
-		cut, err := c.table.Cut(ctx, All(open...))
+		cut, err := c.table.cut(ctx, open)
 		c.result.Deleted += cut.Deleted
 		c.result.Missing += cut.Missing
 		c.result.Reset += cut.Reset

@@ -3,7 +3,6 @@ package conntrack_test
 import (
 	"context"
 	"fmt"
-	"iter"
 	"math/rand/v2"
 	"net/netip"
 	"syscall"
@@ -177,13 +176,13 @@ func TestNothingIsDumpedWhenNothingCanBeStale(t *testing.T) {
 	require.Equal(t, CleanResult{}, got)
 }
 
-// Clean deletes exactly the stale flows of a large table, whatever Scan it uses.
+// Clean deletes exactly the stale flows of a large table, whatever scan it uses.
 func TestCleanAgreesWithTheDefinition(t *testing.T) {
 	t.Parallel()
 	for _, scan := range []Scan{ScanAuto, ScanNarrow, ScanProtocol, ScanAll} {
 		t.Run(fmt.Sprintf("scan %d", scan), func(t *testing.T) {
 			t.Parallel()
-			testCleanAgreesWithTheDefinition(t, CleanOptions{Scan: scan, KeepOpen: true})
+			testCleanAgreesWithTheDefinition(t, CleanOptions{KeepOpen: true}.With(scan))
 		})
 	}
 }
@@ -219,8 +218,7 @@ func cleaned(tb testing.TB, table *Table, m *Matcher, o CleanOptions) CleanResul
 	return r
 }
 
-func cutAll(tb testing.TB, table *Table, flows iter.Seq2[Flow, error]) CutResult {
+func cutAll(tb testing.TB, table *Table, flows []Flow) CutResult {
 	tb.Helper()
-	r := OK(table.Cut(context.Background(), flows))(tb)
-	return r
+	return OK(table.Cut(context.Background(), flows))(tb)
 }

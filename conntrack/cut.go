@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"iter"
 	"net/netip"
 	"syscall"
 	"time"
@@ -22,63 +21,53 @@ const (
 	cutTries = 4
 )
 
-// CutResult counts what happened to the connections that were to be cut.
-type CutResult struct {
+// cutResult counts what happened to the connections that were to be cut.
+type cutResult struct {
 	Deleted int // flows deleted
 	Missing int // flows that had already ended, or changed into another
 	Reset   int // deleted connections whose client was made to send, and so will be reset
 }
 
-// Cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are only
+// cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are only
 // deleted, see [Table.Delete].
 //
 // If only the flow is deleted, the ends may wait for long. The client's next packet makes a new
 // connection to another endpoint, and that endpoint resets it. But a client that waits for data
 // sends nothing for hours. If the service has no endpoint left, the answer to its packet is ICMP,
 // which an established connection ignores. If the service is gone, its traffic is dropped or
-// nf_conntrack_tcp_loose is off, there is no answer. So Cut puts two tombstones in the place of the
+// nf_conntrack_tcp_loose is off, there is no answer. So cut puts two tombstones in the place of the
 // flow: flows in state CLOSE that translate the packets of either end to the node itself. The
 // node's TCP has no such connection and answers with a reset. It takes the right sequence numbers
-// from the packet. Then Cut makes both ends send, by segments that TCP must answer with an
+// from the packet. Then cut makes both ends send, by segments that TCP must answer with an
 // acknowledgement (see RFC 5961). The kernel sends the reset back along the tombstone, so it comes
 // from the address that the peer expects.
 //
 // A packet can precede the tombstones and make a flow again. Usually this flow leads to another
 // endpoint, which does not know the connection and resets it. IPVS remembers connections by itself.
-// There the flow leads to the same endpoint, and the connection would go on. Then Cut cuts that
+// There the flow leads to the same endpoint, and the connection would go on. Then cut cuts that
 // flow, too.
 //
-// Cut cannot harm a healthy connection: an end is reset only if its packets meet a tombstone, and a
-// tombstone is made only if no flow has its tuple. A tombstone lives for 30 seconds. A new
-// connection with the same ports replaces it at once (a SYN in state CLOSE). Cut works whatever the
-// service now does with packets, works with every backend, and needs no rule. A firewall of the
-// node must let packets of established connections in, and resets out.
-//
-// Cut does not reset connections whose packets are offloaded to hardware or bypass conntrack, ends
-// that reach each other without this node once the flow is gone (direct server return), and ends to
-// which the node has no route.
-//
-// Cut needs CAP_NET_RAW to make the ends send. Without it, Cut returns [ErrNoPermission] after it
-// has deleted the flows: ends that send within 30 seconds are still reset.
-func (t *Table) Cut(ctx context.Context, flows iter.Seq2[Flow, error]) (CutResult, error) {
+// A new connection with the same ports replaces a tombstone at once (a SYN in state CLOSE).
+func (t *Table) cut(ctx context.Context, flows []Flow) (cutResult, error) {
 	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
 	defer c.ends.close()
-	if err := inBatches(flows, func(batch []Flow) error { return c.cut(ctx, batch) }); err != nil {
-		return c.result, fmt.Errorf("cut connections: %w", explain(err))
+	err := c.cut(ctx, flows)
+	if err == nil {
+		err = c.unreached
 	}
-	if c.unreached != nil {
-		return c.result, fmt.Errorf("cut connections: %w", explain(c.unreached))
+	if err != nil {
+		return c.result, fmt.Errorf("cut connections: %w", explain(err))
 	}
 	return c.result, nil
 }
 
-// cutting is a Cut in progress.
+// cutting is a cut in progress.
 type cutting struct {
 	table *Table
 	ends  *ends
 	// the node's address towards each peer, invalid if there is none
 	nodes     map[netip.Addr]netip.Addr
-	result    CutResult
+	result    cutResult
 	unreached error // the first reason why an end could not be made to send
 }
 
@@ -216,9 +205,9 @@ func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err erro
 	return on, err
 }
 
-// lookup asks the kernel for single flows. For each given flow it returns the flow that has the same
-// original tuple now, or nil if there is none. It may be another flow, to another endpoint. After an
-// error, it returns the flows found so far, and nil does not mean that a flow is gone.
+// lookup asks the kernel for single flows. For each given flow it returns the flow that has the
+// same original tuple now, or nil if there is none. It may be another flow, to another endpoint.
+// After an error, it returns the flows found so far, and nil does not mean that a flow is gone.
 func (t *Table) lookup(ctx context.Context, flows []Flow) ([]*Flow, error) {
 	var b rawnl.Batch
 	for i := range flows {

@@ -1,7 +1,6 @@
 package conntrack_test
 
 import (
-	"context"
 	"fmt"
 	"net"
 	"net/netip"
@@ -152,8 +151,7 @@ func (tc cutCase) run(t *testing.T) {
 		require.NoError(t, node.NS.SetSysctl(tc.sysctl, "0"))
 	}
 
-	cut := cutAll(t, table, table.Flows(context.Background(),
-		Filter{OriginalDst: service.Addr()}))
+	cut := cutAll(t, table, List(t, table, Filter{OriginalDst: service.Addr()}))
 	require.Equal(t, CutResult{Deleted: 1, Reset: 1}, cut)
 	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
 	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
@@ -190,7 +188,7 @@ func TestCutLeavesOtherConnectionsAlone(t *testing.T) {
 	ended.Reply.Dst, ended.ID = ended.Original.Src, 0
 	changed := List(t, table, Filter{OriginalDst: other.Addr()})[0]
 	changed.Reply.Src = AddrPort("10.244.1.9:8080") // before the flow was made again
-	cut := cutAll(t, table, All(append(flows, ended, changed)...))
+	cut := cutAll(t, table, append(flows, ended, changed))
 	require.Equal(t, CutResult{Deleted: 20, Missing: 2, Reset: 20}, cut)
 	for i := range doomed {
 		require.ErrorIs(t, waitReset(doomed[i].client), syscall.ECONNRESET)
@@ -223,8 +221,7 @@ func TestCutResetsWhoAnsweredSomethingElseBefore(t *testing.T) {
 	peer := doomed.client.LocalAddr().(*net.TCPAddr).AddrPort()
 	time.Sleep(250 * time.Millisecond) // until no acknowledgement is due
 	require.NoError(t, table.SendSynAck(service, peer))
-	cut := cutAll(t, table, table.Flows(context.Background(),
-		Filter{OriginalDst: service.Addr()}))
+	cut := cutAll(t, table, List(t, table, Filter{OriginalDst: service.Addr()}))
 	require.Equal(t, CutResult{Deleted: 1, Reset: 1}, cut)
 	require.ErrorIs(t, waitReset(doomed.client), syscall.ECONNRESET, "the client")
 	require.ErrorIs(t, waitReset(doomed.server), syscall.ECONNRESET, "the endpoint")
@@ -266,7 +263,7 @@ func TestCutOfUDPDeletes(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	Create(t, table, NewFlow(UDP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""))
-	cut := cutAll(t, table, table.Flows(context.Background(), Filter{}))
+	cut := cutAll(t, table, List(t, table, Filter{}))
 	require.Equal(t, CutResult{Deleted: 1}, cut)
 	require.Empty(t, List(t, table, Filter{}))
 }
@@ -277,6 +274,6 @@ func TestCutWithoutAWayToTheEnds(t *testing.T) {
 	f := NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", "")
 	f.TCP = TCPEstablished
 	Create(t, table, f)
-	cut := cutAll(t, table, table.Flows(context.Background(), Filter{}))
+	cut := cutAll(t, table, List(t, table, Filter{}))
 	require.Equal(t, CutResult{Deleted: 1}, cut, "nobody can be reset, and that is no failure")
 }

@@ -27,12 +27,7 @@
 //
 // # Looking
 //
-// [Table.Flows] lists flows as a sequence that does not hold them in memory; [Where] filters it.
-// [Table.Follow] returns events, and [Table.Usage] says how full the table is. Package timo converts flows to the type of github.com/ti-mo/conntrack and
-// back.
-//
-// # Cutting TCP connections
-//
-// [Table.Cut] ends connections to endpoints that are gone so that clients connect again at once.
-// Its documentation says how.
+// [Table.Flows] lists flows as a sequence that does not hold them in memory. [Table.Follow] returns
+// events, and [Table.Usage] says how full the table is. Package timo converts flows to the type of
+// github.com/ti-mo/conntrack and back.
 package conntrack

@@ -33,6 +33,13 @@ func (t *Table) SendSynAck(src, dst netip.AddrPort) error {
 	return e.send(synAck(src, dst), dst.Addr())
 }
 
+// CutResult counts what a cut did.
+type CutResult = cutResult
+
+func (t *Table) Cut(ctx context.Context, flows []Flow) (CutResult, error) {
+	return t.cut(ctx, flows)
+}
+
 // CutAgain is the second and later tries of a Cut.
 type CutAgain struct {
 	Were, Are, Survivors []Flow

@@ -9,6 +9,7 @@ import (
 type (
 	DumpRequest = dumpRequest
 	Family      = nfFamily
+	Scan        = scan
 )
 
 const (
@@ -32,6 +33,10 @@ const (
 	TCPSynSent2       = tcpSynSent2
 	ICMP              = protoICMP
 	ICMPv6            = protoICMPv6
+	ScanAuto          = scanAuto
+	ScanNarrow        = scanNarrow
+	ScanProtocol      = scanProtocol
+	ScanAll           = scanAll
 )
 
 var (
@@ -47,6 +52,12 @@ var (
 func (f Filter) Dumps() ([]DumpRequest, error) { return f.dumps() }
 
 func (m *Matcher) Dumps(s Scan) []DumpRequest { return m.dumps(s) }
+
+// With returns options that use a scan.
+func (o CleanOptions) With(s Scan) CleanOptions {
+	o.scan = s
+	return o
+}
 
 // Classify returns the class of a flow in one word.
 func (m *Matcher) Classify(f *Flow) string { return string(m.classify(f)) }

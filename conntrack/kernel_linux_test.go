@@ -30,7 +30,7 @@ func TestFlowsComeBackAsCreated(t *testing.T) {
 	}
 
 	again := OK(table.Create(context.Background(), All(flows...)))(t)
-	require.Equal(t, CreateResult{Existing: len(flows)}, again)
+	require.Zero(t, again)
 }
 
 // The filters of the kernel and of this package agree, so a filter in the kernel loses no wanted

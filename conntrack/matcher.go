@@ -213,9 +213,9 @@ func anyAddr(a netip.Addr) netip.Addr {
 
 // dumps returns the requests whose answers hold every flow that may be stale. No flow is in two of
 // them.
-func (m *Matcher) dumps(scan Scan) []dumpRequest {
-	if scan == ScanNarrow && m.backwards {
-		scan = ScanProtocol // the kernel compares only one of the ports
+func (m *Matcher) dumps(how scan) []dumpRequest {
+	if how == scanNarrow && m.backwards {
+		how = scanProtocol // the kernel compares only one of the ports
 	}
 	// requests without an address, and the one address of their frontends
 	found := map[dumpRequest]netip.Addr{}
@@ -224,11 +224,11 @@ func (m *Matcher) dumps(scan Scan) []dumpRequest {
 			continue
 		}
 		var d dumpRequest
-		if scan != ScanAll {
+		if how != scanAll {
 			d.Family, d.Protocol = familyOf(f.Addr), f.Protocol
 		}
 		// the kernel compares only the ports of TCP and UDP
-		if scan == ScanNarrow && f.Protocol != SCTP {
+		if how == scanNarrow && f.Protocol != SCTP {
 			d.DstPort = f.Port
 		}
 		if other, ok := found[d]; ok && other != f.Addr {
@@ -239,7 +239,7 @@ func (m *Matcher) dumps(scan Scan) []dumpRequest {
 	}
 	var requests []dumpRequest
 	for d, addr := range found {
-		if scan == ScanNarrow && !addr.IsUnspecified() {
+		if how == scanNarrow && !addr.IsUnspecified() {
 			d.Dst = filterable(addr)
 		}
 		requests = append(requests, d)

@@ -14,34 +14,27 @@ import (
 // batchFlows is how many flows one system call changes.
 const batchFlows = 512
 
-// DeleteResult counts what happened to the flows that were to be deleted.
-type DeleteResult struct {
-	Deleted int // flows deleted
-	Missing int // flows that had already ended, or changed into another
-}
-
 // Delete deletes exactly the given flows, many at a time. It may read them from [Table.Flows] while
-// it deletes.
+// it deletes. It returns how many it deleted. The others had already ended, or changed into
+// another.
 //
 // A flow that has changed since it was listed survives. The kernel finds it by its reply tuple, so
 // a flow that was made again to another endpoint is left alone, and by its ID. [Flow.ID] describes
 // the limit: a flow that was made again to the same endpoint may count as the old one.
 //
-// After an error, which may come from the sequence, the result counts the deletions so far.
-func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (DeleteResult, error) {
-	var total DeleteResult
-	err := inBatches(flows, func(batch []Flow) error {
+// After an error, which may come from the sequence, it returns the deletions so far.
+func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (deleted int, err error) {
+	err = inBatches(flows, func(batch []Flow) error {
 		missing, err := t.deleteBatch(ctx, batch)
 		if err == nil {
-			total.Missing += missing
-			total.Deleted += len(batch) - missing
+			deleted += len(batch) - missing
 		}
 		return err
 	})
 	if err != nil {
-		return total, fmt.Errorf("delete flows: %w", explain(err))
+		return deleted, fmt.Errorf("delete flows: %w", explain(err))
 	}
-	return total, nil
+	return deleted, nil
 }
 
 // deleteBatch deletes the flows and returns how many no longer existed.
@@ -59,21 +52,15 @@ func (t *Table) deleteBatch(ctx context.Context, flows []Flow) (missing int, err
 	return missing, err
 }
 
-// CreateResult counts what happened to the flows that were to be created.
-type CreateResult struct {
-	Created  int // flows created
-	Existing int // flows refused because one of their tuples was in use
-}
-
 // Create puts flows into the table, for a program that moves connections from one machine to
 // another. It uses the tuples, the timeout, the mark, the TCP state and the bits seen-reply,
 // assured and fixed-timeout of a flow. If the reply tuple is not the inverse of the original one,
 // the kernel will translate. TCP windows are not checked for such flows.
 //
-// It returns [ErrTableFull] when no more flows fit.
-func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (CreateResult, error) {
-	var total CreateResult
-	err := inBatches(flows, func(batch []Flow) error {
+// It returns how many flows it made; the others had a tuple that was in use. It returns
+// [ErrTableFull] when no more flows fit.
+func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (created int, err error) {
+	err = inBatches(flows, func(batch []Flow) error {
 		var b rawnl.Batch
 		for i := range batch {
 			if err := checkFlow(&batch[i]); err != nil {
@@ -83,18 +70,16 @@ func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (Creat
 		}
 		existing, err := t.send(ctx, &b, syscall.EEXIST, batch)
 		for _, there := range existing {
-			if there {
-				total.Existing++
-			} else if err == nil {
-				total.Created++
+			if !there && err == nil {
+				created++
 			}
 		}
 		return err
 	})
 	if err != nil {
-		return total, fmt.Errorf("create flows: %w", explain(err))
+		return created, fmt.Errorf("create flows: %w", explain(err))
 	}
-	return total, nil
+	return created, nil
 }
 
 // checkFlow refuses flows that cannot be written.

@@ -52,8 +52,8 @@ func TestCommitsAreApproved(t *testing.T) {
 	requireHolds(t, b.Kernel(), services(5))
 	require.ErrorIs(t, b.engine.Status().Err, dataplane.ErrNotApproved)
 	require.True(t, b.engine.Status().Pending())
-	require.Equal(t, 1, b.Calls(memory.CallCommit))
-	require.Equal(t, 1, b.Calls(memory.CallObserve), "it is known still what the kernel holds")
+	require.Equal(t, 1, b.Calls("commit"))
+	require.Equal(t, 1, b.Calls("observe"), "it is known still what the kernel holds")
 
 	b.apply(t, services(4))
 	b.Kernel().Lose(frontendKey(1))
@@ -153,7 +153,7 @@ func TestSpansOfCallsAndTheirPhases(t *testing.T) {
 		"end /apply/resolve <nil>", "/apply/observe", "end /apply/observe <nil>", "/apply/check",
 		"end /apply/check <nil>", "/apply/commit", "end /apply/commit <nil>", "/apply/settle",
 		"end /apply/settle <nil>", "end /apply <nil>")
-	m.Fail(memory.CallObserve, 1, errTooMuch)
+	m.Fail("observe", 1, errTooMuch)
 	require.ErrorIs(t, errOf(e.Observe(t.Context())), errTooMuch)
 	requireSpans("/observe", "/observe/observe",
 		"end /observe/observe memory: observe: too much at once",

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -23,7 +22,7 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(3))
 		others := 3
-		b.Before(memory.CallCommit, func(context.Context) error {
+		b.Before("commit", func(context.Context) error {
 			if others--; others >= 0 {
 				newBench(b.Kernel()).apply(t, services(others))
 			}
@@ -43,7 +42,7 @@ func TestReadingIsTriedAgain(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
 		var others int
-		b.Before(memory.CallObserve, func(context.Context) error {
+		b.Before("observe", func(context.Context) error {
 			if others--; others >= 0 {
 				return fmt.Errorf("the table moved: %w", dataplane.ErrConflict)
 			}
@@ -70,7 +69,7 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
-		b.Before(memory.CallCommit, func(context.Context) error {
+		b.Before("commit", func(context.Context) error {
 			return fmt.Errorf("the version is another: %w", dataplane.ErrConflict)
 		})
 		_, err := b.engine.Apply(t.Context(), services(2))
@@ -79,11 +78,11 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 		b.requireCalls(t, 16, 17)
 		requireHolds(t, b.Kernel(), services(1))
 
-		b.Before(memory.CallCommit, nil)
+		b.Before("commit", nil)
 		require.True(t, b.apply(t, services(2)).Observed)
 
 		ctx, cancel := context.WithCancelCause(t.Context())
-		b.Before(memory.CallCommit, func(context.Context) error {
+		b.Before("commit", func(context.Context) error {
 			time.AfterFunc(time.Microsecond, func() { cancel(errRefused) })
 			return dataplane.ErrConflict
 		})
@@ -96,11 +95,11 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 func TestAfterAnErrorTheKernelIsRead(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
-	b.Fail(memory.CallObserve, 1, errRefused)
+	b.Fail("observe", 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(1))), errRefused)
 	require.True(t, b.apply(t, services(1)).Observed)
 
-	b.Fail(memory.CallCommit, 2, errRefused)
+	b.Fail("commit", 2, errRefused)
 	for range 2 {
 		require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(2))), errRefused)
 		requireHolds(t, b.Kernel(), services(1))
@@ -116,7 +115,7 @@ func TestACommitWhoseAnswerWasLostIsAdopted(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
-	b.Before(memory.CallCommit, func(context.Context) error {
+	b.Before("commit", func(context.Context) error {
 		newBench(b.Kernel()).apply(t, services(2)) // stands for the part that took effect
 		return errRefused
 	})
@@ -131,16 +130,16 @@ func TestAFailedIntegrityIsAnErrorAndIsAskedAgain(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
-	b.Fail(memory.CallIntegrity, 1, errRefused)
+	b.Fail("integrity", 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(2))), errRefused)
 	requireHolds(t, b.Kernel(), services(1))
 	b.apply(t, services(2))
-	require.Equal(t, 2, b.Calls(memory.CallIntegrity))
+	require.Equal(t, 2, b.Calls("integrity"))
 }
 
 // slowReads makes each observation take d.
 func slowReads(b *bench, d time.Duration) {
-	b.Before(memory.CallObserve, func(context.Context) error {
+	b.Before("observe", func(context.Context) error {
 		time.Sleep(d)
 		return nil
 	})
@@ -228,7 +227,7 @@ func TestDriftIsCommittedWithAnEmptyChangeSet(t *testing.T) {
 	b.apply(t, s)
 	b.Kernel().AddDrift("an element of nobody", "half a frontend")
 	b.engine.Resync()
-	b.Fail(memory.CallCommit, 1, errRefused)
+	b.Fail("commit", 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), s)), errRefused)
 	require.Len(t, b.Kernel().Drift(), 2)
 

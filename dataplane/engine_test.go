@@ -163,7 +163,7 @@ func TestPlanTouchesNothingAndSaysWhatApplyDoes(t *testing.T) {
 func TestAPlanThatFailsIsAnError(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
-	b.Fail(memory.CallPlan, 1, errRefused)
+	b.Fail("plan", 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Plan(t.Context(), services(1))), errRefused)
 }
 
@@ -202,7 +202,7 @@ func TestCleanupLeavesNothingAndApplyBeginsAnew(t *testing.T) {
 	require.Equal(t, servicemodel.Counts{Added: 2}, r.Counts)
 
 	failure := errors.New("no memory")
-	b.Fail(memory.CallCleanup, 1, failure)
+	b.Fail("cleanup", 1, failure)
 	require.ErrorIs(t, errOf(b.engine.Cleanup(t.Context())), failure)
 	r = b.apply(t, s)
 	require.True(t, r.Observed)

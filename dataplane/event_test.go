@@ -80,12 +80,12 @@ func TestObserversAreToldWhatAnEngineDoes(t *testing.T) {
 		r.at(time.Second)
 		told("repaired 0 added, 0 changed, 0 removed [a chain of nobody]",
 			"applied 3: 0 added, 0 changed, 0 removed")
-		b.Fail(memory.CallCommit, 2, dataplane.ErrConflict)
+		b.Fail("commit", 2, dataplane.ErrConflict)
 		r.set(services(2))
 		r.at(2 * time.Second)
 		told("write conflict apply 1", "write conflict apply 2",
 			"applied 4: 1 added, 0 changed, 0 removed")
-		b.Fail(memory.CallCommit, 1, errRefused)
+		b.Fail("commit", 1, errRefused)
 		r.set(services(1))
 		told("apply 5 failed in commit: memory: commit: " + errRefused.Error())
 		require.NoError(t, b.engine.Wait(t.Context(), 5))
@@ -147,7 +147,7 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 		status := e.Status()
 		require.Equal(t, 1, status.Totals.Applies)
 		require.Equal(t, time.Now(), status.Asked)
-		m.Before(memory.CallCommit, func(context.Context) error {
+		m.Before("commit", func(context.Context) error {
 			time.Sleep(time.Second)
 			return errRefused
 		})

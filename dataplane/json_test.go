@@ -117,7 +117,7 @@ func TestPlannedHealthChecksAreCommitted(t *testing.T) {
 	svc.HealthCheckNodePort++
 	c := planned(t, b, servicemodel.State{}.WithService(svc))
 	require.Len(t, c.Health, 1)
-	commits := b.Calls(memory.CallCommit)
+	commits := b.Calls("commit")
 	ok(b.engine.ApplyChanges(t.Context(), c))(t)
-	require.Equal(t, commits+1, b.Calls(memory.CallCommit))
+	require.Equal(t, commits+1, b.Calls("commit"))
 }

@@ -69,7 +69,7 @@ func TestSettingsOfALiveInstanceAreChanged(t *testing.T) {
 
 func commitsOf(b dataplane.Backend) int {
 	if m, ok := b.(*memory.Backend); ok {
-		return m.Calls(memory.CallCommit)
+		return m.Calls("commit")
 	}
-	return b.(*partial).Calls(memory.CallCommit)
+	return b.(*partial).Calls("commit")
 }

@@ -18,8 +18,8 @@ import (
 // slow is a backend whose calls take some seconds each.
 func slow() *settling {
 	b := &settling{Backend: memory.New(nil)}
-	for call, d := range map[memory.Call]time.Duration{
-		memory.CallObserve: 2, memory.CallCheck: 3, memory.CallCommit: 4,
+	for call, d := range map[string]time.Duration{
+		"observe": 2, "check": 3, "commit": 4,
 	} {
 		b.Before(call, func(context.Context) error { time.Sleep(d * time.Second); return nil })
 	}
@@ -47,16 +47,16 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 	do(apply("b", published("b", 8, 81)), false, "PartRefused")
 	do(func() error {
 		b.Kernel().AddDrift("a chain of nobody")
-		b.Fail(memory.CallCommit, 1, dataplane.ErrConflict)
+		b.Fail("commit", 1, dataplane.ErrConflict)
 		return apply("b", published("b", 8, 90))()
 	}, true, "WriteConflict", "Repaired", "Applied")
 	do(func() error {
-		b.Fail(memory.CallCleanup, 1, errRefused)
+		b.Fail("cleanup", 1, errRefused)
 		_, err := p.Remove(t.Context(), "a", "b")
 		return err
 	}, false, "Failed")
 	do(func() error {
-		b.Fail(memory.CallObserve, 1, errRefused)
+		b.Fail("observe", 1, errRefused)
 		_, err := p.Keep(t.Context(), func(string) bool { return true })
 		return err
 	}, false, "Failed")
@@ -119,12 +119,12 @@ func TestPartsSayWhereTheirTimeWent(t *testing.T) {
 		require.Equal(t, 9*time.Second, r.Duration)
 		require.Equal(t, []string{"a"}, r.Owners)
 
-		b.Fail(memory.CallCleanup, 1, errRefused)
+		b.Fail("cleanup", 1, errRefused)
 		_, err := p.Remove(t.Context(), "a")
 		var at *dataplane.PhaseError
 		require.ErrorAs(t, err, &at)
 		require.Equal(t, dataplane.PhaseCommit, at.Phase)
-		b.Fail(memory.CallObserve, 1, errRefused)
+		b.Fail("observe", 1, errRefused)
 		_, err = p.Plan(t.Context(), "a", published("a", 8, 80))
 		require.ErrorAs(t, err, &at)
 		require.Equal(t, dataplane.PhaseObserve, at.Phase)

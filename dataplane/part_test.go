@@ -182,7 +182,7 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 		require.ErrorAs(t, err, &field)
 		require.ErrorIs(t, err, dataplane.ErrRefused)
 	}
-	require.Zero(t, b.Calls(memory.CallCommit))
+	require.Zero(t, b.Calls("commit"))
 }
 
 // ofAnotherVersion is a backend whose instance was made by another version of kernlb.
@@ -203,7 +203,7 @@ func TestWhatAnotherVersionHasMadeIsLeftAlone(t *testing.T) {
 	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
 	require.ErrorContains(t, err, "layout 7")
 	require.ErrorIs(t, errOf(p.Remove(t.Context(), "a")), dataplane.ErrOtherLayout)
-	require.Zero(t, b.Calls(memory.CallCommit))
+	require.Zero(t, b.Calls("commit"))
 }
 
 func TestPartsAdoptTheSettingsOfTheInstance(t *testing.T) {
@@ -343,7 +343,7 @@ func TestWhoWaitsForPartsHeedsItsContext(t *testing.T) {
 	b := newBench(nil)
 	p := dataplane.NewParts(b, nil)
 	inside, leave := make(chan struct{}), make(chan struct{})
-	b.Before(memory.CallObserve, func(context.Context) error {
+	b.Before("observe", func(context.Context) error {
 		close(inside)
 		<-leave
 		return nil

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -43,7 +42,7 @@ func TestANeighbourIsReadForAShareOfTheTime(t *testing.T) {
 		b.apply(t, services(1).WithEndpoints(serviceName(1), endpoints(9)))
 		require.Equal(t, seconds(1, 199, 399, 599, 799, 999), besideANeighbour(t, b,
 			20*time.Minute)[:6], "at once, and then 200 times the reading later")
-		b.requireCalls(t, 1+7, b.Calls(memory.CallCommit))
+		b.requireCalls(t, 1+7, b.Calls("commit"))
 
 		// A reading that finds something does not count.
 		b.Kernel().AddDrift("a chain of nobody")
@@ -64,13 +63,13 @@ func TestShortReadingsComeOnceASecond(t *testing.T) {
 				b := newBench(nil)
 				slowReads(b, time.Millisecond)
 				b.apply(t, s)
-				reads := b.Calls(memory.CallObserve)
+				reads := b.Calls("observe")
 				for range 1000 {
 					b.Kernel().Touch()
 					b.apply(t, s)
 					time.Sleep(10 * time.Millisecond)
 				}
-				require.InDelta(t, 3+10, b.Calls(memory.CallObserve)-reads, 1)
+				require.InDelta(t, 3+10, b.Calls("observe")-reads, 1)
 				require.Zero(t, b.status().Totals.Repairs)
 				require.True(t, b.status().Held.Equal(b.Kernel().Table()))
 			})
@@ -85,7 +84,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 		slowReads(b, time.Second)
 		b.apply(t, services(2))
 		require.True(t, b.Kernel().Lose(frontendKey(2)))
-		b.Before(memory.CallObserve, func(context.Context) error {
+		b.Before("observe", func(context.Context) error {
 			time.Sleep(2 * time.Second)
 			return fmt.Errorf("the table moved: %w", dataplane.ErrConflict)
 		})
@@ -113,8 +112,8 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 		b.apply(t, s)
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
-		b.Before(memory.CallObserve, func(context.Context) error {
-			b.Before(memory.CallObserve, nil)
+		b.Before("observe", func(context.Context) error {
+			b.Before("observe", nil)
 			newBench(b.Kernel()).apply(t, services(1)) // another writer
 			return dataplane.ErrConflict
 		})
@@ -124,20 +123,20 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
-		reads := b.Calls(memory.CallObserve)
-		b.Fail(memory.CallObserve, 1, dataplane.ErrConflict)
-		b.Before(memory.CallIntegrity, func(context.Context) error {
-			if b.Calls(memory.CallObserve) == reads {
+		reads := b.Calls("observe")
+		b.Fail("observe", 1, dataplane.ErrConflict)
+		b.Before("integrity", func(context.Context) error {
+			if b.Calls("observe") == reads {
 				return nil
 			}
 			return errRefused
 		})
 		require.True(t, b.apply(t, s).Observed, "nor if that cannot be told")
-		b.Before(memory.CallIntegrity, nil)
+		b.Before("integrity", nil)
 
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
-		b.Fail(memory.CallObserve, 1, errRefused)
+		b.Fail("observe", 1, errRefused)
 		_, err := b.engine.Apply(t.Context(), s)
 		require.ErrorIs(t, err, errRefused, "any other failure is one")
 		require.True(t, b.apply(t, s).Observed)
@@ -150,7 +149,7 @@ func TestBrokenIsReadUntilItIsKnown(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(2))
 		newBench(b.Kernel()).apply(t, services(1)) // another writer
-		b.Fail(memory.CallObserve, 3, dataplane.ErrConflict)
+		b.Fail("observe", 3, dataplane.ErrConflict)
 		require.Equal(t, servicemodel.Counts{Added: 1}, b.apply(t, services(2)).Repaired)
 		b.requireCalls(t, 5, 2)
 	})

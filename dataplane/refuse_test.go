@@ -284,8 +284,8 @@ func TestWritersTakeTurns(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l := &turns{settling: &settling{Backend: memory.New(nil)}}
 		e := dataplane.New(l, nil)
-		for _, c := range []memory.Call{
-			memory.CallObserve, memory.CallCommit, memory.CallCleanup,
+		for _, c := range []string{
+			"observe", "commit", "cleanup",
 		} {
 			l.Before(c, func(context.Context) error {
 				require.Equal(t, 1, l.held, c)
@@ -295,18 +295,18 @@ func TestWritersTakeTurns(t *testing.T) {
 		ok(e.Apply(t.Context(), services(1)))(t)
 		require.Equal(t, 2, l.taken, "one for the apply, one for what the backend settles")
 		ok(e.Cleanup(t.Context()))(t)
-		l.Fail(memory.CallCleanup, 1, errRefused)
+		l.Fail("cleanup", 1, errRefused)
 		require.ErrorIs(t, errOf(e.Cleanup(t.Context())), errRefused)
-		l.Fail(memory.CallCommit, 1, errRefused)
+		l.Fail("commit", 1, errRefused)
 		require.ErrorIs(t, errOf(e.Apply(t.Context(), services(1))), errRefused)
 		require.Zero(t, l.held, "no turn outlives its call")
 
 		l.err = errRefused // such as the context's error
-		commits := l.Calls(memory.CallCommit)
+		commits := l.Calls("commit")
 		require.ErrorIs(t, errOf(e.Apply(t.Context(), services(2))), errRefused)
 		require.ErrorIs(t, errOf(e.Cleanup(t.Context())), errRefused)
 		require.ErrorIs(t, errOf(e.Settle(t.Context())), errRefused)
-		require.Equal(t, commits, l.Calls(memory.CallCommit))
+		require.Equal(t, commits, l.Calls("commit"))
 	})
 }
 
@@ -315,11 +315,11 @@ func TestCleanupIsTriedAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(2))
-		b.Fail(memory.CallCleanup, 3, dataplane.ErrConflict)
+		b.Fail("cleanup", 3, dataplane.ErrConflict)
 		stats := ok(b.engine.Cleanup(t.Context()))(t)
 		require.Positive(t, stats.Messages)
 		require.Zero(t, b.Kernel().Table().Len())
-		b.Fail(memory.CallCleanup, 100, dataplane.ErrConflict)
+		b.Fail("cleanup", 100, dataplane.ErrConflict)
 		_, err := b.engine.Cleanup(t.Context())
 		require.ErrorIs(t, err, dataplane.ErrConflict)
 		require.ErrorContains(t, err, "cleanup: tried 16 times: ")

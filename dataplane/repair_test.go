@@ -70,7 +70,7 @@ func TestWhatAFailedApplyLeftIsNoRepair(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
 	b.apply(t, services(1))
-	b.Fail(memory.CallCommit, 1, errRefused)
+	b.Fail("commit", 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(3))), errRefused)
 	r := b.apply(t, services(3))
 	require.False(t, r.IsRepair())
@@ -85,12 +85,12 @@ func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 	for name, forget := range map[string]func(*testing.T, *runner){
 		"a resync": func(_ *testing.T, r *runner) { r.engine.Resync() },
 		"an observation that failed": func(t *testing.T, r *runner) {
-			r.Fail(memory.CallObserve, 1, errRefused)
+			r.Fail("observe", 1, errRefused)
 			require.ErrorIs(t, errOf(r.engine.Observe(t.Context())), errRefused)
 		},
 		"a plan that others interrupted": func(t *testing.T, r *runner) {
 			r.engine.Resync()
-			r.Fail(memory.CallObserve, 16, dataplane.ErrConflict)
+			r.Fail("observe", 16, dataplane.ErrConflict)
 			_, err := r.engine.Plan(t.Context(), services(3))
 			require.ErrorIs(t, err, dataplane.ErrConflict)
 		},
@@ -100,12 +100,12 @@ func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 		},
 		"changes that failed": func(t *testing.T, r *runner) {
 			c := planned(t, r.bench, services(4))
-			r.Fail(memory.CallCommit, 1, errRefused)
+			r.Fail("commit", 1, errRefused)
 			require.ErrorIs(t, errOf(r.engine.ApplyChanges(t.Context(), c)), errRefused)
 		},
 		"a switch that failed": func(t *testing.T, r *runner) {
 			next := memory.New(nil)
-			next.Fail(memory.CallCommit, 1, errRefused)
+			next.Fail("commit", 1, errRefused)
 			require.ErrorIs(t, errOf(r.engine.Switch(t.Context(), next, nil)), errRefused)
 		},
 	} {
@@ -133,11 +133,11 @@ func TestRunDoesNotLookIfItIsToldNotTo(t *testing.T) {
 		r := run(t, dataplane.RunOptions{Resync: never, Look: never})
 		r.set(services(1))
 		r.at(time.Second)
-		before := r.Calls(memory.CallIntegrity)
+		before := r.Calls("integrity")
 		r.Kernel().Flush()
 		r.at(time.Hour)
 		require.Len(t, r.applies, 1)
-		require.Equal(t, before, r.Calls(memory.CallIntegrity))
+		require.Equal(t, before, r.Calls("integrity"))
 	})
 }
 
@@ -160,7 +160,7 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 				r := runOn(t, &bench{m, e}, dataplane.RunOptions{Resync: never})
 				r.set(services(1))
 				r.at(0)
-				r.Before(memory.CallCommit, func(ctx context.Context) error {
+				r.Before("commit", func(ctx context.Context) error {
 					time.Sleep(c.takes)
 					return nil
 				})
@@ -190,11 +190,11 @@ func TestRunTriesARepairAgain(t *testing.T) {
 		r.set(services(2))
 		r.at(time.Second)
 		r.Kernel().Flush()
-		r.Fail(memory.CallCommit, 2, errRefused)
+		r.Fail("commit", 2, errRefused)
 		r.at(time.Minute)
 		requireTimes(t, []time.Duration{0, 1250e6, 2250e6, 4250e6}, r.applies)
 		requireHolds(t, r.Kernel(), services(2))
-		r.Fail(memory.CallIntegrity, 1, errRefused)
+		r.Fail("integrity", 1, errRefused)
 		r.at(time.Hour)
 		require.Len(t, r.applies, 5)
 		require.Zero(t, r.results[4].Messages, "the apply after a look that failed finds nothing")

@@ -10,7 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -84,7 +83,7 @@ func (r *runner) at(d time.Duration) {
 
 // commitsTake makes every commit take d.
 func (r *runner) commitsTake(d time.Duration) {
-	r.Before(memory.CallCommit, func(context.Context) error {
+	r.Before("commit", func(context.Context) error {
 		time.Sleep(d)
 		return nil
 	})
@@ -188,7 +187,7 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 				r := run(t, c.opts)
 				for range 2 { // the second time it begins with the minimum again
 					r.start, r.applies, r.errs = time.Now(), nil, nil
-					r.Fail(memory.CallCommit, 4, errRefused)
+					r.Fail("commit", 4, errRefused)
 					r.set(services(r.Kernel().Table().Len() + 1))
 					r.at(time.Hour)
 					requireTimes(t, c.want, r.applies)
@@ -205,7 +204,7 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 func TestRunTriesANewStateAtOnceAfterAFailure(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		r := run(t, dataplane.RunOptions{RetryMin: 10 * time.Second, Resync: never})
-		r.Fail(memory.CallCommit, 2, errRefused)
+		r.Fail("commit", 2, errRefused)
 		r.set(services(1))
 		r.at(time.Second)
 		r.set(services(2))
@@ -254,7 +253,7 @@ func TestRunRepairsWhatAResyncFindsAndRetriesIt(t *testing.T) {
 		r.set(services(2))
 		r.at(time.Second)
 		r.Kernel().Flush()
-		r.Fail(memory.CallCommit, 1, errRefused)
+		r.Fail("commit", 1, errRefused)
 		r.at(62 * time.Second)
 		requireTimes(t, seconds(0, 60, 61), r.applies)
 		requireHolds(t, r.Kernel(), services(2))
@@ -278,7 +277,7 @@ func TestFinishWaitsForTheLastState(t *testing.T) {
 		r := run(t, dataplane.RunOptions{RetryMin: time.Second, MinInterval: time.Second})
 		r.set(services(1))
 		synctest.Wait()
-		r.Fail(memory.CallCommit, 3, errRefused)
+		r.Fail("commit", 3, errRefused)
 		r.set(services(2))
 		r.set(services(3))
 		require.NoError(t, r.engine.Finish(t.Context()))
@@ -302,12 +301,12 @@ func TestRunEndsWithTheContext(t *testing.T) {
 			r.set(services(2))
 		}},
 		{"while it waits to try again", func(r *runner) {
-			r.Fail(memory.CallCommit, 1000, errRefused)
+			r.Fail("commit", 1000, errRefused)
 			r.set(services(1))
 			synctest.Wait()
 		}},
 		{"while it applies", func(r *runner) {
-			r.Before(memory.CallCommit, func(ctx context.Context) error {
+			r.Before("commit", func(ctx context.Context) error {
 				<-ctx.Done()
 				return ctx.Err()
 			})

@@ -134,19 +134,19 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 	b := &settling{Backend: memory.New(nil)}
 	e := dataplane.New(b, nil)
 	ok(e.Settle(t.Context()))(t)
-	require.Equal(t, 1, b.Calls(memory.CallObserve))
+	require.Equal(t, 1, b.Calls("observe"))
 
 	b.fail(errRefused)
 	_, err := e.Settle(t.Context())
 	require.ErrorIs(t, err, dataplane.ErrUnsettled)
 	require.ErrorIs(t, err, errRefused)
-	require.Equal(t, 1, b.Calls(memory.CallObserve))
+	require.Equal(t, 1, b.Calls("observe"))
 	b.fail(nil)
 	ok(e.Apply(t.Context(), services(1)))(t)
-	require.Equal(t, 2, b.Calls(memory.CallObserve),
+	require.Equal(t, 2, b.Calls("observe"),
 		"after an error the kernel is read again")
 
-	b.Fail(memory.CallObserve, 1, errRefused)
+	b.Fail("observe", 1, errRefused)
 	e.Resync()
 	require.ErrorIs(t, errOf(e.Settle(t.Context())), dataplane.ErrUnsettled)
 }
@@ -204,8 +204,8 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 		"they are told of states that change nothing in the kernel, too")
 
 	// A commit fails half way. A reading finds what it did.
-	m.Before(memory.CallCommit, func(ctx context.Context) error {
-		m.Before(memory.CallCommit, nil)
+	m.Before("commit", func(ctx context.Context) error {
+		m.Before("commit", nil)
 		other := newBench(m.Kernel())
 		_, err := other.engine.Apply(ctx, services(1))
 		return errors.Join(err, errRefused)

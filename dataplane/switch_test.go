@@ -16,7 +16,7 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 	t.Parallel()
 	b, next := newBench(nil), memory.New(nil)
 	b.apply(t, services(3))
-	b.Before(memory.CallCleanup, func(context.Context) error {
+	b.Before("cleanup", func(context.Context) error {
 		requireHolds(t, next.Kernel(), services(3))
 		return nil
 	})
@@ -24,12 +24,12 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 	require.Equal(t, 3, r.Added)
 	require.False(t, r.IsRepair())
 	require.Zero(t, b.Kernel().Table().Len(), "nothing is left of the old")
-	require.Equal(t, 1, b.Calls(memory.CallCleanup))
+	require.Equal(t, 1, b.Calls("cleanup"))
 
-	commits := b.Calls(memory.CallCommit)
+	commits := b.Calls("commit")
 	ok(b.engine.Apply(t.Context(), services(4)))(t)
 	requireHolds(t, next.Kernel(), services(4))
-	require.Equal(t, commits, b.Calls(memory.CallCommit))
+	require.Equal(t, commits, b.Calls("commit"))
 
 	ok(b.engine.Cleanup(t.Context()))(t)
 	require.Zero(t, next.Kernel().Table().Len())
@@ -52,7 +52,7 @@ func TestSwitchHoldsTheNewestStateThatIsWanted(t *testing.T) {
 	before.apply(t, services(3))
 	b, next := newBench(before.Kernel()), memory.New(nil) // the program was restarted
 	b.engine.Set(services(4))
-	next.Fail(memory.CallCommit, 1, errRefused)
+	next.Fail("commit", 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), errRefused)
 	requireHolds(t, b.Kernel(), services(3))
 	require.True(t, b.status().Pending())
@@ -74,7 +74,7 @@ func TestSwitchLeavesServicesThatNobodyWants(t *testing.T) {
 	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), dataplane.ErrRefused)
 	requireHolds(t, b.Kernel(), services(2))
 	b.engine.Resync()
-	b.Fail(memory.CallObserve, 1, errRefused)
+	b.Fail("observe", 1, errRefused)
 	_, err := b.engine.Switch(t.Context(), next, nil)
 	require.ErrorIs(t, err, errRefused, "nobody knows whether there are any")
 	ok(b.engine.Switch(t.Context(), next, &dataplane.SwitchOptions{LoseServices: true}))(t)
@@ -94,12 +94,12 @@ func TestSwitchWithinAnInstanceKeepsItsServices(t *testing.T) {
 // If the new backend fails, it leaves nothing, and the engine goes on with the old one.
 func TestSwitchThatFailsChangesNothing(t *testing.T) {
 	t.Parallel()
-	for call, cleanups := range map[memory.Call]int{memory.CallObserve: 0, memory.CallCommit: 1} {
+	for call, cleanups := range map[string]int{"observe": 0, "commit": 1} {
 		b, next := newBench(nil), memory.New(nil)
 		b.apply(t, services(3))
 		next.Fail(call, 1, errRefused)
 		require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), errRefused)
-		require.Equal(t, cleanups, next.Calls(memory.CallCleanup))
+		require.Equal(t, cleanups, next.Calls("cleanup"))
 		requireHolds(t, b.Kernel(), services(3))
 		require.False(t, b.apply(t, services(4)).Observed, "what it knew is still known")
 	}
@@ -117,7 +117,7 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	require.ErrorIs(t, err, dataplane.ErrUnsupported)
 	require.ErrorContains(t, err, "service default/svc-2, which is served, would be lost: ")
 	requireHolds(t, b.Kernel(), odd)
-	require.Zero(t, next.Calls(memory.CallCommit)+next.Calls(memory.CallCleanup))
+	require.Zero(t, next.Calls("commit")+next.Calls("cleanup"))
 	r := ok(b.engine.Switch(t.Context(), next, &dataplane.SwitchOptions{LoseServices: true}))(t)
 	require.Len(t, r.Refused, 1)
 	requireHolds(t, next.Kernel(), services(1))
@@ -135,7 +135,7 @@ func TestSwitchThatCannotCleanUpSaysSo(t *testing.T) {
 	t.Parallel()
 	b, next := newBench(nil), memory.New(nil)
 	b.apply(t, services(1))
-	b.Fail(memory.CallCleanup, 1, errRefused)
+	b.Fail("cleanup", 1, errRefused)
 	r, err := b.engine.Switch(t.Context(), next, nil)
 	require.ErrorIs(t, err, errRefused)
 	require.NotNil(t, r)

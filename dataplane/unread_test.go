@@ -31,7 +31,7 @@ func TestWhatIsWantedComesFirst(t *testing.T) {
 	b.engine = dataplane.New(b.Backend, &dataplane.Config{Flows: f})
 	next := services(4).WithoutService(serviceName(1)).WithEndpoints(serviceName(2), endpoints(9))
 	var held []int
-	b.Before(memory.CallCommit, func(context.Context) error {
+	b.Before("commit", func(context.Context) error {
 		held = append(held, b.Kernel().Table().Len())
 		return nil
 	})
@@ -92,7 +92,7 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 		old.apply(t, services(3))
 		b := newHinted(old.Kernel())
 		commits := 0
-		b.Before(memory.CallCommit, func(context.Context) error {
+		b.Before("commit", func(context.Context) error {
 			if commits++; commits == 2 || commits == 3 {
 				return dataplane.ErrConflict
 			}
@@ -101,12 +101,12 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 		r := b.apply(t, services(4).WithoutService(serviceName(1)))
 		require.Equal(t, servicemodel.Counts{Added: 1, Removed: 1}, r.Counts)
 		b.requireCalls(t, 4, 4)
-		require.Equal(t, 1, b.Calls(memory.CallCheck),
+		require.Equal(t, 1, b.Calls("check"),
 			"what is wanted is not compared again")
 
 		b = newHinted(old.Kernel())
-		b.Before(memory.CallCommit, func(context.Context) error {
-			if b.Calls(memory.CallCommit) == 2 {
+		b.Before("commit", func(context.Context) error {
+			if b.Calls("commit") == 2 {
 				return errRefused
 			}
 			return nil
@@ -137,8 +137,8 @@ func TestTheRestThatCannotBeReadIsAnError(t *testing.T) {
 	old := newBench(nil)
 	old.apply(t, services(3))
 	b := newHinted(old.Kernel())
-	b.Before(memory.CallObserve, func(context.Context) error {
-		if b.Calls(memory.CallObserve) == 2 {
+	b.Before("observe", func(context.Context) error {
+		if b.Calls("observe") == 2 {
 			return errRefused
 		}
 		return nil
@@ -152,8 +152,8 @@ func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
 	old := newBench(nil)
 	old.apply(t, services(5))
 	b := newHinted(old.Kernel())
-	b.Before(memory.CallObserve, func(ctx context.Context) error {
-		if b.Calls(memory.CallObserve) == 2 {
+	b.Before("observe", func(ctx context.Context) error {
+		if b.Calls("observe") == 2 {
 			b.Kernel().Lose(frontendKey(2))
 			b.Kernel().Lose(frontendKey(3))
 		}
@@ -175,11 +175,11 @@ func TestAnEndedContextEndsBetweenTheSteps(t *testing.T) {
 	b := newHinted(old.Kernel())
 	ctx, cancel := context.WithCancelCause(t.Context())
 	gone := errors.New("gone home")
-	b.Before(memory.CallCommit, func(context.Context) error {
+	b.Before("commit", func(context.Context) error {
 		defer cancel(gone)
 		return nil
 	})
 	require.ErrorIs(t, errOf(b.engine.Apply(ctx, services(4).WithoutService(serviceName(1)))), gone)
-	b.Before(memory.CallCommit, nil)
+	b.Before("commit", nil)
 	b.apply(t, services(4).WithoutService(serviceName(1)))
 }

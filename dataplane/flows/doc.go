@@ -47,7 +47,7 @@
 //   - cut: they are cut at once.
 //
 // To cut a TCP connection, the keeper resets both of its ends, so that the client connects again at
-// once ([conntrack.Table.Cut]). To cut an SCTP connection, it deletes the flow. The same policy
+// once ([conntrack.Table.Clean]). To cut an SCTP connection, it deletes the flow. The same policy
 // says how long an endpoint that terminates may keep its UDP flows: as long as it serves, at most
 // as long as it is drained, or not at all. If a frontend is gone, its connections are treated like
 // those to endpoints that left. An endpoint that comes back keeps its flows.

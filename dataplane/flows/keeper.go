@@ -38,8 +38,6 @@ type Config struct {
 	// Zone is the conntrack zone in which services are translated; 0 is the default zone, which all
 	// backends use.
 	Zone uint16
-	// Clean says how the table is searched.
-	Clean conntrack.CleanOptions
 	// Logger gets a record for each cleaning that found something. Nil means silence.
 	Logger *slog.Logger
 }
@@ -244,14 +242,9 @@ func (k *Keeper) clean(ctx context.Context) (bad, err error) {
 		return nil, err
 	}
 	matcher, bad := conntrack.NewMatcher(change)
-	options, found := k.cfg.Clean, map[servicemodel.PortName]int{}
-	options.Stale = func(f *conntrack.Flow) {
-		found[k.serviceOf(f)]++
-		if k.cfg.Clean.Stale != nil {
-			k.cfg.Clean.Stale(f)
-		}
-	}
-	cleaned, err := k.table.Clean(ctx, matcher, options)
+	found := map[servicemodel.PortName]int{}
+	cleaned, err := k.table.Clean(ctx, matcher, conntrack.CleanOptions{
+		Stale: func(f *conntrack.Flow) { found[k.serviceOf(f)]++ }})
 	k.add(ctx, cleaned)
 	for _, n := range slices.SortedFunc(maps.Keys(found), servicemodel.PortName.Compare) {
 		k.said = append(k.said, dataplane.FlowsCleaned{Service: n, Flows: found[n]})

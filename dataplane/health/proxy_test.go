@@ -44,7 +44,7 @@ func TestHealthIsThatOfKubeProxy(t *testing.T) {
 			"status": {"IPv4": {"lastUpdated": `+midnight+`, "healthy": true}}}`,
 			get("/healthz", http.StatusOK))
 
-		backend.Fail(memory.CallCommit, 2, errors.New("no memory"))
+		backend.Fail("commit", 2, errors.New("no memory"))
 		state := servicemodel.State{}.WithService(&servicemodel.Service{Name: web})
 		for range 2 { // the second state does not reset the age of the first
 			_, err := engine.Apply(t.Context(), state)

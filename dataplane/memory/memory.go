@@ -23,14 +23,17 @@ import (
 // [dataplane.ErrConflict] if another backend on the same kernel committed first, or if it changes
 // objects that a foreign commit has changed.
 //
+// A test counts calls and makes them fail or wait by their names: "check", "observe", "integrity",
+// "plan", "commit", "cleanup" and "close". After any other name, all calls fail.
+//
 // Many goroutines may call its methods. It must be made by [New].
 type Backend struct {
 	kernel *Kernel
 
 	mu      sync.Mutex
-	calls   map[Call]int
-	before  map[Call]func(context.Context) error
-	faults  map[Call]fault
+	calls   map[string]int
+	before  map[string]func(context.Context) error
+	faults  map[string]fault
 	refuse  func(*servicemodel.ChangeSet) error
 	held    *servicemodel.Table // the kernel's content after the last Observe or Commit
 	drift   []string            // lines of the last Observe, until a commit
@@ -39,6 +42,7 @@ type Backend struct {
 	known   bool                // there was an Observe, and no failed Commit since
 	hints   bool                // Observe heeds its hint
 	closed  bool
+	unknown error // a call was named that does not exist
 }
 
 var _ dataplane.Backend = (*Backend)(nil)
@@ -49,56 +53,53 @@ type fault struct {
 	err error
 }
 
-// Call names a method of a backend.
-type Call string
-
-// The methods of [dataplane.Backend] that can be counted, delayed and made to fail. Plan, Check and
-// Close have no context; a function given to Before gets [context.Background] there.
-const (
-	CallCheck     Call = "check"
-	CallObserve   Call = "observe"
-	CallIntegrity Call = "integrity"
-	CallPlan      Call = "plan"
-	CallCommit    Call = "commit"
-	CallCleanup   Call = "cleanup"
-	CallClose     Call = "close"
-)
-
 // New returns a backend on the kernel k. A second backend on the same kernel stands for a restart
 // of the program, or for another program. Nil means a new, empty kernel.
 func New(k *Kernel) *Backend {
 	if k == nil {
 		k = &Kernel{}
 	}
-	return &Backend{kernel: k, calls: map[Call]int{},
-		before: map[Call]func(context.Context) error{},
-		faults: map[Call]fault{}}
+	return &Backend{kernel: k, calls: map[string]int{},
+		before: map[string]func(context.Context) error{},
+		faults: map[string]fault{}}
 }
 
 // Kernel returns the kernel that the backend writes to.
 func (m *Backend) Kernel() *Kernel { return m.kernel }
 
 // Calls returns how often a method was called, failed calls included.
-func (m *Backend) Calls(c Call) int {
+func (m *Backend) Calls(name string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	return m.calls[c]
+	m.mustExist(name)
+	return m.calls[name]
 }
 
 // Fail makes the next n calls of a method return err, without any effect on the kernel.
-func (m *Backend) Fail(c Call, n int, err error) {
+func (m *Backend) Fail(name string, n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.faults[c] = fault{n, err}
+	m.mustExist(name)
+	m.faults[name] = fault{n, err}
 }
 
 // Before makes f run at the beginning of each call of a method: to delay it, to change the kernel
 // just then, or to refuse. If f returns an error, the call returns it and has no effect. A nil f
-// ends this.
-func (m *Backend) Before(c Call, f func(context.Context) error) {
+// ends this. "check", "plan" and "close" have no context; f gets [context.Background] there.
+func (m *Backend) Before(name string, f func(context.Context) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.before[c] = f
+	m.mustExist(name)
+	m.before[name] = f
+}
+
+// mustExist makes all calls fail if there is none of this name. The lock is held.
+func (m *Backend) mustExist(name string) {
+	switch name {
+	case "check", "observe", "integrity", "plan", "commit", "cleanup", "close":
+	default:
+		m.unknown = fmt.Errorf("there is no call %q", name)
+	}
 }
 
 // Refuse makes Check return the result of f for a change set: nil, or [dataplane.UnsupportedError]
@@ -118,26 +119,27 @@ func (m *Backend) HeedHints(on bool) {
 }
 
 // enter counts a call and returns the error with which it must fail, if any.
-func (m *Backend) enter(ctx context.Context, c Call) error {
+func (m *Backend) enter(ctx context.Context, name string) error {
 	m.mu.Lock()
-	m.calls[c]++
-	f := m.before[c]
+	m.calls[name]++
+	f := m.before[name]
 	var err error
-	if x := m.faults[c]; x.n > 0 {
+	if x := m.faults[name]; x.n > 0 {
 		err = x.err
-		m.faults[c] = fault{x.n - 1, x.err}
+		m.faults[name] = fault{x.n - 1, x.err}
 	}
-	if m.closed && c != CallClose {
+	if m.closed && name != "close" {
 		err = dataplane.ErrClosed
 	}
+	err = cmp.Or(m.unknown, err)
 	m.mu.Unlock()
 	if f != nil {
 		if err := f(ctx); err != nil {
-			return fmt.Errorf("memory: %s: %w", c, err)
+			return fmt.Errorf("memory: %s: %w", name, err)
 		}
 	}
 	if err = cmp.Or(wait.Ended(ctx), err); err != nil {
-		return fmt.Errorf("memory: %s: %w", c, err)
+		return fmt.Errorf("memory: %s: %w", name, err)
 	}
 	return nil
 }
@@ -147,7 +149,7 @@ func (m *Backend) Name() string { return "memory" }
 
 // Check returns the result of the function given to [Backend.Refuse].
 func (m *Backend) Check(c *servicemodel.ChangeSet) error {
-	if err := m.enter(context.Background(), CallCheck); err != nil {
+	if err := m.enter(context.Background(), "check"); err != nil {
 		return err
 	}
 	m.mu.Lock()
@@ -164,7 +166,7 @@ func (m *Backend) Check(c *servicemodel.ChangeSet) error {
 func (m *Backend) Observe(
 	ctx context.Context, want *servicemodel.Table,
 ) (*dataplane.Observation, error) {
-	if err := m.enter(ctx, CallObserve); err != nil {
+	if err := m.enter(ctx, "observe"); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -192,7 +194,7 @@ func (m *Backend) Observe(
 // Commit. It does not report a failed commit: the caller must observe after one, and another commit
 // before that is an error.
 func (m *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
-	if err := m.enter(ctx, CallIntegrity); err != nil {
+	if err := m.enter(ctx, "integrity"); err != nil {
 		return dataplane.Broken, err
 	}
 	m.mu.Lock()
@@ -210,7 +212,7 @@ func (m *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 
 // Plan renders the change set as text, followed by a line "repair ..." for each line of drift.
 func (m *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
-	if err := m.enter(context.Background(), CallPlan); err != nil {
+	if err := m.enter(context.Background(), "plan"); err != nil {
 		return nil, err
 	}
 	m.mu.Lock()
@@ -231,7 +233,7 @@ func (m *Backend) render(c *servicemodel.ChangeSet) plan {
 // Commit writes the change set and repairs the drift that the last Observe reported.
 func (m *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	start := time.Now()
-	err := m.enter(ctx, CallCommit)
+	err := m.enter(ctx, "commit")
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.kernel.mu.Lock()
@@ -277,7 +279,7 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 
 // Cleanup empties the kernel.
 func (m *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
-	if err := m.enter(ctx, CallCleanup); err != nil {
+	if err := m.enter(ctx, "cleanup"); err != nil {
 		return dataplane.Stats{}, err
 	}
 	m.mu.Lock()
@@ -297,7 +299,7 @@ func (m *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 
 // Close makes all later calls fail with [dataplane.ErrClosed], except Close.
 func (m *Backend) Close() error {
-	err := m.enter(context.Background(), CallClose)
+	err := m.enter(context.Background(), "close")
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = m.closed || err == nil

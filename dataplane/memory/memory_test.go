@@ -75,10 +75,10 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 	_, err := m.Commit(t.Context(),
 		servicemodel.Diff(want, memoryTable(t, "10.244.1.1", "10.244.1.3")))
 	require.NoError(t, err, "the table of the last commit, too, is one to begin from")
-	require.Equal(t, 2, m.Calls(CallCommit))
-	require.Equal(t, 1, m.Calls(CallObserve))
-	require.Equal(t, 1, m.Calls(CallPlan))
-	require.Zero(t, m.Calls(CallCleanup))
+	require.Equal(t, 2, m.Calls("commit"))
+	require.Equal(t, 1, m.Calls("observe"))
+	require.Equal(t, 1, m.Calls("plan"))
+	require.Zero(t, m.Calls("cleanup"))
 }
 
 func TestMemoryRefusesWhatDoesNotBeginFromWhatItHolds(t *testing.T) {
@@ -183,29 +183,29 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 	t.Parallel()
 	m, empty := observed(t, nil)
 	c := servicemodel.Diff(empty, memoryTable(t, "10.244.1.1"))
-	calls := map[Call]func(context.Context) error{
-		CallCheck: func(context.Context) error { return m.Check(c) },
-		CallObserve: func(ctx context.Context) error {
+	calls := map[string]func(context.Context) error{
+		"check": func(context.Context) error { return m.Check(c) },
+		"observe": func(ctx context.Context) error {
 			_, err := m.Observe(ctx, nil)
 			return err
 		},
-		CallIntegrity: func(ctx context.Context) error { _, err := m.Integrity(ctx); return err },
-		CallPlan:      func(context.Context) error { _, err := m.Plan(c); return err },
-		CallCommit: func(ctx context.Context) error {
+		"integrity": func(ctx context.Context) error { _, err := m.Integrity(ctx); return err },
+		"plan":      func(context.Context) error { _, err := m.Plan(c); return err },
+		"commit": func(ctx context.Context) error {
 			if _, err := m.Observe(ctx, nil); err != nil {
 				return err
 			}
 			_, err := m.Commit(ctx, servicemodel.Diff(m.Kernel().Table(), m.Kernel().Table()))
 			return err
 		},
-		CallCleanup: func(ctx context.Context) error { _, err := m.Cleanup(ctx); return err },
+		"cleanup": func(ctx context.Context) error { _, err := m.Cleanup(ctx); return err },
 	}
-	fails := func(name Call, call func(context.Context) error) {
+	fails := func(name string, call func(context.Context) error) {
 		m.Fail(name, 2, errMemory)
 		for range 2 {
 			err := call(t.Context())
 			require.ErrorIs(t, err, errMemory)
-			require.ErrorContains(t, err, "memory: "+string(name)+": ")
+			require.ErrorContains(t, err, "memory: "+name+": ")
 		}
 		require.NoError(t, call(t.Context()))
 		m.Before(name, func(context.Context) error { return errMemory })
@@ -219,10 +219,14 @@ func TestMemoryFailsOnDemand(t *testing.T) {
 	}
 	ctx, cancel := context.WithCancelCause(t.Context())
 	cancel(errors.New("terminated"))
-	for _, name := range []Call{CallObserve, CallIntegrity, CallCommit, CallCleanup} {
+	for _, name := range []string{"observe", "integrity", "commit", "cleanup"} {
 		require.ErrorIs(t, calls[name](ctx), context.Canceled)
 	}
-	fails(CallClose, func(context.Context) error { return m.Close() })
+	fails("close", func(context.Context) error { return m.Close() })
+
+	m = New(nil)
+	m.Fail("comit", 1, errMemory)
+	require.ErrorContains(t, calls["check"](t.Context()), `there is no call "comit"`)
 }
 
 func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {

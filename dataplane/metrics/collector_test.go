@@ -43,7 +43,7 @@ func TestAppliesAreCountedAsKubeProxyCountsSyncs(t *testing.T) {
 			"kernlb_last_success_timestamp_seconds":                                      none,
 			"kernlb_info{backend=nftables}":                                              1,
 		})
-		f.backend.Before(memory.CallCommit, func(context.Context) error {
+		f.backend.Before("commit", func(context.Context) error {
 			time.Sleep(2 * time.Second)
 			return nil
 		})
@@ -116,10 +116,10 @@ func TestFailuresRetriesAndRepairsAreCounted(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newFixture(t, "iptables")
 		state := with(onNode(), 1, 2)
-		f.backend.Fail(memory.CallCommit, 1, errBroken)
+		f.backend.Fail("commit", 1, errBroken)
 		_, err := f.engine.Apply(t.Context(), state)
 		require.Error(t, err)
-		f.backend.Fail(memory.CallCommit, 2, dataplane.ErrConflict)
+		f.backend.Fail("commit", 2, dataplane.ErrConflict)
 		f.apply(state)
 		f.requireSeries(map[string]float64{
 			"kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=IPv4}": 1,
@@ -141,7 +141,7 @@ func TestFailuresRetriesAndRepairsAreCounted(t *testing.T) {
 			"kernlb_held_endpoints":                 2,
 		})
 		ctx, cancel := context.WithCancel(t.Context())
-		f.backend.Before(memory.CallCommit, func(context.Context) error {
+		f.backend.Before("commit", func(context.Context) error {
 			cancel()
 			return ctx.Err()
 		})
@@ -305,7 +305,7 @@ func TestTheTimeFromTriggerToKernel(t *testing.T) {
 		f.collector.Triggered(r+1, start) // for a state that is not applied yet
 		programmed(0, 0)
 		time.Sleep(time.Second)
-		f.backend.Fail(memory.CallCommit, 1, errBroken)
+		f.backend.Fail("commit", 1, errBroken)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {

@@ -19,20 +19,14 @@ import (
 // flowReport is bench's output about cleaning flows: one UDP endpoint of one service is replaced,
 // and the flows to it are deleted.
 type flowReport struct {
-	InTable   int          `json:"flows_in_table"`   // of the namespace
-	OnMachine int          `json:"flows_on_machine"` // a walk over the table passes all of them
-	Cleanings []flowTiming `json:"cleanings"`
-	IdleDumps int          `json:"dumps_without_udp_change"`
-}
-
-// flowTiming is the time of cleaning.
-type flowTiming struct {
-	Scan    string  `json:"scan"`
-	ApplyMs float64 `json:"apply_ms"` // the whole apply
-	CleanMs float64 `json:"clean_ms"` // the cleaning alone
-	MB      float64 `json:"allocated_mb"`
-	Seen    int     `json:"flows_seen"`
-	Deleted int     `json:"flows_deleted"`
+	InTable   int     `json:"flows_in_table"`   // of the namespace
+	OnMachine int     `json:"flows_on_machine"` // a walk over the table passes all of them
+	IdleDumps int     `json:"dumps_without_udp_change"`
+	ApplyMs   float64 `json:"apply_ms"` // the whole apply
+	CleanMs   float64 `json:"clean_ms"` // the cleaning alone
+	MB        float64 `json:"allocated_mb"`
+	Seen      int     `json:"flows_seen"`
+	Deleted   int     `json:"flows_deleted"`
 }
 
 const (
@@ -77,15 +71,8 @@ func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 		return nil, err
 	}
 	defer backend.Close()
-	for _, scan := range []struct {
-		name string
-		scan conntrack.Scan
-	}{{"auto", conntrack.ScanAuto}, {"port", conntrack.ScanNarrow},
-		{"protocol", conntrack.ScanProtocol}, {"everything", conntrack.ScanAll}} {
-		if err := b.cleanOnce(ctx, table, backend, scan.name,
-			conntrack.CleanOptions{Scan: scan.scan}, r); err != nil {
-			return nil, err
-		}
+	if err := b.cleanOnce(ctx, table, backend, r); err != nil {
+		return nil, err
 	}
 	_, err = backend.Cleanup(ctx)
 	return r, err
@@ -93,11 +80,11 @@ func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
 
 // fill adds n flows to a table, as far as they fit.
 func fill(ctx context.Context, table *conntrack.Table, n int) (int, error) {
-	c, err := table.Create(ctx, benchFlow(n))
+	created, err := table.Create(ctx, benchFlow(n))
 	if errors.Is(err, conntrack.ErrTableFull) {
 		err = nil
 	}
-	return c.Created, err
+	return created, err
 }
 
 // benchFlow makes n flows, a quarter of them UDP, to the services in turn and to their endpoints.
@@ -123,9 +110,9 @@ func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
 	}
 }
 
-// flowState returns the services that the flows go to. replaced is the number of services whose
-// first endpoint was replaced.
-func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
+// flowState returns the services that the flows go to. If replaced is set, the first endpoint of
+// the first service was replaced.
+func (b *benchmark) flowState(replaced bool, port uint16) servicemodel.State {
 	s := servicemodel.State{}.WithNode(b.p.opts.node)
 	for i := range flowServices {
 		svc := &servicemodel.Service{Name: benchName(i),
@@ -138,7 +125,7 @@ func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
 				Ports: []servicemodel.EndpointPort{
 					{Name: "udp", Protocol: servicemodel.UDP, Port: 5353},
 					{Name: "tcp", Protocol: servicemodel.TCP, Port: port}}}
-			if i < replaced && j == 0 {
+			if replaced && i == 0 && j == 0 {
 				e.Addr = benchFreshAddr(i)
 			}
 			eps = append(eps, e)
@@ -148,16 +135,15 @@ func (b *benchmark) flowState(replaced int, port uint16) servicemodel.State {
 	return s
 }
 
-// cleanOnce replaces the first endpoint of a service, each time of another one.
+// cleanOnce replaces the first endpoint of a service.
 func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend dataplane.Backend,
-	name string, opts conntrack.CleanOptions, r *flowReport) error {
-	keeper, err := flows.New(table, &flows.Config{Clean: opts})
+	r *flowReport) error {
+	keeper, err := flows.New(table, nil)
 	if err != nil {
 		return err
 	}
-	i := len(r.Cleanings)
 	e := dataplane.New(backend, &dataplane.Config{Flows: keeper})
-	first, err := e.Apply(ctx, b.flowState(i, 5353)) // the first apply, which checks all flows
+	first, err := e.Apply(ctx, b.flowState(false, 5353)) // the first apply, which checks all flows
 	if first == nil {
 		return err
 	}
@@ -165,24 +151,23 @@ func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend da
 		return err
 	}
 	before := keeper.Totals()
-	if _, err := e.Apply(ctx, b.flowState(i, 5354)); err != nil { // the endpoints of TCP change
+	if _, err := e.Apply(ctx, b.flowState(false, 5354)); err != nil { // endpoints of TCP change
 		return err
 	}
-	r.IdleDumps += keeper.Totals().Dumps - before.Dumps
-	next := b.flowState(i+1, 5354)
+	r.IdleDumps = keeper.Totals().Dumps - before.Dumps
+	next := b.flowState(true, 5354)
 	var mem runtime.MemStats
 	runtime.GC()
 	runtime.ReadMemStats(&mem)
 	allocated := mem.TotalAlloc
 	start := time.Now()
 	_, err = e.Apply(ctx, next)
-	took := time.Since(start)
+	r.ApplyMs = ms(time.Since(start))
 	runtime.ReadMemStats(&mem)
+	r.MB = float64(mem.TotalAlloc-allocated) / (1 << 20)
 	after := keeper.Totals()
-	r.Cleanings = append(r.Cleanings, flowTiming{Scan: name, ApplyMs: ms(took),
-		CleanMs: ms(after.Duration - before.Duration),
-		MB:      float64(mem.TotalAlloc-allocated) / (1 << 20), Seen: after.Seen - before.Seen,
-		Deleted: after.Deleted - before.Deleted})
+	r.CleanMs = ms(after.Duration - before.Duration)
+	r.Seen, r.Deleted = after.Seen-before.Seen, after.Deleted-before.Deleted
 	return err
 }
 
@@ -191,13 +176,10 @@ func (p *program) printFlows(r *flowReport) error {
 	if r == nil || p.opts.output == "json" {
 		return nil
 	}
-	fmt.Fprintf(p.stdout,
+	_, err := fmt.Fprintf(p.stdout,
 		"\none UDP endpoint replaced, %d flows in the table, %d on the machine; %d dumps where no "+
-			"UDP endpoint changed\n", r.InTable, r.OnMachine, r.IdleDumps)
-	for _, t := range r.Cleanings {
-		fmt.Fprintf(p.stdout,
-			"by %-10s %10.1f ms  %6.1f MB allocated, %d flows seen, %d deleted\n",
-			t.Scan, t.CleanMs, t.MB, t.Seen, t.Deleted)
-	}
-	return nil
+			"UDP endpoint changed\ncleaned in %.1f ms, %.1f MB allocated, %d flows seen, "+
+			"%d deleted\n",
+		r.InTable, r.OnMachine, r.IdleDumps, r.CleanMs, r.MB, r.Seen, r.Deleted)
+	return err
 }

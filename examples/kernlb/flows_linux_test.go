@@ -53,7 +53,7 @@ func put(t *testing.T, ns *netnstest.NS, p conntrack.Protocol, port uint16, endp
 		f.TCP = conntrack.TCPEstablished
 	}
 	c := ok(table.Create(t.Context(), conntrack.All(f)))(t)
-	require.Equal(t, 1, c.Created)
+	require.Equal(t, 1, c)
 }
 
 // Two programs run one after the other. The second finds everything that it needs in the kernel.

@@ -60,9 +60,9 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	m.Kernel().Flush()
 	m.Kernel().AddDrift("a chain of nobody")
 	apply(state)
-	m.Fail(memory.CallCommit, 1, dataplane.ErrConflict)
+	m.Fail("commit", 1, dataplane.ErrConflict)
 	apply(servicemodel.State{})
-	m.Fail(memory.CallCommit, 1, errors.New("no memory"))
+	m.Fail("commit", 1, errors.New("no memory"))
 	apply(state)
 	ok(e.Settle(t.Context()))(t)
 	ok(e.Switch(t.Context(), memory.New(nil), nil))(t)
@@ -92,7 +92,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	for _, owner := range []string{"default", "other"} { // the second is not the service's
 		_, _ = p.Apply(t.Context(), owner, part)
 	}
-	m.Fail(memory.CallCleanup, 1, errors.New("no memory"))
+	m.Fail("cleanup", 1, errors.New("no memory"))
 	_, err = p.Remove(t.Context(), "default")
 	require.Error(t, err)
 
