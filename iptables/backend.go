@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -41,25 +42,19 @@ type Config struct {
 // maxPrefix leaves room for "-SVC-" and 16 characters in the 28 characters of a chain name.
 const maxPrefix = 7
 
-func (c *Config) prefix() (string, error) {
-	if c == nil || c.Prefix == "" {
-		return DefaultPrefix, nil
+// withDefaults checks the configuration and fills in defaults.
+func (c *Config) withDefaults() (r Config, err error) {
+	if c != nil {
+		r = *c
 	}
-	if !rendering.IsName(c.Prefix, maxPrefix, rendering.Capitals,
+	r.Prefix = cmp.Or(r.Prefix, DefaultPrefix)
+	r.Logger = cmp.Or(r.Logger, slog.New(slog.DiscardHandler))
+	if !rendering.IsName(r.Prefix, maxPrefix, rendering.Capitals,
 		rendering.Capitals+rendering.Digits+"_") {
-		return "",
-			fmt.Errorf(
-				"iptables: prefix %q: want a capital letter, then capital letters, digits or "+
-					"\"_\", 7 in all at most", c.Prefix)
+		err = fmt.Errorf("iptables: prefix %q: want a capital letter, then capital letters, "+
+			"digits or \"_\", 7 in all at most", r.Prefix)
 	}
-	return c.Prefix, nil
-}
-
-func (c *Config) logger() *slog.Logger {
-	if c == nil || c.Logger == nil {
-		return slog.New(slog.DiscardHandler)
-	}
-	return c.Logger
+	return r, err
 }
 
 var (
@@ -103,12 +98,12 @@ func New(cfg *Config) (dataplane.Backend, error) {
 }
 
 func openBackend(cfg *Config) (*backend, error) {
-	prefix, err := cfg.prefix()
+	c, err := cfg.withDefaults()
 	if err != nil {
 		return nil, err
 	}
-	b := &backend{log: cfg.logger(), l: newLayout(prefix), takeOver: cfg != nil && cfg.TakeOver}
-	if err := b.kernel.open(cfg); err != nil {
+	b := &backend{log: c.Logger, l: newLayout(c.Prefix), takeOver: c.TakeOver}
+	if err := b.kernel.open(&c); err != nil {
 		return nil, fmt.Errorf("iptables: open: %w", err)
 	}
 	return b, nil

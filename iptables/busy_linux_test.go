@@ -136,7 +136,7 @@ func newSharedNeighbour(tb testing.TB, ns *netnstest.NS, every time.Duration) *n
 				e.rule(id, nft.Before, 0, &theirs)
 				continue
 			}
-			found, err := rd.sharedRules(context.Background(), id)
+			found, err := rd.rules(context.Background(), id, true)
 			assert.NoError(tb, err)
 			for i := range found {
 				if found[i].rule.same(&theirs) {
@@ -234,7 +234,7 @@ func TestChainsThatTheListLacks(t *testing.T) {
 	for _, f := range nft.Families {
 		require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, f, r))
 		for _, name := range []string{"PREROUTING", "OUTPUT", "POSTROUTING"} {
-			c := r.chain(nat.of(f).chain(name))
+			c := r.chains[nat.of(f).chain(name)]
 			require.NotNil(t, c)
 			require.NotEmpty(t, c.Type)
 		}
@@ -244,9 +244,9 @@ func TestChainsThatTheListLacks(t *testing.T) {
 	o := ok(b.l.interpret(r, nil))(t)
 	require.Empty(t, o.text)
 	requireSameTable(t, want.Arrange(o.state.table), o.state.table)
-	found := maps.Clone(r.tables[nat4].chains)
+	found := maps.Clone(r.chains)
 	require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, nft.IPv4, r))
-	for name, c := range r.tables[nat4].chains { // known chains are not asked for
-		require.Same(t, found[name], c)
+	for id, c := range r.chains { // known chains are not asked for
+		require.Same(t, found[id], c)
 	}
 }

@@ -26,7 +26,10 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 		}
 	}
 	p := b.plan(c)
-	if r == nil && b.leaves(p) {
+	leaves := slices.ContainsFunc(nft.Families[:], func(f *nft.Family) bool {
+		return b.state.present[f] && !f.ServedBy(&p.next.rules)
+	})
+	if r == nil && leaves {
 		var err error
 		if r, _, err = b.kernel.readAll(ctx, b.l); err != nil {
 			return dataplane.Stats{}, err
@@ -35,24 +38,20 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 	if r != nil {
 		p.sweep(r)
 	}
-	if err := b.kernel.before(p.localnet); err != nil {
-		return dataplane.Stats{}, err
+	// The sysctl lets packets to loopback addresses in, so it is on only while the guard is there.
+	if p.localnet == sysctlOff {
+		if err := b.kernel.sysctl.Set(false); err != nil {
+			return dataplane.Stats{}, err
+		}
 	}
 	stats, err := b.commit(ctx, p)
-	if err == nil {
-		err = b.kernel.after(p.localnet)
+	if err == nil && p.localnet == sysctlOn {
+		err = b.kernel.sysctl.Set(true)
 	}
 	if err == nil {
 		b.committed(p)
 	}
 	return stats, err
-}
-
-// leaves reports whether a plan removes a family that the node no longer serves.
-func (b *backend) leaves(p *plan) bool {
-	return slices.ContainsFunc(nft.Families[:], func(f *nft.Family) bool {
-		return b.state.present[f] && !f.ServedBy(&p.next.rules)
-	})
 }
 
 // commitTries bounds how often a transaction is sent again because another program changed rules in
@@ -101,11 +100,7 @@ func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, er
 	edited := p.edited()
 	known := make(map[chainID]handles, len(edited))
 	for _, x := range edited {
-		read := b.kernel.reader.rules
-		if x.shared {
-			read = b.kernel.reader.sharedRules
-		}
-		found, err := read(ctx, x.id)
+		found, err := b.kernel.reader.rules(ctx, x.id, x.shared)
 		if err != nil {
 			return nil, err
 		}
@@ -116,4 +111,80 @@ func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, er
 		known[x.id] = h
 	}
 	return known, nil
+}
+
+// lookAtGuards reads the sysctl route_localnet and its guards if node ports begin or cease to
+// answer at localhost, because other programs may have changed them since the last observation.
+func (b *backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) error {
+	next := c.New.Rules()
+	was, want := b.l.localhost(nft.IPv4, &b.state.rules), b.l.localhost(nft.IPv4, &next)
+	if was == want {
+		return nil
+	}
+	n, err := b.kernel.readGuards(ctx, b.l)
+	if err != nil {
+		return err
+	}
+	if was {
+		n.before, n.kept = b.found.localnet.before, b.found.localnet.kept
+	}
+	b.found.localnet = n
+	return nil
+}
+
+// readGuards reads the sysctl route_localnet and the chains that may guard it.
+func (k *kernel) readGuards(ctx context.Context, l *layout) (localnet, error) {
+	r := &raw{}
+	if _, err := k.reader.listChains(ctx, nft.IPv4, r); err != nil {
+		return localnet{}, err
+	}
+	for _, id := range r.sorted() {
+		if !mayGuard(id) {
+			continue
+		}
+		found, err := k.reader.rules(ctx, id, true)
+		if err != nil {
+			return localnet{}, err
+		}
+		r.chains[id].rules = rulesOf(found)
+	}
+	var err error
+	r.routeLocalnet, err = k.sysctl.Get()
+	return l.localnetOf(r), err
+}
+
+// versionTries bounds the tries of giveVersion.
+const versionTries = 20
+
+// giveVersion gives a version to an instance without one, for example after "iptables -X". Two
+// writers that do so at the same time have no version to contend for. So only this transaction
+// requires that the generation of the ruleset has not changed.
+func (b *backend) giveVersion(ctx context.Context) error {
+	k := &b.kernel
+	for range versionTries {
+		gen, err := k.conn.GenID(ctx)
+		if err != nil {
+			return err
+		}
+		none, err := k.stillAt(ctx, b.l, nil)
+		if err != nil {
+			return err
+		}
+		if !none {
+			return fmt.Errorf("the instance has a version by now: %w", dataplane.ErrConflict)
+		}
+		b.found.nextVersion = newVersion()
+		r := b.l.renew(&b.found, homeOf(&b.state.rules), true)
+		k.batch.Reset()
+		newEncoder(&k.batch).encodeVersion(r)
+		err = k.conn.Commit(ctx, &k.batch, gen.ID)
+		if err == nil {
+			b.found.versions = []chainID{r.next}
+			return nil
+		}
+		if !errors.Is(err, rawnl.ErrGenerationChanged) {
+			return err
+		}
+	}
+	return fmt.Errorf("the ruleset keeps changing: %w", dataplane.ErrConflict)
 }

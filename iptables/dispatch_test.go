@@ -197,6 +197,13 @@ func (w *walker) walk(chain string, k sm.FrontendKey) bool {
 	return false
 }
 
+// matchesKey reports whether packets to a frontend match r, by address, protocol and port.
+func (r *rule) matchesKey(k sm.FrontendKey) bool {
+	return (!r.dst.IsValid() || r.dst.Contains(k.Addr)) &&
+		(r.proto == 0 || r.proto == k.Protocol) &&
+		(r.ports.any() || r.ports.from <= k.Port && k.Port <= r.ports.to)
+}
+
 // A packet finds every key and nothing else, and passes few rules however many keys there are.
 func TestDispatchFindsEveryKey(t *testing.T) {
 	t.Parallel()

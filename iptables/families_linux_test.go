@@ -100,7 +100,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		require.NoError(t, err)
 		for j := range read.tables {
 			f := table(j).family()
-			require.Equal(t, only == 0 || only == f.Model, read.tables[j].exists, "%v of %v",
+			require.Equal(t, only == 0 || only == f.Model, read.tables[j], "%v of %v",
 				table(j), only)
 		}
 		require.Len(t, b.l.versionsOf(read), 1)

@@ -13,8 +13,8 @@ import (
 // handedBack reports whether a kube-proxy has begun since the last commit. A kube-proxy first makes
 // a certain chain, and each of our commits removes that chain.
 func (l *layout) handedBack(r *raw) bool {
-	former := l.names.prefix + "-" + formerChain
-	return r.chain(filter4.chain(former)) != nil || r.chain(filter6.chain(former)) != nil
+	former := l.names.former()
+	return r.chains[filter4.chain(former)] != nil || r.chains[filter6.chain(former)] != nil
 }
 
 // planHandedBack plans to remove the chains that kube-proxy does not have, and the rules that lead
@@ -22,7 +22,7 @@ func (l *layout) handedBack(r *raw) bool {
 // ports at localhost and its sysctl stay, because kube-proxy wants both.
 func (l *layout) planHandedBack(k *kernelState, r *raw) *plan {
 	ch := changes{}
-	for id, c := range r.all() {
+	for id, c := range r.chains {
 		x := &chainChange{id: id, existed: true, before: c.rules}
 		if !l.names.exclusive(id.table.kind(), id.name) && !(l.isVersion(id) && c.Use > 0) {
 			x.exists, x.after = true, l.withoutExclusive(id, c.rules, r)
@@ -50,7 +50,7 @@ func (l *layout) withoutExclusive(id chainID, rules []rule, in *raw) (stay []rul
 	input := id.table.kind() == filter && id.name == "INPUT"
 	for _, r := range rules {
 		to := id.table.chain(r.chain)
-		switch step := in.chain(to); {
+		switch step := in.chains[to]; {
 		case step != nil && l.names.isStep(r.chain):
 			stay = append(stay, l.withoutExclusive(to, step.rules, in)...)
 		case !l.names.exclusive(id.table.kind(), r.chain) &&
@@ -66,7 +66,7 @@ func (l *layout) withoutExclusive(id chainID, rules []rule, in *raw) (stay []rul
 func (n names) exclusive(t tableKind, chain string) bool {
 	switch chain {
 	case n.services(), n.nodePorts(), n.markMasq(), n.postrouting(), n.forward(), n.sourceRanges(),
-		n.prefix + "-" + formerChain:
+		n.former():
 		return false
 	}
 	return n.owned(chain) && (t == filter || !n.ofService(chain))

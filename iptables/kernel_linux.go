@@ -34,9 +34,6 @@ type kernel struct {
 }
 
 func (k *kernel) open(cfg *Config) error {
-	if cfg == nil {
-		cfg = &Config{}
-	}
 	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
 	if err != nil {
 		return explain(err)
@@ -52,6 +49,56 @@ func (k *kernel) open(cfg *Config) error {
 	}
 	if err != nil {
 		return explain(errors.Join(err, k.close()))
+	}
+	return nil
+}
+
+// probe asks the kernel for the revisions of matches and targets (NFNL_MSG_COMPAT_GET,
+// include/uapi/linux/netfilter/nfnetlink_compat.h). The request loads their modules. A kernel that
+// lacks one only for one family can be used for the other.
+func (k *kernel) probe(ctx context.Context) error {
+	k.lacks = lacking{}
+	for _, f := range nft.Families {
+		switch err := k.probeFamily(ctx, f); {
+		case err == nil:
+		case k.lacks.family != nil || !errors.Is(err, dataplane.ErrMissingModule):
+			return err
+		default:
+			k.lacks.family, k.lacks.lacking = err, f
+		}
+	}
+	return nil
+}
+
+// probeFamily asks for the matches and targets of one family.
+func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
+	optional := map[*extension]*bool{xtRecent: &k.lacks.recent, xtSCTP: &k.lacks.sctp,
+		xtBPF: &k.lacks.bpf}
+	for _, x := range extensions {
+		if x.put == nil { // the backend never writes it
+			continue
+		}
+		req, typ := &k.reader.req, uint32(0)
+		if x.target {
+			typ = 1
+		}
+		req.Reset()
+		req.Message(rawnl.SubsysNFTCompat, 0, rawnl.FlagAck, f.NFProto, 0,
+			rawnl.Object{Verb: "find", Kind: "extension", Name: x.Name})
+		req.Text(1, x.Name)    // NFTA_COMPAT_NAME
+		req.U32(2, x.Revision) // NFTA_COMPAT_REV
+		req.U32(3, typ)        // NFTA_COMPAT_TYPE
+		_, err := k.conn.Query(ctx, req)
+		switch {
+		case err == nil:
+		case !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.EPROTONOSUPPORT):
+			return fmt.Errorf("ask for %s revision %d: %w", x.Name, x.Revision, err)
+		case optional[x] == nil:
+			return fmt.Errorf("%w xt_%s: the kernel has no %s revision %d for %s: %w",
+				dataplane.ErrMissingModule, x.Name, x.Name, x.Revision, f.Name, err)
+		default:
+			*optional[x] = true
+		}
 	}
 	return nil
 }
@@ -163,7 +210,7 @@ func (b *backend) skeletonWhole(ctx context.Context) (bool, error) {
 			continue
 		}
 		for _, c := range b.l.fixed(f, b.state) {
-			found, err := b.kernel.reader.sharedRules(ctx, c.id)
+			found, err := b.kernel.reader.rules(ctx, c.id, true)
 			if errors.Is(err, dataplane.ErrConflict) {
 				continue // other programs keep changing it: the next check will tell
 			}

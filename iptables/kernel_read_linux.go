@@ -88,7 +88,7 @@ func (rd *reader) findChains(ctx context.Context, l *layout, f *nft.Family, r *r
 	for _, t := range tablesOf(f) {
 		for _, name := range l.names.entries(t.kind()) {
 			id := t.chain(name)
-			if r.chain(id) != nil {
+			if r.chains[id] != nil {
 				continue
 			}
 			c, err := rd.getChain(ctx, id)
@@ -121,19 +121,13 @@ func (rd *reader) dumpRules(ctx context.Context, id chainID, fn func(foundRule))
 	})
 }
 
-// rules reads the rules of a chain that only the instance changes.
-func (rd *reader) rules(ctx context.Context, id chainID) (l []foundRule, err error) {
-	_, err = rd.dumpRules(ctx, id, func(found foundRule) { l = append(l, found) })
-	return l, err
-}
-
-// sharedRules reads the rules of a chain that other programs change, too. It reads them again if
+// rules reads the rules of a chain. If other programs change the chain, too, it reads them again if
 // they changed meanwhile.
-func (rd *reader) sharedRules(ctx context.Context, id chainID) ([]foundRule, error) {
+func (rd *reader) rules(ctx context.Context, id chainID, shared bool) ([]foundRule, error) {
 	for range readTries {
 		var l []foundRule
 		torn, err := rd.dumpRules(ctx, id, func(found foundRule) { l = append(l, found) })
-		if err != nil || !torn {
+		if err != nil || !torn || !shared {
 			return l, err
 		}
 	}
@@ -143,7 +137,7 @@ func (rd *reader) sharedRules(ctx context.Context, id chainID) ([]foundRule, err
 // fill reads the rules of a chain.
 func (rd *reader) fill(ctx context.Context, l *layout, id chainID, c *rawChain) error {
 	if !l.names.owned(id.name) {
-		found, err := rd.sharedRules(ctx, id)
+		found, err := rd.rules(ctx, id, true)
 		c.rules = rulesOf(found)
 		return err
 	}
@@ -169,9 +163,9 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	}
 	r := &raw{}
 	for _, f := range nft.Families {
-		chains := 0
+		known := len(r.chains)
 		for _, t := range tablesOf(f) {
-			if _, r.tables[t].exists, err = k.reader.query(t).Info(ctx); err != nil {
+			if _, r.tables[t], err = k.reader.query(t).Info(ctx); err != nil {
 				return nil, 0, err
 			}
 		}
@@ -182,10 +176,7 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 		if err != nil {
 			return nil, 0, err
 		}
-		for _, t := range tablesOf(f) {
-			chains += len(r.tables[t].chains)
-		}
-		k.reader.decoders[f].limitNames(chains)
+		k.reader.decoders[f].limitNames(len(r.chains) - known)
 	}
 	if err := k.readChains(ctx, l, r); err != nil {
 		return nil, 0, err
@@ -219,21 +210,15 @@ func (k *kernel) stillAt(ctx context.Context, l *layout, versions []chainID) (bo
 	return len(l.versionsOf(&r)) == 0, nil
 }
 
-// wanted reports whether the reading needs the rules of a chain.
-func (l *layout) wanted(id chainID) bool {
-	n := l.names
-	return n.owned(id.name) || n.localnet() == id.name || isBase(id) ||
-		id.table == filter4 && mayGuard(id.name) || l.isVersion(id)
-}
-
 // readChains reads the rules of all chains in r that the reading needs, and of the chains to which
 // they lead.
 func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 	done := map[*rawChain]bool{}
 	for {
 		var ids []chainID
-		for id, c := range r.all() {
-			if !done[c] && l.wanted(id) {
+		for id, c := range r.chains {
+			if !done[c] && (l.names.owned(id.name) || l.names.localnet() == id.name ||
+				isBase(id) || mayGuard(id) || l.isVersion(id)) {
 				done[c] = true
 				ids = append(ids, id)
 			}
@@ -245,17 +230,13 @@ func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 		if err := k.fillAll(ctx, l, r, ids); err != nil {
 			return err
 		}
-		r.addMissing(l, ids)
-	}
-}
-
-// addMissing adds our chains to which rules lead and which the list lacks.
-func (r *raw) addMissing(l *layout, read []chainID) {
-	for _, id := range read {
-		for _, rule := range r.chain(id).rules {
-			if to := rule.leads(id); l.names.leadable(to.name) && r.chain(to) == nil {
-				r.put(to, &rawChain{ChainInfo: nft.ChainInfo{Chain: nft.Chain{Name: to.name},
-					Table: to.table.kind().String()}})
+		for _, id := range ids { // the list may lack our chains to which rules lead
+			for _, rule := range r.chains[id].rules {
+				to := rule.leads(id)
+				ours := l.names.owned(to.name) || to.name == l.names.localnet()
+				if ours && r.chains[to] == nil {
+					r.put(to, &rawChain{})
+				}
 			}
 		}
 	}
@@ -279,7 +260,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 			if n >= len(ids) {
 				return nil
 			}
-			if err := rd.fill(ctx, l, ids[n], r.chain(ids[n])); err != nil {
+			if err := rd.fill(ctx, l, ids[n], r.chains[ids[n]]); err != nil {
 				return err
 			}
 		}

@@ -174,22 +174,18 @@ func (n names) step(kind, of string) string {
 	return name
 }
 
-// formerChain is a chain that kube-proxy has and this backend does not. The backend removes it.
-const formerChain = "EXTERNAL-SERVICES"
+// former is a chain that kube-proxy has and this backend does not. The backend removes it.
+func (n names) former() string { return n.prefix + "-EXTERNAL-SERVICES" }
 
 // owned reports whether a chain belongs to the instance, or is one that kube-proxy made under the
 // same names. Other chains with the prefix, for example kubelet's or kube-router's, are not ours.
 func (n names) owned(chain string) bool {
-	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
-	if !ok {
-		return false
-	}
 	switch chain {
 	case n.services(), n.nodePorts(), n.markMasq(), n.masqOffPod(), n.postrouting(), n.hairpin(),
-		n.settings(), n.forward(), n.sourceRanges(), n.clusterIPs(), n.healthChecks():
+		n.settings(), n.forward(), n.sourceRanges(), n.clusterIPs(), n.healthChecks(), n.former():
 		return true
 	}
-	return rest == formerChain || n.isStep(chain) || n.ofService(chain)
+	return n.isStep(chain) || n.ofService(chain)
 }
 
 // foreign returns a chain that has a name of the instance's and that no instance of kernlb has
@@ -199,42 +195,40 @@ func (l *layout) foreign(r *raw) string {
 	if l.names.prefix == DefaultPrefix || len(l.versionsOf(r)) > 0 {
 		return ""
 	}
-	var owned []chainID
-	for id := range r.all() {
+	first := ""
+	for _, id := range r.sorted() {
 		switch id.name {
 		case l.names.settings(), l.names.masqOffPod(), l.names.clusterIPs():
 			return ""
 		}
-		if l.names.owned(id.name) {
-			owned = append(owned, id)
+		if first == "" && l.names.owned(id.name) {
+			first = id.String()
 		}
 	}
-	if len(owned) == 0 {
-		return ""
-	}
-	return slices.MinFunc(owned, chainID.compare).String()
+	return first
 }
 
 // isStep reports whether a chain is one for packets to a range of addresses or ports.
 func (n names) isStep(chain string) bool {
-	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
-	kind, of, _ := strings.Cut(rest, "-")
-	switch kind {
-	case stepService, stepNodePort, stepHairpin, stepSources, stepClusterIP, stepHealthCheck:
-		return ok && of != ""
+	kind, of := n.cut(chain)
+	return of != "" && slices.Contains([]string{stepService, stepNodePort, stepHairpin,
+		stepSources, stepClusterIP, stepHealthCheck}, kind)
+}
+
+// cut returns the kind of a chain and the rest of its name.
+func (n names) cut(chain string) (kind, of string) {
+	if rest, ok := strings.CutPrefix(chain, n.prefix+"-"); ok {
+		kind, of, _ = strings.Cut(rest, "-")
 	}
-	return false
+	return kind, of
 }
 
 // ofService reports whether a chain belongs to a service or an endpoint.
 func (n names) ofService(chain string) bool {
-	rest, ok := strings.CutPrefix(chain, n.prefix+"-")
-	kind, of, _ := strings.Cut(rest, "-")
-	switch kind {
-	case kindCluster, kindLocal, kindEntry, kindSources, kindEndpoint, "XLB":
-		return ok && isHash(of)
-	}
-	return false
+	kind, of := n.cut(chain)
+	return len(of) == 16 && strings.Trim(of, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == "" &&
+		slices.Contains([]string{kindCluster, kindLocal, kindEntry, kindSources, kindEndpoint,
+			"XLB"}, kind)
 }
 
 // entries returns the chains of a table from which all our other chains are reached, and those that
@@ -250,28 +244,12 @@ func (n names) entries(t tableKind) []string {
 	return l
 }
 
-// leadable reports whether a chain to which a rule leads may be ours: the instance's, or the chain
-// of the guard.
-func (n names) leadable(chain string) bool { return n.owned(chain) || chain == n.localnet() }
-
 // entry reports whether a jump from a base chain to the chain is ours.
 func (n names) entry(chain string) bool {
 	switch chain {
 	case n.services(), n.nodePorts(), n.postrouting(), n.forward(), n.sourceRanges(),
-		n.clusterIPs(), n.healthChecks():
+		n.clusterIPs(), n.healthChecks(), n.former():
 		return true
 	}
-	return chain == n.prefix+"-"+formerChain
-}
-
-func isHash(s string) bool {
-	if len(s) != 16 {
-		return false
-	}
-	for _, c := range s {
-		if (c < 'A' || c > 'Z') && (c < '2' || c > '7') {
-			return false
-		}
-	}
-	return true
+	return false
 }

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"slices"
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -36,13 +37,14 @@ type localnet struct {
 // localnetOf finds out the state of route_localnet while node ports do not answer at localhost.
 func (l *layout) localnetOf(r *raw) localnet {
 	n := localnet{on: r.routeLocalnet}
-	for name, c := range r.tables[filter4].chains {
-		if !mayGuard(name) || !hasGuard(c.rules) {
-			continue
-		}
-		if name == l.names.localnet() {
+	g := guard(nft.IPv4)
+	for id, c := range r.chains {
+		switch {
+		case !mayGuard(id):
+		case !slices.ContainsFunc(c.rules, func(r rule) bool { return r.same(&g) }):
+		case id.name == l.names.localnet():
 			n.kept = true
-		} else {
+		default:
 			n.guarded = true
 		}
 	}
@@ -50,17 +52,9 @@ func (l *layout) localnetOf(r *raw) localnet {
 	return n
 }
 
-// mayGuard reports whether a chain of the IPv4 table filter may have a guard.
-func mayGuard(chain string) bool { return strings.HasSuffix(chain, guardSuffix) }
-
-func hasGuard(rules []rule) bool {
-	g := guard(nft.IPv4)
-	for i := range rules {
-		if rules[i].same(&g) {
-			return true
-		}
-	}
-	return false
+// mayGuard reports whether a chain may have a guard.
+func mayGuard(id chainID) bool {
+	return id.table == filter4 && strings.HasSuffix(id.name, guardSuffix)
 }
 
 // planLocalnet returns the change of route_localnet.

@@ -70,7 +70,7 @@ func TestPrefixes(t *testing.T) {
 		"": true, "KUBE": true, "A": true, "A1_B": true, "LONGEST": true,
 		"TOOLONGX": false, "kube": false, "1A": false, "A-B": false, "A B": false,
 	} {
-		got, err := (&Config{Prefix: prefix}).prefix()
+		got, err := (&Config{Prefix: prefix}).withDefaults()
 		if !ok {
 			require.ErrorContains(t, err, "prefix", prefix)
 			_, err = openBackend(&Config{Prefix: prefix})
@@ -81,10 +81,10 @@ func TestPrefixes(t *testing.T) {
 		if prefix == "" {
 			prefix = DefaultPrefix
 		}
-		require.Equal(t, prefix, got)
+		require.Equal(t, prefix, got.Prefix)
 	}
 	var none *Config
-	got, err := none.prefix()
+	got, err := none.withDefaults()
 	require.NoError(t, err)
-	require.Equal(t, DefaultPrefix, got)
+	require.Equal(t, DefaultPrefix, got.Prefix)
 }

@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -123,19 +122,13 @@ const (
 	ruleBytes  = 400
 )
 
-// grow makes room for the plan in a batch.
-func (p *plan) grow(b *rawnl.Batch) {
-	messages, bytes := 0, 0
-	for _, x := range p.chains {
-		messages += 1 + len(x.after)
-		bytes += chainBytes + ruleBytes*len(x.after)
-	}
-	b.Grow(messages, bytes)
-}
-
 // encode appends the plan to a batch, and counts its messages and bytes.
 func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) dataplane.Stats {
-	p.grow(b)
+	rules := 0
+	for _, x := range p.chains {
+		rules += len(x.after)
+	}
+	b.Grow(len(p.chains)+rules, chainBytes*len(p.chains)+ruleBytes*rules)
 	e := newEncoder(b)
 	for t, made := range p.tables {
 		if made {
@@ -206,7 +199,18 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 			last = append(last, &x.after[d.rule])
 		}
 	}
-	e.insertLast(x, h, last)
+	// In a shared chain, the rules of other programs come after all of ours.
+	at, handle := nft.Last, uint64(0)
+	switch {
+	case x.shared && len(h.rules) > 0:
+		at, handle = nft.After, h.rules[len(h.rules)-1]
+		slices.Reverse(last) // each is put directly after our last old rule
+	case x.shared && h.first != 0:
+		at, handle = nft.Before, h.first
+	}
+	for _, r := range last {
+		e.rule(x.id, at, handle, r)
+	}
 	for _, d := range edits {
 		switch d.kind {
 		case editReplace:
@@ -218,24 +222,8 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 	}
 }
 
-// insertLast inserts rules after our last rule in the chain. In a shared chain, the rules of other
-// programs come after all of ours.
-func (e *encoder) insertLast(x *chainChange, h handles, rules []*rule) {
-	at, handle := nft.Last, uint64(0)
-	switch {
-	case x.shared && len(h.rules) > 0:
-		at, handle = nft.After, h.rules[len(h.rules)-1]
-		slices.Reverse(rules) // each is put directly after our last old rule
-	case x.shared && h.first != 0:
-		at, handle = nft.Before, h.first
-	}
-	for _, r := range rules {
-		e.rule(x.id, at, handle, r)
-	}
-}
-
-// stats counts what a plan sends. It does not need the real handles.
-func (p *plan) stats() dataplane.Stats {
+// Stats counts what the plan sends. It does not need the real handles.
+func (p *plan) Stats() dataplane.Stats {
 	known := map[chainID]handles{}
 	for _, x := range p.edited() {
 		known[x.id] = handles{rules: slices.Repeat([]uint64{1}, len(x.before))}
@@ -280,35 +268,29 @@ func (p *plan) sweep(r *raw) {
 	for _, x := range p.chains {
 		changes[x.id] = x
 	}
-	for t := range r.tables {
-		if r.tables[t].exists && !p.next.present[table(t).family()] {
-			p.sweepTable(table(t), &r.tables[t], changes)
-		}
+	for t, exists := range r.tables {
+		p.gone[t] = exists && !p.next.present[table(t).family()]
 	}
-}
-
-// sweepTable is sweep for one table.
-func (p *plan) sweepTable(t table, raw *rawTable, changes map[chainID]*chainChange) {
-	empty := true
-	var base, others []chainID
-	for _, name := range slices.Sorted(maps.Keys(raw.chains)) {
-		id, c := t.chain(name), raw.chains[name]
-		x := changes[id]
+	swept := p.gone
+	var others []chainID // base chains that we do not use
+	for _, id := range r.sorted() {
+		c, x := r.chains[id], changes[id]
 		version := p.l.isVersion(id) && c.Use == 0
 		switch free := c.free(x); {
+		case !swept[id.table]:
 		case free && isBase(id):
-			base = append(base, id)
+			p.base = append(p.base, id)
 		case free:
 			others = append(others, id)
 		case !p.deletes(x) && !version:
-			empty = false
+			p.gone[id.table] = false
 		}
 	}
-	if empty {
-		p.gone[t] = true
-		p.base = append(p.base, others...)
+	for _, id := range others {
+		if p.gone[id.table] {
+			p.base = append(p.base, id)
+		}
 	}
-	p.base = append(p.base, base...)
 }
 
 // free reports whether a chain is a base chain that accepts, and has no rules except ours that the

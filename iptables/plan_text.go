@@ -10,9 +10,6 @@ import (
 
 var _ dataplane.Plan = (*plan)(nil)
 
-// Stats counts what the plan sends.
-func (p *plan) Stats() dataplane.Stats { return p.stats() }
-
 // String is the plan in the language of iptables-restore --noflush. A comment with the name of the
 // tool precedes each family. A rule in one of our chains is named by its number at that point, a
 // rule in a shared chain by its text.
@@ -92,8 +89,15 @@ func (p *plan) changesText(b *strings.Builder, changes []*chainChange) {
 
 // appendText appends the lines for the rules of a chain.
 func (x *chainChange) appendText(b *strings.Builder) {
-	if x.shared {
-		x.appendSharedText(b)
+	if x.shared { // our rules are deleted by their text, and the new ones inserted at the beginning
+		for i := range x.before {
+			if !x.before[i].opaque {
+				x.line(b, "-D", 0, &x.before[i])
+			}
+		}
+		for i := range x.after {
+			x.line(b, "-I", i+1, &x.after[i])
+		}
 		return
 	}
 	edits := editsBetween(x.before, x.after)
@@ -115,18 +119,6 @@ func (x *chainChange) appendText(b *strings.Builder) {
 		case editDelete:
 			fmt.Fprintf(b, "-D %s %d\n", x.id.name, n)
 		}
-	}
-}
-
-// appendSharedText deletes our rules by their text and inserts the new ones at the beginning.
-func (x *chainChange) appendSharedText(b *strings.Builder) {
-	for i := range x.before {
-		if !x.before[i].opaque {
-			x.line(b, "-D", 0, &x.before[i])
-		}
-	}
-	for i := range x.after {
-		x.line(b, "-I", i+1, &x.after[i])
 	}
 }
 

@@ -3,7 +3,6 @@ package iptables
 import (
 	"errors"
 	"fmt"
-	"iter"
 	"maps"
 	"slices"
 
@@ -13,12 +12,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rawTable is one table of one family as it was read.
-type rawTable struct {
-	exists bool
-	chains map[string]*rawChain
-}
-
 // rawChain is a chain with its rules.
 type rawChain struct {
 	nft.ChainInfo
@@ -27,33 +20,23 @@ type rawChain struct {
 
 // raw is all tables as they were read.
 type raw struct {
-	tables [tableCount]rawTable
+	tables [tableCount]bool // those that exist
+	chains map[chainID]*rawChain
 	// routeLocalnet is the value of the sysctl.
 	routeLocalnet bool
 }
 
-func (r *raw) chain(id chainID) *rawChain { return r.tables[id.table].chains[id.name] }
-
-// all yields all chains, in no particular order.
-func (r *raw) all() iter.Seq2[chainID, *rawChain] {
-	return func(yield func(chainID, *rawChain) bool) {
-		for t := range r.tables {
-			for name, c := range r.tables[t].chains {
-				if !yield(table(t).chain(name), c) {
-					return
-				}
-			}
-		}
-	}
-}
-
 // put adds a chain.
 func (r *raw) put(id chainID, c *rawChain) {
-	t := &r.tables[id.table]
-	if t.exists = true; t.chains == nil {
-		t.chains = map[string]*rawChain{}
+	if r.chains == nil {
+		r.chains = map[chainID]*rawChain{}
 	}
-	t.chains[id.name] = c
+	r.tables[id.table], r.chains[id] = true, c
+}
+
+// sorted returns the chains in order.
+func (r *raw) sorted() []chainID {
+	return slices.SortedFunc(maps.Keys(r.chains), chainID.compare)
 }
 
 // observed is the meaning of a reading.
@@ -123,7 +106,7 @@ func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, erro
 // instance.
 func (l *layout) compareVersions(r *raw, o *observed) {
 	versions, surplus := o.kernel.versions, o.kernel.versions
-	o.kernel.unversioned = len(versions) == 0 && r.chain(l.settingsIn(r)) != nil
+	o.kernel.unversioned = len(versions) == 0 && r.chains[l.settingsIn(r)] != nil
 	if home := homeOf(&o.state.rules); o.state.present[home] {
 		if len(versions) == 0 {
 			missing := nat.of(home).chain(l.names.prefix + "-" + kindVersion)
@@ -137,10 +120,12 @@ func (l *layout) compareVersions(r *raw, o *observed) {
 	}
 }
 
-// compare compares the wanted chains with the chains in the kernel.
+// compare compares the wanted chains with the chains in the kernel, and finds those to which rules
+// of other programs lead. An unwanted chain of ours stays if such rules lead to it. It is then right
+// as soon as it is empty.
 func (l *layout) compare(r *raw, o *observed, wanted changes) {
 	for _, w := range wanted.sorted() {
-		found := r.chain(w.id)
+		found := r.chains[w.id]
 		var have []rule
 		if found != nil {
 			have = l.ours(w.id, found.rules, w.after, w.shared)
@@ -150,41 +135,31 @@ func (l *layout) compare(r *raw, o *observed, wanted changes) {
 				before: have, after: w.after})
 		}
 	}
-	for t := range r.tables {
-		o.kernel.tables[t] = r.tables[t].exists
-		l.compareTable(r.tables[t].chains, o, table(t), wanted)
-	}
-}
-
-// compareTable checks each chain of a table: whether rules of other programs lead to it, and
-// whether it is wanted. An unwanted chain stays if rules of other programs lead to it. It is then
-// right as soon as it is empty.
-func (l *layout) compareTable(chains map[string]*rawChain, o *observed, t table,
-	wanted changes) {
-	shared := map[string][]rule{} // our rules in chains that other programs use, too
-	led := map[string]int{}       // how many of our rules lead to a chain
-	for name, c := range chains {
-		id, rules := t.chain(name), c.rules
+	o.kernel.tables = r.tables
+	shared := map[chainID][]rule{} // our rules in chains that other programs use, too
+	led := map[chainID]int{}       // how many of our rules lead to a chain
+	for id, c := range r.chains {
+		rules := c.rules
 		switch {
-		case isBase(id), name == l.names.localnet():
+		case isBase(id), id.name == l.names.localnet():
 			o.kernel.shared[id] = c.rules
 			var want []rule
 			if w := wanted[id]; w != nil {
 				want = w.after
 			}
 			rules = l.ours(id, c.rules, want, true)
-			shared[name] = rules
+			shared[id] = rules
 		case !l.owns(id, c):
 			rules = nil
 		}
-		for j := range rules {
-			led[rules[j].chain]++
+		for i := range rules {
+			led[rules[i].leads(id)]++
 		}
 	}
-	for _, name := range slices.Sorted(maps.Keys(chains)) {
-		c, id := chains[name], t.chain(name)
+	for _, id := range r.sorted() {
+		c := r.chains[id]
 		owned := l.owns(id, c)
-		needed := int(c.Use) > len(c.rules)+led[name] && (owned || name == l.names.localnet())
+		needed := int(c.Use) > len(c.rules)+led[id] && (owned || id.name == l.names.localnet())
 		if needed {
 			o.kernel.needed[id] = true
 		}
@@ -194,8 +169,8 @@ func (l *layout) compareTable(chains map[string]*rawChain, o *observed, t table,
 			o.kernel.drift[id] = &chainChange{id: id, existed: true}
 		case owned:
 			o.drifted(&chainChange{id: id, existed: true, before: c.rules})
-		case len(shared[name]) > 0:
-			o.drifted(&chainChange{id: id, shared: true, existed: true, before: shared[name]})
+		case len(shared[id]) > 0:
+			o.drifted(&chainChange{id: id, shared: true, existed: true, before: shared[id]})
 		}
 	}
 }

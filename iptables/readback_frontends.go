@@ -26,7 +26,7 @@ type reading struct {
 
 // contents reads everything. Without settings there is no instance of ours.
 func (r *reading) contents() servicemodel.Contents {
-	settings := r.raw.chain(r.l.settingsIn(r.raw))
+	settings := r.raw.chains[r.l.settingsIn(r.raw)]
 	if settings == nil {
 		return servicemodel.Contents{}
 	}
@@ -43,7 +43,15 @@ func (r *reading) contents() servicemodel.Contents {
 			r.addresses(r.l.tree(f, filterClusterIPs), clusterIPRule)...)
 		r.c.Hairpins = append(r.c.Hairpins, r.addresses(r.l.tree(f, natHairpins), hairpinRule)...)
 	}
-	r.usedPools()
+	used := map[servicemodel.PoolID]bool{}
+	for _, fe := range r.c.Frontends {
+		for _, v := range [...]servicemodel.Verdict{fe.Internal, fe.External} {
+			if id, ok := fe.Pool(v); ok && !used[id] {
+				used[id] = true
+				r.c.Pools = append(r.c.Pools, r.pools[id])
+			}
+		}
+	}
 	return r.c
 }
 
@@ -81,44 +89,25 @@ func (r *reading) healthChecks() (l []servicemodel.Change[servicemodel.HealthChe
 	return l
 }
 
-// usedPools adds the pools of the frontends that are whole.
-func (r *reading) usedPools() {
-	used := map[servicemodel.PoolID]bool{}
-	for _, fe := range r.c.Frontends {
-		for _, v := range [...]servicemodel.Verdict{fe.Internal, fe.External} {
-			if id, ok := fe.Pool(v); ok && !used[id] {
-				used[id] = true
-				r.c.Pools = append(r.c.Pools, r.pools[id])
-			}
-		}
-	}
-}
-
 // walk calls fn for each rule in any chain of a tree.
 func (r *reading) walk(d *dispatch, fn func(*rule)) {
 	seen := map[string]bool{}
 	var visit func(name string)
 	visit = func(name string) {
-		c := r.raw.chain(d.table.chain(name))
+		c := r.raw.chains[d.table.chain(name)]
 		if c == nil || seen[name] {
 			return
 		}
 		seen[name] = true
-		for j := range c.rules {
-			rule := &c.rules[j]
-			if d.isStep(rule.chain) {
-				visit(rule.chain)
-				continue
+		for i := range c.rules {
+			if to := c.rules[i].chain; strings.HasPrefix(to, d.names.prefix+"-"+d.step+"-") {
+				visit(to)
+			} else {
+				fn(&c.rules[i])
 			}
-			fn(rule)
 		}
 	}
 	visit(d.root)
-}
-
-// isStep reports whether a chain is one of the tree.
-func (d *dispatch) isStep(chain string) bool {
-	return strings.HasPrefix(chain, d.names.prefix+"-"+d.step+"-")
 }
 
 // addresses reads a tree of addresses. An address counts only if it has exactly its wanted rule.
@@ -137,9 +126,16 @@ func (r *reading) addresses(d *dispatch, want func(netip.Addr) rule) []netip.Add
 	return slices.Compact(l)
 }
 
-// frontends reads the whole frontends of a family, and their pools. If several have the same key,
-// the first one counts.
+// frontends reads the whole frontends of a family, with their source ranges and pools. If several
+// have the same key, the first one counts.
 func (r *reading) frontends(f *nft.Family) {
+	filtered := map[servicemodel.FrontendKey]string{} // the chains of source ranges in filter
+	d := r.l.tree(f, filterSources)
+	r.walk(d, func(found *rule) {
+		if key, ok := r.key(d, found); ok && filtered[key] == "" && found.target == targetGoto {
+			filtered[key] = found.chain
+		}
+	})
 	seen := map[servicemodel.FrontendKey]bool{}
 	for _, kind := range [...]treeKind{natNodePorts, natServices} {
 		d := r.l.tree(f, kind)
@@ -149,8 +145,20 @@ func (r *reading) frontends(f *nft.Family) {
 				return
 			}
 			fe, err := rendering.ParseComment(found.comment, key, nil)
-			if err != nil || !r.complete(f, fe, found) {
+			if err != nil {
 				return
+			}
+			sources := nat.of(f).chain(found.chain)
+			if !fe.Internal.Balances() && !fe.External.Balances() {
+				sources = filter.of(f).chain(filtered[key])
+			}
+			if !r.sources(f, fe, sources) {
+				return
+			}
+			for _, v := range [...]servicemodel.Verdict{fe.Internal, fe.External} {
+				if v.Balances() && !r.pool(f, fe, v) {
+					return
+				}
 			}
 			seen[key] = true
 			r.c.Frontends = append(r.c.Frontends, fe)
@@ -172,35 +180,13 @@ func (r *reading) key(d *dispatch, found *rule) (servicemodel.FrontendKey, bool)
 	return k, found.dst.IsSingleIP()
 }
 
-// complete reads what a frontend has beside its rule: source ranges and pools.
-func (r *reading) complete(f *nft.Family, fe *servicemodel.Frontend, found *rule) bool {
-	if !r.sources(f, fe, found) {
-		return false
-	}
-	for _, v := range [...]servicemodel.Verdict{fe.Internal, fe.External} {
-		if v.Balances() && !r.pool(f, fe, v) {
-			return false
-		}
-	}
-	return true
-}
-
-// sources reads the source ranges of a frontend, if its rule leads to a chain of source ranges, or
-// if filter has such a chain.
-func (r *reading) sources(f *nft.Family, fe *servicemodel.Frontend, found *rule) bool {
-	prefix := r.l.names.prefix + "-" + kindSources + "-"
-	chain := found.chain
-	if !fe.Internal.Balances() && !fe.External.Balances() {
-		chain = r.filterSources(f, fe.Key)
-	}
-	if !strings.HasPrefix(chain, prefix) {
+// sources reads the source ranges of a frontend from a chain, if it is one of source ranges. It
+// returns false if the chain does not exist.
+func (r *reading) sources(f *nft.Family, fe *servicemodel.Frontend, from chainID) bool {
+	if !strings.HasPrefix(from.name, r.l.names.prefix+"-"+kindSources+"-") {
 		return true
 	}
-	t := nat
-	if found.chain != chain {
-		t = filter
-	}
-	c := r.raw.chain(t.of(f).chain(chain))
+	c := r.raw.chains[from]
 	if c == nil {
 		return false
 	}
@@ -219,60 +205,13 @@ func (r *reading) sources(f *nft.Family, fe *servicemodel.Frontend, found *rule)
 	return true
 }
 
-// filterSources returns the chain in filter with a frontend's source ranges.
-func (r *reading) filterSources(f *nft.Family, k servicemodel.FrontendKey) string {
-	if k.NodePort() {
-		return ""
-	}
-	d := r.l.tree(f, filterSources)
-	want := keyRule(k)
-	// It goes down the tree instead of through all of it: a step leads on if it matches the key.
-	name := d.root
-	for range maxDepth {
-		c := r.raw.chain(d.table.chain(name))
-		if c == nil {
-			return ""
-		}
-		next := ""
-		for j := range c.rules {
-			f := &c.rules[j]
-			switch {
-			case f.dst == want.dst && f.proto == want.proto && f.ports == want.ports &&
-				f.target == targetGoto:
-				return f.chain
-			case d.isStep(f.chain) && f.matchesKey(k) && f.chain != name:
-				next = f.chain
-			}
-		}
-		if next == "" {
-			return ""
-		}
-		name = next
-	}
-	return ""
-}
-
-// maxDepth bounds the steps to a key: there cannot be more steps than bits.
-const maxDepth = 19 * 8
-
-// matchesKey reports whether packets to a frontend match r, by address, protocol and port.
-func (r *rule) matchesKey(k servicemodel.FrontendKey) bool {
-	return (!r.dst.IsValid() || r.dst.Contains(k.Addr)) &&
-		(r.proto == 0 || r.proto == k.Protocol) &&
-		(r.ports.any() || r.ports.from <= k.Port && k.Port <= r.ports.to)
-}
-
 // pool reads the pool of a frontend, unless it was already read for another frontend.
 func (r *reading) pool(f *nft.Family, fe *servicemodel.Frontend, v servicemodel.Verdict) bool {
 	id, _ := fe.Pool(v)
 	p, known := r.pools[id]
 	if !known {
-		kind := kindCluster
-		if v == servicemodel.BalanceLocal {
-			kind = kindLocal
-		}
-		p = r.readPool(id, r.raw.chain(nat.of(f).chain(r.l.names.service(kind, fe.Service, ""))),
-			fe.Affinity > 0)
+		name := r.l.names.service(kindOfPool(v), fe.Service, "")
+		p = r.readPool(id, r.raw.chains[nat.of(f).chain(name)], fe.Affinity > 0)
 		r.pools[id] = p
 	}
 	return p != nil

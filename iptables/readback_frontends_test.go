@@ -54,26 +54,6 @@ func TestRulesThatAreForOneFrontend(t *testing.T) {
 	}
 }
 
-func TestRulesThatLeadToAKey(t *testing.T) {
-	t.Parallel()
-	k := sm.FrontendKey{Addr: addrs("10.96.0.10")[0], Protocol: sm.TCP, Port: 80}
-	near := prefixes("10.96.0.0/24")[0]
-	for _, c := range []struct {
-		rule rule
-		want bool
-	}{
-		{rule{}, true}, {rule{dst: near}, true}, {rule{dst: prefixes("10.97.0.0/24")[0]}, false},
-		{rule{proto: sm.TCP}, true}, {rule{proto: sm.UDP}, false}, {rule{dst: near, proto: sm.UDP},
-			false},
-		{rule{ports: portRange{64, 127}}, true}, {rule{ports: portRange{80, 95}}, true},
-		{rule{ports: portRange{64, 80}}, true}, {rule{ports: portRange{81, 95}}, false},
-		{rule{ports: portRange{64, 79}}, false},
-		{rule{dst: near, proto: sm.TCP, ports: portRange{1, 9}}, false},
-	} {
-		require.Equal(t, c.want, c.rule.matchesKey(k), "%s", c.rule.text(sm.IPv4))
-	}
-}
-
 // The rules of a pool are read from the last to the first. Rules without an endpoint are ignored.
 func TestRulesOfAPool(t *testing.T) {
 	t.Parallel()
@@ -147,35 +127,35 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	s, web, empty := restrictedServices()
 	p := planFor(t, s)[0]
 	l := newLayout(DefaultPrefix)
-	webSources := l.names.service(kindSources, web, "")
-	emptySources := l.names.service(kindSources, empty, "")
-	type chains = map[string]*rawChain
+	webSources := nat4.chain(l.names.service(kindSources, web, ""))
+	emptySources := filter4.chain(l.names.service(kindSources, empty, ""))
+	type chains = map[chainID]*rawChain
 	for _, c := range []struct {
 		name   string
-		damage func(nat, filter chains)
+		damage func(chains)
 		gone   int // number of frontends that are not read
 	}{
-		{"no chain of sources", func(nat, _ chains) { delete(nat, webSources) }, 1},
-		{"no chain of sources without endpoints", func(_, filter chains) {
-			delete(filter, emptySources)
+		{"no chain of sources", func(c chains) { delete(c, webSources) }, 1},
+		{"no chain of sources without endpoints", func(c chains) {
+			delete(c, emptySources)
 		}, 1},
-		{"other sources", func(nat, _ chains) {
-			nat[webSources].rules = nat[webSources].rules[1:]
+		{"other sources", func(c chains) {
+			c[webSources].rules = c[webSources].rules[1:]
 		}, 1},
-		{"other sources without endpoints", func(_, filter chains) {
-			filter[emptySources].rules = filter[emptySources].rules[1:]
+		{"other sources without endpoints", func(c chains) {
+			c[emptySources].rules = c[emptySources].rules[1:]
 		}, 1},
-		{"what is no source range does not matter", func(nat, _ chains) {
-			c := nat[webSources]
-			c.rules = append([]rule{{opaque: true}, {target: targetAccept}}, c.rules...)
+		{"what is no source range does not matter", func(c chains) {
+			c[webSources].rules = append([]rule{{opaque: true}, {target: targetAccept}},
+				c[webSources].rules...)
 		}, 0},
-		{"no chain of the pool, to which four lead", func(nat, _ chains) {
-			delete(nat, l.names.service(kindCluster, web, ""))
+		{"no chain of the pool, to which four lead", func(c chains) {
+			delete(c, nat4.chain(l.names.service(kindCluster, web, "")))
 		}, 4},
 	} {
 		m := newMemory()
 		m.apply(l, p)
-		c.damage(m.raw.tables[nat4].chains, m.raw.tables[filter4].chains)
+		c.damage(m.raw.chains)
 		o := ok(l.interpret(m.list(), nil))(t)
 		d := sm.Diff(o.state.table, resolve(t, nil, s).Arrange(o.state.table))
 		require.Len(t, d.Frontends, c.gone, "%s: %s", c.name, d)

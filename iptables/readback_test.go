@@ -2,7 +2,6 @@ package iptables
 
 import (
 	"fmt"
-	"maps"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -19,24 +18,19 @@ import (
 type memory struct{ raw raw }
 
 func newMemory() *memory {
-	m := &memory{}
-	for t := range m.raw.tables {
-		m.raw.tables[t] = rawTable{exists: true, chains: map[string]*rawChain{}}
-	}
-	return m
+	return &memory{raw: raw{tables: [tableCount]bool{true, true, true, true},
+		chains: map[chainID]*rawChain{}}}
 }
 
 // list returns the chains and rules, with the uses that the kernel would tell.
 func (m *memory) list() *raw {
-	for _, t := range m.raw.tables {
-		for _, c := range t.chains {
-			c.Use = uint32(len(c.rules))
-		}
-		for _, c := range t.chains {
-			for j := range c.rules {
-				if to := t.chains[c.rules[j].chain]; to != nil {
-					to.Use++
-				}
+	for _, c := range m.raw.chains {
+		c.Use = uint32(len(c.rules))
+	}
+	for id, c := range m.raw.chains {
+		for j := range c.rules {
+			if to := m.raw.chains[c.rules[j].leads(id)]; to != nil {
+				to.Use++
 			}
 		}
 	}
@@ -45,7 +39,7 @@ func (m *memory) list() *raw {
 
 // rules returns the rules of a chain, or nil if it does not exist.
 func (r *raw) rules(id chainID) []rule {
-	if c := r.chain(id); c != nil {
+	if c := r.chains[id]; c != nil {
 		return c.rules
 	}
 	return nil
@@ -55,22 +49,21 @@ func (r *raw) rules(id chainID) []rule {
 func (m *memory) apply(l *layout, p *plan) {
 	if p.version != nil {
 		for _, v := range p.version.gone {
-			delete(m.raw.tables[v.table].chains, v.name)
+			delete(m.raw.chains, v)
 		}
 		if p.version.made {
 			m.raw.put(p.version.next, &rawChain{})
 		}
 	}
 	for _, x := range p.chains {
-		chains := m.raw.tables[x.id.table].chains
 		if x.removes() {
-			delete(chains, x.id.name)
+			delete(m.raw.chains, x.id)
 			continue
 		}
-		c := chains[x.id.name]
+		c := m.raw.chains[x.id]
 		if c == nil {
 			c = &rawChain{ChainInfo: nft.ChainInfo{Chain: *chainOf(x.id)}}
-			chains[x.id.name] = c
+			m.raw.put(x.id, c)
 		}
 		if x.shared {
 			c.rules = l.sharedAfter(x, c.rules)
@@ -88,40 +81,34 @@ func (m *memory) apply(l *layout, p *plan) {
 
 // damage changes some chains at random.
 func (m *memory) damage(rng *rand.Rand) {
-	for _, t := range m.raw.tables {
-		chains := t.chains
-		for _, name := range slices.Sorted(maps.Keys(chains)) {
-			c := chains[name]
-			c.rules = slices.Clone(c.rules)
-			switch r := rng.IntN(40); {
-			case r == 0:
-				delete(chains, name)
-			case r == 1:
-				c.rules = nil
-			case r == 2 && len(c.rules) > 0:
-				c.rules = slices.Delete(c.rules, 0, 1+rng.IntN(len(c.rules)))
-			case r == 3:
-				c.rules = slices.Insert(c.rules, rng.IntN(len(c.rules)+1), rule{opaque: true})
-			case r == 4:
-				c.rules = append(c.rules,
-					rule{target: targetJump, chain: pickName(rng, chains)})
-			case r == 5 && len(c.rules) > 0:
-				x := &c.rules[rng.IntN(len(c.rules))]
-				x.comment, x.ports, x.stat = "else", portRange{1, 2}, statMatch{}
-			case r == 6:
-				other := chains[pickName(rng, chains)]
-				c.rules = append(c.rules, other.rules...)
-			case r == 7:
-				chains[fmt.Sprintf("KUBE-IP-10.0.%d.0/24", rng.IntN(256))] = &rawChain{
-					rules: c.rules}
-			}
+	ids := m.raw.sorted()
+	for _, id := range ids {
+		c, other := m.raw.chains[id], ids[rng.IntN(len(ids))]
+		for other.table != id.table {
+			other = ids[rng.IntN(len(ids))]
+		}
+		c.rules = slices.Clone(c.rules)
+		switch r := rng.IntN(40); {
+		case r == 0:
+			delete(m.raw.chains, id)
+		case r == 1:
+			c.rules = nil
+		case r == 2 && len(c.rules) > 0:
+			c.rules = slices.Delete(c.rules, 0, 1+rng.IntN(len(c.rules)))
+		case r == 3:
+			c.rules = slices.Insert(c.rules, rng.IntN(len(c.rules)+1), rule{opaque: true})
+		case r == 4:
+			c.rules = append(c.rules, rule{target: targetJump, chain: other.name})
+		case r == 5 && len(c.rules) > 0:
+			x := &c.rules[rng.IntN(len(c.rules))]
+			x.comment, x.ports, x.stat = "else", portRange{1, 2}, statMatch{}
+		case r == 6 && m.raw.chains[other] != nil:
+			c.rules = append(c.rules, m.raw.chains[other].rules...)
+		case r == 7:
+			m.raw.put(id.table.chain(fmt.Sprintf("KUBE-IP-10.0.%d.0/24", rng.IntN(256))),
+				&rawChain{rules: c.rules})
 		}
 	}
-}
-
-func pickName(rng *rand.Rand, chains map[string]*rawChain) string {
-	names := slices.Sorted(maps.Keys(chains))
-	return names[rng.IntN(len(names))]
 }
 
 // Any contents can be interpreted, and one commit turns them into the wanted ones.
@@ -157,7 +144,7 @@ func TestManyDriftedChainsAreSummedUp(t *testing.T) {
 	t.Parallel()
 	m := newMemory()
 	for i := range 500 {
-		m.raw.tables[nat4].chains["KUBE-SEP-"+hash(fmt.Sprint(i))] = &rawChain{}
+		m.raw.put(nat4.chain("KUBE-SEP-"+hash(fmt.Sprint(i))), &rawChain{})
 	}
 	o := ok(newLayout(DefaultPrefix).interpret(m.list(), nil))(t)
 	require.Len(t, o.summary(), maxDrift+1)

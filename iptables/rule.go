@@ -156,5 +156,17 @@ const (
 	targetMark       // rule.set
 )
 
+// verdicts are the targets that are verdicts of nf_tables, each as iptables-save prints it.
+var verdicts = [...]struct {
+	code int32
+	text string
+}{
+	targetAccept: {nft.VerdictAccept, "-j ACCEPT"},
+	targetDrop:   {nft.VerdictDrop, "-j DROP"},
+	targetReturn: {nft.VerdictReturn, "-j RETURN"},
+	targetJump:   {nft.VerdictJump, "-j"},
+	targetGoto:   {nft.VerdictGoto, "-g"},
+}
+
 // markSet changes the mark to (mark &^ mask) ^ value, as MARK --set-xmark value/mask does.
 type markSet struct{ value, mask uint32 }

@@ -104,16 +104,9 @@ func (r *rule) appendRecent(b *strings.Builder, f servicemodel.Family) {
 
 func (r *rule) appendTarget(b *strings.Builder, f servicemodel.Family) {
 	switch r.target {
-	case targetAccept:
-		word(b, false, "-j ACCEPT")
-	case targetDrop:
-		word(b, false, "-j DROP")
-	case targetReturn:
-		word(b, false, "-j RETURN")
-	case targetJump:
-		word(b, false, "-j", r.chain)
-	case targetGoto:
-		word(b, false, "-g", r.chain)
+	case targetNone:
+	case targetJump, targetGoto:
+		word(b, false, verdicts[r.target].text, r.chain)
 	case targetReject:
 		icmp := "icmp"
 		if f == servicemodel.IPv6 {
@@ -126,6 +119,8 @@ func (r *rule) appendTarget(b *strings.Builder, f servicemodel.Family) {
 		word(b, false, "-j MASQUERADE --random-fully")
 	case targetMark:
 		fmt.Fprintf(b, " -j MARK --set-xmark 0x%x/0x%x", r.set.value, r.set.mask)
+	default:
+		word(b, false, verdicts[r.target].text)
 	}
 }
 

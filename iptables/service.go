@@ -13,14 +13,8 @@ import (
 
 // unit is all rules of one service port in one family.
 type unit struct {
-	chains []unitChain
+	chains []fixedChain // that belong to the unit alone
 	leaves []leaf
-}
-
-// unitChain is a chain that belongs to the unit alone.
-type unitChain struct {
-	id    chainID
-	rules []rule
 }
 
 // leaf is an entry of the unit in a tree.
@@ -36,12 +30,17 @@ type unitBuilder struct {
 	f       *nft.Family
 	rules   *servicemodel.Rules
 	name    servicemodel.PortName
-	pools   [2]*servicemodel.Pool // by scope
-	entered [2]bool               // pools to which a rule leads
+	pools   [verdictCount]*servicemodel.Pool // that verdicts balance over
+	entered [verdictCount]bool               // pools to which a rule leads
 	entries []entry
 	sources [len(kinds)][]restriction
 	unit    unit
 }
+
+const verdictCount = servicemodel.BalanceLocal + 1
+
+// balancing are the verdicts that balance.
+var balancing = [2]servicemodel.Verdict{servicemodel.BalanceCluster, servicemodel.BalanceLocal}
 
 // restriction describes a chain KUBE-FW-…: the allowed sources, and the chain to which their
 // packets go on.
@@ -64,9 +63,9 @@ func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*service
 		return unit{}
 	}
 	b := unitBuilder{l: l, f: f, rules: r, name: frontends[0].Service}
-	for _, local := range [...]bool{false, true} {
-		id := servicemodel.PoolID{Service: b.name, Family: f.Model, Local: local}
-		b.pools[index(local)] = nocopy.Of(t).Pool(id)
+	for _, v := range balancing {
+		b.pools[v] = nocopy.Of(t).Pool(servicemodel.PoolID{Service: b.name, Family: f.Model,
+			Local: v == servicemodel.BalanceLocal})
 	}
 	for _, fe := range frontends {
 		b.frontend(fe)
@@ -74,26 +73,17 @@ func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*service
 	for i := range b.entries {
 		b.entryChain(i)
 	}
-	for _, local := range [...]bool{false, true} {
-		if b.entered[index(local)] {
-			b.poolChain(local, frontends)
+	for _, v := range balancing {
+		if b.entered[v] {
+			b.poolChain(v, frontends)
 		}
 	}
 	return b.unit
 }
 
-// index is the index of a service port's pool in arrays.
-func index(local bool) int {
-	if local {
-		return 1
-	}
-	return 0
-}
-
 // balances reports whether v leads to a pool that exists.
 func (b *unitBuilder) balances(v servicemodel.Verdict) bool {
-	return v == servicemodel.BalanceCluster && b.pools[index(false)] != nil ||
-		v == servicemodel.BalanceLocal && b.pools[index(true)] != nil
+	return v.Balances() && b.pools[v] != nil
 }
 
 // keyRule returns a rule that matches packets to a frontend.
@@ -144,7 +134,7 @@ func (b *unitBuilder) leaf(kind treeKind, k servicemodel.FrontendKey, rules ...r
 
 // chain adds a chain that belongs to the unit alone.
 func (b *unitBuilder) chain(t tableKind, name string, rules []rule) {
-	b.unit.chains = append(b.unit.chains, unitChain{t.of(b.f).chain(name), rules})
+	b.unit.chains = append(b.unit.chains, fixedChain{id: t.of(b.f).chain(name), rules: rules})
 }
 
 // usesPool reports whether packets to the frontend go straight to the chain of its pool. They do if
@@ -174,29 +164,28 @@ func (b *unitBuilder) target(fe *servicemodel.Frontend) string {
 		i = len(b.entries)
 		b.entries = append(b.entries, e)
 	}
-	return b.entryName(i)
+	return b.variant(kindEntry, i)
 }
 
-// variant is the suffix of the i-th chain of a kind. A service port rarely has more than one.
-func variant(i int) string {
+// variant is the name of the i-th chain of a kind. A service port rarely has more than one.
+func (b *unitBuilder) variant(kind string, i int) string {
 	if i == 0 {
-		return ""
+		return b.l.names.service(kind, b.name, "")
 	}
-	return "/" + strconv.Itoa(i)
-}
-
-func (b *unitBuilder) entryName(i int) string {
-	return b.l.names.service(kindEntry, b.name, variant(i))
+	return b.l.names.service(kind, b.name, "/"+strconv.Itoa(i))
 }
 
 // pool returns the chain of the pool that a verdict balances over.
 func (b *unitBuilder) pool(v servicemodel.Verdict) string {
-	kind, local := kindCluster, false
+	b.entered[v] = true
+	return b.l.names.service(kindOfPool(v), b.name, "")
+}
+
+func kindOfPool(v servicemodel.Verdict) string {
 	if v == servicemodel.BalanceLocal {
-		kind, local = kindLocal, true
+		return kindLocal
 	}
-	b.entered[index(local)] = true
-	return b.l.names.service(kind, b.name, "")
+	return kindCluster
 }
 
 // sourcesChain returns the chain that lets only the allowed sources of a frontend pass: in nat on
@@ -206,9 +195,9 @@ func (b *unitBuilder) sourcesChain(t tableKind, fe *servicemodel.Frontend, to st
 		return r.to == to && slices.Equal(r.sources, fe.Sources)
 	})
 	if i >= 0 {
-		return b.sourcesName(i)
+		return b.variant(kindSources, i)
 	}
-	i = len(b.sources[t])
+	name := b.variant(kindSources, len(b.sources[t]))
 	b.sources[t] = append(b.sources[t], restriction{fe.Sources, to})
 	pass, rest := rule{target: targetReturn}, rule{target: targetDrop}
 	if t == nat {
@@ -217,18 +206,11 @@ func (b *unitBuilder) sourcesChain(t tableKind, fe *servicemodel.Frontend, to st
 	rest.comment = sourcesComment(fe)
 	var rules []rule
 	for _, s := range fe.Sources {
-		r := pass
-		if s.Bits() > 0 {
-			r.src = s.Masked()
-		}
-		rules = append(rules, r)
+		pass.src = anyIfWhole(s)
+		rules = append(rules, pass)
 	}
-	b.chain(t, b.sourcesName(i), append(rules, rest))
-	return b.sourcesName(i)
-}
-
-func (b *unitBuilder) sourcesName(i int) string {
-	return b.l.names.service(kindSources, b.name, variant(i))
+	b.chain(t, name, append(rules, rest))
+	return name
 }
 
 func sourcesComment(fe *servicemodel.Frontend) string {
@@ -253,14 +235,8 @@ func (l *layout) origins(f *nft.Family, r *servicemodel.Rules) []origin {
 // pods returns rules that match packets from pods, or none if pods cannot be recognized.
 func (l *layout) pods(f *nft.Family, r *servicemodel.Rules) []rule {
 	var m []rule
-	for _, c := range r.LocalPods.CIDRs {
-		switch {
-		case servicemodel.FamilyOf(c.Addr()) != f.Model:
-		case c.Bits() == 0:
-			m = append(m, rule{})
-		default:
-			m = append(m, rule{src: c.Masked()})
-		}
+	for _, c := range f.Own(r.LocalPods.CIDRs) {
+		m = append(m, rule{src: anyIfWhole(c)})
 	}
 	if n := r.LocalPods.Bridge; n != "" {
 		m = append(m, rule{in: n})
@@ -274,18 +250,16 @@ func (l *layout) pods(f *nft.Family, r *servicemodel.Rules) []rule {
 // entryChain makes the chain that decides by a packet's origin: which pool it goes to, and whether
 // it is masqueraded.
 func (b *unitBuilder) entryChain(i int) {
-	e := b.entries[i]
-	var rules []rule
-	what := b.name.String()
+	e, name, what := b.entries[i], b.variant(kindEntry, i), b.name.String()
 	if e.internal == e.external && e.masquerade == servicemodel.FromAnywhere {
-		rules = []rule{
+		b.chain(nat, name, []rule{
 			{comment: "masquerade traffic for " + what + " external destinations",
 				target: targetJump, chain: b.l.names.markMasq()},
 			{target: targetGoto, chain: b.pool(e.internal)},
-		}
-		b.chain(nat, b.entryName(i), rules)
+		})
 		return
 	}
+	var rules []rule
 	words := map[servicemodel.Origins]string{
 		servicemodel.FromPods: "pod traffic for ",
 		servicemodel.FromHost: "traffic of the node for ", servicemodel.FromOutside: "traffic for ",
@@ -310,7 +284,7 @@ func (b *unitBuilder) entryChain(i int) {
 			rules = append(rules, m)
 		}
 	}
-	b.chain(nat, b.entryName(i), rules)
+	b.chain(nat, name, rules)
 }
 
 // refuse returns the rules that reject or drop packets to a frontend, or nil if there are none.

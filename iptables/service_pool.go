@@ -14,13 +14,15 @@ import (
 // slots 0 to i. The rules that look for a client are in the order of slots, like kube-proxy's. Two
 // endpoints may remember a client because it opened its first connections at the same time. Such a
 // client reaches the same endpoint after a handover.
-func (b *unitBuilder) poolChain(local bool, frontends []*servicemodel.Frontend) {
-	p := b.pools[index(local)]
-	verdict := servicemodel.BalanceCluster
-	if local {
-		verdict = servicemodel.BalanceLocal
+func (b *unitBuilder) poolChain(verdict servicemodel.Verdict,
+	frontends []*servicemodel.Frontend) {
+	p := b.pools[verdict]
+	var affinity affinity
+	for _, fe := range frontends { // Check makes sure that all that have it have the same
+		if fe.Affinity > 0 {
+			affinity = affinityOf(fe)
+		}
 	}
-	affinity := affinityOfPort(frontends)
 	n := len(p.Slots)
 	if affinity.time > 0 {
 		n *= 2
@@ -82,17 +84,6 @@ type affinity struct {
 
 func affinityOf(fe *servicemodel.Frontend) affinity {
 	return affinity{fe.Affinity, fe.AffinityBits, fe.AffinityService}
-}
-
-// affinityOfPort returns the affinity of a service port. All its frontends have the same (Check
-// makes sure of that).
-func affinityOfPort(frontends []*servicemodel.Frontend) affinity {
-	for _, fe := range frontends {
-		if fe.Affinity > 0 {
-			return affinityOf(fe)
-		}
-	}
-	return affinity{}
 }
 
 // slotShares returns the match of each slot's rule, for packets that no rule before it matched.

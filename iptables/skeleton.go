@@ -70,7 +70,7 @@ func (l *layout) treesOf(f *nft.Family) []*dispatch {
 	return l.trees[:treeCount]
 }
 
-// fixedChain is a chain that exists whatever the services are.
+// fixedChain is a chain with the rules that it should have.
 type fixedChain struct {
 	id    chainID
 	rules []rule
@@ -90,7 +90,7 @@ func homeOf(r *servicemodel.Rules) *nft.Family {
 // settingsIn returns the chain with the settings in a reading.
 func (l *layout) settingsIn(r *raw) chainID {
 	id := nat6.chain(l.names.settings())
-	if four := nat4.chain(id.name); r.chain(four) != nil || r.chain(id) == nil {
+	if four := nat4.chain(id.name); r.chains[four] != nil || r.chains[id] == nil {
 		return four
 	}
 	return id
@@ -238,12 +238,9 @@ func (l *layout) around(d *dispatch, r *servicemodel.Rules) (before, after []rul
 	case filterClusterIPs:
 		before = []rule{{comment: "kubernetes service portals", target: targetJump,
 			chain: n.services()}}
-		for _, p := range r.ServiceCIDRs {
-			if servicemodel.FamilyOf(p.Addr()) == f.Model {
-				after = append(after,
-					rule{dst: anyIfWhole(p), comment: "unused address of the service range",
-						target: targetDrop})
-			}
+		for _, p := range f.Own(r.ServiceCIDRs) {
+			after = append(after, rule{dst: anyIfWhole(p), target: targetDrop,
+				comment: "unused address of the service range"})
 		}
 	}
 	return before, after
@@ -252,13 +249,11 @@ func (l *layout) around(d *dispatch, r *servicemodel.Rules) (before, after []rul
 // nodePorts sends packets to addresses of the node to the node ports.
 func (l *layout) nodePorts(f *nft.Family, r *servicemodel.Rules) []rule {
 	var rules []rule
-	for _, p := range r.NodePorts {
-		if servicemodel.FamilyOf(p.Addr()) == f.Model {
-			rules = append(rules, rule{dst: anyIfWhole(p), dstLocal: true, target: targetJump,
-				chain: l.names.nodePorts(),
-				comment: "kubernetes service nodeports; NOTE: this must be the last rule in this " +
-					"chain"})
-		}
+	for _, p := range f.Own(r.NodePorts) {
+		rules = append(rules, rule{dst: anyIfWhole(p), dstLocal: true, target: targetJump,
+			chain: l.names.nodePorts(),
+			comment: "kubernetes service nodeports; NOTE: this must be the last rule in this " +
+				"chain"})
 	}
 	return rules
 }

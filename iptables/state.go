@@ -114,8 +114,15 @@ func (l *layout) step(old *state, c *servicemodel.ChangeSet, n localnet) (*state
 		touched: map[*dispatch][]string{}}
 	s.new = &state{table: c.New, rules: c.New.Rules(), trees: old.trees, localnet: n,
 		present: map[*nft.Family]bool{}}
-	s.services()
-	s.addresses()
+	for _, n := range s.touchedServices() {
+		was, is := nocopy.Of(s.c.Old).FrontendsOf(n), nocopy.Of(s.c.New).FrontendsOf(n)
+		for _, f := range nft.Families {
+			s.unit(l.unit(f, s.c.Old, ofFamily(was, f), &s.old.rules),
+				l.unit(f, s.c.New, ofFamily(is, f), &s.new.rules))
+		}
+	}
+	s.addresses(filterClusterIPs, c.ClusterIPs, clusterIPRule)
+	s.addresses(natHairpins, c.Hairpins, hairpinRule)
 	s.healthChecks()
 	for _, f := range nft.Families {
 		s.new.present[f] = s.wanted(f)
@@ -136,25 +143,10 @@ func (s *stepper) wanted(f *nft.Family) bool {
 	case f == homeOf(&s.new.rules):
 		return true
 	}
-	for _, d := range s.l.treesOf(f) {
-		if s.new.trees[d.place] != nil {
-			return true
-		}
-	}
-	return slices.ContainsFunc(s.new.rules.ServiceCIDRs, func(p netip.Prefix) bool {
-		return servicemodel.FamilyOf(p.Addr()) == f.Model
-	})
-}
-
-// services steps through the service ports that the change set touches.
-func (s *stepper) services() {
-	for _, n := range s.touchedServices() {
-		was, is := nocopy.Of(s.c.Old).FrontendsOf(n), nocopy.Of(s.c.New).FrontendsOf(n)
-		for _, f := range nft.Families {
-			s.unit(s.l.unit(f, s.c.Old, ofFamily(was, f), &s.old.rules),
-				s.l.unit(f, s.c.New, ofFamily(is, f), &s.new.rules))
-		}
-	}
+	return len(f.Own(s.new.rules.ServiceCIDRs)) > 0 ||
+		slices.ContainsFunc(s.l.treesOf(f), func(d *dispatch) bool {
+			return s.new.trees[d.place] != nil
+		})
 }
 
 // touchedServices returns the service ports that the change set touches. Those with addresses come
@@ -184,7 +176,9 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 			}
 		}
 	}
-	if s.podsChanged() {
+	o, n := s.old.rules.LocalPods, s.new.rules.LocalPods
+	if o.Bridge != n.Bridge || o.InterfacePrefix != n.InterfacePrefix ||
+		!slices.Equal(o.CIDRs, n.CIDRs) { // rules of services recognize pods in another way
 		for fe := range nocopy.Of(s.c.New).Frontends() {
 			add(fe.Service)
 		}
@@ -192,34 +186,23 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 	return l
 }
 
-// podsChanged reports whether the rules recognize pods in another way. Rules of services depend on
-// that.
-func (s *stepper) podsChanged() bool {
-	o, n := s.old.rules.LocalPods, s.new.rules.LocalPods
-	return o.Bridge != n.Bridge || o.InterfacePrefix != n.InterfacePrefix ||
-		!slices.Equal(o.CIDRs, n.CIDRs)
-}
-
 // ofFamily returns the frontends of a family. l is sorted by family.
 func ofFamily(l []*servicemodel.Frontend, f *nft.Family) []*servicemodel.Frontend {
-	first := slices.IndexFunc(l, func(fe *servicemodel.Frontend) bool {
-		return fe.Key.Family() == f.Model
+	i := slices.IndexFunc(l, func(fe *servicemodel.Frontend) bool {
+		return fe.Key.Family() == servicemodel.IPv6
 	})
-	if first < 0 {
-		return nil
+	if i < 0 {
+		i = len(l)
 	}
-	l = l[first:]
-	if n := slices.IndexFunc(l, func(fe *servicemodel.Frontend) bool {
-		return fe.Key.Family() != f.Model
-	}); n >= 0 {
-		return l[:n]
+	if f == nft.IPv6 {
+		return l[i:]
 	}
-	return l
+	return l[:i]
 }
 
 // unit applies the change of one service port.
 func (s *stepper) unit(was, is unit) {
-	place := func(c unitChain) chainID {
+	place := func(c fixedChain) chainID {
 		s.place++
 		s.out.of(c.id).place = s.place
 		return c.id
@@ -262,20 +245,16 @@ func (s *stepper) remove(d *dispatch, key string) {
 	s.touched[d] = append(s.touched[d], key)
 }
 
-// addresses steps through the cluster IPs and hairpins.
-func (s *stepper) addresses() {
-	change := func(kind treeKind, l []servicemodel.AddrChange, of func(netip.Addr) rule) {
-		for _, a := range l {
-			d := s.l.tree(nft.Families[nft.FamilyIndex(a.Addr)], kind)
-			if key := string(a.Addr.AsSlice()); a.Added {
-				s.set(d, key, []rule{of(a.Addr)})
-			} else {
-				s.remove(d, key)
-			}
+// addresses steps through a tree of addresses.
+func (s *stepper) addresses(kind treeKind, l []servicemodel.AddrChange, of func(netip.Addr) rule) {
+	for _, a := range l {
+		d := s.l.tree(nft.Families[nft.FamilyIndex(a.Addr)], kind)
+		if key := string(a.Addr.AsSlice()); a.Added {
+			s.set(d, key, []rule{of(a.Addr)})
+		} else {
+			s.remove(d, key)
 		}
 	}
-	change(filterClusterIPs, s.c.ClusterIPs, clusterIPRule)
-	change(natHairpins, s.c.Hairpins, hairpinRule)
 }
 
 // healthChecks replaces the rules of the old state's health checks by rules for the new table's. It

@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"maps"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -56,12 +57,9 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 			[]string{"chain KUBE-VERSION-00000001 of table ip nat does not belong"}, true,
 		},
 	} {
-		chains := c.m.raw.tables[nat4].chains
-		for name := range chains {
-			if _, ok := l.names.parseVersion(name); ok {
-				delete(chains, name)
-			}
-		}
+		maps.DeleteFunc(c.m.raw.chains, func(id chainID, _ *rawChain) bool {
+			return l.isVersion(id)
+		})
 		var versions []chainID
 		for _, v := range c.versions {
 			versions = append(versions, nat4.chain(l.names.version(v)))

@@ -12,14 +12,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// xtBPF runs a program of classic BPF on the packet, from its IP header on.
-var xtBPF = nft.Extension{Name: "bpf", Revision: 1}
-
-// struct xt_bpf_info_v1: u16 mode, u16 number of instructions, s32 descriptor, struct sock_filter
-// program[64], and a pointer for the kernel.
+// xt_bpf runs a program of classic BPF on the packet, from its IP header on. struct xt_bpf_info_v1:
+// u16 mode, u16 number of instructions, s32 descriptor, struct sock_filter program[64], and a
+// pointer for the kernel.
 const (
 	sizeBPF     = 528
 	bpfProgram  = 8
+	maxBPF      = 64
 	sizeBPFInst = 8 // struct sock_filter: u16 code, u8 jt, u8 jf, u32 k
 )
 
@@ -117,9 +116,8 @@ func clientHash(client netip.AddrPort, m statMatch) (h uint32) {
 	return h ^ h>>16
 }
 
-func encodeBPF(p []byte, f *nft.Family, m statMatch) []byte {
-	p = zeroed(p, sizeBPF)
-	program := hashProgram(f.Model, m)
+func putBPF(p []byte, f *nft.Family, r *rule) {
+	program := hashProgram(f.Model, r.stat)
 	native.PutUint16(p[2:], uint16(len(program)))
 	for i, inst := range program {
 		at := p[bpfProgram+sizeBPFInst*i:]
@@ -127,29 +125,20 @@ func encodeBPF(p []byte, f *nft.Family, m statMatch) []byte {
 		at[2], at[3] = inst.Jt, inst.Jf
 		native.PutUint32(at[4:], inst.K)
 	}
-	return p
 }
 
-// decodeBPF reads a program that hashProgram made. It takes the numbers from p, makes a program
-// with them, and compares that with p.
-func decodeBPF(p []byte, f *nft.Family, r *rule) bool {
-	if len(p) != sizeBPF || r.stat.kind != statNone || r.recent.kind != recentNone {
+// bpf reads a program that hashProgram made. It takes the numbers from p, makes a program with
+// them, and compares that with p.
+func (d *decoder) bpf(p []byte) bool {
+	n := int(native.Uint16(p[2:]))
+	if d.r.stat.kind != statNone || d.r.recent.kind != recentNone || n < 15 || n > maxBPF {
 		return false
 	}
-	for _, port := range []bool{false, true} {
-		m := statMatch{kind: statHash, port: port}
-		n := len(hashProgram(f.Model, m))
-		// Counted from the end, the comparison is the third instruction, and the xor the 15th.
-		k := func(fromEnd int) uint32 {
-			return native.Uint32(p[bpfProgram+sizeBPFInst*(n-fromEnd)+4:])
-		}
-		m.prob, m.seed = k(3)>>1, k(15)*ratioInverse
-		if string(encodeBPF(make([]byte, sizeBPF), f, m)) == string(p) {
-			r.stat = m
-			return true
-		}
-	}
-	return false
+	// Counted from the end, the comparison is the third instruction, and the xor the 15th.
+	k := func(fromEnd int) uint32 { return native.Uint32(p[bpfProgram+sizeBPFInst*(n-fromEnd)+4:]) }
+	d.r.stat = statMatch{kind: statHash, prob: k(3) >> 1, seed: k(15) * ratioInverse,
+		port: native.Uint16(p[bpfProgram:]) != 0} // without, it begins with BPF_LD | BPF_IMM
+	return d.made(p, putBPF)
 }
 
 // ratioInverse is the number that undoes a multiplication by ratio, modulo 2^32.

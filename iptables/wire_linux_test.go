@@ -73,7 +73,7 @@ func requireOurBytes(t *testing.T, p toolset) {
 				raw = append(raw, append([]byte{}, info.Exprs...))
 				return err
 			}))
-			found, err := rd.rules(t.Context(), table.of(f).chain("CHAIN"))
+			found, err := rd.rules(t.Context(), table.of(f).chain("CHAIN"), false)
 			require.NoError(t, err)
 			require.Len(t, found, len(rules))
 			for j := range rules {
@@ -103,7 +103,7 @@ func TestTheKernelKeepsRules(t *testing.T) {
 				e.rule(id, nft.Last, 0, &rules[j])
 			}
 			require.NoError(t, b.kernel.conn.Commit(t.Context(), &batch, 0))
-			found, err := b.kernel.reader.rules(t.Context(), id)
+			found, err := b.kernel.reader.rules(t.Context(), id, false)
 			require.NoError(t, err)
 			require.Len(t, found, len(rules))
 			for j := range rules {

@@ -1,9 +1,11 @@
 package iptables
 
 import (
+	"bytes"
 	"encoding/binary"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -13,6 +15,44 @@ const maxComment = 253
 
 // protocolOffset is the offset of the protocol in the IPv4 header.
 const protocolOffset = 9
+
+// encoder appends messages about the objects of the tables.
+type encoder struct {
+	batch   *rawnl.Batch
+	tables  [tableCount]*nft.Encoder
+	f       *nft.Family // of the rule that is being encoded
+	rules   int         // rules added, changed or deleted one by one
+	scratch [sizeLargest]byte
+}
+
+func newEncoder(b *rawnl.Batch) *encoder {
+	e := &encoder{batch: b}
+	for t := range tableCount {
+		e.tables[t] = nft.NewEncoder(b, t.family(), t.kind().String())
+		e.tables[t].DescribeRule = ruleOf
+	}
+	return e
+}
+
+// of returns the encoder of the table that a chain is in.
+func (e *encoder) of(id chainID) *nft.Encoder { return e.tables[id.table] }
+
+// ruleOf names the rule of a message, for errors.
+var ruleOf = rawnl.DescribeFunc(func(msg []byte, _ int) string {
+	const header, familyAt = 20, 16 // struct nlmsghdr and struct nfgenmsg; nfgen_family
+	if len(msg) < header {
+		return "rule"
+	}
+	f := nft.IPv4
+	if msg[familyAt] == nft.IPv6.NFProto {
+		f = nft.IPv6
+	}
+	found, err := newDecoder(f).decodeRuleMessage(msg[header:])
+	if err != nil || found.rule == (rule{}) {
+		return "rule"
+	}
+	return "rule " + found.rule.text(f.Model)
+})
 
 // rule appends a message that puts a rule into a chain.
 func (e *encoder) rule(id chainID, at nft.Place, handle uint64, r *rule) {
@@ -36,8 +76,13 @@ func (e *encoder) appendMatches(r *rule) {
 	if r.src.IsValid() {
 		nft.AppendPrefix(b, e.f.SaddrOffset, eqOrNot(r.notSrc), r.src)
 	}
-	if r.in != "" {
-		e.appendInterface(r)
+	if r.in != "" { // the name with its NUL, or only its beginning
+		name, prefix := bytes.CutSuffix(append(e.scratch[:0], r.in...), []byte("+"))
+		if !prefix {
+			name = append(name, 0)
+		}
+		nft.AppendMeta(b, nft.Reg1, nft.MetaIIFName)
+		nft.AppendCmp(b, eqOrNot(r.notIn), name)
 	}
 	if r.proto != 0 {
 		// like iptables since 1.8.10: the kernel evaluates this expression inline
@@ -57,20 +102,20 @@ func (e *encoder) appendMatches(r *rule) {
 		nft.AppendCmp(b, eqOrNot(r.mark.not), native.AppendUint32(e.scratch[:0], r.mark.value))
 	}
 	if r.srcLocal || r.dstLocal {
-		xtAddrtype.AppendMatch(b, encodeAddrtype(e.scratch[:], r))
+		e.extension(xtAddrtype, r)
 	}
 	if r.state.states != 0 {
-		xtConntrack.AppendMatch(b, encodeConntrack(e.scratch[:], r.state))
+		e.extension(xtConntrack, r)
 	}
 	switch r.stat.kind {
 	case statNone:
 	case statHash:
-		xtBPF.AppendMatch(b, encodeBPF(e.scratch[:], e.f, r.stat))
+		e.extension(xtBPF, r)
 	default:
-		xtStatistic.AppendMatch(b, encodeStatistic(e.scratch[:], r.stat))
+		e.extension(xtStatistic, r)
 	}
 	if r.recent.kind != recentNone {
-		xtRecent.AppendMatch(b, encodeRecent(e.scratch[:], e.f, r.recent))
+		e.extension(xtRecent, r)
 	}
 }
 
@@ -81,23 +126,11 @@ func eqOrNot(not bool) uint32 {
 	return nft.CmpEq
 }
 
-// appendInterface matches the name with its NUL, or only its beginning.
-func (e *encoder) appendInterface(r *rule) {
-	name := append(e.scratch[:0], r.in...)
-	if last := len(name) - 1; name[last] == '+' {
-		name = name[:last]
-	} else {
-		name = append(name, 0)
-	}
-	nft.AppendMeta(e.batch, nft.Reg1, nft.MetaIIFName)
-	nft.AppendCmp(e.batch, eqOrNot(r.notIn), name)
-}
-
 func (e *encoder) appendPorts(r *rule) {
 	b := e.batch
 	// iptables reads ports of TCP and UDP only from native expressions
 	if r.proto == servicemodel.SCTP {
-		xtSCTP.AppendMatch(b, encodeSCTP(e.scratch[:], r.ports))
+		e.extension(xtSCTP, r)
 		return
 	}
 	nft.AppendPayload(b, nft.Reg1, nft.TransportHeader, 2, 2)
@@ -114,25 +147,27 @@ func (e *encoder) appendPorts(r *rule) {
 }
 
 func (e *encoder) appendTarget(r *rule) {
-	b := e.batch
 	switch r.target {
-	case targetAccept:
-		nft.AppendVerdict(b, nft.VerdictAccept, "")
-	case targetDrop:
-		nft.AppendVerdict(b, nft.VerdictDrop, "")
-	case targetReturn:
-		nft.AppendVerdict(b, nft.VerdictReturn, "")
-	case targetJump:
-		nft.AppendVerdict(b, nft.VerdictJump, r.chain)
-	case targetGoto:
-		nft.AppendVerdict(b, nft.VerdictGoto, r.chain)
+	case targetNone:
 	case targetReject:
-		xtREJECT.AppendTarget(b, encodeREJECT(e.scratch[:], e.f))
+		e.extension(xtREJECT, r)
 	case targetDNAT:
-		xtDNAT.AppendTarget(b, encodeDNAT(e.scratch[:], r.to))
+		e.extension(xtDNAT, r)
 	case targetMasquerade:
-		xtMasquerade.AppendTarget(b, encodeMasquerade(e.scratch[:], e.f))
+		e.extension(xtMasquerade, r)
 	case targetMark:
-		xtMARK.AppendTarget(b, encodeMARK(e.scratch[:], r.set))
+		e.extension(xtMARK, r)
+	default:
+		nft.AppendVerdict(e.batch, verdicts[r.target].code, r.chain)
+	}
+}
+
+// extension appends a match or target of x_tables.
+func (e *encoder) extension(x *extension, r *rule) {
+	info := x.info(e.scratch[:], e.f, r)
+	if x.target {
+		x.AppendTarget(e.batch, info)
+	} else {
+		x.AppendMatch(e.batch, info)
 	}
 }

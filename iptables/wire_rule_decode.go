@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"bytes"
 	"encoding/binary"
 	"math/bits"
 	"net/netip"
@@ -10,23 +11,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// loaded is the content of a register.
+// loaded is the content of a register: a part of a header of the packet, or metadata.
 type loaded struct {
-	what         loadedKind
-	offset, size uint32
-	mask         []byte
+	base, offset, size uint32 // of nft_payload
+	meta               uint32 // the key of nft_meta
+	mask               []byte
 }
-
-type loadedKind uint8
-
-const (
-	loadedNothing loadedKind = iota
-	loadedNetwork
-	loadedTransport
-	loadedMark
-	loadedInterface
-	loadedProtocol
-)
 
 // decoder reads the rules of one family. If it does not know an expression, the rule is opaque.
 type decoder struct {
@@ -36,6 +26,28 @@ type decoder struct {
 	chains map[string]string // one string for each name of a chain
 	limit  int               // how many names are kept
 	a      attrs
+
+	scratch [sizeLargest]byte
+}
+
+// foundRule is a rule as the kernel returns it.
+type foundRule struct {
+	chain  string
+	handle uint64
+	rule   rule
+}
+
+// decodeRuleMessage reads a message about a rule.
+func (d *decoder) decodeRuleMessage(attrs []byte) (foundRule, error) {
+	info, err := nft.DecodeRule(attrs)
+	if err != nil {
+		return foundRule{}, err
+	}
+	r := foundRule{handle: info.Handle, rule: d.decodeRule(info.Exprs, info.UserData)}
+	if len(info.Chain) > 0 {
+		r.chain = d.chainName(info.Chain)
+	}
+	return r, nil
 }
 
 func newDecoder(f *nft.Family) *decoder {
@@ -58,27 +70,19 @@ func (d *decoder) decodeRule(exprs, udata []byte) rule {
 		ok = d.r.comment == ""
 		d.r.comment = c
 	}
-	if !ok || !d.consistent() {
-		return rule{opaque: true, chain: d.leadsTo(exprs)}
+	// No single expression can tell that a match of ports needs a match of the protocol.
+	if ok && (d.r.ports.any() || d.r.proto.Valid()) {
+		return d.r
 	}
-	return d.r
-}
-
-// leadsTo returns the chain to which a rule jumps or goes, whatever else the rule contains.
-func (d *decoder) leadsTo(exprs []byte) string {
 	d.r = rule{}
-	nft.EachExpr(exprs, func(e nft.ExprInfo) bool {
+	nft.EachExpr(exprs, func(e nft.ExprInfo) bool { // where it leads counts, whatever else it has
 		if string(e.Name) == "immediate" && d.a.parse(e.Attrs) {
 			d.immediate()
 		}
 		return true
 	})
-	return d.r.chain
+	return rule{opaque: true, chain: d.r.chain}
 }
-
-// consistent checks what no single expression can tell: a match of ports needs a match of the
-// protocol.
-func (d *decoder) consistent() bool { return d.r.ports.any() || d.r.proto.Valid() }
 
 func (d *decoder) expr(e nft.ExprInfo) bool {
 	if d.r.target != targetNone || !d.a.parse(e.Attrs) {
@@ -88,150 +92,90 @@ func (d *decoder) expr(e nft.ExprInfo) bool {
 	case "counter":
 		return true
 	case "payload":
-		return d.payload()
+		d.reg = loaded{base: d.a.u32(nft.AttrPayloadBase), offset: d.a.u32(nft.AttrPayloadOffset),
+			size: d.a.u32(nft.AttrPayloadLen)}
+		return d.a.u32(nft.AttrPayloadDReg) == nft.Reg1
 	case "meta":
-		return d.meta()
+		d.reg = loaded{meta: d.a.u32(nft.AttrMetaKey)}
+		return d.a.u32(nft.AttrMetaDReg) == nft.Reg1
 	case "bitwise":
-		return d.bitwise()
+		xor := bytes.Trim(d.a.value(nft.AttrBitwiseXor), "\x00")
+		d.reg.mask = d.a.value(nft.AttrBitwiseMask)
+		return d.reg.mask != nil && len(xor) == 0 &&
+			d.a.u32(nft.AttrBitwiseSReg) == nft.Reg1 && d.a.u32(nft.AttrBitwiseDReg) == nft.Reg1
 	case "cmp":
-		return d.cmp()
+		return d.a.u32(nft.AttrCmpSReg) == nft.Reg1 && d.cmp()
 	case "range":
-		return d.rangeOf()
+		from, to := d.a.value(nft.AttrRangeFrom), d.a.value(nft.AttrRangeTo)
+		return d.a.u32(nft.AttrRangeSReg) == nft.Reg1 &&
+			d.a.u32(nft.AttrRangeOp) == nft.RangeEq && d.reg.isPort() &&
+			len(from) == 2 && len(to) == 2 &&
+			d.r.setPorts(binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to))
 	case "immediate":
 		return d.immediate()
 	case "match":
-		return d.extension(matches)
+		return d.extension(false)
 	case "target":
-		return d.extension(targets)
+		return d.extension(true)
 	}
 	return false
 }
 
-// extension reads the match or target of x_tables that the attributes name.
-func (d *decoder) extension(known map[nft.Extension]decodeInfo) bool {
-	decode := known[nft.Extension{Name: cString(d.a[nft.AttrExtensionName]),
-		Revision: d.a.u32(nft.AttrExtensionRev)}]
-	return decode != nil && decode(d.a[nft.AttrExtensionInfo], d.f, &d.r)
+// isPort reports whether the loaded value is the destination port. isProtocol reports whether it is
+// the protocol: only the IPv4 header has it at a fixed place.
+func (l *loaded) isPort() bool {
+	return l.base == nft.TransportHeader && l.offset == 2 && l.size == 2 && l.mask == nil
 }
 
-func (d *decoder) payload() bool {
-	d.reg = loaded{offset: d.a.u32(nft.AttrPayloadOffset), size: d.a.u32(nft.AttrPayloadLen)}
-	switch d.a.u32(nft.AttrPayloadBase) {
-	case nft.NetworkHeader:
-		d.reg.what = loadedNetwork
-	case nft.TransportHeader:
-		d.reg.what = loadedTransport
-	}
-	return d.reg.what != loadedNothing && d.a.u32(nft.AttrPayloadDReg) == nft.Reg1
+func (l *loaded) isProtocol(f *nft.Family) bool {
+	return l.mask == nil && (l.meta == nft.MetaL4Proto || f == nft.IPv4 &&
+		l.base == nft.NetworkHeader && l.offset == protocolOffset && l.size == 1)
 }
 
-func (d *decoder) meta() bool {
-	d.reg = loaded{}
-	switch d.a.u32(nft.AttrMetaKey) {
-	case nft.MetaMark:
-		d.reg.what = loadedMark
-	case nft.MetaIIFName:
-		d.reg.what = loadedInterface
-	case nft.MetaL4Proto:
-		d.reg.what = loadedProtocol
-	}
-	return d.reg.what != loadedNothing && d.a.u32(nft.AttrMetaDReg) == nft.Reg1
-}
-
-func (d *decoder) bitwise() bool {
-	d.reg.mask = d.a.value(nft.AttrBitwiseMask)
-	for _, x := range d.a.value(nft.AttrBitwiseXor) {
-		if x != 0 {
+// cmp reads a comparison of the loaded value.
+func (d *decoder) cmp() bool {
+	op, v, r := d.a.u32(nft.AttrCmpOp), d.a.value(nft.AttrCmpData), &d.r
+	not := op == nft.CmpNeq
+	switch {
+	case d.reg.isPort() && len(v) == 2:
+		port := binary.BigEndian.Uint16(v)
+		switch op {
+		case nft.CmpEq:
+			return r.setPorts(port, port)
+		case nft.CmpLte:
+			return r.setPorts(0, port)
+		case nft.CmpGte:
+			return r.setPorts(port, 0xffff)
+		}
+		return false
+	case op != nft.CmpEq && !not:
+		return false
+	case d.reg.isProtocol(d.f):
+		if len(v) != 1 || not || r.proto != 0 {
 			return false
 		}
-	}
-	return d.reg.mask != nil && d.a.u32(nft.AttrBitwiseSReg) == nft.Reg1 &&
-		d.a.u32(nft.AttrBitwiseDReg) == nft.Reg1
-}
-
-func (d *decoder) cmp() bool {
-	op, v := d.a.u32(nft.AttrCmpOp), d.a.value(nft.AttrCmpData)
-	if d.a.u32(nft.AttrCmpSReg) != nft.Reg1 {
-		return false
-	}
-	if d.reg.what == loadedTransport {
-		return d.comparePort(op, v)
-	}
-	if op != nft.CmpEq && op != nft.CmpNeq {
-		return false
-	}
-	not := op == nft.CmpNeq
-	switch d.reg.what {
-	case loadedNetwork:
-		if d.reg.isProtocol(d.f) {
-			return d.protocol(v, not)
-		}
+		r.proto = servicemodel.Protocol(v[0])
+		return true
+	case d.reg.base == nft.NetworkHeader:
 		return d.address(v, not)
-	case loadedMark:
-		return d.mark(v, not)
-	case loadedInterface:
-		return d.interfaceName(v, not)
-	case loadedProtocol:
-		return d.protocol(v, not)
+	case d.reg.meta == nft.MetaMark && r.mark.mask == 0 && len(v) == 4:
+		r.mark = markMatch{value: native.Uint32(v), mask: 1<<32 - 1, not: not}
+		if len(d.reg.mask) == 4 {
+			r.mark.mask = native.Uint32(d.reg.mask)
+		}
+		return r.mark.mask != 0
+	case d.reg.meta == nft.MetaIIFName && r.in == "" && d.reg.mask == nil &&
+		0 < len(v) && len(v) <= ifNameSize:
+		r.in, r.notIn = cString(v), not
+		if v[len(v)-1] != 0 {
+			r.in += "+"
+		}
+		return r.in != ""
 	}
 	return false
 }
 
-// isProtocol reports whether the loaded value is the protocol. Only the IPv4 header has it at a
-// fixed place.
-func (l *loaded) isProtocol(f *nft.Family) bool {
-	return f == nft.IPv4 && l.offset == protocolOffset && l.size == 1 && l.mask == nil
-}
-
-// mark reads a comparison with the packet mark.
-func (d *decoder) mark(v []byte, not bool) bool {
-	if d.r.mark.mask != 0 || len(v) != 4 {
-		return false
-	}
-	d.r.mark = markMatch{value: native.Uint32(v), mask: 1<<32 - 1, not: not}
-	if len(d.reg.mask) == 4 {
-		d.r.mark.mask = native.Uint32(d.reg.mask)
-	}
-	return d.r.mark.mask != 0
-}
-
-func (d *decoder) protocol(v []byte, not bool) bool {
-	if len(v) != 1 || not || d.r.proto != 0 {
-		return false
-	}
-	d.r.proto = servicemodel.Protocol(v[0])
-	return true
-}
-
-// comparePort reads a comparison with the destination port.
-func (d *decoder) comparePort(op uint32, v []byte) bool {
-	if d.reg.offset != 2 || d.reg.size != 2 || len(v) != 2 || d.reg.mask != nil {
-		return false
-	}
-	port := binary.BigEndian.Uint16(v)
-	switch op {
-	case nft.CmpEq:
-		return d.r.setPorts(port, port)
-	case nft.CmpLte:
-		return d.r.setPorts(0, port)
-	case nft.CmpGte:
-		return d.r.setPorts(port, 0xffff)
-	}
-	return false
-}
-
-func (d *decoder) rangeOf() bool {
-	from, to := d.a.value(nft.AttrRangeFrom), d.a.value(nft.AttrRangeTo)
-	if d.reg.what != loadedTransport || d.reg.offset != 2 || d.reg.size != 2 || len(from) != 2 ||
-		len(to) != 2 {
-		return false
-	}
-	if d.a.u32(nft.AttrRangeSReg) != nft.Reg1 || d.a.u32(nft.AttrRangeOp) != nft.RangeEq ||
-		d.reg.mask != nil {
-		return false
-	}
-	return d.r.setPorts(binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to))
-}
+const ifNameSize = 16 // IFNAMSIZ
 
 // address reads a comparison with the source or destination address: with all of it, its leading
 // bytes or its leading bits.
@@ -283,19 +227,6 @@ func maskBits(mask []byte) (int, bool) {
 	return n, true
 }
 
-func (d *decoder) interfaceName(v []byte, not bool) bool {
-	if d.r.in != "" || len(v) == 0 || len(v) > ifNameSize || d.reg.mask != nil {
-		return false
-	}
-	d.r.in, d.r.notIn = cString(v), not
-	if v[len(v)-1] != 0 {
-		d.r.in += "+"
-	}
-	return d.r.in != ""
-}
-
-const ifNameSize = 16 // IFNAMSIZ
-
 func (d *decoder) immediate() bool {
 	if d.a.u32(nft.AttrImmediateDReg) != nft.RegVerdict { // no other expression ends a rule
 		return false
@@ -308,17 +239,10 @@ func (d *decoder) immediate() bool {
 	if name := nft.CString(v[nft.AttrVerdictChain]); len(name) > 0 {
 		chain = d.chainName(name)
 	}
-	switch int32(v.u32(nft.AttrVerdictCode)) {
-	case nft.VerdictAccept:
-		d.r.target = targetAccept
-	case nft.VerdictDrop:
-		d.r.target = targetDrop
-	case nft.VerdictReturn:
-		d.r.target = targetReturn
-	case nft.VerdictJump:
-		d.r.target, d.r.chain = targetJump, chain
-	case nft.VerdictGoto:
-		d.r.target, d.r.chain = targetGoto, chain
+	for t := targetAccept; t <= targetGoto; t++ {
+		if verdicts[t].code == int32(v.u32(nft.AttrVerdictCode)) {
+			d.r.target, d.r.chain = t, chain
+		}
 	}
 	jumps := d.r.target == targetJump || d.r.target == targetGoto
 	return d.r.target != targetNone && (chain != "") == jumps
