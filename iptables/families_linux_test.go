@@ -8,28 +8,52 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// lackingFamily is a socket to a kernel that has no target REJECT for a family.
-type lackingFamily struct {
+// lackingExtension is a socket to a kernel that lacks a match or target for a family.
+type lackingExtension struct {
 	rawnl.Socket
-	f *nft.Family
+	f    *nft.Family
+	name string
 }
 
-func (s lackingFamily) Send(p []byte) error {
+func (s lackingExtension) Send(p []byte) error {
 	const header = 16 // its size; the family is the first byte of the message
 	p = bytes.Clone(p)
 	for m := p; len(m) > header; {
 		n := int(binary.NativeEndian.Uint32(m)+3) &^ 3
 		if m[header] == s.f.NFProto {
-			copy(m, bytes.ReplaceAll(m[:n], []byte("REJECT\x00"), []byte("NO-ONE\x00")))
+			none := bytes.Repeat([]byte("-"), len(s.name))
+			copy(m, bytes.ReplaceAll(m[:n], []byte(s.name+"\x00"), append(none, 0)))
 		}
 		m = m[n:]
 	}
 	return s.Socket.Send(p)
+}
+
+// lack gives a backend a kernel that lacks an extension for a family, and probes it.
+func lack(t *testing.T, b *backend, ns *netnstest.NS, f *nft.Family, name string) {
+	t.Helper()
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return lackingExtension{s, f, name} }}))(t)
+	require.NoError(t, b.kernel.conn.Close())
+	b.kernel.conn, b.kernel.reader = conn, newReader(conn)
+	require.NoError(t, b.kernel.probe(t.Context()))
+}
+
+// Services that need a match that the kernel lacks are refused, and no others.
+func TestAKernelWithoutAMatch(t *testing.T) {
+	t.Parallel()
+	for name, lacks := range map[string]lacking{"recent": {recent: true}, "sctp": {sctp: true},
+		"bpf": {bpf: true}} {
+		b, ns, _ := opened(t, Config{})
+		lack(t, b, ns, nft.IPv6, name)
+		require.Equal(t, lacks, b.kernel.lacks, name)
+	}
 }
 
 // If the kernel cannot have chains of a family, services of the other one still work. The result
@@ -38,11 +62,7 @@ func TestAKernelWithoutAFamily(t *testing.T) {
 	t.Parallel()
 	for i, f := range nft.Families {
 		b, ns, _ := opened(t, Config{})
-		conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
-			Wrap: func(s rawnl.Socket) rawnl.Socket { return lackingFamily{s, f} }}))(t)
-		require.NoError(t, b.kernel.conn.Close())
-		b.kernel.conn, b.kernel.reader = conn, newReader(conn)
-		require.NoError(t, b.kernel.probe(t.Context()))
+		lack(t, b, ns, f, "REJECT")
 		require.ErrorIs(t, b.kernel.lacks.family, dataplane.ErrMissingModule)
 		require.Equal(t, f, b.kernel.lacks.lacking)
 		require.False(t, b.kernel.lacks.recent)

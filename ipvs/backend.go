@@ -113,7 +113,7 @@ func (c *Config) withDefaults() (Config, error) {
 	r.Scheduler = cmp.Or(r.Scheduler, servicemodel.WeightedRR)
 	r.DrainLimit = cmp.Or(r.DrainLimit, defaultDrainLimit)
 	r.CompareShare = cmp.Or(r.CompareShare, defaultCompareShare)
-	r.Mark = cmp.Or(r.Mark, defaultMark(instanceFlag(r.Table)))
+	r.Mark = cmp.Or(r.Mark, allMarks|instanceFlag(r.Table)>>22<<20)
 	r.Logger = cmp.Or(r.Logger, slog.New(slog.DiscardHandler))
 	return r, r.validate()
 }

@@ -87,39 +87,27 @@ func (k *kernel) count(ctx context.Context) (*counters.Reading, error) {
 		if err != nil {
 			return nil, err
 		}
-		if p, ok := clientsOf(s.ServiceKey, marks); ok {
-			addCounts(r, p, s.Stats, dests)
+		key := servicemodel.FrontendKey{Addr: s.Addr, Port: s.Port,
+			Protocol: servicemodel.Protocol(s.Protocol)}
+		if s.FWMark != 0 {
+			var known bool
+			if key, known = marks[s.FWMark]; !known { // it is being made or removed
+				continue
+			}
+		}
+		p := counters.Pair{Protocol: key.Protocol, Dst: netip.AddrPortFrom(key.Addr, key.Port)}
+		rest := valuesOf(s.Stats) // what its destinations do not have is of those that are gone
+		for _, d := range dests {
+			p.Endpoint = netip.AddrPortFrom(d.Addr, d.Port)
+			v := valuesOf(d.Stats)
+			r.Pairs[p], rest = r.Pairs[p].Plus(v), rest.Since(v)
+		}
+		if rest != (counters.Values{}) {
+			p.Endpoint = netip.AddrPort{}
+			r.Pairs[p] = r.Pairs[p].Plus(rest)
 		}
 	}
 	return r, nil
-}
-
-// clientsOf returns the address and port to which clients of a virtual server send. It returns
-// false if the frontend is not known, because it is being made or removed.
-func clientsOf(k ipvsnl.ServiceKey, marks map[uint32]servicemodel.FrontendKey) (p counters.Pair,
-	ok bool) {
-	if k.FWMark == 0 {
-		return counters.Pair{Protocol: servicemodel.Protocol(k.Protocol),
-			Dst: netip.AddrPortFrom(k.Addr, k.Port)}, true
-	}
-	key, ok := marks[k.FWMark]
-	return counters.Pair{Protocol: key.Protocol, Dst: netip.AddrPortFrom(key.Addr, key.Port)}, ok
-}
-
-// addCounts adds the counters of a virtual server to a reading. The difference to the sum of its
-// destinations belongs to destinations that are gone.
-func addCounts(r *counters.Reading, p counters.Pair, all ipvsnl.Stats,
-	dests []ipvsnl.ObservedDestination) {
-	rest := valuesOf(all)
-	for _, d := range dests {
-		p.Endpoint = netip.AddrPortFrom(d.Addr, d.Port)
-		v := valuesOf(d.Stats)
-		r.Pairs[p], rest = r.Pairs[p].Plus(v), rest.Since(v)
-	}
-	if rest != (counters.Values{}) {
-		p.Endpoint = netip.AddrPort{}
-		r.Pairs[p] = r.Pairs[p].Plus(rest)
-	}
 }
 
 func valuesOf(s ipvsnl.Stats) counters.Values {

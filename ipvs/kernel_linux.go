@@ -1,12 +1,16 @@
 package ipvs
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"slices"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
@@ -14,7 +18,6 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/internal/rtnetlink"
-
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -211,9 +214,15 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || len(b.draining) == 0 {
 		return 0, nil
 	}
-	ops, drained, err := b.readDrained(ctx)
-	if err != nil {
-		return 0, b.failed("drain", err)
+	var ops []op
+	var drained []dataplane.EndpointDrained
+	for _, k := range b.draining.servers(&b.pl.have) {
+		dests, err := b.kernel.vs.Destinations(ctx, k)
+		if err != nil {
+			return 0, b.failed("drain", err)
+		}
+		del, events := b.draining.drained(k, dests, b.cfg.DrainLimit, time.Now())
+		ops, drained = append(ops, del...), append(drained, events...)
 	}
 	// A check that finds nothing drained writes nothing, not even the version.
 	if len(ops) > 0 && b.pl.have.companion.version.exists {
@@ -235,21 +244,6 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 
 // drainLook is the time between two checks of draining destinations.
 const drainLook = 2 * time.Second
-
-// readDrained asks for the destinations that drain. It returns the commands that delete the drained
-// ones, and their events.
-func (b *backend) readDrained(ctx context.Context) (ops []op, said []dataplane.EndpointDrained,
-	err error) {
-	for _, k := range b.draining.servers(&b.pl.have) {
-		dests, err := b.kernel.vs.Destinations(ctx, k)
-		if err != nil {
-			return nil, nil, err
-		}
-		drained, events := b.draining.drained(k, dests, b.cfg.DrainLimit, time.Now())
-		ops, said = append(ops, drained...), append(said, events...)
-	}
-	return ops, said, nil
-}
 
 // Cleanup removes the virtual servers and companion tables of the instance, its routes and rules,
 // its device and addresses. It restores tunables unless another program relies on them: the package
@@ -273,4 +267,28 @@ func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	b.pl.have, b.draining = newObserved(), draining{}
 	stats.Duration = time.Since(start)
 	return stats, nil
+}
+
+// noModule says that the kernel lacks a module, or how to load it: before Linux 5.16, ip_vs does
+// not declare its family, so a process without CAP_SYS_MODULE cannot make the kernel load it.
+func noModule(module string, err error) error {
+	if installed(module) {
+		return fmt.Errorf(
+			"%w %s: it is installed but not loaded, and this process cannot have it loaded: load "+
+				"module %s (modprobe %s): %w",
+			dataplane.ErrMissingModule, module, module, module, err)
+	}
+	return fmt.Errorf("%w %s: %w", dataplane.ErrMissingModule, module, err)
+}
+
+// installed reports whether the running kernel has a module's file, as far as this process can see
+// it. In a container it often sees none.
+func installed(module string) bool {
+	var u unix.Utsname
+	if unix.Uname(&u) != nil {
+		return false
+	}
+	list, err := os.ReadFile("/lib/modules/" + unix.ByteSliceToString(u.Release[:]) +
+		"/modules.dep")
+	return err == nil && bytes.Contains(list, []byte("/"+module+".ko"))
 }

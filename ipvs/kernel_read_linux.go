@@ -1,18 +1,21 @@
 package ipvs
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 	"syscall"
+	"time"
 
 	"github.com/vishvananda/netlink"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -114,16 +117,14 @@ func (k *kernel) readServers(ctx context.Context, o *observed) error {
 // it, if the table was deleted.
 func (k *kernel) readNetwork(ctx context.Context, o *observed,
 	tunables, remembered map[string]string) (err error) {
-	for _, read := range []func() error{
-		func() (err error) { o.addresses, err = k.readAddresses(); return err },
-		func() (err error) { o.devices, err = k.readDevices(); return err },
-		func() (err error) { o.ipv6, err = k.readIPv6(); return err },
-		func() (err error) { o.unrouted, o.routed, err = k.readRouting(o.ipv6); return err },
-		func() (err error) { o.tunables, err = k.readTunables(ctx, tunables); return err },
-	} {
-		if err := read(); err != nil {
-			return err
-		}
+	var errs [5]error
+	o.addresses, errs[0] = k.readAddresses()
+	o.devices, errs[1] = k.readDevices()
+	o.ipv6, errs[2] = k.readIPv6()
+	o.unrouted, o.routed, errs[3] = k.readRouting(o.ipv6)
+	o.tunables, errs[4] = k.readTunables(ctx, tunables)
+	if err := cmp.Or(errs[:]...); err != nil {
+		return err
 	}
 	for name := range tunables {
 		if _, known := o.companion.tunables[name]; !known {
@@ -193,4 +194,51 @@ func collect(to map[string]nft.Elem) func(nft.Elem) error {
 		to[key] = e.Clone()
 		return nil
 	}
+}
+
+// readVersion reads the version. It does not exist if the set does not exist, or has no valid
+// element.
+func (k *kernel) readVersion(ctx context.Context) (version, error) {
+	elems, err := readElements(ctx, nft.Query{Conn: k.nf, Family: nft.IPv4, Table: k.table},
+		setVersion)
+	if errors.Is(err, syscall.ENOENT) {
+		return version{}, nil
+	}
+	if err != nil {
+		return version{}, fmt.Errorf("read the version: %w", err)
+	}
+	if v, err := versionOf(elems); err == nil {
+		return v, nil
+	}
+	return version{}, nil
+}
+
+// The times that readIdleVersion waits for a writer that is alive. A commit of a few changes takes
+// a few milliseconds.
+const (
+	writerPatience = 50 * time.Millisecond
+	writerPause    = 2 * time.Millisecond
+)
+
+// readIdleVersion reads the version. If a writer is at work, it first waits some time for the
+// writer to end.
+func (k *kernel) readIdleVersion(ctx context.Context) (version, error) {
+	for end := time.Now().Add(writerPatience); ; {
+		v, err := k.readVersion(ctx)
+		if err != nil || !v.writing || time.Now().After(end) {
+			return v, err
+		}
+		if err := wait.For(ctx, writerPause); err != nil {
+			return version{}, err
+		}
+	}
+}
+
+// requireVersion fails if the present version is not v.
+func (k *kernel) requireVersion(ctx context.Context, v version) error {
+	now, err := k.readVersion(ctx)
+	if err == nil && now != v {
+		err = errTaken
+	}
+	return err
 }

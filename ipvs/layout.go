@@ -44,13 +44,6 @@ const (
 
 var kinds = [2]string{kindService, kindNodePort}
 
-func kindOf(k servicemodel.FrontendKey) string {
-	if k.NodePort() {
-		return kindNodePort
-	}
-	return kindService
-}
-
 // tableSets are the sets of the companion tables, in the order of nft.Families.
 var tableSets = [2][]*nft.Set{newSets(nft.Families[0]), newSets(nft.Families[1])}
 
@@ -130,10 +123,6 @@ const (
 	kindMask         = ownMask | splitMark | sentMark
 	ledMask          = ownMask | sentMark // of marks that are delivered to this machine
 )
-
-// defaultMark is the mark of an instance without a configured one. Two of a thousand instances
-// share a mark; then the planner says so.
-func defaultMark(instance uint32) uint32 { return allMarks | instance>>22<<20 }
 
 // rulePriority is the priority of the rules that lead marked packets to the routing table of the
 // instance. It comes after the rule of the table of local addresses.

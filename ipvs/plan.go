@@ -85,17 +85,21 @@ type tablePlan struct {
 	remove, create bool       // delete the table; make it
 	sets           []*nft.Set // sets to make
 	program        nft.Program
-	del, add       map[string]*nft.ElemList
+	del, add       elements
 }
 
-// sink returns a function that adds elements to lists of a plan, by set.
-func (tp *tablePlan) sink(m map[string]*nft.ElemList) func(string, nft.Elem) {
-	return func(set string, e nft.Elem) {
-		if m[set] == nil {
-			m[set] = &nft.ElemList{}
-		}
-		m[set].Add(e)
+// elements are lists of elements by set.
+type elements map[string]*nft.ElemList
+
+// add adds an element.
+func (m *elements) add(set string, e nft.Elem) {
+	if *m == nil {
+		*m = elements{}
 	}
+	if (*m)[set] == nil {
+		(*m)[set] = &nft.ElemList{}
+	}
+	(*m)[set].Add(e)
 }
 
 // before is the version of the companion before a transaction.
@@ -114,18 +118,11 @@ func (tp *tablePlan) empty() bool {
 // newPlan returns an empty plan.
 func (pl *planner) newPlan() *plan {
 	c := &pl.have.companion
-	p := &plan{name: pl.cfg.Table, mark: pl.cfg.Mark | splitMark, from: c.version,
+	return &plan{name: pl.cfg.Table, mark: pl.cfg.Mark | splitMark, from: c.version,
 		servers: map[ipvsnl.ServiceKey]*server{},
 		owned:   map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
 		records: map[servicemodel.FrontendKey]*record{},
 		addrs:   c.addrs[setNodeAddrs], tunables: c.tunables}
-	for s := range p.stages {
-		for i := range p.stages[s] {
-			p.stages[s][i].del, p.stages[s][i].add = map[string]*nft.ElemList{},
-				map[string]*nft.ElemList{}
-		}
-	}
-	return p
 }
 
 // affected returns the frontends that a change set or damage concerns, sorted.
@@ -149,12 +146,7 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 		note(fc.New)
 	}
 	for _, pc := range c.Pools {
-		id := servicemodel.PoolID{}
-		if pc.New != nil {
-			id = pc.New.ID
-		} else {
-			id = pc.Old.ID
-		}
+		id := cmp.Or(pc.New, pc.Old).ID
 		for _, f := range nocopy.Of(c.New).FrontendsOf(id.Service) {
 			if f.Key.Family() == id.Family {
 				l = append(l, f.Key)
@@ -300,4 +292,48 @@ func nodePortAddrs(local []netip.Addr, r servicemodel.Rules) []netip.Addr {
 		}
 	}
 	return l
+}
+
+// planCleanup plans the removal of everything. If there is something to remove and no companion,
+// the plan makes a companion, whose version lasts as long as the removal.
+func (pl *planner) planCleanup() *plan {
+	have := &pl.have
+	p := pl.newPlan()
+	for _, name := range slices.Sorted(maps.Keys(have.companion.tunables)) {
+		p.network.restore = append(p.network.restore,
+			tunable{name, have.companion.tunables[name]})
+	}
+	for _, k := range slices.SortedFunc(maps.Keys(have.servers), ipvsnl.ServiceKey.Compare) {
+		p.down = append(p.down,
+			op{cmd: ipvsnl.CommandDelService, svc: ipvsnl.Service{ServiceKey: k}})
+	}
+	p.device.remove = have.devices
+	for _, b := range have.addresses.bound {
+		if !slices.Contains(have.devices, b.dev) {
+			p.device.release = append(p.device.release, b)
+		}
+	}
+	pl.planNoTables(p)
+	return p
+}
+
+// planNoTables plans the deletion of the companion tables after everything else.
+func (pl *planner) planNoTables(p *plan) {
+	exists, was := pl.have.companion.exists, pl.have.companion.version
+	if exists == [2]bool{} && len(p.down)+p.device.len() == 0 {
+		return
+	}
+	first, last := &p.stages[stageRestrict], &p.stages[stageEnd]
+	last[0].remove, last[1].remove = exists[0], exists[1]
+	if exists[0] && !was.exists {
+		return // the damaged table keeps its restrictions and records until the end
+	}
+	if !exists[0] {
+		first[0].create, first[0].sets = true, []*nft.Set{versionSet}
+		last[0].remove = true
+	}
+	v := was.next(true)
+	first[0].replace(was, v)
+	p.versions = [3]version{v, v, {}}
+	last[0].del.add(setVersion, nft.Elem{Key: nft.Native32(v.number)})
 }

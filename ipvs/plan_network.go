@@ -2,6 +2,7 @@ package ipvs
 
 import (
 	"maps"
+	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -73,31 +74,13 @@ func (pl *planner) planTunables(p *plan, anew bool) {
 	}
 	for _, t := range p.network.restore {
 		all[t.name] = t.value
-		last.sink(last.del)(setSettings, nft.Elem{Key: tunableElem(t.name, "").Key})
+		last.del.add(setSettings, nft.Elem{Key: tunableElem(t.name, "").Key})
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if _, known := recorded[name]; !known {
-			first.sink(first.add)(setSettings, tunableElem(name, all[name]))
+			first.add.add(setSettings, tunableElem(name, all[name]))
 		}
 	}
-}
-
-// prepare writes the rules, the routes and the tunables to set, in the languages of ip, sysctl and
-// ipvsadm.
-func (t *text) prepare(p *networkPlan) {
-	for i, ip := range []string{"ip", "ip -6"} {
-		if p.route[i] {
-			t.line("%s route replace local default dev lo table %d", ip, p.number)
-			t.line("%s rule add fwmark 0x%x/0x%x table %d priority %d", ip, p.mark, ledMask,
-				p.number, rulePriority)
-		}
-		if p.unroute[i] {
-			t.line("%s rule del fwmark 0x%x/0x%x table %d priority %d", ip, p.mark, ledMask,
-				p.number, rulePriority)
-			t.line("%s route del local default dev lo table %d", ip, p.number)
-		}
-	}
-	t.tunables(p.set)
 }
 
 // splitTunables separates the timeouts, which are set together, from the sysctls.
@@ -123,4 +106,106 @@ func (t *text) tunables(l []tunable) {
 		v := timeoutValues(timeoutsOf(timeouts))
 		t.line("ipvsadm --set %s %s %s", v[timeoutTCP], v[timeoutTCPFin], v[timeoutUDP])
 	}
+}
+
+// devicePlan is the change of devices and addresses. The companion knows a frontend before its
+// address is bound, so packets to a bound address are always led to IPVS.
+type devicePlan struct {
+	name    string
+	metric  uint32
+	add, up bool // make the device; set it up
+	remove  []string
+	release []boundAddr
+	bind    []netip.Addr
+
+	users map[netip.Addr]int // the change of the number of frontends at an address
+}
+
+func (p *devicePlan) len() int {
+	n := len(p.remove) + len(p.release) + len(p.bind)
+	if p.add || p.up {
+		n++
+	}
+	return n
+}
+
+// planDevice plans which addresses are bound after the plan. If something is damaged, it considers
+// all frontends, otherwise only new and removed ones.
+func (pl *planner) planDevice(p *plan) {
+	d, have := &p.device, &pl.have.addresses
+	d.name, d.metric, d.users = pl.cfg.Device, instanceNumber(pl.instance), pl.userChanges(p)
+	look := slices.Collect(maps.Keys(d.users))
+	if pl.have.damage.addresses {
+		d.remove = pl.have.damage.devices
+		look = slices.AppendSeq(look, maps.Keys(pl.have.index.users))
+		for _, b := range have.bound {
+			look = append(look, b.addr)
+			if b.ifindex != have.ifindex && !slices.Contains(d.remove, b.dev) {
+				d.release = append(d.release, b)
+			}
+		}
+	}
+	slices.SortFunc(look, netip.Addr.Compare)
+	needed := false
+	for _, a := range slices.Compact(look) {
+		want := d.name != "" && pl.have.index.users[a]+d.users[a] > 0 && !have.othersHave(a)
+		needed = needed || want
+		switch b, has := have.onDevice(a); {
+		case want && !has:
+			d.bind = append(d.bind, a)
+		case !want && has:
+			d.release = append(d.release, b)
+		}
+	}
+	if needed {
+		d.add, d.up = have.ifindex == 0, have.ifindex != 0 && !have.up
+	}
+}
+
+// userChanges returns the change of the number of frontends at each address. Node ports have no
+// address of their own.
+func (pl *planner) userChanges(p *plan) map[netip.Addr]int {
+	m := map[netip.Addr]int{}
+	for k, r := range p.records {
+		if k.NodePort() {
+			continue
+		}
+		if r != nil {
+			m[k.Addr]++
+		}
+		if pl.have.companion.records[k] != nil {
+			m[k.Addr]--
+		}
+	}
+	return m
+}
+
+// committedDevice notes the bound addresses after a plan. ifindex is the index of the device.
+func (o *observed) committedDevice(d *devicePlan, ifindex int) {
+	for a, n := range d.users {
+		if o.index.users[a] += n; o.index.users[a] == 0 {
+			delete(o.index.users, a)
+		}
+	}
+	a := &o.addresses
+	if len(d.release)+len(d.remove) > 0 {
+		a.bound = slices.DeleteFunc(a.bound, func(b boundAddr) bool {
+			return slices.Contains(d.release, b) || slices.Contains(d.remove, b.dev)
+		})
+	}
+	if d.add || d.up {
+		a.ifindex, a.up = ifindex, true
+	}
+	for _, addr := range d.bind {
+		a.bound = append(a.bound, boundAddr{addr, a.ifindex, d.name})
+	}
+	if len(d.bind) > 0 {
+		slices.SortFunc(a.bound, compareBound)
+	}
+	if d.add && !slices.Contains(o.devices, d.name) {
+		o.devices = append(o.devices, d.name)
+	}
+	o.devices = slices.DeleteFunc(o.devices, func(name string) bool {
+		return slices.Contains(d.remove, name)
+	})
 }

@@ -123,7 +123,7 @@ func (pl *planner) planRecord(p *plan, i int, k servicemodel.FrontendKey, anew b
 		next := ph.between(old, now)
 		if !is.equal(next) {
 			tp := &p.stages[s][i]
-			diffElements(is, next, tp.sink(tp.del), tp.sink(tp.add))
+			diffElements(is, next, tp.del.add, tp.add.add)
 		}
 		is = next
 	}
@@ -139,9 +139,9 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 		switch {
 		case nft.FamilyIndex(a) != i:
 		case added:
-			first.sink(first.add)(set, addrElem(set, a))
+			first.add.add(set, addrElem(set, a))
 		default:
-			last.sink(last.del)(set, addrElem(set, a))
+			last.del.add(set, addrElem(set, a))
 		}
 	}
 	for _, ch := range c.ClusterIPs {
@@ -174,7 +174,7 @@ func (pl *planner) planNewTable(p *plan, i int,
 	tp.sets, tp.program, tp.create = tableOf(f, rules, pl.cfg.Mark)
 	if tp.create {
 		next := companion{rules: rules, addrs: addrsOf(c.New, p.addrs)}
-		next.elements(f, tp.sink(tp.add))
+		next.elements(f, tp.add.add)
 	}
 	if !f.ServedBy(&rules) {
 		return nil

@@ -8,6 +8,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 var _ dataplane.Plan = (*plan)(nil)
@@ -18,16 +19,45 @@ var _ dataplane.Plan = (*plan)(nil)
 // ipvsadm cannot express the bits that identify our virtual servers. A restored value is left as it
 // is if another program relies on it.
 func (p *plan) String() string {
-	t := &text{}
+	t, d, n := &text{}, &p.device, &p.network
 	t.stage(p, stageRestrict)
-	t.prepare(&p.network)
-	t.makeDevice(&p.device)
+	for i, ip := range []string{"ip", "ip -6"} {
+		rule := fmt.Sprintf("fwmark 0x%x/0x%x table %d priority %d", n.mark, ledMask, n.number,
+			rulePriority)
+		if n.route[i] {
+			t.line("%s route replace local default dev lo table %d", ip, n.number)
+			t.line("%s rule add %s", ip, rule)
+		}
+		if n.unroute[i] {
+			t.line("%s rule del %s", ip, rule)
+			t.line("%s route del local default dev lo table %d", ip, n.number)
+		}
+	}
+	t.tunables(n.set)
+	switch {
+	case d.add:
+		t.line("ip link add %s up group %d type dummy", d.name, d.metric)
+	case d.up:
+		t.line("ip link set %s up", d.name)
+	}
 	t.ops(p.up)
 	t.stage(p, stageOpen)
-	t.release(&p.device)
-	t.bind(&p.device)
+	for _, b := range d.release {
+		t.line("ip address del %s dev %s", netip.PrefixFrom(b.addr, b.addr.BitLen()), b.dev)
+	}
+	for _, name := range d.remove {
+		t.line("ip link del %s", name)
+	}
+	for _, a := range d.bind {
+		how := "scope host"
+		if a.Is6() {
+			how = "preferred_lft 0 nodad"
+		}
+		t.line("ip address add %s dev %s metric %d %s noprefixroute",
+			netip.PrefixFrom(a, a.BitLen()), d.name, d.metric, how)
+	}
 	t.ops(p.down)
-	t.tunables(p.network.restore)
+	t.tunables(n.restore)
 	t.stage(p, stageEnd)
 	return t.b.String()
 }
@@ -73,11 +103,10 @@ func (o op) String() string {
 	switch {
 	case k.FWMark == 0:
 		s += fmt.Sprintf(" %s %s", ipvsadmProtocols[k.Protocol], netip.AddrPortFrom(k.Addr, k.Port))
+	case k.Family == ipvsnl.FamilyIPv6:
+		s += fmt.Sprintf(" -f %d -6", k.FWMark)
 	default:
 		s += fmt.Sprintf(" -f %d", k.FWMark)
-		if k.Family == ipvsnl.FamilyIPv6 {
-			s += " -6"
-		}
 	}
 	switch o.cmd {
 	case ipvsnl.CommandNewService, ipvsnl.CommandSetService:
@@ -104,5 +133,70 @@ func (o op) String() string {
 	case ipvsnl.CommandDelDestination:
 		s += " -r " + o.dest.DestinationKey.String()
 	}
+	return s
+}
+
+// batch returns the messages of one of the transactions. They are encoded once, because Commit
+// counts them before it sends them. So the stage must be complete.
+func (p *plan) batch(s int) *rawnl.Batch {
+	if p.batches[s] == nil {
+		p.batches[s] = &rawnl.Batch{}
+		for i, f := range nft.Families {
+			p.stages[s][i].write(nft.NewEncoder(p.batches[s], f, p.name), f)
+		}
+	}
+	return p.batches[s]
+}
+
+// write writes the changes of a companion table. It deletes the version first, even if it then
+// deletes the table: if the version does not exist, another writer has committed.
+func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
+	if l := tp.del[setVersion]; l != nil {
+		w.DeleteElements(versionSet, l)
+	}
+	for _, s := range setsOf(f) {
+		if l := tp.del[s.Name]; l != nil && s != versionSet {
+			w.DeleteElements(s, l)
+		}
+	}
+	if tp.remove {
+		w.DeleteTable()
+	}
+	if tp.create {
+		w.AddTable()
+		for _, s := range tp.sets {
+			w.AddSet(s)
+		}
+	}
+	for _, s := range setsOf(f) {
+		if l := tp.add[s.Name]; l != nil {
+			w.AddElements(s, l)
+		}
+	}
+	if tp.create {
+		tp.program.Write(w)
+	}
+}
+
+// Stats counts what the plan sends.
+func (p *plan) Stats() dataplane.Stats {
+	commands := len(p.up) + len(p.down)
+	var s dataplane.Stats
+	for i := range p.stages {
+		b := p.batch(i)
+		s.Messages += b.Len()
+		s.Bytes += len(b.Bytes())
+		for _, tp := range p.stages[i] {
+			for _, m := range []elements{tp.add, tp.del} {
+				for set, l := range m {
+					if set != setVersion {
+						s.Elements += l.Len
+					}
+				}
+			}
+		}
+	}
+	s.Messages += commands + p.device.len()
+	s.Elements += commands
 	return s
 }

@@ -43,13 +43,20 @@ func hasScheduler(s servicemodel.Scheduler) bool {
 
 // askedFlags returns the flags that store the scheduler that the model asked for.
 func askedFlags(want servicemodel.Scheduler) ipvsnl.ServiceFlags {
-	name, port, fallback := want.Split()
-	f := ipvsnl.ServiceFlags(max(0, slices.Index(schedulers, name)) << schedulerShift)
+	name, _, _ := want.Split()
+	return ipvsnl.ServiceFlags(max(0, slices.Index(schedulers, name))<<schedulerShift) |
+		optionFlags(want, askedPort, askedFallback)
+}
+
+// optionFlags returns those of the flags that stand for options of a scheduler.
+func optionFlags(s servicemodel.Scheduler, hashPort, fallBack ipvsnl.ServiceFlags) (
+	f ipvsnl.ServiceFlags) {
+	_, port, fallback := s.Split()
 	if port {
-		f |= askedPort
+		f |= hashPort
 	}
 	if fallback {
-		f |= askedFallback
+		f |= fallBack
 	}
 	return f
 }

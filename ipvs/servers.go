@@ -105,7 +105,9 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 			s.svc.Netmask = ipvsnl.PrefixNetmask(k.Family, int(fe.AffinityBits))
 		}
 	}
-	s.schedule(scheduler)
+	name, _, _ := scheduler.Split()
+	s.svc.Scheduler = string(name)
+	s.svc.Flags |= optionFlags(scheduler, ipvsnl.FlagHashPort, ipvsnl.FlagFallback)
 	if p == nil {
 		return s
 	}
@@ -115,18 +117,6 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 			Forward: methods[p.Forwarding]}
 	}
 	return s
-}
-
-// schedule sets the scheduler of a virtual server, and its options.
-func (s *server) schedule(with servicemodel.Scheduler) {
-	name, port, fallback := with.Split()
-	s.svc.Scheduler = string(name)
-	if port {
-		s.svc.Flags |= ipvsnl.FlagHashPort
-	}
-	if fallback {
-		s.svc.Flags |= ipvsnl.FlagFallback
-	}
 }
 
 // pool returns the pool in a virtual server: its destinations in use. It is nil if there are none.

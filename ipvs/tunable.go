@@ -25,11 +25,6 @@ const (
 	timeoutUDP    = timeoutPrefix + "udp"
 )
 
-// ipvsTunable reports whether a tunable belongs to IPVS.
-func ipvsTunable(name string) bool {
-	return isTimeout(name) || strings.HasPrefix(name, sysctlIPVS)
-}
-
 func isTimeout(name string) bool { return strings.HasPrefix(name, timeoutPrefix) }
 
 // sysctls are the sysctls that a configuration sets, with their values.

@@ -58,9 +58,9 @@ func (v version) elem() nft.Elem {
 // replace plans that the version to replaces from.
 func (tp *tablePlan) replace(from, to version) {
 	if from.exists {
-		tp.sink(tp.del)(setVersion, nft.Elem{Key: nft.Native32(from.number)})
+		tp.del.add(setVersion, nft.Elem{Key: nft.Native32(from.number)})
 	}
-	tp.sink(tp.add)(setVersion, to.elem())
+	tp.add.add(setVersion, to.elem())
 }
 
 // versionOf finds the version among the elements of its set.
