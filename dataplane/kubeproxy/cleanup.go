@@ -5,8 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
+	"slices"
 
 	"github.com/kernlb/kernlb/internal/kernelerr"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Config names the network namespace. A nil *Config is the zero Config.
@@ -74,4 +77,38 @@ func Cleanup(ctx context.Context, cfg *Config) (*Plan, error) {
 		return err
 	})
 	return done, err
+}
+
+// Frontend is an address and port that kube-proxy serves. For a node port, the address is
+// unspecified.
+type Frontend struct {
+	Key servicemodel.FrontendKey
+	// Service names the port of the service, such as "default/web:http". It is empty if
+	// kube-proxy's objects do not name the service, as in the ipvs mode.
+	Service string
+	// Endpoints get the new connections, sorted. Without endpoints, new connections are refused or
+	// dropped. If the external traffic policy is Local, these are the endpoints for clients outside
+	// the cluster.
+	Endpoints []netip.AddrPort
+}
+
+// Frontends returns what kube-proxy serves according to its objects in the kernel, in the order of
+// the keys. It changes nothing, and needs the same privileges as [Find]. It does not read legacy
+// tables of iptables: if these have chains of kube-proxy, the error is an [ErrLegacy]. While
+// kube-proxy writes, the result may mix several moments.
+func Frontends(ctx context.Context, cfg *Config) ([]Frontend, error) {
+	c := map[servicemodel.FrontendKey]Frontend{}
+	err := withKernel(cfg, "read kube-proxy's services",
+		func(k *kernel) error { return k.readContents(ctx, c) })
+	if err != nil {
+		return nil, err
+	}
+	out := make([]Frontend, 0, len(c))
+	for _, f := range c {
+		slices.SortFunc(f.Endpoints, netip.AddrPort.Compare)
+		f.Endpoints = slices.Compact(f.Endpoints)
+		out = append(out, f)
+	}
+	slices.SortFunc(out, func(a, b Frontend) int { return a.Key.Compare(b.Key) })
+	return out, nil
 }

@@ -53,6 +53,13 @@ func (k *kernel) readServers(ctx context.Context) (servers []VirtualServer, err 
 	return servers, err
 }
 
+// key returns the key of a virtual server in IPVS.
+func (v VirtualServer) key() ipvsnl.ServiceKey {
+	protocols := map[string]ipvsnl.Protocol{"TCP": ipvsnl.TCP, "UDP": ipvsnl.UDP,
+		"SCTP": ipvsnl.SCTP}
+	return ipvsnl.AddressService(protocols[v.Protocol], v.Address)
+}
+
 // withIPVS calls fn with a client of IPVS, if the kernel has it loaded.
 func (k *kernel) withIPVS(ctx context.Context, fn func(*ipvsnl.Client) error) error {
 	err := k.ns.Do(func() error {
@@ -114,10 +121,8 @@ func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 		return nil
 	}
 	var b ipvsnl.Batch
-	protocols := map[string]ipvsnl.Protocol{"TCP": ipvsnl.TCP, "UDP": ipvsnl.UDP,
-		"SCTP": ipvsnl.SCTP}
 	for _, s := range p.VirtualServers {
-		b.DelService(ipvsnl.AddressService(protocols[s.Protocol], s.Address))
+		b.DelService(s.key())
 	}
 	err := k.withIPVS(ctx, func(c *ipvsnl.Client) error {
 		return rawnl.Except(c.Submit(ctx, &b), unix.ESRCH)
@@ -133,14 +138,74 @@ func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	return err
 }
 
-// deleteDevice deletes the device of a plan, with its addresses.
-func (k *kernel) deleteDevice(p *Plan) error {
-	if p.Device == "" {
-		return nil
+// virtual has the objects of the ipvs mode.
+type virtual struct {
+	// without kernlb's, and without virtual servers by mark
+	servers []VirtualServer
+	sets    map[string]map[VirtualServer]bool // the entries of each IP set; ports have no address
+	device  *dummy                            // nil if there is none
+	local   map[netip.Addr]bool               // addresses of the node, without the device's
+}
+
+// dummy is the device with the addresses of services.
+type dummy struct {
+	kind      string // of a link: "dummy"
+	kernlb    bool   // an instance of kernlb made it
+	addresses map[netip.Addr]bool
+	foreign   netip.Addr // an address that kube-proxy did not bind, if valid
+}
+
+// planVirtual adds the objects of the ipvs mode to a plan.
+func (p *Plan) planVirtual(v *virtual) {
+	switch d := v.device; {
+	case d == nil:
+	case d.kind != "dummy":
+		p.leave("device "+device, "it is of the type %q, which kube-proxy does not make", d.kind)
+	case d.kernlb:
+		p.leave("device "+device, "an instance of kernlb's ipvs backend made it")
+	case d.foreign.IsValid():
+		p.leave("device "+device, "it has the address %v, which kube-proxy did not bind", d.foreign)
+	default:
+		p.Device = device
 	}
-	if err := k.links.LinkDel(p.Device); err != nil {
-		p.Device = ""
-		return fmt.Errorf("delete device %s: %w", device, err)
+	for _, s := range v.servers {
+		if v.owns(s) {
+			p.VirtualServers = append(p.VirtualServers, s)
+		}
 	}
-	return nil
+	slices.SortFunc(p.VirtualServers, VirtualServer.compare)
+	for _, name := range setNames() {
+		if _, ok := v.sets[name]; ok {
+			p.Sets = append(p.Sets, name)
+		}
+	}
+}
+
+// owns reports whether a virtual server is kube-proxy's. kube-proxy lists its virtual servers in
+// its IP sets. A virtual server at an address of its device is also its own, because it may have
+// had no time to list it.
+func (v *virtual) owns(s VirtualServer) bool {
+	addr := s.Address.Addr()
+	return v.device != nil && !v.device.kernlb && v.device.addresses[addr] ||
+		slices.ContainsFunc(addressSets, func(set string) bool { return v.has(set, addr, s) }) ||
+		v.nodePort(s)
+}
+
+// has reports whether a set of the family of an address has an entry.
+func (v *virtual) has(set string, addr netip.Addr, entry VirtualServer) bool {
+	if addr.Is6() {
+		set = setName6(set)
+	}
+	return v.sets[set][entry]
+}
+
+// nodePort reports whether a virtual server belongs to a node port at an address of the node.
+func (v *virtual) nodePort(s VirtualServer) bool {
+	addr := s.Address.Addr()
+	if !v.local[addr] {
+		return false
+	}
+	set, ok := portSets[s.Protocol]
+	port := VirtualServer{Address: netip.AddrPortFrom(netip.Addr{}, s.Address.Port())}
+	return ok && v.has(set, addr, port) || v.has(sctpSet, addr, s)
 }

@@ -32,23 +32,18 @@ type kernel struct {
 
 // open opens the sockets.
 func open(cfg *Config) (*kernel, error) {
-	if cfg == nil {
-		cfg = &Config{}
-	}
-	k := &kernel{log: cfg.Logger}
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	ns, err := enter(cfg)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
-	if k.ns, err = threadns.Open(fd); err != nil {
-		return nil, err
+	k := &kernel{ns: ns}
+	if cfg != nil {
+		k.log = cfg.Logger
 	}
-	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: k.ns.FD(), Logger: cfg.Logger}); err != nil {
-		k.close()
-		return nil, err
+	if k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: ns.FD(), Logger: k.log}); err == nil {
+		k.links, err = rtnetlink.Open(ns)
 	}
-	if k.links, err = rtnetlink.Open(k.ns); err != nil {
+	if err != nil {
 		k.close()
 		return nil, err
 	}
@@ -139,7 +134,13 @@ func (k *kernel) rest(ctx context.Context, p *Plan, err error) (*Plan, error) {
 	if err != nil {
 		p.Rules, p.Chains, p.Tables = nil, nil, nil
 	}
-	errs = append(errs, k.deleteServers(ctx, p), k.deleteDevice(p))
+	errs = append(errs, k.deleteServers(ctx, p))
+	if p.Device != "" {
+		if err := k.links.LinkDel(p.Device); err != nil {
+			p.Device = ""
+			errs = append(errs, fmt.Errorf("delete device %s: %w", device, err))
+		}
+	}
 	limit := time.Now().Add(busyLimit)
 	errs = append(errs, k.deleteNamed(ctx, &p.Sets, limit, destroySet),
 		k.deleteNamed(ctx, &p.Counters, limit, deleteCounter))

@@ -1,7 +1,11 @@
 package kubeproxy
 
 import (
+	"cmp"
 	"context"
+	"maps"
+	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -80,4 +84,153 @@ func (k *kernel) commit(ctx context.Context, p *Plan, gen uint32) error {
 		in(t).DeleteTable()
 	}
 	return k.nf.Commit(ctx, &b, gen)
+}
+
+// families are the families of nf_tables that iptables and ip6tables use.
+var families = []string{"ip", "ip6"}
+
+// ruleset has the chains of the tables of nf_tables. Rules are read on demand, because most are in
+// chains that are deleted as a whole.
+type ruleset struct {
+	chains map[Table][]chain
+	rules  func(Chain) ([]Rule, error)
+}
+
+// chain is a chain that was read.
+type chain struct {
+	name string
+	base bool // it is at a hook
+}
+
+// has reports whether a table has a chain.
+func (r *ruleset) has(t Table, name string) bool {
+	return slices.ContainsFunc(r.chains[t], func(c chain) bool { return c.name == name })
+}
+
+// owner decides which chains of iptables are kube-proxy's, and knows the programs that share their
+// names.
+type owner struct {
+	kernlb  bool            // an instance of kernlb has taken over kube-proxy's chains
+	kubelet map[string]bool // by family: an old kubelet made chains that kube-proxy has, too
+}
+
+// ownerOf finds the programs that share names with kube-proxy.
+func ownerOf(r *ruleset) owner {
+	o := owner{kubelet: map[string]bool{}}
+	o.kernlb = slices.ContainsFunc(r.chains[Table{"ip", tableNAT}], func(c chain) bool {
+		return strings.HasPrefix(c.name, kernlbVersion)
+	})
+	for _, f := range families {
+		o.kubelet[f] = r.has(Table{f, tableNAT}, chainMarkDrop)
+	}
+	return o
+}
+
+// owns reports whether a chain belongs to kube-proxy alone.
+func (o owner) owns(c Chain) bool {
+	nat := c.Name == tableNAT
+	switch {
+	case slices.Contains(ownChains[c.Name], c.Chain):
+		return true
+	case o.kernlb: // its iptables backend uses the other names, too
+		return false
+	case nat && o.kubelet[c.Family] && (c.Chain == chainMarkMasq || c.Chain == chainPostrouting):
+		return false
+	}
+	return slices.Contains(sharedChains[c.Name], c.Chain) || nat && isServiceChain(c.Chain)
+}
+
+// planRuleset adds kube-proxy's objects in a ruleset to a plan.
+func (p *Plan) planRuleset(r *ruleset) error {
+	o := ownerOf(r)
+	for _, f := range families {
+		for _, name := range []string{tableMangle, tableFilter, tableNAT} {
+			if err := p.planTable(r, o, Table{f, name}); err != nil {
+				return err
+			}
+		}
+		switch t := (Table{f, nftTable}); {
+		case r.has(t, nftChain):
+			p.Tables = append(p.Tables, t)
+		case len(r.chains[t]) > 0:
+			p.leave("table "+t.String(), "it has no chain %q, so that it is not kube-proxy's",
+				nftChain)
+		}
+		// The chains that stay because another program has them, too.
+		switch nat := (Table{f, tableNAT}); {
+		case o.kernlb && r.has(nat, "KUBE-SERVICES"):
+			p.leave("chains of iptables in family "+f,
+				"an instance of kernlb's iptables backend has taken them over")
+		case o.kubelet[f] && r.has(nat, chainPostrouting):
+			p.leave("chains "+nat.String()+" "+chainMarkMasq+" and "+chainPostrouting,
+				"%s shows that a kubelet before 1.27 makes them, too", chainMarkDrop)
+		}
+	}
+	slices.SortFunc(p.Rules, Rule.compare)
+	slices.SortFunc(p.Chains, Chain.compare)
+	return nil
+}
+
+// planTable plans for a table of iptables. If a rule of another program leads to a chain of
+// kube-proxy, the kernel would not delete that chain. The chain stays, with all chains to which its
+// rules lead.
+func (p *Plan) planTable(r *ruleset, o owner, t Table) error {
+	owned := map[string]bool{}
+	var others []chain // whose rules may lead there: an instance of kernlb has no such rules
+	for _, c := range r.chains[t] {
+		switch {
+		case o.owns(Chain{t, c.name}):
+			owned[c.name] = true
+		case !o.kernlb || !strings.HasPrefix(c.name, "KUBE-"):
+			others = append(others, c)
+		}
+	}
+	if len(owned) == 0 {
+		return nil
+	}
+	kept := map[string]string{} // chains that stay, by the chain that leads to them
+	for _, c := range others {
+		rules, err := r.rules(Chain{t, c.name})
+		if err != nil {
+			return err
+		}
+		for _, rule := range rules {
+			switch {
+			case !owned[rule.Target]:
+			case c.base && slices.Contains(jumpComments, rule.Comment):
+				p.Rules = append(p.Rules, rule)
+			default:
+				kept[rule.Target] = cmp.Or(kept[rule.Target], c.name)
+			}
+		}
+	}
+	if err := p.keep(r, t, owned, kept); err != nil {
+		return err
+	}
+	for name := range owned {
+		if _, stays := kept[name]; !stays {
+			p.Chains = append(p.Chains, Chain{t, name})
+		}
+	}
+	return nil
+}
+
+// keep adds to the chains that stay the chains to which their rules lead, and names them all.
+func (p *Plan) keep(r *ruleset, t Table, owned map[string]bool, kept map[string]string) error {
+	for todo := slices.Sorted(maps.Keys(kept)); len(todo) > 0; todo = todo[1:] {
+		id := Chain{t, todo[0]}
+		p.leave("chain "+id.String(), "a rule of chain %s, which is not kube-proxy's or stays, "+
+			"leads to it", kept[id.Chain])
+		rules, err := r.rules(id)
+		if err != nil {
+			return err
+		}
+		for _, rule := range rules {
+			if _, known := kept[rule.Target]; !known && owned[rule.Target] {
+				kept[rule.Target] = id.Chain
+				todo = append(todo, rule.Target)
+			}
+		}
+	}
+	return nil
 }

@@ -1,15 +1,21 @@
 package kubeproxy
 
 import (
+	"bufio"
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
+	"net"
 	"net/http"
+	"os"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/kernelerr"
+	"github.com/kernlb/kernlb/internal/threadns"
 )
 
 // answerLimit is how long a kube-proxy may need to tell its mode.
@@ -33,14 +39,21 @@ func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 		return "", fmt.Errorf("look for a kube-proxy that runs: %w", kernelerr.Permission(err))
 	}
 	defer ns.Close()
-	t := &http.Transport{DialContext: ns.dial, DisableKeepAlives: true,
+	dial := func(ctx context.Context, network, addr string) (conn net.Conn, err error) {
+		err = ns.Do(func() error {
+			conn, err = (&net.Dialer{Timeout: dialLimit}).DialContext(ctx, network, addr)
+			return err
+		})
+		return conn, err
+	}
+	t := &http.Transport{DialContext: dial, DisableKeepAlives: true,
 		ResponseHeaderTimeout: answerLimit}
 	for _, addr := range []string{"127.0.0.1", "[::1]"} {
 		if mode, err = ask(ctx, t, "http://"+addr+":10249/proxyMode"); mode != "" || err != nil {
 			break
 		}
 	}
-	if mode != "" && !ns.rootListens() {
+	if mode != "" && !rootListens(ns) {
 		return "", nil
 	}
 	return mode, err
@@ -67,4 +80,60 @@ func ask(ctx context.Context, t *http.Transport, url string) (string, error) {
 		return mode, nil
 	}
 	return "", nil
+}
+
+// dialLimit is how long a connection to a loopback address may take to open.
+const dialLimit = time.Second
+
+// enter opens the network namespace that a Config names.
+func enter(cfg *Config) (*threadns.NS, error) {
+	if cfg == nil {
+		cfg = &Config{}
+	}
+	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return threadns.Open(fd)
+}
+
+// rootListens reports whether a socket of root listens at the port of the metrics. It returns true
+// if the kernel does not tell.
+func rootListens(ns *threadns.NS) bool {
+	found := false
+	err := ns.Do(func() error {
+		for _, name := range []string{"tcp", "tcp6"} {
+			f, err := os.Open("/proc/thread-self/net/" + name)
+			if errors.Is(err, fs.ErrNotExist) {
+				continue // no IPv6
+			}
+			if err != nil {
+				return err
+			}
+			found = found || listsRoot(f)
+			_ = f.Close()
+		}
+		return nil
+	})
+	return found || err != nil
+}
+
+// listsRoot reports whether a list of sockets has one of root that listens at the port
+// (Documentation/networking/proc_net_tcp.rst). Listening sockets come first, so listsRoot does not
+// read the connections.
+func listsRoot(list io.Reader) bool {
+	lines := bufio.NewScanner(list)
+	lines.Scan() // the heading
+	for lines.Scan() {
+		const port, listening = ":2809", "0A" // 10249
+		f := strings.Fields(lines.Text())
+		if len(f) < 8 || f[3] != listening {
+			return false
+		}
+		if strings.HasSuffix(f[1], port) && f[7] == "0" {
+			return true
+		}
+	}
+	return false
 }

@@ -3,14 +3,108 @@ package kubeproxy
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/netip"
+	"time"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/wait"
 )
+
+// IP sets and counters are objects with names. The kernel does not delete them while rules refer to
+// them.
+
+// Messages and attributes of nfnetlink_acct (include/uapi/linux/netfilter/nfnetlink_acct.h).
+const (
+	subsysAcct   uint8  = 7 // NFNL_SUBSYS_ACCT
+	msgAcctGet   uint8  = 1 // NFNL_MSG_ACCT_GET
+	msgAcctDel   uint8  = 3 // NFNL_MSG_ACCT_DEL
+	attrAcctName uint16 = 1 // NFACCT_NAME
+)
+
+// errSetBusy is the kernel's error for a set to which rules refer (IPSET_ERR_BUSY,
+// include/uapi/linux/netfilter/ipset/ip_set.h).
+const errSetBusy = unix.Errno(nl.IPSET_ERR_BUSY)
+
+// How long the cleanup waits for all objects to which rules refer, and how often it tries to delete
+// them. The kernel releases the objects of deleted rules some time after the transaction
+// (nf_tables_trans_destroy_work).
+const (
+	busyLimit = time.Second
+	busyPause = 20 * time.Millisecond
+)
+
+// counterRequest is a request about a counter.
+func counterRequest(msg uint8, verb, name string) *rawnl.Batch {
+	b := &rawnl.Batch{}
+	b.Message(subsysAcct, msg, 0, unix.NFPROTO_UNSPEC, 0,
+		rawnl.Object{Verb: verb, Kind: "counter", Name: name})
+	b.Text(attrAcctName, name)
+	return b
+}
+
+// readCounters returns the existing counters. A kernel without nfnetlink_acct says that it does not
+// know the request.
+func (k *kernel) readCounters(ctx context.Context) ([]string, error) {
+	var found []string
+	for _, name := range counters {
+		_, err := k.nf.Query(ctx, counterRequest(msgAcctGet, "get", name))
+		switch {
+		case err == nil:
+			found = append(found, name)
+		case errors.Is(err, unix.EINVAL):
+			return nil, nil
+		case !errors.Is(err, unix.ENOENT):
+			return nil, err
+		}
+	}
+	return found, nil
+}
+
+func deleteCounter(name string) *rawnl.Batch { return counterRequest(msgAcctDel, "delete", name) }
+
+func destroySet(name string) *rawnl.Batch {
+	return setRequest(nl.IPSET_CMD_DESTROY, "destroy", name)
+}
+
+// deleteNamed deletes objects. It removes from names the objects that it could not delete before
+// limit.
+func (k *kernel) deleteNamed(ctx context.Context, names *[]string, limit time.Time,
+	request func(name string) *rawnl.Batch) error {
+	var errs []error
+	var deleted []string
+	for _, name := range *names {
+		if err := k.deleteBusy(ctx, request(name), limit); err != nil {
+			errs = append(errs, err)
+			continue
+		}
+		deleted = append(deleted, name)
+	}
+	*names = deleted
+	return errors.Join(errs...)
+}
+
+// deleteBusy deletes an object as soon as no rule refers to it. It gives up at limit.
+func (k *kernel) deleteBusy(ctx context.Context, request *rawnl.Batch, limit time.Time) error {
+	for {
+		_, err := k.nf.SendAll(ctx, request)
+		switch {
+		case err == nil || errors.Is(err, unix.ENOENT):
+			return nil
+		case !errors.Is(err, errSetBusy) && !errors.Is(err, unix.EBUSY):
+			return err
+		case time.Now().After(limit):
+			return fmt.Errorf("rules of others refer to it: %w", err)
+		}
+		if err := wait.For(ctx, busyPause); err != nil {
+			return err
+		}
+	}
+}
 
 // IP sets use our own transport, because the methods for them in github.com/vishvananda/netlink
 // v1.3.1 panic on errors that are not an errno, and print attributes that they do not know.

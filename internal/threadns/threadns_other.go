@@ -3,7 +3,10 @@
 // Package threadns works in network namespaces, which this operating system does not have.
 package threadns
 
-import "errors"
+import (
+	"errors"
+	"fmt"
+)
 
 // NS is a network namespace. There are none here.
 type NS struct{}
@@ -20,4 +23,5 @@ func (n *NS) FD() int { return -1 }
 // Do fails.
 func (n *NS) Do(func() error) error { return errNotSupported }
 
-var errNotSupported = errors.New("there are no network namespaces on this operating system")
+var errNotSupported = fmt.Errorf("no network namespaces on this operating system: %w",
+	errors.ErrUnsupported)
