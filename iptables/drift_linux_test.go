@@ -5,14 +5,12 @@ import (
 	"math/rand/v2"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -80,27 +78,6 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			require.Contains(t, strings.Join(r.Drift, "\n"), d.drift)
 			require.Equal(t, before, save(t, ns, nft.IPv4))
 			require.Empty(t, observation(t, b).Drift)
-		})
-	}
-}
-
-// A running program mends edits by hand.
-func TestRunPutsDamageRight(t *testing.T) {
-	t.Parallel()
-	for _, d := range handDamage {
-		t.Run(d.name, func(t *testing.T) {
-			t.Parallel()
-			e, _, ns := engineOf(t, Config{})
-			applied(t, e, webService())
-			before := save(t, ns, nft.IPv4)
-			stop := dataplanetest.RunEngine(t, e, webService())
-			damage(t, ns, d.script)
-			require.Eventually(t, func() bool {
-				return e.Status().Totals.Repairs == 1
-			}, 20*time.Second, 10*time.Millisecond)
-			stop()
-			require.Equal(t, before, save(t, ns, nft.IPv4))
-			require.Zero(t, e.Status().Totals.Failures)
 		})
 	}
 }

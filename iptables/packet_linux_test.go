@@ -1,14 +1,13 @@
 package iptables
 
 import (
-	"context"
 	"net/netip"
+	"os"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -65,75 +64,6 @@ func dial(t *testing.T, from *netnstest.Host, to string) netnstest.Outcome {
 		Timeout: 2 * time.Second}.Send(t.Context())
 }
 
-// A client gets the endpoint of its hash from all of its ports, and another program adopts
-// the rules.
-func TestSourceHashKeepsAClient(t *testing.T) {
-	t.Parallel()
-	c, b, e := engineIn(t)
-	hash := func(s sm.Scheduler) sm.State {
-		return podService(c, 3, func(svc *sm.Service, _ *sm.Node) { svc.Scheduler = s })
-	}
-	applied(t, e, hash("sh"))
-	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
-		first := dial(t, c.Outside[0], to)
-		require.Equal(t, netnstest.Answered, first.Kind, first)
-		for range 12 {
-			require.Equal(t, first.Server, dial(t, c.Outside[0], to).Server)
-		}
-	}
-	applied(t, e, hash("sh+port"))
-	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
-		servers := map[string]bool{}
-		for range 40 {
-			servers[dial(t, c.Outside[0], to).Server] = true
-		}
-		require.Len(t, servers, 3)
-	}
-	r := ok(dataplane.New(b, nil).Apply(t.Context(), hash("sh+port")))(t)
-	require.Zero(t, r.Stats.Messages, "a new program adopts what is there")
-}
-
-func TestAClientStaysWithItsEndpoint(t *testing.T) {
-	t.Parallel()
-	c, _, e := engineIn(t)
-	sticky := func(s *sm.Service, _ *sm.Node) {
-		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 2 * time.Second}
-	}
-	applied(t, e, podService(c, 3, sticky))
-	for _, to := range []string{"10.96.0.10:80", "[fd00:10:96::a]:80"} {
-		first := dial(t, c.Outside[0], to)
-		require.Equal(t, netnstest.Answered, first.Kind, first)
-		for range 12 {
-			require.Equal(t, first.Server, dial(t, c.Outside[0], to).Server, "within the timeout")
-		}
-		// Node ports remember clients together with the service port.
-		port := netip.AddrPortFrom(c.Node.Addr(netip.MustParseAddrPort(to).Addr()), 30080)
-		require.Equal(t, first.Server, dial(t, c.Outside[0], port.String()).Server)
-	}
-
-	// When the endpoint leaves, the client is given another one, and keeps it.
-	var gone int
-	first := dial(t, c.Outside[1], "10.96.0.10:80").Server
-	for i, p := range c.Pods {
-		if p.Name == first {
-			gone = i
-		}
-	}
-	c.Pods[gone], c.Pods[2] = c.Pods[2], c.Pods[gone]
-	applied(t, e, podService(c, 2, sticky))
-	second := dial(t, c.Outside[1], "10.96.0.10:80").Server
-	require.NotEqual(t, first, second)
-	for range 8 {
-		require.Equal(t, second, dial(t, c.Outside[1], "10.96.0.10:80").Server)
-	}
-
-	// After the timeout the client is forgotten: sooner or later it gets another endpoint.
-	require.Eventually(t, func() bool {
-		time.Sleep(2200 * time.Millisecond)
-		return dial(t, c.Outside[1], "10.96.0.10:80").Server != second
-	}, 40*time.Second, time.Millisecond)
-}
-
 func TestNodePortsAtLocalhost(t *testing.T) {
 	t.Parallel()
 	c, _, e := engineIn(t)
@@ -166,32 +96,6 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.Contains(t, r.Drift[0], "chain KUBE-FIREWALL of table ip filter lacks 1")
 	require.Equal(t, "sysctl net.ipv4.conf.all.route_localnet is 0", r.Drift[1])
 	require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
-}
-
-// A port that is published at a loopback address answers the node, and not its neighbours.
-func TestPublishedAtLoopback(t *testing.T) {
-	t.Parallel()
-	c, _, e := engineIn(t)
-	published := podService(c, 3, func(svc *sm.Service, n *sm.Node) {
-		n.LocalhostNodePorts, svc.HostIPs = true, addrs("127.0.0.2")
-		svc.Masquerade = sm.MasqueradeAt(sm.MasqueradeNever)
-	})
-	applied(t, e, published)
-	o := dial(t, c.Node, "127.0.0.2:80")
-	require.Equal(t, netnstest.Answered, o.Kind, o)
-	require.True(t, c.IsNodeAddr(o.Source.Addr()), "masqueraded: %s", o)
-
-	require.NoError(t, c.Pods[0].NS.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-	nstest.Run(t, c.Pods[0].NS, "ip route add table local unicast 127.0.0.2/32 dev eth0 onlink "+
-		"via "+c.Node.IPv4.String())
-	o = dial(t, c.Pods[0], "127.0.0.2:80")
-	require.Equal(t, netnstest.Dropped, o.Kind, o)
-
-	again, err := openBackend(&Config{NetNS: c.Node.NS.Fd()}) // another process adopts it
-	require.NoError(t, err)
-	defer again.Close()
-	r := applied(t, dataplane.New(again, nil), published)
-	require.Zero(t, r.Messages, r.Changes)
 }
 
 // When node ports at localhost end, the sysctl and then the guard go, whether the option, the
@@ -243,27 +147,63 @@ func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
 	}
 }
 
-// Connections survive while other services come, change and go, and while endpoints of their own
-// service do.
-func TestConnectionsSurviveChanges(t *testing.T) {
-	t.Parallel()
-	c, _, e := engineIn(t)
-	s := podService(c, 2, nil)
-	applied(t, e, s)
-	conns := ok(netnstest.OpenConns(t.Context(), c.Outside[0],
-		netip.MustParseAddrPort("10.96.0.10:80"), 100))(t)
-	defer conns.Close()
-	ctx, cancel := context.WithCancel(t.Context())
-	report := make(chan netnstest.ConnsReport)
-	go func() { report <- conns.Watch(ctx, 20*time.Millisecond, 5*time.Second) }()
-	for i := range 60 {
-		s := manyServices(1+i%40, 3)
-		for svc := range podService(c, 1+i%3, nil).Services() {
-			s = s.WithService(svc).WithEndpoints(svc.Name, podService(c, 1+i%3, nil).Endpoints(
-				svc.Name))
-		}
-		applied(t, e, s)
+// sticky gives a service affinity.
+func sticky(timeout time.Duration) func(*sm.Service, *sm.Node) {
+	return func(s *sm.Service, _ *sm.Node) {
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: timeout}
 	}
-	cancel()
-	require.Zero(t, (<-report).Lost())
+}
+
+// only returns the state with only these pods as endpoints of the service.
+func only(c *netnstest.Cluster, s sm.State, port sm.EndpointPort, pods ...int) sm.State {
+	var eps []sm.Endpoint
+	for _, i := range pods {
+		for _, a := range []netip.Addr{c.Pods[i].IPv4, c.Pods[i].IPv6} {
+			eps = append(eps, sm.Endpoint{
+				Addr: a, Ready: true, Serving: true, Node: "node", Ports: []sm.EndpointPort{port},
+			})
+		}
+	}
+	return s.WithEndpoints(svcName("web"), eps)
+}
+
+var httpPort = sm.EndpointPort{Name: "http", Protocol: sm.TCP, Port: backendPort}
+
+// As with kube-proxy, an endpoint that was removed and comes back has no clients. Clients that were
+// given another endpoint meanwhile keep it.
+func TestAnEndpointThatComesBackKnowsNobody(t *testing.T) {
+	t.Parallel()
+	c, b, e := engineIn(t)
+	s := podService(c, 3, sticky(time.Minute))
+	name := sm.PortName{Name: svcName("web"), Port: "http", Protocol: sm.TCP}
+	for i, f := range nft.Families {
+		to := []string{"10.96.0.10:80", "[fd00:10:96::a]:80"}[i]
+		ep := netip.AddrPortFrom(c.Pods[0].Addr(f.Loopback.Addr()), backendPort)
+		applied(t, e, only(c, s, httpPort, 0))
+		for _, client := range c.Outside {
+			require.Equal(t, c.Pods[0].Name, dial(t, client, to).Server)
+		}
+		require.NotEmpty(t, remembered(t, c.Node.NS, b, name, ep))
+		applied(t, e, only(c, s, httpPort, 1))
+		require.Equal(t, c.Pods[1].Name, dial(t, c.Outside[0], to).Server)
+		applied(t, e, only(c, s, httpPort, 0, 1))
+		require.Empty(t, remembered(t, c.Node.NS, b, name, ep))
+		for range 5 {
+			require.Equal(t, c.Pods[1].Name, dial(t, c.Outside[0], to).Server)
+		}
+	}
+}
+
+// remembered returns what xt_recent remembers of an endpoint's clients.
+func remembered(
+	t *testing.T, ns *netnstest.NS, b *backend, name sm.PortName, ep netip.AddrPort,
+) string {
+	t.Helper()
+	var text []byte
+	require.NoError(t, ns.Do(func() (err error) {
+		list := b.l.names.affinityList(name, ep, affinity{})
+		text, err = os.ReadFile("/proc/thread-self/net/xt_recent/" + list)
+		return err
+	}))
+	return string(text)
 }

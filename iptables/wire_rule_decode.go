@@ -106,11 +106,7 @@ func (d *decoder) expr(e nft.ExprInfo) bool {
 	case "cmp":
 		return d.a.u32(nft.AttrCmpSReg) == nft.Reg1 && d.cmp()
 	case "range":
-		from, to := d.a.value(nft.AttrRangeFrom), d.a.value(nft.AttrRangeTo)
-		return d.a.u32(nft.AttrRangeSReg) == nft.Reg1 &&
-			d.a.u32(nft.AttrRangeOp) == nft.RangeEq && d.reg.isPort() &&
-			len(from) == 2 && len(to) == 2 &&
-			d.r.setPorts(binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to))
+		return d.portRange()
 	case "immediate":
 		return d.immediate()
 	case "match":
@@ -132,22 +128,34 @@ func (l *loaded) isProtocol(f *nft.Family) bool {
 		l.base == nft.NetworkHeader && l.offset == protocolOffset && l.size == 1)
 }
 
+// portRange reads a range of destination ports.
+func (d *decoder) portRange() bool {
+	from, to := d.a.value(nft.AttrRangeFrom), d.a.value(nft.AttrRangeTo)
+	return d.a.u32(nft.AttrRangeSReg) == nft.Reg1 && d.a.u32(nft.AttrRangeOp) == nft.RangeEq &&
+		d.reg.isPort() && len(from) == 2 && len(to) == 2 &&
+		d.r.setPorts(binary.BigEndian.Uint16(from), binary.BigEndian.Uint16(to))
+}
+
+// port reads a comparison with the destination port.
+func (d *decoder) port(op uint32, port uint16) bool {
+	switch op {
+	case nft.CmpEq:
+		return d.r.setPorts(port, port)
+	case nft.CmpLte:
+		return d.r.setPorts(0, port)
+	case nft.CmpGte:
+		return d.r.setPorts(port, 0xffff)
+	}
+	return false
+}
+
 // cmp reads a comparison of the loaded value.
 func (d *decoder) cmp() bool {
 	op, v, r := d.a.u32(nft.AttrCmpOp), d.a.value(nft.AttrCmpData), &d.r
 	not := op == nft.CmpNeq
 	switch {
-	case d.reg.isPort() && len(v) == 2:
-		port := binary.BigEndian.Uint16(v)
-		switch op {
-		case nft.CmpEq:
-			return r.setPorts(port, port)
-		case nft.CmpLte:
-			return r.setPorts(0, port)
-		case nft.CmpGte:
-			return r.setPorts(port, 0xffff)
-		}
-		return false
+	case d.reg.isPort():
+		return len(v) == 2 && d.port(op, binary.BigEndian.Uint16(v))
 	case op != nft.CmpEq && !not:
 		return false
 	case d.reg.isProtocol(d.f):

@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -305,3 +306,5 @@ func TestKernelAffinityOfPrefixes(t *testing.T) {
 	require.Zero(t, k.apply(s).Messages)
 	require.Len(t, servers(4), 2, "each client for itself")
 }
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
