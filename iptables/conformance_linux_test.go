@@ -1,10 +1,24 @@
 package iptables
 
 import (
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os/exec"
+	"slices"
 	"testing"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/randstate"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/internal/wait"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // underTest is the backend for the tests of package dataplanetest.
@@ -29,4 +43,295 @@ func TestEveryField(t *testing.T) {
 		Second: func(netns int) (dataplane.Backend, error) {
 			return openBackend(&Config{NetNS: netns, Prefix: "SECOND"})
 		}})
+}
+
+// After a sequence of changes, a new process reads exactly what was applied, and the kernel holds
+// what that process would have written.
+func TestKernelHoldsWhatWasApplied(t *testing.T) {
+	t.Parallel()
+	for seed := range uint64(4) {
+		t.Run(fmt.Sprintf("seed %d", seed), func(t *testing.T) {
+			t.Parallel()
+			b, ns, _ := opened(t, Config{})
+			g := randstate.New(randomConfig(), rand.New(rand.NewPCG(seed, 1)))
+			e := dataplane.New(b, nil)
+			s := g.State()
+			for step := range 60 {
+				r, err := e.Apply(t.Context(), s)
+				require.NoError(t, err, "step %d", step)
+				require.Empty(t, r.Drift)
+				require.Equal(t, step == 0, r.Observed, "only the start reads the kernel")
+
+				again := applied(t, e, s)
+				require.True(t, again.Changes.Empty(), "the same state: %s", again.Changes)
+				require.Zero(t, again.Messages)
+				if step%10 == 0 {
+					requireAdopts(t, ns, s, r.Changes.New)
+				}
+				s = g.Change(s)
+			}
+		})
+	}
+}
+
+// requireAdopts reads the kernel with a new backend and requires that it holds the table, and that
+// applying the state changes nothing.
+func requireAdopts(t *testing.T, ns *netnstest.NS, s sm.State, want *sm.Table) {
+	t.Helper()
+	b := another(t, ns)
+	e := dataplane.New(b, nil)
+	o := ok(e.Observe(t.Context()))(t)
+	require.Empty(t, o.Drift)
+	d := sm.Diff(o.Table, want)
+	require.Empty(t, d.Frontends, "observed, and applied: %s", d)
+	require.Empty(t, d.Pools, "observed, and applied: %s", d)
+	require.Nil(t, d.Rules, "observed, and applied: %s", d)
+	require.Empty(t, d.ClusterIPs, "observed, and applied: %s", d)
+	require.Empty(t, d.Hairpins, "observed, and applied: %s", d)
+	r := applied(t, e, s)
+	require.Zero(t, r.Messages)
+}
+
+// openFaulty opens a backend whose socket the faults wrap.
+func openFaulty(netns int, f *rawnltest.Faults) (dataplane.Backend, error) {
+	b, err := openBackend(&Config{NetNS: netns})
+	if err != nil {
+		return nil, err
+	}
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns,
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) }})
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	b.kernel.conn.Close()
+	b.kernel.conn, b.kernel.reader = conn, newReader(conn)
+	return b, nil
+}
+
+func TestEachCallGoesWrong(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Faulted(t, func() dataplanetest.FaultyBackend {
+		return dataplanetest.FaultyBackend{Backend: underTest, OpenFaulty: openFaulty}
+	})
+}
+
+func TestDeprived(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Deprived(t, underTest)
+}
+
+func TestBesideACrowd(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Crowded(t, dataplanetest.FaultyBackend{Backend: underTest,
+		OpenFaulty: openFaulty}, "ip foreign", "ip nat")
+}
+
+func TestKernelClockJumps(t *testing.T) { dataplanetest.ClockJumps(t, underTest) }
+
+func TestLacking(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Lacking(t, underTest)
+}
+
+// A state that is too large for one transaction is added, changed and removed in several. After
+// each apply the kernel holds the whole state. The limit is that of a socket with a wmem_max of 104
+// KiB.
+func TestALargeLoadComesChangesAndGoesInParts(t *testing.T) {
+	t.Parallel()
+	const services, each, limit = 1600, 2, 208 << 10
+	all := manyServices(services, each)
+	other, half := all, sm.State{}.WithNode(all.Node())
+	for i := range services {
+		svc := all.Service(svcName(fmt.Sprint("service-", i)))
+		eps := all.Endpoints(svc.Name)
+		other = other.WithEndpoints(svc.Name, endpoints(i+services, each, eps[0].Ports))
+		if i%2 > 0 {
+			svc.Name.Namespace = "new"
+		}
+		half = half.WithService(svc).WithEndpoints(svc.Name, eps)
+	}
+	b, ns, _ := opened(t, Config{})
+	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Limit: limit}))(t)
+	require.NoError(t, b.kernel.conn.Close())
+	b.kernel.conn, b.kernel.reader = conn, newReader(conn)
+	e := dataplane.New(b, nil)
+	for i, s := range []sm.State{all, other, half, sm.State{}.WithNode(all.Node()), all} {
+		r := applied(t, e, s)
+		require.Greater(t, r.Bytes, limit, "the state %d", i)
+
+		fresh := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
+		again := applied(t, dataplane.New(fresh, nil), s)
+		require.True(t, again.Changes.Empty())
+		require.Zero(t, again.Messages)
+		require.NoError(t, fresh.Close())
+	}
+}
+
+// An answer that cannot be decoded never counts as a missing object.
+func TestGarbledAnswersAreErrors(t *testing.T) {
+	t.Parallel()
+	for _, c := range failing {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			_, ns, _ := opened(t, Config{})
+			b, tap := tapped(t, ns)
+			const getTable = uint16(rawnl.SubsysNFTables)<<8 | uint16(nft.MsgGetTable)
+			rawnltest.GarbleEach(t, c.name, tap, func() error {
+				answer := tap.Answer
+				tap.Answer = nil
+				c.prepare(t, b, ns)
+				tap.Answer = answer
+				return c.run(t.Context(), t, b)
+			}, getTable) // this only asks whether the table exists
+		})
+	}
+}
+
+// The kernel says which program undoes the backend's work.
+func TestWhoUndoesItIsTold(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Witnessed(t, underTest,
+		"nft flush ruleset", "iptables -F", "iptables -t nat -F PREROUTING",
+		"iptables -t nat -A KUBE-SERVICES")
+}
+
+const newerNumber = `iptables -t nat -R KUBE-SETTINGS 1 -m comment --comment "layout 1000"
+`
+
+const newerObjects = `iptables-restore --noflush << END
+*nat
+:KUBE-SVC-SOMETHINGNEWNEWN -
+-A KUBE-SVC-SOMETHINGNEWNEWN -d 10.96.0.10/32 -j RETURN
+-A KUBE-SETTINGS -m comment --comment "something new"
+-I KUBE-SERVICES -j KUBE-SVC-SOMETHINGNEWNEWN
+COMMIT
+END
+`
+
+// A program takes over from an older one and from newer ones. The rulesets of older programs were
+// recorded with iptables-save and ip6tables-save. A file's name is the program's commit.
+func TestUpgrade(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("iptables-restore"); err != nil {
+		t.Skip("iptables-restore is not installed (Debian package iptables)")
+	}
+	dataplanetest.Upgraded(t, underTest,
+		dataplanetest.Layout{Name: "older", Recorded: `
+			iptables-restore < testdata/layouts/752c62b.ipv4
+			ip6tables-restore < testdata/layouts/752c62b.ipv6`},
+		dataplanetest.Layout{Name: "newer by its number", Edit: newerNumber},
+		dataplanetest.Layout{Name: "newer by its objects", Edit: newerNumber + newerObjects})
+}
+
+func TestMain(m *testing.M) { netnstest.Main(m) }
+
+// writerStates are the states that writers apply, on different nodes.
+func writerStates() []sm.State {
+	g := randstate.New(randomConfig(), rand.New(rand.NewPCG(21, 0)))
+	s := g.State()
+	var l []sm.State
+	for range 8 {
+		l = append(l, s)
+		for range 6 {
+			s = g.Change(s)
+		}
+	}
+	return l
+}
+
+// localnetIsOff is the drift after a program is killed between the transaction and the sysctl.
+const localnetIsOff = "sysctl net.ipv4.conf.all.route_localnet is 0"
+
+// A writer is killed at any moment. It leaves the old state or the new one. The next apply results
+// in the wanted one, even if a table was deleted or another writer committed in between.
+func TestKilledAtAnyMoment(t *testing.T) {
+	dataplanetest.Killed(t, underTest, writerStates(), dataplanetest.KilledOptions{
+		Damage: deleteATable, Harmless: []string{localnetIsOff}})
+}
+
+// deleteATable deletes one of our tables with all that is in it.
+func deleteATable(ns *netnstest.NS, rng *rand.Rand) error {
+	table := []string{"ip nat", "ip filter", "ip6 nat", "ip6 filter"}[rng.IntN(4)]
+	return ns.Do(func() error {
+		// Adding the table first makes the command succeed even if the table does not exist.
+		cmd := exec.Command("nft", "add table "+table+"; delete table "+table)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			return fmt.Errorf("%s: %w: %s", cmd, err, out)
+		}
+		return nil
+	})
+}
+
+// Writers that write without pause all get their turns, and the kernel ends up with the state of
+// one of them.
+func TestWritersTakeTurns(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Writers(t, underTest, slices.Repeat(writerStates(), 10), localnetIsOff)
+}
+
+// Without turns, the result is still right, though one writer may give up.
+func TestWritersAreRightWithoutTurns(t *testing.T) {
+	t.Parallel()
+	dataplanetest.WritersWithoutTurns(t, underTest, slices.Repeat(writerStates(), 10),
+		localnetIsOff)
+}
+
+// lateWriters are the states of the kernel when two writers begin.
+var lateWriters = []struct {
+	name  string
+	first sm.State // the state that both know
+	lost  bool     // the version is lost, as after "iptables -X"
+}{
+	{"nothing is there", sm.State{}, false},
+	{"an instance is there", webService(), false},
+	{"an instance without a version is there", webService(), true},
+}
+
+// A late writer is refused, and the first writer's objects stay. The late writer observes and then
+// succeeds.
+func TestTheLateWriterIsRefused(t *testing.T) {
+	t.Parallel()
+	for _, c := range lateWriters {
+		t.Run(c.name, func(t *testing.T) {
+			t.Parallel()
+			one, ns, table := opened(t, Config{})
+			two := another(t, ns)
+			if c.first.Node().Name != "" {
+				table = apply(t, one, c.first)
+			}
+			if c.lost {
+				runTool(t, ns, "", "iptables", "-t", "nat", "-X",
+					one.found.versions[0].name)
+			}
+			for _, b := range []*backend{one, two} {
+				o := observation(t, b)
+				require.Equal(t, c.lost, len(o.Drift) > 0)
+				table = o.Table
+			}
+			// The writers change different services, so that only the version prevents the second
+			// commit.
+			a := resolve(t, table, c.first.WithNode(testNode()).WithService(plainService("a", 1)))
+			b := resolve(t, table, c.first.WithNode(testNode()).WithService(plainService("b", 2)))
+			ok(one.Commit(t.Context(), sm.Diff(table, a)))(t)
+			_, err := two.Commit(t.Context(), sm.Diff(table, b))
+			require.ErrorIs(t, err, dataplane.ErrConflict)
+			requireAdopts(t, ns, c.first.WithNode(testNode()).WithService(plainService("a", 1)), a)
+			requireIntegrity(t, two, dataplane.Broken, "what it knows is worth nothing")
+			_, err = two.Commit(t.Context(), sm.Diff(table, b))
+			require.ErrorIs(t, err, errNotObserved)
+
+			o := observation(t, two)
+			ok(two.Commit(t.Context(), sm.Diff(o.Table, b)))(t)
+			one.kernel.looks = wait.Budget{} // also when no check is due
+			requireIntegrity(t, one, dataplane.Broken, "another writer was there")
+		})
+	}
+}
+
+// plainService is a service without endpoints.
+func plainService(name string, i int) *sm.Service {
+	return &sm.Service{
+		Name: svcName(name), Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}},
+		ClusterIPs: addrs(fmt.Sprintf("10.96.1.%d", i)),
+	}
 }

@@ -1,14 +1,20 @@
 package iptables
 
 import (
+	"bytes"
 	"context"
+	"fmt"
 	"io"
+	"log/slog"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/internal/wait"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -132,4 +138,167 @@ func TestOpeningFailsAsAWhole(t *testing.T) {
 	rawnltest.FailEachOpen(t, func() (io.Closer, error) {
 		return openBackend(&Config{NetNS: ns.Fd()})
 	})
+}
+
+// tapped opens a backend, and a tap on its messages to and from the kernel.
+func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
+	t.Helper()
+	b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
+	tap := &rawnltest.Tap{}
+	require.NoError(t, b.kernel.conn.Close())
+	b.kernel.conn = ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }}))(t)
+	b.kernel.reader = newReader(b.kernel.conn)
+	return b, tap
+}
+
+// beforeEach calls fn with a number before each transaction, and returns how many transactions
+// there were.
+func beforeEach(tap *rawnltest.Tap, fn func(n int)) *int {
+	n := new(int)
+	tap.Request = func(request []rawnltest.Message) {
+		const begin = 0x10 // NFNL_MSG_BATCH_BEGIN
+		if request[0].Type == begin {
+			*n++
+			fn(*n)
+		}
+	}
+	return n
+}
+
+// Another program replaces a rule of a shared chain between the reading of its handle and the
+// commit. The handle is read again, a few times, and only while the instance has its version.
+func TestHandlesThatChangeAreReadAgain(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		// the tries before which the rule is replaced, and before which the version is deleted
+		replaced, gone int
+		tries          int
+		conflict       bool
+	}{
+		{replaced: 0, tries: 1},
+		{replaced: 1, tries: 2},
+		{replaced: commitTries - 1, tries: commitTries},
+		{replaced: commitTries, tries: commitTries, conflict: true},
+		{replaced: 1, gone: 1, tries: 1, conflict: true},
+	} {
+		_, ns, _ := opened(t, Config{})
+		b, tap := tapped(t, ns)
+		apply(t, b, webService())
+		version := b.found.versions[0].name
+		tries := beforeEach(tap, func(n int) {
+			if n <= c.replaced {
+				rule := "INPUT -m conntrack --ctstate NEW -m comment --comment"
+				args := append(strings.Fields(rule), "kubernetes service portals", "-j",
+					"KUBE-SERVICES")
+				runTool(t, ns, "", "iptables", append([]string{"-D"}, args...)...)
+				runTool(t, ns, "", "iptables", append([]string{"-I"}, args...)...)
+			}
+			if n == c.gone {
+				runTool(t, ns, "", "iptables", "-t", "nat", "-X", version)
+			}
+		})
+		_, err := b.Cleanup(t.Context())
+		require.Equal(t, c.tries, *tries, "%+v", c)
+		if c.conflict {
+			require.ErrorIs(t, err, dataplane.ErrConflict, "%+v", c)
+		} else {
+			require.NoError(t, err, "%+v", c)
+			require.NotContains(t, save(t, ns, nft.IPv4), "KUBE")
+		}
+		requireNothingIsKnown(t, b)
+	}
+}
+
+// requireNothingIsKnown requires that the kernel must be observed first.
+func requireNothingIsKnown(t *testing.T, b *backend) {
+	t.Helper()
+	requireIntegrity(t, b, dataplane.Broken)
+	none := sm.Diff(nil, nil)
+	_, err := b.Plan(none)
+	require.ErrorIs(t, err, errNotObserved)
+	_, err = b.Commit(context.Background(), none)
+	require.ErrorIs(t, err, errNotObserved)
+}
+
+// If another program commits before each try to give an instance a version, the result is a
+// conflict.
+func TestAVersionIsNotTriedForEver(t *testing.T) {
+	t.Parallel()
+	_, ns, _ := opened(t, Config{})
+	b, tap := tapped(t, ns)
+	apply(t, b, webService())
+	runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.found.versions[0].name)
+	observe(t, b)
+	other := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
+	defer other.Close()
+	tries := beforeEach(tap, func(int) {
+		var batch rawnl.Batch
+		table := nft.NewEncoder(&batch, nft.IPv4, "other")
+		table.EnsureTable()
+		table.DeleteTable()
+		require.NoError(t, other.Commit(t.Context(), &batch, 0))
+	})
+	_, err := b.Commit(t.Context(), changeTo(t, b, withLocalhost()))
+	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorContains(t, err, "keeps changing")
+	require.Equal(t, versionTries, *tries)
+}
+
+// A restored rule in a shared chain stands before the rules of other programs, whichever rule it
+// is. A check sees a rule that replaced another one.
+func TestRulesThatAreReplacedAreSeenAndPutBack(t *testing.T) {
+	t.Parallel()
+	e, b, ns := engineOf(t, Config{})
+	applied(t, e, webService())
+	runTool(t, ns, "", "iptables", "-A", "FORWARD", "-j", "ACCEPT")
+	want := save(t, ns, nft.IPv4)
+	for _, damage := range []string{"-D FORWARD 2", "-D FORWARD 1", "-D INPUT 1",
+		"-R KUBE-FORWARD 1 -j ACCEPT"} {
+		runTool(t, ns, "", "iptables", strings.Fields(damage)...)
+		whole, _, err := b.look(t.Context())
+		require.NoError(t, err)
+		require.False(t, whole, damage)
+		r := applied(t, e, webService())
+		require.Len(t, r.Drift, 1, damage)
+		require.Equal(t, want, save(t, ns, nft.IPv4), damage)
+	}
+}
+
+// Many chains are read over several connections, but not over more than there are processors.
+func TestHowManyConnectionsReadChains(t *testing.T) {
+	t.Parallel()
+	for _, c := range [][3]int{{0, 4, 1}, {chainsForReader - 1, 4, 1}, {chainsForReader, 4, 2},
+		{3*chainsForReader - 1, 4, 3}, {100 * chainsForReader, 4, 4}, {chainsForReader, 1, 1}} {
+		require.Equal(t, c[2], readersFor(c[0], c[1]), "%v", c)
+	}
+}
+
+// A nil configuration is the default one, in the network namespace of the caller.
+func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
+	t.Parallel()
+	_, ns, _ := opened(t, Config{})
+	require.NoError(t, ns.Do(func() error {
+		b, err := openBackend(nil)
+		if err != nil {
+			return err
+		}
+		apply(t, b, webService())
+		return b.Close()
+	}))
+	require.Contains(t, save(t, ns, nft.IPv4), DefaultPrefix+"-SERVICES")
+}
+
+// Each commit makes a log record with its cost.
+func TestCommitsAreLogged(t *testing.T) {
+	t.Parallel()
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	b, _, _ := opened(t, Config{Logger: logger})
+	r := applied(t, dataplane.New(b, nil), webService())
+	for _, want := range []string{"level=DEBUG msg=committed backend=iptables", fmt.Sprintf(
+		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
+		require.Contains(t, log.String(), want)
+	}
 }

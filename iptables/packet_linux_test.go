@@ -3,11 +3,13 @@ package iptables
 import (
 	"net/netip"
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -206,4 +208,96 @@ func remembered(
 		return err
 	}))
 	return string(text)
+}
+
+// If INPUT drops packets, load balancers still reach the health check node ports, and nothing else.
+// The rules are repaired and adopted like all others, and go with the last health check.
+func TestHealthChecksPassWhereInputDrops(t *testing.T) {
+	t.Parallel()
+	c, b := clusterOf(t)
+	for _, port := range []uint16{32555, 32556} {
+		require.NoError(t, c.Node.Serve(sm.TCP, port))
+	}
+	for _, f := range nft.Families {
+		runTool(t, c.Node.NS, "", toolName(f.Model), "-P", "INPUT", "DROP")
+	}
+	runTool(t, c.Node.NS, "", "ip6tables", "-A", "INPUT", "-p", "ipv6-icmp", "-j", "ACCEPT")
+	requireDial := func(want netnstest.OutcomeKind, to ...string) {
+		t.Helper()
+		for _, a := range to {
+			require.Equal(t, want, dial(t, c.Outside[0], a).Kind, a)
+		}
+	}
+	checks := []string{"192.0.2.10:32555", "[2001:db8:2::10]:32555"}
+	requireDial(netnstest.Dropped, checks...)
+
+	with := podService(c, 3, func(svc *sm.Service, _ *sm.Node) {
+		svc.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: addrs("203.0.113.8")[0]}}
+		svc.ExternalTrafficPolicy, svc.HealthCheckNodePort = sm.PolicyLocal, 32555
+	})
+	again := another(t, c.Node.NS)
+	// This backend observes before there are health checks, and must not take later ones for
+	// unwanted.
+	ok(again.Observe(t.Context(), nil))(t)
+	e := dataplane.New(b, nil)
+	applied(t, e, with)
+	requireDial(netnstest.Answered, checks...)
+	requireDial(netnstest.Dropped, "192.0.2.10:32556")
+
+	runTool(t, c.Node.NS, "", "iptables", "-F", "KUBE-HEALTH-CHECKS")
+	r := applied(t, e, with)
+	require.Equal(t, []string{"chain KUBE-HEALTH-CHECKS of table ip filter lacks 1 and has 0 " +
+		"surplus rules; missing: -p tcp -m tcp --dport 32555 -m comment --comment " +
+		`"default/web health check node port" -j ACCEPT`}, r.Drift)
+	requireDial(netnstest.Answered, checks...)
+
+	adopts := dataplane.New(again, nil)
+	r = applied(t, adopts, with)
+	require.Empty(t, r.Drift)
+	require.Zero(t, r.Messages, r.Changes)
+	for svc := range with.Services() {
+		other := *svc
+		other.HealthCheckNodePort = 32556
+		applied(t, adopts, with.WithService(&other))
+	}
+	requireDial(netnstest.Dropped, checks...)
+	requireDial(netnstest.Answered, "192.0.2.10:32556")
+	applied(t, adopts, podService(c, 3, nil))
+	for _, f := range nft.Families {
+		require.NotContains(t, save(t, c.Node.NS, f), "HEALTH-CHECKS")
+	}
+}
+
+// Packets find their service among many, by address, protocol and port. Packets to other
+// destinations find none.
+func TestPacketsFindTheirServiceAmongMany(t *testing.T) {
+	t.Parallel()
+	c, b := clusterOf(t)
+	s := manyServices(1500, 1)
+	node := s.Node()
+	node.Addresses = addrs(netnstest.Net.NodeIPv4, netnstest.Net.NodeIPv6)
+	s = s.WithNode(node)
+	pod := c.Pods[1]
+	ports := []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: backendPort}}
+	for i := 7; i < 1500; i += 100 {
+		svc := *s.Service(svcName("service-" + strconv.Itoa(i)))
+		svc.Ports = []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80,
+			NodePort: uint16(30000 + i)}}
+		s = s.WithService(&svc).WithEndpoints(svc.Name,
+			[]sm.Endpoint{{Addr: pod.IPv4, Ready: true, Serving: true, Node: "node", Ports: ports}})
+	}
+	applied(t, dataplane.New(b, nil), s)
+	for i := 7; i < 1500; i += 100 {
+		for _, to := range []netip.AddrPort{netip.AddrPortFrom(spread(i), 80),
+			netip.AddrPortFrom(c.Node.IPv4, uint16(30000+i))} {
+			o := dial(t, c.Pods[0], to.String())
+			require.Equal(t, pod.Name, o.Server, "%s: %s", to, o)
+		}
+		require.Equal(t, netnstest.Refused,
+			dial(t, c.Pods[0], netip.AddrPortFrom(spread(i), 81).String()).Kind, "another port")
+	}
+	unused := netnstest.Probe{From: c.Pods[0], Proto: sm.TCP,
+		To: netip.MustParseAddrPort("10.100.7.9:80")}
+	require.Equal(t, netnstest.Dropped, unused.Send(t.Context()).Kind,
+		"an unused address of the service range")
 }

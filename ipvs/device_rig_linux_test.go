@@ -1,14 +1,24 @@
 package ipvs
 
 import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
 	"errors"
 	"net/netip"
+	"os"
+	"os/exec"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
+	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -127,4 +137,255 @@ func TestDevicesThatCannotBe(t *testing.T) {
 	observation(t, b)
 	_, err := dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{})
 	require.NoError(t, errors.Join(err, b.kernel.makeDevice()))
+}
+
+// addressBytes is the body of the request that binds an address to the link 7.
+func addressBytes(a netip.Addr, metric uint32) (b []byte) {
+	for _, part := range newAddress(a, 7, metric) {
+		b = append(b, part.Serialize()...)
+	}
+	return b
+}
+
+func TestAddressBytes(t *testing.T) {
+	t.Parallel()
+	const metric = 0x6b001234
+	for _, tc := range []struct{ addr, add string }{
+		{"10.96.0.10", "022000fe07000000" + "080002000a60000a" + "080001000a60000a" +
+			"0800080000020000" + "080009003412006b"},
+		{"fd00::1", "0a80000007000000" + "14000200fd000000000000000000000000000001" +
+			"14000100fd000000000000000000000000000001" +
+			"0800080002020000" + "1400060000000000ffffffff0000000000000000" + "080009003412006b"},
+	} {
+		a := netip.MustParseAddr(tc.addr)
+		add := addressBytes(a, metric)
+		if binary.NativeEndian.Uint16([]byte{1, 0}) == 1 {
+			require.Equal(t, tc.add, hex.EncodeToString(add))
+		}
+		h := ok(decodeAddress(add))(t)
+		require.Equal(t, listedAddr{a, 7, metric}, h)
+	}
+}
+
+func TestAddressesAreAsLongAsTheirHeader(t *testing.T) {
+	t.Parallel()
+	_, err := decodeAddress(make([]byte, 7))
+	require.ErrorContains(t, err, "an address of 7 bytes")
+	l := ok(decodeAddress(make([]byte, 8)))(t)
+	require.False(t, l.addr.IsValid())
+}
+
+func FuzzAddress(f *testing.F) {
+	f.Add(addressBytes(netip.MustParseAddr("10.96.0.10"), 9))
+	f.Add(addressBytes(netip.MustParseAddr("fd00::1"), 9))
+	f.Add([]byte{2, 32, 0, 0, 1, 0, 0, 0, 4, 0, 1, 0})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		h, err := decodeAddress(b)
+		if err != nil || !h.addr.IsValid() {
+			return
+		}
+		require.Equal(t, b[0] == 2, h.addr.Is4())
+	})
+}
+
+// If an address is already on the device, or no longer where it was found, another program has
+// moved it. A device that cannot be removed is an error.
+func TestAddressesThatWereMoved(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	k := &r.backend().kernel
+	k.device, k.ifindex = "lo", 1
+	a := netip.MustParseAddr("203.0.113.77")
+	d := &devicePlan{bind: []netip.Addr{a}, release: []boundAddr{{a, k.ifindex, k.device}}}
+	require.NoError(t, k.bindAll(d))
+	require.ErrorIs(t, k.bindAll(d), errMoved)
+	require.Contains(t, r.run("ip address show lo"), a.String())
+	k.device = "none" // the bound address is then on another device
+	l := ok(k.readAddresses())(t)
+	require.Equal(t, []boundAddr{{a, 1, "lo"}}, l.bound)
+	require.Contains(t, l.others, netip.IPv6Loopback())
+	require.NotContains(t, l.others, a)
+	require.NotContains(t, l.node, a)
+	r.run("ip -6 address add fe80::77/64 dev lo") // clients cannot reach this one without a zone
+	again := ok(k.readAddresses())(t)
+	require.True(t, l.equal(&again))
+	k.device, k.ifindex = "lo", 1
+	require.NoError(t, k.releaseAll(d))
+	require.ErrorIs(t, k.releaseAll(d), errMoved)
+	require.NotContains(t, r.run("ip address show lo"), a.String())
+	require.ErrorContains(t, k.releaseAll(&devicePlan{remove: []string{"lo"}}), "remove device lo")
+	require.NoError(t, k.releaseAll(&devicePlan{remove: []string{"none"}}), "it is gone already")
+}
+
+// networkStep is the distance from one request that fails to the next. With KERNLB_TEST_FAULTS=all,
+// every request fails once.
+const networkStep = 5
+
+// Requests to rtnetlink fail, one after the other, while services come, are changed, and go.
+// Passing failures are overcome. Otherwise the error names the failure, and a repetition mends
+// everything. Nothing is lost, and nothing is left over.
+func TestEachRequestToTheNetworkGoesWrong(t *testing.T) {
+	t.Parallel()
+	step := networkStep
+	if os.Getenv("KERNLB_TEST_FAULTS") == "all" {
+		step = 1
+	}
+	for i, fault := range rawnltest.Calls(netlink.ErrDumpInterrupted) {
+		t.Run(fault.Name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			nothing := r.state()
+			for n := 1 + i%step; r.lives(fault, n) > 0; n += step {
+				require.Equal(t, nothing, r.state())
+			}
+			require.Positive(t, r.lives(fault, 0))
+			require.Equal(t, nothing, r.state())
+		})
+	}
+}
+
+// Before each request in turn, the device is deleted or an address is removed. The same apply
+// repeats the lost work, or the next one does.
+func TestTheDeviceGoesBeforeEachRequest(t *testing.T) {
+	t.Parallel()
+	for _, command := range []string{"ip link del " + rigDevice,
+		"ip address del 10.96.0.10/32 dev " + rigDevice} {
+		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			device := Config{Device: rigDevice}
+			fault := rawnltest.Before(command, func() { r.try(command) })
+			s := lives()[0].holds
+			for n, hits := 1, 1; hits > 0; n++ {
+				f := rawnltest.NewFaults()
+				b := r.backend(device)
+				b.kernel.links.Wrap(f.Call)
+				e := dataplane.New(b, nil)
+				f.Arm(fault, n)
+				_, err := e.Apply(t.Context(), *s)
+				hits = f.Disarm()
+				require.NoError(t, err, "request %d", n)
+				_, err = e.Apply(t.Context(), *s)
+				require.NoError(t, err, "request %d", n)
+				bound, up := r.boundTo(rigDevice)
+				require.True(t, up)
+				require.Len(t, bound, 3, "request %d", n)
+				r.try("ip link del " + rigDevice)
+			}
+		})
+	}
+}
+
+// A check of addresses that fails is repeated, even though only one notice of the change came.
+func TestAFailedLookAtAddressesIsMadeAgain(t *testing.T) {
+	t.Parallel()
+	r, b := rigWithBackend(t, Config{Device: rigDevice})
+	e := dataplane.New(b, nil)
+	applied(t, e, *lives()[0].holds)
+	is, err := dataplane.Broken, error(nil)
+	for is != dataplane.Intact { // there may be notices of our own changes
+		is = ok(b.Integrity(t.Context()))(t)
+	}
+	r.run("ip address del 10.96.0.10/32 dev " + rigDevice)
+	b.kernel.links.Wrap(broken)
+	_, err = b.Integrity(t.Context())
+	require.ErrorIs(t, err, unix.EIO)
+	b.kernel.links.Wrap(func(_ bool, do func() error) error { return do() })
+	requireIntegrity(t, b, dataplane.Broken)
+}
+
+// try runs a command that may fail.
+func (r *rig) try(command string) {
+	r.t.Helper()
+	_ = r.ns.Do(func() error {
+		args := strings.Fields(command)
+		return exec.CommandContext(r.t.Context(), args[0], args[1:]...).Run()
+	})
+}
+
+// lives lets services come, change and go. Each time the n-th request fails, or every request if n
+// is 0. It returns how many failed.
+func (r *rig) lives(fault rawnltest.Fault, n int) (hits int) {
+	r.t.Helper()
+	f := rawnltest.NewFaults()
+	device := Config{Device: rigDevice}
+	b := r.backend(device)
+	b.kernel.links.Wrap(f.Call)
+	e := dataplane.New(b, nil)
+	for _, live := range lives() {
+		f.Arm(fault, n)
+		err := live.act(r.t, e)
+		hit := f.Disarm()
+		hits += hit
+		if err != nil {
+			r.judge(fault, n, hit, err)
+			require.NoError(r.t, live.act(r.t, e), "request %d of %s, once more", n, live.name)
+		}
+		if live.holds == nil {
+			continue
+		}
+		p := ok(r.engine(device).Plan(r.t.Context(), *live.holds))(r.t)
+		require.Empty(r.t, p.Drift, "request %d of %s", n, live.name)
+		require.True(r.t, p.Changes.Empty(), "request %d of %s: %v", n, live.name, p.Changes)
+	}
+	return hits
+}
+
+// judge checks the engine's error while the n-th request failed. hits is the number of failures.
+func (r *rig) judge(fault rawnltest.Fault, n, hits int, err error) {
+	r.t.Helper()
+	require.Positive(r.t, hits, err)
+	require.ErrorContains(r.t, err, "ipvs: ", "request %d", n)
+	if fault.Errno == 0 { // a race, or an interrupted dump
+		require.Zero(r.t, n, "request %d: %v", n, err)
+		require.ErrorIs(r.t, err, dataplane.ErrConflict)
+		return
+	}
+	require.ErrorIs(r.t, err, fault.Errno, "request %d", n)
+}
+
+// life is a stage in the life of services on a node.
+type life struct {
+	name  string
+	holds *servicemodel.State // the kernel's state afterwards; nil: nothing
+	act   func(testing.TB, *dataplane.Engine) error
+}
+
+// lives are: services come, an endpoint is replaced, services go.
+func lives() []life {
+	apply := func(name string, s servicemodel.State) life {
+		return life{name, &s, func(t testing.TB, e *dataplane.Engine) error {
+			_, err := e.Apply(t.Context(), s)
+			return err
+		}}
+	}
+	return []life{
+		apply("services come", rigState([]string{"10.244.1.1", "10.244.2.2"})),
+		apply("addresses change", rigState([]string{"10.244.2.2"}, func(s *servicemodel.Service) {
+			s.ExternalIPs[0] = netip.MustParseAddr("203.0.113.11")
+		})),
+		{"services go", nil, func(t testing.TB, e *dataplane.Engine) error {
+			_, err := e.Cleanup(t.Context())
+			return err
+		}},
+	}
+}
+
+// broken lets every request fail.
+func broken(bool, func() error) error { return unix.EIO }
+
+// Timeouts are read and set like everything else: failures are reported.
+func TestFailuresAboutTimeoutsAreTold(t *testing.T) {
+	t.Parallel()
+	_, b := rigWithBackend(t, Config{Timeouts: Timeouts(ipvsnl.Timeouts{TCP: time.Hour})})
+	rawnltest.FailEach(t, "set", func(ctx context.Context) error {
+		return b.kernel.setTunables(ctx, []tunable{{timeoutTCP, "3600"}})
+	})
+	rawnltest.FailEach(t, "read", func(ctx context.Context) error {
+		_, err := b.kernel.readTunables(ctx, b.pl.tunables)
+		return err
+	})
+	rawnltest.FailEach(t, "restore", b.restoring([]tunable{{timeoutTCP, "60"}}))
+	now := ok(b.kernel.readTunables(t.Context(), b.pl.tunables))(t)
+	require.Equal(t, "60", now[timeoutTCP])
 }

@@ -1,12 +1,21 @@
 package ipvs_test
 
 import (
+	"context"
+	"net"
 	"net/netip"
+	"sync"
+	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -130,4 +139,220 @@ func TestKernelInstancesRouteDirectly(t *testing.T) {
 		n.requireAnswers(n.external, []*netnstest.Host{k.Outside[0]}, "pod2")
 		n.requireAnswers(n.external, []*netnstest.Host{k.Node}, "pod2", "pod3")
 	}
+}
+
+// Connections through a virtual server of kube-proxy go on when the service takes it over, when
+// kube-proxy's other objects are cleaned up, and when the service gets other endpoints.
+func TestKernelConnectionsGoOnWhenKubeProxyIsReplaced(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{TakeOver: true})
+	for _, name := range []string{"net/ipv4/vs/conntrack", "net/ipv4/ip_forward"} {
+		require.NoError(t, k.Node.NS.SetSysctl(name, "1"))
+	}
+	k.run("ip", "link", "add", "kube-ipvs0", "type", "dummy")
+	k.run("ip", "address", "add", webKey.Addr.String()+"/32", "dev", "kube-ipvs0")
+	var theirs ipvsnl.Batch
+	theirs.NewService(ipvsnl.Service{ServiceKey: webKey, Scheduler: "rr"})
+	for _, pod := range []string{"pod2", "pod3"} {
+		theirs.NewDestination(webKey, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{
+			Addr: k.pods[pod].IPv4, Port: 8080}, Weight: 1})
+	}
+	require.NoError(t, k.vs.Submit(t.Context(), &theirs))
+	conns := k.hold()
+	defer conns.Close()
+	requireAlive(t, conns)
+
+	k.engine = dataplane.New(k.backend, &dataplane.Config{Strict: true})
+	k.apply(k.state(web(), "pod2", "pod3"))
+	requireAlive(t, conns)
+	plan := ok(kubeproxy.Cleanup(t.Context(), &kubeproxy.Config{NetNS: k.Node.NS.Fd()}))(t)
+	require.Equal(t, "kube-ipvs0", plan.Device)
+	require.Empty(t, plan.VirtualServers)
+	requireAlive(t, conns)
+	more := k.hold()
+	defer more.Close()
+	k.apply(k.state(web(), "pod3")) // pod2 drains
+	requireAlive(t, conns)
+	requireAlive(t, more)
+}
+
+const newerNumber = `nft -f - << END
+delete element ip kernlb-ipvs settings { 0x00000001 }
+add element ip kernlb-ipvs settings { 0x00000001 comment "layout 1000" }
+delete element ip6 kernlb-ipvs settings { 0x00000001 }
+add element ip6 kernlb-ipvs settings { 0x00000001 comment "layout 1000" }
+END
+`
+
+const newerObjects = `nft -f - << END
+add element ip kernlb-ipvs settings { 0x00000063 comment "something new" }
+add set ip kernlb-ipvs new { type ipv4_addr; elements = { 10.96.0.10 }; }
+add chain ip kernlb-ipvs new
+add rule ip kernlb-ipvs new ip daddr @new counter
+insert rule ip kernlb-ipvs admit jump new
+END
+`
+
+// older turns the companion into one from before layouts had numbers.
+const older = `nft -f - << END
+delete element ip kernlb-ipvs settings { 0x00000001 }
+delete element ip6 kernlb-ipvs settings { 0x00000001 }
+END
+`
+
+// A program takes over from an older one and from newer ones. The companion is replaced, and
+// virtual servers stay.
+func TestKernelUpgrade(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Upgraded(t, underTest,
+		dataplanetest.Layout{Name: "older", Edit: older},
+		dataplanetest.Layout{Name: "newer by its number", Edit: newerNumber},
+		dataplanetest.Layout{Name: "newer by its objects", Edit: newerNumber + newerObjects})
+}
+
+// Only clients in the source ranges reach a load-balancer IP that is an address of the node, even
+// while the service comes and goes, and while everything is removed.
+func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	at := k.Node.IPv4
+	only := func(s *servicemodel.Service) {
+		s.Ports = []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}
+		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: at}}
+		s.LoadBalancerSourceRanges = []netip.Prefix{netip.PrefixFrom(k.Outside[0].IPv4, 32)}
+	}
+	with := k.state(web(only), "pod2", "pod3")
+	without := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"})
+	ctx, stop := context.WithCancel(t.Context())
+	var asking sync.WaitGroup
+	var asked, answered atomic.Int32
+	for range 4 {
+		asking.Go(func() {
+			for ctx.Err() == nil {
+				probe := netnstest.Probe{From: k.Outside[1], Proto: servicemodel.TCP,
+					To: netip.AddrPortFrom(at, 80), Timeout: 30 * time.Millisecond}
+				if probe.Send(ctx).Kind == netnstest.Answered {
+					answered.Add(1)
+				}
+				asked.Add(1)
+			}
+		})
+	}
+	for i := range 30 {
+		k.apply(with)
+		if i%10 == 0 {
+			out := netnstest.Probe{From: k.Outside[0], Proto: servicemodel.TCP,
+				To: netip.AddrPortFrom(at, 80), Timeout: 5 * time.Second}.Send(t.Context())
+			require.Equal(t, netnstest.Answered, out.Kind, out)
+			ok(k.engine.Cleanup(t.Context()))(t)
+		}
+		k.apply(without)
+	}
+	stop()
+	asking.Wait()
+	require.Positive(t, asked.Load())
+	require.Zero(t, answered.Load(), "of %d", asked.Load())
+}
+
+// Connections go on when conntrack forgets them, even if the endpoint then sends first.
+func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	const port = 9090
+	svc := web()
+	var endpoints []servicemodel.Endpoint
+	for _, a := range []netip.Addr{k.pods["pod2"].IPv4, k.pods["pod2"].IPv6} {
+		endpoints = append(endpoints, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true,
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: port}}})
+	}
+	k.apply(k.state(svc).WithEndpoints(svc.Name, endpoints))
+	for i, first := range []string{"endpoint", "client"} {
+		for _, from := range []string{"pod1", "node"} {
+			for family, vip := range webAddrs {
+				host := k.Node
+				if from != "node" {
+					host = k.pods[from]
+				}
+				client, server := k.pair(host, netip.AddrPortFrom(vip, 80),
+					netip.AddrPortFrom(endpoints[family].Addr, port))
+				ways := [][2]net.Conn{{server, client}, {client, server}}
+				require.NoError(t, say(t, client, server))
+				time.Sleep(300 * time.Millisecond) // until no acknowledgement is due
+				k.run("conntrack", "-F")
+				k.run("conntrack", "-F", "-f", "ipv6")
+				for range 3 {
+					for j := range ways {
+						way := ways[(i+j)%2]
+						require.NoError(t, say(t, way[0], way[1]),
+							"%s from %s, the %s is the first", vip, from, first)
+					}
+				}
+			}
+		}
+	}
+}
+
+// say sends a few bytes from one end of a connection to the other.
+func say(t *testing.T, from, to net.Conn) error {
+	t.Helper()
+	require.NoError(t, to.SetReadDeadline(time.Now().Add(10*time.Second)))
+	if _, err := from.Write([]byte("hello")); err != nil {
+		return err
+	}
+	_, err := to.Read(make([]byte, 5))
+	return err
+}
+
+// pair opens a connection from a host to a service that leads to an endpoint, and listens in the
+// endpoint's namespace.
+func (k *kernel) pair(from *netnstest.Host, service, endpoint netip.AddrPort) (client,
+	server net.Conn) {
+	k.t.Helper()
+	var l *net.TCPListener
+	require.NoError(k.t, k.pods["pod2"].NS.Do(func() (err error) {
+		l, err = net.ListenTCP("tcp", net.TCPAddrFromAddrPort(endpoint))
+		return err
+	}))
+	defer l.Close()
+	require.NoError(k.t, from.NS.Do(func() (err error) {
+		client, err = net.DialTimeout("tcp", service.String(), 10*time.Second)
+		return err
+	}))
+	k.t.Cleanup(func() { client.Close() })
+	require.NoError(k.t, l.SetDeadline(time.Now().Add(10*time.Second)))
+	server = ok(l.Accept())(k.t)
+	k.t.Cleanup(func() { server.Close() })
+	return client, server
+}
+
+func TestKernelNodePortsFollowTheNodesAddresses(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- k.engine.Run(ctx, &dataplane.RunOptions{Resync: -1}) }()
+	k.engine.Set(k.state(web(), "pod2"))
+
+	has := func(addr string) func() bool {
+		at := ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(netip.MustParseAddr(addr),
+			30080))
+		return func() bool {
+			_, err := k.vs.Service(t.Context(), at)
+			return err == nil
+		}
+	}
+	wait := func(what string, cond func() bool) {
+		t.Helper()
+		require.Eventually(t, cond, 20*time.Second, 20*time.Millisecond, what)
+	}
+	wait("the node port at the node's address", has(k.Node.IPv4.String()))
+	for _, addr := range []string{"192.0.2.77", "2001:db8:50::77"} {
+		bits := map[bool]string{true: "/32", false: "/128"}[netip.MustParseAddr(addr).Is4()]
+		k.run("ip", "address", "add", addr+bits, "dev", "lo")
+		wait("the node port at a new address", has(addr))
+		k.run("ip", "address", "delete", addr+bits, "dev", "lo")
+		wait("it goes with the address", func() bool { return !has(addr)() })
+	}
+	stop()
+	require.ErrorIs(t, <-ended, context.Canceled)
 }

@@ -1,11 +1,23 @@
 package ipvs
 
 import (
+	"bytes"
+	"fmt"
+	"log/slog"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestRoutingTables(t *testing.T) {
@@ -25,4 +37,215 @@ func FuzzRoutingTable(f *testing.F) {
 		}
 		routingTable(b)
 	})
+}
+
+func (r *rig) disableIPv6(value string) {
+	r.setSysctl("net/ipv6/conf/all/disable_ipv6", value)
+	r.setSysctl("net/ipv6/conf/default/disable_ipv6", value)
+}
+
+// perFamily is a state of one service in each family: "web" and "six".
+func perFamily(endpoint string) servicemodel.State {
+	s := rigState([]string{endpoint}, func(s *servicemodel.Service) {
+		s.ClusterIPs, s.ExternalIPs = s.ClusterIPs[:1], nil
+	})
+	six := goldenService(func(s *servicemodel.Service) {
+		s.Name.Name, s.Ports[0].NodePort = "six", 0
+		s.ClusterIPs = []netip.Addr{netip.MustParseAddr("fd00:10:96::66")}
+	})
+	return s.WithService(six).WithEndpoints(six.Name, goldenEndpoints("fd00:10:244::1"))
+}
+
+// If IPv6 is disabled, IPv4 services work, and IPv6 services are refused with the reason. When IPv6
+// is enabled, they are added.
+func TestIPv6IsDisabled(t *testing.T) {
+	t.Parallel()
+	for _, running := range []bool{false, true} {
+		r := newRig(t)
+		e := r.engine()
+		if running {
+			r.apply(e, perFamily("10.244.1.1"))
+			require.Contains(t, strings.Join(r.servers(), "\n"), "[fd00:10:96::66]:80")
+		}
+		r.disableIPv6("1")
+		for _, endpoint := range []string{"10.244.1.2", "10.244.1.3"} {
+			res := applied(t, e, perFamily(endpoint))
+			require.Len(t, res.Refused, 1)
+			require.Equal(t, servicemodel.IPv6, res.Refused[0].Family)
+			require.ErrorIs(t, res.Refused[0].Err, dataplane.ErrUnsupported)
+			require.ErrorContains(t, res.Refused[0].Err, "IPv6 is disabled on this node")
+			servers := strings.Join(r.servers(), "\n")
+			require.Contains(t, servers, endpoint)
+			require.NotContains(t, servers, "fd00:10:96::66")
+		}
+		r.disableIPv6("0")
+		r.apply(e, perFamily("10.244.1.3"))
+		require.Contains(t, strings.Join(r.servers(), "\n"), "[fd00:10:96::66]:80")
+		require.Contains(t, r.run("ip -6 route get 100::1 mark 0xfd200000"), "local 100::1")
+		r.disableIPv6("1")
+		cleanUp(t, e)
+		require.NotContains(t, r.run("ip -6 rule"), "fwmark")
+	}
+}
+
+// A kernel that was booted without IPv6 has no IPv6 sysctls.
+func TestIPv6IsDisabledAtBoot(t *testing.T) {
+	t.Parallel()
+	const inside = "KERNLB_TEST_NO_IPV6_SYSCTLS"
+	if os.Getenv(inside) == "" {
+		netnstest.Require(t)
+		cmd := exec.CommandContext(t.Context(), "unshare", "-m", os.Args[0], "-test.run",
+			"^"+t.Name()+"$", "-test.v")
+		cmd.Env = append(os.Environ(), inside+"=1")
+		out, err := cmd.CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		require.Contains(t, string(out), "--- PASS")
+		return
+	}
+	r := newRig(t)
+	require.NoError(t, r.ns.Do(func() error { // each namespace has its own directory
+		return unix.Mount("none", "/proc/sys/net/ipv6", "tmpfs", 0, "")
+	}))
+	e := r.engine()
+	res := ok(e.Apply(t.Context(), perFamily("10.244.1.1")))(t)
+	require.Len(t, res.Refused, 1)
+	require.ErrorContains(t, res.Refused[0].Err, "IPv6 is disabled on this node")
+	require.Contains(t, strings.Join(r.servers(), "\n"), "10.244.1.1")
+	ok(e.Cleanup(t.Context()))(t)
+}
+
+// The kernel disables IPv6 between the reading and the commit. That is a conflict, and not a
+// missing permission.
+func TestIPv6IsDisabledMeanwhile(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b, c := r.change(perFamily("10.244.1.1"))
+	r.disableIPv6("1")
+	_, err := b.Commit(t.Context(), c)
+	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.NotErrorIs(t, err, dataplane.ErrNoPermission)
+	require.ErrorContains(t, err, "IPv6 was disabled meanwhile")
+}
+
+// routesAway gives a rig routes to other machines.
+func (r *rig) routesAway() {
+	r.t.Helper()
+	r.run("ip link add out type bridge")
+	r.run("ip link set out up")
+	r.run("ip address add 192.0.2.10/24 dev out")
+	r.run("ip route add default via 192.0.2.1")
+}
+
+// Packets of other programs keep their routes, whatever marks these programs set: Mullvad's, one of
+// Cilium (an identity, and its magic number), one of another instance.
+func TestMarksOfOthersAreLeftAlone(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.routesAway()
+	ways := func() (l []string) {
+		for _, mark := range []string{"0x6d6f6c65", "0x4a110f00", "0x40000000", "0xc0000000",
+			"0xfd300000", "0xffffffff"} {
+			l = append(l, r.run("ip route get 8.8.8.8 mark "+mark))
+		}
+		return l
+	}
+	before := ways()
+	r.apply(r.engine(), rigState([]string{"10.244.1.1"}))
+	require.Equal(t, before, ways())
+	require.Contains(t, r.run("ip route get 8.8.8.8 mark 0xfd200000"), "local 8.8.8.8")
+}
+
+// Another mark replaces the one before. In the end nothing of either is left.
+func TestAnInstanceGetsAnotherMark(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	before := r.state()
+	s := rigState([]string{"10.244.1.1"})
+	r.apply(r.engine(), s)
+	e := r.engine(Config{Mark: 0xd0000000})
+	applied(t, e, s)
+	for _, ip := range []string{"ip", "ip -6"} {
+		rules := r.run(ip + " rule")
+		require.Contains(t, rules, "fwmark 0xd0000000/0xfff80000")
+		require.NotContains(t, rules, "0xfd200000")
+	}
+	cleanUp(t, e)
+	require.Equal(t, before, r.state())
+	for _, mark := range []uint32{1 << 30, 0xc0000001, 0x100000} {
+		_, err := openBackend(&Config{Mark: mark})
+		require.ErrorContains(t, err, "want 0xc0000000 or above")
+	}
+}
+
+// Policy rules of other programs that match marks of the instance, or precede its own rule, are
+// reported.
+func TestRivalsAreTold(t *testing.T) {
+	t.Parallel()
+	for rule, want := range map[string]string{
+		"fwmark 0xfd200000/0xff000000 priority 200 table 77": "policy rule 200 leads packets " +
+			"with the mark 0xfd200000/0xff000000 to table 77",
+		"from all priority 90 table 77": "another policy rule comes before that of the " +
+			"instance",
+		"fwmark 0x200/0xf00 priority 9 table 77":         "", // of Cilium
+		"fwmark 0x80000/0xff0000 priority 5210 table 52": "", // of Tailscale
+	} {
+		r := newRig(t)
+		var log bytes.Buffer
+		b := r.backend(Config{Logger: slog.New(slog.NewTextHandler(&log, nil))})
+		e := dataplane.New(b, nil)
+		r.apply(e, rigState([]string{"10.244.1.1"}))
+		require.Empty(t, log.String())
+		r.run("ip route add blackhole default table 77")
+		r.run("ip rule add " + rule)
+		for range 2 {
+			e.Resync()
+			applied(t, e, rigState([]string{"10.244.1.1"}))
+		}
+		require.Equal(t, min(1, len(want)), strings.Count(log.String(), "level=WARN"), rule)
+		require.Contains(t, log.String(), want)
+	}
+}
+
+// A node that serves one family has no chain, hook, rule, route or virtual server of the other,
+// also if it served both before. The table ip stays, because it has the version.
+func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	b := r.backend()
+	e := dataplane.New(b, nil)
+	node := goldenNode()
+	for _, only := range []servicemodel.Family{servicemodel.IPv4, 0, servicemodel.IPv6, 0,
+		servicemodel.IPv4, servicemodel.IPv6, servicemodel.IPv4} {
+		node.OnlyFamily = only
+		r.apply(e, perFamily("10.244.1.1").WithNode(node))
+		requireIntegrity(t, b, dataplane.Intact, only)
+
+		rules, servers := servicemodel.Rules{OnlyFamily: only}, strings.Join(r.servers(), "\n")
+		ruleset, tables := r.run("nft list ruleset"), r.run("nft list tables")
+		for _, f := range []struct {
+			*nft.Family
+			ip, address string
+		}{{nft.IPv4, "ip -4", "10.96.0.10:80"}, {nft.IPv6, "ip -6", "[fd00:10:96::66]:80"}} {
+			served := f.ServedBy(&rules)
+			require.Equal(t, served, strings.Contains(servers, f.address), "%v of %v", f.Name, only)
+			require.Equal(t, served, strings.Contains(r.run(f.ip+" rule"), "fwmark"))
+			require.Equal(t, served,
+				strings.Contains(r.run(f.ip+" route show table all"), "local default"))
+			require.Equal(t, served || f.Family == nft.IPv4,
+				strings.Contains(tables, "table "+f.Name+" "+DefaultTable))
+			_, table, _ := strings.Cut(ruleset, "table "+f.Name+" "+DefaultTable+" {\n")
+			table, _, _ = strings.Cut(table, "\n}\n")
+			require.Equal(t, served, strings.Contains(table, "hook"))
+		}
+	}
+	// A route that another program brings back is drift. The next reading finds it.
+	r.run(fmt.Sprintf("ip -6 route add local default dev lo table %d",
+		instanceNumber(b.pl.instance)))
+	observed := ok(b.Observe(t.Context(), nil))(t)
+	require.Len(t, observed.Drift, 1)
+	require.Contains(t, observed.Drift[0], "leads IPv6 packets to IPVS")
+	r.apply(e, perFamily("10.244.1.2").WithNode(node))
+	require.NotContains(t, r.run("ip -6 route show table all"), "local default")
+	cleanUp(t, e)
+	require.NotContains(t, r.run("nft list tables"), "kernlb")
 }

@@ -4,10 +4,12 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -94,3 +96,54 @@ func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
 	table := resolve(t, nil, servicemodel.State{}.WithService(svc))
 	require.ErrorContains(t, Check(servicemodel.Diff(nil, table)), "scheduler: random")
 }
+
+// A virtual server shows the pool for which it was made, unless all of its destinations drain.
+func TestServersShowTheirPools(t *testing.T) {
+	t.Parallel()
+	b := withoutKernel(t)
+	fe := &servicemodel.Frontend{Key: servicemodel.FrontendKey{
+		Addr: netip.MustParseAddr("10.96.0.10"), Protocol: servicemodel.TCP, Port: 80}}
+	k := ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(fe.Key.Addr, fe.Key.Port))
+	for _, forwarding := range []servicemodel.Forwarding{servicemodel.ForwardNAT,
+		servicemodel.ForwardDirect, servicemodel.ForwardTunnel} {
+		p := &servicemodel.Pool{Forwarding: forwarding, Scheduler: servicemodel.LeastConn,
+			Slots: []servicemodel.Slot{
+				{Endpoint: netip.MustParseAddrPort("10.244.1.1:80"), Weight: 1},
+				{Endpoint: netip.MustParseAddrPort("10.244.1.2:80"), Weight: 0xffff}}}
+		s := b.pl.server(k, fe, p, false)
+		require.Equal(t, p, s.pool(p.ID))
+		for key, d := range s.dests {
+			d.Weight = 0
+			s.dests[key] = d
+		}
+		require.Nil(t, s.pool(p.ID))
+	}
+}
+
+// The error of a faulty configuration names the field, before anything is opened.
+func TestConfigurationsAreChecked(t *testing.T) {
+	t.Parallel()
+	for _, tc := range []struct {
+		want string
+		cfg  Config
+	}{
+		{"table name", Config{Table: "9"}},
+		{"scheduler", Config{Scheduler: servicemodel.Random}},
+		{"AffinityMask4", Config{AffinityMask4: 33}},
+		{"AffinityMask4", Config{AffinityMask4: -1}},
+		{"AffinityMask6", Config{AffinityMask6: 129}},
+		{"Device", Config{Device: "a name that is too long"}},
+		{"Device", Config{Device: "a/b"}},
+		{"Device", Config{Device: ".."}},
+		{"StrictARP", Config{StrictARP: true}},
+		{"Timeouts", Config{Timeouts: Timeouts{TCP: -time.Second}}},
+		{"Timeouts", Config{Timeouts: Timeouts{UDP: 1500 * time.Millisecond}}},
+	} {
+		_, err := openBackend(&tc.cfg)
+		require.ErrorContains(t, err, tc.want)
+	}
+	ok((&Config{Device: "kernlb0", StrictARP: true, AffinityMask4: 24, AffinityMask6: 1}).
+		withDefaults())(t)
+}
+
+func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

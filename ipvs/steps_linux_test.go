@@ -9,7 +9,13 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/ipvsfake"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -190,4 +196,80 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 			}
 		}
 	}
+}
+
+// onFake is the backend on its own fake IPVS. Faults can be injected into its sockets.
+func onFake() dataplanetest.FaultyBackend {
+	fake := ipvsfake.New()
+	open := func(netns int, wrap func(rawnl.Socket) rawnl.Socket) (dataplane.Backend, error) {
+		b, err := openOn(fake, Config{NetNS: netns, DrainLimit: -1}, wrap)
+		if err != nil {
+			return nil, err
+		}
+		// The number of requests must not depend on the time, nor on the turn of virtual servers.
+		b.scrub.share, b.kernel.outlines.read = 0, nil
+		return b, nil
+	}
+	return dataplanetest.FaultyBackend{
+		Backend: dataplanetest.Backend{Open: func(netns int) (dataplane.Backend, error) {
+			return open(netns, nil)
+		}},
+		OpenFaulty: func(netns int, f *rawnltest.Faults) (dataplane.Backend, error) {
+			return open(netns, func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) })
+		},
+		Between: func(*netnstest.NS, []servicemodel.State) error { return nil },
+	}
+}
+
+// Each call to IPVS and to nf_tables fails once. A failed apply may leave part of its work, because
+// IPVS has no transactions. The tests of killed processes show that clients are still treated
+// correctly.
+func TestEachCallGoesWrong(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Faulted(t, onFake)
+}
+
+func TestBesideACrowd(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Crowded(t, onFake(), "ip foreign")
+}
+
+// A state that is too large for one transaction of nf_tables is added, changed and removed in
+// parts.
+func TestALargeLoadComesInParts(t *testing.T) {
+	t.Parallel()
+	const services, limit = 1200, 60_000
+	state := func(from int) servicemodel.State {
+		s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"})
+		for i := range services {
+			svc := &servicemodel.Service{
+				Name:       servicemodel.Name{Namespace: "default", Name: fmt.Sprint("s", from+i)},
+				ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
+				Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+			s = s.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{
+				Addr:  netip.AddrFrom4([4]byte{10, 128, byte(i >> 8), byte(i)}),
+				Ready: true, Serving: true,
+				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})
+		}
+		return s
+	}
+	r, b := rigWithBackend(t)
+	require.NoError(t, b.kernel.nf.Close())
+	b.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd(), Limit: limit}))(t)
+	e := dataplane.New(b, nil)
+	for i, s := range []servicemodel.State{state(0), state(services / 2),
+		servicemodel.State{}.WithNode(state(0).Node()), state(0)} {
+		done := applied(t, e, s)
+		require.Greater(t, done.Bytes, limit, "state %d", i)
+		again := applied(t, r.engine(), s)
+		require.True(t, again.Changes.Empty(), "state %d", i)
+		require.Zero(t, again.Messages, "state %d", i)
+	}
+}
+
+// The kernel says which program undoes the backend's work.
+func TestWhoUndoesItIsTold(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Witnessed(t, onFake().Backend,
+		"nft flush ruleset", "nft delete table ip "+DefaultTable)
 }

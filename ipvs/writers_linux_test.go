@@ -4,14 +4,19 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/netip"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -174,4 +179,196 @@ func TestDrainingIsAWriter(t *testing.T) {
 	require.False(t, v.writing)
 	require.NotContains(t, r.servers(), "TCP 10.96.0.10:80 -> 10.244.2.2:8080 0")
 	r.apply(r.engine(), rigState([]string{"10.244.1.1", "10.244.1.7"}))
+}
+
+// Two writers make the same instance. The second has a conflict. An instance that is made again has
+// another version.
+func TestTheFirstVersionIsMadeOnce(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	one, toOne := r.change(rigState([]string{"10.244.1.1"}))
+	two, toTwo := r.change(rigState([]string{"10.244.1.2"}))
+	ok(one.Commit(t.Context(), toOne))(t)
+	_, err := two.Commit(t.Context(), toTwo)
+	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, errTaken)
+	v := ok(one.kernel.readVersion(t.Context()))(t)
+	require.Equal(t, one.pl.have.companion.version, v)
+	require.True(t, v.exists)
+
+	cleanUp(t, one)
+	again := ok(one.kernel.readVersion(t.Context()))(t)
+	require.Equal(t, version{}, again)
+	applied(t, dataplane.New(one, nil), rigState(nil))
+	require.NotEqual(t, v, one.pl.have.companion.version)
+}
+
+// A reading waits for a writer that is at work, and only briefly for one that has died.
+func TestReadingsWaitForWriters(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.apply(r.engine(), rigState([]string{"10.244.1.1"}))
+	writer, c := r.change(rigState([]string{"10.244.1.2"}))
+	p := writer.pl.plan(c)
+	steps := writer.steps(p)
+	require.NoError(t, writer.run(t.Context(), steps[:len(steps)-1]))
+	reader := r.backend()
+	o := observation(t, reader)
+	require.Equal(t, []string{"a commit was begun and has not ended"}, o.Drift)
+	begun := reader.pl.have.companion.version
+	require.True(t, begun.writing)
+	require.NoError(t, reader.kernel.requireVersion(t.Context(), begun))
+
+	done := make(chan error, 1)
+	time.AfterFunc(writerPatience/5,
+		func() { done <- writer.run(context.Background(), steps[len(steps)-1:]) })
+	v := ok(reader.kernel.readIdleVersion(t.Context()))(t)
+	require.NoError(t, <-done)
+	require.False(t, v.writing)
+	require.Equal(t, p.versions[stageEnd], v)
+	require.ErrorIs(t, reader.kernel.requireVersion(t.Context(), begun), errTaken)
+	requireIntegrity(t, reader, dataplane.Broken)
+
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	_, err := reader.Observe(ended, nil)
+	require.ErrorIs(t, err, context.Canceled)
+}
+
+// The next apply completes an unfinished commit, even if it changes nothing itself.
+func TestWhatWasBegunIsEnded(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := rigState([]string{"10.244.1.1"})
+	r.apply(r.engine(), s)
+	b, _ := r.change(s)
+	p := b.pl.newPlan()
+	p.network.route = [2]bool{true, true}
+	b.pl.planVersion(p)
+	require.NoError(t, b.kernel.commitStage(t.Context(), p, stageRestrict))
+	b, c := r.change(s)
+	require.True(t, b.pl.have.companion.version.writing)
+	require.True(t, c.Empty())
+	plan := ok(b.Plan(c))(t)
+	require.Equal(t, 2, plan.Stats().Messages)
+	require.Zero(t, plan.Stats().Elements)
+	ok(b.Commit(t.Context(), c))(t)
+	require.False(t, b.pl.have.companion.version.writing)
+	r.apply(r.engine(), s)
+}
+
+// A writer that sends many commands checks on the way whether another has taken over.
+func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.apply(r.engine(), rigState([]string{"10.244.1.1"}))
+	b, _ := r.change(rigState(nil))
+	var ops []op
+	for i := range sendAtOnce + 1 {
+		k := ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i+1))
+		ops = append(ops,
+			op{cmd: ipvsnl.CommandNewService, svc: ipvsnl.Service{ServiceKey: k, Scheduler: "rr"}})
+	}
+	before := len(r.fake.Keys())
+	another := b.pl.have.companion.version.next(false)
+	require.ErrorIs(t, b.kernel.send(ops, another)(t.Context()), errTaken)
+	require.Len(t, r.fake.Keys(), before+sendAtOnce)
+}
+
+func TestIntegrityLooksAtTheRest(t *testing.T) {
+	t.Parallel()
+	r, b := rigWithBackend(t)
+	broken := func(want dataplane.Integrity) {
+		t.Helper()
+		requireIntegrity(t, b, want)
+	}
+	broken(dataplane.Broken)
+	observation(t, b)
+	broken(dataplane.Intact) // nothing exists yet, and nothing is wanted
+	r.run("nft add table ip other")
+	broken(dataplane.Intact)
+	e := dataplane.New(b, nil)
+	s := rigState([]string{"10.244.1.1"})
+	r.apply(e, s)
+	broken(dataplane.Intact)
+	r.run("ip address add 192.0.2.10/32 dev lo")
+	broken(dataplane.Broken)
+	e.Resync() // a change that was reported once is not reported again
+	r.apply(e, s)
+	broken(dataplane.Intact)
+	r.run("ip rule add priority 50 table 250")
+	r.run("ip route add blackhole 240.0.0.0/4 table 250")
+	require.False(t, b.kernel.routed(0))
+	broken(dataplane.Intact) // another program's rule precedes ours, which exists
+
+	c := r.client()
+	for _, k := range r.fake.Keys() {
+		var batch ipvsnl.Batch
+		batch.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc",
+			Flags: b.pl.have.servers[k].svc.Flags})
+		require.NoError(t, c.Submit(t.Context(), &batch))
+	}
+	b.kernel.outlines.due = time.Time{} // those of IPv4 show in outlines, which are rationed
+	broken(dataplane.Broken)
+	r.apply(e, s)
+	for _, k := range r.fake.Keys() {
+		var batch ipvsnl.Batch
+		batch.DelService(k)
+		require.NoError(t, c.Submit(t.Context(), &batch))
+	}
+	broken(dataplane.Broken)
+	r.apply(e, s)
+	broken(dataplane.Intact)
+}
+
+func TestRefusalsOfTheKernel(t *testing.T) {
+	t.Parallel()
+	missing := &rawnl.OpError{Object: "set version", Errno: syscall.ENOENT}
+	there := &rawnl.OpError{Object: "table ip x", Errno: syscall.EEXIST}
+	rule := &rawnl.OpError{Object: "rule admit", Errno: syscall.ENOENT}
+	denied := &rawnl.OpError{Object: "set version", Errno: syscall.EPERM}
+	require.True(t, changedByOthers(missing))
+	require.True(t, changedByOthers(rawnl.OpErrors{there, missing}))
+	require.False(t, changedByOthers(rule))
+	require.False(t, changedByOthers(denied))
+	require.False(t, changedByOthers(nil))
+	require.False(t, changedByOthers(syscall.ENOENT))
+}
+
+func TestElementsThatAppearTwiceAreAMisreading(t *testing.T) {
+	t.Parallel()
+	m := map[string]nft.Elem{}
+	add := collect(m)
+	require.NoError(t, add(nft.Elem{Key: []byte{1}}))
+	require.NoError(t, add(nft.Elem{Key: []byte{2}}))
+	require.Len(t, m, 2)
+	require.ErrorIs(t, add(nft.Elem{Key: []byte{2}}), errMisread)
+	require.True(t, interrupted(errMisread))
+	require.False(t, interrupted(nil))
+	require.False(t, interrupted(syscall.EPERM))
+}
+
+// Frontends of the same node port in both families have their own endpoints.
+func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.run("ip address add 192.0.2.10/32 dev lo")
+	r.run("ip -6 address add 2001:db8::10/128 dev lo nodad")
+	eps := goldenEndpoints("10.244.1.1", "10.244.2.2", "fd00:10:244::1", "fd00:10:244::2")
+	for _, edit := range []func(*servicemodel.Service){
+		func(*servicemodel.Service) {},
+		func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal },
+		func(s *servicemodel.Service) { s.ClusterIPs = s.ClusterIPs[1:]; s.ExternalIPs = nil },
+		func(s *servicemodel.Service) { // it precedes the node port
+			s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.10")}
+			s.Ports[0].Port = s.Ports[0].NodePort
+		},
+	} {
+		s := rigState(nil, edit)
+		for svc := range s.Services() {
+			s = s.WithEndpoints(svc.Name, eps)
+		}
+		r.apply(r.engine(), s)
+		require.Contains(t, r.servers(), "TCP [2001:db8::10]:30080 -> [fd00:10:244::1]:8080 1")
+	}
 }

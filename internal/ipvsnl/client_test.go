@@ -1,7 +1,9 @@
 package ipvsnl_test
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
 	"syscall"
 	"testing"
 
@@ -141,3 +143,264 @@ func TestABatchGoesInWindows(t *testing.T) {
 }
 
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
+
+func TestABatchCanBeUsedAgain(t *testing.T) {
+	t.Parallel()
+	c, k := fakeClient(t)
+	var b Batch
+	b.NewService(Service{})
+	b.Reset()
+	require.Zero(t, b.Len())
+	b.NewService(Wanted(Web))
+	before := bytes.Clone(b.Wire().Bytes())
+	require.NoError(t, c.Submit(t.Context(), &b))
+	require.ErrorIs(t, c.Submit(t.Context(), &b), ErrExists)
+	after := b.Wire().Bytes()
+	clear(after[4:6])  // nlmsg_type
+	clear(after[8:12]) // nlmsg_seq
+	require.Equal(t, before, after,
+		"but for type and sequence number, sending leaves the bytes as they were")
+	require.Len(t, k.Keys(), 1)
+}
+
+func TestAMessageHasBothHeaders(t *testing.T) {
+	t.Parallel()
+	LittleEndian(t)
+	k := ipvsfake.New()
+	sock := k.Socket()
+	c := dial(t, sock)
+	require.ErrorIs(t, submit(t, c, func(b *Batch) { b.DelService(Marks) }), ErrNoService)
+	sent := sock.Sent[len(sock.Sent)-1]
+	binary.NativeEndian.PutUint32(sent[8:], 0x01020304)
+	require.Equal(t, Unhex(t, `
+		28000000 1b00 0500 04030201 00000000 // nlmsghdr: length, type, flags, sequence number, port
+		03 01 0000                           // genlmsghdr: command, version, reserved
+		1400 0180 0600 0100 0200 0000 0800 0500 07000000
+	`), sent)
+}
+
+func TestAddingToABatchWithRoomAllocatesNothing(t *testing.T) {
+	var b Batch
+	s, d := Wanted(Web), Dest("10.244.1.1:8080")
+	fill := func() {
+		b.Reset()
+		b.NewService(s)
+		b.SetService(s)
+		b.NewDestination(Web, d)
+		b.SetDestination(Web, d)
+		b.DelDestination(Web, d.DestinationKey)
+		b.DelService(Web)
+	}
+	fill()
+	require.Zero(t, testing.AllocsPerRun(100, fill))
+}
+
+func TestARequestCanBeDescribedFromItsBytes(t *testing.T) {
+	t.Parallel()
+	var b Batch
+	b.DelDestination(DNS6, DestKey("[2001:db8::2]:53"))
+	request := b.Wire().Bytes()
+	require.Equal(t, "[2001:db8::2]:53 of UDP [2001:db8::1]:53",
+		CommandDelDestination.DescribePart(request, 0))
+	b.Reset()
+	b.NewService(Wanted(Marks))
+	require.Equal(t, "FWM 7 IPv4", CommandNewService.DescribePart(b.Wire().Bytes(), 0))
+	require.Empty(t, CommandNewService.DescribePart([]byte("short"), 0))
+	require.Empty(t, CommandNewService.DescribePart(append(request, 1), 0))
+	require.NoError(t, CommandGetConfig.Explain(syscall.ENOENT), "that is just an errno")
+}
+
+// BenchmarkEncode fills a batch with 1,000 services of 10 destinations.
+func BenchmarkEncode(b *testing.B) {
+	var batch Batch
+	s := Wanted(Web)
+	d := Dest("10.244.1.1:8080")
+	b.ReportAllocs()
+	for b.Loop() {
+		batch.Reset()
+		for range 1000 {
+			batch.NewService(s)
+			for range 10 {
+				batch.NewDestination(s.ServiceKey, d)
+			}
+		}
+	}
+	b.SetBytes(int64(len(batch.Wire().Bytes())))
+	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch.Len()), "ns/command")
+}
+
+// BenchmarkDecode decodes a destination as the kernel sends it.
+func BenchmarkDecode(b *testing.B) {
+	data := ipvsfake.DestinationBody(ObservedDestination{Destination: Dest("10.244.1.1:8080"),
+		Stats: SomeStats})[4:]
+	b.ReportAllocs()
+	b.SetBytes(int64(len(data)))
+	for b.Loop() {
+		if _, err := ParseDestinationReply(data, FamilyIPv4); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+// shown makes a part of the answer to m, with one service.
+func shown(m rawnltest.Message, s ObservedService) []byte {
+	return rawnltest.Reply(m.Type, rawnl.FlagMulti, m.Seq, ipvsfake.ServiceBody(s))
+}
+
+func TestAnInterruptedDumpIsRepeated(t *testing.T) {
+	t.Parallel()
+	c, k := fakeClient(t)
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.NewService(Wanted(Web))
+		b.NewDestination(Web, Dest("10.0.0.1:80"))
+	}))
+	k.InterruptDumps(DumpAttempts - 1)
+	services := servicesOf(t, c)
+	require.Len(t, services, 1)
+	k.InterruptDumps(DumpAttempts - 1)
+	lists := allDestsOf(t, c, []ServiceKey{Web})
+	require.Len(t, lists[0], 1)
+
+	k.InterruptDumps(DumpAttempts)
+	_, err := c.Services(t.Context())
+	require.ErrorIs(t, err, rawnl.ErrDumpInterrupted)
+	k.InterruptDumps(DumpAttempts)
+	_, err = c.Destinations(t.Context(), Web)
+	require.ErrorIs(t, err, rawnl.ErrDumpInterrupted)
+	require.ErrorContains(t, err,
+		"list destinations of TCP 10.96.0.1:80: 5 attempts: the dump was interrupted")
+}
+
+func TestADumpThatShowsSomethingTwiceIsRepeated(t *testing.T) {
+	t.Parallel()
+	dumps := 0
+	c, _ := dialScripted(t, func(m rawnltest.Message) []any {
+		dumps++
+		part := shown(m, ObservedService{Service: Wanted(Web)})
+		parts := []any{part}
+		if dumps < 3 {
+			parts = append(parts, part)
+		}
+		return append(parts, rawnltest.Done(m.Seq, 0, 0))
+	})
+	services := servicesOf(t, c)
+	require.Len(t, services, 1)
+	require.Equal(t, 3, dumps)
+}
+
+func TestADumpInPartsIsWholeAndSorted(t *testing.T) {
+	t.Parallel()
+	c, _ := fakeClient(t)
+	add, _ := Many(300, 0)
+	require.NoError(t, c.Submit(t.Context(), add))
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		for i := range 300 {
+			d := Dest("10.0.0.1:80")
+			d.Port = uint16(300 - i)
+			b.NewDestination(AddressService(TCP, AddrPort("10.96.0.1:80")), d)
+		}
+	}))
+	services := servicesOf(t, c)
+	require.Len(t, services, 300)
+	for i := 1; i < len(services); i++ {
+		require.Negative(t, services[i-1].Compare(services[i].ServiceKey))
+	}
+	list := destsOf(t, c, Web)
+	require.Len(t, list, 300)
+	require.Equal(t, uint16(1), list[0].Port)
+}
+
+func TestStatisticsAreReadBack(t *testing.T) {
+	t.Parallel()
+	c, k := fakeClient(t)
+	d := Dest("10.244.1.1:8080")
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.NewService(Wanted(Web))
+		b.NewDestination(Web, d)
+	}))
+	k.SetStats(Web, d.DestinationKey, SomeStats)
+	k.SetStats(Web, DestinationKey{}, Stats{Connections: 1 << 40})
+
+	list := destsOf(t, c, Web)
+	require.Equal(t, []ObservedDestination{{Destination: d, Stats: SomeStats}}, list)
+	s := serviceOf(t, c, Web)
+	require.Equal(t, uint64(1)<<40, s.Stats.Connections)
+}
+
+func TestAForeignServiceIsRead(t *testing.T) {
+	t.Parallel()
+	c, _ := fakeClient(t)
+	esp := Web
+	esp.Protocol = 50
+	require.NoError(t, submit(t, c, func(b *Batch) {
+		b.NewService(Service{ServiceKey: esp, Scheduler: "rr", Flags: 1 << 30})
+	}))
+	services := servicesOf(t, c)
+	require.Equal(t, ServiceFlags(1<<30), services[0].Flags)
+	destsOf(t, c, services[0].ServiceKey)
+}
+
+// dial returns a client that uses the socket.
+func dial(tb testing.TB, sock rawnl.Socket) *Client {
+	tb.Helper()
+	c := ok(Dial(tb.Context(), &rawnl.Config{Socket: sock}))(tb)
+	tb.Cleanup(func() { require.NoError(tb, c.Close()) })
+	return c
+}
+
+// fakeClient returns a client of a new fake.
+func fakeClient(tb testing.TB) (*Client, *ipvsfake.Kernel) {
+	tb.Helper()
+	k := ipvsfake.New()
+	return dial(tb, k.Socket()), k
+}
+
+// dialScripted returns a client whose kernel knows the family and passes all other requests to
+// answer.
+func dialScripted(t *testing.T, answer func(m rawnltest.Message) []any) (*Client,
+	*rawnltest.Kernel) {
+	t.Helper()
+	k := ipvsfake.New()
+	sock := &rawnltest.Kernel{Answer: k.Answer}
+	c := dial(t, sock)
+	sock.Answer = func(request []rawnltest.Message) (answers []any) {
+		for _, m := range request {
+			answers = append(answers, answer(m)...)
+		}
+		return answers
+	}
+	return c, sock
+}
+
+// submit sends the commands that fill adds.
+func submit(tb testing.TB, c *Client, fill func(b *Batch)) error {
+	tb.Helper()
+	var b Batch
+	fill(&b)
+	return c.Submit(tb.Context(), &b)
+}
+
+// servicesOf, serviceOf, destsOf and allDestsOf read objects that must exist.
+func servicesOf(tb testing.TB, c *Client) []ObservedService {
+	tb.Helper()
+	return ok(c.Services(tb.Context()))(tb)
+}
+
+func serviceOf(tb testing.TB, c *Client, k ServiceKey) ObservedService {
+	tb.Helper()
+	return ok(c.Service(tb.Context(), k))(tb)
+}
+
+func destsOf(tb testing.TB, c *Client, k ServiceKey) []ObservedDestination {
+	tb.Helper()
+	return ok(c.Destinations(tb.Context(), k))(tb)
+}
+
+func allDestsOf(tb testing.TB, c *Client, keys []ServiceKey) [][]ObservedDestination {
+	tb.Helper()
+	l := make([][]ObservedDestination, len(keys))
+	for i, k := range keys {
+		l[i] = ok(c.DestinationsIf(tb.Context(), k))(tb)
+	}
+	return l
+}

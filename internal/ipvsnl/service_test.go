@@ -164,3 +164,71 @@ func TestUnknownAttributesOfAServiceAreIgnored(t *testing.T) {
 	got := ok(parseServiceReply(append(data, Attrs(func(b *rawnl.Batch) { b.U32(77, 1) })...)))(t)
 	require.Equal(t, ObservedService{Service: Wanted(Web)}, got)
 }
+
+func TestDestinationKeys(t *testing.T) {
+	t.Parallel()
+	sorted := []DestinationKey{
+		DestKey("9.0.0.1:80"), DestKey("10.0.0.1:80"), DestKey("10.0.0.1:443"),
+		DestKey("[2001:db8::1]:80"),
+	}
+	require.Equal(t, "10.0.0.1:443", sorted[2].String())
+	shuffled := slices.Clone(sorted)
+	slices.Reverse(shuffled)
+	slices.SortFunc(shuffled, DestinationKey.Compare)
+	require.Equal(t, sorted, shuffled)
+}
+
+// DestinationKeyAttr encodes k as in a request IPVS_CMD_DEL_DEST.
+func DestinationKeyAttr(k DestinationKey) []byte {
+	return Inside(CmdAttrDestination, func(b *rawnl.Batch) { putDestinationKey(b, k) })
+}
+
+// DestinationAttr encodes d as in a request, with more attributes.
+func DestinationAttr(d Destination, more ...func(b *rawnl.Batch)) []byte {
+	return Inside(CmdAttrDestination, func(b *rawnl.Batch) {
+		PutDestination(b, d)
+		for _, put := range more {
+			put(b)
+		}
+	})
+}
+
+func TestADestinationWithoutFamilyIsOfItsServices(t *testing.T) {
+	t.Parallel()
+	d := ok(parseDestinationReply(Inside(CmdAttrDestination, func(b *rawnl.Batch) {
+		putAddr(b, DestAttrAddr, DestKey("10.0.0.1:80").Addr)
+		b.U16(DestAttrPort, 80)
+		for _, typ := range []uint16{DestAttrForward, DestAttrWeight, DestAttrUpper,
+			DestAttrLower} {
+			b.NativeU32(typ, 0)
+		}
+	}), FamilyIPv4))(t)
+	require.Equal(t, DestKey("10.0.0.1:80"), d.DestinationKey)
+}
+
+func TestNetmasks(t *testing.T) {
+	t.Parallel()
+	LittleEndian(t)
+	for name, tt := range map[string]struct {
+		family Family
+		mask   Netmask
+		text   string
+		wire   string
+	}{
+		"a whole IPv4 address": {FamilyIPv4, 0, "255.255.255.255", "ffffffff"},
+		"a whole IPv6 address": {FamilyIPv6, 0, "128", "80000000"},
+		"a class C network": {FamilyIPv4, PrefixNetmask(FamilyIPv4, 24), "255.255.255.0",
+			"ffffff00"},
+		"all IPv4 clients as one": {FamilyIPv4, PrefixNetmask(FamilyIPv4, 0), "0.0.0.0",
+			"00000000"},
+		"an IPv6 prefix":           {FamilyIPv6, PrefixNetmask(FamilyIPv6, 64), "64", "40000000"},
+		"the shortest IPv6 prefix": {FamilyIPv6, PrefixNetmask(FamilyIPv6, 1), "1", "01000000"},
+		"an IPv4 mask with holes":  {FamilyIPv4, 0x00ff0000, "255.0.255.255", "ff00ffff"},
+		"no IPv6 mask at all":      {FamilyIPv6, 128, "0", "00000000"},
+	} {
+		require.Equal(t, tt.text, tt.mask.Text(tt.family), name)
+		wire := tt.mask.wire(tt.family)
+		require.Equal(t, Unhex(t, tt.wire), wire[:], name)
+		require.Equal(t, tt.mask, netmask(wire, tt.family), name)
+	}
+}

@@ -3,7 +3,9 @@ package ipvsnl
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"net/netip"
+	"time"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -122,4 +124,113 @@ func (s attrSet) has(types ...uint16) bool {
 		}
 	}
 	return true
+}
+
+// Stats are the counters of a service or a destination (IPVS_STATS_ATTR_*,
+// include/uapi/linux/ip_vs.h). The kernel updates all of them every two seconds. It also sends
+// rates, which no caller needs.
+type Stats struct {
+	Connections uint64 // scheduled so far
+	InPackets   uint64 // from clients
+	OutPackets  uint64 // to clients; with direct routing and tunnels the kernel does not see them
+	InBytes     uint64
+	OutBytes    uint64
+}
+
+// Attributes of statistics, in the kernel's order.
+const (
+	StatsAttrConns    uint16 = iota + 1 // IPVS_STATS_ATTR_CONNS
+	StatsAttrInPkts                     // IPVS_STATS_ATTR_INPKTS
+	StatsAttrOutPkts                    // IPVS_STATS_ATTR_OUTPKTS
+	StatsAttrInBytes                    // IPVS_STATS_ATTR_INBYTES
+	StatsAttrOutBytes                   // IPVS_STATS_ATTR_OUTBYTES
+)
+
+// Counter returns the field of s for an attribute type, nil if there is none.
+func (s *Stats) Counter(typ uint16) *uint64 {
+	fields := [...]*uint64{&s.Connections, &s.InPackets, &s.OutPackets, &s.InBytes, &s.OutBytes}
+	if typ == 0 || int(typ) > len(fields) {
+		return nil
+	}
+	return fields[typ-1]
+}
+
+// stats parses the statistics in an attribute. Linux 4.1 and newer have an attribute whose numbers
+// have 64 bits, beside one where most have 32 bits.
+func stats(it *rawnl.AttrIter) (s Stats) {
+	inner := rawnl.Attrs(it.Data())
+	for inner.Next() {
+		if p := s.Counter(inner.Type()); p != nil {
+			*p = inner.NativeU64()
+		}
+	}
+	if err := inner.Err(); err != nil {
+		it.Fail("has statistics that are malformed: %v", err)
+	}
+	return s
+}
+
+// Timeouts are how long the kernel keeps idle connections, for all services of the network
+// namespace (IPVS_CMD_SET_CONFIG). When they are set, zero leaves a timeout as it is. A fresh
+// namespace has 15 minutes, 2 minutes and 5 minutes.
+type Timeouts struct {
+	TCP    time.Duration // established TCP connections; whole seconds
+	TCPFin time.Duration // TCP connections after a FIN; whole seconds
+	UDP    time.Duration // whole seconds
+}
+
+// Validate returns an error that names the field at fault. The kernel refuses, with EINVAL, more
+// than 2147483647 of its clock ticks: 24 days at 1000 Hz, 99 days at 250 Hz.
+func (t Timeouts) Validate() error {
+	for i, name := range []string{"TCP", "TCPFin", "UDP"} {
+		d := *t.field(CmdAttrTimeoutTCP + uint16(i))
+		if d < 0 || d%time.Second != 0 || d > math.MaxInt32*time.Second {
+			return fmt.Errorf("%s: %v: want whole seconds, at most %d", name, d, math.MaxInt32)
+		}
+	}
+	return nil
+}
+
+// putSeconds appends d in seconds. d must be whole seconds.
+func putSeconds(b *rawnl.Batch, typ uint16, d time.Duration) {
+	b.NativeU32(typ, uint32(d/time.Second))
+}
+
+// seconds returns the data as a number of seconds.
+func seconds(it *rawnl.AttrIter) time.Duration {
+	return time.Duration(it.NativeU32()) * time.Second
+}
+
+// field returns the timeout for an attribute, or nil if there is none.
+func (t *Timeouts) field(typ uint16) *time.Duration {
+	switch typ {
+	case CmdAttrTimeoutTCP:
+		return &t.TCP
+	case CmdAttrTimeoutTCPFin:
+		return &t.TCPFin
+	case CmdAttrTimeoutUDP:
+		return &t.UDP
+	}
+	return nil
+}
+
+// PutTimeouts appends the attributes of t, without those that are zero.
+func PutTimeouts(b *rawnl.Batch, t Timeouts) {
+	for typ := CmdAttrTimeoutTCP; typ <= CmdAttrTimeoutUDP; typ++ {
+		if d := *t.field(typ); d != 0 {
+			putSeconds(b, typ, d)
+		}
+	}
+}
+
+// ParseTimeouts parses the attributes of IPVS_CMD_SET_CONFIG. A kernel without TCP or UDP in IPVS
+// (CONFIG_IP_VS_PROTO_TCP) leaves theirs out.
+func ParseTimeouts(attrs []byte) (t Timeouts, err error) {
+	it := rawnl.Attrs(attrs)
+	for it.Next() {
+		if d := t.field(it.Type()); d != nil {
+			*d = seconds(&it)
+		}
+	}
+	return t, it.Err()
 }

@@ -1,8 +1,10 @@
 package ipvsnl
 
 import (
+	"fmt"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -89,4 +91,118 @@ func TestASetOfAttributesIgnoresTypesItCannotHold(t *testing.T) {
 	require.True(t, s.has(3))
 	require.False(t, s.has(3, 4))
 	require.Equal(t, attrSet(8), s)
+}
+
+var SomeStats = Stats{Connections: 1, InPackets: 2, OutPackets: 3, InBytes: 4, OutBytes: 1 << 40}
+
+// Rates, padding and future attributes do not count.
+func TestStatisticsAreRead(t *testing.T) {
+	t.Parallel()
+	read := func(data []byte) (Stats, error) {
+		it := rawnl.Attrs(data)
+		require.True(t, it.Next())
+		return stats(&it), it.Err()
+	}
+	got, err := read(Inside(SvcAttrStats64, func(b *rawnl.Batch) {
+		b.Flag(11) // IPVS_STATS_ATTR_PAD
+		b.NativeU64(6, 1)
+		b.NativeU64(200, 1)
+		b.NativeU64(StatsAttrConns, 3)
+	}))
+	require.NoError(t, err)
+	require.Equal(t, Stats{Connections: 3}, got)
+	_, err = read(Inside(SvcAttrStats64, func(b *rawnl.Batch) { b.U32(StatsAttrConns, 1) }))
+	require.ErrorIs(t, err, rawnl.ErrMalformed)
+	require.ErrorContains(t, err, "has 4 bytes of data, want 8")
+}
+
+func TestTimeouts(t *testing.T) {
+	t.Parallel()
+	LittleEndian(t)
+	for _, tt := range []struct {
+		name     string
+		timeouts Timeouts
+		want     string
+	}{
+		{"all of them", Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute,
+			UDP: 5 * time.Minute},
+			"0800 0400 84030000 0800 0500 78000000 0800 0600 2c010000"},
+		{"those that are zero are left out", Timeouts{UDP: time.Second}, "0800 0600 01000000"},
+		{"none", Timeouts{}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			t.Parallel()
+			require.NoError(t, tt.timeouts.Validate())
+			b := Attrs(func(b *rawnl.Batch) { PutTimeouts(b, tt.timeouts) })
+			require.Equal(t, len(Unhex(t, tt.want)), len(b))
+			require.Equal(t, string(Unhex(t, tt.want)), string(b))
+			back := ok(ParseTimeouts(b))(t)
+			require.Equal(t, tt.timeouts, back)
+		})
+	}
+}
+
+func TestTimeoutsThatTheKernelCannotHaveAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		timeouts Timeouts
+		want     string
+	}{
+		{Timeouts{TCP: -time.Second}, "TCP: -1s: want whole seconds, at most 2147483647"},
+		{Timeouts{TCPFin: time.Millisecond}, "TCPFin: 1ms: want whole seconds"},
+		{Timeouts{UDP: 1 << 31 * time.Second}, "UDP: "},
+	} {
+		require.ErrorContains(t, tt.timeouts.Validate(), tt.want)
+	}
+}
+
+func FuzzParseSettings(f *testing.F) {
+	f.Add(Attrs(func(b *rawnl.Batch) {
+		PutTimeouts(b, Timeouts{TCP: time.Second, TCPFin: time.Second, UDP: time.Second})
+	}))
+	f.Add([]byte("\x08\x00\x01\x00\x01\x02\x01\x00"))
+	f.Fuzz(func(t *testing.T, data []byte) {
+		if timeouts, err := ParseTimeouts(data); err == nil {
+			back := ok(ParseTimeouts(Attrs(func(b *rawnl.Batch) { PutTimeouts(b, timeouts) })))(t)
+			require.Equal(t, timeouts, back)
+		}
+	})
+}
+
+func TestEnumsHaveTheKernelsNumbersAndNames(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		value  fmt.Stringer
+		number uint64
+		want   string
+	}{
+		{CommandNewService, 1, "new service"},
+		{CommandGetDestination, 8, "get destination"},
+		{CommandSetConfig, 12, "set config"},
+		{Command(99), 99, "command 99"},
+		{FamilyIPv4, 2, "IPv4"},
+		{FamilyIPv6, 10, "IPv6"},
+		{Family(1), 1, "family 1"},
+		{TCP, 6, "TCP"},
+		{UDP, 17, "UDP"},
+		{SCTP, 132, "SCTP"},
+		{Protocol(50), 50, "protocol 50"},
+		{ForwardMasquerade, 0, "masquerade"},
+		{ForwardBypass, 4, "bypass"},
+		{ForwardingMethod(0xffffffff), 0xffffffff, "forwarding method 4294967295"},
+	} {
+		require.Equal(t, tt.want, tt.value.String())
+		require.Equal(t, fmt.Sprint(tt.number), fmt.Sprintf("%d", tt.value), tt.want)
+	}
+}
+
+// The numbers of include/uapi/linux/ip_vs.h. The test checks the last one of each list.
+func TestAttributesHaveTheKernelsNumbers(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, uint16(6), CmdAttrTimeoutUDP)
+	require.Equal(t, uint16(11), SvcAttrPEName)
+	require.Equal(t, uint16(12), SvcAttrStats64)
+	require.Equal(t, uint16(11), DestAttrFamily)
+	require.Equal(t, uint16(15), DestAttrTunnelFlags)
+	require.Equal(t, uint16(5), StatsAttrOutBytes)
 }

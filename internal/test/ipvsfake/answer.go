@@ -1,6 +1,7 @@
 package ipvsfake
 
 import (
+	"encoding/binary"
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
@@ -138,4 +139,97 @@ func putStats(b *rawnl.Batch, attr uint16, s ipvsnl.Stats) {
 		b.NativeU64(typ, *s.Counter(typ))
 	}
 	b.End(m)
+}
+
+// list returns the objects of a dump, each as the body of a message. It returns false for a command
+// that has no dump.
+func (k *Kernel) list(cmd ipvsnl.Command, attrs []byte) (bodies [][]byte, ok bool) {
+	switch cmd {
+	case ipvsnl.CommandGetService:
+		for _, s := range k.order {
+			bodies = append(bodies, ServiceBody(s.ObservedService))
+		}
+		return bodies, true
+	case ipvsnl.CommandGetDestination:
+		r, errno := k.parse(attrs)
+		if errno != 0 || r.found == nil {
+			return nil, true // ip_vs_genl_dump_dests: an empty list, no error
+		}
+		for _, d := range r.found.destinations {
+			bodies = append(bodies, DestinationBody(*d))
+		}
+		return bodies, true
+	}
+	return nil, false
+}
+
+// dump packs the objects into parts. The end of the dump is a part of its own.
+func (k *Kernel) dump(m rawnltest.Message, bodies [][]byte) (parts [][]byte) {
+	flags := rawnl.FlagMulti
+	if k.interrupt > 0 {
+		k.interrupt--
+		flags |= rawnl.FlagIntr
+	}
+	var part []byte
+	for _, body := range bodies {
+		r := rawnltest.Reply(m.Type, flags, m.Seq, body)
+		if len(part)+len(r) > partSize && len(part) > 0 {
+			parts = append(parts, part)
+			part = nil
+		}
+		part = append(part, r...)
+	}
+	if len(part) > 0 {
+		parts = append(parts, part)
+	}
+	return append(parts, rawnltest.Done(m.Seq, flags, 0))
+}
+
+// Sockopt reads a socket option of IPVS into b: the IPv4 services, or the destinations of one of
+// them. b begins with the request, which says for how many it has room.
+func (k *Kernel) Sockopt(option int, b []byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	start, size, at := ipvsnl.OutlinesStart, ipvsnl.OutlineSize, 0
+	var entries [][]byte
+	switch option {
+	case ipvsnl.GetServices:
+		for _, s := range k.order {
+			if s.Family == ipvsnl.FamilyIPv4 {
+				o := ipvsnl.OutlineOf(s.Service, len(s.destinations))
+				entries = append(entries, o[:])
+			}
+		}
+	case ipvsnl.GetDestinations:
+		start, size, at = ipvsnl.DestinationsStart, ipvsnl.DestinationSize, 16
+		s := k.outlined(b)
+		if s == nil {
+			return syscall.ESRCH
+		}
+		for _, d := range s.destinations {
+			if d.Addr.Is4() {
+				o := ipvsnl.OutlineDestinationOf(d.Destination)
+				entries = append(entries, o[:])
+			}
+		}
+	}
+	if len(b) < start || len(b) != start+size*int(binary.NativeEndian.Uint32(b[at:])) {
+		return syscall.EINVAL
+	}
+	for i := 0; i < len(entries) && start+i*size < len(b); i++ {
+		copy(b[start+i*size:], entries[i])
+	}
+	return nil
+}
+
+// outlined returns the service that a request for destinations names, nil if there is none.
+func (k *Kernel) outlined(request []byte) *service {
+	for _, s := range k.order {
+		var key [16]byte
+		ipvsnl.PutOutlineKey(key[:], s.ServiceKey)
+		if s.Family == ipvsnl.FamilyIPv4 && [16]byte(request) == key {
+			return s
+		}
+	}
+	return nil
 }

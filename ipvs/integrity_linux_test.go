@@ -2,6 +2,9 @@ package ipvs
 
 import (
 	"net/netip"
+	"os"
+	"path/filepath"
+	"strconv"
 	"syscall"
 	"testing"
 	"time"
@@ -10,6 +13,9 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // outlined is a rig with an engine that has applied a state. Each check reads outlines, but
@@ -215,4 +221,162 @@ func TestOutlinesAreRationedAndMayBeRefused(t *testing.T) {
 	require.NoError(t, look(true, 3))
 	o.due = time.Time{}
 	require.NoError(t, look(true, 3))
+}
+
+// A running program notices each destination that goes or changes, within as many checks as there
+// are virtual servers.
+func TestDestinationsAreComparedInTurn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.run("ip address add 192.0.2.10/32 dev lo")
+	b := r.backend()
+	e := dataplane.New(b, nil)
+	s := rigState([]string{"10.244.1.1", "10.244.2.2"})
+	r.apply(e, s)
+	want := r.state()
+	dataplanetest.RunEngine(t, e, s)
+	c := r.client()
+	for i, k := range r.fake.Keys() {
+		dests := ok(c.Destinations(t.Context(), k))(t)
+		if len(dests) == 0 {
+			continue
+		}
+		var batch ipvsnl.Batch
+		if d := dests[0].Destination; i%2 == 0 {
+			batch.DelDestination(k, d.DestinationKey)
+		} else {
+			d.Weight++
+			batch.SetDestination(k, d)
+		}
+		require.NoError(t, c.Submit(t.Context(), &batch))
+		require.Eventually(t, func() bool {
+			return e.Status().Totals.Repairs == i+1
+		}, 20*time.Second, time.Millisecond, "%v", k)
+	}
+	require.Equal(t, want, r.state())
+}
+
+// A check compares at least one virtual server, and more for a share of the time since the last,
+// up to a limit. A virtual server that differs keeps its turn.
+func TestComparisonsTakeAShareOfTheTime(t *testing.T) {
+	t.Parallel()
+	servers := map[ipvsnl.ServiceKey]*server{}
+	for i := range 1000 {
+		servers[ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i)+1)] = &server{}
+	}
+	s := scrub{share: 1e-3, at: time.Now()}
+	compared := func(took time.Duration, holds bool) (n int) {
+		ok, err := s.each(servers, func(*server) (bool, error) {
+			n++
+			time.Sleep(took)
+			return holds, nil
+		})
+		require.NoError(t, err)
+		require.Equal(t, holds, ok)
+		return n
+	}
+	require.Equal(t, 1, compared(time.Millisecond, true), "nothing has passed")
+	s.at = s.at.Add(-time.Hour)
+	require.Equal(t, 1, compared(2*scrubMost, true), "the limit")
+	s.at = s.at.Add(-time.Hour)
+	require.Greater(t, compared(0, true), 1)
+	left := len(s.keys)
+	require.Equal(t, 1, compared(0, false))
+	require.Len(t, s.keys, left, "its turn comes again")
+	none, err := s.each(nil, nil)
+	require.NoError(t, err)
+	require.True(t, none)
+}
+
+// The number of references to the module shows deleted virtual servers, except those that the
+// backend deletes.
+func TestReferencesTellOfDeletedServers(t *testing.T) {
+	t.Parallel()
+	r, b := rigWithBackend(t)
+	b.kernel.references.file = filepath.Join(t.TempDir(), "refcnt")
+	set := func(n int) {
+		require.NoError(t, os.WriteFile(b.kernel.references.file,
+			[]byte(strconv.Itoa(n)+"\n"), 0o600))
+	}
+	look := func(want dataplane.Integrity) {
+		t.Helper()
+		requireIntegrity(t, b, want)
+	}
+	set(3)
+	e := dataplane.New(b, nil)
+	applied(t, e, rigState([]string{"10.244.1.1"}))
+	set(3 + len(r.fake.Keys()))
+	look(dataplane.Intact)
+	set(2 + len(r.fake.Keys()))
+	look(dataplane.Touched)
+	look(dataplane.Intact)
+	set(20) // other virtual servers come and go
+	look(dataplane.Intact)
+	set(19)
+	look(dataplane.Touched)
+	applied(t, e, rigState([]string{"10.244.1.1"}, restrictedTo()))
+	require.NoError(t, os.Remove(b.kernel.references.file))
+	look(dataplane.Intact)
+}
+
+// The socket options and generic netlink agree about virtual servers of all kinds. A destination
+// that was deleted by hand is noticed long before its virtual server is compared in full.
+func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
+	needIPVS(t)
+	ns := nstest.New(t)
+	b := ok(openBackend(&Config{NetNS: ns.Fd(), AffinityMask4: 24}))(t)
+	defer b.Close()
+	state := rigState([]string{"10.244.1.1", "10.244.2.2"},
+		func(s *servicemodel.Service) {
+			// this needs a virtual server by mark
+			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+			s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true}
+		})
+	ok(dataplane.New(b, nil).Apply(t.Context(), state))(t)
+	o, have := &b.kernel.outlines, b.pl.have.servers
+	require.NoError(t, o.readHeads())
+	require.NotNil(t, o.read)
+	require.True(t, o.hold(have))
+	one := holdAllDests(t, o, have)
+	start := time.Now()
+	const times = 100
+	for range times {
+		require.NoError(t, o.readHeads())
+	}
+	t.Logf("%d virtual servers of IPv4: %v", len(o.heads)/len(ipvsnl.Outline{}),
+		time.Since(start)/times)
+
+	b.scrub.share = 0
+	var batch ipvsnl.Batch
+	batch.DelDestination(one.svc.ServiceKey, sortedDests(one.dests)[0])
+	require.NoError(t, b.kernel.vs.Submit(t.Context(), &batch))
+	require.NoError(t, o.readHeads())
+	require.False(t, o.hold(have))
+	holds, _, err := o.holdsDests(one)
+	require.NoError(t, err)
+	require.False(t, holds)
+	o.due = time.Time{}
+	requireIntegrity(t, b, dataplane.Broken)
+}
+
+// holdAllDests requires that all IPv4 virtual servers have their destinations, and returns one with
+// two. Some of them are by mark.
+func holdAllDests(t *testing.T, o *outlines, have map[ipvsnl.ServiceKey]*server) (one *server) {
+	t.Helper()
+	marks := 0
+	for k, s := range have {
+		if k.Family == ipvsnl.FamilyIPv4 && k.FWMark != 0 {
+			marks++
+		}
+		holds, known, err := o.holdsDests(s)
+		require.NoError(t, err)
+		require.Equal(t, k.Family == ipvsnl.FamilyIPv4, known, k)
+		require.Equal(t, known, holds, k)
+		if known && len(s.dests) > 1 {
+			one = s
+		}
+	}
+	require.Positive(t, marks)
+	require.NotNil(t, one)
+	return one
 }

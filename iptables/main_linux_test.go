@@ -1,9 +1,0 @@
-package iptables
-
-import (
-	"testing"
-
-	"github.com/kernlb/kernlb/dataplane/netnstest"
-)
-
-func TestMain(m *testing.M) { netnstest.Main(m) }
