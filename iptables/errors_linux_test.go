@@ -266,15 +266,6 @@ func TestRulesThatAreReplacedAreSeenAndPutBack(t *testing.T) {
 	}
 }
 
-// Many chains are read over several connections, but not over more than there are processors.
-func TestHowManyConnectionsReadChains(t *testing.T) {
-	t.Parallel()
-	for _, c := range [][3]int{{0, 4, 1}, {chainsForReader - 1, 4, 1}, {chainsForReader, 4, 2},
-		{3*chainsForReader - 1, 4, 3}, {100 * chainsForReader, 4, 4}, {chainsForReader, 1, 1}} {
-		require.Equal(t, c[2], readersFor(c[0], c[1]), "%v", c)
-	}
-}
-
 // A nil configuration is the default one, in the network namespace of the caller.
 func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 	t.Parallel()

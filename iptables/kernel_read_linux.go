@@ -134,18 +134,6 @@ func (rd *reader) rules(ctx context.Context, id chainID, shared bool) ([]foundRu
 	return nil, fmt.Errorf("%s keeps changing: %w", id, dataplane.ErrConflict)
 }
 
-// fill reads the rules of a chain.
-func (rd *reader) fill(ctx context.Context, l *layout, id chainID, c *rawChain) error {
-	if !l.names.owned(id.name) {
-		found, err := rd.rules(ctx, id, true)
-		c.rules = rulesOf(found)
-		return err
-	}
-	c.rules = make([]rule, 0, c.Use)
-	_, err := rd.dumpRules(ctx, id, func(found foundRule) { c.rules = append(c.rules, found.rule) })
-	return err
-}
-
 func rulesOf(found []foundRule) []rule {
 	l := make([]rule, len(found))
 	for i := range found {
@@ -245,11 +233,6 @@ func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 // chainsForReader is how many chains are worth a connection and a thread.
 const chainsForReader = 256
 
-// readersFor returns how many connections read so many chains on so many processors.
-func readersFor(chains, processors int) int {
-	return min(1+chains/chainsForReader, processors)
-}
-
 // fillAll reads the rules of chains. For many chains it uses several connections at a time: the
 // kernel dumps under RCU only, so the dumps do not wait for each other.
 func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) error {
@@ -260,12 +243,23 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 			if n >= len(ids) {
 				return nil
 			}
-			if err := rd.fill(ctx, l, ids[n], r.chains[ids[n]]); err != nil {
+			id, c := ids[n], r.chains[ids[n]]
+			if !l.names.owned(id.name) {
+				found, err := rd.rules(ctx, id, true)
+				if err != nil {
+					return err
+				}
+				c.rules = rulesOf(found)
+				continue
+			}
+			c.rules = make([]rule, 0, c.Use)
+			add := func(found foundRule) { c.rules = append(c.rules, found.rule) }
+			if _, err := rd.dumpRules(ctx, id, add); err != nil {
 				return err
 			}
 		}
 	}
-	errs := make([]error, readersFor(len(ids), runtime.GOMAXPROCS(0)))
+	errs := make([]error, min(1+len(ids)/chainsForReader, runtime.GOMAXPROCS(0)))
 	var group sync.WaitGroup
 	for i := range errs[1:] {
 		group.Go(func() {

@@ -244,12 +244,3 @@ func (b *backend) committed(p *plan, ifindex int) {
 	}
 	b.pl.have.committed(p, ifindex)
 }
-
-// deleteDrained notes that destinations were deleted.
-func (b *backend) deleteDrained(p *plan) {
-	for _, o := range p.down {
-		delete(b.pl.have.servers[o.svc.ServiceKey].dests, o.dest.DestinationKey)
-		delete(b.draining, drainKey{o.svc.ServiceKey, o.dest.DestinationKey})
-	}
-	b.pl.have.companion.version = p.versions[stageEnd]
-}

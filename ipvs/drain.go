@@ -88,11 +88,3 @@ func (d draining) drained(k ipvsnl.ServiceKey, dests []ipvsnl.ObservedDestinatio
 	}
 	return l, said
 }
-
-// planDrained plans the deletion of drained destinations.
-func (pl *planner) planDrained(ops []op) *plan {
-	p := pl.newPlan()
-	p.down = ops
-	pl.planVersion(p)
-	return p
-}

@@ -226,11 +226,17 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 	}
 	// A check that finds nothing drained writes nothing, not even the version.
 	if len(ops) > 0 && b.pl.have.companion.version.exists {
-		p := b.pl.planDrained(ops)
+		p := b.pl.newPlan()
+		p.down = ops
+		b.pl.planVersion(p)
 		if err := b.run(ctx, b.steps(p)); err != nil {
 			return 0, err
 		}
-		b.deleteDrained(p)
+		for _, o := range ops {
+			delete(b.pl.have.servers[o.svc.ServiceKey].dests, o.dest.DestinationKey)
+			delete(b.draining, drainKey{o.svc.ServiceKey, o.dest.DestinationKey})
+		}
+		b.pl.have.companion.version = p.versions[stageEnd]
 		for _, ev := range drained {
 			dataplane.Emit(ctx, ev)
 		}

@@ -63,12 +63,6 @@ func (r *record) withSourcesOf(o *record) *record {
 	return &next
 }
 
-// newSources reports whether a frontend gets source ranges that the companion does not have yet.
-func newSources(old, now *record) bool {
-	return now != nil && now.fe.Sources != nil &&
-		(old == nil || !slices.Equal(old.fe.Sources, now.fe.Sources))
-}
-
 // planVersion plans the change of the version, if the plan does anything.
 func (pl *planner) planVersion(p *plan) {
 	nothing := p.alone() && !pl.have.companion.version.writing
@@ -114,7 +108,10 @@ func (pl *planner) planTables(p *plan, c *servicemodel.ChangeSet, keys []service
 // without records.
 func (pl *planner) planRecord(p *plan, i int, k servicemodel.FrontendKey, anew bool) {
 	old, now := pl.have.companion.records[k], p.records[k]
-	p.restricts = p.restricts || newSources(old, now)
+	if now != nil && now.fe.Sources != nil &&
+		(old == nil || !slices.Equal(old.fe.Sources, now.fe.Sources)) {
+		p.restricts = true
+	}
 	is := old
 	if anew {
 		is = nil

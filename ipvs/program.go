@@ -18,7 +18,15 @@ func newProgram(f *nft.Family, r servicemodel.Rules, mark uint32) nft.Program {
 	for _, k := range kinds {
 		b.frontends(k)
 	}
-	b.admit()
+	admit := b.Chain("admit") // the first packets of connections
+	admit.Add(b.in(kindService, kindService+"s"), nft.Goto(kindService))
+	admit.Add(b.in(kindNodePort, kindNodePort+"s"), b.f.Daddr.In(setNodeAddrs),
+		nft.Goto(kindNodePort))
+	unused := b.Chain("no-service")
+	unused.Add(b.f.Daddr.In(setClusterIPs), b.f.Reject())
+	for _, p := range b.f.Own(b.rules.ServiceCIDRs) {
+		unused.Add(b.f.DaddrWithin(p), nft.Drop)
+	}
 	b.masquerade()
 	b.hooks()
 	return b.Program
@@ -56,19 +64,6 @@ func (b *builder) frontends(kind string) {
 	c.Add(key.In(kind+setReject), b.f.Reject())
 	c.Add(nft.SetMark(key.Map(kind + setMarks)))
 	c.Add(nft.Accept)
-}
-
-// admit makes the chains for the first packets of connections.
-func (b *builder) admit() {
-	admit := b.Chain("admit")
-	admit.Add(b.in(kindService, kindService+"s"), nft.Goto(kindService))
-	admit.Add(b.in(kindNodePort, kindNodePort+"s"), b.f.Daddr.In(setNodeAddrs),
-		nft.Goto(kindNodePort))
-	unused := b.Chain("no-service")
-	unused.Add(b.f.Daddr.In(setClusterIPs), b.f.Reject())
-	for _, p := range b.f.Own(b.rules.ServiceCIDRs) {
-		unused.Add(b.f.DaddrWithin(p), nft.Drop)
-	}
 }
 
 // masquerade makes the chains that decide whether a connection is masqueraded, at the first packet

@@ -24,7 +24,16 @@ func (pl *planner) adopt(o observed, drift []string) (*dataplane.Observation, er
 		return nil, err
 	}
 	drift = append(drift, frontends...)
-	o.indexRecords()
+	for k, r := range comp.records {
+		o.index.marks[r.mark] = true
+		if !k.NodePort() {
+			o.index.users[k.Addr]++
+		}
+	}
+	for k := range o.foreign { // other programs' virtual servers use marks, too
+		o.index.marks[k.FWMark] = true
+	}
+	delete(o.index.marks, 0)
 	if len(comp.records) > 0 { // otherwise nothing depends on them
 		if !slices.Equal(nodePortAddrs(o.addresses.node, c.Rules), comp.addrs[setNodeAddrs]) {
 			drift = append(drift, "the node's addresses have changed")
@@ -41,21 +50,6 @@ func (pl *planner) adopt(o observed, drift []string) (*dataplane.Observation, er
 	pl.have = o
 	return &dataplane.Observation{Table: t, Drift: append(drift, device...),
 		OtherLayout: comp.other}, nil
-}
-
-// indexRecords notes the firewall marks that our records and other programs' virtual servers use,
-// and how many frontends are at each address.
-func (o *observed) indexRecords() {
-	for k, r := range o.companion.records {
-		o.index.marks[r.mark] = true
-		if !k.NodePort() {
-			o.index.users[k.Addr]++
-		}
-	}
-	for k := range o.foreign {
-		o.index.marks[k.FWMark] = true
-	}
-	delete(o.index.marks, 0)
 }
 
 // networkDrift lists the faults of the rules, the routes and the tunables.

@@ -100,9 +100,13 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 	case fe.Affinity > 0:
 		s.svc.Flags |= ipvsnl.FlagPersistent
 		s.svc.Timeout = fe.Affinity
-		s.svc.Netmask = pl.cfg.affinityMask(k.Family)
-		if s.prefix = fe.AffinityBits > 0; s.prefix {
-			s.svc.Netmask = ipvsnl.PrefixNetmask(k.Family, int(fe.AffinityBits))
+		s.prefix = fe.AffinityBits > 0
+		bits := pl.cfg.AffinityMask4
+		if k.Family == ipvsnl.FamilyIPv6 {
+			bits = pl.cfg.AffinityMask6
+		}
+		if bits = cmp.Or(int(fe.AffinityBits), bits); bits > 0 { // otherwise the whole address
+			s.svc.Netmask = ipvsnl.PrefixNetmask(k.Family, bits)
 		}
 	}
 	name, _, _ := scheduler.Split()
@@ -175,16 +179,4 @@ func (s *server) holds(want *server) bool {
 		}
 	}
 	return n == len(want.dests)
-}
-
-// affinityMask is the netmask of persistence in a family.
-func (c *Config) affinityMask(f ipvsnl.Family) ipvsnl.Netmask {
-	bits := c.AffinityMask4
-	if f == ipvsnl.FamilyIPv6 {
-		bits = c.AffinityMask6
-	}
-	if bits == 0 {
-		return 0 // the whole address
-	}
-	return ipvsnl.PrefixNetmask(f, bits)
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"syscall"
 
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
@@ -41,24 +40,23 @@ func (b *backend) Watch(ctx context.Context, changed func()) error {
 			changed()
 		case err != nil:
 			return fmt.Errorf("ipvs: watch the network: %w", err)
-		case from.Pid == nl.PidKernel && k.concerned(msgs):
+		case from.Pid != nl.PidKernel:
+			continue
+		}
+		concerned := false
+		for _, m := range msgs {
+			switch m.Header.Type {
+			case unix.RTM_NEWADDR, unix.RTM_DELADDR:
+				k.changes.Suspect() // the notice may not have reached that socket yet
+				concerned = true
+			case unix.RTM_DELRULE, unix.RTM_DELROUTE:
+				concerned = concerned || routingTable(m.Data) == instanceNumber(k.instance)
+			}
+		}
+		if concerned {
 			changed()
 		}
 	}
-}
-
-// concerned reports whether one of the notices concerns the instance.
-func (k *kernel) concerned(msgs []syscall.NetlinkMessage) (is bool) {
-	for _, m := range msgs {
-		switch m.Header.Type {
-		case unix.RTM_NEWADDR, unix.RTM_DELADDR:
-			k.changes.Suspect() // the notice may not have reached that socket yet
-			is = true
-		case unix.RTM_DELRULE, unix.RTM_DELROUTE:
-			is = is || routingTable(m.Data) == instanceNumber(k.instance)
-		}
-	}
-	return is
 }
 
 // routingTable returns the routing table in a notice about a rule or a route, or 0 if there is
