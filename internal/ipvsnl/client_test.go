@@ -3,7 +3,6 @@ package ipvsnl_test
 import (
 	"bytes"
 	"context"
-	"encoding/binary"
 	"syscall"
 	"testing"
 
@@ -161,22 +160,6 @@ func TestABatchCanBeUsedAgain(t *testing.T) {
 	require.Equal(t, before, after,
 		"but for type and sequence number, sending leaves the bytes as they were")
 	require.Len(t, k.Keys(), 1)
-}
-
-func TestAMessageHasBothHeaders(t *testing.T) {
-	t.Parallel()
-	LittleEndian(t)
-	k := ipvsfake.New()
-	sock := k.Socket()
-	c := dial(t, sock)
-	require.ErrorIs(t, submit(t, c, func(b *Batch) { b.DelService(Marks) }), ErrNoService)
-	sent := sock.Sent[len(sock.Sent)-1]
-	binary.NativeEndian.PutUint32(sent[8:], 0x01020304)
-	require.Equal(t, Unhex(t, `
-		28000000 1b00 0500 04030201 00000000 // nlmsghdr: length, type, flags, sequence number, port
-		03 01 0000                           // genlmsghdr: command, version, reserved
-		1400 0180 0600 0100 0200 0000 0800 0500 07000000
-	`), sent)
 }
 
 func TestAddingToABatchWithRoomAllocatesNothing(t *testing.T) {

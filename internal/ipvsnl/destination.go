@@ -115,7 +115,7 @@ type WireDestination struct {
 func parseDestination(attrs []byte) (w WireDestination, err error) {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {
-		w.present = w.present.with(it.Type())
+		w.present |= 1 << it.Type()
 		switch it.Type() {
 		case DestAttrAddr:
 			w.addr = addr(&it)

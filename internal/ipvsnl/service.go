@@ -181,7 +181,7 @@ type WireService struct {
 func parseService(attrs []byte) (w WireService, err error) {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {
-		w.present = w.present.with(it.Type())
+		w.present |= 1 << it.Type()
 		switch it.Type() {
 		case SvcAttrFamily:
 			w.Family = Family(it.NativeU16())

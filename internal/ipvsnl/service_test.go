@@ -165,19 +165,6 @@ func TestUnknownAttributesOfAServiceAreIgnored(t *testing.T) {
 	require.Equal(t, ObservedService{Service: Wanted(Web)}, got)
 }
 
-func TestDestinationKeys(t *testing.T) {
-	t.Parallel()
-	sorted := []DestinationKey{
-		DestKey("9.0.0.1:80"), DestKey("10.0.0.1:80"), DestKey("10.0.0.1:443"),
-		DestKey("[2001:db8::1]:80"),
-	}
-	require.Equal(t, "10.0.0.1:443", sorted[2].String())
-	shuffled := slices.Clone(sorted)
-	slices.Reverse(shuffled)
-	slices.SortFunc(shuffled, DestinationKey.Compare)
-	require.Equal(t, sorted, shuffled)
-}
-
 // DestinationKeyAttr encodes k as in a request IPVS_CMD_DEL_DEST.
 func DestinationKeyAttr(k DestinationKey) []byte {
 	return Inside(CmdAttrDestination, func(b *rawnl.Batch) { putDestinationKey(b, k) })

@@ -104,17 +104,8 @@ func about(object string, err error) error {
 	return err
 }
 
-// attrSet is a set of attribute types below 32.
+// attrSet is a set of attribute types below 32. This package does not know others.
 type attrSet uint32
-
-// with returns s and typ. It leaves out a type of 32 or more, which this package does not know
-// anyway.
-func (s attrSet) with(typ uint16) attrSet {
-	if typ < 32 {
-		s |= 1 << typ
-	}
-	return s
-}
 
 // has reports whether s has all of types.
 func (s attrSet) has(types ...uint16) bool {

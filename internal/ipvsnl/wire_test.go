@@ -2,7 +2,6 @@ package ipvsnl
 
 import (
 	"fmt"
-	"net/netip"
 	"testing"
 	"time"
 
@@ -10,18 +9,6 @@ import (
 
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
-
-func TestAddressesHaveTheKernelsLayout(t *testing.T) {
-	t.Parallel()
-	LittleEndian(t)
-	for addr, want := range map[string]string{
-		"10.96.0.1":   "1400 0300 0a600001 00000000 00000000 00000000", // in 16 bytes, too
-		"2001:db8::1": "1400 0300 20010db8 00000000 00000000 00000001",
-	} {
-		got := Attrs(func(b *rawnl.Batch) { putAddr(b, 3, netip.MustParseAddr(addr)) })
-		require.Equal(t, Unhex(t, want), got, addr)
-	}
-}
 
 func TestAttributesThatAreNotWhatTheyMustBeAreRefused(t *testing.T) {
 	t.Parallel()
@@ -83,14 +70,6 @@ func TestAnAddressNeedsTheBytesOfItsFamily(t *testing.T) {
 			require.Equal(t, tt.want, got.String())
 		})
 	}
-}
-
-func TestASetOfAttributesIgnoresTypesItCannotHold(t *testing.T) {
-	t.Parallel()
-	s := attrSet(0).with(3).with(200)
-	require.True(t, s.has(3))
-	require.False(t, s.has(3, 4))
-	require.Equal(t, attrSet(8), s)
 }
 
 var SomeStats = Stats{Connections: 1, InPackets: 2, OutPackets: 3, InBytes: 4, OutBytes: 1 << 40}

@@ -83,7 +83,8 @@ func Before(name string, happen func()) Fault {
 func All() (all []Fault) {
 	for _, e := range pressure {
 		all = append(all,
-			Fault{Name: "sending fails with " + e.name, Errno: e.errno, send: refuse},
+			Fault{Name: "sending fails with " + e.name, Errno: e.errno,
+				send: func(_ *wrapped, f Fault, _ []byte) error { return f.Errno }},
 			Fault{Name: "the kernel answers " + e.name, Errno: e.errno, send: answer})
 		if e.errno != syscall.ENOBUFS && e.errno != syscall.EAGAIN { // see lose and Stall
 			all = append(all, Fault{Name: "receiving fails with " + e.name, Errno: e.errno,
@@ -91,7 +92,8 @@ func All() (all []Fault) {
 		}
 	}
 	return append(all, Stall,
-		Fault{Name: "a request is refused, and the answer lost", send: vanish},
+		Fault{Name: "a request is refused, and the answer lost",
+			send: func(*wrapped, Fault, []byte) error { return nil }},
 		Fault{Name: "an answer is lost", Errno: syscall.ENOBUFS, hurt: lose},
 		Fault{Name: "half of an answer is read", hurt: halve},
 		Fault{Name: "less than a header is read", hurt: behead},
@@ -244,9 +246,6 @@ func (w *wrapped) receive(p []byte, sizes []int) (n int, err error) {
 	return n, err
 }
 
-// refuse is a send that fails: the kernel gets nothing.
-func refuse(_ *wrapped, f Fault, _ []byte) error { return f.Errno }
-
 // answer refuses the request as the kernel does. It refuses each message. In a transaction it
 // refuses the first, and the kernel undoes all of it.
 func answer(w *wrapped, f Fault, p []byte) error {
@@ -263,9 +262,6 @@ func answer(w *wrapped, f Fault, p []byte) error {
 	}
 	return nil
 }
-
-// vanish is a request that the kernel drops, without memory for an answer.
-func vanish(*wrapped, Fault, []byte) error { return nil }
 
 // fail is a receive that fails. The queue keeps its content.
 func fail(_ *wrapped, f Fault, _ []byte, _ []int) (int, error) { return 0, f.Errno }
