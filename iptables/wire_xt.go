@@ -109,7 +109,7 @@ const sizeLargest = sizeBPF
 // addrtypeLocal is XT_ADDRTYPE_LOCAL, 1 << RTN_LOCAL.
 const addrtypeLocal = 1 << 2
 
-// putAddrtype: u16 source, u16 dest, u32 flags.
+// putAddrtype writes u16 source, u16 dest, u32 flags.
 func putAddrtype(p []byte, _ *nft.Family, r *rule) {
 	if r.srcLocal {
 		native.PutUint16(p, addrtypeLocal)
@@ -158,8 +158,8 @@ const (
 	statisticNth    = 1 // XT_STATISTIC_MODE_NTH
 )
 
-// putStatistic: u16 mode, u16 flags; for random u32 probability, for nth u32 every, u32 packet, u32
-// count, where every is one less than the user's number; and a pointer for the kernel.
+// putStatistic writes u16 mode, u16 flags; for random u32 probability, for nth u32 every, u32
+// packet, u32 count, where every is one less than the user's number; and a pointer for the kernel.
 func putStatistic(p []byte, _ *nft.Family, r *rule) {
 	if r.stat.kind == statRandom {
 		native.PutUint16(p, statisticRandom)
@@ -289,7 +289,7 @@ func (d *decoder) comment(p []byte) bool {
 	return first
 }
 
-// matchMark reads: u32 mark, u32 mask, u8 invert.
+// matchMark reads u32 mark, u32 mask, u8 invert.
 func (d *decoder) matchMark(p []byte) bool {
 	first := d.r.mark.mask == 0
 	d.r.mark = markMatch{value: native.Uint32(p), mask: native.Uint32(p[4:]), not: p[8] != 0}
@@ -302,8 +302,8 @@ const (
 	natFullyRandom = 1 << 4 // NF_NAT_RANGE_PROTO_RANDOM_FULLY
 )
 
-// putDNAT: u32 flags, union nf_inet_addr min_addr and max_addr, then in network byte order u16
-// min_proto, max_proto and base_proto.
+// putDNAT writes u32 flags, union nf_inet_addr min_addr and max_addr, then in network byte order
+// u16 min_proto, max_proto and base_proto.
 func putDNAT(p []byte, _ *nft.Family, r *rule) {
 	native.PutUint32(p, natMapIPs|natProto)
 	copy(p[4:], r.to.Addr().AsSlice())
@@ -318,7 +318,7 @@ func (d *decoder) dnat(p []byte) bool {
 	return d.made(p, putDNAT)
 }
 
-// putMasquerade: u32 rangesize, u32 flags, addresses and ports; for IPv6 without the first.
+// putMasquerade writes u32 rangesize, u32 flags, addresses and ports; for IPv6 without the first.
 func putMasquerade(p []byte, f *nft.Family, _ *rule) {
 	if f == nft.IPv4 {
 		native.PutUint32(p, 1)
@@ -332,7 +332,7 @@ func (d *decoder) masquerade(p []byte) bool {
 	return d.made(p, putMasquerade)
 }
 
-// putMARK: u32 mark, u32 mask.
+// putMARK writes u32 mark, u32 mask.
 func putMARK(p []byte, _ *nft.Family, r *rule) {
 	native.PutUint32(p, r.set.value)
 	native.PutUint32(p[4:], r.set.mask)
@@ -343,7 +343,7 @@ func (d *decoder) setMark(p []byte) bool {
 	return true
 }
 
-// putREJECT: enum with, IPT_ICMP_PORT_UNREACHABLE or IP6T_ICMP6_PORT_UNREACH.
+// putREJECT writes the enum IPT_ICMP_PORT_UNREACHABLE, or for IPv6 IP6T_ICMP6_PORT_UNREACH.
 func putREJECT(p []byte, f *nft.Family, _ *rule) {
 	with := uint32(3)
 	if f == nft.IPv6 {
