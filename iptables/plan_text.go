@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -38,53 +39,48 @@ func (p *plan) String() string {
 	return b.String()
 }
 
-// tableText returns the lines for one table, chains first.
+// tableText returns the lines for one table: first the chains to make, last those to delete.
 func (p *plan) tableText(t table) string {
 	var b strings.Builder
-	var changes []*chainChange
-	for _, x := range p.chains {
-		if x.id.table == t {
-			changes = append(changes, x)
-		}
-	}
-	if p.version != nil && p.version.made && p.version.next.table == t {
-		newChainText(&b, p.version.next.name)
+	changes := slices.DeleteFunc(slices.Clone(p.chains), func(x *chainChange) bool {
+		return x.id.table != t
+	})
+	var made, gone []string
+	if v := p.version; v != nil && v.made && v.next.table == t {
+		made = append(made, v.next.name)
 	}
 	for _, x := range changes {
 		if x.creates() && !isBase(x.id) { // iptables makes base chains by itself
-			newChainText(&b, x.id.name)
+			made = append(made, x.id.name)
+		}
+		if p.deletes(x) {
+			gone = append(gone, x.id.name)
 		}
 	}
-	p.changesText(&b, changes)
 	if p.version != nil {
 		for _, v := range p.version.gone {
 			if v.table == t {
-				fmt.Fprintf(&b, "-X %s\n", v.name)
+				gone = append(gone, v.name)
 			}
 		}
 	}
-	return b.String()
-}
-
-func newChainText(b *strings.Builder, name string) { fmt.Fprintf(b, ":%s - [0:0]\n", name) }
-
-// changesText appends the lines for the rules of chains, and for chains to delete.
-func (p *plan) changesText(b *strings.Builder, changes []*chainChange) {
+	for _, name := range made {
+		fmt.Fprintf(&b, ":%s - [0:0]\n", name)
+	}
 	for _, x := range changes {
 		if !x.removes() {
-			x.appendText(b)
+			x.appendText(&b)
 		}
 	}
 	for _, x := range changes {
 		if x.removes() && len(x.before) > 0 {
-			fmt.Fprintf(b, "-F %s\n", x.id.name)
+			fmt.Fprintf(&b, "-F %s\n", x.id.name)
 		}
 	}
-	for _, x := range changes {
-		if p.deletes(x) {
-			fmt.Fprintf(b, "-X %s\n", x.id.name)
-		}
+	for _, name := range gone {
+		fmt.Fprintf(&b, "-X %s\n", name)
 	}
+	return b.String()
 }
 
 // appendText appends the lines for the rules of a chain.

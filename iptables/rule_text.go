@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"strings"
 
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -153,11 +154,7 @@ func (s ctState) String() string {
 
 // quote quotes a string like iptables-save (xtables_save_string in libxtables/xtables.c).
 func quote(s string) string {
-	plain := func(r rune) bool {
-		return r == '_' || r == '-' || '0' <= r && r <= '9' || 'a' <= r && r <= 'z' || 'A' <= r &&
-			r <= 'Z'
-	}
-	if s != "" && strings.IndexFunc(s, func(r rune) bool { return !plain(r) }) < 0 {
+	if s != "" && strings.Trim(s, rendering.Letters+rendering.Digits+"_-") == "" {
 		return s
 	}
 	return `"` + strings.NewReplacer(`"`, `\"`, `\`, `\\`, `'`, `\'`).Replace(s) + `"`

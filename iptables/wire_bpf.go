@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -148,11 +149,7 @@ const ratioInverse = 244002641
 func bytecode(program []bpf.RawInstruction) string {
 	l := []string{strconv.Itoa(len(program))}
 	for _, inst := range program {
-		var b []byte
-		for _, n := range []uint32{uint32(inst.Op), uint32(inst.Jt), uint32(inst.Jf), inst.K} {
-			b = append(strconv.AppendUint(b, uint64(n), 10), ' ')
-		}
-		l = append(l, strings.TrimSuffix(string(b), " "))
+		l = append(l, fmt.Sprintf("%d %d %d %d", inst.Op, inst.Jt, inst.Jf, inst.K))
 	}
 	return strings.Join(l, ",")
 }

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -136,29 +135,6 @@ func TestACommitMayEndAfterAnyStep(t *testing.T) {
 				r.apply(r.engine(Config{DrainLimit: -1}), story.to)
 			}
 		})
-	}
-}
-
-// If any step of a commit fails, the commit returns an error, and the next one does the rest, as
-// after a kill.
-func TestACommitMayFailAtAnyStep(t *testing.T) {
-	t.Parallel()
-	story := stepStories[0]
-	for n := 0; ; n++ {
-		r := newRig(t)
-		b, c := r.change(story.to)
-		steps := b.steps(b.pl.plan(c))
-		if n == len(steps) {
-			return
-		}
-		failure := fmt.Errorf("step %d", n)
-		steps[n].do = func(context.Context) error { return failure }
-		err := b.run(t.Context(), steps)
-		require.ErrorIs(t, err, failure)
-		require.ErrorContains(t, err, steps[n].doing)
-		_, err = b.Commit(t.Context(), c)
-		require.ErrorIs(t, err, errNotObserved)
-		r.apply(r.engine(), story.to)
 	}
 }
 
