@@ -43,7 +43,18 @@ func (p *Plan) planLegacy() error {
 			if err != nil {
 				return fmt.Errorf("read table %s of %s: %w", table, f.program, err)
 			}
-			p.leaveLegacy(&f, table, chains)
+			o := owner{}
+			chains = slices.DeleteFunc(chains, func(c string) bool {
+				return !o.owns(Chain{Table{f.family, table}, c})
+			})
+			if len(chains) == 0 {
+				continue
+			}
+			slices.Sort(chains)
+			p.Left = append(p.Left, Left{Object: "table " + table + " of " + f.program,
+				Reason: fmt.Sprintf("it is a legacy table, which kernlb does not change: "+
+					"kube-proxy --cleanup deletes its %d chains there, such as %s", len(chains),
+					strings.Join(chains[:min(len(chains), 3)], ", ")), legacy: true})
 		}
 	}
 	return nil
@@ -146,20 +157,4 @@ func (f *legacyFamily) chainsOf(entries []byte) ([]string, error) {
 		entries = entries[next:]
 	}
 	return chains, nil
-}
-
-// leaveLegacy notes the chains of kube-proxy in a legacy table.
-func (p *Plan) leaveLegacy(f *legacyFamily, table string, chains []string) {
-	o := owner{}
-	chains = slices.DeleteFunc(chains, func(c string) bool {
-		return !o.owns(Chain{Table{f.family, table}, c})
-	})
-	if len(chains) == 0 {
-		return
-	}
-	slices.Sort(chains)
-	some := strings.Join(chains[:min(len(chains), 3)], ", ")
-	p.Left = append(p.Left, Left{Object: "table " + table + " of " + f.program, legacy: true,
-		Reason: fmt.Sprintf("it is a legacy table, which kernlb does not change: kube-proxy "+
-			"--cleanup deletes its %d chains there, such as %s", len(chains), some)})
 }
