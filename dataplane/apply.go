@@ -3,8 +3,12 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"slices"
+	"time"
 
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -18,8 +22,9 @@ func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, erro
 	}
 	r := &Result{
 		Backend: e.backend.Name(), State: s, Changes: p.changes, Refused: p.refused,
-		Conflicts: p.conflicts(), Observed: p.observed, Accepted: p.state,
-		begun: e.resolved != nil,
+		Conflicts: slices.Collect(p.changes.New.Conflicts()), Observed: p.observed,
+		Accepted: p.state,
+		begun:    e.resolved != nil,
 	}
 	e.count(r)
 	return r, e.commit(ctx, r, p.changes)
@@ -61,25 +66,24 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 // commit writes the changes, repairs the drift of the last observation, and records what the kernel
 // then holds.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
-	todo := !c.Empty() || len(c.Health) > 0 || len(e.drift) > 0
-	if todo {
-		if err := e.approve(ctx, r, c); err != nil {
+	if !c.Empty() || len(c.Health) > 0 || len(e.drift) > 0 {
+		if err := e.write(ctx, r, c); err != nil {
 			return err
 		}
 	}
 	e.phase.enter(PhaseCommit)
-	if todo {
-		e.logPlan(ctx, c)
-		stats, err := e.backend.Commit(ctx, c)
-		if err != nil {
-			e.failedCommit(err)
-			return err
-		}
-		r.Stats = r.Stats.Plus(stats)
-	}
 	r.Drift = append(r.Drift, e.drift...)
 	e.resolved, e.kernel, e.drift = c.New, c.New, nil
-	e.changed(r.Accepted, c)
+	if f := e.cfg.Flows; f != nil {
+		// The flows must learn of every step of the kernel. After a commit that failed half way, or
+		// a change by another program, this commit does not begin where the last notification
+		// ended. The flows then get both differences.
+		if e.notified != nil && e.notified != c.Old {
+			f.Changed(r.Accepted, servicemodel.Diff(e.notified, c.New))
+		}
+		f.Changed(r.Accepted, c)
+		e.notified = c.New
+	}
 	if e.cfg.KeepRefused {
 		r.Accepted = nocopy.Of(r.Accepted).Tried(e.served, c.New)
 		e.served = r.Accepted
@@ -87,12 +91,41 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 	return nil
 }
 
-// failedCommit records that the kernel's contents are unknown after a failed commit. Unless it
-// failed because of another writer, the kernel may hold a part of the commit.
-func (h *held) failedCommit(err error) {
-	if h.kernel = nil; !errors.Is(err, ErrConflict) {
-		h.resolved = nil
+// write commits the changes, after it has logged them at debug level, and [Config.Approve] has
+// approved them. After an error of the commit the kernel's contents are unknown. Unless it failed
+// because of another writer, the kernel may hold a part of the commit.
+func (e *Engine) write(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
+	log := e.cfg.Logger
+	debug := log != nil && log.Enabled(ctx, slog.LevelDebug)
+	if e.cfg.Approve != nil || debug {
+		plan, err := e.backend.Plan(c)
+		if e.cfg.Approve != nil && err == nil {
+			err = e.cfg.Approve(ctx, &Preview{Changes: c, Repaired: r.Repaired,
+				Drift: slices.Clone(e.drift), Plan: plan, Refused: slices.Clone(r.Refused),
+				Conflicts: slices.Clone(r.Conflicts)})
+			if err != nil {
+				return fmt.Errorf("%w: %w", ErrNotApproved, err)
+			}
+		}
+		switch name := e.backend.Name(); {
+		case e.cfg.Approve != nil && err != nil:
+			return err
+		case debug && err != nil:
+			log.DebugContext(ctx, "no plan", logkey.Backend, name, logkey.Error, err)
+		case debug:
+			log.DebugContext(ctx, "committing", logkey.Backend, name, logkey.Plan, plan.String())
+		}
 	}
+	e.phase.enter(PhaseCommit)
+	stats, err := e.backend.Commit(ctx, c)
+	if err != nil {
+		if e.kernel = nil; !errors.Is(err, ErrConflict) {
+			e.resolved = nil
+		}
+		return err
+	}
+	r.Stats = r.Stats.Plus(stats)
+	return nil
 }
 
 // proposal is the accepted part of a state, with the changes in the kernel that lead to it.
@@ -102,20 +135,18 @@ type proposal struct {
 	observed bool // the kernel was read
 }
 
-func (p *proposal) conflicts() []servicemodel.Conflict {
-	return slices.Collect(p.changes.New.Conflicts())
-}
-
 // compare resolves a state and compares it with what the kernel holds. With hint set, a reading of
 // the kernel may be confined to the wanted objects.
 func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*proposal, error) {
 	e.phase.enter(PhaseResolve)
-	s, err := e.completed(ctx, s)
-	if err != nil {
-		return nil, err
+	if e.cfg.Node != nil {
+		n, err := e.cfg.Node.Complete(ctx, s.Node())
+		if err != nil {
+			return nil, err
+		}
+		s = s.WithNode(n)
 	}
-	p := &proposal{draft: newDraft(s, &e.cfg)}
-	p.before = e.served
+	p := &proposal{draft: draft{state: s, cfg: &e.cfg, before: e.served}}
 	known := e.lacks != nil && p.leaveOutFamily(*e.lacks)
 	t, err := p.resolve(e.resolved)
 	if err != nil {
@@ -142,30 +173,34 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	if p.observed {
 		t = e.atPresent(t)
 	}
-	t = e.arranged(t)
 	p.changes = e.difference(t)
+	t = p.changes.New
 	accepted, err := e.accepted(p, t)
 	if err != nil {
 		return nil, err
 	}
-	e.lacks = p.lacks()
+	e.lacks = p.lacks
 	if accepted != t {
-		p.changes = e.difference(e.arranged(accepted))
+		p.changes = e.difference(accepted)
 	}
 	return p, nil
 }
 
-// difference returns the changes that lead to t. If only pools are missing for which the kernel has
-// no place, it returns no changes. Otherwise it includes these pools: a stored change set must
-// begin from what another process can read.
+// difference returns the changes that lead to t. If the kernel was read since the last apply, its
+// endpoints keep the slots that they have in the kernel. If only pools are missing for which the
+// kernel has no place, it then returns no changes. Otherwise it includes these pools: a stored
+// change set must begin from what another process can read.
 func (e *Engine) difference(t *servicemodel.Table) *servicemodel.ChangeSet {
-	c := servicemodel.Diff(e.kernel, t)
+	if e.kernel == e.resolved {
+		return servicemodel.Diff(e.kernel, t)
+	}
+	t = t.Arrange(e.kernel)
 	if k := nocopy.Of(t).AssumedIn(e.kernel); k != e.kernel {
 		if assumed := servicemodel.Diff(k, t); assumed.Empty() {
 			return assumed
 		}
 	}
-	return c
+	return servicemodel.Diff(e.kernel, t)
 }
 
 // accepted returns t, the table of the proposal, without the services that the backend refuses. A
@@ -195,11 +230,163 @@ func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Tab
 	}
 }
 
-// arranged returns t with endpoints in the slots that they have in the kernel. They differ only if
-// the kernel was read since the last apply.
-func (e *Engine) arranged(t *servicemodel.Table) *servicemodel.Table {
-	if e.kernel == e.resolved {
-		return t
+// Result is the outcome of an apply. Its fields Changes and Refused print as text for people, with
+// one change per line. A whole result can be written as JSON.
+type Result struct {
+	// Backend is the backend's name.
+	Backend string
+	// Revision is the number of the requested state, see [Engine.Set].
+	Revision Revision
+	// Owners are the owners of changed parts, see [Parts]. It is nil in results of an engine.
+	Owners []string
+	// State is the requested state, including refused services. It is empty for changes
+	// ([Engine.ApplyChanges]) and parts.
+	State servicemodel.State
+	// Counts counts what was added, changed and removed by new requests: since the last apply, or
+	// for the first apply, since what the kernel held.
+	servicemodel.Counts
+	// Repaired counts the changes that undo what others did to the services in the kernel since the
+	// last apply. Objects that others removed count as Added. These changes are not in Counts,
+	// because a flushed ruleset does not make new services. Damage that has no meaning as services
+	// is in Drift.
+	Repaired servicemodel.Counts
+	// Changes are the changes that were applied.
+	Changes *servicemodel.ChangeSet
+	// Rest is the removal, in a second step, of objects that are in no wanted state. A backend that
+	// reads with a hint finds such objects only after Changes were committed. Nil means no second
+	// step.
+	Rest *servicemodel.ChangeSet
+	// Drift describes foreign or damaged objects that were found in the kernel and repaired.
+	Drift []string
+	// Refused are the services that were left out as a whole or in part, in the order of their
+	// names.
+	Refused []Refusal
+	// Accepted is State without its refused services, or with earlier definitions of them
+	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints has its earlier
+	// definition, too: its pools may still be refused.
+	Accepted servicemodel.State
+	// Conflicts are the addresses and ports that several services claim, in order. A service that
+	// loses one keeps its others.
+	Conflicts []servicemodel.Conflict
+	// Observed says that the kernel was read.
+	Observed bool
+	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
+	Settle time.Duration
+	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request.
+	Step bool
+	// Phases is how long each phase took.
+	Phases Phases
+	// Stats is what the commits sent to the kernel. Its Duration covers the whole apply, from its
+	// turn on.
+	Stats
+
+	begun bool // the state that was wanted before is known
+	// damaged says that others had changed the table, even if Repaired does not count the change.
+	damaged bool
+}
+
+// String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
+// messages, 628 bytes, 85µs", and the number of refused services, if any.
+func (r *Result) String() string {
+	s := fmt.Sprintf("%s: %v; %v", r.Backend, r.Counts, r.Stats)
+	if n := len(r.Refused); n > 0 {
+		s += fmt.Sprintf("; %d refused", n)
 	}
-	return t.Arrange(e.kernel)
+	return s
+}
+
+// IsRepair reports whether the apply undid changes that others had made to the kernel.
+func (r *Result) IsRepair() bool {
+	return r.begun && (r.damaged || r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
+}
+
+// Preview is what an apply would do.
+type Preview struct {
+	// Changes are the changes that would be made. Repaired counts those that undo what others did,
+	// see [Result.Repaired]. Drift describes what else would be repaired.
+	Changes  *servicemodel.ChangeSet
+	Repaired servicemodel.Counts
+	Drift    []string
+	// Plan is what would be sent to the kernel.
+	Plan Plan
+	// Refused and Conflicts have the same meaning as in [Result].
+	Refused   []Refusal
+	Conflicts []servicemodel.Conflict
+}
+
+func sum(a, b servicemodel.Counts) servicemodel.Counts {
+	return servicemodel.Counts{Added: a.Added + b.Added, Changed: a.Changed + b.Changed,
+		Removed: a.Removed + b.Removed}
+}
+
+// ApplyChanges applies a change set that [Engine.Plan] made and that was stored as JSON, perhaps on
+// another machine and after a review. It applies exactly these changes or nothing. The error is
+// servicemodel.ErrOtherTable if the kernel does not hold the table that the changes begin from, and
+// another one if the change set was edited.
+//
+// The engine does not know the state that the changes were made of, so it cannot find stale flows,
+// and these stay. Once the kernel has the changes, no state is wanted until the next Set or Apply,
+// as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was.
+func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
+	if c == nil {
+		return nil, errors.New("apply changes: there are none")
+	}
+	if err := e.take(ctx); err != nil {
+		return nil, fmt.Errorf("apply changes: %w", err)
+	}
+	defer e.give()
+	start := time.Now()
+	e.phase.begin(ctx, "apply changes", PhaseLock)
+	r, err := e.applyChanges(ctx, c)
+	if err != nil {
+		e.update(func(s *Status) { s.Totals.Failures++ })
+		return nil, e.failed(ctx, "apply changes", 0, err)
+	}
+	e.held, e.notified = newHeld(e.backend), nil
+	r.Revision = e.progress.ask(servicemodel.State{}, false)
+	e.phase.enter(PhaseSettle)
+	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
+	e.succeeded(ctx, r)
+	return r, nil
+}
+
+// applyChanges reads the kernel and commits c, while other writers of the instance wait.
+func (e *Engine) applyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
+	unlock, err := lock(ctx, e.backend)
+	if err != nil {
+		return nil, err
+	}
+	defer unlock()
+	var r *Result
+	err = e.observers.retry(ctx, "apply changes", func() error {
+		e.phase.enter(PhaseObserve)
+		if err := e.observe(ctx, nil); err != nil {
+			return err
+		}
+		e.phase.enter(PhaseCheck)
+		on, err := c.On(e.read)
+		if err != nil {
+			return err
+		}
+		if err := e.backend.Check(on); err != nil {
+			return err
+		}
+		r = &Result{Backend: e.backend.Name(), Counts: on.Counts(), Changes: on, Observed: true,
+			Drift: slices.Clone(e.drift)}
+		if on.Empty() && len(on.Health) == 0 && len(e.drift) == 0 {
+			return nil
+		}
+		return e.write(ctx, r, on)
+	})
+	return r, err
+}
+
+// atPresent returns the table that the kernel is to hold now, of a resolved table: endpoints with a
+// slow start have a part of their weight. Without slow starts it is the table itself. It goes on
+// from the table of the last apply, or from the kernel's after a start or an error.
+func (e *Engine) atPresent(t *servicemodel.Table) *servicemodel.Table {
+	if e.resolved != nil {
+		return nocopy.Of(t).At(time.Now, e.resolved)
+	}
+	return nocopy.Of(t).At(time.Now, e.kernel)
 }

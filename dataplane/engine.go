@@ -127,7 +127,7 @@ func New(b Backend, cfg *Config) *Engine {
 		cfg = &Config{}
 	}
 	e := &Engine{
-		held: newHeld(b), cfg: *cfg, phase: stopwatch{spans: spans{start: cfg.Span}},
+		held: newHeld(b), cfg: *cfg, phase: stopwatch{span: cfg.Span},
 		switched: make(chan struct{}, 1), grace: wait.GracePeriod, turn: newTurn(),
 		progress: progress{wake: make(chan struct{}, 1), status: Status{Backend: b.Name()}},
 	}
@@ -152,7 +152,7 @@ func (e *Engine) take(ctx context.Context) error {
 // give ends the turn, and publishes the knowledge of the kernel.
 func (e *Engine) give() {
 	e.update(func(*Status) {})
-	e.phase.spans.end()
+	e.phase.end()
 	e.turn.give()
 }
 
@@ -293,7 +293,7 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 	e.count(r)
 	return &Preview{
 		Changes: p.changes, Repaired: r.Repaired, Drift: slices.Clone(e.drift), Plan: plan,
-		Refused: p.refused, Conflicts: p.conflicts(),
+		Refused: p.refused, Conflicts: slices.Collect(p.changes.New.Conflicts()),
 	}, nil
 }
 
@@ -356,3 +356,30 @@ func (e *Engine) cleanup(ctx context.Context, b Backend) (stats Stats, err error
 	})
 	return stats, err
 }
+
+// turn is a lock. A context can end the wait for it. Waiters get it in the order of their calls.
+type turn chan struct{}
+
+func newTurn() turn { return make(turn, 1) }
+
+// errNoBackend says that an engine or parts have no backend.
+var errNoBackend = errors.New("there is no backend")
+
+// take waits for the turn. give ends it. It returns the context's error. A context that has ended
+// gets no turn, not even a free one.
+func (t turn) take(ctx context.Context) error {
+	if t == nil {
+		return errNoBackend
+	}
+	if err := wait.Ended(ctx); err != nil {
+		return fmt.Errorf("wait for the turn: %w", err)
+	}
+	select {
+	case t <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("wait for the turn: %w", wait.Ended(ctx))
+	}
+}
+
+func (t turn) give() { <-t }

@@ -3,12 +3,16 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"fmt"
+	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/logkey"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -181,16 +185,26 @@ func (o *observers) change(f func([]*Observer) []*Observer) {
 	o.list.Store(&l)
 }
 
-// retry works like the function retry, and emits conflicts.
+// tries is the maximum number of tries after conflicts with other programs. The waits in between
+// add up to 1.2 s.
+const tries = 16
+
+// retry repeats f as long as it fails with ErrConflict, up to tries times, and emits each conflict.
+// It is the only retry of reading and committing, because backends return conflicts to the engine.
 func (o *observers) retry(ctx context.Context, doing string, f func() error) error {
-	try := 0
-	return retry(ctx, doing, func() error {
-		err := f()
-		if try++; errors.Is(err, ErrConflict) && o.any() {
-			o.emit(ctx, WriteConflict{Doing: doing, Try: try, Err: err})
+	var err error
+	for try := range tries {
+		if try > 0 {
+			if err := wait.For(ctx, time.Duration(try*try)*time.Millisecond); err != nil {
+				return err
+			}
 		}
-		return err
-	})
+		if err = f(); !errors.Is(err, ErrConflict) {
+			return err
+		}
+		o.emit(ctx, WriteConflict{Doing: doing, Try: try + 1, Err: err})
+	}
+	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
 }
 
 // any reports whether there are observers.
@@ -239,4 +253,88 @@ func (o *observers) emitting(ctx context.Context, t *servicemodel.Table) context
 		}
 		o.emit(ctx, ev)
 	})
+}
+
+// logTo returns an observer that logs the important events.
+func logTo(log *slog.Logger) Observer {
+	return func(ctx context.Context, ev Event) {
+		switch ev := ev.(type) {
+		case Applied:
+			logApplied(ctx, log, ev.Result)
+		case Refused:
+			what := "service refused"
+			if len(ev.Endpoints) > 0 {
+				what = "endpoints left out"
+			} else if ev.Kept {
+				what = "service refused, and left as it was"
+			}
+			log.WarnContext(ctx, what, logkey.Backend, ev.Backend, logkey.Service,
+				ev.Service.String(), logkey.Reason, ev.Err)
+		case PartRefused:
+			log.WarnContext(ctx, "part refused", logkey.Backend, ev.Backend, logkey.Owner, ev.Owner,
+				logkey.Reason, ev.Err)
+		case ClaimConflict:
+			log.WarnContext(ctx, "address claimed twice", logkey.Address, ev.Key.String(),
+				logkey.Winner, ev.Winner.String(), logkey.Loser, ev.Loser.String())
+		case Repaired:
+			logRepaired(ctx, log, ev.Result)
+		case RepairDelayed:
+			log.WarnContext(ctx, "somebody undoes repairs again and again: the next one waits")
+		case RepairUndone:
+			log.WarnContext(ctx, "repair undone", logkey.Backend, ev.Backend, logkey.Program,
+				ev.Name, logkey.Thread, ev.Thread)
+		case Failed:
+			if errors.Is(ev.Err, ErrNotApproved) {
+				log.WarnContext(ctx, ev.Doing+" not approved", logkey.Backend, ev.Backend,
+					of(nil, ev.Revision), logkey.Reason, ev.Err)
+			} else if !errors.Is(ev.Err, context.Canceled) { // the program ends
+				log.ErrorContext(ctx, ev.Doing+" failed", logkey.Backend, ev.Backend,
+					of(ev.Owners, ev.Revision), logkey.Phase, ev.Phase.String(), logkey.Error,
+					ev.Err)
+			}
+		case WatchFailed:
+			log.ErrorContext(ctx, "watch failed", logkey.Error, ev.Err)
+		case Switched:
+			log.InfoContext(ctx, "switched", logkey.From, ev.From, logkey.To, ev.To,
+				logkey.Messages, ev.Messages, logkey.Bytes, ev.Bytes, logkey.Duration, ev.Duration)
+		case CleanedUp:
+			log.InfoContext(ctx, "cleaned up", logkey.Backend, ev.Backend, logkey.Messages,
+				ev.Messages, logkey.Bytes, ev.Bytes, logkey.Duration, ev.Duration)
+		case WriteConflict:
+			log.DebugContext(ctx, "another writer came between", logkey.Doing, ev.Doing,
+				logkey.Try, ev.Try, logkey.Error, ev.Err)
+		case Settled:
+			log.DebugContext(ctx, "settled", logkey.Next, ev.Next, logkey.Duration, ev.Duration)
+		}
+	}
+}
+
+// logApplied logs the changes, at debug level if there are none but steps of slow starts. A repair
+// has a line of its own.
+func logApplied(ctx context.Context, log *slog.Logger, r *Result) {
+	level := slog.LevelDebug
+	if r.Messages > 0 && !r.Step && (r.Counts != servicemodel.Counts{} || !r.IsRepair()) {
+		level = slog.LevelInfo
+	}
+	log.Log(ctx, level, "applied", logkey.Backend, r.Backend, of(r.Owners, r.Revision),
+		logkey.Added, r.Added, logkey.Changed, r.Changed, logkey.Removed, r.Removed,
+		logkey.Messages, r.Messages, logkey.Bytes, r.Bytes, logkey.Duration, r.Duration)
+}
+
+// of returns the subject of an event: the owners of parts, or a revision of the whole.
+func of(owners []string, r Revision) slog.Attr {
+	if len(owners) > 0 {
+		return slog.Any(logkey.Owners, owners)
+	}
+	return slog.Uint64(logkey.Revision, uint64(r))
+}
+
+func logRepaired(ctx context.Context, log *slog.Logger, r *Result) {
+	attrs := []any{logkey.Backend, r.Backend, logkey.Added, r.Repaired.Added, logkey.Changed,
+		r.Repaired.Changed, logkey.Removed, r.Repaired.Removed, logkey.Objects, len(r.Drift),
+		logkey.Duration, r.Duration}
+	if len(r.Drift) > 0 {
+		attrs = append(attrs, logkey.First, r.Drift[0])
+	}
+	log.WarnContext(ctx, "repaired", attrs...)
 }

@@ -78,7 +78,7 @@ func Choose(
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	d := newDraft(s, cfg)
+	d := draft{state: s, cfg: cfg}
 	t, err := d.resolve(nil)
 	if err != nil {
 		return nil, nil, err

@@ -39,16 +39,11 @@ func compareRefusals(a, b Refusal) int { return a.Service.Compare(b.Service) }
 
 // draft is a state during an apply. Refused services are removed from it.
 type draft struct {
-	state     servicemodel.State
-	strict    bool
-	endpoints bool // leave out only invalid endpoints, if possible
-	refused   []Refusal
-	before    servicemodel.State // the source of the old definitions of refused services
-}
-
-// newDraft returns the draft of a state for an engine with the configuration.
-func newDraft(s servicemodel.State, cfg *Config) draft {
-	return draft{state: s, strict: cfg.Strict, endpoints: cfg.LeaveOutEndpoints}
+	state   servicemodel.State
+	cfg     *Config
+	refused []Refusal
+	lacks   *Problem           // of a family that is left out
+	before  servicemodel.State // the source of the old definitions of refused services
 }
 
 // resolve resolves the state without its invalid services.
@@ -67,7 +62,7 @@ func (d *draft) resolve(prev *servicemodel.Table) (*servicemodel.Table, error) {
 // leaveOut leaves out the services that err names, at least one. If a part of err concerns anything
 // else, such as the node, it returns err.
 func (d *draft) leaveOut(err error) error {
-	if d.strict {
+	if d.cfg.Strict {
 		return refusedState{err}
 	}
 	problems := map[servicemodel.Name][]error{}
@@ -99,18 +94,8 @@ func (d *draft) leaveOutFamily(p Problem) bool {
 	if p.Value == n.OnlyFamily.String() {
 		r.Family, n.OnlyFamily = n.OnlyFamily, r.Family
 	}
-	d.state, d.refused = d.state.WithNode(n), append(d.refused, r)
+	d.state, d.refused, d.lacks = d.state.WithNode(n), append(d.refused, r), &p
 	return true
-}
-
-// lacks returns the problem of the family that is left out, or nil.
-func (d *draft) lacks() *Problem {
-	for _, r := range d.refused {
-		if r.Family != 0 {
-			return &Problems(r.Err)[0]
-		}
-	}
-	return nil
 }
 
 // refuse leaves out the invalid endpoints of a service if that is configured and enough. Otherwise
@@ -119,7 +104,8 @@ func (d *draft) refuse(name servicemodel.Name, err error) {
 	r := Refusal{Service: name, Err: err}
 	before := func(o Refusal) bool { return o.Service == name }
 	i := slices.IndexFunc(d.refused, before)
-	if svc := d.state.Service(name); d.endpoints && i < 0 && svc != nil && svc.Validate() == nil {
+	svc := d.state.Service(name)
+	if d.cfg.LeaveOutEndpoints && i < 0 && svc != nil && svc.Validate() == nil {
 		var valid []servicemodel.Endpoint
 		for i, e := range d.state.Endpoints(name) {
 			if e.Validate() == nil {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -74,7 +75,13 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	if e.cfg.Flows != nil {
 		take(e.cfg.Flows.Settle(e.observers.emitting(ctx, e.kernel)))
 	}
-	take(e.untilStep(), nil)
+	if at := nocopy.Of(e.resolved).NextStep(); !at.IsZero() {
+		n := time.Until(at)
+		if n <= 0 {
+			n = lateStep
+		}
+		take(n, nil)
+	}
 	if len(errs) > 0 {
 		err = fmt.Errorf("%w: %w", ErrUnsettled, errors.Join(errs...))
 	}
@@ -119,16 +126,30 @@ func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Durati
 	return next, err
 }
 
-// changed notifies the flows of the kernel's new contents. The flows must learn of every step of
-// the kernel. After a commit that failed half way, or a change by another program, this commit does
-// not begin where the last notification ended. The flows then get both differences.
-func (e *Engine) changed(s servicemodel.State, c *servicemodel.ChangeSet) {
-	if e.cfg.Flows == nil {
-		return
+// lateStep is the time until another try if a newer state waits to be applied. That apply takes the
+// step, too.
+const lateStep = time.Second
+
+// stepDue returns the state whose next step is due, and its revision. A state that is not applied
+// yet is not applied for the sake of a step.
+func (e *Engine) stepDue() (s servicemodel.State, rev Revision, due bool) {
+	if at := nocopy.Of(e.resolved).NextStep(); at.IsZero() || time.Now().Before(at) {
+		return s, 0, false
 	}
-	if e.notified != nil && e.notified != c.Old {
-		e.cfg.Flows.Changed(s, servicemodel.Diff(e.notified, c.New))
+	if _, _, pending := e.progress.todo(false); pending {
+		return s, 0, false
 	}
-	e.cfg.Flows.Changed(s, c)
-	e.notified = c.New
+	return e.progress.todo(true)
+}
+
+// step applies the state again, at a later time. A step that failed is retried like other later
+// work.
+func (e *Engine) step(ctx context.Context, s servicemodel.State, rev Revision) (time.Duration,
+	error) {
+	r, err := e.applyRevision(ctx, s, rev, true, nil)
+	if r == nil {
+		e.settled(0, err)
+		return 0, fmt.Errorf("%w: %w", ErrUnsettled, err)
+	}
+	return r.Settle, err
 }

@@ -2,9 +2,13 @@ package dataplane
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"slices"
+	"sync"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -123,4 +127,193 @@ func (e *Engine) failed(ctx context.Context, doing string, rev Revision, err err
 			Phase: e.phase.phase, Phases: e.phase.elapsed, Revision: rev, Err: err})
 	}
 	return err
+}
+
+// Revision numbers the requests to an engine in their order, from 1: each [Engine.Set],
+// [Engine.Apply] and [Engine.Cleanup]. A later request replaces all earlier ones.
+type Revision uint64
+
+// progress records the requests to an engine and their outcome. Its mutex is held only briefly and
+// never during a request to the kernel, so that Set and Status do not wait for an apply.
+type progress struct {
+	mu     sync.Mutex
+	status Status
+	wants  bool // a state is wanted: false before the first request, and after Cleanup
+	// tried is the revision of the last try, and err its error, or nil.
+	tried Revision
+	err   error
+	// settles counts calls of Settle, and unsettled says that the last one failed.
+	settles   int
+	unsettled bool
+	changed   chan struct{} // closed when any of this changes; nil if no goroutine waits
+	wake      chan struct{} // tells Run that some of this changed
+}
+
+// update changes the progress, and wakes the waiting goroutines.
+func (p *progress) update(f func(*Status)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st, applied := &p.status, p.status.Applied
+	f(st)
+	switch {
+	case !st.Pending():
+		st.PendingSince = time.Time{}
+	case st.PendingSince.IsZero() || st.Applied != applied:
+		st.PendingSince = time.Now()
+	}
+	if p.changed != nil {
+		close(p.changed)
+		p.changed = nil
+	}
+	select {
+	case p.wake <- struct{}{}:
+	default:
+	}
+}
+
+// ask makes s the wanted state, or no state if wants is false.
+func (p *progress) ask(s servicemodel.State, wants bool) (r Revision) {
+	p.update(func(st *Status) {
+		st.Wanted++
+		st.State, st.Asked, p.wants, r = s, time.Now(), wants, st.Wanted
+	})
+	return r
+}
+
+// todo returns the newest wanted state, and whether it is to be applied. With again set, it is to
+// be applied even if it was before.
+func (p *progress) todo(again bool) (s servicemodel.State, r Revision, todo bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	st := &p.status
+	return st.State, st.Wanted, p.wants && (again || st.Applied != st.Wanted)
+}
+
+// Set makes s the wanted state, in place of the previous one, and returns at once. [Engine.Run]
+// applies it, now or when it begins. If several states are set meanwhile, Run applies the newest.
+// [Engine.Wait] waits for that, and [Engine.Status] reports the progress.
+func (e *Engine) Set(s servicemodel.State) Revision { return e.progress.ask(s, true) }
+
+// Wait waits until the kernel holds revision r or a newer one, and then returns nil. [Engine.Run]
+// retries after failures meanwhile. Wait returns an error if the state was refused as a whole
+// ([ErrRefused]), because a retry rarely helps. It also returns an error when ctx is done: the
+// context's error, joined with the last try's if that failed.
+func (e *Engine) Wait(ctx context.Context, r Revision) error {
+	for {
+		changed, err := e.progress.reached(r)
+		switch {
+		case changed == nil && err != nil:
+			return fmt.Errorf("wait for revision %d: %w", r, err)
+		case changed == nil:
+			return nil
+		}
+		select {
+		case <-changed:
+			continue
+		case <-ctx.Done():
+		}
+		cause := wait.Ended(ctx)
+		if err != nil {
+			return fmt.Errorf("wait for revision %d: %w; the last try: %w", r, cause, err)
+		}
+		return fmt.Errorf("wait for revision %d: %w", r, cause)
+	}
+}
+
+// reached returns a nil channel if the wait is over: err is nil if the kernel holds revision r.
+// Otherwise the channel is closed when something changes, and err is the last try's error.
+func (p *progress) reached(r Revision) (changed <-chan struct{}, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.status.Applied >= r {
+		return nil, nil
+	}
+	if r > p.status.Wanted {
+		return nil, fmt.Errorf("there are only %d", p.status.Wanted)
+	}
+	if p.tried >= r {
+		err = p.err
+	}
+	if errors.Is(err, ErrRefused) {
+		return nil, err
+	}
+	if p.changed == nil {
+		p.changed = make(chan struct{})
+	}
+	return p.changed, err
+}
+
+// Finish waits until the kernel holds the newest state and no later work is left. It does this work
+// itself when it is due. A program that stops calls it before it ends Run, or after its last Apply.
+// Finish returns an error in the same cases as [Engine.Wait], and if later work fails. It may take
+// as long as endpoints drain. A context can end the wait; [Engine.Status] then says what is left.
+func (e *Engine) Finish(ctx context.Context) error {
+	for {
+		r := e.Status().Wanted
+		if err := e.Wait(ctx, r); err != nil {
+			return err
+		}
+		next, err := e.Settle(ctx)
+		if err != nil {
+			return err
+		}
+		if next == 0 && e.Status().Wanted == r {
+			return nil
+		}
+		if err := wait.For(ctx, next); err != nil {
+			return err
+		}
+	}
+}
+
+// Trace explains what the kernel does to a packet ([servicemodel.Table.Trace] of Held). It also
+// names the refused services that would claim the packet, each with the reason. It costs one check
+// of each refused service more than a table's Trace.
+func (s Status) Trace(p servicemodel.Packet, here servicemodel.Locality) servicemodel.Trace {
+	t := s.Held.Trace(p, here)
+	var refused []servicemodel.Step
+	lost := true
+	for _, r := range s.Refused {
+		if r.Family != 0 && r.Family == servicemodel.FamilyOf(p.Dst.Addr()) {
+			refused = append(refused, servicemodel.Step{Kind: "refused", Text: r.String()})
+			lost = false
+			continue
+		}
+		svc := s.State.Service(r.Service)
+		if svc == nil || len(r.Endpoints) > 0 || !answers(svc, p, here) {
+			continue
+		}
+		for _, problem := range Problems(r.Err) {
+			refused = append(refused, servicemodel.Step{Kind: "refused",
+				Text: fmt.Sprintf("%v has %v, but is refused: %v", r.Service, p.Dst, problem.Err)})
+		}
+	}
+	if len(refused) == 0 {
+		return t
+	}
+	if lost && t.Decision.Frontend == nil {
+		none := fmt.Sprintf("no service has %v", p.Dst.Addr())
+		t.Steps = slices.DeleteFunc(t.Steps, func(s servicemodel.Step) bool {
+			return s.Text == none
+		})
+		t.Steps[len(t.Steps)-1].Text = fmt.Sprintf("%v: the service that has %v is refused",
+			t.Decision.Outcome, p.Dst)
+	}
+	at := slices.IndexFunc(t.Steps, func(s servicemodel.Step) bool {
+		return s.Kind != "source" && s.Kind != "destination" && s.Kind != "conflict"
+	})
+	t.Steps = slices.Insert(t.Steps, at, refused...)
+	return t
+}
+
+// answers reports whether a service claims the destination of a packet. The service may be invalid.
+func answers(s *servicemodel.Service, p servicemodel.Packet, here servicemodel.Locality) bool {
+	dst := p.Dst.Addr()
+	has := slices.Contains(s.ClusterIPs, dst) || slices.Contains(s.ExternalIPs, dst) ||
+		slices.Contains(s.HostIPs, dst) ||
+		slices.Contains(s.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: dst})
+	return slices.ContainsFunc(s.Ports, func(port servicemodel.ServicePort) bool {
+		return port.Protocol == p.Protocol && (has && port.Port == p.Dst.Port() ||
+			port.NodePort != 0 && port.NodePort == p.Dst.Port() && here.Local(dst))
+	})
 }

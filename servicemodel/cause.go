@@ -273,7 +273,7 @@ func (f *Frontend) cause() Cause {
 // portsOf returns the ports of a service's endpoints of a family, sorted.
 func (m *memory) portsOf(n Name, f Family) []string {
 	var all []string
-	for _, e := range m.state.endpointsOf(n) {
+	for _, e := range m.state.endpoints.At(n) {
 		if FamilyOf(e.Addr) != f {
 			continue
 		}
@@ -296,7 +296,7 @@ type homeless struct {
 func (m *memory) misnamed(n Name) []string {
 	m.homeless.once.Do(func() {
 		for o := range m.state.endpoints.All() {
-			if m.state.serviceOf(o) == nil {
+			if m.state.services.At(o) == nil {
 				m.homeless.names = append(m.homeless.names, o)
 			}
 		}

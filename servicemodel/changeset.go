@@ -4,6 +4,9 @@ import (
 	"fmt"
 	"iter"
 	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
 // ChangeSet is the difference between two tables: a value that can be printed, counted and applied.
@@ -96,8 +99,18 @@ func (c *ChangeSet) Empty() bool {
 // changes that concern the whole node (rules, cluster IPs, hairpins, health checks).
 func (c *ChangeSet) Counts() Counts {
 	var n Counts
+	count := func(was, is bool) {
+		switch {
+		case !was:
+			n.Added++
+		case !is:
+			n.Removed++
+		default:
+			n.Changed++
+		}
+	}
 	for _, f := range c.Frontends {
-		n.count(f.Old != nil, f.New != nil)
+		count(f.Old != nil, f.New != nil)
 	}
 	for _, p := range c.Pools {
 		if p.Old == nil || p.New == nil {
@@ -107,19 +120,249 @@ func (c *ChangeSet) Counts() Counts {
 			n.Changed++
 		}
 		for s := range p.New.SlotsSince(p.Old) {
-			n.count(s.Old.Endpoint.IsValid(), s.New.Endpoint.IsValid())
+			count(s.Old.Endpoint.IsValid(), s.New.Endpoint.IsValid())
 		}
 	}
 	return n
 }
 
-func (n *Counts) count(was, is bool) {
-	switch {
-	case !was:
-		n.Added++
-	case !is:
-		n.Removed++
-	default:
-		n.Changed++
+// Diff returns the changes that lead from old to new. They are empty ([ChangeSet.Empty]) exactly if
+// the tables are equal. Diff skips contents that the tables share, so its cost depends on the
+// difference.
+func Diff(old, new *Table) *ChangeSet {
+	c := &ChangeSet{Old: old, New: new}
+	a, b := old.orEmpty(), new.orEmpty()
+	if !a.rules.Equal(b.rules) {
+		c.Rules = changeOf(a.rules, b.rules)
 	}
+	c.Frontends = changes(a.frontends, b.frontends, (*Frontend).Equal)
+	c.Pools = changes(a.pools, b.pools, (*Pool).Equal)
+	c.Health = changes(a.health, b.health, sameHealth)
+	c.ClusterIPs = diffAddrs(a.clusterIPs, b.clusterIPs)
+	c.Hairpins = diffAddrs(a.hairpins, b.hairpins)
+	c.detach()
+	return c
+}
+
+func changeOf(old, new Rules) *Change[Rules] {
+	old, new = old.clone(), new.clone()
+	return &Change[Rules]{&old, &new}
+}
+
+func changes[K pmap.Key[K], T any, O pmap.Hasher[K]](a, b pmap.Map[K, *T, O],
+	same func(a, b *T) bool) (list []Change[T]) {
+	if a.Len() == 0 {
+		list = make([]Change[T], 0, b.Len())
+	}
+	for d := range pmap.Diff(a, b, same) {
+		list = append(list, Change[T]{d.Old, d.New})
+	}
+	return list
+}
+
+func diffAddrs(a, b addrCounts) (list []AddrChange) {
+	if a.Len() == 0 {
+		list = make([]AddrChange, 0, b.Len())
+	}
+	for d := range pmap.Diff(a, b, always[int]) {
+		list = append(list, AddrChange{Addr: d.Key, Added: d.InNew})
+	}
+	return list
+}
+
+func sameHealth(a, b *HealthCheck) bool { return *a == *b }
+
+// always treats any two values of one key as equal.
+func always[V any](V, V) bool { return true }
+
+// Equal reports whether t and o mean the same to a kernel: they have the same rules, frontends,
+// pools (slots in the same order), cluster IPs and hairpins. Health checks and conflicts do not
+// count, because a table that was read from a kernel lacks them.
+func (t *Table) Equal(o *Table) bool {
+	a, b := t.orEmpty(), o.orEmpty()
+	return a.rules.Equal(b.rules) && equalMaps(a.frontends, b.frontends, (*Frontend).Equal) &&
+		equalMaps(a.pools, b.pools, (*Pool).Equal) && equalMaps(a.clusterIPs, b.clusterIPs,
+		always[int]) &&
+		equalMaps(a.hairpins, b.hairpins, always[int])
+}
+
+func equalMaps[K pmap.Key[K], V any, O pmap.Hasher[K]](a, b pmap.Map[K, V, O],
+	same func(V, V) bool) bool {
+	if a.Len() != b.Len() {
+		return false
+	}
+	for range pmap.Diff(a, b, same) {
+		return false
+	}
+	return true
+}
+
+// Apply returns the table that results from making the changes to t. Applying Diff(a, b) to a gives
+// a table equal to b. The result knows neither the state that b was resolved from nor conflicts.
+func (t *Table) Apply(c *ChangeSet) *Table {
+	n := *t.orEmpty()
+	n.memory, n.ramps, n.losers = nil, nil, pmap.Map[claimKey, *Frontend, claimHash]{}
+	if c.Rules != nil {
+		n.rules = c.Rules.New.clone()
+	}
+	for _, f := range c.Frontends {
+		if f.Old != nil {
+			n.disown(f.Old)
+		}
+		if f.New != nil {
+			n.own(f.New.clone())
+		}
+	}
+	n.pools = applied(n.pools, c.Pools, poolKey, (*Pool).clone)
+	n.health = applied(n.health, c.Health, healthKey, func(h *HealthCheck) *HealthCheck {
+		own := *h
+		return &own
+	})
+	n.clusterIPs = applyAddrs(n.clusterIPs, c.ClusterIPs)
+	n.hairpins = applyAddrs(n.hairpins, c.Hairpins)
+	return &n
+}
+
+func applied[K pmap.Key[K], T any, O pmap.Hasher[K]](to pmap.Map[K, *T, O], changes []Change[T],
+	key func(*T) K, clone func(*T) *T) pmap.Map[K, *T, O] {
+	for _, c := range changes {
+		if c.New == nil {
+			to = to.Delete(key(c.Old))
+		} else {
+			to = to.Set(key(c.New), clone(c.New))
+		}
+	}
+	return to
+}
+
+func applyAddrs(set addrCounts, changes []AddrChange) addrCounts {
+	for _, c := range changes {
+		if c.Added {
+			set = set.Set(c.Addr, 1)
+		} else {
+			set = set.Delete(c.Addr)
+		}
+	}
+	return set
+}
+
+// own adds f to the frontends of the table and of its service port. disown removes it.
+func (t *Table) own(f *Frontend) {
+	t.frontends = t.frontends.Set(f.Key, f)
+	list := slices.Clone(t.owned.At(f.Service))
+	i, found := slices.BinarySearchFunc(list, f, compareClaims)
+	if found {
+		list[i] = f
+	} else {
+		list = slices.Insert(list, i, f)
+	}
+	t.owned = t.owned.Set(f.Service, list)
+}
+
+func (t *Table) disown(f *Frontend) {
+	t.frontends = t.frontends.Delete(f.Key)
+	list := t.owned.At(f.Service)
+	i, found := slices.BinarySearchFunc(list, f, compareClaims)
+	switch {
+	case found && len(list) == 1:
+		t.owned = t.owned.Delete(f.Service)
+	case found:
+		t.owned = t.owned.Set(f.Service, slices.Delete(slices.Clone(list), i, i+1))
+	}
+}
+
+// detach replaces the objects that c shares with tables by copies. The copies of one kind lie in
+// one array, because a change set is dropped as a whole.
+func (c *ChangeSet) detach() {
+	detach(c.Frontends, func(f *Frontend) { f.Sources = slices.Clone(f.Sources) })
+	n := 0
+	for _, p := range c.Pools {
+		for _, pool := range [...]*Pool{p.Old, p.New} {
+			if pool != nil {
+				n += len(pool.Slots)
+			}
+		}
+	}
+	slots := make([]Slot, 0, n)
+	detach(c.Pools, func(p *Pool) {
+		from := len(slots)
+		slots = append(slots, p.Slots...)
+		p.Slots = slots[from:len(slots):len(slots)]
+	})
+	detach(c.Health, func(*HealthCheck) {})
+}
+
+// detach copies the objects of changes. own replaces what a copy still shares with its original.
+func detach[T any](changes []Change[T], own func(*T)) {
+	n := 0
+	for _, c := range changes {
+		if n++; c.Old != nil && c.New != nil {
+			n++
+		}
+	}
+	all := make([]T, 0, n)
+	for i := range changes {
+		for _, x := range [...]**T{&changes[i].Old, &changes[i].New} {
+			if *x != nil {
+				all = append(all, **x)
+				*x = &all[len(all)-1]
+				own(*x)
+			}
+		}
+	}
+}
+
+// Changes returns the part of Diff(t, c.New) about the objects that c changes. t is the table of
+// the view. The cost depends on the size of c. When an engine retries a change of the table, it
+// checks only the new part.
+func (v tableView) Changes(c *ChangeSet) *ChangeSet {
+	a, b := v.t, c.New.orEmpty()
+	part := &ChangeSet{Old: a, New: c.New}
+	if c.Rules != nil && !a.rules.Equal(b.rules) {
+		part.Rules = changeOf(a.rules, b.rules)
+	}
+	part.Frontends = changesFrom(c.Frontends, frontendKey, a.frontends, b.frontends,
+		(*Frontend).Equal)
+	part.Pools = changesFrom(c.Pools, poolKey, a.pools, b.pools, (*Pool).Equal)
+	part.Health = changesFrom(c.Health, healthKey, a.health, b.health, sameHealth)
+	part.ClusterIPs = addrsFrom(c.ClusterIPs, a.clusterIPs, b.clusterIPs)
+	part.Hairpins = addrsFrom(c.Hairpins, a.hairpins, b.hairpins)
+	part.detach()
+	return part
+}
+
+// The keys of objects in a table.
+func frontendKey(f *Frontend) FrontendKey { return f.Key }
+func poolKey(p *Pool) PoolID              { return p.ID }
+func healthKey(h *HealthCheck) Name       { return h.Service }
+
+// changesFrom returns how the objects named in changes differ between was and is.
+func changesFrom[K pmap.Key[K], T any, O pmap.Hasher[K]](changes []Change[T], key func(*T) K,
+	was, is pmap.Map[K, *T, O], same func(a, b *T) bool) (part []Change[T]) {
+	for _, c := range changes {
+		k := key(either(c.Old, c.New))
+		old, now := was.At(k), is.At(k)
+		if old != now && (old == nil || now == nil || !same(old, now)) {
+			part = append(part, Change[T]{old, now})
+		}
+	}
+	return part
+}
+
+func either[T any](old, new *T) *T {
+	if old != nil {
+		return old
+	}
+	return new
+}
+
+// addrsFrom returns how the addresses named in changes differ between was and is.
+func addrsFrom(changes []AddrChange, was, is addrCounts) (part []AddrChange) {
+	for _, c := range changes {
+		_, old := was.Get(c.Addr)
+		if _, now := is.Get(c.Addr); now != old {
+			part = append(part, AddrChange{Addr: c.Addr, Added: now})
+		}
+	}
+	return part
 }

@@ -116,7 +116,7 @@ func (s *State) UnmarshalJSON(data []byte) error {
 	}
 	read := State{}.WithNode(j.Node)
 	for i, svc := range j.Services {
-		if svc == nil || read.serviceOf(svc.Name) != nil {
+		if svc == nil || read.services.At(svc.Name) != nil {
 			return fmt.Errorf("state: services[%d] is null or occurs twice", i)
 		}
 		read = read.WithService(svc)

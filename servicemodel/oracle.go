@@ -198,7 +198,7 @@ func (t *Table) meets(p Packet, here Locality) *Frontend {
 	if !p.Protocol.Valid() || dst.IsUnspecified() || dst.IsLoopback() && !p.FromThisNode {
 		return nil
 	}
-	if f := t.frontend(p.key()); f != nil {
+	if f := t.frontends.At(p.key()); f != nil {
 		return f
 	}
 	if dst.IsLoopback() && !(t.rules.LocalhostNodePorts && dst.Is4()) {
@@ -207,7 +207,7 @@ func (t *Table) meets(p Packet, here Locality) *Frontend {
 	if !here.Local(dst) || !containsAddr(t.rules.NodePorts, dst) {
 		return nil
 	}
-	return t.frontend(FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol,
+	return t.frontends.At(FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol,
 		Port: p.Dst.Port()})
 }
 
@@ -230,7 +230,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 	}
 	d.Outcome = Balanced
 	id, _ := d.Pool()
-	pool := t.pool(id)
+	pool := t.pools.At(id)
 	if pool == nil {
 		d.because(Rejected, Cause{Kind: causeUnknown, At: f.Key, Service: f.Service})
 		d.Reason += ": the table lacks the pool " + id.String()

@@ -124,13 +124,13 @@ func (v tableView) WithPart(owner string, part *Table) (*Table, error) {
 		next.rules = part.rules
 	}
 	for f := range values(part.orEmpty().frontends.All()) {
-		if old := t.frontend(f.Key); old != nil && old.Equal(f) {
+		if old := t.frontends.At(f.Key); old != nil && old.Equal(f) {
 			f = old
 		}
 		next.own(f)
 	}
 	for p := range values(part.orEmpty().pools.All()) {
-		next.pools = next.pools.Set(p.ID, arrangeSlots(t.pool(p.ID), p))
+		next.pools = next.pools.Set(p.ID, arrangeSlots(t.pools.At(p.ID), p))
 	}
 	next.clusterIPs = added(next.clusterIPs, part.ClusterIPs())
 	next.hairpins = added(next.hairpins, part.Hairpins())
@@ -141,7 +141,7 @@ func (v tableView) WithPart(owner string, part *Table) (*Table, error) {
 func (t *Table) taken(owner string, part *Table) error {
 	var errs []error
 	for f := range values(part.orEmpty().frontends.All()) {
-		held := t.frontend(f.Key)
+		held := t.frontends.At(f.Key)
 		if held != nil && held.Service.Name.Namespace != owner {
 			errs = append(errs, &TakenError{Key: f.Key, Holder: held.Service, Claimant: f.Service})
 		}

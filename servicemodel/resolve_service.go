@@ -6,6 +6,45 @@ import (
 	"slices"
 )
 
+// view is the part of a [Node] that the resolution of a single service depends on. When it changes,
+// every service is resolved again.
+type view struct {
+	name, zone    string
+	only          Family
+	primary       perFamily[netip.Addr]
+	detectsPods   perFamily[bool]
+	masqueradeAll bool
+	localhost     bool
+}
+
+// perFamily holds one value for each family.
+type perFamily[T any] struct{ v4, v6 T }
+
+func (p *perFamily[T]) of(f Family) *T {
+	if f == IPv6 {
+		return &p.v6
+	}
+	return &p.v4
+}
+
+// families in the order in which everything is sorted.
+var families = [...]Family{IPv4, IPv6}
+
+func (n *Node) view() view {
+	v := view{name: n.Name, zone: n.Zone, only: n.OnlyFamily, primary: n.primary(),
+		masqueradeAll: n.MasqueradeAll, localhost: n.loopback()}
+	for _, f := range families {
+		*v.detectsPods.of(f) = n.LocalPods.detects(f)
+	}
+	return v
+}
+
+// servedBy reports whether a node serves the family that serves only one, or both if only is zero.
+func (f Family) servedBy(only Family) bool { return only == 0 || only == f }
+
+// local reports whether e runs on this node.
+func (v *view) local(e *Endpoint) bool { return e.Node != "" && e.Node == v.name }
+
 // resolver resolves one service after the other. It holds the node's view, and buffers.
 type resolver struct {
 	view   view
@@ -53,7 +92,9 @@ func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) (res r
 		}
 	}
 	if len(ports) > 0 {
-		res.clusterIPs = inOrder(r.served(svc.ClusterIPs), netip.Addr.Compare)
+		res.clusterIPs = inOrder(filter(svc.ClusterIPs, func(a netip.Addr) bool {
+			return FamilyOf(a).servedBy(r.view.only)
+		}), netip.Addr.Compare)
 	}
 	res.claims = keepClaims(old, r.claims)
 	return res
@@ -158,6 +199,7 @@ func (f *Frontend) balancesOver(local bool) bool {
 	return f.Internal == v || f.External == v
 }
 
+// draft returns a pool with the candidates that are chosen for it.
 func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDraft {
 	chosen, hairpins := 0, 0
 	count := func(c *candidate) (in, hairpin bool) {
@@ -249,16 +291,6 @@ func (r *resolver) exists(s *Service, f Family) bool {
 	return f.servedBy(r.view.only) && s.exists(f)
 }
 
-// served returns the addresses of the families that the node serves.
-func (r *resolver) served(addrs []netip.Addr) []netip.Addr {
-	if r.view.only == 0 {
-		return addrs
-	}
-	return slices.DeleteFunc(slices.Clone(addrs), func(a netip.Addr) bool {
-		return !FamilyOf(a).servedBy(r.view.only)
-	})
-}
-
 // exists reports whether s answers in family f at all. A service with cluster IPs answers only in
 // their families.
 func (s *Service) exists(f Family) bool {
@@ -293,4 +325,100 @@ func inOrder[T any](list []T, compare func(a, b T) int) []T {
 	list = slices.Clone(list)
 	slices.SortFunc(list, compare)
 	return list
+}
+
+// decider decides about the frontends of one service port in one family.
+type decider struct {
+	svc     *Service
+	service PortName
+	family  Family
+	view    *view
+	// cluster and local are the verdicts under traffic policy Cluster and Local.
+	cluster, local Verdict
+	sources        []netip.Prefix // that may use load balancer IPs
+}
+
+// frontend decides about an address and port.
+//
+// At a cluster IP only the internal policy counts, wherever a packet comes from. At other addresses
+// clients outside the cluster keep their source address under policy Local, and reach local
+// endpoints only. Pods and the node itself reach all endpoints, because replies to them come back
+// to this node anyway.
+func (d *decider) frontend(k Kind, a netip.Addr, port uint16) Frontend {
+	f := Frontend{
+		Key:     FrontendKey{Addr: a, Protocol: d.service.Protocol, Port: port},
+		Service: d.service, Kind: k, Internal: d.cluster, External: d.cluster,
+	}
+	if affinity := d.svc.SessionAffinity; affinity.ClientIP {
+		f.Affinity = cmp.Or(affinity.Timeout, defaultAffinityTimeout)
+		f.AffinityBits, f.AffinityService = affinity.bits(d.family), affinity.WholeService
+	}
+	switch {
+	case k == ClusterIP:
+		if d.svc.InternalTrafficPolicy == PolicyLocal {
+			f.Internal, f.External = d.local, d.local
+		}
+		switch {
+		case d.view.masqueradeAll:
+			f.Masquerade = FromAnywhere
+		case *d.view.detectsPods.of(d.family):
+			f.Masquerade = FromHost | FromOutside
+		}
+	case d.svc.ExternalTrafficPolicy == PolicyLocal:
+		f.External, f.Masquerade = d.local, FromHost
+	default:
+		f.Masquerade = FromAnywhere
+	}
+	f.Masquerade = d.svc.Masquerade.origins(k, f.Masquerade)
+	if d.view.localhost && (a.IsLoopback() || k == NodePort && d.family == IPv4) {
+		f.Masquerade |= FromHost // no endpoint could answer to a loopback address
+	}
+	if k == LoadBalancer {
+		f.Sources = d.sources
+	}
+	return f
+}
+
+// allowed returns the ranges that may use the load balancer's addresses of the family, or nil for
+// no restriction. If the node itself may, these addresses may, too: the node's packets to an
+// address that it also holds have that address as their source.
+func (d *decider) allowed() []netip.Prefix {
+	var allowed []netip.Prefix
+	self := false
+	node := *d.view.primary.of(d.family)
+	for _, p := range d.svc.LoadBalancerSourceRanges {
+		if FamilyOf(p.Addr()) != d.family {
+			continue
+		}
+		if p.Bits() == 0 {
+			return nil
+		}
+		allowed = append(allowed, p)
+		self = self || p.Contains(node)
+	}
+	if self {
+		for _, lb := range d.svc.LoadBalancerIPs {
+			if FamilyOf(lb.Addr) == d.family && !lb.Proxy {
+				allowed = append(allowed, netip.PrefixFrom(lb.Addr, lb.Addr.BitLen()))
+			}
+		}
+	}
+	return canonical(allowed)
+}
+
+// origins returns the origins that are masqueraded at addresses of kind k. usual is the answer for
+// the default.
+func (m *Masquerade) origins(k Kind, usual Origins) Origins {
+	switch [...]MasqueradePolicy{ClusterIP: m.ClusterIPs, LoadBalancer: m.LoadBalancerIPs,
+		ExternalIP: m.ExternalIPs, NodePort: m.NodePorts, HostIP: m.HostIPs}[k] {
+	case MasqueradeAlways:
+		return FromAnywhere
+	case MasqueradeNotPods:
+		return FromHost | FromOutside
+	case MasqueradeHost:
+		return FromHost
+	case MasqueradeNever:
+		return 0
+	}
+	return usual
 }

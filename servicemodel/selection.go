@@ -43,10 +43,10 @@ func Select(s State, port PortName, f Family) []Selection {
 	if p == nil {
 		return nil
 	}
-	eps := s.endpointsOf(port.Name)
+	eps := s.endpoints.At(port.Name)
 	r := resolver{view: s.viewpoint().view()}
 	candidates := r.candidates(p, f, eps)
-	r.view.choose(candidates, s.serviceOf(port.Name))
+	r.view.choose(candidates, s.services.At(port.Name))
 	chosen := make(map[*Endpoint]candidate, len(candidates))
 	for _, c := range candidates {
 		chosen[c.endpoint] = c
@@ -84,12 +84,12 @@ func Select(s State, port PortName, f Family) []Selection {
 // nearness says how the traffic of a service port is divided among levels, in one family. It is nil
 // if no preference decides.
 func (s State) nearness(port PortName, f Family) *nearness {
-	p, svc := s.port(port), s.serviceOf(port.Name)
+	p, svc := s.port(port), s.services.At(port.Name)
 	if p == nil || svc.Prefer == "" {
 		return nil
 	}
 	r := resolver{view: s.viewpoint().view()}
-	candidates := r.candidates(p, f, s.endpointsOf(port.Name))
+	candidates := r.candidates(p, f, s.endpoints.At(port.Name))
 	if r.view.hintsOf(candidates) != noHints {
 		return nil
 	}
@@ -144,7 +144,7 @@ func idle(e *Endpoint) string {
 
 // port returns the service port of that name, nil if the state has none.
 func (s State) port(n PortName) *ServicePort {
-	svc := s.serviceOf(n.Name)
+	svc := s.services.At(n.Name)
 	if svc == nil {
 		return nil
 	}

@@ -290,3 +290,107 @@ func ParseForwarding(s string) (Forwarding, error) {
 	}
 	return "", errors.New("must be nat, direct or tunnel")
 }
+
+// MasqueradePolicy says which packets get the node's address as their source, so that endpoints
+// answer to the node. Two kinds of connections are always masqueraded: from an endpoint to itself,
+// and from the node itself to a loopback address.
+type MasqueradePolicy string
+
+const (
+	// MasqueradeDefault is the default and does what kube-proxy does. At cluster IPs it is
+	// MasqueradeNotPods if the node can tell pods, else MasqueradeNever; [Node.MasqueradeAll] makes
+	// it MasqueradeAlways. At all other addresses it is MasqueradeAlways, or MasqueradeHost with
+	// external traffic policy Local.
+	MasqueradeDefault MasqueradePolicy = ""
+	// MasqueradeAlways masquerades all clients.
+	MasqueradeAlways MasqueradePolicy = "always"
+	// MasqueradeNotPods masquerades all clients except pods ([Node.LocalPods]).
+	MasqueradeNotPods MasqueradePolicy = "not-pods"
+	// MasqueradeHost masquerades only the node itself.
+	MasqueradeHost MasqueradePolicy = "host"
+	// MasqueradeNever masquerades no client. The endpoints' answers must come back through this
+	// node some other way: by routing, or because the endpoints are on it.
+	MasqueradeNever MasqueradePolicy = "never"
+)
+
+// UnmarshalText also takes "default" for [MasqueradeDefault].
+func (p *MasqueradePolicy) UnmarshalText(text []byte) error {
+	*p = MasqueradePolicy(wordOr(text, "default"))
+	return nil
+}
+
+// masqueradePolicies are the policies without the default.
+var masqueradePolicies = []MasqueradePolicy{MasqueradeAlways, MasqueradeNotPods, MasqueradeHost,
+	MasqueradeNever}
+
+// ParseMasqueradePolicy parses "default", "always", "not-pods", "host" or "never".
+func ParseMasqueradePolicy(s string) (MasqueradePolicy, error) {
+	switch p := MasqueradePolicy(s); {
+	case s == "default":
+		return MasqueradeDefault, nil
+	case slices.Contains(masqueradePolicies, p):
+		return p, nil
+	}
+	return "", errors.New("must be default, always, not-pods, host or never")
+}
+
+// Masquerade has a policy for each kind of address that a service answers at.
+type Masquerade struct {
+	ClusterIPs      MasqueradePolicy `json:"clusterIPs,omitzero"`
+	LoadBalancerIPs MasqueradePolicy `json:"loadBalancerIPs,omitzero"`
+	ExternalIPs     MasqueradePolicy `json:"externalIPs,omitzero"`
+	HostIPs         MasqueradePolicy `json:"hostIPs,omitzero"`
+	NodePorts       MasqueradePolicy `json:"nodePorts,omitzero"`
+}
+
+// MasqueradeAt returns the same policy for all kinds of addresses.
+func MasqueradeAt(p MasqueradePolicy) Masquerade { return Masquerade{p, p, p, p, p} }
+
+// Endpoint is one address that serves a service.
+//
+// If several endpoints of a service have the same address and port, only one of them counts: a
+// ready one before one that serves while it terminates. Among equals, one that is not terminating
+// comes first, then the first in the list.
+type Endpoint struct {
+	// Addr is the address at which the endpoint listens. Its family decides which of the service's
+	// addresses it serves.
+	Addr netip.Addr `json:"addr"`
+
+	// Ports are the endpoint's ports. A service port uses the one with its name and protocol. An
+	// endpoint without such a port does not serve the service port.
+	Ports []EndpointPort `json:"ports,omitempty"`
+
+	// Ready says that the endpoint takes new traffic.
+	Ready bool `json:"ready,omitzero"`
+	// Serving says that the endpoint would take traffic if it did not terminate. A terminating
+	// endpoint that still serves is used if no endpoint is ready.
+	Serving bool `json:"serving,omitzero"`
+	// Terminating says that the endpoint is shutting down.
+	Terminating bool `json:"terminating,omitzero"`
+
+	// Node is the name of the node that the endpoint runs on, empty if unknown. The endpoint is
+	// local if it equals [Node.Name].
+	Node string `json:"node,omitzero"`
+	// Zone is the zone that the endpoint runs in. It counts only for [Service.Prefer].
+	Zone string `json:"zone,omitzero"`
+	// ForNodes and ForZones are topology hints: the nodes and zones that should use this endpoint.
+	ForNodes []string `json:"forNodes,omitempty"`
+	ForZones []string `json:"forZones,omitempty"`
+
+	// Weight is the endpoint's share relative to the other endpoints. Zero means 1.
+	Weight uint16 `json:"weight,omitzero"`
+	// Quiesced says that the endpoint takes no new connections, whatever its other fields say.
+	// Elsewhere a weight of 0 means this. It counts as not ready, and is no fallback either. Its
+	// connections are treated like connections to a terminating endpoint ([ConnectionPolicy]), and
+	// so are its UDP flows while it is ready or serving. Clients that session affinity remembers
+	// get another endpoint.
+	Quiesced bool `json:"quiesced,omitzero"`
+}
+
+// EndpointPort is a port that an [Endpoint] listens on. It serves the service ports of its name and
+// protocol.
+type EndpointPort struct {
+	Name     string   `json:"name,omitzero"`
+	Protocol Protocol `json:"protocol"`
+	Port     uint16   `json:"port"`
+}

@@ -34,7 +34,7 @@ func (s slowStarts) after(edits []edit) slowStarts {
 		if svc := edits[i].service; svc != nil {
 			now = svc.SlowStart
 		}
-		switch was, _ := s.Get(edits[i].name); {
+		switch was := s.At(edits[i].name); {
 		case now == was:
 		case now == 0:
 			s.Map = s.Delete(edits[i].name)
@@ -84,7 +84,7 @@ func (t *Table) whole() *Table {
 	w := *t
 	w.ramps = nil
 	for id, list := range t.ramps.pools.All() {
-		if p := t.pool(id); p != nil {
+		if p := t.pools.At(id); p != nil {
 			w.pools = w.pools.Set(id, p.with(list, func(g *growing) uint16 { return g.whole }))
 		}
 	}
@@ -180,8 +180,7 @@ func (t *Table) slowStart(id PoolID) time.Duration {
 	if !t.remembers() {
 		return 0
 	}
-	d, _ := t.memory.slow.Get(id.Service.Name)
-	return d
+	return t.memory.slow.At(id.Service.Name)
 }
 
 // changed handles a pool that differs from the one before.
@@ -190,7 +189,7 @@ func (r *ramper) changed(was, is *Pool) {
 	if takes == 0 {
 		return
 	}
-	grew, _ := r.old.pools.Get(is.ID)
+	grew := r.old.pools.At(is.ID)
 	before := r.readyBefore(is.ID)
 	parts := newParts(was, is)
 	var list []growing
@@ -244,7 +243,7 @@ func (r *ramper) readyBefore(id PoolID) map[netip.AddrPort]bool {
 	}
 	all := map[netip.AddrPort]bool{}
 	var res resolver
-	for _, c := range res.candidates(p, id.Family, s.endpointsOf(id.Service.Name)) {
+	for _, c := range res.candidates(p, id.Family, s.endpoints.At(id.Service.Name)) {
 		all[c.addr] = usabilityOf(c.endpoint) == ready
 	}
 	return all
@@ -269,7 +268,7 @@ func (r *ramper) goOn() {
 		for len(done) > 0 && done[0].Compare(id) < 0 {
 			done = done[1:]
 		}
-		takes, p := r.t.slowStart(id), r.t.pool(id)
+		takes, p := r.t.slowStart(id), r.t.pools.At(id)
 		if takes == 0 || p == nil || len(done) > 0 && done[0] == id {
 			continue
 		}
@@ -279,13 +278,13 @@ func (r *ramper) goOn() {
 				list[i].since = r.rescaled(list[i].since, id)
 			}
 		}
-		held := r.prev.pool(id)
+		held := r.prev.pools.At(id)
 		if !due {
 			r.ramps.pools = r.ramps.pools.Set(id, list)
 			r.t.pools = r.t.pools.Set(id, held)
 			continue
 		}
-		if r.grow(p, list, takes); r.t.pool(id).Equal(held) {
+		if r.grow(p, list, takes); r.t.pools.At(id).Equal(held) {
 			r.t.pools = r.t.pools.Set(id, held)
 		} else {
 			r.ramps.stepped = r.now

@@ -2,8 +2,7 @@ package servicemodel
 
 import (
 	"iter"
-	"net/netip"
-	"strconv"
+	"slices"
 
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
@@ -54,13 +53,28 @@ func (s State) WithoutService(n Name) State {
 // WithEndpoints returns s with eps as all endpoints of a service. The service need not exist yet.
 // An empty list removes the endpoints.
 func (s State) WithEndpoints(n Name, eps []Endpoint) State {
-	old, _ := s.endpoints.Get(n)
+	old := s.endpoints.At(n)
 	switch {
 	case len(eps) == 0:
 		s.endpoints = s.endpoints.Delete(n)
-	case !equalEndpoints(old, eps):
-		s.endpoints = s.endpoints.Set(n, compactEndpoints(eps, old))
+		return s
+	case equalEndpoints(old, eps):
+		return s
 	}
+	// Most endpoints of a service have the same ports and hints: neighbours in the list share them.
+	own := slices.Clone(eps)
+	var last Endpoint
+	if len(old) > 0 {
+		last = old[0]
+	}
+	for i := range own {
+		e := &own[i]
+		e.Ports = cloneUnless(e.Ports, last.Ports)
+		e.ForNodes = cloneUnless(e.ForNodes, last.ForNodes)
+		e.ForZones = cloneUnless(e.ForZones, last.ForZones)
+		last = *e
+	}
+	s.endpoints = s.endpoints.Set(n, own)
 	return s
 }
 
@@ -84,18 +98,7 @@ func (s State) Service(n Name) *Service {
 }
 
 // Endpoints returns the endpoints of a service.
-func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.endpointsOf(n)) }
-
-// serviceOf and endpointsOf return the state's own values, which must not leave the package.
-func (s State) serviceOf(n Name) *Service {
-	svc, _ := s.services.Get(n)
-	return svc
-}
-
-func (s State) endpointsOf(n Name) []Endpoint {
-	eps, _ := s.endpoints.Get(n)
-	return eps
-}
+func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.endpoints.At(n)) }
 
 // Services returns all services in the order of their names.
 func (s State) Services() iter.Seq[*Service] {
@@ -150,32 +153,129 @@ func (s State) editsSince(old State) []edit {
 		endpoints = append(endpoints, edit{name: c.Key, endpoints: c.New})
 	}
 	edits := make([]edit, 0, max(len(services), len(endpoints)))
-	for i, j := range align(services, endpoints, func(a, b edit) int {
-		return a.name.Compare(b.name)
-	}) {
-		var e edit
-		if i >= 0 {
-			e = services[i]
-		} else {
-			e = endpoints[j]
-			e.service = s.serviceOf(e.name)
-		}
-		if j >= 0 {
+	for i, j := range align(services, endpoints, compareEdits) {
+		switch {
+		case i < 0:
+			e := endpoints[j]
+			e.service = s.services.At(e.name)
+			edits = append(edits, e)
+		case j < 0:
+			e := services[i]
+			e.endpoints = s.endpoints.At(e.name)
+			edits = append(edits, e)
+		default:
+			e := services[i]
 			e.endpoints = endpoints[j].endpoints
-		} else {
-			e.endpoints = s.endpointsOf(e.name)
+			edits = append(edits, e)
 		}
-		edits = append(edits, e)
 	}
 	return edits
 }
 
-// FamilyOf returns the family of a.
-func FamilyOf(a netip.Addr) Family {
-	if a.Is4() || a.Is4In6() {
-		return IPv4
-	}
-	return IPv6
+func compareEdits(a, b edit) int { return a.name.Compare(b.name) }
+
+// equal reports whether s and o mean the same in every field. Empty and nil lists are the same.
+func (s *Service) equal(o *Service) bool {
+	return s == o || s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&
+		slices.Equal(s.ClusterIPs, o.ClusterIPs) &&
+		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.HostIPs, o.HostIPs) &&
+		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&
+		slices.Equal(s.LoadBalancerSourceRanges, o.LoadBalancerSourceRanges) &&
+		s.SessionAffinity == o.SessionAffinity &&
+		s.InternalTrafficPolicy == o.InternalTrafficPolicy &&
+		s.ExternalTrafficPolicy == o.ExternalTrafficPolicy && s.Prefer == o.Prefer &&
+		s.HealthCheckNodePort == o.HealthCheckNodePort && s.Masquerade == o.Masquerade &&
+		s.Scheduler == o.Scheduler && s.SlowStart == o.SlowStart &&
+		s.Forwarding == o.Forwarding &&
+		s.Connections == o.Connections
 }
 
-func uitoa(n uint16) string { return strconv.Itoa(int(n)) }
+func equalEndpoints(a, b []Endpoint) bool {
+	if len(a) != len(b) {
+		return false
+	}
+	if len(a) == 0 || &a[0] == &b[0] {
+		return true
+	}
+	for i := range a {
+		e, o := &a[i], &b[i]
+		if e.Addr != o.Addr || e.Ready != o.Ready || e.Serving != o.Serving ||
+			e.Terminating != o.Terminating || e.Quiesced != o.Quiesced ||
+			e.Node != o.Node || e.Zone != o.Zone || e.Weight != o.Weight ||
+			!slices.Equal(e.Ports, o.Ports) ||
+			!slices.Equal(e.ForNodes, o.ForNodes) || !slices.Equal(e.ForZones, o.ForZones) {
+			return false
+		}
+	}
+	return true
+}
+
+func (n *Node) equal(o *Node) bool {
+	return n.Name == o.Name && n.Zone == o.Zone && n.OnlyFamily == o.OnlyFamily &&
+		slices.Equal(n.Addresses, o.Addresses) &&
+		n.NodePortAddresses.Primary == o.NodePortAddresses.Primary &&
+		slices.Equal(n.NodePortAddresses.CIDRs, o.NodePortAddresses.CIDRs) &&
+		n.LocalPods.equal(o.LocalPods) && slices.Equal(n.ServiceCIDRs, o.ServiceCIDRs) &&
+		n.MasqueradeAll == o.MasqueradeAll && n.MasqueradeMark == o.MasqueradeMark &&
+		n.LocalhostNodePorts == o.LocalhostNodePorts &&
+		n.MasqueradeNeighbours == o.MasqueradeNeighbours &&
+		n.NoEndpoints == o.NoEndpoints && n.Forbidden == o.Forbidden
+}
+
+func (d PodDetector) equal(o PodDetector) bool {
+	return d.Bridge == o.Bridge && d.InterfacePrefix == o.InterfacePrefix &&
+		slices.Equal(d.CIDRs, o.CIDRs)
+}
+
+// States, tables and change sets share their common contents with each other, never with a caller.
+// Values are copied when a caller passes them in and when a caller gets them. This file holds the
+// copying. Inside the package, shared values are read without a copy.
+
+// clone returns a deep copy of s.
+func (s *Service) clone() *Service {
+	own := *s
+	own.Ports = slices.Clone(s.Ports)
+	own.ClusterIPs = slices.Clone(s.ClusterIPs)
+	own.ExternalIPs = slices.Clone(s.ExternalIPs)
+	own.HostIPs = slices.Clone(s.HostIPs)
+	own.LoadBalancerIPs = slices.Clone(s.LoadBalancerIPs)
+	own.LoadBalancerSourceRanges = slices.Clone(s.LoadBalancerSourceRanges)
+	return &own
+}
+
+// cloneEndpoints returns a deep copy of eps: no two of its lists share memory.
+func cloneEndpoints(eps []Endpoint) []Endpoint {
+	own := slices.Clone(eps)
+	n := 0
+	for i := range own {
+		n += len(own[i].Ports)
+	}
+	ports := make([]EndpointPort, 0, n)
+	for i := range own {
+		e := &own[i]
+		from := len(ports)
+		ports = append(ports, e.Ports...)
+		if e.Ports != nil {
+			e.Ports = ports[from:len(ports):len(ports)]
+		}
+		e.ForNodes, e.ForZones = slices.Clone(e.ForNodes), slices.Clone(e.ForZones)
+	}
+	return own
+}
+
+// cloneUnless returns known if it equals list, else a copy of list.
+func cloneUnless[T comparable](list, known []T) []T {
+	if slices.Equal(list, known) {
+		return known
+	}
+	return slices.Clone(list)
+}
+
+// clone returns a deep copy of n.
+func (n Node) clone() *Node {
+	n.Addresses = slices.Clone(n.Addresses)
+	n.NodePortAddresses.CIDRs = slices.Clone(n.NodePortAddresses.CIDRs)
+	n.LocalPods.CIDRs = slices.Clone(n.LocalPods.CIDRs)
+	n.ServiceCIDRs = slices.Clone(n.ServiceCIDRs)
+	return &n
+}

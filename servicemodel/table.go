@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
@@ -90,15 +91,8 @@ func (t *Table) Frontends() iter.Seq[*Frontend] {
 }
 
 // Frontend returns the frontend with the given key, nil if there is none.
-func (t *Table) Frontend(k FrontendKey) *Frontend { return t.frontend(k).clone() }
-
-// frontend and pool return the table's own values, which must not leave the package.
-func (t *Table) frontend(k FrontendKey) *Frontend {
-	if t == nil {
-		return nil
-	}
-	f, _ := t.frontends.Get(k)
-	return f
+func (t *Table) Frontend(k FrontendKey) *Frontend {
+	return t.orEmpty().frontends.At(k).clone()
 }
 
 // Pools returns all pools in the order of their identities. Each is used by at least one frontend.
@@ -107,38 +101,22 @@ func (t *Table) Pools() iter.Seq[*Pool] {
 }
 
 // Pool returns the pool with the given identity, nil if there is none.
-func (t *Table) Pool(id PoolID) *Pool { return t.pool(id).clone() }
-
-func (t *Table) pool(id PoolID) *Pool {
-	if t == nil {
-		return nil
-	}
-	p, _ := t.pools.Get(id)
-	return p
-}
+func (t *Table) Pool(id PoolID) *Pool { return t.orEmpty().pools.At(id).clone() }
 
 // PoolsOf returns the pools that a frontend balances over: internal for internal traffic, and
 // external for external traffic if that pool is another one. A result is nil if that traffic is not
 // balanced, or the table lacks the pool.
 func (t *Table) PoolsOf(f *Frontend) (internal, external *Pool) {
-	internal, external = tableView{t}.PoolsOf(f)
+	internal, external = tableView{t.orEmpty()}.PoolsOf(f)
 	return internal.clone(), external.clone()
 }
 
 // FrontendsOf returns the frontends of a service port in the order of their keys, both families.
 func (t *Table) FrontendsOf(n PortName) []*Frontend {
-	own := slices.Clone(t.frontendsOf(n))
+	own := slices.Clone(t.orEmpty().owned.At(n))
 	for i, f := range own {
 		own[i] = f.clone()
 	}
-	return own
-}
-
-func (t *Table) frontendsOf(n PortName) []*Frontend {
-	if t == nil {
-		return nil
-	}
-	own, _ := t.owned.Get(n)
 	return own
 }
 
@@ -169,7 +147,7 @@ func (t *Table) Conflicts() iter.Seq[Conflict] {
 	t = t.orEmpty()
 	return func(yield func(Conflict) bool) {
 		for k := range t.losers.All() {
-			winner := t.frontend(k.key)
+			winner := t.frontends.At(k.key)
 			if !yield(Conflict{Key: k.key, Winner: winner.Service, Loser: k.service}) {
 				return
 			}
@@ -234,3 +212,111 @@ func copies[K, V any](seq iter.Seq2[K, V], clone func(V) V) iter.Seq[V] {
 		}
 	}
 }
+
+// tableView reads a table without copying its objects, for packages of this module that walk all
+// frontends and pools. It also has the methods that only engines and backends need.
+type tableView struct{ t *Table }
+
+// Shared returns t with methods that return t's own objects. Other tables share them, so they must
+// not be modified. Only packages of this module have the key. Other packages use the methods of
+// Table, which return copies.
+func (t *Table) Shared(nocopy.Key) tableView { return tableView{t.orEmpty()} }
+
+// Rules is [Table.Rules] without a copy.
+func (s tableView) Rules() *Rules { return &s.t.rules }
+
+// Frontends is [Table.Frontends] without copies.
+func (s tableView) Frontends() iter.Seq[*Frontend] { return values(s.t.frontends.All()) }
+
+// Frontend is [Table.Frontend] without a copy.
+func (s tableView) Frontend(k FrontendKey) *Frontend { return s.t.frontends.At(k) }
+
+// FrontendsOf is [Table.FrontendsOf] without copies.
+func (s tableView) FrontendsOf(n PortName) []*Frontend { return s.t.owned.At(n) }
+
+// Service returns the frontends of all ports of a service.
+func (s tableView) Service(n Name) (l []*Frontend) {
+	for port, own := range s.t.owned.From(PortName{Name: n}) {
+		if port.Name != n {
+			break
+		}
+		l = append(l, own...)
+	}
+	return l
+}
+
+// Pools is [Table.Pools] without copies.
+func (s tableView) Pools() iter.Seq[*Pool] { return values(s.t.pools.All()) }
+
+// Pool is [Table.Pool] without a copy.
+func (s tableView) Pool(id PoolID) *Pool { return s.t.pools.At(id) }
+
+// IdleScheduler returns the scheduler of the service of a frontend without endpoints. Such a
+// frontend has no pool, which would record the scheduler. With it a backend that lacks the
+// scheduler refuses the service before endpoints come. The result is also [SchedulerDefault] if the
+// table was not resolved from a state.
+func (s tableView) IdleScheduler(f *Frontend) Scheduler {
+	if f.Internal.Balances() || f.External.Balances() || !s.t.remembers() {
+		return SchedulerDefault
+	}
+	if svc := s.t.memory.state.services.At(f.Service.Name); svc != nil {
+		return svc.Scheduler
+	}
+	return SchedulerDefault
+}
+
+// PoolsOf is [Table.PoolsOf] without copies.
+func (s tableView) PoolsOf(f *Frontend) (internal, external *Pool) {
+	if id, ok := f.Pool(f.Internal); ok {
+		internal = s.t.pools.At(id)
+	}
+	if id, ok := f.Pool(f.External); ok && f.External != f.Internal {
+		external = s.t.pools.At(id)
+	}
+	return internal, external
+}
+
+// Contents returns the contents that a kernel holds. [NewTable] makes an equal table from them.
+func (s tableView) Contents() Contents {
+	return Contents{Rules: s.t.Rules(), Frontends: slices.Collect(s.t.Frontends()),
+		Pools: slices.Collect(s.t.Pools()), ClusterIPs: slices.Collect(s.t.ClusterIPs()),
+		Hairpins: slices.Collect(s.t.Hairpins())}
+}
+
+// HasClusterIP reports whether a is one of [Table.ClusterIPs].
+func (s tableView) HasClusterIP(a netip.Addr) bool {
+	_, ok := s.t.clusterIPs.Get(a)
+	return ok
+}
+
+// HasHairpin reports whether a is one of [Table.Hairpins].
+func (s tableView) HasHairpin(a netip.Addr) bool {
+	_, ok := s.t.hairpins.Get(a)
+	return ok
+}
+
+// stateView reads a state without copying its objects, as [tableView] does with a table.
+type stateView struct{ s State }
+
+// Shared returns s with methods that return s's own objects. Other states share them, so they must
+// not be modified. As with [Table.Shared], only packages of this module have the key.
+func (s State) Shared(nocopy.Key) stateView { return stateView{s} }
+
+// Services is [State.Services] without copies.
+func (s stateView) Services() iter.Seq[*Service] { return values(s.s.services.All()) }
+
+// Tried returns the state with the definitions in before of services that have no pool in t. A
+// backend has not seen the pools of their new definitions, and may refuse these later.
+func (s stateView) Tried(before State, t *Table) State {
+	tried := s.s
+	for c := range pmap.Diff(before.services, s.s.services, (*Service).equal) {
+		balances := func(f *Frontend) bool { return f.Internal.Balances() || f.External.Balances() }
+		if c.InOld && c.InNew && !slices.ContainsFunc((tableView{t}).Service(c.Key), balances) {
+			tried = tried.WithService(c.Old)
+		}
+	}
+	return tried
+}
+
+// Endpoints is [State.Endpoints] without a copy.
+func (s stateView) Endpoints(n Name) []Endpoint { return s.s.endpoints.At(n) }

@@ -256,3 +256,5 @@ func origins() []Origins {
 	}
 	return all
 }
+
+func uitoa(n uint16) string { return strconv.Itoa(int(n)) }

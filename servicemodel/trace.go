@@ -175,7 +175,7 @@ func (t *Table) isLocal(f *Frontend) bool {
 	if !t.remembers() {
 		return false
 	}
-	svc := t.memory.state.serviceOf(f.Service.Name)
+	svc := t.memory.state.services.At(f.Service.Name)
 	switch {
 	case svc == nil:
 		return false
@@ -216,8 +216,8 @@ func (r *tracer) growing(f *Frontend, v Verdict) {
 	if !balances || r.t.ramps == nil {
 		return
 	}
-	list, _ := r.t.ramps.pools.Get(id)
-	for _, s := range r.t.pool(id).Slots {
+	list := r.t.ramps.pools.At(id)
+	for _, s := range r.t.pools.At(id).Slots {
 		if g := find(list, s.Endpoint); g != nil {
 			r.step(stepGrowing, "%v has %d %% of its weight", s.Endpoint,
 				100*int(s.Weight)/int(g.whole))
@@ -282,7 +282,7 @@ func (r *tracer) nearMisses() {
 		r.step(stepDestination, "%v", c)
 	}
 	node := FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol, Port: p.Dst.Port()}
-	if f := r.t.frontend(node); f != nil && p.Protocol.Valid() {
+	if f := r.t.frontends.At(node); f != nil && p.Protocol.Valid() {
 		r.step(stepDestination, "%s is a node port of %v, but %s", numbered(node), f.Service,
 			r.notNodePort(dst))
 	}

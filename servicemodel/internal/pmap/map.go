@@ -7,7 +7,11 @@
 // side, and skips the parts that they share.
 package pmap
 
-import "iter"
+import (
+	"encoding/binary"
+	"iter"
+	"math/bits"
+)
 
 // Key is a type whose values have an order: Compare returns a negative number, zero or a positive
 // number if the key sorts before, with or after another.
@@ -56,6 +60,12 @@ func (m Map[K, V, O]) Get(k K) (v V, ok bool) {
 	return v, false
 }
 
+// At returns the value of k, the zero value if there is none.
+func (m Map[K, V, O]) At(k K) V {
+	v, _ := m.Get(k)
+	return v
+}
+
 // Set returns m with the value of k set to v.
 func (m Map[K, V, O]) Set(k K, v V) Map[K, V, O] {
 	var o O
@@ -80,27 +90,24 @@ func (m Map[K, V, O]) Delete(k K) Map[K, V, O] {
 
 // All returns the entries in the order of their keys.
 func (m Map[K, V, O]) All() iter.Seq2[K, V] {
-	return func(yield func(K, V) bool) { m.root.walk(yield) }
+	return func(yield func(K, V) bool) { m.root.walk(nil, yield) }
 }
 
 // From returns the entries from key k on, in the order of their keys. The key itself need not be in
 // m.
 func (m Map[K, V, O]) From(k K) iter.Seq2[K, V] {
-	return func(yield func(K, V) bool) { m.root.walkFrom(k, yield) }
+	return func(yield func(K, V) bool) { m.root.walk(&k, yield) }
 }
 
-func (n *node[K, V]) walk(yield func(K, V) bool) bool {
-	return n == nil || n.left.walk(yield) && yield(n.key, n.value) && n.right.walk(yield)
-}
-
-func (n *node[K, V]) walkFrom(k K, yield func(K, V) bool) bool {
+// walk yields the entries of n from a key on, or all if from is nil.
+func (n *node[K, V]) walk(from *K, yield func(K, V) bool) bool {
 	switch {
 	case n == nil:
 		return true
-	case n.key.Compare(k) < 0:
-		return n.right.walkFrom(k, yield)
+	case from != nil && n.key.Compare(*from) < 0:
+		return n.right.walk(from, yield)
 	}
-	return n.left.walkFrom(k, yield) && yield(n.key, n.value) && n.right.walk(yield)
+	return n.left.walk(from, yield) && yield(n.key, n.value) && n.right.walk(nil, yield)
 }
 
 // above reports whether n belongs nearer to the root than o. Between equal hashes the key decides,
@@ -196,4 +203,126 @@ func (n *node[K, V]) merge(o *node[K, V]) *node[K, V] {
 	own := *o
 	own.left = n.merge(o.left)
 	return &own
+}
+
+// Change is a key whose value differs between two maps.
+type Change[K, V any] struct {
+	Key K
+	// Old and New are the values in the first and the second map; the zero value where the key is
+	// missing.
+	Old, New V
+	// InOld and InNew say which of the maps hold the key: at least one does.
+	InOld, InNew bool
+}
+
+// Diff returns the keys that only one of the maps holds, or whose values same tells apart, in
+// order. It skips parts that the maps share. Each change between the maps costs the logarithm of
+// their size.
+func Diff[K Key[K], V any, O Hasher[K]](a, b Map[K, V, O],
+	same func(V, V) bool) iter.Seq[Change[K, V]] {
+	return func(yield func(Change[K, V]) bool) { diff(a.root, b.root, same, yield) }
+}
+
+// diff compares two trees of one range of keys. If the roots hold different keys, the root that is
+// above the other cannot occur in the other tree, because it would be the root there. So it is a
+// change, and the other tree is split around it.
+func diff[K Key[K], V any](a, b *node[K, V], same func(V, V) bool,
+	yield func(Change[K, V]) bool) bool {
+	switch {
+	case a == b:
+		return true
+	case a != nil && b != nil && a.key.Compare(b.key) == 0:
+		return diff(a.left, b.left, same, yield) &&
+			(same(a.value, b.value) || yield(Change[K, V]{Key: a.key, Old: a.value, New: b.value,
+				InOld: true, InNew: true})) &&
+			diff(a.right, b.right, same, yield)
+	case b == nil || a != nil && a.above(b):
+		before, after := b.split(a.key)
+		return diff(a.left, before, same, yield) &&
+			yield(Change[K, V]{Key: a.key, Old: a.value, InOld: true}) &&
+			diff(a.right, after, same, yield)
+	}
+	before, after := a.split(b.key)
+	return diff(before, b.left, same, yield) &&
+		yield(Change[K, V]{Key: b.key, New: b.value, InNew: true}) &&
+		diff(after, b.right, same, yield)
+}
+
+// Builder makes a [Map] of entries given in the order of their keys, in linear time. The zero value
+// is ready to use.
+type Builder[K Key[K], V any, O Hasher[K]] struct {
+	// spine is the path from the root to the last entry, always to the right.
+	spine []*node[K, V]
+	slab  []node[K, V]
+	size  int
+}
+
+// slabSize is how many nodes are allocated at once. A slab lives as long as any of its nodes: small
+// enough to go away some time, large enough to be cheap.
+const slabSize = 32
+
+// Append adds an entry whose key must be above all keys so far. If it is not, Append adds nothing
+// and returns false.
+func (b *Builder[K, V, O]) Append(k K, v V) bool {
+	var o O
+	if n := len(b.spine); n > 0 && b.spine[n-1].key.Compare(k) >= 0 {
+		return false
+	}
+	if len(b.slab) == 0 {
+		b.slab = make([]node[K, V], slabSize)
+	}
+	fresh := &b.slab[0]
+	b.slab = b.slab[1:]
+	fresh.key, fresh.value, fresh.priority = k, v, o.Hash(k)
+
+	top := len(b.spine)
+	for top > 0 && fresh.above(b.spine[top-1]) {
+		top--
+		fresh.left = b.spine[top]
+	}
+	b.spine = b.spine[:top]
+	if top > 0 {
+		b.spine[top-1].right = fresh
+	}
+	b.spine = append(b.spine, fresh)
+	b.size++
+	return true
+}
+
+// Map returns the map of all entries appended, and resets the builder.
+func (b *Builder[K, V, O]) Map() Map[K, V, O] {
+	var m Map[K, V, O]
+	if len(b.spine) > 0 {
+		m.root, m.size = b.spine[0], b.size
+	}
+	*b = Builder[K, V, O]{}
+	return m
+}
+
+// Odd numbers with well spread bits, from the fractional parts of the golden ratio and of the
+// square roots of 2 and 3.
+const (
+	mulA = 0x9e3779b97f4a7c15
+	mulB = 0x6a09e667f3bcc909
+	mulC = 0xbb67ae8584caa73b
+)
+
+// Mix returns a hash of x on top of the hash h, which is zero at the start. It is the same on every
+// machine and in every process.
+func Mix(h, x uint64) uint64 {
+	hi, lo := bits.Mul64(h^x^mulA, mulB^bits.RotateLeft64(x, 32))
+	hi, lo = bits.Mul64(hi^lo^mulC, mulA)
+	return hi ^ lo
+}
+
+// MixString returns a hash of s on top of the hash h. Strings hashed one after the other do not run
+// into each other.
+func MixString(h uint64, s string) uint64 {
+	h ^= uint64(len(s)) * mulC
+	for ; len(s) > 8; s = s[8:] {
+		h = Mix(h, binary.LittleEndian.Uint64([]byte(s[:8])))
+	}
+	var tail [8]byte
+	copy(tail[:], s)
+	return Mix(h, binary.LittleEndian.Uint64(tail[:]))
 }
