@@ -6,18 +6,14 @@ require (
 	github.com/google/nftables v0.3.0
 	github.com/mdlayher/genetlink v1.4.0
 	github.com/stretchr/testify v1.12.1
-	github.com/u-root/u-root v0.16.0
-	github.com/u-root/uio v0.0.0-20240224005618-d2acac8f3701
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sys v0.49.0
 )
 
 require (
-	github.com/dustin/go-humanize v1.0.1 // indirect
 	github.com/google/go-cmp v0.7.0 // indirect
 	github.com/mdlayher/netlink v1.9.0 // indirect
 	github.com/mdlayher/socket v0.6.0 // indirect
-	github.com/pierrec/lz4/v4 v4.1.22 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/net v0.52.0 // indirect

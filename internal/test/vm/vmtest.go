@@ -1,21 +1,22 @@
 package vmtest
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"log/slog"
-	"maps"
 	"os"
+	"os/exec"
 	"path"
 	"path/filepath"
 	"slices"
+	"strings"
 	"time"
-
-	"github.com/u-root/u-root/pkg/cpio"
 
 	"github.com/kernlb/kernlb/internal/test/vm/guest"
 )
@@ -129,7 +130,7 @@ func Run(ctx context.Context, o Options) (Result, error) {
 	if err != nil {
 		return Result{}, err
 	}
-	initrd, err := o.writeInitrd(p, r.Modules, work)
+	initrd, err := o.writeInitrd(ctx, p, r.Modules, work)
 	if err != nil {
 		return Result{}, err
 	}
@@ -167,33 +168,32 @@ func findInit(path string) (string, error) {
 
 // writeInitrd joins the base image and an archive with the programs. The kernel unpacks consecutive
 // archives as one tree.
-func (o Options) writeInitrd(p prepared, modules []string, work string) (string, error) {
-	m := make(image)
-	// The kernel gives init this device as its output.
-	m.put(cpio.CharDev("/dev/console", 0o600, 5, 1))
-	if err := m.file("/init", o.Init, 0o755); err != nil {
-		return "", err
-	}
-	plan, err := o.addPrograms(m)
+func (o Options) writeInitrd(ctx context.Context, p prepared, modules []string,
+	work string) (initrd string, err error) {
+	tree := filepath.Join(work, "tree")
+	plan, err := o.addPrograms(tree)
 	if err != nil {
-		return "", err
+		return "", fmt.Errorf("write the initramfs: %w", err)
 	}
 	plan.Modules = modules
 	data, err := json.Marshal(plan)
 	if err != nil {
 		return "", fmt.Errorf("encode the guest's plan: %w", err)
 	}
-	m.text(guest.PlanPath, string(data))
-	initrd := filepath.Join(work, "initrd")
-	if err := copyFile(p.base, initrd); err != nil {
+	if err := write(tree, guest.PlanPath, bytes.NewReader(data), 0o644); err != nil {
 		return "", fmt.Errorf("write the initramfs: %w", err)
 	}
-	f, err := os.OpenFile(initrd, os.O_WRONLY|os.O_APPEND, 0)
+	initrd = filepath.Join(work, "initrd")
+	cmd := exec.CommandContext(ctx, "bash", "-ec", archive, "bash", p.base, tree)
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	f, err := os.Create(initrd)
+	if err == nil {
+		cmd.Stdout = f
+		err = errors.Join(cmd.Run(), f.Close())
+	}
 	if err != nil {
-		return "", fmt.Errorf("write the initramfs: %w", err)
-	}
-	if err := errors.Join(m.write(f), f.Close()); err != nil {
-		return "", fmt.Errorf("write the initramfs: %w", err)
+		return "", fmt.Errorf("write the initramfs: %w%s", err, indent(stderr.String()))
 	}
 	info, err := os.Stat(initrd)
 	if err != nil {
@@ -206,19 +206,39 @@ func (o Options) writeInitrd(p prepared, modules []string, work string) (string,
 	return initrd, nil
 }
 
-func (o Options) addPrograms(m image) (guest.Plan, error) {
+// archive writes the base image $1, the device that the kernel gives init as its output, and the
+// tree $2. It makes the record of the device by itself, because only root can make the device.
+const archive = `cat "$1"
+printf '070701%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08x%08xdev/console\0\0\0' \
+	1 $((020600)) 0 0 1 0 0 0 0 5 1 12 0
+cd "$2"
+find . -mindepth 1 | sort | busybox cpio -o -H newc`
+
+// addPrograms puts the programs and their files into a tree.
+func (o Options) addPrograms(tree string) (guest.Plan, error) {
 	var plan guest.Plan
+	if err := copyFile(tree, "/init", o.Init, 0o755); err != nil {
+		return plan, err
+	}
 	for i, p := range o.Programs {
 		dir := cmp.Or(p.Dir, "/root")
 		at := path.Join(dir, path.Base(cmp.Or(p.Name, filepath.ToSlash(p.Path))))
-		if m.has(at) {
+		if _, err := os.Lstat(inTree(tree, at)); err == nil {
 			at = fmt.Sprintf("%s.%d", at, i)
 		}
-		if err := m.file(at, p.Path, 0o755); err != nil {
+		if err := copyFile(tree, at, p.Path, 0o755); err != nil {
 			return plan, err
 		}
-		for _, to := range slices.Sorted(maps.Keys(p.Files)) {
-			if err := m.tree(to, p.Files[to]); err != nil {
+		for to, from := range p.Files {
+			info, err := os.Stat(from)
+			switch {
+			case err != nil:
+			case info.IsDir():
+				err = os.CopyFS(inTree(tree, to), os.DirFS(from))
+			default:
+				err = copyFile(tree, to, from, info.Mode())
+			}
+			if err != nil && !errors.Is(err, fs.ErrExist) { // another program brought it
 				return plan, err
 			}
 		}
@@ -227,4 +247,41 @@ func (o Options) addPrograms(m image) (guest.Plan, error) {
 			Dir: dir, Env: env})
 	}
 	return plan, nil
+}
+
+// inTree returns where a file of the guest is in the tree. As on Debian, /bin, /sbin, /lib and
+// /lib64 are links into /usr.
+func inTree(tree, name string) string {
+	name = path.Clean("/" + name)
+	if top, _, _ := strings.Cut(name[1:], "/"); slices.Contains(mergedDirs, top) {
+		name = "/usr" + name
+	}
+	return filepath.Join(tree, name)
+}
+
+// mergedDirs are the directories that live in /usr.
+var mergedDirs = []string{"bin", "sbin", "lib", "lib64"}
+
+// copyFile copies a file of this machine into the tree.
+func copyFile(tree, name, from string, perm fs.FileMode) error {
+	src, err := os.Open(from)
+	if err != nil {
+		return err
+	}
+	defer src.Close()
+	return write(tree, name, src, perm)
+}
+
+// write writes a file of the tree, and makes the directories above it.
+func write(tree, name string, from io.Reader, perm fs.FileMode) error {
+	name = inTree(tree, name)
+	if err := os.MkdirAll(filepath.Dir(name), 0o755); err != nil {
+		return err
+	}
+	to, err := os.OpenFile(name, os.O_WRONLY|os.O_CREATE|os.O_TRUNC, perm)
+	if err != nil {
+		return err
+	}
+	_, err = io.Copy(to, from)
+	return errors.Join(err, to.Close())
 }
