@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"sync"
 	"time"
 
@@ -33,11 +34,14 @@ type rig struct {
 	neighbour *busywriter.Writer
 	stop      context.CancelFunc
 	ended     chan error
+
+	base  servicemodel.State // the state in the beginning
+	conns []*netnstest.Conns // to the service that stays
 }
 
-// newRig starts all of it. The caller must close it.
-func newRig(ctx context.Context, o *options) (r *rig, err error) {
-	r = &rig{}
+// newRig starts all of it, and opens connections. The caller must close it.
+func newRig(ctx context.Context, o *options, conns int) (r *rig, err error) {
+	r = &rig{base: serviceState(o.services, o.affinity)}
 	defer func() {
 		if err != nil {
 			r.close() //nolint:errcheck // err is more useful
@@ -68,10 +72,40 @@ func newRig(ctx context.Context, o *options) (r *rig, err error) {
 	if r.neighbour, err = busywriter.Start(ctx, netns); err != nil {
 		return r, err
 	}
-	ctx, r.stop = context.WithCancel(ctx)
-	r.ended = make(chan error, 1)
-	go func() { r.ended <- r.engine.Run(ctx, nil) }()
+	running, stop := context.WithCancel(ctx)
+	r.stop, r.ended = stop, make(chan error, 1)
+	go func() { r.ended <- r.engine.Run(running, nil) }()
+	if _, err := r.engine.Apply(ctx, r.base); err != nil {
+		return r, err
+	}
+	from := append(slices.Clone(r.Outside), r.Pods[0])
+	for i, h := range from {
+		share := conns*(i+1)/len(from) - conns*i/len(from)
+		c, err := netnstest.OpenConns(ctx, h, netip.AddrPortFrom(still, 80), share)
+		if err != nil {
+			return r, err
+		}
+		r.conns = append(r.conns, c)
+	}
 	return r, nil
+}
+
+// watch uses the connections until ctx ends. sum waits for that, and adds up what happened.
+func (r *rig) watch(ctx context.Context, interval time.Duration) (
+	sum func() netnstest.ConnsReport) {
+	reports := make(chan netnstest.ConnsReport, len(r.conns))
+	for _, c := range r.conns {
+		go func() { reports <- c.Watch(ctx, interval, 20*time.Second) }()
+	}
+	return func() (all netnstest.ConnsReport) {
+		for range r.conns {
+			one := <-reports
+			all.Answered += one.Answered
+			all.Reset, all.Closed = all.Reset+one.Reset, all.Closed+one.Closed
+			all.Silent += one.Silent
+		}
+		return all
+	}
 }
 
 // close ends all of it.
@@ -116,8 +150,13 @@ func serviceState(n, affinity int) servicemodel.State {
 		}
 		return svc
 	}
-	s := withStill(servicemodel.State{}.WithNode(node()), service(stillName, still),
-		ports(stillPort))
+	var eps []servicemodel.Endpoint
+	for _, pod := range []string{"10.244.1.2", "10.244.1.3"} {
+		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(pod), Ready: true,
+			Serving: true, Ports: ports(stillPort)})
+	}
+	s := servicemodel.State{}.WithNode(node()).WithService(service(stillName, still)).
+		WithEndpoints(stillName, eps)
 	for i := range n {
 		svc := service(rollingName(i), netip.AddrFrom4([4]byte{10, 98, byte(i >> 8), byte(i)}))
 		svc.Ports = svc.Ports[:1]
@@ -129,17 +168,6 @@ func serviceState(n, affinity int) servicemodel.State {
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
 	return s
-}
-
-// withStill adds the service that stays to a state.
-func withStill(s servicemodel.State, svc *servicemodel.Service,
-	ports []servicemodel.EndpointPort) servicemodel.State {
-	var eps []servicemodel.Endpoint
-	for _, pod := range []string{"10.244.1.2", "10.244.1.3"} {
-		eps = append(eps, servicemodel.Endpoint{Addr: netip.MustParseAddr(pod), Ready: true,
-			Serving: true, Ports: ports})
-	}
-	return s.WithService(svc).WithEndpoints(svc.Name, eps)
 }
 
 func node() servicemodel.Node { return servicemodel.Node{Name: "node-0"} }
@@ -155,17 +183,16 @@ func rollingEndpoint(i int) servicemodel.Endpoint {
 			Protocol: servicemodel.TCP, Port: 8080}}}
 }
 
-// stream is a UDP client that sends to the service that stays, from one port.
-type stream struct {
+// asking is a client that sends to the service that stays.
+type asking struct {
 	work       sync.WaitGroup
 	sent, lost int
 }
 
-// newStream sends a datagram each interval until ctx ends.
-func (r *rig) newStream(ctx context.Context, interval time.Duration) *stream {
-	s := &stream{}
-	p := netnstest.Probe{From: r.Outside[0], Proto: servicemodel.UDP, SourcePort: 4053,
-		To: netip.AddrPortFrom(still, 80), Timeout: time.Second}
+// ask sends a packet each interval until ctx ends, and then waits for the last answer.
+func (r *rig) ask(ctx context.Context, p netnstest.Probe, interval time.Duration) *asking {
+	s := &asking{}
+	p.To = netip.AddrPortFrom(still, 80)
 	s.work.Go(func() {
 		tick := time.NewTicker(interval)
 		defer tick.Stop()
@@ -181,8 +208,8 @@ func (r *rig) newStream(ctx context.Context, interval time.Duration) *stream {
 	return s
 }
 
-// end waits for the last answer, after the context has ended.
-func (s *stream) end() (sent, lost int) {
-	s.work.Wait()
-	return s.sent, s.lost
+// stream sends datagrams from one port.
+func (r *rig) stream(ctx context.Context, interval time.Duration) *asking {
+	return r.ask(ctx, netnstest.Probe{From: r.Outside[0], Proto: servicemodel.UDP,
+		SourcePort: 4053, Timeout: time.Second}, interval)
 }

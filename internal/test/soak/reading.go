@@ -148,10 +148,6 @@ func (s *soaking) countObjects(r reading) error {
 	if err := json.Unmarshal(out, &ruleset); err != nil {
 		return fmt.Errorf("nft: %w", err)
 	}
-	for _, kind := range []string{"table", "chain", "rule", "set", "map"} {
-		r[kind+"s"] = 0
-	}
-	r["elements"] = 0
 	for _, object := range ruleset.Nftables {
 		for kind, o := range object {
 			if o.Table == "neighbour" || kind == "table" && o.Name == "neighbour" {

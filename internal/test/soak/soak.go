@@ -31,8 +31,7 @@ const (
 // soaking is a soak under way.
 type soaking struct {
 	*rig
-	o    *options
-	base servicemodel.State // the state at every measurement
+	o *options
 
 	turn sync.Mutex // its holder changes the engine's state
 	// others is a lock. Programs that disturb the engine hold it for reading, and the measurement
@@ -42,36 +41,25 @@ type soaking struct {
 	changes  atomic.Int64
 	vandals  atomic.Int64
 	kills    atomic.Int64
-	probes   atomic.Int64
-	unserved atomic.Int64
 	readings []reading
 }
 
 // soak changes services without pause, while other programs disturb the engine, and measures.
 func soak(ctx context.Context, o *options) error {
-	r, err := newRig(ctx, o)
+	r, err := newRig(ctx, o, soakConns)
 	if err != nil {
 		return err
 	}
 	defer r.close() //nolint:errcheck // the network goes with the process
-	s := &soaking{rig: r, o: o, base: serviceState(o.services, o.affinity)}
-	if _, err := r.engine.Apply(ctx, s.base); err != nil {
-		return err
-	}
-	conns, err := r.openConns(ctx, soakConns)
-	if err != nil {
-		return err
-	}
+	s := &soaking{rig: r, o: o}
 	defer r.engine.Subscribe(logFailures)()
 	ctx, cancel := context.WithTimeout(ctx, o.duration)
 	defer cancel()
-	udp := r.newStream(ctx, 10*time.Millisecond)
-	broken := make(chan netnstest.ConnsReport, len(conns))
-	for _, c := range conns {
-		go func() { broken <- c.Watch(ctx, time.Second, 20*time.Second) }()
-	}
-	errs := make(chan error, 4)
-	for _, work := range []func(context.Context) error{s.change, s.vandalize, s.write, s.probe} {
+	udp, watched := r.stream(ctx, 10*time.Millisecond), r.watch(ctx, time.Second)
+	fresh := r.ask(ctx, netnstest.Probe{From: s.Outside[1], Proto: servicemodel.TCP},
+		20*time.Millisecond)
+	errs := make(chan error, 3)
+	for _, work := range []func(context.Context) error{s.change, s.vandalize, s.write} {
 		go func() { errs <- work(ctx) }()
 	}
 	measured := s.measure(ctx)
@@ -79,15 +67,15 @@ func soak(ctx context.Context, o *options) error {
 	for range cap(errs) {
 		measured = errors.Join(measured, <-errs)
 	}
-	lost := sum(broken, len(conns)).Lost()
-	sent, missing := udp.end()
+	udp.work.Wait()
+	fresh.work.Wait()
 	t := r.engine.Status().Totals
 	fmt.Printf("%s: %d changes, %d vandals, %d writers killed; %d applies, %d failed, %d repairs\n",
 		o.backend, s.changes.Load(), s.vandals.Load(), s.kills.Load(), t.Applies, t.Failures,
 		t.Repairs)
 	fmt.Printf("clients: %d of %d connections broke, %d of %d datagrams were lost, "+
-		"%d of %d new connections failed\n", lost, soakConns, missing, sent, s.unserved.Load(),
-		s.probes.Load())
+		"%d of %d new connections failed\n", watched().Lost(), soakConns, udp.lost, udp.sent,
+		fresh.lost, fresh.sent)
 	return errors.Join(measured, grown(s.readings))
 }
 
@@ -237,18 +225,4 @@ func writer(ctx context.Context, o *options) error {
 			return err
 		}
 	}
-}
-
-// probe opens new connections to the service that stays.
-func (s *soaking) probe(ctx context.Context) error {
-	for ctx.Err() == nil {
-		o := netnstest.Probe{From: s.Outside[1], Proto: servicemodel.TCP,
-			To: netip.AddrPortFrom(still, 80)}.Send(context.WithoutCancel(ctx))
-		s.probes.Add(1)
-		if o.Kind != netnstest.Answered || o.Server == netnstest.Net.Internet {
-			s.unserved.Add(1)
-		}
-		time.Sleep(20 * time.Millisecond)
-	}
-	return nil
 }
