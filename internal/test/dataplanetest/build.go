@@ -76,8 +76,15 @@ func named(name string, ips [2]netip.Addr) func(*servicemodel.Service) {
 	return func(s *servicemodel.Service) {
 		s.Name.Name = name
 		s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs = ips[:], nil, nil
+		atNodePort(0)(s)
+	}
+}
+
+// atNodePort changes the node port of all ports.
+func atNodePort(port uint16) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) {
 		for i := range s.Ports {
-			s.Ports[i].NodePort = 0
+			s.Ports[i].NodePort = port
 		}
 	}
 }
@@ -108,6 +115,15 @@ func each(l []servicemodel.Endpoint, edit func(*servicemodel.Endpoint)) []servic
 		edit(&l[i])
 	}
 	return l
+}
+
+// listening has endpoints listen on a port.
+func listening(port uint16) func(*servicemodel.Endpoint) {
+	return func(e *servicemodel.Endpoint) {
+		for i := range e.Ports {
+			e.Ports[i].Port = port
+		}
+	}
 }
 
 func terminating(e *servicemodel.Endpoint) { e.Ready, e.Terminating = false, true }

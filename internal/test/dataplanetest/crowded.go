@@ -2,12 +2,10 @@ package dataplanetest
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
@@ -18,17 +16,22 @@ const crowd = 50_000
 // requires that a change of services then asks the kernel exactly the same as without the chains,
 // and receives nothing about them. The rate-limited check after foreign commits may see them.
 func Crowded(t *testing.T, under FaultyBackend, tables ...string) {
-	ns, faults := under.namespace(t), rawnltest.NewFaults()
-	b := opened(t, func(netns int) (dataplane.Backend, error) {
+	f, faults := newFaulted(t, under), rawnltest.NewFaults()
+	e := dataplane.New(opened(t, func(netns int) (dataplane.Backend, error) {
 		return under.OpenFaulty(netns, faults)
-	}, ns)
-	e := dataplane.New(b, nil)
-	f := &faulted{t: t, under: under, ns: ns}
-	f.from, f.to = faultedStates()
+	}, f.ns), nil)
 	f.thereAndBack(e, faults, "at first")
 	f.thereAndBack(e, faults, "a change") // by now there are sets for all numbers of slots
 	alone := f.thereAndBack(e, faults, "a change")
-	must(t, addChains(t.Context(), ns, tables))
+	var chains bytes.Buffer
+	for _, table := range tables {
+		fmt.Fprintf(&chains, "add table %s\n", table)
+		for i := range crowd {
+			fmt.Fprintf(&chains, "add chain %s foreign-%d\n", table, i)
+		}
+	}
+	_, err := runIn(t.Context(), f.ns, &chains, "nft", "-f", "-")
+	must(t, err)
 	f.thereAndBack(e, faults, "after the chains came")
 	beside := f.thereAndBack(e, faults, "a change")
 	heard := beside.Received
@@ -55,17 +58,4 @@ func (f *faulted) thereAndBack(e *dataplane.Engine, faults *rawnltest.Faults, wh
 		sum.Sent, sum.Received = sum.Sent+c.Sent, sum.Received+c.Received
 	}
 	return sum
-}
-
-// addChains makes a crowd of chains in each of the tables.
-func addChains(ctx context.Context, ns *netnstest.NS, tables []string) error {
-	var text bytes.Buffer
-	for _, table := range tables {
-		fmt.Fprintf(&text, "add table %s\n", table)
-		for i := range crowd {
-			fmt.Fprintf(&text, "add chain %s foreign-%d\n", table, i)
-		}
-	}
-	_, err := runIn(ctx, ns, &text, "nft", "-f", "-")
-	return err
 }

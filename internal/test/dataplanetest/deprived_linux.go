@@ -23,18 +23,14 @@ import (
 // it. Deprived also closes the backend twice, and opens a backend in a file that is no namespace:
 // neither may wait, and no error may say that the kernel lacks a module.
 func Deprived(t *testing.T, under Backend) {
-	t.Run("of permission", func(t *testing.T) {
-		t.Parallel()
-		deprivedOfPermission(t, under)
-	})
-	t.Run("of the namespace", func(t *testing.T) {
-		t.Parallel()
-		deprivedOfNamespace(t, under)
-	})
-	t.Run("of its sockets", func(t *testing.T) {
-		t.Parallel()
-		deprivedOfSockets(t, under)
-	})
+	for what, test := range map[string]func(*testing.T, Backend){
+		"of permission": deprivedOfPermission, "of the namespace": deprivedOfNamespace,
+		"of its sockets": deprivedOfSockets} {
+		t.Run(what, func(t *testing.T) {
+			t.Parallel()
+			test(t, under)
+		})
+	}
 }
 
 func deprivedOfSockets(t *testing.T, under Backend) {
@@ -63,10 +59,8 @@ func deprivedOfSockets(t *testing.T, under Backend) {
 }
 
 func deprivedOfPermission(t *testing.T, under Backend) {
-	ns := under.namespace(t)
-	b := opened(t, under.Open, ns)
-	f := &faulted{t: t, under: FaultyBackend{Backend: under}, ns: ns}
-	f.from, f.to = faultedStates()
+	f := newFaulted(t, FaultyBackend{Backend: under})
+	b := opened(t, under.Open, f.ns)
 	e := dataplane.New(b, nil)
 	_, err := e.Apply(t.Context(), f.from)
 	must(t, err)
@@ -94,15 +88,21 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 // WithoutCapabilities runs f on a thread without effective capabilities; the thread ends with f.
 // The kernel checks the capabilities of the thread that sends a request.
 func WithoutCapabilities(f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked
+	return onOwnThread(func() error {
 		none := [2]unix.CapUserData{}
 		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
 			&none[0]); err != nil {
-			done <- err
-			return
+			return err
 		}
+		return f()
+	})
+}
+
+// onOwnThread runs f on a thread that ends with it.
+func onOwnThread(f func() error) error {
+	done := make(chan error)
+	go func() {
+		runtime.LockOSThread() // and never unlocked
 		done <- f()
 	}()
 	return <-done
@@ -153,21 +153,19 @@ func ClockJumps(t *testing.T, under Backend) {
 	if os.Getenv("KERNLB_VM") == "" {
 		t.Skip("sets the clock of the machine: needs a virtual machine of its own")
 	}
-	ns := under.namespace(t)
-	b := opened(t, under.Open, ns)
-	e := dataplane.New(b, nil)
-	f := &faulted{t: t, under: FaultyBackend{Backend: under}, ns: ns}
-	f.from, f.to = faultedStates()
+	f := newFaulted(t, FaultyBackend{Backend: under})
+	e := dataplane.New(opened(t, under.Open, f.ns), nil)
 	stop := RunEngine(t, e, f.from)
 	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	for _, jump := range []time.Duration{0, 24 * time.Hour, -48 * time.Hour, 24 * time.Hour} {
-		must(t, setClock(jump))
+		clock := unix.NsecToTimeval(time.Now().Add(jump).UnixNano())
+		must(t, unix.Settimeofday(&clock))
 		if err := e.Wait(ctx, e.Set(f.to)); err != nil {
 			t.Fatalf("after a jump by %v: %v", jump, err)
 		}
-		must(t, under.cleanup(ctx, ns))
+		must(t, under.cleanup(ctx, f.ns))
 		for f.holds(ctx, f.to) != nil {
 			if ctx.Err() != nil {
 				t.Fatalf("after a jump by %v nobody repairs", jump)
@@ -176,10 +174,4 @@ func ClockJumps(t *testing.T, under Backend) {
 		}
 		f.from, f.to = f.to, f.from
 	}
-}
-
-// setClock sets the clock of the machine forward, or back.
-func setClock(by time.Duration) error {
-	tv := unix.NsecToTimeval(time.Now().Add(by).UnixNano())
-	return unix.Settimeofday(&tv)
 }

@@ -54,11 +54,9 @@ func Faulted(t *testing.T, machine func() FaultyBackend) {
 		}
 		t.Run(fault.Name, func(t *testing.T) {
 			t.Parallel()
-			under := machine()
-			ns := under.namespace(t)
-			f := &faulted{t: t, under: under, ns: ns, fault: fault, first: first, step: step}
-			f.from, f.to = faultedStates()
-			must(t, under.apply(t.Context(), ns, f.from))
+			f := newFaulted(t, machine())
+			f.fault, f.first, f.step = fault, first, step
+			must(t, f.under.apply(t.Context(), f.ns, f.from))
 			for _, knows := range []bool{false, true} {
 				if !f.calls(knows) {
 					return
@@ -80,6 +78,14 @@ type faulted struct {
 	step     int // to the next one
 
 	hits, failures int
+}
+
+// newFaulted makes a namespace, and the states of the test.
+func newFaulted(t *testing.T, under FaultyBackend) *faulted {
+	t.Helper()
+	f := &faulted{t: t, under: under, ns: under.namespace(t)}
+	f.from, f.to = faultedStates()
+	return f
 }
 
 // calls makes each call fail in turn, and then all calls at once.

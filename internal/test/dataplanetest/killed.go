@@ -75,7 +75,13 @@ func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOp
 func (k *killing) kill(i int) {
 	possible := k.round(i)
 	if possible != nil && !k.t.Failed() {
-		if err := k.judge(possible); err != nil {
+		judge := k.Between
+		if judge == nil {
+			judge = func(ns *netnstest.NS, possible []servicemodel.State) error {
+				return holdsOne(k.t.Context(), k.under, ns, possible, k.Harmless)
+			}
+		}
+		if err := judge(k.ns, possible); err != nil {
 			k.t.Errorf("kill %d: %v", i, err)
 		}
 	}
@@ -86,14 +92,6 @@ func (k *killing) kill(i int) {
 		nil); err != nil {
 		k.t.Errorf("kill %d: after the next apply: %v", i, err)
 	}
-}
-
-// judge judges the content of the kernel after a kill.
-func (k *killing) judge(possible []servicemodel.State) error {
-	if k.Between != nil {
-		return k.Between(k.ns, possible)
-	}
-	return holdsOne(k.t.Context(), k.under, k.ns, possible, k.Harmless)
 }
 
 // killing is a test by Killed.

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"net/netip"
 	"os/exec"
-	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -119,19 +118,14 @@ func (l *lack) run(t *testing.T, w *world) {
 		s = and(s, svc, eps("pod2", "pod3"))
 		l.apply(t, w, e, s)
 	}
-	var probes []netnstest.Probe
-	for _, from := range l.from {
-		for _, c := range tcp(ask(from, cluster, reaches("pod2", "pod3"))) {
-			if l.only == 0 || servicemodel.FamilyOf(c.To.Addr()) == l.only {
-				probes = append(probes, netnstest.Probe{From: w.hosts[from],
-					Proto: servicemodel.TCP, To: c.To})
-			}
+	for _, y := range w.ways(l.from, cluster) {
+		if y.proto != servicemodel.TCP ||
+			l.only != 0 && servicemodel.FamilyOf(y.to.Addr()) != l.only {
+			continue
 		}
-	}
-	servers := reaches("pod2", "pod3").Servers
-	for i, got := range netnstest.SendAll(t.Context(), probes) {
-		if !slices.Contains(servers, got.Server) {
-			t.Errorf("%v: %v", probes[i], got)
+		got := w.probe(y).Send(t.Context())
+		if !slices.Contains(reaches("pod2", "pod3").Servers, got.Server) {
+			t.Errorf("%v: %v", y, got)
 		}
 	}
 }
@@ -171,9 +165,7 @@ func (l *lack) apply(t *testing.T, w *world, e *dataplane.Engine, s servicemodel
 // withReadOnlySysctls runs f on a thread that is in a network namespace and cannot write sysctls,
 // as in a container. The thread ends with f.
 func withReadOnlySysctls(netns int, f func() error) error {
-	done := make(chan error)
-	go func() {
-		runtime.LockOSThread() // and never unlocked
+	return onOwnThread(func() error {
 		const sysctls = "/proc/sys"
 		err := unix.Unshare(unix.CLONE_NEWNS)
 		for _, m := range []struct {
@@ -193,7 +185,6 @@ func withReadOnlySysctls(netns int, f func() error) error {
 		if err == nil {
 			err = f()
 		}
-		done <- err
-	}()
-	return <-done
+		return err
+	})
 }

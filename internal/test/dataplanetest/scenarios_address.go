@@ -1,18 +1,9 @@
 package dataplanetest
 
 import (
-	"slices"
-
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// addressScenarios are about the addresses at which services answer, and the clients that they
-// answer.
-func addressScenarios() []Scenario {
-	return slices.Concat(nodePortScenarios(), nodeAddressScenarios(), serviceAddressScenarios(),
-		masqueradeScenarios(), familyScenarios())
-}
 
 // familyScenarios are about nodes that serve one address family.
 func familyScenarios() []Scenario {
@@ -25,7 +16,7 @@ func familyScenarios() []Scenario {
 			four = untouched
 		}
 		var checks [][]Check
-		for _, d := range []target{cluster, loadBalancer, external, nodePorts} {
+		for _, d := range everywhere {
 			checks = append(checks, ipv4(ask("outside1", d, four)), ipv6(ask("outside1", d, six)))
 		}
 		return after(withNode(serviceCIDRs, func(n *servicemodel.Node) { n.OnlyFamily = f }),

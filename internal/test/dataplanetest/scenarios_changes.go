@@ -1,13 +1,6 @@
 package dataplanetest
 
-import (
-	"slices"
-
-	"github.com/kernlb/kernlb/servicemodel"
-)
-
-// changeScenarios are about the effect of one state after another.
-func changeScenarios() []Scenario { return slices.Concat(editScenarios(), claimScenarios()) }
+import "github.com/kernlb/kernlb/servicemodel"
 
 // editScenarios are about changes of endpoints, services and the node.
 func editScenarios() []Scenario {

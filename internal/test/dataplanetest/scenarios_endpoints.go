@@ -6,12 +6,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// endpointScenarios are about the choice of endpoints.
-func endpointScenarios() []Scenario {
-	return slices.Concat(readinessScenarios(), hintScenarios(), servingScenarios(),
-		hostEndpointScenarios())
-}
-
 // readinessScenarios are about endpoints that are not ready, or terminate.
 func readinessScenarios() []Scenario {
 	mixed := slices.Concat(eps("pod2"), each(eps("pod3"), terminating),
@@ -82,7 +76,7 @@ func servingScenarios() []Scenario {
 				ipv6(ask("pod1", loadBalancer, untouched)),
 				ipv6(ask("outside1", nodePorts, untouched)))),
 		scenario("1.2", "each endpoint has its own port number",
-			after(state(thisNode(), web(), slices.Concat(eps("pod2"), each(eps("pod3"), portB))),
+			after(state(thisNode(), web(), slices.Concat(eps("pod2"), each(eps("pod3"), listening(PortB)))),
 				ask("pod1", cluster,
 					answered(serverName("pod2", PortA), serverName("pod3", PortB))))),
 		scenario("1.3", "an endpoint without a port of the name does not serve it",
@@ -99,12 +93,6 @@ func firstPortOfPod(e *servicemodel.Endpoint) { e.Ports = e.Ports[:1] }
 
 func onlyIPv4(l []servicemodel.Endpoint) []servicemodel.Endpoint {
 	return slices.DeleteFunc(l, func(e servicemodel.Endpoint) bool { return !e.Addr.Is4() })
-}
-
-func portB(e *servicemodel.Endpoint) {
-	for i := range e.Ports {
-		e.Ports[i].Port = PortB
-	}
 }
 
 // hostEndpointScenarios are about endpoints in the host's network, and pods that are their own

@@ -7,13 +7,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// publishedScenarios are about features for load balancers and CNI plugins that Kubernetes does not
-// have.
-func publishedScenarios() []Scenario {
-	return slices.Concat(masqueradePolicyScenarios(), neighbourScenarios(), hostIPScenarios(),
-		quiescedScenarios())
-}
-
 func masquerades(p servicemodel.MasqueradePolicy) func(*servicemodel.Service) {
 	return func(s *servicemodel.Service) { s.Masquerade = servicemodel.MasqueradeAt(p) }
 }
@@ -24,7 +17,6 @@ func masqueradePolicyScenarios() []Scenario {
 		policy func(*servicemodel.Service)) servicemodel.State {
 		return state(podCIDRs(thisNode()), web(policy, masquerades(p)), eps("pod2", "pod3"))
 	}
-	everywhere := []target{cluster, loadBalancer, external, nodePorts}
 	from := func(host string, want Want) (l []Check) {
 		for _, t := range everywhere {
 			l = append(l, ask(host, t, want)...)
@@ -77,12 +69,8 @@ func externalCluster(s *servicemodel.Service) {
 
 // hostIPScenarios are about ports published at single addresses of the node.
 func hostIPScenarios() []Scenario {
-	published := web(func(s *servicemodel.Service) {
-		s.ClusterIPs, s.ExternalIPs, s.LoadBalancerIPs = nil, nil, nil
-		s.HostIPs = nodeIP2[:]
-		for i := range s.Ports {
-			s.Ports[i].NodePort = 0
-		}
+	published := web(named("web", clusterIP), func(s *servicemodel.Service) {
+		s.ClusterIPs, s.HostIPs = nil, nodeIP2[:]
 	}, externalLocal)
 	localhost := podCIDRs(thisNode())
 	localhost.LocalhostNodePorts = true

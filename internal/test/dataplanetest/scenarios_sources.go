@@ -1,8 +1,6 @@
 package dataplanetest
 
 import (
-	"slices"
-
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -25,18 +23,9 @@ func restricted(edit ...func(*servicemodel.Service)) servicemodel.State {
 	return state(podCIDRs(thisNode()), web(edit...), eps("pod2"))
 }
 
-// sourceScenarios are about source ranges.
-func sourceScenarios() []Scenario {
-	return slices.Concat(rangeScenarios(), rangeUseScenarios(), answerScenarios())
-}
-
 // answerScenarios are about the answers to clients that are not served.
 func answerScenarios() []Scenario {
-	none := web(named("none", clusterIP2), func(s *servicemodel.Service) {
-		for i := range s.Ports {
-			s.Ports[i].NodePort = nodePort + 1
-		}
-	})
+	none := web(named("none", clusterIP2), atNodePort(nodePort+1))
 	var steps []Step
 	for _, a := range []struct {
 		answer string

@@ -78,12 +78,8 @@ func silentEndpointGoes(kept bool) func(t *testing.T, w *world) {
 			w.keepFlows(t, servicemodel.ConnectionPolicy{})
 		}
 		w.silence(t, "pod2")
-		silent := each(eps("pod2"), func(e *servicemodel.Endpoint) {
-			for i := range e.Ports {
-				e.Ports[i].Port = silentPort
-			}
-		})
-		s := state(podCIDRs(thisNode()), web(sticky(time.Hour)), silent)
+		s := state(podCIDRs(thisNode()), web(sticky(time.Hour)),
+			each(eps("pod2"), listening(silentPort)))
 		w.apply(t, s)
 
 		ctx, stop := context.WithTimeout(t.Context(), 1500*time.Millisecond)

@@ -105,12 +105,7 @@ func flowService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 
 // flowEndpoints are eps at flowTarget.
 func flowEndpoints(hosts ...string) []servicemodel.Endpoint {
-	return each(eps(hosts...), func(e *servicemodel.Endpoint) {
-		e.Ports = slices.Clone(e.Ports)
-		for i := range e.Ports {
-			e.Ports[i].Port = flowTarget
-		}
-	})
+	return each(eps(hosts...), listening(flowTarget))
 }
 
 func flowState(endpoints []servicemodel.Endpoint,

@@ -34,24 +34,21 @@ const (
 func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 	return func(t *testing.T, w *world) {
 		keeper := w.keepFlows(t, p)
-		r := &roll{world: w, t: t, policy: p}
+		r := &roll{world: w, t: t, policy: p, uses: map[string]int{}}
 		for range rollEndpoints {
 			r.add()
 		}
 		w.apply(t, r.state())
-		var udp streams
-		for i := range uint16(rollClients) {
-			s := w.stream(t, []string{"pod1", "outside1"}[i%2], streamPort+i,
-				netip.AddrPortFrom(clusterIP[i/2%2], flowPort))
-			s.patience = rollPatience
-			udp = append(udp, s)
-		}
-		var tcp []*caller
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		for i := range rollClients {
-			tcp = append(tcp, r.call(ctx, []string{"pod1", "outside1"}[i%2],
-				netip.AddrPortFrom(clusterIP[i/2%2], flowPort)))
+		var udp streams
+		var tcp []*caller
+		for i := range uint16(rollClients) {
+			from, to := []string{"pod1", "outside1"}[i%2],
+				netip.AddrPortFrom(clusterIP[i/2%2], flowPort)
+			s := w.stream(t, from, streamPort+i, to)
+			s.patience = rollPatience
+			udp, tcp = append(udp, s), append(tcp, r.call(ctx, from, to))
 		}
 		udp.start()
 		changes, applies := r.roll(ctx, keeper.Totals)
@@ -105,10 +102,7 @@ func (r *roll) add() {
 func (r *roll) state() servicemodel.State {
 	var l []servicemodel.Endpoint
 	for _, m := range r.current {
-		l = append(l, each(eps(m.host), func(e *servicemodel.Endpoint) {
-			e.Ports = []servicemodel.EndpointPort{{Name: "udp", Protocol: servicemodel.UDP,
-				Port: m.port}, {Name: "tcp", Protocol: servicemodel.TCP, Port: m.port}}
-		})...)
+		l = append(l, each(eps(m.host), listening(m.port))...)
 	}
 	return flowState(l)
 }
@@ -180,7 +174,7 @@ func (r *roll) end(applied <-chan *servicemodel.Table) (n int) {
 			delete(m.stop, servicemodel.UDP)
 			r.ended++
 		}
-		if time.Since(m.left) < time.Second || r.used(serverName(m.host, m.port)) > 0 {
+		if time.Since(m.left) < time.Second || r.use(serverName(m.host, m.port), 0) > 0 {
 			return false // connections are still on their way to it, or there
 		}
 		m.stop[servicemodel.TCP]()
@@ -189,19 +183,12 @@ func (r *roll) end(applied <-chan *servicemodel.Table) (n int) {
 	return n
 }
 
-func (r *roll) used(server string) int {
+// use counts n more connections to a server, and returns how many there are.
+func (r *roll) use(server string, n int) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.uses[server]
-}
-
-func (r *roll) use(server string, n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.uses == nil {
-		r.uses = map[string]int{}
-	}
 	r.uses[server] += n
+	return r.uses[server]
 }
 
 // caller is a TCP client that keeps a connection, and connects again when it breaks.
@@ -209,6 +196,12 @@ type caller struct {
 	netnstest.ConnsReport
 	connects, refused int
 	worst             time.Duration // from the last answer to the next, over a reconnect
+}
+
+func (c *caller) add(r *netnstest.ConnsReport) {
+	c.Answered, c.Reset = c.Answered+r.Answered, c.Reset+r.Reset
+	c.Closed, c.Silent = c.Closed+r.Closed, c.Silent+r.Silent
+	c.Errors = append(c.Errors, r.Errors...)
 }
 
 // call runs a caller until ctx ends.
@@ -246,9 +239,7 @@ func (c *caller) session(ctx context.Context, r *roll, conns *netnstest.Conns, l
 		c.worst = max(c.worst, time.Since(*last))
 		*last = time.Now()
 		p = conns.Ping(hangTime)
-		c.Answered, c.Reset = c.Answered+p.Answered, c.Reset+p.Reset
-		c.Closed, c.Silent = c.Closed+p.Closed, c.Silent+p.Silent
-		c.Errors = append(c.Errors, p.Errors...)
+		c.add(&p)
 		time.Sleep(5 * time.Millisecond)
 	}
 }
@@ -265,10 +256,8 @@ func (r *roll) report(udp streams, tcp []*caller, moved int) {
 	var c caller
 	for _, o := range tcp {
 		c.connects, c.refused = c.connects+o.connects, c.refused+o.refused
-		c.Answered, c.Reset = c.Answered+o.Answered, c.Reset+o.Reset
-		c.Closed, c.Silent = c.Closed+o.Closed, c.Silent+o.Silent
 		c.worst = max(c.worst, o.worst)
-		c.Errors = append(c.Errors, o.Errors...)
+		c.add(&o.ConnsReport)
 	}
 	r.t.Logf(
 		"%s: UDP: %d datagrams, %d lost, %d refused, %d moved, %d stays at a server; TCP: %d "+

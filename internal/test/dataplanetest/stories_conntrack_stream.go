@@ -1,8 +1,10 @@
 package dataplanetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/netip"
 	"os"
@@ -37,7 +39,7 @@ type stream struct {
 	work     sync.WaitGroup
 	patience time.Duration
 
-	stop func() // the sending
+	stop func() // ends the sending: after it returns, nothing more is sent
 
 	mu      sync.Mutex
 	waiting bool // for an answer
@@ -52,7 +54,7 @@ type stream struct {
 func (w *world) stream(t *testing.T, from string, port uint16, to netip.AddrPort) *stream {
 	t.Helper()
 	s := &stream{name: fmt.Sprintf("%s to %s", from, to), patience: streamPatience,
-		answers: map[string]int{}}
+		answers: map[string]int{}, stop: func() {}}
 	host := w.hosts[from]
 	local := netip.AddrPortFrom(host.Addr(to.Addr()), port)
 	err := host.NS.Do(func() (err error) {
@@ -65,7 +67,7 @@ func (w *world) stream(t *testing.T, from string, port uint16, to netip.AddrPort
 	}
 	s.work.Go(s.hear)
 	t.Cleanup(func() {
-		s.pause()
+		s.stop()
 		s.conn.Close() //nolint:errcheck // the stream is over
 		s.work.Wait()
 	})
@@ -98,24 +100,20 @@ func (s *stream) hear() {
 
 // start begins to send.
 func (s *stream) start() {
-	pulse, done := make(chan struct{}), make(chan struct{})
-	s.stop = sync.OnceFunc(func() {
-		close(pulse)
-		<-done
-	})
-	go func() {
-		defer close(done)
+	ctx, cancel := context.WithCancel(context.Background())
+	var sending sync.WaitGroup
+	sending.Go(func() {
 		tick := time.NewTicker(streamInterval)
 		defer tick.Stop()
-		for {
-			select {
-			case <-pulse:
-				return
-			case <-tick.C:
-				s.send()
-			}
+		for ctx.Err() == nil {
+			<-tick.C
+			s.send()
 		}
-	}()
+	})
+	s.stop = func() {
+		cancel()
+		sending.Wait()
+	}
 }
 
 func (s *stream) send() {
@@ -134,13 +132,6 @@ func (s *stream) send() {
 		s.refused++
 	case !errors.Is(err, net.ErrClosed) && !errors.Is(err, os.ErrDeadlineExceeded):
 		s.errs = append(s.errs, err)
-	}
-}
-
-// pause ends the sending: after it returns, nothing more is sent.
-func (s *stream) pause() {
-	if s.stop != nil {
-		s.stop()
 	}
 }
 
@@ -168,11 +159,7 @@ type tally struct {
 func (s *stream) tally() tally {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	y := tally{sent: s.sent, refused: s.refused, answers: map[string]int{}}
-	for name, n := range s.answers {
-		y.answers[name] = n
-	}
-	y.lost = y.sent
+	y := tally{sent: s.sent, lost: s.sent, refused: s.refused, answers: maps.Clone(s.answers)}
 	for _, n := range y.answers {
 		y.lost -= n
 	}
@@ -202,7 +189,7 @@ func (l streams) start() {
 
 func (l streams) stop() {
 	for _, s := range l {
-		s.pause()
+		s.stop()
 	}
 	var waits sync.WaitGroup
 	for _, s := range l {

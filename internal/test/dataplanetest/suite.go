@@ -47,6 +47,11 @@ func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
 
 // Scenarios returns all scenarios of the suite.
 func Scenarios() []Scenario {
-	return slices.Concat(matrix(), endpointScenarios(), addressScenarios(), sourceScenarios(),
-		publishedScenarios(), changeScenarios())
+	return slices.Concat(matrix(),
+		readinessScenarios(), hintScenarios(), servingScenarios(), hostEndpointScenarios(),
+		nodePortScenarios(), nodeAddressScenarios(), serviceAddressScenarios(),
+		masqueradeScenarios(), familyScenarios(),
+		rangeScenarios(), rangeUseScenarios(), answerScenarios(),
+		masqueradePolicyScenarios(), neighbourScenarios(), hostIPScenarios(), quiescedScenarios(),
+		editScenarios(), claimScenarios())
 }
