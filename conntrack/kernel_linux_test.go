@@ -15,6 +15,7 @@ import (
 
 	. "github.com/kernlb/kernlb/conntrack"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 func TestFlowsComeBackAsCreated(t *testing.T) {
@@ -155,7 +156,7 @@ func TestFlowsAreThoseThatConntrackLists(t *testing.T) {
 	var want []string
 	for _, family := range []string{"ipv4", "ipv6"} {
 		for _, line := range strings.Split(
-			strings.TrimSpace(Run(t, ns, "conntrack", "-L", "-f", family)), "\n") {
+			strings.TrimSpace(nstest.Run(t, ns, "conntrack -L -f "+family)), "\n") {
 			line = volatile.ReplaceAllString(line, "$1")
 			want = append(want, strings.Join(strings.Fields(line), " "))
 		}

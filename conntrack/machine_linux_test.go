@@ -17,6 +17,7 @@ import (
 	. "github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/conntrack/tuning"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // This test changes settings of the machine, if the machine belongs to it. Parallel tests wait
@@ -100,7 +101,7 @@ func TestAMillionFlows(t *testing.T) {
 	t.Logf("%d flows made in %s", n, time.Since(start))
 	count := func() int {
 		// a list would take minutes
-		n := OK(strconv.Atoi(strings.TrimSpace(Run(t, ns, "conntrack", "-C"))))(t)
+		n := OK(strconv.Atoi(strings.TrimSpace(nstest.Run(t, ns, "conntrack -C"))))(t)
 		return n
 	}
 	require.Equal(t, n, count())
@@ -166,7 +167,7 @@ func TestLookAlikesInALargeTableSurvive(t *testing.T) {
 		flows = append(flows, f)
 	}
 	Create(t, table, flows...)
-	count := func() int { return strings.Count(Run(t, ns, "conntrack", "-L"), "\n") }
+	count := func() int { return strings.Count(nstest.Run(t, ns, "conntrack -L"), "\n") }
 	require.Equal(t, len(flows), count())
 	got := cleaned(t, table, m, CleanOptions{})
 	require.Equal(t, stale, got.Deleted)

@@ -9,13 +9,14 @@ import (
 
 	. "github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // Rules loads rules for packets to a service. The namespace has only these rules, and one more that
 // keeps conntrack and NAT on.
 func Rules(tb testing.TB, node *netnstest.NS, nat, filter string) {
 	tb.Helper()
-	RunInput(tb, node, fmt.Sprintf(`
+	nstest.NFT(tb, node, fmt.Sprintf(`
 		flush ruleset
 		table inet test {
 			chain services {
@@ -32,7 +33,7 @@ func Rules(tb testing.TB, node *netnstest.NS, nat, filter string) {
 				type nat hook postrouting priority srcnat
 				meta mark 0x4000 masquerade
 			}
-		}`, nat, filter), "nft", "-f", "-")
+		}`, nat, filter))
 }
 
 // DNAT is a rule that translates service to endpoint.

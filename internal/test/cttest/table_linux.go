@@ -5,17 +5,15 @@ package cttest
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"net/netip"
-	"os/exec"
 	"runtime"
-	"strings"
 	"testing"
 	"time"
 
 	. "github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 )
@@ -23,10 +21,7 @@ import (
 // NewTable returns the table of a fresh namespace.
 func NewTable(tb testing.TB) (*Table, *netnstest.NS) {
 	tb.Helper()
-	netnstest.Require(tb)
-	ns, err := netnstest.NewNS("conntrack")
-	require.NoError(tb, err)
-	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
+	ns := nstest.New(tb)
 	return OpenTable(tb, ns), ns
 }
 
@@ -86,29 +81,6 @@ func RandomFlows(r *rand.Rand, n int) []Flow {
 		flows = append(flows, f)
 	}
 	return flows
-}
-
-// Run runs a program in the namespace and returns what it prints.
-func Run(tb testing.TB, ns *netnstest.NS, name string, args ...string) string {
-	tb.Helper()
-	return RunInput(tb, ns, "", name, args...)
-}
-
-func RunInput(tb testing.TB, ns *netnstest.NS, input, name string, args ...string) string {
-	tb.Helper()
-	var out []byte
-	err := ns.Do(func() (err error) {
-		cmd := exec.Command(name, args...)
-		cmd.Stdin = strings.NewReader(input)
-		var stderr strings.Builder
-		cmd.Stderr = &stderr
-		if out, err = cmd.Output(); err != nil {
-			err = fmt.Errorf("%s: %w: %s", name, err, stderr.String())
-		}
-		return err
-	})
-	require.NoError(tb, err)
-	return string(out)
 }
 
 // WithoutCapabilities runs f on the calling thread without effective capabilities.

@@ -109,7 +109,7 @@ func judge(limit, ended error, log *console, s *session) error {
 		return ended
 	case ended != nil:
 		return fmt.Errorf("%w: %w%s", ErrNoVerdict, ended, tail(log.text(), 20))
-	case !s.done:
+	case !s.done || len(s.programs) < len(s.names):
 		return fmt.Errorf("%w: it stopped after %d of %d programs%s",
 			ErrNoVerdict, len(s.programs), len(s.names), tail(log.text(), 20))
 	}
