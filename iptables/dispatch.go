@@ -73,20 +73,6 @@ func (d *dispatch) matchBits(n int) int {
 	return n
 }
 
-// part reports whether t, a child of a branch at the given bit, can have a chain: a match must
-// distinguish it from its sibling.
-func (d *dispatch) part(t *tree, parentBits int) bool { return d.matchBits(t.bits) > parentBits }
-
-// partSize returns the size of the parts into which n keys are divided: the greatest power of
-// stepSize below n.
-func partSize(n int) int {
-	size := stepSize
-	for size*stepSize < n {
-		size *= stepSize
-	}
-	return size
-}
-
 // parts calls fn for each part of the chain of t: a leaf, which has rules in this chain, or a part
 // with a chain of its own.
 func (d *dispatch) parts(t *tree, fn func(*tree)) {
@@ -95,15 +81,21 @@ func (d *dispatch) parts(t *tree, fn func(*tree)) {
 	case t.count <= stepSize:
 		t.leaves(fn)
 	default:
-		size := partSize(t.count)
+		size := stepSize // the greatest power of it below the number of keys
+		for size*stepSize < t.count {
+			size *= stepSize
+		}
 		d.divide(t.child[0], t.bits, size, fn)
 		d.divide(t.child[1], t.bits, size, fn)
 	}
 }
 
+// divide calls fn for each part of t, a child of a branch at bit parentBits. A part has a chain only
+// if a match can distinguish it from its sibling.
 func (d *dispatch) divide(t *tree, parentBits, size int, fn func(*tree)) {
+	distinct := d.matchBits(t.bits) > parentBits
 	switch {
-	case t.leaf(), t.count <= size && t.count >= stepMin && d.part(t, parentBits):
+	case t.leaf(), t.count <= size && t.count >= stepMin && distinct:
 		fn(t)
 	case t.count < stepMin:
 		t.leaves(fn)
