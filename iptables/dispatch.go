@@ -90,8 +90,8 @@ func (d *dispatch) parts(t *tree, fn func(*tree)) {
 	}
 }
 
-// divide calls fn for each part of t, a child of a branch at bit parentBits. A part has a chain only
-// if a match can distinguish it from its sibling.
+// divide calls fn for each part of t, a child of a branch at bit parentBits. A part has a chain
+// only if a match can distinguish it from its sibling.
 func (d *dispatch) divide(t *tree, parentBits, size int, fn func(*tree)) {
 	distinct := d.matchBits(t.bits) > parentBits
 	switch {

@@ -26,17 +26,18 @@ func (k *kernel) readContents(ctx context.Context, c contents) error {
 	if len(legacy.Left) > 0 {
 		return fmt.Errorf("%s: %w", legacy.Left[0].Object, ErrLegacy)
 	}
-	r := &ruleset{chains: map[Table][]chain{}}
-	for i, f := range families {
-		if err := k.readChains(ctx, f, r.chains); err != nil {
-			return err
-		}
+	r, err := k.readRuleset(ctx)
+	if err != nil {
+		return err
+	}
+	kernlb := ownerOf(r).kernlb
+	for _, f := range nft.Families {
 		for _, name := range []string{tableNAT, tableFilter, nftTable} {
-			t := Table{f, name}
-			if name == nftTable && !r.has(t, nftChain) || name != nftTable && ownerOf(r).kernlb {
+			t := Table{f.Name, name}
+			if name == nftTable && !r.has(t, nftChain) || name != nftTable && kernlb {
 				continue
 			}
-			if err := k.readTable(ctx, c, t, nft.Families[i]); err != nil {
+			if err := k.readTable(ctx, c, t, f); err != nil {
 				return err
 			}
 		}

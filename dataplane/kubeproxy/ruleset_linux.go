@@ -19,32 +19,41 @@ func (k *kernel) query(t Table) nft.Query {
 	return nft.Query{Conn: k.nf, Family: byName[t.Family], Table: t.Name}
 }
 
-// planRuleset plans for the objects in nf_tables. If other programs interrupt a reading, it is
-// worthless, but needs no error here: the transaction, or the next check of the generation, finds
-// that.
-func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
-	r := &ruleset{chains: map[Table][]chain{}}
-	for _, f := range families {
-		if err := k.readChains(ctx, f, r.chains); err != nil {
-			return err
-		}
-	}
-	r.rules = func(c Chain) ([]Rule, error) { return k.readRules(ctx, c) }
-	return p.planRuleset(r)
+// ruleset has the chains of the tables of nf_tables. Rules are read on demand, because most are in
+// chains that are deleted as a whole.
+type ruleset map[Table][]chain
+
+// chain is a chain that was read.
+type chain struct {
+	name string
+	base bool // it is at a hook
 }
 
-// readChains adds the chains of a family.
-func (k *kernel) readChains(ctx context.Context, family string, chains map[Table][]chain) error {
-	var b rawnl.Batch
-	b.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, byName[family].NFProto, 0,
-		rawnl.Object{Verb: "list", Kind: "chains", Within: "family " + family})
-	_, err := k.nf.DumpThrough(ctx, &b, func(m rawnl.Message) error {
-		c, err := nft.DecodeChain(m.Attrs)
-		t := Table{family, c.Table}
-		chains[t] = append(chains[t], chain{c.Name, c.Type != ""})
-		return err
-	})
-	return err
+// has reports whether a table has a chain.
+func (r ruleset) has(t Table, name string) bool {
+	return slices.ContainsFunc(r[t], func(c chain) bool { return c.name == name })
+}
+
+// readRuleset reads the chains of both families. If other programs interrupt a reading, it is
+// worthless, but needs no error here: the transaction, or the next check of the generation, finds
+// that.
+func (k *kernel) readRuleset(ctx context.Context) (ruleset, error) {
+	r := ruleset{}
+	for _, f := range nft.Families {
+		var b rawnl.Batch
+		b.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, f.NFProto, 0,
+			rawnl.Object{Verb: "list", Kind: "chains", Within: "family " + f.Name})
+		_, err := k.nf.DumpThrough(ctx, &b, func(m rawnl.Message) error {
+			c, err := nft.DecodeChain(m.Attrs)
+			t := Table{f.Name, c.Table}
+			r[t] = append(r[t], chain{c.Name, c.Type != ""})
+			return err
+		})
+		if err != nil {
+			return nil, err
+		}
+	}
+	return r, nil
 }
 
 // readRules returns the rules of a chain that lead to other chains.
@@ -86,27 +95,6 @@ func (k *kernel) commit(ctx context.Context, p *Plan, gen uint32) error {
 	return k.nf.Commit(ctx, &b, gen)
 }
 
-// families are the families of nf_tables that iptables and ip6tables use.
-var families = []string{"ip", "ip6"}
-
-// ruleset has the chains of the tables of nf_tables. Rules are read on demand, because most are in
-// chains that are deleted as a whole.
-type ruleset struct {
-	chains map[Table][]chain
-	rules  func(Chain) ([]Rule, error)
-}
-
-// chain is a chain that was read.
-type chain struct {
-	name string
-	base bool // it is at a hook
-}
-
-// has reports whether a table has a chain.
-func (r *ruleset) has(t Table, name string) bool {
-	return slices.ContainsFunc(r.chains[t], func(c chain) bool { return c.name == name })
-}
-
 // owner decides which chains of iptables are kube-proxy's, and knows the programs that share their
 // names.
 type owner struct {
@@ -115,12 +103,12 @@ type owner struct {
 }
 
 // ownerOf finds the programs that share names with kube-proxy.
-func ownerOf(r *ruleset) owner {
+func ownerOf(r ruleset) owner {
 	o := owner{kubelet: map[string]bool{}}
-	o.kernlb = slices.ContainsFunc(r.chains[Table{"ip", tableNAT}], func(c chain) bool {
+	o.kernlb = slices.ContainsFunc(r[Table{"ip", tableNAT}], func(c chain) bool {
 		return strings.HasPrefix(c.name, kernlbVersion)
 	})
-	for _, f := range families {
+	for f := range byName {
 		o.kubelet[f] = r.has(Table{f, tableNAT}, chainMarkDrop)
 	}
 	return o
@@ -140,19 +128,25 @@ func (o owner) owns(c Chain) bool {
 	return slices.Contains(sharedChains[c.Name], c.Chain) || nat && isServiceChain(c.Chain)
 }
 
-// planRuleset adds kube-proxy's objects in a ruleset to a plan.
-func (p *Plan) planRuleset(r *ruleset) error {
+// planRuleset adds kube-proxy's objects in nf_tables to a plan.
+func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
+	r, err := k.readRuleset(ctx)
+	if err != nil {
+		return err
+	}
 	o := ownerOf(r)
-	for _, f := range families {
+	for _, family := range nft.Families {
+		f := family.Name
 		for _, name := range []string{tableMangle, tableFilter, tableNAT} {
-			if err := p.planTable(r, o, Table{f, name}); err != nil {
+			t := Table{f, name}
+			if err := k.planTable(ctx, p, o, t, r[t]); err != nil {
 				return err
 			}
 		}
 		switch t := (Table{f, nftTable}); {
 		case r.has(t, nftChain):
 			p.Tables = append(p.Tables, t)
-		case len(r.chains[t]) > 0:
+		case len(r[t]) > 0:
 			p.leave("table "+t.String(), "it has no chain %q, so that it is not kube-proxy's",
 				nftChain)
 		}
@@ -174,10 +168,10 @@ func (p *Plan) planRuleset(r *ruleset) error {
 // planTable plans for a table of iptables. If a rule of another program leads to a chain of
 // kube-proxy, the kernel would not delete that chain. The chain stays, with all chains to which its
 // rules lead.
-func (p *Plan) planTable(r *ruleset, o owner, t Table) error {
+func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t Table, chains []chain) error {
 	owned := map[string]bool{}
 	var others []chain // whose rules may lead there: an instance of kernlb has no such rules
-	for _, c := range r.chains[t] {
+	for _, c := range chains {
 		switch {
 		case o.owns(Chain{t, c.name}):
 			owned[c.name] = true
@@ -190,7 +184,7 @@ func (p *Plan) planTable(r *ruleset, o owner, t Table) error {
 	}
 	kept := map[string]string{} // chains that stay, by the chain that leads to them
 	for _, c := range others {
-		rules, err := r.rules(Chain{t, c.name})
+		rules, err := k.readRules(ctx, Chain{t, c.name})
 		if err != nil {
 			return err
 		}
@@ -204,24 +198,12 @@ func (p *Plan) planTable(r *ruleset, o owner, t Table) error {
 			}
 		}
 	}
-	if err := p.keep(r, t, owned, kept); err != nil {
-		return err
-	}
-	for name := range owned {
-		if _, stays := kept[name]; !stays {
-			p.Chains = append(p.Chains, Chain{t, name})
-		}
-	}
-	return nil
-}
-
-// keep adds to the chains that stay the chains to which their rules lead, and names them all.
-func (p *Plan) keep(r *ruleset, t Table, owned map[string]bool, kept map[string]string) error {
+	// The chains to which rules of those that stay lead stay, too.
 	for todo := slices.Sorted(maps.Keys(kept)); len(todo) > 0; todo = todo[1:] {
 		id := Chain{t, todo[0]}
 		p.leave("chain "+id.String(), "a rule of chain %s, which is not kube-proxy's or stays, "+
 			"leads to it", kept[id.Chain])
-		rules, err := r.rules(id)
+		rules, err := k.readRules(ctx, id)
 		if err != nil {
 			return err
 		}
@@ -230,6 +212,11 @@ func (p *Plan) keep(r *ruleset, t Table, owned map[string]bool, kept map[string]
 				kept[rule.Target] = id.Chain
 				todo = append(todo, rule.Target)
 			}
+		}
+	}
+	for name := range owned {
+		if _, stays := kept[name]; !stays {
+			p.Chains = append(p.Chains, Chain{t, name})
 		}
 	}
 	return nil
