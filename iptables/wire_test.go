@@ -280,6 +280,24 @@ func TestWhatIsNotUnderstoodEqualsNothing(t *testing.T) {
 		"where it leads is known all the same")
 }
 
+// A rule has at most one match of each kind. A second one does not replace the first.
+func TestASecondMatchIsNotUnderstood(t *testing.T) {
+	t.Parallel()
+	for _, f := range nft.Families {
+		for _, r := range sampleRules(f) {
+			r.target, r.chain, r.comment = targetNone, "", ""
+			r.to, r.set = netip.AddrPort{}, markSet{}
+			if r == (rule{}) {
+				continue
+			}
+			once, _ := encodeRule(t, f, &r)
+			d := newDecoder(f)
+			require.False(t, d.decodeRule(once, nil).opaque, r.text(f.Model))
+			require.True(t, d.decodeRule(append(once, once...), nil).opaque, r.text(f.Model))
+		}
+	}
+}
+
 func FuzzDecodeRule(f *testing.F) {
 	for _, fam := range nft.Families {
 		for _, r := range sampleRules(fam) {

@@ -120,8 +120,9 @@ func putAddrtype(p []byte, _ *nft.Family, r *rule) {
 }
 
 func (d *decoder) addrtype(p []byte) bool {
+	first := !d.r.srcLocal && !d.r.dstLocal
 	d.r.srcLocal, d.r.dstLocal = native.Uint16(p) != 0, native.Uint16(p[2:]) != 0
-	return (d.r.srcLocal || d.r.dstLocal) && d.made(p, putAddrtype)
+	return first && (d.r.srcLocal || d.r.dstLocal) && d.made(p, putAddrtype)
 }
 
 // conntrackState is XT_CONNTRACK_STATE: only the state is matched.
