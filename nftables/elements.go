@@ -51,6 +51,12 @@ type writer struct {
 
 func newWriter() *writer { return &writer{names: names{}} }
 
+// elements writes all elements of fe.
+func (w *writer) elements(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
+	w.frontend(t, fe, to)
+	w.pools(t, fe, to)
+}
+
 // frontend writes all elements of fe, except its slots.
 func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
 	k := kindOf(fe.Key)

@@ -5,8 +5,6 @@ import (
 	"slices"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -81,10 +79,10 @@ func (h *held) answer(i int, r *reading, q *questions) {
 
 // judge asks for the service ports of a family and notes the answers. again says that the service
 // ports are contested.
-func (h *held) judge(i int, again bool) (*reading, *questions) {
+func (h *held) judge(i int, again bool) *reading {
 	r, q := h.reading(i, h.table), &questions{}
 	h.ask(i, r, q, again, portsOf(r.f, r.want)...)
-	return r, q
+	return r
 }
 
 // ask asks for service ports and notes the answers.
@@ -93,7 +91,6 @@ func (h *held) ask(i int, r *reading, q *questions, again bool, ports ...service
 		q.addPort(r, newWriter(), s)
 	}
 	h.answer(i, r, q)
-	q.judge(r)
 	r.note(q, again)
 }
 
@@ -127,30 +124,8 @@ func services(l []*servicemodel.Frontend) []string {
 	return slices.Compact(names)
 }
 
-// swap replaces an endpoint in the slots that ok chooses, and returns a function that undoes it.
-func (h *held) swap(i int, from, to netip.AddrPort, ok func(set, key string) bool) (undo func()) {
-	var undos []func()
-	h.elements(i, func(set, key string, e *nft.Elem) {
-		r := nft.Reader{Bytes: e.Data}
-		if !isLarge(set) || r.Endpoint(nft.Families[i].AddrLen) != from || !ok(set, key) {
-			return
-		}
-		data := e.Data
-		undos = append(undos, func() { e.Data = data })
-		e.Data = nft.AppendEndpoint(nil, to)
-	})
-	require.NotEmpty(h.t, undos)
-	return func() {
-		for _, u := range undos {
-			u()
-		}
-	}
-}
-
 var (
 	podOne   = netip.MustParseAddrPort("10.244.1.1:8080")
 	podTwo   = netip.MustParseAddrPort("10.244.1.2:8080")
 	stranger = netip.MustParseAddrPort("10.244.9.9:8080")
 )
-
-func everywhere(string, string) bool { return true }

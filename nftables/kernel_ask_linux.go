@@ -5,7 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"net/netip"
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -74,7 +74,6 @@ type asker struct {
 	conn  *rawnl.Conn
 	req   rawnl.Batch
 	list  nft.ElemList
-	order []int   // the questions in the order of their sets
 	asked [][]int // by message, the questions that it asks
 }
 
@@ -82,18 +81,15 @@ type asker struct {
 func (a *asker) ask(ctx context.Context, r *reading, q *questions) error {
 	a.req.Reset()
 	a.asked = a.asked[:0]
-	a.sort(len(r.sets), q)
-	for from := 0; from < len(a.order); {
-		set, to := q.all[a.order[from]].set, from
-		a.list.Reset()
-		for to < len(a.order) && to-from < askEntries && q.all[a.order[to]].set == set {
-			want := &q.all[a.order[to]].want
-			a.list.Add(nft.Elem{Key: want.Key, KeyEnd: want.KeyEnd})
-			to++
+	for set, about := range q.of {
+		for asked := range slices.Chunk(about, askEntries) {
+			a.list.Reset()
+			for _, i := range asked {
+				a.list.Add(nft.Elem{Key: q.all[i].want.Key, KeyEnd: q.all[i].want.KeyEnd})
+			}
+			nft.AppendLookup(&a.req, r.f, r.name, r.sets[set], &a.list)
+			a.asked = append(a.asked, asked)
 		}
-		nft.AppendLookup(&a.req, r.f, r.name, r.sets[set], &a.list)
-		a.asked = append(a.asked, a.order[from:to])
-		from = to
 	}
 	return a.conn.Lookup(ctx, &a.req, func(i, entry int, m rawnl.Message, found bool) error {
 		if !found {
@@ -106,54 +102,33 @@ func (a *asker) ask(ctx context.Context, r *reading, q *questions) error {
 	})
 }
 
-// sort puts questions in the order of their sets. It leaves out those about sets that the table
-// does not have.
-func (a *asker) sort(sets int, q *questions) {
-	starts := make([]int, sets+1)
-	for i := range q.all {
-		if set := q.all[i].set; set >= 0 {
-			starts[set+1]++
-		}
-	}
-	for i := range sets {
-		starts[i+1] += starts[i]
-	}
-	a.order = append(a.order[:0], make([]int, starts[sets])...)
-	for i := range q.all {
-		if set := q.all[i].set; set >= 0 {
-			a.order[starts[set]] = i
-			starts[set]++
-		}
-	}
-}
-
-// job is what an asker asks for at once: service ports, or addresses of a set.
-type job struct {
-	ports []servicePort
-	set   string
-	addrs []netip.Addr
-}
+// job adds what an asker asks for at once: service ports, or addresses of a set.
+type job func(*questions, *writer)
 
 // portJobs returns the jobs for service ports.
-func portJobs(ports []servicePort) (l []job) {
+func (r *reading) portJobs(ports []servicePort) (l []job) {
 	for chunk := range slices.Chunk(ports, chunkPorts) {
-		l = append(l, job{ports: chunk})
+		l = append(l, func(q *questions, w *writer) {
+			for _, s := range chunk {
+				q.addPort(r, w, s)
+			}
+		})
 	}
 	return l
 }
 
 // askWanted asks for all wanted elements.
 func (k *kernel) askWanted(ctx context.Context, r *reading) error {
-	jobs := portJobs(portsOf(r.f, r.want))
+	jobs := r.portJobs(portsOf(r.f, r.want))
 	for _, set := range addressSets {
-		n := 0
-		for a := range addressesOf(r.want, r.f, set) {
-			if n%chunkAddrs == 0 {
-				jobs = append(jobs, job{set: set})
-			}
-			last := &jobs[len(jobs)-1]
-			last.addrs = append(last.addrs, a)
-			n++
+		at := r.position(set)
+		for chunk := range slices.Chunk(slices.Collect(addressesOf(r.want, r.f, set)),
+			chunkAddrs) {
+			jobs = append(jobs, func(q *questions, w *writer) {
+				for _, a := range chunk {
+					w.address(set, a, func(_ string, e nft.Elem) { q.add(at, e) })
+				}
+			})
 		}
 	}
 	return k.run(ctx, r, jobs, false)
@@ -161,9 +136,7 @@ func (k *kernel) askWanted(ctx context.Context, r *reading) error {
 
 // askAgain asks again for the service ports that are contested. These no longer count as whole.
 func (k *kernel) askAgain(ctx context.Context, r *reading) error {
-	ports := r.contested()
-	r.withdraw(ports)
-	return k.run(ctx, r, portJobs(ports), true)
+	return k.run(ctx, r, r.portJobs(r.contested()), true)
 }
 
 // run does jobs in parallel. Two askers at the same time need half the time, because readers hold
@@ -173,22 +146,22 @@ func (k *kernel) run(ctx context.Context, r *reading, jobs []job, again bool) er
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	var next atomic.Int64
-	work := func(a *asker) {
-		q, w := &questions{}, newWriter()
-		for {
-			i := int(next.Add(1)) - 1
-			if i >= len(jobs) {
-				return
-			}
-			if err := a.do(ctx, &jobs[i], r, w, q, again); err != nil {
-				cancel(err)
-				return
-			}
-		}
-	}
 	var group sync.WaitGroup
-	for i := range min(len(k.askers), len(jobs)) {
-		group.Go(func() { work(k.askers[i]) })
+	for _, a := range k.askers[:min(len(k.askers), len(jobs))] {
+		group.Go(func() {
+			q, w := &questions{}, newWriter()
+			for i := next.Add(1); i <= int64(len(jobs)); i = next.Add(1) {
+				q.reset()
+				jobs[i-1](q, w)
+				if err := a.ask(ctx, r, q); err != nil {
+					cancel(err)
+					return
+				}
+				r.mu.Lock()
+				r.note(q, again)
+				r.mu.Unlock()
+			}
+		})
 	}
 	group.Wait()
 	if err := wait.Ended(outer); err != nil {
@@ -197,50 +170,26 @@ func (k *kernel) run(ctx context.Context, r *reading, jobs []job, again bool) er
 	return context.Cause(ctx)
 }
 
-// do asks for the objects of a job, and the reading notes the answers.
-func (a *asker) do(ctx context.Context, j *job, r *reading, w *writer, q *questions,
-	again bool) error {
-	q.reset()
-	var gone []*servicemodel.Frontend
-	for _, s := range j.ports {
-		if s.expressible(r.want) {
-			q.addPort(r, w, s)
-		} else {
-			gone = append(gone, s...)
-		}
-	}
-	var key [32]byte
-	for _, addr := range j.addrs {
-		q.add(r.position(j.set), nft.Elem{Key: appendAddrKey(key[:0], j.set, addr)})
-	}
-	if err := a.ask(ctx, r, q); err != nil {
-		return err
-	}
-	q.judge(r)
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.gone = append(r.gone, gone...)
-	r.note(q, again)
-	r.noteAddrs(q, j.set, j.addrs)
-	return nil
-}
-
 // dump returns the step that dumps those small sets, or large sets, that hold more elements than
 // were found. It keeps the elements that were not asked for. A set that is too large for a dump
 // makes the reading unread.
 func (k *kernel) dump(large bool) func(context.Context, *reading) error {
 	return func(ctx context.Context, r *reading) error {
+		wanted := map[string]map[string]bool{} // the keys in the sets to dump
 		for i, set := range r.sets {
-			if !isRead(set.Name) || isLarge(set.Name) != large || r.complete(i) {
-				continue
-			}
-			if large && r.want != nil && r.found[i] > k.dumpable {
+			switch {
+			case !isRead(set.Name) || isLarge(set.Name) != large || r.complete(i):
+			case large && r.want != nil && r.found[i] > k.dumpable:
 				r.unread = true
-				continue
+			default:
+				wanted[set.Name] = make(map[string]bool, r.found[i])
 			}
-			err := k.dumpSet(ctx, r, set.Name, func(e nft.Elem) {
-				if r.want == nil || !r.expects(i, e) {
-					r.add(set.Name, e)
+		}
+		r.noteWanted(wanted)
+		for _, name := range sortedKeys(wanted) {
+			err := k.dumpSet(ctx, r, name, func(e nft.Elem) {
+				if !wanted[name][string(e.Key)+string(e.KeyEnd)] {
+					r.add(name, e)
 				}
 			})
 			if err != nil {
@@ -252,78 +201,84 @@ func (k *kernel) dump(large bool) func(context.Context, *reading) error {
 }
 
 // askMoreSlots asks whether the wanted frontends have a slot more than is wanted, if their map
-// holds more than was found.
+// holds more than was found. Maps whose numbers the kernel does not tell are dumped later.
 func (k *kernel) askMoreSlots(ctx context.Context, r *reading) error {
-	q := &questions{}
-	for fe := range frontendsOf(r.want, r.f) {
-		internal, external := nocopy.Of(r.want).PoolsOf(fe)
-		for i, p := range []*servicemodel.Pool{internal, external} {
-			if p == nil {
-				continue
-			}
-			set := r.position(r.w.slotMap(kindOf(fe.Key), i == 1, p))
-			if set < 0 || r.complete(set) {
-				continue
-			}
-			if _, told := r.told[r.sets[set].Name]; !told {
-				continue // a later step dumps the map
-			}
-			q.add(set, nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, fe.Key),
-				entryCount(p))})
-			if err := k.askUnwanted(ctx, r, q, k.chunk); err != nil {
-				return err
+	return k.askUnwanted(ctx, r, func(ask func(set int, key []byte) bool) {
+		for fe := range frontendsOf(r.want, r.f) {
+			internal, external := nocopy.Of(r.want).PoolsOf(fe)
+			for i, p := range []*servicemodel.Pool{internal, external} {
+				if p == nil {
+					continue
+				}
+				set := r.position(r.w.slotMap(kindOf(fe.Key), i == 1, p))
+				if set < 0 || r.complete(set) || !r.tells(r.sets[set].Name) {
+					continue
+				}
+				if !ask(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), entryCount(p))) {
+					return
+				}
 			}
 		}
-	}
-	return k.askUnwanted(ctx, r, q, 0)
+	})
 }
 
 // askSlots asks for the slots of the frontends that are left over. A map that is dumped anyway
 // needs no questions.
 func (k *kernel) askSlots(ctx context.Context, r *reading) error {
-	q := &questions{}
-	for _, kind := range kinds {
-		if _, told := r.told[kind.prefix+setEndpoints]; !told && r.want == nil {
-			continue
-		}
-		for key := range r.elems[kind.registry] {
-			r.addSlots(q, kind, []byte(key))
-			if err := k.askUnwanted(ctx, r, q, k.chunk); err != nil {
-				return err
+	return k.askUnwanted(ctx, r, func(ask func(set int, key []byte) bool) {
+		for _, kind := range kinds {
+			if r.want == nil && !r.tells(kind.prefix+setEndpoints) {
+				continue
+			}
+			for key := range r.elems[kind.registry] {
+				for set, slot := range r.moreSlots(kind, []byte(key)) {
+					if !ask(set, slot) {
+						return
+					}
+				}
 			}
 		}
-	}
-	return k.askUnwanted(ctx, r, q, 0)
+	})
 }
 
-// askHairpins asks for the hairpins of endpoints that were found and are not wanted.
+// askHairpins asks for the hairpins of endpoints that were found and are not wanted, unless a dump
+// reads the set.
 func (k *kernel) askHairpins(ctx context.Context, r *reading) error {
 	set := r.position(setHairpins)
-	if _, told := r.told[setHairpins]; !told || set < 0 {
-		return nil // a dump reads the set
+	if set < 0 || !r.tells(setHairpins) {
+		return nil
 	}
-	q, key := &questions{}, [32]byte{}
-	for _, a := range r.unwantedAddrs() {
-		q.add(set, nft.Elem{Key: appendAddrKey(key[:0], setHairpins, a)})
-		if err := k.askUnwanted(ctx, r, q, k.chunk); err != nil {
+	return k.askUnwanted(ctx, r, func(ask func(set int, key []byte) bool) {
+		for _, a := range r.unwantedAddrs() {
+			if !ask(set, appendAddrKey(nil, setHairpins, a)) {
+				return
+			}
+		}
+	})
+}
+
+// askUnwanted asks for elements that are not wanted, and keeps the elements that exist.
+func (k *kernel) askUnwanted(ctx context.Context, r *reading, keys iter.Seq2[int, []byte]) error {
+	q := &questions{}
+	ask := func() error {
+		err := k.askers[0].ask(ctx, r, q)
+		for i := range q.all {
+			if a := &q.all[i]; err == nil && a.found && r.add(r.sets[a.set].Name, a.elem()) {
+				r.found[a.set]++
+			}
+		}
+		q.reset()
+		return err
+	}
+	for set, key := range keys {
+		if q.add(set, nft.Elem{Key: key}); len(q.all) < k.chunk {
+			continue
+		}
+		if err := ask(); err != nil {
 			return err
 		}
 	}
-	return k.askUnwanted(ctx, r, q, 0)
-}
-
-// askUnwanted asks for elements that are not wanted, once there are at least so many questions, and
-// keeps the elements that exist.
-func (k *kernel) askUnwanted(ctx context.Context, r *reading, q *questions, atLeast int) error {
-	if len(q.all) < atLeast {
-		return nil
-	}
-	err := k.askers[0].ask(ctx, r, q)
-	if err == nil {
-		r.noteUnwanted(q)
-	}
-	q.reset()
-	return err
+	return ask()
 }
 
 // dumpSet reads all elements of a set. After many elements were added, the kernel moves the set to

@@ -180,7 +180,9 @@ func (o *ownerReading) readFrontends(ctx context.Context, keys []servicemodel.Fr
 		return err
 	}
 	for _, key := range keys {
-		o.r.addSlots(&o.q, kindOf(key), nft.AppendFrontend(nil, key))
+		for set, slot := range o.r.moreSlots(kindOf(key), nft.AppendFrontend(nil, key)) {
+			o.q.add(set, nft.Elem{Key: slot})
+		}
 		if fe := o.want.Frontend(key); fe != nil { // it may have other slots than its sets say
 			o.r.w.pools(o.want, fe, func(set string, e nft.Elem) { o.add(set, e.Key) })
 		}

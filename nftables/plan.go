@@ -264,7 +264,7 @@ func (pl *planner) write(p *plan, t *tablePlan) {
 	t.sets = setsOf(t.f, &t.need)
 	t.newSets = t.sets
 	for fe := range frontendsOf(p.c.New, t.f) {
-		pl.added(p.c.New, fe, t.add)
+		pl.w.elements(p.c.New, fe, t.add)
 	}
 	for _, set := range addressSets {
 		if pl.owning == nil { // with owning set, the index of owners counts them

@@ -69,20 +69,14 @@ func changes(c *servicemodel.ChangeSet, f *nft.Family, fn func(old, new *service
 func (pl *planner) frontend(p *plan, t *tablePlan, old, new *servicemodel.Frontend) {
 	switch {
 	case old == nil:
-		pl.added(p.c.New, new, t.add)
+		pl.w.elements(p.c.New, new, t.add)
 	case new == nil:
-		pl.added(p.c.Old, old, t.del)
+		pl.w.elements(p.c.Old, old, t.del)
 	case old == new:
 		pl.poolsChanged(p, t, new)
 	default:
 		pl.changed(p, t, old, new)
 	}
-}
-
-// added sends all elements of a frontend to a sink.
-func (pl *planner) added(of *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
-	pl.w.frontend(of, fe, to)
-	pl.w.pools(of, fe, to)
 }
 
 // changed plans a changed frontend. It compares the elements of both and leaves equal elements

@@ -2,7 +2,7 @@ package nftables
 
 import (
 	"bytes"
-	"net/netip"
+	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -11,8 +11,7 @@ import (
 )
 
 // A reading that knows the wanted table asks the kernel for its elements, service port by service
-// port. If all elements of a service port exist as wanted, apart from its endpoints, it needs no
-// further reading.
+// port. If all elements of a service port exist as wanted, it needs no further reading.
 
 // servicePort are the frontends of one service port in one family. They share pools.
 type servicePort []*servicemodel.Frontend
@@ -31,12 +30,13 @@ func portsOf(f *nft.Family, t *servicemodel.Table) []servicePort {
 // portOf returns the frontends of a service port, or none if the table has no such port.
 func portOf(f *nft.Family, t *servicemodel.Table, port servicemodel.PortName) servicePort {
 	all := nocopy.Of(t).FrontendsOf(port) // sorted: frontends of one family are adjacent
-	from := 0
-	for from < len(all) && all[from].Key.Family() != f.Model {
-		from++
+	ours := func(fe *servicemodel.Frontend) bool { return fe.Key.Family() == f.Model }
+	from := slices.IndexFunc(all, ours)
+	if from < 0 {
+		return nil
 	}
 	to := from
-	for to < len(all) && all[to].Key.Family() == f.Model {
+	for to < len(all) && ours(all[to]) {
 		to++
 	}
 	return servicePort(all[from:to])
@@ -45,17 +45,19 @@ func portOf(f *nft.Family, t *servicemodel.Table, port servicemodel.PortName) se
 // expressible reports whether the backend can express a service port. Only then can its elements
 // identify it.
 func (s servicePort) expressible(t *servicemodel.Table) bool {
-	ok := true
 	for _, fe := range s {
-		ok = ok && rendering.KnownOrigins(fe.Masquerade) &&
-			(fe.Sources == nil || !fe.Key.NodePort())
+		if !rendering.KnownOrigins(fe.Masquerade) || fe.Sources != nil && fe.Key.NodePort() ||
+			!hasPools(t, fe) {
+			return false
+		}
 		internal, external := nocopy.Of(t).PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
-			ok = ok && (p == nil || expressible(p))
+			if p != nil && (!expressible(p) || p.Forwarding != servicemodel.ForwardNAT) {
+				return false
+			}
 		}
-		ok = ok && hasPools(t, fe)
 	}
-	return ok
+	return true
 }
 
 // hasPools reports whether a table has the pools of a frontend.
@@ -100,28 +102,22 @@ func (q *question) elem() nft.Elem {
 // questions are sent together. They are reused for their memory.
 type questions struct {
 	all   []question
-	bytes []byte // their keys and other bytes
-	ports []portRun
-	slots []slotRun // the slots of all service ports, in order
+	of    [][]int   // by position of a set, the questions about it
+	ports []portRun // the service ports, whose questions come first
+	bytes []byte    // keys and other bytes of the questions
 }
 
-// portRun says which questions are about a service port. The answers tell whether the service port
-// is whole, and which of its pools differ from the wanted ones.
+// portRun says where the questions about a service port end.
 type portRun struct {
-	port     servicePort
-	from, to int
-	whole    bool
-	pools    []servicemodel.Change[servicemodel.Pool]
-}
-
-// slotRun says which questions are about a pool's slots in the elements of one frontend.
-type slotRun struct {
-	pool     *servicemodel.Pool
-	from, to int
+	port servicePort
+	to   int
 }
 
 func (q *questions) reset() {
-	q.all, q.bytes, q.ports, q.slots = q.all[:0], q.bytes[:0], q.ports[:0], q.slots[:0]
+	q.all, q.ports, q.bytes = q.all[:0], q.ports[:0], q.bytes[:0]
+	for i := range q.of {
+		q.of[i] = q.of[i][:0]
+	}
 }
 
 // keep copies bytes.
@@ -134,8 +130,14 @@ func (q *questions) keep(b []byte) []byte {
 	return q.bytes[at:len(q.bytes):len(q.bytes)]
 }
 
-// add asks for an element of a set.
+// add asks for an element of a set. An element of no set is never found.
 func (q *questions) add(set int, e nft.Elem) {
+	for len(q.of) <= set {
+		q.of = append(q.of, nil)
+	}
+	if set >= 0 {
+		q.of[set] = append(q.of[set], len(q.all))
+	}
 	q.all = append(q.all, question{set: set, want: nft.Elem{Key: q.keep(e.Key),
 		KeyEnd: q.keep(e.KeyEnd), Data: q.keep(e.Data), UserData: q.keep(e.UserData),
 		Goto: e.Goto}})
@@ -143,96 +145,46 @@ func (q *questions) add(set int, e nft.Elem) {
 
 // addPort asks for all elements of a service port.
 func (q *questions) addPort(r *reading, w *writer, s servicePort) {
-	from := len(q.all)
-	to := func(name string, e nft.Elem) { q.add(r.position(name), e) }
-	for _, fe := range s {
-		w.frontend(r.want, fe, to)
-		internal, external := nocopy.Of(r.want).PoolsOf(fe)
-		for i, p := range []*servicemodel.Pool{internal, external} {
-			if p == nil {
-				continue
+	if s.expressible(r.want) {
+		for _, fe := range s {
+			w.elements(r.want, fe, func(set string, e nft.Elem) { q.add(r.position(set), e) })
+		}
+	} else {
+		q.add(-1, nft.Elem{}) // the kernel does not have it
+	}
+	q.ports = append(q.ports, portRun{s, len(q.all)})
+}
+
+// note notes the answers about service ports, and then about addresses. A service port whose
+// elements do not all exist as wanted is gone, and the elements that were found are left over.
+// again says that the service ports are contested: then all of them are gone, and their elements
+// were counted before.
+func (r *reading) note(q *questions, again bool) {
+	from := 0
+	for _, p := range q.ports {
+		asked := q.all[from:p.to]
+		from = p.to
+		gone := again || slices.ContainsFunc(asked, func(a question) bool { return !a.same })
+		if gone {
+			r.gone = append(r.gone, p.port...)
+		}
+		for i := range asked {
+			a := &asked[i]
+			if a.found && gone {
+				r.add(r.sets[a.set].Name, a.elem())
 			}
-			begin := len(q.all)
-			w.slots(fe, i == 1, nil, p, nil, to)
-			q.slots = append(q.slots, slotRun{p, begin, len(q.all)})
-		}
-	}
-	q.ports = append(q.ports, portRun{port: s, from: from, to: len(q.all)})
-}
-
-// judge finds out which service ports are whole.
-func (q *questions) judge(r *reading) {
-	slots := q.slots
-	for i := range q.ports {
-		p, n := &q.ports[i], 0
-		for n < len(slots) && slots[n].to <= p.to {
-			n++
-		}
-		p.whole = q.whole(r, p, slots[:n])
-		slots = slots[n:]
-	}
-}
-
-// whole reports whether all elements of a service port exist and are as wanted, apart from the
-// endpoints in slots. It notes which pools have other endpoints than wanted.
-func (q *questions) whole(r *reading, p *portRun, slots []slotRun) bool {
-	for i := p.from; i < p.to; i++ {
-		if e := &q.all[i]; !e.found || !e.same && !isLarge(r.sets[e.set].Name) {
-			return false
-		}
-	}
-	var read []*servicemodel.Pool
-	for _, run := range slots {
-		pool := poolIn(r.f, q.all[run.from:run.to], run.pool)
-		if pool == nil {
-			return false
-		}
-		for _, other := range read { // the same pool, read from another frontend's elements
-			if other.ID == pool.ID && !other.Equal(pool) {
-				return false
+			if a.found && !again {
+				r.found[a.set]++
 			}
 		}
-		read = append(read, pool)
 	}
-	for i, pool := range read {
-		if pool != slots[i].pool && !pool.Equal(slots[i].pool) {
-			p.pools = append(p.pools,
-				servicemodel.Change[servicemodel.Pool]{Old: slots[i].pool, New: pool})
+	for _, a := range q.all[from:] {
+		if a.found {
+			r.found[a.set]++
+			continue
 		}
+		set := r.sets[a.set].Name
+		addr, _ := addressIn(r.f, set, a.want)
+		r.lacks[set] = append(r.lacks[set], addr)
 	}
-	return true
-}
-
-// poolIn decodes the pool in a frontend's slots. It returns want itself if the pool is equal, and
-// nil if the slots make no sense.
-func poolIn(f *nft.Family, slots []question, want *servicemodel.Pool) *servicemodel.Pool {
-	same := want.Forwarding == servicemodel.ForwardNAT
-	for i := range slots {
-		same = same && slots[i].same
-	}
-	if same {
-		return want
-	}
-	l := make([]entry, len(slots))
-	var scheduler servicemodel.Scheduler
-	for i := range slots {
-		e := slots[i].elem()
-		ep, ok := endpointIn(f, e.Data)
-		if !ok {
-			return nil
-		}
-		var s servicemodel.Scheduler
-		if l[i], s = parseEntry(ep, nft.CommentOf(e.UserData)); i == 0 {
-			scheduler = s
-		}
-	}
-	return poolFrom(want.ID, scheduler, l, wayOfPool(want))
-}
-
-// endpointIn decodes an endpoint, which must be encoded as ours are.
-func endpointIn(f *nft.Family, data []byte) (netip.AddrPort, bool) {
-	d := nft.Reader{Bytes: data}
-	ep := d.Endpoint(f.AddrLen)
-	var again [32]byte
-	return ep, d.Done() && bytes.Equal(nft.AppendEndpoint(again[:0], ep), data)
 }

@@ -203,17 +203,13 @@ func (r *reading) verified(fes []*servicemodel.Frontend, pools []*servicemodel.P
 // from the elements without a place.
 func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 	good := true
-	each := func(to sink) {
-		r.w.frontend(t, fe, to)
-		r.w.pools(t, fe, to)
-	}
-	each(func(set string, e nft.Elem) {
+	r.w.elements(t, fe, func(set string, e nft.Elem) {
 		f := r.elems[set][string(e.Key)+string(e.KeyEnd)]
 		good = good && f != nil && bytes.Equal(f.Data, e.Data) && f.Goto == e.Goto &&
 			nft.CommentOf(f.UserData) == nft.CommentOf(e.UserData)
 	})
 	if good {
-		each(func(set string, e nft.Elem) {
+		r.w.elements(t, fe, func(set string, e nft.Elem) {
 			delete(r.elems[set], string(e.Key)+string(e.KeyEnd))
 		})
 	}

@@ -20,14 +20,6 @@ func TestTablesArePutTogether(t *testing.T) {
 	web := ports[slices.IndexFunc(ports, func(u servicePort) bool {
 		return u[0].Service.Name.Name == "web"
 	})]
-	var db *servicemodel.Pool
-	for p := range h.table.Pools() {
-		if p.ID.Service.Name.Name == "db" && p.ID.Family == servicemodel.IPv4 {
-			db = p
-		}
-	}
-	changed := &servicemodel.Pool{ID: db.ID, Slots: []servicemodel.Slot{{Endpoint: stranger,
-		Weight: 1}}}
 	clusterIP, hairpin := netip.MustParseAddr("10.96.0.10"), netip.MustParseAddr("10.244.1.1")
 	stray := &servicemodel.Frontend{Key: servicemodel.FrontendKey{
 		Addr: netip.MustParseAddr("10.96.0.99"), Protocol: servicemodel.TCP, Port: 80},
@@ -35,20 +27,20 @@ func TestTablesArePutTogether(t *testing.T) {
 		Internal: servicemodel.BalanceCluster, External: servicemodel.BalanceCluster}
 	id, _ := stray.Pool(stray.Internal)
 	left := servicemodel.Contents{Rules: h.table.Rules(),
-		Frontends:  []*servicemodel.Frontend{stray},
-		Pools:      []*servicemodel.Pool{{ID: id, Slots: changed.Slots}},
+		Frontends: []*servicemodel.Frontend{stray},
+		Pools: []*servicemodel.Pool{{ID: id, Slots: []servicemodel.Slot{{Endpoint: stranger,
+			Weight: 1}}}},
 		ClusterIPs: []netip.Addr{stray.Key.Addr}, Hairpins: []netip.Addr{stranger.Addr()}}
 	left.Rules.MasqueradeMark = 0x77
 
 	four, six := newReading(nft.IPv4, DefaultTable), newReading(nft.IPv6, DefaultTable)
-	four.exists, four.gone, four.pools = true, web, []servicemodel.Change[servicemodel.Pool]{
-		{Old: db, New: changed}}
+	four.exists, four.gone = true, web
 	four.lacks = map[string][]netip.Addr{setClusterIPs: {clusterIP}, setHairpins: {hairpin}}
 	both := &snapshot{tables: []*reading{four, six}}
 	got := ok(both.assemble(h.table, left))(t)
 
 	want := servicemodel.Contents{Rules: left.Rules, Frontends: []*servicemodel.Frontend{stray},
-		Pools:      []*servicemodel.Pool{left.Pools[0], changed},
+		Pools:      []*servicemodel.Pool{left.Pools[0]},
 		ClusterIPs: []netip.Addr{stray.Key.Addr}, Hairpins: []netip.Addr{stranger.Addr()}}
 	h.addIPv4Of(&want, "db", clusterIP, hairpin)
 	table := ok(servicemodel.NewTable(want))(t)
@@ -73,6 +65,9 @@ func (h *held) addIPv4Of(want *servicemodel.Contents, service string, clusterIP,
 	for fe := range h.table.Frontends() {
 		if fe.Key.Family() == servicemodel.IPv4 && fe.Service.Name.Name == service {
 			want.Frontends = append(want.Frontends, fe)
+			if p, _ := h.table.PoolsOf(fe); !slices.Contains(want.Pools, p) {
+				want.Pools = append(want.Pools, p)
+			}
 		}
 	}
 	for a := range h.table.ClusterIPs() {

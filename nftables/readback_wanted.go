@@ -1,8 +1,7 @@
 package nftables
 
 import (
-	"bytes"
-	"encoding/binary"
+	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -26,49 +25,26 @@ func isRead(name string) bool {
 	return !isAffinityMap(name) && !isOwners(name) && !isVersion(name) && name != setSettings
 }
 
-// note notes the answers about service ports. Elements of a service port that is not whole are left
-// over. again says that the service ports are contested: then none of them counts as whole, and
-// their elements are already counted.
-func (r *reading) note(q *questions, again bool) {
-	for i := range q.ports {
-		p := &q.ports[i]
-		if p.whole && !again {
-			r.pools = append(r.pools, p.pools...)
-		} else {
-			r.gone = append(r.gone, p.port...)
+// noteWanted notes the keys of the wanted elements in some sets.
+func (r *reading) noteWanted(in map[string]map[string]bool) {
+	if len(in) == 0 {
+		return
+	}
+	to := func(set string, e nft.Elem) {
+		if keys := in[set]; keys != nil {
+			keys[string(e.Key)+string(e.KeyEnd)] = true
 		}
-		for j := p.from; j < p.to; j++ {
-			e := &q.all[j]
-			if !e.found {
-				continue
-			}
-			if !p.whole || again {
-				r.add(r.sets[e.set].Name, e.elem())
-			}
-			if !again {
-				r.found[e.set]++
+	}
+	for _, s := range portsOf(r.f, r.want) {
+		for _, fe := range s {
+			if s.expressible(r.want) {
+				r.w.elements(r.want, fe, to)
 			}
 		}
 	}
-}
-
-// noteAddrs notes the answers about addresses of a set. These are the last questions.
-func (r *reading) noteAddrs(q *questions, set string, addrs []netip.Addr) {
-	asked := q.all[len(q.all)-len(addrs):]
-	for i, a := range addrs {
-		if asked[i].found {
-			r.found[asked[i].set]++
-		} else {
-			r.lacks[set] = append(r.lacks[set], a)
-		}
-	}
-}
-
-// noteUnwanted notes the elements that were found although they are not wanted.
-func (r *reading) noteUnwanted(q *questions) {
-	for i := range q.all {
-		if a := &q.all[i]; a.found && r.add(r.sets[a.set].Name, a.elem()) {
-			r.found[a.set]++
+	for _, set := range addressSets {
+		for a := range addressesOf(r.want, r.f, set) {
+			r.w.address(set, a, to)
 		}
 	}
 }
@@ -86,43 +62,6 @@ func (r *reading) keyOf(set int, e nft.Elem) (servicemodel.FrontendKey, bool) {
 	rd := nft.Reader{Bytes: e.Key[:n]}
 	return rd.Frontend(r.f.Any, nodePort), true
 }
-
-// expects reports whether an element was asked for because it is wanted.
-func (r *reading) expects(set int, e nft.Elem) bool {
-	name := r.sets[set].Name
-	switch name {
-	case setClusterIPs:
-		a, ok := addressIn(r.f, name, e)
-		return ok && nocopy.Of(r.want).HasClusterIP(a)
-	case setHairpins:
-		a, ok := addressIn(r.f, name, e)
-		return ok && nocopy.Of(r.want).HasHairpin(a)
-	}
-	key, ok := r.keyOf(set, e)
-	fe := nocopy.Of(r.want).Frontend(key)
-	if !ok || fe == nil || !portOf(r.f, r.want, fe.Service).expressible(r.want) {
-		return false
-	}
-	if isLarge(name) {
-		p, externalPool := nocopy.Of(r.want).PoolsOf(fe)
-		outside := strings.Contains(name, external)
-		if outside {
-			p = externalPool
-		}
-		slot := slotIn(e)
-		return p != nil && name == r.w.slotMap(kindOf(key), outside, p) && slot < entryCount(p) &&
-			bytes.Equal(e.Key, nft.AppendSlot(nft.AppendFrontend(nil, key), slot))
-	}
-	expected := false
-	r.w.frontend(r.want, fe, func(in string, x nft.Elem) {
-		expected = expected || in == name && bytes.Equal(x.Key, e.Key) &&
-			bytes.Equal(x.KeyEnd, e.KeyEnd)
-	})
-	return expected
-}
-
-// slotIn returns the slot of an element in a map of endpoints.
-func slotIn(e nft.Elem) int { return int(binary.NativeEndian.Uint32(e.Key[len(e.Key)-4:])) }
 
 // addressIn decodes an element of a set of addresses.
 func addressIn(f *nft.Family, set string, e nft.Elem) (netip.Addr, bool) {
@@ -175,41 +114,27 @@ func (r *reading) contested() (l []servicePort) {
 	return l
 }
 
-// withdraw forgets the changed pools of contested service ports, because these are asked for again.
-func (r *reading) withdraw(ports []servicePort) {
-	again := map[servicemodel.PortName]bool{}
-	for _, s := range ports {
-		again[s[0].Service] = true
-	}
-	r.pools = slices.DeleteFunc(r.pools, func(c servicemodel.Change[servicemodel.Pool]) bool {
-		return again[c.Old.ID.Service]
-	})
-}
-
-// addSlots asks for the slots of a frontend that is left over, as many as a pool of its class can
-// have, or as the chain of its pool's scheduler draws.
-func (r *reading) addSlots(q *questions, k *kind, key []byte) {
-	for i, over := range []string{k.prefix + setOver, k.prefix + setExternalOver} {
-		l := leaf{kind: k, outside: i == 1}
-		if e := r.elems[prefixOf(k, l.outside)+setScheduled][string(key)]; e != nil {
-			l, _ = parseLeaf(string(e.Data))
-		} else {
-			class := 0
+// moreSlots yields the keys of slots of a frontend that is left over, and the positions of their
+// maps: as many slots as a pool of its class can have, or as the chain of its pool's scheduler
+// draws.
+func (r *reading) moreSlots(k *kind, key []byte) iter.Seq2[int, []byte] {
+	return func(yield func(int, []byte) bool) {
+		for i, over := range []string{k.prefix + setOver, k.prefix + setExternalOver} {
+			l := leaf{kind: k, outside: i == 1, slots: most(0)}
 			for than := range allClasses - 1 {
 				if r.elems[overName(over, than)][string(key)] != nil {
-					class = than + 1
+					l.slots = most(than + 1)
 				}
 			}
-			l.slots = most(class)
-		}
-		eps := l.slotMap()
-		if r.position(eps) < 0 {
-			continue
-		}
-		for slot := range l.slots {
-			slotKey := nft.AppendSlot(slices.Clip(key), slot)
-			if r.elems[eps][string(slotKey)] == nil {
-				q.add(r.position(eps), nft.Elem{Key: slotKey})
+			if e := r.elems[prefixOf(k, l.outside)+setScheduled][string(key)]; e != nil {
+				l, _ = parseLeaf(string(e.Data))
+			}
+			set := r.position(l.slotMap())
+			for slot := 0; set >= 0 && slot < l.slots; slot++ {
+				slotKey := nft.AppendSlot(slices.Clip(key), slot)
+				if r.elems[r.sets[set].Name][string(slotKey)] == nil && !yield(set, slotKey) {
+					return
+				}
 			}
 		}
 	}
@@ -222,11 +147,6 @@ func (r *reading) unwantedAddrs() (l []netip.Addr) {
 		if a.IsValid() && !seen[a] && !nocopy.Of(r.want).HasHairpin(a) {
 			seen[a] = true
 			l = append(l, a)
-		}
-	}
-	for _, pc := range r.pools {
-		for _, slot := range pc.New.Slots {
-			note(slot.Endpoint.Addr())
 		}
 	}
 	for _, k := range kinds {
@@ -271,7 +191,7 @@ func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 
 // lackAll notes that all wanted objects are missing.
 func (r *reading) lackAll(want *servicemodel.Table) {
-	r.gone, r.pools = slices.Collect(frontendsOf(want, r.f)), nil
+	r.gone = slices.Collect(frontendsOf(want, r.f))
 	for _, set := range addressSets {
 		r.lacks[set] = slices.Collect(addressesOf(want, r.f, set))
 	}
@@ -279,7 +199,6 @@ func (r *reading) lackAll(want *servicemodel.Table) {
 
 // subtract removes the missing objects from the wanted table.
 func (r *reading) subtract(want *servicemodel.Table, c *servicemodel.ChangeSet) {
-	c.Pools = append(c.Pools, r.pools...)
 	for _, fe := range r.gone {
 		c.Frontends = append(c.Frontends, servicemodel.Change[servicemodel.Frontend]{Old: fe})
 		internal, external := nocopy.Of(want).PoolsOf(fe)

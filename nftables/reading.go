@@ -46,8 +46,7 @@ type reading struct {
 	mu    sync.Mutex     // guards the fields below while several askers work
 	found []int          // by position, how many of the elements asked for were found
 	gone  []*servicemodel.Frontend
-	pools []servicemodel.Change[servicemodel.Pool] // pools that differ from the wanted ones
-	lacks map[string][]netip.Addr                  // wanted addresses that are missing, by set
+	lacks map[string][]netip.Addr // wanted addresses that are missing, by set
 	w     *writer
 
 	drift  map[string]*nft.ElemList
@@ -102,6 +101,12 @@ func (r *reading) position(set string) int {
 		return i
 	}
 	return -1
+}
+
+// tells reports whether the kernel tells how many elements a set has.
+func (r *reading) tells(set string) bool {
+	_, told := r.told[set]
+	return told
 }
 
 // complete reports whether all elements of a set were found.

@@ -308,7 +308,8 @@ func TestMaglevIsTheSameOnAllNodes(t *testing.T) {
 		raw := ok(b.kernel.readTable(t.Context(), b.pl.tables[0].f, DefaultTable))(t)
 		require.NoError(t, dumpSets(t.Context(), b, raw))
 		for key, e := range raw.elems["service-mh-endpoints"] {
-			m[key], _ = endpointIn(raw.f, e.Data)
+			d := nft.Reader{Bytes: e.Data}
+			m[key] = d.Endpoint(raw.f.AddrLen)
 		}
 		return m
 	}
