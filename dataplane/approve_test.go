@@ -46,9 +46,7 @@ func TestCommitsAreApproved(t *testing.T) {
 	_, err := b.engine.Apply(t.Context(), services(2))
 	require.ErrorIs(t, err, dataplane.ErrNotApproved)
 	require.ErrorIs(t, err, errTooMuch)
-	var phase *dataplane.PhaseError
-	require.ErrorAs(t, err, &phase)
-	require.Equal(t, dataplane.PhaseCheck, phase.Phase)
+	requirePhase(t, dataplane.PhaseCheck, err)
 	requireHolds(t, b.Kernel(), services(5))
 	require.ErrorIs(t, b.engine.Status().Err, dataplane.ErrNotApproved)
 	require.True(t, b.engine.Status().Pending())

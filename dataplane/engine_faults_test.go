@@ -5,20 +5,17 @@ import (
 	"errors"
 	"fmt"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/stretchr/testify/require"
 )
 
 var errRefused = errors.New("operation not permitted")
 
 func TestConflictsAreReadAndTriedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(3))
 		others := 3
@@ -37,8 +34,7 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 }
 
 func TestReadingIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
 		var others int
@@ -65,8 +61,7 @@ func TestReadingIsTriedAgain(t *testing.T) {
 }
 
 func TestConflictsWithoutEndAreReturned(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
 		b.Before("commit", func(context.Context) error {
@@ -155,8 +150,7 @@ func exhaust(t *testing.T, b *bench, s servicemodel.State) {
 }
 
 func TestTouchedIsRead(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b, s := newBench(nil), services(2)
 		b.apply(t, s)
 		require.True(t, b.Kernel().Lose(frontendKey(1)))
@@ -172,8 +166,7 @@ func TestTouchedIsRead(t *testing.T) {
 }
 
 func TestASuspicionOutlivesOurOwnCommits(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
 		exhaust(t, b, services(1))
@@ -188,8 +181,7 @@ func TestASuspicionOutlivesOurOwnCommits(t *testing.T) {
 }
 
 func TestAChangeOfWhatOthersTookIsAConflictAndRepairs(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(3))
 		exhaust(t, b, services(3))
@@ -204,8 +196,7 @@ func TestAChangeOfWhatOthersTookIsAConflictAndRepairs(t *testing.T) {
 }
 
 func TestBrokenIsReadAtOnce(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b, s := newBench(nil), services(2)
 		slowReads(b, time.Second)
 		b.apply(t, s)

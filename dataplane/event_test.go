@@ -125,8 +125,7 @@ func TestAnObserverMayCallTheEngine(t *testing.T) {
 
 // Observers also learn of change sets, cleanups and failures. A failure has the time of each phase.
 func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		m := memory.New(nil)
 		e := dataplane.New(m, nil)
 		preview := ok(e.Plan(t.Context(), services(1)))(t)
@@ -162,8 +161,7 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 
 // The phases of an apply have the times that the backend took.
 func TestAnApplySaysWhereItsTimeWent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		r := ok(dataplane.New(slow(), nil).Apply(t.Context(), services(1)))(t)
 		require.Equal(t, dataplane.Phases{
 			dataplane.PhaseObserve: 2 * time.Second,

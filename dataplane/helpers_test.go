@@ -168,6 +168,14 @@ func slots(k *memory.Kernel, i int) []string {
 // ok returns what a call returned, which must not have failed: ok(call())(t).
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
+// requirePhase requires that a call failed in a phase.
+func requirePhase(t *testing.T, want dataplane.Phase, err error) {
+	t.Helper()
+	var p *dataplane.PhaseError
+	require.ErrorAs(t, err, &p, want)
+	require.Equal(t, want, p.Phase)
+}
+
 // errOf returns the error of a call.
 func errOf[T any](_ T, err error) error { return err }
 

@@ -82,9 +82,7 @@ func TestTheNodeIsCompleted(t *testing.T) {
 	source.addr, source.err = netip.MustParseAddr("192.0.2.2"), errors.New("no memory")
 	_, err := e.Apply(t.Context(), primary())
 	require.ErrorIs(t, err, source.err)
-	var phase *dataplane.PhaseError
-	require.ErrorAs(t, err, &phase)
-	require.Equal(t, dataplane.PhaseResolve, phase.Phase)
+	requirePhase(t, dataplane.PhaseResolve, err)
 	nodePortsAt(t, kernel.Table(), before)
 
 	source.err = nil

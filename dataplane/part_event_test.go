@@ -4,15 +4,13 @@ import (
 	"context"
 	"path/filepath"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/stretchr/testify/require"
 )
 
 // slow is a backend whose calls take some seconds each.
@@ -82,8 +80,7 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 // Observers of parts learn the outcome of each call, the owners, the failed phase, and the time of
 // each phase.
 func TestObserversAreToldOfParts(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := slow()
 		p := dataplane.NewParts(b, nil)
 		var names []string
@@ -106,8 +103,7 @@ func TestObserversAreToldOfParts(t *testing.T) {
 
 // The phases of a change of parts have the times that the backend took. An error names its phase.
 func TestPartsSayWhereTheirTimeWent(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := slow()
 		p := dataplane.NewParts(b, nil)
 		r := ok(p.Apply(t.Context(), "a", published("a", 7, 80)))(t)
@@ -121,13 +117,10 @@ func TestPartsSayWhereTheirTimeWent(t *testing.T) {
 
 		b.Fail("cleanup", 1, errRefused)
 		_, err := p.Remove(t.Context(), "a")
-		var at *dataplane.PhaseError
-		require.ErrorAs(t, err, &at)
-		require.Equal(t, dataplane.PhaseCommit, at.Phase)
+		requirePhase(t, dataplane.PhaseCommit, err)
 		b.Fail("observe", 1, errRefused)
 		_, err = p.Plan(t.Context(), "a", published("a", 8, 80))
-		require.ErrorAs(t, err, &at)
-		require.Equal(t, dataplane.PhaseObserve, at.Phase)
+		requirePhase(t, dataplane.PhaseObserve, err)
 	})
 }
 

@@ -82,10 +82,16 @@ func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return b.Backend.Commit(ctx, servicemodel.Diff(o.Table, next))
 }
 
-// backends returns the two ways in which a backend reads parts.
-func backends(k *memory.Kernel) map[string]dataplane.Backend {
-	return map[string]dataplane.Backend{"all": memory.New(k), "partial": &partial{
-		Backend: memory.New(k)}}
+// onBackends runs a test with each of the two ways in which a backend reads parts.
+func onBackends(t *testing.T, f func(t *testing.T, b dataplane.Backend)) {
+	t.Parallel()
+	for name, b := range map[string]dataplane.Backend{"all": memory.New(nil), "partial": &partial{
+		Backend: memory.New(nil)}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			f(t, b)
+		})
+	}
 }
 
 // requireOwners requires that the kernel holds exactly the parts of these owners.
@@ -99,36 +105,32 @@ func requireOwners(t *testing.T, k *memory.Kernel, states map[string]servicemode
 }
 
 func TestPartsComeChangeAndGo(t *testing.T) {
-	t.Parallel()
-	for name, b := range backends(nil) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p, k := dataplane.NewParts(b, nil), kernelOf(b)
-			a, other := published("a", 7, 80, 81), published("b", 8, 90)
-			for owner, s := range map[string]servicemodel.State{"a": a, "b": other} {
-				ok(p.Apply(t.Context(), owner, s))(t)
-			}
-			requireOwners(t, k, map[string]servicemodel.State{"a": a, "b": other})
+	onBackends(t, func(t *testing.T, b dataplane.Backend) {
+		p, k := dataplane.NewParts(b, nil), kernelOf(b)
+		a, other := published("a", 7, 80, 81), published("b", 8, 90)
+		for owner, s := range map[string]servicemodel.State{"a": a, "b": other} {
+			ok(p.Apply(t.Context(), owner, s))(t)
+		}
+		requireOwners(t, k, map[string]servicemodel.State{"a": a, "b": other})
 
-			r := ok(p.Apply(t.Context(), "a", a))(t)
-			require.Zero(t, r.Stats.Messages, "nothing differs")
-			a = published("a", 9, 80, 82)
-			preview := ok(p.Plan(t.Context(), "a", a))(t)
-			r = ok(p.Apply(t.Context(), "a", a))(t)
-			require.Equal(t, preview.Changes.String(), r.Changes.String())
-			require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Counts)
-			requireOwners(t, k, map[string]servicemodel.State{"a": a, "b": other})
+		r := ok(p.Apply(t.Context(), "a", a))(t)
+		require.Zero(t, r.Stats.Messages, "nothing differs")
+		a = published("a", 9, 80, 82)
+		preview := ok(p.Plan(t.Context(), "a", a))(t)
+		r = ok(p.Apply(t.Context(), "a", a))(t)
+		require.Equal(t, preview.Changes.String(), r.Changes.String())
+		require.Equal(t, servicemodel.Counts{Added: 1, Changed: 1, Removed: 1}, r.Counts)
+		requireOwners(t, k, map[string]servicemodel.State{"a": a, "b": other})
 
-			owners := ok(p.Owners(t.Context()))(t)
-			require.Equal(t, []string{"a", "b"}, owners)
-			r = ok(p.Remove(t.Context(), "a", "nobody"))(t)
-			require.Equal(t, servicemodel.Counts{Removed: 2}, r.Counts)
-			requireOwners(t, k, map[string]servicemodel.State{"b": other})
-		})
-	}
+		owners := ok(p.Owners(t.Context()))(t)
+		require.Equal(t, []string{"a", "b"}, owners)
+		r = ok(p.Remove(t.Context(), "a", "nobody"))(t)
+		require.Equal(t, servicemodel.Counts{Removed: 2}, r.Counts)
+		requireOwners(t, k, map[string]servicemodel.State{"b": other})
+	})
 }
 
-// kernelOf returns the kernel of a backend made by [backends].
+// kernelOf returns the kernel of a backend made by [onBackends].
 func kernelOf(b dataplane.Backend) *memory.Kernel {
 	if p, ok := b.(*partial); ok {
 		return p.Kernel()
@@ -137,34 +139,30 @@ func kernelOf(b dataplane.Backend) *memory.Kernel {
 }
 
 func TestWhatOthersHoldIsTaken(t *testing.T) {
-	t.Parallel()
-	for name, b := range backends(nil) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p, first := dataplane.NewParts(b, nil), published("first", 7, 80, 81)
-			ok(p.Apply(t.Context(), "first", first))(t)
-			for _, f := range []func() error{
-				func() error {
-					_, err := p.Apply(t.Context(), "second", published("second", 8, 79, 80, 81))
-					return err
-				},
-				func() error {
-					_, err := p.Plan(t.Context(), "second", published("second", 8, 80, 81))
-					return err
-				},
-			} {
-				err := f()
-				require.ErrorContains(t, err, "the part of second: 192.0.2.1:80/tcp is held by "+
-					"first/pod:80, and claimed by second/pod:80\n192.0.2.1:81/tcp is held by ")
-				require.ErrorIs(t, err, dataplane.ErrRefused)
-				var taken *servicemodel.TakenError
-				require.ErrorAs(t, err, &taken)
-				require.Equal(t, "first", taken.Holder.Name.Namespace)
-				require.Equal(t, "second", taken.Claimant.Name.Namespace)
-			}
-			requireOwners(t, kernelOf(b), map[string]servicemodel.State{"first": first})
-		})
-	}
+	onBackends(t, func(t *testing.T, b dataplane.Backend) {
+		p, first := dataplane.NewParts(b, nil), published("first", 7, 80, 81)
+		ok(p.Apply(t.Context(), "first", first))(t)
+		for _, f := range []func() error{
+			func() error {
+				_, err := p.Apply(t.Context(), "second", published("second", 8, 79, 80, 81))
+				return err
+			},
+			func() error {
+				_, err := p.Plan(t.Context(), "second", published("second", 8, 80, 81))
+				return err
+			},
+		} {
+			err := f()
+			require.ErrorContains(t, err, "the part of second: 192.0.2.1:80/tcp is held by "+
+				"first/pod:80, and claimed by second/pod:80\n192.0.2.1:81/tcp is held by ")
+			require.ErrorIs(t, err, dataplane.ErrRefused)
+			var taken *servicemodel.TakenError
+			require.ErrorAs(t, err, &taken)
+			require.Equal(t, "first", taken.Holder.Name.Namespace)
+			require.Equal(t, "second", taken.Claimant.Name.Namespace)
+		}
+		requireOwners(t, kernelOf(b), map[string]servicemodel.State{"first": first})
+	})
 }
 
 func TestAPartIsRefusedAsAWhole(t *testing.T) {
@@ -207,57 +205,49 @@ func TestWhatAnotherVersionHasMadeIsLeftAlone(t *testing.T) {
 }
 
 func TestPartsAdoptTheSettingsOfTheInstance(t *testing.T) {
-	t.Parallel()
-	for name, b := range backends(nil) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p := dataplane.NewParts(b, nil)
-			rules := func() servicemodel.Rules { return kernelOf(b).Table().Rules() }
-			mark := func(m uint32) servicemodel.Node { return servicemodel.Node{MasqueradeMark: m} }
-			for _, s := range []struct {
-				owner string
-				node  servicemodel.Node
-				want  uint32 // 0: refused
-			}{{"a", mark(1), 1}, {"a", mark(2), 2}, {"b", mark(1), 0}, {"b", mark(2), 2},
-				{"a", mark(1), 0}, {"c", servicemodel.Node{}, 2}} {
-				_, err := p.Apply(t.Context(), s.owner, published(s.owner, 7,
-					80+uint16(s.owner[0])).WithNode(s.node))
-				if s.want == 0 {
-					var field *servicemodel.FieldError
-					require.ErrorAs(t, err, &field)
-					require.Equal(t, "masqueradeMark", field.Field)
-					continue
-				}
-				require.NoError(t, err)
-				require.Equal(t, s.want, rules().MasqueradeMark)
+	onBackends(t, func(t *testing.T, b dataplane.Backend) {
+		p := dataplane.NewParts(b, nil)
+		rules := func() servicemodel.Rules { return kernelOf(b).Table().Rules() }
+		mark := func(m uint32) servicemodel.Node { return servicemodel.Node{MasqueradeMark: m} }
+		for _, s := range []struct {
+			owner string
+			node  servicemodel.Node
+			want  uint32 // 0: refused
+		}{{"a", mark(1), 1}, {"a", mark(2), 2}, {"b", mark(1), 0}, {"b", mark(2), 2},
+			{"a", mark(1), 0}, {"c", servicemodel.Node{}, 2}} {
+			_, err := p.Apply(t.Context(), s.owner, published(s.owner, 7,
+				80+uint16(s.owner[0])).WithNode(s.node))
+			if s.want == 0 {
+				var field *servicemodel.FieldError
+				require.ErrorAs(t, err, &field)
+				require.Equal(t, "masqueradeMark", field.Field)
+				continue
 			}
-		})
-	}
+			require.NoError(t, err)
+			require.Equal(t, s.want, rules().MasqueradeMark)
+		}
+	})
 }
 
 func TestOnlyThoseOwnersAreKept(t *testing.T) {
-	t.Parallel()
-	for name, b := range backends(nil) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			p, kept := dataplane.NewParts(b, nil), map[string]servicemodel.State{}
-			for i := range byte(20) {
-				owner := fmt.Sprintf("net-%d,pod-%d", i%2, i)
-				s := published(owner, i, 80+uint16(i))
-				ok(p.Apply(t.Context(), owner, s))(t)
-				if i%2 == 1 || i == 4 {
-					kept[owner] = s
-				}
+	onBackends(t, func(t *testing.T, b dataplane.Backend) {
+		p, kept := dataplane.NewParts(b, nil), map[string]servicemodel.State{}
+		for i := range byte(20) {
+			owner := fmt.Sprintf("net-%d,pod-%d", i%2, i)
+			s := published(owner, i, 80+uint16(i))
+			ok(p.Apply(t.Context(), owner, s))(t)
+			if i%2 == 1 || i == 4 {
+				kept[owner] = s
 			}
-			r := ok(p.Keep(t.Context(), func(owner string) bool {
-				return owner[:5] != "net-0" || owner == "net-0,pod-4"
-			}))(t)
-			require.Equal(t, servicemodel.Counts{Removed: 9}, r.Counts)
-			requireOwners(t, kernelOf(b), kept)
-			r = ok(p.Keep(t.Context(), func(string) bool { return true }))(t)
-			require.Zero(t, r.Counts)
-		})
-	}
+		}
+		r := ok(p.Keep(t.Context(), func(owner string) bool {
+			return owner[:5] != "net-0" || owner == "net-0,pod-4"
+		}))(t)
+		require.Equal(t, servicemodel.Counts{Removed: 9}, r.Counts)
+		requireOwners(t, kernelOf(b), kept)
+		r = ok(p.Keep(t.Context(), func(string) bool { return true }))(t)
+		require.Zero(t, r.Counts)
+	})
 }
 
 // Many programs change their own owners at the same time. Each call succeeds, and nothing is lost.
@@ -296,31 +286,27 @@ func TestManyProgramsChangeTheirParts(t *testing.T) {
 
 // The flows learn what an owner gained and lost, together with the earlier knowledge of others.
 func TestFlowsAreToldOfParts(t *testing.T) {
-	t.Parallel()
-	for name, b := range backends(nil) {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			flows := &told{}
-			p := dataplane.NewParts(b, &dataplane.PartsConfig{Flows: flows})
-			for _, step := range []struct {
-				owner string
-				state servicemodel.State
-			}{{"a", published("a", 7, 80)}, {"b", published("b", 8, 90)},
-				{"a", published("a", 9, 80, 81)}, {"b", servicemodel.State{}}} {
-				r := ok(p.Apply(t.Context(), step.owner, step.state))(t)
-				c := flows.changes[len(flows.changes)-1]
-				require.Equal(t, r.Changes.Frontends, c.Frontends)
-				require.Equal(t, r.Changes.Pools, c.Pools)
-				last := flows.states[len(flows.states)-1]
-				n := servicemodel.Name{Namespace: step.owner, Name: "pod"}
-				require.Equal(t, step.state.Service(n), last.Service(n))
-			}
-			last := flows.changes[len(flows.changes)-1]
-			require.Equal(t, 2, last.New.Len(), "what a holds is known still")
-			require.Len(t, flows.changes, 4)
-			require.Equal(t, 4, flows.settled)
-		})
-	}
+	onBackends(t, func(t *testing.T, b dataplane.Backend) {
+		flows := &told{}
+		p := dataplane.NewParts(b, &dataplane.PartsConfig{Flows: flows})
+		for _, step := range []struct {
+			owner string
+			state servicemodel.State
+		}{{"a", published("a", 7, 80)}, {"b", published("b", 8, 90)},
+			{"a", published("a", 9, 80, 81)}, {"b", servicemodel.State{}}} {
+			r := ok(p.Apply(t.Context(), step.owner, step.state))(t)
+			c := flows.changes[len(flows.changes)-1]
+			require.Equal(t, r.Changes.Frontends, c.Frontends)
+			require.Equal(t, r.Changes.Pools, c.Pools)
+			last := flows.states[len(flows.states)-1]
+			n := servicemodel.Name{Namespace: step.owner, Name: "pod"}
+			require.Equal(t, step.state.Service(n), last.Service(n))
+		}
+		last := flows.changes[len(flows.changes)-1]
+		require.Equal(t, 2, last.New.Len(), "what a holds is known still")
+		require.Len(t, flows.changes, 4)
+		require.Equal(t, 4, flows.settled)
+	})
 }
 
 func TestWorkThatAPartLeftIsDone(t *testing.T) {

@@ -5,14 +5,12 @@ import (
 	"fmt"
 	"slices"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/stretchr/testify/require"
 )
 
 // besideANeighbour applies a change each second during the given time, each after a foreign commit.
@@ -35,8 +33,7 @@ func besideANeighbour(t *testing.T, b *bench, during time.Duration) (reads []tim
 }
 
 func TestANeighbourIsReadForAShareOfTheTime(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		slowReads(b, time.Second)
 		b.apply(t, services(1).WithEndpoints(serviceName(1), endpoints(9)))
@@ -58,28 +55,25 @@ func TestShortReadingsComeOnceASecond(t *testing.T) {
 		"a service":                     services(1),
 		"with a health check node port": services(1).WithService(withHealthCheck(1)),
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				b := newBench(nil)
-				slowReads(b, time.Millisecond)
+		bubble(t, name, func(t *testing.T) {
+			b := newBench(nil)
+			slowReads(b, time.Millisecond)
+			b.apply(t, s)
+			reads := b.Calls("observe")
+			for range 1000 {
+				b.Kernel().Touch()
 				b.apply(t, s)
-				reads := b.Calls("observe")
-				for range 1000 {
-					b.Kernel().Touch()
-					b.apply(t, s)
-					time.Sleep(10 * time.Millisecond)
-				}
-				require.InDelta(t, 3+10, b.Calls("observe")-reads, 1)
-				require.Zero(t, b.status().Totals.Repairs)
-				require.True(t, b.status().Held.Equal(b.Kernel().Table()))
-			})
+				time.Sleep(10 * time.Millisecond)
+			}
+			require.InDelta(t, 3+10, b.Calls("observe")-reads, 1)
+			require.Zero(t, b.status().Totals.Repairs)
+			require.True(t, b.status().Held.Equal(b.Kernel().Table()))
 		})
 	}
 }
 
 func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		slowReads(b, time.Second)
 		b.apply(t, services(2))
@@ -105,8 +99,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 }
 
 func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		s := services(2).WithEndpoints(serviceName(1), endpoints(9))
 		b.apply(t, s)
@@ -144,8 +137,7 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 }
 
 func TestBrokenIsReadUntilItIsKnown(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(2))
 		newBench(b.Kernel()).apply(t, services(1)) // another writer

@@ -9,14 +9,12 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/stretchr/testify/require"
 )
 
 // at81 returns service i at port 81, which refusePort81 refuses.
@@ -280,8 +278,7 @@ func (l *turns) Lock(ctx context.Context) (func(), error) {
 }
 
 func TestWritersTakeTurns(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		l := &turns{settling: &settling{Backend: memory.New(nil)}}
 		e := dataplane.New(l, nil)
 		for _, c := range []string{
@@ -311,8 +308,7 @@ func TestWritersTakeTurns(t *testing.T) {
 }
 
 func TestCleanupIsTriedAgain(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(2))
 		b.Fail("cleanup", 3, dataplane.ErrConflict)

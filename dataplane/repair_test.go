@@ -27,27 +27,25 @@ func TestRunRepairsWhatOthersDid(t *testing.T) {
 		"there is something foreign": {func(k *memory.Kernel) { k.AddDrift("a chain") },
 			servicemodel.Counts{}, []string{"a chain"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				r := run(t, dataplane.RunOptions{Resync: never})
-				r.set(services(2))
-				r.at(time.Minute)
-				require.Len(t, r.applies, 1, "nobody is told of looks that find nothing")
-				r.requireCalls(t, 1, 1)
-				c.damage(r.Kernel())
-				r.at(time.Minute + 250*time.Millisecond)
-				require.Len(t, r.applies, 2)
-				requireHolds(t, r.Kernel(), services(2))
-				require.Empty(t, r.Kernel().Drift())
-				require.True(t, r.results[1].IsRepair())
-				require.Equal(t, c.repaired, r.results[1].Repaired)
-				require.Equal(t, c.drift, r.results[1].Drift)
-				require.Zero(t, r.results[1].Counts, "nothing is wanted that was not before")
-				require.Equal(t, dataplane.Totals{Applies: 2, Repairs: 1, Repaired: c.repaired},
-					r.engine.Status().Totals)
-				r.at(time.Hour)
-				require.Len(t, r.applies, 2)
-			})
+		bubble(t, name, func(t *testing.T) {
+			r := run(t, dataplane.RunOptions{Resync: never})
+			r.set(services(2))
+			r.at(time.Minute)
+			require.Len(t, r.applies, 1, "nobody is told of looks that find nothing")
+			r.requireCalls(t, 1, 1)
+			c.damage(r.Kernel())
+			r.at(time.Minute + 250*time.Millisecond)
+			require.Len(t, r.applies, 2)
+			requireHolds(t, r.Kernel(), services(2))
+			require.Empty(t, r.Kernel().Drift())
+			require.True(t, r.results[1].IsRepair())
+			require.Equal(t, c.repaired, r.results[1].Repaired)
+			require.Equal(t, c.drift, r.results[1].Drift)
+			require.Zero(t, r.results[1].Counts, "nothing is wanted that was not before")
+			require.Equal(t, dataplane.Totals{Applies: 2, Repairs: 1, Repaired: c.repaired},
+				r.engine.Status().Totals)
+			r.at(time.Hour)
+			require.Len(t, r.applies, 2)
 		})
 	}
 }
@@ -109,21 +107,19 @@ func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 			require.ErrorIs(t, errOf(r.engine.Switch(t.Context(), next, nil)), errRefused)
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				r := run(t, dataplane.RunOptions{Resync: never})
-				r.set(services(2))
-				r.at(time.Second)
-				forget(t, r)
-				require.False(t, r.status().Pending(), "what is wanted is what it was")
-				r.at(10 * time.Second)
-				require.Equal(t, 2, r.status().Held.Len())
-				require.Zero(t, r.status().Totals.Repairs)
-				r.Kernel().Flush()
-				r.at(11 * time.Second)
-				requireHolds(t, r.Kernel(), services(2))
-				require.Equal(t, 1, r.status().Totals.Repairs)
-			})
+		bubble(t, name, func(t *testing.T) {
+			r := run(t, dataplane.RunOptions{Resync: never})
+			r.set(services(2))
+			r.at(time.Second)
+			forget(t, r)
+			require.False(t, r.status().Pending(), "what is wanted is what it was")
+			r.at(10 * time.Second)
+			require.Equal(t, 2, r.status().Held.Len())
+			require.Zero(t, r.status().Totals.Repairs)
+			r.Kernel().Flush()
+			r.at(11 * time.Second)
+			requireHolds(t, r.Kernel(), services(2))
+			require.Equal(t, 1, r.status().Totals.Repairs)
 		})
 	}
 }
@@ -151,34 +147,32 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 		"repairs that are short": {0, 5 + 60},
 		"repairs that take long": {time.Second, 5 + 6},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				var log bytes.Buffer
-				m := memory.New(nil)
-				e := dataplane.New(m, &dataplane.Config{
-					Logger: slog.New(slog.NewTextHandler(&log, nil))})
-				r := runOn(t, &bench{m, e}, dataplane.RunOptions{Resync: never})
-				r.set(services(1))
-				r.at(0)
-				r.Before("commit", func(ctx context.Context) error {
-					time.Sleep(c.takes)
-					return nil
-				})
-				for i := range 60 * 10 {
-					if r.Kernel().Table().Len() > 0 {
-						r.Kernel().Flush()
-					}
-					r.at(time.Duration(i+1) * 100 * time.Millisecond)
-				}
-				repairs := len(r.applies) - 1
-				require.LessOrEqual(t, repairs, c.most)
-				require.Greater(t, repairs, c.most/2)
-				r.at(2 * time.Minute)
-				requireHolds(t, r.Kernel(), services(1))
-				require.Equal(t, len(r.applies)-1, e.Status().Totals.Repairs)
-				require.Contains(t, log.String(), "somebody undoes repairs again and again")
-				require.LessOrEqual(t, bytes.Count(log.Bytes(), []byte("again and again")), repairs)
+		bubble(t, name, func(t *testing.T) {
+			var log bytes.Buffer
+			m := memory.New(nil)
+			e := dataplane.New(m, &dataplane.Config{
+				Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			r := runOn(t, &bench{m, e}, dataplane.RunOptions{Resync: never})
+			r.set(services(1))
+			r.at(0)
+			r.Before("commit", func(ctx context.Context) error {
+				time.Sleep(c.takes)
+				return nil
 			})
+			for i := range 60 * 10 {
+				if r.Kernel().Table().Len() > 0 {
+					r.Kernel().Flush()
+				}
+				r.at(time.Duration(i+1) * 100 * time.Millisecond)
+			}
+			repairs := len(r.applies) - 1
+			require.LessOrEqual(t, repairs, c.most)
+			require.Greater(t, repairs, c.most/2)
+			r.at(2 * time.Minute)
+			requireHolds(t, r.Kernel(), services(1))
+			require.Equal(t, len(r.applies)-1, e.Status().Totals.Repairs)
+			require.Contains(t, log.String(), "somebody undoes repairs again and again")
+			require.LessOrEqual(t, bytes.Count(log.Bytes(), []byte("again and again")), repairs)
 		})
 	}
 }

@@ -34,6 +34,12 @@ func inBubble(t *testing.T, f func(t *testing.T)) {
 	synctest.Test(t, f)
 }
 
+// bubble runs f in a bubble of its own, as a test of that name.
+func bubble(t *testing.T, name string, f func(t *testing.T)) {
+	t.Helper()
+	t.Run(name, func(t *testing.T) { inBubble(t, f) })
+}
+
 func run(t *testing.T, o dataplane.RunOptions) *runner { return runOn(t, newBench(nil), o) }
 
 // runOn starts a Run of an engine.
@@ -181,22 +187,20 @@ func TestRunTriesAgainMoreAndMoreSeldom(t *testing.T) {
 		{"a minimum above the maximum", dataplane.RunOptions{RetryMin: time.Minute},
 			seconds(0, 60, 120, 180, 240)},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				c.opts.Resync = never
-				r := run(t, c.opts)
-				for range 2 { // the second time it begins with the minimum again
-					r.start, r.applies, r.errs = time.Now(), nil, nil
-					r.Fail("commit", 4, errRefused)
-					r.set(services(r.Kernel().Table().Len() + 1))
-					r.at(time.Hour)
-					requireTimes(t, c.want, r.applies)
-					for i, err := range r.errs {
-						require.Equal(t, i < 4, errors.Is(err, errRefused), "%d: %v", i, err)
-					}
+		bubble(t, c.name, func(t *testing.T) {
+			c.opts.Resync = never
+			r := run(t, c.opts)
+			for range 2 { // the second time it begins with the minimum again
+				r.start, r.applies, r.errs = time.Now(), nil, nil
+				r.Fail("commit", 4, errRefused)
+				r.set(services(r.Kernel().Table().Len() + 1))
+				r.at(time.Hour)
+				requireTimes(t, c.want, r.applies)
+				for i, err := range r.errs {
+					require.Equal(t, i < 4, errors.Is(err, errRefused), "%d: %v", i, err)
 				}
-				requireHolds(t, r.Kernel(), services(2))
-			})
+			}
+			requireHolds(t, r.Kernel(), services(2))
 		})
 	}
 }
@@ -232,17 +236,15 @@ func TestRunReadsTheKernelPeriodically(t *testing.T) {
 			MinInterval: 6 * time.Minute}, seconds(0, 360, 720)},
 		{"never", dataplane.RunOptions{Resync: never}, seconds(0)},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				r := run(t, c.opts)
-				r.set(services(1))
-				r.at(16 * time.Minute)
-				require.Equal(t, c.want, r.applies)
-				for _, res := range r.results {
-					require.True(t, res.Observed)
-				}
-				r.requireCalls(t, len(c.want), 1)
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			r := run(t, c.opts)
+			r.set(services(1))
+			r.at(16 * time.Minute)
+			require.Equal(t, c.want, r.applies)
+			for _, res := range r.results {
+				require.True(t, res.Observed)
+			}
+			r.requireCalls(t, len(c.want), 1)
 		})
 	}
 }
@@ -313,16 +315,14 @@ func TestRunEndsWithTheContext(t *testing.T) {
 			r.set(services(1))
 		}},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				r := run(t, dataplane.RunOptions{MinInterval: time.Minute, RetryMin: time.Minute})
-				c.prepare(r)
-				r.at(time.Second)
-				require.Empty(t, r.ended)
-				r.cancel(cause)
-				require.ErrorIs(t, <-r.ended, cause)
-				require.Equal(t, time.Second, time.Since(r.start), "at once")
-			})
+		bubble(t, c.name, func(t *testing.T) {
+			r := run(t, dataplane.RunOptions{MinInterval: time.Minute, RetryMin: time.Minute})
+			c.prepare(r)
+			r.at(time.Second)
+			require.Empty(t, r.ended)
+			r.cancel(cause)
+			require.ErrorIs(t, <-r.ended, cause)
+			require.Equal(t, time.Second, time.Since(r.start), "at once")
 		})
 	}
 }

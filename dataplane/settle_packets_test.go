@@ -3,15 +3,13 @@ package dataplane_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/stretchr/testify/require"
 )
 
 // sweeper is a backend in memory that has to sweep after each commit, once no packet is under way
@@ -146,29 +144,26 @@ func TestWhatHappensDuringAWaitForPackets(t *testing.T) {
 			require.Equal(t, begun, time.Now(), "the context ends the wait")
 		},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				s := newSweeping(t)
-				s.set(services(2))
-				s.at(500 * time.Millisecond)
-				require.Equal(t, 1, s.waits)
-				during(t, s)
-				s.at(time.Minute)
-				require.Zero(t, s.engine.Status().Totals.Failures)
-				for _, err := range s.errs {
-					require.NoError(t, err)
-				}
-				if s.engine.Status().Running {
-					require.True(t, s.engine.Status().Settle.IsZero())
-				}
-			})
+		bubble(t, name, func(t *testing.T) {
+			s := newSweeping(t)
+			s.set(services(2))
+			s.at(500 * time.Millisecond)
+			require.Equal(t, 1, s.waits)
+			during(t, s)
+			s.at(time.Minute)
+			require.Zero(t, s.engine.Status().Totals.Failures)
+			for _, err := range s.errs {
+				require.NoError(t, err)
+			}
+			if s.engine.Status().Running {
+				require.True(t, s.engine.Status().Settle.IsZero())
+			}
 		})
 	}
 }
 
 func TestSettleOfAProgramWaitsForPackets(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := &sweeper{Backend: memory.New(nil)}
 		e := dataplane.New(b, nil)
 		r := ok(e.Apply(t.Context(), services(1)))(t)

@@ -93,8 +93,7 @@ func (f *told) Settle(context.Context) (time.Duration, error) {
 }
 
 func TestApplyGivesTheBackendATurn(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := &settling{Backend: memory.New(nil)}
 		e := dataplane.New(b, nil)
 		b.due(time.Second, time.Minute)

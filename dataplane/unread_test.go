@@ -4,14 +4,12 @@ import (
 	"context"
 	"errors"
 	"testing"
-	"testing/synctest"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
+	"github.com/stretchr/testify/require"
 )
 
 // newHinted returns an engine without memory, on a backend whose readings use hints.
@@ -86,8 +84,7 @@ func TestNothingUnwantedNeedsNoSecondReading(t *testing.T) {
 }
 
 func TestTheRestIsTriedAgainByItself(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		old := newBench(nil)
 		old.apply(t, services(3))
 		b := newHinted(old.Kernel())
@@ -119,8 +116,7 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 }
 
 func TestARemovalBesideANeighbourNeedsNoSecondReading(t *testing.T) {
-	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
 		b := newHinted(nil)
 		b.apply(t, services(3))
 		b.Kernel().Touch()

@@ -208,9 +208,7 @@ func TestStatusTellsWhatBecameOfAState(t *testing.T) {
 		require.Equal(t, r.start, s.Succeeded)
 		require.Equal(t, r.start.Add(time.Second), s.Failed)
 		require.ErrorIs(t, s.Err, errRefused)
-		var phase *dataplane.PhaseError
-		require.ErrorAs(t, s.Err, &phase)
-		require.Equal(t, dataplane.PhaseCommit, phase.Phase)
+		requirePhase(t, dataplane.PhaseCommit, s.Err)
 		require.Equal(t, 1, s.Totals.Failures)
 
 		ok(r.engine.Cleanup(t.Context()))(t)
@@ -235,16 +233,12 @@ func TestErrorsTellThePhase(t *testing.T) {
 		b := &turns{settling: &settling{Backend: memory.New(nil)}}
 		prepare(b)
 		_, err := dataplane.New(b, nil).Apply(t.Context(), services(1))
-		var p *dataplane.PhaseError
-		require.ErrorAs(t, err, &p, phase)
-		require.Equal(t, phase, p.Phase)
+		requirePhase(t, phase, err)
 		require.ErrorIs(t, err, errRefused)
 		require.Equal(t, phase == dataplane.PhaseCheck, errors.Is(err, dataplane.ErrRefused))
 	}
-	var p *dataplane.PhaseError
 	_, err := newStrictBench().engine.Apply(t.Context(), services(1).WithService(invalid(1)))
-	require.ErrorAs(t, err, &p)
-	require.Equal(t, dataplane.PhaseResolve, p.Phase)
-	require.Equal(t, "resolve", p.Phase.String())
+	requirePhase(t, dataplane.PhaseResolve, err)
+	require.Equal(t, "resolve", dataplane.PhaseResolve.String())
 	require.Equal(t, "phase 99", dataplane.Phase(99).String())
 }

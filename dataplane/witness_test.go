@@ -45,31 +45,29 @@ func TestWhoUndoesRepairsIsTold(t *testing.T) {
 			return dataplane.Program{}, errRefused
 		}, nil, "find out who undoes repairs: operation not permitted"},
 	} {
-		t.Run(name, func(t *testing.T) {
-			inBubble(t, func(t *testing.T) {
-				var log bytes.Buffer
-				m := memory.New(nil)
-				w := &witness{Backend: m, testify: c.testify}
-				e := dataplane.New(w, &dataplane.Config{
-					Logger: slog.New(slog.NewTextHandler(&log, nil))})
-				var events []dataplane.Event
-				e.Subscribe(func(_ context.Context, ev dataplane.Event) {
-					if ev, ok := ev.(dataplane.RepairUndone); ok {
-						events = append(events, ev)
-					}
-				})
-				r := runOn(t, &bench{m, e}, dataplane.RunOptions{Resync: never})
-				r.set(services(1))
-				r.at(0)
-				for i := range 20 {
-					r.Kernel().Flush()
-					r.at(time.Duration(i+1) * 100 * time.Millisecond)
+		bubble(t, name, func(t *testing.T) {
+			var log bytes.Buffer
+			m := memory.New(nil)
+			w := &witness{Backend: m, testify: c.testify}
+			e := dataplane.New(w, &dataplane.Config{
+				Logger: slog.New(slog.NewTextHandler(&log, nil))})
+			var events []dataplane.Event
+			e.Subscribe(func(_ context.Context, ev dataplane.Event) {
+				if ev, ok := ev.(dataplane.RepairUndone); ok {
+					events = append(events, ev)
 				}
-				r.at(time.Hour)
-				require.Subset(t, events, c.events)
-				require.Equal(t, len(c.events) > 0, len(events) > 0)
-				require.Contains(t, log.String(), c.log)
 			})
+			r := runOn(t, &bench{m, e}, dataplane.RunOptions{Resync: never})
+			r.set(services(1))
+			r.at(0)
+			for i := range 20 {
+				r.Kernel().Flush()
+				r.at(time.Duration(i+1) * 100 * time.Millisecond)
+			}
+			r.at(time.Hour)
+			require.Subset(t, events, c.events)
+			require.Equal(t, len(c.events) > 0, len(events) > 0)
+			require.Contains(t, log.String(), c.log)
 		})
 	}
 }
