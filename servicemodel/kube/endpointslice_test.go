@@ -13,159 +13,82 @@ import (
 
 type endpoints = []servicemodel.Endpoint
 
-// oneEndpoint returns the endpoint of webSlice after a change.
-func oneEndpoint(change func(*servicemodel.Endpoint)) endpoints {
+// oneEndpoint returns the endpoint of webSlice after a change in YAML.
+func oneEndpoint(change string) endpoints {
 	e := webEndpoint("10.1.0.1")
-	change(&e)
-	return endpoints{e}
+	return endpoints{*patched(&e, change)}
 }
 
-func conditions(ready, serving, terminating *bool) func(*discoveryv1.EndpointSlice) {
-	return func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].Conditions = discoveryv1.EndpointConditions{Ready: ready,
-			Serving: serving, Terminating: terminating}
-	}
-}
+const slicedPort = "ports[0].port: is missing, which means all ports and cannot be balanced, " +
+	"the port is skipped"
 
-func sameEndpoint(*servicemodel.Endpoint) {}
-
-// sliceCases are EndpointSlices with one endpoint, and the endpoint that results.
+// sliceCases are changes to an EndpointSlice with one endpoint, and the endpoint that results.
 var sliceCases = []struct {
-	name     string
-	given    func(*discoveryv1.EndpointSlice)
-	want     endpoints
-	problems []string
+	name, given string
+	want        endpoints
+	problem     string // a warning
 }{
-	{"a plain slice", func(*discoveryv1.EndpointSlice) {}, oneEndpoint(sameEndpoint), nil},
+	{"a plain slice", "", oneEndpoint(""), ""},
 	{"the service-proxy-name label means nothing on slices",
-		func(s *discoveryv1.EndpointSlice) {
-			s.Labels["service.kubernetes.io/service-proxy-name"] = "other"
-		}, oneEndpoint(sameEndpoint), nil},
-	{"a slice of a headless service", func(s *discoveryv1.EndpointSlice) {
-		s.Labels["service.kubernetes.io/headless"] = ""
-	}, nil, nil},
-	{"without the label of a service", func(s *discoveryv1.EndpointSlice) {
-		s.Labels = nil
-	}, nil, []string{
-		"warning: EndpointSlice default/web-1: metadata.labels[kubernetes.io/service-name]: " +
-			"names no service, the slice is skipped",
-	}},
-	{"the label of another service", func(s *discoveryv1.EndpointSlice) {
-		s.Labels[discoveryv1.LabelServiceName] = "db"
-	}, nil, nil},
-	{"another namespace", func(s *discoveryv1.EndpointSlice) {
-		s.Namespace = "other"
-	}, nil, nil},
-	{"type FQDN", func(s *discoveryv1.EndpointSlice) {
-		s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeFQDN,
-			[]string{"example.com"}
-	}, nil, nil},
-	{"IPv6", func(s *discoveryv1.EndpointSlice) {
-		s.AddressType, s.Endpoints[0].Addresses = discoveryv1.AddressTypeIPv6,
-			[]string{"fd00::1"}
-	}, endpoints{webEndpoint("fd00::1")}, nil},
+		"metadata: {labels: {service.kubernetes.io/service-proxy-name: other}}",
+		oneEndpoint(""), ""},
+	{"a slice of a headless service",
+		"metadata: {labels: {service.kubernetes.io/headless: ''}}", nil, ""},
+	{"without the label of a service", "metadata: {labels: null}", nil,
+		"metadata.labels[kubernetes.io/service-name]: names no service, the slice is skipped"},
+	{"the label of another service",
+		"metadata: {labels: {kubernetes.io/service-name: db}}", nil, ""},
+	{"another namespace", "metadata: {namespace: other}", nil, ""},
+	{"type FQDN", "{addressType: FQDN, endpoints: [{addresses: [example.com]}]}", nil, ""},
+	{"IPv6", "{addressType: IPv6, endpoints: [{addresses: ['fd00::1']}]}",
+		endpoints{webEndpoint("fd00::1")}, ""},
 
-	{"a port without a name is skipped", func(s *discoveryv1.EndpointSlice) {
-		s.Ports[0].Name = nil
-	}, nil,
-		[]string{
-			"warning: EndpointSlice default/web-1: ports[0].name: is missing, the port is " +
-				"skipped"}},
-	{"an empty port name is a name", func(s *discoveryv1.EndpointSlice) {
-		s.Ports[0].Name = ptr("")
-	},
-		oneEndpoint(func(e *servicemodel.Endpoint) {
-			e.Ports = []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}
-		}), nil},
-	{"a port without a number is skipped", func(s *discoveryv1.EndpointSlice) {
-		s.Ports[0].Port = nil
-	}, nil, []string{
-		"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all " +
-			"ports and cannot be balanced, the port is skipped",
-	}},
-	{"port 0 is skipped", func(s *discoveryv1.EndpointSlice) {
-		s.Ports[0].Port = ptr(int32(0))
-	}, nil,
-		[]string{
-			"warning: EndpointSlice default/web-1: ports[0].port: 0: must be between 1 and " +
-				"65535"}},
-	{"a port that is skipped leaves the others", func(s *discoveryv1.EndpointSlice) {
-		s.Ports = append([]discoveryv1.EndpointPort{{Name: ptr("all")}}, s.Ports...)
-	}, oneEndpoint(sameEndpoint), []string{
-		"warning: EndpointSlice default/web-1: ports[0].port: is missing, which means all " +
-			"ports and cannot be balanced, the port is skipped",
-	}},
-	{"no protocol is TCP", func(s *discoveryv1.EndpointSlice) {
-		s.Ports[0].Protocol = nil
-	}, oneEndpoint(sameEndpoint), nil},
-	{"several ports", func(s *discoveryv1.EndpointSlice) {
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("dns"),
-			Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))},
-			discoveryv1.EndpointPort{Name: ptr("sig"), Protocol: ptr(corev1.ProtocolSCTP),
-				Port: ptr(int32(36412))})
-	}, oneEndpoint(func(e *servicemodel.Endpoint) {
-		e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "dns",
-			Protocol: servicemodel.UDP, Port: 53},
-			servicemodel.EndpointPort{Name: "sig", Protocol: servicemodel.SCTP, Port: 36412})
-	}), nil},
-	{"one name with two protocols", func(s *discoveryv1.EndpointSlice) {
-		s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("http"),
-			Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(8080))})
-	}, oneEndpoint(func(e *servicemodel.Endpoint) {
-		e.Ports = append(httpOn(8080), servicemodel.EndpointPort{Name: "http",
-			Protocol: servicemodel.UDP, Port: 8080})
-	}), nil},
+	{"a port without a name is skipped", "ports: [{name: null}]", nil,
+		"ports[0].name: is missing, the port is skipped"},
+	{"an empty port name is a name", "ports: [{name: ''}]",
+		oneEndpoint("ports: [{name: ''}]"), ""},
+	{"a port without a number is skipped", "ports: [{port: null}]", nil, slicedPort},
+	{"port 0 is skipped", "ports: [{port: 0}]", nil,
+		"ports[0].port: 0: must be between 1 and 65535"},
+	{"a port that is skipped leaves the others",
+		"ports: [{name: all, port: null}, {name: http, port: 8080}]", oneEndpoint(""), slicedPort},
+	{"no protocol is TCP", "ports: [{protocol: null}]", oneEndpoint(""), ""},
+	{"several ports", "ports: [{}, {name: dns, protocol: UDP, port: 53}, " +
+		"{name: sig, protocol: SCTP, port: 36412}]",
+		oneEndpoint("ports: [{}, {name: dns, protocol: udp, port: 53}, " +
+			"{name: sig, protocol: sctp, port: 36412}]"), ""},
+	{"one name with two protocols", "ports: [{}, {name: http, protocol: UDP, port: 8080}]",
+		oneEndpoint("ports: [{}, {name: http, protocol: udp, port: 8080}]"), ""},
 
-	{"only the first address counts", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].Addresses = []string{"10.1.0.1", "10.1.0.2", "nonsense"}
-	}, oneEndpoint(sameEndpoint), nil},
-	{"an endpoint without an address is skipped", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints = append(s.Endpoints, discoveryv1.Endpoint{})
-	}, oneEndpoint(sameEndpoint),
-		[]string{
-			"warning: EndpointSlice default/web-1: endpoints[1].addresses: must hold an " +
-				"address"}},
-	{"leading zeros", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].Addresses = []string{"010.001.0.01"}
-	}, oneEndpoint(sameEndpoint), nil},
+	{"only the first address counts", "endpoints: [{addresses: [10.1.0.1, 10.1.0.2, nonsense]}]",
+		oneEndpoint(""), ""},
+	{"an endpoint without an address is skipped", "endpoints: [{}, {}]", oneEndpoint(""),
+		"endpoints[1].addresses: must hold an address"},
+	{"leading zeros", "endpoints: [{addresses: [010.001.0.01]}]", oneEndpoint(""), ""},
 
-	{"no conditions: ready, serving, not terminating", conditions(nil, nil, nil),
-		oneEndpoint(sameEndpoint), nil},
-	{"not ready, not serving", conditions(ptr(false), ptr(false), nil),
-		oneEndpoint(func(e *servicemodel.Endpoint) { e.Ready, e.Serving = false, false }), nil},
-	{"not ready, serving unknown", conditions(ptr(false), nil, nil),
-		oneEndpoint(func(e *servicemodel.Endpoint) { e.Ready = false }), nil},
-	{"terminating, still serving", conditions(ptr(false), ptr(true), ptr(true)),
-		oneEndpoint(func(e *servicemodel.Endpoint) { e.Ready, e.Terminating = false, true }), nil},
+	{"no conditions: ready, serving, not terminating", "endpoints: [{conditions: " +
+		"{ready: null, serving: null, terminating: null}}]", oneEndpoint(""), ""},
+	{"not ready, not serving", "endpoints: [{conditions: {ready: false, serving: false}}]",
+		oneEndpoint("{ready: false, serving: false}"), ""},
+	{"not ready, serving unknown", "endpoints: [{conditions: {ready: false, serving: null}}]",
+		oneEndpoint("ready: false"), ""},
+	{"terminating, still serving", "endpoints: [{conditions: {ready: false, terminating: true}}]",
+		oneEndpoint("{ready: false, terminating: true}"), ""},
 	{"ready and terminating, as not-ready addresses are published",
-		conditions(ptr(true), ptr(false), ptr(true)),
-		oneEndpoint(func(e *servicemodel.Endpoint) {
-			e.Serving, e.Terminating = false, true
-		}), nil},
+		"endpoints: [{conditions: {serving: false, terminating: true}}]",
+		oneEndpoint("{serving: false, terminating: true}"), ""},
 
-	{"node and zone", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].NodeName, s.Endpoints[0].Zone = ptr("node-a"), ptr("zone-1")
-	}, oneEndpoint(func(e *servicemodel.Endpoint) { e.Node, e.Zone = "node-a", "zone-1" }), nil},
-	{"hints", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].Hints = &discoveryv1.EndpointHints{
-			ForZones: []discoveryv1.ForZone{{Name: "zone-1"}, {Name: "zone-2"}},
-			ForNodes: []discoveryv1.ForNode{{Name: "node-a"}},
-		}
-	}, oneEndpoint(func(e *servicemodel.Endpoint) {
-		e.ForZones, e.ForNodes = []string{"zone-1", "zone-2"}, []string{"node-a"}
-	}), nil},
-	{"empty hints are none", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].Hints = &discoveryv1.EndpointHints{}
-	}, oneEndpoint(sameEndpoint), nil},
-	{"fields that mean nothing to a proxy", func(s *discoveryv1.EndpointSlice) {
-		s.Annotations = map[string]string{
-			"endpoints.kubernetes.io/last-change-trigger-time": "2026-01-01T00:00:00Z"}
-		s.Endpoints[0].Hostname = ptr("web-0")
-		s.Endpoints[0].TargetRef = &corev1.ObjectReference{Kind: "Pod", Name: "web-0"}
-		s.Endpoints[0].DeprecatedTopology = map[string]string{
-			"topology.kubernetes.io/zone": "zone-9"}
-		s.Ports[0].AppProtocol = ptr("h2c")
-	}, oneEndpoint(sameEndpoint), nil},
+	{"node and zone", "endpoints: [{nodeName: node-a, zone: zone-1}]",
+		oneEndpoint("{node: node-a, zone: zone-1}"), ""},
+	{"hints", "endpoints: [{hints: {forZones: [{name: zone-1}, {name: zone-2}], " +
+		"forNodes: [{name: node-a}]}}]",
+		oneEndpoint("{forZones: [zone-1, zone-2], forNodes: [node-a]}"), ""},
+	{"empty hints are none", "endpoints: [{hints: {}}]", oneEndpoint(""), ""},
+	{"fields that mean nothing to a proxy", "{metadata: {annotations: " +
+		"{endpoints.kubernetes.io/last-change-trigger-time: '2026-01-01T00:00:00Z'}}, " +
+		"endpoints: [{hostname: web-0, targetRef: {kind: Pod, name: web-0}, " +
+		"deprecatedTopology: {topology.kubernetes.io/zone: zone-9}}], ports: [{appProtocol: h2c}]}",
+		oneEndpoint(""), ""},
 }
 
 func TestSliceWeights(t *testing.T) {
@@ -200,61 +123,39 @@ func TestEndpointSlice(t *testing.T) {
 			t.Parallel()
 			tracker := kube.NewTracker(kube.Config{})
 			requireNoProblems(t, tracker.SetService(webService()))
-			slice := webSlice("web-1", "10.1.0.1")
-			tt.given(slice)
-			require.Equal(t, tt.problems, texts(tracker.SetEndpointSlice(slice)))
+			var want []string
+			if tt.problem != "" {
+				want = []string{"warning: EndpointSlice default/web-1: " + tt.problem}
+			}
+			slice := patched(webSlice("web-1", "10.1.0.1"), tt.given)
+			require.Equal(t, want, texts(tracker.SetEndpointSlice(slice)))
 			require.Equal(t, tt.want, tracker.State().Endpoints(web))
 			require.NoError(t, tracker.State().Validate())
 		})
 	}
 }
 
-// invalidSlices are EndpointSlices that are refused, and the reasons.
-var invalidSlices = []struct {
-	name  string
-	given func(*discoveryv1.EndpointSlice)
-	want  string
-}{
-	{"no address type", func(s *discoveryv1.EndpointSlice) {
-		s.AddressType = ""
-	}, "addressType: must be IPv4, IPv6 or FQDN"},
-	{"unknown address type", func(s *discoveryv1.EndpointSlice) {
-		s.AddressType = "IP"
-	}, "addressType: IP: must be IPv4, IPv6 or FQDN"},
-	{"bad address", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[1].Addresses[0] = "10.1.0"
-	},
+// invalidSlices are changes to an EndpointSlice that is then refused, and the reasons.
+var invalidSlices = []struct{ name, given, want string }{
+	{"no address type", "addressType: ''", "addressType: must be IPv4, IPv6 or FQDN"},
+	{"unknown address type", "addressType: IP", "addressType: IP: must be IPv4, IPv6 or FQDN"},
+	{"bad address", "endpoints: [{}, {addresses: [10.1.0]}]",
 		"endpoints[1].addresses[0]: 10.1.0: not an IP address"},
-	{"address of the other family", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[1].Addresses[0] = "fd00::1"
-	},
+	{"address of the other family", "endpoints: [{}, {addresses: ['fd00::1']}]",
 		"endpoints[1].addresses[0]: fd00::1: must be an IPv4 address, as addressType says"},
-	{"loopback address", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].Addresses[0] = "127.0.0.1"
-	},
+	{"loopback address", "endpoints: [{addresses: [127.0.0.1]}]",
 		"endpoints[0].addresses[0]: 127.0.0.1: may not be a loopback address"},
-	{"unspecified address", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].Addresses[0] = "0.0.0.0"
-	},
+	{"unspecified address", "endpoints: [{addresses: [0.0.0.0]}]",
 		"endpoints[0].addresses[0]: 0.0.0.0: may not be unspecified"},
-	{"link-local address", func(s *discoveryv1.EndpointSlice) {
-		s.Endpoints[0].Addresses[0] = "169.254.1.1"
-	},
+	{"link-local address", "endpoints: [{addresses: [169.254.1.1]}]",
 		"endpoints[0].addresses[0]: 169.254.1.1: may not be a link-local address"},
-	{"unknown protocol", func(s *discoveryv1.EndpointSlice) {
-		s.Ports[0].Protocol = ptr(corev1.Protocol("QUIC"))
-	},
+	{"unknown protocol", "ports: [{protocol: QUIC}]",
 		"ports[0].protocol: QUIC: must be TCP, UDP or SCTP"},
-	{"bad port name", func(s *discoveryv1.EndpointSlice) {
-		s.Ports[0].Name = ptr("A")
-	}, "ports[0].name: A: a lowercase RFC 1123 label must"},
-	{"duplicate port", func(s *discoveryv1.EndpointSlice) {
-		s.Ports = append(s.Ports, s.Ports[0])
-	},
+	{"bad port name", "ports: [{name: A}]", "ports[0].name: A: a lowercase RFC 1123 label must"},
+	{"duplicate port", "ports: [{}, {name: http, protocol: TCP, port: 8080}]",
 		"ports[1].name: http: is the name of ports[0] too, with the same protocol"},
-	{"bad name", func(s *discoveryv1.EndpointSlice) {
-		s.Name = "web 1"
-	}, "metadata.name: web 1: a lowercase RFC 1123 subdomain must"},
+	{"bad name", "metadata: {name: web 1}",
+		"metadata.name: web 1: a lowercase RFC 1123 subdomain must"},
 }
 
 func TestInvalidEndpointSliceKeepsOut(t *testing.T) {
@@ -268,8 +169,7 @@ func TestInvalidEndpointSliceKeepsOut(t *testing.T) {
 				tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.1", "10.1.0.2")))
 			requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-2", "10.1.0.3")))
 
-			slice := webSlice("web-1", "10.1.0.1", "10.1.0.2")
-			tt.given(slice)
+			slice := patched(webSlice("web-1", "10.1.0.1", "10.1.0.2"), tt.given)
 			problems := tracker.SetEndpointSlice(slice)
 			require.Len(t, problems, 1)
 			require.False(t, problems[0].Warning)
@@ -391,26 +291,4 @@ func TestSlicesOfOneService(t *testing.T) {
 			}
 		})
 	}
-}
-
-func TestSliceMovesToAnotherService(t *testing.T) {
-	t.Parallel()
-	db := servicemodel.Name{Namespace: "default", Name: "db"}
-	tracker := kube.NewTracker(kube.Config{})
-	other := webService()
-	other.Name, other.Spec.ClusterIP, other.Spec.ClusterIPs = "db", "10.96.0.11",
-		[]string{"10.96.0.11", "fd00:96::11"}
-	requireNoProblems(t, tracker.SetService(webService()))
-	requireNoProblems(t, tracker.SetService(other))
-	slice := webSlice("web-1", "10.1.0.1")
-	requireNoProblems(t, tracker.SetEndpointSlice(slice))
-	require.Len(t, tracker.State().Endpoints(web), 1)
-
-	slice.Labels[discoveryv1.LabelServiceName] = "db"
-	requireNoProblems(t, tracker.SetEndpointSlice(slice))
-	require.Empty(t, tracker.State().Endpoints(web))
-	require.Len(t, tracker.State().Endpoints(db), 1)
-
-	tracker.DeleteEndpointSlice(servicemodel.Name{Namespace: "default", Name: "web-1"})
-	require.Empty(t, tracker.State().Endpoints(db))
 }

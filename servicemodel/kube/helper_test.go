@@ -10,6 +10,7 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -121,6 +122,14 @@ func contentsOf(s servicemodel.State) contents {
 func requireNoProblems(t *testing.T, problems []kube.Problem) {
 	t.Helper()
 	require.Empty(t, texts(problems))
+}
+
+// patched returns an object changed by a patch in YAML, which changes lists item by item.
+func patched[T any](o *T, patch string) *T {
+	if err := yaml.Unmarshal([]byte(patch), o); err != nil {
+		panic(err)
+	}
+	return o
 }
 
 func ptr[T any](v T) *T { return &v }

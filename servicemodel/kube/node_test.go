@@ -116,23 +116,6 @@ func TestNode(t *testing.T) {
 	}
 }
 
-func TestNodeChangesAreFollowed(t *testing.T) {
-	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{Node: servicemodel.Node{Name: "node-a"},
-		NodeCIDRs: true})
-	requireNoProblems(t, tracker.SetNode(ourNode()))
-	require.Equal(t, "zone-1", tracker.State().Node().Zone)
-	node := ourNode()
-	node.Labels["topology.kubernetes.io/zone"] = "zone-2"
-	node.Status.Addresses = node.Status.Addresses[:3]
-	node.Spec.PodCIDRs = node.Spec.PodCIDRs[1:]
-	requireNoProblems(t, tracker.SetNode(node))
-	require.Equal(t, servicemodel.Node{
-		Name: "node-a", Zone: "zone-2", Addresses: addrs("172.16.0.1", "192.0.2.1"),
-		LocalPods: servicemodel.PodDetector{CIDRs: prefixes("fd00:1::/64")},
-	}, tracker.State().Node())
-}
-
 func serviceCIDR(name string, cidrs ...string) *networkingv1.ServiceCIDR {
 	return &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: name},
 		Spec: networkingv1.ServiceCIDRSpec{CIDRs: cidrs}}

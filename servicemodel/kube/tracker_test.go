@@ -75,18 +75,6 @@ func TestWhatChangesNothingLeadsToTheSameState(t *testing.T) {
 	require.Len(t, tracker.State().Endpoints(name), 1, "the service is not known")
 }
 
-func TestEarlierStatesStayAsTheyWere(t *testing.T) {
-	t.Parallel()
-	tracker := kube.NewTracker(kube.Config{})
-	requireNoProblems(t, tracker.SetService(webService()))
-	requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.1")))
-	before := tracker.State()
-	requireNoProblems(t, tracker.SetEndpointSlice(webSlice("web-1", "10.1.0.2")))
-	require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.2")},
-		tracker.State().Endpoints(web))
-	require.Equal(t, []servicemodel.Endpoint{webEndpoint("10.1.0.1")}, before.Endpoints(web))
-}
-
 func TestProblemsAreOrdered(t *testing.T) {
 	t.Parallel()
 	tracker := kube.NewTracker(kube.Config{})
