@@ -199,39 +199,26 @@ func (o *options) ports() error {
 	return nil
 }
 
-// settle makes the settings.
+// settle makes the settings. Errors name the line of the file, or the flag.
 func (o *options) settle() error {
-	s, warnings, err := newSettings(o.config)
-	if err != nil && o.doc != nil {
-		return o.doc.locate(err)
-	}
-	if err != nil {
-		return byFlag(err)
+	s, warnings, wrong := newSettings(o.config)
+	var errs []error
+	for _, e := range wrong {
+		if o.doc != nil {
+			errs = append(errs, &fileError{o.doc.name, o.doc.line(e.field), e})
+			continue
+		}
+		for _, f := range fields {
+			if f.field == e.field && f.flag != "" {
+				e = &valueError{"--" + f.flag, e.err}
+				break
+			}
+		}
+		errs = append(errs, e)
 	}
 	s.client.master = o.master
 	o.settings, o.warnings = s, append(o.warnings, warnings...)
-	return nil
-}
-
-// byFlag names the flag in an error, if there is no file.
-func byFlag(err error) error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []error
-		for _, e := range joined.Unwrap() {
-			out = append(out, byFlag(e))
-		}
-		return errors.Join(out...)
-	}
-	v := (*valueError)(nil)
-	if !errors.As(err, &v) {
-		return err
-	}
-	for i := range fields {
-		if f := &fields[i]; f.field == v.field && f.flag != "" {
-			return &valueError{"--" + f.flag, v.err}
-		}
-	}
-	return err
+	return errors.Join(errs...)
 }
 
 // writeConfig writes the configuration with its defaults.

@@ -33,25 +33,6 @@ func onWindows(flag string) string {
 	return ""
 }
 
-func useKernel(c *config, s *settings) error {
-	w, k := &c.Winkernel, &s.kernel
-	k.Network, k.EnableDSR = w.NetworkName, w.EnableDSR
-	k.RootEndpoint, k.ForwardHealthCheckVIP = w.RootHnsEndpointName, w.ForwardHealthCheckVip
-	if k.SourceVIP = (netip.Addr{}); w.SourceVip != "" {
-		a, err := netip.ParseAddr(w.SourceVip)
-		if err != nil {
-			return wrong("winkernel.sourceVip", "%q: not an IP address", w.SourceVip)
-		}
-		k.SourceVIP = a.Unmap()
-	}
-	return nil
-}
-
-func useService(c *config, s *settings) error {
-	s.asService = c.WindowsRunAsService
-	return nil
-}
-
 // openKernel opens the backend of the mode kernelspace. It takes over the load balancers at the
 // places of services, which are those of a kube-proxy that was here.
 func (s *settings) openKernel(log *slog.Logger) (dataplane.Backend, error) {

@@ -128,18 +128,3 @@ func (d *document) line(path string) int {
 	}
 	return line
 }
-
-// locate adds the lines to errors about fields.
-func (d *document) locate(err error) error {
-	if joined, ok := err.(interface{ Unwrap() []error }); ok {
-		var out []error
-		for _, e := range joined.Unwrap() {
-			out = append(out, d.locate(e))
-		}
-		return errors.Join(out...)
-	}
-	if v := (*valueError)(nil); errors.As(err, &v) {
-		return &fileError{d.name, d.line(v.field), err}
-	}
-	return err
-}

@@ -8,7 +8,7 @@
 // README.md says how to install it, and how it treats each field and flag. The files:
 //
 //	fields.go    the table of fields and flags: all the rest of the configuration follows from it
-//	use.go       what each field means for the settings
+//	settings.go  what each field means for the program
 //	flags.go, load.go, defaults.go, value.go    the command line, the file, and the defaults
 //	proxy.go     objects of the API server become states, and an engine makes the kernel hold them
 //	backend.go   the backend, and the takeover from kube-proxy and from other modes
