@@ -2,6 +2,8 @@ package kernelspace
 
 import (
 	"errors"
+	"fmt"
+	"slices"
 	"strconv"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -31,7 +33,8 @@ func Check(c *servicemodel.ChangeSet, features Features) error {
 		}
 	}
 	if r := c.New.Rules(); ipv6 && !features.IPv6DualStack && r.OnlyFamily == 0 {
-		k.node(dataplane.FieldFamily, servicemodel.IPv6.String(), "needs HNS 11.10")
+		k.refuse(servicemodel.PortName{}, refusal{true, dataplane.FieldFamily,
+			servicemodel.IPv6.String(), "needs HNS 11.10"})
 	}
 	return errors.Join(k.errs...)
 }
@@ -43,77 +46,65 @@ type checker struct {
 	seen     map[dataplane.UnsupportedError]bool
 }
 
-func (k *checker) add(e dataplane.UnsupportedError) {
-	e.Backend = Name
-	if !k.seen[e] {
-		k.seen[e] = true
-		k.errs = append(k.errs, &e)
+// refusal is a field that HNS cannot express if is holds.
+type refusal struct {
+	is                 bool
+	field, value, hint string
+}
+
+// refuse refuses fields of a service, or of the node if there is no service, once each.
+func (k *checker) refuse(of servicemodel.PortName, l ...refusal) {
+	object := "node"
+	if of.Name != (servicemodel.Name{}) {
+		object = "service " + of.String()
 	}
-}
-
-func (k *checker) node(field, value, hint string) {
-	k.add(dataplane.UnsupportedError{Object: "node", Field: field, Value: value, Hint: hint})
-}
-
-func (k *checker) service(of servicemodel.PortName, field, value, hint string) {
-	k.add(dataplane.UnsupportedError{Service: of.Name, Object: "service " + of.String(),
-		Field: field, Value: value, Hint: hint})
+	for _, r := range l {
+		e := dataplane.UnsupportedError{Backend: Name, Service: of.Name, Object: object,
+			Field: r.field, Value: r.value, Hint: r.hint}
+		if r.is && !k.seen[e] {
+			k.seen[e] = true
+			k.errs = append(k.errs, &e)
+		}
+	}
 }
 
 func (k *checker) rules(r *servicemodel.Rules) {
 	for _, p := range r.NodePorts {
-		if p.Bits() > 0 {
-			k.node("nodePortAddresses", p.String(), "HNS has node ports at all addresses")
-		}
+		k.refuse(servicemodel.PortName{}, refusal{p.Bits() > 0, "nodePortAddresses", p.String(),
+			"HNS has node ports at all addresses"})
 	}
-	if len(r.ServiceCIDRs) > 0 {
-		k.node("serviceCIDRs", r.ServiceCIDRs[0].String(), "HNS drops nothing")
+	for _, p := range r.ServiceCIDRs {
+		k.refuse(servicemodel.PortName{}, refusal{true, "serviceCIDRs", p.String(),
+			"HNS drops nothing"})
 	}
-	if r.LocalhostNodePorts {
-		k.node(dataplane.FieldLocalhostNodePorts, "true", "")
-	}
-	if r.MasqueradeNeighbours {
-		k.node(dataplane.FieldMasqueradeNeighbours, "true", "")
-	}
-	if r.NoEndpoints != "" {
-		k.node(dataplane.FieldNoEndpoints, r.NoEndpoints, "HNS does not answer")
-	}
-	if r.Forbidden != "" {
-		k.node(dataplane.FieldForbidden, r.Forbidden, "HNS does not answer")
-	}
+	k.refuse(servicemodel.PortName{},
+		refusal{r.LocalhostNodePorts, dataplane.FieldLocalhostNodePorts, "true", ""},
+		refusal{r.MasqueradeNeighbours, dataplane.FieldMasqueradeNeighbours, "true", ""},
+		refusal{r.NoEndpoints != "", dataplane.FieldNoEndpoints, r.NoEndpoints,
+			"HNS does not answer"},
+		refusal{r.Forbidden != "", dataplane.FieldForbidden, r.Forbidden, "HNS does not answer"})
 }
 
 func (k *checker) frontend(f *servicemodel.Frontend) {
-	if protocols[f.Key.Protocol] == 0 {
-		k.service(f.Service, dataplane.FieldProtocol, f.Key.Protocol.String(),
-			"HNS balances tcp and udp")
+	for _, s := range f.Sources {
+		k.refuse(f.Service, refusal{true, dataplane.FieldSources, s.String(),
+			"HNS does not tell clients apart"})
 	}
-	if f.Kind == servicemodel.HostIP {
-		k.service(f.Service, "hostIPs", f.Key.Addr.String(), "a node port answers at all addresses")
-	}
-	if f.Sources != nil {
-		k.service(f.Service, dataplane.FieldSources, f.Sources[0].String(),
-			"HNS does not tell clients apart")
-	}
-	if f.Affinity > 0 && !k.features.SessionAffinity {
-		k.service(f.Service, dataplane.FieldSessionAffinity, "ClientIP", "needs HNS 12.0")
-	}
-	if f.AffinityBits > 0 {
-		k.service(f.Service, dataplane.FieldAffinityBits, strconv.Itoa(int(f.AffinityBits)),
-			"HNS hashes the whole address of a client")
-	}
-	if f.AffinityService {
-		k.service(f.Service, dataplane.FieldAffinityService, "true",
-			"HNS chooses for each port by itself")
-	}
-	if !usual(f) {
-		k.service(f.Service, dataplane.FieldMasquerade, f.Masquerade.String(),
-			"HNS decides that itself")
-	}
-	if f.Kind != servicemodel.ClusterIP && f.External == servicemodel.BalanceLocal &&
-		!k.features.DSR {
-		k.service(f.Service, "externalTrafficPolicy", "Local", "needs HNS 9.3 or 10.2")
-	}
+	k.refuse(f.Service,
+		refusal{protocols[f.Key.Protocol] == 0, dataplane.FieldProtocol, f.Key.Protocol.String(),
+			"HNS balances tcp and udp"},
+		refusal{f.Kind == servicemodel.HostIP, "hostIPs", f.Key.Addr.String(),
+			"a node port answers at all addresses"},
+		refusal{f.Affinity > 0 && !k.features.SessionAffinity, dataplane.FieldSessionAffinity,
+			"ClientIP", "needs HNS 12.0"},
+		refusal{f.AffinityBits > 0, dataplane.FieldAffinityBits, strconv.Itoa(int(f.AffinityBits)),
+			"HNS hashes the whole address of a client"},
+		refusal{f.AffinityService, dataplane.FieldAffinityService, "true",
+			"HNS chooses for each port by itself"},
+		refusal{!usual(f), dataplane.FieldMasquerade, f.Masquerade.String(),
+			"HNS decides that itself"},
+		refusal{f.Kind != servicemodel.ClusterIP && f.External == servicemodel.BalanceLocal &&
+			!k.features.DSR, "externalTrafficPolicy", "Local", "needs HNS 9.3 or 10.2"})
 }
 
 // usual reports whether f is masqueraded as by [servicemodel.MasqueradeDefault].
@@ -132,38 +123,27 @@ func usual(f *servicemodel.Frontend) bool {
 
 func (k *checker) pool(t *servicemodel.Table, p *servicemodel.Pool) {
 	of := p.ID.Service
-	switch p.Scheduler {
-	case servicemodel.SchedulerDefault:
-	case servicemodel.SourceHash:
-		if !k.features.SessionAffinity {
-			k.service(of, dataplane.FieldScheduler, string(p.Scheduler), "needs HNS 12.0")
-		}
-	default:
-		k.service(of, dataplane.FieldScheduler, string(p.Scheduler),
-			"HNS hashes the connection, or with sh the client")
+	hashes := p.Scheduler == servicemodel.SourceHash
+	direct := p.Forwarding == servicemodel.ForwardDirect
+	outside := func(f *servicemodel.Frontend) bool {
+		return f.Kind != servicemodel.ClusterIP && f.External == servicemodel.BalanceCluster
 	}
-	switch p.Forwarding {
-	case servicemodel.ForwardNAT:
-	case servicemodel.ForwardDirect:
-		for _, f := range t.FrontendsOf(of) {
-			if f.Kind != servicemodel.ClusterIP && f.External == servicemodel.BalanceCluster ||
-				!k.features.DSR {
-				k.service(of, dataplane.FieldForwarding, string(p.Forwarding),
-					"needs external traffic policy Local, and HNS 9.3 or 10.2")
-			}
-		}
-	default:
-		k.service(of, dataplane.FieldForwarding, string(p.Forwarding), "")
-	}
+	k.refuse(of,
+		refusal{hashes && !k.features.SessionAffinity, dataplane.FieldScheduler,
+			string(p.Scheduler), "needs HNS 12.0"},
+		refusal{!hashes && p.Scheduler != servicemodel.SchedulerDefault, dataplane.FieldScheduler,
+			string(p.Scheduler), "HNS hashes the connection, or with sh the client"},
+		refusal{direct && (!k.features.DSR || slices.ContainsFunc(t.FrontendsOf(of), outside)),
+			dataplane.FieldForwarding, string(p.Forwarding),
+			"needs external traffic policy Local, and HNS 9.3 or 10.2"},
+		refusal{!direct && p.Forwarding != servicemodel.ForwardNAT, dataplane.FieldForwarding,
+			string(p.Forwarding), ""})
+	port := p.Slots[0].Endpoint.Port()
 	for _, s := range p.Slots {
-		if s.Weight != 1 {
-			k.service(of, dataplane.FieldWeights, strconv.Itoa(int(s.Weight)),
-				"HNS gives each endpoint the same share")
-		}
-		if s.Endpoint.Port() != p.Slots[0].Endpoint.Port() {
-			k.service(of, "endpoints", "ports "+strconv.Itoa(int(p.Slots[0].Endpoint.Port()))+
-				" and "+strconv.Itoa(int(s.Endpoint.Port())),
-				"HNS has one port for all endpoints of a load balancer")
-		}
+		k.refuse(of, refusal{s.Weight != 1, dataplane.FieldWeights, strconv.Itoa(int(s.Weight)),
+			"HNS gives each endpoint the same share"},
+			refusal{s.Endpoint.Port() != port, "endpoints",
+				fmt.Sprintf("ports %d and %d", port, s.Endpoint.Port()),
+				"HNS has one port for all endpoints of a load balancer"})
 	}
 }

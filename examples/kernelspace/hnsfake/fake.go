@@ -75,7 +75,7 @@ func (s *Service) Calls() []string {
 }
 
 // call locks the service, and does what a call does. writes says that it is one to record.
-func (s *Service) call(name string, writes bool, do func() error) error {
+func call[T any](s *Service, name string, writes bool, do func() (T, error)) (answer T, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if writes {
@@ -87,20 +87,21 @@ func (s *Service) call(name string, writes bool, do func() error) error {
 	}
 	switch fault {
 	case Refused:
-		return fmt.Errorf("%s: %w", name, ErrFault)
-	case Missing:
-		return fmt.Errorf("%s: %w", name, kernelspace.ErrNotImplemented)
-	case Vanished:
-		return fmt.Errorf("%s: %w", name, kernelspace.ErrNotFound)
-	}
-	err := do()
-	if err == nil && fault == Lost {
 		err = ErrFault
+	case Missing:
+		err = kernelspace.ErrNotImplemented
+	case Vanished:
+		err = kernelspace.ErrNotFound
+	default:
+		if answer, err = do(); err == nil && fault == Lost {
+			err = ErrFault
+		}
 	}
 	if err != nil {
-		return fmt.Errorf("%s: %w", name, err)
+		var none T
+		return none, fmt.Errorf("%s: %w", name, err)
 	}
-	return nil
+	return answer, nil
 }
 
 // id makes an identity.
@@ -122,24 +123,22 @@ func copied[T any](v T) T {
 }
 
 // Features returns the features.
-func (s *Service) Features() (f kernelspace.Features, err error) {
-	err = s.call("features", false, func() error { f = s.features; return nil })
-	return f, err
+func (s *Service) Features() (kernelspace.Features, error) {
+	return call(s, "features", false, func() (kernelspace.Features, error) {
+		return s.features, nil
+	})
 }
 
 // Network returns a network.
-func (s *Service) Network(name string) (n *kernelspace.Network, err error) {
-	err = s.call("network "+name, false, func() error {
+func (s *Service) Network(name string) (*kernelspace.Network, error) {
+	return call(s, "network "+name, false, func() (*kernelspace.Network, error) {
 		for i := range s.networks {
 			if s.networks[i].Name == name {
-				c := copied(s.networks[i])
-				n = &c
-				return nil
+				return copied(&s.networks[i]), nil
 			}
 		}
-		return kernelspace.ErrNotFound
+		return nil, kernelspace.ErrNotFound
 	})
-	return n, err
 }
 
 // SetNetworks replaces the networks. Endpoints of networks that are gone go, too.
@@ -163,52 +162,45 @@ func (s *Service) network(id string) *kernelspace.Network {
 
 // IDs lists identities.
 func (s *Service) IDs() (eps, lbs []string, err error) {
-	err = s.call("identities", false, func() error {
+	_, err = call(s, "identities", false, func() (_ any, _ error) {
 		for i := range s.eps {
 			eps = append(eps, s.eps[i].ID)
 		}
 		for i := range s.lbs {
 			lbs = append(lbs, s.lbs[i].ID)
 		}
-		return nil
+		return nil, nil
 	})
 	return eps, lbs, err
 }
 
 // Endpoints lists the endpoints of a network.
-func (s *Service) Endpoints(network string) (l []kernelspace.Endpoint, err error) {
-	err = s.call("endpoints", false, func() error {
+func (s *Service) Endpoints(network string) ([]kernelspace.Endpoint, error) {
+	return call(s, "endpoints", false, func() (l []kernelspace.Endpoint, _ error) {
 		for _, e := range s.eps {
 			if strings.EqualFold(e.HostComputeNetwork, network) {
 				l = append(l, copied(e))
 			}
 		}
-		return nil
+		return l, nil
 	})
-	return l, err
 }
 
 // CreateEndpoint adds an endpoint.
-func (s *Service) CreateEndpoint(e *kernelspace.Endpoint) (out *kernelspace.Endpoint, err error) {
+func (s *Service) CreateEndpoint(e *kernelspace.Endpoint) (*kernelspace.Endpoint, error) {
 	var addr string
 	if len(e.IPConfigurations) > 0 {
 		addr = e.IPConfigurations[0].IPAddress
 	}
-	err = s.call("create endpoint "+addr, true, func() error {
+	return call(s, "create endpoint "+addr, true, func() (*kernelspace.Endpoint, error) {
 		if err := s.checkEndpoint(e); err != nil {
-			return err
+			return nil, err
 		}
 		c := copied(*e)
 		c.ID = s.id()
 		s.eps = append(s.eps, c)
-		c = copied(c)
-		out = &c
-		return nil
+		return copied(&c), nil
 	})
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
 }
 
 func (s *Service) checkEndpoint(e *kernelspace.Endpoint) error {
@@ -256,95 +248,88 @@ func isProvider(p kernelspace.Policy) bool {
 
 // DeleteEndpoint deletes an endpoint that no load balancer uses.
 func (s *Service) DeleteEndpoint(id string) error {
-	return s.call("delete endpoint "+id, true, func() error {
+	_, err := call(s, "delete endpoint "+id, true, func() (any, error) {
 		i := slices.IndexFunc(s.eps, func(e kernelspace.Endpoint) bool {
 			return strings.EqualFold(e.ID, id)
 		})
 		if i < 0 {
-			return kernelspace.ErrNotFound
+			return nil, kernelspace.ErrNotFound
 		}
 		for _, lb := range s.lbs {
 			if slices.Contains(lb.HostComputeEndpoints, s.eps[i].ID) {
-				return fmt.Errorf("load balancer %s uses it", lb.ID)
+				return nil, fmt.Errorf("load balancer %s uses it", lb.ID)
 			}
 		}
 		s.eps = slices.Delete(s.eps, i, i+1)
-		return nil
+		return nil, nil
 	})
+	return err
 }
 
 // LoadBalancers lists all load balancers.
-func (s *Service) LoadBalancers() (l []kernelspace.LoadBalancer, err error) {
-	err = s.call("load balancers", false, func() error {
-		l = copied(s.lbs)
-		return nil
+func (s *Service) LoadBalancers() ([]kernelspace.LoadBalancer, error) {
+	return call(s, "load balancers", false, func() ([]kernelspace.LoadBalancer, error) {
+		return copied(s.lbs), nil
 	})
-	return l, err
 }
 
 // CreateLoadBalancer adds a load balancer.
 func (s *Service) CreateLoadBalancer(lb *kernelspace.LoadBalancer) (*kernelspace.LoadBalancer,
 	error) {
-	var out kernelspace.LoadBalancer
-	err := s.call("create load balancer "+name(lb), true, func() error {
-		c, err := s.checked(lb, "")
-		if err != nil {
-			return err
-		}
-		c.ID = s.id()
-		s.lbs = append(s.lbs, c)
-		out = copied(c)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &out, nil
+	return call(s, "create load balancer "+name(lb), true,
+		func() (*kernelspace.LoadBalancer, error) {
+			c, err := s.checked(lb, "")
+			if err != nil {
+				return nil, err
+			}
+			c.ID = s.id()
+			s.lbs = append(s.lbs, c)
+			return copied(&c), nil
+		})
 }
 
 // ModifyLoadBalancer replaces the content of a load balancer.
 func (s *Service) ModifyLoadBalancer(id string, lb *kernelspace.LoadBalancer) (
 	*kernelspace.LoadBalancer, error) {
-	var out kernelspace.LoadBalancer
-	err := s.call("modify load balancer "+name(lb), true, func() error {
-		if !s.features.ModifyLoadBalancer {
-			return kernelspace.ErrNotImplemented
-		}
-		i := slices.IndexFunc(s.lbs, func(o kernelspace.LoadBalancer) bool {
-			return strings.EqualFold(o.ID, id)
+	return call(s, "modify load balancer "+name(lb), true,
+		func() (*kernelspace.LoadBalancer, error) {
+			i := s.loadBalancer(id)
+			switch {
+			case !s.features.ModifyLoadBalancer:
+				return nil, kernelspace.ErrNotImplemented
+			case i < 0:
+				return nil, kernelspace.ErrNotFound
+			}
+			c, err := s.checked(lb, s.lbs[i].ID)
+			if err != nil {
+				return nil, err
+			}
+			if name(&s.lbs[i]) != name(lb) {
+				return nil, fmt.Errorf("load balancer %s moves", name(&s.lbs[i]))
+			}
+			c.ID = s.lbs[i].ID
+			s.lbs[i] = c
+			return copied(&c), nil
 		})
-		if i < 0 {
-			return kernelspace.ErrNotFound
-		}
-		c, err := s.checked(lb, s.lbs[i].ID)
-		if err != nil {
-			return err
-		}
-		if name(&s.lbs[i]) != name(lb) {
-			return fmt.Errorf("load balancer %s moves", name(&s.lbs[i]))
-		}
-		c.ID = s.lbs[i].ID
-		s.lbs[i] = c
-		out = copied(c)
-		return nil
-	})
-	if err != nil {
-		return nil, err
-	}
-	return &out, nil
 }
 
 // DeleteLoadBalancer deletes a load balancer.
 func (s *Service) DeleteLoadBalancer(id string) error {
-	return s.call("delete load balancer "+id, true, func() error {
-		n := len(s.lbs)
-		s.lbs = slices.DeleteFunc(s.lbs, func(lb kernelspace.LoadBalancer) bool {
-			return strings.EqualFold(lb.ID, id)
-		})
-		if len(s.lbs) == n {
-			return kernelspace.ErrNotFound
+	_, err := call(s, "delete load balancer "+id, true, func() (any, error) {
+		i := s.loadBalancer(id)
+		if i < 0 {
+			return nil, kernelspace.ErrNotFound
 		}
-		return nil
+		s.lbs = slices.Delete(s.lbs, i, i+1)
+		return nil, nil
+	})
+	return err
+}
+
+// loadBalancer returns the index of a load balancer, -1 if there is none.
+func (s *Service) loadBalancer(id string) int {
+	return slices.IndexFunc(s.lbs, func(lb kernelspace.LoadBalancer) bool {
+		return strings.EqualFold(lb.ID, id)
 	})
 }
 
