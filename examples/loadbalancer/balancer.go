@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -87,17 +88,9 @@ func (b *balancer) reload(ctx context.Context, name string) {
 		b.log.Info("the file was read again", "file", name, "services", len(f.Services))
 		return
 	}
-	for _, e := range errorsIn(err) {
-		b.log.Error("the file is broken, what was before goes on", "error", e)
+	for line := range strings.SplitSeq(err.Error(), "\n") {
+		b.log.Error("the file is broken, what was before goes on", "error", line)
 	}
-}
-
-// errorsIn returns the joined errors of err.
-func errorsIn(err error) []error {
-	if many, ok := err.(interface{ Unwrap() []error }); ok {
-		return many.Unwrap()
-	}
-	return []error{err}
 }
 
 // take replaces the previous file, unless the kernel cannot hold the new one. known returns the
@@ -160,11 +153,12 @@ func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.
 // haveDevices returns an error for each service whose device does not exist.
 func haveDevices(f *config.File) error {
 	var errs []error
-	for i := range f.Services {
-		if s := &f.Services[i]; s.Device != "" {
-			if err := haveDevice(s.Device); err != nil {
-				errs = append(errs, f.InService(s.Name, "device", err))
-			}
+	for _, s := range f.Services {
+		if s.Device == "" {
+			continue
+		}
+		if err := haveDevice(s.Device); err != nil {
+			errs = append(errs, f.InService(s.Name, "device", err))
 		}
 	}
 	return errors.Join(errs...)

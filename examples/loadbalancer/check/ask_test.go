@@ -29,7 +29,7 @@ const long = time.Minute
 
 func ask(t *testing.T, addr net.Addr, s check.Spec) error {
 	t.Helper()
-	require.NoError(t, s.Validate())
+	require.Empty(t, s.Validate())
 	if s.Timeout == 0 {
 		s.Timeout = long
 	}
@@ -132,7 +132,7 @@ func TestHTTPS(t *testing.T) {
 	spec.Host = "example.org"
 	require.ErrorContains(t, ask(t, s.Listener.Addr(), spec), "not example.org")
 	require.NoError(t, os.Remove(file))
-	require.ErrorIs(t, spec.Validate(), os.ErrNotExist)
+	require.ErrorIs(t, spec.Validate()[0], os.ErrNotExist)
 	require.ErrorIs(t, check.Ask(t.Context(), spec.Target(netip.AddrPort{})), os.ErrNotExist)
 }
 

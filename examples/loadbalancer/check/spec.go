@@ -90,12 +90,12 @@ func (s Spec) WithDefaults() Spec {
 	return s
 }
 
-// Validate returns a joined *[FieldError] for each wrong field, or nil.
-func (s Spec) Validate() error {
+// Validate returns the wrong fields.
+func (s Spec) Validate() []*FieldError {
 	web := s.web()
 	_, statusErr := parseStatus(s.Status)
 	_, pathErr := s.url("host")
-	var errs []error
+	var errs []*FieldError
 	for _, rule := range []struct {
 		ok          bool
 		field, text string
@@ -124,7 +124,7 @@ func (s Spec) Validate() error {
 	if _, err := s.tlsConfig(); err != nil && s.Verify {
 		errs = append(errs, &FieldError{"ca", err})
 	}
-	return errors.Join(errs...)
+	return errs
 }
 
 // url returns the URL for a host.

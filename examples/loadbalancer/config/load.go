@@ -114,6 +114,13 @@ func (s *source) must(ok bool, path, format string, args ...any) {
 	}
 }
 
+// faults notes the faults of a check.
+func (s *source) faults(path string, errs []*check.FieldError) {
+	for _, e := range errs {
+		s.fail(path+"."+e.Field, "%w", e.Err)
+	}
+}
+
 // validate finds the faults of a service.
 func (svc *Service) validate(s *source, path string) {
 	s.must(svc.Name != "", path+".name", "is missing")
@@ -121,7 +128,7 @@ func (svc *Service) validate(s *source, path string) {
 	s.must(svc.Port != 0, path+".port", "is missing")
 	s.must(len(svc.Checks) <= maxChecks, path+".checks", "may hold %d checks", maxChecks)
 	for i := range svc.Checks {
-		validateCheck(s, &svc.Checks[i], fmt.Sprintf("%s.checks[%d]", path, i))
+		s.faults(fmt.Sprintf("%s.checks[%d]", path, i), svc.Checks[i].Validate())
 	}
 	families := map[bool]bool{}
 	seen := map[netip.AddrPort]bool{}
@@ -134,7 +141,7 @@ func (svc *Service) validate(s *source, path string) {
 		seen[b.Address], families[b.Address.Addr().Is4()] = true, true
 		s.must(len(b.Checks) <= maxChecks, at+".checks", "may hold %d checks", maxChecks)
 		for j := range b.Checks {
-			validateCheck(s, &b.Checks[j], fmt.Sprintf("%s.checks[%d]", at, j))
+			s.faults(fmt.Sprintf("%s.checks[%d]", at, j), b.Checks[j].Validate())
 		}
 		for _, t := range svc.Targets(b) {
 			s.must(!t.Spec.Source.IsValid() || t.Spec.Source.Is4() == t.Addr.Addr().Is4(),
@@ -159,16 +166,6 @@ func (svc *Service) validate(s *source, path string) {
 // answersAt reports whether an address and port is a frontend of the service.
 func (svc *Service) answersAt(a netip.AddrPort) bool {
 	return a.Port() == svc.Port && slices.Contains(svc.Addresses, a.Addr())
-}
-
-// validateCheck finds the faults of a check.
-func validateCheck(s *source, c *check.Spec, path string) {
-	for _, e := range joined(c.Validate()) {
-		var field *check.FieldError
-		if errors.As(e, &field) {
-			s.fail(path+"."+field.Field, "%w", field.Err)
-		}
-	}
 }
 
 // joined returns the errors that err joins.

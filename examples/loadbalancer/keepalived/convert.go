@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strconv"
 	"strings"
 
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
@@ -69,16 +70,20 @@ func inOrder(l []*config.FieldError) []error {
 	return out
 }
 
+// at returns a message about a statement.
+func (c *converter) at(s *statement, format string, args ...any) *config.FieldError {
+	return &config.FieldError{File: c.file, Line: s.line, Path: s.keyword(),
+		Err: fmt.Errorf(format, args...)}
+}
+
 // warn notes a part that is left out.
 func (c *converter) warn(s *statement, format string, args ...any) {
-	c.warnings = append(c.warnings, &config.FieldError{File: c.file, Line: s.line,
-		Path: s.keyword(), Err: fmt.Errorf(format, args...)})
+	c.warnings = append(c.warnings, c.at(s, format, args...))
 }
 
 // change notes a part that works differently from keepalived, each text once.
 func (c *converter) change(s *statement, format string, args ...any) {
-	e := &config.FieldError{File: c.file, Line: s.line, Path: s.keyword(),
-		Err: fmt.Errorf(format, args...)}
+	e := c.at(s, format, args...)
 	if text := e.Err.Error(); !c.told[text] {
 		c.told[text] = true
 		c.changes = append(c.changes, e)
@@ -87,8 +92,7 @@ func (c *converter) change(s *statement, format string, args ...any) {
 
 // fail notes a part that cannot be converted.
 func (c *converter) fail(s *statement, format string, args ...any) {
-	c.errs = append(c.errs, &config.FieldError{File: c.file, Line: s.line, Path: s.keyword(),
-		Err: fmt.Errorf(format, args...)})
+	c.errs = append(c.errs, c.at(s, format, args...))
 }
 
 // top reads the statements outside of blocks.
@@ -163,6 +167,30 @@ func (c *converter) arg(s *statement) (string, bool) {
 		return "", false
 	}
 	return s.args()[0], true
+}
+
+// number returns the one argument of a statement, a number of so many bits. is says what it must
+// be.
+func (c *converter) number(s *statement, bits int, is string) (uint64, bool) {
+	text, ok := c.arg(s)
+	if !ok {
+		return 0, false
+	}
+	n, err := strconv.ParseUint(text, 10, bits)
+	if err != nil {
+		c.fail(s, "%q is not %s", text, is)
+	}
+	return n, err == nil
+}
+
+// port reads a port.
+func (c *converter) port(s *statement, text string) (uint16, bool) {
+	n, err := strconv.ParseUint(text, 10, 16)
+	if err != nil || n == 0 {
+		c.fail(s, "%q is not a port", text)
+		return 0, false
+	}
+	return uint16(n), true
 }
 
 // noted is the warning for keywords that only notify people or programs.

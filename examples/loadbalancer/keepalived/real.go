@@ -55,17 +55,9 @@ func (c *converter) timer(s *statement, to *time.Duration) {
 }
 
 func useRetry(c *converter, s *statement, t *timing) {
-	text, ok := c.arg(s)
-	if !ok {
-		return
+	if n, ok := c.number(s, 16, "a number"); ok {
+		t.retry = new(int(n))
 	}
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		c.fail(s, "%q is not a number", text)
-		return
-	}
-	retry := int(n)
-	t.retry = &retry
 }
 
 // server is a real server that is being read.
@@ -105,17 +97,9 @@ func realKeywords() keywords[*server] {
 }
 
 func useWeight(c *converter, s *statement, r *server) {
-	text, ok := c.arg(s)
-	if !ok {
-		return
+	if n, ok := c.number(s, 16, "a weight from 0 to 65535"); ok {
+		r.Weight = new(uint16(n))
 	}
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil {
-		c.fail(s, "%q is not a weight from 0 to 65535", text)
-		return
-	}
-	w := uint16(n)
-	r.Weight = &w
 }
 
 // checkTypes are the checks that the load balancer has, and noChecks the ones that it lacks.
@@ -179,12 +163,9 @@ func checkKeywords() keywords[*checker] {
 		},
 		"bindto": func(c *converter, s *statement, k *checker) { c.address(s, &k.spec.Source) },
 		"connect_port": func(c *converter, s *statement, k *checker) {
-			text, ok := c.arg(s)
-			port, err := strconv.ParseUint(text, 10, 16)
-			if ok && (err != nil || port == 0) {
-				c.fail(s, "%q is not a port", text)
+			if text, ok := c.arg(s); ok {
+				k.spec.Port, _ = c.port(s, text)
 			}
-			k.spec.Port = uint16(port)
 		},
 		"url": useURL,
 	}, ignored: map[string]string{
@@ -220,8 +201,8 @@ func useURL(c *converter, s *statement, k *checker) {
 	}
 	spec := k.spec
 	urlKeywords.read(c, s, &spec)
-	if err := spec.Validate(); err != nil {
-		c.fail(s, "%s", strings.ReplaceAll(err.Error(), "\n", "; "))
+	for _, e := range spec.Validate() {
+		c.fail(s, "%w", e)
 	}
 	k.urls = append(k.urls, spec)
 }

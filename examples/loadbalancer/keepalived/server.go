@@ -44,7 +44,14 @@ func (c *converter) virtualServer(s *statement) {
 	v.Protocol, v.Scheduler, v.Masquerade = "tcp", "wlc", "never"
 	v.Connections = "leave"
 	serverKeywords().read(c, s, v)
-	c.schedule(s, v)
+	for _, flag := range []string{"+port", "+fallback"} {
+		if slices.Contains(v.flags, flag) {
+			v.Scheduler += flag
+		}
+	}
+	if _, err := servicemodel.ParseScheduler(v.Scheduler); err != nil {
+		c.fail(s, "scheduler %s: %w", v.Scheduler, err)
+	}
 	c.change(s, "connections to a server that fails go on, as with inhibit_on_failure "+
 		"(connections: leave)")
 	for _, l := range where {
@@ -59,18 +66,6 @@ func (c *converter) virtualServer(s *statement) {
 		}
 		port.Addresses = []netip.Addr{l.addr}
 		c.services = append(c.services, port)
-	}
-}
-
-// schedule appends the flags of a scheduler.
-func (c *converter) schedule(s *statement, v *virtual) {
-	for _, flag := range []string{"+port", "+fallback"} {
-		if slices.Contains(v.flags, flag) {
-			v.Scheduler += flag
-		}
-	}
-	if _, err := servicemodel.ParseScheduler(v.Scheduler); err != nil {
-		c.fail(s, "scheduler %s: %w", v.Scheduler, err)
 	}
 }
 
@@ -106,9 +101,8 @@ func (c *converter) listens(s *statement, words []string) (out []listen) {
 			"cannot be had")
 		return nil
 	}
-	port, err := strconv.ParseUint(words[1], 10, 16)
-	if err != nil || port == 0 {
-		c.fail(s, "%q is not a port", words[1])
+	port, ok := c.port(s, words[1])
+	if !ok {
 		return nil
 	}
 	addrs, err := addresses(words[0])
@@ -116,7 +110,7 @@ func (c *converter) listens(s *statement, words []string) (out []listen) {
 		c.fail(s, "%w", err)
 	}
 	for _, a := range addrs {
-		out = append(out, listen{a, uint16(port)})
+		out = append(out, listen{a, port})
 	}
 	return out
 }
@@ -173,12 +167,8 @@ func (c *converter) endpoint(s *statement, port uint16) (netip.AddrPort, bool) {
 		c.fail(s, "%w", err)
 		return netip.AddrPort{}, false
 	}
-	p, err := strconv.ParseUint(args[1], 10, 16)
-	if err != nil || p == 0 {
-		c.fail(s, "%q is not a port", args[1])
-		return netip.AddrPort{}, false
-	}
-	return netip.AddrPortFrom(a, uint16(p)), true
+	p, ok := c.port(s, args[1])
+	return netip.AddrPortFrom(a, p), ok
 }
 
 // forwardings are the names of lb_kind.
@@ -250,15 +240,10 @@ func useScheduler(c *converter, s *statement, v *virtual) {
 
 func usePersistence(c *converter, s *statement, v *virtual) {
 	v.Affinity = 6 * time.Minute // IPVS_SVC_PERSISTENT_TIMEOUT
-	if len(s.args()) == 0 {
-		return
+	if len(s.args()) > 0 {
+		seconds, _ := c.number(s, 31, "a number of seconds")
+		v.Affinity = time.Duration(seconds) * time.Second
 	}
-	text, ok := c.arg(s)
-	seconds, err := strconv.ParseUint(text, 10, 31)
-	if ok && err != nil {
-		c.fail(s, "%q is not a number of seconds", text)
-	}
-	v.Affinity = time.Duration(seconds) * time.Second
 }
 
 // useGranularity reads a mask of IPv4, or a number of bits of IPv6.
