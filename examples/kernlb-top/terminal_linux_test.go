@@ -14,10 +14,7 @@ import (
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -32,30 +29,12 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
-var vip = netip.MustParseAddrPort("10.96.0.1:80")
-
-// newNode returns a network whose node has a service of one pod, and counts. connect connects to
-// it.
-func newNode(t *testing.T) (c *netnstest.Cluster, connect func()) {
+// connect connects to the first service of a node.
+func connect(t *testing.T, c *netnstest.Cluster) {
 	t.Helper()
-	c = netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
-	b := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(t)
-	t.Cleanup(func() { b.Close() })
-	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		ClusterIPs: []netip.Addr{vip.Addr()},
-		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-	ok(dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{}.
-		WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
-		WithEndpoints(svc.Name, []servicemodel.Endpoint{{Addr: c.Pods[1].IPv4, Ready: true,
-			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})))(t)
-	counted := ok(counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()}))(t)
-	t.Cleanup(func() { counted.Close() })
-	require.NoError(t, counted.Start(t.Context()))
-	return c, func() {
-		got := netnstest.Probe{From: c.Pods[0], Proto: servicemodel.TCP, To: vip}.Send(t.Context())
-		require.Equal(t, netnstest.Answered, got.Kind, got)
-	}
+	got := netnstest.Probe{From: c.Pods[1], Proto: servicemodel.TCP,
+		To: netip.AddrPortFrom(address(10), 80)}.Send(t.Context())
+	require.Equal(t, netnstest.Answered, got.Kind, got)
 }
 
 // program returns kernlb-top, not started yet. Its environment keeps termenv from asking the
@@ -112,7 +91,7 @@ func (x *terminal) press(keys string) {
 // In a terminal, connections appear as they are made. Keys and a new size have their effects.
 func TestInATerminal(t *testing.T) {
 	t.Parallel()
-	c, connect := newNode(t)
+	c, _, _ := node(t)
 	cmd := program(t, "-interval", "100ms")
 	x := &terminal{t: t}
 	require.NoError(t, c.Node.NS.Do(func() (err error) {
@@ -121,17 +100,17 @@ func TestInATerminal(t *testing.T) {
 	}))
 	t.Cleanup(func() { x.file.Close() })
 	go x.follow()
-	require.NotContains(t, x.shows("> default/web"), "\x1b[31m", "NO_COLOR")
+	require.NotContains(t, x.shows("> shop/cart"), "\x1b[31m", "NO_COLOR")
 	x.shows("not known: no page at http://127.0.0.1:10256")
 	for range 3 {
-		connect()
+		connect(t, c)
 	}
 	x.press("\r")
-	x.shows("-> 10.244.1.2:8080")
+	x.shows("-> 10.244.1.1:8080")
 	x.shows("100.0 %")
 	require.NoError(t, pty.Setsize(x.file, &pty.Winsize{Rows: 30, Cols: 120}))
 	x.press("\x1b")
-	x.shows("> default/web")
+	x.shows("> shop/cart")
 	x.press(" ")
 	x.shows("paused")
 	x.press("q")
@@ -141,18 +120,20 @@ func TestInATerminal(t *testing.T) {
 // Without a terminal, one table is printed.
 func TestOnce(t *testing.T) {
 	t.Parallel()
-	c, connect := newNode(t)
-	connect()
-	connect()
+	c, _, _ := node(t)
+	connect(t, c)
+	connect(t, c)
 	var out []byte
 	require.NoError(t, c.Node.NS.Do(func() (err error) {
 		out, err = program(t, "-interval", "100ms", "-page", "").Output()
 		return err
 	}))
-	require.Regexp(t, `^kernlb top  nftables  services: 1  \S+ connections/s .*
+	require.Regexp(t, `^kernlb top  nftables  services: 3  \S+ connections/s .*
 recent changes and latencies are not known: -page is empty
   SERVICE +ENDPOINTS +CONN/S +PACKETS/S +IN B/S +OUT B/S +CONNECTIONS
-  default/web +1 +\S+ +\S+ +\S+ +\S+ +2
+  shop/cart +1 +\S+ +\S+ +\S+ +\S+ +2
+  shop/search +2 +\S+ +\S+ +\S+ +\S+ +0
+  shop/web +3 +\S+ +\S+ +\S+ +\S+ +0
 $`, string(out))
 	empty := ok(netnstest.NewNS("empty"))(t)
 	t.Cleanup(func() { empty.Close() })
