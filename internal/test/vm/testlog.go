@@ -5,13 +5,9 @@ import (
 	"strings"
 )
 
-// TestCount counts the tests and subtests in the output of a Go test binary that ran with -test.v.
-// Without that flag, it counts only failures.
-type TestCount struct {
-	Passed, Failed, Skipped int
-	// The tests' names, in the order of output.
-	PassedNames, FailedNames, SkippedNames []string
-}
+// TestCount has the names of the tests and subtests in the output of a Go test binary that ran with
+// -test.v, in the order of output. Without that flag, it has only failures.
+type TestCount struct{ Passed, Failed, Skipped []string }
 
 // maxTestLine is how much of a line testLog keeps. Names of tests are shorter.
 const maxTestLine = 4096
@@ -51,13 +47,10 @@ func (l *testLog) end() {
 	}
 	switch verdict {
 	case "PASS":
-		l.count.Passed++
-		l.count.PassedNames = append(l.count.PassedNames, name)
+		l.count.Passed = append(l.count.Passed, name)
 	case "FAIL":
-		l.count.Failed++
-		l.count.FailedNames = append(l.count.FailedNames, name)
+		l.count.Failed = append(l.count.Failed, name)
 	case "SKIP":
-		l.count.Skipped++
-		l.count.SkippedNames = append(l.count.SkippedNames, name)
+		l.count.Skipped = append(l.count.Skipped, name)
 	}
 }

@@ -114,15 +114,15 @@ func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, 
 			verdict, code = "FAIL", max(code, codeFailed)
 		}
 		text := fmt.Sprintf("%.1fs\t%d passed, %d failed, %d skipped",
-			p.Duration.Seconds(), p.Tests.Passed, p.Tests.Failed, p.Tests.Skipped)
+			p.Duration.Seconds(), len(p.Tests.Passed), len(p.Tests.Failed), len(p.Tests.Skipped))
 		lines = append(lines, summaryLine(verdict, kernel, p.Name, text))
 		if notRun != "" {
 			lines = append(lines, "    not run: "+notRun)
 		}
-		for _, name := range p.Tests.FailedNames {
+		for _, name := range p.Tests.Failed {
 			lines = append(lines, "    failed: "+name)
 		}
-		for _, name := range p.Tests.SkippedNames {
+		for _, name := range p.Tests.Skipped {
 			lines = append(lines, "    skipped: "+name)
 		}
 	}
@@ -142,10 +142,10 @@ func (c *config) notRun(t *vmtest.TestCount) string {
 	if c.needed == nil {
 		return ""
 	}
-	if i := slices.IndexFunc(t.SkippedNames, c.needed.MatchString); i >= 0 {
-		return t.SkippedNames[i] + " was skipped"
+	if i := slices.IndexFunc(t.Skipped, c.needed.MatchString); i >= 0 {
+		return t.Skipped[i] + " was skipped"
 	}
-	if !slices.ContainsFunc(t.PassedNames, c.needed.MatchString) {
+	if !slices.ContainsFunc(t.Passed, c.needed.MatchString) {
 		return "no test passed that matches " + c.needed.String()
 	}
 	return ""

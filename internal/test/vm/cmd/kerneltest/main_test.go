@@ -89,10 +89,10 @@ func TestSummary(t *testing.T) {
 		Kernel: vmtest.Kernel{Release: "6.1.0-56"}, Boot: 2 * time.Second,
 		Duration: 4 * time.Second,
 		Programs: []vmtest.ProgramResult{
-			{Name: "m/a", Duration: time.Second, Tests: vmtest.TestCount{Passed: 3, Skipped: 1,
-				SkippedNames: []string{"TestS"}}},
-			{Name: "m/b", ExitCode: 1, Tests: vmtest.TestCount{Failed: 1,
-				FailedNames: []string{"TestF"}}},
+			{Name: "m/a", Duration: time.Second, Tests: vmtest.TestCount{Passed: []string{"A", "B", "C"},
+				Skipped: []string{"TestS"}}},
+			{Name: "m/b", ExitCode: 1, Tests: vmtest.TestCount{
+				Failed: []string{"TestF"}}},
 		},
 	}
 	lines, code := summarize("6.1", result, &config{}, vmtest.ErrTestsFailed)
@@ -117,8 +117,8 @@ func TestSummary(t *testing.T) {
 
 func TestWhatIsNeededMustRun(t *testing.T) {
 	t.Parallel()
-	count := vmtest.TestCount{Passed: 2, Skipped: 1, PassedNames: []string{"TestPure",
-		"TestKernelA"}, SkippedNames: []string{"TestKernelB"}}
+	count := vmtest.TestCount{Passed: []string{"TestPure", "TestKernelA"},
+		Skipped: []string{"TestKernelB"}}
 	for _, tt := range []struct{ need, want string }{
 		{"", ""},
 		{"^TestPure$", ""},
