@@ -42,14 +42,7 @@ func TestTheExportedAPIIsTheRecordedOne(t *testing.T) {
 // and bodies.
 func exported(t *testing.T, p *build.Package) []string {
 	t.Helper()
-	set := token.NewFileSet()
-	var files []*ast.File
-	for _, name := range append(p.GoFiles, p.CgoFiles...) {
-		f := ok(parser.ParseFile(set, filepath.Join(p.Dir, name), nil,
-			parser.SkipObjectResolution))(t)
-		files = append(files, f)
-	}
-	d := ok(doc.NewFromFiles(set, files, module+p.ImportPath))(t)
+	set, d := documented(t, p, 0)
 	var out []string
 	add := func(decl ast.Node) {
 		var b strings.Builder
@@ -79,6 +72,18 @@ func exported(t *testing.T, p *build.Package) []string {
 		functions(typ.Methods)
 	}
 	return out
+}
+
+// documented parses a package.
+func documented(t *testing.T, p *build.Package, mode parser.Mode) (*token.FileSet, *doc.Package) {
+	t.Helper()
+	set := token.NewFileSet()
+	var files []*ast.File
+	for _, name := range append(p.GoFiles, p.CgoFiles...) {
+		files = append(files, ok(parser.ParseFile(set, filepath.Join(p.Dir, name), nil,
+			mode|parser.SkipObjectResolution))(t))
+	}
+	return set, ok(doc.NewFromFiles(set, files, module+p.ImportPath))(t)
 }
 
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -1,6 +1,7 @@
 package architecture
 
 import (
+	"cmp"
 	"fmt"
 	"go/ast"
 	"go/build"
@@ -75,64 +76,41 @@ type identifier struct {
 
 // identifiers returns those of a package. Names of one declaration without comments of their own
 // share the declaration's.
-func identifiers(t *testing.T, p *build.Package) []identifier {
+func identifiers(t *testing.T, p *build.Package) (out []identifier) {
 	t.Helper()
-	set := token.NewFileSet()
-	var out []identifier
-	for _, file := range append(p.GoFiles, p.CgoFiles...) {
-		f := ok(parser.ParseFile(set, filepath.Join(p.Dir, file), nil,
-			parser.ParseComments|parser.SkipObjectResolution))(t)
-		add := func(name *ast.Ident, prefix string, comments ...*ast.CommentGroup) {
-			if !name.IsExported() {
-				return
-			}
-			id := identifier{name: prefix + name.Name, file: p.ImportPath + "/" + file}
-			for _, c := range comments {
-				if id.synopsis == "" {
-					id.synopsis = new(doc.Package).Synopsis(c.Text())
-				}
-			}
-			out = append(out, id)
-		}
-		for _, decl := range f.Decls {
-			switch d := decl.(type) {
-			case *ast.FuncDecl:
-				if receiver, exported := receiver(d); exported {
-					add(d.Name, receiver, d.Doc)
-				}
-			case *ast.GenDecl:
-				for _, spec := range d.Specs {
-					switch s := spec.(type) {
-					case *ast.TypeSpec:
-						add(s.Name, "", s.Doc, s.Comment, d.Doc)
-					case *ast.ValueSpec:
-						for _, name := range s.Names {
-							add(name, "", s.Doc, s.Comment, d.Doc)
-						}
+	set, d := documented(t, p, parser.ParseComments)
+	add := func(name string, at token.Pos, comments ...string) {
+		synopsis := new(doc.Package).Synopsis(cmp.Or(comments...))
+		out = append(out, identifier{name, synopsis,
+			p.ImportPath + "/" + filepath.Base(set.Position(at).Filename)})
+	}
+	values := func(l []*doc.Value) {
+		for _, v := range l {
+			for _, spec := range v.Decl.Specs {
+				s := spec.(*ast.ValueSpec)
+				for _, name := range s.Names {
+					if name.IsExported() {
+						add(name.Name, name.Pos(), s.Doc.Text(), s.Comment.Text(), v.Doc)
 					}
 				}
 			}
 		}
 	}
+	functions := func(l []*doc.Func, prefix string) {
+		for _, f := range l {
+			add(prefix+f.Name, f.Decl.Pos(), f.Doc)
+		}
+	}
+	values(append(d.Consts, d.Vars...))
+	functions(d.Funcs, "")
+	for _, typ := range d.Types {
+		spec := typ.Decl.Specs[0].(*ast.TypeSpec)
+		add(typ.Name, typ.Decl.Pos(), typ.Doc, spec.Comment.Text())
+		values(append(typ.Consts, typ.Vars...))
+		functions(typ.Funcs, "")
+		functions(typ.Methods, typ.Name+".")
+	}
 	return out
-}
-
-// receiver returns the type of a method, and a dot; and whether users can name it.
-func receiver(d *ast.FuncDecl) (string, bool) {
-	if d.Recv == nil {
-		return "", true
-	}
-	switch t := d.Recv.List[0].Type.(type) {
-	case *ast.StarExpr:
-		d.Recv.List[0].Type = t.X
-		return receiver(d)
-	case *ast.IndexExpr:
-		d.Recv.List[0].Type = t.X
-		return receiver(d)
-	case *ast.Ident:
-		return t.Name + ".", t.IsExported()
-	}
-	return "", false
 }
 
 // public returns the packages that users may import.

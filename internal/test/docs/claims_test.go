@@ -2,7 +2,6 @@ package docs_test
 
 import (
 	"net/netip"
-	"os"
 	"regexp"
 	"slices"
 	"strconv"
@@ -23,20 +22,19 @@ import (
 // oneLine returns a file of docs, in one line.
 func oneLine(t *testing.T, name string) string {
 	t.Helper()
-	text := ok(os.ReadFile("../../../docs/" + name))(t)
-	return strings.Join(strings.Fields(string(text)), " ")
+	return strings.Join(strings.Fields(source(t, "../../../docs/"+name)), " ")
 }
 
 // backends.md says which backend refuses which scheduler.
 func TestBackendsHaveTheSchedulersThatTheDocumentationNames(t *testing.T) {
 	t.Parallel()
-	text := ok(os.ReadFile("../../../docs/backends.md"))(t)
 	user := ok(proxy.New(nil))(t)
 	defer user.Close()
 	checks := []func(*servicemodel.ChangeSet) error{nftables.Check, iptables.Check, ipvs.Check,
 		user.Check}
-	_, table, found := strings.Cut(string(text), "| scheduler | chooses | nftables | iptables | "+
-		"ipvs | userspace |\n|---|---|---|---|---|---|\n")
+	_, table, found := strings.Cut(source(t, "../../../docs/backends.md"),
+		"| scheduler | chooses | nftables | iptables | "+
+			"ipvs | userspace |\n|---|---|---|---|---|---|\n")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n\n")
 	rows := 0

@@ -73,22 +73,33 @@ func exportedErrors(t *testing.T) map[string]string {
 	return found
 }
 
-// provoked are errors as callers get them; what needs a kernel is provoked by the tests of its
-// package.
-var provoked = map[string]func(t *testing.T) error{
-	"ErrNoPermission":  kernelSays(syscall.EPERM),
-	"ErrConflict":      kernelSays(dataplane.ErrConflict),
-	"OpError":          kernelSays(syscall.ENOBUFS),
-	"PhaseError":       kernelSays(syscall.ENOBUFS),
-	"ErrMissingModule": openingSays(kernelprobe.Release{Major: 6, Minor: 1}),
-	"ErrKernelTooOld":  openingSays(kernelprobe.Release{Major: 4, Minor: 19}),
-	"ErrRefused":       refuses(nil), "FieldError": refuses(nil),
-	"ErrUnsupported": refuses(&dataplane.UnsupportedError{}), "UnsupportedError": refuses(
-		&dataplane.UnsupportedError{}),
-	"ErrCollision": refuses(&dataplane.CollisionError{}), "CollisionError": refuses(
-		&dataplane.CollisionError{}),
-	"ErrUnsettled": leavesFlows, "ErrRunning": runsTwice, "TakenError": takes,
-	"ErrOtherTable": appliesTwice,
+// provoked has errors as callers get them, and how they look for them. Errors that need a kernel
+// are provoked by the tests of their package.
+var provoked = map[string]struct {
+	provoke func(t *testing.T) error
+	matches func(error) bool
+}{
+	"ErrNoPermission": {kernelSays(syscall.EPERM), func(err error) bool {
+		return errors.Is(err, dataplane.ErrNoPermission) && errors.Is(err, fs.ErrPermission) &&
+			errors.Is(err, conntrack.ErrNoPermission)
+	}},
+	"ErrConflict": {kernelSays(dataplane.ErrConflict), is(dataplane.ErrConflict)},
+	"OpError":     {kernelSays(syscall.ENOBUFS), as[*dataplane.OpError]},
+	"PhaseError":  {kernelSays(syscall.ENOBUFS), as[*dataplane.PhaseError]},
+	"ErrMissingModule": {openingSays(kernelprobe.Release{Major: 6, Minor: 1}),
+		is(dataplane.ErrMissingModule)},
+	"ErrKernelTooOld": {openingSays(kernelprobe.Release{Major: 4, Minor: 19}),
+		is(dataplane.ErrKernelTooOld)},
+	"ErrRefused":       {refuses(nil), is(dataplane.ErrRefused)},
+	"FieldError":       {refuses(nil), as[*servicemodel.FieldError]},
+	"ErrUnsupported":   {refuses(&dataplane.UnsupportedError{}), is(dataplane.ErrUnsupported)},
+	"UnsupportedError": {refuses(&dataplane.UnsupportedError{}), as[*dataplane.UnsupportedError]},
+	"ErrCollision":     {refuses(&dataplane.CollisionError{}), is(dataplane.ErrCollision)},
+	"CollisionError":   {refuses(&dataplane.CollisionError{}), as[*dataplane.CollisionError]},
+	"ErrUnsettled":     {leavesFlows, is(dataplane.ErrUnsettled)},
+	"ErrRunning":       {runsTwice, is(dataplane.ErrRunning)},
+	"TakenError":       {takes, as[*servicemodel.TakenError]},
+	"ErrOtherTable":    {appliesTwice, is(servicemodel.ErrOtherTable)},
 }
 
 // kernelSays applies a state to a kernel that refuses all transactions.
@@ -180,23 +191,6 @@ func web(namespace string) servicemodel.State {
 	})
 }
 
-// matches are what callers look for.
-var matches = map[string]func(error) bool{
-	"ErrNoPermission": func(err error) bool {
-		return errors.Is(err, dataplane.ErrNoPermission) && errors.Is(err, fs.ErrPermission) &&
-			errors.Is(err, conntrack.ErrNoPermission)
-	},
-	"ErrConflict":      is(dataplane.ErrConflict),
-	"ErrMissingModule": is(dataplane.ErrMissingModule), "ErrRefused": is(dataplane.ErrRefused),
-	"ErrKernelTooOld": is(dataplane.ErrKernelTooOld), "ErrRunning": is(dataplane.ErrRunning),
-	"ErrUnsupported": is(dataplane.ErrUnsupported), "ErrCollision": is(dataplane.ErrCollision),
-	"ErrOtherTable": is(servicemodel.ErrOtherTable),
-	"ErrUnsettled":  is(dataplane.ErrUnsettled), "OpError": as[*dataplane.OpError],
-	"PhaseError": as[*dataplane.PhaseError], "FieldError": as[*servicemodel.FieldError],
-	"UnsupportedError": as[*dataplane.UnsupportedError], "TakenError": as[*servicemodel.TakenError],
-	"CollisionError": as[*dataplane.CollisionError],
-}
-
 func is(target error) func(error) bool {
 	return func(err error) bool { return errors.Is(err, target) }
 }
@@ -227,11 +221,11 @@ func TestTheTableOfErrors(t *testing.T) {
 	for name, dir := range found {
 		require.True(t, rows[name], "%s has no row", name)
 		_, id, _ := strings.Cut(name, ".")
-		if provoke := provoked[id]; provoke != nil {
+		if p, here := provoked[id]; here {
 			synctest.Test(t, func(t *testing.T) {
-				err := provoke(t)
+				err := p.provoke(t)
 				require.Error(t, err, name)
-				require.True(t, matches[id](err), "%s: %v", name, err)
+				require.True(t, p.matches(err), "%s: %v", name, err)
 			})
 			continue
 		}

@@ -1,7 +1,6 @@
 package docs_test
 
 import (
-	"os"
 	"reflect"
 	"strings"
 	"testing"
@@ -17,7 +16,7 @@ import (
 // Every field that is written as JSON is in json.md.
 func TestFieldsOfJSONAreDocumented(t *testing.T) {
 	t.Parallel()
-	text := ok(os.ReadFile("../../../docs/json.md"))(t)
+	text := source(t, "../../../docs/json.md")
 	fields := 0
 	seen := map[reflect.Type]bool{}
 	var walk func(reflect.Type)
@@ -36,7 +35,7 @@ func TestFieldsOfJSONAreDocumented(t *testing.T) {
 				continue
 			}
 			fields++
-			require.Contains(t, string(text), "`"+name+"`", "%v.%s", v, f.Name)
+			require.Contains(t, text, "`"+name+"`", "%v.%s", v, f.Name)
 			walk(f.Type)
 		}
 	}

@@ -97,7 +97,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	require.Error(t, err)
 
 	rows := regexp.MustCompile(`(?m)^\| (?:debug|info|warn|error) \|.*$`).FindAllString(
-		document(t), -1)
+		source(t, "../../../docs/logs.md"), -1)
 	for _, row := range rows {
 		if !strings.Contains(row, "watch failed") && !strings.Contains(row, "somebody undoes") &&
 			!strings.Contains(row, "repair undone") {
@@ -106,12 +106,6 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 		delete(logged, row)
 	}
 	require.Empty(t, logged, "docs/logs.md does not have these")
-}
-
-func document(t *testing.T) string {
-	t.Helper()
-	text := ok(os.ReadFile("../../../docs/logs.md"))(t)
-	return string(text)
 }
 
 var (
@@ -127,12 +121,12 @@ var (
 // All keys are those of internal/logkey, and the document has just those.
 func TestKeysOfLogsAreInTheDocument(t *testing.T) {
 	t.Parallel()
-	source := ok(os.ReadFile("../../../internal/logkey/logkey.go"))(t)
 	var keys, documented []string
-	for _, m := range key.FindAllStringSubmatch(string(source), -1) {
+	for _, m := range key.FindAllStringSubmatch(source(t, "../../../internal/logkey/logkey.go"),
+		-1) {
 		keys = append(keys, m[2])
 	}
-	_, table, _ := strings.Cut(document(t), "\n## Keys\n")
+	_, table, _ := strings.Cut(source(t, "../../../docs/logs.md"), "\n## Keys\n")
 	for _, row := range keyRow.FindAllStringSubmatch(table, -1) {
 		for _, m := range keySpan.FindAllStringSubmatch(row[1], -1) {
 			documented = append(documented, m[1])

@@ -27,43 +27,34 @@ func TestANamespaceThatIsGoneIsNamed(t *testing.T) {
 	t.Parallel()
 	for name, open := range map[string]func(fd int, path string) error{
 		"nftables": func(fd int, path string) error {
-			_, err := nftables.New(&nftables.Config{NetNS: fd, NetNSPath: path})
-			return err
+			return of(nftables.New(&nftables.Config{NetNS: fd, NetNSPath: path}))
 		},
 		"iptables": func(fd int, path string) error {
-			_, err := iptables.New(&iptables.Config{NetNS: fd, NetNSPath: path})
-			return err
+			return of(iptables.New(&iptables.Config{NetNS: fd, NetNSPath: path}))
 		},
 		"ipvs": func(fd int, path string) error {
-			_, err := ipvs.New(&ipvs.Config{NetNS: fd, NetNSPath: path})
-			return err
+			return of(ipvs.New(&ipvs.Config{NetNS: fd, NetNSPath: path}))
 		},
 		"conntrack": func(fd int, path string) error {
-			_, err := conntrack.Open(&conntrack.Config{NetNS: fd, NetNSPath: path})
-			return err
+			return of(conntrack.Open(&conntrack.Config{NetNS: fd, NetNSPath: path}))
 		},
 		"counters": func(fd int, path string) error {
-			_, err := counters.Open(&counters.Config{NetNS: fd, NetNSPath: path})
-			return err
+			return of(counters.Open(&counters.Config{NetNS: fd, NetNSPath: path}))
 		},
 		"hooks": func(fd int, path string) error {
-			_, err := hooks.Read(t.Context(), &hooks.Config{NetNS: fd, NetNSPath: path}, nil)
-			return err
+			return of(hooks.Read(t.Context(), &hooks.Config{NetNS: fd, NetNSPath: path}, nil))
 		},
 		"kubeproxy": func(fd int, path string) error {
-			_, err := kubeproxy.Find(t.Context(), &kubeproxy.Config{NetNS: fd, NetNSPath: path})
-			return err
+			return of(kubeproxy.Find(t.Context(), &kubeproxy.Config{NetNS: fd, NetNSPath: path}))
 		},
 		"livetrace": func(fd int, path string) error {
-			_, err := livetrace.Open(t.Context(), &livetrace.Config{NetNS: fd, NetNSPath: path,
+			return of(livetrace.Open(t.Context(), &livetrace.Config{NetNS: fd, NetNSPath: path,
 				Filter: livetrace.Filter{Protocol: servicemodel.TCP,
 					Src: netip.MustParseAddr("10.0.0.1"),
-					Dst: netip.MustParseAddrPort("10.0.0.2:80")}})
-			return err
+					Dst: netip.MustParseAddrPort("10.0.0.2:80")}}))
 		},
 		"nodeaddrs": func(fd int, path string) error {
-			_, err := nodeaddrs.New(&nodeaddrs.Config{NetNS: fd, NetNSPath: path})
-			return err
+			return of(nodeaddrs.New(&nodeaddrs.Config{NetNS: fd, NetNSPath: path}))
 		},
 	} {
 		gone := open(0, "/run/netns/nosuch")
@@ -80,3 +71,6 @@ func TestANamespaceThatIsGoneIsNamed(t *testing.T) {
 		}
 	}
 }
+
+// of returns the error of a call.
+func of[T any](_ T, err error) error { return err }

@@ -22,9 +22,8 @@ import (
 // sharingRows returns the rows of the table of sharing.md that are about a package and a word.
 func sharingRows(t *testing.T, whose, word string) string {
 	t.Helper()
-	text := ok(os.ReadFile("../../../docs/sharing.md"))(t)
 	var rows []string
-	for line := range strings.Lines(string(text)) {
+	for line := range strings.Lines(source(t, "../../../docs/sharing.md")) {
 		if strings.HasPrefix(line, "| `"+whose+"` |") && strings.Contains(line, word) {
 			rows = append(rows, line)
 		}
