@@ -89,8 +89,8 @@ func TestSummary(t *testing.T) {
 		Kernel: vmtest.Kernel{Release: "6.1.0-56"}, Boot: 2 * time.Second,
 		Duration: 4 * time.Second,
 		Programs: []vmtest.ProgramResult{
-			{Name: "m/a", Duration: time.Second, Tests: vmtest.TestCount{Passed: []string{"A", "B", "C"},
-				Skipped: []string{"TestS"}}},
+			{Name: "m/a", Duration: time.Second, Tests: vmtest.TestCount{
+				Passed: []string{"A", "B", "C"}, Skipped: []string{"TestS"}}},
 			{Name: "m/b", ExitCode: 1, Tests: vmtest.TestCount{
 				Failed: []string{"TestF"}}},
 		},
