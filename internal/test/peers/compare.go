@@ -99,15 +99,15 @@ func newSide(ctx context.Context, name string, told bool) (*side, error) {
 			}
 		}
 	}
-	if s.peer, err = startPeer(ctx, name, c.Node.NS, s.settings(told), os.Stderr); err != nil {
+	if s.peer, err = startPeer(ctx, name, c.Node.NS, settings(c, told), os.Stderr); err != nil {
 		return nil, errors.Join(err, c.Close())
 	}
 	return s, nil
 }
 
-// settings returns the settings of a peer in this network.
-func (s *side) settings(told bool) serve.Settings {
-	set := serve.Settings{NodeAddrs: s.cluster.NodeAddrs(),
+// settings returns the settings of a peer in a network.
+func settings(c *netnstest.Cluster, told bool) serve.Settings {
+	set := serve.Settings{NodeAddrs: c.NodeAddrs(),
 		ServiceCIDRs: prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6)}
 	if told {
 		set.ClusterCIDRs = prefixes(netnstest.Net.ClusterCIDRv4, netnstest.Net.ClusterCIDRv6)

@@ -54,7 +54,7 @@ func handBack(ctx context.Context, from, to string) (began, cleaned, checks int,
 	if err := s.peer.stop(); err != nil {
 		return 0, 0, 0, err
 	}
-	if s.peer, err = startPeer(ctx, to, s.cluster.Node.NS, s.settings(true),
+	if s.peer, err = startPeer(ctx, to, s.cluster.Node.NS, settings(s.cluster, true),
 		os.Stderr); err != nil {
 		return 0, 0, 0, err
 	}

@@ -16,7 +16,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/test/peers/serve"
 )
 
 // handoverCommand makes the objects of each mode of kube-proxy, on a node that has rules and
@@ -88,12 +87,7 @@ func handOver(ctx context.Context, name string) (*kubeproxy.Plan, error) {
 
 // runPeer lets a peer make some states, one after the other, and ends it.
 func runPeer(ctx context.Context, name string, c *netnstest.Cluster) error {
-	p, err := startPeer(ctx, name, c.Node.NS, serve.Settings{
-		NodeAddrs: c.NodeAddrs(),
-		ClusterCIDRs: prefixes(netnstest.Net.ClusterCIDRv4,
-			netnstest.Net.ClusterCIDRv6),
-		ServiceCIDRs: prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6),
-	}, os.Stderr)
+	p, err := startPeer(ctx, name, c.Node.NS, settings(c, true), os.Stderr)
 	if err != nil {
 		return err
 	}
@@ -111,13 +105,9 @@ func runPeer(ctx context.Context, name string, c *netnstest.Cluster) error {
 // firstDifference names the first line that differs.
 func firstDifference(before, after string) error {
 	a, b := strings.Split(before, "\n"), strings.Split(after, "\n")
-	for i := range max(len(a), len(b)) {
-		switch {
-		case i >= len(a):
-			return fmt.Errorf("left, line %d: %q", i+1, b[i])
-		case i >= len(b):
-			return fmt.Errorf("missing, line %d: %q", i+1, a[i])
-		case a[i] != b[i]:
+	a, b = append(a, "the end"), append(b, "the end")
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
 			return fmt.Errorf("line %d was %q, and is %q", i+1, a[i], b[i])
 		}
 	}
@@ -202,11 +192,9 @@ func (n *node) objects(ctx context.Context) (string, error) {
 // run runs a tool on the node and returns what it prints.
 func (n *node) run(ctx context.Context, stdin, name string, args ...string) (string, error) {
 	var stdout, stderr bytes.Buffer
-	err := n.ns.Do(func() error {
-		cmd := exec.CommandContext(ctx, name, args...)
-		cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
-		return cmd.Run()
-	})
+	cmd := exec.CommandContext(ctx, name, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	err := n.ns.Do(cmd.Run)
 	if err != nil {
 		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, &stderr)
 	}

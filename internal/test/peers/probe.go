@@ -148,14 +148,18 @@ func stands(ctx context.Context, names []string, load *serve.Change) (l []*stand
 	for _, name := range names {
 		n, err := startStand(ctx, name, load)
 		if err != nil {
-			for _, n := range l {
-				err = errors.Join(err, n.close())
-			}
-			return nil, err
+			return nil, errors.Join(err, closeAll(l))
 		}
 		l = append(l, n)
 	}
 	return l, nil
+}
+
+func closeAll(l []*stand) (err error) {
+	for _, n := range l {
+		err = errors.Join(err, n.close())
+	}
+	return err
 }
 
 // first measures first packets beside numbers of sizes and beside the mix, or beside numbers of
@@ -197,6 +201,7 @@ func (m *measurement) firstBeside(ctx context.Context, load string, sizes []int,
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, closeAll(l)) }()
 	best := map[firstPacket][]time.Duration{}
 	var order []firstPacket
 	for range m.rounds {
@@ -228,10 +233,7 @@ func (m *measurement) firstBeside(ctx context.Context, load string, sizes []int,
 		key.P50Us, key.P99Us = micro(t[len(t)/2]), micro(t[len(t)*99/100])
 		m.figures.First = append(m.figures.First, key)
 	}
-	for _, n := range l {
-		err = errors.Join(err, n.close())
-	}
-	return err
+	return nil
 }
 
 func micro(d time.Duration) float64 { return float64(d.Nanoseconds()) / 1000 }
@@ -271,7 +273,7 @@ func sockaddr(a netip.AddrPort) (int, syscall.Sockaddr) {
 }
 
 // established measures datagrams of one connection, to a service and past services.
-func (m *measurement) established(ctx context.Context) error {
+func (m *measurement) established(ctx context.Context) (err error) {
 	fmt.Fprintln(m.log, "established connections")
 	m.figures.Established = nil
 	load := newMix(1000)
@@ -284,6 +286,7 @@ func (m *measurement) established(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, closeAll(l)) }()
 	best := map[established]time.Duration{}
 	var order []established
 	for range m.rounds {
@@ -315,10 +318,7 @@ func (m *measurement) established(ctx context.Context) error {
 		key.Ns = float64(best[key].Nanoseconds()) / float64(20*m.probes)
 		m.figures.Established = append(m.figures.Established, key)
 	}
-	for _, n := range l {
-		err = errors.Join(err, n.close())
-	}
-	return err
+	return nil
 }
 
 // exchange sends datagrams to a server on the node and receives each, and returns how long that
