@@ -1,6 +1,7 @@
 package ipvsfake
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -71,10 +72,8 @@ func (k *Kernel) aboutService(cmd ipvsnl.Command, r request) (body []byte, errno
 	switch cmd {
 	case ipvsnl.CommandGetService:
 		return ServiceBody(r.found.ObservedService), 0
-	case ipvsnl.CommandNewService:
-		return nil, k.newService(r)
-	case ipvsnl.CommandSetService:
-		return nil, k.setService(r)
+	case ipvsnl.CommandNewService, ipvsnl.CommandSetService:
+		return nil, k.putService(cmd, r)
 	case ipvsnl.CommandDelService:
 		delete(k.services, r.key)
 		k.order = slices.DeleteFunc(k.order, func(s *service) bool { return s == r.found })
@@ -88,48 +87,33 @@ func (k *Kernel) aboutService(cmd ipvsnl.Command, r request) (body []byte, errno
 // schedulers are the kernel's schedulers.
 var schedulers = strings.Fields("none rr wrr lc wlc lblc lblcr dh sh sed nq fo ovf mh twos")
 
-// settings makes the service of the request, with the flags of old that the request does not set.
-// It makes the checks of ip_vs_add_service and ip_vs_edit_service.
-func (k *Kernel) settings(r request, old ipvsnl.ServiceFlags) (s ipvsnl.Service,
-	errno syscall.Errno) {
-	w := r.Service
-	if !slices.Contains(schedulers, w.Scheduler) ||
-		w.PersistenceEngine != "" && w.PersistenceEngine != "sip" {
-		return s, syscall.ENOENT
-	}
-	w.Flags = old&^w.Mask | w.Flags&w.Mask
-	o, err := w.Observed()
-	if err != nil {
-		return s, syscall.EINVAL
-	}
-	if o.Netmask >= 128 && o.Family == ipvsnl.FamilyIPv6 { // a prefix of no bits, or of too many
-		return s, syscall.EINVAL
-	}
-	return o.Service, 0
-}
-
-func (k *Kernel) newService(r request) syscall.Errno {
-	if r.found != nil {
+// putService is ip_vs_add_service and ip_vs_edit_service. Flags that the request does not set stay.
+func (k *Kernel) putService(cmd ipvsnl.Command, r request) syscall.Errno {
+	w, add := r.Service, cmd == ipvsnl.CommandNewService
+	if add && r.found != nil {
 		return syscall.EEXIST
 	}
-	s, errno := k.settings(r, 0)
-	if errno != 0 {
-		return errno
+	if !slices.Contains(schedulers, w.Scheduler) ||
+		w.PersistenceEngine != "" && w.PersistenceEngine != "sip" {
+		return syscall.ENOENT
 	}
-	svc := &service{ObservedService: ipvsnl.ObservedService{Service: s}}
-	k.services[r.key] = svc
-	k.order = slices.Insert(k.order, 0, svc)
-	k.logf("%v %v: %s", ipvsnl.CommandNewService, r.key, s.Scheduler)
-	return 0
-}
-
-func (k *Kernel) setService(r request) syscall.Errno {
-	s, errno := k.settings(r, r.found.Flags)
-	if errno != 0 {
-		return errno
+	svc := r.found
+	if add {
+		svc = &service{}
 	}
-	r.found.Service = s
-	k.logf("%v %v: %s", ipvsnl.CommandSetService, r.key, s.Scheduler)
+	w.Flags = svc.Flags&^w.Mask | w.Flags&w.Mask
+	o, err := w.Observed()
+	if err != nil {
+		return syscall.EINVAL
+	}
+	if o.Netmask >= 128 && o.Family == ipvsnl.FamilyIPv6 { // a prefix of no bits, or of too many
+		return syscall.EINVAL
+	}
+	if svc.Service = o.Service; add {
+		k.services[r.key] = svc
+		k.order = slices.Insert(k.order, 0, svc)
+	}
+	k.logf("%v %v: %s", cmd, r.key, o.Scheduler)
 	return 0
 }
 
@@ -209,14 +193,8 @@ func (k *Kernel) setTimeouts(attrs []byte) syscall.Errno {
 	if err != nil || t.Validate() != nil {
 		return syscall.EINVAL
 	}
-	if t.TCP != 0 {
-		k.timeouts.TCP = t.TCP
-	}
-	if t.TCPFin != 0 {
-		k.timeouts.TCPFin = t.TCPFin
-	}
-	if t.UDP != 0 {
-		k.timeouts.UDP = t.UDP
-	}
+	old := k.timeouts // a timeout of zero stays
+	k.timeouts = ipvsnl.Timeouts{TCP: cmp.Or(t.TCP, old.TCP), TCPFin: cmp.Or(t.TCPFin, old.TCPFin),
+		UDP: cmp.Or(t.UDP, old.UDP)}
 	return 0
 }
