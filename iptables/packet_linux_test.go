@@ -100,55 +100,6 @@ func TestNodePortsAtLocalhost(t *testing.T) {
 	require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
 }
 
-// When node ports at localhost end, the sysctl and then the guard go, whether the option, the
-// address or all of it is removed.
-func TestNodePortsAtLocalhostGoAgain(t *testing.T) {
-	t.Parallel()
-	c, b, e := engineIn(t)
-	local := func(_ *sm.Service, n *sm.Node) { n.LocalhostNodePorts = true }
-	restricted := func(_ *sm.Service, n *sm.Node) {
-		n.LocalhostNodePorts = true
-		n.NodePortAddresses = sm.NodePortAddresses{CIDRs: prefixes("192.0.2.0/24")}
-	}
-	runTool(t, c.Node.NS, "*filter\n:KUBE-FIREWALL - [0:0]\n-A INPUT -j KUBE-FIREWALL\nCOMMIT\n",
-		"iptables-restore", "--noflush")
-	for _, away := range []struct {
-		name string
-		how  func() error
-	}{
-		{"the option", func() error {
-			_, err := e.Apply(t.Context(), podService(c, 3, nil))
-			return err
-		}},
-		{"the address", func() error {
-			_, err := e.Apply(t.Context(), podService(c, 3, restricted))
-			return err
-		}},
-		{"everything", func() error { _, err := e.Cleanup(t.Context()); return err }},
-	} {
-		applied(t, e, podService(c, 3, local))
-		require.Equal(t, "1", sysctlValue(t, b))
-		require.Equal(t, netnstest.Answered, dial(t, c.Node, "127.0.0.1:30080").Kind)
-		require.Equal(t, netnstest.Refused, dial(t, c.Node, "[::1]:30080").Kind,
-			"IPv4 only, as with kube-proxy")
-		saved := save(t, c.Node.NS, nft.IPv4)
-		require.Contains(t, saved, "-A KUBE-FIREWALL ! -s 127.0.0.0/8 -d 127.0.0.0/8")
-		for _, hook := range []string{"INPUT", "OUTPUT"} {
-			require.Regexp(t,
-				"(?m)^-A "+hook+" -m comment --comment .* -j KUBE-FIREWALL\n-A "+hook+" ", saved,
-				"the guard comes first")
-		}
-
-		require.NoError(t, away.how(), away.name)
-		require.Equal(t, "0", sysctlValue(t, b), away.name)
-		require.Equal(t, netnstest.Refused, dial(t, c.Node, "127.0.0.1:30080").Kind, away.name)
-		saved = save(t, c.Node.NS, nft.IPv4)
-		require.NotContains(t, saved, "localhost node ports", away.name)
-		require.NotContains(t, saved, "-A KUBE-FIREWALL", away.name)
-		require.Contains(t, saved, "-A INPUT -j KUBE-FIREWALL\n", "the jump of somebody else")
-	}
-}
-
 // sticky gives a service affinity.
 func sticky(timeout time.Duration) func(*sm.Service, *sm.Node) {
 	return func(s *sm.Service, _ *sm.Node) {

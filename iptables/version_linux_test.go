@@ -160,7 +160,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 		require.NoError(t, ns.SetSysctl("net/ipv4/conf/all/route_localnet", v))
 	}
 	for _, c := range localnets {
-		for _, how := range []string{"apply", "cleanup", "another process"} {
+		for _, how := range []string{"apply", "another address", "cleanup", "another process"} {
 			t.Run(c.name+", "+how, func(t *testing.T) {
 				t.Parallel()
 				e, b, ns := engineOf(t, Config{})
@@ -179,6 +179,10 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				switch how {
 				case "apply":
 					applied(t, e, without)
+				case "another address":
+					elsewhere := node
+					elsewhere.NodePortAddresses.CIDRs = prefixes("192.0.2.0/24")
+					applied(t, e, webService().WithNode(elsewhere))
 				case "cleanup":
 					cleanUp(t, e)
 				default:
