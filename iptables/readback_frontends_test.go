@@ -1,7 +1,6 @@
 package iptables
 
 import (
-	"fmt"
 	"net/netip"
 	"testing"
 	"time"
@@ -161,27 +160,4 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 		require.Len(t, d.Frontends, c.gone, "%s: %s", c.name, d)
 		require.NotZero(t, len(o.text)+len(d.Frontends), c.name)
 	}
-}
-
-// Source ranges of rejected frontends are found among many, down the tree in filter.
-func TestSourceRangesAmongMany(t *testing.T) {
-	t.Parallel()
-	s := sm.State{}.WithNode(testNode())
-	for i := range 300 {
-		s = s.WithService(&sm.Service{
-			Name:       svcName(fmt.Sprint("s", i)),
-			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: uint16(80 + i%3)}},
-			ClusterIPs: []netip.Addr{spread(i)},
-			LoadBalancerIPs: []sm.LoadBalancerIP{
-				{Addr: netip.AddrFrom4([4]byte{203, 0, byte(113 + i%2), byte(i / 2)})}},
-			LoadBalancerSourceRanges: []netip.Prefix{
-				netip.PrefixFrom(netip.AddrFrom4([4]byte{198, 51, 100, byte(i)}), 32),
-			},
-		})
-	}
-	m, l := newMemory(), newLayout(DefaultPrefix)
-	m.apply(l, planFor(t, s)[0])
-	o := ok(l.interpret(m.list(), nil))(t)
-	require.Empty(t, o.text)
-	requireSameTable(t, resolve(t, nil, s).Arrange(o.state.table), o.state.table)
 }
