@@ -36,23 +36,25 @@ type Options struct {
 }
 
 // newWorld builds a network.
-func newWorld(ctx context.Context, under Backend, o Options) (*world, error) {
+func newWorld(ctx context.Context, under Backend, o Options) (w *world, err error) {
 	c, err := netnstest.New(ctx, netnstest.Options{Bridge: o.Bridge,
 		PodInterfacePrefix: o.PodInterfacePrefix})
 	if err != nil {
 		return nil, err
 	}
-	w := &world{Cluster: c, under: under, hosts: map[string]*netnstest.Host{}}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	w = &world{Cluster: c, under: under, hosts: map[string]*netnstest.Host{}}
 	for _, h := range c.Hosts() {
 		w.hosts[h.Name] = h
 		if err := serve(h); err != nil {
-			c.Close()
 			return nil, err
 		}
 	}
-	w.backend, err = under.Open(c.Node.NS.Fd())
-	if err != nil {
-		c.Close()
+	if w.backend, err = under.Open(c.Node.NS.Fd()); err != nil {
 		return nil, err
 	}
 	w.engine = w.newEngine(nil)
@@ -124,14 +126,15 @@ type worlds struct {
 	under Backend
 	mu    sync.Mutex
 	free  map[Options][]*world
-	all   []*world
 }
 
 func newWorlds(t *testing.T, under Backend) *worlds {
 	ws := &worlds{under: under, free: map[Options][]*world{}}
 	t.Cleanup(func() {
-		for _, w := range ws.all {
-			w.close()
+		for _, free := range ws.free {
+			for _, w := range free {
+				w.close()
+			}
 		}
 	})
 	return ws
@@ -152,9 +155,6 @@ func (ws *worlds) take(t *testing.T, o Options) *world {
 	if err != nil {
 		t.Fatalf("build the network: %v", err)
 	}
-	ws.mu.Lock()
-	ws.all = append(ws.all, w)
-	ws.mu.Unlock()
 	return w
 }
 

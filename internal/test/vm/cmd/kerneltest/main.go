@@ -105,7 +105,7 @@ func runKernel(ctx context.Context, c config, kernel string, stdout, stderr io.W
 
 // summarize judges one kernel.
 func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, int) {
-	code := exitCode(err)
+	code, reason := exitCode(err)
 	var lines []string
 	for _, p := range r.Programs {
 		verdict := "ok"
@@ -128,7 +128,7 @@ func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, 
 	}
 	switch {
 	case code >= codeUsage:
-		lines = append(lines, summaryLine("FAIL", kernel, "the VM", reason(err)))
+		lines = append(lines, summaryLine("FAIL", kernel, "the VM", reason))
 	default:
 		lines = append(lines, summaryLine("vm", kernel, r.Kernel.Release,
 			fmt.Sprintf("boot %.1fs, power-on to power-off %.1fs", r.Boot.Seconds(),
@@ -155,28 +155,26 @@ func summaryLine(verdict, kernel, what, text string) string {
 	return fmt.Sprintf("%s\t%s\t%s\t%s", verdict, kernel, what, text)
 }
 
-// reason is one word for an error that was already printed in full.
-func reason(err error) string {
-	for _, e := range []error{vmtest.ErrMissing, vmtest.ErrPanic, vmtest.ErrTimeout,
-		vmtest.ErrNoVerdict, context.Canceled} {
-		if errors.Is(err, e) {
-			return e.Error()
-		}
-	}
-	return err.Error()
+// codes are the exit codes of errors.
+var codes = []struct {
+	err  error
+	code int
+}{
+	{vmtest.ErrTestsFailed, codeFailed}, {vmtest.ErrUnknownKernel, codeUsage},
+	{vmtest.ErrMissing, codeMissing}, {vmtest.ErrPanic, codeVM}, {vmtest.ErrTimeout, codeVM},
+	{vmtest.ErrNoVerdict, codeVM}, {context.Canceled, codeVM},
 }
 
-func exitCode(err error) int {
-	switch {
-	case err == nil:
-		return codePassed
-	case errors.Is(err, vmtest.ErrTestsFailed):
-		return codeFailed
-	case errors.Is(err, vmtest.ErrUnknownKernel):
-		return codeUsage
-	case errors.Is(err, vmtest.ErrMissing):
-		return codeMissing
-	default:
-		return codeVM
+// exitCode returns the exit code of an error, and a few words for it: it was already printed in
+// full.
+func exitCode(err error) (code int, reason string) {
+	if err == nil {
+		return codePassed, ""
 	}
+	for _, c := range codes {
+		if errors.Is(err, c.err) {
+			return c.code, c.err.Error()
+		}
+	}
+	return codeVM, err.Error()
 }

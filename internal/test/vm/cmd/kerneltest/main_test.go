@@ -79,7 +79,8 @@ func TestExitCodes(t *testing.T) {
 		{context.Canceled, codeVM},
 		{errors.New("disk full"), codeVM},
 	} {
-		require.Equal(t, c.want, exitCode(c.err), "%v", c.err)
+		code, _ := exitCode(c.err)
+		require.Equal(t, c.want, code, "%v", c.err)
 	}
 }
 
