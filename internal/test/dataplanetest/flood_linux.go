@@ -35,18 +35,16 @@ const (
 	floodCommits = 10_000
 )
 
-// floodTime is the least duration of a flood. The variable KERNLB_TEST_FLOOD, such as "5m", sets it
-// and makes the flood long: it goes on until it has had floodFlows and floodCommits. A flood
-// without the variable is short.
+// floodTime is the variable that sets the least duration of a flood, such as "5m". It also makes
+// the flood long: it goes on until it has had floodFlows and floodCommits. A flood without the
+// variable is short.
 //
 // nftables needs some 10 seconds for so many commits. iptables makes 30 to 60 commits a second,
 // because the kernel waits for a grace period if a transaction has rules of xtables and the
 // previous one deleted some (nft_compat_wait_for_destructors in net/netfilter/nft_compat.c). ipvs
 // itself waits for grace periods: an emulated machine makes two commits a second, so only the short
 // flood is of use there.
-func floodTime(t *testing.T) (least time.Duration, long bool) {
-	return timeFromEnv(t, "KERNLB_TEST_FLOOD", 2*time.Second), os.Getenv("KERNLB_TEST_FLOOD") != ""
-}
+const floodTime = "KERNLB_TEST_FLOOD"
 
 // flood is the outcome of a flood.
 type flood struct {
@@ -82,8 +80,9 @@ func (w *world) flood(t *testing.T, from []floodSource, to []target,
 		}
 	})
 	settler, _ := w.backend.(dataplane.Settler)
-	least, long := floodTime(t)
-	for end := time.Now().Add(least); f.lasts(time.Until(end), long); {
+	least, long := timeFromEnv(t, floodTime, 2*time.Second), os.Getenv(floodTime) != ""
+	few := func() bool { return f.sent.Load() < floodFlows || f.commits.Load() < floodCommits }
+	for end := time.Now().Add(least); time.Now().Before(end) || long && few(); {
 		n := int(f.commits.Add(1))
 		w.apply(t, next(n, rng))
 		if settler != nil && n%settleEach == 0 {
@@ -105,11 +104,6 @@ func (w *world) flood(t *testing.T, from []floodSource, to []target,
 		t.Errorf("%d packets went to endpoints that were never wanted", f.astray)
 	}
 	return f
-}
-
-// lasts reports whether a flood goes on, with some time left.
-func (f *flood) lasts(left time.Duration, long bool) bool {
-	return left > 0 || long && (f.sent.Load() < floodFlows || f.commits.Load() < floodCommits)
 }
 
 // requireTranslated requires that every packet was translated.

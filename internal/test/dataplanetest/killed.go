@@ -195,25 +195,21 @@ func (k *killing) begun(told string, first int) []servicemodel.State {
 // applyUntilKilled applies states until the process is killed.
 func applyUntilKilled(under Backend, states []servicemodel.State, from string) {
 	report := os.NewFile(4, "report")
-	fail := func(err error) {
-		fmt.Fprintln(os.Stderr, "the program that is to be killed:", err)
-		os.Exit(1)
+	check := func(err error) {
+		if err != nil {
+			fmt.Fprintln(os.Stderr, "the program that is to be killed:", err)
+			os.Exit(1)
+		}
 	}
 	first, err := strconv.Atoi(from)
-	if err != nil {
-		fail(err)
-	}
+	check(err)
 	b, err := under.Open(3)
-	if err != nil {
-		fail(err)
-	}
+	check(err)
 	engine := dataplane.New(b, nil)
 	for i := first; ; i++ {
 		fmt.Fprintln(report, "begin")
 		_, err := engine.Apply(context.Background(), states[i%len(states)])
-		if err != nil {
-			fail(err)
-		}
+		check(err)
 		fmt.Fprintln(report, "done")
 	}
 }

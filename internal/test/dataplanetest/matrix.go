@@ -28,20 +28,6 @@ var layouts = []layout{
 		edit: terminating},
 }
 
-// usable returns all usable hosts of a layout, and the usable hosts on this node.
-func (l *layout) usable() (cluster, local []string) {
-	for _, h := range l.hosts {
-		if l.name == "endpoints not ready" {
-			continue
-		}
-		cluster = append(cluster, h)
-		if nodeOf(h) == "this" {
-			local = append(local, h)
-		}
-	}
-	return cluster, local
-}
-
 // detector says how the node recognises pods.
 type detector struct {
 	name    string
@@ -79,7 +65,16 @@ var destinations = []destination{
 
 // expect returns the entry of the matrix for a packet.
 func expect(d destination, local bool, l *layout, det *detector, from string) Want {
-	cluster, here := l.usable()
+	var cluster, here []string // usable hosts: all, and those on this node
+	for _, h := range l.hosts {
+		if l.name == "endpoints not ready" {
+			continue
+		}
+		cluster = append(cluster, h)
+		if nodeOf(h) == "this" {
+			here = append(here, h)
+		}
+	}
 	podsTold := det.name != "pods not told"
 	fromPod, fromHost := from == "pod1" && podsTold, from == "node"
 	if len(cluster) == 0 {
