@@ -39,11 +39,6 @@ type Table struct {
 // String returns the table as nft writes it.
 func (t Table) String() string { return t.Family + " " + t.Name }
 
-// compare orders tables.
-func (t Table) compare(o Table) int {
-	return cmp.Or(cmp.Compare(t.Family, o.Family), cmp.Compare(t.Name, o.Name))
-}
-
 // Chain is a chain of a table.
 type Chain struct {
 	Table
@@ -54,9 +49,7 @@ type Chain struct {
 func (c Chain) String() string { return c.Table.String() + " " + c.Chain }
 
 // compare orders chains.
-func (c Chain) compare(o Chain) int {
-	return cmp.Or(c.Table.compare(o.Table), cmp.Compare(c.Chain, o.Chain))
-}
+func (c Chain) compare(o Chain) int { return cmp.Compare(c.String(), o.String()) }
 
 // Rule is a rule that leads to another chain of its table.
 type Rule struct {

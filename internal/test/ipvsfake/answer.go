@@ -2,6 +2,7 @@ package ipvsfake
 
 import (
 	"encoding/binary"
+	"slices"
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
@@ -202,11 +203,15 @@ func (k *Kernel) Sockopt(option int, b []byte) error {
 		}
 	case ipvsnl.GetDestinations:
 		start, size, at = ipvsnl.DestinationsStart, ipvsnl.DestinationSize, 16
-		s := k.outlined(b)
-		if s == nil {
+		i := slices.IndexFunc(k.order, func(s *service) bool {
+			var key [16]byte
+			ipvsnl.PutOutlineKey(key[:], s.ServiceKey)
+			return s.Family == ipvsnl.FamilyIPv4 && [16]byte(b) == key
+		})
+		if i < 0 {
 			return syscall.ESRCH
 		}
-		for _, d := range s.destinations {
+		for _, d := range k.order[i].destinations {
 			if d.Addr.Is4() {
 				o := ipvsnl.OutlineDestinationOf(d.Destination)
 				entries = append(entries, o[:])
@@ -218,18 +223,6 @@ func (k *Kernel) Sockopt(option int, b []byte) error {
 	}
 	for i := 0; i < len(entries) && start+i*size < len(b); i++ {
 		copy(b[start+i*size:], entries[i])
-	}
-	return nil
-}
-
-// outlined returns the service that a request for destinations names, nil if there is none.
-func (k *Kernel) outlined(request []byte) *service {
-	for _, s := range k.order {
-		var key [16]byte
-		ipvsnl.PutOutlineKey(key[:], s.ServiceKey)
-		if s.Family == ipvsnl.FamilyIPv4 && [16]byte(request) == key {
-			return s
-		}
 	}
 	return nil
 }

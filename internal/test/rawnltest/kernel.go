@@ -7,6 +7,7 @@ package rawnltest
 
 import (
 	"bytes"
+	"cmp"
 	"encoding/binary"
 	"fmt"
 	"syscall"
@@ -113,15 +114,7 @@ func (k *Kernel) ReceiveMany(p []byte, sizes []int) (int, error) {
 
 // Limits returns Size and Queue.
 func (k *Kernel) Limits() (send, queue int) {
-	const some = 1 << 20
-	send, queue = some, some
-	if k.Size > 0 {
-		send = k.Size
-	}
-	if k.Queue > 0 {
-		queue = k.Queue
-	}
-	return send, queue
+	return cmp.Or(k.Size, 1<<20), cmp.Or(k.Queue, 1<<20)
 }
 
 // LoadModule notes the name.
