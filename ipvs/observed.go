@@ -138,7 +138,22 @@ func (o *observed) committed(p *plan, ifindex int) {
 			o.index.owned[k] = l
 		}
 	}
-	o.committedRecords(p)
+	records, marks := o.companion.records, o.index.marks
+	for k := range p.records {
+		if was := records[k]; was != nil {
+			delete(marks, was.mark)
+		}
+	}
+	for k, r := range p.records {
+		if r == nil {
+			delete(records, k)
+			continue
+		}
+		records[k] = r
+		if r.mark != 0 {
+			marks[r.mark] = true
+		}
+	}
 	if v := p.versions[stageEnd]; v.exists {
 		o.companion.version = v
 	}
@@ -157,24 +172,4 @@ func (o *observed) committed(p *plan, ifindex int) {
 		o.tunables[t.name] = t.value
 	}
 	o.damage = damage{}
-}
-
-// committedRecords notes the records of a plan, and their marks.
-func (o *observed) committedRecords(p *plan) {
-	records, marks := o.companion.records, o.index.marks
-	for k := range p.records {
-		if was := records[k]; was != nil {
-			delete(marks, was.mark)
-		}
-	}
-	for k, r := range p.records {
-		if r == nil {
-			delete(records, k)
-			continue
-		}
-		records[k] = r
-		if r.mark != 0 {
-			marks[r.mark] = true
-		}
-	}
 }

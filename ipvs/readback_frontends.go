@@ -38,7 +38,14 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 	for _, k := range keys {
 		r := records[k]
 		servers := pl.servers(recorded, r.fe, addrs, r.mark)
-		o.own(k, servers, unowned)
+		for _, s := range servers {
+			key := s.svc.ServiceKey
+			delete(unowned, key)
+			if have := o.servers[key]; have != nil {
+				have.proto = k.Protocol
+				o.index.owned[k] = append(o.index.owned[k], key)
+			}
+		}
 		damaged, outdated := o.compare(r, recorded, servers)
 		if o.unreachable(k) {
 			damaged = noIPv6 // so that Check sees it again
@@ -63,20 +70,6 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 		drift = append(drift, fmt.Sprintf("virtual server %v belongs to no frontend", k))
 	}
 	return drift, nil
-}
-
-// own notes which existing virtual servers belong to a frontend, and removes them from the unowned
-// ones.
-func (o *observed) own(k servicemodel.FrontendKey, servers []*server,
-	unowned map[ipvsnl.ServiceKey]*server) {
-	for _, s := range servers {
-		key := s.svc.ServiceKey
-		delete(unowned, key)
-		if have := o.servers[key]; have != nil {
-			have.proto = k.Protocol
-			o.index.owned[k] = append(o.index.owned[k], key)
-		}
-	}
 }
 
 // compare returns how the virtual servers of a frontend differ from the wanted ones: from the model
