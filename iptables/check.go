@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"errors"
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -20,35 +21,34 @@ func Check(c *servicemodel.ChangeSet) error { return check(c, &lacking{}) }
 
 // check is Check for a kernel that lacks some features.
 func check(c *servicemodel.ChangeSet, lacks *lacking) error {
-	k := rendering.NewChecker(Name, c)
+	var family error
 	if err := lacks.family; err != nil && needs(c, lacks.lacking) {
-		k.RefuseFamily(lacks.lacking.Model, err.Error())
+		family = rendering.RefusedNode(Name, dataplane.FieldFamily, lacks.lacking.Model.String(),
+			err.Error())
 	}
-	k.Schedulers(func(s servicemodel.Scheduler) bool {
-		name, _, _ := s.Split()
-		return s == servicemodel.Random || s == servicemodel.RoundRobin ||
-			name == servicemodel.SourceHash && !lacks.bpf
-	}, "iptables chooses at random, in turn, or by a hash of the client if it has xt_bpf")
-	k.Sources()
-	k.Forwarding("iptables translates addresses")
-	k.Frontends(func(fe *servicemodel.Frontend) {
-		if fe.Affinity > 0 && lacks.recent {
-			k.Refuse(fe.Service, dataplane.FieldSessionAffinity, "ClientIP",
-				"the kernel lacks xt_recent")
-		}
-		if fe.Key.Protocol == servicemodel.SCTP && lacks.sctp {
-			k.Refuse(fe.Service, dataplane.FieldProtocol, "sctp", "the kernel lacks xt_sctp")
-		}
-		if affinityOf(fe) != commonAffinity(c.New, fe) {
-			k.Refuse(fe.Service, dataplane.FieldAffinityTimeout, fe.Affinity.String(),
-				"all addresses of a service port remember clients alike")
-		}
-	})
-	if c.Rules != nil && c.Rules.New.MasqueradeNeighbours {
-		k.RefuseNode(dataplane.FieldMasqueradeNeighbours, "true", "nftables can")
-	}
-	k.Answers()
-	return k.Err()
+	return errors.Join(family, rendering.Check(Name, c, rendering.Abilities{
+		Scheduler: func(s servicemodel.Scheduler) bool {
+			name, _, _ := s.Split()
+			return s == servicemodel.Random || s == servicemodel.RoundRobin ||
+				name == servicemodel.SourceHash && !lacks.bpf
+		},
+		SchedulerHint: "iptables chooses at random, in turn, or by a hash of the client if it " +
+			"has xt_bpf",
+		ForwardingHint: "iptables translates addresses", AnyOrigins: true,
+		Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
+			if fe.Affinity > 0 && lacks.recent {
+				r.Refuse(fe.Service, dataplane.FieldSessionAffinity, "ClientIP",
+					"the kernel lacks xt_recent")
+			}
+			if fe.Key.Protocol == servicemodel.SCTP && lacks.sctp {
+				r.Refuse(fe.Service, dataplane.FieldProtocol, "sctp", "the kernel lacks xt_sctp")
+			}
+			if affinityOf(fe) != commonAffinity(c.New, fe) {
+				r.Refuse(fe.Service, dataplane.FieldAffinityTimeout, fe.Affinity.String(),
+					"all addresses of a service port remember clients alike")
+			}
+		},
+	}))
 }
 
 // lacking are the features that the kernel does not have.

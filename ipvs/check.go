@@ -3,6 +3,7 @@ package ipvs
 import (
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -53,16 +54,13 @@ func (o *observed) unreachable(k servicemodel.FrontendKey) bool {
 
 // disabled reports the family IPv6 if the kernel has none and a frontend needs it.
 func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
-	k := rendering.NewChecker(Name, c)
-	needed := false
-	k.Frontends(func(fe *servicemodel.Frontend) {
-		needed = needed || pl.have.unreachable(fe.Key)
-	})
-	if needed {
-		k.RefuseFamily(servicemodel.IPv6,
+	if slices.ContainsFunc(c.Frontends, func(fc servicemodel.Change[servicemodel.Frontend]) bool {
+		return fc.New != nil && pl.have.unreachable(fc.New.Key)
+	}) {
+		return rendering.RefusedNode(Name, dataplane.FieldFamily, servicemodel.IPv6.String(),
 			noIPv6+" (net.ipv6.conf.lo.disable_ipv6 is 1, or it was disabled at boot)")
 	}
-	return k.Err()
+	return nil
 }
 
 // Check returns the parts of a change set that IPVS cannot express on any kernel: schedulers that
@@ -74,55 +72,49 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 // lists, are *[dataplane.UnsupportedError] values. Check needs neither a kernel nor Linux. The
 // change set of a whole table is servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error {
-	k := rendering.NewChecker(Name, c)
-	k.Schedulers(hasScheduler, "the kernel has no such scheduler")
-	k.Masquerade()
-	k.Sources()
-	checkForwarding(k, c)
+	var loopback error
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		k.RefuseNode(dataplane.FieldLocalhostNodePorts, "true", "IPVS sends nothing from a "+
-			"loopback address to another machine; node ports answer at addresses of the node "+
-			"that others can reach")
+		loopback = rendering.RefusedNode(Name, dataplane.FieldLocalhostNodePorts, "true",
+			"IPVS sends nothing from a loopback address to another machine; node ports answer at "+
+				"addresses of the node that others can reach")
 	}
-	if c.Rules != nil && c.Rules.New.MasqueradeNeighbours {
-		k.RefuseNode(dataplane.FieldMasqueradeNeighbours, "true", "nftables can")
-	}
-	k.Answers()
-	k.Frontends(func(fe *servicemodel.Frontend) {
-		if fe.AffinityService {
-			k.Refuse(fe.Service, dataplane.FieldAffinityService, "true", "IPVS remembers the "+
-				"clients of each port; nftables and iptables can")
-		}
-		if _, alt := pools(c.New, fe); alt != nil && fe.AffinityBits > 0 {
-			k.Refuse(fe.Service, dataplane.FieldAffinityBits, fmt.Sprint(fe.AffinityBits),
-				"where pods and the host have endpoints of their own, their affinity is a hash of "+
-					"the client's address; nftables and iptables can")
-		}
-	})
-	return k.Err()
+	forwarding := checkForwarding(c)
+	return errors.Join(loopback, rendering.Check(Name, c, rendering.Abilities{
+		Scheduler: hasScheduler, SchedulerHint: "the kernel has no such scheduler",
+		Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
+			forwarding(r, fe)
+			if fe.AffinityService {
+				r.Refuse(fe.Service, dataplane.FieldAffinityService, "true", "IPVS remembers the "+
+					"clients of each port; nftables and iptables can")
+			}
+			if _, alt := pools(c.New, fe); alt != nil && fe.AffinityBits > 0 {
+				r.Refuse(fe.Service, dataplane.FieldAffinityBits, fmt.Sprint(fe.AffinityBits),
+					"where pods and the host have endpoints of their own, their affinity is a "+
+						"hash of the client's address; nftables and iptables can")
+			}
+		},
+		Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {
+			if p.Forwarding != servicemodel.ForwardNAT {
+				for _, fe := range nocopy.Of(c.New).FrontendsOf(p.ID.Service) {
+					forwarding(r, fe)
+				}
+			}
+		},
+	}))
 }
 
 // checkForwarding refuses frontends whose packets would be forwarded unchanged, by direct routing
 // or a tunnel, to endpoints at another port than the frontend's. IPVS would accept them, and
 // deliver the packets to the frontend's port (ip_vs_dr_xmit, ip_vs_tunnel_xmit).
-func checkForwarding(k *rendering.Checker, c *servicemodel.ChangeSet) {
+func checkForwarding(c *servicemodel.ChangeSet) func(*rendering.Refusals, *servicemodel.Frontend) {
 	seen := map[servicemodel.FrontendKey]bool{}
-	check := func(fe *servicemodel.Frontend) {
+	return func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 		if what := forwardedElsewhere(c.New, fe); what != "" && !seen[fe.Key] {
 			seen[fe.Key] = true
-			k.Refuse(fe.Service, dataplane.FieldForwarding, what, "packets arrive as they were "+
+			r.Refuse(fe.Service, dataplane.FieldForwarding, what, "packets arrive as they were "+
 				"sent: endpoints listen at the address and port of the service")
 		}
 	}
-	k.Frontends(check)
-	k.Pools(func(p *servicemodel.Pool) {
-		if p.Forwarding == servicemodel.ForwardNAT {
-			return
-		}
-		for _, fe := range nocopy.Of(c.New).FrontendsOf(p.ID.Service) {
-			check(fe)
-		}
-	})
 }
 
 // forwardedElsewhere returns how packets to a frontend would be forwarded unchanged to another

@@ -390,7 +390,7 @@ func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 // plan's commit.
 func (p *plan) leavesClients() bool {
 	for _, f := range p.forget {
-		t := p.of(f.frontend.Key.Addr)
+		t := p.tables[nft.FamilyIndex(f.frontend.Key.Addr)]
 		if !t.create && slices.ContainsFunc(t.sets,
 			func(s *nft.Set) bool { return isAffinityMap(s.Name) }) {
 			return true

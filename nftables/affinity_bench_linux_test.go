@@ -46,7 +46,8 @@ func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 	tb.Helper()
 	p := &plan{table: b.pl.table, have: b.pl.version,
 		next: b.pl.version.next(false, nil, nil, false, false)}
-	fp := &tablePlan{f: nft.IPv4, sets: setsOf(nft.IPv4, &b.pl.tables[0].shape),
+	fp := &tablePlan{f: nft.IPv4, have: b.pl.tables[0],
+		sets: setsOf(nft.IPv4, &b.pl.tables[0].shape),
 		ops: map[string]*setOps{}}
 	p.tables = []*tablePlan{fp}
 	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),

@@ -15,40 +15,6 @@ import (
 	"github.com/kernlb/kernlb/internal/wait"
 )
 
-// Settle forgets the clients of endpoints that earlier commits removed. After it has returned 0, no
-// new connection reaches such an endpoint, and no connection can bring it back. It costs nothing if
-// no frontend with affinity lost an endpoint. It also ends a sweep that a stopped process had
-// begun.
-//
-// Settle deletes the entries that must go until there are none. An entry can come back: a packet
-// that followed the entry before its deletion is learnt after it. A packet goes through the rules
-// in one RCU read-side section, so Settle waits for a grace period before each reading. Only
-// existing entries lead to new ones. So the sweep of a commit ends when a reading finds none of its
-// entries, and no packet was under way that began before the commit and the last deletion. One
-// reading serves all commits before it.
-func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
-	if !b.observed || !b.pl.version.unswept {
-		return 0, nil
-	}
-	left, err := b.sweepTables(ctx)
-	// Another writer removed the maps. If its tables need a sweep, they have a mark of their own.
-	if errors.Is(err, unix.ENOENT) {
-		b.observed = false
-		return 0, nil
-	}
-	if err != nil {
-		b.sweep.tries = 0
-		return 0, b.failed("forget clients", err)
-	}
-	if left {
-		return wait.Grace, nil
-	}
-	if err := b.swept(ctx); err != nil {
-		return 0, b.failed("note that clients were forgotten", err)
-	}
-	return 0, nil
-}
-
 // sweepTries bounds how often the affinity maps are read without progress. Two or three times are
 // enough, unless the kernel keeps moving them to other hash tables (see readClients).
 const sweepTries = 20
@@ -140,6 +106,7 @@ const findTries = 5
 // reading saw all entries: as many as the kernel counts. A complete reading may be unsure, because
 // the kernel also counts expired entries until it collects them.
 func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte,
+
 	sure bool, err error) {
 	for try := range findTries {
 		if try > 0 {
@@ -166,6 +133,7 @@ func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (
 // different entries it saw, and how many of them it saw twice: while the kernel moves the map to
 // another hash table, a dump has some entries twice and as many not at all.
 func (b *backend) readClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte, seen,
+
 	twice int, err error) {
 	seed := maphash.MakeSeed()
 	hashes := map[uint64]struct{}{}
@@ -185,6 +153,7 @@ func (b *backend) readClients(ctx context.Context, f *nft.Family, name string) (
 // reaches it, the transaction fails. Then each half becomes a transaction of its own, down to the
 // expired entry. The same happens if the socket cannot send so many entries at once.
 func (b *backend) forgetClients(ctx context.Context, f *nft.Family, name string,
+
 	keys [][]byte) error {
 	if len(keys) == 0 {
 		return nil
@@ -227,8 +196,7 @@ func (b *backend) swept(ctx context.Context) error {
 		return nil
 	}
 	if err == nil {
-		b.advance(p)
-		b.sweep = nil
+		b.committed(p)
 	}
 	return err
 }

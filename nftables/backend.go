@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
@@ -10,6 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -163,26 +163,32 @@ func openBackend(cfg *Config) (*backend, error) {
 // Name returns "nftables".
 func (b *backend) Name() string { return Name }
 
-// Check returns what the function [Check] returns. If the kernel lacks an expression that tables of
-// a family need, it also refuses that family ([dataplane.FieldFamily]). An engine then serves
-// the other one.
-func (b *backend) Check(c *servicemodel.ChangeSet) error {
-	return errors.Join(Check(c), b.checkFamilies(c))
-}
-
 // Plan renders what Commit would send, in nft's language.
 func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}
-	if b.pl.removes(c) {
+	if b.pl.owning != nil && b.pl.removes(c) {
 		return b.pl.removal(c.New.Len()), nil
 	}
 	return b.pl.plan(c), nil
 }
 
-// advance notes that a plan was committed, in the version.
-func (b *backend) advance(p *plan) {
+// committed notes what the kernel holds after a plan. A plan that only ends a sweep has no change
+// set.
+func (b *backend) committed(p *plan) {
+	for _, t := range p.tables {
+		t.have.committed(t)
+	}
+	if p.c != nil {
+		if b.pl.owning != nil {
+			b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}
+		}
+		b.pl.rules, b.crowded, b.interrupted = *nocopy.Of(p.c.New).Rules(), false, false
+	}
+	if p.empty() {
+		return
+	}
 	b.pl.version = p.next
 	for _, t := range b.pl.tables {
 		if t.counts == nil {
@@ -195,22 +201,83 @@ func (b *backend) advance(p *plan) {
 			t.counts[versionName(p.next.epoch)] = int(p.next.number)
 		}
 	}
-}
-
-// committed notes what the kernel holds after a plan.
-func (b *backend) committed(p *plan) {
-	for _, t := range p.tables {
-		t.have.committed(t)
-	}
-	if b.pl.owning != nil {
-		b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}
-	}
-	b.pl.rules, b.crowded, b.interrupted = *nocopy.Of(p.c.New).Rules(), false, false
-	if p.empty() {
+	if !p.next.unswept {
+		b.sweep = nil
 		return
 	}
-	b.advance(p)
-	if p.next.unswept {
-		b.sweep = b.sweep.after(p, time.Now())
+	b.sweep = b.sweep.after(p, time.Now())
+}
+
+// table is the backend's knowledge of its table in one family: the last reading, and the effects of
+// the commits since. The table may not exist.
+type table struct {
+	f *nft.Family
+	// lacks says what the kernel lacked for the table at the time asked. It is nil if nothing was
+	// lacking.
+	lacks error
+	asked time.Time
+	skeleton
+	// sets are the sets of the shape, in their order. The first plan makes them.
+	sets []*nft.Set
+	// drift are the elements without a meaning, by set. The next commit deletes them.
+	drift map[string]*nft.ElemList
+	// index is the content of the index of owners, after an observation of parts.
+	index ownership
+	// ahead are the ways that the next plan prepares: see [planner.planAhead].
+	ahead feature
+}
+
+// skeleton is everything about one table in the kernel except its elements.
+type skeleton struct {
+	exists bool
+	shape  shape
+	stale  bool // the rules do not fit the shape and the observed node-wide rules
+	broken bool // sets or chains are missing or have another type: the table must be made anew
+	// counts is the known number of elements in each set, except sets that rules fill.
+	counts map[string]int
+	// leads is how many frontends lead to each leaf. It is nil until a plan needs it.
+	leads map[string]int
+}
+
+// compare compares the last known table (sk) with a check of it (now).
+func (sk *skeleton) compare(now *skeleton) dataplane.Integrity {
+	if now.exists != sk.exists || now.broken || now.stale || !now.shape.equal(&sk.shape) {
+		return dataplane.Broken
+	}
+	result := dataplane.Intact
+	for name, n := range sk.counts {
+		got, told := now.counts[name]
+		if told && got != n {
+			return dataplane.Broken
+		}
+		if !told {
+			result = dataplane.Touched
+		}
+	}
+	return result
+}
+
+// committed updates the table after a plan.
+func (t *table) committed(p *tablePlan) {
+	t.skeleton, t.sets, t.drift, t.index = p.next, p.sets, nil, p.index
+	for leaf, n := range p.leads {
+		t.leads[leaf] += n
+	}
+	if t.counts == nil {
+		return
+	}
+	for _, s := range p.flushed {
+		t.counts[s.Name] = 0
+	}
+	for name, ops := range p.ops {
+		t.counts[name] += ops.add.Len - ops.del.Len
+	}
+	for _, s := range p.goneSets {
+		delete(t.counts, s.Name)
+	}
+	for _, s := range p.newSets {
+		if !isAffinityMap(s.Name) {
+			t.counts[s.Name] += 0
+		}
 	}
 }

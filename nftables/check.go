@@ -1,9 +1,11 @@
 package nftables
 
 import (
+	"errors"
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -16,22 +18,38 @@ import (
 // values. Check needs neither a kernel nor Linux. The change set of a whole table is
 // servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error {
-	k := rendering.NewChecker(Name, c)
-	k.Schedulers(func(s servicemodel.Scheduler) bool {
-		_, ok := wayOf(s)
-		return ok
-	}, "nftables has random, rr, wrr, sh and mh, and ipvs the others")
-	k.Masquerade()
-	k.Sources()
-	k.Forwarding("nftables translates addresses")
-	k.Pools(func(p *servicemodel.Pool) {
-		if n := slotCount(p); !expressible(p) {
-			k.Refuse(p.ID.Service, dataplane.FieldWeights, fmt.Sprintf("sum %d", n),
-				fmt.Sprintf("the weights of a pool, divided by their greatest common divisor, "+
-					"add up to at most %d", maxSlots))
-		}
+	return rendering.Check(Name, c, rendering.Abilities{
+		Scheduler: func(s servicemodel.Scheduler) bool {
+			name, _, _ := s.Split()
+			_, ok := schedulerWays[name]
+			return ok
+		},
+		SchedulerHint:  "nftables has random, rr, wrr, sh and mh, and ipvs the others",
+		ForwardingHint: "nftables translates addresses", Answers: true, Neighbours: true,
+		Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {
+			if n := entryCount(p); n == 0 || n > maxSlots {
+				r.Refuse(p.ID.Service, dataplane.FieldWeights, fmt.Sprintf("sum %d", slotCount(p)),
+					fmt.Sprintf("the weights of a pool, divided by their greatest common "+
+						"divisor, add up to at most %d", maxSlots))
+			}
+		},
 	})
-	return k.Err()
+}
+
+// Check returns what the function [Check] returns. If the kernel lacks an expression that tables of
+// a family need, it also refuses that family ([dataplane.FieldFamily]), if the node may do without
+// it. An engine then serves the other one.
+func (b *backend) Check(c *servicemodel.ChangeSet) error {
+	errs := []error{Check(c)}
+	if nocopy.Of(c.New).Rules().OnlyFamily == 0 {
+		for _, t := range b.pl.tablesToMake(c) {
+			if err := b.lacks(t); err != nil {
+				errs = append(errs, rendering.RefusedNode(Name, dataplane.FieldFamily,
+					t.f.Model.String(), err.Error()))
+			}
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // maxSlots bounds the elements of one pool.

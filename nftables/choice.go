@@ -13,7 +13,7 @@ import (
 // if the pool's scheduler does not hash clients. It chooses like the rules of [builder.leaf]. It
 // does not know clients that session affinity remembers: these keep their endpoint.
 func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
-	w := wayOfPool(p)
+	w := wayOf(p)
 	if w != byHash && w != byMaglev || len(p.Slots) == 0 {
 		return 0, false
 	}
@@ -42,7 +42,7 @@ func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
 // very many clients. It does not count that draws may fail, less than 2^-18 of all.
 func Shares(p *servicemodel.Pool) []float64 {
 	shares := make([]float64, len(p.Slots))
-	switch wayOfPool(p) {
+	switch wayOf(p) {
 	case byMaglev:
 		table := tableless.Maglev(p)
 		for _, slot := range table {

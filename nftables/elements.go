@@ -2,8 +2,10 @@ package nftables
 
 import (
 	"cmp"
+	"fmt"
 	"net/netip"
 	"strconv"
+	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -106,7 +108,7 @@ func (w *writer) verdict(fe *servicemodel.Frontend, outside bool, p *servicemode
 	case v == servicemodel.Drop:
 		member(setDrop, -1)
 	case p != nil:
-		if wayOfPool(p) != atRandom {
+		if wayOf(p) != atRandom {
 			w.scheduled(fe, outside, p, to)
 			return
 		}
@@ -162,8 +164,11 @@ func (w *writer) slots(fe *servicemodel.Frontend, outside bool, old, new *servic
 	}
 	renamed := old != nil && new != nil && old.Scheduler != new.Scheduler
 	a, b := w.entriesOf(old), w.entriesOf(new)
-	for at := 0; a.left()+b.left() > 0; at++ {
-		if a.same(&b) && (at > 0 || !renamed) {
+	for at := 0; ; at++ {
+		if moreA, moreB := a.next(), b.next(); !moreA && !moreB {
+			return
+		}
+		if a.now == b.now && (at > 0 || !renamed) {
 			continue
 		}
 		was, is := a.now, b.now
@@ -198,4 +203,218 @@ func slotCount(p *servicemodel.Pool) int {
 		n += int(s.Weight)
 	}
 	return n
+}
+
+// This file says which elements a pool has in the map of its scheduler, and which pool has given
+// elements.
+
+// tableless says what pools mean without a table.
+var tableless = nocopy.Of((*servicemodel.Table)(nil))
+
+// entryCount is the number of elements that a pool has in its map.
+func entryCount(p *servicemodel.Pool) int {
+	switch {
+	case wayOf(p) == byMaglev:
+		return tableless.MaglevSize(p)
+	case p.Scheduler == servicemodel.RoundRobin:
+		return len(p.Slots)
+	}
+	return slotCount(p)
+}
+
+// entry is an element of a pool in its map. If the elements do not show the slot or the weight of
+// an endpoint, the comment of the endpoint's first element says it.
+type entry struct {
+	endpoint netip.AddrPort
+	weight   uint16 // 0 if the comment has none
+	slot     int32  // -1 if the comment has none
+}
+
+// comment is the comment of the entry, at a position in the map.
+func (e *entry) comment(at int, p *servicemodel.Pool) string {
+	var l []string
+	if at == 0 && p.Scheduler != servicemodel.SchedulerDefault {
+		l = append(l, schedulerWord+string(p.Scheduler))
+	}
+	if e.slot >= 0 {
+		l = append(l, fmt.Sprint(slotWord, e.slot))
+	}
+	if e.weight > 0 {
+		l = append(l, fmt.Sprint(weightWord, e.weight))
+	}
+	return strings.Join(l, " ")
+}
+
+// Words in the comments of entries. A number or name follows.
+const (
+	schedulerWord = "scheduler="
+	slotWord      = "slot="
+	weightWord    = "weight="
+)
+
+// entries iterates over the elements of a pool in its map.
+type entries struct {
+	now   entry
+	slots []servicemodel.Slot // the slots that are left; with a table, all slots
+	taken uint16              // how many elements of the first slot were returned
+	once  bool                // each slot has one element, whatever its weight
+	table []uint16            // what is left of the table of Maglev
+	seen  []bool              // which slots have had an entry
+}
+
+func (w *writer) entriesOf(p *servicemodel.Pool) entries {
+	if p == nil {
+		return entries{}
+	}
+	l := entries{slots: p.Slots, once: p.Scheduler == servicemodel.RoundRobin}
+	if wayOf(p) == byMaglev {
+		l.table, l.seen = w.maglev(p), make([]bool, len(p.Slots))
+	}
+	return l
+}
+
+// maglev returns the table of a pool. It keeps the last two tables, before and after a change,
+// because the frontends of a service follow one another.
+func (w *writer) maglev(p *servicemodel.Pool) []uint16 {
+	for i := range w.tables {
+		if w.tables[i].of == p {
+			return w.tables[i].table
+		}
+	}
+	w.tables[0], w.tables[1] = w.tables[1], maglevTable{p, tableless.Maglev(p)}
+	return w.tables[1].table
+}
+
+// maglevTable is the table of a pool.
+type maglevTable struct {
+	of    *servicemodel.Pool
+	table []uint16
+}
+
+// next moves to the next entry. It returns false at the end, where the endpoint is invalid.
+func (l *entries) next() bool {
+	if len(l.slots) == 0 || l.seen != nil && len(l.table) == 0 {
+		l.now = entry{slot: -1}
+		return false
+	}
+	i := 0
+	if l.seen != nil {
+		i, l.table = int(l.table[0]), l.table[1:]
+	}
+	s := &l.slots[i]
+	l.now = entry{endpoint: s.Endpoint, slot: -1}
+	switch {
+	case l.seen != nil:
+		if !l.seen[i] {
+			l.seen[i], l.now.slot, l.now.weight = true, int32(i), noted(s.Weight)
+		}
+	case l.once:
+		l.now.weight, l.slots = noted(s.Weight), l.slots[1:]
+	default:
+		if l.taken++; l.taken >= s.Weight {
+			l.slots, l.taken = l.slots[1:], 0
+		}
+	}
+	return true
+}
+
+// noted returns the weight for a comment, which leaves out the weight 1.
+func noted(weight uint16) uint16 {
+	if weight == 1 {
+		return 0
+	}
+	return weight
+}
+
+// A pool of at most 2 slots is of class 0, one of at most 4 of class 1, one of at most 8 of class
+// 2, and so on. The sets -over-2, -over-4, -over-8 and so on tell the class of a frontend. A packet
+// asks the sets of even classes in turn: -over-2, -over-8, -over-32. So it passes two classes with
+// each question, the smallest ones first because small pools are usual. One more question tells the
+// two classes apart. A frontend is only in those sets that its packets ask and that lead them to
+// more slots. So one endpoint more or less changes none of the sets, unless the class changes.
+//
+// The sets from -over-128 on exist only while some pool needs them ([shape]). Without them packets
+// find the same class for all other pools.
+
+// The numbers of classes: all that pools can have (see maxSlots), and those of nearly all nodes.
+const (
+	allClasses   = 16
+	smallClasses = 7
+)
+
+// most is the greatest number of slots in a class.
+func most(class int) int { return 2 << class }
+
+// classOf returns the class of a pool with so many slots.
+func classOf(slots int) (class int) {
+	for slots > most(class) {
+		class++
+	}
+	return class
+}
+
+// isOver reports whether the frontends of a class are in the set of those with more slots than
+// another class has.
+func isOver(class, than int) bool {
+	return than < class && (than%2 == 0 || than == class-1)
+}
+
+// asked lists the classes for which packets in the chain for a class ask whether their frontends
+// have more slots. The chains for odd classes are the first ones of two classes.
+func asked(class int) []int {
+	switch {
+	case class == 0:
+		return []int{0}
+	case class%2 == 1:
+		return []int{class + 1, class}
+	}
+	return nil
+}
+
+// overName is the name of the set of frontends with more slots than a class has, without the kind's
+// prefix.
+func overName(over string, class int) string { return over + strconv.Itoa(most(class)) }
+
+// A pool whose scheduler is not random has its slots in a map of its scheduler, and not in the
+// ordinary one, and its frontends are in no set that tells a class. A packet to it finds no slot in
+// the ordinary map. Then the map of verdicts "-scheduled" leads it to the chain of its pool's
+// scheduler and size. Packets to other services do not come so far.
+
+// schedulerWays are the ways in which the schedulers that nftables has choose endpoints.
+var schedulerWays = map[servicemodel.Scheduler]feature{
+	servicemodel.SchedulerDefault: atRandom, servicemodel.Random: atRandom,
+	servicemodel.RoundRobin: inTurn, servicemodel.WeightedRR: inTurn,
+	servicemodel.SourceHash: byHash, servicemodel.Maglev: byMaglev,
+}
+
+// wayOf returns how a packet chooses among a pool's slots.
+func wayOf(p *servicemodel.Pool) feature {
+	if p.Scheduler == servicemodel.SchedulerDefault {
+		return atRandom
+	}
+	name, _, _ := p.Scheduler.Split()
+	return schedulerWays[name]
+}
+
+// prefixOf returns the beginning of the names of the chains and maps for packets to a frontend of a
+// kind.
+func prefixOf(k *kind, outside bool) string {
+	if outside {
+		return k.outside
+	}
+	return k.prefix
+}
+
+// slotMap is the name of the map with the slots of a pool.
+func (w *writer) slotMap(k *kind, outside bool, p *servicemodel.Pool) string {
+	return w.names.get(prefixOf(k, outside), wayNames[wayOf(p)]+setEndpoints, -1)
+}
+
+// scheduled writes the element that leads packets to a frontend to the chain of its pool.
+func (w *writer) scheduled(fe *servicemodel.Frontend, outside bool, p *servicemodel.Pool, to sink) {
+	k := kindOf(fe.Key)
+	l := leafOf(k, outside, p)
+	w.data = append(w.data[:0], l.chain()...)
+	to(w.names.get(prefixOf(k, outside), setScheduled, -1),
+		nft.Elem{Key: nft.AppendFrontend(w.key[:0], fe.Key), Data: w.data, Goto: true})
 }

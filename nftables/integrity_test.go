@@ -12,7 +12,7 @@ import (
 func TestWhatALookSaysOfATable(t *testing.T) {
 	t.Parallel()
 	table := func(edit func(*skeleton)) *skeleton {
-		sk := &skeleton{exists: true, shape: shape{sources: true},
+		sk := &skeleton{exists: true, shape: shape{uses: sourceRanges},
 			counts: map[string]int{setClusterIPs: 3, setHairpins: 1}}
 		edit(sk)
 		return sk
@@ -27,7 +27,7 @@ func TestWhatALookSaysOfATable(t *testing.T) {
 		{func(sk *skeleton) { *sk = skeleton{} }, dataplane.Broken},
 		{func(sk *skeleton) { sk.broken = true }, dataplane.Broken},
 		{func(sk *skeleton) { sk.stale = true }, dataplane.Broken},
-		{func(sk *skeleton) { sk.shape.sources = false }, dataplane.Broken},
+		{func(sk *skeleton) { sk.shape.uses = 0 }, dataplane.Broken},
 		{func(sk *skeleton) { sk.counts[setHairpins] = 2 }, dataplane.Broken},
 		// the kernel did not tell the number
 		{func(sk *skeleton) { delete(sk.counts, setHairpins) }, dataplane.Touched},

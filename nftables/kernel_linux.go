@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -13,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/internal/wait"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
@@ -137,8 +139,10 @@ func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed || b.pl.owning != nil {
 		return dataplane.Broken, nil
 	}
-	if stands, err := b.localnetStands(); err != nil || !stands {
-		return dataplane.Broken, err
+	if rules := &b.pl.rules; rules.LocalhostNodePorts && rendering.WantsRouteLocalnet(rules) {
+		if on, err := b.kernel.localnet.Get(); err != nil || !on {
+			return dataplane.Broken, err
+		}
 	}
 	gen, err := b.kernel.conn.GenID(ctx)
 	if err == nil && gen.ID == b.kernel.gen {
@@ -222,20 +226,17 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 // commitPart writes a change set in one transaction.
 func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
 	error) {
-	if b.pl.removes(c) {
+	if b.pl.owning != nil && b.pl.removes(c) {
 		return b.commitRemoval(ctx, c.New.Len())
 	}
-	beside := b.beside(c)
-	for _, h := range beside {
-		if err := h.before(ctx); err != nil {
+	rare := b.pl.version.number == 0 || b.pl.rules.LocalhostNodePorts || c.Rules != nil ||
+		slices.ContainsFunc(c.Pools, func(pc servicemodel.Change[servicemodel.Pool]) bool {
+			return pc.Old != nil && pc.New != nil && pc.Old.Scheduler != pc.New.Scheduler
+		})
+	if rare {
+		if err := b.prepare(ctx, c); err != nil {
 			return dataplane.Stats{}, err
 		}
-	}
-	if p := b.pl.planAhead(c); p != nil {
-		if _, err := b.send(ctx, p); err != nil {
-			return dataplane.Stats{}, err
-		}
-		b.committed(p)
 	}
 	p := b.pl.plan(c)
 	stats, err := b.send(ctx, p)
@@ -243,38 +244,39 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 		return stats, err
 	}
 	b.committed(p)
-	for _, h := range beside {
-		if err := h.after(); err != nil {
-			return stats, err
-		}
+	if rare {
+		err = b.afterLocalnet()
 	}
-	return stats, nil
+	return stats, err
 }
 
-// hooks are the steps of a feature before and after a transaction. The plan is made between them.
-type hooks struct {
-	before func(context.Context) error
-	after  func() error
-}
-
-// beside lists the hooks of the features that a change set uses. Most change sets use none.
-func (b *backend) beside(c *servicemodel.ChangeSet) (l []hooks) {
-	if b.pl.usesLocalnet(c) {
-		l = append(l, hooks{
-			func(ctx context.Context) error { return b.beforeLocalnet(ctx, c) }, b.afterLocalnet})
+// prepare does what rare change sets need before their transaction.
+func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) error {
+	if err := b.beforeLocalnet(ctx, c); err != nil {
+		return err
 	}
 	if b.pl.version.number == 0 && b.pl.standing() != nil {
-		l = append(l, hooks{b.giveVersion, func() error { return nil }})
+		if err := b.giveVersion(ctx); err != nil {
+			return err
+		}
 	}
-	return l
+	p := b.pl.planAhead(c)
+	if p == nil {
+		return nil
+	}
+	if _, err := b.send(ctx, p); err != nil {
+		return err
+	}
+	b.committed(p)
+	return nil
 }
 
 // send commits a plan.
 func (b *backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
-	if b.inSteps(p) {
+	k, size := &b.kernel, p.size()
+	if size > min(oneStep, k.room()) && b.inSteps(p) {
 		return b.sendInSteps(ctx, p)
 	}
-	k := &b.kernel
 	k.batch.Reset()
 	p.encode(&k.batch)
 	stats, err := k.commit(ctx)
@@ -287,23 +289,17 @@ func (k *kernel) commit(ctx context.Context) (dataplane.Stats, error) {
 	if k.batch.Len() == 0 {
 		return dataplane.Stats{}, nil
 	}
-	stats, err := k.transact(ctx)
-	if k.batch.Size() > keptBatch {
-		k.batch = rawnl.Batch{}
-	}
-	return stats, err
-}
-
-// transact sends the batch as one transaction.
-func (k *kernel) transact(ctx context.Context) (dataplane.Stats, error) {
 	stats := dataplane.Stats{Messages: k.batch.Len(), Bytes: k.batch.Size()}
 	err := k.conn.Commit(ctx, &k.batch, 0)
+	if err != nil {
+		return stats, err
+	}
 	// After a foreign commit the kernel's generation is another one, and the next Integrity does a
 	// check.
-	if err == nil {
-		k.gen = rawnl.NextGenID(k.gen)
+	if k.gen = rawnl.NextGenID(k.gen); k.batch.Size() > keptBatch {
+		k.batch = rawnl.Batch{}
 	}
-	return stats, err
+	return stats, nil
 }
 
 // failed wraps an error after which the kernel must be observed again.
@@ -374,3 +370,40 @@ func (k *kernel) deleteTables(ctx context.Context, table string) (dataplane.Stat
 
 // check asks the kernel to check a transaction without committing it.
 func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.conn.Check(ctx, b) }
+
+// Settle forgets the clients of endpoints that earlier commits removed. After it has returned 0, no
+// new connection reaches such an endpoint, and no connection can bring it back. It costs nothing if
+// no frontend with affinity lost an endpoint. It also ends a sweep that a stopped process had
+// begun.
+//
+// Settle deletes the entries that must go until there are none. An entry can come back: a packet
+// that followed the entry before its deletion is learnt after it. A packet goes through the rules
+// in one RCU read-side section, so Settle waits for a grace period before each reading. Only
+// existing entries lead to new ones. So the sweep of a commit ends when a reading finds none of its
+// entries, and no packet was under way that began before the commit and the last deletion. One
+// reading serves all commits before it.
+func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
+	if !b.observed || !b.pl.version.unswept {
+		return 0, nil
+	}
+	left, err := b.sweepTables(ctx)
+	// Another writer removed the maps. If its tables need a sweep, they have a mark of their own.
+	if errors.Is(err, unix.ENOENT) {
+		b.observed = false
+		return 0, nil
+	}
+	if err != nil {
+		b.sweep.tries = 0
+		return 0, b.failed("forget clients", err)
+	}
+	if left {
+		return wait.Grace, nil
+	}
+	if err := b.swept(ctx); err != nil {
+		return 0, b.failed("note that clients were forgotten", err)
+	}
+	return 0, nil
+}
+
+// room is how many bytes of elements fit into one transaction.
+func (k *kernel) room() int { return k.conn.MaxBatch() / 2 }

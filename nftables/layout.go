@@ -87,22 +87,41 @@ func isAffinityMap(name string) bool { return strings.HasPrefix(name, "affinity-
 // isAnonymous reports whether a set belongs to a rule. The kernel names such sets.
 func isAnonymous(name string) bool { return strings.HasPrefix(name, "__") }
 
+// feature is a feature that some services use, or a set of features.
+type feature uint8
+
+// The features. The first ones are the ways in which schedulers other than random choose endpoints.
+const (
+	inTurn          feature = 1 << iota // by a counter
+	byHash                              // by a hash, among the slots
+	byMaglev                            // by a hash, in a table of Maglev
+	stickyNodePorts                     // some node port has session affinity
+	sourceRanges                        // some service restricts sources
+	splitPools                          // outside clients or the host are separate for some service
+	notFromPods                         // some frontend is masqueraded unless from a pod
+	largePools                          // some pool is beyond smallClasses
+
+	atRandom feature = 0
+	ways             = inTurn | byHash | byMaglev
+)
+
+// wayNames begin the names of the maps and chains for a way.
+var wayNames = [...]string{inTurn: "-rr", byHash: "-sh", byMaglev: "-mh"}
+
 // shape is the part of a table's program that depends on the services: which features they use. The
 // objects of a feature exist only if some service uses it.
 type shape struct {
 	affinity []affinity // the kinds of session affinity in use, sorted
-	sticky   bool       // some node port has session affinity
-	sources  bool       // some service restricts sources
-	split    bool       // some service treats outside clients or this host separately
-	notPods  bool       // some frontend is masqueraded unless from a pod
-	large    bool       // some pool is beyond smallClasses
-	ways     waysUsed
+	uses     feature
 	leaves   []string // the chains that the maps of verdicts may lead to, sorted
 }
 
+// has reports whether any of the features is in use.
+func (s *shape) has(f feature) bool { return s.uses&f != 0 }
+
 // classes is how many classes the sets of the shape can tell.
 func (s *shape) classes() int {
-	if s.large {
+	if s.has(largePools) {
 		return allClasses
 	}
 	return smallClasses
@@ -113,38 +132,49 @@ func (s *shape) add(o *shape) {
 	for _, a := range o.affinity {
 		s.affinity = insert(s.affinity, a, affinity.compare)
 	}
-	s.sources, s.split = s.sources || o.sources, s.split || o.split
-	s.sticky, s.notPods = s.sticky || o.sticky, s.notPods || o.notPods
-	s.large = s.large || o.large
-	s.ways.add(o.ways)
+	s.uses |= o.uses
 }
 
 // addFrontend adds the features that a frontend needs to s.
 func (s *shape) addFrontend(fe *servicemodel.Frontend) {
 	if fe.Affinity > 0 {
 		s.affinity = insert(s.affinity, affinityOf(fe), affinity.compare)
-		s.sticky = s.sticky || fe.Key.NodePort()
+		if fe.Key.NodePort() {
+			s.uses |= stickyNodePorts
+		}
 	}
-	s.notPods = s.notPods || fe.Masquerade == servicemodel.FromHost|servicemodel.FromOutside
-	s.sources = s.sources || fe.Sources != nil
-	s.split = s.split || fe.External != fe.Internal || fe.Masquerade == servicemodel.FromHost
+	if fe.Sources != nil {
+		s.uses |= sourceRanges
+	}
+	switch fe.Masquerade {
+	case servicemodel.FromHost | servicemodel.FromOutside:
+		s.uses |= notFromPods
+	case servicemodel.FromHost:
+		s.uses |= splitPools
+	}
+	if fe.External != fe.Internal {
+		s.uses |= splitPools
+	}
+}
+
+// addPool adds the features that a pool needs to s.
+func (s *shape) addPool(p *servicemodel.Pool) {
+	w := wayOf(p)
+	if s.uses |= w; w == atRandom && classOf(slotCount(p)) >= smallClasses {
+		s.uses |= largePools
+	}
 }
 
 func (s *shape) equal(o *shape) bool {
-	return slices.Equal(s.affinity, o.affinity) && s.sources == o.sources &&
-		s.split == o.split && s.sticky == o.sticky && s.notPods == o.notPods &&
-		s.large == o.large && s.ways == o.ways && slices.Equal(s.leaves, o.leaves)
+	return s.uses == o.uses && slices.Equal(s.affinity, o.affinity) &&
+		slices.Equal(s.leaves, o.leaves)
 }
 
 // covers reports whether everything that o needs is in s, except leaves.
 func (s *shape) covers(o *shape) bool {
-	for _, a := range o.affinity {
-		if !slices.Contains(s.affinity, a) {
-			return false
-		}
-	}
-	return (s.sources || !o.sources) && (s.split || !o.split) && (s.large || !o.large) &&
-		(s.sticky || !o.sticky) && (s.notPods || !o.notPods) && s.ways.covers(o.ways)
+	return o.uses&^s.uses == 0 && !slices.ContainsFunc(o.affinity, func(a affinity) bool {
+		return !slices.Contains(s.affinity, a)
+	})
 }
 
 // insert adds v to a sorted list unless it is there.
@@ -177,7 +207,7 @@ func setsOf(f *nft.Family, s *shape) []*nft.Set {
 	}
 	l = append(l, ownerSets(f)...)
 	l = append(l, affinityMapsOf(f, s)...)
-	if s.sources {
+	if s.has(sourceRanges) {
 		l = append(l,
 			&nft.Set{Name: setRestricted, Key: kindService.key(f),
 				Comment: "only sources may connect"},
@@ -197,18 +227,18 @@ func (k *kind) key(f *nft.Family) []nft.Field { return f.FrontendFields(k == kin
 // endpointMaps lists the maps from slots to endpoints.
 func (k *kind) endpointMaps(f *nft.Family, s *shape) (l []*nft.Set) {
 	for _, outside := range []bool{false, true} {
-		if outside && !s.split {
+		if outside && !s.has(splitPools) {
 			continue
 		}
-		for i, w := range append([]way{atRandom}, ways[:]...) {
-			if i > 0 && !s.ways[i-1] {
+		for w, name := range wayNames {
+			if w > 0 && (name == "" || !s.has(feature(w))) {
 				continue
 			}
 			comment := "endpoints, by slot"
 			if outside {
 				comment = "endpoints for outside clients only, by slot"
 			}
-			l = append(l, &nft.Set{Name: prefixOf(k, outside) + string(w) + setEndpoints,
+			l = append(l, &nft.Set{Name: prefixOf(k, outside) + name + setEndpoints,
 				Key: append(k.key(f), nft.FieldSlot), Data: endpointFields(f), Flags: nft.SetMap,
 				Typeof: true, Comment: comment})
 		}
@@ -223,7 +253,7 @@ func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 		l = append(l, &nft.Set{Name: name, Key: k.key(f), Comment: comment})
 	}
 	add(k.prefix+setMasqAll, "masqueraded always")
-	if s.notPods {
+	if s.has(notFromPods) {
 		add(k.prefix+setMasqNotPods, "masqueraded unless from a pod")
 	}
 	add(k.prefix+setReject, "no endpoint anywhere")
@@ -231,7 +261,7 @@ func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 	for class := range s.classes() - 1 {
 		add(k.prefix+overName(setOver, class), "")
 	}
-	if s.split {
+	if s.has(splitPools) {
 		add(k.prefix+setMasqHost, "masqueraded from this host")
 		add(k.prefix+setSplit, "outside clients have endpoints of their own, or none")
 		for class := range s.classes() - 1 {
@@ -248,14 +278,14 @@ func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 		}
 	}
 	for _, outside := range []bool{false, true} {
-		if whole && (s.split || !outside) {
+		if whole && (s.has(splitPools) || !outside) {
 			l = append(l, &nft.Set{Name: prefixOf(k, outside) + setByAddress,
 				Key: append(k.key(f), f.Addr), Data: endpointFields(f), Flags: nft.SetMap,
 				Comment: "endpoints of whole services, by address"})
 		}
 	}
 	for _, outside := range []bool{false, true} {
-		if s.schedules() && (s.split || !outside) {
+		if s.has(ways) && (s.has(splitPools) || !outside) {
 			add(prefixOf(k, outside)+setScheduled, "how to choose, unless at random")
 			last := l[len(l)-1]
 			last.Data, last.Flags = []nft.Field{nft.FieldVerdict}, nft.SetMap
@@ -266,7 +296,7 @@ func (k *kind) memberships(f *nft.Family, s *shape) []*nft.Set {
 
 // affinityOf lists the kinds of session affinity that frontends of a kind may have.
 func (s *shape) affinityOf(k *kind) []affinity {
-	if k == kindNodePort && !s.sticky {
+	if k == kindNodePort && !s.has(stickyNodePorts) {
 		return nil
 	}
 	return s.affinity

@@ -18,12 +18,7 @@ type localnet struct {
 	off bool
 }
 
-// usesLocalnet reports whether the sysctl is needed before a change set or after it.
-func (pl *planner) usesLocalnet(c *servicemodel.ChangeSet) bool {
-	was, want := pl.wantsLocalnet(c)
-	return was || want
-}
-
+// wantsLocalnet reports whether the sysctl is needed before a change set, and after it.
 func (pl *planner) wantsLocalnet(c *servicemodel.ChangeSet) (was, want bool) {
 	was = rendering.WantsRouteLocalnet(&pl.rules)
 	if c.Rules == nil {

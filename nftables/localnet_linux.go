@@ -33,14 +33,6 @@ func (b *backend) lookAtLocalnet(o *dataplane.Observation) error {
 	return nil
 }
 
-// localnetStands reports whether the sysctl is on, or need not be.
-func (b *backend) localnetStands() (bool, error) {
-	if !rendering.WantsRouteLocalnet(&b.pl.rules) {
-		return true, nil
-	}
-	return b.kernel.localnet.Get()
-}
-
 // beforeLocalnet prepares the sysctl for a transaction. A sysctl that is needed from now on is
 // turned on after the transaction, when the guard exists.
 func (b *backend) beforeLocalnet(ctx context.Context, c *servicemodel.ChangeSet) error {
@@ -48,7 +40,7 @@ func (b *backend) beforeLocalnet(ctx context.Context, c *servicemodel.ChangeSet)
 	switch {
 	case was && !want:
 		return b.kernel.restoreLocalnet(ctx, b.pl.table, b.pl.localnet.before)
-	case was:
+	case was || !want:
 		return nil
 	}
 	on, err := b.kernel.localnet.Get()

@@ -126,7 +126,11 @@ func (w *walker) matches(text string, share float64) bool {
 // walkerOf follows a packet to a cluster IP with so many slots. large says whether the node has a
 // pool beyond smallClasses.
 func walkerOf(slots int, large bool) *walker {
-	return walkerIn(&shape{large: large}, slots)
+	s := shape{}
+	if large {
+		s.uses = largePools
+	}
+	return walkerIn(&s, slots)
 }
 
 // walkerIn is walkerOf for a program of a shape.
@@ -179,7 +183,9 @@ func TestLookupsAreDocumented(t *testing.T) {
 	row := func(what string, slots int, large bool, not ...string) {
 		counts := ""
 		for _, hook := range []string{"nat-prerouting", "filter-forward", "nat-postrouting"} {
-			scheduled.large = large
+			if scheduled.uses &^= largePools; large {
+				scheduled.uses |= largePools
+			}
 			w := walkerIn(&scheduled, slots)
 			if w.leaf = by; by != nil {
 				w.in = map[string]bool{"services": true}
@@ -212,7 +218,7 @@ func TestLookupsAreDocumented(t *testing.T) {
 	all := []*leaf{{kind: kindService, way: inTurn, slots: 10}, {kind: kindService, way: byHash,
 		slots: 16}, {kind: kindService, way: byMaglev, slots: 1021}}
 	for _, l := range all {
-		scheduled.ways, scheduled.leaves = waysUsed{true, true, true}, append(scheduled.leaves,
+		scheduled.uses, scheduled.leaves = scheduled.uses|ways, append(scheduled.leaves,
 			l.chain())
 	}
 	row("first packet, a pool of 10 beside services with schedulers", 10, false)

@@ -168,7 +168,7 @@ func (o *ownerReading) readFrontends(ctx context.Context, keys []servicemodel.Fr
 			members[k] = append(members[k], set.Name)
 		}
 	}
-	if o.r.shape.sources {
+	if o.r.shape.has(sourceRanges) {
 		members[kindService] = append(members[kindService], setRestricted)
 	}
 	for _, key := range keys {

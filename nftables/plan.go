@@ -1,10 +1,9 @@
 package nftables
 
 import (
-	"math/bits"
+	"iter"
 	"net/netip"
 	"slices"
-	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -30,9 +29,12 @@ type planner struct {
 	capacity func(n int) uint32
 }
 
-func newPlanner(table string, first func() uint32) planner {
-	return planner{table: table, w: newWriter(), tables: newTables(), capacity: capacity,
-		first: first}
+func newPlanner(name string, first func() uint32) planner {
+	pl := planner{table: name, w: newWriter(), capacity: capacity, first: first}
+	for _, f := range nft.Families {
+		pl.tables = append(pl.tables, &table{f: f})
+	}
+	return pl
 }
 
 // plan is what a commit sends: the changes to each table, in their order, and the version.
@@ -47,15 +49,14 @@ type plan struct {
 	sysctl string
 	// mark commits a version with another mark even if nothing else changes.
 	mark bool
+	// anew says that the plan deletes the table that has the version.
+	anew bool
 }
 
 // empty reports whether there is nothing to send.
 func (p *plan) empty() bool {
 	return !p.mark && !slices.ContainsFunc(p.tables, func(t *tablePlan) bool { return !t.empty() })
 }
-
-// of returns the plan for the table of an address.
-func (p *plan) of(a netip.Addr) *tablePlan { return p.tables[nft.FamilyIndex(a)] }
 
 // tablePlan is the plan for one table. It is written in this order: the table, its sets, the chains
 // with their rules, the elements to delete and to add, and the sets to delete.
@@ -96,31 +97,43 @@ type setOps struct {
 
 // empty reports whether the plan leaves the table as it is.
 func (t *tablePlan) empty() bool {
-	return !t.rebuild && !t.create && t.program == nil && len(t.newSets)+len(t.goneSets) == 0 &&
-		t.elements() == 0
+	return !t.rebuild && !t.create && t.program == nil &&
+		len(t.newSets)+len(t.goneSets)+len(t.ops) == 0
 }
 
-// elements counts the elements that are added and deleted.
-func (t *tablePlan) elements() (n int) {
-	for _, ops := range t.ops {
-		n += ops.del.Len + ops.add.Len
-	}
-	return n
-}
-
-// newTablePlan returns a plan that leaves the table as it is.
-func newTablePlan(pl *place, have *table) *tablePlan {
+// newTablePlan returns a plan that leaves the table as it is, and knows what the changes need.
+func newTablePlan(pl *place, have *table, c *servicemodel.ChangeSet) *tablePlan {
 	t := &tablePlan{f: have.f, place: pl, have: have, next: have.skeleton}
-	t.need.ways = have.ahead
+	t.need.uses = have.ahead
+	for _, fc := range c.Frontends {
+		if fc.New != nil && fc.New.Key.Family() == t.f.Model {
+			t.need.addFrontend(fc.New)
+		}
+	}
+	for _, pc := range c.Pools {
+		if pc.New != nil && pc.New.ID.Family == t.f.Model {
+			t.need.addPool(pc.New)
+		}
+	}
 	t.del = func(set string, e nft.Elem) {
-		t.opsOf(set).del.Add(e)
-		t.lead(e, -1)
+		if t.opsOf(set).del.Add(e); e.Goto {
+			t.lead(e, -1)
+		}
 	}
 	t.add = func(set string, e nft.Elem) {
-		t.opsOf(set).add.Add(e)
-		t.lead(e, 1)
+		if t.opsOf(set).add.Add(e); e.Goto {
+			t.lead(e, 1)
+		}
 	}
 	return t
+}
+
+// lead counts an element that leads to a leaf, or that does so no longer.
+func (t *tablePlan) lead(e nft.Elem, n int) {
+	if t.leads == nil {
+		t.leads = map[string]int{}
+	}
+	t.leads[string(e.Data)] += n
 }
 
 func (t *tablePlan) opsOf(set string) *setOps {
@@ -140,60 +153,49 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p := &plan{table: pl.table, c: c, have: pl.version,
 		tables: make([]*tablePlan, 0, len(pl.tables))}
 	for _, t := range pl.tables {
-		p.tables = append(p.tables, newTablePlan(&pl.place, t))
+		p.tables = append(p.tables, newTablePlan(&pl.place, t, c))
 	}
-	for _, fc := range c.Frontends {
-		if fc.New != nil {
-			p.of(fc.New.Key.Addr).need.addFrontend(fc.New)
-		}
-	}
-	for _, pc := range c.Pools {
-		if pc.New == nil {
-			continue
-		}
-		for _, t := range p.tables {
-			if pc.New.ID.Family == t.f.Model {
-				t.need.addPool(pc.New)
-			}
-		}
-	}
-	rules := nocopy.Of(c.New).Rules()
-	anchor := pl.anchor(c)
+	rules, toMake := nocopy.Of(c.New).Rules(), pl.tablesToMake(c)
 	for _, t := range p.tables {
 		switch {
 		case t.have.exists && !t.f.ServedBy(rules):
 			t.rebuild, t.next = true, skeleton{}
 		case t.have.exists && !t.have.broken:
 			pl.change(p, t)
-		case t.have.exists, t.have == anchor, pl.wanted(c, t.have):
+		case t.have.exists, slices.Contains(toMake, t.have):
 			pl.write(p, t)
 		}
 	}
-	for _, plan := range pl.features(c) {
-		plan(p)
+	if pl.owning != nil || pl.version.owners {
+		pl.planOwners(p)
+	}
+	if slices.ContainsFunc(pl.tables, func(t *table) bool { return len(t.shape.affinity) > 0 }) {
+		pl.planForgetting(p)
+	}
+	if pl.rules.LocalhostNodePorts || c.Rules != nil {
+		pl.planLocalnet(p)
 	}
 	for _, t := range p.tables {
 		if t.create {
 			t.size(pl.capacity)
 		}
 	}
-	p.next = pl.version.next(p.losesVersion(), p.home(), pl.first,
-		pl.version.unswept || p.leavesClients(), pl.owning != nil)
+	p.setVersion(pl)
 	return p
 }
 
-// features are the plans of the features that the tables or the change set use.
-func (pl *planner) features(c *servicemodel.ChangeSet) (l []func(*plan)) {
-	if pl.owning != nil || pl.version.owners {
-		l = append(l, pl.planOwners)
+// setVersion sets the version after the plan. If the version moves, it stays in its present family,
+// or goes to the first one with a table.
+func (p *plan) setVersion(pl *planner) {
+	var home *nft.Family
+	for _, t := range p.tables {
+		p.anew = p.anew || t.f == p.have.home && t.rebuild
+		if t.next.exists && (home == nil || t.f == p.have.home) {
+			home = t.f
+		}
 	}
-	if slices.ContainsFunc(pl.tables, func(t *table) bool { return len(t.shape.affinity) > 0 }) {
-		l = append(l, pl.planForgetting)
-	}
-	if pl.usesLocalnet(c) {
-		l = append(l, pl.planLocalnet)
-	}
-	return l
+	unswept := pl.version.unswept || len(p.forget) > 0 && p.leavesClients()
+	p.next = pl.version.next(p.anew, home, pl.first, unswept, pl.owning != nil)
 }
 
 // standing returns the first table that exists, or nil.
@@ -206,126 +208,34 @@ func (pl *planner) standing() *table {
 	return nil
 }
 
-// anchor returns the table to be made for a state without services, or nil if there are tables.
-// Without a table, a reading could not tell such a state from a missing instance. Parts need none,
-// because an instance of parts goes with the last of them.
-func (pl *planner) anchor(c *servicemodel.ChangeSet) *table {
+// tablesToMake returns the tables that do not exist and that a change set needs: for new frontends,
+// for node-wide rules, or as an anchor. The anchor is made for a state without services: without a
+// table, a reading could not tell such a state from a missing instance. Parts need none, because an
+// instance of parts goes with the last of them.
+func (pl *planner) tablesToMake(c *servicemodel.ChangeSet) (l []*table) {
 	rules := nocopy.Of(c.New).Rules()
-	if pl.owning != nil || rules.MasqueradeMark == 0 {
-		return nil
-	}
-	var first *table
+	var anchor *table
+	stands := pl.owning != nil || rules.MasqueradeMark == 0
+	type change = servicemodel.Change[servicemodel.Frontend]
 	for _, t := range pl.tables {
-		if t.exists && t.f.ServedBy(rules) || pl.wanted(c, t) {
-			return nil
-		}
-		if first == nil && t.f.ServedBy(rules) {
-			first = t
-		}
-	}
-	return first
-}
-
-// wanted reports whether a table is needed for new frontends or for node-wide rules.
-func (pl *planner) wanted(c *servicemodel.ChangeSet, t *table) bool {
-	rules := nocopy.Of(c.New).Rules()
-	if !t.f.ServedBy(rules) {
-		return false
-	}
-	return len(t.f.Own(rules.ServiceCIDRs)) > 0 ||
-		t.f == nft.IPv4 && rendering.WantsRouteLocalnet(rules) ||
-		slices.ContainsFunc(c.Frontends, func(fc servicemodel.Change[servicemodel.Frontend]) bool {
-			return fc.New != nil && fc.New.Key.Family() == t.f.Model
-		})
-}
-
-// losesVersion reports whether the plan deletes the table that has the version.
-func (p *plan) losesVersion() bool {
-	return slices.ContainsFunc(p.tables, func(t *tablePlan) bool {
-		return t.f == p.have.home && t.rebuild
-	})
-}
-
-// home returns the family whose table has the version after the plan, if the version moves: its
-// present one, or else the first one with a table.
-func (p *plan) home() (home *nft.Family) {
-	for _, t := range p.tables {
-		if t.next.exists && (home == nil || t.f == p.have.home) {
-			home = t.f
+		switch {
+		case !t.f.ServedBy(rules):
+		case t.exists:
+			stands = true
+		case len(t.f.Own(rules.ServiceCIDRs)) > 0,
+			t.f == nft.IPv4 && rendering.WantsRouteLocalnet(rules),
+			slices.ContainsFunc(c.Frontends, func(fc change) bool {
+				return fc.New != nil && fc.New.Key.Family() == t.f.Model
+			}):
+			l = append(l, t)
+		case anchor == nil:
+			anchor = t
 		}
 	}
-	return home
-}
-
-// write plans a table from nothing.
-func (pl *planner) write(p *plan, t *tablePlan) {
-	t.rebuild, t.create = t.have.exists, true
-	t.needAll(p.c.New)
-	t.sets = setsOf(t.f, &t.need)
-	t.newSets = t.sets
-	for fe := range frontendsOf(p.c.New, t.f) {
-		pl.w.elements(p.c.New, fe, t.add)
+	if len(l) == 0 && !stands && anchor != nil {
+		l = append(l, anchor)
 	}
-	for _, set := range addressSets {
-		if pl.owning == nil { // with owning set, the index of owners counts them
-			for a := range addressesOf(p.c.New, t.f, set) {
-				pl.w.address(set, a, t.add)
-			}
-		}
-	}
-	pl.w.writeSettings(p.c.New.Rules(), pl.localnet.before, t.add)
-	t.need.leaves = sortedKeys(t.leads)
-	t.next = skeleton{exists: true, shape: t.need, counts: map[string]int{},
-		leads: map[string]int{}}
-	t.program = pl.place.program(t.f, p.c.New.Rules(), &t.need)
-}
-
-// size sets the sizes of the sets in a table that is written from nothing.
-func (t *tablePlan) size(capacity func(n int) uint32) {
-	for _, s := range t.newSets {
-		if ops := t.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
-			n := ops.add.Len
-			if strings.HasSuffix(s.Name, string(byMaglev)+setEndpoints) {
-				n = max(n, firstMaglev)
-			}
-			s.Size = capacity(n)
-		}
-	}
-}
-
-// firstMaglev is for how many entries a map of Maglev is made at least. So one with the 1,021
-// entries of a first service has room for those of 64, and 1 MB of buckets.
-const firstMaglev = 16 * 1021
-
-// capacity gives a set that begins with many elements room for four times as many. The kernel then
-// makes a hash table that is large enough from the start. Filling it takes half the time of filling
-// one that grows. It is never rehashed, so it can be read at any time. If the set is full, the
-// kernel returns ENFILE, and the table is made anew.
-//
-// A set of hundreds of thousands gets room for twice as many at least, and just as many as need no
-// more buckets (nft_hash_buckets). The kernel clears their memory in one transaction: for a million
-// elements 32 MB in 50 ms, not 128 MB in 285 ms.
-func capacity(n int) uint32 {
-	if n < 1000 {
-		return 0
-	}
-	if n < 1<<18 {
-		return 1 << bits.Len(uint(4*n-1))
-	}
-	return 3 << (bits.Len(uint((8*n-1)/3)) - 2)
-}
-
-// needAll computes the shape that all frontends of the table need.
-func (t *tablePlan) needAll(of *servicemodel.Table) {
-	t.need = shape{}
-	for fe := range frontendsOf(of, t.f) {
-		t.need.addFrontend(fe)
-	}
-	for p := range nocopy.Of(of).Pools() {
-		if p.ID.Family == t.f.Model {
-			t.need.addPool(p)
-		}
-	}
+	return l
 }
 
 // change plans the differences in a table that stays.
@@ -336,7 +246,18 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 	for name, l := range t.have.drift {
 		l.Each(t.opsOf(name).del.Add)
 	}
-	changes(p.c, t.f, func(old, new *servicemodel.Frontend) { pl.frontend(p, t, old, new) })
+	changes(p.c, t.f, func(old, new *servicemodel.Frontend) {
+		switch {
+		case old == nil:
+			pl.w.elements(p.c.New, new, t.add)
+		case new == nil:
+			pl.w.elements(p.c.Old, old, t.del)
+		case old == new:
+			pl.poolsChanged(p, t, new)
+		default:
+			pl.changed(p, t, old, new)
+		}
+	})
 	if pl.owning == nil { // with owning set, the index of owners counts them
 		pl.addresses(t, setClusterIPs, p.c.ClusterIPs)
 		pl.addresses(t, setHairpins, p.c.Hairpins)
@@ -345,11 +266,12 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 		pl.w.writeSettings(*r.Old, pl.localnet.before, t.del)
 		pl.w.writeSettings(*r.New, pl.localnet.before, t.add)
 	}
-	leaves := pl.leaves(p, t)
+	leaves := t.have.shape.leaves
+	if t.leads != nil || t.have.shape.has(ways) {
+		leaves = pl.planLeaves(p, t)
+	}
 	if t.have.stale || p.c.Rules != nil || !t.have.shape.covers(&t.need) {
 		pl.reshape(p, t, leaves)
-	} else {
-		pl.releaf(p, t, leaves)
 	}
 	for _, s := range t.goneSets {
 		// Deleting a set deletes its elements. But a chain cannot be deleted while elements of a
@@ -360,84 +282,151 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 	}
 }
 
-// reshape rewrites the chains whose rules the present needs change. Sets that no rule needs any
-// more are deleted.
-func (pl *planner) reshape(p *plan, t *tablePlan, leaves []string) {
-	t.needAll(p.c.New)
-	t.need.ways.add(t.have.ahead)
-	t.need.leaves = slices.DeleteFunc(slices.Clone(leaves), func(name string) bool {
-		return pl.owning == nil && !t.leadsTo(name)
-	})
-	if pl.owning != nil { // nothing tells what other owners need
-		t.need.add(&t.have.shape)
-	}
-	old := t.sets
-	t.sets = setsOf(t.f, &t.need)
-	t.newSets, t.goneSets = missing(t.sets, old), missing(old, t.sets)
-	before := pl.place.program(t.f, p.c.Old.Rules(), &t.have.shape)
-	t.program = pl.place.program(t.f, p.c.New.Rules(), &t.need)
-	t.goneChains = goneChains(before, t.program)
-	if !t.have.stale {
-		t.program = changedChains(before, t.program)
-	}
-	t.next.shape, t.next.stale = t.need, false
-}
-
-func missing(from, in []*nft.Set) []*nft.Set {
-	return slices.DeleteFunc(slices.Clone(from), func(s *nft.Set) bool {
-		return slices.ContainsFunc(in, func(o *nft.Set) bool { return o.Name == s.Name })
-	})
-}
-
-// changedChains returns the chains of a program that an old program does not have, or has with
-// other rules.
-func changedChains(old, new nft.Program) nft.Program {
-	hashes := make(map[string][]uint64, len(old))
-	for _, c := range old {
-		hashes[c.Name] = c.Hashes()
-	}
-	return slices.DeleteFunc(new, func(c *nft.ProgramChain) bool {
-		had, ok := hashes[c.Name]
-		return ok && slices.Equal(had, c.Hashes())
-	})
-}
-
-func goneChains(old, new nft.Program) []string {
-	var l []string
-	for _, c := range old {
-		if !new.Has(c.Name) {
-			l = append(l, c.Name)
+// changes calls fn with the frontends of one family that are new (old is nil), removed (new is nil)
+// or changed, and then with unchanged frontends (old is new) that use a changed pool.
+func changes(c *servicemodel.ChangeSet, f *nft.Family, fn func(old, new *servicemodel.Frontend)) {
+	for _, fc := range c.Frontends {
+		fe := fc.New
+		if fe == nil {
+			fe = fc.Old
+		}
+		if fe.Key.Family() == f.Model {
+			fn(fc.Old, fc.New)
 		}
 	}
-	return l
-}
-
-// removes reports whether a change set removes the parts of owners by [planner.removal]: the last
-// parts, or parts of another layout.
-func (pl *planner) removes(c *servicemodel.ChangeSet) bool {
-	return pl.owning != nil && nocopy.Of(c.New).Rules().MasqueradeMark == 0
-}
-
-// removal plans to delete the elements that are drift from tables of another layout. If no
-// frontends are left, it plans to delete the tables.
-func (pl *planner) removal(left int) *plan {
-	p := &plan{table: pl.table, have: pl.version, next: pl.version.next(false, pl.version.home,
-		pl.first, pl.version.unswept, false)}
-	if left == 0 {
-		p.next.epoch = p.have.epoch // the epoch goes with its table
-	}
-	for _, have := range pl.tables {
-		if !have.exists {
-			continue
+	var last servicemodel.PortName
+	for _, pc := range c.Pools {
+		if pc.Old == nil || pc.New == nil || pc.New.ID.Family != f.Model {
+			continue // its frontends were added, removed or changed
 		}
-		t := &tablePlan{f: have.f, rebuild: left == 0, ops: map[string]*setOps{}}
-		p.tables = append(p.tables, t)
-		for _, name := range sortedKeys(have.drift) {
-			if l := have.drift[name]; left > 0 && l.Len > 0 {
-				t.sets = append(t.sets, &nft.Set{Name: name})
-				t.ops[name] = &setOps{del: *l}
+		if pc.New.ID.Service == last {
+			continue // the other pool of a service port, planned together with the first
+		}
+		last = pc.New.ID.Service
+		for _, fe := range nocopy.Of(c.New).FrontendsOf(last) {
+			old := nocopy.Of(c.Old).Frontend(fe.Key)
+			if fe.Key.Family() == f.Model && old != nil && old.Equal(fe) {
+				fn(fe, fe)
 			}
 		}
 	}
-	return p
+}
+
+// changed plans a changed frontend. It compares the elements of both and leaves equal elements
+// alone.
+func (pl *planner) changed(p *plan, t *tablePlan, old, new *servicemodel.Frontend) {
+	id := func(name string, e nft.Elem) string {
+		return name + "\x00" + string(e.Key) + string(e.KeyEnd)
+	}
+	before, kept := map[string]string{}, map[string]bool{}
+	pl.w.frontend(p.c.Old, old, func(name string, e nft.Elem) {
+		before[id(name, e)] = string(e.Data) + string(e.UserData)
+	})
+	pl.w.frontend(p.c.New, new, func(name string, e nft.Elem) {
+		if v, ok := before[id(name, e)]; ok && v == string(e.Data)+string(e.UserData) {
+			kept[id(name, e)] = true
+			return
+		}
+		t.add(name, e)
+	})
+	pl.w.frontend(p.c.Old, old, func(name string, e nft.Elem) {
+		if !kept[id(name, e)] {
+			t.del(name, e)
+		}
+	})
+	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(old)
+	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(new)
+	pl.w.slots(new, false, oldInternal, newInternal, t.del, t.add)
+	pl.w.slots(new, true, oldExternal, newExternal, t.del, t.add)
+}
+
+// poolsChanged plans the pools of a frontend. Its other elements stay.
+func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend) {
+	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(fe)
+	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(fe)
+	change := func(outside bool, old, new *servicemodel.Pool) {
+		if old == nil || old.Equal(new) {
+			return
+		}
+		pl.verdictChanged(t, fe, outside, old, new)
+		pl.w.slots(fe, outside, old, new, t.del, t.add)
+		if fe.AffinityService {
+			pl.w.byAddress(fe, outside, old, new, t.del)
+			pl.w.byAddress(fe, outside, new, old, t.add)
+		}
+	}
+	change(false, oldInternal, newInternal)
+	change(true, oldExternal, newExternal)
+}
+
+// verdictChanged plans how packets to a frontend find the size of its pool.
+func (pl *planner) verdictChanged(t *tablePlan, fe *servicemodel.Frontend, outside bool, old,
+
+	new *servicemodel.Pool) {
+	if wayOf(old)|wayOf(new) != atRandom {
+		k := kindOf(fe.Key)
+		if leafOf(k, outside, old) != leafOf(k, outside, new) {
+			pl.w.key = nft.AppendFrontend(pl.w.key[:0], fe.Key)
+			pl.w.verdict(fe, outside, old, t.del)
+			pl.w.verdict(fe, outside, new, t.add)
+		}
+		return
+	}
+	over := setOver
+	if outside {
+		over = setExternalOver
+	}
+	was, is := classOf(slotCount(old)), classOf(slotCount(new))
+	if was == is {
+		return
+	}
+	move := func(to sink, from, into int) {
+		for than := range into {
+			if isOver(into, than) && !isOver(from, than) {
+				to(pl.w.names.get(kindOf(fe.Key).prefix, over, most(than)),
+					nft.Elem{Key: nft.AppendFrontend(pl.w.key[:0], fe.Key)})
+			}
+		}
+	}
+	move(t.del, is, was)
+	move(t.add, was, is)
+}
+
+// addresses plans the changes to a set of addresses.
+func (pl *planner) addresses(t *tablePlan, set string, changes []servicemodel.AddrChange) {
+	for _, ac := range changes {
+		switch {
+		case servicemodel.FamilyOf(ac.Addr) != t.f.Model:
+		case ac.Added:
+			pl.w.address(set, ac.Addr, t.add)
+		default:
+			pl.w.address(set, ac.Addr, t.del)
+		}
+	}
+}
+
+// frontendsOf yields the frontends of one family.
+func frontendsOf(t *servicemodel.Table, f *nft.Family) iter.Seq[*servicemodel.Frontend] {
+	return func(yield func(*servicemodel.Frontend) bool) {
+		for fe := range nocopy.Of(t).Frontends() {
+			if fe.Key.Family() == f.Model && !yield(fe) {
+				return
+			}
+		}
+	}
+}
+
+// addressesOf yields the addresses of one family that belong into a set.
+func addressesOf(t *servicemodel.Table, f *nft.Family, set string) iter.Seq[netip.Addr] {
+	all := t.ClusterIPs()
+	if set == setHairpins {
+		all = t.Hairpins()
+	}
+	return func(yield func(netip.Addr) bool) {
+		for a := range all {
+			if servicemodel.FamilyOf(a) == f.Model && !yield(a) {
+				return
+			}
+		}
+	}
 }

@@ -23,7 +23,9 @@ func (p *plan) Stats() dataplane.Stats {
 // elements counts the elements that the plan adds and deletes.
 func (p *plan) elements() (n int) {
 	for _, t := range p.tables {
-		n += t.elements()
+		for _, ops := range t.ops {
+			n += ops.del.Len + ops.add.Len
+		}
 	}
 	return n
 }
@@ -120,7 +122,7 @@ func (p *plan) writeEpoch(to writers) {
 	if p.have.number != 0 && p.next.epoch == p.have.epoch {
 		return
 	}
-	if p.have.number != 0 && !p.losesVersion() {
+	if p.have.number != 0 && !p.anew {
 		to(p.have.home).DeleteSet(versionSet(p.have.epoch))
 	}
 	w := to(p.next.home)

@@ -8,9 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelprobe"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -57,24 +55,6 @@ func lacking(err error) bool {
 
 // askAgain is how long the answer of a kernel that lacks something is kept.
 const askAgain = time.Minute
-
-// checkFamilies reports a family that a change set needs and the kernel cannot have a table of,
-// if the node may do without it. If no such table exists yet, it asks the kernel.
-func (b *backend) checkFamilies(c *servicemodel.ChangeSet) error {
-	if nocopy.Of(c.New).Rules().OnlyFamily != 0 {
-		return nil
-	}
-	k, anchor := rendering.NewChecker(Name, c), b.pl.anchor(c)
-	for _, t := range b.pl.tables {
-		if t.exists || t != anchor && !b.pl.wanted(c, t) {
-			continue
-		}
-		if err := b.lacks(t); err != nil {
-			k.RefuseFamily(t.f.Model, err.Error())
-		}
-	}
-	return k.Err()
-}
 
 // lacks asks the kernel what it lacks for a table, unless that is already known. If the kernel
 // lacks it for the other tables, too, the family is not the reason, and the commit fails.

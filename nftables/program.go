@@ -24,7 +24,11 @@ func (p *place) program(f *nft.Family, r servicemodel.Rules, s *shape) nft.Progr
 		b.balances(k)
 		b.frontends(k)
 	}
-	b.leaves(b.shape.leaves)
+	for _, name := range b.shape.leaves {
+		if l, ok := parseLeaf(name); ok {
+			b.leaf(&l)
+		}
+	}
 	b.dispatch()
 	b.reset()
 	b.newPackets()
@@ -67,7 +71,7 @@ func (b *builder) balances(k *kind) {
 	// A frontend without slot 0 has no endpoints. No other rule finds one.
 	b.balance(k, k.prefix, setOver, nft.Accept)
 	b.draw(k, k.prefix)
-	if !b.shape.split {
+	if !b.shape.has(splitPools) {
 		return
 	}
 	// A commit may have come after the lookup in the set. The frontend's outside clients may now
@@ -122,7 +126,7 @@ func (b *builder) balance(k *kind, prefix, over string, none nft.Rule) {
 func (b *builder) smallest(c *nft.ProgramChain, k *kind, prefix string, none nft.Rule) {
 	c.Add(nft.Jump(drawName(prefix, 2)))
 	c.Add(nft.Jump(drawName(prefix, 1)))
-	if b.shape.schedules() {
+	if b.shape.has(ways) {
 		// A commit may come between the two lookups, and change the scheduler.
 		c.Add(b.frontend(k).VMap(prefix + setScheduled))
 		c.Add(nft.Jump(drawName(prefix, 1)))
@@ -140,9 +144,9 @@ func (b *builder) draw(k *kind, prefix string) {
 		b.Chain(drawName(prefix, n)).Add(b.dnat(k, prefix, atRandom, nft.NumgenRandom(n)))
 		last.Add(nft.Jump(drawName(prefix, n)))
 	}
-	for i, used := range b.shape.ways {
-		if used {
-			last.Add(b.dnat(k, prefix, ways[i], nft.NumgenRandom(1)))
+	for _, w := range []feature{inTurn, byHash, byMaglev} {
+		if b.shape.has(w) {
+			last.Add(b.dnat(k, prefix, w, nft.NumgenRandom(1)))
 		}
 	}
 }
@@ -155,19 +159,19 @@ func drawName(prefix string, n int) string { return prefix + chainDraw + strconv
 func (b *builder) frontends(k *kind) {
 	mark, notPods := nft.MarkOr(b.rules.MasqueradeMark), b.f.NotFromPods(b.rules.LocalPods)
 	c := b.Chain(k.chain)
-	if b.shape.sources && k == kindService {
+	if b.shape.has(sourceRanges) && k == kindService {
 		// The frontend may be newer than the check in the chains before DNAT.
 		c.Add(b.forbidden(), nft.Drop)
 	}
 	c.Add(b.in(k, setMasqAll), mark)
-	if b.shape.notPods {
+	if b.shape.has(notFromPods) {
 		c.Add(notPods, b.in(k, setMasqNotPods), mark)
 	}
-	if b.shape.split {
+	if b.shape.has(splitPools) {
 		c.Add(notPods, b.in(k, setMasqHost), nft.FIBSaddrLocal, mark)
 	}
 	b.remember(c, k)
-	if b.shape.split {
+	if b.shape.has(splitPools) {
 		c.Add(notPods, b.in(k, setSplit), nft.FIBSaddrNotLocal, nft.Jump(k.outside))
 	}
 	b.rememberPrefixes(c, k, mapPrefixes)

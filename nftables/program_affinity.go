@@ -109,7 +109,7 @@ func affinityMapsOf(f *nft.Family, s *shape) (l []*nft.Set) {
 	if uses(mapPrefixes) {
 		add(mapPrefixes, append([]nft.Field{f.Addr}, frontend...), endpointFields(f),
 			affinityMaps*affinitySize, comment)
-		if s.split {
+		if s.has(splitPools) {
 			add(mapPrefixesOutside, append([]nft.Field{f.Addr}, frontend...), endpointFields(f),
 				affinityMaps*affinitySize, comment)
 		}
@@ -213,7 +213,7 @@ func (b *builder) byAddress(k *kind, outside bool) string {
 		frontend = nft.Concat{b.f.CTDaddr}.With(b.frontend(kindNodePort)...)
 	}
 	c := b.Chain(name)
-	if b.shape.split && !outside {
+	if b.shape.has(splitPools) && !outside {
 		c.Add(frontend.In(k.prefix+setSplit), b.f.NotFromPods(b.rules.LocalPods),
 			nft.FIBSaddrNotLocal, nft.Goto(b.byAddress(k, true)))
 	}
@@ -257,7 +257,7 @@ func (b *builder) learn() {
 				return nft.Join(nft.Update(in, client.With(service...), timeout, endpoint),
 					nft.Counter)
 			}
-			if put = update(mapPrefixes); b.shape.split {
+			if put = update(mapPrefixes); b.shape.has(splitPools) {
 				outside := nft.Join(b.f.NotFromPods(b.rules.LocalPods), nft.FIBSaddrNotLocal,
 					update(mapPrefixesOutside), nft.Return)
 				c := b.Chain(to)
@@ -275,7 +275,7 @@ func (b *builder) learn() {
 			put = byClient(f.CTSaddr, nft.VerdictGoto, to+"-")
 		}
 		rules = append(rules, nft.Join(withPorts, inService, put))
-		if b.shape.sticky {
+		if b.shape.has(stickyNodePorts) {
 			rules = append(rules, nft.Join(withPorts, service.NotIn(kindService.registry),
 				inNodePort, put))
 		}

@@ -108,7 +108,7 @@ var filterChains = [...]string{"filter-input", "filter-forward", "filter-output"
 // hooks makes the base chains.
 func (b *builder) hooks() {
 	filter := prioFilter + int32(b.place.prio.Filter)
-	if b.shape.sources {
+	if b.shape.has(sourceRanges) {
 		b.sources(b.Filter("sources-prerouting", nft.HookPrerouting, prioSources))
 		b.sources(b.Filter("sources-output", nft.HookOutput, prioSources))
 	}

@@ -24,7 +24,7 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			for _, program := range nftPrograms(t) {
-				if tc.shape.sources && !loadsRanges(t, program) {
+				if tc.shape.has(sourceRanges) && !loadsRanges(t, program) {
 					t.Logf("%s cannot load ranges of concatenations with a protocol on this kernel",
 						program)
 					continue

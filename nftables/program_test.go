@@ -33,7 +33,7 @@ var programCases = []struct {
 			"fd00:10:244::/56", "fd00:10:245::/49")},
 		NodePorts:    prefixes("0.0.0.0/0", "::/0"),
 		ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:10:96::/112"),
-	}, shape: shape{split: true, sources: true, notPods: true, large: true}},
+	}, shape: shape{uses: splitPools | sourceRanges | notFromPods | largePools}},
 	{name: "pods behind a bridge, node ports at some addresses", rules: servicemodel.Rules{
 		MasqueradeMark: 0x80000000,
 		LocalPods:      servicemodel.PodDetector{Bridge: "cni0"},
@@ -46,21 +46,21 @@ var programCases = []struct {
 	}},
 	{name: "other answers", rules: servicemodel.Rules{MasqueradeMark: 0x1000,
 		NoEndpoints: "reset", Forbidden: "reset"},
-		shape: shape{sources: true}},
+		shape: shape{uses: sourceRanges}},
 	{name: "neighbours are masqueraded", rules: servicemodel.Rules{MasqueradeMark: 0x1000,
 		MasqueradeNeighbours: true}},
 	{name: "affinity, pods behind interfaces with a prefix", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1,
 		LocalPods:      servicemodel.PodDetector{InterfacePrefix: "veth"},
-	}, shape: shape{sticky: true, affinity: []affinity{{seconds: 1}, {seconds: 60},
+	}, shape: shape{uses: stickyNodePorts, affinity: []affinity{{seconds: 1}, {seconds: 60},
 		{seconds: 10800}, {seconds: 86399}}}},
 	{name: "affinity of prefixes and whole services", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1, NodePorts: prefixes("0.0.0.0/0", "::/0"),
-	}, shape: shape{split: true, sticky: true, notPods: true, affinity: []affinity{
+	}, shape: shape{uses: splitPools | stickyNodePorts | notFromPods, affinity: []affinity{
 		{60, 1, false}, {60, 24, false}, {600, 24, false}, {1, 0, true}, {60, 0, true},
 		{60, 23, true}}}},
 	{name: "schedulers", rules: servicemodel.Rules{MasqueradeMark: 1},
-		shape: shape{split: true, ways: waysUsed{true, true, true}, leaves: []string{
+		shape: shape{uses: splitPools | ways, leaves: []string{
 			"nodeport-external-mh-16381", "nodeport-mh-port-1021", "nodeport-rr-2-7",
 			"nodeport-sh-1", "nodeport-sh-port-8", "service-external-rr-1-1023",
 			"service-external-sh-port-4", "service-mh-4093", "service-mh-port-65521",
@@ -101,7 +101,7 @@ func TestFewRulesAskAMap(t *testing.T) {
 		require.NotEmpty(t, rules)
 		for name, n := range rules {
 			most := allClasses + 1
-			if strings.Contains(name, string(byHash)) {
+			if strings.Contains(name, wayNames[byHash]) {
 				most *= attempts // of hashes, each has a seed of its own
 			}
 			require.LessOrEqual(t, n, most, name)

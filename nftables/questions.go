@@ -52,7 +52,11 @@ func (s servicePort) expressible(t *servicemodel.Table) bool {
 		}
 		internal, external := nocopy.Of(t).PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
-			if p != nil && (!expressible(p) || p.Forwarding != servicemodel.ForwardNAT) {
+			if p == nil {
+				continue
+			}
+			n := entryCount(p)
+			if n == 0 || n > maxSlots || p.Forwarding != servicemodel.ForwardNAT {
 				return false
 			}
 		}

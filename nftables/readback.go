@@ -32,23 +32,29 @@ func (r *reading) foreign() bool {
 
 // shapeOf derives the features in use from the names of the sets and chains.
 func shapeOf(r *reading) shape {
-	sets, s := r.specs, shape{}
-	for name := range sets {
+	s := shape{}
+	for name := range r.specs {
 		for _, k := range kinds {
-			if rest, ok := strings.CutPrefix(name, k.prefix+setAffinity); ok {
-				if a, ok := parseAffinity(rest); ok {
-					s.affinity = insert(s.affinity, a, affinity.compare)
-					s.sticky = s.sticky || k == kindNodePort
+			rest, ok := strings.CutPrefix(name, k.prefix+setAffinity)
+			if a, parsed := parseAffinity(rest); ok && parsed {
+				s.affinity = insert(s.affinity, a, affinity.compare)
+				if k == kindNodePort {
+					s.uses |= stickyNodePorts
 				}
 			}
 		}
 	}
-	_, s.notPods = sets[kindService.prefix+setMasqNotPods]
-	_, s.sources = sets[setSources]
-	_, s.split = sets[kindService.prefix+setSplit]
-	_, s.large = sets[kindService.prefix+overName(setOver, smallClasses-1)]
-	for i, w := range ways {
-		_, s.ways[i] = sets[kindService.prefix+string(w)+setEndpoints]
+	for f, set := range map[feature]string{
+		inTurn: wayNames[inTurn] + setEndpoints, byHash: wayNames[byHash] + setEndpoints,
+		byMaglev: wayNames[byMaglev] + setEndpoints, notFromPods: setMasqNotPods,
+		splitPools: setSplit, largePools: overName(setOver, smallClasses-1),
+	} {
+		if r.has(kindService.prefix + set) {
+			s.uses |= f
+		}
+	}
+	if r.has(setSources) {
+		s.uses |= sourceRanges
 	}
 	for name := range r.hashes {
 		if l, ok := parseLeaf(name); ok && r.has(l.slotMap()) {

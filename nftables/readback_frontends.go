@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strconv"
+	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -225,4 +227,74 @@ func (r *reading) addresses(set string) (l []netip.Addr) {
 		}
 	}
 	return l
+}
+
+// parseEntry reads the comment of an entry. The scheduler is empty if the comment names none.
+func parseEntry(ep netip.AddrPort, comment string) (e entry, s servicemodel.Scheduler) {
+	e = entry{endpoint: ep, slot: -1}
+	for word := range strings.FieldsSeq(comment) {
+		if v, ok := strings.CutPrefix(word, schedulerWord); ok {
+			parsed, err := servicemodel.ParseScheduler(v)
+			name, _, _ := parsed.Split()
+			if _, ok := schedulerWays[name]; ok && err == nil {
+				s = parsed
+			}
+		}
+		if v, ok := strings.CutPrefix(word, slotWord); ok {
+			n, err := strconv.ParseUint(v, 10, 16)
+			if e.slot = int32(n); err != nil {
+				e.slot = -1
+			}
+		}
+		if v, ok := strings.CutPrefix(word, weightWord); ok {
+			n, _ := strconv.ParseUint(v, 10, 16)
+			e.weight = uint16(n)
+		}
+	}
+	return e, s
+}
+
+// poolFrom returns the pool that has the entries, in the map of a way. It returns nil if no pool
+// has them.
+func poolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []entry,
+
+	in feature) *servicemodel.Pool {
+	p := &servicemodel.Pool{ID: id, Scheduler: s}
+	if wayOf(p) != in {
+		return nil
+	}
+	for _, e := range l {
+		switch {
+		case in != byMaglev:
+			appendEntry(p, e, s == servicemodel.RoundRobin)
+		case e.slot >= 0 && int(e.slot) < len(l):
+			for len(p.Slots) <= int(e.slot) {
+				p.Slots = append(p.Slots, servicemodel.Slot{})
+			}
+			p.Slots[e.slot] = servicemodel.Slot{Endpoint: e.endpoint, Weight: max(e.weight, 1)}
+		}
+	}
+	if in == byMaglev && tableless.MaglevSize(p) != len(l) {
+		return nil
+	}
+	if in == atRandom {
+		return p
+	}
+	again := newWriter().entriesOf(p)
+	for i := range l {
+		if !again.next() || again.now != l[i] {
+			return nil
+		}
+	}
+	return p
+}
+
+// appendEntry adds an entry to a pool. Equal endpoints in a row become one slot with a weight,
+// unless each slot has one entry.
+func appendEntry(p *servicemodel.Pool, e entry, once bool) {
+	if n := len(p.Slots); !once && n > 0 && p.Slots[n-1].Endpoint == e.endpoint {
+		p.Slots[n-1].Weight++
+		return
+	}
+	p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: e.endpoint, Weight: max(e.weight, 1)})
 }

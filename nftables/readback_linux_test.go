@@ -380,7 +380,15 @@ func TestAllChainsAreAskedFor(t *testing.T) {
 	for _, tc := range programCases {
 		for _, f := range nft.Families {
 			have, most := newProgram(f, tc.rules, &tc.shape), newProgram(f, mostChains, &tc.shape)
-			require.Empty(t, goneChains(have, most))
+			lacks := func(old, new nft.Program) (l []string) {
+				for _, c := range old {
+					if !new.Has(c.Name) {
+						l = append(l, c.Name)
+					}
+				}
+				return l
+			}
+			require.Empty(t, lacks(have, most))
 			var gone []string
 			if tc.rules.NoEndpoints != answerReset && tc.rules.Forbidden != answerReset {
 				gone = append(gone, chainReset)
@@ -388,7 +396,7 @@ func TestAllChainsAreAskedFor(t *testing.T) {
 			if !tc.rules.MasqueradeNeighbours {
 				gone = append(gone, "neighbours-prerouting")
 			}
-			require.ElementsMatch(t, gone, goneChains(most, have))
+			require.ElementsMatch(t, gone, lacks(most, have))
 		}
 	}
 }

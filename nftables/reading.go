@@ -238,7 +238,8 @@ func (s *snapshot) interpret() (c servicemodel.Contents) {
 func (b *backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observation {
 	o := &dataplane.Observation{Table: t, Drift: s.text, OtherLayout: s.otherLayout()}
 	for i, r := range s.tables {
-		b.pl.tables[i].read(r)
+		t := b.pl.tables[i]
+		t.skeleton, t.sets, t.drift, t.index = r.skeleton, nil, r.drift, r.index
 		o.Unread = o.Unread || r.unread
 	}
 	switch {

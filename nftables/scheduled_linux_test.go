@@ -213,7 +213,7 @@ func TestHashesChooseWhatTheySay(t *testing.T) {
 		for _, weights := range [][]uint16{{1}, {1, 1}, {1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
 			{1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 2, 7}} {
 			w.apply(s, weights...)
-			if way, _ := wayOf(s); way != byHash && way != byMaglev {
+			if way := wayOf(&servicemodel.Pool{Scheduler: s}); way != byHash && way != byMaglev {
 				continue
 			}
 			for _, c := range all {

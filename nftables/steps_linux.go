@@ -47,24 +47,21 @@ const (
 	rangesCost = 4
 )
 
-// inSteps reports whether a plan is sent in steps: a large one for an instance that no packet meets
+// inSteps reports whether a large plan is sent in steps: one for an instance that no packet meets
 // yet. After another program has interrupted the steps, the plan is sent at once.
 func (b *backend) inSteps(p *plan) bool {
-	return !b.interrupted && b.pl.owning == nil && p.size() > min(oneStep, b.kernel.room()) &&
+	return !b.interrupted && b.pl.owning == nil &&
 		!slices.ContainsFunc(p.tables, func(t *tablePlan) bool {
 			return t.have.exists && !p.have.unfinished || !t.create && !t.empty()
 		})
 }
-
-// room is how many bytes of elements fit into one transaction.
-func (k *kernel) room() int { return k.conn.MaxBatch() / 2 }
 
 // sendInSteps commits a plan in steps. If one of them fails, it deletes the tables.
 func (b *backend) sendInSteps(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
 	s := &steps{b: b, now: *p, size: min(leastStep, k.room()),
-		commit: func() (dataplane.Stats, error) { return k.transact(ctx) }}
+		commit: func() (dataplane.Stats, error) { return k.commit(ctx) }}
 	s.to = newWriters(func(f *nft.Family) nft.Writer {
 		e := nft.NewEncoder(&k.batch, f, p.table)
 		e.Pause = s.pause

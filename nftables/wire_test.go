@@ -43,7 +43,7 @@ func FuzzDecode(f *testing.F) {
 			r := newReading(fam, DefaultTable)
 			r.exists = true
 			rules := programCases[0].rules
-			s := shape{split: true, large: true}
+			s := shape{uses: splitPools | largePools}
 			for _, st := range setsOf(fam, &s) {
 				r.specs[st.Name] = st.Spec()
 				for _, e := range l {

@@ -8,114 +8,101 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Checker collects the parts of a change set that a backend cannot express, as
-// [dataplane.UnsupportedError] values.
-type Checker struct {
+// Abilities are what a backend can express. Hints say in errors what is possible instead.
+type Abilities struct {
+	// Scheduler reports whether the backend has a scheduler other than the default.
+	Scheduler     func(servicemodel.Scheduler) bool
+	SchedulerHint string
+	// ForwardingHint is set if the backend has no direct routing and no tunnels.
+	ForwardingHint string
+	// AnyOrigins allows combinations of masqueraded origins that [servicemodel.Resolve] never
+	// makes. Answers allows answers other than the defaults. Neighbours allows masqueraded
+	// neighbours.
+	AnyOrigins, Answers, Neighbours bool
+	// Frontend and Pool refuse more, unless they are nil.
+	Frontend func(*Refusals, *servicemodel.Frontend)
+	Pool     func(*Refusals, *servicemodel.Pool)
+}
+
+// Refusals are the parts of a change set that a backend cannot express.
+type Refusals struct {
 	backend string
-	c       *servicemodel.ChangeSet
 	errs    []error
 	seen    map[dataplane.UnsupportedError]bool // a service may have many pools
 }
 
-// NewChecker returns a checker of a change set for a backend.
-func NewChecker(backend string, c *servicemodel.ChangeSet) *Checker {
-	return &Checker{backend: backend, c: c, seen: map[dataplane.UnsupportedError]bool{}}
-}
-
-// Err returns what was refused, in the order of the checks.
-func (k *Checker) Err() error { return errors.Join(k.errs...) }
-
 // Refuse refuses a service because of a value of a field.
-func (k *Checker) Refuse(of servicemodel.PortName, field, value, hint string) {
-	e := dataplane.UnsupportedError{Backend: k.backend, Service: of.Name,
+func (r *Refusals) Refuse(of servicemodel.PortName, field, value, hint string) {
+	e := dataplane.UnsupportedError{Backend: r.backend, Service: of.Name,
 		Object: "service " + of.String(), Field: field, Value: value, Hint: hint}
-	if !k.seen[e] {
-		k.seen[e] = true
-		k.errs = append(k.errs, &e)
+	if r.seen == nil {
+		r.seen = map[dataplane.UnsupportedError]bool{}
+	}
+	if !r.seen[e] {
+		r.seen[e] = true
+		r.errs = append(r.errs, &e)
 	}
 }
 
-// RefuseNode refuses a node-wide rule.
-func (k *Checker) RefuseNode(field, value, hint string) {
-	k.errs = append(k.errs, &dataplane.UnsupportedError{Backend: k.backend, Object: "node",
-		Field: field, Value: value, Hint: hint})
+// RefusedNode refuses a node-wide rule.
+func RefusedNode(backend, field, value, hint string) error {
+	return &dataplane.UnsupportedError{Backend: backend, Object: "node", Field: field,
+		Value: value, Hint: hint}
 }
 
-// Answers refuses answers other than the defaults.
-func (k *Checker) Answers() {
-	if k.c.Rules == nil {
-		return
-	}
-	if a := k.c.Rules.New.NoEndpoints; a != "" {
-		k.RefuseNode(dataplane.FieldNoEndpoints, a, "nftables can")
-	}
-	if a := k.c.Rules.New.Forbidden; a != "" {
-		k.RefuseNode(dataplane.FieldForbidden, a, "nftables can")
-	}
-}
-
-// RefuseFamily refuses an address family that the node's kernel lacks.
-func (k *Checker) RefuseFamily(f servicemodel.Family, hint string) {
-	k.errs = append(k.errs, &dataplane.UnsupportedError{Backend: k.backend, Object: "node",
-		Field: dataplane.FieldFamily, Value: f.String(), Hint: hint})
-}
-
-// Frontends calls fn with each new frontend.
-func (k *Checker) Frontends(fn func(*servicemodel.Frontend)) {
-	for _, fc := range k.c.Frontends {
-		if fc.New != nil {
-			fn(fc.New)
+// Check returns the parts of a change set that a backend cannot express, as
+// [dataplane.UnsupportedError] values: of frontends, of pools, and of the node.
+func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
+	r := &Refusals{backend: backend}
+	scheduler := func(of servicemodel.PortName, s servicemodel.Scheduler) {
+		if s != servicemodel.SchedulerDefault && !can.Scheduler(s) {
+			r.Refuse(of, dataplane.FieldScheduler, string(s), can.SchedulerHint)
 		}
 	}
-}
-
-// Pools calls fn with each new pool.
-func (k *Checker) Pools(fn func(*servicemodel.Pool)) {
-	for _, pc := range k.c.Pools {
-		if pc.New != nil {
-			fn(pc.New)
+	for _, fc := range c.Frontends {
+		fe := fc.New
+		if fe == nil {
+			continue
 		}
-	}
-}
-
-// Schedulers refuses the schedulers that a backend does not have.
-func (k *Checker) Schedulers(has func(servicemodel.Scheduler) bool, hint string) {
-	check := func(of servicemodel.PortName, s servicemodel.Scheduler) {
-		if s != servicemodel.SchedulerDefault && !has(s) {
-			k.Refuse(of, dataplane.FieldScheduler, string(s), hint)
+		scheduler(fe.Service, nocopy.Of(c.New).IdleScheduler(fe))
+		if !can.AnyOrigins && !KnownOrigins(fe.Masquerade) {
+			r.Refuse(fe.Service, dataplane.FieldMasquerade, fe.Masquerade.String(), "")
 		}
-	}
-	k.Frontends(func(fe *servicemodel.Frontend) {
-		check(fe.Service, nocopy.Of(k.c.New).IdleScheduler(fe))
-	})
-	k.Pools(func(p *servicemodel.Pool) { check(p.ID.Service, p.Scheduler) })
-}
-
-// Forwarding refuses direct routing and tunnels.
-func (k *Checker) Forwarding(hint string) {
-	k.Pools(func(p *servicemodel.Pool) {
-		if p.Forwarding != servicemodel.ForwardNAT {
-			k.Refuse(p.ID.Service, dataplane.FieldForwarding, string(p.Forwarding), hint)
-		}
-	})
-}
-
-// Sources refuses source ranges of node ports.
-func (k *Checker) Sources() {
-	k.Frontends(func(fe *servicemodel.Frontend) {
 		if fe.Sources != nil && fe.Key.NodePort() {
-			k.Refuse(fe.Service, dataplane.FieldSources, "on a node port", "")
+			r.Refuse(fe.Service, dataplane.FieldSources, "on a node port", "")
 		}
-	})
-}
-
-// Masquerade refuses the combinations of origins that [servicemodel.Resolve] never makes.
-func (k *Checker) Masquerade() {
-	k.Frontends(func(fe *servicemodel.Frontend) {
-		if !KnownOrigins(fe.Masquerade) {
-			k.Refuse(fe.Service, dataplane.FieldMasquerade, fe.Masquerade.String(), "")
+		if can.Frontend != nil {
+			can.Frontend(r, fe)
 		}
-	})
+	}
+	for _, pc := range c.Pools {
+		p := pc.New
+		if p == nil {
+			continue
+		}
+		scheduler(p.ID.Service, p.Scheduler)
+		if can.ForwardingHint != "" && p.Forwarding != servicemodel.ForwardNAT {
+			r.Refuse(p.ID.Service, dataplane.FieldForwarding, string(p.Forwarding),
+				can.ForwardingHint)
+		}
+		if can.Pool != nil {
+			can.Pool(r, p)
+		}
+	}
+	if c.Rules == nil {
+		return errors.Join(r.errs...)
+	}
+	node := func(refused bool, field, value string) {
+		if refused {
+			r.errs = append(r.errs, RefusedNode(backend, field, value, "nftables can"))
+		}
+	}
+	rules := c.Rules.New
+	node(!can.Neighbours && rules.MasqueradeNeighbours, dataplane.FieldMasqueradeNeighbours,
+		"true")
+	node(!can.Answers && rules.NoEndpoints != "", dataplane.FieldNoEndpoints, rules.NoEndpoints)
+	node(!can.Answers && rules.Forbidden != "", dataplane.FieldForbidden, rules.Forbidden)
+	return errors.Join(r.errs...)
 }
 
 // KnownOrigins reports whether [servicemodel.Resolve] makes a combination of origins.
