@@ -48,7 +48,7 @@ func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 		next: b.pl.version.next(false, nil, nil, false, false)}
 	fp := &tablePlan{f: nft.IPv4, have: b.pl.tables[0],
 		sets: setsOf(nft.IPv4, &b.pl.tables[0].shape),
-		ops: map[string]*setOps{}}
+		ops:  map[string]*setOps{}}
 	p.tables = []*tablePlan{fp}
 	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
 		Protocol: servicemodel.TCP, Port: 80}

@@ -221,9 +221,9 @@
 // (plan.go, with the elements of elements.go), the plan is written in one transaction
 // (plan_write.go), and the backend notes what the kernel then holds (backend.go). Rare changes need
 // more before or after, and one question tells them from others. plan_program.go plans what also
-// writes chains. A feature that few instances use has files of its own: localnet*.go has the sysctl,
-// affinity*.go has remembered clients, owners*.go has the index, otherlayout_linux.go has tables of
-// other versions.
+// writes chains. A feature that few instances use has files of its own: localnet*.go has the
+// sysctl, affinity*.go has remembered clients, owners*.go has the index, otherlayout_linux.go has
+// tables of other versions.
 //
 // A reading of a table is one object, too (reading.go). The kernel fills it in steps, whose order
 // and reasons are in kernel_ask_linux.go. Then the elements that the model understands become

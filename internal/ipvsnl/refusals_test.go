@@ -2,6 +2,7 @@ package ipvsnl_test
 
 import (
 	"cmp"
+	"encoding/binary"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -333,10 +334,8 @@ func TestTheFakeMixesFlagsAsTheKernelDoes(t *testing.T) {
 		b.Raw(CommandSetService, func(w *rawnl.Batch) {
 			m := w.Nest(CmdAttrService)
 			PutService(w, Wanted(Web))
-			flags := w.Begin(SvcAttrFlags) // the last flags count
-			w.RawNativeU32(0)
-			w.RawNativeU32(uint32(FlagPersistent))
-			w.End(flags)
+			w.Attr(SvcAttrFlags, binary.NativeEndian.AppendUint32(make([]byte, 4),
+				uint32(FlagPersistent))) // the last flags count
 			w.End(m)
 		})
 	}))

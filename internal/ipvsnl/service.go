@@ -157,10 +157,10 @@ func PutService(b *rawnl.Batch, s Service) {
 	if s.PersistenceEngine != "" {
 		b.Text(SvcAttrPEName, s.PersistenceEngine)
 	}
-	m := b.Begin(SvcAttrFlags)
-	b.RawNativeU32(uint32(s.Flags))
-	b.RawNativeU32(allFlags)
-	b.End(m)
+	var flags [8]byte
+	binary.NativeEndian.PutUint32(flags[:], uint32(s.Flags))
+	binary.NativeEndian.PutUint32(flags[4:], allFlags)
+	b.Attr(SvcAttrFlags, flags[:])
 	putSeconds(b, SvcAttrTimeout, s.Timeout)
 	mask := s.Netmask.wire(s.Family)
 	b.Attr(SvcAttrNetmask, mask[:])

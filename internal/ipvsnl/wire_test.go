@@ -83,7 +83,7 @@ func TestStatisticsAreRead(t *testing.T) {
 		return stats(&it), it.Err()
 	}
 	got, err := read(Inside(SvcAttrStats64, func(b *rawnl.Batch) {
-		b.Flag(11) // IPVS_STATS_ATTR_PAD
+		b.Attr(11, nil) // IPVS_STATS_ATTR_PAD
 		b.NativeU64(6, 1)
 		b.NativeU64(200, 1)
 		b.NativeU64(StatsAttrConns, 3)

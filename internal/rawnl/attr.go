@@ -36,26 +36,26 @@ func (b *Batch) attr(typ uint16, n int) []byte {
 			attrHeaderLen+n, MaxAttr)
 		n = 0
 	}
-	p := b.raw(attrHeaderLen + align(n))
+	p := b.extend(attrHeaderLen + align(n))
 	native.PutUint16(p, uint16(attrHeaderLen+n))
 	native.PutUint16(p[2:], typ)
 	return p[attrHeaderLen:]
 }
 
-// fill copies data to the front of p and zeroes the rest.
-func fill[T string | []byte](p []byte, data T) { clear(p[copy(p, data):]) }
-
 // Attr appends an attribute that holds data.
-func (b *Batch) Attr(typ uint16, data []byte) { fill(b.attr(typ, len(data)), data) }
+func (b *Batch) Attr(typ uint16, data []byte) {
+	p := b.attr(typ, len(data))
+	clear(p[copy(p, data):])
+}
 
 // Text appends s as a NUL-terminated string.
-func (b *Batch) Text(typ uint16, s string) { fill(b.attr(typ, len(s)+1), s) }
-
-// Flag appends an attribute without data.
-func (b *Batch) Flag(typ uint16) { b.attr(typ, 0) }
+func (b *Batch) Text(typ uint16, s string) {
+	p := b.attr(typ, len(s)+1)
+	clear(p[copy(p, s):])
+}
 
 // U8 appends one byte.
-func (b *Batch) U8(typ uint16, v uint8) { native.PutUint32(b.attr(typ, 1), leading(v)) }
+func (b *Batch) U8(typ uint16, v uint8) { copy(b.attr(typ, 1), []byte{v, 0, 0, 0}) }
 
 // U16 appends v in network byte order.
 func (b *Batch) U16(typ uint16, v uint16) {
@@ -83,17 +83,10 @@ func (b *Batch) NativeU32(typ uint16, v uint32) { native.PutUint32(b.attr(typ, 4
 // NativeU64 appends v in the byte order of the machine.
 func (b *Batch) NativeU64(typ uint16, v uint64) { native.PutUint64(b.attr(typ, 8), v) }
 
-// leading returns the number that lies in memory as v and three zero bytes.
-func leading(v uint8) uint32 { return native.Uint32([]byte{v, 0, 0, 0}) }
-
 // Nest begins an attribute that holds attributes (NLA_F_NESTED is set). [Batch.End] closes it.
-func (b *Batch) Nest(typ uint16) Mark { return b.Begin(typ | AttrNested) }
-
-// Begin begins an attribute whose data the caller appends piece by piece with [Batch.Raw] and its
-// kin: a concatenated key, a struct. [Batch.End] closes it.
-func (b *Batch) Begin(typ uint16) Mark {
+func (b *Batch) Nest(typ uint16) Mark {
 	m := Mark(len(b.buf))
-	b.attr(typ, 0)
+	b.attr(typ|AttrNested, 0)
 	if b.depth == maxNest {
 		b.fail("attributes are nested more than %d deep", maxNest)
 		return m
@@ -110,7 +103,7 @@ func (b *Batch) End(m Mark) {
 		return
 	}
 	b.depth--
-	n := b.AttrLen(m)
+	n := len(b.buf) - int(m)
 	if n > MaxAttr {
 		b.fail("attribute %d is %d bytes long, more than %d",
 			native.Uint16(b.buf[m+2:])&attrTypeMask, n, MaxAttr)
@@ -119,37 +112,11 @@ func (b *Batch) End(m Mark) {
 	native.PutUint16(b.buf[m:], uint16(n))
 }
 
-// Raw appends data as it is and pads it with zeros to a multiple of 4 bytes. Inside [Batch.Begin]
-// the padding counts as data; nf_tables lays out the fields of a concatenation like this. Elsewhere
-// data must be whole attributes that are already encoded.
-func (b *Batch) Raw(data []byte) { fill(b.raw(align(len(data))), data) }
-
-// RawU8 appends v and three zero bytes.
-func (b *Batch) RawU8(v uint8) { native.PutUint32(b.raw(4), leading(v)) }
-
-// RawU16 appends v in network byte order and two zero bytes.
-func (b *Batch) RawU16(v uint16) { binary.BigEndian.PutUint32(b.raw(4), uint32(v)<<16) }
-
-// RawU32 appends v in network byte order.
-func (b *Batch) RawU32(v uint32) { binary.BigEndian.PutUint32(b.raw(4), v) }
-
-// RawNativeU32 appends v in the byte order of the machine.
-func (b *Batch) RawNativeU32(v uint32) { native.PutUint32(b.raw(4), v) }
-
-// raw makes room for n bytes of a message.
-func (b *Batch) raw(n int) []byte {
-	if len(b.msgs) == 0 {
-		b.fail("data comes before any message")
-	}
-	return b.extend(n)
+// Raw appends whole attributes that are already encoded, and zeros up to a multiple of 4 bytes.
+func (b *Batch) Raw(data []byte) {
+	p := b.extend(align(len(data)))
+	clear(p[copy(p, data):])
 }
-
-// AttrLen returns the present length of the open attribute m, header included.
-func (b *Batch) AttrLen(m Mark) int { return len(b.buf) - int(m) }
-
-// Room returns how many bytes still fit into the open attribute m before it exceeds [MaxAttr]. It
-// is negative when m is too long already.
-func (b *Batch) Room(m Mark) int { return MaxAttr - b.AttrLen(m) }
 
 // AttrIter walks attributes without allocating:
 //

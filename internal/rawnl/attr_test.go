@@ -13,7 +13,7 @@ func everyAttribute(b *Batch) {
 	b.Message(SubsysIPSet, 9, FlagExcl, 10, 0x0102, Object{Verb: "add", Kind: "set", Name: "s"})
 	b.Attr(1, []byte{1, 2, 3, 4, 5})
 	b.Text(2, "abcd")
-	b.Flag(3)
+	b.Attr(3, nil)
 	b.U8(4, 0x11)
 	b.U16(5, 0x1122)
 	b.U32(6|AttrNetByteOrder, 0x11223344)
@@ -22,13 +22,7 @@ func everyAttribute(b *Batch) {
 	b.NativeU32(9, 0x11223344)
 	b.NativeU64(10, 0x1122334455667788)
 	outer := b.Nest(11)
-	key := b.Begin(12)
-	b.RawU8(0x11)
-	b.RawU16(0x1122)
-	b.RawU32(0x11223344)
-	b.RawNativeU32(0x11223344)
-	b.Raw([]byte{1, 2, 3})
-	b.End(key)
+	b.Raw([]byte{7, 0, 12, 0, 1, 2, 3})
 	b.Attr(13, nil)
 	b.End(outer)
 	b.Text(14, "")
@@ -39,7 +33,7 @@ func TestAttributesAreWrittenByteForByte(t *testing.T) {
 	var b Batch
 	everyAttribute(&b)
 	require.Equal(t, unhex(t, `
-		98000000 0906 0102 00000000 00000000 0a 00 0102
+		88000000 0906 0102 00000000 00000000 0a 00 0102
 		0900 0100 01020304 05000000
 		0900 0200 61626364 00000000
 		0400 0300
@@ -50,8 +44,8 @@ func TestAttributesAreWrittenByteForByte(t *testing.T) {
 		0600 0800 22110000
 		0800 0900 44332211
 		0c00 0a00 8877665544332211
-		2000 0b80
-			1800 0c00 11000000 11220000 11223344 44332211 01020300
+		1000 0b80
+			0700 0c00 01020300
 			0400 0d00
 		0500 0e00 00000000`), b.Bytes())
 	require.NoError(t, b.seal())
@@ -80,7 +74,7 @@ func TestAttributesReadBackAsWritten(t *testing.T) {
 	inner := next(11).Nest()
 	require.True(t, inner.Next())
 	require.EqualValues(t, 12, inner.Type())
-	require.Len(t, inner.Data(), 20)
+	require.Equal(t, []byte{1, 2, 3}, inner.Data())
 	require.True(t, inner.Next())
 	require.EqualValues(t, 13, inner.Type())
 	require.False(t, inner.Next())

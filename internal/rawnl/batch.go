@@ -69,10 +69,10 @@ func (b *Batch) Command(cmd, version uint8, flags uint16, obj Object) {
 
 // begin begins a message and returns the place for its headers.
 func (b *Batch) begin(obj Object) []byte {
-	b.finish()
+	_ = b.seal() // kept in b.err
 	if len(b.msgs) == 0 {
-		b.buf = b.buf[:0]
-		b.extend(beginLen) // transaction writes the begin message there
+		// transaction writes the begin message there
+		b.buf = slices.Grow(b.buf[:0], beginLen+frameLen)[:beginLen]
 	}
 	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
 	return b.extend(frameLen)
@@ -90,26 +90,29 @@ func putFrame(p []byte, typ, flags uint16, family uint8, resID uint16) {
 	binary.BigEndian.PutUint16(p[18:], resID)
 }
 
-// finish ends the last message.
-func (b *Batch) finish() {
+// seal ends the last message and returns the first mistake in the batch.
+func (b *Batch) seal() error {
 	if b.depth > 0 {
 		at := b.open[b.depth-1]
 		b.fail("attribute %d was not closed", native.Uint16(b.buf[at+2:])&attrTypeMask)
 		b.depth = 0
 	}
-	b.putLength()
-}
-
-// putLength writes the length of the last message into its header.
-func (b *Batch) putLength() {
-	if len(b.msgs) > 0 {
-		native.PutUint32(b.buf[b.msgs[len(b.msgs)-1].at:], uint32(b.MessageLen()))
+	if len(b.buf) > maxBuffer {
+		b.fail("the batch has %d bytes, more than netlink can carry", len(b.buf))
 	}
+	if len(b.msgs) > 0 {
+		at := b.msgs[len(b.msgs)-1].at
+		native.PutUint32(b.buf[at:], uint32(len(b.buf)-at))
+	}
+	return b.err
 }
 
-// extend makes the buffer n bytes longer and returns them. They hold garbage: the caller must write
-// every byte.
+// extend makes the last message n bytes longer and returns them. They hold garbage: the caller must
+// write every byte.
 func (b *Batch) extend(n int) []byte {
+	if len(b.msgs) == 0 {
+		b.fail("data comes before any message")
+	}
 	at := len(b.buf)
 	if cap(b.buf)-at < n {
 		b.buf = slices.Grow(b.buf, n)
@@ -142,36 +145,19 @@ func (b *Batch) Size() int {
 	return len(b.buf) + frameLen
 }
 
-// MessageLen returns the present length of the last message, headers included.
-func (b *Batch) MessageLen() int {
-	if len(b.msgs) == 0 {
-		return 0
-	}
-	return len(b.buf) - b.msgs[len(b.msgs)-1].at
-}
-
 // Bytes returns the messages as they are, without the begin and end messages of a transaction. It
 // is valid until the batch is changed. The sequence numbers are zero until the batch has been sent.
 func (b *Batch) Bytes() []byte {
 	if len(b.msgs) == 0 {
 		return nil
 	}
-	b.putLength()
+	_ = b.seal() // kept in b.err
 	return b.buf[beginLen:]
 }
 
 // Err returns the first mistake made in writing the batch so far, an [ErrBadBatch]: an attribute
 // that is too long, was not closed, or is in no message.
 func (b *Batch) Err() error { return b.err }
-
-// seal ends the last message and returns the first mistake in the batch.
-func (b *Batch) seal() error {
-	b.finish()
-	if len(b.buf) > maxBuffer {
-		b.fail("the batch has %d bytes, more than netlink can carry", len(b.buf))
-	}
-	return b.err
-}
 
 // endOf returns where message i ends in the buffer.
 func (b *Batch) endOf(i int) int {
@@ -183,33 +169,6 @@ func (b *Batch) endOf(i int) int {
 
 // message returns the bytes of message i.
 func (b *Batch) message(i int) []byte { return b.buf[b.msgs[i].at:b.endOf(i)] }
-
-// setType sets the type of the messages from begin to end.
-func (b *Batch) setType(begin, end int, typ uint16) {
-	for _, m := range b.msgs[begin:end] {
-		native.PutUint16(b.buf[m.at+4:], typ)
-	}
-}
-
-// number gives the messages from begin to end the sequence numbers first, first + 1, ….
-func (b *Batch) number(begin, end int, first uint32) {
-	for i, m := range b.msgs[begin:end] {
-		native.PutUint32(b.buf[m.at+8:], first+uint32(i))
-	}
-}
-
-// setFlags adds flags to message i and returns its old flags.
-func (b *Batch) setFlags(i int, flags uint16) (old uint16) {
-	p := b.buf[b.msgs[i].at+6:]
-	old = native.Uint16(p)
-	native.PutUint16(p, old|flags)
-	return old
-}
-
-// restoreFlags undoes setFlags, so that a batch has the same bytes before and after it was sent.
-func (b *Batch) restoreFlags(i int, old uint16) {
-	native.PutUint16(b.buf[b.msgs[i].at+6:], old)
-}
 
 // transaction returns the batch between its begin and end messages. genID 0 means any generation.
 func (b *Batch) transaction(genID, beginSeq, endSeq uint32) []byte {

@@ -49,7 +49,8 @@ type Config struct {
 type Conn struct {
 	sock   Socket
 	log    *slog.Logger
-	limit  int           // see Config
+	limit  int           // how many bytes can be sent at once
+	queue  int           // the size of the receive queue
 	family uint16        // of generic netlink; 0 for nfnetlink
 	turn   chan struct{} // holds a token while no request uses the fields below
 	closed atomic.Bool
@@ -118,8 +119,11 @@ func dial(protocol int, cfg *Config) (*Conn, error) {
 	if cfg.Wrap != nil {
 		sock = cfg.Wrap(sock)
 	}
-	c := &Conn{sock: sock, log: cfg.Logger, limit: cfg.Limit, turn: make(chan struct{}, 1), seq: 1,
+	c := &Conn{sock: sock, log: cfg.Logger, turn: make(chan struct{}, 1), seq: 1,
 		rx: make([]byte, receiveSize)}
+	if c.limit, c.queue = sock.Limits(); cfg.Limit > 0 {
+		c.limit = min(c.limit, cfg.Limit)
+	}
 	c.turn <- struct{}{}
 	return c, nil
 }
@@ -141,18 +145,7 @@ func (c *Conn) Close() error {
 // net.core.wmem_max, less 32 bytes. By default, that is 425,952 bytes in Linux 5.10 to 6.12, and
 // was 8,388,576 on a 6.18. Nothing inside such a namespace can raise the limit. Larger changes must
 // be split into several transactions.
-func (c *Conn) MaxBatch() int {
-	return min(c.sendLimit(), maxBuffer)
-}
-
-// sendLimit returns how many bytes can be sent at once.
-func (c *Conn) sendLimit() int {
-	size, _ := c.sock.Limits()
-	if c.limit > 0 {
-		return min(size, c.limit)
-	}
-	return size
-}
+func (c *Conn) MaxBatch() int { return min(c.limit, maxBuffer) }
 
 // begin waits for its turn to use the connection. The caller calls end after each begin that
 // succeeds.
@@ -163,7 +156,7 @@ func (c *Conn) begin(ctx context.Context) error {
 		return ctx.Err()
 	}
 	err := c.proceed(ctx)
-	if err == nil {
+	if err == nil && c.dumpSeq != 0 {
 		err = c.settle(ctx)
 	}
 	if err != nil {
@@ -187,7 +180,9 @@ func (c *Conn) work(ctx context.Context, op, what string, b *Batch, do func() er
 	defer c.end()
 	start := time.Now()
 	err := do()
-	c.debug(ctx, what, b, start, err)
+	if c.log != nil {
+		c.debug(ctx, what, b, start, err)
+	}
 	return err
 }
 
@@ -265,24 +260,28 @@ func (c *Conn) LoadModule(ctx context.Context, name string) error {
 	return nil
 }
 
-// number gives the messages of b from begin to end their sequence numbers, and on a connection to
-// generic netlink the number of the family. No answer that is still in the queue can have these
-// sequence numbers. number returns the first.
-func (c *Conn) number(b *Batch, begin, end int) (first uint32) {
-	first = c.reserve(end - begin)
-	b.number(begin, end, first)
-	if c.family != 0 {
-		b.setType(begin, end, c.family)
+// number gives the messages of b from begin to end the sequence numbers from first on, and on a
+// connection to generic netlink the number of the family.
+func (c *Conn) number(b *Batch, begin, end int, first uint32) {
+	for i, m := range b.msgs[begin:end] {
+		native.PutUint32(b.buf[m.at+8:], first+uint32(i))
+		if c.family != 0 {
+			native.PutUint16(b.buf[m.at+4:], c.family)
+		}
 	}
-	return first
 }
 
-// send sends one datagram of at most the socket's limit.
-func (c *Conn) send(p []byte) error {
-	if limit := c.sendLimit(); len(p) > limit {
-		return &TooLargeError{Size: len(p), Limit: limit}
+// send sends one datagram, of at most the socket's limit. Meanwhile a message in it, msg, has more
+// flags. So a batch has the same bytes before and after it was sent.
+func (c *Conn) send(p, msg []byte, flags uint16) error {
+	if len(p) > c.limit {
+		return &TooLargeError{Size: len(p), Limit: c.limit}
 	}
-	return c.sock.Send(p)
+	old := native.Uint16(msg[6:])
+	native.PutUint16(msg[6:], old|flags)
+	err := c.sock.Send(p)
+	native.PutUint16(msg[6:], old)
+	return err
 }
 
 // receive returns the next datagram, which is valid until the next call.
@@ -300,10 +299,15 @@ func (c *Conn) receive() ([]byte, error) {
 
 // collect reads the answers to the requests numbered from first to last and gives them to take. The
 // kernel answers the last request last: collect then stops and returns true. Without that answer,
-// it stops when there are no more answers. It skips answers to other requests.
-func (c *Conn) collect(first, last uint32, take func(packet) error) (found bool, err error) {
+// it stops when there are no more answers. It skips answers to other requests, and checks ctx
+// before each datagram.
+func (c *Conn) collect(ctx context.Context, first, last uint32, take func(packet) error) (
+	found bool, err error) {
 	lost := false
 	for !found {
+		if err := c.proceed(ctx); err != nil {
+			return false, err
+		}
 		data, err := c.receive()
 		switch {
 		case err == errOverrun:
@@ -338,7 +342,7 @@ func (c *Conn) collect(first, last uint32, take func(packet) error) (found bool,
 
 // debug logs one request.
 func (c *Conn) debug(ctx context.Context, what string, b *Batch, start time.Time, err error) {
-	if c.log == nil || !c.log.Enabled(ctx, slog.LevelDebug) {
+	if !c.log.Enabled(ctx, slog.LevelDebug) {
 		return
 	}
 	attrs := []slog.Attr{

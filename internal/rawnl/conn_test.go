@@ -15,6 +15,7 @@ func TestWhatIsWrongBeforehandIsNotSent(t *testing.T) {
 	t.Parallel()
 	c, kernel := dialFake(t, func(messages) []any { return nil })
 	kernel.Size = 100
+	c.limit, c.queue = kernel.Limits()
 	bad := numbered(1)
 	bad.Nest(3)
 	ctx, cancel := context.WithCancel(t.Context())

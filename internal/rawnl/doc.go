@@ -14,7 +14,6 @@
 //	b.Text(attrSet, "endpoints-3")
 //	list := b.Nest(attrElements)
 //	for … {
-//		if b.Room(list) < elementSize { … start the next message … }
 //		elem := b.Nest(attrListElem)
 //		b.Attr(attrKey, key)
 //		b.End(elem)

@@ -82,38 +82,30 @@ const (
 	stalledDump = 1<<32 - 1
 )
 
-// dumpOnce sends the request and reads the answer.
+// dumpOnce sends the request and reads the answer. If it ends early, the next request reads the
+// rest.
 func (c *Conn) dumpOnce(ctx context.Context, d *dump) error {
-	req := d.req
-	d.seq = c.number(req, 0, 1)
-	flags := req.setFlags(0, FlagDump)
-	err := c.send(req.buf[beginLen:])
-	req.restoreFlags(0, flags)
-	if err != nil {
+	seq := c.reserve(1)
+	c.number(d.req, 0, 1, seq)
+	if err := c.send(d.req.buf[beginLen:], d.req.message(0), FlagDump); err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
-	for c.dumpSeq = d.seq; c.dumpSeq != 0; {
-		if err := c.proceed(ctx); err != nil {
-			return fmt.Errorf("dump: %w", err)
-		}
-		data, err := c.receive()
-		if err == errEmpty {
-			c.dumpSeq = 0
-			return fmt.Errorf("dump: %w", ErrAnswersLost)
-		}
-		if err == errOverrun {
-			return fmt.Errorf("dump: %w", ErrAnswersLost)
-		}
-		if err != nil {
-			return fmt.Errorf("dump: %w", err)
-		}
-		done, err := d.take(data)
-		if done {
+	c.dumpSeq = seq
+	found, err := c.collect(ctx, seq, seq, func(p packet) error {
+		if p.typ == msgDone || p.typ == msgError {
 			c.dumpSeq = 0
 		}
-		if err != nil {
-			return err
-		}
+		d.err = d.take(p)
+		return d.err
+	})
+	switch {
+	case d.err != nil:
+		return d.err
+	case err == nil && !found:
+		c.dumpSeq, err = 0, ErrAnswersLost
+	}
+	if err != nil {
+		return fmt.Errorf("dump: %w", err)
 	}
 	return nil
 }
@@ -122,39 +114,31 @@ func (c *Conn) dumpOnce(ctx context.Context, d *dump) error {
 type dump struct {
 	req *Batch
 	fn  func(Message) error
-	seq uint32
 	gen uint16 // of the messages so far, when started
 	any bool   // there has been a message
+	err error  // of the last message
 
 	through bool // go on if interrupted
 	torn    bool // it was
 }
 
-// take handles one datagram and reports whether the dump is over.
-func (d *dump) take(data []byte) (done bool, err error) {
-	for len(data) > 0 {
-		var p packet
-		if p, data, err = nextPacket(data); err != nil {
-			return false, fmt.Errorf("dump: %w", err)
+// take handles one message of the answer.
+func (d *dump) take(p packet) error {
+	if p.typ == msgDone || p.typ == msgError {
+		v, err := p.verdict()
+		switch {
+		case err != nil:
+			return fmt.Errorf("dump: %w", err)
+		case v.errno != 0:
+			return messageError(d.req, 0, v)
+		case p.flags&FlagIntr != 0:
+			return d.interrupted()
 		}
-		if p.seq != d.seq {
-			continue
-		}
-		if p.typ == msgDone || p.typ == msgError {
-			return true, d.last(p)
-		}
-		if p.typ < minType {
-			continue
-		}
-		if err := d.part(p); err != nil {
-			return false, err
-		}
+		return nil
 	}
-	return false, nil
-}
-
-// part handles one message of the answer.
-func (d *dump) part(p packet) error {
+	if p.typ < minType {
+		return nil
+	}
 	m, err := p.message()
 	if err != nil {
 		return fmt.Errorf("dump: %w", err)
@@ -167,20 +151,6 @@ func (d *dump) part(p packet) error {
 	}
 	d.gen, d.any = m.ResID, true
 	return d.fn(m)
-}
-
-// last handles the end of the answer.
-func (d *dump) last(p packet) error {
-	v, err := p.verdict()
-	switch {
-	case err != nil:
-		return fmt.Errorf("dump: %w", err)
-	case v.errno != 0:
-		return messageError(d.req, 0, v)
-	case p.flags&FlagIntr != 0:
-		return d.interrupted()
-	}
-	return nil
 }
 
 // interrupted returns ErrDumpInterrupted with the object that was dumped, unless the dump is to go

@@ -53,6 +53,7 @@ func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
 	sock := c.sock.(*kernelSocket)
 	var err error
 	sock.queue = ok(sock.buffer(64<<10, unix.SO_RCVBUF, unix.SO_RCVBUF))(t)
+	c.queue = sock.queue
 	n := sock.queue / 256 // an answer needs more room than that
 	commitNumbers(t, c, 1)
 	before := generation(t, c)
@@ -117,7 +118,7 @@ func TestBatchesAreLimited(t *testing.T) {
 	if os.Getenv(inUserNamespace) == "" {
 		sock := c.sock.(*kernelSocket)
 		n := ok(sock.buffer(200<<10, unix.SO_SNDBUF, unix.SO_SNDBUF))(t)
-		sock.size = n - sendOverhead
+		c.limit = n - sendOverhead
 	}
 	limit := c.MaxBatch()
 	require.Less(t, limit, 1<<30)

@@ -3,6 +3,7 @@ package rawnl
 import (
 	"context"
 	"fmt"
+	"slices"
 	"syscall"
 )
 
@@ -31,8 +32,7 @@ func (c *Conn) lookup(ctx context.Context, b *Batch,
 	fn func(i, entry int, m Message, found bool) error) error {
 	l := lookup{b: b, fn: fn, wire: c.wire}
 	defer func() { c.wire = l.wire }()
-	_, queue := c.sock.Limits()
-	window := max(1, min(lookupWindow, queue/ackSize))
+	window := max(1, min(lookupWindow, c.queue/ackSize))
 	for i := range b.msgs {
 		list, err := listOf(b, i)
 		if err != nil {
@@ -46,10 +46,12 @@ func (c *Conn) lookup(ctx context.Context, b *Batch,
 		if err := c.proceed(ctx); err != nil {
 			return fmt.Errorf("look up: %w", err)
 		}
-		l.fill(window, c.sendLimit())
+		l.fill(window, c.limit)
 		first := c.reserve(len(l.parts))
-		l.number(first)
-		if err := c.send(l.wire); err != nil {
+		for i, p := range l.parts {
+			native.PutUint32(l.wire[p.at+8:], first+uint32(i))
+		}
+		if err := c.send(l.wire, l.wire, 0); err != nil {
 			return fmt.Errorf("look up: %w", err)
 		}
 		if err := c.replies(&l, first); err != nil {
@@ -61,7 +63,10 @@ func (c *Conn) lookup(ctx context.Context, b *Batch,
 			}
 			window = max(1, window/2)
 		}
-		l.rest()
+		open := slices.DeleteFunc(l.lists[:len(l.parts)], func(e entryList) bool {
+			return e.next >= e.end
+		})
+		l.lists = append(open, l.lists[len(l.parts):]...)
 	}
 	return nil
 }
@@ -142,25 +147,6 @@ func (l *lookup) fill(window, size int) {
 	l.open = len(l.parts)
 }
 
-// number gives the messages of the datagram sequence numbers.
-func (l *lookup) number(first uint32) {
-	for i, p := range l.parts {
-		native.PutUint32(l.wire[p.at+8:], first+uint32(i))
-	}
-}
-
-// rest forgets the lists that are done with.
-func (l *lookup) rest() {
-	n := 0
-	for _, list := range l.lists[:len(l.parts)] {
-		if list.next < list.end {
-			l.lists[n] = list
-			n++
-		}
-	}
-	l.lists = append(l.lists[:n], l.lists[len(l.parts):]...)
-}
-
 // replies reads the answers to a datagram, until every part is answered or the queue is empty.
 func (c *Conn) replies(l *lookup, first uint32) error {
 	for l.open > 0 {
@@ -190,59 +176,50 @@ func (c *Conn) replies(l *lookup, first uint32) error {
 	return nil
 }
 
-// take handles one datagram of the kernel.
-func (l *lookup) take(data []byte, first uint32) (err error) {
+// take handles one datagram of the kernel. A reply is about the next entry of a part. An error ends
+// a part: the next entry does not exist, or its answer had no room.
+func (l *lookup) take(data []byte, first uint32) error {
 	for len(data) > 0 {
-		var p packet
-		if p, data, err = nextPacket(data); err != nil {
+		p, rest, err := nextPacket(data)
+		if err != nil {
 			return fmt.Errorf("look up: %w", err)
 		}
-		i := p.seq - first
-		if uint64(i) >= uint64(len(l.parts)) || l.parts[i].done {
+		data = rest
+		i := int(p.seq - first)
+		if i < 0 || i >= len(l.parts) || l.parts[i].done || p.typ < minType && p.typ != msgError {
 			continue
 		}
-		switch {
-		case p.typ == msgError:
-			err = l.refused(int(i), p)
-		case p.typ >= minType:
-			err = l.reply(int(i), p)
+		if p.typ != msgError {
+			m, err := p.message()
+			if err != nil {
+				return fmt.Errorf("look up: %w", err)
+			}
+			if err := l.tell(i, m, true); err != nil {
+				return err
+			}
+			continue
+		}
+		v, err := p.verdict()
+		if err != nil {
+			return fmt.Errorf("look up: %w", err)
+		}
+		switch v.errno {
+		case syscall.ENOENT:
+			err = l.tell(i, Message{}, false)
+		case syscall.EAGAIN, syscall.ENOBUFS:
+			l.lost = true
+		default:
+			err = messageError(l.b, l.lists[i].msg, v)
+		}
+		if !l.parts[i].done {
+			l.parts[i].done = true
+			l.open--
 		}
 		if err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-// reply handles the answer to the next entry of a part.
-func (l *lookup) reply(i int, p packet) error {
-	m, err := p.message()
-	if err != nil {
-		return fmt.Errorf("look up: %w", err)
-	}
-	return l.tell(i, m, true)
-}
-
-// refused handles an error, which ends a part: the next entry does not exist, or its answer had no
-// room.
-func (l *lookup) refused(i int, p packet) error {
-	v, err := p.verdict()
-	if err != nil {
-		return fmt.Errorf("look up: %w", err)
-	}
-	switch v.errno {
-	case syscall.ENOENT:
-		err = l.tell(i, Message{}, false)
-	case syscall.EAGAIN, syscall.ENOBUFS:
-		l.lost = true
-	default:
-		err = messageError(l.b, l.lists[i].msg, v)
-	}
-	if !l.parts[i].done {
-		l.parts[i].done = true
-		l.open--
-	}
-	return err
 }
 
 // tell tells fn of the next entry of a part.

@@ -121,6 +121,7 @@ func TestLookupTellsOfEveryEntry(t *testing.T) {
 				t.Parallel()
 				c, kernel := dialFake(t, (&lister{room: room}).answer)
 				kernel.Queue = max(room, 2) * ackSize // the guess may be too large
+				c.limit, c.queue = kernel.Limits()
 				b := asking(lists...)
 				before := hex.EncodeToString(b.Bytes())
 				fn, done := told(t, lists)
@@ -165,6 +166,7 @@ func TestLookupFitsTheSendBuffer(t *testing.T) {
 	for _, size := range []int{40, 56, 100} {
 		c, kernel := dialFake(t, (&lister{room: 100}).answer)
 		kernel.Size = size
+		c.limit, c.queue = kernel.Limits()
 		fn, done := told(t, lists)
 		require.NoError(t, c.Lookup(t.Context(), asking(lists...), fn))
 		done()
@@ -174,6 +176,7 @@ func TestLookupFitsTheSendBuffer(t *testing.T) {
 	}
 	c, kernel := dialFake(t, (&lister{room: 100}).answer)
 	kernel.Size = 39
+	c.limit, c.queue = kernel.Limits()
 	require.ErrorIs(t, c.Lookup(t.Context(), asking(lists...), nil), ErrBatchTooLarge)
 }
 

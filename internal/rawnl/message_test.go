@@ -111,7 +111,7 @@ func TestGenerationsAreParsed(t *testing.T) {
 		b.U32(1, 7)
 		b.U32(2, 99)
 		b.Text(3, "nft")
-		b.Flag(50)
+		b.Attr(50, nil)
 	}).Generation()
 	require.NoError(t, err)
 	require.True(t, ok)

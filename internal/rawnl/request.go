@@ -3,8 +3,94 @@ package rawnl
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"syscall"
 )
+
+// Commit sends b as one nf_tables transaction: the kernel applies all of it, or nothing. An empty
+// batch is not sent. If genID is not 0, the kernel refuses the transaction with
+// [ErrGenerationChanged] unless genID is still the generation of the ruleset (Linux 4.16). After a
+// message has failed, the kernel still judges the others: the error is an [OpError] or, for
+// several, [OpErrors].
+//
+// Commit asks the kernel to acknowledge the last message, and this acknowledgement tells success.
+// Acknowledgements of the begin and end messages are no use: they came with Linux 6.10
+// (bf2ac490d28c, "netfilter: nfnetlink: Handle ACK flags for batch messages"), and a failed
+// transaction has none for its end. The kernel reports the errors of a transaction when it is over,
+// in the order of the messages, and the acknowledgement last. An error of the commit itself comes
+// before all of them. So if the acknowledgement is the first answer, the commit succeeded.
+func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
+	return c.work(ctx, "commit", "commit", b, func() error { return c.commit(b, genID, 0) })
+}
+
+// Check lets the kernel judge b as a transaction but never commits it. Check does not send the end
+// message, so the kernel undoes its preparations (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c;
+// "nft --check" does so). It returns the same errors as [Conn.Commit]. Nothing stays except modules
+// that the kernel loaded to judge; the generation stays the same. Check does not find errors that
+// only the commit itself can cause.
+func (c *Conn) Check(ctx context.Context, b *Batch) error {
+	return c.work(ctx, "check", "check", b, func() error { return c.commit(b, 0, frameLen) })
+}
+
+// commit does the work of Commit and Check. The caller holds the connection. without is how many
+// bytes at the end of the transaction are not sent.
+func (c *Conn) commit(b *Batch, genID uint32, without int) error {
+	n := len(b.msgs)
+	begin := c.reserve(n + 2)
+	first, last := begin+1, begin+uint32(n)
+	c.number(b, 0, n, first)
+	wire := b.transaction(genID, begin, last+1)
+	if err := c.send(wire[:len(wire)-without], b.message(n-1), FlagAck); err != nil {
+		return fmt.Errorf("commit: %w", err)
+	}
+	var errs OpErrors
+	found, err := c.collect(context.Background(), begin, last, func(p packet) error {
+		if p.typ != msgError {
+			return nil
+		}
+		v, err := p.verdict()
+		if err != nil || v.errno == 0 {
+			return err
+		}
+		if whole(p.seq, first, v) {
+			errs = append(errs, transactionError(b, v))
+		} else {
+			errs = append(errs, messageError(b, int(p.seq-first), v))
+		}
+		return nil
+	})
+	if err == nil && !found && len(errs) == 0 {
+		err = ErrAnswersLost
+	}
+	return outcome("commit", errs, err)
+}
+
+// whole reports whether the kernel refused the whole transaction, not one message of it.
+//
+// An error of the transaction carries the number of its begin message. If memory runs out while the
+// kernel judges or commits, the error is ENOMEM and may carry the number of the first message
+// instead; in the former case the kernel also forgets the errors that it has collected
+// (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c: nlmsg_hdr(oskb) after skb_pull).
+//
+// ERESTART always concerns the whole transaction. It carries the number of the message that made
+// the kernel load a module: the kernel then replays the batch and checks the generation again (the
+// same function, nlh after replay).
+func whole(seq, first uint32, v verdict) bool {
+	return seq == first-1 || seq == first && v.errno == syscall.ENOMEM || v.errno == errRestart
+}
+
+// outcome joins the kernel's refusals and the error that ended the operation, if any.
+func outcome(op string, errs OpErrors, err error) error {
+	if err == nil {
+		return errs.Err()
+	}
+	err = fmt.Errorf("%s: %w", op, err)
+	if len(errs) == 0 {
+		return err
+	}
+	return errors.Join(errs.Err(), err)
+}
 
 // SendAll sends the messages of b as independent requests: a failure does not stop the others. It
 // returns the number of messages that the kernel has worked on, and the failures as an [OpError] or
@@ -27,7 +113,7 @@ func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 		end := c.chunk(b, done)
 		err := c.proceed(ctx)
 		if err == nil {
-			err = c.sendChunk(b, done, end, &errs, reply)
+			err = c.exchange(b, done, end, &errs, reply)
 		}
 		if err != nil {
 			err = fmt.Errorf("%d of %d messages were answered: %w", done, b.Len(), err)
@@ -41,45 +127,43 @@ func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 // chunk returns the end of the messages that go into one datagram with message begin. The datagram
 // has at least one message, and at most as many as the receive queue can hold errors for.
 func (c *Conn) chunk(b *Batch, begin int) int {
-	size := c.sendLimit()
-	_, queue := c.sock.Limits()
 	end := begin + 1
-	for end < b.Len() && end-begin < queue/ackSize && b.endOf(end)-b.msgs[begin].at <= size {
+	for end < b.Len() && end-begin < c.queue/ackSize &&
+		b.endOf(end)-b.msgs[begin].at <= c.limit {
 		end++
 	}
 	return end
 }
 
-// sendChunk sends the messages from begin to end and collects their errors. The kernel sends errors
+// exchange sends the messages from begin to end and collects their errors. The kernel sends errors
 // unasked. The acknowledgement of the last message shows that the kernel has worked on all of them.
-// Replies go to reply.
-func (c *Conn) sendChunk(b *Batch, begin, end int, errs *OpErrors,
+// Replies go to reply, and are valid until it returns.
+func (c *Conn) exchange(b *Batch, begin, end int, errs *OpErrors,
 	reply func(i int, m Message) error) error {
-	first := c.number(b, begin, end)
-	last := first + uint32(end-begin-1)
-	flags := b.setFlags(end-1, FlagAck)
-	err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)])
-	b.restoreFlags(end-1, flags)
-	if err != nil {
+	first := c.reserve(end - begin)
+	c.number(b, begin, end, first)
+	if err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)], b.message(end-1),
+		FlagAck); err != nil {
 		return err
 	}
-	found, err := c.collect(first, last, func(p packet) error {
+	last := first + uint32(end-begin-1)
+	found, err := c.collect(context.Background(), first, last, func(p packet) error {
 		i := begin + int(p.seq-first)
-		if p.typ >= minType {
-			m, err := p.message()
-			if err != nil {
-				return err
+		switch {
+		case p.typ == msgError || p.typ == msgDone:
+			v, err := p.verdict()
+			if err == nil && v.errno != 0 {
+				*errs = append(*errs, messageError(b, i, v))
 			}
-			return reply(i, m)
-		}
-		if p.typ != msgError {
+			return err
+		case p.typ < minType:
 			return nil
 		}
-		v, err := p.verdict()
-		if err == nil && v.errno != 0 {
-			*errs = append(*errs, messageError(b, i, v))
+		m, err := p.message()
+		if err != nil {
+			return err
 		}
-		return err
+		return reply(i, m)
 	})
 	if err == nil && !found {
 		return ErrAnswersLost
@@ -104,44 +188,16 @@ func (c *Conn) Query(ctx context.Context, req *Batch) (replies []Message, err er
 	if err := req.single(); err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
-	err = c.work(ctx, "query", "query", req, func() (err error) {
-		replies, err = c.query(req)
-		return err
-	})
-	return replies, err
-}
-
-// query does the work of Query. The caller holds the connection.
-func (c *Conn) query(req *Batch) ([]Message, error) {
-	seq := c.number(req, 0, 1)
-	flags := req.setFlags(0, FlagAck)
-	err := c.send(req.buf[beginLen:])
-	req.restoreFlags(0, flags)
-	if err != nil {
-		return nil, fmt.Errorf("query: %w", err)
-	}
-	var errs OpErrors
-	var replies []Message
-	found, err := c.collect(seq, seq, func(p packet) error {
-		switch {
-		case p.typ == msgError || p.typ == msgDone:
-			v, err := p.verdict()
-			if err == nil && v.errno != 0 {
-				errs = append(errs, messageError(req, 0, v))
-			}
-			return err
-		case p.typ < minType:
+	err = c.work(ctx, "query", "query", req, func() error {
+		var errs OpErrors
+		err := c.exchange(req, 0, 1, &errs, func(_ int, m Message) error {
+			m.Attrs = bytes.Clone(m.Attrs)
+			replies = append(replies, m)
 			return nil
-		}
-		m, err := p.message()
-		m.Attrs = bytes.Clone(m.Attrs)
-		replies = append(replies, m)
-		return err
+		})
+		return outcome("query", errs, err)
 	})
-	if err == nil && !found {
-		err = ErrAnswersLost
-	}
-	if err := outcome("query", errs, err); err != nil {
+	if err != nil {
 		return nil, err
 	}
 	return replies, nil
@@ -183,7 +239,7 @@ const (
 )
 
 // GenID asks for the generation of the nf_tables ruleset (NFT_MSG_GETGEN).
-func (c *Conn) GenID(ctx context.Context) (GenInfo, error) {
+func (c *Conn) GenID(ctx context.Context) (g GenInfo, err error) {
 	if err := c.begin(ctx); err != nil {
 		return GenInfo{}, fmt.Errorf("query: %w", err)
 	}
@@ -194,16 +250,23 @@ func (c *Conn) GenID(ctx context.Context) (GenInfo, error) {
 	if err := c.own.seal(); err != nil {
 		return GenInfo{}, fmt.Errorf("query: %w", err)
 	}
-	replies, err := c.query(&c.own)
-	if err != nil {
-		return GenInfo{}, err
-	}
-	for _, m := range replies {
-		if m.Subsys == SubsysNFTables && m.Type == msgNewGen {
-			return parseGen(m)
+	var errs OpErrors
+	var parseErr error
+	err = c.exchange(&c.own, 0, 1, &errs, func(_ int, m Message) error {
+		if g.ID == 0 && parseErr == nil && m.Subsys == SubsysNFTables && m.Type == msgNewGen {
+			g, parseErr = parseGen(m)
 		}
+		return nil
+	})
+	switch err = outcome("query", errs, err); {
+	case err != nil:
+		return GenInfo{}, err
+	case parseErr != nil:
+		return GenInfo{}, parseErr
+	case g.ID == 0:
+		return GenInfo{}, fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
 	}
-	return GenInfo{}, fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
+	return g, nil
 }
 
 // Generation decodes the message to GroupNFTables that follows all changes of a transaction and

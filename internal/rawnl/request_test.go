@@ -38,6 +38,7 @@ func TestRequestsAreSplitToFit(t *testing.T) {
 				return append(data, answer(r[len(r)-1].Seq, 0, "", 0))
 			})
 			kernel.Size, kernel.Queue = tt.size, tt.queue
+			c.limit, c.queue = kernel.Limits()
 			done, err := c.SendAll(t.Context(), numbered(10))
 			require.Equal(t, 10, done)
 			require.Equal(t, tt.want, got)
@@ -79,6 +80,7 @@ func TestSendAllStopsWhereItCannotGoOn(t *testing.T) {
 		return []any{answer(r[0].Seq, syscall.EEXIST, "", 0), answer(r[1].Seq, 0, "", 0)}
 	})
 	kernel.Queue = 2 * ackSize
+	c.limit, c.queue = kernel.Limits()
 	done, err := c.SendAll(ctx, numbered(5))
 	require.Equal(t, 2, done)
 	require.ErrorIs(t, err, context.Canceled)
@@ -92,6 +94,7 @@ func TestSendAllStopsWhereItCannotGoOn(t *testing.T) {
 	kernel.Answer = func(messages) []any { return nil }
 	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5))), ErrAnswersLost)
 	kernel.Size = 20
+	c.limit, c.queue = kernel.Limits()
 	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5))), ErrBatchTooLarge)
 }
 
@@ -136,6 +139,7 @@ func TestRepliesFindTheirRequests(t *testing.T) {
 		return append(data, answer(r[len(r)-1].Seq, 0, "", 0))
 	})
 	kernel.Queue = 5 * ackSize
+	c.limit, c.queue = kernel.Limits()
 	var got []int
 	err := c.QueryAll(t.Context(), numbered(9), func(i int, m Message) error {
 		require.EqualValues(t, i%5, m.ResID)
