@@ -43,7 +43,7 @@ KERNELS  ?= all
 PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/rawnl ./internal/ipvsnl
 
 # What must run in a virtual machine: the development kernels of many machines have no IPVS.
-VM_PKG   = ./internal/kernelprobe ./internal/ipvsnl ./examples/kernlb ./ipvs ./dataplane/kubeproxy
+VM_PKG   = ./internal/rendering ./internal/ipvsnl ./examples/kernlb ./ipvs ./dataplane/kubeproxy
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-all test-api test-vm test-long race fuzz bench bench-against setup vmtools \
@@ -106,7 +106,7 @@ test-vm: vmtools
 	@out=$$(mktemp) && trap 'rm -f "$$out"' EXIT && \
 	if bin/kerneltest -kernel 6.1 -timeout 40m -need '$(VM_NEED)' $(VM_PKG) >"$$out" && \
 		bin/kerneltest -kernel 6.1 -append ipv6.disable=1 -run '^TestWithoutIPv6$$' \
-		-need '^TestWithoutIPv6' ./internal/kernelprobe >>"$$out"; \
+		-need '^TestWithoutIPv6' ./internal/rendering >>"$$out"; \
 	then sed -n '/^$$/,$$p' "$$out"; else cat "$$out"; exit 1; fi
 
 LONG      = $(GO) test -timeout 60m

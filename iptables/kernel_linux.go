@@ -9,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -281,7 +280,7 @@ func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 // failed wraps an error after which the kernel must be observed again.
 func (b *backend) failed(doing string, err error) error {
 	b.observed = false
-	if lacks := kernelprobe.Missing(err, &b.kernel.batch); lacks != nil {
+	if lacks := nft.Missing(err, &b.kernel.batch); lacks != nil {
 		return fmt.Errorf("iptables: %s: %w", doing, lacks)
 	}
 	if conflicts(err) {
@@ -296,7 +295,7 @@ func explain(err error) error {
 	if len(rawnl.Refusals(err)) > 0 && errors.Is(err, unix.EINVAL) {
 		return fmt.Errorf("%w nft_compat: %w", dataplane.ErrMissingModule, err)
 	}
-	return kernelprobe.Explain(err, nil, kernelprobe.Running())
+	return nft.Explain(err, nil, nft.Running())
 }
 
 // check asks the kernel to check a transaction without committing it.

@@ -4,15 +4,15 @@ import (
 	"context"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return kernelprobe.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
+	return rendering.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
 		(*backend).judge)
 }
 
@@ -29,7 +29,7 @@ func (b *backend) judge(ctx context.Context) error {
 	if f := b.kernel.lacks.lacking; f != nil {
 		only = nft.Families[1-nft.FamilyIndex(f.Any)].Model
 	}
-	c, err := kernelprobe.Changes(false, only)
+	c, err := rendering.Changes(false, only)
 	if err != nil {
 		return err
 	}
@@ -39,5 +39,5 @@ func (b *backend) judge(ctx context.Context) error {
 	}
 	var batch rawnl.Batch
 	b.plan(c).encode(&batch, nil)
-	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
+	return nft.Explain(b.kernel.check(ctx, &batch), &batch, nft.Running())
 }

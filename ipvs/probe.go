@@ -8,12 +8,13 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/kernelerr"
-	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return kernelprobe.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
+	return rendering.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
 		(*backend).probe)
 }
 
@@ -26,13 +27,13 @@ const probeTable = "kernlb.probe"
 // the device is made.
 func (b *backend) probe(ctx context.Context) error {
 	b.pl.cfg.Table = probeTable
-	changes, err := kernelprobe.Changes(true, 0)
+	changes, err := rendering.Changes(true, 0)
 	if err != nil {
 		return err
 	}
 	b.pl.assume(nil)
 	batch := b.pl.plan(changes).batch(stageRestrict)
-	return kernelprobe.Explain(b.kernel.check(ctx, batch), batch, kernelprobe.Running())
+	return nft.Explain(b.kernel.check(ctx, batch), batch, nft.Running())
 }
 
 // assume makes the planner assume an empty kernel on a node with these addresses, whose network
@@ -47,5 +48,5 @@ func explain(err error) error {
 	if errors.Is(err, fs.ErrPermission) {
 		return kernelerr.NoPermission("CAP_NET_ADMIN in the initial user namespace, for IPVS", err)
 	}
-	return kernelprobe.Explain(err, nil, kernelprobe.Running())
+	return nft.Explain(err, nil, nft.Running())
 }

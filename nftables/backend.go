@@ -8,7 +8,6 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/wait"
@@ -155,7 +154,7 @@ func openBackend(cfg *Config) (*backend, error) {
 	b.kernel.place = b.pl.place
 	if err := b.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("nftables: open: %w",
-			kernelprobe.Explain(err, nil, kernelprobe.Running()))
+			nft.Explain(err, nil, nft.Running()))
 	}
 	return b, nil
 }

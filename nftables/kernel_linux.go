@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -310,7 +309,7 @@ func (b *backend) failed(doing string, err error) error {
 		// unless others committed meanwhile, the tables have more or less than was read
 		b.doubted = b.pl.version
 	}
-	if lacks := kernelprobe.Missing(err, &b.kernel.batch); lacks != nil {
+	if lacks := nft.Missing(err, &b.kernel.batch); lacks != nil {
 		return fmt.Errorf("nftables: %s: %w", doing, lacks)
 	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) ||

@@ -7,14 +7,15 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
 func Candidate(cfg *Config) dataplane.Candidate {
-	return kernelprobe.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
+	return rendering.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
 		(*backend).probe)
 }
 
@@ -39,14 +40,14 @@ func (b *backend) probe(ctx context.Context) error {
 // judge asks the kernel to check tables with everything, of one family or, if only is zero, of
 // both. It says what the kernel lacks.
 func (b *backend) judge(ctx context.Context, only servicemodel.Family) error {
-	c, err := kernelprobe.Changes(true, only)
+	c, err := rendering.Changes(true, only)
 	if err != nil {
 		return err
 	}
 	pl := newPlanner(probeTable, randomEpoch)
 	var batch rawnl.Batch
 	pl.plan(c).encode(&batch)
-	return kernelprobe.Explain(b.kernel.check(ctx, &batch), &batch, kernelprobe.Running())
+	return nft.Explain(b.kernel.check(ctx, &batch), &batch, nft.Running())
 }
 
 func lacking(err error) bool {

@@ -7,7 +7,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
@@ -38,7 +37,7 @@ func Open(cfg *Config) (*Counters, error) {
 	}
 	if c.conn, err = rawnl.Dial(&rawnl.Config{NetNS: fd}); err != nil {
 		return nil, fmt.Errorf("counters: open: %w",
-			kernelprobe.Explain(err, nil, kernelprobe.Running()))
+			nft.Explain(err, nil, nft.Running()))
 	}
 	return c, nil
 }
@@ -62,7 +61,7 @@ func (c *Counters) Start(ctx context.Context) error {
 	if err == nil || errors.Is(err, unix.EEXIST) {
 		return nil
 	}
-	return fmt.Errorf("counters: start: %w", kernelprobe.Explain(err, &b, kernelprobe.Running()))
+	return fmt.Errorf("counters: start: %w", nft.Explain(err, &b, nft.Running()))
 }
 
 // Stop ends counting, and deletes the counts. It is no error if the counters are off.

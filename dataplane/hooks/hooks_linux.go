@@ -9,7 +9,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
@@ -44,8 +43,8 @@ const tries = 100
 func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Chain, error) {
 	d, err := readAll(ctx, cmp.Or(cfg, &Config{}), skip)
 	if err != nil {
-		return nil, fmt.Errorf("read the chains of nf_tables: %w", kernelprobe.Explain(err, nil,
-			kernelprobe.Running()))
+		return nil, fmt.Errorf("read the chains of nf_tables: %w", nft.Explain(err, nil,
+			nft.Running()))
 	}
 	for i := range d.base {
 		d.base[i].Drops = d.dropsFrom(d.at[i])

@@ -12,7 +12,6 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/internal/kernelprobe"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
@@ -87,7 +86,7 @@ func (t *Tracer) begin(ctx context.Context, want *Filter) error {
 		return err
 	})
 	if err != nil {
-		return kernelprobe.Explain(err, nil, kernelprobe.Running())
+		return nft.Explain(err, nil, nft.Running())
 	}
 	var name [4]byte
 	rand.Read(name[:]) //nolint:errcheck // never fails
@@ -106,7 +105,7 @@ func (t *Tracer) begin(ctx context.Context, want *Filter) error {
 	}
 	if err != nil {
 		t.table = ""
-		return kernelprobe.Explain(err, &b, kernelprobe.Running())
+		return nft.Explain(err, &b, nft.Running())
 	}
 	return nil
 }

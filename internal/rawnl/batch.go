@@ -167,8 +167,8 @@ func (b *Batch) endOf(i int) int {
 	return len(b.buf)
 }
 
-// message returns the bytes of message i.
-func (b *Batch) message(i int) []byte { return b.buf[b.msgs[i].at:b.endOf(i)] }
+// At returns the bytes of message i, headers included.
+func (b *Batch) At(i int) []byte { return b.buf[b.msgs[i].at:b.endOf(i)] }
 
 // transaction returns the batch between its begin and end messages. genID 0 means any generation.
 func (b *Batch) transaction(genID, beginSeq, endSeq uint32) []byte {

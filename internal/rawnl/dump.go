@@ -87,7 +87,7 @@ const (
 func (c *Conn) dumpOnce(ctx context.Context, d *dump) error {
 	seq := c.reserve(1)
 	c.number(d.req, 0, 1, seq)
-	if err := c.send(d.req.buf[beginLen:], d.req.message(0), FlagDump); err != nil {
+	if err := c.send(d.req.buf[beginLen:], d.req.At(0), FlagDump); err != nil {
 		return fmt.Errorf("dump: %w", err)
 	}
 	c.dumpSeq = seq

@@ -90,7 +90,7 @@ func transactionError(b *Batch, v verdict) *OpError {
 // messageError is a refusal of message i of b.
 func messageError(b *Batch, i int, v verdict) *OpError {
 	obj := b.msgs[i].obj
-	e := &OpError{Op: obj.Verb, Object: obj.blame(b.message(i), v.offset), Index: i,
+	e := &OpError{Op: obj.Verb, Object: obj.blame(b.At(i), v.offset), Index: i,
 		Errno: v.errno, ExtAck: v.text, Offset: v.offset}
 	if e.Op == "" && e.Object == "" {
 		e.Object = obj.label(i)

@@ -374,8 +374,8 @@ func TestGoroutinesTakeTurns(t *testing.T) {
 func appendQuestions(b *Batch, begin, end uint32) {
 	appendRange(b, begin, end)
 	for i := range b.Len() {
-		native.PutUint16(b.message(i)[4:], uint16(SubsysNFTables)<<8|unix.NFT_MSG_GETSETELEM)
-		native.PutUint16(b.message(i)[6:], FlagRequest)
+		native.PutUint16(b.At(i)[4:], uint16(SubsysNFTables)<<8|unix.NFT_MSG_GETSETELEM)
+		native.PutUint16(b.At(i)[6:], FlagRequest)
 	}
 }
 

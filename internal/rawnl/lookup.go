@@ -101,7 +101,7 @@ type part struct {
 
 // listOf finds the list of message i: its last attribute.
 func listOf(b *Batch, i int) (entryList, error) {
-	msg := b.message(i)
+	msg := b.At(i)
 	it := Attrs(msg[frameLen:])
 	at := -1
 	for begin := frameLen; it.Next(); begin = frameLen + it.offset() {
@@ -123,7 +123,7 @@ func (l *lookup) fill(window, size int) {
 	l.wire, l.parts, l.told, l.lost = l.wire[:0], l.parts[:0], 0, false
 	for i := range l.lists {
 		list := &l.lists[i]
-		msg := l.b.message(list.msg)
+		msg := l.b.At(list.msg)
 		end, n := list.next, 0
 		for end < list.end && n < window {
 			to := min(end+entryLen(msg[end:]), list.end)
@@ -226,7 +226,7 @@ func (l *lookup) take(data []byte, first uint32) error {
 func (l *lookup) tell(i int, m Message, found bool) error {
 	list, part := &l.lists[i], &l.parts[i]
 	entry := list.entry
-	list.next += entryLen(l.b.message(list.msg)[list.next:])
+	list.next += entryLen(l.b.At(list.msg)[list.next:])
 	list.entry++
 	l.told++
 	if part.left--; part.left == 0 {

@@ -97,7 +97,7 @@ func TestThePartToBlameIsFoundFromItsOffset(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			require.Equal(t, tt.want, b.msgs[0].obj.blame(b.message(0), tt.offset))
+			require.Equal(t, tt.want, b.msgs[0].obj.blame(b.At(0), tt.offset))
 		})
 	}
 }

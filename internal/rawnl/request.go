@@ -41,7 +41,7 @@ func (c *Conn) commit(b *Batch, genID uint32, without int) error {
 	first, last := begin+1, begin+uint32(n)
 	c.number(b, 0, n, first)
 	wire := b.transaction(genID, begin, last+1)
-	if err := c.send(wire[:len(wire)-without], b.message(n-1), FlagAck); err != nil {
+	if err := c.send(wire[:len(wire)-without], b.At(n-1), FlagAck); err != nil {
 		return fmt.Errorf("commit: %w", err)
 	}
 	var errs OpErrors
@@ -142,7 +142,7 @@ func (c *Conn) exchange(b *Batch, begin, end int, errs *OpErrors,
 	reply func(i int, m Message) error) error {
 	first := c.reserve(end - begin)
 	c.number(b, begin, end, first)
-	if err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)], b.message(end-1),
+	if err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)], b.At(end-1),
 		FlagAck); err != nil {
 		return err
 	}

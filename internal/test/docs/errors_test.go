@@ -22,7 +22,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
-	"github.com/kernlb/kernlb/internal/kernelprobe"
+	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -86,9 +86,9 @@ var provoked = map[string]struct {
 	"ErrConflict": {kernelSays(dataplane.ErrConflict), is(dataplane.ErrConflict)},
 	"OpError":     {kernelSays(syscall.ENOBUFS), as[*dataplane.OpError]},
 	"PhaseError":  {kernelSays(syscall.ENOBUFS), as[*dataplane.PhaseError]},
-	"ErrMissingModule": {openingSays(kernelprobe.Release{Major: 6, Minor: 1}),
+	"ErrMissingModule": {openingSays(nft.Release{Major: 6, Minor: 1}),
 		is(dataplane.ErrMissingModule)},
-	"ErrKernelTooOld": {openingSays(kernelprobe.Release{Major: 4, Minor: 19}),
+	"ErrKernelTooOld": {openingSays(nft.Release{Major: 4, Minor: 19}),
 		is(dataplane.ErrKernelTooOld)},
 	"ErrRefused":       {refuses(nil), is(dataplane.ErrRefused)},
 	"FieldError":       {refuses(nil), as[*servicemodel.FieldError]},
@@ -115,9 +115,9 @@ func kernelSays(err error) func(t *testing.T) error {
 	}
 }
 
-func openingSays(running kernelprobe.Release) func(t *testing.T) error {
+func openingSays(running nft.Release) func(t *testing.T) error {
 	return func(*testing.T) error {
-		return kernelprobe.Explain(&dataplane.OpError{Index: -1, Errno: syscall.EOPNOTSUPP}, nil,
+		return nft.Explain(&dataplane.OpError{Index: -1, Errno: syscall.EOPNOTSUPP}, nil,
 			running)
 	}
 }

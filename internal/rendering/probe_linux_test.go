@@ -1,4 +1,4 @@
-package kernelprobe_test
+package rendering_test
 
 import (
 	"errors"

@@ -1,11 +1,37 @@
-package kernelprobe
+package rendering
 
 import (
+	"context"
 	"net/netip"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
 )
+
+// Candidate makes the candidate of a backend. probe asks the kernel whether it supports the
+// backend, which is closed afterwards.
+func Candidate[B dataplane.Backend](name string, open func() (B, error),
+	probe func(B, context.Context) error) dataplane.Candidate {
+	return dataplane.Candidate{
+		Name: name,
+		Probe: func(ctx context.Context) error {
+			b, err := open()
+			if err != nil {
+				return err
+			}
+			defer b.Close()
+			return probe(b, ctx)
+		},
+		Open: func() (dataplane.Backend, error) {
+			b, err := open()
+			if err != nil {
+				return nil, err // not b: a nil pointer is not a nil interface
+			}
+			return b, nil
+		},
+	}
+}
 
 // Changes returns changes that use every part of a ruleset that is not optional for a backend: both
 // families, each kind of frontend and verdict, masquerading, source ranges. sticky adds session

@@ -1,4 +1,4 @@
-package kernelprobe
+package nft
 
 import (
 	"errors"
@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/must"
 )
@@ -18,15 +18,15 @@ import (
 // is where the latter begins in its message.
 func transaction() (b *rawnl.Batch, at int) {
 	b = &rawnl.Batch{}
-	b.Message(rawnl.SubsysNFTables, msgNewChain, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "chain",
+	b.Message(rawnl.SubsysNFTables, MsgNewChain, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "chain",
 		Name: "c"})
 	b.Text(attrChainType, "nat")
-	b.Message(rawnl.SubsysNFTables, msgNewRule, 0, 10, 0, rawnl.Object{Verb: "add", Kind: "rule"})
-	exprs := b.Nest(attrRuleExprs)
+	b.Message(rawnl.SubsysNFTables, MsgNewRule, 0, 10, 0, rawnl.Object{Verb: "add", Kind: "rule"})
+	exprs := b.Nest(attrRuleExpressions)
 	for _, name := range []string{"lookup", "numgen"} {
-		at = b.MessageLen()
+		at = len(b.At(b.Len() - 1))
 		e := b.Nest(1)
-		b.Text(attrExprName, name)
+		b.Text(exprName, name)
 		b.End(e)
 	}
 	b.End(exprs)
@@ -55,29 +55,29 @@ var reasons = []struct {
 	{"not permitted", refused(-1, syscall.EPERM, 0), now,
 		"no permission: it takes CAP_NET_ADMIN in the user namespace that owns the network " +
 			"namespace",
-		dataplane.ErrNoPermission},
+		kernelerr.ErrNoPermission},
 	{"not permitted, as the standard library says it", fs.ErrPermission, now, "no permission",
-		dataplane.ErrNoPermission},
+		kernelerr.ErrNoPermission},
 	{"no netfilter at all", fmt.Errorf("socket: %w", syscall.EPROTONOSUPPORT), now,
-		"missing module nfnetlink", dataplane.ErrMissingModule},
+		"missing module nfnetlink", kernelerr.ErrMissingModule},
 	{"no nf_tables", refused(-1, syscall.EOPNOTSUPP, 0), now, "missing module nf_tables",
-		dataplane.ErrMissingModule},
+		kernelerr.ErrMissingModule},
 	{"no type of chain", refused(0, syscall.ENOENT, 0), now, "missing module nft_chain_nat",
-		dataplane.ErrMissingModule},
+		kernelerr.ErrMissingModule},
 	{"no expression", refused(1, syscall.ENOENT, at), now, "missing module nft_numgen",
-		dataplane.ErrMissingModule},
+		kernelerr.ErrMissingModule},
 	{"the kernel points nowhere", refused(1, syscall.ENOENT, 0), now,
-		"missing module, or an option", dataplane.ErrMissingModule},
+		"missing module, or an option", kernelerr.ErrMissingModule},
 	{"it points out of the message", refused(1, syscall.ENOENT, 1<<20), now,
-		"missing module, or an option", dataplane.ErrMissingModule},
+		"missing module, or an option", kernelerr.ErrMissingModule},
 	{"a message that was not sent", refused(7, syscall.ENOENT, 0), now,
-		"missing module, or an option", dataplane.ErrMissingModule},
+		"missing module, or an option", kernelerr.ErrMissingModule},
 	{"an old kernel", refused(1, syscall.EINVAL, at), old,
-		"kernel too old: it is Linux 4.19, and 5.10 is the oldest", dataplane.ErrKernelTooOld},
+		"kernel too old: it is Linux 4.19, and 5.10 is the oldest", kernelerr.ErrKernelTooOld},
 	{"an old kernel that refuses for want of permission", refused(1, syscall.EPERM, at), old,
-		"no permission", dataplane.ErrNoPermission},
+		"no permission", kernelerr.ErrNoPermission},
 	{"a kernel of unknown age", refused(1, syscall.EINVAL, at), Release{}, "missing module, or",
-		dataplane.ErrMissingModule},
+		kernelerr.ErrMissingModule},
 	{"no such network namespace", &fs.PathError{Op: "open", Path: "/run/netns/x",
 		Err: syscall.ENOENT}, now, "open /run/netns/x: no such file", fs.ErrNotExist},
 	{"what it means is not known", syscall.ENOMEM, old, "cannot allocate memory",
@@ -95,8 +95,8 @@ func TestReasons(t *testing.T) {
 			require.ErrorIs(t, err, tt.err)
 			require.ErrorContains(t, err, tt.want)
 			require.Error(t, Explain(tt.err, nil, tt.running), "without the transaction")
-			require.Equal(t, tt.sentinel == dataplane.ErrMissingModule,
-				errors.Is(err, dataplane.ErrMissingModule))
+			require.Equal(t, tt.sentinel == kernelerr.ErrMissingModule,
+				errors.Is(err, kernelerr.ErrMissingModule))
 		})
 	}
 	b, _ := transaction()
@@ -124,7 +124,7 @@ func TestObjectsThatAreThereAreNoRefusal(t *testing.T) {
 	require.NoError(t, Explain(there, b, now))
 	require.NoError(t, Explain(rawnl.OpErrors{there, there}, b, now))
 	err := Explain(rawnl.OpErrors{there, denied, there}, b, now)
-	require.ErrorIs(t, err, dataplane.ErrNoPermission)
+	require.ErrorIs(t, err, kernelerr.ErrNoPermission)
 	require.NotErrorIs(t, err, syscall.EEXIST)
 	other := errors.New("socket")
 	require.Equal(t, other, Explain(other, b, now))
@@ -136,41 +136,13 @@ func TestReleases(t *testing.T) {
 		"6.1.0-56-cloud-amd64": {6, 1}, "5.10.0": {5, 10}, "7.2+deb14": {7, 2}, "4.19": {4, 19},
 		"": {}, "x.y": {}, "6": {}, "-1.2": {},
 	} {
-		require.Equal(t, want, ParseRelease(s), s)
+		require.Equal(t, want, parseRelease(s), s)
 	}
-	require.True(t, Release{5, 9}.Less(Oldest))
-	require.True(t, Release{4, 19}.Less(Oldest))
-	require.False(t, Release{5, 10}.Less(Oldest))
-	require.False(t, Release{6, 1}.Less(Oldest))
-	require.Equal(t, "5.10", Oldest.String())
-}
-
-func TestTheChangesAskForEverything(t *testing.T) {
-	t.Parallel()
-	plain := ok(Changes(false, 0))(t)
-	sticky := ok(Changes(true, 0))(t)
-	require.NotEqual(t, plain.String(), sticky.String())
-	require.NotEmpty(t, plain.Hairpins)
-	require.NotEmpty(t, plain.ClusterIPs)
-	var sources, nodePorts, rejected, split int
-	for f := range plain.New.Frontends() {
-		if f.Sources != nil {
-			sources++
-		}
-		if f.Key.NodePort() {
-			nodePorts++
-		}
-		if !f.Internal.Balances() {
-			rejected++
-		}
-		if f.Internal != f.External {
-			split++
-		}
-	}
-	require.NotZero(t, sources)
-	require.NotZero(t, nodePorts)
-	require.NotZero(t, rejected)
-	require.NotZero(t, split)
+	require.Negative(t, Release{5, 9}.compare(oldest))
+	require.Negative(t, Release{4, 19}.compare(oldest))
+	require.Positive(t, Release{6, 1}.compare(oldest))
+	require.NotEqual(t, Release{}, Running(), "/proc tells it")
+	require.Equal(t, "5.10", oldest.String())
 }
 
 func FuzzModule(f *testing.F) {
@@ -183,20 +155,20 @@ func FuzzModule(f *testing.F) {
 func TestWhatIsGoneIsNoModule(t *testing.T) {
 	t.Parallel()
 	b := &rawnl.Batch{}
-	b.Message(rawnl.SubsysNFTables, msgNewChain, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "chain"})
-	table := b.MessageLen()
-	b.Text(attrChainTable, "gone")
+	b.Message(rawnl.SubsysNFTables, MsgNewChain, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "chain"})
+	table := len(b.At(b.Len() - 1))
+	b.Text(AttrChainTable, "gone")
 	b.Text(attrChainType, "nat")
-	b.Message(rawnl.SubsysNFTables, msgNewRule, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "rule"})
-	exprs := b.Nest(attrRuleExprs)
-	set := b.MessageLen()
+	b.Message(rawnl.SubsysNFTables, MsgNewRule, 0, 2, 0, rawnl.Object{Verb: "add", Kind: "rule"})
+	exprs := b.Nest(attrRuleExpressions)
+	set := len(b.At(b.Len() - 1))
 	e := b.Nest(1)
-	b.Text(attrExprName, "lookup")
+	b.Text(exprName, "lookup")
 	b.End(e)
 	b.End(exprs)
 	require.NoError(t, Missing(refused(0, syscall.ENOENT, table), b))
 	require.NoError(t, Missing(refused(1, syscall.ENOENT, set), b))
-	require.ErrorIs(t, Missing(refused(0, syscall.ENOENT, 0), b), dataplane.ErrMissingModule)
+	require.ErrorIs(t, Missing(refused(0, syscall.ENOENT, 0), b), kernelerr.ErrMissingModule)
 }
 
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
