@@ -48,6 +48,7 @@ var (
 	localEndpoint  = endpoint("10.64.0.1", here)
 	remoteEndpoint = endpoint("10.64.0.2", func(e *sm.Endpoint) { e.Weight = 2 })
 	weighted       = []sm.Endpoint{localEndpoint, remoteEndpoint}
+	onlyLocal      = []sm.Endpoint{localEndpoint}
 
 	fromPod, fromOutside = from("10.64.0.9"), from("198.51.100.7")
 	fromHost             = from("192.0.2.1", sentHere)
@@ -191,34 +192,6 @@ func TestOriginsByDetector(t *testing.T) {
 				nodeAddrs).Origin)
 		})
 	}
-}
-
-func TestClusterIPsThatAreTheNodesOwn(t *testing.T) {
-	t.Parallel()
-	node := thisNode
-	node.ServiceCIDRs = prefixes("10.96.0.0/12")
-	table := tableOf(t, node, webService())
-	own := append(nodeAddrs, addrs("10.96.0.1", "10.96.0.2")...)
-	for _, dst := range []string{"10.96.0.1:22", "10.96.0.2:22"} {
-		require.Equal(t, "untouched: the address is the node's own",
-			table.Decide(packet(from("198.51.100.7"), to(dst)), own).String())
-	}
-	require.Equal(t, sm.Rejected,
-		table.Decide(packet(from("192.0.2.1", sentHere), to("10.96.0.1:22")), own).Outcome)
-	require.Equal(t, sm.Dropped,
-		table.Decide(packet(from("192.0.2.1", sentHere), to("10.96.0.2:22")), own).Outcome)
-}
-
-func TestNodePortsAnswerWhereTheRulesSay(t *testing.T) {
-	t.Parallel()
-	node := thisNode
-	node.NodePortAddresses.CIDRs = prefixes("192.0.2.128/25")
-	table := tableOf(t, node, webService(), endpoint("10.64.0.1"))
-	locality := append(nodeAddrs, ip("192.0.2.200"))
-	require.Equal(t, sm.Balanced,
-		table.Decide(packet(from("198.51.100.7"), to("192.0.2.200:30080")), locality).Outcome)
-	require.Equal(t, sm.Untouched, table.Decide(packet(from("198.51.100.7"), to("192.0.2.1:30080")),
-		locality).Outcome)
 }
 
 func TestATableThatLacksAPoolRejects(t *testing.T) {

@@ -99,16 +99,6 @@ func TestEndpointsChosenForANode(t *testing.T) {
 	}
 }
 
-func TestANodeWithoutNameOrZoneHeedsNoHintsAndHasNoLocalEndpoints(t *testing.T) {
-	t.Parallel()
-	table := tableOf(t, sm.Node{}, webService(externalLocal),
-		endpoint("10.64.0.1", anywhere, zones(""), nodes("")), endpoint("10.64.0.2", zones("z1"),
-			nodes("n")))
-	require.Equal(t, []string{"10.64.0.1", "10.64.0.2"},
-		endpointsOf(table, sm.IPv4, false))
-	require.Nil(t, endpointsOf(table, sm.IPv4, true))
-}
-
 func TestEndpointsServeThePortOfTheirNameAndProtocol(t *testing.T) {
 	t.Parallel()
 	svc := webService(func(s *sm.Service) {

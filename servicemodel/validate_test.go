@@ -20,7 +20,7 @@ func ports(list ...sm.ServicePort) func(*sm.Service) {
 
 var longName = strings.Repeat("a", 254)
 
-// invalidServices are services and their problems.
+// invalidServices are services and their problems. Problems of default/web begin with its fields.
 var invalidServices = []struct {
 	name string
 	edit func(*sm.Service)
@@ -60,53 +60,47 @@ var invalidServices = []struct {
 				`"/", ":" and quotes is allowed`,
 		}},
 	{"a port of everything zero", ports(sm.ServicePort{}), []string{
-		"service default/web: ports[0].protocol: 0: must be TCP, UDP or SCTP",
-		"service default/web: ports[0].port: 0: must not be zero",
+		"ports[0].protocol: 0: must be TCP, UDP or SCTP",
+		"ports[0].port: 0: must not be zero",
 	}},
 	{"no ports at all", ports(), nil},
 	{"one nameless port", ports(sm.ServicePort{Protocol: sm.UDP, Port: 53}), nil},
 	{"two nameless ports", ports(sm.ServicePort{Protocol: sm.UDP, Port: 53},
 		sm.ServicePort{Protocol: sm.TCP, Port: 53}), []string{
-		"service default/web: ports[0].name: required if there is more than one port",
-		"service default/web: ports[1].name: required if there is more than one port",
+		"ports[0].name: required if there is more than one port",
+		"ports[1].name: required if there is more than one port",
 	}},
 	{"repeated names, ports and node ports", ports(
 		sm.ServicePort{Name: "a", Protocol: sm.TCP, Port: 1, NodePort: 30001},
 		sm.ServicePort{Name: "a", Protocol: sm.UDP, Port: 1, NodePort: 30001},
 		sm.ServicePort{Name: "b", Protocol: sm.TCP, Port: 1, NodePort: 30001},
 		sm.ServicePort{Name: "c", Protocol: sm.TCP, Port: 2}), []string{
-		`service default/web: ports[1].name: "a": is also the name of ports[0]`,
-		"service default/web: ports[2].port: 1: is also the port of ports[0], with the same " +
-			"protocol",
-		"service default/web: ports[2].nodePort: 30001: is also the node port of ports[0], " +
-			"with the same protocol",
+		`ports[1].name: "a": is also the name of ports[0]`,
+		"ports[2].port: 1: is also the port of ports[0], with the same protocol",
+		"ports[2].nodePort: 30001: is also the node port of ports[0], with the same protocol",
 	}},
 	{"two cluster IPs of a family", func(s *sm.Service) {
 		s.ClusterIPs = addrs("10.96.0.1", "fd96::1", "10.96.0.2")
 	},
 		[]string{
-			"service default/web: clusterIPs[2]: 10.96.0.2: is of the same family as " +
+			"clusterIPs[2]: 10.96.0.2: is of the same family as " +
 				"clusterIPs[0]; at most one is allowed"}},
 	{"cluster IPs of the wrong kind", func(s *sm.Service) {
 		s.ClusterIPs = append(addrs("127.0.0.1", "224.0.0.1", "0.0.0.0", "255.255.255.255",
 			"::ffff:10.0.0.1", "fe80::1%eth0"), netip.Addr{})
 	}, []string{
-		"service default/web: clusterIPs[0]: 127.0.0.1: must not be a loopback address",
-		"service default/web: clusterIPs[1]: 224.0.0.1: must not be a multicast address",
-		"service default/web: clusterIPs[2]: 0.0.0.0: must not be the unspecified address",
-		"service default/web: clusterIPs[3]: 255.255.255.255: must not be the broadcast " +
-			"address",
-		"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is an IPv4-mapped IPv6 address; " +
-			"give the IPv4 address",
-		"service default/web: clusterIPs[5]: fe80::1%eth0: must not have a zone",
-		"service default/web: clusterIPs[6]: required",
-		"service default/web: clusterIPs[1]: 224.0.0.1: is of the same family as " +
+		"clusterIPs[0]: 127.0.0.1: must not be a loopback address",
+		"clusterIPs[1]: 224.0.0.1: must not be a multicast address",
+		"clusterIPs[2]: 0.0.0.0: must not be the unspecified address",
+		"clusterIPs[3]: 255.255.255.255: must not be the broadcast address",
+		"clusterIPs[4]: ::ffff:10.0.0.1: is an IPv4-mapped IPv6 address; give the IPv4 address",
+		"clusterIPs[5]: fe80::1%eth0: must not have a zone",
+		"clusterIPs[6]: required",
+		"clusterIPs[1]: 224.0.0.1: is of the same family as clusterIPs[0]; at most one is allowed",
+		"clusterIPs[2]: 0.0.0.0: is of the same family as clusterIPs[0]; at most one is allowed",
+		"clusterIPs[3]: 255.255.255.255: is of the same family as " +
 			"clusterIPs[0]; at most one is allowed",
-		"service default/web: clusterIPs[2]: 0.0.0.0: is of the same family as clusterIPs[0]; " +
-			"at most one is allowed",
-		"service default/web: clusterIPs[3]: 255.255.255.255: is of the same family as " +
-			"clusterIPs[0]; at most one is allowed",
-		"service default/web: clusterIPs[4]: ::ffff:10.0.0.1: is of the same family as " +
+		"clusterIPs[4]: ::ffff:10.0.0.1: is of the same family as " +
 			"clusterIPs[0]; at most one is allowed",
 	}},
 	{"link-local cluster and load balancer IPs are fine", func(s *sm.Service) {
@@ -117,40 +111,36 @@ var invalidServices = []struct {
 		s.ExternalIPs = addrs("169.254.0.1", "fe80::1", "::1")
 		s.LoadBalancerIPs = []sm.LoadBalancerIP{{}}
 	}, []string{
-		"service default/web: externalIPs[0]: 169.254.0.1: must not be a link-local address",
-		"service default/web: externalIPs[1]: fe80::1: must not be a link-local address",
-		"service default/web: externalIPs[2]: ::1: must not be a loopback address",
-		"service default/web: loadBalancerIPs[0].addr: required",
+		"externalIPs[0]: 169.254.0.1: must not be a link-local address",
+		"externalIPs[1]: fe80::1: must not be a link-local address",
+		"externalIPs[2]: ::1: must not be a loopback address",
+		"loadBalancerIPs[0].addr: required",
 	}},
 	{"source ranges", func(s *sm.Service) {
 		s.LoadBalancerSourceRanges = append(prefixes("10.0.0.1/8", "::ffff:0:0/96"),
 			netip.Prefix{})
 	}, []string{
-		"service default/web: loadBalancerSourceRanges[1]: ::ffff:0.0.0.0/96: is a range of " +
+		"loadBalancerSourceRanges[1]: ::ffff:0.0.0.0/96: is a range of " +
 			"IPv4-mapped IPv6 addresses; give the IPv4 range",
-		"service default/web: loadBalancerSourceRanges[2]: not a valid range",
+		"loadBalancerSourceRanges[2]: not a valid range",
 	}},
 	{"affinity too short", func(s *sm.Service) {
 		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Millisecond}
 	},
-		[]string{
-			"service default/web: sessionAffinity.timeout: 1ms: must be between 1s and 24h0m0s"}},
+		[]string{"sessionAffinity.timeout: 1ms: must be between 1s and 24h0m0s"}},
 	{"affinity too long", func(s *sm.Service) {
 		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 24*time.Hour + 1}
 	},
 		[]string{
-			"service default/web: sessionAffinity.timeout: 24h0m0.000000001s: must be between " +
-				"1s and 24h0m0s"}},
+			"sessionAffinity.timeout: 24h0m0.000000001s: must be between 1s and 24h0m0s"}},
 	{"affinity in fractions of a second", func(s *sm.Service) {
 		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 1500 * time.Millisecond}
-	}, []string{"service default/web: sessionAffinity.timeout: 1.5s: must be whole seconds"}},
+	}, []string{"sessionAffinity.timeout: 1.5s: must be whole seconds"}},
 	{"affinity by more bits than addresses have", func(s *sm.Service) {
 		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Bits4: 33, Bits6: 129}
 	}, []string{
-		"service default/web: sessionAffinity.bits4: 33: must be between 1 and 32, or 0 for the " +
-			"whole address",
-		"service default/web: sessionAffinity.bits6: 129: must be between 1 and 128, or 0 for " +
-			"the whole address"}},
+		"sessionAffinity.bits4: 33: must be between 1 and 32, or 0 for the whole address",
+		"sessionAffinity.bits6: 129: must be between 1 and 128, or 0 for the whole address"}},
 	{"affinity that is off may say anything", func(s *sm.Service) {
 		s.SessionAffinity.Timeout, s.SessionAffinity.Bits4 = -1, 99
 	}, nil},
@@ -158,34 +148,30 @@ var invalidServices = []struct {
 		s.InternalTrafficPolicy, s.ExternalTrafficPolicy, s.Scheduler, s.Forwarding = "near",
 			"Cluster", "fast", "nat"
 	}, []string{
-		"service default/web: internalTrafficPolicy: \"near\": must be Local, or empty for " +
-			"the default",
-		"service default/web: externalTrafficPolicy: \"Cluster\": must be Local, or empty " +
-			"for the default",
-		`service default/web: scheduler: "fast": unknown scheduler`,
-		"service default/web: forwarding: \"nat\": must be direct or tunnel, or empty for the " +
-			"default",
+		"internalTrafficPolicy: \"near\": must be Local, or empty for the default",
+		"externalTrafficPolicy: \"Cluster\": must be Local, or empty for the default",
+		`scheduler: "fast": unknown scheduler`,
+		"forwarding: \"nat\": must be direct or tunnel, or empty for the default",
 	}},
 	{"an unknown preference", func(s *sm.Service) { s.Prefer = "near" }, []string{
-		`service default/web: prefer: "near": must be node or zone, or empty for the default`}},
+		`prefer: "near": must be node or zone, or empty for the default`}},
 	{"a preference that a scheduler ignores", func(s *sm.Service) {
 		s.Prefer, s.Scheduler = "zone", sm.RoundRobin
-	}, []string{`service default/web: prefer: "zone": works by weights, and the scheduler rr ` +
+	}, []string{`prefer: "zone": works by weights, and the scheduler rr ` +
 		"does not follow weights"}},
 	{"a slow start that is too short", slowly(time.Second), []string{
-		"service default/web: slowStart: 1s: must be between 5s and 24h0m0s"}},
+		"slowStart: 1s: must be between 5s and 24h0m0s"}},
 	{"a slow start in fractions of a second", slowly(5500 * time.Millisecond), []string{
-		"service default/web: slowStart: 5.5s: must be whole seconds"}},
+		"slowStart: 5.5s: must be whole seconds"}},
 	{"a slow start that a scheduler ignores", func(s *sm.Service) {
 		s.SlowStart, s.Scheduler = time.Minute, sm.LeastConn
-	}, []string{"service default/web: slowStart: 1m0s: works by weights, and the scheduler lc " +
-		"does not follow weights"}},
+	}, []string{"slowStart: 1m0s: works by weights, and the scheduler lc does not follow weights"}},
 	{"an unknown policy for connections", func(s *sm.Service) { s.Connections.Mode = 4 },
-		[]string{"service default/web: connections.mode: 4: unknown policy for connections"}},
+		[]string{"connections.mode: 4: unknown policy for connections"}},
 	{"draining in no time", func(s *sm.Service) {
 		s.Connections = sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: time.Millisecond}
 	},
-		[]string{"service default/web: connections.drain: 1ms: must be at least 1s"}},
+		[]string{"connections.drain: 1ms: must be at least 1s"}},
 	{"a time to drain that does not count", func(s *sm.Service) {
 		s.Connections = sm.ConnectionPolicy{Mode: sm.CutConnections, Drain: -1}
 	}, nil},
@@ -194,8 +180,7 @@ var invalidServices = []struct {
 		s.HealthCheckNodePort = 30080
 	},
 		[]string{
-			"service default/web: healthCheckNodePort: 30080: is also the node port of " +
-				"ports[0]"}},
+			"healthCheckNodePort: 30080: is also the node port of ports[0]"}},
 	{"which does not matter while it does not count", func(s *sm.Service) {
 		s.HealthCheckNodePort = 30080
 	}, nil},
@@ -206,7 +191,16 @@ func TestInvalidServices(t *testing.T) {
 	for _, tt := range invalidServices {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			requireProblems(t, tt.want, sm.State{}.WithService(webService(tt.edit)).Validate())
+			var want []string
+			for _, w := range tt.want {
+				if !strings.HasPrefix(w, "service ") {
+					w = "service default/web: " + w
+				}
+				want = append(want, w)
+			}
+			svc := webService(tt.edit)
+			requireProblems(t, want, sm.State{}.WithService(svc).Validate())
+			requireProblems(t, want, svc.Validate())
 		})
 	}
 }
@@ -316,11 +310,8 @@ func TestProblemsNameTheServiceThatTheyAreAbout(t *testing.T) {
 	require.Equal(t, []sm.Name{{}, other, web}, about)
 }
 
-func TestServicesAndEndpointsAreValidatedAlone(t *testing.T) {
+func TestEndpointsAreValidatedAlone(t *testing.T) {
 	t.Parallel()
-	for _, tt := range invalidServices {
-		requireProblems(t, tt.want, webService(tt.edit).Validate())
-	}
 	good := endpoint("10.244.1.1")
 	require.NoError(t, good.Validate())
 	bad := sm.Endpoint{Addr: ip("127.0.0.1"), Ports: []sm.EndpointPort{{Name: "a b",

@@ -205,8 +205,7 @@ func TestUnmatched(t *testing.T) {
 
 	const label = "metadata.labels[kubernetes.io/service-name]: "
 	require.Equal(t, []string{
-		"warning: EndpointSlice default/far: " + label + "other: there is no Service " +
-			"default/other",
+		"warning: EndpointSlice default/far: " + label + "other: there is no Service default/other",
 		"warning: EndpointSlice default/near: " + label + "wep: there is no Service default/wep; " +
 			"did you mean web?",
 		"warning: EndpointSlice default/six: addressType: IPv6: Service default/web has no IPv6 " +
