@@ -234,14 +234,14 @@ func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Tab
 // one change per line. A whole result can be written as JSON.
 type Result struct {
 	// Backend is the backend's name.
-	Backend string
+	Backend string `json:"backend"`
 	// Revision is the number of the requested state, see [Engine.Set].
-	Revision Revision
+	Revision Revision `json:"revision,omitzero"`
 	// Owners are the owners of changed parts, see [Parts]. It is nil in results of an engine.
-	Owners []string
+	Owners []string `json:"owners,omitempty"`
 	// State is the requested state, including refused services. It is empty for changes
 	// ([Engine.ApplyChanges]) and parts.
-	State servicemodel.State
+	State servicemodel.State `json:"-"`
 	// Counts counts what was added, changed and removed by new requests: since the last apply, or
 	// for the first apply, since what the kernel held.
 	servicemodel.Counts
@@ -249,36 +249,36 @@ type Result struct {
 	// last apply. Objects that others removed count as Added. These changes are not in Counts,
 	// because a flushed ruleset does not make new services. Damage that has no meaning as services
 	// is in Drift.
-	Repaired servicemodel.Counts
+	Repaired servicemodel.Counts `json:"repaired,omitzero"`
 	// Changes are the changes that were applied.
-	Changes *servicemodel.ChangeSet
+	Changes *servicemodel.ChangeSet `json:"changes"`
 	// Rest is the removal, in a second step, of objects that are in no wanted state. A backend that
 	// reads with a hint finds such objects only after Changes were committed. Nil means no second
 	// step.
-	Rest *servicemodel.ChangeSet
+	Rest *servicemodel.ChangeSet `json:"rest,omitempty"`
 	// Drift describes foreign or damaged objects that were found in the kernel and repaired.
-	Drift []string
+	Drift []string `json:"drift,omitempty"`
 	// Refused are the services that were left out as a whole or in part, in the order of their
 	// names.
-	Refused []Refusal
+	Refused []Refusal `json:"refused,omitempty"`
 	// Accepted is State without its refused services, or with earlier definitions of them
 	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints has its earlier
 	// definition, too: its pools may still be refused.
-	Accepted servicemodel.State
+	Accepted servicemodel.State `json:"-"`
 	// Conflicts are the addresses and ports that several services claim, in order. A service that
 	// loses one keeps its others.
-	Conflicts []servicemodel.Conflict
+	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
 	// Observed says that the kernel was read.
-	Observed bool
+	Observed bool `json:"observed"`
 	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
-	Settle time.Duration
+	Settle time.Duration `json:"-"`
 	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request.
-	Step bool
+	Step bool `json:"step,omitzero"`
 	// Phases is how long each phase took.
-	Phases Phases
+	Phases Phases `json:"phases"`
 	// Stats is what the commits sent to the kernel. Its Duration covers the whole apply, from its
 	// turn on.
-	Stats
+	Stats `json:"-"`
 
 	begun bool // the state that was wanted before is known
 	// damaged says that others had changed the table, even if Repaired does not count the change.
@@ -304,14 +304,14 @@ func (r *Result) IsRepair() bool {
 type Preview struct {
 	// Changes are the changes that would be made. Repaired counts those that undo what others did,
 	// see [Result.Repaired]. Drift describes what else would be repaired.
-	Changes  *servicemodel.ChangeSet
-	Repaired servicemodel.Counts
-	Drift    []string
+	Changes  *servicemodel.ChangeSet `json:"changes"`
+	Repaired servicemodel.Counts     `json:"repaired,omitzero"`
+	Drift    []string                `json:"drift,omitempty"`
 	// Plan is what would be sent to the kernel.
-	Plan Plan
+	Plan Plan `json:"-"`
 	// Refused and Conflicts have the same meaning as in [Result].
-	Refused   []Refusal
-	Conflicts []servicemodel.Conflict
+	Refused   []Refusal               `json:"refused,omitempty"`
+	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
 }
 
 func sum(a, b servicemodel.Counts) servicemodel.Counts {

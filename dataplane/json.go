@@ -73,48 +73,29 @@ func (s Stats) json() statsJSON {
 	return statsJSON{s.Messages, s.Bytes, s.Elements, text(s.Duration)}
 }
 
-type resultJSON struct {
-	Backend  string   `json:"backend"`
-	Revision Revision `json:"revision,omitzero"`
-	Owners   []string `json:"owners,omitempty"`
-	servicemodel.Counts
-	Repaired  servicemodel.Counts     `json:"repaired,omitzero"`
-	Changes   *servicemodel.ChangeSet `json:"changes"`
-	Rest      *servicemodel.ChangeSet `json:"rest,omitempty"`
-	Drift     []string                `json:"drift,omitempty"`
-	Refused   []Refusal               `json:"refused,omitempty"`
-	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
-	Observed  bool                    `json:"observed"`
-	Settle    string                  `json:"settle,omitempty"`
-	Step      bool                    `json:"step,omitzero"`
-	Phases    Phases                  `json:"phases"`
-	statsJSON
-}
+type resultFields Result
 
 // MarshalJSON writes r with its counts and stats as fields. The fingerprints of the change sets
 // cost as much as encoding their tables.
 func (r *Result) MarshalJSON() ([]byte, error) {
-	return json.Marshal(resultJSON{r.Backend, r.Revision, r.Owners, r.Counts, r.Repaired, r.Changes,
-		r.Rest, r.Drift, r.Refused, r.Conflicts, r.Observed, text(r.Settle), r.Step, r.Phases,
-		r.Stats.json()})
+	return json.Marshal(struct {
+		*resultFields
+		Settle string `json:"settle,omitempty"`
+		statsJSON
+	}{(*resultFields)(r), text(r.Settle), r.Stats.json()})
 }
 
-type previewJSON struct {
-	servicemodel.Counts
-	Changes   *servicemodel.ChangeSet `json:"changes"`
-	Repaired  servicemodel.Counts     `json:"repaired,omitzero"`
-	Drift     []string                `json:"drift,omitempty"`
-	Plan      string                  `json:"plan"`
-	Refused   []Refusal               `json:"refused,omitempty"`
-	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
-	statsJSON
-}
+type previewFields Preview
 
 // MarshalJSON writes p, with the plan as text, and the counts. Its changes can be stored and
 // applied later by [Engine.ApplyChanges].
 func (p *Preview) MarshalJSON() ([]byte, error) {
-	v := previewJSON{Changes: p.Changes, Repaired: p.Repaired, Drift: p.Drift, Refused: p.Refused,
-		Conflicts: p.Conflicts}
+	v := struct {
+		servicemodel.Counts
+		*previewFields
+		Plan string `json:"plan"`
+		statsJSON
+	}{previewFields: (*previewFields)(p)}
 	if p.Changes != nil {
 		v.Counts = p.Changes.Counts()
 	}
@@ -124,27 +105,15 @@ func (p *Preview) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v)
 }
 
-type statusJSON struct {
-	Backend      string                  `json:"backend"`
-	Running      bool                    `json:"running"`
-	Wanted       Revision                `json:"wanted"`
-	Asked        time.Time               `json:"asked,omitzero"`
-	Applied      Revision                `json:"applied"`
-	PendingSince time.Time               `json:"pendingSince,omitzero"`
-	Refused      []Refusal               `json:"refused,omitempty"`
-	Conflicts    []servicemodel.Conflict `json:"conflicts,omitempty"`
-	Succeeded    time.Time               `json:"succeeded,omitzero"`
-	Failed       time.Time               `json:"failed,omitzero"`
-	Error        string                  `json:"error,omitempty"`
-	Settle       time.Time               `json:"settle,omitzero"`
-	Totals       Totals                  `json:"totals"`
-}
+type statusFields Status
 
 // MarshalJSON writes s without State and Held, which can be many megabytes and have a JSON of their
 // own. It leaves out what never happened.
 func (s Status) MarshalJSON() ([]byte, error) {
-	v := statusJSON{s.Backend, s.Running, s.Wanted, s.Asked, s.Applied, s.PendingSince, s.Refused,
-		s.Conflicts, s.Succeeded, s.Failed, "", s.Settle, s.Totals}
+	v := struct {
+		statusFields
+		Error string `json:"error,omitempty"`
+	}{statusFields: statusFields(s)}
 	if s.Err != nil {
 		v.Error = s.Err.Error()
 	}

@@ -3,7 +3,6 @@ package dataplane
 import (
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"time"
@@ -165,35 +164,40 @@ func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 // Owners returns the owners that hold anything, sorted.
 func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 	var owners []string
+	err := p.read(ctx, task{doing: "list the owners of parts"}, func() (err error) {
+		owners, err = p.owners(ctx)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	return owners, nil
+}
+
+// read reads the kernel for a task that changes nothing.
+func (p *Parts) read(ctx context.Context, t task, f func() error) error {
 	err := p.turn.take(ctx)
 	if err == nil {
 		defer p.turn.give()
-		err = p.observers.retry(ctx, "read", func() (err error) {
-			owners, err = p.owners(ctx)
-			return err
-		})
+		err = p.observers.retry(ctx, "read", f)
 	}
 	if err != nil {
-		return nil, fmt.Errorf("list the owners of parts: %w", err)
+		return t.error(err)
 	}
-	return owners, nil
+	return nil
 }
 
 // Get returns the part of an owner, with the settings of the instance. The table is empty if the
 // owner holds nothing.
 func (p *Parts) Get(ctx context.Context, owner string) (*servicemodel.Table, error) {
 	t := task{doing: "get the part", owners: []string{owner}}
-	if err := p.turn.take(ctx); err != nil {
-		return nil, t.error(err)
-	}
-	defer p.turn.give()
 	var o *Observation
-	err := p.observers.retry(ctx, "read", func() (err error) {
+	err := p.read(ctx, t, func() (err error) {
 		o, err = p.whole(ctx, t.owners)
 		return err
 	})
 	if err != nil {
-		return nil, t.error(err)
+		return nil, err
 	}
 	return nocopy.Of(o.Table).Part(owner), nil
 }

@@ -81,8 +81,9 @@ func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 	l.watch = noWatch()
 	defer func() { l.watch.close() }()
 	defer l.waits.Wait()
-	l.repairs = newRepairs(l.opts.Look)
-	defer l.repairs.timer.Stop()
+	l.checks, l.ration = time.NewTimer(forever), wait.NewBudget(repairBurst, repairShare)
+	defer l.checks.Stop()
+	l.check()
 	if err := l.watchBackend(ctx); err != nil {
 		return err
 	}
@@ -114,8 +115,11 @@ type loop struct {
 	timer  *time.Timer // the next apply
 	settle *time.Timer // the next Settle
 	watch  *watch
-	// repairs schedules the checks for changes by others.
-	repairs *repairs
+	checks *time.Timer // the next check for changes by others
+	// ration limits the repairs. Without it, a program that flushes the ruleset in a loop would
+	// keep a CPU and the kernel's nf_tables lock busy. held says that a repair is due and waits.
+	ration wait.Budget
+	held   bool
 
 	seen  Revision // the newest revision that the timer was set for
 	have  bool     // there is a state to hold
@@ -148,7 +152,7 @@ func (l *loop) next(ctx context.Context) error {
 	case done := <-l.packets:
 		l.packets = nil
 		l.settleAfter(ctx, done)
-	case <-l.repairs.timer.C:
+	case <-l.checks.C:
 		l.look(ctx)
 	case <-l.engine.switched:
 		l.settle.Reset(0)
@@ -251,7 +255,10 @@ func (l *loop) apply(ctx context.Context) {
 		l.applied()
 		return
 	}
-	l.pay()
+	if now := time.Now(); l.paid.Before(now) {
+		l.paid = now
+	}
+	l.paid = l.paid.Add(l.opts.MinInterval)
 	if r == nil {
 		l.want, l.denied = true, errors.Is(err, ErrNotApproved)
 		next := l.retry
@@ -264,19 +271,10 @@ func (l *loop) apply(ctx context.Context) {
 		return
 	}
 	if r.IsRepair() {
-		l.repairs.ration.Spend(r.Duration)
+		l.ration.Spend(r.Duration)
 	}
 	l.seen = max(l.seen, r.Revision)
 	l.applied()
-}
-
-// pay records that an apply has ended.
-func (l *loop) pay() {
-	now := time.Now()
-	if l.paid.Before(now) {
-		l.paid = now
-	}
-	l.paid = l.paid.Add(l.opts.MinInterval)
 }
 
 // jitter returns d, or up to a quarter more.
@@ -329,45 +327,9 @@ const (
 	repairShare = 10
 )
 
-// repairs schedules Run's checks for changes by others, and rations the repairs. Without a ration,
-// a program that flushes the ruleset in a loop would keep a CPU and the kernel's nf_tables lock
-// busy.
-type repairs struct {
-	every  time.Duration
-	timer  *time.Timer
-	ration wait.Budget
-	held   int // how often a due repair had to wait, since the last repair
-}
-
-// newRepairs returns repairs with a check at each interval.
-func newRepairs(every time.Duration) *repairs {
-	r := &repairs{every: every, timer: time.NewTimer(forever),
-		ration: wait.NewBudget(repairBurst, repairShare)}
-	r.next()
-	return r
-}
-
-// next sets the timer of the next check.
-func (r *repairs) next() {
-	if r.every > 0 {
-		r.timer.Reset(r.every)
-	}
-}
-
-// allow reports whether a repair is allowed now. delayed says that repairs begin to wait with this
-// one.
-func (r *repairs) allow() (allowed, delayed bool) {
-	if r.ration.Allow(time.Now()) {
-		r.held = 0
-		return true, false
-	}
-	r.held++
-	return false, r.held == 1
-}
-
 // look checks whether the kernel still holds the wanted table, and repairs the difference.
 func (l *loop) look(ctx context.Context) {
-	defer l.repairs.next()
+	defer l.check()
 	switch {
 	case !l.have, l.want && !l.denied:
 		return // the coming apply checks by itself
@@ -378,14 +340,21 @@ func (l *loop) look(ctx context.Context) {
 			return
 		}
 	}
-	allowed, delayed := l.repairs.allow()
-	if delayed {
+	switch allowed := l.ration.Allow(time.Now()); {
+	case allowed:
+		l.held, l.again = false, true
+		l.apply(ctx)
+	case !l.held:
+		l.held = true
 		l.tell(ctx, RepairDelayed{})
 		l.askWitness(ctx)
 	}
-	if allowed {
-		l.again = true
-		l.apply(ctx)
+}
+
+// check sets the timer of the next check.
+func (l *loop) check() {
+	if l.opts.Look > 0 {
+		l.checks.Reset(l.opts.Look)
 	}
 }
 

@@ -15,37 +15,37 @@ import (
 // Status is an engine's knowledge at one moment.
 type Status struct {
 	// Backend is the backend's name.
-	Backend string
+	Backend string `json:"backend"`
 	// Running says that [Engine.Run] is under way.
-	Running bool
+	Running bool `json:"running"`
 	// Wanted is the newest request, and State its state, which is empty after a Cleanup. Zero means
 	// no request.
-	Wanted Revision
-	State  servicemodel.State
+	Wanted Revision           `json:"wanted"`
+	State  servicemodel.State `json:"-"`
 	// Asked is the time of the last request. Zero means never.
-	Asked time.Time
+	Asked time.Time `json:"asked,omitzero"`
 	// Applied is the newest request that the kernel has come to hold. Zero means none.
-	Applied Revision
+	Applied Revision `json:"applied"`
 	// PendingSince is the time since which the newest request waits for the kernel. Zero means that
 	// the kernel has it. A request during an apply counts from the end of that apply.
-	PendingSince time.Time
+	PendingSince time.Time `json:"pendingSince,omitzero"`
 	// Held is the table that the kernel holds. Nil means that it is unknown, as before the first
 	// apply and after an error.
-	Held *servicemodel.Table
+	Held *servicemodel.Table `json:"-"`
 	// Refused and Conflicts come from the last successful apply, see [Result].
-	Refused   []Refusal
-	Conflicts []servicemodel.Conflict
+	Refused   []Refusal               `json:"refused,omitempty"`
+	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
 	// Succeeded is the time of the last successful apply. Zero means never.
-	Succeeded time.Time
+	Succeeded time.Time `json:"succeeded,omitzero"`
 	// Failed is the time of the last failure, even long ago, and Err its error ([PhaseError]). Zero
 	// means never.
-	Failed time.Time
-	Err    error
+	Failed time.Time `json:"failed,omitzero"`
+	Err    error     `json:"-"`
 	// Settle is the time of the next later work. It is in the past if that work failed and is to be
 	// retried. Zero means that no work is left.
-	Settle time.Time
+	Settle time.Time `json:"settle,omitzero"`
 	// Totals counts the engine's work since it was made.
-	Totals Totals
+	Totals Totals `json:"totals"`
 }
 
 // Pending reports whether the newest request is not in the kernel yet.
