@@ -10,7 +10,6 @@
 //
 //	main.go        the commands of CNI, each a call of dataplane.Parts
 //	config.go      the input from a runtime, and what is refused, by field
-//	conditions.go  conditionsV4 and conditionsV6
 //	state.go       the wanted state: a service for each mapping and family
 //
 // docs/cni.md explains the subject. examples/publish does the same in 200 lines.

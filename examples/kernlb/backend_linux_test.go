@@ -11,10 +11,15 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -148,4 +153,34 @@ endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
 	require.Contains(t, errs, "the backend is ipvs, not nftables: nftables cannot express service "+
 		"default/web:http: scheduler: lc")
 	require.Contains(t, done(t, ns, "", "show --backend auto"), "10.96.0.10:80/tcp")
+}
+
+var (
+	onNftables = dataplanetest.Backend{Open: func(ns int) (dataplane.Backend, error) {
+		return nftables.New(&nftables.Config{NetNS: ns})
+	}}
+	onIPTables = dataplanetest.Backend{Open: func(ns int) (dataplane.Backend, error) {
+		return iptables.New(&iptables.Config{NetNS: ns})
+	}}
+	onIPVS = dataplanetest.Backend{Require: needIPVS, OwnConnections: true,
+		Open: func(ns int) (dataplane.Backend, error) { return ipvs.New(&ipvs.Config{NetNS: ns}) }}
+)
+
+func needIPVS(t *testing.T) {
+	t.Helper()
+	if err := ipvs.Candidate(nil).Probe(t.Context()); err != nil {
+		t.Skipf("ipvs is not supported: %v", err)
+	}
+}
+
+// No packet is lost while an engine changes its backend.
+func TestSwitchOfBackends(t *testing.T) {
+	t.Parallel()
+	dataplanetest.Switched(t, onNftables, onIPTables)
+}
+
+func TestConformanceOfSwitchesToIPVS(t *testing.T) {
+	t.Parallel()
+	t.Run("nftables", func(t *testing.T) { dataplanetest.Switched(t, onNftables, onIPVS) })
+	t.Run("iptables", func(t *testing.T) { dataplanetest.Switched(t, onIPTables, onIPVS) })
 }

@@ -32,7 +32,7 @@ func TestCostsAreLinear(t *testing.T) {
 		}, func(l [2][]string) { unified(l[0], l[1]) })
 	})
 	t.Run("events of files", func(t *testing.T) {
-		growth.Linear(t, 1<<16, func(n int) (b []byte) {
+		growth.Linear(t, 1<<14, func(n int) (b []byte) {
 			for i := range n {
 				b = binary.NativeEndian.AppendUint32(b, 1)
 				b = binary.NativeEndian.AppendUint32(b, unix.IN_CLOSE_WRITE)

@@ -9,12 +9,13 @@
 //
 //	fields.go    the table of fields and flags: all the rest of the configuration follows from it
 //	settings.go  what each field means for the program
-//	flags.go, load.go, defaults.go, value.go    the command line, the file, and the defaults
-//	proxy.go     objects of the API server become states, and an engine makes the kernel hold them
+//	flags.go, load.go    the command line; the file, and the defaults
+//	proxy.go     objects of the API server become states, and an engine makes the kernel hold
+//	             them; the events in the API server
 //	backend.go   the backend, and the takeover from kube-proxy and from other modes
 //	compare.go   the command compare;  node.go: what changes on this node without kube-proxy
 //	kernel.go    the mode kernelspace, on Windows;  service_windows.go: as a service of Windows
-//	serve.go     the HTTP servers;  events.go: the events in the API server
+//	serve.go     the HTTP servers
 //
 // docs/node-proxy.md explains the subject. examples/nodeproxy does the same in 250 lines.
 package main

@@ -4,9 +4,13 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"net/http"
+	"net/http/httptest"
 	"net/netip"
 	"os"
 	"os/exec"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -14,9 +18,13 @@ import (
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
+	"k8s.io/client-go/rest"
+	"k8s.io/component-base/metrics/legacyregistry"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -130,4 +138,57 @@ func becomeConnections(t *testing.T, backend string) {
 		return start(t.Context(), options{backend: backend, cleanup: true})
 	}))
 	answers(c.Outside[0], netnstest.Net.NodeIPv4+":30080", "refused ")
+}
+
+// get sends an HTTP request to a port and path of a node, and returns the status and the body.
+func get(node *netnstest.Host, what string) (answer string, err error) {
+	return nstest.Get(node.NS, node.IPv4.String()+":"+what)
+}
+
+// says waits until a node's answer contains a text, because answers follow the kernel's changes.
+func says(t *testing.T, node *netnstest.Host, what, text string) {
+	t.Helper()
+	require.Eventually(t, func() bool {
+		answer, err := get(node, what)
+		return err == nil && strings.Contains(answer, text)
+	}, 20*time.Second, 20*time.Millisecond, "%s: %s", what, text)
+}
+
+// requireMetrics requires the metrics of kube-proxy's dashboard, and counts that include the test's
+// work.
+func requireMetrics(t *testing.T, text string) {
+	t.Helper()
+	for _, line := range []string{
+		`kubeproxy_sync_proxy_rules_service_changes_total 1`,
+		`kubeproxy_proxy_healthz_total{code="200"} [1-9]`,
+		`kubeproxy_network_programming_duration_seconds_count{ip_family="IPv4"} [1-3]`,
+		`kernlb_refused_services 0`,
+		`kernlb_conntrack_entries `,
+		`process_resident_memory_bytes `,
+		`process_cpu_seconds_total `,
+		`go_goroutines `,
+	} {
+		require.True(t, regexp.MustCompile(`(?m)^`+line).MatchString(text), line)
+	}
+}
+
+// Requests to the API server are counted as in kube-proxy, which uses the same library.
+func TestRequestsAreCounted(t *testing.T) {
+	t.Parallel()
+	server := httptest.NewServer(http.NotFoundHandler())
+	defer server.Close()
+	client, err := kubernetes.NewForConfig(&rest.Config{Host: server.URL})
+	require.NoError(t, err)
+	_, err = client.CoreV1().Nodes().Get(t.Context(), "node1", metav1.GetOptions{})
+	require.Error(t, err)
+	families, err := legacyregistry.DefaultGatherer.Gather()
+	require.NoError(t, err)
+	labels := map[string]string{}
+	for _, f := range families {
+		for _, l := range f.Metric[0].Label {
+			labels[f.GetName()+" "+l.GetName()] = l.GetValue()
+		}
+	}
+	require.Equal(t, "404", labels["rest_client_requests_total code"])
+	require.Equal(t, "GET", labels["rest_client_request_duration_seconds verb"])
 }

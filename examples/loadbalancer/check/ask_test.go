@@ -171,3 +171,35 @@ func TestAnEndedContextEndsACheck(t *testing.T) {
 		listen(t).Addr().(*net.TCPAddr).AddrPort())
 	require.ErrorContains(t, check.Ask(ctx, target), "canceled")
 }
+
+// What one check costs, the server's part included.
+func BenchmarkAsk(b *testing.B) {
+	plain := httptest.NewServer(http.HandlerFunc(web))
+	defer plain.Close()
+	secure := httptest.NewTLSServer(http.HandlerFunc(web))
+	defer secure.Close()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		b.Fatal(err)
+	}
+	server := grpc.NewServer()
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	go func() { _ = server.Serve(l) }()
+	defer server.Stop()
+	for _, c := range []struct {
+		kind string
+		addr net.Addr
+	}{{check.TCP, plain.Listener.Addr()}, {check.HTTP, plain.Listener.Addr()},
+		{check.HTTPS, secure.Listener.Addr()}, {check.GRPC, l.Addr()}} {
+		b.Run(c.kind, func(b *testing.B) {
+			target := check.Spec{Type: c.kind, Timeout: long}.Target(
+				c.addr.(*net.TCPAddr).AddrPort())
+			b.ReportAllocs()
+			for b.Loop() {
+				if err := check.Ask(b.Context(), target); err != nil {
+					b.Fatal(err)
+				}
+			}
+		})
+	}
+}

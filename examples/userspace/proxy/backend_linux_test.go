@@ -11,7 +11,6 @@ import (
 	"sync/atomic"
 	"syscall"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -65,19 +64,6 @@ func TestWhatDoesNotChangeIsNotTouched(t *testing.T) {
 	b := make([]byte, 10)
 	ok(io.ReadFull(c, b))(t)
 	require.Equal(t, "still here", string(b))
-}
-
-// If no client may reach an endpoint, the operating system refuses all.
-func TestWithoutEndpointsClientsAreRefused(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, Config{}, echoes(t, 1)...)
-	for range 2 {
-		s.apply(state(service()))
-		_, err := net.Dial("tcp", netip.AddrPortFrom(s.at, 80).String())
-		require.ErrorIs(t, err, syscall.ECONNREFUSED)
-		s.apply(state(service(), 1))
-		s.visit()
-	}
 }
 
 func TestRefusalsNameTheField(t *testing.T) {
@@ -173,69 +159,6 @@ func TestNodePortsFollowTheAddressesOfTheNode(t *testing.T) {
 	require.Equal(t, "1", name)
 	i = ok(s.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Intact, i)
-}
-
-func TestSourcesAndAffinity(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, Config{}, echoes(t, 3)...)
-	sticky := service(func(v *servicemodel.Service) {
-		v.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true, Timeout: time.Hour}
-	})
-	s.apply(state(sticky, 1, 2, 3))
-	_, name := s.visit()
-	for range 5 {
-		_, again := s.visit()
-		require.Equal(t, name, again)
-	}
-	all := map[string]int{"1": 1, "2": 2, "3": 3}
-	delete(all, name)
-	for _, n := range all {
-		s.apply(state(sticky, n)) // its own left
-		_, moved := s.visit()
-		require.NotEqual(t, name, moved)
-	}
-	closedTo := service(func(v *servicemodel.Service) {
-		v.ClusterIPs, v.LoadBalancerIPs = nil, []servicemodel.LoadBalancerIP{{Addr: webIP}}
-		v.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}
-	})
-	s.apply(state(closedTo, 1))
-	s.requireReset()
-	unanswered(t, s.socket(), "nobody lets it in")
-	require.Equal(t, 2, s.Stats().Refused)
-}
-
-// Connections to a quiesced endpoint are left, drained or cut, as the service wants it.
-func TestConnectionsOfEndpointsThatGo(t *testing.T) {
-	t.Parallel()
-	for policy, goes := range map[servicemodel.ConnectionPolicy]bool{
-		{Mode: servicemodel.LeaveConnections}:                     false,
-		{Mode: servicemodel.DrainConnections, Drain: time.Second}: true,
-		{Mode: servicemodel.CutConnections}:                       true,
-	} {
-		s := newSite(t, Config{}, echoes(t, 2)...)
-		svc := service(func(v *servicemodel.Service) {
-			v.Connections = policy
-		})
-		s.apply(state(svc, 1))
-		c, _ := s.visit()
-		both := state(svc, 1, 2)
-		list := both.Endpoints(web)
-		list[0].Quiesced = true
-		s.apply(both.WithEndpoints(web, list))
-		_, name := s.visit()
-		require.Equal(t, "2", name)
-		if !goes {
-			ok(c.Write([]byte("x")))(t)
-			ok(io.ReadFull(c, make([]byte, 1)))(t)
-			continue
-		}
-		eventually(t, "it is cut", func() bool {
-			_, err := s.engine.Settle(t.Context())
-			return err == nil && s.keeper.Totals().Reset == 1
-		})
-		_, err := io.ReadAll(c)
-		require.ErrorIs(t, err, syscall.ECONNRESET)
-	}
 }
 
 func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {

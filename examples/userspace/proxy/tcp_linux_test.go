@@ -16,19 +16,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-func TestConnectionsAreBalancedInTurn(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, Config{}, echoes(t, 3)...)
-	s.apply(state(service(), 1, 2, 3))
-	count := map[string]int{}
-	for range 9 {
-		_, name := s.visit()
-		count[name]++
-	}
-	require.Equal(t, map[string]int{"1": 3, "2": 3, "3": 3}, count)
-	require.Equal(t, Stats{Open: 9, Balanced: 9}, s.Stats())
-}
-
 // A client that has sent all it has to say is answered still.
 func TestHalfCloseIsPassedOn(t *testing.T) {
 	t.Parallel()
