@@ -91,8 +91,8 @@ type tablePlan struct {
 // elements are lists of elements by set.
 type elements map[string]*nft.ElemList
 
-// add adds an element.
-func (m *elements) add(set string, e nft.Elem) {
+// put adds an element.
+func (m *elements) put(set string, e nft.Elem) {
 	if *m == nil {
 		*m = elements{}
 	}
@@ -335,5 +335,5 @@ func (pl *planner) planNoTables(p *plan) {
 	v := was.next(true)
 	first[0].replace(was, v)
 	p.versions = [3]version{v, v, {}}
-	last[0].del.add(setVersion, nft.Elem{Key: nft.Native32(v.number)})
+	last[0].del.put(setVersion, nft.Elem{Key: nft.Native32(v.number)})
 }

@@ -74,11 +74,11 @@ func (pl *planner) planTunables(p *plan, anew bool) {
 	}
 	for _, t := range p.network.restore {
 		all[t.name] = t.value
-		last.del.add(setSettings, nft.Elem{Key: tunableElem(t.name, "").Key})
+		last.del.put(setSettings, nft.Elem{Key: tunableElem(t.name, "").Key})
 	}
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		if _, known := recorded[name]; !known {
-			first.add.add(setSettings, tunableElem(name, all[name]))
+			first.add.put(setSettings, tunableElem(name, all[name]))
 		}
 	}
 }

@@ -120,7 +120,7 @@ func (pl *planner) planRecord(p *plan, i int, k servicemodel.FrontendKey, anew b
 		next := ph.between(old, now)
 		if !is.equal(next) {
 			tp := &p.stages[s][i]
-			diffElements(is, next, tp.del.add, tp.add.add)
+			diffElements(is, next, tp.del.put, tp.add.put)
 		}
 		is = next
 	}
@@ -136,9 +136,9 @@ func (pl *planner) planAddrs(p *plan, i int, c *servicemodel.ChangeSet) {
 		switch {
 		case nft.FamilyIndex(a) != i:
 		case added:
-			first.add.add(set, addrElem(set, a))
+			first.add.put(set, addrElem(set, a))
 		default:
-			last.del.add(set, addrElem(set, a))
+			last.del.put(set, addrElem(set, a))
 		}
 	}
 	for _, ch := range c.ClusterIPs {
@@ -171,7 +171,7 @@ func (pl *planner) planNewTable(p *plan, i int,
 	tp.sets, tp.program, tp.create = tableOf(f, rules, pl.cfg.Mark)
 	if tp.create {
 		next := companion{rules: rules, addrs: addrsOf(c.New, p.addrs)}
-		next.elements(f, tp.add.add)
+		next.elements(f, tp.add.put)
 	}
 	if !f.ServedBy(&rules) {
 		return nil

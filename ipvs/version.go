@@ -58,9 +58,9 @@ func (v version) elem() nft.Elem {
 // replace plans that the version to replaces from.
 func (tp *tablePlan) replace(from, to version) {
 	if from.exists {
-		tp.del.add(setVersion, nft.Elem{Key: nft.Native32(from.number)})
+		tp.del.put(setVersion, nft.Elem{Key: nft.Native32(from.number)})
 	}
-	tp.add.add(setVersion, to.elem())
+	tp.add.put(setVersion, to.elem())
 }
 
 // versionOf finds the version among the elements of its set.
