@@ -152,6 +152,9 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 			o.about, args = args[0], args[1:]
 		}
 	}
+	if o.ipvs.StrictARP && o.ipvs.Device == "" {
+		return nil, errors.New("-ipvs-strict-arp needs -ipvs-device")
+	}
 	if c.check == nil {
 		return c, nil
 	}

@@ -62,6 +62,7 @@ func TestWrongUsageIsOneLine(t *testing.T) {
 		"trace -from 10.0.0.1":           "trace needs -from IP and -to IP:PORT/PROTOCOL",
 		"top -interval -3s":              `invalid value "-3s" for flag -interval: want more`,
 		"flows -watch -service nope":     `invalid value "nope" for flag -service: want`,
+		"show -ipvs-strict-arp":          "-ipvs-strict-arp needs -ipvs-device",
 		"show -ipvs-tcp-timeout -1s":     `invalid value "-1s" for flag -ipvs-tcp-timeout: want`,
 		"show -ipvs-tcpfin-timeout 1.5s": `invalid value "1.5s" for flag -ipvs-tcpfin-timeout: `,
 		"show -ipvs-udp-timeout 1ns":     `invalid value "1ns" for flag -ipvs-udp-timeout: want`,

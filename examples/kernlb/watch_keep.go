@@ -149,11 +149,11 @@ func (c *copies) save(name string, data []byte) {
 		return
 	}
 	path := filepath.Join(c.dir, name)
-	if err := os.WriteFile(path+".new", data, 0o600); err != nil {
-		c.failed(err)
-		return
+	err := os.WriteFile(path+".new", data, 0o600)
+	if err == nil {
+		err = os.Rename(path+".new", path)
 	}
-	if err := os.Rename(path+".new", path); err != nil {
+	if err != nil {
 		c.failed(err)
 	}
 }
