@@ -79,13 +79,6 @@ var Net = network{
 	Internet:           "internet",
 }
 
-// The protocols of ICMP messages that captures tell apart (IANA, "Assigned Internet Protocol
-// Numbers").
-const (
-	protoICMP   servicemodel.Protocol = 1
-	protoICMPv6 servicemodel.Protocol = 58
-)
-
 // Protocols returns the protocols that carry services, in a fixed order.
 func Protocols() []servicemodel.Protocol {
 	return []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}

@@ -22,8 +22,6 @@ type Cluster struct {
 	RemotePods []*Host
 	// Outside are clients outside the cluster: outside1, outside2, …
 	Outside []*Host
-	// internet is the destination of the node's default route.
-	internet *internet
 
 	nodeAddrs  []netip.Addr
 	namespaces []*NS
@@ -61,7 +59,7 @@ func New(ctx context.Context, opts Options) (*Cluster, error) {
 	return c, nil
 }
 
-// Close stops all servers, captures and connections of the cluster's namespaces, and releases the
+// Close stops all servers and connections of the cluster's namespaces, and releases the
 // namespaces. The kernel removes them, and every link and rule in them, soon after. Close may be
 // called twice.
 func (c *Cluster) Close() error {

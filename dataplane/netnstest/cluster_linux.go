@@ -38,6 +38,8 @@ type builder struct {
 	c    *Cluster
 	opts Options
 	node *NS
+	// internet is the destination of the node's default route. It has no addresses.
+	internet *NS
 }
 
 // build creates the network that the package documentation draws.
@@ -51,7 +53,7 @@ func (c *Cluster) build(ctx context.Context, opts Options) error {
 	b.addPods()
 	b.settle(ctx)
 	if b.err == nil {
-		b.err = c.internet.start()
+		b.err = startInternet(b.internet)
 	}
 	return b.err
 }
@@ -89,7 +91,7 @@ func (b *builder) addNode() {
 // behind which the internet answers every packet.
 func (b *builder) addInternet() {
 	near, far := iface{b.node, "eth0"}, iface{b.namespace(Net.Internet), "eth0"}
-	b.c.internet = &internet{NS: far.ns}
+	b.internet = far.ns
 	b.veth(near, far)
 	// The secondary IPv6 address is added first, because the kernel prefers the youngest of equal
 	// addresses as a source.

@@ -42,8 +42,7 @@
 // source that it saw. A [Probe] sends one connection attempt (TCP), datagram (UDP) or INIT chunk
 // (SCTP) and returns an [Outcome]: answered (by which server, which saw which source), refused,
 // dropped, unreachable. [Probe.Send] and [SendAll] never retry: one packet decides. [Conns] holds
-// thousands of TCP connections open and reports which died. [NS.Capture] shows the packets that
-// passed.
+// thousands of TCP connections open and reports which died.
 //
 // SCTP needs no support in the kernel, because both ends are raw sockets. Do not load the kernel's
 // own SCTP: it would answer, too, with an ABORT.

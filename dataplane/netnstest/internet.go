@@ -3,18 +3,26 @@ package netnstest
 import (
 	"encoding/binary"
 	"fmt"
+	"io"
 	"net/netip"
+	"sync"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // internet is the far end of the node's default route. For any destination, it answers every TCP,
-// UDP and SCTP client as a server named [Net].Internet does, and records the arriving packets.
+// UDP and SCTP client as a server named [Net].Internet does. It reads and writes IP packets:
+// AF_PACKET without the link-layer header (packet(7)).
 type internet struct {
-	// Capture holds the packets that arrived, other than multicast.
-	*Capture
-	// NS is its namespace. It has no addresses.
-	NS *NS
+	sock   io.Closer
+	reader sync.WaitGroup
+}
+
+// Close ends the answers.
+func (i *internet) Close() error {
+	err := i.sock.Close()
+	i.reader.Wait()
+	return err
 }
 
 // The internet keeps no state: its TCP sequence numbers and SCTP tags are the same for all.
@@ -25,7 +33,7 @@ const (
 
 // internetAnswer returns the IP packet that answers an arriving packet, or nil if there is no
 // answer.
-func internetAnswer(p Packet, transport []byte) []byte {
+func internetAnswer(p packet, transport []byte) []byte {
 	var answer []byte
 	switch p.Proto {
 	case servicemodel.TCP:
@@ -47,7 +55,7 @@ func internetLine(source netip.AddrPort) string {
 }
 
 // internetTCP accepts a connection. When the handshake is complete, it sends the line and closes.
-func internetTCP(p Packet, t []byte) []byte {
+func internetTCP(p packet, t []byte) []byte {
 	if len(t) < tcpHeaderLen {
 		return nil
 	}
@@ -66,7 +74,7 @@ func internetTCP(p Packet, t []byte) []byte {
 }
 
 // tcpSegment builds an answer to p.
-func tcpSegment(p Packet, seq, ack uint32, flags byte, payload string) []byte {
+func tcpSegment(p packet, seq, ack uint32, flags byte, payload string) []byte {
 	b := make([]byte, tcpHeaderLen, tcpHeaderLen+len(payload))
 	binary.BigEndian.PutUint16(b[0:], p.Dst.Port())
 	binary.BigEndian.PutUint16(b[2:], p.Src.Port())
@@ -78,7 +86,7 @@ func tcpSegment(p Packet, seq, ack uint32, flags byte, payload string) []byte {
 }
 
 // internetUDP answers a datagram.
-func internetUDP(p Packet, t []byte) []byte {
+func internetUDP(p packet, t []byte) []byte {
 	if len(t) < udpHeaderLen {
 		return nil
 	}
@@ -91,7 +99,7 @@ func internetUDP(p Packet, t []byte) []byte {
 }
 
 // internetSCTP answers an INIT.
-func internetSCTP(p Packet, t []byte) []byte {
+func internetSCTP(p packet, t []byte) []byte {
 	in, ok := decodeSCTP(t)
 	if !ok || in.Chunk != sctpInit {
 		return nil

@@ -52,7 +52,6 @@ func use(tb testing.TB, c *Cluster) {
 					Probe{From: h, Proto: proto, To: netip.AddrPortFrom(c.Pods[0].IPv6, port)})
 			}
 		}
-		ok(h.NS.Capture(""))(tb)
 	}
 	SendAll(context.Background(), probes)
 	ok(OpenConns(context.Background(), c.Outside[0], netip.AddrPortFrom(c.Pods[0].IPv4,

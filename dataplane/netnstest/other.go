@@ -9,13 +9,7 @@ import (
 	"os"
 )
 
-type (
-	pulse        struct{}
-	packetSocket struct{}
-)
-
-func (*packetSocket) Close() error { return nil }
-func (*packetSocket) dropped() int { return 0 }
+type pulse struct{}
 
 // errNotSupported is the error of all functions here on systems other than Linux.
 var errNotSupported = fmt.Errorf("netnstest: network namespaces need Linux: %w",
@@ -31,10 +25,6 @@ func (p Probe) send(context.Context) Outcome { return Outcome{Err: errNotSupport
 func (c *Cluster) build(context.Context, Options) error { return errNotSupported }
 
 func (p Probe) dial(context.Context) (*conn, Outcome) { return nil, Outcome{Err: errNotSupported} }
-
-func startCapture(*NS, string, func(Packet, []byte) []byte) (*Capture, error) {
-	return nil, errNotSupported
-}
 
 // ReExecInUserNS needs Linux.
 func ReExecInUserNS() (done bool, exitCode int, err error) { return false, 0, errNotSupported }

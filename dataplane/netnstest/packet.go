@@ -2,29 +2,17 @@ package netnstest
 
 import (
 	"encoding/binary"
-	"fmt"
 	"net/netip"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Packet is one captured IP packet.
-type Packet struct {
+// packet is one IP packet.
+type packet struct {
 	// Proto is the transport protocol. Src and Dst carry ports for TCP, UDP and SCTP, else port 0.
 	Proto    servicemodel.Protocol
 	Src, Dst netip.AddrPort
-	// TCPFlags is the 14th byte of a TCP header: FIN 0x01, SYN 0x02, RST 0x04, PSH 0x08, ACK 0x10.
-	TCPFlags uint8
-	// Type and Code are the fields of an ICMP message. For SCTP, Type is the type of the first
-	// chunk.
-	Type, Code uint8
-	// Outgoing means that the packet left the namespace; otherwise it arrived.
-	Outgoing bool
-}
-
-// String returns the packet in a few words: "tcp 10.244.1.1:40000 > 10.96.0.1:80".
-func (p Packet) String() string {
-	return fmt.Sprintf("%s %s > %s", p.Proto, p.Src, p.Dst)
+	TCPFlags uint8 // the 14th byte of a TCP header
 }
 
 // Flags of a TCP header (RFC 9293, section 3.1).
@@ -47,7 +35,7 @@ const (
 // decodePacket decodes an IP packet, whose end may be missing, and also returns its transport
 // header and payload. It gives no reason if it cannot decode a packet. It does not skip IPv6
 // extension headers: those count as the protocol.
-func decodePacket(b []byte) (p Packet, transport []byte, ok bool) {
+func decodePacket(b []byte) (p packet, transport []byte, ok bool) {
 	if len(b) == 0 {
 		return p, nil, false
 	}
@@ -86,15 +74,11 @@ func payload(b []byte, header, total int) []byte {
 }
 
 // decodeTransport decodes the fields of a transport header that it knows, and returns the ports.
-func (p *Packet) decodeTransport(t []byte) (sport, dport uint16) {
+func (p *packet) decodeTransport(t []byte) (sport, dport uint16) {
 	switch {
-	case (p.Proto == protoICMP || p.Proto == protoICMPv6) && len(t) >= 2:
-		p.Type, p.Code = t[0], t[1]
-		return 0, 0
 	case p.Proto == servicemodel.TCP && len(t) >= tcpHeaderLen:
 		p.TCPFlags = t[13]
 	case p.Proto == servicemodel.SCTP && len(t) > sctpHeaderLen:
-		p.Type = t[sctpHeaderLen]
 	case p.Proto == servicemodel.UDP && len(t) >= udpHeaderLen:
 	default:
 		return 0, 0

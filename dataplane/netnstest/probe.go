@@ -1,6 +1,7 @@
 package netnstest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -50,32 +51,23 @@ func (p Probe) String() string {
 }
 
 // OutcomeKind is the kind of a probe's outcome.
-type OutcomeKind uint8
+type OutcomeKind string
 
 // The outcomes of a probe.
 const (
 	// Failed: the probe could not be sent, or something other than a server of this package
 	// answered.
-	Failed OutcomeKind = iota
+	Failed OutcomeKind = "failed"
 	// Answered: a server answered.
-	Answered
+	Answered OutcomeKind = "answered"
 	// Refused: TCP reset, SCTP ABORT, or ICMP port or protocol unreachable.
-	Refused
+	Refused OutcomeKind = "refused"
 	// Dropped: silence.
-	Dropped
+	Dropped OutcomeKind = "dropped"
 	// Unreachable: no route, or any other ICMP error, such as host unreachable or administratively
 	// prohibited.
-	Unreachable
+	Unreachable OutcomeKind = "unreachable"
 )
-
-// String returns the kind in lower case.
-func (k OutcomeKind) String() string {
-	names := [...]string{"failed", "answered", "refused", "dropped", "unreachable"}
-	if int(k) < len(names) {
-		return names[k]
-	}
-	return fmt.Sprintf("outcome %d", uint8(k))
-}
 
 // Outcome is the answer to a [Probe].
 type Outcome struct {
@@ -135,6 +127,7 @@ func (e *ICMPError) String() string {
 // String returns the outcome in a few words, for messages: "answered by pod1 seeing
 // 198.51.100.11:40000".
 func (o Outcome) String() string {
+	o.Kind = cmp.Or(o.Kind, Failed)
 	switch {
 	case o.Kind == Answered:
 		return fmt.Sprintf("answered by %s seeing %s", o.Server, o.Source)
@@ -143,7 +136,7 @@ func (o Outcome) String() string {
 	case o.Err != nil:
 		return fmt.Sprintf("%s: %v", o.Kind, o.Err)
 	}
-	return o.Kind.String()
+	return string(o.Kind)
 }
 
 // Send sends the probe and waits for its outcome. If ctx ends, the wait ends, and the outcome is
@@ -154,6 +147,7 @@ func (o Outcome) String() string {
 func (p Probe) Send(ctx context.Context) Outcome {
 	start := time.Now()
 	o := p.send(ctx)
+	o.Kind = cmp.Or(o.Kind, Failed)
 	o.Took = time.Since(start)
 	return o
 }

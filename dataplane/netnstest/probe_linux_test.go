@@ -167,7 +167,6 @@ func TestTranslatedAddressesAnswer(t *testing.T) {
 					}
 				}
 			}
-			require.Empty(t, c.internet.Packets(), "nothing left the node untranslated")
 		})
 	}
 }
@@ -217,7 +216,7 @@ func TestProbesThatMakeNoSenseFail(t *testing.T) {
 	to := netip.MustParseAddrPort("10.96.0.1:80")
 	for name, p := range map[string]Probe{
 		"From":       {Proto: servicemodel.TCP, To: to},
-		"Proto":      {From: c.Node, Proto: protoICMP, To: to},
+		"Proto":      {From: c.Node, Proto: 1, To: to},
 		"To":         {From: c.Node, Proto: servicemodel.TCP},
 		"SourceAddr": {From: c.Node, Proto: servicemodel.TCP, To: to, SourceAddr: c.Node.IPv6},
 	} {

@@ -59,7 +59,7 @@ func TestServersThatCannotStartSaySo(t *testing.T) {
 	}{
 		"needs one address": {servicemodel.TCP, netip.MustParseAddrPort("0.0.0.0:80")},
 		"needs a port":      {servicemodel.SCTP, netip.MustParseAddrPort("127.0.0.1:0")},
-		"unknown protocol":  {protoICMP, netip.MustParseAddrPort("127.0.0.1:80")},
+		"unknown protocol":  {1, netip.MustParseAddrPort("127.0.0.1:80")},
 		"cannot assign":     {servicemodel.UDP, netip.MustParseAddrPort("10.1.1.1:80")},
 	} {
 		_, err := ns.Serve("none", s.proto, s.addr)

@@ -49,7 +49,7 @@ func servers(t *testing.T, c *netnstest.Cluster) map[string]bool {
 	}
 	out := map[string]bool{}
 	for _, o := range netnstest.SendAll(t.Context(), probes) {
-		out[o.Kind.String()+" "+o.Server] = true
+		out[string(o.Kind)+" "+o.Server] = true
 	}
 	return out
 }

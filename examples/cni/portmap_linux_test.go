@@ -84,7 +84,7 @@ func (h *host) describe(o netnstest.Outcome) string {
 	gateways := []string{"10.88.0.1", "fd00:10:88::1"}
 	switch source := o.Source.Addr(); {
 	case o.Kind != netnstest.Answered:
-		return o.Kind.String()
+		return string(o.Kind)
 	case h.IsNodeAddr(source) || slices.Contains(gateways, source.String()):
 		return o.Server + " answers the host"
 	case source == o.Local.Addr():

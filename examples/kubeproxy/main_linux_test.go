@@ -165,7 +165,7 @@ func answers(t *testing.T, from *netnstest.Host, to, want string) (got netnstest
 	require.Eventually(t, func() bool {
 		got = netnstest.Probe{From: from, Proto: servicemodel.TCP,
 			To: netip.MustParseAddrPort(to)}.Send(t.Context())
-		return got.Kind.String()+" "+got.Server == want
+		return string(got.Kind)+" "+got.Server == want
 	}, patience, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
 	return got
 }

@@ -135,7 +135,7 @@ func (w *world) answer() string {
 	}
 	seen := map[string]bool{}
 	for _, o := range netnstest.SendAll(w.Context(), probes) {
-		seen[strings.TrimSpace(o.Kind.String()+" "+o.Server)] = true
+		seen[strings.TrimSpace(string(o.Kind)+" "+o.Server)] = true
 	}
 	var out []string
 	for _, s := range []string{"answered pod1", "answered pod2", "answered pod3"} {

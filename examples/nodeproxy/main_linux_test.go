@@ -111,7 +111,7 @@ func becomeConnections(t *testing.T, backend string) {
 		require.Eventually(t, func() bool {
 			got = netnstest.Probe{From: from, Proto: servicemodel.TCP,
 				To: netip.MustParseAddrPort(to)}.Send(t.Context())
-			return got.Kind.String()+" "+got.Server == want
+			return string(got.Kind)+" "+got.Server == want
 		}, 20*time.Second, 20*time.Millisecond, "%s from %s: want %s", to, from.Name, want)
 	}
 

@@ -227,7 +227,7 @@ func (s *side) ask(ctx context.Context, sc *scenario, checks []check, tries int)
 // describe returns the outcome of a packet, without details that differ from packet to packet.
 func (s *side) describe(o netnstest.Outcome, sticky bool) string {
 	if o.Kind != netnstest.Answered {
-		return o.Kind.String()
+		return string(o.Kind)
 	}
 	source := "another address"
 	switch {
