@@ -27,8 +27,8 @@ type FrontendKey struct {
 	Protocol Protocol
 }
 
-// String returns "10.0.0.1:53/udp".
-func (k FrontendKey) String() string {
+// text returns "10.0.0.1:53/udp".
+func (k FrontendKey) text() string {
 	return netip.AddrPortFrom(k.Addr, k.Port).String() + "/" + k.Protocol.String()
 }
 

@@ -7,32 +7,17 @@ import (
 )
 
 // EventType says what happened to a flow.
-type EventType uint8
+type EventType string
 
 // The types of events.
 const (
-	FlowNew       EventType = iota // the flow was made
-	FlowUpdated                    // its status, protocol state or mark changed
-	FlowDestroyed                  // it ended or was deleted
+	FlowNew       EventType = "new"       // the flow was made
+	FlowUpdated   EventType = "updated"   // its status, protocol state or mark changed
+	FlowDestroyed EventType = "destroyed" // it ended or was deleted
 	// EventsLost says that the buffer of the socket was full: an unknown number of events is
 	// missing here. A program that keeps a copy of the table must list it anew.
-	EventsLost
+	EventsLost EventType = "lost"
 )
-
-// String returns "new", "updated", "destroyed" or "lost".
-func (t EventType) String() string {
-	switch t {
-	case FlowNew:
-		return "new"
-	case FlowUpdated:
-		return "updated"
-	case FlowDestroyed:
-		return "destroyed"
-	case EventsLost:
-		return "lost"
-	}
-	return fmt.Sprintf("event %d", uint8(t))
-}
 
 // Event is one change in the table.
 type Event struct {
@@ -52,11 +37,15 @@ func eventGroups(types []EventType) ([]uint32, error) {
 	var groups []uint32
 	for _, t := range types {
 		switch t {
-		case FlowNew, FlowUpdated, FlowDestroyed:
-			groups = append(groups, uint32(t)+1)
+		case FlowNew:
+			groups = append(groups, 1)
+		case FlowUpdated:
+			groups = append(groups, 2)
+		case FlowDestroyed:
+			groups = append(groups, 3)
 		case EventsLost:
 		default:
-			return nil, fmt.Errorf("there is no type %s", t)
+			return nil, fmt.Errorf("there is no type %q", t)
 		}
 	}
 	return groups, nil

@@ -51,7 +51,7 @@ func TestParseRecordedEvents(t *testing.T) {
 		require.Len(t, events, 1)
 		require.NotZero(t, events[0].Flow.ID)
 		events[0].Flow.Timeout = 0
-		require.Equal(t, want, events[0].Type.String()+" "+events[0].Flow.String())
+		require.Equal(t, want, string(events[0].Type)+" "+events[0].Flow.String())
 	}
 	data := recordedEvents(t)[0]
 	_, err := parseEvents(data[:50], wantAll)

@@ -43,7 +43,6 @@ func TestNames(t *testing.T) {
 	require.Equal(t, "TIME_WAIT", TCPTimeWait.String())
 	require.Equal(t, "77", TCPState(77).String())
 	require.Equal(t, "HEARTBEAT_SENT", SCTPHeartbeatSent.String())
-	require.Equal(t, "event 9", EventType(9).String())
 	for s := TCPNone; s <= TCPSynSent2; s++ {
 		open := s == TCPSynRecv || s == TCPEstablished || s == TCPFinWait || s == TCPCloseWait ||
 			s == TCPLastAck

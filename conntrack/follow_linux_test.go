@@ -27,7 +27,7 @@ func TestFollow(t *testing.T) {
 	var got []string
 	for e, err := range events {
 		require.NoError(t, err)
-		got = append(got, e.Type.String()+" "+e.Flow.Reply.Src.String())
+		got = append(got, string(e.Type)+" "+e.Flow.Reply.Src.String())
 		if e.Type == FlowDestroyed {
 			break
 		}
@@ -39,7 +39,7 @@ func TestFollow(t *testing.T) {
 	got = nil
 	for e, err := range events {
 		require.NoError(t, err)
-		got = append(got, e.Type.String())
+		got = append(got, string(e.Type))
 		time.AfterFunc(time.Millisecond, cancel)
 	}
 	require.Equal(t, []string{"new"}, got)
@@ -59,6 +59,6 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 		}
 	}
 	require.Less(t, seen[FlowNew], 1000)
-	_, err := table.Follow(t.Context(), FollowOptions{Types: []EventType{9}})
-	require.ErrorContains(t, err, "there is no type event 9")
+	_, err := table.Follow(t.Context(), FollowOptions{Types: []EventType{"born"}})
+	require.ErrorContains(t, err, "there is no type \"born\"")
 }

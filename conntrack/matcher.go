@@ -70,22 +70,22 @@ func (m *Matcher) add(f *Frontend, sets setMaker) error {
 	}
 	key.Addr = plainAddr(key.Addr)
 	if key.Port == 0 {
-		return fmt.Errorf("%s: no Key.Port", key)
+		return fmt.Errorf("%s: no Key.Port", key.text())
 	}
 	if key.Protocol != TCP && key.Protocol != UDP && key.Protocol != SCTP {
-		return fmt.Errorf("%s: Key.Protocol is not tcp, udp or sctp", key)
+		return fmt.Errorf("%s: Key.Protocol is not tcp, udp or sctp", key.text())
 	}
 	if _, ok := m.frontends[key]; ok {
-		return fmt.Errorf("%s is there twice", key)
+		return fmt.Errorf("%s is there twice", key.text())
 	}
 	c := &criterion{anyRemoved: f.Removed == nil, untranslated: f.Untranslated,
 		backwards: f.Backwards && !key.Addr.IsUnspecified()}
 	var err error
 	if c.endpoints, err = sets.set(f.Endpoints, key); err != nil {
-		return fmt.Errorf("%s: Endpoints: %w", key, err)
+		return fmt.Errorf("%s: Endpoints: %w", key.text(), err)
 	}
 	if c.removed, err = sets.set(f.Removed, key); err != nil {
-		return fmt.Errorf("%s: Removed: %w", key, err)
+		return fmt.Errorf("%s: Removed: %w", key.text(), err)
 	}
 	m.frontends[key] = c
 	m.ports[portKey{key.Protocol, key.Port}] = struct{}{}

@@ -206,9 +206,7 @@ func TestBrokenIsReadAtOnce(t *testing.T) {
 		require.Equal(t, servicemodel.Counts{Added: 2}, r.Repaired)
 		require.Zero(t, r.Counts)
 		require.True(t, r.IsRepair())
-		b.Kernel().Break()
-		require.True(t, b.apply(t, s).Observed)
-		b.requireCalls(t, 3, 2)
+		b.requireCalls(t, 2, 2)
 	})
 }
 

@@ -15,9 +15,9 @@ import (
 // Name is the name of this backend.
 const Name = "iptables"
 
-// DefaultPrefix is the beginning of the names of chains if [Config.Prefix] is empty: kube-proxy's
+// defaultPrefix is the beginning of the names of chains if [Config.Prefix] is empty: kube-proxy's
 // prefix.
-const DefaultPrefix = "KUBE"
+const defaultPrefix = "KUBE"
 
 // Config says where a backend works. A nil *Config is the zero Config.
 type Config struct {
@@ -27,13 +27,13 @@ type Config struct {
 	NetNS     int
 	NetNSPath string
 	// Prefix is the beginning of the names of chains, before a "-", and identifies the instance:
-	// backends with different prefixes do not see each other. Empty means [DefaultPrefix]. It has
+	// backends with different prefixes do not see each other. Empty means "KUBE". It has
 	// capital letters, digits and "_" only, at most 7 of them, and starts with a letter.
 	Prefix string
 	// TakeOver claims chains with the prefix even if no instance of kernlb has made them: a commit
 	// replaces the contents of chains whose names this backend uses. By default such chains are
 	// left alone, and each state is refused with a [dataplane.CollisionError]. Chains of
-	// kube-proxy, with the prefix [DefaultPrefix], are always taken over.
+	// kube-proxy, with the prefix "KUBE", are always taken over.
 	TakeOver bool
 	// Logger gets a debug record for each commit. Nil means silence.
 	Logger *slog.Logger
@@ -47,7 +47,7 @@ func (c *Config) withDefaults() (r Config, err error) {
 	if c != nil {
 		r = *c
 	}
-	r.Prefix = cmp.Or(r.Prefix, DefaultPrefix)
+	r.Prefix = cmp.Or(r.Prefix, defaultPrefix)
 	r.Logger = cmp.Or(r.Logger, slog.New(slog.DiscardHandler))
 	if !rendering.IsName(r.Prefix, maxPrefix, rendering.Capitals,
 		rendering.Capitals+rendering.Digits+"_") {

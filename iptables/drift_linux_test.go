@@ -49,7 +49,7 @@ var handDamage = []struct {
 // damage runs a script of iptables-restore. KUBE-SVC-WEB in it stands for the chain of webService.
 func damage(t *testing.T, ns *netnstest.NS, script string) {
 	t.Helper()
-	name := names{DefaultPrefix}.service(kindCluster, sm.PortName{Name: svcName("web"),
+	name := names{defaultPrefix}.service(kindCluster, sm.PortName{Name: svcName("web"),
 		Port: "http", Protocol: sm.TCP}, "")
 	runTool(t, ns, strings.ReplaceAll(script, "KUBE-SVC-WEB", name), "iptables-restore",
 		"--noflush")

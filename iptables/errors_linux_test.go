@@ -278,7 +278,7 @@ func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 		apply(t, b, webService())
 		return b.Close()
 	}))
-	require.Contains(t, save(t, ns, nft.IPv4), DefaultPrefix+"-SERVICES")
+	require.Contains(t, save(t, ns, nft.IPv4), defaultPrefix+"-SERVICES")
 }
 
 // Each commit makes a log record with its cost.

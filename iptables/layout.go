@@ -192,7 +192,7 @@ func (n names) owned(chain string) bool {
 // made, if there is one. An instance of kernlb always leaves a chain that only kernlb has. The
 // chains of kube-proxy are always taken over.
 func (l *layout) foreign(r *raw) string {
-	if l.names.prefix == DefaultPrefix || len(l.versionsOf(r)) > 0 {
+	if l.names.prefix == defaultPrefix || len(l.versionsOf(r)) > 0 {
 		return ""
 	}
 	first := ""

@@ -63,7 +63,7 @@ func TestSettingsAsComments(t *testing.T) {
 	} {
 		for _, was := range []localnet{{}, {before: true}, {kept: true},
 			{before: true, kept: true}} {
-			l := newLayout(DefaultPrefix)
+			l := newLayout(defaultPrefix)
 			rules := l.settingRules(&state{rules: r, localnet: was})
 			got, n, err := parseSettings(rules)
 			require.NoError(t, err)

@@ -17,7 +17,7 @@ import (
 // planFor plans the changes from an empty kernel through the given states.
 func planFor(t *testing.T, states ...sm.State) []*plan {
 	t.Helper()
-	l := newLayout(DefaultPrefix)
+	l := newLayout(defaultPrefix)
 	k := &kernelState{shared: map[chainID][]rule{}}
 	var table *sm.Table
 	old := &state{}
@@ -184,7 +184,7 @@ func TestWhichBaseChainsAreFree(t *testing.T) {
 // Our rules are changed only if they are still those that were read, in their order.
 func TestHandlesAreOfTheRulesThatWereRead(t *testing.T) {
 	t.Parallel()
-	l := newLayout(DefaultPrefix)
+	l := newLayout(defaultPrefix)
 	a, b := rule{target: targetDrop}, rule{target: targetReturn}
 	x := &chainChange{id: nat4.chain("KUBE-SEP-X"), before: []rule{a, b}}
 	for _, c := range []struct {

@@ -13,7 +13,7 @@ import (
 
 // readingOf returns a reading of a memory.
 func readingOf(m *memory) *reading {
-	return &reading{l: newLayout(DefaultPrefix), raw: m.list(), pools: map[sm.PoolID]*sm.Pool{}}
+	return &reading{l: newLayout(defaultPrefix), raw: m.list(), pools: map[sm.PoolID]*sm.Pool{}}
 }
 
 func TestRulesThatAreForOneFrontend(t *testing.T) {
@@ -125,7 +125,7 @@ func TestOneDamagedServiceIsNotRead(t *testing.T) {
 	t.Parallel()
 	s, web, empty := restrictedServices()
 	p := planFor(t, s)[0]
-	l := newLayout(DefaultPrefix)
+	l := newLayout(defaultPrefix)
 	webSources := nat4.chain(l.names.service(kindSources, web, ""))
 	emptySources := filter4.chain(l.names.service(kindSources, empty, ""))
 	type chains = map[chainID]*rawChain

@@ -120,7 +120,7 @@ func TestWhateverIsThereBecomesWhatIsWanted(t *testing.T) {
 			t.Parallel()
 			rng := rand.New(rand.NewPCG(seed, 5))
 			g := randstate.New(randomConfig(), rng)
-			l, m := newLayout(DefaultPrefix), newMemory()
+			l, m := newLayout(defaultPrefix), newMemory()
 			s := g.State()
 			for range 25 {
 				o := ok(l.interpret(m.list(), nil))(t)
@@ -147,7 +147,7 @@ func TestManyDriftedChainsAreSummedUp(t *testing.T) {
 	for i := range 500 {
 		m.raw.put(nat4.chain("KUBE-SEP-"+hash(fmt.Sprint(i))), &rawChain{})
 	}
-	o := ok(newLayout(DefaultPrefix).interpret(m.list(), nil))(t)
+	o := ok(newLayout(defaultPrefix).interpret(m.list(), nil))(t)
 	require.Len(t, o.summary(), maxDrift+1)
 	require.Equal(t, "and 450 more chains", o.summary()[maxDrift])
 	require.Zero(t, o.state.table.Len())
@@ -166,7 +166,7 @@ func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 	none := sm.State{}.WithNode(testNode())
 	one := balanced(none, "b", 32001, "10.96.0.1")
 	two := balanced(balanced(one, "a", 32001, "10.96.0.2"), "c", 32002, "fd00:10:96::1")
-	l, m := newLayout(DefaultPrefix), newMemory()
+	l, m := newLayout(defaultPrefix), newMemory()
 	for _, c := range []struct {
 		state sm.State
 		rules [2][]string // by family: the services whose port is open

@@ -133,7 +133,7 @@ func (l *layout) localhost(f *nft.Family, r *servicemodel.Rules) bool {
 // these chains with it, and other programs set it to have packets masqueraded. Any other instance
 // uses another bit.
 func (l *layout) bit(r *servicemodel.Rules) uint32 {
-	if r.MasqueradeMark == servicemodel.DefaultMasqueradeMark && l.names.prefix == DefaultPrefix {
+	if r.MasqueradeMark == servicemodel.DefaultMasqueradeMark && l.names.prefix == defaultPrefix {
 		return kubeProxyBit
 	}
 	return r.MasqueradeMark

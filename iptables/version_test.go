@@ -38,7 +38,7 @@ func TestVersionsAreNamesOfChains(t *testing.T) {
 // An instance that exists has one version. Without an instance there is none.
 func TestVersionsThatDoNotBelong(t *testing.T) {
 	t.Parallel()
-	l := newLayout(DefaultPrefix)
+	l := newLayout(defaultPrefix)
 	there := newMemory()
 	p := planFor(t, webService())[0]
 	there.apply(l, p)
@@ -85,7 +85,7 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 func TestUsesFollowFromChanges(t *testing.T) {
 	t.Parallel()
 	_, states := story()
-	l, m := newLayout(DefaultPrefix), newMemory()
+	l, m := newLayout(defaultPrefix), newMemory()
 	b := backend{l: l, state: &state{}, found: kernelState{shared: map[chainID][]rule{}}}
 	seen := map[uses]bool{}
 	for _, s := range states {
@@ -104,7 +104,7 @@ func TestUsesFollowFromChanges(t *testing.T) {
 // Kubernetes).
 func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 	t.Parallel()
-	n := names{DefaultPrefix}
+	n := names{defaultPrefix}
 	for name, want := range map[string]string{
 		"ns1/svc1": "XPGD46QRK7WJZT7O", "ns2/svc2": "GNZBNJ2PO5MGZ6GT",
 		"ns3/svc3": "X27LE4BHSL4DOUIK",
@@ -121,7 +121,7 @@ func TestNamesAreThoseOfKubeProxy(t *testing.T) {
 
 func TestWhichChainsAreOurs(t *testing.T) {
 	t.Parallel()
-	n := names{DefaultPrefix}
+	n := names{defaultPrefix}
 	for chain, want := range map[string]bool{
 		"KUBE-SERVICES": true, "KUBE-SVC-XPGD46QRK7WJZT7O": true, "KUBE-SEP-SXIVWICOYRO3J4NJ": true,
 		"KUBE-EXTERNAL-SERVICES": true,
@@ -169,12 +169,12 @@ func TestPrefixes(t *testing.T) {
 		}
 		require.NoError(t, err, prefix)
 		if prefix == "" {
-			prefix = DefaultPrefix
+			prefix = defaultPrefix
 		}
 		require.Equal(t, prefix, got.Prefix)
 	}
 	var none *Config
 	got, err := none.withDefaults()
 	require.NoError(t, err)
-	require.Equal(t, DefaultPrefix, got.Prefix)
+	require.Equal(t, defaultPrefix, got.Prefix)
 }

@@ -17,8 +17,8 @@ import (
 // Name is the name of this backend.
 const Name = "ipvs"
 
-// DefaultTable is the name of the companion tables if [Config.Table] is empty.
-const DefaultTable = "kernlb-ipvs"
+// defaultTable is the name of the companion tables if [Config.Table] is empty.
+const defaultTable = "kernlb-ipvs"
 
 // defaultDrainLimit is how long TCP connections to an endpoint that left may drain if
 // [Config.DrainLimit] is zero.
@@ -36,7 +36,7 @@ type Config struct {
 	NetNS     int
 	NetNSPath string
 	// Table is the name of the companion tables of nf_tables in the families ip and ip6, and
-	// identifies the instance. Empty means [DefaultTable]. It starts with a letter and has letters,
+	// identifies the instance. Empty means "kernlb-ipvs". It starts with a letter and has letters,
 	// digits, "_", "-" and "." only, at most 63 of them.
 	Table string
 	// Scheduler is the scheduler of services that leave it to the backend, with its options. Empty
@@ -109,7 +109,7 @@ func (c *Config) withDefaults() (Config, error) {
 	if c != nil {
 		r = *c
 	}
-	r.Table = cmp.Or(r.Table, DefaultTable)
+	r.Table = cmp.Or(r.Table, defaultTable)
 	r.Scheduler = cmp.Or(r.Scheduler, servicemodel.WeightedRR)
 	r.DrainLimit = cmp.Or(r.DrainLimit, defaultDrainLimit)
 	r.CompareShare = cmp.Or(r.CompareShare, defaultCompareShare)

@@ -15,7 +15,7 @@ import (
 
 // counters are those of a rig's instance.
 func (r *rig) counters() *Counters {
-	c := &Counters{kernel{table: DefaultTable, instance: instanceFlag(DefaultTable)}}
+	c := &Counters{kernel{table: defaultTable, instance: instanceFlag(defaultTable)}}
 	c.kernel.vs = ok(r.fake.Dial(context.Background(), nil))(r.t)
 	c.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd()}))(r.t)
 	r.t.Cleanup(func() { require.NoError(r.t, c.Close()) })

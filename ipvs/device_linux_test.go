@@ -272,7 +272,7 @@ func (k *kernel) ask(from *netnstest.Host, to netip.Addr, port uint16) map[strin
 		if out.Kind == netnstest.Answered {
 			m[out.Server] = true
 		} else {
-			m[out.Kind.String()] = true
+			m[string(out.Kind)] = true
 		}
 	}
 	return m

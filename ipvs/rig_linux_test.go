@@ -172,7 +172,7 @@ func TestCommitsAreLogged(t *testing.T) {
 	e := newRig(t).engine(Config{Logger: logger})
 	r := applied(t, e, rigState([]string{"10.244.1.1"}))
 	for _, want := range []string{
-		"level=DEBUG msg=committed backend=ipvs instance=" + DefaultTable, fmt.Sprintf(
+		"level=DEBUG msg=committed backend=ipvs instance=" + defaultTable, fmt.Sprintf(
 			"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
 		require.Contains(t, log.String(), want)
 	}

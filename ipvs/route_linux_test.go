@@ -232,8 +232,8 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 			require.Equal(t, served,
 				strings.Contains(r.run(f.ip+" route show table all"), "local default"))
 			require.Equal(t, served || f.Family == nft.IPv4,
-				strings.Contains(tables, "table "+f.Name+" "+DefaultTable))
-			_, table, _ := strings.Cut(ruleset, "table "+f.Name+" "+DefaultTable+" {\n")
+				strings.Contains(tables, "table "+f.Name+" "+defaultTable))
+			_, table, _ := strings.Cut(ruleset, "table "+f.Name+" "+defaultTable+" {\n")
 			table, _, _ = strings.Cut(table, "\n}\n")
 			require.Equal(t, served, strings.Contains(table, "hook"))
 		}

@@ -247,5 +247,5 @@ func TestALargeLoadComesInParts(t *testing.T) {
 func TestWhoUndoesItIsTold(t *testing.T) {
 	t.Parallel()
 	dataplanetest.Witnessed(t, onFake().Backend,
-		"nft flush ruleset", "nft delete table ip "+DefaultTable)
+		"nft flush ruleset", "nft delete table ip "+defaultTable)
 }

@@ -54,7 +54,7 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	s := manyServices(60)
 	e := dataplane.New(b, nil)
 	ok(e.Apply(t.Context(), s))(t)
-	if count, err := b.kernel.readCount(t.Context(), nft.IPv4, DefaultTable,
+	if count, err := b.kernel.readCount(t.Context(), nft.IPv4, defaultTable,
 		"services"); err != nil || count < 0 {
 		t.Skip("the kernel does not say how many elements a set has (Linux 6.16)")
 	}
@@ -161,7 +161,7 @@ func TestLargePoolsComeAndGo(t *testing.T) {
 			s = s.WithService(manyServices(3).Service(local.Name))
 		}
 		ok(e.Apply(t.Context(), s))(t)
-		r := ok(b.kernel.readTable(t.Context(), nft.IPv4, DefaultTable))(t)
+		r := ok(b.kernel.readTable(t.Context(), nft.IPv4, defaultTable))(t)
 		require.Equal(t, step.want, r.has("service-over-128"), "%+v", step)
 		require.Equal(t, dataplane.Intact, integrity(t, b))
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))

@@ -97,7 +97,7 @@ func countElements(t *testing.T, b *backend, set string) (n int) {
 	require.Eventually(t, func() bool {
 		keys := map[string]bool{}
 		n = 0
-		require.NoError(t, b.kernel.dumpElements(t.Context(), nft.IPv4, DefaultTable, set,
+		require.NoError(t, b.kernel.dumpElements(t.Context(), nft.IPv4, defaultTable, set,
 			func(e nft.Elem) error {
 				keys[string(e.Key)] = true
 				n++

@@ -20,7 +20,7 @@ func endpointsOfClients(t *testing.T, b *backend) map[string]int {
 	n := map[string]int{}
 	for i := range affinityMaps {
 		seen := map[string]bool{}
-		err := b.kernel.dumpElements(t.Context(), nft.IPv4, DefaultTable, affinityMap(i),
+		err := b.kernel.dumpElements(t.Context(), nft.IPv4, defaultTable, affinityMap(i),
 			func(e nft.Elem) error {
 				if d := (nft.Reader{Bytes: e.Data}); !seen[string(e.Key)] {
 					seen[string(e.Key)] = true
@@ -296,7 +296,7 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	sets := setsOf(nft.IPv4, &s.pl.tables[0].shape)
 	i := slices.IndexFunc(sets, func(set *nft.Set) bool { return set.Name == affinityMap(3) })
 	s.kernel.batch.Reset()
-	nft.NewEncoder(&s.kernel.batch, nft.IPv4, DefaultTable).AddElements(sets[i], &l)
+	nft.NewEncoder(&s.kernel.batch, nft.IPv4, defaultTable).AddElements(sets[i], &l)
 	ok(s.kernel.commit(t.Context()))(t)
 	s.sweep.of[nft.IPv4].learnt++ // as if packets had been counted
 	require.Equal(t, 1, endpointsOfClients(t, s.backend)["10.244.0.4"])

@@ -17,8 +17,8 @@ import (
 // Name is the name of this backend.
 const Name = "nftables"
 
-// DefaultTable is the name of the tables if [Config.Table] is empty.
-const DefaultTable = "kernlb"
+// defaultTable is the name of the tables if [Config.Table] is empty.
+const defaultTable = "kernlb"
 
 // Config says where a backend works. A nil *Config is the zero Config.
 type Config struct {
@@ -28,7 +28,7 @@ type Config struct {
 	NetNS     int
 	NetNSPath string
 	// Table is the name of the tables in the families ip and ip6, and identifies the instance:
-	// backends with different tables do not see each other. Empty means [DefaultTable]. It starts
+	// backends with different tables do not see each other. Empty means "kernlb". It starts
 	// with a letter and has letters, digits, "_", "-" and "." only, at most 63 of them.
 	Table string
 	// TakeOver claims tables of that name even if they have none of the instance's marks. The next
@@ -76,7 +76,7 @@ func isTableName(s string) bool {
 
 func (c *Config) table() (string, error) {
 	if c == nil || c.Table == "" {
-		return DefaultTable, nil
+		return defaultTable, nil
 	}
 	if slices.Contains(othersTables, c.Table) {
 		return "", fmt.Errorf("nftables: table name %q: tables of that name are another program's",

@@ -31,7 +31,7 @@ func BenchmarkPlanOneEndpoint(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			pl := newPlanner(DefaultTable, firstEpoch)
+			pl := newPlanner(defaultTable, firstEpoch)
 			first := pl.plan(servicemodel.Diff(nil, old))
 			for i := range first.tables {
 				pl.tables[i].committed(first.tables[i])

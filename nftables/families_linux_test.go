@@ -29,7 +29,7 @@ func requireTables(t *testing.T, b *backend, want ...*nft.Family) {
 	t.Helper()
 	var have []*nft.Family
 	for _, f := range nft.Families {
-		q := nft.Query{Conn: b.kernel.conn, Family: f, Table: DefaultTable}
+		q := nft.Query{Conn: b.kernel.conn, Family: f, Table: defaultTable}
 		_, exists, err := q.Info(t.Context())
 		require.NoError(t, err)
 		if exists {
@@ -72,7 +72,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 			require.Equal(t, dataplane.Broken, broken)
 		}
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
-		v := ok(b.kernel.readVersion(t.Context(), DefaultTable))(t)
+		v := ok(b.kernel.readVersion(t.Context(), defaultTable))(t)
 		require.Equal(t, step.home, v.home)
 		require.NotEqual(t, before, v)
 		for _, only := range []servicemodel.Family{step.only, step.only} {

@@ -130,7 +130,7 @@ func TestCountersOfOthersAreNotRead(t *testing.T) {
 	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	runNft(t, ns, nftPrograms(t)[0], "table ip other { chain c { counter packets 7 bytes 700; }; }",
 		"-f", "-")
-	n := ok(b.kernel.readLearnt(t.Context(), nft.IPv4, DefaultTable))(t)
+	n := ok(b.kernel.readLearnt(t.Context(), nft.IPv4, defaultTable))(t)
 	require.Zero(t, n)
 	n = ok(b.kernel.readLearnt(t.Context(), nft.IPv4, "other"))(t)
 	require.Equal(t, uint64(7), n)

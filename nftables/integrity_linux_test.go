@@ -27,7 +27,7 @@ func look(t *testing.T, b *backend) dataplane.Integrity {
 // do.
 func tellsCounts(t *testing.T, b *backend) bool {
 	t.Helper()
-	count := ok(b.kernel.readCount(t.Context(), nft.IPv4, DefaultTable, setSettings))(t)
+	count := ok(b.kernel.readCount(t.Context(), nft.IPv4, defaultTable, setSettings))(t)
 	return count >= 0
 }
 

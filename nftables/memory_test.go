@@ -43,7 +43,7 @@ func (m *memory) do(p *plan) {
 func (m *memory) copyOf(i int) *reading {
 	from := m.tables[i]
 	if from == nil {
-		return newReading(nft.Families[i], DefaultTable)
+		return newReading(nft.Families[i], defaultTable)
 	}
 	raw := newReading(from.f, from.name)
 	raw.exists = true
@@ -91,7 +91,7 @@ func mustHave[V any](m *memoryTable, in map[string]V, key string) {
 
 func (m *memoryTable) AddTable() {
 	m.must(m.tables[m.i] == nil, "it is there")
-	m.tables[m.i] = newReading(m.f, DefaultTable)
+	m.tables[m.i] = newReading(m.f, defaultTable)
 }
 
 func (m *memoryTable) DeleteTable() {
@@ -170,7 +170,7 @@ type memoryBackend struct {
 }
 
 func newMemoryBackend(m *memory) *memoryBackend {
-	return &memoryBackend{backend{pl: newPlanner(DefaultTable, firstEpoch)}, m}
+	return &memoryBackend{backend{pl: newPlanner(defaultTable, firstEpoch)}, m}
 }
 
 // observe reads everything, as if no table were wanted.

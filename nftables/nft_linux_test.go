@@ -74,7 +74,7 @@ func newBackend(t *testing.T, ns *netnstest.NS, cfg *Config) *backend {
 func byHand(t *testing.T, b *backend, f *nft.Family, do func(e *nft.Encoder)) error {
 	t.Helper()
 	var batch rawnl.Batch
-	do(nft.NewEncoder(&batch, f, DefaultTable))
+	do(nft.NewEncoder(&batch, f, defaultTable))
 	return b.kernel.conn.Commit(t.Context(), &batch, 0)
 }
 

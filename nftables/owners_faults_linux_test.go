@@ -81,7 +81,7 @@ func TestAPartEndsASweep(t *testing.T) {
 
 	applyParts(t, ns, states, "third")
 	requireShared(t, ns, states, 0)
-	v := ok(b.kernel.readVersion(t.Context(), DefaultTable))(t)
+	v := ok(b.kernel.readVersion(t.Context(), defaultTable))(t)
 	require.False(t, v.unswept)
 	require.True(t, v.owners)
 }

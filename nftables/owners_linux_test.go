@@ -152,7 +152,7 @@ func TestWhichPartsAreDamaged(t *testing.T) {
 	reading := func() *partsReading {
 		p := &partsReading{snapshot: &snapshot{}, owners: []string{"default"}}
 		for i, f := range nft.Families {
-			p.tables = append(p.tables, newReading(f, DefaultTable))
+			p.tables = append(p.tables, newReading(f, defaultTable))
 			p.tables[i].index.parts(f, p.owners, table)
 		}
 		return p

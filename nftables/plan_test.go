@@ -85,7 +85,7 @@ func goldenSteps() []goldenStep {
 // A sequence of states, and the plans that lead from each to the next, in nft's language.
 func TestPlansAreGolden(t *testing.T) {
 	t.Parallel()
-	pl := newPlanner(DefaultTable, firstEpoch)
+	pl := newPlanner(defaultTable, firstEpoch)
 	var table *servicemodel.Table
 	for _, step := range goldenSteps() {
 		next := ok(servicemodel.Resolve(table, step.state))(t)
@@ -128,7 +128,7 @@ func TestPlansWithSchedulersAreGolden(t *testing.T) {
 		}
 		return state
 	}
-	pl := newPlanner(DefaultTable, firstEpoch)
+	pl := newPlanner(defaultTable, firstEpoch)
 	var table *servicemodel.Table
 	few := regexp.MustCompile(`.*-mh-endpoints .*tcp . 80 . [1-9]\d+ : .*\n`)
 	for _, step := range []goldenStep{
@@ -165,7 +165,7 @@ func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
 	}
 	table := ok(servicemodel.Resolve(nil, s))(t)
-	pl := newPlanner(DefaultTable, firstEpoch)
+	pl := newPlanner(defaultTable, firstEpoch)
 	p := pl.plan(servicemodel.Diff(nil, table))
 	var used rawnl.Batch
 	p.encode(&used)
@@ -224,5 +224,5 @@ func TestTableNames(t *testing.T) {
 		require.ErrorContains(t, err, "table name", name)
 	}
 	got := ok((*Config)(nil).table())(t)
-	require.Equal(t, DefaultTable, got)
+	require.Equal(t, defaultTable, got)
 }

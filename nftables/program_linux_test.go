@@ -82,7 +82,7 @@ func dumpRules(t *testing.T, b *backend, f *nft.Family) []string {
 	t.Helper()
 	var l []string
 	req := b.kernel.get(f, nft.MsgGetRule, "rules", "")
-	req.Text(1, DefaultTable)
+	req.Text(1, defaultTable)
 	require.NoError(t, b.kernel.conn.Dump(t.Context(), req, func(m rawnl.Message) error {
 		it := rawnl.Attrs(m.Attrs)
 		for it.Next() {
@@ -144,7 +144,7 @@ func TestOthersReadOurRules(t *testing.T) {
 func rulesOf(t *testing.T, f *nft.Family, c *nft.ProgramChain) (l []netlink.Message) {
 	t.Helper()
 	var b rawnl.Batch
-	nft.Program{c}.WriteRules(nft.NewEncoder(&b, f, DefaultTable))
+	nft.Program{c}.WriteRules(nft.NewEncoder(&b, f, defaultTable))
 	for rest := b.Bytes(); len(rest) > 0; {
 		var m netlink.Message
 		n := int(binary.NativeEndian.Uint32(rest))
@@ -158,7 +158,7 @@ func rulesOf(t *testing.T, f *nft.Family, c *nft.ProgramChain) (l []netlink.Mess
 // rulesRead returns the expressions and user data of the rules of a chain.
 func rulesRead(t *testing.T, conn *nftables.Conn, f *nft.Family, chain string) (l [][]any) {
 	t.Helper()
-	table := &nftables.Table{Name: DefaultTable, Family: nftables.TableFamily(f.NFProto)}
+	table := &nftables.Table{Name: defaultTable, Family: nftables.TableFamily(f.NFProto)}
 	rules, err := conn.GetRules(table, &nftables.Chain{Name: chain})
 	require.NoError(t, err)
 	for _, r := range rules {

@@ -74,7 +74,7 @@ func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
 
 // programPlan is the plan that creates both tables without services.
 func programPlan(s *shape, r servicemodel.Rules) *plan {
-	p := &plan{table: DefaultTable}
+	p := &plan{table: defaultTable}
 	for _, f := range nft.Families {
 		p.tables = append(p.tables, &tablePlan{f: f, place: &place{}, create: true,
 			sets:    setsOf(f, s),

@@ -79,7 +79,7 @@ type vandal struct {
 // strike makes one edit to one of the tables, if the kernel allows it.
 func (v *vandal) strike() {
 	f := nft.Families[v.r.IntN(2)]
-	raw := ok(v.b.kernel.readTable(v.t.Context(), f, DefaultTable))(v.t)
+	raw := ok(v.b.kernel.readTable(v.t.Context(), f, defaultTable))(v.t)
 	if !raw.exists {
 		return
 	}
@@ -350,7 +350,7 @@ func TestDumpsAreCounted(t *testing.T) {
 	_, b := newNS(t)
 	ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
 	k := &b.kernel
-	raw := ok(k.readTable(t.Context(), nft.IPv4, DefaultTable))(t)
+	raw := ok(k.readTable(t.Context(), nft.IPv4, defaultTable))(t)
 	n := 0
 	dump := func() error {
 		n = 0

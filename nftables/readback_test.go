@@ -33,7 +33,7 @@ func TestTablesArePutTogether(t *testing.T) {
 		ClusterIPs: []netip.Addr{stray.Key.Addr}, Hairpins: []netip.Addr{stranger.Addr()}}
 	left.Rules.MasqueradeMark = 0x77
 
-	four, six := newReading(nft.IPv4, DefaultTable), newReading(nft.IPv6, DefaultTable)
+	four, six := newReading(nft.IPv4, defaultTable), newReading(nft.IPv6, defaultTable)
 	four.exists, four.gone = true, web
 	four.lacks = map[string][]netip.Addr{setClusterIPs: {clusterIP}, setHairpins: {hairpin}}
 	both := &snapshot{tables: []*reading{four, six}}
@@ -147,7 +147,7 @@ func TestSkeletonsMayDifferInWhatMeansNothing(t *testing.T) {
 	require.NotContains(t, sk.counts, "__set0")
 	require.NotContains(t, sk.counts, affinityMap(3))
 	require.Contains(t, sk.counts, setHairpins)
-	sk, why = newReading(nft.IPv4, DefaultTable).compareProgram(h.table.Rules())
+	sk, why = newReading(nft.IPv4, defaultTable).compareProgram(h.table.Rules())
 	require.Equal(t, skeleton{}, sk, "no table")
 	require.Empty(t, why)
 }
@@ -324,7 +324,7 @@ func TestOnlyEndpointsInSlotsAreRead(t *testing.T) {
 	t.Parallel()
 	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{
 		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80})
-	r := newReading(nft.IPv4, DefaultTable)
+	r := newReading(nft.IPv4, defaultTable)
 	add := func(slot int, data []byte) {
 		r.add("service-endpoints", nft.Elem{Key: nft.AppendSlot(slices.Clip(key), slot),
 			Data: data})
@@ -343,7 +343,7 @@ func TestOnlyRangesOfPrefixesAreRead(t *testing.T) {
 	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{
 		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80})
 	with := func(addr ...byte) []byte { return append(slices.Clip(key), addr...) }
-	r := newReading(nft.IPv4, DefaultTable)
+	r := newReading(nft.IPv4, defaultTable)
 	for _, e := range []nft.Elem{
 		{Key: with(192, 0, 2, 0), KeyEnd: with(192, 0, 2, 255)},
 		{Key: with(198, 51, 100, 1), KeyEnd: with(198, 51, 100, 2)},

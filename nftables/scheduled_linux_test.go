@@ -305,7 +305,7 @@ func TestMaglevIsTheSameOnAllNodes(t *testing.T) {
 	}
 	table := func(w *arena) map[string]netip.AddrPort {
 		b, m := newBackend(t, w.ns, nil), map[string]netip.AddrPort{}
-		raw := ok(b.kernel.readTable(t.Context(), b.pl.tables[0].f, DefaultTable))(t)
+		raw := ok(b.kernel.readTable(t.Context(), b.pl.tables[0].f, defaultTable))(t)
 		require.NoError(t, dumpSets(t.Context(), b, raw))
 		for key, e := range raw.elems["service-mh-endpoints"] {
 			d := nft.Reader{Bytes: e.Data}

@@ -58,7 +58,7 @@ func TestALargeInstanceComesInSteps(t *testing.T) {
 		require.Equal(t, []string{"the tables are not finished"}, o.Drift)
 		require.Zero(t, o.Table.Len())
 		for _, f := range nft.Families {
-			r := ok(other.kernel.readTable(t.Context(), f, DefaultTable))(t)
+			r := ok(other.kernel.readTable(t.Context(), f, defaultTable))(t)
 			for name, c := range r.chains {
 				require.Empty(t, c.Type, "chain %s of step %d", name, n)
 			}

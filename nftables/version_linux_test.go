@@ -108,7 +108,7 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 				}
 			}
 		}
-		v, err := r.kernel.readVersion(t.Context(), DefaultTable)
+		v, err := r.kernel.readVersion(t.Context(), defaultTable)
 		require.Equal(t, 2, doubledTimes)
 		require.Zero(t, v)
 		if commits {
@@ -118,7 +118,7 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 		}
 	}
 	tap.Answer = nil
-	v := ok(r.kernel.readVersion(t.Context(), DefaultTable))(t)
+	v := ok(r.kernel.readVersion(t.Context(), defaultTable))(t)
 	require.Equal(t, b.pl.version, v)
 }
 

@@ -40,7 +40,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		_ = nft.CommentOf(data)
 		for _, fam := range nft.Families {
-			r := newReading(fam, DefaultTable)
+			r := newReading(fam, defaultTable)
 			r.exists = true
 			rules := programCases[0].rules
 			s := shape{uses: splitPools | largePools}

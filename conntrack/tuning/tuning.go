@@ -101,17 +101,6 @@ type Setting struct {
 // changes reports whether the setting must be written.
 func (s Setting) changes() bool { return s.Old != s.New }
 
-// String returns "nf_conntrack_max: 65536 -> 131072", or the value and why it stays.
-func (s Setting) String() string {
-	switch {
-	case s.changes():
-		return fmt.Sprintf("%s: %d -> %d", s.Name, s.Old, s.New)
-	case s.Note != "":
-		return fmt.Sprintf("%s: %d (%s)", s.Name, s.Old, s.Note)
-	}
-	return fmt.Sprintf("%s: %d", s.Name, s.Old)
-}
-
 // Plan has the settings that a [Config] means on one machine, in the order in which they are
 // written.
 type Plan []Setting
@@ -119,11 +108,18 @@ type Plan []Setting
 // Empty reports whether there is nothing to write.
 func (p Plan) Empty() bool { return !slices.ContainsFunc(p, Setting.changes) }
 
-// String returns one line for each setting.
+// String returns one line for each setting: "nf_conntrack_max: 65536 -> 131072", or the value and
+// why it stays.
 func (p Plan) String() string {
 	lines := make([]string, len(p))
 	for i, s := range p {
-		lines[i] = s.String()
+		lines[i] = fmt.Sprintf("%s: %d", s.Name, s.Old)
+		switch {
+		case s.changes():
+			lines[i] += fmt.Sprintf(" -> %d", s.New)
+		case s.Note != "":
+			lines[i] += " (" + s.Note + ")"
+		}
 	}
 	return strings.Join(lines, "\n")
 }

@@ -9,8 +9,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-// DefaultTable is the name of the tables if [Config.Table] is empty.
-const DefaultTable = "kernlb-counters"
+// defaultTable is the name of the tables if [Config.Table] is empty.
+const defaultTable = "kernlb-counters"
 
 // ErrOff says that nothing is counted: [Counters.Start] has not been called, or another program
 // deleted the tables.
@@ -35,7 +35,7 @@ type Config struct {
 	// the calling thread's namespace.
 	NetNS     int
 	NetNSPath string
-	// Table is the name of the tables in the families ip and ip6. Empty means [DefaultTable].
+	// Table is the name of the tables in the families ip and ip6. Empty means "kernlb-counters".
 	Table string
 }
 

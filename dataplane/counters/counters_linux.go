@@ -33,7 +33,7 @@ func Open(cfg *Config) (*Counters, error) {
 	defer release()
 	c := &Counters{table: cfg.Table, size: setSize}
 	if c.table == "" {
-		c.table = DefaultTable
+		c.table = defaultTable
 	}
 	if c.conn, err = rawnl.Dial(&rawnl.Config{NetNS: fd}); err != nil {
 		return nil, fmt.Errorf("counters: open: %w",

@@ -103,7 +103,7 @@ func testCounted(t *testing.T, backend, where string) {
 	require.Contains(t, out, "update @requests")
 	require.NoError(t, count.Stop(t.Context()))
 	require.NoError(t, count.Stop(t.Context()), "it is off")
-	require.NotContains(t, nftList(t, c), DefaultTable)
+	require.NotContains(t, nftList(t, c), defaultTable)
 	require.Zero(t, conns.Ping(6*time.Second).Lost())
 }
 

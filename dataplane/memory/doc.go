@@ -9,6 +9,6 @@
 //
 // The content of the [Kernel] outlives a [Backend], as with a real kernel, so a test can restart
 // its program. [Backend.Fail], [Backend.Before] and [Backend.Refuse] make calls fail or wait, and
-// refuse services. [Kernel.Touch], [Kernel.Lose], [Kernel.Break], [Kernel.Flush] and
+// refuse services. [Kernel.Touch], [Kernel.Lose], [Kernel.Flush] and
 // [Kernel.AddDrift] change the kernel as other programs do.
 package memory

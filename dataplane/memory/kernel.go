@@ -44,10 +44,6 @@ func (k *Kernel) Flush() {
 	})
 }
 
-// Break is a foreign commit that damages our skeleton but nothing that a table shows: backends
-// report it as Broken.
-func (k *Kernel) Break() { k.change(func() { k.broken = k.generation }) }
-
 // Lose is a foreign commit that deletes one frontend but not its pools. It reports whether the
 // frontend existed. Backends report it as Touched.
 func (k *Kernel) Lose(key servicemodel.FrontendKey) bool {

@@ -120,9 +120,6 @@ var foreignCommits = []struct {
 	{"somebody deleted everything", func(_ *testing.T, k *Kernel) {
 		k.Flush()
 	}, dataplane.Broken, true},
-	{"somebody damaged the skeleton", func(_ *testing.T, k *Kernel) {
-		k.Break()
-	}, dataplane.Broken, false},
 	{"another backend committed", func(t *testing.T, k *Kernel) {
 		m, held := observed(t, k)
 		ok(m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "10.244.1.3"))))(t)

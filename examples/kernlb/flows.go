@@ -138,7 +138,7 @@ func (l *lister) watch(ctx context.Context) error {
 			continue
 		}
 		if r, ok := l.row(&e.Flow); ok {
-			r.Event = e.Type.String()
+			r.Event = string(e.Type)
 			if err := l.print(r); err != nil {
 				return err
 			}

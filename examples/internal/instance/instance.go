@@ -41,7 +41,7 @@ type Program struct {
 // instance have kube-proxy's names, which administrators know.
 func Programs() []Program {
 	return []Program{
-		{Instance: Default, Is: "kernlb, nodeproxy or kubeproxy", chains: iptables.DefaultPrefix},
+		{Instance: Default, Is: "kernlb, nodeproxy or kubeproxy", chains: "KUBE"},
 		{Instance: "kernlb-cni", Is: "the CNI plugin"},
 		{Instance: "kernlb-kubeproxy", Is: "kubeproxy in its mode iptables", chains: "KERNLB"},
 		{Instance: "loadbalancer", Is: "the load balancer", chains: "LB", ipvs: "loadbalancer"},

@@ -24,7 +24,7 @@ const surface = root + "/docs/api.md"
 // limits are how many identifiers users of the module may meet: in all, and in packages. Whoever
 // needs more takes others away, or argues for it in docs/decisions/surface.md.
 var limits = map[string]int{
-	"":             738,
+	"":             700,
 	"servicemodel": 220,
 }
 

@@ -12,10 +12,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane/counters"
-	"github.com/kernlb/kernlb/iptables"
-	"github.com/kernlb/kernlb/ipvs"
-	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -36,11 +32,11 @@ func sharingRows(t *testing.T, whose, word string) string {
 func TestSharingSaysWhatIsOurs(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ whose, word, want string }{
-		{"nftables", "tables", "`ip " + nftables.DefaultTable + "`"},
+		{"nftables", "tables", "`ip " + "kernlb" + "`"},
 		{"nftables", "bit", fmt.Sprintf("0x%x", servicemodel.DefaultMasqueradeMark)},
-		{"iptables", "chains that begin", "`" + iptables.DefaultPrefix + "-`"},
-		{"ipvs", "tables", "`ip " + ipvs.DefaultTable + "`"},
-		{"dataplane/counters", "tables", "`ip " + counters.DefaultTable + "`"},
+		{"iptables", "chains that begin", "`" + "KUBE" + "-`"},
+		{"ipvs", "tables", "`ip " + "kernlb-ipvs" + "`"},
+		{"dataplane/counters", "tables", "`ip " + "kernlb-counters" + "`"},
 		{"dataplane/livetrace", "table", constant(t, "../../../dataplane/livetrace/tracer_linux.go",
 			"tableName")},
 		{"iptables", "bit", "0x4000"},

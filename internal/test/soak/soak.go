@@ -138,7 +138,7 @@ func (s *soaking) vandalize(ctx context.Context) error {
 		"nft delete table ip kernlb", "nft delete table ip6 nat"}
 	if s.o.backend == ipvs.Name {
 		commands = append(commands, "ipvsadm -C", "ip rule del pref 107",
-			"nft delete table ip "+ipvs.DefaultTable)
+			"nft delete table ip "+"kernlb-ipvs")
 	}
 	tick := time.NewTicker(vandalEvery)
 	defer tick.Stop()
