@@ -148,33 +148,35 @@ func TestKernelDirectRoutingPastTheNode(t *testing.T) {
 	k.apply(k.routedState(routed(servicemodel.ForwardDirect), []string{"pod2"}, nil))
 	client, server := k.Outside[0], k.pods["pod2"]
 	shortcut(t, server, client)
-	count := k.counters(server, "tcp", "udp")
+	count := k.counters(server, "6", "17") // TCP, UDP
 	for _, a := range webAddrs {
 		k.requireAnswers(a, []*netnstest.Host{client}, "pod2")
 		k.requireConns(client, a)
 	}
-	for _, protocol := range []string{"tcp", "udp"} {
+	for _, protocol := range []string{"6", "17"} {
 		sent, answers := count(protocol)
 		require.Positive(t, sent, protocol)
 		require.Zero(t, answers, "%s answers passed the node", protocol)
 	}
 }
 
-// counters counts the packets of some protocols between the node and a host, in each direction.
+// counters counts the packets of some protocols (by number) between the node and a host, in each
+// direction.
 func (k *kernel) counters(h *netnstest.Host, protocols ...string) func(string) (to, from int) {
 	k.t.Helper()
 	rules := "table inet count {\nchain to { type filter hook postrouting priority 0\n"
+	const rule = "%s %s meta l4proto %s counter comment \"%s\"\n"
 	for _, p := range protocols {
-		rules += fmt.Sprintf("oifname %s meta l4proto %s counter\n", h.NodeInterface, p)
+		rules += fmt.Sprintf(rule, "oifname", h.NodeInterface, p, p)
 	}
 	rules += "}\nchain from { type filter hook prerouting priority 0\n"
 	for _, p := range protocols {
-		rules += fmt.Sprintf("iifname %s meta l4proto %s counter\n", h.NodeInterface, p)
+		rules += fmt.Sprintf(rule, "iifname", h.NodeInterface, p, p)
 	}
 	nstest.NFT(k.t, k.Node.NS, rules+"}\n}\n")
 	return func(protocol string) (to, from int) {
 		k.t.Helper()
-		counted := regexp.MustCompile("l4proto "+protocol+` counter packets (\d+)`).
+		counted := regexp.MustCompile(`packets (\d+) bytes \d+ comment "`+protocol+`"`).
 			FindAllStringSubmatch(k.run("nft", "list", "table", "inet", "count"), -1)
 		require.Len(k.t, counted, 2)
 		return ok(strconv.Atoi(counted[0][1]))(k.t), ok(strconv.Atoi(counted[1][1]))(k.t)
@@ -227,7 +229,7 @@ func TestKernelTunnels(t *testing.T) {
 		k.inside(h, "ip", "link", "set", "in6", "up")
 	}
 	k.apply(k.routedState(routed(servicemodel.ForwardTunnel), []string{"pod2", "pod3"}, nil))
-	count := k.counters(k.pods["pod2"], "ipip", "ipv6")
+	count := k.counters(k.pods["pod2"], "4", "41") // IPPROTO_IPIP, IPPROTO_IPV6
 	clients := []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node}
 	for _, a := range webAddrs {
 		k.requireAnswers(a, clients, "pod2", "pod3")
@@ -235,7 +237,7 @@ func TestKernelTunnels(t *testing.T) {
 			k.requireConns(c, a)
 		}
 	}
-	for _, protocol := range []string{"ipip", "ipv6"} {
+	for _, protocol := range []string{"4", "41"} {
 		sent, _ := count(protocol)
 		require.Positive(t, sent, protocol)
 	}

@@ -2,8 +2,9 @@ package kubeproxy_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
-	"net/netip"
+	"log"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
@@ -31,16 +32,16 @@ func Example() {
 
 // A plan prints as the commands that would do the same.
 func ExamplePlan() {
-	nat := kubeproxy.Table{Family: "ip", Name: "nat"}
-	services := kubeproxy.Chain{Table: nat, Chain: "KUBE-SERVICES"}
-	p := kubeproxy.Plan{
-		Rules: []kubeproxy.Rule{{Chain: kubeproxy.Chain{Table: nat, Chain: "PREROUTING"},
-			Handle: 7, Target: services.Chain}},
-		Chains: []kubeproxy.Chain{services},
-		VirtualServers: []kubeproxy.VirtualServer{{Protocol: "TCP",
-			Address: netip.MustParseAddrPort("10.96.0.1:443")}},
-		Device: "kube-ipvs0",
-		Sets:   []string{"KUBE-CLUSTER-IP"},
+	var p kubeproxy.Plan
+	err := json.Unmarshal([]byte(`{
+		"rules": [{"family": "ip", "table": "nat", "chain": "PREROUTING", "handle": 7,
+			"target": "KUBE-SERVICES"}],
+		"chains": [{"family": "ip", "table": "nat", "chain": "KUBE-SERVICES"}],
+		"virtualServers": [{"protocol": "TCP", "address": "10.96.0.1:443"}],
+		"device": "kube-ipvs0",
+		"sets": ["KUBE-CLUSTER-IP"]}`), &p)
+	if err != nil {
+		log.Fatal(err)
 	}
 	fmt.Print(&p)
 	// Output:

@@ -12,14 +12,15 @@ import (
 // are kube-proxy's, or look like it. A Plan is a plain value: it can be printed, and encoded as
 // JSON.
 type Plan struct {
-	// Rules lead from other programs' chains to chains of kube-proxy.
-	Rules []Rule `json:"rules,omitempty"`
-	// Chains are chains of iptables, with the rules in them.
-	Chains []Chain `json:"chains,omitempty"`
-	// Tables are tables of nf_tables, with everything in them.
-	Tables []Table `json:"tables,omitempty"`
-	// VirtualServers are virtual servers of IPVS.
-	VirtualServers []VirtualServer `json:"virtualServers,omitempty"`
+	// Rules lead from other programs' chains to chains of kube-proxy: Family and Name of the table,
+	// Chain, Handle, Target and Comment.
+	Rules []ruleID `json:"rules,omitempty"`
+	// Chains are chains of iptables, with the rules in them: Family and Name of the table, Chain.
+	Chains []chainID `json:"chains,omitempty"`
+	// Tables are tables of nf_tables, with everything in them: Family ("ip" or "ip6") and Name.
+	Tables []tableID `json:"tables,omitempty"`
+	// VirtualServers are virtual servers of IPVS: Protocol ("TCP", "UDP" or "SCTP") and Address.
+	VirtualServers []virtualServer `json:"virtualServers,omitempty"`
 	// Device is the dummy device with the addresses of services, or "".
 	Device string `json:"device,omitempty"`
 	// Sets are IP sets (ipset(8)).
@@ -30,48 +31,48 @@ type Plan struct {
 	Left []Left `json:"left,omitempty"`
 }
 
-// Table is a table of nf_tables.
-type Table struct {
+// tableID is a table of nf_tables.
+type tableID struct {
 	Family string `json:"family"` // "ip" or "ip6"
 	Name   string `json:"table"`
 }
 
 // String returns the table as nft writes it.
-func (t Table) String() string { return t.Family + " " + t.Name }
+func (t tableID) String() string { return t.Family + " " + t.Name }
 
-// Chain is a chain of a table.
-type Chain struct {
-	Table
+// chainID is a chain of a table.
+type chainID struct {
+	tableID
 	Chain string `json:"chain"`
 }
 
 // String returns the chain as nft writes it.
-func (c Chain) String() string { return c.Table.String() + " " + c.Chain }
+func (c chainID) String() string { return c.tableID.String() + " " + c.Chain }
 
 // compare orders chains.
-func (c Chain) compare(o Chain) int { return cmp.Compare(c.String(), o.String()) }
+func (c chainID) compare(o chainID) int { return cmp.Compare(c.String(), o.String()) }
 
-// Rule is a rule that leads to another chain of its table.
-type Rule struct {
-	Chain
+// ruleID is a rule that leads to another chain of its table.
+type ruleID struct {
+	chainID
 	Handle  uint64 `json:"handle"` // the kernel's number of the rule in its table
 	Target  string `json:"target"` // the chain that the rule leads to
 	Comment string `json:"comment,omitempty"`
 }
 
 // compare orders rules.
-func (r Rule) compare(o Rule) int {
-	return cmp.Or(r.Chain.compare(o.Chain), cmp.Compare(r.Handle, o.Handle))
+func (r ruleID) compare(o ruleID) int {
+	return cmp.Or(r.chainID.compare(o.chainID), cmp.Compare(r.Handle, o.Handle))
 }
 
-// VirtualServer is a virtual server of IPVS at an address and port.
-type VirtualServer struct {
+// virtualServer is a virtual server of IPVS at an address and port.
+type virtualServer struct {
 	Protocol string         `json:"protocol"` // "TCP", "UDP" or "SCTP"
 	Address  netip.AddrPort `json:"address"`
 }
 
 // compare orders virtual servers.
-func (v VirtualServer) compare(o VirtualServer) int {
+func (v virtualServer) compare(o virtualServer) int {
 	return cmp.Or(v.Address.Compare(o.Address), cmp.Compare(v.Protocol, o.Protocol))
 }
 
@@ -94,7 +95,7 @@ func (p *Plan) Empty() bool {
 func (p *Plan) String() string {
 	var s strings.Builder
 	for _, r := range p.Rules {
-		fmt.Fprintf(&s, "nft delete rule %v handle %d # jump %s\n", r.Chain, r.Handle, r.Target)
+		fmt.Fprintf(&s, "nft delete rule %v handle %d # jump %s\n", r.chainID, r.Handle, r.Target)
 	}
 	for _, c := range p.Chains {
 		fmt.Fprintf(&s, "nft flush chain %v\n", c)

@@ -122,7 +122,7 @@ func setRequest(cmd uint8, verb, name string) *rawnl.Batch {
 // readSets reads the IP sets. A kernel without them says that it does not know the request.
 func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 	for _, name := range setNames() {
-		entries := map[VirtualServer]bool{}
+		entries := map[virtualServer]bool{}
 		err := k.nf.Dump(ctx, setRequest(nl.IPSET_CMD_LIST, "list", name),
 			func(m rawnl.Message) error { return readEntries(m.Attrs, entries) })
 		switch {
@@ -138,7 +138,7 @@ func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 }
 
 // readEntries adds the entries of a part of a set.
-func readEntries(attrs []byte, entries map[VirtualServer]bool) error {
+func readEntries(attrs []byte, entries map[virtualServer]bool) error {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() != nl.IPSET_ATTR_ADT {
@@ -160,8 +160,8 @@ func readEntries(attrs []byte, entries map[VirtualServer]bool) error {
 }
 
 // readEntry reads an entry: its protocol, address and port, some of which may be missing.
-func readEntry(it rawnl.AttrIter) (VirtualServer, error) {
-	var s VirtualServer
+func readEntry(it rawnl.AttrIter) (virtualServer, error) {
+	var s virtualServer
 	var addr netip.Addr
 	var port uint16
 	for it.Next() {

@@ -228,7 +228,8 @@ func TestCleanupOfKubeProxy(t *testing.T) {
 	require.Contains(t, run("-plan"), want)
 	var plan kubeproxy.Plan
 	require.NoError(t, json.Unmarshal([]byte(run("-plan -o json")), &plan))
-	require.Equal(t, []kubeproxy.Table{{Family: "ip", Name: "kube-proxy"}}, plan.Tables)
+	require.Len(t, plan.Tables, 1)
+	require.Equal(t, "kube-proxy", plan.Tables[0].Name)
 	require.Contains(t, run(""), want)
 	require.Equal(t, "nothing of kube-proxy to delete\n", run(""))
 }

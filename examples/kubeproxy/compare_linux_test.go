@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"log/slog"
 	"net/netip"
 	"strings"
@@ -117,8 +118,9 @@ func TestNotesSayWhatChangesOnThisNode(t *testing.T) {
 	}
 	mine := []netip.Addr{netip.MustParseAddr("192.0.2.1"), netip.MustParseAddr("192.0.2.77"),
 		netip.MustParseAddr("10.1.1.1")}
-	iptables := &kubeproxy.Plan{Chains: []kubeproxy.Chain{{
-		Table: kubeproxy.Table{Family: "ip", Name: "nat"}, Chain: "KUBE-NODEPORTS"}}}
+	iptables := &kubeproxy.Plan{}
+	require.NoError(t, json.Unmarshal([]byte(
+		`{"chains": [{"family": "ip", "table": "nat", "chain": "KUBE-NODEPORTS"}]}`), iptables))
 	portmap := &kubeproxy.Plan{Left: []kubeproxy.Left{{Object: "chain ip nat KUBE-MARK-MASQ",
 		Reason: "a rule of chain CNI-DN-1 leads to it"}}}
 	byKubeadm := node("10.1.1.0/24")

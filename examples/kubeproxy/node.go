@@ -90,10 +90,11 @@ const kubeadmMark = "kubeadm.alpha.kubernetes.io/cri-socket"
 func (f *nodeFacts) nodePorts(s *settings) string {
 	n := &s.tracker.Node
 	var gone []string
-	if slices.ContainsFunc(f.plan.Chains, func(c kubeproxy.Chain) bool {
-		return c.Name == "nat" && c.Chain == "KUBE-NODEPORTS"
-	}) && !n.LocalhostNodePorts {
-		gone = append(gone, "127.0.0.1")
+	for _, c := range f.plan.Chains {
+		if c.Family == "ip" && c.Name == "nat" && c.Chain == "KUBE-NODEPORTS" &&
+			!n.LocalhostNodePorts {
+			gone = append(gone, "127.0.0.1")
+		}
 	}
 	if n.NodePortAddresses.Primary && len(f.plan.Chains) > 0 && f.node != nil {
 		for _, a := range f.addresses {
