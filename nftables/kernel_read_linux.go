@@ -87,12 +87,19 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 	if err != nil {
 		return nil, err
 	}
-	if len(r.chains)+r.namedSets() != info.Use {
-		if err := k.readAllChains(ctx, r); err != nil {
-			return nil, err
-		}
+	if len(r.chains)+r.namedSets() == info.Use {
+		return r, nil
 	}
-	return r, nil
+	// There are chains that do not belong to the program. The kernel dumps the chains of all
+	// tables, and may skip some while others commit. The next check finds the skipped ones.
+	req := k.get(f, nft.MsgGetChain, "chains of table", f.Name+" "+table)
+	return r, k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
+		c, err := nft.DecodeChain(m.Attrs)
+		if err == nil && c.Table == table {
+			r.chains[c.Name] = c.Chain
+		}
+		return err
+	})
 }
 
 // requireOurs fails if a table exists that does not belong to the instance.
@@ -116,14 +123,6 @@ func (r *reading) namedSets() (n int) {
 		}
 	}
 	return n
-}
-
-// readAllChains looks for chains that do not belong to the table's program. The kernel dumps the
-// chains of all tables, and may skip some while others commit. The next check finds the skipped
-// ones.
-func (k *kernel) readAllChains(ctx context.Context, r *reading) error {
-	req := k.get(r.f, nft.MsgGetChain, "chains of table", r.f.Name+" "+r.name)
-	return k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error { return r.addChain(m.Attrs) })
 }
 
 // readLearnt reads how often a client was remembered: only the rules that learn have counters. If

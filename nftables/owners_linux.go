@@ -141,7 +141,9 @@ func (p *partsReading) read(ctx context.Context, crowded bool) (*servicemodel.Ta
 		p.text = append(p.text, r.text...)
 	}
 	if c.Rules.MasqueradeMark == 0 && p.want == nil && !p.otherLayout() && p.exists() {
-		c.Rules = defaultRules() // no wanted table brings other rules
+		// no wanted table brings other rules, and an empty state is valid
+		empty, _ := servicemodel.Resolve(nil, servicemodel.State{})
+		c.Rules = empty.Rules()
 	}
 	if err := p.k.requireVersion(ctx, p.table, p.version); err != nil {
 		return nil, err
@@ -168,12 +170,6 @@ func (p *partsReading) damaged(t *servicemodel.Table) bool {
 		}
 	}
 	return false
-}
-
-// defaultRules are the rules for tables whose own rules cannot be read.
-func defaultRules() servicemodel.Rules {
-	t, _ := servicemodel.Resolve(nil, servicemodel.State{}) // an empty state is valid
-	return t.Rules()
 }
 
 // sound reports whether the index can be used to read the tables. An index that is not whole is

@@ -41,7 +41,7 @@ func (p *plan) size() int {
 	n := 0
 	for _, t := range p.tables {
 		for _, ops := range t.ops {
-			n += ops.del.Size() + ops.add.Size()
+			n += ops.del.Size + ops.add.Size
 		}
 	}
 	return n

@@ -83,7 +83,11 @@ func (r *reading) compareProgram(rules servicemodel.Rules) (sk skeleton, why []s
 		why = append([]string{"it is dormant"}, why...)
 	}
 	if sk.broken = len(why) > 0; !sk.broken {
-		why = r.wrongRules(prog)
+		for _, c := range r.place.own(prog) {
+			if !slices.Equal(r.hashes[c.Name], c.Hashes()) {
+				why = append(why, fmt.Sprintf("the rules of chain %s are not ours", c.Name))
+			}
+		}
 		sk.stale = len(why) > 0
 	}
 	for i := range why {
@@ -129,16 +133,6 @@ func (r *reading) wrongChains(want nft.Program) (why []string) {
 	for _, name := range sortedKeys(r.chains) {
 		if !want.Has(name) {
 			why = append(why, fmt.Sprintf("chain %s does not belong", name))
-		}
-	}
-	return why
-}
-
-// wrongRules lists the chains whose rules are not ours.
-func (r *reading) wrongRules(prog nft.Program) (why []string) {
-	for _, c := range r.place.own(prog) {
-		if !slices.Equal(r.hashes[c.Name], c.Hashes()) {
-			why = append(why, fmt.Sprintf("the rules of chain %s are not ours", c.Name))
 		}
 	}
 	return why

@@ -165,7 +165,7 @@ func (r *reading) unwantedAddrs() (l []netip.Addr) {
 func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents) (
 	*servicemodel.Table, error) {
 	t, err := servicemodel.NewTable(left)
-	if err != nil || want == nil || !s.stands() {
+	if err != nil || want == nil || !slices.ContainsFunc(s.tables, (*reading).stands) {
 		return t, err // the error is a duplicate key or identity
 	}
 	c := &servicemodel.ChangeSet{}
@@ -174,7 +174,10 @@ func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 	}
 	for _, r := range s.tables {
 		if !r.stands() {
-			r.lackAll(want)
+			r.gone = slices.Collect(frontendsOf(want, r.f))
+			for _, set := range addressSets {
+				r.lacks[set] = slices.Collect(addressesOf(want, r.f, set))
+			}
 		}
 		r.subtract(want, c)
 	}
@@ -187,14 +190,6 @@ func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 		c.Health = append(c.Health, servicemodel.Change[servicemodel.HealthCheck]{Old: &h})
 	}
 	return want.Apply(c), nil
-}
-
-// lackAll notes that all wanted objects are missing.
-func (r *reading) lackAll(want *servicemodel.Table) {
-	r.gone = slices.Collect(frontendsOf(want, r.f))
-	for _, set := range addressSets {
-		r.lacks[set] = slices.Collect(addressesOf(want, r.f, set))
-	}
 }
 
 // subtract removes the missing objects from the wanted table.

@@ -115,15 +115,6 @@ func (r *reading) complete(set int) bool {
 	return told && count == r.found[set]
 }
 
-// addChain adds a chain if it belongs to the table.
-func (r *reading) addChain(attrs []byte) error {
-	c, err := nft.DecodeChain(attrs)
-	if err == nil && c.Table == r.name {
-		r.chains[c.Name] = c.Chain
-	}
-	return err
-}
-
 // recognize compares a table with the program that its settings need.
 func (r *reading) recognize() {
 	var err error
@@ -178,9 +169,6 @@ type snapshot struct {
 func (s *snapshot) exists() bool {
 	return slices.ContainsFunc(s.tables, func(r *reading) bool { return r.exists })
 }
-
-// stands reports whether the instance has a table that need not be made anew.
-func (s *snapshot) stands() bool { return slices.ContainsFunc(s.tables, (*reading).stands) }
 
 // compare finds out which tables must be made anew because of both together. crowded says that a
 // set was full. If the version is missing, no program would notice another writer in one of the

@@ -41,6 +41,7 @@ func (e Elem) Clone() Elem {
 // ElemList holds encoded elements, each an NFTA_LIST_ELEM as it goes on the wire.
 type ElemList struct {
 	Len    int
+	Size   int      // of all elements, in bytes
 	blocks [][]byte // one block for each message
 }
 
@@ -67,7 +68,9 @@ func (l *ElemList) Add(e Elem) {
 		l.blocks = append(l.blocks, make([]byte, 0, size))
 		last++
 	}
+	before := len(l.blocks[last])
 	l.blocks[last] = appendElem(l.blocks[last], e)
+	l.Size += len(l.blocks[last]) - before
 	l.Len++
 }
 
@@ -100,16 +103,7 @@ func (l *ElemList) Reset() {
 	if len(l.blocks) > 0 {
 		l.blocks = append(l.blocks[:0], l.blocks[0][:0])
 	}
-	l.Len = 0
-}
-
-// Size returns the size of all elements in bytes.
-func (l *ElemList) Size() int {
-	n := 0
-	for _, b := range l.blocks {
-		n += len(b)
-	}
-	return n
+	l.Len, l.Size = 0, 0
 }
 
 // Bytes returns the elements in wire form, in one piece.
@@ -122,15 +116,6 @@ func (l *ElemList) Each(fn func(Elem)) {
 			fn(e)
 			return nil
 		})
-	}
-}
-
-// chunks calls fn with the elements of one message after the other.
-func (l *ElemList) chunks(fn func(elems []byte)) {
-	for _, b := range l.blocks {
-		if len(b) > 0 {
-			fn(b)
-		}
 	}
 }
 

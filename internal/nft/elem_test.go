@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -66,17 +67,19 @@ func TestElementListsAreCutIntoMessages(t *testing.T) {
 		l.Add(Elem{Key: Native32(uint32(i))})
 	}
 	n, size := 0, 0
-	l.chunks(func(b []byte) {
+	for _, b := range l.blocks {
 		require.LessOrEqual(t, len(b), messageRoom+64)
 		require.NoError(t, DecodeElems(b, func(Elem) error { n++; return nil }))
 		size += len(b)
-	})
+	}
 	require.Equal(t, 5000, n)
-	require.Equal(t, l.Size(), size)
+	require.Equal(t, l.Size, size)
 	require.Len(t, l.Bytes(), size)
 	l.Reset()
-	require.Zero(t, l.Len+l.Size())
-	l.chunks(func([]byte) { t.Error("an empty list has a message") })
+	require.Zero(t, l.Len+l.Size)
+	var b rawnl.Batch
+	NewEncoder(&b, IPv4, "t").AddElements(&Set{}, &l)
+	require.Zero(t, b.Len(), "an empty list has no message")
 }
 
 func TestReadersTakeWhatWasAppended(t *testing.T) {

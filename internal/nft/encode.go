@@ -168,7 +168,10 @@ func (e *Encoder) FlushSet(s *Set) {
 }
 
 func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *ElemList) {
-	l.chunks(func(elems []byte) {
+	for _, elems := range l.blocks {
+		if len(elems) == 0 {
+			continue
+		}
 		e.message(typ, flags, verb, s.kind(), s.Name)
 		e.b.Text(AttrElemsSet, s.Name)
 		m := e.b.Nest(AttrElemsList)
@@ -177,7 +180,7 @@ func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *Elem
 		if e.Pause != nil {
 			e.Pause(s)
 		}
-	})
+	}
 }
 
 // AddChain makes a chain. An existing chain stays as it is.
