@@ -1,7 +1,6 @@
 package flows_test
 
 import (
-	"errors"
 	"net/netip"
 	"testing"
 	"testing/synctest"
@@ -475,24 +474,6 @@ func TestWhatAFailedApplyDidIsNotForgotten(t *testing.T) {
 	w.engine.Resync()
 	require.True(t, w.apply(t, sm.State{}.WithNode(node)).Changes.Empty())
 	require.Empty(t, w.list())
-}
-
-func TestBadPoliciesAreRefused(t *testing.T) {
-	t.Parallel()
-	_, err := flows.New(&fakeTable{},
-		&flows.Config{Connections: sm.ConnectionPolicy{Mode: sm.DrainConnections}})
-	var field *sm.FieldError
-	require.ErrorAs(t, err, &field)
-	require.True(t, errors.As(err, &field) && field.Field == "drain")
-}
-
-func TestAKeeperNeedsATable(t *testing.T) {
-	t.Parallel()
-	for _, none := range []flows.Table{nil, (*conntrack.Table)(nil)} {
-		require.EqualError(t, errOf(flows.New(none, nil)), "keep flows: no conntrack table")
-	}
-	_, err := flows.Counters{}.Read(t.Context())
-	require.EqualError(t, err, "flows: count: no conntrack table")
 }
 
 // An address that the matcher refuses is reported once, and does not delay any service.

@@ -1,12 +1,14 @@
 package flows_test
 
 import (
+	"errors"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -209,4 +211,22 @@ func TestPoliciesAfterARestart(t *testing.T) {
 		w.apply(t, after)
 		require.Equal(t, []string{tcp2}, w.list())
 	})
+}
+
+func TestBadPoliciesAreRefused(t *testing.T) {
+	t.Parallel()
+	_, err := flows.New(&fakeTable{},
+		&flows.Config{Connections: sm.ConnectionPolicy{Mode: sm.DrainConnections}})
+	var field *sm.FieldError
+	require.ErrorAs(t, err, &field)
+	require.True(t, errors.As(err, &field) && field.Field == "drain")
+}
+
+func TestAKeeperNeedsATable(t *testing.T) {
+	t.Parallel()
+	for _, none := range []flows.Table{nil, (*conntrack.Table)(nil)} {
+		require.EqualError(t, errOf(flows.New(none, nil)), "keep flows: no conntrack table")
+	}
+	_, err := flows.Counters{}.Read(t.Context())
+	require.EqualError(t, err, "flows: count: no conntrack table")
 }
