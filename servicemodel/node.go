@@ -112,12 +112,6 @@ func (d PodDetector) detects(f Family) bool {
 	return d.Bridge != "" || d.InterfacePrefix != "" || slices.ContainsFunc(d.CIDRs, ofFamily(f))
 }
 
-// loopback reports whether IPv4 loopback addresses may answer at all. They may if node ports may
-// answer there.
-func (n *Node) loopback() bool {
-	return n.LocalhostNodePorts && slices.ContainsFunc(n.nodePorts(), loopback4.Overlaps)
-}
-
 // loopback4 are the loopback addresses of IPv4.
 var loopback4 = netip.PrefixFrom(netip.AddrFrom4([4]byte{127}), 8)
 
@@ -158,8 +152,8 @@ func answer(a, byDefault string) string {
 
 // served returns the ranges of the families that the node serves, in canonical form.
 func (n *Node) served(ranges []netip.Prefix) []netip.Prefix {
-	return canonical(slices.DeleteFunc(slices.Clone(ranges), func(p netip.Prefix) bool {
-		return !FamilyOf(p.Addr()).servedBy(n.OnlyFamily)
+	return canonical(filter(ranges, func(p netip.Prefix) bool {
+		return FamilyOf(p.Addr()).servedBy(n.OnlyFamily)
 	}))
 }
 
@@ -176,25 +170,12 @@ func (n *Node) nodePorts() []netip.Prefix {
 			open = append(open, netip.PrefixFrom(p, p.BitLen()))
 		case n.NodePortAddresses.Primary:
 		case slices.ContainsFunc(n.NodePortAddresses.CIDRs, ofFamily(f)):
-			open = append(open, slices.DeleteFunc(slices.Clone(n.NodePortAddresses.CIDRs),
-				ofFamily(other(f)))...)
+			open = append(open, filter(n.NodePortAddresses.CIDRs, ofFamily(f))...)
 		default:
-			open = append(open, everything(f))
+			open = append(open, netip.PrefixFrom(unspecified(f), 0))
 		}
 	}
 	return canonical(open)
-}
-
-func other(f Family) Family {
-	if f == IPv4 {
-		return IPv6
-	}
-	return IPv4
-}
-
-// everything returns the range of all addresses of f.
-func everything(f Family) netip.Prefix {
-	return netip.PrefixFrom(unspecified(f), 0)
 }
 
 func unspecified(f Family) netip.Addr {

@@ -191,10 +191,7 @@ func (v tableView) WithoutParts(owners ...string) *Table {
 
 // answersAt reports whether an address is the cluster IP of a frontend.
 func (v tableView) answersAt(a netip.Addr) bool {
-	for k, f := range v.t.frontends.From(FrontendKey{Addr: a}) {
-		if k.Addr != a {
-			return false
-		}
+	for f := range v.t.frontendsAt(a) {
 		if f.Kind == ClusterIP {
 			return true
 		}

@@ -14,7 +14,7 @@ type view struct {
 	primary       perFamily[netip.Addr]
 	detectsPods   perFamily[bool]
 	masqueradeAll bool
-	localhost     bool
+	localhost     bool // IPv4 loopback addresses may answer, because node ports may answer there
 }
 
 // perFamily holds one value for each family.
@@ -32,7 +32,8 @@ var families = [...]Family{IPv4, IPv6}
 
 func (n *Node) view() view {
 	v := view{name: n.Name, zone: n.Zone, only: n.OnlyFamily, primary: n.primary(),
-		masqueradeAll: n.MasqueradeAll, localhost: n.loopback()}
+		masqueradeAll: n.MasqueradeAll, localhost: n.LocalhostNodePorts &&
+			slices.ContainsFunc(n.nodePorts(), loopback4.Overlaps)}
 	for _, f := range families {
 		*v.detectsPods.of(f) = n.LocalPods.detects(f)
 	}

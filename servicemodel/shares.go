@@ -83,7 +83,9 @@ func (v tableView) Maglev(p *Pool) []uint16 {
 			}
 			t.turns++
 			for taken[t.next] {
-				t.advance(size)
+				if t.next += t.skip; t.next >= size {
+					t.next -= size
+				}
 			}
 			table[t.next], taken[t.next] = uint16(t.slot), true
 			if left--; left == 0 {
@@ -107,12 +109,6 @@ func newMaglevTaker(s *Slot, slot, size int) maglevTaker {
 	first := mix(h.Sum64())
 	return maglevTaker{slot: slot, weight: int(s.Weight), next: int(first % uint64(size)),
 		skip: int(mix(first)%uint64(size-1)) + 1}
-}
-
-func (t *maglevTaker) advance(size int) {
-	if t.next += t.skip; t.next >= size {
-		t.next -= size
-	}
 }
 
 // mix spreads the bits of a number, so that similar numbers become different (SplitMix64).
