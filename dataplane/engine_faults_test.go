@@ -149,22 +149,6 @@ func exhaust(t *testing.T, b *bench, s servicemodel.State) {
 	}
 }
 
-func TestTouchedIsRead(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b, s := newBench(nil), services(2)
-		b.apply(t, s)
-		require.True(t, b.Kernel().Lose(frontendKey(1)))
-		r := b.apply(t, s)
-		require.True(t, r.Observed)
-		require.Equal(t, servicemodel.Counts{Added: 1}, r.Repaired)
-		require.Zero(t, r.Counts)
-
-		time.Sleep(time.Hour)
-		require.False(t, b.apply(t, s).Observed, "nobody was there since")
-		b.requireCalls(t, 2, 2)
-	})
-}
-
 func TestASuspicionOutlivesOurOwnCommits(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
@@ -229,19 +213,6 @@ func TestDriftIsCommittedWithAnEmptyChangeSet(t *testing.T) {
 	r = b.apply(t, s)
 	require.Empty(t, r.Drift)
 	b.requireCalls(t, 3, 3)
-}
-
-func TestDriftThatWasObservedWaitsForTheNextApply(t *testing.T) {
-	t.Parallel()
-	b, s := newBench(nil), services(2)
-	b.apply(t, s)
-	b.Kernel().AddDrift("a chain of nobody")
-	o := ok(b.engine.Observe(t.Context()))(t)
-	require.Equal(t, []string{"a chain of nobody"}, o.Drift)
-	r := b.apply(t, s)
-	require.False(t, r.Observed)
-	require.Equal(t, []string{"a chain of nobody"}, r.Drift)
-	require.Empty(t, b.Kernel().Drift())
 }
 
 func TestEndedContextsTouchNothing(t *testing.T) {

@@ -209,19 +209,6 @@ func TestCleanupLeavesNothingAndApplyBeginsAnew(t *testing.T) {
 	require.True(t, r.Changes.Empty())
 }
 
-func TestResyncReadsOnce(t *testing.T) {
-	t.Parallel()
-	b, s := newBench(nil), services(2)
-	b.apply(t, s)
-	b.engine.Resync()
-	b.engine.Resync()
-	r := b.apply(t, s)
-	require.True(t, r.Observed)
-	require.True(t, r.Changes.Empty())
-	require.False(t, b.apply(t, s).Observed)
-	b.requireCalls(t, 2, 1)
-}
-
 func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
 	t.Parallel()
 	var buf bytes.Buffer

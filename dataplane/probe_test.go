@@ -176,14 +176,6 @@ func TestAnInvalidStateAsksNobody(t *testing.T) {
 	require.Zero(t, f.probed)
 }
 
-func TestNobodyIsAskedAfterOneThatCanExpressAll(t *testing.T) {
-	t.Parallel()
-	one, two := &fakeCandidate{name: "nftables"}, &fakeCandidate{name: "iptables"}
-	_, _, err := dataplane.Choose(t.Context(), services(1), nil, one.candidate(), two.candidate())
-	require.NoError(t, err)
-	require.Zero(t, two.probed)
-}
-
 func TestAnInvalidServiceIsNoReasonToChooseNobody(t *testing.T) {
 	t.Parallel()
 	f, s := &fakeCandidate{name: "nftables"}, services(1).WithService(invalid(2))

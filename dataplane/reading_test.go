@@ -136,17 +136,6 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 	})
 }
 
-func TestBrokenIsReadUntilItIsKnown(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b := newBench(nil)
-		b.apply(t, services(2))
-		newBench(b.Kernel()).apply(t, services(1)) // another writer
-		b.Fail("observe", 3, dataplane.ErrConflict)
-		require.Equal(t, servicemodel.Counts{Added: 1}, b.apply(t, services(2)).Repaired)
-		b.requireCalls(t, 5, 2)
-	})
-}
-
 // unordered is a kernel that touches nothing of ours and does not keep the order of endpoints.
 type unordered struct {
 	costless

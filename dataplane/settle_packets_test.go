@@ -161,14 +161,3 @@ func TestWhatHappensDuringAWaitForPackets(t *testing.T) {
 		})
 	}
 }
-
-func TestSettleOfAProgramWaitsForPackets(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b := &sweeper{Backend: memory.New(nil)}
-		e := dataplane.New(b, nil)
-		r := ok(e.Apply(t.Context(), services(1)))(t)
-		require.Zero(t, r.Settle)
-		require.Equal(t, 1, b.swept)
-		require.Zero(t, ok(e.Settle(t.Context()))(t))
-	})
-}

@@ -150,14 +150,6 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 	require.ErrorIs(t, errOf(e.Settle(t.Context())), dataplane.ErrUnsettled)
 }
 
-func TestSettleOfABackendWithoutAnythingToSettle(t *testing.T) {
-	t.Parallel()
-	b := newBench(nil)
-	next := ok(b.engine.Settle(t.Context()))(t)
-	require.Zero(t, next)
-	b.requireCalls(t, 0, 0)
-}
-
 func TestAnUnsettledApplyIsAnErrorWithAResult(t *testing.T) {
 	t.Parallel()
 	m, f := memory.New(nil), &told{err: errRefused}

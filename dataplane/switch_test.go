@@ -35,16 +35,6 @@ func TestSwitchKeepsServicesInPlace(t *testing.T) {
 	require.Zero(t, next.Kernel().Table().Len())
 }
 
-func TestSwitchBeforeAnythingWasApplied(t *testing.T) {
-	t.Parallel()
-	b, next := newBench(nil), newBench(nil)
-	next.apply(t, services(2)) // state of another program, or of an earlier run
-	ok(b.engine.Switch(t.Context(), next.Backend, nil))(t)
-	requireHolds(t, next.Kernel(), services(2))
-	ok(b.engine.Apply(t.Context(), services(3)))(t)
-	requireHolds(t, next.Kernel(), services(3))
-}
-
 // The new backend holds the newest request, even if it was not applied before.
 func TestSwitchHoldsTheNewestStateThatIsWanted(t *testing.T) {
 	t.Parallel()

@@ -2,7 +2,6 @@ package dataplane_test
 
 import (
 	"context"
-	"errors"
 	"testing"
 	"time"
 
@@ -162,20 +161,4 @@ func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
 	require.Equal(t, 15, r.Messages, "those of both commits: %s%s", r.Changes, r.Rest)
 	require.Equal(t, 15, r.Elements)
 	require.Equal(t, len(r.Changes.String()+r.Rest.String()), r.Bytes)
-}
-
-func TestAnEndedContextEndsBetweenTheSteps(t *testing.T) {
-	t.Parallel()
-	old := newBench(nil)
-	old.apply(t, services(3))
-	b := newHinted(old.Kernel())
-	ctx, cancel := context.WithCancelCause(t.Context())
-	gone := errors.New("gone home")
-	b.Before("commit", func(context.Context) error {
-		defer cancel(gone)
-		return nil
-	})
-	require.ErrorIs(t, errOf(b.engine.Apply(ctx, services(4).WithoutService(serviceName(1)))), gone)
-	b.Before("commit", nil)
-	b.apply(t, services(4).WithoutService(serviceName(1)))
 }
