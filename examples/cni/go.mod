@@ -21,7 +21,6 @@ require (
 	github.com/safchain/ethtool v0.6.2 // indirect
 	github.com/vishvananda/netns v0.0.5 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
-	golang.org/x/net v0.53.0 // indirect
 	sigs.k8s.io/knftables v0.0.18 // indirect
 )
 
