@@ -11,7 +11,6 @@ import (
 
 	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // transaction adds a base chain of type nat, and a rule with the expressions lookup and numgen; at
@@ -170,5 +169,3 @@ func TestWhatIsGoneIsNoModule(t *testing.T) {
 	require.NoError(t, Missing(refused(1, syscall.ENOENT, set), b))
 	require.ErrorIs(t, Missing(refused(0, syscall.ENOENT, 0), b), kernelerr.ErrMissingModule)
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
