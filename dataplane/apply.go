@@ -242,8 +242,8 @@ type Result struct {
 	// State is the requested state, including refused services. It is empty for changes
 	// ([Engine.ApplyChanges]) and parts.
 	State servicemodel.State `json:"-"`
-	// Counts counts what was added, changed and removed by new requests: since the last apply, or
-	// for the first apply, since what the kernel held.
+	// Counts counts what was added, changed and removed by new requests: since the last apply. At
+	// the first apply, it counts the differences from the kernel.
 	servicemodel.Counts
 	// Repaired counts the changes that undo what others did to the services in the kernel since the
 	// last apply. Objects that others removed count as Added. These changes are not in Counts,

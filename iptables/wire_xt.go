@@ -19,7 +19,7 @@ type extension struct {
 	nft.Extension
 	target bool
 	size   int // of the struct, rounded up
-	size6  int // of that of IPv6, if it is another
+	size6  int // the same for IPv6; 0: as size
 	// put fills in the struct for a rule of a family. It is nil for extensions that are only read.
 	put func(p []byte, f *nft.Family, r *rule)
 	// take reads the struct into the rule. It returns false if the rules of this package have no
