@@ -279,7 +279,7 @@ func logTo(log *slog.Logger) Observer {
 		case Repaired:
 			logRepaired(ctx, log, ev.Result)
 		case RepairDelayed:
-			log.WarnContext(ctx, "somebody undoes repairs again and again: the next one waits")
+			log.WarnContext(ctx, "another program keeps undoing repairs: the next one waits")
 		case RepairUndone:
 			log.WarnContext(ctx, "repair undone", logkey.Backend, ev.Backend, logkey.Program,
 				ev.Name, logkey.Thread, ev.Thread)

@@ -40,7 +40,7 @@ func TestWhoUndoesRepairsIsTold(t *testing.T) {
 		"it does not": {func(ctx context.Context) (dataplane.Program, error) {
 			<-ctx.Done()
 			return dataplane.Program{}, ctx.Err()
-		}, nil, "again and again"},
+		}, nil, "keeps undoing"},
 		"it cannot be asked": {func(context.Context) (dataplane.Program, error) {
 			return dataplane.Program{}, errRefused
 		}, nil, "find out who undoes repairs: operation not permitted"},

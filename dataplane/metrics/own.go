@@ -89,7 +89,7 @@ func (m *ownMetrics) makeTrouble(r *maker) {
 		"frontends and endpoints that were added, changed and removed, and foreign objects.",
 		"type")
 	m.delays = r.counter("kernlb_repair_delays_total",
-		"Times that repairs began to wait, since somebody undoes them again and again.")
+		"Times that repairs began to wait, because another program keeps undoing them.")
 	m.watchFailures = r.counter("kernlb_watch_failures_total",
 		"Failures to follow the addresses of the node.")
 	m.scrapeErrors = r.counter("kernlb_scrape_errors_total",

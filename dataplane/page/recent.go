@@ -117,7 +117,7 @@ func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 		}
 	case dataplane.RepairDelayed:
 		r.add(event{Kind: "repair delayed",
-			Text: "somebody undoes repairs again and again: the next one waits"})
+			Text: "another program keeps undoing repairs: the next one waits"})
 	case dataplane.RepairUndone:
 		r.add(event{Kind: "repair undone",
 			Text: fmt.Sprintf("by the program %s, thread %d", ev.Name, ev.Thread)})

@@ -191,8 +191,8 @@ func ipvsFlags(o *options, fs *flag.FlagSet) {
 		"do not answer ARP for the addresses that -ipvs-device holds")
 	fs.BoolVar(&c.TakeOver, "ipvs-take-over", false,
 		"virtual servers of others that are where those of a service must be become ours")
-	number(fs, &c.AffinityMask4, "ipvs-affinity-mask4", 0, 32, "leading `BITS` of IPv4 addresses "+
-		"by which clients share an endpoint, with session affinity (default: all)")
+	number(fs, &c.AffinityMask4, "ipvs-affinity-mask4", 0, 32, "clients with these leading "+
+		"`BITS` of IPv4 share an endpoint, with session affinity (default: all)")
 	number(fs, &c.AffinityMask6, "ipvs-affinity-mask6", 0, 128, "the same `BITS` of IPv6 addresses")
 	for _, t := range []struct {
 		to          *time.Duration
