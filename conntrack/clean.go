@@ -215,11 +215,7 @@ func (c *cleaning) flush(ctx context.Context) error {
 		c.result.Missing += len(stale) - deleted
 	}
 	if len(open) > 0 {
-		cut, err := c.table.cut(ctx, open)
-		c.result.Deleted += cut.Deleted
-		c.result.Missing += cut.Missing
-		c.result.Reset += cut.Reset
-		return err
+		return c.table.cut(ctx, open, &c.result)
 	}
 	return nil
 }

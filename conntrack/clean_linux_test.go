@@ -218,7 +218,7 @@ func cleaned(tb testing.TB, table *Table, m *Matcher, o CleanOptions) CleanResul
 	return r
 }
 
-func cutAll(tb testing.TB, table *Table, flows []Flow) CutResult {
+func cutAll(tb testing.TB, table *Table, flows []Flow) CleanResult {
 	tb.Helper()
 	return OK(table.Cut(context.Background(), flows))(tb)
 }

@@ -1,10 +1,12 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"syscall"
 	"time"
 
@@ -21,15 +23,7 @@ const (
 	cutTries = 4
 )
 
-// cutResult counts what happened to the connections that were to be cut.
-type cutResult struct {
-	Deleted int // flows deleted
-	Missing int // flows that had already ended, or changed into another
-	Reset   int // deleted connections whose client was made to send, and so will be reset
-}
-
-// cut ends TCP connections so that both ends learn of it at once. Flows of other protocols are only
-// deleted, see [Table.Delete].
+// cut ends TCP connections so that both ends learn of it at once, and counts them in the result.
 //
 // If only the flow is deleted, the ends may wait for long. The client's next packet makes a new
 // connection to another endpoint, and that endpoint resets it. But a client that waits for data
@@ -48,17 +42,14 @@ type cutResult struct {
 // flow, too.
 //
 // A new connection with the same ports replaces a tombstone at once (a SYN in state CLOSE).
-func (t *Table) cut(ctx context.Context, flows []Flow) (cutResult, error) {
-	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
+func (t *Table) cut(ctx context.Context, flows []Flow, result *CleanResult) error {
+	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{},
+		result: result}
 	defer c.ends.close()
-	err := c.cut(ctx, flows)
-	if err == nil {
-		err = c.unreached
+	if err := cmp.Or(c.cut(ctx, flows), c.unreached); err != nil {
+		return fmt.Errorf("cut connections: %w", explain(err))
 	}
-	if err != nil {
-		return c.result, fmt.Errorf("cut connections: %w", explain(err))
-	}
-	return c.result, nil
+	return nil
 }
 
 // cutting is a cut in progress.
@@ -67,7 +58,7 @@ type cutting struct {
 	ends  *ends
 	// the node's address towards each peer, invalid if there is none
 	nodes     map[netip.Addr]netip.Addr
-	result    cutResult
+	result    *CleanResult
 	unreached error // the first reason why an end could not be made to send
 }
 
@@ -91,18 +82,15 @@ func (c *cutting) cut(ctx context.Context, batch []Flow) error {
 
 // target is a connection to cut.
 type target struct {
-	flow  Flow // as it was
-	now   Flow // as it is in the table
-	again bool // it was already deleted once, and counted
+	flow    Flow // as it was
+	now     Flow // as it is in the table
+	again   bool // it was already deleted once, and counted
+	missing bool // it had already ended, or changed into another
+	// stones are its tombstones by side, nil where there is none.
+	stones [2]*Flow
 }
 
-// tombstones are the two tombstones of a connection: one for its client's packets and one for its
-// endpoint's packets.
-type tombstones struct {
-	flows [2]Flow
-	there [2]bool
-}
-
+// The sides of a connection: a tombstone is for the packets of its client or of its endpoint.
 const (
 	clientSide = iota
 	endpointSide
@@ -111,20 +99,17 @@ const (
 // replace replaces the flows by tombstones and makes their ends send. It returns the flows that a
 // packet made again before the tombstone for the client's packets existed.
 func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Flow, err error) {
-	stones := make([]tombstones, len(targets))
 	var b rawnl.Batch
 	var parts []part
 	for i := range targets {
-		appendDelete(&b, &targets[i].now)
-		parts = append(parts, part{target: i, side: -1})
-		if targets[i].flow.Protocol != TCP {
-			continue
-		}
-		stones[i] = c.tombstones(&targets[i].flow)
-		for side := range stones[i].flows {
-			if stones[i].there[side] {
-				appendCreate(&b, &stones[i].flows[side])
-				parts = append(parts, part{target: i, side: side})
+		t := &targets[i]
+		appendDelete(&b, &t.now)
+		parts = append(parts, part{t, -1})
+		t.stones = c.tombstones(&t.flow)
+		for side, stone := range t.stones {
+			if stone != nil {
+				appendCreate(&b, stone)
+				parts = append(parts, part{t, side})
 			}
 		}
 	}
@@ -132,56 +117,50 @@ func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Fl
 	if err != nil {
 		return nil, err
 	}
-	missing := make([]bool, len(targets))
 	for _, e := range refusals {
-		p := parts[e.Index]
-		switch {
+		switch p := parts[e.Index]; {
 		case p.side >= 0:
-			stones[p.target].there[p.side] = false
 			if e.Errno != syscall.EEXIST {
-				c.fail(&stones[p.target].flows[p.side], e)
-			} else if p.side == clientSide && !missing[p.target] {
-				survivors = append(survivors, targets[p.target].flow)
+				c.fail(p.stones[p.side], e)
+			} else if p.side == clientSide && !p.missing {
+				survivors = append(survivors, p.flow)
 			}
+			p.stones[p.side] = nil
 		case e.Errno == syscall.ENOENT:
-			missing[p.target] = true
+			p.missing = true
 		default:
-			return nil, fmt.Errorf("%s: %w", targets[p.target].flow, e)
+			return nil, fmt.Errorf("%s: %w", p.flow, e)
 		}
 	}
-	return survivors, c.finish(ctx, targets, stones, missing)
+	return survivors, c.finish(ctx, targets)
 }
 
 // part says which message is meant: the deletion of a flow (side -1) or one of its tombstones.
-type part struct{ target, side int }
+type part struct {
+	*target
+	side int
+}
 
 // finish counts the connections, and makes the ends of the deleted ones send. A flow that had
 // already ended needs no tombstones, so finish removes them.
-func (c *cutting) finish(ctx context.Context, targets []target, stones []tombstones,
-	missing []bool) error {
+func (c *cutting) finish(ctx context.Context, targets []target) error {
 	var undo rawnl.Batch
-	for i := range stones {
-		s := &stones[i]
+	for _, t := range targets {
 		switch {
-		case targets[i].again: // already counted
-		case missing[i]:
+		case t.again: // already counted
+		case t.missing:
 			c.result.Missing++
 		default:
 			c.result.Deleted++
 		}
-		if missing[i] {
-			for side := range s.flows {
-				if s.there[side] {
-					appendDelete(&undo, &s.flows[side])
-				}
+		for side, stone := range slices.Backward(t.stones[:]) {
+			switch {
+			case stone == nil:
+			case t.missing:
+				appendDelete(&undo, stone)
+			case c.probe(stone) && side == clientSide:
+				c.result.Reset++
 			}
-			continue
-		}
-		if s.there[endpointSide] {
-			c.probe(&s.flows[endpointSide])
-		}
-		if s.there[clientSide] && c.probe(&s.flows[clientSide]) {
-			c.result.Reset++
 		}
 	}
 	if undo.Len() == 0 {
@@ -241,11 +220,10 @@ func leadsTo(f *Flow, packet *Tuple) netip.AddrPort {
 }
 
 // tombstones returns the tombstones for a connection.
-func (c *cutting) tombstones(f *Flow) (s tombstones) {
+func (c *cutting) tombstones(f *Flow) (stones [2]*Flow) {
 	if node := c.node(f.Original.Src.Addr()); node.IsValid() {
-		s.flows[clientSide] = tombstone(f, f.Original, f.Reply.Zone,
+		stones[clientSide] = tombstone(f, f.Original, f.Reply.Zone,
 			netip.AddrPortFrom(node, tombstonePort))
-		s.there[clientSide] = true
 	}
 	// The endpoint sends to the client, or to an address of the node that stands for it.
 	node := f.Reply.Dst.Addr()
@@ -254,11 +232,10 @@ func (c *cutting) tombstones(f *Flow) (s tombstones) {
 	}
 	if node.IsValid() {
 		// With the peer's port, the many connections of one endpoint stay distinct.
-		s.flows[endpointSide] = tombstone(f, f.Reply, f.Original.Zone,
+		stones[endpointSide] = tombstone(f, f.Reply, f.Original.Zone,
 			netip.AddrPortFrom(node, f.Reply.Dst.Port()))
-		s.there[endpointSide] = true
 	}
-	return s
+	return stones
 }
 
 // isTombstone reports whether f is a tombstone for what a client sends.
@@ -268,8 +245,8 @@ func isTombstone(f *Flow) bool {
 }
 
 // tombstone returns a flow that sends packets with this tuple to the node.
-func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) Flow {
-	return Flow{
+func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) *Flow {
+	return &Flow{
 		Protocol: TCP,
 		Original: tuple,
 		Reply:    Tuple{Src: node, Dst: tuple.Src, Zone: replyZone},

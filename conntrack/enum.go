@@ -67,29 +67,17 @@ func (f nfFamily) String() string {
 // include/uapi/linux/netfilter/nf_conntrack_common.h).
 type Status uint32
 
-// The bits, in the kernel's order.
+// The bits that have a meaning here.
 const (
-	// IPS_EXPECTED: a helper expected it (the data connection of FTP)
-	statusExpected  Status = 1 << iota
-	StatusSeenReply        // IPS_SEEN_REPLY: packets went both ways
-	StatusAssured          // IPS_ASSURED: not evicted when the table is full
-	statusConfirmed        // IPS_CONFIRMED: its first packet has left the machine
-	statusSrcNAT           // IPS_SRC_NAT: the source is translated
-	statusDstNAT           // IPS_DST_NAT: the destination is translated
-	statusSeqAdjust        // IPS_SEQ_ADJUST: TCP sequence numbers are rewritten
-	// IPS_SRC_NAT_DONE: the source translation is decided
-	statusSrcNATDone
-	statusDstNATDone   // IPS_DST_NAT_DONE: the same for the destination
-	statusDying        // IPS_DYING: removed from the table
-	StatusFixedTimeout // IPS_FIXED_TIMEOUT: traffic does not prolong it
-	statusTemplate     // IPS_TEMPLATE
-	// IPS_UNTRACKED: obsolete; inside the kernel it means that the flow lost a clash on insertion
-	statusUntracked
-	statusHelper    // IPS_HELPER: a helper was attached on request
-	statusOffload   // IPS_OFFLOAD: in a flow table
-	statusHWOffload // IPS_HW_OFFLOAD: in the hardware
+	StatusSeenReply    Status = 1 << 1  // IPS_SEEN_REPLY: packets went both ways
+	StatusAssured      Status = 1 << 2  // IPS_ASSURED: not evicted when the table is full
+	statusConfirmed    Status = 1 << 3  // IPS_CONFIRMED: its first packet has left the machine
+	StatusFixedTimeout Status = 1 << 10 // IPS_FIXED_TIMEOUT: traffic does not prolong it
+	statusOffload      Status = 1 << 14 // IPS_OFFLOAD: in a flow table
+	statusHWOffload    Status = 1 << 15 // IPS_HW_OFFLOAD: in the hardware
 )
 
+// statusNames are the names of all bits, in the kernel's order.
 var statusNames = [...]string{
 	"expected", "seen-reply", "assured", "confirmed", "src-nat", "dst-nat", "seq-adjust",
 	"src-nat-done", "dst-nat-done", "dying", "fixed-timeout", "template", "untracked", "helper",
@@ -119,20 +107,16 @@ func (s Status) String() string {
 // include/uapi/linux/netfilter/nf_conntrack_tcp.h). Zero is the state of other protocols.
 type TCPState uint8
 
-// The states, in the kernel's order.
+// The states that have a meaning here.
 const (
-	tcpNone        TCPState = iota // TCP_CONNTRACK_NONE; also the state of other protocols
-	tcpSynSent                     // TCP_CONNTRACK_SYN_SENT
-	tcpSynRecv                     // TCP_CONNTRACK_SYN_RECV
-	TCPEstablished                 // TCP_CONNTRACK_ESTABLISHED
-	tcpFinWait                     // TCP_CONNTRACK_FIN_WAIT
-	tcpCloseWait                   // TCP_CONNTRACK_CLOSE_WAIT
-	tcpLastAck                     // TCP_CONNTRACK_LAST_ACK
-	tcpTimeWait                    // TCP_CONNTRACK_TIME_WAIT
-	tcpClose                       // TCP_CONNTRACK_CLOSE: after a reset
-	tcpSynSent2                    // TCP_CONNTRACK_SYN_SENT2: simultaneous open
+	tcpSynRecv     TCPState = 2 // TCP_CONNTRACK_SYN_RECV
+	TCPEstablished TCPState = 3 // TCP_CONNTRACK_ESTABLISHED
+	tcpFinWait     TCPState = 4 // TCP_CONNTRACK_FIN_WAIT
+	tcpLastAck     TCPState = 6 // TCP_CONNTRACK_LAST_ACK
+	tcpClose       TCPState = 8 // TCP_CONNTRACK_CLOSE: after a reset
 )
 
+// tcpStateNames are the names of all states, in the kernel's order.
 var tcpStateNames = [...]string{
 	"NONE", "SYN_SENT", "SYN_RECV", "ESTABLISHED", "FIN_WAIT", "CLOSE_WAIT", "LAST_ACK",
 	"TIME_WAIT", "CLOSE", "SYN_SENT2",
@@ -148,19 +132,7 @@ func (s TCPState) open() bool { return s >= tcpSynRecv && s <= tcpLastAck }
 // include/uapi/linux/netfilter/nf_conntrack_sctp.h). Zero is the state of other protocols.
 type SCTPState uint8
 
-// The states, in the kernel's order.
-const (
-	sctpNone            SCTPState = iota // SCTP_CONNTRACK_NONE; also the state of other protocols
-	sctpClosed                           // SCTP_CONNTRACK_CLOSED
-	sctpCookieWait                       // SCTP_CONNTRACK_COOKIE_WAIT
-	sctpCookieEchoed                     // SCTP_CONNTRACK_COOKIE_ECHOED
-	sctpEstablished                      // SCTP_CONNTRACK_ESTABLISHED
-	sctpShutdownSent                     // SCTP_CONNTRACK_SHUTDOWN_SENT
-	sctpShutdownRecd                     // SCTP_CONNTRACK_SHUTDOWN_RECD
-	sctpShutdownAckSent                  // SCTP_CONNTRACK_SHUTDOWN_ACK_SENT
-	sctpHeartbeatSent                    // SCTP_CONNTRACK_HEARTBEAT_SENT
-)
-
+// sctpStateNames are the names of the states, in the kernel's order.
 var sctpStateNames = [...]string{
 	"NONE", "CLOSED", "COOKIE_WAIT", "COOKIE_ECHOED", "ESTABLISHED", "SHUTDOWN_SENT",
 	"SHUTDOWN_RECD", "SHUTDOWN_ACK_SENT", "HEARTBEAT_SENT",

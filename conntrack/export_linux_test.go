@@ -33,17 +33,15 @@ func (t *Table) SendSynAck(src, dst netip.AddrPort) error {
 	return e.send(synAck(src, dst), dst.Addr())
 }
 
-// CutResult counts what a cut did.
-type CutResult = cutResult
-
-func (t *Table) Cut(ctx context.Context, flows []Flow) (CutResult, error) {
-	return t.cut(ctx, flows)
+func (t *Table) Cut(ctx context.Context, flows []Flow) (r CleanResult, err error) {
+	err = t.cut(ctx, flows, &r)
+	return r, err
 }
 
 // CutAgain is the second and later tries of a Cut.
 type CutAgain struct {
 	Were, Are, Survivors []Flow
-	Result               CutResult
+	Result               CleanResult
 }
 
 func (t *Table) CutAgain(ctx context.Context, flows []Flow) (again CutAgain, err error) {
@@ -54,9 +52,9 @@ func (t *Table) CutAgain(ctx context.Context, flows []Flow) (again CutAgain, err
 	for _, target := range targets {
 		again.Were, again.Are = append(again.Were, target.flow), append(again.Are, target.now)
 	}
-	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{}}
+	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{},
+		result: &again.Result}
 	defer c.ends.close()
 	again.Survivors, err = c.replace(ctx, targets)
-	again.Result = c.result
 	return again, err
 }

@@ -13,30 +13,18 @@ type (
 )
 
 const (
-	StatusConfirmed   = statusConfirmed
-	StatusHWOffload   = statusHWOffload
-	StatusSrcNAT      = statusSrcNAT
-	StatusDstNAT      = statusDstNAT
-	SCTPHeartbeatSent = sctpHeartbeatSent
-	SCTPNone          = sctpNone
-	AnyFamily         = familyAny
-	IPv4              = familyIPv4
-	IPv6              = familyIPv6
-	TCPNone           = tcpNone
-	TCPSynSent        = tcpSynSent
-	TCPSynRecv        = tcpSynRecv
-	TCPFinWait        = tcpFinWait
-	TCPCloseWait      = tcpCloseWait
-	TCPLastAck        = tcpLastAck
-	TCPTimeWait       = tcpTimeWait
-	TCPClose          = tcpClose
-	TCPSynSent2       = tcpSynSent2
-	ICMP              = protoICMP
-	ICMPv6            = protoICMPv6
-	ScanAuto          = scanAuto
-	ScanNarrow        = scanNarrow
-	ScanProtocol      = scanProtocol
-	ScanAll           = scanAll
+	StatusConfirmed        = statusConfirmed
+	StatusSrcNAT    Status = 1 << 4
+	StatusDstNAT    Status = 1 << 5
+	AnyFamily              = familyAny
+	IPv4                   = familyIPv4
+	IPv6                   = familyIPv6
+	TCPClose               = tcpClose
+	ICMP                   = protoICMP
+	ScanAuto               = scanAuto
+	ScanNarrow             = scanNarrow
+	ScanProtocol           = scanProtocol
+	ScanAll                = scanAll
 )
 
 var (

@@ -102,36 +102,6 @@ func TestKernelFilters(t *testing.T) {
 	}
 }
 
-// This is why IPv6 addresses are not passed to the kernel: from 5.8 on, kernels send all flows
-// except the wanted ones, until they are fixed.
-func TestKernelsAndIPv6Addresses(t *testing.T) {
-	t.Parallel()
-	table, _ := NewTable(t)
-	Create(t, table, RandomFlows(rand.New(rand.NewPCG(8, 8)), 300)...)
-	request := DumpRequest{Family: IPv6, Dst: Addr("fd00::1")}
-	var right, inverted, sent []Flow
-	for _, f := range List(t, table, Filter{}) {
-		if f.Family() != IPv6 {
-			continue
-		}
-		if kernelMatch(request, &f) {
-			right = append(right, f)
-		} else {
-			inverted = append(inverted, f)
-		}
-	}
-	err := table.Scan(context.Background(), []DumpRequest{request}, WantAll, func(f *Flow) error {
-		sent = append(sent, *f)
-		return nil
-	})
-	require.NoError(t, err)
-	if slices.Equal(Keys(inverted), Keys(sent)) {
-		t.Log("this kernel inverts the comparison")
-		return
-	}
-	require.Equal(t, Keys(right), Keys(sent), "this kernel is mended")
-}
-
 func kernelAtLeast(tb testing.TB, major, minor int) bool {
 	var name unix.Utsname
 	require.NoError(tb, unix.Uname(&name))

@@ -23,7 +23,7 @@ func TestCreateRoundTrip(t *testing.T) {
 		f.Original.Zone, f.Reply.Zone = Pick(r, uint16(0), 7), Pick(r, uint16(0), 7)
 		f.Status &= StatusSeenReply | StatusAssured | StatusFixedTimeout
 		if f.Protocol == TCP {
-			f.TCP = Pick(r, TCPSynSent, TCPEstablished, TCPClose)
+			f.TCP = Pick(r, 1, TCPEstablished, TCPClose)
 		}
 		var b, again rawnl.Batch
 		AppendCreate(&b, &f)

@@ -151,13 +151,7 @@ func appendZone(b *rawnl.Batch, f *Flow) {
 // appendNAT appends a translation to one address and port.
 func appendNAT(b *rawnl.Batch, typ uint16, p Protocol, to netip.AddrPort) {
 	nat := b.Nest(typ)
-	if addr := to.Addr(); addr.Is4() {
-		v := addr.As4()
-		b.Attr(attrNATIPv4Min, v[:])
-	} else {
-		v := addr.As16()
-		b.Attr(attrNATIPv6Min, v[:])
-	}
+	appendAddr(b, to.Addr(), attrNATIPv4Min, attrNATIPv6Min)
 	if !p.icmp() {
 		proto := b.Nest(attrNATProto)
 		b.U16(attrNATPortMin, to.Port())

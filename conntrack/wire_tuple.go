@@ -38,18 +38,19 @@ func appendTuple(b *rawnl.Batch, typ uint16, p Protocol, t Tuple, zone bool) {
 
 // appendAddrs appends the valid ones of the two addresses.
 func appendAddrs(b *rawnl.Batch, src, dst netip.Addr) {
-	for _, a := range [2]struct {
-		addr   netip.Addr
-		v4, v6 uint16
-	}{{src, attrIPv4Src, attrIPv6Src}, {dst, attrIPv4Dst, attrIPv6Dst}} {
-		switch {
-		case a.addr.Is4():
-			v := a.addr.As4()
-			b.Attr(a.v4, v[:])
-		case a.addr.Is6():
-			v := a.addr.As16()
-			b.Attr(a.v6, v[:])
-		}
+	appendAddr(b, src, attrIPv4Src, attrIPv6Src)
+	appendAddr(b, dst, attrIPv4Dst, attrIPv6Dst)
+}
+
+// appendAddr appends an address, unless it is invalid, as the attribute of its family.
+func appendAddr(b *rawnl.Batch, a netip.Addr, v4, v6 uint16) {
+	switch {
+	case a.Is4():
+		v := a.As4()
+		b.Attr(v4, v[:])
+	case a.Is6():
+		v := a.As16()
+		b.Attr(v6, v[:])
 	}
 }
 
@@ -82,28 +83,21 @@ func parseTuple(it rawnl.AttrIter) (t Tuple, p Protocol, err error) {
 
 func parseAddrs(it rawnl.AttrIter) (src, dst netip.Addr, err error) {
 	for it.Next() {
-		var addr netip.Addr
-		switch d := it.Data(); {
-		case it.Type() == attrIPv4Src || it.Type() == attrIPv4Dst:
-			if len(d) != 4 {
-				return src, dst, fmt.Errorf("%w: an IPv4 address of %d bytes", rawnl.ErrMalformed,
-					len(d))
-			}
-			addr = netip.AddrFrom4([4]byte(d))
-		case it.Type() == attrIPv6Src || it.Type() == attrIPv6Dst:
-			if len(d) != 16 {
-				return src, dst, fmt.Errorf("%w: an IPv6 address of %d bytes", rawnl.ErrMalformed,
-					len(d))
-			}
-			addr = netip.AddrFrom16([16]byte(d))
+		to := &src
+		switch it.Type() {
+		case attrIPv4Src, attrIPv6Src:
+		case attrIPv4Dst, attrIPv6Dst:
+			to = &dst
 		default:
 			continue
 		}
-		if it.Type() == attrIPv4Src || it.Type() == attrIPv6Src {
-			src = addr
-		} else {
-			dst = addr
+		v4 := it.Type() == attrIPv4Src || it.Type() == attrIPv4Dst
+		addr, ok := netip.AddrFromSlice(it.Data())
+		if !ok || addr.Is4() != v4 {
+			return src, dst, fmt.Errorf("%w: an address of %d bytes", rawnl.ErrMalformed,
+				len(it.Data()))
 		}
+		*to = addr
 	}
 	return src, dst, it.Err()
 }

@@ -16,9 +16,6 @@ import (
 // sysctlDir has the settings of the calling thread's network namespace.
 const sysctlDir = "/proc/sys/net/netfilter"
 
-// cpuList has the CPUs of the machine. A process may be allowed fewer.
-const cpuList = "/sys/devices/system/cpu/present"
-
 // readSettings reads the settings that the kernel has.
 func readSettings(t *conntrack.Table) (map[string]uint64, error) {
 	now := map[string]uint64{}
@@ -50,34 +47,11 @@ func writeSetting(t *conntrack.Table, name string, value uint64) error {
 }
 
 // cores returns how many CPUs the machine has. If that is unknown, it returns how many the process
-// may use.
+// may use, which can be fewer.
 func cores() int {
-	text, err := os.ReadFile(cpuList)
-	if err != nil {
+	cpus, err := filepath.Glob("/sys/devices/system/cpu/cpu[0-9]*")
+	if err != nil || len(cpus) == 0 {
 		return runtime.NumCPU()
 	}
-	if n, ok := countCPUs(string(text)); ok {
-		return n
-	}
-	return runtime.NumCPU()
-}
-
-// countCPUs counts the CPUs in a list such as "0-3,8" (Documentation/admin-guide/cputopology.rst).
-func countCPUs(list string) (int, bool) {
-	n := 0
-	for _, part := range strings.Split(strings.TrimSpace(list), ",") {
-		first, last, isRange := strings.Cut(part, "-")
-		low, err := strconv.ParseUint(first, 10, 16)
-		if err != nil {
-			return 0, false
-		}
-		high := low
-		if isRange {
-			if high, err = strconv.ParseUint(last, 10, 16); err != nil || high < low {
-				return 0, false
-			}
-		}
-		n += int(high - low + 1)
-	}
-	return n, true
+	return len(cpus)
 }

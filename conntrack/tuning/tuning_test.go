@@ -122,25 +122,3 @@ func TestExplain(t *testing.T) {
 	require.ErrorIs(t, explain(settingMax, denied), ErrGlobalSetting)
 	require.NotErrorIs(t, explain(settingUDP, denied), ErrGlobalSetting)
 }
-
-func TestCountCPUs(t *testing.T) {
-	t.Parallel()
-	for list, want := range map[string]int{"0\n": 1, "0-3\n": 4, "0-3,8,10-11\n": 7} {
-		n, ok := countCPUs(list)
-		require.True(t, ok, list)
-		require.Equal(t, want, n, list)
-	}
-	for _, list := range []string{"", "\n", "a", "3-1", "0-", "-1", "0,,1", "0-70000"} {
-		_, ok := countCPUs(list)
-		require.False(t, ok, list)
-	}
-}
-
-func FuzzCountCPUs(f *testing.F) {
-	f.Add("0-3,8\n")
-	f.Fuzz(func(t *testing.T, list string) {
-		if n, ok := countCPUs(list); ok {
-			require.Positive(t, n)
-		}
-	})
-}
