@@ -38,12 +38,7 @@ func Open(cfg *Config) (*Table, error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
-	if err != nil {
-		return nil, fmt.Errorf("open the conntrack table: %w", explain(err))
-	}
-	defer release()
-	ns, err := threadns.Open(fd)
+	ns, err := threadns.OpenAt(cfg.NetNS, cfg.NetNSPath)
 	if err != nil {
 		return nil, fmt.Errorf("open the conntrack table: %w", explain(err))
 	}

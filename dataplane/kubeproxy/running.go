@@ -90,12 +90,7 @@ func enter(cfg *Config) (*threadns.NS, error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	return threadns.Open(fd)
+	return threadns.OpenAt(cfg.NetNS, cfg.NetNSPath)
 }
 
 // rootListens reports whether a socket of root listens at the port of the metrics. It returns true

@@ -43,12 +43,7 @@ func send(ctx context.Context, cfg *Config) (*Trace, error) {
 	if err := c.Filter.check(); err != nil {
 		return nil, err
 	}
-	fd, release, err := threadns.At(c.NetNS, c.NetNSPath)
-	if err != nil {
-		return nil, err
-	}
-	defer release()
-	ns, err := threadns.Open(fd)
+	ns, err := threadns.OpenAt(c.NetNS, c.NetNSPath)
 	if err != nil {
 		return nil, err
 	}

@@ -1,6 +1,7 @@
 package livetrace
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/hex"
@@ -57,19 +58,12 @@ func open(ctx context.Context, cfg *Config) (*Tracer, error) {
 	if err := cfg.Filter.check(); err != nil {
 		return nil, err
 	}
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
+	ns, err := threadns.OpenAt(cfg.NetNS, cfg.NetNSPath)
 	if err != nil {
 		return nil, err
 	}
-	defer release()
 	t := &Tracer{family: nft.Families[nft.FamilyIndex(cfg.Filter.Dst.Addr())],
-		patience: cfg.Patience}
-	if t.patience == 0 {
-		t.patience = defaultPatience
-	}
-	if t.ns, err = threadns.Open(fd); err != nil {
-		return nil, err
-	}
+		patience: cmp.Or(cfg.Patience, defaultPatience), ns: ns}
 	if err := t.begin(ctx, &cfg.Filter); err != nil {
 		return nil, errors.Join(err, t.Close())
 	}

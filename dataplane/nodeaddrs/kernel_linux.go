@@ -23,13 +23,8 @@ type kernel struct {
 	known   []netip.Addr // the addresses at the last listing
 }
 
-func (k *kernel) open(cfg *Config) error {
-	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
-	if err != nil {
-		return err
-	}
-	defer release()
-	if k.ns, err = threadns.Open(fd); err != nil {
+func (k *kernel) open(cfg *Config) (err error) {
+	if k.ns, err = threadns.OpenAt(cfg.NetNS, cfg.NetNSPath); err != nil {
 		return err
 	}
 	if err = k.changes.Open(k.ns); err == nil {

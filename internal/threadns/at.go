@@ -6,6 +6,16 @@ import (
 	"os"
 )
 
+// OpenAt holds the network namespace that the fields NetNS and NetNSPath of a configuration name.
+func OpenAt(fd int, path string) (*NS, error) {
+	fd, release, err := At(fd, path)
+	if err != nil {
+		return nil, err
+	}
+	defer release()
+	return Open(fd)
+}
+
 // At returns a file descriptor of the network namespace that the fields NetNS and NetNSPath of a
 // configuration name. 0 means the calling thread's namespace. The descriptor is valid until release
 // is called.

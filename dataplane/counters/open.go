@@ -4,8 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -58,7 +57,7 @@ func (c *Counters) Start(ctx context.Context) error {
 		p.WriteRules(e)
 	}
 	err := c.conn.Commit(ctx, &b, 0)
-	if err == nil || errors.Is(err, unix.EEXIST) {
+	if err == nil || errors.Is(err, syscall.EEXIST) {
 		return nil
 	}
 	return fmt.Errorf("counters: start: %w", nft.Explain(err, &b, nft.Running()))
@@ -108,7 +107,7 @@ func (c *Counters) read(ctx context.Context, r *Reading, f *nft.Family, name str
 		})
 	})
 	r.Full = r.Full || n >= c.size
-	if errors.Is(err, unix.ENOENT) {
+	if errors.Is(err, syscall.ENOENT) {
 		return fmt.Errorf("%w: %w", ErrOff, err)
 	}
 	return err

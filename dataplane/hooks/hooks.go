@@ -6,17 +6,16 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-
-	"golang.org/x/sys/unix"
+	"syscall"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
-// families are the families whose chains are read, by the numbers of the kernel.
-var families = map[uint8]string{unix.NFPROTO_IPV4: "ip", unix.NFPROTO_IPV6: "ip6",
-	unix.NFPROTO_INET: "inet"}
+// families are the families whose chains are read, by the numbers of the kernel (NFPROTO_INET,
+// NFPROTO_IPV4 and NFPROTO_IPV6, include/uapi/linux/netfilter.h).
+var families = map[uint8]string{1: "inet", 2: "ip", 10: "ip6"}
 
 // place is a table or a chain.
 type place struct {
@@ -77,7 +76,7 @@ func readAll(ctx context.Context, cfg *Config, skip func(string) bool) (d readin
 
 func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) bool) error {
 	var b rawnl.Batch
-	b.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, unix.NFPROTO_UNSPEC, 0,
+	b.Message(rawnl.SubsysNFTables, nft.MsgGetChain, 0, 0, 0,
 		rawnl.Object{Verb: "list", Kind: "chains"})
 	tables := map[place]bool{}
 	err := conn.Dump(ctx, &b, func(m rawnl.Message) error {
@@ -119,7 +118,7 @@ func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) erro
 				Comment: nft.CommentOf(rule.UserData), Text: nft.ListRule(t.family, rule.Exprs)})
 		}
 		return nil
-	}), unix.ENOENT)
+	}), syscall.ENOENT)
 }
 
 // dropsFrom returns the rules that drop in a chain and in the chains to which it leads, each chain
