@@ -2,8 +2,10 @@ package page_test
 
 import (
 	"bytes"
+	"flag"
 	"net/http"
 	"net/http/httptest"
+	"os"
 	"slices"
 	"testing"
 	"time"
@@ -12,6 +14,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/page"
 )
+
+var update = flag.Bool("update", false, "make the pictures in docs anew")
 
 // audit is JavaScript that reports faults in the look of a page: texts with too little contrast
 // (below 4.5 to 1, WCAG 2.2, 1.4.3), elements wider than the window, and elements that moved during
@@ -125,6 +129,26 @@ func TestBrowserRefreshes(t *testing.T) {
 		case <-end:
 			require.Fail(t, "the page is not loaded again")
 		}
+	}
+}
+
+// The pictures in docs/page.md show the current pages. -update makes them.
+func TestBrowserPictures(t *testing.T) {
+	t.Parallel()
+	if !*update {
+		t.Skip("makes pictures: needs -update")
+	}
+	c, site := startChromium(t), serve(t)
+	for _, p := range []struct{ name, path, scheme string }{
+		{"services", "/", "light"},
+		{"service", "/service?name=default/web", "dark"},
+		{"trace", "/trace?from=203.0.113.9&to=192.168.0.1:30080/tcp", "light"},
+	} {
+		c.look(1000, 720, p.scheme)
+		c.open(site + p.path)
+		var r struct{ Data []byte }
+		c.call("Page.captureScreenshot", `{"format": "png"}`, &r)
+		require.NoError(t, os.WriteFile("../../docs/page-"+p.name+".png", r.Data, 0o644))
 	}
 }
 

@@ -207,11 +207,3 @@ func (c *chromium) look(width, height int, scheme string) {
 	c.call("Emulation.setEmulatedMedia", fmt.Sprintf(`{"features": [{"name": `+
 		`"prefers-color-scheme", "value": %q}]}`, scheme), nil)
 }
-
-// screenshot returns a PNG of the window.
-func (c *chromium) screenshot() (png []byte) {
-	c.t.Helper()
-	var r struct{ Data []byte }
-	c.call("Page.captureScreenshot", `{"format": "png"}`, &r)
-	return r.Data
-}
