@@ -17,8 +17,8 @@ type Trace struct {
 // Step is one step of a [Trace].
 type Step struct {
 	// Kind is the subject of the step, such as "destination". The last step is the "outcome".
-	Kind string
-	Text string
+	Kind string `json:"step"`
+	Text string `json:"text"`
 }
 
 // The kinds of steps, in their order. An engine adds "refused" after the conflicts, for refused

@@ -15,17 +15,11 @@ type traceData struct {
 	Link string `json:"link,omitempty"`
 	To   string `json:"to"`
 
-	Outcome string      `json:"outcome,omitempty"`
-	Cause   string      `json:"cause,omitempty"`
-	Steps   []traceStep `json:"steps,omitempty"`
+	Outcome string              `json:"outcome,omitempty"`
+	Cause   string              `json:"cause,omitempty"`
+	Steps   []servicemodel.Step `json:"steps,omitempty"`
 	// Wanted says that the kernel's contents are unknown, so the trace is about the wanted state.
 	Wanted bool `json:"wanted,omitempty"`
-}
-
-// traceStep is a step of a trace.
-type traceStep struct {
-	Step string `json:"step"`
-	Text string `json:"text"`
 }
 
 // clientPort is the source port of traced packets. Nothing depends on it.
@@ -53,11 +47,8 @@ func (p *Page) trace(r *http.Request, s *dataplane.Status) (any, error) {
 	at := *s
 	at.Held = t
 	trace := at.Trace(packet, here)
-	d.Wanted = !known
+	d.Wanted, d.Steps = !known, trace.Steps
 	d.Outcome, d.Cause = string(trace.Decision.Outcome), trace.Decision.Cause.String()
-	for _, step := range trace.Steps {
-		d.Steps = append(d.Steps, traceStep{step.Kind, step.Text})
-	}
 	return d, nil
 }
 

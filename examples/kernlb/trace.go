@@ -76,26 +76,15 @@ func checkTrace(o *options) error {
 	return nil
 }
 
-// tracedStep is a step in the JSON output of trace.
-type tracedStep struct {
-	Step string `json:"step"`
-	Text string `json:"text"`
-}
-
 // tracedPacket is a trace in the JSON output of trace.
 type tracedPacket struct {
-	Outcome string       `json:"outcome"`
-	Cause   string       `json:"cause,omitempty"`
-	Steps   []tracedStep `json:"steps"`
+	Outcome string              `json:"outcome"`
+	Cause   string              `json:"cause,omitempty"`
+	Steps   []servicemodel.Step `json:"steps"`
 }
 
 func newTracedPacket(t servicemodel.Trace) *tracedPacket {
-	p := &tracedPacket{string(t.Decision.Outcome), t.Decision.Cause.String(),
-		make([]tracedStep, len(t.Steps))}
-	for i, s := range t.Steps {
-		p.Steps[i] = tracedStep{s.Kind, s.Text}
-	}
-	return p
+	return &tracedPacket{string(t.Decision.Outcome), t.Decision.Cause.String(), t.Steps}
 }
 
 // trace says what happens to a packet, according to manifests or to the kernel.
