@@ -10,8 +10,6 @@ import (
 
 // FollowOptions say which events are wanted. The zero value means all.
 type FollowOptions struct {
-	// Types are the wanted types; none means all. EventsLost always comes.
-	Types []EventType
 	// Filter is compared with events in this process: the kernel sends them all.
 	Filter Filter
 	// Buffer is the size in bytes of the queue in the kernel, which doubles it. Only waiting events
@@ -75,12 +73,8 @@ func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, err error)
 	} else if opts.Buffer == 0 {
 		opts.Buffer = followBuffer
 	}
-	groups, err := eventGroups(opts.Types)
-	if err != nil {
-		return nil, err
-	}
 	err = t.ns.Do(func() (err error) {
-		listener, err = rawnl.Listen(groups, opts.Buffer)
+		listener, err = rawnl.Listen(eventGroups, opts.Buffer)
 		return err
 	})
 	return listener, err
@@ -123,28 +117,9 @@ type Event struct {
 	Flow Flow
 }
 
-// eventGroups returns the multicast groups of the types (NFNLGRP_CONNTRACK_NEW, _UPDATE and
-// _DESTROY, include/uapi/linux/netfilter/nfnetlink.h).
-func eventGroups(types []EventType) ([]uint32, error) {
-	if len(types) == 0 {
-		types = []EventType{FlowNew, FlowUpdated, FlowDestroyed}
-	}
-	var groups []uint32
-	for _, t := range types {
-		switch t {
-		case FlowNew:
-			groups = append(groups, 1)
-		case FlowUpdated:
-			groups = append(groups, 2)
-		case FlowDestroyed:
-			groups = append(groups, 3)
-		case EventsLost:
-		default:
-			return nil, fmt.Errorf("there is no type %q", t)
-		}
-	}
-	return groups, nil
-}
+// eventGroups are the multicast groups of events: NFNLGRP_CONNTRACK_NEW, _UPDATE and _DESTROY
+// (include/uapi/linux/netfilter/nfnetlink.h).
+var eventGroups = []uint32{1, 2, 3}
 
 // parseEvent parses a message of the multicast groups into e. It returns errUnwanted if wants
 // rejects the flow, see parseFlow.

@@ -53,62 +53,6 @@ var changes = []change{
 		},
 	},
 	{
-		name:   "the first endpoint",
-		before: serving(service()), after: serving(service(), endpoints(1)),
-		stale: []string{"udp 10.96.0.10:53", "udp 203.0.113.5:53", "udp 192.0.2.10:30053",
-			"udp [fd00:10:96::10]:53"},
-		stay: []string{"tcp 10.96.0.10:80", "udp 203.0.113.5:54",
-			"udp 10.96.0.10:53 > 10.244.0.1:5353"},
-	},
-	{
-		name:   "the last endpoint goes",
-		before: serving(service(), endpoints(1)), after: serving(service()),
-		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
-			"udp 192.0.2.10:30053 > 10.244.0.1:5353"},
-		stay: []string{"udp 10.96.0.10:53", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
-	},
-	{
-		name:   "the service goes",
-		before: serving(service(), endpoints(1)), after: sm.State{}.WithNode(node),
-		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
-			"udp 203.0.113.5:53 > 10.244.0.1:5353", "udp 192.0.2.10:30053 > 10.244.0.1:5353"},
-		stay: []string{"udp 10.96.0.10:53", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
-	},
-	{
-		name:   "a service comes",
-		before: sm.State{}.WithNode(node), after: serving(service(), endpoints(1)),
-		stale: []string{"udp 10.96.0.10:53", "udp 192.0.2.10:30053",
-			"udp 10.96.0.10:53 > 10.244.0.9:5353"},
-		stay: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
-	},
-	{
-		name:   "the target port changes",
-		before: serving(service(), endpoints(1)),
-		after: serving(service(), each(endpoints(1), func(e *sm.Endpoint) {
-			e.Ports[0].Port = 5300
-		})),
-		stale: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
-		stay:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5300"},
-	},
-	{
-		name:   "the node port moves",
-		before: serving(service(), endpoints(1)), after: serving(service(func(s *sm.Service) {
-			s.Ports[0].NodePort = 30153
-		}), endpoints(1)),
-		stale: []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 192.0.2.10:30153"},
-		stay: []string{"udp 192.0.2.10:30053", "udp 10.96.0.10:53 > 10.244.0.1:5353",
-			"udp 192.0.2.10:30153 > 10.244.0.1:5353"},
-	},
-	{
-		name:   "an external IP goes",
-		before: serving(service(), endpoints(1)), after: serving(service(func(s *sm.Service) {
-			s.ExternalIPs = nil
-		}), endpoints(1)),
-		stale: []string{"udp 203.0.113.5:53 > 10.244.0.1:5353"},
-		stay: []string{"udp 203.0.113.5:53", "udp 10.96.0.10:53 > 10.244.0.1:5353",
-			"tcp 203.0.113.5:80 > 10.244.0.1:8080"},
-	},
-	{
 		name:   "clients inside must stay on the node",
 		before: serving(service(), onNode(endpoints(1), "n1"), endpoints(2)),
 		after: serving(service(func(s *sm.Service) {
@@ -133,14 +77,6 @@ var changes = []change{
 		after:  serving(service(), each(endpoints(1), terminating), endpoints(2)),
 		stay: []string{"udp 10.96.0.10:53 > 10.244.0.1:5353",
 			"udp 10.96.0.10:53 > 10.244.0.2:5353", "tcp 10.96.0.10:80 > 10.244.0.1:8080"},
-	},
-	{
-		name:   "an endpoint terminates and does not serve",
-		before: serving(service(), endpoints(1, 2)),
-		after:  serving(service(), each(endpoints(1), ended), endpoints(2)),
-		stale:  []string{"udp 10.96.0.10:53 > 10.244.0.1:5353"},
-		stay: []string{"udp 10.96.0.10:53 > 10.244.0.2:5353",
-			"tcp 10.96.0.10:80 > 10.244.0.1:8080"},
 	},
 	{
 		name: "a node port beside an external IP that is the node's, with the same number",

@@ -8,32 +8,28 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // costless is a backend that does nothing.
-type costless struct{}
+type costless struct{ dataplane.Backend }
 
 func (costless) Name() string                        { return "nftables" }
 func (costless) Check(*servicemodel.ChangeSet) error { return nil }
-func (costless) Close() error                        { return nil }
 
 func (costless) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
 	return &dataplane.Observation{}, nil
 }
 
-func (costless) Integrity(context.Context) (dataplane.Integrity, error) {
-	return dataplane.Intact, nil
-}
-
-func (costless) Plan(*servicemodel.ChangeSet) (dataplane.Plan, error) { return nil, nil }
-
 func (costless) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	return dataplane.Stats{Messages: 1}, nil
 }
 
-func (costless) Cleanup(context.Context) (dataplane.Stats, error) { return dataplane.Stats{}, nil }
+func (costless) Integrity(context.Context) (dataplane.Integrity, error) {
+	return dataplane.Intact, nil
+}
 
 // tenThousand returns a state of 10,000 services of 10 endpoints.
 func tenThousand() servicemodel.State {
@@ -50,7 +46,7 @@ func BenchmarkApply(b *testing.B) {
 	all := tenThousand()
 	for _, collected := range []bool{false, true} {
 		b.Run(map[bool]string{false: "alone", true: "collected"}[collected], func(b *testing.B) {
-			e := dataplane.New(costless{}, nil)
+			e := dataplane.New(costless{memory.New(nil)}, nil)
 			if collected {
 				defer metrics.New(e, &metrics.Config{Flows: &fakeFlows{}}).Close()
 			}
@@ -74,7 +70,7 @@ func BenchmarkApply(b *testing.B) {
 
 // BenchmarkScrape measures a scrape while there are 10,000 services.
 func BenchmarkScrape(b *testing.B) {
-	e := dataplane.New(costless{}, nil)
+	e := dataplane.New(costless{memory.New(nil)}, nil)
 	c := metrics.New(e, &metrics.Config{Flows: &fakeFlows{},
 		Conntrack: &fakeConntrack{usage: conntrack.Usage{Count: 1}}})
 	defer c.Close()

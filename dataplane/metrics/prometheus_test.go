@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"net/url"
 	"os"
 	"os/exec"
@@ -18,11 +19,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus/collectors"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/stretchr/testify/require"
-
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
-
-func TestMain(m *testing.M) { netnstest.Main(m) }
 
 // config makes Prometheus scrape often, with the names that the dashboard of kube-proxy uses.
 const config = `
@@ -30,14 +27,13 @@ global: {scrape_interval: 200ms, scrape_timeout: 200ms, evaluation_interval: 1s}
 rule_files: [%s]
 scrape_configs:
 - job_name: kube-proxy
-  static_configs: [{targets: ["127.0.0.1:10249"], labels: {cluster: lab}}]
+  static_configs: [{targets: ["%s"], labels: {cluster: lab}}]
 `
 
-// lab is a Prometheus in a network namespace of its own.
+// lab is a Prometheus.
 type lab struct {
 	t      *testing.T
-	ns     *netnstest.NS
-	client http.Client
+	at     string // its URL
 	output bytes.Buffer
 	ended  chan error
 }
@@ -46,44 +42,26 @@ type lab struct {
 func startLab(t *testing.T, h http.Handler) *lab {
 	t.Helper()
 	server := program(t, "prometheus")
-	netnstest.Require(t)
-	l := &lab{t: t, ended: make(chan error, 1)}
-	l.ns = ok(netnstest.NewNS("prometheus"))(t)
-	t.Cleanup(func() { require.NoError(t, l.ns.Close()) })
-	l.client.Transport = &http.Transport{DialContext: l.dial}
-	t.Cleanup(l.client.CloseIdleConnections)
-
-	var listener net.Listener
-	require.NoError(t, l.ns.Do(func() (err error) {
-		listener, err = net.Listen("tcp4", "127.0.0.1:10249")
-		return err
-	}))
-	target := &http.Server{Handler: h}
-	served := make(chan struct{})
-	go func() { _ = target.Serve(listener); close(served) }()
-	t.Cleanup(func() { _ = target.Close(); <-served })
+	target := httptest.NewServer(h)
+	t.Cleanup(target.Close)
+	free := ok(net.Listen("tcp", "127.0.0.1:0"))(t) // a port that nobody has
+	l := &lab{t: t, at: "http://" + free.Addr().String(), ended: make(chan error, 1)}
+	free.Close()
 
 	dir := ok(filepath.Abs("alerts.yaml"))(t)
 	file := filepath.Join(t.TempDir(), "prometheus.yml")
-	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, config, dir), 0o644))
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, config, dir,
+		target.Listener.Addr()), 0o644))
 	cmd := exec.Command(server, "--config.file="+file, "--storage.tsdb.path="+t.TempDir(),
-		"--web.listen-address=127.0.0.1:9090", "--log.level=warn")
+		"--web.listen-address="+free.Addr().String(), "--log.level=warn")
 	cmd.Stdout, cmd.Stderr = &l.output, &l.output
-	require.NoError(t, l.ns.Do(cmd.Start))
+	require.NoError(t, cmd.Start())
 	go func() { l.ended <- cmd.Wait() }()
 	t.Cleanup(func() {
 		_ = cmd.Process.Kill()
 		<-l.ended
 	})
 	return l
-}
-
-func (l *lab) dial(ctx context.Context, network, addr string) (conn net.Conn, err error) {
-	err = l.ns.Do(func() error {
-		conn, err = new(net.Dialer).DialContext(ctx, network, addr)
-		return err
-	})
-	return conn, err
 }
 
 // sample is a value in an answer of Prometheus.
@@ -94,7 +72,7 @@ type sample struct {
 
 // ask returns the value of a query. It retries while Prometheus does not answer.
 func (l *lab) ask(query string) ([]sample, error) {
-	resp, err := l.client.Get("http://127.0.0.1:9090/api/v1/query?query=" + url.QueryEscape(query))
+	resp, err := http.Get(l.at + "/api/v1/query?query=" + url.QueryEscape(query))
 	if err != nil {
 		return nil, err
 	}
@@ -184,7 +162,7 @@ func (f *fixture) busy(stop <-chan struct{}) {
 func (l *lab) requireRulesAreEvaluated() {
 	l.t.Helper()
 	require.Eventually(l.t, func() bool {
-		resp, err := l.client.Get("http://127.0.0.1:9090/api/v1/rules")
+		resp, err := http.Get(l.at + "/api/v1/rules")
 		if err != nil {
 			return false
 		}
