@@ -51,8 +51,8 @@ type header struct {
 	asked int
 }
 
-// named drops the match of the protocol, because a field of the header follows.
-func (l *listing) named(h *header) {
+// implied drops the match of the protocol, because a field of the header follows.
+func (l *listing) implied(h *header) {
 	if h.asked > 0 {
 		l.out[h.asked-1] = ""
 	}
@@ -63,51 +63,30 @@ func (l *listing) say(format string, args ...any) {
 	l.out = append(l.out, fmt.Sprintf(format, args...))
 }
 
-// registerAt returns the offset where a register begins. The long registers have small numbers and
-// 16 bytes.
-func registerAt(reg uint32) uint32 {
-	if reg < reg32_00 {
-		return (reg - Reg1) * 16
-	}
-	return (reg - reg32_00) * 4
-}
-
+// load puts a value into a register, in the place of the one that it held.
 func (l *listing) load(reg uint32, o operand) {
-	o.at = registerAt(reg)
-	l.forget(o)
+	o.at = offsetOf(reg)
+	l.drop(o.at)
 	l.loaded = append(l.loaded, o)
 }
 
-// peek returns what a register holds.
-func (l *listing) peek(reg uint32) operand {
-	for _, o := range l.loaded {
-		if o.at == registerAt(reg) {
-			return o
-		}
-	}
-	return operand{}
-}
-
-func (l *listing) forget(o operand) {
-	l.loaded = slices.DeleteFunc(l.loaded, func(p operand) bool { return p.at == o.at })
+func (l *listing) drop(at int) {
+	l.loaded = slices.DeleteFunc(l.loaded, func(o operand) bool { return o.at == at })
 }
 
 // take returns the values in the registers from reg on, and forgets all loaded values.
 func (l *listing) take(reg uint32) operand {
-	at := registerAt(reg)
-	var texts []string
 	var first operand
 	for _, o := range l.loaded {
-		if o.at < at {
-			continue
-		}
-		if len(texts) == 0 {
+		switch {
+		case o.at < offsetOf(reg):
+		case first.text == "":
 			first = o
+		default:
+			first.text += " . " + o.text
 		}
-		texts = append(texts, o.text)
 	}
 	l.loaded = nil
-	first.text = strings.Join(texts, " . ")
 	return first
 }
 
@@ -119,6 +98,13 @@ func (f fields) u32(typ uint16) uint32 {
 		return 0
 	}
 	return binary.BigEndian.Uint32(f[typ])
+}
+
+func (f fields) u64(typ uint16) uint64 {
+	if len(f[typ]) != 8 {
+		return 0
+	}
+	return binary.BigEndian.Uint64(f[typ])
 }
 
 func (f fields) text(typ uint16) string { return string(CString(f[typ])) }
@@ -135,10 +121,9 @@ func fieldsOf(attrs []byte) fields {
 	return f
 }
 
-// plain has the expressions that neither load nor match, and their texts.
-var plain = map[string]string{"counter": "counter",
-	"masq": "masquerade", "redir": "redirect", "notrack": "notrack", "queue": "queue",
-	"tproxy": "tproxy", "synproxy": "synproxy", "flow_offload": "flow add", "last": "last"}
+// named has the expressions without fields that nft writes otherwise than by their names.
+var named = map[string]string{"masq": "masquerade", "redir": "redirect",
+	"flow_offload": "flow add"}
 
 func (l *listing) expr(e ExprInfo) bool {
 	f, name := fieldsOf(e.Attrs), string(e.Name)
@@ -175,37 +160,29 @@ func (l *listing) expr(e ExprInfo) bool {
 		o := l.take(f.u32(attrHashSReg))
 		l.load(f.u32(attrHashDReg), operand{text: fmt.Sprintf("jhash %s mod %d", o.text,
 			f.u32(attrHashModulus))})
-	default:
-		l.statement(name, f)
-	}
-	return true
-}
-
-// statement writes an expression that does not load a value.
-func (l *listing) statement(name string, f fields) {
-	text, known := plain[name]
-	switch {
-	case known:
-		l.say("%s", text)
-	case name == "reject" && f.u32(attrRejectType) == rejectTCPReset:
-		l.say("reject with tcp reset")
-	case name == "reject":
+	case "reject":
 		l.say("reject")
-	case name == "nat":
+		if f.u32(attrRejectType) == rejectTCPReset {
+			l.say("with tcp reset")
+		}
+	case "nat":
 		l.nat(f)
-	case name == "limit":
+	case "limit":
 		l.limit(f)
-	case name == "log":
+	case "log":
 		l.say("log")
 		if prefix := f.text(attrLogPrefix); prefix != "" {
 			l.say("prefix %q", prefix)
 		}
-	case name == "dynset":
-		o := l.take(f.u32(attrDynsetKeyReg))
-		l.say("update @%s { %s }", f.text(attrDynsetSet), o.text)
+	case "dynset":
+		l.say("update @%s { %s }", f.text(attrDynsetSet), l.take(f.u32(attrDynsetKeyReg)).text)
 	default:
+		if text := named[name]; text != "" {
+			name = text
+		}
 		l.say("%s", name)
 	}
+	return true
 }
 
 // nat writes a translation. In tables of both families, nft also writes the family.
@@ -220,10 +197,14 @@ func (l *listing) nat(f fields) {
 		}
 	}
 	port := ""
-	if reg, has := f[attrNATRegProtoMin]; has && len(reg) == 4 {
-		if o := l.peek(binary.BigEndian.Uint32(reg)); o.raw != nil {
-			l.forget(o)
-			port = ":" + (&operand{kind: valuePort}).value(o.raw[:min(2, len(o.raw))])
+	if reg := f.u32(attrNATRegProtoMin); reg != 0 {
+		for _, o := range l.loaded {
+			if o.at == offsetOf(reg) && o.raw != nil {
+				port = ":" + (&operand{kind: valuePort}).value(o.raw[:min(2, len(o.raw))])
+			}
+		}
+		if port != "" {
+			l.drop(offsetOf(reg))
 		}
 	}
 	o := l.take(f.u32(attrNATRegAddrMin))
@@ -241,25 +222,17 @@ var limitUnits = map[uint64]string{1: "second", 60: "minute", 3600: "hour", 8640
 	604800: "week"}
 
 func (l *listing) limit(f fields) {
-	number := func(typ uint16) uint64 {
-		if len(f[typ]) != 8 {
-			return 0
-		}
-		return binary.BigEndian.Uint64(f[typ])
-	}
-	over, burst, what := "", f.u32(attrLimitBurst), " packets"
+	over, bytes, what, common := "", "", "packets", uint32(5)
 	if f.u32(attrLimitFlags)&limitInvert != 0 {
 		over = "over "
 	}
-	unit := limitUnits[number(attrLimitUnit)]
 	if f.u32(attrLimitType) != 0 { // NFT_LIMIT_PKT_BYTES
-		l.say("limit rate %s%d bytes/%s", over, number(attrLimitRate), unit)
-		what = " bytes"
-	} else {
-		l.say("limit rate %s%d/%s", over, number(attrLimitRate), unit)
+		bytes, what, common = " bytes", "bytes", 0
 	}
-	if burst != 0 && (what != " packets" || burst != 5) { // other than the default
-		l.say("burst %d%s", burst, what)
+	l.say("limit rate %s%d%s/%s", over, f.u64(attrLimitRate), bytes,
+		limitUnits[f.u64(attrLimitUnit)])
+	if burst := f.u32(attrLimitBurst); burst != 0 && burst != common { // other than the default
+		l.say("burst %d %s", burst, what)
 	}
 }
 
@@ -288,7 +261,7 @@ var cmpSigns = [...]string{"", "!= ", "< ", "<= ", "> ", ">= "}
 
 func (l *listing) cmp(f fields) {
 	reg, op, v := f.u32(AttrCmpSReg), f.u32(AttrCmpOp), f.value(AttrCmpData)
-	if low := l.lower; low.out > 0 && op == CmpLte && registerAt(reg) == low.at {
+	if low := l.lower; low.out > 0 && op == CmpLte && offsetOf(reg) == low.at {
 		l.out[low.out-1] = fmt.Sprintf("%s %s-%s", low.operand.text, low.text, low.value(v))
 		l.lower.out = 0
 		return
@@ -315,7 +288,10 @@ func (l *listing) cmp(f fields) {
 	case o.kind == valueTCPFlags:
 		l.say("%s %s%s / %s", o.text, sign, o.value(v), o.value(o.mask))
 	default:
-		l.say("%s & %s %s%s", o.text, o.value(o.mask), cmp2(sign), o.value(v))
+		if sign == "" { // after a mask, equality has a sign, too
+			sign = "== "
+		}
+		l.say("%s & %s %s%s", o.text, o.value(o.mask), sign, o.value(v))
 	}
 	if o.kind == valueAddr && o.mask == nil && len(v) < o.full { // the first bytes of an address
 		l.out[len(l.out)-1] += fmt.Sprintf("/%d", len(v)*8)
@@ -340,30 +316,18 @@ func (l *listing) asked(o *operand, op uint32, v []byte) {
 	}
 }
 
-// cmp2 returns the sign of a comparison after a mask. Unlike other comparisons, equality then has a
-// sign, too.
-func cmp2(sign string) string {
-	if sign == "" {
-		return "== "
-	}
-	return sign
-}
-
 func (l *listing) lookup(f fields) {
 	o, set := l.take(f.u32(attrLookupSReg)), "@"+f.text(attrLookupSet)
-	if dreg, maps := f[attrLookupDReg]; maps && len(dreg) == 4 {
-		if o.text += " map " + set; f.u32(attrLookupDReg) != RegVerdict {
-			l.load(f.u32(attrLookupDReg), operand{text: o.text})
-			return
-		}
-		l.say("%s", o.text)
-		return
+	switch dreg := f[attrLookupDReg]; {
+	case len(dreg) != 4 && f.u32(attrLookupFlags)&lookupInvert != 0:
+		l.say("%s != %s", o.text, set)
+	case len(dreg) != 4:
+		l.say("%s %s", o.text, set)
+	case f.u32(attrLookupDReg) == RegVerdict:
+		l.say("%s map %s", o.text, set)
+	default:
+		l.load(f.u32(attrLookupDReg), operand{text: o.text + " map " + set})
 	}
-	sign := ""
-	if f.u32(attrLookupFlags)&lookupInvert != 0 {
-		sign = "!= "
-	}
-	l.say("%s %s%s", o.text, sign, set)
 }
 
 func (l *listing) immediate(f fields) {

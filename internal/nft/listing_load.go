@@ -2,47 +2,35 @@ package nft
 
 import (
 	"fmt"
-	"strconv"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // This file has the expressions that load a field of the packet, of its metadata or of its flow.
 
-// payload loads a field of a header, or a part of one.
+// payload loads or sets a field of a header, or a part of one.
 func (l *listing) payload(f fields) {
 	base, offset, n := f.u32(AttrPayloadBase), f.u32(AttrPayloadOffset), f.u32(AttrPayloadLen)
-	if f[attrPayloadSReg] != nil {
-		to := l.take(f.u32(attrPayloadSReg))
-		field, ok := l.networkField(offset, n)
-		if base != NetworkHeader || !ok {
-			field.text = fmt.Sprintf("@%s,%d,%d", headerName(base), offset*8, n*8)
-		}
-		l.say("%s set %s", field.text, to.text)
-		return
+	header := fmt.Sprint(base)
+	if names := [...]string{"ll", "nh", "th", "ih"}; int(base) < len(names) {
+		header = names[base]
 	}
-	o := operand{text: fmt.Sprintf("@%s,%d,%d", headerName(base), offset*8, n*8)}
+	o := operand{text: fmt.Sprintf("@%s,%d,%d", header, offset*8, n*8)}
+	sets, known, ok := f[attrPayloadSReg] != nil, operand{}, false
 	switch base {
 	case TransportHeader:
-		if known, ok := l.transportField(offset, n); ok {
-			o = known
-		}
+		known, ok = l.transportField(offset, n)
 	case NetworkHeader:
-		if known, ok := l.networkField(offset, n); ok {
-			l.named(&l.network)
-			o = known
-		}
+		known, ok = l.networkField(offset, n)
+	}
+	if ok {
+		o = known
+	}
+	if sets {
+		l.say("%s set %s", o.text, l.take(f.u32(attrPayloadSReg)).text)
+		return
 	}
 	l.load(f.u32(AttrPayloadDReg), o)
-}
-
-// headerName is nft's name for the header from which raw payload counts.
-func headerName(base uint32) string {
-	names := [...]string{"ll", "nh", "th", "ih"}
-	if int(base) < len(names) {
-		return names[base]
-	}
-	return strconv.FormatUint(uint64(base), 10)
 }
 
 // Fields of transport headers that rules often match.
@@ -73,11 +61,11 @@ func (l *listing) transportField(offset, n uint32) (operand, bool) {
 		if p == protocolICMPv6 {
 			o.text, o.kind = "icmpv6 type", valueICMPv6Type
 		}
-		l.named(&l.network)
+		l.implied(&l.network)
 	default:
 		return operand{}, false
 	}
-	l.named(&l.transport)
+	l.implied(&l.transport)
 	return o, true
 }
 
@@ -90,21 +78,26 @@ func (l *listing) networkField(offset, n uint32) (operand, bool) {
 			f = fam
 		}
 	}
-	switch {
-	case f != nil && offset == f.SaddrOffset && int(n) == 2*f.AddrLen:
-		return operand{text: f.Name + " saddr", second: f.Name + " daddr", kind: valueAddr}, true
-	case f == nil || int(n) > f.AddrLen:
+	if f == nil {
 		return operand{}, false
-	case f == IPv4 && offset == 9 && n == protocolLen:
-		return operand{text: "ip protocol", kind: valueProtocol, asks: &l.transport}, true
-	case f == IPv6 && offset == 6 && n == protocolLen:
-		return operand{text: "ip6 nexthdr", kind: valueProtocol, asks: &l.transport}, true
-	case offset == f.SaddrOffset:
-		return operand{text: f.Name + " saddr", kind: valueAddr, full: f.AddrLen}, true
-	case offset == f.DaddrOffset:
-		return operand{text: f.Name + " daddr", kind: valueAddr, full: f.AddrLen}, true
 	}
-	return operand{}, false
+	o := operand{kind: valueAddr, full: f.AddrLen}
+	switch {
+	case offset == f.SaddrOffset && int(n) == 2*f.AddrLen:
+		o.text, o.second, o.full = f.Name+" saddr", f.Name+" daddr", 0
+	case f == IPv4 && offset == 9 && n == protocolLen:
+		o = operand{text: "ip protocol", kind: valueProtocol, asks: &l.transport}
+	case f == IPv6 && offset == 6 && n == protocolLen:
+		o = operand{text: "ip6 nexthdr", kind: valueProtocol, asks: &l.transport}
+	case offset == f.SaddrOffset && int(n) <= f.AddrLen:
+		o.text = f.Name + " saddr"
+	case offset == f.DaddrOffset && int(n) <= f.AddrLen:
+		o.text = f.Name + " daddr"
+	default:
+		return operand{}, false
+	}
+	l.implied(&l.network)
+	return o, true
 }
 
 const protoInet = 1 // NFPROTO_INET

@@ -37,7 +37,7 @@ const (
 
 // operand is the content of a register.
 type operand struct {
-	at   uint32 // its offset in bytes
+	at   int // its offset in bytes
 	text string
 	// second is the text of the next header field, if one load read both fields.
 	second string
@@ -95,12 +95,8 @@ var valueNames = map[valueKind]map[uint32]string{
 // value writes a value that is compared with the operand.
 func (o *operand) value(v []byte) string {
 	switch {
-	case o.kind == valueAddr && o.full > len(v):
-		v = append(slices.Clone(v), make([]byte, o.full-len(v))...)
-		a, _ := netip.AddrFromSlice(v)
-		return a.String()
-	case o.kind == valueAddr && (len(v) == 4 || len(v) == 16):
-		a, _ := netip.AddrFromSlice(v)
+	case o.kind == valueAddr && (o.full > len(v) || len(v) == 4 || len(v) == 16):
+		a, _ := netip.AddrFromSlice(append(slices.Clone(v), make([]byte, max(0, o.full-len(v)))...))
 		return a.String()
 	case o.kind == valuePort && len(v) == 2:
 		return strconv.Itoa(int(binary.BigEndian.Uint16(v)))
