@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -46,7 +45,11 @@ func (t *Table) cut(ctx context.Context, flows []Flow, result *CleanResult) erro
 	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{},
 		result: result}
 	defer c.ends.close()
-	if err := cmp.Or(c.cut(ctx, flows), c.unreached); err != nil {
+	err := c.cut(ctx, flows)
+	if err == nil {
+		err = c.unreached
+	}
+	if err != nil {
 		return fmt.Errorf("cut connections: %w", explain(err))
 	}
 	return nil

@@ -4,12 +4,16 @@ import (
 	"context"
 	"fmt"
 	"iter"
+	"slices"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 // FollowOptions say which events are wanted. The zero value means all.
 type FollowOptions struct {
+	// Types are the wanted types; none means all. EventsLost always comes. The kernel makes no
+	// events of other types, unless another program follows them.
+	Types []EventType
 	// Filter is compared with events in this process: the kernel sends them all.
 	Filter Filter
 	// Buffer is the size in bytes of the queue in the kernel, which doubles it. Only waiting events
@@ -73,8 +77,19 @@ func (t *Table) listen(opts FollowOptions) (listener *rawnl.Listener, err error)
 	} else if opts.Buffer == 0 {
 		opts.Buffer = followBuffer
 	}
+	var groups []uint32
+	for typ, group := range eventGroups {
+		if len(opts.Types) == 0 || slices.Contains(opts.Types, typ) {
+			groups = append(groups, group)
+		}
+	}
+	for _, typ := range opts.Types {
+		if eventGroups[typ] == 0 && typ != EventsLost {
+			return nil, fmt.Errorf("there is no type %q", typ)
+		}
+	}
 	err = t.ns.Do(func() (err error) {
-		listener, err = rawnl.Listen(eventGroups, opts.Buffer)
+		listener, err = rawnl.Listen(groups, opts.Buffer)
 		return err
 	})
 	return listener, err
@@ -117,9 +132,9 @@ type Event struct {
 	Flow Flow
 }
 
-// eventGroups are the multicast groups of events: NFNLGRP_CONNTRACK_NEW, _UPDATE and _DESTROY
-// (include/uapi/linux/netfilter/nfnetlink.h).
-var eventGroups = []uint32{1, 2, 3}
+// eventGroups are the multicast groups of the types (NFNLGRP_CONNTRACK_NEW, _UPDATE and _DESTROY,
+// include/uapi/linux/netfilter/nfnetlink.h).
+var eventGroups = map[EventType]uint32{FlowNew: 1, FlowUpdated: 2, FlowDestroyed: 3}
 
 // parseEvent parses a message of the multicast groups into e. It returns errUnwanted if wants
 // rejects the flow, see parseFlow.

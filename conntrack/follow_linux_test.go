@@ -49,7 +49,7 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 	t.Parallel()
 	table, _ := NewTable(t)
 	events := OK(table.Follow(t.Context(),
-		FollowOptions{Buffer: 4096}))(t)
+		FollowOptions{Types: []EventType{FlowNew}, Buffer: 4096}))(t)
 	Create(t, table, RandomFlows(rand.New(rand.NewPCG(7, 7)), 1000)...)
 	seen := map[EventType]int{}
 	for e, err := range events {
@@ -59,6 +59,9 @@ func TestFollowSaysWhatItLost(t *testing.T) {
 		}
 	}
 	require.Less(t, seen[FlowNew], 1000)
-	_, err := table.Follow(t.Context(), FollowOptions{Buffer: -1})
-	require.ErrorContains(t, err, "buffer of -1 bytes")
+	for want, opts := range map[string]FollowOptions{"buffer of -1 bytes": {Buffer: -1},
+		"there is no type \"born\"": {Types: []EventType{"born"}}} {
+		_, err := table.Follow(t.Context(), opts)
+		require.ErrorContains(t, err, want)
+	}
 }
