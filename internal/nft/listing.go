@@ -160,6 +160,15 @@ func (l *listing) expr(e ExprInfo) bool {
 		o := l.take(f.u32(attrHashSReg))
 		l.load(f.u32(attrHashDReg), operand{text: fmt.Sprintf("jhash %s mod %d", o.text,
 			f.u32(attrHashModulus))})
+	default:
+		l.statement(name, f)
+	}
+	return true
+}
+
+// statement writes an expression that does not load a value.
+func (l *listing) statement(name string, f fields) {
+	switch name {
 	case "reject":
 		l.say("reject")
 		if f.u32(attrRejectType) == rejectTCPReset {
@@ -182,7 +191,6 @@ func (l *listing) expr(e ExprInfo) bool {
 		}
 		l.say("%s", name)
 	}
-	return true
 }
 
 // nat writes a translation. In tables of both families, nft also writes the family.
