@@ -90,12 +90,12 @@ var kernelDefaults = map[string][]uint64{
 
 // Setting is one value of the kernel.
 type Setting struct {
-	Name string // below /proc/sys/net/netfilter
-	Old  uint64
-	New  uint64 // equal to Old if nothing is to be done
+	Name string `json:"name"` // below /proc/sys/net/netfilter
+	Old  uint64 `json:"old"`
+	New  uint64 `json:"new"` // equal to Old if nothing is to be done
 	// Note says why the value stays although another was wanted. It is empty if the value changes,
 	// or is the wanted one.
-	Note string
+	Note string `json:"note,omitempty"`
 }
 
 // changes reports whether the setting must be written.

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net"
-	"net/netip"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -99,7 +97,7 @@ func (r *reader) read(ctx context.Context) (*sample, error) {
 		}
 	}
 	s := &sample{at: time.Now(), backend: r.backend.Name(), table: r.held}
-	here, err := addresses()
+	here, err := instance.Locality()
 	if err != nil {
 		return nil, err
 	}
@@ -112,19 +110,4 @@ func (r *reader) read(ctx context.Context) (*sample, error) {
 	}
 	s.sums, s.full = had.Of(r.held, here), had.Full
 	return s, nil
-}
-
-// addresses returns the addresses of the node.
-func addresses() (servicemodel.Locality, error) {
-	l, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("the addresses of this node: %w", err)
-	}
-	var here servicemodel.Locality
-	for _, a := range l {
-		if p, err := netip.ParsePrefix(a.String()); err == nil {
-			here = append(here, p.Addr().Unmap())
-		}
-	}
-	return here, nil
 }

@@ -24,6 +24,10 @@ const (
 	syncRuns  = 3 // full syncs beside neighbours
 )
 
+// paced is the title of measurements of changes one every 20 ms or more, between which the program
+// sleeps.
+var paced = fmt.Sprintf("one replaced in %d ms", busywriter.Pause.Milliseconds())
+
 func benchFlags(o *options, fs *flag.FlagSet) {
 	o.services, o.endpoints = 10000, 10
 	number(fs, &o.services, "services", 1, 1<<20, "number `N` of services")
@@ -47,42 +51,46 @@ func (p *program) bench(ctx context.Context) error {
 		return err
 	}
 	defer ns.Close()
-	b := &benchmark{p: p, report: report{Services: p.opts.services, Endpoints: p.opts.endpoints}}
+	b := &benchmark{p: p}
 	if err := ns.Do(func() error { return b.run(ctx) }); err != nil {
 		return err
 	}
-	return errors.Join(p.printReport(&b.report), p.printFlows(b.report.Flows))
+	return b.print()
 }
 
-// benchmark is one run of bench.
+// benchmark is one run of bench. Its times are of calls to the public API, from the changed state to
+// the committed kernel.
 type benchmark struct {
 	p       *program
 	backend dataplane.Backend
 	engine  *dataplane.Engine
 	state   servicemodel.State
 	changes int // endpoints replaced so far
-	report  report
+	rows    []row
 	err     error
 }
 
 func (b *benchmark) run(ctx context.Context) error {
 	b.state = benchState(b.p.opts.node, b.p.opts.services, b.p.opts.endpoints)
 	defer func() { b.close() }()
-	b.report.FullSync = b.large(ctx, 1, func(int) servicemodel.State { return b.state })
-	b.report.Noop = b.small(ctx, benchRuns, func(int) servicemodel.State { return b.state })
-	b.report.OneEndpoint = b.small(ctx, benchRuns, b.replaceEndpoint)
+	same := func(int) servicemodel.State { return b.state }
+	b.note("full_sync", "full sync", b.large(ctx, 1, same))
+	b.note("noop", "nothing changed", b.small(ctx, benchRuns, same))
+	b.note("one_endpoint", "one endpoint replaced", b.small(ctx, benchRuns, b.replaceEndpoint))
 	b.kernelShare(ctx)
-	b.report.Scale = b.small(ctx, benchRuns, b.scale)
-	b.report.OneService = b.small(ctx, benchRuns, b.oneService)
-	b.report.Paced = b.small(ctx, pacedRuns, b.replaceAtPace)
-	b.report.Adopt = b.large(ctx, adoptRuns, b.replaceEndpoint)
+	b.note("scale", "one more, one less", b.small(ctx, benchRuns, b.scale))
+	b.note("one_service", "a service more, less", b.small(ctx, benchRuns, b.oneService))
+	b.note("one_endpoint_paced", paced, b.small(ctx, pacedRuns, b.replaceAtPace))
+	b.note("adopt", "adopt, one replaced", b.large(ctx, adoptRuns, b.replaceEndpoint))
 	b.besideNeighbour(ctx)
 	b.holdingUp(ctx)
 	if b.err == nil {
 		_, b.err = b.engine.Cleanup(ctx)
 	}
 	if b.err == nil && b.p.opts.flow.bench > 0 {
-		b.report.Flows, b.err = b.benchFlows(ctx)
+		var r *flowReport
+		r, b.err = b.benchFlows(ctx)
+		b.note("flows", "one UDP endpoint replaced", r)
 	}
 	return b.err
 }
@@ -96,7 +104,6 @@ func (b *benchmark) open(ctx context.Context) {
 	if b.backend, b.err = b.p.openBackend(ctx, b.state); b.err != nil {
 		return
 	}
-	b.report.Backend = b.backend.Name()
 	b.engine = dataplane.New(b.backend, b.p.engineConfig())
 }
 
@@ -255,42 +262,15 @@ func benchAddr(a, b byte, i int) netip.Addr {
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
 
-// report is the output of bench. Times are of calls to the public API, from the changed state to
-// the committed kernel. Messages are the kernel messages of one such change.
-type report struct {
-	Backend   string `json:"backend"`
-	Services  int    `json:"services"`
-	Endpoints int    `json:"endpoints"`
+// row is a measurement: its name in JSON, and its title.
+type row struct {
+	name, title string
+	value       fmt.Stringer
+}
 
-	FullSync large `json:"full_sync"`
-
-	Noop        timing `json:"noop"`
-	OneEndpoint timing `json:"one_endpoint"`
-	// The share of the kernel: see [benchmark.kernelShare].
-	EmptyTransaction timing `json:"kernel_empty_transaction"`
-	BareElement      timing `json:"kernel_bare_element"`
-
-	Scale      timing `json:"scale"`
-	OneService timing `json:"one_service"`
-	// Paced replaces one endpoint every 20 ms or more, and the program sleeps in between.
-	Paced timing `json:"one_endpoint_paced"`
-
-	// Adopt is the time until a new process has adopted the kernel's contents and changed one
-	// endpoint.
-	Adopt large `json:"adopt"`
-
-	// The same beside a neighbour that commits to nf_tables 50 times a second.
-	BusyPaced        timing  `json:"busy_one_endpoint_paced"`
-	BusyAdopt        large   `json:"busy_adopt"`
-	NeighbourCommits float64 `json:"neighbour_commits_per_second"`
-
-	// A full sync beside that neighbour, and how long each commit of the neighbour takes meanwhile:
-	// in the same network namespace, and in another one.
-	BusySync           large  `json:"busy_full_sync"`
-	Neighbour          timing `json:"neighbour_during_full_sync"`
-	NeighbourElsewhere timing `json:"neighbour_elsewhere_during_full_sync"`
-
-	Flows *flowReport `json:"flows,omitempty"` // with -flows
+// note adds a measurement to the output.
+func (b *benchmark) note(name, title string, value fmt.Stringer) {
+	b.rows = append(b.rows, row{name, title, value})
 }
 
 // timing is the time of a small change.
@@ -328,32 +308,26 @@ func (l large) String() string {
 
 func ms(d time.Duration) float64 { return float64(d.Microseconds()) / 1000 }
 
-func (p *program) printReport(r *report) error {
+// perSecond is how often something happens.
+type perSecond float64
+
+func (n perSecond) String() string { return fmt.Sprintf("%15.0f times a second", float64(n)) }
+
+// print prints all measurements.
+func (b *benchmark) print() error {
+	p := b.p
 	if p.opts.output == "json" {
-		return p.printJSON(r)
+		all := map[string]any{"backend": p.opts.backend, "services": p.opts.services,
+			"endpoints": p.opts.endpoints}
+		for _, r := range b.rows {
+			all[r.name] = r.value
+		}
+		return p.printJSON(all)
 	}
-	_, err := fmt.Fprintf(p.stdout, `%s, %d services of %d endpoints
-                           median           p99           max
-full sync            %v
-nothing changed      %v
-one endpoint replaced%v
-  an empty transaction%v
-  a bare element     %v
-one more, one less   %v
-a service more, less %v
-one replaced in %d ms%v
-adopt, one replaced  %v
-beside a neighbour that commits %.0f times a second:
-one replaced in %d ms%v
-adopt, one replaced  %v
-full sync            %v
-that neighbour's commits during full syncs:
-in the same namespace%v
-in another namespace %v
-`, r.Backend, r.Services, r.Endpoints, r.FullSync, r.Noop, r.OneEndpoint,
-		r.EmptyTransaction, r.BareElement, r.Scale, r.OneService,
-		busywriter.Pause.Milliseconds(), r.Paced, r.Adopt,
-		r.NeighbourCommits, busywriter.Pause.Milliseconds(), r.BusyPaced, r.BusyAdopt,
-		r.BusySync, r.Neighbour, r.NeighbourElsewhere)
+	_, err := fmt.Fprintf(p.stdout, "%s, %d services of %d endpoints\n%33s %13s %13s\n",
+		p.opts.backend, p.opts.services, p.opts.endpoints, "median", "p99", "max")
+	for _, r := range b.rows {
+		fmt.Fprintf(p.stdout, "%-22s%v\n", r.title, r.value)
+	}
 	return err
 }

@@ -171,15 +171,8 @@ func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend da
 	return err
 }
 
-// printFlows prints the figures of cleaning, if any.
-func (p *program) printFlows(r *flowReport) error {
-	if r == nil || p.opts.output == "json" {
-		return nil
-	}
-	_, err := fmt.Fprintf(p.stdout,
-		"\none UDP endpoint replaced, %d flows in the table, %d on the machine; %d dumps where no "+
-			"UDP endpoint changed\ncleaned in %.1f ms, %.1f MB allocated, %d flows seen, "+
-			"%d deleted\n",
-		r.InTable, r.OnMachine, r.IdleDumps, r.CleanMs, r.MB, r.Seen, r.Deleted)
-	return err
+func (r *flowReport) String() string {
+	return fmt.Sprintf(", %d flows in the table, %d on the machine; %d "+
+		"dumps where no UDP endpoint changed\ncleaned in %.1f ms, %.1f MB allocated, %d flows "+
+		"seen, %d deleted", r.InTable, r.OnMachine, r.IdleDumps, r.CleanMs, r.MB, r.Seen, r.Deleted)
 }

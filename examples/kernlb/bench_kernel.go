@@ -59,7 +59,8 @@ func (b *benchmark) kernelShare(ctx context.Context) {
 		}
 		nothing, element = append(nothing, empty), append(element, one)
 	}
-	b.report.EmptyTransaction, b.report.BareElement = newTiming(nothing, 1), newTiming(element, 2)
+	b.note("kernel_empty_transaction", "  an empty transaction", newTiming(nothing, 1))
+	b.note("kernel_bare_element", "  a bare element", newTiming(element, 2))
 	_, gone := commit((*wire.Encoder).DeleteTable)
 	b.err = errors.Join(err, gone, conn.Close())
 }
@@ -97,14 +98,19 @@ func heapSize() uint64 {
 	return s[0].Value.Uint64()
 }
 
-// besideNeighbour measures beside a neighbour that commits.
+// besideNeighbour measures beside a neighbour that commits to nf_tables 50 times a second.
 func (b *benchmark) besideNeighbour(ctx context.Context) {
 	start := time.Now()
+	var small timing
+	var adopt large
 	waits := b.beside(ctx, 0, func() {
-		b.report.BusyPaced = b.small(ctx, pacedRuns, b.replaceAtPace)
-		b.report.BusyAdopt = b.large(ctx, adoptRuns, b.replaceEndpoint)
+		small = b.small(ctx, pacedRuns, b.replaceAtPace)
+		adopt = b.large(ctx, adoptRuns, b.replaceEndpoint)
 	})
-	b.report.NeighbourCommits = float64(len(waits)) / time.Since(start).Seconds()
+	commits := perSecond(float64(len(waits)) / time.Since(start).Seconds())
+	b.note("neighbour_commits_per_second", "beside a neighbour that commits", commits)
+	b.note("busy_one_endpoint_paced", paced, small)
+	b.note("busy_adopt", "adopt, one replaced", adopt)
 }
 
 // holdingUp measures how long the commits of a neighbour take during full syncs, in the same
@@ -118,21 +124,22 @@ func (b *benchmark) holdingUp(ctx context.Context) {
 		b.err = err
 		return
 	}
-	for _, l := range []struct {
-		fd int
-		to *timing
-	}{{0, &b.report.Neighbour}, {ns.Fd(), &b.report.NeighbourElsewhere}} {
-		var waits []time.Duration
+	var sync large
+	all := map[int][]time.Duration{}
+	for _, fd := range []int{0, ns.Fd()} {
 		for i := 0; i < syncRuns && b.err == nil; i++ {
 			_, b.err = b.engine.Cleanup(ctx)
 			b.close() // waits until the kernel has freed the tables
-			waits = append(waits, b.beside(ctx, l.fd, func() {
-				b.report.BusySync = b.large(ctx, 1, func(int) servicemodel.State { return b.state })
+			all[fd] = append(all[fd], b.beside(ctx, fd, func() {
+				sync = b.large(ctx, 1, func(int) servicemodel.State { return b.state })
 			})...)
 		}
-		if b.err == nil {
-			*l.to = newTiming(waits, 0)
-		}
+	}
+	if b.err == nil {
+		b.note("busy_full_sync", "full sync", sync)
+		b.note("neighbour_during_full_sync", "commits beside it", newTiming(all[0], 0))
+		b.note("neighbour_elsewhere_during_full_sync", "  of other namespaces",
+			newTiming(all[ns.Fd()], 0))
 	}
 	b.err = errors.Join(b.err, ns.Close())
 }

@@ -18,13 +18,9 @@ import (
 const ofKubeProxy = "kube-proxy"
 
 func cleanupFlags(o *options, fs *flag.FlagSet) {
-	fs.Func("of", "delete what another `PROGRAM` left, which must be "+ofKubeProxy+
-		" (default: what the instance has)", func(s string) error {
-		if o.of = s; s != ofKubeProxy {
-			return errors.New("want " + ofKubeProxy)
-		}
-		return nil
-	})
+	text(fs, &o.of, "of", "delete what another `PROGRAM` left, which must be "+ofKubeProxy+
+		" (default: what the instance has)", ofKubeProxy,
+		func(s string) bool { return s == ofKubeProxy })
 }
 
 func checkCleanup(o *options) error {

@@ -62,16 +62,29 @@ type flowOptions struct {
 	tuning      tuning.Config
 }
 
+// parsed defines a flag whose text is parsed.
+func parsed[T any](fs *flag.FlagSet, to *T, name, usage string, parse func(string) (T, error)) {
+	fs.Func(name, usage, func(s string) (err error) {
+		*to, err = parse(s)
+		return err
+	})
+}
+
+// text defines a flag whose text must be as the error says that is wanted.
+func text(fs *flag.FlagSet, to *string, name, usage, wanted string, is func(string) bool) {
+	parsed(fs, to, name, usage, func(s string) (string, error) {
+		if !is(s) {
+			return *to, errors.New("want " + wanted)
+		}
+		return s, nil
+	})
+}
+
 // choice defines a flag with one of several values. The first is the default.
 func choice(fs *flag.FlagSet, to *string, name, usage string, values ...string) {
 	*to = values[0]
-	fs.Func(name, usage+" (default "+values[0]+")", func(s string) error {
-		if !slices.Contains(values, s) {
-			return fmt.Errorf("want one of %s", strings.Join(values, ", "))
-		}
-		*to = s
-		return nil
-	})
+	text(fs, to, name, usage+" (default "+values[0]+")", "one of "+strings.Join(values, ", "),
+		func(s string) bool { return slices.Contains(values, s) })
 }
 
 // number defines a flag with a number from low to high. The present value is the default.
@@ -79,13 +92,12 @@ func number(fs *flag.FlagSet, to *int, name string, low, high int, usage string)
 	if *to != 0 {
 		usage += fmt.Sprintf(" (default %d)", *to)
 	}
-	fs.Func(name, usage, func(s string) error {
+	parsed(fs, to, name, usage, func(s string) (int, error) {
 		n, err := strconv.Atoi(s)
 		if err != nil || n < low || n > high {
-			return fmt.Errorf("want %d to %d", low, high)
+			return *to, fmt.Errorf("want %d to %d", low, high)
 		}
-		*to = n
-		return nil
+		return n, nil
 	})
 }
 
@@ -145,15 +157,9 @@ func kernelFlags(o *options, fs *flag.FlagSet) {
 		strings.Join(backendNames(), ", ")+"; auto takes the first that the kernel supports and "+
 		"that can do what the services ask for", backendNames()...)
 	o.instance = instance.Default
-	fs.Func("instance", "owner `NAME` of the kernel objects; instances do not see each other "+
-		"(default "+instance.Default+")", func(s string) error {
-		if !instanceName.MatchString(s) {
-			return errors.New(`want a letter, then letters, digits, "_", "-" or ".", 58 in all ` +
-				"at most")
-		}
-		o.instance = s
-		return nil
-	})
+	text(fs, &o.instance, "instance", "owner `NAME` of the kernel objects; instances do not see "+
+		"each other (default "+instance.Default+")", `a letter, then letters, digits, "_", "-" `+
+		`or ".", 58 in all at most`, instanceName.MatchString)
 }
 
 func goOnFlag(o *options, fs *flag.FlagSet) {
@@ -175,13 +181,12 @@ func planFlag(o *options, fs *flag.FlagSet) {
 func ipvsFlags(o *options, fs *flag.FlagSet) {
 	c := &o.ipvs
 	c.Scheduler = servicemodel.WeightedRR
-	fs.Func("ipvs-scheduler", "`NAME` of the scheduler of services that ask for none, such as lc "+
-		"or mh+port (default wrr)", func(s string) (err error) {
-		if c.Scheduler, err = servicemodel.ParseScheduler(s); err == nil &&
-			c.Scheduler == servicemodel.Random {
-			err = errors.New("it is not one of IPVS")
+	parsed(fs, &c.Scheduler, "ipvs-scheduler", "`NAME` of the scheduler of services that ask for "+
+		"none, such as lc or mh+port (default wrr)", func(s string) (servicemodel.Scheduler, error) {
+		if s == string(servicemodel.Random) {
+			return "", errors.New("it is not one of IPVS")
 		}
-		return err
+		return servicemodel.ParseScheduler(s)
 	})
 	fs.DurationVar(&c.DrainLimit, "ipvs-drain-limit", 0, "how long an endpoint that left keeps "+
 		"its TCP connections at most; negative: not at all (default 15m)")
@@ -194,22 +199,20 @@ func ipvsFlags(o *options, fs *flag.FlagSet) {
 	number(fs, &c.AffinityMask4, "ipvs-affinity-mask4", 0, 32, "clients with these leading "+
 		"`BITS` of IPv4 share an endpoint, with session affinity (default: all)")
 	number(fs, &c.AffinityMask6, "ipvs-affinity-mask6", 0, 128, "the same `BITS` of IPv6 addresses")
-	for _, t := range []struct {
-		to          *time.Duration
-		name, usage string
-	}{{&c.Timeouts.TCP, "tcp", "idle TCP connections are kept, in whole seconds"},
-		{&c.Timeouts.TCPFin, "tcpfin", "TCP connections are kept after a FIN"},
-		{&c.Timeouts.UDP, "udp", "idle UDP flows are kept"}} {
-		fs.Func("ipvs-"+t.name+"-timeout", "how `LONG` "+t.usage+" (default: as it is)",
-			func(s string) error {
-				d, err := time.ParseDuration(s)
-				if err != nil || d < 0 || d%time.Second != 0 {
-					return errors.New("want whole seconds")
-				}
-				*t.to = d
-				return nil
-			})
+	parsed(fs, &c.Timeouts.TCP, "ipvs-tcp-timeout", "how `LONG` idle TCP connections are kept, in "+
+		"whole seconds (default: as it is)", parseSeconds)
+	parsed(fs, &c.Timeouts.TCPFin, "ipvs-tcpfin-timeout", "how `LONG` TCP connections are kept "+
+		"after a FIN (default: as it is)", parseSeconds)
+	parsed(fs, &c.Timeouts.UDP, "ipvs-udp-timeout", "how `LONG` idle UDP flows are kept "+
+		"(default: as it is)", parseSeconds)
+}
+
+func parseSeconds(s string) (time.Duration, error) {
+	d, err := time.ParseDuration(s)
+	if err != nil || d < 0 || d%time.Second != 0 {
+		return 0, errors.New("want whole seconds")
 	}
+	return d, nil
 }
 
 func nodeFlags(o *options, fs *flag.FlagSet) {
@@ -256,20 +259,12 @@ func nodeFlags(o *options, fs *flag.FlagSet) {
 func flowFlags(o *options, fs *flag.FlagSet) {
 	o.flow.connections.Mode = servicemodel.LeaveConnections
 	fs.BoolVar(&o.flow.keep, "keep-flows", false, "leave flows alone that the change made stale")
-	fs.Func("connections", "what becomes of connections to endpoints that go, `POLICY`: leave, "+
-		"cut, or how long they are drained, such as 30s; apply waits for it (default leave)",
-		func(s string) (err error) {
-			o.flow.connections, err = servicemodel.ParseConnectionPolicy(s)
-			return err
-		})
+	parsed(fs, &o.flow.connections, "connections", "what becomes of connections to endpoints that "+
+		"go, `POLICY`: leave, cut, or how long they are drained, such as 30s; apply waits for it "+
+		"(default leave)", servicemodel.ParseConnectionPolicy)
 }
 
 func serviceFlag(o *options, fs *flag.FlagSet) {
-	fs.Func("service", "only the service `NAMESPACE/NAME`", func(s string) error {
-		if strings.Count(s, "/") != 1 {
-			return errors.New("want NAMESPACE/NAME")
-		}
-		o.show.service = s
-		return nil
-	})
+	text(fs, &o.show.service, "service", "only the service `NAMESPACE/NAME`", "NAMESPACE/NAME",
+		func(s string) bool { return strings.Count(s, "/") == 1 })
 }

@@ -25,11 +25,8 @@ func filterFlags(o *options, fs *flag.FlagSet) {
 	s := &o.show
 	serviceFlag(o, fs)
 	fs.StringVar(&s.namespace, "namespace", "", "only services of the namespace `NAME`")
-	fs.Func("address", "only what is reached at the address `IP`, or leads to it",
-		func(text string) (err error) {
-			s.addr, err = parseIP(text)
-			return err
-		})
+	parsed(fs, &s.addr, "address", "only what is reached at the address `IP`, or leads to it",
+		parseIP)
 	number(fs, &s.port, "port", 1, 65535, "only what is reached at the port `N`, or leads to it")
 }
 

@@ -1,8 +1,7 @@
 package main
 
 import (
-	"bufio"
-	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -18,15 +17,12 @@ import (
 
 func statusFlags(o *options, fs *flag.FlagSet) {
 	o.status = "http://127.0.0.1:10256"
-	fs.Func("page", "`URL` of kernlb watch -listen, or of another program that serves /healthz, "+
-		"such as kubeproxy (default "+o.status+")", func(s string) error {
-		u, err := url.Parse(s)
-		if err != nil || u.Scheme != "http" || u.Host == "" {
-			return errors.New("want a URL such as http://127.0.0.1:10256")
-		}
-		o.status = s
-		return nil
-	})
+	text(fs, &o.status, "page", "`URL` of kernlb watch -listen, or of another program that serves "+
+		"/healthz, such as kubeproxy (default "+o.status+")",
+		"a URL such as http://127.0.0.1:10256", func(s string) bool {
+			u, err := url.Parse(s)
+			return err == nil && u.Scheme == "http" && u.Host != ""
+		})
 }
 
 // healthJSON is the part of /healthz that status prints.
@@ -50,14 +46,14 @@ var errProblems = errors.New("there are problems: see above")
 func (p *program) status(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	a, err := askHealth(ctx, p.opts.status)
+	a, err := request(ctx, http.MethodGet, strings.TrimSuffix(p.opts.status, "/")+"/healthz")
 	if err != nil {
 		return fmt.Errorf("no program answers; kernlb watch -listen would: %w", err)
 	}
 	defer a.Body.Close()
 	var all json.RawMessage
 	var h healthJSON
-	if err = json.NewDecoder(a.Body).Decode(&all); err == nil {
+	if err = json.NewDecoder(io.LimitReader(a.Body, 16<<20)).Decode(&all); err == nil {
 		err = json.Unmarshal(all, &h)
 	}
 	if err != nil || h.LastUpdated.IsZero() {
@@ -76,36 +72,21 @@ func (p *program) status(ctx context.Context) error {
 	return nil
 }
 
-// askHealth sends the request in the network namespace of the calling thread. An http.Client would
-// leave that namespace.
-func askHealth(ctx context.Context, where string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
-		strings.TrimSuffix(where, "/")+"/healthz", nil)
+// request sends a request in the network namespace of the calling thread. An http.Client would
+// dial in another thread, so it gets the connection.
+func request(ctx context.Context, method, to string) (*http.Response, error) {
+	req, err := http.NewRequestWithContext(ctx, method, to, nil)
 	if err != nil {
 		return nil, err
 	}
-	address := req.URL.Host
-	if req.URL.Port() == "" {
-		address = net.JoinHostPort(req.URL.Hostname(), "80")
-	}
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", address)
+	port := cmp.Or(req.URL.Port(), "80")
+	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(req.URL.Hostname(), port))
 	if err != nil {
 		return nil, err
 	}
-	defer conn.Close()
-	defer context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })()
-	req.Close = true
-	if err := req.Write(conn); err != nil {
-		return nil, err
-	}
-	a, err := http.ReadResponse(bufio.NewReader(conn), req)
-	if err != nil {
-		return nil, err
-	}
-	defer a.Body.Close()
-	text, err := io.ReadAll(io.LimitReader(a.Body, 16<<20))
-	a.Body = io.NopCloser(bytes.NewReader(text))
-	return a, err
+	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
+		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}}
+	return client.Do(req)
 }
 
 func (p *program) printStatus(h *healthJSON) {

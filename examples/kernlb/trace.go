@@ -5,7 +5,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"net"
 	"net/netip"
 	"slices"
 	"strings"
@@ -97,11 +96,11 @@ func (p *program) trace(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if p.opts.trace.live {
-		return p.traceLive(ctx, table, here)
-	}
 	packet := p.opts.trace.packet
 	packet.FromThisNode = packet.InInterface == "" && here.Local(packet.Src.Addr())
+	if p.opts.trace.live {
+		return p.traceLive(ctx, table, packet, here)
+	}
 	t := table.Trace(packet, here)
 	p.explainChoice(table, &t)
 	p.notePods(table, packet.Src.Addr(), t)
@@ -158,19 +157,7 @@ func (p *program) locality() (servicemodel.Locality, error) {
 	if len(p.opts.node.Addresses) > 0 {
 		return p.opts.node.Addresses, nil
 	}
-	l, err := net.InterfaceAddrs()
-	if err != nil {
-		return nil, fmt.Errorf("the addresses of this node: %w", err)
-	}
-	var here servicemodel.Locality
-	for _, a := range l {
-		if n, ok := a.(*net.IPNet); ok {
-			if ip, ok := netip.AddrFromSlice(n.IP); ok {
-				here = append(here, ip.Unmap())
-			}
-		}
-	}
-	return here, nil
+	return instance.Locality()
 }
 
 // livePacket is the JSON output of trace -live.
@@ -183,9 +170,7 @@ type livePacket struct {
 // traceLive follows the next packet, or one that it sends. It also prints what the table says of
 // such a packet.
 func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
-	here servicemodel.Locality) error {
-	packet := p.opts.trace.packet
-	packet.FromThisNode = packet.InInterface == "" && here.Local(packet.Src.Addr())
+	packet servicemodel.Packet, here servicemodel.Locality) error {
 	if p.opts.trace.send && !packet.FromThisNode {
 		return fmt.Errorf("%w: -send: %v is no address of this node", errInvalid,
 			packet.Src.Addr())
@@ -198,8 +183,7 @@ func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
 	packet.Src = t.Packet.Src
 	expected := table.Trace(packet, here)
 	summary := t.Summary(p.opts.owns)
-	if c := expected.Decision.Cause; t.By != nil && p.opts.owns(*t.By) &&
-		c.Kind != "" {
+	if c := expected.Decision.Cause; t.By != nil && p.opts.owns(*t.By) && c.Kind != "" {
 		summary += ": " + c.String()
 	}
 	if p.opts.output == "json" {

@@ -10,14 +10,6 @@ import (
 	"github.com/kernlb/kernlb/conntrack/tuning"
 )
 
-// settingRow is one setting in the JSON output of tune.
-type settingRow struct {
-	Name string `json:"name"`
-	Old  uint64 `json:"old"`
-	New  uint64 `json:"new"`
-	Note string `json:"note,omitempty"` // why it does not change
-}
-
 func tuneFlags(o *options, fs *flag.FlagSet) {
 	o.flow.tuning = tuning.KubeProxy()
 	t := &o.flow.tuning
@@ -51,11 +43,7 @@ func (p *program) tune(ctx context.Context) error {
 		return err
 	}
 	if p.opts.output == "json" {
-		rows := []settingRow{}
-		for _, s := range plan {
-			rows = append(rows, settingRow(s))
-		}
-		err = p.printJSON(rows)
+		err = p.printJSON(append(tuning.Plan{}, plan...)) // without settings an empty list
 	} else {
 		_, err = fmt.Fprintln(p.stdout, plan)
 	}

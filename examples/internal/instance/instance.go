@@ -6,13 +6,17 @@ import (
 	"cmp"
 	"crypto/sha256"
 	"encoding/base32"
+	"fmt"
 	"io"
+	"net"
+	"net/netip"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Default is the owner of the kernel objects if none is named.
@@ -88,4 +92,18 @@ func OpenSource(backend, name string) (Source, error) {
 		return ipvs.OpenCounters(&ipvs.Config{Table: IPVSTable(name)})
 	}
 	return Counters(name)
+}
+
+// Locality returns the addresses of the node, in the network namespace of the calling thread.
+func Locality() (here servicemodel.Locality, err error) {
+	l, err := net.InterfaceAddrs()
+	if err != nil {
+		return nil, fmt.Errorf("the addresses of this node: %w", err)
+	}
+	for _, a := range l {
+		if p, err := netip.ParsePrefix(a.String()); err == nil {
+			here = append(here, p.Addr().Unmap())
+		}
+	}
+	return here, nil
 }
