@@ -8,7 +8,6 @@ import (
 	"io"
 	"slices"
 	"strings"
-	"unicode/utf8"
 
 	"github.com/kernlb/kernlb/examples/internal/version"
 	"github.com/kernlb/kernlb/internal/suggest"
@@ -193,8 +192,7 @@ func unknown(what, word string, known []string) error {
 
 // printUsage prints the purpose of the command, and its flags.
 func (c *command) printUsage(w io.Writer) {
-	fmt.Fprintln(w, strings.TrimSpace("usage: kernlb "+c.name+" "+c.args)+" [flags]")
-	fmt.Fprintln(w)
+	fmt.Fprintf(w, "%s [flags]\n\n", strings.TrimSpace("usage: kernlb "+c.name+" "+c.args))
 	printWrapped(w, "", 0, strings.ToUpper(c.about[:1])+c.about[1:]+".")
 	fmt.Fprintf(w, "\nexample:\n  kernlb %s\n", c.example)
 	node := flag.NewFlagSet("", flag.ContinueOnError)
@@ -231,17 +229,16 @@ func (c *command) printUsage(w io.Writer) {
 // printWrapped prints a text after the beginning of its first line, in indented lines of 90
 // columns.
 func printWrapped(w io.Writer, line string, indent int, text string) {
-	column := utf8.RuneCountInString(line)
 	for i, word := range strings.Fields(text) {
-		width := utf8.RuneCountInString(word)
 		switch {
 		case i == 0:
-		case column+1+width > 90:
-			line, column = line+"\n"+strings.Repeat(" ", indent), indent
+			line += word
+		case len(line)+1+len(word) > 90:
+			fmt.Fprintln(w, line)
+			line = strings.Repeat(" ", indent) + word
 		default:
-			line, column = line+" ", column+1
+			line += " " + word
 		}
-		line, column = line+word, column+width
 	}
 	fmt.Fprintln(w, line)
 }
