@@ -27,6 +27,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"slices"
 	"syscall"
 	"time"
 
@@ -36,6 +37,9 @@ import (
 
 	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/examples/internal/version"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
 )
 
 // options are the flags.
@@ -75,6 +79,8 @@ func (o *options) parse(args []string, w io.Writer) error {
 		return fmt.Errorf("%q is no flag; -h lists them", fs.Arg(0))
 	case o.interval < 100*time.Millisecond:
 		return fmt.Errorf("-interval: %v: want 100ms or more", o.interval)
+	case !slices.Contains([]string{"auto", nftables.Name, iptables.Name, ipvs.Name}, o.backend):
+		return fmt.Errorf("-backend: there is no backend %q", o.backend)
 	}
 	return nil
 }

@@ -24,6 +24,7 @@ type model struct {
 	err           error
 	took          time.Duration // the last reading
 	all           []service     // of the last table, by name
+	sum           rates         // of all
 
 	shown    []service // the services that match the filter, sorted
 	order    string    // a key of orders
@@ -97,8 +98,11 @@ func (m *model) take(msg readMsg) {
 		m.all = catalog(msg.sample.table)
 	}
 	m.between = between{m.between.now, msg.sample}
+	if m.between.old == nil || m.between.old.sums == nil {
+		m.between.old = msg.sample
+	}
 	if msg.sample.sums != nil {
-		m.between.fill(m.all)
+		m.sum = m.between.fill(m.all)
 	}
 	m.arrange()
 }
@@ -111,7 +115,8 @@ func (m *model) arrange() {
 			m.shown = append(m.shown, s)
 		}
 	}
-	slices.SortStableFunc(m.shown, orders[m.order])
+	compare := orders[m.order].compare
+	slices.SortStableFunc(m.shown, func(a, b service) int { return compare(a.rates, b.rates) })
 	m.move(0)
 }
 
@@ -130,9 +135,7 @@ func (m *model) move(by int) {
 	if by != 0 {
 		m.selected = m.shown[at].name
 	}
-	rows := m.rows()
-	m.first = max(0, min(m.first, at, len(m.shown)-1))
-	m.first = max(m.first, at-rows+1)
+	m.first = max(min(m.first, at), at-m.rows()+1)
 }
 
 // key handles a key.

@@ -17,8 +17,8 @@ import (
 // page reads /recent.json of an engine's page (docs/page.md).
 type page struct {
 	client *http.Client
-	url    string // empty: none
-	name   string
+	url    string
+	name   string // as the flag has it; empty: none
 }
 
 // event is an event of the engine.
@@ -39,30 +39,26 @@ type recent struct {
 
 // newPage parses the address of the page. It sends no request yet.
 func newPage(where string) (*page, error) {
-	p := &page{name: where, client: &http.Client{Timeout: time.Second}}
-	if where == "" {
-		return p, nil
-	}
+	p := &page{name: where, url: strings.TrimSuffix(where, "/"),
+		client: &http.Client{Timeout: time.Second}}
 	if path, unix := strings.CutPrefix(where, "unix:"); unix {
 		p.url = "http://localhost"
 		p.client.Transport = &http.Transport{
 			DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
 				return new(net.Dialer).DialContext(ctx, "unix", path)
 			}}
-		return p, nil
 	}
-	u, err := url.Parse(where)
-	if err != nil || u.Scheme != "http" && u.Scheme != "https" || u.Host == "" {
+	u, err := url.Parse(p.url)
+	if where != "" && (err != nil || !strings.HasPrefix(u.Scheme, "http") || u.Host == "") {
 		return nil, fmt.Errorf("-page: %q: want an URL such as http://127.0.0.1:10256, or "+
 			"unix:PATH", where)
 	}
-	p.url = strings.TrimSuffix(where, "/")
 	return p, nil
 }
 
 // recent requests the events of the engine.
 func (p *page) recent(ctx context.Context) (r recent) {
-	if p.url == "" {
+	if p.name == "" {
 		return recent{why: "-page is empty"}
 	}
 	req, err := http.NewRequestWithContext(ctx, http.MethodGet, p.url+"/recent.json", nil)

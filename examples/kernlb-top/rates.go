@@ -5,33 +5,15 @@ import (
 	"net/netip"
 	"slices"
 	"strings"
-	"time"
 
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// rates are the counts per second, and the counts so far.
-type rates struct {
-	connections, packets, bytesIn, bytesOut float64
-	total                                   counters.Values
-}
+// rates are the counts since the previous reading, and the counts so far.
+type rates struct{ since, total counters.Values }
 
-func ratesOf(old, now counters.Values, passed time.Duration) rates {
-	r := rates{total: now}
-	if s := passed.Seconds(); s > 0 {
-		d := now.Since(old)
-		r.connections = float64(d.Connections) / s
-		r.packets = float64(d.PacketsIn+d.PacketsOut) / s
-		r.bytesIn, r.bytesOut = float64(d.BytesIn)/s, float64(d.BytesOut)/s
-	}
-	return r
-}
-
-func (r rates) plus(o rates) rates {
-	return rates{r.connections + o.connections, r.packets + o.packets, r.bytesIn + o.bytesIn,
-		r.bytesOut + o.bytesOut, r.total.Plus(o.total)}
-}
+func (r rates) plus(o rates) rates { return rates{r.since.Plus(o.since), r.total.Plus(o.total)} }
 
 // service is a service with its rates.
 type service struct {
@@ -43,8 +25,7 @@ type service struct {
 
 // part is a frontend or an endpoint with its rates.
 type part struct {
-	name  string
-	share float64 // of the connections of the service
+	name string
 	rates
 }
 
@@ -86,41 +67,44 @@ func endpointsOf(t *servicemodel.Table, frontends []*servicemodel.Frontend) []ne
 	return slices.Compact(l)
 }
 
-// between holds two samples. The newer one has counters.
+// between holds two samples with counters: twice the same one after the first reading.
 type between struct{ old, now *sample }
 
-// frontend returns the rates of a frontend. They are zero for a new one.
+// perSecond returns a count since the previous reading as text.
+func (b between) perSecond(n uint64) string {
+	if s := b.now.at.Sub(b.old.at).Seconds(); s > 0 {
+		return short(float64(n) / s)
+	}
+	return "0"
+}
+
 func (b between) frontend(k servicemodel.FrontendKey) rates {
 	now := b.now.sums.Frontend(k)
-	if b.old == nil || b.old.sums == nil {
-		return rates{total: now}
-	}
-	return ratesOf(b.old.sums.Frontend(k), now, b.now.at.Sub(b.old.at))
+	return rates{now.Since(b.old.sums.Frontend(k)), now}
 }
 
 func (b between) endpoint(k servicemodel.FrontendKey, e netip.AddrPort) rates {
 	now := b.now.sums.Endpoint(k, e)
-	if b.old == nil || b.old.sums == nil {
-		return rates{total: now}
-	}
-	return ratesOf(b.old.sums.Endpoint(k, e), now, b.now.at.Sub(b.old.at))
+	return rates{now.Since(b.old.sums.Endpoint(k, e)), now}
 }
 
-// fill adds the rates of the services.
-func (b between) fill(list []service) {
+// fill adds the rates of the services, and returns their sum.
+func (b between) fill(list []service) (all rates) {
 	for i := range list {
-		list[i].rates = rates{}
-		for _, f := range list[i].frontends {
-			list[i].rates = list[i].plus(b.frontend(f.Key))
+		s := &list[i]
+		s.rates = rates{}
+		for _, f := range s.frontends {
+			s.rates = s.plus(b.frontend(f.Key))
 		}
+		all = all.plus(s.rates)
 	}
+	return all
 }
 
-// parts returns the frontends of a service, and its endpoints with their shares of the present
-// connections, or if there are none, of all connections so far.
+// parts returns the frontends of a service, and its endpoints, the busiest first.
 func (b between) parts(s *service) (frontends, endpoints []part) {
 	for _, f := range s.frontends {
-		frontends = append(frontends, part{name: f.Key.String(), rates: b.frontend(f.Key)})
+		frontends = append(frontends, part{f.Key.String(), b.frontend(f.Key)})
 	}
 	for _, e := range endpointsOf(b.now.table, s.frontends) {
 		p := part{name: e.String()}
@@ -129,35 +113,42 @@ func (b between) parts(s *service) (frontends, endpoints []part) {
 		}
 		endpoints = append(endpoints, p)
 	}
-	of := func(p part) float64 { return p.connections }
-	if sum(endpoints, of) == 0 {
-		of = func(p part) float64 { return float64(p.total.Connections) }
-	}
-	if all := sum(endpoints, of); all > 0 {
-		for i := range endpoints {
-			endpoints[i].share = of(endpoints[i]) / all
-		}
-	}
-	slices.SortStableFunc(endpoints, func(a, b part) int { return cmp.Compare(b.share, a.share) })
+	slices.SortStableFunc(endpoints, func(a, b part) int { return byConnections(a.rates, b.rates) })
 	return frontends, endpoints
 }
 
-func sum(l []part, of func(part) float64) (n float64) {
-	for _, p := range l {
-		n += of(p)
+// shareOf returns the share of the present connections that an endpoint has, or if there are none,
+// its share of all connections so far.
+func shareOf(r rates, endpoints []part) float64 {
+	var all rates
+	for _, e := range endpoints {
+		all = all.plus(e.rates)
 	}
-	return n
+	if all.since.Connections > 0 {
+		return float64(r.since.Connections) / float64(all.since.Connections)
+	}
+	return float64(r.total.Connections) / float64(max(1, all.total.Connections))
 }
 
-// orders are the sort orders of services, by their keys. Equal services are sorted by name.
-var orders = map[string]func(a, b service) int{
-	"c": func(a, b service) int {
-		return cmp.Or(cmp.Compare(b.connections, a.connections),
-			cmp.Compare(b.total.Connections, a.total.Connections))
-	},
-	"p": func(a, b service) int { return cmp.Compare(b.packets, a.packets) },
-	"b": func(a, b service) int {
-		return cmp.Compare(b.bytesIn+b.bytesOut, a.bytesIn+a.bytesOut)
-	},
-	"n": func(service, service) int { return 0 },
+// order is a sort order of services. Equal services are sorted by name.
+type order struct {
+	by      string
+	compare func(a, b rates) int
+}
+
+// orders are the sort orders by their keys.
+var orders = map[string]order{
+	"c": {"connections", byConnections},
+	"p": {"packets", func(a, b rates) int {
+		return cmp.Compare(b.since.PacketsIn+b.since.PacketsOut, a.since.PacketsIn+a.since.PacketsOut)
+	}},
+	"b": {"bytes", func(a, b rates) int {
+		return cmp.Compare(b.since.BytesIn+b.since.BytesOut, a.since.BytesIn+a.since.BytesOut)
+	}},
+	"n": {"name", func(rates, rates) int { return 0 }},
+}
+
+func byConnections(a, b rates) int {
+	return cmp.Or(cmp.Compare(b.since.Connections, a.since.Connections),
+		cmp.Compare(b.total.Connections, a.total.Connections))
 }

@@ -34,26 +34,21 @@ type reader struct {
 
 // openReader opens the backend that the flags name, or the first one that holds services.
 func openReader(ctx context.Context, o *options) (*reader, error) {
-	var errs []error
+	err := fmt.Errorf("no backend has services of the instance %s", o.instance)
 	for _, c := range instance.Candidates(o.instance, ipvs.Config{}) {
 		if o.backend != "auto" && o.backend != c.Name {
 			continue
 		}
-		r, err := tryReader(ctx, o, c)
-		if r != nil {
+		r, why := tryReader(ctx, o, c)
+		if why == nil {
 			return r, nil
 		}
-		errs = append(errs, err)
+		err = fmt.Errorf("%w; %s: %w", err, c.Name, why)
 	}
-	if len(errs) == 0 {
-		return nil, fmt.Errorf("-backend: there is no backend %q", o.backend)
-	}
-	return nil, fmt.Errorf("no backend has services of the instance %s: %w", o.instance,
-		errors.Join(errs...))
+	return nil, err
 }
 
-// tryReader returns nil if the backend cannot be opened. It also returns nil if the backend holds
-// nothing and the flags do not name it.
+// tryReader opens a backend. One that holds nothing is an error, unless the flags name it.
 func tryReader(ctx context.Context, o *options, c dataplane.Candidate) (*reader, error) {
 	b, err := c.Open()
 	if err != nil {
@@ -61,14 +56,13 @@ func tryReader(ctx context.Context, o *options, c dataplane.Candidate) (*reader,
 	}
 	r := &reader{backend: b}
 	if err = r.observe(ctx); err == nil && r.held.Len() == 0 && o.backend == "auto" {
-		err = fmt.Errorf("%s: none", c.Name)
+		err = errors.New("none")
 	}
 	if err == nil {
 		r.source, err = instance.OpenSource(c.Name, o.instance)
 	}
 	if err != nil {
-		_ = b.Close()
-		return nil, err
+		return nil, errors.Join(err, b.Close())
 	}
 	return r, nil
 }

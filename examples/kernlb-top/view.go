@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"math"
 	"strings"
 
 	"github.com/charmbracelet/x/ansi"
@@ -27,11 +28,7 @@ func (m *model) View() string {
 	default:
 		lines = append(lines, m.list()...)
 	}
-	body := max(0, m.height-recentLines-2)
-	lines = lines[:min(len(lines), body)]
-	for len(lines) < body {
-		lines = append(lines, "")
-	}
+	lines = fit(lines, max(0, m.height-recentLines-2))
 	lines = append(lines, m.styles.dim.Render("RECENT CHANGES"))
 	lines = append(lines, m.recentLines()...)
 	lines = append(lines, m.keys())
@@ -47,14 +44,11 @@ func (m *model) title() string {
 	if now == nil {
 		return "kernlb top"
 	}
-	var all rates
-	for i := range m.all {
-		all = all.plus(m.all[i].rates)
-	}
 	t := fmt.Sprintf("kernlb top  %s  services: %d", now.backend, len(m.all))
 	if now.sums != nil {
-		t += fmt.Sprintf("  %s connections/s  %sB/s in  %sB/s out", short(all.connections),
-			short(all.bytesIn), short(all.bytesOut))
+		per, sum := m.between.perSecond, m.sum.since
+		t += fmt.Sprintf("  %s connections/s  %sB/s in  %sB/s out", per(sum.Connections),
+			per(sum.BytesIn), per(sum.BytesOut))
 	}
 	t += "  " + now.at.Format("15:04:05")
 	if m.paused {
@@ -93,8 +87,10 @@ func (m *model) row(mark, name, endpoints string, r rates) string {
 	if m.between.now.sums == nil {
 		return name + fmt.Sprintf(numbers, endpoints, "", "", "", "", "")
 	}
-	return name + fmt.Sprintf(numbers, endpoints, short(r.connections), short(r.packets),
-		short(r.bytesIn), short(r.bytesOut), fmt.Sprint(r.total.Connections))
+	per := m.between.perSecond
+	return name + fmt.Sprintf(numbers, endpoints, per(r.since.Connections),
+		per(r.since.PacketsIn+r.since.PacketsOut), per(r.since.BytesIn), per(r.since.BytesOut),
+		fmt.Sprint(r.total.Connections))
 }
 
 // list returns the services that fit on the screen.
@@ -132,12 +128,11 @@ func (m *model) details() []string {
 		lines = append(lines, m.row("  at ", p.name, "", p.rates))
 	}
 	for _, p := range endpoints {
-		lines = append(lines, m.row("  -> ", p.name, fmt.Sprintf("%.1f %%", 100*p.share),
-			p.rates))
+		share := fmt.Sprintf("%.1f %%", 100*shareOf(p.rates, endpoints))
+		lines = append(lines, m.row("  -> ", p.name, share, p.rates))
 	}
-	if room := m.rows() + 1; len(lines) > room {
-		more := fmt.Sprintf("  and %d more", len(lines)-room+1)
-		lines = append(lines[:room-1], more)
+	if room := m.rows(); len(lines) > room+1 {
+		lines = append(lines[:room], fmt.Sprintf("  and %d more", len(lines)-room))
 	}
 	return lines
 }
@@ -158,11 +153,7 @@ func (m *model) recentLines() []string {
 	if len(l) == 0 {
 		l = []string{"none"}
 	}
-	l = l[:min(len(l), recentLines)]
-	for len(l) < recentLines {
-		l = append(l, "")
-	}
-	return l
+	return fit(l, recentLines)
 }
 
 // keys returns the help for keys, or the text being typed.
@@ -173,8 +164,7 @@ func (m *model) keys() string {
 	case m.detail:
 		return m.styles.dim.Render("escape: all services  space: pause  q: quit")
 	}
-	by := map[string]string{"c": "connections", "p": "packets", "b": "bytes", "n": "name"}[m.order]
-	text := "by " + by
+	text := "by " + orders[m.order].by
 	if m.filter != "" {
 		text += ", with " + m.filter + " in the name"
 	}
@@ -197,15 +187,20 @@ func (m *model) table() string {
 
 // short returns a number in at most six characters.
 func short(v float64) string {
-	units := []string{"", "k", "M", "G", "T", "P"}
-	i := 0
-	for ; v >= 999.95 && i < len(units)-1; i++ {
-		v /= 1000
+	units := "kMGTP"
+	unit := ""
+	for ; v >= 999.95 && units != ""; units = units[1:] {
+		v, unit = v/1000, units[:1]
 	}
-	if v == float64(int64(v)) && i == 0 {
-		return fmt.Sprintf("%d", int64(v))
+	if unit == "" && v == math.Trunc(v) {
+		return fmt.Sprint(v)
 	}
-	return fmt.Sprintf("%.1f%s", v, units[i])
+	return fmt.Sprintf("%.1f%s", v, unit)
+}
+
+// fit cuts off lines, or adds empty ones.
+func fit(lines []string, n int) []string {
+	return append(lines, make([]string, n)...)[:n]
 }
 
 func pad(s string, width int) string {
