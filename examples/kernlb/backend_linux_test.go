@@ -64,24 +64,24 @@ spec:
 `
 
 // kernlb runs a command line and further arguments in a namespace, with a manifest as standard
-// input. It returns the exit code and the output.
-func kernlb(t *testing.T, ns *netnstest.NS, manifest, line string, args ...string) (code int,
-	stdout, stderr string) {
+// input. It requires the exit code, and returns the output.
+func kernlb(t *testing.T, ns *netnstest.NS, manifest string, want int, line string,
+	args ...string) (stdout, stderr string) {
 	t.Helper()
 	var out, errs bytes.Buffer
 	require.NoError(t, ns.Do(func() error {
 		p := &program{stdin: strings.NewReader(manifest), stdout: &out, stderr: &errs}
-		code = p.run(context.WithoutCancel(t.Context()), append(strings.Fields(line), args...))
+		code := p.run(context.WithoutCancel(t.Context()), append(strings.Fields(line), args...))
+		require.Equal(t, want, code, "%s: %s", line, &errs)
 		return nil
 	}))
-	return code, out.String(), errs.String()
+	return out.String(), errs.String()
 }
 
 // done is kernlb for a command that must succeed. It returns the standard output.
 func done(t *testing.T, ns *netnstest.NS, manifest, line string, args ...string) string {
 	t.Helper()
-	code, out, errs := kernlb(t, ns, manifest, line, args...)
-	require.Equal(t, exitDone, code, errs)
+	out, _ := kernlb(t, ns, manifest, exitDone, line, args...)
 	return out
 }
 
@@ -89,8 +89,7 @@ func done(t *testing.T, ns *netnstest.NS, manifest, line string, args ...string)
 func fails(t *testing.T, ns *netnstest.NS, manifest string, want int, says, line string,
 	args ...string) {
 	t.Helper()
-	code, _, errs := kernlb(t, ns, manifest, line, args...)
-	require.Equal(t, want, code, errs)
+	_, errs := kernlb(t, ns, manifest, want, line, args...)
 	require.Contains(t, errs, says)
 }
 
@@ -107,13 +106,11 @@ func TestProbePrintsEachBackend(t *testing.T) {
 func TestAutoFindsAgainWhatItChose(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
-	code, out, errs := kernlb(t, ns, webManifest, "apply -f - --backend auto")
-	require.Equal(t, exitDone, code, errs)
+	out, errs := kernlb(t, ns, webManifest, exitDone, "apply -f - --backend auto")
 	require.Contains(t, out, "nftables: ")
 	require.NotContains(t, errs, "warning")
 	done(t, ns, webManifest, "apply -f - --backend iptables")
-	code, _, errs = kernlb(t, ns, webManifest, "apply -f - --backend auto")
-	require.Equal(t, exitDone, code, errs)
+	_, errs = kernlb(t, ns, webManifest, exitDone, "apply -f - --backend auto")
 	require.Contains(t, errs,
 		"the backend iptables holds 1 frontends of the instance kernlb, too: kernlb cleanup "+
 			"-backend iptables -instance kernlb removes them")
@@ -140,15 +137,12 @@ endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
 		"apply -f - --backend nftables")
 
 	probed := done(t, ns, "", "probe")
-	code, out, errs := kernlb(t, ns, leastConn, "apply -f - --backend auto")
 	if !regexp.MustCompile(`(?m)^ipvs +yes`).MatchString(probed) {
-		require.NotEqual(t, exitDone, code, out)
-		require.Contains(t, errs, "ipvs")
-		out = done(t, ns, "", "show")
-		require.NotContains(t, out, "web")
+		fails(t, ns, leastConn, exitInvalid, "ipvs", "apply -f - --backend auto")
+		require.NotContains(t, done(t, ns, "", "show"), "web")
 		return
 	}
-	require.Equal(t, exitDone, code, errs)
+	out, errs := kernlb(t, ns, leastConn, exitDone, "apply -f - --backend auto")
 	require.Contains(t, out, "ipvs: ")
 	require.Contains(t, errs, "the backend is ipvs, not nftables: nftables cannot express service "+
 		"default/web:http: scheduler: lc")

@@ -4,8 +4,6 @@ import (
 	"context"
 	"net/http"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -51,40 +49,53 @@ tcp dport 8080 drop comment "no web"
 }`
 
 // Eight services are broken in eight ways. For each, one command of docs/debugging.md finds the
-// reason.
+// reason, and one view of the page, as docs/page.md says.
 func TestBrokenServicesAreDiagnosed(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
-	file := filepath.Join(t.TempDir(), "services.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(brokenServices()), 0o600))
-	node := []string{"-f", file, "-node", "n1", "-node-ip", netnstest.Net.NodeIPv4}
-	code, _, errs := kernlb(t, c.Node.NS, "", "apply -keep-going", node...)
-	require.Equal(t, exitFailed, code, errs)
-	nstest.NFT(t, c.Node.NS, brokenRules)
-	for name, w := range map[string]struct {
-		command string
-		says    string
-	}{
+	w := &watched{t: t, ns: c.Node.NS, dir: t.TempDir()}
+	node := []string{"-f", w.dir, "-node", "n1", "-node-ip", netnstest.Net.NodeIPv4}
+	w.args = append([]string{"watch", "-copies", t.TempDir(), "-listen", "127.0.0.1:0"}, node...)
+	w.write("services.yaml", brokenServices())
+	nstest.NFT(t, w.ns, brokenRules)
+	w.start()
+	at := w.address()
+	w.logs("msg=applied")
+	for name, b := range map[string]struct{ command, says, path, shows string }{
 		"no ready endpoint": {"trace -from 10.244.1.1%veth1 -to 10.96.0.1:80/tcp",
-			"rejected: 1 endpoint, none ready"},
+			"rejected: 1 endpoint, none ready", "/?show=problems", "1 endpoint, none ready"},
 		"Local without endpoints here": {"trace -from 198.51.100.11%eth1 -to 192.0.2.10:30002/tcp",
-			"dropped: externalTrafficPolicy is Local and no ready endpoint is on node n1"},
+			"dropped: externalTrafficPolicy is Local and no ready endpoint is on node n1",
+			"/?show=problems", "no ready endpoint is on node n1"},
 		"source ranges": {"trace -from 198.51.100.11%eth1 -to 203.0.113.3:80/tcp",
+			"dropped: 198.51.100.11 may not connect, only 192.0.2.0/24",
+			"/trace?from=198.51.100.11&link=eth1&to=203.0.113.3:80/tcp",
 			"dropped: 198.51.100.11 may not connect, only 192.0.2.0/24"},
-		"wrong targetPort":     {"explain default/port", "none has a port named http"},
-		"node port of another": {"explain default/second", "conflict: "},
+		"wrong targetPort": {"explain default/port", "none has a port named http",
+			"/?show=problems", "none has a port named http/tcp: they have htpp"},
+		"node port of another": {"explain default/second", "conflict: ",
+			"/service?name=default/second",
+			"*4:30005/tcp: default/first:http wins over default/second:http"},
 		"nothing listens": {"trace -send -from 192.0.2.10 -to 10.96.0.6:80/tcp",
-			"\n10.244.1.2:9999 refuses: nothing listens there\n"},
+			"\n10.244.1.2:9999 refuses: nothing listens there\n",
+			"POST /ask?name=default/deaf", "refuses connections: nothing listens"},
 		"firewall": {"trace -send -from 192.0.2.10 -to 10.96.0.7:80/tcp",
-			"\nanother program (inet fw out, rule 2 (\"no web\")) drops it\n"},
+			"\nanother program (inet fw out, rule 2 (\"no web\")) drops it\n",
+			"POST /ask?name=default/fw", "does not answer: "},
 		"refused": {"explain default/refused", "refused: nftables cannot express service " +
+			"default/refused:http: ", "/refused", "nftables cannot express service " +
 			"default/refused:http: "},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.Contains(t, done(t, c.Node.NS, "", w.command, node...), w.says)
+			require.Contains(t, done(t, w.ns, "", b.command, node...), b.says)
+			code, body := get(t, w.ns, at, at, b.path)
+			require.Equal(t, http.StatusOK, code)
+			require.Contains(t, body, b.shows)
 		})
 	}
+	_, body := get(t, w.ns, at, at, "/hooks")
+	require.Contains(t, body, "drop (&#34;no web&#34;)", "whose firewall it is")
 }
 
 // trace -live waits for a packet that matches, from any sender, and follows it.
@@ -110,8 +121,7 @@ func TestTraceLive(t *testing.T) {
 		<-sent
 	}()
 	const trace = "trace -live -from 10.244.1.1%veth1 -to 10.96.0.1:80/udp"
-	code, out, errs := kernlb(t, c.Node.NS, "", trace)
-	require.Equal(t, exitDone, code, errs)
+	out, errs := kernlb(t, c.Node.NS, "", exitDone, trace)
 	require.Equal(t, "waiting for a packet from 10.244.1.1%veth1 to 10.96.0.1:80/udp\n", errs)
 	require.Contains(t, out, "\nit works: 10.244.1.2:8080 answers\n")
 	out = done(t, c.Node.NS, "", trace+" -o json -wait 1m")
@@ -122,49 +132,12 @@ func TestTraceLive(t *testing.T) {
 	require.Contains(t, out, "\nkernlb (ip kernlb no-endpoints, rule ")
 	require.Contains(t, out, ") refuses it: no endpoint can be used")
 	for want, args := range map[string]string{
-		"no packet from 10.0.0.9 to 10.96.0.1:80/udp came within 1ms": "-from 10.0.0.9 -live " +
-			"-wait 1ms",
 		"-send: 10.0.0.9 is no address of this node": "-from 10.0.0.9 -send",
 		"-send cannot be combined with a link":       "-from 192.0.2.10%eth0 -send",
 		"-wait needs -live":                          "-from 192.0.2.10 -wait 1s",
 	} {
-		code, _, errs = kernlb(t, c.Node.NS, "", "trace -to 10.96.0.1:80/udp "+args)
-		require.NotEqual(t, exitDone, code)
-		require.Contains(t, errs, want)
+		fails(t, c.Node.NS, "", exitInvalid, want, "trace -to 10.96.0.1:80/udp "+args)
 	}
-}
-
-// The page also shows why the eight services are broken, as docs/page.md says.
-func TestBrokenServicesAreDiagnosedOnThePage(t *testing.T) {
-	t.Parallel()
-	c := netnstest.Start(t, netnstest.Options{})
-	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
-	w := &watched{t: t, ns: c.Node.NS, dir: t.TempDir()}
-	w.args = []string{"watch", "-f", w.dir, "-copies", t.TempDir(), "-node", "n1", "-node-ip",
-		netnstest.Net.NodeIPv4, "-listen", "127.0.0.1:0"}
-	w.write("services.yaml", brokenServices())
-	nstest.NFT(t, w.ns, brokenRules)
-	w.start()
-	at := w.address()
-	w.logs("msg=applied")
-	for name, look := range map[string]struct{ path, says string }{
-		"no ready endpoint":            {"/?show=problems", "1 endpoint, none ready"},
-		"Local without endpoints here": {"/?show=problems", "no ready endpoint is on node n1"},
-		"source ranges": {"/trace?from=198.51.100.11&link=eth1&to=203.0.113.3:80/tcp",
-			"dropped: 198.51.100.11 may not connect, only 192.0.2.0/24"},
-		"wrong targetPort": {"/?show=problems", "none has a port named http/tcp: they have htpp"},
-		"node port of another": {"/service?name=default/second",
-			"*4:30005/tcp: default/first:http wins over default/second:http"},
-		"nothing listens": {"POST /ask?name=default/deaf", "refuses connections: nothing listens"},
-		"firewall":        {"POST /ask?name=default/fw", "does not answer: "},
-		"and whose it is": {"/hooks", "drop (&#34;no web&#34;)"},
-		"refused":         {"/refused", "nftables cannot express service default/refused:http: "},
-	} {
-		t.Run(name, func(t *testing.T) {
-			code, body := get(t, w.ns, at, at, look.path)
-			require.Equal(t, http.StatusOK, code)
-			require.Contains(t, body, look.says)
-		})
-	}
-	w.halt()
+	fails(t, c.Node.NS, "", exitFailed, "no packet from 10.0.0.9 to 10.96.0.1:80/udp came within "+
+		"1ms", "trace -to 10.96.0.1:80/udp -from 10.0.0.9 -live -wait 1ms")
 }

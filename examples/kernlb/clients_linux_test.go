@@ -4,7 +4,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"net"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -182,21 +181,13 @@ func (n *clientNode) command(args ...string) *exec.Cmd {
 
 // start starts the program, and waits until it is ready.
 func (n *clientNode) start(t *testing.T, backend string) {
-	socket := filepath.Join(t.TempDir(), "notify")
-	conn := ok(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
-	defer conn.Close()
+	log := &lockedBuffer{}
+	socket, next := notifications(t, log)
 	n.process = n.command("watch", "-f", n.dir, "-copies", n.dir+"-copies", "-backend", backend)
 	n.process.Env = append(n.process.Env, "NOTIFY_SOCKET="+socket)
-	log := &lockedBuffer{}
 	n.process.Stdout, n.process.Stderr = log, log
 	require.NoError(t, n.Node.NS.Do(n.process.Start))
-	require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
-	for b := make([]byte, 4096); ; {
-		size, err := conn.Read(b)
-		require.NoError(t, err, "%s", log)
-		if strings.Contains(string(b[:size]), "READY=1") {
-			return
-		}
+	for !strings.Contains(next(), "READY=1") {
 	}
 }
 

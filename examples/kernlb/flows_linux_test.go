@@ -84,17 +84,16 @@ func TestApplyTwiceCleansUp(t *testing.T) {
 				`"endpoint":"10.244.0.1:8080","former_endpoint":true,"state":"ESTABLISHED"`)
 
 			start := time.Now()
-			_, out, errs := kernlb(t, ns, after, "apply -f - -backend "+backend+" -connections 2s")
+			drain := "apply -f - -connections 2s -backend " + backend
+			out, errs := kernlb(t, ns, after, exitDone, drain)
 			require.Contains(t, errs, "draining for 2s")
 			require.Contains(t, out, "stale flows deleted: 1;")
 			require.GreaterOrEqual(t, time.Since(start), 2*time.Second)
-			_, _, errs = kernlb(t, ns, after, "apply -f - -backend "+backend+" -connections 2s")
+			_, errs = kernlb(t, ns, after, exitDone, drain)
 			require.Empty(t, errs, "nothing is left to be drained, so nothing is waited for")
-			code, out, errs := kernlb(t, ns, "", "flows -backend "+backend+" -service "+
-				"default/other")
-			require.Equal(t, exitFailed, code)
-			require.Contains(t, errs, `there is no service "default/other"`)
-			require.Empty(t, out)
+			done(t, ns, "", "flows -service default/dns -backend", backend)
+			fails(t, ns, "", exitFailed, "kernlb flows: there is no service \"default/dnx\"; did you "+
+				"mean default/dns?\n", "flows -service default/dnx -backend", backend)
 		})
 	}
 }

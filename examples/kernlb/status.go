@@ -46,7 +46,12 @@ var errProblems = errors.New("there are problems: see above")
 func (p *program) status(ctx context.Context) error {
 	ctx, stop := context.WithTimeout(ctx, 10*time.Second)
 	defer stop()
-	a, err := request(ctx, http.MethodGet, strings.TrimSuffix(p.opts.status, "/")+"/healthz")
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet,
+		strings.TrimSuffix(p.opts.status, "/")+"/healthz", nil)
+	if err != nil {
+		return err
+	}
+	a, err := request(req)
 	if err != nil {
 		return fmt.Errorf("no program answers; kernlb watch -listen would: %w", err)
 	}
@@ -74,13 +79,9 @@ func (p *program) status(ctx context.Context) error {
 
 // request sends a request in the network namespace of the calling thread. An http.Client would
 // dial in another thread, so it gets the connection.
-func request(ctx context.Context, method, to string) (*http.Response, error) {
-	req, err := http.NewRequestWithContext(ctx, method, to, nil)
-	if err != nil {
-		return nil, err
-	}
-	port := cmp.Or(req.URL.Port(), "80")
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", net.JoinHostPort(req.URL.Hostname(), port))
+func request(req *http.Request) (*http.Response, error) {
+	conn, err := new(net.Dialer).DialContext(req.Context(), "tcp",
+		net.JoinHostPort(req.URL.Hostname(), cmp.Or(req.URL.Port(), "80")))
 	if err != nil {
 		return nil, err
 	}

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"io"
 	"log/slog"
 	"net"
@@ -27,10 +26,8 @@ func refusedOne(name, ip string) string {
 // after a restart. Everything else is applied. The log, the status and the page say so.
 func TestWatchKeepsWhatIsRefused(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t, "-listen", "127.0.0.1:0")
-	w.write("a.yaml", one("a", "10.96.0.1"))
+	w := watching(t, "-listen", "127.0.0.1:0")
 	w.write("b.yaml", one("b", "10.96.0.2"))
-	w.start()
 	w.holds("10.96.0.1", "10.96.0.2")
 	require.Eventually(t, func() bool { return w.status() == "" }, 5*time.Second,
 		50*time.Millisecond)
@@ -66,14 +63,19 @@ func TestWatchKeepsWhatIsRefused(t *testing.T) {
 		return strings.Contains(w.status(), "refused: default/d, left out\n")
 	}, 5*time.Second, 50*time.Millisecond)
 	w.holds("10.96.0.9", "10.96.0.2", "10.96.0.3")
-	w.halt()
 }
 
 // status returns the output of the command status after its first line, without an error.
 func (w *watched) status() string {
-	_, out, _ := kernlb(w.t, w.ns, "", "status -page", "http://"+w.address())
-	_, out, _ = strings.Cut(out, "\n")
-	return out
+	w.t.Helper()
+	var out, errs strings.Builder
+	require.NoError(w.t, w.ns.Do(func() error {
+		p := &program{stdout: &out, stderr: &errs}
+		p.run(w.t.Context(), []string{"status", "-page", "http://" + w.address()})
+		return nil
+	}))
+	_, rest, _ := strings.Cut(out.String(), "\n")
+	return rest
 }
 
 // A service that apply put into the kernel stays, even if a program that starts refuses it and does
@@ -91,32 +93,25 @@ func TestWatchKeepsWhatWasAppliedBefore(t *testing.T) {
 		"says what they were: default/a\n")
 	w.write("a.yaml", one("a", "10.96.0.3"))
 	w.holds("10.96.0.2", "10.96.0.3")
-	w.halt()
 }
 
 // With -strict, a refused service keeps everything else back.
 func TestWatchIsStrictIfAskedTo(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t, "-strict")
-	w.write("a.yaml", one("a", "10.96.0.1"))
-	w.start()
-	w.holds("10.96.0.1")
+	w := watching(t, "-strict")
 	w.write("a.yaml", refusedOne("a", "10.96.0.1"))
 	w.write("b.yaml", one("b", "10.96.0.2"))
 	w.logs("apply failed")
 	w.holds("10.96.0.1")
 	w.write("a.yaml", one("a", "10.96.0.1"))
 	w.holds("10.96.0.1", "10.96.0.2")
-	w.halt()
 }
 
 // Broken files, useless files and a missing directory are problems.
 func TestWatchTellsItsProblems(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t, "-listen", "127.0.0.1:0")
-	w.write("a.yaml", one("a", "10.96.0.1"))
+	w := watching(t, "-listen", "127.0.0.1:0")
 	w.write("b.yaml", one("b", "10.96.0.2"))
-	w.start()
 	w.holds("10.96.0.1", "10.96.0.2")
 	says := func(texts ...string) {
 		t.Helper()
@@ -134,6 +129,7 @@ func TestWatchTellsItsProblems(t *testing.T) {
 	w.write("a.yaml", "kind: [")
 	says("problem: a.yaml: broken manifest: its services stay as they were; a.yaml:1: ")
 	w.write("c.yaml", one("b", "10.96.0.3"))
+	w.logs("c.yaml:3: document 1: Service default/b: is in b.yaml:3, too; that of c.yaml counts")
 	says("a.yaml: broken", "b.yaml:3: document 1: Service default/b: does not count: it is in "+
 		"c.yaml:3", "b.yaml:8: document 2: EndpointSlice default/b: does not count")
 	_, text := get(t, w.ns, w.address(), w.address(), "/metrics")
@@ -161,24 +157,16 @@ func (w *watched) address() string {
 func get(t *testing.T, ns *netnstest.NS, at, host, path string) (code int, body string) {
 	t.Helper()
 	require.NoError(t, ns.Do(func() error {
-		conn, err := net.Dial("tcp", at)
-		if err != nil {
-			return err
-		}
-		defer conn.Close()
 		method, path, post := strings.Cut(path, " ")
 		if !post {
 			method, path = http.MethodGet, method
 		}
-		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+host+path, nil)
+		r, err := http.NewRequestWithContext(t.Context(), method, "http://"+at+path, nil)
 		if err != nil {
 			return err
 		}
-		r.Close = true
-		if err := r.Write(conn); err != nil {
-			return err
-		}
-		a, err := http.ReadResponse(bufio.NewReader(conn), r)
+		r.Host = host
+		a, err := request(r)
 		if err != nil {
 			return err
 		}
@@ -192,9 +180,7 @@ func get(t *testing.T, ns *netnstest.NS, at, host, path string) (code int, body 
 
 func TestWatchServesAPage(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t, "-listen", "127.0.0.1:0")
-	w.write("a.yaml", one("a", "10.96.0.1"))
-	w.start()
+	w := watching(t, "-listen", "127.0.0.1:0")
 	at := w.address()
 	require.Eventually(t, func() bool {
 		_, body := get(t, w.ns, at, at, "/services.json")
@@ -221,21 +207,17 @@ func TestWatchServesAPage(t *testing.T) {
 	require.Equal(t, http.StatusOK, code)
 	code, _ = get(t, w.ns, at, "evil.example", "/")
 	require.Equal(t, http.StatusMisdirectedRequest, code)
-	w.halt()
 }
 
 func TestWatchListensToOthersIfAskedTo(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t, "-listen", "0.0.0.0:0", "-listen-anywhere")
-	w.write("a.yaml", one("a", "10.96.0.1"))
-	w.start()
+	w := watching(t, "-listen", "0.0.0.0:0", "-listen-anywhere")
 	_, port, err := net.SplitHostPort(w.address())
 	require.NoError(t, err)
 	code, _ := get(t, w.ns, "127.0.0.1:"+port, "node.example", "/")
 	require.Equal(t, http.StatusOK, code)
 	fails(t, w.ns, "", exitFailed, "-listen: listen tcp 127.0.0.1:"+port+": bind: address "+
 		"already in use", strings.Join(w.args, " ")+" -listen 127.0.0.1:"+port)
-	w.halt()
 }
 
 func TestHostileClientsOfThePage(t *testing.T) {

@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"net"
 	"os"
@@ -56,6 +57,19 @@ func (b *lockedBuffer) String() string {
 	return b.b.String()
 }
 
+// watching returns a program that holds the service a.
+func watching(t *testing.T, args ...string) *watched {
+	t.Helper()
+	w := newWatched(t, args...)
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.start()
+	w.holds("10.96.0.1")
+	return w
+}
+
+// String returns the log.
+func (w *watched) String() string { return w.log.String() }
+
 func newWatched(t *testing.T, args ...string) *watched {
 	t.Helper()
 	w := &watched{t: t, ns: nstest.New(t), dir: t.TempDir()}
@@ -63,24 +77,27 @@ func newWatched(t *testing.T, args ...string) *watched {
 	return w
 }
 
-// start runs the program until halt.
+// start runs the program until halt, or until the test ends.
 func (w *watched) start() {
 	ctx, stop := context.WithCancel(w.t.Context())
 	w.stop, w.code, w.log = stop, make(chan int, 1), &lockedBuffer{}
+	p, code := &program{stdin: strings.NewReader(""), stdout: w.log, stderr: w.log}, w.code
 	go func() {
 		_ = w.ns.Do(func() error {
-			p := &program{stdin: strings.NewReader(""), stdout: w.log, stderr: w.log}
-			w.code <- p.run(ctx, w.args)
+			code <- p.run(ctx, w.args)
 			return nil
 		})
 	}()
-	w.t.Cleanup(stop)
+	w.t.Cleanup(w.halt)
 }
 
-// halt ends the program like a signal.
+// halt ends the program like a signal, if it runs.
 func (w *watched) halt() {
 	w.stop()
-	require.Equal(w.t, exitDone, <-w.code, "%s", w.log)
+	if w.code != nil {
+		require.Equal(w.t, exitDone, <-w.code, "%s", w.log)
+	}
+	w.code = nil
 }
 
 // write puts a file in place like kubectl and configuration management: first under another name.
@@ -116,6 +133,22 @@ func (w *watched) logs(text string) {
 		10*time.Second, 10*time.Millisecond, "%s\n%s", text, w.log)
 }
 
+// notifications returns the socket of a service manager, and a function that waits for the next
+// message there.
+func notifications(t *testing.T, log fmt.Stringer) (socket string, next func() string) {
+	t.Helper()
+	socket = filepath.Join(t.TempDir(), "notify")
+	conn := ok(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
+	t.Cleanup(func() { conn.Close() })
+	return socket, func() string {
+		require.NoError(t, conn.SetReadDeadline(time.Now().Add(time.Minute)))
+		b := make([]byte, 4096)
+		n, err := conn.Read(b)
+		require.NoError(t, err, "%s", log)
+		return string(b[:n])
+	}
+}
+
 func one(name, ip string) string { return serviceManifest(name, ip, "", "") }
 
 func TestWatchFollowsFiles(t *testing.T) {
@@ -125,8 +158,11 @@ func TestWatchFollowsFiles(t *testing.T) {
 	w.write("b.yaml", one("b", "10.96.0.2"))
 	w.write("notes.txt", one("notes", "10.96.0.3"))
 	w.write(".c.yaml", one("hidden", "10.96.0.4"))
+	// A pipe has no end, and a writer may never come.
+	require.NoError(t, unix.Mkfifo(filepath.Join(w.dir, "pipe.yaml"), 0o600))
 	w.start()
 	w.holds("10.96.0.1", "10.96.0.2")
+	w.logs("pipe.yaml is no regular file")
 
 	w.write("a.yaml", one("a", "10.96.0.11"))
 	w.holds("10.96.0.11", "10.96.0.2")
@@ -161,15 +197,12 @@ func TestWatchWaitsForTheWriter(t *testing.T) {
 	ok(f.WriteString(one("b", "10.96.0.22")))(t)
 	require.NoError(t, f.Close())
 	w.holds("10.96.0.1", "10.96.0.22", "10.96.0.3")
-	w.halt()
 }
 
 func TestWatchKeepsTheServicesOfABrokenFile(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t)
-	w.write("a.yaml", one("a", "10.96.0.1"))
+	w := watching(t)
 	w.write("b.yaml", one("b", "10.96.0.2"))
-	w.start()
 	w.holds("10.96.0.1", "10.96.0.2")
 
 	w.write("a.yaml", "kind: [")
@@ -186,7 +219,6 @@ func TestWatchKeepsTheServicesOfABrokenFile(t *testing.T) {
 	w.write("a.yaml", one("a", "10.96.0.11"))
 	w.holds("10.96.0.11", "10.96.0.2")
 	w.logs("manifest is whole again")
-	w.halt()
 }
 
 // Without a copy, the services of a broken manifest are unknown, so the kernel keeps its own.
@@ -211,30 +243,6 @@ func TestWatchKeepsWhatABrokenFileMayHave(t *testing.T) {
 	w.holds("10.96.0.22") // from then on, the program knows what it removes
 	w.halt()
 	w.logs("stopped; the kernel stays as it is")
-}
-
-// A pipe has no end, and a writer may never come.
-func TestWatchReadsRegularFilesOnly(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t)
-	w.write("a.yaml", one("a", "10.96.0.1"))
-	require.NoError(t, unix.Mkfifo(filepath.Join(w.dir, "b.yaml"), 0o600))
-	w.start()
-	w.holds("10.96.0.1")
-	w.logs("b.yaml is no regular file")
-	w.halt()
-}
-
-func TestWatchSaysThatTwoFilesHaveAService(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t)
-	w.write("a.yaml", one("a", "10.96.0.1"))
-	w.start()
-	w.holds("10.96.0.1")
-	w.write("b.yaml", one("a", "10.96.0.2"))
-	w.holds("10.96.0.2")
-	w.logs("b.yaml:3: document 1: Service default/a: is in a.yaml:3, too; that of b.yaml counts")
-	w.halt()
 }
 
 // Programs that write into the directory all the time delay neither manifests nor the end.
@@ -274,24 +282,10 @@ func TestChangesAreReadAfterASecond(t *testing.T) {
 	})
 }
 
-func TestWatchLeavesOutWhatIsRefused(t *testing.T) {
-	t.Parallel()
-	w := newWatched(t)
-	w.write("a.yaml", one("a", "10.96.0.1")+serviceManifest("lc", "10.96.0.2",
-		"annotations: {kernlb.io/scheduler: lc}", ""))
-	w.start()
-	w.holds("10.96.0.1")
-	w.logs("service refused")
-	w.halt()
-}
-
 // Services stay while the directory is away, and are followed again when it is back.
 func TestWatchSurvivesTheLossOfItsDirectory(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t)
-	w.write("a.yaml", one("a", "10.96.0.1"))
-	w.start()
-	w.holds("10.96.0.1")
+	w := watching(t)
 	away := w.dir + "-away"
 	require.NoError(t, os.Rename(w.dir, away))
 	w.logs("the directory is gone")
@@ -302,7 +296,6 @@ func TestWatchSurvivesTheLossOfItsDirectory(t *testing.T) {
 	w.holds("10.96.0.1", "10.96.0.2")
 	w.write("a.yaml", one("a", "10.96.0.11"))
 	w.holds("10.96.0.11", "10.96.0.2")
-	w.halt()
 }
 
 func TestWatchFollowsTheAddressesOfTheNode(t *testing.T) {
@@ -329,27 +322,17 @@ func TestWatchFollowsTheAddressesOfTheNode(t *testing.T) {
 	}))
 	require.Eventually(t, func() bool { return planned() == "nothing would change\n" },
 		10*time.Second, 20*time.Millisecond, "%s", w.log)
-	w.halt()
 }
 
 // The service manager learns when the kernel holds the services, and not earlier. It learns that
 // the program is alive, even without the directory, and it learns of the end.
 func TestWatchTellsTheServiceManager(t *testing.T) {
-	socket := filepath.Join(t.TempDir(), "notify")
-	conn := ok(net.ListenUnixgram("unixgram", &net.UnixAddr{Name: socket, Net: "unixgram"}))(t)
-	defer conn.Close()
+	w := newWatched(t)
+	socket, next := notifications(t, w)
 	t.Setenv("NOTIFY_SOCKET", socket)
 	t.Setenv("WATCHDOG_USEC", "500000")
-	w := newWatched(t)
 	w.write("a.yaml", one("a", "10.96.0.1"))
 	w.start()
-	next := func() string {
-		require.NoError(t, conn.SetReadDeadline(time.Now().Add(10*time.Second)))
-		b := make([]byte, 4096)
-		n, err := conn.Read(b)
-		require.NoError(t, err, "%s", w.log)
-		return string(b[:n])
-	}
 	const alive = "WATCHDOG=1"
 	is := func(want string) {
 		got := next()
@@ -387,10 +370,7 @@ func TestWatchWantsADirectory(t *testing.T) {
 // A directory without services may not be mounted yet, so the kernel stays as it is.
 func TestWatchDoesNotRemoveEverything(t *testing.T) {
 	t.Parallel()
-	w := newWatched(t)
-	w.write("a.yaml", one("a", "10.96.0.1"))
-	w.start()
-	w.holds("10.96.0.1")
+	w := watching(t)
 	w.write("a.yaml", "")
 	w.logs("a.yaml:1: the file holds no object")
 	require.NoError(t, os.Remove(filepath.Join(w.dir, "a.yaml")))
@@ -410,5 +390,4 @@ func TestWatchDoesNotRemoveEverything(t *testing.T) {
 	w.args = append(w.args, "-allow-empty")
 	w.start()
 	w.holds()
-	w.halt()
 }
