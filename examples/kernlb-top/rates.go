@@ -15,6 +15,10 @@ type rates struct{ since, total counters.Values }
 
 func (r rates) plus(o rates) rates { return rates{r.since.Plus(o.since), r.total.Plus(o.total)} }
 
+func (r rates) packets() uint64 { return r.since.PacketsIn + r.since.PacketsOut }
+
+func (r rates) bytes() uint64 { return r.since.BytesIn + r.since.BytesOut }
+
 // service is a service with its rates.
 type service struct {
 	name      servicemodel.Name
@@ -139,12 +143,8 @@ type order struct {
 // orders are the sort orders by their keys.
 var orders = map[string]order{
 	"c": {"connections", byConnections},
-	"p": {"packets", func(a, b rates) int {
-		return cmp.Compare(b.since.PacketsIn+b.since.PacketsOut, a.since.PacketsIn+a.since.PacketsOut)
-	}},
-	"b": {"bytes", func(a, b rates) int {
-		return cmp.Compare(b.since.BytesIn+b.since.BytesOut, a.since.BytesIn+a.since.BytesOut)
-	}},
+	"p": {"packets", func(a, b rates) int { return cmp.Compare(b.packets(), a.packets()) }},
+	"b": {"bytes", func(a, b rates) int { return cmp.Compare(b.bytes(), a.bytes()) }},
 	"n": {"name", func(rates, rates) int { return 0 }},
 }
 

@@ -89,7 +89,7 @@ func (m *model) row(mark, name, endpoints string, r rates) string {
 	}
 	per := m.between.perSecond
 	return name + fmt.Sprintf(numbers, endpoints, per(r.since.Connections),
-		per(r.since.PacketsIn+r.since.PacketsOut), per(r.since.BytesIn), per(r.since.BytesOut),
+		per(r.packets()), per(r.since.BytesIn), per(r.since.BytesOut),
 		fmt.Sprint(r.total.Connections))
 }
 

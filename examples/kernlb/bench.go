@@ -58,8 +58,8 @@ func (p *program) bench(ctx context.Context) error {
 	return b.print()
 }
 
-// benchmark is one run of bench. Its times are of calls to the public API, from the changed state to
-// the committed kernel.
+// benchmark is one run of bench. Its times are of calls to the public API, from the changed state
+// to the committed kernel.
 type benchmark struct {
 	p       *program
 	backend dataplane.Backend

@@ -92,8 +92,8 @@ func TestApplyTwiceCleansUp(t *testing.T) {
 			_, errs = kernlb(t, ns, after, exitDone, drain)
 			require.Empty(t, errs, "nothing is left to be drained, so nothing is waited for")
 			done(t, ns, "", "flows -service default/dns -backend", backend)
-			fails(t, ns, "", exitFailed, "kernlb flows: there is no service \"default/dnx\"; did you "+
-				"mean default/dns?\n", "flows -service default/dnx -backend", backend)
+			fails(t, ns, "", exitFailed, `kernlb flows: there is no service "default/dnx"; did `+
+				"you mean default/dns?\n", "flows -service default/dnx -backend", backend)
 		})
 	}
 }

@@ -181,8 +181,9 @@ func planFlag(o *options, fs *flag.FlagSet) {
 func ipvsFlags(o *options, fs *flag.FlagSet) {
 	c := &o.ipvs
 	c.Scheduler = servicemodel.WeightedRR
-	parsed(fs, &c.Scheduler, "ipvs-scheduler", "`NAME` of the scheduler of services that ask for "+
-		"none, such as lc or mh+port (default wrr)", func(s string) (servicemodel.Scheduler, error) {
+	parsed(fs, &c.Scheduler, "ipvs-scheduler", "`NAME` of the scheduler of services that ask "+
+		"for none, such as lc or mh+port (default wrr)", func(s string) (servicemodel.Scheduler,
+		error) {
 		if s == string(servicemodel.Random) {
 			return "", errors.New("it is not one of IPVS")
 		}
