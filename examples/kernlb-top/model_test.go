@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/netip"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -33,6 +34,16 @@ func pod(i, j int) netip.AddrPort {
 	return netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, byte(i), byte(j)}), 8080)
 }
 
+func web(i int) *servicemodel.Service {
+	return &servicemodel.Service{Name: name(i), ClusterIPs: []netip.Addr{address(i)},
+		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+}
+
+func endpoint(a netip.Addr) servicemodel.Endpoint {
+	return servicemodel.Endpoint{Addr: a, Ready: true,
+		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}
+}
+
 // services is a table of n services of three endpoints.
 func services(t *testing.T, n int) *servicemodel.Table {
 	t.Helper()
@@ -40,12 +51,9 @@ func services(t *testing.T, n int) *servicemodel.Table {
 	for i := range n {
 		var eps []servicemodel.Endpoint
 		for j := range 3 {
-			eps = append(eps, servicemodel.Endpoint{Addr: pod(i, j).Addr(), Ready: true,
-				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+			eps = append(eps, endpoint(pod(i, j).Addr()))
 		}
-		s = s.WithService(&servicemodel.Service{Name: name(i), ClusterIPs: []netip.Addr{address(i)},
-			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}).
-			WithEndpoints(name(i), eps)
+		s = s.WithService(web(i)).WithEndpoints(name(i), eps)
 	}
 	return ok(servicemodel.Resolve(nil, s))(t)
 }
@@ -130,16 +138,34 @@ func TestScreens(t *testing.T) {
 			t.Parallel()
 			m := screen(t, 100, 18)
 			press(m, keys...)
-			view := m.View()
-			require.Equal(t, 17, strings.Count(view, "\n"))
-			var trimmed strings.Builder
-			for l := range strings.Lines(view) {
-				require.LessOrEqual(t, lipgloss.Width(strings.TrimSuffix(l, "\n")), 100)
-				trimmed.WriteString(strings.TrimRight(l, " \n") + "\n")
-			}
-			golden.File(t, filepath.Join("testdata", file+".txt"), trimmed.String())
+			require.Equal(t, 17, strings.Count(m.View(), "\n"))
+			golden.File(t, filepath.Join("testdata", file+".txt"), drawn(t, m))
 		})
 	}
+}
+
+// drawn returns the screen of a model without the spaces at the ends of lines.
+func drawn(t *testing.T, m *model) string {
+	t.Helper()
+	var trimmed strings.Builder
+	for l := range strings.Lines(m.View()) {
+		require.LessOrEqual(t, lipgloss.Width(strings.TrimSuffix(l, "\n")), m.width)
+		trimmed.WriteString(strings.TrimRight(l, " \n") + "\n")
+	}
+	return trimmed.String()
+}
+
+// The document has the present screen.
+func TestTheDocumentHasAScreen(t *testing.T) {
+	t.Parallel()
+	const document = "../../docs/kernlb.md"
+	const begin, end = "<!-- top -->\n```text\n", "```\n<!-- end -->"
+	text := string(ok(os.ReadFile(document))(t))
+	before, rest, found := strings.Cut(text, begin)
+	require.True(t, found)
+	_, after, found := strings.Cut(rest, end)
+	require.True(t, found)
+	golden.File(t, document, before+begin+drawn(t, screen(t, 100, 15))+end+after)
 }
 
 // Each size of the terminal is filled and not exceeded, and the selected service stays on it.

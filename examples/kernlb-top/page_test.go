@@ -4,7 +4,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
-	"net/netip"
 	"path/filepath"
 	"testing"
 
@@ -24,8 +23,7 @@ func TestRecentOfAPage(t *testing.T) {
 	t.Cleanup(func() { handler.Close() })
 	ok(engine.Apply(t.Context(), servicemodel.State{}.
 		WithNode(servicemodel.Node{Name: "n1"}).
-		WithService(&servicemodel.Service{Name: name(1), ClusterIPs: []netip.Addr{address(1)},
-			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})))(t)
+		WithService(web(1))))(t)
 	tcp := httptest.NewServer(handler)
 	t.Cleanup(tcp.Close)
 	path := filepath.Join(t.TempDir(), "page")

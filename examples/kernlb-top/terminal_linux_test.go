@@ -14,7 +14,10 @@ import (
 	"github.com/creack/pty"
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -29,11 +32,33 @@ func TestMain(m *testing.M) {
 	os.Exit(m.Run())
 }
 
+// node is a node with three services of one, two and three endpoints, which are counted.
+func node(t *testing.T) *netnstest.Cluster {
+	t.Helper()
+	c := netnstest.Start(t, netnstest.Options{})
+	b := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(t)
+	t.Cleanup(func() { b.Close() })
+	state := servicemodel.State{}.WithNode(servicemodel.Node{Name: "node"})
+	for i := range 3 {
+		require.NoError(t, c.Pods[i].Serve(servicemodel.TCP, 8080))
+		var eps []servicemodel.Endpoint
+		for _, pod := range c.Pods[:i+1] {
+			eps = append(eps, endpoint(pod.IPv4))
+		}
+		state = state.WithService(web(i)).WithEndpoints(name(i), eps)
+	}
+	ok(dataplane.New(b, nil).Apply(t.Context(), state))(t)
+	counted := ok(counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()}))(t)
+	t.Cleanup(func() { counted.Close() })
+	require.NoError(t, counted.Start(t.Context()))
+	return c
+}
+
 // connect connects to the first service of a node.
 func connect(t *testing.T, c *netnstest.Cluster) {
 	t.Helper()
 	got := netnstest.Probe{From: c.Pods[1], Proto: servicemodel.TCP,
-		To: netip.AddrPortFrom(address(10), 80)}.Send(t.Context())
+		To: netip.AddrPortFrom(address(0), 80)}.Send(t.Context())
 	require.Equal(t, netnstest.Answered, got.Kind, got)
 }
 
@@ -91,7 +116,7 @@ func (x *terminal) press(keys string) {
 // In a terminal, connections appear as they are made. Keys and a new size have their effects.
 func TestInATerminal(t *testing.T) {
 	t.Parallel()
-	c, _, _ := node(t)
+	c := node(t)
 	cmd := program(t, "-interval", "100ms")
 	x := &terminal{t: t}
 	require.NoError(t, c.Node.NS.Do(func() (err error) {
@@ -100,7 +125,7 @@ func TestInATerminal(t *testing.T) {
 	}))
 	t.Cleanup(func() { x.file.Close() })
 	go x.follow()
-	require.NotContains(t, x.shows("> shop/cart"), "\x1b[31m", "NO_COLOR")
+	require.NotContains(t, x.shows("> shop/app-00"), "\x1b[31m", "NO_COLOR")
 	x.shows("not known: no page at http://127.0.0.1:10256")
 	for range 3 {
 		connect(t, c)
@@ -110,7 +135,7 @@ func TestInATerminal(t *testing.T) {
 	x.shows("100.0 %")
 	require.NoError(t, pty.Setsize(x.file, &pty.Winsize{Rows: 30, Cols: 120}))
 	x.press("\x1b")
-	x.shows("> shop/cart")
+	x.shows("> shop/app-00")
 	x.press(" ")
 	x.shows("paused")
 	x.press("q")
@@ -120,7 +145,7 @@ func TestInATerminal(t *testing.T) {
 // Without a terminal, one table is printed.
 func TestOnce(t *testing.T) {
 	t.Parallel()
-	c, _, _ := node(t)
+	c := node(t)
 	connect(t, c)
 	connect(t, c)
 	var out []byte
@@ -131,9 +156,9 @@ func TestOnce(t *testing.T) {
 	require.Regexp(t, `^kernlb top  nftables  services: 3  \S+ connections/s .*
 recent changes and latencies are not known: -page is empty
   SERVICE +ENDPOINTS +CONN/S +PACKETS/S +IN B/S +OUT B/S +CONNECTIONS
-  shop/cart +1 +\S+ +\S+ +\S+ +\S+ +2
-  shop/search +2 +\S+ +\S+ +\S+ +\S+ +0
-  shop/web +3 +\S+ +\S+ +\S+ +\S+ +0
+  shop/app-00 +1 +\S+ +\S+ +\S+ +\S+ +2
+  shop/app-01 +2 +\S+ +\S+ +\S+ +\S+ +0
+  shop/app-02 +3 +\S+ +\S+ +\S+ +\S+ +0
 $`, string(out))
 	empty := ok(netnstest.NewNS("empty"))(t)
 	t.Cleanup(func() { empty.Close() })

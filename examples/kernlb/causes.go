@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 
@@ -29,21 +30,15 @@ type causeOf func(*servicemodel.Table, *servicemodel.Frontend) string
 // causes returns the causes of frontends that were read from the kernel. With manifests, the causes
 // come from these.
 func causes(wanted *servicemodel.Table) causeOf {
-	if wanted == nil {
-		return func(t *servicemodel.Table, f *servicemodel.Frontend) string {
-			c := t.Cause(f)
-			if c.Kind == "unknown" {
-				return c.String() + "; with the manifests (-f), it is said why"
-			}
+	return func(t *servicemodel.Table, f *servicemodel.Frontend) string {
+		c := cmp.Or(wanted, t).Cause(f)
+		switch {
+		case c.Kind != "unknown":
 			return c.String()
+		case wanted == nil:
+			return c.String() + "; with the manifests (-f), it is said why"
 		}
-	}
-	return func(_ *servicemodel.Table, f *servicemodel.Frontend) string {
-		c := wanted.Cause(f)
-		if c.Kind == "unknown" {
-			return "it is not up to date with the manifests"
-		}
-		return c.String()
+		return "it is not up to date with the manifests"
 	}
 }
 

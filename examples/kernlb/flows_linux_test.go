@@ -1,11 +1,8 @@
 package main
 
 import (
-	"bytes"
-	"context"
 	"fmt"
 	"net/netip"
-	"strings"
 	"testing"
 	"time"
 
@@ -102,23 +99,15 @@ func TestWatchPrintsWhatHappens(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
 	done(t, ns, dnsManifest("10.244.0.1"), "apply -f -")
-	var out, errs bytes.Buffer
-	p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &errs}
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), 2*time.Second)
-	defer cancel()
-	done := make(chan int, 1)
-	go func() {
-		ns.Do(func() error { //nolint:errcheck // the code tells
-			done <- p.run(ctx, []string{"flows", "-watch"})
-			return nil
-		})
-	}()
+	w := &watched{t: t, ns: ns, args: []string{"flows", "-watch"}}
+	w.start()
 	time.Sleep(time.Second)
 	put(t, ns, conntrack.UDP, 53, "10.244.0.1:5353")
-	require.Equal(t, exitDone, <-done, &errs)
+	w.logs("default/dns:dns")
+	w.halt()
 	require.Regexp(t,
 		`new +default/dns:dns +udp +198\.51\.100\.1:4000 +10\.96\.0\.10:53 +10\.244\.0\.1:5353`,
-		out.String())
+		w.log.String())
 }
 
 func TestTunePlansWithKubeProxysDefaults(t *testing.T) {

@@ -33,14 +33,13 @@ func graphFlags(o *options, fs *flag.FlagSet) {
 
 // graph draws services, or hooks.
 func (p *program) graph(ctx context.Context) error {
-	if p.opts.graph.hooks != 0 {
+	if family := p.opts.graph.hooks; family != 0 {
 		chains, err := hooks.Read(ctx, nil, p.ownsTable)
 		if err != nil {
 			return err
 		}
-		return p.draw(graph.Hooks(chains, p.opts.graph.hooks, func(c *hooks.Chain) bool {
-			return p.ownsTable(c.Table)
-		}))
+		ours := func(c *hooks.Chain) bool { return p.ownsTable(c.Table) }
+		return p.draw(graph.Hooks(chains, family, ours))
 	}
 	t, err := p.tableOf(ctx)
 	if err != nil {

@@ -12,10 +12,10 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
-	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/internal/serve"
 )
 
@@ -33,16 +33,20 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	if !o.listen.IsValid() {
 		return func() {}, nil
 	}
-	readers, err := w.openReaders()
+	// The page reads in the network namespace of this thread.
+	table, err := conntrack.Open(nil)
 	if err != nil {
 		return nil, err
 	}
+	source, err := w.source()
+	if err != nil {
+		return nil, errors.Join(err, table.Close())
+	}
 	l, err := new(net.ListenConfig).Listen(ctx, "tcp", o.listen.String())
 	if err != nil {
-		readers.Close()
-		return nil, fmt.Errorf("-listen: %w", err)
+		return nil, errors.Join(fmt.Errorf("-listen: %w", err), source.Close(), table.Close())
 	}
-	shown := page.New(e, w.pageConfig(readers))
+	shown := page.New(e, w.pageConfig(table, source))
 	mux := http.NewServeMux()
 	mux.Handle("/", shown)
 	healthy := health.NewProxy(e, &health.ProxyConfig{RequireState: true,
@@ -63,7 +67,8 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	return func() {
 		stop()
 		_ = shown.Close()
-		readers.Close()
+		_ = source.Close() // reading loses nothing
+		_ = table.Close()
 	}, nil
 }
 
@@ -84,37 +89,10 @@ func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
 	}
 }
 
-// readers read the kernel for the page.
-type readers struct {
-	table    *conntrack.Table
-	counters instance.Source
-}
-
-// openReaders opens the readers, in the network namespace of the calling thread.
-func (p *program) openReaders() (*readers, error) {
-	table, err := conntrack.Open(nil)
-	if err != nil {
-		return nil, err
-	}
-	source, err := p.source()
-	if err != nil {
-		_ = table.Close()
-		return nil, err
-	}
-	return &readers{table, source}, nil
-}
-
-// Close closes the readers.
-func (r *readers) Close() {
-	_ = r.counters.Close() // reading loses nothing
-	_ = r.table.Close()
-}
-
 // pageConfig returns the configuration of the page, which reads everything in the network namespace
-// of the readers.
-func (w *watcher) pageConfig(r *readers) *page.Config {
-	table := r.table
-	return &page.Config{Problems: w.problems, Conntrack: table, Counters: r.counters,
+// of the table.
+func (w *watcher) pageConfig(table *conntrack.Table, source counters.Source) *page.Config {
+	return &page.Config{Problems: w.problems, Conntrack: table, Counters: source,
 		Addresses: func() ([]netip.Addr, error) { return table.NodeAddrs(everywhere) },
 		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
 			err = table.Do(func() error {

@@ -1,7 +1,10 @@
 // Package version tells the version of a program.
 package version
 
-import "runtime/debug"
+import (
+	"runtime/debug"
+	"slices"
+)
 
 // Of returns a line with the program's name, the version of the module, the commit, and the version
 // of Go, as far as they are known.
@@ -21,12 +24,5 @@ func Of(program string) string {
 
 // Asked reports whether a command line asks for the version.
 func Asked(args []string) bool {
-	if len(args) == 0 {
-		return false
-	}
-	switch args[0] {
-	case "version", "-version", "--version":
-		return true
-	}
-	return false
+	return len(args) > 0 && slices.Contains([]string{"version", "-version", "--version"}, args[0])
 }
