@@ -122,16 +122,7 @@ func TestAutoFindsAgainWhatItChose(t *testing.T) {
 func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
-	leastConn := strings.Replace(webManifest, "{name: web, ",
-		`{name: web, annotations: {kernlb.io/scheduler: lc}, `, 1) + `
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-1, namespace: default, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: http, port: 8080, protocol: TCP}]
-endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
-`
+	leastConn := refusedOne("web", "10.96.0.10")
 	fails(t, ns, leastConn, exitInvalid,
 		"scheduler: lc (nftables has random, rr, wrr, sh and mh, and ipvs the others)",
 		"apply -f - --backend nftables")

@@ -131,13 +131,8 @@ func TestTraceLive(t *testing.T) {
 	out = done(t, c.Node.NS, "", "trace -send -from 192.0.2.10 -to 10.96.0.2:80/tcp")
 	require.Contains(t, out, "\nkernlb (ip kernlb no-endpoints, rule ")
 	require.Contains(t, out, ") refuses it: no endpoint can be used")
-	for want, args := range map[string]string{
-		"-send: 10.0.0.9 is no address of this node": "-from 10.0.0.9 -send",
-		"-send cannot be combined with a link":       "-from 192.0.2.10%eth0 -send",
-		"-wait needs -live":                          "-from 192.0.2.10 -wait 1s",
-	} {
-		fails(t, c.Node.NS, "", exitInvalid, want, "trace -to 10.96.0.1:80/udp "+args)
-	}
+	fails(t, c.Node.NS, "", exitInvalid, "-send: 10.0.0.9 is no address of this node",
+		"trace -to 10.96.0.1:80/udp -from 10.0.0.9 -send")
 	fails(t, c.Node.NS, "", exitFailed, "no packet from 10.0.0.9 to 10.96.0.1:80/udp came within "+
 		"1ms", "trace -to 10.96.0.1:80/udp -from 10.0.0.9 -live -wait 1ms")
 }

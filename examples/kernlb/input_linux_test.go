@@ -128,8 +128,7 @@ endpoints: [{addresses: [10.244.1.2], conditions: {ready: true}}]
 func TestKeepGoingLeavesOutWhatIsRefused(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
-	manifest := serviceManifest("good", "10.96.0.1", "", "") + serviceManifest("lc", "10.96.0.2",
-		"annotations: {kernlb.io/scheduler: lc}", "") +
+	manifest := serviceManifest("good", "10.96.0.1", "", "") + refusedOne("lc", "10.96.0.2") +
 		serviceManifest("thief", "10.96.0.3", "", "externalIPs: [10.96.0.1]") +
 		serviceManifest("bad", "10.96.0.4", "", "externalIPs: [nowhere]")
 	for _, backend := range []string{"nftables", "auto"} {

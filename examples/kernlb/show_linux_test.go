@@ -41,11 +41,6 @@ func TestShowSome(t *testing.T) {
 			}
 		}
 	}
-	for flags, want := range map[string]string{
-		"-address here": `"here" for flag -address: want`, "-port 70000": `"70000" for flag -port`,
-	} {
-		fails(t, ns, "", exitInvalid, want, "show "+flags)
-	}
 }
 
 func TestShowDiff(t *testing.T) {
@@ -134,7 +129,6 @@ ENDPOINT         WEIGHT  IS TO HAVE  HAS      MORE OR LESS
 	done(t, ns, serviceManifest("web", "10.96.0.1", "annotations: {kernlb.io/scheduler: rr}", "")+
 		slice, "apply -f -")
 	require.Contains(t, done(t, ns, "", "show -spread"), "IPv4 cluster: rr, imbalance 0.00 %\n")
-	fails(t, ns, "", exitInvalid, "-spread goes with none of", "show -spread -counters")
 }
 
 // calls counts writes.
