@@ -168,28 +168,11 @@ func (m *model) key(k tea.KeyMsg) tea.Cmd {
 		}
 		m.detail = false
 	default:
-		m.move(m.steps(s))
+		page, all := m.rows(), len(m.shown)
+		m.move(map[string]int{"up": -1, "k": -1, "down": 1, "j": 1, "pgup": -page, "pgdown": page,
+			"home": -all, "end": all}[s])
 	}
 	return nil
-}
-
-// steps returns how far a key moves the selection.
-func (m *model) steps(key string) int {
-	switch key {
-	case "up", "k":
-		return -1
-	case "down", "j":
-		return 1
-	case "pgup":
-		return -m.rows()
-	case "pgdown":
-		return m.rows()
-	case "home":
-		return -len(m.shown)
-	case "end":
-		return len(m.shown)
-	}
-	return 0
 }
 
 // typed handles a key while the filter is being typed.

@@ -161,9 +161,7 @@ func (p *program) applyChanges(ctx context.Context) error {
 		return fmt.Errorf("%w: -changes: %w", errInvalid, err)
 	}
 	var planned struct {
-		Preview struct {
-			Changes *servicemodel.ChangeSet `json:"changes"`
-		} `json:"preview"`
+		Preview struct{ Changes *servicemodel.ChangeSet }
 	}
 	if err := json.Unmarshal(text, &planned); err != nil {
 		return fmt.Errorf("%w: -changes: %s: %w", errInvalid, p.opts.changes, err)
@@ -196,7 +194,6 @@ func (p *program) printPlan(v *dataplane.Preview) error {
 	}
 	_, err := fmt.Fprintf(p.stdout,
 		"%s\n%s: %d to add, %d to change, %d to remove; %d kernel messages:\n\n%s", v.Changes,
-		p.opts.backend,
-		counts.Added, counts.Changed, counts.Removed, stats.Messages, v.Plan)
+		p.opts.backend, counts.Added, counts.Changed, counts.Removed, stats.Messages, v.Plan)
 	return err
 }

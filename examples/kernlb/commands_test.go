@@ -157,19 +157,14 @@ func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 func TestTop(t *testing.T) {
 	dir := t.TempDir()
 	t.Setenv("PATH", dir)
-	run := func(args ...string) (int, string, string) {
-		var out, errs strings.Builder
-		p := &program{stdin: strings.NewReader(""), stdout: &out, stderr: &errs}
-		return p.run(t.Context(), append([]string{"top"}, args...)), out.String(), errs.String()
-	}
-	code, _, errs := run()
+	code, _, errs := run(t, "top")
 	require.Equal(t, exitFailed, code)
 	require.Contains(t, errs, "go install -C examples/kernlb-top .")
-	code, _, errs = run("-o", "json")
+	code, _, errs = run(t, "top -o json")
 	require.Equal(t, exitInvalid, code, errs)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, topProgram),
 		[]byte("#!/bin/sh\necho \"$@\"\n"), 0o700))
-	code, out, errs := run("-backend", "ipvs", "-once", "-interval", "3s", "-page", "unix:/x")
+	code, out, errs := run(t, "top -backend ipvs -once -interval 3s -page unix:/x")
 	require.Equal(t, exitDone, code, errs)
 	require.Equal(t, "-backend ipvs -instance kernlb -page unix:/x -interval 3s -once=true\n", out)
 }

@@ -39,7 +39,6 @@ func (p *program) read() (servicemodel.State, error) {
 		return servicemodel.State{}, fmt.Errorf("%w: %w", errInvalid, err)
 	}
 	for _, name := range files {
-		var err error
 		if name == "-" {
 			err = loader.Read("standard input", p.stdin)
 		} else {
