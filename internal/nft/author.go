@@ -20,17 +20,6 @@ const group = 7
 // queueSize has room for the messages of a flushed ruleset with some thousand services.
 const queueSize = 4 << 20
 
-// Attributes of messages (include/uapi/linux/netfilter/nf_tables.h). In messages about tables,
-// chains, rules, sets, elements and objects, the first attribute is the name of the table.
-const (
-	attrTable   uint16 = 1 // NFTA_TABLE_NAME and its like
-	msgNewChain uint8  = 3 // NFT_MSG_NEWCHAIN
-	msgDelChain uint8  = 5 // NFT_MSG_DELCHAIN
-	msgNewRule  uint8  = 6 // NFT_MSG_NEWRULE
-	msgDelRule  uint8  = 8 // NFT_MSG_DELRULE
-	deletes     uint8  = 2 // of types divided by three: NFT_MSG_DELTABLE and its like
-)
-
 // Changed is one change of a transaction.
 type Changed struct {
 	Deleted bool
@@ -110,14 +99,14 @@ func (w *watch) message(m rawnl.Message) error {
 
 // changeOf decodes the change in a message.
 func changeOf(m rawnl.Message) (c Changed, err error) {
-	c.Deleted = m.Type%3 == deletes
+	c.Deleted = m.Type%3 == MsgDelTable // the messages come in threes: new, get and delete
 	it := rawnl.Attrs(m.Attrs)
 	for it.Next() {
 		switch t := it.Type(); {
-		case t == attrTable:
+		case t == AttrTableName: // for each kind of object
 			c.Table = it.Text()
-		case t == AttrChainName && (m.Type == msgNewChain || m.Type == msgDelChain),
-			t == AttrRuleChain && (m.Type == msgNewRule || m.Type == msgDelRule):
+		case t == AttrChainName && (m.Type == MsgNewChain || m.Type == MsgDelChain),
+			t == AttrRuleChain && (m.Type == MsgNewRule || m.Type == MsgDelRule):
 			c.Chain = it.Text()
 		}
 	}

@@ -66,12 +66,17 @@ func DecodeSet(attrs []byte) (SetInfo, error) {
 
 // DecodeElements calls fn for each element in the attributes of a message about elements of a set.
 func DecodeElements(attrs []byte, fn func(Elem) error) error {
+	return eachList(attrs, func(list []byte) error { return DecodeElems(list, fn) })
+}
+
+// eachList calls fn with each list of elements in the attributes of a message.
+func eachList(attrs []byte, fn func(list []byte) error) error {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() != AttrElemsList {
 			continue
 		}
-		if err := DecodeElems(it.Data(), fn); err != nil {
+		if err := fn(it.Data()); err != nil {
 			return err
 		}
 	}
@@ -172,21 +177,23 @@ type ExprInfo struct {
 func EachExpr(list []byte, fn func(e ExprInfo) bool) bool {
 	it := rawnl.Attrs(list)
 	for it.Next() {
-		var e ExprInfo
-		sub := it.Nest()
-		for sub.Next() {
-			switch sub.Type() {
-			case exprName:
-				e.Name = CString(sub.Data())
-			case exprData:
-				e.Attrs = sub.Data()
-			}
-		}
-		if sub.Err() != nil || !fn(e) {
+		if e, err := decodeExpr(it.Nest()); err != nil || !fn(e) {
 			return false
 		}
 	}
 	return it.Err() == nil
+}
+
+func decodeExpr(it rawnl.AttrIter) (e ExprInfo, err error) {
+	for it.Next() {
+		switch it.Type() {
+		case exprName:
+			e.Name = CString(it.Data())
+		case exprData:
+			e.Attrs = it.Data()
+		}
+	}
+	return e, it.Err()
 }
 
 // Counted returns the sum of the packets that the counters of the rule have counted.
@@ -195,13 +202,9 @@ func (r *RuleInfo) Counted() (packets uint64, err error) {
 		if string(e.Name) != "counter" {
 			return true
 		}
-		it := rawnl.Attrs(e.Attrs)
-		for it.Next() {
-			if it.Type() == attrCounterPackets {
-				packets += it.U64()
-			}
-		}
-		return it.Err() == nil
+		n, _, err := countedBy(e.Attrs)
+		packets += n
+		return err == nil
 	})
 	if !whole {
 		return 0, fmt.Errorf("counters of a rule: %w", rawnl.ErrMalformed)

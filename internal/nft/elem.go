@@ -186,51 +186,37 @@ type Counted struct {
 // DecodeCounted calls fn for each element in the attributes of a message about elements of a set
 // that counts ([Count]).
 func DecodeCounted(attrs []byte, fn func(Counted) error) error {
-	it := rawnl.Attrs(attrs)
-	for it.Next() {
-		if it.Type() != AttrElemsList {
-			continue
-		}
-		elems := it.Nest()
-		for elems.Next() {
-			c, err := decodeCounted(elems.Nest())
+	return eachList(attrs, func(list []byte) error {
+		it := rawnl.Attrs(list)
+		for it.Next() {
+			c, err := decodeCounted(it.Nest())
+			if err == nil {
+				err = fn(c)
+			}
 			if err != nil {
 				return err
 			}
-			if err := fn(c); err != nil {
-				return err
-			}
 		}
-		if err := elems.Err(); err != nil {
-			return err
-		}
-	}
-	return it.Err()
+		return it.Err()
+	})
 }
 
-func decodeCounted(it rawnl.AttrIter) (c Counted, err error) {
+func decodeCounted(it rawnl.AttrIter) (c Counted, _ error) {
 	for it.Next() {
 		switch it.Type() {
 		case elemKey:
 			c.Key = dataOf(&it)
 		case elemExpr:
-			c.Packets, c.Bytes, err = countedBy(exprOf(it.Nest()))
+			e, err := decodeExpr(it.Nest())
+			if err == nil {
+				c.Packets, c.Bytes, err = countedBy(e.Attrs)
+			}
 			if err != nil {
 				return c, err
 			}
 		}
 	}
 	return c, it.Err()
-}
-
-// exprOf returns the attributes of an expression.
-func exprOf(it rawnl.AttrIter) (attrs []byte) {
-	for it.Next() {
-		if it.Type() == exprData {
-			attrs = it.Data()
-		}
-	}
-	return attrs
 }
 
 // countedBy reads the attributes of a counter.
@@ -282,10 +268,10 @@ func DecodeElems(list []byte, fn func(Elem) error) error {
 	it := rawnl.Attrs(list)
 	for it.Next() {
 		e, err := decodeElem(it.Data())
-		if err != nil {
-			return err
+		if err == nil {
+			err = fn(e)
 		}
-		if err := fn(e); err != nil {
+		if err != nil {
 			return err
 		}
 	}

@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 
@@ -33,16 +32,11 @@ func Running() Release {
 // parseRelease reads the output of uname -r, such as "6.1.0-56-cloud-amd64". It returns the zero
 // Release for any other text.
 func parseRelease(s string) Release {
-	major, rest, _ := strings.Cut(s, ".")
-	if i := strings.IndexFunc(rest, func(r rune) bool { return r < '0' || r > '9' }); i >= 0 {
-		rest = rest[:i]
-	}
-	a, err1 := strconv.Atoi(major)
-	b, err2 := strconv.Atoi(rest)
-	if err1 != nil || err2 != nil || a < 0 {
+	var r Release
+	if n, _ := fmt.Sscanf(s, "%d.%d", &r.Major, &r.Minor); n < 2 || r.Major < 0 {
 		return Release{}
 	}
-	return Release{a, b}
+	return r
 }
 
 func (r Release) compare(o Release) int {

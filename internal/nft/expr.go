@@ -30,6 +30,16 @@ func endExpr(b *rawnl.Batch, elem, data rawnl.Mark) {
 	b.End(elem)
 }
 
+// appendNumbers appends an expression whose attributes are numbers: each attribute is followed by
+// its number.
+func appendNumbers(b *rawnl.Batch, name string, attrs ...uint32) {
+	elem, data := beginExpr(b, name)
+	for ; len(attrs) > 0; attrs = attrs[2:] {
+		b.U32(uint16(attrs[0]), attrs[1])
+	}
+	endExpr(b, elem, data)
+}
+
 // appendValue appends attribute typ with the value of a register.
 func appendValue(b *rawnl.Batch, typ uint16, v []byte) {
 	m := b.Nest(typ)
@@ -68,52 +78,34 @@ func offsetOf(reg uint32) int {
 
 // AppendPayload loads bytes of a header into a register.
 func AppendPayload(b *rawnl.Batch, reg, base, offset, length uint32) {
-	elem, data := beginExpr(b, "payload")
-	b.U32(AttrPayloadDReg, reg)
-	b.U32(AttrPayloadBase, base)
-	b.U32(AttrPayloadOffset, offset)
-	b.U32(AttrPayloadLen, length)
-	endExpr(b, elem, data)
+	appendNumbers(b, "payload", AttrPayloadDReg, reg, AttrPayloadBase, base,
+		AttrPayloadOffset, offset, AttrPayloadLen, length)
 }
 
 // appendSetAddr replaces an address in the network header by the value in Reg1. The kernel corrects
 // the checksums.
 func appendSetAddr(b *rawnl.Batch, f *Family, offset uint32) {
-	elem, data := beginExpr(b, "payload")
-	b.U32(attrPayloadSReg, Reg1)
-	b.U32(AttrPayloadBase, NetworkHeader)
-	b.U32(AttrPayloadOffset, offset)
-	b.U32(AttrPayloadLen, uint32(f.AddrLen))
+	attrs := []uint32{attrPayloadSReg, Reg1, AttrPayloadBase, NetworkHeader,
+		AttrPayloadOffset, offset, AttrPayloadLen, uint32(f.AddrLen)}
 	if f == IPv4 {
-		b.U32(attrPayloadCSumType, csumInet)
-		b.U32(attrPayloadCSumOffset, ipv4CSumOffset)
+		attrs = append(attrs, attrPayloadCSumType, csumInet, attrPayloadCSumOffset, ipv4CSumOffset)
 	}
-	b.U32(attrPayloadCSumFlags, csumL4)
-	endExpr(b, elem, data)
+	appendNumbers(b, "payload", append(attrs, attrPayloadCSumFlags, csumL4)...)
 }
 
 // AppendMeta loads metadata of the packet, such as its mark, into a register.
 func AppendMeta(b *rawnl.Batch, reg, key uint32) {
-	elem, data := beginExpr(b, "meta")
-	b.U32(AttrMetaKey, key)
-	b.U32(AttrMetaDReg, reg)
-	endExpr(b, elem, data)
+	appendNumbers(b, "meta", AttrMetaKey, key, AttrMetaDReg, reg)
 }
 
 // appendMetaSet sets metadata of the packet, such as its mark, to the value in Reg1.
 func appendMetaSet(b *rawnl.Batch, key uint32) {
-	elem, data := beginExpr(b, "meta")
-	b.U32(AttrMetaKey, key)
-	b.U32(attrMetaSReg, Reg1)
-	endExpr(b, elem, data)
+	appendNumbers(b, "meta", AttrMetaKey, key, attrMetaSReg, Reg1)
 }
 
 // appendCT loads a property of the flow in conntrack into a register.
 func appendCT(b *rawnl.Batch, reg, key uint32) {
-	elem, data := beginExpr(b, "ct")
-	b.U32(attrCTKey, key)
-	b.U32(attrCTDReg, reg)
-	endExpr(b, elem, data)
+	appendNumbers(b, "ct", attrCTKey, key, attrCTDReg, reg)
 }
 
 // appendCTOf loads a property of one direction of the flow in conntrack into a register.
@@ -244,42 +236,25 @@ const hashed = 16
 
 // appendJHash hashes length bytes that are loaded at an offset into a number below mod.
 func appendJHash(b *rawnl.Batch, reg uint32, from int, length, mod, seed uint32) {
-	elem, data := beginExpr(b, "hash")
-	b.U32(attrHashSReg, register(from))
-	b.U32(attrHashDReg, reg)
-	b.U32(attrHashLen, length)
-	b.U32(attrHashModulus, mod)
-	b.U32(attrHashSeed, seed)
-	b.U32(attrHashOffset, 0)
-	b.U32(attrHashType, hashJenkins)
-	endExpr(b, elem, data)
+	appendNumbers(b, "hash", attrHashSReg, register(from), attrHashDReg, reg, attrHashLen, length,
+		attrHashModulus, mod, attrHashSeed, seed, attrHashOffset, 0, attrHashType, hashJenkins)
 }
 
 // appendNumgen makes a number below mod. typ says how.
 func appendNumgen(b *rawnl.Batch, reg, mod, typ uint32) {
-	elem, data := beginExpr(b, "numgen")
-	b.U32(attrNumgenDReg, reg)
-	b.U32(attrNumgenModulus, mod)
-	b.U32(attrNumgenType, typ)
-	b.U32(attrNumgenOffset, 0)
-	endExpr(b, elem, data)
+	appendNumbers(b, "numgen", attrNumgenDReg, reg, attrNumgenModulus, mod, attrNumgenType, typ,
+		attrNumgenOffset, 0)
 }
 
 // appendDNAT translates the destination to the address that begins in Reg1, and the port after it.
 func appendDNAT(b *rawnl.Batch, f *Family) {
-	elem, data := beginExpr(b, "nat")
-	b.U32(attrNATType, natDNAT)
-	b.U32(attrNATFamily, uint32(f.NFProto))
-	b.U32(attrNATRegAddrMin, Reg1)
-	b.U32(attrNATRegProtoMin, register(f.AddrLen))
-	endExpr(b, elem, data)
+	appendNumbers(b, "nat", attrNATType, natDNAT, attrNATFamily, uint32(f.NFProto),
+		attrNATRegAddrMin, Reg1, attrNATRegProtoMin, register(f.AddrLen))
 }
 
 // appendMasquerade translates the source to an address of the interface, with random ports.
 func appendMasquerade(b *rawnl.Batch) {
-	elem, data := beginExpr(b, "masq")
-	b.U32(attrMasqFlags, natFullyRandom)
-	endExpr(b, elem, data)
+	appendNumbers(b, "masq", attrMasqFlags, natFullyRandom)
 }
 
 // appendReject answers with ICMP unreachable of a code.
@@ -292,18 +267,12 @@ func appendReject(b *rawnl.Batch, code uint8) {
 
 // appendResetTCP answers a segment with a reset, as if this machine had no such connection.
 func appendResetTCP(b *rawnl.Batch) {
-	elem, data := beginExpr(b, "reject")
-	b.U32(attrRejectType, rejectTCPReset)
-	endExpr(b, elem, data)
+	appendNumbers(b, "reject", attrRejectType, rejectTCPReset)
 }
 
 // appendFIB loads the result of a route lookup for an address of the packet into Reg1.
 func appendFIB(b *rawnl.Batch, flags, result uint32) {
-	elem, data := beginExpr(b, "fib")
-	b.U32(attrFIBFlags, flags)
-	b.U32(attrFIBResult, result)
-	b.U32(attrFIBDReg, Reg1)
-	endExpr(b, elem, data)
+	appendNumbers(b, "fib", attrFIBFlags, flags, attrFIBResult, result, attrFIBDReg, Reg1)
 }
 
 // appendUpdate puts the data into the map under the key in Reg1. If the key exists, it renews the

@@ -56,6 +56,25 @@ func (q Query) Sets(ctx context.Context, fn func(SetInfo)) error {
 	})
 }
 
+// Count asks how many elements a set has; -1 if the kernel does not say.
+func (q Query) Count(ctx context.Context, set string) (int, error) {
+	var req rawnl.Batch
+	q.add(&req, MsgGetSet, "set", set)
+	req.Text(AttrSetName, set)
+	replies, err := q.Conn.Query(ctx, &req)
+	if err != nil || len(replies) == 0 {
+		return -1, err
+	}
+	s, err := DecodeSet(replies[0].Attrs)
+	return s.Count, err
+}
+
+// AppendGetChains appends a request for the chains of all tables of a family.
+func AppendGetChains(b *rawnl.Batch, f *Family) {
+	b.Message(rawnl.SubsysNFTables, MsgGetChain, 0, f.NFProto, 0, rawnl.Object{Verb: "read",
+		Kind: "chains of family", Name: f.Name})
+}
+
 // Chains calls fn with each of the named chains that exists. The kernel can only list the chains of
 // all tables.
 func (q Query) Chains(ctx context.Context, names []string, fn func(ChainInfo)) error {
