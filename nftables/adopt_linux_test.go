@@ -3,7 +3,6 @@ package nftables
 import (
 	"context"
 	"log/slog"
-	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"sync/atomic"
@@ -15,7 +14,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -54,8 +52,7 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	s := manyServices(60)
 	e := dataplane.New(b, nil)
 	ok(e.Apply(t.Context(), s))(t)
-	if count, err := b.kernel.readCount(t.Context(), nft.IPv4, defaultTable,
-		"services"); err != nil || count < 0 {
+	if !tellsCounts(t, b) {
 		t.Skip("the kernel does not say how many elements a set has (Linux 6.16)")
 	}
 	name := servicemodel.Name{Namespace: "default", Name: "s7"}
@@ -89,46 +86,20 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	require.Equal(t, n, full, "the same sets, and endpoints are asked for")
 }
 
-// Both tables are made anew if they were made for different settings.
-func TestTablesOfDifferentSettingsAreMadeAnew(t *testing.T) {
-	t.Parallel()
-	ns, b := newNS(t)
-	s := randstate.New(randomConfig(), rand.New(rand.NewPCG(9, 9))).State()
-	ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
-	require.True(t, b.pl.tables[1].exists)
-	require.NoError(t, byHand(t, b, nft.IPv6, func(e *nft.Encoder) {
-		set, key := &nft.Set{Name: setSettings}, nft.Native32(settingsHaveFirst+1)
-		e.DeleteElements(set, listOf(nft.Elem{Key: key}))
-		e.AddElements(set, listOf(nft.Elem{Key: key,
-			UserData: nft.AppendComment(nil, "masquerade-mark 0x80000")}))
-	}))
-
-	next := newBackend(t, ns, nil)
-	r := ok(dataplane.New(next, nil).Apply(t.Context(), s))(t)
-	require.Contains(t, r.Drift, "the tables ip and ip6 were made for different settings")
-	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
-}
-
 // A sweep that ends after another writer's commit leaves the mark to that writer, and does not
 // fail.
 func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 	t.Parallel()
-	ns, b := newNS(t)
-	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
-	old := mustResolve(t, affinityState(10, -1))
-	ok(b.Commit(t.Context(), servicemodel.Diff(old, mustResolve(t, affinityState(10, 3)).
-		Arrange(old))))(t)
-
-	other := newBackend(t, ns, nil)
+	b := newSweeping(t)
+	b.replace(3)
+	other := newBackend(t, b.ns, nil)
 	o := ok(other.Observe(t.Context(), nil))(t)
 	ok(other.Commit(t.Context(),
 		servicemodel.Diff(o.Table, mustResolve(t, affinityState(11, 3)).Arrange(o.Table))))(t)
-	next := ok(b.Settle(t.Context()))(t)
-	require.Zero(t, next)
-	i := ok(b.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Broken, i)
+	require.Zero(t, ok(b.Settle(t.Context()))(t))
+	require.Equal(t, dataplane.Broken, integrity(t, b.backend))
 	require.True(t, other.pl.version.unswept)
-	require.NoError(t, func() error { _, err := other.Settle(t.Context()); return err }())
+	ok(other.Settle(t.Context()))(t)
 	require.False(t, other.pl.version.unswept)
 }
 

@@ -14,7 +14,7 @@ import (
 // forgotten.
 type sweep struct {
 	table *servicemodel.Table // what the kernel holds
-	of    map[*nft.Family]*familySweep
+	of    [len(nft.Families)]familySweep
 	// tries is how often the maps were read without any progress.
 	tries int
 }
@@ -32,9 +32,9 @@ type familySweep struct {
 }
 
 func newSweep(t *servicemodel.Table) *sweep {
-	s := &sweep{table: t, of: map[*nft.Family]*familySweep{}}
-	for _, f := range nft.Families {
-		s.of[f] = &familySweep{byKey: map[servicemodel.FrontendKey][]*forget{}}
+	s := &sweep{table: t}
+	for i := range s.of {
+		s.of[i].byKey = map[servicemodel.FrontendKey][]*forget{}
 	}
 	return s
 }
@@ -48,8 +48,8 @@ func sweepAll(t *servicemodel.Table) *sweep {
 			s.add(forgetAll(fe), now)
 		}
 	}
-	for _, fs := range s.of {
-		fs.rest = &forget{others: true, since: now}
+	for i := range s.of {
+		s.of[i].rest = &forget{others: true, since: now}
 	}
 	return s
 }
@@ -73,7 +73,7 @@ func (s *sweep) after(p *plan, now time.Time) *sweep {
 // add adds the clients that a commit forgets.
 func (s *sweep) add(f forget, now time.Time) {
 	key := clientsOf(f.frontend)
-	fs := s.of[nft.Families[nft.FamilyIndex(key.Addr)]]
+	fs := &s.of[nft.FamilyIndex(key.Addr)]
 	f.since = now
 	fs.byKey[key], s.tries = append(fs.byKey[key], &f), 0
 }
@@ -91,8 +91,8 @@ func (s *familySweep) pending(fn func(*forget)) {
 }
 
 // drop removes everything in a family that is forgotten.
-func (s *sweep) drop(f *nft.Family, done func(*forget) bool) {
-	fs := s.of[f]
+func (s *sweep) drop(i int, done func(*forget) bool) {
+	fs := &s.of[i]
 	progress := func(f *forget) bool {
 		if !done(f) {
 			return false
@@ -113,8 +113,8 @@ func (s *sweep) drop(f *nft.Family, done func(*forget) bool) {
 // oldest returns the time of the packets that the next reading must wait for. It returns false if
 // nothing is left.
 func (s *sweep) oldest() (at time.Time, left bool) {
-	for _, fs := range s.of {
-		fs.pending(func(f *forget) {
+	for i := range s.of {
+		s.of[i].pending(func(f *forget) {
 			if !left || f.since.Before(at) {
 				at, left = f.since, true
 			}
@@ -159,7 +159,7 @@ func (s *sweep) takes(f *nft.Family, in string, e nft.Elem) (takes bool) {
 	if !ok {
 		return false
 	}
-	fs := s.of[f]
+	fs := &s.of[nft.FamilyIndex(f.Any)]
 	list, fe := fs.byKey[key], nocopy.Of(s.table).Frontend(key)
 	if list == nil && fe == nil && in != mapServices { // it can only be a node port's
 		key.Addr = f.Any

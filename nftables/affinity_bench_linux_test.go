@@ -5,10 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -67,70 +64,15 @@ func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 	b.pl.version = p.next
 }
 
-func affinityBackend(tb testing.TB) *backend {
-	tb.Helper()
-	netnstest.Require(tb)
-	ns := ok(netnstest.NewNS(tb.Name()))(tb)
-	tb.Cleanup(func() { ns.Close() })
-	b := ok(openBackend(&Config{NetNS: ns.Fd()}))(tb)
-	tb.Cleanup(func() { b.Close() })
-	return b
-}
-
 // Measures the removal of an endpoint that a tenth of 60,000 remembered clients was given.
 func BenchmarkEndpointLeavesClients(b *testing.B) {
 	for b.Loop() {
 		b.StopTimer()
-		backend := affinityBackend(b)
+		_, backend := newNS(b)
 		e := dataplane.New(backend, nil)
 		ok(e.Apply(b.Context(), affinityState(10, -1)))(b)
 		rememberClients(b, backend, 60000, 10)
 		b.StartTimer()
 		ok(e.Apply(b.Context(), affinityState(10, 3)))(b)
 	}
-}
-
-// countElements counts the elements of a set. It reads again while the kernel moves the set to a
-// smaller hash table, because a dump then has some elements twice.
-func countElements(t *testing.T, b *backend, set string) (n int) {
-	t.Helper()
-	require.Eventually(t, func() bool {
-		keys := map[string]bool{}
-		n = 0
-		require.NoError(t, b.kernel.dumpElements(t.Context(), nft.IPv4, defaultTable, set,
-			func(e nft.Elem) error {
-				keys[string(e.Key)] = true
-				n++
-				return nil
-			}))
-		return len(keys) == n
-	}, 5*time.Second, 5*time.Millisecond, "set %s is moved without end", set)
-	return n
-}
-
-func TestClientsOfAnEndpointThatLeftAreForgotten(t *testing.T) {
-	t.Parallel()
-	backend := affinityBackend(t)
-	e := dataplane.New(backend, nil)
-	ok(e.Apply(t.Context(), affinityState(10, -1)))(t)
-	rememberClients(t, backend, 1000, 10)
-	countClients := func() (n int) {
-		for i := range affinityMaps {
-			n += countElements(t, backend, affinityMap(i))
-		}
-		return n
-	}
-	require.Equal(t, 1000, countClients())
-
-	r := ok(e.Apply(t.Context(), affinityState(10, 3)))(t)
-	require.Equal(t, 900, countClients(), "those given the endpoint that left are gone")
-	require.Zero(t, r.Settle)
-
-	r = ok(e.Apply(t.Context(), affinityState(11, 3)))(t)
-	require.Equal(t, 900, countClients(), "an endpoint more moves nobody")
-	require.Less(t, r.Elements, 10)
-
-	ok(e.Apply(t.Context(), affinityState(10, 3).WithoutService(
-		servicemodel.Name{Namespace: "default", Name: "sticky"})))(t)
-	require.Zero(t, countClients(), "the service is gone")
 }

@@ -22,9 +22,9 @@ const sweepTries = 20
 // sweepTables reads the maps and deletes entries until nothing is left to forget, or until it must
 // wait for packets and its caller does that.
 func (b *backend) sweepTables(ctx context.Context) (left bool, err error) {
-	for _, t := range b.pl.tables {
+	for i, t := range b.pl.tables {
 		if !t.exists || len(t.shape.affinity) == 0 {
-			b.sweep.drop(t.f, func(*forget) bool { return true })
+			b.sweep.drop(i, func(*forget) bool { return true })
 		}
 	}
 	packets := wait.PacketsOf(ctx)
@@ -42,8 +42,8 @@ func (b *backend) sweepTables(ctx context.Context) (left bool, err error) {
 				"affinity maps were read %d times, and still have clients that must be forgotten",
 				sweepTries)
 		}
-		for _, f := range nft.Families {
-			if err := b.sweepFamily(ctx, f, done); err != nil {
+		for i, f := range nft.Families {
+			if err := b.sweepFamily(ctx, i, done); err != nil {
 				return true, fmt.Errorf("table %s: %w", f.Name, err)
 			}
 		}
@@ -52,8 +52,9 @@ func (b *backend) sweepTables(ctx context.Context) (left bool, err error) {
 
 // sweepFamily reads the maps of a table, and deletes the entries that must go. The kernel is done
 // with the packets of the time done.
-func (b *backend) sweepFamily(ctx context.Context, f *nft.Family, done time.Time) error {
-	s, left, unread := b.sweep.of[f], false, false
+func (b *backend) sweepFamily(ctx context.Context, i int, done time.Time) error {
+	s, f := &b.sweep.of[i], nft.Families[i]
+	left, unread := false, false
 	s.pending(func(f *forget) { left, unread = true, unread || !f.read })
 	if !left {
 		return nil
@@ -64,39 +65,27 @@ func (b *backend) sweepFamily(ctx context.Context, f *nft.Family, done time.Time
 	}
 	// no client was learnt since the beginning of the last reading
 	if s.sure && learnt == s.learnt {
-		b.sweep.drop(f, func(f *forget) bool { return f.read && !done.Before(f.since) })
+		b.sweep.drop(i, func(f *forget) bool { return f.read && !done.Before(f.since) })
 		if !unread {
 			return nil
 		}
 	}
 	s.pending(func(f *forget) { f.aim(b.sweep.table) })
-	sure, err := b.sweepMaps(ctx, f)
-	if err != nil {
-		return err
-	}
-	s.learnt, s.sure = learnt, sure
-	now := time.Now()
-	b.sweep.drop(f, func(f *forget) bool { return f.note(done, now, sure) })
-	return nil
-}
-
-// sweepMaps reads the affinity maps of a family, one after the other, and deletes the entries that
-// must go. It returns whether it is sure to have seen all.
-func (b *backend) sweepMaps(ctx context.Context, f *nft.Family) (sure bool, err error) {
-	sure = true
-	t := b.pl.tables[nft.FamilyIndex(f.Any)]
-	for _, m := range affinityMapsOf(f, &t.shape) {
-		name := m.Name
-		keys, all, err := b.findClients(ctx, f, name)
+	sure := true // to have seen all entries
+	for _, m := range affinityMapsOf(f, &b.pl.tables[i].shape) {
+		keys, all, err := b.findClients(ctx, f, m.Name)
 		if err == nil {
-			err = b.forgetClients(ctx, f, name, keys)
+			err = b.forgetClients(ctx, f, m.Name, keys)
 		}
 		if err != nil {
-			return false, fmt.Errorf("map %s: %w", name, err)
+			return fmt.Errorf("map %s: %w", m.Name, err)
 		}
 		sure = sure && all
 	}
-	return sure, nil
+	s.learnt, s.sure = learnt, sure
+	now := time.Now()
+	b.sweep.drop(i, func(f *forget) bool { return f.note(done, now, sure) })
+	return nil
 }
 
 // findTries bounds how often an affinity map is read again because the kernel was rehashing it.
@@ -114,7 +103,7 @@ func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (
 				return nil, false, err
 			}
 		}
-		count, err := b.kernel.readCount(ctx, f, b.pl.table, name)
+		count, err := b.kernel.query(f, b.pl.table).Count(ctx, name)
 		if err != nil || count == 0 {
 			return nil, true, err
 		}
@@ -138,7 +127,7 @@ func (b *backend) readClients(ctx context.Context, f *nft.Family, name string) (
 	seed := maphash.MakeSeed()
 	hashes := map[uint64]struct{}{}
 	n := 0
-	err = b.kernel.dumpElements(ctx, f, b.pl.table, name, func(e nft.Elem) error {
+	err = b.kernel.query(f, b.pl.table).Elements(ctx, name, func(e nft.Elem) error {
 		n++
 		hashes[maphash.Bytes(seed, e.Key)] = struct{}{}
 		if b.sweep.takes(f, name, e) {

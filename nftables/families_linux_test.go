@@ -48,6 +48,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	both := []*nft.Family{nft.IPv4, nft.IPv6}
 	e, second := dataplane.New(b, nil), newBackend(t, ns, nil)
 	other := dataplane.New(second, nil)
+	var last servicemodel.Family
 	for i, step := range []struct {
 		only   servicemodel.Family
 		tables []*nft.Family
@@ -70,6 +71,10 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		if reader.observed {
 			broken := ok(reader.Integrity(t.Context()))(t)
 			require.Equal(t, dataplane.Broken, broken)
+			was := mustResolve(t, dualState(last, "2"))
+			_, err := reader.Commit(t.Context(), servicemodel.Diff(was,
+				mustResolve(t, dualState(last, "3")).Arrange(was)))
+			require.ErrorIs(t, err, dataplane.ErrConflict, "step %d", i)
 		}
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 		v := ok(b.kernel.readVersion(t.Context(), defaultTable))(t)
@@ -78,28 +83,10 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		for _, only := range []servicemodel.Family{step.only, step.only} {
 			ok(writer.Apply(t.Context(), dualState(only, "2")))(t)
 		}
+		last = step.only
 	}
 	ok(e.Cleanup(t.Context()))(t)
 	requireTables(t, b)
-}
-
-// A commit for the old families fails after another writer changed the families.
-func TestAWriterNoticesThatTheFamiliesChanged(t *testing.T) {
-	t.Parallel()
-	for _, from := range []servicemodel.Family{servicemodel.IPv4, 0, servicemodel.IPv6} {
-		for _, to := range []servicemodel.Family{servicemodel.IPv4, 0, servicemodel.IPv6} {
-			ns, b := newNS(t)
-			old := dualState(from, "1")
-			ok(dataplane.New(b, nil).Apply(t.Context(), old))(t)
-			ok(dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(),
-				dualState(to, "2")))(t)
-
-			was := mustResolve(t, old)
-			_, err := b.Commit(t.Context(), servicemodel.Diff(was,
-				mustResolve(t, dualState(from, "3")).Arrange(was)))
-			require.ErrorIs(t, err, dataplane.ErrConflict, "from %v to %v", from, to)
-		}
-	}
 }
 
 // Two writers that make an instance at the same time, each in another family, both leave a version.

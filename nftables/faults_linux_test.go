@@ -58,14 +58,9 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 // Every error of a sweep is returned, and the next sweep finishes the work.
 func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 	t.Parallel()
-	_, b := newNS(t)
-	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
-	rememberClients(t, b, 100, 10)
-	table := mustResolve(t, affinityState(10, -1))
+	b := newSweeping(t)
 	for replaced := range 3 {
-		next := mustResolve(t, affinityState(10, replaced)).Arrange(table)
-		ok(b.Commit(t.Context(), servicemodel.Diff(table, next)))(t)
-		table = next
+		b.replace(replaced)
 	}
 	rawnltest.FailEach(t, "settle", func(ctx context.Context) error {
 		wait, err := b.Settle(ctx)
@@ -109,17 +104,14 @@ func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 // A sweep that finds the tables gone makes the backend unobserved.
 func TestASweepOfTablesThatAreGone(t *testing.T) {
 	t.Parallel()
-	ns, b := newNS(t)
-	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
-	table := mustResolve(t, affinityState(10, -1))
-	ok(b.Commit(t.Context(), servicemodel.Diff(table,
-		mustResolve(t, affinityState(10, 3)).Arrange(table))))(t)
+	b := newSweeping(t)
+	b.replace(3)
 	require.True(t, b.pl.version.unswept)
-	ok(newBackend(t, ns, nil).Cleanup(t.Context()))(t)
+	ok(newBackend(t, b.ns, nil).Cleanup(t.Context()))(t)
 	wait := ok(b.Settle(t.Context()))(t)
 	require.Zero(t, wait)
 	require.False(t, b.observed)
-	_, err := b.Commit(t.Context(), servicemodel.Diff(table, table))
+	_, err := b.Commit(t.Context(), servicemodel.Diff(b.table, b.table))
 	require.ErrorIs(t, err, errNotObserved)
 }
 
@@ -134,20 +126,6 @@ func TestCountersOfOthersAreNotRead(t *testing.T) {
 	require.Zero(t, n)
 	n = ok(b.kernel.readLearnt(t.Context(), nft.IPv4, "other"))(t)
 	require.Equal(t, uint64(7), n)
-}
-
-// A failed commit is a conflict if another program removed or made the objects that it concerns.
-func TestWhichErrorsAreConflicts(t *testing.T) {
-	t.Parallel()
-	_, b := newNS(t)
-	ok(b.Observe(t.Context(), nil))(t)
-	require.True(t, b.observed)
-	plain := errors.New("plain")
-	err := b.failed("commit", plain)
-	require.ErrorIs(t, err, plain)
-	require.NotErrorIs(t, err, dataplane.ErrConflict)
-	require.False(t, b.observed)
-	require.False(t, b.crowded)
 }
 
 // A failure to open returns an error, and leaves nothing open.

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"net/netip"
-	"slices"
 	"testing"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -54,54 +53,6 @@ func holding(t *testing.T, s servicemodel.State) *held {
 	return &held{t, table, m}
 }
 
-// reading returns the reading of a family, given what is wanted, before any question.
-func (h *held) reading(i int, want *servicemodel.Table) *reading {
-	r := h.copyOf(i)
-	r.elems = map[string]map[string]*nft.Elem{}
-	r.shape = shapeOf(r)
-	r.expect(want)
-	return r
-}
-
-// answer answers questions from the held elements, as the kernel does.
-func (h *held) answer(i int, r *reading, q *questions) {
-	for j := range q.all {
-		a := &q.all[j]
-		if a.set < 0 {
-			continue
-		}
-		key := string(a.want.Key) + string(a.want.KeyEnd)
-		if e := h.tables[i].elems[r.sets[a.set].Name][key]; e != nil {
-			a.answer(*e)
-		}
-	}
-}
-
-// judge asks for the service ports of a family and notes the answers. again says that the service
-// ports are contested.
-func (h *held) judge(i int, again bool) *reading {
-	r, q := h.reading(i, h.table), &questions{}
-	h.ask(i, r, q, again, portsOf(r.f, r.want)...)
-	return r
-}
-
-// ask asks for service ports and notes the answers.
-func (h *held) ask(i int, r *reading, q *questions, again bool, ports ...servicePort) {
-	for _, s := range ports {
-		q.addPort(r, newWriter(), s)
-	}
-	h.answer(i, r, q)
-	r.note(q, again)
-}
-
-// left counts the elements that are left over.
-func left(r *reading) (n int) {
-	for _, l := range r.elems {
-		n += len(l)
-	}
-	return n
-}
-
 // elements calls fn with each held element of a frontend.
 func (h *held) elements(i int, fn func(set, key string, e *nft.Elem)) {
 	for _, set := range sortedKeys(h.tables[i].elems) {
@@ -112,16 +63,6 @@ func (h *held) elements(i int, fn func(set, key string, e *nft.Elem)) {
 			fn(set, key, h.tables[i].elems[set][key])
 		}
 	}
-}
-
-// services returns the names of the services of frontends, each once.
-func services(l []*servicemodel.Frontend) []string {
-	var names []string
-	for _, fe := range l {
-		names = append(names, fe.Service.Name.Name)
-	}
-	slices.Sort(names)
-	return slices.Compact(names)
 }
 
 var (

@@ -27,7 +27,7 @@ func look(t *testing.T, b *backend) dataplane.Integrity {
 // do.
 func tellsCounts(t *testing.T, b *backend) bool {
 	t.Helper()
-	count := ok(b.kernel.readCount(t.Context(), nft.IPv4, defaultTable, setSettings))(t)
+	count := ok(b.kernel.query(nft.IPv4, defaultTable).Count(t.Context(), setSettings))(t)
 	return count >= 0
 }
 
@@ -98,35 +98,6 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 	_, err = b.Observe(t.Context(), nil)
 	require.ErrorIs(t, err, rawnl.ErrClosed)
 	require.NotErrorIs(t, err, dataplane.ErrConflict)
-}
-
-// A commit based on an old version fails as a whole, whatever it would do.
-func TestTheLateWriterIsRefused(t *testing.T) {
-	t.Parallel()
-	ns, a := newNS(t)
-	base := editedState()
-	ok(dataplane.New(a, nil).Apply(t.Context(), base))(t)
-	b := newBackend(t, ns, nil)
-	be := dataplane.New(b, nil)
-	ok(be.Observe(t.Context()))(t)
-	o := ok(a.Observe(t.Context(), nil))(t)
-	name := goldenService().Name
-	ok(be.Apply(t.Context(), base.WithEndpoints(name, goldenEndpoints("10.244.1.3"))))(t)
-
-	for _, s := range []servicemodel.State{
-		// objects that b did not touch
-		base.WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.1.9")),
-		base.WithNode(servicemodel.Node{MasqueradeMark: 1}), // rules
-		base.WithoutService(name),
-	} {
-		table := ok(servicemodel.Resolve(nil, s))(t)
-		_, err := a.Commit(t.Context(), servicemodel.Diff(o.Table, table.Arrange(o.Table)))
-		require.ErrorIs(t, err, dataplane.ErrConflict)
-		a.observed = true // then it does the same again
-	}
-	requireAdopts(t, newBackend(t, ns, nil),
-		base.WithEndpoints(name, goldenEndpoints("10.244.1.3")),
-		mustResolve(t, base.WithEndpoints(name, goldenEndpoints("10.244.1.3"))))
 }
 
 // If the instance does not exist, a neighbour's commit changes nothing. A program that makes the

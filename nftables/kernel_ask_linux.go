@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -203,82 +202,71 @@ func (k *kernel) dump(large bool) func(context.Context, *reading) error {
 // askMoreSlots asks whether the wanted frontends have a slot more than is wanted, if their map
 // holds more than was found. Maps whose numbers the kernel does not tell are dumped later.
 func (k *kernel) askMoreSlots(ctx context.Context, r *reading) error {
-	return k.askUnwanted(ctx, r, func(ask func(set int, key []byte) bool) {
-		for fe := range frontendsOf(r.want, r.f) {
-			internal, external := nocopy.Of(r.want).PoolsOf(fe)
-			for i, p := range []*servicemodel.Pool{internal, external} {
-				if p == nil {
-					continue
-				}
-				set := r.position(r.w.slotMap(kindOf(fe.Key), i == 1, p))
-				if set < 0 || r.complete(set) || !r.tells(r.sets[set].Name) {
-					continue
-				}
-				if !ask(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), entryCount(p))) {
-					return
-				}
+	ask, end := k.asking(ctx, r)
+	for fe := range frontendsOf(r.want, r.f) {
+		internal, external := nocopy.Of(r.want).PoolsOf(fe)
+		for i, p := range []*servicemodel.Pool{internal, external} {
+			if p == nil {
+				continue
+			}
+			set := r.w.slotMap(kindOf(fe.Key), i == 1, p)
+			if at := r.position(set); at >= 0 && r.tells(set) && !r.complete(at) {
+				ask(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), entryCount(p)))
 			}
 		}
-	})
+	}
+	return end()
 }
 
 // askSlots asks for the slots of the frontends that are left over. A map that is dumped anyway
 // needs no questions.
 func (k *kernel) askSlots(ctx context.Context, r *reading) error {
-	return k.askUnwanted(ctx, r, func(ask func(set int, key []byte) bool) {
-		for _, kind := range kinds {
-			if r.want == nil && !r.tells(kind.prefix+setEndpoints) {
-				continue
-			}
-			for key := range r.elems[kind.registry] {
-				for set, slot := range r.moreSlots(kind, []byte(key)) {
-					if !ask(set, slot) {
-						return
-					}
-				}
-			}
-		}
-	})
+	ask, end := k.asking(ctx, r)
+	if r.want != nil || r.tells(kindService.prefix+setEndpoints) {
+		r.moreSlots(ask)
+	}
+	return end()
 }
 
 // askHairpins asks for the hairpins of endpoints that were found and are not wanted, unless a dump
 // reads the set.
 func (k *kernel) askHairpins(ctx context.Context, r *reading) error {
-	set := r.position(setHairpins)
-	if set < 0 || !r.tells(setHairpins) {
-		return nil
-	}
-	return k.askUnwanted(ctx, r, func(ask func(set int, key []byte) bool) {
-		for _, a := range r.unwantedAddrs() {
-			if !ask(set, appendAddrKey(nil, setHairpins, a)) {
-				return
-			}
+	ask, end := k.asking(ctx, r)
+	if r.tells(setHairpins) {
+		for a := range r.unwantedAddrs() {
+			ask(setHairpins, appendAddrKey(nil, setHairpins, a))
 		}
-	})
+	}
+	return end()
 }
 
-// askUnwanted asks for elements that are not wanted, and keeps the elements that exist.
-func (k *kernel) askUnwanted(ctx context.Context, r *reading, keys iter.Seq2[int, []byte]) error {
-	q := &questions{}
-	ask := func() error {
-		err := k.askers[0].ask(ctx, r, q)
+// asking returns a function that asks for an element by set and key, and one that ends the
+// questions. The elements that exist come into the reading. They are not as wanted. After an error
+// nothing is asked.
+func (k *kernel) asking(ctx context.Context, r *reading) (ask func(set string, key []byte),
+	end func() error) {
+	q, err := &questions{}, error(nil)
+	send := func() {
+		if err == nil {
+			err = k.askers[0].ask(ctx, r, q)
+		}
 		for i := range q.all {
 			if a := &q.all[i]; err == nil && a.found && r.add(r.sets[a.set].Name, a.elem()) {
 				r.found[a.set]++
 			}
 		}
 		q.reset()
+	}
+	ask = func(set string, key []byte) {
+		if q.add(r.position(set), nft.Elem{Key: key}); len(q.all) >= k.chunk {
+			send()
+		}
+	}
+	end = func() error {
+		send()
 		return err
 	}
-	for set, key := range keys {
-		if q.add(set, nft.Elem{Key: key}); len(q.all) < k.chunk {
-			continue
-		}
-		if err := ask(); err != nil {
-			return err
-		}
-	}
-	return ask()
+	return ask, end
 }
 
 // dumpSet reads all elements of a set. After many elements were added, the kernel moves the set to
@@ -292,7 +280,7 @@ func (k *kernel) dumpSet(ctx context.Context, r *reading, name string,
 	}
 	seed, seen, n := maphash.MakeSeed(), make(map[uint64]struct{}, count), 0
 	var key []byte
-	err := k.dumpElements(ctx, r.f, r.name, name, func(e nft.Elem) error {
+	err := k.query(r.f, r.name).Elements(ctx, name, func(e nft.Elem) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
 		seen[maphash.Bytes(seed, key)] = struct{}{}
 		n++

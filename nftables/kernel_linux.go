@@ -272,14 +272,15 @@ func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) error 
 
 // send commits a plan.
 func (b *backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
-	k, size := &b.kernel, p.size()
+	k := &b.kernel
+	elements, size := p.load()
 	if size > min(oneStep, k.room()) && b.inSteps(p) {
 		return b.sendInSteps(ctx, p)
 	}
 	k.batch.Reset()
 	p.encode(&k.batch)
 	stats, err := k.commit(ctx)
-	stats.Elements = p.elements()
+	stats.Elements = elements
 	return stats, err
 }
 

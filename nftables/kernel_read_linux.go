@@ -9,12 +9,9 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// get begins a request about the table.
-func (k *kernel) get(f *nft.Family, msg uint8, kind, name string) *rawnl.Batch {
-	k.req.Reset()
-	k.req.Message(rawnl.SubsysNFTables, msg, 0, f.NFProto, 0, rawnl.Object{Verb: "read", Kind: kind,
-		Name: name})
-	return &k.req
+// query asks about a table.
+func (k *kernel) query(f *nft.Family, table string) nft.Query {
+	return nft.Query{Conn: k.conn, Family: f, Table: table}
 }
 
 // readTables reads both tables without their elements, and finds out which tables must be made
@@ -54,7 +51,7 @@ func (k *kernel) readTables(ctx context.Context, table string, crowded bool) (*s
 func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*reading, error) {
 	r := newReading(f, table)
 	r.place = k.place
-	q := nft.Query{Conn: k.conn, Family: f, Table: table}
+	q := k.query(f, table)
 	info, exists, err := q.Info(ctx)
 	if err != nil || !exists {
 		return r, err
@@ -92,8 +89,9 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 	}
 	// There are chains that do not belong to the program. The kernel dumps the chains of all
 	// tables, and may skip some while others commit. The next check finds the skipped ones.
-	req := k.get(f, nft.MsgGetChain, "chains of table", f.Name+" "+table)
-	return r, k.conn.DumpOwn(ctx, req, func(m rawnl.Message) error {
+	k.req.Reset()
+	nft.AppendGetChains(&k.req, f)
+	return r, k.conn.DumpOwn(ctx, &k.req, func(m rawnl.Message) error {
 		c, err := nft.DecodeChain(m.Attrs)
 		if err == nil && c.Table == table {
 			r.chains[c.Name] = c.Chain
@@ -130,30 +128,10 @@ func (r *reading) namedSets() (n int) {
 // are read once more.
 func (k *kernel) readLearnt(ctx context.Context, f *nft.Family, table string) (n uint64,
 	err error) {
-	q := nft.Query{Conn: k.conn, Family: f, Table: table}
-	err = q.Rules(ctx, "", func(rule nft.RuleInfo) error {
+	err = k.query(f, table).Rules(ctx, "", func(rule nft.RuleInfo) error {
 		packets, err := rule.Counted()
 		n += packets
 		return err
 	})
 	return n, err
-}
-
-// readCount asks how many elements a set has; -1 if the kernel does not say.
-func (k *kernel) readCount(ctx context.Context, f *nft.Family, table, set string) (int, error) {
-	req := k.get(f, nft.MsgGetSet, "set", set)
-	req.Text(nft.AttrSetTable, table)
-	req.Text(nft.AttrSetName, set)
-	replies, err := k.conn.Query(ctx, req)
-	if err != nil || len(replies) == 0 {
-		return -1, err
-	}
-	s, err := nft.DecodeSet(replies[0].Attrs)
-	return s.Count, err
-}
-
-// dumpElements calls fn with each element of a set. Its bytes are valid until fn returns.
-func (k *kernel) dumpElements(ctx context.Context, f *nft.Family, table, set string,
-	fn func(nft.Elem) error) error {
-	return nft.Query{Conn: k.conn, Family: f, Table: table}.Elements(ctx, set, fn)
 }

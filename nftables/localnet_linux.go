@@ -83,8 +83,9 @@ func (k *kernel) restoreLocalnet(ctx context.Context, table string, before bool)
 // of iptables.
 func (k *kernel) guards(ctx context.Context, table string) (ours, others bool, err error) {
 	for range guardReadings {
-		req := k.get(nft.IPv4, nft.MsgGetChain, "chains of family", nft.IPv4.Name)
-		torn, err := k.conn.DumpThrough(ctx, req, func(m rawnl.Message) error {
+		k.req.Reset()
+		nft.AppendGetChains(&k.req, nft.IPv4)
+		torn, err := k.conn.DumpThrough(ctx, &k.req, func(m rawnl.Message) error {
 			c, err := nft.DecodeChain(m.Attrs)
 			guard := c.Name == chainGuard ||
 				c.Table == "filter" && strings.HasSuffix(c.Name, "-FIREWALL")

@@ -48,7 +48,7 @@ func runNft(t *testing.T, ns *netnstest.NS, program, stdin string, args ...strin
 }
 
 // newNS makes an empty namespace and a backend in it.
-func newNS(t *testing.T) (*netnstest.NS, *backend) {
+func newNS(t testing.TB) (*netnstest.NS, *backend) {
 	t.Helper()
 	netnstest.Require(t)
 	ns := ok(netnstest.NewNS(t.Name()))(t)
@@ -56,7 +56,7 @@ func newNS(t *testing.T) (*netnstest.NS, *backend) {
 	return ns, newBackend(t, ns, nil)
 }
 
-func newBackend(t *testing.T, ns *netnstest.NS, cfg *Config) *backend {
+func newBackend(t testing.TB, ns *netnstest.NS, cfg *Config) *backend {
 	t.Helper()
 	if cfg == nil {
 		cfg = &Config{}

@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -16,9 +15,7 @@ import (
 // removes them, and closes the backend. This is the work of a process apart from its start.
 // examples/publish has a benchmark of the whole process.
 func BenchmarkPart(b *testing.B) {
-	netnstest.Require(b)
-	ns := ok(netnstest.NewNS(b.Name()))(b)
-	defer ns.Close()
+	ns, backend := newNS(b)
 	do := func(what func(p *dataplane.Parts) (*dataplane.Result, error)) *dataplane.Result {
 		backend := ok(openBackend(&Config{NetNS: ns.Fd()}))(b)
 		r := ok(what(dataplane.NewParts(backend, nil)))(b)
@@ -37,8 +34,6 @@ func BenchmarkPart(b *testing.B) {
 		}
 		return s
 	}
-	backend := ok(openBackend(&Config{NetNS: ns.Fd()}))(b)
-	defer backend.Close()
 	others := dataplane.NewParts(backend, nil)
 	for i := range 1700 {
 		ok(others.Apply(b.Context(), fmt.Sprint("pod-", i), state(i)))(b)

@@ -81,7 +81,7 @@ func (b *backend) Owners(ctx context.Context) (owners []string, err error) {
 	seen := map[string]bool{}
 	for _, f := range nft.Families {
 		for _, k := range kinds {
-			err := b.kernel.dumpElements(ctx, f, b.pl.table, k.registry, func(e nft.Elem) error {
+			err := b.kernel.query(f, b.pl.table).Elements(ctx, k.registry, func(e nft.Elem) error {
 				owner, _, ok := strings.Cut(nft.CommentOf(e.UserData), "/")
 				if ok && !seen[owner] {
 					seen[owner] = true
@@ -211,13 +211,7 @@ func (p *partsReading) readWhole(ctx context.Context, r *reading, c *servicemode
 			return err
 		}
 	}
-	for _, set := range addressSets {
-		for _, e := range r.elems[set] {
-			if a, ok := addressIn(r.f, set, *e); ok {
-				r.index.users[set][a] = usersOf(*e)
-			}
-		}
-	}
+	r.countUsers()
 	r.interpret(c)
 	return nil
 }

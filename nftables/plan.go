@@ -312,32 +312,37 @@ func changes(c *servicemodel.ChangeSet, f *nft.Family, fn func(old, new *service
 	}
 }
 
-// changed plans a changed frontend. It compares the elements of both and leaves equal elements
-// alone.
+// changed plans a changed frontend.
 func (pl *planner) changed(p *plan, t *tablePlan, old, new *servicemodel.Frontend) {
+	t.differ(func(to sink) { pl.w.frontend(p.c.Old, old, to) },
+		func(to sink) { pl.w.frontend(p.c.New, new, to) })
+	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(old)
+	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(new)
+	pl.w.slots(new, false, oldInternal, newInternal, t.del, t.add)
+	pl.w.slots(new, true, oldExternal, newExternal, t.del, t.add)
+}
+
+// differ compares elements as they were and as they are, and leaves equal elements alone.
+func (t *tablePlan) differ(was, is func(to sink)) {
 	id := func(name string, e nft.Elem) string {
 		return name + "\x00" + string(e.Key) + string(e.KeyEnd)
 	}
 	before, kept := map[string]string{}, map[string]bool{}
-	pl.w.frontend(p.c.Old, old, func(name string, e nft.Elem) {
+	was(func(name string, e nft.Elem) {
 		before[id(name, e)] = string(e.Data) + string(e.UserData)
 	})
-	pl.w.frontend(p.c.New, new, func(name string, e nft.Elem) {
+	is(func(name string, e nft.Elem) {
 		if v, ok := before[id(name, e)]; ok && v == string(e.Data)+string(e.UserData) {
 			kept[id(name, e)] = true
 			return
 		}
 		t.add(name, e)
 	})
-	pl.w.frontend(p.c.Old, old, func(name string, e nft.Elem) {
+	was(func(name string, e nft.Elem) {
 		if !kept[id(name, e)] {
 			t.del(name, e)
 		}
 	})
-	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(old)
-	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(new)
-	pl.w.slots(new, false, oldInternal, newInternal, t.del, t.add)
-	pl.w.slots(new, true, oldExternal, newExternal, t.del, t.add)
 }
 
 // poolsChanged plans the pools of a frontend. Its other elements stay.
@@ -348,48 +353,25 @@ func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend
 		if old == nil || old.Equal(new) {
 			return
 		}
-		pl.verdictChanged(t, fe, outside, old, new)
-		pl.w.slots(fe, outside, old, new, t.del, t.add)
-		if fe.AffinityService {
-			pl.w.byAddress(fe, outside, old, new, t.del)
-			pl.w.byAddress(fe, outside, new, old, t.add)
+		pl.w.key = nft.AppendFrontend(pl.w.key[:0], fe.Key)
+		if !sameVerdict(old, new) {
+			t.differ(func(to sink) { pl.w.verdict(fe, outside, old, to) },
+				func(to sink) { pl.w.verdict(fe, outside, new, to) })
 		}
+		if fe.AffinityService {
+			t.differ(func(to sink) { pl.w.byAddress(fe, outside, old, to) },
+				func(to sink) { pl.w.byAddress(fe, outside, new, to) })
+		}
+		pl.w.slots(fe, outside, old, new, t.del, t.add)
 	}
 	change(false, oldInternal, newInternal)
 	change(true, oldExternal, newExternal)
 }
 
-// verdictChanged plans how packets to a frontend find the size of its pool.
-func (pl *planner) verdictChanged(t *tablePlan, fe *servicemodel.Frontend, outside bool, old,
-
-	new *servicemodel.Pool) {
-	if wayOf(old)|wayOf(new) != atRandom {
-		k := kindOf(fe.Key)
-		if leafOf(k, outside, old) != leafOf(k, outside, new) {
-			pl.w.key = nft.AppendFrontend(pl.w.key[:0], fe.Key)
-			pl.w.verdict(fe, outside, old, t.del)
-			pl.w.verdict(fe, outside, new, t.add)
-		}
-		return
-	}
-	over := setOver
-	if outside {
-		over = setExternalOver
-	}
-	was, is := classOf(slotCount(old)), classOf(slotCount(new))
-	if was == is {
-		return
-	}
-	move := func(to sink, from, into int) {
-		for than := range into {
-			if isOver(into, than) && !isOver(from, than) {
-				to(pl.w.names.get(kindOf(fe.Key).prefix, over, most(than)),
-					nft.Elem{Key: nft.AppendFrontend(pl.w.key[:0], fe.Key)})
-			}
-		}
-	}
-	move(t.del, is, was)
-	move(t.add, was, is)
+// sameVerdict reports whether packets find the size of two pools in the same way.
+func sameVerdict(old, new *servicemodel.Pool) bool {
+	return wayOf(old)|wayOf(new) == atRandom &&
+		classOf(slotCount(old)) == classOf(slotCount(new))
 }
 
 // addresses plans the changes to a set of addresses.

@@ -7,24 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// An empty plan keeps the version, so that the next plan finds it.
-func TestAnEmptyPlanLeavesTheVersion(t *testing.T) {
-	t.Parallel()
-	h := holding(t, unitsState())
-	b := newMemoryBackend(h.memory)
-	o := b.observe()
-	before := b.pl.version
-	p := b.commit(servicemodel.Diff(o.Table, o.Table))
-	require.True(t, p.empty())
-	require.Zero(t, p.Stats().Messages)
-	require.Equal(t, before, b.pl.version)
-	b.apply(o.Table, unitsState().WithEndpoints(goldenService().Name, nil))
-	require.Equal(t, before.number+1, b.pl.version.number)
-}
 
 // forgotten applies a state to the elements in a kernel, and returns the frontends whose clients
 // the plan forgets.
@@ -92,18 +76,4 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 	b, forgets := forgotten(h, without("web"))
 	require.Empty(t, forgets, "the table was broken: nothing is known of it")
 	require.False(t, b.pl.version.unswept)
-}
-
-// A scheduler that the backend lacks is refused once, before the service has endpoints.
-func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
-	t.Parallel()
-	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		Scheduler: servicemodel.LeastConn,
-		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10"),
-			netip.MustParseAddr("fd00:96::10")},
-		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-	table := ok(servicemodel.Resolve(nil, servicemodel.State{}.WithService(svc)))(t)
-	problems := dataplane.Problems(Check(servicemodel.Diff(nil, table)))
-	require.Len(t, problems, 1)
-	require.ErrorContains(t, problems[0].Err, "scheduler: lc")
 }

@@ -17,17 +17,8 @@ var _ dataplane.Plan = (*plan)(nil)
 func (p *plan) Stats() dataplane.Stats {
 	var b rawnl.Batch
 	p.encode(&b)
-	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: p.elements()}
-}
-
-// elements counts the elements that the plan adds and deletes.
-func (p *plan) elements() (n int) {
-	for _, t := range p.tables {
-		for _, ops := range t.ops {
-			n += ops.del.Len + ops.add.Len
-		}
-	}
-	return n
+	elements, _ := p.load()
+	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: elements}
 }
 
 // programMessages is roughly the number of messages for a table and its program.
@@ -36,20 +27,20 @@ const programMessages = 64
 // keptBatch is how many bytes of memory a batch may keep for the next one.
 const keptBatch = 1 << 20
 
-// size estimates the size of the plan in bytes.
-func (p *plan) size() int {
-	n := 0
+// load counts the elements that the plan adds and deletes, and their bytes.
+func (p *plan) load() (elements, bytes int) {
 	for _, t := range p.tables {
 		for _, ops := range t.ops {
-			n += ops.del.Size + ops.add.Size
+			elements += ops.del.Len + ops.add.Len
+			bytes += ops.del.Size + ops.add.Size
 		}
 	}
-	return n
+	return elements, bytes
 }
 
 // encode appends the plan to a batch.
 func (p *plan) encode(b *rawnl.Batch) {
-	if n := p.size(); n > keptBatch {
+	if _, n := p.load(); n > keptBatch {
 		b.Grow(programMessages*len(p.tables), n+n/64)
 	}
 	p.write(newWriters(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) }))

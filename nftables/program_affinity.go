@@ -295,22 +295,21 @@ func (w *writer) affinity(fe *servicemodel.Frontend, internal, external *service
 	}
 	w.data = nft.AppendAddr(w.data[:0], serviceID(fe.Service.Name, f))
 	to(name, nft.Elem{Key: w.key, Data: w.data})
-	w.byAddress(fe, false, internal, nil, to)
-	w.byAddress(fe, true, external, nil, to)
+	w.byAddress(fe, false, internal, to)
+	w.byAddress(fe, true, external, to)
 }
 
 // byAddress writes the elements that lead from a frontend and the addresses of a pool's endpoints
-// to these endpoints, except those that another pool has, too. Of endpoints with one address it is
-// the one with the least port.
-func (w *writer) byAddress(fe *servicemodel.Frontend, outside bool, p, except *servicemodel.Pool,
+// to these endpoints. Of endpoints with one address it is the one with the least port.
+func (w *writer) byAddress(fe *servicemodel.Frontend, outside bool, p *servicemodel.Pool,
 	to sink) {
 	if p == nil {
 		return
 	}
 	name := w.names.get(prefixOf(kindOf(fe.Key), outside), setByAddress, -1)
-	has, had := firstByAddress(p), firstByAddress(except)
+	first := firstByAddress(p)
 	for _, s := range p.Slots {
-		if a := s.Endpoint.Addr(); has[a] == s.Endpoint && had[a] != s.Endpoint {
+		if a := s.Endpoint.Addr(); first[a] == s.Endpoint {
 			w.data = nft.AppendEndpoint(w.data[:0], s.Endpoint)
 			to(name, nft.Elem{Key: nft.AppendAddr(w.key, a), Data: w.data})
 		}

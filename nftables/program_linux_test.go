@@ -1,21 +1,15 @@
 package nftables
 
 import (
-	"encoding/binary"
 	"encoding/hex"
 	"os/exec"
 	"regexp"
-	"slices"
 	"strings"
 	"testing"
 
-	"github.com/google/nftables"
-	"github.com/google/nftables/expr"
-	"github.com/mdlayher/netlink"
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
 func TestProgramIsWhatItsTextSays(t *testing.T) {
@@ -81,18 +75,11 @@ func loadsRanges(t *testing.T, program string) bool {
 func dumpRules(t *testing.T, b *backend, f *nft.Family) []string {
 	t.Helper()
 	var l []string
-	req := b.kernel.get(f, nft.MsgGetRule, "rules", "")
-	req.Text(1, defaultTable)
-	require.NoError(t, b.kernel.conn.Dump(t.Context(), req, func(m rawnl.Message) error {
-		it := rawnl.Attrs(m.Attrs)
-		for it.Next() {
-			if it.Type() == 4 { // NFTA_RULE_EXPRESSIONS
-				l = append(l,
-					byteorder.ReplaceAllString(
-						hex.EncodeToString(setNumber.ReplaceAll(it.Data(), []byte("__set_"))), ""))
-			}
-		}
-		return it.Err()
+	q := b.kernel.query(f, defaultTable)
+	require.NoError(t, q.Rules(t.Context(), "", func(r nft.RuleInfo) error {
+		text := hex.EncodeToString(setNumber.ReplaceAll(r.Exprs, []byte("__set_")))
+		l = append(l, byteorder.ReplaceAllString(text, ""))
+		return nil
 	}))
 	require.NotEmpty(t, l)
 	return l
@@ -104,70 +91,3 @@ var byteorder = regexp.MustCompile("400001000e000100" + hex.EncodeToString([]byt
 	".{94}")
 
 var setNumber = regexp.MustCompile(`__set[0-9]`)
-
-// google/nftables decodes the same rules from the kernel as from our messages.
-func TestOthersReadOurRules(t *testing.T) {
-	t.Parallel()
-	for _, tc := range programCases {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			ns, b := newNS(t)
-			p := programPlan(&tc.shape, tc.rules)
-			b.kernel.gen = 0
-			ok(b.send(t.Context(), p))(t)
-			kernel := ok(nftables.New(nftables.WithNetNSFd(ns.Fd())))(t)
-			for i := range p.tables {
-				fp := p.tables[i]
-				for _, c := range fp.program {
-					msgs := rulesOf(t, fp.f, c)
-					if slices.ContainsFunc(msgs, func(m netlink.Message) bool {
-						return byte(m.Header.Type) != nft.MsgNewRule // an anonymous set
-					}) || slices.ContainsFunc(c.Rules, func(r nft.Rule) bool {
-						return strings.Contains(r.Text(), "ct original ")
-					}) {
-						continue // google/nftables cannot decode numbers of sets, and directions
-					}
-					sent := ok(nftables.New(nftables.WithTestDial(
-						func([]netlink.Message) ([]netlink.Message, error) {
-							return msgs, nil
-						})))(t)
-					want := rulesRead(t, sent, fp.f, c.Name)
-					require.Equal(t, want, rulesRead(t, kernel, fp.f, c.Name), c.Name)
-					require.Len(t, want, len(c.Rules))
-				}
-			}
-		})
-	}
-}
-
-// rulesOf returns the messages that make the rules of a chain.
-func rulesOf(t *testing.T, f *nft.Family, c *nft.ProgramChain) (l []netlink.Message) {
-	t.Helper()
-	var b rawnl.Batch
-	nft.Program{c}.WriteRules(nft.NewEncoder(&b, f, defaultTable))
-	for rest := b.Bytes(); len(rest) > 0; {
-		var m netlink.Message
-		n := int(binary.NativeEndian.Uint32(rest))
-		require.NoError(t, m.UnmarshalBinary(rest[:n]))
-		l = append(l, m)
-		rest = rest[n:]
-	}
-	return l
-}
-
-// rulesRead returns the expressions and user data of the rules of a chain.
-func rulesRead(t *testing.T, conn *nftables.Conn, f *nft.Family, chain string) (l [][]any) {
-	t.Helper()
-	table := &nftables.Table{Name: defaultTable, Family: nftables.TableFamily(f.NFProto)}
-	rules, err := conn.GetRules(table, &nftables.Chain{Name: chain})
-	require.NoError(t, err)
-	for _, r := range rules {
-		for _, e := range r.Exprs {
-			if e, ok := e.(*expr.NAT); ok { // the kernel derives these fields from the others
-				e.RegAddrMax, e.RegProtoMax, e.Specified = e.RegAddrMin, e.RegProtoMin, true
-			}
-		}
-		l = append(l, []any{r.Exprs, r.UserData})
-	}
-	return l
-}

@@ -40,7 +40,7 @@ func dumpSets(ctx context.Context, b *backend, raw *reading) error {
 		if isAnonymous(name) || !isRead(name) {
 			continue
 		}
-		err := b.kernel.dumpElements(ctx, raw.f, b.pl.table, name, func(e nft.Elem) error {
+		err := b.kernel.query(raw.f, b.pl.table).Elements(ctx, name, func(e nft.Elem) error {
 			raw.add(name, e)
 			return nil
 		})
@@ -160,8 +160,12 @@ func (b *blow) strike() {
 	}
 }
 
-// change changes the data of an element, or else its comment.
+// change changes the end of a range, the data of an element, or else its comment.
 func (b *blow) change(e *nft.Elem) {
+	if e.KeyEnd != nil {
+		e.KeyEnd[len(e.KeyEnd)-1] ^= byte(1 + b.r.IntN(255))
+		return
+	}
 	if e.Data != nil {
 		e.Data[b.r.IntN(len(e.Data))] ^= 1
 		return
@@ -401,28 +405,42 @@ func TestAllChainsAreAskedFor(t *testing.T) {
 	}
 }
 
-// An element that resembles a frontend, at a key that no frontend can have, is drift.
+// An element that resembles a frontend is drift if it has a key that no frontend can have, or leads
+// to a chain of another purpose.
 func TestImpossibleFrontendsAreDrift(t *testing.T) {
 	t.Parallel()
-	for name, key := range map[string]servicemodel.FrontendKey{
-		"an unknown protocol": {Addr: netip.MustParseAddr("10.96.0.77"), Protocol: 7, Port: 80},
-		"no address": {Addr: netip.IPv4Unspecified(), Protocol: servicemodel.TCP,
-			Port: 80},
+	some := netip.MustParseAddr("10.96.0.77")
+	state := benchState(1, 1, "rr")
+	for name, tc := range map[string]struct {
+		addr  netip.Addr
+		proto byte
+		set   string // the set with its other element
+		chain string
+	}{
+		"an unknown protocol": {addr: some, proto: 7, set: "service-reject"},
+		"no address": {addr: netip.IPv4Unspecified(), proto: byte(servicemodel.TCP),
+			set: "service-reject"},
+		"another chain": {addr: some, proto: byte(servicemodel.TCP), set: "service-scheduled",
+			chain: chainGuard},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ns, b := newNS(t)
-			r := ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
-			bytes := append(nft.AppendAddr(nil, key.Addr), byte(key.Protocol), 0, 0, 0, 0,
-				80, 0, 0)
-			comment := nft.AppendComment(nil,
-				"default/other:http cluster IP verdict=reject masquerade=none")
-			require.NoError(t, addTo(t, b, kindService.registry,
-				nft.Elem{Key: bytes, UserData: comment}))
-			require.NoError(t, addTo(t, b, "service-reject", nft.Elem{Key: bytes}))
-			o := ok(newBackend(t, ns, nil).Observe(t.Context(), r.Changes.New))(t)
-			require.Len(t, o.Drift, 2)
-			require.True(t, servicemodel.Diff(o.Table, r.Changes.New).Empty())
+			r := ok(dataplane.New(b, nil).Apply(t.Context(), state))(t)
+			key := append(nft.AppendAddr(nil, tc.addr), tc.proto, 0, 0, 0, 0, 80, 0, 0)
+			require.NoError(t, addTo(t, b, kindService.registry, nft.Elem{Key: key,
+				UserData: nft.AppendComment(nil,
+					"default/other:http cluster IP verdict=reject masquerade=none")}))
+			e := nft.Elem{Key: key}
+			if tc.chain != "" {
+				e.Data, e.Goto = []byte(tc.chain), true
+			}
+			require.NoError(t, addTo(t, b, tc.set, e))
+			for _, want := range []*servicemodel.Table{r.Changes.New, nil} {
+				o := ok(newBackend(t, ns, nil).Observe(t.Context(), want))(t)
+				require.Len(t, o.Drift, 2)
+				require.True(t, servicemodel.Diff(o.Table, r.Changes.New).Empty())
+			}
 		})
 	}
 }

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"iter"
 	"net/netip"
 	"slices"
 	"strings"
@@ -114,46 +113,52 @@ func (r *reading) contested() (l []servicePort) {
 	return l
 }
 
-// moreSlots yields the keys of slots of a frontend that is left over, and the positions of their
-// maps: as many slots as a pool of its class can have, or as the chain of its pool's scheduler
-// draws.
-func (r *reading) moreSlots(k *kind, key []byte) iter.Seq2[int, []byte] {
-	return func(yield func(int, []byte) bool) {
-		for i, over := range []string{k.prefix + setOver, k.prefix + setExternalOver} {
-			l := leaf{kind: k, outside: i == 1, slots: most(0)}
-			for than := range allClasses - 1 {
-				if r.elems[overName(over, than)][string(key)] != nil {
-					l.slots = most(than + 1)
-				}
-			}
-			if e := r.elems[prefixOf(k, l.outside)+setScheduled][string(key)]; e != nil {
-				l, _ = parseLeaf(string(e.Data))
-			}
-			set := r.position(l.slotMap())
-			for slot := 0; set >= 0 && slot < l.slots; slot++ {
-				slotKey := nft.AppendSlot(slices.Clip(key), slot)
-				if r.elems[r.sets[set].Name][string(slotKey)] == nil && !yield(set, slotKey) {
-					return
+// moreSlots asks for the slots of the frontends that are left over: as many slots as a pool of
+// their class can have, or as the chain of their pool's scheduler draws.
+func (r *reading) moreSlots(ask func(set string, key []byte)) {
+	for _, k := range kinds {
+		for key := range r.elems[k.registry] {
+			for outside, over := range []string{setOver, setExternalOver} {
+				l := r.leafOf(k, outside == 1, over, key)
+				set := l.slotMap()
+				for slot := 0; r.has(set) && slot < l.slots; slot++ {
+					slotKey := nft.AppendSlot([]byte(key), slot)
+					if r.elems[set][string(slotKey)] == nil {
+						ask(set, slotKey)
+					}
 				}
 			}
 		}
 	}
 }
 
-// unwantedAddrs returns the addresses of found endpoints that are not wanted as hairpins.
-func (r *reading) unwantedAddrs() (l []netip.Addr) {
-	seen := map[netip.Addr]bool{}
-	note := func(a netip.Addr) {
-		if a.IsValid() && !seen[a] && !nocopy.Of(r.want).HasHairpin(a) {
-			seen[a] = true
-			l = append(l, a)
+// leafOf says which slots a frontend may have, by the elements that were found.
+func (r *reading) leafOf(k *kind, outside bool, over, key string) leaf {
+	l := leaf{kind: k, outside: outside, slots: most(0)}
+	for than := range allClasses - 1 {
+		if r.elems[k.prefix+overName(over, than)][key] != nil {
+			l.slots = most(than + 1)
 		}
 	}
+	if e := r.elems[prefixOf(k, outside)+setScheduled][key]; e != nil {
+		if to, ok := parseLeaf(string(e.Data)); ok && to.kind == k && to.outside == outside {
+			return to
+		}
+	}
+	return l
+}
+
+// unwantedAddrs returns the addresses of found endpoints that are not wanted as hairpins.
+func (r *reading) unwantedAddrs() map[netip.Addr]bool {
+	l := map[netip.Addr]bool{}
 	for _, k := range kinds {
 		for _, set := range k.endpointMaps(r.f, &r.shape) {
 			for _, e := range r.elems[set.Name] {
 				rd := nft.Reader{Bytes: e.Data}
-				note(rd.Endpoint(r.f.AddrLen).Addr())
+				a := rd.Endpoint(r.f.AddrLen).Addr()
+				if a.IsValid() && !nocopy.Of(r.want).HasHairpin(a) {
+					l[a] = true
+				}
 			}
 		}
 	}

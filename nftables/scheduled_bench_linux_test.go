@@ -5,10 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -38,15 +35,7 @@ func benchEndpoints(i, from, to int) (l []servicemodel.Endpoint) {
 }
 
 func benchEngine(b *testing.B) *dataplane.Engine {
-	netnstest.Require(b)
-	ns := ok(netnstest.NewNS(b.Name()))(b)
-	b.Cleanup(func() { ns.Close() })
-	var backend *backend
-	require.NoError(b, ns.Do(func() (err error) {
-		backend, err = openBackend(nil)
-		return err
-	}))
-	b.Cleanup(func() { backend.Close() })
+	_, backend := newNS(b)
 	return dataplane.New(backend, nil)
 }
 

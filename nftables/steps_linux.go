@@ -70,7 +70,7 @@ func (b *backend) sendInSteps(ctx context.Context, p *plan) (dataplane.Stats, er
 	p.writeNumber(s.to)
 	p.writeTables(s.to)
 	s.step(true)
-	s.stats.Elements = p.elements()
+	s.stats.Elements, _ = p.load()
 	k.batch = s.failed
 	if s.err != nil {
 		s.undo(ctx, p)

@@ -36,8 +36,7 @@ func (k *kernel) readVersion(ctx context.Context, table string) (version, error)
 func (k *kernel) tryVersion(ctx context.Context, table string) (v version, sound bool, err error) {
 	sets := 0
 	for _, f := range nft.Families {
-		q := nft.Query{Conn: k.conn, Family: f, Table: table}
-		err = q.Sets(ctx, func(s nft.SetInfo) {
+		err = k.query(f, table).Sets(ctx, func(s nft.SetInfo) {
 			if epoch, ok := epochOf(s.Name, s.Spec); ok {
 				v.home, v.epoch = f, epoch
 				sets++
@@ -50,9 +49,8 @@ func (k *kernel) tryVersion(ctx context.Context, table string) (v version, sound
 	if sets != 1 {
 		return version{}, sets == 0, nil
 	}
-	q := nft.Query{Conn: k.conn, Family: v.home, Table: table}
 	var elems []nft.Elem
-	err = q.Elements(ctx, versionSet(v.epoch).Name, func(e nft.Elem) error {
+	err = k.query(v.home, table).Elements(ctx, versionSet(v.epoch).Name, func(e nft.Elem) error {
 		elems = append(elems, e.Clone())
 		return nil
 	})

@@ -9,24 +9,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A version is the next number of its epoch, or the first of the next one, and has a mark.
-func TestVersions(t *testing.T) {
-	t.Parallel()
-	four, six := nft.IPv4, nft.IPv6
-	for _, anew := range []bool{false, true} {
-		require.Equal(t, version{home: six, epoch: 41, number: 1},
-			version{}.next(anew, six, firstEpoch, false, false))
-	}
-	v := version{home: four, epoch: 1<<32 - 1, number: 7, unswept: true}
-	require.Equal(t, version{home: four, epoch: v.epoch, number: 8, owners: true},
-		v.next(false, six, nil, false, true))
-	require.Equal(t, version{home: six, epoch: 0, number: 1, unswept: true},
-		v.next(true, six, nil, true, false))
-	v.number = epochLength
-	require.Equal(t, version{home: four, epoch: 0, number: 1},
-		v.next(false, four, nil, false, false))
-}
-
 // The last element of an epoch is the version. An epoch with gaps is none.
 func TestVersionsAreReadBack(t *testing.T) {
 	t.Parallel()
