@@ -243,8 +243,8 @@ func TestTurnsAreExact(t *testing.T) {
 	}
 }
 
-// Clients move only if they must: sh moves none needlessly if an endpoint comes, mh few if one comes
-// or goes.
+// Clients move only if they must: sh moves none needlessly if an endpoint comes, and mh few if one
+// comes or goes.
 func TestFewClientsMove(t *testing.T) {
 	t.Parallel()
 	const n = 2000
