@@ -143,13 +143,10 @@ func TestOpeningFailsAsAWhole(t *testing.T) {
 // tapped opens a backend, and a tap on its messages to and from the kernel.
 func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	t.Helper()
-	b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
-	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	tap := &rawnltest.Tap{}
-	require.NoError(t, b.kernel.conn.Close())
-	b.kernel.conn = ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+	b := ok(openWith(ns.Fd(), rawnl.Config{
 		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }}))(t)
-	b.kernel.reader = newReader(b.kernel.conn)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b, tap
 }
 
@@ -246,23 +243,16 @@ func TestAVersionIsNotTriedForEver(t *testing.T) {
 	require.Equal(t, versionTries, *tries)
 }
 
-// A restored rule in a shared chain stands before the rules of other programs, whichever rule it
-// is. A check sees a rule that replaced another one.
-func TestRulesThatAreReplacedAreSeenAndPutBack(t *testing.T) {
+// Each commit makes a log record with its cost.
+func TestCommitsAreLogged(t *testing.T) {
 	t.Parallel()
-	e, b, ns := engineOf(t, Config{})
-	applied(t, e, webService())
-	runTool(t, ns, "", "iptables", "-A", "FORWARD", "-j", "ACCEPT")
-	want := save(t, ns, nft.IPv4)
-	for _, damage := range []string{"-D FORWARD 2", "-D FORWARD 1", "-D INPUT 1",
-		"-R KUBE-FORWARD 1 -j ACCEPT"} {
-		runTool(t, ns, "", "iptables", strings.Fields(damage)...)
-		whole, _, err := b.look(t.Context())
-		require.NoError(t, err)
-		require.False(t, whole, damage)
-		r := applied(t, e, webService())
-		require.Len(t, r.Drift, 1, damage)
-		require.Equal(t, want, save(t, ns, nft.IPv4), damage)
+	var log bytes.Buffer
+	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
+	b, _, _ := opened(t, Config{Logger: logger})
+	r := applied(t, dataplane.New(b, nil), webService())
+	for _, want := range []string{"level=DEBUG msg=committed backend=iptables", fmt.Sprintf(
+		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
+		require.Contains(t, log.String(), want)
 	}
 }
 
@@ -279,17 +269,4 @@ func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
 		return b.Close()
 	}))
 	require.Contains(t, save(t, ns, nft.IPv4), defaultPrefix+"-SERVICES")
-}
-
-// Each commit makes a log record with its cost.
-func TestCommitsAreLogged(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	b, _, _ := opened(t, Config{Logger: logger})
-	r := applied(t, dataplane.New(b, nil), webService())
-	for _, want := range []string{"level=DEBUG msg=committed backend=iptables", fmt.Sprintf(
-		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
-		require.Contains(t, log.String(), want)
-	}
 }

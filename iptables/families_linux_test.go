@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -35,14 +34,15 @@ func (s lackingExtension) Send(p []byte) error {
 	return s.Socket.Send(p)
 }
 
-// lack gives a backend a kernel that lacks an extension for a family, and probes it.
-func lack(t *testing.T, b *backend, ns *netnstest.NS, f *nft.Family, name string) {
+// lack returns a backend for a kernel that lacks an extension for a family.
+func lack(t *testing.T, f *nft.Family, name string) *backend {
 	t.Helper()
-	conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
+	_, ns, _ := opened(t, Config{})
+	b := ok(openWith(ns.Fd(), rawnl.Config{
 		Wrap: func(s rawnl.Socket) rawnl.Socket { return lackingExtension{s, f, name} }}))(t)
-	require.NoError(t, b.kernel.conn.Close())
-	b.kernel.conn, b.kernel.reader = conn, newReader(conn)
+	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	require.NoError(t, b.kernel.probe(t.Context()))
+	return b
 }
 
 // Services that need a match that the kernel lacks are refused, and no others.
@@ -50,9 +50,7 @@ func TestAKernelWithoutAMatch(t *testing.T) {
 	t.Parallel()
 	for name, lacks := range map[string]lacking{"recent": {recent: true}, "sctp": {sctp: true},
 		"bpf": {bpf: true}} {
-		b, ns, _ := opened(t, Config{})
-		lack(t, b, ns, nft.IPv6, name)
-		require.Equal(t, lacks, b.kernel.lacks, name)
+		require.Equal(t, lacks, lack(t, nft.IPv6, name).kernel.lacks, name)
 	}
 }
 
@@ -61,8 +59,7 @@ func TestAKernelWithoutAMatch(t *testing.T) {
 func TestAKernelWithoutAFamily(t *testing.T) {
 	t.Parallel()
 	for i, f := range nft.Families {
-		b, ns, _ := opened(t, Config{})
-		lack(t, b, ns, f, "REJECT")
+		b := lack(t, f, "REJECT")
 		require.ErrorIs(t, b.kernel.lacks.family, dataplane.ErrMissingModule)
 		require.Equal(t, f, b.kernel.lacks.lacking)
 		require.False(t, b.kernel.lacks.recent)

@@ -5,7 +5,6 @@ import (
 	"net"
 	"os"
 	"os/exec"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -14,6 +13,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // probeIn probes the kernel in a new namespace, on a thread without some capabilities, and returns
@@ -21,41 +22,21 @@ import (
 func probeIn(t *testing.T, without ...uint) (links []string, err error) {
 	t.Helper()
 	netnstest.Require(t)
-	ns, e := netnstest.NewNS("probe")
-	require.NoError(t, e)
-	defer ns.Close()
+	ns := nstest.New(t)
+	probe := func() error { return Candidate(&Config{NetNS: ns.Fd()}).Probe(t.Context()) }
+	if len(without) == 0 {
+		err = probe()
+	} else {
+		err = dataplanetest.WithoutCapabilities(probe, without...)
+	}
 	require.NoError(t, ns.Do(func() error {
-		e := withoutCapabilities(without, func() { err = Candidate(nil).Probe(t.Context()) })
-		interfaces, e2 := net.Interfaces()
+		interfaces, err := net.Interfaces()
 		for _, i := range interfaces {
 			links = append(links, i.Name)
 		}
-		if e == nil {
-			e = e2
-		}
-		return e
+		return err
 	}))
 	return links, err
-}
-
-// withoutCapabilities runs f while the calling thread lacks the capabilities.
-func withoutCapabilities(l []uint, f func()) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var before [2]unix.CapUserData
-	if err := unix.Capget(&header, &before[0]); err != nil {
-		return err
-	}
-	less := before
-	for _, c := range l {
-		less[c/32].Effective &^= 1 << (c % 32)
-	}
-	if err := unix.Capset(&header, &less[0]); err != nil {
-		return err
-	}
-	f()
-	return unix.Capset(&header, &before[0])
 }
 
 // needIPVS skips a test on a kernel without IPVS. In the virtual machine, the test then fails.

@@ -1,7 +1,6 @@
 package ipvs
 
 import (
-	"fmt"
 	"net/netip"
 	"slices"
 	"testing"
@@ -15,62 +14,58 @@ import (
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/ipvsfake"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // change returns a backend that has observed the kernel, and the changes of a state there.
-func (r *rig) change(s servicemodel.State) (*backend, *servicemodel.ChangeSet) {
+func (r *rig) change(s sm.State) (*backend, *sm.ChangeSet) {
 	r.t.Helper()
 	b := r.backend()
 	o := ok(b.Observe(r.t.Context(), nil))(r.t)
-	t := ok(servicemodel.Resolve(nil, s))(r.t)
+	t := ok(sm.Resolve(nil, s))(r.t)
 	t = t.Arrange(o.Table)
-	return b, servicemodel.Diff(o.Table, t)
+	return b, sm.Diff(o.Table, t)
 }
 
 // stepStories are changes, each from one state to another.
 var stepStories = []struct {
 	name     string
-	from, to servicemodel.State
+	from, to sm.State
 }{
-	{"first", servicemodel.State{},
+	{"first", sm.State{},
 		rigState([]string{"10.244.1.1", "10.244.2.2"}, restrictedTo("198.51.100.0/24"))},
-	{"restricted is added", servicemodel.State{}.WithNode(goldenNode()),
+	{"restricted is added", sm.State{}.WithNode(goldenNode()),
 		rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24"))},
 	{"restricted goes", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
-		servicemodel.State{}.WithNode(goldenNode())},
+		sm.State{}.WithNode(goldenNode())},
 	{"becomes restricted, other endpoints", rigState([]string{"10.244.1.1"}, restrictedTo()),
 		rigState([]string{"10.244.2.2"}, restrictedTo("198.51.100.0/24"))},
-	{"is no longer restricted, other endpoints",
-		rigState([]string{"10.244.1.1"},
-			restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"}, restrictedTo())},
-	{"other ranges, other endpoints",
-		rigState([]string{"10.244.1.1"},
-			restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"},
-			restrictedTo("192.0.2.0/24"))},
+	{"is no longer restricted, other endpoints", rigState([]string{"10.244.1.1"},
+		restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"}, restrictedTo())},
+	{"other ranges, other endpoints", rigState([]string{"10.244.1.1"},
+		restrictedTo("198.51.100.0/24")), rigState([]string{"10.244.2.2"},
+		restrictedTo("192.0.2.0/24"))},
 	{"other ranges", rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
 		rigState([]string{"10.244.1.1"}, restrictedTo("198.51.0.0/16"))},
 	{"endpoints come", rigState(nil), rigState([]string{"10.244.1.1", "10.244.2.2"})},
 	{"endpoints go", rigState([]string{"10.244.1.1", "10.244.2.2"}), rigState(nil)},
 	{"local", rigState([]string{"10.244.1.1", "10.244.2.2"}),
 		rigState([]string{"10.244.1.1", "10.244.2.2"},
-			func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal })},
-	{"local no more",
-		rigState([]string{"10.244.1.1", "10.244.2.2"},
-			func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }),
+			func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal })},
+	{"local no more", rigState([]string{"10.244.1.1", "10.244.2.2"},
+		func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }),
 		rigState([]string{"10.244.1.1", "10.244.2.2"})},
 	{"other rules, and restricted goes",
 		rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24")),
-		servicemodel.State{}.WithNode(servicemodel.Node{Name: "this",
-			Addresses: []netip.Addr{goldenAddr}})},
+		sm.State{}.WithNode(sm.Node{Name: "this", Addresses: []netip.Addr{goldenAddr}})},
 }
 
-var restrictedKey = servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.20"),
-	Protocol: servicemodel.TCP, Port: 80}
+var restrictedKey = sm.FrontendKey{Addr: netip.MustParseAddr("203.0.113.20"),
+	Protocol: sm.TCP, Port: 80}
 
 // requireClosed requires that exactly the clients of one of the states reach the restricted
 // address.
-func (r *rig) requireClosed(states ...servicemodel.State) {
+func (r *rig) requireClosed(states ...sm.State) {
 	r.t.Helper()
 	key := ipvsnl.AddressService(ipvsnl.TCP,
 		netip.AddrPortFrom(restrictedKey.Addr, restrictedKey.Port))
@@ -84,7 +79,7 @@ func (r *rig) requireClosed(states ...servicemodel.State) {
 	require.NotNil(r.t, have, "a virtual server that the companion does not know")
 	var allowed [][]netip.Prefix
 	for _, s := range states {
-		t := ok(servicemodel.Resolve(nil, s))(r.t)
+		t := ok(sm.Resolve(nil, s))(r.t)
 		if fe := t.Frontend(restrictedKey); fe != nil {
 			allowed = append(allowed, fe.Sources)
 		}
@@ -116,7 +111,7 @@ func TestACommitMayEndAfterAnyStep(t *testing.T) {
 			want := clean.state()
 			for n := 0; ; n++ {
 				r := newRig(t)
-				if story.from != (servicemodel.State{}) {
+				if story.from != (sm.State{}) {
 					applied(t, r.engine(Config{DrainLimit: -1}), story.from)
 				}
 				b, c := r.change(story.to)
@@ -193,7 +188,7 @@ func onFake() dataplanetest.FaultyBackend {
 		OpenFaulty: func(netns int, f *rawnltest.Faults) (dataplane.Backend, error) {
 			return open(netns, func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) })
 		},
-		Between: func(*netnstest.NS, []servicemodel.State) error { return nil },
+		Between: func(*netnstest.NS, []sm.State) error { return nil },
 	}
 }
 
@@ -214,33 +209,18 @@ func TestBesideACrowd(t *testing.T) {
 // parts.
 func TestALargeLoadComesInParts(t *testing.T) {
 	t.Parallel()
-	const services, limit = 1200, 60_000
-	state := func(from int) servicemodel.State {
-		s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"})
-		for i := range services {
-			svc := &servicemodel.Service{
-				Name:       servicemodel.Name{Namespace: "default", Name: fmt.Sprint("s", from+i)},
-				ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
-				Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-			s = s.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{
-				Addr:  netip.AddrFrom4([4]byte{10, 128, byte(i >> 8), byte(i)}),
-				Ready: true, Serving: true,
-				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}}})
+	under := onFake()
+	dataplanetest.InParts(t, under.Backend, func(ns *netnstest.NS, limit int) (dataplane.Backend,
+		error) {
+		b, err := under.Open(ns.Fd())
+		if err != nil {
+			return nil, err
 		}
-		return s
-	}
-	r, b := rigWithBackend(t)
-	require.NoError(t, b.kernel.nf.Close())
-	b.kernel.nf = ok(rawnl.Dial(&rawnl.Config{NetNS: r.ns.Fd(), Limit: limit}))(t)
-	e := dataplane.New(b, nil)
-	for i, s := range []servicemodel.State{state(0), state(services / 2),
-		servicemodel.State{}.WithNode(state(0).Node()), state(0)} {
-		done := applied(t, e, s)
-		require.Greater(t, done.Bytes, limit, "state %d", i)
-		again := applied(t, r.engine(), s)
-		require.True(t, again.Changes.Empty(), "state %d", i)
-		require.Zero(t, again.Messages, "state %d", i)
-	}
+		nf := &b.(*backend).kernel.nf
+		(*nf).Close()
+		*nf, err = rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Limit: limit})
+		return b, err
+	})
 }
 
 // The kernel says which program undoes the backend's work.

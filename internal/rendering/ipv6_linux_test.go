@@ -66,8 +66,7 @@ func TestWithoutIPv6(t *testing.T) {
 // serve gives a namespace an address, a route to everything, and a server that is the endpoint.
 func serve(t *testing.T, ns *netnstest.NS) {
 	t.Helper()
-	for _, command := range []string{"ip link set lo up",
-		"ip address add " + nodeIP + "/32 dev lo",
+	for _, command := range []string{"ip link set lo up", "ip address add " + nodeIP + "/32 dev lo",
 		"ip route add default dev lo src " + nodeIP} {
 		nstest.Run(t, ns, command)
 	}

@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strings"
 	"testing"
 
@@ -16,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
@@ -23,9 +23,10 @@ import (
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
-// candidates are those that write nf_tables, in the namespace of the calling thread.
-func candidates() []dataplane.Candidate {
-	return []dataplane.Candidate{nftables.Candidate(nil), iptables.Candidate(nil)}
+// candidates are those that write nf_tables, in a namespace; 0 means the calling thread's.
+func candidates(netns int) []dataplane.Candidate {
+	return []dataplane.Candidate{nftables.Candidate(&nftables.Config{NetNS: netns}),
+		iptables.Candidate(&iptables.Config{NetNS: netns})}
 }
 
 func TestProbingLeavesNothingBehind(t *testing.T) {
@@ -39,15 +40,12 @@ func TestProbingLeavesNothingBehind(t *testing.T) {
 	before := generation()
 	var found []dataplane.Support
 	require.NoError(t, ns.Do(func() error {
-		found = dataplane.Probe(t.Context(), candidates()...)
+		found = dataplane.Probe(t.Context(), candidates(0)...)
 		return nil
 	}))
 	require.Equal(t, []dataplane.Support{{Backend: "nftables"}, {Backend: "iptables"}}, found)
 	require.Equal(t, before, generation(), "the ruleset's generation")
-	for _, c := range []dataplane.Candidate{
-		nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}),
-		iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
-	} {
+	for _, c := range candidates(ns.Fd()) {
 		b := ok(c.Open())(t)
 		defer b.Close()
 		o := ok(b.Observe(t.Context(), nil))(t)
@@ -66,47 +64,23 @@ func TestProbingBesideAnInstanceOfTheSameName(t *testing.T) {
 	} {
 		nstest.Run(t, ns, command)
 	}
-	require.NoError(t, ns.Do(func() error {
-		for _, s := range dataplane.Probe(t.Context(), candidates()...) {
-			if s.Err != nil {
-				t.Error(s)
-			}
-		}
-		return nil
-	}))
+	for _, s := range dataplane.Probe(t.Context(), candidates(ns.Fd())...) {
+		require.NoError(t, s.Err, s.Backend)
+	}
 }
 
 func TestWithoutPermission(t *testing.T) {
 	ns := nstest.New(t)
-	require.NoError(t, ns.Do(func() error {
-		return withoutNetAdmin(func() {
-			for _, s := range dataplane.Probe(t.Context(), candidates()...) {
-				if !errors.Is(s.Err, dataplane.ErrNoPermission) ||
-					!errors.Is(s.Err, fs.ErrPermission) ||
-					!strings.Contains(s.String(), "CAP_NET_ADMIN") {
-					t.Error(s)
-				}
+	require.NoError(t, dataplanetest.WithoutCapabilities(func() error {
+		for _, s := range dataplane.Probe(t.Context(), candidates(ns.Fd())...) {
+			if !errors.Is(s.Err, dataplane.ErrNoPermission) ||
+				!errors.Is(s.Err, fs.ErrPermission) ||
+				!strings.Contains(s.String(), "CAP_NET_ADMIN") {
+				t.Error(s)
 			}
-		})
-	}))
-}
-
-// withoutNetAdmin runs f while the calling thread has no CAP_NET_ADMIN.
-func withoutNetAdmin(f func()) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var before [2]unix.CapUserData
-	if err := unix.Capget(&header, &before[0]); err != nil {
-		return err
-	}
-	less := before
-	less[0].Effective &^= 1 << unix.CAP_NET_ADMIN
-	if err := unix.Capset(&header, &less[0]); err != nil {
-		return err
-	}
-	f()
-	return unix.Capset(&header, &before[0])
+		}
+		return nil
+	}, unix.CAP_NET_ADMIN))
 }
 
 // TestMissingModules takes modules away from the kernel of a virtual machine, one after the other.
@@ -130,11 +104,7 @@ func TestMissingModules(t *testing.T) {
 		t.Run(tt.module, func(t *testing.T) {
 			hide(t, tt.module)
 			ns := nstest.New(t)
-			var err error
-			require.NoError(t, ns.Do(func() error {
-				err = candidates()[tt.backend].Probe(t.Context())
-				return nil
-			}))
+			err := candidates(ns.Fd())[tt.backend].Probe(t.Context())
 			if tt.want == "" {
 				require.NoError(t, err)
 				return

@@ -85,13 +85,22 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 	}
 }
 
-// WithoutCapabilities runs f on a thread without effective capabilities; the thread ends with f.
-// The kernel checks the capabilities of the thread that sends a request.
-func WithoutCapabilities(f func() error) error {
+// WithoutCapabilities runs f on a thread without some effective capabilities, or without any if no
+// numbers are given. The thread ends with f. The kernel checks the capabilities of the thread that
+// sends a request.
+func WithoutCapabilities(f func() error, numbers ...uint) error {
 	return onOwnThread(func() error {
-		none := [2]unix.CapUserData{}
-		if err := unix.Capset(&unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3},
-			&none[0]); err != nil {
+		header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+		var left [2]unix.CapUserData
+		if len(numbers) > 0 {
+			if err := unix.Capget(&header, &left[0]); err != nil {
+				return err
+			}
+		}
+		for _, n := range numbers {
+			left[n/32].Effective &^= 1 << (n % 32)
+		}
+		if err := unix.Capset(&header, &left[0]); err != nil {
 			return err
 		}
 		return f()
