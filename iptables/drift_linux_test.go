@@ -43,7 +43,15 @@ var handDamage = []struct {
 	{"tables are flushed", "*nat\n-F\nCOMMIT\n*filter\n-F\nCOMMIT\n", "lacks", false},
 	{"a rule of a service takes the place of another",
 		"*nat\n-R KUBE-SVC-WEB 2 -j RETURN\nCOMMIT\n",
-		"lacks", true},
+		"lacks 0 and has 1 surplus rules; surplus: -j RETURN", true},
+	{"a rule of a fixed chain takes the place of another",
+		"*filter\n-R KUBE-FORWARD 1 -j ACCEPT\nCOMMIT\n",
+		"chain KUBE-FORWARD of table ip filter lacks 1 and has 1 surplus rules; not: -j ACCEPT",
+		false},
+	{"the last jump is gone, before a rule of somebody else",
+		"*filter\n-A FORWARD -j ACCEPT\n-D FORWARD 2\nCOMMIT\n",
+		"chain FORWARD of table ip filter lacks 1 and has 0 surplus rules; missing: -m conntrack",
+		false},
 }
 
 // damage runs a script of iptables-restore. KUBE-SVC-WEB in it stands for the chain of webService.
@@ -63,7 +71,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 			e, b, ns := engineOf(t, Config{})
 			s := webService()
 			applied(t, e, s)
-			before := save(t, ns, nft.IPv4)
+			before := oursOf(save(t, ns, nft.IPv4))
 
 			damage(t, ns, d.script)
 			i := ok(b.Integrity(t.Context()))(t)
@@ -74,12 +82,13 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 				require.Equal(t, dataplane.Broken, i)
 			}
 			r := applied(t, e, s)
-			if !strings.Contains(d.script, "KUBE-SVC-WEB") &&
-				d.name != "tables are flushed" {
+			if !strings.Contains(d.script, "KUBE-SVC-WEB") && d.name != "tables are flushed" {
 				require.True(t, r.Changes.Empty(), "only what drifted: %s", r.Changes)
 			}
 			require.Contains(t, strings.Join(r.Drift, "\n"), d.drift)
-			require.Equal(t, before, save(t, ns, nft.IPv4))
+			after := save(t, ns, nft.IPv4)
+			require.Equal(t, before, oursOf(after))
+			requireFirst(t, after)
 			require.Empty(t, observation(t, b).Drift)
 		})
 	}
@@ -188,64 +197,6 @@ func TestTwoInstancesSideBySide(t *testing.T) {
 	require.NotContains(t, save(t, ns, nft.IPv4), "OTHER-")
 }
 
-// Whatever rules are lost, a new process notices and restores them.
-func TestRandomDamageIsRepaired(t *testing.T) {
-	t.Parallel()
-	b, ns, _ := opened(t, Config{})
-	s := richState(t, 8)
-	e := dataplane.New(b, nil)
-	applied(t, e, s)
-	want := [2]string{save(t, ns, nft.IPv4), save(t, ns, nft.IPv6)}
-	const seed = 11
-	rng := rand.New(rand.NewPCG(seed, 0))
-	for range 12 {
-		for i, f := range nft.Families {
-			runTool(t, ns, vandalize(want[i], rng), toolName(f.Model)+"-restore", "--noflush")
-		}
-		other := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
-		r := applied(t, dataplane.New(other, nil), s)
-		require.NotEmpty(t, r.Drift)
-		require.NoError(t, other.Close())
-		want = [2]string{save(t, ns, nft.IPv4), save(t, ns, nft.IPv6)}
-		o := observation(t, b)
-		require.Empty(t, o.Drift, "seed %d", seed)
-		// another endpoint may stand in the place of a lost slot
-		requireSameTable(t, resolve(t, nil, s).Arrange(o.Table), o.Table)
-	}
-}
-
-// vandalize returns commands that delete some rules, insert some and flush a chain.
-func vandalize(saved string, rng *rand.Rand) string {
-	var out strings.Builder
-	for _, t := range kinds {
-		fmt.Fprintf(&out, "*%s\n", t)
-		count := map[string]int{}
-		var chains []string
-		for line := range strings.Lines(savedRules(saved, t)) {
-			chain := strings.Fields(line)[1]
-			if count[chain]++; count[chain] == 1 {
-				chains = append(chains, chain)
-			}
-		}
-		for _, chain := range chains {
-			for n := count[chain]; n > 0; n-- { // from the end, so that the numbers stay valid
-				switch r := rng.IntN(40); {
-				case r == 0:
-					fmt.Fprintf(&out, "-D %s %d\n", chain, n)
-				case r == 1 && strings.HasPrefix(chain, "KUBE-"):
-					fmt.Fprintf(&out, "-I %s %d -p tcp -m tcp --dport %d -j RETURN\n", chain, n,
-						1+rng.IntN(1000))
-				}
-			}
-			if rng.IntN(40) == 0 {
-				fmt.Fprintf(&out, "-F %s\n", chain)
-			}
-		}
-		out.WriteString("COMMIT\n")
-	}
-	return out.String()
-}
-
 // othersRules are another program's rules, in the chains that we share.
 const othersRules = `*nat
 :CNI-HOSTPORT - [0:0]
@@ -269,8 +220,7 @@ var flushes = []struct {
 }{
 	{"filter is flushed", "iptables -F", false},
 	{"nat is flushed", "iptables -t nat -F", true},
-	{"nat is flushed and its chains are deleted", "iptables -t nat -F; iptables -t nat -X",
-		true},
+	{"nat is flushed and its chains are deleted", "iptables -t nat -F; iptables -t nat -X", true},
 	{"filter of IPv6 is flushed", "ip6tables -F; ip6tables -X", false},
 	{"a table is deleted", "nft delete table ip nat", true},
 	{"everything is deleted", "nft flush ruleset", true},
@@ -352,4 +302,62 @@ func requireFirst(t *testing.T, saved string) {
 			}
 		}
 	}
+}
+
+// Whatever rules are lost, a new process notices and restores them.
+func TestRandomDamageIsRepaired(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	s := richState(t, 8)
+	e := dataplane.New(b, nil)
+	applied(t, e, s)
+	want := [2]string{save(t, ns, nft.IPv4), save(t, ns, nft.IPv6)}
+	const seed = 11
+	rng := rand.New(rand.NewPCG(seed, 0))
+	for range 12 {
+		for i, f := range nft.Families {
+			runTool(t, ns, vandalize(want[i], rng), toolName(f.Model)+"-restore", "--noflush")
+		}
+		other := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
+		r := applied(t, dataplane.New(other, nil), s)
+		require.NotEmpty(t, r.Drift)
+		require.NoError(t, other.Close())
+		want = [2]string{save(t, ns, nft.IPv4), save(t, ns, nft.IPv6)}
+		o := observation(t, b)
+		require.Empty(t, o.Drift, "seed %d", seed)
+		// another endpoint may stand in the place of a lost slot
+		requireSameTable(t, resolve(t, nil, s).Arrange(o.Table), o.Table)
+	}
+}
+
+// vandalize returns commands that delete some rules, insert some and flush a chain.
+func vandalize(saved string, rng *rand.Rand) string {
+	var out strings.Builder
+	for _, t := range kinds {
+		fmt.Fprintf(&out, "*%s\n", t)
+		count := map[string]int{}
+		var chains []string
+		for line := range strings.Lines(savedRules(saved, t)) {
+			chain := strings.Fields(line)[1]
+			if count[chain]++; count[chain] == 1 {
+				chains = append(chains, chain)
+			}
+		}
+		for _, chain := range chains {
+			for n := count[chain]; n > 0; n-- { // from the end, so that the numbers stay valid
+				switch r := rng.IntN(40); {
+				case r == 0:
+					fmt.Fprintf(&out, "-D %s %d\n", chain, n)
+				case r == 1 && strings.HasPrefix(chain, "KUBE-"):
+					fmt.Fprintf(&out, "-I %s %d -p tcp -m tcp --dport %d -j RETURN\n", chain, n,
+						1+rng.IntN(1000))
+				}
+			}
+			if rng.IntN(40) == 0 {
+				fmt.Fprintf(&out, "-F %s\n", chain)
+			}
+		}
+		out.WriteString("COMMIT\n")
+	}
+	return out.String()
 }

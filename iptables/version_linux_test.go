@@ -171,8 +171,7 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 				}
 				applied(t, e, with)
 				require.Equal(t, "1", sysctlValue(t, b))
-				require.Contains(t, save(t, ns, nft.IPv4),
-					`"route-localnet-before `+c.record+`"`)
+				require.Contains(t, save(t, ns, nft.IPv4), `"route-localnet-before `+c.record+`"`)
 				if c.later {
 					runTool(t, ns, localnetGuard, "iptables-restore", "--noflush")
 				}

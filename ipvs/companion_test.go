@@ -12,34 +12,34 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // goldenCompanion is the content of the tables after a state with many kinds of frontends was
 // applied, and the tables as they are read.
 func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 	t.Helper()
-	edits := []func(*servicemodel.Service){
-		func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true },
+	edits := []func(*sm.Service){
+		func(s *sm.Service) { s.SessionAffinity.ClientIP = true },
 		restrictedTo("198.51.100.0/24", "192.0.2.0/25", "2001:db8::/32"),
-		func(s *servicemodel.Service) {
+		func(s *sm.Service) {
 			s.Name.Name = "local"
 			s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.11"),
 				netip.MustParseAddr("fd00:10:96::11")}
 			s.Ports[0].NodePort = 30081
 			s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.11")}
-			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+			s.ExternalTrafficPolicy = sm.PolicyLocal
 		},
 	}
-	s := servicemodel.State{}.WithNode(goldenNode())
+	s := sm.State{}.WithNode(goldenNode())
 	for i, name := range []string{"sticky", "closed", "local"} {
-		svc := goldenService(func(svc *servicemodel.Service) {
+		svc := goldenService(func(svc *sm.Service) {
 			svc.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 1, byte(i)}),
 				netip.MustParseAddr("fd00:10:96::1:" + string(rune('1'+i)))}
 			svc.Ports[0].NodePort += uint16(i)
-			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+			svc.LoadBalancerIPs = []sm.LoadBalancerIP{
 				{Addr: netip.MustParseAddr("2001:db8:113::2" + string(rune('1'+i)))}}
-		}, edits[i], func(svc *servicemodel.Service) { svc.Name.Name = name })
+		}, edits[i], func(svc *sm.Service) { svc.Name.Name = name })
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	}
 	table := resolve(t, nil, s)
@@ -48,7 +48,7 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 	pl.assume([]netip.Addr{goldenAddr})
 	pl.have.companion.tunables[sysctlForward] = "0"
 	pl.tunables = map[string]string{sysctlForward: "1"}
-	pl.have.committed(pl.plan(servicemodel.Diff(nil, table)), 0)
+	pl.have.committed(pl.plan(sm.Diff(nil, table)), 0)
 	want := *pl.have.expected()
 	return want, rawOf(&want)
 }
@@ -195,8 +195,7 @@ var damages = map[string]func(*rawTable){
 	},
 	"settings are missing": func(r *rawTable) { clear(r.elems[setSettings]) },
 	`setting "nonsense"`: func(r *rawTable) {
-		addComment(r.elems[setSettings],
-			9, "nonsense")
+		addComment(r.elems[setSettings], 9, "nonsense")
 	},
 	"set settings has": func(r *rawTable) {
 		addComment(r.elems[setSettings], 9, "masquerade-mark 0x4000")
@@ -212,8 +211,7 @@ var damages = map[string]func(*rawTable){
 		m := r.elems["services"]
 		k := anyElem(m)
 		e := m[k]
-		e.UserData = nft.AppendComment(nil,
-			nft.CommentOf(e.UserData)+" verdict=cluster")
+		e.UserData = nft.AppendComment(nil, nft.CommentOf(e.UserData)+" verdict=cluster")
 		m[k] = e
 	},
 }
@@ -236,7 +234,7 @@ func TestDamagedCompanionsAreNotBelieved(t *testing.T) {
 		require.Equal(t, [2]bool{true, true}, got.exists)
 		require.Equal(t, [2]bool{false, true}, got.whole)
 		for k := range got.records {
-			require.Equal(t, servicemodel.IPv6, k.Family(), name)
+			require.Equal(t, sm.IPv6, k.Family(), name)
 		}
 		require.NotEmpty(t, got.records)
 		if !strings.Contains(name, "settings are") {
@@ -336,28 +334,9 @@ func TestTablesOfAnotherLayoutAreTold(t *testing.T) {
 	}
 }
 
-func TestCommentsReadBack(t *testing.T) {
-	t.Parallel()
-	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
-		Protocol: servicemodel.TCP, Port: 80}
-	name := servicemodel.PortName{Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		Port: "http", Protocol: servicemodel.TCP}
-	for _, r := range []*record{
-		{fe: &servicemodel.Frontend{Key: k, Service: name}, nat: true},
-		{fe: &servicemodel.Frontend{Key: k, Service: name, Kind: servicemodel.LoadBalancer,
-			Internal: servicemodel.BalanceCluster,
-			External: servicemodel.BalanceLocal, Masquerade: servicemodel.FromHost,
-			Affinity: time.Minute}, mark: allMarks + 7},
-	} {
-		got := ok(parseRecord(r.comment(), k))(t)
-		require.True(t, got.equal(r), r.comment())
-	}
-}
-
 func TestCommentsThatAreNotOursAreRefused(t *testing.T) {
 	t.Parallel()
-	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
-		Protocol: servicemodel.TCP, Port: 80}
+	k := sm.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Protocol: sm.TCP, Port: 80}
 	for _, s := range []string{
 		"", "default/web cluster IP mark=x", "default/web cluster IP mark=",
 		"default/web cluster IP mark=99999999999", "default/web cluster IP routed=1",
@@ -369,13 +348,12 @@ func TestCommentsThatAreNotOursAreRefused(t *testing.T) {
 		"masquerade=host affinity=60 mark=7 routed", k))(t)
 	require.Equal(t, allMarks+7, r.mark)
 	require.Equal(t, time.Minute, r.fe.Affinity)
-	require.Equal(t, servicemodel.FromHost, r.fe.Masquerade)
+	require.Equal(t, sm.FromHost, r.fe.Masquerade)
 	require.False(t, r.nat)
 }
 
 func FuzzParseRecord(f *testing.F) {
-	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
-		Protocol: servicemodel.TCP, Port: 80}
+	k := sm.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"), Protocol: sm.TCP, Port: 80}
 	f.Add("default/web:http loadbalancer IP internal=cluster external=local mark=7 routed")
 	f.Fuzz(func(t *testing.T, s string) {
 		r, err := parseRecord(s, k)
@@ -384,21 +362,5 @@ func FuzzParseRecord(f *testing.F) {
 		}
 		again := ok(parseRecord(r.comment(), k))(t)
 		require.True(t, again.equal(r), r.comment())
-	})
-}
-
-func FuzzElements(f *testing.F) {
-	var l nft.ElemList
-	l.Add(nft.Elem{Key: []byte{10, 96, 0, 10}, UserData: nft.AppendComment(nil, "x")})
-	f.Add(l.Bytes())
-	f.Fuzz(func(t *testing.T, b []byte) {
-		n := 0
-		if err := nft.DecodeElems(b, func(e nft.Elem) error {
-			n++
-			_ = nft.CommentOf(e.UserData)
-			return nil
-		}); err == nil {
-			require.LessOrEqual(t, n*4, len(b))
-		}
 	})
 }

@@ -26,7 +26,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/ipvs"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 func open(netns int) (dataplane.Backend, error) {
@@ -114,28 +114,27 @@ var withoutDraining = dataplanetest.Backend{Require: needIPVS, OwnConnections: t
 
 // podStates are states of one service with two ports. Their endpoints overlap: one endpoint is in
 // all states.
-func podStates() []servicemodel.State {
-	svc := web(func(s *servicemodel.Service) {
-		s.Ports = append(s.Ports,
-			servicemodel.ServicePort{Name: "more", Protocol: servicemodel.TCP, Port: 81})
+func podStates() []sm.State {
+	svc := web(func(s *sm.Service) {
+		s.Ports = append(s.Ports, sm.ServicePort{Name: "more", Protocol: sm.TCP, Port: 81})
 		s.Ports[0].Name = "http"
 	})
-	ports := []servicemodel.EndpointPort{
-		{Name: "http", Protocol: servicemodel.TCP, Port: 8080},
-		{Name: "more", Protocol: servicemodel.TCP, Port: 8081},
+	ports := []sm.EndpointPort{
+		{Name: "http", Protocol: sm.TCP, Port: 8080},
+		{Name: "more", Protocol: sm.TCP, Port: 8081},
 	}
-	var states []servicemodel.State
+	var states []sm.State
 	for i := range 9 {
 		pods := []string{"10.244.9.1"}
 		for j := range 4 {
 			pods = append(pods, fmt.Sprintf("10.244.1.%d", (i+j)%9+1))
 		}
-		var l []servicemodel.Endpoint
+		var l []sm.Endpoint
 		for _, p := range pods {
-			l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(p), Ready: true,
+			l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(p), Ready: true,
 				Serving: true, Ports: ports})
 		}
-		states = append(states, servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).
+		states = append(states, sm.State{}.WithNode(sm.Node{Name: "this"}).
 			WithService(svc).WithEndpoints(svc.Name, l))
 	}
 	return states
@@ -164,7 +163,7 @@ func flushAll(ns *netnstest.NS, rng *rand.Rand) error {
 
 // between requires that each IPv4 virtual server has all endpoints that all states have, and none
 // that no state has.
-func between(ns *netnstest.NS, states []servicemodel.State) error {
+func between(ns *netnstest.NS, states []sm.State) error {
 	held, err := heldIn(ns)
 	if err != nil {
 		return err
@@ -233,25 +232,25 @@ func TestKernelDeprived(t *testing.T) {
 func TestKernelClockJumps(t *testing.T) { dataplanetest.ClockJumps(t, withoutDraining) }
 
 // manyServices returns a state of n services with ten endpoints each.
-func manyServices(n int) servicemodel.State {
-	s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"})
+func manyServices(n int) sm.State {
+	s := sm.State{}.WithNode(sm.Node{Name: "this"})
 	for i := range n {
-		svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default",
+		svc := &sm.Service{Name: sm.Name{Namespace: "default",
 			Name: fmt.Sprintf("s%d", i)},
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)})},
-			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
+			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 		s = s.WithService(svc).WithEndpoints(svc.Name, tenEndpoints(i, 10))
 	}
 	return s
 }
 
-func tenEndpoints(i, n int) (l []servicemodel.Endpoint) {
+func tenEndpoints(i, n int) (l []sm.Endpoint) {
 	for j := range n {
 		l = append(l,
-			servicemodel.Endpoint{
+			sm.Endpoint{
 				Addr:  netip.AddrFrom4([4]byte{10, 128 + byte(j), byte(i >> 8), byte(i)}),
 				Ready: true, Serving: true,
-				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}})
 	}
 	return l
 }
@@ -277,7 +276,7 @@ func applyMany(t *testing.T, n int, cfg ipvs.Config) {
 	start := time.Now()
 	ok(e.Apply(t.Context(), s))(t)
 	full := time.Since(start)
-	name := servicemodel.Name{Namespace: "default", Name: "s1"}
+	name := sm.Name{Namespace: "default", Name: "s1"}
 	const times = 20
 	start = time.Now()
 	for i := range times {

@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // counters are those of a rig's instance.
@@ -27,17 +27,17 @@ func (r *rig) counters() *Counters {
 func TestCountersOfFrontends(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
+	svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"},
 		ClusterIPs:            []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		ExternalIPs:           []netip.Addr{netip.MustParseAddr("192.0.2.1")},
-		ExternalTrafficPolicy: servicemodel.PolicyLocal,
-		Ports:                 []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-	ports := []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}
+		ExternalTrafficPolicy: sm.PolicyLocal,
+		Ports:                 []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+	ports := []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}
 	here := netip.MustParseAddrPort("10.244.0.1:8080")
 	there := netip.MustParseAddrPort("10.244.0.2:8080")
 	e := r.engine()
-	table := r.apply(e, servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).
-		WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{
+	table := r.apply(e, sm.State{}.WithNode(sm.Node{Name: "this"}).
+		WithService(svc).WithEndpoints(svc.Name, []sm.Endpoint{
 		{Addr: here.Addr(), Ready: true, Node: "this", Ports: ports},
 		{Addr: there.Addr(), Ready: true, Node: "other", Ports: ports},
 	})).Changes.New
@@ -64,8 +64,7 @@ func TestCountersOfFrontends(t *testing.T) {
 	got := ok(r.counters().Read(t.Context()))(t)
 	require.Len(t, got.Pairs, 6, got.Pairs)
 	sums := got.Of(table, nil)
-	external := servicemodel.FrontendKey{Addr: svc.ExternalIPs[0], Protocol: servicemodel.TCP,
-		Port: 80}
+	external := sm.FrontendKey{Addr: svc.ExternalIPs[0], Protocol: sm.TCP, Port: 80}
 	require.Equal(t, counters.Values{Connections: 1010, PacketsIn: 10, BytesIn: 12, PacketsOut: 14,
 		BytesOut: 16}, sums.Frontend(external))
 	require.Equal(t, counters.Values{Connections: 202, PacketsIn: 10},

@@ -2,7 +2,6 @@ package ipvs_test
 
 import (
 	"encoding/binary"
-	"maps"
 	"net"
 	"net/netip"
 	"slices"
@@ -12,10 +11,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/ipvs"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 const testDevice = "kernlb0"
@@ -54,7 +55,7 @@ func (k *kernel) requireServed(port uint16, addrs ...netip.Addr) {
 		for _, c := range []*netnstest.Host{k.pods["pod1"], k.pods["pod2"], k.Outside[0],
 			k.OtherNode, k.Node} {
 			for range 3 {
-				probes = append(probes, netnstest.Probe{From: c, Proto: servicemodel.TCP,
+				probes = append(probes, netnstest.Probe{From: c, Proto: sm.TCP,
 					To: netip.AddrPortFrom(a, port), Timeout: 5 * time.Second})
 			}
 		}
@@ -127,9 +128,9 @@ func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)
 	external := netip.MustParseAddr("203.0.113.10")
-	more := func(s *servicemodel.Service) {
+	more := func(s *sm.Service) {
 		s.ExternalIPs = []netip.Addr{external, k.Node.IPv4}
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{
 			{Addr: netip.MustParseAddr("2001:db8:113::20")}}
 	}
 	few, many := k.state(web(), "pod2", "pod3"), k.state(web(more), "pod2", "pod3")
@@ -149,7 +150,7 @@ func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
 
 	k.apply(few)
 	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128")
-	k.apply(servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}))
+	k.apply(sm.State{}.WithNode(sm.Node{Name: "this"}))
 	k.requireBound()
 }
 
@@ -205,7 +206,7 @@ func (k *kernel) answersARP(client *netnstest.Host) bool {
 		k.inside(client, "ip", "route", "del", addr, "dev", dev)
 		k.inside(client, "ip", "neigh", "flush", "to", addr, "dev", dev)
 	}()
-	out := netnstest.Probe{From: client, Proto: servicemodel.TCP,
+	out := netnstest.Probe{From: client, Proto: sm.TCP,
 		To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(k.t.Context())
 	neigh := k.inside(client, "ip", "neigh", "show", addr)
 	require.Equal(k.t, out.Kind == netnstest.Answered, strings.Contains(neigh, "lladdr"),
@@ -256,142 +257,66 @@ func TestKernelDeviceLeavesConnectionsAlone(t *testing.T) {
 	}
 }
 
-// ask sends packets of every protocol to an address, and returns the results: the servers that
-// answered, or other outcomes.
-func (k *kernel) ask(from *netnstest.Host, to netip.Addr, port uint16) map[string]bool {
-	k.t.Helper()
-	var probes []netnstest.Probe
-	for _, proto := range netnstest.Protocols() {
-		for range 6 {
-			probes = append(probes, netnstest.Probe{From: from, Proto: proto,
-				To: netip.AddrPortFrom(to, port), Timeout: 2 * time.Second})
-		}
-	}
-	m := map[string]bool{}
-	for _, out := range netnstest.SendAll(k.t.Context(), probes) {
-		if out.Kind == netnstest.Answered {
-			m[out.Server] = true
-		} else {
-			m[string(out.Kind)] = true
-		}
-	}
-	return m
+// deviceScenarios are scenarios of the conformance suite for each sort of address and verdict.
+var deviceScenarios = []string{
+	"cluster-ip, policy Cluster, endpoints here and elsewhere, pods by CIDR",
+	"cluster-ip, policy Cluster, no endpoints, pods by CIDR",
+	"external-ip, policy Local, endpoints here and elsewhere, pods by CIDR",
+	"external-ip, policy Local, endpoints elsewhere only, pods by CIDR",
+	"a pod that is given itself is masqueraded", "source ranges let in whom they name",
 }
 
-var externalAddrs = []netip.Addr{netip.MustParseAddr("203.0.113.10"),
-	netip.MustParseAddr("2001:db8:113::10")}
-
-// inAllProtocols is web with a port of each protocol.
-func inAllProtocols(edit ...func(*servicemodel.Service)) *servicemodel.Service {
-	s := web(edit...)
-	s.Ports = nil
-	for _, p := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP,
-		servicemodel.SCTP} {
-		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: p.String(), Protocol: p,
-			Port: 80})
-	}
-	return s
-}
-
-// endpointsAt returns endpoints in pods for all ports of a service, as if they were on a node.
-func (k *kernel) endpointsAt(node string, s *servicemodel.Service,
-	pods []string) (l []servicemodel.Endpoint) {
-	var ports []servicemodel.EndpointPort
-	for _, p := range s.Ports {
-		ports = append(ports, servicemodel.EndpointPort{Name: p.Name, Protocol: p.Protocol,
-			Port: 8080})
-	}
-	for _, p := range pods {
-		for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
-			l = append(l, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: node,
-				Ports: ports})
-		}
-	}
-	return l
-}
-
-// detecting is the state of a service with endpoints on this node and another. The node can
-// recognize pods.
-func (k *kernel) detecting(s *servicemodel.Service, here, other []string) servicemodel.State {
-	n := servicemodel.Node{Name: "this", LocalPods: servicemodel.PodDetector{CIDRs: []netip.Prefix{
-		netip.MustParsePrefix("10.244.0.0/16"), netip.MustParsePrefix("fd00:10:244::/48")}}}
-	return servicemodel.State{}.WithNode(n).WithService(s).WithEndpoints(s.Name,
-		append(k.endpointsAt("this", s, here), k.endpointsAt("other", s, other)...))
-}
-
-// outcome is the result for each host that asks a service: the pods that answer, or something else.
-type outcome map[*netnstest.Host][]string
-
-// servicesWithDevice are services, their endpoints here and on another node, and the outcomes at
-// their addresses.
-func (k *kernel) servicesWithDevice() []struct {
-	name        string
-	service     *servicemodel.Service
-	here, other []string
-	to          []netip.Addr
-	want        outcome
-} {
-	local := func(s *servicemodel.Service) {
-		s.ExternalIPs, s.ExternalTrafficPolicy = externalAddrs, servicemodel.PolicyLocal
-	}
-	pod1, pod2, outside, outside2 := k.pods["pod1"], k.pods["pod2"], k.Outside[0], k.Outside[1]
-	ranges := func(s *servicemodel.Service) {
-		for _, a := range externalAddrs {
-			s.LoadBalancerIPs = append(s.LoadBalancerIPs, servicemodel.LoadBalancerIP{Addr: a})
-			from := outside.Addr(a)
-			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges,
-				netip.PrefixFrom(from, from.BitLen()))
-		}
-	}
-	both, two, three := []string{"pod2", "pod3"}, []string{"pod2"}, []string{"pod3"}
-	refused, dropped := []string{"refused"}, []string{"dropped"}
-	return []struct {
-		name        string
-		service     *servicemodel.Service
-		here, other []string
-		to          []netip.Addr
-		want        outcome
-	}{
-		{"cluster IP", inAllProtocols(), both, nil, webAddrs,
-			outcome{pod1: both, outside: both, k.OtherNode: both, k.Node: both}},
-		{"hairpin", inAllProtocols(), two, nil, webAddrs,
-			outcome{pod2: two, pod1: two, k.Node: two}},
-		{"no endpoints", inAllProtocols(), nil, nil, webAddrs,
-			outcome{pod1: refused, outside: refused, k.Node: refused}},
-		{"external Local", inAllProtocols(local), two, three, externalAddrs,
-			outcome{pod1: both, outside: two, k.Node: both}},
-		{"external Local without local endpoints", inAllProtocols(local), nil, both, externalAddrs,
-			outcome{outside: dropped, k.Node: both}},
-		{"source ranges", inAllProtocols(ranges), both, nil, externalAddrs,
-			outcome{outside: both, outside2: dropped}},
-	}
-}
-
-// With the addresses on a device, services work as without: for pods, clients outside and the host,
-// in both families and all protocols.
+// With the addresses on a device, services work as without. The oracle takes packets of the host
+// for packets from outside, because their source is the address of the service.
 func TestKernelServicesWithDevice(t *testing.T) {
 	t.Parallel()
+	under := underTest
+	under.Open = func(netns int) (dataplane.Backend, error) {
+		return ipvs.New(&ipvs.Config{NetNS: netns, Device: testDevice})
+	}
+	var scenarios []dataplanetest.Scenario
+	for _, s := range dataplanetest.Scenarios() {
+		if !slices.Contains(deviceScenarios, s.Name) {
+			continue
+		}
+		if strings.Contains(s.Name, "Local") {
+			s.Steps[0].Checks = slices.DeleteFunc(s.Steps[0].Checks,
+				func(c dataplanetest.Check) bool { return c.From == "node" })
+		}
+		scenarios = append(scenarios, s)
+	}
+	require.Len(t, scenarios, len(deviceScenarios))
+	dataplanetest.RunScenarios(t, under, scenarios...)
+}
+
+// The host reaches endpoints anywhere, and a client outside those of this node only.
+func TestKernelLocalPolicyAndAffinityWithDevice(t *testing.T) {
+	t.Parallel()
 	k := newKernel(t, withDevice)
-	for _, h := range k.Pods {
-		for _, proto := range []servicemodel.Protocol{servicemodel.UDP, servicemodel.SCTP} {
-			require.NoError(t, h.Serve(proto, 8080))
-		}
+	svc := web(func(s *sm.Service) {
+		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
+		s.ExternalTrafficPolicy = sm.PolicyLocal
+	})
+	s := k.state(svc, "pod2")
+	elsewhere := s.Endpoints(svc.Name)
+	for i := range elsewhere {
+		elsewhere[i].Node = "other"
 	}
-	for _, tc := range k.servicesWithDevice() {
-		k.apply(k.detecting(tc.service, tc.here, tc.other))
-		for from, want := range tc.want {
-			for _, to := range tc.to {
-				require.ElementsMatch(t, want, slices.Collect(maps.Keys(k.ask(from, to, 80))),
-					"%s: from %s to %v", tc.name, from.Name, to)
-			}
-		}
+	k.apply(s.WithEndpoints(svc.Name, elsewhere))
+	for from, want := range map[*netnstest.Host]netnstest.OutcomeKind{
+		k.Node: netnstest.Answered, k.Outside[0]: netnstest.Dropped} {
+		out := netnstest.Probe{From: from, Proto: sm.TCP,
+			To: netip.AddrPortFrom(svc.ExternalIPs[0], 80)}.Send(t.Context())
+		require.Equal(t, want, out.Kind, "%s: %v", from.Name, out)
 	}
-	sticky := func(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
-	k.apply(k.detecting(inAllProtocols(sticky), []string{"pod2", "pod3"}, nil))
+
+	// Session affinity is as without a device.
+	sticky := func(s *sm.Service) { s.SessionAffinity.ClientIP = true }
+	k.apply(k.state(web(sticky), "pod2", "pod3"))
 	for _, to := range webAddrs {
 		servers := map[string]bool{}
 		for range 6 {
-			out := netnstest.Probe{From: k.Outside[0], Proto: servicemodel.TCP,
+			out := netnstest.Probe{From: k.Outside[0], Proto: sm.TCP,
 				To: netip.AddrPortFrom(to, 80), Timeout: 3 * time.Second}.Send(t.Context())
 			require.Equal(t, netnstest.Answered, out.Kind, "%v", out)
 			servers[out.Server] = true
@@ -406,19 +331,19 @@ func TestKernelDeviceMakesAddressesTheHosts(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, withDevice)
 	k.apply(k.state(web(), "pod2"))
-	require.NoError(t, k.Outside[0].Serve(servicemodel.TCP, 9000))
+	require.NoError(t, k.Outside[0].Serve(sm.TCP, 9000))
 	for _, a := range webAddrs {
 		ask := func(from *netnstest.Host, port uint16) netnstest.Outcome {
-			return netnstest.Probe{From: from, Proto: servicemodel.TCP,
+			return netnstest.Probe{From: from, Proto: sm.TCP,
 				To: netip.AddrPortFrom(a, port), Timeout: 3 * time.Second}.Send(t.Context())
 		}
 		require.Equal(t, netnstest.Refused, ask(k.pods["pod1"], 81).Kind)
-		ok(k.Node.NS.Serve("node", servicemodel.TCP, netip.AddrPortFrom(a, 81)))(t)
+		ok(k.Node.NS.Serve("node", sm.TCP, netip.AddrPortFrom(a, 81)))(t)
 		for _, from := range []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node} {
 			require.Equal(t, "node", ask(from, 81).Server, from.Name)
 		}
 		to := netip.AddrPortFrom(k.Outside[0].Addr(a), 9000)
-		out := netnstest.Probe{From: k.Node, Proto: servicemodel.TCP, To: to,
+		out := netnstest.Probe{From: k.Node, Proto: sm.TCP, To: to,
 			Timeout: 3 * time.Second}.Send(t.Context())
 		require.Equal(t, netnstest.Answered, out.Kind, "%v", out)
 		require.True(t, k.IsNodeAddr(out.Source.Addr()), "%v", out)

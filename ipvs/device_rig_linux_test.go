@@ -19,7 +19,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 const rigDevice = "kernlb0"
@@ -33,47 +33,6 @@ func (r *rig) boundTo(device string) (l []string, up bool) {
 		}
 	}
 	return l, strings.Contains(r.run("ip link show dev "+device), ",UP")
-}
-
-// The device has the addresses of services. Damage is noticed and mended, and a later process finds
-// nothing to do.
-func TestTheDeviceHoldsTheAddresses(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	device := Config{Device: rigDevice}
-	b := r.backend(device)
-	e := dataplane.New(b, nil)
-	s := rigState([]string{"10.244.1.1"})
-	applied(t, e, s)
-	want := []string{"10.96.0.10/32", "203.0.113.10/32", "fd00:10:96::10/128"}
-	for _, damage := range []string{"", "ip address del 203.0.113.10/32 dev kernlb0",
-		"ip -6 address del fd00:10:96::10/128 dev kernlb0", "ip link set kernlb0 down",
-		"ip link del kernlb0"} {
-		if damage != "" {
-			r.run(damage)
-		}
-		res, err := e.Apply(t.Context(), s)
-		require.NoError(t, err, damage)
-		require.Equal(t, damage != "", len(res.Drift) > 0, damage)
-		bound, up := r.boundTo(rigDevice)
-		require.ElementsMatch(t, want, bound, damage)
-		require.True(t, up, damage)
-		i := ok(b.Integrity(t.Context()))(t)
-		require.Equal(t, dataplane.Intact, i, damage)
-		res, err = r.engine(device).Apply(t.Context(), s)
-		require.NoError(t, err, damage)
-		require.Zero(t, res.Messages, "%s: %v", damage, res.Drift)
-	}
-
-	// An address that another program binds belongs to that program until it is removed.
-	r.run("ip address add 203.0.113.10/32 dev lo")
-	applied(t, e, s)
-	bound, _ := r.boundTo(rigDevice)
-	require.ElementsMatch(t, []string{want[0], want[2]}, bound)
-	r.run("ip address del 203.0.113.10/32 dev lo")
-	applied(t, e, s)
-	bound, _ = r.boundTo(rigDevice)
-	require.ElementsMatch(t, want, bound)
 }
 
 // Another device replaces the one that was made, and a cleanup knows the instance's devices.
@@ -135,7 +94,7 @@ func TestDevicesThatCannotBe(t *testing.T) {
 	name := ok(b.kernel.linkName(b.kernel.ifindex, map[int]string{}))(t)
 	require.Empty(t, name)
 	observation(t, b)
-	_, err := dataplane.New(b, nil).Apply(t.Context(), servicemodel.State{})
+	_, err := dataplane.New(b, nil).Apply(t.Context(), sm.State{})
 	require.NoError(t, errors.Join(err, b.kernel.makeDevice()))
 }
 
@@ -347,13 +306,13 @@ func (r *rig) judge(fault rawnltest.Fault, n, hits int, err error) {
 // life is a stage in the life of services on a node.
 type life struct {
 	name  string
-	holds *servicemodel.State // the kernel's state afterwards; nil: nothing
+	holds *sm.State // the kernel's state afterwards; nil: nothing
 	act   func(testing.TB, *dataplane.Engine) error
 }
 
 // lives are: services come, an endpoint is replaced, services go.
 func lives() []life {
-	apply := func(name string, s servicemodel.State) life {
+	apply := func(name string, s sm.State) life {
 		return life{name, &s, func(t testing.TB, e *dataplane.Engine) error {
 			_, err := e.Apply(t.Context(), s)
 			return err
@@ -361,7 +320,7 @@ func lives() []life {
 	}
 	return []life{
 		apply("services come", rigState([]string{"10.244.1.1", "10.244.2.2"})),
-		apply("addresses change", rigState([]string{"10.244.2.2"}, func(s *servicemodel.Service) {
+		apply("addresses change", rigState([]string{"10.244.2.2"}, func(s *sm.Service) {
 			s.ExternalIPs[0] = netip.MustParseAddr("203.0.113.11")
 		})),
 		{"services go", nil, func(t testing.TB, e *dataplane.Engine) error {
@@ -388,4 +347,45 @@ func TestFailuresAboutTimeoutsAreTold(t *testing.T) {
 	rawnltest.FailEach(t, "restore", b.restoring([]tunable{{timeoutTCP, "60"}}))
 	now := ok(b.kernel.readTunables(t.Context(), b.pl.tunables))(t)
 	require.Equal(t, "60", now[timeoutTCP])
+}
+
+// The device has the addresses of services. Damage is noticed and mended, and a later process finds
+// nothing to do.
+func TestTheDeviceHoldsTheAddresses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	device := Config{Device: rigDevice}
+	b := r.backend(device)
+	e := dataplane.New(b, nil)
+	s := rigState([]string{"10.244.1.1"})
+	applied(t, e, s)
+	want := []string{"10.96.0.10/32", "203.0.113.10/32", "fd00:10:96::10/128"}
+	for _, damage := range []string{"", "ip address del 203.0.113.10/32 dev kernlb0",
+		"ip -6 address del fd00:10:96::10/128 dev kernlb0", "ip link set kernlb0 down",
+		"ip link del kernlb0"} {
+		if damage != "" {
+			r.run(damage)
+		}
+		res, err := e.Apply(t.Context(), s)
+		require.NoError(t, err, damage)
+		require.Equal(t, damage != "", len(res.Drift) > 0, damage)
+		bound, up := r.boundTo(rigDevice)
+		require.ElementsMatch(t, want, bound, damage)
+		require.True(t, up, damage)
+		i := ok(b.Integrity(t.Context()))(t)
+		require.Equal(t, dataplane.Intact, i, damage)
+		res, err = r.engine(device).Apply(t.Context(), s)
+		require.NoError(t, err, damage)
+		require.Zero(t, res.Messages, "%s: %v", damage, res.Drift)
+	}
+
+	// An address that another program binds belongs to that program until it is removed.
+	r.run("ip address add 203.0.113.10/32 dev lo")
+	applied(t, e, s)
+	bound, _ := r.boundTo(rigDevice)
+	require.ElementsMatch(t, []string{want[0], want[2]}, bound)
+	r.run("ip address del 203.0.113.10/32 dev lo")
+	applied(t, e, s)
+	bound, _ = r.boundTo(rigDevice)
+	require.ElementsMatch(t, want, bound)
 }

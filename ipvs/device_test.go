@@ -11,7 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/internal/test/randstate"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // ipLines are the lines of a plan about devices and addresses, in the language of ip.
@@ -26,10 +26,10 @@ func ipLines(p *plan) []string {
 }
 
 // commit commits a state to a backend without a kernel.
-func commit(t *testing.T, b *backend, s servicemodel.State) *plan {
+func commit(t *testing.T, b *backend, s sm.State) *plan {
 	t.Helper()
 	next := resolve(t, b.pl.have.table, s)
-	p := b.pl.plan(servicemodel.Diff(b.pl.have.table, next))
+	p := b.pl.plan(sm.Diff(b.pl.have.table, next))
 	b.committed(p, 7)
 	return p
 }
@@ -38,29 +38,27 @@ func TestDevicePlansAreGolden(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t, Config{Device: "kernlb0"})
 	b.pl.have.addresses.others, b.pl.have.routed = []netip.Addr{goldenAddr}, [2]bool{true, true}
-	six := func(s *servicemodel.Service) {
+	six := func(s *sm.Service) {
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
 	}
-	more := func(s *servicemodel.Service) {
-		s.Ports = append(s.Ports, servicemodel.ServicePort{Name: "more", Protocol: servicemodel.TCP,
-			Port: 81})
+	more := func(s *sm.Service) {
+		s.Ports = append(s.Ports, sm.ServicePort{Name: "more", Protocol: sm.TCP, Port: 81})
 		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10"), goldenAddr}
 	}
-	state := func(edit ...func(*servicemodel.Service)) servicemodel.State {
-		return servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService(edit...)).
+	state := func(edit ...func(*sm.Service)) sm.State {
+		return sm.State{}.WithNode(goldenNode()).WithService(goldenService(edit...)).
 			WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	}
 	require.Equal(t, []string{
 		"link add kernlb0 up group 1795224733 type dummy",
 		"address add 10.96.0.10/32 dev kernlb0 metric 1795224733 scope host noprefixroute",
 	}, ipLines(commit(t, b, state())))
-	require.Empty(t,
-		ipLines(commit(t, b,
-			state(func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }))))
+	require.Empty(t, ipLines(commit(t, b,
+		state(func(s *sm.Service) { s.Scheduler = sm.LeastConn }))))
 	golden.Plan(t, "testdata/device-more-addresses.plan", commit(t, b, state(six, more)))
 	golden.Plan(t, "testdata/device-fewer-addresses.plan", commit(t, b, state()))
 	require.Equal(t, []string{"address del 10.96.0.10/32 dev kernlb0"},
-		ipLines(commit(t, b, servicemodel.State{}.WithNode(goldenNode()))))
+		ipLines(commit(t, b, sm.State{}.WithNode(goldenNode()))))
 	require.Empty(t, b.pl.have.index.users)
 	require.Empty(t, b.pl.have.addresses.bound)
 }
@@ -120,8 +118,7 @@ func TestDamageOfTheDeviceIsPlannedAway(t *testing.T) {
 			[]string{"link add kernlb0 up group 1795224733 type dummy", add}},
 		{func(o *observed) { o.addresses.up = false },
 			[]string{"device kernlb0 is down"}, []string{"link set kernlb0 up"}},
-		{func(o *observed) { o.addresses.bound = nil },
-			[]string{not}, []string{add}},
+		{func(o *observed) { o.addresses.bound = nil }, []string{not}, []string{add}},
 		{func(o *observed) { o.addresses.bound = []boundAddr{{a, 9, "lo"}} },
 			[]string{"address 10.96.0.10 is bound to device lo", not},
 			[]string{"address del 10.96.0.10/32 dev lo", add}},
@@ -136,14 +133,14 @@ func TestDamageOfTheDeviceIsPlannedAway(t *testing.T) {
 			[]string{"link del old0"}},
 	} {
 		b := withoutKernel(t, Config{Device: "kernlb0"})
-		commit(t, b, servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()))
+		commit(t, b, sm.State{}.WithNode(goldenNode()).WithService(goldenService()))
 		o := &b.pl.have
 		require.Equal(t, []boundAddr{{a, 7, "kernlb0"}}, o.addresses.bound)
 		require.Empty(t, b.pl.deviceDrift(o))
 		tc.damage(o)
 		require.Equal(t, tc.drift, b.pl.deviceDrift(o))
 		o.damage.addresses = true
-		p := b.pl.plan(servicemodel.Diff(o.table, o.table))
+		p := b.pl.plan(sm.Diff(o.table, o.table))
 		require.Equal(t, tc.plan, ipLines(p))
 		require.Equal(t, p.device.len(), p.Stats().Messages-4, "and two versions")
 		b.committed(p, 7)

@@ -9,7 +9,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // A destination drains from the last time when its weight became 0.
@@ -69,8 +69,7 @@ func TestWhatHasDrained(t *testing.T) {
 		require.Equal(t, []op{{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k},
 			dest.Destination}}, l, c.name)
 		require.Equal(t, []dataplane.EndpointDrained{{
-			Frontend: servicemodel.FrontendKey{Addr: k.Addr, Port: 80,
-				Protocol: servicemodel.TCP},
+			Frontend: sm.FrontendKey{Addr: k.Addr, Port: 80, Protocol: sm.TCP},
 			Endpoint: netip.AddrPortFrom(dest.Addr, 8080),
 			Deadline: c.active+c.inactive > 0,
 		}}, said, c.name)

@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/ipvs"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // handEdits are edits of our objects that an administrator can make. HANDLE stands for the handle
@@ -94,21 +94,20 @@ func TestKernelRunPutsEditsByHandRight(t *testing.T) {
 }
 
 // editedState uses every sort of object.
-func editedState() servicemodel.State {
-	svc := web(func(s *servicemodel.Service) {
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+func editedState() sm.State {
+	svc := web(func(s *sm.Service) {
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{
 			{Addr: netip.MustParseAddr("203.0.113.10")}}
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
-		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+		s.ExternalTrafficPolicy = sm.PolicyLocal
 	})
-	var l []servicemodel.Endpoint
+	var l []sm.Endpoint
 	for i, a := range []string{"10.244.1.1", "10.244.1.2", "fd00:10:244::1", "fd00:10:244::2"} {
-		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
+		l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
 			Serving: true, Node: []string{"this", "other"}[i%2],
-			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+			Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}})
 	}
-	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
-		WithEndpoints(svc.Name, l)
+	return sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
 }
 
 // place is a network namespace with a backend that uses every feature.

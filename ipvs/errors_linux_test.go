@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/internal/wait"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // If any request fails, Observe, Integrity, Commit, Settle and Cleanup return an error. The next
@@ -32,7 +32,7 @@ func TestEachFailureIsTold(t *testing.T) {
 		return err
 	})
 	n := 0
-	state := func() servicemodel.State {
+	state := func() sm.State {
 		n++
 		return rigState([]string{"10.244.1.1", fmt.Sprintf("10.244.2.%d", n%7+1)},
 			restrictedTo("198.51.100.0/24"))
@@ -56,8 +56,7 @@ func TestEachFailureIsTold(t *testing.T) {
 }
 
 // requireEachLaterFailureIsTold requires the same after a commit.
-func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *backend,
-	state func() servicemodel.State) {
+func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *backend, state func() sm.State) {
 	t.Helper()
 	rawnltest.FailEach(t, "look", func(ctx context.Context) error {
 		b.kernel.gen--
@@ -84,7 +83,7 @@ func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *backend,
 func TestAddressesDoNotMatterWithoutServices(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	applied(t, r.engine(), servicemodel.State{}.WithNode(goldenNode()))
+	applied(t, r.engine(), sm.State{}.WithNode(goldenNode()))
 	r.run("ip address add 192.0.2.10/32 dev lo")
 	o := ok(r.backend().Observe(t.Context(), nil))(t)
 	require.Empty(t, o.Drift)
@@ -94,7 +93,7 @@ func TestAddressesDoNotMatterWithoutServices(t *testing.T) {
 func TestMarksAreReadBack(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	local := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
+	local := func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }
 	r.apply(r.engine(), rigState([]string{"10.244.1.1", "10.244.2.2"}, local))
 	c := r.client()
 	var batch ipvsnl.Batch
@@ -234,7 +233,7 @@ func TestACommitReadsNothing(t *testing.T) {
 	asked := 0
 	r.tap(b).Request = func([]rawnltest.Message) { asked++ }
 	next := resolve(t, b.pl.have.table, rigState([]string{"10.244.1.2"}))
-	ok(b.Commit(t.Context(), servicemodel.Diff(b.pl.have.table, next)))(t)
+	ok(b.Commit(t.Context(), sm.Diff(b.pl.have.table, next)))(t)
 	require.Equal(t, 2, asked, "before the virtual servers change, and after")
 }
 

@@ -11,8 +11,7 @@ import (
 
 // A check of manifests finds out what IPVS would refuse. It needs no kernel.
 func ExampleCheck() {
-	service := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"},
-		Scheduler:  sm.Random,
+	service := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"}, Scheduler: sm.Random,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 	table, err := sm.Resolve(nil, sm.State{}.WithService(service))

@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/ipvs"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // neighbour is one of two instances on a node. Its service has a cluster IP, and an external
@@ -38,12 +38,12 @@ func (k *kernel) neighbour(table, cluster, external string) *neighbour {
 
 // state has the service, whose endpoint on this node is pod2. Both instances declare the range of
 // cluster IPs.
-func (n *neighbour) state(split bool) servicemodel.State {
-	svc := web(func(s *servicemodel.Service) {
+func (n *neighbour) state(split bool) sm.State {
+	svc := web(func(s *sm.Service) {
 		s.Ports[0].NodePort = 0
 		s.ClusterIPs, s.ExternalIPs = []netip.Addr{n.cluster}, []netip.Addr{n.external}
 		if split {
-			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+			s.ExternalTrafficPolicy = sm.PolicyLocal
 		}
 	})
 	s := n.kernel.state(svc, "pod2", "pod3")
@@ -53,7 +53,7 @@ func (n *neighbour) state(split bool) servicemodel.State {
 			l[i].Node = "other"
 		}
 	}
-	return s.WithEndpoints(svc.Name, l).WithNode(servicemodel.Node{Name: "this",
+	return s.WithEndpoints(svc.Name, l).WithNode(sm.Node{Name: "this",
 		MasqueradeAll: true, ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.96.0.0/12")}})
 }
 
@@ -74,7 +74,7 @@ func (n *neighbour) requireFate() {
 	} {
 		var probes []netnstest.Probe
 		for range 6 {
-			probes = append(probes, netnstest.Probe{From: c.from, Proto: servicemodel.TCP,
+			probes = append(probes, netnstest.Probe{From: c.from, Proto: sm.TCP,
 				To: netip.AddrPortFrom(c.to, 80)})
 		}
 		for i, o := range netnstest.SendAll(n.t.Context(), probes) {
@@ -130,9 +130,9 @@ func TestKernelInstancesRouteDirectly(t *testing.T) {
 		for _, p := range []string{"pod2", "pod3"} {
 			n.holdAddresses(p, n.external)
 		}
-		n.apply(n.routedState(routed(servicemodel.ForwardDirect, func(s *servicemodel.Service) {
+		n.apply(n.routedState(routed(sm.ForwardDirect, func(s *sm.Service) {
 			s.ClusterIPs, s.ExternalIPs = nil, []netip.Addr{n.external}
-			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+			s.ExternalTrafficPolicy = sm.PolicyLocal
 		}), []string{"pod2"}, []string{"pod3"}))
 	}
 	for _, n := range l {
@@ -204,8 +204,7 @@ END
 // virtual servers stay.
 func TestKernelUpgrade(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Upgraded(t, underTest,
-		dataplanetest.Layout{Name: "older", Edit: older},
+	dataplanetest.Upgraded(t, underTest, dataplanetest.Layout{Name: "older", Edit: older},
 		dataplanetest.Layout{Name: "newer by its number", Edit: newerNumber},
 		dataplanetest.Layout{Name: "newer by its objects", Edit: newerNumber + newerObjects})
 }
@@ -216,20 +215,20 @@ func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
 	at := k.Node.IPv4
-	only := func(s *servicemodel.Service) {
-		s.Ports = []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: at}}
+	only := func(s *sm.Service) {
+		s.Ports = []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: at}}
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.PrefixFrom(k.Outside[0].IPv4, 32)}
 	}
 	with := k.state(web(only), "pod2", "pod3")
-	without := servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"})
+	without := sm.State{}.WithNode(sm.Node{Name: "this"})
 	ctx, stop := context.WithCancel(t.Context())
 	var asking sync.WaitGroup
 	var asked, answered atomic.Int32
 	for range 4 {
 		asking.Go(func() {
 			for ctx.Err() == nil {
-				probe := netnstest.Probe{From: k.Outside[1], Proto: servicemodel.TCP,
+				probe := netnstest.Probe{From: k.Outside[1], Proto: sm.TCP,
 					To: netip.AddrPortFrom(at, 80), Timeout: 30 * time.Millisecond}
 				if probe.Send(ctx).Kind == netnstest.Answered {
 					answered.Add(1)
@@ -241,7 +240,7 @@ func TestKernelSourceRangesHoldOnAddressesOfTheNode(t *testing.T) {
 	for i := range 30 {
 		k.apply(with)
 		if i%10 == 0 {
-			out := netnstest.Probe{From: k.Outside[0], Proto: servicemodel.TCP,
+			out := netnstest.Probe{From: k.Outside[0], Proto: sm.TCP,
 				To: netip.AddrPortFrom(at, 80), Timeout: 5 * time.Second}.Send(t.Context())
 			require.Equal(t, netnstest.Answered, out.Kind, out)
 			ok(k.engine.Cleanup(t.Context()))(t)
@@ -260,10 +259,10 @@ func TestKernelConnectionsOutliveTheConntrackTable(t *testing.T) {
 	k := newKernel(t, ipvs.Config{})
 	const port = 9090
 	svc := web()
-	var endpoints []servicemodel.Endpoint
+	var endpoints []sm.Endpoint
 	for _, a := range []netip.Addr{k.pods["pod2"].IPv4, k.pods["pod2"].IPv6} {
-		endpoints = append(endpoints, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true,
-			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: port}}})
+		endpoints = append(endpoints, sm.Endpoint{Addr: a, Ready: true, Serving: true,
+			Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: port}}})
 	}
 	k.apply(k.state(svc).WithEndpoints(svc.Name, endpoints))
 	for i, first := range []string{"endpoint", "client"} {

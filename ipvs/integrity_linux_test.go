@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // outlined is a rig with an engine that has applied a state. Each check reads outlines, but
@@ -223,39 +223,6 @@ func TestOutlinesAreRationedAndMayBeRefused(t *testing.T) {
 	require.NoError(t, look(true, 3))
 }
 
-// A running program notices each destination that goes or changes, within as many checks as there
-// are virtual servers.
-func TestDestinationsAreComparedInTurn(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	r.run("ip address add 192.0.2.10/32 dev lo")
-	b := r.backend()
-	e := dataplane.New(b, nil)
-	s := rigState([]string{"10.244.1.1", "10.244.2.2"})
-	r.apply(e, s)
-	want := r.state()
-	dataplanetest.RunEngine(t, e, s)
-	c := r.client()
-	for i, k := range r.fake.Keys() {
-		dests := ok(c.Destinations(t.Context(), k))(t)
-		if len(dests) == 0 {
-			continue
-		}
-		var batch ipvsnl.Batch
-		if d := dests[0].Destination; i%2 == 0 {
-			batch.DelDestination(k, d.DestinationKey)
-		} else {
-			d.Weight++
-			batch.SetDestination(k, d)
-		}
-		require.NoError(t, c.Submit(t.Context(), &batch))
-		require.Eventually(t, func() bool {
-			return e.Status().Totals.Repairs == i+1
-		}, 20*time.Second, time.Millisecond, "%v", k)
-	}
-	require.Equal(t, want, r.state())
-}
-
 // A check compares at least one virtual server, and more for a share of the time since the last,
 // up to a limit. A virtual server that differs keeps its turn.
 func TestComparisonsTakeAShareOfTheTime(t *testing.T) {
@@ -326,12 +293,11 @@ func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 	ns := nstest.New(t)
 	b := ok(openBackend(&Config{NetNS: ns.Fd(), AffinityMask4: 24}))(t)
 	defer b.Close()
-	state := rigState([]string{"10.244.1.1", "10.244.2.2"},
-		func(s *servicemodel.Service) {
-			// this needs a virtual server by mark
-			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
-			s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true}
-		})
+	state := rigState([]string{"10.244.1.1", "10.244.2.2"}, func(s *sm.Service) {
+		// this needs a virtual server by mark
+		s.ExternalTrafficPolicy = sm.PolicyLocal
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true}
+	})
 	ok(dataplane.New(b, nil).Apply(t.Context(), state))(t)
 	o, have := &b.kernel.outlines, b.pl.have.servers
 	require.NoError(t, o.readHeads())
@@ -379,4 +345,37 @@ func holdAllDests(t *testing.T, o *outlines, have map[ipvsnl.ServiceKey]*server)
 	require.Positive(t, marks)
 	require.NotNil(t, one)
 	return one
+}
+
+// A running program notices each destination that goes or changes, within as many checks as there
+// are virtual servers.
+func TestDestinationsAreComparedInTurn(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	r.run("ip address add 192.0.2.10/32 dev lo")
+	b := r.backend()
+	e := dataplane.New(b, nil)
+	s := rigState([]string{"10.244.1.1", "10.244.2.2"})
+	r.apply(e, s)
+	want := r.state()
+	dataplanetest.RunEngine(t, e, s)
+	c := r.client()
+	for i, k := range r.fake.Keys() {
+		dests := ok(c.Destinations(t.Context(), k))(t)
+		if len(dests) == 0 {
+			continue
+		}
+		var batch ipvsnl.Batch
+		if d := dests[0].Destination; i%2 == 0 {
+			batch.DelDestination(k, d.DestinationKey)
+		} else {
+			d.Weight++
+			batch.SetDestination(k, d)
+		}
+		require.NoError(t, c.Submit(t.Context(), &batch))
+		require.Eventually(t, func() bool {
+			return e.Status().Totals.Repairs == i+1
+		}, 20*time.Second, time.Millisecond, "%v", k)
+	}
+	require.Equal(t, want, r.state())
 }

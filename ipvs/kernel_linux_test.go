@@ -20,7 +20,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/ipvs"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // kernel is a network with an engine on its node.
@@ -40,7 +40,7 @@ func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 	t.Cleanup(func() { c.Close() })
 	k := &kernel{Cluster: c, t: t, pods: map[string]*netnstest.Host{}}
 	for _, h := range c.Pods {
-		require.NoError(t, h.Serve(servicemodel.TCP, 8080))
+		require.NoError(t, h.Serve(sm.TCP, 8080))
 		k.pods[h.Name] = h
 	}
 	k.restart(cfg)
@@ -64,30 +64,27 @@ var (
 	webKey = ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(webAddrs[0], 80))
 )
 
-func web(edit ...func(*servicemodel.Service)) *servicemodel.Service {
-	s := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		ClusterIPs: webAddrs,
-		Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80,
-			NodePort: 30080}}}
+func web(edit ...func(*sm.Service)) *sm.Service {
+	s := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"}, ClusterIPs: webAddrs,
+		Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80, NodePort: 30080}}}
 	for _, f := range edit {
 		f(s)
 	}
 	return s
 }
 
-func (k *kernel) state(svc *servicemodel.Service, pods ...string) servicemodel.State {
-	var l []servicemodel.Endpoint
+func (k *kernel) state(svc *sm.Service, pods ...string) sm.State {
+	var l []sm.Endpoint
 	for _, p := range pods {
 		for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
-			l = append(l, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: "this",
-				Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+			l = append(l, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: "this",
+				Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}})
 		}
 	}
-	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
-		WithEndpoints(svc.Name, l)
+	return sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
 }
 
-func (k *kernel) apply(s servicemodel.State) *dataplane.Result {
+func (k *kernel) apply(s sm.State) *dataplane.Result {
 	k.t.Helper()
 	return ok(k.engine.Apply(k.t.Context(), s))(k.t)
 }
@@ -133,50 +130,6 @@ func requireAlive(t *testing.T, conns *netnstest.Conns) {
 	require.Zero(t, r.Lost())
 }
 
-func TestKernelForeignVirtualServersSurvive(t *testing.T) {
-	t.Parallel()
-	k := newKernel(t, ipvs.Config{})
-	var foreign ipvsnl.Batch
-	theirs := []ipvsnl.ServiceKey{
-		ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.99:80")),
-		ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000001)}
-	for _, s := range theirs {
-		foreign.NewService(ipvsnl.Service{ServiceKey: s, Scheduler: "rr"})
-		foreign.NewDestination(s, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{
-			Addr: k.pods["pod2"].IPv4, Port: 8080}, Weight: 7})
-	}
-	require.NoError(t, k.vs.Submit(t.Context(), &foreign))
-	before := k.run("ipvsadm", "-Sn")
-	sysctl := ok(k.Node.NS.Sysctl("net/ipv4/vs/conntrack"))(t)
-
-	both := func(s *servicemodel.Service) {
-		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.99")}
-	}
-	strict := dataplane.New(k.backend, &dataplane.Config{Strict: true})
-	_, err := strict.Apply(t.Context(), k.state(web(both), "pod2"))
-	require.ErrorIs(t, err, dataplane.ErrCollision)
-	require.Equal(t, before, k.run("ipvsadm", "-Sn"), "nothing was written")
-	require.Empty(t, k.run("nft", "list", "tables"))
-	after := ok(k.Node.NS.Sysctl("net/ipv4/vs/conntrack"))(t)
-	require.Equal(t, sysctl, after)
-
-	kept := func() {
-		t.Helper()
-		now := k.run("ipvsadm", "-Sn")
-		for line := range strings.Lines(before) {
-			require.Contains(t, now, line)
-		}
-	}
-	// this needs a mark
-	local := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
-	k.apply(k.state(web(local), "pod2", "pod3"))
-	kept()
-	k.apply(k.state(web(local), "pod3"))
-	kept()
-	ok(k.engine.Cleanup(t.Context()))(t)
-	require.Equal(t, before, k.run("ipvsadm", "-Sn"))
-}
-
 func TestKernelDrainsConnections(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
@@ -195,7 +148,7 @@ func TestKernelDrainsConnections(t *testing.T) {
 	requireAlive(t, conns)
 
 	// Another scheduler while one endpoint drains, and a new process, which writes nothing.
-	least := func(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }
+	least := func(s *sm.Service) { s.Scheduler = sm.LeastConn }
 	k.apply(k.state(web(), "pod3"))
 	k.apply(k.state(web(least), "pod3"))
 	require.Equal(t, map[string]int{"pod2": 0, "pod3": 1}, k.weights(webKey))
@@ -256,7 +209,7 @@ func TestKernelCleanupLeavesNothing(t *testing.T) {
 		return all
 	}
 	before := look()
-	local := func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal }
+	local := func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }
 	k.apply(k.state(web(local), "pod2", "pod3"))
 	require.NotContains(t, look(), "net/ipv4/ip_forward 0")
 	k.restart(ipvs.Config{}) // it finds the earlier values of sysctls in the kernel
@@ -270,7 +223,7 @@ func TestKernelAffinityOfPrefixes(t *testing.T) {
 	t.Parallel()
 	cfg := ipvs.Config{AffinityMask4: 24, AffinityMask6: 64}
 	k := newKernel(t, cfg)
-	s := k.state(web(func(s *servicemodel.Service) {
+	s := k.state(web(func(s *sm.Service) {
 		s.SessionAffinity.ClientIP = true
 	}), "pod2", "pod3")
 	k.apply(s)
@@ -279,9 +232,8 @@ func TestKernelAffinityOfPrefixes(t *testing.T) {
 		for i := range n {
 			// These addresses belong to the client's host.
 			for _, from := range []netip.Addr{k.Outside[0].IPv4, k.Outside[1].IPv4} {
-				out := netnstest.Probe{From: k.Outside[0], Proto: servicemodel.TCP,
-					SourceAddr: from,
-					To:         netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(
+				out := netnstest.Probe{From: k.Outside[0], Proto: sm.TCP, SourceAddr: from,
+					To: netip.AddrPortFrom(webAddrs[0], 80), Timeout: 5 * time.Second}.Send(
 					t.Context())
 				require.Equal(t, netnstest.Answered, out.Kind, "%d: %v", i, out)
 				m[out.Server] = true
@@ -316,7 +268,7 @@ func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 func TestKernelHasEachScheduler(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
-	for want, text := range map[servicemodel.Scheduler]string{
+	for want, text := range map[sm.Scheduler]string{
 		"":     "-s wrr",
 		"rr":   "-s rr",
 		"wlc":  "-s wlc",
@@ -328,7 +280,7 @@ func TestKernelHasEachScheduler(t *testing.T) {
 		"mh+fallback":      "-s mh -b mh-fallback",
 		"mh+port+fallback": "-s mh -b mh-fallback,mh-port",
 	} {
-		s := k.state(web(func(s *servicemodel.Service) { s.Scheduler = want }), "pod2", "pod3")
+		s := k.state(web(func(s *sm.Service) { s.Scheduler = want }), "pod2", "pod3")
 		k.apply(s)
 		require.Contains(t, k.run("ipvsadm", "-Sn"), "-A -t 10.96.0.10:80 "+text+"\n")
 		k.restart(ipvs.Config{})
@@ -346,20 +298,18 @@ func TestKernelCounts(t *testing.T) {
 	held := k.apply(k.state(web(), "pod2")).Changes.New
 	source := ok(ipvs.OpenCounters(&ipvs.Config{NetNS: k.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { require.NoError(t, source.Close()) })
-	nodePort := servicemodel.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: servicemodel.TCP,
-		Port: 30080}
-	clusterIP := servicemodel.FrontendKey{Addr: webAddrs[0], Protocol: servicemodel.TCP, Port: 80}
+	nodePort := sm.FrontendKey{Addr: netip.IPv4Unspecified(), Protocol: sm.TCP, Port: 30080}
+	clusterIP := sm.FrontendKey{Addr: webAddrs[0], Protocol: sm.TCP, Port: 80}
 	node := netip.MustParseAddr(netnstest.Net.NodeIPv4)
 	for to, n := range map[netip.AddrPort]int{netip.AddrPortFrom(clusterIP.Addr, clusterIP.Port): 3,
 		netip.AddrPortFrom(node, 30080): 2} {
 		for range n {
-			got := netnstest.Probe{From: k.pods["pod1"], Proto: servicemodel.TCP,
-				To: to}.Send(t.Context())
+			got := netnstest.Probe{From: k.pods["pod1"], Proto: sm.TCP, To: to}.Send(t.Context())
 			require.Equal(t, netnstest.Answered, got.Kind, got)
 		}
 	}
 	pod2 := netip.AddrPortFrom(k.pods["pod2"].IPv4, 8080)
-	here := servicemodel.Locality{node}
+	here := sm.Locality{node}
 	var s *counters.Sums
 	require.Eventually(t, func() bool { // the kernel updates counters every two seconds
 		r := ok(source.Read(t.Context()))(t)
@@ -383,4 +333,48 @@ func TestKernelCounts(t *testing.T) {
 	t.Cleanup(func() { require.NoError(t, table.Close()) })
 	r = ok(flows.Counters{Table: table}.Read(t.Context()))(t)
 	require.Equal(t, uint64(3), r.Of(held, here).Endpoint(clusterIP, pod2).Connections)
+}
+
+func TestKernelForeignVirtualServersSurvive(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	var foreign ipvsnl.Batch
+	theirs := []ipvsnl.ServiceKey{
+		ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.99:80")),
+		ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000001)}
+	for _, s := range theirs {
+		foreign.NewService(ipvsnl.Service{ServiceKey: s, Scheduler: "rr"})
+		foreign.NewDestination(s, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{
+			Addr: k.pods["pod2"].IPv4, Port: 8080}, Weight: 7})
+	}
+	require.NoError(t, k.vs.Submit(t.Context(), &foreign))
+	before := k.run("ipvsadm", "-Sn")
+	sysctl := ok(k.Node.NS.Sysctl("net/ipv4/vs/conntrack"))(t)
+
+	both := func(s *sm.Service) {
+		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("10.96.0.99")}
+	}
+	strict := dataplane.New(k.backend, &dataplane.Config{Strict: true})
+	_, err := strict.Apply(t.Context(), k.state(web(both), "pod2"))
+	require.ErrorIs(t, err, dataplane.ErrCollision)
+	require.Equal(t, before, k.run("ipvsadm", "-Sn"), "nothing was written")
+	require.Empty(t, k.run("nft", "list", "tables"))
+	after := ok(k.Node.NS.Sysctl("net/ipv4/vs/conntrack"))(t)
+	require.Equal(t, sysctl, after)
+
+	kept := func() {
+		t.Helper()
+		now := k.run("ipvsadm", "-Sn")
+		for line := range strings.Lines(before) {
+			require.Contains(t, now, line)
+		}
+	}
+	// this needs a mark
+	local := func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }
+	k.apply(k.state(web(local), "pod2", "pod3"))
+	kept()
+	k.apply(k.state(web(local), "pod3"))
+	kept()
+	ok(k.engine.Cleanup(t.Context()))(t)
+	require.Equal(t, before, k.run("ipvsadm", "-Sn"))
 }

@@ -10,22 +10,20 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/test/golden"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 var goldenAddr = netip.MustParseAddr("192.0.2.10")
 
-func goldenNode() servicemodel.Node {
-	return servicemodel.Node{Name: "this", Addresses: []netip.Addr{goldenAddr},
-		LocalPods: servicemodel.PodDetector{
-			CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
+func goldenNode() sm.Node {
+	return sm.Node{Name: "this", Addresses: []netip.Addr{goldenAddr}, LocalPods: sm.PodDetector{
+		CIDRs: []netip.Prefix{netip.MustParsePrefix("10.244.0.0/16")}}}
 }
 
-func goldenService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
-	s := &servicemodel.Service{
-		Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP, Port: 80,
-			NodePort: 30080}},
+func goldenService(edit ...func(*sm.Service)) *sm.Service {
+	s := &sm.Service{
+		Name:       sm.Name{Namespace: "default", Name: "web"},
+		Ports:      []sm.ServicePort{{Name: "http", Protocol: sm.TCP, Port: 80, NodePort: 30080}},
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 	}
 	for _, f := range edit {
@@ -34,33 +32,32 @@ func goldenService(edit ...func(*servicemodel.Service)) *servicemodel.Service {
 	return s
 }
 
-func goldenEndpoints(addrs ...string) []servicemodel.Endpoint {
-	var l []servicemodel.Endpoint
+func goldenEndpoints(addrs ...string) []sm.Endpoint {
+	var l []sm.Endpoint
 	for i, a := range addrs {
-		l = append(l, servicemodel.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
-			Node: []string{"this", "other"}[i%2],
-			Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
-				Port: 8080}}})
+		l = append(l, sm.Endpoint{Addr: netip.MustParseAddr(a), Ready: true,
+			Node:  []string{"this", "other"}[i%2],
+			Ports: []sm.EndpointPort{{Name: "http", Protocol: sm.TCP, Port: 8080}}})
 	}
 	return l
 }
 
 // rigState is a state with a service of both families, with an external address, a node port and
 // endpoints. edit changes the service.
-func rigState(endpoints []string, edit ...func(*servicemodel.Service)) servicemodel.State {
-	svc := goldenService(append([]func(*servicemodel.Service){func(s *servicemodel.Service) {
+func rigState(endpoints []string, edit ...func(*sm.Service)) sm.State {
+	svc := goldenService(append([]func(*sm.Service){func(s *sm.Service) {
 		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
 		s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
 	}}, edit...)...)
-	return servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name,
+	return sm.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name,
 		goldenEndpoints(endpoints...))
 }
 
-func restrictedTo(ranges ...string) func(*servicemodel.Service) {
-	return func(s *servicemodel.Service) {
+func restrictedTo(ranges ...string) func(*sm.Service) {
+	return func(s *sm.Service) {
 		s.Ports[0].NodePort = 0
 		s.ExternalIPs = nil
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{
 			{Addr: netip.MustParseAddr("203.0.113.20")}}
 		for _, p := range ranges {
 			s.LoadBalancerSourceRanges = append(s.LoadBalancerSourceRanges,
@@ -70,7 +67,7 @@ func restrictedTo(ranges ...string) func(*servicemodel.Service) {
 }
 
 // atPort returns the endpoints with another port.
-func atPort(port uint16, l []servicemodel.Endpoint) []servicemodel.Endpoint {
+func atPort(port uint16, l []sm.Endpoint) []sm.Endpoint {
 	l = slices.Clone(l)
 	for i := range l {
 		l[i].Ports = slices.Clone(l[i].Ports)
@@ -89,37 +86,37 @@ func withoutKernel(t *testing.T, cfg ...Config) *backend {
 }
 
 // Edits of goldenService.
-func local(s *servicemodel.Service) {
+func local(s *sm.Service) {
 	s.ExternalIPs = []netip.Addr{netip.MustParseAddr("203.0.113.10")}
-	s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+	s.ExternalTrafficPolicy = sm.PolicyLocal
 }
 
-func sticky(s *servicemodel.Service) { s.SessionAffinity.ClientIP = true }
+func sticky(s *sm.Service) { s.SessionAffinity.ClientIP = true }
 
-func least(s *servicemodel.Service) { s.Scheduler = servicemodel.LeastConn }
+func least(s *sm.Service) { s.Scheduler = sm.LeastConn }
 
-func direct(s *servicemodel.Service) {
+func direct(s *sm.Service) {
 	s.Ports[0].NodePort = 0
-	s.Forwarding = servicemodel.ForwardDirect
+	s.Forwarding = sm.ForwardDirect
 }
 
 // goldenStory is a sequence of states. The plan from each to the next is golden.
 func goldenStory() []struct {
 	name  string
-	state servicemodel.State
+	state sm.State
 } {
 	name := goldenService().Name
-	base := servicemodel.State{}.WithNode(goldenNode()).WithService(goldenService()).
+	base := sm.State{}.WithNode(goldenNode()).WithService(goldenService()).
 		WithEndpoints(name, goldenEndpoints("10.244.1.1", "10.244.2.2"))
 	two := goldenEndpoints("10.244.1.3", "10.244.2.4")
 	marked := goldenNode()
 	marked.MasqueradeMark = 0x40
-	with := func(edit ...func(*servicemodel.Service)) servicemodel.State {
+	with := func(edit ...func(*sm.Service)) sm.State {
 		return base.WithService(goldenService(edit...)).WithEndpoints(name, two)
 	}
 	return []struct {
 		name  string
-		state servicemodel.State
+		state sm.State
 	}{
 		{"01-first", base},
 		{"02-one-endpoint-replaced",
@@ -145,10 +142,10 @@ func goldenStory() []struct {
 func TestPlansAreGolden(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
-	var table *servicemodel.Table
+	var table *sm.Table
 	for _, step := range goldenStory() {
 		next := resolve(t, table, step.state)
-		c := servicemodel.Diff(table, next)
+		c := sm.Diff(table, next)
 		p := b.pl.plan(c)
 		golden.Plan(t, filepath.Join("testdata", step.name+".plan"), p)
 		again := b.pl.plan(c)
@@ -178,39 +175,29 @@ func requireCounted(t *testing.T, p, again *plan) {
 // A service says which clients count as one, or else the configuration.
 func TestAffinityMasksAreInThePlan(t *testing.T) {
 	t.Parallel()
-	svc := goldenService(func(s *servicemodel.Service) {
-		s.SessionAffinity.ClientIP = true
-		s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::10"))
-	})
-	table := resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).
-		WithService(svc))
-	own := *svc
-	own.SessionAffinity.Bits4 = 20
-	ownTable := resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).WithService(&own))
-	require.Contains(t, withoutKernel(t, Config{AffinityMask4: 24}).pl.plan(
-		servicemodel.Diff(nil, ownTable)).String(), " -p 10800 -M 255.255.240.0\n")
-	own.SessionAffinity.WholeService = true
-	ownTable = resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).WithService(&own))
-	require.ErrorContains(t, Check(servicemodel.Diff(nil, ownTable)),
-		dataplane.FieldAffinityService)
+	const (
+		four = "-A -t 10.96.0.10:80 -s wrr -p 10800"
+		six  = "-A -t [fd00:10:96::10]:80 -s wrr -p 10800"
+	)
+	masks := Config{AffinityMask4: 24, AffinityMask6: 64}
 	for _, tc := range []struct {
 		cfg  Config
+		own  uint8 // bits of IPv4 that the service says
 		want [2]string
 	}{
-		{Config{}, [2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800\n",
-			"-A -t [fd00:10:96::10]:80 -s wrr -p 10800\n"}},
-		{Config{AffinityMask4: 32, AffinityMask6: 128},
-			[2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800\n",
-				"-A -t [fd00:10:96::10]:80 -s wrr -p 10800\n"}},
-		{Config{AffinityMask4: 24, AffinityMask6: 64},
-			[2]string{"-A -t 10.96.0.10:80 -s wrr -p 10800 -M 255.255.255.0\n",
-				"-A -t [fd00:10:96::10]:80 -s wrr -p 10800 -M 64\n"}},
+		{Config{}, 0, [2]string{"", ""}},
+		{Config{AffinityMask4: 32, AffinityMask6: 128}, 0, [2]string{"", ""}},
+		{masks, 0, [2]string{" -M 255.255.255.0", " -M 64"}},
+		{masks, 20, [2]string{" -M 255.255.240.0", " -M 64"}},
 	} {
-		p := withoutKernel(t, tc.cfg).pl.plan(servicemodel.Diff(nil, table))
-		for _, w := range tc.want {
-			require.Contains(t, p.String(), w)
-		}
+		s := rigState(nil, sticky, func(s *sm.Service) { s.SessionAffinity.Bits4 = tc.own })
+		p := withoutKernel(t, tc.cfg).pl.plan(sm.Diff(nil, resolve(t, nil, s))).String()
+		require.Contains(t, p, four+tc.want[0]+"\n")
+		require.Contains(t, p, six+tc.want[1]+"\n")
 	}
+	whole := rigState(nil, sticky, func(s *sm.Service) { s.SessionAffinity.WholeService = true })
+	require.ErrorContains(t, Check(sm.Diff(nil, resolve(t, nil, whole))),
+		dataplane.FieldAffinityService)
 }
 
 // A mark belongs to one frontend at a time, and is given again when it is free. Marks of other
@@ -220,24 +207,24 @@ func TestMarksAreGivenOnce(t *testing.T) {
 	b := withoutKernel(t)
 	first := b.pl.cfg.Mark | splitMark
 	b.pl.have.index.marks[first+2] = true // another program's
-	service := func(i int) *servicemodel.Service {
-		return goldenService(func(s *servicemodel.Service) {
+	service := func(i int) *sm.Service {
+		return goldenService(func(s *sm.Service) {
 			s.Name.Name += string(rune('a' + i))
 			s.Ports[0].NodePort = 0
 			s.ClusterIPs = []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, byte(10 + i)})}
 			s.ExternalIPs = []netip.Addr{netip.AddrFrom4([4]byte{203, 0, 113, byte(10 + i)})}
-			s.ExternalTrafficPolicy = servicemodel.PolicyLocal
+			s.ExternalTrafficPolicy = sm.PolicyLocal
 		})
 	}
-	var table *servicemodel.Table
+	var table *sm.Table
 	endpoints := goldenEndpoints("10.244.1.1", "10.244.2.2")
 	commit := func(services ...int) map[uint32]string {
-		s := servicemodel.State{}.WithNode(goldenNode())
+		s := sm.State{}.WithNode(goldenNode())
 		for _, i := range services {
 			s = s.WithService(service(i)).WithEndpoints(service(i).Name, endpoints)
 		}
 		next := resolve(t, table, s)
-		c := servicemodel.Diff(table, next)
+		c := sm.Diff(table, next)
 		p := b.pl.plan(c)
 		b.committed(p, 0)
 		table = next
@@ -252,11 +239,9 @@ func TestMarksAreGivenOnce(t *testing.T) {
 		require.Len(t, b.pl.have.index.marks, len(given)+1)
 		return given
 	}
-	require.Equal(t, map[uint32]string{first + 1: "weba", first + 3: "webb"},
-		commit(0, 1))
+	require.Equal(t, map[uint32]string{first + 1: "weba", first + 3: "webb"}, commit(0, 1))
 	require.Equal(t, map[uint32]string{first + 3: "webb"}, commit(1))
-	require.Equal(t, map[uint32]string{first + 3: "webb", first + 1: "webc"},
-		commit(1, 2))
+	require.Equal(t, map[uint32]string{first + 3: "webb", first + 1: "webc"}, commit(1, 2))
 	endpoints = goldenEndpoints("10.244.1.1", "10.244.2.3")
 	require.Equal(t, map[uint32]string{first + 3: "webb", first + 1: "webc"},
 		commit(1, 2), "who has a mark keeps it")
@@ -266,31 +251,28 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 	t.Parallel()
 	for _, tc := range []struct {
 		name, field string
-		edit        func(*servicemodel.Service)
-		node        func(*servicemodel.Node)
+		edit        func(*sm.Service)
+		node        func(*sm.Node)
 	}{
-		{name: "the scheduler random", field: "scheduler", edit: func(s *servicemodel.Service) {
-			s.Scheduler = servicemodel.Random
+		{name: "the scheduler random", field: "scheduler", edit: func(s *sm.Service) {
+			s.Scheduler = sm.Random
 		}},
-		{name: "direct routing to another port", field: "forwarding",
-			edit: func(s *servicemodel.Service) {
-				s.Ports[0].NodePort = 0
-				s.Forwarding = servicemodel.ForwardDirect
-			}},
-		{name: "a tunnel to another port", field: "forwarding",
-			edit: func(s *servicemodel.Service) {
-				s.Ports[0].NodePort = 0
-				s.Forwarding = servicemodel.ForwardTunnel
-			}},
-		{name: "direct routing on a node port", field: "forwarding",
-			edit: func(s *servicemodel.Service) {
-				s.Ports[0].Port = 8080
-				s.Forwarding = servicemodel.ForwardDirect
-			}},
+		{name: "direct routing to another port", field: "forwarding", edit: func(s *sm.Service) {
+			s.Ports[0].NodePort = 0
+			s.Forwarding = sm.ForwardDirect
+		}},
+		{name: "a tunnel to another port", field: "forwarding", edit: func(s *sm.Service) {
+			s.Ports[0].NodePort = 0
+			s.Forwarding = sm.ForwardTunnel
+		}},
+		{name: "direct routing on a node port", field: "forwarding", edit: func(s *sm.Service) {
+			s.Ports[0].Port = 8080
+			s.Forwarding = sm.ForwardDirect
+		}},
 		{name: "node ports on localhost", field: "localhostNodePorts",
-			node: func(n *servicemodel.Node) { n.LocalhostNodePorts = true }},
+			node: func(n *sm.Node) { n.LocalhostNodePorts = true }},
 		{name: "neighbours", field: "masqueradeNeighbours",
-			node: func(n *servicemodel.Node) { n.MasqueradeNeighbours = true }},
+			node: func(n *sm.Node) { n.MasqueradeNeighbours = true }},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
@@ -301,10 +283,10 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			if tc.node != nil {
 				tc.node(&n)
 			}
-			table := resolve(t, nil, servicemodel.State{}.WithNode(n).WithService(
+			table := resolve(t, nil, sm.State{}.WithNode(n).WithService(
 				svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
 			var unsupported *dataplane.UnsupportedError
-			err := withoutKernel(t).Check(servicemodel.Diff(nil, table))
+			err := withoutKernel(t).Check(sm.Diff(nil, table))
 			require.ErrorAs(t, err, &unsupported)
 			require.Equal(t, tc.field, unsupported.Field)
 			if tc.edit != nil {
@@ -327,7 +309,7 @@ func TestNodePortsFollowTheAddresses(t *testing.T) {
 			node.NodePortAddresses.CIDRs = append(node.NodePortAddresses.CIDRs,
 				netip.MustParsePrefix(p))
 		}
-		commit(t, b, servicemodel.State{}.WithNode(node).WithService(goldenService()).
+		commit(t, b, sm.State{}.WithNode(node).WithService(goldenService()).
 			WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1")))
 		for k := range b.pl.have.servers {
 			if k.Port == 30080 {
@@ -346,7 +328,7 @@ func TestNodePortsFollowTheAddresses(t *testing.T) {
 	require.Equal(t, []string{"192.0.2.77"}, servers("192.0.2.0/24"))
 }
 
-func resolve(tb testing.TB, prev *servicemodel.Table, s servicemodel.State) *servicemodel.Table {
+func resolve(tb testing.TB, prev *sm.Table, s sm.State) *sm.Table {
 	tb.Helper()
-	return ok(servicemodel.Resolve(prev, s))(tb)
+	return ok(sm.Resolve(prev, s))(tb)
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/ipvsfake"
 	"github.com/kernlb/kernlb/internal/test/nstest"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // rig is a network namespace with a fake IPVS. Everything else is the kernel's. It forwards
@@ -80,8 +80,7 @@ func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socke
 }
 
 func (r *rig) engine(cfg ...Config) *dataplane.Engine {
-	return dataplane.New(r.backend(cfg...),
-		nil)
+	return dataplane.New(r.backend(cfg...), nil)
 }
 
 func (r *rig) run(command string) string {
@@ -138,7 +137,7 @@ func (r *rig) state() []string {
 }
 
 // apply applies a state, and requires that a second apply in a new backend writes nothing.
-func (r *rig) apply(e *dataplane.Engine, s servicemodel.State) *dataplane.Result {
+func (r *rig) apply(e *dataplane.Engine, s sm.State) *dataplane.Result {
 	r.t.Helper()
 	res := ok(e.Apply(r.t.Context(), s))(r.t)
 	again := ok(r.engine().Apply(r.t.Context(), s))(r.t)
@@ -158,7 +157,7 @@ func TestRigAppliesAndCleansUp(t *testing.T) {
 	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("198.51.100.0/24", "2001:db8::/32")))
 	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo("2001:db8::/32"))) // none of IPv4
 	r.apply(e, rigState([]string{"10.244.1.1"}, restrictedTo()))
-	r.apply(e, servicemodel.State{}.WithNode(goldenNode()))
+	r.apply(e, sm.State{}.WithNode(goldenNode()))
 	cleanUp(t, e)
 	require.Equal(t, before, r.state())
 	require.Equal(t, "0", r.sysctl(sysctlForward))
@@ -179,7 +178,7 @@ func TestCommitsAreLogged(t *testing.T) {
 }
 
 // applied applies a state with an engine.
-func applied(t *testing.T, e *dataplane.Engine, s servicemodel.State) *dataplane.Result {
+func applied(t *testing.T, e *dataplane.Engine, s sm.State) *dataplane.Result {
 	t.Helper()
 	return ok(e.Apply(t.Context(), s))(t)
 }
@@ -214,7 +213,7 @@ func rigWithBackend(t *testing.T, cfg ...Config) (*rig, *backend) {
 }
 
 // commit commits a state with a new backend.
-func (r *rig) commit(s servicemodel.State) *backend {
+func (r *rig) commit(s sm.State) *backend {
 	r.t.Helper()
 	b, c := r.change(s)
 	ok(b.Commit(r.t.Context(), c))(r.t)

@@ -17,7 +17,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestRoutingTables(t *testing.T) {
@@ -45,11 +45,11 @@ func (r *rig) disableIPv6(value string) {
 }
 
 // perFamily is a state of one service in each family: "web" and "six".
-func perFamily(endpoint string) servicemodel.State {
-	s := rigState([]string{endpoint}, func(s *servicemodel.Service) {
+func perFamily(endpoint string) sm.State {
+	s := rigState([]string{endpoint}, func(s *sm.Service) {
 		s.ClusterIPs, s.ExternalIPs = s.ClusterIPs[:1], nil
 	})
-	six := goldenService(func(s *servicemodel.Service) {
+	six := goldenService(func(s *sm.Service) {
 		s.Name.Name, s.Ports[0].NodePort = "six", 0
 		s.ClusterIPs = []netip.Addr{netip.MustParseAddr("fd00:10:96::66")}
 	})
@@ -71,7 +71,7 @@ func TestIPv6IsDisabled(t *testing.T) {
 		for _, endpoint := range []string{"10.244.1.2", "10.244.1.3"} {
 			res := applied(t, e, perFamily(endpoint))
 			require.Len(t, res.Refused, 1)
-			require.Equal(t, servicemodel.IPv6, res.Refused[0].Family)
+			require.Equal(t, sm.IPv6, res.Refused[0].Family)
 			require.ErrorIs(t, res.Refused[0].Err, dataplane.ErrUnsupported)
 			require.ErrorContains(t, res.Refused[0].Err, "IPv6 is disabled on this node")
 			servers := strings.Join(r.servers(), "\n")
@@ -214,13 +214,12 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	b := r.backend()
 	e := dataplane.New(b, nil)
 	node := goldenNode()
-	for _, only := range []servicemodel.Family{servicemodel.IPv4, 0, servicemodel.IPv6, 0,
-		servicemodel.IPv4, servicemodel.IPv6, servicemodel.IPv4} {
+	for _, only := range []sm.Family{sm.IPv4, 0, sm.IPv6, 0, sm.IPv4, sm.IPv6, sm.IPv4} {
 		node.OnlyFamily = only
 		r.apply(e, perFamily("10.244.1.1").WithNode(node))
 		requireIntegrity(t, b, dataplane.Intact, only)
 
-		rules, servers := servicemodel.Rules{OnlyFamily: only}, strings.Join(r.servers(), "\n")
+		rules, servers := sm.Rules{OnlyFamily: only}, strings.Join(r.servers(), "\n")
 		ruleset, tables := r.run("nft list ruleset"), r.run("nft list tables")
 		for _, f := range []struct {
 			*nft.Family

@@ -16,37 +16,35 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/ipvs"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // routed is the service web. Its packets are forwarded unchanged to endpoints that have its
 // addresses.
-func routed(how servicemodel.Forwarding,
-	edit ...func(*servicemodel.Service)) *servicemodel.Service {
+func routed(how sm.Forwarding, edit ...func(*sm.Service)) *sm.Service {
 	s := web(edit...)
 	s.Forwarding = how
-	s.Ports = []servicemodel.ServicePort{{Name: "t", Protocol: servicemodel.TCP, Port: 80},
-		{Name: "u", Protocol: servicemodel.UDP, Port: 80}}
+	s.Ports = []sm.ServicePort{{Name: "t", Protocol: sm.TCP, Port: 80},
+		{Name: "u", Protocol: sm.UDP, Port: 80}}
 	return s
 }
 
 // routedState is a state with the service and endpoints at its own port. Those in other are on
 // another node.
-func (k *kernel) routedState(svc *servicemodel.Service, pods, other []string) servicemodel.State {
-	var l []servicemodel.Endpoint
+func (k *kernel) routedState(svc *sm.Service, pods, other []string) sm.State {
+	var l []sm.Endpoint
 	add := func(node string, names []string) {
 		for _, p := range names {
 			for _, a := range []netip.Addr{k.pods[p].IPv4, k.pods[p].IPv6} {
-				l = append(l, servicemodel.Endpoint{Addr: a, Ready: true, Serving: true, Node: node,
-					Ports: []servicemodel.EndpointPort{{Name: "t", Protocol: servicemodel.TCP,
-						Port: 80}, {Name: "u", Protocol: servicemodel.UDP, Port: 80}}})
+				l = append(l, sm.Endpoint{Addr: a, Ready: true, Serving: true, Node: node,
+					Ports: []sm.EndpointPort{{Name: "t", Protocol: sm.TCP,
+						Port: 80}, {Name: "u", Protocol: sm.UDP, Port: 80}}})
 			}
 		}
 	}
 	add("this", pods)
 	add("other", other)
-	return servicemodel.State{}.WithNode(servicemodel.Node{Name: "this"}).WithService(svc).
-		WithEndpoints(svc.Name, l)
+	return sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(svc).WithEndpoints(svc.Name, l)
 }
 
 // inside runs a command in the namespace of a host, and returns its output.
@@ -65,7 +63,7 @@ func (k *kernel) holdAddresses(pod string, addrs ...netip.Addr) {
 		} else {
 			k.inside(h, "ip", "address", "add", a.String()+"/128", "dev", "lo", "nodad")
 		}
-		for _, proto := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
+		for _, proto := range []sm.Protocol{sm.TCP, sm.UDP} {
 			ok(h.NS.Serve(pod, proto, netip.AddrPortFrom(a, 80)))(k.t)
 		}
 	}
@@ -77,7 +75,7 @@ func (k *kernel) requireAnswers(to netip.Addr, clients []*netnstest.Host, server
 	k.t.Helper()
 	var probes []netnstest.Probe
 	for _, c := range clients {
-		for _, proto := range []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP} {
+		for _, proto := range []sm.Protocol{sm.TCP, sm.UDP} {
 			for range 4 {
 				probes = append(probes, netnstest.Probe{From: c, Proto: proto,
 					To: netip.AddrPortFrom(to, 80), Timeout: 3 * time.Second})
@@ -109,7 +107,7 @@ func TestKernelDirectRouting(t *testing.T) {
 	for _, p := range []string{"pod2", "pod3"} {
 		k.holdAddresses(p, webAddrs...)
 	}
-	k.apply(k.routedState(routed(servicemodel.ForwardDirect), []string{"pod2", "pod3"}, nil))
+	k.apply(k.routedState(routed(sm.ForwardDirect), []string{"pod2", "pod3"}, nil))
 	clients := []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node}
 	for _, a := range webAddrs {
 		k.requireAnswers(a, clients, "pod2", "pod3")
@@ -128,8 +126,8 @@ func TestKernelDirectRoutingToLocalEndpoints(t *testing.T) {
 	for _, p := range []string{"pod2", "pod3"} {
 		k.holdAddresses(p, external...)
 	}
-	svc := routed(servicemodel.ForwardDirect, func(s *servicemodel.Service) {
-		s.ExternalIPs, s.ExternalTrafficPolicy = external, servicemodel.PolicyLocal
+	svc := routed(sm.ForwardDirect, func(s *sm.Service) {
+		s.ExternalIPs, s.ExternalTrafficPolicy = external, sm.PolicyLocal
 	})
 	k.apply(k.routedState(svc, []string{"pod2"}, []string{"pod3"}))
 	for _, a := range external {
@@ -145,7 +143,7 @@ func TestKernelDirectRoutingPastTheNode(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
 	k.holdAddresses("pod2", webAddrs...)
-	k.apply(k.routedState(routed(servicemodel.ForwardDirect), []string{"pod2"}, nil))
+	k.apply(k.routedState(routed(sm.ForwardDirect), []string{"pod2"}, nil))
 	client, server := k.Outside[0], k.pods["pod2"]
 	shortcut(t, server, client)
 	count := k.counters(server, "6", "17") // TCP, UDP
@@ -228,7 +226,7 @@ func TestKernelTunnels(t *testing.T) {
 			h.IPv6.String(), "remote", "any")
 		k.inside(h, "ip", "link", "set", "in6", "up")
 	}
-	k.apply(k.routedState(routed(servicemodel.ForwardTunnel), []string{"pod2", "pod3"}, nil))
+	k.apply(k.routedState(routed(sm.ForwardTunnel), []string{"pod2", "pod3"}, nil))
 	count := k.counters(k.pods["pod2"], "4", "41") // IPPROTO_IPIP, IPPROTO_IPV6
 	clients := []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node}
 	for _, a := range webAddrs {

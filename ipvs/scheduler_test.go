@@ -10,15 +10,15 @@ import (
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/test/must"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // allSchedulers are the schedulers of IPVS, with and without options.
-func allSchedulers() []servicemodel.Scheduler {
-	var l []servicemodel.Scheduler
+func allSchedulers() []sm.Scheduler {
+	var l []sm.Scheduler
 	for _, s := range schedulers {
 		l = append(l, s)
-		for _, options := range []servicemodel.Scheduler{"+port", "+fallback", "+port+fallback"} {
+		for _, options := range []sm.Scheduler{"+port", "+fallback", "+port+fallback"} {
 			if hasScheduler(s + options) {
 				l = append(l, s+options)
 			}
@@ -33,55 +33,35 @@ func TestNumbersOfSchedulersStay(t *testing.T) {
 	t.Parallel()
 	names := "|rr|wrr|lc|wlc|lblc|lblcr|sh|dh|sed|nq|mh|fo|ovf"
 	for i, name := range strings.Split(names, "|") {
-		require.Equal(t, servicemodel.Scheduler(name), schedulers[i])
+		require.Equal(t, sm.Scheduler(name), schedulers[i])
 	}
 	require.LessOrEqual(t, len(schedulers), schedulerMask>>schedulerShift+1)
 	require.Equal(t, ipvsnl.ServiceFlags(0x3b00), askedFlags("mh+port+fallback"))
 	for _, s := range allSchedulers() {
 		require.Equal(t, s, askedScheduler(askedFlags(s)))
-		require.Equal(t, s != servicemodel.SchedulerDefault, hasScheduler(s), "%q", s)
-		if s != servicemodel.SchedulerDefault {
-			ok(servicemodel.ParseScheduler(string(s)))(t)
+		require.Equal(t, s != sm.SchedulerDefault, hasScheduler(s), "%q", s)
+		if s != sm.SchedulerDefault {
+			ok(sm.ParseScheduler(string(s)))(t)
 		}
 	}
 	require.False(t, hasScheduler("rr+port"))
 	require.False(t, hasScheduler("random"))
 }
 
-func TestSchedulersAreReadBack(t *testing.T) {
-	t.Parallel()
-	for _, want := range allSchedulers() {
-		svc := goldenService(func(s *servicemodel.Service) { s.Scheduler = want })
-		state := servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(
-			svc.Name, goldenEndpoints("10.244.1.1"))
-		table := resolve(t, nil, state)
-		b := withoutKernel(t, Config{Scheduler: servicemodel.SourceHash + "+port"})
-		c := servicemodel.Diff(nil, table)
-		require.NoError(t, b.Check(c))
-		for fe := range table.Frontends() {
-			for _, s := range b.pl.servers(table, fe, nil, 0) {
-				id, ok := fe.Pool(fe.Internal)
-				require.True(t, ok)
-				require.Equal(t, want, s.pool(id).Scheduler)
-			}
-		}
-	}
-}
-
 func TestOptionsOfSchedulersAreInThePlan(t *testing.T) {
 	t.Parallel()
-	for want, text := range map[servicemodel.Scheduler]string{
+	for want, text := range map[sm.Scheduler]string{
 		"":                 "-s mh -b mh-fallback\n", // as configured
 		"sh":               "-s sh\n",
 		"sh+port":          "-s sh -b sh-port\n",
 		"mh+fallback":      "-s mh -b mh-fallback\n",
 		"sh+port+fallback": "-s sh -b sh-port,sh-fallback\n",
 	} {
-		svc := goldenService(func(s *servicemodel.Service) { s.Scheduler = want })
-		table := resolve(t, nil, servicemodel.State{}.WithNode(goldenNode()).
+		svc := goldenService(func(s *sm.Service) { s.Scheduler = want })
+		table := resolve(t, nil, sm.State{}.WithNode(goldenNode()).
 			WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
 		b := withoutKernel(t, Config{Scheduler: "mh+fallback"})
-		p := b.pl.plan(servicemodel.Diff(nil, table))
+		p := b.pl.plan(sm.Diff(nil, table))
 		require.Contains(t, p.String(), "-A -t 10.96.0.10:80 "+text)
 	}
 }
@@ -89,27 +69,24 @@ func TestOptionsOfSchedulersAreInThePlan(t *testing.T) {
 // A scheduler that the backend lacks is refused before the service has endpoints.
 func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
 	t.Parallel()
-	svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "default", Name: "web"},
-		Scheduler:  servicemodel.Random,
+	svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"}, Scheduler: sm.Random,
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}}
-	table := resolve(t, nil, servicemodel.State{}.WithService(svc))
-	require.ErrorContains(t, Check(servicemodel.Diff(nil, table)), "scheduler: random")
+		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+	table := resolve(t, nil, sm.State{}.WithService(svc))
+	require.ErrorContains(t, Check(sm.Diff(nil, table)), "scheduler: random")
 }
 
 // A virtual server shows the pool for which it was made, unless all of its destinations drain.
 func TestServersShowTheirPools(t *testing.T) {
 	t.Parallel()
 	b := withoutKernel(t)
-	fe := &servicemodel.Frontend{Key: servicemodel.FrontendKey{
-		Addr: netip.MustParseAddr("10.96.0.10"), Protocol: servicemodel.TCP, Port: 80}}
+	fe := &sm.Frontend{Key: sm.FrontendKey{
+		Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}}
 	k := ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(fe.Key.Addr, fe.Key.Port))
-	for _, forwarding := range []servicemodel.Forwarding{servicemodel.ForwardNAT,
-		servicemodel.ForwardDirect, servicemodel.ForwardTunnel} {
-		p := &servicemodel.Pool{Forwarding: forwarding, Scheduler: servicemodel.LeastConn,
-			Slots: []servicemodel.Slot{
-				{Endpoint: netip.MustParseAddrPort("10.244.1.1:80"), Weight: 1},
-				{Endpoint: netip.MustParseAddrPort("10.244.1.2:80"), Weight: 0xffff}}}
+	for _, forwarding := range []sm.Forwarding{sm.ForwardNAT, sm.ForwardDirect, sm.ForwardTunnel} {
+		p := &sm.Pool{Forwarding: forwarding, Scheduler: sm.LeastConn, Slots: []sm.Slot{
+			{Endpoint: netip.MustParseAddrPort("10.244.1.1:80"), Weight: 1},
+			{Endpoint: netip.MustParseAddrPort("10.244.1.2:80"), Weight: 0xffff}}}
 		s := b.pl.server(k, fe, p, false)
 		require.Equal(t, p, s.pool(p.ID))
 		for key, d := range s.dests {
@@ -128,7 +105,7 @@ func TestConfigurationsAreChecked(t *testing.T) {
 		cfg  Config
 	}{
 		{"table name", Config{Table: "9"}},
-		{"scheduler", Config{Scheduler: servicemodel.Random}},
+		{"scheduler", Config{Scheduler: sm.Random}},
 		{"AffinityMask4", Config{AffinityMask4: 33}},
 		{"AffinityMask4", Config{AffinityMask4: -1}},
 		{"AffinityMask6", Config{AffinityMask6: 129}},

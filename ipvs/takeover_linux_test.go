@@ -92,67 +92,6 @@ func TestTablesOfOthersStay(t *testing.T) {
 	require.Equal(t, before, r.state())
 }
 
-// The next apply notices edits by hand, and mends them.
-func TestDamageIsNoticedAndRepaired(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	s := rigState([]string{"10.244.1.1", "10.244.2.2"}, restrictedTo("198.51.100.0/24"))
-	e := r.engine()
-	r.apply(e, s)
-	want := r.state()
-	for _, damage := range []string{
-		"nft delete element ip kernlb-ipvs hairpins { 10.244.1.1 . 10.244.1.1 }",
-		"nft delete element ip kernlb-ipvs service-restricted { 203.0.113.20 . tcp . 80 }",
-		"nft add element ip kernlb-ipvs service-drop { 203.0.113.20 . tcp . 80 }",
-		"nft flush set ip kernlb-ipvs services",
-		"nft flush set ip kernlb-ipvs sources",
-		"nft flush set ip kernlb-ipvs version",
-		"nft flush set ip6 kernlb-ipvs settings",
-		"nft flush chain ip kernlb-ipvs service",
-		"nft flush chain ip6 kernlb-ipvs prerouting",
-		"nft insert rule ip kernlb-ipvs admit accept",
-		"nft add chain ip kernlb-ipvs prerouting { policy drop ; }",
-		"nft add table ip kernlb-ipvs { flags dormant ; }",
-		"nft add chain ip kernlb-ipvs mine",
-		"nft add set ip kernlb-ipvs mine { type mark ; }",
-		"nft delete table ip kernlb-ipvs",
-		"nft delete table ip6 kernlb-ipvs",
-		"nft flush ruleset",
-		"ip rule del priority 107", "ip -6 rule del priority 107",
-		"ip route flush table 1795224733", "ip -6 route flush table 1795224733",
-	} {
-		version := r.version()
-		r.run(damage)
-		require.NotEqual(t, append(want, version), append(r.state(), r.version()), damage)
-		res, err := e.Apply(t.Context(), s)
-		require.NoError(t, err, damage)
-		require.True(t, res.Observed, damage)
-		require.Positive(t, res.Messages, damage)
-		require.Equal(t, want, r.state(), damage)
-		require.Len(t, strings.Fields(r.version()), 1, damage)
-	}
-	for name := range rigSysctls {
-		r.setSysctl(name, "0")
-		require.NotEmpty(t, r.apply(e, s).Drift, name)
-		require.Equal(t, "1", r.sysctl(name))
-	}
-	require.Equal(t, want, r.state())
-}
-
-// version is the present version, as nft prints it.
-func (r *rig) version() string {
-	r.t.Helper()
-	var list string
-	for _, l := range r.state() {
-		if strings.HasPrefix(l, "table ip kernlb-ipvs") {
-			list = r.run("nft list set ip kernlb-ipvs version")
-		}
-	}
-	_, elems, _ := strings.Cut(list, "elements = {")
-	elems, _, _ = strings.Cut(elems, "}")
-	return elems
-}
-
 // After any damage, a cleanup leaves nothing.
 func TestDamagedInstancesAreCleanedUp(t *testing.T) {
 	t.Parallel()
@@ -245,4 +184,65 @@ func TestWatchFollowsTheRuleAndTheRoute(t *testing.T) {
 	}
 	cancel()
 	require.NoError(t, <-ended)
+}
+
+// The next apply notices edits by hand, and mends them.
+func TestDamageIsNoticedAndRepaired(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	s := rigState([]string{"10.244.1.1", "10.244.2.2"}, restrictedTo("198.51.100.0/24"))
+	e := r.engine()
+	r.apply(e, s)
+	want := r.state()
+	for _, damage := range []string{
+		"nft delete element ip kernlb-ipvs hairpins { 10.244.1.1 . 10.244.1.1 }",
+		"nft delete element ip kernlb-ipvs service-restricted { 203.0.113.20 . tcp . 80 }",
+		"nft add element ip kernlb-ipvs service-drop { 203.0.113.20 . tcp . 80 }",
+		"nft flush set ip kernlb-ipvs services",
+		"nft flush set ip kernlb-ipvs sources",
+		"nft flush set ip kernlb-ipvs version",
+		"nft flush set ip6 kernlb-ipvs settings",
+		"nft flush chain ip kernlb-ipvs service",
+		"nft flush chain ip6 kernlb-ipvs prerouting",
+		"nft insert rule ip kernlb-ipvs admit accept",
+		"nft add chain ip kernlb-ipvs prerouting { policy drop ; }",
+		"nft add table ip kernlb-ipvs { flags dormant ; }",
+		"nft add chain ip kernlb-ipvs mine",
+		"nft add set ip kernlb-ipvs mine { type mark ; }",
+		"nft delete table ip kernlb-ipvs",
+		"nft delete table ip6 kernlb-ipvs",
+		"nft flush ruleset",
+		"ip rule del priority 107", "ip -6 rule del priority 107",
+		"ip route flush table 1795224733", "ip -6 route flush table 1795224733",
+	} {
+		version := r.version()
+		r.run(damage)
+		require.NotEqual(t, append(want, version), append(r.state(), r.version()), damage)
+		res, err := e.Apply(t.Context(), s)
+		require.NoError(t, err, damage)
+		require.True(t, res.Observed, damage)
+		require.Positive(t, res.Messages, damage)
+		require.Equal(t, want, r.state(), damage)
+		require.Len(t, strings.Fields(r.version()), 1, damage)
+	}
+	for name := range rigSysctls {
+		r.setSysctl(name, "0")
+		require.NotEmpty(t, r.apply(e, s).Drift, name)
+		require.Equal(t, "1", r.sysctl(name))
+	}
+	require.Equal(t, want, r.state())
+}
+
+// version is the present version, as nft prints it.
+func (r *rig) version() string {
+	r.t.Helper()
+	var list string
+	for _, l := range r.state() {
+		if strings.HasPrefix(l, "table ip kernlb-ipvs") {
+			list = r.run("nft list set ip kernlb-ipvs version")
+		}
+	}
+	_, elems, _ := strings.Cut(list, "elements = {")
+	elems, _, _ = strings.Cut(elems, "}")
+	return elems
 }

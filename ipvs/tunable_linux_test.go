@@ -13,7 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 const sysctlARP = "net/ipv4/conf/all/arp_ignore"
@@ -54,7 +54,7 @@ var reliances = []struct {
 		r.addForeign(ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("192.0.2.99:80")))
 	}, shorter, "0", "0", time.Hour, "there are virtual servers of others"},
 	{"another instance", func(r *rig) {
-		applied(r.t, r.engine(otherInstance), servicemodel.State{}.WithNode(goldenNode()))
+		applied(r.t, r.engine(otherInstance), sm.State{}.WithNode(goldenNode()))
 	}, shorter, "1", "1", time.Hour, "another instance needs it"},
 }
 
@@ -121,13 +121,12 @@ func TestLongNames(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
 	long := strings.Repeat("x", 63)
-	svc := goldenService(func(s *servicemodel.Service) {
-		s.Name = servicemodel.Name{Namespace: long, Name: long}
+	svc := goldenService(func(s *sm.Service) {
+		s.Name = sm.Name{Namespace: long, Name: long}
 		s.Ports[0].Name = long
-		s.SessionAffinity = servicemodel.SessionAffinity{ClientIP: true,
-			Timeout: 24 * time.Hour}
-		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
-		s.LoadBalancerIPs = []servicemodel.LoadBalancerIP{
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: 24 * time.Hour}
+		s.ExternalTrafficPolicy = sm.PolicyLocal
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{
 			{Addr: netip.MustParseAddr("203.0.113.20")}}
 		s.LoadBalancerSourceRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")}
 		s.Ports[0].NodePort = 0
@@ -136,7 +135,7 @@ func TestLongNames(t *testing.T) {
 	for i := range eps {
 		eps[i].Ports[0].Name = long
 	}
-	s := servicemodel.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, eps)
+	s := sm.State{}.WithNode(goldenNode()).WithService(svc).WithEndpoints(svc.Name, eps)
 	r.apply(r.engine(), s)
 	o := ok(r.backend().Observe(t.Context(), nil))(t)
 	for fe := range o.Table.Frontends() {
@@ -156,7 +155,7 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 		netip.MustParseAddrPort("203.0.113.10:80")), Scheduler: "rr"}
 	table := resolve(t, nil, s)
 	o := observation(t, b)
-	c := servicemodel.Diff(o.Table, table)
+	c := sm.Diff(o.Table, table)
 	require.NoError(t, b.Check(c))
 	var batch ipvsnl.Batch
 	batch.NewService(theirs)
@@ -166,12 +165,10 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 
 	o = observation(t, b)
 	var collision *dataplane.CollisionError
-	require.ErrorAs(t, b.Check(servicemodel.Diff(o.Table, table)), &collision)
-	require.Equal(t,
-		dataplane.CollisionError{Backend: Name, Service: goldenService().Name,
-			Object: "virtual server TCP 203.0.113.10:80"}, *collision)
-	without := rigState([]string{"10.244.1.1"},
-		func(s *servicemodel.Service) { s.ExternalIPs = nil })
+	require.ErrorAs(t, b.Check(sm.Diff(o.Table, table)), &collision)
+	require.Equal(t, dataplane.CollisionError{Backend: Name, Service: goldenService().Name,
+		Object: "virtual server TCP 203.0.113.10:80"}, *collision)
+	without := rigState([]string{"10.244.1.1"}, func(s *sm.Service) { s.ExternalIPs = nil })
 	r.apply(r.engine(), without)
 	require.Contains(t, r.servers(), "TCP 203.0.113.10:80 rr 0s")
 }
@@ -264,7 +261,7 @@ func TestPlansSayWhatTheySet(t *testing.T) {
 	_, b := rigWithBackend(t, shorter)
 	o := observation(t, b)
 	table := resolve(t, nil, rigState([]string{"10.244.1.1"}))
-	c := servicemodel.Diff(o.Table, table)
+	c := sm.Diff(o.Table, table)
 	p := ok(b.Plan(c))(t)
 	require.Contains(t, p.String(), `
 ip route replace local default dev lo table 1795224733
@@ -276,7 +273,7 @@ sysctl -w net/ipv4/ip_forward=1
 ipvsadm --set 3600 30 0
 -A -t 10.96.0.10:80`)
 	ok(b.Commit(t.Context(), c))(t)
-	p = ok(b.Plan(servicemodel.Diff(table, table)))(t)
+	p = ok(b.Plan(sm.Diff(table, table)))(t)
 	require.Empty(t, p.String())
 	requireIntegrity(t, b, dataplane.Intact)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/ipvsfake"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestEveryFieldOnTheFake(t *testing.T) {
@@ -30,9 +30,9 @@ func TestEveryFieldOnTheFake(t *testing.T) {
 
 // unheldState has a node port in both families. Its clients outside have the endpoints of this
 // node. No other frontend has that pool.
-func unheldState(endpoints ...string) servicemodel.State {
-	s := rigState(nil, func(s *servicemodel.Service) {
-		s.ExternalIPs, s.ExternalTrafficPolicy = nil, servicemodel.PolicyLocal
+func unheldState(endpoints ...string) sm.State {
+	s := rigState(nil, func(s *sm.Service) {
+		s.ExternalIPs, s.ExternalTrafficPolicy = nil, sm.PolicyLocal
 	})
 	eps := goldenEndpoints(endpoints...)
 	for i := range eps {
@@ -53,10 +53,10 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 	o := ok(r.backend().Observe(t.Context(), nil))(t)
 	require.Empty(t, o.Drift)
 	require.True(t, e.Status().Held.Len() == o.Table.Len(), "each frontend is read back")
-	missing := servicemodel.Diff(o.Table, e.Status().Held)
+	missing := sm.Diff(o.Table, e.Status().Held)
 	require.Len(t, missing.Pools, 2, missing.String()) // the pools for clients outside
 	held := e.Status().Held
-	require.True(t, servicemodel.Diff(nocopy.Of(held).AssumedIn(o.Table), held).Empty())
+	require.True(t, sm.Diff(nocopy.Of(held).AssumedIn(o.Table), held).Empty())
 	p := ok(r.engine().Plan(t.Context(), first))(t)
 	require.Empty(t, p.Changes.String())
 
@@ -70,7 +70,7 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 	require.Zero(t, e.Status().Totals.Repairs)
 
 	// One process plans a change and another makes it, whatever either knows.
-	knows := func(s servicemodel.State) *dataplane.Engine {
+	knows := func(s sm.State) *dataplane.Engine {
 		e := r.engine()
 		r.apply(e, s)
 		return e
@@ -79,7 +79,7 @@ func TestNodePortsWithoutAnAddress(t *testing.T) {
 		{r.engine(), knows(first)}, {e, e}} {
 		p = ok(engines[0].Plan(t.Context(), second))(t)
 		text := ok(json.Marshal(p.Changes))(t)
-		var c servicemodel.ChangeSet
+		var c sm.ChangeSet
 		require.NoError(t, json.Unmarshal(text, &c))
 		ok(engines[1].ApplyChanges(t.Context(), &c))(t)
 		r.apply(e, second)
@@ -111,7 +111,7 @@ func TestNodePortsThatAreTakenEverywhere(t *testing.T) {
 	r.run("ip link set there up")
 	r.run("ip address add 192.0.2.9/24 dev there")
 	s := unheldState("10.244.1.1")
-	taker := goldenService(func(s *servicemodel.Service) {
+	taker := goldenService(func(s *sm.Service) {
 		s.Name.Name, s.ClusterIPs, s.Ports[0].NodePort = "taker", nil, 0
 		s.Ports[0].Port = 30080
 		s.ExternalIPs = append(s.ExternalIPs, netip.MustParseAddr("192.0.2.9"))

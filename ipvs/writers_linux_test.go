@@ -18,59 +18,20 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
-	"github.com/kernlb/kernlb/servicemodel"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-// unlocked hides that a backend is a Locker and a Settler.
-type unlocked struct{ dataplane.Backend }
-
 // writerState is the state that a writer applies in one of its rounds.
-func writerState(w, i int) servicemodel.State {
+func writerState(w, i int) sm.State {
 	return rigState([]string{fmt.Sprintf("10.244.%d.%d", w+1, i%7+1),
 		fmt.Sprintf("10.244.%d.100", w+1)})
-}
-
-// write makes all engines apply their states at the same time. It returns how often they
-// gave up.
-func write(t *testing.T, engines []*dataplane.Engine, applies int) (conflicts int32) {
-	t.Helper()
-	var gaveUp atomic.Int32
-	var all sync.WaitGroup
-	for w, e := range engines {
-		all.Go(func() {
-			for i := range applies {
-				_, err := e.Apply(context.Background(), writerState(w, i))
-				switch {
-				case errors.Is(err, dataplane.ErrConflict):
-					gaveUp.Add(1)
-				case err != nil:
-					t.Errorf("writer %d, apply %d: %v", w, i, err)
-					return
-				}
-			}
-		})
-	}
-	all.Wait()
-	return gaveUp.Load()
-}
-
-// requireLast requires the last state of one of the writers.
-func (r *rig) requireLast(writers, applies int) {
-	r.t.Helper()
-	var want [][]string
-	for w := range writers {
-		clean := newRig(r.t)
-		clean.apply(clean.engine(Config{DrainLimit: -1}), writerState(w, applies-1))
-		want = append(want, clean.state())
-	}
-	require.Contains(r.t, want, r.state())
 }
 
 // Three writers alternate, each with its own backend. Every apply succeeds, and the kernel ends up
 // with the last state of one of them.
 func TestWritersTakeTurns(t *testing.T) {
 	t.Parallel()
-	var states []servicemodel.State
+	var states []sm.State
 	for i := range 120 {
 		states = append(states, writerState(i%3, i))
 	}
@@ -89,32 +50,8 @@ func (s slow) Lock(ctx context.Context) (unlock func(), err error) {
 	return s.Backend.(dataplane.Locker).Lock(ctx)
 }
 
-// Without the lock, a writer that was overtaken reports a conflict, and the kernel holds the state
-// of the last successful apply.
-func TestWritersAreRightWithoutTheLock(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	const applies = 60
-	engines := make([]*dataplane.Engine, 2)
-	for w := range engines {
-		engines[w] = dataplane.New(unlocked{r.backend(Config{DrainLimit: -1})}, nil)
-	}
-	conflicts := write(t, engines, applies)
-	t.Logf("%d of %d applies gave up", conflicts, len(engines)*applies)
-	// A writer that gave up may have left its work half done. Then the version says so. Otherwise
-	// the kernel has the state of one of the last successful applies.
-	b := r.backend()
-	o := observation(t, b)
-	require.Equal(t, b.pl.have.companion.version.writing, len(o.Drift) > 0)
-	if conflicts == 0 {
-		r.requireLast(len(engines), applies)
-	}
-	final := writerState(0, 0)
-	applied(t, r.engine(Config{DrainLimit: -1}), final)
-	clean := newRig(t)
-	clean.apply(clean.engine(Config{DrainLimit: -1}), final)
-	require.Equal(t, clean.state(), r.state())
-}
+// halfDone is the drift after a commit that was overtaken.
+const halfDone = "a commit was begun and has not ended"
 
 // Two backends have observed the same state. The second to commit has a conflict, whatever it
 // changes, and whether the first has ended or was killed on the way. No update is lost.
@@ -214,7 +151,7 @@ func TestReadingsWaitForWriters(t *testing.T) {
 	require.NoError(t, writer.run(t.Context(), steps[:len(steps)-1]))
 	reader := r.backend()
 	o := observation(t, reader)
-	require.Equal(t, []string{"a commit was begun and has not ended"}, o.Drift)
+	require.Equal(t, []string{halfDone}, o.Drift)
 	begun := reader.pl.have.companion.version
 	require.True(t, begun.writing)
 	require.NoError(t, reader.kernel.requireVersion(t.Context(), begun))
@@ -361,11 +298,11 @@ func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
 	r.run("ip address add 192.0.2.10/32 dev lo")
 	r.run("ip -6 address add 2001:db8::10/128 dev lo nodad")
 	eps := goldenEndpoints("10.244.1.1", "10.244.2.2", "fd00:10:244::1", "fd00:10:244::2")
-	for _, edit := range []func(*servicemodel.Service){
-		func(*servicemodel.Service) {},
-		func(s *servicemodel.Service) { s.ExternalTrafficPolicy = servicemodel.PolicyLocal },
-		func(s *servicemodel.Service) { s.ClusterIPs = s.ClusterIPs[1:]; s.ExternalIPs = nil },
-		func(s *servicemodel.Service) { // it precedes the node port
+	for _, edit := range []func(*sm.Service){
+		func(*sm.Service) {},
+		func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal },
+		func(s *sm.Service) { s.ClusterIPs = s.ClusterIPs[1:]; s.ExternalIPs = nil },
+		func(s *sm.Service) { // it precedes the node port
 			s.ExternalIPs = []netip.Addr{netip.MustParseAddr("192.0.2.10")}
 			s.Ports[0].Port = s.Ports[0].NodePort
 		},
@@ -377,4 +314,70 @@ func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
 		r.apply(r.engine(), s)
 		require.Contains(t, r.servers(), "TCP [2001:db8::10]:30080 -> [fd00:10:244::1]:8080 1")
 	}
+}
+
+// unlocked hides that a backend is a Locker and a Settler.
+type unlocked struct{ dataplane.Backend }
+
+// write makes all engines apply their states at the same time. It returns how often they
+// gave up.
+func write(t *testing.T, engines []*dataplane.Engine, applies int) (conflicts int32) {
+	t.Helper()
+	var gaveUp atomic.Int32
+	var all sync.WaitGroup
+	for w, e := range engines {
+		all.Go(func() {
+			for i := range applies {
+				_, err := e.Apply(context.Background(), writerState(w, i))
+				switch {
+				case errors.Is(err, dataplane.ErrConflict):
+					gaveUp.Add(1)
+				case err != nil:
+					t.Errorf("writer %d, apply %d: %v", w, i, err)
+					return
+				}
+			}
+		})
+	}
+	all.Wait()
+	return gaveUp.Load()
+}
+
+// requireLast requires the last state of one of the writers.
+func (r *rig) requireLast(writers, applies int) {
+	r.t.Helper()
+	var want [][]string
+	for w := range writers {
+		clean := newRig(r.t)
+		clean.apply(clean.engine(Config{DrainLimit: -1}), writerState(w, applies-1))
+		want = append(want, clean.state())
+	}
+	require.Contains(r.t, want, r.state())
+}
+
+// Without the lock, a writer that was overtaken reports a conflict, and the kernel holds the state
+// of the last successful apply.
+func TestWritersAreRightWithoutTheLock(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	const applies = 60
+	engines := make([]*dataplane.Engine, 2)
+	for w := range engines {
+		engines[w] = dataplane.New(unlocked{r.backend(Config{DrainLimit: -1})}, nil)
+	}
+	conflicts := write(t, engines, applies)
+	t.Logf("%d of %d applies gave up", conflicts, len(engines)*applies)
+	// A writer that gave up may have left its work half done. Then the version says so. Otherwise
+	// the kernel has the state of one of the last successful applies.
+	b := r.backend()
+	o := observation(t, b)
+	require.Equal(t, b.pl.have.companion.version.writing, len(o.Drift) > 0)
+	if conflicts == 0 {
+		r.requireLast(len(engines), applies)
+	}
+	final := writerState(0, 0)
+	applied(t, r.engine(Config{DrainLimit: -1}), final)
+	clean := newRig(t)
+	clean.apply(clean.engine(Config{DrainLimit: -1}), final)
+	require.Equal(t, clean.state(), r.state())
 }
