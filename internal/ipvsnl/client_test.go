@@ -193,38 +193,6 @@ func TestARequestCanBeDescribedFromItsBytes(t *testing.T) {
 	require.NoError(t, CommandGetConfig.Explain(syscall.ENOENT), "that is just an errno")
 }
 
-// BenchmarkEncode fills a batch with 1,000 services of 10 destinations.
-func BenchmarkEncode(b *testing.B) {
-	var batch Batch
-	s := Wanted(Web)
-	d := Dest("10.244.1.1:8080")
-	b.ReportAllocs()
-	for b.Loop() {
-		batch.Reset()
-		for range 1000 {
-			batch.NewService(s)
-			for range 10 {
-				batch.NewDestination(s.ServiceKey, d)
-			}
-		}
-	}
-	b.SetBytes(int64(len(batch.Wire().Bytes())))
-	b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N*batch.Len()), "ns/command")
-}
-
-// BenchmarkDecode decodes a destination as the kernel sends it.
-func BenchmarkDecode(b *testing.B) {
-	data := ipvsfake.DestinationBody(ObservedDestination{Destination: Dest("10.244.1.1:8080"),
-		Stats: SomeStats})[4:]
-	b.ReportAllocs()
-	b.SetBytes(int64(len(data)))
-	for b.Loop() {
-		if _, err := ParseDestinationReply(data, FamilyIPv4); err != nil {
-			b.Fatal(err)
-		}
-	}
-}
-
 // shown makes a part of the answer to m, with one service.
 func shown(m rawnltest.Message, s ObservedService) []byte {
 	return rawnltest.Reply(m.Type, rawnl.FlagMulti, m.Seq, ipvsfake.ServiceBody(s))

@@ -15,7 +15,6 @@ const (
 	DumpAttempts = dumpAttempts
 	HeadersLen   = headersLen
 	Window       = window
-	AllFlags     = allFlags
 )
 
 // Wire returns the messages of a batch.

@@ -4,7 +4,6 @@ import (
 	_ "embed"
 	"encoding/binary"
 	"encoding/hex"
-	"math"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -49,72 +48,6 @@ func Random(t *testing.T) *rand.Rand {
 		}
 	})
 	return rand.New(rand.NewPCG(seed, 0))
-}
-
-// Pick returns one of choices.
-func Pick[T any](r *rand.Rand, choices ...T) T { return choices[r.IntN(len(choices))] }
-
-// RandomAddr returns a unicast address that IPVS accepts as a destination.
-func RandomAddr(r *rand.Rand, f Family) netip.Addr {
-	if f == FamilyIPv4 {
-		return netip.AddrFrom4([4]byte{10, byte(r.Uint32()), byte(r.Uint32()), byte(r.Uint32())})
-	}
-	a := netip.MustParseAddr("2001:db8::").As16()
-	for i := 4; i < len(a); i++ {
-		a[i] = byte(r.Uint32())
-	}
-	return netip.AddrFrom16(a)
-}
-
-// RandomService returns a valid service.
-func RandomService(r *rand.Rand) Service {
-	f := Pick(r, FamilyIPv4, FamilyIPv6)
-	s := Service{
-		Scheduler: Pick(r, "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "sh", "dh", "sed", "nq", "mh",
-			"fo", "ovf", "none"),
-		Flags:   ServiceFlags(r.Uint32()) & 0x3d,
-		Timeout: time.Duration(r.IntN(31*24*3600)) * time.Second,
-		Netmask: PrefixNetmask(f, 1+r.IntN(Pick(r, 32, 32, int(f)*12+8))),
-	}
-	if f == FamilyIPv4 && r.IntN(4) == 0 {
-		s.Netmask = Netmask(r.Uint32())
-	}
-	if r.IntN(4) == 0 {
-		s.PersistenceEngine = "sip"
-	}
-	if r.IntN(4) == 0 {
-		s.ServiceKey = MarkService(f, 1+uint32(r.Uint64N(math.MaxUint32)))
-		return s
-	}
-	s.ServiceKey = AddressService(Pick(r, TCP, UDP, SCTP), netip.AddrPortFrom(RandomAddr(r, f),
-		uint16(r.Uint32())))
-	if s.Port == 0 {
-		s.Flags |= FlagPersistent
-	}
-	return s
-}
-
-// RandomDestination returns a valid destination of a service of the family f.
-func RandomDestination(r *rand.Rand, f Family) Destination {
-	d := Destination{
-		DestinationKey: DestinationKey{Addr: RandomAddr(r, f), Port: uint16(r.Uint32())},
-		Weight:         r.Uint32() >> 1,
-		Forward:        ForwardingMethod(r.Uint32N(5)),
-		UpperThreshold: Pick(r, 0, r.Uint32()>>1),
-	}
-	d.LowerThreshold = r.Uint32N(d.UpperThreshold + 1)
-	if d.Forward == ForwardTunnel {
-		d.Addr = RandomAddr(r, Pick(r, FamilyIPv4, FamilyIPv6))
-	}
-	return d
-}
-
-// RandomStats returns statistics whose numbers fit into 32 bits.
-func RandomStats(r *rand.Rand) (s Stats) {
-	for typ := StatsAttrConns; typ <= StatsAttrOutBytes; typ++ {
-		*s.Counter(typ) = uint64(r.Uint32())
-	}
-	return s
 }
 
 // LittleEndian skips a test on a big-endian machine, because its expected bytes are little-endian.

@@ -147,8 +147,7 @@ func TestTheKernelsAnswersAreUnderstood(t *testing.T) {
 		"ipvsadm -A -u 10.96.0.3:53 -s rr -o",
 	} {
 		want := meant[command].service
-		require.Equal(t, ObservedService{Service: want}, services[want.ServiceKey],
-			command)
+		require.Equal(t, ObservedService{Service: want}, services[want.ServiceKey], command)
 	}
 	require.Len(t, destinations, 4)
 	for _, command := range []string{

@@ -34,8 +34,7 @@ var refusals = []struct {
 		newService(Service{ServiceKey: DNS6, Scheduler: "nosuch"}), ErrNoModule},
 	{"a service with an unknown persistence engine", newService(Service{ServiceKey: DNS6,
 		Scheduler: "rr", PersistenceEngine: "nosuch"}), ErrNoModule},
-	{"a service without scheduler",
-		newService(Service{ServiceKey: DNS6, Scheduler: "none"}), nil},
+	{"a service without scheduler", newService(Service{ServiceKey: DNS6, Scheduler: "none"}), nil},
 	{"a service by mark", newService(Wanted(Marks)), nil},
 	{"the same mark in the other family",
 		newService(Wanted(Marks), Wanted(MarkService(FamilyIPv6, 7))), nil},
@@ -59,8 +58,7 @@ var refusals = []struct {
 	}, syscall.EINVAL},
 	{"a tunnel to the other family", newDest(Web, Destination{
 		DestinationKey: DestKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel}), nil},
-	{"masquerade to the other family",
-		newDest(Web, Dest("[2001:db8::2]:80")), syscall.EINVAL},
+	{"masquerade to the other family", newDest(Web, Dest("[2001:db8::2]:80")), syscall.EINVAL},
 	{"a weight beyond the kernel's int", newDest(Web,
 		Destination{DestinationKey: DestKey("10.244.1.3:80"), Weight: 1 << 31}), syscall.ERANGE},
 	{"a lower threshold above the upper", setDest(Web,
@@ -167,8 +165,7 @@ var services = []Service{
 		Netmask: PrefixNetmask(FamilyIPv6, 64)},
 	{ServiceKey: Marks, Scheduler: "sh", Flags: FlagHashPort,
 		Netmask: PrefixNetmask(FamilyIPv4, 0)},
-	{ServiceKey: MarkService(FamilyIPv6, 0xffffffff), Scheduler: "none",
-		Flags: 0x20},
+	{ServiceKey: MarkService(FamilyIPv6, 0xffffffff), Scheduler: "none", Flags: 0x20},
 }
 
 // destinationsOf are destinations of all kinds, for some of services.

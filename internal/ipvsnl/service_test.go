@@ -4,83 +4,11 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
-
-func TestRequestsHaveTheKernelsBytes(t *testing.T) {
-	t.Parallel()
-	LittleEndian(t)
-	for _, tt := range []struct {
-		name string
-		got  []byte
-		want string
-	}{
-		{"TCP over IPv4", ServiceAttr(Wanted(Web)), `
-			5400 0180                             // IPVS_CMD_ATTR_SERVICE
-			0600 0100 0200 0000                   // AF: AF_INET
-			0600 0200 0600 0000                   // PROTOCOL: IPPROTO_TCP
-			1400 0300 0a600001 000000000000000000000000 // ADDR
-			0600 0400 0050 0000                   // PORT, network order
-			0700 0600 727200 00                   // SCHED_NAME
-			0c00 0700 00000000 ffffffff           // FLAGS, and which of them
-			0800 0800 00000000                    // TIMEOUT
-			0800 0900 ffffffff                    // NETMASK, network order`},
-		{"persistent UDP over IPv6", ServiceAttr(Service{ServiceKey: DNS6, Scheduler: "wlc",
-			Flags: FlagPersistent | FlagOnePacket, Timeout: 5 * time.Minute,
-			Netmask: PrefixNetmask(FamilyIPv6, 64)}), `
-			5400 0180
-			0600 0100 0a00 0000                   // AF_INET6
-			0600 0200 1100 0000                   // IPPROTO_UDP
-			1400 0300 20010db8000000000000000000000001
-			0600 0400 0035 0000
-			0800 0600 776c6300
-			0c00 0700 05000000 ffffffff
-			0800 0800 2c010000
-			0800 0900 40000000                    // a prefix length, machine order`},
-		{"a firewall mark with a persistence engine", ServiceAttr(Service{ServiceKey: Marks,
-			Scheduler: "sh", Flags: FlagHashPort, Netmask: PrefixNetmask(FamilyIPv4, 24),
-			PersistenceEngine: "sip"}), `
-			4000 0180
-			0600 0100 0200 0000
-			0800 0500 07000000                    // FWMARK, instead of protocol and address
-			0700 0600 736800 00
-			0800 0b00 73697000                    // PE_NAME
-			0c00 0700 10000000 ffffffff
-			0800 0800 00000000
-			0800 0900 ffffff00`},
-		{"the key of a service", KeyAttr(Web), `3000 0180 0600 0100 0200 0000 0600 0200 0600 0000
-			1400 0300 0a600001 000000000000000000000000 0600 0400 0050 0000`},
-		{"a mark as a key", KeyAttr(Marks), "1400 0180 0600 0100 0200 0000 0800 0500 07000000"},
-		{"masquerade over IPv4", DestinationAttr(Destination{
-			DestinationKey: DestKey("10.244.1.1:8080"), Weight: 5, UpperThreshold: 100,
-			LowerThreshold: 50}), `
-			4800 0280                             // IPVS_CMD_ATTR_DEST
-			0600 0b00 0200 0000                   // ADDR_FAMILY: AF_INET
-			1400 0100 0af40101 000000000000000000000000 // ADDR
-			0600 0200 1f90 0000                   // PORT, network order
-			0800 0300 00000000                    // FWD_METHOD: IP_VS_CONN_F_MASQ
-			0800 0400 05000000                    // WEIGHT
-			0800 0500 64000000                    // U_THRESH
-			0800 0600 32000000                    // L_THRESH`},
-		{"a tunnel to IPv6", DestinationAttr(Destination{
-			DestinationKey: DestKey("[2001:db8::2]:80"), Weight: 1, Forward: ForwardTunnel}), `
-			4800 0280
-			0600 0b00 0a00 0000                   // AF_INET6
-			1400 0100 20010db8000000000000000000000002
-			0600 0200 0050 0000
-			0800 0300 02000000                    // IP_VS_CONN_F_TUNNEL
-			0800 0400 01000000 0800 0500 00000000 0800 0600 00000000`},
-		{"the key of a destination", DestinationKeyAttr(DestKey("10.244.1.1:8080")), `
-			2800 0280 0600 0b00 0200 0000
-			1400 0100 0af40101 000000000000000000000000 0600 0200 1f90 0000`},
-	} {
-		require.Equal(t, Unhex(t, tt.want), tt.got, tt.name)
-	}
-}
 
 func TestServiceKeys(t *testing.T) {
 	t.Parallel()

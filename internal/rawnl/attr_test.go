@@ -166,6 +166,34 @@ func TestTextEndsAtTheFirstNUL(t *testing.T) {
 	require.Equal(t, "no end", it.Text())
 }
 
+func FuzzAttrs(f *testing.F) {
+	var b Batch
+	everyAttribute(&b)
+	f.Add(b.Bytes()[frameLen:], 30)
+	f.Add([]byte{3, 0, 1, 0}, 0)
+	f.Fuzz(func(t *testing.T, data []byte, offset int) {
+		total := 0
+		it := Attrs(data)
+		for it.Next() {
+			total += attrHeaderLen + len(it.Data())
+			_ = it.Text()
+			inner := it.Nest()
+			for inner.Next() {
+				require.LessOrEqual(t, len(inner.Data()), len(it.Data()))
+			}
+		}
+		require.LessOrEqual(t, total, len(data))
+		if it.Err() == nil {
+			require.Equal(t, len(data), it.offset(), "without an error, everything was read")
+		}
+		path := AttrPath(data, offset)
+		for i := 1; i < len(path); i++ {
+			require.Less(t, len(path[i].Data), len(path[i-1].Data),
+				"each step lies inside the one before")
+		}
+	})
+}
+
 func TestRandomTreesReadBackAsWritten(t *testing.T) {
 	t.Parallel()
 	seed := rand.Uint64()
@@ -211,32 +239,4 @@ func readTree(t *testing.T, it AttrIter, depth uint16, leaves *[]PathStep) {
 		*leaves = append(*leaves, PathStep{it.Type(), bytes.Clone(it.Data())})
 	}
 	require.NoError(t, it.Err())
-}
-
-func FuzzAttrs(f *testing.F) {
-	var b Batch
-	everyAttribute(&b)
-	f.Add(b.Bytes()[frameLen:], 30)
-	f.Add([]byte{3, 0, 1, 0}, 0)
-	f.Fuzz(func(t *testing.T, data []byte, offset int) {
-		total := 0
-		it := Attrs(data)
-		for it.Next() {
-			total += attrHeaderLen + len(it.Data())
-			_ = it.Text()
-			inner := it.Nest()
-			for inner.Next() {
-				require.LessOrEqual(t, len(inner.Data()), len(it.Data()))
-			}
-		}
-		require.LessOrEqual(t, total, len(data))
-		if it.Err() == nil {
-			require.Equal(t, len(data), it.offset(), "without an error, everything was read")
-		}
-		path := AttrPath(data, offset)
-		for i := 1; i < len(path); i++ {
-			require.Less(t, len(path[i].Data), len(path[i-1].Data),
-				"each step lies inside the one before")
-		}
-	})
 }

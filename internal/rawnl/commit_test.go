@@ -64,8 +64,7 @@ var judgements = []struct {
 	}, "commit: malformed netlink message: it claims 36 bytes, 30 are there", 1},
 	{"the answer is too long", func(r messages) []any {
 		return []any{make([]byte, receiveSize+1)}
-	},
-		"commit: malformed netlink message: a datagram of 65537 bytes, more than 65536", 0},
+	}, "commit: malformed netlink message: a datagram of 65537 bytes, more than 65536", 0},
 	{"the socket fails", func(r messages) []any { return []any{syscall.EIO} },
 		"commit: input/output error", 0},
 }

@@ -14,8 +14,7 @@ import (
 func TestWhatIsWrongBeforehandIsNotSent(t *testing.T) {
 	t.Parallel()
 	c, kernel := dialFake(t, func(messages) []any { return nil })
-	kernel.Size = 100
-	c.limit, c.queue = kernel.Limits()
+	limit(c, kernel, 100, 0)
 	bad := numbered(1)
 	bad.Nest(3)
 	ctx, cancel := context.WithCancel(t.Context())

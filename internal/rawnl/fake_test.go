@@ -21,6 +21,12 @@ func dialFake(t testing.TB, answer func(r messages) []any) (*Conn, *rawnltest.Ke
 	return c, k
 }
 
+// limit sets the limits of the fake's socket; 0 means a MiB.
+func limit(c *Conn, k *rawnltest.Kernel, size, queue int) {
+	k.Size, k.Queue = size, queue
+	c.limit, c.queue = k.Limits()
+}
+
 // answer makes an NLMSG_ERROR for the request seq.
 func answer(seq uint32, errno syscall.Errno, text string, offset uint32) []byte {
 	m := rawnltest.Message{Seq: seq, Body: make([]byte, 5000)} // longer than a quoted part

@@ -11,42 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestDialTakesTheThreadsNamespace(t *testing.T) {
-	t.Parallel()
-	ns := newNetNS(t)
-	commitNumbers(t, dialIn(t, ns), 1)
-	names := make(chan []string)
-	go func() {
-		defer close(names)
-		runtime.LockOSThread() // the thread ends with this goroutine
-		if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
-			t.Errorf("enter the namespace: %v", err)
-			return
-		}
-		c, err := Dial(nil)
-		if err != nil {
-			t.Errorf("dial: %v", err)
-			return
-		}
-		defer c.Close()
-		names <- tables(t, c)
-	}()
-	require.Equal(t, []string{"t"}, <-names)
-}
-
-func TestDialLeavesTheThreadWhereItWas(t *testing.T) {
-	t.Parallel()
-	ns := newNetNS(t)
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	before := ok(os.Readlink("/proc/thread-self/ns/net"))(t)
-	for range 10 {
-		dialIn(t, ns)
-	}
-	after := ok(os.Readlink("/proc/thread-self/ns/net"))(t)
-	require.Equal(t, before, after)
-}
-
 func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
 	t.Parallel()
 	c := dialNew(t)
@@ -150,4 +114,40 @@ func TestBatchesAreLimited(t *testing.T) {
 
 	require.ErrorIs(t, c.sock.Send(make([]byte, limit+1)), unix.EMSGSIZE,
 		"the kernel would have refused it")
+}
+
+func TestDialTakesTheThreadsNamespace(t *testing.T) {
+	t.Parallel()
+	ns := newNetNS(t)
+	commitNumbers(t, dialIn(t, ns), 1)
+	names := make(chan []string)
+	go func() {
+		defer close(names)
+		runtime.LockOSThread() // the thread ends with this goroutine
+		if err := unix.Setns(ns, unix.CLONE_NEWNET); err != nil {
+			t.Errorf("enter the namespace: %v", err)
+			return
+		}
+		c, err := Dial(nil)
+		if err != nil {
+			t.Errorf("dial: %v", err)
+			return
+		}
+		defer c.Close()
+		names <- tables(t, c)
+	}()
+	require.Equal(t, []string{"t"}, <-names)
+}
+
+func TestDialLeavesTheThreadWhereItWas(t *testing.T) {
+	t.Parallel()
+	ns := newNetNS(t)
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	before := ok(os.Readlink("/proc/thread-self/ns/net"))(t)
+	for range 10 {
+		dialIn(t, ns)
+	}
+	after := ok(os.Readlink("/proc/thread-self/ns/net"))(t)
+	require.Equal(t, before, after)
 }

@@ -120,8 +120,7 @@ func TestLookupTellsOfEveryEntry(t *testing.T) {
 			t.Run(fmt.Sprintf("%s, room for %d", name, room), func(t *testing.T) {
 				t.Parallel()
 				c, kernel := dialFake(t, (&lister{room: room}).answer)
-				kernel.Queue = max(room, 2) * ackSize // the guess may be too large
-				c.limit, c.queue = kernel.Limits()
+				limit(c, kernel, 0, max(room, 2)*ackSize) // the guess may be too large
 				b := asking(lists...)
 				before := hex.EncodeToString(b.Bytes())
 				fn, done := told(t, lists)
@@ -140,33 +139,12 @@ func TestLookupTellsOfEveryEntry(t *testing.T) {
 	}
 }
 
-func TestLookupAsksForTheRest(t *testing.T) {
-	t.Parallel()
-	if native.Uint16([]byte{1, 0}) != 1 {
-		t.Skip("the bytes are those of a little-endian machine")
-	}
-	lists := [][]uint32{{2, 1, 4}, {6}}
-	c, kernel := dialFake(t, (&lister{room: 100}).answer)
-	fn, done := told(t, lists)
-	require.NoError(t, c.Lookup(t.Context(), asking(lists...), fn))
-	done()
-	require.Len(t, kernel.Sent, 2)
-	head := func(length, seq string) string {
-		return length + "000000 0d0a 0100 " + seq + "000000 00000000 02 00 0000 06000200 73000000"
-	}
-	entry := func(n string) string { return " 08000100 " + n + "000000" }
-	require.Equal(t, unhex(t, head("38", "01")+" 1c000380"+entry("02")+entry("01")+entry("04")+
-		head("28", "02")+" 0c000380"+entry("06")), kernel.Sent[0])
-	require.Equal(t, unhex(t, head("28", "03")+" 0c000380"+entry("04")), kernel.Sent[1])
-}
-
 func TestLookupFitsTheSendBuffer(t *testing.T) {
 	t.Parallel()
 	lists := [][]uint32{numbersTo(10), numbersTo(3)}
 	for _, size := range []int{40, 56, 100} {
 		c, kernel := dialFake(t, (&lister{room: 100}).answer)
-		kernel.Size = size
-		c.limit, c.queue = kernel.Limits()
+		limit(c, kernel, size, 0)
 		fn, done := told(t, lists)
 		require.NoError(t, c.Lookup(t.Context(), asking(lists...), fn))
 		done()
@@ -175,8 +153,7 @@ func TestLookupFitsTheSendBuffer(t *testing.T) {
 		}
 	}
 	c, kernel := dialFake(t, (&lister{room: 100}).answer)
-	kernel.Size = 39
-	c.limit, c.queue = kernel.Limits()
+	limit(c, kernel, 39, 0)
 	require.ErrorIs(t, c.Lookup(t.Context(), asking(lists...), nil), ErrBatchTooLarge)
 }
 
@@ -307,4 +284,24 @@ func FuzzLookup(f *testing.F) {
 				return nil
 			})
 	})
+}
+
+func TestLookupAsksForTheRest(t *testing.T) {
+	t.Parallel()
+	if native.Uint16([]byte{1, 0}) != 1 {
+		t.Skip("the bytes are those of a little-endian machine")
+	}
+	lists := [][]uint32{{2, 1, 4}, {6}}
+	c, kernel := dialFake(t, (&lister{room: 100}).answer)
+	fn, done := told(t, lists)
+	require.NoError(t, c.Lookup(t.Context(), asking(lists...), fn))
+	done()
+	require.Len(t, kernel.Sent, 2)
+	head := func(length, seq string) string {
+		return length + "000000 0d0a 0100 " + seq + "000000 00000000 02 00 0000 06000200 73000000"
+	}
+	entry := func(n string) string { return " 08000100 " + n + "000000" }
+	require.Equal(t, unhex(t, head("38", "01")+" 1c000380"+entry("02")+entry("01")+entry("04")+
+		head("28", "02")+" 0c000380"+entry("06")), kernel.Sent[0])
+	require.Equal(t, unhex(t, head("28", "03")+" 0c000380"+entry("04")), kernel.Sent[1])
 }

@@ -37,8 +37,7 @@ func TestRequestsAreSplitToFit(t *testing.T) {
 				}
 				return append(data, answer(r[len(r)-1].Seq, 0, "", 0))
 			})
-			kernel.Size, kernel.Queue = tt.size, tt.queue
-			c.limit, c.queue = kernel.Limits()
+			limit(c, kernel, tt.size, tt.queue)
 			done, err := c.SendAll(t.Context(), numbered(10))
 			require.Equal(t, 10, done)
 			require.Equal(t, tt.want, got)
@@ -56,16 +55,8 @@ func TestRequestsAreSplitToFit(t *testing.T) {
 }
 
 // refused returns the indices of the messages that err is about.
-func refused(err error) []int {
-	var all OpErrors
-	var one *OpError
-	switch {
-	case errors.As(err, &all):
-	case errors.As(err, &one):
-		all = OpErrors{one}
-	}
-	var index []int
-	for _, e := range all {
+func refused(err error) (index []int) {
+	for _, e := range Refusals(err) {
 		index = append(index, e.Index)
 	}
 	return index
@@ -79,8 +70,7 @@ func TestSendAllStopsWhereItCannotGoOn(t *testing.T) {
 		cancel()
 		return []any{answer(r[0].Seq, syscall.EEXIST, "", 0), answer(r[1].Seq, 0, "", 0)}
 	})
-	kernel.Queue = 2 * ackSize
-	c.limit, c.queue = kernel.Limits()
+	limit(c, kernel, 0, 2*ackSize)
 	done, err := c.SendAll(ctx, numbered(5))
 	require.Equal(t, 2, done)
 	require.ErrorIs(t, err, context.Canceled)
@@ -93,8 +83,7 @@ func TestSendAllStopsWhereItCannotGoOn(t *testing.T) {
 		"send: 0 of 5 messages were answered: answers of the kernel are missing")
 	kernel.Answer = func(messages) []any { return nil }
 	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5))), ErrAnswersLost)
-	kernel.Size = 20
-	c.limit, c.queue = kernel.Limits()
+	limit(c, kernel, 20, 0)
 	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5))), ErrBatchTooLarge)
 }
 
@@ -138,8 +127,7 @@ func TestRepliesFindTheirRequests(t *testing.T) {
 		}
 		return append(data, answer(r[len(r)-1].Seq, 0, "", 0))
 	})
-	kernel.Queue = 5 * ackSize
-	c.limit, c.queue = kernel.Limits()
+	limit(c, kernel, 0, 5*ackSize)
 	var got []int
 	err := c.QueryAll(t.Context(), numbered(9), func(i int, m Message) error {
 		require.EqualValues(t, i%5, m.ResID)
