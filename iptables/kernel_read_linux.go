@@ -63,8 +63,7 @@ const listTries = 3
 
 // listChains adds the chains of a family to r, without their rules. whole reports whether no commit
 // interrupted the list. Otherwise the list may lack some chains and contain chains that are gone.
-func (rd *reader) listChains(ctx context.Context, f *nft.Family, r *raw) (whole bool,
-	err error) {
+func (rd *reader) listChains(ctx context.Context, f *nft.Family, r *raw) (whole bool, err error) {
 	for range listTries {
 		rd.request(f, nft.MsgGetChain, "list", "chains")
 		torn, err := rd.conn.DumpThrough(ctx, &rd.req, func(m rawnl.Message) error {

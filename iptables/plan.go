@@ -71,8 +71,7 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 		if x.shared {
 			all, there := k.shared[id]
 			x.existed, x.before = there, l.ours(id, all, x.ruleset(), true)
-			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id) ||
-				k.needed[id])
+			x.stays = !x.exists && (len(all) > len(x.before) || isBase(id) || k.needed[id])
 		}
 	}
 	p.chains = ch.sorted()

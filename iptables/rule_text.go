@@ -77,8 +77,7 @@ func (r *rule) appendMatches(b *strings.Builder, f servicemodel.Family) {
 		fmt.Fprintf(b, " -m statistic --mode nth --every %d --packet %d", r.stat.every,
 			r.stat.packet)
 	case statHash:
-		fmt.Fprintf(b, ` -m bpf --bytecode "%s"`,
-			bytecode(hashProgram(f, r.stat)))
+		fmt.Fprintf(b, ` -m bpf --bytecode "%s"`, bytecode(hashProgram(f, r.stat)))
 	}
 	r.appendRecent(b, f)
 	if r.comment != "" {

@@ -14,8 +14,7 @@ import (
 // slots 0 to i. The rules that look for a client are in the order of slots, like kube-proxy's. Two
 // endpoints may remember a client because it opened its first connections at the same time. Such a
 // client reaches the same endpoint after a handover.
-func (b *unitBuilder) poolChain(verdict servicemodel.Verdict,
-	frontends []*servicemodel.Frontend) {
+func (b *unitBuilder) poolChain(verdict servicemodel.Verdict, frontends []*servicemodel.Frontend) {
 	p := b.pools[verdict]
 	var affinity affinity
 	for _, fe := range frontends { // Check makes sure that all that have it have the same

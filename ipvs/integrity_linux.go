@@ -65,8 +65,7 @@ func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 	if ipv6, err := k.readIPv6(); err != nil || ipv6 != have.ipv6 {
 		return false, err
 	}
-	if len(have.routingDrift()) > 0 ||
-		!maps.Equal(have.tunables, b.pl.tunables) {
+	if len(have.routingDrift()) > 0 || !maps.Equal(have.tunables, b.pl.tunables) {
 		return true, nil
 	}
 	now, err := k.readTunables(ctx, b.pl.tunables)

@@ -91,8 +91,7 @@ func newSets(f *nft.Family) []*nft.Set {
 	if f == nft.IPv4 {
 		l = append(l, versionSet)
 	}
-	return append(l,
-		&nft.Set{Name: setRestricted, Key: service},
+	return append(l, &nft.Set{Name: setRestricted, Key: service},
 		&nft.Set{Name: setRouted, Key: service},
 		&nft.Set{Name: setSources, Key: append(f.FrontendFields(false), f.Addr),
 			Flags: nft.SetInterval | nft.SetConcat},

@@ -300,8 +300,7 @@ func (pl *planner) planCleanup() *plan {
 	have := &pl.have
 	p := pl.newPlan()
 	for _, name := range slices.Sorted(maps.Keys(have.companion.tunables)) {
-		p.network.restore = append(p.network.restore,
-			tunable{name, have.companion.tunables[name]})
+		p.network.restore = append(p.network.restore, tunable{name, have.companion.tunables[name]})
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(have.servers), ipvsnl.ServiceKey.Compare) {
 		p.down = append(p.down,

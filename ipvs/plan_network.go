@@ -37,8 +37,7 @@ func (pl *planner) planNetwork(p *plan) {
 	p.network.number, p.network.mark = instanceNumber(pl.instance), pl.cfg.Mark
 	rules := p.next.Rules()
 	for i, f := range nft.Families {
-		p.network.route[i] = have.leads(f, &rules) &&
-			(!have.routed[i] || len(have.unrouted[i]) > 0)
+		p.network.route[i] = have.leads(f, &rules) && (!have.routed[i] || len(have.unrouted[i]) > 0)
 		p.network.unroute[i] = !f.ServedBy(&rules) && have.routed[i]
 	}
 	p.tunables = maps.Clone(have.companion.tunables)

@@ -128,8 +128,7 @@ func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Messag
 // has at least one message, and at most as many as the receive queue can hold errors for.
 func (c *Conn) chunk(b *Batch, begin int) int {
 	end := begin + 1
-	for end < b.Len() && end-begin < c.queue/ackSize &&
-		b.endOf(end)-b.msgs[begin].at <= c.limit {
+	for end < b.Len() && end-begin < c.queue/ackSize && b.endOf(end)-b.msgs[begin].at <= c.limit {
 		end++
 	}
 	return end
@@ -142,8 +141,7 @@ func (c *Conn) exchange(b *Batch, begin, end int, errs *OpErrors,
 	reply func(i int, m Message) error) error {
 	first := c.reserve(end - begin)
 	c.number(b, begin, end, first)
-	if err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)], b.At(end-1),
-		FlagAck); err != nil {
+	if err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)], b.At(end-1), FlagAck); err != nil {
 		return err
 	}
 	last := first + uint32(end-begin-1)

@@ -98,8 +98,7 @@ func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
 		}
 	}
 	rules := c.Rules.New
-	node(!can.Neighbours && rules.MasqueradeNeighbours, dataplane.FieldMasqueradeNeighbours,
-		"true")
+	node(!can.Neighbours && rules.MasqueradeNeighbours, dataplane.FieldMasqueradeNeighbours, "true")
 	node(!can.Answers && rules.NoEndpoints != "", dataplane.FieldNoEndpoints, rules.NoEndpoints)
 	node(!can.Answers && rules.Forbidden != "", dataplane.FieldForbidden, rules.Forbidden)
 	return errors.Join(r.errs...)

@@ -14,8 +14,7 @@ import (
 
 // NotSupported returns an error that matches errors.ErrUnsupported.
 func NotSupported(what string) error {
-	return fmt.Errorf("%s: not supported on this operating system: %w", what,
-		errors.ErrUnsupported)
+	return fmt.Errorf("%s: not supported on this operating system: %w", what, errors.ErrUnsupported)
 }
 
 // Unsupported has the methods of a backend that need Linux. Each backend has it where its
