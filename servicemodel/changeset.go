@@ -13,18 +13,18 @@ import (
 // Its size depends on the difference, never on the size of the tables. Every list is sorted by key.
 type ChangeSet struct {
 	// Old and New are the tables compared.
-	Old, New *Table
+	Old, New *Table `json:"-"`
 
 	// Rules is set if the node-wide rules differ.
-	Rules *Change[Rules]
+	Rules *Change[Rules] `json:"rules,omitempty"`
 
-	Frontends  []Change[Frontend]
-	Pools      []Change[Pool]
-	ClusterIPs []AddrChange
-	Hairpins   []AddrChange
+	Frontends  []Change[Frontend] `json:"frontends,omitempty"`
+	Pools      []Change[Pool]     `json:"pools,omitempty"`
+	ClusterIPs []AddrChange       `json:"clusterIPs,omitempty"`
+	Hairpins   []AddrChange       `json:"hairpins,omitempty"`
 	// Health lists changes of the program's answers to health checks. No kernel holds them: see
 	// [ChangeSet.Empty].
-	Health []Change[HealthCheck]
+	Health []Change[HealthCheck] `json:"healthChecks,omitempty"`
 
 	// from and to are the fingerprints of Old and New, if the change set was read from JSON.
 	from, to string

@@ -62,13 +62,10 @@ const (
 )
 
 // String returns "cluster-ip", "load-balancer", "external-ip", "node-port" or "host-ip".
-func (k Kind) String() string {
-	if names := [...]string{"cluster-ip", "load-balancer", "external-ip", "node-port",
-		"host-ip"}; int(k) < len(names) {
-		return names[k]
-	}
-	return "kind " + uitoa(uint16(k))
-}
+func (k Kind) String() string { return nameOf("kind", k, kindNames) }
+
+var kindNames = []string{ClusterIP: "cluster-ip", LoadBalancer: "load-balancer",
+	ExternalIP: "external-ip", NodePort: "node-port", HostIP: "host-ip"}
 
 // Verdict is what happens to a new connection.
 type Verdict uint8
@@ -87,12 +84,10 @@ const (
 )
 
 // String returns "reject", "drop", "cluster" or "local".
-func (v Verdict) String() string {
-	if names := [...]string{"reject", "drop", "cluster", "local"}; int(v) < len(names) {
-		return names[v]
-	}
-	return "verdict " + uitoa(uint16(v))
-}
+func (v Verdict) String() string { return nameOf("verdict", v, verdictNames) }
+
+var verdictNames = []string{Reject: "reject", Drop: "drop", BalanceCluster: "cluster",
+	BalanceLocal: "local"}
 
 // Balances reports whether v sends packets to a pool.
 func (v Verdict) Balances() bool { return v == BalanceCluster || v == BalanceLocal }
@@ -111,24 +106,12 @@ const (
 
 // String returns the set's members, such as "host,outside"; "none" and "all" for the empty and full
 // set.
-func (o Origins) String() string {
-	switch o {
-	case 0:
-		return "none"
-	case FromAnywhere:
-		return "all"
-	}
-	var s string
-	for i, name := range []string{"pods", "host", "outside"} {
-		if o&(1<<i) != 0 {
-			if s != "" {
-				s += ","
-			}
-			s += name
-		}
-	}
-	return s
-}
+func (o Origins) String() string { return nameOf("origins", o, originNames) }
+
+var originNames = []string{"none", FromPods: "pods", FromHost: "host",
+	FromPods | FromHost: "pods,host", FromOutside: "outside",
+	FromPods | FromOutside: "pods,outside", FromHost | FromOutside: "host,outside",
+	FromAnywhere: "all"}
 
 // Frontend is one place where the node answers for a service, with all decisions about it.
 // Frontends are immutable.

@@ -167,15 +167,12 @@ func (t *Table) fingerprint() (string, error) {
 }
 
 type changeSetJSON struct {
-	From       string                `json:"from"` // the fingerprint of the table before the change
-	To         string                `json:"to"`   // and of the table after it
-	Rules      *Change[Rules]        `json:"rules,omitempty"`
-	Frontends  []Change[Frontend]    `json:"frontends,omitempty"`
-	Pools      []Change[Pool]        `json:"pools,omitempty"`
-	ClusterIPs []AddrChange          `json:"clusterIPs,omitempty"`
-	Hairpins   []AddrChange          `json:"hairpins,omitempty"`
-	Health     []Change[HealthCheck] `json:"healthChecks,omitempty"`
+	From string `json:"from"` // the fingerprint of the table before the change
+	To   string `json:"to"`   // and of the table after it
+	*changeSetFields
 }
+
+type changeSetFields ChangeSet
 
 // MarshalJSON returns the changes, and instead of the tables their fingerprints. It costs as much
 // as encoding both tables.
@@ -190,19 +187,18 @@ func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 			return nil, err
 		}
 	}
-	return json.Marshal(changeSetJSON{From: from, To: to, Rules: c.Rules, Frontends: c.Frontends,
-		Pools: c.Pools, ClusterIPs: c.ClusterIPs, Hairpins: c.Hairpins, Health: c.Health})
+	return json.Marshal(changeSetJSON{from, to, (*changeSetFields)(c)})
 }
 
 // UnmarshalJSON reads the output of MarshalJSON. The result has no tables: [ChangeSet.On] adds
 // them.
 func (c *ChangeSet) UnmarshalJSON(data []byte) error {
-	var j changeSetJSON
+	j := changeSetJSON{changeSetFields: &changeSetFields{}}
 	if err := unmarshalStrictly(data, &j); err != nil {
 		return fmt.Errorf("change set: %w", err)
 	}
-	read := ChangeSet{from: j.From, to: j.To, Rules: j.Rules, Frontends: j.Frontends,
-		Pools: j.Pools, ClusterIPs: j.ClusterIPs, Hairpins: j.Hairpins, Health: j.Health}
+	read := ChangeSet(*j.changeSetFields)
+	read.from, read.to = j.From, j.To
 	if err := read.whole(); err != nil {
 		return fmt.Errorf("change set: %w", err)
 	}

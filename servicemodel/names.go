@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"net/netip"
-	"strconv"
 	"strings"
 
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
@@ -23,17 +22,9 @@ const (
 )
 
 // String returns "tcp", "udp" or "sctp", and a number for other values.
-func (p Protocol) String() string {
-	switch p {
-	case TCP:
-		return "tcp"
-	case UDP:
-		return "udp"
-	case SCTP:
-		return "sctp"
-	}
-	return "protocol " + strconv.Itoa(int(p))
-}
+func (p Protocol) String() string { return nameOf("protocol", p, protocolNames) }
+
+var protocolNames = []string{TCP: "tcp", UDP: "udp", SCTP: "sctp"}
 
 // Valid reports whether p is TCP, UDP or SCTP.
 func (p Protocol) Valid() bool { return p == TCP || p == UDP || p == SCTP }

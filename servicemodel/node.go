@@ -125,8 +125,8 @@ func (n *Node) rules() Rules {
 		ServiceCIDRs:         n.served(n.ServiceCIDRs),
 		LocalhostNodePorts:   n.LocalhostNodePorts,
 		MasqueradeNeighbours: n.MasqueradeNeighbours,
-		NoEndpoints:          answer(n.NoEndpoints, answerReject),
-		Forbidden:            answer(n.Forbidden, answerDrop),
+		NoEndpoints:          wordOr(n.NoEndpoints, answerReject),
+		Forbidden:            wordOr(n.Forbidden, answerDrop),
 	}
 	if r.MasqueradeMark == 0 {
 		r.MasqueradeMark = DefaultMasqueradeMark
@@ -141,14 +141,6 @@ const (
 	answerReset  = "reset"
 	answerDrop   = "drop"
 )
-
-// answer returns an answer, or "" if it is the default.
-func answer(a, byDefault string) string {
-	if a == byDefault {
-		return ""
-	}
-	return a
-}
 
 // served returns the ranges of the families that the node serves, in canonical form.
 func (n *Node) served(ranges []netip.Prefix) []netip.Prefix {

@@ -143,16 +143,27 @@ const (
 
 // UnmarshalText also takes "Cluster" for [PolicyCluster], as Kubernetes writes it.
 func (p *TrafficPolicy) UnmarshalText(text []byte) error {
-	*p = TrafficPolicy(wordOr(text, "Cluster"))
+	*p = TrafficPolicy(wordOr(string(text), "Cluster"))
 	return nil
 }
 
-// wordOr returns the text, or "" if it is the word for the default.
-func wordOr(text []byte, byDefault string) string {
-	if string(text) == byDefault {
+// wordOr returns the word, or "" if it is the word for the default.
+func wordOr(word, byDefault string) string {
+	if word == byDefault {
 		return ""
 	}
-	return string(text)
+	return word
+}
+
+// parseWord returns the one of the words that s is, or "" if s is the word for the default.
+func parseWord[T ~string](s string, byDefault T, words []T) (T, error) {
+	switch {
+	case s == string(byDefault):
+		return "", nil
+	case slices.Contains(words, T(s)):
+		return T(s), nil
+	}
+	return "", errors.New("must be " + oneOf(slices.Concat([]T{byDefault}, words)))
 }
 
 // SessionAffinity keeps a client, identified by its address, on one endpoint.
@@ -276,20 +287,15 @@ const (
 
 // UnmarshalText also takes "nat" for [ForwardNAT].
 func (f *Forwarding) UnmarshalText(text []byte) error {
-	*f = Forwarding(wordOr(text, "nat"))
+	*f = Forwarding(wordOr(string(text), "nat"))
 	return nil
 }
 
 // ParseForwarding returns the forwarding of a name: "nat", "direct" or "tunnel".
-func ParseForwarding(s string) (Forwarding, error) {
-	switch s {
-	case "nat":
-		return ForwardNAT, nil
-	case string(ForwardDirect), string(ForwardTunnel):
-		return Forwarding(s), nil
-	}
-	return "", errors.New("must be nat, direct or tunnel")
-}
+func ParseForwarding(s string) (Forwarding, error) { return parseWord(s, "nat", forwardings) }
+
+// forwardings are the ways without the default.
+var forwardings = []Forwarding{ForwardDirect, ForwardTunnel}
 
 // MasqueradePolicy says which packets get the node's address as their source, so that endpoints
 // answer to the node. Two kinds of connections are always masqueraded: from an endpoint to itself,
@@ -315,7 +321,7 @@ const (
 
 // UnmarshalText also takes "default" for [MasqueradeDefault].
 func (p *MasqueradePolicy) UnmarshalText(text []byte) error {
-	*p = MasqueradePolicy(wordOr(text, "default"))
+	*p = MasqueradePolicy(wordOr(string(text), "default"))
 	return nil
 }
 
@@ -325,13 +331,7 @@ var masqueradePolicies = []MasqueradePolicy{MasqueradeAlways, MasqueradeNotPods,
 
 // ParseMasqueradePolicy parses "default", "always", "not-pods", "host" or "never".
 func ParseMasqueradePolicy(s string) (MasqueradePolicy, error) {
-	switch p := MasqueradePolicy(s); {
-	case s == "default":
-		return MasqueradeDefault, nil
-	case slices.Contains(masqueradePolicies, p):
-		return p, nil
-	}
-	return "", errors.New("must be default, always, not-pods, host or never")
+	return parseWord(s, "default", masqueradePolicies)
 }
 
 // Masquerade has a policy for each kind of address that a service answers at.

@@ -102,7 +102,7 @@ func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.endpoints.
 
 // Services returns all services in the order of their names.
 func (s State) Services() iter.Seq[*Service] {
-	return copies(s.services.All(), (*Service).clone)
+	return each(s.services.All(), (*Service).clone)
 }
 
 // Len returns the number of services.
@@ -154,20 +154,19 @@ func (s State) editsSince(old State) []edit {
 	}
 	edits := make([]edit, 0, max(len(services), len(endpoints)))
 	for i, j := range align(services, endpoints, compareEdits) {
+		var e edit
 		switch {
 		case i < 0:
-			e := endpoints[j]
+			e = endpoints[j]
 			e.service = s.services.At(e.name)
-			edits = append(edits, e)
 		case j < 0:
-			e := services[i]
+			e = services[i]
 			e.endpoints = s.endpoints.At(e.name)
-			edits = append(edits, e)
 		default:
-			e := services[i]
+			e = services[i]
 			e.endpoints = endpoints[j].endpoints
-			edits = append(edits, e)
 		}
+		edits = append(edits, e)
 	}
 	return edits
 }

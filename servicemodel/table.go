@@ -87,7 +87,7 @@ func (t *Table) Len() int { return t.orEmpty().frontends.Len() }
 
 // Frontends returns all frontends in the order of their keys.
 func (t *Table) Frontends() iter.Seq[*Frontend] {
-	return copies(t.orEmpty().frontends.All(), (*Frontend).clone)
+	return each(t.orEmpty().frontends.All(), (*Frontend).clone)
 }
 
 // Frontend returns the frontend with the given key, nil if there is none.
@@ -97,7 +97,7 @@ func (t *Table) Frontend(k FrontendKey) *Frontend {
 
 // Pools returns all pools in the order of their identities. Each is used by at least one frontend.
 func (t *Table) Pools() iter.Seq[*Pool] {
-	return copies(t.orEmpty().pools.All(), (*Pool).clone)
+	return each(t.orEmpty().pools.All(), (*Pool).clone)
 }
 
 // Pool returns the pool with the given identity, nil if there is none.
@@ -132,27 +132,16 @@ func (t *Table) Hairpins() iter.Seq[netip.Addr] { return keys(t.orEmpty().hairpi
 // HealthChecks returns, by service name, the answers to health checks of external load balancers.
 // The program gives these answers, not the kernel.
 func (t *Table) HealthChecks() iter.Seq[HealthCheck] {
-	return func(yield func(HealthCheck) bool) {
-		for _, h := range t.orEmpty().health.All() {
-			if !yield(*h) {
-				return
-			}
-		}
-	}
+	return each(t.orEmpty().health.All(), func(h *HealthCheck) HealthCheck { return *h })
 }
 
 // Conflicts returns the claims that lost to another service, in the order of their keys. Only
 // tables from [Resolve] have conflicts.
 func (t *Table) Conflicts() iter.Seq[Conflict] {
 	t = t.orEmpty()
-	return func(yield func(Conflict) bool) {
-		for k := range t.losers.All() {
-			winner := t.frontends.At(k.key)
-			if !yield(Conflict{Key: k.key, Winner: winner.Service, Loser: k.service}) {
-				return
-			}
-		}
-	}
+	return each(t.losers.All(), func(f *Frontend) Conflict {
+		return Conflict{Key: f.Key, Winner: t.frontends.At(f.Key).Service, Loser: f.Service}
+	})
 }
 
 // HealthCheck is the state of one health check node port. The families answer independently,
@@ -193,20 +182,14 @@ func keys[K, V any](seq iter.Seq2[K, V]) iter.Seq[K] {
 }
 
 func values[K, V any](seq iter.Seq2[K, V]) iter.Seq[V] {
-	return func(yield func(V) bool) {
-		for _, v := range seq {
-			if !yield(v) {
-				return
-			}
-		}
-	}
+	return each(seq, func(v V) V { return v })
 }
 
-// copies yields copies of the values.
-func copies[K, V any](seq iter.Seq2[K, V], clone func(V) V) iter.Seq[V] {
-	return func(yield func(V) bool) {
+// each yields what of returns for each value, such as a copy.
+func each[K, V, T any](seq iter.Seq2[K, V], of func(V) T) iter.Seq[T] {
+	return func(yield func(T) bool) {
 		for _, v := range seq {
-			if !yield(clone(v)) {
+			if !yield(of(v)) {
 				return
 			}
 		}

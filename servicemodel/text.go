@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -12,30 +13,41 @@ import (
 // Types whose text is one word or one line have MarshalText and UnmarshalText, and JSON uses the
 // same text; see docs/json.md.
 
-// marshalName returns value's name, or an error if value is none of all.
-func marshalName[T interface {
-	comparable
-	fmt.Stringer
-}](value T, all ...T) ([]byte, error) {
-	for _, v := range all {
-		if v == value {
-			return []byte(v.String()), nil
-		}
+// nameOf returns value's name, or a kind and a number, such as "verdict 9". The names of a type are
+// at the indexes of its values.
+func nameOf[T ~uint8](kind string, value T, names []string) string {
+	if int(value) < len(names) && names[value] != "" {
+		return names[value]
+	}
+	return kind + " " + uitoa(uint16(value))
+}
+
+// marshalName returns value's name, or an error if it has none.
+func marshalName[T ~uint8](value T, names []string) ([]byte, error) {
+	if int(value) < len(names) && names[value] != "" {
+		return []byte(names[value]), nil
 	}
 	return nil, fmt.Errorf("%v: has no name", value)
 }
 
-// unmarshalName sets *value to the one of all with that name.
-func unmarshalName[T fmt.Stringer](value *T, text []byte, all ...T) error {
-	names := make([]string, len(all))
-	for i, v := range all {
-		if names[i] = v.String(); names[i] == string(text) {
-			*value = v
-			return nil
-		}
+// unmarshalName sets *value to the one with that name.
+func unmarshalName[T ~uint8](value *T, text []byte, names []string) error {
+	if i := slices.Index(names, string(text)); i >= 0 && len(text) > 0 {
+		*value = T(i)
+		return nil
 	}
-	last := len(names) - 1
-	return fmt.Errorf("%q: must be %s or %s", text, strings.Join(names[:last], ", "), names[last])
+	return fmt.Errorf("%q: must be %s", text, oneOf(filter(names, func(name string) bool {
+		return name != ""
+	})))
+}
+
+// oneOf returns "a, b or c".
+func oneOf[T ~string](words []T) string {
+	last := len(words) - 1
+	if last == 0 {
+		return string(words[0])
+	}
+	return list(words[:last], ", ") + " or " + string(words[last])
 }
 
 // MarshalText returns "tcp", "udp" or "sctp", or a number, such as "protocol 1".
@@ -54,14 +66,16 @@ func (p *Protocol) UnmarshalText(text []byte) error {
 			return nil
 		}
 	}
-	return unmarshalName(p, bytes.ToLower(text), TCP, UDP, SCTP)
+	return unmarshalName(p, bytes.ToLower(text), protocolNames)
 }
 
 // MarshalText returns "IPv4" or "IPv6".
-func (f Family) MarshalText() ([]byte, error) { return marshalName(f, IPv4, IPv6) }
+func (f Family) MarshalText() ([]byte, error) { return marshalName(f, familyNames) }
 
 // UnmarshalText is the inverse of MarshalText.
-func (f *Family) UnmarshalText(text []byte) error { return unmarshalName(f, text, IPv4, IPv6) }
+func (f *Family) UnmarshalText(text []byte) error { return unmarshalName(f, text, familyNames) }
+
+var familyNames = []string{IPv4: "IPv4", IPv6: "IPv6"}
 
 // MarshalText returns "namespace/name".
 func (n Name) MarshalText() ([]byte, error) { return []byte(n.String()), nil }
@@ -114,22 +128,22 @@ func (k *FrontendKey) UnmarshalText(text []byte) error {
 }
 
 // MarshalText returns the name of the kind.
-func (k Kind) MarshalText() ([]byte, error) { return marshalName(k, kinds...) }
+func (k Kind) MarshalText() ([]byte, error) { return marshalName(k, kindNames) }
 
 // UnmarshalText is the inverse of MarshalText.
-func (k *Kind) UnmarshalText(text []byte) error { return unmarshalName(k, text, kinds...) }
+func (k *Kind) UnmarshalText(text []byte) error { return unmarshalName(k, text, kindNames) }
 
 // MarshalText returns "reject", "drop", "cluster" or "local".
-func (v Verdict) MarshalText() ([]byte, error) { return marshalName(v, verdicts...) }
+func (v Verdict) MarshalText() ([]byte, error) { return marshalName(v, verdictNames) }
 
 // UnmarshalText is the inverse of MarshalText.
-func (v *Verdict) UnmarshalText(text []byte) error { return unmarshalName(v, text, verdicts...) }
+func (v *Verdict) UnmarshalText(text []byte) error { return unmarshalName(v, text, verdictNames) }
 
 // MarshalText returns the set's members, such as "host,outside", or "none" or "all".
-func (o Origins) MarshalText() ([]byte, error) { return marshalName(o, origins()...) }
+func (o Origins) MarshalText() ([]byte, error) { return marshalName(o, originNames) }
 
 // UnmarshalText is the inverse of MarshalText.
-func (o *Origins) UnmarshalText(text []byte) error { return unmarshalName(o, text, origins()...) }
+func (o *Origins) UnmarshalText(text []byte) error { return unmarshalName(o, text, originNames) }
 
 // MarshalText returns "default", "leave", "drain 30s" or "cut". It drops the time if the mode does
 // not use it.
@@ -241,20 +255,6 @@ func (a *SessionAffinity) word(word string) (ok bool) {
 		return false
 	}
 	return true
-}
-
-var (
-	kinds    = []Kind{ClusterIP, LoadBalancer, ExternalIP, NodePort, HostIP}
-	verdicts = []Verdict{Reject, Drop, BalanceCluster, BalanceLocal}
-)
-
-// origins returns all sets of origins.
-func origins() []Origins {
-	all := make([]Origins, FromAnywhere+1)
-	for i := range all {
-		all[i] = Origins(i)
-	}
-	return all
 }
 
 func uitoa(n uint16) string { return strconv.Itoa(int(n)) }

@@ -35,7 +35,7 @@ func validate(s State, edits []edit, node bool) error {
 		if e.service == nil {
 			p.checkName(e.name)
 		}
-		p.checkEndpoints(e.endpoints, true)
+		p.checkEndpoints("endpoints", e.endpoints)
 	}
 	return errors.Join(p.found...)
 }
@@ -57,10 +57,9 @@ func (p *problems) add(field string, value any, reason string) {
 	})
 }
 
-// path returns the path of a field in an element of a list. A negative index means an object
-// outside a list.
+// path returns the path of a field in an element of a list. Without a list, it is the field.
 func path(list string, i int, field string) string {
-	if i < 0 {
+	if list == "" {
 		return field
 	}
 	s := fmt.Sprintf("%s[%d]", list, i)
@@ -97,11 +96,8 @@ func textProblem(s string) string {
 }
 
 func (p *problems) checkName(n Name) {
-	for _, part := range [...]struct {
-		field, text string
-	}{{"name.namespace", n.Namespace}, {"name.name", n.Name}} {
-		p.checkText(part.field, part.text, true)
-	}
+	p.checkText("name.namespace", n.Namespace, true)
+	p.checkText("name.name", n.Name, true)
 }
 
 func quote(s string) string { return fmt.Sprintf("%q", s) }
@@ -114,6 +110,12 @@ const (
 	routable                   // no link-local ones
 	ofHost                     // also link-local ones, and IPv4 loopback
 )
+
+func (p *problems) checkAddrs(list string, addrs []netip.Addr, kind addrKind) {
+	for i, a := range addrs {
+		p.checkAddr(list, i, "", a, kind)
+	}
+}
 
 // checkAddr checks the address in a field of an element of a list.
 func (p *problems) checkAddr(list string, i int, field string, a netip.Addr, kind addrKind) {
@@ -194,7 +196,7 @@ func (s *Service) Validate() error {
 // "ports[0].port" and so on. The errors name no service.
 func (e *Endpoint) Validate() error {
 	p := problems{object: func() string { return "endpoint " + e.Addr.String() }}
-	p.checkEndpoints([]Endpoint{*e}, false)
+	p.checkEndpoints("", []Endpoint{*e})
 	return errors.Join(p.found...)
 }
 
@@ -203,12 +205,8 @@ func (p *problems) checkService(s *Service) {
 	p.checkName(s.Name)
 	p.checkPorts(s)
 	p.checkClusterIPs(s)
-	for i, a := range s.ExternalIPs {
-		p.checkAddr("externalIPs", i, "", a, routable)
-	}
-	for i, a := range s.HostIPs {
-		p.checkAddr("hostIPs", i, "", a, ofHost)
-	}
+	p.checkAddrs("externalIPs", s.ExternalIPs, routable)
+	p.checkAddrs("hostIPs", s.HostIPs, ofHost)
 	for i, lb := range s.LoadBalancerIPs {
 		p.checkAddr("loadBalancerIPs", i, "addr", lb.Addr, anyUnicast)
 	}
@@ -220,12 +218,20 @@ func (p *problems) checkService(s *Service) {
 	if s.Prefer != "" && !s.Scheduler.weighs() {
 		p.add("prefer", quote(s.Prefer), notWeighed(s.Scheduler))
 	}
-	p.checkSlowStart(s)
-	p.checkMasquerade(&s.Masquerade)
+	if d := s.SlowStart; p.checkSeconds("slowStart", d, slowStartMin, slowStartMax) && d != 0 &&
+		!s.Scheduler.weighs() {
+		p.add("slowStart", d, notWeighed(s.Scheduler))
+	}
+	checkWord(p, "masquerade.clusterIPs", s.Masquerade.ClusterIPs, masqueradePolicies...)
+	checkWord(p, "masquerade.loadBalancerIPs", s.Masquerade.LoadBalancerIPs,
+		masqueradePolicies...)
+	checkWord(p, "masquerade.externalIPs", s.Masquerade.ExternalIPs, masqueradePolicies...)
+	checkWord(p, "masquerade.hostIPs", s.Masquerade.HostIPs, masqueradePolicies...)
+	checkWord(p, "masquerade.nodePorts", s.Masquerade.NodePorts, masqueradePolicies...)
 	if !s.Scheduler.known() {
 		p.add("scheduler", quote(string(s.Scheduler)), "unknown scheduler")
 	}
-	checkWord(p, "forwarding", s.Forwarding, ForwardDirect, ForwardTunnel)
+	checkWord(p, "forwarding", s.Forwarding, forwardings...)
 	if e := s.Connections.problem(); e != nil {
 		p.add("connections."+e.Field, e.Value, e.Reason)
 	}
@@ -239,24 +245,7 @@ func notWeighed(s Scheduler) string {
 // checkWord checks a field whose value must be empty, which means its default, or one of the words.
 func checkWord[T ~string](p *problems, field string, value T, words ...T) {
 	if value != "" && !slices.Contains(words, value) {
-		last := len(words) - 1
-		all := string(words[last])
-		if last > 0 {
-			all = list(words[:last], ", ") + " or " + all
-		}
-		p.add(field, quote(string(value)), "must be "+all+", or empty for the default")
-	}
-}
-
-func (p *problems) checkMasquerade(m *Masquerade) {
-	for _, f := range [...]struct {
-		field  string
-		policy MasqueradePolicy
-	}{
-		{"clusterIPs", m.ClusterIPs}, {"loadBalancerIPs", m.LoadBalancerIPs},
-		{"externalIPs", m.ExternalIPs}, {"hostIPs", m.HostIPs}, {"nodePorts", m.NodePorts},
-	} {
-		checkWord(p, "masquerade."+f.field, f.policy, masqueradePolicies...)
+		p.add(field, quote(string(value)), "must be "+oneOf(words)+", or empty for the default")
 	}
 }
 
@@ -271,12 +260,8 @@ func (p *problems) checkPorts(s *Service) {
 			p.add(path("ports", i, "name"), quote(port.Name), fmt.Sprintf("with the service's "+
 				"namespace and name it has %d bytes, and may have %d", n, maxPortName))
 		}
-		if !port.Protocol.Valid() {
-			p.add(path("ports", i, "protocol"), uint8(port.Protocol), "must be TCP, UDP or SCTP")
-		}
-		if port.Port == 0 {
-			p.add(path("ports", i, "port"), 0, "must not be zero")
-		}
+		p.checkPort(func(name string) string { return path("ports", i, name) }, port.Protocol,
+			port.Port)
 		if s.ExternalTrafficPolicy == PolicyLocal && port.Protocol == TCP && port.NodePort != 0 &&
 			port.NodePort == s.HealthCheckNodePort {
 			p.add("healthCheckNodePort", s.HealthCheckNodePort,
@@ -306,10 +291,18 @@ func (p *problems) checkPorts(s *Service) {
 	}
 }
 
-func (p *problems) checkClusterIPs(s *Service) {
-	for i, a := range s.ClusterIPs {
-		p.checkAddr("clusterIPs", i, "", a, anyUnicast)
+// checkPort checks a port of a service or an endpoint. field returns the path of one of its fields.
+func (p *problems) checkPort(field func(name string) string, protocol Protocol, port uint16) {
+	if !protocol.Valid() {
+		p.add(field("protocol"), uint8(protocol), "must be TCP, UDP or SCTP")
 	}
+	if port == 0 {
+		p.add(field("port"), 0, "must not be zero")
+	}
+}
+
+func (p *problems) checkClusterIPs(s *Service) {
+	p.checkAddrs("clusterIPs", s.ClusterIPs, anyUnicast)
 	for i, first := range repeats(len(s.ClusterIPs), func(i int) (Family, bool) {
 		return FamilyOf(s.ClusterIPs[i]), s.ClusterIPs[i].IsValid()
 	}) {
@@ -331,65 +324,49 @@ func (p *problems) checkAffinity(a SessionAffinity) {
 				"for the whole address", f.most))
 		}
 	}
-	switch d := a.Timeout; {
-	case d == 0:
-	case d < time.Second || d > maxAffinityTimeout:
-		p.add("sessionAffinity.timeout", d, fmt.Sprintf("must be between 1s and %v",
-			maxAffinityTimeout))
-	case d%time.Second != 0:
-		p.add("sessionAffinity.timeout", d, "must be whole seconds")
-	}
+	p.checkSeconds("sessionAffinity.timeout", a.Timeout, time.Second, maxAffinityTimeout)
 }
 
-func (p *problems) checkSlowStart(s *Service) {
-	switch d := s.SlowStart; {
+// checkSeconds checks a time in whole seconds. Zero is always valid.
+func (p *problems) checkSeconds(field string, d, least, most time.Duration) (valid bool) {
+	switch {
 	case d == 0:
-	case d < slowStartMin || d > slowStartMax:
-		p.add("slowStart", d, fmt.Sprintf("must be between %v and %v", slowStartMin, slowStartMax))
+	case d < least || d > most:
+		p.add(field, d, fmt.Sprintf("must be between %v and %v", least, most))
+		return false
 	case d%time.Second != 0:
-		p.add("slowStart", d, "must be whole seconds")
-	case !s.Scheduler.weighs():
-		p.add("slowStart", d, notWeighed(s.Scheduler))
+		p.add(field, d, "must be whole seconds")
+		return false
 	}
+	return true
 }
 
 // known reports whether s is a scheduler of this package.
 func (s Scheduler) known() bool {
-	name, port, fallback := s.Split()
-	if port || fallback {
-		return slices.Contains(hashing, name)
-	}
+	name, _, _ := s.Split()
 	return s == SchedulerDefault || s == Random || slices.Contains(schedulers, s) ||
-		slices.Contains(hashing, s)
+		slices.Contains(hashing, name)
 }
 
-// checkEndpoints checks endpoints, in a list or one alone.
-func (p *problems) checkEndpoints(eps []Endpoint, listed bool) {
+// checkEndpoints checks the endpoints of a list, or one that is in none.
+func (p *problems) checkEndpoints(list string, eps []Endpoint) {
 	var checked []EndpointPort
 	for i := range eps {
 		ports := eps[i].Ports
-		at := i
-		if !listed {
-			at = -1
-		}
-		p.checkAddr("endpoints", at, "addr", eps[i].Addr, routable)
+		p.checkAddr(list, i, "addr", eps[i].Addr, routable)
 		if len(ports) == 0 || len(ports) == len(checked) && &ports[0] == &checked[0] {
 			continue // endpoints that share their ports share their problems
 		}
 		checked = ports
 		field := func(j int, name string) string {
-			return path("endpoints", at, path("ports", j, name))
+			return path(list, i, path("ports", j, name))
 		}
 		for j, port := range ports {
 			if reason := textProblem(port.Name); reason != "" {
 				p.add(field(j, "name"), quote(port.Name), reason)
 			}
-			if !port.Protocol.Valid() {
-				p.add(field(j, "protocol"), uint8(port.Protocol), "must be TCP, UDP or SCTP")
-			}
-			if port.Port == 0 {
-				p.add(field(j, "port"), 0, "must not be zero")
-			}
+			p.checkPort(func(name string) string { return field(j, name) }, port.Protocol,
+				port.Port)
 		}
 		for j, first := range repeats(len(ports), func(j int) (EndpointPort, bool) {
 			return EndpointPort{Name: ports[j].Name, Protocol: ports[j].Protocol}, true
@@ -405,9 +382,7 @@ func (p *problems) checkNode(n *Node) {
 	if f := n.OnlyFamily; f != 0 && f != IPv4 && f != IPv6 {
 		p.add("onlyFamily", uint8(f), "must be IPv4 or IPv6")
 	}
-	for i, a := range n.Addresses {
-		p.checkAddr("addresses", i, "", a, anyUnicast)
-	}
+	p.checkAddrs("addresses", n.Addresses, anyUnicast)
 	p.checkRanges("nodePortAddresses.cidrs", n.NodePortAddresses.CIDRs)
 	if n.NodePortAddresses.Primary && len(n.NodePortAddresses.CIDRs) > 0 {
 		p.add("nodePortAddresses.primary", true, "excludes CIDRs; give one or the other")
@@ -427,19 +402,20 @@ const maxInterface = 15
 
 func (p *problems) checkPodDetector(d PodDetector) {
 	p.checkRanges("localPods.cidrs", d.CIDRs)
-	for _, name := range [...]struct {
-		field, text string
-	}{{"localPods.bridge", d.Bridge}, {"localPods.interfacePrefix", d.InterfacePrefix}} {
-		if len(name.text) > maxInterface {
-			p.add(name.field, quote(name.text), fmt.Sprintf("longer than %d bytes", maxInterface))
-		} else {
-			p.checkText(name.field, name.text, false)
-		}
-	}
-	given := []bool{len(d.CIDRs) > 0, d.Bridge != "", d.InterfacePrefix != ""}
-	if n := len(slices.DeleteFunc(given, func(b bool) bool { return !b })); n > 1 {
+	p.checkInterface("localPods.bridge", d.Bridge)
+	p.checkInterface("localPods.interfacePrefix", d.InterfacePrefix)
+	if len(d.CIDRs) > 0 && d.Bridge+d.InterfacePrefix != "" ||
+		d.Bridge != "" && d.InterfacePrefix != "" {
 		p.add("localPods", nil, "give at most one of cidrs, bridge and interfacePrefix")
 	}
+}
+
+func (p *problems) checkInterface(field, name string) {
+	if len(name) > maxInterface {
+		p.add(field, quote(name), fmt.Sprintf("longer than %d bytes", maxInterface))
+		return
+	}
+	p.checkText(field, name, false)
 }
 
 // FieldError is a problem with one field of one object. [State.Validate] joins them with
