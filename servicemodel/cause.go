@@ -229,26 +229,26 @@ type tallied struct{ all, family, port, quiesced, usable, unplaced, local int }
 func tally(sel []Selection) (n tallied) {
 	n.all = len(sel)
 	for i := range sel {
-		if sel[i].Cluster == otherFamily {
-			continue
-		}
-		n.family++
-		if sel[i].Cluster == otherPort {
-			continue
-		}
-		n.port++
 		switch sel[i].Cluster {
-		case takesNoNew:
+		case otherFamily.String():
+			continue
+		case otherPort.String():
+			n.family++
+			continue
+		}
+		n.family, n.port = n.family+1, n.port+1
+		switch sel[i].Cluster {
+		case takesNoNew.String():
 			n.quiesced++
 			continue
-		case repeated, unready:
+		case repeated.String(), unready.String():
 			continue
 		}
 		n.usable++
 		if sel[i].Endpoint.Node == "" {
 			n.unplaced++
 		}
-		if sel[i].Local == included {
+		if sel[i].Local == "" {
 			n.local++
 		}
 	}

@@ -185,7 +185,10 @@ func (v tableView) WithoutParts(owners ...string) *Table {
 			next.clusterIPs = next.clusterIPs.Delete(a)
 		}
 	}
-	next.forget(hairpins)
+	next.leaveOutEndpoints(hairpins)
+	for a := range hairpins {
+		next.hairpins = next.hairpins.Delete(a)
+	}
 	return &next
 }
 
@@ -199,21 +202,15 @@ func (v tableView) answersAt(a netip.Addr) bool {
 	return false
 }
 
-// forget removes each of the addresses from t's hairpins if it is no longer an endpoint.
-func (t *Table) forget(hairpins map[netip.Addr]bool) {
-	if len(hairpins) == 0 {
-		return
-	}
+// leaveOutEndpoints removes the addresses of t's endpoints from a set.
+func (t *Table) leaveOutEndpoints(set map[netip.Addr]bool) {
 	for _, p := range t.pools.All() {
-		for _, s := range p.Slots {
-			delete(hairpins, s.Endpoint.Addr())
-		}
-		if len(hairpins) == 0 {
+		if len(set) == 0 {
 			return
 		}
-	}
-	for a := range hairpins {
-		t.hairpins = t.hairpins.Delete(a)
+		for _, s := range p.Slots {
+			delete(set, s.Endpoint.Addr())
+		}
 	}
 }
 
@@ -221,26 +218,23 @@ func (t *Table) forget(hairpins map[netip.Addr]bool) {
 // part's. All of part must be in that namespace. The result has the node of s.
 func (v stateView) WithPart(owner string, part State) State {
 	s := v.s
-	first := Name{Namespace: owner}
-	for n := range s.services.From(first) {
-		if n.Namespace != owner {
-			break
-		}
-		s.services = s.services.Delete(n)
-	}
-	for n := range s.endpoints.From(first) {
-		if n.Namespace != owner {
-			break
-		}
-		s.endpoints = s.endpoints.Delete(n)
-	}
-	for n, svc := range part.services.All() {
-		s.services = s.services.Set(n, svc)
-	}
-	for n, eps := range part.endpoints.All() {
-		s.endpoints = s.endpoints.Set(n, eps)
-	}
+	s.services = withPart(s.services, owner, part.services)
+	s.endpoints = withPart(s.endpoints, owner, part.endpoints)
 	return s
+}
+
+func withPart[V any](m pmap.Map[Name, V, nameHash], owner string,
+	part pmap.Map[Name, V, nameHash]) pmap.Map[Name, V, nameHash] {
+	for n := range m.From(Name{Namespace: owner}) {
+		if n.Namespace != owner {
+			break
+		}
+		m = m.Delete(n)
+	}
+	for n, v := range part.All() {
+		m = m.Set(n, v)
+	}
+	return m
 }
 
 // ValidatePart reports why the state cannot be the owner's part: the owner is not a valid

@@ -13,8 +13,8 @@ import (
 type candidate struct {
 	addr           netip.AddrPort
 	endpoint       *Endpoint
-	cluster, local bool   // what it is chosen for
-	weight         uint16 // in the cluster's pool; 0 means that of the endpoint
+	cluster, local exclusion // from the pool of all endpoints, and from that of this node
+	weight         uint16    // in the cluster's pool; 0 means that of the endpoint
 }
 
 // usability orders endpoints: the higher, the more they are preferred.
@@ -82,8 +82,8 @@ func preferred(a, b *Endpoint) bool {
 	return b.Terminating && !a.Terminating
 }
 
-// choose marks the candidates that this node may use: for traffic to the whole cluster, and for
-// traffic that must stay on the node. It reports whether there are any of each. The two fall back
+// choose says which candidates this node may use, and why not the others: for traffic to the whole
+// cluster, and for traffic that must stay on the node. It reports whether there are any of each. The two fall back
 // to terminating endpoints independently. Topology hints affect only the traffic to the whole
 // cluster, and only ready endpoints (KEP-1669, KEP-2433, KEP-3015). If there are no hints, the
 // service's preference takes their place.
@@ -98,15 +98,28 @@ func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) 
 		}
 	}
 	for i := range cs {
-		c := &cs[i]
-		u := usabilityOf(c.endpoint)
-		if u == unusable {
+		c, e := &cs[i], cs[i].endpoint
+		u := usabilityOf(e)
+		switch {
+		case u == unusable && e.Quiesced:
+			c.cluster, c.local = takesNoNew, takesNoNew
 			continue
+		case u == unusable:
+			c.cluster, c.local = unready, unready
+			continue
+		case u != best:
+			c.cluster = lastResort
+		case u == ready && hints == nodeHints && !slices.Contains(e.ForNodes, v.name):
+			c.cluster = hintedAwayNode
+		case u == ready && hints == zoneHints && !slices.Contains(e.ForZones, v.zone):
+			c.cluster = hintedAwayZone
 		}
-		c.cluster = u == best && (u != ready || hints == noHints ||
-			hints == nodeHints && slices.Contains(c.endpoint.ForNodes, v.name) ||
-			hints == zoneHints && slices.Contains(c.endpoint.ForZones, v.zone))
-		c.local = u == bestLocal && v.local(c.endpoint)
+		switch {
+		case !v.local(e):
+			c.local = notHere
+		case u != bestLocal:
+			c.local = lastResort
+		}
 	}
 	if svc.Prefer != "" && best == ready && hints == noHints {
 		v.prefer(cs, svc.Prefer)
@@ -252,7 +265,10 @@ func (v *view) prefer(cs []candidate, prefer string) {
 	for i := range cs {
 		c := &cs[i]
 		l := v.levelOf(c.endpoint, prefer)
-		if c.cluster = c.cluster && d.near[l].share > 0; c.cluster {
+		if c.cluster == included && d.near[l].share == 0 {
+			c.cluster = notNeeded
+		}
+		if c.cluster == included {
 			w := uint64(max(c.endpoint.Weight, 1))
 			d.sums[l] += w
 			all, divisor = all+w, gcd(divisor, w)
@@ -263,7 +279,7 @@ func (v *view) prefer(cs []candidate, prefer string) {
 	}
 	units := d.units(cs, min(nearUnits*all/divisor, uint64(max(maxUnits-len(cs), 1))))
 	for i := range cs {
-		if c := &cs[i]; c.cluster {
+		if c := &cs[i]; c.cluster == included {
 			w, of := d.weigh(c, units)
 			c.weight = uint16(max((w+of/2)/of, 1))
 		}
@@ -299,7 +315,7 @@ func (d *division) units(cs []candidate, most uint64) uint64 {
 	}
 	common *= 100
 	for i := range cs {
-		if cs[i].cluster {
+		if cs[i].cluster == included {
 			w, of := d.weigh(&cs[i], common)
 			divisor = gcd(divisor, w/of)
 		}

@@ -204,7 +204,7 @@ func (f *Frontend) balancesOver(local bool) bool {
 func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDraft {
 	chosen, hairpins := 0, 0
 	count := func(c *candidate) (in, hairpin bool) {
-		in = c.cluster && !id.Local || c.local && id.Local
+		in = !id.Local && c.cluster == included || id.Local && c.local == included
 		return in, in && (c.endpoint.Node == "" || r.view.local(c.endpoint))
 	}
 	for i := range candidates {

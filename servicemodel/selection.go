@@ -20,20 +20,38 @@ type Selection struct {
 	Foreign bool
 }
 
-// The reasons why an endpoint is not in a pool, in the order in which they are checked.
+// exclusion is the reason why an endpoint is not in a pool.
+type exclusion uint8
+
+// The reasons, in the order in which they are checked.
 const (
-	included       = ""
-	otherFamily    = "is of the other family"
-	otherPort      = "has no such port"
-	repeated       = "is listed again"
-	takesNoNew     = "is quiesced"
-	unready        = "is not ready" // and does not serve while it terminates
-	notHere        = "is not on this node"
-	lastResort     = "is terminating, others are ready"
-	hintedAwayNode = "is hinted for other nodes"
-	hintedAwayZone = "is hinted for other zones"
-	notNeeded      = "is farther away, and enough nearer ones are ready"
+	included exclusion = iota
+	otherFamily
+	otherPort
+	repeated
+	takesNoNew
+	unready // and does not serve while it terminates
+	notHere
+	lastResort
+	hintedAwayNode
+	hintedAwayZone
+	notNeeded
 )
+
+func (x exclusion) String() string {
+	return [...]string{
+		otherFamily:    "is of the other family",
+		otherPort:      "has no such port",
+		repeated:       "is listed again",
+		takesNoNew:     "is quiesced",
+		unready:        "is not ready",
+		notHere:        "is not on this node",
+		lastResort:     "is terminating, others are ready",
+		hintedAwayNode: "is hinted for other nodes",
+		hintedAwayZone: "is hinted for other zones",
+		notNeeded:      "is farther away, and enough nearer ones are ready",
+	}[x]
+}
 
 // Select says what becomes of each endpoint of a service port in one family, in the order of the
 // state. [Resolve] fills pools with the included endpoints. The result is empty if the state does
@@ -51,11 +69,6 @@ func Select(s State, port PortName, f Family) []Selection {
 	for _, c := range candidates {
 		chosen[c.endpoint] = c
 	}
-	e := excluder{view: &r.view, hints: r.view.hintsOf(candidates)}
-	for i := range candidates {
-		u := usabilityOf(candidates[i].endpoint)
-		e.best = max(e.best, u)
-	}
 	all, own := make([]Selection, len(eps)), cloneEndpoints(eps)
 	for i := range eps {
 		c, isCandidate := chosen[&eps[i]]
@@ -72,11 +85,11 @@ func Select(s State, port PortName, f Family) []Selection {
 				out = repeated
 			}
 		}
-		all[i].Cluster, all[i].Local = out, out
-		all[i].Foreign = out == otherFamily || out == repeated
-		if out == included {
-			all[i].Cluster, all[i].Local = e.cluster(c), e.local(c)
+		if out != included {
+			c.cluster, c.local = out, out
 		}
+		all[i].Cluster, all[i].Local = c.cluster.String(), c.local.String()
+		all[i].Foreign = out == otherFamily || out == repeated
 	}
 	return all
 }
@@ -97,49 +110,6 @@ func (s State) nearness(port PortName, f Family) *nearness {
 		return &n
 	}
 	return nil
-}
-
-// excluder finds out why a candidate was not chosen.
-type excluder struct {
-	view  *view
-	hints hints
-	best  usability
-}
-
-func (x *excluder) cluster(c candidate) string {
-	switch u := usabilityOf(c.endpoint); {
-	case c.cluster:
-		return included
-	case u == unusable:
-		return idle(c.endpoint)
-	case u != x.best:
-		return lastResort
-	case x.hints == nodeHints:
-		return hintedAwayNode
-	case x.hints == zoneHints:
-		return hintedAwayZone
-	}
-	return notNeeded
-}
-
-func (x *excluder) local(c candidate) string {
-	switch {
-	case c.local:
-		return included
-	case usabilityOf(c.endpoint) == unusable:
-		return idle(c.endpoint)
-	case !x.view.local(c.endpoint):
-		return notHere
-	}
-	return lastResort
-}
-
-// idle returns why an endpoint is unusable.
-func idle(e *Endpoint) string {
-	if e.Quiesced {
-		return takesNoNew
-	}
-	return unready
 }
 
 // port returns the service port of that name, nil if the state has none.

@@ -14,37 +14,34 @@ func (v tableView) Split(c *ChangeSet) (first, rest *ChangeSet) {
 		return nil, nil
 	}
 	first = &ChangeSet{Old: c.Old, Rules: c.Rules}
-	answers, endpoints := map[netip.Addr]bool{}, map[netip.Addr]bool{}
 	losing := map[PortName]bool{} // service ports with frontends that move to others later
 	for _, f := range c.Frontends {
 		switch {
 		case half[either(f.New, f.Old).Service]:
 			first.Frontends = append(first.Frontends, f)
-			if f.New != nil {
-				answers[f.New.Key.Addr] = true
-			}
 		case f.Old != nil:
 			losing[f.Old.Service] = true
 		}
 	}
 	for _, p := range c.Pools {
 		service := either(p.New, p.Old).ID.Service
-		if !half[service] || p.New == nil && losing[service] {
-			continue
-		}
-		first.Pools = append(first.Pools, p)
-		if p.New != nil {
-			for _, s := range p.New.Slots {
-				endpoints[s.Endpoint.Addr()] = true
-			}
+		if half[service] && (p.New != nil || !losing[service]) {
+			first.Pools = append(first.Pools, p)
 		}
 	}
 	between := c.Old.Apply(first)
-	first.ClusterIPs = among(c.ClusterIPs, answers, func(a netip.Addr) bool {
-		return !tableView{between}.answersAt(a)
+	first.ClusterIPs = among(c.ClusterIPs, func(a netip.Addr) bool {
+		for range between.frontendsAt(a) {
+			return true
+		}
+		return false
 	})
-	used := between.endpointsAmong(c.Hairpins)
-	first.Hairpins = among(c.Hairpins, endpoints, func(a netip.Addr) bool { return !used[a] })
+	unused := map[netip.Addr]bool{}
+	for _, a := range c.Hairpins {
+		unused[a.Addr] = true
+	}
+	between.leaveOutEndpoints(unused)
+	first.Hairpins = among(c.Hairpins, func(a netip.Addr) bool { return !unused[a] })
 	if first.Empty() {
 		return nil, nil
 	}
@@ -102,30 +99,8 @@ func (c *ChangeSet) half() map[PortName]bool {
 	return half
 }
 
-// among returns those changes of a list that add a given address, or remove an address for which
-// goes holds.
-func among(l []AddrChange, added map[netip.Addr]bool, goes func(netip.Addr) bool) []AddrChange {
-	var some []AddrChange
-	for _, a := range l {
-		if a.Added && added[a.Addr] || !a.Added && goes(a.Addr) {
-			some = append(some, a)
-		}
-	}
-	return some
-}
-
-// endpointsAmong returns the addresses of a list that are endpoints.
-func (t *Table) endpointsAmong(l []AddrChange) map[netip.Addr]bool {
-	listed, used := map[netip.Addr]bool{}, map[netip.Addr]bool{}
-	for _, a := range l {
-		listed[a.Addr] = true
-	}
-	for _, p := range t.pools.All() {
-		for _, s := range p.Slots {
-			if a := s.Endpoint.Addr(); listed[a] {
-				used[a] = true
-			}
-		}
-	}
-	return used
+// among returns those changes of a list that add an address that is used, or remove one that is
+// not.
+func among(l []AddrChange, used func(netip.Addr) bool) []AddrChange {
+	return filter(l, func(a AddrChange) bool { return a.Added == used(a.Addr) })
 }

@@ -204,7 +204,7 @@ func (r *tracer) endpoints(f *Frontend, v Verdict) {
 		if v == BalanceLocal || v == Drop {
 			out = s.Local
 		}
-		if out != included {
+		if out != "" {
 			r.step(stepExcluded, "%s %v", s.name(), out)
 		}
 	}
