@@ -83,10 +83,10 @@ func preferred(a, b *Endpoint) bool {
 }
 
 // choose says which candidates this node may use, and why not the others: for traffic to the whole
-// cluster, and for traffic that must stay on the node. It reports whether there are any of each. The two fall back
-// to terminating endpoints independently. Topology hints affect only the traffic to the whole
-// cluster, and only ready endpoints (KEP-1669, KEP-2433, KEP-3015). If there are no hints, the
-// service's preference takes their place.
+// cluster, and for traffic that must stay on the node. It reports whether there are any of each.
+// The two fall back to terminating endpoints independently. Topology hints affect only the traffic
+// to the whole cluster, and only ready endpoints (KEP-1669, KEP-2433, KEP-3015). If there are no
+// hints, the service's preference takes their place.
 func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) {
 	hints := v.hintsOf(cs)
 	best, bestLocal := unusable, unusable
