@@ -6,6 +6,7 @@ import (
 	"errors"
 	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -229,4 +230,202 @@ func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
 	require.Contains(t, buf.String(), `first="a chain of nobody"`)
 	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("msg=applied")),
 		"a repair is no change: %s", &buf)
+}
+
+// A refused service keeps its old definition, with its present endpoints. A service that was never
+// accepted is left out.
+func TestRefusedServicesAreKept(t *testing.T) {
+	t.Parallel()
+	m := memory.New(nil)
+	m.Refuse(refusePort81)
+	e := dataplane.New(m, &dataplane.Config{KeepRefused: true})
+	apply := func(s, holds servicemodel.State, kept ...bool) *dataplane.Result {
+		t.Helper()
+		r := ok(e.Apply(t.Context(), s))(t)
+		var got []bool
+		for _, f := range r.Refused {
+			got = append(got, f.Kept)
+		}
+		require.Equal(t, kept, got)
+		requireHolds(t, m.Kernel(), holds)
+		return r
+	}
+	s := services(4)
+	apply(s, s)
+	changed := s.WithService(at81(3)).WithService(invalid(2)).WithService(at81(5))
+	r := apply(changed, s, true, true, false)
+	require.True(t, r.Changes.Empty(), r.Changes)
+	apply(changed, s, true, true, false)
+
+	p := ok(e.Plan(t.Context(), changed))(t)
+	require.Equal(t, r.Refused, p.Refused)
+
+	changed = changed.WithEndpoints(serviceName(3), endpoints(7, 8))
+	s = s.WithEndpoints(serviceName(3), endpoints(7, 8))
+	apply(changed, s, true, true, false)
+
+	broken := endpoints(9)
+	broken[0].Ports[0].Port = 0
+	apply(changed.WithEndpoints(serviceName(3), broken), s, true, true, false)
+	apply(s.WithEndpoints(serviceName(1), broken), s, true)
+
+	gone := changed.WithoutService(serviceName(3)).WithoutService(serviceName(5))
+	apply(gone, s.WithoutService(serviceName(3)), true)
+	apply(gone.WithService(at81(3)), s.WithoutService(serviceName(3)), true, false)
+
+	m.Refuse(nil)
+	apply(s, s)
+}
+
+// A service whose old definition is no longer accepted is left out.
+func TestWhatIsKeptMustBeAccepted(t *testing.T) {
+	t.Parallel()
+	m := memory.New(nil)
+	e := dataplane.New(m, &dataplane.Config{KeepRefused: true})
+	s := services(2).WithService(at81(2))
+	ok(e.Apply(t.Context(), s))(t)
+	m.Refuse(refusePort81)
+	e.Resync()
+	m.Kernel().Flush()
+	r := ok(e.Apply(t.Context(), s))(t)
+	require.Len(t, r.Refused, 1)
+	require.False(t, r.Refused[0].Kept)
+	requireHolds(t, m.Kernel(), s.WithoutService(serviceName(2)))
+}
+
+// A definition that is refused for its pools is not taken for accepted while there are no
+// endpoints.
+func TestADefinitionWithoutEndpointsIsNotAcceptedYet(t *testing.T) {
+	t.Parallel()
+	m := memory.New(nil)
+	m.Refuse(func(c *servicemodel.ChangeSet) error {
+		for _, p := range c.Pools {
+			if p.New != nil && p.New.Scheduler == servicemodel.LeastConn {
+				return &dataplane.UnsupportedError{Backend: "memory",
+					Service: p.New.ID.Service.Name, Field: dataplane.FieldScheduler,
+					Value: string(p.New.Scheduler)}
+			}
+		}
+		return nil
+	})
+	e := dataplane.New(m, &dataplane.Config{KeepRefused: true})
+	s, name := services(2), serviceName(1)
+	asks := service(1)
+	asks.Scheduler = servicemodel.LeastConn
+	var r *dataplane.Result
+	for _, eps := range [][]servicemodel.Endpoint{endpoints(1), nil, nil, endpoints(2), nil,
+		endpoints(3)} {
+		s = s.WithEndpoints(name, eps)
+		wants := s
+		if r != nil {
+			wants = s.WithService(asks)
+		}
+		r = ok(e.Apply(t.Context(), wants))(t)
+		requireHolds(t, m.Kernel(), s)
+		require.NotEqual(t, servicemodel.LeastConn, r.Accepted.Service(name).Scheduler)
+	}
+	require.Len(t, r.Refused, 1)
+	require.True(t, r.Refused[0].Kept)
+}
+
+// Values without a backend return an error, and functions that are not set are not called.
+func TestNothingPanicsForWhatItWasNotGiven(t *testing.T) {
+	t.Parallel()
+	ctx := t.Context()
+	for name, e := range map[string]*dataplane.Engine{
+		"zero": {}, "nil": dataplane.New(nil, nil),
+	} {
+		_, applyErr := e.Apply(ctx, services(1))
+		_, planErr := e.Plan(ctx, services(1))
+		_, observeErr := e.Observe(ctx)
+		_, settleErr := e.Settle(ctx)
+		_, cleanupErr := e.Cleanup(ctx)
+		_, switchErr := e.Switch(ctx, costless{}, nil)
+		_, changesErr := e.ApplyChanges(ctx, &servicemodel.ChangeSet{})
+		for _, err := range []error{applyErr, planErr, observeErr, settleErr, cleanupErr, switchErr,
+			changesErr, e.Run(ctx, nil)} {
+			require.ErrorContains(t, err, "there is no backend", name)
+		}
+		e.Resync()
+		e.Set(services(1))
+		require.Equal(t, services(1), e.Status().State)
+	}
+	for _, p := range []*dataplane.Parts{{}, dataplane.NewParts(nil, nil)} {
+		_, err := p.Apply(ctx, "owner", servicemodel.State{})
+		require.ErrorContains(t, err, "there is no backend")
+		require.ErrorContains(t, errOf(p.Owners(ctx)), "there is no backend")
+	}
+	b := newBench(nil)
+	b.engine.Subscribe(nil)()
+	b.engine.Subscribe(nil)
+	b.apply(t, services(1))
+	require.Error(t, errOf(b.engine.ApplyChanges(ctx, nil)))
+	require.Error(t, errOf(dataplane.NewParts(b.Backend, nil).Keep(ctx, nil)))
+
+	opens := dataplane.Candidate{Name: "a", Open: func() (dataplane.Backend, error) {
+		return costless{}, nil
+	}}
+	require.Equal(t, []dataplane.Support{{Backend: "a"}, {Backend: "b"}},
+		dataplane.Probe(ctx, opens, dataplane.Candidate{Name: "b"}))
+	got, _, err := dataplane.Choose(ctx, services(1), nil, dataplane.Candidate{Name: "b"}, opens)
+	require.NoError(t, err)
+	require.Equal(t, costless{}, got)
+}
+
+// wrapped is a backend around another one.
+type wrapped struct{ dataplane.Backend }
+
+func (w wrapped) Unwrap() dataplane.Backend { return w.Backend }
+
+// able is a backend with all optional interfaces.
+type able struct {
+	costless
+	called map[string]int
+}
+
+func (a able) Lock(context.Context) (func(), error) {
+	a.called["lock"]++
+	return func() {}, nil
+}
+
+func (a able) ObserveParts(ctx context.Context, _ []string, _ *servicemodel.Table) (
+	*dataplane.Observation, error) {
+	a.called["observe parts"]++
+	return a.Observe(ctx, nil)
+}
+
+func (a able) Owners(context.Context) ([]string, error) {
+	a.called["owners"]++
+	return nil, nil
+}
+
+func (a able) Settle(context.Context) (time.Duration, error) {
+	a.called["settle"]++
+	return 0, nil
+}
+
+func (a able) Watch(ctx context.Context, _ func()) error {
+	a.called["watch"]++
+	<-ctx.Done()
+	return nil
+}
+
+// A backend with Unwrap has the interfaces of the backend that it wraps.
+func TestAWrappedBackendDoesWhatItWraps(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		a := able{called: map[string]int{}}
+		b := wrapped{wrapped{a}}
+		e := dataplane.New(b, nil)
+		ok(e.Apply(t.Context(), services(1)))(t)
+		parts := dataplane.NewParts(b, nil)
+		ok(parts.Remove(t.Context(), "owner"))(t)
+		ok(parts.Owners(t.Context()))(t)
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		defer cancel()
+		require.ErrorIs(t, e.Run(ctx, nil), context.DeadlineExceeded)
+		require.Equal(t, map[string]int{"lock": 3, "settle": 2, "observe parts": 1, "owners": 1,
+			"watch": 1}, a.called)
+		_, err := dataplane.New(wrapped{costless{}}, nil).Apply(t.Context(), services(1))
+		require.NoError(t, err, "nor more than that")
+	})
 }

@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -48,13 +49,9 @@ func (o *RunOptions) withDefaults() RunOptions {
 		r.RetryMax = 30 * time.Second
 	}
 	r.RetryMax = max(r.RetryMin, r.RetryMax)
-	if r.Resync == 0 {
-		r.Resync = 5 * time.Minute
-	}
 	r.Burst = max(1, r.Burst)
-	if r.Look == 0 {
-		r.Look = 250 * time.Millisecond
-	}
+	r.Resync = cmp.Or(r.Resync, 5*time.Minute)
+	r.Look = cmp.Or(r.Look, 250*time.Millisecond)
 	return r
 }
 

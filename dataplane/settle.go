@@ -61,14 +61,7 @@ func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 
 func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	var errs []error
-	take := func(n time.Duration, err error) {
-		if err != nil {
-			errs = append(errs, err)
-		}
-		if n > 0 && (next == 0 || n < next) {
-			next = n
-		}
-	}
+	take := func(n time.Duration, err error) { next, errs = earlier(next, n), append(errs, err) }
 	if s, ok := as[Settler](e.backend); ok {
 		take(e.settleBackend(ctx, s))
 	}
@@ -82,8 +75,8 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 		}
 		take(n, nil)
 	}
-	if len(errs) > 0 {
-		err = fmt.Errorf("%w: %w", ErrUnsettled, errors.Join(errs...))
+	if err = errors.Join(errs...); err != nil {
+		err = fmt.Errorf("%w: %w", ErrUnsettled, err)
 	}
 	e.settled(next, err)
 	return next, err

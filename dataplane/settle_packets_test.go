@@ -2,14 +2,17 @@ package dataplane_test
 
 import (
 	"context"
+	"errors"
 	"testing"
+	"testing/synctest"
 	"time"
+
+	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
-	"github.com/stretchr/testify/require"
 )
 
 // sweeper is a backend in memory that has to sweep after each commit, once no packet is under way
@@ -160,4 +163,134 @@ func TestWhatHappensDuringAWaitForPackets(t *testing.T) {
 			}
 		})
 	}
+}
+
+// growing is service 1 with a slow start, and endpoints.
+func growing(takes time.Duration, hosts ...byte) servicemodel.State {
+	svc := service(1)
+	svc.SlowStart = takes
+	return services(2).WithService(svc).WithEndpoints(svc.Name, endpoints(hosts...))
+}
+
+// part returns the part of its weight that an endpoint of service 1 has in the kernel.
+func part(t *testing.T, k *memory.Kernel, host byte) float64 {
+	t.Helper()
+	for p := range k.Table().Pools() {
+		if p.ID.Service.Name != serviceName(1) {
+			continue
+		}
+		for _, s := range p.Slots {
+			if s.Endpoint.Addr().As4()[3] == host {
+				return float64(s.Weight) / 20
+			}
+		}
+	}
+	t.Fatalf("endpoint %d is not there", host)
+	return 0
+}
+
+// requireLine requires the part of a weight that the line has after a time.
+func requireLine(t *testing.T, k *memory.Kernel, host byte, after, takes time.Duration) {
+	t.Helper()
+	line := min(1, .1+.9*float64(after)/float64(takes))
+	require.InDelta(t, line, part(t, k, host), .05, "%v of %v", after, takes)
+}
+
+func TestRunLetsEndpointsGrow(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		const takes = 10 * time.Second
+		r := run(t, dataplane.RunOptions{})
+		r.set(growing(takes, 1, 2))
+		synctest.Wait()
+		require.Zero(t, r.status().Settle, "a new service has whole weights")
+		before := r.Calls("commit")
+		rev := r.engine.Set(growing(takes, 1, 2, 3))
+		begun := time.Now()
+		for after := time.Duration(0); after < takes; after = time.Since(begun) {
+			synctest.Wait()
+			requireLine(t, r.Kernel(), 3, after, takes)
+			require.False(t, r.status().Settle.IsZero())
+			require.InDelta(t, 1, part(t, r.Kernel(), 1), 0)
+			switch {
+			case after == 3*time.Second: // others change meanwhile
+				rev = r.engine.Set(growing(takes, 1, 2, 3).WithService(service(9)))
+			case after == 5*time.Second: // a repair goes on where the weights were
+				r.Kernel().Flush()
+				time.Sleep(300 * time.Millisecond)
+			}
+			time.Sleep(100 * time.Millisecond)
+		}
+		synctest.Wait()
+		st := r.status()
+		require.InDelta(t, 1, part(t, r.Kernel(), 3), 0)
+		require.Zero(t, st.Settle, "nothing is left")
+		require.Equal(t, rev, st.Applied)
+		require.Equal(t, 1, st.Totals.Repairs)
+		require.InDelta(t, 18+3, r.Calls("commit")-before, 1)
+		steps := 0
+		for _, res := range r.results {
+			if res.Step {
+				steps++
+				require.Equal(t, rev >= res.Revision, true)
+				require.LessOrEqual(t, res.Changed, 1)
+			}
+		}
+		require.GreaterOrEqual(t, steps, 15)
+		r.stop()
+	})
+}
+
+// A program that applies once takes the first step, and Finish the others. Another one that starts
+// in the middle goes on where the kernel was.
+func TestProgramsLetEndpointsGrowInTurn(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		const takes = 20 * time.Second
+		b := newBench(nil)
+		s := growing(takes, 1, 2, 3)
+		b.apply(t, growing(takes, 1, 2))
+		p := ok(b.engine.Plan(t.Context(), s))(t)
+		require.Contains(t, p.Changes.String(), "weight 2")
+		r := ok(b.engine.Apply(t.Context(), s))(t)
+		require.InDelta(t, .1, part(t, b.Kernel(), 3), 0)
+		require.Positive(t, r.Settle)
+		for begun := time.Now(); time.Since(begun) < takes/2; {
+			time.Sleep(ok(b.engine.Settle(t.Context()))(t))
+		}
+		require.InDelta(t, .55, part(t, b.Kernel(), 3), .05)
+		held := part(t, b.Kernel(), 3)
+
+		time.Sleep(time.Hour) // no program runs
+		next := newBench(b.Kernel())
+		preview := ok(next.engine.Plan(t.Context(), s))(t)
+		require.True(t, preview.Changes.Empty(), "%v", preview.Changes)
+		ok(next.engine.Apply(t.Context(), s))(t)
+		require.InDelta(t, held, part(t, next.Kernel(), 3), 0)
+		begun := time.Now()
+		require.NoError(t, next.engine.Finish(t.Context()))
+		requireHolds(t, next.Kernel(), s)
+		require.InDelta(t, float64(takes)*(1-held)/.9, float64(time.Since(begun)),
+			float64(takes)/20)
+	})
+}
+
+// A step that fails is taken later. A state that waits is not applied by a step.
+func TestStepsThatFail(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBench(nil)
+		ok(b.engine.Apply(t.Context(), growing(10*time.Second, 1)))(t)
+		r := ok(b.engine.Apply(t.Context(), growing(10*time.Second, 1, 2)))(t)
+		time.Sleep(r.Settle)
+		b.Fail("commit", 1, errors.New("full"))
+		_, err := b.engine.Settle(t.Context())
+		require.ErrorIs(t, err, dataplane.ErrUnsettled)
+		require.False(t, b.status().Settle.After(time.Now()))
+		ok(b.engine.Apply(t.Context(), growing(10*time.Second, 1, 2)))(t)
+		next := ok(b.engine.Settle(t.Context()))(t)
+		require.Positive(t, next)
+
+		b.engine.Set(growing(10*time.Second, 1, 2, 3))
+		time.Sleep(next)
+		require.Equal(t, time.Second, ok(b.engine.Settle(t.Context()))(t))
+		require.Len(t, slots(b.Kernel(), 1), 2)
+	})
 }

@@ -3,6 +3,8 @@ package dataplane_test
 import (
 	"context"
 	"errors"
+	"net/netip"
+	"sync"
 	"testing"
 	"time"
 
@@ -10,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // watching is a Watcher in memory. It calls changed for each nil that it receives, and fails with
@@ -82,5 +85,114 @@ func TestRunWatchesAgainAfterAFailure(t *testing.T) {
 		require.Nil(t, r.results[1])
 		require.NoError(t, r.errs[2])
 		require.Equal(t, 2, w.begun)
+	})
+}
+
+// nodeSource is a NodeSource that a test controls.
+type nodeSource struct {
+	mu      sync.Mutex
+	addr    netip.Addr
+	err     error
+	changed chan struct{}
+}
+
+// set sets the answer of the source.
+func (s *nodeSource) set(addr netip.Addr, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.addr, s.err = addr, err
+}
+
+func newNodeSource() *nodeSource {
+	return &nodeSource{addr: netip.MustParseAddr("192.0.2.1"), changed: make(chan struct{}, 8)}
+}
+
+func (s *nodeSource) Complete(_ context.Context, n servicemodel.Node) (servicemodel.Node, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if len(n.Addresses) == 0 {
+		n.Addresses = []netip.Addr{s.addr}
+	}
+	return n, s.err
+}
+
+func (s *nodeSource) Watch(ctx context.Context, changed func()) error {
+	for {
+		select {
+		case <-s.changed:
+			changed()
+		case <-ctx.Done():
+			return nil
+		}
+	}
+}
+
+// primary returns a state that says only that node ports are at the node's primary address.
+func primary() servicemodel.State {
+	return services(1).WithNode(servicemodel.Node{Name: "this",
+		NodePortAddresses: servicemodel.NodePortAddresses{Primary: true}})
+}
+
+func nodePortsAt(t *testing.T, table *servicemodel.Table, addr netip.Addr) {
+	t.Helper()
+	require.Equal(t, []netip.Prefix{netip.PrefixFrom(addr, addr.BitLen())},
+		table.Rules().NodePorts)
+}
+
+// Each plan and apply completes the unset fields of a state's node. If the source fails, the apply
+// fails and leaves the kernel as it is. The wanted state stays as the program gave it.
+func TestTheNodeIsCompleted(t *testing.T) {
+	t.Parallel()
+	kernel, source := &memory.Kernel{}, newNodeSource()
+	e := dataplane.New(memory.New(kernel), &dataplane.Config{Node: source})
+	p := ok(e.Plan(t.Context(), primary()))(t)
+	nodePortsAt(t, p.Changes.New, source.addr)
+	ok(e.Apply(t.Context(), primary()))(t)
+	nodePortsAt(t, kernel.Table(), source.addr)
+	require.Equal(t, primary().Node(), e.Status().State.Node())
+
+	before := source.addr
+	source.addr, source.err = netip.MustParseAddr("192.0.2.2"), errors.New("no memory")
+	_, err := e.Apply(t.Context(), primary())
+	require.ErrorIs(t, err, source.err)
+	requirePhase(t, dataplane.PhaseResolve, err)
+	nodePortsAt(t, kernel.Table(), before)
+
+	source.err = nil
+	r := ok(e.Apply(t.Context(), primary()))(t)
+	nodePortsAt(t, kernel.Table(), source.addr)
+	require.Zero(t, r.Counts.Added, "services are not written anew")
+}
+
+// Run applies the state again when the node has changed, whatever backend the engine then has. If
+// the source fails, Run tries again.
+func TestRunFollowsTheNode(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		kernel, source := &memory.Kernel{}, newNodeSource()
+		e := dataplane.New(memory.New(kernel), &dataplane.Config{Node: source})
+		ctx, stop := context.WithCancel(t.Context())
+		ended := make(chan error, 1)
+		go func() { ended <- e.Run(ctx, &dataplane.RunOptions{Resync: -1}) }()
+		require.NoError(t, e.Wait(t.Context(), e.Set(primary())))
+		move := func(addr string, err error) {
+			source.set(netip.MustParseAddr(addr), err)
+			source.changed <- struct{}{}
+			time.Sleep(time.Second)
+		}
+		move("192.0.2.2", nil)
+		nodePortsAt(t, kernel.Table(), source.addr)
+
+		other := &memory.Kernel{}
+		ok(e.Switch(t.Context(), memory.New(other), nil))(t)
+		move("192.0.2.3", nil)
+		nodePortsAt(t, other.Table(), source.addr)
+
+		move("192.0.2.4", errors.New("no memory"))
+		nodePortsAt(t, other.Table(), netip.MustParseAddr("192.0.2.3"))
+		source.set(source.addr, nil)
+		time.Sleep(time.Minute)
+		nodePortsAt(t, other.Table(), source.addr)
+		stop()
+		require.ErrorIs(t, <-ended, context.Canceled)
 	})
 }

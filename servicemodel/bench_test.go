@@ -135,30 +135,6 @@ func BenchmarkNothingChanged(b *testing.B) {
 	}
 }
 
-func BenchmarkWithService(b *testing.B) {
-	s := benchState(10000, 10)
-	svc := *s.Service(benchName(77))
-	b.ReportAllocs()
-	for b.Loop() {
-		changed := svc
-		changed.Scheduler = servicemodel.RoundRobin
-		s.WithService(&changed)
-	}
-}
-
-func BenchmarkZoneChange(b *testing.B) {
-	s := benchState(10000, 10)
-	t := mustResolve(b, nil, s)
-	n := s.Node()
-	n.Zone = "zone-b"
-	changed := s.WithNode(n)
-	for b.Loop() {
-		if next := mustResolve(b, t, changed); !servicemodel.Diff(t, next).Empty() {
-			b.Fatal("differs")
-		}
-	}
-}
-
 func BenchmarkArrangeAdopted(b *testing.B) {
 	s := benchState(10000, 10)
 	t := mustResolve(b, nil, s)
@@ -173,45 +149,5 @@ func BenchmarkArrangeAdopted(b *testing.B) {
 		if !servicemodel.Diff(adopted, t.Arrange(adopted)).Empty() {
 			b.Fatal("differs")
 		}
-	}
-}
-
-// A cause is computed on request: here for a service whose endpoints are not ready, and for one
-// without endpoints, among services that have ready ones.
-func BenchmarkCause(b *testing.B) {
-	s := benchState(10000, 10)
-	eps := s.Endpoints(benchName(5))
-	for i := range eps {
-		eps[i].Ready = false
-	}
-	t := mustResolve(b, nil, s.WithEndpoints(benchName(5), eps).WithEndpoints(benchName(7), nil))
-	for name, i := range map[string]int{"unready": 5, "none": 7} {
-		f := t.Frontend(servicemodel.FrontendKey{Addr: addr4(0, i+1), Protocol: servicemodel.TCP,
-			Port: 80})
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if t.Cause(f).Kind == "" {
-					b.Fatal(f)
-				}
-			}
-		})
-	}
-}
-
-// A trace to an address that no service has looks at all services.
-func BenchmarkTrace(b *testing.B) {
-	t := mustResolve(b, nil, benchState(10000, 10))
-	for name, dst := range map[string]netip.Addr{"met": addr4(0, 1), "missed": addr4(200, 1)} {
-		p := servicemodel.Packet{Src: netip.AddrPortFrom(addr4(64, 1), 40000),
-			Dst: netip.AddrPortFrom(dst, 80), Protocol: servicemodel.TCP}
-		b.Run(name, func(b *testing.B) {
-			b.ReportAllocs()
-			for b.Loop() {
-				if len(t.Trace(p, nil).Steps) < 3 {
-					b.Fatal(p)
-				}
-			}
-		})
 	}
 }

@@ -112,12 +112,9 @@ func (c Cause) String() string {
 }
 
 func (c Cause) notLocal() string {
-	s := c.Policy + " is Local and no ready endpoint is on "
-	switch c.Node {
-	case "":
-		s += "this node"
-	default:
-		s += "node " + c.Node
+	s := c.Policy + " is Local and no ready endpoint is on this node"
+	if c.Node != "" {
+		s = c.Policy + " is Local and no ready endpoint is on node " + c.Node
 	}
 	if placed := c.Endpoints - c.Unplaced; placed > 0 {
 		s += "; " + isOrAre(placed) + " elsewhere"
@@ -262,12 +259,17 @@ func (f *Frontend) cause() Cause {
 	case f.Internal == Reject || f.External == Reject:
 		c.Kind = causeUnknown
 	case f.Internal == Drop || f.External == Drop:
-		c.Kind, c.Policy = causeNotLocal, "externalTrafficPolicy"
-		if f.Kind == ClusterIP {
-			c.Policy = "internalTrafficPolicy"
-		}
+		c.Kind, c.Policy = causeNotLocal, f.policyName()
 	}
 	return c
+}
+
+// policyName returns the name of the traffic policy that counts for f.
+func (f *Frontend) policyName() string {
+	if f.Kind == ClusterIP {
+		return "internalTrafficPolicy"
+	}
+	return "externalTrafficPolicy"
 }
 
 // portsOf returns the ports of a service's endpoints of a family, sorted.

@@ -63,12 +63,7 @@ func changeText[T any](b *strings.Builder, kind string, c Change[T], text func(*
 	}
 }
 
-func line(b *strings.Builder, sign byte, text string) {
-	b.WriteByte(sign)
-	b.WriteByte(' ')
-	b.WriteString(text)
-	b.WriteByte('\n')
-}
+func line(b *strings.Builder, sign byte, text string) { fmt.Fprintf(b, "%c %s\n", sign, text) }
 
 func addrsText(b *strings.Builder, kind string, changes []AddrChange) {
 	for _, a := range changes {

@@ -2,6 +2,7 @@ package servicemodel_test
 
 import (
 	"encoding"
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"reflect"
@@ -28,11 +29,13 @@ func TestTextIsReadBack(t *testing.T) {
 		{key("0.0.0.0:30080", sm.TCP), "*4:30080/tcp"},
 		{key("[::]:30080", sm.SCTP), "*6:30080/sctp"},
 		{sm.ClusterIP, "cluster-ip"}, {sm.LoadBalancer, "load-balancer"},
-		{sm.ExternalIP, "external-ip"}, {sm.NodePort, "node-port"},
+		{sm.ExternalIP, "external-ip"}, {sm.NodePort, "node-port"}, {sm.HostIP, "host-ip"},
 		{sm.Reject, "reject"}, {sm.Drop, "drop"}, {sm.BalanceCluster, "cluster"},
 		{sm.BalanceLocal, "local"},
 		{sm.Origins(0), "none"}, {sm.FromAnywhere, "all"}, {sm.FromHost, "host"},
+		{sm.FromPods, "pods"}, {sm.FromOutside, "outside"}, {sm.FromPods | sm.FromHost, "pods,host"},
 		{sm.FromPods | sm.FromOutside, "pods,outside"},
+		{sm.FromHost | sm.FromOutside, "host,outside"},
 		{sm.ConnectionPolicy{}, "default"},
 		{sm.ConnectionPolicy{Mode: sm.LeaveConnections}, "leave"},
 		{sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: 90 * time.Second}, "drain 1m30s"},
@@ -45,6 +48,9 @@ func TestTextIsReadBack(t *testing.T) {
 	} {
 		text := ok(test.value.(encoding.TextMarshaler).MarshalText())(t)
 		require.Equal(t, test.text, string(text))
+		if s, ok := test.value.(fmt.Stringer); ok {
+			require.Equal(t, test.text, s.String())
+		}
 		back := reflect.New(reflect.TypeOf(test.value))
 		require.NoError(t, back.Interface().(encoding.TextUnmarshaler).UnmarshalText(text))
 		require.Equal(t, test.value, back.Elem().Interface())
@@ -99,4 +105,36 @@ func FuzzParseFrontendKey(f *testing.F) {
 		require.NoError(t, again.UnmarshalText([]byte(k.String())))
 		require.Equal(t, k, again)
 	})
+}
+
+func TestWordsOfDefaultsAreTaken(t *testing.T) {
+	t.Parallel()
+	var s sm.Service
+	require.NoError(t, json.Unmarshal([]byte(`{"name": "default/web", "forwarding": "nat",
+		"internalTrafficPolicy": "Cluster", "externalTrafficPolicy": "Local",
+		"masquerade": {"clusterIPs": "default", "nodePorts": "host"}}`), &s))
+	require.Equal(t, sm.Service{Name: s.Name, ExternalTrafficPolicy: sm.PolicyLocal,
+		Masquerade: sm.Masquerade{NodePorts: sm.MasqueradeHost}}, s)
+}
+
+func TestConnectionPoliciesAreValidated(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "policy 9", sm.ConnectionPolicy{Mode: 9}.String())
+	require.Error(t, sm.ConnectionPolicy{Mode: 9}.Validate())
+	require.NoError(t, sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: time.Second}.Validate())
+	require.EqualError(t, sm.ConnectionPolicy{Mode: sm.DrainConnections}.Validate(),
+		"connection policy: drain: 0s: must be at least 1s")
+}
+
+// A connection policy does not change the table. Only package flows acts on it.
+func TestConnectionPoliciesStayOutOfTheTable(t *testing.T) {
+	t.Parallel()
+	svc := webService(func(s *sm.Service) { s.Connections.Mode = sm.CutConnections })
+	state := sm.State{}.WithNode(thisNode).WithService(webService()).WithEndpoints(web,
+		[]sm.Endpoint{endpoint("10.64.0.1")})
+	table := mustResolve(t, nil, state)
+	changed := state.WithService(svc)
+	require.False(t, state.Same(changed))
+	require.Equal(t, sm.CutConnections, changed.Service(web).Connections.Mode)
+	require.True(t, sm.Diff(table, mustResolve(t, table, changed)).Empty())
 }

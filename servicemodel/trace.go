@@ -16,27 +16,26 @@ type Trace struct {
 
 // Step is one step of a [Trace].
 type Step struct {
-	// Kind is the subject of the step, such as "destination". The last step is the "outcome".
+	// Kind is the subject of the step. The kinds are, in their order:
+	//
+	//	source       the origin that the packet is attributed to
+	//	destination  the frontend that it meets, or nearly meets
+	//	conflict     another service that claims the frontend, and lost
+	//	sources      who may connect
+	//	policy       which traffic policy counts
+	//	nearness     how the traffic is divided among near and far endpoints
+	//	endpoints    how many of the endpoints are used
+	//	excluded     an endpoint that is not used, and why
+	//	growing      an endpoint that has a part of its weight
+	//	affinity     whether a client stays with its endpoint
+	//	masquerade   whether the endpoint sees an address of the node
+	//	outcome      the fate of the packet
+	//
+	// An engine adds "refused" after the conflicts, for refused services that would claim the
+	// destination.
 	Kind string `json:"step"`
 	Text string `json:"text"`
 }
-
-// The kinds of steps, in their order. An engine adds "refused" after the conflicts, for refused
-// services that would claim the destination.
-const (
-	stepSource      = "source"      // the origin that the packet is attributed to
-	stepDestination = "destination" // the frontend that it meets, or nearly meets
-	stepConflict    = "conflict"    // another service that claims the frontend, and lost
-	stepSources     = "sources"     // who may connect
-	stepPolicy      = "policy"      // which traffic policy counts
-	stepNearness    = "nearness"    // how the traffic is divided among near and far endpoints
-	stepEndpoints   = "endpoints"   // how many of the endpoints are used
-	stepExcluded    = "excluded"    // an endpoint that is not used, and why
-	stepGrowing     = "growing"     // an endpoint that has a part of its weight
-	stepAffinity    = "affinity"    // whether a client stays with its endpoint
-	stepMasquerade  = "masquerade"  // whether the endpoint sees an address of the node
-	stepOutcome     = "outcome"     // the fate of the packet
-)
 
 // String returns the packet and a line for each step.
 func (t Trace) String() string {
@@ -56,13 +55,13 @@ func (t Trace) String() string {
 func (t *Table) Trace(p Packet, here Locality) Trace {
 	t = t.orEmpty()
 	r := tracer{Trace: Trace{Packet: p, Decision: t.Decide(p, here)}, t: t, here: here}
-	r.step(stepSource, "%s", r.source())
+	r.step("source", "%s", r.source())
 	if f := r.Decision.Frontend; f != nil {
 		r.atFrontend(f)
 	} else {
 		r.nearMisses()
 	}
-	r.step(stepOutcome, "%s", r.outcome())
+	r.step("outcome", "%s", r.outcome())
 	return r.Trace
 }
 
@@ -112,31 +111,31 @@ func kindText(k Kind) string {
 }
 
 func (r *tracer) atFrontend(f *Frontend) {
-	r.step(stepDestination, "%v is %s of %v", r.Packet.key(), kindText(f.Kind), f.Service)
+	r.step("destination", "%v is %s of %v", r.Packet.key(), kindText(f.Kind), f.Service)
 	for k, lost := range r.t.losers.From(claimKey{key: f.Key}) {
 		if k.key != f.Key {
 			break
 		}
-		r.step(stepConflict, "%v claims it too, as %s, and does not get it", lost.Service,
+		r.step("conflict", "%v claims it too, as %s, and does not get it", lost.Service,
 			kindText(lost.Kind))
 	}
 	if f.Sources != nil {
-		r.step(stepSources, "only %s may connect", orNone(prefixesText(f.Sources)))
+		r.step("sources", "only %s may connect", orNone(prefixesText(f.Sources)))
 		if r.Decision.Cause.Kind == causeSource {
 			return
 		}
 	}
 	verdict := r.Decision.verdict()
-	r.step(stepPolicy, "%s", r.policy(f, verdict))
+	r.step("policy", "%s", r.policy(f, verdict))
 	r.endpoints(f, verdict)
 	r.growing(f, verdict)
 	if r.Decision.Outcome != Balanced {
 		return
 	}
 	if f.Affinity > 0 {
-		r.step(stepAffinity, "%s", r.affinity(f))
+		r.step("affinity", "%s", r.affinity(f))
 	}
-	r.step(stepMasquerade, "%s", r.masquerade(f))
+	r.step("masquerade", "%s", r.masquerade(f))
 }
 
 // affinity says who stays with an endpoint, where, and for how long.
@@ -154,18 +153,13 @@ func (r *tracer) affinity(f *Frontend) string {
 
 // policy says which traffic policy counts, and its meaning.
 func (r *tracer) policy(f *Frontend, v Verdict) string {
-	local := v == BalanceLocal || v == Drop
-	name := "externalTrafficPolicy"
-	if f.Kind == ClusterIP {
-		name = "internalTrafficPolicy"
-	}
+	name := f.policyName()
 	switch {
-	case local:
+	case v == BalanceLocal || v == Drop,
+		f.Internal == f.External && f.External == Reject && r.t.isLocal(f):
 		return name + " is Local: endpoints on this node only"
 	case f.Internal != f.External:
 		return name + " is Local, which is for clients outside: this one gets endpoints anywhere"
-	case f.External == Reject && r.t.isLocal(f):
-		return name + " is Local: endpoints on this node only"
 	}
 	return name + " is Cluster: endpoints anywhere"
 }
@@ -189,23 +183,23 @@ func (t *Table) isLocal(f *Frontend) bool {
 func (r *tracer) endpoints(f *Frontend, v Verdict) {
 	used := len(r.Decision.Candidates)
 	if !r.t.remembers() {
-		r.step(stepEndpoints, "%s used", isOrAre(used))
+		r.step("endpoints", "%s used", isOrAre(used))
 		return
 	}
 	if v == BalanceCluster {
 		if n := r.t.memory.state.nearness(f.Service, f.Key.Family()); n != nil {
-			r.step(stepNearness, "%v", n)
+			r.step("nearness", "%v", n)
 		}
 	}
 	all := Select(r.t.memory.state, f.Service, f.Key.Family())
-	r.step(stepEndpoints, "%d of %s used", used, isOrAre(len(all)))
+	r.step("endpoints", "%d of %s used", used, isOrAre(len(all)))
 	for _, s := range all {
 		out := s.Cluster
 		if v == BalanceLocal || v == Drop {
 			out = s.Local
 		}
 		if out != "" {
-			r.step(stepExcluded, "%s %v", s.name(), out)
+			r.step("excluded", "%s %v", s.name(), out)
 		}
 	}
 }
@@ -219,7 +213,7 @@ func (r *tracer) growing(f *Frontend, v Verdict) {
 	list := r.t.ramps.pools.At(id)
 	for _, s := range r.t.pools.At(id).Slots {
 		if g := find(list, s.Endpoint); g != nil {
-			r.step(stepGrowing, "%v has %d %% of its weight", s.Endpoint,
+			r.step("growing", "%v has %d %% of its weight", s.Endpoint,
 				100*int(s.Weight)/int(g.whole))
 		}
 	}
@@ -275,15 +269,15 @@ func (r *tracer) nearMisses() {
 	p, before := &r.Packet, len(r.Steps)
 	dst := p.Dst.Addr()
 	if only := r.t.rules.OnlyFamily; !FamilyOf(dst).servedBy(only) {
-		r.step(stepDestination, "this node serves %v only (Node.OnlyFamily)", only)
+		r.step("destination", "this node serves %v only (Node.OnlyFamily)", only)
 		return
 	}
 	if c := r.t.otherPort(*p); len(c.Others) > 0 {
-		r.step(stepDestination, "%v", c)
+		r.step("destination", "%v", c)
 	}
 	node := FrontendKey{Addr: unspecified(FamilyOf(dst)), Protocol: p.Protocol, Port: p.Dst.Port()}
 	if f := r.t.frontends.At(node); f != nil && p.Protocol.Valid() {
-		r.step(stepDestination, "%s is a node port of %v, but %s", numbered(node), f.Service,
+		r.step("destination", "%s is a node port of %v, but %s", numbered(node), f.Service,
 			r.notNodePort(dst))
 	}
 	r.nearServices(dst)
@@ -292,13 +286,13 @@ func (r *tracer) nearMisses() {
 			continue
 		}
 		if slices.ContainsFunc(pool.Slots, func(s Slot) bool { return s.Endpoint == p.Dst }) {
-			r.step(stepDestination, "%v is an endpoint of %v, and reached without the service",
+			r.step("destination", "%v is an endpoint of %v, and reached without the service",
 				p.key(), id.Service)
 			break
 		}
 	}
 	if len(r.Steps) == before {
-		r.step(stepDestination, "no service has %v", dst)
+		r.step("destination", "no service has %v", dst)
 	}
 }
 
@@ -326,15 +320,15 @@ func (r *tracer) nearServices(dst netip.Addr) {
 		has := func(l LoadBalancerIP) bool { return l.Addr == dst }
 		switch {
 		case slices.ContainsFunc(svc.LoadBalancerIPs, proxied):
-			r.step(stepDestination, "%v is a load balancer IP of %v, which the load balancer "+
+			r.step("destination", "%v is a load balancer IP of %v, which the load balancer "+
 				"replaces (ipMode Proxy)", dst, n)
 		case !slices.Contains(svc.ExternalIPs, dst) && !slices.Contains(svc.ClusterIPs, dst) &&
 			!slices.ContainsFunc(svc.LoadBalancerIPs, has):
 		case !svc.exists(FamilyOf(dst)):
-			r.step(stepDestination, "%v is an address of %v, which has no cluster IP of family %v",
+			r.step("destination", "%v is an address of %v, which has no cluster IP of family %v",
 				dst, n, FamilyOf(dst))
 		default:
-			r.step(stepDestination, "%v is an address of %v, which has no ports", dst, n)
+			r.step("destination", "%v is an address of %v, which has no ports", dst, n)
 		}
 	}
 }
