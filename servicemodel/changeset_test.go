@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -147,21 +146,6 @@ func TestHealthChecksAndPoolsAsText(t *testing.T) {
 				sm.State{}.WithNode(sm.Node{LocalPods: sm.PodDetector{Bridge: "cbr0"}}))).String(),
 		"~ rules: masquerade mark 0x0 -> 0x1000; pods none -> bridge cbr0; node ports none -> "+
 			"0.0.0.0/0, ::/0\n")
-}
-
-func TestAChangeSetNamesItsTables(t *testing.T) {
-	t.Parallel()
-	a, b := tableOf(t, thisNode, webService()),
-		tableOf(t, thisNode, webService(func(s *sm.Service) {
-			s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}
-		}))
-	c := sm.Diff(a, b)
-	require.Same(t, a, c.Old)
-	require.Same(t, b, c.New)
-	for _, f := range c.Frontends {
-		require.Equal(t, a.Frontend(f.New.Key), f.Old)
-		require.Equal(t, b.Frontend(f.Old.Key), f.New)
-	}
 }
 
 func TestHealthChecksAreNoDifferenceOfKernels(t *testing.T) {

@@ -1,6 +1,9 @@
 package servicemodel
 
-import "net/netip"
+import (
+	"net/netip"
+	"slices"
+)
 
 // Split divides a change set that leads to the table and is too large to be written at once. The
 // first part changes the
@@ -52,20 +55,23 @@ func (v tableView) Split(c *ChangeSet) (first, rest *ChangeSet) {
 // half returns half of the service ports that differ, in the order in which they change; nil if
 // there are fewer than two.
 func (c *ChangeSet) half() map[PortName]bool {
-	type change struct{ added, removed, other bool }
-	changes := map[PortName]*change{}
+	const comes, changes, goes = 0, 1, 2
+	kinds := map[PortName]int{}
 	var order []PortName
-	of := func(n PortName) *change {
-		if changes[n] == nil {
-			changes[n] = &change{}
-			order = append(order, n)
-		}
-		return changes[n]
-	}
 	note := func(n PortName, was, is bool) {
-		s := of(n)
-		s.added, s.removed = s.added || !was, s.removed || !is
-		s.other = s.other || was && is
+		kind := changes
+		switch {
+		case !was:
+			kind = comes
+		case !is:
+			kind = goes
+		}
+		if before, noted := kinds[n]; !noted {
+			order = append(order, n)
+		} else if before != kind {
+			kind = changes
+		}
+		kinds[n] = kind
 	}
 	for _, f := range c.Frontends {
 		note(either(f.New, f.Old).Service, f.Old != nil, f.New != nil)
@@ -76,25 +82,10 @@ func (c *ChangeSet) half() map[PortName]bool {
 	if len(order) < 2 {
 		return nil
 	}
-	var sorted [3][]PortName
-	for _, n := range order {
-		s := changes[n]
-		switch {
-		case !s.removed && !s.other:
-			sorted[0] = append(sorted[0], n)
-		case s.removed && !s.added && !s.other:
-			sorted[2] = append(sorted[2], n)
-		default:
-			sorted[1] = append(sorted[1], n)
-		}
-	}
+	slices.SortStableFunc(order, func(a, b PortName) int { return kinds[a] - kinds[b] })
 	half := map[PortName]bool{}
-	for _, l := range sorted {
-		for _, n := range l {
-			if len(half) < len(order)/2 {
-				half[n] = true
-			}
-		}
+	for _, n := range order[:len(order)/2] {
+		half[n] = true
 	}
 	return half
 }

@@ -88,20 +88,13 @@ func TestTheNilTableIsEmpty(t *testing.T) {
 
 func TestIterationOverATableStopsWhenAsked(t *testing.T) {
 	t.Parallel()
-	table := mustResolve(t, nil, benchState(50, 2).WithService(at("x", "10.0.0.1", "10.0.0.2")).
-		WithService(at("y", "10.0.0.1", "10.0.0.2")))
+	table := mustResolve(t, nil, benchState(50, 2))
 	for range table.Frontends() {
 		break
 	}
 	for range table.Hairpins() {
 		break
 	}
-	n := 0
-	for range table.Conflicts() {
-		n++
-		break
-	}
-	require.Equal(t, 1, n)
 	require.Equal(t, 55, table.Len())
 }
 

@@ -33,8 +33,8 @@ func TestTextIsReadBack(t *testing.T) {
 		{sm.Reject, "reject"}, {sm.Drop, "drop"}, {sm.BalanceCluster, "cluster"},
 		{sm.BalanceLocal, "local"},
 		{sm.Origins(0), "none"}, {sm.FromAnywhere, "all"}, {sm.FromHost, "host"},
-		{sm.FromPods, "pods"}, {sm.FromOutside, "outside"}, {sm.FromPods | sm.FromHost, "pods,host"},
-		{sm.FromPods | sm.FromOutside, "pods,outside"},
+		{sm.FromPods, "pods"}, {sm.FromOutside, "outside"},
+		{sm.FromPods | sm.FromHost, "pods,host"}, {sm.FromPods | sm.FromOutside, "pods,outside"},
 		{sm.FromHost | sm.FromOutside, "host,outside"},
 		{sm.ConnectionPolicy{}, "default"},
 		{sm.ConnectionPolicy{Mode: sm.LeaveConnections}, "leave"},
@@ -121,7 +121,8 @@ func TestConnectionPoliciesAreValidated(t *testing.T) {
 	t.Parallel()
 	require.Equal(t, "policy 9", sm.ConnectionPolicy{Mode: 9}.String())
 	require.Error(t, sm.ConnectionPolicy{Mode: 9}.Validate())
-	require.NoError(t, sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: time.Second}.Validate())
+	drain := sm.ConnectionPolicy{Mode: sm.DrainConnections, Drain: time.Second}
+	require.NoError(t, drain.Validate())
 	require.EqualError(t, sm.ConnectionPolicy{Mode: sm.DrainConnections}.Validate(),
 		"connection policy: drain: 0s: must be at least 1s")
 }
