@@ -2,25 +2,17 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
 	"os/exec"
-	"strings"
-	"sync"
-	"sync/atomic"
 	"testing"
-	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -46,8 +38,8 @@ type plugin struct {
 	valid []attachment
 }
 
-// start starts the process. When it has ended, out has its output.
-func (p plugin) start(tb testing.TB) (cmd *exec.Cmd, out *bytes.Buffer) {
+// run runs the process, and returns its output and whether it succeeded.
+func (p plugin) run(tb testing.TB) (string, bool) {
 	var r request
 	r.CNIVersion, r.Name, r.RuntimeConfig.PortMappings = "1.1.0", p.network, p.ports
 	r.ValidAttachments = p.valid
@@ -60,19 +52,13 @@ func (p plugin) start(tb testing.TB) (cmd *exec.Cmd, out *bytes.Buffer) {
 	require.NoError(tb, err)
 	input, err := json.Marshal(r)
 	require.NoError(tb, err)
-	out = &bytes.Buffer{}
-	cmd = exec.Command(os.Args[0])
+	var out bytes.Buffer
+	cmd := exec.Command(os.Args[0])
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+p.command,
 		"CNI_CONTAINERID="+p.pod.ContainerID, "CNI_IFNAME="+p.pod.IfName)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), out, out
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &out
 	require.NoError(tb, p.ns.Do(cmd.Start))
-	return cmd, out
-}
-
-// run runs the process, and returns its output and whether it succeeded.
-func (p plugin) run(tb testing.TB) (string, bool) {
-	cmd, out := p.start(tb)
-	err := cmd.Wait()
+	err = cmd.Wait()
 	return out.String(), err == nil
 }
 
@@ -90,14 +76,6 @@ func tcp(ports ...uint16) (l []mapping) {
 		l = append(l, mapping{HostPort: p, ContainerPort: 8080})
 	}
 	return l
-}
-
-// parts returns the parts that the plugin left in a namespace.
-func parts(tb testing.TB, ns *netnstest.NS) *dataplane.Parts {
-	backend, err := nftables.New(&nftables.Config{Table: "published", NetNS: ns.Fd()})
-	require.NoError(tb, err)
-	tb.Cleanup(func() { backend.Close() })
-	return dataplane.NewParts(backend, nil)
 }
 
 func TestPublish(t *testing.T) {
@@ -130,7 +108,9 @@ func TestPublish(t *testing.T) {
 		reaches(servicemodel.UDP, c.NodeAddrs()[i], 53, name)
 	}
 
-	requireAtLoopback(t, c.Node, 8001, c.Pods[1].Name)
+	o := netnstest.Probe{From: c.Node, Proto: servicemodel.TCP,
+		To: netip.MustParseAddrPort("127.0.0.1:8001")}.Send(t.Context())
+	require.Equal(t, c.Pods[1].Name, o.Server, o)
 
 	third := plugin{ns: c.Node.NS, command: "ADD", network: "net", pod: pod(3),
 		addrs: plugins[0].addrs, ports: tcp(8001, 8002)}
@@ -153,114 +133,12 @@ func TestPublish(t *testing.T) {
 	reaches(servicemodel.TCP, c.Node.IPv4, 8001, "")
 }
 
-// A hundred processes at once add, change and delete ports, and some of them are killed. Each
-// process that is not killed succeeds. Each killed process has done everything or nothing. No other
-// pod loses anything.
-func TestManyProcessesAtOnce(t *testing.T) {
-	t.Parallel()
-	netnstest.Require(t)
-	ns, err := netnstest.NewNS(t.Name())
-	require.NoError(t, err)
-	defer ns.Close()
-	const processes, rounds = 100, 3
-	want := make([][]uint16, processes)  // ports of each
-	story := make([][]string, processes) // events of each, for debugging
-	var running sync.WaitGroup
-	var killed atomic.Int32
-	for i := range processes {
-		running.Go(func() {
-			rng := rand.New(rand.NewPCG(uint64(i), 2))
-			for range rounds {
-				p, ports := randomPlugin(ns, rng, i)
-				if !p.killedAtRandom(t, rng) {
-					want[i] = ports
-					story[i] = append(story[i], fmt.Sprint(p.command, ports))
-					continue
-				}
-				killed.Add(1)
-				got := held(t, ns, pod(i))
-				story[i] = append(story[i], fmt.Sprint(p.command, ports, " killed, leaves ", got))
-				if fmt.Sprint(got) == fmt.Sprint(ports) {
-					want[i] = ports
-				}
-			}
-		})
-	}
-	running.Wait()
-	t.Logf("%d of %d processes were killed", killed.Load(), processes*rounds)
-	require.Positive(t, killed.Load())
-	for i := range processes {
-		assert.Equal(t, want[i], held(t, ns, pod(i)), story[i])
-	}
-}
-
-// randomPlugin returns a plugin that adds or deletes ports of a pod, and the ports that the pod
-// then has.
-func randomPlugin(ns *netnstest.NS, rng *rand.Rand, i int) (p plugin, ports []uint16) {
-	p = plugin{ns: ns, command: "DEL", network: "net", pod: pod(i),
-		addrs: []string{netip.AddrFrom4([4]byte{10, 1, 0, byte(i)}).String() + "/16"}}
-	if rng.IntN(3) > 0 {
-		p.command = "ADD"
-		first := uint16(10000 + 100*i + rng.IntN(90))
-		ports = []uint16{first, first + 1, first + 2}
-		p.ports = tcp(ports...)
-	}
-	return p, ports
-}
-
-// killedAtRandom runs the process, kills it at a random time, and reports whether it was killed.
-// Otherwise the process must succeed.
-func (p plugin) killedAtRandom(t *testing.T, rng *rand.Rand) bool {
-	cmd, out := p.start(t)
-	if rng.IntN(4) == 0 {
-		time.Sleep(time.Duration(rng.IntN(100)) * time.Millisecond)
-		_ = cmd.Process.Kill() // it may have ended
-	}
-	err := cmd.Wait()
-	if err != nil && strings.Contains(err.Error(), "signal: killed") {
-		return true
-	}
-	if err != nil {
-		t.Errorf("%s: %v: %s", p.command, err, out)
-	}
-	return false
-}
-
-// requireAtLoopback requires that a port of the node leads to a server, at a loopback address.
-func requireAtLoopback(t *testing.T, node *netnstest.Host, port uint16, want string) {
-	t.Helper()
-	o := netnstest.Probe{From: node, Proto: servicemodel.TCP,
-		To: netip.AddrPortFrom(netip.MustParseAddr("127.0.0.1"), port)}.Send(t.Context())
-	require.Equal(t, want, o.Server, o)
-}
-
-// held returns the ports that a pod has published, and requires that all lead to its endpoint.
-func held(tb testing.TB, ns *netnstest.NS, a attachment) (ports []uint16) {
+// others publishes three ports for each of the pods, as processes would.
+func others(tb testing.TB, ns *netnstest.NS, pods int) {
 	backend, err := nftables.New(&nftables.Config{Table: "published", NetNS: ns.Fd()})
 	require.NoError(tb, err)
 	defer backend.Close()
-	owner := (&request{Name: "net"}).owner(a)
-	for range 100 {
-		var o *dataplane.Observation
-		o, err = backend.(dataplane.PartReader).ObserveParts(context.Background(),
-			[]string{owner}, nil)
-		if err != nil {
-			continue // other writers interrupted the reading
-		}
-		for f := range nocopy.Of(o.Table).Part(owner).Frontends() {
-			ports = append(ports, f.Key.Port)
-			pod, _ := o.Table.PoolsOf(f)
-			require.Len(tb, pod.Slots, 1)
-		}
-		return ports
-	}
-	tb.Error(err)
-	return nil
-}
-
-// others publishes three ports for each of the pods, as processes would.
-func others(tb testing.TB, ns *netnstest.NS, pods int) {
-	p := parts(tb, ns)
+	p := dataplane.NewParts(backend, nil)
 	for i := range pods {
 		var r request
 		r.RuntimeConfig.PortMappings = []mapping{}
