@@ -4,7 +4,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -195,83 +194,41 @@ func TestStrictRefusesPortZeroInSlice(t *testing.T) {
 	}, texts(tracker.SetEndpointSlice(slice)))
 }
 
-type slices = []*discoveryv1.EndpointSlice
-
-func sliceOnPort(s *discoveryv1.EndpointSlice, port int32) *discoveryv1.EndpointSlice {
-	s.Ports[0].Port = ptr(port)
-	return s
-}
-
-func sliceIn(ready, serving, terminating bool, s *discoveryv1.EndpointSlice,
-) *discoveryv1.EndpointSlice {
-	for i := range s.Endpoints {
-		s.Endpoints[i].Conditions = discoveryv1.EndpointConditions{Ready: &ready,
-			Serving: &serving, Terminating: &terminating}
-	}
-	return s
-}
-
-func sliceWithDNS(s *discoveryv1.EndpointSlice) *discoveryv1.EndpointSlice {
-	s.Ports = append(s.Ports, discoveryv1.EndpointPort{Name: ptr("dns"),
-		Protocol: ptr(corev1.ProtocolUDP), Port: ptr(int32(53))})
-	return s
-}
-
 func endpointOn(port uint16, address string) servicemodel.Endpoint {
 	e := webEndpoint(address)
 	e.Ports = httpOn(port)
 	return e
 }
 
-func onlyDNS(address string) servicemodel.Endpoint {
-	e := webEndpoint(address)
-	e.Ports = []servicemodel.EndpointPort{{Name: "dns", Protocol: servicemodel.UDP, Port: 53}}
-	return e
-}
-
-func notReady(address string) servicemodel.Endpoint {
-	e := webEndpoint(address)
-	e.Ready = false
-	return e
-}
-
-// slicesOfOneService are EndpointSlices of one service, and the endpoints that result from all of
-// them.
+// slicesOfOneService are the EndpointSlices a and b of one service with the endpoint 10.1.0.1 each,
+// their changes in YAML, and the endpoints that result from both.
 var slicesOfOneService = []struct {
-	name  string
-	given slices
-	want  endpoints
+	name, a, b string
+	want       endpoints
 }{
 	{"endpoints of all slices, in the order of the slices' names",
-		slices{webSlice("b", "10.1.0.2"), webSlice("a", "10.1.0.3", "10.1.0.1")},
-		endpoints{webEndpoint("10.1.0.3"), webEndpoint("10.1.0.1"),
-			webEndpoint("10.1.0.2")}},
-	{"a named target port may differ by slice", slices{webSlice("a", "10.1.0.1"),
-		sliceOnPort(webSlice("b", "10.1.0.2"), 9090)},
+		"endpoints: [{addresses: [10.1.0.3]}, {addresses: [10.1.0.1]}]",
+		"endpoints: [{addresses: [10.1.0.2]}]",
+		endpoints{webEndpoint("10.1.0.3"), webEndpoint("10.1.0.1"), webEndpoint("10.1.0.2")}},
+	{"a named target port may differ by slice", "",
+		"{endpoints: [{addresses: [10.1.0.2]}], ports: [{port: 9090}]}",
 		endpoints{webEndpoint("10.1.0.1"), endpointOn(9090, "10.1.0.2")}},
-	{"one address with two numbers is two endpoints", slices{webSlice("a", "10.1.0.1"),
-		sliceOnPort(webSlice("b", "10.1.0.1"), 9090)},
+	{"one address with two numbers is two endpoints", "", "ports: [{port: 9090}]",
 		endpoints{webEndpoint("10.1.0.1"), endpointOn(9090, "10.1.0.1")}},
-	{"an endpoint in two slices is one", slices{webSlice("a", "10.1.0.1"),
-		webSlice("b", "10.1.0.1", "10.1.0.2")},
+	{"an endpoint in two slices is one", "", "endpoints: [{}, {addresses: [10.1.0.2]}]",
 		endpoints{webEndpoint("10.1.0.1"), webEndpoint("10.1.0.2")}},
-	{"an endpoint twice in one slice is one", slices{webSlice("a", "10.1.0.1", "10.1.0.01")},
-		endpoints{webEndpoint("10.1.0.1")}},
-	{"the ports that the other slice lacks stay",
-		slices{webSlice("a", "10.1.0.1"), sliceWithDNS(webSlice("b", "10.1.0.1"))},
-		endpoints{webEndpoint("10.1.0.1"), onlyDNS("10.1.0.1")}},
-	{"ready wins over not ready",
-		slices{sliceIn(false, false, false, webSlice("a", "10.1.0.1")),
-			webSlice("b", "10.1.0.1")},
-		endpoints{webEndpoint("10.1.0.1")}},
-	{"not terminating wins over terminating", slices{
-		sliceIn(true, true, true, webSlice("a", "10.1.0.1")),
-		sliceIn(false, true, false, webSlice("b", "10.1.0.1")),
-	}, endpoints{notReady("10.1.0.1")}},
-	{"serving wins over not serving", slices{
-		sliceIn(false, false, false, webSlice("a", "10.1.0.1")),
-		sliceIn(false, true, false, webSlice("b", "10.1.0.1")),
-	}, endpoints{notReady("10.1.0.1")}},
+	{"an endpoint twice in one slice is one", "endpoints: [{}, {addresses: [10.1.0.01]}]",
+		"endpoints: null", oneEndpoint("")},
+	{"the ports that the other slice lacks stay", "",
+		"ports: [{}, {name: dns, protocol: UDP, port: 53}]",
+		append(oneEndpoint(""),
+			oneEndpoint("ports: [{name: dns, protocol: udp, port: 53}]")...)},
+	{"ready wins over not ready", "endpoints: [{conditions: {ready: false, serving: false}}]", "",
+		oneEndpoint("")},
+	{"not terminating wins over terminating", "endpoints: [{conditions: {terminating: true}}]",
+		"endpoints: [{conditions: {ready: false}}]", oneEndpoint("ready: false")},
+	{"serving wins over not serving", "endpoints: [{conditions: {ready: false, serving: false}}]",
+		"endpoints: [{conditions: {ready: false}}]", oneEndpoint("ready: false")},
 }
 
 func TestSlicesOfOneService(t *testing.T) {
@@ -279,14 +236,13 @@ func TestSlicesOfOneService(t *testing.T) {
 	for _, tt := range slicesOfOneService {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			for _, order := range [][]int{{0, 1}, {1, 0}} {
+			given := []*discoveryv1.EndpointSlice{patched(webSlice("a", "10.1.0.1"), tt.a),
+				patched(webSlice("b", "10.1.0.1"), tt.b)}
+			for _, first := range []int{0, 1} {
 				tracker := kube.NewTracker(kube.Config{})
 				requireNoProblems(t, tracker.SetService(webService()))
-				for _, i := range order {
-					if i < len(tt.given) {
-						requireNoProblems(t, tracker.SetEndpointSlice(tt.given[i]))
-					}
-				}
+				requireNoProblems(t, tracker.SetEndpointSlice(given[first]))
+				requireNoProblems(t, tracker.SetEndpointSlice(given[1-first]))
 				require.Equal(t, tt.want, tracker.State().Endpoints(web))
 			}
 		})

@@ -126,7 +126,7 @@ func requireNoProblems(t *testing.T, problems []kube.Problem) {
 
 // patched returns an object changed by a patch in YAML, which changes lists item by item.
 func patched[T any](o *T, patch string) *T {
-	if err := yaml.Unmarshal([]byte(patch), o); err != nil {
+	if err := yaml.UnmarshalStrict([]byte(patch), o); err != nil {
 		panic(err)
 	}
 	return o

@@ -29,73 +29,51 @@ func ourNode() *corev1.Node {
 }
 
 var (
-	// knownNode is the node that ourNode describes. nodeSelf is the least that a program gives, and
-	// nodeOwn a full description by the program.
-	knownNode = servicemodel.Node{Name: "node-a", Zone: "zone-1",
-		Addresses: addrs("172.16.0.1", "fd00:16::1", "192.0.2.1", "2001:db8::1")}
+	// nodeSelf is the least that a program gives, and nodeOwn a full description by the program.
 	nodeSelf = servicemodel.Node{Name: "node-a"}
 	nodeOwn  = servicemodel.Node{Name: "node-a", Zone: "mine", Addresses: addrs("10.9.9.9"),
 		MasqueradeAll: true}
 )
 
-// nodeWith is knownNode, changed.
-func nodeWith(change func(*servicemodel.Node)) servicemodel.Node {
-	n := knownNode
-	change(&n)
-	return n
-}
-
-func nodeAsItIs(*corev1.Node) {}
-
-// nodeCases are Nodes, and the node in the resulting state.
+// nodeCases are changes to ourNode in YAML, and the node in the resulting state.
 var nodeCases = []struct {
 	name     string
 	config   kube.Config
-	given    func(*corev1.Node)
-	want     servicemodel.Node
+	given    string
+	want     *servicemodel.Node
 	problems []string
 }{
-	{"zone and addresses, internal ones first", kube.Config{Node: nodeSelf}, nodeAsItIs,
-		knownNode, nil},
-	{"another node", kube.Config{Node: nodeSelf}, func(n *corev1.Node) {
-		n.Name = "node-b"
-	}, nodeSelf, nil},
-	{"a program that does not name its node", kube.Config{}, nodeAsItIs,
-		servicemodel.Node{}, nil},
-	{"only the zone label counts", kube.Config{Node: nodeSelf}, func(n *corev1.Node) {
-		n.Labels = map[string]string{"failure-domain.beta.kubernetes.io/zone": "old",
-			"topology.kubernetes.io/region": "region"}
-	}, nodeWith(func(n *servicemodel.Node) { n.Zone = "" }), nil},
-	{"what the program says wins", kube.Config{Node: nodeOwn}, nodeAsItIs, nodeOwn, nil},
-	{"pod CIDRs tell local pods where asked for", kube.Config{Node: nodeSelf, NodeCIDRs: true},
-		nodeAsItIs,
-		nodeWith(func(n *servicemodel.Node) {
-			n.LocalPods.CIDRs = prefixes("10.1.0.0/24", "fd00:1::/64")
-		}), nil},
-	{"a single pod CIDR", kube.Config{Node: nodeSelf, NodeCIDRs: true}, func(n *corev1.Node) {
-		n.Spec.PodCIDRs = nil
-	},
-		nodeWith(func(n *servicemodel.Node) { n.LocalPods.CIDRs = prefixes("10.1.0.0/24") }), nil},
-	{"leading zeros", kube.Config{Node: nodeSelf}, func(n *corev1.Node) {
-		n.Status.Addresses[2].Address = "172.016.000.001"
-	}, knownNode, nil},
+	{"zone and addresses, internal ones first", kube.Config{Node: nodeSelf}, "", known(""), nil},
+	{"another node", kube.Config{Node: nodeSelf}, "metadata: {name: node-b}", &nodeSelf, nil},
+	{"a program that does not name its node", kube.Config{}, "", &servicemodel.Node{}, nil},
+	{"only the zone label counts", kube.Config{Node: nodeSelf}, "metadata: {labels: " +
+		"{topology.kubernetes.io/zone: '', failure-domain.beta.kubernetes.io/zone: old, " +
+		"topology.kubernetes.io/region: region}}", known("zone: ''"), nil},
+	{"what the program says wins", kube.Config{Node: nodeOwn}, "", &nodeOwn, nil},
+	{"pod CIDRs tell local pods where asked for", kube.Config{Node: nodeSelf, NodeCIDRs: true}, "",
+		known("localPods: {cidrs: [10.1.0.0/24, 'fd00:1::/64']}"), nil},
+	{"a single pod CIDR", kube.Config{Node: nodeSelf, NodeCIDRs: true}, "spec: {podCIDRs: null}",
+		known("localPods: {cidrs: [10.1.0.0/24]}"), nil},
+	{"leading zeros", kube.Config{Node: nodeSelf},
+		"status: {addresses: [{}, {}, {address: 172.016.000.001}, {}, {}]}", known(""), nil},
 	{"addresses that are none, or of no use, are skipped",
-		kube.Config{Node: nodeSelf, NodeCIDRs: true}, func(n *corev1.Node) {
-			n.Spec.PodCIDRs = []string{"x"}
-			n.Status.Addresses = append(n.Status.Addresses,
-				corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "y"},
-				corev1.NodeAddress{Type: corev1.NodeInternalIP, Address: "127.0.0.1"})
-		}, knownNode, []string{
+		kube.Config{Node: nodeSelf, NodeCIDRs: true}, "{spec: {podCIDRs: [x]}, status: " +
+			"{addresses: [{}, {}, {}, {}, {}, {type: InternalIP, address: 'y'}, " +
+			"{type: InternalIP, address: 127.0.0.1}]}}", known(""), []string{
 			"warning: Node node-a: status.addresses[5].address: y: not an IP address",
 			"warning: Node node-a: status.addresses[6].address: 127.0.0.1: may not be a " +
 				"loopback address",
 			"warning: Node node-a: spec.podCIDRs[0]: x: not an IP range such as 10.0.0.0/8",
 		}},
 	{"strictly, what is none is an error", kube.Config{Node: nodeSelf, Strict: true},
-		func(n *corev1.Node) {
-			n.Status.Addresses[2].Address = "x"
-		}, nodeSelf,
+		"status: {addresses: [{}, {}, {address: x}]}", &nodeSelf,
 		[]string{"error: Node node-a: status.addresses[2].address: x: not an IP address"}},
+}
+
+// known is the node that ourNode describes, changed.
+func known(change string) *servicemodel.Node {
+	return patched(&servicemodel.Node{Name: "node-a", Zone: "zone-1",
+		Addresses: addrs("172.16.0.1", "fd00:16::1", "192.0.2.1", "2001:db8::1")}, change)
 }
 
 func TestNode(t *testing.T) {
@@ -104,14 +82,13 @@ func TestNode(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
 			tracker := kube.NewTracker(tt.config)
-			node := ourNode()
-			tt.given(node)
-			require.Equal(t, tt.problems, texts(tracker.SetNode(node)))
-			require.Equal(t, tt.want, tracker.State().Node())
+			require.Equal(t, tt.problems,
+				texts(tracker.SetNode(patched(ourNode(), tt.given))))
+			require.Equal(t, *tt.want, tracker.State().Node())
 			require.NoError(t, tracker.State().Validate())
 
 			tracker.DeleteNode("node-a")
-			require.Equal(t, tt.want, tracker.State().Node(), "the deletion of a node is ignored")
+			require.Equal(t, *tt.want, tracker.State().Node(), "the deletion of a node is ignored")
 		})
 	}
 }

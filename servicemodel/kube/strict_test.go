@@ -9,103 +9,71 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	"k8s.io/apimachinery/pkg/util/intstr"
 
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// strictCase has the problems that a strict tracker reports of a Service. Other trackers accept the
-// Service.
-type strictCase struct {
-	name  string
-	given func(*corev1.Service)
-	want  []string
-}
-
-func loadBalancer(s *corev1.Service, ips ...string) {
-	s.Spec.Type = corev1.ServiceTypeLoadBalancer
-	for _, ip := range ips {
-		s.Status.LoadBalancer.Ingress = append(s.Status.LoadBalancer.Ingress,
-			corev1.LoadBalancerIngress{IP: ip})
-	}
-}
-
 const onlyLoadBalancer = "may only be given where spec.type is LoadBalancer"
 
-var strictCases = []strictCase{
-	{"what an API server returns", func(*corev1.Service) {}, nil},
-	{"a load balancer", func(s *corev1.Service) {
-		loadBalancer(s, "203.0.113.1")
-		s.Spec.LoadBalancerIP = "203.0.113.1"
-		s.Spec.LoadBalancerSourceRanges = []string{" 192.0.2.0/24 "}
-		s.Spec.AllocateLoadBalancerNodePorts = ptr(false)
-	}, nil},
-	{"addresses that are none", func(s *corev1.Service) {
-		loadBalancer(s, "y")
-		s.Spec.ExternalIPs = []string{"x"}
-	}, []string{"error: spec.externalIPs[0]: x: not an IP address",
-		"error: status.loadBalancer.ingress[0].ip: y: not an IP address"}},
-	{"addresses that may be misread", func(s *corev1.Service) {
-		loadBalancer(s, "203.0.113.1")
-		s.Spec.ExternalIPs = []string{"192.0.2.010", "::ffff:192.0.2.11"}
-		s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.1/24"}
-	}, []string{"error: spec.externalIPs[0]: 192.0.2.010: must not have leading 0s",
+// strictCases are changes to webService, in YAML, and the problems that a strict tracker reports of
+// the Service. Other trackers accept it.
+var strictCases = []struct {
+	name, given string
+	want        []string
+}{
+	{"what an API server returns", "", nil},
+	{"a load balancer", "{spec: {type: LoadBalancer, loadBalancerIP: 203.0.113.1, " +
+		"loadBalancerSourceRanges: [' 192.0.2.0/24 '], allocateLoadBalancerNodePorts: false}, " +
+		"status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}}", nil},
+	{"addresses that are none", "{spec: {type: LoadBalancer, externalIPs: [x]}, " +
+		"status: {loadBalancer: {ingress: [{ip: 'y'}]}}}",
+		[]string{"error: spec.externalIPs[0]: x: not an IP address",
+			"error: status.loadBalancer.ingress[0].ip: y: not an IP address"}},
+	{"addresses that may be misread", "{spec: {type: LoadBalancer, " +
+		"externalIPs: [192.0.2.010, '::ffff:192.0.2.11'], " +
+		"loadBalancerSourceRanges: [192.0.2.1/24]}, " +
+		"status: {loadBalancer: {ingress: [{ip: 203.0.113.1}]}}}", []string{
+		"error: spec.externalIPs[0]: 192.0.2.010: must not have leading 0s",
 		"error: spec.externalIPs[1]: ::ffff:192.0.2.11: must not be an IPv4-mapped IPv6 address",
 		"error: spec.loadBalancerSourceRanges[0]: 192.0.2.1/24: must not have bits set beyond " +
 			"the prefix length"}},
-	{"node ports of a cluster IP", func(s *corev1.Service) { s.Spec.Ports[0].NodePort = 30080 },
+	{"node ports of a cluster IP", "spec: {ports: [{nodePort: 30080}]}",
 		[]string{"error: spec.ports[0].nodePort: 30080: may only be given where spec.type is " +
 			"NodePort or LoadBalancer"}},
-	{"what load balancers have", func(s *corev1.Service) {
-		s.Spec.Type = corev1.ServiceTypeNodePort
-		s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
-		s.Spec.LoadBalancerClass = ptr("a b")
-		s.Spec.AllocateLoadBalancerNodePorts = ptr(true)
-		s.Status.LoadBalancer.Ingress = []corev1.LoadBalancerIngress{{Hostname: "lb.example"}}
-	}, []string{
+	{"what load balancers have", "{spec: {type: NodePort, loadBalancerClass: a b, " +
+		"loadBalancerSourceRanges: [192.0.2.0/24], allocateLoadBalancerNodePorts: true}, " +
+		"status: {loadBalancer: {ingress: [{hostname: lb.example}]}}}", []string{
 		"error: spec.loadBalancerClass: a b: name part must consist of alphanumeric characters",
 		"error: spec.loadBalancerSourceRanges: " + onlyLoadBalancer,
 		"error: spec.allocateLoadBalancerNodePorts: " + onlyLoadBalancer,
 		"error: status.loadBalancer.ingress: " + onlyLoadBalancer}},
-	{"an external policy without external addresses", func(s *corev1.Service) {
-		s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
-		s.Spec.HealthCheckNodePort = 32000
-	}, []string{
-		"error: spec.externalTrafficPolicy: Local: may only be given where spec.type is NodePort " +
-			"or LoadBalancer, or with external IPs",
-		"error: spec.healthCheckNodePort: 32000: may only be given where spec.type is " +
-			"LoadBalancer and spec.externalTrafficPolicy is Local"}},
-	{"two families under SingleStack", func(s *corev1.Service) { s.Spec.IPFamilyPolicy = nil },
+	{"an external policy without external addresses",
+		"spec: {externalTrafficPolicy: Local, healthCheckNodePort: 32000}", []string{
+			"error: spec.externalTrafficPolicy: Local: may only be given where spec.type is " +
+				"NodePort or LoadBalancer, or with external IPs",
+			"error: spec.healthCheckNodePort: 32000: may only be given where spec.type is " +
+				"LoadBalancer and spec.externalTrafficPolicy is Local"}},
+	{"two families under SingleStack", "spec: {ipFamilyPolicy: null}",
 		[]string{"error: spec.ipFamilyPolicy: SingleStack: must be PreferDualStack or " +
 			"RequireDualStack where there are two families"}},
-	{"ports", func(s *corev1.Service) {
-		s.Spec.Ports[0].TargetPort = intstr.FromInt32(70000)
-		s.Spec.Ports[0].AppProtocol = ptr("")
-	}, []string{"error: spec.ports[0].targetPort: 70000: must be between 1 and 65535",
-		"error: spec.ports[0].appProtocol: name part must be non-empty"}},
-	{"a headless node port", func(s *corev1.Service) {
-		s.Spec.Type, s.Spec.ClusterIP = corev1.ServiceTypeNodePort, "None"
-		s.Spec.ClusterIPs, s.Spec.IPFamilies = []string{"None"}, nil
-	}, []string{"error: spec.clusterIP: None: is not possible where spec.type is NodePort"}},
-	{"an external name with an address", func(s *corev1.Service) {
-		s.Spec.Type = corev1.ServiceTypeExternalName
-	}, []string{"error: spec.externalName: a lowercase RFC 1123 subdomain",
+	{"ports", "spec: {ports: [{targetPort: 70000, appProtocol: ''}]}",
+		[]string{"error: spec.ports[0].targetPort: 70000: must be between 1 and 65535",
+			"error: spec.ports[0].appProtocol: name part must be non-empty"}},
+	{"a headless node port",
+		"spec: {type: NodePort, clusterIP: None, clusterIPs: [None], ipFamilies: null}",
+		[]string{"error: spec.clusterIP: None: is not possible where spec.type is NodePort"}},
+	{"an external name with an address", "spec: {type: ExternalName}", []string{
+		"error: spec.externalName: a lowercase RFC 1123 subdomain",
 		"error: spec.clusterIP: 10.96.0.10: may not be given where spec.type is ExternalName",
 		"error: spec.ipFamilies: may not be given",
 		"error: spec.ipFamilyPolicy: RequireDualStack: may not be given"}},
-	{"metadata and selector", func(s *corev1.Service) {
-		s.Labels = map[string]string{"app": "a b"}
-		s.Spec.Selector = map[string]string{"-": "x"}
-	}, []string{"error: metadata.labels: a b: a valid label must be",
-		"error: spec.selector: -: name part must consist"}},
-	{"what nobody heeds", func(s *corev1.Service) {
-		loadBalancer(s)
-		s.Spec.LoadBalancerIP = "203.0.113.1"
-		s.Spec.LoadBalancerSourceRanges = []string{"192.0.2.0/24"}
-		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{}
-		s.Annotations = map[string]string{
-			"service.beta.kubernetes.io/load-balancer-source-ranges": "10.0.0.0/8"}
-	}, []string{
+	{"metadata and selector", "{metadata: {labels: {app: a b}}, spec: {selector: {'-': x}}}",
+		[]string{"error: metadata.labels: a b: a valid label must be",
+			"error: spec.selector: -: name part must consist"}},
+	{"what nobody heeds", "{metadata: {annotations: " +
+		"{service.beta.kubernetes.io/load-balancer-source-ranges: 10.0.0.0/8}}, " +
+		"spec: {type: LoadBalancer, loadBalancerIP: 203.0.113.1, " +
+		"loadBalancerSourceRanges: [192.0.2.0/24], sessionAffinityConfig: {}}}", []string{
 		"warning: spec.loadBalancerIP: 203.0.113.1: has no effect: the addresses of load " +
 			"balancers are read from status.loadBalancer.ingress",
 		"warning: spec.loadBalancerSourceRanges: restrict nobody: they are for the addresses in " +
@@ -121,8 +89,7 @@ func TestStrictServices(t *testing.T) {
 	for _, tt := range strictCases {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			service := webService()
-			tt.given(service)
+			service := patched(webService(), tt.given)
 			requireTexts(t, "Service default/web: ", tt.want,
 				kube.NewTracker(kube.Config{Strict: true}).SetService(service))
 			for _, p := range kube.NewTracker(kube.Config{}).SetService(service) {
