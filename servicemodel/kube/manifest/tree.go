@@ -2,8 +2,10 @@ package manifest
 
 import (
 	"fmt"
+	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 )
 
 // kind is a kind of value in JSON.
@@ -82,43 +84,20 @@ func (v *value) textOf(name string) string {
 	return ""
 }
 
+// pathStep matches a step of a path: the name of a field, or a key or index in brackets.
+var pathStep = regexp.MustCompile(`[^.\[]+|\[[^\]]*\]?`)
+
 // lineOf returns the line of the field at path, such as "spec.ports[1].port", or of the innermost
 // enclosing value that exists.
 func (v *value) lineOf(path string) int {
-	at := v
-	for path != "" {
-		var next *value
-		switch path[0] {
-		case '.':
-			path = path[1:]
-			continue
-		case '[':
-			key := path[1:]
-			path = ""
-			for i := range key {
-				if key[i] == ']' {
-					key, path = key[:i], key[i+1:]
-					break
-				}
-			}
-			next = at.index(key)
-		default:
-			n := len(path)
-			for i := range path {
-				if path[i] == '.' || path[i] == '[' {
-					n = i
-					break
-				}
-			}
-			next = at.get(path[:n])
-			path = path[n:]
-		}
-		if next == nil {
+	line := v.line
+	for _, step := range pathStep.FindAllString(path, -1) {
+		if v = v.index(strings.Trim(step, "[]")); v == nil {
 			break
 		}
-		at = next
+		line = v.line
 	}
-	return at.line
+	return line
 }
 
 // index returns an item of a list by its number, or a member of an object by its name.
