@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
@@ -15,6 +14,7 @@ import (
 type converter struct {
 	file     string
 	groups   map[string]*statement
+	grammar  map[place]rule
 	told     map[string]bool // texts of changes
 	services []config.Service
 	warnings []*config.FieldError
@@ -34,10 +34,11 @@ type Result struct {
 // Convert converts the text of a configuration. The name is for errors and warnings. Errors are
 // *[config.FieldError] values whose path is a keyword. With an error, the result has no file.
 func Convert(name, text string) (*Result, error) {
-	c := &converter{file: name, groups: map[string]*statement{}, told: map[string]bool{}}
-	all, err := parse(text)
-	if line := (*lineError)(nil); errors.As(err, &line) {
-		return &Result{}, &config.FieldError{File: name, Line: line.line, Err: line.err}
+	c := &converter{file: name, groups: map[string]*statement{}, told: map[string]bool{},
+		grammar: newGrammar()}
+	all, line, err := parse(text)
+	if err != nil {
+		return &Result{}, &config.FieldError{File: name, Line: line, Err: err}
 	}
 	c.top(all)
 	r := &Result{Warnings: inOrder(c.warnings)}
@@ -129,81 +130,3 @@ var elsewhere = []string{"global_defs", "global_tracking", "linkbeat_interfaces"
 	"static_ipaddress", "static_routes", "static_rules", "static_track_group", "interface_up_down",
 	"garp_group", "vrrp_script", "vrrp_track_process", "track_process", "vrrp_track_file",
 	"track_file", "vrrp_sync_group", "vrrp_instance", "bfd_instance", "SSL", "track_bfd"}
-
-// keywords says what each keyword does in a block. T is the result of the block.
-type keywords[T any] struct {
-	use map[string]func(c *converter, s *statement, to T)
-	// run after all others, because they inherit the results
-	late map[string]func(c *converter, s *statement, to T)
-	// ignored keywords have no effect. The text is the warning. It is empty if the load balancer
-	// always works as the keyword asks.
-	ignored map[string]string
-}
-
-// read reads the statements of a block.
-func (k keywords[T]) read(c *converter, block *statement, to T) {
-	for _, s := range block.body {
-		why, ignored := k.ignored[s.keyword()]
-		switch {
-		case k.use[s.keyword()] != nil:
-			k.use[s.keyword()](c, s, to)
-		case ignored && why != "":
-			c.warn(s, "%s", why)
-		case !ignored && k.late[s.keyword()] == nil:
-			c.fail(s, "unknown keyword in the block of %s", block.keyword())
-		}
-	}
-	for _, s := range block.body {
-		if late := k.late[s.keyword()]; late != nil {
-			late(c, s, to)
-		}
-	}
-}
-
-// arg returns the one argument of a statement.
-func (c *converter) arg(s *statement) (string, bool) {
-	if len(s.args()) != 1 || s.block {
-		c.fail(s, "want one value")
-		return "", false
-	}
-	return s.args()[0], true
-}
-
-// number returns the one argument of a statement, a number of so many bits. is says what it must
-// be.
-func (c *converter) number(s *statement, bits int, is string) (uint64, bool) {
-	text, ok := c.arg(s)
-	if !ok {
-		return 0, false
-	}
-	n, err := strconv.ParseUint(text, 10, bits)
-	if err != nil {
-		c.fail(s, "%q is not %s", text, is)
-	}
-	return n, err == nil
-}
-
-// port reads a port.
-func (c *converter) port(s *statement, text string) (uint16, bool) {
-	n, err := strconv.ParseUint(text, 10, 16)
-	if err != nil || n == 0 {
-		c.fail(s, "%q is not a port", text)
-		return 0, false
-	}
-	return uint16(n), true
-}
-
-// noted is the warning for keywords that only notify people or programs.
-const noted = "nobody is told: not converted"
-
-var (
-	notifies = map[string]string{"notify_up": noted, "notify_down": noted, "smtp_alert": noted,
-		"snmp_name": noted, "alpha": "", "inhibit_on_failure": "", "warmup": "",
-		"uthreshold": "no limit of connections is kept",
-		"lthreshold": "no limit of connections is kept"}
-	ofServers = map[string]string{"ha_suspend": "checks are never suspended",
-		"omega": noted, "quorum_up": noted, "quorum_down": noted, "ip_family": "",
-		"ops":                  "packets of a flow go to one backend",
-		"hysteresis":           "sorry servers are used as long as no backend is up",
-		"sorry_server_inhibit": ""}
-)

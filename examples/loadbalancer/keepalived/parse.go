@@ -20,75 +20,45 @@ func (s *statement) args() []string  { return s.words[1:] }
 // maxDepth bounds blocks within blocks; keepalived's have four.
 const maxDepth = 20
 
-// lineError is a fault in a line.
-type lineError struct {
-	line int
-	err  error
-}
-
-func (e *lineError) Error() string { return fmt.Sprintf("%d: %v", e.line, e.err) }
-
-// parse reads a configuration. A brace may stand on the line of its keyword or on the next one.
-func parse(text string) ([]*statement, error) {
-	p := &parser{}
-	for line := range strings.Lines(text) {
-		p.line++
-		words, err := split(line)
-		if err == nil {
-			err = p.take(words)
-		}
+// parse reads a configuration. A brace may stand on the line of its keyword or on the next one. An
+// error comes with its line.
+func parse(text string) (all []*statement, line int, err error) {
+	open := []*statement{{}} // the blocks that have not ended; the first one is the file
+	var now, last *statement // the statement of this line, and the one that may get a block
+	for content := range strings.Lines(text) {
+		line++
+		words, err := split(content)
 		if err != nil {
-			return nil, &lineError{p.line, err}
+			return nil, line, err
+		}
+		now = nil
+		for _, w := range words {
+			inner := open[len(open)-1]
+			switch {
+			case w.brace && w.text == "{" && (last == nil || last.block):
+				return nil, line, errors.New("a block without a keyword")
+			case w.brace && w.text == "{" && len(open) > maxDepth:
+				return nil, line, errors.New("too many blocks within blocks")
+			case w.brace && w.text == "{":
+				last.block = true
+				open, last, now = append(open, last), nil, nil
+			case w.brace && len(open) == 1:
+				return nil, line, errors.New("a } too many")
+			case w.brace:
+				open, last, now = open[:len(open)-1], nil, nil
+			case now == nil:
+				now = &statement{line: line, words: []string{w.text}}
+				last, inner.body = now, append(inner.body, now)
+			default:
+				now.words = append(now.words, w.text)
+			}
 		}
 	}
-	if len(p.open) > 0 {
-		last := p.open[len(p.open)-1]
-		return nil, &lineError{last.line, fmt.Errorf("the block of %s has no end", last.keyword())}
+	if len(open) > 1 {
+		inner := open[len(open)-1]
+		return nil, inner.line, fmt.Errorf("the block of %s has no end", inner.keyword())
 	}
-	return p.top, nil
-}
-
-// parser has the statements so far.
-type parser struct {
-	line int
-	top  []*statement
-	open []*statement // blocks that have not ended
-	last *statement   // the statement that may get a block; nil if there is none
-}
-
-// take adds the words of one line.
-func (p *parser) take(words []word) error {
-	var now *statement
-	for _, w := range words {
-		switch {
-		case w.brace && w.text == "{":
-			if p.last == nil || p.last.block {
-				return errors.New("a block without a keyword")
-			}
-			if len(p.open) == maxDepth {
-				return errors.New("too many blocks within blocks")
-			}
-			p.last.block = true
-			p.open, p.last, now = append(p.open, p.last), nil, nil
-		case w.brace:
-			if len(p.open) == 0 {
-				return errors.New("a } too many")
-			}
-			p.open, p.last, now = p.open[:len(p.open)-1], nil, nil
-		case now == nil:
-			now = &statement{line: p.line, words: []string{w.text}}
-			p.last = now
-			if len(p.open) == 0 {
-				p.top = append(p.top, now)
-			} else {
-				block := p.open[len(p.open)-1]
-				block.body = append(block.body, now)
-			}
-		default:
-			now.words = append(now.words, w.text)
-		}
-	}
-	return nil
+	return open[0].body, 0, nil
 }
 
 // word is a word of a line, or a brace.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/binary"
 	"fmt"
-	"maps"
 	"math/bits"
 	"net/netip"
 	"slices"
@@ -12,23 +11,10 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// virtual is a virtual server that is being read.
-type virtual struct {
-	config.Service
-	timing
-	flags  []string // of the scheduler
-	listen []listen
-}
-
-// listen is an address and port at which a virtual server answers.
-type listen struct {
-	addr netip.Addr
-	port uint16
-}
 
 // virtualServer converts one virtual server: into a service for each of its ports.
 func (c *converter) virtualServer(s *statement) {
@@ -40,69 +26,69 @@ func (c *converter) virtualServer(s *statement) {
 	if len(where) == 0 {
 		return
 	}
-	v := &virtual{listen: where, timing: timing{interval: time.Minute, timeout: 5 * time.Second}}
-	v.Protocol, v.Scheduler, v.Masquerade = "tcp", "wlc", "never"
-	v.Connections = "leave"
-	serverKeywords().read(c, s, v)
+	in := &scope{port: where[0].Port(), interval: time.Minute, timeout: 5 * time.Second,
+		Service: config.Service{Protocol: "tcp", Scheduler: "wlc", Masquerade: "never",
+			Connections: "leave"}}
+	c.read(s, virtualServer, in)
 	for _, flag := range []string{"+port", "+fallback"} {
-		if slices.Contains(v.flags, flag) {
-			v.Scheduler += flag
+		if slices.Contains(in.flags, flag) {
+			in.Scheduler += flag
 		}
 	}
-	if _, err := servicemodel.ParseScheduler(v.Scheduler); err != nil {
-		c.fail(s, "scheduler %s: %w", v.Scheduler, err)
+	if _, err := servicemodel.ParseScheduler(in.Scheduler); err != nil {
+		c.fail(s, "scheduler %s: %w", in.Scheduler, err)
 	}
 	c.change(s, "connections to a server that fails go on, as with inhibit_on_failure "+
 		"(connections: leave)")
-	for _, l := range where {
-		port := v.Service
-		port.Name = fmt.Sprintf("%s-%d-%s", name, l.port, v.Protocol)
-		port.Port = l.port
-		c.change(s, "is the service %s", port.Name)
-		same := func(o config.Service) bool { return o.Name == port.Name }
-		if i := slices.IndexFunc(c.services, same); i >= 0 {
-			c.services[i].Addresses = append(c.services[i].Addresses, l.addr)
-			continue
+	for _, at := range where {
+		service := in.Service
+		service.Name = fmt.Sprintf("%s-%d-%s", name, at.Port(), in.Protocol)
+		service.Port = at.Port()
+		c.change(s, "is the service %s", service.Name)
+		i := slices.IndexFunc(c.services, func(o config.Service) bool {
+			return o.Name == service.Name
+		})
+		if i < 0 {
+			i = len(c.services)
+			c.services = append(c.services, service)
 		}
-		port.Addresses = []netip.Addr{l.addr}
-		c.services = append(c.services, port)
+		c.services[i].Addresses = append(c.services[i].Addresses, at.Addr())
 	}
 }
 
 // whereOf returns the name of a virtual server, and where it answers.
-func (c *converter) whereOf(s *statement) (name string, where []listen) {
+func (c *converter) whereOf(s *statement) (name string, where []netip.AddrPort) {
 	args := s.args()
-	switch {
-	case len(args) == 2 && args[0] == "group":
-		group := c.groups[args[1]]
-		if group == nil {
-			c.fail(s, "there is no virtual_server_group %s", args[1])
-			return "", nil
+	if len(args) != 2 || args[0] != "group" {
+		if where = c.listens(s, args); len(where) > 0 {
+			name = strings.ReplaceAll(where[0].Addr().String(), ":", ".")
 		}
-		for _, line := range group.body {
-			where = append(where, c.listens(line, line.words)...)
-		}
-		if len(where) == 0 {
-			c.fail(s, "the virtual_server_group %s has no address", args[1])
-		}
-		return args[1], where
+		return name, where
 	}
-	where = c.listens(s, args)
-	if len(where) > 0 {
-		name = strings.ReplaceAll(where[0].addr.String(), ":", ".")
+	group := c.groups[args[1]]
+	if group == nil {
+		c.fail(s, "there is no virtual_server_group %s", args[1])
+		return "", nil
 	}
-	return name, where
+	for _, line := range group.body {
+		where = append(where, c.listens(line, line.words)...)
+	}
+	if len(where) == 0 {
+		c.fail(s, "the virtual_server_group %s has no address", args[1])
+	}
+	return args[1], where
 }
 
 // listens reads an address or a range of them, and a port.
-func (c *converter) listens(s *statement, words []string) (out []listen) {
+func (c *converter) listens(s *statement, words []string) (out []netip.AddrPort) {
 	if len(words) != 2 || words[0] == "fwmark" {
 		c.fail(s, "want an address and a port: all ports of an address, and firewall marks, "+
 			"cannot be had")
 		return nil
 	}
-	port, ok := c.port(s, words[1])
-	if !ok {
+	p, err := port(words[1])
+	if err != nil {
+		c.fail(s, "%w", err)
 		return nil
 	}
 	addrs, err := addresses(words[0])
@@ -110,65 +96,30 @@ func (c *converter) listens(s *statement, words []string) (out []listen) {
 		c.fail(s, "%w", err)
 	}
 	for _, a := range addrs {
-		out = append(out, listen{a, port})
+		out = append(out, netip.AddrPortFrom(a, p))
 	}
 	return out
 }
 
-// maxRange bounds the addresses of a range.
-const maxRange = 1024
-
-// addresses reads an address, or a range: 10.0.0.1-9, 10.0.0.1-10.0.0.9 or 10.0.0.0/29.
-func addresses(text string) (out []netip.Addr, err error) {
-	var from netip.Addr
-	var within func(netip.Addr) bool
-	if p, prefixErr := netip.ParsePrefix(text); prefixErr == nil {
-		from, within = p.Masked().Addr(), p.Contains
-	} else {
-		first, last, isRange := strings.Cut(text, "-")
-		switch {
-		case !isRange:
-			last = first
-		case !strings.ContainsAny(last, ".:"): // its last part only
-			last = first[:strings.LastIndexAny(first, ".:")+1] + last
-		}
-		var to netip.Addr
-		if from, err = netip.ParseAddr(first); err == nil {
-			to, err = netip.ParseAddr(last)
-		}
-		if err != nil {
-			return nil, err
-		}
-		within = func(a netip.Addr) bool { return a.Compare(to) <= 0 }
-	}
-	for a := from; a.IsValid() && within(a); a = a.Next() {
-		if out = append(out, a); len(out) > maxRange {
-			return nil, fmt.Errorf("%s has more than %d addresses", text, maxRange)
-		}
-	}
-	if len(out) == 0 {
-		return nil, fmt.Errorf("%s has no address", text)
-	}
-	return out, nil
-}
-
 // endpoint reads an address and a port, which may be left out.
-func (c *converter) endpoint(s *statement, port uint16) (netip.AddrPort, bool) {
+func (c *converter) endpoint(s *statement, in *scope) (netip.AddrPort, bool) {
 	args := s.args()
 	if len(args) == 1 {
-		args = append(args, strconv.Itoa(int(port)))
+		args = append(args, strconv.Itoa(int(in.port)))
 	}
 	if len(args) != 2 {
 		c.fail(s, "want an address and a port")
 		return netip.AddrPort{}, false
 	}
 	a, err := netip.ParseAddr(args[0])
+	p := uint16(0)
+	if err == nil {
+		p, err = port(args[1])
+	}
 	if err != nil {
 		c.fail(s, "%w", err)
-		return netip.AddrPort{}, false
 	}
-	p, ok := c.port(s, args[1])
-	return netip.AddrPortFrom(a, p), ok
+	return netip.AddrPortFrom(a, p), err == nil
 }
 
 // forwardings are the names of lb_kind.
@@ -189,65 +140,30 @@ func (c *converter) forwarding(s *statement) (string, bool) {
 	return f, true
 }
 
-// serverKeywords are the keywords of a virtual server.
-func serverKeywords() keywords[*virtual] {
-	k := keywords[*virtual]{use: map[string]func(*converter, *statement, *virtual){
-		"lb_kind": useForwarding, "lvs_method": useForwarding,
-		"lb_algo": useScheduler, "lvs_sched": useScheduler,
-		"persistence_timeout": usePersistence, "protocol": useProtocol, "quorum": useQuorum,
-		"persistence_granularity": useGranularity,
-		"persistence_engine": func(c *converter, s *statement, _ *virtual) {
-			c.fail(s, "it cannot be had")
-		},
-	}, late: map[string]func(*converter, *statement, *virtual){
-		"real_server": realServer, "sorry_server": useSorry,
-		"sorry_server_lvs_method": func(c *converter, s *statement, v *virtual) {
-			c.sameForwarding(s, v)
-		},
-	}, ignored: maps.Clone(ofServers)}
-	for word, flag := range map[string]string{"flag-1": "+fallback", "flag-2": "+port",
-		"sh-port": "+port", "sh-fallback": "+fallback", "mh-port": "+port",
-		"mh-fallback": "+fallback"} {
-		k.use[word] = func(_ *converter, _ *statement, v *virtual) {
-			v.flags = append(v.flags, flag)
-		}
+func useForwarding(c *converter, s *statement, in *scope) {
+	if f, ok := c.forwarding(s); ok {
+		in.Forwarding = f
 	}
-	for word, use := range timingKeywords {
-		k.use[word] = func(c *converter, s *statement, v *virtual) { use(c, s, &v.timing) }
-	}
-	maps.Copy(k.ignored, notifies)
-	return k
 }
 
 // sameForwarding refuses a forwarding other than the virtual server's.
-func (c *converter) sameForwarding(s *statement, v *virtual) {
-	if f, ok := c.forwarding(s); ok && f != cmp.Or(v.Forwarding, "nat") {
+func sameForwarding(c *converter, s *statement, in *scope) {
+	if f, ok := c.forwarding(s); ok && f != cmp.Or(in.Forwarding, "nat") {
 		c.fail(s, "must be that of the virtual server")
 	}
 }
 
-func useForwarding(c *converter, s *statement, v *virtual) {
-	if f, ok := c.forwarding(s); ok {
-		v.Forwarding = f
-	}
-}
+func refuse(c *converter, s *statement, _ *scope) { c.fail(s, "it cannot be had") }
 
-func useScheduler(c *converter, s *statement, v *virtual) {
-	if name, ok := c.arg(s); ok {
-		v.Scheduler = name
-	}
-}
-
-func usePersistence(c *converter, s *statement, v *virtual) {
-	v.Affinity = 6 * time.Minute // IPVS_SVC_PERSISTENT_TIMEOUT
+func usePersistence(c *converter, s *statement, in *scope) {
+	in.Affinity = 6 * time.Minute // IPVS_SVC_PERSISTENT_TIMEOUT
 	if len(s.args()) > 0 {
-		seconds, _ := c.number(s, 31, "a number of seconds")
-		v.Affinity = time.Duration(seconds) * time.Second
+		set(wholeSeconds, func(in *scope) *time.Duration { return &in.Affinity })(c, s, in)
 	}
 }
 
 // useGranularity reads a mask of IPv4, or a number of bits of IPv6.
-func useGranularity(c *converter, s *statement, v *virtual) {
+func useGranularity(c *converter, s *statement, in *scope) {
 	text, ok := c.arg(s)
 	if !ok {
 		return
@@ -256,7 +172,7 @@ func useGranularity(c *converter, s *statement, v *virtual) {
 		mask := a.As4()
 		ones := bits.LeadingZeros32(^binary.BigEndian.Uint32(mask[:]))
 		if ones > 0 && binary.BigEndian.Uint32(mask[:])<<ones == 0 {
-			v.AffinityIPv4 = uint16(ones)
+			in.AffinityIPv4 = uint16(ones)
 			return
 		}
 	}
@@ -264,28 +180,92 @@ func useGranularity(c *converter, s *statement, v *virtual) {
 	if err != nil || n == 0 || n > 128 {
 		c.fail(s, "%q is no mask of IPv4 and no number of bits of IPv6", text)
 	}
-	v.AffinityIPv6 = uint16(n)
+	in.AffinityIPv6 = uint16(n)
 }
 
-func useProtocol(c *converter, s *statement, v *virtual) {
-	name, ok := c.arg(s)
-	if !ok {
-		return
-	}
-	v.Protocol = strings.ToLower(name)
-	if !slices.Contains([]string{"tcp", "udp", "sctp"}, v.Protocol) {
-		c.fail(s, "%q is not TCP, UDP or SCTP", name)
-	}
-}
-
-func useQuorum(c *converter, s *statement, _ *virtual) {
+func useQuorum(c *converter, s *statement, _ *scope) {
 	if n, ok := c.arg(s); ok && n != "1" {
 		c.warn(s, "sorry servers are used as long as no backend is up")
 	}
 }
 
-func useSorry(c *converter, s *statement, v *virtual) {
-	if a, ok := c.endpoint(s, v.listen[0].port); ok {
-		v.Sorry = append(v.Sorry, a)
+func useSorry(c *converter, s *statement, in *scope) {
+	if a, ok := c.endpoint(s, in); ok {
+		in.Sorry = append(in.Sorry, a)
 	}
+}
+
+// useReal converts one real server.
+func useReal(c *converter, s *statement, in *scope) {
+	addr, ok := c.endpoint(s, in)
+	if !ok {
+		return
+	}
+	inner := *in
+	inner.real = &config.Backend{Address: addr}
+	c.read(s, realServer, &inner)
+	in.Backends = append(in.Backends, *inner.real)
+}
+
+func useDelay(c *converter, s *statement, in *scope) {
+	in.delay = new(time.Duration)
+	set(seconds, func(in *scope) *time.Duration { return in.delay })(c, s, in)
+}
+
+// checkTypes are the checks that the load balancer has.
+var checkTypes = map[string]string{"TCP_CHECK": check.TCP, "HTTP_GET": check.HTTP,
+	"SSL_GET": check.HTTPS}
+
+// useCheck converts one check of a real server.
+func useCheck(c *converter, s *statement, in *scope) {
+	k := *in
+	k.spec = check.Spec{Type: checkTypes[s.keyword()], Rise: 1}
+	c.read(s, checker, &k)
+	c.change(s, "a server gets connections when its first check has passed, as with alpha")
+	delay, retry := 3*time.Second, 1
+	if k.spec.Type == check.TCP {
+		delay = time.Second
+		k.urls = []check.Spec{k.spec}
+	} else if len(k.urls) == 0 {
+		c.fail(s, "has no url")
+	}
+	if k.delay != nil {
+		delay = *k.delay
+	}
+	if k.retry != nil {
+		retry = *k.retry
+	}
+	if len(k.urls) > 1 {
+		c.change(s, "its %d urls are checks of their own, which must all pass", len(k.urls))
+	}
+	for _, spec := range k.urls {
+		spec.Interval, spec.Timeout, spec.Retry = k.interval, k.timeout, delay
+		spec.Fall = retry + 1
+		if spec.Type != check.TCP {
+			spec.Host = cmp.Or(spec.Host, k.host)
+		}
+		c.change(s, "retry %d: a server is down after %d failures in a row (fall: %d), and up "+
+			"after one success (rise: 1)", retry, spec.Fall, spec.Fall)
+		c.change(s, "connect_timeout bounds the whole check (timeout: %s)", spec.Timeout)
+		in.real.Checks = append(in.real.Checks, spec)
+	}
+}
+
+// useURL converts a request to a web server.
+func useURL(c *converter, s *statement, in *scope) {
+	if in.spec.Type == check.TCP {
+		c.fail(s, "is of HTTP_GET and SSL_GET")
+		return
+	}
+	inner := *in
+	c.read(s, url, &inner)
+	for _, e := range inner.spec.Validate() {
+		c.fail(s, "%w", e)
+	}
+	in.urls = append(in.urls, inner.spec)
+}
+
+func useStatus(_ *converter, s *statement, in *scope) {
+	codes := append(strings.Fields(in.spec.Status), s.args()...)
+	in.spec.Status = strings.Join(slices.Compact(codes), " ")
 }

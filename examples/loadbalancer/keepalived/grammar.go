@@ -1,0 +1,187 @@
+package keepalived
+
+import (
+	"net/netip"
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+)
+
+// block is a kind of block, or several of them.
+type block int
+
+const (
+	virtualServer block = 1 << iota
+	realServer
+	checker
+	url
+	servers = virtualServer | realServer
+	timed   = servers | checker
+)
+
+// scope is what the statements of a block change. Blocks inherit the scope around them.
+type scope struct {
+	config.Service                 // of the virtual server
+	flags          []string        // of its scheduler
+	port           uint16          // its first one
+	real           *config.Backend // of the real server
+
+	interval, timeout time.Duration
+	retry             *int
+	delay             *time.Duration // before a retry
+	host              string
+
+	spec check.Spec // of the check or url
+	urls []check.Spec
+}
+
+// use does what a statement says.
+type use func(c *converter, s *statement, in *scope)
+
+// rule says what keywords do in some kinds of blocks.
+type rule struct {
+	in    block
+	words string
+	use   use
+	// late statements come after all others of the block, because they inherit from these.
+	late bool
+	// warning says what is left out, if there is no use. It is empty if the load balancer always
+	// works as the keyword asks.
+	warning string
+}
+
+// noted is the warning for keywords that only notify people or programs.
+const noted = "nobody is told: not converted"
+
+// set reads the one argument of a statement into a field.
+func set[T any](parse func(string) (T, error), field func(*scope) *T) use {
+	return func(c *converter, s *statement, in *scope) {
+		text, ok := c.arg(s)
+		if !ok {
+			return
+		}
+		if value, err := parse(text); err != nil {
+			c.fail(s, "%w", err)
+		} else {
+			*field(in) = value
+		}
+	}
+}
+
+// flag adds an option to the scheduler.
+func flag(name string) use {
+	return func(_ *converter, _ *statement, in *scope) { in.flags = append(in.flags, name) }
+}
+
+// rules are the grammar of virtual servers.
+func rules() []rule {
+	return []rule{
+		{in: virtualServer, words: "lb_kind lvs_method", use: useForwarding},
+		{in: virtualServer, words: "lb_algo lvs_sched", use: set(text,
+			func(in *scope) *string { return &in.Scheduler })},
+		{in: virtualServer, words: "flag-1 sh-fallback mh-fallback", use: flag("+fallback")},
+		{in: virtualServer, words: "flag-2 sh-port mh-port", use: flag("+port")},
+		{in: virtualServer, words: "protocol", use: set(protocol,
+			func(in *scope) *string { return &in.Protocol })},
+		{in: virtualServer, words: "persistence_timeout", use: usePersistence},
+		{in: virtualServer, words: "persistence_granularity", use: useGranularity},
+		{in: virtualServer, words: "persistence_engine", use: refuse},
+		{in: virtualServer, words: "quorum", use: useQuorum},
+		{in: virtualServer, words: "sorry_server", use: useSorry, late: true},
+		{in: virtualServer, words: "sorry_server_lvs_method", use: sameForwarding, late: true},
+		{in: virtualServer, words: "real_server", use: useReal, late: true},
+		{in: virtualServer, words: "ha_suspend", warning: "checks are never suspended"},
+		{in: virtualServer, words: "omega quorum_up quorum_down", warning: noted},
+		{in: virtualServer, words: "ip_family sorry_server_inhibit"},
+		{in: virtualServer, words: "ops", warning: "packets of a flow go to one backend"},
+		{in: virtualServer, words: "hysteresis",
+			warning: "sorry servers are used as long as no backend is up"},
+
+		{in: realServer, words: "weight", use: set(weight,
+			func(in *scope) **uint16 { return &in.real.Weight })},
+		{in: realServer, words: "lb_kind lvs_method", use: sameForwarding},
+		{in: realServer, words: "TCP_CHECK HTTP_GET SSL_GET", use: useCheck, late: true},
+		{in: realServer, words: "MISC_CHECK SMTP_CHECK DNS_CHECK BFD_CHECK PING_CHECK UDP_CHECK " +
+			"FILE_CHECK", warning: "nothing is asked instead: without other checks, the server " +
+			"is always up"},
+
+		{in: servers, words: "notify_up notify_down smtp_alert snmp_name", warning: noted},
+		{in: servers, words: "uthreshold lthreshold", warning: "no limit of connections is kept"},
+		{in: servers, words: "inhibit_on_failure"},
+
+		{in: timed, words: "delay_loop", use: set(seconds,
+			func(in *scope) *time.Duration { return &in.interval })},
+		{in: timed, words: "connect_timeout", use: set(seconds,
+			func(in *scope) *time.Duration { return &in.timeout })},
+		{in: timed, words: "delay_before_retry", use: useDelay},
+		{in: timed, words: "retry nb_get_retry", use: set(count,
+			func(in *scope) **int { return &in.retry })},
+		{in: timed, words: "virtualhost", use: set(text,
+			func(in *scope) *string { return &in.host })},
+		{in: timed, words: "alpha warmup"},
+
+		{in: checker, words: "connect_ip", use: set(netip.ParseAddr,
+			func(in *scope) *netip.Addr { return &in.spec.Address })},
+		{in: checker, words: "bindto", use: set(netip.ParseAddr,
+			func(in *scope) *netip.Addr { return &in.spec.Source })},
+		{in: checker, words: "connect_port", use: set(port,
+			func(in *scope) *uint16 { return &in.spec.Port })},
+		{in: checker, words: "url", use: useURL, late: true},
+		{in: checker, words: "bind_port", warning: "checks come from any port"},
+		{in: checker, words: "bind_if", warning: "the kernel chooses the interface"},
+		{in: checker, words: "fwmark", warning: "checks have no mark"},
+		{in: checker, words: "http_protocol", warning: "HTTP 1.1 is spoken"},
+		{in: checker, words: "log_all_failures fast_recovery enable_sni"},
+
+		{in: url, words: "path", use: set(text,
+			func(in *scope) *string { return &in.spec.Path })},
+		{in: url, words: "digest", use: set(text,
+			func(in *scope) *string { return &in.spec.Digest })},
+		{in: url, words: "virtualhost", use: set(text,
+			func(in *scope) *string { return &in.spec.Host })},
+		{in: url, words: "status_code", use: useStatus},
+		{in: url, words: "regex regex_no_match regex_options regex_stack regex_min_offset " +
+			"regex_max_offset", warning: "the body is not compared with it"},
+	}
+}
+
+// place is a keyword in a kind of block.
+type place struct {
+	in   block
+	word string
+}
+
+// newGrammar returns the rules by their places.
+func newGrammar() map[place]rule {
+	grammar := map[place]rule{}
+	for _, r := range rules() {
+		for in := virtualServer; in <= url; in <<= 1 {
+			for _, word := range strings.Fields(r.words) {
+				if r.in&in != 0 {
+					grammar[place{in, word}] = r
+				}
+			}
+		}
+	}
+	return grammar
+}
+
+// read reads the statements of a block.
+func (c *converter) read(of *statement, kind block, in *scope) {
+	for _, late := range []bool{false, true} {
+		for _, s := range of.body {
+			r, known := c.grammar[place{kind, s.keyword()}]
+			switch {
+			case late != r.late:
+			case !known:
+				c.fail(s, "unknown keyword in the block of %s", of.keyword())
+			case r.use != nil:
+				r.use(c, s, in)
+			case r.warning != "":
+				c.warn(s, "%s", r.warning)
+			}
+		}
+	}
+}
