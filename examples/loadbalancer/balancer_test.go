@@ -175,7 +175,7 @@ func TestTheReadmeHasAllFields(t *testing.T) {
 		reflect.TypeFor[config.Service](), reflect.TypeFor[config.Backend](),
 		reflect.TypeFor[check.Spec]()} {
 		for i := range of.NumField() {
-			if name := of.Field(i).Tag.Get("yaml"); name != "" {
+			if name := config.Name(of.Field(i)); name != "" {
 				require.Contains(t, string(text), "`"+name+"`")
 			}
 		}

@@ -56,8 +56,9 @@ func TestTCP(t *testing.T) {
 func TestSourceAndDestination(t *testing.T) {
 	t.Parallel()
 	l := listen(t)
-	s := check.Spec{Type: check.TCP, Source: netip.MustParseAddr("127.0.0.2"),
-		Address: netip.MustParseAddr("127.0.0.1"), Port: uint16(l.Addr().(*net.TCPAddr).Port)}
+	s := check.Spec{Type: check.TCP, Source: check.Addr{Addr: netip.MustParseAddr("127.0.0.2")},
+		Address: check.Addr{Addr: netip.MustParseAddr("127.0.0.1")},
+		Port:    uint16(l.Addr().(*net.TCPAddr).Port)}
 	elsewhere := &net.TCPAddr{IP: net.IPv4(127, 0, 0, 9), Port: 1}
 	require.NoError(t, ask(t, elsewhere, s))
 	conn, err := l.Accept()

@@ -24,47 +24,53 @@ type Spec struct {
 	// Type is tcp, http, https or grpc.
 	Type string `yaml:"type"`
 	// Address and Port say where to ask. Invalid and zero mean the backend's own.
-	Address netip.Addr `yaml:"address"`
-	Port    uint16     `yaml:"port"`
+	Address Addr   `yaml:"address,omitempty"`
+	Port    uint16 `yaml:"port,omitempty"`
 	// Source is the address to ask from. Invalid leaves the choice to the kernel.
-	Source netip.Addr `yaml:"source"`
+	Source Addr `yaml:"source,omitempty"`
 
 	// Interval is the longest time between two checks. Zero means 2 s.
-	Interval time.Duration `yaml:"interval"`
+	Interval time.Duration `yaml:"interval,omitempty"`
 	// Timeout bounds one check. Zero means 1 s.
-	Timeout time.Duration `yaml:"timeout"`
+	Timeout time.Duration `yaml:"timeout,omitempty"`
 	// Retry is the time between two checks while the answers contradict the verdict. Zero means
 	// Interval.
-	Retry time.Duration `yaml:"retry"`
+	Retry time.Duration `yaml:"retry,omitempty"`
 	// Jitter is the maximum of the random time that is taken off each Interval. Retry is never
 	// shorter. So a failure is noticed within Interval. Zero means a tenth of Interval, negative
 	// none.
-	Jitter time.Duration `yaml:"jitter"`
+	Jitter time.Duration `yaml:"jitter,omitempty"`
 	// Rise and Fall are how many answers in a row change the verdict. Zero means 2 and 3.
-	Rise int `yaml:"rise"`
-	Fall int `yaml:"fall"`
+	Rise int `yaml:"rise,omitempty"`
+	Fall int `yaml:"fall,omitempty"`
 
 	// Path is the path of the GET request; empty means "/". For http and https.
-	Path string `yaml:"path"`
+	Path string `yaml:"path,omitempty"`
 	// Host is the name of the virtual host, and with TLS the server name (SNI). Empty means the
 	// address, and no SNI. For http, https and grpc.
-	Host string `yaml:"host"`
+	Host string `yaml:"host,omitempty"`
 	// Status lists the right codes, such as "200-299 404". Empty means "200-299". The check follows
 	// no redirection: its code counts. For http and https.
-	Status string `yaml:"status"`
+	Status string `yaml:"status,omitempty"`
 	// Digest is the MD5 digest of the body in hexadecimal, as keepalived's genhash prints it. Empty
 	// means that the body does not matter. For http and https.
-	Digest string `yaml:"digest"`
+	Digest string `yaml:"digest,omitempty"`
 	// TLS uses TLS, as https always does. For grpc.
-	TLS bool `yaml:"tls"`
+	TLS bool `yaml:"tls,omitempty"`
 	// Verify requires a certificate that is valid for Host. By default a check verifies none,
 	// because it only tests whether the server answers. For https and grpc.
-	Verify bool `yaml:"verify"`
+	Verify bool `yaml:"verify,omitempty"`
 	// CA is a PEM file with the certificates of authorities. Empty means the system's.
-	CA string `yaml:"ca"`
+	CA string `yaml:"ca,omitempty"`
 	// Service is the service to ask for. Empty means the server as a whole. For grpc.
-	Service string `yaml:"service"`
+	Service string `yaml:"service,omitempty"`
 }
+
+// Addr is an address that YAML leaves out if it is invalid.
+type Addr struct{ netip.Addr }
+
+// IsZero reports whether the address is left out.
+func (a Addr) IsZero() bool { return !a.IsValid() }
 
 // FieldError says which field of a [Spec] is wrong.
 type FieldError struct {
@@ -186,10 +192,10 @@ type Target struct {
 func (s Spec) Target(backend netip.AddrPort) Target {
 	addr, port := backend.Addr(), backend.Port()
 	if s.Address.IsValid() {
-		addr = s.Address
+		addr = s.Address.Addr
 	}
 	port = cmp.Or(s.Port, port)
-	s.Address, s.Port = netip.Addr{}, 0
+	s.Address, s.Port = Addr{}, 0
 	return Target{netip.AddrPortFrom(addr, port), s.WithDefaults()}
 }
 

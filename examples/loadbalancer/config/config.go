@@ -15,53 +15,53 @@ import (
 // File is a file.
 type File struct {
 	// Concurrency is the maximum number of checks at a time. Zero means 64.
-	Concurrency int `yaml:"concurrency"`
+	Concurrency int `yaml:"concurrency,omitempty"`
 	// Zone is the zone of this host, for services that prefer near backends.
-	Zone     string    `yaml:"zone"`
-	Services []Service `yaml:"services"`
+	Zone     string    `yaml:"zone,omitempty"`
+	Services []Service `yaml:"services,omitempty"`
 
 	source *source
 }
 
 // Service is a port at virtual addresses, with its backends.
 type Service struct {
-	Name string `yaml:"name"`
+	Name string `yaml:"name,omitempty"`
 	// Addresses are the virtual addresses, of either family.
-	Addresses []netip.Addr `yaml:"addresses"`
-	Port      uint16       `yaml:"port"`
+	Addresses []netip.Addr `yaml:"addresses,omitempty,flow"`
+	Port      uint16       `yaml:"port,omitempty"`
 	// Protocol is tcp, udp or sctp; empty means tcp.
-	Protocol string `yaml:"protocol"`
+	Protocol string `yaml:"protocol,omitempty"`
 	// Device is the network device that gets the addresses, so that this host answers ARP and
 	// neighbour solicitations for them. Empty, the default, leaves that to routers.
-	Device string `yaml:"device"`
+	Device string `yaml:"device,omitempty"`
 	// Scheduler is random or a scheduler of IPVS. Empty means the kernel mechanism's default.
-	Scheduler string `yaml:"scheduler"`
+	Scheduler string `yaml:"scheduler,omitempty"`
 	// Prefer is zone, so that backends in the host's zone are preferred, or empty.
-	Prefer string `yaml:"prefer"`
+	Prefer string `yaml:"prefer,omitempty"`
 	// SlowStart is how long a backend that comes up grows to its whole weight. Zero means that it
 	// has it at once.
-	SlowStart time.Duration `yaml:"slowStart"`
+	SlowStart time.Duration `yaml:"slowStart,omitempty"`
 	// Forwarding is nat, direct or tunnel; empty means nat.
-	Forwarding string `yaml:"forwarding"`
+	Forwarding string `yaml:"forwarding,omitempty"`
 	// Masquerade says whether backends see this host's address instead of the clients'. "always" is
 	// the default. With "never", the backends' answers must be routed through this host.
-	Masquerade string `yaml:"masquerade"`
+	Masquerade string `yaml:"masquerade,omitempty"`
 	// Affinity is how long a client stays with its backend. Zero means not at all.
-	Affinity time.Duration `yaml:"affinity"`
+	Affinity time.Duration `yaml:"affinity,omitempty"`
 	// AffinityIPv4 and AffinityIPv6 are how many leading bits of an address identify a client with
 	// affinity. Zero means all.
-	AffinityIPv4 uint16 `yaml:"affinityIPv4"`
-	AffinityIPv6 uint16 `yaml:"affinityIPv6"`
+	AffinityIPv4 uint16 `yaml:"affinityIPv4,omitempty"`
+	AffinityIPv6 uint16 `yaml:"affinityIPv6,omitempty"`
 	// Sources are who may use the service; none means everybody.
-	Sources []netip.Prefix `yaml:"sources"`
+	Sources []netip.Prefix `yaml:"sources,omitempty,flow"`
 	// Connections says what happens to connections of backends that are drained, fail or leave the
 	// file: "leave", the default, "cut", or the time after which they are cut.
-	Connections string `yaml:"connections"`
+	Connections string `yaml:"connections,omitempty"`
 	// Checks are for backends without checks of their own. A backend without any checks is up.
-	Checks []check.Spec `yaml:"checks"`
+	Checks []check.Spec `yaml:"checks,omitempty"`
 	// Sorry are used while no backend of their family is up.
-	Sorry    []netip.AddrPort `yaml:"sorry"`
-	Backends []Backend        `yaml:"backends"`
+	Sorry    []netip.AddrPort `yaml:"sorry,omitempty,flow"`
+	Backends []Backend        `yaml:"backends,omitempty"`
 }
 
 // Backend is one server of a service.
@@ -69,10 +69,10 @@ type Backend struct {
 	Address netip.AddrPort `yaml:"address"`
 	// Weight is its share; nil means 1. With 0 it is drained: it gets no new connections, and
 	// [Service.Connections] decides about its present ones.
-	Weight *uint16 `yaml:"weight"`
+	Weight *uint16 `yaml:"weight,omitempty"`
 	// Zone is the backend's zone; empty if unknown.
-	Zone   string       `yaml:"zone"`
-	Checks []check.Spec `yaml:"checks"`
+	Zone   string       `yaml:"zone,omitempty"`
+	Checks []check.Spec `yaml:"checks,omitempty"`
 }
 
 // Drained reports whether the backend gets no new connections.

@@ -174,10 +174,16 @@ func (s *source) fields(n *yaml.Node, v reflect.Value, path string) {
 	}
 }
 
+// Name returns the name of a field in YAML; it is empty if the field is not in files.
+func Name(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("yaml"), ",")
+	return name
+}
+
 // fieldOf returns the field with a name in YAML; the zero Value if there is none.
 func fieldOf(v reflect.Value, name string) reflect.Value {
 	for i := range v.NumField() {
-		if tag := v.Type().Field(i).Tag.Get("yaml"); tag != "" && tag == name {
+		if n := Name(v.Type().Field(i)); n != "" && n == name {
 			return v.Field(i)
 		}
 	}
@@ -187,8 +193,8 @@ func fieldOf(v reflect.Value, name string) reflect.Value {
 // names returns the names of the fields of a type.
 func names(t reflect.Type) (out []string) {
 	for i := range t.NumField() {
-		if tag := t.Field(i).Tag.Get("yaml"); tag != "" {
-			out = append(out, tag)
+		if name := Name(t.Field(i)); name != "" {
+			out = append(out, name)
 		}
 	}
 	return out

@@ -26,6 +26,9 @@ func Load(name string) (*File, error) {
 	return Parse(name, text)
 }
 
+// Encode returns the text of a file, for [Parse]. It leaves out fields with their zero value.
+func (f *File) Encode() ([]byte, error) { return yaml.Marshal(f) }
+
 // Parse reads the text of a file. The name is for errors.
 func Parse(name string, text []byte) (*File, error) {
 	s := &source{file: name, lines: map[string]int{}, services: map[string]int{},

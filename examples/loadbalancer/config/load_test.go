@@ -64,7 +64,7 @@ func TestAllFieldsAreRead(t *testing.T) {
 
 	http := web.Targets(&web.Backends[0])[0]
 	require.Equal(t, "http 10.0.0.2:8080/healthz", http.String())
-	require.Equal(t, netip.MustParseAddr("10.0.0.1"), http.Spec.Source)
+	require.Equal(t, netip.MustParseAddr("10.0.0.1"), http.Spec.Source.Addr)
 	require.Equal(t, []any{time.Second, time.Second, time.Second, 2, 3}, []any{http.Spec.Interval,
 		http.Spec.Timeout, http.Spec.Retry, http.Spec.Rise, http.Spec.Fall})
 	tcp := web.Targets(&web.Backends[2])[1]

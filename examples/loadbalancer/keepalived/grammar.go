@@ -123,9 +123,9 @@ func rules() []rule {
 		{in: timed, words: "alpha warmup"},
 
 		{in: checker, words: "connect_ip", use: set(netip.ParseAddr,
-			func(in *scope) *netip.Addr { return &in.spec.Address })},
+			func(in *scope) *netip.Addr { return &in.spec.Address.Addr })},
 		{in: checker, words: "bindto", use: set(netip.ParseAddr,
-			func(in *scope) *netip.Addr { return &in.spec.Source })},
+			func(in *scope) *netip.Addr { return &in.spec.Source.Addr })},
 		{in: checker, words: "connect_port", use: set(port,
 			func(in *scope) *uint16 { return &in.spec.Port })},
 		{in: checker, words: "url", use: useURL, late: true},
