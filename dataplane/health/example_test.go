@@ -33,15 +33,15 @@ func ExampleProxy_Handler() {
 	defer server.Close()
 
 	fmt.Println("alive:", status(server.URL+"/livez"))
-	fmt.Println("ready:", status(server.URL+"/healthz"))
+	fmt.Println("ready:", status(server.URL+"/healthz"), proxy.Healthy())
 	if _, err := engine.Apply(context.Background(), servicemodel.State{}); err != nil {
 		fmt.Println(err)
 	}
-	fmt.Println("ready:", status(server.URL+"/healthz"))
+	fmt.Println("ready:", status(server.URL+"/healthz"), proxy.Healthy())
 	// Output:
 	// alive: 200 OK
-	// ready: 503 Service Unavailable
-	// ready: 200 OK
+	// ready: 503 Service Unavailable false
+	// ready: 200 OK true
 }
 
 // A load balancer outside asks the health check node port of a service whether this node has

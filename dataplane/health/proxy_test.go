@@ -76,27 +76,6 @@ func TestTheHealthOfNoEngine(t *testing.T) {
 	require.True(t, health.NewProxy(nil, nil).Healthy())
 }
 
-// A proxy that must hold a state is alive before it is healthy.
-func TestHealthyOnceAStateIsHeld(t *testing.T) {
-	t.Parallel()
-	engine := dataplane.New(memory.New(nil), nil)
-	proxy := health.NewProxy(engine, &health.ProxyConfig{RequireState: true})
-	codes := func() (l []int) {
-		for _, path := range []string{"/livez", "/healthz"} {
-			w := httptest.NewRecorder()
-			proxy.Handler().ServeHTTP(w, httptest.NewRequest(http.MethodGet, path, nil))
-			l = append(l, w.Code)
-		}
-		return l
-	}
-	require.False(t, proxy.Healthy())
-	require.Equal(t, []int{http.StatusOK, http.StatusServiceUnavailable}, codes())
-	_, err := engine.Apply(t.Context(), servicemodel.State{})
-	require.NoError(t, err)
-	require.True(t, proxy.Healthy())
-	require.Equal(t, []int{http.StatusOK, http.StatusOK}, codes())
-}
-
 // The answers list the problems that a healthy proxy has.
 func TestTheAnswerListsProblems(t *testing.T) {
 	t.Parallel()

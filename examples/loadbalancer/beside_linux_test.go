@@ -287,7 +287,7 @@ func newWebPod(w *world, i int) *webPod {
 
 func (p *webPod) listens() {
 	p.served = p.serve(p.pod)
-	p.checks = p.serveHTTP(p.pod, 8081, nil, func(*http.Request) bool {
+	p.checks = p.serveHTTP(p.pod, 8081, func(*http.Request) bool {
 		p.asked.Add(1)
 		return !p.broken.Load()
 	})

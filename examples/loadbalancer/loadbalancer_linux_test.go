@@ -2,24 +2,15 @@ package main
 
 import (
 	"context"
-	"crypto/tls"
-	"fmt"
-	"io"
-	"log"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
 	"strings"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"google.golang.org/grpc"
-	grpchealth "google.golang.org/grpc/health"
-	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -196,121 +187,20 @@ func TestDrainedBackendsKeepTheirConnections(t *testing.T) {
 	require.Equal(t, "pod2", w.answer())
 }
 
-// A backend that flaps faster than its checks rise and fall keeps its place without a change.
-func TestFlappingIsNoChange(t *testing.T) {
-	t.Parallel()
-	w := newWorld(t)
-	w.serve(0)
-	w.serve(1)
-	var asked atomic.Int64
-	w.serveHTTP(1, 8081, nil, func(*http.Request) bool { return asked.Add(1)%3 != 0 })
-	w.write(`services:
-- name: web
-  addresses: [203.0.113.10]
-  port: 80
-  backends:
-  - {address: 10.244.1.1:8080}
-  - {address: 10.244.1.2:8080, checks: [
-      {type: http, port: 8081, interval: 1ms, timeout: 30s, fall: 2}]}
-`)
-	w.start()
-	w.answers("pod1 pod2")
-	before := asked.Load()
-	w.soon(func() bool { return asked.Load() > before+100 }, "it is asked")
-	require.Equal(t, 1, strings.Count(w.log.String(), "msg=check"), "it came up once")
-	require.NotContains(t, w.get("/backends"), `"state":"down"`)
-}
-
-// Each kind of check removes a backend and brings it back, as clients notice.
-func TestEachKindOfCheckTakesOutAndIn(t *testing.T) {
-	t.Parallel()
-	for kind, fields := range map[string]string{
-		"http":  "type: http, path: /healthz, source: 192.0.2.11, port: 8081",
-		"https": "type: https, host: example.com, port: 8081",
-		"grpc":  "type: grpc, service: web, port: 8081",
-	} {
-		t.Run(kind, func(t *testing.T) {
-			t.Parallel()
-			w := newWorld(t)
-			w.serve(0)
-			w.serve(1)
-			good := w.serveKind(kind)
-			w.write(`services:
-- name: web
-  addresses: [203.0.113.10]
-  port: 80
-  backends:
-  - {address: 10.244.1.1:8080, checks: [{%s, interval: 10ms, timeout: 30s}]}
-  - {address: 10.244.1.2:8080}
-`, fields)
-			w.start()
-			w.answers("pod1 pod2")
-			good(false)
-			w.answers("pod2")
-			good(true)
-			w.answers("pod1 pod2")
-		})
-	}
-}
-
-// serveKind makes the first pod answer a kind of check at port 8081. set says whether the answer is
-// good.
-func (w *world) serveKind(kind string) (set func(good bool)) {
-	if kind == "grpc" {
-		server, status := grpc.NewServer(), grpchealth.NewServer()
-		healthpb.RegisterHealthServer(server, status)
-		status.SetServingStatus("web", healthpb.HealthCheckResponse_SERVING)
-		l := w.listen(0, 8081)
-		go func() { _ = server.Serve(l) }()
-		w.Cleanup(server.Stop)
-		return func(good bool) {
-			say := healthpb.HealthCheckResponse_NOT_SERVING
-			if good {
-				say = healthpb.HealthCheckResponse_SERVING
-			}
-			status.SetServingStatus("web", say)
-		}
-	}
-	var secure *tls.Config
-	if kind == "https" {
-		s := httptest.NewTLSServer(nil)
-		w.Cleanup(s.Close)
-		secure = s.TLS.Clone()
-	}
-	var ok atomic.Bool
-	ok.Store(true)
-	w.serveHTTP(0, 8081, secure, func(r *http.Request) bool {
-		from, _, _ := net.SplitHostPort(r.RemoteAddr)
-		return ok.Load() && (kind == "https" || r.URL.Path == "/healthz" && from == "192.0.2.11")
-	})
-	return ok.Store
-}
-
-// listen listens in a pod.
-func (w *world) listen(pod int, port uint16) (l net.Listener) {
+// serveHTTP serves in a pod: 200 if a request is right, else 503.
+func (w *world) serveHTTP(pod int, port uint16, right func(*http.Request) bool) *http.Server {
 	w.Helper()
 	p := w.Pods[pod]
+	var l net.Listener
 	require.NoError(w, p.NS.Do(func() (err error) {
 		l, err = net.Listen("tcp", netip.AddrPortFrom(p.IPv4, port).String())
 		return err
 	}))
-	return l
-}
-
-// serveHTTP serves in a pod: 200 with the name of the pod if a request is right, else 503.
-func (w *world) serveHTTP(pod int, port uint16, secure *tls.Config,
-	right func(*http.Request) bool) *http.Server {
-	w.Helper()
-	l := w.listen(pod, port)
-	if secure != nil {
-		l = tls.NewListener(l, secure)
-	}
 	s := &http.Server{Handler: http.HandlerFunc(func(rw http.ResponseWriter, r *http.Request) {
 		if !right(r) {
 			rw.WriteHeader(http.StatusServiceUnavailable)
 		}
-		fmt.Fprint(rw, w.Pods[pod].Name)
-	}), ErrorLog: log.New(io.Discard, "", 0)} // no log of handshakes when the program is killed
+	})}
 	go func() { _ = s.Serve(l) }()
 	w.Cleanup(func() { _ = s.Close() })
 	return s

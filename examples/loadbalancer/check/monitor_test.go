@@ -121,18 +121,6 @@ func TestChecksAtATimeAreBounded(t *testing.T) {
 	soon(t, func() bool { return peak.Load() == most }, "and so many are")
 }
 
-// A target that contradicts its verdict is asked again after Retry.
-func TestDoubtIsLookedInto(t *testing.T) {
-	t.Parallel()
-	spec := check.Spec{Type: check.TCP, Interval: time.Hour, Retry: time.Millisecond}
-	l := listen(t)
-	target := spec.Target(l.Addr().(*net.TCPAddr).AddrPort())
-	require.NoError(t, l.Close())
-	m, told := monitor(t)
-	m.Set(map[check.Target]check.State{target: check.Up}, 0)
-	require.Equal(t, check.Down, (<-told).State, "three failures, an hour would be too long")
-}
-
 // Close waits for checks that hang.
 func TestCloseEndsChecks(t *testing.T) {
 	t.Parallel()
