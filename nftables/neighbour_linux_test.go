@@ -67,8 +67,3 @@ func TestNeighbourThatCommitsWithoutEnd(t *testing.T) {
 	other.Close()
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 }
-
-func mustResolve(t *testing.T, s servicemodel.State) *servicemodel.Table {
-	t.Helper()
-	return ok(servicemodel.Resolve(nil, s))(t)
-}

@@ -221,3 +221,8 @@ func TestTableNames(t *testing.T) {
 	got := ok((*Config)(nil).table())(t)
 	require.Equal(t, defaultTable, got)
 }
+
+func mustResolve(t *testing.T, s servicemodel.State) *servicemodel.Table {
+	t.Helper()
+	return ok(servicemodel.Resolve(nil, s))(t)
+}
