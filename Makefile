@@ -213,7 +213,7 @@ figures: peers-build
 # The parts of the suite that must run: where they are skipped, the run fails.
 NETNS_TESTS = nftables.TestConformance iptables.TestConformance \
 	internal/rawnl.TestKernelAppliesOneTransaction dataplane/netnstest.TestRulesDecideOutcomes \
-	conntrack.TestCleanBringsUDPClientsToTheRightEndpoint examples/cni.TestChains \
+	conntrack.TestCleanCutsTCP examples/cni.TestChains \
 	examples/loadbalancer.TestKilledAndStartedAgainIsInvisible
 API_TESTS   = examples/kubeproxy.TestServicesOfAnAPIServerBecomeConnections
 BROWSER_TESTS = dataplane/page.TestBrowserShowsEveryPage dataplane/page.TestBrowserWithAKeyboard \
