@@ -209,15 +209,11 @@ func (k *kernel) bindAll(d *devicePlan) error {
 const sendAtOnce = 1024
 
 // send returns a function that sends commands to IPVS as long as the companion has the version v.
-func (k *kernel) send(ops []op, v version) func(context.Context) error {
+func (k *kernel) send(ops []ipvsnl.Op, v version) func(context.Context) error {
 	return func(ctx context.Context) error {
 		for rest := ops; len(rest) > 0; {
 			n := min(sendAtOnce, len(rest))
-			var b ipvsnl.Batch
-			for _, o := range rest[:n] {
-				b.Add(o.cmd, o.svc, o.dest)
-			}
-			if err := k.vs.Submit(ctx, &b); err != nil {
+			if err := k.vs.Submit(ctx, rest[:n]...); err != nil {
 				return err
 			}
 			k.references.sent(rest[:n])

@@ -74,9 +74,5 @@ func TestCountersOfFrontends(t *testing.T) {
 
 func (r *rig) addForeign(k ipvsnl.ServiceKey) {
 	r.t.Helper()
-	vs := ok(r.fake.Dial(context.Background(), nil))(r.t)
-	defer vs.Close()
-	var b ipvsnl.Batch
-	b.NewService(ipvsnl.Service{ServiceKey: k, Scheduler: "rr"})
-	require.NoError(r.t, vs.Submit(context.Background(), &b))
+	r.submit(ipvsnl.NewService(ipvsnl.Service{ServiceKey: k, Scheduler: "rr"}))
 }

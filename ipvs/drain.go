@@ -70,15 +70,14 @@ func (d draining) servers(o *observed) []ipvsnl.ServiceKey {
 // connections, and those that have drained for the limit. It also returns an event for each, but
 // none for a virtual server by mark, because the one at the address has the same destinations.
 func (d draining) drained(k ipvsnl.ServiceKey, dests []ipvsnl.ObservedDestination,
-	limit time.Duration, now time.Time) (l []op, said []dataplane.EndpointDrained) {
+	limit time.Duration, now time.Time) (l []ipvsnl.Op, said []dataplane.EndpointDrained) {
 	for _, dest := range dests {
 		since, ours := d[drainKey{k, dest.DestinationKey}]
 		open := dest.ActiveConns+dest.InactiveConns > 0
 		if !ours || dest.Weight != 0 || open && now.Sub(since) < limit {
 			continue
 		}
-		l = append(l, op{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k},
-			dest.Destination})
+		l = append(l, ipvsnl.DelDestination(k, dest.DestinationKey))
 		if k.FWMark == 0 {
 			said = append(said, dataplane.EndpointDrained{Deadline: open,
 				Frontend: servicemodel.FrontendKey{Addr: k.Addr, Port: k.Port,

@@ -66,8 +66,7 @@ func TestWhatHasDrained(t *testing.T) {
 			require.Empty(t, said, c.name)
 			continue
 		}
-		require.Equal(t, []op{{ipvsnl.CommandDelDestination, ipvsnl.Service{ServiceKey: k},
-			dest.Destination}}, l, c.name)
+		require.Equal(t, []ipvsnl.Op{ipvsnl.DelDestination(k, dest.DestinationKey)}, l, c.name)
 		require.Equal(t, []dataplane.EndpointDrained{{
 			Frontend: sm.FrontendKey{Addr: k.Addr, Port: 80, Protocol: sm.TCP},
 			Endpoint: netip.AddrPortFrom(dest.Addr, 8080),

@@ -95,11 +95,7 @@ func TestMarksAreReadBack(t *testing.T) {
 	r := newRig(t)
 	local := func(s *sm.Service) { s.ExternalTrafficPolicy = sm.PolicyLocal }
 	r.apply(r.engine(), rigState([]string{"10.244.1.1", "10.244.2.2"}, local))
-	c := r.client()
-	var batch ipvsnl.Batch
-	batch.NewService(ipvsnl.Service{ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000099),
-		Scheduler: "rr"})
-	require.NoError(t, c.Submit(t.Context(), &batch))
+	r.addForeign(ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000099))
 	b, _ := r.change(rigState(nil))
 	first := b.pl.cfg.Mark | splitMark
 	require.Equal(t, map[uint32]bool{first + 1: true, first + 2: true, 0xc0000099: true},

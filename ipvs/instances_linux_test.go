@@ -151,13 +151,12 @@ func TestKernelConnectionsGoOnWhenKubeProxyIsReplaced(t *testing.T) {
 	}
 	k.run("ip", "link", "add", "kube-ipvs0", "type", "dummy")
 	k.run("ip", "address", "add", webKey.Addr.String()+"/32", "dev", "kube-ipvs0")
-	var theirs ipvsnl.Batch
-	theirs.NewService(ipvsnl.Service{ServiceKey: webKey, Scheduler: "rr"})
+	theirs := []ipvsnl.Op{ipvsnl.NewService(ipvsnl.Service{ServiceKey: webKey, Scheduler: "rr"})}
 	for _, pod := range []string{"pod2", "pod3"} {
-		theirs.NewDestination(webKey, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{
-			Addr: k.pods[pod].IPv4, Port: 8080}, Weight: 1})
+		theirs = append(theirs, ipvsnl.NewDestination(webKey, ipvsnl.Destination{Weight: 1,
+			DestinationKey: ipvsnl.DestinationKey{Addr: k.pods[pod].IPv4, Port: 8080}}))
 	}
-	require.NoError(t, k.vs.Submit(t.Context(), &theirs))
+	require.NoError(t, k.vs.Submit(t.Context(), theirs...))
 	conns := k.hold()
 	defer conns.Close()
 	requireAlive(t, conns)

@@ -186,9 +186,9 @@ func (r *references) fewer() bool {
 }
 
 // sent adjusts the known number by the effect of commands.
-func (r *references) sent(ops []op) {
+func (r *references) sent(ops []ipvsnl.Op) {
 	for _, o := range ops {
-		switch o.cmd {
+		switch o.Command {
 		case ipvsnl.CommandNewService:
 			r.known++
 		case ipvsnl.CommandDelService:

@@ -22,9 +22,8 @@ import (
 // compares only one virtual server in full.
 type outlined struct {
 	*rig
-	b    *backend
-	e    *dataplane.Engine
-	edit *ipvsnl.Client
+	b *backend
+	e *dataplane.Engine
 }
 
 func newOutlined(t *testing.T) *outlined {
@@ -33,8 +32,6 @@ func newOutlined(t *testing.T) *outlined {
 	o := &outlined{rig: r, b: r.backend()}
 	o.e = dataplane.New(o.b, nil)
 	o.apply(o.e, rigState([]string{"10.244.1.1", "10.244.2.2"}))
-	o.edit = ok(r.fake.Dial(t.Context(), nil))(t)
-	t.Cleanup(func() { o.edit.Close() })
 	return o
 }
 
@@ -50,13 +47,6 @@ func (o *outlined) look(want dataplane.Integrity, k ipvsnl.ServiceKey, what stri
 	}
 	i := ok(o.b.Integrity(o.t.Context()))(o.t)
 	require.Equal(o.t, want, i, what)
-}
-
-func (o *outlined) submit(fill func(b *ipvsnl.Batch)) {
-	o.t.Helper()
-	var b ipvsnl.Batch
-	fill(&b)
-	require.NoError(o.t, o.edit.Submit(o.t.Context(), &b))
 }
 
 // one returns an IPv4 virtual server with destinations.
@@ -78,25 +68,23 @@ func TestOutlinesShowChangesAtOnce(t *testing.T) {
 	s := o.one()
 	k, dest := s.svc.ServiceKey, sortedDests(s.dests)[0]
 	mask := ipvsnl.PrefixNetmask(ipvsnl.FamilyIPv4, 24)
-	svc := func(edit func(*ipvsnl.Service)) func(b *ipvsnl.Batch) {
+	svc := func(edit func(*ipvsnl.Service)) ipvsnl.Op {
 		edited := s.svc
 		edit(&edited)
-		return func(b *ipvsnl.Batch) { b.SetService(edited) }
+		return ipvsnl.SetService(edited)
 	}
+	more := s.dests[dest]
+	more.Addr = netip.MustParseAddr("192.0.2.99")
 	o.look(dataplane.Intact, k, "at first")
 	want := o.state()
-	for what, edit := range map[string]func(b *ipvsnl.Batch){
-		"a destination went": func(b *ipvsnl.Batch) { b.DelDestination(k, dest) },
-		"a destination came": func(b *ipvsnl.Batch) {
-			d := s.dests[dest]
-			d.Addr = netip.MustParseAddr("192.0.2.99")
-			b.NewDestination(k, d)
-		},
-		"it went":   func(b *ipvsnl.Batch) { b.DelService(k) },
-		"flags":     svc(func(s *ipvsnl.Service) { s.Flags |= ipvsnl.FlagOnePacket }),
-		"scheduler": svc(func(s *ipvsnl.Service) { s.Scheduler = "lc" }),
-		"timeout":   svc(func(s *ipvsnl.Service) { s.Timeout = time.Hour }),
-		"netmask":   svc(func(s *ipvsnl.Service) { s.Netmask = mask }),
+	for what, edit := range map[string]ipvsnl.Op{
+		"a destination went": ipvsnl.DelDestination(k, dest),
+		"a destination came": ipvsnl.NewDestination(k, more),
+		"it went":            ipvsnl.DelService(k),
+		"flags":              svc(func(s *ipvsnl.Service) { s.Flags |= ipvsnl.FlagOnePacket }),
+		"scheduler":          svc(func(s *ipvsnl.Service) { s.Scheduler = "lc" }),
+		"timeout":            svc(func(s *ipvsnl.Service) { s.Timeout = time.Hour }),
+		"netmask":            svc(func(s *ipvsnl.Service) { s.Netmask = mask }),
 	} {
 		o.submit(edit)
 		read := o.b.kernel.outlines.read
@@ -118,15 +106,13 @@ func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
 	k := o.one().svc.ServiceKey
 	o.look(dataplane.Intact, k, "at first")
 	o.apply(o.e, rigState([]string{"10.244.1.1", "10.244.2.2", "10.244.2.3"}))
-	o.submit(func(b *ipvsnl.Batch) {
-		for k, s := range o.b.pl.have.servers {
-			for d := range s.dests {
-				if d.Addr == netip.MustParseAddr("10.244.2.3") {
-					b.DelDestination(k, d)
-				}
+	for k, s := range o.b.pl.have.servers {
+		for d := range s.dests {
+			if d.Addr == netip.MustParseAddr("10.244.2.3") {
+				o.submit(ipvsnl.DelDestination(k, d))
 			}
 		}
-	})
+	}
 	o.look(dataplane.Broken, k, "as before the commit")
 }
 
@@ -134,16 +120,13 @@ func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
 func TestOutlinesMakeRoom(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
-	o.submit(func(b *ipvsnl.Batch) {
-		for i := range 2*outlineRoom + 1 {
-			b.NewService(ipvsnl.Service{Scheduler: "rr",
-				ServiceKey: ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i)+1)})
-		}
-	})
+	for i := range 2*outlineRoom + 1 {
+		o.addForeign(ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i)+1))
+	}
 	k := o.one().svc.ServiceKey
 	o.look(dataplane.Intact, k, "beside many")
 	require.Greater(t, len(o.b.kernel.outlines.buf), 2*outlineRoom*ipvsnl.OutlineSize)
-	o.submit(func(b *ipvsnl.Batch) { b.DelDestination(k, sortedDests(o.one().dests)[0]) })
+	o.submit(ipvsnl.DelDestination(k, sortedDests(o.one().dests)[0]))
 	o.look(dataplane.Broken, k, "beside many")
 }
 
@@ -170,20 +153,20 @@ func TestDestinationsAreComparedByWhatKnowsThem(t *testing.T) {
 	} {
 		d := s.dests[dest]
 		edit(&d)
-		o.submit(func(b *ipvsnl.Batch) { b.SetDestination(k, d) })
+		o.submit(ipvsnl.SetDestination(k, d))
 		holds(false, what)
-		o.submit(func(b *ipvsnl.Batch) { b.SetDestination(k, s.dests[dest]) })
+		o.submit(ipvsnl.SetDestination(k, s.dests[dest]))
 		holds(true, what)
 	}
 	other := s.dests[dest]
 	other.Port++
-	o.submit(func(b *ipvsnl.Batch) { b.NewDestination(k, other) })
+	o.submit(ipvsnl.NewDestination(k, other))
 	holds(false, "one more")
-	o.submit(func(b *ipvsnl.Batch) { b.DelDestination(k, dest) })
+	o.submit(ipvsnl.DelDestination(k, dest))
 	holds(false, "another one")
-	o.submit(func(b *ipvsnl.Batch) { b.DelDestination(k, other.DestinationKey) })
+	o.submit(ipvsnl.DelDestination(k, other.DestinationKey))
 	holds(false, "one less")
-	o.submit(func(b *ipvsnl.Batch) { b.DelService(k) })
+	o.submit(ipvsnl.DelService(k))
 	holds(false, "no service")
 
 	s.dests[dest] = ipvsnl.Destination{DestinationKey: dest, Forward: ipvsnl.ForwardTunnel}
@@ -313,9 +296,8 @@ func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 		time.Since(start)/times)
 
 	b.scrub.share = 0
-	var batch ipvsnl.Batch
-	batch.DelDestination(one.svc.ServiceKey, sortedDests(one.dests)[0])
-	require.NoError(t, b.kernel.vs.Submit(t.Context(), &batch))
+	require.NoError(t, b.kernel.vs.Submit(t.Context(),
+		ipvsnl.DelDestination(one.svc.ServiceKey, sortedDests(one.dests)[0])))
 	require.NoError(t, o.readHeads())
 	require.False(t, o.hold(have))
 	holds, _, err := o.holdsDests(one)
@@ -365,14 +347,12 @@ func TestDestinationsAreComparedInTurn(t *testing.T) {
 		if len(dests) == 0 {
 			continue
 		}
-		var batch ipvsnl.Batch
 		if d := dests[0].Destination; i%2 == 0 {
-			batch.DelDestination(k, d.DestinationKey)
+			r.submit(ipvsnl.DelDestination(k, d.DestinationKey))
 		} else {
 			d.Weight++
-			batch.SetDestination(k, d)
+			r.submit(ipvsnl.SetDestination(k, d))
 		}
-		require.NoError(t, c.Submit(t.Context(), &batch))
 		require.Eventually(t, func() bool {
 			return e.Status().Totals.Repairs == i+1
 		}, 20*time.Second, time.Millisecond, "%v", k)

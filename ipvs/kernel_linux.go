@@ -214,7 +214,7 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 	if !b.observed || len(b.draining) == 0 {
 		return 0, nil
 	}
-	var ops []op
+	var ops []ipvsnl.Op
 	var drained []dataplane.EndpointDrained
 	for _, k := range b.draining.servers(&b.pl.have) {
 		dests, err := b.kernel.vs.Destinations(ctx, k)
@@ -233,8 +233,9 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 			return 0, err
 		}
 		for _, o := range ops {
-			delete(b.pl.have.servers[o.svc.ServiceKey].dests, o.dest.DestinationKey)
-			delete(b.draining, drainKey{o.svc.ServiceKey, o.dest.DestinationKey})
+			key := drainKey{o.Service.ServiceKey, o.Destination.DestinationKey}
+			delete(b.pl.have.servers[key.svc].dests, key.dest)
+			delete(b.draining, key)
 		}
 		b.pl.have.companion.version = p.versions[stageEnd]
 		for _, ev := range drained {

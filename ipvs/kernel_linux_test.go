@@ -338,16 +338,16 @@ func TestKernelCounts(t *testing.T) {
 func TestKernelForeignVirtualServersSurvive(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
-	var foreign ipvsnl.Batch
+	var foreign []ipvsnl.Op
 	theirs := []ipvsnl.ServiceKey{
 		ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.99:80")),
 		ipvsnl.MarkService(ipvsnl.FamilyIPv4, 0xc0000001)}
 	for _, s := range theirs {
-		foreign.NewService(ipvsnl.Service{ServiceKey: s, Scheduler: "rr"})
-		foreign.NewDestination(s, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{
-			Addr: k.pods["pod2"].IPv4, Port: 8080}, Weight: 7})
+		foreign = append(foreign, ipvsnl.NewService(ipvsnl.Service{ServiceKey: s, Scheduler: "rr"}),
+			ipvsnl.NewDestination(s, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{
+				Addr: k.pods["pod2"].IPv4, Port: 8080}, Weight: 7}))
 	}
-	require.NoError(t, k.vs.Submit(t.Context(), &foreign))
+	require.NoError(t, k.vs.Submit(t.Context(), foreign...))
 	before := k.run("ipvsadm", "-Sn")
 	sysctl := ok(k.Node.NS.Sysctl("net/ipv4/vs/conntrack"))(t)
 

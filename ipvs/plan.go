@@ -13,13 +13,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// op is one command about a virtual server or a destination.
-type op struct {
-	cmd  ipvsnl.Command
-	svc  ipvsnl.Service
-	dest ipvsnl.Destination
-}
-
 // planner makes plans from the kernel's state and the wanted one. It has no socket: a plan is a
 // value.
 type planner struct {
@@ -52,7 +45,7 @@ func newPlanner(c Config) planner {
 type plan struct {
 	name      string              // of the companion tables
 	next      *servicemodel.Table // the table afterwards; nil if it stays the same
-	up, down  []op
+	up, down  []ipvsnl.Op
 	stages    [3]stage
 	batches   [3]*rawnl.Batch // of the stages, once encoded
 	from      version         // of the companion before the first stage
@@ -192,8 +185,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	slices.SortFunc(old, ipvsnl.ServiceKey.Compare)
 	for _, k := range slices.Compact(old) {
 		if want[k] == nil && pl.have.servers[k] != nil {
-			p.down = append(p.down, op{cmd: ipvsnl.CommandDelService,
-				svc: ipvsnl.Service{ServiceKey: k}})
+			p.down = append(p.down, ipvsnl.DelService(k))
 			p.servers[k] = nil
 		}
 	}
@@ -225,21 +217,19 @@ func (pl *planner) record(p *plan, t *servicemodel.Table, fe *servicemodel.Front
 // change plans how a virtual server becomes the wanted one, and returns the result.
 func (pl *planner) change(p *plan, have, want *server) *server {
 	next := &server{svc: want.svc, proto: want.proto, dests: maps.Clone(want.dests)}
-	about := func(cmd ipvsnl.Command, d ipvsnl.Destination) op {
-		return op{cmd, ipvsnl.Service{ServiceKey: want.svc.ServiceKey}, d}
-	}
+	of := want.svc.ServiceKey
 	if have == nil {
-		p.up = append(p.up, op{cmd: ipvsnl.CommandNewService, svc: want.svc})
+		p.up = append(p.up, ipvsnl.NewService(want.svc))
 		have = &server{}
 	} else if have.svc != want.svc {
-		p.up = append(p.up, op{cmd: ipvsnl.CommandSetService, svc: want.svc})
+		p.up = append(p.up, ipvsnl.SetService(want.svc))
 	}
 	for _, k := range sortedDests(want.dests) {
 		d := want.dests[k]
 		if was, ok := have.dests[k]; !ok {
-			p.up = append(p.up, about(ipvsnl.CommandNewDestination, d))
+			p.up = append(p.up, ipvsnl.NewDestination(of, d))
 		} else if was != d {
-			p.up = append(p.up, about(ipvsnl.CommandSetDestination, d))
+			p.up = append(p.up, ipvsnl.SetDestination(of, d))
 		}
 	}
 	drains := want.proto == servicemodel.TCP && pl.cfg.DrainLimit > 0
@@ -249,12 +239,12 @@ func (pl *planner) change(p *plan, have, want *server) *server {
 			continue
 		}
 		if !drains {
-			p.down = append(p.down, about(ipvsnl.CommandDelDestination, d))
+			p.down = append(p.down, ipvsnl.DelDestination(of, k))
 			continue
 		}
 		if d.Weight != 0 {
 			d.Weight = 0
-			p.down = append(p.down, about(ipvsnl.CommandSetDestination, d))
+			p.down = append(p.down, ipvsnl.SetDestination(of, d))
 		}
 		next.dests[k] = d
 	}
@@ -303,8 +293,7 @@ func (pl *planner) planCleanup() *plan {
 		p.network.restore = append(p.network.restore, tunable{name, have.companion.tunables[name]})
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(have.servers), ipvsnl.ServiceKey.Compare) {
-		p.down = append(p.down,
-			op{cmd: ipvsnl.CommandDelService, svc: ipvsnl.Service{ServiceKey: k}})
+		p.down = append(p.down, ipvsnl.DelService(k))
 	}
 	p.device.remove = have.devices
 	for _, b := range have.addresses.bound {

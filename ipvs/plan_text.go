@@ -75,9 +75,9 @@ func (t *text) line(format string, args ...any) {
 	t.b.WriteByte('\n')
 }
 
-func (t *text) ops(l []op) {
+func (t *text) ops(l []ipvsnl.Op) {
 	for _, o := range l {
-		t.line("%s", o)
+		t.line("%s", ipvsadm(o))
 	}
 }
 
@@ -96,10 +96,10 @@ var (
 	}
 )
 
-// String is the command in the form of ipvsadm.
-func (o op) String() string {
-	k := o.svc.ServiceKey
-	s := ipvsadmCommands[o.cmd]
+// ipvsadm is a command in the form of ipvsadm.
+func ipvsadm(o ipvsnl.Op) string {
+	k := o.Service.ServiceKey
+	s := ipvsadmCommands[o.Command]
 	switch {
 	case k.FWMark == 0:
 		s += fmt.Sprintf(" %s %s", ipvsadmProtocols[k.Protocol], netip.AddrPortFrom(k.Addr, k.Port))
@@ -108,30 +108,30 @@ func (o op) String() string {
 	default:
 		s += fmt.Sprintf(" -f %d", k.FWMark)
 	}
-	switch o.cmd {
+	switch o.Command {
 	case ipvsnl.CommandNewService, ipvsnl.CommandSetService:
-		s += " -s " + o.svc.Scheduler
-		if o.svc.Flags&ipvsnl.FlagPersistent != 0 {
-			s += fmt.Sprintf(" -p %d", int(o.svc.Timeout.Seconds()))
-			if o.svc.Netmask != 0 {
-				s += " -M " + o.svc.Netmask.Text(k.Family)
+		s += " -s " + o.Service.Scheduler
+		if o.Service.Flags&ipvsnl.FlagPersistent != 0 {
+			s += fmt.Sprintf(" -p %d", int(o.Service.Timeout.Seconds()))
+			if o.Service.Netmask != 0 {
+				s += " -M " + o.Service.Netmask.Text(k.Family)
 			}
 		}
 		var options []string
-		if o.svc.Flags&ipvsnl.FlagHashPort != 0 {
-			options = append(options, o.svc.Scheduler+"-port")
+		if o.Service.Flags&ipvsnl.FlagHashPort != 0 {
+			options = append(options, o.Service.Scheduler+"-port")
 		}
-		if o.svc.Flags&ipvsnl.FlagFallback != 0 {
-			options = append(options, o.svc.Scheduler+"-fallback")
+		if o.Service.Flags&ipvsnl.FlagFallback != 0 {
+			options = append(options, o.Service.Scheduler+"-fallback")
 		}
 		if options != nil {
 			s += " -b " + strings.Join(options, ",")
 		}
 	case ipvsnl.CommandNewDestination, ipvsnl.CommandSetDestination:
-		s += fmt.Sprintf(" -r %s %s -w %d", o.dest.DestinationKey, ipvsadmMethods[o.dest.Forward],
-			o.dest.Weight)
+		d := o.Destination
+		s += fmt.Sprintf(" -r %s %s -w %d", d.DestinationKey, ipvsadmMethods[d.Forward], d.Weight)
 	case ipvsnl.CommandDelDestination:
-		s += " -r " + o.dest.DestinationKey.String()
+		s += " -r " + o.Destination.DestinationKey.String()
 	}
 	return s
 }

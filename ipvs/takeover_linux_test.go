@@ -20,16 +20,14 @@ func theirs(t *testing.T, r *rig) (wanted, other ipvsnl.ServiceKey) {
 	t.Helper()
 	wanted = ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.10:80"))
 	other = ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("10.96.0.99:80"))
-	c := r.client()
-	var b ipvsnl.Batch
 	for _, k := range []ipvsnl.ServiceKey{wanted, other} {
-		b.NewService(ipvsnl.Service{ServiceKey: k, Scheduler: "rr"})
+		r.addForeign(k)
 		for _, addr := range []string{"10.244.1.1", "10.244.9.9"} {
-			b.NewDestination(k, ipvsnl.Destination{DestinationKey: ipvsnl.DestinationKey{
-				Addr: netip.MustParseAddr(addr), Port: 8080}, Weight: 1})
+			r.submit(ipvsnl.NewDestination(k, ipvsnl.Destination{Weight: 1,
+				DestinationKey: ipvsnl.DestinationKey{Addr: netip.MustParseAddr(addr),
+					Port: 8080}}))
 		}
 	}
-	require.NoError(t, c.Submit(t.Context(), &b))
 	return wanted, other
 }
 

@@ -149,17 +149,11 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
 	s := rigState([]string{"10.244.1.1"})
-	foreign := ok(r.fake.Dial(t.Context(), nil))(t)
-	defer foreign.Close()
-	theirs := ipvsnl.Service{ServiceKey: ipvsnl.AddressService(ipvsnl.TCP,
-		netip.MustParseAddrPort("203.0.113.10:80")), Scheduler: "rr"}
 	table := resolve(t, nil, s)
 	o := observation(t, b)
 	c := sm.Diff(o.Table, table)
 	require.NoError(t, b.Check(c))
-	var batch ipvsnl.Batch
-	batch.NewService(theirs)
-	require.NoError(t, foreign.Submit(t.Context(), &batch))
+	r.addForeign(ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("203.0.113.10:80")))
 	_, err := b.Commit(t.Context(), c)
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 
@@ -211,6 +205,12 @@ func (r *rig) client() *ipvsnl.Client {
 	c := ok(r.fake.Dial(r.t.Context(), nil))(r.t)
 	r.t.Cleanup(func() { c.Close() })
 	return c
+}
+
+// submit sends commands of another program to the fake IPVS.
+func (r *rig) submit(ops ...ipvsnl.Op) {
+	r.t.Helper()
+	require.NoError(r.t, r.client().Submit(r.t.Context(), ops...))
 }
 
 func (r *rig) requireTimeouts(want ipvsnl.Timeouts) {

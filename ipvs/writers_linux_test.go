@@ -206,11 +206,10 @@ func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
 	r := newRig(t)
 	r.apply(r.engine(), rigState([]string{"10.244.1.1"}))
 	b, _ := r.change(rigState(nil))
-	var ops []op
+	var ops []ipvsnl.Op
 	for i := range sendAtOnce + 1 {
 		k := ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i+1))
-		ops = append(ops,
-			op{cmd: ipvsnl.CommandNewService, svc: ipvsnl.Service{ServiceKey: k, Scheduler: "rr"}})
+		ops = append(ops, ipvsnl.NewService(ipvsnl.Service{ServiceKey: k, Scheduler: "rr"}))
 	}
 	before := len(r.fake.Keys())
 	another := b.pl.have.companion.version.next(false)
@@ -244,20 +243,15 @@ func TestIntegrityLooksAtTheRest(t *testing.T) {
 	require.False(t, b.kernel.routed(0))
 	broken(dataplane.Intact) // another program's rule precedes ours, which exists
 
-	c := r.client()
 	for _, k := range r.fake.Keys() {
-		var batch ipvsnl.Batch
-		batch.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc",
-			Flags: b.pl.have.servers[k].svc.Flags})
-		require.NoError(t, c.Submit(t.Context(), &batch))
+		r.submit(ipvsnl.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc",
+			Flags: b.pl.have.servers[k].svc.Flags}))
 	}
 	b.kernel.outlines.due = time.Time{} // those of IPv4 show in outlines, which are rationed
 	broken(dataplane.Broken)
 	r.apply(e, s)
 	for _, k := range r.fake.Keys() {
-		var batch ipvsnl.Batch
-		batch.DelService(k)
-		require.NoError(t, c.Submit(t.Context(), &batch))
+		r.submit(ipvsnl.DelService(k))
 	}
 	broken(dataplane.Broken)
 	r.apply(e, s)

@@ -246,9 +246,8 @@ func (m *ipvsMode) begin() {
 		require.NoError(m.t, m.links.LinkAdd(&netlink.Dummy{LinkAttrs: attrs}))
 		m.bind(device, "10.96.0.1")
 	}
-	var b ipvsnl.Batch
-	b.NewService(ipvsnl.Service{ServiceKey: tcp("10.96.0.1:443"), Scheduler: "rr"})
-	_ = m.ipvs.Submit(m.t.Context(), &b) // it may be there
+	s := ipvsnl.Service{ServiceKey: tcp("10.96.0.1:443"), Scheduler: "rr"}
+	_ = m.ipvs.Submit(m.t.Context(), ipvsnl.NewService(s)) // it may be there
 }
 
 // ended requires that nothing is left, or that a cleanup recognises the rest and deletes it.

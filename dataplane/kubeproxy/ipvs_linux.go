@@ -120,12 +120,12 @@ func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	if len(p.VirtualServers) == 0 {
 		return nil
 	}
-	var b ipvsnl.Batch
+	var ops []ipvsnl.Op
 	for _, s := range p.VirtualServers {
-		b.DelService(s.key())
+		ops = append(ops, ipvsnl.DelService(s.key()))
 	}
 	err := k.withIPVS(ctx, func(c *ipvsnl.Client) error {
-		return rawnl.Except(c.Submit(ctx, &b), unix.ESRCH)
+		return rawnl.Except(c.Submit(ctx, ops...), unix.ESRCH)
 	})
 	if err == nil {
 		return nil

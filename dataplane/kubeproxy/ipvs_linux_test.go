@@ -60,9 +60,8 @@ func (m *ipvsMode) bind(link, addr string) {
 // serve makes a virtual server.
 func (m *ipvsMode) serve(k ipvsnl.ServiceKey, flags ipvsnl.ServiceFlags) {
 	m.t.Helper()
-	var b ipvsnl.Batch
-	b.NewService(ipvsnl.Service{ServiceKey: k, Scheduler: "rr", Flags: flags})
-	require.NoError(m.t, m.ipvs.Submit(m.t.Context(), &b), k)
+	s := ipvsnl.Service{ServiceKey: k, Scheduler: "rr", Flags: flags}
+	require.NoError(m.t, m.ipvs.Submit(m.t.Context(), ipvsnl.NewService(s)), k)
 }
 
 func tcp(addr string) ipvsnl.ServiceKey {
@@ -93,13 +92,12 @@ func TestKernelVirtualServers(t *testing.T) {
 	ours := tcp("10.96.0.1:80")
 	m.serve(ours, 0x12340000)
 
-	var b ipvsnl.Batch
 	for i, weight := range []uint32{1, 0} { // no new connections for the second
-		b.NewDestination(tcp("192.0.2.10:30080"), ipvsnl.Destination{Weight: weight,
-			DestinationKey: ipvsnl.DestinationKey{
-				Addr: netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}), Port: 8080}})
+		d := ipvsnl.Destination{Weight: weight, DestinationKey: ipvsnl.DestinationKey{
+			Addr: netip.AddrFrom4([4]byte{10, 1, 1, byte(i)}), Port: 8080}}
+		require.NoError(t, m.ipvs.Submit(t.Context(),
+			ipvsnl.NewDestination(tcp("192.0.2.10:30080"), d)))
 	}
-	require.NoError(t, m.ipvs.Submit(t.Context(), &b))
 	text, _ := frontends(t, m.ns)
 	require.Equal(t, "*4:30080/tcp  [10.1.1.0:8080]\n10.96.0.1:443/tcp  []\n"+
 		"203.0.113.1:80/tcp  []\n", text)

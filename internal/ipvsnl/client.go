@@ -60,28 +60,38 @@ func (c *Client) Close() error {
 	return c.conn.Close()
 }
 
-// Submit sends the commands of b. The kernel executes them in their order. IPVS has no
-// transactions, so a failed command does not stop the others. The error says which commands failed,
-// in the form of [rawnl.Conn.SendAll], and how many were answered if not all were. Commands are
-// pipelined; Submit checks ctx after every few hundred.
-func (c *Client) Submit(ctx context.Context, b *Batch) error {
-	for _, m := range b.modules {
-		if err := c.conn.LoadModule(ctx, m); err != nil {
-			return err
+// Submit sends commands. The kernel executes them in their order. IPVS has no transactions, so a
+// failed command does not stop the others. The error says which commands failed, in the form of
+// [rawnl.Conn.SendAll], and how many were answered if not all were. Commands are pipelined; Submit
+// checks ctx after every few hundred.
+func (c *Client) Submit(ctx context.Context, ops ...Op) error {
+	var b rawnl.Batch
+	for i := range ops {
+		if m := ops[i].module(); m != "" {
+			if err := c.conn.LoadModule(ctx, m); err != nil {
+				return err
+			}
 		}
+		ops[i].put(&b)
 	}
-	_, err := c.conn.SendAll(ctx, &b.wire)
+	_, err := c.conn.SendAll(ctx, &b)
 	return err
 }
 
 // SetTimeouts sets those timeouts of t that are not zero. A connection gets the new timeout with
 // its next packet.
 func (c *Client) SetTimeouts(ctx context.Context, t Timeouts) error {
-	var req rawnl.Batch
-	begin(&req, CommandSetConfig)
-	PutTimeouts(&req, t)
-	_, err := c.conn.Query(ctx, &req)
+	req := request(CommandSetConfig, ServiceKey{})
+	PutTimeouts(req, t)
+	_, err := c.conn.Query(ctx, req)
 	return err
+}
+
+// request is a message about a service, or about none if the key is zero.
+func request(cmd Command, k ServiceKey) *rawnl.Batch {
+	o, b := on(cmd, k, Destination{}), &rawnl.Batch{}
+	o.put(b)
+	return b
 }
 
 // dumpAttempts bounds how often an interrupted dump is repeated.
@@ -95,19 +105,14 @@ const dumpAttempts = 5
 // and again, Services returns [rawnl.ErrDumpInterrupted]. A hidden service cannot be noticed. One
 // part holds about 50 services.
 func (c *Client) Services(ctx context.Context) ([]ObservedService, error) {
-	var req rawnl.Batch
-	begin(&req, CommandGetService)
-	list, err := dump(ctx, c, &req, parseServiceReply,
+	list, err := dump(ctx, c, request(CommandGetService, ServiceKey{}), parseServiceReply,
 		func(a, b ObservedService) int { return a.Compare(b.ServiceKey) })
 	return list, reading(err, "list services")
 }
 
 // Service returns the service k. It fails with [ErrNoService].
 func (c *Client) Service(ctx context.Context, k ServiceKey) (s ObservedService, err error) {
-	var req rawnl.Batch
-	begin(&req, CommandGetService)
-	putServiceKey(&req, k)
-	return query(ctx, c, &req, CommandGetService, parseServiceReply)
+	return query(ctx, c, CommandGetService, k, parseServiceReply)
 }
 
 // Destinations returns the destinations of the service k, in the order of their keys. It fails with
@@ -127,26 +132,22 @@ func (c *Client) Destinations(ctx context.Context, k ServiceKey) ([]ObservedDest
 // This takes three system calls, because a dump covers one service, and a socket can have only one
 // dump at a time.
 func (c *Client) DestinationsIf(ctx context.Context, k ServiceKey) ([]ObservedDestination, error) {
-	var req rawnl.Batch
-	begin(&req, CommandGetDestination)
-	putServiceKey(&req, k)
-	list, err := dump(ctx, c, &req, func(attrs []byte) (ObservedDestination, error) {
+	parse := func(attrs []byte) (ObservedDestination, error) {
 		return parseDestinationReply(attrs, k.Family)
-	}, func(a, b ObservedDestination) int { return a.Compare(b.DestinationKey) })
+	}
+	list, err := dump(ctx, c, request(CommandGetDestination, k), parse, func(a, b ObservedDestination) int { return a.Compare(b.DestinationKey) })
 	return list, reading(err, "list destinations of %v", k)
 }
 
 // Timeouts returns the timeouts of the network namespace.
 func (c *Client) Timeouts(ctx context.Context) (Timeouts, error) {
-	var req rawnl.Batch
-	begin(&req, CommandGetConfig)
-	return query(ctx, c, &req, CommandGetConfig, ParseTimeouts)
+	return query(ctx, c, CommandGetConfig, ServiceKey{}, ParseTimeouts)
 }
 
 // query sends a request for one object.
-func query[T any](ctx context.Context, c *Client, req *rawnl.Batch, cmd Command,
+func query[T any](ctx context.Context, c *Client, cmd Command, k ServiceKey,
 	parse func(attrs []byte) (T, error)) (object T, err error) {
-	replies, err := c.conn.Query(ctx, req)
+	replies, err := c.conn.Query(ctx, request(cmd, k))
 	if err == nil && len(replies) != 1 {
 		err = malformed("%d replies", len(replies))
 	}

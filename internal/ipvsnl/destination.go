@@ -150,24 +150,13 @@ func parseDestination(attrs []byte) (w WireDestination, err error) {
 	return w, about("destination", it.Err())
 }
 
-// Named reports whether w names a destination, as the kernel requires of it
-// (ip_vs_genl_parse_dest).
-func (w WireDestination) Named() bool { return w.present.has(DestAttrAddr, DestAttrPort) }
-
-// Full reports whether w has everything that a new destination needs, besides its name.
-func (w WireDestination) Full() bool {
-	return w.present.has(DestAttrForward, DestAttrWeight, DestAttrUpper, DestAttrLower)
-}
-
 // Key returns the key of a destination of a service of the family f, or an [rawnl.ErrMalformed].
+// The kernel requires the same attributes of a request (ip_vs_genl_parse_dest).
 func (w WireDestination) Key(f Family) (DestinationKey, error) {
-	if !w.Named() {
+	if !w.present.has(DestAttrAddr, DestAttrPort) {
 		return DestinationKey{}, malformed("destination: no address or no port")
 	}
-	if w.Family != 0 {
-		f = w.Family
-	}
-	a, err := w.addr.in(f)
+	a, err := w.addr.in(cmp.Or(w.Family, f))
 	return DestinationKey{Addr: a, Port: w.Port}, about("destination", err)
 }
 
@@ -177,7 +166,7 @@ func (w WireDestination) Observed(f Family) (ObservedDestination, error) {
 	if err != nil {
 		return ObservedDestination{}, err
 	}
-	if !w.Full() {
+	if !w.present.has(DestAttrForward, DestAttrWeight, DestAttrUpper, DestAttrLower) {
 		return ObservedDestination{}, malformed("destination %v: not all attributes are there", key)
 	}
 	w.DestinationKey = key

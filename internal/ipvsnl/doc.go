@@ -9,10 +9,10 @@
 // [ObservedService] and [ObservedDestination] embed them and add what only the kernel knows. The
 // embedded values can be compared with ==. If they are equal, there is nothing to change.
 //
-// Changes are collected in a [Batch] and sent by [Client.Submit]. IPVS has no transactions: each
-// command succeeds or fails by itself, and the error tells which failed. Commands are pipelined:
-// one system call carries hundreds of them and one answer acknowledges them all. So the time for a
-// batch is the kernel's time for the work.
+// An [Op] is a change; [Client.Submit] sends many. IPVS has no transactions: each command succeeds
+// or fails by itself, and the error tells which failed. Commands are pipelined: one system call
+// carries hundreds of them and one answer acknowledges them all. So the time for many commands is
+// the kernel's time for the work.
 //
 // [Client.Services] and [Client.Destinations] read; their lists are sorted by key.
 //

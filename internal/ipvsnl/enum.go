@@ -3,8 +3,6 @@ package ipvsnl
 import (
 	"errors"
 	"fmt"
-	"strings"
-	"syscall"
 )
 
 // Command is a command of the IPVS family of generic netlink (IPVS_CMD_*,
@@ -110,39 +108,3 @@ var (
 	// ErrExists: the service or the destination exists already (EEXIST).
 	ErrExists = errors.New("exists already")
 )
-
-// Explain returns the meaning of the errno with which the kernel refused the command.
-func (c Command) Explain(errno syscall.Errno) error {
-	switch {
-	case errno == syscall.EEXIST:
-		return ErrExists
-	case errno == syscall.ESRCH:
-		return ErrNoService
-	case errno != syscall.ENOENT:
-		return nil
-	case c == CommandSetDestination || c == CommandDelDestination:
-		return ErrNoDestination
-	case c == CommandNewService || c == CommandSetService:
-		return ErrNoModule
-	}
-	return nil
-}
-
-// DescribePart returns the service of a request, or the destination and its service: "10.1.0.1:8080
-// of TCP 10.0.0.1:80". The kernel does not point at an attribute.
-func (c Command) DescribePart(request []byte, _ int) string {
-	w, err := Parse(request[min(len(request), headersLen):])
-	if err != nil {
-		return ""
-	}
-	k, err := w.Service.Key()
-	if err != nil {
-		return ""
-	}
-	var s strings.Builder
-	if d, err := w.Destination.Key(k.Family); err == nil {
-		fmt.Fprintf(&s, "%v of ", d)
-	}
-	fmt.Fprint(&s, k)
-	return s.String()
-}

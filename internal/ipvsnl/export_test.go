@@ -7,21 +7,16 @@ import "github.com/kernlb/kernlb/internal/rawnl"
 var (
 	ParseServiceReply     = parseServiceReply
 	ParseDestinationReply = parseDestinationReply
-	PutServiceKey         = putServiceKey
-	PutDestinationKey     = putDestinationKey
 )
 
 const (
 	DumpAttempts = dumpAttempts
-	HeadersLen   = headersLen
 	Window       = window
 )
 
-// Wire returns the messages of a batch.
-func (b *Batch) Wire() *rawnl.Batch { return &b.wire }
-
-// Raw adds a command with any attributes.
-func (b *Batch) Raw(cmd Command, put func(b *rawnl.Batch)) {
-	begin(&b.wire, cmd)
-	put(&b.wire)
+// Wire returns the message of a command, without its headers.
+func (o Op) Wire() []byte {
+	var b rawnl.Batch
+	o.put(&b)
+	return b.Bytes()[20:]
 }

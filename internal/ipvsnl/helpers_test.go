@@ -1,25 +1,21 @@
 package ipvsnl
 
 import (
-	_ "embed"
-	"encoding/binary"
 	"encoding/hex"
-	"math/rand/v2"
+	"fmt"
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // Keys that many tests use.
 var (
-	Web   = AddressService(TCP, AddrPort("10.96.0.1:80"))
-	DNS6  = AddressService(UDP, AddrPort("[2001:db8::1]:53"))
+	Web   = AddressService(TCP, netip.MustParseAddrPort("10.96.0.1:80"))
+	DNS6  = AddressService(UDP, netip.MustParseAddrPort("[2001:db8::1]:53"))
 	Marks = MarkService(FamilyIPv4, 7)
 )
 
@@ -29,112 +25,70 @@ func Wanted(k ServiceKey) Service { return Service{ServiceKey: k, Scheduler: "rr
 // Dest returns a destination with few settings.
 func Dest(s string) Destination { return Destination{DestinationKey: DestKey(s), Weight: 1} }
 
-// AddrPort parses an address and a port.
-func AddrPort(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
-
 // DestKey parses a key.
 func DestKey(s string) DestinationKey {
-	ap := AddrPort(s)
+	ap := netip.MustParseAddrPort(s)
 	return DestinationKey{Addr: ap.Addr(), Port: ap.Port()}
 }
 
-// Random returns a random source. If the test fails, it shows the seed.
-func Random(t *testing.T) *rand.Rand {
-	t.Helper()
-	seed := uint64(time.Now().UnixNano())
-	t.Cleanup(func() {
-		if t.Failed() {
-			t.Logf("seed %d", seed)
-		}
-	})
-	return rand.New(rand.NewPCG(seed, 0))
-}
-
-// LittleEndian skips a test on a big-endian machine, because its expected bytes are little-endian.
-func LittleEndian(tb testing.TB) {
-	tb.Helper()
-	if binary.NativeEndian.Uint16([]byte{1, 0}) != 1 {
-		tb.Skip("the expected bytes are those of a little-endian machine")
-	}
-}
-
-// Unhex returns the bytes that s spells, ignoring spaces, line breaks and comments after //.
+// Unhex returns the bytes that s spells, ignoring spaces.
 func Unhex(tb testing.TB, s string) []byte {
 	tb.Helper()
-	var digits strings.Builder
-	for line := range strings.Lines(s) {
-		line, _, _ = strings.Cut(line, "//")
-		digits.WriteString(strings.Join(strings.Fields(line), ""))
-	}
-	return ok(hex.DecodeString(digits.String()))(tb)
+	return ok(hex.DecodeString(strings.ReplaceAll(s, " ", "")))(tb)
 }
 
-// Recorded is one command of testdata/ipvsadm.txt and its messages, from the genlmsghdr on.
-type Recorded struct {
-	Command string
-	Sent    [][]byte
-	Got     [][]byte
-}
-
-//go:embed testdata/ipvsadm.txt
-var ipvsadmText string // embedded, so that the test binary can run in a virtual machine
-
-// Recordings reads testdata/ipvsadm.txt.
-func Recordings(tb testing.TB) (list []Recorded) {
-	tb.Helper()
-	LittleEndian(tb)
-	for line := range strings.Lines(ipvsadmText) {
-		line = strings.TrimSpace(line)
-		switch {
-		case strings.HasPrefix(line, "ipvsadm "):
-			list = append(list, Recorded{Command: line})
-		case strings.HasPrefix(line, "> "):
-			last := &list[len(list)-1]
-			last.Sent = append(last.Sent, Unhex(tb, line[2:]))
-		case strings.HasPrefix(line, "< "):
-			last := &list[len(list)-1]
-			last.Got = append(last.Got, Unhex(tb, line[2:]))
-		}
-	}
-	require.NotEmpty(tb, list)
-	return list
-}
-
-// Attrs returns the attributes that put appends.
-func Attrs(put func(b *rawnl.Batch)) []byte {
-	var b rawnl.Batch
-	begin(&b, 0)
-	put(&b)
-	return b.Bytes()[headersLen:]
-}
-
-// Inside returns the attribute typ around the attributes that put appends.
-func Inside(typ uint16, put func(b *rawnl.Batch)) []byte {
-	return Attrs(func(b *rawnl.Batch) {
-		m := b.Nest(typ)
-		put(b)
-		b.End(m)
-	})
-}
-
-// Many returns a batch that adds services with so many destinations each, and one that removes
+// Many returns commands that add services with so many destinations each, and those that remove
 // them.
-func Many(services, destinations int) (add, remove *Batch) {
-	add, remove = &Batch{}, &Batch{}
+func Many(services, destinations int) (add, remove []Op) {
 	for i := range services {
 		k := AddressService(TCP,
 			netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 96, byte(i >> 8), byte(i)}), 80))
-		add.NewService(Service{ServiceKey: k, Scheduler: "rr"})
+		add = append(add, NewService(Wanted(k)))
 		for j := range destinations {
-			add.NewDestination(k, Destination{
-				DestinationKey: DestinationKey{
-					Addr: netip.AddrFrom4([4]byte{10, 244, byte(j), byte(i)}), Port: 8080},
-				Weight: 1,
-			})
+			add = append(add, NewDestination(k, Dest(fmt.Sprintf("10.244.%d.%d:8080", j, i%256))))
 		}
-		remove.DelService(k)
+		remove = append(remove, DelService(k))
 	}
 	return add, remove
 }
 
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
+
+func TestServiceKeys(t *testing.T) {
+	t.Parallel()
+	require.Equal(t, "FWM 7 IPv4", Marks.String())
+	mapped := netip.MustParseAddrPort("[::ffff:10.96.0.1]:80")
+	require.Equal(t, Web, AddressService(TCP, mapped))
+	for _, o := range []string{"9.255.0.1:80", "10.96.0.0:443", "10.96.0.1:79"} {
+		require.Negative(t, AddressService(UDP, netip.MustParseAddrPort(o)).Compare(Web), o)
+	}
+	require.Negative(t, Web.Compare(AddressService(UDP, mapped)))
+	require.Negative(t, Web.Compare(DNS6))
+	require.Negative(t, DNS6.Compare(Marks))
+	require.Negative(t, Marks.Compare(MarkService(FamilyIPv6, 7)))
+	require.Negative(t, MarkService(FamilyIPv6, 7).Compare(MarkService(FamilyIPv4, 8)))
+}
+
+func TestNetmasks(t *testing.T) {
+	t.Parallel()
+	for _, tt := range []struct {
+		family Family
+		mask   Netmask
+		text   string
+		wire   string
+	}{
+		{FamilyIPv4, 0, "255.255.255.255", "ffffffff"},
+		{FamilyIPv6, 0, "128", "80000000"},
+		{FamilyIPv4, PrefixNetmask(FamilyIPv4, 24), "255.255.255.0", "ffffff00"},
+		{FamilyIPv4, PrefixNetmask(FamilyIPv4, 0), "0.0.0.0", "00000000"},
+		{FamilyIPv6, PrefixNetmask(FamilyIPv6, 64), "64", "40000000"},
+		{FamilyIPv6, PrefixNetmask(FamilyIPv6, 1), "1", "01000000"},
+		{FamilyIPv4, 0x00ff0000, "255.0.255.255", "ff00ffff"}, // with holes
+		{FamilyIPv6, 128, "0", "00000000"},
+	} {
+		require.Equal(t, tt.text, tt.mask.Text(tt.family))
+		wire := tt.mask.wire(tt.family)
+		require.Equal(t, tt.wire, hex.EncodeToString(wire[:]), tt.text)
+		require.Equal(t, tt.mask, netmask(wire, tt.family), tt.text)
+	}
+}

@@ -128,15 +128,8 @@ const (
 // allFlags is the mask that sets every flag of a service. With it, a request replaces all flags.
 const allFlags = ^uint32(0)
 
-// putServiceKey appends k as the service of a request about an existing object.
+// putServiceKey appends the attributes that name a service.
 func putServiceKey(b *rawnl.Batch, k ServiceKey) {
-	m := b.Nest(CmdAttrService)
-	putKey(b, k)
-	b.End(m)
-}
-
-// putKey appends the attributes that name a service.
-func putKey(b *rawnl.Batch, k ServiceKey) {
 	b.NativeU16(SvcAttrFamily, uint16(k.Family))
 	if k.FWMark != 0 {
 		b.NativeU32(SvcAttrFWMark, k.FWMark)
@@ -152,7 +145,7 @@ func putKey(b *rawnl.Batch, k ServiceKey) {
 //
 //	struct ip_vs_flags { __u32 flags; __u32 mask; };
 func PutService(b *rawnl.Batch, s Service) {
-	putKey(b, s.ServiceKey)
+	putServiceKey(b, s.ServiceKey)
 	b.Text(SvcAttrScheduler, s.Scheduler)
 	if s.PersistenceEngine != "" {
 		b.Text(SvcAttrPEName, s.PersistenceEngine)
@@ -169,8 +162,7 @@ func PutService(b *rawnl.Batch, s Service) {
 // WireService is a service as the attributes of a message describe it. Fields without an attribute
 // are zero.
 type WireService struct {
-	ObservedService              // without the address and the netmask
-	Mask            ServiceFlags // the flags that a request sets
+	ObservedService // without the address and the netmask
 
 	present attrSet
 	addr    wireAddr
@@ -196,9 +188,7 @@ func parseService(attrs []byte) (w WireService, err error) {
 		case SvcAttrScheduler:
 			w.Scheduler = text(&it, maxSchedulerName)
 		case SvcAttrFlags:
-			p := it.Fixed(8)
-			w.Flags = ServiceFlags(binary.NativeEndian.Uint32(p))
-			w.Mask = ServiceFlags(binary.NativeEndian.Uint32(p[4:]))
+			w.Flags = ServiceFlags(binary.NativeEndian.Uint32(it.Fixed(8)))
 		case SvcAttrTimeout:
 			w.Timeout = seconds(&it)
 		case SvcAttrNetmask:
@@ -212,29 +202,19 @@ func parseService(attrs []byte) (w WireService, err error) {
 	return w, about("service", it.Err())
 }
 
-// Full reports whether w has everything that a new service needs, besides its name.
-func (w WireService) Full() bool {
-	return w.present.has(SvcAttrScheduler, SvcAttrFlags, SvcAttrTimeout, SvcAttrNetmask)
-}
-
-// Named reports whether w names a service, as the kernel requires of it
-// (ip_vs_genl_parse_service).
-func (w WireService) Named() bool {
-	return w.present.has(SvcAttrFamily) &&
-		(w.present.has(SvcAttrFWMark) || w.present.has(SvcAttrPort, SvcAttrProtocol, SvcAttrAddr))
-}
-
-// Key returns the key of the service, or an [rawnl.ErrMalformed].
+// Key returns the key of the service, or an [rawnl.ErrMalformed]. The kernel requires the same
+// attributes of a request (ip_vs_genl_parse_service).
 func (w WireService) Key() (ServiceKey, error) {
-	if !w.Named() {
-		return ServiceKey{}, malformed("service: neither a mark nor protocol, address and port")
-	}
-	if w.FWMark != 0 {
+	switch {
+	case !w.present.has(SvcAttrFamily):
+	case w.FWMark != 0:
 		return MarkService(w.Family, w.FWMark), nil
+	case w.present.has(SvcAttrPort, SvcAttrProtocol, SvcAttrAddr):
+		a, err := w.addr.in(w.Family)
+		return ServiceKey{Family: w.Family, Protocol: w.Protocol, Addr: a, Port: w.Port},
+			about("service", err)
 	}
-	a, err := w.addr.in(w.Family)
-	return ServiceKey{Family: w.Family, Protocol: w.Protocol, Addr: a, Port: w.Port},
-		about("service", err)
+	return ServiceKey{}, malformed("service: neither a mark nor protocol, address and port")
 }
 
 // Observed returns the whole service, or an [rawnl.ErrMalformed].
@@ -243,7 +223,7 @@ func (w WireService) Observed() (ObservedService, error) {
 	if err != nil {
 		return ObservedService{}, err
 	}
-	if !w.Full() {
+	if !w.present.has(SvcAttrScheduler, SvcAttrFlags, SvcAttrTimeout, SvcAttrNetmask) {
 		return ObservedService{}, malformed("service %v: not all attributes are there", key)
 	}
 	w.ServiceKey, w.Flags, w.Netmask = key, w.Flags&^FlagHashed, netmask(w.netmask, w.Family)

@@ -128,22 +128,13 @@ type Stats struct {
 	OutBytes    uint64
 }
 
-// Attributes of statistics, in the kernel's order.
-const (
-	StatsAttrConns    uint16 = iota + 1 // IPVS_STATS_ATTR_CONNS
-	StatsAttrInPkts                     // IPVS_STATS_ATTR_INPKTS
-	StatsAttrOutPkts                    // IPVS_STATS_ATTR_OUTPKTS
-	StatsAttrInBytes                    // IPVS_STATS_ATTR_INBYTES
-	StatsAttrOutBytes                   // IPVS_STATS_ATTR_OUTBYTES
-)
+// StatsAttrConns is the first attribute of statistics, IPVS_STATS_ATTR_CONNS. The others of [Stats]
+// follow in the same order.
+const StatsAttrConns uint16 = 1
 
-// Counter returns the field of s for an attribute type, nil if there is none.
-func (s *Stats) Counter(typ uint16) *uint64 {
-	fields := [...]*uint64{&s.Connections, &s.InPackets, &s.OutPackets, &s.InBytes, &s.OutBytes}
-	if typ == 0 || int(typ) > len(fields) {
-		return nil
-	}
-	return fields[typ-1]
+// Counters are the fields of s in the order of their attributes, from [StatsAttrConns] on.
+func (s *Stats) Counters() [5]*uint64 {
+	return [5]*uint64{&s.Connections, &s.InPackets, &s.OutPackets, &s.InBytes, &s.OutBytes}
 }
 
 // stats parses the statistics in an attribute. Linux 4.1 and newer have an attribute whose numbers
@@ -151,8 +142,8 @@ func (s *Stats) Counter(typ uint16) *uint64 {
 func stats(it *rawnl.AttrIter) (s Stats) {
 	inner := rawnl.Attrs(it.Data())
 	for inner.Next() {
-		if p := s.Counter(inner.Type()); p != nil {
-			*p = inner.NativeU64()
+		if i := int(inner.Type()) - int(StatsAttrConns); 0 <= i && i < len(s.Counters()) {
+			*s.Counters()[i] = inner.NativeU64()
 		}
 	}
 	if err := inner.Err(); err != nil {
@@ -173,10 +164,10 @@ type Timeouts struct {
 // Validate returns an error that names the field at fault. The kernel refuses, with EINVAL, more
 // than 2147483647 of its clock ticks: 24 days at 1000 Hz, 99 days at 250 Hz.
 func (t Timeouts) Validate() error {
-	for i, name := range []string{"TCP", "TCPFin", "UDP"} {
-		d := *t.field(CmdAttrTimeoutTCP + uint16(i))
-		if d < 0 || d%time.Second != 0 || d > math.MaxInt32*time.Second {
-			return fmt.Errorf("%s: %v: want whole seconds, at most %d", name, d, math.MaxInt32)
+	for i, d := range t.fields() {
+		if *d < 0 || *d%time.Second != 0 || *d > math.MaxInt32*time.Second {
+			return fmt.Errorf("%s: %v: want whole seconds, at most %d",
+				[...]string{"TCP", "TCPFin", "UDP"}[i], *d, math.MaxInt32)
 		}
 	}
 	return nil
@@ -192,24 +183,16 @@ func seconds(it *rawnl.AttrIter) time.Duration {
 	return time.Duration(it.NativeU32()) * time.Second
 }
 
-// field returns the timeout for an attribute, or nil if there is none.
-func (t *Timeouts) field(typ uint16) *time.Duration {
-	switch typ {
-	case CmdAttrTimeoutTCP:
-		return &t.TCP
-	case CmdAttrTimeoutTCPFin:
-		return &t.TCPFin
-	case CmdAttrTimeoutUDP:
-		return &t.UDP
-	}
-	return nil
+// fields are the timeouts in the order of their attributes, from [CmdAttrTimeoutTCP] on.
+func (t *Timeouts) fields() [3]*time.Duration {
+	return [3]*time.Duration{&t.TCP, &t.TCPFin, &t.UDP}
 }
 
 // PutTimeouts appends the attributes of t, without those that are zero.
 func PutTimeouts(b *rawnl.Batch, t Timeouts) {
-	for typ := CmdAttrTimeoutTCP; typ <= CmdAttrTimeoutUDP; typ++ {
-		if d := *t.field(typ); d != 0 {
-			putSeconds(b, typ, d)
+	for i, d := range t.fields() {
+		if *d != 0 {
+			putSeconds(b, CmdAttrTimeoutTCP+uint16(i), *d)
 		}
 	}
 }
@@ -219,8 +202,8 @@ func PutTimeouts(b *rawnl.Batch, t Timeouts) {
 func ParseTimeouts(attrs []byte) (t Timeouts, err error) {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {
-		if d := t.field(it.Type()); d != nil {
-			*d = seconds(&it)
+		if typ := it.Type(); typ >= CmdAttrTimeoutTCP && typ <= CmdAttrTimeoutUDP {
+			*t.fields()[typ-CmdAttrTimeoutTCP] = seconds(&it)
 		}
 	}
 	return t, it.Err()

@@ -2,11 +2,14 @@
 package ipvsfake
 
 import (
+	"cmp"
 	"context"
+	"encoding/binary"
 	"fmt"
 	"maps"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
@@ -14,10 +17,10 @@ import (
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-// Kernel is the IPVS of one network namespace. It reads and writes the bytes of messages. It makes
-// the same checks as net/netfilter/ipvs/ip_vs_ctl.c, in the same order and with the same errnos,
-// and lists the newest object first. It forwards no packets, so it has only the connections that
-// [Kernel.SetStats] sets. A removed destination is gone at once.
+// Kernel is the IPVS of one network namespace. It reads and writes the bytes of messages, and lists
+// the newest object first. It refuses what does not exist, exists already, or lacks attributes, as
+// net/netfilter/ipvs/ip_vs_ctl.c does, but does not look at values. It forwards no packets, so it
+// has only the connections that [Kernel.SetStats] sets. A removed destination is gone at once.
 //
 // Its methods, and clients of it, may be used by many goroutines.
 type Kernel struct {
@@ -36,17 +39,7 @@ type service struct {
 	destinations []*ipvsnl.ObservedDestination // newest first
 }
 
-const (
-	// Family is the number of the generic netlink family.
-	Family uint16 = 0x1b
-
-	partSize   = 8 << 10 // size of the parts of a dump
-	queueLen   = 128     // answers that the receive queue holds
-	answerSize = 2 << 10 // how much a client reserves for one answer
-)
-
-// New returns the IPVS of a fresh network namespace. The kernel has all schedulers and the engine
-// "sip".
+// New returns the IPVS of a fresh network namespace.
 func New() *Kernel {
 	return &Kernel{services: map[ipvsnl.ServiceKey]*service{},
 		timeouts: ipvsnl.Timeouts{TCP: 15 * time.Minute, TCPFin: 2 * time.Minute,
@@ -65,9 +58,7 @@ func (k *Kernel) Dial(ctx context.Context, cfg *rawnl.Config) (*ipvsnl.Client, e
 
 // Socket returns a socket with small buffers.
 func (k *Kernel) Socket() *rawnltest.Kernel {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return &rawnltest.Kernel{Answer: k.Answer, Size: 64 << 10, Queue: queueLen * answerSize}
+	return &rawnltest.Kernel{Answer: k.Answer, Size: 64 << 10}
 }
 
 // Unload makes k a kernel without IPVS.
@@ -80,51 +71,186 @@ func (k *Kernel) InterruptDumps(n int) { k.change(func() { k.interrupt = n }) }
 // destination or service must exist.
 func (k *Kernel) SetStats(svc ipvsnl.ServiceKey, d ipvsnl.DestinationKey, s ipvsnl.Stats) {
 	k.change(func() {
-		if d == (ipvsnl.DestinationKey{}) {
-			k.services[svc].Stats = s
+		if is := k.services[svc]; d == (ipvsnl.DestinationKey{}) {
+			is.Stats = s
 		} else {
-			k.services[svc].find(d).Stats = s
+			is.destinations[is.index(d)].Stats = s
 		}
 	})
 }
 
 // Log returns the commands that the kernel executed since the last ResetLog, in their order, one on
 // each line: "new destination 10.1.0.1:8080 of TCP 10.0.0.1:80: weight 1 masquerade".
-func (k *Kernel) Log() []string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return slices.Clone(k.log)
+func (k *Kernel) Log() (log []string) {
+	k.change(func() { log = slices.Clone(k.log) })
+	return log
 }
 
 // ResetLog makes the log empty.
 func (k *Kernel) ResetLog() { k.change(func() { k.log = nil }) }
 
 // Keys returns the keys of all services in their order.
-func (k *Kernel) Keys() []ipvsnl.ServiceKey {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return slices.SortedFunc(maps.Keys(k.services), ipvsnl.ServiceKey.Compare)
+func (k *Kernel) Keys() (keys []ipvsnl.ServiceKey) {
+	k.change(func() { keys = slices.SortedFunc(maps.Keys(k.services), ipvsnl.ServiceKey.Compare) })
+	return keys
 }
 
-// change calls set with the lock held.
-func (k *Kernel) change(set func()) {
+// change calls do with the lock held.
+func (k *Kernel) change(do func()) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	set()
+	do()
 }
 
-// find returns the destination, nil if there is none.
-func (s *service) find(d ipvsnl.DestinationKey) *ipvsnl.ObservedDestination {
-	i := slices.IndexFunc(s.destinations, func(o *ipvsnl.ObservedDestination) bool {
+// index returns the place of a destination, or -1.
+func (s *service) index(d ipvsnl.DestinationKey) int {
+	return slices.IndexFunc(s.destinations, func(o *ipvsnl.ObservedDestination) bool {
 		return o.DestinationKey == d
 	})
-	if i < 0 {
-		return nil
+}
+
+// schedulers are those that the kernel has.
+var schedulers = []string{"none", "rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed",
+	"nq", "fo", "ovf", "mh"}
+
+// do carries out a command that is not a dump: ip_vs_genl_set_cmd and ip_vs_genl_get_cmd. A body is
+// a reply.
+func (k *Kernel) do(cmd ipvsnl.Command, attrs []byte) (body []byte, errno syscall.Errno) {
+	switch cmd {
+	case ipvsnl.CommandGetConfig:
+		return Body(ipvsnl.CommandSetConfig, func(b *rawnl.Batch) {
+			ipvsnl.PutTimeouts(b, k.timeouts)
+		}), 0
+	case ipvsnl.CommandSetConfig:
+		t, err := ipvsnl.ParseTimeouts(attrs)
+		if err != nil {
+			return nil, syscall.EINVAL
+		}
+		old := k.timeouts // a timeout of zero stays
+		k.timeouts = ipvsnl.Timeouts{TCP: cmp.Or(t.TCP, old.TCP),
+			TCPFin: cmp.Or(t.TCPFin, old.TCPFin), UDP: cmp.Or(t.UDP, old.UDP)}
+		return nil, 0
 	}
-	return s.destinations[i]
+	w, err := ipvsnl.Parse(attrs)
+	if err != nil {
+		return nil, syscall.EINVAL
+	}
+	key, err := w.Service.Key()
+	if err != nil {
+		return nil, syscall.EINVAL
+	}
+	found := k.services[key]
+	if found == nil && cmd != ipvsnl.CommandNewService {
+		return nil, syscall.ESRCH
+	}
+	switch cmd {
+	case ipvsnl.CommandGetService:
+		return ServiceBody(found.ObservedService), 0
+	case ipvsnl.CommandNewService, ipvsnl.CommandSetService:
+		return nil, k.putService(cmd, found, w.Service)
+	case ipvsnl.CommandDelService:
+		delete(k.services, key)
+		k.order = slices.DeleteFunc(k.order, func(s *service) bool { return s == found })
+		k.logf("%v %v", cmd, key)
+		return nil, 0
+	}
+	return nil, k.aboutDestination(cmd, found, w.Destination)
+}
+
+// putService is ip_vs_add_service and ip_vs_edit_service.
+func (k *Kernel) putService(cmd ipvsnl.Command, found *service,
+	w ipvsnl.WireService) syscall.Errno {
+	o, err := w.Observed()
+	add := cmd == ipvsnl.CommandNewService
+	switch {
+	case err != nil:
+		return syscall.EINVAL
+	case add && found != nil:
+		return syscall.EEXIST
+	case !slices.Contains(schedulers, o.Scheduler),
+		o.PersistenceEngine != "" && o.PersistenceEngine != "sip":
+		return syscall.ENOENT
+	case add:
+		found = &service{}
+		k.services[o.ServiceKey] = found
+		k.order = slices.Insert(k.order, 0, found)
+	}
+	found.Service = o.Service
+	k.logf("%v %v: %s", cmd, o.ServiceKey, o.Scheduler)
+	return 0
+}
+
+// aboutDestination is ip_vs_add_dest, ip_vs_edit_dest and ip_vs_del_dest.
+func (k *Kernel) aboutDestination(cmd ipvsnl.Command, of *service,
+	w ipvsnl.WireDestination) syscall.Errno {
+	key, err := w.Key(of.Family)
+	o, whole := w.Observed(of.Family)
+	i, add := of.index(key), cmd == ipvsnl.CommandNewDestination
+	switch {
+	case err != nil, whole != nil && cmd != ipvsnl.CommandDelDestination:
+		return syscall.EINVAL
+	case add && i >= 0:
+		return syscall.EEXIST
+	case !add && i < 0:
+		return syscall.ENOENT
+	}
+	switch cmd {
+	case ipvsnl.CommandNewDestination:
+		of.destinations = slices.Insert(of.destinations, 0,
+			&ipvsnl.ObservedDestination{Destination: o.Destination})
+	case ipvsnl.CommandSetDestination:
+		of.destinations[i].Destination = o.Destination
+	case ipvsnl.CommandDelDestination:
+		of.destinations = slices.Delete(of.destinations, i, i+1)
+		k.logf("%v %v of %v", cmd, key, of.ServiceKey)
+		return 0
+	}
+	k.logf("%v %v of %v: weight %d %v", cmd, key, of.ServiceKey, o.Weight, o.Forward)
+	return 0
 }
 
 // logf adds a line to the log.
 func (k *Kernel) logf(format string, args ...any) {
 	k.log = append(k.log, fmt.Sprintf(format, args...))
+}
+
+// Sockopt reads a socket option of IPVS into b: the IPv4 services, or the destinations of one of
+// them. b begins with the request, which says for how many it has room.
+func (k *Kernel) Sockopt(option int, b []byte) error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	start, size, at := ipvsnl.OutlinesStart, ipvsnl.OutlineSize, 0
+	var entries [][]byte
+	switch option {
+	case ipvsnl.GetServices:
+		for _, s := range k.order {
+			if s.Family == ipvsnl.FamilyIPv4 {
+				o := ipvsnl.OutlineOf(s.Service, len(s.destinations))
+				entries = append(entries, o[:])
+			}
+		}
+	case ipvsnl.GetDestinations:
+		start, size, at = ipvsnl.DestinationsStart, ipvsnl.DestinationSize, 16
+		i := slices.IndexFunc(k.order, func(s *service) bool {
+			var key [16]byte
+			ipvsnl.PutOutlineKey(key[:], s.ServiceKey)
+			return s.Family == ipvsnl.FamilyIPv4 && [16]byte(b) == key
+		})
+		if i < 0 {
+			return syscall.ESRCH
+		}
+		for _, d := range k.order[i].destinations {
+			if d.Addr.Is4() {
+				o := ipvsnl.OutlineDestinationOf(d.Destination)
+				entries = append(entries, o[:])
+			}
+		}
+	}
+	if len(b) < start || len(b) != start+size*int(binary.NativeEndian.Uint32(b[at:])) {
+		return syscall.EINVAL
+	}
+	for i := 0; i < len(entries) && start+i*size < len(b); i++ {
+		copy(b[start+i*size:], entries[i])
+	}
+	return nil
 }
