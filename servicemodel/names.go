@@ -2,7 +2,6 @@ package servicemodel
 
 import (
 	"cmp"
-	"encoding/binary"
 	"net/netip"
 	"strings"
 
@@ -105,44 +104,25 @@ func FamilyOf(a netip.Addr) Family {
 	return IPv6
 }
 
-// The hashers of the keys of states and tables.
+// The hashers of the keys of states and tables. An address has a pointer to its zone, so that
+// addresses are hashed by their bytes.
 type (
-	nameHash  struct{}
-	portHash  struct{}
+	nameHash  = pmap.Plain[Name]
+	portHash  = pmap.Plain[PortName]
+	poolHash  = pmap.Plain[PoolID]
+	addrHash  struct{}
 	keyHash   struct{}
 	claimHash struct{}
-	poolHash  struct{}
-	addrHash  struct{}
 )
 
-func (nameHash) Hash(n Name) uint64 {
-	return pmap.MixString(pmap.MixString(0, n.Namespace), n.Name)
-}
-
-func (portHash) Hash(n PortName) uint64 {
-	return pmap.Mix(pmap.MixString(nameHash{}.Hash(n.Name), n.Port), uint64(n.Protocol))
-}
+func (addrHash) Hash(a netip.Addr) uint64 { return pmap.Hash(a.As16()) }
 
 func (keyHash) Hash(k FrontendKey) uint64 {
-	return pmap.Mix(addrHash{}.Hash(k.Addr), uint64(k.Port)<<8|uint64(k.Protocol))
+	return addrHash{}.Hash(k.Addr) ^ pmap.Hash(uint32(k.Port)<<8|uint32(k.Protocol))
 }
 
 func (claimHash) Hash(k claimKey) uint64 {
-	return pmap.Mix(keyHash{}.Hash(k.key), portHash{}.Hash(k.service)^uint64(k.kind))
-}
-
-func (poolHash) Hash(id PoolID) uint64 {
-	bits := uint64(id.Family) << 8
-	if id.Local {
-		bits |= 1
-	}
-	return pmap.Mix(portHash{}.Hash(id.Service), bits)
-}
-
-func (addrHash) Hash(a netip.Addr) uint64 {
-	b := a.As16()
-	return pmap.Mix(pmap.Mix(0, binary.BigEndian.Uint64(b[:8])),
-		binary.BigEndian.Uint64(b[8:]))
+	return keyHash{}.Hash(k.key) ^ pmap.Hash(k.service) ^ uint64(k.kind)
 }
 
 // claimKey orders claims: all claims of one key stand together, the winner first.

@@ -8,9 +8,8 @@
 package pmap
 
 import (
-	"encoding/binary"
+	"hash/maphash"
 	"iter"
-	"math/bits"
 )
 
 // Key is a type whose values have an order: Compare returns a negative number, zero or a positive
@@ -19,10 +18,22 @@ type Key[K any] interface{ Compare(K) int }
 
 // Hasher hashes keys. It is implemented by an empty struct, so that the zero [Map] has its hasher.
 type Hasher[K any] interface {
-	// Hash returns a well mixed number that is the same for keys that compare equal. See [Mix] and
-	// [MixString].
+	// Hash returns a well mixed number that is the same for keys that compare equal, such as [Hash].
 	Hash(k K) uint64
 }
+
+// Plain is the [Hasher] of keys that contain no pointers except those of strings.
+type Plain[K comparable] struct{}
+
+// Hash returns [Hash].
+func (Plain[K]) Hash(k K) uint64 { return Hash(k) }
+
+// seed is the same for all maps of a process, so that equal keys give trees of one shape.
+var seed = maphash.MakeSeed()
+
+// Hash returns a hash of k, which differs from process to process. It allocates memory if k
+// contains pointers other than those of strings.
+func Hash[K comparable](k K) uint64 { return maphash.Comparable(seed, k) }
 
 // Map is an immutable map from K to V in the order of its keys. The zero value is an empty map.
 type Map[K Key[K], V any, O Hasher[K]] struct {
@@ -297,32 +308,4 @@ func (b *Builder[K, V, O]) Map() Map[K, V, O] {
 	}
 	*b = Builder[K, V, O]{}
 	return m
-}
-
-// Odd numbers with well spread bits, from the fractional parts of the golden ratio and of the
-// square roots of 2 and 3.
-const (
-	mulA = 0x9e3779b97f4a7c15
-	mulB = 0x6a09e667f3bcc909
-	mulC = 0xbb67ae8584caa73b
-)
-
-// Mix returns a hash of x on top of the hash h, which is zero at the start. It is the same on every
-// machine and in every process.
-func Mix(h, x uint64) uint64 {
-	hi, lo := bits.Mul64(h^x^mulA, mulB^bits.RotateLeft64(x, 32))
-	hi, lo = bits.Mul64(hi^lo^mulC, mulA)
-	return hi ^ lo
-}
-
-// MixString returns a hash of s on top of the hash h. Strings hashed one after the other do not run
-// into each other.
-func MixString(h uint64, s string) uint64 {
-	h ^= uint64(len(s)) * mulC
-	for ; len(s) > 8; s = s[8:] {
-		h = Mix(h, binary.LittleEndian.Uint64([]byte(s[:8])))
-	}
-	var tail [8]byte
-	copy(tail[:], s)
-	return Mix(h, binary.LittleEndian.Uint64(tail[:]))
 }
