@@ -178,24 +178,7 @@ func always[V any](V, V) bool { return true }
 // Equal reports whether t and o mean the same to a kernel: they have the same rules, frontends,
 // pools (slots in the same order), cluster IPs and hairpins. Health checks and conflicts do not
 // count, because a table that was read from a kernel lacks them.
-func (t *Table) Equal(o *Table) bool {
-	a, b := t.orEmpty(), o.orEmpty()
-	return a.rules.Equal(b.rules) && equalMaps(a.frontends, b.frontends, (*Frontend).Equal) &&
-		equalMaps(a.pools, b.pools, (*Pool).Equal) && equalMaps(a.clusterIPs, b.clusterIPs,
-		always[int]) &&
-		equalMaps(a.hairpins, b.hairpins, always[int])
-}
-
-func equalMaps[K pmap.Key[K], V any, O pmap.Hasher[K]](a, b pmap.Map[K, V, O],
-	same func(V, V) bool) bool {
-	if a.Len() != b.Len() {
-		return false
-	}
-	for range pmap.Diff(a, b, same) {
-		return false
-	}
-	return true
-}
+func (t *Table) Equal(o *Table) bool { return Diff(t, o).Empty() }
 
 // Apply returns the table that results from making the changes to t. Applying Diff(a, b) to a gives
 // a table equal to b. The result knows neither the state that b was resolved from nor conflicts.
@@ -316,18 +299,8 @@ func detach[T any](changes []Change[T], own func(*T)) {
 // the view. The cost depends on the size of c. When an engine retries a change of the table, it
 // checks only the new part.
 func (v tableView) Changes(c *ChangeSet) *ChangeSet {
-	a, b := v.t, c.New.orEmpty()
-	part := &ChangeSet{Old: a, New: c.New}
-	if c.Rules != nil && !a.rules.Equal(b.rules) {
-		part.Rules = changeOf(a.rules, b.rules)
-	}
-	part.Frontends = changesFrom(c.Frontends, frontendKey, a.frontends, b.frontends,
-		(*Frontend).Equal)
-	part.Pools = changesFrom(c.Pools, poolKey, a.pools, b.pools, (*Pool).Equal)
-	part.Health = changesFrom(c.Health, healthKey, a.health, b.health, sameHealth)
-	part.ClusterIPs = addrsFrom(c.ClusterIPs, a.clusterIPs, b.clusterIPs)
-	part.Hairpins = addrsFrom(c.Hairpins, a.hairpins, b.hairpins)
-	part.detach()
+	part := Diff(v.t, v.t.Apply(c))
+	part.New = c.New
 	return part
 }
 
@@ -336,33 +309,9 @@ func frontendKey(f *Frontend) FrontendKey { return f.Key }
 func poolKey(p *Pool) PoolID              { return p.ID }
 func healthKey(h *HealthCheck) Name       { return h.Service }
 
-// changesFrom returns how the objects named in changes differ between was and is.
-func changesFrom[K pmap.Key[K], T any, O pmap.Hasher[K]](changes []Change[T], key func(*T) K,
-	was, is pmap.Map[K, *T, O], same func(a, b *T) bool) (part []Change[T]) {
-	for _, c := range changes {
-		k := key(either(c.Old, c.New))
-		old, now := was.At(k), is.At(k)
-		if old != now && (old == nil || now == nil || !same(old, now)) {
-			part = append(part, Change[T]{old, now})
-		}
-	}
-	return part
-}
-
 func either[T any](old, new *T) *T {
 	if old != nil {
 		return old
 	}
 	return new
-}
-
-// addrsFrom returns how the addresses named in changes differ between was and is.
-func addrsFrom(changes []AddrChange, was, is addrCounts) (part []AddrChange) {
-	for _, c := range changes {
-		_, old := was.Get(c.Addr)
-		if _, now := is.Get(c.Addr); now != old {
-			part = append(part, AddrChange{Addr: c.Addr, Added: now})
-		}
-	}
-	return part
 }
