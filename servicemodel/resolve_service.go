@@ -56,15 +56,16 @@ type resolver struct {
 
 // resolution is the meaning of one service on the node, before it is known which of its claims win.
 type resolution struct {
-	claims     []*Frontend // sorted by service port and key, each key once
-	pools      []poolDraft // the pools of the claims, sorted by identity
+	claims     []*Frontend  // sorted by service port and key, each key once
+	pools      []sortedPool // the pools of the claims, sorted by identity
 	clusterIPs []netip.Addr
 	health     *HealthCheck
 }
 
-// poolDraft is a pool with sorted slots: they do not have their previous positions yet.
-type poolDraft struct {
+// sortedPool is a pool with sorted slots: they do not have their previous positions yet.
+type sortedPool struct {
 	pool     *Pool
+	from, to int          // which claims of the resolution may balance over it
 	hairpins []netip.Addr // sorted
 }
 
@@ -93,9 +94,12 @@ func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) (res r
 		}
 	}
 	if len(ports) > 0 {
-		res.clusterIPs = inOrder(filter(svc.ClusterIPs, func(a netip.Addr) bool {
-			return FamilyOf(a).servedBy(r.view.only)
-		}), netip.Addr.Compare)
+		res.clusterIPs = inOrder(svc.ClusterIPs, netip.Addr.Compare)
+		if r.view.only != 0 {
+			res.clusterIPs = filter(res.clusterIPs, func(a netip.Addr) bool {
+				return FamilyOf(a) == r.view.only
+			})
+		}
 	}
 	res.claims = keepClaims(old, r.claims)
 	return res
@@ -154,7 +158,9 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 	for _, local := range [...]bool{false, true} {
 		if slices.ContainsFunc(claims, func(c Frontend) bool { return c.balancesOver(local) }) {
 			id := PoolID{Service: d.service, Family: f, Local: local}
-			res.pools = append(res.pools, r.draft(svc, id, candidates))
+			p := r.pool(svc, id, candidates)
+			p.from, p.to = first, len(r.claims)
+			res.pools = append(res.pools, p)
 		}
 	}
 }
@@ -200,91 +206,57 @@ func (f *Frontend) balancesOver(local bool) bool {
 	return f.Internal == v || f.External == v
 }
 
-// draft returns a pool with the candidates that are chosen for it.
-func (r *resolver) draft(svc *Service, id PoolID, candidates []candidate) poolDraft {
+// pool returns a pool with the candidates that are chosen for it. The weights have no common
+// divisor, because backends that choose at random need one element for each unit of weight.
+func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedPool {
+	in := func(c *candidate) bool {
+		return !id.Local && c.cluster == included || id.Local && c.local == included
+	}
+	hairpin := func(c *candidate) bool {
+		return c.endpoint.Node == "" || r.view.local(c.endpoint)
+	}
 	chosen, hairpins := 0, 0
-	count := func(c *candidate) (in, hairpin bool) {
-		in = !id.Local && c.cluster == included || id.Local && c.local == included
-		return in, in && (c.endpoint.Node == "" || r.view.local(c.endpoint))
-	}
 	for i := range candidates {
-		in, hairpin := count(&candidates[i])
-		if in {
+		if c := &candidates[i]; in(c) {
 			chosen++
-		}
-		if hairpin {
-			hairpins++
+			if hairpin(c) {
+				hairpins++
+			}
 		}
 	}
-	d := poolDraft{pool: &Pool{ID: id, Scheduler: svc.Scheduler, Forwarding: svc.Forwarding,
-		Slots: make([]Slot, 0, chosen)}}
+	slots, divisor := make([]Slot, 0, chosen), uint16(0)
+	p := sortedPool{}
 	if hairpins > 0 {
-		d.hairpins = make([]netip.Addr, 0, hairpins)
+		p.hairpins = make([]netip.Addr, 0, hairpins)
 	}
 	for i := range candidates {
 		c := &candidates[i]
-		in, hairpin := count(c)
-		if in {
-			w := max(c.endpoint.Weight, 1)
-			if !id.Local && c.weight > 0 {
-				w = c.weight
-			}
-			d.pool.Slots = append(d.pool.Slots, Slot{Endpoint: c.addr, Weight: w})
+		if !in(c) {
+			continue
 		}
-		if hairpin && (len(d.hairpins) == 0 || d.hairpins[len(d.hairpins)-1] != c.addr.Addr()) {
-			d.hairpins = append(d.hairpins, c.addr.Addr())
+		w := max(c.endpoint.Weight, 1)
+		if !id.Local && c.weight > 0 {
+			w = c.weight
 		}
-	}
-
-	reduce(d.pool.Slots)
-	if svc.SlowStart > 0 {
-		stretch(d.pool.Slots)
-	}
-	return d
-}
-
-// reduce divides the weights of slots by their greatest common divisor, because backends that
-// choose at random need one element for each unit of weight.
-func reduce(slots []Slot) {
-	divisor := uint64(0)
-	for i := 0; i < len(slots) && divisor != 1; i++ {
-		divisor = gcd(divisor, uint64(slots[i].Weight))
+		slots = append(slots, Slot{Endpoint: c.addr, Weight: w})
+		if divisor != 1 {
+			divisor = uint16(gcd(uint64(divisor), uint64(w)))
+		}
+		a, last := c.addr.Addr(), len(p.hairpins)-1
+		if hairpin(c) && (last < 0 || p.hairpins[last] != a) {
+			p.hairpins = append(p.hairpins, a)
+		}
 	}
 	if divisor > 1 {
 		for i := range slots {
-			slots[i].Weight /= uint16(divisor)
+			slots[i].Weight /= divisor
 		}
 	}
-}
-
-// health returns the answers of the service's health check node port in each family: the number of
-// ready addresses on this node, over all ports.
-func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
-	addrs := r.addrs[:0]
-	for i := range eps {
-		e := &eps[i]
-		serves := func(p ServicePort) bool { return e.portFor(&p) != nil }
-		if usabilityOf(e) == ready && r.view.local(e) && slices.ContainsFunc(svc.Ports, serves) {
-			addrs = append(addrs, e.Addr)
-		}
+	if svc.SlowStart > 0 {
+		stretch(slots)
 	}
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	r.addrs = addrs
-	h := &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
-	for _, a := range slices.Compact(addrs) {
-		if FamilyOf(a) == IPv4 {
-			h.IPv4++
-		} else {
-			h.IPv6++
-		}
-	}
-	if !r.exists(svc, IPv4) {
-		h.IPv4 = NotServed
-	}
-	if !r.exists(svc, IPv6) {
-		h.IPv6 = NotServed
-	}
-	return h
+	p.pool = &Pool{ID: id, Scheduler: svc.Scheduler, Forwarding: svc.Forwarding, Slots: slots}
+	return p
 }
 
 // exists reports whether a service answers in family f on this node.
@@ -298,24 +270,6 @@ func (s *Service) exists(f Family) bool {
 	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool {
 		return FamilyOf(a) == f
 	})
-}
-
-// nodePortFamilies returns the families in which the node ports of a service without cluster IPs
-// answer: the families of its other addresses and of its endpoints, or both if it has neither.
-func nodePortFamilies(svc *Service, eps []Endpoint) (in perFamily[bool]) {
-	for _, a := range slices.Concat(svc.ExternalIPs, svc.HostIPs) {
-		*in.of(FamilyOf(a)) = true
-	}
-	for _, a := range svc.LoadBalancerIPs {
-		*in.of(FamilyOf(a.Addr)) = true
-	}
-	for i := range eps {
-		*in.of(FamilyOf(eps[i].Addr)) = true
-	}
-	if in == (perFamily[bool]{}) {
-		return perFamily[bool]{true, true}
-	}
-	return in
 }
 
 // inOrder returns the sorted list. If it is sorted already, that is the list itself.
@@ -370,7 +324,9 @@ func (d *decider) frontend(k Kind, a netip.Addr, port uint16) Frontend {
 	default:
 		f.Masquerade = FromAnywhere
 	}
-	f.Masquerade = d.svc.Masquerade.origins(k, f.Masquerade)
+	if d.svc.Masquerade != (Masquerade{}) {
+		f.Masquerade = d.svc.Masquerade.origins(k, f.Masquerade)
+	}
 	if d.view.localhost && (a.IsLoopback() || k == NodePort && d.family == IPv4) {
 		f.Masquerade |= FromHost // no endpoint could answer to a loopback address
 	}
@@ -378,48 +334,4 @@ func (d *decider) frontend(k Kind, a netip.Addr, port uint16) Frontend {
 		f.Sources = d.sources
 	}
 	return f
-}
-
-// allowed returns the ranges that may use the load balancer's addresses of the family, or nil for
-// no restriction. If the node itself may, these addresses may, too: the node's packets to an
-// address that it also holds have that address as their source.
-func (d *decider) allowed() []netip.Prefix {
-	var allowed []netip.Prefix
-	self := false
-	node := *d.view.primary.of(d.family)
-	for _, p := range d.svc.LoadBalancerSourceRanges {
-		if FamilyOf(p.Addr()) != d.family {
-			continue
-		}
-		if p.Bits() == 0 {
-			return nil
-		}
-		allowed = append(allowed, p)
-		self = self || p.Contains(node)
-	}
-	if self {
-		for _, lb := range d.svc.LoadBalancerIPs {
-			if FamilyOf(lb.Addr) == d.family && !lb.Proxy {
-				allowed = append(allowed, netip.PrefixFrom(lb.Addr, lb.Addr.BitLen()))
-			}
-		}
-	}
-	return canonical(allowed)
-}
-
-// origins returns the origins that are masqueraded at addresses of kind k. usual is the answer for
-// the default.
-func (m *Masquerade) origins(k Kind, usual Origins) Origins {
-	switch [...]MasqueradePolicy{ClusterIP: m.ClusterIPs, LoadBalancer: m.LoadBalancerIPs,
-		ExternalIP: m.ExternalIPs, NodePort: m.NodePorts, HostIP: m.HostIPs}[k] {
-	case MasqueradeAlways:
-		return FromAnywhere
-	case MasqueradeNotPods:
-		return FromHost | FromOutside
-	case MasqueradeHost:
-		return FromHost
-	case MasqueradeNever:
-		return 0
-	}
-	return usual
 }

@@ -22,29 +22,6 @@ const (
 	slowStartStep = 100 * time.Millisecond
 )
 
-// slowStarts are the services that have one.
-type slowStarts struct {
-	pmap.Map[Name, time.Duration, nameHash]
-}
-
-// after returns the slow starts after some edits.
-func (s slowStarts) after(edits []edit) slowStarts {
-	for i := range edits {
-		var now time.Duration
-		if svc := edits[i].service; svc != nil {
-			now = svc.SlowStart
-		}
-		switch was := s.At(edits[i].name); {
-		case now == was:
-		case now == 0:
-			s.Map = s.Delete(edits[i].name)
-		default:
-			s.Map = s.Set(edits[i].name, now)
-		}
-	}
-	return s
-}
-
 // ramps are the endpoints of a table that have only a part of their weight, see
 // [Service.SlowStart]. Everything else of a table is the same at any time.
 type ramps struct {
@@ -130,7 +107,7 @@ func find(list []growing, endpoint netip.AddrPort) *growing {
 // last one. It also takes one in pools that change for other reasons.
 func (v tableView) At(now func() time.Time, prev *Table) *Table {
 	t := v.t.whole()
-	if !t.remembers() || t.memory.slow.Len() == 0 || prev == nil {
+	if !t.remembers() || t.memory.slowStarts == 0 || prev == nil {
 		return t
 	}
 	at := *t
@@ -177,10 +154,13 @@ type ramper struct {
 
 // slowStart returns the time in which endpoints of a pool grow, in a table.
 func (t *Table) slowStart(id PoolID) time.Duration {
-	if !t.remembers() {
+	if !t.remembers() || t.memory.slowStarts == 0 {
 		return 0
 	}
-	return t.memory.slow.At(id.Service.Name)
+	if svc := t.memory.state.services.At(id.Service.Name); svc != nil {
+		return svc.SlowStart
+	}
+	return 0
 }
 
 // changed handles a pool that differs from the one before.

@@ -131,10 +131,9 @@ func (s State) Since(old State) (services, endpoints, growth int) {
 
 // edit is a service whose definition or endpoints differ between two states.
 type edit struct {
-	name      Name
-	service   *Service   // nil if the service does not exist
-	redefined bool       // the definition differs, not only the endpoints
-	endpoints []Endpoint // its endpoints in the newer state
+	name         Name
+	was, service *Service   // the older and the newer definition, nil where the service is missing
+	endpoints    []Endpoint // its endpoints in the newer state
 }
 
 // editsSince returns the differences from old to s, in the order of names. It skips shared
@@ -144,11 +143,10 @@ func (s State) editsSince(old State) []edit {
 	if old.services.Len() == 0 {
 		capacity = s.services.Len()
 	}
-	services := make([]edit, 0, capacity)
+	services, endpoints := make([]edit, 0, capacity), make([]edit, 0, capacity)
 	for c := range pmap.Diff(old.services, s.services, (*Service).equal) {
-		services = append(services, edit{name: c.Key, service: c.New, redefined: true})
+		services = append(services, edit{name: c.Key, was: c.Old, service: c.New})
 	}
-	endpoints := make([]edit, 0, capacity)
 	for c := range pmap.Diff(old.endpoints, s.endpoints, equalEndpoints) {
 		endpoints = append(endpoints, edit{name: c.Key, endpoints: c.New})
 	}
@@ -159,6 +157,7 @@ func (s State) editsSince(old State) []edit {
 		case i < 0:
 			e = endpoints[j]
 			e.service = s.services.At(e.name)
+			e.was = e.service
 		case j < 0:
 			e = services[i]
 			e.endpoints = s.endpoints.At(e.name)

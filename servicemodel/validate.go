@@ -25,7 +25,7 @@ func validate(s State, edits []edit, node bool) error {
 	}
 	for i := range edits {
 		e := &edits[i]
-		if e.redefined && e.service != nil {
+		if e.service != nil && e.service != e.was {
 			p.checkService(e.service)
 		}
 		if len(e.endpoints) == 0 {

@@ -1,0 +1,104 @@
+package servicemodel
+
+import (
+	"net/netip"
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
+)
+
+// resolveAll resolves every service and rebuilds all maps, in almost linear time. It shares entries
+// with prev, which may be nil, if they are equal there. The result is the same as that of an
+// update service by service. edits must list all services of s. old are the footprints of prev.
+func resolveAll(prev *Table, old footprints, s State, edits []edit) *Table {
+	b := bulk{resolver: resolver{view: s.viewpoint().view()}, prev: prev.orEmpty(), t: &Table{}}
+	b.t.rules = s.viewpoint().rules()
+	resolved := make([]resolution, len(edits))
+	for i, e := range edits {
+		resolved[i] = b.resolve(e.service, e.endpoints, old.At(e.name).claims)
+	}
+	b.compareAll(resolved)
+	n := 0
+	for i := range resolved {
+		for _, p := range resolved[i].pools {
+			n += len(p.hairpins)
+		}
+	}
+	b.hairpins = make([]netip.Addr, 0, n)
+	for i, e := range edits {
+		b.add(e.name, &resolved[i])
+	}
+	b.t.owned, b.t.pools, b.t.health = b.owned.Map(), b.pools.Map(), b.health.Map()
+	b.t.clusterIPs, b.t.hairpins = countAddrs(b.clusterIPs), countAddrs(b.hairpins)
+	b.t.memory = &memory{state: s, view: b.view, footprints: b.footprints.Map(),
+		slowStarts: moreSlowStarts(edits)}
+	return b.t
+}
+
+type bulk struct {
+	resolver
+	prev *Table
+	t    *Table // a pointer, so that the table does not keep the bulk alive
+	lost map[*Frontend]bool
+
+	owned                pmap.Builder[PortName, []*Frontend, portHash]
+	pools                pmap.Builder[PoolID, *Pool, poolHash]
+	health               pmap.Builder[Name, *HealthCheck, nameHash]
+	footprints           pmap.Builder[Name, footprint, nameHash]
+	clusterIPs, hairpins []netip.Addr
+}
+
+// compareAll decides which claim of each key wins.
+func (b *bulk) compareAll(resolved []resolution) {
+	type entry struct {
+		key FrontendKey // a copy, so that sorting need not follow the pointer
+		f   *Frontend
+	}
+	n := 0
+	for i := range resolved {
+		n += len(resolved[i].claims)
+	}
+	all := make([]entry, 0, n)
+	for i := range resolved {
+		for _, f := range resolved[i].claims {
+			all = append(all, entry{f.Key, f})
+		}
+	}
+	slices.SortFunc(all, func(x, y entry) int {
+		if c := x.key.Compare(y.key); c != 0 {
+			return c
+		}
+		return claimOf(x.f).Compare(claimOf(y.f))
+	})
+	var won pmap.Builder[FrontendKey, *Frontend, keyHash]
+	var lost pmap.Builder[claimKey, *Frontend, claimHash]
+	b.lost = make(map[*Frontend]bool)
+	for _, e := range all {
+		if !won.Append(e.key, e.f) {
+			lost.Append(claimOf(e.f), e.f)
+			b.lost[e.f] = true
+		}
+	}
+	b.t.frontends, b.t.losers = won.Map(), lost.Map()
+}
+
+// add adds the pools, addresses and lists that depend on which claims of the service won.
+func (b *bulk) add(n Name, res *resolution) {
+	won := func(f *Frontend) bool { return !b.lost[f] }
+	for port, own := range byPort(filter(res.claims, won)) {
+		b.owned.Append(port, own)
+	}
+	used, hairpins := res.usedPools(won)
+	for _, p := range used {
+		b.pools.Append(p.ID, arrange(b.prev.pools.At(p.ID), p))
+	}
+	b.clusterIPs = append(b.clusterIPs, res.clusterIPs...)
+	b.hairpins = append(b.hairpins, hairpins...)
+	if res.health != nil {
+		b.health.Append(n, res.health)
+	}
+	now := footprint{claims: res.claims, clusterIPs: res.clusterIPs, hairpins: hairpins}
+	if !now.equal(footprint{}) {
+		b.footprints.Append(n, now)
+	}
+}

@@ -1,0 +1,100 @@
+package servicemodel
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// This file holds what few services need when they are resolved.
+
+// health returns the answers of the service's health check node port in each family: the number of
+// ready addresses on this node, over all ports.
+func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
+	addrs := r.addrs[:0]
+	for i := range eps {
+		e := &eps[i]
+		serves := func(p ServicePort) bool { return e.portFor(&p) != nil }
+		if usabilityOf(e) == ready && r.view.local(e) && slices.ContainsFunc(svc.Ports, serves) {
+			addrs = append(addrs, e.Addr)
+		}
+	}
+	slices.SortFunc(addrs, netip.Addr.Compare)
+	r.addrs = addrs
+	h := &HealthCheck{Service: svc.Name, Port: svc.HealthCheckNodePort}
+	for _, a := range slices.Compact(addrs) {
+		if FamilyOf(a) == IPv4 {
+			h.IPv4++
+		} else {
+			h.IPv6++
+		}
+	}
+	if !r.exists(svc, IPv4) {
+		h.IPv4 = NotServed
+	}
+	if !r.exists(svc, IPv6) {
+		h.IPv6 = NotServed
+	}
+	return h
+}
+
+// nodePortFamilies returns the families in which the node ports of a service without cluster IPs
+// answer: the families of its other addresses and of its endpoints, or both if it has neither.
+func nodePortFamilies(svc *Service, eps []Endpoint) (in perFamily[bool]) {
+	for _, a := range slices.Concat(svc.ExternalIPs, svc.HostIPs) {
+		*in.of(FamilyOf(a)) = true
+	}
+	for _, a := range svc.LoadBalancerIPs {
+		*in.of(FamilyOf(a.Addr)) = true
+	}
+	for i := range eps {
+		*in.of(FamilyOf(eps[i].Addr)) = true
+	}
+	if in == (perFamily[bool]{}) {
+		return perFamily[bool]{true, true}
+	}
+	return in
+}
+
+// allowed returns the ranges that may use the load balancer's addresses of the family, or nil for
+// no restriction. If the node itself may, these addresses may, too: the node's packets to an
+// address that it also holds have that address as their source.
+func (d *decider) allowed() []netip.Prefix {
+	var allowed []netip.Prefix
+	self := false
+	node := *d.view.primary.of(d.family)
+	for _, p := range d.svc.LoadBalancerSourceRanges {
+		if FamilyOf(p.Addr()) != d.family {
+			continue
+		}
+		if p.Bits() == 0 {
+			return nil
+		}
+		allowed = append(allowed, p)
+		self = self || p.Contains(node)
+	}
+	if self {
+		for _, lb := range d.svc.LoadBalancerIPs {
+			if FamilyOf(lb.Addr) == d.family && !lb.Proxy {
+				allowed = append(allowed, netip.PrefixFrom(lb.Addr, lb.Addr.BitLen()))
+			}
+		}
+	}
+	return canonical(allowed)
+}
+
+// origins returns the origins that are masqueraded at addresses of kind k. usual is the answer for
+// the default.
+func (m *Masquerade) origins(k Kind, usual Origins) Origins {
+	switch [...]MasqueradePolicy{ClusterIP: m.ClusterIPs, LoadBalancer: m.LoadBalancerIPs,
+		ExternalIP: m.ExternalIPs, NodePort: m.NodePorts, HostIP: m.HostIPs}[k] {
+	case MasqueradeAlways:
+		return FromAnywhere
+	case MasqueradeNotPods:
+		return FromHost | FromOutside
+	case MasqueradeHost:
+		return FromHost
+	case MasqueradeNever:
+		return 0
+	}
+	return usual
+}
