@@ -241,24 +241,22 @@ func withPart[V any](m pmap.Map[Name, V, nameHash], owner string,
 // namespace, or services or endpoints are in other namespaces. The error joins a *[FieldError] for
 // each problem. For all other problems see [State.Validate].
 func (v stateView) ValidatePart(owner string) error {
-	p := problems{object: func() string { return "part " + quote(owner) }}
+	p := problems{kind: "part " + quote(owner)}
 	p.checkText("owner", owner, true)
-	check := func(object string, n Name) {
-		if n.Namespace != owner {
-			p.service, p.object = n, func() string { return object + n.String() }
+	check := func(kind string, n Name) {
+		if p.service, p.kind = &n, kind; n.Namespace != owner {
 			p.add("name.namespace", quote(n.Namespace), "must be the owner, "+quote(owner))
 		}
 	}
 	for n, svc := range v.s.services.All() {
-		check("service ", n)
+		check("service", n)
 		if svc.SlowStart > 0 {
-			p.service, p.object = n, func() string { return "service " + n.String() }
 			p.add("slowStart", svc.SlowStart, "must not be set in a part: no program would let "+
 				"endpoints grow")
 		}
 	}
 	for n := range v.s.endpoints.All() {
-		check("endpoints ", n)
+		check("endpoints", n)
 	}
 	return errors.Join(p.found...)
 }
@@ -273,7 +271,7 @@ func (v stateView) Adopt(r Rules) (Node, error) {
 		n.OnlyFamily = r.OnlyFamily
 	}
 	own, held := n.rules().fields(), r.fields()
-	p := problems{object: func() string { return "node" }}
+	p := problems{kind: "node"}
 	for i, setting := range []struct {
 		name string
 		set  bool

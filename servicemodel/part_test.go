@@ -198,6 +198,8 @@ func TestWhatIsNoPart(t *testing.T) {
 	}, nocopy.Of(s).ValidatePart(""))
 	requireProblems(t, []string{`part "a/b": owner: "a/b": only printable ASCII without spaces, ` +
 		`"/", ":" and quotes is allowed`}, nocopy.Of(sm.State{}).ValidatePart("a/b"))
+	requireProblems(t, []string{`service /: name.namespace: "": must be the owner, "default"`},
+		nocopy.Of(sm.State{}.WithService(&sm.Service{})).ValidatePart("default"))
 	require.NoError(t, nocopy.Of(s).ValidatePart("default"))
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 )
 
@@ -31,42 +32,39 @@ func validate(s State, edits []edit, node bool) error {
 		if len(e.endpoints) == 0 {
 			continue
 		}
-		p.service, p.object = e.name, func() string { return "endpoints " + e.name.String() }
+		p.service, p.kind = &e.name, "endpoints"
 		if e.service == nil {
 			p.checkName(e.name)
 		}
-		p.checkEndpoints("endpoints", e.endpoints)
+		p.checkEndpoints(e.endpoints)
 	}
 	return errors.Join(p.found...)
 }
 
 // problems collects the problems of one object after the other.
 type problems struct {
-	service Name          // the service being checked; zero for the node
-	object  func() string // the name of the object being checked
-	found   []error
+	service *Name   // the service being checked; nil for the node
+	kind    string  // what is checked, such as "service"; followed by the name of the service
+	found   []error // each a *FieldError
 }
 
 func (p *problems) add(field string, value any, reason string) {
-	text := ""
-	if value != nil {
-		text = fmt.Sprint(value)
+	e := FieldError{Object: p.kind, Field: field, Reason: reason}
+	if p.service != nil {
+		e.Service, e.Object = *p.service, p.kind+" "+p.service.String()
 	}
-	p.found = append(p.found, &FieldError{
-		Service: p.service, Object: p.object(), Field: field, Value: text, Reason: reason,
-	})
+	if value != nil {
+		e.Value = fmt.Sprint(value)
+	}
+	p.found = append(p.found, &e)
 }
 
-// path returns the path of a field in an element of a list. Without a list, it is the field.
-func path(list string, i int, field string) string {
-	if list == "" {
-		return field
+// inList puts the problems after the first n into element i of a list.
+func (p *problems) inList(n int, list string, i int) {
+	for _, e := range p.found[n:] {
+		field := &e.(*FieldError).Field
+		*field = strings.TrimSuffix(fmt.Sprintf("%s[%d].%s", list, i, *field), ".")
 	}
-	s := fmt.Sprintf("%s[%d]", list, i)
-	if field != "" {
-		s += "." + field
-	}
-	return s
 }
 
 // maxName is the length of the longest name, a DNS subdomain (RFC 1123).
@@ -113,16 +111,17 @@ const (
 
 func (p *problems) checkAddrs(list string, addrs []netip.Addr, kind addrKind) {
 	for i, a := range addrs {
-		p.checkAddr(list, i, "", a, kind)
+		n := len(p.found)
+		p.checkAddr("", a, kind)
+		p.inList(n, list, i)
 	}
 }
 
-// checkAddr checks the address in a field of an element of a list.
-func (p *problems) checkAddr(list string, i int, field string, a netip.Addr, kind addrKind) {
+func (p *problems) checkAddr(field string, a netip.Addr, kind addrKind) {
 	reason := ""
 	switch {
 	case !a.IsValid():
-		p.add(path(list, i, field), nil, "required")
+		p.add(field, nil, "required")
 	case a.Zone() != "":
 		reason = "must not have a zone"
 	case a.Is4In6():
@@ -142,46 +141,21 @@ func (p *problems) checkAddr(list string, i int, field string, a netip.Addr, kin
 		reason = "must not be a link-local address"
 	}
 	if reason != "" {
-		p.add(path(list, i, field), a, reason)
+		p.add(field, a, reason)
 	}
 }
 
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
-func (p *problems) checkRanges(field string, ranges []netip.Prefix) {
+func (p *problems) checkRanges(list string, ranges []netip.Prefix) {
 	for i, r := range ranges {
-		switch {
-		case !r.IsValid():
-			p.add(path(field, i, ""), nil, "not a valid range")
-		case r.Addr().Is4In6():
-			p.add(path(field, i, ""), r,
-				"is a range of IPv4-mapped IPv6 addresses; give the IPv4 range")
+		n := len(p.found)
+		if !r.IsValid() {
+			p.add("", nil, "not a valid range")
+		} else if r.Addr().Is4In6() {
+			p.add("", r, "is a range of IPv4-mapped IPv6 addresses; give the IPv4 range")
 		}
-	}
-}
-
-// repeats yields the index of each element whose key occurs earlier, and the index of the first
-// element with that key.
-func repeats[K comparable](n int, key func(int) (k K, counts bool)) func(yield func(i,
-	first int) bool) {
-	return func(yield func(i, first int) bool) {
-		if n < 2 {
-			return
-		}
-		seen := make(map[K]int, n)
-		for i := range n {
-			k, counts := key(i)
-			if !counts {
-				continue
-			}
-			if first, again := seen[k]; again {
-				if !yield(i, first) {
-					return
-				}
-				continue
-			}
-			seen[k] = i
-		}
+		p.inList(n, list, i)
 	}
 }
 
@@ -195,20 +169,23 @@ func (s *Service) Validate() error {
 // Validate checks the endpoint alone, as [State.Validate] does. Its fields are named "addr",
 // "ports[0].port" and so on. The errors name no service.
 func (e *Endpoint) Validate() error {
-	p := problems{object: func() string { return "endpoint " + e.Addr.String() }}
-	p.checkEndpoints("", []Endpoint{*e})
+	p := problems{kind: "endpoint " + e.Addr.String()}
+	p.checkAddr("addr", e.Addr, routable)
+	p.checkEndpointPorts(e.Ports)
 	return errors.Join(p.found...)
 }
 
 func (p *problems) checkService(s *Service) {
-	p.service, p.object = s.Name, func() string { return "service " + s.Name.String() }
+	p.service, p.kind = &s.Name, "service"
 	p.checkName(s.Name)
 	p.checkPorts(s)
 	p.checkClusterIPs(s)
 	p.checkAddrs("externalIPs", s.ExternalIPs, routable)
 	p.checkAddrs("hostIPs", s.HostIPs, ofHost)
 	for i, lb := range s.LoadBalancerIPs {
-		p.checkAddr("loadBalancerIPs", i, "addr", lb.Addr, anyUnicast)
+		n := len(p.found)
+		p.checkAddr("addr", lb.Addr, anyUnicast)
+		p.inList(n, "loadBalancerIPs", i)
 	}
 	p.checkRanges("loadBalancerSourceRanges", s.LoadBalancerSourceRanges)
 	p.checkAffinity(s.SessionAffinity)
@@ -222,12 +199,17 @@ func (p *problems) checkService(s *Service) {
 		!s.Scheduler.weighs() {
 		p.add("slowStart", d, notWeighed(s.Scheduler))
 	}
-	checkWord(p, "masquerade.clusterIPs", s.Masquerade.ClusterIPs, masqueradePolicies...)
-	checkWord(p, "masquerade.loadBalancerIPs", s.Masquerade.LoadBalancerIPs,
-		masqueradePolicies...)
-	checkWord(p, "masquerade.externalIPs", s.Masquerade.ExternalIPs, masqueradePolicies...)
-	checkWord(p, "masquerade.hostIPs", s.Masquerade.HostIPs, masqueradePolicies...)
-	checkWord(p, "masquerade.nodePorts", s.Masquerade.NodePorts, masqueradePolicies...)
+	m := s.Masquerade
+	for _, kind := range [...]struct {
+		field  string
+		policy MasqueradePolicy
+	}{
+		{"masquerade.clusterIPs", m.ClusterIPs}, {"masquerade.loadBalancerIPs", m.LoadBalancerIPs},
+		{"masquerade.externalIPs", m.ExternalIPs}, {"masquerade.hostIPs", m.HostIPs},
+		{"masquerade.nodePorts", m.NodePorts},
+	} {
+		checkWord(p, kind.field, kind.policy, masqueradePolicies...)
+	}
 	if !s.Scheduler.known() {
 		p.add("scheduler", quote(string(s.Scheduler)), "unknown scheduler")
 	}
@@ -250,64 +232,63 @@ func checkWord[T ~string](p *problems, field string, value T, words ...T) {
 }
 
 func (p *problems) checkPorts(s *Service) {
-	for i := range s.Ports {
-		port := &s.Ports[i]
+	for i, port := range s.Ports {
+		n := len(p.found)
 		if port.Name == "" && len(s.Ports) > 1 {
-			p.add(path("ports", i, "name"), nil, "required if there is more than one port")
+			p.add("name", nil, "required if there is more than one port")
 		} else if reason := textProblem(port.Name); reason != "" {
-			p.add(path("ports", i, "name"), quote(port.Name), reason)
+			p.add("name", quote(port.Name), reason)
 		} else if n := len(PortName{Name: s.Name, Port: port.Name}.String()); n > maxPortName {
-			p.add(path("ports", i, "name"), quote(port.Name), fmt.Sprintf("with the service's "+
-				"namespace and name it has %d bytes, and may have %d", n, maxPortName))
+			p.add("name", quote(port.Name), fmt.Sprintf("with the service's namespace and name "+
+				"it has %d bytes, and may have %d", n, maxPortName))
 		}
-		p.checkPort(func(name string) string { return path("ports", i, name) }, port.Protocol,
-			port.Port)
+		p.checkPort(port.Protocol, port.Port)
+		earlier := s.Ports[:i]
+		if j := slices.IndexFunc(earlier, func(o ServicePort) bool {
+			return o.Name != "" && o.Name == port.Name
+		}); j >= 0 {
+			p.add("name", quote(port.Name), fmt.Sprintf("is also the name of ports[%d]", j))
+		}
+		const repeats = "is also the %s of ports[%d], with the same protocol"
+		if j := slices.IndexFunc(earlier, func(o ServicePort) bool {
+			return o.Port != 0 && o.Port == port.Port && o.Protocol == port.Protocol
+		}); j >= 0 {
+			p.add("port", port.Port, fmt.Sprintf(repeats, "port", j))
+		}
+		if j := slices.IndexFunc(earlier, func(o ServicePort) bool {
+			return o.NodePort != 0 && o.NodePort == port.NodePort && o.Protocol == port.Protocol
+		}); j >= 0 {
+			p.add("nodePort", port.NodePort, fmt.Sprintf(repeats, "node port", j))
+		}
+		p.inList(n, "ports", i)
 		if s.ExternalTrafficPolicy == PolicyLocal && port.Protocol == TCP && port.NodePort != 0 &&
 			port.NodePort == s.HealthCheckNodePort {
 			p.add("healthCheckNodePort", s.HealthCheckNodePort,
 				fmt.Sprintf("is also the node port of ports[%d]", i))
 		}
 	}
-	for i, first := range repeats(len(s.Ports), func(i int) (string, bool) {
-		return s.Ports[i].Name, s.Ports[i].Name != ""
-	}) {
-		p.add(path("ports", i, "name"), quote(s.Ports[i].Name),
-			fmt.Sprintf("is also the name of ports[%d]", first))
-	}
-	for _, number := range [...]struct {
-		field, name string
-		of          func(*ServicePort) uint16
-	}{
-		{"port", "port", func(p *ServicePort) uint16 { return p.Port }},
-		{"nodePort", "node port", func(p *ServicePort) uint16 { return p.NodePort }},
-	} {
-		for i, first := range repeats(len(s.Ports), func(i int) (EndpointPort, bool) {
-			n := number.of(&s.Ports[i])
-			return EndpointPort{Protocol: s.Ports[i].Protocol, Port: n}, n != 0
-		}) {
-			p.add(path("ports", i, number.field), number.of(&s.Ports[i]), fmt.Sprintf(
-				"is also the %s of ports[%d], with the same protocol", number.name, first))
-		}
-	}
 }
 
-// checkPort checks a port of a service or an endpoint. field returns the path of one of its fields.
-func (p *problems) checkPort(field func(name string) string, protocol Protocol, port uint16) {
+// checkPort checks a port of a service or an endpoint.
+func (p *problems) checkPort(protocol Protocol, port uint16) {
 	if !protocol.Valid() {
-		p.add(field("protocol"), uint8(protocol), "must be TCP, UDP or SCTP")
+		p.add("protocol", uint8(protocol), "must be TCP, UDP or SCTP")
 	}
 	if port == 0 {
-		p.add(field("port"), 0, "must not be zero")
+		p.add("port", 0, "must not be zero")
 	}
 }
 
 func (p *problems) checkClusterIPs(s *Service) {
 	p.checkAddrs("clusterIPs", s.ClusterIPs, anyUnicast)
-	for i, first := range repeats(len(s.ClusterIPs), func(i int) (Family, bool) {
-		return FamilyOf(s.ClusterIPs[i]), s.ClusterIPs[i].IsValid()
-	}) {
-		p.add(path("clusterIPs", i, ""), s.ClusterIPs[i],
-			fmt.Sprintf("is of the same family as clusterIPs[%d]; at most one is allowed", first))
+	for i, a := range s.ClusterIPs {
+		first := slices.IndexFunc(s.ClusterIPs[:i], func(o netip.Addr) bool {
+			return o.IsValid() && FamilyOf(o) == FamilyOf(a)
+		})
+		if a.IsValid() && first >= 0 {
+			p.add(fmt.Sprintf("clusterIPs[%d]", i), a, fmt.Sprintf(
+				"is of the same family as clusterIPs[%d]; at most one is allowed", first))
+		}
 	}
 }
 
@@ -348,37 +329,40 @@ func (s Scheduler) known() bool {
 		slices.Contains(hashing, name)
 }
 
-// checkEndpoints checks the endpoints of a list, or one that is in none.
-func (p *problems) checkEndpoints(list string, eps []Endpoint) {
+// checkEndpoints checks the endpoints of a service. Endpoints that share their ports share their
+// problems.
+func (p *problems) checkEndpoints(eps []Endpoint) {
 	var checked []EndpointPort
 	for i := range eps {
-		ports := eps[i].Ports
-		p.checkAddr(list, i, "addr", eps[i].Addr, routable)
-		if len(ports) == 0 || len(ports) == len(checked) && &ports[0] == &checked[0] {
-			continue // endpoints that share their ports share their problems
+		n, ports := len(p.found), eps[i].Ports
+		p.checkAddr("addr", eps[i].Addr, routable)
+		if len(ports) > 0 && (len(ports) != len(checked) || &ports[0] != &checked[0]) {
+			p.checkEndpointPorts(ports)
+			checked = ports
 		}
-		checked = ports
-		field := func(j int, name string) string {
-			return path(list, i, path("ports", j, name))
+		p.inList(n, "endpoints", i)
+	}
+}
+
+func (p *problems) checkEndpointPorts(ports []EndpointPort) {
+	for i, port := range ports {
+		n := len(p.found)
+		if reason := textProblem(port.Name); reason != "" {
+			p.add("name", quote(port.Name), reason)
 		}
-		for j, port := range ports {
-			if reason := textProblem(port.Name); reason != "" {
-				p.add(field(j, "name"), quote(port.Name), reason)
-			}
-			p.checkPort(func(name string) string { return field(j, name) }, port.Protocol,
-				port.Port)
+		p.checkPort(port.Protocol, port.Port)
+		if j := slices.IndexFunc(ports[:i], func(o EndpointPort) bool {
+			return o.Name == port.Name && o.Protocol == port.Protocol
+		}); j >= 0 {
+			p.add("name", quote(port.Name), fmt.Sprintf(
+				"is also the name of ports[%d], with the same protocol", j))
 		}
-		for j, first := range repeats(len(ports), func(j int) (EndpointPort, bool) {
-			return EndpointPort{Name: ports[j].Name, Protocol: ports[j].Protocol}, true
-		}) {
-			p.add(field(j, "name"), quote(ports[j].Name),
-				fmt.Sprintf("is also the name of ports[%d], with the same protocol", first))
-		}
+		p.inList(n, "ports", i)
 	}
 }
 
 func (p *problems) checkNode(n *Node) {
-	p.service, p.object = Name{}, func() string { return "node" }
+	p.service, p.kind = nil, "node"
 	if f := n.OnlyFamily; f != 0 && f != IPv4 && f != IPv6 {
 		p.add("onlyFamily", uint8(f), "must be IPv4 or IPv6")
 	}
