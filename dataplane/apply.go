@@ -1,6 +1,7 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,135 +11,110 @@ import (
 
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// apply makes the kernel hold the state. If the last observation is Unread, the kernel may still
-// hold more than that.
-func (e *Engine) apply(ctx context.Context, s servicemodel.State) (*Result, error) {
-	p, err := e.compare(ctx, s, true)
+// Apply makes the kernel hold exactly the state, and returns when it does. If nothing differs, it
+// writes nothing. After an error the kernel holds what it held before, unless the backend documents
+// otherwise. The next Apply starts from the kernel's true contents.
+//
+// A service is refused if it is invalid, if the backend cannot express it, or if a foreign object
+// in the kernel is in its way. By default a refused service is left out as a whole, with all its
+// ports and addresses, and [Result.Refused] says why. Everything else is applied. So the kernel's
+// contents depend only on the state, and are the same after a restart. [Config.KeepRefused] serves
+// a refused service by its last accepted definition instead, so the contents depend on earlier
+// states, too. Each apply begins with the whole state again, so a service comes in by itself as
+// soon as it can.
+//
+// A problem of the node refuses the whole state, and so does a problem of any service if
+// [Config.Strict] is set. The kernel is not touched then, and the error joins a
+// *servicemodel.FieldError, *[UnsupportedError] or *[CollisionError] for each problem.
+//
+// Only [ErrUnsettled] comes with a result: the kernel then holds the state. If the context ends
+// before Apply's turn, the error is the context's, the kernel stays as it is, and so does the
+// wanted state. All other errors are *[PhaseError] values.
+//
+// Apply works like [Engine.Set] followed by waiting. While [Engine.Run] is running, the state
+// replaces the one that Run holds, from Apply's turn on, and Run retries if Apply fails.
+func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
+	if err := e.begin(ctx, "apply", PhaseLock); err != nil {
+		return nil, err
+	}
+	defer e.end()
+	return e.applyRevision(ctx, s, e.progress.ask(s, true), false, nil)
+}
+
+// applyWanted applies the newest wanted state. The result is nil if no state is wanted, or if the
+// newest is already applied and again is not set. It leaves to Settle what must wait for packets.
+func (e *Engine) applyWanted(ctx context.Context, again bool, p *wait.Packets) (*Result, error) {
+	if _, _, todo := e.progress.todo(again); !todo {
+		return nil, nil
+	}
+	if err := e.begin(ctx, "apply", PhaseLock); err != nil {
+		return nil, err
+	}
+	defer e.end()
+	s, r, todo := e.progress.todo(again) // another call may have had the turn before
+	if !todo {
+		return nil, nil
+	}
+	return e.applyRevision(ctx, s, r, false, p)
+}
+
+// applyRevision applies the state that was requested as revision rev, and reports the outcome. step
+// says that it was applied before.
+func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision, step bool,
+	p *wait.Packets) (*Result, error) {
+	r, err := e.applyState(ctx, s)
+	if err != nil {
+		err = e.failed(ctx, Failed{Doing: "apply", Revision: rev, Err: err})
+		e.update(func(s *Status) {
+			s.Totals.Failures++
+			e.progress.tried, e.progress.err = rev, err
+		})
+		return nil, err
+	}
+	r.Revision, r.Step = rev, step
+	e.enter(PhaseSettle)
+	r.Settle, err = e.settle(p.In(ctx))
+	e.succeeded(ctx, r)
+	if err != nil {
+		e.elapsed = Phases{} // Applied has reported them
+		err = e.failed(ctx, Failed{Doing: "settle", Revision: rev, Err: err})
+	}
+	return r, err
+}
+
+// applyState makes the kernel hold the state, while other writers of the instance wait. A reading
+// with a hint may leave objects unread that nobody wants. A second step removes these.
+func (e *Engine) applyState(ctx context.Context, s servicemodel.State) (r *Result, err error) {
+	err = e.retry(ctx, "apply", e.turns, func() error {
+		if r, err = e.compare(ctx, s, true); err != nil {
+			return err
+		}
+		r.State = s
+		return e.commit(ctx, r, r.Changes)
+	})
+	if err == nil && e.unread {
+		err = e.retry(ctx, "apply, remove what nobody wants", e.turns, func() error {
+			return e.applyRest(ctx, r)
+		})
+		if err != nil && !errors.Is(err, ErrNotApproved) {
+			e.resolved = nil
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
-	r := &Result{
-		Backend: e.backend.Name(), State: s, Changes: p.changes, Refused: p.refused,
-		Conflicts: slices.Collect(p.changes.New.Conflicts()), Observed: p.observed,
-		Accepted: p.state,
-		begun:    e.resolved != nil,
-	}
-	e.count(r)
-	return r, e.commit(ctx, r, p.changes)
+	return r, nil
 }
 
-// count tells new changes of the wanted state from repairs of what others did since the last apply.
-// On the first apply, and after a failed commit, nothing tells them apart: everything counts as
-// ours.
-func (e *Engine) count(r *Result) {
-	if !r.begun || e.kernel == e.resolved {
-		r.Counts = r.Changes.Counts()
-		return
-	}
-	damage := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
-	r.Repaired, r.damaged = damage.Counts(), !damage.Empty()
-	r.Counts = servicemodel.Diff(e.resolved, r.Changes.New.Arrange(e.resolved)).Counts()
-}
-
-// applyRest reads and removes the objects that an observation with a hint left unread. The kernel
-// must already hold the state.
-func (e *Engine) applyRest(ctx context.Context, r *Result) error {
-	e.phase.enter(PhaseObserve)
-	if err := e.observe(ctx, nil); err != nil {
-		return err
-	}
-	e.phase.enter(PhaseCheck)
-	c := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
-	if err := e.commit(ctx, r, c); err != nil {
-		return err
-	}
-	if r.Rest = c; r.begun {
-		r.Repaired = sum(r.Repaired, c.Counts())
-	} else {
-		r.Counts = sum(r.Counts, c.Counts())
-	}
-	return nil
-}
-
-// commit writes the changes, repairs the drift of the last observation, and records what the kernel
-// then holds.
-func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
-	if !c.Empty() || len(c.Health) > 0 || len(e.drift) > 0 {
-		if err := e.write(ctx, r, c); err != nil {
-			return err
-		}
-	}
-	e.phase.enter(PhaseCommit)
-	r.Drift = append(r.Drift, e.drift...)
-	e.resolved, e.kernel, e.drift = c.New, c.New, nil
-	if f := e.cfg.Flows; f != nil {
-		// The flows must learn of every step of the kernel. After a commit that failed half way, or
-		// a change by another program, this commit does not begin where the last notification
-		// ended. The flows then get both differences.
-		if e.notified != nil && e.notified != c.Old {
-			f.Changed(r.Accepted, servicemodel.Diff(e.notified, c.New))
-		}
-		f.Changed(r.Accepted, c)
-		e.notified = c.New
-	}
-	if e.cfg.KeepRefused {
-		r.Accepted = nocopy.Of(r.Accepted).Tried(e.served, c.New)
-		e.served = r.Accepted
-	}
-	return nil
-}
-
-// write commits the changes, after it has logged them at debug level, and [Config.Approve] has
-// approved them. After an error of the commit the kernel's contents are unknown. Unless it failed
-// because of another writer, the kernel may hold a part of the commit.
-func (e *Engine) write(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
-	log := e.cfg.Logger
-	debug := log != nil && log.Enabled(ctx, slog.LevelDebug)
-	if e.cfg.Approve != nil || debug {
-		plan, err := e.backend.Plan(c)
-		if e.cfg.Approve != nil && err == nil {
-			err = e.cfg.Approve(ctx, &Preview{Changes: c, Repaired: r.Repaired,
-				Drift: slices.Clone(e.drift), Plan: plan, Refused: slices.Clone(r.Refused),
-				Conflicts: slices.Clone(r.Conflicts)})
-			if err != nil {
-				return fmt.Errorf("%w: %w", ErrNotApproved, err)
-			}
-		}
-		switch name := e.backend.Name(); {
-		case e.cfg.Approve != nil && err != nil:
-			return err
-		case debug && err != nil:
-			log.DebugContext(ctx, "no plan", logkey.Backend, name, logkey.Error, err)
-		case debug:
-			log.DebugContext(ctx, "committing", logkey.Backend, name, logkey.Plan, plan.String())
-		}
-	}
-	e.phase.enter(PhaseCommit)
-	stats, err := e.backend.Commit(ctx, c)
-	if err != nil {
-		if e.kernel = nil; !errors.Is(err, ErrConflict) {
-			e.resolved = nil
-		}
-		return err
-	}
-	r.Stats = r.Stats.Plus(stats)
-	return nil
-}
-
-// proposal is the accepted part of a state, with the changes in the kernel that lead to it.
-type proposal struct {
-	draft
-	changes  *servicemodel.ChangeSet
-	observed bool // the kernel was read
-}
-
-// compare resolves a state and compares it with what the kernel holds. With hint set, a reading of
-// the kernel may be confined to the wanted objects.
-func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*proposal, error) {
-	e.phase.enter(PhaseResolve)
+// compare resolves a state, compares it with what the kernel holds, and leaves out the services
+// that the backend refuses. With hint set, a reading of the kernel may be confined to the wanted
+// objects. The result has the changes that are to be committed.
+func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*Result, error) {
+	e.enter(PhaseResolve)
 	if e.cfg.Node != nil {
 		n, err := e.cfg.Node.Complete(ctx, s.Node())
 		if err != nil {
@@ -146,9 +122,9 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 		}
 		s = s.WithNode(n)
 	}
-	p := &proposal{draft: draft{state: s, cfg: &e.cfg, before: e.served}}
-	known := e.lacks != nil && p.leaveOutFamily(*e.lacks)
-	t, err := p.resolve(e.resolved)
+	d := draft{state: s, cfg: &e.cfg, before: e.served}
+	lacked := e.lacks != nil && d.leaveOutFamily(*e.lacks)
+	t, err := d.resolve(e.resolved)
 	if err != nil {
 		return nil, err
 	}
@@ -157,33 +133,67 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	if hint {
 		want = t
 	}
-	e.phase.enter(PhaseObserve)
-	if p.observed, err = e.ensureKnown(ctx, want); err != nil {
-		return nil, err
-	}
-	if known && p.observed { // ask again what the kernel lacks
-		e.lacks = nil
-		again, err := e.compare(ctx, s, hint)
-		if err == nil {
-			again.observed = true
-		}
-		return again, err
-	}
-	e.phase.enter(PhaseCheck)
-	if p.observed {
-		t = e.atPresent(t)
-	}
-	p.changes = e.difference(t)
-	t = p.changes.New
-	accepted, err := e.accepted(p, t)
+	e.enter(PhaseObserve)
+	observed, err := e.ensureKnown(ctx, want)
 	if err != nil {
 		return nil, err
 	}
-	e.lacks = p.lacks
-	if accepted != t {
-		p.changes = e.difference(accepted)
+	if lacked && observed { // ask again what the kernel lacks
+		e.lacks = nil
+		r, err := e.compare(ctx, s, hint)
+		if err == nil {
+			r.Observed = true
+		}
+		return r, err
 	}
-	return p, nil
+
+	e.enter(PhaseCheck)
+	if observed {
+		t = e.atPresent(t)
+	}
+	changes := e.difference(t)
+	t = changes.New
+	for c := changes; ; {
+		err := e.backend.Check(c)
+		if err == nil {
+			break
+		}
+		// A service that is left out may have taken an address from another one, so the backend
+		// must check the new changes again. Each round leaves out at least one service.
+		kept := d.kept()
+		if err := d.leaveOut(err); err != nil {
+			return nil, err
+		}
+		next, err := d.resolve(t)
+		if err != nil {
+			return nil, err
+		}
+		next = e.atPresent(next)
+		if c = nocopy.Of(e.kernel).Changes(servicemodel.Diff(t, next)); d.kept() > kept {
+			// The backend may refuse a service's previous definition for the same reason, although
+			// the kernel does not change for it.
+			c = servicemodel.Diff(e.kernel, next)
+		}
+		t = next
+	}
+	if t != changes.New {
+		changes = e.difference(t)
+	}
+	e.lacks = d.lacks
+	r := &Result{Backend: e.backend.Name(), Changes: changes, Counts: changes.Counts(),
+		Refused: d.refused, Conflicts: slices.Collect(t.Conflicts()), Observed: observed,
+		Accepted: d.state, begun: e.resolved != nil}
+	if r.begun && e.kernel != e.resolved {
+		e.countRepairs(r)
+	}
+	return r, nil
+}
+
+// atPresent returns the table that the kernel is to hold now, of a resolved table: endpoints with a
+// slow start have a part of their weight. Without slow starts it is the table itself. It goes on
+// from the table of the last apply, or from the kernel's after a start or an error.
+func (e *Engine) atPresent(t *servicemodel.Table) *servicemodel.Table {
+	return nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
 }
 
 // difference returns the changes that lead to t. If the kernel was read since the last apply, its
@@ -203,31 +213,98 @@ func (e *Engine) difference(t *servicemodel.Table) *servicemodel.ChangeSet {
 	return servicemodel.Diff(e.kernel, t)
 }
 
-// accepted returns t, the table of the proposal, without the services that the backend refuses. A
-// service that is left out may have taken an address from another one, so the backend must check
-// the new changes again. Each round leaves out at least one service.
-func (e *Engine) accepted(p *proposal, t *servicemodel.Table) (*servicemodel.Table, error) {
-	for c := p.changes; ; {
-		err := e.backend.Check(c)
-		if err == nil {
-			return t, nil
+// countRepairs tells new changes of the wanted state from repairs of what others did since the last
+// apply. On the first apply, and after a failed commit, nothing tells them apart: everything counts
+// as ours.
+func (e *Engine) countRepairs(r *Result) {
+	damage := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
+	r.Repaired, r.damaged = damage.Counts(), !damage.Empty()
+	r.Counts = servicemodel.Diff(e.resolved, r.Changes.New.Arrange(e.resolved)).Counts()
+}
+
+// commit writes the changes c of the result r, repairs the drift of the last observation, and
+// records what the kernel then holds. After an error of the backend the kernel's contents are
+// unknown. Unless it failed because of another writer, the kernel may hold a part of the commit.
+func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
+	if !c.Empty() || len(c.Health) > 0 || len(e.drift) > 0 {
+		if err := e.approve(ctx, r, c); err != nil {
+			return err
 		}
-		kept := p.kept()
-		if err := p.leaveOut(err); err != nil {
-			return nil, err
-		}
-		next, err := p.resolve(t)
+		e.enter(PhaseCommit)
+		stats, err := e.backend.Commit(ctx, c)
 		if err != nil {
-			return nil, err
+			if e.kernel = nil; !errors.Is(err, ErrConflict) {
+				e.resolved = nil
+			}
+			return err
 		}
-		next = e.atPresent(next)
-		if c = nocopy.Of(e.kernel).Changes(servicemodel.Diff(t, next)); p.kept() > kept {
-			// The backend may refuse a service's previous definition for the same reason, although
-			// the kernel does not change for it.
-			c = servicemodel.Diff(e.kernel, next)
-		}
-		t = next
+		r.Stats = r.Stats.Plus(stats)
 	}
+	e.enter(PhaseCommit)
+	r.Drift = append(r.Drift, e.drift...)
+	e.resolved, e.kernel, e.drift = c.New, c.New, nil
+	if r.stored {
+		return nil
+	}
+	if f := e.cfg.Flows; f != nil {
+		// The flows must learn of every step of the kernel. After a commit that failed half way, or
+		// a change by another program, this commit does not begin where the last notification
+		// ended. The flows then get both differences.
+		if e.notified != nil && e.notified != c.Old {
+			f.Changed(r.Accepted, servicemodel.Diff(e.notified, c.New))
+		}
+		f.Changed(r.Accepted, c)
+		e.notified = c.New
+	}
+	if e.cfg.KeepRefused {
+		r.Accepted = nocopy.Of(r.Accepted).Tried(e.served, c.New)
+		e.served = r.Accepted
+	}
+	return nil
+}
+
+// approve asks [Config.Approve], and logs the plan at debug level.
+func (e *Engine) approve(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
+	log, name := e.cfg.Logger, e.backend.Name()
+	debug := log != nil && log.Enabled(ctx, slog.LevelDebug)
+	if e.cfg.Approve == nil && !debug {
+		return nil
+	}
+	p, err := e.preview(r, c)
+	if e.cfg.Approve != nil {
+		if err != nil {
+			return err
+		}
+		if err := e.cfg.Approve(ctx, p); err != nil {
+			return fmt.Errorf("%w: %w", ErrNotApproved, err)
+		}
+	}
+	if debug && err != nil {
+		log.DebugContext(ctx, "no plan", logkey.Backend, name, logkey.Error, err)
+	} else if debug {
+		log.DebugContext(ctx, "committing", logkey.Backend, name, logkey.Plan, p.Plan.String())
+	}
+	return nil
+}
+
+// applyRest reads and removes the objects that an observation with a hint left unread. The kernel
+// must already hold the state.
+func (e *Engine) applyRest(ctx context.Context, r *Result) error {
+	e.enter(PhaseObserve)
+	if err := e.observe(ctx, nil); err != nil {
+		return err
+	}
+	e.enter(PhaseCheck)
+	c := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
+	if err := e.commit(ctx, r, c); err != nil {
+		return err
+	}
+	if r.Rest = c; r.begun {
+		r.Repaired = sum(r.Repaired, c.Counts())
+	} else {
+		r.Counts = sum(r.Counts, c.Counts())
+	}
+	return nil
 }
 
 // Result is the outcome of an apply. Its fields Changes and Refused print as text for people, with
@@ -283,6 +360,10 @@ type Result struct {
 	begun bool // the state that was wanted before is known
 	// damaged says that others had changed the table, even if Repaired does not count the change.
 	damaged bool
+	// stored says that the changes were made of an unknown state, see [Engine.ApplyChanges].
+	stored bool
+	// last says that the whole instance goes with the last parts, see [Parts].
+	last bool
 }
 
 // String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
@@ -331,39 +412,17 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 	if c == nil {
 		return nil, errors.New("apply changes: there are none")
 	}
-	if err := e.take(ctx); err != nil {
-		return nil, fmt.Errorf("apply changes: %w", err)
-	}
-	defer e.give()
-	start := time.Now()
-	e.phase.begin(ctx, "apply changes", PhaseLock)
-	r, err := e.applyChanges(ctx, c)
-	if err != nil {
-		e.update(func(s *Status) { s.Totals.Failures++ })
-		return nil, e.failed(ctx, "apply changes", 0, err)
-	}
-	e.held, e.notified = newHeld(e.backend), nil
-	r.Revision = e.progress.ask(servicemodel.State{}, false)
-	e.phase.enter(PhaseSettle)
-	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
-	e.succeeded(ctx, r)
-	return r, nil
-}
-
-// applyChanges reads the kernel and commits c, while other writers of the instance wait.
-func (e *Engine) applyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
-	unlock, err := lock(ctx, e.backend)
-	if err != nil {
+	if err := e.begin(ctx, "apply changes", PhaseLock); err != nil {
 		return nil, err
 	}
-	defer unlock()
+	defer e.end()
 	var r *Result
-	err = e.observers.retry(ctx, "apply changes", func() error {
-		e.phase.enter(PhaseObserve)
+	err := e.retry(ctx, "apply changes", e.turns, func() error {
+		e.enter(PhaseObserve)
 		if err := e.observe(ctx, nil); err != nil {
 			return err
 		}
-		e.phase.enter(PhaseCheck)
+		e.enter(PhaseCheck)
 		on, err := c.On(e.read)
 		if err != nil {
 			return err
@@ -372,21 +431,16 @@ func (e *Engine) applyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 			return err
 		}
 		r = &Result{Backend: e.backend.Name(), Counts: on.Counts(), Changes: on, Observed: true,
-			Drift: slices.Clone(e.drift)}
-		if on.Empty() && len(on.Health) == 0 && len(e.drift) == 0 {
-			return nil
-		}
-		return e.write(ctx, r, on)
+			stored: true}
+		return e.commit(ctx, r, on)
 	})
-	return r, err
-}
-
-// atPresent returns the table that the kernel is to hold now, of a resolved table: endpoints with a
-// slow start have a part of their weight. Without slow starts it is the table itself. It goes on
-// from the table of the last apply, or from the kernel's after a start or an error.
-func (e *Engine) atPresent(t *servicemodel.Table) *servicemodel.Table {
-	if e.resolved != nil {
-		return nocopy.Of(t).At(time.Now, e.resolved)
+	if err != nil {
+		e.update(func(s *Status) { s.Totals.Failures++ })
+		return nil, e.failed(ctx, Failed{Doing: "apply changes", Err: err})
 	}
-	return nocopy.Of(t).At(time.Now, e.kernel)
+	e.held, e.notified = newHeld(e.backend), nil
+	r.Revision = e.progress.ask(servicemodel.State{}, false)
+	e.enter(PhaseSettle)
+	e.succeeded(ctx, r)
+	return r, nil
 }

@@ -2,8 +2,6 @@ package dataplane
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
@@ -67,23 +65,31 @@ type Config struct {
 // return at once.
 type Engine struct {
 	cfg      Config
+	turn     chan struct{}               // full during a call; nil without a backend
 	switched chan struct{}               // tells Run that the backend has changed
 	grace    func(context.Context) error // wait.GracePeriod, except in tests
+	progress progress
+	resync   atomic.Bool // read the kernel before anything else
+	observers
 
-	progress  progress
-	observers observers
-
-	resync atomic.Bool // read the kernel before anything else
-	turn   turn        // its holder may use the fields below
+	// The call that has the turn may use the fields below.
 	held
-	phase stopwatch
 	// notified is the table of the last notification of the flows.
 	notified *servicemodel.Table
+
+	phase                 Phase
+	callBegan, phaseBegan time.Time
+	elapsed               Phases
+	span                  context.Context // of the call, if Config.Span is set
+	endCall, endPhase     func(error)     // nil outside of calls with a span
+	failure               error           // of the call
 }
 
 // held is a backend, and the engine's knowledge of the kernel through it.
 type held struct {
 	backend Backend
+	turns   Locker  // the backend, if it is one
+	settler Settler // the backend, if it is one
 	// resolved is the table of the last state, from which the next one is resolved. It is nil after
 	// a commit that may have failed half way, because then nothing tells our changes from other
 	// programs'.
@@ -114,199 +120,77 @@ type held struct {
 
 // newHeld returns the knowledge of the kernel before the first reading.
 func newHeld(b Backend) held {
-	return held{backend: b, readings: wait.NewBudget(readBurst, readShare)}
+	h := held{backend: b, readings: wait.NewBudget(readBurst, readShare)}
+	h.turns, _ = as[Locker](b)
+	h.settler, _ = as[Settler](b)
+	return h
 }
 
 // New returns an engine on a backend. The caller closes the backend. Without a backend, as in the
 // zero Engine, all methods with a context fail, except Wait and Finish.
 func New(b Backend, cfg *Config) *Engine {
+	e := &Engine{}
 	if b == nil {
-		return &Engine{}
+		return e
 	}
 	if cfg == nil {
 		cfg = &Config{}
 	}
-	e := &Engine{
-		held: newHeld(b), cfg: *cfg, phase: stopwatch{span: cfg.Span},
-		switched: make(chan struct{}, 1), grace: wait.GracePeriod, turn: newTurn(),
-		progress: progress{wake: make(chan struct{}, 1), status: Status{Backend: b.Name()}},
-	}
-	e.served = cfg.Accepted
-	if cfg.Logger != nil {
-		e.Subscribe(logTo(cfg.Logger))
-	}
+	e.open(b, *cfg)
 	return e
 }
 
-// take waits for the turn. give ends it.
-func (e *Engine) take(ctx context.Context) error {
-	if err := e.turn.take(ctx); err != nil {
-		return err
+// open gives an engine its backend.
+func (e *Engine) open(b Backend, cfg Config) {
+	e.cfg, e.held, e.served = cfg, newHeld(b), cfg.Accepted
+	e.turn, e.switched, e.grace = make(chan struct{}, 1), make(chan struct{}, 1), wait.GracePeriod
+	e.progress.wake, e.progress.status.Backend = make(chan struct{}, 1), b.Name()
+	if cfg.Logger != nil {
+		e.add(logTo(cfg.Logger))
 	}
-	if e.resync.Swap(false) {
-		e.kernel = nil
-	}
-	return nil
-}
-
-// give ends the turn, and publishes the knowledge of the kernel.
-func (e *Engine) give() {
-	e.update(func(*Status) {})
-	e.phase.end()
-	e.turn.give()
-}
-
-// update changes the progress during a turn, and publishes what is known of the kernel with it. So
-// a status that shows a request as applied also shows the table of that request.
-func (e *Engine) update(f func(*Status)) {
-	e.progress.update(func(s *Status) {
-		s.Backend, s.Held = e.backend.Name(), e.kernel
-		f(s)
-	})
-}
-
-// Apply makes the kernel hold exactly the state, and returns when it does. If nothing differs, it
-// writes nothing. After an error the kernel holds what it held before, unless the backend documents
-// otherwise. The next Apply starts from the kernel's true contents.
-//
-// A service is refused if it is invalid, if the backend cannot express it, or if a foreign object
-// in the kernel is in its way. By default a refused service is left out as a whole, with all its
-// ports and addresses, and [Result.Refused] says why. Everything else is applied. So the kernel's
-// contents depend only on the state, and are the same after a restart. [Config.KeepRefused] serves
-// a refused service by its last accepted definition instead, so the contents depend on earlier
-// states, too. Each apply begins with the whole state again, so a service comes in by itself as
-// soon as it can.
-//
-// A problem of the node refuses the whole state, and so does a problem of any service if
-// [Config.Strict] is set. The kernel is not touched then, and the error joins a
-// *servicemodel.FieldError, *[UnsupportedError] or *[CollisionError] for each problem.
-//
-// Only [ErrUnsettled] comes with a result: the kernel then holds the state. If the context ends
-// before Apply's turn, the error is the context's, the kernel stays as it is, and so does the
-// wanted state. All other errors are *[PhaseError] values.
-//
-// Apply works like [Engine.Set] followed by waiting. While [Engine.Run] is running, the state
-// replaces the one that Run holds, from Apply's turn on, and Run retries if Apply fails.
-func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
-	if err := e.take(ctx); err != nil {
-		return nil, fmt.Errorf("apply: %w", err)
-	}
-	defer e.give()
-	return e.applyRevision(ctx, s, e.progress.ask(s, true), false, nil)
-}
-
-// applyWanted applies the newest wanted state. The result is nil if no state is wanted, or if the
-// newest is already applied and again is not set. It leaves to Settle what must wait for packets.
-func (e *Engine) applyWanted(ctx context.Context, again bool, p *wait.Packets) (*Result, error) {
-	if err := e.take(ctx); err != nil {
-		return nil, err
-	}
-	defer e.give()
-	s, r, todo := e.progress.todo(again)
-	if !todo {
-		return nil, nil
-	}
-	return e.applyRevision(ctx, s, r, false, p)
-}
-
-// applyRevision applies the state that was requested as revision rev, and reports the outcome. step
-// says that it was applied before.
-func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision, step bool,
-	p *wait.Packets) (*Result, error) {
-	start := time.Now()
-	e.phase.begin(ctx, "apply", PhaseLock)
-	r, err := e.applyInTurn(ctx, s)
-	if err != nil {
-		return nil, e.applyFailed(ctx, "apply", rev, err)
-	}
-	r.Revision, r.Step = rev, step
-	e.phase.enter(PhaseSettle)
-	r.Settle, err = e.settle(p.In(ctx))
-	e.phase.enter(PhaseSettle)
-	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
-	e.succeeded(ctx, r)
-	if err != nil {
-		e.phase.restart(PhaseSettle)
-		err = e.failed(ctx, "settle", rev, err)
-	}
-	return r, err
-}
-
-// applyInTurn makes the kernel hold the state, while other writers of the instance wait.
-func (e *Engine) applyInTurn(ctx context.Context, s servicemodel.State) (*Result, error) {
-	unlock, err := lock(ctx, e.backend)
-	if err != nil {
-		return nil, err
-	}
-	defer unlock()
-	var r *Result
-	err = e.observers.retry(ctx, "apply", func() (err error) {
-		r, err = e.apply(ctx, s)
-		return err
-	})
-	if err == nil && e.unread {
-		err = e.observers.retry(ctx, "apply, remove what nobody wants", func() error {
-			return e.applyRest(ctx, r)
-		})
-		if err != nil && !errors.Is(err, ErrNotApproved) {
-			e.resolved = nil
-		}
-	}
-	if err != nil {
-		return nil, err
-	}
-	return r, nil
-}
-
-// lock makes other writers wait until unlock is called, if the backend is a [Locker].
-func lock(ctx context.Context, b Backend) (unlock func(), err error) {
-	if l, ok := as[Locker](b); ok {
-		return l.Lock(ctx)
-	}
-	return func() {}, nil
 }
 
 // Plan returns what Apply would do with the state, and changes nothing. It fails as Apply would.
 // The changes begin from what any process can read of the kernel ([Engine.ApplyChanges]).
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
-	if err := e.take(ctx); err != nil {
-		return nil, fmt.Errorf("plan: %w", err)
+	if err := e.begin(ctx, "plan", PhaseResolve); err != nil {
+		return nil, err
 	}
-	defer e.give()
-	e.phase.begin(ctx, "plan", PhaseResolve)
-	var p *proposal
-	err := e.observers.retry(ctx, "plan", func() (err error) {
-		if p, err = e.compare(ctx, s, false); err != nil || p.changes.Empty() {
+	defer e.end()
+	var r *Result
+	err := e.retry(ctx, "plan", nil, func() (err error) {
+		if r, err = e.compare(ctx, s, false); err != nil || r.Changes.Empty() {
 			return err
 		}
-		return e.fromReading(ctx, p)
+		return e.fromReading(ctx, r)
 	})
 	if err != nil {
-		return nil, e.phase.fail(err)
+		return nil, e.fail(err)
 	}
-	e.phase.enter(PhaseCommit)
-	plan, err := e.backend.Plan(p.changes)
+	e.enter(PhaseCommit)
+	p, err := e.preview(r, r.Changes)
 	if err != nil {
-		return nil, e.phase.fail(err)
+		return nil, e.fail(err)
 	}
-	r := &Result{Changes: p.changes, begun: e.resolved != nil}
-	e.count(r)
-	return &Preview{
-		Changes: p.changes, Repaired: r.Repaired, Drift: slices.Clone(e.drift), Plan: plan,
-		Refused: p.refused, Conflicts: slices.Collect(p.changes.New.Conflicts()),
-	}, nil
+	return p, nil
+}
+
+// preview returns what the commit of c would do, which is the result r or a part of it.
+func (e *Engine) preview(r *Result, c *servicemodel.ChangeSet) (*Preview, error) {
+	plan, err := e.backend.Plan(c)
+	return &Preview{Changes: c, Repaired: r.Repaired, Drift: slices.Clone(e.drift), Plan: plan,
+		Refused: slices.Clone(r.Refused), Conflicts: slices.Clone(r.Conflicts)}, err
 }
 
 // Observe reads everything that the kernel holds for the instance.
 func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
-	if err := e.take(ctx); err != nil {
-		return nil, fmt.Errorf("observe: %w", err)
+	if err := e.begin(ctx, "observe", PhaseObserve); err != nil {
+		return nil, err
 	}
-	defer e.give()
-	e.phase.begin(ctx, "observe", PhaseObserve)
-	err := e.observers.retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
+	defer e.end()
+	err := e.retry(ctx, "observe", nil, func() error { return e.observe(ctx, nil) })
 	if err != nil {
-		return nil, e.phase.fail(err)
+		return nil, e.fail(err)
 	}
 	return &Observation{Table: e.kernel, Drift: slices.Clone(e.drift)}, nil
 }
@@ -318,68 +202,34 @@ func (e *Engine) Resync() { e.resync.Store(true) }
 // Cleanup removes every trace of the instance from the kernel. Flows that its services began go on.
 // No state is wanted any more until the next Set or Apply, also for [Engine.Run].
 func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
-	if err := e.take(ctx); err != nil {
-		return Stats{}, fmt.Errorf("cleanup: %w", err)
+	if err := e.begin(ctx, "cleanup", PhaseCleanup); err != nil {
+		return Stats{}, err
 	}
-	defer e.give()
+	defer e.end()
 	rev := e.progress.ask(servicemodel.State{}, false)
-	e.phase.begin(ctx, "cleanup", PhaseCleanup)
 	e.held, e.notified = newHeld(e.backend), nil
-	stats, err := e.cleanup(ctx, e.backend)
+	stats, err := e.cleanup(ctx, e.held)
 	if err != nil {
-		err = e.failed(ctx, "cleanup", rev, err)
-		e.update(func(*Status) { e.progress.tried, e.progress.err = rev, err })
-		return stats, err
+		err = e.failed(ctx, Failed{Doing: "cleanup", Revision: rev, Err: err})
 	}
 	e.update(func(s *Status) {
-		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
-		s.Refused, s.Conflicts = nil, nil
+		e.progress.tried, e.progress.err = rev, err
+		if err == nil {
+			s.Applied, s.Refused, s.Conflicts = rev, nil, nil
+		}
 	})
-	if e.observers.any() {
-		e.phase.enter(PhaseCleanup)
-		e.observers.emit(ctx, CleanedUp{Backend: e.backend.Name(), Phases: e.phase.elapsed,
-			Stats: stats})
+	if err == nil {
+		e.enter(PhaseCleanup)
+		e.emit(ctx, CleanedUp{Backend: e.backend.Name(), Phases: e.elapsed, Stats: stats})
 	}
-	return stats, nil
+	return stats, err
 }
 
 // cleanup removes everything that a backend holds.
-func (e *Engine) cleanup(ctx context.Context, b Backend) (stats Stats, err error) {
-	unlock, err := lock(ctx, b)
-	if err != nil {
-		return Stats{}, err
-	}
-	defer unlock()
-	err = e.observers.retry(ctx, "cleanup", func() (err error) {
-		stats, err = b.Cleanup(ctx)
+func (e *Engine) cleanup(ctx context.Context, h held) (stats Stats, err error) {
+	err = e.retry(ctx, "cleanup", h.turns, func() (err error) {
+		stats, err = h.backend.Cleanup(ctx)
 		return err
 	})
 	return stats, err
 }
-
-// turn is a lock. A context can end the wait for it. Waiters get it in the order of their calls.
-type turn chan struct{}
-
-func newTurn() turn { return make(turn, 1) }
-
-// errNoBackend says that an engine or parts have no backend.
-var errNoBackend = errors.New("there is no backend")
-
-// take waits for the turn. give ends it. It returns the context's error. A context that has ended
-// gets no turn, not even a free one.
-func (t turn) take(ctx context.Context) error {
-	if t == nil {
-		return errNoBackend
-	}
-	if err := wait.Ended(ctx); err != nil {
-		return fmt.Errorf("wait for the turn: %w", err)
-	}
-	select {
-	case t <- struct{}{}:
-		return nil
-	case <-ctx.Done():
-		return fmt.Errorf("wait for the turn: %w", wait.Ended(ctx))
-	}
-}
-
-func (t turn) give() { <-t }

@@ -1,18 +1,16 @@
 package dataplane
 
 import (
+	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"log/slog"
 	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/logkey"
-	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -146,113 +144,73 @@ func (WatchFailed) event()     {}
 func (Switched) event()        {}
 func (CleanedUp) event()       {}
 
-// observers are the subscribed observers. Code that emits events makes them only if there are any.
+// observers are the subscribed observers.
 type observers struct {
-	mu   sync.Mutex // held during changes
-	list atomic.Pointer[[]*Observer]
+	mu   sync.Mutex
+	list []*Observer // not changed in place
 }
 
 // Subscribe adds an observer of the engine's future events. [Engine.Status] has the past. Calling
 // unsubscribe removes it, but does not stop a call in progress.
-func (e *Engine) Subscribe(o Observer) (unsubscribe func()) { return e.observers.add(o) }
+func (e *Engine) Subscribe(o Observer) (unsubscribe func()) { return e.add(o) }
 
 // add adds an observer, unless it is nil. Calling remove removes it.
 func (o *observers) add(f Observer) (remove func()) {
 	if f == nil {
 		return func() {}
 	}
-	p := &f
-	o.change(func(l []*Observer) []*Observer { return append(l, p) })
-	return func() {
-		o.change(func(l []*Observer) []*Observer {
-			return slices.DeleteFunc(l, func(q *Observer) bool { return q == p })
-		})
-	}
-}
-
-// change replaces the list by a changed copy.
-func (o *observers) change(f func([]*Observer) []*Observer) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	var l []*Observer
-	if old := o.list.Load(); old != nil {
-		l = slices.Clone(*old)
+	o.list = append(slices.Clip(o.list), &f)
+	return func() {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.list = slices.DeleteFunc(slices.Clone(o.list), func(g *Observer) bool { return g == &f })
 	}
-	if l = f(l); len(l) == 0 {
-		o.list.Store(nil)
-		return
-	}
-	o.list.Store(&l)
 }
-
-// tries is the maximum number of tries after conflicts with other programs. The waits in between
-// add up to 1.2 s.
-const tries = 16
-
-// retry repeats f as long as it fails with ErrConflict, up to tries times, and emits each conflict.
-// It is the only retry of reading and committing, because backends return conflicts to the engine.
-func (o *observers) retry(ctx context.Context, doing string, f func() error) error {
-	var err error
-	for try := range tries {
-		if try > 0 {
-			if err := wait.For(ctx, time.Duration(try*try)*time.Millisecond); err != nil {
-				return err
-			}
-		}
-		if err = f(); !errors.Is(err, ErrConflict) {
-			return err
-		}
-		o.emit(ctx, WriteConflict{Doing: doing, Try: try + 1, Err: err})
-	}
-	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
-}
-
-// any reports whether there are observers.
-func (o *observers) any() bool { return o.list.Load() != nil }
 
 // emit passes an event to all observers.
 func (o *observers) emit(ctx context.Context, ev Event) {
-	if l := o.list.Load(); l != nil {
-		for _, f := range *l {
-			(*f)(ctx, ev)
-		}
+	o.mu.Lock()
+	list := o.list
+	o.mu.Unlock()
+	for _, f := range list {
+		(*f)(ctx, ev)
 	}
 }
 
-// emitter is the key of a value in the context of Settle: the function that emits events.
-type emitter struct{}
+// emitter is the value in the context of Settle, with itself as the key. If an event does not name
+// its service, the table supplies it.
+type emitter struct {
+	*observers
+	table *servicemodel.Table
+}
+
+// emitting returns a context with which [Emit] reaches all observers.
+func (o *observers) emitting(ctx context.Context, t *servicemodel.Table) context.Context {
+	return context.WithValue(ctx, emitter{}, emitter{o, t})
+}
 
 // Emit passes an event to the observers of an engine or of [Parts]. A [Settler] calls it in Settle,
 // with the context of that call. With any other context it does nothing.
 func Emit(ctx context.Context, ev Event) {
-	if emit, ok := ctx.Value(emitter{}).(func(Event)); ok {
-		emit(ev)
+	to, ok := ctx.Value(emitter{}).(emitter)
+	if !ok {
+		return
 	}
-}
-
-// emitting returns a context with which [Emit] reaches all observers. If an event does not name its
-// service, the table supplies it.
-func (o *observers) emitting(ctx context.Context, t *servicemodel.Table) context.Context {
-	if !o.any() {
-		return ctx
-	}
-	return context.WithValue(ctx, emitter{}, func(ev Event) {
-		if d, ok := ev.(EndpointDrained); ok && d.Service == (servicemodel.PortName{}) {
-			any := netip.IPv6Unspecified()
-			if d.Frontend.Addr.Is4() {
-				any = netip.IPv4Unspecified()
-			}
-			for _, addr := range []netip.Addr{any, d.Frontend.Addr} {
-				key := d.Frontend
-				key.Addr = addr
-				if f := t.Frontend(key); f != nil {
-					d.Service = f.Service
-				}
-			}
-			ev = d
+	if d, ok := ev.(EndpointDrained); ok && d.Service == (servicemodel.PortName{}) {
+		node := d.Frontend
+		node.Addr = netip.IPv6Unspecified()
+		if d.Frontend.Addr.Is4() {
+			node.Addr = netip.IPv4Unspecified()
 		}
-		o.emit(ctx, ev)
-	})
+		f := cmp.Or(to.table.Frontend(d.Frontend), to.table.Frontend(node))
+		if f != nil {
+			d.Service = f.Service
+		}
+		ev = d
+	}
+	to.emit(ctx, ev)
 }
 
 // logTo returns an observer that logs the important events.

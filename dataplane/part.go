@@ -45,14 +45,10 @@ type PartsConfig struct {
 // ([Locker]). The cost depends on the owner's part if the backend is a [PartReader], and otherwise
 // on the whole instance.
 type Parts struct {
-	backend   Backend
-	flows     Flows
-	observers observers
-	turn      turn // its holder may use the fields below
+	engine Engine // for its backend, calls and observers; it knows nothing between two calls
 
-	phase stopwatch
-	// told is the table of the last notification of the flows, as far as this process knows it.
-	// state is the state of that table.
+	// The call that has the engine's turn may use the fields below. told is the table of the last
+	// notification of the flows, as far as this process knows it. state is the state of that table.
 	told  *servicemodel.Table
 	state servicemodel.State
 }
@@ -61,17 +57,14 @@ type Parts struct {
 // time. The caller closes the backend. Without a backend, as in the zero Parts, all methods with a
 // context fail.
 func NewParts(b Backend, cfg *PartsConfig) *Parts {
+	p := &Parts{}
 	if b == nil {
-		return &Parts{}
-	}
-	p := &Parts{backend: b, turn: newTurn()}
-	if cfg == nil {
 		return p
 	}
-	p.flows = cfg.Flows
-	if cfg.Logger != nil {
-		p.Subscribe(logTo(cfg.Logger))
+	if cfg == nil {
+		cfg = &PartsConfig{}
 	}
+	p.engine.open(b, Config{Logger: cfg.Logger, Flows: cfg.Flows})
 	return p
 }
 
@@ -81,7 +74,7 @@ func NewParts(b Backend, cfg *PartsConfig) *Parts {
 // the part and work is left ([ErrUnsettled]). A call of Settle ends with [Settled] or Failed. A
 // [WriteConflict] may precede all of them, one for each time that the kernel was read again.
 // Calling unsubscribe removes the observer, but does not stop a call in progress.
-func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.observers.add(o) }
+func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.add(o) }
 
 // Apply makes an owner hold exactly the services of a state, which must all be in the namespace of
 // the owner's name. It returns when the kernel has them. If nothing differs, it writes nothing.
@@ -96,39 +89,38 @@ func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.observers.
 // [Result.Settle] is the time until there is work again, such as late packets of a new UDP port. A
 // program that is about to end may ignore it.
 func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
-	return p.change(ctx, task{"apply the part", []string{owner}, s, func() (*partChange, error) {
+	return p.change(ctx, task{"apply the part", []string{owner}, s, func() (*Result, error) {
 		return p.compare(ctx, owner, s)
 	}})
 }
 
 // Plan returns what Apply would do, and changes nothing. It fails as Apply would.
 func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*Preview, error) {
-	t := task{doing: "plan the part", owners: []string{owner}}
-	if err := p.turn.take(ctx); err != nil {
-		return nil, t.error(err)
+	e, t := &p.engine, task{doing: "plan the part", owners: []string{owner}}
+	if err := e.begin(ctx, t.String(), PhaseResolve); err != nil {
+		return nil, err
 	}
-	defer p.turn.give()
-	p.phase.restart(PhaseResolve)
-	var c *partChange
-	err := p.observers.retry(ctx, "read", func() (err error) {
-		c, err = p.compare(ctx, owner, s)
+	defer e.end()
+	var r *Result
+	err := e.retry(ctx, "read", nil, func() (err error) {
+		r, err = p.compare(ctx, owner, s)
 		return err
 	})
 	if err != nil {
-		return nil, p.phase.fail(t.error(err))
+		return nil, e.fail(t.error(err))
 	}
-	p.phase.enter(PhaseCommit)
-	plan, err := p.backend.Plan(c.changes)
+	e.enter(PhaseCommit)
+	plan, err := e.backend.Plan(r.Changes)
 	if err != nil {
-		return nil, p.phase.fail(t.error(err))
+		return nil, e.fail(t.error(err))
 	}
-	return &Preview{Changes: c.changes, Drift: c.drift, Plan: plan, Conflicts: c.conflicts}, nil
+	return &Preview{Changes: r.Changes, Drift: r.Drift, Plan: plan, Conflicts: r.Conflicts}, nil
 }
 
 // Remove removes the parts of owners. An owner without a part is no error.
 func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 	return p.change(ctx, task{doing: "remove the parts", owners: slices.Clone(owners),
-		compare: func() (*partChange, error) { return p.without(ctx, owners) }})
+		compare: func() (*Result, error) { return p.without(ctx, owners) }})
 }
 
 // Keep removes the parts of all owners for which keep returns false: garbage collection in one
@@ -138,8 +130,8 @@ func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result
 	if keep == nil {
 		return nil, errors.New("keep parts: there is no function that says which")
 	}
-	return p.change(ctx, task{doing: "keep parts", compare: func() (*partChange, error) {
-		p.phase.enter(PhaseObserve)
+	return p.change(ctx, task{doing: "keep parts", compare: func() (*Result, error) {
+		p.engine.enter(PhaseObserve)
 		owners, err := p.owners(ctx)
 		if err != nil {
 			return nil, err
@@ -151,9 +143,9 @@ func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result
 // Settle does the work that earlier changes left for later and that is due, see [Engine.Settle].
 // Each Apply, Remove and Keep does it as well.
 func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
-	r, err := p.change(ctx, task{doing: doingSettleParts, compare: func() (*partChange, error) {
+	r, err := p.change(ctx, task{doing: doingSettleParts, compare: func() (*Result, error) {
 		_, err := p.whole(ctx, nil)
-		return noChange(), err
+		return p.noChange(), err
 	}})
 	if r == nil {
 		return 0, err
@@ -176,12 +168,11 @@ func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 
 // read reads the kernel for a task that changes nothing.
 func (p *Parts) read(ctx context.Context, t task, f func() error) error {
-	err := p.turn.take(ctx)
-	if err == nil {
-		defer p.turn.give()
-		err = p.observers.retry(ctx, "read", f)
+	if err := p.engine.begin(ctx, t.String(), PhaseObserve); err != nil {
+		return err
 	}
-	if err != nil {
+	defer p.engine.end()
+	if err := p.engine.retry(ctx, "read", nil, f); err != nil {
 		return t.error(err)
 	}
 	return nil
@@ -216,8 +207,8 @@ func (p *Parts) whole(ctx context.Context, owners []string) (*Observation, error
 // are treated by the new settings. Later parts adopt them. If no owner
 // holds anything, Configure writes nothing, because the first part brings its own settings.
 func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, error) {
-	return p.change(ctx, task{doing: "configure parts", compare: func() (*partChange, error) {
-		p.phase.enter(PhaseResolve)
+	return p.change(ctx, task{doing: "configure parts", compare: func() (*Result, error) {
+		p.engine.enter(PhaseResolve)
 		t, err := servicemodel.Resolve(nil, servicemodel.State{}.WithNode(n))
 		if err != nil {
 			return nil, refusedState{err}
@@ -226,17 +217,17 @@ func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, er
 		if err != nil {
 			return nil, err
 		}
-		p.phase.enter(PhaseCheck)
+		p.engine.enter(PhaseCheck)
 		held, rules := o.Table.Rules(), t.Rules()
 		if held.MasqueradeMark == 0 || held.Equal(rules) {
-			return noChange(), nil
+			return p.noChange(), nil
 		}
 		next := o.Table.Apply(&servicemodel.ChangeSet{
 			Rules: &servicemodel.Change[servicemodel.Rules]{Old: &held, New: &rules}})
-		c := &partChange{changes: servicemodel.Diff(o.Table, next), drift: o.Drift}
-		if err := p.backend.Check(c.changes); err != nil {
+		r := p.result(servicemodel.Diff(o.Table, next), o.Drift)
+		if err := p.engine.backend.Check(r.Changes); err != nil {
 			return nil, refusedState{err}
 		}
-		return c, nil
+		return r, nil
 	}})
 }

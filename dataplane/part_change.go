@@ -17,122 +17,83 @@ type task struct {
 	doing  string
 	owners []string // as far as they are known in advance
 	state  servicemodel.State
-	// compare reads the kernel, and returns the change to make.
-	compare func() (*partChange, error)
+	// compare reads the kernel, and returns the result with the changes to make.
+	compare func() (*Result, error)
 }
 
 const doingSettleParts = "settle parts"
 
-// error returns err with the name of the task.
-func (t *task) error(err error) error {
+// String returns text such as "apply the part of owner".
+func (t task) String() string {
 	if len(t.owners) == 0 {
-		return fmt.Errorf("%s: %w", t.doing, err)
+		return t.doing
 	}
-	return fmt.Errorf("%s of %s: %w", t.doing, strings.Join(t.owners, ", "), err)
+	return t.doing + " of " + strings.Join(t.owners, ", ")
 }
+
+// error returns err with the name of the task.
+func (t task) error(err error) error { return fmt.Errorf("%s: %w", t, err) }
 
 // change makes a change to the kernel, retries after conflicts, and reports the outcome.
 func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
-	start := time.Now()
-	if err := p.turn.take(ctx); err != nil {
-		return nil, t.error(err)
-	}
-	defer p.turn.give()
-	p.phase.restart(PhaseLock)
-	r, err := p.changeInTurn(ctx, t)
-	if r == nil {
-		return nil, p.failed(ctx, t, err)
-	}
-	if p.flows != nil {
-		next, errFlows := p.flows.Settle(p.observers.emitting(ctx, p.told))
-		r.Settle, err = earlier(r.Settle, next), errors.Join(err, errFlows)
-	}
-	p.phase.enter(PhaseSettle)
-	r.Phases, r.Duration = p.phase.elapsed, time.Since(start)
-	p.succeeded(ctx, t, r, err)
-	if err != nil {
-		if t.doing != doingSettleParts { // Applied has reported the times
-			p.phase.restart(PhaseSettle)
-		}
-		err = p.failed(ctx, t, fmt.Errorf("%w: %w", ErrUnsettled, err))
-	}
-	return r, err
-}
-
-// changeInTurn makes a change while other programs wait for their turn. If there is a result, later
-// work failed with the error.
-func (p *Parts) changeInTurn(ctx context.Context, t task) (r *Result, err error) {
-	unlock, err := lock(ctx, p.backend)
-	if err != nil {
+	e := &p.engine
+	if err := e.begin(ctx, t.String(), PhaseLock); err != nil {
 		return nil, err
 	}
-	defer unlock()
-	err = p.observers.retry(ctx, "read and commit", func() error {
-		c, err := t.compare()
-		if err != nil {
+	defer e.end()
+	var r *Result
+	var unsettled error
+	err := e.retry(ctx, "read and commit", e.turns, func() (err error) {
+		if r, err = t.compare(); err != nil {
 			return err
 		}
-		r, err = p.commit(ctx, c)
-		if err == nil {
-			p.changed(t.state, c)
+		if err = p.commit(ctx, r); err != nil {
+			return err
 		}
-		return err
+		p.changed(t.state, r)
+		if e.settler != nil {
+			e.enter(PhaseSettle)
+			r.Settle, unsettled = e.settler.Settle(e.emitting(ctx, p.told))
+		}
+		return nil
 	})
 	if err != nil {
-		return nil, err
+		return nil, p.failed(ctx, t, err)
 	}
-	p.phase.enter(PhaseSettle)
-	if b, ok := as[Settler](p.backend); ok {
-		r.Settle, err = b.Settle(p.observers.emitting(ctx, p.told))
+	e.enter(PhaseSettle)
+	if f := e.cfg.Flows; f != nil {
+		next, errFlows := f.Settle(e.emitting(ctx, p.told))
+		r.Settle, unsettled = earlier(r.Settle, next), errors.Join(unsettled, errFlows)
 	}
-	return r, err
-}
-
-// earlier returns the shorter of two waits. 0 means no wait.
-func earlier(a, b time.Duration) time.Duration {
-	if a == 0 || b > 0 && b < a {
-		return b
-	}
-	return a
-}
-
-// succeeded reports a task that succeeded. unsettled is the error of later work, if that failed.
-func (p *Parts) succeeded(ctx context.Context, t task, r *Result, unsettled error) {
-	if !p.observers.any() {
-		return
-	}
-	if t.doing == doingSettleParts {
-		if unsettled == nil {
-			p.observers.emit(ctx, Settled{Next: r.Settle, Duration: r.Duration})
+	e.enter(PhaseSettle)
+	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
+	if t.doing != doingSettleParts {
+		for _, c := range r.Conflicts {
+			e.emit(ctx, ClaimConflict{c})
 		}
-		return
+		if len(r.Drift) > 0 {
+			e.emit(ctx, Repaired{r})
+		}
+		e.emit(ctx, Applied{r})
+		e.elapsed = Phases{} // Applied has reported them
+	} else if unsettled == nil {
+		e.emit(ctx, Settled{Next: r.Settle, Duration: r.Duration})
 	}
-	for _, c := range r.Conflicts {
-		p.observers.emit(ctx, ClaimConflict{c})
+	if unsettled != nil {
+		return r, p.failed(ctx, t, fmt.Errorf("%w: %w", ErrUnsettled, unsettled))
 	}
-	if len(r.Drift) > 0 {
-		p.observers.emit(ctx, Repaired{r})
-	}
-	p.observers.emit(ctx, Applied{r})
+	return r, nil
 }
 
 // failed reports a task that failed in the current phase, and returns a [PhaseError].
 func (p *Parts) failed(ctx context.Context, t task, err error) error {
 	var refused refusedState
-	isRefused := errors.As(err, &refused)
-	err = p.phase.fail(t.error(err))
-	if !p.observers.any() {
-		return err
+	if !errors.As(err, &refused) || len(t.owners) == 0 {
+		return p.engine.failed(ctx, Failed{Doing: t.doing, Owners: t.owners, Err: t.error(err)})
 	}
-	if isRefused && len(t.owners) > 0 { // the task is Apply, which has one owner
-		p.observers.emit(ctx, PartRefused{Backend: p.backend.Name(), Owner: t.owners[0],
-			Err: refused.error})
-		return err
-	}
-	p.phase.enter(p.phase.phase)
-	p.observers.emit(ctx, Failed{Doing: t.doing, Owners: t.owners, Backend: p.backend.Name(),
-		Phase: p.phase.phase, Phases: p.phase.elapsed, Err: err})
-	return err
+	p.engine.emit(ctx, PartRefused{Backend: p.engine.backend.Name(), Owner: t.owners[0],
+		Err: refused.error}) // the task is Apply, which has one owner
+	return p.engine.fail(t.error(err))
 }
 
 // PartReader is a [Backend] that can read the objects of a few owners, in time that does not depend
@@ -163,19 +124,9 @@ type PartReader interface {
 	Owners(ctx context.Context) ([]string, error)
 }
 
-// partChange is a change of the parts of some owners.
-type partChange struct {
-	owners    []string
-	changes   *servicemodel.ChangeSet
-	drift     []string
-	last      bool // an instance of another layout has no other parts left: remove it
-	conflicts []servicemodel.Conflict
-}
-
 // compare compares the state of an owner with its part.
-func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State) (*partChange,
-	error) {
-	p.phase.enter(PhaseResolve)
+func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
+	p.engine.enter(PhaseResolve)
 	if err := nocopy.Of(s).ValidatePart(owner); err != nil {
 		return nil, refusedState{err}
 	}
@@ -187,7 +138,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 	if err != nil {
 		return nil, err
 	}
-	p.phase.enter(PhaseCheck)
+	p.engine.enter(PhaseCheck)
 	base := o.Table
 	if o.OtherLayout {
 		if base = nocopy.Of(base).WithoutParts(owner); base.Len() > 0 {
@@ -203,12 +154,12 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 	if err != nil {
 		return nil, refusedState{err}
 	}
-	c := p.changeTo(o, next, owner)
-	c.conflicts = slices.Collect(part.Conflicts())
-	if err := p.backend.Check(c.changes); err != nil {
+	r := p.changeTo(o, next, owner)
+	r.Conflicts = slices.Collect(part.Conflicts())
+	if err := p.engine.backend.Check(r.Changes); err != nil {
 		return nil, refusedState{err}
 	}
-	return c, nil
+	return r, nil
 }
 
 // adopt resolves the state of a part with the settings of the instance. If no other owner holds
@@ -233,46 +184,52 @@ func (p *Parts) adopt(ctx context.Context, owner string, s servicemodel.State,
 		Rules: &servicemodel.Change[servicemodel.Rules]{New: &rules}}), part, nil
 }
 
-func noChange() *partChange { return &partChange{changes: servicemodel.Diff(nil, nil)} }
+// result returns the result of a change that is to be committed.
+func (p *Parts) result(c *servicemodel.ChangeSet, drift []string, owners ...string) *Result {
+	return &Result{Backend: p.engine.backend.Name(), Owners: owners, Counts: c.Counts(), Changes: c,
+		Drift: drift, Observed: true}
+}
+
+func (p *Parts) noChange() *Result { return p.result(servicemodel.Diff(nil, nil), nil) }
 
 // without returns the change that removes the parts of owners.
-func (p *Parts) without(ctx context.Context, owners []string) (*partChange, error) {
+func (p *Parts) without(ctx context.Context, owners []string) (*Result, error) {
 	if len(owners) == 0 {
-		return noChange(), nil
+		return p.noChange(), nil
 	}
 	o, err := p.observe(ctx, owners, nil)
 	if err != nil {
 		return nil, err
 	}
-	p.phase.enter(PhaseCheck)
-	c := p.changeTo(o, nocopy.Of(o.Table).WithoutParts(owners...), owners...)
+	p.engine.enter(PhaseCheck)
+	r := p.changeTo(o, nocopy.Of(o.Table).WithoutParts(owners...), owners...)
 	if o.OtherLayout { // others need the instance: leave it as it is
-		c.drift = nil
+		r.Drift = nil
 	}
-	return c, nil
+	return r, nil
 }
 
 // changeTo returns the change from an observation to next. If no owner holds anything then, the
 // change removes the instance.
-func (p *Parts) changeTo(o *Observation, next *servicemodel.Table, owners ...string) *partChange {
-	c := &partChange{owners: owners, drift: o.Drift}
+func (p *Parts) changeTo(o *Observation, next *servicemodel.Table, owners ...string) *Result {
 	stands := o.Table.Len() > 0 || o.Table.Rules().MasqueradeMark != 0 || len(o.Drift) > 0
-	c.last = next.Len() == 0 && o.Alone && stands
-	if _, ok := as[PartReader](p.backend); ok && c.last {
-		next = nil
+	last := next.Len() == 0 && o.Alone && stands
+	if _, ok := as[PartReader](p.engine.backend); ok && last {
+		last, next = false, nil // the commit itself removes the instance
 	}
-	c.changes = servicemodel.Diff(o.Table, next)
-	return c
+	r := p.result(servicemodel.Diff(o.Table, next), o.Drift, owners...)
+	r.last = last
+	return r
 }
 
 // observe reads the parts of owners, or everything if the backend cannot read parts.
 func (p *Parts) observe(ctx context.Context, owners []string, want *servicemodel.Table) (
 	*Observation, error) {
-	p.phase.enter(PhaseObserve)
-	if r, ok := as[PartReader](p.backend); ok {
+	p.engine.enter(PhaseObserve)
+	if r, ok := as[PartReader](p.engine.backend); ok {
 		return r.ObserveParts(ctx, owners, want)
 	}
-	o, err := p.backend.Observe(ctx, nil)
+	o, err := p.engine.backend.Observe(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -289,12 +246,12 @@ func otherLayout(o *Observation) error {
 
 // owners returns all owners, sorted.
 func (p *Parts) owners(ctx context.Context) ([]string, error) {
-	if r, ok := as[PartReader](p.backend); ok {
+	if r, ok := as[PartReader](p.engine.backend); ok {
 		owners, err := r.Owners(ctx)
 		slices.Sort(owners)
 		return slices.Compact(owners), err
 	}
-	o, err := p.backend.Observe(ctx, nil)
+	o, err := p.engine.backend.Observe(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -302,42 +259,38 @@ func (p *Parts) owners(ctx context.Context) ([]string, error) {
 }
 
 // commit writes a change, and repairs drift.
-func (p *Parts) commit(ctx context.Context, c *partChange) (*Result, error) {
-	p.phase.enter(PhaseCommit)
-	r := &Result{Backend: p.backend.Name(), Owners: c.owners, Counts: c.changes.Counts(),
-		Changes: c.changes, Drift: c.drift, Conflicts: c.conflicts, Observed: true}
-	if c.changes.Empty() && len(c.drift) == 0 && !c.last {
-		return r, nil
+func (p *Parts) commit(ctx context.Context, r *Result) (err error) {
+	p.engine.enter(PhaseCommit)
+	switch c := r.Changes; {
+	case r.last:
+		r.Stats, err = p.engine.backend.Cleanup(ctx)
+	case !c.Empty() || len(r.Drift) > 0:
+		r.Stats, err = p.engine.backend.Commit(ctx, c)
 	}
-	var err error
-	if _, ok := as[PartReader](p.backend); c.last && !ok {
-		r.Stats, err = p.backend.Cleanup(ctx)
-	} else {
-		r.Stats, err = p.backend.Commit(ctx, c.changes)
-	}
-	return r, err
+	return err
 }
 
 // changed notifies the flows of a change. It combines the reading with the earlier knowledge of
 // owners that this process changed before, because the flows check them again later.
-func (p *Parts) changed(s servicemodel.State, c *partChange) {
-	if p.flows == nil || len(c.owners) == 0 {
+func (p *Parts) changed(s servicemodel.State, r *Result) {
+	e, c := &p.engine, r.Changes
+	if e.cfg.Flows == nil || len(r.Owners) == 0 {
 		return
 	}
-	others, told := nocopy.Of(p.told).WithoutParts(c.owners...), c.changes
+	others, told := nocopy.Of(p.told).WithoutParts(r.Owners...), c
 	p.state, p.told = p.state.WithNode(s.Node()), others
-	for _, owner := range c.owners {
-		part := nocopy.Of(c.changes.New).Part(owner)
+	for _, owner := range r.Owners {
+		part := nocopy.Of(c.New).Part(owner)
 		next, err := nocopy.Of(p.told).WithPart(owner, part)
 		if err != nil { // told is outdated: another owner has one of these frontends
 			others, next = nil, part
 		}
 		p.state, p.told = nocopy.Of(p.state).WithPart(owner, s), next
 	}
-	if _, ok := as[PartReader](p.backend); ok {
-		told = servicemodel.Diff(over(others, c.changes.Old), over(others, c.changes.New))
+	if _, ok := as[PartReader](e.backend); ok {
+		told = servicemodel.Diff(over(others, c.Old), over(others, c.New))
 	}
-	p.flows.Changed(p.state, told)
+	e.cfg.Flows.Changed(p.state, told)
 }
 
 // over returns known with the objects of t added or replaced.

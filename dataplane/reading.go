@@ -21,46 +21,50 @@ const (
 // ensureKnown reads the kernel unless its contents are known, and reports whether it did. want is
 // the table that the kernel is to hold. If it is nil, the reading is complete.
 func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
-	if e.kernel == nil || e.unread {
+	if e.unread {
 		return true, e.observe(ctx, want)
 	}
-	i, due, err := e.integrity(ctx)
-	switch {
-	case err != nil:
+	switch i, err := e.integrity(ctx); {
+	case err != nil || i == Intact:
 		return false, err
 	case i == Broken:
 		return true, e.observe(ctx, want)
-	case due:
-		if want != nil {
-			want = e.kernel // with this hint only foreign objects stay unread
-		}
-		return e.verify(ctx, want)
 	}
-	return false, nil
+	if want != nil {
+		want = e.kernel // with this hint only foreign objects stay unread
+	}
+	return e.verify(ctx, want)
 }
 
-// integrity returns the integrity that the backend reports. due says that the kernel must be read
-// now because of a suspicion.
-func (e *Engine) integrity(ctx context.Context) (i Integrity, due bool, err error) {
-	if i, err = e.backend.Integrity(ctx); err != nil {
-		return i, false, err
+// integrity says whether the kernel must be read: Broken if its contents are unknown or destroyed,
+// Touched because of a suspicion, if the ration allows a reading now.
+func (e *Engine) integrity(ctx context.Context) (Integrity, error) {
+	if e.kernel == nil {
+		return Broken, nil
+	}
+	i, err := e.backend.Integrity(ctx)
+	if err != nil || i == Broken {
+		return i, err
 	}
 	e.suspect = e.suspect || i == Touched
-	return i, e.suspect && e.readings.Allow(time.Now()), nil
+	if e.suspect && e.readings.Allow(time.Now()) {
+		return Touched, nil
+	}
+	return Intact, nil
 }
 
 // intact reports whether another apply of the same state would find nothing to do. It reads the
 // kernel only if its contents are unknown.
 func (e *Engine) intact(ctx context.Context) (bool, error) {
-	if err := e.take(ctx); err != nil {
+	if err := e.begin(ctx, "", PhaseObserve); err != nil {
 		return true, err
 	}
-	defer e.give()
+	defer e.end()
 	if e.kernel == nil {
 		if err := e.observe(ctx, e.resolved); err != nil {
 			return false, err
 		}
-	} else if i, due, err := e.integrity(ctx); err != nil || i == Broken || due {
+	} else if i, err := e.integrity(ctx); err != nil || i != Intact {
 		return false, err
 	}
 	return e.kernel == e.resolved && len(e.drift) == 0 && !e.unread, nil
@@ -112,19 +116,21 @@ func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
 	return nil
 }
 
-// fromReading makes the changes of a proposal begin from a reading of the kernel. The engine may
-// know pools for which the kernel has no place. Another process does not know them.
-func (e *Engine) fromReading(ctx context.Context, p *proposal) error {
+// fromReading makes the changes of a result begin from a reading of the kernel. The engine may know
+// pools for which the kernel has no place. Another process does not know them.
+func (e *Engine) fromReading(ctx context.Context, r *Result) error {
 	if _, ok := as[Partial](e.backend); !ok {
 		return nil
 	}
-	if !p.observed {
-		e.phase.enter(PhaseObserve)
+	if !r.Observed {
+		e.enter(PhaseObserve)
 		if err := e.observe(ctx, nil); err != nil {
 			return err
 		}
-		p.observed = true
 	}
-	p.changes = servicemodel.Diff(e.read, p.changes.New.Arrange(e.read))
+	r.Changes = servicemodel.Diff(e.read, r.Changes.New.Arrange(e.read))
+	if r.begun && e.kernel != e.resolved {
+		e.countRepairs(r)
+	}
 	return nil
 }

@@ -200,9 +200,9 @@ func (l *loop) watchBackend(ctx context.Context) error {
 
 // tell emits an event that is not part of any call of the engine.
 func (l *loop) tell(ctx context.Context, ev Event) {
-	if l.engine.take(ctx) == nil {
-		defer l.engine.give()
-		l.engine.observers.emit(ctx, ev)
+	if l.engine.begin(ctx, "", PhaseLock) == nil {
+		defer l.engine.end()
+		l.engine.emit(ctx, ev)
 	}
 }
 
@@ -358,15 +358,12 @@ func (l *loop) check() {
 // disturbed reports whether other programs may have changed the kernel since the last reading or
 // commit.
 func (e *Engine) disturbed(ctx context.Context) bool {
-	if e.take(ctx) != nil {
+	if e.begin(ctx, "", PhaseObserve) != nil {
 		return false
 	}
-	defer e.give()
-	if e.kernel == nil {
-		return true
-	}
-	i, due, err := e.integrity(ctx)
-	return err != nil || i == Broken || due
+	defer e.end()
+	i, err := e.integrity(ctx)
+	return err != nil || i != Intact
 }
 
 // NodeSource knows facts about the node that states may leave unset, such as its addresses. An

@@ -41,45 +41,64 @@ type Flows interface {
 // to 25 ms for packets that the kernel is working on: Settle and Apply include that wait, and Run
 // commits new states meanwhile. Errors match [ErrUnsettled].
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
-	if err := e.take(ctx); err != nil {
-		return 0, fmt.Errorf("settle: %w", err)
+	if err := e.begin(ctx, "settle", PhaseSettle); err != nil {
+		return 0, err
 	}
-	defer e.give()
+	defer e.end()
 	if s, rev, due := e.stepDue(); due {
 		return e.step(ctx, s, rev)
 	}
-	e.phase.begin(ctx, "settle", PhaseSettle)
 	if next, err = e.settle(ctx); err != nil {
-		return next, e.failed(ctx, "settle", 0, err)
+		return next, e.failed(ctx, Failed{Doing: "settle", Err: err})
 	}
-	if e.observers.any() {
-		e.phase.enter(PhaseSettle)
-		e.observers.emit(ctx, Settled{Next: next, Duration: e.phase.elapsed[PhaseSettle]})
-	}
+	e.enter(PhaseSettle)
+	e.emit(ctx, Settled{Next: next, Duration: e.elapsed[PhaseSettle]})
 	return next, nil
 }
 
+// settle does the work that is due, and returns the time until there is more. If the kernel's
+// contents are unknown, also after a conflict, it reads the kernel first. Run's next check repairs
+// the damage that this reading finds.
 func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	var errs []error
-	take := func(n time.Duration, err error) { next, errs = earlier(next, n), append(errs, err) }
-	if s, ok := as[Settler](e.backend); ok {
-		take(e.settleBackend(ctx, s))
+	if e.settler != nil {
+		err = e.retry(ctx, "settle", e.turns, func() (err error) {
+			if e.kernel == nil {
+				if err := e.observe(ctx, nil); err != nil {
+					return err
+				}
+			}
+			if next, err = e.settler.Settle(e.emitting(ctx, e.kernel)); err != nil {
+				e.kernel = nil
+			}
+			return err
+		})
+		errs = append(errs, err)
 	}
-	if e.cfg.Flows != nil {
-		take(e.cfg.Flows.Settle(e.observers.emitting(ctx, e.kernel)))
+	if f := e.cfg.Flows; f != nil {
+		n, err := f.Settle(e.emitting(ctx, e.kernel))
+		next, errs = earlier(next, n), append(errs, err)
 	}
 	if at := nocopy.Of(e.resolved).NextStep(); !at.IsZero() {
 		n := time.Until(at)
 		if n <= 0 {
 			n = lateStep
 		}
-		take(n, nil)
+		next = earlier(next, n)
 	}
 	if err = errors.Join(errs...); err != nil {
 		err = fmt.Errorf("%w: %w", ErrUnsettled, err)
 	}
 	e.settled(next, err)
 	return next, err
+}
+
+// earlier returns the shorter of two waits. 0 means no wait.
+func earlier(a, b time.Duration) time.Duration {
+	if a == 0 || b > 0 && b < a {
+		return b
+	}
+	return a
 }
 
 // settled records the result of a call of Settle.
@@ -95,28 +114,6 @@ func (e *Engine) settled(next time.Duration, err error) {
 			s.Settle = time.Time{}
 		}
 	})
-}
-
-// settleBackend calls the backend's Settle. If the kernel's contents are unknown, also after a
-// conflict, it reads the kernel first. Run's next check repairs the damage that this reading finds.
-func (e *Engine) settleBackend(ctx context.Context, s Settler) (next time.Duration, err error) {
-	unlock, err := lock(ctx, e.backend)
-	if err != nil {
-		return 0, err
-	}
-	defer unlock()
-	err = e.observers.retry(ctx, "settle", func() (err error) {
-		if e.kernel == nil {
-			if err := e.observe(ctx, nil); err != nil {
-				return err
-			}
-		}
-		if next, err = s.Settle(e.observers.emitting(ctx, e.kernel)); err != nil {
-			e.kernel = nil
-		}
-		return err
-	})
-	return next, err
 }
 
 // lateStep is the time until another try if a newer state waits to be applied. That apply takes the

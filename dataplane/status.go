@@ -72,61 +72,46 @@ func (e *Engine) Status() Status {
 	return s
 }
 
-// succeeded reports a successful apply.
+// succeeded completes the result of a successful apply, and reports it.
 func (e *Engine) succeeded(ctx context.Context, r *Result) {
-	p := &e.progress
+	e.enter(e.phase)
+	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
+	p, repair := &e.progress, r.IsRepair()
 	e.update(func(s *Status) {
 		s.Applied, p.tried, p.err = r.Revision, r.Revision, nil
 		s.Refused, s.Conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
 		s.Succeeded = time.Now()
 		s.Totals.Applies++
-		if r.IsRepair() {
+		if repair {
 			s.Totals.Repairs++
 			s.Totals.Repaired = sum(s.Totals.Repaired, r.Repaired)
 		}
 	})
-	refused, conflicts := e.refused, e.conflicts
-	e.refused, e.conflicts = r.Refused, r.Conflicts
-	if !e.observers.any() {
-		return
-	}
 	for _, f := range r.Refused {
-		i, found := slices.BinarySearchFunc(refused, f, compareRefusals)
-		if !found || refused[i].Err.Error() != f.Err.Error() {
-			e.observers.emit(ctx, Refused{Backend: r.Backend, Refusal: f})
+		i, found := slices.BinarySearchFunc(e.refused, f, compareRefusals)
+		if !found || e.refused[i].Err.Error() != f.Err.Error() {
+			e.emit(ctx, Refused{Backend: r.Backend, Refusal: f})
 		}
 	}
 	for _, c := range r.Conflicts {
-		if !slices.Contains(conflicts, c) {
-			e.observers.emit(ctx, ClaimConflict{c})
+		if !slices.Contains(e.conflicts, c) {
+			e.emit(ctx, ClaimConflict{c})
 		}
 	}
-	if len(r.Drift) > 0 || r.IsRepair() {
-		e.observers.emit(ctx, Repaired{r})
+	e.refused, e.conflicts = r.Refused, r.Conflicts
+	if len(r.Drift) > 0 || repair {
+		e.emit(ctx, Repaired{r})
 	}
-	e.observers.emit(ctx, Applied{r})
+	e.emit(ctx, Applied{r})
 }
 
-// applyFailed reports a failed apply, and returns a [PhaseError].
-func (e *Engine) applyFailed(ctx context.Context, doing string, rev Revision, err error) error {
-	err = e.failed(ctx, doing, rev, err)
-	e.update(func(s *Status) {
-		s.Totals.Failures++
-		e.progress.tried, e.progress.err = rev, err
+// update changes the progress during a turn, and publishes what is known of the kernel with it. So
+// a status that shows a request as applied also shows the table of that request.
+func (e *Engine) update(f func(*Status)) {
+	e.progress.update(func(s *Status) {
+		s.Backend, s.Held = e.backend.Name(), e.kernel
+		f(s)
 	})
-	return err
-}
-
-// failed reports a failure in the current phase, and returns a [PhaseError].
-func (e *Engine) failed(ctx context.Context, doing string, rev Revision, err error) error {
-	err = e.phase.fail(err)
-	e.update(func(s *Status) { s.Failed, s.Err = time.Now(), err })
-	if e.observers.any() {
-		e.phase.enter(e.phase.phase)
-		e.observers.emit(ctx, Failed{Doing: doing, Backend: e.backend.Name(),
-			Phase: e.phase.phase, Phases: e.phase.elapsed, Revision: rev, Err: err})
-	}
-	return err
 }
 
 // Revision numbers the requests to an engine in their order, from 1: each [Engine.Set],
@@ -156,7 +141,7 @@ func (p *progress) update(f func(*Status)) {
 	st, applied := &p.status, p.status.Applied
 	f(st)
 	switch {
-	case !st.Pending():
+	case st.Wanted == st.Applied:
 		st.PendingSince = time.Time{}
 	case st.PendingSince.IsZero() || st.Applied != applied:
 		st.PendingSince = time.Now()

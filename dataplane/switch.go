@@ -38,21 +38,19 @@ func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Resu
 	if b == nil {
 		return nil, fmt.Errorf("switch: %w", errNoBackend)
 	}
-	if err := e.take(ctx); err != nil {
-		return nil, fmt.Errorf("switch: %w", err)
+	if err := e.begin(ctx, "switch", PhaseObserve); err != nil {
+		return nil, err
 	}
-	defer e.give()
+	defer e.end()
 	if o == nil {
 		o = &SwitchOptions{}
 	}
-	start := time.Now()
-	before := e.backend
-	e.phase.begin(ctx, "switch", PhaseObserve)
+	before := e.held
 	state, rev, wanted := e.progress.todo(true)
 	r, err := e.hold(ctx, b, state, wanted, o)
 	if err != nil {
-		return nil, e.failed(ctx, "switch", rev, fmt.Errorf("switch from %s to %s: %w",
-			before.Name(), b.Name(), err))
+		return nil, e.failed(ctx, Failed{Doing: "switch", Revision: rev, Err: fmt.Errorf(
+			"switch from %s to %s: %w", before.backend.Name(), b.Name(), err)})
 	}
 	r.Revision = rev
 	e.refused, e.conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
@@ -64,19 +62,17 @@ func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Resu
 	case e.switched <- struct{}{}:
 	default:
 	}
-	e.phase.enter(PhaseCleanup)
+	e.enter(PhaseCleanup)
 	if _, err = e.cleanup(ctx, before); err == nil && wanted {
 		err = e.holdAgain(context.WithoutCancel(ctx), state)
 	}
-	e.phase.enter(PhaseCleanup)
-	r.Phases, r.Duration = e.phase.elapsed, time.Since(start)
+	e.enter(PhaseCleanup)
+	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	if err != nil {
-		return r, e.failed(ctx, "switch", rev, fmt.Errorf("switched to %s; clean up %s: %w",
-			b.Name(), before.Name(), err))
+		return r, e.failed(ctx, Failed{Doing: "switch", Revision: rev, Err: fmt.Errorf(
+			"switched to %s; clean up %s: %w", b.Name(), before.backend.Name(), err)})
 	}
-	if e.observers.any() {
-		e.observers.emit(ctx, Switched{From: before.Name(), To: b.Name(), Result: r})
-	}
+	e.emit(ctx, Switched{From: before.backend.Name(), To: b.Name(), Result: r})
 	return r, nil
 }
 
@@ -85,7 +81,7 @@ func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Resu
 func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, wanted bool,
 	o *SwitchOptions) (*Result, error) {
 	if e.kernel == nil && !o.LoseServices {
-		err := e.observers.retry(ctx, "observe", func() error { return e.observe(ctx, nil) })
+		err := e.retry(ctx, "observe", nil, func() error { return e.observe(ctx, nil) })
 		if err != nil {
 			return nil, err
 		}
@@ -108,10 +104,10 @@ func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, want
 		e.held = before
 		return nil, err
 	}
-	r, err := e.applyInTurn(ctx, s)
+	r, err := e.applyState(ctx, s)
 	if err != nil {
 		// Services that b already holds must not stay, even if the context ended.
-		_, errCleanup := e.cleanup(context.WithoutCancel(ctx), b)
+		_, errCleanup := e.cleanup(context.WithoutCancel(ctx), e.held)
 		e.held = before
 		return nil, errors.Join(err, errCleanup)
 	}
@@ -122,12 +118,12 @@ func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, want
 // holdsAll returns an error for each service of the table served that the backend refuses.
 func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 	served *servicemodel.Table) error {
-	var p *proposal
-	err := e.observers.retry(ctx, "observe", func() (err error) {
+	var p *Result
+	err := e.retry(ctx, "observe", nil, func() (err error) {
 		p, err = e.compare(ctx, s, true)
 		return err
 	})
-	if err != nil || len(p.refused) == 0 {
+	if err != nil || len(p.Refused) == 0 {
 		return err
 	}
 	has := map[servicemodel.Name]bool{}
@@ -135,7 +131,7 @@ func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 		has[f.Service.Name] = true
 	}
 	var lost []error
-	for _, r := range p.refused {
+	for _, r := range p.Refused {
 		if has[r.Service] && len(r.Endpoints) == 0 && !r.Kept {
 			lost = append(lost, fmt.Errorf("service %v, which is served, would be lost: %w",
 				r.Service, r.Err))
@@ -150,18 +146,18 @@ func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 // holdAgain makes the kernel hold the state again if the cleanup of the old backend removed it.
 // That happens if both are of one instance.
 func (e *Engine) holdAgain(ctx context.Context, s servicemodel.State) error {
-	i, _, err := e.integrity(ctx)
+	i, err := e.integrity(ctx)
 	if err == nil && i == Broken {
-		_, err = e.applyInTurn(ctx, s)
+		_, err = e.applyState(ctx, s)
 	}
 	return err
 }
 
 // current returns the backend.
 func (e *Engine) current(ctx context.Context) (Backend, error) {
-	if err := e.take(ctx); err != nil {
+	if err := e.begin(ctx, "", PhaseLock); err != nil {
 		return nil, err
 	}
-	defer e.give()
+	defer e.end()
 	return e.backend, nil
 }
