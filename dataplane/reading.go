@@ -54,20 +54,21 @@ func (e *Engine) integrity(ctx context.Context) (Integrity, error) {
 }
 
 // intact reports whether another apply of the same state would find nothing to do. It reads the
-// kernel only if its contents are unknown.
-func (e *Engine) intact(ctx context.Context) (bool, error) {
-	if err := e.begin(ctx, "", PhaseObserve); err != nil {
-		return true, err
+// kernel only if its contents are unknown. If the last apply was denied, it does not read, and says
+// whether others may have changed the kernel since.
+func (e *Engine) intact(ctx context.Context, denied bool) bool {
+	if e.begin(ctx, "", PhaseObserve) != nil {
+		return true // Run ends
 	}
 	defer e.end()
-	if e.kernel == nil {
-		if err := e.observe(ctx, e.resolved); err != nil {
-			return false, err
+	if e.kernel == nil && !denied {
+		if e.observe(ctx, e.resolved) != nil {
+			return false
 		}
 	} else if i, err := e.integrity(ctx); err != nil || i != Intact {
-		return false, err
+		return false
 	}
-	return e.kernel == e.resolved && len(e.drift) == 0 && !e.unread, nil
+	return denied || e.kernel == e.resolved && len(e.drift) == 0 && !e.unread
 }
 
 // verify reads the kernel because of a suspicion that may be unfounded. Only readings that find

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"math/rand/v2"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/wait"
@@ -70,16 +71,13 @@ func (e *Engine) Run(ctx context.Context, opts *RunOptions) error {
 		return ErrRunning
 	}
 	defer e.progress.run(false)
-	l := &loop{engine: e, opts: opts.withDefaults()}
+	l := &loop{engine: e, opts: opts.withDefaults(), timer: time.NewTimer(forever),
+		settle: time.NewTimer(forever), checks: time.NewTimer(forever), stop: func() {},
+		changed: make(chan struct{}, 1), events: make(chan Event),
+		ration: wait.NewBudget(repairBurst, repairShare)}
 	l.retry, l.settleRetry = l.opts.RetryMin, l.opts.RetryMin
-	l.timer, l.settle = time.NewTimer(forever), time.NewTimer(forever)
-	defer l.timer.Stop()
-	defer l.settle.Stop()
-	l.watch = noWatch()
-	defer func() { l.watch.close() }()
 	defer l.waits.Wait()
-	l.checks, l.ration = time.NewTimer(forever), wait.NewBudget(repairBurst, repairShare)
-	defer l.checks.Stop()
+	defer l.unwatch()
 	l.check()
 	if err := l.watchBackend(ctx); err != nil {
 		return err
@@ -111,8 +109,15 @@ type loop struct {
 	opts   RunOptions
 	timer  *time.Timer // the next apply
 	settle *time.Timer // the next Settle
-	watch  *watch
 	checks *time.Timer // the next check for changes by others
+
+	watching context.Context // for watchers of the present backend and node; stop ends it
+	stop     context.CancelFunc
+	watchers sync.WaitGroup
+	changed  chan struct{} // tells of changes of watched objects; further ones are merged
+	events   chan Event    // of watchers and witnesses
+	asking   atomic.Bool   // a witness is being asked
+
 	// ration limits the repairs. Without it, a program that flushes the ruleset in a loop would
 	// keep a CPU and the kernel's nf_tables lock busy. held says that a repair is due and waits.
 	ration wait.Budget
@@ -154,11 +159,9 @@ func (l *loop) next(ctx context.Context) error {
 	case <-l.engine.switched:
 		l.settle.Reset(0)
 		return l.watchBackend(ctx)
-	case t := <-l.watch.witnessed:
-		l.heard(ctx, t)
-	case err := <-l.watch.failed:
-		l.tell(ctx, WatchFailed{err})
-	case <-l.watch.changed:
+	case ev := <-l.events:
+		l.tell(ctx, ev)
+	case <-l.changed:
 		if l.have && (!l.want || l.denied) {
 			l.want, l.again = true, true
 			l.timer.Reset(l.minWait())
@@ -169,31 +172,6 @@ func (l *loop) next(ctx context.Context) error {
 			l.again = true
 		}
 		l.apply(ctx)
-	}
-	return nil
-}
-
-// watchBackend watches the node and the objects that the current backend depends on. It stops
-// watching for the previous backend.
-func (l *loop) watchBackend(ctx context.Context) error {
-	b, err := l.engine.current(ctx)
-	if err != nil {
-		return err
-	}
-	var watchers []Watcher
-	if w, ok := as[Watcher](b); ok {
-		watchers = append(watchers, w)
-	}
-	if l.engine.cfg.Node != nil {
-		watchers = append(watchers, l.engine.cfg.Node)
-	}
-	l.watch.close()
-	noted := l.watch.changed
-	l.watch = newWatch(ctx, l.opts.RetryMax, watchers)
-	select {
-	case <-noted: // the last note may be about the node
-		l.watch.note()
-	default:
 	}
 	return nil
 }
@@ -330,12 +308,8 @@ func (l *loop) look(ctx context.Context) {
 	switch {
 	case !l.have, l.want && !l.denied:
 		return // the coming apply checks by itself
-	case l.denied && !l.engine.disturbed(ctx):
-		return // Approve would return the same error
-	case !l.denied:
-		if same, err := l.engine.intact(ctx); same && err == nil {
-			return
-		}
+	case l.engine.intact(ctx, l.denied):
+		return // Approve would return the same error, or nothing differs
 	}
 	switch allowed := l.ration.Allow(time.Now()); {
 	case allowed:
@@ -353,17 +327,6 @@ func (l *loop) check() {
 	if l.opts.Look > 0 {
 		l.checks.Reset(l.opts.Look)
 	}
-}
-
-// disturbed reports whether other programs may have changed the kernel since the last reading or
-// commit.
-func (e *Engine) disturbed(ctx context.Context) bool {
-	if e.begin(ctx, "", PhaseObserve) != nil {
-		return false
-	}
-	defer e.end()
-	i, err := e.integrity(ctx)
-	return err != nil || i != Intact
 }
 
 // NodeSource knows facts about the node that states may leave unset, such as its addresses. An

@@ -152,12 +152,3 @@ func (e *Engine) holdAgain(ctx context.Context, s servicemodel.State) error {
 	}
 	return err
 }
-
-// current returns the backend.
-func (e *Engine) current(ctx context.Context) (Backend, error) {
-	if err := e.begin(ctx, "", PhaseLock); err != nil {
-		return nil, err
-	}
-	defer e.end()
-	return e.backend, nil
-}

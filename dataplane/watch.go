@@ -3,7 +3,6 @@ package dataplane
 import (
 	"context"
 	"fmt"
-	"sync"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/wait"
@@ -18,69 +17,68 @@ type Watcher interface {
 	Watch(ctx context.Context, changed func()) error
 }
 
-// watch holds the watchers of one Run.
-type watch struct {
-	changed   chan struct{}
-	failed    chan error
-	witnessed chan testimony // has room for one testimony; at most one is requested at a time
-	asking    bool
-	// spawn runs a function whose context ends with the watching.
-	spawn func(func(context.Context))
-	stop  context.CancelFunc
-	ended sync.WaitGroup
-}
-
-// noWatch returns a watch without watchers.
-func noWatch() *watch {
-	return &watch{changed: make(chan struct{}, 1), failed: make(chan error),
-		witnessed: make(chan testimony, 1), stop: func() {}}
-}
-
-// newWatch starts watchers.
-func newWatch(ctx context.Context, again time.Duration, watchers []Watcher) *watch {
-	w := noWatch()
-	ctx, w.stop = context.WithCancel(ctx)
-	w.spawn = func(do func(context.Context)) { w.ended.Go(func() { do(ctx) }) }
-	for _, watcher := range watchers {
-		w.spawn(func(ctx context.Context) { w.watch(ctx, again, watcher) })
+// watchBackend watches the node and the objects that the current backend depends on. It stops
+// watching for the previous backend.
+func (l *loop) watchBackend(ctx context.Context) error {
+	b, err := l.backend(ctx)
+	if err != nil {
+		return err
 	}
-	return w
+	l.unwatch()
+	l.watching, l.stop = context.WithCancel(ctx)
+	if w, ok := as[Watcher](b); ok {
+		l.watch(w)
+	}
+	if n := l.engine.cfg.Node; n != nil {
+		l.watch(n)
+	}
+	return nil
 }
 
-// watch runs a watcher. After an error it waits for the time again, counts that as a change because
+// unwatch ends the watchers.
+func (l *loop) unwatch() {
+	l.stop()
+	l.watchers.Wait()
+}
+
+// backend returns the engine's backend.
+func (l *loop) backend(ctx context.Context) (Backend, error) {
+	if err := l.engine.begin(ctx, "", PhaseLock); err != nil {
+		return nil, err
+	}
+	defer l.engine.end()
+	return l.engine.backend, nil
+}
+
+// watch runs a watcher. After an error it waits for RetryMax, counts that as a change because
 // changes may have been missed, and watches again.
-func (w *watch) watch(ctx context.Context, again time.Duration, watcher Watcher) {
-	for {
-		err := watcher.Watch(ctx, w.note)
-		if ctx.Err() != nil {
-			return
+func (l *loop) watch(w Watcher) {
+	note := func() {
+		select {
+		case l.changed <- struct{}{}:
+		default:
 		}
-		if err != nil {
-			select {
-			case w.failed <- fmt.Errorf("watch for changes of the node: %w", err):
-			case <-ctx.Done():
+	}
+	ctx := l.watching
+	l.watchers.Go(func() {
+		for {
+			if err := w.Watch(ctx, note); err != nil && ctx.Err() == nil {
+				l.send(ctx, WatchFailed{fmt.Errorf("watch for changes of the node: %w", err)})
+			}
+			if wait.For(ctx, l.opts.RetryMax) != nil {
 				return
 			}
+			note()
 		}
-		if wait.For(ctx, again) != nil {
-			return
-		}
-		w.note()
-	}
+	})
 }
 
-// note records a change. Changes that Run has not received yet are merged.
-func (w *watch) note() {
+// send gives Run an event to emit, unless the context has ended.
+func (l *loop) send(ctx context.Context, ev Event) {
 	select {
-	case w.changed <- struct{}{}:
-	default:
+	case l.events <- ev:
+	case <-ctx.Done():
 	}
-}
-
-// close ends the watchers.
-func (w *watch) close() {
-	w.stop()
-	w.ended.Wait()
 }
 
 // Program is a program that changed the kernel's state.
@@ -105,40 +103,26 @@ type Witness interface {
 // witnessFor is how long the witness listens each time that repairs begin to wait.
 const witnessFor = 10 * time.Second
 
-// testimony is the answer of a witness.
-type testimony struct {
-	event RepairUndone
-	err   error
-}
-
 // askWitness asks the backend who undoes repairs, unless that is already in progress or the backend
 // is no Witness. The question ends with the watching.
 func (l *loop) askWitness(ctx context.Context) {
-	b, err := l.engine.current(ctx)
+	b, err := l.backend(ctx)
 	w, ok := as[Witness](b)
-	if err != nil || !ok || l.watch.asking {
+	if err != nil || !ok || !l.asking.CompareAndSwap(false, true) {
 		return
 	}
-	watch, backend := l.watch, b.Name()
-	watch.asking = true
-	watch.spawn(func(ctx context.Context) {
-		limited, cancel := context.WithTimeout(ctx, witnessFor)
+	watching := l.watching
+	l.watchers.Go(func() {
+		defer l.asking.Store(false)
+		limited, cancel := context.WithTimeout(watching, witnessFor)
 		defer cancel()
 		p, err := w.Witness(limited)
-		if limited.Err() != nil {
-			err = nil // no program did anything, or Run ends
+		switch {
+		case limited.Err() != nil: // no program did anything, or Run ends
+		case err != nil:
+			l.send(watching, WatchFailed{fmt.Errorf("find out who undoes repairs: %w", err)})
+		case p != Program{}:
+			l.send(watching, RepairUndone{b.Name(), p})
 		}
-		watch.witnessed <- testimony{RepairUndone{backend, p}, err}
 	})
-}
-
-// heard emits the answer of a witness.
-func (l *loop) heard(ctx context.Context, t testimony) {
-	l.watch.asking = false
-	switch {
-	case t.err != nil:
-		l.tell(ctx, WatchFailed{fmt.Errorf("find out who undoes repairs: %w", t.err)})
-	case t.event.Program != Program{}:
-		l.tell(ctx, t.event)
-	}
 }
