@@ -47,22 +47,16 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	if p.cfg.Dial == nil {
 		return nil, &problem{http.StatusNotFound, "this program does not ask endpoints"}
 	}
-	var name servicemodel.Name
-	err := name.UnmarshalText([]byte(r.FormValue("name")))
+	l, e, err := p.named(r.FormValue("name"), s)
 	if err != nil {
-		return nil, badRequest("name: %v", err)
-	}
-	l := p.listingOf(s)
-	e := l.find(name)
-	if e == nil {
-		return nil, noService(name)
+		return nil, err
 	}
 	release, err := p.oneAtATime()
 	if err != nil {
 		return nil, err
 	}
 	defer release()
-	d := &askData{Name: name, Answers: []answer{}}
+	d := &askData{Name: e.name, Answers: []answer{}}
 	seen := map[netip.AddrPort]bool{}
 	for _, f := range e.frontends {
 		for _, pool := range poolsOf(l.held, f) {
@@ -102,14 +96,14 @@ func (p *Page) askOne(ctx context.Context, a *answer) {
 	ctx, stop := context.WithTimeout(ctx, askPatience)
 	defer stop()
 	conn, err := p.cfg.Dial(ctx, "tcp", a.Endpoint.String())
-	var timeout net.Error
+	timeout, ok := errors.AsType[net.Error](err)
 	switch {
 	case err == nil:
 		conn.Close()
 		a.OK, a.Says = true, "answers"
 	case errors.Is(err, syscall.ECONNREFUSED):
 		a.Says = "refuses connections: nothing listens there"
-	case errors.As(err, &timeout) && timeout.Timeout():
+	case ok && timeout.Timeout():
 		a.Says = "does not answer: it is not reached, or a firewall drops the packets or the " +
 			"answers"
 	default:

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"net/http"
 	"slices"
 	"time"
 
@@ -142,15 +143,20 @@ func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) co
 	return ok
 }
 
-// find returns the service of that name, nil if there is none.
-func (l *listing) find(n servicemodel.Name) *entry {
-	i, found := slices.BinarySearchFunc(l.all, n, func(e entry, n servicemodel.Name) int {
+// named returns the service of that name, and the listing that has it.
+func (p *Page) named(text string, s *dataplane.Status) (*listing, *entry, error) {
+	var name servicemodel.Name
+	if err := name.UnmarshalText([]byte(text)); err != nil {
+		return nil, nil, badRequest("name: %v", err)
+	}
+	l := p.listingOf(s)
+	i, found := slices.BinarySearchFunc(l.all, name, func(e entry, n servicemodel.Name) int {
 		return e.name.Compare(n)
 	})
 	if !found {
-		return nil
+		return nil, nil, &problem{http.StatusNotFound, "there is no service " + name.String()}
 	}
-	return &l.all[i]
+	return l, &l.all[i], nil
 }
 
 // refusalOf returns the refusal of a service, or nil.

@@ -99,10 +99,8 @@ func (p *Page) routes() {
 	p.mux.HandleFunc("GET /style.css", serveStyle)
 	// Other sites cannot make a browser send this request.
 	same := http.NewCrossOriginProtection()
-	p.mux.Handle("POST /ask", same.Handler(http.HandlerFunc(
-		func(w http.ResponseWriter, r *http.Request) { p.serveHTML(w, r, "ask", p.ask) })))
-	p.mux.Handle("POST /ask.json", same.Handler(http.HandlerFunc(
-		func(w http.ResponseWriter, r *http.Request) { p.serveJSON(w, r, p.ask) })))
+	p.mux.Handle("POST /ask", same.Handler(p.html("ask", p.ask)))
+	p.mux.Handle("POST /ask.json", same.Handler(p.json(p.ask)))
 	for name, v := range map[string]view{
 		"services":  p.services,
 		"service":   p.service,
@@ -116,12 +114,8 @@ func (p *Page) routes() {
 		if name == "services" {
 			path = "/{$}"
 		}
-		p.mux.HandleFunc("GET "+path, func(w http.ResponseWriter, r *http.Request) {
-			p.serveHTML(w, r, name, v)
-		})
-		p.mux.HandleFunc("GET /"+name+".json", func(w http.ResponseWriter, r *http.Request) {
-			p.serveJSON(w, r, v)
-		})
+		p.mux.Handle("GET "+path, p.html(name, v))
+		p.mux.Handle("GET /"+name+".json", p.json(v))
 	}
 }
 

@@ -65,27 +65,22 @@ func (e *event) PhaseTimes() (l []string) {
 type ring struct {
 	size   int
 	mu     sync.Mutex
-	events []event
-	next   int // index of the oldest event, if the ring is full
+	events []event // the newest last
 }
 
 func (r *ring) add(e event) {
 	e.Time = time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if len(r.events) < r.size {
-		r.events = append(r.events, e)
-		return
-	}
-	r.events[r.next] = e
-	r.next = (r.next + 1) % r.size
+	r.events = append(r.events, e)
+	r.events = r.events[max(0, len(r.events)-r.size):]
 }
 
 // newest returns the events, the newest first.
 func (r *ring) newest() []event {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	l := slices.Concat(r.events[r.next:], r.events[:r.next])
+	l := slices.Clone(r.events)
 	slices.Reverse(l)
 	return l
 }
@@ -99,9 +94,10 @@ func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 			r.add(applied("applied", ev.Result))
 		}
 	case dataplane.Repaired:
-		r.add(event{Kind: "repaired", Backend: ev.Backend, Revision: ev.Revision,
-			Counts: ev.Repaired, Changes: firstOf(ev.Drift),
-			Rest: max(0, len(ev.Drift)-maxChanges)})
+		e := event{Kind: "repaired", Backend: ev.Backend, Revision: ev.Revision,
+			Counts: ev.Repaired}
+		e.Changes = firstOf(ev.Drift, &e.Rest)
+		r.add(e)
 	case dataplane.Switched:
 		e := applied("switched", ev.Result)
 		e.Text = "from " + ev.From + " to " + ev.To
@@ -126,7 +122,12 @@ func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 	}
 }
 
-func firstOf(l []string) []string { return slices.Clone(l[:min(len(l), maxChanges)]) }
+// firstOf returns the first elements of a list, and counts the others in rest.
+func firstOf[T any](l []T, rest *int) []T {
+	n := min(len(l), maxChanges)
+	*rest += len(l) - n
+	return slices.Clone(l[:n])
+}
 
 // applied keeps only the readable contents of a result, so that old tables can be freed.
 func applied(kind string, r *dataplane.Result) event {
@@ -136,14 +137,11 @@ func applied(kind string, r *dataplane.Result) event {
 		return e
 	}
 	c := *r.Changes
-	n := len(c.Frontends) + len(c.Pools) + len(c.ClusterIPs) + len(c.Hairpins) + len(c.Health)
-	c.Frontends = c.Frontends[:min(len(c.Frontends), maxChanges)]
-	c.Pools = c.Pools[:min(len(c.Pools), maxChanges)]
-	c.ClusterIPs = c.ClusterIPs[:min(len(c.ClusterIPs), maxChanges)]
-	c.Hairpins = c.Hairpins[:min(len(c.Hairpins), maxChanges)]
-	c.Health = c.Health[:min(len(c.Health), maxChanges)]
-	e.Rest = n - len(c.Frontends) - len(c.Pools) - len(c.ClusterIPs) - len(c.Hairpins) -
-		len(c.Health)
+	c.Frontends = firstOf(c.Frontends, &e.Rest)
+	c.Pools = firstOf(c.Pools, &e.Rest)
+	c.ClusterIPs = firstOf(c.ClusterIPs, &e.Rest)
+	c.Hairpins = firstOf(c.Hairpins, &e.Rest)
+	c.Health = firstOf(c.Health, &e.Rest)
 	if text := strings.TrimSuffix(c.String(), "\n"); text != "" {
 		e.Changes = strings.Split(text, "\n")
 	}

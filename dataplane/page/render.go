@@ -33,11 +33,10 @@ func badRequest(format string, args ...any) error {
 
 // codeOf returns the HTTP status for the error of a view.
 func codeOf(err error) int {
-	var p *problem
-	switch {
-	case err == nil:
+	if err == nil {
 		return http.StatusOK
-	case errors.As(err, &p):
+	}
+	if p, ok := errors.AsType[*problem](err); ok {
 		return p.code
 	}
 	return http.StatusInternalServerError
@@ -89,46 +88,50 @@ var titles = map[string]string{"services": "Services", "service": "Service", "re
 	"recent": "Recent", "conntrack": "Conntrack", "trace": "Trace", "hooks": "Hooks",
 	"ask": "Service"}
 
-func (p *Page) serveHTML(w http.ResponseWriter, r *http.Request, name string, v view) {
-	status := p.engine.Status()
-	data, err := v(r, &status)
-	f := frame{View: name, Title: titles[name], JSON: "./" + name + ".json", Status: &status,
-		Data: data, Node: status.State.Node().Name, Err: err,
-		Problems: len(p.cfg.Problems())}
-	if t, ok := data.(titled); ok {
-		f.Title = t.title()
-	}
-	if name == "ask" {
-		f.JSON = "" // a link does not ask
-	} else {
-		f.refresh = refreshOf(r)
-	}
-	if r.URL.RawQuery != "" && f.JSON != "" {
-		f.JSON += "?" + r.URL.RawQuery
-	}
-	var b bytes.Buffer
-	if err := templates[name].Execute(&b, &f); err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	write(w, "text/html; charset=utf-8", codeOf(err), b.Bytes())
+// html returns a handler that shows a view in a browser.
+func (p *Page) html(name string, v view) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status := p.engine.Status()
+		data, err := v(r, &status)
+		f := frame{View: name, Title: titles[name], JSON: "./" + name + ".json", Status: &status,
+			Data: data, Node: status.State.Node().Name, Err: err,
+			Problems: len(p.cfg.Problems())}
+		if t, ok := data.(titled); ok {
+			f.Title = t.title()
+		}
+		if name == "ask" {
+			f.JSON = "" // a link does not ask
+		} else {
+			f.refresh = refreshOf(r)
+		}
+		if r.URL.RawQuery != "" && f.JSON != "" {
+			f.JSON += "?" + r.URL.RawQuery
+		}
+		var b bytes.Buffer
+		if err := templates[name].Execute(&b, &f); err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		write(w, "text/html; charset=utf-8", codeOf(err), b.Bytes())
+	})
 }
 
-func (p *Page) serveJSON(w http.ResponseWriter, r *http.Request, v view) {
-	status := p.engine.Status()
-	data, err := v(r, &status)
-	code := codeOf(err)
-	if err != nil {
-		data = struct {
-			Error string `json:"error"`
-		}{err.Error()}
-	}
-	body, err := json.MarshalIndent(data, "", "  ")
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusInternalServerError)
-		return
-	}
-	write(w, "application/json", code, append(body, '\n'))
+// json returns a handler that answers with a view as JSON.
+func (p *Page) json(v view) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		status := p.engine.Status()
+		data, err := v(r, &status)
+		code := codeOf(err)
+		if err != nil {
+			data = map[string]string{"error": err.Error()}
+		}
+		body, err := json.MarshalIndent(data, "", "  ")
+		if err != nil {
+			http.Error(w, err.Error(), http.StatusInternalServerError)
+			return
+		}
+		write(w, "application/json", code, append(body, '\n'))
+	})
 }
 
 func write(w http.ResponseWriter, kind string, code int, body []byte) {

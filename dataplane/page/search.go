@@ -43,12 +43,7 @@ func parseSearch(q string) (s search) {
 
 // matches reports whether a service matches all words.
 func (s search) matches(e *entry) bool {
-	for i := range s {
-		if !s[i].matches(e) {
-			return false
-		}
-	}
-	return true
+	return !slices.ContainsFunc(s, func(w word) bool { return !w.matches(e) })
 }
 
 func (w *word) matches(e *entry) bool {
@@ -68,18 +63,10 @@ func (w *word) matches(e *entry) bool {
 
 // isEndpoint reports whether the service has an endpoint at the address, used or not.
 func (w *word) isEndpoint(e *entry) bool {
-	for i := range e.endpoints {
-		ep := &e.endpoints[i]
-		if ep.Addr != w.addr {
-			continue
-		}
-		if w.port == 0 || slices.ContainsFunc(ep.Ports, func(p servicemodel.EndpointPort) bool {
-			return p.Port == w.port
-		}) {
-			return true
-		}
-	}
-	return false
+	port := func(p servicemodel.EndpointPort) bool { return p.Port == w.port }
+	return slices.ContainsFunc(e.endpoints, func(ep servicemodel.Endpoint) bool {
+		return ep.Addr == w.addr && (w.port == 0 || slices.ContainsFunc(ep.Ports, port))
+	})
 }
 
 // poolsOf returns the pools of a frontend: none, one or two. The table shares them.

@@ -76,16 +76,11 @@ type endpointRow struct {
 
 func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 	q := r.URL.Query()
-	var name servicemodel.Name
-	err := name.UnmarshalText([]byte(q.Get("name")))
+	l, e, err := p.named(q.Get("name"), s)
 	if err != nil {
-		return nil, badRequest("name: %v", err)
+		return nil, err
 	}
-	l := p.listingOf(s)
-	e := l.find(name)
-	if e == nil {
-		return nil, noService(name)
-	}
+	name := e.name
 	d := &serviceData{Name: name, Condition: e.condition, Service: s.State.Service(name),
 		Refusal: l.refusalOf(name), Frontends: []frontendRow{}, Ports: []portPart{},
 		CanCount: p.cfg.Conntrack != nil, CanAsk: p.cfg.Dial != nil,
@@ -109,10 +104,6 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 		return d, p.addCounters(r.Context(), d, l, e)
 	}
 	return d, nil
-}
-
-func noService(n servicemodel.Name) error {
-	return &problem{http.StatusNotFound, "there is no service " + n.String()}
 }
 
 // addPorts adds the wanted and held ports, in the families that have endpoints or frontends.
