@@ -69,8 +69,8 @@ type Collector struct {
 	cfg         Config
 	unsubscribe func()
 
-	scrape sync.Mutex // one scrape at a time, from setting gauges to reading them
-	all    []prometheus.Collector
+	scrape sync.Mutex // one scrape at a time, from setting values to reading them
+	maker
 
 	mu    sync.Mutex // protects the fields below
 	proxy *proxyMetrics
@@ -107,9 +107,7 @@ func New(e *dataplane.Engine, cfg *Config) *Collector {
 	if c.cfg.Timeout == 0 {
 		c.cfg.Timeout = 5 * time.Second
 	}
-	r := &maker{}
-	c.proxy, c.own = newProxyMetrics(r, c.cfg.Families), newOwnMetrics(r)
-	c.all = r.made
+	c.proxy, c.own = newProxyMetrics(&c.maker, c.cfg.Families), newOwnMetrics(&c.maker)
 	s := e.Status()
 	c.begun, c.asked = s.Totals.Applies > 0, s.State
 	if c.cfg.Flows != nil {
@@ -125,7 +123,7 @@ func (c *Collector) Close() { c.unsubscribe() }
 
 // Describe sends the descriptions of all metrics.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
-	for _, m := range c.all {
+	for _, m := range c.made {
 		m.Describe(to)
 	}
 }
@@ -134,13 +132,16 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	c.scrape.Lock()
 	defer c.scrape.Unlock()
+	for _, v := range c.set {
+		v.now = nil
+	}
 	status := c.engine.Status()
 	if c.cfg.Flows != nil {
 		c.own.draining.set(float64(c.cfg.Flows.Draining()))
 	}
 	c.askKernel(&status)
 	c.update(&status)
-	for _, m := range c.all {
+	for _, m := range c.made {
 		m.Collect(to)
 	}
 }
@@ -158,9 +159,9 @@ func (c *Collector) update(s *dataplane.Status) {
 	}
 	c.proxy.update(s, services, endpoints, &c.tally)
 	c.own.update(s, c.endpoints, &c.tally)
+	problems := 0
 	if c.cfg.Problems != nil {
-		c.own.wrong.set(float64(len(c.cfg.Problems())))
-	} else {
-		c.own.wrong.set(0)
+		problems = len(c.cfg.Problems())
 	}
+	c.own.wrong.set(float64(problems))
 }

@@ -31,9 +31,6 @@ func (c *Collector) askKernel(s *dataplane.Status) {
 // askUsage asks how full the table of connections is.
 func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) {
 	errs := m.scrapeErrors.WithLabelValues("conntrack")
-	m.conntrackCount.Reset()
-	m.conntrackMax.Reset()
-	m.conntrackEvents.values = nil
 	u, err := t.Usage(ctx)
 	if err != nil {
 		errs.Inc()
@@ -46,14 +43,13 @@ func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) {
 		"drop": u.Stats.Dropped, "early_drop": u.Stats.EarlyDropped,
 		"clash_resolve": u.Stats.ClashesResolved, "chaintoolong": u.Stats.ChainsTooLong,
 	} {
-		m.conntrackEvents.add(float64(n), event)
+		m.conntrackEvents.set(float64(n), event)
 	}
 }
 
 // askConnections counts the flows of each service that the kernel holds.
 func (m *ownMetrics) askConnections(ctx context.Context, t Conntrack, held *servicemodel.Table) {
 	errs := m.scrapeErrors.WithLabelValues("connections")
-	m.connections.Reset()
 	counts, err := countFlows(ctx, t, held)
 	if err != nil {
 		errs.Inc()
@@ -71,20 +67,16 @@ var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 // askCounters reads the counters of each service in the kernel since the first scrape.
 func (m *ownMetrics) askCounters(ctx context.Context, t Conntrack, from counters.Source,
 	held *servicemodel.Table) {
-	all := []*counts{m.serviceConnections, m.servicePackets, m.serviceBytes}
-	for _, c := range all {
-		c.values = nil
-	}
 	if err := m.had.update(ctx, t, from, held); err != nil {
 		m.scrapeErrors.WithLabelValues("counters").Inc()
 		return
 	}
 	for name, v := range m.had.services {
-		m.serviceConnections.add(float64(v.Connections), name.Namespace, name.Name)
-		m.servicePackets.add(float64(v.PacketsIn), name.Namespace, name.Name, "in")
-		m.servicePackets.add(float64(v.PacketsOut), name.Namespace, name.Name, "out")
-		m.serviceBytes.add(float64(v.BytesIn), name.Namespace, name.Name, "in")
-		m.serviceBytes.add(float64(v.BytesOut), name.Namespace, name.Name, "out")
+		m.serviceConnections.set(float64(v.Connections), name.Namespace, name.Name)
+		m.servicePackets.set(float64(v.PacketsIn), name.Namespace, name.Name, "in")
+		m.servicePackets.set(float64(v.PacketsOut), name.Namespace, name.Name, "out")
+		m.serviceBytes.set(float64(v.BytesIn), name.Namespace, name.Name, "in")
+		m.serviceBytes.set(float64(v.BytesOut), name.Namespace, name.Name, "out")
 	}
 }
 

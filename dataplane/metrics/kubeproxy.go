@@ -23,10 +23,10 @@ type proxyMetrics struct {
 	families                []servicemodel.Family
 	sync, full, partial     *prometheus.HistogramVec
 	programming, reconciled *prometheus.HistogramVec
-	synced, queued, noLocal gauge
+	synced, queued, noLocal *values
 
 	endpointChanges, serviceChanges *prometheus.CounterVec
-	endpointPending, servicePending gauge
+	endpointPending, servicePending *values
 
 	restoreFailures, syncFailures, cleanupFailures *prometheus.CounterVec
 	healthz, livez                                 *prometheus.CounterVec

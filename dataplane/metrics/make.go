@@ -7,7 +7,10 @@ import (
 )
 
 // maker makes metrics, and keeps a list of them.
-type maker struct{ made []prometheus.Collector }
+type maker struct {
+	made []prometheus.Collector
+	set  []*values // those that each scrape sets
+}
 
 func (r *maker) counter(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
@@ -23,50 +26,41 @@ func (r *maker) histogram(name, help string, buckets []float64,
 	return h
 }
 
-// gauge is a gauge that does not exist until it is set.
-type gauge struct{ *prometheus.GaugeVec }
-
-func (r *maker) gauge(name, help string, labels ...string) gauge {
-	g := gauge{prometheus.NewGaugeVec(prometheus.GaugeOpts{Name: name, Help: help}, labels)}
-	r.made = append(r.made, g)
-	return g
+// values are the values of gauges, or of counters that come from elsewhere. Each scrape sets them
+// anew. Without a value they do not exist.
+type values struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	now  []prometheus.Metric
 }
 
-func (g gauge) set(v float64, labels ...string) { g.WithLabelValues(labels...).Set(v) }
+func (r *maker) values(kind prometheus.ValueType, name, help string, labels ...string) *values {
+	v := &values{desc: prometheus.NewDesc(name, help, labels, nil), kind: kind}
+	r.made, r.set = append(r.made, v), append(r.set, v)
+	return v
+}
 
-// setTime sets the gauge to seconds since 1970. It removes the gauge for the zero time.
-func (g gauge) setTime(t time.Time, labels ...string) {
-	if t.IsZero() {
-		g.DeleteLabelValues(labels...)
-		return
+func (r *maker) gauge(name, help string, labels ...string) *values {
+	return r.values(prometheus.GaugeValue, name, help, labels...)
+}
+
+func (v *values) set(x float64, labels ...string) {
+	v.now = append(v.now, prometheus.MustNewConstMetric(v.desc, v.kind, x, labels...))
+}
+
+// setTime sets the gauge to seconds since 1970, unless the time is zero.
+func (v *values) setTime(t time.Time, labels ...string) {
+	if !t.IsZero() {
+		v.set(float64(t.UnixNano())/1e9, labels...)
 	}
-	g.set(float64(t.UnixNano())/1e9, labels...)
-}
-
-// counts are counters whose values come from elsewhere. They do not exist until they are set.
-type counts struct {
-	desc   *prometheus.Desc
-	values []prometheus.Metric
-}
-
-func (r *maker) counts(name, help string, labels ...string) *counts {
-	c := &counts{desc: prometheus.NewDesc(name, help, labels, nil)}
-	r.made = append(r.made, c)
-	return c
-}
-
-// add adds a counter. It exists until the values are cleared.
-func (c *counts) add(v float64, labels ...string) {
-	c.values = append(c.values,
-		prometheus.MustNewConstMetric(c.desc, prometheus.CounterValue, v, labels...))
 }
 
 // Describe implements prometheus.Collector.
-func (c *counts) Describe(to chan<- *prometheus.Desc) { to <- c.desc }
+func (v *values) Describe(to chan<- *prometheus.Desc) { to <- v.desc }
 
 // Collect implements prometheus.Collector.
-func (c *counts) Collect(to chan<- prometheus.Metric) {
-	for _, m := range c.values {
+func (v *values) Collect(to chan<- prometheus.Metric) {
+	for _, m := range v.now {
 		to <- m
 	}
 }

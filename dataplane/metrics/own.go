@@ -14,7 +14,7 @@ var durationBuckets = prometheus.ExponentialBuckets(10e-6, 4, 12)
 
 // ownMetrics are the metrics that kube-proxy does not have.
 type ownMetrics struct {
-	info, running gauge
+	info, running *values
 
 	applies, changes, readings      *prometheus.CounterVec
 	apply, phase                    *prometheus.HistogramVec
@@ -24,18 +24,18 @@ type ownMetrics struct {
 	watchFailures, switches         *prometheus.CounterVec
 	flowsDeleted, flowsReset        *prometheus.CounterVec
 	scrapeErrors                    *prometheus.CounterVec
-	succeeded, failed, settle       gauge
-	pending, refused, claims, wrong gauge
-	wantedServices, heldServices    gauge
-	wantedEndpoints, heldEndpoints  gauge
-	heldFrontends, adopted          gauge
-	draining, connections           gauge
+	succeeded, failed, settle       *values
+	pending, refused, claims, wrong *values
+	wantedServices, heldServices    *values
+	wantedEndpoints, heldEndpoints  *values
+	heldFrontends, adopted          *values
+	draining, connections           *values
 
-	conntrackCount, conntrackMax gauge
-	conntrackEvents              *counts
+	conntrackCount, conntrackMax, conntrackEvents    *values
+	serviceConnections, servicePackets, serviceBytes *values
 
-	serviceConnections, servicePackets, serviceBytes *counts
-	had                                              history
+	had   history
+	found *int // what the last adoption found
 }
 
 const doingSettle = "settle"
@@ -135,16 +135,17 @@ func (m *ownMetrics) makeConntrack(r *maker) {
 		"Flows in the table of connections of this network namespace.")
 	m.conntrackMax = r.gauge("kernlb_conntrack_entries_limit",
 		"How many flows fit; 0 means no limit.")
-	m.conntrackEvents = r.counts("kernlb_conntrack_events_total",
+	m.conntrackEvents = r.values(prometheus.CounterValue, "kernlb_conntrack_events_total",
 		"What the kernel counted since the network namespace was made.", "event")
 	m.connections = r.gauge("kernlb_service_connections",
 		"Flows in the table of connections that began at the service.", "namespace", "service")
-	m.serviceConnections = r.counts("kernlb_service_connections_total",
+	m.serviceConnections = r.values(prometheus.CounterValue, "kernlb_service_connections_total",
 		"Connections that were made to the service since the first scrape.", "namespace", "service")
-	m.servicePackets = r.counts("kernlb_service_packets_total", "Packets from clients of the "+
-		"service to endpoints (in), and back (out).", "namespace", "service", "direction")
-	m.serviceBytes = r.counts("kernlb_service_bytes_total", "Bytes of these packets, with the "+
-		"headers of IP.", "namespace", "service", "direction")
+	m.servicePackets = r.values(prometheus.CounterValue, "kernlb_service_packets_total",
+		"Packets from clients of the service to endpoints (in), and back (out).", "namespace",
+		"service", "direction")
+	m.serviceBytes = r.values(prometheus.CounterValue, "kernlb_service_bytes_total",
+		"Bytes of these packets, with the headers of IP.", "namespace", "service", "direction")
 }
 
 // begin makes counters with the value 0, so that a rate includes the first event.
@@ -188,7 +189,7 @@ func (m *ownMetrics) applied(r *dataplane.Result, first bool) {
 		m.readings.WithLabelValues().Inc()
 	}
 	if first {
-		m.adopted.set(float64(found(r)))
+		m.found = new(found(r))
 	}
 }
 
@@ -225,7 +226,6 @@ func count(c *prometheus.CounterVec, n servicemodel.Counts) {
 
 // update sets the gauges.
 func (m *ownMetrics) update(s *dataplane.Status, endpoints int, t *tally) {
-	m.info.Reset()
 	m.info.set(1, s.Backend)
 	running, pending := 0.0, 0.0
 	if s.Running {
@@ -252,4 +252,7 @@ func (m *ownMetrics) update(s *dataplane.Status, endpoints int, t *tally) {
 	m.heldServices.set(float64(len(t.services)))
 	m.heldFrontends.set(float64(t.frontends))
 	m.heldEndpoints.set(float64(t.slots))
+	if m.found != nil {
+		m.adopted.set(float64(*m.found))
+	}
 }
