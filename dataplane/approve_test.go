@@ -80,20 +80,6 @@ func TestStoredChangesAndSwitchesAreApproved(t *testing.T) {
 	require.Equal(t, 1, b.apply(t, services(6)).Added, "the engine stays with its backend")
 }
 
-// A second reading finds services that nobody wants. They are removed only if that is approved.
-func TestRemovalsOfASecondReadingAreApproved(t *testing.T) {
-	t.Parallel()
-	k := &memory.Kernel{}
-	newBench(k).apply(t, services(5))
-	b, g := guarded(k)
-	b.HeedHints(true)
-	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(2))), dataplane.ErrNotApproved)
-	requireHolds(t, k, services(5))
-	ok(b.engine.Apply(t.Context(), services(4)))(t)
-	requireHolds(t, k, services(4))
-	require.Len(t, g.asked, 2)
-}
-
 // Run asks again when a program sets another state, when another program changes the kernel, and
 // after RetryMax.
 func TestRunAsksAgainWhatWasNotApproved(t *testing.T) {

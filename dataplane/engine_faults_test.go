@@ -33,33 +33,6 @@ func TestConflictsAreReadAndTriedAgain(t *testing.T) {
 	})
 }
 
-func TestReadingIsTriedAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b := newBench(nil)
-		b.apply(t, services(1))
-		var others int
-		b.Before("observe", func(context.Context) error {
-			if others--; others >= 0 {
-				return fmt.Errorf("the table moved: %w", dataplane.ErrConflict)
-			}
-			return nil
-		})
-		others = 3
-		b.engine.Resync()
-		p := ok(b.engine.Plan(t.Context(), services(2)))(t)
-		require.Equal(t, servicemodel.Counts{Added: 1}, p.Changes.Counts())
-
-		others = 3
-		o := ok(b.engine.Observe(t.Context()))(t)
-		require.Equal(t, 1, o.Table.Len())
-
-		others = 100
-		_, err := b.engine.Observe(t.Context())
-		require.ErrorIs(t, err, dataplane.ErrConflict)
-		require.ErrorContains(t, err, "observe: tried 16 times: ")
-	})
-}
-
 func TestConflictsWithoutEndAreReturned(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b := newBench(nil)
@@ -85,25 +58,6 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 		require.ErrorIs(t, err, errRefused,
 			"the cause of the end of the context, while waiting for the next try")
 	})
-}
-
-func TestAfterAnErrorTheKernelIsRead(t *testing.T) {
-	t.Parallel()
-	b := newBench(nil)
-	b.Fail("observe", 1, errRefused)
-	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(1))), errRefused)
-	require.True(t, b.apply(t, services(1)).Observed)
-
-	b.Fail("commit", 2, errRefused)
-	for range 2 {
-		require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(2))), errRefused)
-		requireHolds(t, b.Kernel(), services(1))
-	}
-	b.requireCalls(t, 3, 3)
-	r := b.apply(t, services(2))
-	require.True(t, r.Observed)
-	require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
-	require.False(t, b.apply(t, services(2)).Observed)
 }
 
 func TestACommitWhoseAnswerWasLostIsAdopted(t *testing.T) {
@@ -162,74 +116,4 @@ func TestASuspicionOutlivesOurOwnCommits(t *testing.T) {
 		require.Equal(t, []string{"a chain of nobody"}, r.Drift)
 		require.Empty(t, b.Kernel().Drift())
 	})
-}
-
-func TestAChangeOfWhatOthersTookIsAConflictAndRepairs(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b := newBench(nil)
-		b.apply(t, services(3))
-		exhaust(t, b, services(3))
-		b.Kernel().Lose(frontendKey(1))
-		b.Kernel().Lose(frontendKey(3))
-		r := b.apply(t, services(2))
-		require.True(t, r.Observed, "although it is not time to read yet")
-		require.Equal(t, servicemodel.Counts{Removed: 1}, r.Counts)
-		require.Equal(t, servicemodel.Counts{Added: 2}, r.Repaired)
-		require.Equal(t, servicemodel.Counts{Added: 1}, r.Changes.Counts())
-	})
-}
-
-func TestBrokenIsReadAtOnce(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b, s := newBench(nil), services(2)
-		slowReads(b, time.Second)
-		b.apply(t, s)
-		b.Kernel().Flush()
-		r := b.apply(t, s)
-		require.True(t, r.Observed)
-		require.Equal(t, servicemodel.Counts{Added: 2}, r.Repaired)
-		require.Zero(t, r.Counts)
-		require.True(t, r.IsRepair())
-		b.requireCalls(t, 2, 2)
-	})
-}
-
-func TestDriftIsCommittedWithAnEmptyChangeSet(t *testing.T) {
-	t.Parallel()
-	b, s := newBench(nil), services(2)
-	b.apply(t, s)
-	b.Kernel().AddDrift("an element of nobody", "half a frontend")
-	b.engine.Resync()
-	b.Fail("commit", 1, errRefused)
-	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), s)), errRefused)
-	require.Len(t, b.Kernel().Drift(), 2)
-
-	r := b.apply(t, s)
-	require.Equal(t, []string{"an element of nobody", "half a frontend"}, r.Drift)
-	require.True(t, r.Changes.Empty())
-	require.Equal(t, 2, r.Messages)
-	require.Empty(t, b.Kernel().Drift())
-
-	r = b.apply(t, s)
-	require.Empty(t, r.Drift)
-	b.requireCalls(t, 3, 3)
-}
-
-func TestEndedContextsTouchNothing(t *testing.T) {
-	t.Parallel()
-	b := newBench(nil)
-	b.apply(t, services(1))
-	ctx, cancel := context.WithCancelCause(t.Context())
-	cancel(errors.New("terminated"))
-	for name, call := range map[string]func() error{
-		"apply": func() error { _, err := b.engine.Apply(ctx, services(2)); return err },
-		"plan":  func() error { _, err := b.engine.Plan(ctx, services(2)); return err },
-		"clean": func() error { _, err := b.engine.Cleanup(ctx); return err },
-		"read":  func() error { _, err := b.engine.Observe(ctx); return err },
-	} {
-		require.ErrorIs(t, call(), context.Canceled, name)
-		requireHolds(t, b.Kernel(), services(1))
-		require.False(t, b.status().Pending(), "%s: nothing else is wanted", name)
-	}
-	require.False(t, b.apply(t, services(2)).Observed, "what was known still is")
 }

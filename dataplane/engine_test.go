@@ -15,63 +15,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-func TestFirstApplyReadsTheKernelAndTheNextDoesNot(t *testing.T) {
-	t.Parallel()
-	b, s := newBench(nil), services(3)
-	r := b.apply(t, s)
-	require.True(t, r.Observed)
-	require.Equal(t, "memory", r.Backend)
-	require.Equal(t, servicemodel.Counts{Added: 3}, r.Counts)
-	require.Positive(t, r.Messages)
-	b.requireCalls(t, 1, 1)
-
-	r = b.apply(t, s)
-	require.False(t, r.Observed)
-	require.True(t, r.Changes.Empty())
-	require.Zero(t, r.Messages)
-	b.requireCalls(t, 1, 1)
-
-	r = b.apply(t, services(3)) // made anew, so no part is shared
-	require.True(t, r.Changes.Empty())
-	b.requireCalls(t, 1, 1)
-}
-
-func TestAChangeCommitsItsDifferenceOnly(t *testing.T) {
-	t.Parallel()
-	b, s := newBench(nil), services(3)
-	b.apply(t, s)
-	for _, step := range []struct {
-		name   string
-		change func(servicemodel.State) servicemodel.State
-		text   string
-	}{
-		{"one endpoint more", func(s servicemodel.State) servicemodel.State {
-			return s.WithEndpoints(serviceName(2), endpoints(4, 5, 99))
-		},
-			"~ pool default/svc-2:http/tcp IPv4 cluster: slot 2: none -> 10.244.0.99:8080\n+ " +
-				"hairpin 10.244.0.99\n"},
-		{"the first endpoint goes, the last takes its slot",
-			func(s servicemodel.State) servicemodel.State {
-				return s.WithEndpoints(serviceName(2), endpoints(5, 99))
-			},
-			"~ pool default/svc-2:http/tcp IPv4 cluster: slot 0: 10.244.0.4:8080 -> " +
-				"10.244.0.99:8080\n" +
-				"~ pool default/svc-2:http/tcp IPv4 cluster: slot 2: 10.244.0.99:8080 -> none\n- " +
-				"hairpin 10.244.0.4\n"},
-		{"a service goes", func(s servicemodel.State) servicemodel.State {
-			return s.WithoutService(serviceName(3))
-		}, "- frontend 10.96.0.3:80/tcp default/svc-3:http cluster-ip -> cluster\n" +
-			"- pool default/svc-3:http/tcp IPv4 cluster: 10.244.0.6:8080, 10.244.0.7:8080\n" +
-			"- cluster-ip 10.96.0.3\n- hairpin 10.244.0.6\n- hairpin 10.244.0.7\n"},
-	} {
-		s = step.change(s)
-		r := b.apply(t, s)
-		require.Equal(t, step.text, r.Changes.String(), step.name)
-		require.Equal(t, r.Changes.Counts(), r.Counts, step.name)
-	}
-	b.requireCalls(t, 1, 4)
-}
-
 func TestARestartAdoptsWhatIsThere(t *testing.T) {
 	t.Parallel()
 	b, s := newBench(nil), services(3)
@@ -105,36 +48,6 @@ func TestARestartTellsHealthChecksAndWritesNothing(t *testing.T) {
 	require.Zero(t, r.Counts)
 }
 
-func TestAStrictEngineRefusesBadStatesAsAWhole(t *testing.T) {
-	t.Parallel()
-	b, good := newStrictBench(), services(2)
-	b.apply(t, good)
-	b.Refuse(refusePort81)
-	invalid := service(2)
-	invalid.Ports[0].Port = 0
-	unsupported := service(2)
-	unsupported.Ports[0].Port = 81
-	for range 2 {
-		_, err := b.engine.Apply(t.Context(), good.WithService(invalid))
-		var field *servicemodel.FieldError
-		require.ErrorAs(t, err, &field)
-		require.Equal(t, "service default/svc-2", field.Object)
-		_, err = b.engine.Plan(t.Context(), good.WithService(invalid))
-		require.ErrorAs(t, err, &field)
-
-		_, err = b.engine.Apply(t.Context(), good.WithService(unsupported))
-		require.ErrorIs(t, err, dataplane.ErrUnsupported)
-		require.ErrorContains(t, err,
-			"memory cannot express service default/svc-2:http: port: 81 (use 80)")
-		_, err = b.engine.Plan(t.Context(), good.WithService(unsupported))
-		require.ErrorIs(t, err, dataplane.ErrUnsupported)
-		requireHolds(t, b.Kernel(), good)
-	}
-	r := b.apply(t, good.WithService(service(3)))
-	require.Equal(t, servicemodel.Counts{Added: 1}, r.Counts)
-	b.requireCalls(t, 1, 2)
-}
-
 func TestPlanTouchesNothingAndSaysWhatApplyDoes(t *testing.T) {
 	t.Parallel()
 	b, s := newBench(nil), services(2)
@@ -166,27 +79,6 @@ func TestAPlanThatFailsIsAnError(t *testing.T) {
 	b := newBench(nil)
 	b.Fail("plan", 1, errRefused)
 	require.ErrorIs(t, errOf(b.engine.Plan(t.Context(), services(1))), errRefused)
-}
-
-func TestObserveThenApplyKeepsSlots(t *testing.T) {
-	t.Parallel()
-	b, s := newBench(nil), services(1)
-	b.apply(t, s)
-	s = s.WithEndpoints(serviceName(1), endpoints(3, 40, 50))
-	b.apply(t, s)
-	want := slots(b.Kernel(), 1)
-	require.NotEqual(t, []string{"10.244.0.3", "10.244.0.40", "10.244.0.50"}, want,
-		"out of order, or this proves nothing")
-
-	for _, b := range []*bench{b, newBench(b.Kernel())} {
-		o := ok(b.engine.Observe(t.Context()))(t)
-		require.True(t, o.Table.Equal(b.Kernel().Table()))
-		require.Empty(t, o.Drift)
-		r := b.apply(t, s)
-		require.True(t, r.Changes.Empty(), "%s", r.Changes)
-		require.False(t, r.Observed)
-	}
-	require.Equal(t, want, slots(b.Kernel(), 1))
 }
 
 func TestCleanupLeavesNothingAndApplyBeginsAnew(t *testing.T) {

@@ -161,19 +161,6 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 	})
 }
 
-// The phases of an apply have the times that the backend took.
-func TestAnApplySaysWhereItsTimeWent(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r := ok(dataplane.New(slow(), nil).Apply(t.Context(), services(1)))(t)
-		require.Equal(t, dataplane.Phases{
-			dataplane.PhaseObserve: 2 * time.Second,
-			dataplane.PhaseCheck:   3 * time.Second,
-			dataplane.PhaseCommit:  4 * time.Second,
-		}, r.Phases)
-		require.Equal(t, 9*time.Second, r.Duration)
-	})
-}
-
 // Without observers events cost nothing. An apply that finds nothing to do allocates as much as
 // before there were observers, and makes no events.
 func TestEventsCostNothingIfNobodyListens(t *testing.T) {

@@ -138,33 +138,6 @@ func kernelOf(b dataplane.Backend) *memory.Kernel {
 	return b.(*memory.Backend).Kernel()
 }
 
-func TestWhatOthersHoldIsTaken(t *testing.T) {
-	onBackends(t, func(t *testing.T, b dataplane.Backend) {
-		p, first := dataplane.NewParts(b, nil), published("first", 7, 80, 81)
-		ok(p.Apply(t.Context(), "first", first))(t)
-		for _, f := range []func() error{
-			func() error {
-				_, err := p.Apply(t.Context(), "second", published("second", 8, 79, 80, 81))
-				return err
-			},
-			func() error {
-				_, err := p.Plan(t.Context(), "second", published("second", 8, 80, 81))
-				return err
-			},
-		} {
-			err := f()
-			require.ErrorContains(t, err, "the part of second: 192.0.2.1:80/tcp is held by "+
-				"first/pod:80, and claimed by second/pod:80\n192.0.2.1:81/tcp is held by ")
-			require.ErrorIs(t, err, dataplane.ErrRefused)
-			var taken *servicemodel.TakenError
-			require.ErrorAs(t, err, &taken)
-			require.Equal(t, "first", taken.Holder.Name.Namespace)
-			require.Equal(t, "second", taken.Claimant.Name.Namespace)
-		}
-		requireOwners(t, kernelOf(b), map[string]servicemodel.State{"first": first})
-	})
-}
-
 func TestAPartIsRefusedAsAWhole(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -226,27 +199,6 @@ func TestPartsAdoptTheSettingsOfTheInstance(t *testing.T) {
 			require.NoError(t, err)
 			require.Equal(t, s.want, rules().MasqueradeMark)
 		}
-	})
-}
-
-func TestOnlyThoseOwnersAreKept(t *testing.T) {
-	onBackends(t, func(t *testing.T, b dataplane.Backend) {
-		p, kept := dataplane.NewParts(b, nil), map[string]servicemodel.State{}
-		for i := range byte(20) {
-			owner := fmt.Sprintf("net-%d,pod-%d", i%2, i)
-			s := published(owner, i, 80+uint16(i))
-			ok(p.Apply(t.Context(), owner, s))(t)
-			if i%2 == 1 || i == 4 {
-				kept[owner] = s
-			}
-		}
-		r := ok(p.Keep(t.Context(), func(owner string) bool {
-			return owner[:5] != "net-0" || owner == "net-0,pod-4"
-		}))(t)
-		require.Equal(t, servicemodel.Counts{Removed: 9}, r.Counts)
-		requireOwners(t, kernelOf(b), kept)
-		r = ok(p.Keep(t.Context(), func(string) bool { return true }))(t)
-		require.Zero(t, r.Counts)
 	})
 }
 

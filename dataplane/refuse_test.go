@@ -9,7 +9,6 @@ import (
 	"net/netip"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -246,23 +245,6 @@ func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 			`cannot express`)
 }
 
-func TestRunSaysWhatIsRefused(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r := run(t, dataplane.RunOptions{})
-		r.Refuse(refusePort81)
-		r.set(services(3).WithService(at81(2)))
-		r.at(time.Second)
-		require.NoError(t, r.errs[0])
-		require.Len(t, r.results[0].Refused, 1)
-		r.Refuse(nil) // the obstacle has gone
-		r.at(301 * time.Second)
-		require.Equal(t, seconds(0, 300), r.applies,
-			"a refused service is no failure that is tried again at once")
-		require.Empty(t, r.results[1].Refused)
-		requireHolds(t, r.Kernel(), services(3).WithService(at81(2)))
-	})
-}
-
 // turns is a backend in memory that counts its turns.
 type turns struct {
 	*settling
@@ -305,21 +287,6 @@ func TestWritersTakeTurns(t *testing.T) {
 		require.ErrorIs(t, errOf(e.Cleanup(t.Context())), errRefused)
 		require.ErrorIs(t, errOf(e.Settle(t.Context())), errRefused)
 		require.Equal(t, commits, l.Calls("commit"))
-	})
-}
-
-func TestCleanupIsTriedAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b := newBench(nil)
-		b.apply(t, services(2))
-		b.Fail("cleanup", 3, dataplane.ErrConflict)
-		stats := ok(b.engine.Cleanup(t.Context()))(t)
-		require.Positive(t, stats.Messages)
-		require.Zero(t, b.Kernel().Table().Len())
-		b.Fail("cleanup", 100, dataplane.ErrConflict)
-		_, err := b.engine.Cleanup(t.Context())
-		require.ErrorIs(t, err, dataplane.ErrConflict)
-		require.ErrorContains(t, err, "cleanup: tried 16 times: ")
 	})
 }
 

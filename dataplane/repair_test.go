@@ -124,19 +124,6 @@ func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 	}
 }
 
-func TestRunDoesNotLookIfItIsToldNotTo(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r := run(t, dataplane.RunOptions{Resync: never, Look: never})
-		r.set(services(1))
-		r.at(time.Second)
-		before := r.Calls("integrity")
-		r.Kernel().Flush()
-		r.at(time.Hour)
-		require.Len(t, r.applies, 1)
-		require.Equal(t, before, r.Calls("integrity"))
-	})
-}
-
 // A program that undoes each repair at once costs neither a CPU nor a full log: repairs then come
 // once a second, or take a tenth of the time. When the program ends, the last repair stays.
 func TestRunDoesNotFightWithoutEnd(t *testing.T) {
@@ -175,24 +162,6 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 			require.LessOrEqual(t, bytes.Count(log.Bytes(), []byte("keeps undoing")), repairs)
 		})
 	}
-}
-
-// Run retries a failed repair like any failed apply.
-func TestRunTriesARepairAgain(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r := run(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second})
-		r.set(services(2))
-		r.at(time.Second)
-		r.Kernel().Flush()
-		r.Fail("commit", 2, errRefused)
-		r.at(time.Minute)
-		requireTimes(t, []time.Duration{0, 1250e6, 2250e6, 4250e6}, r.applies)
-		requireHolds(t, r.Kernel(), services(2))
-		r.Fail("integrity", 1, errRefused)
-		r.at(time.Hour)
-		require.Len(t, r.applies, 5)
-		require.Zero(t, r.results[4].Messages, "the apply after a look that failed finds nothing")
-	})
 }
 
 // witness is a backend that can tell which program changes its objects.

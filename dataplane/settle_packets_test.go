@@ -112,26 +112,6 @@ func TestSweepsKeepUpWithCommits(t *testing.T) {
 	})
 }
 
-func TestApplyReturnsWhenNothingIsLeftToSweep(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		s := newSweeping(t)
-		s.set(services(1))
-		s.at(100 * time.Millisecond)
-		r := ok(s.engine.Apply(t.Context(), services(2)))(t)
-		require.Zero(t, r.Settle)
-		require.Equal(t, 2, s.b.swept, "that of Run's commit, too")
-		s.at(time.Minute)
-		require.Equal(t, 1, s.waits)
-		require.Equal(t, 1, s.b.sweeps)
-
-		s.set(services(3))
-		s.at(61 * time.Second)
-		s.set(services(4))
-		require.NoError(t, s.engine.Finish(t.Context()))
-		require.Equal(t, 4, s.b.swept)
-	})
-}
-
 // Whatever happens during a wait for packets, the work afterwards finds what is there then.
 func TestWhatHappensDuringAWaitForPackets(t *testing.T) {
 	for name, during := range map[string]func(t *testing.T, s *sweeping){

@@ -92,25 +92,6 @@ func (f *told) Settle(context.Context) (time.Duration, error) {
 	return f.next, f.err
 }
 
-func TestApplyGivesTheBackendATurn(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b := &settling{Backend: memory.New(nil)}
-		e := dataplane.New(b, nil)
-		b.due(time.Second, time.Minute)
-		r := ok(e.Apply(t.Context(), services(1)))(t)
-		require.Equal(t, time.Second, r.Settle)
-		time.Sleep(time.Second)
-		r = ok(e.Apply(t.Context(), services(1)))(t)
-		require.Equal(t, 59*time.Second, r.Settle)
-		// also if nothing changes, so that programs that run once make progress
-		b.requireDone(t, 1, 2)
-		time.Sleep(time.Minute)
-		next := ok(e.Settle(t.Context()))(t)
-		require.Zero(t, next)
-		b.requireDone(t, 2, 3)
-	})
-}
-
 func TestTheNextSettleIsTheSoonest(t *testing.T) {
 	t.Parallel()
 	for _, c := range []struct{ backend, flows, want time.Duration }{
@@ -148,22 +129,6 @@ func TestSettleReadsTheKernelFirst(t *testing.T) {
 	b.Fail("observe", 1, errRefused)
 	e.Resync()
 	require.ErrorIs(t, errOf(e.Settle(t.Context())), dataplane.ErrUnsettled)
-}
-
-func TestAnUnsettledApplyIsAnErrorWithAResult(t *testing.T) {
-	t.Parallel()
-	m, f := memory.New(nil), &told{err: errRefused}
-	e := dataplane.New(m, &dataplane.Config{Flows: f})
-	r, err := e.Apply(t.Context(), services(2))
-	require.ErrorIs(t, err, dataplane.ErrUnsettled)
-	require.ErrorIs(t, err, errRefused)
-	require.Equal(t, 2, r.Added)
-	requireHolds(t, m.Kernel(), services(2))
-
-	f.err = nil
-	r = ok(e.Apply(t.Context(), services(2)))(t)
-	require.True(t, r.Changes.Empty(), "what was applied was applied")
-	require.Equal(t, 2, f.settled)
 }
 
 // take returns the changes that the flows were told of since the last call. They lead to one table.
@@ -300,18 +265,6 @@ func TestFinishDoesWhatIsNotDueYet(t *testing.T) {
 		require.NoError(t, r.engine.Finish(t.Context()))
 		require.Equal(t, time.Hour, time.Since(r.start))
 		require.Zero(t, r.engine.Status().Settle)
-	})
-}
-
-// The timer of Settle does not disturb the timers of others.
-func TestRunResyncsBesideSettling(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r, b := runSettling(t, dataplane.RunOptions{Resync: 10 * time.Second})
-		b.due(4*time.Second, 8*time.Second, 12*time.Second)
-		r.set(services(1))
-		r.at(21 * time.Second)
-		require.Equal(t, seconds(0, 10, 20), r.applies)
-		b.requireDone(t, 3, 6)
 	})
 }
 

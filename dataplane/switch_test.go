@@ -3,7 +3,6 @@ package dataplane_test
 import (
 	"context"
 	"testing"
-	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/require"
@@ -133,24 +132,6 @@ func TestSwitchThatCannotCleanUpSaysSo(t *testing.T) {
 	requireHolds(t, b.Kernel(), services(1))
 	ok(dataplane.New(b.Backend, nil).Cleanup(t.Context()))(t)
 	require.Zero(t, b.Kernel().Table().Len())
-}
-
-// Run goes on with the new backend: it repairs and watches there.
-func TestRunGoesOnAfterASwitch(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r := run(t, dataplane.RunOptions{Resync: never})
-		next := memory.New(nil)
-		r.set(services(1))
-		r.at(time.Second)
-		ok(r.engine.Switch(t.Context(), next, nil))(t)
-		r.set(services(2))
-		synctest.Wait()
-		requireHolds(t, next.Kernel(), services(2))
-		next.Kernel().Flush()
-		r.at(2 * time.Second)
-		requireHolds(t, next.Kernel(), services(2))
-		require.Zero(t, r.Kernel().Table().Len())
-	})
 }
 
 // Run watches the new backend, and no longer the old one.

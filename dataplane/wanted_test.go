@@ -3,7 +3,6 @@ package dataplane_test
 import (
 	"context"
 	"errors"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -97,60 +96,6 @@ func TestASecondRunIsRefused(t *testing.T) {
 		requireHolds(t, r.Kernel(), services(1))
 		cancel(errors.New("terminated"))
 		require.ErrorIs(t, <-r.ended, context.Canceled)
-	})
-}
-
-// Run holds the state of an Apply from then on.
-func TestApplyBesideARun(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r := run(t, dataplane.RunOptions{Resync: time.Minute})
-		r.set(services(1))
-		r.at(time.Second)
-		r.apply(t, services(2))
-		r.Kernel().Flush()
-		r.at(time.Hour)
-		requireHolds(t, r.Kernel(), services(2))
-
-		r.Fail("commit", 1, errRefused)
-		require.ErrorIs(t, errOf(r.engine.Apply(t.Context(), services(3))), errRefused)
-		r.at(time.Hour + time.Second)
-		requireHolds(t, r.Kernel(), services(3))
-
-		ok(r.engine.Cleanup(t.Context()))(t)
-		r.at(3 * time.Hour)
-		require.Zero(t, r.Kernel().Table().Len(), "nothing is wanted any more")
-		require.False(t, func() bool { s := r.engine.Status(); return s.Pending() }())
-		r.set(services(4))
-		r.at(4 * time.Hour)
-		requireHolds(t, r.Kernel(), services(4))
-	})
-}
-
-// Whatever the order of Set, Apply and Run, in the end the kernel holds the newest request.
-func TestTheNewestRevisionIsInTheKernelInTheEnd(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r := run(t, dataplane.RunOptions{Resync: never})
-		r.commitsTake(time.Millisecond)
-		var wg sync.WaitGroup
-		for i := range 8 {
-			wg.Go(func() {
-				for j := range 20 {
-					s := services(1 + (i*20+j)%9)
-					if i%2 == 0 {
-						r.engine.Set(s)
-						time.Sleep(time.Duration(i+j) * 100 * time.Microsecond)
-					} else if _, err := r.engine.Apply(t.Context(), s); err != nil {
-						t.Error(err)
-					}
-				}
-			})
-		}
-		wg.Wait()
-		require.NoError(t, r.engine.Finish(t.Context()))
-		s := r.engine.Status()
-		require.Equal(t, dataplane.Revision(160), s.Applied)
-		require.False(t, s.Pending())
-		requireHolds(t, r.Kernel(), s.State)
 	})
 }
 

@@ -44,32 +44,6 @@ func newWatching() (*bench, *watching) {
 	return &bench{m, dataplane.New(w, nil)}, w
 }
 
-func TestRunAppliesAgainWhatTheBackendSawChange(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		b, w := newWatching()
-		r := runOn(t, b, dataplane.RunOptions{MinInterval: 2 * time.Second})
-		w.events <- nil
-		r.at(time.Second)
-		require.Empty(t, r.applies, "there is nothing to apply yet")
-		r.set(services(2))
-		r.at(10 * time.Second)
-		require.Equal(t, seconds(1), r.applies)
-
-		r.Kernel().Flush()
-		w.events <- nil
-		r.at(11 * time.Second)
-		require.Equal(t, seconds(1, 10), r.applies)
-		requireHolds(t, r.Kernel(), services(2))
-
-		for range 5 {
-			w.events <- nil
-		}
-		r.at(20 * time.Second)
-		require.Equal(t, seconds(1, 10, 12), r.applies,
-			"many changes are one apply, and the interval is kept")
-	})
-}
-
 func TestRunWatchesAgainAfterAFailure(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
 		b, w := newWatching()
