@@ -128,7 +128,12 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	if err != nil {
 		return nil, err
 	}
-	t = e.atPresent(t)
+	// Endpoints with a slow start have a part of their weight at present, which goes on from the
+	// last apply, or from what the kernel holds after a start or an error.
+	atPresent := func(t *servicemodel.Table) *servicemodel.Table {
+		return nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
+	}
+	t = atPresent(t)
 	var want *servicemodel.Table
 	if hint {
 		want = t
@@ -149,7 +154,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 
 	e.enter(PhaseCheck)
 	if observed {
-		t = e.atPresent(t)
+		t = atPresent(t)
 	}
 	changes := e.difference(t)
 	t = changes.New
@@ -168,7 +173,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 		if err != nil {
 			return nil, err
 		}
-		next = e.atPresent(next)
+		next = atPresent(next)
 		if c = nocopy.Of(e.kernel).Changes(servicemodel.Diff(t, next)); d.kept() > kept {
 			// The backend may refuse a service's previous definition for the same reason, although
 			// the kernel does not change for it.
@@ -187,13 +192,6 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 		e.countRepairs(r)
 	}
 	return r, nil
-}
-
-// atPresent returns the table that the kernel is to hold now, of a resolved table: endpoints with a
-// slow start have a part of their weight. Without slow starts it is the table itself. It goes on
-// from the table of the last apply, or from the kernel's after a start or an error.
-func (e *Engine) atPresent(t *servicemodel.Table) *servicemodel.Table {
-	return nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
 }
 
 // difference returns the changes that lead to t. If the kernel was read since the last apply, its
@@ -227,8 +225,10 @@ func (e *Engine) countRepairs(r *Result) {
 // unknown. Unless it failed because of another writer, the kernel may hold a part of the commit.
 func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSet) error {
 	if !c.Empty() || len(c.Health) > 0 || len(e.drift) > 0 {
-		if err := e.approve(ctx, r, c); err != nil {
-			return err
+		if e.cfg.Approve != nil || e.cfg.Logger != nil {
+			if err := e.approve(ctx, r, c); err != nil {
+				return err
+			}
 		}
 		e.enter(PhaseCommit)
 		stats, err := e.backend.Commit(ctx, c)

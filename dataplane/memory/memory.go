@@ -31,9 +31,7 @@ type Backend struct {
 	kernel *Kernel
 
 	mu      sync.Mutex
-	calls   map[string]int
-	before  map[string]func(context.Context) error
-	faults  map[string]fault
+	calls   map[string]*call
 	refuse  func(*servicemodel.ChangeSet) error
 	held    *servicemodel.Table // the kernel's content after the last Observe or Commit
 	drift   []string            // lines of the last Observe, until a commit
@@ -47,10 +45,12 @@ type Backend struct {
 
 var _ dataplane.Backend = (*Backend)(nil)
 
-// fault makes the next calls of a method fail.
-type fault struct {
-	n   int
-	err error
+// call is what a test knows and wants of the calls of a method.
+type call struct {
+	count  int
+	before func(context.Context) error
+	fails  int // how many of the next calls fail
+	err    error
 }
 
 // New returns a backend on the kernel k. A second backend on the same kernel stands for a restart
@@ -59,9 +59,8 @@ func New(k *Kernel) *Backend {
 	if k == nil {
 		k = &Kernel{}
 	}
-	return &Backend{kernel: k, calls: map[string]int{},
-		before: map[string]func(context.Context) error{},
-		faults: map[string]fault{}}
+	return &Backend{kernel: k, calls: map[string]*call{"check": {}, "observe": {}, "integrity": {},
+		"plan": {}, "commit": {}, "cleanup": {}, "close": {}}}
 }
 
 // Kernel returns the kernel that the backend writes to.
@@ -71,16 +70,15 @@ func (m *Backend) Kernel() *Kernel { return m.kernel }
 func (m *Backend) Calls(name string) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mustExist(name)
-	return m.calls[name]
+	return m.named(name).count
 }
 
 // Fail makes the next n calls of a method return err, without any effect on the kernel.
 func (m *Backend) Fail(name string, n int, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mustExist(name)
-	m.faults[name] = fault{n, err}
+	c := m.named(name)
+	c.fails, c.err = n, err
 }
 
 // Before makes f run at the beginning of each call of a method: to delay it, to change the kernel
@@ -89,17 +87,18 @@ func (m *Backend) Fail(name string, n int, err error) {
 func (m *Backend) Before(name string, f func(context.Context) error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.mustExist(name)
-	m.before[name] = f
+	m.named(name).before = f
 }
 
-// mustExist makes all calls fail if there is none of this name. The lock is held.
-func (m *Backend) mustExist(name string) {
-	switch name {
-	case "check", "observe", "integrity", "plan", "commit", "cleanup", "close":
-	default:
+// named returns the calls of that name. If there is none, all calls fail from then on. The lock is
+// held.
+func (m *Backend) named(name string) *call {
+	c := m.calls[name]
+	if c == nil {
 		m.unknown = fmt.Errorf("there is no call %q", name)
+		return &call{}
 	}
+	return c
 }
 
 // Refuse makes Check return the result of f for a change set: nil, or [dataplane.UnsupportedError]
@@ -121,12 +120,13 @@ func (m *Backend) HeedHints(on bool) {
 // enter counts a call and returns the error with which it must fail, if any.
 func (m *Backend) enter(ctx context.Context, name string) error {
 	m.mu.Lock()
-	m.calls[name]++
-	f := m.before[name]
+	c := m.calls[name]
+	c.count++
+	f := c.before
 	var err error
-	if x := m.faults[name]; x.n > 0 {
-		err = x.err
-		m.faults[name] = fault{x.n - 1, x.err}
+	if c.fails > 0 {
+		c.fails--
+		err = c.err
 	}
 	if m.closed && name != "close" {
 		err = dataplane.ErrClosed
