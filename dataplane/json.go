@@ -3,6 +3,7 @@ package dataplane
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -154,44 +155,40 @@ type eventJSON struct {
 // not use json.Marshal: for events that embed a result it would write only that result.
 // docs/json.md lists the fields.
 func MarshalEvent(ev Event) ([]byte, error) {
-	var v eventJSON
+	v := eventJSON{Event: strings.TrimPrefix(fmt.Sprintf("%T", ev), "dataplane.")}
 	switch ev := ev.(type) {
 	case Applied:
-		v = eventJSON{Event: "Applied", Result: ev.Result}
+		v.Result = ev.Result
 	case Refused:
-		v = eventJSON{Event: "Refused", Backend: ev.Backend, Refusal: &ev.Refusal}
+		v.Backend, v.Refusal = ev.Backend, &ev.Refusal
 	case PartRefused:
-		v = eventJSON{Event: "PartRefused", Backend: ev.Backend, Owner: ev.Owner,
-			Problems: problemsOf(ev.Err)}
+		v.Backend, v.Owner, v.Problems = ev.Backend, ev.Owner, problemsOf(ev.Err)
 	case ClaimConflict:
-		v = eventJSON{Event: "ClaimConflict", Conflict: &ev.Conflict}
+		v.Conflict = &ev.Conflict
 	case Repaired:
-		v = eventJSON{Event: "Repaired", Result: ev.Result}
+		v.Result = ev.Result
 	case RepairDelayed:
-		v = eventJSON{Event: "RepairDelayed"}
 	case RepairUndone:
-		v = eventJSON{Event: "RepairUndone", Backend: ev.Backend, Program: ev.Name,
-			Thread: ev.Thread}
+		v.Backend, v.Program, v.Thread = ev.Backend, ev.Name, ev.Thread
 	case WriteConflict:
-		v = eventJSON{Event: "WriteConflict", Doing: ev.Doing, Try: ev.Try, Error: message(ev.Err)}
+		v.Doing, v.Try, v.Error = ev.Doing, ev.Try, message(ev.Err)
 	case FlowsCleaned:
-		v = eventJSON{Event: "FlowsCleaned", Service: &ev.Service, Flows: ev.Flows}
+		v.Service, v.Flows = &ev.Service, ev.Flows
 	case EndpointDrained:
-		v = eventJSON{Event: "EndpointDrained", Service: &ev.Service,
-			Frontend: ev.Frontend.String(), Endpoint: ev.Endpoint.String(), Deadline: ev.Deadline}
+		v.Service, v.Frontend = &ev.Service, ev.Frontend.String()
+		v.Endpoint, v.Deadline = ev.Endpoint.String(), ev.Deadline
 	case Settled:
-		v = eventJSON{Event: "Settled", Next: text(ev.Next), Duration: text(ev.Duration)}
+		v.Next, v.Duration = text(ev.Next), text(ev.Duration)
 	case Failed:
-		v = eventJSON{Event: "Failed", Doing: ev.Doing, Owners: ev.Owners, Backend: ev.Backend,
-			Phase: ev.Phase.String(), Phases: &ev.Phases, Revision: ev.Revision,
-			Error: message(ev.Err)}
+		v.Doing, v.Owners, v.Backend = ev.Doing, ev.Owners, ev.Backend
+		v.Phase, v.Phases = ev.Phase.String(), &ev.Phases
+		v.Revision, v.Error = ev.Revision, message(ev.Err)
 	case WatchFailed:
-		v = eventJSON{Event: "WatchFailed", Error: message(ev.Err)}
+		v.Error = message(ev.Err)
 	case Switched:
-		v = eventJSON{Event: "Switched", From: ev.From, To: ev.To, Result: ev.Result}
+		v.From, v.To, v.Result = ev.From, ev.To, ev.Result
 	case CleanedUp:
-		stats := ev.Stats.json()
-		v = eventJSON{Event: "CleanedUp", Backend: ev.Backend, Phases: &ev.Phases, Stats: &stats}
+		v.Backend, v.Phases, v.Stats = ev.Backend, &ev.Phases, new(ev.Stats.json())
 	default:
 		return nil, fmt.Errorf("dataplane: no event: %T", ev)
 	}

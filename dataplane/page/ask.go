@@ -59,7 +59,7 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	d := &askData{Name: e.name, Answers: []answer{}}
 	seen := map[netip.AddrPort]bool{}
 	for _, f := range e.frontends {
-		for _, pool := range poolsOf(l.held, f) {
+		for _, pool := range poolsOf(l.Held, f) {
 			for i := range pool.Slots {
 				at := pool.Slots[i].Endpoint
 				switch {

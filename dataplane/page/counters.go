@@ -32,9 +32,9 @@ func (p *Page) addCounters(ctx context.Context, d *serviceData, l *listing, e *e
 	if err != nil {
 		return err
 	}
-	sums := r.Of(l.held, here)
+	sums := r.Of(l.Held, here)
 	for _, f := range e.frontends {
-		d.Counters = append(d.Counters, sums.Rows(l.held, f)...)
+		d.Counters = append(d.Counters, sums.Rows(l.Held, f)...)
 	}
 	d.OnlyConnections = r.OnlyConnections
 	return nil

@@ -3,7 +3,6 @@ package page
 import (
 	"net/http"
 	"slices"
-	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -42,14 +41,9 @@ type entry struct {
 // listing holds all services that are wanted or held at one moment, in the order of their names. It
 // is not modified.
 type listing struct {
-	held      *servicemodel.Table
-	state     servicemodel.State
-	succeeded time.Time
-	pending   bool
-	refused   []dataplane.Refusal
-	conflicts []servicemodel.Conflict
-	all       []entry
-	bad       int
+	dataplane.Status
+	all []entry
+	bad int
 }
 
 // listingOf returns the listing of a status. It reuses the last one until the engine does
@@ -57,9 +51,9 @@ type listing struct {
 func (p *Page) listingOf(s *dataplane.Status) *listing {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if l := p.listed; l == nil || l.held != s.Held || !l.state.Same(s.State) ||
-		!l.succeeded.Equal(s.Succeeded) || l.pending != s.Pending() ||
-		!slices.Equal(l.conflicts, s.Conflicts) || !slices.EqualFunc(l.refused, s.Refused, same) {
+	if l := p.listed; l == nil || l.Held != s.Held || !l.State.Same(s.State) ||
+		!l.Succeeded.Equal(s.Succeeded) || l.Pending() != s.Pending() ||
+		!slices.Equal(l.Conflicts, s.Conflicts) || !slices.EqualFunc(l.Refused, s.Refused, same) {
 		p.listed = newListing(s)
 	}
 	return p.listed
@@ -72,8 +66,7 @@ func same(a, b dataplane.Refusal) bool {
 }
 
 func newListing(s *dataplane.Status) *listing {
-	l := &listing{held: s.Held, state: s.State, succeeded: s.Succeeded, pending: s.Pending(),
-		refused: s.Refused, conflicts: s.Conflicts}
+	l := &listing{Status: *s}
 	frontends := make(map[servicemodel.Name][]*servicemodel.Frontend, s.State.Len())
 	for f := range nocopy.Of(s.Held).Frontends() {
 		frontends[f.Service.Name] = append(frontends[f.Service.Name], f)
@@ -118,7 +111,7 @@ func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) co
 	switch {
 	case marked == refused:
 		return refused
-	case l.held == nil:
+	case l.Held == nil:
 		return unknown
 	}
 	worst := ok
@@ -135,7 +128,7 @@ func (l *listing) conditionOf(own []*servicemodel.Frontend, marked condition) co
 		return drops
 	case marked == conflict:
 		return conflict
-	case len(own) == 0 && l.pending:
+	case len(own) == 0 && l.Pending():
 		return pending
 	case len(own) == 0:
 		return unused
@@ -161,9 +154,9 @@ func (p *Page) named(text string, s *dataplane.Status) (*listing, *entry, error)
 
 // refusalOf returns the refusal of a service, or nil.
 func (l *listing) refusalOf(n servicemodel.Name) *dataplane.Refusal {
-	for i := range l.refused {
-		if l.refused[i].Service == n {
-			return &l.refused[i]
+	for i := range l.Refused {
+		if l.Refused[i].Service == n {
+			return &l.Refused[i]
 		}
 	}
 	return nil

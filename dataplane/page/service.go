@@ -85,17 +85,17 @@ func (p *Page) service(r *http.Request, s *dataplane.Status) (any, error) {
 		Refusal: l.refusalOf(name), Frontends: []frontendRow{}, Ports: []portPart{},
 		CanCount: p.cfg.Conntrack != nil, CanAsk: p.cfg.Dial != nil,
 		CanRead: p.cfg.Counters != nil}
-	for _, c := range l.conflicts {
+	for _, c := range l.Conflicts {
 		if c.Winner.Name == name || c.Loser.Name == name {
 			d.Conflicts = append(d.Conflicts, c)
 		}
 	}
 	for _, f := range e.frontends {
-		d.Frontends = append(d.Frontends, frontendRow{f, l.held.Cause(f).String()})
+		d.Frontends = append(d.Frontends, frontendRow{f, l.Held.Cause(f).String()})
 	}
 	d.addPorts(l, e)
 	if q.Get("connections") != "" {
-		if d.Connections, err = p.connectionsOf(r.Context(), l.held, name); err != nil {
+		if d.Connections, err = p.connectionsOf(r.Context(), l.Held, name); err != nil {
 			return d, err
 		}
 		d.Counted = true
@@ -118,7 +118,7 @@ func (d *serviceData) addPorts(l *listing, e *entry) {
 	}
 	if d.Service != nil {
 		for _, p := range d.Service.Ports {
-			for _, ep := range l.state.Endpoints(d.Name) {
+			for _, ep := range l.State.Endpoints(d.Name) {
 				parts = append(parts, part{servicemodel.PortName{Name: d.Name, Port: p.Name,
 					Protocol: p.Protocol}, servicemodel.FamilyOf(ep.Addr)})
 			}
@@ -136,7 +136,7 @@ func (d *serviceData) addPorts(l *listing, e *entry) {
 func (l *listing) portPart(port servicemodel.PortName, f servicemodel.Family) portPart {
 	p := portPart{Port: port, Family: f, Endpoints: []endpointRow{}}
 	rows := map[netip.AddrPort]int{}
-	for _, sel := range servicemodel.Select(l.state, port, f) {
+	for _, sel := range servicemodel.Select(l.State, port, f) {
 		if sel.Foreign {
 			continue
 		}
@@ -146,7 +146,7 @@ func (l *listing) portPart(port servicemodel.PortName, f servicemodel.Family) po
 		p.Endpoints = append(p.Endpoints, row)
 	}
 	for _, local := range []bool{false, true} {
-		if pool := l.held.Pool(servicemodel.PoolID{Service: port, Family: f,
+		if pool := l.Held.Pool(servicemodel.PoolID{Service: port, Family: f,
 			Local: local}); pool != nil {
 			p.addPool(pool, rows)
 		}

@@ -112,10 +112,10 @@ func (l *listing) row(e *entry) serviceRow {
 	endpoints := map[servicemodel.Slot]bool{}
 	for i, f := range e.frontends {
 		r.Frontends[i] = f.Key
-		if cause := l.held.Cause(f); cause.Kind != "" && r.Cause == "" {
+		if cause := l.Held.Cause(f); cause.Kind != "" && r.Cause == "" {
 			r.Cause = cause.String()
 		}
-		for _, pool := range poolsOf(l.held, f) {
+		for _, pool := range poolsOf(l.Held, f) {
 			for _, slot := range pool.Slots {
 				slot.Weight = 0
 				endpoints[slot] = true
@@ -127,7 +127,7 @@ func (l *listing) row(e *entry) serviceRow {
 	case refused:
 		r.Cause = l.refusalOf(e.name).Err.Error()
 	case conflict:
-		for _, c := range l.conflicts {
+		for _, c := range l.Conflicts {
 			if c.Loser.Name == e.name {
 				r.Cause = c.String()
 				break
