@@ -106,6 +106,65 @@ func TestProblemsAreOrdered(t *testing.T) {
 	require.Equal(t, append(append(want[:1:1], want[5:7]...), want[7]), texts(tracker.Problems()))
 }
 
+func TestUnmatched(t *testing.T) {
+	t.Parallel()
+	tracker := kube.NewTracker(kube.Config{})
+	service := webService()
+	service.Spec.ClusterIPs, service.Spec.IPFamilies = service.Spec.ClusterIPs[:1], nil
+	requireNoProblems(t, tracker.SetService(service))
+	headless := webService()
+	headless.Name = "db"
+	headless.Spec.ClusterIP, headless.Spec.ClusterIPs = "None", []string{"None"}
+	requireNoProblems(t, tracker.SetService(headless))
+
+	of := func(s *discoveryv1.EndpointSlice, service string) *discoveryv1.EndpointSlice {
+		s.Labels[discoveryv1.LabelServiceName] = service
+		return s
+	}
+	udp, six := webSlice("udp", "10.1.0.4"), webSlice("six", "fd00::1")
+	udp.Ports[0].Protocol = ptr(corev1.ProtocolUDP)
+	six.AddressType = discoveryv1.AddressTypeIPv6
+	for _, s := range []*discoveryv1.EndpointSlice{webSlice("web", "10.1.0.1"), udp, six,
+		of(webSlice("near", "10.1.0.2"), "wep"), of(webSlice("far", "10.1.0.3"), "other"),
+		of(webSlice("headless", "10.1.0.5"), "db")} {
+		requireNoProblems(t, tracker.SetEndpointSlice(s))
+	}
+	legacy := webEndpoints(subset(8080, "10.1.0.1"))
+	legacy.Name = "wbe"
+	requireNoProblems(t, tracker.SetEndpoints(legacy))
+
+	const label = "metadata.labels[kubernetes.io/service-name]: "
+	require.Equal(t, []string{
+		"warning: EndpointSlice default/far: " + label + "other: there is no Service default/other",
+		"warning: EndpointSlice default/near: " + label + "wep: there is no Service default/wep; " +
+			"did you mean web?",
+		"warning: EndpointSlice default/six: addressType: IPv6: Service default/web has no IPv6 " +
+			"cluster IP",
+		"warning: EndpointSlice default/udp: ports: http/udp: Service default/web has no port of " +
+			"that name and protocol, it has http/tcp",
+		"warning: Endpoints default/wbe: metadata.name: wbe: there is no Service default/wbe; " +
+			"did you mean web?",
+	}, texts(tracker.Unmatched()))
+}
+
+func TestProblemsAreFieldErrors(t *testing.T) {
+	t.Parallel()
+	problems := kube.NewTracker(kube.Config{}).SetService(
+		patched(webService(), "spec: {ports: [{port: 0}]}"))
+	field := new(*servicemodel.FieldError)
+	require.ErrorAs(t, problems[0], field)
+	require.Equal(t, "spec.ports[0].port", (*field).Field)
+}
+
+// The text of a service in JSON has no slow start, so services.yaml cannot say it.
+func TestSlowStart(t *testing.T) {
+	t.Parallel()
+	tracker := kube.NewTracker(kube.Config{Annotations: "kernlb.io"})
+	requireNoProblems(t, tracker.SetService(patched(webService(),
+		"metadata: {annotations: {kernlb.io/slow-start: 1m}}")))
+	require.Equal(t, time.Minute, tracker.State().Service(web).SlowStart)
+}
+
 // world is a small set of objects that changes at random.
 type world struct {
 	rng      *rand.Rand
