@@ -132,22 +132,6 @@ func parse(args []string, help io.Writer) (*options, error) {
 	o := &options{headers: map[string]bool{}}
 	f := flag.NewFlagSet("userspace", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // the returned error is enough
-	o.define(f)
-	if err := f.Parse(args); err != nil {
-		if errors.Is(err, flag.ErrHelp) {
-			fmt.Fprint(help, "usage: userspace -f FILE [flags]\n       userspace version\n\n"+
-				"example:\n  userspace -f web.yaml -map 10.96.0.10:80=127.0.0.1:8080\n\nflags:\n")
-			f.SetOutput(help)
-			f.PrintDefaults()
-		}
-		return nil, err
-	}
-	o.proxy.Header = o.header
-	return o, o.check(f.Args())
-}
-
-// define defines the flags.
-func (o *options) define(f *flag.FlagSet) {
 	f.Func("f", "manifest, or directory of manifests (.yaml, .yml, .json); may be repeated",
 		func(s string) error { o.paths = append(o.paths, s); return nil })
 	f.Func("map", "where an address of a service or endpoint is on this host, such as "+
@@ -181,6 +165,17 @@ func (o *options) define(f *flag.FlagSet) {
 		"TCP connections at a time; others wait")
 	f.IntVar(&c.MaxFlows, "max-flows", proxy.DefaultMaxFlows, "UDP flows at a time; "+
 		"a new one ends one of the service that has most")
+	if err := f.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			fmt.Fprint(help, "usage: userspace -f FILE [flags]\n       userspace version\n\n"+
+				"example:\n  userspace -f web.yaml -map 10.96.0.10:80=127.0.0.1:8080\n\nflags:\n")
+			f.SetOutput(help)
+			f.PrintDefaults()
+		}
+		return nil, err
+	}
+	o.proxy.Header = o.header
+	return o, o.check(f.Args())
 }
 
 func (o *options) check(rest []string) error {

@@ -59,7 +59,7 @@ func New(cfg *Config) (*Backend, error) {
 		sockets: map[where]*socket{}, pools: map[servicemodel.PoolID]*pool{},
 		conns: map[*conn]struct{}{}, clients: map[client]memory{},
 		flows: udpFlows{most: c.MaxFlows, timeout: c.UDPTimeout,
-			known: map[udpClient]*udpFlow{}, of: map[servicemodel.Name]int{}}}
+			known: map[udpClient]*udpFlow{}}}
 	b.ctx, b.stop = context.WithCancel(context.Background())
 	b.node, err = b.addresses()
 	return b, err

@@ -73,12 +73,6 @@ func costOf(s servicemodel.Scheduler) (c cost, anyPort bool) {
 	return costs[name], !port
 }
 
-// known reports whether pools know a scheduler.
-func known(s servicemodel.Scheduler) bool {
-	c, _ := costOf(s)
-	return c != nil
-}
-
 // pool chooses among the endpoints of a pool of the table, in the order of their slots.
 type pool struct {
 	scheduler servicemodel.Scheduler

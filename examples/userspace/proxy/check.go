@@ -62,8 +62,9 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 		if p.New == nil {
 			continue
 		}
-		if s := p.New.Scheduler; !known(s) {
-			refuse(p.New.ID.Service, dataplane.FieldScheduler, string(s), "ipvs has it")
+		if c, _ := costOf(p.New.Scheduler); c == nil {
+			refuse(p.New.ID.Service, dataplane.FieldScheduler, string(p.New.Scheduler),
+				"ipvs has it")
 		}
 		if f := p.New.Forwarding; f != servicemodel.ForwardNAT {
 			refuse(p.New.ID.Service, dataplane.FieldForwarding, string(f), "ipvs has it")

@@ -173,21 +173,8 @@ func (b *Backend) Clean(
 ) (conntrack.CleanResult, error) {
 	start := time.Now()
 	r := conntrack.CleanResult{Dumps: 1}
-	for _, c := range b.cut(m, &r) {
-		select {
-		case <-c.ended:
-		case <-ctx.Done():
-			return r, fmt.Errorf("proxy: end stale connections: %w", ctx.Err())
-		}
-	}
-	r.Duration = time.Since(start)
-	return r, nil
-}
-
-// cut cancels and returns the stale connections.
-func (b *Backend) cut(m *conntrack.Matcher, r *conntrack.CleanResult) (stale []*conn) {
+	var stale []*conn
 	b.mu.Lock()
-	defer b.mu.Unlock()
 	for c := range b.conns {
 		r.Seen++
 		fl := c.flow()
@@ -197,13 +184,21 @@ func (b *Backend) cut(m *conntrack.Matcher, r *conntrack.CleanResult) (stale []*
 		c.cancel()
 		c.cut = true
 		stale = append(stale, c)
-		r.Misdirected++
-		r.Deleted++
 		if c.protocol == servicemodel.TCP {
 			r.Reset++
 		}
 	}
-	return stale
+	b.mu.Unlock()
+	r.Misdirected, r.Deleted = len(stale), len(stale)
+	for _, c := range stale {
+		select {
+		case <-c.ended:
+		case <-ctx.Done():
+			return r, fmt.Errorf("proxy: end stale connections: %w", ctx.Err())
+		}
+	}
+	r.Duration = time.Since(start)
+	return r, nil
 }
 
 // NodeAddrs returns the addresses of the node in the ranges.

@@ -72,14 +72,10 @@ func (b *Backend) claims(t *servicemodel.Table, node []netip.Addr) (all []claim)
 			}
 		}
 	}
+	order := map[bool]int{true: 0, false: 1} // by whether a claim has its socket
 	slices.SortFunc(all, func(x, y claim) int {
-		if first := b.serves(x); first != b.serves(y) {
-			if first {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(x.compare(y.where), x.dst.Compare(y.dst))
+		return cmp.Or(cmp.Compare(order[b.serves(x)], order[b.serves(y)]),
+			x.compare(y.where), x.dst.Compare(y.dst))
 	})
 	return all
 }

@@ -39,7 +39,6 @@ type udpFlows struct {
 
 	mu    sync.Mutex
 	known map[udpClient]*udpFlow
-	of    map[servicemodel.Name]int // flows of each service
 }
 
 // get returns the flow of a client for a datagram, nil if there is none.
@@ -58,15 +57,18 @@ func (u *udpFlows) get(from udpClient) *udpFlow {
 func (u *udpFlows) add(f *udpFlow) (last *udpFlow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	u.of[f.service.Name]++
 	if len(u.known) >= u.most {
+		of := map[servicemodel.Name]int{f.service.Name: 1} // the flows of each service
 		for _, k := range u.known {
-			if last == nil || cmp.Or(cmp.Compare(u.of[last.service.Name], u.of[k.service.Name]),
+			of[k.service.Name]++
+		}
+		for _, k := range u.known {
+			if last == nil || cmp.Or(cmp.Compare(of[last.service.Name], of[k.service.Name]),
 				cmp.Compare(k.answers, last.answers), k.used.Compare(last.used)) < 0 {
 				last = k
 			}
 		}
-		u.drop(last)
+		delete(u.known, last.from)
 	}
 	u.known[f.from] = f
 	f.used = time.Now()
@@ -78,14 +80,7 @@ func (u *udpFlows) remove(f *udpFlow) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if u.known[f.from] == f {
-		u.drop(f)
-	}
-}
-
-func (u *udpFlows) drop(f *udpFlow) {
-	delete(u.known, f.from)
-	if u.of[f.service.Name]--; u.of[f.service.Name] == 0 {
-		delete(u.of, f.service.Name)
+		delete(u.known, f.from)
 	}
 }
 
