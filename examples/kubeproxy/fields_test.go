@@ -23,7 +23,7 @@ var update = flag.Bool("update", false, "write the table of fields and the outpu
 func leaves(t reflect.Type, prefix string) (out []string) {
 	for i := range t.NumField() {
 		f := t.Field(i)
-		name, inline := jsonName(f)
+		name, inline := jsonName(f), f.Anonymous
 		typ := f.Type
 		if typ.Kind() == reflect.Pointer {
 			typ = typ.Elem()
@@ -97,7 +97,7 @@ func other(v reflect.Value) {
 		p.Elem().Set(v.Elem())
 		v.Set(p)
 		other(v.Elem())
-	case v.Type() == duration:
+	case v.Type() == reflect.TypeFor[metav1.Duration]():
 		v.Set(reflect.ValueOf(metav1.Duration{
 			Duration: v.Interface().(metav1.Duration).Duration + time.Second}))
 	case v.Kind() == reflect.Bool:

@@ -7,12 +7,11 @@ import (
 	"os"
 	"reflect"
 	"slices"
-	"strconv"
 	"strings"
-	"time"
 
 	"github.com/spf13/pflag"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	cliflag "k8s.io/component-base/cli/flag"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"sigs.k8s.io/yaml"
 
@@ -32,24 +31,10 @@ type options struct {
 	warnings []string
 }
 
-// besideFile reports whether a flag has an effect beside a file.
-func besideFile(flag string) bool {
-	switch flag {
-	case "healthz-port", "metrics-port":
-		return false
-	case "hostname-override":
-		return true
-	}
-	return isLogging(flag) || slices.ContainsFunc(fields, func(f field) bool {
-		return f.flag == flag && f.field == ""
-	})
-}
-
-// isLogging reports whether a flag belongs to logging.
-func isLogging(flag string) bool {
-	return slices.ContainsFunc(fields, func(f field) bool {
-		return f.flag == flag && strings.HasPrefix(f.field, "logging.")
-	})
+// ofFlag returns the first field that a flag sets, or the entry of a flag without a field.
+func ofFlag(flag string) *field {
+	i := slices.IndexFunc(fields, func(f field) bool { return f.flag == flag })
+	return &fields[i]
 }
 
 // newFlags returns the flags of kube-proxy. The flags of fields set the configuration, which
@@ -66,24 +51,23 @@ func newFlags(o *options) *pflag.FlagSet {
 	fs.Int32Var(&o.healthzPort, "healthz-port", healthzPort, usage("healthz-port"))
 	fs.Int32Var(&o.metricsPort, "metrics-port", metricsPort, usage("metrics-port"))
 	logsapi.AddFlags(&o.config.Logging, fs)
-	values := map[string]*flagValue{}
 	for i := range fields {
 		f := &fields[i]
-		if f.field == "" && f.effect == noEffect {
-			fs.String(f.flag, "", usage(f.flag))
-		}
-		if f.flag == "" || f.field == "" {
-			continue
-		}
-		if v := values[f.flag]; v != nil {
-			v.fields = append(v.fields, fieldAt(o.config, f.field))
-		} else if fs.Lookup(f.flag) == nil {
-			v := &flagValue{fields: []reflect.Value{fieldAt(o.config, f.field)}}
-			values[f.flag] = v
-			p := fs.VarPF(v, f.flag, "", usage(f.flag))
-			if v.Type() == "bool" {
-				p.NoOptDefVal = "true"
+		known := fs.Lookup(f.flag)
+		switch {
+		case f.flag == "":
+		case known != nil: // of two fields, or added above
+			if v, ok := known.Value.(*flagValue); ok {
+				*v = append(*v, setter(fieldAt(o.config, f.field)))
 			}
+		case f.field != "":
+			v := &flagValue{setter(fieldAt(o.config, f.field))}
+			flag := fs.VarPF(v, f.flag, "", usage(f.flag))
+			if v.Type() == "bool" {
+				flag.NoOptDefVal = "true"
+			}
+		case f.effect == noEffect:
+			fs.String(f.flag, "", usage(f.flag))
 		}
 	}
 	return fs
@@ -92,12 +76,8 @@ func newFlags(o *options) *pflag.FlagSet {
 // usage returns the help of a flag: its fields, and the text of the first. It removes backquotes,
 // because pflag would use a word in backquotes as the name of the value.
 func usage(flag string) string {
-	for i := range fields {
-		if f := &fields[i]; f.flag == flag {
-			return strings.ReplaceAll(strings.Trim(f.field+": "+f.text, ": "), "`", "")
-		}
-	}
-	return ""
+	f := ofFlag(flag)
+	return strings.ReplaceAll(strings.Trim(f.field+": "+f.text, ": "), "`", "")
 }
 
 // parseOptions reads the command line and the file that it names.
@@ -169,11 +149,14 @@ func (o *options) load(fs *pflag.FlagSet) error {
 	again := newFlags(&options{config: c})
 	var errs []error
 	fs.Visit(func(f *pflag.Flag) {
-		if !besideFile(f.Name) {
+		isPort := f.Name == "healthz-port" || f.Name == "metrics-port"
+		switch name := ofFlag(f.Name).field; {
+		case strings.HasPrefix(name, "logging."):
+			errs = append(errs, again.Set(f.Name, f.Value.String()))
+		case name == "hostnameOverride", name == "" && !isPort:
+		default:
 			o.warnings = append(o.warnings,
 				"--"+f.Name+" has no effect: there is a file, "+o.configFile)
-		} else if isLogging(f.Name) {
-			errs = append(errs, again.Set(f.Name, f.Value.String()))
 		}
 	})
 	return errors.Join(errs...)
@@ -237,155 +220,81 @@ func (o *options) writeConfig() error {
 }
 
 // fieldAt returns the field of a configuration by its path in the file, such as
-// "iptables.masqueradeBit". It returns the zero Value if there is no such field.
+// "iptables.masqueradeBit".
 func fieldAt(c *config, path string) reflect.Value {
 	v := reflect.ValueOf(c).Elem()
 	for name := range strings.SplitSeq(path, ".") {
-		if v = fieldNamed(v, name); !v.IsValid() {
-			break
-		}
+		all := reflect.VisibleFields(v.Type())
+		i := slices.IndexFunc(all, func(f reflect.StructField) bool { return jsonName(f) == name })
+		v = v.FieldByIndex(all[i].Index)
 	}
 	return v
 }
 
-// fieldNamed returns the field of a struct, or of a struct inlined in it, by its name in JSON.
-func fieldNamed(v reflect.Value, name string) reflect.Value {
-	if v.Kind() != reflect.Struct {
-		return reflect.Value{}
-	}
-	for i := range v.NumField() {
-		tag, inline := jsonName(v.Type().Field(i))
-		if inline {
-			if f := fieldNamed(v.Field(i), name); f.IsValid() {
-				return f
-			}
-		} else if tag == name {
-			return v.Field(i)
-		}
-	}
-	return reflect.Value{}
+// jsonName returns the name of a field in JSON; it is empty if the field is inlined.
+func jsonName(f reflect.StructField) string {
+	name, _, _ := strings.Cut(f.Tag.Get("json"), ",")
+	return name
 }
 
-// jsonName returns the name of a field in JSON, and whether the field is inlined.
-func jsonName(f reflect.StructField) (name string, inline bool) {
-	name, options, _ := strings.Cut(f.Tag.Get("json"), ",")
-	return name, name == "" && strings.Contains(options, "inline")
-}
+// flagValue is a flag that sets one or several fields.
+type flagValue []pflag.Value
 
-// flagValue is a flag (pflag.Value) that sets fields of a configuration.
-type flagValue struct {
-	fields []reflect.Value
-	given  bool // the flag occurred before: lists then grow
-}
-
-var duration = reflect.TypeFor[metav1.Duration]()
-
-// target returns the value of a field, without the pointer that some have.
-func (f *flagValue) target(i int) reflect.Value {
-	v := f.fields[i]
-	if v.Kind() == reflect.Pointer {
-		v.Set(reflect.New(v.Type().Elem())) // defaults must not be shared
-		v = v.Elem()
-	}
-	return v
-}
-
-// Set parses the value of the flag. An empty value leaves the default, as in kube-proxy.
-func (f *flagValue) Set(text string) error {
+// Set sets the fields. An empty value leaves the default, as in kube-proxy.
+func (l *flagValue) Set(text string) error {
 	if text == "" {
 		return nil
 	}
-	for i := range f.fields {
-		v := f.target(i)
-		if v.Kind() == reflect.Slice && !f.given {
-			v.SetZero()
-		}
-		if err := setText(v, text); err != nil {
+	for _, v := range *l {
+		if err := v.Set(text); err != nil {
 			return err
 		}
-	}
-	f.given = true
-	return nil
-}
-
-// setText parses a text into a field.
-func setText(v reflect.Value, text string) error {
-	var err error
-	switch {
-	case v.Type() == duration:
-		var d time.Duration
-		d, err = time.ParseDuration(text)
-		v.Set(reflect.ValueOf(metav1.Duration{Duration: d}))
-	case v.Kind() == reflect.String:
-		v.SetString(text)
-	case v.Kind() == reflect.Bool:
-		var b bool
-		b, err = strconv.ParseBool(text)
-		v.SetBool(b)
-	case v.Kind() == reflect.Int32:
-		var n int64
-		n, err = strconv.ParseInt(text, 0, 32)
-		v.SetInt(n)
-	case v.Kind() == reflect.Float32:
-		var n float64
-		n, err = strconv.ParseFloat(text, 32)
-		v.SetFloat(n)
-	case v.Kind() == reflect.Slice:
-		v.Set(reflect.AppendSlice(v, reflect.ValueOf(strings.Split(text, ","))))
-	case v.Kind() == reflect.Map:
-		err = setGates(v.Interface().(map[string]bool), text)
-	default:
-		err = fmt.Errorf("no flag sets a %s", v.Type())
-	}
-	return err
-}
-
-// setGates adds feature gates from NAME=BOOL,…
-func setGates(gates map[string]bool, text string) error {
-	for pair := range strings.SplitSeq(text, ",") {
-		if strings.TrimSpace(pair) == "" {
-			continue
-		}
-		name, value, _ := strings.Cut(pair, "=")
-		on, err := strconv.ParseBool(strings.TrimSpace(value))
-		if err != nil {
-			return fmt.Errorf("%q: want NAME=true or NAME=false", pair)
-		}
-		gates[strings.TrimSpace(name)] = on
 	}
 	return nil
 }
 
 // String returns the value of the first field.
-func (f *flagValue) String() string {
-	if len(f.fields) == 0 || !f.fields[0].IsValid() {
-		return ""
+func (l *flagValue) String() string {
+	if l.Type() == "stringSlice" { // which has brackets, so that the help would show none as []
+		return strings.Trim((*l)[0].String(), "[]")
 	}
-	v := reflect.Indirect(f.fields[0])
-	switch {
-	case !v.IsValid() || v.Kind() == reflect.Slice && v.Len() == 0:
-		return ""
-	case v.Type() == duration:
-		return v.Interface().(metav1.Duration).Duration.String()
-	case v.Kind() == reflect.Slice:
-		return strings.Join(v.Interface().([]string), ",")
-	}
-	return fmt.Sprint(v.Interface())
+	return (*l)[0].String()
 }
 
 // Type returns the name of the value in the help.
-func (f *flagValue) Type() string {
-	t := f.fields[0].Type()
-	if t.Kind() == reflect.Pointer {
-		t = t.Elem()
+func (l *flagValue) Type() string { return (*l)[0].Type() }
+
+// setter returns a flag of pflag that sets a field.
+func setter(field reflect.Value) pflag.Value {
+	if field.Kind() == reflect.Pointer { // its default must not be shared
+		own := reflect.New(field.Type().Elem())
+		if !field.IsNil() {
+			own.Elem().Set(field.Elem())
+		}
+		field.Set(own)
+		field = own.Elem()
 	}
-	switch {
-	case t == duration:
-		return "duration"
-	case t.Kind() == reflect.Slice:
-		return "strings"
-	case t.Kind() == reflect.Map:
-		return "mapStringBool"
+	at := field.Addr()
+	if field.Kind() == reflect.String {
+		at = at.Convert(reflect.TypeFor[*string]())
 	}
-	return t.Kind().String()
+	const name = "flag"
+	var fs pflag.FlagSet
+	switch p := at.Interface().(type) {
+	case *string:
+		fs.StringVar(p, name, *p, "")
+	case *bool:
+		fs.BoolVar(p, name, *p, "")
+	case *int32:
+		fs.Int32Var(p, name, *p, "")
+	case *float32:
+		fs.Float32Var(p, name, *p, "")
+	case *metav1.Duration:
+		fs.DurationVar(&p.Duration, name, p.Duration, "")
+	case *[]string:
+		fs.StringSliceVar(p, name, *p, "")
+	case *map[string]bool:
+		fs.Var(cliflag.NewMapStringBool(p), name, "")
+	}
+	return fs.Lookup(name).Value
 }

@@ -7,7 +7,6 @@ import (
 	"maps"
 	"net/netip"
 	"os"
-	"reflect"
 	"slices"
 	"strings"
 	"time"
@@ -82,11 +81,8 @@ func newSettings(c *config) (*settings, []string, []*valueError) {
 	r.conntrack()
 	r.windows()
 	var warnings []string
-	defaults := &config{}
-	setDefaults(defaults)
 	for _, f := range fields {
-		if f.field != "" && f.effect == noEffect && !reflect.DeepEqual(
-			fieldAt(c, f.field).Interface(), fieldAt(defaults, f.field).Interface()) {
+		if f.field != "" && f.effect == noEffect && !fieldAt(c, f.field).IsZero() {
 			warnings = append(warnings, f.field+" has no effect: "+f.text)
 		}
 	}
