@@ -86,7 +86,7 @@ func TestProblems(t *testing.T) {
 	for _, tt := range mistakes(t) {
 		t.Run(tt.Name, func(t *testing.T) {
 			t.Parallel()
-			_, result := load(t, tt.Text)
+			tracker, result := load(t, tt.Text)
 			var got []string
 			for _, p := range result.Problems {
 				got = append(got, strings.TrimPrefix(p.Error(), "m.yaml:"))
@@ -94,51 +94,13 @@ func TestProblems(t *testing.T) {
 			require.Equal(t, tt.Want, got)
 			isWarning := strings.Contains(tt.Want[0], "is skipped")
 			require.Equal(t, isWarning, result.Err() == nil)
+			require.Nil(t, tracker.State().Service(web))
 		})
 	}
 }
 
-func TestUnreadableText(t *testing.T) {
+func TestTextThatIsNotUTF8(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ name, text, want string }{
-		{"truncated YAML", strings.TrimSuffix(service, "  - name: http\n    port: 80\n") +
-			"  - {name: http,\n",
-			"m.yaml:8: document 1: not YAML: did not find expected node content"},
-		{"truncated JSON", serviceJSON[:60],
-			"m.yaml:1: document 1: not JSON: the text ends in the middle of a value"},
-		{"broken JSON", "{\"apiVersion\":\n\"v1\",,}",
-			"m.yaml:2: document 1: not JSON: invalid character ','"},
-		{"text after a YAML value", "{a: b}\n{c: d}\n",
-			"m.yaml:1: document 1: there is more text after the document's value"},
-		{"a tab", "a:\n\t- b\n",
-			"m.yaml:2: document 1: not YAML: found character that cannot start any token"},
-		{"a word", "hello\n", "m.yaml:1: document 1: hello: is text, must be a Kubernetes object"},
-		{"a NUL byte", "a: b\nc: \x00\n", "m.yaml:2: not text: it contains a NUL byte"},
-		{"not UTF-8", "a: b\n\nc: \xff\n", "m.yaml:3: not text: it is not valid UTF-8"},
-		{"a merge key", "a: &a {b: c}\nd:\n  <<: *a\n",
-			"m.yaml:3: document 1: merge keys (<<) are not supported"},
-		{"a tag", "a: !!binary aGVsbG8=\n",
-			"m.yaml:1: document 1: the tag !!binary is not supported"},
-		{"a tag that does not fit", "a: !!int hello\n",
-			"m.yaml:1: document 1: hello is not a number"},
-		{"an object as field name", "{a: b}: c\n",
-			"m.yaml:1: document 1: a field name must be text"},
-		{"a value of an object cut off in JSON", "{\"a\":",
-			"m.yaml:1: document 1: not JSON: the text ends in the middle of a value"},
-		{"an unknown alias", "a: *b\n",
-			"m.yaml:1: document 1: not YAML: unknown anchor 'b' referenced"},
-		{"an alias to itself", "a: &a [*a]\n",
-			"m.yaml:1: document 1: the alias *a stands for something it is part of"},
-		{"a terminal escape", "kind: \"\\e[2J\"\napiVersion: v1\n\"\\e\": 1\n\"\\e\": 2",
-			`m.yaml:4: document 1: field "\x1b" is given twice`},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			tracker, result := load(t, tt.text)
-			require.Len(t, result.Problems, 1)
-			require.Contains(t, result.Problems[0].Error(), tt.want)
-			require.False(t, result.Problems[0].Warning)
-			require.Zero(t, tracker.State().Len())
-		})
-	}
+	_, result := load(t, "a: b\n\nc: \xff\n")
+	require.EqualError(t, result.Err(), "m.yaml:3: not text: it is not valid UTF-8")
 }
