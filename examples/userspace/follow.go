@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 	"sync/atomic"
-	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -19,19 +18,13 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
 
-// follower keeps a state equal to manifests. It polls the files, which works on every system and
-// every file system.
+// follower keeps a state equal to manifests. It reads the files again and again, which works on
+// every system and every file system.
 type follower struct {
 	options *options
 	log     *slog.Logger
-	seen    map[string]stamp             // the files that were read
+	seen    map[string]string            // the texts of the files that were read
 	set     atomic.Pointer[manifest.Set] // the files, when they last had no error
-}
-
-// stamp identifies a version of a file.
-type stamp struct {
-	size     int64
-	modified time.Time
 }
 
 // state returns the services and endpoints of the files.
@@ -41,14 +34,14 @@ func (f *follower) state() servicemodel.State { return f.set.Load().Tracker().St
 // changed. While any file has an error, the state stays as it was.
 func (f *follower) read() (bool, error) {
 	now, errs := f.list()
-	if maps.EqualFunc(now, f.seen, stamp.equal) {
+	if maps.Equal(now, f.seen) {
 		return false, errors.Join(errs...)
 	}
 	f.seen = now
 	set := manifest.NewSet(kube.Config{Node: servicemodel.Node{Name: f.options.node},
 		Annotations: f.options.annotations, Strict: true})
 	for _, name := range slices.Sorted(maps.Keys(now)) {
-		r, err := set.PutFile(name)
+		r, err := set.Put(name, strings.NewReader(now[name]))
 		errs = append(errs, err, r.Err())
 		for _, p := range r.Warnings() {
 			f.log.Warn(p.Error())
@@ -65,12 +58,10 @@ func (f *follower) read() (bool, error) {
 	return true, nil
 }
 
-func (s stamp) equal(o stamp) bool { return s.size == o.size && s.modified.Equal(o.modified) }
-
-// list returns the present files: the named ones, and the manifests in directories.
-func (f *follower) list() (map[string]stamp, []error) {
+// list returns the texts of the present files: the named ones, and the manifests in directories.
+func (f *follower) list() (map[string]string, []error) {
 	var errs []error
-	all := map[string]stamp{}
+	all := map[string]string{}
 	for _, path := range f.options.paths {
 		names := []string{path}
 		if entries, err := os.ReadDir(path); err == nil {
@@ -83,11 +74,11 @@ func (f *follower) list() (map[string]stamp, []error) {
 			}
 		}
 		for _, name := range names {
-			info, err := os.Stat(name)
+			text, err := os.ReadFile(name)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("read manifest: %w", err))
 			} else {
-				all[name] = stamp{info.Size(), info.ModTime()}
+				all[name] = string(text)
 			}
 		}
 	}

@@ -122,14 +122,14 @@ type options struct {
 	interval    time.Duration
 	drain       time.Duration
 	proxy       proxy.Config
-
-	headers map[string]bool // services, or "all"
 }
 
 // parse parses the flags. Errors name the flag. If the user asks for help, parse writes it and
 // returns [flag.ErrHelp].
 func parse(args []string, help io.Writer) (*options, error) {
-	o := &options{headers: map[string]bool{}}
+	headers := map[string]bool{} // services, or "all"
+	o := &options{}
+	o.proxy.Header = func(n servicemodel.Name) bool { return headers["all"] || headers[n.String()] }
 	f := flag.NewFlagSet("userspace", flag.ContinueOnError)
 	f.SetOutput(io.Discard) // the returned error is enough
 	f.Func("f", "manifest, or directory of manifests (.yaml, .yml, .json); may be repeated",
@@ -143,7 +143,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	})
 	f.Func("proxy-protocol", "service whose endpoints are sent a header of the PROXY protocol, "+
 		"version 2, such as default/web, or all; may be repeated",
-		func(s string) error { o.headers[s] = true; return nil })
+		func(s string) error { headers[s] = true; return nil })
 	f.Func("connections", "what becomes of connections to endpoints that go: leave, cut, or how "+
 		"long they are drained, such as 30s (default leave)", func(s string) (err error) {
 		o.connections, err = servicemodel.ParseConnectionPolicy(s)
@@ -174,23 +174,13 @@ func parse(args []string, help io.Writer) (*options, error) {
 		}
 		return nil, err
 	}
-	o.proxy.Header = o.header
-	return o, o.check(f.Args())
-}
-
-func (o *options) check(rest []string) error {
 	switch {
-	case len(rest) > 0 || len(o.paths) == 0:
-		return errors.New("give manifests with -f")
+	case f.NArg() > 0 || len(o.paths) == 0:
+		return nil, errors.New("give manifests with -f")
 	case o.interval <= 0:
-		return fmt.Errorf("-interval: %v: must be positive", o.interval)
+		return nil, fmt.Errorf("-interval: %v: must be positive", o.interval)
 	case o.drain < 0:
-		return fmt.Errorf("-drain: %v: must not be negative", o.drain)
+		return nil, fmt.Errorf("-drain: %v: must not be negative", o.drain)
 	}
-	return nil
-}
-
-// header is [proxy.Config.Header] according to the flags.
-func (o *options) header(n servicemodel.Name) bool {
-	return o.headers["all"] || o.headers[n.String()]
+	return o, nil
 }

@@ -201,7 +201,7 @@ func TestAProgramDoesNotStartWithABrokenManifest(t *testing.T) {
 	p := start(t, "-f", path, "-f", path+"x")
 	require.Error(t, p.Wait())
 	require.Contains(t, p.output(), path+":11: document 1: Service default/web: spec.prots: ")
-	require.Contains(t, p.output(), "read manifest: stat "+path+"x: no such file or directory")
+	require.Contains(t, p.output(), "read manifest: open "+path+"x: no such file or directory")
 }
 
 func TestFlags(t *testing.T) {
@@ -222,8 +222,8 @@ func TestFlags(t *testing.T) {
 	require.NoError(t, err)
 	require.Equal(t, []string{"a", "b"}, o.paths)
 	require.Equal(t, "drain 30s", o.connections.String())
-	require.True(t, o.header(servicemodel.Name{Namespace: "default", Name: "web"}))
-	require.False(t, o.header(servicemodel.Name{}))
+	require.True(t, o.proxy.Header(servicemodel.Name{Namespace: "default", Name: "web"}))
+	require.False(t, o.proxy.Header(servicemodel.Name{}))
 	var help bytes.Buffer
 	_, err = parse([]string{"-h"}, &help)
 	require.ErrorIs(t, err, flag.ErrHelp)
