@@ -38,29 +38,29 @@ type step struct {
 //     questions take linear time. The numbers of found elements say which sets hold more.
 //  2. Dump small sets that hold more. They name the unwanted frontends.
 //  3. Ask for one slot more than each wanted pool has, in maps that are too large for a dump.
-//  4. Elements that are left over by now may be about service ports that seem whole. Ask again for
-//     these service ports. All their elements are then left over, too.
+//  4. Elements that are left over by now may be about service ports that seem whole. All elements
+//     of these service ports are then left over, too.
 //  5. Ask for the slots of the frontends that are left over.
 //  6. Ask for hairpins of the endpoints in those slots, and in pools that are not as wanted.
 //  7. Dump as few as possible of the large sets that still hold more.
 //  8. The elements of that dump, too, may be about service ports that seem whole.
-func (k *kernel) steps() []step {
+func (k *kernel) steps(r *reading) []step {
 	return []step{
 		{"ask for what is wanted", k.askWanted},
 		{"dump small sets that hold more", k.dump(false)},
-		{"ask for a slot more than wanted", k.askMoreSlots},
-		{"ask again for contested service ports", k.askAgain},
-		{"ask for slots of frontends that nobody wants", k.askSlots},
-		{"ask for hairpins that nobody wants", k.askHairpins},
+		{"ask for a slot more than wanted", k.asking(r.slotsAfterWanted)},
+		{"leave contested service ports over", r.contest},
+		{"ask for slots of frontends that nobody wants", k.asking(r.slotsLeftOver)},
+		{"ask for hairpins that nobody wants", k.asking(r.hairpinsLeftOver)},
 		{"dump large sets that hold more", k.dump(true)},
-		{"ask again for contested service ports", k.askAgain},
+		{"leave contested service ports over", r.contest},
 	}
 }
 
 // readElements reads the elements of a table.
 func (k *kernel) readElements(ctx context.Context, r *reading, want *servicemodel.Table) error {
 	r.expect(want)
-	for _, s := range k.steps() {
+	for _, s := range k.steps(r) {
 		if err := s.do(ctx, r); err != nil {
 			return fmt.Errorf("%s: %w", s.doing, err)
 		}
@@ -80,13 +80,17 @@ type asker struct {
 func (a *asker) ask(ctx context.Context, r *reading, q *questions) error {
 	a.req.Reset()
 	a.asked = a.asked[:0]
-	for set, about := range q.of {
+	for name, about := range q.of {
+		set := r.sets[name]
+		if set == nil {
+			continue // its elements are never found
+		}
 		for asked := range slices.Chunk(about, askEntries) {
 			a.list.Reset()
 			for _, i := range asked {
 				a.list.Add(nft.Elem{Key: q.all[i].want.Key, KeyEnd: q.all[i].want.KeyEnd})
 			}
-			nft.AppendLookup(&a.req, r.f, r.name, r.sets[set], &a.list)
+			nft.AppendLookup(&a.req, r.f, r.name, set, &a.list)
 			a.asked = append(a.asked, asked)
 		}
 	}
@@ -101,46 +105,11 @@ func (a *asker) ask(ctx context.Context, r *reading, q *questions) error {
 	})
 }
 
-// job adds what an asker asks for at once: service ports, or addresses of a set.
-type job func(*questions, *writer)
-
-// portJobs returns the jobs for service ports.
-func (r *reading) portJobs(ports []servicePort) (l []job) {
-	for chunk := range slices.Chunk(ports, chunkPorts) {
-		l = append(l, func(q *questions, w *writer) {
-			for _, s := range chunk {
-				q.addPort(r, w, s)
-			}
-		})
-	}
-	return l
-}
-
-// askWanted asks for all wanted elements.
+// askWanted asks for all wanted elements. Two askers at the same time need half the time, because
+// readers hold no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
 func (k *kernel) askWanted(ctx context.Context, r *reading) error {
-	jobs := r.portJobs(portsOf(r.f, r.want))
-	for _, set := range addressSets {
-		at := r.position(set)
-		for chunk := range slices.Chunk(slices.Collect(addressesOf(r.want, r.f, set)),
-			chunkAddrs) {
-			jobs = append(jobs, func(q *questions, w *writer) {
-				for _, a := range chunk {
-					w.address(set, a, func(_ string, e nft.Elem) { q.add(at, e) })
-				}
-			})
-		}
-	}
-	return k.run(ctx, r, jobs, false)
-}
-
-// askAgain asks again for the service ports that are contested. These no longer count as whole.
-func (k *kernel) askAgain(ctx context.Context, r *reading) error {
-	return k.run(ctx, r, r.portJobs(r.contested()), true)
-}
-
-// run does jobs in parallel. Two askers at the same time need half the time, because readers hold
-// no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
-func (k *kernel) run(ctx context.Context, r *reading, jobs []job, again bool) error {
+	jobs := slices.Collect(slices.Chunk(portsOf(r.f, r.want), chunkPorts))
+	jobs = slices.AppendSeq(jobs, slices.Chunk(addressesIn(r.f, r.want), chunkAddrs))
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -148,16 +117,18 @@ func (k *kernel) run(ctx context.Context, r *reading, jobs []job, again bool) er
 	var group sync.WaitGroup
 	for _, a := range k.askers[:min(len(k.askers), len(jobs))] {
 		group.Go(func() {
-			q, w := &questions{}, newWriter()
+			q, w := newQuestions(), newWriter()
 			for i := next.Add(1); i <= int64(len(jobs)); i = next.Add(1) {
 				q.reset()
-				jobs[i-1](q, w)
+				for _, o := range jobs[i-1] {
+					q.addObject(r, w, o)
+				}
 				if err := a.ask(ctx, r, q); err != nil {
 					cancel(err)
 					return
 				}
 				r.mu.Lock()
-				r.note(q, again)
+				r.note(q)
 				r.mu.Unlock()
 			}
 		})
@@ -175,13 +146,13 @@ func (k *kernel) run(ctx context.Context, r *reading, jobs []job, again bool) er
 func (k *kernel) dump(large bool) func(context.Context, *reading) error {
 	return func(ctx context.Context, r *reading) error {
 		wanted := map[string]map[string]bool{} // the keys in the sets to dump
-		for i, set := range r.sets {
+		for set := range r.sets {
 			switch {
-			case !isRead(set.Name) || isLarge(set.Name) != large || r.complete(i):
-			case large && r.want != nil && r.found[i] > k.dumpable:
+			case !isRead(set) || isLarge(set) != large || r.complete(set):
+			case large && r.want != nil && r.found[set] > k.dumpable:
 				r.unread = true
 			default:
-				wanted[set.Name] = make(map[string]bool, r.found[i])
+				wanted[set] = make(map[string]bool, r.found[set])
 			}
 		}
 		r.noteWanted(wanted)
@@ -199,10 +170,9 @@ func (k *kernel) dump(large bool) func(context.Context, *reading) error {
 	}
 }
 
-// askMoreSlots asks whether the wanted frontends have a slot more than is wanted, if their map
+// slotsAfterWanted asks whether the wanted frontends have a slot more than is wanted, if their map
 // holds more than was found. Maps whose numbers the kernel does not tell are dumped later.
-func (k *kernel) askMoreSlots(ctx context.Context, r *reading) error {
-	ask, end := k.asking(ctx, r)
+func (r *reading) slotsAfterWanted(ask asks) {
 	for fe := range frontendsOf(r.want, r.f) {
 		internal, external := nocopy.Of(r.want).PoolsOf(fe)
 		for i, p := range []*servicemodel.Pool{internal, external} {
@@ -210,63 +180,55 @@ func (k *kernel) askMoreSlots(ctx context.Context, r *reading) error {
 				continue
 			}
 			set := r.w.slotMap(kindOf(fe.Key), i == 1, p)
-			if at := r.position(set); at >= 0 && r.tells(set) && !r.complete(at) {
+			if r.tells(set) && !r.complete(set) {
 				ask(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), entryCount(p)))
 			}
 		}
 	}
-	return end()
 }
 
-// askSlots asks for the slots of the frontends that are left over. A map that is dumped anyway
+// slotsLeftOver asks for the slots of the frontends that are left over. A map that is dumped anyway
 // needs no questions.
-func (k *kernel) askSlots(ctx context.Context, r *reading) error {
-	ask, end := k.asking(ctx, r)
+func (r *reading) slotsLeftOver(ask asks) {
 	if r.want != nil || r.tells(kindService.prefix+setEndpoints) {
 		r.moreSlots(ask)
 	}
-	return end()
 }
 
-// askHairpins asks for the hairpins of endpoints that were found and are not wanted, unless a dump
-// reads the set.
-func (k *kernel) askHairpins(ctx context.Context, r *reading) error {
-	ask, end := k.asking(ctx, r)
+// hairpinsLeftOver asks for the hairpins of endpoints that were found and are not wanted, unless a
+// dump reads the set.
+func (r *reading) hairpinsLeftOver(ask asks) {
 	if r.tells(setHairpins) {
 		for a := range r.unwantedAddrs() {
 			ask(setHairpins, appendAddrKey(nil, setHairpins, a))
 		}
 	}
-	return end()
 }
 
-// asking returns a function that asks for an element by set and key, and one that ends the
-// questions. The elements that exist come into the reading. They are not as wanted. After an error
-// nothing is asked.
-func (k *kernel) asking(ctx context.Context, r *reading) (ask func(set string, key []byte),
-	end func() error) {
-	q, err := &questions{}, error(nil)
-	send := func() {
-		if err == nil {
-			err = k.askers[0].ask(ctx, r, q)
-		}
-		for i := range q.all {
-			if a := &q.all[i]; err == nil && a.found && r.add(r.sets[a.set].Name, a.elem()) {
-				r.found[a.set]++
+// asking returns a step that asks for the elements that which names. The elements that exist come
+// into the reading: they are not as wanted.
+func (k *kernel) asking(which func(asks)) func(context.Context, *reading) error {
+	return func(ctx context.Context, r *reading) error {
+		q, err := newQuestions(), error(nil)
+		send := func() {
+			if err == nil {
+				err = k.askers[0].ask(ctx, r, q)
 			}
+			for i := range q.all {
+				if a := &q.all[i]; err == nil && a.found && r.add(a.set, a.elem()) {
+					r.found[a.set]++
+				}
+			}
+			q.reset()
 		}
-		q.reset()
-	}
-	ask = func(set string, key []byte) {
-		if q.add(r.position(set), nft.Elem{Key: key}); len(q.all) >= k.chunk {
-			send()
-		}
-	}
-	end = func() error {
+		which(func(set string, key []byte) {
+			if q.add(set, nft.Elem{Key: key}); len(q.all) >= k.chunk {
+				send()
+			}
+		})
 		send()
 		return err
 	}
-	return ask, end
 }
 
 // dumpSet reads all elements of a set. After many elements were added, the kernel moves the set to

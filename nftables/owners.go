@@ -55,11 +55,6 @@ func idOf(owner string) ownerID {
 // number is the key of the owner's n-th frontend in the index.
 func (id ownerID) number(n int) []byte { return append(id[:], nft.Native32(uint32(n))...) }
 
-// frontend is the element of the owner's n-th frontend in the index.
-func (id ownerID) frontend(n int, k servicemodel.FrontendKey) nft.Elem {
-	return nft.Elem{Key: id.number(n), Data: indexed(k)}
-}
-
 // indexed encodes a frontend's key with its address, even for a node port.
 func indexed(k servicemodel.FrontendKey) []byte {
 	var b []byte
@@ -69,10 +64,8 @@ func indexed(k servicemodel.FrontendKey) []byte {
 	return nft.AppendFrontend(b, k)
 }
 
-// hairpin is the element of an owner's hairpin address in the index.
-func (id ownerID) hairpin(a netip.Addr) nft.Elem {
-	return nft.Elem{Key: append(nft.AppendAddr(nil, a), id[:]...)}
-}
+// hairpin is the key of an owner's hairpin address in the index.
+func (id ownerID) hairpin(a netip.Addr) []byte { return append(nft.AppendAddr(nil, a), id[:]...) }
 
 // addrUsers counts the owners of each address in a set. An address that is not in the set has no
 // entry.
@@ -181,8 +174,8 @@ func (pl *planner) indexOwners(p *plan, t *tablePlan) {
 		}
 	}
 	for _, owner := range owners {
-		indexFrontends(t, owner, was.frontends[owner], now.frontends[owner])
-		indexHairpins(t, owner, was.hairpins[owner], now.hairpins[owner])
+		t.differ(func(to sink) { was.elements(owner, to) },
+			func(to sink) { now.elements(owner, to) })
 	}
 	for _, set := range addressSets {
 		pl.users(t, set, was.users[set], before.users[set], now.users[set])
@@ -198,34 +191,14 @@ func (pl *planner) ownersAfter(c *servicemodel.ChangeSet) []string {
 	return pl.owning.owners
 }
 
-// indexFrontends plans the index entries for an owner's frontends.
-func indexFrontends(t *tablePlan, owner string, was, is []servicemodel.FrontendKey) {
+// elements writes the index of an owner.
+func (o *ownership) elements(owner string, to sink) {
 	id := idOf(owner)
-	for n := range max(len(was), len(is)) {
-		if n < len(was) && n < len(is) && was[n] == is[n] {
-			continue
-		}
-		if n < len(was) {
-			t.del(setOwnerFrontends, id.frontend(n, was[n]))
-		}
-		if n < len(is) {
-			t.add(setOwnerFrontends, id.frontend(n, is[n]))
-		}
+	for n, k := range o.frontends[owner] {
+		to(setOwnerFrontends, nft.Elem{Key: id.number(n), Data: indexed(k)})
 	}
-}
-
-// indexHairpins plans the index entries for an owner's hairpins.
-func indexHairpins(t *tablePlan, owner string, was, is map[netip.Addr]bool) {
-	id := idOf(owner)
-	for _, a := range slices.SortedFunc(maps.Keys(was), netip.Addr.Compare) {
-		if !is[a] {
-			t.del(setOwnerHairpins, id.hairpin(a))
-		}
-	}
-	for _, a := range slices.SortedFunc(maps.Keys(is), netip.Addr.Compare) {
-		if !was[a] {
-			t.add(setOwnerHairpins, id.hairpin(a))
-		}
+	for _, a := range slices.SortedFunc(maps.Keys(o.hairpins[owner]), netip.Addr.Compare) {
+		to(setOwnerHairpins, nft.Elem{Key: id.hairpin(a)})
 	}
 }
 

@@ -130,8 +130,10 @@ func (p *partsReading) read(ctx context.Context, crowded bool) (*servicemodel.Ta
 		case p.otherLayout():
 			err = p.readOther(ctx, r, &c)
 		case p.version.unfinished: // they are nobody's
-		case r.exists && p.whole:
-			err = p.readWhole(ctx, r, &c)
+		case r.exists && p.whole: // the whole objects of a broken table go into the new one
+			err = p.k.readElements(ctx, r, nil)
+			r.countUsers()
+			r.interpret(&c)
 		case r.exists:
 			err = p.readParts(ctx, r, &c)
 		}
@@ -197,21 +199,4 @@ func (p *partsReading) sound(crowded bool) bool {
 func (r *reading) indexFits() bool {
 	n, told := r.told[setOwnerFrontends]
 	return !told || n == r.told[kindService.registry]+r.told[kindNodePort.registry]
-}
-
-// readWhole reads everything in a table, even in a broken table: its whole objects go into the new
-// one.
-func (p *partsReading) readWhole(ctx context.Context, r *reading, c *servicemodel.Contents) error {
-	for _, set := range setsOf(r.f, &r.shape) {
-		if !isRead(set.Name) || r.specs[set.Name] != set.Spec() {
-			continue
-		}
-		err := p.k.dumpSet(ctx, r, set.Name, func(e nft.Elem) { r.add(set.Name, e) })
-		if err != nil {
-			return err
-		}
-	}
-	r.countUsers()
-	r.interpret(c)
-	return nil
 }

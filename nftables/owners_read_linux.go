@@ -33,14 +33,16 @@ type ownerReading struct {
 //  3. [dataplane.Flows] needs the frontends of others with the number of a UDP node port.
 //  4. The sets in which the owners' frontends are say how many slots they have.
 //  5. With their slots, the frontends and pools are known.
-//  6. These have addresses, which other owners may share.
+//  6. These have endpoints, of which some are hairpins of the owners.
+//  7. Other owners may share the addresses.
 func (o *ownerReading) steps() []step {
 	return []step{
 		{"ask the index for frontends", o.askIndex},
 		{"ask for the owners of frontends", o.askFrontends},
 		{"dump the frontends beside a node port", o.dumpBeside},
 		{"ask for what is said about frontends", o.askMembers},
-		{"ask for slots", o.askSlots},
+		{"ask for slots", o.k.asking(o.r.moreSlots)},
+		{"ask for hairpins", o.askHairpins},
 		{"ask for addresses", o.askAddresses},
 	}
 }
@@ -71,13 +73,14 @@ const indexWindow = 4
 func (o *ownerReading) askIndex(ctx context.Context, r *reading) error {
 	have, open := r.index.frontends, o.owners
 	for from, to := 0, indexWindow; len(open) > 0; from, to = to, 2*to {
-		ask, end := o.k.asking(ctx, r)
-		for _, owner := range open {
-			for n := from; n < to; n++ {
-				ask(setOwnerFrontends, idOf(owner).number(n))
+		err := o.k.asking(func(ask asks) {
+			for _, owner := range open {
+				for n := from; n < to; n++ {
+					ask(setOwnerFrontends, idOf(owner).number(n))
+				}
 			}
-		}
-		if err := end(); err != nil {
+		})(ctx, r)
+		if err != nil {
 			return err
 		}
 		for _, owner := range open {
@@ -105,11 +108,11 @@ func (o *ownerReading) askFrontends(ctx context.Context, r *reading) error {
 	}
 	slices.SortFunc(o.keys, servicemodel.FrontendKey.Compare)
 	o.keys = slices.Compact(o.keys)
-	ask, end := o.k.asking(ctx, r)
-	for _, key := range o.keys {
-		ask(kindOf(key).registry, nft.AppendFrontend(nil, key))
-	}
-	err := end()
+	err := o.k.asking(func(ask asks) {
+		for _, key := range o.keys {
+			ask(kindOf(key).registry, nft.AppendFrontend(nil, key))
+		}
+	})(ctx, r)
 	o.keys = slices.DeleteFunc(o.keys, func(key servicemodel.FrontendKey) bool {
 		in, at := r.elems[kindOf(key).registry], string(nft.AppendFrontend(nil, key))
 		if in[at] == nil || !o.isOthers(key, *in[at]) {
@@ -156,26 +159,29 @@ func (o *ownerReading) dumpBeside(ctx context.Context, r *reading) error {
 // askMembers asks in which sets the frontends are. Sets whose keys have more than a frontend are
 // dumped, and the source ranges only if a frontend is restricted.
 func (o *ownerReading) askMembers(ctx context.Context, r *reading) error {
-	ask, end := o.k.asking(ctx, r)
 	own, dumped := map[servicemodel.FrontendKey]bool{}, []string(nil)
-	for _, k := range kinds {
-		sets := k.memberships(r.f, &r.shape)
-		if k == kindService {
-			sets = append(sets, &nft.Set{Name: setRestricted})
-		}
-		for _, set := range sets {
-			if len(set.Key) > len(k.key(r.f)) {
-				dumped = append(dumped, set.Name)
-				continue
+	for _, key := range o.keys {
+		own[key] = true
+	}
+	err := o.k.asking(func(ask asks) {
+		for _, k := range kinds {
+			sets := k.memberships(r.f, &r.shape)
+			if k == kindService {
+				sets = append(sets, &nft.Set{Name: setRestricted})
 			}
-			for _, key := range o.keys {
-				if own[key] = true; kindOf(key) == k {
-					ask(set.Name, nft.AppendFrontend(nil, key))
+			for _, set := range sets {
+				if len(set.Key) > len(k.key(r.f)) {
+					dumped = append(dumped, set.Name)
+					continue
+				}
+				for _, key := range o.keys {
+					if kindOf(key) == k {
+						ask(set.Name, nft.AppendFrontend(nil, key))
+					}
 				}
 			}
 		}
-	}
-	err := end()
+	})(ctx, r)
 	if len(r.elems[setRestricted]) > 0 {
 		dumped = append(dumped, setSources)
 	}
@@ -193,58 +199,57 @@ func (o *ownerReading) askMembers(ctx context.Context, r *reading) error {
 	return err
 }
 
-// askSlots asks for the slots of the owners' frontends, and finds out what all elements mean.
-func (o *ownerReading) askSlots(ctx context.Context, r *reading) error {
-	ask, end := o.k.asking(ctx, r)
-	r.moreSlots(ask)
-	err := end()
+// askHairpins finds out what all elements mean, and asks which endpoints are hairpins of their
+// owners.
+func (o *ownerReading) askHairpins(ctx context.Context, r *reading) error {
 	r.interpret(&o.have)
+	err := o.k.asking(func(ask asks) {
+		for _, p := range o.have.Pools {
+			for _, s := range p.Slots {
+				owner := idOf(p.ID.Service.Name.Namespace)
+				ask(setOwnerHairpins, owner.hairpin(s.Endpoint.Addr()))
+			}
+		}
+	})(ctx, r)
+	for _, p := range o.have.Pools {
+		owner := p.ID.Service.Name.Namespace
+		for _, s := range p.Slots {
+			a := s.Endpoint.Addr()
+			if r.elems[setOwnerHairpins][string(idOf(owner).hairpin(a))] == nil {
+				continue
+			}
+			if r.index.hairpins[owner] == nil {
+				r.index.hairpins[owner] = map[netip.Addr]bool{}
+			}
+			r.index.hairpins[owner][a] = true
+		}
+	}
 	return err
 }
 
 // askAddresses asks for the owners' addresses and the wanted ones: whether they belong to the
 // owners, and how many owners need them.
 func (o *ownerReading) askAddresses(ctx context.Context, r *reading) error {
-	ask, end := o.k.asking(ctx, r)
-	for _, p := range o.have.Pools {
-		for _, s := range p.Slots {
-			owner := idOf(p.ID.Service.Name.Namespace)
-			ask(setOwnerHairpins, owner.hairpin(s.Endpoint.Addr()).Key)
-		}
-	}
-	if err := end(); err != nil {
-		return err
-	}
 	own := map[string]map[netip.Addr]bool{setClusterIPs: {}, setHairpins: {}}
-	for _, p := range o.have.Pools {
-		owner := p.ID.Service.Name.Namespace
-		for _, s := range p.Slots {
-			a := s.Endpoint.Addr()
-			if r.elems[setOwnerHairpins][string(idOf(owner).hairpin(a).Key)] == nil {
-				continue
-			}
-			if r.index.hairpins[owner] == nil {
-				r.index.hairpins[owner] = map[netip.Addr]bool{}
-			}
-			r.index.hairpins[owner][a], own[setHairpins][a] = true, true
-		}
-	}
 	for _, fe := range o.have.Frontends {
 		if fe.Kind == servicemodel.ClusterIP {
 			own[setClusterIPs][fe.Key.Addr] = true
 		}
 	}
-	ask, end = o.k.asking(ctx, r)
-	for _, set := range addressSets {
-		asked := maps.Clone(own[set])
-		for a := range addressesOf(o.want, r.f, set) {
-			asked[a] = true
-		}
-		for a := range asked {
-			ask(set, appendAddrKey(nil, set, a))
-		}
+	for _, l := range r.index.hairpins {
+		maps.Copy(own[setHairpins], l)
 	}
-	err := end()
+	err := o.k.asking(func(ask asks) {
+		for _, set := range addressSets {
+			asked := maps.Clone(own[set])
+			for a := range addressesOf(o.want, r.f, set) {
+				asked[a] = true
+			}
+			for a := range asked {
+				ask(set, appendAddrKey(nil, set, a))
+			}
+		}
+	})(ctx, r)
 	r.countUsers()
 	for set, l := range map[string]*[]netip.Addr{setClusterIPs: &o.have.ClusterIPs,
 		setHairpins: &o.have.Hairpins} {

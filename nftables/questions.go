@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"bytes"
+	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -10,42 +11,63 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// A reading that knows the wanted table asks the kernel for its elements, service port by service
-// port. If all elements of a service port exist as wanted, it needs no further reading.
+// A reading that knows the wanted table asks the kernel for its elements, object by object. If all
+// elements of an object exist as wanted, it needs no further reading.
 
-// servicePort are the frontends of one service port in one family. They share pools.
-type servicePort []*servicemodel.Frontend
+// object is what a reading finds whole or not at all: a service port in one family, or an address
+// in a set of addresses.
+type object struct {
+	frontends []*servicemodel.Frontend // of the service port. They share pools.
+	set       string
+	addr      netip.Addr
+}
 
 // portsOf returns the service ports of a table in one family.
-func portsOf(f *nft.Family, t *servicemodel.Table) []servicePort {
-	var l []servicePort
+func portsOf(f *nft.Family, t *servicemodel.Table) (l []object) {
 	for fe := range frontendsOf(t, f) {
-		if u := portOf(f, t, fe.Service); u[0].Key == fe.Key {
-			l = append(l, u)
+		if o := portOf(f, t, fe.Service); o.frontends[0].Key == fe.Key {
+			l = append(l, o)
 		}
 	}
 	return l
 }
 
-// portOf returns the frontends of a service port, or none if the table has no such port.
-func portOf(f *nft.Family, t *servicemodel.Table, port servicemodel.PortName) servicePort {
+// portOf returns a service port of a table. It has no frontends if the table has no such port.
+func portOf(f *nft.Family, t *servicemodel.Table, port servicemodel.PortName) object {
 	all := nocopy.Of(t).FrontendsOf(port) // sorted: frontends of one family are adjacent
-	ours := func(fe *servicemodel.Frontend) bool { return fe.Key.Family() == f.Model }
-	from := slices.IndexFunc(all, ours)
-	if from < 0 {
-		return nil
+	from, to := len(all), 0
+	for i, fe := range all {
+		if fe.Key.Family() == f.Model {
+			from, to = min(from, i), i+1
+		}
 	}
-	to := from
-	for to < len(all) && ours(all[to]) {
-		to++
-	}
-	return servicePort(all[from:to])
+	return object{frontends: all[min(from, to):to]}
 }
 
-// expressible reports whether the backend can express a service port. Only then can its elements
+// addressesIn returns the addresses of a table in one family, in both sets of addresses.
+func addressesIn(f *nft.Family, t *servicemodel.Table) (l []object) {
+	for _, set := range addressSets {
+		for a := range addressesOf(t, f, set) {
+			l = append(l, object{set: set, addr: a})
+		}
+	}
+	return l
+}
+
+// elements writes the elements of an object of t.
+func (o *object) elements(w *writer, t *servicemodel.Table, to sink) {
+	if o.frontends == nil {
+		w.address(o.set, o.addr, to)
+	}
+	for _, fe := range o.frontends {
+		w.elements(t, fe, to)
+	}
+}
+
+// expressible reports whether the backend can express an object. Only then can its elements
 // identify it.
-func (s servicePort) expressible(t *servicemodel.Table) bool {
-	for _, fe := range s {
+func (o *object) expressible(t *servicemodel.Table) bool {
+	for _, fe := range o.frontends {
 		if !rendering.KnownOrigins(fe.Masquerade) || fe.Sources != nil && fe.Key.NodePort() ||
 			!hasPools(t, fe) {
 			return false
@@ -73,7 +95,7 @@ func hasPools(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
 
 // question asks the kernel for one element, and holds the answer.
 type question struct {
-	set   int // the position of its set; -1 if the table has no such set
+	set   string
 	want  nft.Elem
 	found bool
 	same  bool   // the element was found as wanted
@@ -105,22 +127,24 @@ func (q *question) elem() nft.Elem {
 
 // questions are sent together. They are reused for their memory.
 type questions struct {
-	all   []question
-	of    [][]int   // by position of a set, the questions about it
-	ports []portRun // the service ports, whose questions come first
-	bytes []byte    // keys and other bytes of the questions
+	all     []question
+	of      map[string][]int // the questions about each set
+	objects []objectRun
+	bytes   []byte // keys and other bytes of the questions
 }
 
-// portRun says where the questions about a service port end.
-type portRun struct {
-	port servicePort
-	to   int
+// objectRun says where the questions about an object end.
+type objectRun struct {
+	object
+	to int
 }
+
+func newQuestions() *questions { return &questions{of: map[string][]int{}} }
 
 func (q *questions) reset() {
-	q.all, q.ports, q.bytes = q.all[:0], q.ports[:0], q.bytes[:0]
-	for i := range q.of {
-		q.of[i] = q.of[i][:0]
+	q.all, q.objects, q.bytes = q.all[:0], q.objects[:0], q.bytes[:0]
+	for set := range q.of {
+		q.of[set] = q.of[set][:0]
 	}
 }
 
@@ -134,61 +158,43 @@ func (q *questions) keep(b []byte) []byte {
 	return q.bytes[at:len(q.bytes):len(q.bytes)]
 }
 
-// add asks for an element of a set. An element of no set is never found.
-func (q *questions) add(set int, e nft.Elem) {
-	for len(q.of) <= set {
-		q.of = append(q.of, nil)
-	}
-	if set >= 0 {
-		q.of[set] = append(q.of[set], len(q.all))
-	}
+// add asks for an element of a set.
+func (q *questions) add(set string, e nft.Elem) {
+	q.of[set] = append(q.of[set], len(q.all))
 	q.all = append(q.all, question{set: set, want: nft.Elem{Key: q.keep(e.Key),
 		KeyEnd: q.keep(e.KeyEnd), Data: q.keep(e.Data), UserData: q.keep(e.UserData),
 		Goto: e.Goto}})
 }
 
-// addPort asks for all elements of a service port.
-func (q *questions) addPort(r *reading, w *writer, s servicePort) {
-	if s.expressible(r.want) {
-		for _, fe := range s {
-			w.elements(r.want, fe, func(set string, e nft.Elem) { q.add(r.position(set), e) })
-		}
+// addObject asks for all elements of a wanted object.
+func (q *questions) addObject(r *reading, w *writer, o object) {
+	if o.expressible(r.want) {
+		o.elements(w, r.want, q.add)
 	} else {
-		q.add(-1, nft.Elem{}) // the kernel does not have it
+		q.add("", nft.Elem{}) // the kernel does not have it
 	}
-	q.ports = append(q.ports, portRun{s, len(q.all)})
+	q.objects = append(q.objects, objectRun{o, len(q.all)})
 }
 
-// note notes the answers about service ports, and then about addresses. A service port whose
-// elements do not all exist as wanted is gone, and the elements that were found are left over.
-// again says that the service ports are contested: then all of them are gone, and their elements
-// were counted before.
-func (r *reading) note(q *questions, again bool) {
+// note notes the answers about objects. If not all elements of an object exist as wanted, it is
+// gone, and the elements that were found are left over.
+func (r *reading) note(q *questions) {
 	from := 0
-	for _, p := range q.ports {
-		asked := q.all[from:p.to]
-		from = p.to
-		gone := again || slices.ContainsFunc(asked, func(a question) bool { return !a.same })
+	for _, o := range q.objects {
+		asked := q.all[from:o.to]
+		from = o.to
+		gone := slices.ContainsFunc(asked, func(a question) bool { return !a.same })
 		if gone {
-			r.gone = append(r.gone, p.port...)
+			r.gone = append(r.gone, o.object)
 		}
 		for i := range asked {
 			a := &asked[i]
-			if a.found && gone {
-				r.add(r.sets[a.set].Name, a.elem())
+			if !a.found {
+				continue
 			}
-			if a.found && !again {
-				r.found[a.set]++
+			if r.found[a.set]++; gone {
+				r.add(a.set, a.elem())
 			}
 		}
-	}
-	for _, a := range q.all[from:] {
-		if a.found {
-			r.found[a.set]++
-			continue
-		}
-		set := r.sets[a.set].Name
-		addr, _ := addressIn(r.f, set, a.want)
-		r.lacks[set] = append(r.lacks[set], addr)
 	}
 }

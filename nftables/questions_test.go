@@ -13,7 +13,7 @@ import (
 // A service port can be asked for if the kernel can hold it.
 func TestWhichUnitsCanBeExpressed(t *testing.T) {
 	t.Parallel()
-	table := func(edit func(fe *servicemodel.Frontend, p *servicemodel.Pool)) (servicePort,
+	table := func(edit func(fe *servicemodel.Frontend, p *servicemodel.Pool)) (object,
 		*servicemodel.Table) {
 		fe := &servicemodel.Frontend{Key: servicemodel.FrontendKey{
 			Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80},
@@ -27,7 +27,7 @@ func TestWhichUnitsCanBeExpressed(t *testing.T) {
 		edit(fe, pool)
 		got := ok(servicemodel.NewTable(servicemodel.Contents{
 			Frontends: []*servicemodel.Frontend{fe}, Pools: []*servicemodel.Pool{pool}}))(t)
-		return servicePort{fe}, got
+		return object{frontends: []*servicemodel.Frontend{fe}}, got
 	}
 	for _, tc := range []struct {
 		name string

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"context"
 	"net/netip"
 	"slices"
 	"strings"
@@ -34,28 +35,21 @@ func (r *reading) noteWanted(in map[string]map[string]bool) {
 			keys[string(e.Key)+string(e.KeyEnd)] = true
 		}
 	}
-	for _, s := range portsOf(r.f, r.want) {
-		for _, fe := range s {
-			if s.expressible(r.want) {
-				r.w.elements(r.want, fe, to)
-			}
-		}
-	}
-	for _, set := range addressSets {
-		for a := range addressesOf(r.want, r.f, set) {
-			r.w.address(set, a, to)
+	for _, o := range slices.Concat(portsOf(r.f, r.want), addressesIn(r.f, r.want)) {
+		if o.expressible(r.want) {
+			o.elements(r.w, r.want, to)
 		}
 	}
 }
 
 // keyOf returns the frontend that an element of a set belongs to, or false if it belongs to none.
-func (r *reading) keyOf(set int, e nft.Elem) (servicemodel.FrontendKey, bool) {
-	nodePort := r.sets[set].Key[0] == nft.FieldProto
+func (r *reading) keyOf(set *nft.Set, e nft.Elem) (servicemodel.FrontendKey, bool) {
+	nodePort := set.Key[0] == nft.FieldProto
 	n := 8
 	if !nodePort {
 		n += r.f.AddrLen
 	}
-	if len(r.sets[set].Key) < 2 || r.sets[set].Name == setHairpins || len(e.Key) < n {
+	if len(set.Key) < 2 || set.Name == setHairpins || len(e.Key) < n {
 		return servicemodel.FrontendKey{}, false
 	}
 	rd := nft.Reader{Bytes: e.Key[:n]}
@@ -72,27 +66,29 @@ func addressIn(f *nft.Family, set string, e nft.Elem) (netip.Addr, bool) {
 	return a, r.Done()
 }
 
-// contested returns the service ports that count as whole although elements are left over that
-// concern them: more elements of their frontends, or frontends whose comment names the same service
-// port.
-func (r *reading) contested() (l []servicePort) {
+// contest finds the service ports that count as whole although elements are left over that concern
+// them: more elements of their frontends, or frontends whose comment names the same service port.
+// They no longer count as whole. All their elements, which are as wanted, are left over, too.
+func (r *reading) contest(context.Context, *reading) error {
 	if r.want == nil {
 		return nil
 	}
-	seen := map[servicemodel.PortName]bool{}
-	for _, fe := range r.gone {
-		seen[fe.Service] = true
+	gone := map[servicemodel.PortName]bool{}
+	for _, o := range r.gone {
+		if o.frontends != nil {
+			gone[o.frontends[0].Service] = true
+		}
 	}
+	var contested []object
 	contest := func(port servicemodel.PortName) {
-		s := portOf(r.f, r.want, port)
-		if !seen[port] && len(s) > 0 && s.expressible(r.want) {
-			seen[port] = true
-			l = append(l, s)
+		if o := portOf(r.f, r.want, port); !gone[port] && len(o.frontends) > 0 {
+			gone[port] = true
+			contested = append(contested, o)
 		}
 	}
 	for name, elems := range r.elems {
-		set := r.position(name)
-		if set < 0 || !isRead(name) {
+		set := r.sets[name]
+		if set == nil || !isRead(name) {
 			continue
 		}
 		registry := name == kindService.registry || name == kindNodePort.registry
@@ -104,18 +100,25 @@ func (r *reading) contested() (l []servicePort) {
 			if !registry {
 				continue
 			}
-			if fe, err := rendering.ParseComment(nft.CommentOf(e.UserData), key,
-				nil); err == nil {
+			fe, err := rendering.ParseComment(nft.CommentOf(e.UserData), key, nil)
+			if err == nil {
 				contest(fe.Service)
 			}
 		}
 	}
-	return l
+	for _, o := range contested {
+		o.elements(r.w, r.want, func(set string, e nft.Elem) { r.add(set, e) })
+	}
+	r.gone = append(r.gone, contested...)
+	return nil
 }
+
+// asks asks for an element by set and key.
+type asks func(set string, key []byte)
 
 // moreSlots asks for the slots of the frontends that are left over: as many slots as a pool of
 // their class can have, or as the chain of their pool's scheduler draws.
-func (r *reading) moreSlots(ask func(set string, key []byte)) {
+func (r *reading) moreSlots(ask asks) {
 	for _, k := range kinds {
 		for key := range r.elems[k.registry] {
 			for outside, over := range []string{setOver, setExternalOver} {
@@ -179,10 +182,7 @@ func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 	}
 	for _, r := range s.tables {
 		if !r.stands() {
-			r.gone = slices.Collect(frontendsOf(want, r.f))
-			for _, set := range addressSets {
-				r.lacks[set] = slices.Collect(addressesOf(want, r.f, set))
-			}
+			r.gone = append(portsOf(r.f, want), addressesIn(r.f, want)...)
 		}
 		r.subtract(want, c)
 	}
@@ -197,21 +197,23 @@ func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 	return want.Apply(c), nil
 }
 
-// subtract removes the missing objects from the wanted table.
+// subtract removes the objects that are not whole from the wanted table.
 func (r *reading) subtract(want *servicemodel.Table, c *servicemodel.ChangeSet) {
-	for _, fe := range r.gone {
-		c.Frontends = append(c.Frontends, servicemodel.Change[servicemodel.Frontend]{Old: fe})
-		internal, external := nocopy.Of(want).PoolsOf(fe)
-		for _, pool := range []*servicemodel.Pool{internal, external} {
-			if pool != nil { // all frontends of its service port are gone
-				c.Pools = append(c.Pools, servicemodel.Change[servicemodel.Pool]{Old: pool})
+	addresses := map[string]*[]servicemodel.AddrChange{setClusterIPs: &c.ClusterIPs,
+		setHairpins: &c.Hairpins}
+	for _, o := range r.gone {
+		if o.frontends == nil {
+			l := addresses[o.set]
+			*l = append(*l, servicemodel.AddrChange{Addr: o.addr})
+		}
+		for _, fe := range o.frontends {
+			c.Frontends = append(c.Frontends, servicemodel.Change[servicemodel.Frontend]{Old: fe})
+			internal, external := nocopy.Of(want).PoolsOf(fe)
+			for _, pool := range []*servicemodel.Pool{internal, external} {
+				if pool != nil { // all frontends of its service port are gone
+					c.Pools = append(c.Pools, servicemodel.Change[servicemodel.Pool]{Old: pool})
+				}
 			}
 		}
-	}
-	for _, a := range r.lacks[setClusterIPs] {
-		c.ClusterIPs = append(c.ClusterIPs, servicemodel.AddrChange{Addr: a})
-	}
-	for _, a := range r.lacks[setHairpins] {
-		c.Hairpins = append(c.Hairpins, servicemodel.AddrChange{Addr: a})
 	}
 }

@@ -3,7 +3,6 @@ package nftables
 import (
 	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"sync"
 
@@ -41,12 +40,10 @@ type reading struct {
 	// want is the table that the kernel is asked about, nil if nothing is wanted. Elements that are
 	// as wanted do not come into elems. The reading only notes the elements that are not as wanted.
 	want  *servicemodel.Table
-	sets  []*nft.Set     // the sets that the table should have
-	at    map[string]int // the positions of sets, by name
-	mu    sync.Mutex     // guards the fields below while several askers work
-	found []int          // by position, how many of the elements asked for were found
-	gone  []*servicemodel.Frontend
-	lacks map[string][]netip.Addr // wanted addresses that are missing, by set
+	sets  map[string]*nft.Set // the sets that the table should have, and has
+	mu    sync.Mutex          // guards the fields below while several askers work
+	found map[string]int      // by set, how many of the elements asked for were found
+	gone  []object            // the wanted objects that are not whole
 	w     *writer
 
 	drift  map[string]*nft.ElemList
@@ -58,18 +55,18 @@ type reading struct {
 func newReading(f *nft.Family, name string) *reading {
 	return &reading{f: f, name: name, specs: map[string]nft.SetSpec{}, told: map[string]int{},
 		chains: map[string]nft.Chain{}, hashes: map[string][]uint64{},
-		elems: map[string]map[string]*nft.Elem{}, lacks: map[string][]netip.Addr{},
+		elems: map[string]map[string]*nft.Elem{}, sets: map[string]*nft.Set{}, found: map[string]int{},
 		drift: map[string]*nft.ElemList{}, w: newWriter(), index: newOwnership()}
 }
 
 // expect sets the wanted table, and prepares for reading elements.
 func (r *reading) expect(want *servicemodel.Table) {
-	r.want, r.sets = want, setsOf(r.f, &r.shape)
-	r.at = make(map[string]int, len(r.sets))
-	for i, s := range r.sets {
-		r.at[s.Name] = i
+	r.want = want
+	for _, s := range setsOf(r.f, &r.shape) {
+		if r.specs[s.Name] == s.Spec() {
+			r.sets[s.Name] = s
+		}
 	}
-	r.found = make([]int, len(r.sets))
 }
 
 // has reports whether there is a set of that name.
@@ -95,14 +92,6 @@ func (r *reading) add(set string, e nft.Elem) bool {
 	return true
 }
 
-// position returns where a set is among the sets of the table, -1 if it is not.
-func (r *reading) position(set string) int {
-	if i, ok := r.at[set]; ok {
-		return i
-	}
-	return -1
-}
-
 // tells reports whether the kernel tells how many elements a set has.
 func (r *reading) tells(set string) bool {
 	_, told := r.told[set]
@@ -110,8 +99,8 @@ func (r *reading) tells(set string) bool {
 }
 
 // complete reports whether all elements of a set were found.
-func (r *reading) complete(set int) bool {
-	count, told := r.told[r.sets[set].Name]
+func (r *reading) complete(set string) bool {
+	count, told := r.told[set]
 	return told && count == r.found[set]
 }
 
