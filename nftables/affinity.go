@@ -184,8 +184,8 @@ type forget struct {
 	frontend *servicemodel.Frontend
 	lost     [2][]netip.AddrPort // by clients inside and outside
 	others   bool
-	// listed are the endpoints in question at the last reading.
-	listed []netip.AddrPort
+	// now are the endpoints that clients inside and outside may have at the last reading.
+	now [2]map[netip.AddrPort]bool
 	// since is the time of the commit, or of the last deletion of an entry. Packets of that time
 	// may bring an entry back.
 	since time.Time
@@ -195,56 +195,50 @@ type forget struct {
 	clean       int
 }
 
-// aim finds out which endpoints are in question with the table t.
+// aim finds out which endpoints clients may have with the table t.
 func (f *forget) aim(t *servicemodel.Table) {
-	f.read, f.found, f.listed = true, false, nil
-	if f.frontend != nil && f.frontend.AffinityService {
-		f.aimWhole(t)
+	f.read, f.found, f.now = true, false, [2]map[netip.AddrPort]bool{{}, {}}
+	if f.frontend == nil {
 		return
 	}
-	var now [2]*servicemodel.Pool
-	if f.frontend != nil {
-		if fe := nocopy.Of(t).Frontend(f.frontend.Key); fe != nil && fe.Affinity > 0 {
-			now[0], now[1] = usable(t, fe)
-		}
+	key, whole := clientsOf(f.frontend), f.frontend.AffinityService
+	frontends := []*servicemodel.Frontend{nocopy.Of(t).Frontend(f.frontend.Key)}
+	if whole {
+		frontends = nocopy.Of(t).Service(f.frontend.Service.Name)
 	}
-	if f.others {
-		f.listed = inBoth(now[0], now[1])
-		return
-	}
-	for i, lost := range f.lost {
-		f.listed = append(f.listed, outside(lost, now[i])...)
-	}
-}
-
-// aimWhole is aim for a whole service: its endpoint addresses are those of all its frontends.
-func (f *forget) aimWhole(t *servicemodel.Table) {
-	have := map[netip.Addr]bool{}
-	for _, fe := range nocopy.Of(t).Service(f.frontend.Service.Name) {
-		if !fe.AffinityService || clientsOf(fe) != clientsOf(f.frontend) {
+	for _, fe := range frontends {
+		if fe == nil || fe.Affinity == 0 || clientsOf(fe) != key {
 			continue
 		}
-		internal, external := nocopy.Of(t).PoolsOf(fe)
-		for _, ep := range append(endpointsOf(internal), endpointsOf(external)...) {
-			have[ep.Addr()] = true
-		}
-	}
-	in := func(a netip.Addr) { f.listed = append(f.listed, netip.AddrPortFrom(a, 0)) }
-	if f.others {
-		for a := range have {
-			in(a)
-		}
-		return
-	}
-	for _, ep := range append(f.lost[0], f.lost[1]...) {
-		if !have[ep.Addr()] {
-			in(ep.Addr())
+		internal, external := usable(t, fe)
+		for i, p := range []*servicemodel.Pool{internal, external} {
+			for _, ep := range endpointsOf(p) {
+				if !whole {
+					f.now[i][ep] = true
+					continue
+				}
+				at := netip.AddrPortFrom(ep.Addr(), 0)
+				f.now[0][at], f.now[1][at] = true, true
+			}
 		}
 	}
 }
 
+// takes reports whether a client must forget an endpoint. For a whole service, the endpoint is an
+// address with port 0.
 func (f *forget) takes(ep netip.AddrPort) bool {
-	return slices.Contains(f.listed, ep) != f.others
+	if f.others {
+		return !f.now[0][ep] || !f.now[1][ep]
+	}
+	whole := f.frontend.AffinityService
+	for i, lost := range f.lost {
+		if !f.now[i][ep] && slices.ContainsFunc(lost, func(l netip.AddrPort) bool {
+			return l == ep || whole && l.Addr() == ep.Addr()
+		}) {
+			return true
+		}
+	}
+	return false
 }
 
 // note notes the result of a reading, which began when the kernel was done with the packets of the
@@ -305,26 +299,6 @@ func (p *plan) forgetLost(old, new *servicemodel.Frontend) {
 	if len(lost[0])+len(lost[1]) > 0 {
 		p.forget = append(p.forget, forget{frontend: new, lost: lost})
 	}
-}
-
-// inBoth returns the endpoints that both pools have.
-func inBoth(a, b *servicemodel.Pool) []netip.AddrPort {
-	in := setOfEndpoints(b)
-	return slices.DeleteFunc(endpointsOf(a), func(ep netip.AddrPort) bool { return !in[ep] })
-}
-
-// outside returns the endpoints that a pool does not have.
-func outside(l []netip.AddrPort, p *servicemodel.Pool) []netip.AddrPort {
-	in := setOfEndpoints(p)
-	return slices.DeleteFunc(slices.Clone(l), func(ep netip.AddrPort) bool { return in[ep] })
-}
-
-func setOfEndpoints(p *servicemodel.Pool) map[netip.AddrPort]bool {
-	in := map[netip.AddrPort]bool{}
-	for _, ep := range endpointsOf(p) {
-		in[ep] = true
-	}
-	return in
 }
 
 // without returns the endpoints that are in old and not in new. If both pools exist, an endpoint
@@ -389,12 +363,8 @@ func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 // leavesClients reports whether the affinity maps may still hold clients to be forgotten after the
 // plan's commit.
 func (p *plan) leavesClients() bool {
-	for _, f := range p.forget {
+	return slices.ContainsFunc(p.forget, func(f forget) bool {
 		t := p.tables[nft.FamilyIndex(f.frontend.Key.Addr)]
-		if !t.create && slices.ContainsFunc(t.sets,
-			func(s *nft.Set) bool { return isAffinityMap(s.Name) }) {
-			return true
-		}
-	}
-	return false
+		return !t.create && len(t.next.shape.affinity) > 0
+	})
 }
