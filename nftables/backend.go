@@ -4,12 +4,12 @@ import (
 	"fmt"
 	"log/slog"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -56,10 +56,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-const (
-	maxTableName = 63
-	letters      = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-)
+const maxTableName = 63
 
 // othersTables are table names of other programs: kube-proxy, packages counters and livetrace, and
 // iptables.
@@ -67,11 +64,10 @@ var othersTables = []string{"kube-proxy", "kernlb-counters", "kernlb-trace", "fi
 	"mangle", "raw", "security"}
 
 // isTableName reports whether nft accepts a name without quotes. It does not know nft's long list
-// of reserved words: nft refuses a listing with a table called "drop". (A regular expression took a
-// tenth of the time in which a process starts that imports this package.)
+// of reserved words: nft refuses a listing with a table called "drop".
 func isTableName(s string) bool {
-	return s != "" && len(s) <= maxTableName && strings.Contains(letters, s[:1]) &&
-		strings.Trim(s, letters+"0123456789_.-") == ""
+	return rendering.IsName(s, maxTableName, rendering.Letters,
+		rendering.Letters+rendering.Digits+"_.-")
 }
 
 func (c *Config) table() (string, error) {

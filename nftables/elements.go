@@ -154,11 +154,10 @@ func (w *writer) slots(fe *servicemodel.Frontend, outside bool, old, new *servic
 	write := func(to sink, p *servicemodel.Pool, at int, en *entry) {
 		w.data = nft.AppendEndpoint(w.data[:0], en.endpoint)
 		e := nft.Elem{Key: nft.AppendSlot(w.key, at), Data: w.data}
-		if at == 0 || en.slot >= 0 || en.weight > 0 {
-			if c := en.comment(at, p); c != "" {
-				w.ud = nft.AppendComment(w.ud[:0], c)
-				e.UserData = w.ud
-			}
+		named := at == 0 && p.Scheduler != servicemodel.SchedulerDefault
+		if named || en.slot >= 0 || en.weight > 0 {
+			w.ud = nft.AppendComment(w.ud[:0], en.comment(named, p))
+			e.UserData = w.ud
 		}
 		to(name, e)
 	}
@@ -230,10 +229,10 @@ type entry struct {
 	slot     int32  // -1 if the comment has none
 }
 
-// comment is the comment of the entry, at a position in the map.
-func (e *entry) comment(at int, p *servicemodel.Pool) string {
+// comment is the comment of the entry. The first one of a pool can name the scheduler.
+func (e *entry) comment(named bool, p *servicemodel.Pool) string {
 	var l []string
-	if at == 0 && p.Scheduler != servicemodel.SchedulerDefault {
+	if named {
 		l = append(l, schedulerWord+string(p.Scheduler))
 	}
 	if e.slot >= 0 {

@@ -74,12 +74,6 @@ func (c *Config) place() (p place, err error) {
 // userPrefix begins the names of chains that belong to the user. No chain of an instance begins so.
 const userPrefix = "user-"
 
-// isUsers reports whether a chain belongs to the user: the instance makes it, and never touches its
-// rules.
-func (p *place) isUsers(chain string) bool {
-	return chain != "" && (chain == p.dispatch || chain == p.masquerade)
-}
-
 // users makes a chain of the user if it is configured, and lets other chains jump there.
 func (b *builder) users(chain string, from ...*nft.ProgramChain) {
 	if chain == "" {
@@ -91,9 +85,10 @@ func (b *builder) users(chain string, from ...*nft.ProgramChain) {
 	}
 }
 
-// own returns the chains of a program without the user's.
+// own returns the chains of a program without the user's. The instance makes these, and never
+// touches their rules.
 func (p *place) own(program nft.Program) nft.Program {
 	return slices.DeleteFunc(slices.Clone(program), func(c *nft.ProgramChain) bool {
-		return p.isUsers(c.Name)
+		return c.Name == p.dispatch || c.Name == p.masquerade
 	})
 }

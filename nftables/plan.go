@@ -175,20 +175,11 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	if pl.rules.LocalhostNodePorts || c.Rules != nil {
 		pl.planLocalnet(p)
 	}
+	var home *nft.Family // if the version moves: its present family, or the first with a table
 	for _, t := range p.tables {
 		if t.create {
 			t.size(pl.capacity)
 		}
-	}
-	p.setVersion(pl)
-	return p
-}
-
-// setVersion sets the version after the plan. If the version moves, it stays in its present family,
-// or goes to the first one with a table.
-func (p *plan) setVersion(pl *planner) {
-	var home *nft.Family
-	for _, t := range p.tables {
 		p.anew = p.anew || t.f == p.have.home && t.rebuild
 		if t.next.exists && (home == nil || t.f == p.have.home) {
 			home = t.f
@@ -196,6 +187,7 @@ func (p *plan) setVersion(pl *planner) {
 	}
 	unswept := pl.version.unswept || len(p.forget) > 0 && p.leavesClients()
 	p.next = pl.version.next(p.anew, home, pl.first, unswept, pl.owning != nil)
+	return p
 }
 
 // standing returns the first table that exists, or nil.
@@ -258,9 +250,19 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 			pl.changed(p, t, old, new)
 		}
 	})
-	if pl.owning == nil { // with owning set, the index of owners counts them
-		pl.addresses(t, setClusterIPs, p.c.ClusterIPs)
-		pl.addresses(t, setHairpins, p.c.Hairpins)
+	for i, changes := range [][]servicemodel.AddrChange{p.c.ClusterIPs, p.c.Hairpins} {
+		if pl.owning != nil { // the index of owners counts them
+			break
+		}
+		for _, ac := range changes {
+			switch {
+			case servicemodel.FamilyOf(ac.Addr) != t.f.Model:
+			case ac.Added:
+				pl.w.address(addressSets[i], ac.Addr, t.add)
+			default:
+				pl.w.address(addressSets[i], ac.Addr, t.del)
+			}
+		}
 	}
 	if r := p.c.Rules; r != nil {
 		pl.w.writeSettings(*r.Old, pl.localnet.before, t.del)
@@ -354,7 +356,9 @@ func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend
 			return
 		}
 		pl.w.key = nft.AppendFrontend(pl.w.key[:0], fe.Key)
-		if !sameVerdict(old, new) {
+		sameVerdict := wayOf(old)|wayOf(new) == atRandom && // packets find their size alike
+			classOf(slotCount(old)) == classOf(slotCount(new))
+		if !sameVerdict {
 			t.differ(func(to sink) { pl.w.verdict(fe, outside, old, to) },
 				func(to sink) { pl.w.verdict(fe, outside, new, to) })
 		}
@@ -366,25 +370,6 @@ func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend
 	}
 	change(false, oldInternal, newInternal)
 	change(true, oldExternal, newExternal)
-}
-
-// sameVerdict reports whether packets find the size of two pools in the same way.
-func sameVerdict(old, new *servicemodel.Pool) bool {
-	return wayOf(old)|wayOf(new) == atRandom &&
-		classOf(slotCount(old)) == classOf(slotCount(new))
-}
-
-// addresses plans the changes to a set of addresses.
-func (pl *planner) addresses(t *tablePlan, set string, changes []servicemodel.AddrChange) {
-	for _, ac := range changes {
-		switch {
-		case servicemodel.FamilyOf(ac.Addr) != t.f.Model:
-		case ac.Added:
-			pl.w.address(set, ac.Addr, t.add)
-		default:
-			pl.w.address(set, ac.Addr, t.del)
-		}
-	}
 }
 
 // frontendsOf yields the frontends of one family.

@@ -254,10 +254,9 @@ func parseEntry(ep netip.AddrPort, comment string) (e entry, s servicemodel.Sche
 	return e, s
 }
 
-// poolFrom returns the pool that has the entries, in the map of a way. It returns nil if no pool
-// has them.
+// poolFrom returns the pool that the entries in the map of a way describe, or nil. A later check
+// compares all entries with those of the pool.
 func poolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []entry,
-
 	in feature) *servicemodel.Pool {
 	p := &servicemodel.Pool{ID: id, Scheduler: s}
 	if wayOf(p) != in {
@@ -276,15 +275,6 @@ func poolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []entry,
 	}
 	if in == byMaglev && tableless.MaglevSize(p) != len(l) {
 		return nil
-	}
-	if in == atRandom {
-		return p
-	}
-	again := newWriter().entriesOf(p)
-	for i := range l {
-		if !again.next() || again.now != l[i] {
-			return nil
-		}
 	}
 	return p
 }
