@@ -10,20 +10,75 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-const (
-	layout      = "layout"
-	mark        = "masquerade-mark"
-	onlyFamily  = "only-family"
-	podCIDR     = "pod-cidr"
-	podBridge   = "pod-bridge"
-	podPrefix   = "pod-interface-prefix"
-	nodePorts   = "node-ports"
-	serviceCIDR = "service-cidr"
-	localhost   = "localhost-node-ports"
-	neighbours  = "masquerade-neighbours"
-	noEndpoints = "no-endpoints"
-	forbidden   = "forbidden"
-)
+// setting is a field of node-wide rules that is written as a line for each value: its name, a space
+// and the value. A field without a value has no line. The line of a bool is its name alone.
+type setting struct {
+	name  string
+	field any // a pointer
+}
+
+// settingsOf lists the settings in the order of their lines.
+func settingsOf(r *servicemodel.Rules) []setting {
+	return []setting{
+		{"masquerade-mark", &r.MasqueradeMark},
+		{"only-family", &r.OnlyFamily},
+		{"pod-cidr", &r.LocalPods.CIDRs},
+		{"pod-bridge", &r.LocalPods.Bridge},
+		{"pod-interface-prefix", &r.LocalPods.InterfacePrefix},
+		{"node-ports", &r.NodePorts},
+		{"service-cidr", &r.ServiceCIDRs},
+		{"localhost-node-ports", &r.LocalhostNodePorts},
+		{"masquerade-neighbours", &r.MasqueradeNeighbours},
+		{"no-endpoints", &r.NoEndpoints},
+		{"forbidden", &r.Forbidden},
+	}
+}
+
+// lines returns the lines of a setting.
+func (s setting) lines() (l []string) {
+	switch v := s.field.(type) {
+	case *uint32:
+		l = append(l, fmt.Sprintf("%s 0x%x", s.name, *v))
+	case *servicemodel.Family:
+		if *v != 0 {
+			l = append(l, s.name+" "+v.String())
+		}
+	case *[]netip.Prefix:
+		for _, p := range *v {
+			l = append(l, s.name+" "+p.String())
+		}
+	case *string:
+		if *v != "" {
+			l = append(l, s.name+" "+*v)
+		}
+	case *bool:
+		if *v {
+			l = append(l, s.name)
+		}
+	}
+	return l
+}
+
+// parse sets the field, or adds to it, what the value of a line says.
+func (s setting) parse(value string) error {
+	switch v := s.field.(type) {
+	case *uint32:
+		n, err := strconv.ParseUint(value, 0, 32)
+		*v = uint32(n)
+		return err
+	case *servicemodel.Family:
+		return v.UnmarshalText([]byte(value))
+	case *[]netip.Prefix:
+		p, err := netip.ParsePrefix(value)
+		*v = append(*v, p)
+		return err
+	case *string:
+		*v = value
+	case *bool:
+		*v = true
+	}
+	return nil
+}
 
 // ErrLayout says that the objects in the kernel have another layout.
 var ErrLayout = errors.New("it was made by another version of kernlb")
@@ -34,37 +89,9 @@ func Settings(number int, r servicemodel.Rules) []string {
 	if r.MasqueradeMark == 0 {
 		return nil
 	}
-	l := []string{fmt.Sprintf("%s %d", layout, number),
-		fmt.Sprintf("%s 0x%x", mark, r.MasqueradeMark)}
-	if r.OnlyFamily != 0 {
-		l = append(l, onlyFamily+" "+r.OnlyFamily.String())
-	}
-	for _, p := range r.LocalPods.CIDRs {
-		l = append(l, podCIDR+" "+p.String())
-	}
-	if r.LocalPods.Bridge != "" {
-		l = append(l, podBridge+" "+r.LocalPods.Bridge)
-	}
-	if r.LocalPods.InterfacePrefix != "" {
-		l = append(l, podPrefix+" "+r.LocalPods.InterfacePrefix)
-	}
-	for _, p := range r.NodePorts {
-		l = append(l, nodePorts+" "+p.String())
-	}
-	for _, p := range r.ServiceCIDRs {
-		l = append(l, serviceCIDR+" "+p.String())
-	}
-	if r.LocalhostNodePorts {
-		l = append(l, localhost)
-	}
-	if r.MasqueradeNeighbours {
-		l = append(l, neighbours)
-	}
-	if r.NoEndpoints != "" {
-		l = append(l, noEndpoints+" "+r.NoEndpoints)
-	}
-	if r.Forbidden != "" {
-		l = append(l, forbidden+" "+r.Forbidden)
+	l := []string{fmt.Sprintf("layout %d", number)}
+	for _, s := range settingsOf(&r) {
+		l = append(l, s.lines()...)
 	}
 	return l
 }
@@ -76,51 +103,20 @@ func ParseSettings(number int, lines []string) (servicemodel.Rules, error) {
 	if len(lines) == 0 {
 		return r, nil
 	}
-	if got, want := lines[0], fmt.Sprintf("%s %d", layout, number); got != want {
+	if got, want := lines[0], fmt.Sprintf("layout %d", number); got != want {
 		return r, fmt.Errorf("%w: %q, want %q", ErrLayout, got, want)
 	}
 	for _, line := range lines[1:] {
-		name, v, _ := strings.Cut(line, " ")
-		var err error
-		switch name {
-		case mark:
-			var m uint64
-			m, err = strconv.ParseUint(v, 0, 32)
-			r.MasqueradeMark = uint32(m)
-		case onlyFamily:
-			err = r.OnlyFamily.UnmarshalText([]byte(v))
-		case podCIDR:
-			r.LocalPods.CIDRs, err = appendPrefix(r.LocalPods.CIDRs, v)
-		case podBridge:
-			r.LocalPods.Bridge = v
-		case podPrefix:
-			r.LocalPods.InterfacePrefix = v
-		case nodePorts:
-			r.NodePorts, err = appendPrefix(r.NodePorts, v)
-		case serviceCIDR:
-			r.ServiceCIDRs, err = appendPrefix(r.ServiceCIDRs, v)
-		case localhost:
-			r.LocalhostNodePorts = true
-		case neighbours:
-			r.MasqueradeNeighbours = true
-		case noEndpoints:
-			r.NoEndpoints = v
-		case forbidden:
-			r.Forbidden = v
-		default:
-			err = fmt.Errorf("unknown setting")
+		name, value, _ := strings.Cut(line, " ")
+		err := errors.New("unknown setting")
+		for _, s := range settingsOf(&r) {
+			if s.name == name {
+				err = s.parse(value)
+			}
 		}
 		if err != nil {
 			return servicemodel.Rules{}, fmt.Errorf("setting %q: %w", line, err)
 		}
 	}
 	return r, nil
-}
-
-func appendPrefix(l []netip.Prefix, s string) ([]netip.Prefix, error) {
-	p, err := netip.ParsePrefix(s)
-	if err != nil {
-		return nil, err
-	}
-	return append(l, p), nil
 }
