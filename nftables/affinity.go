@@ -269,36 +269,27 @@ func (pl *planner) planForgetting(p *plan) {
 			switch {
 			case old == nil || old.Affinity == 0:
 			case new == nil || new.Affinity == 0 || clientsOf(old) != clientsOf(new):
-				p.forget = append(p.forget, pl.forgetGone(p.c.Old, old))
-			default:
-				p.forgetLost(old, new)
+				gone := forgetAll(old)
+				if pl.owning != nil {
+					// The clients of a node port may belong to another owner's frontend with the
+					// same number. Only those of this frontend's endpoints are forgotten.
+					internal, external := nocopy.Of(p.c.Old).PoolsOf(old)
+					gone.others = false
+					gone.lost = [2][]netip.AddrPort{endpointsOf(internal), endpointsOf(external)}
+				}
+				p.forget = append(p.forget, gone)
+			default: // the endpoints that the frontend no longer has for an origin
+				oldInternal, oldExternal := usable(p.c.Old, old)
+				newInternal, newExternal := usable(p.c.New, new)
+				lost := [2][]netip.AddrPort{without(oldInternal, newInternal),
+					without(oldExternal, newExternal)}
+				if len(lost[0])+len(lost[1]) > 0 {
+					p.forget = append(p.forget, forget{frontend: new, lost: lost})
+				}
 			}
 		})
 	}
 	p.forgetMoved()
-}
-
-// forgetGone forgets the clients of a frontend that goes. In a commit of parts, the clients of a
-// node port may belong to another owner's frontend with the same number. Then only the clients of
-// this frontend's endpoints are forgotten.
-func (pl *planner) forgetGone(of *servicemodel.Table, fe *servicemodel.Frontend) forget {
-	if pl.owning == nil {
-		return forgetAll(fe)
-	}
-	internal, external := of.PoolsOf(fe)
-	return forget{frontend: fe,
-		lost: [2][]netip.AddrPort{endpointsOf(internal), endpointsOf(external)}}
-}
-
-// forgetLost forgets the clients whose endpoint a frontend no longer has for their origin.
-func (p *plan) forgetLost(old, new *servicemodel.Frontend) {
-	oldInternal, oldExternal := usable(p.c.Old, old)
-	newInternal, newExternal := usable(p.c.New, new)
-	lost := [2][]netip.AddrPort{without(oldInternal, newInternal),
-		without(oldExternal, newExternal)}
-	if len(lost[0])+len(lost[1]) > 0 {
-		p.forget = append(p.forget, forget{frontend: new, lost: lost})
-	}
 }
 
 // without returns the endpoints that are in old and not in new. If both pools exist, an endpoint

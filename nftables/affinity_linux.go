@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"hash/maphash"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -16,7 +15,7 @@ import (
 )
 
 // sweepTries bounds how often the affinity maps are read without progress. Two or three times are
-// enough, unless the kernel keeps moving them to other hash tables (see readClients).
+// enough, unless the kernel keeps moving them to other hash tables (see readSet).
 const sweepTries = 20
 
 // sweepTables reads the maps and deletes entries until nothing is left to forget, or until it must
@@ -95,7 +94,6 @@ const findTries = 5
 // reading saw all entries: as many as the kernel counts. A complete reading may be unsure, because
 // the kernel also counts expired entries until it collects them.
 func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte,
-
 	sure bool, err error) {
 	for try := range findTries {
 		if try > 0 {
@@ -107,8 +105,13 @@ func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (
 		if err != nil || count == 0 {
 			return nil, true, err
 		}
-		var seen, twice int
-		if keys, seen, twice, err = b.readClients(ctx, f, name); err != nil {
+		keys = nil
+		seen, twice, err := b.kernel.readSet(ctx, f, b.pl.table, name, func(e nft.Elem) {
+			if b.sweep.takes(f, name, e) {
+				keys = append(keys, bytes.Clone(e.Key))
+			}
+		})
+		if err != nil {
 			return nil, false, err
 		}
 		if twice == 0 {
@@ -118,31 +121,10 @@ func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (
 	return keys, false, nil
 }
 
-// readClients reads an affinity map once and returns the keys of the entries that must go, how many
-// different entries it saw, and how many of them it saw twice: while the kernel moves the map to
-// another hash table, a dump has some entries twice and as many not at all.
-func (b *backend) readClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte, seen,
-
-	twice int, err error) {
-	seed := maphash.MakeSeed()
-	hashes := map[uint64]struct{}{}
-	n := 0
-	err = b.kernel.query(f, b.pl.table).Elements(ctx, name, func(e nft.Elem) error {
-		n++
-		hashes[maphash.Bytes(seed, e.Key)] = struct{}{}
-		if b.sweep.takes(f, name, e) {
-			keys = append(keys, bytes.Clone(e.Key))
-		}
-		return nil
-	})
-	return keys, len(hashes), n - len(hashes), err
-}
-
 // forgetClients deletes entries of an affinity map. If an entry expires before the transaction
 // reaches it, the transaction fails. Then each half becomes a transaction of its own, down to the
 // expired entry. The same happens if the socket cannot send so many entries at once.
 func (b *backend) forgetClients(ctx context.Context, f *nft.Family, name string,
-
 	keys [][]byte) error {
 	if len(keys) == 0 {
 		return nil

@@ -231,26 +231,33 @@ func (k *kernel) asking(which func(asks)) func(context.Context, *reading) error 
 	}
 }
 
-// dumpSet reads all elements of a set. After many elements were added, the kernel moves the set to
-// a larger hash table in the background. A dump during the move can hold elements twice and lack
-// others, without any sign of it.
+// dumpSet reads all elements of a set. A dump during a move of the set fails.
 func (k *kernel) dumpSet(ctx context.Context, r *reading, name string,
 	fn func(nft.Elem)) error {
 	count, told := r.told[name]
 	if told && count == 0 {
 		return nil
 	}
-	seed, seen, n := maphash.MakeSeed(), make(map[uint64]struct{}, count), 0
+	seen, twice, err := k.readSet(ctx, r.f, r.name, name, fn)
+	if err == nil && (twice > 0 || told && seen != count) {
+		err = errors.Join(errRehashed, errors.New("set "+name))
+	}
+	return err
+}
+
+// readSet reads all elements of a set. It returns how many different elements it saw, and how many
+// of them twice. After many elements were added, the kernel moves the set to a larger hash table in
+// the background. A dump during the move can hold elements twice and lack as many others.
+func (k *kernel) readSet(ctx context.Context, f *nft.Family, table, set string,
+	fn func(nft.Elem)) (seen, twice int, err error) {
+	seed, hashes, n := maphash.MakeSeed(), map[uint64]struct{}{}, 0
 	var key []byte
-	err := k.query(r.f, r.name).Elements(ctx, name, func(e nft.Elem) error {
+	err = k.query(f, table).Elements(ctx, set, func(e nft.Elem) error {
 		key = append(append(key[:0], e.Key...), e.KeyEnd...)
-		seen[maphash.Bytes(seed, key)] = struct{}{}
+		hashes[maphash.Bytes(seed, key)] = struct{}{}
 		n++
 		fn(e)
 		return nil
 	})
-	if err == nil && (len(seen) != n || told && n != count) {
-		err = errors.Join(errRehashed, errors.New("set "+name))
-	}
-	return err
+	return len(hashes), n - len(hashes), err
 }
