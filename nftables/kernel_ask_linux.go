@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
+	"iter"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -18,8 +19,8 @@ import (
 
 // How many elements are asked for at once. A larger number takes more memory.
 const (
-	chunkPorts = 128
-	chunkAddrs = 2048
+	chunkFrontends = 128
+	chunkAddrs     = 2048
 	// askEntries is how many elements one message asks for. The kernel stops at the first element
 	// that is missing. With short messages, one datagram finds many missing elements. Longer
 	// messages are not faster.
@@ -108,8 +109,16 @@ func (a *asker) ask(ctx context.Context, r *reading, q *questions) error {
 // askWanted asks for all wanted elements. Two askers at the same time need half the time, because
 // readers hold no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
 func (k *kernel) askWanted(ctx context.Context, r *reading) error {
-	jobs := slices.Collect(slices.Chunk(portsOf(r.f, r.want), chunkPorts))
-	jobs = slices.AppendSeq(jobs, slices.Chunk(addressesIn(r.f, r.want), chunkAddrs))
+	var jobs []iter.Seq[object]
+	for chunk := range slices.Chunk(slices.Collect(frontendsOf(r.want, r.f)), chunkFrontends) {
+		jobs = append(jobs, portsAmong(slices.Values(chunk), r.f, r.want))
+	}
+	for _, set := range addressSets {
+		all := slices.Collect(addressesOf(r.want, r.f, set))
+		for chunk := range slices.Chunk(all, chunkAddrs) {
+			jobs = append(jobs, addressesAmong(slices.Values(chunk), set))
+		}
+	}
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -120,7 +129,7 @@ func (k *kernel) askWanted(ctx context.Context, r *reading) error {
 			q, w := newQuestions(), newWriter()
 			for i := next.Add(1); i <= int64(len(jobs)); i = next.Add(1) {
 				q.reset()
-				for _, o := range jobs[i-1] {
+				for o := range jobs[i-1] {
 					q.addObject(r, w, o)
 				}
 				if err := a.ask(ctx, r, q); err != nil {

@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"bytes"
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -22,14 +23,45 @@ type object struct {
 	addr      netip.Addr
 }
 
-// portsOf returns the service ports of a table in one family.
-func portsOf(f *nft.Family, t *servicemodel.Table) (l []object) {
-	for fe := range frontendsOf(t, f) {
-		if o := portOf(f, t, fe.Service); o.frontends[0].Key == fe.Key {
-			l = append(l, o)
+// objectsOf yields the objects of a table in one family: service ports, then addresses.
+func objectsOf(f *nft.Family, t *servicemodel.Table) iter.Seq[object] {
+	return func(yield func(object) bool) {
+		for o := range portsAmong(frontendsOf(t, f), f, t) {
+			if !yield(o) {
+				return
+			}
+		}
+		for _, set := range addressSets {
+			for o := range addressesAmong(addressesOf(t, f, set), set) {
+				if !yield(o) {
+					return
+				}
+			}
 		}
 	}
-	return l
+}
+
+// portsAmong yields the service ports whose first frontend is among some.
+func portsAmong(l iter.Seq[*servicemodel.Frontend], f *nft.Family,
+	t *servicemodel.Table) iter.Seq[object] {
+	return func(yield func(object) bool) {
+		for fe := range l {
+			if o := portOf(f, t, fe.Service); o.frontends[0].Key == fe.Key && !yield(o) {
+				return
+			}
+		}
+	}
+}
+
+// addressesAmong yields addresses of a set.
+func addressesAmong(l iter.Seq[netip.Addr], set string) iter.Seq[object] {
+	return func(yield func(object) bool) {
+		for a := range l {
+			if !yield(object{set: set, addr: a}) {
+				return
+			}
+		}
+	}
 }
 
 // portOf returns a service port of a table. It has no frontends if the table has no such port.
@@ -42,16 +74,6 @@ func portOf(f *nft.Family, t *servicemodel.Table, port servicemodel.PortName) ob
 		}
 	}
 	return object{frontends: all[min(from, to):to]}
-}
-
-// addressesIn returns the addresses of a table in one family, in both sets of addresses.
-func addressesIn(f *nft.Family, t *servicemodel.Table) (l []object) {
-	for _, set := range addressSets {
-		for a := range addressesOf(t, f, set) {
-			l = append(l, object{set: set, addr: a})
-		}
-	}
-	return l
 }
 
 // elements writes the elements of an object of t.

@@ -35,7 +35,7 @@ func (r *reading) noteWanted(in map[string]map[string]bool) {
 			keys[string(e.Key)+string(e.KeyEnd)] = true
 		}
 	}
-	for _, o := range slices.Concat(portsOf(r.f, r.want), addressesIn(r.f, r.want)) {
+	for o := range objectsOf(r.f, r.want) {
 		if o.expressible(r.want) {
 			o.elements(r.w, r.want, to)
 		}
@@ -182,7 +182,7 @@ func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 	}
 	for _, r := range s.tables {
 		if !r.stands() {
-			r.gone = append(portsOf(r.f, want), addressesIn(r.f, want)...)
+			r.gone = slices.Collect(objectsOf(r.f, want))
 		}
 		r.subtract(want, c)
 	}
