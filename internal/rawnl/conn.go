@@ -2,6 +2,7 @@ package rawnl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"math"
@@ -58,9 +59,9 @@ type Conn struct {
 	seq     uint32 // the next sequence number
 	dumpSeq uint32 // the dump that is not over, 0 if none; the kernel may have more of it
 	rx      []byte
-	sizes   [receiveSize / manySize]int // of the datagrams in rx, when each has its own part of rx
-	wire    []byte                      // the datagram of a Lookup
-	own     Batch                       // for requests that Conn makes itself
+	sizes   [receiveSize / manySize]int // of the datagrams in rx
+	genID   Batch                       // the request for the generation
+	part    Batch                       // the datagram of a Lookup
 	loaded  []string                    // modules that the kernel was asked to load
 }
 
@@ -68,13 +69,11 @@ type Conn struct {
 type Socket interface {
 	// Send sends one datagram. The kernel has worked on it when Send returns.
 	Send(p []byte) error
-	// Receive removes a datagram from the receive queue and returns its size. A datagram longer
-	// than p is cut off. The error is EAGAIN if the queue is empty, and ENOBUFS if the kernel could
-	// not queue a datagram.
-	Receive(p []byte) (int, error)
-	// ReceiveMany receives one datagram or more, each into a part of p with len(p)/len(sizes)
-	// bytes. It returns their number and sets as many sizes.
-	ReceiveMany(p []byte, sizes []int) (int, error)
+	// Receive removes at least one datagram from the receive queue, and at most len(sizes). Each
+	// goes into a part of p with len(p)/len(sizes) bytes, and is cut off if it is longer. Receive
+	// returns their number and sets as many sizes. The error is EAGAIN if the queue is empty, and
+	// ENOBUFS if the kernel could not queue a datagram.
+	Receive(p []byte, sizes []int) (int, error)
 	// Limits returns the sizes in bytes of the largest datagram and of the receive queue.
 	Limits() (send, queue int)
 	// LoadModule asks the kernel to load a module. Nothing happens if the kernel does not have the
@@ -124,6 +123,8 @@ func dial(protocol int, cfg *Config) (*Conn, error) {
 	if c.limit, c.queue = sock.Limits(); cfg.Limit > 0 {
 		c.limit = min(c.limit, cfg.Limit)
 	}
+	c.genID.Message(SubsysNFTables, msgGetGen, 0, 0, 0,
+		Object{Verb: "get", Kind: "generation of the ruleset"})
 	c.turn <- struct{}{}
 	return c, nil
 }
@@ -165,24 +166,44 @@ func (c *Conn) begin(ctx context.Context) error {
 	return err
 }
 
-// work seals a batch and calls do when it is its turn to use the connection. An empty batch needs
-// no work. Errors begin with op; what names the work in the log.
-func (c *Conn) work(ctx context.Context, op, what string, b *Batch, do func() error) error {
-	if err := b.seal(); err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	if b.Len() == 0 {
+// work calls do when it is its turn to use the connection. do gets the sealed messages of b through.
+// It returns the kernel's refusals, or the error of a caller's function, and the error that ended
+// the work, which begins with op in the result. An empty batch needs no work. what names the work
+// in the log.
+func (c *Conn) work(ctx context.Context, op, what string, b *Batch,
+	do func() (refused, err error)) error {
+	if b.Len() == 0 && b.err == nil {
 		return nil
 	}
-	if err := c.begin(ctx); err != nil {
+	err := c.begin(ctx)
+	if err == nil {
+		defer c.end()
+		err = b.seal()
+	}
+	if err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	defer c.end()
 	start := time.Now()
-	err := do()
-	if c.log != nil {
-		c.debug(ctx, what, b, start, err)
+	refused, err := do()
+	switch {
+	case err == nil:
+		err = refused
+	case refused == nil:
+		err = fmt.Errorf("%s: %w", op, err)
+	default:
+		err = errors.Join(refused, fmt.Errorf("%s: %w", op, err))
 	}
+	if c.log == nil || !c.log.Enabled(ctx, slog.LevelDebug) {
+		return err
+	}
+	attrs := []slog.Attr{
+		slog.Int(logkey.Messages, b.Len()), slog.Int(logkey.Bytes, b.Size()),
+		slog.Duration(logkey.Duration, time.Since(start)),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any(logkey.Error, err))
+	}
+	c.log.LogAttrs(ctx, slog.LevelDebug, "netlink "+what, attrs...)
 	return err
 }
 
@@ -201,38 +222,15 @@ func (c *Conn) proceed(ctx context.Context) error {
 // request does this, and not the abandoned dump, so that its caller can go on at once.
 func (c *Conn) settle(ctx context.Context) error {
 	for c.dumpSeq != 0 {
-		if err := c.proceed(ctx); err != nil {
-			return err
-		}
-		data, err := c.receive()
-		switch err {
-		case nil:
-			if endsDump(data, c.dumpSeq) {
-				c.dumpSeq = 0
-			}
-		case errOverrun:
-		case errEmpty:
+		err := c.collect(ctx, &request{end: 1, first: c.dumpSeq})
+		switch {
+		case err == nil, err == ErrAnswersLost:
 			c.dumpSeq = 0
-		default:
+		case !errors.Is(err, ErrMalformed):
 			return err
 		}
 	}
 	return nil
-}
-
-// endsDump reports whether a datagram holds the end of the dump with number seq.
-func endsDump(data []byte, seq uint32) bool {
-	for len(data) > 0 {
-		p, rest, err := nextPacket(data)
-		if err != nil {
-			return false
-		}
-		if p.seq == seq && (p.typ == msgDone || p.typ == msgError) {
-			return true
-		}
-		data = rest
-	}
-	return false
 }
 
 // reserve returns the first of n sequence numbers. No answer that is still in the queue can have
@@ -258,99 +256,4 @@ func (c *Conn) LoadModule(ctx context.Context, name string) error {
 		c.loaded = append(c.loaded, name)
 	}
 	return nil
-}
-
-// number gives the messages of b from begin to end the sequence numbers from first on, and on a
-// connection to generic netlink the number of the family.
-func (c *Conn) number(b *Batch, begin, end int, first uint32) {
-	for i, m := range b.msgs[begin:end] {
-		native.PutUint32(b.buf[m.at+8:], first+uint32(i))
-		if c.family != 0 {
-			native.PutUint16(b.buf[m.at+4:], c.family)
-		}
-	}
-}
-
-// send sends one datagram, of at most the socket's limit. Meanwhile a message in it, msg, has more
-// flags. So a batch has the same bytes before and after it was sent.
-func (c *Conn) send(p, msg []byte, flags uint16) error {
-	if len(p) > c.limit {
-		return &TooLargeError{Size: len(p), Limit: c.limit}
-	}
-	old := native.Uint16(msg[6:])
-	native.PutUint16(msg[6:], old|flags)
-	err := c.sock.Send(p)
-	native.PutUint16(msg[6:], old)
-	return err
-}
-
-// receive returns the next datagram, which is valid until the next call.
-func (c *Conn) receive() ([]byte, error) {
-	n, err := c.sock.Receive(c.rx)
-	if err != nil {
-		return nil, err
-	}
-	if n > len(c.rx) {
-		return nil, fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, n,
-			len(c.rx))
-	}
-	return c.rx[:n], nil
-}
-
-// collect reads the answers to the requests numbered from first to last and gives them to take. The
-// kernel answers the last request last: collect then stops and returns true. Without that answer,
-// it stops when there are no more answers. It skips answers to other requests, and checks ctx
-// before each datagram.
-func (c *Conn) collect(ctx context.Context, first, last uint32, take func(packet) error) (
-	found bool, err error) {
-	lost := false
-	for !found {
-		if err := c.proceed(ctx); err != nil {
-			return false, err
-		}
-		data, err := c.receive()
-		switch {
-		case err == errOverrun:
-			lost = true
-			continue
-		case err == errEmpty && lost:
-			return false, ErrAnswersLost
-		case err == errEmpty:
-			return false, nil
-		case err != nil:
-			return false, err
-		}
-		for len(data) > 0 {
-			var p packet
-			if p, data, err = nextPacket(data); err != nil {
-				return false, err
-			}
-			if p.seq-first > last-first {
-				continue
-			}
-			if err := take(p); err != nil {
-				return false, err
-			}
-			found = found || p.seq == last && (p.typ == msgError || p.typ == msgDone)
-		}
-	}
-	if lost {
-		return true, ErrAnswersLost
-	}
-	return true, nil
-}
-
-// debug logs one request.
-func (c *Conn) debug(ctx context.Context, what string, b *Batch, start time.Time, err error) {
-	if !c.log.Enabled(ctx, slog.LevelDebug) {
-		return
-	}
-	attrs := []slog.Attr{
-		slog.Int(logkey.Messages, b.Len()), slog.Int(logkey.Bytes, b.Size()),
-		slog.Duration(logkey.Duration, time.Since(start)),
-	}
-	if err != nil {
-		attrs = append(attrs, slog.Any(logkey.Error, err))
-	}
-	c.log.LogAttrs(ctx, slog.LevelDebug, "netlink "+what, attrs...)
 }

@@ -1,6 +1,7 @@
 package rawnl
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"os"
@@ -68,65 +69,61 @@ func openSocket(protocol, netns int) (Socket, error) {
 	return sock, err
 }
 
-// socketOf opens a socket of a protocol. The kernel loads nfnetlink if it must. While it loads the
-// module for another process, it refuses (netlink_create; seen with Linux 5.10), so socketOf tries
-// again.
-func socketOf(protocol int) (fd int, err error) {
-	for try := range loadTries {
-		if try > 0 {
-			time.Sleep(loadWait)
-		}
-		fd, err = unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
-		if err != unix.EPROTONOSUPPORT {
-			return fd, err
-		}
-	}
-	return fd, err
-}
-
-// How often, and at what interval, socketOf tries to open a socket while another process loads the
-// module.
+// How often, and at what interval, open tries while another process loads the module.
 const (
 	loadTries = 5
 	loadWait  = 20 * time.Millisecond
 )
 
-// newSocket opens a socket in the network namespace of the calling thread.
+// open calls dial, which opens a socket. The kernel loads nfnetlink if it must. While it loads the
+// module for another process, it refuses (netlink_create; seen with Linux 5.10), so open tries
+// again.
+func open[T any](dial func() (T, error)) (T, error) {
+	for range loadTries - 1 {
+		if s, err := dial(); !errors.Is(err, unix.EPROTONOSUPPORT) {
+			return s, err
+		}
+		time.Sleep(loadWait)
+	}
+	return dial()
+}
+
+// toKernel connects a socket, because a connected netlink socket accepts messages only from the
+// kernel (netlink_getsockbyportid in net/netlink/af_netlink.c).
+func toKernel(fd int) error {
+	err := unix.Connect(fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK})
+	return os.NewSyscallError("connect to the kernel", err)
+}
+
+// newSocket opens a socket in the network namespace of the calling thread. It asks for short errors
+// with text and for large buffers.
 func newSocket(protocol int) (Socket, error) {
-	fd, err := socketOf(protocol)
+	fd, err := open(func() (int, error) {
+		return unix.Socket(unix.AF_NETLINK, unix.SOCK_RAW|unix.SOCK_CLOEXEC, protocol)
+	})
 	if err != nil {
-		return nil, fmt.Errorf("socket: %w", err)
+		return nil, os.NewSyscallError("socket", err)
 	}
 	s := &kernelSocket{fd: fd}
-	if err := s.configure(); err != nil {
+	err = toKernel(fd)
+	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
+		if err == nil {
+			err = os.NewSyscallError(fmt.Sprint("set netlink option ", option),
+				unix.SetsockoptInt(fd, unix.SOL_NETLINK, option, 1))
+		}
+	}
+	if err == nil {
+		s.size, err = s.buffer(sendBuffer, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF)
+		s.size -= sendOverhead
+	}
+	if err == nil {
+		s.queue, err = s.buffer(receiveBuffer, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
+	}
+	if err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
 	return s, nil
-}
-
-// configure asks for short errors with text and for large buffers. It also connects the socket,
-// because a connected netlink socket accepts messages only from the kernel (netlink_getsockbyportid
-// in net/netlink/af_netlink.c).
-func (s *kernelSocket) configure() error {
-	for _, option := range []int{unix.NETLINK_EXT_ACK, unix.NETLINK_CAP_ACK} {
-		if err := unix.SetsockoptInt(s.fd, unix.SOL_NETLINK, option, 1); err != nil {
-			return fmt.Errorf("set netlink option %d: %w", option, err)
-		}
-	}
-	if err := unix.Connect(s.fd, &unix.SockaddrNetlink{Family: unix.AF_NETLINK}); err != nil {
-		return fmt.Errorf("connect to the kernel: %w", err)
-	}
-	size, err := s.buffer(sendBuffer, unix.SO_SNDBUFFORCE, unix.SO_SNDBUF)
-	if err != nil {
-		return fmt.Errorf("set the size of the send buffer: %w", err)
-	}
-	s.size = size - sendOverhead
-	s.queue, err = s.buffer(receiveBuffer, unix.SO_RCVBUFFORCE, unix.SO_RCVBUF)
-	if err != nil {
-		return fmt.Errorf("set the size of the receive buffer: %w", err)
-	}
-	return nil
 }
 
 // buffer sets the size of a buffer to n bytes and returns the actual size. The option force needs
@@ -135,7 +132,7 @@ func (s *kernelSocket) configure() error {
 func (s *kernelSocket) buffer(n, force, plain int) (int, error) {
 	if unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, force, n) != nil {
 		if err := unix.SetsockoptInt(s.fd, unix.SOL_SOCKET, plain, n); err != nil {
-			return 0, err
+			return 0, fmt.Errorf("set the size of a buffer: %w", err)
 		}
 	}
 	return unix.GetsockoptInt(s.fd, unix.SOL_SOCKET, plain)
@@ -164,49 +161,38 @@ func (s *kernelSocket) Send(p []byte) error {
 	}
 }
 
-// Receive implements [Socket].
-func (s *kernelSocket) Receive(p []byte) (int, error) {
-	for {
-		// unix.Recvfrom would allocate the sender's address twice.
-		n, _, err := unix.Syscall6(unix.SYS_RECVFROM, uintptr(s.fd),
-			uintptr(unsafe.Pointer(&p[0])), uintptr(len(p)), unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
-		switch err {
-		case 0:
-			return int(n), nil
-		case errEmpty, errOverrun:
-			return 0, err
-		case unix.EINTR:
-		default:
-			return 0, os.NewSyscallError("recvfrom", err)
+// Receive receives many datagrams with one system call, because that halves the time for answers of
+// a hundred bytes. It receives a single one with recvfrom(2), which takes less.
+func (s *kernelSocket) Receive(p []byte, sizes []int) (int, error) {
+	name, trap, at, length := "recvfrom", uintptr(unix.SYS_RECVFROM), unsafe.Pointer(&p[0]), len(p)
+	if len(sizes) > 1 {
+		name, trap, at, length = "recvmmsg", unix.SYS_RECVMMSG, unsafe.Pointer(&s.many[0]),
+			len(sizes)
+		slot := len(p) / len(sizes)
+		for i := range sizes {
+			s.iov[i].Base = &p[i*slot]
+			s.iov[i].SetLen(slot)
+			s.many[i].hdr.Iov = &s.iov[i]
+			s.many[i].hdr.SetIovlen(1)
 		}
 	}
-}
-
-// ReceiveMany receives with one system call, because that halves the time for answers of a hundred
-// bytes.
-func (s *kernelSocket) ReceiveMany(p []byte, sizes []int) (int, error) {
-	slot := len(p) / len(sizes)
-	for i := range sizes {
-		s.iov[i].Base = &p[i*slot]
-		s.iov[i].SetLen(slot)
-		s.many[i].hdr.Iov = &s.iov[i]
-		s.many[i].hdr.SetIovlen(1)
-	}
 	for {
-		n, _, err := unix.Syscall6(unix.SYS_RECVMMSG, uintptr(s.fd),
-			uintptr(unsafe.Pointer(&s.many[0])),
-			uintptr(len(sizes)), unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
-		switch err {
-		case 0:
+		// unix.Recvfrom would allocate the sender's address twice.
+		n, _, err := unix.Syscall6(trap, uintptr(s.fd), uintptr(at), uintptr(length),
+			unix.MSG_DONTWAIT|unix.MSG_TRUNC, 0, 0)
+		switch {
+		case err == 0 && len(sizes) == 1:
+			sizes[0] = int(n)
+			return 1, nil
+		case err == 0:
 			for i := range n {
 				sizes[i] = int(s.many[i].n)
 			}
 			return int(n), nil
-		case errEmpty, errOverrun:
+		case err == errEmpty, err == errOverrun:
 			return 0, err
-		case unix.EINTR:
-		default:
-			return 0, os.NewSyscallError("recvmmsg", err)
+		case err != unix.EINTR:
+			return 0, os.NewSyscallError(name, err)
 		}
 	}
 }

@@ -22,16 +22,15 @@ import (
 // when it meets an element again. The kernel does not rehash a set that was made with a size
 // (NFTA_SET_DESC_SIZE).
 func (c *Conn) Dump(ctx context.Context, req *Batch, fn func(Message) error) error {
-	return c.dump(ctx, &dump{req: req, fn: fn})
+	_, err := c.dump(ctx, req, false, fn)
+	return err
 }
 
 // DumpThrough is [Conn.Dump] that goes on to the end after an interruption. It reports whether
 // there was one. If so, fn may have seen an object twice or not at all, unless nothing could change
 // that object, and nothing was added or removed where it is stored.
 func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) error) (bool, error) {
-	d := dump{req: req, fn: fn, through: true}
-	err := c.dump(ctx, &d)
-	return d.torn, err
+	return c.dump(ctx, req, true, fn)
 }
 
 // DumpOwn is [Conn.DumpThrough] for objects that do not change during the dump; the caller ensures
@@ -46,32 +45,64 @@ func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) 
 	return err
 }
 
-// dump does the work of Dump and DumpThrough.
-func (c *Conn) dump(ctx context.Context, d *dump) error {
-	if err := d.req.single(); err != nil {
-		return fmt.Errorf("dump: %w", err)
-	}
-	return c.work(ctx, "dump", "dump", d.req, func() error { return c.dumpInTurn(ctx, d) })
-}
-
-// dumpInTurn dumps again if an earlier dump has stalled. The caller holds the connection.
+// dump does the work of Dump and DumpThrough: it goes on through interruptions, or not.
 //
 // If the kernel has no memory for a part of a dump, the dump stalls: the queue is empty, and the
 // kernel refuses the next dump with EBUSY (netlink_dump and __netlink_dump_start in
 // net/netlink/af_netlink.c). Reading that refusal makes the kernel continue the stalled dump (at
-// the end of netlink_recvmsg). So dumpInTurn reads the stalled dump to its end and sends its own
-// request again.
-func (c *Conn) dumpInTurn(ctx context.Context, d *dump) error {
-	err := c.dumpOnce(ctx, d)
-	stalled := func() bool { return !d.any && errors.Is(err, syscall.EBUSY) }
-	for try := 1; try < dumpTries && stalled(); try++ {
-		c.dumpSeq = stalledDump
-		if err := c.settle(ctx); err != nil {
-			return fmt.Errorf("dump: %w", err)
-		}
-		err = c.dumpOnce(ctx, d)
+// the end of netlink_recvmsg). So dump reads the stalled dump to its end and sends its own request
+// again.
+func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Message) error) (
+	torn bool, err error) {
+	if err := req.single(); err != nil {
+		return false, fmt.Errorf("dump: %w", err)
 	}
-	return err
+	var gen uint16 // of the messages so far, if there were any
+	begun := false
+	interrupted := func() error {
+		if torn = true; through {
+			return nil
+		}
+		return fmt.Errorf("%s: %w", req.msgs[0].obj.label(0), ErrDumpInterrupted)
+	}
+	var own error // is no error of the connection
+	reply := func(_ int, m Message) error {
+		moved := m.Subsys == SubsysNFTables && begun && m.ResID != gen
+		if gen, begun = m.ResID, true; moved || m.Flags&FlagIntr != 0 {
+			own = interrupted()
+		}
+		if own == nil {
+			own = fn(m)
+		}
+		return own
+	}
+	ended := func(_ int, v verdict) error {
+		switch c.dumpSeq = 0; {
+		case v.errno != 0:
+			own = messageError(req, 0, v)
+		case v.torn:
+			own = interrupted()
+		}
+		return own
+	}
+	err = c.work(ctx, "dump", "dump", req, func() (error, error) {
+		for try := 1; ; try++ {
+			own = nil
+			r := request{b: req, end: 1, flags: FlagDump, reply: reply, ended: ended}
+			err := c.exchange(ctx, &r, req.buf[beginLen:])
+			switch {
+			case own == nil:
+				return nil, err
+			case begun || try == dumpTries || !errors.Is(own, syscall.EBUSY):
+				return own, nil
+			}
+			c.dumpSeq = stalledDump
+			if err := c.settle(ctx); err != nil {
+				return nil, err
+			}
+		}
+	})
+	return torn, err
 }
 
 const (
@@ -81,83 +112,3 @@ const (
 	// number.
 	stalledDump = 1<<32 - 1
 )
-
-// dumpOnce sends the request and reads the answer. If it ends early, the next request reads the
-// rest.
-func (c *Conn) dumpOnce(ctx context.Context, d *dump) error {
-	seq := c.reserve(1)
-	c.number(d.req, 0, 1, seq)
-	if err := c.send(d.req.buf[beginLen:], d.req.At(0), FlagDump); err != nil {
-		return fmt.Errorf("dump: %w", err)
-	}
-	c.dumpSeq = seq
-	found, err := c.collect(ctx, seq, seq, func(p packet) error {
-		if p.typ == msgDone || p.typ == msgError {
-			c.dumpSeq = 0
-		}
-		d.err = d.take(p)
-		return d.err
-	})
-	switch {
-	case d.err != nil:
-		return d.err
-	case err == nil && !found:
-		c.dumpSeq, err = 0, ErrAnswersLost
-	}
-	if err != nil {
-		return fmt.Errorf("dump: %w", err)
-	}
-	return nil
-}
-
-// dump is a dump in progress.
-type dump struct {
-	req *Batch
-	fn  func(Message) error
-	gen uint16 // of the messages so far, when started
-	any bool   // there has been a message
-	err error  // of the last message
-
-	through bool // go on if interrupted
-	torn    bool // it was
-}
-
-// take handles one message of the answer.
-func (d *dump) take(p packet) error {
-	if p.typ == msgDone || p.typ == msgError {
-		v, err := p.verdict()
-		switch {
-		case err != nil:
-			return fmt.Errorf("dump: %w", err)
-		case v.errno != 0:
-			return messageError(d.req, 0, v)
-		case p.flags&FlagIntr != 0:
-			return d.interrupted()
-		}
-		return nil
-	}
-	if p.typ < minType {
-		return nil
-	}
-	m, err := p.message()
-	if err != nil {
-		return fmt.Errorf("dump: %w", err)
-	}
-	moved := m.Subsys == SubsysNFTables && d.any && m.ResID != d.gen
-	if moved || p.flags&FlagIntr != 0 {
-		if err := d.interrupted(); err != nil {
-			return err
-		}
-	}
-	d.gen, d.any = m.ResID, true
-	return d.fn(m)
-}
-
-// interrupted returns ErrDumpInterrupted with the object that was dumped, unless the dump is to go
-// on.
-func (d *dump) interrupted() error {
-	if d.torn = true; d.through {
-		return nil
-	}
-	return fmt.Errorf("%s: %w", d.req.msgs[0].obj.label(0), ErrDumpInterrupted)
-}

@@ -2,6 +2,7 @@ package rawnl
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"syscall"
@@ -24,63 +25,124 @@ const lookupWindow = 256
 // again, fewer at a time.
 func (c *Conn) Lookup(ctx context.Context, b *Batch,
 	fn func(i, entry int, m Message, found bool) error) error {
-	return c.work(ctx, "look up", "lookup", b, func() error { return c.lookup(ctx, b, fn) })
+	return c.work(ctx, "look up", "lookup", b, func() (error, error) {
+		var lists []entryList // those with entries to ask for, in the order of their messages
+		for i := range b.msgs {
+			list, err := listOf(b, i)
+			if err != nil {
+				return nil, err
+			}
+			if list.next < list.end {
+				lists = append(lists, list)
+			}
+		}
+		return c.lookup(ctx, b, lists, fn)
+	})
 }
 
-// lookup does the work of Lookup. The caller holds the connection.
-func (c *Conn) lookup(ctx context.Context, b *Batch,
-	fn func(i, entry int, m Message, found bool) error) error {
-	l := lookup{b: b, fn: fn, wire: c.wire}
-	defer func() { c.wire = l.wire }()
-	window := max(1, min(lookupWindow, c.queue/ackSize))
-	for i := range b.msgs {
-		list, err := listOf(b, i)
-		if err != nil {
-			return fmt.Errorf("look up: %w", err)
+// errAnswered ends an exchange in which the kernel has answered all entries.
+var errAnswered = errors.New("all entries are answered")
+
+// lookup asks for the entries of lists, in as many datagrams as that takes.
+func (c *Conn) lookup(ctx context.Context, b *Batch, lists []entryList,
+	fn func(i, entry int, m Message, found bool) error) (refused, err error) {
+	var told, open int // entries that fn was told of, and lists that are not answered in full
+	var lost bool      // some answers had no room in the receive queue
+	// tell tells fn of the next entry of a list. end says that the kernel answers no more of it.
+	tell := func(l *entryList, m Message, found, end bool) error {
+		entry := l.entry
+		l.next += entryLen(b.At(l.msg)[l.next:])
+		l.entry++
+		told++
+		if end || l.next >= l.until {
+			l.until = 0
+			open--
 		}
-		if list.next < list.end {
-			l.lists = append(l.lists, list)
-		}
+		return fn(l.msg, entry, m, found)
 	}
-	for len(l.lists) > 0 {
+	reply := func(i int, m Message) error {
+		if l := &lists[i]; l.next < l.until {
+			refused = tell(l, m, true, false)
+		}
+		return answered(refused, open)
+	}
+	// An error ends a list: the next entry does not exist, or its answer had no room.
+	ended := func(i int, v verdict) error {
+		switch l := &lists[i]; {
+		case l.next >= l.until, v.errno == 0:
+			return nil
+		case v.errno == syscall.ENOENT:
+			refused = tell(l, Message{}, false, true)
+		case v.errno == syscall.EAGAIN, v.errno == syscall.ENOBUFS:
+			lost, l.until = true, 0
+			open--
+		default:
+			refused = messageError(b, l.msg, v)
+		}
+		return answered(refused, open)
+	}
+	for window := max(1, min(lookupWindow, c.queue/ackSize)); len(lists) > 0; {
 		if err := c.proceed(ctx); err != nil {
-			return fmt.Errorf("look up: %w", err)
+			return nil, err
 		}
-		l.fill(window, c.limit)
-		first := c.reserve(len(l.parts))
-		for i, p := range l.parts {
-			native.PutUint32(l.wire[p.at+8:], first+uint32(i))
+		told, open, lost = 0, c.fillPart(b, lists, window), false
+		r := request{b: &c.part, end: open, many: true, reply: reply, ended: ended}
+		err := c.exchange(context.Background(), &r, c.part.Bytes())
+		switch {
+		case refused != nil:
+			return refused, nil
+		case err == nil, err == ErrAnswersLost, err == errAnswered:
+			lost = lost || err != errAnswered
+		default:
+			return nil, err
 		}
-		if err := c.send(l.wire, l.wire, 0); err != nil {
-			return fmt.Errorf("look up: %w", err)
+		if lost && window == 1 && told == 0 {
+			return nil, ErrAnswersLost
 		}
-		if err := c.replies(&l, first); err != nil {
-			return err
-		}
-		if l.lost {
-			if window == 1 && l.told == 0 {
-				return fmt.Errorf("look up: %w", ErrAnswersLost)
-			}
+		if lost {
 			window = max(1, window/2)
 		}
-		open := slices.DeleteFunc(l.lists[:len(l.parts)], func(e entryList) bool {
-			return e.next >= e.end
-		})
-		l.lists = append(open, l.lists[len(l.parts):]...)
+		lists = slices.DeleteFunc(lists, func(l entryList) bool { return l.next >= l.end })
 	}
-	return nil
+	return nil, nil
 }
 
-// lookup is the work of one Lookup.
-type lookup struct {
-	b     *Batch
-	fn    func(i, entry int, m Message, found bool) error
-	lists []entryList // those with entries to ask for, in the order of their messages
-	wire  []byte      // the datagram under way
-	parts []part      // its messages, about the first lists
-	open  int         // how many of them are not yet answered in full
-	told  int         // how many entries of the datagram fn was told of
-	lost  bool        // some answers had no room in the receive queue
+// answered ends an exchange with an error, or when no list is open.
+func answered(err error, open int) error {
+	if err == nil && open == 0 {
+		return errAnswered
+	}
+	return err
+}
+
+// fillPart makes a datagram that asks for at most window entries. It has at most as many bytes as
+// can be sent, unless one entry is larger. fillPart returns how many lists are in it.
+func (c *Conn) fillPart(b *Batch, lists []entryList, window int) int {
+	part := &c.part
+	part.Reset()
+	for i := range lists {
+		l := &lists[i]
+		msg := b.At(l.msg)
+		l.until = l.next
+		for ; window > 0 && l.until < l.end; window-- {
+			to := min(l.until+entryLen(msg[l.until:]), l.end)
+			full := len(part.Bytes())+l.head+to-l.next > c.limit
+			if full && (l.until > l.next || i > 0) {
+				break
+			}
+			l.until = to
+		}
+		if l.until == l.next {
+			break
+		}
+		copy(part.begin(Object{}), msg[:frameLen])
+		part.Raw(msg[frameLen:l.head])
+		at := len(part.buf) - attrHeaderLen
+		part.Raw(msg[l.next:l.until])
+		native.PutUint16(part.buf[at:], uint16(len(part.buf)-at))
+	}
+	_ = part.seal() // its messages are those of b
+	return part.Len()
 }
 
 // entryList is the list of one message.
@@ -88,15 +150,9 @@ type entryList struct {
 	msg   int // position in the batch
 	head  int // length of the message without the entries
 	next  int // where the next entry to ask for begins in the message
-	end   int // where the last one ends
+	until int // where the entries end that the kernel has yet to answer
+	end   int // where the last entry ends
 	entry int // the number of the next one
-}
-
-// part is a message of a datagram.
-type part struct {
-	at   int // where it begins in the datagram
-	left int // entries that are not answered
-	done bool
 }
 
 // listOf finds the list of message i: its last attribute.
@@ -117,121 +173,3 @@ func listOf(b *Batch, i int) (entryList, error) {
 
 // entryLen returns the length of the entry at the beginning of p.
 func entryLen(p []byte) int { return max(attrHeaderLen, align(int(native.Uint16(p)))) }
-
-// fill makes a datagram of at most window entries and, unless one is larger, of at most size bytes.
-func (l *lookup) fill(window, size int) {
-	l.wire, l.parts, l.told, l.lost = l.wire[:0], l.parts[:0], 0, false
-	for i := range l.lists {
-		list := &l.lists[i]
-		msg := l.b.At(list.msg)
-		end, n := list.next, 0
-		for end < list.end && n < window {
-			to := min(end+entryLen(msg[end:]), list.end)
-			full := len(l.wire)+list.head+to-list.next > size
-			if full && (n > 0 || len(l.parts) > 0) {
-				break
-			}
-			end, n = to, n+1
-		}
-		if n == 0 {
-			break
-		}
-		window -= n
-		at := len(l.wire)
-		l.wire = append(l.wire, msg[:list.head]...)
-		l.wire = append(l.wire, msg[list.next:end]...)
-		native.PutUint32(l.wire[at:], uint32(len(l.wire)-at))
-		native.PutUint16(l.wire[at+list.head-attrHeaderLen:], uint16(attrHeaderLen+end-list.next))
-		l.parts = append(l.parts, part{at: at, left: n})
-	}
-	l.open = len(l.parts)
-}
-
-// replies reads the answers to a datagram, until every part is answered or the queue is empty.
-func (c *Conn) replies(l *lookup, first uint32) error {
-	for l.open > 0 {
-		n, err := c.sock.ReceiveMany(c.rx, c.sizes[:])
-		if err == errOverrun {
-			l.lost = true
-			continue
-		}
-		if err == errEmpty {
-			l.lost = true
-			return nil
-		}
-		if err != nil {
-			return fmt.Errorf("look up: %w", err)
-		}
-		for i, size := range c.sizes[:n] {
-			slot := c.rx[i*manySize : (i+1)*manySize]
-			if size > len(slot) {
-				return fmt.Errorf("look up: %w: a datagram of %d bytes, more than %d",
-					ErrMalformed, size, len(slot))
-			}
-			if err := l.take(slot[:size], first); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// take handles one datagram of the kernel. A reply is about the next entry of a part. An error ends
-// a part: the next entry does not exist, or its answer had no room.
-func (l *lookup) take(data []byte, first uint32) error {
-	for len(data) > 0 {
-		p, rest, err := nextPacket(data)
-		if err != nil {
-			return fmt.Errorf("look up: %w", err)
-		}
-		data = rest
-		i := int(p.seq - first)
-		if i < 0 || i >= len(l.parts) || l.parts[i].done || p.typ < minType && p.typ != msgError {
-			continue
-		}
-		if p.typ != msgError {
-			m, err := p.message()
-			if err != nil {
-				return fmt.Errorf("look up: %w", err)
-			}
-			if err := l.tell(i, m, true); err != nil {
-				return err
-			}
-			continue
-		}
-		v, err := p.verdict()
-		if err != nil {
-			return fmt.Errorf("look up: %w", err)
-		}
-		switch v.errno {
-		case syscall.ENOENT:
-			err = l.tell(i, Message{}, false)
-		case syscall.EAGAIN, syscall.ENOBUFS:
-			l.lost = true
-		default:
-			err = messageError(l.b, l.lists[i].msg, v)
-		}
-		if !l.parts[i].done {
-			l.parts[i].done = true
-			l.open--
-		}
-		if err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// tell tells fn of the next entry of a part.
-func (l *lookup) tell(i int, m Message, found bool) error {
-	list, part := &l.lists[i], &l.parts[i]
-	entry := list.entry
-	list.next += entryLen(l.b.At(list.msg)[list.next:])
-	list.entry++
-	l.told++
-	if part.left--; part.left == 0 {
-		part.done = true
-		l.open--
-	}
-	return l.fn(list.msg, entry, m, found)
-}

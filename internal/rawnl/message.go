@@ -144,6 +144,7 @@ type verdict struct {
 	errno  syscall.Errno // 0: all went well
 	text   string        // NLMSGERR_ATTR_MSG
 	offset int           // NLMSGERR_ATTR_OFFS, 0 if not given
+	torn   bool          // NLM_F_DUMP_INTR: the dump that ends here was interrupted
 }
 
 // verdict parses p, which is an NLMSG_ERROR or NLMSG_DONE:
@@ -153,8 +154,9 @@ type verdict struct {
 // The payload of msg follows, unless NLM_F_CAPPED is set, and then attributes. In NLMSG_DONE,
 // attributes follow the error at once, and the error may be missing.
 func (p packet) verdict() (verdict, error) {
+	torn := p.flags&FlagIntr != 0
 	if p.typ == msgDone && len(p.body) < 4 {
-		return verdict{}, nil
+		return verdict{torn: torn}, nil
 	}
 	if len(p.body) < 4 {
 		return verdict{}, fmt.Errorf("%w: an error of %d bytes", ErrMalformed, len(p.body))
@@ -163,7 +165,7 @@ func (p packet) verdict() (verdict, error) {
 	if code > 0 {
 		return verdict{}, fmt.Errorf("%w: error number %d is positive", ErrMalformed, code)
 	}
-	v := verdict{errno: syscall.Errno(-int64(code))} // some of ipset's are above 4095
+	v := verdict{errno: syscall.Errno(-int64(code)), torn: torn} // some of ipset's are above 4095
 	if p.flags&flagAckTLVs == 0 {
 		return v, nil
 	}

@@ -3,10 +3,136 @@ package rawnl
 import (
 	"bytes"
 	"context"
-	"errors"
 	"fmt"
 	"syscall"
 )
+
+// request is about a datagram of requests, and says what becomes of the answers. The bytes are not
+// in it, because Send makes everything escape that has them.
+type request struct {
+	b          *Batch
+	begin, end int    // the messages of b
+	first      uint32 // the sequence number of the first one; 0: exchange finds one
+	flags      uint16 // more flags of the last message: FlagAck or FlagDump
+	whole      bool   // it is a transaction: the number before first belongs to it, too
+	many       bool   // answers are short, so many are received at once
+
+	// reply gets each reply, and ended each error, acknowledgement, or end of a dump. i is the
+	// position of the request in b; -1 means the transaction as a whole. Replies are valid until
+	// reply returns. An error ends the exchange. Both may be nil.
+	reply func(i int, m Message) error
+	ended func(i int, v verdict) error
+}
+
+// exchange sends the datagram wire and collects the answers. The kernel sends errors unasked. The
+// acknowledgement of the last message shows that it has worked on all of them. The last message has
+// more flags while it is sent. So a batch has the same bytes before and after, except for the
+// sequence numbers, and on a connection to generic netlink for the number of the family.
+func (c *Conn) exchange(ctx context.Context, r *request, wire []byte) error {
+	if r.first == 0 {
+		r.first = c.reserve(r.end - r.begin)
+	}
+	for i, m := range r.b.msgs[r.begin:r.end] {
+		native.PutUint32(r.b.buf[m.at+8:], r.first+uint32(i))
+		if c.family != 0 {
+			native.PutUint16(r.b.buf[m.at+4:], c.family)
+		}
+	}
+	if len(wire) > c.limit {
+		return &TooLargeError{Size: len(wire), Limit: c.limit}
+	}
+	flags := r.b.At(r.end - 1)[6:]
+	old := native.Uint16(flags)
+	native.PutUint16(flags, old|r.flags)
+	err := c.sock.Send(wire)
+	native.PutUint16(flags, old)
+	if err != nil {
+		return err
+	}
+	if r.flags == FlagDump {
+		c.dumpSeq = r.first
+	}
+	return c.collect(ctx, r)
+}
+
+// collect reads the answers to a datagram. The kernel answers the last message last: collect then
+// stops. It skips answers to other requests, and checks ctx before each system call. Without an
+// answer to the last message, answers are lost, unless the kernel refused a transaction.
+func (c *Conn) collect(ctx context.Context, r *request) error {
+	sizes := c.sizes[:1]
+	if r.many {
+		sizes = c.sizes[:]
+	}
+	room := len(c.rx) / len(sizes)
+	lowest, last := 0, r.end-r.begin-1
+	if r.whole {
+		lowest = -1
+	}
+	var lost, refused bool
+	for found := false; !found; {
+		if err := c.proceed(ctx); err != nil {
+			return err
+		}
+		n, err := c.sock.Receive(c.rx, sizes)
+		switch {
+		case err == errOverrun:
+			lost = true
+			continue
+		case err == errEmpty && r.whole && refused && !lost:
+			return nil
+		case err == errEmpty:
+			return ErrAnswersLost
+		case err != nil:
+			return err
+		}
+		for slot, size := range sizes[:n] {
+			if size > room {
+				return fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, size,
+					room)
+			}
+			for data := c.rx[slot*room:][:size]; len(data) > 0; {
+				var p packet
+				if p, data, err = nextPacket(data); err != nil {
+					return err
+				}
+				i := int(int32(p.seq - r.first))
+				if i < lowest || i > last {
+					continue
+				}
+				if p.typ != msgError && p.typ != msgDone {
+					if err := r.replied(i, p); err != nil {
+						return err
+					}
+					continue
+				}
+				v, err := p.verdict()
+				if err == nil && r.ended != nil {
+					err = r.ended(r.begin+i, v)
+				}
+				if err != nil {
+					return err
+				}
+				found, refused = found || i == last, refused || v.errno != 0
+			}
+		}
+	}
+	if lost {
+		return ErrAnswersLost
+	}
+	return nil
+}
+
+// replied hands a message over, unless it is one of netlink's own.
+func (r *request) replied(i int, p packet) error {
+	if r.reply == nil || p.typ < minType {
+		return nil
+	}
+	m, err := p.message()
+	if err != nil {
+		return err
+	}
+	return r.reply(r.begin+i, m)
+}
 
 // Commit sends b as one nf_tables transaction: the kernel applies all of it, or nothing. An empty
 // batch is not sent. If genID is not 0, the kernel refuses the transaction with
@@ -21,7 +147,7 @@ import (
 // in the order of the messages, and the acknowledgement last. An error of the commit itself comes
 // before all of them. So if the acknowledgement is the first answer, the commit succeeded.
 func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
-	return c.work(ctx, "commit", "commit", b, func() error { return c.commit(b, genID, 0) })
+	return c.transact(ctx, "commit", b, genID, 0)
 }
 
 // Check lets the kernel judge b as a transaction but never commits it. Check does not send the end
@@ -30,66 +156,38 @@ func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 // that the kernel loaded to judge; the generation stays the same. Check does not find errors that
 // only the commit itself can cause.
 func (c *Conn) Check(ctx context.Context, b *Batch) error {
-	return c.work(ctx, "check", "check", b, func() error { return c.commit(b, 0, frameLen) })
+	return c.transact(ctx, "check", b, 0, frameLen)
 }
 
-// commit does the work of Commit and Check. The caller holds the connection. without is how many
-// bytes at the end of the transaction are not sent.
-func (c *Conn) commit(b *Batch, genID uint32, without int) error {
-	n := len(b.msgs)
-	begin := c.reserve(n + 2)
-	first, last := begin+1, begin+uint32(n)
-	c.number(b, 0, n, first)
-	wire := b.transaction(genID, begin, last+1)
-	if err := c.send(wire[:len(wire)-without], b.At(n-1), FlagAck); err != nil {
-		return fmt.Errorf("commit: %w", err)
-	}
+// transact sends a transaction without some bytes at its end.
+func (c *Conn) transact(ctx context.Context, op string, b *Batch, genID uint32, without int) error {
 	var errs OpErrors
-	found, err := c.collect(context.Background(), begin, last, func(p packet) error {
-		if p.typ != msgError {
-			return nil
-		}
-		v, err := p.verdict()
-		if err != nil || v.errno == 0 {
-			return err
-		}
-		if whole(p.seq, first, v) {
+	ended := func(i int, v verdict) error {
+		// An error of the transaction carries the number of its begin message. If memory runs out
+		// while the kernel judges or commits, the error is ENOMEM and may carry the number of the
+		// first message instead; in the former case the kernel also forgets the errors that it has
+		// collected (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c: nlmsg_hdr(oskb) after
+		// skb_pull).
+		//
+		// ERESTART always concerns the whole transaction. It carries the number of the message that
+		// made the kernel load a module: the kernel then replays the batch and checks the
+		// generation again (the same function, nlh after replay).
+		switch {
+		case v.errno == 0:
+		case i < 0, i == 0 && v.errno == syscall.ENOMEM, v.errno == errRestart:
 			errs = append(errs, transactionError(b, v))
-		} else {
-			errs = append(errs, messageError(b, int(p.seq-first), v))
+		default:
+			errs = append(errs, messageError(b, i, v))
 		}
 		return nil
+	}
+	return c.work(ctx, op, op, b, func() (error, error) {
+		begin := c.reserve(b.Len() + 2)
+		wire := b.transaction(genID, begin, begin+uint32(b.Len())+1)
+		r := request{b: b, end: b.Len(), first: begin + 1, flags: FlagAck, whole: true, ended: ended}
+		err := c.exchange(context.Background(), &r, wire[:len(wire)-without])
+		return errs.Err(), err
 	})
-	if err == nil && !found && len(errs) == 0 {
-		err = ErrAnswersLost
-	}
-	return outcome("commit", errs, err)
-}
-
-// whole reports whether the kernel refused the whole transaction, not one message of it.
-//
-// An error of the transaction carries the number of its begin message. If memory runs out while the
-// kernel judges or commits, the error is ENOMEM and may carry the number of the first message
-// instead; in the former case the kernel also forgets the errors that it has collected
-// (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c: nlmsg_hdr(oskb) after skb_pull).
-//
-// ERESTART always concerns the whole transaction. It carries the number of the message that made
-// the kernel load a module: the kernel then replays the batch and checks the generation again (the
-// same function, nlh after replay).
-func whole(seq, first uint32, v verdict) bool {
-	return seq == first-1 || seq == first && v.errno == syscall.ENOMEM || v.errno == errRestart
-}
-
-// outcome joins the kernel's refusals and the error that ended the operation, if any.
-func outcome(op string, errs OpErrors, err error) error {
-	if err == nil {
-		return errs.Err()
-	}
-	err = fmt.Errorf("%s: %w", op, err)
-	if len(errs) == 0 {
-		return err
-	}
-	return errors.Join(errs.Err(), err)
 }
 
 // SendAll sends the messages of b as independent requests: a failure does not stop the others. It
@@ -98,75 +196,7 @@ func outcome(op string, errs OpErrors, err error) error {
 // errors. Each send is as large as the send buffer and the room for answers in the receive buffer
 // allow. SendAll checks ctx between two sends.
 func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
-	err = c.work(ctx, "send", "requests", b, func() (err error) {
-		done, err = c.sendAll(ctx, b, func(int, Message) error { return nil })
-		return err
-	})
-	return done, err
-}
-
-// sendAll does the work of SendAll and QueryAll. The caller holds the connection.
-func (c *Conn) sendAll(ctx context.Context, b *Batch, reply func(i int, m Message) error) (done int,
-	err error) {
-	var errs OpErrors
-	for done < b.Len() {
-		end := c.chunk(b, done)
-		err := c.proceed(ctx)
-		if err == nil {
-			err = c.exchange(b, done, end, &errs, reply)
-		}
-		if err != nil {
-			err = fmt.Errorf("%d of %d messages were answered: %w", done, b.Len(), err)
-			return done, outcome("send", errs, err)
-		}
-		done = end
-	}
-	return done, errs.Err()
-}
-
-// chunk returns the end of the messages that go into one datagram with message begin. The datagram
-// has at least one message, and at most as many as the receive queue can hold errors for.
-func (c *Conn) chunk(b *Batch, begin int) int {
-	end := begin + 1
-	for end < b.Len() && end-begin < c.queue/ackSize && b.endOf(end)-b.msgs[begin].at <= c.limit {
-		end++
-	}
-	return end
-}
-
-// exchange sends the messages from begin to end and collects their errors. The kernel sends errors
-// unasked. The acknowledgement of the last message shows that the kernel has worked on all of them.
-// Replies go to reply, and are valid until it returns.
-func (c *Conn) exchange(b *Batch, begin, end int, errs *OpErrors,
-	reply func(i int, m Message) error) error {
-	first := c.reserve(end - begin)
-	c.number(b, begin, end, first)
-	if err := c.send(b.buf[b.msgs[begin].at:b.endOf(end-1)], b.At(end-1), FlagAck); err != nil {
-		return err
-	}
-	last := first + uint32(end-begin-1)
-	found, err := c.collect(context.Background(), first, last, func(p packet) error {
-		i := begin + int(p.seq-first)
-		switch {
-		case p.typ == msgError || p.typ == msgDone:
-			v, err := p.verdict()
-			if err == nil && v.errno != 0 {
-				*errs = append(*errs, messageError(b, i, v))
-			}
-			return err
-		case p.typ < minType:
-			return nil
-		}
-		m, err := p.message()
-		if err != nil {
-			return err
-		}
-		return reply(i, m)
-	})
-	if err == nil && !found {
-		return ErrAnswersLost
-	}
-	return err
+	return c.sendAll(ctx, "send", "requests", b, nil)
 }
 
 // QueryAll sends the messages of b as independent requests, many at a time, and calls fn with each
@@ -174,10 +204,42 @@ func (c *Conn) exchange(b *Batch, begin, end int, errs *OpErrors,
 // the connection, and its error ends the work. QueryAll reports refused requests as [Conn.SendAll]
 // does. Replies must be small, like replies about one object.
 func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message) error) error {
-	return c.work(ctx, "query", "queries", b, func() error {
-		_, err := c.sendAll(ctx, b, fn)
-		return err
+	_, err := c.sendAll(ctx, "query", "queries", b, fn)
+	return err
+}
+
+// sendAll does the work of SendAll and of the queries.
+func (c *Conn) sendAll(ctx context.Context, op, what string, b *Batch,
+	reply func(i int, m Message) error) (done int, err error) {
+	var errs OpErrors
+	ended := func(i int, v verdict) error {
+		if v.errno != 0 {
+			errs = append(errs, messageError(b, i, v))
+		}
+		return nil
+	}
+	err = c.work(ctx, op, what, b, func() (error, error) {
+		for done < b.Len() {
+			// at least one message, and at most as many as the queue can hold errors for
+			end := done + 1
+			for end < b.Len() && end-done < c.queue/ackSize &&
+				b.endOf(end)-b.msgs[done].at <= c.limit {
+				end++
+			}
+			err := c.proceed(ctx)
+			if err == nil {
+				r := request{b: b, begin: done, end: end, flags: FlagAck, reply: reply, ended: ended}
+				err = c.exchange(context.Background(), &r, b.buf[b.msgs[done].at:b.endOf(end-1)])
+			}
+			if err != nil {
+				return errs.Err(), fmt.Errorf("%d of %d messages were answered: %w", done, b.Len(),
+					err)
+			}
+			done = end
+		}
+		return errs.Err(), nil
 	})
+	return done, err
 }
 
 // Query sends the one message of req and returns copies of the replies; there may be none. To ask
@@ -186,14 +248,10 @@ func (c *Conn) Query(ctx context.Context, req *Batch) (replies []Message, err er
 	if err := req.single(); err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
-	err = c.work(ctx, "query", "query", req, func() error {
-		var errs OpErrors
-		err := c.exchange(req, 0, 1, &errs, func(_ int, m Message) error {
-			m.Attrs = bytes.Clone(m.Attrs)
-			replies = append(replies, m)
-			return nil
-		})
-		return outcome("query", errs, err)
+	err = c.QueryAll(ctx, req, func(_ int, m Message) error {
+		m.Attrs = bytes.Clone(m.Attrs)
+		replies = append(replies, m)
+		return nil
 	})
 	if err != nil {
 		return nil, err
@@ -238,33 +296,16 @@ const (
 
 // GenID asks for the generation of the nf_tables ruleset (NFT_MSG_GETGEN).
 func (c *Conn) GenID(ctx context.Context) (g GenInfo, err error) {
-	if err := c.begin(ctx); err != nil {
-		return GenInfo{}, fmt.Errorf("query: %w", err)
-	}
-	defer c.end()
-	c.own.Reset()
-	c.own.Message(SubsysNFTables, msgGetGen, 0, 0, 0,
-		Object{Verb: "get", Kind: "generation of the ruleset"})
-	if err := c.own.seal(); err != nil {
-		return GenInfo{}, fmt.Errorf("query: %w", err)
-	}
-	var errs OpErrors
-	var parseErr error
-	err = c.exchange(&c.own, 0, 1, &errs, func(_ int, m Message) error {
-		if g.ID == 0 && parseErr == nil && m.Subsys == SubsysNFTables && m.Type == msgNewGen {
-			g, parseErr = parseGen(m)
+	err = c.QueryAll(ctx, &c.genID, func(_ int, m Message) (err error) {
+		if m.Subsys == SubsysNFTables && m.Type == msgNewGen {
+			g, err = parseGen(m)
 		}
-		return nil
+		return err
 	})
-	switch err = outcome("query", errs, err); {
-	case err != nil:
-		return GenInfo{}, err
-	case parseErr != nil:
-		return GenInfo{}, parseErr
-	case g.ID == 0:
-		return GenInfo{}, fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
+	if err == nil && g.ID == 0 {
+		err = fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
 	}
-	return g, nil
+	return g, err
 }
 
 // Generation decodes the message to GroupNFTables that follows all changes of a transaction and

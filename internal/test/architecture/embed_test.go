@@ -8,7 +8,7 @@ import (
 )
 
 // A program that embeds an engine and the nftables backend carries nothing with it that it has not
-// asked for: no metrics, page or health, no HTTP, and two small libraries.
+// asked for: no metrics, page or health, no HTTP, and two small libraries of others.
 func TestAnEmbeddedEngineIsLight(t *testing.T) {
 	t.Parallel()
 	imports := map[string][]string{}
@@ -42,5 +42,5 @@ func TestAnEmbeddedEngineIsLight(t *testing.T) {
 	visit(module + "nftables")
 	visit(module + "dataplane")
 	require.ElementsMatch(t, []string{"dataplane", "nftables", "servicemodel",
-		"golang.org/x/sys/unix", "net/netip", "os"}, got)
+		"github.com/mdlayher/netlink", "golang.org/x/sys/unix", "net/netip", "os"}, got)
 }

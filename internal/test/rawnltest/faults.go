@@ -199,16 +199,7 @@ func (w *wrapped) count(add func(*Count), err error) {
 }
 
 // Receive receives, unless it goes wrong.
-func (w *wrapped) Receive(p []byte) (int, error) {
-	sizes := make([]int, 1)
-	if _, err := w.ReceiveMany(p, sizes); err != nil {
-		return 0, err
-	}
-	return sizes[0], nil
-}
-
-// ReceiveMany receives, unless it goes wrong.
-func (w *wrapped) ReceiveMany(p []byte, sizes []int) (int, error) {
+func (w *wrapped) Receive(p []byte, sizes []int) (int, error) {
 	if len(w.answers) > 0 {
 		sizes[0] = copy(p, w.answers[0])
 		w.answers = w.answers[1:]
@@ -228,15 +219,9 @@ func (w *wrapped) ReceiveMany(p []byte, sizes []int) (int, error) {
 	return n, nil
 }
 
-// receive calls Receive of the socket if sizes has one element, and ReceiveMany otherwise, because
-// a read of a dump is larger than one part of ReceiveMany.
-func (w *wrapped) receive(p []byte, sizes []int) (n int, err error) {
-	if len(sizes) == 1 {
-		n = 1
-		sizes[0], err = w.Socket.Receive(p)
-	} else {
-		n, err = w.Socket.ReceiveMany(p, sizes)
-	}
+// receive receives, and counts.
+func (w *wrapped) receive(p []byte, sizes []int) (int, error) {
+	n, err := w.Socket.Receive(p, sizes)
 	w.count(func(c *Count) {
 		c.Receives++
 		for _, size := range sizes[:n] {

@@ -76,38 +76,28 @@ func (k *Kernel) Send(p []byte) error {
 	return nil
 }
 
-// Receive removes the next answer from the queue.
-func (k *Kernel) Receive(p []byte) (int, error) {
-	if len(k.Pending) == 0 {
-		return 0, syscall.EAGAIN
-	}
-	next := k.Pending[0]
-	k.Pending = k.Pending[1:]
-	if err, ok := next.(error); ok {
-		return 0, err
-	}
-	data := next.([]byte)
-	copy(p, data)
-	return len(data), nil
-}
-
-// ReceiveMany removes answers from the queue, up to the first error.
-func (k *Kernel) ReceiveMany(p []byte, sizes []int) (int, error) {
-	slot := len(p) / len(sizes)
+// Receive removes answers from the queue, up to the first error.
+func (k *Kernel) Receive(p []byte, sizes []int) (int, error) {
+	room := len(p) / len(sizes)
 	for i := range sizes {
-		if i > 0 && len(k.Pending) > 0 {
-			if _, fails := k.Pending[0].(error); fails {
-				return i, nil
-			}
-		}
-		n, err := k.Receive(p[i*slot : (i+1)*slot])
-		if err != nil && i > 0 {
+		if len(k.Pending) == 0 && i > 0 {
 			return i, nil
 		}
-		if err != nil {
+		if len(k.Pending) == 0 {
+			return 0, syscall.EAGAIN
+		}
+		err, fails := k.Pending[0].(error)
+		if fails && i > 0 {
+			return i, nil
+		}
+		next := k.Pending[0]
+		k.Pending = k.Pending[1:]
+		if fails {
 			return 0, err
 		}
-		sizes[i] = n
+		data := next.([]byte)
+		copy(p[i*room:(i+1)*room], data)
+		sizes[i] = len(data)
 	}
 	return len(sizes), nil
 }

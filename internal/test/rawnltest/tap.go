@@ -8,8 +8,7 @@ import (
 // Socket is a socket of rawnl, a fake one or the kernel's.
 type Socket interface {
 	Send(p []byte) error
-	Receive(p []byte) (int, error)
-	ReceiveMany(p []byte, sizes []int) (int, error)
+	Receive(p []byte, sizes []int) (int, error)
 	Limits() (send, queue int)
 	LoadModule(name string)
 	Close() error
@@ -39,26 +38,20 @@ func (t *Tap) Send(p []byte) error {
 	return t.Socket.Send(p)
 }
 
-// Receive passes a datagram back.
-func (t *Tap) Receive(p []byte) (int, error) {
-	n, err := t.Socket.Receive(p)
-	if err == nil && t.Answer != nil {
-		answer, _ := Split(p[:min(n, len(p))]) // without a message that was cut
+// Receive passes datagrams back.
+func (t *Tap) Receive(p []byte, sizes []int) (int, error) {
+	n, err := t.Socket.Receive(p, sizes)
+	if t.Answer == nil {
+		return n, err
+	}
+	room := len(p) / len(sizes)
+	for i, size := range sizes[:n] {
+		answer, _ := Split(p[i*room:][:min(size, room)]) // without a message that was cut
 		for _, m := range answer {
 			t.Answer(m)
 		}
 	}
 	return n, err
-}
-
-// ReceiveMany passes one datagram back.
-func (t *Tap) ReceiveMany(p []byte, sizes []int) (int, error) {
-	n, err := t.Receive(p[:len(p)/len(sizes)])
-	if err != nil {
-		return 0, err
-	}
-	sizes[0] = n
-	return 1, nil
 }
 
 // GarbleEach calls do again and again. The first time, it garbles the first object in the kernel's
