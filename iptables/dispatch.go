@@ -1,8 +1,13 @@
 package iptables
 
 import (
+	"maps"
+	"math/bits"
 	"net/netip"
+	"slices"
+	"sort"
 	"strconv"
+	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -73,46 +78,40 @@ func (d *dispatch) matchBits(n int) int {
 	return n
 }
 
-// parts calls fn for each part of the chain of t: a leaf, which has rules in this chain, or a part
-// with a chain of its own.
-func (d *dispatch) parts(t *tree, fn func(*tree)) {
-	switch {
-	case t == nil:
-	case t.count <= stepSize:
-		t.leaves(fn)
-	default:
-		size := stepSize // the greatest power of it below the number of keys
-		for size*stepSize < t.count {
-			size *= stepSize
+// parts returns the parts of the chain of t: a single key, whose rules are in this chain, or more
+// keys, which have a chain of their own.
+func (d *dispatch) parts(t tree) (l []tree) {
+	size := stepSize // the greatest power of it below the number of keys
+	for size*stepSize < len(t) {
+		size *= stepSize
+	}
+	var divide func(p tree, above int)
+	divide = func(p tree, above int) {
+		switch common := p.bits(); {
+		case len(t) <= stepSize, len(p) < stepMin:
+			for i := range p {
+				l = append(l, p[i:i+1])
+			}
+		// only if a match can distinguish it from its sibling
+		case len(p) <= size && d.matchBits(common) > above:
+			l = append(l, p)
+		default:
+			i := sort.Search(len(p), func(i int) bool { return bitAt(p[i].key, common) })
+			divide(p[:i], common)
+			divide(p[i:], common)
 		}
-		d.divide(t.child[0], t.bits, size, fn)
-		d.divide(t.child[1], t.bits, size, fn)
 	}
-}
-
-// divide calls fn for each part of t, a child of a branch at bit parentBits. A part has a chain
-// only if a match can distinguish it from its sibling.
-func (d *dispatch) divide(t *tree, parentBits, size int, fn func(*tree)) {
-	distinct := d.matchBits(t.bits) > parentBits
-	switch {
-	case t.leaf(), t.count <= size && t.count >= stepMin && distinct:
-		fn(t)
-	case t.count < stepMin:
-		t.leaves(fn)
-	default:
-		d.divide(t.child[0], t.bits, size, fn)
-		d.divide(t.child[1], t.bits, size, fn)
-	}
+	divide(t, 0)
+	return l
 }
 
 // rules returns the rules of the chain of t. The first chain uses jumps, so that packets come back
 // to its following rules. The other chains use gotos.
-func (d *dispatch) rules(t *tree, first bool) []rule {
-	var l []rule
-	d.parts(t, func(p *tree) {
-		if p.leaf() {
-			l = append(l, p.rules...)
-			return
+func (d *dispatch) rules(t tree, first bool) (l []rule) {
+	for _, p := range d.parts(t) {
+		if len(p) == 1 {
+			l = append(l, p[0].rules...)
+			continue
 		}
 		r := d.match(p)
 		r.target, r.chain = targetGoto, d.chainOf(p)
@@ -120,17 +119,16 @@ func (d *dispatch) rules(t *tree, first bool) []rule {
 			r.target = targetJump
 		}
 		l = append(l, r)
-	})
+	}
 	return l
 }
 
 // match returns a rule that matches the common bits of the keys below t.
-func (d *dispatch) match(t *tree) rule {
-	var r rule
-	n := d.matchBits(t.bits)
-	a := d.addr * 8
+func (d *dispatch) match(t tree) (r rule) {
+	n, a, key := d.matchBits(t.bits()), d.addr*8, t[0].key
 	if a > 0 {
-		r.dst = prefixOf(t.key[:d.addr], min(n, a))
+		addr, _ := netip.AddrFromSlice([]byte(key[:d.addr]))
+		r.dst, _ = addr.Prefix(min(n, a))
 		if d.source {
 			r.src = r.dst
 		}
@@ -138,23 +136,17 @@ func (d *dispatch) match(t *tree) rule {
 	if n < a+8 {
 		return r
 	}
-	r.proto = servicemodel.Protocol(t.key[d.addr])
+	r.proto = servicemodel.Protocol(key[d.addr])
 	if free := a + 24 - n; free < 16 {
-		port := uint16(t.key[d.addr+1])<<8 | uint16(t.key[d.addr+2])
+		port := uint16(key[d.addr+1])<<8 | uint16(key[d.addr+2])
 		mask := uint16(1)<<free - 1
 		r.ports = portRange{port &^ mask, port | mask}
 	}
 	return r
 }
 
-func prefixOf(addr string, bits int) netip.Prefix {
-	a, _ := netip.AddrFromSlice([]byte(addr))
-	p, _ := a.Prefix(bits)
-	return p
-}
-
 // chainOf returns the name of the chain of t: "KUBE-IP-10.96.0.0/20", "KUBE-NP-tcp-30720-30783".
-func (d *dispatch) chainOf(t *tree) string {
+func (d *dispatch) chainOf(t tree) string {
 	r := d.match(t)
 	of := ""
 	if r.dst.IsValid() {
@@ -172,196 +164,81 @@ func (d *dispatch) chainOf(t *tree) string {
 	return d.names.step(d.step, of)
 }
 
-// changed calls fn for each chain, except the first, that differs between two trees. The trees
-// differ at most in the given keys. A chain that does not exist has a nil tree.
-func (d *dispatch) changed(before, after *tree, keys []string,
-	fn func(name string, before, after *tree)) {
-	seen := map[string]bool{}
-	var visit func(p *tree)
-	visit = func(p *tree) {
-		name := d.chainOf(p)
-		if seen[name] {
-			return
-		}
-		seen[name] = true
-		was, is := d.find(before, name, p.key), d.find(after, name, p.key)
-		if was == is {
-			return
-		}
-		fn(name, was, is)
-		// If a chain is new or gone, another chain may lead to the same parts in the other tree.
-		if was == nil || is == nil {
-			d.steps(was, visit)
-			d.steps(is, visit)
-		}
-	}
-	for _, t := range [...]*tree{before, after} {
-		for p := range d.around(t, keys) {
-			visit(p)
+// differing calls fn for each chain, except the first, that a tree has and another lacks.
+func (d *dispatch) differing(t, other tree, fn func(chainID, []rule)) {
+	steps := d.steps(other)
+	for name, p := range d.steps(t) {
+		if o := steps[name]; !p.same(o) {
+			fn(d.table.chain(name), d.rules(p, false))
+			d.differing(p, o, fn)
 		}
 	}
 }
 
-// steps calls fn for each part of t with a chain of its own.
-func (d *dispatch) steps(t *tree, fn func(*tree)) {
-	d.parts(t, func(p *tree) {
-		if !p.leaf() {
-			fn(p)
+// steps returns the parts of t with a chain of their own, by the names of the chains.
+func (d *dispatch) steps(t tree) map[string]tree {
+	m := map[string]tree{}
+	for _, p := range d.parts(t) {
+		if len(p) > 1 {
+			m[d.chainOf(p)] = p
 		}
+	}
+	return m
+}
+
+// tree has keys in order. Each key has the rules for one destination of packets. A tree is never
+// changed, and neither are its rules. All keys have the same length.
+type tree []destination
+
+type destination struct {
+	key   string
+	rules []rule
+}
+
+// bits returns how many leading bits all keys have in common.
+func (t tree) bits() int {
+	if len(t) == 0 {
+		return 0
+	}
+	a, b := t[0].key, t[len(t)-1].key
+	for i := range len(a) {
+		if a[i] != b[i] {
+			return i*8 + bits.LeadingZeros8(a[i]^b[i])
+		}
+	}
+	return len(a) * 8
+}
+
+// bitAt reports whether a bit of a key is set.
+func bitAt(key string, i int) bool { return key[i/8]<<(i%8)&0x80 != 0 }
+
+// same reports whether one tree was made of the other without a change.
+func (t tree) same(o tree) bool {
+	return slices.EqualFunc(t, o, func(a, b destination) bool { return &a.rules[0] == &b.rules[0] })
+}
+
+// find returns the place of a key, and whether it is there.
+func (t tree) find(key string) (int, bool) {
+	return slices.BinarySearchFunc(t, key, func(l destination, key string) int {
+		return strings.Compare(l.key, key)
 	})
 }
 
-// next returns the part of t for packets to the key, or nil if that has no chain.
-func (d *dispatch) next(t *tree, key string) *tree {
-	var next *tree
-	d.steps(t, func(p *tree) {
-		if commonBits(p.key, key, 0) >= d.matchBits(p.bits) {
-			next = p
-		}
-	})
-	return next
-}
-
-// find returns the tree of the chain of that name on the way to the key, or nil if there is none.
-func (d *dispatch) find(t *tree, name, key string) *tree {
-	for t = d.next(t, key); t != nil; t = d.next(t, key) {
-		if d.chainOf(t) == name {
-			return t
-		}
-	}
-	return nil
-}
-
-// around returns the parts to which the chains on the way to the keys lead.
-func (d *dispatch) around(t *tree, keys []string) map[*tree]bool {
-	found, seen := map[*tree]bool{}, map[*tree]bool{}
-	for _, key := range keys {
-		for t := t; t != nil; t = d.next(t, key) {
-			if !seen[t] {
-				seen[t] = true
-				d.steps(t, func(p *tree) { found[p] = true })
-			}
-		}
-	}
-	return found
-}
-
-// tree is an immutable set of keys. Each key has the rules for one destination of packets. It is a
-// binary trie over the bits of the keys, and every branch counts the leaves below it. Trees share
-// their common parts, so a change costs only what it changes. The nil *tree is empty. All keys of a
-// tree have the same length.
-type tree struct {
-	key   string   // of a leaf; in a branch, any key below it
-	bits  int      // how many leading bits the keys below have in common; all bits for a leaf
-	count int      // number of leaves
-	child [2]*tree // of a branch
-	rules []rule   // of a leaf
-	owner *edit
-}
-
-// edit allows a series of changes to reuse the nodes that it made itself.
-type edit struct{ _ byte }
-
-func (t *tree) leaf() bool { return t.child[0] == nil }
-
-func bitAt(key string, i int) int { return int(key[i/8]>>(7-i%8)) & 1 }
-
-// commonBits returns how many leading bits a and b have in common. They are known to be equal
-// before bit start.
-func commonBits(a, b string, start int) int {
-	i := start / 8
-	for i < len(a) && a[i] == b[i] {
-		i++
-	}
-	if i == len(a) {
-		return i * 8
-	}
-	n := i * 8
-	for x := a[i] ^ b[i]; x&0x80 == 0; x <<= 1 {
-		n++
-	}
-	return n
-}
-
-// writable returns t itself if e made it, or a copy.
-func (t *tree) writable(e *edit) *tree {
-	if t.owner == e {
+// with returns t with other rules for some keys. A key without rules goes.
+func (t tree) with(edits map[string][]rule) (next tree) {
+	if len(edits) == 0 {
 		return t
 	}
-	c := *t
-	c.owner = e
-	return &c
-}
-
-// set returns t with the rules of a key set.
-func (t *tree) set(e *edit, key string, rules []rule) *tree {
-	if t == nil {
-		return &tree{key: key, bits: len(key) * 8, count: 1, rules: rules, owner: e}
-	}
-	n := commonBits(t.key, key, 0)
-	if n < t.bits {
-		b := &tree{key: key, bits: n, count: t.count + 1, owner: e}
-		i := bitAt(key, n)
-		b.child[i] = (*tree)(nil).set(e, key, rules)
-		b.child[1-i] = t
-		return b
-	}
-	c := t.writable(e)
-	if t.leaf() {
-		c.rules = rules
-		return c
-	}
-	i := bitAt(key, t.bits)
-	c.child[i] = t.child[i].set(e, key, rules)
-	c.count = c.child[0].count + c.child[1].count
-	return c
-}
-
-// remove returns t without a key.
-func (t *tree) remove(e *edit, key string) *tree {
-	if _, there := t.get(key); !there {
-		return t
-	}
-	return t.without(e, key)
-}
-
-// without is remove for a key that exists.
-func (t *tree) without(e *edit, key string) *tree {
-	if t.leaf() {
-		return nil
-	}
-	i := bitAt(key, t.bits)
-	n := t.child[i].without(e, key)
-	if n == nil {
-		return t.child[1-i]
-	}
-	c := t.writable(e)
-	c.child[i] = n
-	c.key = n.key // the old key may be the removed one
-	c.count = c.child[0].count + c.child[1].count
-	return c
-}
-
-// get returns the rules of a key.
-func (t *tree) get(key string) ([]rule, bool) {
-	for t != nil && commonBits(t.key, key, 0) >= t.bits {
-		if t.leaf() {
-			return t.rules, true
+	for _, key := range slices.Sorted(maps.Keys(edits)) {
+		i, there := t.find(key)
+		next = append(next, t[:i]...)
+		if rules := edits[key]; rules != nil {
+			next = append(next, destination{key, rules})
 		}
-		t = t.child[bitAt(key, t.bits)]
+		if there {
+			i++
+		}
+		t = t[i:]
 	}
-	return nil, false
-}
-
-// leaves calls fn for each leaf in the order of the keys.
-func (t *tree) leaves(fn func(*tree)) {
-	if t == nil {
-		return
-	}
-	if t.leaf() {
-		fn(t)
-		return
-	}
-	t.child[0].leaves(fn)
-	t.child[1].leaves(fn)
+	return append(next, t...)
 }

@@ -2,6 +2,8 @@ package iptables
 
 import (
 	"fmt"
+	"iter"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -69,10 +71,19 @@ func leafRule(k sm.FrontendKey) []rule {
 	return []rule{r}
 }
 
-// contents returns all chains of a tree, as rendered from nothing.
-func contents(d *dispatch, t *tree) map[string]string {
-	m := map[string]string{d.root: chainText(d.rules(t, true))}
-	d.chains(t, func(name string, t *tree) { m[name] = chainText(d.rules(t, false)) })
+// grown returns a tree of keys.
+func grown(d *dispatch, keys iter.Seq[sm.FrontendKey]) tree {
+	edits := map[string][]rule{}
+	for k := range keys {
+		edits[d.key(k)] = leafRule(k)
+	}
+	return tree(nil).with(edits)
+}
+
+// contents returns all chains of a tree.
+func contents(d *dispatch, t tree) map[string][]rule {
+	m := map[string][]rule{d.root: d.rules(t, true)}
+	d.differing(t, nil, func(id chainID, rules []rule) { m[id.name] = rules })
 	return m
 }
 
@@ -93,44 +104,32 @@ func TestDispatchChangesOnlyWhatDiffers(t *testing.T) {
 			const seed = 1
 			rng := rand.New(rand.NewPCG(seed, 0))
 			d := newLayout("KUBE").tree(m.f, m.id)
-			var tr *tree
+			var tr tree
 			have := map[sm.FrontendKey]bool{}
 			for step := range 50 {
 				before, was := tr, contents(d, tr)
-				keys := randomEdits(rng, m, d, &tr, have, step)
-				require.Equal(t, was, contents(d, before), "trees are immutable")
-
-				var scratch *tree
-				e := &edit{}
-				for _, k := range slices.SortedFunc(mapKeys(have), sm.FrontendKey.Compare) {
-					scratch = scratch.set(e, d.key(k), leafRule(k))
-				}
+				tr = tr.with(randomEdits(rng, m, d, have, step))
+				require.Equal(t, was, contents(d, before), "trees are never changed")
 				is := contents(d, tr)
-				require.Equal(t, contents(d, scratch), is, "seed %d step %d", seed, step)
+				require.Equal(t, contents(d, grown(d, maps.Keys(have))), is, "seed %d step %d",
+					seed, step)
 
-				want := map[string]bool{}
-				for name := range is {
-					want[name] = want[name] || was[name] != is[name]
-				}
-				for name := range was {
-					want[name] = want[name] || was[name] != is[name]
-				}
-				d.changed(before, tr, keys, func(name string, _, _ *tree) { delete(want, name) })
-				delete(want, d.root)
-				for name, differs := range want {
-					require.False(t, differs, "seed %d step %d: %s changed silently", seed,
-						step, name)
-				}
+				d.differing(before, tr, func(id chainID, rules []rule) {
+					require.Equal(t, was[id.name], rules)
+					delete(was, id.name)
+				})
+				d.differing(tr, before, func(id chainID, rules []rule) { was[id.name] = rules })
+				was[d.root] = is[d.root]
+				require.Equal(t, is, was, "seed %d step %d", seed, step)
 			}
 		})
 	}
 }
 
-// randomEdits adds and removes some keys, and returns them.
-func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, tr **tree, have map[sm.FrontendKey]bool,
-	step int) []string {
-	e := &edit{}
-	var keys []string
+// randomEdits adds and removes some keys.
+func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, have map[sm.FrontendKey]bool,
+	step int) map[string][]rule {
+	edits := map[string][]rule{}
 	n := 1 + rng.IntN(3)
 	if step%20 == 0 {
 		n = 60
@@ -141,37 +140,20 @@ func randomEdits(rng *rand.Rand, m keyMaker, d *dispatch, tr **tree, have map[sm
 			for k = range have { // any key
 				break
 			}
-			*tr = (*tr).remove(e, d.key(k))
+			edits[d.key(k)] = nil
 			delete(have, k)
 		} else {
-			*tr = (*tr).set(e, d.key(k), leafRule(k))
+			edits[d.key(k)] = leafRule(k)
 			have[k] = true
 		}
-		keys = append(keys, d.key(k))
 	}
-	return keys
-}
-
-func mapKeys(m map[sm.FrontendKey]bool) func(func(sm.FrontendKey) bool) {
-	return func(yield func(sm.FrontendKey) bool) {
-		for k := range m {
-			if !yield(k) {
-				return
-			}
-		}
-	}
+	return edits
 }
 
 // walker follows a packet through the chains of a tree.
 type walker struct {
 	chains map[string][]rule
 	passed int // how many rules the packet has passed
-}
-
-func newWalker(d *dispatch, t *tree) *walker {
-	w := &walker{chains: map[string][]rule{d.root: d.rules(t, true)}}
-	d.chains(t, func(name string, t *tree) { w.chains[name] = d.rules(t, false) })
-	return w
 }
 
 // walk reports whether a rule accepts the packet. After a goto that finds no rule, the packet is
@@ -214,15 +196,11 @@ func TestDispatchFindsEveryKey(t *testing.T) {
 				const seed = 2
 				rng := rand.New(rand.NewPCG(seed, uint64(n)))
 				d := newLayout("KUBE").tree(m.f, m.id)
-				var tr *tree
 				have := map[sm.FrontendKey]bool{}
-				e := &edit{}
 				for range n {
-					k := m.key(rng)
-					have[k] = true
-					tr = tr.set(e, d.key(k), leafRule(k))
+					have[m.key(rng)] = true
 				}
-				w := newWalker(d, tr)
+				w := &walker{chains: contents(d, grown(d, maps.Keys(have)))}
 				longest := 0
 				for k := range have {
 					w.passed = 0
@@ -246,22 +224,19 @@ func TestDispatchFindsEveryKey(t *testing.T) {
 func TestStepsAreReadable(t *testing.T) {
 	t.Parallel()
 	d := newLayout("KUBE").tree(nft.IPv4, natServices)
-	var tr *tree
-	e := &edit{}
+	var keys []sm.FrontendKey
 	for i := range 40 {
-		k := sm.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}), Protocol: sm.TCP,
-			Port: 80}
-		tr = tr.set(e, d.key(k), leafRule(k))
+		keys = append(keys, sm.FrontendKey{Addr: netip.AddrFrom4([4]byte{10, 96, 0, byte(i)}),
+			Protocol: sm.TCP, Port: 80})
 	}
 	for i := range 20 {
-		k := sm.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"), Protocol: sm.UDP,
-			Port: uint16(4000 + i)}
-		tr = tr.set(e, d.key(k), leafRule(k))
+		keys = append(keys, sm.FrontendKey{Addr: netip.MustParseAddr("192.0.2.1"),
+			Protocol: sm.UDP, Port: uint16(4000 + i)})
 	}
 	require.Equal(t, "-d 10.96.0.0/28 -j KUBE-IP-10.96.0.0/28\n"+
 		"-d 10.96.0.16/28 -j KUBE-IP-10.96.0.16/28\n"+
 		"-d 10.96.0.32/29 -j KUBE-IP-10.96.0.32/29\n"+
 		"-d 192.0.2.1/32 -p udp -m udp --dport 4000:4015 -j KUBE-IP-IS2O7TRRSFYQZC2E\n"+
 		"-d 192.0.2.1/32 -p udp -m udp --dport 4016:4019 -j KUBE-IP-SYH46PWSK2TRCKXK\n",
-		chainText(d.rules(tr, true)))
+		chainText(d.rules(grown(d, slices.Values(keys)), true)))
 }

@@ -69,16 +69,6 @@ func endpoint(i, j int) netip.Addr {
 	return netip.AddrFrom4([4]byte{10, 200 + byte(n>>16), byte(n >> 8), byte(n)})
 }
 
-// chains calls fn for each chain of a tree except the first.
-func (d *dispatch) chains(t *tree, fn func(name string, t *tree)) {
-	d.parts(t, func(p *tree) {
-		if !p.leaf() {
-			fn(d.chainOf(p), p)
-			d.chains(p, fn)
-		}
-	})
-}
-
 // chains calls fn for every chain of a state.
 func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)) {
 	for _, f := range nft.Families {
@@ -91,9 +81,7 @@ func (l *layout) chains(s *state, fn func(id chainID, rules []rule, shared bool)
 		for _, d := range l.treesOf(f) {
 			t := s.trees[d.place]
 			fn(d.table.chain(d.root), l.first(d, t, &s.rules), false)
-			d.chains(t, func(name string, t *tree) {
-				fn(d.table.chain(name), d.rules(t, false), false)
-			})
+			d.differing(t, nil, func(id chainID, rules []rule) { fn(id, rules, false) })
 		}
 	}
 	seen := map[sm.PortName]bool{}

@@ -28,7 +28,7 @@ type state struct {
 	rules servicemodel.Rules
 	// present says which families have rules at all.
 	present map[*nft.Family]bool
-	trees   [2 * treeCount]*tree // at the same indices as in layout
+	trees   [2 * treeCount]tree // at the same indices as in layout
 	// localnet is the state of the sysctl route_localnet before node ports answered at localhost.
 	localnet localnet
 }
@@ -37,7 +37,7 @@ type state struct {
 // of health checks also needs at least one health check, because all packets to the node pass the
 // jump to it.
 func (s *state) has(d *dispatch) bool {
-	return s.present[d.f] && (d.kind != filterHealthChecks || s.trees[d.place] != nil)
+	return s.present[d.f] && (d.kind != filterHealthChecks || len(s.trees[d.place]) > 0)
 }
 
 // chainChange is the change of one chain.
@@ -102,18 +102,15 @@ type stepper struct {
 	old, new *state
 	c        *servicemodel.ChangeSet
 	out      changes
-	edit     *edit
-	touched  map[*dispatch][]string // keys
-	place    int                    // place of a unit's last chain
+	edits    [2 * treeCount]map[string][]rule // new rules of keys of the trees
+	place    int                              // place of a unit's last chain
 }
 
 // step returns the state after a change set. n is the state of the sysctl route_localnet before
 // node ports answered at localhost, or the present one if they do not.
 func (l *layout) step(old *state, c *servicemodel.ChangeSet, n localnet) (*state, changes) {
-	s := &stepper{l: l, old: old, c: c, out: changes{}, edit: &edit{},
-		touched: map[*dispatch][]string{}}
-	s.new = &state{table: c.New, rules: c.New.Rules(), trees: old.trees, localnet: n,
-		present: map[*nft.Family]bool{}}
+	s := &stepper{l: l, old: old, c: c, out: changes{}}
+	s.new = &state{table: c.New, rules: c.New.Rules(), localnet: n, present: map[*nft.Family]bool{}}
 	for _, n := range s.touchedServices() {
 		was, is := nocopy.Of(s.c.Old).FrontendsOf(n), nocopy.Of(s.c.New).FrontendsOf(n)
 		for _, f := range nft.Families {
@@ -124,6 +121,9 @@ func (l *layout) step(old *state, c *servicemodel.ChangeSet, n localnet) (*state
 	s.addresses(filterClusterIPs, c.ClusterIPs, clusterIPRule)
 	s.addresses(natHairpins, c.Hairpins, hairpinRule)
 	s.healthChecks()
+	for i, t := range old.trees {
+		s.new.trees[i] = t.with(s.edits[i])
+	}
 	for _, f := range nft.Families {
 		s.new.present[f] = s.wanted(f)
 		for _, d := range l.treesOf(f) {
@@ -145,7 +145,7 @@ func (s *stepper) wanted(f *nft.Family) bool {
 	}
 	return len(f.Own(s.new.rules.ServiceCIDRs)) > 0 ||
 		slices.ContainsFunc(s.l.treesOf(f), func(d *dispatch) bool {
-			return s.new.trees[d.place] != nil
+			return len(s.new.trees[d.place]) > 0
 		})
 }
 
@@ -218,31 +218,34 @@ func (s *stepper) unit(was, is unit) {
 			return n.tree == l.tree && n.key == l.key
 		})
 		// another service may already have taken the key over
-		if rules, there := s.new.trees[l.tree.place].get(l.key); gone && there &&
-			sameRules(rules, l.rules) {
-			s.remove(l.tree, l.key)
+		if gone && sameRules(s.rules(l.tree, l.key), l.rules) {
+			s.set(l.tree, l.key, nil)
 		}
 	}
 	for _, l := range is.leaves {
-		s.put(l.tree, l.key, l.rules)
+		if !sameRules(s.rules(l.tree, l.key), l.rules) {
+			s.set(l.tree, l.key, l.rules)
+		}
 	}
 }
 
-// put sets the rules of a key, unless they are already the same.
-func (s *stepper) put(d *dispatch, key string, rules []rule) {
-	if have, there := s.new.trees[d.place].get(key); !there || !sameRules(have, rules) {
-		s.set(d, key, rules)
+// rules returns the rules that a key of a tree has now, or nil if there is no such key.
+func (s *stepper) rules(d *dispatch, key string) []rule {
+	if rules, edited := s.edits[d.place][key]; edited {
+		return rules
 	}
+	if i, there := s.old.trees[d.place].find(key); there {
+		return s.old.trees[d.place][i].rules
+	}
+	return nil
 }
 
+// set sets the rules of a key of a tree. The key goes if there are none.
 func (s *stepper) set(d *dispatch, key string, rules []rule) {
-	s.new.trees[d.place] = s.new.trees[d.place].set(s.edit, key, rules)
-	s.touched[d] = append(s.touched[d], key)
-}
-
-func (s *stepper) remove(d *dispatch, key string) {
-	s.new.trees[d.place] = s.new.trees[d.place].remove(s.edit, key)
-	s.touched[d] = append(s.touched[d], key)
+	if s.edits[d.place] == nil {
+		s.edits[d.place] = map[string][]rule{}
+	}
+	s.edits[d.place][key] = rules
 }
 
 // addresses steps through a tree of addresses.
@@ -252,7 +255,7 @@ func (s *stepper) addresses(kind treeKind, l []servicemodel.AddrChange, of func(
 		if key := string(a.Addr.AsSlice()); a.Added {
 			s.set(d, key, []rule{of(a.Addr)})
 		} else {
-			s.remove(d, key)
+			s.set(d, key, nil)
 		}
 	}
 }
@@ -272,13 +275,15 @@ func (s *stepper) healthChecks() {
 				want[key] = healthCheckRule(&h)
 			}
 		}
-		s.new.trees[d.place].leaves(func(t *tree) {
-			if _, stays := want[t.key]; !stays {
-				s.remove(d, t.key)
+		for _, have := range s.old.trees[d.place] {
+			if _, stays := want[have.key]; !stays {
+				s.set(d, have.key, nil)
 			}
-		})
-		for _, key := range slices.Sorted(maps.Keys(want)) {
-			s.put(d, key, []rule{want[key]})
+		}
+		for key, r := range want {
+			if rules := []rule{r}; !sameRules(s.rules(d, key), rules) {
+				s.set(d, key, rules)
+			}
 		}
 	}
 }
@@ -289,21 +294,15 @@ func served(h *servicemodel.HealthCheck, i int) *int { return [...]*int{&h.IPv4,
 // tree notes the chains of a tree that differ.
 func (s *stepper) tree(d *dispatch) {
 	was, is := s.old.trees[d.place], s.new.trees[d.place]
-	appears := s.old.present[d.f] != s.new.present[d.f]
-	if was == is && s.c.Rules == nil && !appears {
+	if len(s.edits[d.place]) == 0 && s.c.Rules == nil &&
+		s.old.present[d.f] == s.new.present[d.f] {
 		return
 	}
-	touched := s.touched[d]
-	if appears { // all of the tree is added or removed
-		touched = nil
-		for _, t := range [...]*tree{was, is} {
-			t.leaves(func(l *tree) { touched = append(touched, l.key) })
-		}
-		if s.new.present[d.f] {
-			was = nil
-		} else {
-			is = nil
-		}
+	if !s.old.present[d.f] {
+		was = nil
+	}
+	if !s.new.present[d.f] {
+		is = nil
 	}
 	root := d.table.chain(d.root)
 	if s.old.has(d) {
@@ -312,18 +311,12 @@ func (s *stepper) tree(d *dispatch) {
 	if s.new.has(d) {
 		s.out.is(root, s.l.first(d, is, &s.new.rules))
 	}
-	d.changed(was, is, touched, func(name string, was, is *tree) {
-		if was != nil {
-			s.out.was(d.table.chain(name), d.rules(was, false))
-		}
-		if is != nil {
-			s.out.is(d.table.chain(name), d.rules(is, false))
-		}
-	})
+	d.differing(was, is, s.out.was)
+	d.differing(is, was, s.out.is)
 }
 
 // first returns the rules of the first chain of a tree.
-func (l *layout) first(d *dispatch, t *tree, r *servicemodel.Rules) []rule {
+func (l *layout) first(d *dispatch, t tree, r *servicemodel.Rules) []rule {
 	before, after := l.around(d, r)
 	return append(append(before, d.rules(t, true)...), after...)
 }
