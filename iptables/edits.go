@@ -24,45 +24,22 @@ const (
 const maxCompared = 1 << 20
 
 // editsBetween returns the shortest list of steps from one list of rules to another.
-func editsBetween(before, after []rule) []ruleEdit {
-	head := 0
-	for head < len(before) && head < len(after) && before[head].same(&after[head]) {
-		head++
-	}
-	tail := 0
-	for tail < len(before)-head && tail < len(after)-head && before[len(before)-1-tail].same(
-		&after[len(after)-1-tail]) {
-		tail++
-	}
-	var l []ruleEdit
-	for i := range head {
-		l = append(l, ruleEdit{editKeep, i, i})
-	}
-	i, j, iEnd, jEnd := head, head, len(before)-tail, len(after)-tail
-	for _, k := range common(before[head:iEnd], after[head:jEnd]) {
-		l = appendGap(l, i, head+k.before, j, head+k.after)
-		i, j = head+k.before, head+k.after
-		l = append(l, ruleEdit{editKeep, i, j})
-		i, j = i+1, j+1
-	}
-	l = appendGap(l, i, iEnd, j, jEnd)
-	for i := range tail {
-		l = append(l, ruleEdit{editKeep, iEnd + i, jEnd + i})
-	}
-	return l
-}
-
-// appendGap appends the steps that turn the rules from i to iEnd into those from j to jEnd. The two
-// ranges have no rule in common.
-func appendGap(l []ruleEdit, i, iEnd, j, jEnd int) []ruleEdit {
-	for ; i < iEnd && j < jEnd; i, j = i+1, j+1 {
-		l = append(l, ruleEdit{editReplace, i, j})
-	}
-	for ; j < jEnd; j++ {
-		l = append(l, ruleEdit{editInsert, i, j})
-	}
-	for ; i < iEnd; i++ {
-		l = append(l, ruleEdit{editDelete, i, j})
+func editsBetween(before, after []rule) (l []ruleEdit) {
+	at, next := 0, 0
+	for _, k := range append(kept(before, after), pair{len(before), len(after)}) {
+		for ; at < k.before && next < k.after; at, next = at+1, next+1 {
+			l = append(l, ruleEdit{editReplace, at, next})
+		}
+		for ; next < k.after; next++ {
+			l = append(l, ruleEdit{editInsert, at, next})
+		}
+		for ; at < k.before; at++ {
+			l = append(l, ruleEdit{editDelete, at, next})
+		}
+		if at < len(before) {
+			l = append(l, ruleEdit{editKeep, at, next})
+			at, next = at+1, next+1
+		}
 	}
 	return l
 }
@@ -70,34 +47,44 @@ func appendGap(l []ruleEdit, i, iEnd, j, jEnd int) []ruleEdit {
 // pair holds the indices of a rule in both lists.
 type pair struct{ before, after int }
 
-// common returns a longest common subsequence.
-func common(a, b []rule) []pair {
-	if len(a)*len(b) > maxCompared {
-		return nil
+// kept returns a longest common subsequence of two lists.
+func kept(a, b []rule) (l []pair) {
+	head, tail, shorter := 0, 0, min(len(a), len(b))
+	for head < shorter && a[head].same(&b[head]) {
+		l = append(l, pair{head, head})
+		head++
 	}
-	// longest[i][j] is the length of the longest common subsequence of a[i:] and b[j:].
-	width := len(b) + 1
-	longest := make([]int32, (len(a)+1)*width)
-	for i := len(a) - 1; i >= 0; i-- {
-		for j := len(b) - 1; j >= 0; j-- {
-			if a[i].same(&b[j]) {
-				longest[i*width+j] = longest[(i+1)*width+j+1] + 1
-			} else {
-				longest[i*width+j] = max(longest[(i+1)*width+j], longest[i*width+j+1])
+	for tail < shorter-head && a[len(a)-1-tail].same(&b[len(b)-1-tail]) {
+		tail++
+	}
+	before, after := a[head:len(a)-tail], b[head:len(b)-tail]
+	if len(before)*len(after) <= maxCompared {
+		// longest[i][j] is the length of the longest common subsequence of before[i:] and after[j:].
+		longest := make([][]int32, len(before)+1)
+		longest[len(before)] = make([]int32, len(after)+1)
+		for i := len(before) - 1; i >= 0; i-- {
+			longest[i] = make([]int32, len(after)+1)
+			for j := len(after) - 1; j >= 0; j-- {
+				longest[i][j] = max(longest[i+1][j], longest[i][j+1])
+				if before[i].same(&after[j]) {
+					longest[i][j] = longest[i+1][j+1] + 1
+				}
+			}
+		}
+		for i, j := 0, 0; i < len(before) && j < len(after); {
+			switch {
+			case before[i].same(&after[j]):
+				l = append(l, pair{head + i, head + j})
+				i, j = i+1, j+1
+			case longest[i+1][j] >= longest[i][j+1]:
+				i++
+			default:
+				j++
 			}
 		}
 	}
-	var l []pair
-	for i, j := 0, 0; i < len(a) && j < len(b); {
-		switch {
-		case a[i].same(&b[j]):
-			l = append(l, pair{i, j})
-			i, j = i+1, j+1
-		case longest[(i+1)*width+j] >= longest[i*width+j+1]:
-			i++
-		default:
-			j++
-		}
+	for ; tail > 0; tail-- {
+		l = append(l, pair{len(a) - tail, len(b) - tail})
 	}
 	return l
 }

@@ -217,19 +217,20 @@ func sourcesComment(fe *servicemodel.Frontend) string {
 	return fe.Service.String() + " source ranges"
 }
 
-// origin is an origin of packets, and the rules that recognize it.
+// origin is an origin of packets: a rule that recognizes it, and what happens to its packets.
 type origin struct {
 	is      servicemodel.Origins
-	matches []rule // a packet must match one of them
+	match   rule
+	verdict servicemodel.Verdict
 }
 
 // origins returns the origins in the order in which they must be tested, the last without a match.
-func (l *layout) origins(f *nft.Family, r *servicemodel.Rules) []origin {
-	return []origin{
-		{servicemodel.FromPods, l.pods(f, r)},
-		{servicemodel.FromHost, []rule{{srcLocal: true}}},
-		{servicemodel.FromOutside, []rule{{}}},
+func (b *unitBuilder) origins(internal, external servicemodel.Verdict) (l []origin) {
+	for _, m := range b.l.pods(b.f, b.rules) {
+		l = append(l, origin{servicemodel.FromPods, m, internal})
 	}
+	return append(l, origin{servicemodel.FromHost, rule{srcLocal: true}, internal},
+		origin{servicemodel.FromOutside, rule{}, external})
 }
 
 // pods returns rules that match packets from pods, or none if pods cannot be recognized.
@@ -264,25 +265,20 @@ func (b *unitBuilder) entryChain(i int) {
 		servicemodel.FromPods: "pod traffic for ",
 		servicemodel.FromHost: "traffic of the node for ", servicemodel.FromOutside: "traffic for ",
 	}
-	for _, o := range b.l.origins(b.f, b.rules) {
-		v := e.internal
-		if o.is == servicemodel.FromOutside {
-			v = e.external
+	for _, o := range b.origins(e.internal, e.external) {
+		m := o.match
+		m.comment = words[o.is] + what
+		if !b.balances(o.verdict) {
+			m.target = targetAccept
+			rules = append(rules, m)
+			continue
 		}
-		for _, m := range o.matches {
-			m.comment = words[o.is] + what
-			if !b.balances(v) {
-				m.target = targetAccept
-				rules = append(rules, m)
-				continue
-			}
-			if e.masquerade&o.is != 0 {
-				m.target, m.chain = targetJump, b.l.names.markMasq()
-				rules = append(rules, m)
-			}
-			m.target, m.chain = targetGoto, b.pool(v)
+		if e.masquerade&o.is != 0 {
+			m.target, m.chain = targetJump, b.l.names.markMasq()
 			rules = append(rules, m)
 		}
+		m.target, m.chain = targetGoto, b.pool(o.verdict)
+		rules = append(rules, m)
 	}
 	b.chain(nat, name, rules)
 }
@@ -308,14 +304,8 @@ func (b *unitBuilder) refuse(fe *servicemodel.Frontend) []rule {
 		return []rule{one(rule{}, fe.Internal)}
 	}
 	var rules []rule
-	for _, o := range b.l.origins(b.f, b.rules) {
-		v := fe.Internal
-		if o.is == servicemodel.FromOutside {
-			v = fe.External
-		}
-		for _, m := range o.matches {
-			rules = append(rules, one(m, v))
-		}
+	for _, o := range b.origins(fe.Internal, fe.External) {
+		rules = append(rules, one(o.match, o.verdict))
 	}
 	return rules
 }
