@@ -26,7 +26,8 @@ var handDamage = []struct {
 	{"a jump is gone", "*nat\n-D PREROUTING 1\nCOMMIT\n",
 		"chain PREROUTING of table ip nat lacks 1", false},
 	{"all jumps are gone", "*filter\n-F INPUT\n-F FORWARD\n-F OUTPUT\nCOMMIT\n",
-		"chain FORWARD of table ip filter lacks 2", false},
+		"chain FORWARD of table ip filter lacks 2 and has 0 surplus rules; missing: -m comment " +
+			`--comment "kubernetes forwarding rules" -j KUBE-FORWARD`, false},
 	{"a jump is there twice", "*nat\n-I OUTPUT -j KUBE-SERVICES\nCOMMIT\n",
 		"chain OUTPUT of table ip nat lacks 0 and has 1 surplus", false},
 	{"a fixed chain is changed", "*nat\n-F KUBE-MARK-MASQ\nCOMMIT\n",
@@ -36,6 +37,8 @@ var handDamage = []struct {
 		"chain KUBE-NODEPORTS of table ip nat lacks 0 and has 1 surplus rules; surplus: (a " +
 			"rule that is not understood)", false},
 	{"a chain of a service is emptied", "*nat\n-F KUBE-SVC-WEB\nCOMMIT\n", "lacks", false},
+	{"a chain is gone", "*filter\n-D FORWARD 1\n-F KUBE-FORWARD\n-X KUBE-FORWARD\nCOMMIT\n",
+		"chain KUBE-FORWARD of table ip filter is missing", false},
 	{"a chain of ours is there that nobody wants",
 		"*nat\n:KUBE-SVC-ABCDEFGHIJKLMNOP - [0:0]\n-A KUBE-SVC-ABCDEFGHIJKLMNOP -j ACCEPT\n" +
 			"COMMIT\n",

@@ -114,14 +114,6 @@ func encoded(p *plan) []byte {
 	return append([]byte{}, b.Bytes()...)
 }
 
-func TestAnUnchangedStateIsAnEmptyPlan(t *testing.T) {
-	t.Parallel()
-	plans := planFor(t, webService(), webService())
-	require.True(t, plans[1].empty())
-	require.Zero(t, plans[1].Stats().Messages)
-	require.Empty(t, plans[1].String())
-}
-
 // The size of a plan is proportional to the change.
 func TestAPlanIsAsLargeAsTheChange(t *testing.T) {
 	t.Parallel()

@@ -175,19 +175,6 @@ func TestIptablesSavePrintsWhatWasMeant(t *testing.T) {
 	})
 }
 
-// "iptables -L" looks up the names of addresses, so the test uses few rules.
-func TestIptablesListsRulesWithoutAWarning(t *testing.T) {
-	t.Parallel()
-	eachToolset(t, func(t *testing.T, p toolset) {
-		b, ns, _ := opened(t, Config{})
-		apply(t, b, webService())
-		for _, f := range nft.Families {
-			require.Contains(t, p.run(t, ns, "", toolName(f.Model), "-t", "nat", "-L"),
-				"/* default/web:http cluster IP */")
-		}
-	})
-}
-
 func TestWhatIptablesSavePrintsCanBeRestored(t *testing.T) {
 	t.Parallel()
 	eachToolset(t, func(t *testing.T, p toolset) {

@@ -81,25 +81,6 @@ func TestVersionsThatDoNotBelong(t *testing.T) {
 	}
 }
 
-// The sum of uses computed from changes is the one that the kernel would list.
-func TestUsesFollowFromChanges(t *testing.T) {
-	t.Parallel()
-	_, states := story()
-	l, m := newLayout(defaultPrefix), newMemory()
-	b := backend{l: l, state: &state{}, found: kernelState{shared: map[chainID][]rule{}}}
-	seen := map[uses]bool{}
-	for _, s := range states {
-		next := resolve(t, b.state.table, s)
-		st, ch := l.step(b.state, sm.Diff(b.state.table, next), localnet{})
-		p := l.plan(&b.found, b.state, st, ch)
-		m.apply(l, p)
-		b.committed(p)
-		require.Equal(t, l.usesOf(m.list()), b.found.uses)
-		seen[b.found.uses] = true
-	}
-	require.Len(t, seen, len(states)-1, "but for an endpoint that takes the place of another")
-}
-
 // The vectors are those of kube-proxy's own tests (pkg/proxy/iptables/proxier_test.go of
 // Kubernetes).
 func TestNamesAreThoseOfKubeProxy(t *testing.T) {

@@ -80,18 +80,6 @@ func encodeRule(t testing.TB, f *nft.Family, r *rule) (exprs, udata []byte) {
 	return info.Exprs, info.UserData
 }
 
-func TestRulesSurviveTheWire(t *testing.T) {
-	t.Parallel()
-	for _, f := range nft.Families {
-		for _, r := range sampleRules(f) {
-			exprs, udata := encodeRule(t, f, &r)
-			got := newDecoder(f).decodeRule(exprs, udata)
-			require.Equal(t, r, got, r.text(f.Model))
-			require.True(t, got.same(&r))
-		}
-	}
-}
-
 func TestRandomRulesSurviveTheWire(t *testing.T) {
 	t.Parallel()
 	const seed = 3
@@ -123,103 +111,6 @@ func randomRule(rng *rand.Rand, f *nft.Family) rule {
 	p := pick()
 	r.target, r.chain, r.to, r.set = p.target, p.chain, p.to, p.set
 	return r
-}
-
-func zeros(n int) string { return strings.Repeat("00", n) }
-
-// xtPayloads are rules, and the bytes that we encode and iptables writes for them.
-var xtPayloads = []struct {
-	text string
-	x    *extension
-	f    *nft.Family
-	rule rule
-	want string
-}{
-	{
-		"-m addrtype --src-type LOCAL",
-		xtAddrtype, nft.IPv4, rule{srcLocal: true},
-		"0400" + "0000" + "00000000",
-	},
-	{
-		"-m conntrack ! --ctstate RELATED,ESTABLISHED,DNAT",
-		xtConntrack, nft.IPv4, rule{state: stateMatch{ctRelated | ctEstablished | ctDNAT, true}},
-		zeros(146) + "0100" + "0100" + "8600" + zeros(16),
-	},
-	{
-		"-m statistic --mode random --probability 0.5",
-		xtStatistic, nft.IPv4, rule{stat: statMatch{kind: statRandom, prob: certain / 2}},
-		"0000" + "0000" + "00000040" + zeros(4) + "00000040" + zeros(8),
-	},
-	{
-		"-m statistic --mode nth --every 3 --packet 0",
-		xtStatistic, nft.IPv4, rule{stat: statMatch{kind: statNth, every: 3}},
-		"0100" + "0000" + "02000000" + "00000000" + "02000000" + zeros(8),
-	},
-	{
-		"-m recent --update --seconds 10800 --reap --name AB --mask 255.255.255.255 --rsource",
-		xtRecent, nft.IPv4, rule{recent: recentMatch{recentUpdate, "AB", 10800, 0}},
-		"302a0000" + "00000000" + "24" + "00" + "4142" + zeros(198) + "00" + "00" +
-			strings.Repeat("ff", 4) + zeros(16),
-	},
-	{
-		"-m recent --set --name AB --mask 255.255.254.0 --rsource",
-		xtRecent, nft.IPv4, rule{recent: recentMatch{recentSet, "AB", 0, 23}},
-		"00000000" + "00000000" + "02" + "00" + "4142" + zeros(198) + "00" + "00" +
-			"fffffe00" + zeros(16),
-	},
-	{
-		"-m recent --set --name AB --mask ffff:ffff:ffff:ffff:ffff:ffff:ffff:ffff --rsource " +
-			"(ip6tables)",
-		xtRecent, nft.IPv6, rule{recent: recentMatch{kind: recentSet, name: "AB"}},
-		"00000000" + "00000000" + "02" + "00" + "4142" + zeros(198) + "00" + "00" +
-			strings.Repeat("ff", 16) + zeros(4),
-	},
-	{
-		"-p sctp -m sctp --dport 80:90",
-		xtSCTP, nft.IPv4, rule{ports: portRange{80, 90}},
-		"5000" + "5a00" + "0000" + "0000" + zeros(256) + zeros(4) + "ff0000ff0000ff0000ff0000" +
-			zeros(4) + "02000000" + zeros(4) + zeros(4),
-	},
-	{
-		"-j DNAT --to-destination 10.180.0.1:8080",
-		xtDNAT, nft.IPv4, rule{to: netip.MustParseAddrPort("10.180.0.1:8080")},
-		"03000000" + "0ab40001" + zeros(12) + "0ab40001" + zeros(12) + "1f90" + "1f90" +
-			"0000" + zeros(6),
-	},
-	{
-		"-j DNAT --to-destination [fd00::1]:80",
-		xtDNAT, nft.IPv6, rule{to: netip.MustParseAddrPort("[fd00::1]:80")},
-		"03000000" + "fd00" + zeros(13) + "01" + "fd00" + zeros(13) + "01" + "0050" + "0050" +
-			"0000" + zeros(6),
-	},
-	{
-		"-j MASQUERADE --random-fully", xtMasquerade, nft.IPv4, rule{},
-		"01000000" + "10000000" + zeros(16),
-	},
-	{
-		"-j MASQUERADE --random-fully (ip6tables)",
-		xtMasquerade, nft.IPv6, rule{},
-		"10000000" + zeros(36),
-	},
-	{"-j MARK --set-xmark 0x4000/0x4000",
-		xtMARK, nft.IPv4, rule{set: markSet{0x4000, 0x4000}},
-		"00400000" + "00400000"},
-	{"-j REJECT", xtREJECT, nft.IPv4, rule{}, "03000000" + zeros(4)},
-	{"-j REJECT (ip6tables)", xtREJECT, nft.IPv6, rule{},
-		"04000000" + zeros(4)},
-}
-
-// The payloads of x_tables, byte for byte on a little-endian machine, as iptables 1.8.9 writes them
-// for the rule in the comment.
-func TestPayloadsOfXTables(t *testing.T) {
-	t.Parallel()
-	if native.Uint16([]byte{1, 0}) != 1 {
-		t.Skip("the bytes are those of a little-endian machine")
-	}
-	for _, p := range xtPayloads {
-		got := p.x.info(make([]byte, sizeLargest), p.f, &p.rule)
-		require.Equal(t, p.want, hex.EncodeToString(got), p.text)
-	}
 }
 
 // A whole message, as it is sent to the kernel.
