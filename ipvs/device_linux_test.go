@@ -103,10 +103,11 @@ func pinged(t *testing.T, from *netnstest.Host, to netip.Addr) bool {
 	return answered
 }
 
-// requireDevice requires that the device has the addresses of web, that these serve web and answer
-// to ping, and that they take no node ports.
-func (k *kernel) requireDevice() {
-	k.t.Helper()
+// The device has the addresses of web. They serve web and answer to ping, and take no node ports.
+func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, withDevice)
+	k.apply(k.state(web(), "pod2", "pod3"))
 	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128")
 	require.Contains(k.t, k.run("ip", "-d", "link", "show", testDevice), "dummy")
 	require.Contains(k.t, k.onDevice(testDevice)["10.96.0.10/32"], "scope host")
@@ -121,67 +122,6 @@ func (k *kernel) requireDevice() {
 		netip.AddrPortFrom(webAddrs[0], 30080)))
 	require.ErrorIs(k.t, err, ipvsnl.ErrNoService)
 	k.requireServed(30080, k.Node.IPv4, k.Node.IPv6)
-}
-
-// The device has the right addresses through changes, and in a new process.
-func TestKernelDeviceHoldsTheAddresses(t *testing.T) {
-	t.Parallel()
-	k := newKernel(t, withDevice)
-	external := netip.MustParseAddr("203.0.113.10")
-	more := func(s *sm.Service) {
-		s.ExternalIPs = []netip.Addr{external, k.Node.IPv4}
-		s.LoadBalancerIPs = []sm.LoadBalancerIP{
-			{Addr: netip.MustParseAddr("2001:db8:113::20")}}
-	}
-	few, many := k.state(web(), "pod2", "pod3"), k.state(web(more), "pod2", "pod3")
-	k.apply(few)
-	k.requireDevice()
-
-	bound := []string{"10.96.0.10/32", "fd00:10:96::10/128", "203.0.113.10/32",
-		"2001:db8:113::20/128"}
-	k.apply(many)
-	k.requireBound(bound...)
-	k.requireServed(80, external, k.Node.IPv4, netip.MustParseAddr("2001:db8:113::20"))
-	require.Zero(t, k.apply(many).Messages)
-	k.restart(withDevice)
-	r := k.apply(many)
-	require.Zero(t, r.Messages)
-	require.Empty(t, r.Drift)
-
-	k.apply(few)
-	k.requireBound("10.96.0.10/32", "fd00:10:96::10/128")
-	k.apply(sm.State{}.WithNode(sm.Node{Name: "this"}))
-	k.requireBound()
-}
-
-// On a device that is not ours, the addresses of other programs stay, and so does the device.
-func TestKernelDeviceOfOthers(t *testing.T) {
-	t.Parallel()
-	k := newKernel(t, ipvs.Config{})
-	before := k.run("ip", "link") + k.run("ip", "address")
-	k.run("ip", "link", "add", testDevice, "type", "dummy")
-	k.run("ip", "address", "add", "10.96.0.99/32", "dev", testDevice)
-	k.run("ip", "address", "add", "10.96.0.10/32", "dev", testDevice)
-	k.restart(withDevice)
-	k.apply(k.state(web(), "pod2"))
-	k.requireBound("10.96.0.99/32", "10.96.0.10/32", "fd00:10:96::10/128")
-	require.Contains(t, k.run("ip", "link", "show", testDevice), "UP")
-	k.requireServed(80, webAddrs...)
-	_, err := k.vs.Service(t.Context(), ipvsnl.AddressService(ipvsnl.TCP,
-		netip.MustParseAddrPort("10.96.0.99:30080")))
-	require.ErrorIs(t, err, ipvsnl.ErrNoService)
-
-	// Another instance knows its own addresses.
-	other := ok(ipvs.New(&ipvs.Config{NetNS: k.Node.NS.Fd(), Table: "other",
-		Device: testDevice}))(t)
-	defer other.Close()
-	ok(other.Cleanup(t.Context()))(t)
-	k.requireBound("10.96.0.99/32", "10.96.0.10/32", "fd00:10:96::10/128")
-
-	ok(k.engine.Cleanup(t.Context()))(t)
-	k.requireBound("10.96.0.99/32", "10.96.0.10/32")
-	k.run("ip", "link", "del", testDevice)
-	require.Equal(t, before, k.run("ip", "link")+k.run("ip", "address"))
 }
 
 // sysctlsOfARP returns arp_ignore and arp_announce of the node.

@@ -249,50 +249,39 @@ func TestMarksAreGivenOnce(t *testing.T) {
 
 func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct {
-		name, field string
-		edit        func(*sm.Service)
-		node        func(*sm.Node)
+	for name, refused := range map[string]struct {
+		field string
+		edit  func(*sm.Service, *sm.Node)
 	}{
-		{name: "the scheduler random", field: "scheduler", edit: func(s *sm.Service) {
+		"the scheduler random": {"scheduler", func(s *sm.Service, _ *sm.Node) {
 			s.Scheduler = sm.Random
 		}},
-		{name: "direct routing to another port", field: "forwarding", edit: func(s *sm.Service) {
-			s.Ports[0].NodePort = 0
-			s.Forwarding = sm.ForwardDirect
+		"direct routing to another port": {"forwarding", func(s *sm.Service, _ *sm.Node) {
+			s.Ports[0].NodePort, s.Forwarding = 0, sm.ForwardDirect
 		}},
-		{name: "a tunnel to another port", field: "forwarding", edit: func(s *sm.Service) {
-			s.Ports[0].NodePort = 0
-			s.Forwarding = sm.ForwardTunnel
+		"a tunnel to another port": {"forwarding", func(s *sm.Service, _ *sm.Node) {
+			s.Ports[0].NodePort, s.Forwarding = 0, sm.ForwardTunnel
 		}},
-		{name: "direct routing on a node port", field: "forwarding", edit: func(s *sm.Service) {
-			s.Ports[0].Port = 8080
-			s.Forwarding = sm.ForwardDirect
+		"direct routing on a node port": {"forwarding", func(s *sm.Service, _ *sm.Node) {
+			s.Ports[0].Port, s.Forwarding = 8080, sm.ForwardDirect
 		}},
-		{name: "node ports on localhost", field: "localhostNodePorts",
-			node: func(n *sm.Node) { n.LocalhostNodePorts = true }},
-		{name: "neighbours", field: "masqueradeNeighbours",
-			node: func(n *sm.Node) { n.MasqueradeNeighbours = true }},
+		"node ports on localhost": {"localhostNodePorts", func(_ *sm.Service, n *sm.Node) {
+			n.LocalhostNodePorts = true
+		}},
+		"neighbours": {"masqueradeNeighbours", func(_ *sm.Service, n *sm.Node) {
+			n.MasqueradeNeighbours = true
+		}},
 	} {
-		t.Run(tc.name, func(t *testing.T) {
-			t.Parallel()
-			n, svc := goldenNode(), goldenService()
-			if tc.edit != nil {
-				tc.edit(svc)
-			}
-			if tc.node != nil {
-				tc.node(&n)
-			}
-			table := resolve(t, nil, sm.State{}.WithNode(n).WithService(
-				svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
-			var unsupported *dataplane.UnsupportedError
-			err := withoutKernel(t).Check(sm.Diff(nil, table))
-			require.ErrorAs(t, err, &unsupported)
-			require.Equal(t, tc.field, unsupported.Field)
-			if tc.edit != nil {
-				require.Equal(t, svc.Name, unsupported.Service)
-			}
-		})
+		n, svc := goldenNode(), goldenService()
+		refused.edit(svc, &n)
+		table := resolve(t, nil, sm.State{}.WithNode(n).WithService(
+			svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
+		var unsupported *dataplane.UnsupportedError
+		require.ErrorAs(t, withoutKernel(t).Check(sm.Diff(nil, table)), &unsupported, name)
+		require.Equal(t, refused.field, unsupported.Field, name)
+		if unsupported.Object != "node" {
+			require.Equal(t, svc.Name, unsupported.Service, name)
+		}
 	}
 }
 

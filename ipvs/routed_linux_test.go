@@ -101,22 +101,6 @@ func (k *kernel) requireConns(from *netnstest.Host, to netip.Addr) {
 	}
 }
 
-func TestKernelDirectRouting(t *testing.T) {
-	t.Parallel()
-	k := newKernel(t, ipvs.Config{})
-	for _, p := range []string{"pod2", "pod3"} {
-		k.holdAddresses(p, webAddrs...)
-	}
-	k.apply(k.routedState(routed(sm.ForwardDirect), []string{"pod2", "pod3"}, nil))
-	clients := []*netnstest.Host{k.pods["pod1"], k.Outside[0], k.Node}
-	for _, a := range webAddrs {
-		k.requireAnswers(a, clients, "pod2", "pod3")
-		for _, c := range clients {
-			k.requireConns(c, a)
-		}
-	}
-}
-
 // Clients outside and pods have different endpoints, even if packets are forwarded unchanged.
 func TestKernelDirectRoutingToLocalEndpoints(t *testing.T) {
 	t.Parallel()
@@ -132,9 +116,10 @@ func TestKernelDirectRoutingToLocalEndpoints(t *testing.T) {
 	k.apply(k.routedState(svc, []string{"pod2"}, []string{"pod3"}))
 	for _, a := range external {
 		k.requireAnswers(a, []*netnstest.Host{k.Outside[0]}, "pod2")
-		k.requireAnswers(a, []*netnstest.Host{k.Node}, "pod2", "pod3")
-		k.requireConns(k.Node, a)
-		k.requireConns(k.Outside[0], a)
+		k.requireAnswers(a, []*netnstest.Host{k.Node, k.pods["pod1"]}, "pod2", "pod3")
+		for _, c := range []*netnstest.Host{k.Node, k.pods["pod1"], k.Outside[0]} {
+			k.requireConns(c, a)
+		}
 	}
 }
 

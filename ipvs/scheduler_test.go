@@ -66,16 +66,6 @@ func TestOptionsOfSchedulersAreInThePlan(t *testing.T) {
 	}
 }
 
-// A scheduler that the backend lacks is refused before the service has endpoints.
-func TestSchedulersAreRefusedWithoutEndpoints(t *testing.T) {
-	t.Parallel()
-	svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"}, Scheduler: sm.Random,
-		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
-	table := resolve(t, nil, sm.State{}.WithService(svc))
-	require.ErrorContains(t, Check(sm.Diff(nil, table)), "scheduler: random")
-}
-
 // A virtual server shows the pool for which it was made, unless all of its destinations drain.
 func TestServersShowTheirPools(t *testing.T) {
 	t.Parallel()

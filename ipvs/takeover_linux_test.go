@@ -194,12 +194,14 @@ func TestDamageIsNoticedAndRepaired(t *testing.T) {
 	want := r.state()
 	for _, damage := range []string{
 		"nft delete element ip kernlb-ipvs hairpins { 10.244.1.1 . 10.244.1.1 }",
+		"nft delete element ip kernlb-ipvs cluster-ips { 10.96.0.10 }",
 		"nft delete element ip kernlb-ipvs service-restricted { 203.0.113.20 . tcp . 80 }",
 		"nft add element ip kernlb-ipvs service-drop { 203.0.113.20 . tcp . 80 }",
 		"nft flush set ip kernlb-ipvs services",
 		"nft flush set ip kernlb-ipvs sources",
 		"nft flush set ip kernlb-ipvs version",
 		"nft flush set ip6 kernlb-ipvs settings",
+		"nft flush table ip kernlb-ipvs",
 		"nft flush chain ip kernlb-ipvs service",
 		"nft flush chain ip6 kernlb-ipvs prerouting",
 		"nft insert rule ip kernlb-ipvs admit accept",
