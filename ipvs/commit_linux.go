@@ -82,30 +82,27 @@ func (b *backend) restoring(l []tunable) func(context.Context) error {
 
 // stage returns a function that commits one of the transactions of a plan.
 func (k *kernel) stage(p *plan, s int) func(context.Context) error {
-	return func(ctx context.Context) error { return k.commitStage(ctx, p, s) }
-}
-
-func (k *kernel) commitStage(ctx context.Context, p *plan, s int) error {
-	batch := p.batch(s)
-	if batch.Len() == 0 {
+	return func(ctx context.Context) (err error) {
+		batch := p.batch(s)
+		switch {
+		case batch.Len() == 0:
+			return nil
+		case s > 0 && p.versions[s-1].exists, s == 0 && p.from.exists:
+			err = k.nf.Commit(ctx, batch, 0)
+		default:
+			err = k.commitFirst(ctx, batch)
+		}
+		if changedByOthers(err) {
+			err = fmt.Errorf("%w: %w", errTaken, err)
+		}
+		if err != nil {
+			return err
+		}
+		// If another program has committed since the generation was read, the kernel has another
+		// one, and Integrity will check.
+		k.gen = rawnl.NextGenID(k.gen)
 		return nil
 	}
-	var err error
-	if p.before(s).exists {
-		err = k.nf.Commit(ctx, batch, 0)
-	} else {
-		err = k.commitFirst(ctx, batch)
-	}
-	if changedByOthers(err) {
-		err = fmt.Errorf("%w: %w", errTaken, err)
-	}
-	if err != nil {
-		return err
-	}
-	// If another program has committed since the generation was read, the kernel has another one,
-	// and Integrity will check.
-	k.gen = rawnl.NextGenID(k.gen)
-	return nil
 }
 
 // changedByOthers reports whether a transaction failed because an object appeared or vanished: the

@@ -35,9 +35,8 @@ type observed struct {
 
 // index is derived from the companion and the virtual servers, for quick look-ups.
 type index struct {
-	owned map[servicemodel.FrontendKey][]ipvsnl.ServiceKey // the virtual servers of a frontend
-	marks map[uint32]bool                                  // used marks
-	users map[netip.Addr]int                               // number of frontends at an address
+	marks map[uint32]bool    // used marks
+	users map[netip.Addr]int // number of frontends at an address
 }
 
 // damage is every difference from the companion's records and the configuration. The next commit
@@ -73,8 +72,21 @@ func newObserved() observed {
 }
 
 func newIndex() index {
-	return index{owned: map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
-		marks: map[uint32]bool{}, users: map[netip.Addr]int{}}
+	return index{marks: map[uint32]bool{}, users: map[netip.Addr]int{}}
+}
+
+// owned calls to with the keys that the virtual servers of a frontend in the companion may have. A
+// node port has some at the recorded addresses and, if the record is damaged, at the present ones.
+func (o *observed) owned(k servicemodel.FrontendKey, to func(ipvsnl.ServiceKey)) {
+	r := o.companion.records[k]
+	if r == nil {
+		return
+	}
+	addrs := slices.Concat(o.companion.addrs[setNodeAddrs], o.addresses.node)
+	addressServices(k, addrs, o.recorded, to)
+	if r.mark != 0 {
+		to(markService(k, r.mark))
+	}
 }
 
 // addresses are the addresses of a network namespace, and the device that holds the addresses of
@@ -130,13 +142,6 @@ func (o *observed) committed(p *plan, ifindex int) {
 			continue
 		}
 		o.servers[k] = s
-	}
-	for k, l := range p.owned {
-		if l == nil {
-			delete(o.index.owned, k)
-		} else {
-			o.index.owned[k] = l
-		}
 	}
 	records, marks := o.companion.records, o.index.marks
 	for k := range p.records {

@@ -57,7 +57,6 @@ type plan struct {
 
 	// The kernel's state afterwards.
 	servers  map[ipvsnl.ServiceKey]*server // nil for a removed one
-	owned    map[servicemodel.FrontendKey][]ipvsnl.ServiceKey
 	records  map[servicemodel.FrontendKey]*record
 	addrs    []netip.Addr
 	tunables map[string]string
@@ -95,14 +94,6 @@ func (m *elements) put(set string, e nft.Elem) {
 	(*m)[set].Add(e)
 }
 
-// before is the version of the companion before a transaction.
-func (p *plan) before(s int) version {
-	if s == stageRestrict {
-		return p.from
-	}
-	return p.versions[s-1]
-}
-
 // empty reports whether the table does not change.
 func (tp *tablePlan) empty() bool {
 	return !tp.remove && !tp.create && len(tp.del)+len(tp.add) == 0
@@ -113,7 +104,6 @@ func (pl *planner) newPlan() *plan {
 	c := &pl.have.companion
 	return &plan{name: pl.cfg.Table, mark: pl.cfg.Mark | splitMark, from: c.version,
 		servers: map[ipvsnl.ServiceKey]*server{},
-		owned:   map[servicemodel.FrontendKey][]ipvsnl.ServiceKey{},
 		records: map[servicemodel.FrontendKey]*record{},
 		addrs:   c.addrs[setNodeAddrs], tunables: c.tunables}
 }
@@ -166,17 +156,16 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	want := map[ipvsnl.ServiceKey]*server{}
 	old := slices.Clone(pl.have.damage.servers)
 	for _, k := range keys {
-		old = append(old, pl.have.index.owned[k]...)
+		pl.have.owned(k, func(s ipvsnl.ServiceKey) { old = append(old, s) })
 		fe := nocopy.Of(c.New).Frontend(k)
 		if fe == nil {
-			p.records[k], p.owned[k] = nil, nil
+			p.records[k] = nil
 			continue
 		}
 		r := pl.record(p, c.New, fe)
 		p.records[k] = r
 		for _, s := range pl.servers(c.New, fe, p.addrs, r.mark) {
 			want[s.svc.ServiceKey] = s
-			p.owned[k] = append(p.owned[k], s.svc.ServiceKey)
 		}
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(want), ipvsnl.ServiceKey.Compare) {
@@ -284,8 +273,9 @@ func nodePortAddrs(local []netip.Addr, r servicemodel.Rules) []netip.Addr {
 	return l
 }
 
-// planCleanup plans the removal of everything. If there is something to remove and no companion,
-// the plan makes a companion, whose version lasts as long as the removal.
+// planCleanup plans the removal of everything, and of the companion tables last. If there is
+// something to remove and no companion, the plan makes a companion, whose version lasts as long as
+// the removal.
 func (pl *planner) planCleanup() *plan {
 	have := &pl.have
 	p := pl.newPlan()
@@ -301,20 +291,14 @@ func (pl *planner) planCleanup() *plan {
 			p.device.release = append(p.device.release, b)
 		}
 	}
-	pl.planNoTables(p)
-	return p
-}
-
-// planNoTables plans the deletion of the companion tables after everything else.
-func (pl *planner) planNoTables(p *plan) {
-	exists, was := pl.have.companion.exists, pl.have.companion.version
+	exists, was := have.companion.exists, have.companion.version
 	if exists == [2]bool{} && len(p.down)+p.device.len() == 0 {
-		return
+		return p
 	}
 	first, last := &p.stages[stageRestrict], &p.stages[stageEnd]
 	last[0].remove, last[1].remove = exists[0], exists[1]
 	if exists[0] && !was.exists {
-		return // the damaged table keeps its restrictions and records until the end
+		return p // the damaged table keeps its restrictions and records until the end
 	}
 	if !exists[0] {
 		first[0].create, first[0].sets = true, []*nft.Set{versionSet}
@@ -324,4 +308,5 @@ func (pl *planner) planNoTables(p *plan) {
 	first[0].replace(was, v)
 	p.versions = [3]version{v, v, {}}
 	last[0].del.put(setVersion, nft.Elem{Key: nft.Native32(v.number)})
+	return p
 }

@@ -43,7 +43,6 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 			delete(unowned, key)
 			if have := o.servers[key]; have != nil {
 				have.proto = k.Protocol
-				o.index.owned[k] = append(o.index.owned[k], key)
 			}
 		}
 		damaged, outdated := o.compare(r, recorded, servers)

@@ -187,7 +187,7 @@ func TestWhatWasBegunIsEnded(t *testing.T) {
 	p := b.pl.newPlan()
 	p.network.route = [2]bool{true, true}
 	b.pl.planVersion(p)
-	require.NoError(t, b.kernel.commitStage(t.Context(), p, stageRestrict))
+	require.NoError(t, b.kernel.stage(p, stageRestrict)(t.Context()))
 	b, c := r.change(s)
 	require.True(t, b.pl.have.companion.version.writing)
 	require.True(t, c.Empty())
