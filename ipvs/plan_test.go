@@ -285,38 +285,6 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 	}
 }
 
-// If node ports answer at other addresses, because of the settings or of the node, all of them
-// move.
-func TestNodePortsFollowTheAddresses(t *testing.T) {
-	t.Parallel()
-	another := netip.MustParseAddr("198.51.100.10")
-	b := withoutKernel(t)
-	b.pl.have.addresses.node = []netip.Addr{goldenAddr, another}
-	servers := func(cidrs ...string) (l []string) {
-		node := goldenNode()
-		for _, p := range cidrs {
-			node.NodePortAddresses.CIDRs = append(node.NodePortAddresses.CIDRs,
-				netip.MustParsePrefix(p))
-		}
-		commit(t, b, sm.State{}.WithNode(node).WithService(goldenService()).
-			WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1")))
-		for k := range b.pl.have.servers {
-			if k.Port == 30080 {
-				l = append(l, k.Addr.String())
-			}
-		}
-		slices.Sort(l)
-		return l
-	}
-	require.Equal(t, []string{"192.0.2.10", "198.51.100.10"}, servers())
-	require.Equal(t, []string{"198.51.100.10"}, servers("198.51.100.0/24"))
-	require.Equal(t, []string{"192.0.2.10"}, servers("192.0.2.0/24"))
-	b.pl.have.addresses.node = []netip.Addr{another}
-	require.Empty(t, servers("192.0.2.0/24"))
-	b.pl.have.addresses.node = []netip.Addr{netip.MustParseAddr("192.0.2.77")}
-	require.Equal(t, []string{"192.0.2.77"}, servers("192.0.2.0/24"))
-}
-
 func resolve(tb testing.TB, prev *sm.Table, s sm.State) *sm.Table {
 	tb.Helper()
 	return ok(sm.Resolve(prev, s))(tb)
