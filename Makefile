@@ -110,6 +110,7 @@ test-vm: vmtools
 	then sed -n '/^$$/,$$p' "$$out"; else cat "$$out"; exit 1; fi
 
 LONG      = $(GO) test -timeout 60m
+ENDLESS   = $(GO) test -timeout 0 -count 1 -v
 LONG_PKG  = ./nftables ./iptables
 ROLL      = TestConformance/endpoints_are_replaced_all_the_time
 
@@ -123,18 +124,17 @@ test-long: setup
 soak: DURATION = 1h
 soak: FLOOD = 5m
 soak: setup
-	$(GO) run ./internal/test/soak -backend $(BACKEND) -duration $(DURATION) soak
+	KERNLB_TEST_SOAK=$(DURATION) $(ENDLESS) -run TestEndures ./$(BACKEND)
 	KERNLB_TEST_FAULTS=all KERNLB_TEST_KILLS=200 $(LONG) -count 1 -v \
 		-run 'GoesWrong|TestKilledAtAnyMoment' ./$(BACKEND)
 	KERNLB_TEST_FLOOD=$(FLOOD) $(LONG) -count 1 -v -run 'TestConformance/no_(new|forb)' ./$(BACKEND)
 
 soak-vm: DURATION = 1h
 soak-vm:
-	$(MAKE) test-kernel PKG=./internal/test/soak RUN=Endures ARGS='-test.timeout=0 -backend ipvs \
-		-duration $(DURATION) -services 200 soak'
+	KERNLB_TEST_SOAK=$(DURATION) $(MAKE) test-kernel PKG=./ipvs RUN=TestEndures TIMEOUT=1000h
 
 rolling: setup
-	$(GO) run ./internal/test/soak -backend $(BACKEND) -duration 1m rolling
+	KERNLB_TEST_ROLLS=1m $(ENDLESS) -run TestRolls ./$(BACKEND)
 
 # What runs on one goroutine, or in many processes, takes the race detector minutes
 # and shows it nothing.
@@ -146,7 +146,8 @@ race: setup
 	@$(call each,-race -short -skip 'Test($(ALONE))') | $(REPORT)
 
 test-kernel: vmtools
-	bin/kerneltest -kernel '$(KERNEL)' -run '$(RUN)' $(PKG) $(if $(ARGS),-- $(ARGS))
+	bin/kerneltest -kernel '$(KERNEL)' -run '$(RUN)' $(if $(TIMEOUT),-timeout $(TIMEOUT)) \
+		$(PKG) $(if $(ARGS),-- $(ARGS))
 
 test-kernels:
 	$(MAKE) test-kernel KERNEL='$(KERNELS)'

@@ -229,6 +229,10 @@ func TestKilledAtAnyMoment(t *testing.T) {
 		Damage: deleteATable, Harmless: []string{localnetIsOff}})
 }
 
+func TestEndures(t *testing.T) { dataplanetest.Endures(t, underTest, writerStates()) }
+
+func TestRolls(t *testing.T) { dataplanetest.Rolls(t, underTest) }
+
 // deleteATable deletes one of our tables with all that is in it.
 func deleteATable(ns *netnstest.NS, rng *rand.Rand) error {
 	table := []string{"ip nat", "ip filter", "ip6 nat", "ip6 filter"}[rng.IntN(4)]

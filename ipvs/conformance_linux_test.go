@@ -3,7 +3,6 @@ package ipvs_test
 import (
 	"context"
 	"errors"
-	"flag"
 	"fmt"
 	"math/rand/v2"
 	"net/netip"
@@ -101,9 +100,6 @@ func TestEveryField(t *testing.T) {
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{OneValue: true})
 }
 
-// Starting a process takes a second in an emulated machine.
-var kills = flag.Int("kills", 40, "how often a process is killed")
-
 // withoutDraining is the backend, except that endpoints are removed at once.
 var withoutDraining = dataplanetest.Backend{Require: needIPVS, OwnConnections: true,
 	Open: func(netns int) (dataplane.Backend, error) {
@@ -144,8 +140,12 @@ func podStates() []sm.State {
 // applies as well.
 func TestKernelProcessesAreKilled(t *testing.T) {
 	dataplanetest.Killed(t, withoutDraining, podStates(), dataplanetest.KilledOptions{
-		Kills: *kills, Delay: 60 * time.Millisecond, Damage: flushAll, Between: between})
+		Delay: 60 * time.Millisecond, Damage: flushAll, Between: between})
 }
+
+func TestEndures(t *testing.T) { dataplanetest.Endures(t, underTest, podStates()) }
+
+func TestRolls(t *testing.T) { dataplanetest.Rolls(t, underTest) }
 
 // flushAll deletes all rules, or all virtual servers.
 func flushAll(ns *netnstest.NS, rng *rand.Rand) error {

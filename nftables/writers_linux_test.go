@@ -42,3 +42,7 @@ func TestWritersWithoutTurns(t *testing.T) {
 func TestKilledAtAnyMoment(t *testing.T) {
 	dataplanetest.Killed(t, underTest, randomStates(2, 100), dataplanetest.KilledOptions{})
 }
+
+func TestEndures(t *testing.T) { dataplanetest.Endures(t, underTest, randomStates(4, 100)) }
+
+func TestRolls(t *testing.T) { dataplanetest.Rolls(t, underTest) }

@@ -27,7 +27,7 @@ func InParts(t *testing.T, under Backend,
 	must(t, err)
 	t.Cleanup(func() { b.Close() })
 	e := dataplane.New(b, nil)
-	all, none := partedState(0), servicemodel.State{}.WithNode(thisNode())
+	all, none := manyServices(partedServices, 1, 0), servicemodel.State{}.WithNode(thisNode())
 	half := none
 	for svc := range all.Services() {
 		eps := all.Endpoints(svc.Name)
@@ -37,7 +37,7 @@ func InParts(t *testing.T, under Backend,
 		}
 		half = half.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
-	for i, s := range []servicemodel.State{all, partedState(1), half, none, all} {
+	for i, s := range []servicemodel.State{all, manyServices(partedServices, 1, partedServices), half, none, all} {
 		r, err := e.Apply(t.Context(), s)
 		must(t, err)
 		if r.Bytes <= partLimit {
@@ -54,20 +54,30 @@ func InParts(t *testing.T, under Backend,
 	}
 }
 
-// partedState has many services. Their endpoints depend on shift.
-func partedState(shift byte) servicemodel.State {
+// manyServices has n services with the same number of endpoints, where nothing listens. The address
+// of endpoint j of service i depends on the shift.
+func manyServices(n, endpoints, shift int) servicemodel.State {
 	s := servicemodel.State{}.WithNode(thisNode())
-	for i := range partedServices {
-		high, low := byte(i>>8), byte(i)
-		svc := &servicemodel.Service{
-			Name:       servicemodel.Name{Namespace: "default", Name: fmt.Sprint("s", i)},
-			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, high, low})},
-			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP,
-				Port: uint16(1 + i)}}}
-		ep := servicemodel.Endpoint{Ready: true, Serving: true,
-			Addr:  netip.AddrFrom4([4]byte{10, 128 + shift, high, low}),
-			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: PortA}}}
-		s = s.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{ep})
+	for i := range n {
+		svc := &servicemodel.Service{Name: manyName(i),
+			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 98, byte(i >> 8), byte(i)})},
+			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: uint16(1 + i)}}}
+		var l []servicemodel.Endpoint
+		for j := range endpoints {
+			l = append(l, nowhere(shift+i*endpoints+j))
+		}
+		s = and(s, svc, l)
 	}
 	return s
+}
+
+func manyName(i int) servicemodel.Name {
+	return servicemodel.Name{Namespace: "default", Name: fmt.Sprint("s", i)}
+}
+
+// nowhere is an endpoint where nothing listens.
+func nowhere(i int) servicemodel.Endpoint {
+	return servicemodel.Endpoint{Ready: true, Serving: true,
+		Addr:  netip.AddrFrom4([4]byte{11, byte(i >> 16), byte(i >> 8), byte(i)}),
+		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: PortA}}}
 }

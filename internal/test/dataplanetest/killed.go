@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"math/rand/v2"
@@ -49,9 +50,7 @@ const killedChild = "KERNLB_TEST_KILLED"
 // apply must make the kernel hold the wanted state. The test must do nothing before it calls
 // Killed, which makes it parallel.
 func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOptions) {
-	if first := os.Getenv(killedChild); first != "" {
-		applyUntilKilled(under, states, first)
-	}
+	applyIfKilled(under, states)
 	t.Parallel()
 	ns := under.namespace(t)
 	wanted, lives := fromEnv(t, "KERNLB_TEST_KILLS", 0), 5
@@ -115,19 +114,9 @@ func (k *killing) any() servicemodel.State { return k.states[k.rng.IntN(len(k.st
 func (k *killing) round(i int) []servicemodel.State {
 	t := k.t
 	first := k.rng.IntN(len(k.states))
-	report, theirs, err := os.Pipe()
+	process, report, err := startKilled(t, k.ns, first)
 	must(t, err)
 	defer report.Close()
-	netns, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", k.ns.Fd()))
-	must(t, err)
-	defer netns.Close()
-	process, err := os.StartProcess("/proc/self/exe",
-		[]string{os.Args[0], "-test.run=^" + t.Name() + "$"}, &os.ProcAttr{
-			Env:   append(os.Environ(), killedChild+"="+strconv.Itoa(first)),
-			Files: []*os.File{nil, nil, os.Stderr, netns, theirs},
-		})
-	theirs.Close()
-	must(t, err)
 	var told strings.Builder
 	in := bufio.NewReader(io.TeeReader(report, &told))
 	for range 1 + 2*k.rng.IntN(2*k.lives) { // each line reports the begin or the end of a change
@@ -192,8 +181,37 @@ func (k *killing) begun(told string, first int) []servicemodel.State {
 	return l
 }
 
-// applyUntilKilled applies states until the process is killed.
-func applyUntilKilled(under Backend, states []servicemodel.State, from string) {
+// startKilled starts the running test in another process, which applies states from the first on
+// until it is killed, and reports that.
+func startKilled(t *testing.T, ns *netnstest.NS, first int) (p *os.Process, report *os.File,
+	err error) {
+	report, theirs, err := os.Pipe()
+	if err != nil {
+		return nil, nil, err
+	}
+	defer theirs.Close()
+	netns, err := os.Open(fmt.Sprintf("/proc/self/fd/%d", ns.Fd()))
+	if err == nil {
+		defer netns.Close()
+		p, err = os.StartProcess("/proc/self/exe",
+			[]string{os.Args[0], "-test.run=^" + t.Name() + "$"}, &os.ProcAttr{
+				Env:   append(os.Environ(), killedChild+"="+strconv.Itoa(first)),
+				Files: []*os.File{nil, nil, os.Stderr, netns, theirs},
+			})
+	}
+	if err != nil {
+		report.Close()
+	}
+	return p, report, err
+}
+
+// applyIfKilled applies states until the process is killed, if startKilled started it. It tries
+// again after conflicts with other programs.
+func applyIfKilled(under Backend, states []servicemodel.State) {
+	from := os.Getenv(killedChild)
+	if from == "" {
+		return
+	}
 	report := os.NewFile(4, "report")
 	check := func(err error) {
 		if err != nil {
@@ -208,7 +226,10 @@ func applyUntilKilled(under Backend, states []servicemodel.State, from string) {
 	engine := dataplane.New(b, nil)
 	for i := first; ; i++ {
 		fmt.Fprintln(report, "begin")
-		_, err := engine.Apply(context.Background(), states[i%len(states)])
+		err := dataplane.ErrConflict
+		for errors.Is(err, dataplane.ErrConflict) {
+			_, err = engine.Apply(context.Background(), states[i%len(states)])
+		}
 		check(err)
 		fmt.Fprintln(report, "done")
 	}

@@ -84,14 +84,15 @@ func (b *Backend) cleanup(ctx context.Context, ns *netnstest.NS) error {
 	})
 }
 
-// runIn runs a command in a namespace.
+// runIn runs a command in a namespace, and returns what it prints on standard output.
 func runIn(ctx context.Context, ns *netnstest.NS, in io.Reader, command ...string) (out []byte,
 	err error) {
 	err = ns.Do(func() (err error) {
 		c := exec.CommandContext(ctx, command[0], command[1:]...)
-		c.Stdin = in
-		if out, err = c.CombinedOutput(); err != nil {
-			err = fmt.Errorf("%s: %w: %s", strings.Join(command, " "), err, out)
+		var stderr strings.Builder
+		c.Stdin, c.Stderr = in, &stderr
+		if out, err = c.Output(); err != nil {
+			err = fmt.Errorf("%s: %w: %s%s", strings.Join(command, " "), err, out, &stderr)
 		}
 		return err
 	})

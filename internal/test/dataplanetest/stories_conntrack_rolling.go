@@ -198,12 +198,6 @@ type caller struct {
 	worst             time.Duration // from the last answer to the next, over a reconnect
 }
 
-func (c *caller) add(r *netnstest.ConnsReport) {
-	c.Answered, c.Reset = c.Answered+r.Answered, c.Reset+r.Reset
-	c.Closed, c.Silent = c.Closed+r.Closed, c.Silent+r.Silent
-	c.Errors = append(c.Errors, r.Errors...)
-}
-
 // call runs a caller until ctx ends.
 func (r *roll) call(ctx context.Context, from string, to netip.AddrPort) *caller {
 	c := &caller{}
@@ -239,7 +233,7 @@ func (c *caller) session(ctx context.Context, r *roll, conns *netnstest.Conns, l
 		c.worst = max(c.worst, time.Since(*last))
 		*last = time.Now()
 		p = conns.Ping(hangTime)
-		c.add(&p)
+		addReport(&c.ConnsReport, p)
 		time.Sleep(5 * time.Millisecond)
 	}
 }
@@ -257,7 +251,7 @@ func (r *roll) report(udp streams, tcp []*caller, moved int) {
 	for _, o := range tcp {
 		c.connects, c.refused = c.connects+o.connects, c.refused+o.refused
 		c.worst = max(c.worst, o.worst)
-		c.add(&o.ConnsReport)
+		addReport(&c.ConnsReport, o.ConnsReport)
 	}
 	r.t.Logf(
 		"%s: UDP: %d datagrams, %d lost, %d refused, %d moved, %d stays at a server; TCP: %d "+

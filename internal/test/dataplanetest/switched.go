@@ -64,6 +64,20 @@ func (w *world) traffic(t *testing.T) (end func()) {
 // of them died.
 func (w *world) held(t *testing.T, each int) (end func()) {
 	t.Helper()
+	report := w.watched(t, each, 500*time.Millisecond)
+	return func() {
+		if r := report(); r.Lost() > 0 || r.Answered < len(trafficTargets()) {
+			t.Errorf("of %d connections of each host %d died: %d reset, %d closed, %d silent: %v",
+				each, r.Lost(), r.Reset, r.Closed, r.Silent, r.Errors)
+		}
+	}
+}
+
+// watched opens connections from each host and uses them at an interval until report is called,
+// which sums up what happened.
+func (w *world) watched(t *testing.T, each int, interval time.Duration) (
+	report func() netnstest.ConnsReport) {
+	t.Helper()
 	targets := trafficTargets()
 	reports := make(chan netnstest.ConnsReport, len(targets))
 	ctx, cancel := context.WithCancel(t.Context())
@@ -74,17 +88,22 @@ func (w *world) held(t *testing.T, each int) (end func()) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { conns.Close() })
-		go func() { reports <- conns.Watch(ctx, 500*time.Millisecond, 5*time.Second) }()
+		go func() { reports <- conns.Watch(ctx, interval, 10*interval) }()
 	}
-	return func() {
+	return func() (sum netnstest.ConnsReport) {
 		cancel()
 		for range targets {
-			if r := <-reports; r.Lost() > 0 || r.Answered == 0 {
-				t.Errorf("of %d connections %d died: %d reset, %d closed, %d silent: %v", each,
-					r.Lost(), r.Reset, r.Closed, r.Silent, r.Errors)
-			}
+			addReport(&sum, <-reports)
 		}
+		return sum
 	}
+}
+
+// addReport adds a report to a sum.
+func addReport(sum *netnstest.ConnsReport, r netnstest.ConnsReport) {
+	sum.Answered, sum.Reset = sum.Answered+r.Answered, sum.Reset+r.Reset
+	sum.Closed, sum.Silent = sum.Closed+r.Closed, sum.Silent+r.Silent
+	sum.Errors = append(sum.Errors, r.Errors...)
 }
 
 // newTraffic makes hosts open connections until end is called. end requires that all of them except

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"slices"
+	"strings"
 	"syscall"
 	"time"
 
@@ -85,6 +86,11 @@ func build(ctx context.Context, c config, out string) ([]vmtest.Program, error) 
 	}
 	for i := range programs {
 		programs[i].Args = c.args()
+		for _, v := range os.Environ() {
+			if strings.HasPrefix(v, "KERNLB_TEST_") {
+				programs[i].Env = append(programs[i].Env, v)
+			}
+		}
 		maps.Copy(programs[i].Files, c.files)
 	}
 	return programs, err
