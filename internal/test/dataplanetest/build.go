@@ -3,7 +3,7 @@ package dataplanetest
 import (
 	"fmt"
 	"net/netip"
-	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -161,11 +161,14 @@ func and(s servicemodel.State, svc *servicemodel.Service,
 	return s.WithService(svc).WithEndpoints(svc.Name, endpoints)
 }
 
-// to makes a Want: these hosts may answer, on PortA.
+// to makes a Want: these hosts may answer, on PortA, or these servers.
 func to(m Masquerade, hosts ...string) Want {
 	w := Want{Outcome: servicemodel.Balanced, Masquerade: m}
 	for _, h := range hosts {
-		w.Servers = append(w.Servers, serverName(h, PortA))
+		if !strings.Contains(h, "/") {
+			h = serverName(h, PortA)
+		}
+		w.Servers = append(w.Servers, h)
 	}
 	return w
 }
@@ -175,11 +178,6 @@ func reaches(hosts ...string) Want { return to(OwnSource, hosts...) }
 
 // masqueraded wants an answer of these hosts, which see the node's address.
 func masqueraded(hosts ...string) Want { return to(NodeSource, hosts...) }
-
-// answered is the want that these servers answer.
-func answered(servers ...string) Want {
-	return Want{Outcome: servicemodel.Balanced, Servers: servers}
-}
 
 var (
 	rejected  = Want{Outcome: servicemodel.Rejected}
@@ -256,29 +254,15 @@ func ask(from string, t target, want Want) []Check {
 	return l
 }
 
-// ipv4, ipv6, tcp, udp and sctp keep some of the checks.
-func ipv4(l []Check) []Check {
-	return slices.DeleteFunc(l, func(c Check) bool { return !c.To.Addr().Is4() })
+// weighted gives weights to the endpoints of hosts, in the order of the hosts.
+func weighted(l []servicemodel.Endpoint, weights ...uint16) []servicemodel.Endpoint {
+	for i := range l {
+		l[i].Weight = weights[i/len(families)]
+	}
+	return l
 }
 
-func ipv6(l []Check) []Check {
-	return slices.DeleteFunc(l, func(c Check) bool { return c.To.Addr().Is4() })
-}
-
-func tcp(l []Check) []Check  { return over(servicemodel.TCP, l) }
-func udp(l []Check) []Check  { return over(servicemodel.UDP, l) }
-func sctp(l []Check) []Check { return over(servicemodel.SCTP, l) }
-
-func over(p servicemodel.Protocol, l []Check) []Check {
-	return slices.DeleteFunc(l, func(c Check) bool { return c.Proto != p })
-}
-
-// scenario makes a scenario for a row of behaviour.md.
-func scenario(line, name string, steps ...Step) Scenario {
-	return Scenario{Name: name, Line: line, Steps: steps}
-}
-
-// after is a step: it applies a state and then makes the checks.
-func after(s servicemodel.State, checks ...[]Check) Step {
-	return Step{State: s, Checks: slices.Concat(checks...)}
+// sourceRanges restricts a service.
+func sourceRanges(ranges ...string) func(*servicemodel.Service) {
+	return func(s *servicemodel.Service) { s.LoadBalancerSourceRanges = prefixes(ranges...) }
 }

@@ -46,12 +46,4 @@ func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
 }
 
 // Scenarios returns all scenarios of the suite.
-func Scenarios() []Scenario {
-	return slices.Concat(matrix(),
-		readinessScenarios(), hintScenarios(), servingScenarios(), hostEndpointScenarios(),
-		nodePortScenarios(), nodeAddressScenarios(), serviceAddressScenarios(),
-		masqueradeScenarios(), familyScenarios(),
-		rangeScenarios(), rangeUseScenarios(), answerScenarios(),
-		masqueradePolicyScenarios(), neighbourScenarios(), hostIPScenarios(), quiescedScenarios(),
-		editScenarios(), claimScenarios())
-}
+func Scenarios() []Scenario { return slices.Concat(matrix(), written()) }
