@@ -79,14 +79,9 @@ type held struct {
 	// foreign are the identities of other programs' load balancers.
 	foreign map[servicemodel.FrontendKey]string
 	// seen are the identities, in lower case, of all load balancers that were there or were made.
-	seen map[string]bool
-	// extra are identities of load balancers to delete, and unused identities of endpoints to
-	// delete.
-	extra, unused []string
-	here          map[netip.Addr]bool // [servicemodel.Table.Hairpins]
-	health        map[string]uint16
-	// uses are the places that need the endpoint of an address: the reference counts.
-	uses map[netip.Addr]map[servicemodel.FrontendKey]bool
+	seen  map[string]bool
+	extra []string            // identities of load balancers to delete that stand at no place
+	needs map[netip.Addr]bool // the addresses whose endpoints load balancers need
 }
 
 var _ dataplane.Backend = (*Backend)(nil)
@@ -240,7 +235,7 @@ func (b *Backend) moved(ids []string) (bool, error) {
 	if err != nil {
 		return true, err
 	}
-	for a := range h.uses {
+	for a := range h.needs {
 		was, is := h.view.byAddr[a], v.byAddr[a]
 		if (was == nil) != (is == nil) || was != nil && lower(was.ID) != lower(is.ID) {
 			return true, nil

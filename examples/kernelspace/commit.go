@@ -32,10 +32,8 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		return dataplane.Stats{}, fmt.Errorf("%s: commit: the change set does not begin from what "+
 			"was last observed or committed", Name)
 	}
-	b.held = h
-	p := b.plan(c)
-	_, stats := b.describe(p)
-	b.held = nil
+	p := b.plan(h, c.New)
+	_, stats := b.describe(h, p)
 	if err := b.write(ctx, h, c, p); err != nil {
 		return dataplane.Stats{}, fmt.Errorf("%s: commit: %w", Name, err)
 	}
@@ -56,7 +54,7 @@ func (b *Backend) write(ctx context.Context, h *held, c *servicemodel.ChangeSet,
 	case !bytes.Equal(raw, h.raw):
 		return fmt.Errorf("the record has changed: %w", dataplane.ErrConflict)
 	}
-	r := &record{Layout: layout, Table: contents(c.New), Health: p.health}
+	r := &record{Layout: layout, Table: contents(c.New), Health: healthPorts(c.New)}
 	steps := p.steps()
 	for _, s := range steps {
 		if s.spec != nil {
@@ -86,7 +84,7 @@ func (b *Backend) write(ctx context.Context, h *held, c *servicemodel.ChangeSet,
 	if err := b.save(h, r); err != nil {
 		return err
 	}
-	h.follow(c, p)
+	h.table, h.needs, h.extra, h.view.doubles = c.New, p.needs, nil, nil
 	return nil
 }
 
@@ -190,27 +188,6 @@ func (b *Backend) place(h *held, s *step) error {
 	return nil
 }
 
-// follow updates h after a successful commit.
-func (h *held) follow(c *servicemodel.ChangeSet, p *plan) {
-	h.table, h.health, h.extra, h.unused, h.view.doubles = c.New, p.health, nil, nil, nil
-	for a, on := range p.here {
-		h.here[a] = on
-	}
-	for a, keys := range p.gone {
-		for _, k := range keys {
-			delete(h.uses[a], k)
-		}
-		if len(h.uses[a]) == 0 {
-			delete(h.uses, a)
-		}
-	}
-	for a, keys := range p.uses {
-		for _, k := range keys {
-			h.use(a, k)
-		}
-	}
-}
-
 // Cleanup deletes our load balancers and endpoints, and the record.
 func (b *Backend) Cleanup(ctx context.Context) (stats dataplane.Stats, err error) {
 	start := time.Now()
@@ -223,21 +200,7 @@ func (b *Backend) Cleanup(ctx context.Context) (stats dataplane.Stats, err error
 	if err != nil {
 		return stats, err
 	}
-	var steps []step
-	for k, p := range h.placed {
-		steps = append(steps, step{verb: "delete load balancer", key: k, id: p.ID})
-	}
-	for _, id := range h.extra {
-		steps = append(steps, step{verb: "delete load balancer", id: id})
-	}
-	for a, e := range h.view.byAddr {
-		if strings.HasPrefix(e.Name, b.prefix()) {
-			steps = append(steps, step{verb: "delete endpoint", id: e.ID, addr: a})
-		}
-	}
-	for _, id := range h.view.doubles {
-		steps = append(steps, step{verb: "delete endpoint", id: id})
-	}
+	steps := b.plan(h, &servicemodel.Table{}).steps()
 	for i := range steps {
 		if err := b.do(h, &steps[i]); err != nil {
 			return stats, fmt.Errorf("%s: clean up: %w", Name, err)

@@ -20,11 +20,8 @@ type plan struct {
 	writes  []step // load balancers: two calls for each without [Features.ModifyLoadBalancer]
 	drops   []step // endpoints
 
-	here   map[netip.Addr]bool // changes of held.here
-	health map[string]uint16
-	gone   map[netip.Addr][]servicemodel.FrontendKey // changes of held.uses
-	uses   map[netip.Addr][]servicemodel.FrontendKey
-	waits  []netip.Addr // endpoints of this node that the container runtime has not made yet
+	needs map[netip.Addr]bool // the addresses whose endpoints load balancers need
+	waits []netip.Addr        // endpoints of this node that the container runtime has not made yet
 }
 
 // step is a call, or the two that replace a load balancer.
@@ -48,8 +45,7 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 		return nil, fmt.Errorf("%s: plan: nothing was observed since the start or the last error",
 			Name)
 	}
-	p := b.plan(c)
-	text, stats := b.describe(p)
+	text, stats := b.describe(b.held, b.plan(b.held, c.New))
 	return rendered{text, stats}, nil
 }
 
@@ -62,108 +58,54 @@ type rendered struct {
 func (r rendered) String() string         { return r.text }
 func (r rendered) Stats() dataplane.Stats { return r.stats }
 
-// plan compares the load balancers of the changed frontends before and after.
-func (b *Backend) plan(c *servicemodel.ChangeSet) *plan {
-	h := b.held
-	p := &plan{here: map[netip.Addr]bool{}, health: h.health,
-		gone: map[netip.Addr][]servicemodel.FrontendKey{},
-		uses: map[netip.Addr][]servicemodel.FrontendKey{}}
-	for _, a := range c.Hairpins {
-		p.here[a.Addr] = a.Added
-	}
-	if len(c.Health) > 0 {
-		p.health = healthPorts(c.New)
-	}
-	was, want := map[servicemodel.FrontendKey]*spec{}, map[servicemodel.FrontendKey]*spec{}
-	order := servicemodel.FrontendKey.Compare
-	for _, k := range slices.SortedFunc(maps.Keys(b.affected(c)), order) {
-		for _, s := range b.specs(c.Old, c.Old.Frontend(k), h.isHere, h.health) {
-			was[s.key] = s
-		}
-		for _, s := range b.specs(c.New, c.New.Frontend(k), func(a netip.Addr) bool {
-			on, changed := p.here[a]
-			return on || !changed && h.here[a]
-		}, p.health) {
+// plan compares the load balancers that a table means with those that are there. It looks at all of
+// them, because a call to HNS takes far longer than a comparison.
+func (b *Backend) plan(h *held, t *servicemodel.Table) *plan {
+	p := &plan{needs: map[netip.Addr]bool{}}
+	want, gateway := map[servicemodel.FrontendKey]*spec{}, b.gateway(h.view)
+	here, health := hairpins(t), healthPorts(t)
+	for f := range t.Frontends() {
+		for _, s := range b.specs(t, f, here, health) {
 			want[s.key] = s
+			for _, a := range b.host.needs(s, h.view) {
+				p.needs[a] = true
+			}
 		}
 	}
-	both := maps.Clone(was)
-	maps.Copy(both, want)
-	gateway, made := b.gateway(h.view), map[netip.Addr]bool{}
-	for _, k := range slices.SortedFunc(maps.Keys(both), order) {
-		if s := was[k]; s != nil {
-			for _, a := range b.host.needs(s, h.view) {
-				p.gone[a] = append(p.gone[a], k)
-			}
+	keys := slices.Collect(maps.Keys(want))
+	for k := range h.placed {
+		if want[k] == nil {
+			keys = append(keys, k)
 		}
-		if s := want[k]; s != nil {
-			for _, a := range b.host.needs(s, h.view) {
-				p.uses[a] = append(p.uses[a], k)
-			}
-		}
-		p.waits = append(p.waits, b.compare(p, k, want[k], gateway, made)...)
+	}
+	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
+	made := map[netip.Addr]bool{}
+	for _, k := range keys {
+		p.waits = append(p.waits, b.compare(h, p, k, want[k], gateway, made)...)
 	}
 	for _, id := range h.extra {
 		p.deletes = append(p.deletes, step{verb: "delete load balancer", id: id})
 	}
-	b.release(p, made)
+	for _, a := range slices.SortedFunc(maps.Keys(h.view.byAddr), netip.Addr.Compare) {
+		if b.unused(h.view.byAddr[a], p.needs[a]) {
+			p.drops = append(p.drops,
+				step{verb: "delete endpoint", id: h.view.byAddr[a].ID, addr: a})
+		}
+	}
+	for _, id := range h.view.doubles {
+		p.drops = append(p.drops, step{verb: "delete endpoint", id: id})
+	}
 	return p
 }
 
-// affected returns the keys of all frontends whose load balancers may change.
-func (b *Backend) affected(c *servicemodel.ChangeSet) map[servicemodel.FrontendKey]bool {
-	keys := map[servicemodel.FrontendKey]bool{}
-	add := func(t *servicemodel.Table, of servicemodel.PortName) {
-		for _, f := range t.FrontendsOf(of) {
-			keys[f.Key] = true
-		}
-	}
-	for _, fc := range c.Frontends {
-		for _, f := range []*servicemodel.Frontend{fc.Old, fc.New} {
-			if f != nil {
-				keys[f.Key] = true
-			}
-		}
-	}
-	for _, pc := range c.Pools {
-		for _, pool := range []*servicemodel.Pool{pc.Old, pc.New} {
-			if pool != nil {
-				add(c.Old, pool.ID.Service)
-				add(c.New, pool.ID.Service)
-			}
-		}
-	}
-	for _, a := range c.Hairpins { // an endpoint may have moved to this node or away
-		for k := range b.held.uses[a.Addr] {
-			if c.New.Frontend(k) != nil {
-				keys[k] = true
-			}
-		}
-	}
-	if b.renderer.forward && len(keys)+len(c.Health) > 0 {
-		shareHealth(c, keys)
-	}
-	return keys
-}
-
-// shareHealth adds the load-balancer IPs whose health checks may change with those of other ports
-// and services. All frontends of an address share one load balancer for a port of health checks.
-func shareHealth(c *servicemodel.ChangeSet, keys map[servicemodel.FrontendKey]bool) {
-	addrs := map[netip.Addr]bool{}
-	for k := range keys {
-		addrs[k.Addr] = true
-	}
-	for f := range c.New.Frontends() {
-		if f.Kind == servicemodel.LoadBalancer && (addrs[f.Key.Addr] || len(c.Health) > 0) {
-			keys[f.Key] = true
-		}
-	}
+// unused reports whether an endpoint is ours, and no load balancer needs it.
+func (b *Backend) unused(e *Endpoint, needed bool) bool {
+	return !needed && strings.HasPrefix(e.Name, b.prefix())
 }
 
 // compare adds the steps for one place. s is nil if it is to have no load balancer.
-func (b *Backend) compare(p *plan, k servicemodel.FrontendKey, s *spec, gateway *Endpoint,
-	made map[netip.Addr]bool) (waits []netip.Addr) {
-	h := b.held
+func (b *Backend) compare(h *held, p *plan, k servicemodel.FrontendKey, s *spec,
+	gateway *Endpoint, made map[netip.Addr]bool) (waits []netip.Addr) {
 	is, ours := h.placed[k]
 	there := is.ID
 	if !ours && b.cfg.TakeOver {
@@ -195,50 +137,14 @@ func (b *Backend) compare(p *plan, k servicemodel.FrontendKey, s *spec, gateway 
 	return waits
 }
 
-// release adds the deletion of our remote endpoints that no load balancer needs any more.
-func (b *Backend) release(p *plan, made map[netip.Addr]bool) {
-	h := b.held
-	for _, id := range h.unused {
-		if a, e := h.endpoint(id); e == nil || len(p.uses[a]) == 0 || h.view.byAddr[a] != e {
-			p.drops = append(p.drops, step{verb: "delete endpoint", id: id, addr: a})
-		}
-	}
-	for _, a := range slices.SortedFunc(maps.Keys(p.gone), netip.Addr.Compare) {
-		e := h.view.byAddr[a]
-		if e == nil || !strings.HasPrefix(e.Name, b.prefix()) || len(p.uses[a]) > 0 ||
-			made[a] || slices.Contains(h.unused, e.ID) {
-			continue
-		}
-		left := len(h.uses[a])
-		for _, k := range p.gone[a] {
-			if h.uses[a][k] {
-				left--
-			}
-		}
-		if left == 0 {
-			p.drops = append(p.drops, step{verb: "delete endpoint", id: e.ID, addr: a})
-		}
-	}
-}
-
-// endpoint returns the endpoint of the view with an identity, and its address.
-func (h *held) endpoint(id string) (netip.Addr, *Endpoint) {
-	for a, e := range h.view.byAddr {
-		if e.ID == id {
-			return a, e
-		}
-	}
-	return netip.Addr{}, nil
-}
-
 // steps returns all steps in their order.
 func (p *plan) steps() []step { return slices.Concat(p.deletes, p.adds, p.writes, p.drops) }
 
 // describe returns a line for each step, and the cost of the plan.
-func (b *Backend) describe(p *plan) (string, dataplane.Stats) {
+func (b *Backend) describe(h *held, p *plan) (string, dataplane.Stats) {
 	var text strings.Builder
 	var stats dataplane.Stats
-	gateway := b.gateway(b.held.view)
+	gateway := b.gateway(h.view)
 	for _, s := range p.steps() {
 		stats.Messages++
 		stats.Elements++
@@ -247,12 +153,12 @@ func (b *Backend) describe(p *plan) (string, dataplane.Stats) {
 			if strings.HasPrefix(s.verb, "replace") {
 				stats.Messages++
 			}
-			lb, lacks, _ := b.host.build(s.spec, b.held.view, gateway)
+			lb, lacks, _ := b.host.build(s.spec, h.view, gateway)
 			stats.Bytes += size(lb) + 39*len(lacks) // a GUID in quotes and a comma
 			fmt.Fprintf(&text, "%s %v%s\n", s.verb, s.key, s.spec.words(lb))
 		case s.addr.IsValid():
 			if s.verb == "add endpoint" {
-				stats.Bytes += size(b.host.newEndpoint(b.held.view, s.addr, b.name(s.addr), s.vip))
+				stats.Bytes += size(b.host.newEndpoint(h.view, s.addr, b.name(s.addr), s.vip))
 			}
 			fmt.Fprintf(&text, "%s %v\n", s.verb, s.addr)
 		case s.key.Port != 0:

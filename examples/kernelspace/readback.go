@@ -11,7 +11,6 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -60,8 +59,7 @@ func (b *Backend) read() (*held, *record, error) {
 	}
 	h := &held{raw: raw, view: v, placed: map[servicemodel.FrontendKey]placed{},
 		foreign: map[servicemodel.FrontendKey]string{}, seen: map[string]bool{},
-		here: map[netip.Addr]bool{}, health: r.Health,
-		uses: map[netip.Addr]map[servicemodel.FrontendKey]bool{}}
+		needs: map[netip.Addr]bool{}}
 	ours := map[string]placed{}
 	for _, p := range r.Placed {
 		ours[lower(p.ID)] = p
@@ -107,23 +105,20 @@ func (h *held) tell(lb *LoadBalancer, ours map[string]placed,
 
 // adopt compares the record with what HNS has.
 func (b *Backend) adopt(h *held, r *record) (*dataplane.Observation, error) {
-	for _, a := range r.Table.Hairpins {
-		h.here[a] = true
-	}
 	all, err := servicemodel.NewTable(r.Table)
 	if err != nil {
 		return nil, fmt.Errorf("%s: the record: %w", Name, err)
 	}
-	gateway := b.gateway(h.view)
+	gateway, here := b.gateway(h.view), hairpins(all)
 	o := &dataplane.Observation{}
 	explained, used := map[servicemodel.FrontendKey]bool{}, map[servicemodel.PoolID]bool{}
 	c := r.Table
 	c.Frontends, c.Pools = nil, nil
 	for _, f := range r.Table.Frontends {
 		right := true
-		for _, s := range b.specs(all, f, h.isHere, h.health) {
+		for _, s := range b.specs(all, f, here, r.Health) {
 			for _, a := range b.host.needs(s, h.view) {
-				h.use(a, s.key)
+				h.needs[a] = true
 			}
 			explained[s.key] = true
 			right = b.inPlace(h, s, gateway) && right
@@ -145,39 +140,27 @@ func (b *Backend) adopt(h *held, r *record) (*dataplane.Observation, error) {
 	if h.table, err = servicemodel.NewTable(c); err != nil {
 		return nil, fmt.Errorf("%s: the record: %w", Name, err)
 	}
-	for k, p := range h.placed {
+	for k := range h.placed {
 		if !explained[k] {
 			o.Drift = append(o.Drift, "load balancer "+k.String())
-			h.extra = append(h.extra, p.ID)
-			delete(h.placed, k)
 		}
 	}
-	b.unused(h, o)
+	for a, e := range h.view.byAddr {
+		if b.unused(e, h.needs[a]) {
+			o.Drift = append(o.Drift, "endpoint "+a.String())
+		}
+	}
+	for _, id := range h.view.doubles {
+		o.Drift = append(o.Drift, "endpoint "+id+", which another one has the address of")
+	}
 	slices.Sort(o.Drift)
 	o.Table = h.table
 	return o, nil
 }
 
-// unused finds our endpoints that no load balancer uses.
-func (b *Backend) unused(h *held, o *dataplane.Observation) {
-	for a, e := range h.view.byAddr {
-		if strings.HasPrefix(e.Name, b.prefix()) && len(h.uses[a]) == 0 {
-			o.Drift = append(o.Drift, "endpoint "+a.String())
-			h.unused = append(h.unused, e.ID)
-		}
-	}
-	for _, id := range h.view.doubles {
-		o.Drift = append(o.Drift, "endpoint "+id+", which another one has the address of")
-		h.unused = append(h.unused, id)
-	}
-}
-
 // specs returns the load balancers of a frontend.
 func (b *Backend) specs(t *servicemodel.Table, f *servicemodel.Frontend,
-	here func(netip.Addr) bool, health map[string]uint16) (l []*spec) {
-	if f == nil {
-		return nil
-	}
+	here map[netip.Addr]bool, health map[string]uint16) (l []*spec) {
 	if s := b.renderer.render(t, f, here); s != nil {
 		l = append(l, s)
 	}
@@ -210,7 +193,14 @@ func (b *Backend) inPlace(h *held, s *spec, gateway *Endpoint) bool {
 	return len(lacks) == 0 && there && lb.same(&p.Sent)
 }
 
-func (h *held) isHere(a netip.Addr) bool { return h.here[a] }
+// hairpins returns the addresses of endpoints that are, or may be, on this node.
+func hairpins(t *servicemodel.Table) map[netip.Addr]bool {
+	here := map[netip.Addr]bool{}
+	for a := range t.Hairpins() {
+		here[a] = true
+	}
+	return here
+}
 
 // needs returns the addresses whose endpoints a load balancer needs.
 func (h *host) needs(s *spec, v *view) (l []netip.Addr) {
@@ -224,14 +214,6 @@ func (h *host) needs(s *spec, v *view) (l []netip.Addr) {
 		}
 	}
 	return l
-}
-
-// use counts a load balancer among those that need an address.
-func (h *held) use(a netip.Addr, k servicemodel.FrontendKey) {
-	if h.uses[a] == nil {
-		h.uses[a] = map[servicemodel.FrontendKey]bool{}
-	}
-	h.uses[a][k] = true
 }
 
 // Store keeps the record of an instance: the table that the load balancers mean, and which load

@@ -53,10 +53,10 @@ func pool(t *servicemodel.Table, f *servicemodel.Frontend) *servicemodel.Pool {
 	return t.Pool(id)
 }
 
-// render returns the load balancer of a frontend, nil if it has none. here reports whether the
-// endpoint of an address is, or may be, on this node.
+// render returns the load balancer of a frontend, nil if it has none. here has the addresses of
+// endpoints that are, or may be, on this node.
 func (r *renderer) render(t *servicemodel.Table, f *servicemodel.Frontend,
-	here func(netip.Addr) bool) *spec {
+	here map[netip.Addr]bool) *spec {
 	p := pool(t, f)
 	if p == nil {
 		return nil
@@ -65,7 +65,7 @@ func (r *renderer) render(t *servicemodel.Table, f *servicemodel.Frontend,
 		port: p.Slots[0].Endpoint.Port()}
 	for _, slot := range p.Slots {
 		a := slot.Endpoint.Addr()
-		s.endpoints = append(s.endpoints, target{a, s.local || here(a)})
+		s.endpoints = append(s.endpoints, target{a, s.local || here[a]})
 	}
 	slices.SortFunc(s.endpoints, func(a, b target) int { return a.addr.Compare(b.addr) })
 	if f.Affinity > 0 || p.Scheduler == servicemodel.SourceHash {
