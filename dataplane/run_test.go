@@ -273,18 +273,3 @@ func TestRunDoesNothingBeforeTheFirstState(t *testing.T) {
 		r.requireCalls(t, 0, 0)
 	})
 }
-
-func TestFinishWaitsForTheLastState(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r := run(t, dataplane.RunOptions{RetryMin: time.Second, MinInterval: time.Second})
-		r.set(services(1))
-		synctest.Wait()
-		r.Fail("commit", 3, errRefused)
-		r.set(services(2))
-		r.set(services(3))
-		require.NoError(t, r.engine.Finish(t.Context()))
-		r.stop()
-		requireTimes(t, seconds(0, 1, 2, 4, 8), r.applies, "the failures are not the end")
-		requireHolds(t, r.Kernel(), services(3))
-	})
-}

@@ -187,24 +187,6 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	require.Contains(t, both[1], "+ frontend 10.96.0.2:80/tcp", "but it was not there in between")
 }
 
-func TestRunSettlesWhenItIsDue(t *testing.T) {
-	inBubble(t, func(t *testing.T) {
-		r, b := runSettling(t, dataplane.RunOptions{Resync: never, RetryMin: time.Second,
-			RetryMax: 4 * time.Second})
-		b.due(10*time.Second, 30*time.Second)
-		r.set(services(1))
-		r.at(5 * time.Second)
-		b.requireDone(t, 0, 1)
-		r.at(11 * time.Second)
-		b.requireDone(t, 1, 2)
-		r.set(services(2))
-		r.at(29 * time.Second)
-		b.requireDone(t, 1, 3)
-		r.at(time.Hour)
-		b.requireDone(t, 2, 4)
-	})
-}
-
 // Another program commits during Settle. That is no failure. Its changes are repaired, although the
 // reading of Settle found them.
 func TestWhatSettlingReadsIsRepaired(t *testing.T) {
