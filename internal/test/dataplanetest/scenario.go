@@ -64,8 +64,8 @@ func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) [
 		if !slices.Contains(w.under.protocols(), c.Proto) {
 			continue
 		}
-		from := w.hosts[c.From]
-		if from == nil {
+		p := w.probe(way{c.From, c.Proto, c.To})
+		if p.From == nil {
 			t.Fatalf("no host %q", c.From)
 		}
 		times := c.Times
@@ -73,8 +73,7 @@ func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) [
 			times = 3
 		}
 		for range times {
-			probes = append(probes, netnstest.Probe{From: from, Proto: c.Proto,
-				To: c.To})
+			probes = append(probes, p)
 			of = append(of, i)
 		}
 	}
