@@ -214,7 +214,15 @@ func bitAt(key string, i int) bool { return key[i/8]<<(i%8)&0x80 != 0 }
 
 // same reports whether one tree was made of the other without a change.
 func (t tree) same(o tree) bool {
-	return slices.EqualFunc(t, o, func(a, b destination) bool { return &a.rules[0] == &b.rules[0] })
+	if len(t) != len(o) {
+		return false
+	}
+	for i := range t {
+		if &t[i].rules[0] != &o[i].rules[0] {
+			return false
+		}
+	}
+	return true
 }
 
 // find returns the place of a key, and whether it is there.
@@ -225,10 +233,11 @@ func (t tree) find(key string) (int, bool) {
 }
 
 // with returns t with other rules for some keys. A key without rules goes.
-func (t tree) with(edits map[string][]rule) (next tree) {
+func (t tree) with(edits map[string][]rule) tree {
 	if len(edits) == 0 {
 		return t
 	}
+	next := make(tree, 0, len(t)+len(edits))
 	for _, key := range slices.Sorted(maps.Keys(edits)) {
 		i, there := t.find(key)
 		next = append(next, t[:i]...)
