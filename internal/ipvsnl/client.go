@@ -135,7 +135,8 @@ func (c *Client) DestinationsIf(ctx context.Context, k ServiceKey) ([]ObservedDe
 	parse := func(attrs []byte) (ObservedDestination, error) {
 		return parseDestinationReply(attrs, k.Family)
 	}
-	list, err := dump(ctx, c, request(CommandGetDestination, k), parse, func(a, b ObservedDestination) int { return a.Compare(b.DestinationKey) })
+	list, err := dump(ctx, c, request(CommandGetDestination, k), parse,
+		func(a, b ObservedDestination) int { return a.Compare(b.DestinationKey) })
 	return list, reading(err, "list destinations of %v", k)
 }
 
