@@ -250,19 +250,8 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 			pl.changed(p, t, old, new)
 		}
 	})
-	for i, changes := range [][]servicemodel.AddrChange{p.c.ClusterIPs, p.c.Hairpins} {
-		if pl.owning != nil { // the index of owners counts them
-			break
-		}
-		for _, ac := range changes {
-			switch {
-			case servicemodel.FamilyOf(ac.Addr) != t.f.Model:
-			case ac.Added:
-				pl.w.address(addressSets[i], ac.Addr, t.add)
-			default:
-				pl.w.address(addressSets[i], ac.Addr, t.del)
-			}
-		}
+	if pl.owning == nil { // the index of owners counts them
+		pl.addresses(p, t)
 	}
 	if r := p.c.Rules; r != nil {
 		pl.w.writeSettings(*r.Old, pl.localnet.before, t.del)
@@ -280,6 +269,21 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 		// set that goes lead to it (before Linux 6.4, nft_map_deactivate).
 		if !s.LeadsToChains() {
 			delete(t.ops, s.Name)
+		}
+	}
+}
+
+// addresses plans the differences in cluster IPs and hairpins.
+func (pl *planner) addresses(p *plan, t *tablePlan) {
+	for i, changes := range [][]servicemodel.AddrChange{p.c.ClusterIPs, p.c.Hairpins} {
+		for _, ac := range changes {
+			switch {
+			case servicemodel.FamilyOf(ac.Addr) != t.f.Model:
+			case ac.Added:
+				pl.w.address(addressSets[i], ac.Addr, t.add)
+			default:
+				pl.w.address(addressSets[i], ac.Addr, t.del)
+			}
 		}
 	}
 }

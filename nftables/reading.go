@@ -55,8 +55,9 @@ type reading struct {
 func newReading(f *nft.Family, name string) *reading {
 	return &reading{f: f, name: name, specs: map[string]nft.SetSpec{}, told: map[string]int{},
 		chains: map[string]nft.Chain{}, hashes: map[string][]uint64{},
-		elems: map[string]map[string]*nft.Elem{}, sets: map[string]*nft.Set{}, found: map[string]int{},
-		drift: map[string]*nft.ElemList{}, w: newWriter(), index: newOwnership()}
+		elems: map[string]map[string]*nft.Elem{}, sets: map[string]*nft.Set{},
+		found: map[string]int{}, drift: map[string]*nft.ElemList{}, w: newWriter(),
+		index: newOwnership()}
 }
 
 // expect sets the wanted table, and prepares for reading elements.
