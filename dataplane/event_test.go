@@ -161,8 +161,8 @@ func TestObserversAreToldOfChangesCleanupsAndTheTimeOfFailures(t *testing.T) {
 	})
 }
 
-// An observer that left costs nothing: an apply that finds nothing to do allocates as much as before
-// it came.
+// An observer that left costs nothing: an apply that finds nothing to do allocates as much as
+// before it came.
 func TestEventsCostNothingIfNobodyListens(t *testing.T) {
 	e, s := dataplane.New(costless{}, nil), services(3)
 	allocs := func() float64 {

@@ -59,7 +59,8 @@ func kept(a, b []rule) (l []pair) {
 	}
 	before, after := a[head:len(a)-tail], b[head:len(b)-tail]
 	if len(before)*len(after) <= maxCompared {
-		// longest[i][j] is the length of the longest common subsequence of before[i:] and after[j:].
+		// longest[i][j] is the length of the longest common subsequence of before[i:] and
+		// after[j:].
 		longest := make([][]int32, len(before)+1)
 		longest[len(before)] = make([]int32, len(after)+1)
 		for i := len(before) - 1; i >= 0; i-- {

@@ -102,13 +102,15 @@ func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) 
 	for i := range cs {
 		c, e := &cs[i], cs[i].endpoint
 		u := usabilityOf(e)
+		if u == unusable {
+			c.cluster = unready
+			if e.Quiesced {
+				c.cluster = takesNoNew
+			}
+			c.local = c.cluster
+			continue
+		}
 		switch {
-		case u == unusable && e.Quiesced:
-			c.cluster, c.local = takesNoNew, takesNoNew
-			continue
-		case u == unusable:
-			c.cluster, c.local = unready, unready
-			continue
 		case u != best:
 			c.cluster = lastResort
 		case u == ready && hints == nodeHints && !slices.Contains(e.ForNodes, v.name):

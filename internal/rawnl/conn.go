@@ -166,10 +166,10 @@ func (c *Conn) begin(ctx context.Context) error {
 	return err
 }
 
-// work calls do when it is its turn to use the connection. do gets the sealed messages of b through.
-// It returns the kernel's refusals, or the error of a caller's function, and the error that ended
-// the work, which begins with op in the result. An empty batch needs no work. what names the work
-// in the log.
+// work calls do when it is its turn to use the connection. do gets the sealed messages of b
+// through. It returns the kernel's refusals, or the error of a caller's function, and the error
+// that ended the work, which begins with op in the result. An empty batch needs no work. what names
+// the work in the log.
 func (c *Conn) work(ctx context.Context, op, what string, b *Batch,
 	do func() (refused, err error)) error {
 	if b.Len() == 0 && b.err == nil {

@@ -64,10 +64,6 @@ func (c *Conn) collect(ctx context.Context, r *request) error {
 		sizes = c.sizes[:]
 	}
 	room := len(c.rx) / len(sizes)
-	lowest, last := 0, r.end-r.begin-1
-	if r.whole {
-		lowest = -1
-	}
 	var lost, refused bool
 	for found := false; !found; {
 		if err := c.proceed(ctx); err != nil {
@@ -90,36 +86,51 @@ func (c *Conn) collect(ctx context.Context, r *request) error {
 				return fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, size,
 					room)
 			}
-			for data := c.rx[slot*room:][:size]; len(data) > 0; {
-				var p packet
-				if p, data, err = nextPacket(data); err != nil {
-					return err
-				}
-				i := int(int32(p.seq - r.first))
-				if i < lowest || i > last {
-					continue
-				}
-				if p.typ != msgError && p.typ != msgDone {
-					if err := r.replied(i, p); err != nil {
-						return err
-					}
-					continue
-				}
-				v, err := p.verdict()
-				if err == nil && r.ended != nil {
-					err = r.ended(r.begin+i, v)
-				}
-				if err != nil {
-					return err
-				}
-				found, refused = found || i == last, refused || v.errno != 0
+			last, bad, err := r.answered(c.rx[slot*room:][:size])
+			if err != nil {
+				return err
 			}
+			found, refused = found || last, refused || bad
 		}
 	}
 	if lost {
 		return ErrAnswersLost
 	}
 	return nil
+}
+
+// answered hands over the answers in a datagram. It reports whether the last message has its
+// answer, and whether the kernel refused any.
+func (r *request) answered(data []byte) (found, refused bool, err error) {
+	lowest, last := 0, r.end-r.begin-1
+	if r.whole {
+		lowest = -1
+	}
+	for len(data) > 0 {
+		var p packet
+		if p, data, err = nextPacket(data); err != nil {
+			return false, false, err
+		}
+		i := int(int32(p.seq - r.first))
+		if i < lowest || i > last {
+			continue
+		}
+		if p.typ != msgError && p.typ != msgDone {
+			if err := r.replied(i, p); err != nil {
+				return false, false, err
+			}
+			continue
+		}
+		v, err := p.verdict()
+		if err == nil && r.ended != nil {
+			err = r.ended(r.begin+i, v)
+		}
+		if err != nil {
+			return false, false, err
+		}
+		found, refused = found || i == last, refused || v.errno != 0
+	}
+	return found, refused, nil
 }
 
 // replied hands a message over, unless it is one of netlink's own.
@@ -184,7 +195,8 @@ func (c *Conn) transact(ctx context.Context, op string, b *Batch, genID uint32, 
 	return c.work(ctx, op, op, b, func() (error, error) {
 		begin := c.reserve(b.Len() + 2)
 		wire := b.transaction(genID, begin, begin+uint32(b.Len())+1)
-		r := request{b: b, end: b.Len(), first: begin + 1, flags: FlagAck, whole: true, ended: ended}
+		r := request{b: b, end: b.Len(), first: begin + 1, flags: FlagAck, whole: true,
+			ended: ended}
 		err := c.exchange(context.Background(), &r, wire[:len(wire)-without])
 		return errs.Err(), err
 	})
@@ -228,7 +240,8 @@ func (c *Conn) sendAll(ctx context.Context, op, what string, b *Batch,
 			}
 			err := c.proceed(ctx)
 			if err == nil {
-				r := request{b: b, begin: done, end: end, flags: FlagAck, reply: reply, ended: ended}
+				r := request{b: b, begin: done, end: end, flags: FlagAck, reply: reply,
+					ended: ended}
 				err = c.exchange(context.Background(), &r, b.buf[b.msgs[done].at:b.endOf(end-1)])
 			}
 			if err != nil {

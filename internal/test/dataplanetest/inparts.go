@@ -37,7 +37,8 @@ func InParts(t *testing.T, under Backend,
 		}
 		half = half.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
-	for i, s := range []servicemodel.State{all, manyServices(partedServices, 1, partedServices), half, none, all} {
+	moved := manyServices(partedServices, 1, partedServices)
+	for i, s := range []servicemodel.State{all, moved, half, none, all} {
 		r, err := e.Apply(t.Context(), s)
 		must(t, err)
 		if r.Bytes <= partLimit {
@@ -61,7 +62,8 @@ func manyServices(n, endpoints, shift int) servicemodel.State {
 	for i := range n {
 		svc := &servicemodel.Service{Name: manyName(i),
 			ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 98, byte(i >> 8), byte(i)})},
-			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: uint16(1 + i)}}}
+			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP,
+				Port: uint16(1 + i)}}}
 		var l []servicemodel.Endpoint
 		for j := range endpoints {
 			l = append(l, nowhere(shift+i*endpoints+j))

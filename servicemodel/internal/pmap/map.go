@@ -18,7 +18,8 @@ type Key[K any] interface{ Compare(K) int }
 
 // Hasher hashes keys. It is implemented by an empty struct, so that the zero [Map] has its hasher.
 type Hasher[K any] interface {
-	// Hash returns a well mixed number that is the same for keys that compare equal, such as [Hash].
+	// Hash returns a well mixed number that is the same for keys that compare equal, such as
+	// [Hash].
 	Hash(k K) uint64
 }
 
