@@ -12,8 +12,9 @@ import (
 // (include/uapi/linux/genetlink.h).
 const (
 	controller uint16 = 0x10 // GENL_ID_CTRL
-	newFamily         = 1    // CTRL_CMD_NEWFAMILY: the reply
-	getFamily         = 3    // CTRL_CMD_GETFAMILY
+
+	newFamily = 1 // CTRL_CMD_NEWFAMILY: the reply
+	getFamily = 3 // CTRL_CMD_GETFAMILY
 
 	attrFamilyID   uint16 = 1 // CTRL_ATTR_FAMILY_ID
 	attrFamilyName uint16 = 2 // CTRL_ATTR_FAMILY_NAME
