@@ -89,7 +89,14 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 // applyState makes the kernel hold the state, while other writers of the instance wait. A reading
 // with a hint may leave objects unread that nobody wants. A second step removes these.
 func (e *Engine) applyState(ctx context.Context, s servicemodel.State) (r *Result, err error) {
-	err = e.retry(ctx, "apply", e.turns, func() error {
+	if e.turns != nil { // for both steps
+		unlock, err := e.turns.Lock(ctx)
+		if err != nil {
+			return nil, err
+		}
+		defer unlock()
+	}
+	err = e.retry(ctx, "apply", nil, func() error {
 		if r, err = e.compare(ctx, s, true); err != nil {
 			return err
 		}
@@ -97,7 +104,7 @@ func (e *Engine) applyState(ctx context.Context, s servicemodel.State) (r *Resul
 		return e.commit(ctx, r, r.Changes)
 	})
 	if err == nil && e.unread {
-		err = e.retry(ctx, "apply, remove what nobody wants", e.turns, func() error {
+		err = e.retry(ctx, "apply, remove what nobody wants", nil, func() error {
 			return e.applyRest(ctx, r)
 		})
 		if err != nil && !errors.Is(err, ErrNotApproved) {
