@@ -87,7 +87,7 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 }
 
 // applyState makes the kernel hold the state, while other writers of the instance wait. A reading
-// with a hint may leave objects unread that nobody wants. A second step removes these.
+// with a hint may leave unwanted objects unread. A second step removes these.
 func (e *Engine) applyState(ctx context.Context, s servicemodel.State) (r *Result, err error) {
 	if e.turns != nil { // for both steps
 		unlock, err := e.turns.Lock(ctx)

@@ -33,7 +33,7 @@ type ownerReading struct {
 //  3. [dataplane.Flows] needs the frontends of others with the number of a UDP node port.
 //  4. The sets in which the owners' frontends are say how many slots they have.
 //  5. With their slots, the frontends and pools are known.
-//  6. These have endpoints, of which some are hairpins of the owners.
+//  6. Some of their endpoints are hairpins of the owners.
 //  7. Other owners may share the addresses.
 func (o *ownerReading) steps() []step {
 	return []step{
