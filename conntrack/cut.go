@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"slices"
 	"syscall"
@@ -42,10 +43,9 @@ const (
 //
 // A new connection with the same ports replaces a tombstone at once (a SYN in state CLOSE).
 func (t *Table) cut(ctx context.Context, flows []Flow, result *CleanResult) error {
-	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{},
-		result: result}
-	defer c.ends.close()
-	err := c.cut(ctx, flows)
+	c := newCutting(t, result)
+	defer c.close()
+	err := t.ns.Do(func() error { return c.cut(ctx, flows) })
 	if err == nil {
 		err = c.unreached
 	}
@@ -55,14 +55,26 @@ func (t *Table) cut(ctx context.Context, flows []Flow, result *CleanResult) erro
 	return nil
 }
 
-// cutting is a cut in progress.
+// cutting is a cut in progress. Its methods run on a thread in the namespace of the table, because
+// they open sockets.
 type cutting struct {
 	table *Table
-	ends  *ends
 	// the node's address towards each peer, invalid if there is none
 	nodes     map[netip.Addr]netip.Addr
+	raw       map[string]net.PacketConn // sockets for IP packets, by network
 	result    *CleanResult
 	unreached error // the first reason why an end could not be made to send
+}
+
+func newCutting(t *Table, result *CleanResult) *cutting {
+	return &cutting{table: t, nodes: map[netip.Addr]netip.Addr{},
+		raw: map[string]net.PacketConn{}, result: result}
+}
+
+func (c *cutting) close() {
+	for _, conn := range c.raw {
+		conn.Close()
+	}
 }
 
 // cut cuts connections, and cuts those again that went on meanwhile.
@@ -265,7 +277,7 @@ func tombstone(f *Flow, tuple Tuple, replyZone uint16, node netip.AddrPort) *Flo
 func (c *cutting) probe(stone *Flow) bool {
 	for _, packet := range [][]byte{synAck(stone.Reply.Src, stone.Reply.Dst),
 		stray(stone.Reply.Src, stone.Reply.Dst)} {
-		if err := c.ends.send(packet, stone.Reply.Dst.Addr()); err != nil {
+		if err := c.send(packet, stone.Reply.Dst.Addr()); err != nil {
 			c.fail(stone, err)
 			return false
 		}
@@ -279,12 +291,43 @@ func (c *cutting) node(peer netip.Addr) netip.Addr {
 	node, ok := c.nodes[peer]
 	if !ok {
 		var err error
-		if node, err = c.ends.source(peer); err != nil && !unreachable(err) && c.unreached == nil {
+		if node, err = source(peer); err != nil && !unreachable(err) && c.unreached == nil {
 			c.unreached = fmt.Errorf("find the way to %s: %w", peer, err)
 		}
 		c.nodes[peer] = node
 	}
 	return node
+}
+
+// source returns the address from which the node would send to the peer. It connects a UDP socket,
+// which sends nothing.
+func source(peer netip.Addr) (netip.Addr, error) {
+	to := net.UDPAddrFromAddrPort(netip.AddrPortFrom(peer, tombstonePort))
+	conn, err := net.DialUDP("udp", nil, to)
+	if err != nil {
+		return netip.Addr{}, err
+	}
+	defer conn.Close()
+	return conn.LocalAddr().(*net.UDPAddr).AddrPort().Addr(), nil
+}
+
+// send sends a packet with its IP header: IPPROTO_RAW implies IP_HDRINCL (raw(7)) and IPV6_HDRINCL
+// (inet6_create in net/ipv6/af_inet6.c).
+func (c *cutting) send(packet []byte, to netip.Addr) error {
+	network := "ip4:255" // IPPROTO_RAW
+	if to.Is6() {
+		network = "ip6:255"
+	}
+	conn := c.raw[network]
+	if conn == nil {
+		var err error
+		if conn, err = net.ListenPacket(network, ""); err != nil {
+			return err
+		}
+		c.raw[network] = conn
+	}
+	_, err := conn.WriteTo(packet, &net.IPAddr{IP: to.AsSlice()})
+	return err
 }
 
 // unreachable reports whether the node has no route to an end. Then the end cannot be made to send,

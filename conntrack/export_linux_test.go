@@ -28,9 +28,9 @@ func (t *Table) Hurt(f *rawnltest.Faults) error {
 
 // SendSynAck sends a segment that makes a TCP send an acknowledgement.
 func (t *Table) SendSynAck(src, dst netip.AddrPort) error {
-	e := &ends{ns: t.ns}
-	defer e.close()
-	return e.send(synAck(src, dst), dst.Addr())
+	c := newCutting(t, nil)
+	defer c.close()
+	return t.ns.Do(func() error { return c.send(synAck(src, dst), dst.Addr()) })
 }
 
 func (t *Table) Cut(ctx context.Context, flows []Flow) (r CleanResult, err error) {
@@ -52,9 +52,11 @@ func (t *Table) CutAgain(ctx context.Context, flows []Flow) (again CutAgain, err
 	for _, target := range targets {
 		again.Were, again.Are = append(again.Were, target.flow), append(again.Are, target.now)
 	}
-	c := cutting{table: t, ends: &ends{ns: t.ns}, nodes: map[netip.Addr]netip.Addr{},
-		result: &again.Result}
-	defer c.ends.close()
-	again.Survivors, err = c.replace(ctx, targets)
+	c := newCutting(t, &again.Result)
+	defer c.close()
+	err = t.ns.Do(func() (err error) {
+		again.Survivors, err = c.replace(ctx, targets)
+		return err
+	})
 	return again, err
 }
