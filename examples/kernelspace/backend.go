@@ -59,11 +59,8 @@ type Config struct {
 // at a time may write an instance.
 type Backend struct {
 	hns      HNS
-	cfg      Config
-	renderer renderer
-	host     host
+	cfg      Config // with its defaults
 	features Features
-	log      *slog.Logger
 
 	mu     sync.Mutex
 	closed bool
@@ -100,20 +97,17 @@ func New(cfg *Config) (*Backend, error) {
 		return nil, fmt.Errorf("%s: Config.RootEndpoint is empty, and ForwardHealthCheckVIP is set",
 			Name)
 	}
-	b := &Backend{hns: c.HNS, cfg: c, log: c.Logger,
-		host:     host{addrs: c.NodeIPs, mac: c.HostMAC, sourceVIP: c.SourceVIP},
-		renderer: renderer{c.EnableDSR, c.ForwardHealthCheckVIP, c.HealthzPort}}
-	if b.log == nil {
-		b.log = slog.New(slog.DiscardHandler)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
 	}
-	if b.hns == nil {
+	if c.HNS == nil {
 		h, err := Host()
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", Name, err)
 		}
-		b.hns = h
+		c.HNS = h
 	}
-	f, err := b.hns.Features()
+	f, err := c.HNS.Features()
 	switch {
 	case err != nil:
 		return nil, fmt.Errorf("%s: ask HNS for its features: %w", Name, err)
@@ -123,8 +117,7 @@ func New(cfg *Config) (*Backend, error) {
 		return nil, fmt.Errorf("%s: Config.EnableDSR: HNS lacks DSR: %w", Name,
 			dataplane.ErrKernelTooOld)
 	}
-	b.features = f
-	return b, nil
+	return &Backend{hns: c.HNS, cfg: c, features: f}, nil
 }
 
 // Candidate returns the backend for [dataplane.Choose].
@@ -243,37 +236,6 @@ func (b *Backend) moved(ids []string) (bool, error) {
 	}
 	h.view = v
 	return false, nil
-}
-
-// look asks for the network and its endpoints.
-func (b *Backend) look(ids []string) (*view, error) {
-	n, err := b.hns.Network(b.cfg.Network)
-	if err != nil {
-		return nil, fmt.Errorf("%s: network %s: %w", Name, b.cfg.Network, err)
-	}
-	eps, err := b.hns.Endpoints(n.ID)
-	if err != nil {
-		return nil, fmt.Errorf("%s: list the endpoints of network %s: %w", Name, n.Name,
-			interrupted(err))
-	}
-	v, err := newView(n, eps, ids, b.prefix())
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", Name, err)
-	}
-	if v.overlay {
-		switch {
-		case !b.features.RemoteSubnet:
-			err = fmt.Errorf("HNS lacks remote subnets: %w", dataplane.ErrKernelTooOld)
-		case !b.host.sourceVIP.IsValid():
-			err = errors.New("Config.SourceVIP is not set")
-		case b.host.mac == "" || len(b.host.addrs) == 0:
-			err = errors.New("Config.NodeIPs or HostMAC is not set")
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%s: network %s is an overlay: %w", Name, n.Name, err)
-		}
-	}
-	return v, nil
 }
 
 // Close makes all later calls fail.

@@ -2,21 +2,25 @@ package kernelspace
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"net"
 	"net/netip"
+	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // view is what HNS has on the network: endpoints by address, and where other nodes are.
 type view struct {
-	network Network
+	network *Network
 	overlay bool
 	subnets []netip.Prefix // of the network on this node
 	remote  []remoteSubnet
 	byAddr  map[netip.Addr]*Endpoint
+	gateway *Endpoint       // the root endpoint of the node, nil if there is none
 	known   map[string]bool // lower-case IDs of all endpoints of HNS
 	// doubles are remote endpoints of ours whose address another endpoint has, too. Windows Server
 	// 2019 and 2022 let a local endpoint have the address of a remote one (hns.go,
@@ -24,19 +28,32 @@ type view struct {
 	doubles []string
 }
 
-// remoteSubnet is the range of pods of another node.
+// remoteSubnet is the range of pods of another node, in a policy of the network.
 type remoteSubnet struct {
-	pods netip.Prefix
-	node netip.Addr // the provider address
+	DestinationPrefix netip.Prefix
+	ProviderAddress   netip.Addr // of the node
 }
 
-// newView makes the view of a network and its endpoints. ours is the beginning of the names of our
-// endpoints.
-func newView(n *Network, eps []Endpoint, known []string, ours string) (*view, error) {
-	v := &view{network: *n, overlay: strings.EqualFold(n.Type, "Overlay"),
+// look asks for the network and its endpoints. ids are the identities of all endpoints of HNS.
+func (b *Backend) look(ids []string) (*view, error) {
+	n, err := b.hns.Network(b.cfg.Network)
+	if err != nil {
+		return nil, fmt.Errorf("%s: network %s: %w", Name, b.cfg.Network, err)
+	}
+	v := &view{network: n, overlay: strings.EqualFold(n.Type, "Overlay"),
 		byAddr: map[netip.Addr]*Endpoint{}, known: map[string]bool{}}
-	for _, id := range known {
-		v.known[lower(id)] = true
+	if v.overlay {
+		switch {
+		case !b.features.RemoteSubnet:
+			err = fmt.Errorf("HNS lacks remote subnets: %w", dataplane.ErrKernelTooOld)
+		case !b.cfg.SourceVIP.IsValid():
+			err = errors.New("Config.SourceVIP is not set")
+		case b.cfg.HostMAC == "" || len(b.cfg.NodeIPs) == 0:
+			err = errors.New("Config.NodeIPs or HostMAC is not set")
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%s: network %s is an overlay: %w", Name, n.Name, err)
+		}
 	}
 	for _, ipam := range n.Ipams {
 		for _, s := range ipam.Subnets {
@@ -49,22 +66,31 @@ func newView(n *Network, eps []Endpoint, known []string, ours string) (*view, er
 		if p.Type != policyRemoteSubnet {
 			continue
 		}
-		var route struct {
-			DestinationPrefix netip.Prefix
-			ProviderAddress   netip.Addr
-		}
+		var route remoteSubnet
 		if err := json.Unmarshal(p.Settings, &route); err != nil {
-			return nil, fmt.Errorf("network %s: policy %s: %w", n.Name, p.Type, err)
+			return nil, fmt.Errorf("%s: network %s: policy %s: %w", Name, n.Name, p.Type, err)
 		}
-		v.remote = append(v.remote, remoteSubnet{route.DestinationPrefix, route.ProviderAddress})
+		v.remote = append(v.remote, route)
+	}
+	for _, id := range ids {
+		v.known[lower(id)] = true
+	}
+	eps, err := b.hns.Endpoints(n.ID)
+	if err != nil {
+		return nil, fmt.Errorf("%s: list the endpoints of network %s: %w", Name, n.Name,
+			interrupted(err))
 	}
 	for i := range eps {
-		v.add(&eps[i], ours)
+		v.add(&eps[i], b.prefix())
+		if eps[i].Name == b.cfg.RootEndpoint {
+			v.gateway = &eps[i]
+		}
 	}
 	return v, nil
 }
 
-// add adds an endpoint to the view. An endpoint on this node takes precedence.
+// add adds an endpoint to the view. An endpoint on this node takes precedence. The names of our
+// endpoints begin with ours.
 func (v *view) add(e *Endpoint, ours string) {
 	for _, c := range e.IPConfigurations {
 		a, err := netip.ParseAddr(c.IPAddress)
@@ -88,35 +114,25 @@ func (v *view) add(e *Endpoint, ours string) {
 // within reports whether an address can only be an endpoint of this node, because the network's own
 // subnets have it.
 func (v *view) within(a netip.Addr) bool {
-	for _, p := range v.subnets {
-		if p.Contains(a) {
-			return true
-		}
-	}
-	return len(v.subnets) == 0
+	return len(v.subnets) == 0 || slices.ContainsFunc(v.subnets, func(p netip.Prefix) bool {
+		return p.Contains(a)
+	})
 }
 
 // provider returns the address of the node that has an endpoint, and false if no other node of the
 // network does (winkernel's findRemoteSubnetProviderAddress).
 func (v *view) provider(a netip.Addr) (netip.Addr, bool) {
 	for _, r := range v.remote {
-		if r.pods.Contains(a) || r.node == a {
-			return r.node, true
+		if r.DestinationPrefix.Contains(a) || r.ProviderAddress == a {
+			return r.ProviderAddress, true
 		}
 	}
 	return netip.Addr{}, false
 }
 
-// host is this node, as endpoints on overlay networks need it.
-type host struct {
-	addrs     []netip.Addr // the node's addresses, at most one of each family
-	mac       string
-	sourceVIP netip.Addr
-}
-
-// addr returns the node's address of a family.
-func (h *host) addr(f servicemodel.Family) netip.Addr {
-	for _, a := range h.addrs {
+// nodeIP returns the node's address of a family.
+func (b *Backend) nodeIP(f servicemodel.Family) netip.Addr {
+	for _, a := range b.cfg.NodeIPs {
 		if servicemodel.FamilyOf(a) == f {
 			return a
 		}
@@ -146,24 +162,24 @@ func HostMAC(a netip.Addr) (string, error) {
 }
 
 // newEndpoint returns the endpoint to make for an address that has none in HNS. It is remote,
-// except for the source VIP.
-func (h *host) newEndpoint(v *view, a netip.Addr, name string, vip bool) *Endpoint {
-	e := &Endpoint{Name: name, HostComputeNetwork: v.network.ID, MacAddress: conjured(a),
-		IPConfigurations: []IPConfig{{IPAddress: a.String()}}, SchemaVersion: schemaV2,
-		Flags: RemoteEndpoint}
+// except for the source VIP. vip says that it is the address of a cluster IP.
+func (b *Backend) newEndpoint(v *view, a netip.Addr, vip bool) *Endpoint {
+	e := &Endpoint{Name: b.prefix() + a.String(), HostComputeNetwork: v.network.ID,
+		MacAddress: conjured(a), IPConfigurations: []IPConfig{{IPAddress: a.String()}},
+		SchemaVersion: schemaV2, Flags: RemoteEndpoint}
 	if !v.overlay {
 		return e
 	}
 	node, found := v.provider(a)
 	if vip || !found { // an address outside the cluster is reached through this node
-		node = h.addr(servicemodel.FamilyOf(a))
+		node = b.nodeIP(servicemodel.FamilyOf(a))
 	}
 	switch {
-	case a == h.sourceVIP:
-		e.Flags, e.MacAddress = 0, h.mac
+	case a == b.cfg.SourceVIP:
+		e.Flags, e.MacAddress = 0, b.cfg.HostMAC
 		return e // winkernel gives a provider address, and its createEndpoint does not send it
 	case vip:
-		e.MacAddress = h.mac
+		e.MacAddress = b.cfg.HostMAC
 	}
 	e.Policies = []Policy{{Type: policyProviderAddress,
 		Settings: json.RawMessage(`{"ProviderAddress":"` + node.String() + `"}`)}}
@@ -182,18 +198,20 @@ func conjured(a netip.Addr) string {
 }
 
 // build returns the load balancer of s with the identities of its endpoints, nil if HNS is to have
-// none because no endpoint can be used. lacks are addresses that need an endpoint first. waits are
-// endpoints of this node that the container runtime has not made yet.
-func (h *host) build(s *spec, v *view, gateway *Endpoint) (lb *LoadBalancer, lacks,
-	waits []netip.Addr) {
+// none because s is nil or no endpoint can be used. lacks are addresses that need an endpoint
+// first. waits are endpoints of this node that the container runtime has not made yet.
+func (b *Backend) build(s *spec, v *view) (lb *LoadBalancer, lacks, waits []netip.Addr) {
+	if s == nil {
+		return nil, nil, nil
+	}
 	lb = &LoadBalancer{SchemaVersion: schemaV2, Flags: s.flags,
 		PortMappings: []PortMapping{{Protocol: protocols[s.key.Protocol], InternalPort: s.port,
 			ExternalPort: s.key.Port, DistributionType: s.dist, Flags: s.portFlags}}}
 	if !s.key.NodePort() {
 		lb.FrontendVIPs = []string{s.key.Addr.String()}
 	}
-	if s.gateway && gateway != nil {
-		lb.HostComputeEndpoints = []string{lower(gateway.ID)}
+	if s.gateway && v.gateway != nil {
+		lb.HostComputeEndpoints = []string{lower(v.gateway.ID)}
 	}
 	through := false // packets need this node as their source
 	for _, t := range s.endpoints {
@@ -215,13 +233,15 @@ func (h *host) build(s *spec, v *view, gateway *Endpoint) (lb *LoadBalancer, lac
 		return nil, nil, waits
 	}
 	if v.overlay {
-		lb.SourceVIP = h.sourceVIP.String()
+		lb.SourceVIP = b.cfg.SourceVIP.String()
 		if through {
-			lb.SourceVIP = h.addr(s.key.Family()).String()
+			lb.SourceVIP = b.nodeIP(s.key.Family()).String()
 		}
-		lacks = append(lacks, h.lacks(s, v)...)
 	}
-	return lb, lacks, waits
+	own := slices.DeleteFunc(b.ownAddrs(s, v), func(a netip.Addr) bool {
+		return v.byAddr[a] != nil
+	})
+	return lb, append(lacks, own...), waits
 }
 
 // outside reports whether an endpoint elsewhere is no pod: it is a node, or outside the cluster.
@@ -230,13 +250,13 @@ func (v *view) outside(a netip.Addr) bool {
 	return !found || node == a
 }
 
-// lacks returns the addresses of the node's own that need an endpoint on an overlay network.
-func (h *host) lacks(s *spec, v *view) (l []netip.Addr) {
-	if v.byAddr[h.sourceVIP] == nil {
-		l = append(l, h.sourceVIP)
+// ownAddrs returns the addresses of the node's own that s needs as endpoints on an overlay network.
+func (b *Backend) ownAddrs(s *spec, v *view) []netip.Addr {
+	switch {
+	case !v.overlay:
+		return nil
+	case s.vip:
+		return []netip.Addr{b.cfg.SourceVIP, s.key.Addr}
 	}
-	if s.vip && v.byAddr[s.key.Addr] == nil {
-		l = append(l, s.key.Addr)
-	}
-	return l
+	return []netip.Addr{b.cfg.SourceVIP}
 }

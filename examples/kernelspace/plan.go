@@ -1,6 +1,7 @@
 package kernelspace
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -12,64 +13,69 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// plan lists the calls of a commit, in their order. Endpoints that load balancers need come first,
-// and endpoints that none needs any more go last.
+// plan is the work of a commit. It is a [dataplane.Plan].
 type plan struct {
-	deletes []step // load balancers
-	adds    []step // endpoints
-	writes  []step // load balancers: two calls for each without [Features.ModifyLoadBalancer]
-	drops   []step // endpoints
+	steps []step // in their order
 
 	needs map[netip.Addr]bool // the addresses whose endpoints load balancers need
-	waits []netip.Addr        // endpoints of this node that the container runtime has not made yet
+	waits map[netip.Addr]bool // endpoints of this node that the container runtime has not made yet
 }
 
 // step is a call, or the two that replace a load balancer.
 type step struct {
-	verb string
-	key  servicemodel.FrontendKey
-	id   string // of the object that exists; of an endpoint to delete
-	spec *spec
-	addr netip.Addr // of an endpoint
-	vip  bool       // the endpoint of a cluster IP
+	verb, object string // such as "delete endpoint" and its address
+	words        string // what a load balancer is to do
+	drift        string // names an object that is there and that the table does not mean
+	spec         *spec  // of a load balancer that differs from what the table means
+	writes       bool   // it makes or changes a load balancer
+	calls, bytes int
+	do           func() error // makes the calls and changes [held], which is void after an error
 }
 
 // Plan renders the change set, and the repair of the last observation's drift.
 func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
-	b.mu.Lock()
+	if err := b.enter(context.Background(), "plan"); err != nil {
+		return nil, err
+	}
 	defer b.mu.Unlock()
-	switch {
-	case b.closed:
-		return nil, fmt.Errorf("%s: plan: %w", Name, dataplane.ErrClosed)
-	case b.held == nil:
+	if b.held == nil {
 		return nil, fmt.Errorf("%s: plan: nothing was observed since the start or the last error",
 			Name)
 	}
-	text, stats := b.describe(b.held, b.plan(b.held, c.New))
-	return rendered{text, stats}, nil
+	return b.plan(b.held, c.New), nil
 }
 
-// rendered is a [dataplane.Plan].
-type rendered struct {
-	text  string
-	stats dataplane.Stats
+// String returns a line for each step.
+func (p *plan) String() string {
+	var text strings.Builder
+	for _, s := range p.steps {
+		fmt.Fprintf(&text, "%s %s%s\n", s.verb, s.object, s.words)
+	}
+	return text.String()
 }
 
-func (r rendered) String() string         { return r.text }
-func (r rendered) Stats() dataplane.Stats { return r.stats }
+// Stats returns the cost of the steps.
+func (p *plan) Stats() dataplane.Stats {
+	stats := dataplane.Stats{Elements: len(p.steps)}
+	for _, s := range p.steps {
+		stats.Messages += s.calls
+		stats.Bytes += s.bytes
+	}
+	return stats
+}
 
 // plan compares the load balancers that a table means with those that are there. It looks at all of
-// them, because a call to HNS takes far longer than a comparison.
+// them, because a call to HNS takes far longer than a comparison. Endpoints that load balancers
+// need come before these, and endpoints that none needs any more go last.
 func (b *Backend) plan(h *held, t *servicemodel.Table) *plan {
-	p := &plan{needs: map[netip.Addr]bool{}}
-	want, gateway := map[servicemodel.FrontendKey]*spec{}, b.gateway(h.view)
-	here, health := hairpins(t), healthPorts(t)
-	for f := range t.Frontends() {
-		for _, s := range b.specs(t, f, here, health) {
-			want[s.key] = s
-			for _, a := range b.host.needs(s, h.view) {
-				p.needs[a] = true
-			}
+	p := &plan{needs: map[netip.Addr]bool{}, waits: map[netip.Addr]bool{}}
+	want := b.render(t)
+	for _, s := range want {
+		for _, a := range s.endpoints {
+			p.needs[a.addr] = true
+		}
+		for _, a := range b.ownAddrs(s, h.view) {
+			p.needs[a] = true
 		}
 	}
 	keys := slices.Collect(maps.Keys(want))
@@ -79,99 +85,109 @@ func (b *Backend) plan(h *held, t *servicemodel.Table) *plan {
 		}
 	}
 	slices.SortFunc(keys, servicemodel.FrontendKey.Compare)
+	var deletes, adds, writes []step
 	made := map[netip.Addr]bool{}
 	for _, k := range keys {
-		p.waits = append(p.waits, b.compare(h, p, k, want[k], gateway, made)...)
-	}
-	for _, id := range h.extra {
-		p.deletes = append(p.deletes, step{verb: "delete load balancer", id: id})
-	}
-	for _, a := range slices.SortedFunc(maps.Keys(h.view.byAddr), netip.Addr.Compare) {
-		if b.unused(h.view.byAddr[a], p.needs[a]) {
-			p.drops = append(p.drops,
-				step{verb: "delete endpoint", id: h.view.byAddr[a].ID, addr: a})
+		s := want[k]
+		lb, lacks, waits := b.build(s, h.view)
+		for _, a := range waits {
+			p.waits[a] = true
+		}
+		for _, a := range lacks {
+			if !made[a] {
+				made[a] = true
+				adds = append(adds, b.addEndpoint(h, a, s.vip && a == k.Addr))
+			}
+		}
+		is, ours := h.placed[k]
+		switch {
+		case lb == nil && ours:
+			deletes = append(deletes, b.deleteLoadBalancer(h, k, is.ID, s))
+		case lb != nil && !(ours && len(lacks) == 0 && lb.same(&is.Sent)):
+			writes = append(writes, b.writeLoadBalancer(h, s, lb, len(lacks)))
 		}
 	}
-	for _, id := range h.view.doubles {
-		p.drops = append(p.drops, step{verb: "delete endpoint", id: id})
+	for _, id := range h.extra {
+		deletes = append(deletes, b.deleteLoadBalancer(h, servicemodel.FrontendKey{}, id, nil))
 	}
+	p.steps = slices.Concat(deletes, adds, writes, b.drops(h, p.needs))
 	return p
 }
 
-// unused reports whether an endpoint is ours, and no load balancer needs it.
-func (b *Backend) unused(e *Endpoint, needed bool) bool {
-	return !needed && strings.HasPrefix(e.Name, b.prefix())
+// addEndpoint adds the endpoint of an address. vip says that it is that of a cluster IP.
+func (b *Backend) addEndpoint(h *held, a netip.Addr, vip bool) step {
+	e := b.newEndpoint(h.view, a, vip)
+	return step{verb: "add endpoint", object: a.String(), calls: 1, bytes: size(e),
+		do: func() error {
+			made, err := b.hns.CreateEndpoint(e)
+			if err == nil {
+				h.view.add(made, b.prefix())
+			}
+			return err
+		}}
 }
 
-// compare adds the steps for one place. s is nil if it is to have no load balancer.
-func (b *Backend) compare(h *held, p *plan, k servicemodel.FrontendKey, s *spec,
-	gateway *Endpoint, made map[netip.Addr]bool) (waits []netip.Addr) {
-	is, ours := h.placed[k]
-	there := is.ID
-	if !ours && b.cfg.TakeOver {
-		there = h.foreign[k]
+// drops deletes our endpoints that no load balancer needs.
+func (b *Backend) drops(h *held, needs map[netip.Addr]bool) (l []step) {
+	drop := func(id, object, drift string) {
+		l = append(l, step{verb: "delete endpoint", object: object, drift: drift, calls: 1,
+			do: func() error {
+				delete(h.view.known, lower(id))
+				maps.DeleteFunc(h.view.byAddr, func(_ netip.Addr, e *Endpoint) bool {
+					return e.ID == id
+				})
+				return without(b.hns.DeleteEndpoint(id))
+			}})
 	}
-	var lb *LoadBalancer
-	var lacks []netip.Addr
-	if s != nil {
-		lb, lacks, waits = b.host.build(s, h.view, gateway)
-	}
-	for _, a := range lacks {
-		if !made[a] {
-			made[a] = true
-			p.adds = append(p.adds, step{verb: "add endpoint", addr: a,
-				vip: s.vip && a == s.key.Addr})
+	for _, a := range slices.SortedFunc(maps.Keys(h.view.byAddr), netip.Addr.Compare) {
+		e := h.view.byAddr[a]
+		if !needs[a] && strings.HasPrefix(e.Name, b.prefix()) {
+			drop(e.ID, a.String(), "endpoint "+a.String())
 		}
 	}
-	switch {
-	case lb == nil && ours:
-		p.deletes = append(p.deletes, step{verb: "delete load balancer", key: k, id: is.ID})
-	case lb == nil, ours && len(lacks) == 0 && lb.same(&is.Sent):
-	case there == "":
-		p.writes = append(p.writes, step{verb: "add load balancer", key: k, spec: s})
-	case b.features.ModifyLoadBalancer:
-		p.writes = append(p.writes, step{verb: "change load balancer", key: k, id: there, spec: s})
-	default:
-		p.writes = append(p.writes, step{verb: "replace load balancer", key: k, id: there, spec: s})
+	for _, id := range h.view.doubles {
+		drop(id, id, "endpoint "+id+", which another one has the address of")
 	}
-	return waits
+	return l
 }
 
-// steps returns all steps in their order.
-func (p *plan) steps() []step { return slices.Concat(p.deletes, p.adds, p.writes, p.drops) }
+// deleteLoadBalancer deletes the load balancer of a key; of the zero key if it stands at no place.
+// s is nil if the table means none there.
+func (b *Backend) deleteLoadBalancer(h *held, k servicemodel.FrontendKey, id string,
+	s *spec) step {
+	d := step{verb: "delete load balancer", object: id, spec: s, calls: 1,
+		do: func() error {
+			delete(h.placed, k)
+			return without(b.hns.DeleteLoadBalancer(id))
+		}}
+	if k.Port != 0 {
+		d.object = k.String()
+	}
+	if s == nil {
+		d.drift = "load balancer " + d.object
+	}
+	return d
+}
 
-// describe returns a line for each step, and the cost of the plan.
-func (b *Backend) describe(h *held, p *plan) (string, dataplane.Stats) {
-	var text strings.Builder
-	var stats dataplane.Stats
-	gateway := b.gateway(h.view)
-	for _, s := range p.steps() {
-		stats.Messages++
-		stats.Elements++
-		switch {
-		case s.spec != nil:
-			if strings.HasPrefix(s.verb, "replace") {
-				stats.Messages++
-			}
-			lb, lacks, _ := b.host.build(s.spec, h.view, gateway)
-			stats.Bytes += size(lb) + 39*len(lacks) // a GUID in quotes and a comma
-			fmt.Fprintf(&text, "%s %v%s\n", s.verb, s.key, s.spec.words(lb))
-		case s.addr.IsValid():
-			if s.verb == "add endpoint" {
-				stats.Bytes += size(b.host.newEndpoint(h.view, s.addr, b.name(s.addr), s.vip))
-			}
-			fmt.Fprintf(&text, "%s %v\n", s.verb, s.addr)
-		case s.key.Port != 0:
-			fmt.Fprintf(&text, "%s %v\n", s.verb, s.key)
-		default:
-			fmt.Fprintf(&text, "%s %s\n", s.verb, s.id)
+// writeLoadBalancer adds, changes or replaces the load balancer of s. lb is how it is now, and
+// lacks is how many of its endpoints are added before.
+func (b *Backend) writeLoadBalancer(h *held, s *spec, lb *LoadBalancer, lacks int) step {
+	id := h.placed[s.key].ID
+	if id == "" && b.cfg.TakeOver {
+		id = h.foreign[s.key]
+	}
+	const guid = 39 // bytes, in quotes and with a comma
+	w := step{verb: "add load balancer", object: s.key.String(), words: s.words(lb), spec: s,
+		writes: true, calls: 1, bytes: size(lb) + guid*lacks,
+		do: func() error { return b.place(h, s, id) }}
+	if id != "" {
+		w.verb = "change load balancer"
+		if !b.features.ModifyLoadBalancer {
+			w.verb, w.calls = "replace load balancer", 2
 		}
 	}
-	return text.String(), stats
+	return w
 }
-
-// name is the name of our endpoint of an address.
-func (b *Backend) name(a netip.Addr) string { return b.prefix() + a.String() }
 
 func size(v any) int {
 	text, _ := json.Marshal(v) // these types always have JSON

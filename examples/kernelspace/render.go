@@ -1,6 +1,7 @@
 package kernelspace
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 
@@ -11,6 +12,7 @@ import (
 // are addresses.
 type spec struct {
 	key       servicemodel.FrontendKey
+	frontends []servicemodel.FrontendKey // that need it
 	endpoints []target
 	local     bool // only endpoints that HNS has on this node
 	gateway   bool // the only endpoint is the root endpoint of the node, for health checks
@@ -27,40 +29,61 @@ type target struct {
 	here bool // the model says that it is, or may be, on this node
 }
 
-// renderer translates frontends. It holds the settings on which the translation depends.
-type renderer struct {
-	dsr         bool   // [Config.EnableDSR]
-	forward     bool   // [Config.ForwardHealthCheckVIP]
-	healthzPort uint16 // [Config.HealthzPort]
-}
-
-// verdict returns the verdict that a load balancer can express. HNS cannot tell clients apart:
-// cluster IPs are for clients inside, all other addresses for clients outside, as in winkernel
-// (proxier.go, syncProxyRules: hnsEndpoints and hnsLocalEndpoints).
-func verdict(f *servicemodel.Frontend) servicemodel.Verdict {
-	if f.Kind == servicemodel.ClusterIP {
-		return f.Internal
+// render returns the load balancers that a table means, by their places.
+func (b *Backend) render(t *servicemodel.Table) map[servicemodel.FrontendKey]*spec {
+	here := map[netip.Addr]bool{} // endpoints that are, or may be, on this node
+	for a := range t.Hairpins() {
+		here[a] = true
 	}
-	return f.External
-}
-
-// pool returns the pool that f balances over on HNS, nil if it balances over none.
-func pool(t *servicemodel.Table, f *servicemodel.Frontend) *servicemodel.Pool {
-	id, ok := f.Pool(verdict(f))
-	if !ok {
-		return nil
+	healthPorts := map[servicemodel.Name]uint16{}
+	for h := range t.HealthChecks() {
+		healthPorts[h.Service] = h.Port
 	}
-	return t.Pool(id)
+	all := map[servicemodel.FrontendKey]*spec{}
+	add := func(f *servicemodel.Frontend, s *spec) {
+		if s.key.Family() == servicemodel.IPv6 {
+			s.flags |= FlagIPv6
+		}
+		if all[s.key] == nil {
+			all[s.key] = s
+		}
+		all[s.key].frontends = append(all[s.key].frontends, f.Key)
+	}
+	for f := range t.Frontends() {
+		// HNS cannot tell clients apart: cluster IPs are for clients inside, all other addresses
+		// for clients outside, as in winkernel (proxier.go, syncProxyRules: hnsEndpoints and
+		// hnsLocalEndpoints).
+		verdict := f.External
+		if f.Kind == servicemodel.ClusterIP {
+			verdict = f.Internal
+		}
+		id, balances := f.Pool(verdict)
+		if !balances {
+			continue
+		}
+		p := t.Pool(id)
+		add(f, b.balance(f, p, here))
+		if !b.cfg.ForwardHealthCheckVIP || f.Kind != servicemodel.LoadBalancer {
+			continue
+		}
+		key := servicemodel.FrontendKey{Addr: f.Key.Addr, Protocol: servicemodel.TCP,
+			Port: cmp.Or(healthPorts[f.Service.Name], b.cfg.HealthzPort)}
+		if key.Port == 0 || t.Frontend(key) != nil {
+			continue
+		}
+		// Health checks of this address go to the node.
+		s := &spec{key: key, gateway: true, port: key.Port}
+		if p.Forwarding == servicemodel.ForwardDirect {
+			s.portFlags = PortUseMux | PortPreserveDIP
+		}
+		add(f, s)
+	}
+	return all
 }
 
-// render returns the load balancer of a frontend, nil if it has none. here has the addresses of
-// endpoints that are, or may be, on this node.
-func (r *renderer) render(t *servicemodel.Table, f *servicemodel.Frontend,
+// balance returns the load balancer of a frontend over a pool.
+func (b *Backend) balance(f *servicemodel.Frontend, p *servicemodel.Pool,
 	here map[netip.Addr]bool) *spec {
-	p := pool(t, f)
-	if p == nil {
-		return nil
-	}
 	s := &spec{key: f.Key, local: p.ID.Local, vip: f.Kind == servicemodel.ClusterIP,
 		port: p.Slots[0].Endpoint.Port()}
 	for _, slot := range p.Slots {
@@ -71,52 +94,20 @@ func (r *renderer) render(t *servicemodel.Table, f *servicemodel.Frontend,
 	if f.Affinity > 0 || p.Scheduler == servicemodel.SourceHash {
 		s.dist = DistributeSourceIP
 	}
-	s.flags = family(f.Key)
-	dsr := r.dsr
-	if f.Kind != servicemodel.ClusterIP {
+	dsr := b.cfg.EnableDSR
+	if !s.vip {
 		s.portFlags = PortVIPExternalIP
 		dsr = s.local // clients keep their address under external traffic policy Local
 	}
-	switch f.Kind {
-	case servicemodel.NodePort:
+	switch {
+	case f.Kind == servicemodel.NodePort:
 		s.portFlags |= PortLocalRoutedVIP
-	case servicemodel.LoadBalancer:
-		if p.Forwarding == servicemodel.ForwardDirect {
-			s.portFlags |= PortUseMux | PortPreserveDIP
-			dsr = true
-		}
+	case f.Kind == servicemodel.LoadBalancer && p.Forwarding == servicemodel.ForwardDirect:
+		s.portFlags |= PortUseMux | PortPreserveDIP
+		dsr = true
 	}
 	if dsr {
 		s.flags |= FlagDSR
 	}
 	return s
-}
-
-// health returns the load balancer that brings the health checks of a load balancer's address to
-// the node, nil if there is none. port is the health check node port, or 0.
-func (r *renderer) health(t *servicemodel.Table, f *servicemodel.Frontend, port uint16) *spec {
-	p := pool(t, f)
-	if !r.forward || f.Kind != servicemodel.LoadBalancer || p == nil {
-		return nil
-	}
-	if port == 0 {
-		port = r.healthzPort
-	}
-	key := servicemodel.FrontendKey{Addr: f.Key.Addr, Protocol: servicemodel.TCP, Port: port}
-	if port == 0 || t.Frontend(key) != nil {
-		return nil
-	}
-	s := &spec{key: key, gateway: true, port: port, flags: family(key)}
-	if p.Forwarding == servicemodel.ForwardDirect {
-		s.portFlags = PortUseMux | PortPreserveDIP
-	}
-	return s
-}
-
-// family returns the flag of a key's family.
-func family(k servicemodel.FrontendKey) uint32 {
-	if k.Family() == servicemodel.IPv6 {
-		return FlagIPv6
-	}
-	return 0
 }
