@@ -64,7 +64,8 @@ type Backend struct {
 
 	mu     sync.Mutex
 	closed bool
-	held   *held // nil: nothing was observed since the start or the last error
+	held   *held               // nil: nothing was observed since the start or the last error
+	waits  map[netip.Addr]bool // endpoints of this node that the last commit missed
 }
 
 // held is the knowledge of an observation or a commit.

@@ -3,6 +3,7 @@ package kernelspace_test
 import (
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -276,6 +277,27 @@ func TestEndpointsOfTheNodeComeAndGo(t *testing.T) {
 	apply(m, e, state)
 	endpoints(2)
 	m.nothing(state)
+}
+
+// An endpoint that is missing is logged once, and again after it was there.
+func TestAMissingEndpointIsLoggedOnce(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, bridge, hnsfake.AllFeatures)
+	var log strings.Builder
+	m.cfg.Logger = slog.New(slog.NewTextHandler(&log, nil))
+	e, _ := m.process()
+	logged := func(times int, addrs ...string) {
+		t.Helper()
+		apply(m, e, with(service(everything), addrs...))
+		require.Equal(t, times, strings.Count(log.String(), "address=10.244.1.77"), &log)
+	}
+	logged(1, "10.244.1.1", "10.244.1.77")
+	logged(1, "10.244.1.2", "10.244.1.77")
+	pod := m.local("pod-77", "10.244.1.77")
+	logged(1, "10.244.1.1", "10.244.1.77")
+	logged(1, "10.244.1.2")
+	require.NoError(t, m.hns.DeleteEndpoint(pod.ID))
+	logged(2, "10.244.1.1", "10.244.1.77")
 }
 
 // A CNI plugin may make the network again. The endpoints get new identities.

@@ -39,8 +39,12 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	}
 	b.held = h
 	for _, a := range slices.SortedFunc(maps.Keys(p.waits), netip.Addr.Compare) {
-		b.cfg.Logger.Warn("endpoint of this node is not in HNS yet", "backend", Name, "address", a)
+		if !b.waits[a] {
+			b.cfg.Logger.Warn("endpoint of this node is not in HNS yet", "backend", Name,
+				"address", a)
+		}
 	}
+	b.waits = p.waits
 	stats := p.Stats()
 	stats.Duration = time.Since(start)
 	return stats, nil
