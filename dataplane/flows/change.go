@@ -10,26 +10,22 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// pools returns the pools of a frontend, first for internal clients and then for external ones. A
-// pool is nil if there is none.
-func pools(t *servicemodel.Table, f *servicemodel.Frontend) (p [2]*servicemodel.Pool) {
-	if f == nil {
-		return p
-	}
-	for i, v := range [...]servicemodel.Verdict{f.Internal, f.External} {
-		if id, ok := f.Pool(v); ok {
-			p[i] = nocopy.Of(t).Pool(id)
-		}
-	}
-	if p[1] == p[0] {
-		p[1] = nil
+// pools are the pools of a frontend, for internal clients and, if they differ, for external ones.
+// A pool is nil if there is none.
+type pools [2]*servicemodel.Pool
+
+func poolsOf(t *servicemodel.Table, f *servicemodel.Frontend) (p pools) {
+	if f != nil {
+		p[0], p[1] = nocopy.Of(t).PoolsOf(f)
 	}
 	return p
 }
 
-// endpointsOf returns the endpoints of both pools, because a flow does not show which pool it was
+func (p pools) empty() bool { return len(p.endpoints()) == 0 }
+
+// endpoints returns the endpoints of both pools, because a flow does not show which pool it was
 // sent to.
-func endpointsOf(p [2]*servicemodel.Pool) []netip.AddrPort {
+func (p pools) endpoints() []netip.AddrPort {
 	var all []netip.AddrPort
 	for _, pool := range p {
 		if pool == nil {
@@ -45,10 +41,16 @@ func endpointsOf(p [2]*servicemodel.Pool) []netip.AddrPort {
 
 // change returns the change that deletes the stale flows of the frontends that are due.
 func (k *Keeper) change() (conntrack.Change, error) {
-	c := changeMaker{Keeper: k, endpoints: map[[2]*servicemodel.Pool][]netip.AddrPort{}}
-	if err := c.lookUpNode(); err != nil {
+	own, err := k.table.NodeAddrs(everywhere)
+	if err != nil {
 		return conntrack.Change{}, err
 	}
+	c := changeMaker{Keeper: k, own: own, node: within(own, k.services.Rules().NodePorts),
+		endpoints: map[pools][]netip.AddrPort{}}
+	c.former = slices.DeleteFunc(within(own, k.former), func(a netip.Addr) bool {
+		return slices.Contains(c.node, a)
+	})
+	c.index = NewIndex(k.services, c.node)
 	for _, key := range slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.Compare) {
 		c.add(key, k.due[key])
 		if key.NodePort() {
@@ -58,86 +60,39 @@ func (k *Keeper) change() (conntrack.Change, error) {
 	return conntrack.Change{Frontends: c.list, NodeAddrs: c.node, Zone: k.cfg.Zone}, nil
 }
 
-// changeMaker makes the change of one pass.
-type changeMaker struct {
-	*Keeper
-	// Frontends with the same pools share a slice.
-	endpoints map[[2]*servicemodel.Pool][]netip.AddrPort
-	node      []netip.Addr // the addresses that take node ports
-	former    []netip.Addr // addresses that no longer take node ports
-	// own are all addresses of the node. They are read only if a frontend is fresh or an echo.
-	own  []netip.Addr
-	list []conntrack.Frontend
-}
-
-// lookUpNode finds those addresses of the node that this pass needs.
-func (c *changeMaker) lookUpNode() (err error) {
-	nodePorts, again := false, false
-	for key, s := range c.due {
-		nodePorts = nodePorts || key.NodePort() || nocopy.Of(c.services).Frontend(key) == nil &&
-			nocopy.Of(c.services).Frontend(anywhere(key)) != nil
-		again = again || s.fresh || s.echo
-	}
-	if again {
-		if c.own, err = c.table.NodeAddrs(everywhere); err != nil {
-			return err
-		}
-	}
-	if !nodePorts {
-		return nil
-	}
-	if c.node, err = c.table.NodeAddrs(c.services.Rules().NodePorts); err != nil {
-		return err
-	}
-	if len(c.Keeper.former) == 0 {
-		return nil
-	}
-	if c.former, err = c.table.NodeAddrs(c.Keeper.former); err != nil {
-		return err
-	}
-	c.former = slices.DeleteFunc(c.former, func(a netip.Addr) bool {
-		return slices.Contains(c.node, a)
-	})
-	return nil
-}
-
 var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 	netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
 
-// anywhere returns the key of the node port with the same number.
-func anywhere(key servicemodel.FrontendKey) servicemodel.FrontendKey {
-	if key.Addr.Is4() {
-		key.Addr = netip.IPv4Unspecified()
-	} else {
-		key.Addr = netip.IPv6Unspecified()
+// within returns the addresses that lie in one of the ranges.
+func within(addrs []netip.Addr, ranges []netip.Prefix) (in []netip.Addr) {
+	for _, a := range addrs {
+		if slices.ContainsFunc(ranges, func(r netip.Prefix) bool { return r.Contains(a) }) {
+			in = append(in, a)
+		}
 	}
-	return key
+	return in
 }
 
-// at returns the key with the address a.
-func at(key servicemodel.FrontendKey, a netip.Addr) servicemodel.FrontendKey {
-	key.Addr = a
-	return key
-}
-
-// answering returns the frontend that answers at key. At an address of the node this may be a node
-// port.
-func (c *changeMaker) answering(key servicemodel.FrontendKey) *servicemodel.Frontend {
-	f := nocopy.Of(c.services).Frontend(key)
-	if f == nil && slices.Contains(c.node, key.Addr) {
-		f = nocopy.Of(c.services).Frontend(anywhere(key))
-	}
-	return f
+// changeMaker makes the change of one pass.
+type changeMaker struct {
+	*Keeper
+	index *Index
+	// Frontends with the same pools share a slice.
+	endpoints map[pools][]netip.AddrPort
+	own       []netip.Addr // all addresses of the node
+	node      []netip.Addr // those that take node ports
+	former    []netip.Addr // those that no longer take node ports
+	list      []conntrack.Frontend
 }
 
 // endpointsOf returns the endpoints of a frontend, and whether packets are translated on their way
 // there.
 func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPort,
 	translated bool) {
-	p := pools(c.services, f)
+	p := poolsOf(c.services, f)
 	list, known := c.endpoints[p]
 	if !known {
-		list = endpointsOf(p)
+		list = p.endpoints()
 		c.endpoints[p] = list
 	}
 	for _, pool := range p {
@@ -147,7 +102,7 @@ func (c *changeMaker) endpointsOf(f *servicemodel.Frontend) (list []netip.AddrPo
 }
 
 func (c *changeMaker) add(key servicemodel.FrontendKey, s *search) {
-	may, translated := c.endpointsOf(c.answering(key))
+	may, translated := c.endpointsOf(c.index.at(key))
 	may = append(slices.Clip(may), slices.SortedFunc(maps.Keys(c.departed[key]),
 		netip.AddrPort.Compare)...)
 	f := conntrack.Frontend{Key: flowKey(key), Endpoints: may,
@@ -165,7 +120,8 @@ func (c *changeMaker) add(key servicemodel.FrontendKey, s *search) {
 func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	own := c.list[len(c.list)-1]
 	other := func(a netip.Addr) (k servicemodel.FrontendKey, fe *servicemodel.Frontend, ok bool) {
-		k = at(key, a)
+		k = key
+		k.Addr = a
 		_, due := c.due[k]
 		return k, nocopy.Of(c.services).Frontend(k), !due && a.Is4() == key.Addr.Is4()
 	}

@@ -24,17 +24,23 @@ type departure struct {
 	lingers bool
 }
 
-// lingering remembers, by service port, the endpoints that terminate or are quiesced, but still
-// serve.
-type lingering map[servicemodel.PortName]map[netip.AddrPort]bool
+// mover finds the flows that one change affects.
+type mover struct {
+	*Keeper
+	change    *servicemodel.ChangeSet
+	now       time.Time
+	left      map[[2]pools][]netip.AddrPort                     // what leftOf has found
+	lingering map[servicemodel.PortName]map[netip.AddrPort]bool // what lingeringOf has found
+}
 
-// of returns the lingering endpoints of a service port in a state.
-func (l lingering) of(s servicemodel.State, n servicemodel.PortName) map[netip.AddrPort]bool {
-	if known, ok := l[n]; ok {
+// lingeringOf returns the endpoints of a service port that terminate or are quiesced, but still
+// serve.
+func (m *mover) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bool {
+	if known, ok := m.lingering[n]; ok {
 		return known
 	}
-	var found map[netip.AddrPort]bool
-	eps := s.Endpoints(n.Name)
+	found := map[netip.AddrPort]bool{}
+	eps := nocopy.Of(m.state).Endpoints(n.Name)
 	for i := range eps {
 		e := &eps[i]
 		quiesced := e.Quiesced && (e.Ready || e.Serving)
@@ -42,36 +48,13 @@ func (l lingering) of(s servicemodel.State, n servicemodel.PortName) map[netip.A
 			continue
 		}
 		for _, p := range e.Ports {
-			if p.Name != n.Port || p.Protocol != n.Protocol {
-				continue
+			if p.Name == n.Port && p.Protocol == n.Protocol {
+				found[netip.AddrPortFrom(e.Addr, p.Port)] = true
 			}
-			if found == nil {
-				found = map[netip.AddrPort]bool{}
-			}
-			found[netip.AddrPortFrom(e.Addr, p.Port)] = true
 		}
 	}
-	l[n] = found
+	m.lingering[n] = found
 	return found
-}
-
-// mover finds the flows that one change affects.
-type mover struct {
-	*Keeper
-	change    *servicemodel.ChangeSet
-	now       time.Time
-	compared  map[poolsKey]comparison
-	lingering lingering
-}
-
-// poolsKey holds the pools of a frontend before and after the change.
-type poolsKey struct{ old, new [2]*servicemodel.Pool }
-
-// comparison says what happened to the endpoints of a frontend.
-type comparison struct {
-	left   []netip.AddrPort // endpoints before the change, not after
-	first  bool             // the frontend had no endpoint and has some now
-	joined bool             // some endpoints are new
 }
 
 // moveAll handles every frontend that the change touches.
@@ -114,70 +97,50 @@ func (m *mover) concerned(key servicemodel.FrontendKey,
 // move handles one frontend. It may be called more than once for the same frontend.
 func (m *mover) move(key servicemodel.FrontendKey) {
 	old, new := nocopy.Of(m.change.Old).Frontend(key), nocopy.Of(m.change.New).Frontend(key)
-	c := m.compare(old, new)
-	if c.joined && len(m.departed[key]) > 0 {
-		for _, e := range endpointsOf(pools(m.change.New, new)) {
-			delete(m.departed[key], e)
+	was, is := poolsOf(m.change.Old, old), poolsOf(m.change.New, new)
+	if departed := m.departed[key]; len(departed) > 0 {
+		for _, e := range is.endpoints() {
+			delete(departed, e)
 		}
 	}
-	if new == nil {
-		m.evict(key)
+	if key.Protocol == servicemodel.UDP && was.empty() && !is.empty() {
+		s := m.find(key, new.Service)
+		s.all, s.fresh = true, true
 	}
-	if key.Protocol == servicemodel.UDP && c.first {
-		s := m.find(key)
-		s.all = true
-		s.fresh = true
-	}
-	for _, e := range c.left {
-		m.leave(key, old.Service, e, new != nil && m.lingering.of(m.state, old.Service)[e])
+	for _, e := range m.leftOf(was, is) {
+		m.leave(key, old.Service, e, new != nil && m.lingeringOf(old.Service)[e])
 	}
 }
 
-// compare says what happened to the endpoints of a frontend. Frontends with the same pools share
-// the answer.
-func (m *mover) compare(old, new *servicemodel.Frontend) comparison {
-	key := poolsKey{pools(m.change.Old, old), pools(m.change.New, new)}
-	if c, ok := m.compared[key]; ok {
-		return c
-	}
-	was, is := endpointsOf(key.old), endpointsOf(key.new)
-	c := comparison{first: len(was) == 0 && len(is) > 0}
-	in := make(map[netip.AddrPort]bool, len(is))
-	for _, e := range is {
-		in[e] = true
-	}
-	stayed := 0
-	for _, e := range was {
-		if in[e] {
-			stayed++
-		} else {
-			c.left = append(c.left, e)
+// leftOf returns the endpoints that the change took from a frontend. Frontends with the same pools
+// share the answer.
+func (m *mover) leftOf(was, is pools) []netip.AddrPort {
+	key := [2]pools{was, is}
+	left, known := m.left[key]
+	if !known {
+		stays := map[netip.AddrPort]bool{}
+		for _, e := range is.endpoints() {
+			stays[e] = true
 		}
+		left = slices.DeleteFunc(was.endpoints(), func(e netip.AddrPort) bool { return stays[e] })
+		m.left[key] = left
 	}
-	c.joined = len(is) > stayed
-	m.compared[key] = c
-	return c
+	return left
 }
 
 // leave decides about the flows of an endpoint that gets no new flows of a frontend.
 func (m *mover) leave(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort,
 	lingers bool) {
 	udp := key.Protocol == servicemodel.UDP
-	if udp && !lingers {
-		m.search(key, n).all = true
-		return
-	}
 	d := departure{service: n, lingers: udp}
-	switch p := m.policy(n.Name); p.Mode {
-	case servicemodel.CutConnections:
+	switch p := m.policy(n.Name); {
+	case udp && !lingers, p.Mode == servicemodel.CutConnections:
 		m.delete(key, n, e)
 		return
-	case servicemodel.DrainConnections:
+	case p.Mode == servicemodel.DrainConnections:
 		d.at = m.now.Add(p.Drain)
-	default:
-		if !udp {
-			return // the connection goes on, and needs no deadline
-		}
+	case !udp:
+		return // the connection goes on, and needs no deadline
 	}
 	m.depart(key, e, d)
 }
@@ -192,20 +155,11 @@ func (k *Keeper) depart(key servicemodel.FrontendKey, e netip.AddrPort, d depart
 	}
 }
 
-// search is find, and notes the service port that has or had the frontend.
-func (k *Keeper) search(key servicemodel.FrontendKey, n servicemodel.PortName) *search {
-	s := k.find(key)
-	if s.service == (servicemodel.PortName{}) {
-		s.service = n
-	}
-	return s
-}
-
 // delete makes the flows of a departed endpoint due. For UDP, every flow of the frontend that goes
 // to a wrong endpoint becomes due. Of connections, only this endpoint's become due, because
 // policies may have left others alone.
 func (k *Keeper) delete(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort) {
-	s := k.search(key, n)
+	s := k.find(key, n)
 	if key.Protocol == servicemodel.UDP {
 		s.all = true
 		return
@@ -213,22 +167,13 @@ func (k *Keeper) delete(key servicemodel.FrontendKey, n servicemodel.PortName, e
 	s.gone = append(s.gone, e)
 }
 
-// evict deletes the flows of lingering endpoints of a frontend that is gone. Draining connections
-// keep their deadline.
-func (m *mover) evict(key servicemodel.FrontendKey) {
-	for e, d := range m.departed[key] {
-		if d.lingers {
-			delete(m.departed[key], e)
-			m.delete(key, d.service, e)
-		}
-	}
-}
-
-// review deletes the flows of lingering endpoints that no longer serve.
+// review deletes the flows of lingering endpoints that no longer serve, or whose frontend is gone.
+// Draining connections keep their deadline.
 func (m *mover) review() {
 	for key, list := range m.departed {
+		gone := nocopy.Of(m.services).Frontend(key) == nil
 		for e, d := range list {
-			if d.lingers && !m.lingering.of(m.state, d.service)[e] {
+			if d.lingers && (gone || !m.lingeringOf(d.service)[e]) {
 				delete(list, e)
 				m.delete(key, d.service, e)
 			}
@@ -244,10 +189,10 @@ func (m *mover) checkAll() {
 	for f := range nocopy.Of(m.change.New).Frontends() {
 		switch mode := m.policy(f.Service.Name).Mode; {
 		case f.Key.Protocol == servicemodel.UDP:
-			m.find(f.Key).all = true
+			m.find(f.Key, f.Service).all = true
 			m.keepLingering(f)
 		case mode == servicemodel.CutConnections:
-			m.find(f.Key).all = true
+			m.find(f.Key, f.Service).all = true
 		case mode == servicemodel.DrainConnections:
 			if !slices.Contains(m.unknown, f.Key.Protocol) {
 				m.unknown = append(m.unknown, f.Key.Protocol)
@@ -258,11 +203,11 @@ func (m *mover) checkAll() {
 
 // keepLingering keeps the flows of endpoints that began to terminate before this keeper began.
 func (m *mover) keepLingering(f *servicemodel.Frontend) {
-	all := m.lingering.of(m.state, f.Service)
+	all := m.lingeringOf(f.Service)
 	if len(all) == 0 {
 		return
 	}
-	used := endpointsOf(pools(m.change.New, f))
+	used := poolsOf(m.change.New, f).endpoints()
 	for e := range all {
 		if servicemodel.FamilyOf(e.Addr()) == f.Key.Family() && !slices.Contains(used, e) {
 			m.leave(f.Key, f.Service, e, true)
@@ -315,7 +260,7 @@ func (m *mover) nodePortsMoved() {
 	m.former = append(m.former, r.Old.NodePorts...)
 	for f := range nocopy.Of(m.change.New).Frontends() {
 		if f.Key.NodePort() && f.Key.Protocol == servicemodel.UDP {
-			m.find(f.Key).all = true
+			m.find(f.Key, f.Service).all = true
 		}
 	}
 }
@@ -346,7 +291,7 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 	}
 	for key, times := range k.echoes {
 		for len(times) > 0 && come(times[0]) {
-			k.find(key).echo = true
+			k.find(key, servicemodel.PortName{}).echo = true
 			times = times[1:]
 		}
 		if k.echoes[key] = times; len(times) == 0 {

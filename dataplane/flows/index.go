@@ -2,6 +2,7 @@ package flows
 
 import (
 	"net/netip"
+	"slices"
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -30,28 +31,41 @@ func (x *Index) Frontend(f *conntrack.Flow) *servicemodel.Frontend {
 	if f.Zone() != x.zone {
 		return nil
 	}
-	dst := f.Original.Dst
-	key := servicemodel.FrontendKey{Addr: dst.Addr(), Protocol: servicemodel.Protocol(f.Protocol),
-		Port: dst.Port()}
-	if found := nocopy.Of(x.services).Frontend(key); found != nil {
-		return found
+	return x.at(keyOf(f.Original.Dst, f.Protocol))
+}
+
+// at returns the frontend that answers at a key, or nil. At an address of the node it may be a node
+// port.
+func (x *Index) at(key servicemodel.FrontendKey) *servicemodel.Frontend {
+	f := nocopy.Of(x.services).Frontend(key)
+	if _, node := x.node[key.Addr]; f == nil && node {
+		f = nocopy.Of(x.services).Frontend(anywhere(key))
 	}
-	if _, ok := x.node[dst.Addr()]; !ok {
-		return nil
+	return f
+}
+
+// keyOf returns the key of a frontend at an address and port.
+func keyOf(at netip.AddrPort, p conntrack.Protocol) servicemodel.FrontendKey {
+	return servicemodel.FrontendKey{Addr: at.Addr(), Port: at.Port(),
+		Protocol: servicemodel.Protocol(p)}
+}
+
+// anywhere returns the key of the node port with the same number.
+func anywhere(key servicemodel.FrontendKey) servicemodel.FrontendKey {
+	if key.Addr.Is4() {
+		key.Addr = netip.IPv4Unspecified()
+	} else {
+		key.Addr = netip.IPv6Unspecified()
 	}
-	return nocopy.Of(x.services).Frontend(anywhere(key))
+	return key
 }
 
 // Serves reports whether the frontend still has the endpoint that answers the flow.
 func (x *Index) Serves(f *servicemodel.Frontend, fl *conntrack.Flow) bool {
-	for _, p := range pools(x.services, f) {
-		if p == nil {
-			continue
-		}
-		for i := range p.Slots {
-			if p.Slots[i].Endpoint == fl.Reply.Src {
-				return true
-			}
+	answers := func(s servicemodel.Slot) bool { return s.Endpoint == fl.Reply.Src }
+	for _, p := range poolsOf(x.services, f) {
+		if p != nil && slices.ContainsFunc(p.Slots, answers) {
+			return true
 		}
 	}
 	return false

@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -54,8 +55,7 @@ type Keeper struct {
 	mu     sync.Mutex
 	totals conntrack.CleanResult
 
-	begun    bool
-	services *servicemodel.Table // what the kernel holds
+	services *servicemodel.Table // what the kernel holds; nil before the first change
 	state    servicemodel.State  // the state that services was made from
 	// before is the previous state: it has the policies of services that are gone.
 	before servicemodel.State
@@ -133,22 +133,18 @@ func (k *Keeper) Totals() conntrack.CleanResult {
 func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	now := time.Now()
-	moved := !s.Same(k.state)
-	if moved {
+	first := k.services == nil
+	if !s.Same(k.state) {
 		k.before = k.state
 	}
 	k.services, k.state = c.New, s
-	m := mover{Keeper: k, change: c, now: now, compared: map[poolsKey]comparison{},
-		lingering: lingering{}}
-	if !k.begun {
-		k.begun = true
+	m := mover{Keeper: k, change: c, now: time.Now(), left: map[[2]pools][]netip.AddrPort{},
+		lingering: map[servicemodel.PortName]map[netip.AddrPort]bool{}}
+	if first {
 		m.checkAll()
 	}
 	m.moveAll()
-	if moved {
-		m.review()
-	}
+	m.review()
 	m.nodePortsMoved()
 }
 
@@ -160,29 +156,29 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 //
 // It emits [dataplane.FlowsCleaned] and [dataplane.EndpointDrained].
 func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
-	next, said, err := k.settle(ctx)
+	k.mu.Lock()
+	next, err = k.settle(ctx)
+	said := k.said
+	k.said = nil
+	k.mu.Unlock()
 	for _, ev := range said {
 		dataplane.Emit(ctx, ev)
 	}
 	return next, err
 }
 
-// settle is Settle, and returns the events to emit.
-func (k *Keeper) settle(ctx context.Context) (next time.Duration, said []dataplane.Event,
-	err error) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	defer func() { said, k.said = k.said, nil }()
+// settle is Settle. It leaves the events in said.
+func (k *Keeper) settle(ctx context.Context) (next time.Duration, err error) {
 	if err := k.findDeparted(ctx); err != nil {
-		return 0, nil, fmt.Errorf("find the connections to be drained: %w", err)
+		return 0, fmt.Errorf("find the connections to be drained: %w", err)
 	}
 	next = k.expire(time.Now())
 	if len(k.due) == 0 {
-		return next, nil, nil
+		return next, nil
 	}
 	packets := wait.PacketsOf(ctx)
 	if !packets.Over(k.firstDue()) {
-		return sooner(next, wait.Grace), nil, nil
+		return sooner(next, wait.Grace), nil
 	}
 	due := len(k.due)
 	bad, err := k.clean(ctx)
@@ -196,9 +192,9 @@ func (k *Keeper) settle(ctx context.Context) (next time.Duration, said []datapla
 		}
 	}
 	if err := errors.Join(err, bad); err != nil {
-		return next, nil, fmt.Errorf("clean up the flows of %d frontends: %w", due, err)
+		return next, fmt.Errorf("clean up the flows of %d frontends: %w", due, err)
 	}
-	return next, nil, nil
+	return next, nil
 }
 
 // sooner returns the earlier of two times until there is work. 0 means no work.
@@ -257,13 +253,8 @@ func (k *Keeper) clean(ctx context.Context) (bad, err error) {
 // it returns the service port that the flow comes from.
 func (k *Keeper) serviceOf(f *conntrack.Flow) servicemodel.PortName {
 	for _, at := range [...]netip.AddrPort{f.Original.Dst, f.Original.Src} {
-		key := servicemodel.FrontendKey{Addr: at.Addr(), Port: at.Port(),
-			Protocol: servicemodel.Protocol(f.Protocol)}
-		node := key
-		if node.Addr = netip.IPv4Unspecified(); !at.Addr().Is4() {
-			node.Addr = netip.IPv6Unspecified()
-		}
-		for _, key := range [...]servicemodel.FrontendKey{key, node} {
+		key := keyOf(at, f.Protocol)
+		for _, key := range [...]servicemodel.FrontendKey{key, anywhere(key)} {
 			if s := k.due[key]; s != nil {
 				return s.service
 			}
@@ -280,8 +271,7 @@ func (k *Keeper) listen(c conntrack.Change, found bool) {
 		if !f.Untranslated || f.Key.Addr.IsUnspecified() {
 			continue
 		}
-		key := servicemodel.FrontendKey{Addr: f.Key.Addr, Protocol: servicemodel.UDP,
-			Port: f.Key.Port}
+		key := keyOf(netip.AddrPortFrom(f.Key.Addr, f.Key.Port), f.Key.Protocol)
 		times := echoTimes
 		if !found {
 			if s := k.due[key]; s == nil || !s.fresh {
@@ -315,8 +305,9 @@ func (k *Keeper) add(ctx context.Context, c conntrack.CleanResult) {
 	}
 }
 
-// find returns the search that the next pass makes for a frontend. The caller adds to it.
-func (k *Keeper) find(key servicemodel.FrontendKey) *search {
+// find returns the search that the next pass makes for a frontend, which the service port n has or
+// had. The caller adds to it.
+func (k *Keeper) find(key servicemodel.FrontendKey, n servicemodel.PortName) *search {
 	now := time.Now()
 	s := k.due[key]
 	if s == nil {
@@ -327,6 +318,7 @@ func (k *Keeper) find(key servicemodel.FrontendKey) *search {
 	if f := nocopy.Of(k.services).Frontend(key); f != nil {
 		s.service = f.Service
 	}
+	s.service = cmp.Or(s.service, n)
 	return s
 }
 
