@@ -8,28 +8,47 @@ import (
 	"slices"
 )
 
-// parseJSON reads the JSON values of a document, one after another.
+// parseJSON reads the JSON values of a document, one after another. The standard library checks
+// each value before it is read.
 func parseJSON(d document) ([]*value, error) {
-	p := &jsonParser{text: d.text, line: d.line, names: map[string]string{}}
+	check := json.NewDecoder(bytes.NewReader(d.text))
+	p := &jsonParser{line: d.line, names: map[string]string{}}
 	var values []*value
-	for p.next() != 0 {
-		begin := *p
-		v, err := p.value(0)
-		if errors.Is(err, errNotJSON) {
-			err = begin.explain()
+	for {
+		err := check.Decode(new(skipped))
+		if errors.Is(err, io.EOF) {
+			return values, nil
+		} else if err != nil {
+			return nil, notJSON(d, err)
 		}
+		p.text = d.text[:check.InputOffset()]
+		v, err := p.value(0)
 		if err != nil {
 			return nil, err
 		}
 		values = append(values, v)
 	}
-	return values, nil
 }
 
-// jsonParser builds values from JSON. encoding/json's decoder of tokens took four times as long,
-// and only explains text that is not JSON.
+// skipped is a value that is only checked.
+type skipped struct{}
+
+// UnmarshalJSON implements [json.Unmarshaler].
+func (*skipped) UnmarshalJSON([]byte) error { return nil }
+
+// notJSON returns an error of the standard library with the line of the file.
+func notJSON(d document, err error) error {
+	reason, before := "the text ends in the middle of a value", len(d.text)
+	if wrong, ok := errors.AsType[*json.SyntaxError](err); ok {
+		reason, before = wrong.Error(), int(wrong.Offset)-1
+	}
+	return syntaxErrorf(d.line+bytes.Count(d.text[:before], []byte("\n")), "not JSON: %s", reason)
+}
+
+// jsonParser builds values from text that is JSON. encoding/json has no fast way to values with
+// their lines: its decoder of tokens took four times as long.
 type jsonParser struct {
-	text  []byte
+	text  []byte // up to the end of the present value
 	pos   int
 	line  int               // of the file, at pos
 	names map[string]string // names of fields so far, so that equal ones share memory
@@ -39,12 +58,9 @@ type jsonParser struct {
 	free    []value // allocated together
 }
 
-// errNotJSON says that the text is not JSON.
-var errNotJSON = errors.New("not JSON")
-
-// next skips white space, and returns the byte after it, 0 at the end.
+// next skips white space, and returns the byte after it.
 func (p *jsonParser) next() byte {
-	for ; p.pos < len(p.text); p.pos++ {
+	for {
 		switch c := p.text[p.pos]; c {
 		case '\n':
 			p.line++
@@ -52,8 +68,8 @@ func (p *jsonParser) next() byte {
 		default:
 			return c
 		}
+		p.pos++
 	}
-	return 0
 }
 
 func (p *jsonParser) value(depth int) (*value, error) {
@@ -67,164 +83,91 @@ func (p *jsonParser) value(depth int) (*value, error) {
 	if depth > maxDepth {
 		return nil, syntaxErrorf(v.line, "nested more than %d deep", maxDepth)
 	}
-	var err error
 	switch c {
 	case '{':
 		v.kind = objectValue
-		err = p.object(v, depth)
+		first := len(p.members)
+		for p.more('}') {
+			quoted := p.quoted()
+			name, known := p.names[string(quoted)]
+			if !known {
+				name = unquote(quoted)
+				p.names[string(quoted)] = name
+			}
+			p.next()
+			p.pos++ // the colon
+			m, err := p.value(depth + 1)
+			if err != nil {
+				return nil, err
+			}
+			p.members = append(p.members, member{name, m})
+		}
+		v.members = slices.Clone(p.members[first:])
+		p.members = p.members[:first]
 	case '[':
 		v.kind = listValue
-		err = p.list(v, depth)
+		first := len(p.items)
+		for p.more(']') {
+			item, err := p.value(depth + 1)
+			if err != nil {
+				return nil, err
+			}
+			p.items = append(p.items, item)
+		}
+		v.items = slices.Clone(p.items[first:])
+		p.items = p.items[:first]
 	case '"':
-		v.kind = textValue
-		v.text, err = p.textValue(false)
+		v.kind, v.text = textValue, unquote(p.quoted())
+	case 't', 'f':
+		v.kind, v.text = boolValue, string(p.plain())
+	case 'n':
+		p.plain()
 	default:
-		err = p.plain(v)
-	}
-	if err != nil {
-		return nil, err
+		v.kind, v.text = numberValue, string(p.plain())
 	}
 	return v, v.finish()
 }
 
-// plain reads a number, true, false or null.
-func (p *jsonParser) plain(v *value) error {
-	rest := p.text[p.pos:]
-	n := bytes.IndexFunc(rest, func(r rune) bool {
-		return r != '+' && r != '-' && r != '.' && (r < '0' || r > '9') && (r < 'a' || r > 'z') &&
-			r != 'E'
-	})
-	if n >= 0 {
-		rest = rest[:n]
-	}
-	switch v.text = string(rest); v.text {
-	case "true", "false":
-		v.kind = boolValue
-	case "null":
-		v.text = ""
-	default:
-		v.kind = numberValue
-		if !json.Valid(rest) {
-			return errNotJSON
-		}
-	}
-	p.pos += len(rest)
-	return nil
-}
-
-// textValue reads a string. Names of fields share memory.
-func (p *jsonParser) textValue(isName bool) (string, error) {
-	begin, escaped := p.pos, false
-	for p.pos++; p.pos < len(p.text); p.pos++ {
-		switch c := p.text[p.pos]; {
-		case c < ' ':
-			return "", errNotJSON
-		case c == '\\':
-			escaped = true
-			p.pos++
-		case c == '"':
-			p.pos++
-			if escaped {
-				var s string
-				if json.Unmarshal(p.text[begin:p.pos], &s) != nil {
-					return "", errNotJSON
-				}
-				return s, nil
-			}
-			text := p.text[begin+1 : p.pos-1]
-			if !isName {
-				return string(text), nil
-			}
-			name, known := p.names[string(text)]
-			if !known {
-				name = string(text)
-				p.names[name] = name
-			}
-			return name, nil
-		}
-	}
-	return "", errNotJSON
-}
-
-// more goes to the next item of a list or an object, after n items. It returns false at the end.
-func (p *jsonParser) more(n int, end byte) (bool, error) {
-	c := p.next()
-	switch {
-	case c == end:
+// more skips the bracket or comma before an item, and reports whether there is one before the end.
+func (p *jsonParser) more(end byte) bool {
+	if p.next() != end {
 		p.pos++
-		return false, nil
-	case n == 0:
-		return true, nil
-	case c != ',':
-		return false, errNotJSON
+	}
+	if p.next() != end {
+		return true
 	}
 	p.pos++
-	return true, nil
+	return false
 }
 
-func (p *jsonParser) list(v *value, depth int) error {
-	first := len(p.items)
-	for p.pos++; ; {
-		more, err := p.more(len(p.items)-first, ']')
-		if err != nil {
-			return err
-		}
-		if !more {
-			v.items = slices.Clone(p.items[first:])
-			p.items = p.items[:first]
-			return nil
-		}
-		item, err := p.value(depth + 1)
-		if err != nil {
-			return err
-		}
-		p.items = append(p.items, item)
+// plain skips a number, true, false or null.
+func (p *jsonParser) plain() []byte {
+	rest := p.text[p.pos:]
+	if n := bytes.IndexAny(rest, ",]} \t\r\n"); n >= 0 {
+		rest = rest[:n]
 	}
+	p.pos += len(rest)
+	return rest
 }
 
-func (p *jsonParser) object(v *value, depth int) error {
-	first := len(p.members)
-	for p.pos++; ; {
-		more, err := p.more(len(p.members)-first, '}')
-		if err != nil {
-			return err
+// quoted skips a string, and returns it with its quotes.
+func (p *jsonParser) quoted() []byte {
+	begin := p.pos
+	for p.pos++; p.text[p.pos] != '"'; p.pos++ {
+		if p.text[p.pos] == '\\' {
+			p.pos++
 		}
-		if !more {
-			v.members = slices.Clone(p.members[first:])
-			p.members = p.members[:first]
-			return nil
-		}
-		if p.next() != '"' {
-			return errNotJSON
-		}
-		name, err := p.textValue(true)
-		if err != nil {
-			return err
-		}
-		if p.next() != ':' {
-			return errNotJSON
-		}
-		p.pos++
-		m, err := p.value(depth + 1)
-		if err != nil {
-			return err
-		}
-		p.members = append(p.members, member{name, m})
 	}
+	p.pos++
+	return p.text[begin:p.pos]
 }
 
-// explain returns the error of a value that begins here and is not JSON.
-func (p *jsonParser) explain() error {
-	rest, syntax := p.text[p.pos:], new(json.SyntaxError)
-	err := json.NewDecoder(bytes.NewReader(rest)).Decode(new(json.RawMessage))
-	switch {
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF):
-		return syntaxErrorf(p.line+bytes.Count(rest, []byte("\n")),
-			"not JSON: the text ends in the middle of a value")
-	case errors.As(err, &syntax):
-		rest = rest[:min(int(syntax.Offset)-1, len(rest))]
-	default: // text after a whole value
-		return syntaxErrorf(p.line, "%v", errNotJSON)
+// unquote returns the text of a string.
+func unquote(quoted []byte) string {
+	if bytes.IndexByte(quoted, '\\') < 0 {
+		return string(quoted[1 : len(quoted)-1])
 	}
-	return syntaxErrorf(p.line+bytes.Count(rest, []byte("\n")), "not JSON: %v", err)
+	var text string
+	_ = json.Unmarshal(quoted, &text) // it is JSON
+	return text
 }
