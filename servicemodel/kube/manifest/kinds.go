@@ -204,15 +204,15 @@ func take[T any, P interface {
 		}
 		return
 	}
-	if before, ok := l.seen[f.name]; ok {
+	complete(v)
+	k := key{f.kind, servicemodel.Name{Namespace: v.GetNamespace(), Name: v.GetName()}}
+	if before, ok := l.seen[k.String()]; ok {
 		l.add(spot{f.place, f.value.line}.warning(f.name, fmt.Sprintf(
 			"was given before, at %s:%d; this one counts", before.file, before.line)))
 	}
-	l.seen[f.name] = spot{f.place, f.value.line}
+	l.seen[k.String()] = spot{f.place, f.value.line}
 	l.result.Objects++
-	complete(v)
 	if l.objects != nil {
-		k := key{f.kind, servicemodel.Name{Namespace: v.GetNamespace(), Name: v.GetName()}}
 		l.objects[k] = object{func(t *kube.Tracker) { set(t, v) },
 			func(t *kube.Tracker) { remove(t, k.name) }}
 	}

@@ -96,3 +96,27 @@ endpoints: [{addresses: [10.1.0.1]}]
 	putService(t, s, "b", "web", "10.96.0.1")
 	require.Empty(t, s.Unmatched())
 }
+
+// Objects whose long names differ only at the end are different objects, whose places are known.
+func TestLongNamesAreToldApart(t *testing.T) {
+	t.Parallel()
+	name := strings.Repeat("x", 63)
+	slice := func(suffix string) string {
+		return "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: " + name +
+			suffix + ", labels: {kubernetes.io/service-name: " + name + "}}, addressType: IPv4}\n"
+	}
+	s := NewSet(kube.Config{Strict: true})
+	r, err := s.Put("a", strings.NewReader(slice("-a")+slice("-b")))
+	require.NoError(t, err)
+	require.Empty(t, r.Problems)
+	require.Len(t, s.Unmatched(), 2)
+	require.Contains(t, s.Unmatched()[1].Error(), "a:4: document 2: EndpointSlice default/"+name+
+		"-b: ")
+	r, err = s.Put("b", strings.NewReader("\n"+slice("-b")))
+	require.NoError(t, err)
+	require.Len(t, r.Problems, 1)
+	require.EqualError(t, r.Problems[0], "b:3: document 1: EndpointSlice default/"+name+
+		"-b: is in a:4, too; that of b counts")
+	require.Equal(t, "a:4: document 2: EndpointSlice default/"+name+"-b: does not count: it is in "+
+		"b:3, too", s.Doubles()[0].Error())
+}
