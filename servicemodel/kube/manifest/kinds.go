@@ -3,10 +3,10 @@ package manifest
 //lint:file-ignore SA1019 Endpoints are deprecated, yet people have manifests with them
 
 import (
-	"errors"
+	"cmp"
 	"fmt"
-	"iter"
 	"maps"
+	"reflect"
 	"slices"
 	"strings"
 	"sync"
@@ -22,13 +22,22 @@ import (
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
 
-// versions are the API versions of the kinds that the loader reads.
-var versions = map[string]string{
-	"Service":       "v1",
-	"Endpoints":     "v1",
-	"Node":          "v1",
-	"EndpointSlice": "discovery.k8s.io/v1",
-	"ServiceCIDR":   "networking.k8s.io/v1",
+// readers has a reader for each kind that the loader reads, and the API version of the kind.
+var readers = map[string]struct {
+	version string
+	read    func(l *Loader, v *value, kind string)
+}{
+	"Service": {"v1", reader(defaultService, (*kube.Tracker).SetService,
+		(*kube.Tracker).DeleteService)},
+	"Endpoints": {"v1", reader(func(e *corev1.Endpoints) { defaultNamespace(&e.ObjectMeta) },
+		(*kube.Tracker).SetEndpoints, (*kube.Tracker).DeleteEndpoints)},
+	"EndpointSlice": {"discovery.k8s.io/v1", reader(defaultSlice,
+		(*kube.Tracker).SetEndpointSlice, (*kube.Tracker).DeleteEndpointSlice)},
+	"Node": {"v1", reader(func(n *corev1.Node) { n.Namespace = "" }, (*kube.Tracker).SetNode,
+		func(t *kube.Tracker, n servicemodel.Name) { t.DeleteNode(n.Name) })},
+	"ServiceCIDR": {"networking.k8s.io/v1", reader(
+		func(c *networkingv1.ServiceCIDR) { c.Namespace = "" }, (*kube.Tracker).SetServiceCIDR,
+		func(t *kube.Tracker, n servicemodel.Name) { t.DeleteServiceCIDR(n.Name) })},
 }
 
 // kindsOf returns all kinds of Kubernetes in the API versions of the kinds that the loader reads.
@@ -55,36 +64,29 @@ var kindsOf = sync.OnceValue(func() map[string][]string {
 // API version has no such kind, or the kind is one that the loader reads, but in another group of
 // Kubernetes.
 func mistaken(apiVersion, kind string) (field, reason string) {
-	want, ours := versions[kind]
+	r, ours := readers[kind]
 	if ours && ofKubernetes(group(apiVersion)) {
-		return "apiVersion", "has no kind " + kind + ", must be " + want
+		return "apiVersion", "has no kind " + kind + ", must be " + r.version
 	}
 	known, has := kindsOf()[apiVersion]
 	if ours || slices.Contains(known, kind) {
 		return "", ""
 	}
-	meant, near := suggest.Nearest(kind, ofGroup(group(apiVersion)))
-	if !near && has {
-		meant, near = suggest.Nearest(kind, slices.Values(known))
+	var likely []string // the kinds of the group that the loader reads, and their lists
+	for _, name := range slices.Sorted(maps.Keys(readers)) {
+		if group(readers[name].version) == group(apiVersion) {
+			likely = append(likely, name, name+"List")
+		}
 	}
-	switch {
-	case near:
-		return "kind", "did you mean " + meant + "?"
-	case has:
+	for _, names := range [][]string{likely, known} {
+		if meant, ok := suggest.Nearest(kind, slices.Values(names)); ok {
+			return "kind", "did you mean " + meant + "?"
+		}
+	}
+	if has {
 		return "kind", apiVersion + " has no such kind"
 	}
 	return "", ""
-}
-
-// ofGroup yields the kinds of a group that the loader reads, sorted, and their lists.
-func ofGroup(name string) iter.Seq[string] {
-	return func(yield func(string) bool) {
-		for _, k := range slices.Sorted(maps.Keys(versions)) {
-			if group(versions[k]) == name && (!yield(k) || !yield(k+"List")) {
-				return
-			}
-		}
-	}
 }
 
 // ofKubernetes reports whether a group belongs to Kubernetes itself: its name has no dot or ends in
@@ -94,25 +96,25 @@ func ofKubernetes(group string) bool {
 }
 
 // value loads the content of a document: an object or a list of objects.
-func (l *Loader) value(at place, v *value, depth int) {
+func (l *Loader) value(v *value, depth int) {
 	if v.kind != objectValue {
-		l.problem(at, v.line, "", "", v.text, "is "+v.kind.String()+", must be a Kubernetes object")
+		l.problem(v.line, "", "", v.text, "is "+v.kind.String()+", must be a Kubernetes object")
 		return
 	}
 	apiVersion, kind := v.textOf("apiVersion"), v.textOf("kind")
 	for _, name := range []string{"apiVersion", "kind"} {
 		if v.textOf(name) == "" {
-			l.problem(at, v.line, objectName(v, kind), name, "", "must be given, as text")
+			l.problem(v.line, objectName(v, kind), name, "", "must be given, as text")
 			return
 		}
 	}
 	of, isList := strings.CutSuffix(kind, "List")
-	ours := of == "" || versions[of] != "" // other kinds may be lists in name only
+	ours := of == "" || readers[of].read != nil // other kinds may be lists in name only
 	if items := v.get("items"); isList && items != nil && (ours || items.kind == listValue) {
-		l.list(at, v, apiVersion, of, depth)
+		l.list(v, apiVersion, of, depth)
 		return
 	}
-	l.object(at, v, apiVersion, kind)
+	l.object(v, apiVersion, kind)
 }
 
 // maxListDepth is how deep lists may nest.
@@ -120,156 +122,108 @@ const maxListDepth = 8
 
 // list loads the items of a list. In a ServiceList and its like, kind is given, and the items need
 // not have kind and apiVersion.
-func (l *Loader) list(at place, v *value, apiVersion, kind string, depth int) {
-	items := v.get("items")
+func (l *Loader) list(v *value, apiVersion, kind string, depth int) {
+	items, name := v.get("items"), show(kind+"List")
 	switch {
 	case items.kind == nullValue:
 		return
 	case items.kind != listValue:
-		l.problem(at, items.line, show(kind+"List"), "items", "",
-			"is "+items.kind.String()+", must be a list")
+		l.problem(items.line, name, "items", "", "is "+items.kind.String()+", must be a list")
 		return
 	case depth >= maxListDepth:
-		l.problem(at, v.line, show(kind+"List"), "items", "",
+		l.problem(v.line, name, "items", "",
 			fmt.Sprintf("more than %d lists in one another", maxListDepth))
 		return
 	}
 	for _, item := range items.items {
 		if kind == "" || item.kind != objectValue || item.get("kind") != nil {
-			l.value(at, item, depth+1)
+			l.value(item, depth+1)
 			continue
 		}
-		l.object(at, item, apiVersion, kind)
+		l.object(item, apiVersion, kind)
 	}
 }
 
 // object loads one object, if the loader reads its kind.
-func (l *Loader) object(at place, v *value, apiVersion, kind string) {
-	l.objectsSeen++
-	want, known := versions[kind]
-	if !known || group(apiVersion) != group(want) {
+func (l *Loader) object(v *value, apiVersion, kind string) {
+	l.found++
+	r, known := readers[kind]
+	if !known || group(apiVersion) != group(r.version) {
 		if field, reason := mistaken(apiVersion, kind); reason != "" {
-			l.problem(at, v.lineOf(field), objectName(v, kind), field, v.textOf(field), reason)
+			l.problem(v.lineOf(field), objectName(v, kind), field, v.textOf(field), reason)
 			return
 		}
 		l.result.Skipped[show(apiVersion)+" "+show(kind)]++
 		return
 	}
-	if apiVersion != want {
-		l.problem(at, v.lineOf("apiVersion"), objectName(v, kind), "apiVersion", apiVersion,
-			"is not supported, must be "+want)
+	if apiVersion != r.version {
+		l.problem(v.lineOf("apiVersion"), objectName(v, kind), "apiVersion", apiVersion,
+			"is not supported, must be "+r.version)
 		return
 	}
-	f := found{at, v, kind, objectName(v, kind)}
-	switch kind {
-	case "Service":
-		take(l, f, defaultService, (*kube.Tracker).SetService, (*kube.Tracker).DeleteService)
-	case "Endpoints":
-		take(l, f, func(e *corev1.Endpoints) { defaultNamespace(&e.ObjectMeta) },
-			(*kube.Tracker).SetEndpoints, (*kube.Tracker).DeleteEndpoints)
-	case "EndpointSlice":
-		take(l, f, defaultSlice, (*kube.Tracker).SetEndpointSlice,
-			(*kube.Tracker).DeleteEndpointSlice)
-	case "Node":
-		take(l, f, func(n *corev1.Node) { n.Namespace = "" }, (*kube.Tracker).SetNode,
-			func(t *kube.Tracker, n servicemodel.Name) { t.DeleteNode(n.Name) })
-	case "ServiceCIDR":
-		take(l, f, func(c *networkingv1.ServiceCIDR) { c.Namespace = "" },
-			(*kube.Tracker).SetServiceCIDR,
-			func(t *kube.Tracker, n servicemodel.Name) { t.DeleteServiceCIDR(n.Name) })
-	}
+	r.read(l, v, kind)
 }
 
-// found is an object in a document.
-type found struct {
-	place
-	value *value
-	kind  string
-	name  string
-}
+// maxProblems is how many problems of one object are reported.
+const maxProblems = 100
 
-// take decodes an object, fills in its defaults, and gives it to the tracker.
-func take[T any, P interface {
+// reader returns a function that decodes an object, fills in its defaults, and gives it to the
+// tracker.
+func reader[T any, P interface {
 	*T
 	metav1.Object
-}](l *Loader, f found, complete func(P), set func(*kube.Tracker, P) []kube.Problem,
-	remove func(*kube.Tracker, servicemodel.Name)) {
-	v := P(new(T))
-	if problems, more := l.decoder.decode(f.value, v); len(problems) > 0 {
-		for _, p := range problems {
-			l.problem(f.place, p.line, f.name, p.field, p.given, p.reason)
+}](complete func(P), set func(*kube.Tracker, P) []kube.Problem,
+	remove func(*kube.Tracker, servicemodel.Name)) func(*Loader, *value, string) {
+	return func(l *Loader, v *value, kind string) {
+		shown, problems := objectName(v, kind), 0
+		l.decoder.report = func(line int, field, given, reason string) {
+			if problems++; problems <= maxProblems {
+				l.problem(line, shown, field, given, reason)
+			}
 		}
-		if more > 0 {
-			l.problem(f.place, f.value.line, f.name, "", "", fmt.Sprintf("%d more problems", more))
+		o := P(new(T))
+		l.decoder.fill(v, reflect.ValueOf(o).Elem(), nil)
+		if more := problems - maxProblems; more > 0 {
+			l.problem(v.line, shown, "", "", fmt.Sprintf("%d more problems", more))
 		}
-		return
-	}
-	complete(v)
-	k := key{f.kind, servicemodel.Name{Namespace: v.GetNamespace(), Name: v.GetName()}}
-	if before, ok := l.seen[k.String()]; ok {
-		l.add(spot{f.place, f.value.line}.warning(f.name, fmt.Sprintf(
-			"was given before, at %s:%d; this one counts", before.file, before.line)))
-	}
-	l.seen[k.String()] = spot{f.place, f.value.line}
-	l.result.Objects++
-	if l.objects != nil {
-		l.objects[k] = object{func(t *kube.Tracker) { set(t, v) },
-			func(t *kube.Tracker) { remove(t, k.name) }}
-	}
-	for _, p := range set(l.tracker, v) {
-		l.add(spot{f.place, f.value.lineOf(p.Field)}.problem(p))
+		if problems > 0 {
+			return
+		}
+		complete(o)
+		n := servicemodel.Name{Namespace: o.GetNamespace(), Name: o.GetName()}
+		name := kind + " " + strings.TrimPrefix(n.String(), "/") // a Node has no namespace
+		now := object{at: l.at(v.line)}
+		if l.forSet {
+			now.set = func(t *kube.Tracker) { set(t, o) }
+			now.remove = func(t *kube.Tracker) { remove(t, n) }
+		}
+		if before, ok := l.objects[name]; ok {
+			l.add(now.at.warning(shown, fmt.Sprintf("was given before, at %s:%d; this one counts",
+				before.at.file, before.at.line)))
+		}
+		l.objects[name] = now
+		l.result.Objects++
+		for _, p := range set(l.tracker, o) {
+			l.add(l.at(v.lineOf(p.Field)).problem(p))
+		}
 	}
 }
 
-// objectName returns the kind and name of v, such as "Service default/web". It leaves out missing
-// parts.
+// objectName returns the kind and name of v, such as "Service default/web", for problems. It leaves
+// out missing parts.
 func objectName(v *value, kind string) string {
 	if kind == "" {
 		return ""
 	}
 	meta := v.get("metadata")
-	name, namespace := meta.textOf("name"), meta.textOf("namespace")
-	if name == "" {
-		name = "(without a name)"
+	name := show(cmp.Or(meta.textOf("name"), "(without a name)"))
+	if kind != "Node" && kind != "ServiceCIDR" {
+		name = show(cmp.Or(meta.textOf("namespace"), metav1.NamespaceDefault)) + "/" + name
 	}
-	if namespace == "" {
-		namespace = metav1.NamespaceDefault
-	}
-	if kind == "Node" || kind == "ServiceCIDR" {
-		return kind + " " + show(name)
-	}
-	return show(kind) + " " + show(namespace) + "/" + show(name)
+	return show(kind) + " " + name
 }
 
 // group returns the group of an API version, empty for the core group.
 func group(apiVersion string) string {
-	g, _, ok := strings.Cut(apiVersion, "/")
-	if !ok {
-		return ""
-	}
-	return g
-}
-
-func (l *Loader) add(p kube.Problem) { l.result.Problems = append(l.result.Problems, p) }
-
-// problem reports an error in a value that is not decoded yet and may be anything.
-func (l *Loader) problem(at place, line int, object, field, value, reason string) {
-	l.add(spot{at, line}.problem(kube.Problem{FieldError: &servicemodel.FieldError{
-		Object: object, Field: field, Value: show(value), Reason: reason}}))
-}
-
-// warning returns a warning about a whole object.
-func (s spot) warning(object, reason string) kube.Problem {
-	return s.problem(kube.Problem{Warning: true,
-		FieldError: &servicemodel.FieldError{Object: object, Reason: reason}})
-}
-
-// unreadable reports a document that could not be parsed.
-func (l *Loader) unreadable(at place, err error) {
-	line := 1
-	var s *syntaxError
-	if errors.As(err, &s) {
-		line = s.line
-	}
-	l.problem(at, line, "", "", "", err.Error())
+	return apiVersion[:max(0, strings.IndexByte(apiVersion, '/'))]
 }

@@ -2,6 +2,7 @@ package manifest
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -25,13 +26,50 @@ type Loader struct {
 	AllowEmpty bool
 
 	tracker *kube.Tracker
-	objects map[key]object // of a [Set]: the last version of each object
 	decoder decoder
-	seen    map[string]spot // where each object was given last
 	maxSize int64
 	result  Result
 
-	objectsSeen int // valid or not
+	file     string // that is being read
+	document int
+	found    int     // objects, valid or not
+	objects  objects // the last version of each
+	forSet   bool    // the objects can be set again
+}
+
+// objects are the objects of a file by their names, such as "Service default/web".
+type objects map[string]object
+
+// object is a version of an object. Only those of a [Set] have functions.
+type object struct {
+	at          spot
+	set, remove func(*kube.Tracker)
+}
+
+// located adds the places of their objects to problems.
+func (o objects) located(problems []kube.Problem) []kube.Problem {
+	for i, p := range problems {
+		problems[i] = o[p.Object].at.problem(p)
+	}
+	return problems
+}
+
+// spot is a place in the input.
+type spot struct {
+	file           string
+	line, document int
+}
+
+// problem returns p with its place.
+func (s spot) problem(p kube.Problem) kube.Problem {
+	p.File, p.Line, p.Document = s.file, s.line, s.document
+	return p
+}
+
+// warning returns a warning about a whole object.
+func (s spot) warning(object, reason string) kube.Problem {
+	return s.problem(kube.Problem{Warning: true,
+		FieldError: &servicemodel.FieldError{Object: object, Reason: reason}})
 }
 
 // NewLoader returns a loader that gives the objects to t, which should be strict (see
@@ -40,9 +78,9 @@ func NewLoader(t *kube.Tracker) *Loader {
 	return &Loader{
 		tracker: t,
 		decoder: decoder{names: map[reflect.Type]map[string][]int{}},
-		seen:    map[string]spot{},
 		maxSize: MaxSize,
 		result:  Result{Skipped: map[string]int{}},
+		objects: objects{},
 	}
 }
 
@@ -72,96 +110,70 @@ func (l *Loader) Read(name string, r io.Reader) error {
 		return fmt.Errorf("reading manifest %s: %w", name, err)
 	}
 	data := b.Bytes()
-	if p, ok := l.notText(data); !ok {
-		p.File = name
-		l.result.Problems = append(l.result.Problems, p)
+	l.file, l.document = name, 0
+	if before, reason := l.notText(data); reason != "" {
+		l.problem(1+bytes.Count(data[:before], []byte("\n")), "", "", "", reason)
 		return nil
 	}
-	objects, problems := l.objectsSeen, len(l.result.Problems)
+	found, problems := l.found, len(l.result.Problems)
 	for i, d := range split(data) {
-		at := place{name, i + 1}
+		l.document = i + 1
 		values, err := parse(d)
-		if err != nil {
-			l.unreadable(at, err)
-			continue
+		if wrong, ok := errors.AsType[*syntaxError](err); ok {
+			l.problem(wrong.line, "", "", "", wrong.reason)
 		}
 		for _, v := range values {
 			if v.kind != nullValue { // empty templates leave such values
-				l.value(at, v, 0)
+				l.value(v, 0)
 			}
 		}
 	}
-	if l.objectsSeen == objects && len(l.result.Problems) == problems && !l.AllowEmpty {
-		l.problem(place{file: name}, 1, "", "", "", "the file holds no object")
+	if l.found == found && len(l.result.Problems) == problems && !l.AllowEmpty {
+		l.document = 0
+		l.problem(1, "", "", "", "the file holds no object")
 	}
 	return nil
 }
 
 // Unmatched returns the warnings of [kube.Tracker.Unmatched] about objects that were read. Call it
 // after all files were read.
-func (l *Loader) Unmatched() []kube.Problem { return located(l.tracker.Unmatched(), l.seen) }
+func (l *Loader) Unmatched() []kube.Problem { return l.objects.located(l.tracker.Unmatched()) }
 
-// located adds the places of their objects to problems, by the objects' names.
-func located(problems []kube.Problem, at map[string]spot) []kube.Problem {
-	for i := range problems {
-		problems[i] = at[problems[i].Object].problem(problems[i])
-	}
-	return problems
+// at returns a place in the document that is being read.
+func (l *Loader) at(line int) spot { return spot{l.file, line, l.document} }
+
+func (l *Loader) add(p kube.Problem) { l.result.Problems = append(l.result.Problems, p) }
+
+// problem reports an error in a value that is not decoded yet and may be anything.
+func (l *Loader) problem(line int, object, field, value, reason string) {
+	l.add(l.at(line).problem(kube.Problem{FieldError: &servicemodel.FieldError{
+		Object: object, Field: field, Value: show(value), Reason: reason}}))
 }
 
-// place is the place of a value in the input.
-type place struct {
-	file     string
-	document int
-}
-
-// spot is the place where an object begins.
-type spot struct {
-	place
-	line int
-}
-
-// problem returns p with its place.
-func (s spot) problem(p kube.Problem) kube.Problem {
-	p.File, p.Line, p.Document = s.file, s.line, s.document
-	return p
-}
-
-// notText returns a problem if data cannot be the text of a manifest.
-func (l *Loader) notText(data []byte) (kube.Problem, bool) {
-	at, reason := 0, ""
+// notText returns the reason why data cannot be the text of a manifest, and how many bytes are
+// before the place.
+func (l *Loader) notText(data []byte) (before int, reason string) {
 	if int64(len(data)) > l.maxSize {
-		at, reason = len(data), fmt.Sprintf("larger than %d bytes", l.maxSize)
-	} else if i := bytes.IndexByte(data, 0); i >= 0 {
-		at, reason = i, "not text: it contains a NUL byte"
-	} else if i := firstInvalid(data); i >= 0 {
-		at, reason = i, "not text: it is not valid UTF-8"
+		return len(data), fmt.Sprintf("larger than %d bytes", l.maxSize)
 	}
-	return kube.Problem{Line: 1 + bytes.Count(data[:at], []byte("\n")),
-		FieldError: &servicemodel.FieldError{Reason: reason}}, reason == ""
-}
-
-// firstInvalid returns the offset of the first byte of data that is not UTF-8, -1 if there is none.
-func firstInvalid(data []byte) int {
-	if utf8.Valid(data) { // many times faster
-		return -1
+	if i := bytes.IndexByte(data, 0); i >= 0 {
+		return i, "not text: it contains a NUL byte"
 	}
-	i := 0
-	for i < len(data) {
-		r, n := utf8.DecodeRune(data[i:])
-		if r == utf8.RuneError && n == 1 {
-			return i
+	if utf8.Valid(data) { // many times faster than to decode it
+		return 0, ""
+	}
+	for n := 0; ; before += n {
+		var r rune
+		if r, n = utf8.DecodeRune(data[before:]); r == utf8.RuneError && n == 1 {
+			return before, "not text: it is not valid UTF-8"
 		}
-		i += n
 	}
-	return -1
 }
 
 // parse parses the values of a document: one in YAML, any number in JSON.
 func parse(d document) ([]*value, error) {
 	text := bytes.TrimSpace(d.text)
-	isJSON := len(text) > 0 && (text[0] == '{' || text[0] == '[')
-	if isJSON {
+	if len(text) > 0 && (text[0] == '{' || text[0] == '[') {
 		values, err := parseJSON(d)
 		if err == nil {
 			return values, nil

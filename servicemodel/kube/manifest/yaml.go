@@ -5,6 +5,7 @@ package manifest
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"io"
 	"regexp"
 	"strconv"
@@ -62,7 +63,6 @@ func (p *yamlParser) value(n *yaml.Node, depth int) (*value, error) {
 	if n.Anchor != "" {
 		p.anchored[n] = nil // being read
 	}
-	var err error
 	switch n.Kind {
 	case yaml.DocumentNode:
 		return p.value(n.Content[0], depth)
@@ -78,17 +78,36 @@ func (p *yamlParser) value(n *yaml.Node, depth int) (*value, error) {
 		return known, nil
 	case yaml.SequenceNode:
 		v.kind = listValue
-		err = p.list(v, n, depth)
+		for _, c := range n.Content {
+			item, err := p.value(c, depth+1)
+			if err != nil {
+				return nil, err
+			}
+			v.items = append(v.items, item)
+		}
 	case yaml.MappingNode:
 		v.kind = objectValue
-		err = p.object(v, n, depth)
+		for i := 0; i+1 < len(n.Content); i += 2 {
+			name, line := n.Content[i], n.Content[i].Line+p.first-1
+			if name.Kind != yaml.ScalarNode {
+				return nil, syntaxErrorf(line, "a field name must be text")
+			}
+			if name.ShortTag() == "!!merge" {
+				return nil, syntaxErrorf(line, "merge keys (<<) are not supported")
+			}
+			m, err := p.value(n.Content[i+1], depth+1)
+			if err != nil {
+				return nil, err
+			}
+			p.written += len(name.Value)
+			v.members = append(v.members, member{name.Value, m})
+		}
 	default:
-		err = scalar(v, n)
+		if err := scalar(v, n); err != nil {
+			return nil, err
+		}
 	}
-	if err == nil {
-		err = v.finish()
-	}
-	if err != nil {
+	if err := v.finish(); err != nil {
 		return nil, err
 	}
 	p.written += nodeSize + len(v.text)
@@ -96,36 +115,6 @@ func (p *yamlParser) value(n *yaml.Node, depth int) (*value, error) {
 		p.anchored[n] = v
 	}
 	return v, nil
-}
-
-func (p *yamlParser) list(v *value, n *yaml.Node, depth int) error {
-	for _, c := range n.Content {
-		item, err := p.value(c, depth+1)
-		if err != nil {
-			return err
-		}
-		v.items = append(v.items, item)
-	}
-	return nil
-}
-
-func (p *yamlParser) object(v *value, n *yaml.Node, depth int) error {
-	for i := 0; i+1 < len(n.Content); i += 2 {
-		key := n.Content[i]
-		switch {
-		case key.Kind != yaml.ScalarNode:
-			return syntaxErrorf(key.Line+p.first-1, "a field name must be text")
-		case key.ShortTag() == "!!merge":
-			return syntaxErrorf(key.Line+p.first-1, "merge keys (<<) are not supported")
-		}
-		m, err := p.value(n.Content[i+1], depth+1)
-		if err != nil {
-			return err
-		}
-		p.written += len(key.Value)
-		v.members = append(v.members, member{key.Value, m})
-	}
-	return nil
 }
 
 // plainInt matches integers that YAML and JSON write alike.
@@ -150,13 +139,9 @@ func scalar(v *value, n *yaml.Node) error {
 		if err := n.Decode(&number); err != nil {
 			return syntaxErrorf(v.line, "%s is not a number", show(n.Value))
 		}
-		switch number := number.(type) {
-		case int:
-			v.text = strconv.Itoa(number)
-		case int64:
-			v.text = strconv.FormatInt(number, 10)
-		case uint64:
-			v.text = strconv.FormatUint(number, 10)
+		switch number.(type) {
+		case int, int64, uint64:
+			v.text = fmt.Sprint(number)
 		}
 	default:
 		return syntaxErrorf(v.line, "the tag %s is not supported", show(tag))
