@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -86,7 +85,7 @@ func (f *follower) list() (map[string]string, []error) {
 }
 
 // tell logs events of the engine. For refused services it names the place in the manifests.
-func (f *follower) tell(_ context.Context, ev dataplane.Event) {
+func (f *follower) tell(ev dataplane.Event) {
 	switch ev := ev.(type) {
 	case dataplane.Refused:
 		file, line, _ := f.set.Load().Locate(ev.Service)

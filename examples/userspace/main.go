@@ -62,8 +62,8 @@ func run(ctx context.Context, o *options) error {
 	}
 	engine := dataplane.New(backend, &dataplane.Config{Flows: keeper})
 	ports := health.NewNodePorts(nil) // for load balancers in front of this host
-	defer engine.Subscribe(follower.tell)()
 	defer engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
+		follower.tell(ev)
 		if ev, ok := ev.(dataplane.Applied); ok {
 			if err := ports.Sync(ctx, ev.Changes.New); err != nil {
 				log.Error("health check node ports", "error", err)

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -21,15 +20,12 @@ const Name = "proxy"
 
 // Backend is a proxy. It must be made by [New]. Many goroutines may call its methods.
 type Backend struct {
-	cfg   Config
-	ctx   context.Context // ends with Close
-	stop  context.CancelFunc
-	work  sync.WaitGroup // all goroutines
-	slots chan struct{}  // one for each TCP connection
-	// accepting counts the goroutines that accept TCP connections.
-	accepting atomic.Int32
-	full      notice
-	refused   notice
+	cfg           Config
+	ctx           context.Context // ends with Close
+	stop          context.CancelFunc
+	work          sync.WaitGroup // all goroutines
+	slots         chan struct{}  // one for each TCP connection
+	full, refused notice
 
 	mu      sync.Mutex
 	table   *servicemodel.Table
@@ -78,28 +74,20 @@ func (b *Backend) addresses() (list []netip.Addr, err error) {
 // Name returns "proxy".
 func (b *Backend) Name() string { return Name }
 
-// look compares the listeners with the table and the addresses that the node has now.
-func (b *Backend) look() (edit, []netip.Addr, error) {
-	node, err := b.addresses()
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.edit(b.table, node), node, err
-}
-
 // Observe returns the table that the proxy serves. It reports as drift listeners that are missing
-// or not wanted, because the
-// addresses of the node changed or a commit failed.
+// or not wanted, because the addresses of the node changed or a commit failed.
 func (b *Backend) Observe(
 	context.Context, *servicemodel.Table,
 ) (*dataplane.Observation, error) {
-	e, node, err := b.look()
+	node, err := b.addresses()
 	if err != nil {
 		return nil, err
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	b.node = node
 	o := &dataplane.Observation{}
-	if b.node = node; e.sockets() > 0 {
+	if e := b.edit(b.table, node, nil); e.sockets() > 0 {
 		o.Drift = strings.Split(strings.TrimSpace(e.String()), "\n")
 	}
 	o.Table, err = servicemodel.NewTable(servicemodel.Contents{Rules: b.table.Rules(),
@@ -111,8 +99,10 @@ func (b *Backend) Observe(
 
 // Integrity reports Broken if Observe would find drift.
 func (b *Backend) Integrity(context.Context) (dataplane.Integrity, error) {
-	e, _, err := b.look()
-	if err != nil || e.sockets() > 0 {
+	node, err := b.addresses()
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err != nil || b.edit(b.table, node, nil).sockets() > 0 {
 		return dataplane.Broken, err
 	}
 	return dataplane.Intact, nil
@@ -122,7 +112,7 @@ func (b *Backend) Integrity(context.Context) (dataplane.Integrity, error) {
 func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return plan{b.edit(c.New, b.node), c}, nil
+	return b.edit(c.New, b.node, c), nil
 }
 
 // Commit opens and closes listeners, and serves the new table from then on. Each new connection
@@ -131,11 +121,15 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	start := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if err := ctx.Err(); err != nil {
-		return dataplane.Stats{}, fmt.Errorf("proxy: commit: %w", err)
+	err := ctx.Err()
+	if b.ctx.Err() != nil {
+		err = errors.New("the proxy is closed")
 	}
-	e := b.edit(c.New, b.node)
-	if err := b.apply(&e); err != nil {
+	e := b.edit(c.New, b.node, c)
+	if err == nil {
+		err = b.apply(&e)
+	}
+	if err != nil {
 		return dataplane.Stats{}, fmt.Errorf("proxy: commit: %w", err)
 	}
 	for _, p := range c.Pools {
@@ -146,7 +140,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		}
 	}
 	b.table = c.New
-	stats := plan{e, c}.Stats()
+	stats := e.Stats()
 	stats.Duration = time.Since(start)
 	return stats, nil
 }
@@ -154,29 +148,23 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 // apply closes and opens sockets. If one cannot be opened, it opens none, and the engine reads
 // again.
 func (b *Backend) apply(e *edit) error {
-	if b.ctx.Err() != nil {
-		return errors.New("the proxy is closed")
+	if len(e.refused) > 0 {
+		return fmt.Errorf("%w: %w", dataplane.ErrConflict, errors.Join(e.refused...))
 	}
-	err := errors.Join(e.refused...)
+	for _, w := range e.close {
+		b.sockets[w].close()
+		delete(b.sockets, w)
+	}
 	var opened []*socket
-	if err == nil {
-		for _, w := range e.close {
-			b.sockets[w].close()
-			delete(b.sockets, w)
-		}
-		for _, w := range e.open {
-			var s *socket
-			if s, err = b.listen(e.want[w]); err != nil {
-				break // another program took it since Check
+	for _, k := range e.open {
+		s, err := b.listen(k)
+		if err != nil { // another program took it since Check
+			for _, s := range opened {
+				s.close()
 			}
-			opened = append(opened, s)
+			return fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
 		}
-	}
-	if err != nil {
-		for _, s := range opened {
-			s.close()
-		}
-		return fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+		opened = append(opened, s)
 	}
 	for _, s := range opened {
 		b.sockets[s.where] = s
@@ -209,28 +197,26 @@ func (b *Backend) Retire() {
 }
 
 func (b *Backend) retire() {
-	for w, s := range b.sockets {
+	for _, s := range b.sockets {
 		s.close()
-		delete(b.sockets, w)
 	}
+	clear(b.sockets)
 }
 
 // Drain waits until no connection is open. If ctx ends before, it returns the error of ctx. Call it
 // after [Backend.Retire] or [Backend.Cleanup].
 func (b *Backend) Drain(ctx context.Context) error {
-	tick := time.NewTicker(10 * time.Millisecond)
-	defer tick.Stop()
-	// An accepting goroutine gets a slot before it ends, and a slot is free when its connection has
-	// ended.
-	for b.accepting.Load() > 0 || len(b.slots) > 0 || b.Stats().Open > 0 {
-		select {
-		case <-tick.C:
-		case <-ctx.Done():
-			return fmt.Errorf("proxy: drain: %d connections are open: %w", b.Stats().Open,
-				ctx.Err())
-		}
+	ended := make(chan struct{})
+	go func() { // ends with Close at the latest
+		b.work.Wait()
+		close(ended)
+	}()
+	select {
+	case <-ended:
+		return nil
+	case <-ctx.Done():
+		return fmt.Errorf("proxy: drain: %d connections are open: %w", b.Stats().Open, ctx.Err())
 	}
-	return nil
 }
 
 // Close closes all listeners, resets all connections, and returns when all of the proxy's
@@ -240,18 +226,4 @@ func (b *Backend) Close() error {
 	b.Retire()
 	b.work.Wait()
 	return nil
-}
-
-// plan has the work of a commit.
-type plan struct {
-	edit
-	*servicemodel.ChangeSet
-}
-
-// String returns the sockets that are opened and closed, and the change set.
-func (p plan) String() string { return p.edit.String() + p.ChangeSet.String() }
-
-// Stats counts the lines of the plan as messages, and sockets as elements.
-func (p plan) Stats() dataplane.Stats {
-	return dataplane.Stats{Messages: strings.Count(p.String(), "\n"), Elements: p.sockets()}
 }

@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"context"
+	"errors"
 	"io"
 	"math/rand/v2"
 	"net"
@@ -167,8 +168,13 @@ func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {
 	s.apply(state(service(), 1))
 	c, _ := s.visit()
 	ok(s.engine.Cleanup(t.Context()))(t)
-	_, err := net.Dial("tcp", netip.AddrPortFrom(s.at, 80).String())
-	require.ErrorIs(t, err, syscall.ECONNREFUSED)
+	eventually(t, "connections are refused", func() bool { // when the accepting goroutine has ended
+		late, err := net.Dial("tcp", netip.AddrPortFrom(s.at, 80).String())
+		if err == nil {
+			late.Close()
+		}
+		return errors.Is(err, syscall.ECONNREFUSED)
+	})
 	drained := make(chan error)
 	go func() { drained <- s.Drain(t.Context()) }()
 	ok(c.Write([]byte("x")))(t)

@@ -24,21 +24,21 @@ const forkTime = 250 * time.Millisecond
 func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 	errs := checkTable(c)
 	b.mu.Lock()
-	e := b.edit(c.New, b.node)
+	e := b.edit(c.New, b.node, c)
 	b.mu.Unlock()
 	errs = append(errs, e.refused...)
 	until := time.Now().Add(forkTime)
-	for _, w := range e.open {
-		if slices.ContainsFunc(e.close, w.excludes) {
+	for _, k := range e.open {
+		if slices.ContainsFunc(e.close, k.excludes) {
 			continue // the commit closes the other socket first
 		}
-		s, err := b.listen(e.want[w])
+		s, err := b.listen(k)
 		for errors.Is(err, syscall.EADDRINUSE) && time.Now().Before(until) {
 			time.Sleep(time.Millisecond)
-			s, err = b.listen(e.want[w])
+			s, err = b.listen(k)
 		}
 		if err != nil {
-			errs = append(errs, refusal(e.want[w], err))
+			errs = append(errs, refusal(k, err))
 			continue
 		}
 		defer s.close()

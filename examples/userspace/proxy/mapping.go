@@ -1,6 +1,7 @@
 package proxy
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -61,11 +62,7 @@ func (m Mapping) At(a netip.AddrPort) (netip.AddrPort, bool) {
 		if !r.From.Contains(a.Addr()) || r.FromPort != 0 && r.FromPort != a.Port() {
 			continue
 		}
-		port := r.ToPort
-		if port == 0 {
-			port = a.Port()
-		}
-		return netip.AddrPortFrom(r.To, port), r.To.IsValid()
+		return netip.AddrPortFrom(r.To, cmp.Or(r.ToPort, a.Port())), r.To.IsValid()
 	}
 	return a, true
 }

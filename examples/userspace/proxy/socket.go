@@ -1,7 +1,7 @@
 package proxy
 
 import (
-	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -16,11 +16,9 @@ import (
 type socket struct {
 	b *Backend
 	where
-	dst  netip.AddrPort // the address to which its clients connect
-	ctx  context.Context
-	stop context.CancelFunc
-	tcp  *net.TCPListener
-	udp  *net.UDPConn
+	dst netip.AddrPort // the address to which its clients connect
+	tcp *net.TCPListener
+	udp *net.UDPConn
 }
 
 // listen opens the socket of a claim; [socket.serve] uses it.
@@ -41,7 +39,6 @@ func (b *Backend) listen(k claim) (*socket, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for %v: %w", k.service, err)
 	}
-	s.ctx, s.stop = context.WithCancel(b.ctx)
 	return s, nil
 }
 
@@ -50,14 +47,12 @@ func (s *socket) serve() {
 	if s.udp != nil {
 		s.b.work.Go(s.receive)
 	} else {
-		s.b.accepting.Add(1)
 		s.b.work.Go(s.accept)
 	}
 }
 
 // close stops listening. UDP flows end, TCP connections do not.
 func (s *socket) close() {
-	s.stop()
 	if s.udp != nil {
 		_ = s.udp.Close() // it is not used any more
 	} else {
@@ -68,7 +63,7 @@ func (s *socket) close() {
 // ended reports whether the socket was closed, after an error. Other errors, such as a lack of file
 // descriptors, are waited out.
 func (s *socket) ended(err error) bool {
-	if s.ctx.Err() != nil {
+	if errors.Is(err, net.ErrClosed) {
 		return true
 	}
 	s.b.full.warn(s.b.cfg.Logger, "cannot accept", "socket", s.where.String(), "error", err)

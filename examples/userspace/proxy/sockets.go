@@ -6,6 +6,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -91,28 +92,32 @@ func within(a netip.Addr, ranges []netip.Prefix) bool {
 	return slices.ContainsFunc(ranges, func(p netip.Prefix) bool { return p.Contains(a) })
 }
 
-// edit lists the sockets to open and close for a table.
+// edit is the work of a commit: the sockets to open and close, and the change set. It is a
+// [dataplane.Plan].
 type edit struct {
-	want        map[where]claim
-	refused     []error // claims that exclude one of want
-	open, close []where // sorted
+	refused []error // claims that exclude an open socket, or one to open
+	open    []claim // sorted, as is close
+	close   []where
+	changes *servicemodel.ChangeSet // nil if only the sockets are compared
 }
 
 // edit compares the sockets that a table wants on a node with the open ones.
-func (b *Backend) edit(t *servicemodel.Table, node []netip.Addr) edit {
-	e := edit{want: map[where]claim{}}
-	ports := map[where]claim{} // the first claim to a port of a family
+func (b *Backend) edit(
+	t *servicemodel.Table, node []netip.Addr, changes *servicemodel.ChangeSet,
+) edit {
+	e := edit{changes: changes}
+	want := map[where]claim{}
+	ports := map[where]claim{} // one of the claims to a port of a family
 	for _, k := range b.claims(t, node) {
-		rival, taken := e.want[k.where]
+		rival, taken := want[k.where]
 		if taken && rival.dst == k.dst {
 			continue
 		}
 		if !taken {
-			rival, taken = ports[k.anywhere()]
-			taken = taken && rival.excludes(k.where)
+			rival, taken = want[k.anywhere()]
 		}
-		if !taken {
-			rival, taken = e.want[k.anywhere()]
+		if !taken && k.where == k.anywhere() {
+			rival, taken = ports[k.where]
 		}
 		if taken {
 			e.refused = append(e.refused, &dataplane.CollisionError{Backend: Name,
@@ -121,19 +126,16 @@ func (b *Backend) edit(t *servicemodel.Table, node []netip.Addr) edit {
 					k.dst, rival.where, rival.dst, rival.service)})
 			continue
 		}
-		e.want[k.where] = k
-		if _, known := ports[k.anywhere()]; !known {
-			ports[k.anywhere()] = k
-		}
+		want[k.where], ports[k.anywhere()] = k, k
 	}
 	for _, w := range slices.SortedFunc(maps.Keys(b.sockets), where.compare) {
-		if !b.serves(e.want[w]) {
+		if !b.serves(want[w]) {
 			e.close = append(e.close, w)
 		}
 	}
-	for _, w := range slices.SortedFunc(maps.Keys(e.want), where.compare) {
-		if !b.serves(e.want[w]) {
-			e.open = append(e.open, w)
+	for _, w := range slices.SortedFunc(maps.Keys(want), where.compare) {
+		if !b.serves(want[w]) {
+			e.open = append(e.open, want[w])
 		}
 	}
 	return e
@@ -141,14 +143,22 @@ func (b *Backend) edit(t *servicemodel.Table, node []netip.Addr) edit {
 
 func (e edit) sockets() int { return len(e.open) + len(e.close) }
 
-// String returns a line for each socket that is opened or closed.
+// Stats counts the lines of the plan as messages, and sockets as elements.
+func (e edit) Stats() dataplane.Stats {
+	return dataplane.Stats{Messages: strings.Count(e.String(), "\n"), Elements: e.sockets()}
+}
+
+// String returns a line for each socket that is opened or closed, and the change set.
 func (e edit) String() string {
 	var s string
 	for _, w := range e.close {
 		s += "close " + w.String() + "\n"
 	}
-	for _, w := range e.open {
-		s += fmt.Sprintf("listen %v for %v at %v\n", w, e.want[w].service, e.want[w].dst)
+	for _, k := range e.open {
+		s += fmt.Sprintf("listen %v for %v at %v\n", k.where, k.service, k.dst)
+	}
+	if e.changes != nil {
+		s += e.changes.String()
 	}
 	return s
 }

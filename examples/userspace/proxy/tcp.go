@@ -17,7 +17,6 @@ import (
 // accept accepts connections until the socket is closed. If there are too many, it waits, and
 // clients wait in the queue of the listener.
 func (s *socket) accept() {
-	defer s.b.accepting.Add(-1)
 	for {
 		client, err := s.tcp.AcceptTCP()
 		if err != nil {

@@ -103,6 +103,8 @@ func (u *udpFlows) expires(f *udpFlow) time.Time {
 
 // receive forwards the datagrams of clients until the socket is closed.
 func (s *socket) receive() {
+	ctx, end := context.WithCancel(s.b.ctx)
+	defer end() // its flows
 	buf := make([]byte, maxDatagram+1)
 	for {
 		n, src, err := s.udp.ReadFromUDPAddrPort(buf)
@@ -116,7 +118,7 @@ func (s *socket) receive() {
 		default:
 			f := s.b.flows.get(udpClient{s, src})
 			if f == nil {
-				f = s.begin(src)
+				f = s.begin(ctx, src)
 			}
 			if f != nil {
 				// A datagram that cannot be sent is lost, as on any network. If the endpoint
@@ -133,8 +135,8 @@ func (s *socket) overflow(text string, args ...any) {
 }
 
 // begin begins a flow. It returns nil if there is no endpoint for it.
-func (s *socket) begin(src netip.AddrPort) *udpFlow {
-	ctx, cancel := context.WithCancel(s.ctx)
+func (s *socket) begin(ctx context.Context, src netip.AddrPort) *udpFlow {
+	ctx, cancel := context.WithCancel(ctx)
 	f := &udpFlow{from: udpClient{s, src}, conn: &conn{protocol: servicemodel.UDP,
 		src: unmapped(src), dst: s.dst, cancel: cancel, ended: make(chan struct{})}}
 	endpoint, err := s.b.choose(f.conn, nil)
@@ -160,8 +162,7 @@ func (s *socket) begin(src netip.AddrPort) *udpFlow {
 // the endpoint refuses it. The next datagram of the client then begins another flow.
 func (s *socket) answer(ctx context.Context, f *udpFlow) {
 	defer close(f.ended)
-	stop := context.AfterFunc(ctx, func() { _ = f.server.Close() }) // which ends the reading
-	defer stop()
+	defer context.AfterFunc(ctx, func() { _ = f.server.Close() })() // which ends the reading
 	err := s.copyAnswers(f)
 	s.b.flows.remove(f)
 	s.b.leave(f.conn, err != nil && ctx.Err() == nil)
