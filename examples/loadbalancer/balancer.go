@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net/netip"
-	"slices"
 	"strings"
 	"sync"
 
@@ -48,38 +47,26 @@ func (b *balancer) start(ctx context.Context, f *config.File) error {
 	if err != nil {
 		return err
 	}
-	return b.take(ctx, f, func(s *config.Service, e *config.Backend) check.State {
-		if usedIn(held.Table, s, e.Address) {
-			return check.Up
-		}
-		return check.Unknown
-	})
-}
-
-// usedIn reports whether a table balances a service over an endpoint.
-func usedIn(t *servicemodel.Table, s *config.Service, endpoint netip.AddrPort) bool {
-	port := servicemodel.PortName{Name: s.ModelName(), Protocol: s.ModelPort().Protocol}
-	for _, f := range t.FrontendsOf(port) {
-		internal, external := t.PoolsOf(f)
+	before := map[backendKey]check.State{}
+	for f := range held.Table.Frontends() {
+		internal, external := held.Table.PoolsOf(f)
 		for _, p := range []*servicemodel.Pool{internal, external} {
-			if p != nil && slices.ContainsFunc(p.Slots, func(slot servicemodel.Slot) bool {
-				return slot.Endpoint == endpoint
-			}) {
-				return true
+			if p == nil {
+				continue
+			}
+			for _, slot := range p.Slots {
+				before[backendKey{f.Service.Name.Name, slot.Endpoint}] = check.Up
 			}
 		}
 	}
-	return false
+	return b.take(ctx, f, before)
 }
 
 // reload reads the file again. If the file has an error, the previous one stays in force.
 func (b *balancer) reload(ctx context.Context, name string) {
 	f, err := config.Load(name)
 	if err == nil {
-		before := b.backendStates()
-		err = b.take(ctx, f, func(s *config.Service, e *config.Backend) check.State {
-			return before[backendKey{s.Name, e.Address}]
-		})
+		err = b.take(ctx, f, b.backendStates())
 	}
 	b.mu.Lock()
 	b.reloads[err == nil]++
@@ -93,10 +80,10 @@ func (b *balancer) reload(ctx context.Context, name string) {
 	}
 }
 
-// take replaces the previous file, unless the kernel cannot hold the new one. known returns the
-// known state of backends whose checks are new.
+// take replaces the previous file, unless the kernel cannot hold the new one. before has the known
+// states of backends, for new checks.
 func (b *balancer) take(ctx context.Context, f *config.File,
-	known func(*config.Service, *config.Backend) check.State) error {
+	before map[backendKey]check.State) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	targets, users := map[check.Target]check.State{}, map[check.Target][]*config.Service{}
@@ -109,7 +96,7 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 					users[t] = append(users[t], s)
 				}
 				if targets[t] != check.Up { // it is up if it is up for one service
-					targets[t] = known(s, e)
+					targets[t] = before[backendKey{s.Name, e.Address}]
 				}
 			}
 		}

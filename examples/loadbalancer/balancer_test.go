@@ -110,10 +110,7 @@ func TestVerdictsOutliveReloads(t *testing.T) {
 		time.Minute, time.Millisecond)
 	known := b.backendStates()
 	next := parse(t, seldom, closed, "2h")
-	require.NoError(t, b.take(t.Context(), next, func(s *config.Service,
-		e *config.Backend) check.State {
-		return known[backendKey{s.Name, e.Address}]
-	}))
+	require.NoError(t, b.take(t.Context(), next, known))
 	require.Equal(t, "10.0.0.1 10.0.0.2", b.endpoints("web"))
 	require.Len(t, b.monitor.Reports(), 1)
 	b.heard(check.Report{Target: check.Target{Addr: netip.AddrPort{}}}) // a removed target
@@ -156,7 +153,7 @@ func TestHostileClientsAreDisconnected(t *testing.T) {
 	})
 	servetest.Hostile(t, "/", 0, func(l net.Listener) func() {
 		ctx, stop := context.WithCancel(context.Background())
-		go func() { _ = serve(ctx, l, answers{answer, func() {}}) }()
+		go func() { _ = serve(ctx, l, answer) }()
 		return stop
 	})
 }

@@ -308,7 +308,9 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	g, ctx := errgroup.WithContext(ctx)
 	g.Go(func() error { return engine.Run(ctx, nil) })
 	if listener != nil {
-		g.Go(func() error { return serve(ctx, listener, b.handler(keeper, table)) })
+		handler, closeHandler := b.handler(keeper, table)
+		defer closeHandler()
+		g.Go(func() error { return serve(ctx, listener, handler) })
 	}
 	g.Go(func() error { return b.follow(ctx, o.config, hangup) })
 	return g.Wait()

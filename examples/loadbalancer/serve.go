@@ -21,14 +21,10 @@ import (
 	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 )
 
-// answers serves the program's HTTP paths.
-type answers struct {
-	http.Handler
-	close func()
-}
-
-// handler answers /metrics, /healthz and /backends, and shows the page elsewhere.
-func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) answers {
+// handler answers /metrics, /healthz and /backends, and shows the page elsewhere, until it is
+// closed.
+func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) (h http.Handler,
+	closeIt func()) {
 	collector := metrics.New(b.engine, &metrics.Config{Flows: keeper, Conntrack: table})
 	shown := page.New(b.engine, &page.Config{Conntrack: table})
 	registry := prometheus.NewRegistry()
@@ -42,16 +38,14 @@ func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) answers
 		json.NewEncoder(w).Encode(b.backends()) //nolint:errcheck // the client went away
 	})
 	mux.Handle("/", shown)
-	return answers{mux, func() {
+	return mux, func() {
 		collector.Close()
 		shown.Close() //nolint:errcheck // never fails
-	}}
+	}
 }
 
 // serve serves until the context ends. It disconnects clients that are slow or idle.
-func serve(ctx context.Context, l net.Listener, h answers) error {
-	defer h.close()
-	var handler http.Handler = h
+func serve(ctx context.Context, l net.Listener, handler http.Handler) error {
 	if l.Addr().(*net.TCPAddr).IP.IsLoopback() {
 		handler = page.Loopback(handler)
 	}
@@ -101,21 +95,19 @@ func (b *balancer) backends() []backendStatus {
 				State: backendState(s, e,
 					func(t check.Target) check.State { return reports[t].State }).String()}
 			for _, t := range s.Targets(e) {
-				st.Checks = append(st.Checks, newCheckStatus(t, reports[t]))
+				r := reports[t]
+				c := checkStatus{Check: t.String(), State: r.State.String(), Since: r.Since,
+					Passed: r.Passed, Failed: r.Failed,
+					Milliseconds: float64(r.Took.Microseconds()) / 1000}
+				if r.Err != nil {
+					c.Error = r.Err.Error()
+				}
+				st.Checks = append(st.Checks, c)
 			}
 			out = append(out, st)
 		}
 	}
 	return out
-}
-
-func newCheckStatus(t check.Target, r check.Report) checkStatus {
-	c := checkStatus{Check: t.String(), State: r.State.String(), Since: r.Since, Passed: r.Passed,
-		Failed: r.Failed, Milliseconds: float64(r.Took.Microseconds()) / 1000}
-	if r.Err != nil {
-		c.Error = r.Err.Error()
-	}
-	return c
 }
 
 // verdicts are metrics of the checks' verdicts.

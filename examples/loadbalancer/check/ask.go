@@ -12,6 +12,7 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"slices"
 	"strings"
 
 	"google.golang.org/grpc"
@@ -94,7 +95,13 @@ func askHTTP(ctx context.Context, t Target,
 		return err
 	}
 	defer answer.Body.Close()
-	if !rightStatus(t.Spec.Status, answer.StatusCode) {
+	right, err := parseStatus(t.Spec.Status)
+	if err != nil {
+		return err
+	}
+	if !slices.ContainsFunc(right, func(c codes) bool {
+		return c.first <= answer.StatusCode && answer.StatusCode <= c.last
+	}) {
 		return fmt.Errorf("status %d", answer.StatusCode)
 	}
 	if t.Spec.Digest == "" {
@@ -108,20 +115,6 @@ func askHTTP(ctx context.Context, t Target,
 		return fmt.Errorf("the body has the digest %s", got)
 	}
 	return nil
-}
-
-// rightStatus reports whether a code is in the list.
-func rightStatus(list string, code int) bool {
-	all, err := parseStatus(list)
-	if err != nil {
-		return false
-	}
-	for _, c := range all {
-		if c.first <= code && code <= c.last {
-			return true
-		}
-	}
-	return false
 }
 
 // askGRPC asks the health service of a server (grpc.health.v1).

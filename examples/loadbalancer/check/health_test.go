@@ -30,12 +30,12 @@ func TestVerdictsTakeSeveralAnswers(t *testing.T) {
 		{"who flaps keeps the verdict", Up, "-+--+-+--+", "UUUUUUUUUU"},
 		{"whatever it was", Down, "+-+-+-", "DDDDDD"},
 	} {
-		h := health{rise: 2, fall: 3, state: c.before}
+		w := watch{report: Report{Target: Target{Spec: Spec{Rise: 2, Fall: 3}}, State: c.before}}
 		var got strings.Builder
 		for _, a := range c.answers {
-			before := h.state
-			require.Equal(t, h.hear(a == '+'), h.state != before, c.name)
-			got.WriteString(strings.ToUpper(h.state.String()[:1]))
+			before := w.report.State
+			require.Equal(t, w.hear(a == '+'), w.report.State != before, c.name)
+			got.WriteString(strings.ToUpper(w.report.State.String()[:1]))
 		}
 		require.Equal(t, c.want, got.String(), c.name)
 	}

@@ -39,10 +39,9 @@ type Monitor struct {
 
 // watch is one target that is being asked.
 type watch struct {
-	stop   context.CancelFunc
-	turns  chan struct{}
-	health health
-	report Report
+	stop    context.CancelFunc
+	report  Report
+	against int // answers in a row that contradict the state
 }
 
 // NewMonitor returns a monitor without targets. It calls tell whenever the state of a target
@@ -79,7 +78,6 @@ func (m *Monitor) Set(targets map[Target]State, concurrency int) {
 		m.turns = make(chan struct{}, concurrency)
 	}
 	for t, w := range m.watched {
-		w.turns = m.turns
 		if _, wanted := targets[t]; !wanted {
 			w.stop()
 			delete(m.watched, t)
@@ -90,8 +88,7 @@ func (m *Monitor) Set(targets map[Target]State, concurrency int) {
 			continue
 		}
 		ctx, stop := context.WithCancel(m.ctx)
-		w := &watch{stop: stop, turns: m.turns, report: Report{Target: t, State: before},
-			health: health{rise: t.Spec.Rise, fall: t.Spec.Fall, state: before}}
+		w := &watch{stop: stop, report: Report{Target: t, State: before}}
 		m.watched[t] = w
 		m.work.Go(func() {
 			defer stop()
@@ -132,7 +129,7 @@ func (m *Monitor) follow(ctx context.Context, t Target, w *watch) {
 		case <-timer.C:
 		}
 		m.mu.Lock()
-		turns := w.turns
+		turns := m.turns
 		m.mu.Unlock()
 		select {
 		case <-ctx.Done():
@@ -157,19 +154,19 @@ func (m *Monitor) heard(t Target, w *watch, err error, start time.Time) time.Dur
 		m.mu.Unlock()
 		return 0 // its context has ended
 	}
-	changed := w.health.hear(err == nil)
+	changed := w.hear(err == nil)
 	w.report.Err, w.report.Took = err, time.Since(start)
 	if err == nil {
 		w.report.Passed++
 	} else {
 		w.report.Failed++
 	}
-	wait := t.Spec.Interval - jitter(t.Spec)
-	if w.health.doubtful() {
-		wait = t.Spec.Retry
-	}
 	if changed {
-		w.report.State, w.report.Since = w.health.state, time.Now()
+		w.report.Since = time.Now()
+	}
+	wait := t.Spec.Retry
+	if w.against == 0 {
+		wait = t.Spec.Interval - jitter(t.Spec)
 	}
 	r := w.report
 	m.mu.Unlock()
@@ -203,29 +200,19 @@ const (
 // String returns "unknown", "up" or "down".
 func (s State) String() string { return [...]string{"unknown", "up", "down"}[s] }
 
-// health makes verdicts out of answers.
-type health struct {
-	rise, fall int
-	state      State
-	against    int // answers in a row that contradict the state
-}
-
 // hear counts an answer, and reports whether it changed the state.
-func (h *health) hear(ok bool) (changed bool) {
-	says, need := Down, h.fall
+func (w *watch) hear(ok bool) (changed bool) {
+	says, need := Down, w.report.Target.Spec.Fall
 	if ok {
-		says, need = Up, h.rise
+		says, need = Up, w.report.Target.Spec.Rise
 	}
-	if says == h.state {
-		h.against = 0
+	if says == w.report.State {
+		w.against = 0
 		return false
 	}
-	if h.against++; h.state != Unknown && h.against < need {
+	if w.against++; w.report.State != Unknown && w.against < need {
 		return false
 	}
-	h.state, h.against = says, 0
+	w.report.State, w.against = says, 0
 	return true
 }
-
-// doubtful reports whether the last answer contradicts the state.
-func (h *health) doubtful() bool { return h.against > 0 }

@@ -76,17 +76,11 @@ func (s *source) fail(path, format string, args ...any) {
 
 // at returns an error with the line of a field.
 func (s *source) at(path string, err error) *FieldError {
-	line := 0
-	for p := path; ; p = p[:strings.LastIndexAny(p, ".[")] {
-		if l, ok := s.lines[p]; ok {
-			line = l
-			break
-		}
-		if !strings.ContainsAny(p, ".[") {
-			break
+	for p := path; ; p = p[:max(0, strings.LastIndexAny(p, ".["))] {
+		if line, ok := s.lines[p]; ok || p == "" {
+			return &FieldError{s.file, line, path, err}
 		}
 	}
-	return &FieldError{s.file, line, path, err}
 }
 
 // decode reads a node into a value. path is the path of the value, for errors.
@@ -103,9 +97,10 @@ func (s *source) decode(n *yaml.Node, v reflect.Value, path string) {
 	if n.Tag == "!!null" {
 		return
 	}
+	_, isText := v.Addr().Interface().(encoding.TextUnmarshaler)
 	switch {
-	case v.CanAddr() && isText(v.Addr()):
-		s.text(n, v, path)
+	case isText: // whatever its kind
+		s.scalar(n, v, path)
 	case v.Kind() == reflect.Pointer:
 		v.Set(reflect.New(v.Type().Elem()))
 		s.decode(n, v.Elem(), path)
@@ -114,25 +109,7 @@ func (s *source) decode(n *yaml.Node, v reflect.Value, path string) {
 	case v.Kind() == reflect.Slice:
 		s.elements(n, v, path)
 	default:
-		if n.Kind != yaml.ScalarNode {
-			s.fail(path, "must be a single value")
-		} else if err := scalar(n, v); err != nil {
-			s.fail(path, "%q: %w", n.Value, err)
-		}
-	}
-}
-
-func isText(v reflect.Value) bool { _, ok := v.Interface().(encoding.TextUnmarshaler); return ok }
-
-// text reads a value that has an UnmarshalText.
-func (s *source) text(n *yaml.Node, v reflect.Value, path string) {
-	if n.Kind != yaml.ScalarNode {
-		s.fail(path, "must be a single value")
-		return
-	}
-	into := v.Addr().Interface().(encoding.TextUnmarshaler)
-	if err := into.UnmarshalText([]byte(n.Value)); err != nil {
-		s.fail(path, "%w", err)
+		s.scalar(n, v, path)
 	}
 }
 
@@ -161,15 +138,17 @@ func (s *source) fields(n *yaml.Node, v reflect.Value, path string) {
 		key := n.Content[i]
 		at := strings.TrimPrefix(path+"."+key.Value, ".")
 		s.lines[at] = key.Line
-		field := fieldOf(v, key.Value)
+		all := names(v.Type())
+		field := slices.Index(all, key.Value)
 		switch {
-		case !field.IsValid():
-			s.fail(at, "no such field: there are %s", strings.Join(names(v.Type()), ", "))
+		case key.Value == "" || field < 0:
+			all = slices.DeleteFunc(all, func(name string) bool { return name == "" })
+			s.fail(at, "no such field: there are %s", strings.Join(all, ", "))
 		case seen[key.Value]:
 			s.fail(at, "stands here a second time")
 		default:
 			seen[key.Value] = true
-			s.decode(n.Content[i+1], field, at)
+			s.decode(n.Content[i+1], v.Field(field), at)
 		}
 	}
 }
@@ -180,59 +159,53 @@ func Name(f reflect.StructField) string {
 	return name
 }
 
-// fieldOf returns the field with a name in YAML; the zero Value if there is none.
-func fieldOf(v reflect.Value, name string) reflect.Value {
-	for i := range v.NumField() {
-		if n := Name(v.Type().Field(i)); n != "" && n == name {
-			return v.Field(i)
-		}
-	}
-	return reflect.Value{}
-}
-
-// names returns the names of the fields of a type.
-func names(t reflect.Type) (out []string) {
-	for i := range t.NumField() {
-		if name := Name(t.Field(i)); name != "" {
-			out = append(out, name)
-		}
+// names returns the name of each field of a type.
+func names(t reflect.Type) []string {
+	out := make([]string, t.NumField())
+	for i := range out {
+		out[i] = Name(t.Field(i))
 	}
 	return out
 }
 
 // scalar reads a single value.
-func scalar(n *yaml.Node, v reflect.Value) error {
-	if v.Type() == reflect.TypeFor[time.Duration]() {
-		d, err := time.ParseDuration(n.Value)
-		if err != nil || d < 0 {
-			return errors.New("must be a time such as 500ms or 2s")
-		}
-		v.SetInt(int64(d))
-		return nil
+func (s *source) scalar(n *yaml.Node, v reflect.Value, path string) {
+	if n.Kind != yaml.ScalarNode {
+		s.fail(path, "must be a single value")
+		return
 	}
-	switch v.Kind() {
-	case reflect.String:
-		v.SetString(n.Value)
-	case reflect.Bool:
-		b, err := strconv.ParseBool(n.Value)
-		if err != nil {
-			return errors.New("must be true or false")
+	var err error
+	wrong := func(format string, args ...any) {
+		s.fail(path, "%q: "+format, append([]any{n.Value}, args...)...)
+	}
+	switch into := v.Addr().Interface().(type) {
+	case encoding.TextUnmarshaler:
+		if err = into.UnmarshalText([]byte(n.Value)); err != nil {
+			s.fail(path, "%w", err) // it names the value
 		}
-		v.SetBool(b)
-	case reflect.Int:
-		i, err := strconv.ParseInt(n.Value, 10, 32)
-		if err != nil || i < 0 {
-			return fmt.Errorf("must be a number from 0 to %d", math.MaxInt32)
+	case *time.Duration:
+		if *into, err = time.ParseDuration(n.Value); err != nil || *into < 0 {
+			wrong("must be a time such as 500ms or 2s")
 		}
-		v.SetInt(i)
-	case reflect.Uint16:
-		u, err := strconv.ParseUint(n.Value, 10, 16)
-		if err != nil {
-			return fmt.Errorf("must be a number from 0 to %d", math.MaxUint16)
+	case *string:
+		*into = n.Value
+	case *bool:
+		if *into, err = strconv.ParseBool(n.Value); err != nil {
+			wrong("must be true or false")
 		}
-		v.SetUint(u)
+	case *int:
+		if i, err := strconv.ParseInt(n.Value, 10, 32); err != nil || i < 0 {
+			wrong("must be a number from 0 to %d", math.MaxInt32)
+		} else {
+			*into = int(i)
+		}
+	case *uint16:
+		if u, err := strconv.ParseUint(n.Value, 10, 16); err != nil {
+			wrong("must be a number from 0 to %d", math.MaxUint16)
+		} else {
+			*into = uint16(u)
+		}
 	default:
-		return fmt.Errorf("cannot be a %s", v.Type())
+		wrong("cannot be a %s", v.Type())
 	}
-	return nil
 }
