@@ -7,11 +7,13 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"slices"
 	"strconv"
 	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/kernlb/kernlb/internal/hostaddrs"
 	"github.com/kernlb/kernlb/internal/serve"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -224,16 +226,8 @@ func (p *NodePorts) listenAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 }
 
 func interfaceAddrs() ([]netip.Addr, error) {
-	l, err := net.InterfaceAddrs()
-	var addrs []netip.Addr
-	for _, a := range l {
-		if n, ok := a.(*net.IPNet); ok {
-			if addr, ok := netip.AddrFromSlice(n.IP); ok && !addr.IsLinkLocalUnicast() {
-				addrs = append(addrs, addr.Unmap())
-			}
-		}
-	}
-	return addrs, err
+	all, err := hostaddrs.All()
+	return slices.DeleteFunc(all, netip.Addr.IsLinkLocalUnicast), err
 }
 
 // listen opens a port and serves it.

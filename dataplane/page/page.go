@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/internal/hostaddrs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -74,7 +75,7 @@ func New(e *dataplane.Engine, cfg *Config) *Page {
 		p.cfg = *cfg
 	}
 	if p.cfg.Addresses == nil {
-		p.cfg.Addresses = interfaceAddrs
+		p.cfg.Addresses = hostaddrs.All
 	}
 	if p.cfg.Problems == nil {
 		p.cfg.Problems = func() []string { return nil }
@@ -148,19 +149,6 @@ func Loopback(h http.Handler) http.Handler {
 		}
 		h.ServeHTTP(w, r)
 	})
-}
-
-func interfaceAddrs() ([]netip.Addr, error) {
-	l, err := net.InterfaceAddrs()
-	var addrs []netip.Addr
-	for _, a := range l {
-		if n, ok := a.(*net.IPNet); ok {
-			if addr, ok := netip.AddrFromSlice(n.IP); ok {
-				addrs = append(addrs, addr.Unmap())
-			}
-		}
-	}
-	return addrs, err
 }
 
 // table returns the table that the kernel holds. If that is not known, it returns the table of the
