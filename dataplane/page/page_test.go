@@ -163,6 +163,47 @@ func TestTheListFollowsTheEngine(t *testing.T) {
 	require.Zero(t, got.All)
 }
 
+// The pages say what the kernel holds of a refused service. A refused family is no service, so
+// nothing links to it.
+func TestRefusalsSayWhatIsLeft(t *testing.T) {
+	t.Parallel()
+	n := sm.Name{Namespace: "default", Name: "web"}
+	for want, cfg := range map[string]dataplane.Config{
+		"The service is left out: ":             {},
+		"The service is as it was before: ":     {KeepRefused: true},
+		"The service is without some endpoints": {LeaveOutEndpoints: true},
+	} {
+		backend := memory.New(nil)
+		e := dataplane.New(backend, &cfg)
+		p := page.New(e, nil)
+		ok(e.Apply(t.Context(), web()))(t)
+		bad := web()
+		if cfg.LeaveOutEndpoints {
+			bad = bad.WithEndpoints(n, append(bad.Endpoints(n), sm.Endpoint{Ready: true}))
+		} else {
+			bad = bad.WithService(service(n, addr(10, 96, 10), func(s *sm.Service) {
+				s.Ports[0].Port = 0
+			}))
+		}
+		ok(e.Apply(t.Context(), bad))(t)
+		_, body := ask(p, "/service?name=default/web")
+		require.Contains(t, body, want)
+
+		backend.Refuse(func(c *sm.ChangeSet) error {
+			if c.New.Rules().OnlyFamily != 0 {
+				return nil
+			}
+			return &dataplane.UnsupportedError{Object: "the kernel",
+				Field: dataplane.FieldFamily, Value: "IPv6"}
+		})
+		e.Resync()
+		ok(e.Apply(t.Context(), web()))(t)
+		_, body = ask(p, "/refused")
+		require.Contains(t, body, `<th scope="row">IPv6</th>`)
+		require.NoError(t, p.Close())
+	}
+}
+
 // slow is a backend whose Cleanup calls a function.
 type slow struct {
 	*memory.Backend
