@@ -259,6 +259,23 @@ func (s tableView) PoolsOf(f *Frontend) (internal, external *Pool) {
 	return internal, external
 }
 
+// Slots yields the slots of the pools of a frontend. An endpoint of both pools comes twice.
+func (s tableView) Slots(f *Frontend) iter.Seq[Slot] {
+	internal, external := s.PoolsOf(f)
+	return func(yield func(Slot) bool) {
+		for _, p := range []*Pool{internal, external} {
+			if p == nil {
+				continue
+			}
+			for _, slot := range p.Slots {
+				if !yield(slot) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Contents returns the contents that a kernel holds. [NewTable] makes an equal table from them.
 func (s tableView) Contents() Contents {
 	return Contents{Rules: s.t.Rules(), Frontends: slices.Collect(s.t.Frontends()),

@@ -4,6 +4,7 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -104,16 +105,10 @@ type Row struct {
 func (s *Sums) Rows(t *servicemodel.Table, f *servicemodel.Frontend) []Row {
 	rows := []Row{{f.Key, nil, s.Frontend(f.Key)}}
 	seen := map[netip.AddrPort]bool{}
-	internal, external := t.PoolsOf(f)
-	for _, p := range []*servicemodel.Pool{internal, external} {
-		if p == nil {
-			continue
-		}
-		for _, slot := range p.Slots {
-			if !seen[slot.Endpoint] {
-				seen[slot.Endpoint] = true
-				rows = append(rows, Row{f.Key, &slot.Endpoint, s.Endpoint(f.Key, slot.Endpoint)})
-			}
+	for slot := range nocopy.Of(t).Slots(f) {
+		if !seen[slot.Endpoint] {
+			seen[slot.Endpoint] = true
+			rows = append(rows, Row{f.Key, &slot.Endpoint, s.Endpoint(f.Key, slot.Endpoint)})
 		}
 	}
 	return rows

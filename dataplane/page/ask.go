@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -31,8 +32,6 @@ type askData struct {
 	// first 64.
 	Left int `json:"left,omitzero"`
 }
-
-func (d *askData) title() string { return d.Name.String() }
 
 // answer is the result of a connection to an endpoint.
 type answer struct {
@@ -59,17 +58,15 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	d := &askData{Name: e.name, Answers: []answer{}}
 	seen := map[netip.AddrPort]bool{}
 	for _, f := range e.frontends {
-		for _, pool := range poolsOf(l.Held, f) {
-			for i := range pool.Slots {
-				at := pool.Slots[i].Endpoint
-				switch {
-				case seen[at] && f.Service.Protocol == servicemodel.TCP:
-				case f.Service.Protocol != servicemodel.TCP || len(d.Answers) == maxAsked:
-					d.Left++
-				default:
-					seen[at] = true
-					d.Answers = append(d.Answers, answer{Endpoint: at})
-				}
+		for slot := range nocopy.Of(l.Held).Slots(f) {
+			at := slot.Endpoint
+			switch {
+			case seen[at] && f.Service.Protocol == servicemodel.TCP:
+			case f.Service.Protocol != servicemodel.TCP || len(d.Answers) == maxAsked:
+				d.Left++
+			default:
+				seen[at] = true
+				d.Answers = append(d.Answers, answer{Endpoint: at})
 			}
 		}
 	}

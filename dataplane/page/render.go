@@ -7,8 +7,10 @@ import (
 	"errors"
 	"fmt"
 	"html/template"
+	"io/fs"
 	"net/http"
-	"net/netip"
+	"net/url"
+	"path"
 	"strings"
 	"time"
 
@@ -45,7 +47,7 @@ func codeOf(err error) int {
 //go:embed files
 var files embed.FS
 
-// templates are the pages by the names of their views, each with its frame.
+// templates are the pages by the names of their files, each with its frame.
 var templates = parseTemplates()
 
 func parseTemplates() map[string]*template.Template {
@@ -54,61 +56,68 @@ func parseTemplates() map[string]*template.Template {
 		"percent": percent,
 		"count":   count,
 		"join":    strings.Join,
-		"addr":    addrText,
 	}).ParseFS(files, "files/frame.html"))
 	all := map[string]*template.Template{}
-	for name := range titles {
-		all[name] = template.Must(template.Must(frame.Clone()).ParseFS(files,
-			"files/"+name+".html"))
+	names, _ := fs.Glob(files, "files/*.html") // the pattern is valid
+	for _, name := range names {
+		all[path.Base(name)] = template.Must(template.Must(frame.Clone()).ParseFS(files, name))
 	}
 	return all
 }
 
+// refreshKey is the parameter of a page that reloads itself.
+const (
+	refreshKey = "refresh"
+	refreshOn  = "on"
+)
+
 // frame is the part of each page outside the view, with the data of the view.
 type frame struct {
 	View   string
-	Title  string
 	JSON   string // the address of the same as JSON
 	Status *dataplane.Status
-	Node   string
 	Data   any
 	Err    error
 	// Problems is the number of [Config.Problems].
 	Problems int
-	refresh
+	// Refreshes says whether the browser reloads the page after a while. The page itself asks for
+	// this, without a script. The reader switches it on and off by a link, because pages that
+	// change during reading are not for everybody (WCAG 2.2, 2.2.2).
+	Refreshes bool
+	Switch    string // the link that switches it; the same page otherwise
+	Keep      string // the parameters that keep it on another page
 }
 
 // Wrong counts the entries of the page /refused that need attention.
 func (f *frame) Wrong() int { return f.Problems + len(f.Status.Refused) }
 
-// titled is data with a title of its own.
-type titled interface{ title() string }
-
-var titles = map[string]string{"services": "Services", "service": "Service", "refused": "Refused",
-	"recent": "Recent", "conntrack": "Conntrack", "trace": "Trace", "hooks": "Hooks",
-	"ask": "Service"}
+// refresh sets the fields about reloading from the parameters of the request.
+func (f *frame) refresh(q url.Values) {
+	if f.Refreshes = q.Get(refreshKey) == refreshOn; f.Refreshes {
+		f.Keep = "?" + url.Values{refreshKey: {refreshOn}}.Encode()
+		q.Del(refreshKey)
+	} else {
+		q.Set(refreshKey, refreshOn)
+	}
+	f.Switch = "?" + q.Encode()
+}
 
 // html returns a handler that shows a view in a browser.
 func (p *Page) html(name string, v view) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		status := p.engine.Status()
 		data, err := v(r, &status)
-		f := frame{View: name, Title: titles[name], JSON: "./" + name + ".json", Status: &status,
-			Data: data, Node: status.State.Node().Name, Err: err,
+		f := frame{View: name, Status: &status, Data: data, Err: err,
 			Problems: len(p.cfg.Problems())}
-		if t, ok := data.(titled); ok {
-			f.Title = t.title()
-		}
-		if name == "ask" {
-			f.JSON = "" // a link does not ask
-		} else {
-			f.refresh = refreshOf(r)
-		}
-		if r.URL.RawQuery != "" && f.JSON != "" {
-			f.JSON += "?" + r.URL.RawQuery
+		if name != "ask" { // a link does not ask
+			f.JSON = "./" + name + ".json"
+			if r.URL.RawQuery != "" {
+				f.JSON += "?" + r.URL.RawQuery
+			}
+			f.refresh(r.URL.Query())
 		}
 		var b bytes.Buffer
-		if err := templates[name].Execute(&b, &f); err != nil {
+		if err := templates[name+".html"].Execute(&b, &f); err != nil {
 			http.Error(w, err.Error(), http.StatusInternalServerError)
 			return
 		}
@@ -167,12 +176,4 @@ func count(n int, what string) string {
 		return "1 " + what
 	}
 	return fmt.Sprintf("%d %ss", n, what)
-}
-
-// addrText returns an address as text, or "" if it is not set.
-func addrText(a netip.Addr) string {
-	if !a.IsValid() {
-		return ""
-	}
-	return a.String()
 }

@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -67,15 +66,4 @@ func (w *word) isEndpoint(e *entry) bool {
 	return slices.ContainsFunc(e.endpoints, func(ep servicemodel.Endpoint) bool {
 		return ep.Addr == w.addr && (w.port == 0 || slices.ContainsFunc(ep.Ports, port))
 	})
-}
-
-// poolsOf returns the pools of a frontend: none, one or two. The table shares them.
-func poolsOf(t *servicemodel.Table, f *servicemodel.Frontend) (l []*servicemodel.Pool) {
-	internal, external := nocopy.Of(t).PoolsOf(f)
-	for _, pool := range []*servicemodel.Pool{internal, external} {
-		if pool != nil {
-			l = append(l, pool)
-		}
-	}
-	return l
 }

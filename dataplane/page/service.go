@@ -35,8 +35,6 @@ type serviceData struct {
 	CanRead  bool `json:"-"` // counters can be read
 }
 
-func (d *serviceData) title() string { return d.Name.String() }
-
 // Bad reports whether the service needs attention.
 func (d *serviceData) Bad() bool { return d.Condition.bad() }
 

@@ -2,10 +2,12 @@ package page
 
 import (
 	"net/http"
+	"net/netip"
 	"net/url"
 	"strconv"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -40,9 +42,9 @@ type serviceRow struct {
 // Bad reports whether the service needs attention.
 func (r serviceRow) Bad() bool { return r.Condition.bad() }
 
-// At returns the address of another page of the list.
-func (d *servicesData) At(page int) string {
-	q := url.Values{"show": {d.Show}, "page": {strconv.Itoa(page)}}
+// Turn returns the address of the page of the list that comes some pages later.
+func (d *servicesData) Turn(pages int) string {
+	q := url.Values{"show": {d.Show}, "page": {strconv.Itoa(d.Page + pages)}}
 	if d.Query != "" {
 		q.Set("q", d.Query)
 	}
@@ -50,17 +52,6 @@ func (d *servicesData) At(page int) string {
 		q.Set(refreshKey, d.Refresh)
 	}
 	return "./?" + q.Encode()
-}
-
-// Before returns the number of the previous page, 0 if this is the first.
-func (d *servicesData) Before() int { return d.Page - 1 }
-
-// After returns the number of the next page, 0 if this is the last.
-func (d *servicesData) After() int {
-	if d.Page == d.Pages {
-		return 0
-	}
-	return d.Page + 1
 }
 
 func (p *Page) services(r *http.Request, s *dataplane.Status) (any, error) {
@@ -109,17 +100,14 @@ func (d *servicesData) fill(l *listing) {
 func (l *listing) row(e *entry) serviceRow {
 	r := serviceRow{Service: e.name, Condition: e.condition,
 		Frontends: make([]servicemodel.FrontendKey, len(e.frontends))}
-	endpoints := map[servicemodel.Slot]bool{}
+	endpoints := map[netip.AddrPort]bool{}
 	for i, f := range e.frontends {
 		r.Frontends[i] = f.Key
 		if cause := l.Held.Cause(f); cause.Kind != "" && r.Cause == "" {
 			r.Cause = cause.String()
 		}
-		for _, pool := range poolsOf(l.Held, f) {
-			for _, slot := range pool.Slots {
-				slot.Weight = 0
-				endpoints[slot] = true
-			}
+		for slot := range nocopy.Of(l.Held).Slots(f) {
+			endpoints[slot.Endpoint] = true
 		}
 	}
 	r.Endpoints = len(endpoints)
