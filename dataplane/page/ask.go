@@ -56,18 +56,22 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	}
 	defer release()
 	d := &askData{Name: e.name, Answers: []answer{}}
-	seen := map[netip.AddrPort]bool{}
+	type target struct {
+		protocol servicemodel.Protocol
+		endpoint netip.AddrPort
+	}
+	seen := map[target]bool{}
 	for _, f := range e.frontends {
 		for slot := range nocopy.Of(l.Held).Slots(f) {
-			at := slot.Endpoint
+			at := target{f.Service.Protocol, slot.Endpoint}
 			switch {
-			case seen[at] && f.Service.Protocol == servicemodel.TCP:
-			case f.Service.Protocol != servicemodel.TCP || len(d.Answers) == maxAsked:
+			case seen[at]:
+			case at.protocol != servicemodel.TCP || len(d.Answers) == maxAsked:
 				d.Left++
 			default:
-				seen[at] = true
-				d.Answers = append(d.Answers, answer{Endpoint: at})
+				d.Answers = append(d.Answers, answer{Endpoint: at.endpoint})
 			}
+			seen[at] = true
 		}
 	}
 	p.askAll(r.Context(), d.Answers)

@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"net/url"
 	"os"
 	"strings"
@@ -101,7 +102,10 @@ func TestOnlyThePageItselfAsks(t *testing.T) {
 func TestAskingIsBounded(t *testing.T) {
 	t.Parallel()
 	var now, most, all atomic.Int64
-	s := holding(t, many(1, 100), &page.Config{Dial: func(context.Context, string, string) (
+	st := many(1, 100)
+	svc := st.Service(name(0))
+	svc.ExternalIPs = []netip.Addr{addr(203, 0, 113)} // the endpoints have a second frontend
+	s := holding(t, st.WithService(svc), &page.Config{Dial: func(context.Context, string, string) (
 		net.Conn, error) {
 		all.Add(1)
 		n := now.Add(1)
