@@ -109,10 +109,9 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 	if len(args) == 0 {
 		return nil, errors.New("what is to be done? " + hint)
 	}
-	name := args[0]
-	switch name {
-	case "-h", "-help", "--help", "help":
-		if len(args) == 1 {
+	help := []string{"-h", "-help", "--help", "help"}
+	if slices.Contains(help, args[0]) {
+		if len(args) == 1 || slices.Contains(help, args[1]) {
 			fmt.Fprint(stdout, "usage: kernlb COMMAND [flags]\n\ncommands:\n")
 			for _, c := range all {
 				printWrapped(stdout, fmt.Sprintf("  %-9s", c.name), 11, c.about)
@@ -120,8 +119,10 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 			fmt.Fprintln(stdout, "\nkernlb COMMAND -h shows its flags, and an example.")
 			return nil, flag.ErrHelp
 		}
-		return parse(o, []string{args[1], "-h"}, stdout)
-	case "-version", "--version":
+		args = []string{args[1], "-h"}
+	}
+	name := args[0]
+	if name == "-version" || name == "--version" {
 		name = "version"
 	}
 	i := slices.IndexFunc(all, func(c command) bool { return c.name == name })

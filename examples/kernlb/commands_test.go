@@ -106,7 +106,7 @@ func TestFlagsStandAroundWhatACommandIsAbout(t *testing.T) {
 // no others.
 func TestHelp(t *testing.T) {
 	t.Parallel()
-	for _, line := range []string{"-h", "--help", "help"} {
+	for _, line := range []string{"-h", "--help", "help", "-h -h", "help help", "help -h"} {
 		code, out, errs := run(t, line)
 		require.Equal(t, exitDone, code)
 		require.Empty(t, errs)

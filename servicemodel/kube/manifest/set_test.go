@@ -102,8 +102,9 @@ func TestLongNamesAreToldApart(t *testing.T) {
 	t.Parallel()
 	name := strings.Repeat("x", 63)
 	slice := func(suffix string) string {
-		return "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, metadata: {name: " + name +
-			suffix + ", labels: {kubernetes.io/service-name: " + name + "}}, addressType: IPv4}\n"
+		return "---\n{apiVersion: discovery.k8s.io/v1, kind: EndpointSlice, addressType: IPv4, " +
+			"metadata: {name: " + name + suffix + ", labels: {kubernetes.io/service-name: " + name +
+			"}}}\n"
 	}
 	s := NewSet(kube.Config{Strict: true})
 	r, err := s.Put("a", strings.NewReader(slice("-a")+slice("-b")))
