@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	corev1 "k8s.io/api/core/v1"
+	discoveryv1 "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/util/validation"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -24,7 +25,12 @@ func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 	for i := range e.Subsets {
 		s := &e.Subsets[i]
 		at := fmt.Sprintf("subsets[%d].", i)
-		ports := subsetPorts(s.Ports, at+"ports", r)
+		given := make([]discoveryv1.EndpointPort, len(s.Ports))
+		for j := range s.Ports {
+			p := &s.Ports[j]
+			given[j] = discoveryv1.EndpointPort{Name: &p.Name, Protocol: &p.Protocol, Port: &p.Port}
+		}
+		ports := endpointPorts(given, at+"ports", r, r.invalid)
 		if len(ports) == 0 {
 			continue
 		}
@@ -38,27 +44,6 @@ func translateEndpoints(e *corev1.Endpoints, r *report) *slice {
 		if !slices.Contains(out.families, f) {
 			out.families = append(out.families, f)
 		}
-	}
-	return out
-}
-
-func subsetPorts(ports []corev1.EndpointPort, field string, r *report) []servicemodel.EndpointPort {
-	var out []servicemodel.EndpointPort
-	seen := map[servicemodel.EndpointPort]int{}
-	for i, p := range ports {
-		at := fmt.Sprintf("%s[%d].", field, i)
-		checkPortName(p.Name, at+"name", r)
-		protocol := parseProtocol(p.Protocol, at+"protocol", r)
-		if !checkPort(p.Port, 1, at+"port", r) {
-			continue
-		}
-		if first, ok := claim(seen, servicemodel.EndpointPort{Name: p.Name, Protocol: protocol},
-			i); !ok {
-			r.invalid(at+"name", p.Name, "is the name of %s[%d] too, with the same protocol",
-				field, first)
-		}
-		out = append(out, servicemodel.EndpointPort{Name: p.Name, Protocol: protocol,
-			Port: uint16(p.Port)})
 	}
 	return out
 }

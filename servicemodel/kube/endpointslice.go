@@ -3,6 +3,7 @@ package kube
 import (
 	"fmt"
 	"net/netip"
+	"strconv"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -47,7 +48,7 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 		r.invalid("addressType", string(s.AddressType), "must be IPv4, IPv6 or FQDN")
 		return nil
 	}
-	ports := slicePorts(s.Ports, r)
+	ports := endpointPorts(s.Ports, "ports", r, r.skip) // the API server lets any number pass
 	out := &slice{service: servicemodel.Name{Namespace: s.Namespace, Name: service},
 		families: []servicemodel.Family{family}, ports: ports, triggered: triggeredAt(s)}
 	for i := range s.Endpoints {
@@ -63,36 +64,35 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 	return out
 }
 
-func slicePorts(ports []discoveryv1.EndpointPort, r *report) []servicemodel.EndpointPort {
+// endpointPorts translates the ports in a field. It reports numbers out of range with wrong.
+func endpointPorts(ports []discoveryv1.EndpointPort, field string, r *report,
+	wrong func(field, value, format string, args ...any)) []servicemodel.EndpointPort {
 	var out []servicemodel.EndpointPort
 	seen := map[servicemodel.EndpointPort]int{}
 	for i, p := range ports {
-		at := fmt.Sprintf("ports[%d].", i)
+		at := field + "[" + strconv.Itoa(i) + "]."
 		if p.Name == nil {
 			r.warn(at+"name", "", "is missing, the port is skipped")
 			continue
 		}
 		checkPortName(*p.Name, at+"name", r)
-		protocol := servicemodel.TCP
-		if p.Protocol != nil {
-			protocol = parseProtocol(*p.Protocol, at+"protocol", r)
-		}
+		port := servicemodel.EndpointPort{Name: *p.Name,
+			Protocol: parseProtocol(deref(p.Protocol, ""), at+"protocol", r)}
 		if p.Port == nil {
 			r.warn(at+"port", "",
 				"is missing, which means all ports and cannot be balanced, the port is skipped")
 			continue
 		}
-		if *p.Port < 1 || *p.Port > 65535 { // the API server lets them pass
-			r.skip(at+"port", itoa(*p.Port), "must be between 1 and 65535")
+		if *p.Port < 1 || *p.Port > 65535 {
+			wrong(at+"port", itoa(*p.Port), "must be between 1 and 65535")
 			continue
 		}
-		if first, ok := claim(seen, servicemodel.EndpointPort{Name: *p.Name, Protocol: protocol},
-			i); !ok {
-			r.invalid(at+"name", *p.Name, "is the name of ports[%d] too, with the same protocol",
-				first)
+		if first, ok := claim(seen, port, i); !ok {
+			r.invalid(at+"name", *p.Name, "is the name of %s[%d] too, with the same protocol",
+				field, first)
 		}
-		out = append(out, servicemodel.EndpointPort{Name: *p.Name, Protocol: protocol,
-			Port: uint16(*p.Port)})
+		port.Port = uint16(*p.Port)
+		out = append(out, port)
 	}
 	return out
 }

@@ -19,8 +19,8 @@ type node struct {
 	podCIDRs  []netip.Prefix
 }
 
-func translateNode(n *corev1.Node, r *report) *node {
-	out := &node{zone: n.Labels[corev1.LabelTopologyZone]}
+func translateNode(n *corev1.Node, r *report) node {
+	out := node{zone: n.Labels[corev1.LabelTopologyZone]}
 	for _, kind := range []corev1.NodeAddressType{corev1.NodeInternalIP, corev1.NodeExternalIP} {
 		for i, na := range n.Status.Addresses {
 			if na.Type != kind {

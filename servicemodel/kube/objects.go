@@ -4,6 +4,7 @@ package kube
 
 import (
 	"net/netip"
+	"slices"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -23,7 +24,8 @@ const (
 
 // set handles the newest version of an object. It translates the object, keeps and returns its
 // problems, and puts the translation: the zero T if the object cannot be used.
-func set[T any](t *Tracker, k objectKey, translate func(*report) T, put func(T)) []Problem {
+func set[T any](t *Tracker, k objectKey, translate func(*report) T,
+	put func(servicemodel.Name, T)) []Problem {
 	r := newReport(k, t.config.Strict)
 	meaning := translate(r)
 	if r.failed() {
@@ -31,16 +33,22 @@ func set[T any](t *Tracker, k objectKey, translate func(*report) T, put func(T))
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	put(meaning)
-	return t.conclude(k, r)
+	put(k.name, meaning)
+	all := r.all()
+	if len(all) == 0 {
+		delete(t.problems, k)
+		return nil
+	}
+	t.problems[k] = all
+	return slices.Clone(all)
 }
 
 // forget handles the deletion of an object: it puts the zero T.
-func forget[T any](t *Tracker, k objectKey, put func(T)) {
+func forget[T any](t *Tracker, k objectKey, put func(servicemodel.Name, T)) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	delete(t.problems, k)
-	put(*new(T))
+	put(k.name, *new(T))
 }
 
 // SetService sets a Service.
@@ -56,22 +64,18 @@ func (t *Tracker) SetService(s *corev1.Service) []Problem {
 			}
 		}
 		return service
-	}, t.putService(n))
-}
-
-// DeleteService tells the tracker that a Service is gone.
-func (t *Tracker) DeleteService(n servicemodel.Name) {
-	forget(t, objectKey{kindService, n}, func(*servicemodel.Service) {
-		delete(t.services, n)
+	}, func(n servicemodel.Name, service *servicemodel.Service) {
+		t.services[n] = service
 		t.dirty[n] = struct{}{}
 	})
 }
 
-func (t *Tracker) putService(n servicemodel.Name) func(*servicemodel.Service) {
-	return func(service *servicemodel.Service) {
-		t.services[n] = service
+// DeleteService tells the tracker that a Service is gone.
+func (t *Tracker) DeleteService(n servicemodel.Name) {
+	forget(t, objectKey{kindService, n}, func(n servicemodel.Name, _ *servicemodel.Service) {
+		delete(t.services, n)
 		t.dirty[n] = struct{}{}
-	}
+	})
 }
 
 // SetEndpointSlice sets an EndpointSlice.
@@ -85,32 +89,30 @@ func (t *Tracker) SetEndpointSlice(s *discoveryv1.EndpointSlice) []Problem {
 		}
 		return meaning
 	}
-	return set(t, objectKey{kindEndpointSlice, n}, translate, t.putSlice(n))
+	return set(t, objectKey{kindEndpointSlice, n}, translate, t.putSlice)
 }
 
 // DeleteEndpointSlice tells the tracker that an EndpointSlice is gone. n is the name of the
 // EndpointSlice, not of its service.
 func (t *Tracker) DeleteEndpointSlice(n servicemodel.Name) {
-	forget(t, objectKey{kindEndpointSlice, n}, t.putSlice(n))
+	forget(t, objectKey{kindEndpointSlice, n}, t.putSlice)
 }
 
-func (t *Tracker) putSlice(n servicemodel.Name) func(*slice) {
-	return func(s *slice) {
-		var old *slice
-		if owner, known := t.owners[n]; known { // it may have belonged to another service
-			delete(t.owners, n)
-			b := t.backends[owner]
-			old = b.slices[n.Name]
-			delete(b.slices, n.Name)
-			t.tidy(owner, b)
-		}
-		if s != nil {
-			t.owners[n] = s.service
-			t.backendsOf(s.service).slices[n.Name] = s
-		}
-		if t.config.Triggers {
-			t.triggers.note(n, old, s)
-		}
+func (t *Tracker) putSlice(n servicemodel.Name, s *slice) {
+	var old *slice
+	if owner, known := t.owners[n]; known { // it may have belonged to another service
+		delete(t.owners, n)
+		b := t.backends[owner]
+		old = b.slices[n.Name]
+		delete(b.slices, n.Name)
+		t.tidy(owner, b)
+	}
+	if s != nil {
+		t.owners[n] = s.service
+		t.backendsOf(s.service).slices[n.Name] = s
+	}
+	if t.config.Triggers {
+		t.triggers.note(n, old, s)
 	}
 }
 
@@ -124,20 +126,18 @@ func (t *Tracker) SetEndpoints(e *corev1.Endpoints) []Problem {
 		}
 		return meaning
 	}
-	return set(t, objectKey{kindEndpoints, n}, translate, t.putEndpoints(n))
+	return set(t, objectKey{kindEndpoints, n}, translate, t.putEndpoints)
 }
 
 // DeleteEndpoints tells the tracker that an Endpoints object is gone.
 func (t *Tracker) DeleteEndpoints(n servicemodel.Name) {
-	forget(t, objectKey{kindEndpoints, n}, t.putEndpoints(n))
+	forget(t, objectKey{kindEndpoints, n}, t.putEndpoints)
 }
 
-func (t *Tracker) putEndpoints(n servicemodel.Name) func(*slice) {
-	return func(s *slice) {
-		b := t.backendsOf(n)
-		b.legacy = s
-		t.tidy(n, b)
-	}
+func (t *Tracker) putEndpoints(n servicemodel.Name, s *slice) {
+	b := t.backendsOf(n)
+	b.legacy = s
+	t.tidy(n, b)
 }
 
 // backendsOf returns the backends of a service for the caller to change.
@@ -164,13 +164,12 @@ func (t *Tracker) SetNode(n *corev1.Node) []Problem {
 	if n.Name == "" || n.Name != t.config.Node.Name {
 		return nil
 	}
-	translate := func(r *report) *node { return translateNode(n, r) }
-	return set(t, objectKey{kindNode, servicemodel.Name{Name: n.Name}}, translate, func(n *node) {
-		if t.node = (node{}); n != nil {
-			t.node = *n
-		}
-		t.dirtyNode = true
-	})
+	return set(t, objectKey{kindNode, servicemodel.Name{Name: n.Name}},
+		func(r *report) node { return translateNode(n, r) },
+		func(_ servicemodel.Name, n node) {
+			t.node = n
+			t.dirtyNode = true
+		})
 }
 
 // DeleteNode tells the tracker that a Node is gone. This changes nothing, as in kube-proxy: the
@@ -180,25 +179,20 @@ func (t *Tracker) DeleteNode(string) {}
 // SetServiceCIDR sets a ServiceCIDR.
 func (t *Tracker) SetServiceCIDR(c *networkingv1.ServiceCIDR) []Problem {
 	translate := func(r *report) []netip.Prefix { return translateServiceCIDR(c, r) }
-	return set(t, cidrKey(c.Name), translate, t.putServiceCIDR(c.Name))
+	return set(t, objectKey{kindServiceCIDR, servicemodel.Name{Name: c.Name}}, translate,
+		t.putServiceCIDR)
 }
 
 // DeleteServiceCIDR tells the tracker that a ServiceCIDR is gone.
 func (t *Tracker) DeleteServiceCIDR(name string) {
-	forget(t, cidrKey(name), t.putServiceCIDR(name))
+	forget(t, objectKey{kindServiceCIDR, servicemodel.Name{Name: name}}, t.putServiceCIDR)
 }
 
-func cidrKey(name string) objectKey {
-	return objectKey{kindServiceCIDR, servicemodel.Name{Name: name}}
-}
-
-func (t *Tracker) putServiceCIDR(name string) func([]netip.Prefix) {
-	return func(cidrs []netip.Prefix) {
-		if cidrs != nil {
-			t.serviceCIDRs[name] = cidrs
-		} else {
-			delete(t.serviceCIDRs, name)
-		}
-		t.dirtyNode = true
+func (t *Tracker) putServiceCIDR(n servicemodel.Name, cidrs []netip.Prefix) {
+	if cidrs != nil {
+		t.serviceCIDRs[n.Name] = cidrs
+	} else {
+		delete(t.serviceCIDRs, n.Name)
 	}
+	t.dirtyNode = true
 }

@@ -133,14 +133,3 @@ func (t *Tracker) Problems() []Problem {
 	}
 	return all
 }
-
-// conclude keeps and returns the problems of an object.
-func (t *Tracker) conclude(k objectKey, r *report) []Problem {
-	all := r.all()
-	if len(all) == 0 {
-		delete(t.problems, k)
-		return nil
-	}
-	t.problems[k] = all
-	return slices.Clone(all)
-}
