@@ -4,7 +4,9 @@ package kube_test
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -12,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
-	networkingv1 "k8s.io/api/networking/v1"
 
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -167,20 +168,8 @@ func TestSlowStart(t *testing.T) {
 
 // world is a small set of objects that changes at random.
 type world struct {
-	rng      *rand.Rand
-	services map[string]*corev1.Service
-	slices   map[string]*discoveryv1.EndpointSlice
-	legacy   map[string]*corev1.Endpoints
-	cidrs    map[string]*networkingv1.ServiceCIDR
-	node     *corev1.Node
-}
-
-func newWorld(rng *rand.Rand) *world {
-	return &world{
-		rng: rng, services: map[string]*corev1.Service{},
-		slices: map[string]*discoveryv1.EndpointSlice{},
-		legacy: map[string]*corev1.Endpoints{}, cidrs: map[string]*networkingv1.ServiceCIDR{},
-	}
+	rng     *rand.Rand
+	objects map[string]func(*kube.Tracker) // that set the objects in a tracker, by their names
 }
 
 func (w *world) pick(list ...string) string { return list[w.rng.IntN(len(list))] }
@@ -228,66 +217,56 @@ func (w *world) slice(name string) *discoveryv1.EndpointSlice {
 
 // change makes one random change and tells the tracker.
 func (w *world) change(t *kube.Tracker) {
-	name := w.name()
+	name, slice := w.name(), w.pick("s1", "s2", "s3", "s4", "s5")
 	n := servicemodel.Name{Namespace: "default", Name: name}
+	set := func(object string, set func(*kube.Tracker)) {
+		w.objects[object] = set
+		set(t)
+	}
 	switch w.rng.IntN(12) {
 	case 0, 1:
-		w.services[name] = w.service(name)
-		t.SetService(w.services[name])
+		s := w.service(name)
+		set("service "+name, func(t *kube.Tracker) { t.SetService(s) })
 	case 2:
-		delete(w.services, name)
+		delete(w.objects, "service "+name)
 		t.DeleteService(n)
 	case 3, 4, 5:
-		slice := w.pick("s1", "s2", "s3", "s4", "s5")
-		w.slices[slice] = w.slice(slice)
-		t.SetEndpointSlice(w.slices[slice])
+		s := w.slice(slice)
+		set(slice, func(t *kube.Tracker) { t.SetEndpointSlice(s) })
 	case 6, 7:
-		slice := w.pick("s1", "s2", "s3", "s4", "s5")
-		delete(w.slices, slice)
+		delete(w.objects, slice)
 		t.DeleteEndpointSlice(servicemodel.Name{Namespace: "default", Name: slice})
 	case 8:
 		e := webEndpoints(subset(8080, w.address()), subset(8081, w.address(), w.address()))
 		e.Name = name
-		w.legacy[name] = e
-		t.SetEndpoints(e)
+		set("endpoints "+name, func(t *kube.Tracker) { t.SetEndpoints(e) })
 	case 9:
-		delete(w.legacy, name)
+		delete(w.objects, "endpoints "+name)
 		t.DeleteEndpoints(n)
 	case 10:
-		w.cidrs[name] = serviceCIDR(name, w.pick("10.96.0.0/16", "10.97.0.0/16",
-			"fd00:96::/112", "x"))
-		t.SetServiceCIDR(w.cidrs[name])
+		c := serviceCIDR(name, w.pick("10.96.0.0/16", "10.97.0.0/16", "fd00:96::/112", "x"))
+		set("CIDR "+name, func(t *kube.Tracker) { t.SetServiceCIDR(c) })
 	case 11:
-		delete(w.cidrs, name)
+		delete(w.objects, "CIDR "+name)
 		t.DeleteServiceCIDR(name)
-		w.node = ourNode()
-		w.node.Labels["topology.kubernetes.io/zone"] = w.name()
-		t.SetNode(w.node)
+		node := ourNode()
+		node.Labels["topology.kubernetes.io/zone"] = w.name()
+		set("node", func(t *kube.Tracker) { t.SetNode(node) })
 	}
 }
 
 // replay sets all objects in a tracker, in random order.
 func (w *world) replay(t *kube.Tracker) {
-	var steps []func()
-	for _, s := range w.services {
-		steps = append(steps, func() { t.SetService(s) })
+	sets := slices.Collect(maps.Values(w.objects))
+	w.rng.Shuffle(len(sets), func(i, j int) { sets[i], sets[j] = sets[j], sets[i] })
+	for _, set := range sets {
+		set(t)
 	}
-	for _, s := range w.slices {
-		steps = append(steps, func() { t.SetEndpointSlice(s) })
-	}
-	for _, e := range w.legacy {
-		steps = append(steps, func() { t.SetEndpoints(e) })
-	}
-	for _, c := range w.cidrs {
-		steps = append(steps, func() { t.SetServiceCIDR(c) })
-	}
-	if w.node != nil {
-		steps = append(steps, func() { t.SetNode(w.node) })
-	}
-	w.rng.Shuffle(len(steps), func(i, j int) { steps[i], steps[j] = steps[j], steps[i] })
-	for _, step := range steps {
-		step()
-	}
+}
+
+// newWorld returns a world without objects.
+func newWorld(seed, round uint64) *world {
+	return &world{rand.New(rand.NewPCG(seed, round)), map[string]func(*kube.Tracker){}}
 }
 
 func TestHistoryDoesNotMatter(t *testing.T) {
@@ -296,7 +275,7 @@ func TestHistoryDoesNotMatter(t *testing.T) {
 	t.Logf("seed %d", seed)
 	config := kube.Config{Node: servicemodel.Node{Name: "node-a"}, NodeCIDRs: true}
 	for round := range 300 {
-		w := newWorld(rand.New(rand.NewPCG(seed, uint64(round))))
+		w := newWorld(seed, uint64(round))
 		tracker := kube.NewTracker(config)
 		for range w.rng.IntN(80) {
 			w.change(tracker)
@@ -322,7 +301,7 @@ func TestTrackerIsSafeForConcurrentUse(t *testing.T) {
 	var group sync.WaitGroup
 	for i := range 4 {
 		group.Go(func() {
-			w := newWorld(rand.New(rand.NewPCG(1, uint64(i))))
+			w := newWorld(1, uint64(i))
 			for range 200 {
 				w.change(tracker)
 				tracker.State()
