@@ -49,16 +49,19 @@ type lister[L runtime.Object] interface {
 	Watch(context.Context, metav1.ListOptions) (watch.Interface, error)
 }
 
-// listWatch lists and watches the objects that match the selectors; an empty selector matches all.
-// It calls works when a watch has begun.
-func listWatch[L runtime.Object](
-	client kubernetes.Interface, from lister[L], labels, fields string, works func(),
-) cache.ListerWatcher {
+// newKind returns a kind of objects, of which those count that match the selectors; an empty
+// selector matches all.
+func newKind[T, L runtime.Object](
+	s *Source, client kubernetes.Interface, name string, example T, from lister[L],
+	labels, fields string, set func(T) []kube.Problem, remove func(servicemodel.Name),
+) *kind {
+	k := &kind{name: name, example: example, remove: remove,
+		set: func(o any) []kube.Problem { return set(o.(T)) }}
 	selected := func(o metav1.ListOptions) metav1.ListOptions {
 		o.LabelSelector, o.FieldSelector = labels, fields
 		return o
 	}
-	lw := &cache.ListWatch{
+	k.source = cache.ToListWatcherWithWatchListSemantics(&cache.ListWatch{
 		ListWithContextFunc: func(
 			ctx context.Context, o metav1.ListOptions,
 		) (runtime.Object, error) {
@@ -69,65 +72,48 @@ func listWatch[L runtime.Object](
 		) (watch.Interface, error) {
 			w, err := from.Watch(ctx, selected(o))
 			if err == nil {
-				works()
+				s.works(k)
 			}
 			return w, err
 		},
-	}
-	return cache.ToListWatcherWithWatchListSemantics(lw, client)
+	}, client)
+	return k
 }
 
-// The same selectors as in kube-proxy (cmd/kube-proxy/app/server.go).
-const (
-	notAnotherProxys = "!service.kubernetes.io/service-proxy-name"
-	notHeadless      = "!" + corev1.IsHeadlessService
-)
-
-func (s *Source) services(client kubernetes.Interface) *kind {
-	k := &kind{name: "Service", example: &corev1.Service{}, remove: s.tracker.DeleteService}
-	k.set = func(o any) []kube.Problem { return s.tracker.SetService(o.(*corev1.Service)) }
+// kindsOf returns the kinds that are watched, with the same selectors as in kube-proxy
+// (cmd/kube-proxy/app/server.go).
+func (s *Source) kindsOf(client kubernetes.Interface) ([]*kind, error) {
 	withIP := fields.OneTermNotEqualSelector("spec.clusterIP", corev1.ClusterIPNone).String()
-	k.source = listWatch(client, client.CoreV1().Services(""), notAnotherProxys, withIP,
-		func() { s.works(k) })
-	return k
-}
-
-func (s *Source) slices(client kubernetes.Interface) *kind {
-	k := &kind{name: "EndpointSlice", example: &discoveryv1.EndpointSlice{},
-		remove: s.tracker.DeleteEndpointSlice}
-	k.set = func(o any) []kube.Problem {
-		return s.tracker.SetEndpointSlice(o.(*discoveryv1.EndpointSlice))
+	kinds := []*kind{
+		newKind(s, client, "Service", &corev1.Service{}, client.CoreV1().Services(""),
+			"!service.kubernetes.io/service-proxy-name", withIP, s.tracker.SetService,
+			s.tracker.DeleteService),
+		newKind(s, client, "EndpointSlice", &discoveryv1.EndpointSlice{},
+			client.DiscoveryV1().EndpointSlices(""), "!"+corev1.IsHeadlessService, "",
+			s.tracker.SetEndpointSlice, s.tracker.DeleteEndpointSlice),
 	}
-	k.source = listWatch(client, client.DiscoveryV1().EndpointSlices(""), notHeadless, "",
-		func() { s.works(k) })
-	return k
-}
-
-func (s *Source) nodes(client kubernetes.Interface) *kind {
-	k := &kind{name: "Node", example: &corev1.Node{}}
-	k.set = func(o any) []kube.Problem {
-		p := s.tracker.SetNode(o.(*corev1.Node))
-		s.node.see(o.(*corev1.Node))
-		return p
+	if name := s.cfg.Tracker.Node.Name; name != "" {
+		set := func(n *corev1.Node) []kube.Problem {
+			p := s.tracker.SetNode(n)
+			s.node.see(n)
+			return p
+		}
+		remove := func(n servicemodel.Name) {
+			s.tracker.DeleteNode(n.Name)
+			s.node.eligible.Store(false)
+		}
+		own := fields.OneTermEqualSelector("metadata.name", name).String()
+		kinds = append(kinds, newKind(s, client, "Node", &corev1.Node{}, client.CoreV1().Nodes(),
+			"", own, set, remove))
 	}
-	k.remove = func(n servicemodel.Name) {
-		s.tracker.DeleteNode(n.Name)
-		s.node.eligible.Store(false)
+	if has, err := hasServiceCIDRs(client); err != nil || !has {
+		return kinds, err
 	}
-	own := fields.OneTermEqualSelector("metadata.name", s.cfg.Tracker.Node.Name).String()
-	k.source = listWatch(client, client.CoreV1().Nodes(), "", own, func() { s.works(k) })
-	return k
-}
-
-func (s *Source) serviceCIDRs(client kubernetes.Interface) *kind {
-	k := &kind{name: "ServiceCIDR", example: &networkingv1.ServiceCIDR{}, optional: true}
-	k.set = func(o any) []kube.Problem {
-		return s.tracker.SetServiceCIDR(o.(*networkingv1.ServiceCIDR))
-	}
-	k.remove = func(n servicemodel.Name) { s.tracker.DeleteServiceCIDR(n.Name) }
-	k.source = listWatch(client, client.NetworkingV1().ServiceCIDRs(), "", "",
-		func() { s.works(k) })
-	return k
+	k := newKind(s, client, "ServiceCIDR", &networkingv1.ServiceCIDR{},
+		client.NetworkingV1().ServiceCIDRs(), "", "", s.tracker.SetServiceCIDR,
+		func(n servicemodel.Name) { s.tracker.DeleteServiceCIDR(n.Name) })
+	k.optional = true
+	return append(kinds, k), nil
 }
 
 // hasServiceCIDRs asks the server whether it has ServiceCIDRs of version v1.
@@ -138,7 +124,7 @@ func hasServiceCIDRs(client kubernetes.Interface) (bool, error) {
 		return false, nil
 	}
 	if err != nil {
-		return false, err
+		return false, fmt.Errorf("ask for %s: %w", version, err)
 	}
 	return slices.ContainsFunc(l.APIResources, func(r metav1.APIResource) bool {
 		return r.Name == "servicecidrs"

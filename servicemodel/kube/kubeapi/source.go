@@ -75,16 +75,9 @@ func New(client kubernetes.Interface, cfg *Config) (*Source, error) {
 	}
 	s.tracker = kube.NewTracker(s.cfg.Tracker)
 	s.node = newNodeGate(&s.cfg.Tracker)
-	kinds := []*kind{s.services(client), s.slices(client)}
-	if s.cfg.Tracker.Node.Name != "" {
-		kinds = append(kinds, s.nodes(client))
-	}
-	has, err := hasServiceCIDRs(client)
+	kinds, err := s.kindsOf(client)
 	if err != nil {
-		return nil, fmt.Errorf("kubeapi: ask for networking.k8s.io/v1: %w", err)
-	}
-	if has {
-		kinds = append(kinds, s.serviceCIDRs(client))
+		return nil, fmt.Errorf("kubeapi: %w", err)
 	}
 	for _, k := range kinds {
 		if err := s.start(k); err != nil {
