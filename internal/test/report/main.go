@@ -39,11 +39,10 @@ type skip struct{ key, reason string }
 
 // report sums up the events.
 type report struct {
-	passed, failed, skipped int
-	reasons                 map[string]int
-	output                  map[string][]string // of tests not finished yet, by package and test
-	passes                  map[string]bool     // by package and test
-	skips                   []skip
+	passed, failed int
+	output         map[string][]string // of tests not finished yet, by package and test
+	passes         map[string]bool     // by package and test
+	skips          []skip
 
 	packages int // there are, 0 if that is not known
 	done     int // packages
@@ -56,8 +55,13 @@ type report struct {
 const silence = 30 * time.Second
 
 func main() {
-	var required requirements
-	flag.Var(&required, "require", "`PART=PACKAGE.TEST ...` that must have run; may be repeated")
+	var required []requirement
+	flag.Func("require", "`PART=PACKAGE.TEST ...` that must have run; may be repeated",
+		func(s string) error {
+			l, err := requirements(s)
+			required = append(required, l...)
+			return err
+		})
 	packages := flag.Int("packages", 0, "how many packages there are")
 	flag.Parse()
 	r := newReport()
@@ -74,36 +78,25 @@ func main() {
 }
 
 func newReport() *report {
-	return &report{reasons: map[string]int{}, output: map[string][]string{},
-		passes: map[string]bool{}, running: map[string]bool{}, start: time.Now(),
-		told: time.Now()}
+	return &report{output: map[string][]string{}, passes: map[string]bool{},
+		running: map[string]bool{}, start: time.Now(), told: time.Now()}
 }
 
-// requirements are parts of the suite and their tests.
-type requirements []requirement
+// requirement is a test that must have run, for a part of the suite.
+type requirement struct{ part, pkg, test string }
 
-type requirement struct {
-	part  string
-	tests []test
-}
-
-type test struct{ pkg, name string }
-
-func (r *requirements) String() string { return "" }
-
-func (r *requirements) Set(s string) error {
+// requirements reads an argument such as "netns=nftables.TestConformance iptables.TestConformance".
+func requirements(s string) (l []requirement, err error) {
 	part, tests, ok := strings.Cut(s, "=")
-	q := requirement{part: part}
 	for _, t := range strings.Fields(tests) {
-		pkg, name, found := strings.Cut(t, ".")
+		pkg, test, found := strings.Cut(t, ".")
 		ok = ok && found
-		q.tests = append(q.tests, test{pkg, name})
+		l = append(l, requirement{part, pkg, test})
 	}
-	if !ok || len(q.tests) == 0 {
-		return fmt.Errorf("want PART=PACKAGE.TEST ..., got %q", s)
+	if !ok || len(l) == 0 {
+		return nil, fmt.Errorf("want PART=PACKAGE.TEST ..., got %q", s)
 	}
-	*r = append(*r, q)
-	return nil
+	return l, nil
 }
 
 func (r *report) read(in io.Reader, out io.Writer) error {
@@ -112,7 +105,7 @@ func (r *report) read(in io.Reader, out io.Writer) error {
 	for sc.Scan() {
 		var e event
 		if json.Unmarshal(sc.Bytes(), &e) != nil {
-			fmt.Fprintln(out, sc.Text()) // a build error, for example
+			fmt.Fprintln(out, sc.Text())
 			continue
 		}
 		r.event(out, e)
@@ -130,7 +123,10 @@ func (r *report) event(out io.Writer, e event) {
 	case "start":
 		r.running[strings.TrimPrefix(e.Package, module)] = true
 		return
-	case "output", "build-output":
+	case "build-output": // it names no package
+		fmt.Fprint(out, e.Output)
+		return
+	case "output":
 		r.output[key] = append(r.output[key], e.Output)
 		return
 	case "pass", "fail", "skip":
@@ -152,10 +148,7 @@ func (r *report) event(out io.Writer, e event) {
 		fmt.Fprintf(out, "FAIL %s %s (%.2fs)\n%s", e.Package, e.Test, e.Elapsed,
 			strings.Join(lines, ""))
 	case "skip":
-		r.skipped++
-		why := reason(lines)
-		r.skips = append(r.skips, skip{key, why})
-		r.reasons[why]++
+		r.skips = append(r.skips, skip{key, reason(lines)})
 	}
 }
 
@@ -170,6 +163,14 @@ func (r *report) packageDone(out io.Writer, e event, lines []string) {
 	if e.Action == "fail" {
 		if r.failed == 0 {
 			r.failed++ // it did not build, or died outside of a test
+		}
+		// Tests that did not end show why, if the process died or took too long.
+		for _, key := range slices.Sorted(maps.Keys(r.output)) {
+			if test, found := strings.CutPrefix(key, e.Package+" "); found {
+				fmt.Fprintf(out, "UNFINISHED %s %s\n%s", e.Package, test,
+					strings.Join(r.output[key], ""))
+				delete(r.output, key)
+			}
 		}
 		fmt.Fprint(out, strings.Join(lines, ""))
 	}
@@ -199,33 +200,34 @@ func reason(lines []string) string {
 	return "no reason given"
 }
 
-// missing lists the required parts that did not run.
-func (r *report) missing(required requirements) []string {
-	var l []string
+// missing lists the requirements whose tests did not run.
+func (r *report) missing(required []requirement) (l []string) {
 	for _, q := range required {
-		for _, t := range q.tests {
-			key, known := module+t.pkg+" "+t.name, false
-			for _, sk := range r.skips {
-				if sk.key == key || strings.HasPrefix(sk.key, key+"/") {
-					l, known = append(l, fmt.Sprintf("%s: %s skipped: %s", q.part,
-						strings.TrimPrefix(sk.key, module), sk.reason)), true
-				}
+		key, known := module+q.pkg+" "+q.test, false
+		for _, sk := range r.skips {
+			if sk.key == key || strings.HasPrefix(sk.key, key+"/") {
+				l, known = append(l, fmt.Sprintf("%s: %s skipped: %s", q.part,
+					strings.TrimPrefix(sk.key, module), sk.reason)), true
 			}
-			if !known && !r.passes[key] {
-				l = append(l, fmt.Sprintf("%s: %s %s did not pass", q.part, t.pkg, t.name))
-			}
+		}
+		if !known && !r.passes[key] {
+			l = append(l, fmt.Sprintf("%s: %s %s did not pass", q.part, q.pkg, q.test))
 		}
 	}
 	return l
 }
 
 func (r *report) print(out io.Writer, missing []string) {
-	for _, why := range slices.Sorted(maps.Keys(r.reasons)) {
-		fmt.Fprintf(out, "skipped %4d: %s\n", r.reasons[why], why)
+	reasons := map[string]int{}
+	for _, sk := range r.skips {
+		reasons[sk.reason]++
+	}
+	for _, why := range slices.Sorted(maps.Keys(reasons)) {
+		fmt.Fprintf(out, "skipped %4d: %s\n", reasons[why], why)
 	}
 	for _, m := range missing {
 		fmt.Fprintf(out, "NOT RUN %s\n", m)
 	}
-	fmt.Fprintf(out, "%d passed, %d failed, %d skipped, in %v\n", r.passed, r.failed, r.skipped,
-		time.Since(r.start).Round(time.Second))
+	fmt.Fprintf(out, "%d passed, %d failed, %d skipped, in %v\n", r.passed, r.failed,
+		len(r.skips), time.Since(r.start).Round(time.Second))
 }

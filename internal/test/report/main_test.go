@@ -9,7 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// run is what go test -json prints of a run with a passed, a failed and three skipped tests.
+// run is what go test -json prints of a run with good, bad and skipped tests, of a package
+// that does not build, and of one that takes too long.
 var run = strings.ReplaceAll(`{"Action":"run","Package":"MODULE/a","Test":"TestGood"}
 {"Action":"pass","Package":"MODULE/a","Test":"TestGood","Elapsed":0.1}
 {"Action":"output","Package":"MODULE/a","Test":"TestVM","Output":"=== RUN   TestVM\n"}
@@ -23,6 +24,10 @@ var run = strings.ReplaceAll(`{"Action":"run","Package":"MODULE/a","Test":"TestG
 {"Action":"fail","Package":"MODULE/b","Test":"TestBad","Elapsed":2}
 {"Action":"fail","Package":"MODULE/b","Elapsed":2}
 not json
+{"Action":"build-output","ImportPath":"MODULE/c","Output":"c.go:1:1: undefined: x\n"}
+{"Action":"output","Package":"MODULE/d","Test":"TestLong","Output":"panic: test timed out\n"}
+{"Action":"output","Package":"MODULE/d","Output":"FAIL\n"}
+{"Action":"fail","Package":"MODULE/d","Elapsed":1}
 `, "MODULE", "github.com/kernlb/kernlb")
 
 func TestReport(t *testing.T) {
@@ -37,6 +42,11 @@ FAIL github.com/kernlb/kernlb/b TestBad (2.00s)
     y_test.go:9: wrong
  0:00  2/3  fail b 2s
 not json
+c.go:1:1: undefined: x
+ 0:00  3/3  fail d 1s
+UNFINISHED github.com/kernlb/kernlb/d TestLong
+panic: test timed out
+FAIL
 skipped    1: missing: x
 skipped    1: no reason given
 NOT RUN vm: x
@@ -68,12 +78,12 @@ func TestWhatMustRun(t *testing.T) {
 		"x=a.TestSuit":            {"x: a TestSuit did not pass"},
 		"x=b.TestBad c.TestThere": {"x: b TestBad did not pass", "x: c TestThere did not pass"},
 	} {
-		var q requirements
-		require.NoError(t, q.Set(arg))
+		q, err := requirements(arg)
+		require.NoError(t, err)
 		require.Equal(t, want, r.missing(q), arg)
 	}
-	var q requirements
 	for _, bad := range []string{"", "x", "x=", "x=a"} {
-		require.Error(t, q.Set(bad), bad)
+		_, err := requirements(bad)
+		require.Error(t, err, bad)
 	}
 }
