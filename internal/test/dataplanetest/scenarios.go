@@ -1,9 +1,11 @@
 package dataplanetest
 
 import (
+	"bytes"
 	_ "embed" // scenarios
+	"encoding/json"
+	"errors"
 	"fmt"
-	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -15,112 +17,33 @@ import (
 //go:embed scenarios.txt
 var scenarioText string
 
-// options are functions that change something, by their names in scenarios.txt. A name may have an
-// argument after "=".
-type options[T any] map[string]func(x *T, arg string)
+// options are the fields that options of scenarios.txt set, as JSON, by the kind of object and the
+// name of the option.
+type options map[string]string
 
-// set sets options.
-func (o options[T]) set(x *T, words []string) {
+// set returns x with the options, such as "podCIDRs" or "port=8081". The argument, which may be a
+// list with commas, stands for the "$" in the JSON.
+func set[T any](o options, kind string, x T, words []string) T {
 	for _, w := range words {
 		name, arg, _ := strings.Cut(w, "=")
-		if o[name] == nil {
-			panic("scenarios.txt: no option " + w)
+		change := strings.ReplaceAll(o[kind+" "+name], "$", strings.ReplaceAll(arg, ",", `", "`))
+		fields := map[string]json.RawMessage{}
+		text, err := json.Marshal(x)
+		err = errors.Join(err, json.Unmarshal(text, &fields), json.Unmarshal([]byte(change), &fields))
+		if err == nil {
+			text, err = json.Marshal(fields)
 		}
-		o[name](x, arg)
+		if err == nil {
+			x = *new(T)
+			decoder := json.NewDecoder(bytes.NewReader(text))
+			decoder.DisallowUnknownFields()
+			err = decoder.Decode(&x)
+		}
+		if err != nil {
+			panic(fmt.Sprintf("scenarios.txt: option %s of a %s: %v", w, kind, err))
+		}
 	}
-}
-
-var nodeOptions = options[servicemodel.Node]{
-	"podCIDRs": func(n *servicemodel.Node, _ string) { *n = podCIDRs(*n) },
-	"serviceCIDRs": func(n *servicemodel.Node, _ string) {
-		n.ServiceCIDRs = prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6)
-	},
-	"nodePorts": func(n *servicemodel.Node, cidrs string) {
-		n.NodePortAddresses.CIDRs = prefixes(strings.Split(cidrs, ",")...)
-	},
-	"primaryOnly":   func(n *servicemodel.Node, _ string) { n.NodePortAddresses.Primary = true },
-	"firstAddress":  func(n *servicemodel.Node, _ string) { n.Addresses = n.Addresses[:1] },
-	"otherMark":     func(n *servicemodel.Node, _ string) { n.MasqueradeMark = 1 << 31 },
-	"masqueradeAll": func(n *servicemodel.Node, _ string) { n.MasqueradeAll = true },
-	"neighbours":    func(n *servicemodel.Node, _ string) { n.MasqueradeNeighbours = true },
-	"localhost":     func(n *servicemodel.Node, _ string) { n.LocalhostNodePorts = true },
-	"answers":       func(n *servicemodel.Node, by string) { n.NoEndpoints, n.Forbidden = by, by },
-	"family": func(n *servicemodel.Node, name string) {
-		n.OnlyFamily = servicemodel.IPv4
-		if name == "ipv6" {
-			n.OnlyFamily = servicemodel.IPv6
-		}
-	},
-}
-
-var serviceOptions = options[servicemodel.Service]{
-	"externalLocal": func(s *servicemodel.Service, _ string) { externalLocal(s) },
-	"internalLocal": func(s *servicemodel.Service, _ string) { internalLocal(s) },
-	"externalCluster": func(s *servicemodel.Service, _ string) {
-		s.ExternalTrafficPolicy = servicemodel.PolicyCluster
-	},
-	// Services with another name have the first or the second cluster IPs only.
-	"first":       func(s *servicemodel.Service, name string) { named(name, clusterIP)(s) },
-	"second":      func(s *servicemodel.Service, name string) { named(name, clusterIP2)(s) },
-	"clusterIPv4": func(s *servicemodel.Service, _ string) { s.ClusterIPs = s.ClusterIPs[:1] },
-	"firstPort":   func(s *servicemodel.Service, _ string) { s.Ports = s.Ports[:1] },
-	"twoPorts": func(s *servicemodel.Service, _ string) {
-		s.Ports = []servicemodel.ServicePort{
-			{Name: "http", Protocol: servicemodel.TCP, Port: 80},
-			{Name: "https", Protocol: servicemodel.TCP, Port: 443},
-		}
-	},
-	"nodePort": func(s *servicemodel.Service, port string) { atNodePort(number(port))(s) },
-	// The node's own addresses. The ports become the node ports of the other service.
-	"atNodePorts": func(s *servicemodel.Service, _ string) {
-		s.ExternalIPs = nodeIP[:]
-		for i := range s.Ports {
-			s.Ports[i].Port = nodePort
-		}
-	},
-	"atSecondAddress": func(s *servicemodel.Service, _ string) {
-		named("web", clusterIP)(s)
-		s.ClusterIPs, s.HostIPs = nil, nodeIP2[:]
-	},
-	"atLoopback": func(s *servicemodel.Service, _ string) {
-		s.HostIPs = []netip.Addr{netip.MustParseAddr("127.0.0.2")}
-	},
-	"externalIPs":     func(s *servicemodel.Service, _ string) { s.ExternalIPs = externalIP[:] },
-	"claimsClusterIP": func(s *servicemodel.Service, _ string) { s.ExternalIPs = clusterIP[:] },
-	"proxied": func(s *servicemodel.Service, _ string) {
-		for i := range s.LoadBalancerIPs {
-			s.LoadBalancerIPs[i].Proxy = true
-		}
-	},
-	"ranges": func(s *servicemodel.Service, l string) { sourceRanges(strings.Split(l, ",")...)(s) },
-	"masquerade": func(s *servicemodel.Service, policy string) {
-		s.Masquerade = servicemodel.MasqueradeAt(map[string]servicemodel.MasqueradePolicy{
-			"always": servicemodel.MasqueradeAlways, "never": servicemodel.MasqueradeNever,
-			"not-pods": servicemodel.MasqueradeNotPods, "host": servicemodel.MasqueradeHost,
-		}[policy])
-	},
-}
-
-var endpointOptions = options[servicemodel.Endpoint]{
-	"terminating":         func(e *servicemodel.Endpoint, _ string) { terminating(e) },
-	"notReady":            func(e *servicemodel.Endpoint, _ string) { notReady(e) },
-	"terminatingButReady": func(e *servicemodel.Endpoint, _ string) { e.Terminating = true },
-	"quiesced":            func(e *servicemodel.Endpoint, _ string) { e.Quiesced = true },
-	"forNode":             func(e *servicemodel.Endpoint, n string) { e.ForNodes = []string{n} },
-	"forZone":             func(e *servicemodel.Endpoint, z string) { e.ForZones = []string{z} },
-	"port":                func(e *servicemodel.Endpoint, p string) { listening(number(p))(e) },
-	"firstPort":           func(e *servicemodel.Endpoint, _ string) { e.Ports = e.Ports[:1] },
-	"twoPorts": func(e *servicemodel.Endpoint, _ string) {
-		e.Ports = []servicemodel.EndpointPort{
-			{Name: "http", Protocol: servicemodel.TCP, Port: PortA},
-			{Name: "https", Protocol: servicemodel.TCP, Port: PortB},
-		}
-	},
-	"ipv4": func(e *servicemodel.Endpoint, _ string) {
-		if e.Addr.Is6() {
-			e.Addr = netip.Addr{} // the endpoint is left out
-		}
-	},
+	return x
 }
 
 // targets are the targets of scenarios.txt. Hosts are targets, too, at PortA.
@@ -153,7 +76,13 @@ var outcomes = map[string]func(hosts ...string) Want{
 
 // written returns the scenarios of scenarios.txt.
 func written() (l []Scenario) {
-	for line := range strings.Lines(scenarioText) {
+	defined := options{}
+	for line := range strings.Lines(strings.ReplaceAll(scenarioText, "\\\n", "")) {
+		if option, found := strings.CutPrefix(line, "option "); found {
+			name, fields, _ := strings.Cut(option, " {")
+			defined[name] = "{" + fields
+			continue
+		}
 		words, after := cutWords(line)
 		if len(words) == 0 || line[0] == '#' {
 			continue
@@ -177,13 +106,11 @@ func written() (l []Scenario) {
 		case words[0] == "bridge":
 			s.Options.Bridge = words[1]
 		case words[0] == "node":
-			n := thisNode()
-			nodeOptions.set(&n, words[1:])
+			n := set(defined, "node", thisNode(), words[1:])
 			s.Steps = append(s.Steps, Step{State: servicemodel.State{}.WithNode(n)})
 		case words[0] == "service":
-			svc := web()
-			serviceOptions.set(svc, words[1:])
-			s.Steps[step].State = and(s.Steps[step].State, svc, writtenEndpoints(after))
+			svc := set(defined, "service", web(), words[1:])
+			s.Steps[step].State = and(s.Steps[step].State, svc, writtenEndpoints(defined, after))
 		default:
 			panic("scenarios.txt: " + line)
 		}
@@ -197,15 +124,18 @@ func cutWords(line string) (before, after []string) {
 	return strings.Fields(a), strings.Fields(b)
 }
 
-// writtenEndpoints are endpoints such as "pod2+terminating".
-func writtenEndpoints(words []string) (l []servicemodel.Endpoint) {
+// writtenEndpoints are endpoints such as "pod2+terminating" or "pod2/ipv4".
+func writtenEndpoints(defined options, words []string) (l []servicemodel.Endpoint) {
 	for _, w := range words {
 		part := strings.Split(w, "+")
-		l = append(l, each(eps(part[0]), func(e *servicemodel.Endpoint) {
-			endpointOptions.set(e, part[1:])
-		})...)
+		host, family, _ := strings.Cut(part[0], "/")
+		for _, e := range eps(host) {
+			if family == "" || strings.EqualFold(family, servicemodel.FamilyOf(e.Addr).String()) {
+				l = append(l, set(defined, "endpoint", e, part[1:]))
+			}
+		}
 	}
-	return slices.DeleteFunc(l, func(e servicemodel.Endpoint) bool { return !e.Addr.IsValid() })
+	return l
 }
 
 // writtenChecks are the checks from a host to a target such as "cluster:81/ipv4/tcp".
