@@ -1,8 +1,6 @@
 package netnstest
 
 import (
-	"net/netip"
-
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -82,16 +80,4 @@ var Net = network{
 // Protocols returns the protocols that carry services, in a fixed order.
 func Protocols() []servicemodel.Protocol {
 	return []servicemodel.Protocol{servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP}
-}
-
-// nodeAddrs are the addresses of the node other than loopback, the primary ones first.
-func nodeAddrs() []netip.Addr {
-	var addrs []netip.Addr
-	for _, s := range []string{
-		Net.NodeIPv4, Net.NodeSecondaryIPv4, Net.NodeOutsideIPv4, Net.NodeUnderlayIPv4,
-		Net.NodeIPv6, Net.NodeSecondaryIPv6, Net.NodeOutsideIPv6, Net.NodeUnderlayIPv6,
-	} {
-		addrs = append(addrs, netip.MustParseAddr(s))
-	}
-	return addrs
 }

@@ -12,25 +12,23 @@ var forwarding = [][2]string{
 	{"net/ipv6/conf/all/forwarding", "1"},
 }
 
-// Next hops that exist as permanent neighbours only.
+// gateway is the next hop of a namespace, in both families. If its prefixes hold more than one
+// address, it is an address of the node; otherwise it exists as a permanent neighbour only.
+type gateway [2]netip.Prefix
+
+func newGateway(v4, v6 string) gateway {
+	return gateway{netip.MustParsePrefix(v4), netip.MustParsePrefix(v6)}
+}
+
 var (
-	podGateway4      = netip.MustParseAddr("169.254.1.1")
-	podGateway6      = netip.MustParseAddr("fe80::1")
-	internetGateway4 = netip.MustParseAddr("192.0.2.1")
-	internetGateway6 = netip.MustParseAddr("2001:db8:2::1")
+	podGateway      = newGateway("169.254.1.1/32", "fe80::1/128")
+	internetGateway = newGateway("192.0.2.1/32", "2001:db8:2::1/128")
+	// bridgeGateway is that of pods on a bridge, which has these addresses.
+	bridgeGateway = newGateway("10.244.1.254/24", "fd00:10:244:1::fe/64")
 )
 
-// The gateway of pods on a bridge is an address of the node.
-var (
-	bridgeGateway4 = netip.MustParseAddr("10.244.1.254")
-	bridgeGateway6 = netip.MustParseAddr("fd00:10:244:1::fe")
-)
-
-// Defaults of both families.
-var (
-	defaultRoute4 = netip.MustParsePrefix("0.0.0.0/0")
-	defaultRoute6 = netip.MustParsePrefix("::/0")
-)
+// everywhere are the destinations of default routes.
+var everywhere = newGateway("0.0.0.0/0", "::/0")
 
 // builder makes one cluster. Its steps share the wiring and so its first error.
 type builder struct {
@@ -84,7 +82,12 @@ func (b *builder) addNode() {
 		Name: "node", NS: b.node, anySource: true,
 		IPv4: netip.MustParseAddr(Net.NodeIPv4), IPv6: netip.MustParseAddr(Net.NodeIPv6),
 	}
-	b.c.nodeAddrs = nodeAddrs()
+	for _, s := range []string{
+		Net.NodeIPv4, Net.NodeSecondaryIPv4, Net.NodeOutsideIPv4, Net.NodeUnderlayIPv4,
+		Net.NodeIPv6, Net.NodeSecondaryIPv6, Net.NodeOutsideIPv6, Net.NodeUnderlayIPv6,
+	} {
+		b.c.nodeAddrs = append(b.c.nodeAddrs, netip.MustParseAddr(s))
+	}
 }
 
 // addInternet adds the destination of the node's default route: an interface without addresses
@@ -99,103 +102,89 @@ func (b *builder) addInternet() {
 		Net.NodeSecondaryIPv6 + "/64", Net.NodeIPv6 + "/64"} {
 		b.addr(near, netip.MustParsePrefix(prefix))
 	}
-	b.neigh(near, internetGateway4, far)
-	b.neigh(near, internetGateway6, far)
-	b.route(near, defaultRoute4, internetGateway4, b.c.Node.IPv4)
-	b.route(near, defaultRoute6, internetGateway6, b.c.Node.IPv6)
+	for i, via := range internetGateway {
+		b.neigh(near, via.Addr(), far)
+		b.route(near, everywhere[i], via.Addr(), []netip.Addr{b.c.Node.IPv4, b.c.Node.IPv6}[i])
+	}
 }
 
 // addOutside adds the clients outside the cluster, all in one namespace.
 func (b *builder) addOutside() {
-	near, far := iface{b.node, "eth1"}, iface{b.namespace("outside"), "eth0"}
-	b.veth(near, far)
-	b.addr(near, netip.MustParsePrefix(Net.NodeOutsideIPv4+"/24"))
-	b.addr(near, netip.MustParsePrefix(Net.NodeOutsideIPv6+"/64"))
-	for i := range b.opts.OutsideClients {
-		h := &Host{
-			Name: fmt.Sprintf("outside%d", i+1), NS: far.ns, NodeInterface: near.name,
-			IPv4: nth(Net.OutsideCIDRv4, 11+i), IPv6: nth(Net.OutsideCIDRv6, 11+i),
-		}
-		b.c.Outside = append(b.c.Outside, h)
-		b.place(near, far, h)
-	}
-	b.gateway(near, far, netip.MustParseAddr(Net.NodeOutsideIPv4),
-		netip.MustParseAddr(Net.NodeOutsideIPv6))
+	b.c.Outside = hosts("outside", b.opts.OutsideClients, Net.OutsideCIDRv4, Net.OutsideCIDRv6, 11)
+	near := iface{b.node, "eth1"}
+	b.attach(near, near, "outside", newGateway(Net.NodeOutsideIPv4+"/24",
+		Net.NodeOutsideIPv6+"/64"), b.c.Outside...)
 }
 
 // addUnderlay adds the other node and its pods, each with a link of its own, as if there were
 // tunnels.
 func (b *builder) addUnderlay() {
-	near, far := iface{b.node, "eth2"}, iface{b.namespace("othernode"), "eth0"}
-	b.c.OtherNode = &Host{
-		Name: "othernode", NS: far.ns, NodeInterface: near.name, anySource: true,
-		IPv4: netip.MustParseAddr(Net.OtherNodeIPv4), IPv6: netip.MustParseAddr(Net.OtherNodeIPv6),
-	}
-	b.veth(near, far)
-	b.addr(near, netip.MustParsePrefix(Net.NodeUnderlayIPv4+"/24"))
-	b.addr(near, netip.MustParsePrefix(Net.NodeUnderlayIPv6+"/64"))
-	b.place(near, far, b.c.OtherNode)
-	b.gateway(near, far, netip.MustParseAddr(Net.NodeUnderlayIPv4),
-		netip.MustParseAddr(Net.NodeUnderlayIPv6))
-	for i := range b.opts.RemotePods {
-		name := fmt.Sprintf("remote%d", i+1)
-		near, far := iface{b.node, fmt.Sprintf("eth%d", i+3)}, iface{b.namespace(name), "eth0"}
-		h := &Host{
-			Name: name, NS: far.ns, NodeInterface: near.name,
-			IPv4: nth(Net.RemoteCIDRv4, i+1), IPv6: nth(Net.RemoteCIDRv6, i+1),
-		}
-		b.c.RemotePods = append(b.c.RemotePods, h)
-		b.veth(near, far)
-		b.place(near, far, h)
-		b.gateway(near, far, podGateway4, podGateway6)
+	b.c.OtherNode = &Host{Name: "othernode", anySource: true,
+		IPv4: netip.MustParseAddr(Net.OtherNodeIPv4), IPv6: netip.MustParseAddr(Net.OtherNodeIPv6)}
+	near := iface{b.node, "eth2"}
+	b.attach(near, near, "othernode", newGateway(Net.NodeUnderlayIPv4+"/24",
+		Net.NodeUnderlayIPv6+"/64"), b.c.OtherNode)
+	b.c.RemotePods = hosts("remote", b.opts.RemotePods, Net.RemoteCIDRv4, Net.RemoteCIDRv6, 1)
+	for i, h := range b.c.RemotePods {
+		near := iface{b.node, fmt.Sprintf("eth%d", i+3)}
+		b.attach(near, near, h.Name, podGateway, h)
 	}
 }
 
 // addPods adds the node's own pods, on a bridge if the options name one.
 func (b *builder) addPods() {
-	bridge := iface{b.node, b.opts.Bridge}
+	bridge, via := iface{b.node, b.opts.Bridge}, podGateway
 	if bridge.name != "" {
+		via = bridgeGateway
 		b.bridge(bridge)
-		b.addr(bridge, netip.PrefixFrom(bridgeGateway4, 24))
-		b.addr(bridge, netip.PrefixFrom(bridgeGateway6, 64))
-		b.c.nodeAddrs = append(b.c.nodeAddrs, bridgeGateway4, bridgeGateway6)
+		for _, own := range via {
+			b.addr(bridge, own)
+			b.c.nodeAddrs = append(b.c.nodeAddrs, own.Addr())
+		}
 	}
-	for i := range b.opts.Pods {
-		name := fmt.Sprintf("pod%d", i+1)
-		port, far := iface{b.node, fmt.Sprintf("%s%d", b.opts.PodInterfacePrefix, i+1)},
-			iface{b.namespace(name), "eth0"}
-		near, gateway4, gateway6 := port, podGateway4, podGateway6
-		b.veth(port, far)
+	b.c.Pods = hosts("pod", b.opts.Pods, Net.NodeCIDRv4, Net.NodeCIDRv6, 1)
+	for i, h := range b.c.Pods {
+		port := iface{b.node, fmt.Sprintf("%s%d", b.opts.PodInterfacePrefix, i+1)}
+		near := port
 		if bridge.name != "" {
-			b.enslave(port, bridge)
-			near, gateway4, gateway6 = bridge, bridgeGateway4, bridgeGateway6
+			near = bridge
 		}
-		h := &Host{
-			Name: name, NS: far.ns, NodeInterface: near.name,
-			IPv4: nth(Net.NodeCIDRv4, i+1), IPv6: nth(Net.NodeCIDRv6, i+1),
-		}
-		b.c.Pods = append(b.c.Pods, h)
-		b.place(near, far, h)
-		b.gateway(near, far, gateway4, gateway6)
+		b.attach(port, near, h.Name, via, h)
 	}
 }
 
-// place gives a host its addresses on far, and leads the node to them through near.
-func (b *builder) place(near, far iface, h *Host) {
-	for _, addr := range []netip.Addr{h.IPv4, h.IPv6} {
-		own := netip.PrefixFrom(addr, addr.BitLen())
-		b.addr(far, own)
-		b.route(near, own, netip.Addr{}, netip.Addr{})
-		b.neigh(near, addr, far)
+// attach adds a namespace with hosts, and joins it to a port of the node. The node reaches the
+// hosts through near: the port, or the bridge that the port joins.
+func (b *builder) attach(port, near iface, name string, via gateway, all ...*Host) {
+	far := iface{b.namespace(name), "eth0"}
+	b.veth(port, far)
+	if port != near {
+		b.enslave(port, near)
+	}
+	for i, own := range via {
+		if port == near && !own.IsSingleIP() {
+			b.addr(near, own)
+		}
+		b.neigh(far, own.Addr(), near)
+		for _, h := range all {
+			h.NS, h.NodeInterface = far.ns, near.name
+			addr := []netip.Addr{h.IPv4, h.IPv6}[i]
+			alone := netip.PrefixFrom(addr, addr.BitLen())
+			b.addr(far, alone)
+			b.route(near, alone, netip.Addr{}, netip.Addr{})
+			b.neigh(near, addr, far)
+		}
+		b.route(far, everywhere[i], own.Addr(), netip.Addr{})
 	}
 }
 
-// gateway leads everything from far through near.
-func (b *builder) gateway(near, far iface, gateway4, gateway6 netip.Addr) {
-	b.neigh(far, gateway4, near)
-	b.neigh(far, gateway6, near)
-	b.route(far, defaultRoute4, gateway4, netip.Addr{})
-	b.route(far, defaultRoute6, gateway6, netip.Addr{})
+// hosts returns n hosts with a number in the name, and addresses in two ranges from first on.
+func hosts(name string, n int, cidr4, cidr6 string, first int) (l []*Host) {
+	for i := range n {
+		l = append(l, &Host{Name: fmt.Sprint(name, i+1), IPv4: nth(cidr4, first+i),
+			IPv6: nth(cidr6, first+i)})
+	}
+	return l
 }
 
 // nth returns an address of a prefix; n is less than 256.

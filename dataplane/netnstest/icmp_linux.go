@@ -19,8 +19,9 @@ func enableICMPErrors(fd, domain int) error {
 }
 
 // readICMPError removes ICMP errors from the socket's error queue until accept returns true for
-// one. accept gets the beginning of the transport packet that caused the error. If there is no such
-// error, readICMPError returns nil.
+// one. accept gets the beginning of the transport packet that caused the error. It is nil for
+// sockets to which the kernel has matched the error by ports. If there is no such error,
+// readICMPError returns nil.
 func readICMPError(fd int, accept func(transport []byte) bool) *ICMPError {
 	payload, oob := make([]byte, 512), make([]byte, 512)
 	for {
@@ -36,18 +37,14 @@ func readICMPError(fd int, accept func(transport []byte) bool) *ICMPError {
 			continue
 		}
 		for _, m := range messages {
-			if e, ok := decodeExtendedErr(m.Data); ok && isRecvErr(m.Header) &&
-				accept(payload[:n]) {
+			queued := m.Header.Level == unix.IPPROTO_IP && m.Header.Type == unix.IP_RECVERR ||
+				m.Header.Level == unix.IPPROTO_IPV6 && m.Header.Type == unix.IPV6_RECVERR
+			e, ok := decodeExtendedErr(m.Data)
+			if ok && queued && (accept == nil || accept(payload[:n])) {
 				return e
 			}
 		}
 	}
-}
-
-// isRecvErr reports whether a control message is one of the error queue.
-func isRecvErr(h unix.Cmsghdr) bool {
-	return h.Level == unix.IPPROTO_IP && h.Type == unix.IP_RECVERR ||
-		h.Level == unix.IPPROTO_IPV6 && h.Type == unix.IPV6_RECVERR
 }
 
 // extendedErrLen is the size of struct sock_extended_err (linux/errqueue.h).

@@ -55,31 +55,26 @@ func (w *wiring) close() {
 	}
 }
 
-// do runs one step unless an earlier one failed, and names the step in its error.
+// do runs one step unless an earlier one failed, and names the step in its error. Each namespace
+// has one netlink socket.
 func (w *wiring) do(ns *NS, step func(*netlink.Handle) error, format string, args ...any) {
 	if w.err != nil {
 		return
 	}
-	h, err := w.handle(ns)
+	var err error
+	h := w.handles[ns]
+	if h == nil {
+		h, err = netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
+		if err == nil {
+			w.handles[ns] = h
+		}
+	}
 	if err == nil {
 		err = step(h)
 	}
 	if err != nil {
 		w.err = fmt.Errorf("netnstest: %s: %s: %w", ns.name, fmt.Sprintf(format, args...), err)
 	}
-}
-
-// handle returns the namespace's netlink socket.
-func (w *wiring) handle(ns *NS) (*netlink.Handle, error) {
-	if h := w.handles[ns]; h != nil {
-		return h, nil
-	}
-	h, err := netlink.NewHandleAt(netns.NsHandle(ns.Fd()), unix.NETLINK_ROUTE)
-	if err != nil {
-		return nil, fmt.Errorf("open netlink socket: %w", err)
-	}
-	w.handles[ns] = h
-	return h, nil
 }
 
 // mac returns a locally administered hardware address that no other link of this wiring has.
@@ -211,8 +206,10 @@ func (w *wiring) settle(ctx context.Context) {
 	for _, l := range w.locals {
 		w.await(ctx, l.ns, func(h *netlink.Handle) (bool, error) {
 			routes, err := h.RouteGet(l.addr.AsSlice())
-			return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL,
-				ignoreNoRoute(err)
+			if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
+				return false, nil
+			}
+			return err == nil && len(routes) == 1 && routes[0].Type == unix.RTN_LOCAL, err
 		}, "wait for %s to be local", l.addr)
 	}
 }
@@ -230,14 +227,6 @@ func (w *wiring) await(ctx context.Context, ns *NS, done func(*netlink.Handle) (
 			}
 		}
 	}, format, args...)
-}
-
-// ignoreNoRoute returns nil for the error that there is no route.
-func ignoreNoRoute(err error) error {
-	if errors.Is(err, unix.ENETUNREACH) || errors.Is(err, unix.EHOSTUNREACH) {
-		return nil
-	}
-	return err
 }
 
 // ipNet converts a prefix and keeps its host bits.

@@ -160,14 +160,6 @@ func SendAll(ctx context.Context, probes []Probe) []Outcome {
 	return outcomes
 }
 
-// timeout returns the probe's timeout.
-func (p Probe) timeout() time.Duration {
-	if p.Timeout == 0 {
-		return defaultTimeout
-	}
-	return p.Timeout
-}
-
 // source returns the source address to bind to. The unspecified address leaves the choice to the
 // kernel.
 func (p Probe) source() netip.Addr {

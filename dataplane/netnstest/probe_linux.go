@@ -1,6 +1,7 @@
 package netnstest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -121,10 +122,10 @@ func (p Probe) sendTCP(ctx context.Context, s *sock) Outcome {
 // connectTCP opens the connection. Answered means that it is established.
 func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
 	if err := s.connect(p.To); err != nil && !errors.Is(err, unix.EINPROGRESS) {
-		return s.failure(err, anyPacket)
+		return s.failure(err)
 	}
 	return p.await(ctx, s, s.pollWrite, func(fd int) (Outcome, bool) {
-		if e := readICMPError(fd, anyPacket); e != nil {
+		if e := readICMPError(fd, nil); e != nil {
 			return icmpOutcome(e), true
 		}
 		errno, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_ERROR)
@@ -132,7 +133,7 @@ func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
 			err = syscall.Errno(errno)
 		}
 		if err != nil {
-			return failure(fd, err, anyPacket), true
+			return failure(fd, err), true
 		}
 		_, err = unix.Getpeername(fd)
 		return Outcome{Kind: Answered}, err == nil
@@ -176,10 +177,10 @@ func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step
 		to = netip.AddrPortFrom(to.Addr(), 0)
 	}
 	if err := s.connect(to); err != nil {
-		return s.failure(err, anyPacket)
+		return s.failure(err)
 	}
 	if _, err := s.file.Write(packet); err != nil && !errors.Is(err, unix.EPERM) {
-		return s.failure(err, anyPacket)
+		return s.failure(err)
 	}
 	// EPERM means that a rule in the output hook dropped or rejected the packet. Waiting shows
 	// which, as for any other packet.
@@ -189,7 +190,7 @@ func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step
 // answerUDP is the step of a UDP probe.
 func answerUDP(fd int) (Outcome, bool) {
 	for {
-		if e := readICMPError(fd, anyPacket); e != nil {
+		if e := readICMPError(fd, nil); e != nil {
 			return icmpOutcome(e), true
 		}
 		buf := make([]byte, 512)
@@ -200,7 +201,7 @@ func answerUDP(fd int) (Outcome, bool) {
 		case errors.Is(err, unix.EAGAIN):
 			return Outcome{}, false
 		case err != nil:
-			return failure(fd, err, anyPacket), true
+			return failure(fd, err), true
 		}
 		return answered(string(buf[:n])), true
 	}
@@ -220,8 +221,9 @@ func (p Probe) sendSCTP(ctx context.Context, s *sock, port uint16) Outcome {
 // await calls take each time the socket changes, until it decides or the probe's timeout has
 // passed. The namespace's pulse measures the timeout.
 func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outcome {
+	p.Timeout = cmp.Or(p.Timeout, defaultTimeout)
 	// Most probes are decided at once and need no pulse.
-	if o, decided := awaitFor(ctx, s, min(pulseInterval, p.timeout()), poll, take); decided {
+	if o, decided := awaitFor(ctx, s, min(pulseInterval, p.Timeout), poll, take); decided {
 		return o
 	}
 	pulse, err := p.From.NS.thePulse()
@@ -231,8 +233,8 @@ func (p Probe) await(ctx context.Context, s *sock, poll poller, take step) Outco
 	pulse.join()
 	defer pulse.leave()
 	first, _ := pulse.count()
-	last := first + int((p.timeout()+pulseInterval-1)/pulseInterval)
-	giveUp := time.Now().Add(100 * p.timeout())
+	last := first + int((p.Timeout+pulseInterval-1)/pulseInterval)
+	giveUp := time.Now().Add(100 * p.Timeout)
 	for {
 		beats, err := pulse.count()
 		if err != nil {
@@ -287,10 +289,6 @@ func awaitFor(ctx context.Context, s *sock, patience time.Duration, poll poller,
 	return Outcome{}, false
 }
 
-// anyPacket accepts every ICMP error. It is for sockets to which the kernel has matched the error
-// by ports.
-func anyPacket([]byte) bool { return true }
-
 // icmpOutcome is what an ICMP error decides.
 func icmpOutcome(e *ICMPError) Outcome {
 	if e.refuses() {
@@ -300,8 +298,8 @@ func icmpOutcome(e *ICMPError) Outcome {
 }
 
 // failure is the outcome of an error of the socket. An ICMP error that caused it says more.
-func failure(fd int, err error, accept func([]byte) bool) Outcome {
-	if e := readICMPError(fd, accept); e != nil {
+func failure(fd int, err error) Outcome {
+	if e := readICMPError(fd, nil); e != nil {
 		return icmpOutcome(e)
 	}
 	switch {
@@ -315,8 +313,8 @@ func failure(fd int, err error, accept func([]byte) bool) Outcome {
 }
 
 // failure calls the function failure for the socket.
-func (s *sock) failure(err error, accept func([]byte) bool) (o Outcome) {
-	if ctlErr := s.control(func(fd int) { o = failure(fd, err, accept) }); ctlErr != nil {
+func (s *sock) failure(err error) (o Outcome) {
+	if ctlErr := s.control(func(fd int) { o = failure(fd, err) }); ctlErr != nil {
 		return Outcome{Err: ctlErr}
 	}
 	return o

@@ -86,23 +86,13 @@ func decodeSCTP(b []byte) (p sctpPacket, ok bool) {
 		return p, false
 	}
 	p.InitTag = binary.BigEndian.Uint32(value)
-	p.Cookie = sctpCookie(value[sctpInitLen:])
-	return p, true
-}
-
-// sctpCookie finds the state cookie among parameters.
-func sctpCookie(params []byte) string {
-	for len(params) >= sctpTLVLen {
-		kind, length := binary.BigEndian.Uint16(params), int(binary.BigEndian.Uint16(params[2:]))
-		if length < sctpTLVLen || length > len(params) {
-			return ""
-		}
-		if kind == sctpCookieParam {
-			return string(params[sctpTLVLen:length])
-		}
-		params = params[min((length+3)&^3, len(params)):]
+	// The servers here send no parameter before the cookie.
+	if params := value[sctpInitLen:]; len(params) >= sctpTLVLen &&
+		binary.BigEndian.Uint16(params) == sctpCookieParam {
+		length := int(binary.BigEndian.Uint16(params[2:]))
+		p.Cookie = string(params[sctpTLVLen:max(sctpTLVLen, min(length, len(params)))])
 	}
-	return ""
+	return p, true
 }
 
 // sctpChecksum returns the CRC32c of a packet and ignores the content of its checksum field. The
