@@ -129,11 +129,11 @@ func goCommand(ctx context.Context, dir string, args ...string) (string, error) 
 	return stdout.String(), nil
 }
 
-// findProgram returns the path of a program, or a [*MissingError] that names its Debian package.
+// findProgram returns the path of a program, or an [ErrMissing] that names its Debian package.
 func findProgram(name, debian string) (string, error) {
 	path, err := exec.LookPath(name)
 	if err != nil {
-		return "", &MissingError{What: "the program " + name, Package: debian}
+		return "", fmt.Errorf("%w: the program %s (Debian package %s)", ErrMissing, name, debian)
 	}
 	return filepath.Abs(path)
 }

@@ -48,5 +48,5 @@
 //
 // Debian or a relative on amd64, the Go toolchain, and the packages apt, dpkg, kmod,
 // qemu-system-x86, xz-utils, and for the tools of kerneltest ipvsadm, nftables, iptables,
-// conntrack, iproute2 and busybox-static. A [*MissingError] names anything that is missing.
+// conntrack, iproute2 and busybox-static. An [ErrMissing] names anything that is missing.
 package vmtest

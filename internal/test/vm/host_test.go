@@ -3,6 +3,7 @@ package vmtest
 import (
 	"bytes"
 	"context"
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"strings"
@@ -14,31 +15,29 @@ import (
 	"github.com/kernlb/kernlb/internal/test/vm/guest"
 )
 
-// play gives a session what send writes, as if a guest had.
-func play(t *testing.T, s *session, send func(*guest.Writer) error) error {
+// play gives messages to a session, as if a guest had sent them.
+func play(t *testing.T, s *session, messages ...guest.Message) error {
 	t.Helper()
 	var stream bytes.Buffer
-	require.NoError(t, send(guest.NewWriter(&stream)))
+	for out := gob.NewEncoder(&stream); len(messages) > 0; messages = messages[1:] {
+		require.NoError(t, out.Encode(messages[0]))
+	}
 	s.onReady, s.onDone = func() {}, func() {}
 	return s.follow(&stream)
 }
-
-func sendExit(w *guest.Writer, e guest.Exit) error { return w.Send(guest.Message{Exit: &e}) }
 
 func TestSessionGathersAResult(t *testing.T) {
 	t.Parallel()
 	var output bytes.Buffer
 	s := &session{names: []string{"a", "b"}, output: &output, started: time.Now()}
-	require.NoError(t, play(t, s, func(w *guest.Writer) error {
-		return errors.Join(
-			w.Send(guest.Message{Ready: "6.1.0-test"}),
-			w.Send(guest.Message{Output: []byte("--- PASS: TestOne (0.00s)\n    --- SK")}),
-			w.Send(guest.Message{Output: []byte("IP: TestOne/sub (0.00s)\nPASS\n")}),
-			sendExit(w, guest.Exit{Duration: 1500 * time.Millisecond}),
-			w.Send(guest.Message{Output: []byte("--- FAIL: TestTwo (0.00s)")}),
-			sendExit(w, guest.Exit{Code: 1}),
-			w.Send(guest.Message{Done: true}))
-	}))
+	require.NoError(t, play(t, s,
+		guest.Message{Ready: "6.1.0-test"},
+		guest.Message{Output: []byte("--- PASS: TestOne (0.00s)\n    --- SK")},
+		guest.Message{Output: []byte("IP: TestOne/sub (0.00s)\nPASS\n")},
+		guest.Message{Exit: &guest.Exit{Duration: 1500 * time.Millisecond}},
+		guest.Message{Output: []byte("--- FAIL: TestTwo (0.00s)")},
+		guest.Message{Exit: &guest.Exit{Code: 1}},
+		guest.Message{Done: true}))
 	require.True(t, s.done)
 	require.Equal(t, []ProgramResult{
 		{Name: "a", ExitCode: 0, Duration: 1500 * time.Millisecond,
@@ -53,12 +52,11 @@ func TestSessionGathersAResult(t *testing.T) {
 func TestSessionEndsWithAnError(t *testing.T) {
 	t.Parallel()
 	s := &session{names: []string{"a"}, output: &bytes.Buffer{}}
-	require.ErrorContains(t, play(t, s, func(w *guest.Writer) error {
-		return errors.Join(sendExit(w, guest.Exit{}), sendExit(w, guest.Exit{}))
-	}), "more programs ended")
-	require.ErrorContains(t, play(t, s, func(w *guest.Writer) error {
-		return w.Send(guest.Message{Fatal: "no /proc"})
-	}), "init says: no /proc")
+	require.ErrorContains(t, play(t, s, guest.Message{Exit: &guest.Exit{}},
+		guest.Message{Exit: &guest.Exit{}}), "more programs of the guest ended")
+	require.ErrorContains(t, play(t, s, guest.Message{Fatal: "no /proc"}), "init says: no /proc")
+	require.ErrorContains(t, s.follow(strings.NewReader("noise that is no message")), "damaged")
+	require.NoError(t, play(t, s), "the guest said nothing")
 }
 
 func TestOnlyWhatTheEmulationDoesIsTriedAgain(t *testing.T) {
@@ -119,7 +117,7 @@ func TestVerdicts(t *testing.T) {
 			ErrNoVerdict, "after 0 of 1"},
 		"QEMU failed": {nil, errors.New("boom"), quiet, &session{}, ErrNoVerdict,
 			"boom"},
-		"QEMU is missing": {nil, &MissingError{What: "qemu"}, quiet, &session{},
+		"QEMU is missing": {nil, fmt.Errorf("%w: qemu", ErrMissing), quiet, &session{},
 			ErrMissing, "missing: qemu"},
 		"a limit explains QEMU's end": {ErrTimeout, errors.New("killed"), quiet, finished(0),
 			ErrTimeout, "run the VM"},

@@ -67,7 +67,7 @@ func runScript(
 	cmd.Stderr = said
 	out, err := cmd.Output()
 	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) && exit.ExitCode() == codeMissing {
-		return "", &MissingError{What: strings.TrimPrefix(said.last, "missing: ")}
+		return "", fmt.Errorf("%w: %s", ErrMissing, strings.TrimPrefix(said.last, "missing: "))
 	}
 	if err != nil && ctx.Err() != nil {
 		err = context.Cause(ctx)

@@ -1,6 +1,8 @@
 package vmtest
 
 import (
+	"encoding/gob"
+	"errors"
 	"fmt"
 	"io"
 	"time"
@@ -25,31 +27,35 @@ type session struct {
 
 // follow handles messages up to the end of the stream.
 func (s *session) follow(r io.Reader) error {
-	in := guest.NewReader(r)
-	for {
-		m, err := in.Next()
+	for in := gob.NewDecoder(r); ; {
+		var m guest.Message
+		err := in.Decode(&m)
 		if err == io.EOF {
 			return nil
 		}
-		if err == nil {
-			err = s.handle(m)
-		}
 		if err != nil {
+			return fmt.Errorf("the guest's stream is damaged: %w", err)
+		}
+		if err := s.handle(m); err != nil {
 			return err
 		}
 	}
 }
 
 func (s *session) handle(m guest.Message) error {
-	if m.Fatal != "" {
-		return fmt.Errorf("the guest's init says: %s", m.Fatal)
-	}
 	switch {
+	case m.Fatal != "":
+		return fmt.Errorf("the guest's init says: %s", m.Fatal)
 	case m.Ready != "":
 		s.boot = time.Since(s.started)
 		s.onReady()
+	case m.Exit != nil && len(s.programs) == len(s.names):
+		return errors.New("more programs of the guest ended than there are")
 	case m.Exit != nil:
-		return s.exit(*m.Exit)
+		s.log.end()
+		s.programs = append(s.programs, ProgramResult{Name: s.names[len(s.programs)],
+			ExitCode: m.Exit.Code, Duration: m.Exit.Duration, Tests: s.log.count})
+		s.log = testLog{}
 	case m.Done:
 		s.done = true
 		s.onDone()
@@ -59,20 +65,5 @@ func (s *session) handle(m guest.Message) error {
 			return fmt.Errorf("pass on the guest's output: %w", err)
 		}
 	}
-	return nil
-}
-
-func (s *session) exit(e guest.Exit) error {
-	if len(s.programs) == len(s.names) {
-		return fmt.Errorf("%w: more programs ended than there are", guest.ErrStream)
-	}
-	s.log.end()
-	s.programs = append(s.programs, ProgramResult{
-		Name:     s.names[len(s.programs)],
-		ExitCode: e.Code,
-		Duration: e.Duration,
-		Tests:    s.log.count,
-	})
-	s.log = testLog{}
 	return nil
 }

@@ -160,8 +160,8 @@ func findInit(path string) (string, error) {
 		path = filepath.Join(filepath.Dir(self), "guestinit")
 	}
 	if _, err := os.Stat(path); err != nil {
-		return "", &MissingError{What: "the guest's init program, built from cmd/guestinit",
-			Err: err}
+		return "", fmt.Errorf("%w: the guest's init program, built from cmd/guestinit: %w",
+			ErrMissing, err)
 	}
 	return path, nil
 }

@@ -7,6 +7,7 @@
 package main
 
 import (
+	"encoding/gob"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -44,33 +45,37 @@ func boot() error {
 	}
 	// Whatever is still in the port's buffer would be lost at power-off.
 	defer drain(port)
-	out := guest.NewWriter(port)
+	out := gob.NewEncoder(port)
 	defer func() {
 		if r := recover(); r != nil {
-			_ = out.Send(guest.Message{Fatal: fmt.Sprintf("panic: %v\n%s", r, debug.Stack())})
+			_ = out.Encode(guest.Message{Fatal: fmt.Sprintf("panic: %v\n%s", r, debug.Stack())})
 		}
 	}()
 	if err := work(out); err != nil {
-		return out.Send(guest.Message{Fatal: err.Error()})
+		return out.Encode(guest.Message{Fatal: err.Error()})
 	}
-	return out.Send(guest.Message{Done: true})
+	return out.Encode(guest.Message{Done: true})
 }
 
-func work(out *guest.Writer) error {
+func work(out *gob.Encoder) error {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
 		return fmt.Errorf("uname: %w", err)
 	}
 	release := unix.ByteSliceToString(uts.Release[:])
-	if err := out.Send(guest.Message{Ready: release}); err != nil {
+	if err := out.Encode(guest.Message{Ready: release}); err != nil {
 		return err
 	}
 	if err := prepare(); err != nil {
 		return err
 	}
-	plan, err := readPlan()
+	var plan guest.Plan
+	data, err := os.ReadFile(guest.PlanPath)
+	if err == nil {
+		err = json.Unmarshal(data, &plan)
+	}
 	if err != nil {
-		return err
+		return fmt.Errorf("read the plan %s: %w", guest.PlanPath, err)
 	}
 	for _, m := range plan.Modules {
 		if text, err := exec.Command("/sbin/modprobe", m).CombinedOutput(); err != nil {
@@ -82,23 +87,11 @@ func work(out *guest.Writer) error {
 		if err != nil {
 			return fmt.Errorf("run %s: %w", p.Path, err)
 		}
-		if err := out.Send(guest.Message{Exit: &exit}); err != nil {
+		if err := out.Encode(guest.Message{Exit: &exit}); err != nil {
 			return err
 		}
 	}
 	return nil
-}
-
-func readPlan() (guest.Plan, error) {
-	var plan guest.Plan
-	data, err := os.ReadFile(guest.PlanPath)
-	if err != nil {
-		return plan, fmt.Errorf("read the plan: %w", err)
-	}
-	if err := json.Unmarshal(data, &plan); err != nil {
-		return plan, fmt.Errorf("decode the plan %s: %w", guest.PlanPath, err)
-	}
-	return plan, nil
 }
 
 func powerOff() {

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"encoding/gob"
 	"errors"
 	"fmt"
 	"io"
@@ -19,7 +20,7 @@ var baseEnv = []string{
 
 // run runs one program to its end and sends its output. All processes it left
 // behind are killed, so that the next one starts on a quiet machine.
-func run(p guest.Program, out *guest.Writer) (guest.Exit, error) {
+func run(p guest.Program, out *gob.Encoder) (guest.Exit, error) {
 	r, w, err := os.Pipe()
 	if err != nil {
 		return guest.Exit{}, fmt.Errorf("make the output pipe: %w", err)
@@ -84,12 +85,12 @@ func reapUntil(pid int) (int, error) {
 	}
 }
 
-func send(r io.Reader, out *guest.Writer) error {
+func send(r io.Reader, out *gob.Encoder) error {
 	buf := make([]byte, 4096)
 	for {
 		n, err := r.Read(buf)
 		if n > 0 {
-			if err := out.Send(guest.Message{Output: buf[:n]}); err != nil {
+			if err := out.Encode(guest.Message{Output: buf[:n]}); err != nil {
 				return err
 			}
 		}

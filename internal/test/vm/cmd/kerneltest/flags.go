@@ -61,8 +61,8 @@ func parseFlags(args []string, w io.Writer) (config, error) {
 // flags defines the flags.
 func (c *config) flags(f *flag.FlagSet) {
 	o := &c.options
-	c.kernels, o.Tools, c.files = list{"6.1"}, list(strings.Fields(defaultTools)),
-		map[string]string{}
+	c.kernels, o.Tools = []string{"6.1"}, strings.Fields(defaultTools)
+	c.files = map[string]string{}
 	f.StringVar(&c.run, "run", "", "run only tests that match the `regexp`, as for go test")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Minute, "limit for the tests of one package")
 	f.Func("file", "a file or directory for the guest, `place=source`, beside what tests bring "+
@@ -79,21 +79,18 @@ func (c *config) flags(f *flag.FlagSet) {
 		c.needed, err = regexp.Compile(s)
 		return err
 	})
-	f.Var((*list)(&c.kernels), "kernel",
-		"kernel `series` or Debian suites, separated by commas or spaces; or all")
-	f.Var((*list)(&o.Tools), "tools", "`programs` of this machine that the tests run in the guest")
-	f.Var((*list)(&o.KernelArgs), "append", "`words` for the kernel's command line")
+	words := func(to *[]string, name, usage string) {
+		f.Func(name, usage, func(text string) error {
+			*to = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
+			return nil
+		})
+	}
+	words(&c.kernels, "kernel",
+		"kernel `series` or Debian suites, separated by commas or spaces; or all (default 6.1)")
+	words(&o.Tools, "tools", "`programs` of this machine that the tests run in the guest "+
+		"(default those with which tests judge a backend)")
+	words(&o.KernelArgs, "append", "`words` for the kernel's command line")
 	f.IntVar(&o.Memory, "memory", vmtest.DefaultMemory, "memory of the VM in `MiB`")
-}
-
-// list is a flag of words that are separated by commas or spaces.
-type list []string
-
-func (l *list) String() string { return strings.Join(*l, " ") }
-
-func (l *list) Set(text string) error {
-	*l = strings.FieldsFunc(text, func(r rune) bool { return r == ',' || r == ' ' })
-	return nil
 }
 
 // check names every kernel by its series, and refuses flags that cannot work.

@@ -68,7 +68,13 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := codePassed
 	var summary []string
 	for _, k := range c.kernels {
-		lines, kernelCode := runKernel(ctx, c, k, stdout, stderr)
+		fmt.Fprintf(stdout, "=== kernel %s\n", k)
+		c.options.Kernel = k
+		result, err := vmtest.Run(ctx, c.options)
+		if err != nil {
+			fmt.Fprintf(stderr, "kerneltest: kernel %s: %v\n", k, err)
+		}
+		lines, kernelCode := summarize(k, result, &c, err)
 		summary = append(summary, lines...)
 		code = max(code, kernelCode)
 	}
@@ -94,19 +100,6 @@ func build(ctx context.Context, c config, out string) ([]vmtest.Program, error) 
 		maps.Copy(programs[i].Files, c.files)
 	}
 	return programs, err
-}
-
-// runKernel runs everything on one kernel and returns its lines of the summary.
-func runKernel(ctx context.Context, c config, kernel string, stdout, stderr io.Writer) (
-	[]string, int) {
-	o := c.options
-	o.Kernel = kernel
-	fmt.Fprintf(stdout, "=== kernel %s\n", kernel)
-	result, err := vmtest.Run(ctx, o)
-	if err != nil {
-		fmt.Fprintf(stderr, "kerneltest: kernel %s: %v\n", kernel, err)
-	}
-	return summarize(kernel, result, &c, err)
 }
 
 // summarize judges one kernel.

@@ -72,7 +72,7 @@ func TestExitCodes(t *testing.T) {
 		{nil, codePassed},
 		{fmt.Errorf("x: %w", vmtest.ErrTestsFailed), codeFailed},
 		{vmtest.ErrUnknownKernel, codeUsage},
-		{fmt.Errorf("x: %w", &vmtest.MissingError{What: "qemu"}), codeMissing},
+		{fmt.Errorf("x: %w", vmtest.ErrMissing), codeMissing},
 		{vmtest.ErrPanic, codeVM},
 		{vmtest.ErrTimeout, codeVM},
 		{vmtest.ErrNoVerdict, codeVM},
