@@ -12,12 +12,16 @@ type Fault struct {
 	Name string
 	// Errno is the error that the kernel or the socket returns; 0 for faults that damage an answer.
 	Errno syscall.Errno
-	hurt  func(w *wrapped, f Fault, p []byte, sizes []int) (int, error) // a receive
-	send  func(w *wrapped, f Fault, p []byte) error                     // a send
-	call  func(f Fault, do func() error) error                          // a whole request
 	// Dump limits the fault to the answers of dumps. An interrupted dump may be as good as another
 	// one: see Conn.DumpOwn of package rawnl.
 	Dump bool
+
+	send func(w *wrapped, p []byte) error // instead of a send
+	// fails makes a receive fail with Errno. The queue keeps its content.
+	fails bool
+	// damage damages what was received. Then the receive fails with Errno, unless that is 0.
+	damage func(p []byte, sizes []int)
+	call   func(do func() error) error // instead of a whole request
 }
 
 // Explains reports whether an error names the fault: it is the fault's errno, or one of the others,
@@ -29,15 +33,15 @@ func (f Fault) Explains(err error, others ...error) bool {
 
 // Stall is a receive queue that is empty too early, because the kernel had no memory for the next
 // answer.
-var Stall = Fault{Name: "the queue is empty too early", Errno: syscall.EAGAIN, hurt: fail}
+var Stall = Fault{Name: "the queue is empty too early", Errno: syscall.EAGAIN, fails: true}
 
 // Torn is a dump that was interrupted, and lacks most of its objects.
-var Torn = Fault{Name: "a dump is torn", hurt: tear, Dump: true}
+var Torn = Fault{Name: "a dump is torn", damage: tear, Dump: true}
 
 // named is an errno with its name.
 type named struct {
-	name  string
-	errno syscall.Errno
+	name string
+	syscall.Errno
 }
 
 // The errnos that a kernel returns under pressure.
@@ -48,32 +52,31 @@ var pressure = []named{{"ENOBUFS", syscall.ENOBUFS}, {"EINTR", syscall.EINTR},
 // Calls returns the faults of requests that do not use the sockets of package rawnl. Such a request
 // must pass [Faults.Call]. interrupted is the error of an interrupted dump.
 func Calls(interrupted error) (all []Fault) {
+	// instead makes a request, and returns another result than the request's.
+	instead := func(err error) func(func() error) error {
+		return func(do func() error) error {
+			_ = do()
+			return err
+		}
+	}
 	for _, e := range append(pressure, named{"EPERM", syscall.EPERM}) {
 		all = append(all,
-			Fault{Name: "a request is answered with " + e.name, Errno: e.errno,
-				call: func(f Fault, _ func() error) error { return f.Errno }},
-			Fault{Name: "a request succeeds, and the socket says " + e.name, Errno: e.errno,
-				call: func(f Fault, do func() error) error {
-					_ = do()
-					return f.Errno
-				}})
+			Fault{Name: "a request is answered with " + e.name, Errno: e.Errno,
+				call: func(func() error) error { return e.Errno }},
+			Fault{Name: "a request succeeds, and the socket says " + e.name, Errno: e.Errno,
+				call: instead(e.Errno)})
 	}
 	return append(all,
-		Fault{Name: "somebody else has just done the same", call: func(_ Fault,
-			do func() error) error {
+		Fault{Name: "somebody else has just done the same", call: func(do func() error) error {
 			_ = do()
 			return do()
 		}},
-		Fault{Name: "a dump is interrupted", Dump: true, call: func(_ Fault,
-			do func() error) error {
-			_ = do()
-			return interrupted
-		}})
+		Fault{Name: "a dump is interrupted", Dump: true, call: instead(interrupted)})
 }
 
 // Before returns a fault that calls happen before a request.
 func Before(name string, happen func()) Fault {
-	return Fault{Name: name, call: func(_ Fault, do func() error) error {
+	return Fault{Name: name, call: func(do func() error) error {
 		happen()
 		return do()
 	}}
@@ -83,22 +86,28 @@ func Before(name string, happen func()) Fault {
 func All() (all []Fault) {
 	for _, e := range pressure {
 		all = append(all,
-			Fault{Name: "sending fails with " + e.name, Errno: e.errno,
-				send: func(_ *wrapped, f Fault, _ []byte) error { return f.Errno }},
-			Fault{Name: "the kernel answers " + e.name, Errno: e.errno, send: answer})
-		if e.errno != syscall.ENOBUFS && e.errno != syscall.EAGAIN { // see lose and Stall
-			all = append(all, Fault{Name: "receiving fails with " + e.name, Errno: e.errno,
-				hurt: fail})
+			Fault{Name: "sending fails with " + e.name, Errno: e.Errno,
+				send: func(*wrapped, []byte) error { return e.Errno }},
+			Fault{Name: "the kernel answers " + e.name, Errno: e.Errno,
+				send: func(w *wrapped, p []byte) error { return w.refuse(p, e.Errno) }})
+		// an answer is lost with ENOBUFS; EAGAIN is Stall
+		if e.Errno != syscall.ENOBUFS && e.Errno != syscall.EAGAIN {
+			all = append(all, Fault{Name: "receiving fails with " + e.name, Errno: e.Errno,
+				fails: true})
 		}
 	}
 	return append(all, Stall,
 		Fault{Name: "a request is refused, and the answer lost",
-			send: func(*wrapped, Fault, []byte) error { return nil }},
-		Fault{Name: "an answer is lost", Errno: syscall.ENOBUFS, hurt: lose},
-		Fault{Name: "half of an answer is read", hurt: halve},
-		Fault{Name: "less than a header is read", hurt: behead},
-		Fault{Name: "an answer is too long", hurt: overflow},
-		Fault{Name: "a dump is interrupted", hurt: interrupt, Dump: true})
+			send: func(*wrapped, []byte) error { return nil }},
+		Fault{Name: "an answer is lost", Errno: syscall.ENOBUFS, damage: func([]byte, []int) {}},
+		// inside a message, because an answer that is cut between two would look complete
+		Fault{Name: "half of an answer is read",
+			damage: func(_ []byte, sizes []int) { sizes[0] = max(sizes[0]/2-5, 1) }},
+		Fault{Name: "less than a header is read",
+			damage: func(_ []byte, sizes []int) { sizes[0] = min(sizes[0], headerLen-1) }},
+		Fault{Name: "an answer is too long", // MSG_TRUNC
+			damage: func(p []byte, sizes []int) { sizes[0] = len(p)/len(sizes) + 1 }},
+		Fault{Name: "a dump is interrupted", damage: interrupt, Dump: true})
 }
 
 // Faults makes one call of the sockets that it wraps go wrong, and counts what passes them. It may
@@ -146,6 +155,14 @@ func (f *Faults) Count() Count {
 	return c
 }
 
+// add adds to the traffic.
+func (f *Faults) add(c Count) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.count.Sends, f.count.Receives = f.count.Sends+c.Sends, f.count.Receives+c.Receives
+	f.count.Sent, f.count.Received = f.count.Sent+c.Sent, f.count.Received+c.Received
+}
+
 // hit returns the fault that this call must have, if any.
 func (f *Faults) hit(fits func(Fault) bool) (Fault, bool) {
 	f.mu.Lock()
@@ -167,7 +184,7 @@ func (f *Faults) Call(dump bool, do func() error) error {
 	if !ok {
 		return do()
 	}
-	return fault.call(fault, do)
+	return fault.call(do)
 }
 
 // Wrap returns a socket that goes wrong when the Faults says so.
@@ -183,19 +200,13 @@ type wrapped struct {
 // Send sends, unless it goes wrong.
 func (w *wrapped) Send(p []byte) error {
 	if fault, ok := w.faults.hit(func(f Fault) bool { return f.send != nil }); ok {
-		return fault.send(w, fault, p)
+		return fault.send(w, p)
 	}
 	err := w.Socket.Send(p)
-	w.count(func(c *Count) { c.Sends, c.Sent = c.Sends+1, c.Sent+len(p) }, err)
-	return err
-}
-
-func (w *wrapped) count(add func(*Count), err error) {
 	if err == nil {
-		w.faults.mu.Lock()
-		defer w.faults.mu.Unlock()
-		add(&w.faults.count)
+		w.faults.add(Count{Sends: 1, Sent: len(p)})
 	}
+	return err
 }
 
 // Receive receives, unless it goes wrong.
@@ -205,35 +216,34 @@ func (w *wrapped) Receive(p []byte, sizes []int) (int, error) {
 		w.answers = w.answers[1:]
 		return 1, nil
 	}
-	fault, ok := w.faults.hit(func(f Fault) bool { return f.hurt != nil && !f.Dump })
-	if ok {
-		return fault.hurt(w, fault, p, sizes)
+	fault, ok := w.faults.hit(func(f Fault) bool { return !f.Dump && (f.fails || f.damage != nil) })
+	if ok && fault.fails {
+		return 0, fault.Errno
 	}
-	n, err := w.receive(p, sizes)
-	if err != nil || len(sizes) > 1 || !partOfDump(p) {
+	n, err := w.Socket.Receive(p, sizes)
+	if err != nil {
 		return n, err
 	}
-	if fault, ok := w.faults.hit(func(f Fault) bool { return f.Dump }); ok {
-		return fault.hurt(w, fault, p, sizes)
+	received := 0
+	for _, size := range sizes[:n] {
+		received += size
+	}
+	w.faults.add(Count{Receives: 1, Received: received})
+	if partOfDump := native.Uint16(p[6:])&flagMulti != 0; partOfDump && len(sizes) == 1 && !ok {
+		fault, ok = w.faults.hit(func(f Fault) bool { return f.Dump })
+	}
+	if !ok {
+		return n, nil
+	}
+	if fault.damage(p, sizes); fault.Errno != 0 {
+		return 0, fault.Errno
 	}
 	return n, nil
 }
 
-// receive receives, and counts.
-func (w *wrapped) receive(p []byte, sizes []int) (int, error) {
-	n, err := w.Socket.Receive(p, sizes)
-	w.count(func(c *Count) {
-		c.Receives++
-		for _, size := range sizes[:n] {
-			c.Received += size
-		}
-	}, err)
-	return n, err
-}
-
-// answer refuses the request as the kernel does. It refuses each message. In a transaction it
+// refuse refuses the request as the kernel does. It refuses each message. In a transaction it
 // refuses the first, and the kernel undoes all of it.
-func answer(w *wrapped, f Fault, p []byte) error {
+func (w *wrapped) refuse(p []byte, errno syscall.Errno) error {
 	request, err := Split(p)
 	if err != nil {
 		return err
@@ -243,49 +253,13 @@ func answer(w *wrapped, f Fault, p []byte) error {
 		request = request[1:2]
 	}
 	for _, m := range request {
-		w.answers = append(w.answers, Error(m, f.Errno, "", 0))
+		w.answers = append(w.answers, Error(m, errno, "", 0))
 	}
 	return nil
 }
 
-// fail is a receive that fails. The queue keeps its content.
-func fail(_ *wrapped, f Fault, _ []byte, _ []int) (int, error) { return 0, f.Errno }
-
-// lose removes answers from the queue, and says that there was no room for them.
-func lose(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
-	if n, err := w.receive(p, sizes); err != nil {
-		return n, err
-	}
-	return 0, f.Errno
-}
-
-// halve cuts an answer in half, inside a message. An answer cut between two messages would look
-// complete.
-func halve(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
-	n, err := w.receive(p, sizes)
-	sizes[0] = max(sizes[0]/2-5, 1)
-	return n, err
-}
-
-// overflow says that the answer was longer than the buffer (MSG_TRUNC).
-func overflow(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
-	n, err := w.receive(p, sizes)
-	sizes[0] = len(p)/len(sizes) + 1
-	return n, err
-}
-
-// behead shortens an answer to less than a header.
-func behead(w *wrapped, _ Fault, p []byte, sizes []int) (int, error) {
-	n, err := w.receive(p, sizes)
-	sizes[0] = min(sizes[0], headerLen-1)
-	return n, err
-}
-
-// partOfDump reports whether the datagram in p is part of a dump.
-func partOfDump(p []byte) bool { return native.Uint16(p[6:])&flagMulti != 0 }
-
 // tear marks the received part of a dump as interrupted, and removes all objects except the first.
-func tear(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
+func tear(p []byte, sizes []int) {
 	const noop = 1 // NLMSG_NOOP
 	for at, first := 0, true; at+headerLen <= sizes[0]; first = false {
 		if native.Uint16(p[at+4:]) != typeDone && !first {
@@ -293,12 +267,11 @@ func tear(w *wrapped, f Fault, p []byte, sizes []int) (int, error) {
 		}
 		at += (int(native.Uint32(p[at:])) + 3) &^ 3
 	}
-	return interrupt(w, f, p, sizes)
+	interrupt(p, sizes)
 }
 
 // interrupt marks the received part of a dump as interrupted.
-func interrupt(_ *wrapped, _ Fault, p []byte, _ []int) (int, error) {
+func interrupt(p []byte, _ []int) {
 	const flagIntr = 0x10 // NLM_F_DUMP_INTR
 	native.PutUint16(p[6:], native.Uint16(p[6:])|flagIntr)
-	return 1, nil
 }
