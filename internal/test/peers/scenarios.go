@@ -103,7 +103,7 @@ var policies = []policy{
 		s.InternalTrafficPolicy = &local
 	}},
 	{"source ranges", func(s *corev1.ServiceSpec) {
-		s.LoadBalancerSourceRanges = []string{"198.51.100.11/32", "2001:db8:51::11/128"}
+		s.LoadBalancerSourceRanges = []string{"198.51.100.11/32", "2001:db8:51::b/128"}
 	}},
 	{"ClientIP affinity", func(s *corev1.ServiceSpec) {
 		s.SessionAffinity, s.SessionAffinityConfig = corev1.ServiceAffinityClientIP,
