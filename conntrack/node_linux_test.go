@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 
 	. "github.com/kernlb/kernlb/conntrack"
 )
@@ -25,7 +26,7 @@ func TestWithoutPermission(t *testing.T) {
 			return err
 		}
 		defer table.Close()
-		return WithoutCapabilities(func() error {
+		return dataplanetest.WithoutCapabilities(func() error {
 			var listErr error
 			for _, err := range table.Flows(context.Background(), Filter{}) {
 				listErr = err

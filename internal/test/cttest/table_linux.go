@@ -4,10 +4,8 @@ package cttest
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
 	"net/netip"
-	"runtime"
 	"testing"
 	"time"
 
@@ -15,7 +13,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 )
 
 // NewTable returns the table of a fresh namespace.
@@ -81,21 +78,4 @@ func RandomFlows(r *rand.Rand, n int) []Flow {
 		flows = append(flows, f)
 	}
 	return flows
-}
-
-// WithoutCapabilities runs f on the calling thread without effective capabilities.
-func WithoutCapabilities(f func() error) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
-	var now [2]unix.CapUserData
-	if err := unix.Capget(&header, &now[0]); err != nil {
-		return err
-	}
-	none := now
-	none[0].Effective, none[1].Effective = 0, 0
-	if err := unix.Capset(&header, &none[0]); err != nil {
-		return err
-	}
-	return errors.Join(f(), unix.Capset(&header, &now[0]))
 }

@@ -155,7 +155,7 @@ func nodeOf(h string) string {
 // state is a state of one service, or of several, each followed by its endpoints.
 func state(n servicemodel.Node, svc *servicemodel.Service,
 	endpoints []servicemodel.Endpoint) servicemodel.State {
-	return servicemodel.State{}.WithNode(n).WithService(svc).WithEndpoints(svc.Name, endpoints)
+	return and(servicemodel.State{}.WithNode(n), svc, endpoints)
 }
 
 func and(s servicemodel.State, svc *servicemodel.Service,

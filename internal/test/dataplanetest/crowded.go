@@ -30,8 +30,7 @@ func Crowded(t *testing.T, under FaultyBackend, tables ...string) {
 			fmt.Fprintf(&chains, "add chain %s foreign-%d\n", table, i)
 		}
 	}
-	_, err := runIn(t.Context(), f.ns, &chains, "nft", "-f", "-")
-	must(t, err)
+	ok(runIn(t.Context(), f.ns, &chains, "nft", "-f", "-"))(t)
 	f.thereAndBack(e, faults, "after the chains came")
 	beside := f.thereAndBack(e, faults, "a change")
 	heard := beside.Received

@@ -34,16 +34,14 @@ func Deprived(t *testing.T, under Backend) {
 }
 
 func deprivedOfSockets(t *testing.T, under Backend) {
-	none, err := os.Open(os.DevNull)
-	must(t, err)
+	none := ok(os.Open(os.DevNull))(t)
 	defer none.Close()
 	b, err := under.Open(int(none.Fd()))
 	if err == nil || errors.Is(err, dataplane.ErrMissingModule) {
 		t.Errorf("a file that is no namespace: %v, %v", b, err)
 	}
 	ns := under.namespace(t)
-	b, err = under.Open(ns.Fd())
-	must(t, err)
+	b = ok(under.Open(ns.Fd()))(t)
 	if err := errors.Join(b.Close(), b.Close()); err != nil {
 		t.Errorf("closed twice: %v", err)
 	}
@@ -62,11 +60,9 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 	f := newFaulted(t, FaultyBackend{Backend: under})
 	b := opened(t, under.Open, f.ns)
 	e := dataplane.New(b, nil)
-	_, err := e.Apply(t.Context(), f.from)
-	must(t, err)
-	err = WithoutCapabilities(func() error {
-		_, err := e.Apply(t.Context(), f.to)
-		return err
+	ok(e.Apply(t.Context(), f.from))(t)
+	err := WithoutCapabilities(func() error {
+		return errOf(e.Apply(t.Context(), f.to))
 	})
 	switch {
 	case !errors.Is(err, fs.ErrPermission):
@@ -127,15 +123,13 @@ func deprivedOfNamespace(t *testing.T, under Backend) {
 	}))
 	held := func() bool {
 		return watch.Do(func() error {
-			_, err := netlink.LinkByName("outside")
-			return err
+			return errOf(netlink.LinkByName("outside"))
 		}) == nil
 	}
-	b, err := under.Open(ns.Fd())
-	must(t, err)
+	b := ok(under.Open(ns.Fd()))(t)
 	e := dataplane.New(b, nil)
 	from, to := faultedStates()
-	_, err = e.Apply(t.Context(), from)
+	_, err := e.Apply(t.Context(), from)
 	err = errors.Join(err, ns.Close())
 	for range 3 {
 		e.Resync()

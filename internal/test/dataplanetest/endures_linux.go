@@ -13,7 +13,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -138,8 +137,7 @@ func (s *soak) logFailures(ctx context.Context) func(context.Context, dataplane.
 // change applies one random change after the other until ctx ends. At the interval, it makes a
 // reading.
 func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration) (n int) {
-	neighbour, err := busywriter.Start(t.Context(), s.Node.NS.Fd())
-	must(t, err)
+	neighbour := ok(busywriter.Start(t.Context(), s.Node.NS.Fd()))(t)
 	r := &random{w: s.world, t: t, rng: rand.New(rand.NewPCG(1, 2))}
 	c := r.config()
 	c.Nodes = nil
@@ -153,11 +151,9 @@ func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration)
 			state = s.base
 			s.quiet.Lock()
 			// nft begins a listing again after each foreign commit
-			_, err := neighbour.Close()
-			must(t, err)
+			ok(neighbour.Close())(t)
 			s.read(t)
-			neighbour, err = busywriter.Start(t.Context(), s.Node.NS.Fd())
-			must(t, err)
+			neighbour = ok(busywriter.Start(t.Context(), s.Node.NS.Fd()))(t)
 			s.quiet.Unlock()
 			tick.Reset(interval) // a reading takes long on a busy machine
 		case <-time.After(time.Millisecond):
@@ -168,8 +164,7 @@ func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration)
 			}
 		}
 	}
-	_, err = neighbour.Close()
-	must(t, err)
+	ok(neighbour.Close())(t)
 	return n
 }
 
@@ -206,18 +201,6 @@ func (s *soak) disturb(ctx context.Context, t *testing.T) {
 	}
 }
 
-// kill kills a program, which must not have ended before.
-func kill(p *os.Process) error {
-	if err := p.Kill(); err != nil {
-		return err
-	}
-	state, err := p.Wait()
-	if err == nil && state.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
-		err = fmt.Errorf("it was not killed: %v", state)
-	}
-	return err
-}
-
 // read makes a reading, with the services that the soak began with.
 func (s *soak) read(t *testing.T) {
 	s.engine.Resync()
@@ -235,11 +218,9 @@ func (s *soak) read(t *testing.T) {
 	var mem runtime.MemStats
 	runtime.ReadMemStats(&mem)
 	r["heap MB"] = float64(mem.HeapAlloc) / (1 << 20)
-	pages, err := os.ReadFile("/proc/self/statm")
-	must(t, err)
+	pages := ok(os.ReadFile("/proc/self/statm"))(t)
 	var size, resident float64
-	_, err = fmt.Sscan(string(pages), &size, &resident)
-	must(t, err)
+	ok(fmt.Sscan(string(pages), &size, &resident))(t)
 	r["RSS MB"] = resident * float64(os.Getpagesize()) / (1 << 20)
 	stacks := make([]byte, 8<<20)
 	for stack := range bytes.SplitSeq(stacks[:runtime.Stack(stacks, true)], []byte("\n\n")) {
@@ -264,8 +245,7 @@ func (s *soak) read(t *testing.T) {
 // printed is the output of a program in the node.
 func (s *soak) printed(t *testing.T, command string) []byte {
 	t.Helper()
-	out, err := runIn(t.Context(), s.Node.NS, nil, strings.Fields(command)...)
-	must(t, err)
+	out := ok(runIn(t.Context(), s.Node.NS, nil, strings.Fields(command)...))(t)
 	return out
 }
 
@@ -291,12 +271,10 @@ func (s *soak) countObjects(t *testing.T, r map[string]float64) {
 // connections break.
 func descriptors(t *testing.T) (n int) {
 	t.Helper()
-	files, err := os.ReadDir("/proc/self/fd")
-	must(t, err)
+	files := ok(os.ReadDir("/proc/self/fd"))(t)
 	for _, f := range files {
 		var fd int
-		_, err := fmt.Sscan(f.Name(), &fd)
-		must(t, err)
+		ok(fmt.Sscan(f.Name(), &fd))(t)
 		domain, err := unix.GetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_DOMAIN)
 		if err != nil || domain == unix.AF_NETLINK {
 			n++
@@ -342,18 +320,17 @@ func Rolls(t *testing.T, under Backend) {
 		t.Skip("takes long: set KERNLB_TEST_ROLLS, such as 1m")
 	}
 	w, s := under.busy(t, 1000)
-	neighbour, err := busywriter.Start(t.Context(), w.Node.NS.Fd())
-	must(t, err)
+	neighbour := ok(busywriter.Start(t.Context(), w.Node.NS.Fd()))(t)
 	defer neighbour.Close()
-	var l latencies
-	defer w.engine.Subscribe(l.observe)()
+	var waits sync.WaitGroup
+	var mu sync.Mutex
+	var took []time.Duration // from a change until the kernel has it
 	connections, udp := w.watched(t, 1250, 5*time.Second), streams{w.toWeb(t, 0), w.toWeb(t, 1)}
 	udp.start()
 	before, start := w.engine.Status().Totals.Applies, time.Now()
 	services, changes := s.Len()-1, 0
 	tick := time.NewTicker(time.Millisecond)
 	defer tick.Stop()
-	var last dataplane.Revision
 	for time.Since(start) < lasts {
 		<-tick.C
 		for due := int(time.Since(start).Seconds() * rollingRate); changes < due; changes++ {
@@ -361,67 +338,33 @@ func Rolls(t *testing.T, under Backend) {
 			eps := slices.Clone(s.Endpoints(name))
 			eps[changes/services%len(eps)] = nowhere(1<<20 + changes)
 			s = s.WithEndpoints(name, eps)
-			last = l.set(w.engine, s)
+			asked, rev := time.Now(), w.engine.Set(s)
+			waits.Go(func() {
+				if err := w.engine.Wait(t.Context(), rev); err != nil {
+					t.Error(err)
+				}
+				mu.Lock()
+				defer mu.Unlock()
+				took = append(took, time.Since(asked))
+			})
 		}
 	}
-	must(t, w.engine.Wait(t.Context(), last))
-	took, totals := time.Since(start).Seconds(), w.engine.Status().Totals
+	waits.Wait()
+	seconds, totals := time.Since(start).Seconds(), w.engine.Status().Totals
 	udp.stop()
 	report := connections()
-	t.Logf("%d endpoints replaced in %.1f s, %.0f a second, in %d applies", changes, took,
-		float64(changes)/took, totals.Applies-before)
-	t.Logf("from change to kernel: %s; datagrams: %v", l.String(), udp.tallies())
+	t.Logf("%d endpoints replaced in %.1f s, %.0f a second, in %d applies", changes, seconds,
+		float64(changes)/seconds, totals.Applies-before)
+	slices.Sort(took)
+	at := func(p float64) time.Duration {
+		return took[int(p*float64(len(took)-1))].Round(time.Microsecond)
+	}
+	t.Logf("from change to kernel: p50 %v, p99 %v, max %v, of %d changes; datagrams: %v", at(.5),
+		at(.99), at(1), len(took), udp.tallies())
 	if totals.Failures > 0 {
 		t.Errorf("%d applies failed: %v", totals.Failures, w.engine.Status().Err)
 	}
 	if y := udp.tallies(); report.Lost()+y[0].lost+y[1].lost > 0 {
 		t.Errorf("a service that nobody changed was disturbed: connections %+v", report)
 	}
-}
-
-// latencies are the times from a change until the kernel has it.
-type latencies struct {
-	mu    sync.Mutex
-	asked map[dataplane.Revision]time.Time // changes that have not reached the kernel yet
-	took  []time.Duration
-}
-
-// set sets a state.
-func (l *latencies) set(e *dataplane.Engine, s servicemodel.State) dataplane.Revision {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.asked == nil {
-		l.asked = map[dataplane.Revision]time.Time{}
-	}
-	now := time.Now()
-	rev := e.Set(s)
-	l.asked[rev] = now
-	return rev
-}
-
-// observe notes which changes have reached the kernel.
-func (l *latencies) observe(_ context.Context, ev dataplane.Event) {
-	applied, ok := ev.(dataplane.Applied)
-	if !ok {
-		return
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	for rev, at := range l.asked {
-		if rev <= applied.Revision {
-			l.took = append(l.took, time.Since(at))
-			delete(l.asked, rev)
-		}
-	}
-}
-
-// String returns percentiles.
-func (l *latencies) String() string {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	slices.Sort(l.took)
-	at := func(p float64) time.Duration {
-		return l.took[int(p*float64(len(l.took)-1))].Round(time.Microsecond)
-	}
-	return fmt.Sprintf("p50 %v, p99 %v, max %v, of %d changes", at(.5), at(.99), at(1), len(l.took))
 }

@@ -49,8 +49,8 @@ const floodTime = "KERNLB_TEST_FLOOD"
 // flood is the outcome of a flood.
 type flood struct {
 	*floodSender
-	sent, commits                        atomic.Int64
-	begun, translated, forbidden, astray int
+	sent, commits                atomic.Int64
+	begun, translated, forbidden int
 }
 
 // unsettled hides that a backend is a [dataplane.Settler], so that no commit waits for later work.
@@ -70,7 +70,6 @@ func (w *world) flood(t *testing.T, from []floodSource, to []target,
 	rng := rand.New(rand.NewPCG(seed, 2))
 	w.apply(t, next(0, rng))
 	f := &flood{floodSender: w.floodSender(t, seed, from, to)}
-	defer f.close()
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	var sender sync.WaitGroup
@@ -86,22 +85,18 @@ func (w *world) flood(t *testing.T, from []floodSource, to []target,
 		n := int(f.commits.Add(1))
 		w.apply(t, next(n, rng))
 		if settler != nil && n%settleEach == 0 {
-			if _, err := settler.Settle(ctx); err != nil {
-				t.Fatalf("settle: %v", err)
-			}
+			ok(settler.Settle(ctx))(t)
 		}
 	}
 	cancel()
 	sender.Wait()
 	time.Sleep(50 * time.Millisecond) // until packets in the queues of links arrive
-	for name, n := range map[string]*int{"begun": &f.begun, "translated": &f.translated,
-		"forbidden": &f.forbidden, "astray": &f.astray} {
-		*n = w.counted(t, name)
-	}
+	f.begun, f.translated = w.counted(t, "begun"), w.counted(t, "translated")
+	f.forbidden = w.counted(t, "forbidden")
 	t.Logf("%d commits, %d new flows: %d translated, %d that are forbidden", f.commits.Load(),
 		f.begun, f.translated, f.forbidden)
-	if f.astray > 0 {
-		t.Errorf("%d packets went to endpoints that were never wanted", f.astray)
+	if astray := w.counted(t, "astray"); astray > 0 {
+		t.Errorf("%d packets went to endpoints that were never wanted", astray)
 	}
 	return f
 }

@@ -74,7 +74,8 @@ type floodSender struct {
 	rng  *rand.Rand
 	from []floodSource
 	to   []target
-	fds  [2][]int // by family: sockets in the node and outside
+	// fds are sockets in the node and outside, by family, for packets with their headers.
+	fds [2][]int
 }
 
 // floodSender prepares a flood.
@@ -91,29 +92,15 @@ func (w *world) floodSender(t *testing.T, seed uint64, from []floodSource,
 	s := &floodSender{rng: rand.New(rand.NewPCG(seed, 1)), from: from, to: to}
 	for f, family := range []int{unix.AF_INET, unix.AF_INET6} {
 		for _, ns := range []*netnstest.NS{w.Node.NS, w.hosts["outside1"].NS} {
-			fd, err := rawSocket(ns, family)
-			must(t, err)
-			s.fds[f] = append(s.fds[f], fd)
+			must(t, ns.Do(func() error {
+				fd, err := unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
+				s.fds[f] = append(s.fds[f], fd)
+				t.Cleanup(func() { unix.Close(fd) })
+				return os.NewSyscallError("socket", err)
+			}))
 		}
 	}
 	return s
-}
-
-func (s *floodSender) close() {
-	for _, fds := range s.fds {
-		for _, fd := range fds {
-			_ = unix.Close(fd) // the test does not depend on it
-		}
-	}
-}
-
-// rawSocket opens a socket in a namespace that sends packets with their headers.
-func rawSocket(ns *netnstest.NS, family int) (fd int, err error) {
-	err = ns.Do(func() (err error) {
-		fd, err = unix.Socket(family, unix.SOCK_RAW|unix.SOCK_CLOEXEC, unix.IPPROTO_RAW)
-		return os.NewSyscallError("socket", err)
-	})
-	return fd, err
 }
 
 // send sends one packet. If the node refuses it, the call returns an error; the probe counts it
@@ -162,15 +149,15 @@ func firstPacket(proto byte, src netip.Addr, to netip.AddrPort, r uint64) []byte
 }
 
 // counted reads a counter of floodProbe.
-func (w *world) counted(t *testing.T, name string) (n int) {
+func (w *world) counted(t *testing.T, name string) int {
 	t.Helper()
-	out, err := runIn(t.Context(), w.Node.NS, nil, "nft", "list", "counter", "inet", "flood", name)
-	must(t, err)
-	if m := floodCount.FindSubmatch(out); m != nil {
-		n, err = strconv.Atoi(string(m[1]))
-		must(t, err)
+	out := ok(runIn(t.Context(), w.Node.NS, nil, "nft", "list", "counter", "inet", "flood",
+		name))(t)
+	m := floodCount.FindSubmatch(out)
+	if m == nil {
+		t.Fatalf("no packets of counter %s in %s", name, out)
 	}
-	return n
+	return ok(strconv.Atoi(string(m[1])))(t)
 }
 
 var floodCount = regexp.MustCompile(`packets (\d+)`)

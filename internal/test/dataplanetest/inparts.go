@@ -23,8 +23,7 @@ const partLimit = 60_000
 func InParts(t *testing.T, under Backend,
 	open func(ns *netnstest.NS, limit int) (dataplane.Backend, error)) {
 	ns := under.namespace(t)
-	b, err := open(ns, partLimit)
-	must(t, err)
+	b := ok(open(ns, partLimit))(t)
 	t.Cleanup(func() { b.Close() })
 	e := dataplane.New(b, nil)
 	all, none := manyServices(partedServices, 1, 0), servicemodel.State{}.WithNode(thisNode())
@@ -39,15 +38,12 @@ func InParts(t *testing.T, under Backend,
 	}
 	moved := manyServices(partedServices, 1, partedServices)
 	for i, s := range []servicemodel.State{all, moved, half, none, all} {
-		r, err := e.Apply(t.Context(), s)
-		must(t, err)
+		r := ok(e.Apply(t.Context(), s))(t)
 		if r.Bytes <= partLimit {
 			t.Errorf("state %d took only %d bytes", i, r.Bytes)
 		}
-		fresh, err := under.Open(ns.Fd())
-		must(t, err)
-		r, err = dataplane.New(fresh, nil).Apply(t.Context(), s)
-		must(t, err)
+		fresh := ok(under.Open(ns.Fd()))(t)
+		r = ok(dataplane.New(fresh, nil).Apply(t.Context(), s))(t)
 		if len(r.Drift) > 0 || !r.Changes.Empty() || r.Messages > 0 {
 			t.Errorf("a new process found state %d otherwise: %v %v", i, r.Drift, r.Changes)
 		}

@@ -151,23 +151,11 @@ func (w *world) judgeTrace(t *servicemodel.Trace, got netnstest.Outcome) string 
 	return ""
 }
 
-// hostEndpoint reports whether the server that answered is in the host's network: see maskedAt.
+// hostEndpoint reports whether the server that answered is in the host's network.
 func (w *world) hostEndpoint(d *servicemodel.Decision, server string) bool {
 	return slices.ContainsFunc(d.Candidates, func(c servicemodel.Candidate) bool {
 		return w.serverOf(c.Endpoint) == server && w.IsNodeAddr(c.Endpoint.Addr())
 	})
-}
-
-// maskedAt is the source that a candidate must see. Packets from outside to an endpoint in the
-// host's network do not pass the postrouting hook, which masquerades.
-func (w *world) maskedAt(c servicemodel.Candidate) Masquerade {
-	switch {
-	case !c.Masquerade:
-		return OwnSource
-	case w.IsNodeAddr(c.Endpoint.Addr()):
-		return AnySource
-	}
-	return NodeSource
 }
 
 // judgeOracle compares the outcome of a probe with the oracle, and with the words of a trace. If
@@ -181,8 +169,15 @@ func (w *world) judgeOracle(t *servicemodel.Table, p netnstest.Probe,
 	}
 	want, trace := w.oracle(t, p, src)
 	for _, c := range trace.Decision.Candidates {
-		if w.serverOf(c.Endpoint) == got.Server {
-			want.Masquerade = w.maskedAt(c)
+		switch isServer := w.serverOf(c.Endpoint) == got.Server; {
+		case isServer && !c.Masquerade:
+			want.Masquerade = OwnSource
+		case isServer && w.IsNodeAddr(c.Endpoint.Addr()):
+			// packets from outside to the host's network do not pass the postrouting hook, which
+			// masquerades
+			want.Masquerade = AnySource
+		case isServer:
+			want.Masquerade = NodeSource
 		}
 	}
 	s := w.judge(p, want, got)

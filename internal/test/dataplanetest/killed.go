@@ -22,10 +22,6 @@ import (
 // KilledOptions describe what else happens while a program is killed, and what must hold
 // afterwards.
 type KilledOptions struct {
-	// Kills is how often the program is killed. Zero means 40. The variable KERNLB_TEST_KILLS
-	// overrides it; the program then makes 50 changes on average before it is killed, otherwise
-	// five.
-	Kills int
 	// Delay is how long the program lives on average after its changes. Zero means 3 ms.
 	Delay time.Duration
 	// Damage changes the kernel as another program would, now and then, in the network namespace.
@@ -45,29 +41,29 @@ type KilledOptions struct {
 const killedChild = "KERNLB_TEST_KILLED"
 
 // Killed starts a program that applies one state after the other, and kills it at a random moment,
-// again and again. The kernel must then hold the state before, or the state that was being applied.
-// Now and then another program damages the instance or applies a state. After each kill, the next
-// apply must make the kernel hold the wanted state. The test must do nothing before it calls
-// Killed, which makes it parallel.
+// again and again: 40 times, each after five changes on average, or as often as the variable
+// KERNLB_TEST_KILLS says, each after 50. The kernel must then hold the state before, or the state
+// that was being applied. Now and then another program damages the instance or applies a state.
+// After each kill, the next apply must make the kernel hold the wanted state. The test must do
+// nothing before it calls Killed, which makes it parallel.
 func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOptions) {
 	applyIfKilled(under, states)
 	t.Parallel()
 	ns := under.namespace(t)
-	wanted, lives := fromEnv(t, "KERNLB_TEST_KILLS", 0), 5
-	if wanted > 0 {
-		lives = 50
+	kills, lives := 40, 5
+	if wanted := fromEnv(t, "KERNLB_TEST_KILLS", 0); wanted > 0 {
+		kills, lives = wanted, 50
 	}
-	o.Kills = cmp.Or(wanted, o.Kills, 40)
 	o.Delay = cmp.Or(o.Delay, 3*time.Millisecond)
 	k := &killing{KilledOptions: o, lives: lives, t: t, under: under, ns: ns, states: states,
 		rng: rand.New(rand.NewPCG(1, 2))}
-	for i := range o.Kills {
+	for i := range kills {
 		if k.kill(i); t.Failed() {
 			return
 		}
 	}
 	t.Logf("%d changes, %d kills: %d while a state was being applied; %d damages, %d other writers",
-		k.changes, o.Kills, k.during, k.damages, k.others)
+		k.changes, kills, k.during, k.damages, k.others)
 }
 
 // kill kills the program once and checks what must hold after that.
@@ -126,11 +122,8 @@ func (k *killing) round(i int) []servicemodel.State {
 	}
 	time.Sleep(time.Duration(k.rng.ExpFloat64() * float64(k.Delay)))
 	possible, known := k.meanwhile(i)
-	must(t, process.Kill())
-	_, err = process.Wait()
-	must(t, err)
-	_, err = io.Copy(io.Discard, in)
-	must(t, err)
+	must(t, kill(process))
+	ok(io.Copy(io.Discard, in))(t)
 	possible = append(possible, k.begun(told.String(), first)...)
 	if !known {
 		return nil
@@ -203,6 +196,18 @@ func startKilled(t *testing.T, ns *netnstest.NS, first int) (p *os.Process, repo
 		report.Close()
 	}
 	return p, report, err
+}
+
+// kill kills a program, which must not have ended before.
+func kill(p *os.Process) error {
+	if err := p.Kill(); err != nil {
+		return err
+	}
+	state, err := p.Wait()
+	if err == nil && state.String() != "signal: killed" {
+		err = fmt.Errorf("it was not killed: %v", state)
+	}
+	return err
 }
 
 // applyIfKilled applies states until the process is killed, if startKilled started it. It tries

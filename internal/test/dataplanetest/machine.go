@@ -25,13 +25,26 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// ok returns a function that returns v, unless there is an error, which ends the test:
+//
+//	b := ok(under.Open(netns))(t)
+func ok[T any](v T, err error) func(*testing.T) T {
+	return func(t *testing.T) T {
+		t.Helper()
+		must(t, err)
+		return v
+	}
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
+
 // namespace returns a network namespace that lives until the test ends.
 func (b *Backend) namespace(t *testing.T) *netnstest.NS {
 	t.Helper()
 	b.need(t)
 	netnstest.Require(t)
-	ns, err := netnstest.NewNS(t.Name())
-	must(t, err)
+	ns := ok(netnstest.NewNS(t.Name()))(t)
 	t.Cleanup(func() { ns.Close() })
 	return ns
 }
@@ -41,10 +54,7 @@ func (b *Backend) network(t *testing.T) *world {
 	t.Helper()
 	b.need(t)
 	netnstest.Require(t)
-	w, err := newWorld(t.Context(), *b, Options{})
-	if err != nil {
-		t.Fatalf("build the network: %v", err)
-	}
+	w := newWorld(t, *b, Options{})
 	t.Cleanup(w.close)
 	return w
 }
@@ -53,8 +63,7 @@ func (b *Backend) network(t *testing.T) *world {
 func opened(t *testing.T, open func(netns int) (dataplane.Backend, error),
 	ns *netnstest.NS) dataplane.Backend {
 	t.Helper()
-	b, err := open(ns.Fd())
-	must(t, err)
+	b := ok(open(ns.Fd()))(t)
 	t.Cleanup(func() { b.Close() })
 	return b
 }
@@ -71,17 +80,13 @@ func (b *Backend) process(ns *netnstest.NS, do func(b dataplane.Backend) error) 
 // apply applies a state as another program.
 func (b *Backend) apply(ctx context.Context, ns *netnstest.NS, s servicemodel.State) error {
 	return b.process(ns, func(b dataplane.Backend) error {
-		_, err := dataplane.New(b, nil).Apply(ctx, s)
-		return err
+		return errOf(dataplane.New(b, nil).Apply(ctx, s))
 	})
 }
 
 // cleanup removes the instance as another program.
 func (b *Backend) cleanup(ctx context.Context, ns *netnstest.NS) error {
-	return b.process(ns, func(b dataplane.Backend) error {
-		_, err := b.Cleanup(ctx)
-		return err
-	})
+	return b.process(ns, func(b dataplane.Backend) error { return errOf(b.Cleanup(ctx)) })
 }
 
 // runIn runs a command in a namespace, and returns what it prints on standard output.

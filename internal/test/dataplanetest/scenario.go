@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"cmp"
 	"net/netip"
 	"slices"
 	"strings"
@@ -59,8 +60,8 @@ func (s *Scenario) run(t *testing.T, ws *worlds) {
 func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) []string {
 	t.Helper()
 	var probes []netnstest.Probe
-	var of []int
-	for i, c := range checks {
+	var wants []Want
+	for _, c := range checks {
 		if !slices.Contains(w.under.protocols(), c.Proto) {
 			continue
 		}
@@ -68,18 +69,13 @@ func (w *world) check(t *testing.T, table *servicemodel.Table, checks []Check) [
 		if p.From == nil {
 			t.Fatalf("no host %q", c.From)
 		}
-		times := c.Times
-		if times == 0 {
-			times = 3
-		}
-		for range times {
-			probes = append(probes, p)
-			of = append(of, i)
-		}
+		times := cmp.Or(c.Times, 3)
+		probes = append(probes, slices.Repeat([]netnstest.Probe{p}, times)...)
+		wants = append(wants, slices.Repeat([]Want{c.Want}, times)...)
 	}
 	var complaints []string
 	for i, got := range netnstest.SendAll(t.Context(), probes) {
-		s := w.judge(probes[i], checks[of[i]].Want, got)
+		s := w.judge(probes[i], wants[i], got)
 		if o := w.judgeOracle(table, probes[i], got); o != "" {
 			s = strings.TrimPrefix(s+"\n"+o, "\n")
 		}

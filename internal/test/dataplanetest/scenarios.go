@@ -29,7 +29,8 @@ func set[T any](o options, kind string, x T, words []string) T {
 		change := strings.ReplaceAll(o[kind+" "+name], "$", strings.ReplaceAll(arg, ",", `", "`))
 		fields := map[string]json.RawMessage{}
 		text, err := json.Marshal(x)
-		err = errors.Join(err, json.Unmarshal(text, &fields), json.Unmarshal([]byte(change), &fields))
+		err = errors.Join(err, json.Unmarshal(text, &fields),
+			json.Unmarshal([]byte(change), &fields))
 		if err == nil {
 			text, err = json.Marshal(fields)
 		}

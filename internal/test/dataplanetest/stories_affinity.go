@@ -16,21 +16,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// affinityStories are about clients that must not be sent back to an endpoint that was removed.
-var affinityStories = []story{
-	{"a client does not go back to a silent endpoint that is gone", silentEndpointGoes(false)},
-	{"a client does not go back to a silent endpoint that is gone, flows being kept",
-		silentEndpointGoes(true)},
-	{"no new connection reaches an endpoint that was taken away, affinity of a second",
-		neverBack(time.Second, inTurn)},
-	{"no new connection reaches an endpoint that was taken away, affinity of two seconds",
-		neverBack(2*time.Second, inTurn)},
-	{"no new connection reaches an endpoint that was taken away, affinity of an hour",
-		neverBack(time.Hour, inTurn)},
-	{"no new connection reaches an endpoint that was taken away, beside commits",
-		neverBack(time.Hour, besideCommits)},
-}
-
 // silentPort is a port where packets arrive without an answer.
 const silentPort uint16 = 9999
 

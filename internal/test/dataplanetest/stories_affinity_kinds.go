@@ -13,22 +13,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// affinityKindStories are about clients of one prefix, and about whole services. A backend that
-// lacks them refuses them, by field, and is not asked about them.
-var affinityKindStories = []story{
-	{"clients of a prefix stay together", prefixStays},
-	{"clients of a prefix inside and outside have endpoints of their own", prefixInsideAndOutside},
-	{"a client has one endpoint at all ports of a service", wholeServiceStays(0, 0)},
-	{"clients of a prefix have one endpoint at all ports of a service", wholeServiceStays(24, 64)},
-	{"a client moves only at ports without its endpoint", partlyServing},
-}
-
 // accepted applies a state. It reports false if the backend refuses a value of the field, and
 // nothing else. An empty value is any.
 func (w *world) accepted(t *testing.T, s servicemodel.State, field, value string) bool {
 	t.Helper()
-	table, err := servicemodel.Resolve(nil, w.under.expressible(s))
-	must(t, err)
+	table := ok(servicemodel.Resolve(nil, w.under.expressible(s)))(t)
 	problems := dataplane.Problems(w.backend.Check(servicemodel.Diff(nil, table)))
 	for _, p := range problems {
 		if p.Field != field || value != "" && p.Value != value {

@@ -14,28 +14,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// flowStories are about existing flows while services change.
-var flowStories = []story{
-	{"a UDP client is answered throughout while its endpoint is replaced", endpointReplaced},
-	{"a UDP client loses no more than what was on its way when its endpoint dies", endpointDies},
-	{"a UDP client that was refused is answered when the first endpoint comes", firstEndpoint},
-	{"a UDP client follows a node port that moves", nodePortMoves},
-	{"a UDP client stays with an endpoint that terminates until it ends", endpointTerminates},
-	{"connections to an endpoint that goes are left, drained or cut",
-		connectionsOfEndpointThatGoes},
-	{"endpoints are replaced all the time, connections being left",
-		rolling(servicemodel.ConnectionPolicy{})},
-	{"endpoints are replaced all the time, connections being drained", rolling(drained)},
-	{"endpoints are replaced all the time, connections being cut",
-		rolling(servicemodel.ConnectionPolicy{Mode: servicemodel.CutConnections})},
-}
-
-// kernelFlowStories are about flows that exist without the backend.
-var kernelFlowStories = []story{
-	{"a UDP client that sent before there was a service reaches it", serviceComes},
-	{"a UDP client of a service that goes is not held by it", serviceGoes},
-}
-
 // Ports of the service of these stories. Its endpoints listen on flowTarget.
 const (
 	flowPort     uint16 = 53
@@ -51,21 +29,17 @@ const serverGrace = 100 * time.Millisecond
 // keepFlows gives the world a new engine with a keeper of the node's flows.
 func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) *flows.Keeper {
 	t.Helper()
-	if own, ok := w.backend.(flows.Table); ok && w.under.Proxy {
-		keeper, err := flows.New(own, &flows.Config{Connections: p})
+	table, own := w.backend.(flows.Table)
+	if !own || !w.under.Proxy {
+		kernel, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
+		if errors.Is(err, conntrack.ErrMissingModule) {
+			t.Skipf("no conntrack over netlink: %v", err)
+		}
 		must(t, err)
-		w.engine = w.newEngine(keeper)
-		return keeper
+		t.Cleanup(func() { kernel.Close() })
+		table = kernel
 	}
-	table, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
-	if errors.Is(err, conntrack.ErrMissingModule) {
-		t.Skipf("no conntrack over netlink: %v", err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { table.Close() })
-	keeper, err := flows.New(table, &flows.Config{Connections: p})
-	must(t, err)
+	keeper := ok(flows.New(table, &flows.Config{Connections: p}))(t)
 	w.engine = w.newEngine(keeper)
 	return keeper
 }
@@ -75,10 +49,7 @@ func (w *world) settle(t *testing.T) {
 	t.Helper()
 	for next := time.Duration(1); next > 0; {
 		time.Sleep(next)
-		var err error
-		if next, err = w.engine.Settle(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		next = ok(w.engine.Settle(t.Context()))(t)
 	}
 }
 
@@ -88,8 +59,7 @@ func (w *world) settleUntil(t *testing.T, done func() bool) {
 	t.Helper()
 	for end := time.Now().Add(10 * time.Second); !done() && time.Now().Before(end); time.Sleep(
 		20 * time.Millisecond) {
-		_, err := w.engine.Settle(t.Context())
-		must(t, err)
+		ok(w.engine.Settle(t.Context()))(t)
 	}
 }
 
@@ -149,20 +119,6 @@ func (w *world) flowsBegin(t *testing.T, hosts ...string) (all streams, stop fun
 	return all, stop
 }
 
-// requireRefused lets the streams send for a moment, and requires that no server answers.
-func (l streams) requireRefused(t *testing.T, when string) {
-	t.Helper()
-	for _, s := range l {
-		s.forget()
-	}
-	l.send(100 * time.Millisecond)
-	for _, s := range l {
-		if y := s.tally(); y.refused == 0 || len(y.answers) > 0 {
-			t.Errorf("%s: wanted refusals %s, got %s", s.name, when, y)
-		}
-	}
-}
-
 // through changes the services while the streams send. Each stream may lose at most the datagrams
 // that it sent during the change, and those on their way at its beginning. A change begins, for
 // example, with the death of an endpoint.
@@ -176,15 +132,13 @@ func (l streams) through(t *testing.T, change func()) (lost, sent int) {
 	after := l.tallies()
 	time.Sleep(100 * time.Millisecond)
 	l.stop()
-	for i, s := range l {
-		y := s.tally()
+	for i, y := range l.tallies() {
 		if allowed := after[i].sent - before[i].sent + before[i].lost; y.lost > allowed {
 			t.Errorf("%s: %d lost, at most %d were on their way or sent while things changed: %s",
-				s.name, y.lost, allowed, y)
+				l[i].name, y.lost, allowed, y)
 		}
 		lost += y.lost
 		sent += y.sent
-		s.forget()
 	}
 	return lost, sent
 }
@@ -207,10 +161,9 @@ func endpointReplaced(t *testing.T, w *world) {
 	time.Sleep(50 * time.Millisecond)
 	all.stop()
 	lost, sent := 0, 0
-	for _, s := range all {
-		y := s.tally()
+	for i, y := range all.tallies() {
 		if y.lost > 1 {
-			t.Errorf("%s: more than one was on its way: %s", s.name, y)
+			t.Errorf("%s: more than one was on its way: %s", all[i].name, y)
 		}
 		lost, sent = lost+y.lost, sent+y.sent
 	}

@@ -30,8 +30,7 @@ func connectionsOfEndpointThatGoes(t *testing.T, w *world) {
 		}{{"pod1", netip.AddrPortFrom(clusterIP[0], flowPort)},
 			{"outside1", netip.AddrPortFrom(externalIP[1], flowPort)},
 			{"outside2", netip.AddrPortFrom(nodeIP[0], flowNodePort)}} {
-			c, err := netnstest.OpenConns(t.Context(), w.hosts[to.from], to.addr, count)
-			must(t, err)
+			c := ok(netnstest.OpenConns(t.Context(), w.hosts[to.from], to.addr, count))(t)
 			all = append(all, c)
 		}
 		r := w.apply(t, flowState(flowEndpoints("pod3"), own))

@@ -16,13 +16,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// partStories are about programs that share an instance.
-var partStories = []story{
-	{"programs that share an instance leave each other alone", sharedInstance},
-	{"programs change parts of an instance at once", programsAtOnce},
-	{"flows of a part end with it", sharedFlows},
-}
-
 // part is the state of an owner: the service of that name in the namespace of that name.
 func part(owner string, ips [2]netip.Addr, hosts ...string) servicemodel.State {
 	return state(podCIDRs(thisNode()), web(named(owner, ips), func(s *servicemodel.Service) {
@@ -35,11 +28,9 @@ func part(owner string, ips [2]netip.Addr, hosts ...string) servicemodel.State {
 func (w *world) parts(t *testing.T, do func(p *dataplane.Parts) error) *servicemodel.Table {
 	t.Helper()
 	b := opened(t, w.under.Open, w.Node.NS)
-	table, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
-	must(t, err)
+	table := ok(conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()}))(t)
 	defer table.Close()
-	keeper, err := flows.New(table, nil)
-	must(t, err)
+	keeper := ok(flows.New(table, nil))(t)
 	must(t, do(dataplane.NewParts(b, &dataplane.PartsConfig{Flows: keeper})))
 	o, err := b.Observe(t.Context(), nil)
 	if err != nil || len(o.Drift) > 0 {
@@ -51,8 +42,7 @@ func (w *world) parts(t *testing.T, do func(p *dataplane.Parts) error) *servicem
 func (w *world) applyPart(t *testing.T, owner string, s servicemodel.State) *servicemodel.Table {
 	t.Helper()
 	return w.parts(t, func(p *dataplane.Parts) error {
-		_, err := p.Apply(t.Context(), owner, s)
-		return err
+		return errOf(p.Apply(t.Context(), owner, s))
 	})
 }
 
@@ -85,14 +75,12 @@ func sharedInstance(t *testing.T, w *world) {
 	w.requireChecks(t, w.applyPart(t, "two", part("two", clusterIP2, "pod1")), ofOne,
 		ask("pod1", cluster2, masqueraded("pod1")))
 	w.requireChecks(t, w.parts(t, func(p *dataplane.Parts) error {
-		_, err := p.Remove(t.Context(), "two")
-		return err
+		return errOf(p.Remove(t.Context(), "two"))
 	}), ofOne, ask("pod3", cluster2, untouched))
 
 	w.applyPart(t, "two", two)
 	table := w.parts(t, func(p *dataplane.Parts) error {
-		_, err := p.Keep(t.Context(), func(owner string) bool { return owner == "two" })
-		return err
+		return errOf(p.Keep(t.Context(), func(owner string) bool { return owner == "two" }))
 	})
 	w.requireChecks(t, table, ask("pod3", cluster, untouched),
 		ask("pod3", cluster2, reaches("pod2")))
@@ -101,8 +89,7 @@ func sharedInstance(t *testing.T, w *world) {
 	node := podCIDRs(thisNode())
 	node.ServiceCIDRs = prefixes(netnstest.Net.ServiceCIDRv4, netnstest.Net.ServiceCIDRv6)
 	table = w.parts(t, func(p *dataplane.Parts) error {
-		_, err := p.Configure(t.Context(), node)
-		return err
+		return errOf(p.Configure(t.Context(), node))
 	})
 	w.requireChecks(t, table, ask("pod3", cluster, dropped),
 		ask("pod3", cluster2, reaches("pod2")))
@@ -116,8 +103,7 @@ func sharedInstance(t *testing.T, w *world) {
 
 	// The instance goes with the last part. The next part brings settings of its own.
 	table = w.parts(t, func(p *dataplane.Parts) error {
-		_, err := p.Remove(t.Context(), "two")
-		return err
+		return errOf(p.Remove(t.Context(), "two"))
 	})
 	if table.Len() > 0 || table.Rules().MasqueradeMark != 0 {
 		t.Errorf("left: %s with the settings %+v", describe(table), table.Rules())
@@ -165,8 +151,7 @@ func programsAtOnce(t *testing.T, w *world) {
 	for i, s := range last {
 		want = nocopy.Of(want.WithNode(podCIDRs(thisNode()))).WithPart(owner(i), s)
 	}
-	all, err := servicemodel.Resolve(nil, want)
-	must(t, err)
+	all := ok(servicemodel.Resolve(nil, want))(t)
 	if c := servicemodel.Diff(table, all.Arrange(table)); !c.Empty() {
 		t.Errorf("not what was applied last:\n%s", c)
 	}
@@ -183,8 +168,7 @@ func sharedFlows(t *testing.T, w *world) {
 			t.Errorf("published for %s: %s", host, got)
 		}
 		w.parts(t, func(p *dataplane.Parts) error {
-			_, err := p.Remove(t.Context(), "one")
-			return err
+			return errOf(p.Remove(t.Context(), "one"))
 		})
 	}
 }

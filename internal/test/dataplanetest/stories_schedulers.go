@@ -9,16 +9,6 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// schedulerStories are about services that name a scheduler. A backend must refuse by name a
-// scheduler that it lacks. The story then ends.
-var schedulerStories = []story{
-	{"each endpoint gets its share from each scheduler", schedulerShares},
-	{"a hash of the client keeps it on its endpoint", hashedClientsStay},
-	{"near endpoints get what they can take, and others the rest", nearShares},
-	{"an endpoint that becomes ready grows to its share", growingShares},
-	{"a change of the scheduler disturbs no connection", schedulerChanges},
-}
-
 func scheduler(s servicemodel.Scheduler) func(*servicemodel.Service) {
 	return func(svc *servicemodel.Service) { svc.Scheduler = s }
 }
@@ -63,13 +53,9 @@ func (w *world) requireGrown(t *testing.T, part float64) {
 // hosts.
 func (w *world) requireServiceShares(t *testing.T, what string, n int, hosts map[string]float64) {
 	t.Helper()
-	shares := map[string]float64{}
-	for host, share := range hosts {
-		shares[serverName(host, PortA)] = share
-	}
 	for _, f := range families {
 		y := overTCP(cluster, f)
-		requireShares(t, what+": "+y.String(), w.shares(t, y, n), shares)
+		requireShares(t, what+": "+y.String(), w.shares(t, y, n), hosts)
 	}
 }
 
@@ -118,32 +104,14 @@ func hashedClientsStay(t *testing.T, w *world) {
 			string(by)) {
 			continue
 		}
-		given := map[way]string{}
-		for _, y := range w.ways(clients[:3], cluster) {
-			count := w.shares(t, y, 5)
-			if len(count) != 1 {
-				t.Errorf("scheduler %s: %s: not one endpoint: %v", by, y, count)
-			}
-			for name := range count {
-				given[y] = name
-			}
-		}
+		given := w.given(t, w.ways(clients[:3], cluster))
 		if w.under.OwnConnections {
 			continue // IPVS moves more clients, and refuses those of an endpoint that drains
 		}
 		w.apply(t, with("pod2", "pod3", "remote1", "remote2"))
-		for y, name := range given {
-			count := w.shares(t, y, 5)
-			if count[name] != 5 && count[serverName("remote2", PortA)] != 5 {
-				t.Errorf("scheduler %s: %s: was given %s, now %v", by, y, name, count)
-			}
-		}
+		w.requireGiven(t, given, serverName("remote2", PortA))
 		w.apply(t, with("pod2", "pod3", "remote1"))
-		for y, name := range given {
-			if count := w.shares(t, y, 5); count[name] != 5 {
-				t.Errorf("scheduler %s: %s: was given %s, and later %v", by, y, name, count)
-			}
-		}
+		w.requireGiven(t, given)
 	}
 }
 

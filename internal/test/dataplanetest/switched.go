@@ -153,11 +153,9 @@ func (w *world) ask(ctx context.Context, host string, to netip.AddrPort) (asked 
 // previous one.
 func (w *world) switchTo(t *testing.T, under Backend) {
 	t.Helper()
-	b, err := under.Open(w.Node.NS.Fd())
-	must(t, err)
+	b := ok(under.Open(w.Node.NS.Fd()))(t)
 	before := w.backend
-	r, err := w.engine.Switch(t.Context(), b, nil)
-	must(t, err)
+	r := ok(w.engine.Switch(t.Context(), b, nil))(t)
 	w.under, w.backend = under, b
 	o, err := before.Observe(t.Context(), nil)
 	if err != nil || o.Table.Len() > 0 || len(o.Drift) > 0 {

@@ -45,8 +45,7 @@ func upgraded(t *testing.T, under Backend, from Layout) {
 		t.Fatalf("the layout was not recognized: %d messages", r.Messages)
 	}
 	t.Logf("replaced in %v, %d messages: %s", r.Duration, r.Messages, r.Drift[0])
-	p, err := w.newEngine(nil).Plan(t.Context(), s)
-	must(t, err)
+	p := ok(w.newEngine(nil).Plan(t.Context(), s))(t)
 	if len(p.Drift) > 0 || !p.Changes.Empty() {
 		t.Errorf("left of the other layout: %v, %s", p.Drift, p.Changes)
 	}
@@ -55,6 +54,5 @@ func upgraded(t *testing.T, under Backend, from Layout) {
 // script runs a script of sh in the node's network namespace.
 func (w *world) script(t *testing.T, script string) {
 	t.Helper()
-	_, err := runIn(t.Context(), w.Node.NS, nil, "sh", "-ec", script)
-	must(t, err)
+	ok(runIn(t.Context(), w.Node.NS, nil, "sh", "-ec", script))(t)
 }

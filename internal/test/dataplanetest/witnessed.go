@@ -23,8 +23,7 @@ func Witnessed(t *testing.T, under Backend, commands ...string) {
 	for _, command := range commands {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
-			p, err := witnessed(t, under, strings.Fields(command))
-			must(t, err)
+			p := ok(witnessed(t, under, strings.Fields(command)))(t)
 			if name, _, _ := strings.Cut(command, " "); p.Name != name || p.Thread == 0 {
 				t.Errorf("the witness says %+v", p)
 			}
@@ -51,8 +50,7 @@ func witnessed(t *testing.T, under Backend, command []string) (p dataplane.Progr
 		answer <- err
 	}()
 	run := func(command ...string) error {
-		_, err := runIn(ctx, ns, nil, command...)
-		return err
+		return errOf(runIn(ctx, ns, nil, command...))
 	}
 	e := dataplane.New(b, nil)
 	from, to := faultedStates()

@@ -1,7 +1,6 @@
 package dataplanetest
 
 import (
-	"context"
 	"fmt"
 	"net/netip"
 	"sync"
@@ -35,30 +34,25 @@ type Options struct {
 	PodInterfacePrefix string // their interfaces' names begin so
 }
 
-// newWorld builds a network.
-func newWorld(ctx context.Context, under Backend, o Options) (w *world, err error) {
-	c, err := netnstest.New(ctx, netnstest.Options{Bridge: o.Bridge,
+// newWorld builds a network. The caller must close it.
+func newWorld(t *testing.T, under Backend, o Options) *world {
+	t.Helper()
+	c, err := netnstest.New(t.Context(), netnstest.Options{Bridge: o.Bridge,
 		PodInterfacePrefix: o.PodInterfacePrefix})
 	if err != nil {
-		return nil, err
+		t.Fatalf("build the network: %v", err)
 	}
-	defer func() {
-		if err != nil {
-			c.Close()
-		}
-	}()
-	w = &world{Cluster: c, under: under, hosts: map[string]*netnstest.Host{}}
+	w := &world{Cluster: c, under: under, hosts: map[string]*netnstest.Host{}}
 	for _, h := range c.Hosts() {
 		w.hosts[h.Name] = h
-		if err := serve(h); err != nil {
-			return nil, err
+		for _, proto := range netnstest.Protocols() {
+			w.serve(t, h.Name, proto, PortA)
+			w.serve(t, h.Name, proto, PortB)
 		}
 	}
-	if w.backend, err = under.Open(c.Node.NS.Fd()); err != nil {
-		return nil, err
-	}
+	w.backend = ok(under.Open(c.Node.NS.Fd()))(t)
 	w.engine = w.newEngine(nil)
-	return w, nil
+	return w
 }
 
 // newEngine returns an engine without memory. It is strict, because a service that is left out
@@ -67,19 +61,21 @@ func (w *world) newEngine(f dataplane.Flows) *dataplane.Engine {
 	return dataplane.New(w.backend, &dataplane.Config{Strict: true, Flows: f})
 }
 
-// serve starts the servers of a host. The outside clients serve nothing.
-func serve(h *netnstest.Host) error {
-	for _, port := range []uint16{PortA, PortB} {
-		for _, proto := range netnstest.Protocols() {
-			for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
-				if _, err := h.NS.Serve(serverName(h.Name, port), proto,
-					netip.AddrPortFrom(a, port)); err != nil {
-					return fmt.Errorf("serve %s port %d on %s: %w", proto, port, h.Name, err)
-				}
-			}
+// serve starts a server on a host, in both families, named after the host and the port.
+func (w *world) serve(t *testing.T, host string, proto servicemodel.Protocol, port uint16) (
+	stop func()) {
+	t.Helper()
+	h := w.hosts[host]
+	var all []*netnstest.Server
+	for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
+		s := ok(h.NS.Serve(serverName(host, port), proto, netip.AddrPortFrom(a, port)))(t)
+		all = append(all, s)
+	}
+	return func() {
+		for _, s := range all {
+			s.Close() //nolint:errcheck // it is to be gone
 		}
 	}
-	return nil
 }
 
 func serverName(host string, port uint16) string { return fmt.Sprintf("%s/%d", host, port) }
@@ -151,11 +147,7 @@ func (ws *worlds) take(t *testing.T, o Options) *world {
 		return w
 	}
 	ws.mu.Unlock()
-	w, err := newWorld(t.Context(), ws.under, o)
-	if err != nil {
-		t.Fatalf("build the network: %v", err)
-	}
-	return w
+	return newWorld(t, ws.under, o)
 }
 
 func (ws *worlds) give(o Options, w *world) {
