@@ -2,6 +2,7 @@ package kubeproxy
 
 import (
 	"maps"
+	"regexp"
 	"slices"
 	"strings"
 )
@@ -43,22 +44,9 @@ var ownChains = map[string][]string{
 		"KUBE-IPVS-OUT-FILTER"},
 }
 
-// serviceChains are the beginnings of the names of service and endpoint chains, all in the table
-// nat. A hash follows.
-var serviceChains = []string{"KUBE-SVC-", "KUBE-SVL-", "KUBE-EXT-", "KUBE-FW-", "KUBE-SEP-"}
-
-// isServiceChain reports whether a chain of the table nat belongs to a service or an endpoint.
-func isServiceChain(name string) bool {
-	return slices.ContainsFunc(serviceChains, func(prefix string) bool {
-		hash, ok := strings.CutPrefix(name, prefix)
-		return ok && isHash(hash)
-	})
-}
-
-// isHash reports whether s looks like a result of portProtoHash: 16 characters of base 32.
-func isHash(s string) bool {
-	return len(s) == 16 && strings.Trim(s, "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567") == ""
-}
+// serviceChain matches the names of chains of services and endpoints, all in the table nat. They end
+// with a result of portProtoHash: 16 characters of base 32.
+var serviceChain = regexp.MustCompile(`^KUBE-(SVC|SVL|EXT|FW|SEP)-[A-Z2-7]{16}$`)
 
 // jumpComments are the comments of the rules that lead from base chains to chains of kube-proxy
 // (iptablesJumpChains, iptablesJumpChain). A rule to such a chain with another comment, or none,

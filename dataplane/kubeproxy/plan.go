@@ -97,31 +97,28 @@ func (p *Plan) String() string {
 	for _, r := range p.Rules {
 		fmt.Fprintf(&s, "nft delete rule %v handle %d # jump %s\n", r.chainID, r.Handle, r.Target)
 	}
-	for _, c := range p.Chains {
-		fmt.Fprintf(&s, "nft flush chain %v\n", c)
-	}
-	for _, c := range p.Chains {
-		fmt.Fprintf(&s, "nft delete chain %v\n", c)
-	}
-	for _, t := range p.Tables {
-		fmt.Fprintf(&s, "nft delete table %v\n", t)
-	}
+	lines(&s, "nft flush chain %v", p.Chains)
+	lines(&s, "nft delete chain %v", p.Chains)
+	lines(&s, "nft delete table %v", p.Tables)
 	for _, v := range p.VirtualServers {
 		fmt.Fprintf(&s, "ipvsadm -D %s %v\n", protocolFlags[v.Protocol], v.Address)
 	}
 	if p.Device != "" {
 		fmt.Fprintf(&s, "ip link delete %s\n", p.Device)
 	}
-	for _, name := range p.Sets {
-		fmt.Fprintf(&s, "ipset destroy %s\n", name)
-	}
-	for _, name := range p.Counters {
-		fmt.Fprintf(&s, "nfacct delete %s\n", name)
-	}
+	lines(&s, "ipset destroy %s", p.Sets)
+	lines(&s, "nfacct delete %s", p.Counters)
 	for _, l := range p.Left {
 		fmt.Fprintf(&s, "# left: %s: %s\n", l.Object, l.Reason)
 	}
 	return s.String()
+}
+
+// lines writes a line for each object.
+func lines[T any](s *strings.Builder, format string, objects []T) {
+	for _, o := range objects {
+		fmt.Fprintf(s, format+"\n", o)
+	}
 }
 
 // protocolFlags are ipvsadm's flags for protocols.
