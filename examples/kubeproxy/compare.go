@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,7 +9,6 @@ import (
 	"log/slog"
 	"net/netip"
 	"slices"
-	"strings"
 	"text/tabwriter"
 
 	"k8s.io/client-go/kubernetes"
@@ -137,12 +137,6 @@ func endpointsOf(t *servicemodel.Table, fe *servicemodel.Frontend) (l []netip.Ad
 }
 
 func list(l []netip.AddrPort) string {
-	if len(l) == 0 {
-		return "no endpoints"
-	}
-	var texts []string
-	for _, e := range l {
-		texts = append(texts, e.String())
-	}
-	return strings.Join(texts, " ")
+	text := fmt.Sprint(l)
+	return cmp.Or(text[1:len(text)-1], "no endpoints") // without the brackets
 }

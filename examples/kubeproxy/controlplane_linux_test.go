@@ -258,7 +258,7 @@ func (p *controlPlane) addPod(
 // removePod deletes a pod at once.
 func (p *controlPlane) removePod(name string) {
 	require.NoError(p.t, p.client.CoreV1().Pods("default").Delete(p.t.Context(), name,
-		metav1.DeleteOptions{GracePeriodSeconds: ptr[int64](0)}))
+		metav1.DeleteOptions{GracePeriodSeconds: new(int64(0))}))
 }
 
 // addService creates a service for pods with the label app and returns its cluster IP and port.
@@ -302,7 +302,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	p.addPod("here", "node1", c.Pods[0], app)
 	p.addPod("there", "node2", c.RemotePods[0], app)
 	local := serviceOf("local", "web")
-	local.Spec.InternalTrafficPolicy = ptr(corev1.ServiceInternalTrafficPolicyLocal)
+	local.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
 	here := p.addService(local)
 	answers(t, c.Pods[1], here, "answered pod1")
 	answers(t, c.OtherNode, here, "answered remote1") // the other node's view

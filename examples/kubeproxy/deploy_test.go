@@ -111,7 +111,7 @@ func TestTheManifestsFitTogether(t *testing.T) {
 		require.Equal(t, kustomization.Images[0].Name+":latest", c.Image)
 		o := ok(parseOptions(append(c.Args, "--config="+file(t, files.Data["config.conf"]))))(t)
 		require.Empty(t, o.warnings)
-		require.Equal(t, "/var/lib/kubeproxy/kubeconfig.conf", o.settings.client.kubeconfig)
+		require.Equal(t, "/var/lib/kubeproxy/kubeconfig.conf", o.settings.client.Kubeconfig)
 	}
 	var cleanup appsv1.DaemonSet
 	manifest(t, "cleanup.yaml", &cleanup)

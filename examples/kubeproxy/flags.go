@@ -202,7 +202,7 @@ func (o *options) settle() error {
 		}
 		errs = append(errs, e)
 	}
-	s.client.master = o.master
+	s.master = o.master
 	o.settings, o.warnings = s, append(o.warnings, warnings...)
 	return errors.Join(errs...)
 }

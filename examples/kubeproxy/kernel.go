@@ -9,6 +9,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 
 	"k8s.io/kube-proxy/config/v1alpha1"
 
@@ -67,11 +68,7 @@ func nodeIPs(configured netip.Addr) (l []netip.Addr, err error) {
 		if err != nil || !p.Addr().IsGlobalUnicast() {
 			continue
 		}
-		has := false
-		for _, a := range l {
-			has = has || a.Is4() == p.Addr().Is4()
-		}
-		if !has {
+		if !slices.ContainsFunc(l, func(a netip.Addr) bool { return a.Is4() == p.Addr().Is4() }) {
 			l = append(l, p.Addr())
 		}
 	}

@@ -62,17 +62,17 @@ func setDefaults(c *config) {
 	fill(&c.MetricsBindAddress, local)
 	c.HealthzBindAddress = withPort(c.HealthzBindAddress, healthzPort)
 	c.MetricsBindAddress = withPort(c.MetricsBindAddress, metricsPort)
-	fill(&c.OOMScoreAdj, ptr[int32](-999))
+	fill(&c.OOMScoreAdj, new(int32(-999)))
 	fill(&c.IPTables.SyncPeriod.Duration, 30*time.Second)
 	fill(&c.IPTables.MinSyncPeriod.Duration, minSyncIPTables)
-	fill(&c.IPTables.LocalhostNodePorts, ptr(true))
-	fill(&c.IPTables.MasqueradeBit, ptr[int32](14))
+	fill(&c.IPTables.LocalhostNodePorts, new(true))
+	fill(&c.IPTables.MasqueradeBit, new(int32(14)))
 	fill(&c.IPVS.SyncPeriod.Duration, 30*time.Second)
 	fill(&c.NFTables.SyncPeriod.Duration, 30*time.Second)
 	fill(&c.NFTables.MinSyncPeriod.Duration, minSyncNFTables)
-	fill(&c.NFTables.MasqueradeBit, ptr[int32](14))
-	fill(&c.Conntrack.MaxPerCore, ptr[int32](32*1024))
-	fill(&c.Conntrack.Min, ptr[int32](128*1024))
+	fill(&c.NFTables.MasqueradeBit, new(int32(14)))
+	fill(&c.Conntrack.MaxPerCore, new(int32(32*1024)))
+	fill(&c.Conntrack.Min, new(int32(128*1024)))
 	fill(&c.Conntrack.TCPEstablishedTimeout, &metav1.Duration{Duration: 24 * time.Hour})
 	fill(&c.Conntrack.TCPCloseWaitTimeout, &metav1.Duration{Duration: time.Hour})
 	fill(&c.ConfigSyncPeriod.Duration, 15*time.Minute)
@@ -106,8 +106,6 @@ func fill[T comparable](field *T, value T) {
 		*field = value
 	}
 }
-
-func ptr[T any](v T) *T { return &v }
 
 // withPort appends the port to an address without one. It returns any other text unchanged, because
 // the check of the field reports it.

@@ -97,7 +97,7 @@ func TestFlagsBesideAFile(t *testing.T) {
 	require.Equal(t, modeNFTables, o.settings.mode)
 	require.EqualValues(t, 5, o.config.Logging.Verbosity)
 	require.Equal(t, "node1", o.settings.tracker.Node.Name)
-	require.Equal(t, "https://api", o.settings.client.master)
+	require.Equal(t, "https://api", o.settings.master)
 	require.Equal(t, "0.0.0.0:10256", o.settings.healthzAt.String())
 	require.True(t, o.settings.tracker.Node.NodePortAddresses.Primary)
 	require.Equal(t, []string{

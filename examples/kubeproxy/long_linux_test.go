@@ -64,7 +64,7 @@ func (p *controlPlane) setSlice(service, address string) error {
 			ObjectMeta: metav1.ObjectMeta{Name: service,
 				Labels: map[string]string{discoveryv1.LabelServiceName: service}},
 			AddressType: discoveryv1.AddressTypeIPv4,
-			Ports: []discoveryv1.EndpointPort{{Name: ptr(""), Port: ptr[int32](8080),
+			Ports: []discoveryv1.EndpointPort{{Name: new(""), Port: new(int32(8080)),
 				Protocol: &protocol}},
 			Endpoints: []discoveryv1.Endpoint{{Addresses: []string{address}}},
 		}, metav1.CreateOptions{})

@@ -80,7 +80,7 @@ func start(ctx context.Context, args []string) error {
 	case o.initOnly:
 		return o.settings.initialize(ctx, log)
 	}
-	client, err := o.settings.client.open()
+	client, err := o.settings.newClient()
 	if err != nil {
 		return fmt.Errorf("API server: %w", err)
 	}
@@ -104,22 +104,22 @@ func (o *options) logger() (*slog.Logger, error) {
 	return slog.Default(), nil // logsapi has made it klog's
 }
 
-// open makes a client of the API server, as kube-proxy does.
-func (c *clientSettings) open() (kubernetes.Interface, error) {
+// newClient makes a client of the API server, as kube-proxy does.
+func (s *settings) newClient() (kubernetes.Interface, error) {
 	var r *rest.Config
 	var err error
-	if c.kubeconfig == "" && c.master == "" {
+	if s.client.Kubeconfig == "" && s.master == "" {
 		r, err = rest.InClusterConfig()
 	} else {
 		r, err = clientcmd.NewNonInteractiveDeferredLoadingClientConfig(
-			&clientcmd.ClientConfigLoadingRules{ExplicitPath: c.kubeconfig},
-			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: c.master}},
+			&clientcmd.ClientConfigLoadingRules{ExplicitPath: s.client.Kubeconfig},
+			&clientcmd.ConfigOverrides{ClusterInfo: clientcmdapi.Cluster{Server: s.master}},
 		).ClientConfig()
 	}
 	if err != nil {
 		return nil, err
 	}
-	r.AcceptContentTypes, r.ContentType = c.acceptContentTypes, c.contentType
-	r.QPS, r.Burst = c.qps, c.burst
+	r.AcceptContentTypes, r.ContentType = s.client.AcceptContentTypes, s.client.ContentType
+	r.QPS, r.Burst = s.client.QPS, int(s.client.Burst)
 	return kubernetes.NewForConfig(r)
 }

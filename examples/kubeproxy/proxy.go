@@ -10,6 +10,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/kubernetes"
@@ -66,7 +67,7 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	track.metrics.Problems = p.problems
 	p.metrics = metrics.New(p.engine, &track.metrics)
 	defer p.metrics.Close()
-	p.health = health.NewProxy(p.engine, &health.ProxyConfig{Timeout: 2 * p.syncPeriod,
+	p.health = health.NewProxy(p.engine, &health.ProxyConfig{Timeout: 2 * p.run.RetryMax,
 		Problems: p.problems,
 		Eligible: func() bool {
 			source := p.source.Load()
@@ -230,25 +231,14 @@ func listenErrors(err error) (out []*health.ListenError) {
 // together runs functions until all have returned. The first error ends the other functions. A nil
 // result does not.
 func together(ctx context.Context, functions ...func(context.Context) error) error {
-	outer := ctx
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	done := make(chan struct{})
+	g, inner := errgroup.WithContext(ctx)
 	for _, f := range functions {
-		go func() {
-			if err := f(ctx); err != nil {
-				cancel(err)
-			}
-			done <- struct{}{}
-		}()
+		g.Go(func() error { return f(inner) })
 	}
-	for range functions {
-		<-done
+	if err := g.Wait(); ctx.Err() == nil {
+		return err
 	}
-	if outer.Err() != nil {
-		return nil // it was asked to stop
-	}
-	return context.Cause(ctx)
+	return nil // it was asked to stop
 }
 
 // reporter is the reporting controller of the events.

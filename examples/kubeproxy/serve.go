@@ -33,12 +33,8 @@ func (p *proxy) serveHealth(ctx context.Context) error {
 // serveMetrics serves kube-proxy's paths at metricsBindAddress until the context ends.
 func (p *proxy) serveMetrics(ctx context.Context) error {
 	registry := prometheus.NewRegistry()
-	for _, c := range []prometheus.Collector{p.metrics, collectors.NewGoCollector(),
-		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{})} {
-		if err := registry.Register(c); err != nil {
-			return fmt.Errorf("metrics: %w", err)
-		}
-	}
+	registry.MustRegister(p.metrics, collectors.NewGoCollector(),
+		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
 	mux.HandleFunc("GET /healthz", text("ok"))

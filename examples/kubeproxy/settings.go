@@ -12,6 +12,7 @@ import (
 	"time"
 
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	configv1alpha1 "k8s.io/component-base/config/v1alpha1"
 	"k8s.io/component-base/featuregate"
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"k8s.io/kube-proxy/config/v1alpha1"
@@ -27,7 +28,8 @@ import (
 // settings control the program. They come from the fields of the configuration.
 type settings struct {
 	mode         v1alpha1.ProxyMode
-	client       clientSettings
+	client       configv1alpha1.ClientConnectionConfiguration
+	master       string // instead of the server in the client's kubeconfig file
 	tracker      kube.Config
 	resync       time.Duration  // of the objects of the API server
 	bindAddress  netip.Addr     // the configured primary address of the node; may be invalid
@@ -41,16 +43,7 @@ type settings struct {
 	kernel       kernelspace.Config
 	asService    bool // of Windows
 	run          dataplane.RunOptions
-	syncPeriod   time.Duration
 	featureGates map[string]bool // the gates of logging
-}
-
-// clientSettings are the settings of the connection to the API server.
-type clientSettings struct {
-	kubeconfig, master              string
-	acceptContentTypes, contentType string
-	qps                             float32
-	burst                           int
 }
 
 // valueError is an error about a field or flag.
@@ -101,10 +94,9 @@ func (r *reader) program() {
 	c, s := r.c, r.s
 	r.must(c.APIVersion == apiVersion, "apiVersion", "%q: want %s", c.APIVersion, apiVersion)
 	r.must(c.Kind == kind, "kind", "%q: want %s", c.Kind, kind)
-	cc := &c.ClientConnection
-	r.must(cc.Burst >= 0, "clientConnection.burst", "%d: must not be negative", cc.Burst)
-	s.client = clientSettings{kubeconfig: cc.Kubeconfig, acceptContentTypes: cc.AcceptContentTypes,
-		contentType: cc.ContentType, qps: cc.QPS, burst: int(cc.Burst)}
+	s.client = c.ClientConnection
+	r.must(s.client.Burst >= 0, "clientConnection.burst", "%d: must not be negative",
+		s.client.Burst)
 	var err error
 	s.tracker.Node.Name, err = nodeName(c.HostnameOverride)
 	r.must(err == nil, "hostnameOverride", "%w", err)
@@ -174,7 +166,6 @@ func (r *reader) periods(section string, period, least metav1.Duration) {
 		least.Duration)
 	r.must(least.Duration <= max(0, period.Duration), section+".minSyncPeriod",
 		"%s: is more than syncPeriod, %s", least.Duration, period.Duration)
-	r.s.syncPeriod = period.Duration
 	r.s.run.MinInterval, r.s.run.RetryMax = least.Duration, period.Duration
 }
 

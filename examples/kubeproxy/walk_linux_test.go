@@ -50,7 +50,7 @@ func begin(t *testing.T) (*walk, *process) {
 	w.addPod("there", "node2", w.c.RemotePods[0], map[string]string{"app": "web"})
 	s := serviceOf("web", "web")
 	s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
-	s.Spec.IPFamilyPolicy = ptr(corev1.IPFamilyPolicyRequireDualStack)
+	s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
 	s.Spec.ClusterIPs = []string{"10.96.0.80", "fd00:10:96::80"}
 	s.Spec.ClusterIP = s.Spec.ClusterIPs[0]
 	w.addService(s)
@@ -259,7 +259,7 @@ func (p *controlPlane) addDualStack(name, app string) *corev1.Service {
 	p.t.Helper()
 	s := serviceOf(name, app)
 	s.Spec.Type = corev1.ServiceTypeLoadBalancer
-	s.Spec.IPFamilyPolicy = ptr(corev1.IPFamilyPolicyRequireDualStack)
+	s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
 	s.Spec.ExternalTrafficPolicy = corev1.ServiceExternalTrafficPolicyLocal
 	services := p.client.CoreV1().Services("default")
 	s = ok(services.Create(p.t.Context(), s, metav1.CreateOptions{}))(p.t)
@@ -376,7 +376,7 @@ func (p *controlPlane) makeSingleStack(s *corev1.Service) {
 	require.Eventually(p.t, func() bool { // controllers also write to it
 		now := ok(p.client.CoreV1().Services("default").Get(p.t.Context(), s.Name,
 			metav1.GetOptions{}))(p.t)
-		now.Spec.IPFamilyPolicy = ptr(corev1.IPFamilyPolicySingleStack)
+		now.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicySingleStack)
 		now.Spec.IPFamilies = now.Spec.IPFamilies[:1]
 		now.Spec.ClusterIPs = now.Spec.ClusterIPs[:1]
 		_, err := p.client.CoreV1().Services("default").Update(p.t.Context(), now,
