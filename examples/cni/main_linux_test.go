@@ -111,71 +111,24 @@ func request(ports []mapping, fields object) object {
 	return o
 }
 
-// The plugin refuses wrong input by the name of its field, and changes nothing.
+// The plugin refuses wrong input by the name of its field, and changes nothing. The file has the
+// errors, each with the fields of its request.
 func TestRefused(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	for _, family := range []string{"ipv4", "ipv6"} { // then bind takes any address
 		require.NoError(t, h.Node.NS.SetSysctl("net/"+family+"/ip_nonlocal_bind", "1"))
 	}
-	good := []mapping{tcp(8000, 80)}
-	for _, test := range []struct {
-		ports  []mapping
-		fields object
-		want   string
-	}{
-		{good, object{"prevResult": nil}, "prevResult: is missing"},
-		{good, object{"prevResult": object{"ips": 1}}, "prevResult.ips: must be a list"},
-		{good, object{"prevResult": 1}, "prevResult: "},
-		{good, object{"prevResult": object{"ips": []any{nil}}}, "prevResult.ips[0]: is null"},
-		{good, object{"prevResult": object{"interfaces": []any{nil},
-			"ips": []object{{"address": "10.88.0.2/16", "interface": 0}}}},
-			"prevResult.interfaces[0]: is null"},
-		{good, object{"prevResult": object{"cniVersion": "1.1.0",
-			"interfaces": []object{{"name": "eth0"}},
-			"ips":        []object{{"address": "10.88.0.2/16", "interface": 1}}}},
-			"prevResult.ips[0].interface: 1: interfaces has 1 items"},
-		{good, object{"prevResult": object{"cniVersion": "1.1.0",
-			"interfaces": []object{{"name": "cni0"}},
-			"ips":        []object{{"address": "10.88.0.1/16", "interface": 0}}}},
-			"prevResult.ips: none is of interface eth0"},
-		{good, object{"snat": "yes"}, "snat: is of the type string, not bool"},
-		{good, object{"ipam": 1}, "ipam: is of the type number"},
-		{good, object{"runtimeConfig": object{"portMappings": []object{{"hostPort": "80"}}}},
-			"runtimeConfig.portMappings.hostPort: is of the type string, not int"},
-		{good, object{"backend": "iptables"}, "backend: iptables: this plugin has nftables only"},
-		{good, object{"externalSetMarkChain": "X"}, "externalSetMarkChain: there is no chain"},
-		{good, object{"markMasqBit": 32}, "markMasqBit: must be from 0 to 31"},
-		{good, object{"markMasqBits": 3, "cni.dev/x": 1}, "unknown fields: markMasqBits"},
-		{good, object{"conditionsV4": []string{"-s", "10.0.0.0/8"}},
-			"conditionsV4: -s 10.0.0.0/8: cannot be honoured"},
-		{good, object{"conditionsV4": []string{"-d", "192.0.2.0/24"}},
-			"conditionsV4: 192.0.2.0/24: ranges cannot be honoured"},
-		{good, object{"conditionsV6": []string{"ip6 daddr 192.0.2.10"}},
-			"conditionsV6: 192.0.2.10: is of the other family"},
-		{good, object{"conditionsV6": []string{"ip6", "daddr", "2001:db8::1"}},
-			"conditionsV6: 2001:db8::1: must be an address of the host"},
-		{[]mapping{tcp(1, 1), tcp(0, 80)}, nil,
-			"runtimeConfig.portMappings[1].hostPort: 0: must be from 1 to 65535"},
-		{[]mapping{tcp(80, 65536)}, nil,
-			"runtimeConfig.portMappings[0].containerPort: 65536: must be from 1 to 65535"},
-		{[]mapping{{HostPort: 1, ContainerPort: 1, Protocol: "icmp"}}, nil,
-			"runtimeConfig.portMappings[0].protocol: icmp: must be tcp, udp or sctp"},
-		{[]mapping{{HostPort: 1, ContainerPort: 1, HostIP: "localhost"}}, nil,
-			"runtimeConfig.portMappings[0].hostIP: localhost: must be an IP address"},
-		{[]mapping{{HostPort: 1, ContainerPort: 1, HostIP: "::1"}}, nil,
-			"runtimeConfig.portMappings[0].hostIP: ::1: is routed to no container"},
-		{[]mapping{{HostPort: 1, ContainerPort: 1, HostIP: "203.0.113.1"}}, nil,
-			"runtimeConfig.portMappings[0].hostIP: 203.0.113.1: must be an address of the host"},
-		{[]mapping{{HostPort: 1, ContainerPort: 1, HostIP: broadcast(h).String()}}, nil,
-			"runtimeConfig.portMappings[0].hostIP: " + broadcast(h).String() +
-				": must be an address of the host"},
-		{[]mapping{tcp(80, 1), tcp(80, 2)}, nil,
-			"portMappings[1].hostPort: 80: portMappings[0] has it, for container port 1"},
-	} {
-		c := h.newContainer("c", test.ports...)
-		_, err := h.try(h.plugin("ADD", c, request(test.ports, test.fields)))
-		require.ErrorContains(t, err, test.want, test.want)
+	broadcast := h.Node.IPv4.As4()
+	broadcast[3] = 255
+	text := strings.ReplaceAll(string(ok(os.ReadFile("testdata/refused.txt"))(t)), "BROADCAST",
+		netip.AddrFrom4(broadcast).String())
+	for test := range strings.SplitSeq(text, "\n\n") {
+		want, fields, _ := strings.Cut(test, "\n")
+		var o object
+		require.NoError(t, json.Unmarshal([]byte(fields), &o), want)
+		_, err := h.try(h.plugin("ADD", h.newContainer("c"), request([]mapping{tcp(8000, 80)}, o)))
+		require.ErrorContains(t, err, want)
 	}
 	require.Empty(t, h.owners())
 }
@@ -195,13 +148,6 @@ func TestGarbageIsCollectedAsTheDocumentSays(t *testing.T) {
 	ok(h.try(exec.Command("sh", "-ec", "CNI_COMMAND=GC"+
 		strings.ReplaceAll(example, "/opt/cni/bin", h.plugins))))(t)
 	require.Equal(t, []string{"hostports,one,eth0"}, h.owners())
-}
-
-// broadcast returns the broadcast address of a network of the host.
-func broadcast(h *host) netip.Addr {
-	a := h.Node.IPv4.As4()
-	a[3] = 255
-	return netip.AddrFrom4(a)
 }
 
 // DEL and GC can remove containers that a version with another layout published. Until then STATUS
