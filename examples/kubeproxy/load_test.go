@@ -25,47 +25,15 @@ func file(t *testing.T, text string) string {
 	return name
 }
 
+// The file has errors, each with its configuration.
 func TestErrorsNameFileLineAndField(t *testing.T) {
 	t.Parallel()
-	for _, tt := range []struct{ text, want string }{
-		{header + "iptables:\n  masqueradeBit: 32\n",
-			"FILE:4: iptables.masqueradeBit: 32: must be 0 to 31"},
-		{header + "mode: ipvs\nipvs:\n  scheduler: best\n", "FILE:5: ipvs.scheduler: "},
-		{header + "mode: userspace\n",
-			`FILE:3: mode: "userspace": want iptables, nftables, ipvs, or nothing`},
-		{header + "iptables:\n  masqueradeBot: 3\n",
-			"FILE:4: iptables.masqueradeBot: no such field"},
-		{header + "bindAddress: here\n", `FILE:3: bindAddress: "here": not an IP address`},
-		{header + "healthzBindAddress: :10256\n",
-			`FILE:3: healthzBindAddress: ":10256": want an IP address and a port`},
-		{header + "mode: [a\n", "FILE:"},
-		{"# nothing\n", "FILE:1: the file is empty"},
-		{header + "mode: nftables\nmode: ipvs\n", `FILE:4: `},
-		{header + "detectLocalMode: BridgeInterface\n", "FILE: detectLocal.bridgeInterface: is " +
-			"empty, and detectLocalMode is BridgeInterface"},
-		{header + "clusterCIDR: 10.0.0.0/8,10.1.0.0/16\n", "FILE:3: clusterCIDR: "},
-		{header + "nodePortAddresses:\n- 10.0.0.0/8\n- x\n",
-			`FILE:3: nodePortAddresses: [1]: "x": not a CIDR`},
-		{header + "nodePortAddresses: [primary, 10.0.0.0/8]\n",
-			"FILE:3: nodePortAddresses: primary stands alone"},
-		{header + "iptables: {syncPeriod: 1s, minSyncPeriod: 2s}\n",
-			"FILE:3: iptables.minSyncPeriod: 2s: is more than syncPeriod, 1s"},
-		{header + "conntrack: {udpTimeout: 500ms}\n",
-			"FILE:3: conntrack.udpTimeout: 500ms: is less"},
-		{header + "iptables: {syncPeriod: soon}\n", "FILE"},
-		{header + "oomScoreAdj: -1001\n", "FILE:3: oomScoreAdj: -1001: must be -1000 to 1000"},
-		{header + "logging: {format: xml}\n", "FILE:3: logging.format: "},
-		{header + "featureGates: {AllowServiceExternalIPs: false}\n",
-			"FILE:3: featureGates.AllowServiceExternalIPs: false: external IPs are always used"},
-		{header + "---\n" + header, "FILE:3: a second document: want one"},
-		{"kind: Pod\napiVersion: v1\n", `FILE:1: kind: "Pod": want KubeProxyConfiguration`},
-		{"mode: nftables\n", "FILE: want apiVersion: kubeproxy.config.k8s.io/v1alpha1 and kind: "},
-	} {
-		name := file(t, tt.text)
+	text := string(ok(os.ReadFile("testdata/wrong.txt"))(t))
+	for test := range strings.SplitSeq(text, "\n\n") {
+		want, conf, _ := strings.Cut(test, "\n")
+		name := file(t, strings.ReplaceAll(conf, "HEADER\n", header))
 		_, err := parseOptions([]string{"--config", name, "--hostname-override=node1"})
-		require.Error(t, err, tt.text)
-		want := name + tt.want[len("FILE"):]
-		require.Contains(t, err.Error(), want, tt.text)
+		require.ErrorContains(t, err, strings.Replace(want, "FILE", name, 1))
 	}
 	_, err := parseOptions([]string{"--config", "/nowhere"})
 	require.EqualError(t, err, "configuration: open /nowhere: no such file or directory")
