@@ -142,6 +142,7 @@ ALONE = RandomPackets|KernelHoldsWhatWasApplied|EachCallGoesWrong|PartsAreWhatTh
 ALONE := $(ALONE)|SlotsAreDrawnFairly|ReadingsAgree|PlansLeaveWhatTheyWouldWriteFromNothing
 ALONE := $(ALONE)|EveryElementHasItsPlaceOrIsDrift|ManyProcessesAtOnce|EveryField
 
+race: export CGO_ENABLED = 1
 race: setup
 	@$(call each,-race -short -skip 'Test($(ALONE))') | $(REPORT)
 
