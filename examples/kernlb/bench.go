@@ -51,17 +51,18 @@ func (p *program) bench(ctx context.Context) error {
 		return err
 	}
 	defer ns.Close()
-	b := &benchmark{p: p}
-	if err := ns.Do(func() error { return b.run(ctx) }); err != nil {
+	b := &benchmark{program: p, ctx: ctx}
+	if err := ns.Do(b.run); err != nil {
 		return err
 	}
 	return b.print()
 }
 
 // benchmark is one run of bench. Its times are of calls to the public API, from the changed state
-// to the committed kernel.
+// to the committed kernel. After an error, it measures nothing.
 type benchmark struct {
-	p       *program
+	*program
+	ctx     context.Context
 	backend dataplane.Backend
 	engine  *dataplane.Engine
 	state   servicemodel.State
@@ -70,41 +71,29 @@ type benchmark struct {
 	err     error
 }
 
-func (b *benchmark) run(ctx context.Context) error {
-	b.state = benchState(b.p.opts.node, b.p.opts.services, b.p.opts.endpoints)
-	defer func() { b.close() }()
-	same := func(int) servicemodel.State { return b.state }
-	b.note("full_sync", "full sync", b.large(ctx, 1, same))
-	b.note("noop", "nothing changed", b.small(ctx, benchRuns, same))
-	b.note("one_endpoint", "one endpoint replaced", b.small(ctx, benchRuns, b.replaceEndpoint))
-	b.kernelShare(ctx)
-	b.note("scale", "one more, one less", b.small(ctx, benchRuns, b.scale))
-	b.note("one_service", "a service more, less", b.small(ctx, benchRuns, b.oneService))
-	b.note("one_endpoint_paced", paced, b.small(ctx, pacedRuns, b.replaceAtPace))
-	b.note("adopt", "adopt, one replaced", b.large(ctx, adoptRuns, b.replaceEndpoint))
-	b.besideNeighbour(ctx)
-	b.holdingUp(ctx)
+func (b *benchmark) run() error {
+	b.state = withBenchServices(servicemodel.State{}.WithNode(b.opts.node), 0, b.opts.services,
+		b.opts.endpoints)
+	defer b.close()
+	b.note("full_sync", "full sync", b.large(1, b.same))
+	b.note("noop", "nothing changed", b.small(benchRuns, b.same))
+	b.note("one_endpoint", "one endpoint replaced", b.small(benchRuns, b.replaceEndpoint))
+	b.kernelShare()
+	b.note("scale", "one more, one less", b.small(benchRuns, b.scale))
+	b.note("one_service", "a service more, less", b.small(benchRuns, b.oneService))
+	b.note("one_endpoint_paced", paced, b.small(pacedRuns, b.replaceAtPace))
+	b.note("adopt", "adopt, one replaced", b.large(adoptRuns, b.replaceEndpoint))
+	b.besideNeighbour()
+	b.holdingUp()
 	if b.err == nil {
-		_, b.err = b.engine.Cleanup(ctx)
+		_, b.err = b.engine.Cleanup(b.ctx)
 	}
-	if b.err == nil && b.p.opts.flow.bench > 0 {
-		var r *flowReport
-		r, b.err = b.benchFlows(ctx)
-		b.note("flows", "one UDP endpoint replaced", r)
+	if b.err == nil && b.opts.flow.bench > 0 {
+		var r flowReport
+		b.err = b.cleanFlows(&r)
+		b.note("flows", "one UDP endpoint replaced", &r)
 	}
 	return b.err
-}
-
-// open makes a new engine on a new backend, like a new process.
-func (b *benchmark) open(ctx context.Context) {
-	b.close()
-	if b.err != nil {
-		return
-	}
-	if b.backend, b.err = b.p.openBackend(ctx, b.state); b.err != nil {
-		return
-	}
-	b.engine = dataplane.New(b.backend, b.p.engineConfig())
 }
 
 // close ends the engine, and drops its knowledge.
@@ -115,32 +104,32 @@ func (b *benchmark) close() {
 	b.backend, b.engine = nil, nil
 }
 
-// apply applies a state and returns the time.
-func (b *benchmark) apply(ctx context.Context, s servicemodel.State) (time.Duration,
-	*dataplane.Result) {
+// apply applies a state and returns the time, and nil after an error. Without an engine it makes
+// one first, on a new backend, like a new process.
+func (b *benchmark) apply(s servicemodel.State) (took time.Duration, r *dataplane.Result) {
+	start := time.Now()
+	if b.err == nil && b.backend == nil {
+		if b.backend, b.err = b.openBackend(b.ctx, b.state); b.err == nil {
+			b.engine = dataplane.New(b.backend, b.engineConfig())
+		}
+	}
 	if b.err != nil {
 		return 0, nil
 	}
-	start := time.Now()
-	r, err := b.engine.Apply(ctx, s)
-	took := time.Since(start)
-	b.err = err
-	return took, r
+	r, b.err = b.engine.Apply(b.ctx, s)
+	b.state = s
+	return time.Since(start), r
 }
 
 // small measures the changes to the states of next, one after the other.
-func (b *benchmark) small(
-	ctx context.Context, runs int, next func(i int) servicemodel.State,
-) timing {
+func (b *benchmark) small(runs int, next func(i int) servicemodel.State) timing {
 	var times []time.Duration
 	messages := 0
 	for i := range runs {
-		s := next(i)
-		took, r := b.apply(ctx, s)
-		if r == nil {
+		took, r := b.apply(next(i))
+		if b.err != nil {
 			return timing{}
 		}
-		b.state = s
 		times = append(times, took)
 		messages = max(messages, r.Messages)
 	}
@@ -148,35 +137,31 @@ func (b *benchmark) small(
 }
 
 // large measures the changes to the states of next, each with a new engine.
-func (b *benchmark) large(
-	ctx context.Context, runs int, next func(i int) servicemodel.State,
-) (l large) {
+func (b *benchmark) large(runs int, next func(i int) servicemodel.State) (l large) {
 	var times []time.Duration
 	for i := range runs {
 		b.close()
 		s := next(i)
-		peak := peakHeap(func() {
-			start := time.Now()
-			b.open(ctx)
-			_, r := b.apply(ctx, s)
-			times = append(times, time.Since(start))
-			if r != nil {
+		l.PeakHeapMB = max(l.PeakHeapMB, peakHeap(func() {
+			took, r := b.apply(s)
+			if times = append(times, took); r != nil {
 				l.Messages, l.Bytes = r.Messages, r.Bytes
 			}
-		})
-		b.state = s
-		l.PeakHeapMB = max(l.PeakHeapMB, peak)
+		}))
 	}
 	slices.Sort(times)
 	l.Ms = ms(times[len(times)/2])
 	return l
 }
 
+// same is the present state.
+func (b *benchmark) same(int) servicemodel.State { return b.state }
+
 // replaceEndpoint replaces one endpoint of one service after the other.
 func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 	b.changes++
 	i := b.changes
-	n := benchName(i * 7 % b.p.opts.services)
+	n := benchName(i * 7 % b.opts.services)
 	eps := b.state.Endpoints(n)
 	eps[i%len(eps)].Addr = benchFreshAddr(i)
 	return b.state.WithEndpoints(n, eps)
@@ -191,7 +176,7 @@ func (b *benchmark) replaceAtPace(i int) servicemodel.State {
 
 // scale adds an endpoint to a service, and removes it again.
 func (b *benchmark) scale(i int) servicemodel.State {
-	n := benchName(i / 2 * 7 % b.p.opts.services)
+	n := benchName(i / 2 * 7 % b.opts.services)
 	eps := b.state.Endpoints(n)
 	if i%2 == 1 {
 		return b.state.WithEndpoints(n, eps[:len(eps)-1])
@@ -203,22 +188,11 @@ func (b *benchmark) scale(i int) servicemodel.State {
 
 // oneService adds a service, and removes it again.
 func (b *benchmark) oneService(i int) servicemodel.State {
-	n := b.p.opts.services
+	n := b.opts.services
 	if i%2 == 1 {
 		return b.state.WithoutService(benchName(n))
 	}
-	return withBenchService(b.state, n, b.p.opts.endpoints)
-}
-
-// benchState makes services with one TCP port, a cluster IP and endpoints on a thousand nodes. One
-// in ten has session affinity, and a load-balancer IP with source ranges and external traffic
-// policy Local.
-func benchState(n servicemodel.Node, services, endpoints int) servicemodel.State {
-	s := servicemodel.State{}.WithNode(n)
-	for i := range services {
-		s = withBenchService(s, i, endpoints)
-	}
-	return s
+	return withBenchServices(b.state, n, 1, b.opts.endpoints)
 }
 
 func benchName(i int) servicemodel.Name {
@@ -231,26 +205,32 @@ var benchPorts = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemod
 var benchRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24")}
 
-func withBenchService(s servicemodel.State, i, endpoints int) servicemodel.State {
-	svc := &servicemodel.Service{
-		Name: benchName(i),
-		Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
-			Port: 80}},
-		ClusterIPs: []netip.Addr{benchAddr(10, 96, i)},
+// withBenchServices adds services with one TCP port, a cluster IP and endpoints on a thousand
+// nodes. One in ten has session affinity, and a load-balancer IP with source ranges and external
+// traffic policy Local.
+func withBenchServices(s servicemodel.State, first, n, endpoints int) servicemodel.State {
+	for i := first; i < first+n; i++ {
+		svc := &servicemodel.Service{
+			Name: benchName(i),
+			Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
+				Port: 80}},
+			ClusterIPs: []netip.Addr{benchAddr(10, 96, i)},
+		}
+		if i%10 == 9 {
+			svc.SessionAffinity.ClientIP = true
+			svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
+			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: benchAddr(203, 0, i)}}
+			svc.LoadBalancerSourceRanges = benchRanges
+		}
+		eps := make([]servicemodel.Endpoint, endpoints)
+		for j := range eps {
+			k := i*endpoints + j
+			eps[j] = servicemodel.Endpoint{Addr: benchAddr(11, 0, k), Ports: benchPorts,
+				Ready: true, Serving: true, Node: fmt.Sprintf("node-%d", k%1000)}
+		}
+		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
 	}
-	if i%10 == 9 {
-		svc.SessionAffinity.ClientIP = true
-		svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
-		svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: benchAddr(203, 0, i)}}
-		svc.LoadBalancerSourceRanges = benchRanges
-	}
-	eps := make([]servicemodel.Endpoint, endpoints)
-	for j := range eps {
-		k := i*endpoints + j
-		eps[j] = servicemodel.Endpoint{Addr: benchAddr(11, 0, k), Ports: benchPorts, Ready: true,
-			Serving: true, Node: fmt.Sprintf("node-%d", k%1000)}
-	}
-	return s.WithService(svc).WithEndpoints(svc.Name, eps)
+	return s
 }
 
 // benchFreshAddr is an endpoint address that no service had at the start.
@@ -315,19 +295,18 @@ func (n perSecond) String() string { return fmt.Sprintf("%15.0f times a second",
 
 // print prints all measurements.
 func (b *benchmark) print() error {
-	p := b.p
-	if p.opts.output == "json" {
-		all := map[string]any{"backend": p.opts.backend, "services": p.opts.services,
-			"endpoints": p.opts.endpoints}
+	if b.opts.output == "json" {
+		all := map[string]any{"backend": b.opts.backend, "services": b.opts.services,
+			"endpoints": b.opts.endpoints}
 		for _, r := range b.rows {
 			all[r.name] = r.value
 		}
-		return p.printJSON(all)
+		return b.printJSON(all)
 	}
-	_, err := fmt.Fprintf(p.stdout, "%s, %d services of %d endpoints\n%33s %13s %13s\n",
-		p.opts.backend, p.opts.services, p.opts.endpoints, "median", "p99", "max")
+	_, err := fmt.Fprintf(b.stdout, "%s, %d services of %d endpoints\n%33s %13s %13s\n",
+		b.opts.backend, b.opts.services, b.opts.endpoints, "median", "p99", "max")
 	for _, r := range b.rows {
-		fmt.Fprintf(p.stdout, "%-22s%v\n", r.title, r.value)
+		fmt.Fprintf(b.stdout, "%-22s%v\n", r.title, r.value)
 	}
 	return err
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"iter"
@@ -38,49 +37,48 @@ const (
 	namespaceShare = 250_000
 )
 
-// benchFlows measures cleaning with the requested number of flows, a quarter of them UDP. It runs
+// cleanFlows measures cleaning with the requested number of flows, a quarter of them UDP. It runs
 // in the namespace of the bench.
-func (b *benchmark) benchFlows(ctx context.Context) (*flowReport, error) {
+func (b *benchmark) cleanFlows(r *flowReport) error {
 	table, err := conntrack.Open(nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer table.Close()
-	r := &flowReport{}
-	if r.InTable, err = fill(ctx, table, b.p.opts.flow.bench); err != nil {
-		return nil, err
+	if r.InTable, err = b.fill(table, b.opts.flow.bench); err != nil {
+		return err
 	}
-	for r.OnMachine = r.InTable; r.OnMachine < b.p.opts.flow.bench; {
+	for r.OnMachine = r.InTable; r.OnMachine < b.opts.flow.bench; {
 		ns, err := netnstest.NewNS("flows")
 		if err != nil {
-			return nil, err
+			return err
 		}
 		defer ns.Close()
 		more, err := conntrack.Open(&conntrack.Config{NetNS: ns.Fd()})
 		if err != nil {
-			return nil, err
+			return err
 		}
-		n, err := fill(ctx, more, min(namespaceShare, b.p.opts.flow.bench-r.OnMachine))
+		n, err := b.fill(more, min(namespaceShare, b.opts.flow.bench-r.OnMachine))
 		if err = errors.Join(err, more.Close()); err != nil {
-			return nil, err
+			return err
 		}
 		r.OnMachine += n
 	}
-	backend, err := b.p.openBackend(ctx, servicemodel.State{})
+	backend, err := b.openBackend(b.ctx, servicemodel.State{})
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer backend.Close()
-	if err := b.cleanOnce(ctx, table, backend, r); err != nil {
-		return nil, err
+	if err := b.cleanOnce(table, backend, r); err != nil {
+		return err
 	}
-	_, err = backend.Cleanup(ctx)
-	return r, err
+	_, err = backend.Cleanup(b.ctx)
+	return err
 }
 
 // fill adds n flows to a table, as far as they fit.
-func fill(ctx context.Context, table *conntrack.Table, n int) (int, error) {
-	created, err := table.Create(ctx, benchFlow(n))
+func (b *benchmark) fill(table *conntrack.Table, n int) (int, error) {
+	created, err := table.Create(b.ctx, benchFlow(n))
 	if errors.Is(err, conntrack.ErrTableFull) {
 		err = nil
 	}
@@ -113,7 +111,7 @@ func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
 // flowState returns the services that the flows go to. If replaced is set, the first endpoint of
 // the first service was replaced.
 func (b *benchmark) flowState(replaced bool, port uint16) servicemodel.State {
-	s := servicemodel.State{}.WithNode(b.p.opts.node)
+	s := servicemodel.State{}.WithNode(b.opts.node)
 	for i := range flowServices {
 		svc := &servicemodel.Service{Name: benchName(i),
 			ClusterIPs: []netip.Addr{benchAddr(10, 97, i)}, Ports: []servicemodel.ServicePort{
@@ -136,22 +134,22 @@ func (b *benchmark) flowState(replaced bool, port uint16) servicemodel.State {
 }
 
 // cleanOnce replaces the first endpoint of a service.
-func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend dataplane.Backend,
+func (b *benchmark) cleanOnce(table flows.Table, backend dataplane.Backend,
 	r *flowReport) error {
 	keeper, err := flows.New(table, nil)
 	if err != nil {
 		return err
 	}
 	e := dataplane.New(backend, &dataplane.Config{Flows: keeper})
-	first, err := e.Apply(ctx, b.flowState(false, 5353)) // the first apply, which checks all flows
+	first, err := e.Apply(b.ctx, b.flowState(false, 5353)) // the first apply, which checks all flows
 	if first == nil {
 		return err
 	}
-	if err := b.p.settle(ctx, e, first, err); err != nil {
+	if err := b.settle(b.ctx, e, first, err); err != nil {
 		return err
 	}
 	before := keeper.Totals()
-	if _, err := e.Apply(ctx, b.flowState(false, 5354)); err != nil { // endpoints of TCP change
+	if _, err := e.Apply(b.ctx, b.flowState(false, 5354)); err != nil { // endpoints of TCP change
 		return err
 	}
 	r.IdleDumps = keeper.Totals().Dumps - before.Dumps
@@ -161,7 +159,7 @@ func (b *benchmark) cleanOnce(ctx context.Context, table flows.Table, backend da
 	runtime.ReadMemStats(&mem)
 	allocated := mem.TotalAlloc
 	start := time.Now()
-	_, err = e.Apply(ctx, next)
+	_, err = e.Apply(b.ctx, next)
 	r.ApplyMs = ms(time.Since(start))
 	runtime.ReadMemStats(&mem)
 	r.MB = float64(mem.TotalAlloc-allocated) / (1 << 20)

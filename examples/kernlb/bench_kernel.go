@@ -1,22 +1,21 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"runtime"
 	"runtime/metrics"
+	"sync"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	wire "github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/busywriter"
-	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // kernelShare measures the least that the kernel takes for a change, with messages that are made
 // beforehand: a transaction that changes nothing, and one that replaces an element of a map.
-func (b *benchmark) kernelShare(ctx context.Context) {
+func (b *benchmark) kernelShare() {
 	if b.err != nil {
 		return
 	}
@@ -30,7 +29,7 @@ func (b *benchmark) kernelShare(ctx context.Context) {
 		var batch rawnl.Batch
 		write(wire.NewEncoder(&batch, wire.IPv4, table))
 		start := time.Now()
-		err = conn.Commit(ctx, &batch, 0)
+		err = conn.Commit(b.ctx, &batch, 0)
 		return time.Since(start), err
 	}
 	fields := append(wire.IPv4.FrontendFields(false), wire.FieldSlot)
@@ -70,24 +69,24 @@ func (b *benchmark) kernelShare(ctx context.Context) {
 // (GOGC=100). The size is sampled every few milliseconds.
 func peakHeap(f func()) float64 {
 	runtime.GC()
-	stop, peak := make(chan struct{}), make(chan uint64)
-	go func() {
-		t := time.NewTicker(2 * time.Millisecond)
-		defer t.Stop()
-		greatest := heapSize()
+	peak, done := heapSize(), make(chan struct{})
+	var sampler sync.WaitGroup
+	sampler.Go(func() {
+		tick := time.NewTicker(2 * time.Millisecond)
+		defer tick.Stop()
 		for {
 			select {
-			case <-t.C:
-				greatest = max(greatest, heapSize())
-			case <-stop:
-				peak <- max(greatest, heapSize())
+			case <-tick.C:
+				peak = max(peak, heapSize())
+			case <-done:
 				return
 			}
 		}
-	}()
+	})
 	f()
-	close(stop)
-	return float64(<-peak) / (1 << 20)
+	close(done)
+	sampler.Wait()
+	return float64(max(peak, heapSize())) / (1 << 20)
 }
 
 // heapSize returns the size of live and unswept objects. Reading this metric does not stop the
@@ -99,13 +98,13 @@ func heapSize() uint64 {
 }
 
 // besideNeighbour measures beside a neighbour that commits to nf_tables 50 times a second.
-func (b *benchmark) besideNeighbour(ctx context.Context) {
+func (b *benchmark) besideNeighbour() {
 	start := time.Now()
 	var small timing
 	var adopt large
-	waits := b.beside(ctx, 0, func() {
-		small = b.small(ctx, pacedRuns, b.replaceAtPace)
-		adopt = b.large(ctx, adoptRuns, b.replaceEndpoint)
+	waits := b.beside(0, func() {
+		small = b.small(pacedRuns, b.replaceAtPace)
+		adopt = b.large(adoptRuns, b.replaceEndpoint)
 	})
 	commits := perSecond(float64(len(waits)) / time.Since(start).Seconds())
 	b.note("neighbour_commits_per_second", "beside a neighbour that commits", commits)
@@ -115,7 +114,7 @@ func (b *benchmark) besideNeighbour(ctx context.Context) {
 
 // holdingUp measures how long the commits of a neighbour take during full syncs, in the same
 // network namespace and in another one.
-func (b *benchmark) holdingUp(ctx context.Context) {
+func (b *benchmark) holdingUp() {
 	if b.err != nil {
 		return
 	}
@@ -128,10 +127,10 @@ func (b *benchmark) holdingUp(ctx context.Context) {
 	all := map[int][]time.Duration{}
 	for _, fd := range []int{0, ns.Fd()} {
 		for i := 0; i < syncRuns && b.err == nil; i++ {
-			_, b.err = b.engine.Cleanup(ctx)
+			_, b.err = b.engine.Cleanup(b.ctx)
 			b.close() // waits until the kernel has freed the tables
-			all[fd] = append(all[fd], b.beside(ctx, fd, func() {
-				sync = b.large(ctx, 1, func(int) servicemodel.State { return b.state })
+			all[fd] = append(all[fd], b.beside(fd, func() {
+				sync = b.large(1, b.same)
 			})...)
 		}
 	}
@@ -146,11 +145,11 @@ func (b *benchmark) holdingUp(ctx context.Context) {
 
 // beside calls measure beside a neighbour in a network namespace, and returns how long each of the
 // neighbour's commits took.
-func (b *benchmark) beside(ctx context.Context, netns int, measure func()) []time.Duration {
+func (b *benchmark) beside(netns int, measure func()) []time.Duration {
 	if b.err != nil {
 		return nil
 	}
-	n, err := busywriter.Start(ctx, netns)
+	n, err := busywriter.Start(b.ctx, netns)
 	if err != nil {
 		b.err = err
 		return nil

@@ -18,7 +18,8 @@ import (
 func TestCostsAreLinear(t *testing.T) {
 	t.Run("the endpoints of explain", func(t *testing.T) {
 		growth.Linear(t, 1<<13, func(n int) *explanation {
-			s := benchState(servicemodel.Node{Name: "n1"}, 1, n)
+			s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "n1"})
+			s = withBenchServices(s, 0, 1, n)
 			return &explanation{program: &program{stdout: io.Discard}, name: benchName(0), state: s,
 				service: s.Service(benchName(0))}
 		}, (*explanation).printEndpoints)
