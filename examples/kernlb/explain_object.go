@@ -26,21 +26,16 @@ func (p *program) explainObject(ctx context.Context) error {
 		return p.classify(err)
 	}
 	s := &objectSearch{b, o.Table, p.opts.object}
-	owners, err := s.owners(servicesOf(o.Table))
-	if err != nil {
+	text, err := s.owners(servicesOf(o.Table))
+	switch {
+	case err != nil:
 		return err
-	}
-	if len(owners) == 0 {
+	case text == "":
 		return fmt.Errorf("no service wants an object with %q in the kernel: it is none of the "+
 			"instance %s of %s, or there for all services", s.text, p.opts.instance, p.opts.backend)
 	}
-	for _, owner := range owners {
-		fmt.Fprintf(p.stdout, "%s\n", owner.services)
-		for _, l := range owner.lines {
-			fmt.Fprintf(p.stdout, "  %s\n", l)
-		}
-	}
-	return nil
+	_, err = fmt.Fprint(p.stdout, text)
+	return err
 }
 
 // objectSearch finds the services that need an object.
@@ -50,44 +45,33 @@ type objectSearch struct {
 	text    string
 }
 
-// owner is a service that needs objects, or several services that share them.
-type owner struct {
-	services string
-	lines    []string
-}
-
-// owners returns which of the services need the object. It divides the list in halves, so it makes
-// few plans if few services need it.
-func (s *objectSearch) owners(names []servicemodel.Name) ([]owner, error) {
+// owners returns which of the services need the object, each with the lines of a plan for it. It
+// divides the list in halves, so it makes few plans if few services need it.
+func (s *objectSearch) owners(names []servicemodel.Name) (string, error) {
 	lines, err := s.only(names)
 	if err != nil || len(lines) == 0 {
-		return nil, err
-	}
-	if len(names) == 1 {
-		return []owner{{names[0].String(), lines}}, nil
-	}
-	half := len(names) / 2
-	first, err := s.owners(names[:half])
-	if err != nil {
-		return nil, err
-	}
-	second, err := s.owners(names[half:])
-	if err != nil {
-		return nil, err
-	}
-	if l := append(first, second...); len(l) > 0 {
-		return l, nil
+		return "", err
 	}
 	const most = 8
-	var l []string
-	for _, n := range names[:min(most, len(names))] {
-		l = append(l, n.String())
+	title := names[0].String()
+	if half := len(names) / 2; half > 0 {
+		first, err := s.owners(names[:half])
+		if err != nil {
+			return "", err
+		}
+		second, err := s.owners(names[half:])
+		if err != nil || first+second != "" {
+			return first + second, err
+		}
+		for _, n := range names[1:min(most, len(names))] {
+			title += ", " + n.String()
+		}
+		title = "shared among " + title
+		if more := len(names) - most; more > 0 {
+			title += fmt.Sprintf(" and %d more", more)
+		}
 	}
-	text := "shared among " + strings.Join(l, ", ")
-	if more := len(names) - most; more > 0 {
-		text += fmt.Sprintf(" and %d more", more)
-	}
-	return []owner{{text, lines}}, nil
+	return title + "\n  " + strings.Join(lines, "\n  ") + "\n", nil
 }
 
 // object matches a line of a plan that makes an object, in the words of nft or iptables-restore.
