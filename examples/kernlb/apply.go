@@ -172,6 +172,9 @@ func (p *program) applyChanges(ctx context.Context) error {
 	}
 	return p.withEngine(ctx, servicemodel.State{}, nil,
 		func(ctx context.Context, e *dataplane.Engine) error {
+			if err := p.spareKubeProxy(ctx); err != nil {
+				return err
+			}
 			r, err := e.ApplyChanges(ctx, planned.Preview.Changes)
 			if err != nil {
 				return err

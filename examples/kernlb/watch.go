@@ -389,6 +389,9 @@ func (w *watcher) send(ctx context.Context, e *dataplane.Engine) error {
 			return err
 		}
 	}
+	if !w.begun {
+		w.copies.keep(func(name string) bool { return w.knows(name) || w.broken[name] != "" })
+	}
 	w.begun = true
 	e.Set(s)
 	return nil

@@ -170,6 +170,17 @@ func (c *copies) load(name string) ([]byte, bool) {
 	return data, err == nil
 }
 
+// keep removes the copies of the files for which is does not hold. They went while no program
+// followed the directory, and their services with them.
+func (c *copies) keep(is func(name string) bool) {
+	names, _ := manifestsIn(c.dir) // without copies there are no names
+	for _, name := range names {
+		if !is(name) {
+			c.remove(name)
+		}
+	}
+}
+
 // remove removes the copy of a file.
 func (c *copies) remove(name string) {
 	if c.dir != "" {

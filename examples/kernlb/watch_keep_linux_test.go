@@ -5,6 +5,8 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"os"
+	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -93,6 +95,26 @@ func TestWatchKeepsWhatWasAppliedBefore(t *testing.T) {
 		"says what they were: default/a\n")
 	w.write("a.yaml", one("a", "10.96.0.3"))
 	w.holds("10.96.0.2", "10.96.0.3")
+}
+
+// The copy of a file that went while no program ran does not bring its services back.
+func TestWatchForgetsFilesThatWent(t *testing.T) {
+	t.Parallel()
+	w := watching(t)
+	w.write("b.yaml", one("b", "10.96.0.2"))
+	w.holds("10.96.0.1", "10.96.0.2")
+	w.halt()
+	require.NoError(t, os.Remove(filepath.Join(w.dir, "a.yaml")))
+	w.start()
+	w.holds("10.96.0.2")
+	w.write("a.yaml", "kind: [")
+	w.logs("broken manifest: no whole version of it is known")
+	w.write("b.yaml", one("b", "10.96.0.22"))
+	w.holds("10.96.0.22")
+	w.halt()
+	w.start()
+	w.logs("broken manifest: no whole version of it is known")
+	w.holds("10.96.0.22")
 }
 
 // With -strict, a refused service keeps everything else back.
