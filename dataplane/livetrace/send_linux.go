@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"net/netip"
 	"time"
 
@@ -77,44 +78,36 @@ const sendLimit = 30 * time.Second
 // bound opens a socket with the source of the packet. It fills in a source that the filter leaves
 // open.
 func bound(kind int, f *Filter) (int, error) {
-	if !f.Src.IsValid() { // what a socket that is connected has
-		probe, err := socket(unix.SOCK_DGRAM, f.Dst)
+	if !f.Src.IsValid() { // the source of a connected socket
+		probe, err := net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(f.Dst))
 		if err != nil {
-			return -1, err
-		}
-		defer unix.Close(probe) //nolint:errcheck // nothing is lost
-		if err := unix.Connect(probe, sockaddr(f.Dst)); err != nil {
 			return -1, fmt.Errorf("choose a source for %v: %w", f.Dst, err)
 		}
-		if f.Src, _, err = nameOf(probe); err != nil {
-			return -1, err
-		}
+		f.Src = probe.LocalAddr().(*net.UDPAddr).AddrPort().Addr()
+		probe.Close()
 	}
-	fd, err := socket(kind, f.Dst)
+	family := unix.AF_INET
+	if f.Dst.Addr().Is6() {
+		family = unix.AF_INET6
+	}
+	fd, err := unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
-		return -1, err
+		return -1, fmt.Errorf("socket: %w", err)
 	}
 	src := netip.AddrPortFrom(f.Src, f.SrcPort)
 	if err := unix.Bind(fd, sockaddr(src)); err != nil {
 		return -1, errors.Join(fmt.Errorf("Filter.Src: send from %v: %w", src, err),
 			unix.Close(fd))
 	}
-	_, port, err := nameOf(fd)
+	name, err := unix.Getsockname(fd)
 	if err != nil {
-		return -1, errors.Join(err, unix.Close(fd))
+		return -1, errors.Join(fmt.Errorf("getsockname: %w", err), unix.Close(fd))
 	}
-	f.SrcPort = port
-	return fd, nil
-}
-
-func socket(kind int, dst netip.AddrPort) (int, error) {
-	family := unix.AF_INET
-	if dst.Addr().Is6() {
-		family = unix.AF_INET6
-	}
-	fd, err := unix.Socket(family, kind|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
-	if err != nil {
-		return -1, fmt.Errorf("socket: %w", err)
+	switch name := name.(type) {
+	case *unix.SockaddrInet4:
+		f.SrcPort = uint16(name.Port)
+	case *unix.SockaddrInet6:
+		f.SrcPort = uint16(name.Port)
 	}
 	return fd, nil
 }
@@ -138,19 +131,4 @@ func sockaddr(a netip.AddrPort) unix.Sockaddr {
 		return &unix.SockaddrInet4{Addr: a.Addr().As4(), Port: int(a.Port())}
 	}
 	return &unix.SockaddrInet6{Addr: a.Addr().As16(), Port: int(a.Port())}
-}
-
-// nameOf returns the address and port of a socket.
-func nameOf(fd int) (netip.Addr, uint16, error) {
-	sa, err := unix.Getsockname(fd)
-	if err != nil {
-		return netip.Addr{}, 0, fmt.Errorf("getsockname: %w", err)
-	}
-	switch a := sa.(type) {
-	case *unix.SockaddrInet4:
-		return netip.AddrFrom4(a.Addr), uint16(a.Port), nil
-	case *unix.SockaddrInet6:
-		return netip.AddrFrom16(a.Addr), uint16(a.Port), nil
-	}
-	return netip.Addr{}, 0, errors.New("getsockname: another family")
 }
