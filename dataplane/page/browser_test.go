@@ -65,8 +65,6 @@ func TestBrowserShowsEveryPage(t *testing.T) {
 			require.Empty(t, wrong, "%s, %s, %d wide", path, scheme, width)
 		}
 	}
-	c.mu.Lock()
-	defer c.mu.Unlock()
 	said := slices.DeleteFunc(c.said, func(s string) bool {
 		return bytes.Contains([]byte(s), []byte("status of 400")) // "/service" has no name
 	})

@@ -4,9 +4,9 @@ import (
 	"bufio"
 	"encoding/json"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
-	"sync"
 	"testing"
 	"time"
 
@@ -15,16 +15,16 @@ import (
 
 // chromium is a headless browser, controlled over pipes by the Chrome DevTools Protocol
 // (https://chromedevtools.github.io/devtools-protocol/): each message is a JSON object and a NUL.
+// Events are read while something waits for an answer.
 type chromium struct {
 	t       *testing.T
-	to      *os.File
+	to      io.Writer
+	from    *os.File
+	in      *bufio.Reader // of from
 	session string
-
-	mu      sync.Mutex
-	next    int
-	answers map[int]chan cdpMessage
+	calls   int
+	loads   int      // the pages that were loaded
 	said    []string // console output of the page, and blocked requests
-	loads   chan struct{}
 }
 
 // cdpMessage is an answer or an event.
@@ -59,18 +59,12 @@ func startChromium(t *testing.T) *chromium {
 	require.NoError(t, cmd.Start())
 	theirIn.Close()
 	theirOut.Close()
-	c := &chromium{t: t, to: to, answers: map[int]chan cdpMessage{},
-		loads: make(chan struct{}, 100)}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		c.read(from)
-	}()
+	c := &chromium{t: t, to: to, from: from, in: bufio.NewReader(from)}
 	t.Cleanup(func() {
 		_, _ = to.WriteString(`{"id":0,"method":"Browser.close"}` + "\x00")
-		_ = cmd.Wait() // the browser was told to end; how it ends does not matter
+		_, _ = io.Copy(io.Discard, c.in) // until the browser ends
+		_ = cmd.Wait()                   // how it ends does not matter
 		to.Close()
-		<-ended
 		from.Close()
 	})
 	var target struct{ TargetID string }
@@ -85,72 +79,51 @@ func startChromium(t *testing.T) *chromium {
 	return c
 }
 
-// read reads the browser's messages until it ends.
-func (c *chromium) read(from *os.File) {
-	r := bufio.NewReader(from)
-	for {
-		text, err := r.ReadBytes(0)
-		if err != nil {
-			return
-		}
-		var m cdpMessage
-		if json.Unmarshal(text[:len(text)-1], &m) != nil {
-			continue
-		}
-		c.mu.Lock()
-		switch m.Method {
-		case "":
-			if a := c.answers[m.ID]; a != nil {
-				a <- m
-			}
-		case "Page.loadEventFired":
-			c.loads <- struct{}{}
-		case "Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown":
-			c.said = append(c.said, string(m.Params))
-		}
-		c.mu.Unlock()
-	}
-}
-
 // patience is the maximum time of any step of the browser, so that a test that hangs fails.
 const patience = 2 * time.Minute
+
+// read reads a message of the browser, and notes it if it is an event.
+func (c *chromium) read() (m cdpMessage) {
+	c.t.Helper()
+	require.NoError(c.t, c.from.SetReadDeadline(time.Now().Add(patience)))
+	text := ok(c.in.ReadBytes(0))(c.t)
+	require.NoError(c.t, json.Unmarshal(text[:len(text)-1], &m))
+	switch m.Method {
+	case "Page.loadEventFired":
+		c.loads++
+	case "Log.entryAdded", "Runtime.consoleAPICalled", "Runtime.exceptionThrown":
+		c.said = append(c.said, string(m.Params))
+	}
+	return m
+}
 
 // call calls a method, and decodes its result into a value, unless that is nil.
 func (c *chromium) call(method, params string, into any) {
 	c.t.Helper()
-	c.mu.Lock()
-	c.next++
-	id, answer := c.next, make(chan cdpMessage, 1)
-	c.answers[id] = answer
-	c.mu.Unlock()
+	c.calls++
 	session := ""
 	if c.session != "" {
 		session = fmt.Sprintf(`"sessionId": %q, `, c.session)
 	}
-	ok(fmt.Fprintf(c.to, `{"id": %d, %s"method": %q, "params": %s}`+"\x00", id, session,
+	ok(fmt.Fprintf(c.to, `{"id": %d, %s"method": %q, "params": %s}`+"\x00", c.calls, session,
 		method, params))(c.t)
-	select {
-	case m := <-answer:
-		require.Nil(c.t, m.Error, "%s(%s)", method, params)
-		if into != nil {
-			require.NoError(c.t, json.Unmarshal(m.Result, into))
-		}
-	case <-time.After(patience):
-		require.Fail(c.t, "the browser does not answer", "%s(%s)", method, params)
+	m := c.read()
+	for m.ID != c.calls {
+		m = c.read()
+	}
+	require.Nil(c.t, m.Error, "%s(%s)", method, params)
+	if into != nil {
+		require.NoError(c.t, json.Unmarshal(m.Result, into))
 	}
 }
 
 // loaded calls do, which must load a page, and waits until the page is loaded.
 func (c *chromium) loaded(do func()) {
 	c.t.Helper()
-	for len(c.loads) > 0 {
-		<-c.loads
-	}
+	c.loads = 0
 	do()
-	select {
-	case <-c.loads:
-	case <-time.After(patience):
-		require.Fail(c.t, "the page is not loaded")
+	for c.loads == 0 {
+		c.read()
 	}
 }
 
