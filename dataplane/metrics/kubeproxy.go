@@ -25,7 +25,7 @@ type proxyMetrics struct {
 	programming, reconciled *prometheus.HistogramVec
 	synced, queued, noLocal *values
 
-	endpointChanges, serviceChanges *prometheus.CounterVec
+	endpointChanges, serviceChanges prometheus.Counter
 	endpointPending, servicePending *values
 
 	restoreFailures, syncFailures, cleanupFailures *prometheus.CounterVec
@@ -37,7 +37,7 @@ const family = "ip_family"
 func newProxyMetrics(r *maker, families []servicemodel.Family) *proxyMetrics {
 	const sync = "kubeproxy_sync_proxy_rules_"
 	histogram := func(name, help string) *prometheus.HistogramVec {
-		return r.histogram("kubeproxy_"+name+"_duration_seconds", help, syncBuckets, family)
+		return r.histograms("kubeproxy_"+name+"_duration_seconds", help, syncBuckets, family)
 	}
 	return &proxyMetrics{
 		families: families,
@@ -48,7 +48,7 @@ func newProxyMetrics(r *maker, families []servicemodel.Family) *proxyMetrics {
 			"SyncProxyRules latency in seconds for partial resyncs"),
 		reconciled: histogram("conntrack_reconciler_sync",
 			"ReconcileConntrackFlowsLatency latency in seconds"),
-		programming: r.histogram("kubeproxy_network_programming_duration_seconds",
+		programming: r.histograms("kubeproxy_network_programming_duration_seconds",
 			"In Cluster Network Programming Latency in seconds", programmingBuckets, family),
 		synced: r.gauge(sync+"last_timestamp_seconds",
 			"The last time proxy rules were successfully synced", family),
@@ -65,15 +65,15 @@ func newProxyMetrics(r *maker, families []servicemodel.Family) *proxyMetrics {
 			"Cumulative proxy rules Service changes"),
 		servicePending: r.gauge(sync+"service_changes_pending",
 			"Pending proxy rules Service changes"),
-		restoreFailures: r.counter(sync+"iptables_restore_failures_total",
+		restoreFailures: r.counters(sync+"iptables_restore_failures_total",
 			"Cumulative proxy iptables restore failures", family),
-		syncFailures: r.counter(sync+"nftables_sync_failures_total",
+		syncFailures: r.counters(sync+"nftables_sync_failures_total",
 			"Cumulative proxy nftables sync failures", family),
-		cleanupFailures: r.counter(sync+"nftables_cleanup_failures_total",
+		cleanupFailures: r.counters(sync+"nftables_cleanup_failures_total",
 			"Cumulative proxy nftables cleanup failures", family),
-		healthz: r.counter("kubeproxy_proxy_healthz_total", "Cumulative proxy healthz HTTP status",
+		healthz: r.counters("kubeproxy_proxy_healthz_total", "Cumulative proxy healthz HTTP status",
 			"code"),
-		livez: r.counter("kubeproxy_proxy_livez_total", "Cumulative proxy livez HTTP status",
+		livez: r.counters("kubeproxy_proxy_livez_total", "Cumulative proxy livez HTTP status",
 			"code"),
 	}
 }
@@ -81,8 +81,6 @@ func newProxyMetrics(r *maker, families []servicemodel.Family) *proxyMetrics {
 // begin makes a backend's metrics that exist from the beginning. They start at 0, so that a rate
 // includes the first event.
 func (p *proxyMetrics) begin(backend string) {
-	p.endpointChanges.WithLabelValues()
-	p.serviceChanges.WithLabelValues()
 	for _, f := range p.families {
 		for _, h := range []*prometheus.HistogramVec{p.sync, p.full, p.partial, p.programming,
 			p.reconciled} {
@@ -121,8 +119,8 @@ func (p *proxyMetrics) applied(r *dataplane.Result, services, endpoints int) {
 	} else {
 		p.observe(p.partial, r.Duration)
 	}
-	p.endpointChanges.WithLabelValues().Add(float64(endpoints))
-	p.serviceChanges.WithLabelValues().Add(float64(services))
+	p.endpointChanges.Add(float64(endpoints))
+	p.serviceChanges.Add(float64(services))
 }
 
 // failed counts a failure.

@@ -12,13 +12,18 @@ type maker struct {
 	set  []*values // those that each scrape sets
 }
 
-func (r *maker) counter(name, help string, labels ...string) *prometheus.CounterVec {
+// counter makes a counter without labels. It exists from the beginning, with the value 0.
+func (r *maker) counter(name, help string) prometheus.Counter {
+	return r.counters(name, help).WithLabelValues()
+}
+
+func (r *maker) counters(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
 	r.made = append(r.made, c)
 	return c
 }
 
-func (r *maker) histogram(name, help string, buckets []float64,
+func (r *maker) histograms(name, help string, buckets []float64,
 	labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(
 		prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)

@@ -32,13 +32,13 @@ func (c *Collector) observe(_ context.Context, ev dataplane.Event) {
 		c.own.phases(dataplane.Phases{dataplane.PhaseSettle: ev.Duration})
 		c.cleanedFlows()
 	case dataplane.Refused:
-		c.own.refusals.WithLabelValues().Inc()
+		c.own.refusals.Inc()
 	case dataplane.RepairDelayed:
-		c.own.delays.WithLabelValues().Inc()
+		c.own.delays.Inc()
 	case dataplane.WriteConflict:
 		c.own.conflicts.WithLabelValues(ev.Doing).Inc()
 	case dataplane.WatchFailed:
-		c.own.watchFailures.WithLabelValues().Inc()
+		c.own.watchFailures.Inc()
 	}
 }
 
@@ -71,7 +71,7 @@ func (c *Collector) failed(ev *dataplane.Failed) {
 	c.own.failures.WithLabelValues(ev.Doing, ev.Phase.String()).Inc()
 	if ev.Doing == "apply" || ev.Doing == "apply changes" {
 		c.own.applies.WithLabelValues("failed").Inc()
-		c.own.apply.WithLabelValues().Observe(took.Seconds())
+		c.own.apply.Observe(took.Seconds())
 	}
 	c.cleanedFlows()
 }
@@ -86,8 +86,8 @@ func (c *Collector) cleanedFlows() {
 	if d := now.Duration - c.cleaned.Duration; d > 0 {
 		c.proxy.observe(c.proxy.reconciled, d)
 	}
-	c.own.flowsDeleted.WithLabelValues().Add(float64(now.Deleted - c.cleaned.Deleted))
-	c.own.flowsReset.WithLabelValues().Add(float64(now.Reset - c.cleaned.Reset))
+	c.own.flowsDeleted.Add(float64(now.Deleted - c.cleaned.Deleted))
+	c.own.flowsReset.Add(float64(now.Reset - c.cleaned.Reset))
 	c.cleaned = now
 }
 

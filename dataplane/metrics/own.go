@@ -16,14 +16,15 @@ var durationBuckets = prometheus.ExponentialBuckets(10e-6, 4, 12)
 type ownMetrics struct {
 	info, running *values
 
-	applies, changes, readings      *prometheus.CounterVec
-	apply, phase                    *prometheus.HistogramVec
+	apply                           prometheus.Observer
+	phase                           *prometheus.HistogramVec
+	applies, changes, repaired      *prometheus.CounterVec
 	messages, bytes, elements       *prometheus.CounterVec
-	failures, conflicts, refusals   *prometheus.CounterVec
-	repairs, repaired, delays       *prometheus.CounterVec
-	watchFailures, switches         *prometheus.CounterVec
-	flowsDeleted, flowsReset        *prometheus.CounterVec
+	failures, conflicts, switches   *prometheus.CounterVec
 	scrapeErrors                    *prometheus.CounterVec
+	readings, refusals, repairs     prometheus.Counter
+	delays, watchFailures           prometheus.Counter
+	flowsDeleted, flowsReset        prometheus.Counter
 	succeeded, failed, settle       *values
 	pending, refused, claims, wrong *values
 	wantedServices, heldServices    *values
@@ -52,23 +53,23 @@ func newOwnMetrics(r *maker) *ownMetrics {
 
 // makeWork makes the metrics of the engine's work.
 func (m *ownMetrics) makeWork(r *maker) {
-	m.applies = r.counter("kernlb_applies_total", "Applies that changed something in the kernel, "+
+	m.applies = r.counters("kernlb_applies_total", "Applies that changed something in the kernel, "+
 		"found nothing to change, or failed.", "result")
-	m.apply = r.histogram("kernlb_apply_duration_seconds",
-		"How long applies took, also those that failed.", durationBuckets)
-	m.phase = r.histogram("kernlb_phase_duration_seconds",
+	m.apply = r.histograms("kernlb_apply_duration_seconds",
+		"How long applies took, also those that failed.", durationBuckets).WithLabelValues()
+	m.phase = r.histograms("kernlb_phase_duration_seconds",
 		"How long each phase of the engine's work took, where it took any time.", durationBuckets,
 		"phase")
-	m.changes = r.counter("kernlb_changes_total", "Frontends and endpoints that were added, "+
+	m.changes = r.counters("kernlb_changes_total", "Frontends and endpoints that were added, "+
 		"changed and removed because something else was wanted.", "type")
 	m.readings = r.counter("kernlb_readings_total",
 		"Applies that read what the kernel holds.")
-	m.messages = r.counter("kernlb_kernel_messages_total", "Netlink messages sent to write.",
+	m.messages = r.counters("kernlb_kernel_messages_total", "Netlink messages sent to write.",
 		"backend")
-	m.bytes = r.counter("kernlb_kernel_sent_bytes_total", "Bytes sent to write.", "backend")
-	m.elements = r.counter("kernlb_kernel_elements_total",
+	m.bytes = r.counters("kernlb_kernel_sent_bytes_total", "Bytes sent to write.", "backend")
+	m.elements = r.counters("kernlb_kernel_elements_total",
 		"Set elements, rules or destinations that were written one by one.", "backend")
-	m.switches = r.counter("kernlb_switches_total", "Changes to another backend.", "backend")
+	m.switches = r.counters("kernlb_switches_total", "Changes to another backend.", "backend")
 	m.flowsDeleted = r.counter("kernlb_flows_deleted_total",
 		"Stale flows that were deleted from the table of connections.")
 	m.flowsReset = r.counter("kernlb_flows_reset_total",
@@ -77,22 +78,22 @@ func (m *ownMetrics) makeWork(r *maker) {
 
 // makeTrouble makes the metrics of failures.
 func (m *ownMetrics) makeTrouble(r *maker) {
-	m.failures = r.counter("kernlb_failures_total", "What failed, and in which phase. It is tried "+
+	m.failures = r.counters("kernlb_failures_total", "What failed, and in which phase. It is tried "+
 		"again.", "doing", "phase")
-	m.conflicts = r.counter("kernlb_write_conflicts_total",
+	m.conflicts = r.counters("kernlb_write_conflicts_total",
 		"Tries that another writer of the kernel came between, and that were begun again.", "doing")
 	m.refusals = r.counter("kernlb_refusals_total",
 		"Services that began to be refused, or were for another reason.")
 	m.repairs = r.counter("kernlb_repairs_total",
 		"Applies that put right what others had done to the kernel.")
-	m.repaired = r.counter("kernlb_repaired_total", "What it took to undo what others had done: "+
+	m.repaired = r.counters("kernlb_repaired_total", "What it took to undo what others had done: "+
 		"frontends and endpoints that were added, changed and removed, and foreign objects.",
 		"type")
 	m.delays = r.counter("kernlb_repair_delays_total",
 		"Times that repairs began to wait, because another program keeps undoing them.")
 	m.watchFailures = r.counter("kernlb_watch_failures_total",
 		"Failures to follow the addresses of the node.")
-	m.scrapeErrors = r.counter("kernlb_scrape_errors_total",
+	m.scrapeErrors = r.counters("kernlb_scrape_errors_total",
 		"Figures that the kernel did not give to a scrape.", "figure")
 }
 
@@ -150,11 +151,6 @@ func (m *ownMetrics) makeConntrack(r *maker) {
 
 // begin makes counters with the value 0, so that a rate includes the first event.
 func (m *ownMetrics) begin() {
-	for _, c := range []*prometheus.CounterVec{m.readings, m.refusals, m.repairs, m.delays,
-		m.watchFailures, m.flowsDeleted, m.flowsReset} {
-		c.WithLabelValues()
-	}
-	m.apply.WithLabelValues()
 	for _, result := range []string{"changed", "unchanged", "failed"} {
 		m.applies.WithLabelValues(result)
 	}
@@ -176,17 +172,17 @@ func (m *ownMetrics) applied(r *dataplane.Result, first bool) {
 		result = "changed"
 	}
 	m.applies.WithLabelValues(result).Inc()
-	m.apply.WithLabelValues().Observe(r.Duration.Seconds())
+	m.apply.Observe(r.Duration.Seconds())
 	m.phases(r.Phases)
 	m.sent(r.Backend, r.Stats)
 	count(m.changes, r.Counts)
 	count(m.repaired, r.Repaired)
 	m.repaired.WithLabelValues("foreign").Add(float64(len(r.Drift)))
 	if r.IsRepair() {
-		m.repairs.WithLabelValues().Inc()
+		m.repairs.Inc()
 	}
 	if r.Observed {
-		m.readings.WithLabelValues().Inc()
+		m.readings.Inc()
 	}
 	if first {
 		m.found = new(found(r))
