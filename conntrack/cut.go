@@ -189,39 +189,26 @@ func (c *cutting) finish(ctx context.Context, targets []target) error {
 // same endpoint. A packet of the endpoint makes a backwards flow, because IPVS translates without
 // telling conntrack the direction of the connection.
 func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err error) {
-	found, err := t.lookup(ctx, flows)
-	for i, now := range found {
-		if now != nil && now.TCP == TCPEstablished &&
-			leadsTo(now, &flows[i].Original) == flows[i].Reply.Src {
-			on = append(on, target{flow: flows[i], now: *now, again: true})
-		}
-	}
-	return on, err
-}
-
-// lookup asks the kernel for single flows. For each given flow it returns the flow that has the
-// same original tuple now, or nil if there is none. It may be another flow, to another endpoint.
-// After an error, it returns the flows found so far, and nil does not mean that a flow is gone.
-func (t *Table) lookup(ctx context.Context, flows []Flow) ([]*Flow, error) {
 	var b rawnl.Batch
 	for i := range flows {
 		appendGet(&b, &flows[i])
 	}
-	now, found := make([]Flow, len(flows)), make([]*Flow, len(flows))
-	err := t.conn.QueryAll(ctx, &b, func(i int, m rawnl.Message) error {
-		if err := parseFlow(m.Attrs, &now[i], wantAll); err != nil {
+	gone, err := refusals(t.conn.QueryAll(ctx, &b, func(i int, m rawnl.Message) error {
+		var now Flow
+		if err := parseFlow(m.Attrs, &now, wantAll); err != nil {
 			return err
 		}
-		found[i] = &now[i]
+		if now.TCP == TCPEstablished && leadsTo(&now, &flows[i].Original) == flows[i].Reply.Src {
+			on = append(on, target{flow: flows[i], now: now, again: true})
+		}
 		return nil
-	})
-	missing, err := refusals(err)
-	for _, e := range missing {
+	}))
+	for _, e := range gone {
 		if e.Errno != syscall.ENOENT {
-			return found, fmt.Errorf("%s: %w", flows[e.Index], e)
+			return nil, fmt.Errorf("%s: %w", flows[e.Index], e)
 		}
 	}
-	return found, err
+	return on, err
 }
 
 func wantAll(*Flow) bool { return true }

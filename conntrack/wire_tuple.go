@@ -81,23 +81,16 @@ func parseTuple(it rawnl.AttrIter) (t Tuple, p Protocol, err error) {
 	return t, p, nil
 }
 
+// parseAddrs parses CTA_TUPLE_IP. An address of a wrong length is left out.
 func parseAddrs(it rawnl.AttrIter) (src, dst netip.Addr, err error) {
 	for it.Next() {
-		to := &src
-		switch it.Type() {
-		case attrIPv4Src, attrIPv6Src:
-		case attrIPv4Dst, attrIPv6Dst:
-			to = &dst
-		default:
-			continue
+		addr, _ := netip.AddrFromSlice(it.Data())
+		switch typ := it.Type(); {
+		case typ == attrIPv4Src && addr.Is4(), typ == attrIPv6Src && addr.Is6():
+			src = addr
+		case typ == attrIPv4Dst && addr.Is4(), typ == attrIPv6Dst && addr.Is6():
+			dst = addr
 		}
-		v4 := it.Type() == attrIPv4Src || it.Type() == attrIPv4Dst
-		addr, ok := netip.AddrFromSlice(it.Data())
-		if !ok || addr.Is4() != v4 {
-			return src, dst, fmt.Errorf("%w: an address of %d bytes", rawnl.ErrMalformed,
-				len(it.Data()))
-		}
-		*to = addr
 	}
 	return src, dst, it.Err()
 }

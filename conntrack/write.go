@@ -25,7 +25,11 @@ const batchFlows = 512
 // After an error, which may come from the sequence, it returns the deletions so far.
 func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (deleted int, err error) {
 	err = inBatches(flows, func(batch []Flow) error {
-		missing, err := t.deleteBatch(ctx, batch)
+		var b rawnl.Batch
+		for i := range batch {
+			appendDelete(&b, &batch[i])
+		}
+		missing, err := t.send(ctx, &b, syscall.ENOENT, batch)
 		if err == nil {
 			deleted += len(batch) - missing
 		}
@@ -35,21 +39,6 @@ func (t *Table) Delete(ctx context.Context, flows iter.Seq2[Flow, error]) (delet
 		return deleted, fmt.Errorf("delete flows: %w", explain(err))
 	}
 	return deleted, nil
-}
-
-// deleteBatch deletes the flows and returns how many no longer existed.
-func (t *Table) deleteBatch(ctx context.Context, flows []Flow) (missing int, err error) {
-	var b rawnl.Batch
-	for i := range flows {
-		appendDelete(&b, &flows[i])
-	}
-	failed, err := t.send(ctx, &b, syscall.ENOENT, flows)
-	for _, f := range failed {
-		if f {
-			missing++
-		}
-	}
-	return missing, err
 }
 
 // Create puts flows into the table, for a program that moves connections from one machine to
@@ -69,10 +58,8 @@ func (t *Table) Create(ctx context.Context, flows iter.Seq2[Flow, error]) (creat
 			appendCreate(&b, &batch[i])
 		}
 		existing, err := t.send(ctx, &b, syscall.EEXIST, batch)
-		for _, there := range existing {
-			if !there && err == nil {
-				created++
-			}
+		if err == nil {
+			created += len(batch) - existing
 		}
 		return err
 	})
@@ -130,22 +117,17 @@ func inBatches(flows iter.Seq2[Flow, error], do func([]Flow) error) error {
 	return do(batch)
 }
 
-// send sends the requests of b, one for each flow. It returns which of them failed with the errno
+// send sends the requests of b, one for each flow. It returns how many failed with the errno
 // expected. Any other failure is an error.
 func (t *Table) send(ctx context.Context, b *rawnl.Batch, expected syscall.Errno, flows []Flow) (
-	[]bool, error) {
-	failed := make([]bool, len(flows))
+	failed int, err error) {
 	refusals, err := t.sendAll(ctx, b)
-	if err != nil {
-		return failed, err
-	}
 	for _, e := range refusals {
 		if e.Errno != expected {
-			return failed, fmt.Errorf("%s: %w", flows[e.Index], e)
+			return 0, fmt.Errorf("%s: %w", flows[e.Index], e)
 		}
-		failed[e.Index] = true
 	}
-	return failed, nil
+	return len(refusals), err
 }
 
 // sendAll sends the requests of b. It returns the kernel's refusals separately from other errors.
