@@ -3,10 +3,8 @@ package conntrack_test
 import (
 	"context"
 	"flag"
-	"math/rand/v2"
 	"net/netip"
 	"os"
-	"os/exec"
 	"strconv"
 	"strings"
 	"testing"
@@ -128,52 +126,4 @@ func cleanLogged(t *testing.T, table *Table, f Frontend, opts CleanOptions) Clea
 	t.Logf("%+v: %s, %.0f ms of CPU, %.1f MB allocated: %+v", opts, got.Duration, use.CPU,
 		use.Allocated, got)
 	return got
-}
-
-// Among many flows that resemble each other, a cleaning deletes only the stale ones, as
-// conntrack(8) counts them.
-func TestLookAlikesInALargeTableSurvive(t *testing.T) {
-	t.Parallel()
-	if _, err := exec.LookPath("conntrack"); err != nil {
-		t.Skip("conntrack(8) is not installed")
-	}
-	if testing.Short() {
-		t.Skip("makes 8,000 flows: not in short mode")
-	}
-	table, ns := NewTable(t)
-	r := rand.New(rand.NewPCG(30, 30))
-	m := matcherOf(t, DNSChange())
-	stale := 0
-	var flows []Flow
-	for i := range 8000 {
-		f := NewFlow(
-			Pick(r, UDP, UDP, UDP, TCP),
-			Client,
-			Pick(r, "10.96.0.10:53", "10.96.0.10:54", "203.0.113.5:53", "192.0.2.10:30053",
-				"192.0.2.11:30053", "192.0.2.99:30053",
-				"10.96.0.99:53", "10.244.0.5:5353", "198.51.100.7:30053"),
-			Pick(r, "", "10.244.0.5:5353", "10.244.0.6:5353", "10.244.0.7:5353"),
-			"",
-		)
-		f.Original.Src = WithPort(f.Original.Src, i)
-		f.Reply.Dst = f.Original.Src
-		if r.IntN(2) == 0 {
-			f.Reply.Dst = WithPort(AddrPort("192.0.2.10:1"), i)
-		}
-		f.Timeout = time.Hour
-		if m.Stale(&f) {
-			stale++
-		}
-		flows = append(flows, f)
-	}
-	Create(t, table, flows...)
-	count := func() int { return strings.Count(nstest.Run(t, ns, "conntrack -L"), "\n") }
-	require.Equal(t, len(flows), count())
-	got := cleaned(t, table, m, CleanOptions{})
-	require.Equal(t, stale, got.Deleted)
-	require.Equal(t, len(flows)-stale, count())
-	for f, err := range table.Flows(context.Background(), Filter{}) {
-		require.NoError(t, err)
-		require.False(t, m.Stale(&f), f.String())
-	}
 }

@@ -226,19 +226,6 @@ func FuzzParseFlow(f *testing.F) {
 	})
 }
 
-func FuzzParseStats(f *testing.F) {
-	f.Add([]byte{8, 0, 9, 0, 0, 0, 0, 1})
-	f.Fuzz(func(t *testing.T, attrs []byte) {
-		var s Stats
-		statsErr := s.parseStats(attrs)
-		_, _, err := parseEntries(attrs)
-		if len(attrs) == 0 {
-			require.NoError(t, statsErr)
-			require.NoError(t, err)
-		}
-	})
-}
-
 func BenchmarkParseFlow(b *testing.B) {
 	attrs := recordings(b)[0].attrs
 	var f Flow
