@@ -3,6 +3,8 @@ package conntrack_test
 import (
 	"math/rand/v2"
 	"net/netip"
+	"os"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -11,84 +13,11 @@ import (
 	. "github.com/kernlb/kernlb/internal/test/cttest"
 )
 
-// classified are flows and their classes after the change dns.
-var classified = []struct {
-	name string
-	flow Flow
-	want Class
-}{
-	{"an endpoint that is gone, by cluster IP",
-		udpTo("10.96.0.10:53", "10.244.0.5:5353", ""), Misdirected},
-	{"the same, masqueraded",
-		udpTo("10.96.0.10:53", "10.244.0.5:5353", "192.0.2.10:1024"), Misdirected},
-	{"the same, by external IP", udpTo("203.0.113.5:53", "10.244.0.5:5353", ""), Misdirected},
-	{"the same, by node port",
-		udpTo("192.0.2.10:30053", "10.244.0.5:5353", "192.0.2.10:1024"), Misdirected},
-	{"the same, over IPv6",
-		NewFlow(UDP, "[fd00::1]:4000", "[fd00:96::10]:53", "[fd00:244::5]:5353", ""), Misdirected},
-	{"the same, by node port over IPv6",
-		NewFlow(UDP, "[fd00::1]:4000", "[2001:db8::10]:30053", "[fd00:244::5]:5353", ""),
-		Misdirected},
-	{"the right address but another port",
-		udpTo("10.96.0.10:53", "10.244.0.6:53", ""), Misdirected},
-	{"an endpoint that stays", udpTo("10.96.0.10:53", "10.244.0.6:5353", ""), Current},
-	{"an endpoint that stays, by node port",
-		udpTo("192.0.2.10:30053", "10.244.0.7:5353", "192.0.2.10:1024"), Current},
-
-	{"from before there were rules", udpTo("10.96.0.10:53", "", ""), Untranslated},
-	{"the same, masqueraded on its way out",
-		udpTo("10.96.0.10:53", "", "192.0.2.10:1024"), Untranslated},
-	{"a process of the node had the node port", udpTo("192.0.2.10:30053", "", ""), Untranslated},
-
-	{"a removed frontend, translated", udpTo("10.96.0.10:54", "10.244.0.5:5353", ""), Misdirected},
-	{"a removed frontend, untranslated: not ours", udpTo("10.96.0.10:54", "", ""), Current},
-
-	{"TCP to the endpoint to be cut",
-		NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", ""), Misdirected},
-	{"TCP to the endpoint that is drained",
-		NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.4:8080", ""), Current},
-	{"TCP untranslated, not asked for", NewFlow(TCP, Client, "10.96.0.10:80", "", ""), Current},
-
-	{"looks alike: the same numbers over TCP",
-		NewFlow(TCP, Client, "10.96.0.10:53", "10.244.0.5:5353", ""), Unrelated},
-	{"looks alike: another service of the endpoint",
-		udpTo("10.96.0.99:53", "10.244.0.5:5353", ""), Unrelated},
-	{"looks alike: straight to the endpoint", udpTo("10.244.0.5:5353", "", ""), Unrelated},
-	{"looks alike: a pod asks a server on the node port's number",
-		NewFlow(UDP, "10.244.0.9:4000", "198.51.100.7:30053", "", "192.0.2.10:4000"), Unrelated},
-	{"looks alike: a node port of another node, from here",
-		NewFlow(UDP, "10.244.0.9:4000", "192.0.2.99:30053", "", "192.0.2.10:4000"), Unrelated},
-	{"looks alike: the node asks from the node port's number",
-		NewFlow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
-	{"looks alike: the endpoint asks from its port",
-		NewFlow(UDP, "10.244.0.5:5353", "10.0.0.1:4000", "", ""), Unrelated},
-	{"looks alike: the frontend's address asks",
-		NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Unrelated},
-	{"looks alike: another port of the frontend",
-		udpTo("10.96.0.10:5353", "10.244.0.5:5353", ""), Unrelated},
-	{"looks alike: in another zone", inZone(9), Unrelated},
-	{"looks alike: another service on a node address with the node port's number",
-		udpTo("192.0.2.11:30053", "10.244.0.5:5353", ""), Current},
-}
-
-// udpTo is a UDP flow of the usual client.
-func udpTo(dst, endpoint, seen string) Flow { return NewFlow(UDP, Client, dst, endpoint, seen) }
-
-func inZone(zone uint16) Flow {
-	f := udpTo("10.96.0.10:53", "10.244.0.5:5353", "")
-	f.Original.Zone, f.Reply.Zone = zone, zone
-	return f
-}
-
 func TestClassify(t *testing.T) {
 	t.Parallel()
-	m := matcherOf(t, DNSChange())
-	for _, tc := range classified {
-		require.Equal(t, tc.want, Class(m.Classify(&tc.flow)), "%s: %s", tc.name, tc.flow)
-	}
+	requireClasses(t, matcherOf(t, DNSChange()), "testdata/classes.txt")
 }
 
-// A late answer made a new flow, and the client's packets count as its replies.
 func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 	t.Parallel()
 	c := DNSChange()
@@ -96,30 +25,28 @@ func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 		c.Frontends[i].Backwards = c.Frontends[i].Untranslated
 	}
 	m := matcherOf(t, c)
-	for _, tc := range []struct {
-		name string
-		flow Flow
-		want Class
-	}{
-		{"from the frontend's own address and port",
-			NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Backwards},
-		{"the same, over IPv6",
-			NewFlow(UDP, "[fd00:96::10]:53", "[fd00::1]:4000", "", ""), Backwards},
-		{"from another port", NewFlow(UDP, "10.96.0.10:5353", "10.0.0.1:4000", "", ""), Unrelated},
-		{"from a frontend that was removed", NewFlow(UDP, "10.96.0.10:54", "10.0.0.1:4000", "", ""),
-			Unrelated},
-		{"translated on its way",
-			NewFlow(UDP, "10.96.0.10:53", "10.0.0.1:4000", "10.0.0.2:4000", ""), Unrelated},
-		{"the node asks from the node port's number",
-			NewFlow(UDP, "192.0.2.10:30053", "198.51.100.7:53", "", ""), Unrelated},
-		{"the node asks from where another service answers",
-			NewFlow(UDP, "192.0.2.11:30053", "198.51.100.7:53", "", ""), Unrelated},
-		{"of another protocol", NewFlow(TCP, "10.96.0.10:53", "10.0.0.1:4000", "", ""), Unrelated},
-	} {
-		require.Equal(t, tc.want, Class(m.Classify(&tc.flow)), "%s: %s", tc.name, tc.flow)
-	}
+	requireClasses(t, m, "testdata/classes-backwards.txt")
 	require.Equal(t, m.Dumps(ScanProtocol), m.Dumps(ScanNarrow),
 		"the kernel cannot look at both ends")
+}
+
+// requireClasses requires that flows have the classes of a file.
+func requireClasses(t *testing.T, m *Matcher, file string) {
+	t.Helper()
+	protocols := map[string]Protocol{"tcp": TCP, "udp": UDP}
+	for line := range strings.Lines(string(ok(os.ReadFile(file))(t))) {
+		if line[0] == '#' {
+			continue
+		}
+		f := strings.Fields(line)
+		for i, dash := range f[:6] {
+			if dash == "-" {
+				f[i] = ""
+			}
+		}
+		flow := NewFlow(protocols[f[1]], f[2], f[3], f[4], f[5])
+		require.Equal(t, f[0], m.Classify(&flow), line)
+	}
 }
 
 func TestMatcherOfAZone(t *testing.T) {
