@@ -170,39 +170,6 @@ func TestNothingIsInjected(t *testing.T) {
 	}
 }
 
-func TestTextsOfChainsAndRules(t *testing.T) {
-	t.Parallel()
-	require.Equal(t, "inet fw out", chains()[5].String())
-	require.Equal(t, `web, handle 7: tcp dport 8080 drop ("no web")`, chains()[5].Drops[0].String())
-	require.True(t, chains()[5].Sees(sm.IPv6))
-	require.False(t, chains()[0].Sees(sm.IPv6))
-}
-
-// Boxes never overlap.
-func TestBoxesAreApart(t *testing.T) {
-	t.Parallel()
-	for _, svg := range []string{graph.Services(table(t), all).SVG(),
-		graph.Hooks(chains(), sm.IPv4, ours).SVG()} {
-		var boxes [][4]int
-		for line := range strings.Lines(svg) {
-			_, at, ok := strings.Cut(line, `"><rect x=`)
-			if !ok {
-				continue
-			}
-			var b [4]int
-			_, err := fmt.Sscanf(at, `"%d" y="%d" width="%d" height="%d"`, &b[0], &b[1], &b[2],
-				&b[3])
-			require.NoError(t, err)
-			for _, o := range boxes {
-				require.False(t, b[0] < o[0]+o[2] && o[0] < b[0]+b[2] && b[1] < o[1]+o[3] &&
-					o[1] < b[1]+b[3], "%v and %v", b, o)
-			}
-			boxes = append(boxes, b)
-		}
-		require.Greater(t, len(boxes), 8)
-	}
-}
-
 // 1,000 services are drawn quickly.
 func BenchmarkSVG(b *testing.B) {
 	st := sm.State{}
