@@ -51,21 +51,33 @@ type proxy struct {
 func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog.Logger) error {
 	p := &proxy{settings: o.settings, config: o.config, log: log, client: client,
 		applied: make(chan struct{})}
-	track, err := p.track(ctx, log)
-	if err != nil {
-		return err
+	var keeper dataplane.Flows
+	var tracking metrics.Config
+	var untuned error
+	if p.mode != modeKernel { // where HNS keeps its flows to itself
+		p.setOOMScore()
+		table, problem, err := p.tuned(ctx, log)
+		if err != nil {
+			return err
+		}
+		defer table.Close()
+		k, err := flows.New(table, &flows.Config{Logger: log})
+		if err != nil {
+			return err
+		}
+		keeper, untuned = k, problem
+		tracking = metrics.Config{Flows: k, Conntrack: table}
 	}
-	defer track.close()
 	backend, err := p.open(p.mode, log)
 	if err != nil {
 		return fmt.Errorf("mode %s: %w", p.mode, err)
 	}
 	defer backend.Close()
 	kept := accepted.Open("kubeproxy", log)
-	p.engine = dataplane.New(backend, &dataplane.Config{Logger: log, Flows: track.flows,
+	p.engine = dataplane.New(backend, &dataplane.Config{Logger: log, Flows: keeper,
 		KeepRefused: true, Accepted: kept.Load()})
-	track.metrics.Problems = p.problems
-	p.metrics = metrics.New(p.engine, &track.metrics)
+	tracking.Problems = p.problems
+	p.metrics = metrics.New(p.engine, &tracking)
 	defer p.metrics.Close()
 	p.health = health.NewProxy(p.engine, &health.ProxyConfig{Timeout: 2 * p.run.RetryMax,
 		Problems: p.problems,
@@ -80,9 +92,9 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 	defer p.engine.Subscribe(p.observe)()
 	defer p.engine.Subscribe(kept.Observe)()
 	p.events.node("Normal", "Starting", "StartKubeProxy", "kernlb proxies in mode "+string(p.mode))
-	if track.untuned != nil { // --init-only sets them; services need not wait
-		log.Warn("conntrack settings are left as they are", "err", track.untuned)
-		p.events.node("Warning", "ConntrackNotTuned", "StartKubeProxy", track.untuned.Error())
+	if untuned != nil { // --init-only sets them; services need not wait
+		log.Warn("conntrack settings are left as they are", "err", untuned)
+		p.events.node("Warning", "ConntrackNotTuned", "StartKubeProxy", untuned.Error())
 	}
 	err = together(ctx, p.serveHealth, p.serveMetrics, o.watchFile, p.apply, p.takeOver, p.follow,
 		kept.Run)
@@ -90,39 +102,6 @@ func run(ctx context.Context, o *options, client kubernetes.Interface, log *slog
 		log.Info("stopped; the kernel stays as it is")
 	}
 	return err
-}
-
-// tracking are the parts that need connection tracking. The mode kernelspace has none, because HNS
-// keeps its flows to itself.
-type tracking struct {
-	table   *conntrack.Table
-	untuned error
-	flows   dataplane.Flows
-	metrics metrics.Config
-}
-
-// track opens connection tracking, unless the mode has none.
-func (p *proxy) track(ctx context.Context, log *slog.Logger) (t tracking, err error) {
-	if p.mode == modeKernel {
-		return t, nil
-	}
-	p.setOOMScore()
-	if t.table, t.untuned, err = p.tuned(ctx, log); err != nil {
-		return t, err
-	}
-	keeper, err := flows.New(t.table, &flows.Config{Logger: log})
-	if err != nil {
-		t.close()
-		return t, err
-	}
-	t.flows, t.metrics = keeper, metrics.Config{Flows: keeper, Conntrack: t.table}
-	return t, nil
-}
-
-func (t *tracking) close() {
-	if t.table != nil {
-		t.table.Close()
-	}
 }
 
 // tuned opens the conntrack table and writes the configured settings. untuned names those that
