@@ -9,7 +9,6 @@ import (
 	"net/http"
 	"net/netip"
 	"os"
-	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -181,21 +180,8 @@ func TestTheReadmeHasAllFields(t *testing.T) {
 
 func TestTheCommandLine(t *testing.T) {
 	t.Parallel()
-	conf := filepath.Join(t.TempDir(), "keepalived.conf")
-	require.NoError(t, os.WriteFile(conf, []byte("virtual_server 192.0.2.1 80 {\n omega\n"+
-		"real_server 10.0.0.1 80 {\n}\n}\n"), 0o600))
-	scheduled := filepath.Join(t.TempDir(), "scheduled.yaml")
-	require.NoError(t, os.WriteFile(scheduled, []byte("services:\n- name: a\n  addresses: "+
-		"[192.0.2.1]\n  port: 80\n  scheduler: lc\n  forwarding: direct\n"+
-		"  backends: [{address: 10.0.0.1:80}]\n"), 0o600))
-	own, elsewhere := filepath.Join(t.TempDir(), "own.yaml"),
-		filepath.Join(t.TempDir(), "dev.yaml")
-	require.NoError(t, os.WriteFile(own, []byte("services:\n- name: a\n  addresses: "+
-		"[192.0.2.1]\n  port: 80\n  sorry: [192.0.2.1:80]\n  backends: "+
-		"[{address: 192.0.2.1:80}]\n"), 0o600))
-	require.NoError(t, os.WriteFile(elsewhere, []byte("services:\n- name: a\n  addresses: "+
-		"[192.0.2.1]\n  port: 80\n  device: none0\n  backends: [{address: 10.0.0.1:80}]\n"),
-		0o600))
+	const conf, scheduled, own = "testdata/keepalived.conf", "testdata/scheduled.yaml",
+		"testdata/own.yaml"
 	for _, c := range []struct {
 		args                   []string
 		stdout, stderr, failed string
@@ -216,8 +202,8 @@ func TestTheCommandLine(t *testing.T) {
 		{[]string{"-config", own, "-check"}, "", "",
 			"own.yaml:6: services[0].backends[0].address: 192.0.2.1:80 is where"},
 		{[]string{"-config", own}, "", "", "own.yaml:5: services[0].sorry[0]: 192.0.2.1:80 is"},
-		{[]string{"-config", elsewhere, "-check"}, "", "",
-			"dev.yaml:5: services[0].device: none0: Link not found"},
+		{[]string{"-config", "testdata/device.yaml", "-check"}, "", "",
+			"device.yaml:5: services[0].device: none0: Link not found"},
 		{[]string{"-config", "loadbalancer.yaml", "-listen", "8080"}, "", "",
 			"-listen: listen tcp"},
 		{[]string{"start"}, "", "", `no command "start"`},
