@@ -138,17 +138,6 @@ func TestHashOfThePort(t *testing.T) {
 	}
 }
 
-func TestNobodyIsAskedTwice(t *testing.T) {
-	t.Parallel()
-	p, tried := (*pool)(nil).updated(slots("", 1, 2, 3)), []netip.AddrPort(nil)
-	for range 3 {
-		x := p.pick(clientAt(1), tried)
-		require.NotContains(t, tried, x.endpoint)
-		tried = append(tried, x.endpoint)
-	}
-	require.Nil(t, p.pick(clientAt(1), tried))
-}
-
 func TestMapping(t *testing.T) {
 	t.Parallel()
 	var m Mapping

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
-	"net/netip"
 	"sync/atomic"
 	"time"
 
@@ -15,15 +14,14 @@ import (
 // socket listens for one protocol at one address and port.
 type socket struct {
 	b *Backend
-	where
-	dst netip.AddrPort // the address to which its clients connect
-	tcp *net.TCPListener
+	claim
+	tcp *net.TCPListener // or
 	udp *net.UDPConn
 }
 
 // listen opens the socket of a claim; [socket.serve] uses it.
 func (b *Backend) listen(k claim) (*socket, error) {
-	s := &socket{b: b, where: k.where, dst: k.dst}
+	s := &socket{b: b, claim: k}
 	family := "6" // its socket at [::] would take IPv4 as well
 	if k.addr.Addr().Is4() {
 		family = "4"

@@ -25,17 +25,15 @@ func (s *socket) accept() {
 			}
 			continue
 		}
-		select {
-		case s.b.slots <- struct{}{}:
-		default:
+		if len(s.b.slots) == cap(s.b.slots) {
 			s.b.full.warn(s.b.cfg.Logger, "as many connections as may be", "limit",
 				s.b.cfg.MaxConnections)
-			select {
-			case s.b.slots <- struct{}{}:
-			case <-s.b.ctx.Done():
-				reset(client)
-				return
-			}
+		}
+		select {
+		case s.b.slots <- struct{}{}:
+		case <-s.b.ctx.Done():
+			reset(client)
+			return
 		}
 		s.b.work.Go(func() {
 			defer func() { <-s.b.slots }()
@@ -53,7 +51,7 @@ func (b *Backend) forward(client *net.TCPConn, dst netip.AddrPort) {
 	c := &conn{protocol: servicemodel.TCP, src: src, dst: dst, cancel: cancel,
 		ended: make(chan struct{})}
 	defer close(c.ended)
-	defer func() { b.leave(c, false) }()
+	defer b.leave(c, false)
 	server, err := b.connect(ctx, c)
 	if err != nil {
 		reset(client)

@@ -89,14 +89,6 @@ func TestAFlowStaysWithItsEndpoint(t *testing.T) {
 	require.Equal(t, 4, s.Stats().Open)
 }
 
-func TestAFlowIsForgotten(t *testing.T) {
-	t.Parallel()
-	s := newSite(t, Config{UDPTimeout: 50 * time.Millisecond}, udpServers(t, 1)...)
-	s.apply(state(service(), 1))
-	ask(t, s.socket(), "a")
-	eventually(t, "the flow is forgotten", func() bool { return s.Stats().Open == 0 })
-}
-
 func TestAFlowMovesIfItsEndpointRefuses(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{}, closed(t), udpServers(t, 1)[0])
