@@ -65,11 +65,10 @@ func (host2) Network(name string) (*Network, error) {
 
 func (host2) Endpoints(network string) ([]Endpoint, error) {
 	l, err := hcn.ListEndpointsOfNetwork(network)
-	out, err := answer[[]Endpoint](l, err)
 	if err != nil {
-		return nil, err
+		return nil, failed(err)
 	}
-	return *out, nil
+	return as[[]Endpoint](l)
 }
 
 func (host2) CreateEndpoint(e *Endpoint) (*Endpoint, error) {
@@ -88,11 +87,10 @@ func (host2) DeleteEndpoint(id string) error {
 
 func (host2) LoadBalancers() ([]LoadBalancer, error) {
 	l, err := hcn.ListLoadBalancers()
-	out, err := answer[[]LoadBalancer](l, err)
 	if err != nil {
-		return nil, err
+		return nil, failed(err)
 	}
-	return *out, nil
+	return as[[]LoadBalancer](l)
 }
 
 func (host2) CreateLoadBalancer(lb *LoadBalancer) (*LoadBalancer, error) {

@@ -132,12 +132,13 @@ func (s *Service) Features() (kernelspace.Features, error) {
 // Network returns a network.
 func (s *Service) Network(name string) (*kernelspace.Network, error) {
 	return call(s, "network "+name, false, func() (*kernelspace.Network, error) {
-		for i := range s.networks {
-			if s.networks[i].Name == name {
-				return copied(&s.networks[i]), nil
-			}
+		i := slices.IndexFunc(s.networks, func(n kernelspace.Network) bool {
+			return n.Name == name
+		})
+		if i < 0 {
+			return nil, kernelspace.ErrNotFound
 		}
-		return nil, kernelspace.ErrNotFound
+		return copied(&s.networks[i]), nil
 	})
 }
 
@@ -249,9 +250,7 @@ func isProvider(p kernelspace.Policy) bool {
 // DeleteEndpoint deletes an endpoint that no load balancer uses.
 func (s *Service) DeleteEndpoint(id string) error {
 	_, err := call(s, "delete endpoint "+id, true, func() (any, error) {
-		i := slices.IndexFunc(s.eps, func(e kernelspace.Endpoint) bool {
-			return strings.EqualFold(e.ID, id)
-		})
+		i := s.endpoint(id)
 		if i < 0 {
 			return nil, kernelspace.ErrNotFound
 		}
@@ -264,6 +263,13 @@ func (s *Service) DeleteEndpoint(id string) error {
 		return nil, nil
 	})
 	return err
+}
+
+// endpoint returns the index of an endpoint, -1 if there is none.
+func (s *Service) endpoint(id string) int {
+	return slices.IndexFunc(s.eps, func(e kernelspace.Endpoint) bool {
+		return strings.EqualFold(e.ID, id)
+	})
 }
 
 // LoadBalancers lists all load balancers.
@@ -365,31 +371,24 @@ func (s *Service) checked(lb *kernelspace.LoadBalancer, id string) (kernelspace.
 			return c, fmt.Errorf("%v: %w", key, kernelspace.ErrExists)
 		}
 	}
-	if err := s.checkFeatures(&c); err != nil {
-		return c, err
-	}
-	return c, s.checkEndpoints(&c, key.Family())
-}
-
-func (s *Service) checkFeatures(c *kernelspace.LoadBalancer) error {
-	m := &c.PortMappings[0]
-	switch {
+	dsr, ipv6 := c.Flags&kernelspace.FlagDSR != 0, c.Flags&kernelspace.FlagIPv6 != 0
+	const keptExternal = kernelspace.PortPreserveDIP | kernelspace.PortVIPExternalIP
+	switch m := &c.PortMappings[0]; {
 	case m.InternalPort == 0:
-		return errors.New("no internal port")
+		return c, errors.New("no internal port")
 	case c.Flags&^(kernelspace.FlagDSR|kernelspace.FlagIPv6) != 0, m.Flags > 31:
-		return fmt.Errorf("flags %#x %#x", c.Flags, m.Flags)
-	case c.Flags&kernelspace.FlagDSR != 0 && !s.features.DSR:
-		return errors.New("no direct server return")
-	case c.Flags&kernelspace.FlagIPv6 != 0 && !s.features.IPv6DualStack:
-		return errors.New("no IPv6")
+		return c, fmt.Errorf("flags %#x %#x", c.Flags, m.Flags)
+	case dsr && !s.features.DSR:
+		return c, errors.New("no direct server return")
+	case ipv6 && !s.features.IPv6DualStack:
+		return c, errors.New("no IPv6")
 	case m.DistributionType > kernelspace.DistributeSourceIP,
 		m.DistributionType != 0 && !s.features.SessionAffinity:
-		return fmt.Errorf("distribution %d", m.DistributionType)
-	case m.Flags&kernelspace.PortPreserveDIP != 0 && c.Flags&kernelspace.FlagDSR == 0 &&
-		m.Flags&kernelspace.PortVIPExternalIP != 0:
-		return errors.New("the destination is kept without direct server return")
+		return c, fmt.Errorf("distribution %d", m.DistributionType)
+	case m.Flags&keptExternal == keptExternal && !dsr:
+		return c, errors.New("the destination is kept without direct server return")
 	}
-	return nil
+	return c, s.checkEndpoints(&c, key.Family())
 }
 
 // checkEndpoints requires that all endpoints exist on one network and have addresses of the family,
@@ -398,9 +397,7 @@ func (s *Service) checkEndpoints(c *kernelspace.LoadBalancer, f servicemodel.Fam
 	seen := map[string]bool{}
 	var n *kernelspace.Network
 	for i, id := range c.HostComputeEndpoints {
-		at := slices.IndexFunc(s.eps, func(e kernelspace.Endpoint) bool {
-			return strings.EqualFold(e.ID, id)
-		})
+		at := s.endpoint(id)
 		if at < 0 || seen[strings.ToLower(id)] {
 			return fmt.Errorf("endpoint %s: %w", id, kernelspace.ErrNotFound)
 		}
