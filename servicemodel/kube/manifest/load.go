@@ -100,16 +100,10 @@ func (l *Loader) ReadFile(name string) error {
 
 // Read reads r to its end, as ReadFile does. In problems, r is called name.
 func (l *Loader) Read(name string, r io.Reader) error {
-	var b bytes.Buffer
-	if f, ok := r.(*os.File); ok {
-		if st, err := f.Stat(); err == nil && st.Size() <= l.maxSize {
-			b.Grow(int(st.Size()) + bytes.MinRead)
-		}
-	}
-	if _, err := b.ReadFrom(io.LimitReader(r, l.maxSize+1)); err != nil {
+	data, err := io.ReadAll(io.LimitReader(r, l.maxSize+1))
+	if err != nil {
 		return fmt.Errorf("reading manifest %s: %w", name, err)
 	}
-	data := b.Bytes()
 	l.file, l.document = name, 0
 	if before, reason := l.notText(data); reason != "" {
 		l.problem(1+bytes.Count(data[:before], []byte("\n")), "", "", "", reason)

@@ -22,20 +22,16 @@ func split(data []byte) []document {
 			docs = append(docs, document{text, first})
 		}
 	}
-	line := 0
-	for pos := 0; pos < len(data); {
-		line++
-		end := len(data)
-		if i := bytes.IndexByte(data[pos:], '\n'); i >= 0 {
-			end = pos + i + 1
-		}
-		if marker(data[pos:end]) {
+	pos, number := 0, 0
+	for line := range bytes.Lines(data) {
+		number++
+		if marker(line) {
 			add(pos)
-			start, first = pos+3, line // the rest of the line belongs to the next document
+			start, first = pos+3, number // the rest of the line belongs to the next document
 		}
-		pos = end
+		pos += len(line)
 	}
-	add(len(data))
+	add(pos)
 	return docs
 }
 
