@@ -107,7 +107,8 @@ func (m *model) take(msg readMsg) {
 	m.arrange()
 }
 
-// arrange makes the list of shown services. The selected service stays selected.
+// arrange makes the list of shown services. The selected service stays selected. If it is shown
+// alone and is gone, all are shown again.
 func (m *model) arrange() {
 	m.shown = m.shown[:0]
 	for _, s := range m.all {
@@ -115,6 +116,7 @@ func (m *model) arrange() {
 			m.shown = append(m.shown, s)
 		}
 	}
+	m.detail = m.detail && slices.ContainsFunc(m.shown, m.isSelected)
 	compare := orders[m.order].compare
 	slices.SortStableFunc(m.shown, func(a, b service) int { return compare(a.rates, b.rates) })
 	m.move(0)
@@ -122,8 +124,10 @@ func (m *model) arrange() {
 
 // at returns the index of the selected service among the shown ones, 0 if it is not shown.
 func (m *model) at() int {
-	return max(0, slices.IndexFunc(m.shown, func(s service) bool { return s.name == m.selected }))
+	return max(0, slices.IndexFunc(m.shown, m.isSelected))
 }
+
+func (m *model) isSelected(s service) bool { return s.name == m.selected }
 
 // move selects another service, and keeps it on the screen.
 func (m *model) move(by int) {

@@ -215,6 +215,17 @@ func TestWhatIsNotKnownIsNamed(t *testing.T) {
 	require.Contains(t, m.View(), "more frontends and endpoints than are counted")
 }
 
+// If the service that is shown alone is gone, all are shown, and not another one in its place.
+func TestAServiceThatIsShownAloneGoes(t *testing.T) {
+	t.Parallel()
+	m := screen(t, 100, 18)
+	press(m, "n", "end", "enter")
+	require.Contains(t, m.View(), "\n  shop/app-19")
+	tell(m, readMsg{had(services(t, 2), 2, 9), events(), 0, nil})
+	require.Contains(t, m.View(), "> shop/app-00")
+	require.Contains(t, m.View(), "  shop/app-01")
+}
+
 // A pause stops readings, and q ends the program.
 func TestPauseAndQuit(t *testing.T) {
 	t.Parallel()

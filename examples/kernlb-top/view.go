@@ -114,9 +114,6 @@ func (m *model) list() []string {
 
 // details returns everything known about the selected service.
 func (m *model) details() []string {
-	if len(m.shown) == 0 || m.between.now == nil {
-		return m.list()
-	}
 	s := m.shown[m.at()]
 	lines := []string{m.header("SERVICE"), m.row("  ", s.name.String(),
 		fmt.Sprint(s.endpoints), s.rates)}
