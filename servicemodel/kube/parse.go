@@ -3,8 +3,8 @@ package kube
 import (
 	"errors"
 	"net/netip"
-	"strconv"
-	"strings"
+
+	netutils "k8s.io/utils/net"
 )
 
 // Errors of the parsers. They do not repeat the value, because the problem names it with the field.
@@ -13,16 +13,15 @@ var (
 	errPrefix = errors.New("not an IP range such as 10.0.0.0/8")
 )
 
-// parseAddr parses an IP address as Kubernetes has always done (ParseIPSloppy in k8s.io/utils/net,
-// which is net.ParseIP of Go before 1.17). Leading zeros are allowed and ignored, also in IPv4,
-// where [netip.ParseAddr] refuses them. An IPv4 address written as IPv6 (::ffff:10.0.0.1) is an
-// IPv4 address. A zone is an error.
+// parseAddr parses an IP address as Kubernetes has always done. Leading zeros are allowed and
+// ignored, also in IPv4, where [netip.ParseAddr] refuses them. An IPv4 address written as IPv6
+// (::ffff:10.0.0.1) is an IPv4 address. A zone is an error.
 func parseAddr(s string) (netip.Addr, error) {
 	a, err := netip.ParseAddr(s)
 	if err != nil {
-		a, err = netip.ParseAddr(stripZeros(s))
+		a, _ = netip.AddrFromSlice(netutils.ParseIPSloppy(s))
 	}
-	if err != nil || a.Zone() != "" {
+	if !a.IsValid() || a.Zone() != "" {
 		return netip.Addr{}, errAddr
 	}
 	return a.Unmap(), nil
@@ -31,47 +30,17 @@ func parseAddr(s string) (netip.Addr, error) {
 // parsePrefix parses an IP range in CIDR notation and masks it. It parses the address as parseAddr
 // does.
 func parsePrefix(s string) (netip.Prefix, error) {
-	addr, length, ok := strings.Cut(s, "/")
-	if !ok {
-		return netip.Prefix{}, errPrefix
-	}
-	a, err := parseAddr(addr)
+	ip, network, err := netutils.ParseCIDRSloppy(s)
 	if err != nil {
 		return netip.Prefix{}, errPrefix
 	}
-	bits, err := strconv.ParseUint(length, 10, 8)
-	if err != nil {
-		return netip.Prefix{}, errPrefix
-	}
-	n := int(bits)
-	// IPv4 written as IPv6: the length counts from there
-	if a.Is4() && strings.Contains(addr, ":") {
-		n -= 96
-	}
-	p, err := a.Prefix(n)
+	a, _ := netip.AddrFromSlice(ip)
+	ones, bits := network.Mask.Size()
+	p, err := a.Unmap().Prefix(ones - bits + a.Unmap().BitLen()) // IPv4 may be written as IPv6
 	if err != nil {
 		return netip.Prefix{}, errPrefix
 	}
 	return p, nil
-}
-
-// stripZeros removes the leading zeros of every group of digits of an address, but keeps the last
-// digit.
-func stripZeros(s string) string {
-	var b strings.Builder
-	start := true // of a group
-	for i := 0; i < len(s); i++ {
-		if start && s[i] == '0' && i+1 < len(s) && isHex(s[i+1]) {
-			continue
-		}
-		start = s[i] == '.' || s[i] == ':'
-		b.WriteByte(s[i])
-	}
-	return b.String()
-}
-
-func isHex(c byte) bool {
-	return '0' <= c && c <= '9' || 'a' <= c && c <= 'f' || 'A' <= c && c <= 'F'
 }
 
 // parseUsable parses an address to which packets can be sent.
