@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/hostaddrs"
 	"github.com/kernlb/kernlb/internal/serve"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -226,7 +225,7 @@ func (p *NodePorts) listenAddrs(ranges []netip.Prefix) ([]netip.Addr, error) {
 }
 
 func interfaceAddrs() ([]netip.Addr, error) {
-	all, err := hostaddrs.All()
+	all, err := serve.HostAddrs()
 	return slices.DeleteFunc(all, netip.Addr.IsLinkLocalUnicast), err
 }
 

@@ -12,7 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/hooks"
-	"github.com/kernlb/kernlb/internal/hostaddrs"
+	"github.com/kernlb/kernlb/internal/serve"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -75,7 +75,7 @@ func New(e *dataplane.Engine, cfg *Config) *Page {
 		p.cfg = *cfg
 	}
 	if p.cfg.Addresses == nil {
-		p.cfg.Addresses = hostaddrs.All
+		p.cfg.Addresses = serve.HostAddrs
 	}
 	if p.cfg.Problems == nil {
 		p.cfg.Problems = func() []string { return nil }

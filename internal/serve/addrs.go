@@ -1,14 +1,13 @@
-// Package hostaddrs lists the addresses of the host.
-package hostaddrs
+package serve
 
 import (
 	"net"
 	"net/netip"
 )
 
-// All returns the addresses of all interfaces in the network namespace of the calling
-// thread, in the kernel's order.
-func All() ([]netip.Addr, error) {
+// HostAddrs returns the addresses of all interfaces in the network namespace of the calling thread,
+// in the kernel's order.
+func HostAddrs() ([]netip.Addr, error) {
 	all, err := net.InterfaceAddrs()
 	var addrs []netip.Addr
 	for _, a := range all {
