@@ -1,7 +1,6 @@
 package conntrack
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -171,10 +170,4 @@ func filterable(a netip.Addr) netip.Addr {
 		return a
 	}
 	return netip.Addr{}
-}
-
-// compareRequests orders requests by the fields that a [Matcher] sets.
-func compareRequests(a, b dumpRequest) int {
-	return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Protocol, b.Protocol),
-		cmp.Compare(a.DstPort, b.DstPort), a.Dst.Compare(b.Dst))
 }

@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -244,6 +245,9 @@ func (m *Matcher) dumps(how scan) []dumpRequest {
 		}
 		requests = append(requests, d)
 	}
-	slices.SortFunc(requests, compareRequests)
+	slices.SortFunc(requests, func(a, b dumpRequest) int {
+		return cmp.Or(cmp.Compare(a.Family, b.Family), cmp.Compare(a.Protocol, b.Protocol),
+			cmp.Compare(a.DstPort, b.DstPort), a.Dst.Compare(b.Dst))
+	})
 	return requests
 }

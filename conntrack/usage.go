@@ -70,7 +70,16 @@ func (t *Table) usage(ctx context.Context) (u Usage, err error) {
 	if len(replies) == 0 {
 		return u, errors.New("the kernel did not answer")
 	}
-	if u.Count, u.Max, err = parseEntries(replies[0].Attrs); err != nil {
+	it := rawnl.Attrs(replies[0].Attrs)
+	for it.Next() {
+		switch it.Type() {
+		case attrStatsEntries:
+			u.Count = it.U32()
+		case attrStatsMaxEntries: // since Linux 4.18
+			u.Max = it.U32()
+		}
+	}
+	if err := it.Err(); err != nil {
 		return u, err
 	}
 	b.Reset()

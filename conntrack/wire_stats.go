@@ -19,18 +19,3 @@ func (s *Stats) parseStats(attrs []byte) error {
 	}
 	return it.Err()
 }
-
-// parseEntries parses the answer to IPCTNL_MSG_CT_GET_STATS. Before Linux 4.19 it has no maximum,
-// and limit is 0.
-func parseEntries(attrs []byte) (entries, limit uint32, err error) {
-	it := rawnl.Attrs(attrs)
-	for it.Next() {
-		switch it.Type() {
-		case attrStatsEntries:
-			entries = it.U32()
-		case attrStatsMaxEntries:
-			limit = it.U32()
-		}
-	}
-	return entries, limit, it.Err()
-}

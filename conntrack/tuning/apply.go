@@ -5,6 +5,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
 
 	"github.com/kernlb/kernlb/conntrack"
@@ -54,7 +56,10 @@ func (p Plan) Apply(t *conntrack.Table) error {
 		if !s.changes() {
 			continue
 		}
-		if err := writeSetting(t, s.Name, s.New); err != nil {
+		err := t.Do(func() error {
+			return os.WriteFile(filepath.Join(sysctlDir, s.Name), fmt.Append(nil, s.New), 0)
+		})
+		if err != nil {
 			errs = append(errs, fmt.Errorf("set %s to %d: %w", s.Name, s.New,
 				explain(s.Name, err)))
 		}

@@ -38,14 +38,6 @@ func readSettings(t *conntrack.Table) (map[string]uint64, error) {
 	return now, err
 }
 
-// writeSetting sets one setting.
-func writeSetting(t *conntrack.Table, name string, value uint64) error {
-	return t.Do(func() error {
-		text := strconv.FormatUint(value, 10)
-		return os.WriteFile(filepath.Join(sysctlDir, name), []byte(text), 0)
-	})
-}
-
 // cores returns how many CPUs the machine has. If that is unknown, it returns how many the process
 // may use, which can be fewer.
 func cores() int {

@@ -161,18 +161,15 @@ func (p *NodePorts) open(ctx context.Context) error {
 		p.retry.Stop()
 	}
 	if len(errs) > 0 {
-		p.retry = time.AfterFunc(p.cfg.RetryAfter, p.again)
+		p.retry = time.AfterFunc(p.cfg.RetryAfter, func() {
+			p.mu.Lock()
+			defer p.mu.Unlock()
+			if !p.closed {
+				_ = p.open(context.Background()) // Sync has returned the error
+			}
+		})
 	}
 	return errors.Join(errs...)
-}
-
-// again retries the missing ports.
-func (p *NodePorts) again() {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if !p.closed {
-		_ = p.open(context.Background()) // Sync has returned the error
-	}
 }
 
 // wanted returns the listeners, with the number of endpoints that each reports.

@@ -1,7 +1,9 @@
 package livetrace
 
 import (
+	"cmp"
 	"encoding/binary"
+	"fmt"
 	"net/netip"
 	"strings"
 
@@ -9,11 +11,11 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// The names of the chains in the tracer's table are a hook and one of these.
+// The names of the chains in the tracer's table are a hook, a dash and one of these.
 const (
-	chainFirst   = "-first"
-	chainAnswers = "-answers"
-	chainLast    = "-last"
+	chainFirst   = "first"
+	chainAnswers = "answers"
+	chainLast    = "last"
 )
 
 // follower makes traces from the events of the first packet that matches, and of its answer.
@@ -37,7 +39,7 @@ type walk struct {
 func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 	hook, place := "", ""
 	if e.Table == f.table {
-		hook, place = placeOf(e.Chain)
+		hook, place, _ = strings.Cut(e.Chain, "-")
 	}
 	w := f.walkOf(e, place)
 	if w == nil {
@@ -56,14 +58,6 @@ func (f *follower) event(family uint8, e *nft.TraceInfo) bool {
 		w.rule(family, e)
 	}
 	return true
-}
-
-// placeOf takes the name of an own chain apart.
-func placeOf(chain string) (hook, place string) {
-	if i := strings.LastIndexByte(chain, '-'); i >= 0 {
-		return chain[:i], chain[i:]
-	}
-	return chain, ""
 }
 
 // walkOf returns the walk to which an event belongs, and begins one if the packet is new.
@@ -102,15 +96,13 @@ func (w *walk) has(e *nft.TraceInfo, place string) bool {
 	return true
 }
 
-// isAnswer reports whether p is the first answer to the packet that was followed.
+// isAnswer reports whether p is the first answer to the packet that was followed. Any machine on its
+// way may send an ICMP error.
 func (f *follower) isAnswer(p Packet) bool {
-	return f.answer == nil && f.request != nil && f.request.over && f.request.answered() &&
-		answers(p, f.request.Last)
-}
-
-// answers reports whether p goes back the way of a packet. Any machine on that way may send an ICMP
-// error.
-func answers(p, to Packet) bool {
+	if f.answer != nil || f.request == nil || !f.request.over || !f.request.answered() {
+		return false
+	}
+	to := f.request.Last
 	if p.Protocol == protocolICMP || p.Protocol == protocolICMPv6 {
 		return p.Dst.Addr() == to.Src.Addr()
 	}
@@ -152,7 +144,8 @@ const loopback = 1
 
 // rule notes the verdict of a rule, or of the policy of a chain.
 func (w *walk) rule(family uint8, e *nft.TraceInfo) {
-	r := &Rule{Family: familyName(family), Table: e.Table, Chain: e.Chain, family: family}
+	name := cmp.Or(families[family], fmt.Sprint("family ", family))
+	r := &Rule{Family: name, Table: e.Table, Chain: e.Chain, family: family}
 	code := e.Verdict
 	switch {
 	case e.Type == nft.TracePolicy:
@@ -169,19 +162,9 @@ func (w *walk) rule(family uint8, e *nft.TraceInfo) {
 	}
 }
 
-func familyName(family uint8) string {
-	switch family {
-	case 1:
-		return "inet"
-	case nft.IPv4.NFProto:
-		return nft.IPv4.Name
-	case nft.IPv6.NFProto:
-		return nft.IPv6.Name
-	case 7:
-		return "bridge"
-	}
-	return "family " + servicemodel.Protocol(family).String()
-}
+// families are the families of tables that see packets of IP, by the numbers of the kernel
+// (NFPROTO_*, include/uapi/linux/netfilter.h).
+var families = map[uint8]string{1: "inet", 2: "ip", 7: "bridge", 10: "ip6"}
 
 const (
 	protocolICMP   servicemodel.Protocol = 1

@@ -35,12 +35,12 @@ func program(f *nft.Family, want *Filter) nft.Program {
 	var p nft.Program
 	for i, hook := range hooks {
 		n := uint32(i)
-		first := p.Filter(hook+chainFirst, n, math.MinInt32)
-		p.Filter(hook+chainLast, n, math.MaxInt32)
+		first := p.Filter(hook+"-"+chainFirst, n, math.MinInt32)
+		p.Filter(hook+"-"+chainLast, n, math.MaxInt32)
 		if n != nft.HookPrerouting && n != nft.HookOutput {
 			continue
 		}
-		p.Filter(hook+chainAnswers, n, afterConntrack).Add(nft.CTDirReply,
+		p.Filter(hook+"-"+chainAnswers, n, afterConntrack).Add(nft.CTDirReply,
 			nft.Concat{f.CTSaddr, nft.CTOriginalSPort}.In(followed(f).Name),
 			f.CTDaddr.IsAddr(want.Dst.Addr()), nft.CTOriginalProtocol.IsProtocol(want.Protocol),
 			nft.CTOriginalDPort.IsPort(want.Dst.Port()), nft.LimitPerSecond(answersPerSecond),

@@ -97,7 +97,9 @@ func (p *Page) Close() error {
 
 // routes registers the paths.
 func (p *Page) routes() {
-	p.mux.HandleFunc("GET /style.css", serveStyle)
+	p.mux.HandleFunc("GET /style.css", func(w http.ResponseWriter, r *http.Request) {
+		http.ServeFileFS(w, r, files, "files/style.css")
+	})
 	// Other sites cannot make a browser send this request.
 	same := http.NewCrossOriginProtection()
 	p.mux.Handle("POST /ask", same.Handler(p.html("ask", p.ask)))

@@ -76,15 +76,6 @@ func (r *ring) add(e event) {
 	r.events = r.events[max(0, len(r.events)-r.size):]
 }
 
-// newest returns the events, the newest first.
-func (r *ring) newest() []event {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	l := slices.Clone(r.events)
-	slices.Reverse(l)
-	return l
-}
-
 // observe keeps an event of the engine. It skips applies that found nothing to do, and steps of
 // slow starts, because there are many.
 func (r *ring) observe(_ context.Context, ev dataplane.Event) {
@@ -155,5 +146,9 @@ type recentData struct {
 }
 
 func (p *Page) recentEvents(_ *http.Request, s *dataplane.Status) (any, error) {
-	return &recentData{s.Totals, p.recent.newest()}, nil
+	p.recent.mu.Lock()
+	defer p.recent.mu.Unlock()
+	d := &recentData{s.Totals, slices.Clone(p.recent.events)}
+	slices.Reverse(d.Events)
+	return d, nil
 }

@@ -149,10 +149,6 @@ func write(w http.ResponseWriter, kind string, code int, body []byte) {
 	_, _ = w.Write(body) // the client is gone, so the error is of no use
 }
 
-func serveStyle(w http.ResponseWriter, r *http.Request) {
-	http.ServeFileFS(w, r, files, "files/style.css")
-}
-
 // ago returns the time since t, such as "3s" or "2h5m".
 func ago(t time.Time) string {
 	d := time.Since(t)
