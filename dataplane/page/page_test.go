@@ -260,7 +260,7 @@ func TestRecentIsBoundedAndTellsWhatWasDone(t *testing.T) {
 		Events []eventJSON
 	}
 	s.json(t, "/recent.json", &got)
-	require.Empty(t, got.Events)
+	require.Equal(t, []eventJSON{}, got.Events, "an empty list, not null")
 	for _, n := range []int{1, 2, 3, 100} {
 		ok(s.engine.Apply(t.Context(), many(n, 1)))(t)
 	}

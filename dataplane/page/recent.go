@@ -148,7 +148,7 @@ type recentData struct {
 func (p *Page) recentEvents(_ *http.Request, s *dataplane.Status) (any, error) {
 	p.recent.mu.Lock()
 	defer p.recent.mu.Unlock()
-	d := &recentData{s.Totals, slices.Clone(p.recent.events)}
+	d := &recentData{s.Totals, append([]event{}, p.recent.events...)}
 	slices.Reverse(d.Events)
 	return d, nil
 }
