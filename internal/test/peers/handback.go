@@ -20,46 +20,45 @@ func handBackAll(ctx context.Context, names []string, out io.Writer) error {
 			if !strings.HasPrefix(from, "kernlb-") || !strings.HasPrefix(to, "kube-proxy-") {
 				continue
 			}
-			began, cleaned, checks, err := handBack(ctx, from, to)
+			outcome, err := handBack(ctx, from, to)
 			if err != nil {
 				errs = append(errs, fmt.Errorf("%s to %s: %w", from, to, err))
 				continue
 			}
-			fmt.Fprintf(out, "%s to %s: of %d checks %d differ when kube-proxy has begun, and %d "+
-				"after the cleanup\n", from, to, checks, began, cleaned)
+			fmt.Fprintf(out, "%s to %s: %s\n", from, to, outcome)
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// handBack counts the checks whose outcome differs from kube-proxy alone: once when kube-proxy has
-// begun, and again after the cleanup.
-func handBack(ctx context.Context, from, to string) (began, cleaned, checks int, err error) {
+// handBack says of how many checks the outcome differs from kube-proxy alone: once when kube-proxy
+// has begun, and again after the cleanup.
+func handBack(ctx context.Context, from, to string) (outcome string, err error) {
 	alone, err := newSide(ctx, to, true)
 	if err != nil {
-		return 0, 0, 0, err
+		return "", err
 	}
 	defer func() { err = errors.Join(err, alone.close()) }()
 	s, err := newSide(ctx, from, true)
 	if err != nil {
-		return 0, 0, 0, err
+		return "", err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	sc := scenarios(s.cluster)[0]
 	for _, p := range []*side{alone, s} {
 		if _, err := p.peer.sync(sc.change); err != nil {
-			return 0, 0, 0, err
+			return "", err
 		}
 	}
 	if err := s.peer.stop(); err != nil {
-		return 0, 0, 0, err
+		return "", err
 	}
 	if s.peer, err = startPeer(ctx, to, s.cluster.Node.NS, settings(s.cluster, true),
 		os.Stderr); err != nil {
-		return 0, 0, 0, err
+		return "", err
 	}
 	if _, err := s.peer.sync(sc.change); err != nil {
-		return 0, 0, 0, err
+		return "", err
 	}
 	want := alone.ask(ctx, &sc, sc.checks, moreTries)
 	differ := func() (n int) {
@@ -70,11 +69,12 @@ func handBack(ctx context.Context, from, to string) (began, cleaned, checks int,
 		}
 		return n
 	}
-	began = differ()
+	began := differ()
 	if err := cleanUp(ctx, from, s.cluster.Node.NS.Fd()); err != nil {
-		return 0, 0, 0, err
+		return "", err
 	}
-	return began, differ(), len(sc.checks), nil
+	return fmt.Sprintf("of %d checks %d differ when kube-proxy has begun, and %d after the cleanup",
+		len(sc.checks), began, differ()), nil
 }
 
 // cleanUp removes the objects that a peer of kernlb has left.

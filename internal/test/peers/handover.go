@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	_ "embed" // foreign rules
 	"errors"
@@ -9,7 +8,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -133,18 +131,15 @@ const othersTable = `table inet kube-proxy {
 
 // makeOthers makes the objects of other programs.
 func (n *node) makeOthers(ctx context.Context) error {
-	for _, tool := range []string{"iptables-nft-restore", "ip6tables-nft-restore"} {
-		if _, err := n.run(ctx, othersRules, tool, "--noflush"); err != nil {
+	for _, c := range []struct{ command, stdin string }{
+		{"iptables-nft-restore --noflush", othersRules},
+		{"ip6tables-nft-restore --noflush", othersRules},
+		{"nft -f -", othersTable},
+		{"ipset restore", "create blocked hash:ip,port\nadd blocked 192.0.2.66,tcp:80\n"},
+	} {
+		if _, err := runIn(ctx, n.ns, c.stdin, strings.Fields(c.command)...); err != nil {
 			return err
 		}
-	}
-	if _, err := n.run(ctx, othersTable, "nft", "-f", "-"); err != nil {
-		return err
-	}
-	_, err := n.run(ctx, "create blocked hash:ip,port\nadd blocked 192.0.2.66,tcp:80\n", "ipset",
-		"restore")
-	if err != nil {
-		return err
 	}
 	return n.serveOthers(ctx)
 }
@@ -156,11 +151,11 @@ func (n *node) serveOthers(ctx context.Context) error {
 		return nil
 	}
 	to := netnstest.Net.NodeIPv4 + ":8443"
-	list, err := n.run(ctx, "", "ipvsadm", "-Sn")
+	list, err := runIn(ctx, n.ns, "", "ipvsadm", "-Sn")
 	if err != nil || strings.Contains(list, to) {
 		return err
 	}
-	_, err = n.run(ctx, "", "ipvsadm", "-A", "-t", to, "-s", "rr")
+	_, err = runIn(ctx, n.ns, "", "ipvsadm", "-A", "-t", to, "-s", "rr")
 	return err
 }
 
@@ -169,34 +164,22 @@ var packetCounts = regexp.MustCompile(`packets \d+ bytes \d+|\[\d+:\d+\]`)
 
 // objects returns the tools' listings of everything that kube-proxy could have made.
 func (n *node) objects(ctx context.Context) (string, error) {
-	commands := [][]string{{"nft", "list", "ruleset"}, {"iptables-nft-save"},
-		{"ip6tables-nft-save"}, {"ipset", "save"}, {"ip", "-o", "link"}, {"ip", "-o", "addr"}}
+	commands := []string{"nft list ruleset", "iptables-nft-save", "ip6tables-nft-save",
+		"ipset save", "ip -o link", "ip -o addr"}
 	if n.ipvs {
-		commands = append(commands, []string{"ipvsadm", "-Sn"})
+		commands = append(commands, "ipvsadm -Sn")
 	}
 	var all strings.Builder
-	for _, argv := range commands {
-		text, err := n.run(ctx, "", argv[0], argv[1:]...)
+	for _, command := range commands {
+		text, err := runIn(ctx, n.ns, "", strings.Fields(command)...)
 		if err != nil {
 			return "", err
 		}
 		lines := slices.DeleteFunc(strings.SplitAfter(text, "\n"), func(l string) bool {
 			return strings.HasPrefix(l, "#") // has the time in it
 		})
-		fmt.Fprintf(&all, "%s\n%s", strings.Join(argv, " "),
+		fmt.Fprintf(&all, "%s\n%s", command,
 			packetCounts.ReplaceAllString(strings.Join(lines, ""), "counted"))
 	}
 	return all.String(), nil
-}
-
-// run runs a tool on the node and returns what it prints.
-func (n *node) run(ctx context.Context, stdin, name string, args ...string) (string, error) {
-	var stdout, stderr bytes.Buffer
-	cmd := exec.CommandContext(ctx, name, args...)
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
-	err := n.ns.Do(cmd.Run)
-	if err != nil {
-		return "", fmt.Errorf("%s %s: %w: %s", name, strings.Join(args, " "), err, &stderr)
-	}
-	return stdout.String(), nil
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -20,57 +21,30 @@ import (
 )
 
 func newKubeNFTables(ctx context.Context, s *serve.Settings) (serve.Syncer, error) {
-	serve.Prepare()
-	// Tests decide whether the kernel suffices, not its version.
-	if err := os.Setenv("KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK", "1"); err != nil {
-		return nil, err
-	}
-	d, ips := serve.Detectors(s), serve.NodeIPs(s)
-	var p proxy.Provider
-	var err error
-	if s.IPv4Only {
-		p, err = nftables.NewProxier(ctx, corev1.IPv4Protocol, serve.SyncPeriod,
-			serve.MinSyncPeriod, false, serve.MasqueradeBit, d[corev1.IPv4Protocol], serve.NodeName,
-			ips[corev1.IPv4Protocol], nil, nil, nil, false)
-	} else {
-		p, err = nftables.NewDualStackProxier(ctx, serve.SyncPeriod, serve.MinSyncPeriod, false,
-			serve.MasqueradeBit, d, serve.NodeName, ips, nil, nil, nil, false)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return serve.NewKubeProxy(p, s, serve.NFTablesFailures), nil
+	return serve.NewKubeProxy(s, serve.NFTablesFailures,
+		func(f corev1.IPFamily, pods serve.Detector, ip net.IP) (proxy.Provider, error) {
+			return nftables.NewProxier(ctx, f, serve.SyncPeriod, serve.MinSyncPeriod, false,
+				serve.MasqueradeBit, pods, serve.NodeName, ip, nil, nil, nil, false)
+		})
 }
 
 // newKubeIPTables makes the iptables proxier run the programs of that variant: "nft" or "legacy".
 func newKubeIPTables(variant string) func(context.Context, *serve.Settings) (serve.Syncer, error) {
 	return func(ctx context.Context, s *serve.Settings) (serve.Syncer, error) {
-		serve.Prepare()
 		if err := useIPTables(variant); err != nil {
 			return nil, err
 		}
-		d, ips, ipts := serve.Detectors(s), serve.NodeIPs(s), utiliptables.NewBestEffort()
-		var p proxy.Provider
-		var err error
-		if s.IPv4Only {
-			p, err = iptables.NewProxier(ctx, corev1.IPv4Protocol, ipts[corev1.IPv4Protocol],
-				utilsysctl.New(), serve.SyncPeriod, serve.MinSyncPeriod, false, false,
-				serve.MasqueradeBit, d[corev1.IPv4Protocol], serve.NodeName,
-				ips[corev1.IPv4Protocol], nil, nil, nil, false)
-		} else {
-			p, err = iptables.NewDualStackProxier(ctx, ipts, utilsysctl.New(), serve.SyncPeriod,
-				serve.MinSyncPeriod, false, false, serve.MasqueradeBit, d, serve.NodeName, ips,
-				nil, nil, nil, false)
-		}
-		if err != nil {
-			return nil, err
-		}
-		return serve.NewKubeProxy(p, s, serve.IPTablesFailures), nil
+		tools := utiliptables.NewBestEffort()
+		return serve.NewKubeProxy(s, serve.IPTablesFailures,
+			func(f corev1.IPFamily, pods serve.Detector, ip net.IP) (proxy.Provider, error) {
+				return iptables.NewProxier(ctx, f, tools[f], utilsysctl.New(), serve.SyncPeriod,
+					serve.MinSyncPeriod, false, false, serve.MasqueradeBit, pods, serve.NodeName,
+					ip, nil, nil, nil, false)
+			})
 	}
 }
 
 func newKubeIPVS(ctx context.Context, s *serve.Settings) (serve.Syncer, error) {
-	serve.Prepare()
 	if err := useIPTables("nft"); err != nil {
 		return nil, err
 	}
@@ -78,23 +52,13 @@ func newKubeIPVS(ctx context.Context, s *serve.Settings) (serve.Syncer, error) {
 	if err := ipvs.CanUseIPVSProxier(ctx, virtual, sets, ""); err != nil {
 		return nil, err
 	}
-	d, ips, ipts := serve.Detectors(s), serve.NodeIPs(s), utiliptables.NewBestEffort()
-	var p proxy.Provider
-	var err error
-	if s.IPv4Only {
-		p, err = ipvs.NewProxier(ctx, corev1.IPv4Protocol, ipts[corev1.IPv4Protocol], virtual, sets,
-			utilsysctl.New(), serve.SyncPeriod, serve.MinSyncPeriod, nil, false,
-			0, 0, 0, false, serve.MasqueradeBit, d[corev1.IPv4Protocol], serve.NodeName,
-			ips[corev1.IPv4Protocol], nil, nil, "", nil, false)
-	} else {
-		p, err = ipvs.NewDualStackProxier(ctx, ipts, virtual, sets, utilsysctl.New(),
-			serve.SyncPeriod, serve.MinSyncPeriod, nil, false, 0, 0, 0, false, serve.MasqueradeBit,
-			d, serve.NodeName, ips, nil, nil, "", nil, false)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return serve.NewKubeProxy(p, s, serve.IPTablesFailures), nil
+	tools := utiliptables.NewBestEffort()
+	return serve.NewKubeProxy(s, serve.IPTablesFailures,
+		func(f corev1.IPFamily, pods serve.Detector, ip net.IP) (proxy.Provider, error) {
+			return ipvs.NewProxier(ctx, f, tools[f], virtual, sets, utilsysctl.New(),
+				serve.SyncPeriod, serve.MinSyncPeriod, nil, false, 0, 0, 0, false,
+				serve.MasqueradeBit, pods, serve.NodeName, ip, nil, nil, "", nil, false)
+		})
 }
 
 // useIPTables makes "iptables" and its companions run the programs of a variant, whatever the

@@ -155,3 +155,14 @@ func (p *peer) answer() (a serve.Answer, err error) {
 	}
 	return a, nil
 }
+
+// runIn runs a program in a namespace, and returns what it prints.
+func runIn(ctx context.Context, ns *netnstest.NS, stdin string, words ...string) (string, error) {
+	var stdout, stderr strings.Builder
+	cmd := exec.CommandContext(ctx, words[0], words[1:]...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), &stdout, &stderr
+	if err := ns.Do(cmd.Run); err != nil {
+		return "", fmt.Errorf("%s: %w: %s", strings.Join(words, " "), err, &stderr)
+	}
+	return stdout.String(), nil
+}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"net/netip"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -93,47 +92,27 @@ func startStand(ctx context.Context, name string, load *serve.Change) (n *stand,
 		return nil, err
 	}
 	// Either device drops what is sent. Few kernels lack both.
-	if n.run(ctx, "ip link add name sink0 type dummy", "") != nil {
-		if err := n.run(ctx, "ip link add name sink0 type ifb", ""); err != nil {
-			return nil, errors.Join(err, n.close())
+	_, err = runIn(ctx, n.ns, `ip link add name sink0 type dummy || ip link add name sink0 type ifb
+		ip link set lo up
+		ip addr add 192.168.77.1/24 dev sink0
+		ip addr add 10.98.0.1/32 dev sink0
+		ip -6 addr add fd77::1/64 dev sink0 nodad
+		ip link set sink0 up
+		ip route add default dev sink0
+		ip -6 route add default dev sink0`, "sh", "-e")
+	if text, ok := rules[name]; ok && err == nil {
+		_, err = runIn(ctx, n.ns, text, "nft", "-f", "-")
+	} else if err == nil {
+		n.peer, err = startPeer(ctx, name, n.ns, serve.Settings{NodeAddrs: []netip.Addr{
+			netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("fd77::1")}}, os.Stderr)
+		if err == nil {
+			_, err = n.peer.sync(load)
 		}
-	}
-	for _, c := range []string{"ip link set lo up",
-		"ip addr add 192.168.77.1/24 dev sink0", "ip addr add 10.98.0.1/32 dev sink0",
-		"ip -6 addr add fd77::1/64 dev sink0 nodad", "ip link set sink0 up",
-		"ip route add default dev sink0", "ip -6 route add default dev sink0"} {
-		if err := n.run(ctx, c, ""); err != nil {
-			return nil, errors.Join(err, n.close())
-		}
-	}
-	if text, ok := rules[name]; ok {
-		if err := n.run(ctx, "nft -f -", text); err != nil {
-			return nil, errors.Join(err, n.close())
-		}
-		return n, nil
-	}
-	n.peer, err = startPeer(ctx, name, n.ns, serve.Settings{NodeAddrs: []netip.Addr{
-		netip.MustParseAddr("192.168.77.1"), netip.MustParseAddr("fd77::1")}}, os.Stderr)
-	if err == nil {
-		_, err = n.peer.sync(load)
 	}
 	if err != nil {
 		return nil, errors.Join(err, n.close())
 	}
 	return n, nil
-}
-
-// run runs a program in the namespace.
-func (n *stand) run(ctx context.Context, command, stdin string) error {
-	args := strings.Fields(command)
-	c := exec.CommandContext(ctx, args[0], args[1:]...)
-	c.Stdin = strings.NewReader(stdin)
-	var out strings.Builder
-	c.Stdout, c.Stderr = &out, &out
-	if err := n.ns.Do(c.Run); err != nil {
-		return fmt.Errorf("%s: %w: %s", command, err, out.String())
-	}
-	return nil
 }
 
 func (n *stand) close() (err error) {
@@ -206,7 +185,7 @@ func (m *measurement) firstBeside(ctx context.Context, load string, sizes []int,
 	var order []firstPacket
 	for range m.rounds {
 		for _, n := range l {
-			if err := n.run(ctx, "conntrack -F", ""); err != nil {
+			if _, err := runIn(ctx, n.ns, "", "conntrack", "-F"); err != nil {
 				return err
 			}
 			for _, size := range sizes {

@@ -2,9 +2,12 @@ package serve
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"net"
+	"os"
+	"slices"
 	"time"
 
 	corev1 "k8s.io/api/core/v1"
@@ -12,6 +15,7 @@ import (
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/proxy"
+	"k8s.io/kubernetes/pkg/proxy/metaproxier"
 	proxyutil "k8s.io/kubernetes/pkg/proxy/util"
 )
 
@@ -31,19 +35,59 @@ const (
 	MasqueradeBit = 14
 )
 
-// NewKubeProxy returns a proxier as a peer. Its failed syncs are counted by f.
-func NewKubeProxy(provider proxy.Provider, s *Settings, f Failures) *KubeProxy {
-	var cidrs []string
-	for _, p := range s.ServiceCIDRs {
-		cidrs = append(cidrs, p.String())
+// Detector tells packets of pods from others.
+type Detector = proxyutil.LocalTrafficDetector
+
+// NewKubeProxy returns proxiers of both families, or of IPv4 alone, as a peer. one makes that of a
+// family, on a node with a primary address. f counts the failed syncs. The proxiers' log goes to
+// standard error, errors only.
+func NewKubeProxy(s *Settings, f Failures, one func(family corev1.IPFamily, pods Detector,
+	ip net.IP) (proxy.Provider, error)) (Syncer, error) {
+	log := flag.NewFlagSet("klog", flag.ContinueOnError)
+	klog.InitFlags(log)
+	err := errors.Join(log.Set("logtostderr", "true"), log.Set("stderrthreshold", "ERROR"),
+		// Tests decide whether the kernel suffices, not its version.
+		os.Setenv("KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK", "1"))
+	if err != nil {
+		return nil, err
 	}
-	if len(cidrs) > 0 {
+	provider, err := s.proxier(corev1.IPv4Protocol, one)
+	if err == nil && !s.IPv4Only {
+		var six proxy.Provider
+		six, err = s.proxier(corev1.IPv6Protocol, one)
+		provider = metaproxier.NewMetaProxier(provider, six)
+	}
+	if err != nil {
+		return nil, err
+	}
+	if len(s.ServiceCIDRs) > 0 {
+		var cidrs []string
+		for _, p := range s.ServiceCIDRs {
+			cidrs = append(cidrs, p.String())
+		}
 		provider.OnServiceCIDRsChanged(cidrs)
 	}
 	provider.OnEndpointSlicesSynced()
 	return &KubeProxy{provider: provider, failures: f,
 		services: map[types.NamespacedName]*corev1.Service{},
-		slices:   map[types.NamespacedName]*discoveryv1.EndpointSlice{}}
+		slices:   map[types.NamespacedName]*discoveryv1.EndpointSlice{}}, nil
+}
+
+// proxier makes the proxier of a family.
+func (s *Settings) proxier(f corev1.IPFamily, one func(corev1.IPFamily, Detector, net.IP) (
+	proxy.Provider, error)) (proxy.Provider, error) {
+	pods, ip := Detector(proxyutil.NewNoOpLocalDetector()), net.IP(nil)
+	for _, p := range s.ClusterCIDRs {
+		if Family(p.Addr().Is4()) == f {
+			pods = proxyutil.NewDetectLocalByCIDR(p.String())
+		}
+	}
+	for _, a := range slices.Backward(s.NodeAddrs) {
+		if Family(a.Is4()) == f {
+			ip = a.AsSlice()
+		}
+	}
+	return one(f, pods, ip)
 }
 
 // Sync delivers a change to the proxier.
@@ -82,41 +126,10 @@ func (k *KubeProxy) Sync(_ context.Context, c *Change) error {
 	return nil
 }
 
-// Detectors are how the proxiers tell pods.
-func Detectors(s *Settings) map[corev1.IPFamily]proxyutil.LocalTrafficDetector {
-	m := map[corev1.IPFamily]proxyutil.LocalTrafficDetector{
-		corev1.IPv4Protocol: proxyutil.NewNoOpLocalDetector(),
-		corev1.IPv6Protocol: proxyutil.NewNoOpLocalDetector(),
-	}
-	for _, p := range s.ClusterCIDRs {
-		m[Family(p.Addr().Is4())] = proxyutil.NewDetectLocalByCIDR(p.String())
-	}
-	return m
-}
-
 // Family is the family of an address.
 func Family(is4 bool) corev1.IPFamily {
 	if is4 {
 		return corev1.IPv4Protocol
 	}
 	return corev1.IPv6Protocol
-}
-
-// NodeIPs are the primary addresses of the node.
-func NodeIPs(s *Settings) map[corev1.IPFamily]net.IP {
-	m := map[corev1.IPFamily]net.IP{}
-	for _, a := range s.NodeAddrs {
-		if f := Family(a.Is4()); m[f] == nil {
-			m[f] = a.AsSlice()
-		}
-	}
-	return m
-}
-
-// Prepare sends the proxiers' log to standard error, errors only.
-func Prepare() {
-	fs := flag.NewFlagSet("klog", flag.ContinueOnError)
-	klog.InitFlags(fs)
-	_ = fs.Set("logtostderr", "true")
-	_ = fs.Set("stderrthreshold", "ERROR")
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"os/signal"
 	"syscall"
@@ -33,27 +34,13 @@ func main() {
 }
 
 func newNFTables(ctx context.Context, s *serve.Settings) (serve.Syncer, error) {
-	serve.Prepare()
-	// Tests decide whether the kernel suffices, not its version.
-	if err := os.Setenv("KUBE_PROXY_NFTABLES_SKIP_KERNEL_VERSION_CHECK", "1"); err != nil {
-		return nil, err
-	}
-	d, ips := serve.Detectors(s), serve.NodeIPs(s)
 	bit := int32(serve.MasqueradeBit)
 	c := &kubeproxyconfig.KubeProxyConfiguration{}
 	c.NFTables.MasqueradeBit = &bit
 	c.SyncPeriod = metav1.Duration{Duration: serve.SyncPeriod}
 	c.MinSyncPeriod = metav1.Duration{Duration: serve.MinSyncPeriod}
-	var p proxy.Provider
-	var err error
-	if s.IPv4Only {
-		p, err = nftables.NewProxier(ctx, c, corev1.IPv4Protocol, d[corev1.IPv4Protocol],
-			serve.NodeName, ips[corev1.IPv4Protocol], nil, nil, false)
-	} else {
-		p, err = nftables.NewDualStackProxier(ctx, c, d, serve.NodeName, ips, nil, nil, false)
-	}
-	if err != nil {
-		return nil, err
-	}
-	return serve.NewKubeProxy(p, s, serve.NFTablesFailures), nil
+	return serve.NewKubeProxy(s, serve.NFTablesFailures,
+		func(f corev1.IPFamily, pods serve.Detector, ip net.IP) (proxy.Provider, error) {
+			return nftables.NewProxier(ctx, c, f, pods, serve.NodeName, ip, nil, nil, false)
+		})
 }
