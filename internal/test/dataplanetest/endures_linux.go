@@ -9,6 +9,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"os/exec"
 	"runtime"
 	"slices"
 	"strings"
@@ -177,6 +178,11 @@ func (s *soak) disturb(ctx context.Context, t *testing.T) {
 		commands = append(commands, "ipvsadm -C", "ip rule del pref 107",
 			"nft delete table ip kernlb-ipvs")
 	}
+	for _, command := range commands {
+		if _, err := exec.LookPath(strings.Fields(command)[0]); err != nil {
+			t.Error(err)
+		}
+	}
 	rng := rand.New(rand.NewPCG(3, 4))
 	for ; ; s.disturbances++ {
 		select {
@@ -321,7 +327,6 @@ func Rolls(t *testing.T, under Backend) {
 	}
 	w, s := under.busy(t, 1000)
 	neighbour := ok(busywriter.Start(t.Context(), w.Node.NS.Fd()))(t)
-	defer neighbour.Close()
 	var waits sync.WaitGroup
 	var mu sync.Mutex
 	var took []time.Duration // from a change until the kernel has it
@@ -350,6 +355,7 @@ func Rolls(t *testing.T, under Backend) {
 		}
 	}
 	waits.Wait()
+	ok(neighbour.Close())(t)
 	seconds, totals := time.Since(start).Seconds(), w.engine.Status().Totals
 	udp.stop()
 	report := connections()

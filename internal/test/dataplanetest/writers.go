@@ -117,12 +117,15 @@ func (w *writing) run(open func(netns int) (dataplane.Backend, error)) []service
 }
 
 // look takes the lock of a writer now and then, until done is closed, and requires that the kernel
-// holds a state that was applied, or nothing yet. Without the lock it does nothing.
+// holds a state that was applied, or nothing yet.
 func (w *writing) look(done <-chan struct{}) {
 	possible := append(slices.Clone(w.states), servicemodel.State{})
-	for {
+	for looks := 0; ; {
 		select {
 		case <-done:
+			if looks == 0 && !w.t.Failed() {
+				w.t.Error("between two writers: the turn never came")
+			}
 			return
 		case <-time.After(20 * time.Millisecond):
 		}
@@ -131,13 +134,9 @@ func (w *writing) look(done <-chan struct{}) {
 			w.t.Error(err)
 			return
 		}
-		locker, ok := b.(dataplane.Locker)
-		if !ok {
-			b.Close()
-			return
-		}
-		unlock, err := locker.Lock(w.ctx)
+		unlock, err := b.(dataplane.Locker).Lock(w.ctx)
 		if err == nil {
+			looks++
 			err = w.holdsOne(possible)
 			unlock()
 		}

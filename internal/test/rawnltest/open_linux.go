@@ -1,6 +1,7 @@
 package rawnltest
 
 import (
+	"bytes"
 	"io"
 	"math"
 	"os"
@@ -19,9 +20,10 @@ const aloneEnv = "KERNLB_TEST_ALONE"
 func FailEachOpen(t *testing.T, open func() (io.Closer, error)) {
 	t.Helper()
 	if os.Getenv(aloneEnv) == "" {
-		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.run=^"+t.Name()+"$")
+		cmd := exec.CommandContext(t.Context(), os.Args[0], "-test.v", "-test.run=^"+t.Name()+"$")
 		cmd.Env = append(os.Environ(), aloneEnv+"=1")
-		if out, err := cmd.CombinedOutput(); err != nil {
+		out, err := cmd.CombinedOutput()
+		if err != nil || !bytes.Contains(out, []byte("--- PASS: "+t.Name()+" ")) {
 			t.Fatalf("%v: %s", err, out)
 		}
 		return
