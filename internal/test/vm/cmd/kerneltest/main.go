@@ -106,7 +106,9 @@ func build(ctx context.Context, c config, out string) ([]vmtest.Program, error) 
 func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, int) {
 	code, reason := exitCode(err)
 	var lines []string
+	ran := 0
 	for _, p := range r.Programs {
+		ran += len(p.Tests.Passed) + len(p.Tests.Failed) + len(p.Tests.Skipped)
 		verdict := "ok"
 		notRun := c.notRun(&p.Tests)
 		if p.ExitCode != 0 || notRun != "" {
@@ -124,6 +126,9 @@ func summarize(kernel string, r vmtest.Result, c *config, err error) ([]string, 
 		for _, name := range p.Tests.Skipped {
 			lines = append(lines, "    skipped: "+name)
 		}
+	}
+	if code < codeUsage && ran == 0 && c.run != "" && len(c.testArgs) == 0 {
+		code, reason = codeUsage, "no test has such a name: "+c.run
 	}
 	switch {
 	case code >= codeUsage:

@@ -110,6 +110,10 @@ func TestSummary(t *testing.T) {
 	_, code = summarize("6.1", result, &config{}, nil)
 	require.Equal(t, codePassed, code)
 
+	result.Programs[0].Tests = vmtest.TestCount{}
+	_, code = summarize("6.1", result, &config{run: "TestTypo"}, nil)
+	require.Equal(t, codeUsage, code, "nothing ran")
+
 	lines, code = summarize("6.1", vmtest.Result{}, &config{},
 		fmt.Errorf("long: %w: story", vmtest.ErrPanic))
 	require.Equal(t, codeVM, code)
