@@ -9,7 +9,7 @@ import (
 	"testing"
 
 	. "github.com/kernlb/kernlb/conntrack"
-	"github.com/stretchr/testify/require"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // Key returns the key of a frontend at an address and port.
@@ -191,13 +191,7 @@ func RandomChange(r *rand.Rand) Change {
 }
 
 // OK returns what a call returned, which must not have failed: OK(call())(t).
-func OK[T any](v T, err error) func(testing.TB) T {
-	return func(t testing.TB) T {
-		t.Helper()
-		require.NoError(t, err)
-		return v
-	}
-}
+func OK[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
 // ErrOf returns the error of a call.
 func ErrOf[T any](_ T, err error) error { return err }

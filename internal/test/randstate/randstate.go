@@ -99,15 +99,8 @@ func (g *Source) chance(p float64) bool { return g.rng.Float64() < p }
 func pick[T any](g *Source, l ...T) T { return l[g.rng.IntN(len(l))] }
 
 func name(i int) servicemodel.Name {
-	return servicemodel.Name{Namespace: pick2(i, "default", "kube-system"),
+	return servicemodel.Name{Namespace: []string{"default", "kube-system"}[i%2],
 		Name: fmt.Sprintf("svc-%d", i)}
-}
-
-func pick2(i int, a, b string) string {
-	if i%2 == 0 {
-		return a
-	}
-	return b
 }
 
 // VIPv4 and VIPv6 return the addresses of services: a cluster IP for kind 0, a load-balancer IP for
@@ -169,10 +162,9 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 	}
 	if g.chance(0.2) {
 		policy := func() servicemodel.MasqueradePolicy {
-			all := [...]servicemodel.MasqueradePolicy{servicemodel.MasqueradeDefault,
-				servicemodel.MasqueradeAlways, servicemodel.MasqueradeNotPods,
-				servicemodel.MasqueradeHost, servicemodel.MasqueradeNever}
-			return all[g.rng.IntN(len(all))]
+			return pick(g, servicemodel.MasqueradeDefault, servicemodel.MasqueradeAlways,
+				servicemodel.MasqueradeNotPods, servicemodel.MasqueradeHost,
+				servicemodel.MasqueradeNever)
 		}
 		svc.Masquerade = servicemodel.Masquerade{ClusterIPs: policy(), LoadBalancerIPs: policy(),
 			ExternalIPs: policy(), HostIPs: policy(), NodePorts: policy()}

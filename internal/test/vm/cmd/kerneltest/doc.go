@@ -19,7 +19,7 @@
 //
 //	0  all tests passed on all kernels
 //	1  tests failed, or did not run that -need asks for
-//	2  the command line is wrong, or the tests do not compile
+//	2  the command line is wrong, no test matches -run, or the tests do not compile
 //	3  a VM went wrong: the kernel panicked, hung, or ended without a verdict
 //	4  the machine lacks something; the message says what and what brings it
 //
