@@ -144,25 +144,19 @@ func (p Probe) connectTCP(ctx context.Context, s *sock) Outcome {
 func (p Probe) greeting(ctx context.Context, s *sock) Outcome {
 	p.Timeout = max(p.Timeout, 10*time.Second)
 	var line []byte
+	noError := func([]byte) bool { return false }
 	o := p.await(ctx, s, s.pollRead, func(fd int) (Outcome, bool) {
-		for {
-			buf := make([]byte, 256)
-			n, err := unix.Read(fd, buf)
+		return readEach(fd, noError, func(b []byte, err error) (Outcome, bool) {
 			switch {
-			case errors.Is(err, unix.EINTR):
-				continue
-			case errors.Is(err, unix.EAGAIN):
-				return Outcome{}, false
 			case err != nil:
 				return Outcome{Err: fmt.Errorf("connected, then: %w", err)}, true
-			case n == 0:
+			case len(b) == 0:
 				return Outcome{Err: errors.New("connected, then closed by the server")}, true
 			}
-			line = append(line, buf[:n]...)
-			if head, _, ok := strings.Cut(string(line), "\n"); ok {
-				return answered(head), true
-			}
-		}
+			line = append(line, b...)
+			head, _, whole := strings.Cut(string(line), "\n")
+			return answered(head), whole
+		})
 	})
 	if o.Kind == Dropped {
 		return Outcome{Err: errors.New("connected, but not greeted")}
@@ -187,24 +181,36 @@ func (p Probe) exchange(ctx context.Context, s *sock, packet []byte, answer step
 	return p.await(ctx, s, s.pollRead, answer)
 }
 
-// answerUDP is the step of a UDP probe.
-func answerUDP(fd int) (Outcome, bool) {
+// readEach calls take with each packet that waits, or with the socket's error, until it decides or
+// none is left. An ICMP error that accept accepts decides, too: see readICMPError.
+func readEach(fd int, accept func(transport []byte) bool,
+	take func(b []byte, err error) (Outcome, bool)) (Outcome, bool) {
+	buf := make([]byte, 512)
 	for {
-		if e := readICMPError(fd, nil); e != nil {
+		if e := readICMPError(fd, accept); e != nil {
 			return icmpOutcome(e), true
 		}
-		buf := make([]byte, 512)
 		n, err := unix.Read(fd, buf)
 		switch {
 		case errors.Is(err, unix.EINTR):
 			continue
 		case errors.Is(err, unix.EAGAIN):
 			return Outcome{}, false
-		case err != nil:
+		}
+		if o, decided := take(buf[:max(n, 0)], err); decided {
+			return o, true
+		}
+	}
+}
+
+// answerUDP is the step of a UDP probe.
+func answerUDP(fd int) (Outcome, bool) {
+	return readEach(fd, nil, func(b []byte, err error) (Outcome, bool) {
+		if err != nil {
 			return failure(fd, err), true
 		}
-		return answered(string(buf[:n])), true
-	}
+		return answered(string(b)), true
+	})
 }
 
 // sendSCTP sends an INIT.

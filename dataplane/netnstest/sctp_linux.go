@@ -2,7 +2,6 @@ package netnstest
 
 import (
 	"encoding/binary"
-	"errors"
 	"net/netip"
 
 	"golang.org/x/sys/unix"
@@ -18,24 +17,15 @@ type association struct {
 	looped bool
 }
 
-// answer reads packets until one decides the outcome of an SCTP probe, or none is left.
+// answer is the step of an SCTP probe. An error of the socket is an ICMP error that another probe
+// to the same address caused.
 func (a *association) answer(fd int) (Outcome, bool) {
-	for {
-		if e := readICMPError(fd, a.caused); e != nil {
-			return icmpOutcome(e), true
-		}
-		buf := make([]byte, 512)
-		n, err := unix.Read(fd, buf)
-		switch {
-		case errors.Is(err, unix.EAGAIN):
+	return readEach(fd, a.caused, func(b []byte, err error) (Outcome, bool) {
+		if err != nil {
 			return Outcome{}, false
-		case err != nil:
-			continue // EINTR, or an ICMP error that another probe to the same address caused
 		}
-		if o, decided := a.judge(buf[:n]); decided {
-			return o, true
-		}
-	}
+		return a.judge(b)
+	})
 }
 
 // judge examines a packet that arrived. IPv4 raw sockets deliver the IP header, IPv6 raw sockets do
