@@ -17,9 +17,7 @@ const crowd = 50_000
 // and receives nothing about them. The rate-limited check after foreign commits may see them.
 func Crowded(t *testing.T, under FaultyBackend, tables ...string) {
 	f, faults := newFaulted(t, under), rawnltest.NewFaults()
-	e := dataplane.New(opened(t, func(netns int) (dataplane.Backend, error) {
-		return under.OpenFaulty(netns, faults)
-	}, f.ns), nil)
+	e := dataplane.New(opened(under.OpenFaulty(f.ns.Fd(), faults))(t), nil)
 	f.thereAndBack(e, faults, "at first")
 	f.thereAndBack(e, faults, "a change") // by now there are sets for all numbers of slots
 	alone := f.thereAndBack(e, faults, "a change")
@@ -47,9 +45,7 @@ func (f *faulted) thereAndBack(e *dataplane.Engine, faults *rawnltest.Faults, wh
 	sum rawnltest.Count) {
 	for range 2 {
 		faults.Count()
-		if _, err := e.Apply(f.t.Context(), f.to); err != nil {
-			f.t.Fatalf("%s: %v", what, err)
-		}
+		ok(e.Apply(f.t.Context(), f.to))(f.t)
 		f.from, f.to = f.to, f.from
 		c := faults.Count()
 		f.t.Logf("%s: %+v", what, c)

@@ -58,7 +58,7 @@ func deprivedOfSockets(t *testing.T, under Backend) {
 
 func deprivedOfPermission(t *testing.T, under Backend) {
 	f := newFaulted(t, FaultyBackend{Backend: under})
-	b := opened(t, under.Open, f.ns)
+	b := opened(under.Open(f.ns.Fd()))(t)
 	e := dataplane.New(b, nil)
 	ok(e.Apply(t.Context(), f.from))(t)
 	err := WithoutCapabilities(func() error {
@@ -70,15 +70,9 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 	case !strings.Contains(err.Error(), b.Name()+": "):
 		t.Errorf("the error does not name the backend: %v", err)
 	}
-	if err := f.holds(t.Context(), f.from); err != nil {
-		t.Errorf("without permission: %v", err)
-	}
-	if _, err := e.Apply(t.Context(), f.to); err != nil {
-		t.Fatalf("with permission again: %v", err)
-	}
-	if err := f.holds(t.Context(), f.to); err != nil {
-		t.Errorf("with permission again: %v", err)
-	}
+	must(t, f.holds(t.Context(), f.from))
+	ok(e.Apply(t.Context(), f.to))(t) // with permission again
+	must(t, f.holds(t.Context(), f.to))
 }
 
 // WithoutCapabilities runs f on a thread without some effective capabilities, or without any if no
@@ -157,7 +151,7 @@ func ClockJumps(t *testing.T, under Backend) {
 		t.Skip("sets the clock of the machine: needs a virtual machine of its own")
 	}
 	f := newFaulted(t, FaultyBackend{Backend: under})
-	e := dataplane.New(opened(t, under.Open, f.ns), nil)
+	e := dataplane.New(opened(under.Open(f.ns.Fd()))(t), nil)
 	stop := RunEngine(t, e, f.from)
 	defer stop()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

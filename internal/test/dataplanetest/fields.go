@@ -37,10 +37,7 @@ const switchedEach = 8
 func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 	under.need(t)
 	netnstest.Require(t)
-	network, err := netnstest.New(t.Context(), netnstest.Options{})
-	if err != nil {
-		t.Fatalf("build the network: %v", err)
-	}
+	network := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
 	t.Cleanup(func() { network.Close() })
 	node := network.Node.NS.Fd()
 	everyField(t, &fields{
@@ -52,7 +49,7 @@ func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 // everyField is EveryField for backends of the kernel of f.
 func everyField(t *testing.T, f *fields, netns int, o FieldsOptions) {
 	f.T, f.again = t, 2
-	f.engine = dataplane.New(f.opened(f.open()), nil)
+	f.engine = dataplane.New(opened(f.open())(t), nil)
 	applied, least, each := 0, 100, switchedEach
 	if os.Getenv("KERNLB_TEST_FAULTS") == "all" {
 		each = 1
@@ -121,17 +118,6 @@ type fields struct {
 	touch  func() error // lets a neighbour commit
 	engine *dataplane.Engine
 	again  int // how often each state is read and applied again
-}
-
-// opened ends the test if a backend could not be opened. It closes the backend at the end of the
-// test.
-func (f *fields) opened(b dataplane.Backend, err error) dataplane.Backend {
-	f.Helper()
-	if err != nil {
-		f.Fatal(err)
-	}
-	f.Cleanup(func() { b.Close() })
-	return b
 }
 
 // held applies a state, unless the backend cannot express it, and then compares.
@@ -232,7 +218,7 @@ func (f *fields) repaired(v randstate.Variant, everything bool) {
 func (f *fields) switched(v randstate.Variant, open func() (dataplane.Backend, error)) {
 	f.Helper()
 	before := f.engine.Status().Held
-	b := f.opened(open())
+	b := opened(open())(f.T)
 	_, err := f.engine.Switch(f.Context(), b, nil)
 	f.must(v, "switch", err)
 	f.finds(v, b, nil, before)

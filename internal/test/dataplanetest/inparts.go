@@ -23,9 +23,7 @@ const partLimit = 60_000
 func InParts(t *testing.T, under Backend,
 	open func(ns *netnstest.NS, limit int) (dataplane.Backend, error)) {
 	ns := under.namespace(t)
-	b := ok(open(ns, partLimit))(t)
-	t.Cleanup(func() { b.Close() })
-	e := dataplane.New(b, nil)
+	e := dataplane.New(opened(open(ns, partLimit))(t), nil)
 	all, none := manyServices(partedServices, 1, 0), servicemodel.State{}.WithNode(thisNode())
 	half := none
 	for svc := range all.Services() {

@@ -57,36 +57,22 @@ func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOp
 	o.Delay = cmp.Or(o.Delay, 3*time.Millisecond)
 	k := &killing{KilledOptions: o, lives: lives, t: t, under: under, ns: ns, states: states,
 		rng: rand.New(rand.NewPCG(1, 2))}
-	for i := range kills {
-		if k.kill(i); t.Failed() {
-			return
+	for k.round = range kills {
+		possible, known := k.kill()
+		switch {
+		case !known:
+		case k.Between != nil:
+			k.must("the kill", k.Between(k.ns, possible))
+		default:
+			k.must("the kill", holdsOne(t.Context(), under, ns, possible, k.Harmless))
 		}
+		k.held = k.any()
+		k.must("the next apply", under.apply(t.Context(), ns, k.held))
+		k.must("after the next apply",
+			holdsOne(t.Context(), under, ns, []servicemodel.State{k.held}, nil))
 	}
 	t.Logf("%d changes, %d kills: %d while a state was being applied; %d damages, %d other writers",
 		k.changes, kills, k.during, k.damages, k.others)
-}
-
-// kill kills the program once and checks what must hold after that.
-func (k *killing) kill(i int) {
-	possible := k.round(i)
-	if possible != nil && !k.t.Failed() {
-		judge := k.Between
-		if judge == nil {
-			judge = func(ns *netnstest.NS, possible []servicemodel.State) error {
-				return holdsOne(k.t.Context(), k.under, ns, possible, k.Harmless)
-			}
-		}
-		if err := judge(k.ns, possible); err != nil {
-			k.t.Errorf("kill %d: %v", i, err)
-		}
-	}
-	k.held = k.any()
-	if err := k.under.apply(k.t.Context(), k.ns, k.held); err != nil {
-		k.t.Errorf("kill %d: the next apply: %v", i, err)
-	} else if err := holdsOne(k.t.Context(), k.under, k.ns, []servicemodel.State{k.held},
-		nil); err != nil {
-		k.t.Errorf("kill %d: after the next apply: %v", i, err)
-	}
 }
 
 // killing is a test by Killed.
@@ -98,6 +84,7 @@ type killing struct {
 	ns     *netnstest.NS
 	states []servicemodel.State
 	rng    *rand.Rand
+	round  int
 	held   servicemodel.State // the content of the kernel before a round
 
 	changes, during, damages, others int
@@ -105,54 +92,50 @@ type killing struct {
 
 func (k *killing) any() servicemodel.State { return k.states[k.rng.IntN(len(k.states))] }
 
-// round starts the program and kills it. It returns the states that the kernel may hold after that;
-// nil if the test cannot tell.
-func (k *killing) round(i int) []servicemodel.State {
-	t := k.t
+// must ends the test if there is an error.
+func (k *killing) must(what string, err error) {
+	k.t.Helper()
+	if err != nil {
+		k.t.Fatalf("kill %d: %s: %v", k.round, what, err)
+	}
+}
+
+// kill starts the program and kills it. It returns the states that the kernel may hold after that,
+// and whether the test can tell.
+func (k *killing) kill() (possible []servicemodel.State, known bool) {
 	first := k.rng.IntN(len(k.states))
-	process, report, err := startKilled(t, k.ns, first)
-	must(t, err)
+	process, report, err := startKilled(k.t, k.ns, first)
+	k.must("start the program", err)
 	defer report.Close()
+	defer process.Kill() //nolint:errcheck // it is dead, unless the test has failed
 	var told strings.Builder
 	in := bufio.NewReader(io.TeeReader(report, &told))
 	for range 1 + 2*k.rng.IntN(2*k.lives) { // each line reports the begin or the end of a change
-		if _, err := in.ReadString('\n'); err != nil {
-			t.Fatalf("kill %d: the program ended: %v", i, err)
-		}
+		k.must("the program ended", errOf(in.ReadString('\n')))
 	}
 	time.Sleep(time.Duration(k.rng.ExpFloat64() * float64(k.Delay)))
-	possible, known := k.meanwhile(i)
-	must(t, kill(process))
-	ok(io.Copy(io.Discard, in))(t)
-	possible = append(possible, k.begun(told.String(), first)...)
-	if !known {
-		return nil
-	}
-	return possible
+	possible, known = k.meanwhile()
+	k.must("kill the program", kill(process))
+	k.must("read its report", errOf(io.Copy(io.Discard, in)))
+	return append(possible, k.begun(told.String(), first)...), known
 }
 
 // meanwhile acts as other programs before the program is killed. It returns the states that they
 // may leave, and whether the test can tell.
-func (k *killing) meanwhile(i int) (possible []servicemodel.State, told bool) {
+func (k *killing) meanwhile() (possible []servicemodel.State, known bool) {
 	switch k.rng.IntN(5) {
 	case 0:
 		k.damages++
 		if k.Damage != nil {
-			if err := k.Damage(k.ns, k.rng); err != nil {
-				k.t.Errorf("kill %d: the damage: %v", i, err)
-			}
+			k.must("the damage", k.Damage(k.ns, k.rng))
 			return nil, false
 		}
-		if err := k.under.cleanup(k.t.Context(), k.ns); err != nil {
-			k.t.Errorf("kill %d: cleanup: %v", i, err)
-		}
+		k.must("cleanup", k.under.cleanup(k.t.Context(), k.ns))
 		return []servicemodel.State{{}}, true
 	case 1:
 		k.others++
 		s := k.any()
-		if err := k.under.apply(k.t.Context(), k.ns, s); err != nil {
-			k.t.Errorf("kill %d: the other writer: %v", i, err)
-		}
+		k.must("the other writer", k.under.apply(k.t.Context(), k.ns, s))
 		return []servicemodel.State{s}, true
 	}
 	return nil, true

@@ -59,13 +59,14 @@ func (b *Backend) network(t *testing.T) *world {
 	return w
 }
 
-// opened returns an open backend, which is closed when the test ends.
-func opened(t *testing.T, open func(netns int) (dataplane.Backend, error),
-	ns *netnstest.NS) dataplane.Backend {
-	t.Helper()
-	b := ok(open(ns.Fd()))(t)
-	t.Cleanup(func() { b.Close() })
-	return b
+// opened is ok for an open backend, which is closed when the test ends.
+func opened(b dataplane.Backend, err error) func(*testing.T) dataplane.Backend {
+	return func(t *testing.T) dataplane.Backend {
+		t.Helper()
+		must(t, err)
+		t.Cleanup(func() { b.Close() })
+		return b
+	}
 }
 
 // process calls do with a backend of its own, like another program that then ends.

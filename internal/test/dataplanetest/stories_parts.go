@@ -27,7 +27,7 @@ func part(owner string, ips [2]netip.Addr, hosts ...string) servicemodel.State {
 // holds after that.
 func (w *world) parts(t *testing.T, do func(p *dataplane.Parts) error) *servicemodel.Table {
 	t.Helper()
-	b := opened(t, w.under.Open, w.Node.NS)
+	b := opened(w.under.Open(w.Node.NS.Fd()))(t)
 	table := ok(conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()}))(t)
 	defer table.Close()
 	keeper := ok(flows.New(table, nil))(t)

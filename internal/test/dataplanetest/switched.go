@@ -82,11 +82,7 @@ func (w *world) watched(t *testing.T, each int, interval time.Duration) (
 	reports := make(chan netnstest.ConnsReport, len(targets))
 	ctx, cancel := context.WithCancel(t.Context())
 	for host, addr := range targets {
-		conns, err := netnstest.OpenConns(t.Context(), w.hosts[host], addr, each)
-		if err != nil {
-			cancel()
-			t.Fatal(err)
-		}
+		conns := ok(netnstest.OpenConns(t.Context(), w.hosts[host], addr, each))(t)
 		t.Cleanup(func() { conns.Close() })
 		go func() { reports <- conns.Watch(ctx, interval, 10*interval) }()
 	}
@@ -161,8 +157,6 @@ func (w *world) switchTo(t *testing.T, under Backend) {
 	if err != nil || o.Table.Len() > 0 || len(o.Drift) > 0 {
 		t.Errorf("left of %s: %v, %v, %v", before.Name(), o, err, r)
 	}
-	if err := before.Close(); err != nil {
-		t.Error(err)
-	}
+	must(t, before.Close())
 	t.Logf("switched from %s to %s in %v", before.Name(), b.Name(), r.Duration)
 }

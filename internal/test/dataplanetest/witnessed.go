@@ -35,7 +35,7 @@ func Witnessed(t *testing.T, under Backend, commands ...string) {
 // command run again and again, because they may be too early.
 func witnessed(t *testing.T, under Backend, command []string) (p dataplane.Program, err error) {
 	ns := under.namespace(t)
-	b := opened(t, under.Open, ns)
+	b := opened(under.Open(ns.Fd()))(t)
 	bystander := filepath.Join(t.TempDir(), "bystander")
 	nft, err := exec.LookPath("nft")
 	if err = errors.Join(err, os.Symlink(nft, bystander)); err != nil {

@@ -37,11 +37,8 @@ type Options struct {
 // newWorld builds a network. The caller must close it.
 func newWorld(t *testing.T, under Backend, o Options) *world {
 	t.Helper()
-	c, err := netnstest.New(t.Context(), netnstest.Options{Bridge: o.Bridge,
-		PodInterfacePrefix: o.PodInterfacePrefix})
-	if err != nil {
-		t.Fatalf("build the network: %v", err)
-	}
+	c := ok(netnstest.New(t.Context(), netnstest.Options{Bridge: o.Bridge,
+		PodInterfacePrefix: o.PodInterfacePrefix}))(t)
 	w := &world{Cluster: c, under: under, hosts: map[string]*netnstest.Host{}}
 	for _, h := range c.Hosts() {
 		w.hosts[h.Name] = h
