@@ -320,6 +320,18 @@ func TestAnotherNetworkOfTheSameName(t *testing.T) {
 	m.nothing(state)
 }
 
+// A network may be deleted before its services are. Its endpoints go with it.
+func TestACleanupNeedsNoNetwork(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, bridge, hnsfake.AllFeatures)
+	m.apply(with(service(everything), mixed...))
+	m.hns.SetNetworks()
+	e, _ := m.process()
+	ok(e.Cleanup(t.Context()))(t)
+	require.Empty(t, ok(m.hns.LoadBalancers())(t))
+	require.Empty(t, ok(m.cfg.Store.Load())(t))
+}
+
 // Windows Server 2019 and 2022 let a local endpoint have the address of a remote one.
 func TestARemoteEndpointWithTheAddressOfALocalOneGoes(t *testing.T) {
 	t.Parallel()

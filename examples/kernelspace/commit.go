@@ -167,7 +167,7 @@ func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	}
 	defer b.mu.Unlock()
 	b.held = nil
-	h, _, err := b.read()
+	h, _, err := b.read(false) // endpoints go with their network
 	if err != nil {
 		return dataplane.Stats{}, err
 	}

@@ -34,9 +34,15 @@ type remoteSubnet struct {
 	ProviderAddress   netip.Addr // of the node
 }
 
+// errNoNetwork says that the network does not exist.
+var errNoNetwork = errors.New("there is no such network")
+
 // look asks for the network and its endpoints. ids are the identities of all endpoints of HNS.
 func (b *Backend) look(ids []string) (*view, error) {
 	n, err := b.hns.Network(b.cfg.Network)
+	if errors.Is(err, ErrNotFound) {
+		err = fmt.Errorf("%w: %w", errNoNetwork, err)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%s: network %s: %w", Name, b.cfg.Network, err)
 	}

@@ -21,7 +21,7 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	}
 	defer b.mu.Unlock()
 	b.held = nil
-	h, recorded, err := b.read()
+	h, recorded, err := b.read(true)
 	if err != nil {
 		return nil, err
 	}
@@ -68,8 +68,9 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 }
 
 // read asks for everything, and tells our load balancers from other programs'. It returns the table
-// of the record, too. A record that cannot be understood counts as none.
-func (b *Backend) read() (*held, *servicemodel.Table, error) {
+// of the record, too. A record that cannot be understood counts as none. network says that it is an
+// error if the network does not exist.
+func (b *Backend) read(network bool) (*held, *servicemodel.Table, error) {
 	raw, err := b.cfg.Store.Load()
 	if err != nil {
 		return nil, nil, fmt.Errorf("%s: load the record: %w", Name, err)
@@ -83,6 +84,9 @@ func (b *Backend) read() (*held, *servicemodel.Table, error) {
 		return nil, nil, fmt.Errorf("%s: list identities: %w", Name, err)
 	}
 	v, err := b.look(ids)
+	if errors.Is(err, errNoNetwork) && !network {
+		v, err = &view{}, nil
+	}
 	if err != nil {
 		return nil, nil, err
 	}
