@@ -7,6 +7,7 @@ import (
 	"io"
 	"net/netip"
 	"os"
+	"reflect"
 	"regexp"
 	"strconv"
 	"strings"
@@ -180,6 +181,9 @@ func (d *document) decode() (*config, error) {
 		return nil, d.inLine(err)
 	}
 	c := &config{}
+	if err := d.durations(c); err != nil {
+		return nil, err
+	}
 	strict, err := json.UnmarshalStrict(text, c)
 	if err != nil {
 		strict = append(strict, err)
@@ -188,6 +192,26 @@ func (d *document) decode() (*config, error) {
 		strict[i] = d.undecoded(strict[i])
 	}
 	return c, errors.Join(strict...)
+}
+
+// durations finds times that are none, because the decoder does not say which field has them.
+func (d *document) durations(c *config) error {
+	var errs []error
+	for _, f := range fields {
+		line, node := d.find(f.field)
+		if f.field == "" || node == nil || node.Kind != yamlv3.ScalarNode || node.Tag != "!!str" {
+			continue
+		}
+		switch fieldAt(c, f.field).Type() {
+		case reflect.TypeFor[metav1.Duration](), reflect.TypeFor[*metav1.Duration]():
+		default:
+			continue
+		}
+		if _, err := time.ParseDuration(node.Value); err != nil {
+			errs = append(errs, &fileError{d.name, line, &valueError{f.field, err}})
+		}
+	}
+	return errors.Join(errs...)
 }
 
 // The decoder's texts about fields: unknown field "iptables.bit", and of type metav1.Duration in Go
@@ -211,10 +235,17 @@ func (d *document) undecoded(err error) error {
 
 // line returns the line of a field, or of the nearest one around it, or 0.
 func (d *document) line(path string) int {
+	line, _ := d.find(path)
+	return line
+}
+
+// find returns the line of a field and its value. If the file does not have it, find returns the
+// line of the nearest field around it, and no value.
+func (d *document) find(path string) (line int, node *yamlv3.Node) {
 	if len(d.root.Content) == 0 {
-		return 0
+		return 0, nil
 	}
-	line, node := 0, d.root.Content[0]
+	node = d.root.Content[0]
 	for name := range strings.SplitSeq(path, ".") {
 		name, _, _ = strings.Cut(name, "[")
 		var value *yamlv3.Node
@@ -223,10 +254,9 @@ func (d *document) line(path string) int {
 				line, value = node.Content[i].Line, node.Content[i+1]
 			}
 		}
-		if value == nil {
+		if node = value; node == nil {
 			break
 		}
-		node = value
 	}
-	return line
+	return line, node
 }
