@@ -28,7 +28,7 @@ func (b *balancer) handler(keeper *flows.Keeper, table *conntrack.Table) (h http
 	collector := metrics.New(b.engine, &metrics.Config{Flows: keeper, Conntrack: table})
 	shown := page.New(b.engine, &page.Config{Conntrack: table})
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector, newVerdicts(b), collectors.NewGoCollector(),
+	registry.MustRegister(collector, verdicts{b}, collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	mux.Handle("/metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{}))
@@ -111,35 +111,32 @@ func (b *balancer) backends() []backendStatus {
 }
 
 // verdicts are metrics of the checks' verdicts.
-type verdicts struct {
-	*balancer
-	up, checks, took, reloads *prometheus.Desc
+type verdicts struct{ *balancer }
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc("loadbalancer_"+name, help, labels, nil)
 }
 
-func newVerdicts(b *balancer) *verdicts {
-	desc := func(name, help string, labels ...string) *prometheus.Desc {
-		return prometheus.NewDesc("loadbalancer_"+name, help, labels, nil)
-	}
-	return &verdicts{balancer: b,
-		up: desc("backend_up", "Whether a backend may be used: all its checks pass.", "service",
-			"backend"),
-		checks: desc("checks_total", "Checks that were made, by their results.", "check", "result"),
-		took:   desc("check_duration_seconds", "How long the last check took.", "check"),
-		reloads: desc("reloads_total", "How often the file was read again, by whether it was "+
-			"taken.", "result")}
-}
+var (
+	upDesc = desc("backend_up", "Whether a backend may be used: all its checks pass.", "service",
+		"backend")
+	checksDesc  = desc("checks_total", "Checks that were made, by their results.", "check", "result")
+	tookDesc    = desc("check_duration_seconds", "How long the last check took.", "check")
+	reloadsDesc = desc("reloads_total", "How often the file was read again, by whether it was "+
+		"taken.", "result")
+)
 
 // Describe implements prometheus.Collector.
-func (v *verdicts) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(v, to) }
+func (v verdicts) Describe(to chan<- *prometheus.Desc) { prometheus.DescribeByCollect(v, to) }
 
 // Collect implements prometheus.Collector.
-func (v *verdicts) Collect(to chan<- prometheus.Metric) {
+func (v verdicts) Collect(to chan<- prometheus.Metric) {
 	for k, s := range v.backendStates() {
 		up := 0.0
 		if s == check.Up {
 			up = 1
 		}
-		to <- prometheus.MustNewConstMetric(v.up, prometheus.GaugeValue, up, k.service,
+		to <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, up, k.service,
 			k.backend.String())
 	}
 	sum := map[string]check.Report{} // checks of one target may differ only in their times
@@ -149,16 +146,16 @@ func (v *verdicts) Collect(to chan<- prometheus.Metric) {
 		sum[r.Target.String()] = s
 	}
 	for name, r := range sum {
-		to <- prometheus.MustNewConstMetric(v.checks, prometheus.CounterValue, float64(r.Passed),
+		to <- prometheus.MustNewConstMetric(checksDesc, prometheus.CounterValue, float64(r.Passed),
 			name, "passed")
-		to <- prometheus.MustNewConstMetric(v.checks, prometheus.CounterValue, float64(r.Failed),
+		to <- prometheus.MustNewConstMetric(checksDesc, prometheus.CounterValue, float64(r.Failed),
 			name, "failed")
-		to <- prometheus.MustNewConstMetric(v.took, prometheus.GaugeValue, r.Took.Seconds(), name)
+		to <- prometheus.MustNewConstMetric(tookDesc, prometheus.GaugeValue, r.Took.Seconds(), name)
 	}
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	for ok, result := range map[bool]string{true: "taken", false: "broken"} {
-		to <- prometheus.MustNewConstMetric(v.reloads, prometheus.CounterValue,
-			float64(v.balancer.reloads[ok]), result)
+		to <- prometheus.MustNewConstMetric(reloadsDesc, prometheus.CounterValue,
+			float64(v.reloads[ok]), result)
 	}
 }
