@@ -6,7 +6,9 @@ import (
 	"errors"
 	"flag"
 	"fmt"
+	"io"
 	"os"
+	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -111,17 +113,24 @@ func (p *program) warnConflicts(l []servicemodel.Conflict) {
 }
 
 func (p *program) summarize(s summary) error {
-	if p.opts.output == "json" {
-		return p.printJSON(s)
-	}
+	var text strings.Builder
 	for _, d := range s.Repaired {
-		fmt.Fprintf(p.stdout, "repaired: %s\n", d)
+		fmt.Fprintf(&text, "repaired: %s\n", d)
 	}
-	_, err := fmt.Fprintln(p.stdout, s.text)
-	if s.Deleted > 0 && err == nil {
-		_, err = fmt.Fprintf(p.stdout,
-			"stale flows deleted: %d; connections reset among them: %d\n", s.Deleted, s.Reset)
+	fmt.Fprintln(&text, s.text)
+	if s.Deleted > 0 {
+		fmt.Fprintf(&text, "stale flows deleted: %d; connections reset among them: %d\n",
+			s.Deleted, s.Reset)
 	}
+	return p.print(s, text.String())
+}
+
+// print prints a value as JSON, or its text, as the flags say.
+func (p *program) print(v any, text string) error {
+	if p.opts.output == "json" {
+		return p.printJSON(v)
+	}
+	_, err := io.WriteString(p.stdout, text)
 	return err
 }
 
@@ -185,18 +194,16 @@ func (p *program) applyChanges(ctx context.Context) error {
 
 func (p *program) printPlan(v *dataplane.Preview) error {
 	stats, counts := v.Plan.Stats(), v.Changes.Counts()
-	if p.opts.output == "json" {
-		return p.printJSON(plannedJSON{p.opts.backend, v})
+	var text strings.Builder
+	for _, d := range v.Drift {
+		fmt.Fprintf(&text, "! %s\n", d)
 	}
 	if stats.Messages == 0 && len(v.Drift) == 0 {
-		_, err := fmt.Fprintln(p.stdout, "nothing would change")
-		return err
+		fmt.Fprintln(&text, "nothing would change")
+	} else {
+		fmt.Fprintf(&text, "%s\n%s: %d to add, %d to change, %d to remove; %d kernel messages:"+
+			"\n\n%s", v.Changes, p.opts.backend, counts.Added, counts.Changed, counts.Removed,
+			stats.Messages, v.Plan)
 	}
-	for _, d := range v.Drift {
-		fmt.Fprintf(p.stdout, "! %s\n", d)
-	}
-	_, err := fmt.Fprintf(p.stdout,
-		"%s\n%s: %d to add, %d to change, %d to remove; %d kernel messages:\n\n%s", v.Changes,
-		p.opts.backend, counts.Added, counts.Changed, counts.Removed, stats.Messages, v.Plan)
-	return err
+	return p.print(plannedJSON{p.opts.backend, v}, text.String())
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -55,7 +56,7 @@ func (p *program) bench(ctx context.Context) error {
 	if err := ns.Do(b.run); err != nil {
 		return err
 	}
-	return b.print()
+	return b.report()
 }
 
 // benchmark is one run of bench. Its times are of calls to the public API, from the changed state
@@ -293,20 +294,16 @@ type perSecond float64
 
 func (n perSecond) String() string { return fmt.Sprintf("%15.0f times a second", float64(n)) }
 
-// print prints all measurements.
-func (b *benchmark) print() error {
-	if b.opts.output == "json" {
-		all := map[string]any{"backend": b.opts.backend, "services": b.opts.services,
-			"endpoints": b.opts.endpoints}
-		for _, r := range b.rows {
-			all[r.name] = r.value
-		}
-		return b.printJSON(all)
-	}
-	_, err := fmt.Fprintf(b.stdout, "%s, %d services of %d endpoints\n%33s %13s %13s\n",
-		b.opts.backend, b.opts.services, b.opts.endpoints, "median", "p99", "max")
+// report prints all measurements.
+func (b *benchmark) report() error {
+	o := &b.opts
+	all := map[string]any{"backend": o.backend, "services": o.services, "endpoints": o.endpoints}
+	var text strings.Builder
+	fmt.Fprintf(&text, "%s, %d services of %d endpoints\n%33s %13s %13s\n", o.backend, o.services,
+		o.endpoints, "median", "p99", "max")
 	for _, r := range b.rows {
-		fmt.Fprintf(b.stdout, "%-22s%v\n", r.title, r.value)
+		all[r.name] = r.value
+		fmt.Fprintf(&text, "%-22s%v\n", r.title, r.value)
 	}
-	return err
+	return b.print(all, text.String())
 }

@@ -63,15 +63,11 @@ func (p *program) cleanupKubeProxy(ctx context.Context) error {
 	if plan == nil {
 		return err
 	}
-	if p.opts.output == "json" {
-		return cmp.Or(err, p.printJSON(plan))
-	}
 	text := plan.String()
 	if plan.Empty() {
 		text += "nothing of kube-proxy to delete\n"
 	}
-	_, printErr := fmt.Fprint(p.stdout, text)
-	return cmp.Or(err, printErr)
+	return cmp.Or(err, p.print(plan, text))
 }
 
 // spareKubeProxy fails if a running kube-proxy also writes the chains of the instance, because each

@@ -17,7 +17,8 @@ func (p *program) probe(ctx context.Context) error {
 		Reason    string `json:"reason,omitempty"`
 	}
 	var rows []row
-	w := newColumns(p.stdout)
+	var text strings.Builder
+	w := newColumns(&text)
 	fmt.Fprintln(w, "BACKEND\tSUPPORTED\tWHY NOT")
 	found := false
 	for _, s := range dataplane.Probe(ctx, p.opts.candidates()...) {
@@ -28,15 +29,9 @@ func (p *program) probe(ctx context.Context) error {
 		fmt.Fprintf(w, "%s\t%s\t%s\n", r.Backend, yes, r.Reason)
 		rows, found = append(rows, r), found || r.Supported
 	}
-	print := w.Flush
-	if p.opts.output == "json" {
-		print = func() error { return p.printJSON(rows) }
-	}
-	if err := print(); err != nil {
+	w.Flush()
+	if err := p.print(rows, text.String()); err != nil || found {
 		return err
 	}
-	if !found {
-		return errors.New("no backend is supported here")
-	}
-	return nil
+	return errors.New("no backend is supported here")
 }

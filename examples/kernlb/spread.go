@@ -2,10 +2,10 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/iptables"
@@ -68,24 +68,20 @@ func spreadOf(backend string, p *servicemodel.Pool) poolSpread {
 // printSpread prints how the pools of a table spread new connections.
 func (p *program) printSpread(t *servicemodel.Table) error {
 	all := []poolSpread{}
+	var text strings.Builder
 	for pool := range t.Pools() {
-		all = append(all, spreadOf(p.opts.backend, pool))
-	}
-	if p.opts.output == "json" {
-		return p.printJSON(all)
-	}
-	var errs []error
-	for i, s := range all {
-		if i > 0 {
-			fmt.Fprintln(p.stdout)
+		s := spreadOf(p.opts.backend, pool)
+		if len(all) > 0 {
+			fmt.Fprintln(&text)
 		}
-		errs = append(errs, s.print(p.stdout))
+		s.print(&text)
+		all = append(all, s)
 	}
-	return errors.Join(errs...)
+	return p.print(all, text.String())
 }
 
 // print prints a spread as a table.
-func (s *poolSpread) print(to io.Writer) error {
+func (s *poolSpread) print(to io.Writer) {
 	title := fmt.Sprintf("%v: %s", s.Pool, cmp.Or(string(s.Scheduler), "the default scheduler"))
 	if s.Entries > 0 {
 		title += fmt.Sprintf(", a table of %d entries", s.Entries)
@@ -106,7 +102,7 @@ func (s *poolSpread) print(to io.Writer) error {
 		fmt.Fprintf(w, "%v\t%d\t%s\t%s\t%s\n", e.Endpoint, e.Weight, percent(e.Wanted),
 			percent(e.Has), off)
 	}
-	return w.Flush()
+	w.Flush()
 }
 
 // percent is a share as text.

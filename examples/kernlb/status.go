@@ -64,12 +64,8 @@ func (p *program) status(ctx context.Context) error {
 	if err != nil || h.LastUpdated.IsZero() {
 		return fmt.Errorf("%s: that is no /healthz of kernlb: %s", p.opts.status, a.Status)
 	}
-	if p.opts.output == "json" {
-		if err := p.printJSON(all); err != nil {
-			return err
-		}
-	} else {
-		p.printStatus(&h)
+	if err := p.print(all, h.text()); err != nil {
+		return err
 	}
 	if !h.Healthy || len(h.Refused)+len(h.Problems) > 0 {
 		return errProblems
@@ -90,24 +86,26 @@ func request(req *http.Request) (*http.Response, error) {
 	return client.Do(req)
 }
 
-func (p *program) printStatus(h *healthJSON) {
+func (h *healthJSON) text() string {
+	var b strings.Builder
 	if h.Healthy {
-		fmt.Fprintln(p.stdout, "healthy: what is wanted reaches the kernel")
+		fmt.Fprintln(&b, "healthy: what is wanted reaches the kernel")
 	} else {
-		fmt.Fprintf(p.stdout, "unhealthy: what is wanted has not reached the kernel since %v\n",
+		fmt.Fprintf(&b, "unhealthy: what is wanted has not reached the kernel since %v\n",
 			h.LastUpdated.Format(time.RFC3339))
 	}
 	for _, l := range h.Problems {
-		fmt.Fprintln(p.stdout, "problem: "+l)
+		fmt.Fprintln(&b, "problem: "+l)
 	}
 	for _, r := range h.Refused {
 		becomes := "left out"
 		if r.Kept {
 			becomes = "left as it was"
 		}
-		fmt.Fprintf(p.stdout, "refused: %s, %s\n", r.Service, becomes)
+		fmt.Fprintf(&b, "refused: %s, %s\n", r.Service, becomes)
 		for _, e := range r.Problems {
-			fmt.Fprintln(p.stdout, "  "+e.Error)
+			fmt.Fprintln(&b, "  "+e.Error)
 		}
 	}
+	return b.String()
 }

@@ -104,11 +104,7 @@ func (p *program) trace(ctx context.Context) error {
 	t := table.Trace(packet, here)
 	p.explainChoice(table, &t)
 	p.notePods(table, packet.Src.Addr(), t)
-	if p.opts.output != "json" {
-		_, err := fmt.Fprint(p.stdout, t)
-		return err
-	}
-	return p.printJSON(newTracedPacket(t))
+	return p.print(newTracedPacket(t), t.String())
 }
 
 // explainChoice adds the endpoint that a scheduler chooses, if the backend can tell.
@@ -186,12 +182,8 @@ func (p *program) traceLive(ctx context.Context, table *servicemodel.Table,
 	if c := expected.Decision.Cause; t.By != nil && p.opts.owns(*t.By) && c.Kind != "" {
 		summary += ": " + c.String()
 	}
-	if p.opts.output == "json" {
-		return p.printJSON(livePacket{summary, newTracedPacket(expected), t})
-	}
-	_, err = fmt.Fprintf(p.stdout, "What services say of it:\n%v\nWhat it met:\n%v\n%s\n", expected,
-		t, summary)
-	return err
+	return p.print(livePacket{summary, newTracedPacket(expected), t},
+		fmt.Sprintf("What services say of it:\n%v\nWhat it met:\n%v\n%s\n", expected, t, summary))
 }
 
 // follow sends a packet, or waits for one.

@@ -42,11 +42,8 @@ func (p *program) tune(ctx context.Context) error {
 	} else if err != nil {
 		return err
 	}
-	if p.opts.output == "json" {
-		err = p.printJSON(append(tuning.Plan{}, plan...)) // without settings an empty list
-	} else {
-		_, err = fmt.Fprintln(p.stdout, plan)
-	}
+	// Without settings, the JSON is an empty list.
+	err = p.print(append(tuning.Plan{}, plan...), plan.String()+"\n")
 	if err != nil || p.opts.planOnly {
 		return err
 	}
