@@ -64,7 +64,7 @@ func (p *program) apply(ctx context.Context) error {
 	}
 	defer done()
 	chosen := p.opts.backend == auto
-	return p.withEngine(ctx, s, cfg, func(ctx context.Context, e *dataplane.Engine) error {
+	return p.withEngine(ctx, s, cfg, func(e *dataplane.Engine) error {
 		if err := p.spareKubeProxy(ctx); err != nil {
 			return err
 		}
@@ -145,7 +145,7 @@ func (p *program) plan(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.withEngine(ctx, s, nil, func(ctx context.Context, e *dataplane.Engine) error {
+	return p.withEngine(ctx, s, nil, func(e *dataplane.Engine) error {
 		v, err := e.Plan(ctx, s)
 		if err != nil {
 			return err
@@ -179,17 +179,16 @@ func (p *program) applyChanges(ctx context.Context) error {
 		return fmt.Errorf("%w: -changes: %s: it is not what plan -o json prints", errInvalid,
 			p.opts.changes)
 	}
-	return p.withEngine(ctx, servicemodel.State{}, nil,
-		func(ctx context.Context, e *dataplane.Engine) error {
-			if err := p.spareKubeProxy(ctx); err != nil {
-				return err
-			}
-			r, err := e.ApplyChanges(ctx, planned.Preview.Changes)
-			if err != nil {
-				return err
-			}
-			return p.summarize(summaryOf(r))
-		})
+	return p.withEngine(ctx, servicemodel.State{}, nil, func(e *dataplane.Engine) error {
+		if err := p.spareKubeProxy(ctx); err != nil {
+			return err
+		}
+		r, err := e.ApplyChanges(ctx, planned.Preview.Changes)
+		if err != nil {
+			return err
+		}
+		return p.summarize(summaryOf(r))
+	})
 }
 
 func (p *program) printPlan(v *dataplane.Preview) error {

@@ -52,7 +52,7 @@ func (p *program) openBackend(ctx context.Context, s servicemodel.State) (datapl
 // withEngine runs f with an engine on the backend that the flags name, or on one chosen for the
 // state. A nil configuration means engineConfig.
 func (p *program) withEngine(ctx context.Context, s servicemodel.State, cfg *dataplane.Config,
-	f func(context.Context, *dataplane.Engine) error) error {
+	f func(*dataplane.Engine) error) error {
 	if cfg == nil {
 		cfg = p.engineConfig()
 	}
@@ -61,7 +61,7 @@ func (p *program) withEngine(ctx context.Context, s servicemodel.State, cfg *dat
 		return p.classify(err)
 	}
 	defer b.Close()
-	return p.classify(f(ctx, dataplane.New(b, cfg)))
+	return p.classify(f(dataplane.New(b, cfg)))
 }
 
 // engineConfig returns the configuration of engines according to the flags.

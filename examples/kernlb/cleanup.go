@@ -38,19 +38,18 @@ func (p *program) cleanup(ctx context.Context) error {
 	if p.opts.of == ofKubeProxy {
 		return p.cleanupKubeProxy(ctx)
 	}
-	return p.withEngine(ctx, servicemodel.State{}, nil,
-		func(ctx context.Context, e *dataplane.Engine) error {
-			o, err := e.Observe(ctx)
-			if err != nil {
-				return err
-			}
-			stats, err := e.Cleanup(ctx)
-			if err != nil {
-				return err
-			}
-			return p.summarize(summaryOf(&dataplane.Result{Backend: p.opts.backend,
-				Counts: servicemodel.Counts{Removed: o.Table.Len()}, Stats: stats}))
-		})
+	return p.withEngine(ctx, servicemodel.State{}, nil, func(e *dataplane.Engine) error {
+		o, err := e.Observe(ctx)
+		if err != nil {
+			return err
+		}
+		stats, err := e.Cleanup(ctx)
+		if err != nil {
+			return err
+		}
+		return p.summarize(summaryOf(&dataplane.Result{Backend: p.opts.backend,
+			Counts: servicemodel.Counts{Removed: o.Table.Len()}, Stats: stats}))
+	})
 }
 
 // cleanupKubeProxy deletes the leftovers of kube-proxy, or with -plan only lists them.

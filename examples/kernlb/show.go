@@ -56,11 +56,10 @@ func (p *program) tableOf(ctx context.Context) (*servicemodel.Table, error) {
 // observe reads the kernel, through the backend that the flags name or that findBackend finds.
 func (p *program) observe(ctx context.Context) (o *dataplane.Observation, err error) {
 	p.findBackend(ctx)
-	err = p.withEngine(ctx, servicemodel.State{}, nil,
-		func(ctx context.Context, e *dataplane.Engine) error {
-			o, err = e.Observe(ctx)
-			return err
-		})
+	err = p.withEngine(ctx, servicemodel.State{}, nil, func(e *dataplane.Engine) error {
+		o, err = e.Observe(ctx)
+		return err
+	})
 	return o, err
 }
 

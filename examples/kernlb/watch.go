@@ -101,13 +101,12 @@ func (p *program) watch(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	return p.withEngine(ctx, w.set.Tracker().State(), cfg,
-		func(ctx context.Context, e *dataplane.Engine) error {
-			if err := p.spareKubeProxy(ctx); err != nil {
-				return err
-			}
-			return w.run(ctx, e)
-		})
+	return p.withEngine(ctx, w.set.Tracker().State(), cfg, func(e *dataplane.Engine) error {
+		if err := p.spareKubeProxy(ctx); err != nil {
+			return err
+		}
+		return w.run(ctx, e)
+	})
 }
 
 // newWatcher returns a watcher of the directory that the flags name, and starts to follow it.
