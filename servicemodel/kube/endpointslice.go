@@ -35,7 +35,7 @@ func translateSlice(s *discoveryv1.EndpointSlice, r *report) *slice {
 		return nil
 	}
 	r.must("metadata.labels["+discoveryv1.LabelServiceName+"]", service,
-		validation.IsValidLabelValue(service))
+		validation.IsValidLabelValue(service)...)
 	var family servicemodel.Family
 	switch s.AddressType {
 	case discoveryv1.AddressTypeIPv4:

@@ -40,10 +40,26 @@ func (r *report) refuse(errs field.ErrorList) {
 	}
 }
 
-// must reports a field if a check of its value returned messages.
-func (r *report) must(at, value string, messages []string) {
+// must reports a field if a check of its value returned messages, unless a problem of the field has
+// been reported already.
+func (r *report) must(at, value string, messages ...string) {
 	if len(messages) > 0 && !r.mentions(at) {
 		r.invalid(at, value, "%s", messages[0])
+	}
+}
+
+// rule is a condition under which a field is wrong.
+type rule struct {
+	wrong             bool
+	at, value, reason string
+}
+
+// check reports the fields that are wrong.
+func (r *report) check(rules ...rule) {
+	for _, u := range rules {
+		if u.wrong {
+			r.must(u.at, u.value, u.reason)
+		}
 	}
 }
 
@@ -65,7 +81,7 @@ func (r *report) refuseAddress(at, value string) {
 func (r *report) refuseRoutable(at, value string) {
 	r.refuseAddress(at, value)
 	if _, err := parseRoutable(value); err != nil {
-		r.must(at, value, []string{err.Error()})
+		r.must(at, value, err.Error())
 	}
 }
 
@@ -75,16 +91,16 @@ func asPath(at string) *field.Path { return field.NewPath(at) }
 // refuseHostAndNode checks the host and node names beside the address of an endpoint.
 func (r *report) refuseHostAndNode(at string, host, node *string) {
 	if host != nil && *host != "" {
-		r.must(at+"hostname", *host, validation.IsDNS1123Label(*host))
+		r.must(at+"hostname", *host, validation.IsDNS1123Label(*host)...)
 	}
 	if node != nil {
-		r.must(at+"nodeName", *node, validation.IsDNS1123Subdomain(*node))
+		r.must(at+"nodeName", *node, validation.IsDNS1123Subdomain(*node)...)
 	}
 }
 
 // refuseAppProtocol checks the application protocol of a port.
 func (r *report) refuseAppProtocol(at string, p *string) {
 	if p != nil {
-		r.must(at+"appProtocol", *p, validation.IsQualifiedName(*p))
+		r.must(at+"appProtocol", *p, validation.IsQualifiedName(*p)...)
 	}
 }

@@ -29,11 +29,10 @@ func (r *report) refuseSlice(s *discoveryv1.EndpointSlice) {
 	for i := range s.Ports {
 		p, at := &s.Ports[i], fmt.Sprintf("ports[%d].", i)
 		if first, ok := claim(names, deref(p.Name, ""), i); !ok {
-			r.must(at+"name", deref(p.Name, ""), []string{fmt.Sprintf(
-				"is the name of ports[%d] too", first)})
+			r.must(at+"name", deref(p.Name, ""), fmt.Sprintf("is the name of ports[%d] too", first))
 		}
 		if len(deref(p.Name, "")) > 0 {
-			r.must(at+"name", *p.Name, validation.IsDNS1123Label(*p.Name))
+			r.must(at+"name", *p.Name, validation.IsDNS1123Label(*p.Name)...)
 		}
 		if !r.mentions(at + "protocol") {
 			parseProtocol(deref(p.Protocol, ""), at+"protocol", r)
@@ -66,7 +65,7 @@ func (r *report) refuseEndpoint(e *discoveryv1.Endpoint, kind discoveryv1.Addres
 	}
 	at := fmt.Sprintf("endpoints[%d].", i)
 	if len(e.Addresses) == 0 {
-		r.must(at+"addresses", "", []string{"must hold an address"})
+		r.must(at+"addresses", "", "must hold an address")
 	}
 	r.atMost(at+"addresses", len(e.Addresses), maxAddresses)
 	for i, a := range e.Addresses {
@@ -117,7 +116,7 @@ func (r *report) refuseEndpointAddress(a string, kind discoveryv1.AddressType, a
 		err = fmt.Errorf("must be an %s address, as addressType says", kind)
 	}
 	if err != nil {
-		r.must(at, a, []string{err.Error()})
+		r.must(at, a, err.Error())
 	}
 }
 
@@ -128,9 +127,9 @@ func (r *report) refuseHints(names []string, at string, ok func(string) []string
 	seen := map[string]int{}
 	for i, n := range names {
 		field := fmt.Sprintf("%s[%d].name", at, i)
-		r.must(field, n, ok(n))
+		r.must(field, n, ok(n)...)
 		if first, ok := claim(seen, n, i); !ok {
-			r.must(field, n, []string{fmt.Sprintf("is %s[%d] too", at, first)})
+			r.must(field, n, fmt.Sprintf("is %s[%d] too", at, first))
 		}
 	}
 }
@@ -146,7 +145,7 @@ func (r *report) refuseEndpoints(e *corev1.Endpoints) {
 		for j, p := range s.Ports {
 			field := fmt.Sprintf("%s.ports[%d].", at, j)
 			if p.Name == "" && len(s.Ports) > 1 {
-				r.must(field+"name", "", []string{"must be given where there are several ports"})
+				r.must(field+"name", "", "must be given where there are several ports")
 			}
 			r.refuseAppProtocol(field, p.AppProtocol)
 		}

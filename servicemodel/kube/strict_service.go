@@ -24,37 +24,34 @@ func (r *report) refuseService(s *corev1.Service) {
 	}
 	r.refuseTraffic(&s.Spec)
 	r.refuseLoadBalancer(s)
-	r.refuseTopology(s)
+	mode, hasMode := s.Annotations[corev1.AnnotationTopologyMode]
+	hints, hasHints := s.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
+	r.check(rule{hasMode && hasHints && mode != hints,
+		"metadata.annotations[" + corev1.AnnotationTopologyMode + "]", mode,
+		"must be the same as that of " + corev1.DeprecatedAnnotationTopologyAwareHints})
 }
 
 // refuseType checks the fields of types that have no cluster IP, or must have one.
 func (r *report) refuseType(s *corev1.Service) {
 	spec := &s.Spec
 	headless := spec.ClusterIP == corev1.ClusterIPNone
-	switch spec.Type {
-	case corev1.ServiceTypeLoadBalancer, corev1.ServiceTypeNodePort:
-		if headless {
-			r.invalid("spec.clusterIP", spec.ClusterIP, "is not possible where spec.type is %s",
-				spec.Type)
-		}
-	case corev1.ServiceTypeExternalName:
-		name := strings.TrimSuffix(spec.ExternalName, ".")
-		r.must("spec.externalName", name, validation.IsDNS1123Subdomain(name))
-		const reason = "may not be given where spec.type is ExternalName"
-		if spec.ClusterIP != "" || len(spec.ClusterIPs) > 0 {
-			r.invalid("spec.clusterIP", spec.ClusterIP, reason)
-		}
-		if len(spec.IPFamilies) > 0 {
-			r.invalid("spec.ipFamilies", "", reason)
-		}
-		if spec.IPFamilyPolicy != nil {
-			r.invalid("spec.ipFamilyPolicy", string(*spec.IPFamilyPolicy), reason)
-		}
+	if spec.Type != corev1.ServiceTypeExternalName {
+		r.check(
+			rule{headless && (spec.Type == corev1.ServiceTypeLoadBalancer ||
+				spec.Type == corev1.ServiceTypeNodePort), "spec.clusterIP", spec.ClusterIP,
+				fmt.Sprintf("is not possible where spec.type is %s", spec.Type)},
+			rule{len(spec.Ports) == 0 && !headless, "spec.ports", "", "must name at least one port"})
 		return
 	}
-	if len(spec.Ports) == 0 && !headless {
-		r.must("spec.ports", "", []string{"must name at least one port"})
-	}
+	name := strings.TrimSuffix(spec.ExternalName, ".")
+	r.must("spec.externalName", name, validation.IsDNS1123Subdomain(name)...)
+	const reason = "may not be given where spec.type is ExternalName"
+	r.check(
+		rule{spec.ClusterIP != "" || len(spec.ClusterIPs) > 0, "spec.clusterIP", spec.ClusterIP,
+			reason},
+		rule{len(spec.IPFamilies) > 0, "spec.ipFamilies", "", reason},
+		rule{spec.IPFamilyPolicy != nil, "spec.ipFamilyPolicy",
+			string(deref(spec.IPFamilyPolicy, "")), reason})
 }
 
 func (r *report) refuseServicePorts(spec *corev1.ServiceSpec) {
@@ -63,9 +60,9 @@ func (r *report) refuseServicePorts(spec *corev1.ServiceSpec) {
 		switch t := p.TargetPort; {
 		case t == intstr.IntOrString{} || t == intstr.FromString(""): // the service port's number
 		case t.Type == intstr.String:
-			r.must(at+"targetPort", t.StrVal, validation.IsValidPortName(t.StrVal))
+			r.must(at+"targetPort", t.StrVal, validation.IsValidPortName(t.StrVal)...)
 		default:
-			r.must(at+"targetPort", t.String(), validation.IsValidPortNum(t.IntValue()))
+			r.must(at+"targetPort", t.String(), validation.IsValidPortNum(t.IntValue())...)
 		}
 		r.refuseAppProtocol(at, p.AppProtocol)
 		if p.NodePort != 0 && (spec.Type == corev1.ServiceTypeClusterIP || spec.Type == "") {
@@ -85,28 +82,21 @@ func (r *report) refuseFamilies(spec *corev1.ServiceSpec) {
 			r.refuseAddress(clusterIPField(spec, i), a)
 		}
 	}
-	if len(spec.ClusterIPs) > 1 && spec.ClusterIPs[0] == corev1.ClusterIPNone ||
-		len(spec.ClusterIPs) > 2 {
-		r.invalid("spec.clusterIPs", "", "may hold one address of each family, or None alone")
-	}
-	r.refuseFamilyPolicy(spec)
-}
-
-func (r *report) refuseFamilyPolicy(spec *corev1.ServiceSpec) {
 	policy := deref(spec.IPFamilyPolicy, corev1.IPFamilyPolicySingleStack)
-	switch policy {
-	case corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack:
-	case corev1.IPFamilyPolicySingleStack:
-		headless := spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0 &&
-			spec.IPFamilyPolicy == nil // RequireDualStack by default
-		if len(spec.ClusterIPs) == 2 || len(spec.IPFamilies) == 2 && !headless {
-			r.invalid("spec.ipFamilyPolicy", string(policy),
-				"must be PreferDualStack or RequireDualStack where there are two families")
-		}
-	default:
-		r.invalid("spec.ipFamilyPolicy", string(policy),
-			"must be SingleStack, PreferDualStack or RequireDualStack")
-	}
+	free := spec.ClusterIP == corev1.ClusterIPNone && len(spec.Selector) == 0 &&
+		spec.IPFamilyPolicy == nil // RequireDualStack by default
+	policies := []corev1.IPFamilyPolicy{corev1.IPFamilyPolicySingleStack,
+		corev1.IPFamilyPolicyPreferDualStack, corev1.IPFamilyPolicyRequireDualStack}
+	r.check(
+		rule{len(spec.ClusterIPs) > 2 ||
+			len(spec.ClusterIPs) == 2 && spec.ClusterIPs[0] == corev1.ClusterIPNone,
+			"spec.clusterIPs", "", "may hold one address of each family, or None alone"},
+		rule{!slices.Contains(policies, policy), "spec.ipFamilyPolicy", string(policy),
+			"must be SingleStack, PreferDualStack or RequireDualStack"},
+		rule{policy == corev1.IPFamilyPolicySingleStack &&
+			(len(spec.ClusterIPs) == 2 || len(spec.IPFamilies) == 2 && !free),
+			"spec.ipFamilyPolicy", string(policy),
+			"must be PreferDualStack or RequireDualStack where there are two families"})
 }
 
 // externallyAccessible is ExternallyAccessible of k8s.io/kubernetes/pkg/api/service.
@@ -122,23 +112,20 @@ func externallyAccessible(spec *corev1.ServiceSpec) bool {
 
 // refuseTraffic checks the traffic policies and the fields that depend on them.
 func (r *report) refuseTraffic(spec *corev1.ServiceSpec) {
-	if spec.ExternalTrafficPolicy != "" && !externallyAccessible(spec) {
-		r.must("spec.externalTrafficPolicy", string(spec.ExternalTrafficPolicy), []string{
-			"may only be given where spec.type is NodePort or LoadBalancer, or with external IPs"})
-	}
-	if spec.HealthCheckNodePort != 0 && (spec.Type != corev1.ServiceTypeLoadBalancer ||
-		spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal) {
-		r.must("spec.healthCheckNodePort", itoa(spec.HealthCheckNodePort), []string{
-			"may only be given where spec.type is LoadBalancer and spec.externalTrafficPolicy " +
-				"is Local"})
-	}
 	distributions := []string{corev1.ServiceTrafficDistributionPreferClose,
 		corev1.ServiceTrafficDistributionPreferSameZone,
 		corev1.ServiceTrafficDistributionPreferSameNode}
-	if d := spec.TrafficDistribution; d != nil && !slices.Contains(distributions, *d) {
-		r.invalid("spec.trafficDistribution", *d, "must be one of %s",
-			strings.Join(distributions, ", "))
-	}
+	distribution := deref(spec.TrafficDistribution, distributions[0])
+	r.check(
+		rule{spec.ExternalTrafficPolicy != "" && !externallyAccessible(spec),
+			"spec.externalTrafficPolicy", string(spec.ExternalTrafficPolicy),
+			"may only be given where spec.type is NodePort or LoadBalancer, or with external IPs"},
+		rule{spec.HealthCheckNodePort != 0 && (spec.Type != corev1.ServiceTypeLoadBalancer ||
+			spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal),
+			"spec.healthCheckNodePort", itoa(spec.HealthCheckNodePort), "may only be given where " +
+				"spec.type is LoadBalancer and spec.externalTrafficPolicy is Local"},
+		rule{!slices.Contains(distributions, distribution), "spec.trafficDistribution", distribution,
+			"must be one of " + strings.Join(distributions, ", ")})
 }
 
 // refuseLoadBalancer checks the fields that only load balancers may have.
@@ -160,42 +147,26 @@ func (r *report) refuseLoadBalancer(s *corev1.Service) {
 			r.invalid(at+"ipMode", string(mode), "must be VIP or Proxy")
 		}
 		if in.Hostname != "" {
-			r.must(at+"hostname", in.Hostname, validation.IsDNS1123Subdomain(in.Hostname))
+			r.must(at+"hostname", in.Hostname, validation.IsDNS1123Subdomain(in.Hostname)...)
 		}
 		if _, err := parseAddr(in.Hostname); err == nil {
-			r.must(at+"hostname", in.Hostname, []string{"must be a name, not an address"})
+			r.must(at+"hostname", in.Hostname, "must be a name, not an address")
 		}
 	}
 	if class := spec.LoadBalancerClass; class != nil {
-		r.must("spec.loadBalancerClass", *class, validation.IsQualifiedName(*class))
+		r.must("spec.loadBalancerClass", *class, validation.IsQualifiedName(*class)...)
 	}
 	if spec.Type == corev1.ServiceTypeLoadBalancer {
 		return
 	}
 	_, ranges := s.Annotations[corev1.AnnotationLoadBalancerSourceRangesKey]
-	for _, f := range []struct {
-		at    string
-		given bool
-	}{
-		{"spec.loadBalancerSourceRanges", len(spec.LoadBalancerSourceRanges) > 0},
-		{"metadata.annotations[" + corev1.AnnotationLoadBalancerSourceRangesKey + "]",
-			ranges && len(spec.LoadBalancerSourceRanges) == 0},
-		{"spec.allocateLoadBalancerNodePorts", spec.AllocateLoadBalancerNodePorts != nil},
-		{"spec.loadBalancerClass", spec.LoadBalancerClass != nil},
-		{"status.loadBalancer.ingress", len(ingress) > 0},
-	} {
-		if f.given {
-			r.must(f.at, "", []string{"may only be given where spec.type is LoadBalancer"})
-		}
-	}
-}
-
-// refuseTopology checks that the two names of one annotation do not contradict each other.
-func (r *report) refuseTopology(s *corev1.Service) {
-	mode, hasMode := s.Annotations[corev1.AnnotationTopologyMode]
-	hints, hasHints := s.Annotations[corev1.DeprecatedAnnotationTopologyAwareHints]
-	if hasMode && hasHints && mode != hints {
-		r.invalid("metadata.annotations["+corev1.AnnotationTopologyMode+"]", mode,
-			"must be the same as that of %s", corev1.DeprecatedAnnotationTopologyAwareHints)
-	}
+	const reason = "may only be given where spec.type is LoadBalancer"
+	r.check(
+		rule{len(spec.LoadBalancerSourceRanges) > 0, "spec.loadBalancerSourceRanges", "", reason},
+		rule{ranges && len(spec.LoadBalancerSourceRanges) == 0,
+			"metadata.annotations[" + corev1.AnnotationLoadBalancerSourceRangesKey + "]", "", reason},
+		rule{spec.AllocateLoadBalancerNodePorts != nil, "spec.allocateLoadBalancerNodePorts", "",
+			reason},
+		rule{spec.LoadBalancerClass != nil, "spec.loadBalancerClass", "", reason},
+		rule{len(ingress) > 0, "status.loadBalancer.ingress", "", reason})
 }
