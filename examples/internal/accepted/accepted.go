@@ -75,7 +75,8 @@ func (f *File) Run(ctx context.Context) error {
 	return nil
 }
 
-// write writes the newest definitions if they differ from the file's.
+// write writes the newest definitions if they differ from the file's. If that fails, they are
+// written the next time.
 func (f *File) write() error {
 	s := f.newest.Swap(nil)
 	if s == nil {
@@ -89,12 +90,16 @@ func (f *File) write() error {
 	if err != nil || bytes.Equal(data, f.written) {
 		return err
 	}
-	if err := os.MkdirAll(filepath.Dir(f.path), 0o700); err != nil {
-		return err
+	if err = os.MkdirAll(filepath.Dir(f.path), 0o700); err == nil {
+		err = os.WriteFile(f.path+".new", data, 0o600)
 	}
-	if err := os.WriteFile(f.path+".new", data, 0o600); err != nil {
+	if err == nil {
+		err = os.Rename(f.path+".new", f.path)
+	}
+	if err != nil {
+		f.newest.CompareAndSwap(nil, s) // unless newer ones came
 		return err
 	}
 	f.written = data
-	return os.Rename(f.path+".new", f.path)
+	return nil
 }

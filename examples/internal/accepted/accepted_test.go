@@ -49,3 +49,17 @@ func TestARefusedServiceStaysAsItWasOverRestarts(t *testing.T) {
 	require.NoError(t, os.WriteFile(f.path, []byte("{"), 0o600))
 	require.False(t, process(t, m, bad).Refused[0].Kept)
 }
+
+// What could not be written is written later, although nothing new was accepted.
+func TestAFailedWriteIsRepeated(t *testing.T) {
+	dir := t.TempDir() + "/made"
+	t.Setenv("RUNTIME_DIRECTORY", dir)
+	require.NoError(t, os.WriteFile(dir, nil, 0o600)) // no directory can be made there
+	f := Open("test", slog.New(slog.DiscardHandler))
+	f.Observe(t.Context(), dataplane.Applied{Result: &dataplane.Result{
+		Accepted: servicemodel.State{}.WithService(web(80))}})
+	require.Error(t, f.write())
+	require.NoError(t, os.Remove(dir))
+	require.NoError(t, f.write())
+	require.Equal(t, 1, f.Load().Len())
+}
