@@ -32,7 +32,6 @@ var (
 	ChooseScan   = chooseScan
 	Explain      = explain
 	CheckFlow    = checkFlow
-	AnyAddr      = anyAddr
 	ParseFlow    = parseFlow
 	AppendCreate = appendCreate
 )

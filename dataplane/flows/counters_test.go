@@ -1,9 +1,7 @@
 package flows_test
 
 import (
-	"context"
 	"errors"
-	"iter"
 	"net/netip"
 	"testing"
 
@@ -14,25 +12,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// listed is a table of flows. Reading it yields the flows and then an error.
-type listed struct {
-	flows []conntrack.Flow
-	err   error
-}
-
-func (l listed) Flows(context.Context, conntrack.Filter) iter.Seq2[conntrack.Flow, error] {
-	return func(yield func(conntrack.Flow, error) bool) {
-		for _, f := range l.flows {
-			if !yield(f, nil) {
-				return
-			}
-		}
-		if l.err != nil {
-			yield(conntrack.Flow{}, l.err)
-		}
-	}
-}
 
 func TestCountersOfFlows(t *testing.T) {
 	t.Parallel()
@@ -46,7 +25,7 @@ func TestCountersOfFlows(t *testing.T) {
 			ReplyCount:    conntrack.Count{Packets: out, Bytes: 50 * out}}
 	}
 	read := func(l ...conntrack.Flow) *counters.Reading {
-		return ok(flows.Counters{Table: listed{flows: l}}.Read(t.Context()))(t)
+		return ok(flows.Counters{Table: &fakeTable{flows: l}}.Read(t.Context()))(t)
 	}
 	pair := counters.Pair{Protocol: servicemodel.TCP, Dst: vip, Endpoint: pod}
 	r := read(flow(pod, 3, 2), flow(pod, 1, 0), flow(vip, 9, 9))
@@ -58,5 +37,5 @@ func TestCountersOfFlows(t *testing.T) {
 	require.True(t, r.OnlyConnections)
 
 	broken := errors.New("broken")
-	require.ErrorIs(t, errOf(flows.Counters{Table: listed{err: broken}}.Read(t.Context())), broken)
+	require.ErrorIs(t, errOf(flows.Counters{Table: &fakeTable{err: broken}}.Read(t.Context())), broken)
 }

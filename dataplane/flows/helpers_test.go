@@ -74,9 +74,16 @@ func (f *fakeTable) Flows(_ context.Context, filter conntrack.Filter) iter.Seq2[
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.dumps++
-	return conntrack.All(slices.DeleteFunc(slices.Clone(f.flows), func(fl conntrack.Flow) bool {
-		return !filter.Match(&fl)
-	})...)
+	return func(yield func(conntrack.Flow, error) bool) {
+		for fl, err := range conntrack.All(f.flows...) {
+			if filter.Match(&fl) && !yield(fl, err) {
+				return
+			}
+		}
+		if f.err != nil {
+			yield(conntrack.Flow{}, f.err)
+		}
+	}
 }
 
 func (f *fakeTable) fail(err error) {

@@ -158,20 +158,19 @@ func (t *Tracer) next(ctx context.Context) (*Trace, error) {
 	}()
 	for !f.done() {
 		ours, err := t.receive(&f)
-		if ended := wait.Ended(ctx); ended != nil {
-			return nil, ended
+		if ours && err == nil {
+			err = t.listener.SetDeadline(time.Now().Add(t.patience))
 		}
-		switch {
+		// ctx may have ended before this deadline was set.
+		switch ended := wait.Ended(ctx); {
+		case ended != nil:
+			return nil, ended
 		case errors.Is(err, os.ErrDeadlineExceeded):
 			return t.finish(ctx, &f)
 		case err == rawnl.ErrOverflow:
 			return nil, errors.New("there were more events than could be read")
 		case err != nil:
 			return nil, err
-		case ours:
-			if err := t.listener.SetDeadline(time.Now().Add(t.patience)); err != nil {
-				return nil, err
-			}
 		}
 	}
 	return t.finish(ctx, &f)

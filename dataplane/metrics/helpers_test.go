@@ -103,8 +103,8 @@ func (f *fakeConntrack) NodeAddrs([]netip.Prefix) ([]netip.Addr, error) { return
 func (f *fakeConntrack) Flows(context.Context, conntrack.Filter) iter.Seq2[conntrack.Flow, error] {
 	f.dumped++
 	return func(yield func(conntrack.Flow, error) bool) {
-		for i := range f.flows {
-			if !yield(f.flows[i], nil) {
+		for fl, err := range conntrack.All(f.flows...) {
+			if !yield(fl, err) {
 				return
 			}
 		}
