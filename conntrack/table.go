@@ -1,6 +1,7 @@
 package conntrack
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -35,9 +36,7 @@ type Table struct {
 // Open opens the conntrack table of a network namespace. Reading and changing the table needs
 // CAP_NET_ADMIN in the user namespace that owns it.
 func Open(cfg *Config) (*Table, error) {
-	if cfg == nil {
-		cfg = &Config{}
-	}
+	cfg = cmp.Or(cfg, &Config{})
 	ns, err := threadns.OpenAt(cfg.NetNS, cfg.NetNSPath)
 	if err != nil {
 		return nil, fmt.Errorf("open the conntrack table: %w", explain(err))

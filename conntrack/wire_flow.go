@@ -16,69 +16,52 @@ var errUnwanted = errors.New("unwanted")
 // overwrites all of f. The kernel writes Protocol and Original first. As soon as they are known,
 // wants decides about the flow. If wants rejects it, parseFlow returns errUnwanted. This saves most
 // of the cost of a search for few flows among many.
-func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) error {
+func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) (err error) {
 	*f = Flow{}
-	p := flowParser{f: f}
+	var reply Protocol // the protocol in the reply tuple
+	var zone uint16    // the zone of both directions, 0 if each has its own
 	it := rawnl.Attrs(attrs)
-	for it.Next() {
-		if it.Type() == attrTupleOrig {
-			var err error
-			if f.Original, f.Protocol, err = parseTuple(it.Nest()); err != nil {
-				return fmt.Errorf("parse flow: %w", err)
-			}
-			if !wants(f) {
+	for err == nil && it.Next() {
+		switch it.Type() {
+		case attrTupleOrig:
+			if f.Original, f.Protocol, err = parseTuple(it.Nest()); err == nil && !wants(f) {
 				return errUnwanted
 			}
-		} else if err := p.parse(&it); err != nil {
-			return fmt.Errorf("parse flow: %w", err)
+		case attrTupleReply:
+			f.Reply, reply, err = parseTuple(it.Nest())
+		case attrStatus:
+			f.Status = Status(it.U32())
+		case attrProtoInfo:
+			err = f.parseProtoInfo(it.Nest())
+		case attrTimeout:
+			f.Timeout = time.Duration(it.U32()) * time.Second
+		case attrMark:
+			f.Mark = it.U32()
+		case attrCountersOrig:
+			f.OriginalCount, err = parseCount(it.Nest())
+		case attrCountersReply:
+			f.ReplyCount, err = parseCount(it.Nest())
+		case attrID:
+			f.ID = it.U32()
+		case attrZone:
+			zone = it.U16()
+		case attrTimestamp:
+			err = f.parseTimes(it.Nest())
 		}
 	}
-	if err := it.Err(); err != nil {
+	if err == nil {
+		err = it.Err()
+	}
+	if err == nil && (!f.Original.Src.IsValid() || !f.Reply.Src.IsValid() || f.Protocol != reply) {
+		err = fmt.Errorf("%w: its two directions do not belong together", rawnl.ErrMalformed)
+	}
+	if err != nil {
 		return fmt.Errorf("parse flow: %w", err)
 	}
-	if !f.Original.Src.IsValid() || !f.Reply.Src.IsValid() || f.Protocol != p.reply {
-		return fmt.Errorf("parse flow: %w: its two directions do not belong together",
-			rawnl.ErrMalformed)
-	}
-	if p.zone != 0 {
-		f.Original.Zone, f.Reply.Zone = p.zone, p.zone
+	if zone != 0 {
+		f.Original.Zone, f.Reply.Zone = zone, zone
 	}
 	return nil
-}
-
-// flowParser parses the attributes after the original tuple.
-type flowParser struct {
-	f     *Flow
-	reply Protocol // the protocol in the reply tuple
-	zone  uint16   // the zone of both directions, 0 if each has its own
-}
-
-// parse parses one attribute.
-func (p *flowParser) parse(it *rawnl.AttrIter) (err error) {
-	f := p.f
-	switch it.Type() {
-	case attrTupleReply:
-		f.Reply, p.reply, err = parseTuple(it.Nest())
-	case attrStatus:
-		f.Status = Status(it.U32())
-	case attrProtoInfo:
-		err = f.parseProtoInfo(it.Nest())
-	case attrTimeout:
-		f.Timeout = time.Duration(it.U32()) * time.Second
-	case attrMark:
-		f.Mark = it.U32()
-	case attrCountersOrig:
-		f.OriginalCount, err = parseCount(it.Nest())
-	case attrCountersReply:
-		f.ReplyCount, err = parseCount(it.Nest())
-	case attrID:
-		f.ID = it.U32()
-	case attrZone:
-		p.zone = it.U16()
-	case attrTimestamp:
-		err = f.parseTimes(it.Nest())
-	}
-	return err
 }
 
 // appendDelete appends a request to delete f and no other flow. The kernel finds the flow by its

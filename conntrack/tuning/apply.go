@@ -1,6 +1,7 @@
 package tuning
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,9 +26,7 @@ func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error
 	if t == nil {
 		return nil, errors.New("plan the conntrack tuning: no conntrack table")
 	}
-	if want == nil {
-		want = &Config{}
-	}
+	want = cmp.Or(want, &Config{})
 	// The settings exist once conntrack is loaded, and a request loads its module.
 	if _, err := t.Usage(ctx); err != nil {
 		return nil, fmt.Errorf("plan the conntrack tuning: %w", err)

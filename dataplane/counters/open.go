@@ -1,6 +1,7 @@
 package counters
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,18 +23,13 @@ type Counters struct {
 // Open opens the counters, and leaves them on or off as they are. It needs CAP_NET_ADMIN, and
 // CAP_SYS_ADMIN for another network namespace. Errors match the sentinels of package dataplane.
 func Open(cfg *Config) (*Counters, error) {
-	if cfg == nil {
-		cfg = &Config{}
-	}
+	cfg = cmp.Or(cfg, &Config{})
 	fd, release, err := threadns.At(cfg.NetNS, cfg.NetNSPath)
 	if err != nil {
 		return nil, fmt.Errorf("counters: open: %w", err)
 	}
 	defer release()
-	c := &Counters{table: cfg.Table, size: setSize}
-	if c.table == "" {
-		c.table = defaultTable
-	}
+	c := &Counters{table: cmp.Or(cfg.Table, defaultTable), size: setSize}
 	if c.conn, err = rawnl.Dial(&rawnl.Config{NetNS: fd}); err != nil {
 		return nil, fmt.Errorf("counters: open: %w",
 			nft.Explain(err, nil, nft.Running()))

@@ -104,13 +104,10 @@ func New(t Table, cfg *Config) (*Keeper, error) {
 		return nil, errors.New("keep flows: no conntrack table")
 	}
 	k := &Keeper{
-		table: t, log: slog.New(slog.DiscardHandler),
+		table: t, cfg: *cmp.Or(cfg, &Config{}), log: slog.New(slog.DiscardHandler),
 		departed: map[servicemodel.FrontendKey]departures{},
 		due:      map[servicemodel.FrontendKey]*search{},
 		echoes:   map[servicemodel.FrontendKey][]time.Time{},
-	}
-	if cfg != nil {
-		k.cfg = *cfg
 	}
 	if k.cfg.Logger != nil {
 		k.log = k.cfg.Logger

@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -94,10 +95,8 @@ func (e *ListenError) Unwrap() error { return e.Err }
 
 // NewNodePorts returns a server without any port yet.
 func NewNodePorts(cfg *NodePortsConfig) *NodePorts {
-	p := &NodePorts{servers: map[listenOn]*portServer{}, conns: serve.NewLimit(maxConns)}
-	if cfg != nil {
-		p.cfg = *cfg
-	}
+	p := &NodePorts{cfg: *cmp.Or(cfg, &NodePortsConfig{}), servers: map[listenOn]*portServer{},
+		conns: serve.NewLimit(maxConns)}
 	if p.cfg.Healthy == nil {
 		p.cfg.Healthy = func() bool { return true }
 	}

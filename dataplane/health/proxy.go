@@ -1,6 +1,7 @@
 package health
 
 import (
+	"cmp"
 	"encoding/json"
 	"net/http"
 	"time"
@@ -40,16 +41,9 @@ type Proxy struct {
 // NewProxy returns the health of a proxy that runs the engine. A nil engine counts as one that does
 // nothing.
 func NewProxy(e *dataplane.Engine, cfg *ProxyConfig) *Proxy {
-	if e == nil {
-		e = new(dataplane.Engine)
-	}
-	p := &Proxy{engine: e, started: time.Now()}
-	if cfg != nil {
-		p.cfg = *cfg
-	}
-	if p.cfg.Timeout == 0 {
-		p.cfg.Timeout = time.Minute
-	}
+	p := &Proxy{engine: cmp.Or(e, new(dataplane.Engine)), cfg: *cmp.Or(cfg, &ProxyConfig{}),
+		started: time.Now()}
+	p.cfg.Timeout = cmp.Or(p.cfg.Timeout, time.Minute)
 	if p.cfg.Eligible == nil {
 		p.cfg.Eligible = func() bool { return true }
 	}

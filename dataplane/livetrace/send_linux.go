@@ -1,6 +1,7 @@
 package livetrace
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,10 +28,7 @@ func Send(ctx context.Context, cfg *Config) (*Trace, error) {
 }
 
 func send(ctx context.Context, cfg *Config) (*Trace, error) {
-	var c Config
-	if cfg != nil {
-		c = *cfg
-	}
+	c := *cmp.Or(cfg, &Config{})
 	kind := unix.SOCK_STREAM
 	switch {
 	case c.Filter.InInterface != "":

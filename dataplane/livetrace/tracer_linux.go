@@ -52,9 +52,7 @@ func Open(ctx context.Context, cfg *Config) (*Tracer, error) {
 }
 
 func open(ctx context.Context, cfg *Config) (*Tracer, error) {
-	if cfg == nil {
-		cfg = &Config{} // which is refused: it names no destination
-	}
+	cfg = cmp.Or(cfg, &Config{}) // which is refused: it names no destination
 	if err := cfg.Filter.check(); err != nil {
 		return nil, err
 	}

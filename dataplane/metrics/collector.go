@@ -1,6 +1,7 @@
 package metrics
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"net/netip"
@@ -94,19 +95,12 @@ type Collector struct {
 // engine's first apply, because it does not count earlier events. A nil engine counts as one that
 // does nothing.
 func New(e *dataplane.Engine, cfg *Config) *Collector {
-	if e == nil {
-		e = new(dataplane.Engine)
-	}
-	c := &Collector{engine: e}
-	if cfg != nil {
-		c.cfg = *cfg
-	}
+	e = cmp.Or(e, new(dataplane.Engine))
+	c := &Collector{engine: e, cfg: *cmp.Or(cfg, &Config{})}
 	if c.cfg.Families == nil {
 		c.cfg.Families = []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6}
 	}
-	if c.cfg.Timeout == 0 {
-		c.cfg.Timeout = 5 * time.Second
-	}
+	c.cfg.Timeout = cmp.Or(c.cfg.Timeout, 5*time.Second)
 	c.proxy, c.own = newProxyMetrics(&c.maker, c.cfg.Families), newOwnMetrics(&c.maker)
 	s := e.Status()
 	c.begun, c.asked = s.Totals.Applies > 0, s.State

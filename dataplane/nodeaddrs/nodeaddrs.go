@@ -13,6 +13,7 @@
 package nodeaddrs
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net/netip"
@@ -56,9 +57,7 @@ var _ dataplane.NodeSource = (*Source)(nil)
 
 // New opens a source. If this is not Linux, the error matches errors.ErrUnsupported.
 func New(cfg *Config) (*Source, error) {
-	if cfg == nil {
-		cfg = &Config{}
-	}
+	cfg = cmp.Or(cfg, &Config{})
 	s := &Source{except: slices.Clone(cfg.Except)}
 	if err := s.kernel.open(cfg); err != nil {
 		return nil, fmt.Errorf("follow the addresses of the node: %w", err)

@@ -1,6 +1,7 @@
 package page
 
 import (
+	"cmp"
 	"context"
 	"iter"
 	"net"
@@ -67,23 +68,16 @@ type Page struct {
 // New returns the page of an engine. The page does not have the engine's earlier events. A nil
 // engine counts as one that does nothing.
 func New(e *dataplane.Engine, cfg *Config) *Page {
-	if e == nil {
-		e = new(dataplane.Engine)
-	}
-	p := &Page{engine: e, mux: http.NewServeMux(), turn: make(chan struct{}, 1)}
-	if cfg != nil {
-		p.cfg = *cfg
-	}
+	e = cmp.Or(e, new(dataplane.Engine))
+	p := &Page{engine: e, cfg: *cmp.Or(cfg, &Config{}), mux: http.NewServeMux(),
+		turn: make(chan struct{}, 1)}
 	if p.cfg.Addresses == nil {
 		p.cfg.Addresses = serve.HostAddrs
 	}
 	if p.cfg.Problems == nil {
 		p.cfg.Problems = func() []string { return nil }
 	}
-	if p.cfg.Recent == 0 {
-		p.cfg.Recent = 100
-	}
-	p.recent = &ring{size: p.cfg.Recent}
+	p.recent = &ring{size: cmp.Or(p.cfg.Recent, 100)}
 	p.close = e.Subscribe(p.recent.observe)
 	p.routes()
 	return p
