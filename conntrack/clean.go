@@ -131,31 +131,27 @@ func (c *cleaning) run(ctx context.Context) error {
 	if _, err := wait.PacketsOf(ctx).Wait(ctx); err != nil {
 		return err
 	}
-	requests, err := c.requests(ctx)
-	if err != nil {
-		return err
+	how := c.opts.scan
+	if how == scanAuto {
+		usage, err := c.table.usage(ctx)
+		if err != nil {
+			return err
+		}
+		how = chooseScan(int(usage.Count), len(c.matcher.dumps(scanNarrow)))
+	}
+	requests := c.matcher.dumps(how)
+	wants := func(f *Flow) bool {
+		c.result.Seen++
+		return c.matcher.mayBeStale(f)
 	}
 	for attempt := 1; ; attempt++ {
 		c.result.Dumps += len(requests)
-		err := c.table.scan(ctx, requests, c.wants, func(f *Flow) error { return c.take(ctx, f) })
+		err := c.table.scan(ctx, requests, wants, func(f *Flow) error { return c.take(ctx, f) })
 		err = errors.Join(err, c.flush(ctx))
 		if !errors.Is(explain(err), ErrInterrupted) || attempt == cleanAttempts {
 			return err
 		}
 	}
-}
-
-// requests returns the requests of a pass.
-func (c *cleaning) requests(ctx context.Context) ([]dumpRequest, error) {
-	scan := c.opts.scan
-	if scan == scanAuto {
-		usage, err := c.table.usage(ctx)
-		if err != nil {
-			return nil, err
-		}
-		scan = chooseScan(int(usage.Count), len(c.matcher.dumps(scanNarrow)))
-	}
-	return c.matcher.dumps(scan), nil
 }
 
 // chooseScan chooses the scan of a table with so many flows, if scanNarrow takes so many requests.
@@ -168,11 +164,6 @@ func chooseScan(flows, narrow int) scan {
 		return scanAll
 	}
 	return scanProtocol
-}
-
-func (c *cleaning) wants(f *Flow) bool {
-	c.result.Seen++
-	return c.matcher.mayBeStale(f)
 }
 
 // take adds a stale flow to one of the lists. It flushes full lists.

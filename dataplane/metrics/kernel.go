@@ -19,22 +19,26 @@ func (c *Collector) askKernel(s *dataplane.Status) {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), c.cfg.Timeout)
 	defer cancel()
-	c.own.askUsage(ctx, c.cfg.Conntrack)
-	if c.cfg.Connections {
-		c.own.askConnections(ctx, c.cfg.Conntrack, s.Held)
+	m, table := c.own, c.cfg.Conntrack
+	if errs := m.scrapeErrors.WithLabelValues("conntrack"); m.askUsage(ctx, table) != nil {
+		errs.Inc()
 	}
-	if c.cfg.Counters != nil {
-		c.own.askCounters(ctx, c.cfg.Conntrack, c.cfg.Counters, s.Held)
+	if c.cfg.Connections {
+		errs := m.scrapeErrors.WithLabelValues("connections")
+		if m.askConnections(ctx, table, s.Held) != nil {
+			errs.Inc()
+		}
+	}
+	if c.cfg.Counters != nil && m.askCounters(ctx, table, c.cfg.Counters, s.Held) != nil {
+		m.scrapeErrors.WithLabelValues("counters").Inc()
 	}
 }
 
 // askUsage asks how full the table of connections is.
-func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) {
-	errs := m.scrapeErrors.WithLabelValues("conntrack")
+func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) error {
 	u, err := t.Usage(ctx)
 	if err != nil {
-		errs.Inc()
-		return
+		return err
 	}
 	m.conntrackCount.set(float64(u.Count))
 	m.conntrackMax.set(float64(u.Max))
@@ -45,19 +49,32 @@ func (m *ownMetrics) askUsage(ctx context.Context, t Conntrack) {
 	} {
 		m.conntrackEvents.set(float64(n), event)
 	}
+	return nil
 }
 
-// askConnections counts the flows of each service that the kernel holds.
-func (m *ownMetrics) askConnections(ctx context.Context, t Conntrack, held *servicemodel.Table) {
-	errs := m.scrapeErrors.WithLabelValues("connections")
-	counts, err := countFlows(ctx, t, held)
-	if err != nil {
-		errs.Inc()
-		return
+// askConnections counts the flows that were sent to each service that the kernel holds.
+func (m *ownMetrics) askConnections(ctx context.Context, t Conntrack,
+	held *servicemodel.Table) error {
+	var node []netip.Addr
+	if ranges := held.Rules().NodePorts; len(ranges) > 0 {
+		var err error
+		if node, err = t.NodeAddrs(ranges); err != nil {
+			return err
+		}
+	}
+	index, counts := flows.NewIndex(held, node), map[servicemodel.Name]int{}
+	for f, err := range t.Flows(ctx, conntrack.Filter{}) {
+		if err != nil {
+			return err
+		}
+		if frontend := index.Frontend(&f); frontend != nil {
+			counts[frontend.Service.Name]++
+		}
 	}
 	for name, n := range counts {
 		m.connections.set(float64(n), name.Namespace, name.Name)
 	}
+	return nil
 }
 
 // everywhere are the ranges of all addresses.
@@ -66,10 +83,9 @@ var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
 
 // askCounters reads the counters of each service in the kernel since the first scrape.
 func (m *ownMetrics) askCounters(ctx context.Context, t Conntrack, from counters.Source,
-	held *servicemodel.Table) {
+	held *servicemodel.Table) error {
 	if err := m.had.update(ctx, t, from, held); err != nil {
-		m.scrapeErrors.WithLabelValues("counters").Inc()
-		return
+		return err
 	}
 	for name, v := range m.had.services {
 		m.serviceConnections.set(float64(v.Connections), name.Namespace, name.Name)
@@ -78,6 +94,7 @@ func (m *ownMetrics) askCounters(ctx context.Context, t Conntrack, from counters
 		m.serviceBytes.set(float64(v.BytesIn), name.Namespace, name.Name, "in")
 		m.serviceBytes.set(float64(v.BytesOut), name.Namespace, name.Name, "out")
 	}
+	return nil
 }
 
 // history adds up the growth between readings, because the sum of a reading may fall: a service
@@ -141,26 +158,4 @@ func growth(before, now map[counters.Pair]counters.Values) map[counters.Pair]cou
 		}
 	}
 	return grown
-}
-
-// countFlows counts the flows that were sent to each service of a table.
-func countFlows(ctx context.Context, t Conntrack, held *servicemodel.Table) (
-	map[servicemodel.Name]int, error) {
-	var node []netip.Addr
-	if ranges := held.Rules().NodePorts; len(ranges) > 0 {
-		var err error
-		if node, err = t.NodeAddrs(ranges); err != nil {
-			return nil, err
-		}
-	}
-	index, counts := flows.NewIndex(held, node), map[servicemodel.Name]int{}
-	for f, err := range t.Flows(ctx, conntrack.Filter{}) {
-		if err != nil {
-			return nil, err
-		}
-		if frontend := index.Frontend(&f); frontend != nil {
-			counts[frontend.Service.Name]++
-		}
-	}
-	return counts, nil
 }
