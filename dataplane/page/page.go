@@ -7,6 +7,7 @@ import (
 	"net"
 	"net/http"
 	"net/netip"
+	"strings"
 	"sync"
 
 	"github.com/kernlb/kernlb/conntrack"
@@ -135,7 +136,7 @@ func Loopback(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		host, _, err := net.SplitHostPort(r.Host)
 		if err != nil {
-			host = r.Host
+			host = strings.Trim(r.Host, "[]") // without a port
 		}
 		addr, err := netip.ParseAddr(host)
 		if host != "localhost" && (err != nil || !addr.IsLoopback()) {
