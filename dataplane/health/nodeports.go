@@ -145,16 +145,11 @@ func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 func (p *NodePorts) open(ctx context.Context) error {
 	var errs []error
 	for on, count := range p.want {
-		s := p.servers[on]
-		if s == nil {
-			var err error
-			if s, err = p.listen(ctx, on); err != nil {
-				errs = append(errs, &ListenError{Service: on.service, Addr: on.addr, Err: err})
-				continue
-			}
-			p.servers[on] = s
+		if s := p.servers[on]; s != nil {
+			s.count.Store(int64(count))
+		} else if err := p.listen(ctx, on, count); err != nil {
+			errs = append(errs, &ListenError{Service: on.service, Addr: on.addr, Err: err})
 		}
-		s.count.Store(int64(count))
 	}
 	if p.retry != nil {
 		p.retry.Stop()
@@ -225,22 +220,24 @@ func interfaceAddrs() ([]netip.Addr, error) {
 	return slices.DeleteFunc(all, netip.Addr.IsLinkLocalUnicast), err
 }
 
-// listen opens a port and serves it.
-func (p *NodePorts) listen(ctx context.Context, on listenOn) (*portServer, error) {
+// listen opens a port and serves it. From its first answer on, it reports the count.
+func (p *NodePorts) listen(ctx context.Context, on listenOn, count int) error {
 	network := "tcp4"
 	if on.addr.Addr().Is6() {
 		network = "tcp6"
 	}
 	l, err := p.cfg.Listen(ctx, network, on.addr.String())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	s := &portServer{listener: l}
+	s.count.Store(int64(count))
+	p.servers[on] = s
 	s.http = serve.Server(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
 		p.answer(w, on.service, int(s.count.Load()))
 	}))
 	p.serving.Go(func() { _ = s.http.Serve(p.conns.Listener(l)) }) // ends with Close
-	return s, nil
+	return nil
 }
 
 // answer writes the answer of kube-proxy 1.36 (pkg/proxy/healthcheck/service_health.go), for any

@@ -122,7 +122,7 @@ func (d *reading) readRules(ctx context.Context, conn *rawnl.Conn, t place) erro
 }
 
 // dropsFrom returns the rules that drop in a chain and in the chains to which it leads, each chain
-// once, in the order in which packets meet them.
+// once, before the chains to which it leads.
 func (d *reading) dropsFrom(at place) (l []Rule) {
 	seen, next := map[place]bool{}, []place{at}
 	for len(next) > 0 {
