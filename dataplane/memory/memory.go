@@ -173,7 +173,7 @@ func (m *Backend) Observe(
 	defer m.mu.Unlock()
 	m.kernel.mu.Lock()
 	defer m.kernel.mu.Unlock()
-	t, err := contents(m.kernel.table)
+	t, err := servicemodel.NewTable(nocopy.Of(m.kernel.table).Contents())
 	if err != nil {
 		return nil, fmt.Errorf("memory: observe: %w", err)
 	}
@@ -304,11 +304,6 @@ func (m *Backend) Close() error {
 	defer m.mu.Unlock()
 	m.closed = m.closed || err == nil
 	return err
-}
-
-// contents returns t without the parts that no kernel holds.
-func contents(t *servicemodel.Table) (*servicemodel.Table, error) {
-	return servicemodel.NewTable(nocopy.Of(t).Contents())
 }
 
 // within returns the frontends and pools of t that want has, too, by their identity.

@@ -50,28 +50,33 @@ func exported(t *testing.T, p *build.Package) []string {
 			decl))
 		out = append(out, b.String())
 	}
-	values := func(l []*doc.Value) {
+	walk(d, func(l []*doc.Value) {
 		for _, v := range l {
 			add(v.Decl)
 		}
-	}
-	functions := func(l []*doc.Func) {
+	}, func(l []*doc.Func, _ string) {
 		for _, f := range l {
 			f.Decl.Body = nil
 			add(f.Decl)
 		}
-	}
+	}, func(typ *doc.Type) { add(typ.Decl) })
+	return out
+}
+
+// walk visits the declarations of a package in the order of go doc. prefix is the type of methods,
+// with a dot.
+func walk(d *doc.Package, values func([]*doc.Value), functions func(l []*doc.Func, prefix string),
+	declared func(*doc.Type)) {
 	values(d.Consts)
 	values(d.Vars)
-	functions(d.Funcs)
+	functions(d.Funcs, "")
 	for _, typ := range d.Types {
-		add(typ.Decl)
+		declared(typ)
 		values(typ.Consts)
 		values(typ.Vars)
-		functions(typ.Funcs)
-		functions(typ.Methods)
+		functions(typ.Funcs, "")
+		functions(typ.Methods, typ.Name+".")
 	}
-	return out
 }
 
 // documented parses a package.

@@ -84,7 +84,7 @@ func identifiers(t *testing.T, p *build.Package) (out []identifier) {
 		out = append(out, identifier{name, synopsis,
 			p.ImportPath + "/" + filepath.Base(set.Position(at).Filename)})
 	}
-	values := func(l []*doc.Value) {
+	walk(d, func(l []*doc.Value) {
 		for _, v := range l {
 			for _, spec := range v.Decl.Specs {
 				s := spec.(*ast.ValueSpec)
@@ -95,21 +95,14 @@ func identifiers(t *testing.T, p *build.Package) (out []identifier) {
 				}
 			}
 		}
-	}
-	functions := func(l []*doc.Func, prefix string) {
+	}, func(l []*doc.Func, prefix string) {
 		for _, f := range l {
 			add(prefix+f.Name, f.Decl.Pos(), f.Doc)
 		}
-	}
-	values(append(d.Consts, d.Vars...))
-	functions(d.Funcs, "")
-	for _, typ := range d.Types {
+	}, func(typ *doc.Type) {
 		spec := typ.Decl.Specs[0].(*ast.TypeSpec)
 		add(typ.Name, typ.Decl.Pos(), typ.Doc, spec.Comment.Text())
-		values(append(typ.Consts, typ.Vars...))
-		functions(typ.Funcs, "")
-		functions(typ.Methods, typ.Name+".")
-	}
+	})
 	return out
 }
 

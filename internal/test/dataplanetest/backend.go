@@ -4,6 +4,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
 // Backend is a backend under test.
@@ -36,9 +37,10 @@ type Backend struct {
 	Proxy bool
 }
 
-// need skips a test where the backend cannot run.
+// need skips a test where the backend, or a network, cannot be.
 func (b *Backend) need(t *testing.T) {
 	t.Helper()
+	netnstest.Require(t)
 	if b.Require != nil {
 		b.Require(t)
 	}

@@ -36,7 +36,6 @@ const switchedEach = 8
 // engine repairs exactly that.
 func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 	under.need(t)
-	netnstest.Require(t)
 	network := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
 	t.Cleanup(func() { network.Close() })
 	node := network.Node.NS.Fd()

@@ -12,7 +12,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -85,7 +84,6 @@ END`
 // only.
 func Lacking(t *testing.T, under Backend) {
 	under.need(t)
-	netnstest.Require(t)
 	for _, l := range lacks {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()

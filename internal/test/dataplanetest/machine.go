@@ -43,7 +43,6 @@ func errOf[T any](_ T, err error) error { return err }
 func (b *Backend) namespace(t *testing.T) *netnstest.NS {
 	t.Helper()
 	b.need(t)
-	netnstest.Require(t)
 	ns := ok(netnstest.NewNS(t.Name()))(t)
 	t.Cleanup(func() { ns.Close() })
 	return ns
@@ -53,7 +52,6 @@ func (b *Backend) namespace(t *testing.T) *netnstest.NS {
 func (b *Backend) network(t *testing.T) *world {
 	t.Helper()
 	b.need(t)
-	netnstest.Require(t)
 	w := newWorld(t, *b, Options{})
 	t.Cleanup(w.close)
 	return w

@@ -153,19 +153,18 @@ func (r *random) probe(t *servicemodel.Table) netnstest.Probe {
 // between such pods do not pass this node.
 func (r *random) from(to netip.Addr) *netnstest.Host {
 	hosts := slices.Concat(r.w.Pods, r.w.Outside, []*netnstest.Host{r.w.Node})
-	for {
-		h := hosts[r.rng.IntN(len(hosts))]
-		if h.IPv4 != to && h.IPv6 != to {
-			return h
-		}
-	}
+	return pick(r, hosts, func(h *netnstest.Host) bool { return h.IPv4 != to && h.IPv6 != to })
 }
 
 func (r *random) nodeAddr(like netip.Addr) netip.Addr {
+	return pick(r, r.w.NodeAddrs(), func(a netip.Addr) bool { return a.Is4() == like.Is4() })
+}
+
+// pick picks one for which may returns true.
+func pick[T any](r *random, from []T, may func(T) bool) T {
 	for {
-		a := r.w.NodeAddrs()[r.rng.IntN(len(r.w.NodeAddrs()))]
-		if a.Is4() == like.Is4() {
-			return a
+		if v := from[r.rng.IntN(len(from))]; may(v) {
+			return v
 		}
 	}
 }

@@ -5,7 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -108,7 +107,6 @@ func Run(t *testing.T, under Backend) {
 // answers as "pod1/8080".
 func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
 	under.need(t)
-	netnstest.Require(t)
 	ws := newWorlds(t, under)
 	for _, s := range scenarios {
 		if !under.asks(&s) {

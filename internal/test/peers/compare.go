@@ -69,15 +69,6 @@ type comparison struct {
 	kinds map[string][]string
 }
 
-// ignoreEnd drops the error of a process that was ended because ctx ended, which is an error
-// already.
-func ignoreEnd(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
-		return nil
-	}
-	return err
-}
-
 // side is one of the two peers, in its own network.
 type side struct {
 	cluster *netnstest.Cluster
@@ -124,7 +115,12 @@ func (c *comparison) run(ctx context.Context, told bool) (err error) {
 		if sides[i], err = newSide(ctx, name, told); err != nil {
 			return err
 		}
-		defer func() { err = errors.Join(err, ignoreEnd(ctx, sides[i].close())) }()
+		defer func() {
+			// if ctx has ended, which is an error already, it ended the processes
+			if closing := sides[i].close(); ctx.Err() == nil {
+				err = errors.Join(err, closing)
+			}
+		}()
 	}
 	for _, sc := range scenarios(sides[0].cluster) {
 		if sc.told != told || !c.only.MatchString(sc.name) {

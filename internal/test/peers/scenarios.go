@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 
@@ -145,10 +146,18 @@ func newScenario(c *netnstest.Cluster, told bool, p policy, where layout) scenar
 	p.edit(&s.Spec)
 	var eps []endpoint
 	for _, h := range c.Hosts() {
-		for _, wanted := range where.hosts {
-			if h.Name == wanted {
-				eps = append(eps, endpointsOn(h, where.edit)...)
+		if !slices.Contains(where.hosts, h.Name) {
+			continue
+		}
+		for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
+			e := endpoint{addr: a, node: "other", ready: true, serving: true}
+			if strings.HasPrefix(h.Name, "pod") {
+				e.node = serve.NodeName
 			}
+			if where.edit != nil {
+				where.edit(&e)
+			}
+			eps = append(eps, e)
 		}
 	}
 	sc := scenario{name: fmt.Sprintf("%s, %s, %s", p.name, where.name, pods), told: told,
@@ -162,21 +171,6 @@ func newScenario(c *netnstest.Cluster, told bool, p policy, where layout) scenar
 		sc.checks = slices.DeleteFunc(sc.checks, func(c check) bool { return c.from == "pod2" })
 	}
 	return sc
-}
-
-func endpointsOn(h *netnstest.Host, edit func(*endpoint)) []endpoint {
-	var l []endpoint
-	for _, a := range []netip.Addr{h.IPv4, h.IPv6} {
-		e := endpoint{addr: a, node: "other", ready: true, serving: true}
-		if h.Name[0] == 'p' {
-			e.node = serve.NodeName
-		}
-		if edit != nil {
-			edit(&e)
-		}
-		l = append(l, e)
-	}
-	return l
 }
 
 // checks are all ways to the service: pod2 is an endpoint itself in some layouts.
