@@ -9,6 +9,7 @@ import (
 	"net/netip"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -179,18 +180,14 @@ func (c *Conns) Close() error {
 
 // inParallel calls f for 0 to n-1, a limited number at a time.
 func inParallel(n int, f func(i int)) {
-	next := make(chan int)
+	var begun atomic.Int64
 	var workers sync.WaitGroup
 	for range min(probesAtOnce, n) {
 		workers.Go(func() {
-			for i := range next {
-				f(i)
+			for i := int(begun.Add(1)); i <= n; i = int(begun.Add(1)) {
+				f(i - 1)
 			}
 		})
 	}
-	for i := range n {
-		next <- i
-	}
-	close(next)
 	workers.Wait()
 }

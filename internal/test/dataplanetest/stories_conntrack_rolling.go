@@ -42,13 +42,13 @@ func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		var udp streams
-		var tcp []*caller
 		for i := range uint16(rollClients) {
 			from, to := []string{"pod1", "outside1"}[i%2],
 				netip.AddrPortFrom(clusterIP[i/2%2], flowPort)
 			s := w.stream(t, from, streamPort+i, to)
 			s.patience = rollPatience
-			udp, tcp = append(udp, s), append(tcp, r.call(ctx, from, to))
+			udp = append(udp, s)
+			r.calls.Go(func() { r.call(ctx, from, to) })
 		}
 		udp.start()
 		changes, applies := r.roll(ctx, keeper.Totals)
@@ -56,7 +56,7 @@ func rolling(p servicemodel.ConnectionPolicy) func(t *testing.T, w *world) {
 		cancel()
 		r.calls.Wait()
 		t.Logf("%s: %d changes in %d applies; flows: %+v", p, changes, applies, keeper.Totals())
-		r.report(udp, tcp, keeper.Totals().Misdirected-keeper.Totals().Reset)
+		r.report(udp, keeper.Totals().Misdirected-keeper.Totals().Reset)
 	}
 }
 
@@ -76,6 +76,21 @@ type roll struct {
 
 	mu   sync.Mutex
 	uses map[string]int // TCP connections by server
+	tcp  calls
+}
+
+// calls are what became of clients of TCP.
+type calls struct {
+	netnstest.ConnsReport
+	connects, refused int
+	worst             time.Duration // from the last answer to the next, over a reconnect
+}
+
+// count counts what became of a client.
+func (r *roll) count(add func(c *calls)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	add(&r.tcp)
 }
 
 // member is one endpoint and its servers.
@@ -191,68 +206,53 @@ func (r *roll) use(server string, n int) int {
 	return r.uses[server]
 }
 
-// caller is a TCP client that keeps a connection, and connects again when it breaks.
-type caller struct {
-	netnstest.ConnsReport
-	connects, refused int
-	worst             time.Duration // from the last answer to the next, over a reconnect
-}
-
-// call runs a caller until ctx ends.
-func (r *roll) call(ctx context.Context, from string, to netip.AddrPort) *caller {
-	c := &caller{}
-	r.calls.Go(func() {
-		last := time.Now()
-		for ctx.Err() == nil {
-			conns, err := netnstest.OpenConns(ctx, r.hosts[from], to, 1)
-			switch {
-			case err == nil:
-				c.connects++
-				c.session(ctx, r, conns, &last)
-				conns.Close() //nolint:errcheck // the connection is done
-			case ctx.Err() != nil:
-			case strings.Contains(err.Error(), syscall.ECONNRESET.Error()): // before the greeting
-				c.connects++
-				c.Reset++
-			default:
-				c.refused++
-				c.Errors = append(c.Errors, err)
-			}
+// call is a TCP client that keeps a connection, and connects again when it breaks, until ctx ends.
+func (r *roll) call(ctx context.Context, from string, to netip.AddrPort) {
+	last := time.Now()
+	for ctx.Err() == nil {
+		conns, err := netnstest.OpenConns(ctx, r.hosts[from], to, 1)
+		switch {
+		case err == nil:
+			r.count(func(c *calls) { c.connects++ })
+			r.session(ctx, conns, &last)
+			conns.Close() //nolint:errcheck // the connection is done
+		case ctx.Err() != nil:
+		case strings.Contains(err.Error(), syscall.ECONNRESET.Error()): // before the greeting
+			r.count(func(c *calls) { c.connects, c.Reset = c.connects+1, c.Reset+1 })
+		default:
+			r.count(func(c *calls) { c.refused, c.Errors = c.refused+1, append(c.Errors, err) })
 		}
-	})
-	return c
+	}
 }
 
 // session uses a connection until it breaks, or ctx ends.
-func (c *caller) session(ctx context.Context, r *roll, conns *netnstest.Conns, last *time.Time) {
+func (r *roll) session(ctx context.Context, conns *netnstest.Conns, last *time.Time) {
 	for server := range conns.Servers() {
 		r.use(server, 1)
 		defer r.use(server, -1)
 	}
 	for p := (netnstest.ConnsReport{}); ctx.Err() == nil && p.Lost() == 0; {
-		c.worst = max(c.worst, time.Since(*last))
+		pause := time.Since(*last)
 		*last = time.Now()
 		p = conns.Ping(hangTime)
-		addReport(&c.ConnsReport, p)
+		r.count(func(c *calls) {
+			c.worst = max(c.worst, pause)
+			addReport(&c.ConnsReport, p)
+		})
 		time.Sleep(5 * time.Millisecond)
 	}
 }
 
 // report prints the losses and breaks, and compares them with what the policy allows. moved is how
 // many UDP flows were deleted.
-func (r *roll) report(udp streams, tcp []*caller, moved int) {
+func (r *roll) report(udp streams, moved int) {
 	var sent, lost, refused, stays int
 	for _, s := range udp {
 		y := s.tally()
 		sent, lost, refused, stays = sent+y.sent, lost+y.lost, refused+y.refused,
 			stays+len(y.answers)
 	}
-	var c caller
-	for _, o := range tcp {
-		c.connects, c.refused = c.connects+o.connects, c.refused+o.refused
-		c.worst = max(c.worst, o.worst)
-		addReport(&c.ConnsReport, o.ConnsReport)
-	}
+	c := r.tcp
 	r.t.Logf(
 		"%s: UDP: %d datagrams, %d lost, %d refused, %d moved, %d stays at a server; TCP: %d "+
 			"connections, %d pings, %d reset, %d closed, %d timed out, %d connects refused, worst "+
@@ -272,7 +272,7 @@ func (r *roll) report(udp streams, tcp []*caller, moved int) {
 	if lost > moved {
 		r.t.Errorf("%d datagrams lost, though clients were moved only %d times", lost, moved)
 	}
-	if c.Silent+c.Closed+c.refused > 0 || len(tcp) > c.connects {
+	if c.Silent+c.Closed+c.refused > 0 || rollClients > c.connects {
 		r.t.Errorf("connections hung or were refused: %v", c.Errors)
 	}
 	switch cuts := r.policy.Mode != servicemodel.ConnectionsDefault; {
@@ -280,10 +280,10 @@ func (r *roll) report(udp streams, tcp []*caller, moved int) {
 		r.t.Errorf("connections were to be left, and %d were reset: %v", c.Reset, c.Errors)
 	case cuts && c.Reset == 0:
 		r.t.Error("connections were to be cut, and none was")
-	case cuts && (c.connects < c.Reset-len(tcp) || c.connects > c.Reset+len(tcp)):
+	case cuts && (c.connects < c.Reset-rollClients || c.connects > c.Reset+rollClients):
 		// Each client may have been connecting when the story ended, or may have been reset then.
 		r.t.Errorf(
 			"%d connections, %d of them reset, %d clients: not each that was reset has another",
-			c.connects, c.Reset, len(tcp))
+			c.connects, c.Reset, rollClients)
 	}
 }

@@ -177,7 +177,7 @@ func (m *measurement) cost(ctx context.Context, name string, load *mix) (c cost,
 		return c, err
 	}
 	defer func() { err = errors.Join(err, p.stop()) }()
-	full, err := p.spend(load.all())
+	full, err := p.sync(load.all())
 	if err != nil {
 		return c, err
 	}
@@ -186,7 +186,7 @@ func (m *measurement) cost(ctx context.Context, name string, load *mix) (c cost,
 	median := func(next func(round int) *serve.Change, skip int) (took, cpu float64, err error) {
 		var times, spent []time.Duration
 		for i := range skip * m.changes {
-			a, err := p.spend(next(i))
+			a, err := p.sync(next(i))
 			if err != nil {
 				return 0, 0, err
 			}

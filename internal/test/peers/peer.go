@@ -12,7 +12,6 @@ import (
 	"slices"
 	"strings"
 	"syscall"
-	"time"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/peers/serve"
@@ -132,14 +131,8 @@ func startPeer(ctx context.Context, name string, ns *netnstest.NS, s serve.Setti
 	return p, nil
 }
 
-// sync gives a change to the peer and returns how long it took.
-func (p *peer) sync(c *serve.Change) (time.Duration, error) {
-	a, err := p.spend(c)
-	return a.Took, err
-}
-
-// spend is sync, and also says what it cost.
-func (p *peer) spend(c *serve.Change) (serve.Answer, error) {
+// sync gives a change to the peer, and returns what it cost.
+func (p *peer) sync(c *serve.Change) (serve.Answer, error) {
 	if err := p.in.Encode(c); err != nil {
 		return serve.Answer{}, fmt.Errorf("%s: %w", p.name, err)
 	}

@@ -5,38 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 )
 
 // haltTimeout is how long a guest may take to power off, and a panicking one to
 // reboot.
 const haltTimeout = 30 * time.Second
-
-// deadline ends a context when a phase of the VM's life takes too long. Each phase
-// replaces the one before.
-type deadline struct {
-	cancel context.CancelCauseFunc
-
-	mu    sync.Mutex
-	timer *time.Timer
-}
-
-func (d *deadline) phase(limit time.Duration, err error) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.timer != nil {
-		d.timer.Stop()
-	}
-	d.timer = time.AfterFunc(limit, func() { d.cancel(err) })
-}
-
-func (d *deadline) stop() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.timer.Stop()
-	d.cancel(nil)
-}
 
 // errBootTimeout is the [ErrTimeout] of a machine that did not get to init.
 var errBootTimeout = fmt.Errorf("%w: init did not start", ErrTimeout)
@@ -70,27 +45,34 @@ func inconclusive(r *Result, err error) bool {
 // boot runs the VM and judges how it went.
 func (o Options) boot(ctx context.Context, p prepared, initrd string) (Result, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
-	d := &deadline{cancel: cancel}
-	log := &console{onPanic: func() { d.phase(haltTimeout, ErrPanic) }}
+	// Each phase of the VM's life has a limit, which replaces the limit of the one before.
+	var running atomic.Pointer[time.Timer]
+	phase := func(limit time.Duration, err error) {
+		if last := running.Swap(time.AfterFunc(limit, func() { cancel(err) })); last != nil {
+			last.Stop()
+		}
+	}
+	log := &console{onPanic: func() { phase(haltTimeout, ErrPanic) }}
 	s := &session{
 		output: o.Output, started: time.Now(),
 		onReady: func() {
-			d.phase(o.Timeout, fmt.Errorf("%w: the programs were not done in %v", ErrTimeout,
+			phase(o.Timeout, fmt.Errorf("%w: the programs were not done in %v", ErrTimeout,
 				o.Timeout))
 		},
 		onDone: func() {
-			d.phase(haltTimeout, fmt.Errorf("%w: it did not power off in %v", ErrTimeout,
+			phase(haltTimeout, fmt.Errorf("%w: it did not power off in %v", ErrTimeout,
 				haltTimeout))
 		},
 	}
 	for _, program := range o.Programs {
 		s.names = append(s.names, program.Name)
 	}
-	d.phase(o.BootTimeout, fmt.Errorf("%w in %v", errBootTimeout, o.BootTimeout))
+	phase(o.BootTimeout, fmt.Errorf("%w in %v", errBootTimeout, o.BootTimeout))
 	m := machine{kernel: p.vmlinuz, initrd: initrd, memoryMiB: o.Memory, kernelArgs: o.KernelArgs}
 	err := m.start(ctx, log, s.follow)
 	limit := context.Cause(ctx)
-	d.stop()
+	running.Load().Stop()
+	cancel(nil)
 	return Result{
 		Kernel: p.kernel, Programs: s.programs, Boot: s.boot,
 		Duration: time.Since(s.started), KernelLog: log.text(),
