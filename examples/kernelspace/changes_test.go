@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"net/netip"
 	"slices"
 	"strings"
 	"testing"
@@ -20,7 +21,7 @@ func TestOneChangeTouchesOneLoadBalancer(t *testing.T) {
 	t.Parallel()
 	other := func(s sm.State) sm.State {
 		svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "other"},
-			ClusterIPs: web4("10.96.0.11"), Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+			ClusterIPs: addrs("10.96.0.11"), Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 		return s.WithService(svc).WithEndpoints(svc.Name, s.Endpoints(web))
 	}
 	two := other(with(service(), "10.244.1.1", "10.244.2.7"))
@@ -92,14 +93,7 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
 	state := with(service(), "10.244.1.1", "10.244.2.7")
 	pod := m.local("another", "10.244.1.9")
-	foreign := func(vip string) *kernelspace.LoadBalancer {
-		lb := ok(m.hns.CreateLoadBalancer(&kernelspace.LoadBalancer{
-			HostComputeEndpoints: []string{pod.ID}, FrontendVIPs: []string{vip},
-			PortMappings: []kernelspace.PortMapping{{Protocol: 6, InternalPort: 1,
-				ExternalPort: 80}}, SchemaVersion: pod.SchemaVersion}))(t)
-		return lb
-	}
-	foreign("10.96.0.99")
+	m.foreign(pod, "10.96.0.99")
 	m.apply(state)
 	m.apply(sm.State{})
 	e, b := m.process()
@@ -108,7 +102,7 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	m.is([]string{"10.96.0.99:80/tcp"})
 
 	// A place that is taken is a collision, and the other services are served.
-	taken := foreign("10.96.0.10")
+	taken := m.foreign(pod, "10.96.0.10")
 	e, _ = m.process()
 	r := ok(e.Apply(t.Context(), state))(t)
 	require.Len(t, r.Refused, 1)
@@ -128,6 +122,15 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	m.nothing(state)
 }
 
+// foreign adds a load balancer as another program does.
+func (m *machine) foreign(pod *kernelspace.Endpoint, vip string) *kernelspace.LoadBalancer {
+	m.Helper()
+	return ok(m.hns.CreateLoadBalancer(&kernelspace.LoadBalancer{
+		HostComputeEndpoints: []string{pod.ID}, FrontendVIPs: []string{vip},
+		PortMappings:  []kernelspace.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
+		SchemaVersion: pod.SchemaVersion}))(m)
+}
+
 // A foreign load balancer may come between the reading and the commit, or between its calls.
 func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 	t.Parallel()
@@ -136,21 +139,15 @@ func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 		e, b := m.process()
 		apply(m, e, service())
 		pod := m.local("another", "10.244.1.9")
-		take := func() {
-			ok(m.hns.CreateLoadBalancer(&kernelspace.LoadBalancer{
-				HostComputeEndpoints: []string{pod.ID}, FrontendVIPs: []string{"10.96.0.10"},
-				PortMappings: []kernelspace.PortMapping{{Protocol: 6, InternalPort: 1,
-					ExternalPort: 80}}, SchemaVersion: pod.SchemaVersion}))(t)
-		}
 		state := with(service(), "10.244.1.1")
 		if late {
 			held := e.Status().Held
 			want := ok(sm.Resolve(held, state))(t)
-			take()
+			m.foreign(pod, "10.96.0.10")
 			_, err := b.Commit(t.Context(), sm.Diff(held, want))
 			require.ErrorIs(t, err, dataplane.ErrConflict)
 		} else {
-			take()
+			m.foreign(pod, "10.96.0.10")
 			i := ok(b.Integrity(t.Context()))(t)
 			require.Equal(t, dataplane.Touched, i)
 		}
@@ -166,7 +163,7 @@ func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 func TestHealthChecksStayAsLongAsAPortNeedsThem(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
-	m.cfg.ForwardHealthCheckVIP, m.cfg.RootEndpoint, m.cfg.HealthzPort = true, "root", 10256
+	forwardHealthChecks(&m.cfg)
 	ports := func(n ...uint16) sm.State {
 		return with(service(func(s *sm.Service) {
 			s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: addr("203.0.113.1")}}
@@ -196,8 +193,7 @@ func TestHealthChecksStayAsLongAsAPortNeedsThem(t *testing.T) {
 		m.is(c.want)
 		m.nothing(c.state)
 		fresh := newMachine(t, bridge, hnsfake.AllFeatures)
-		fresh.cfg.ForwardHealthCheckVIP, fresh.cfg.RootEndpoint = true, "root"
-		fresh.cfg.HealthzPort = 10256
+		forwardHealthChecks(&fresh.cfg)
 		fresh.apply(c.state)
 		require.Equal(t, fresh.content(), m.content())
 	}
@@ -368,7 +364,7 @@ func TestRefusals(t *testing.T) {
 			s.LoadBalancerSourceRanges = prefixes("192.0.2.0/24")
 		}), "service default/web: sources: 192.0.2.0/24"},
 		{"host IPs", hnsfake.AllFeatures, service(func(s *sm.Service) {
-			s.HostIPs = web4("192.0.2.10")
+			s.HostIPs = addrs("192.0.2.10")
 		}), "service default/web: hostIPs: 192.0.2.10"},
 		{"masquerade", hnsfake.AllFeatures, service(func(s *sm.Service) {
 			s.Masquerade.ClusterIPs = sm.MasqueradeAlways
@@ -468,7 +464,7 @@ func TestConfigurationsThatCannotWork(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	for want, change := range map[string]func(*kernelspace.Config){
-		"Config.SourceVIP": func(c *kernelspace.Config) { c.SourceVIP = netipAddr{} },
+		"Config.SourceVIP": func(c *kernelspace.Config) { c.SourceVIP = netip.Addr{} },
 		"Config.NodeIPs":   func(c *kernelspace.Config) { c.NodeIPs = nil },
 	} {
 		m := newMachine(t, overlay, hnsfake.AllFeatures)

@@ -22,7 +22,7 @@ func faultyStates() (from, to sm.State) {
 	going, coming := sm.Name{Namespace: "default", Name: "going"},
 		sm.Name{Namespace: "default", Name: "coming"}
 	one := func(n sm.Name, vip string) *sm.Service {
-		return &sm.Service{Name: n, ClusterIPs: web4(vip),
+		return &sm.Service{Name: n, ClusterIPs: addrs(vip),
 			Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
 	}
 	from = with(service(everything), mixed...)
@@ -240,7 +240,7 @@ func places() (l []randstate.Place) {
 func TestEveryField(t *testing.T) {
 	t.Parallel()
 	m := newMachine(t, bridge, hnsfake.AllFeatures)
-	m.cfg.ForwardHealthCheckVIP, m.cfg.RootEndpoint, m.cfg.HealthzPort = true, "root", 10256
+	forwardHealthChecks(&m.cfg)
 	accepted := 0
 	for _, policy := range []func(*sm.Service){func(*sm.Service) {}, local} {
 		for _, v := range randstate.Variants(with(service(everything, policy), mixed...), web) {

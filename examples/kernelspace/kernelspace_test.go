@@ -72,8 +72,11 @@ func (m *machine) local(name string, addrs ...string) *kernelspace.Endpoint {
 	for _, a := range addrs {
 		e.IPConfigurations = append(e.IPConfigurations, kernelspace.IPConfig{IPAddress: a})
 	}
-	e = ok(m.hns.CreateEndpoint(e))(m)
-	return e
+	return ok(m.hns.CreateEndpoint(e))(m)
+}
+
+func forwardHealthChecks(c *kernelspace.Config) {
+	c.ForwardHealthCheckVIP, c.RootEndpoint, c.HealthzPort = true, "root", 10256
 }
 
 // process is a program that starts.
@@ -187,9 +190,7 @@ func plans() []planCase {
 			"add load balancer 198.51.100.1:80/tcp 10.244.1.1 port 8080 local dsr vip-external-ip",
 			"add load balancer 203.0.113.1:80/tcp 10.244.1.1 port 8080 local dsr vip-external-ip",
 			"add load balancer 203.0.113.1:32000/tcp root-endpoint port 32000")},
-		{"health checks of the node", bridge, func(c *kernelspace.Config) {
-			c.ForwardHealthCheckVIP, c.RootEndpoint, c.HealthzPort = true, "root", 10256
-		}, with(service(func(s *sm.Service) {
+		{"health checks of the node", bridge, forwardHealthChecks, with(service(func(s *sm.Service) {
 			s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: addr("203.0.113.1")}}
 		}), "10.244.1.1"), lines(
 			"add load balancer 10.96.0.10:80/tcp 10.244.1.1 port 8080",
@@ -286,10 +287,8 @@ func (m *machine) is(lbs []string, remote ...string) {
 	require.Equal(m, remote, eps)
 }
 
-type netipAddr = netip.Addr
-
-func web4(addrs ...string) (l []netip.Addr) {
-	for _, a := range addrs {
+func addrs(texts ...string) (l []netip.Addr) {
+	for _, a := range texts {
 		l = append(l, addr(a))
 	}
 	return l
