@@ -339,16 +339,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 func (p *controlPlane) onlyItsPermissions() {
 	p.t.Helper()
 	ctx := p.t.Context()
-	require.Eventually(p.t, func() bool {
-		l, err := p.client.EventsV1().Events("").List(ctx, metav1.ListOptions{})
-		names := map[string]bool{}
-		for _, e := range l.Items {
-			if e.ReportingController == reporter && e.Reason == "Starting" {
-				names[e.Regarding.Name] = true
-			}
-		}
-		return err == nil && names["node1"] && names["node2"]
-	}, patience, 50*time.Millisecond, "events of both nodes")
+	p.hasEvent("Starting", 2)
 	proxy := p.clientOf(proxyToken)
 	_, err := proxy.CoreV1().Secrets("").List(ctx, metav1.ListOptions{})
 	require.True(p.t, apierrors.IsForbidden(err), "%v", err)

@@ -108,18 +108,28 @@ func gaps(ns *netnstest.NS, what string) func() time.Duration {
 	}
 }
 
-// hasEvent waits for an event about the node.
-func (p *controlPlane) hasEvent(reason string) {
+// actions returns the actions of the programs' events with a reason, by the names of their nodes,
+// and nothing if the API server does not answer.
+func (p *controlPlane) actions(reason string) map[string][]string {
 	p.t.Helper()
-	require.Eventually(p.t, func() bool {
-		l, err := p.client.EventsV1().Events("").List(p.t.Context(), metav1.ListOptions{})
-		for _, e := range l.Items {
-			if e.ReportingController == reporter && e.Reason == reason {
-				return err == nil
-			}
+	events, err := p.client.EventsV1().Events("").List(p.t.Context(), metav1.ListOptions{})
+	if err != nil {
+		return nil
+	}
+	actions := map[string][]string{}
+	for _, e := range events.Items {
+		if e.ReportingController == reporter && e.Reason == reason {
+			actions[e.Regarding.Name] = append(actions[e.Regarding.Name], e.Action)
 		}
-		return false
-	}, patience, 50*time.Millisecond, "event %s", reason)
+	}
+	return actions
+}
+
+// hasEvent waits for an event about as many nodes.
+func (p *controlPlane) hasEvent(reason string, nodes int) {
+	p.t.Helper()
+	require.Eventually(p.t, func() bool { return len(p.actions(reason)) >= nodes }, patience,
+		50*time.Millisecond, "event %s", reason)
 }
 
 // handover is a node on which one proxy replaces the other.
@@ -170,7 +180,7 @@ func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 	}
 
 	ours = h.start("kernlb", h.c, h.to.mode)
-	h.hasEvent("KubeProxyRuns") // all services are in the kernel
+	h.hasEvent("KubeProxyRuns", 1) // all services are in the kernel
 	h.has(h.to.ours, "")
 	h.has(h.from.service, "") // the running kube-proxy is left alone
 	w.lives()
@@ -178,7 +188,7 @@ func (h *handover) forth(w *watched, kubeProxy *process) (ours *process) {
 	h.t.Logf("both run: %s", w.lap(h.t))
 	kubeProxy.end()
 	h.has(h.to.ours, h.from.theirs)
-	h.hasEvent("TookOver")
+	h.hasEvent("TookOver", 1)
 	for _, what := range h.asked(w) {
 		eventually(h.t, outside, what, "200", "")
 	}

@@ -1,17 +1,16 @@
 package main
 
 import (
-	"errors"
 	"fmt"
 	"net/netip"
 	"os"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sync/errgroup"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
@@ -34,26 +33,21 @@ const many = 5000
 // addMany creates services with one endpoint each, several at a time.
 func (p *controlPlane) addMany(n int) {
 	p.t.Helper()
-	var wg sync.WaitGroup
-	errs := make([]error, 16)
-	for w := range errs {
-		wg.Go(func() {
-			for i := w; i < n && errs[w] == nil; i += len(errs) {
-				name := fmt.Sprintf("many-%d", i)
-				s := serviceOf(name, "")
-				s.Spec.Selector = nil
-				_, errs[w] = p.client.CoreV1().Services("default").Create(p.t.Context(), s,
-					metav1.CreateOptions{})
-				if errs[w] == nil {
-					errs[w] = p.setSlice(name, fmt.Sprintf("10.250.%d.%d", i/250, 1+i%250))
-				}
+	var g errgroup.Group
+	g.SetLimit(16)
+	for i := range n {
+		g.Go(func() error {
+			s := serviceOf(fmt.Sprintf("many-%d", i), "")
+			s.Spec.Selector = nil
+			_, err := p.client.CoreV1().Services("default").Create(p.t.Context(), s,
+				metav1.CreateOptions{})
+			if err != nil {
+				return err
 			}
+			return p.setSlice(s.Name, fmt.Sprintf("10.250.%d.%d", i/250, 1+i%250))
 		})
 	}
-	wg.Wait()
-	for _, err := range errs {
-		require.NoError(p.t, err)
-	}
+	require.NoError(p.t, g.Wait())
 }
 
 // setSlice creates an EndpointSlice for a service without a selector.
@@ -148,32 +142,31 @@ func (p *controlPlane) rollingUpdate(c *netnstest.Cluster, round string) []time.
 	}
 
 	out := make([]time.Duration, changes)
-	errs := make([]error, changes)
-	var wg sync.WaitGroup
+	var g errgroup.Group
 	tick := time.NewTicker(interval)
 	defer tick.Stop()
 	for i := range changes {
 		<-tick.C
-		wg.Go(func() {
+		g.Go(func() error {
 			to := c.Pods[(i/services+1)%2*2]
 			patch := fmt.Sprintf(`{"endpoints":[{"addresses":["%s"]}]}`, to.IPv4)
-			_, errs[i] = p.client.DiscoveryV1().EndpointSlices("default").Patch(p.t.Context(),
+			_, err := p.client.DiscoveryV1().EndpointSlices("default").Patch(p.t.Context(),
 				names[i%services], types.MergePatchType, []byte(patch), metav1.PatchOptions{})
 			begin := time.Now()
 			probe := netnstest.Probe{From: c.Pods[1], Proto: servicemodel.TCP,
 				To: netip.MustParseAddrPort(addrs[i%services])}
-			for errs[i] == nil && probe.Send(p.t.Context()).Server != to.Name {
+			for err == nil && probe.Send(p.t.Context()).Server != to.Name {
 				// A service's next change comes after two seconds.
 				if out[i] = time.Since(begin); out[i] > services*interval {
-					return
+					return nil
 				}
 				time.Sleep(max(time.Millisecond, time.Since(begin)/20))
 			}
 			out[i] = time.Since(begin)
+			return err
 		})
 	}
-	wg.Wait()
-	require.NoError(p.t, errors.Join(errs...))
+	require.NoError(p.t, g.Wait())
 	slices.Sort(out)
 	return out
 }
@@ -237,9 +230,9 @@ func TestTheModeIPVSOnAnAPIServer(t *testing.T) {
 	t.Logf("kube-proxy alone: %s", w.lap(t))
 
 	ours := p.start("kernlb", c, "ipvs", bothFamilies...)
-	p.hasEvent("KubeProxyRuns")
+	p.hasEvent("KubeProxyRuns", 1)
 	kubeProxy.end()
-	p.hasEvent("TookOver")
+	p.hasEvent("TookOver", 1)
 	w.lives()
 	t.Logf("handed over: %s", w.lap(t))
 	p.addPod("there", "node2", c.RemotePods[0], app)

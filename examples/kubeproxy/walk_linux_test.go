@@ -156,15 +156,9 @@ func (w *walk) comesBack(ours *process) (kubeProxy *process) {
 var logLine = regexp.MustCompile(`(?m)^([IW])\d{4} [^]]+\](.*\b(?:kube-proxy|stopped)\b.*")`)
 
 // notes returns the actions of the warnings about a node.
-func (w *walk) notes(node string) (l []string) {
+func (w *walk) notes(node string) []string {
 	w.t.Helper()
-	events := ok(w.client.EventsV1().Events("").List(w.t.Context(), metav1.ListOptions{}))(w.t)
-	for _, e := range events.Items {
-		if e.Reason == "NotAsKubeProxy" && e.Regarding.Name == node {
-			l = append(l, e.Action)
-		}
-	}
-	return l
+	return w.actions("NotAsKubeProxy")[node]
 }
 
 func TestTheProcedureOfTheReadme(t *testing.T) {
