@@ -4,6 +4,8 @@ package growth
 import (
 	"runtime"
 	"runtime/debug"
+	"strconv"
+	"strings"
 	"testing"
 	"time"
 )
@@ -50,6 +52,25 @@ func Linear[T any](tb testing.TB, largest int, input func(size int) T, run func(
 		if took.time >= enough {
 			return
 		}
+	}
+}
+
+// Texts is [Linear] for texts, by their names. The part of a text between « and » is repeated. In
+// that part, %d stands for its number, from 1 on, and %x for the number in hexadecimal.
+func Texts(t *testing.T, largest int, texts map[string]string, run func(text string)) {
+	for name, text := range texts {
+		t.Run(name, func(t *testing.T) {
+			before, rest, _ := strings.Cut(text, "«")
+			part, after, _ := strings.Cut(rest, "»")
+			Linear(t, largest, func(size int) string {
+				var b strings.Builder
+				for i := range size {
+					b.WriteString(strings.NewReplacer("%d", strconv.Itoa(i+1),
+						"%x", strconv.FormatInt(int64(i+1), 16)).Replace(part))
+				}
+				return before + b.String() + after
+			}, run)
+		})
 	}
 }
 
