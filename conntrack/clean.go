@@ -102,7 +102,9 @@ func (t *Table) Clean(ctx context.Context, m *Matcher, opts CleanOptions) (Clean
 		return CleanResult{}, fmt.Errorf("clean up stale flows: %w: no matcher", ErrBadChange)
 	}
 	c := cleaning{table: t, matcher: m, opts: opts}
-	err := c.run(ctx)
+	c.cutting = newCutting(t, &c.result)
+	defer c.cutting.close()
+	err := errors.Join(c.run(ctx), c.cutting.unreached)
 	c.result.Duration = time.Since(start)
 	if t.log != nil {
 		t.log.LogAttrs(ctx, slog.LevelDebug, "conntrack cleaned", slog.Any(logkey.Result, c.result),
@@ -122,6 +124,7 @@ type cleaning struct {
 	result  CleanResult
 	stale   []Flow // to be deleted
 	open    []Flow // to be cut
+	cutting *cutting
 }
 
 func (c *cleaning) run(ctx context.Context) error {
@@ -206,7 +209,7 @@ func (c *cleaning) flush(ctx context.Context) error {
 		c.result.Missing += len(stale) - deleted
 	}
 	if len(open) > 0 {
-		return c.table.cut(ctx, open, &c.result)
+		return c.cutting.cut(ctx, open)
 	}
 	return nil
 }

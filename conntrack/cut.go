@@ -23,47 +23,34 @@ const (
 	cutTries = 4
 )
 
-// cut ends TCP connections so that both ends learn of it at once, and counts them in the result.
+// cutting ends TCP connections so that both ends learn of it at once, and counts them in a result.
 //
 // If only the flow is deleted, the ends may wait for long. The client's next packet makes a new
 // connection to another endpoint, and that endpoint resets it. But a client that waits for data
 // sends nothing for hours. If the service has no endpoint left, the answer to its packet is ICMP,
 // which an established connection ignores. If the service is gone, its traffic is dropped or
-// nf_conntrack_tcp_loose is off, there is no answer. So cut puts two tombstones in the place of the
-// flow: flows in state CLOSE that translate the packets of either end to the node itself. The
+// nf_conntrack_tcp_loose is off, there is no answer. So a cut puts two tombstones in the place of
+// the flow: flows in state CLOSE that translate the packets of either end to the node itself. The
 // node's TCP has no such connection and answers with a reset. It takes the right sequence numbers
-// from the packet. Then cut makes both ends send, by segments that TCP must answer with an
+// from the packet. Then the cut makes both ends send, by segments that TCP must answer with an
 // acknowledgement (see RFC 5961). The kernel sends the reset back along the tombstone, so it comes
 // from the address that the peer expects.
 //
 // A packet can precede the tombstones and make a flow again. Usually this flow leads to another
 // endpoint, which does not know the connection and resets it. IPVS remembers connections by itself.
-// There the flow leads to the same endpoint, and the connection would go on. Then cut cuts that
+// There the flow leads to the same endpoint, and the connection would go on. Then the cut takes that
 // flow, too.
 //
 // A new connection with the same ports replaces a tombstone at once (a SYN in state CLOSE).
-func (t *Table) cut(ctx context.Context, flows []Flow, result *CleanResult) error {
-	c := newCutting(t, result)
-	defer c.close()
-	err := t.ns.Do(func() error { return c.cut(ctx, flows) })
-	if err == nil {
-		err = c.unreached
-	}
-	if err != nil {
-		return fmt.Errorf("cut connections: %w", explain(err))
-	}
-	return nil
-}
-
-// cutting is a cut in progress. Its methods run on a thread in the namespace of the table, because
-// they open sockets.
 type cutting struct {
 	table *Table
 	// the node's address towards each peer, invalid if there is none
-	nodes     map[netip.Addr]netip.Addr
-	raw       map[string]net.PacketConn // sockets for IP packets, by network
-	result    *CleanResult
-	unreached error // the first reason why an end could not be made to send
+	nodes  map[netip.Addr]netip.Addr
+	raw    map[string]net.PacketConn // sockets for IP packets, by network
+	result *CleanResult
+	// unreached is the first reason why an end could not be made to send. The flows are deleted all
+	// the same.
+	unreached error
 }
 
 func newCutting(t *Table, result *CleanResult) *cutting {
@@ -77,8 +64,17 @@ func (c *cutting) close() {
 	}
 }
 
-// cut cuts connections, and cuts those again that went on meanwhile.
-func (c *cutting) cut(ctx context.Context, batch []Flow) error {
+// cut cuts connections, on a thread in the namespace of the table because it opens sockets.
+func (c *cutting) cut(ctx context.Context, flows []Flow) error {
+	err := c.table.ns.Do(func() error { return c.cutAll(ctx, flows) })
+	if err != nil {
+		return fmt.Errorf("cut connections: %w", err)
+	}
+	return nil
+}
+
+// cutAll cuts connections, and cuts those again that went on meanwhile.
+func (c *cutting) cutAll(ctx context.Context, batch []Flow) error {
 	targets := make([]target, len(batch))
 	for i := range batch {
 		targets[i] = target{flow: batch[i], now: batch[i]}
@@ -279,7 +275,7 @@ func (c *cutting) node(peer netip.Addr) netip.Addr {
 	if !ok {
 		var err error
 		if node, err = source(peer); err != nil && !unreachable(err) && c.unreached == nil {
-			c.unreached = fmt.Errorf("find the way to %s: %w", peer, err)
+			c.unreached = fmt.Errorf("cut connections: find the way to %s: %w", peer, err)
 		}
 		c.nodes[peer] = node
 	}
@@ -326,6 +322,6 @@ func unreachable(err error) bool {
 // fail notes why an end could not be made to send.
 func (c *cutting) fail(stone *Flow, err error) {
 	if c.unreached == nil && !unreachable(err) {
-		c.unreached = fmt.Errorf("make %s send: %w", stone.Original.Src, err)
+		c.unreached = fmt.Errorf("cut connections: make %s send: %w", stone.Original.Src, err)
 	}
 }

@@ -34,8 +34,10 @@ func (t *Table) SendSynAck(src, dst netip.AddrPort) error {
 }
 
 func (t *Table) Cut(ctx context.Context, flows []Flow) (r CleanResult, err error) {
-	err = t.cut(ctx, flows, &r)
-	return r, err
+	c := newCutting(t, &r)
+	defer c.close()
+	err = c.cut(ctx, flows)
+	return r, errors.Join(err, c.unreached)
 }
 
 // CutAgain is the second and later tries of a Cut.

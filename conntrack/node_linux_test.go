@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 
 	. "github.com/kernlb/kernlb/conntrack"
 )
@@ -43,6 +44,40 @@ func TestWithoutPermission(t *testing.T) {
 			return nil
 		})
 	}))
+}
+
+// Without CAP_NET_RAW no end can be reset. All stale flows are deleted nevertheless.
+func TestCleanWithoutRawSockets(t *testing.T) {
+	t.Parallel()
+	table, ns := NewTable(t)
+	for _, command := range []string{"link add name v0 type veth peer name v1",
+		"address add 10.0.0.2/8 dev v0", "link set v0 up", "link set v1 up"} {
+		nstest.Run(t, ns, "ip "+command)
+	}
+	var flows []Flow
+	for i := range 2000 {
+		f := NewFlow(TCP, "10.1.0.1:1", "10.96.0.10:80", "10.244.0.5:8080", "")
+		f.Original.Src = WithPort(f.Original.Src, i)
+		f.Reply.Dst, f.TCP = f.Original.Src, TCPEstablished
+		flows = append(flows, f)
+	}
+	Create(t, table, flows...)
+	m := matcherOf(t, Change{Frontends: []Frontend{{Key: Key("10.96.0.10:80", TCP)}}})
+	require.NoError(t, dataplanetest.WithoutCapabilities(func() error {
+		if err := unix.Setns(ns.Fd(), unix.CLONE_NEWNET); err != nil {
+			return err
+		}
+		own, err := Open(nil)
+		if err != nil {
+			return err
+		}
+		defer own.Close()
+		r, err := own.Clean(t.Context(), m, CleanOptions{})
+		if !errors.Is(err, ErrNoPermission) || r.Deleted != len(flows) || r.Reset != 0 {
+			return fmt.Errorf("want no permission after all deletions, got %+v: %w", r, err)
+		}
+		return nil
+	}, unix.CAP_NET_RAW))
 }
 
 func TestNodeAddrs(t *testing.T) {
