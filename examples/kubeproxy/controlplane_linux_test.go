@@ -240,13 +240,12 @@ func (p *controlPlane) addNode(name string, addresses, podCIDRs []string) {
 	ok(p.client.CoreV1().Nodes().UpdateStatus(ctx, n, metav1.UpdateOptions{}))(p.t)
 }
 
-// addPod creates a Pod that is ready, as a kubelet would make it, with the addresses of a host.
-func (p *controlPlane) addPod(
-	name, node string, at *netnstest.Host, labels map[string]string,
-) {
+// addPod creates a Pod that is ready, as a kubelet would make it, with the addresses of a host
+// and the label app.
+func (p *controlPlane) addPod(name, node string, at *netnstest.Host, app string) {
 	ctx := p.t.Context()
 	pod := ok(p.client.CoreV1().Pods("default").Create(ctx, &corev1.Pod{
-		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: labels},
+		ObjectMeta: metav1.ObjectMeta{Name: name, Labels: map[string]string{"app": app}},
 		Spec: corev1.PodSpec{NodeName: node, Containers: []corev1.Container{
 			{Name: "c", Image: "none"}}}}, metav1.CreateOptions{}))(p.t)
 	pod.Status = corev1.PodStatus{Phase: corev1.PodRunning, PodIP: at.IPv4.String(),
@@ -298,9 +297,8 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	t.Parallel()
 	p := startControlPlane(t)
 	c, first := twoNodes(t, p, "nftables")
-	app := map[string]string{"app": "web"}
-	p.addPod("here", "node1", c.Pods[0], app)
-	p.addPod("there", "node2", c.RemotePods[0], app)
+	p.addPod("here", "node1", c.Pods[0], "web")
+	p.addPod("there", "node2", c.RemotePods[0], "web")
 	local := serviceOf("local", "web")
 	local.Spec.InternalTrafficPolicy = new(corev1.ServiceInternalTrafficPolicyLocal)
 	here := p.addService(local)
@@ -325,7 +323,7 @@ func TestServicesOfAnAPIServerBecomeConnections(t *testing.T) {
 	// The API server comes back, and has forgotten the versions from which watches would continue.
 	p.startAPIServer()
 	p.waitReady()
-	p.addPod("new", "node1", c.Pods[2], map[string]string{"app": "new"})
+	p.addPod("new", "node1", c.Pods[2], "new")
 	answers(t, c.Pods[1], p.addService(serviceOf("new", "new")), "answered pod3")
 	p.removePod("here")
 	answers(t, c.Pods[1], web, "answered remote1")

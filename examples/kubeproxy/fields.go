@@ -1,16 +1,12 @@
 package main
 
 // effect says how the program treats a field or flag.
-type effect uint8
+type effect string
 
 const (
-	honoured effect = iota // as in kube-proxy, or as text says
-	noEffect               // is accepted and ignored; if it is not the default, the log says so
+	honoured effect = "honoured"  // as in kube-proxy, or as text says
+	noEffect effect = "no effect" // is ignored; if it is not the default, the log says so
 )
-
-func (e effect) String() string {
-	return [...]string{"honoured", "no effect"}[e]
-}
 
 // field is one field of the configuration, with its flag, or a flag that has no field.
 type field struct {

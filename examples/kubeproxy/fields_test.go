@@ -167,7 +167,7 @@ func table() string {
 	var b strings.Builder
 	b.WriteString("| field | flag | effect |\n|---|---|---|\n")
 	for _, f := range fields {
-		name, flag, text := f.field, f.flag, f.effect.String()
+		name, flag, text := f.field, f.flag, string(f.effect)
 		if name != "" {
 			name = "`" + name + "`"
 		}

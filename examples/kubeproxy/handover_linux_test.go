@@ -246,7 +246,7 @@ func TestItTakesOverFromKubeProxyAndHandsBack(t *testing.T) {
 			t.Parallel()
 			h.controlPlane, h.c = startControlPlane(t), node(t)
 			h.reach(h.c.Node.NS)
-			h.addPod("web", "node1", h.c.Pods[0], map[string]string{"app": "web"})
+			h.addPod("web", "node1", h.c.Pods[0], "web")
 			s := h.addDualStack("web", "web")
 			kubeProxy := h.start("kube-proxy", h.c, h.from.mode)
 			w := watch(t, h.c, s, h.c.Pods[1], h.c.Pods[2])
@@ -281,7 +281,7 @@ func TestKillingItAtAnyTimeLeavesTrafficFlowing(t *testing.T) {
 	t.Parallel()
 	p := startControlPlane(t)
 	p.addPod("web", "node1", &netnstest.Host{IPv4: netip.MustParseAddr("10.244.1.1"),
-		IPv6: netip.MustParseAddr("fd00:10:244:1::1")}, map[string]string{"app": "web"})
+		IPv6: netip.MustParseAddr("fd00:10:244:1::1")}, "web")
 	s := p.addDualStack("web", "web")
 	stop := p.churn()
 	var nodes []*watched

@@ -69,8 +69,7 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 	long(t)
 	p := startControlPlane(t)
 	c, _ := twoNodes(t, p, "nftables")
-	app := map[string]string{"app": "web"}
-	p.addPod("a-0", "node1", c.Pods[0], app)
+	p.addPod("a-0", "node1", c.Pods[0], "web")
 	to := p.addService(serviceOf("web", "web"))
 	answers(t, c.Pods[1], to, "answered pod1")
 	conns := ok(netnstest.OpenConns(t.Context(), c.Pods[1], netip.MustParseAddrPort(to), 100))(t)
@@ -88,7 +87,7 @@ func TestLongManyServicesAndARolloutUnderTraffic(t *testing.T) {
 	// A rollout: another pod of the same application replaces each pod, new before old.
 	for i := range 30 {
 		pod := c.Pods[(i+1)%2*2] // pod3, pod1, pod3, …
-		p.addPod(fmt.Sprintf("a-%d", i+1), "node1", pod, app)
+		p.addPod(fmt.Sprintf("a-%d", i+1), "node1", pod, "web")
 		answers(t, c.Pods[1], to, "answered "+pod.Name)
 		p.removePod(fmt.Sprintf("a-%d", i))
 		answers(t, c.Pods[1], to, "answered "+pod.Name)
@@ -222,8 +221,7 @@ func TestTheModeIPVSOnAnAPIServer(t *testing.T) {
 	p, c := startControlPlane(t), node(t)
 	p.reach(c.Node.NS)
 	require.NoError(t, c.RemotePods[0].Serve(servicemodel.TCP, 8080))
-	app := map[string]string{"app": "web"}
-	p.addPod("here", "node1", c.Pods[0], app)
+	p.addPod("here", "node1", c.Pods[0], "web")
 	s := p.addDualStack("web", "web")
 	kubeProxy := p.start("kube-proxy", c, "ipvs", bothFamilies...)
 	w := watch(t, c, s, c.Pods[1], c.Pods[2])
@@ -235,7 +233,7 @@ func TestTheModeIPVSOnAnAPIServer(t *testing.T) {
 	p.hasEvent("TookOver", 1)
 	w.lives()
 	t.Logf("handed over: %s", w.lap(t))
-	p.addPod("there", "node2", c.RemotePods[0], app)
+	p.addPod("there", "node2", c.RemotePods[0], "web")
 	servesBothFamilies(t, c, s)
 	answersHTTPOverBothFamilies(t, c, s, "ipvs")
 

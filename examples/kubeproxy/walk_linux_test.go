@@ -46,8 +46,8 @@ func begin(t *testing.T) (*walk, *process) {
 	w.reach(w.c.Node.NS)
 	w.reach(w.c.OtherNode.NS)
 	require.NoError(t, w.c.RemotePods[0].Serve(servicemodel.TCP, 8080))
-	w.addPod("here", "node1", w.c.Pods[0], map[string]string{"app": "web"})
-	w.addPod("there", "node2", w.c.RemotePods[0], map[string]string{"app": "web"})
+	w.addPod("here", "node1", w.c.Pods[0], "web")
+	w.addPod("there", "node2", w.c.RemotePods[0], "web")
 	s := serviceOf("web", "web")
 	s.Spec.Type, s.Spec.Ports[0].NodePort = corev1.ServiceTypeNodePort, 30080
 	s.Spec.IPFamilyPolicy = new(corev1.IPFamilyPolicyRequireDualStack)
@@ -285,9 +285,8 @@ func TestDualStackServicesOverBothFamilies(t *testing.T) {
 	t.Parallel()
 	p := startControlPlane(t)
 	nodes := map[string]*netnstest.Cluster{"nftables": node(t), "iptables": node(t)}
-	app := map[string]string{"app": "web"}
-	p.addPod("here", "node1", nodes["nftables"].Pods[0], app) // both have the same addresses
-	p.addPod("there", "node2", nodes["nftables"].RemotePods[0], app)
+	p.addPod("here", "node1", nodes["nftables"].Pods[0], "web") // both have the same addresses
+	p.addPod("there", "node2", nodes["nftables"].RemotePods[0], "web")
 	s := p.addDualStack("web", "web")
 	for mode, c := range nodes {
 		require.NoError(t, c.RemotePods[0].Serve(servicemodel.TCP, 8080))
