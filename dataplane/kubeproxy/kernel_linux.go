@@ -7,6 +7,8 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/vishvananda/netlink/nl"
+
 	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rtnetlink"
@@ -142,8 +144,14 @@ func (k *kernel) rest(ctx context.Context, p *Plan, err error) (*Plan, error) {
 		}
 	}
 	limit := time.Now().Add(busyLimit)
-	errs = append(errs, k.deleteNamed(ctx, &p.Sets, limit, destroySet),
-		k.deleteNamed(ctx, &p.Counters, limit, deleteCounter))
+	var setsErr, countersErr error
+	p.Sets, setsErr = k.deleteNamed(ctx, p.Sets, limit, func(name string) *rawnl.Batch {
+		return setRequest(nl.IPSET_CMD_DESTROY, "destroy", name)
+	})
+	p.Counters, countersErr = k.deleteNamed(ctx, p.Counters, limit, func(name string) *rawnl.Batch {
+		return counterRequest(msgAcctDel, "delete", name)
+	})
+	errs = append(errs, setsErr, countersErr)
 	for _, l := range p.Left {
 		if l.legacy {
 			errs = append(errs, fmt.Errorf("%s: %w", l.Object, ErrLegacy))

@@ -44,8 +44,8 @@ var ownChains = map[string][]string{
 		"KUBE-IPVS-OUT-FILTER"},
 }
 
-// serviceChain matches the names of chains of services and endpoints, all in the table nat. They end
-// with a result of portProtoHash: 16 characters of base 32.
+// serviceChain matches the names of chains of services and endpoints, all in the table nat. They
+// end with a result of portProtoHash: 16 characters of base 32.
 var serviceChain = regexp.MustCompile(`^KUBE-(SVC|SVL|EXT|FW|SEP)-[A-Z2-7]{16}$`)
 
 // jumpComments are the comments of the rules that lead from base chains to chains of kube-proxy

@@ -126,7 +126,8 @@ func (o owner) owns(c chainID) bool {
 	case nat && o.kubelet[c.Family] && (c.Chain == chainMarkMasq || c.Chain == chainPostrouting):
 		return false
 	}
-	return slices.Contains(sharedChains[c.Name], c.Chain) || nat && serviceChain.MatchString(c.Chain)
+	return slices.Contains(sharedChains[c.Name], c.Chain) ||
+		nat && serviceChain.MatchString(c.Chain)
 }
 
 // planRuleset adds kube-proxy's objects in nf_tables to a plan.

@@ -65,45 +65,31 @@ func (k *kernel) readCounters(ctx context.Context) ([]string, error) {
 	return found, nil
 }
 
-func deleteCounter(name string) *rawnl.Batch { return counterRequest(msgAcctDel, "delete", name) }
-
-func destroySet(name string) *rawnl.Batch {
-	return setRequest(nl.IPSET_CMD_DESTROY, "destroy", name)
-}
-
-// deleteNamed deletes objects. It removes from names the objects that it could not delete before
-// limit.
-func (k *kernel) deleteNamed(ctx context.Context, names *[]string, limit time.Time,
-	request func(name string) *rawnl.Batch) error {
-	var errs []error
-	var deleted []string
-	for _, name := range *names {
-		if err := k.deleteBusy(ctx, request(name), limit); err != nil {
-			errs = append(errs, err)
-			continue
-		}
-		deleted = append(deleted, name)
+// deleteNamed deletes objects, and returns those that are gone. It waits until no rule refers to an
+// object, but not beyond limit.
+func (k *kernel) deleteNamed(ctx context.Context, names []string, limit time.Time,
+	request func(name string) *rawnl.Batch) (deleted []string, err error) {
+	busy := func(err error) bool {
+		return errors.Is(err, errSetBusy) || errors.Is(err, unix.EBUSY)
 	}
-	*names = deleted
-	return errors.Join(errs...)
-}
-
-// deleteBusy deletes an object as soon as no rule refers to it. It gives up at limit.
-func (k *kernel) deleteBusy(ctx context.Context, request *rawnl.Batch, limit time.Time) error {
-	for {
-		_, err := k.nf.SendAll(ctx, request)
+	var errs []error
+	for _, name := range names {
+		_, err := k.nf.SendAll(ctx, request(name))
+		for busy(err) && time.Now().Before(limit) {
+			if err = wait.For(ctx, busyPause); err == nil {
+				_, err = k.nf.SendAll(ctx, request(name))
+			}
+		}
 		switch {
 		case err == nil || errors.Is(err, unix.ENOENT):
-			return nil
-		case !errors.Is(err, errSetBusy) && !errors.Is(err, unix.EBUSY):
-			return err
-		case time.Now().After(limit):
-			return fmt.Errorf("rules of others refer to it: %w", err)
-		}
-		if err := wait.For(ctx, busyPause); err != nil {
-			return err
+			deleted = append(deleted, name)
+		case busy(err):
+			errs = append(errs, fmt.Errorf("rules of others refer to it: %w", err))
+		default:
+			errs = append(errs, err)
 		}
 	}
+	return deleted, errors.Join(errs...)
 }
 
 // IP sets use our own transport, because the methods for them in github.com/vishvananda/netlink
