@@ -190,9 +190,10 @@ func plans() []planCase {
 			"add load balancer 198.51.100.1:80/tcp 10.244.1.1 port 8080 local dsr vip-external-ip",
 			"add load balancer 203.0.113.1:80/tcp 10.244.1.1 port 8080 local dsr vip-external-ip",
 			"add load balancer 203.0.113.1:32000/tcp root-endpoint port 32000")},
-		{"health checks of the node", bridge, forwardHealthChecks, with(service(func(s *sm.Service) {
-			s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: addr("203.0.113.1")}}
-		}), "10.244.1.1"), lines(
+		{"health checks of the node", bridge, forwardHealthChecks, with(service(
+			func(s *sm.Service) {
+				s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: addr("203.0.113.1")}}
+			}), "10.244.1.1"), lines(
 			"add load balancer 10.96.0.10:80/tcp 10.244.1.1 port 8080",
 			"add load balancer 203.0.113.1:80/tcp 10.244.1.1 port 8080 vip-external-ip",
 			"add load balancer 203.0.113.1:10256/tcp root-endpoint port 10256")},

@@ -120,7 +120,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 var (
 	upDesc = desc("backend_up", "Whether a backend may be used: all its checks pass.", "service",
 		"backend")
-	checksDesc  = desc("checks_total", "Checks that were made, by their results.", "check", "result")
+	checksDesc = desc("checks_total", "Checks that were made, by their results.", "check",
+		"result")
 	tookDesc    = desc("check_duration_seconds", "How long the last check took.", "check")
 	reloadsDesc = desc("reloads_total", "How often the file was read again, by whether it was "+
 		"taken.", "result")
