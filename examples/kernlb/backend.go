@@ -5,6 +5,9 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -18,13 +21,7 @@ func (o *options) candidates() []dataplane.Candidate {
 }
 
 // backendNames lists the backends, the default first, and last auto.
-func backendNames() []string {
-	var l []string
-	for _, c := range (&options{instance: instance.Default}).candidates() {
-		l = append(l, c.Name)
-	}
-	return append(l, auto)
-}
+var backendNames = []string{nftables.Name, iptables.Name, ipvs.Name, auto}
 
 // openBackend opens the backend that the flags name, or chooses one for the state. From then on the
 // options name it.

@@ -71,7 +71,7 @@ func (p *program) printInstances(l []otherInstance) error {
 	fmt.Fprintln(w, "INSTANCE\tBACKEND\tFRONTENDS\tOF\tCOMMAND")
 	for _, i := range l {
 		command := "kernlb show -instance " + i.Instance
-		if i.Backend != backendNames()[0] {
+		if i.Backend != backendNames[0] {
 			command += " -backend " + i.Backend
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", i.Instance, i.Backend, i.Frontends, i.Program,

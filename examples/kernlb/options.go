@@ -154,8 +154,8 @@ var instanceName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_.-]{0,57}$`)
 
 func kernelFlags(o *options, fs *flag.FlagSet) {
 	choice(fs, &o.backend, "backend", "`NAME` of the kernel mechanism: "+
-		strings.Join(backendNames(), ", ")+"; auto takes the first that the kernel supports and "+
-		"that can do what the services ask for", backendNames()...)
+		strings.Join(backendNames, ", ")+"; auto takes the first that the kernel supports and "+
+		"that can do what the services ask for", backendNames...)
 	o.instance = instance.Default
 	text(fs, &o.instance, "instance", "owner `NAME` of the kernel objects; instances do not see "+
 		"each other (default "+instance.Default+")", `a letter, then letters, digits, "_", "-" `+

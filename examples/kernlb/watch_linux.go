@@ -14,9 +14,8 @@ import (
 // dirFollower reports which files of a directory changed. A file that is being written counts when
 // its writer has closed it (IN_CLOSE_WRITE). fsnotify does not report that, so it is not used here.
 type dirFollower struct {
-	changes <-chan changes // closed when the directory is gone
+	changes <-chan changes // closed when the directory is gone, nil after close
 	file    *os.File
-	done    chan struct{}
 }
 
 const dirEvents = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
@@ -33,24 +32,23 @@ func followDir(dir string) (*dirFollower, error) {
 		return nil, fmt.Errorf("follow %s: %w", dir, os.NewSyscallError("inotify_add_watch", err))
 	}
 	c := make(chan changes)
-	f := &dirFollower{changes: c, file: os.NewFile(uintptr(fd), "inotify"),
-		done: make(chan struct{})}
+	f := &dirFollower{changes: c, file: os.NewFile(uintptr(fd), "inotify")}
 	go f.run(dir, c)
 	return f, nil
 }
 
 // close stops following: there are no more changes.
 func (f *dirFollower) close() {
-	f.changes = nil
-	select {
-	case <-f.done:
-	default:
-		close(f.done)
-		f.file.Close()
+	if f.changes == nil {
+		return
 	}
+	f.file.Close()
+	for range f.changes { // until run has ended
+	}
+	f.changes = nil
 }
 
-// run reads events until the directory is gone or the follower closed.
+// run reads events until the directory is gone or the file is closed.
 func (f *dirFollower) run(dir string, out chan<- changes) {
 	defer close(out)
 	buf := make([]byte, 64<<10)
@@ -66,11 +64,7 @@ func (f *dirFollower) run(dir string, out chan<- changes) {
 			return err == nil && (st.Mode&unix.S_IFMT == unix.S_IFLNK || st.Nlink > 1)
 		})
 		if len(c) > 0 {
-			select {
-			case out <- c:
-			case <-f.done:
-				return
-			}
+			out <- c
 		}
 		if gone {
 			return
