@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -60,57 +61,40 @@ endpoints:
 	return text
 }
 
-// event happens to a node while clients use it.
+// event happens to a node while clients use it: shell commands, or what a function does.
 type event struct {
 	name   string
 	happen func(t *testing.T, n *clientNode)
-}
-
-func shell(lines ...string) event {
-	return event{strings.Join(lines, "; "), func(t *testing.T, n *clientNode) {
-		for _, line := range lines {
-			n.run(t, line)
-		}
-	}}
 }
 
 // events returns all events in their order.
 func events() []event {
 	l := []event{
 		{"nothing", func(*testing.T, *clientNode) {}},
-		shell("nft flush ruleset"), shell("iptables -F", "iptables -t nat -F"),
-		shell("conntrack -F"),
+		{name: "nft flush ruleset"}, {name: "iptables -F; iptables -t nat -F"},
+		{name: "conntrack -F"},
 		{"ip rule flush", func(t *testing.T, n *clientNode) {
 			// Flushing also removes the routing rules, and without these no packet is routed.
-			n.run(t, "ip rule flush")
-			n.run(t, "ip rule add pref 32766 table main")
+			n.run(t, "ip rule flush; ip rule add pref 32766 table main")
 		}},
-		{"restart (SIGTERM)", func(t *testing.T, n *clientNode) {
-			n.end(t, syscall.SIGTERM)
-			n.start(t, n.backend)
-		}},
-		{"kill -9, restart", func(t *testing.T, n *clientNode) {
-			n.end(t, syscall.SIGKILL)
-			n.start(t, n.backend)
-		}},
+		{"restart (SIGTERM)", func(t *testing.T, n *clientNode) { n.restart(t, syscall.SIGTERM) }},
+		{"kill -9, restart", func(t *testing.T, n *clientNode) { n.restart(t, syscall.SIGKILL) }},
 	}
 	if *clientsOf == "ipvs" {
-		l = append(l, shell("ipvsadm -C"))
+		l = append(l, event{name: "ipvsadm -C"})
 	}
 	if *oldBinary != "" {
 		l = append(l, event{"upgrade", func(t *testing.T, n *clientNode) {
-			n.end(t, syscall.SIGTERM)
-			n.binary = ""
-			n.start(t, n.backend)
+			n.binary = "/proc/self/exe"
+			n.restart(t, syscall.SIGTERM)
 		}})
 	}
 	return append(l, event{"another backend", func(t *testing.T, n *clientNode) {
-		other := map[string]string{"nftables": "iptables", "iptables": "nftables",
-			"ipvs": "nftables"}[n.backend]
-		n.end(t, syscall.SIGTERM)
-		n.start(t, other)
-		n.complete(t, n.command("cleanup", "-backend", n.backend))
-		n.backend = other
+		before := n.backend
+		n.backend = map[string]string{"nftables": "iptables", "iptables": "nftables",
+			"ipvs": "nftables"}[before]
+		n.restart(t, syscall.SIGTERM)
+		n.complete(t, n.command("cleanup", "-backend", before))
 	}})
 }
 
@@ -122,23 +106,17 @@ func TestWhatClientsSee(t *testing.T) {
 	}
 	n := newClientNode(t, *clientsOf)
 	var table strings.Builder
-	fmt.Fprintf(&table, "\n%s, Linux %s\n\n| | new connections fail | open ones that break | "+
-		"UDP lost |\n|---|---|---|---|\n", *clientsOf, release(t))
 	for _, e := range events() {
 		if e.name == "upgrade" {
-			n.end(t, syscall.SIGTERM)
 			n.binary = *oldBinary
-			n.start(t, n.backend)
+			n.restart(t, syscall.SIGTERM)
 		}
 		fmt.Fprintf(&table, "| `%s` | %s |\n", e.name, n.watch(t, e))
 	}
 	n.end(t, syscall.SIGTERM)
-	t.Log(table.String())
-}
-
-func release(t *testing.T) string {
-	out := ok(os.ReadFile("/proc/sys/kernel/osrelease"))(t)
-	return strings.TrimSpace(string(out))
+	osrelease := ok(os.ReadFile("/proc/sys/kernel/osrelease"))(t)
+	t.Logf("\n%s, Linux %s\n| | new connections fail | open ones that break | UDP lost |\n"+
+		"|---|---|---|---|\n%s", *clientsOf, osrelease, &table)
 }
 
 // clientNode is a node with a program that watches, and clients around it.
@@ -146,44 +124,36 @@ type clientNode struct {
 	*netnstest.Cluster
 	dir     string
 	backend string
-	binary  string // of the program; empty: this one
+	binary  string // of the program
 	process *exec.Cmd
 }
 
 func newClientNode(t *testing.T, backend string) *clientNode {
 	n := &clientNode{Cluster: netnstest.Start(t, netnstest.Options{}), dir: t.TempDir(),
-		backend: backend}
+		backend: backend, binary: "/proc/self/exe"}
 	for _, pod := range n.Pods[1:] {
 		require.NoError(t, pod.Serve(servicemodel.TCP, podPort))
 		require.NoError(t, pod.Serve(servicemodel.UDP, podPort))
 	}
 	require.NoError(t, os.WriteFile(filepath.Join(n.dir, "web.yaml"), []byte(usedManifest()),
 		0o600))
-	n.start(t, backend)
-	t.Cleanup(func() {
-		if n.process.Process != nil {
-			_ = n.process.Process.Kill()
-		}
-	})
+	n.start(t)
+	t.Cleanup(func() { _ = n.process.Process.Kill() })
 	return n
 }
 
 // command returns the program with arguments, to be run in the node.
 func (n *clientNode) command(args ...string) *exec.Cmd {
-	binary := n.binary
-	if binary == "" {
-		binary = "/proc/self/exe"
-	}
-	c := exec.Command(binary, args...)
+	c := exec.Command(n.binary, args...)
 	c.Env = append(os.Environ(), asProgram+"=1")
 	return c
 }
 
 // start starts the program, and waits until it is ready.
-func (n *clientNode) start(t *testing.T, backend string) {
+func (n *clientNode) start(t *testing.T) {
 	log := &lockedBuffer{}
 	socket, next := notifications(t, log)
-	n.process = n.command("watch", "-f", n.dir, "-copies", n.dir+"-copies", "-backend", backend)
+	n.process = n.command("watch", "-f", n.dir, "-copies", n.dir+"-copies", "-backend", n.backend)
 	n.process.Env = append(n.process.Env, "NOTIFY_SOCKET="+socket)
 	n.process.Stdout, n.process.Stderr = log, log
 	require.NoError(t, n.Node.NS.Do(n.process.Start))
@@ -197,9 +167,14 @@ func (n *clientNode) end(t *testing.T, signal syscall.Signal) {
 	_ = n.process.Wait() // the exit code does not matter here
 }
 
-func (n *clientNode) run(t *testing.T, line string) {
-	words := strings.Fields(line)
-	n.complete(t, exec.Command(words[0], words[1:]...))
+func (n *clientNode) restart(t *testing.T, signal syscall.Signal) {
+	n.end(t, signal)
+	n.start(t)
+}
+
+// run runs shell commands in the node.
+func (n *clientNode) run(t *testing.T, commands string) {
+	n.complete(t, exec.Command("sh", "-ec", commands))
 }
 
 // complete runs a command in the node.
@@ -243,7 +218,11 @@ func (n *clientNode) watch(t *testing.T, e event) string {
 	work.Go(func() { n.connectAgain(ctx, &work, fresh) })
 	work.Go(func() { n.stream(ctx, udp) })
 	time.Sleep(500 * time.Millisecond)
-	e.happen(t, n)
+	if e.happen == nil {
+		n.run(t, e.name)
+	} else {
+		e.happen(t, n)
+	}
 	time.Sleep(clientSettle)
 	stop()
 	work.Wait()
@@ -279,31 +258,27 @@ func (n *clientNode) stream(ctx context.Context, o *outage) {
 
 // outage records which of many tries failed.
 type outage struct {
-	mu          sync.Mutex
-	tries       int
-	failed      int
-	first, last time.Time // of those that failed
+	mu     sync.Mutex
+	tries  int
+	failed []time.Time
 }
 
 func (o *outage) note(start time.Time, served bool) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	if o.tries++; served {
-		return
-	}
-	if o.failed++; o.first.IsZero() || start.Before(o.first) {
-		o.first = start
-	}
-	if start.After(o.last) {
-		o.last = start
+	o.tries++
+	if !served {
+		o.failed = append(o.failed, start)
 	}
 }
 
 // String returns the number of failures, and the time from the first to the last.
 func (o *outage) String() string {
-	if o.failed == 0 {
+	if len(o.failed) == 0 {
 		return fmt.Sprintf("none of %d", o.tries)
 	}
-	return fmt.Sprintf("%d of %d, for %d ms", o.failed, o.tries,
-		(o.last.Sub(o.first) + *clientPause).Milliseconds())
+	slices.SortFunc(o.failed, time.Time.Compare)
+	last := o.failed[len(o.failed)-1]
+	return fmt.Sprintf("%d of %d, for %d ms", len(o.failed), o.tries,
+		(last.Sub(o.failed[0]) + *clientPause).Milliseconds())
 }
