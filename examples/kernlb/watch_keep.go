@@ -143,7 +143,8 @@ func (c *copies) failed(err error) {
 		"by then are not known", "error", err)
 }
 
-// save keeps a version of a file.
+// save keeps a version of a file. If it cannot, it keeps none, because an older one is not what the
+// kernel holds.
 func (c *copies) save(name string, data []byte) {
 	if c.dir == "" {
 		return
@@ -154,6 +155,7 @@ func (c *copies) save(name string, data []byte) {
 		err = os.Rename(path+".new", path)
 	}
 	if err != nil {
+		os.Remove(path)
 		c.failed(err)
 	}
 }

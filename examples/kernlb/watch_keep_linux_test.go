@@ -117,6 +117,20 @@ func TestWatchForgetsFilesThatWent(t *testing.T) {
 	w.holds("10.96.0.22")
 }
 
+// A version that cannot be kept does not leave an older one in its place.
+func TestCopiesAreNotOld(t *testing.T) {
+	t.Parallel()
+	c := newCopies(t.TempDir(), "", "", slog.New(slog.DiscardHandler))
+	c.save("a.yaml", []byte("old"))
+	data, known := c.load("a.yaml")
+	require.True(t, known)
+	require.Equal(t, "old", string(data))
+	require.NoError(t, os.Mkdir(filepath.Join(c.dir, "a.yaml.new"), 0o700)) // it is in the way
+	c.save("a.yaml", []byte("new"))
+	_, known = c.load("a.yaml")
+	require.False(t, known)
+}
+
 // With -strict, a refused service keeps everything else back.
 func TestWatchIsStrictIfAskedTo(t *testing.T) {
 	t.Parallel()
