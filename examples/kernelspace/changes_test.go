@@ -199,6 +199,26 @@ func TestHealthChecksStayAsLongAsAPortNeedsThem(t *testing.T) {
 	}
 }
 
+// Two services at one address share the load balancer for health checks, although only one of them
+// would have it with flags of direct routing.
+func TestServicesShareTheHealthChecksOfAnAddress(t *testing.T) {
+	t.Parallel()
+	m := newMachine(t, bridge, hnsfake.AllFeatures)
+	forwardHealthChecks(&m.cfg)
+	one := func(name string, port uint16) *sm.Service {
+		return &sm.Service{Name: sm.Name{Namespace: "default", Name: name},
+			Ports:           []sm.ServicePort{{Protocol: sm.TCP, Port: port}},
+			LoadBalancerIPs: []sm.LoadBalancerIP{{Addr: addr("203.0.113.1")}}}
+	}
+	direct := one("direct", 81)
+	direct.Forwarding, direct.ExternalTrafficPolicy = sm.ForwardDirect, sm.PolicyLocal
+	state := with(sm.State{}.WithNode(sm.Node{Name: "this"}).WithService(one("plain", 80)).
+		WithService(direct), "10.244.1.1")
+	m.apply(state)
+	m.is([]string{"203.0.113.1:80/tcp", "203.0.113.1:81/tcp", "203.0.113.1:10256/tcp"})
+	m.nothing(state)
+}
+
 // An object may go between the list of identities and the question about it.
 func TestAListThatIsInterruptedIsAConflict(t *testing.T) {
 	t.Parallel()
