@@ -38,8 +38,8 @@ const (
 //
 // A packet can precede the tombstones and make a flow again. Usually this flow leads to another
 // endpoint, which does not know the connection and resets it. IPVS remembers connections by itself.
-// There the flow leads to the same endpoint, and the connection would go on. Then the cut takes that
-// flow, too.
+// There the flow leads to the same endpoint, and the connection would go on. Then the cut takes
+// that flow, too.
 //
 // A new connection with the same ports replaces a tombstone at once (a SYN in state CLOSE).
 type cutting struct {

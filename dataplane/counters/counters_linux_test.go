@@ -82,6 +82,10 @@ func testCounted(t *testing.T, backend, where string) {
 	require.NoError(t, count.Start(t.Context()))
 	require.Zero(t, conns.Ping(6*time.Second).Lost())
 	require.NoError(t, count.Start(t.Context()), "it goes on")
+	nstest.Run(t, c.Node.NS, "nft delete table ip6 "+defaultTable)
+	_, err = count.Read(t.Context())
+	require.ErrorIs(t, err, ErrOff)
+	require.NoError(t, count.Start(t.Context()), "a family that another program switched off")
 	sums := read(t, count, table)
 	old := sums.Frontend(servicemodel.FrontendKey{Addr: ips[0], Protocol: servicemodel.TCP,
 		Port: 80})

@@ -29,8 +29,8 @@
 // An element is the frontend (address, protocol, port) and the endpoint, with a timeout of a day.
 // Each family has such a table, behind the translation of destinations. conntrack knows the
 // original destination of a packet and the endpoint that answers. So the rules of the backend stay
-// as they are, and commits of services do not become slower. [Counters.Start] makes the table, and
-// [Counters.Stop] deletes it, in one transaction each.
+// as they are, and commits of services do not become slower. [Counters.Start] makes each table in
+// one transaction, and [Counters.Stop] deletes both in one.
 //
 // # What is counted
 //

@@ -42,8 +42,8 @@ func (c *Counters) Close() error { return c.conn.Close() }
 
 // Start begins to count, from zero. If the counters are on already, they continue.
 func (c *Counters) Start(ctx context.Context) error {
-	var b rawnl.Batch
 	for _, f := range nft.Families {
+		var b rawnl.Batch
 		e, p := nft.NewEncoder(&b, f, c.table), program(f)
 		e.AddTable()
 		for _, name := range setNames {
@@ -51,12 +51,12 @@ func (c *Counters) Start(ctx context.Context) error {
 		}
 		p.WriteChains(e)
 		p.WriteRules(e)
+		err := c.conn.Commit(ctx, &b, 0)
+		if err != nil && !errors.Is(err, syscall.EEXIST) {
+			return fmt.Errorf("counters: start: %w", nft.Explain(err, &b, nft.Running()))
+		}
 	}
-	err := c.conn.Commit(ctx, &b, 0)
-	if err == nil || errors.Is(err, syscall.EEXIST) {
-		return nil
-	}
-	return fmt.Errorf("counters: start: %w", nft.Explain(err, &b, nft.Running()))
+	return nil
 }
 
 // Stop ends counting, and deletes the counts. It is no error if the counters are off.
