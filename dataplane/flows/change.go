@@ -137,7 +137,7 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	}
 	loopback := key.Addr.Is4() && c.services.Rules().LocalhostNodePorts
 	if _, fe, ok := other(localhost); loopback && ok && fe == nil {
-		own.Key.Addr, own.Untranslated = localhost, false
+		own.Key.Addr, own.Untranslated, own.Backwards = localhost, false, false
 		c.list = append(c.list, own)
 	}
 	for _, a := range c.former {

@@ -266,3 +266,18 @@ func TestANodePortBesideAPortOfLocalhost(t *testing.T) {
 	w.apply(t, state(4, 5))
 	require.Empty(t, w.list(), "both are due")
 }
+
+// Programs of the node may send from the number of a node port at loopback.
+func TestFlowsFromLoopbackAreNotLateAnswers(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t, flows.Config{})
+	n := node
+	n.LocalhostNodePorts, n.NodePortAddresses = true, sm.NodePortAddresses{}
+	w.apply(t, serving(service(), endpoints()).WithNode(n))
+	f := parse("udp 127.0.0.1:4000")
+	f.Original.Src = netip.MustParseAddrPort("127.0.0.1:30053")
+	f.Reply.Dst = f.Original.Src
+	w.flows = []conntrack.Flow{f}
+	w.apply(t, serving(service(), endpoints(1)).WithNode(n))
+	require.Equal(t, []conntrack.Flow{f}, w.flows)
+}
