@@ -57,7 +57,7 @@ const (
 // is skipped without the variable. The test must do nothing before it calls Endures.
 func Endures(t *testing.T, under Backend, states []servicemodel.State) {
 	applyIfKilled(under, states)
-	lasts := timeFromEnv(t, "KERNLB_TEST_SOAK", 0)
+	lasts := fromEnv(t, "KERNLB_TEST_SOAK", 0, time.ParseDuration)
 	if lasts == 0 {
 		t.Skip("takes long: set KERNLB_TEST_SOAK, such as 1h")
 	}
@@ -321,7 +321,7 @@ const rollingRate = 1000
 // not be disturbed. The variable KERNLB_TEST_ROLLS says how long it lasts, such as "1m"; it is
 // skipped without the variable.
 func Rolls(t *testing.T, under Backend) {
-	lasts := timeFromEnv(t, "KERNLB_TEST_ROLLS", 0)
+	lasts := fromEnv(t, "KERNLB_TEST_ROLLS", 0, time.ParseDuration)
 	if lasts == 0 {
 		t.Skip("takes long: set KERNLB_TEST_ROLLS, such as 1m")
 	}

@@ -64,7 +64,7 @@ const settleEach = 32
 func (w *world) flood(t *testing.T, from []floodSource, to []target,
 	next func(n int, rng *rand.Rand) servicemodel.State) *flood {
 	t.Helper()
-	seed := uint64(fromEnv(t, "KERNLB_RANDOM_SEED", int(rand.Uint32())))
+	seed := uint64(fromEnv(t, "KERNLB_RANDOM_SEED", int(rand.Uint32()), strconv.Atoi))
 	t.Logf("KERNLB_RANDOM_SEED=%d", seed)
 	w.engine = dataplane.New(unsettled{w.backend}, &dataplane.Config{Strict: true})
 	rng := rand.New(rand.NewPCG(seed, 2))
@@ -79,7 +79,8 @@ func (w *world) flood(t *testing.T, from []floodSource, to []target,
 		}
 	})
 	settler, _ := w.backend.(dataplane.Settler)
-	least, long := timeFromEnv(t, floodTime, 2*time.Second), os.Getenv(floodTime) != ""
+	least := fromEnv(t, floodTime, 2*time.Second, time.ParseDuration)
+	long := os.Getenv(floodTime) != ""
 	few := func() bool { return f.sent.Load() < floodFlows || f.commits.Load() < floodCommits }
 	for end := time.Now().Add(least); time.Now().Before(end) || long && few(); {
 		n := int(f.commits.Add(1))

@@ -51,7 +51,7 @@ func Killed(t *testing.T, under Backend, states []servicemodel.State, o KilledOp
 	t.Parallel()
 	ns := under.namespace(t)
 	kills, lives := 40, 5
-	if wanted := fromEnv(t, "KERNLB_TEST_KILLS", 0); wanted > 0 {
+	if wanted := fromEnv(t, "KERNLB_TEST_KILLS", 0, strconv.Atoi); wanted > 0 {
 		kills, lives = wanted, 50
 	}
 	o.Delay = cmp.Or(o.Delay, 3*time.Millisecond)

@@ -7,7 +7,6 @@ import (
 	"io"
 	"os"
 	"os/exec"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -103,17 +102,9 @@ func runIn(ctx context.Context, ns *netnstest.NS, in io.Reader, command ...strin
 	return out, err
 }
 
-// fromEnv returns the number in an environment variable, or otherwise if it is not set.
-func fromEnv(t *testing.T, name string, otherwise int) int {
-	return parsed(t, name, otherwise, strconv.Atoi)
-}
-
-// timeFromEnv returns the duration in an environment variable, such as "1m", or otherwise.
-func timeFromEnv(t *testing.T, name string, otherwise time.Duration) time.Duration {
-	return parsed(t, name, otherwise, time.ParseDuration)
-}
-
-func parsed[T int | time.Duration](t *testing.T, name string, otherwise T,
+// fromEnv returns the value of an environment variable, such as a number or "1m", or otherwise if
+// it is not set.
+func fromEnv[T int | time.Duration](t *testing.T, name string, otherwise T,
 	parse func(string) (T, error)) T {
 	t.Helper()
 	s := os.Getenv(name)

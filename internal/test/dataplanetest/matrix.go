@@ -2,6 +2,7 @@ package dataplanetest
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -10,141 +11,106 @@ import (
 // endpoints a packet may reach and whether it is masqueraded. This depends on the kind of
 // destination, the traffic policy, the source, the way in which pods are recognised, and the places
 // of endpoints. The matrix was written without knowledge of package servicemodel, which decides the
-// same.
+// same. Its parts are in the words of scenarios.txt.
 
-// layout says where a service has endpoints.
-type layout struct {
-	name  string
-	hosts []string
-	edit  func(*servicemodel.Endpoint)
+// layouts say where a service has endpoints.
+var layouts = []struct{ name, endpoints string }{
+	{"endpoints here and elsewhere", "pod2 pod3 remote1"},
+	{"endpoints elsewhere only", "remote1 remote2"},
+	{"no endpoints", ""},
+	{"endpoints not ready", "pod2+notReady remote1+notReady"},
+	{"endpoints terminating but serving", "pod2+terminating remote1+terminating"},
 }
 
-var layouts = []layout{
-	{name: "endpoints here and elsewhere", hosts: []string{"pod2", "pod3", "remote1"}},
-	{name: "endpoints elsewhere only", hosts: []string{"remote1", "remote2"}},
-	{name: "no endpoints", hosts: nil},
-	{name: "endpoints not ready", hosts: []string{"pod2", "remote1"}, edit: notReady},
-	{name: "endpoints terminating but serving", hosts: []string{"pod2", "remote1"},
-		edit: terminating},
+// detectors say how the node recognises pods.
+var detectors = []struct{ name, network, node string }{
+	{name: "pods not told"},
+	{name: "pods by CIDR", node: "podCIDRs"},
+	{name: "pods by bridge", network: "bridge cni0", node: "podBridge=cni0"},
+	{name: "pods by interface prefix", network: "prefix cali", node: "podPrefix=cali"},
 }
 
-// detector says how the node recognises pods.
-type detector struct {
-	name    string
-	options Options
-	edit    func(servicemodel.Node) servicemodel.Node
-}
-
-var detectors = []detector{
-	{name: "pods not told", edit: func(n servicemodel.Node) servicemodel.Node { return n }},
-	{name: "pods by CIDR", edit: podCIDRs},
-	{name: "pods by bridge", options: Options{Bridge: "cni0"},
-		edit: func(n servicemodel.Node) servicemodel.Node {
-			n.LocalPods.Bridge = "cni0"
-			return n
-		}},
-	{name: "pods by interface prefix", options: Options{PodInterfacePrefix: "cali"},
-		edit: func(n servicemodel.Node) servicemodel.Node {
-			n.LocalPods.InterfacePrefix = "cali"
-			return n
-		}},
-}
-
-// destination is one way to a service.
-type destination struct {
-	kind servicemodel.Kind
-	target
-}
-
-var destinations = []destination{
-	{servicemodel.ClusterIP, cluster},
-	{servicemodel.LoadBalancer, loadBalancer},
-	{servicemodel.ExternalIP, external},
-	{servicemodel.NodePort, nodePorts},
+// destinations are the ways to a service.
+var destinations = []struct {
+	kind   servicemodel.Kind
+	target string
+}{
+	{servicemodel.ClusterIP, "cluster"}, {servicemodel.LoadBalancer, "loadBalancer"},
+	{servicemodel.ExternalIP, "external"}, {servicemodel.NodePort, "nodePorts"},
 }
 
 // expect returns the entry of the matrix for a packet.
-func expect(d destination, local bool, l *layout, det *detector, from string) Want {
+func expect(kind servicemodel.Kind, local bool, endpoints string, podsTold bool,
+	from string) string {
 	var cluster, here []string // usable hosts: all, and those on this node
-	for _, h := range l.hosts {
-		if l.name == "endpoints not ready" {
+	for _, e := range strings.Fields(endpoints) {
+		host, option, _ := strings.Cut(e, "+")
+		if option == "notReady" {
 			continue
 		}
-		cluster = append(cluster, h)
-		if nodeOf(h) == "this" {
-			here = append(here, h)
+		cluster = append(cluster, host)
+		if nodeOf(host) == "this" {
+			here = append(here, host)
 		}
 	}
-	podsTold := det.name != "pods not told"
-	fromPod, fromHost := from == "pod1" && podsTold, from == "node"
+	reaches := func(masquerade bool, hosts []string) string {
+		outcome := "reaches "
+		if masquerade {
+			outcome = "masqueraded "
+		}
+		return outcome + strings.Join(hosts, " ")
+	}
+	fromPod := from == "pod1" && podsTold
 	if len(cluster) == 0 {
-		return rejected
+		return "rejected"
 	}
-	if d.kind == servicemodel.ClusterIP {
-		m := OwnSource
-		if podsTold && !fromPod {
-			m = NodeSource
+	if kind == servicemodel.ClusterIP {
+		masquerade := podsTold && !fromPod
+		switch {
+		case !local:
+			return reaches(masquerade, cluster)
+		case len(here) == 0:
+			return "dropped"
 		}
-		if !local {
-			return to(m, cluster...)
-		}
-		if len(here) == 0 {
-			return dropped
-		}
-		return to(m, here...)
+		return reaches(masquerade, here)
 	}
 	switch {
-	case !local:
-		return to(NodeSource, cluster...)
+	case !local, from == "node":
+		return reaches(true, cluster)
 	case fromPod:
-		return to(OwnSource, cluster...)
-	case fromHost:
-		return to(NodeSource, cluster...)
+		return reaches(false, cluster)
 	case len(here) == 0:
-		return dropped
+		return "dropped"
 	}
-	return to(OwnSource, here...)
+	return reaches(false, here)
 }
 
 // matrix makes a scenario for each combination of destination, policy, layout and detector; each
 // asks from a pod, the node and outside, for every protocol and family.
-func matrix() []Scenario {
-	var out []Scenario
+func matrix() string {
+	var b strings.Builder
 	for _, d := range destinations {
 		for _, local := range []bool{false, true} {
-			for i := range layouts {
-				for k := range detectors {
-					out = append(out, cell(d, local, &layouts[i], &detectors[k]))
+			policy, option := "Cluster", ""
+			if local {
+				policy, option = "Local", "externalLocal"
+				if d.kind == servicemodel.ClusterIP {
+					option = "internalLocal"
+				}
+			}
+			for _, l := range layouts {
+				for _, det := range detectors {
+					fmt.Fprintf(&b, "[matrix] %s, policy %s, %s, %s\n", d.kind, policy, l.name,
+						det.name)
+					fmt.Fprintf(&b, "  %s\n  node %s\n  service %s: %s\n", det.network, det.node,
+						option, l.endpoints)
+					for _, from := range []string{"pod1", "node", "outside1"} {
+						fmt.Fprintf(&b, "    %s %s: %s\n", from, d.target,
+							expect(d.kind, local, l.endpoints, det.node != "", from))
+					}
 				}
 			}
 		}
 	}
-	return out
-}
-
-func cell(d destination, local bool, l *layout, det *detector) Scenario {
-	policy, edit := "Cluster", []func(*servicemodel.Service){}
-	if local {
-		policy = "Local"
-		if d.kind == servicemodel.ClusterIP {
-			edit = append(edit, internalLocal)
-		} else {
-			edit = append(edit, externalLocal)
-		}
-	}
-	endpoints := eps(l.hosts...)
-	if l.edit != nil {
-		each(endpoints, l.edit)
-	}
-	var list []Check
-	for _, from := range []string{"pod1", "node", "outside1"} {
-		list = append(list, ask(from, d.target, expect(d, local, l, det, from))...)
-	}
-	return Scenario{
-		Name:    fmt.Sprintf("%s, policy %s, %s, %s", d.kind, policy, l.name, det.name),
-		Line:    "matrix",
-		Options: det.options,
-		Steps: []Step{{State: state(det.edit(thisNode()), web(edit...), endpoints),
-			Checks: list}},
-	}
+	return b.String()
 }

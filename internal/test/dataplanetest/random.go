@@ -6,6 +6,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -29,8 +30,8 @@ const packetsPerState = 50
 // compares the fate of each packet with the oracle, and with the words of its trace. If they
 // differ, it makes the state as small as it can while they still differ, and reports that state.
 func Random(t *testing.T, under Backend, o RandomOptions) {
-	first := fromEnv(t, "KERNLB_RANDOM_SEED", 0)
-	packets := fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(o.Packets, 10000))
+	first := fromEnv(t, "KERNLB_RANDOM_SEED", 0, strconv.Atoi)
+	packets := fromEnv(t, "KERNLB_RANDOM_PACKETS", cmp.Or(o.Packets, 10000), strconv.Atoi)
 	// Networks work side by side, because a test mostly waits for packets that must not come.
 	networks := min(max(4, packets/2500), 48)
 	for i := range networks {

@@ -75,10 +75,10 @@ var outcomes = map[string]func(hosts ...string) Want{
 	"untouched": func(...string) Want { return untouched },
 }
 
-// written returns the scenarios of scenarios.txt.
-func written() (l []Scenario) {
-	defined := options{}
-	for line := range strings.Lines(strings.ReplaceAll(scenarioText, "\\\n", "")) {
+// Scenarios returns all scenarios of the suite: those of scenarios.txt, and the matrix.
+func Scenarios() (l []Scenario) {
+	defined, text := options{}, strings.Replace(scenarioText, "\nmatrix\n", "\n"+matrix(), 1)
+	for line := range strings.Lines(strings.ReplaceAll(text, "\\\n", "")) {
 		if option, found := strings.CutPrefix(line, "option "); found {
 			name, fields, _ := strings.Cut(option, " {")
 			defined[name] = "{" + fields
@@ -106,6 +106,8 @@ func written() (l []Scenario) {
 			}
 		case words[0] == "bridge":
 			s.Options.Bridge = words[1]
+		case words[0] == "prefix":
+			s.Options.PodInterfacePrefix = words[1]
 		case words[0] == "node":
 			n := set(defined, "node", thisNode(), words[1:])
 			s.Steps = append(s.Steps, Step{State: servicemodel.State{}.WithNode(n)})

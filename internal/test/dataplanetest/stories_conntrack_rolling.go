@@ -137,7 +137,7 @@ func (r *roll) roll(ctx context.Context, cut func() conntrack.CleanResult) (chan
 			r.t.Errorf("%s: %v", ev.Doing, ev.Err)
 		}
 	})()
-	rolling := timeFromEnv(r.t, "KERNLB_TEST_ROLL", 3*time.Second)
+	rolling := fromEnv(r.t, "KERNLB_TEST_ROLL", 3*time.Second, time.ParseDuration)
 	tick := time.NewTicker(rollInterval)
 	defer tick.Stop()
 	for end := time.Now().Add(rolling); time.Now().Before(end); changes++ {

@@ -118,6 +118,3 @@ func RunScenarios(t *testing.T, under Backend, scenarios ...Scenario) {
 		})
 	}
 }
-
-// Scenarios returns all scenarios of the suite.
-func Scenarios() []Scenario { return slices.Concat(matrix(), written()) }
