@@ -181,7 +181,7 @@ func (m *measurement) cost(ctx context.Context, name string, load *mix) (c cost,
 	if err != nil {
 		return c, err
 	}
-	c = cost{Peer: name, Services: load.services, Endpoints: load.endpoints(),
+	c = cost{Peer: name, Services: load.services, Endpoints: load.endpoints(load.services),
 		FullMs: milli(full.Took), FullCPUMs: milli(full.CPU)}
 	median := func(next func(round int) *serve.Change, skip int) (took, cpu float64, err error) {
 		var times, spent []time.Duration

@@ -21,7 +21,6 @@ type mix struct {
 	sizes    []int // of the services, and of one more for oneService
 	services int
 	affinity int // each service of that number has session affinity; 0: none
-	first    []int
 }
 
 // newUniform makes n services with the same number of endpoints.
@@ -35,15 +34,13 @@ func newMix(n int) *mix {
 	m := &mix{services: n, affinity: 10}
 	for i := range n + 1 {
 		from, to := 1, 3
-		switch i % 100 {
-		case 99:
+		switch {
+		case i%100 == 99:
 			from, to = 101, 1000
-		case 9, 19, 29, 39, 49, 59, 69, 79, 89:
+		case i%10 == 9:
 			from, to = 21, 100
-		default:
-			if i%10 >= 6 {
-				from, to = 4, 20
-			}
+		case i%10 >= 6:
+			from, to = 4, 20
 		}
 		m.sizes = append(m.sizes, from+r.IntN(to-from+1))
 	}
@@ -62,24 +59,13 @@ func newSizes(n int) *mix {
 	return m
 }
 
-// endpoints is the number of all endpoints.
-func (m *mix) endpoints() (n int) {
-	for _, size := range m.sizes[:m.services] {
+// endpoints is the number of endpoints of the services before service i, and so the number of its
+// first one.
+func (m *mix) endpoints(i int) (n int) {
+	for _, size := range m.sizes[:i] {
 		n += size
 	}
 	return n
-}
-
-// at is the number of the first endpoint of service i.
-func (m *mix) at(i int) int {
-	for len(m.first) <= i {
-		next := 0
-		if k := len(m.first); k > 0 {
-			next = m.first[k-1] + m.sizes[k-1]
-		}
-		m.first = append(m.first, next)
-	}
-	return m.first[i]
 }
 
 func (m *mix) name(i int) string { return fmt.Sprintf("service-%d", i) }
@@ -112,8 +98,9 @@ func (m *mix) put(c *serve.Change, i int) {
 // putSlice adds the endpoints of service i. A shift replaces the first one.
 func (m *mix) putSlice(c *serve.Change, i, shift int) {
 	var eps []endpoint
+	first := m.endpoints(i) + 1
 	for j := range m.sizes[i] {
-		e := endpoint{addr: counted("11.0.0.0", m.at(i)+j+1), node: fmt.Sprintf("node-%d", j),
+		e := endpoint{addr: counted("11.0.0.0", first+j), node: fmt.Sprintf("node-%d", j),
 			ready: true, serving: true}
 		if j == 0 && shift > 0 {
 			e.addr = counted("172.16.0.0", shift)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"net/netip"
+	"strings"
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
@@ -24,17 +25,10 @@ const (
 func ports(protocols ...corev1.Protocol) []corev1.ServicePort {
 	var l []corev1.ServicePort
 	for _, p := range protocols {
-		l = append(l, corev1.ServicePort{Name: portName(p), Protocol: p, Port: servicePort,
+		l = append(l, corev1.ServicePort{Name: strings.ToLower(string(p)), Protocol: p, Port: servicePort,
 			TargetPort: intstr.FromInt32(targetPort)})
 	}
 	return l
-}
-
-func portName(p corev1.Protocol) string {
-	if p == corev1.ProtocolUDP {
-		return "udp"
-	}
-	return "tcp"
 }
 
 // newService returns a service with cluster IPs. The family of the first one is the service's first

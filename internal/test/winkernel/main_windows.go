@@ -3,14 +3,13 @@ package main
 import (
 	"encoding/json"
 	"fmt"
-	"maps"
 	"net"
 	"os"
 
 	"github.com/kernlb/kernlb/internal/test/winkernel/winkernel"
 	corev1 "k8s.io/api/core/v1"
-	discovery "k8s.io/api/discovery/v1"
 	"k8s.io/apimachinery/pkg/api/equality"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	kubeproxy "k8s.io/kubernetes/pkg/proxy/apis/config"
 
 	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
@@ -82,36 +81,33 @@ func run(s *scenario) ([]outcome, error) {
 
 // tell tells a proxier what differs between two steps.
 func tell(p *winkernel.Proxier, before, after objects) {
-	services, slices := map[string]*corev1.Service{}, map[string]*discovery.EndpointSlice{}
-	for i := range before.Services {
-		services[before.Services[i].Name] = &before.Services[i]
+	tellOf(before.Services, after.Services, p.OnServiceAdd, p.OnServiceUpdate,
+		p.OnServiceDelete)
+	tellOf(before.Slices, after.Slices, p.OnEndpointSliceAdd, p.OnEndpointSliceUpdate,
+		p.OnEndpointSliceDelete)
+}
+
+// tellOf tells what differs between two lists of objects.
+func tellOf[T any, O interface {
+	*T
+	metav1.Object
+}](before, after []T, add func(O), update func(old, o O), gone func(O)) {
+	known := map[string]O{}
+	for i := range before {
+		o := O(&before[i])
+		known[o.GetName()] = o
 	}
-	for i := range before.Slices {
-		slices[before.Slices[i].Name] = &before.Slices[i]
-	}
-	for i := range after.Services {
-		s := &after.Services[i]
-		if was := services[s.Name]; was == nil {
-			p.OnServiceAdd(s)
-		} else if !equality.Semantic.DeepEqual(was, s) {
-			p.OnServiceUpdate(was, s)
+	for i := range after {
+		o := O(&after[i])
+		if was := known[o.GetName()]; was == nil {
+			add(o)
+		} else if !equality.Semantic.DeepEqual(was, o) {
+			update(was, o)
 		}
-		delete(services, s.Name)
+		delete(known, o.GetName())
 	}
-	for i := range after.Slices {
-		s := &after.Slices[i]
-		if was := slices[s.Name]; was == nil {
-			p.OnEndpointSliceAdd(s)
-		} else if !equality.Semantic.DeepEqual(was, s) {
-			p.OnEndpointSliceUpdate(was, s)
-		}
-		delete(slices, s.Name)
-	}
-	for s := range maps.Values(services) {
-		p.OnServiceDelete(s)
-	}
-	for s := range maps.Values(slices) {
-		p.OnEndpointSliceDelete(s)
+	for _, o := range known {
+		gone(o)
 	}
 }
 

@@ -12,6 +12,7 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/klog/v2"
 	"k8s.io/kubernetes/pkg/proxy"
@@ -93,22 +94,10 @@ func (s *Settings) proxier(f corev1.IPFamily, one func(corev1.IPFamily, Detector
 // Sync delivers a change to the proxier.
 func (k *KubeProxy) Sync(_ context.Context, c *Change) error {
 	for _, s := range c.Services {
-		n := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
-		if old := k.services[n]; old != nil {
-			k.provider.OnServiceUpdate(old, s)
-		} else {
-			k.provider.OnServiceAdd(s)
-		}
-		k.services[n] = s
+		put(k.services, s, k.provider.OnServiceAdd, k.provider.OnServiceUpdate)
 	}
 	for _, s := range c.Slices {
-		n := types.NamespacedName{Namespace: s.Namespace, Name: s.Name}
-		if old := k.slices[n]; old != nil {
-			k.provider.OnEndpointSliceUpdate(old, s)
-		} else {
-			k.provider.OnEndpointSliceAdd(s)
-		}
-		k.slices[n] = s
+		put(k.slices, s, k.provider.OnEndpointSliceAdd, k.provider.OnEndpointSliceUpdate)
 	}
 	for _, n := range c.GoneServices {
 		k.provider.OnServiceDelete(k.services[n])
@@ -124,6 +113,18 @@ func (k *KubeProxy) Sync(_ context.Context, c *Change) error {
 		return fmt.Errorf("the sync failed; standard error says why")
 	}
 	return nil
+}
+
+// put tells of an object, and notes it among those that are known.
+func put[T metav1.Object](known map[types.NamespacedName]T, o T, add func(T),
+	update func(old, o T)) {
+	n := types.NamespacedName{Namespace: o.GetNamespace(), Name: o.GetName()}
+	if old, found := known[n]; found {
+		update(old, o)
+	} else {
+		add(o)
+	}
+	known[n] = o
 }
 
 // Family is the family of an address.
