@@ -40,6 +40,8 @@ func TestRandomPackets(t *testing.T) {
 func TestEveryField(t *testing.T) {
 	t.Parallel()
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
+		Refused: []string{"node.Forbidden", "node.MasqueradeNeighbours", "node.NoEndpoints",
+			"service.Forwarding", "service.Scheduler"},
 		Second: func(netns int) (dataplane.Backend, error) {
 			return openBackend(&Config{NetNS: netns, Prefix: "SECOND"})
 		}})

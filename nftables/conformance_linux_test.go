@@ -27,6 +27,7 @@ func TestRandomPackets(t *testing.T) {
 func TestEveryField(t *testing.T) {
 	t.Parallel()
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
+		Refused: []string{"service.Forwarding", "service.Scheduler"},
 		Second: func(netns int) (dataplane.Backend, error) {
 			return nftables.New(&nftables.Config{NetNS: netns, Table: "second"})
 		}})

@@ -2,8 +2,10 @@ package dataplanetest
 
 import (
 	"errors"
+	"maps"
 	"net/netip"
 	"os"
+	"slices"
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -20,6 +22,9 @@ type FieldsOptions struct {
 	// again once. By default each field has several values, each of them with two traffic policies,
 	// and each state is applied again twice.
 	OneValue bool
+	// Refused are the fields of which the backend refuses some value, such as "service.Scheduler",
+	// in order. It must refuse no others. Nil means any. With OneValue, they are not compared.
+	Refused []string
 	// Second opens another instance of the backend in a network namespace, or another backend. With
 	// it, the engine also switches there and back with some of the states.
 	Second func(netns int) (dataplane.Backend, error)
@@ -47,7 +52,7 @@ func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 
 // everyField is EveryField for backends of the kernel of f.
 func everyField(t *testing.T, f *fields, netns int, o FieldsOptions) {
-	f.T, f.again = t, 2
+	f.T, f.again, f.refused = t, 2, map[string]bool{}
 	f.engine = dataplane.New(opened(f.open())(t), nil)
 	applied, least, each := 0, 100, switchedEach
 	if os.Getenv("KERNLB_TEST_FAULTS") == "all" {
@@ -76,6 +81,10 @@ func everyField(t *testing.T, f *fields, netns int, o FieldsOptions) {
 	}
 	if applied < least {
 		t.Errorf("only %d states were accepted", applied)
+	}
+	refused := slices.Sorted(maps.Keys(f.refused))
+	if o.Refused != nil && !o.OneValue && !slices.Equal(refused, o.Refused) {
+		t.Errorf("refused are values of %q, not of %q", refused, o.Refused)
 	}
 	if n := f.engine.Status().Totals.Repairs; n != len(had) {
 		t.Errorf("%d repairs of %d damages", n, len(had))
@@ -117,6 +126,8 @@ type fields struct {
 	touch  func() error // lets a neighbour commit
 	engine *dataplane.Engine
 	again  int // how often each state is read and applied again
+
+	refused map[string]bool // the fields of states that were not accepted
 }
 
 // held applies a state, unless the backend cannot express it, and then compares.
@@ -125,6 +136,7 @@ func (f *fields) held(v randstate.Variant) bool {
 	ctx := f.Context()
 	r, err := f.engine.Apply(ctx, v.State)
 	if errors.Is(err, dataplane.ErrRefused) {
+		f.refused[v.Name] = true
 		return false
 	}
 	f.must(v, "apply", err)
@@ -132,6 +144,7 @@ func (f *fields) held(v randstate.Variant) bool {
 		f.Fatalf("%s: a repair: %v", v.Name, r.Drift)
 	}
 	if len(r.Refused) > 0 {
+		f.refused[v.Name] = true
 		return false
 	}
 	f.reads(v)

@@ -11,6 +11,7 @@ func TestEveryFieldInMemory(t *testing.T) {
 	t.Parallel()
 	for _, o := range []FieldsOptions{{}, {OneValue: true}} {
 		k, second := &memory.Kernel{}, &memory.Kernel{}
+		o.Refused = []string{} // none
 		o.Second = func(int) (dataplane.Backend, error) { return memory.New(second), nil }
 		everyField(t, &fields{
 			open:  func() (dataplane.Backend, error) { return memory.New(k), nil },

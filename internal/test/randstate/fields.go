@@ -60,10 +60,17 @@ var values = map[reflect.Type][]any{
 		servicemodel.DestHash, servicemodel.ShortestDelay, servicemodel.NeverQueue,
 		servicemodel.Maglev, servicemodel.Failover, servicemodel.Overflow,
 		servicemodel.Maglev + "+port" + "+fallback"},
+	reflect.TypeFor[servicemodel.TrafficPolicy](): {servicemodel.PolicyLocal,
+		servicemodel.PolicyCluster},
+	reflect.TypeFor[servicemodel.MasqueradePolicy](): {servicemodel.MasqueradeAlways,
+		servicemodel.MasqueradeNotPods, servicemodel.MasqueradeHost, servicemodel.MasqueradeNever},
+	reflect.TypeFor[servicemodel.Forwarding](): {servicemodel.ForwardDirect,
+		servicemodel.ForwardTunnel},
 }
 
 // words are valid values of text fields that take only some.
-var words = map[string][]string{"service.Prefer": {"node", "zone"}}
+var words = map[string][]string{"service.Prefer": {"node", "zone"},
+	"node.NoEndpoints": {"reject", "reset", "drop"}, "node.Forbidden": {"reject", "reset", "drop"}}
 
 // each calls f with copies of v. In each copy, one field has another value.
 func each(path string, v reflect.Value, f func(field string, v reflect.Value)) {
@@ -78,6 +85,9 @@ func each(path string, v reflect.Value, f func(field string, v reflect.Value)) {
 	case reflect.Bool:
 		to(path, !v.Bool())
 	case reflect.String:
+		if v.Type() != reflect.TypeFor[string]() {
+			panic("randstate: no values for " + path + " of type " + v.Type().String())
+		}
 		for _, x := range append(words[path], v.String()+"x") {
 			to(path, x)
 		}
