@@ -142,17 +142,19 @@ func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
 func TestRunning(t *testing.T) {
 	t.Parallel()
+	const root, nobody = 0, 65534
 	for _, c := range []struct {
 		name, addr, path, says string
-		code                   int
+		code, user             int
 		want                   string
 	}{
-		{"iptables", "127.0.0.1", "/proxyMode", "iptables", http.StatusOK, "iptables"},
-		{"IPv6 alone", "[::1]", "/proxyMode", "nftables\n", http.StatusOK, "nftables"},
-		{"another program's metrics", "127.0.0.1", "/metrics", "iptables", http.StatusOK, ""},
+		{"iptables", "127.0.0.1", "/proxyMode", "iptables", http.StatusOK, root, "iptables"},
+		{"IPv6 alone", "[::1]", "/proxyMode", "nftables\n", http.StatusOK, root, "nftables"},
+		{"another program's metrics", "127.0.0.1", "/metrics", "iptables", http.StatusOK, root, ""},
 		{"says something else", "127.0.0.1", "/proxyMode", "a mode that nobody has", http.StatusOK,
-			""},
-		{"an error", "127.0.0.1", "/proxyMode", "ipvs", http.StatusInternalServerError, ""},
+			root, ""},
+		{"an error", "127.0.0.1", "/proxyMode", "ipvs", http.StatusInternalServerError, root, ""},
+		{"any user can listen there", "127.0.0.1", "/proxyMode", "ipvs", http.StatusOK, nobody, ""},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -168,8 +170,12 @@ func TestRunning(t *testing.T) {
 			})
 			var l net.Listener
 			require.NoError(t, ns.Do(func() (err error) {
+				if _, err := unix.SetfsuidRetUid(c.user); err != nil {
+					return err
+				}
 				l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", c.addr+":10249")
-				return err
+				_, again := unix.SetfsuidRetUid(root)
+				return errors.Join(err, again)
 			}))
 			server := &http.Server{Handler: mux}
 			go server.Serve(l) //nolint:errcheck // ends with Close
@@ -178,26 +184,6 @@ func TestRunning(t *testing.T) {
 			require.Equal(t, c.want, mode)
 		})
 	}
-	ns := nstest.New(t)
-	require.NoError(t, ns.Do(func() error {
-		const nobody = 65534
-		if _, err := unix.SetfsuidRetUid(nobody); err != nil {
-			return err
-		}
-		l, err := (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:10249")
-		if _, again := unix.SetfsuidRetUid(0); err != nil || again != nil {
-			return errors.Join(err, again)
-		}
-		mux := http.NewServeMux()
-		mux.HandleFunc("/proxyMode", func(w http.ResponseWriter, _ *http.Request) {
-			io.WriteString(w, "ipvs") //nolint:errcheck // the test would fail
-		})
-		go http.Serve(l, mux) //nolint:errcheck // ends with the listener
-		t.Cleanup(func() { l.Close() })
-		return nil
-	}))
-	mode := ok(Running(t.Context(), &Config{NetNS: ns.Fd()}))(t)
-	require.Empty(t, mode, "any user can listen there")
 	_, err := Running(t.Context(), &Config{NetNS: -1})
 	require.ErrorContains(t, err, "NetNS: -1 is not a file descriptor")
 }
