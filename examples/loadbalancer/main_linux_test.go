@@ -9,7 +9,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -40,7 +39,7 @@ type world struct {
 	*testing.T
 	*netnstest.Cluster
 	file    string
-	log     *output
+	log     output
 	program *exec.Cmd
 	ended   chan error
 }
@@ -49,26 +48,18 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	netnstest.Require(t)
-	return &world{T: t, Cluster: netnstest.Start(t, netnstest.Options{}), log: &output{},
+	log := ok(os.CreateTemp(t.TempDir(), "log"))(t)
+	t.Cleanup(func() { log.Close() })
+	return &world{T: t, Cluster: netnstest.Start(t, netnstest.Options{}), log: output{log},
 		file: filepath.Join(t.TempDir(), "lb.yaml")}
 }
 
-// output keeps the output of a program.
-type output struct {
-	mu   sync.Mutex
-	text bytes.Buffer
-}
+// output keeps the output of programs.
+type output struct{ *os.File }
 
-func (o *output) Write(b []byte) (int, error) {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.Write(b)
-}
-
-func (o *output) String() string {
-	o.mu.Lock()
-	defer o.mu.Unlock()
-	return o.text.String()
+func (o output) String() string {
+	text, _ := os.ReadFile(o.Name())
+	return string(text)
 }
 
 // write writes the file.

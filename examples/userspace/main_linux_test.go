@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -40,27 +39,22 @@ const patience = 20 * time.Second
 // program is a running program.
 type program struct {
 	*exec.Cmd
-	mu  sync.Mutex
-	log bytes.Buffer
-}
-
-func (p *program) Write(b []byte) (int, error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.Write(b)
+	log *os.File
 }
 
 func (p *program) output() string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.log.String()
+	text, _ := os.ReadFile(p.log.Name())
+	return string(text)
 }
 
 func start(t *testing.T, args ...string) *program {
 	t.Helper()
-	p := &program{Cmd: exec.Command("/proc/self/exe")}
+	log, err := os.CreateTemp(t.TempDir(), "log")
+	require.NoError(t, err)
+	t.Cleanup(func() { log.Close() })
+	p := &program{Cmd: exec.Command("/proc/self/exe"), log: log}
 	p.Env = append(os.Environ(), asProgram+"="+strings.Join(args, "\n"))
-	p.Stderr = p
+	p.Stderr = log
 	require.NoError(t, p.Start())
 	t.Cleanup(func() { _ = p.Process.Kill() })
 	return p
