@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"net"
 	"net/http"
 	"net/netip"
@@ -16,17 +15,6 @@ import (
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// nodeDialer dials in a namespace.
-func nodeDialer(ns *netnstest.NS) func(context.Context, string, string) (net.Conn, error) {
-	return func(ctx context.Context, network, addr string) (c net.Conn, err error) {
-		err = ns.Do(func() (err error) {
-			c, err = (&net.Dialer{}).DialContext(ctx, network, addr)
-			return err
-		})
-		return c, err
-	}
-}
 
 // quick is a service with checks in quick succession.
 const quick = `services:
@@ -83,22 +71,16 @@ func TestKilledAndStartedAgainIsInvisible(t *testing.T) {
 		for range 10 { // while the program starts
 			require.Equal(t, "pod1 pod2", w.answer())
 		}
-		w.soon(func() bool { return w.listens() }, "it runs")
+		w.soon(func() bool {
+			_, err := nstest.Get(w.Node.NS, "127.0.0.1:9095/healthz")
+			return err == nil
+		}, "it runs")
 		require.Equal(t, "pod1 pod2", w.answer())
 	}
 	require.Zero(t, conns.Ping(30*time.Second).Lost())
 	require.NoError(t, w.program.Process.Signal(syscall.SIGTERM))
 	require.NoError(t, <-w.ended)
 	require.Equal(t, "pod1 pod2", w.answer())
-}
-
-// listens reports whether the program answers.
-func (w *world) listens() bool {
-	c, err := nodeDialer(w.Node.NS)(w.Context(), "tcp", "127.0.0.1:9095")
-	if err == nil {
-		_ = c.Close()
-	}
-	return err == nil
 }
 
 // Nothing is in the kernel before the program has its address.

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"bytes"
 	"fmt"
-	"net/http"
 	"net/netip"
 	"os"
 	"os/exec"
@@ -16,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -158,11 +157,5 @@ func (w *world) connect(n int) *netnstest.Conns {
 // get returns the program's HTTP answer on the node.
 func (w *world) get(path string) string {
 	w.Helper()
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: nodeDialer(w.Node.NS)}, Timeout: time.Minute}
-	r := ok(client.Get("http://127.0.0.1:9095" + path))(w)
-	defer r.Body.Close()
-	var b bytes.Buffer
-	ok(b.ReadFrom(r.Body))(w)
-	return b.String()
+	return ok(nstest.Get(w.Node.NS, "127.0.0.1:9095"+path))(w)
 }

@@ -67,7 +67,8 @@ func Get(ns *netnstest.NS, what string) (answer string, err error) {
 			return err
 		}
 		defer conn.Close()
-		if _, err := io.WriteString(conn, "GET /"+path+" HTTP/1.0\r\n\r\n"); err != nil {
+		_, err = io.WriteString(conn, "GET /"+path+" HTTP/1.0\r\nHost: "+address+"\r\n\r\n")
+		if err != nil {
 			return err
 		}
 		r, err := http.ReadResponse(bufio.NewReader(conn), nil)
