@@ -141,7 +141,8 @@ func (b *benchmark) cleanOnce(table flows.Table, backend dataplane.Backend,
 		return err
 	}
 	e := dataplane.New(backend, &dataplane.Config{Flows: keeper})
-	first, err := e.Apply(b.ctx, b.flowState(false, 5353)) // the first apply, which checks all flows
+	// The first apply checks all flows.
+	first, err := e.Apply(b.ctx, b.flowState(false, 5353))
 	if first == nil {
 		return err
 	}

@@ -121,21 +121,10 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 		}
 		args = []string{args[1], "-h"}
 	}
-	name := args[0]
-	if name == "-version" || name == "--version" {
-		name = "version"
+	c, err := commandOf(all, args[0])
+	if err != nil {
+		return nil, err
 	}
-	i := slices.IndexFunc(all, func(c command) bool { return c.name == name })
-	if i < 0 && strings.HasPrefix(name, "-") {
-		return nil, fmt.Errorf("%s: flags come behind the command; %s", name, hint)
-	} else if i < 0 {
-		var names []string
-		for _, c := range all {
-			names = append(names, c.name)
-		}
-		return nil, fmt.Errorf("%w; %s", unknown("command", name, names), hint)
-	}
-	c := &all[i]
 	fs := c.flagSet(o)
 	for args = args[1:]; len(args) > 0; {
 		if err := fs.Parse(args); errors.Is(err, flag.ErrHelp) {
@@ -159,6 +148,24 @@ func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 		return c, nil
 	}
 	return c, c.check(o)
+}
+
+// commandOf returns the command of a name.
+func commandOf(all []command, name string) (*command, error) {
+	if name == "-version" || name == "--version" {
+		name = "version"
+	}
+	var names []string
+	for i := range all {
+		if all[i].name == name {
+			return &all[i], nil
+		}
+		names = append(names, all[i].name)
+	}
+	if strings.HasPrefix(name, "-") {
+		return nil, fmt.Errorf("%s: flags come behind the command; %s", name, hint)
+	}
+	return nil, fmt.Errorf("%w; %s", unknown("command", name, names), hint)
 }
 
 func (c *command) hint() string { return "kernlb " + c.name + " -h lists its flags" }

@@ -217,7 +217,8 @@ func TestARunningKubeProxyIsSpared(t *testing.T) {
 	})}
 	go server.Serve(l)
 	t.Cleanup(func() { server.Close() })
-	for _, args := range []string{"apply -f -", "apply -changes " + file, "watch -f " + t.TempDir()} {
+	for _, args := range []string{"apply -f -", "apply -changes " + file,
+		"watch -f " + t.TempDir()} {
 		fails(t, ns, webManifest, exitFailed, "kube-proxy runs in iptables mode", args+
 			" -backend iptables")
 	}

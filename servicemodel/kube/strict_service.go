@@ -40,7 +40,8 @@ func (r *report) refuseType(s *corev1.Service) {
 			rule{headless && (spec.Type == corev1.ServiceTypeLoadBalancer ||
 				spec.Type == corev1.ServiceTypeNodePort), "spec.clusterIP", spec.ClusterIP,
 				fmt.Sprintf("is not possible where spec.type is %s", spec.Type)},
-			rule{len(spec.Ports) == 0 && !headless, "spec.ports", "", "must name at least one port"})
+			rule{len(spec.Ports) == 0 && !headless, "spec.ports", "",
+				"must name at least one port"})
 		return
 	}
 	name := strings.TrimSuffix(spec.ExternalName, ".")
@@ -124,8 +125,8 @@ func (r *report) refuseTraffic(spec *corev1.ServiceSpec) {
 			spec.ExternalTrafficPolicy != corev1.ServiceExternalTrafficPolicyLocal),
 			"spec.healthCheckNodePort", itoa(spec.HealthCheckNodePort), "may only be given where " +
 				"spec.type is LoadBalancer and spec.externalTrafficPolicy is Local"},
-		rule{!slices.Contains(distributions, distribution), "spec.trafficDistribution", distribution,
-			"must be one of " + strings.Join(distributions, ", ")})
+		rule{!slices.Contains(distributions, distribution), "spec.trafficDistribution",
+			distribution, "must be one of " + strings.Join(distributions, ", ")})
 }
 
 // refuseLoadBalancer checks the fields that only load balancers may have.
@@ -164,7 +165,8 @@ func (r *report) refuseLoadBalancer(s *corev1.Service) {
 	r.check(
 		rule{len(spec.LoadBalancerSourceRanges) > 0, "spec.loadBalancerSourceRanges", "", reason},
 		rule{ranges && len(spec.LoadBalancerSourceRanges) == 0,
-			"metadata.annotations[" + corev1.AnnotationLoadBalancerSourceRangesKey + "]", "", reason},
+			"metadata.annotations[" + corev1.AnnotationLoadBalancerSourceRangesKey + "]", "",
+			reason},
 		rule{spec.AllocateLoadBalancerNodePorts != nil, "spec.allocateLoadBalancerNodePorts", "",
 			reason},
 		rule{spec.LoadBalancerClass != nil, "spec.loadBalancerClass", "", reason},
