@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -123,21 +124,16 @@ func (w *world) answer() string {
 	for i := range probes {
 		probes[i] = netnstest.Probe{From: w.Outside[0], Proto: servicemodel.TCP, To: vip}
 	}
-	seen := map[string]bool{}
+	var seen []string
 	for _, o := range netnstest.SendAll(w.Context(), probes) {
-		seen[strings.TrimSpace(string(o.Kind)+" "+o.Server)] = true
-	}
-	var out []string
-	for _, s := range []string{"answered pod1", "answered pod2", "answered pod3"} {
-		if seen[s] {
-			out = append(out, strings.TrimPrefix(s, "answered "))
+		if strings.HasPrefix(o.Server, "pod") {
+			seen = append(seen, o.Server)
+		} else {
+			seen = append(seen, strings.TrimSpace(string(o.Kind)+" "+o.Server))
 		}
-		delete(seen, s)
 	}
-	for s := range seen {
-		out = append(out, s)
-	}
-	return strings.Join(out, " ")
+	slices.Sort(seen)
+	return strings.Join(slices.Compact(seen), " ")
 }
 
 // answers waits until exactly these servers answer.
