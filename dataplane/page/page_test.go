@@ -365,8 +365,8 @@ func TestLoopbackRefusesOtherNames(t *testing.T) {
 	t.Parallel()
 	h := page.Loopback(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}))
 	for host, want := range map[string]int{"127.0.0.1:10256": 200, "localhost:1": 200,
-		"[::1]:80": 200, "[::1]": 200, "localhost": 200, "127.0.0.1": 200, "evil.example:10256": 421,
-		"localhost.evil.example": 421, "192.0.2.1:80": 421, "": 421} {
+		"[::1]:80": 200, "[::1]": 200, "localhost": 200, "127.0.0.1": 200,
+		"evil.example:10256": 421, "localhost.evil.example": 421, "192.0.2.1:80": 421, "": 421} {
 		w, r := httptest.NewRecorder(), httptest.NewRequest(http.MethodGet, "/", nil)
 		r.Host = host
 		h.ServeHTTP(w, r)
