@@ -251,6 +251,21 @@ func TestAFailedLookAtAddressesIsMadeAgain(t *testing.T) {
 	requireIntegrity(t, b, dataplane.Broken)
 }
 
+// Each check finds an address that came, until there is a reading. Run checks before an apply, and
+// the apply checks again.
+func TestAnAddressIsFoundUntilItIsRead(t *testing.T) {
+	t.Parallel()
+	r, b := rigWithBackend(t)
+	e := dataplane.New(b, nil)
+	applied(t, e, rigState([]string{"10.244.1.1"}))
+	r.run("ip address add 192.0.2.77/32 dev lo")
+	for range 3 {
+		requireIntegrity(t, b, dataplane.Broken)
+	}
+	applied(t, e, rigState([]string{"10.244.1.1"}))
+	require.Contains(t, strings.Join(r.servers(), "\n"), "192.0.2.77:30080")
+}
+
 // try runs a command that may fail.
 func (r *rig) try(command string) {
 	r.t.Helper()

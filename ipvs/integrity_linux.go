@@ -58,8 +58,12 @@ func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 	k, have := &b.kernel, &b.pl.have
 	if k.changes.Look() {
 		a, err := k.readAddresses()
-		if err != nil || !a.equal(&have.addresses) {
+		if err != nil {
 			return false, err
+		}
+		if !a.equal(&have.addresses) {
+			k.changes.Suspect() // so that each check finds it, until there is a reading
+			return false, nil
 		}
 	}
 	if ipv6, err := k.readIPv6(); err != nil || ipv6 != have.ipv6 {
@@ -78,7 +82,9 @@ func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 			continue
 		}
 		missing, _, err := k.readRouting(have.ipv6)
-		return len(missing[i]) == 0, err
+		if err != nil || len(missing[i]) > 0 {
+			return false, err
+		}
 	}
 	return true, nil
 }

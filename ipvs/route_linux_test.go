@@ -169,6 +169,23 @@ func TestRivalsAreTold(t *testing.T) {
 	}
 }
 
+// If a rule of another program precedes the instance's in one family, a check still finds that the
+// rule of the other family is gone.
+func TestRivalsInOneFamilyHideNothingInTheOther(t *testing.T) {
+	t.Parallel()
+	r, b := rigWithBackend(t)
+	e := dataplane.New(b, nil)
+	applied(t, e, perFamily("10.244.1.1"))
+	r.run("ip route add blackhole default table 77")
+	r.run("ip rule add from all priority 90 table 77")
+	requireIntegrity(t, b, dataplane.Intact)
+	r.run("ip -6 rule del priority 107")
+	requireIntegrity(t, b, dataplane.Broken)
+	applied(t, e, perFamily("10.244.1.1"))
+	require.Contains(t, r.run("ip -6 rule"), "fwmark 0xfd200000")
+	requireIntegrity(t, b, dataplane.Intact)
+}
+
 // A node that serves one family has no chain, hook, rule, route or virtual server of the other,
 // also if it served both before. The table ip stays, because it has the version.
 func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
