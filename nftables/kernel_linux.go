@@ -225,10 +225,15 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 // commitPart writes a change set in one transaction.
 func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
 	error) {
+	if b.pl.version.number == 0 && b.pl.standing() != nil {
+		if err := b.giveVersion(ctx); err != nil {
+			return dataplane.Stats{}, err
+		}
+	}
 	if b.pl.owning != nil && b.pl.removes(c) {
 		return b.commitRemoval(ctx, c.New.Len())
 	}
-	rare := b.pl.version.number == 0 || b.pl.rules.LocalhostNodePorts || c.Rules != nil ||
+	rare := b.pl.rules.LocalhostNodePorts || c.Rules != nil ||
 		slices.ContainsFunc(c.Pools, func(pc servicemodel.Change[servicemodel.Pool]) bool {
 			return pc.Old != nil && pc.New != nil && pc.Old.Scheduler != pc.New.Scheduler
 		})
@@ -253,11 +258,6 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) error {
 	if err := b.beforeLocalnet(ctx, c); err != nil {
 		return err
-	}
-	if b.pl.version.number == 0 && b.pl.standing() != nil {
-		if err := b.giveVersion(ctx); err != nil {
-			return err
-		}
 	}
 	p := b.pl.planAhead(c)
 	if p == nil {

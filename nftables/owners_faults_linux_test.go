@@ -134,3 +134,17 @@ func TestAPartSeesFrontendsWithItsNodePort(t *testing.T) {
 	require.NotNil(t, o.Table.Frontend(servicemodel.FrontendKey{Addr: goldenNode().Addresses[0],
 		Protocol: servicemodel.UDP, Port: 53}))
 }
+
+// The last part goes, although the tables have lost their version.
+func TestTheLastPartGoesFromTablesWithoutAVersion(t *testing.T) {
+	t.Parallel()
+	program, err := exec.LookPath("nft")
+	if err != nil {
+		t.Skip("nft is not installed (Debian package nftables)")
+	}
+	ns, _ := newNS(t)
+	applyParts(t, ns, sharedState(), "default")
+	editByHand(t, ns, program, "delete set ip kernlb VERSION")
+	ok(dataplane.NewParts(newBackend(t, ns, nil), nil).Remove(t.Context(), "default"))(t)
+	require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
+}

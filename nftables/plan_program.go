@@ -217,7 +217,7 @@ func (pl *planner) removal(left int) *plan {
 	p := &plan{table: pl.table, have: pl.version, next: pl.version.next(false, pl.version.home,
 		pl.first, pl.version.unswept, false)}
 	if left == 0 {
-		p.next.epoch = p.have.epoch // the epoch goes with its table
+		p.next.home = nil // the epoch goes with its table
 	}
 	for _, have := range pl.tables {
 		if !have.exists {

@@ -110,7 +110,7 @@ func (p *plan) writeTables(to writers) {
 
 // writeEpoch writes the next epoch if one begins.
 func (p *plan) writeEpoch(to writers) {
-	if p.have.number != 0 && p.next.epoch == p.have.epoch {
+	if p.next.home == nil || p.have.number != 0 && p.next.epoch == p.have.epoch {
 		return
 	}
 	if p.have.number != 0 && !p.anew {
