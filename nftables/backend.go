@@ -180,6 +180,7 @@ func (b *backend) committed(p *plan) {
 			b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}
 		}
 		b.pl.rules, b.crowded, b.interrupted = *nocopy.Of(p.c.New).Rules(), false, false
+		b.pl.localnet.left = false
 	}
 	if p.empty() {
 		return

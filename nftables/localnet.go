@@ -16,15 +16,19 @@ type localnet struct {
 	before bool
 	// off says that the sysctl was found off although it is needed.
 	off bool
+	// left says that the sysctl was needed for a table that must be made anew.
+	left bool
 }
 
-// wantsLocalnet reports whether the sysctl is needed before a change set, and after it.
+// wantsLocalnet reports whether the sysctl is needed before a change set, and after it. A table
+// that is made anew tells no rules. Its sysctl counts only if it is not needed any more.
 func (pl *planner) wantsLocalnet(c *servicemodel.ChangeSet) (was, want bool) {
 	was = rendering.WantsRouteLocalnet(&pl.rules)
 	if c.Rules == nil {
 		return was, was
 	}
-	return was, rendering.WantsRouteLocalnet(c.Rules.New)
+	want = rendering.WantsRouteLocalnet(c.Rules.New)
+	return was || pl.localnet.left && !want, want
 }
 
 // planLocalnet puts a change of the sysctl into the plan.

@@ -146,8 +146,20 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 		_, err := l.engine.Apply(t.Context(), l.state(c.Pods[1]).WithNode(servicemodel.Node{}))
 		return err
 	}
+	anew := func(edit string) func() error {
+		return func() error {
+			nstest.Run(t, c.Node.NS, edit)
+			_, err := newLocalhost(t, c, "").engine.Apply(t.Context(),
+				l.state(c.Pods[1]).WithNode(servicemodel.Node{}))
+			return err
+		}
+	}
 	for name, end := range map[string]func() error{
 		"the option goes": without,
+		"a new process does not need it, and a set is missing": anew(
+			"nft delete set ip kernlb owner-hairpins"),
+		"a new process does not need it, and the layout is missing": anew(
+			"nft delete element ip kernlb settings { 0x00000001 }"),
 		"the address goes": func() error {
 			node := servicemodel.Node{LocalhostNodePorts: true}
 			node.NodePortAddresses.CIDRs = []netip.Prefix{netip.MustParsePrefix("192.0.2.0/24")}

@@ -30,7 +30,7 @@ type reading struct {
 	// skeleton, rules and localnet come from the settings for which the table was made.
 	skeleton
 	rules       servicemodel.Rules
-	localnet    bool // the value of the sysctl route_localnet before it was needed
+	localnet    localnet
 	otherLayout bool // another version of kernlb made the table
 
 	// elems are the elements that were read and have no place in the model yet, by set and key.
@@ -120,26 +120,27 @@ func (r *reading) recognize() {
 	}
 }
 
-// settings reads the node-wide rules, and the value of the sysctl route_localnet before it was
-// needed.
-func (r *reading) settings() (rules servicemodel.Rules, localnet bool, err error) {
+// settings reads the node-wide rules, and what any layout says about the sysctl route_localnet.
+func (r *reading) settings() (rules servicemodel.Rules, local localnet, err error) {
 	m := r.elems[setSettings]
 	delete(r.elems, setSettings)
+	for _, e := range m {
+		before, ok := rendering.ParseRouteLocalnetLine(nft.CommentOf(e.UserData))
+		local.before, local.left = local.before || before, local.left || ok
+	}
 	lines := make([]string, 0, len(m))
 	for i := range len(m) {
 		e, ok := m[string(nft.Native32(uint32(i+settingsHaveFirst)))]
 		if !ok {
-			return servicemodel.Rules{}, false, errors.New("the settings have gaps")
+			return servicemodel.Rules{}, local, errors.New("the settings have gaps")
 		}
 		line := nft.CommentOf(e.UserData)
-		if was, ok := rendering.ParseRouteLocalnetLine(line); ok {
-			localnet = was
-			continue
+		if _, ok := rendering.ParseRouteLocalnetLine(line); !ok {
+			lines = append(lines, line)
 		}
-		lines = append(lines, line)
 	}
 	rules, err = rendering.ParseSettings(layoutNumber, lines)
-	return rules, localnet, err
+	return rules, local, err
 }
 
 // stands reports whether the table exists and need not be made anew.
@@ -151,7 +152,7 @@ type snapshot struct {
 	version version
 	// rules are the rules of the first table that has some.
 	rules    servicemodel.Rules
-	localnet bool
+	localnet localnet
 	text     []string // drift that concerns all tables
 }
 
@@ -177,8 +178,9 @@ func (s *snapshot) compare(crowded bool) {
 		s.text = append(s.text, "the tables are not finished")
 	}
 	for _, r := range s.tables {
-		s.localnet = s.localnet || r.localnet
 		r.broken = r.exists && (r.broken || anew)
+		s.localnet.before = s.localnet.before || r.localnet.before
+		s.localnet.left = s.localnet.left || r.localnet.left && r.broken
 		switch {
 		case r.rules.MasqueradeMark == 0:
 		case s.rules.MasqueradeMark == 0:
@@ -228,7 +230,7 @@ func (b *backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observ
 	default:
 		b.sweep.table = t
 	}
-	b.pl.rules, b.pl.version, b.pl.localnet.before = t.Rules(), s.version, s.localnet
+	b.pl.rules, b.pl.version, b.pl.localnet = t.Rules(), s.version, s.localnet
 	b.pl.owning = nil
 	b.observed = true
 	return o
