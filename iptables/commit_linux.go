@@ -179,7 +179,8 @@ func (b *backend) giveVersion(ctx context.Context) error {
 		newEncoder(&k.batch).encodeVersion(r)
 		err = k.conn.Commit(ctx, &k.batch, gen.ID)
 		if err == nil {
-			b.found.versions = []chainID{r.next}
+			b.found.versions, b.found.nextVersion = []chainID{r.next}, newVersion()
+			b.found.unversioned = false
 			return nil
 		}
 		if !errors.Is(err, rawnl.ErrGenerationChanged) {

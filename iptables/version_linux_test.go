@@ -66,6 +66,28 @@ func TestALostVersionIsReplaced(t *testing.T) {
 	requireAdopts(t, ns, s, r.Changes.New)
 }
 
+// A version that replaces a lost one is like any other: the next commit knows it, and replaces it by
+// one with another name. Otherwise a writer that read it in between would notice nothing.
+func TestTheVersionAfterALostOne(t *testing.T) {
+	t.Parallel()
+	b, ns, _ := opened(t, Config{})
+	lose := func() {
+		t.Helper()
+		runTool(t, ns, "", "iptables", "-t", "nat", "-X", b.found.versions[0].name)
+		observe(t, b)
+	}
+	apply(t, b, webService())
+	lose()
+	ok(b.Commit(t.Context(), changeTo(t, b, webService())))(t)
+	ok(b.Commit(t.Context(), changeTo(t, b, richState(t, 3))))(t)
+
+	lose()
+	require.NoError(t, b.giveVersion(t.Context()))
+	given := b.found.versions[0]
+	ok(b.Commit(t.Context(), changeTo(t, b, webService())))(t)
+	require.NotEqual(t, given, b.found.versions[0])
+}
+
 // After any sequence of changes, the uses computed from the commits are those that the kernel
 // lists, so a check finds nothing.
 func TestALookFindsNothingWhereNothingIs(t *testing.T) {
