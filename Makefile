@@ -42,7 +42,9 @@ KERNEL   ?= 6.1
 KERNELS  ?= all
 PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/rawnl ./internal/ipvsnl
 
-# What must run in a virtual machine: the development kernels of many machines have no IPVS.
+# What must run in a virtual machine: the development kernels of many machines have no IPVS. The
+# names of the tests that need IPVS begin so. The others run with make test, and on four kernels with
+# make test-kernels: under emulation they would take longer than all of these.
 VM_PKG   = ./internal/rendering ./internal/ipvsnl ./examples/kernlb ./ipvs ./dataplane/kubeproxy
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
@@ -104,7 +106,8 @@ test-api: setup controlplane
 test-vm: vmtools
 	@echo 'tests of $(VM_PKG) on Linux 6.1, in a virtual machine: about a quarter of an hour'
 	@out=$$(mktemp) && trap 'rm -f "$$out"' EXIT && \
-	if bin/kerneltest -kernel 6.1 -timeout 40m -need '$(VM_NEED)' $(VM_PKG) >"$$out" && \
+	if bin/kerneltest -kernel 6.1 -timeout 40m -run '$(VM_NEED)' -need '$(VM_NEED)' \
+		$(VM_PKG) >"$$out" && \
 		bin/kerneltest -kernel 6.1 -append ipv6.disable=1 -run '^TestWithoutIPv6$$' \
 		-need '^TestWithoutIPv6' ./internal/rendering >>"$$out"; \
 	then sed -n '/^$$/,$$p' "$$out"; else cat "$$out"; exit 1; fi
