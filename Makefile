@@ -104,7 +104,7 @@ test-api: setup controlplane
 
 # The output of the tests goes to a file, and to the terminal only if something went wrong.
 test-vm: vmtools
-	@echo 'tests of $(VM_PKG) on Linux 6.1, in a virtual machine: about a quarter of an hour'
+	@echo 'tests of $(VM_PKG) on Linux 6.1, in a virtual machine: about ten minutes'
 	@out=$$(mktemp) && trap 'rm -f "$$out"' EXIT && \
 	if bin/kerneltest -kernel 6.1 -timeout 40m -run '$(VM_NEED)' -need '$(VM_NEED)' \
 		$(VM_PKG) >"$$out" && \
