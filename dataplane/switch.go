@@ -13,8 +13,9 @@ import (
 // SwitchOptions tunes [Engine.Switch]. A nil *SwitchOptions is the zero SwitchOptions.
 type SwitchOptions struct {
 	// LoseServices switches even if services stop being served. These are the services that the new
-	// backend refuses, and if no state is wanted, everything that the old backend holds. The old
-	// backend is then not asked for its contents, so this also works if it fails.
+	// backend refuses, all frontends of a family that it refuses ([Refusal.Family]), and if no state
+	// is wanted, everything that the old backend holds. The old backend is then not asked for its
+	// contents, so this also works if it fails.
 	LoseServices bool
 }
 
@@ -115,7 +116,8 @@ func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, want
 	return r, nil
 }
 
-// holdsAll returns an error for each service of the table served that the backend refuses.
+// holdsAll returns an error for each service and family of the table served that the backend
+// refuses.
 func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 	served *servicemodel.Table) error {
 	var p *Result
@@ -126,15 +128,18 @@ func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 	if err != nil || len(p.Refused) == 0 {
 		return err
 	}
-	has := map[servicemodel.Name]bool{}
+	services, families := map[servicemodel.Name]bool{}, map[servicemodel.Family]bool{}
 	for f := range served.Frontends() {
-		has[f.Service.Name] = true
+		services[f.Service.Name], families[f.Key.Family()] = true, true
 	}
 	var lost []error
 	for _, r := range p.Refused {
-		if has[r.Service] && len(r.Endpoints) == 0 && !r.Kept {
-			lost = append(lost, fmt.Errorf("service %v, which is served, would be lost: %w",
-				r.Service, r.Err))
+		what := "service " + r.Service.String()
+		if r.Family != 0 {
+			what = r.Family.String()
+		}
+		if families[r.Family] || services[r.Service] && len(r.Endpoints) == 0 && !r.Kept {
+			lost = append(lost, fmt.Errorf("%s, which is served, would be lost: %w", what, r.Err))
 		}
 	}
 	if len(lost) > 0 {

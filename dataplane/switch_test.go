@@ -2,6 +2,7 @@ package dataplane_test
 
 import (
 	"context"
+	"net/netip"
 	"testing"
 	"time"
 
@@ -9,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestSwitchKeepsServicesInPlace(t *testing.T) {
@@ -151,4 +153,33 @@ func TestRunWatchesTheBackendItSwitchedTo(t *testing.T) {
 		r.at(time.Minute)
 		require.Len(t, r.applies, 2)
 	})
+}
+
+// The kernel may lack a family for the new backend only.
+func TestSwitchKeepsBothFamilies(t *testing.T) {
+	t.Parallel()
+	lacksIPv6 := func(c *servicemodel.ChangeSet) error {
+		if c.New.Rules().OnlyFamily != 0 {
+			return nil
+		}
+		return &dataplane.UnsupportedError{Backend: "memory", Object: "node",
+			Field: dataplane.FieldFamily, Value: servicemodel.IPv6.String()}
+	}
+	six := service(2)
+	six.ClusterIPs = []netip.Addr{netip.MustParseAddr("fd00::2")}
+	for _, s := range []servicemodel.State{services(1), services(1).WithService(six)} {
+		b, next := newBench(nil), memory.New(nil)
+		b.apply(t, s)
+		next.Refuse(lacksIPv6)
+		if s.Len() > 1 {
+			_, err := b.engine.Switch(t.Context(), next, nil)
+			require.ErrorIs(t, err, dataplane.ErrRefused)
+			require.ErrorContains(t, err, "IPv6, which is served, would be lost: ")
+			requireHolds(t, b.Kernel(), s)
+			require.Zero(t, next.Calls("commit")+next.Calls("cleanup"))
+		}
+		o := &dataplane.SwitchOptions{LoseServices: s.Len() > 1}
+		ok(b.engine.Switch(t.Context(), next, o))(t)
+		require.Equal(t, 1, next.Kernel().Table().Len())
+	}
 }
