@@ -77,7 +77,12 @@ func TestStoredChangesAndSwitchesAreApproved(t *testing.T) {
 	_, err := b.engine.Switch(t.Context(), memory.New(other.Kernel()), nil)
 	require.ErrorIs(t, err, dataplane.ErrNotApproved)
 	requireHolds(t, k, services(5))
+	requireHolds(t, other.Kernel(), services(9))
 	require.Equal(t, 1, b.apply(t, services(6)).Added, "the engine stays with its backend")
+	b.engine.Set(services(1))
+	_, err = b.engine.Switch(t.Context(), memory.New(k), nil)
+	require.ErrorIs(t, err, dataplane.ErrNotApproved)
+	requireHolds(t, k, services(6))
 }
 
 // Run asks again when a program sets another state, when another program changes the kernel, and

@@ -31,10 +31,11 @@ type SwitchOptions struct {
 // service that the kernel holds, the error joins the reasons. It is also an error if the kernel
 // holds services and no state is wanted, as after [Engine.ApplyChanges].
 //
-// If the new backend fails, it is cleaned up, and the engine stays with the old one. If the old one
-// cannot be cleaned up, Switch returns a result and an error: the engine works with the new
-// backend, and [Engine.Cleanup] of an engine made for the old one can try again. The caller closes
-// both backends. Run may be running during a Switch.
+// If the new backend fails, it is cleaned up, and the engine stays with the old one. A commit that
+// is not approved ([Config.Approve]) leaves both as they are. If the old one cannot be cleaned up,
+// Switch returns a result and an error: the engine works with the new backend, and [Engine.Cleanup]
+// of an engine made for the old one can try again. The caller closes both backends. Run may be
+// running during a Switch.
 func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Result, error) {
 	if b == nil {
 		return nil, fmt.Errorf("switch: %w", errNoBackend)
@@ -107,10 +108,13 @@ func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, want
 	}
 	r, err := e.applyState(ctx, s)
 	if err != nil {
-		// Services that b already holds must not stay, even if the context ended.
-		_, errCleanup := e.cleanup(context.WithoutCancel(ctx), e.held)
+		written := e.resolved != nil || !errors.Is(err, ErrNotApproved)
+		if written { // these services must not stay, even if the context ended
+			_, errCleanup := e.cleanup(context.WithoutCancel(ctx), e.held)
+			err = errors.Join(err, errCleanup)
+		}
 		e.held = before
-		return nil, errors.Join(err, errCleanup)
+		return nil, err
 	}
 	r.Observed = true
 	return r, nil
