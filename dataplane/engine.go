@@ -76,6 +76,8 @@ type Engine struct {
 	held
 	// notified is the table of the last notification of the flows.
 	notified *servicemodel.Table
+	// served is the last accepted state. It is kept only if refused services are kept.
+	served servicemodel.State
 
 	phase                 Phase
 	callBegan, phaseBegan time.Time
@@ -114,8 +116,6 @@ type held struct {
 	// lacks says which family the kernel lacks, so that not each apply begins with that family. It
 	// is nil if that is unknown, as after a reading.
 	lacks *Problem
-	// served is the last accepted state. It is kept only if refused services are kept.
-	served servicemodel.State
 }
 
 // newHeld returns the knowledge of the kernel before the first reading.

@@ -169,6 +169,30 @@ func TestRefusedServicesAreKept(t *testing.T) {
 	apply(s, s)
 }
 
+// Cleanup and ApplyChanges end the wanted state, and not the memory of accepted definitions.
+func TestAcceptedDefinitionsOutliveTheWantedState(t *testing.T) {
+	t.Parallel()
+	s := services(3)
+	m := memory.New(nil)
+	e := dataplane.New(m, &dataplane.Config{KeepRefused: true, Accepted: s})
+	asks := s.WithService(invalid(2))
+	apply := func() {
+		t.Helper()
+		r := ok(e.Apply(t.Context(), asks))(t)
+		require.Len(t, r.Refused, 1)
+		require.True(t, r.Refused[0].Kept)
+		requireHolds(t, m.Kernel(), s)
+	}
+	ok(e.Cleanup(t.Context()))(t)
+	apply()
+	c := planned(t, &bench{m, e}, services(2))
+	ok(e.ApplyChanges(t.Context(), c))(t)
+	apply()
+	ok(e.Switch(t.Context(), memory.New(nil), &dataplane.SwitchOptions{LoseServices: true}))(t)
+	require.Len(t, e.Status().Refused, 1)
+	require.True(t, e.Status().Refused[0].Kept)
+}
+
 // A service whose old definition is no longer accepted is left out.
 func TestWhatIsKeptMustBeAccepted(t *testing.T) {
 	t.Parallel()

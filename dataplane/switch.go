@@ -99,9 +99,8 @@ func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, want
 		e.held = newHeld(b)
 		return &Result{Backend: b.Name()}, nil
 	}
-	before := e.held
+	before, accepted := e.held, e.served
 	e.held = newHeld(b)
-	e.served = before.served
 	if err := e.holdsAll(ctx, s, served); err != nil {
 		e.held = before
 		return nil, err
@@ -113,7 +112,7 @@ func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, want
 			_, errCleanup := e.cleanup(context.WithoutCancel(ctx), e.held)
 			err = errors.Join(err, errCleanup)
 		}
-		e.held = before
+		e.held, e.served = before, accepted
 		return nil, err
 	}
 	r.Observed = true
