@@ -259,7 +259,9 @@ func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 // done. An event reports an error, and follow sets the time of the next try.
 func (l *loop) settleAfter(ctx context.Context, done time.Time) {
 	p := &wait.Packets{Done: done}
-	_, _ = l.engine.Settle(p.In(ctx))
+	if _, err := l.engine.Settle(p.In(ctx)); errors.Is(err, ErrNotApproved) {
+		l.settleRetry = l.opts.RetryMax
+	}
 	l.await(ctx, p)
 }
 

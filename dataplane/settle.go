@@ -133,11 +133,14 @@ func (e *Engine) stepDue() (s servicemodel.State, rev Revision, due bool) {
 }
 
 // step applies the state again, at a later time. A step that failed is retried like other later
-// work.
+// work, which does not wait for it.
 func (e *Engine) step(ctx context.Context, s servicemodel.State, rev Revision) (time.Duration,
 	error) {
 	r, err := e.applyRevision(ctx, s, rev, true, nil)
 	if r == nil {
+		if _, errRest := e.settle(ctx); errRest != nil {
+			err = errors.Join(err, e.failed(ctx, Failed{Doing: "settle", Err: errRest}))
+		}
 		e.settled(0, err)
 		return 0, fmt.Errorf("%w: %w", ErrUnsettled, err)
 	}

@@ -274,3 +274,31 @@ func TestStepsThatFail(t *testing.T) {
 		require.Len(t, slots(b.Kernel(), 1), 2)
 	})
 }
+
+// A step that is not approved is asked about after RetryMax, and holds back no other later work.
+func TestStepsThatAreNotApproved(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		denied, asked := error(nil), 0
+		b := &settling{Backend: memory.New(nil)}
+		r := runOn(t, &bench{b.Backend, dataplane.New(b, &dataplane.Config{
+			Approve: func(context.Context, *dataplane.Preview) error {
+				asked++
+				return denied
+			}})}, dataplane.RunOptions{Resync: never, RetryMax: 10 * time.Second})
+		r.set(growing(time.Minute, 1))
+		synctest.Wait()
+		r.set(growing(time.Minute, 1, 2))
+		synctest.Wait()
+		denied, asked = errTooMuch, 0
+		b.due(5 * time.Second)
+		r.at(9 * time.Second)
+		require.Equal(t, 1, asked)
+		r.at(20 * time.Second)
+		require.Equal(t, 2, asked)
+		require.Equal(t, 1, b.done)
+		denied = nil
+		require.NoError(t, r.engine.Finish(t.Context()))
+		requireHolds(t, r.Kernel(), growing(time.Minute, 1, 2))
+		r.stop()
+	})
+}
