@@ -414,7 +414,8 @@ func sum(a, b servicemodel.Counts) servicemodel.Counts {
 //
 // The engine does not know the state that the changes were made of, so it cannot find stale flows,
 // and these stay. Once the kernel has the changes, no state is wanted until the next Set or Apply,
-// as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was.
+// as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was. Only
+// [ErrUnsettled] comes with a result.
 func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
 	if c == nil {
 		return nil, errors.New("apply changes: there are none")
@@ -445,9 +446,14 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 		e.update(func(s *Status) { s.Totals.Failures++ })
 		return nil, e.failed(ctx, Failed{Doing: "apply changes", Err: err})
 	}
+	e.enter(PhaseSettle)
+	r.Settle, err = e.settle(ctx)
 	e.held, e.notified = newHeld(e.backend), nil
 	r.Revision = e.progress.ask(servicemodel.State{}, false)
-	e.enter(PhaseSettle)
 	e.succeeded(ctx, r)
-	return r, nil
+	if err != nil {
+		e.elapsed = Phases{} // Applied has reported them
+		err = e.failed(ctx, Failed{Doing: "settle", Revision: r.Revision, Err: err})
+	}
+	return r, err
 }

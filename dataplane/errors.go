@@ -41,8 +41,9 @@ var (
 	// [CollisionError] matches it.
 	ErrCollision = errors.New("something foreign is in the way")
 	// ErrUnsettled says that the kernel holds the state, but that later work of this or an earlier
-	// commit failed: there are still stale flows, or endpoints that have drained. [Engine.Apply]
-	// then returns a result and an error. The next Apply or [Engine.Settle] tries again.
+	// commit failed: there are still stale flows, or endpoints that have drained. [Engine.Apply],
+	// [Engine.ApplyChanges] and [Engine.Switch] then return a result and an error. The next Apply
+	// or [Engine.Settle] tries again.
 	ErrUnsettled = errors.New("applied, but not settled")
 	// ErrOtherLayout says that a version of kernlb with another layout made the instance.
 	// [Parts.Apply] fails with it while another owner holds anything, because the instance cannot

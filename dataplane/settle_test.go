@@ -288,3 +288,37 @@ func TestASettlerTellsEvents(t *testing.T) {
 	require.Equal(t, []string{"svc-1", "svc-1", ""}, services)
 	dataplane.Emit(t.Context(), dataplane.RepairDelayed{}) // no observer, and nothing breaks
 }
+
+// Stored changes and a switch leave as much for later as an apply.
+func TestWhatStoredChangesAndSwitchesLeaveIsDone(t *testing.T) {
+	t.Parallel()
+	b, flows := &settling{Backend: memory.New(nil)}, &told{next: time.Hour}
+	e := dataplane.New(b, &dataplane.Config{Flows: flows})
+	p := ok(e.Plan(t.Context(), services(1)))(t)
+	b.due(0, time.Minute)
+	r := ok(e.ApplyChanges(t.Context(), stored(t, p.Changes)))(t)
+	b.requireDone(t, 1, 1)
+	require.InDelta(t, time.Minute, r.Settle, float64(10*time.Second))
+	b.fail(errRefused)
+	p = ok(e.Plan(t.Context(), services(2)))(t)
+	r, err := e.ApplyChanges(t.Context(), stored(t, p.Changes))
+	require.ErrorIs(t, err, dataplane.ErrUnsettled)
+	require.Equal(t, 1, r.Added)
+	requireHolds(t, b.Kernel(), services(2))
+
+	b.fail(nil)
+	ok(e.Apply(t.Context(), services(2)))(t)
+	next := &settling{Backend: memory.New(nil)}
+	next.due(0, time.Minute)
+	flows.settled = 0
+	r = ok(e.Switch(t.Context(), next, nil))(t)
+	next.requireDone(t, 1, 1)
+	require.Equal(t, 1, flows.settled)
+	require.InDelta(t, time.Minute, r.Settle, float64(10*time.Second))
+	last := &settling{Backend: memory.New(nil), err: errRefused}
+	r, err = e.Switch(t.Context(), last, nil)
+	require.ErrorIs(t, err, dataplane.ErrUnsettled)
+	require.Equal(t, 2, r.Added)
+	requireHolds(t, last.Kernel(), services(2))
+	require.Zero(t, next.Kernel().Table().Len())
+}

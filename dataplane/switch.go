@@ -13,9 +13,9 @@ import (
 // SwitchOptions tunes [Engine.Switch]. A nil *SwitchOptions is the zero SwitchOptions.
 type SwitchOptions struct {
 	// LoseServices switches even if services stop being served. These are the services that the new
-	// backend refuses, all frontends of a family that it refuses ([Refusal.Family]), and if no state
-	// is wanted, everything that the old backend holds. The old backend is then not asked for its
-	// contents, so this also works if it fails.
+	// backend refuses, all frontends of a family that it refuses ([Refusal.Family]), and if no
+	// state is wanted, everything that the old backend holds. The old backend is then not asked for
+	// its contents, so this also works if it fails.
 	LoseServices bool
 }
 
@@ -34,8 +34,8 @@ type SwitchOptions struct {
 // If the new backend fails, it is cleaned up, and the engine stays with the old one. A commit that
 // is not approved ([Config.Approve]) leaves both as they are. If the old one cannot be cleaned up,
 // Switch returns a result and an error: the engine works with the new backend, and [Engine.Cleanup]
-// of an engine made for the old one can try again. The caller closes both backends. Run may be
-// running during a Switch.
+// of an engine made for the old one can try again. [ErrUnsettled] comes with a result, too. The
+// caller closes both backends. Run may be running during a Switch.
 func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Result, error) {
 	if b == nil {
 		return nil, fmt.Errorf("switch: %w", errNoBackend)
@@ -69,13 +69,23 @@ func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Resu
 		err = e.holdAgain(context.WithoutCancel(ctx), state)
 	}
 	e.enter(PhaseCleanup)
+	var unsettled error
+	if err == nil && wanted {
+		e.enter(PhaseSettle)
+		r.Settle, unsettled = e.settle(ctx)
+		e.enter(PhaseSettle)
+	}
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	if err != nil {
 		return r, e.failed(ctx, Failed{Doing: "switch", Revision: rev, Err: fmt.Errorf(
 			"switched to %s; clean up %s: %w", b.Name(), before.backend.Name(), err)})
 	}
 	e.emit(ctx, Switched{From: before.backend.Name(), To: b.Name(), Result: r})
-	return r, nil
+	if unsettled != nil {
+		e.elapsed = Phases{} // Switched has reported them
+		err = e.failed(ctx, Failed{Doing: "settle", Revision: rev, Err: unsettled})
+	}
+	return r, err
 }
 
 // hold makes b the engine's backend, and makes it hold the state if one is wanted. If it cannot,
