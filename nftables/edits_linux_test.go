@@ -215,8 +215,12 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 	program := nftPrograms(t)[0]
 	const rule = "tcp dport 22 accept"
 	runNft(t, ns, program, "table ip6 firewalld {\nset settings {\ntype ipv6_addr\n}\n"+
-		"chain INPUT {\ntype filter hook input priority 0; policy drop;\n"+rule+"\n}\n}\n",
-		"-f", "-")
+		"chain INPUT {\ntype filter hook input priority 0; policy drop;\n"+rule+"\n}\n}\n"+
+		"table ip kernlb {\ncounter theirs {\n}\n}\n", "-f", "-")
+	_, err := dataplane.New(newBackend(t, ns, nil), nil).Cleanup(t.Context())
+	require.NoError(t, err)
+	_, err = dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), sharedState()["other"])
+	require.ErrorIs(t, err, dataplane.ErrCollision, "a table with a counter only")
 	before := runNft(t, ns, program, "", "list", "ruleset")
 	b := newBackend(t, ns, &Config{Table: "firewalld"})
 	e, p := dataplane.New(b, nil), dataplane.NewParts(b, nil)
@@ -231,7 +235,7 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 		require.ErrorIs(t, err, dataplane.ErrCollision, name)
 		require.ErrorContains(t, err, "table ip6 firewalld is not ours", name)
 	}
-	_, err := e.Cleanup(t.Context())
+	_, err = e.Cleanup(t.Context())
 	require.NoError(t, err, "there is nothing of the instance")
 	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
 

@@ -56,7 +56,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 	if err != nil || !exists {
 		return r, err
 	}
-	r.exists, r.dormant = true, info.Dormant
+	r.exists, r.dormant, r.uses = true, info.Dormant, info.Use
 	err = q.Sets(ctx, func(s nft.SetInfo) {
 		r.specs[s.Name] = s.Spec
 		if s.Count >= 0 {

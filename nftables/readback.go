@@ -27,7 +27,7 @@ func (r *reading) foreign() bool {
 			return false
 		}
 	}
-	return len(r.specs)+len(r.chains) > 0
+	return r.uses > 0
 }
 
 // shapeOf derives the features in use from the names of the sets and chains.

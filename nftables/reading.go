@@ -21,6 +21,7 @@ type reading struct {
 	name    string
 	place   place
 	dormant bool
+	uses    int // how many chains, sets, counters and other objects the table has
 	specs   map[string]nft.SetSpec
 	// told is how many elements each set has. Linux 6.16 and newer tell it.
 	told   map[string]int
