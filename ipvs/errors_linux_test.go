@@ -145,6 +145,7 @@ func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	b.pl.tunables["net/ipv4/there_is_none"] = "1"
 	_, err := b.Observe(t.Context(), nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
+	require.NotErrorIs(t, err, dataplane.ErrConflict) // nobody changed it
 	require.ErrorContains(t, err, "net/ipv4/there_is_none")
 	require.False(t, b.observed)
 

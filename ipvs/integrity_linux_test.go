@@ -115,6 +115,23 @@ func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
 	o.look(dataplane.Broken, k, "as before the commit")
 }
 
+// If all IPv4 virtual servers go after a commit, the outlines show it.
+func TestThatThereAreNoOutlinesShows(t *testing.T) {
+	t.Parallel()
+	o := newOutlined(t)
+	o.b.scrub.keys, o.b.scrub.share = nil, 0
+	for k := range o.b.pl.have.servers {
+		if k.Family == ipvsnl.FamilyIPv4 {
+			o.submit(ipvsnl.DelService(k))
+		} else {
+			o.b.scrub.keys = append(o.b.scrub.keys, k)
+		}
+	}
+	o.b.kernel.outlines.forget() // as a commit does
+	o.b.kernel.outlines.due = time.Time{}
+	requireIntegrity(t, o.b, dataplane.Broken)
+}
+
 // Virtual servers of other programs do not matter, however many there are.
 func TestOutlinesMakeRoom(t *testing.T) {
 	t.Parallel()

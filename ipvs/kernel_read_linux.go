@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"maps"
 	"slices"
 	"syscall"
@@ -22,9 +23,10 @@ import (
 // interrupted reports whether a reading failed because others changed the objects meanwhile.
 func interrupted(err error) bool {
 	// nfnetlink returns EINVAL while another process makes the kernel load nf_tables, and also if
-	// there is no such module. ENOENT is a table that vanished during the reading.
-	return isOne(err, errTaken, errMisread, rawnl.ErrDumpInterrupted, netlink.ErrDumpInterrupted,
-		syscall.ENOENT, syscall.EINVAL)
+	// there is no such module. ENOENT is a table that vanished during the reading. If it is about a
+	// file, the kernel has no such sysctl.
+	return !errors.As(err, new(*fs.PathError)) && isOne(err, errTaken, errMisread,
+		rawnl.ErrDumpInterrupted, netlink.ErrDumpInterrupted, syscall.ENOENT, syscall.EINVAL)
 }
 
 // isOne reports whether an error matches one of several.

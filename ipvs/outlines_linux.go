@@ -84,7 +84,7 @@ func (o *outlines) intact(servers map[ipvsnl.ServiceKey]*server, share float64) 
 	if err := o.readHeads(); err != nil || o.read == nil {
 		return err == nil, err
 	}
-	if !bytes.Equal(o.heads, o.equal) {
+	if len(o.heads) == 0 || !bytes.Equal(o.heads, o.equal) {
 		if !o.hold(servers) {
 			return false, nil
 		}
