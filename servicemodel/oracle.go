@@ -241,7 +241,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 		hairpin := addr == src && tableView{t}.HasHairpin(src)
 		neighbour := t.rules.MasqueradeNeighbours && !p.FromThisNode && containsAddr(p.Link, addr)
 		weight := s.Weight
-		if pool.Scheduler == RoundRobin {
+		if pool.Scheduler.even() {
 			weight = 1
 		}
 		d.Candidates = append(d.Candidates, Candidate{s.Endpoint, weight,

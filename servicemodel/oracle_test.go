@@ -6,6 +6,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -191,6 +192,22 @@ func TestOriginsByDetector(t *testing.T) {
 			require.Equal(t, tt.want, table.Decide(packet(tt.from, to("10.96.0.1:80")),
 				nodeAddrs).Origin)
 		})
+	}
+}
+
+// The shares of a decision are those that the scheduler gives.
+func TestCandidatesHaveTheSharesOfTheirPool(t *testing.T) {
+	t.Parallel()
+	for _, by := range []sm.Scheduler{sm.Random, sm.RoundRobin, sm.WeightedRR, sm.LeastConn,
+		sm.WeightedLC} {
+		table := tableOf(t, thisNode, webService(func(s *sm.Service) { s.Scheduler = by }),
+			weighted...)
+		d := table.Decide(packet(fromPod, to("10.96.0.1:80")), nodeAddrs)
+		id, _ := d.Pool()
+		require.Len(t, d.Candidates, 2)
+		shares := nocopy.Of(table).Shares(table.Pool(id))
+		require.InDelta(t, shares[1]/shares[0],
+			float64(d.Candidates[1].Weight)/float64(d.Candidates[0].Weight), 1e-9, by)
 	}
 }
 

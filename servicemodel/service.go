@@ -193,8 +193,8 @@ const (
 // or "random". A backend refuses schedulers that it lacks: IPVS lacks random, nftables has random,
 // rr, wrr, sh and mh, and iptables random, rr and sh.
 //
-// As in IPVS, rr gives each endpoint the same share, whatever the weights are. The other schedulers
-// follow the weights.
+// As in IPVS, rr and lc treat all endpoints alike, whatever the weights are. Shares under dh, fo
+// and ovf do not follow the weights, either. The other schedulers follow the weights.
 //
 // The schedulers that hash the client, [SourceHash] and [Maglev], take two options, in this order:
 // "sh+port", "mh+fallback", "mh+port+fallback" (IP_VS_SVC_F_SCHED_SH_PORT and _FALLBACK,
@@ -250,6 +250,9 @@ func ParseScheduler(s string) (Scheduler, error) {
 func (s Scheduler) weighs() bool {
 	return !slices.Contains([]Scheduler{RoundRobin, LeastConn, DestHash, Failover, Overflow}, s)
 }
+
+// even reports whether endpoints have equal shares, whatever their weights are.
+func (s Scheduler) even() bool { return s == RoundRobin || s == LeastConn }
 
 // list joins words with a separator.
 func list[T ~string](l []T, separator string) string {

@@ -18,7 +18,7 @@ func (tableView) Shares(p *Pool) []float64 {
 		return nil
 	}
 	weight := func(s Slot) float64 {
-		if p.Scheduler == RoundRobin || p.Scheduler == LeastConn {
+		if p.Scheduler.even() {
 			return 1
 		}
 		return float64(s.Weight)
