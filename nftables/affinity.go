@@ -67,6 +67,11 @@ func (s *sweep) after(p *plan, now time.Time) *sweep {
 	for _, f := range p.forget {
 		s.add(f, now)
 	}
+	for i, t := range p.tables {
+		if t.program != nil { // its counters begin at zero
+			s.of[i].sure = false
+		}
+	}
 	return s
 }
 

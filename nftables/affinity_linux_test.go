@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"errors"
 	"net/netip"
 	"slices"
 	"testing"
@@ -304,6 +305,49 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	require.True(t, s.settle(time.Now()))
 	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
 	require.False(t, s.settle(time.Now()))
+}
+
+// A commit that writes the rules anew resets their counters. The sweep then reads again, because
+// nothing tells whether a packet has brought an entry back.
+func TestASweepReadsAgainAfterItsCountersWereReset(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	state := func(endpoints int, more ...string) servicemodel.State {
+		s := affinityState(endpoints, -1)
+		svc := *s.Service(servicemodel.Name{Namespace: "default", Name: "sticky"})
+		svc.SessionAffinity.Bits4 = 24
+		for _, name := range more {
+			other := svc
+			other.Name.Name, other.SessionAffinity.Timeout = name, time.Minute
+			other.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.2")}
+			s = s.WithService(&other)
+		}
+		return s.WithService(&svc)
+	}
+	s := &sweeping{b, t, ns, nil}
+	commit := func(state servicemodel.State) {
+		next := mustResolve(t, state).Arrange(s.table)
+		ok(s.Commit(t.Context(), servicemodel.Diff(s.table, next)))(t)
+		s.table = next
+	}
+	remember := func() {
+		key := nft.AppendAddr(nil, netip.MustParseAddr("100.0.0.0"))
+		require.NoError(t, addTo(t, b, mapPrefixes, nft.Elem{
+			Key: nft.AppendFrontend(key, servicemodel.FrontendKey{
+				Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80}),
+			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.0.2:8080"))}))
+	}
+	ok(b.Observe(t.Context(), nil))(t)
+	commit(state(2))
+	remember()
+	commit(state(1))
+	require.True(t, s.settle(time.Now()))
+	remember() // as a packet under way does
+	commit(state(1, "another"))
+	for s.settle(time.Now()) {
+	}
+	require.NoError(t, b.kernel.query(nft.IPv4, defaultTable).Elements(t.Context(), mapPrefixes,
+		func(nft.Elem) error { return errors.New("the client is remembered") }))
 }
 
 // A reading because of another program's commits does not make the sweep forget more.
