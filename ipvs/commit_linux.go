@@ -7,6 +7,8 @@ import (
 	"strings"
 	"syscall"
 
+	"github.com/vishvananda/netlink"
+
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/kernelerr"
@@ -66,8 +68,9 @@ func (b *backend) run(ctx context.Context, steps []step) error {
 func (b *backend) failed(doing string, err error) error {
 	b.observed = false
 	err = kernelerr.Permission(err) // of links and sysctls
-	if isOne(err, errTaken, errMisread, rawnl.ErrDumpInterrupted, rawnl.ErrGenerationChanged,
-		ipvsnl.ErrExists, ipvsnl.ErrNoService, ipvsnl.ErrNoDestination, errMoved, errDisabled) {
+	if isOne(err, errTaken, errMisread, rawnl.ErrDumpInterrupted, netlink.ErrDumpInterrupted,
+		rawnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService, ipvsnl.ErrNoDestination,
+		errMoved, errDisabled) {
 		return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("ipvs: %s: %w", doing, err)

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -206,8 +207,8 @@ func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
 func TestWhichErrorsOfACommitAreConflicts(t *testing.T) {
 	t.Parallel()
 	for _, err := range []error{errTaken, errMisread, rawnl.ErrDumpInterrupted, errMoved,
-		rawnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService,
-		ipvsnl.ErrNoDestination} {
+		netlink.ErrDumpInterrupted, rawnl.ErrGenerationChanged, ipvsnl.ErrExists,
+		ipvsnl.ErrNoService, ipvsnl.ErrNoDestination} {
 		b := withoutKernel(t)
 		b.observed = true
 		failure := b.failed("do it", fmt.Errorf("x: %w", err))

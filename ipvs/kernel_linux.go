@@ -128,7 +128,11 @@ func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	error) {
 	b.observed = false
 	b.kernel.outlines.forget()
-	o, drift, err := b.kernel.read(ctx, b.pl.tunables, b.pl.have.companion.tunables)
+	remembered := b.pl.have.companion.tunables
+	if len(remembered) == 0 {
+		remembered = b.pl.have.remembered
+	}
+	o, drift, err := b.kernel.read(ctx, b.pl.tunables, remembered)
 	if interrupted(err) {
 		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
 	}
@@ -142,6 +146,7 @@ func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: what the kernel holds: %w", err)
 	}
+	b.pl.have.remembered = remembered
 	b.draining = b.draining.readBack(&b.pl.have, time.Now())
 	b.observed = true
 	return obs, nil

@@ -28,6 +28,8 @@ type observed struct {
 	// before are earlier values of tunables that the companion does not record, as far as other
 	// instances or this process know them
 	before map[string]string
+	// remembered are those that this process knows: the last records of the companion
+	remembered map[string]string
 
 	index  index
 	damage damage

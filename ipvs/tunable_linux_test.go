@@ -277,3 +277,27 @@ ipvsadm --set 3600 30 0
 	require.Empty(t, p.String())
 	requireIntegrity(t, b, dataplane.Intact)
 }
+
+// If the companion tables are deleted, this process remembers the earlier values: for the next
+// commit, however often it reads before, and for a cleanup.
+func TestEarlierValuesOutliveTheirRecords(t *testing.T) {
+	t.Parallel()
+	s := rigState([]string{"10.244.1.1"})
+	for readings := range 3 {
+		r := newRig(t)
+		b := r.backend()
+		e := dataplane.New(b, nil)
+		applied(t, e, s)
+		r.run("nft flush ruleset")
+		for range readings {
+			ok(b.Observe(t.Context(), nil))(t)
+		}
+		if readings > 0 {
+			applied(t, e, s)
+		}
+		cleanUp(t, e)
+		for name := range rigSysctls {
+			require.Equal(t, "0", r.sysctl(name), "%s after %d readings", name, readings)
+		}
+	}
+}
