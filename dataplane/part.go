@@ -119,7 +119,8 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 
 // Remove removes the parts of owners. An owner without a part is no error.
 func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
-	return p.change(ctx, task{doing: "remove the parts", owners: slices.Clone(owners),
+	owners = slices.Compact(slices.Sorted(slices.Values(owners))) // each once
+	return p.change(ctx, task{doing: "remove the parts", owners: owners,
 		compare: func() (*Result, error) { return p.without(ctx, owners) }})
 }
 

@@ -99,8 +99,8 @@ func (p *Parts) failed(ctx context.Context, t task, err error) error {
 // PartReader is a [Backend] that can read the objects of a few owners, in time that does not depend
 // on the parts of others.
 type PartReader interface {
-	// ObserveParts reads the parts of owners, and finds out whether others hold anything
-	// ([Observation.Alone]). If owners have nothing and are to have something, Alone may be false
+	// ObserveParts reads the parts of owners, each named once, and finds out whether others hold
+	// anything ([Observation.Alone]). If owners have nothing and are to have something, Alone may be false
 	// in any case. The table of the observation has the rules of the
 	// instance and everything that the owners hold. From other owners it has, without their pools,
 	// the frontends with a key of want, and the frontends with the protocol and port of a node port

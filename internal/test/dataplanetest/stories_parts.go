@@ -75,7 +75,7 @@ func sharedInstance(t *testing.T, w *world) {
 	w.requireChecks(t, w.applyPart(t, "two", part("two", clusterIP2, "pod1")), ofOne,
 		ask("pod1", cluster2, masqueraded("pod1")))
 	w.requireChecks(t, w.parts(t, func(p *dataplane.Parts) error {
-		return errOf(p.Remove(t.Context(), "two"))
+		return errOf(p.Remove(t.Context(), "two", "nobody", "two"))
 	}), ofOne, ask("pod3", cluster2, untouched))
 
 	w.applyPart(t, "two", two)
