@@ -52,8 +52,8 @@ func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) (err error) {
 	if err == nil {
 		err = it.Err()
 	}
-	if err == nil && (!f.Original.Src.IsValid() || !f.Reply.Src.IsValid() || f.Protocol != reply) {
-		err = fmt.Errorf("%w: its two directions do not belong together", rawnl.ErrMalformed)
+	if err == nil {
+		err = f.paired(reply)
 	}
 	if err != nil {
 		return fmt.Errorf("parse flow: %w", err)
@@ -62,6 +62,15 @@ func parseFlow(attrs []byte, f *Flow, wants func(*Flow) bool) (err error) {
 		f.Original.Zone, f.Reply.Zone = zone, zone
 	}
 	return nil
+}
+
+// paired returns an error unless the two directions are of one flow. reply is the protocol of the
+// reply tuple.
+func (f *Flow) paired(reply Protocol) error {
+	if f.Original.Src.IsValid() && f.Reply.Src.IsValid() && f.Protocol == reply {
+		return nil
+	}
+	return fmt.Errorf("%w: its two directions do not belong together", rawnl.ErrMalformed)
 }
 
 // appendDelete appends a request to delete f and no other flow. The kernel finds the flow by its

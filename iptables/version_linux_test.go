@@ -66,8 +66,8 @@ func TestALostVersionIsReplaced(t *testing.T) {
 	requireAdopts(t, ns, s, r.Changes.New)
 }
 
-// A version that replaces a lost one is like any other: the next commit knows it, and replaces it by
-// one with another name. Otherwise a writer that read it in between would notice nothing.
+// A version that replaces a lost one is like any other: the next commit knows it, and replaces it
+// by one with another name. Otherwise a writer that read it in between would notice nothing.
 func TestTheVersionAfterALostOne(t *testing.T) {
 	t.Parallel()
 	b, ns, _ := opened(t, Config{})

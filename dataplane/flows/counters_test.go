@@ -37,5 +37,6 @@ func TestCountersOfFlows(t *testing.T) {
 	require.True(t, r.OnlyConnections)
 
 	broken := errors.New("broken")
-	require.ErrorIs(t, errOf(flows.Counters{Table: &fakeTable{err: broken}}.Read(t.Context())), broken)
+	table := flows.Counters{Table: &fakeTable{err: broken}}
+	require.ErrorIs(t, errOf(table.Read(t.Context())), broken)
 }

@@ -96,8 +96,8 @@ func (w *walk) has(e *nft.TraceInfo, place string) bool {
 	return true
 }
 
-// isAnswer reports whether p is the first answer to the packet that was followed. Any machine on its
-// way may send an ICMP error.
+// isAnswer reports whether p is the first answer to the packet that was followed. Any machine on
+// its way may send an ICMP error.
 func (f *follower) isAnswer(p Packet) bool {
 	if f.answer != nil || f.request == nil || !f.request.over || !f.request.answered() {
 		return false

@@ -78,8 +78,8 @@ func (m *ownMetrics) makeWork(r *maker) {
 
 // makeTrouble makes the metrics of failures.
 func (m *ownMetrics) makeTrouble(r *maker) {
-	m.failures = r.counters("kernlb_failures_total", "What failed, and in which phase. It is tried "+
-		"again.", "doing", "phase")
+	m.failures = r.counters("kernlb_failures_total",
+		"What failed, and in which phase. It is tried again.", "doing", "phase")
 	m.conflicts = r.counters("kernlb_write_conflicts_total",
 		"Tries that another writer of the kernel came between, and that were begun again.", "doing")
 	m.refusals = r.counter("kernlb_refusals_total",

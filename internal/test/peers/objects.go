@@ -25,8 +25,8 @@ const (
 func ports(protocols ...corev1.Protocol) []corev1.ServicePort {
 	var l []corev1.ServicePort
 	for _, p := range protocols {
-		l = append(l, corev1.ServicePort{Name: strings.ToLower(string(p)), Protocol: p, Port: servicePort,
-			TargetPort: intstr.FromInt32(targetPort)})
+		l = append(l, corev1.ServicePort{Name: strings.ToLower(string(p)), Protocol: p,
+			Port: servicePort, TargetPort: intstr.FromInt32(targetPort)})
 	}
 	return l
 }

@@ -96,7 +96,8 @@ func with(object any, path []string, v any) any {
 
 var validService = corev1.Service{
 	ObjectMeta: metav1.ObjectMeta{Namespace: "default", Name: "web"},
-	Spec:       corev1.ServiceSpec{ClusterIP: "10.96.0.10", Ports: []corev1.ServicePort{{Port: 80}}},
+	Spec: corev1.ServiceSpec{ClusterIP: "10.96.0.10",
+		Ports: []corev1.ServicePort{{Port: 80}}},
 }
 
 var validSlice = discoveryv1.EndpointSlice{
