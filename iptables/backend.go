@@ -82,6 +82,8 @@ type backend struct {
 	observed bool
 	// written is the table of the last commit, nil before the first.
 	written *servicemodel.Table
+	// turnedOn says that this process turned route_localnet on, and not off since.
+	turnedOn bool
 }
 
 // New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
@@ -169,6 +171,7 @@ func (b *backend) committed(p *plan) {
 	b.found.drift = nil
 	if p.localnet != sysctlKeep {
 		b.found.localnet.on = p.localnet == sysctlOn
+		b.turnedOn = b.found.localnet.on
 	}
 }
 

@@ -125,6 +125,7 @@ func (b *backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) e
 	if err != nil {
 		return err
 	}
+	n.before = n.before && !b.turnedOn // without a guard, because the rules were flushed
 	if was {
 		n.before, n.kept = b.found.localnet.before, b.found.localnet.kept
 	}

@@ -88,6 +88,18 @@ func TestTheVersionAfterALostOne(t *testing.T) {
 	require.NotEqual(t, given, b.found.versions[0])
 }
 
+// If the rules are flushed, and the guard with them, the process still knows that it turned
+// route_localnet on.
+func TestRouteLocalnetIsRestoredAfterAFlush(t *testing.T) {
+	t.Parallel()
+	e, _, ns := engineOf(t, Config{})
+	applied(t, e, withLocalhost())
+	runTool(t, ns, "", "nft", "flush", "ruleset")
+	applied(t, e, withLocalhost())
+	applied(t, e, webService())
+	require.Equal(t, "0", ok(ns.Sysctl("net/ipv4/conf/all/route_localnet"))(t))
+}
+
 // After any sequence of changes, the uses computed from the commits are those that the kernel
 // lists, so a check finds nothing.
 func TestALookFindsNothingWhereNothingIs(t *testing.T) {
