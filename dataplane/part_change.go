@@ -100,12 +100,12 @@ func (p *Parts) failed(ctx context.Context, t task, err error) error {
 // on the parts of others.
 type PartReader interface {
 	// ObserveParts reads the parts of owners, each named once, and finds out whether others hold
-	// anything ([Observation.Alone]). If owners have nothing and are to have something, Alone may be false
-	// in any case. The table of the observation has the rules of the
-	// instance and everything that the owners hold. From other owners it has, without their pools,
-	// the frontends with a key of want, and the frontends with the protocol and port of a node port
-	// of the owners or of want, if [Flows] would need them. It may have more of the others' parts,
-	// but then all of them. Drift concerns only the owners.
+	// anything ([Observation.Alone]). If owners have nothing and are to have something, Alone may
+	// be false in any case. The table of the observation has the rules of the instance and
+	// everything that the owners hold. From other owners it has, without their pools, the frontends
+	// with a key of want, and the frontends with the protocol and port of a node port of the owners
+	// or of want, if [Flows] would need them. It may have more of the others' parts, but then all
+	// of them. Drift concerns only the owners.
 	//
 	// If another version of kernlb made the instance ([Observation.OtherLayout]), the table has the
 	// frontends of all owners, without their pools, and no rules. Commit then accepts two kinds of
