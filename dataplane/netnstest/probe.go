@@ -191,13 +191,14 @@ func (p Probe) check() error {
 
 // answered reads a server's line.
 func answered(line string) Outcome {
-	name, source, ok := strings.Cut(strings.TrimSuffix(line, "\n"), " ")
-	seen, err := netip.ParseAddrPort(source)
-	if !ok || err != nil {
+	line = strings.TrimSuffix(line, "\n")
+	end := strings.LastIndexByte(line, ' ') // names may have spaces
+	seen, err := netip.ParseAddrPort(line[end+1:])
+	if end < 0 || err != nil {
 		return Outcome{Err: fmt.Errorf("the answer %q is not that of a server of this package",
 			line)}
 	}
-	return Outcome{Kind: Answered, Server: name, Source: seen}
+	return Outcome{Kind: Answered, Server: line[:end], Source: seen}
 }
 
 // sourcePorts hands out source ports, each protocol's in turn.

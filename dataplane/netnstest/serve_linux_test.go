@@ -17,7 +17,7 @@ func TestAServerStopsAndCanBeReplaced(t *testing.T) {
 	for _, addr := range []string{"127.0.0.1", "::1"} {
 		for _, proto := range Protocols() {
 			to := netip.AddrPortFrom(netip.MustParseAddr(addr), 80)
-			for _, name := range []string{"first", "second"} {
+			for _, name := range []string{"first", "the second"} {
 				s := ok(ns.Serve(name, proto, to))(t)
 				require.Equal(t, to, s.Addr)
 				_, err := ns.Serve("third", proto, to)
