@@ -172,9 +172,6 @@ func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 // committed notes what the kernel holds after a plan. A plan that only ends a sweep has no change
 // set.
 func (b *backend) committed(p *plan) {
-	for _, t := range p.tables {
-		t.have.committed(t)
-	}
 	if p.c != nil {
 		if b.pl.owning != nil {
 			b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}
@@ -182,8 +179,11 @@ func (b *backend) committed(p *plan) {
 		b.pl.rules, b.crowded, b.interrupted = *nocopy.Of(p.c.New).Rules(), false, false
 		b.pl.localnet.left = false
 	}
-	if p.empty() {
+	if p.empty() { // nothing was sent
 		return
+	}
+	for _, t := range p.tables {
+		t.have.committed(t)
 	}
 	b.pl.version = p.next
 	for _, t := range b.pl.tables {

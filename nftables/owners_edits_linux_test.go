@@ -258,3 +258,15 @@ func TestAFrontendOfAnotherOwnerIsFound(t *testing.T) {
 	_, err := dataplane.NewParts(b, nil).Apply(t.Context(), "third", want)
 	require.ErrorContains(t, err, "other")
 }
+
+// A commit that writes nothing leaves the index of owners as it is.
+func TestACommitOfNothingKeepsTheIndex(t *testing.T) {
+	t.Parallel()
+	ns, _ := newNS(t)
+	applyParts(t, ns, sharedState(), "default", "other")
+	b := newBackend(t, ns, nil)
+	o := ok(b.Observe(t.Context(), nil))(t)
+	require.Zero(t, ok(b.Commit(t.Context(), servicemodel.Diff(o.Table, o.Table)))(t).Messages)
+	runNft(t, ns, nftPrograms(t)[0], "add table ip foreign", "-f", "-")
+	require.NotEqual(t, dataplane.Broken, integrity(t, b))
+}
