@@ -43,8 +43,8 @@ KERNELS  ?= all
 PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/rawnl ./internal/ipvsnl
 
 # What must run in a virtual machine: the development kernels of many machines have no IPVS. The
-# names of the tests that need IPVS begin so. The others run with make test, and on four kernels with
-# make test-kernels: under emulation they would take longer than all of these.
+# names of the tests that need IPVS begin so. The others run with make test, and on four kernels
+# with make test-kernels: under emulation they would take longer than all of these.
 VM_PKG   = ./internal/rendering ./internal/ipvsnl ./examples/kernlb ./ipvs ./dataplane/kubeproxy
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
