@@ -118,14 +118,17 @@ func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, er
 func (b *backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) error {
 	next := c.New.Rules()
 	was, want := b.l.localhost(nft.IPv4, &b.state.rules), b.l.localhost(nft.IPv4, &next)
-	if was == want {
+	lost := b.turnedOn && !was
+	if was == want && !lost {
 		return nil
 	}
 	n, err := b.kernel.readGuards(ctx, b.l)
 	if err != nil {
 		return err
 	}
-	n.before = n.before && !b.turnedOn // without a guard, because the rules were flushed
+	if n.lost = lost; lost {
+		n.before = false // without a guard, as if the administrator had turned it on
+	}
 	if was {
 		n.before, n.kept = b.found.localnet.before, b.found.localnet.kept
 	}

@@ -32,6 +32,9 @@ type localnet struct {
 	kept bool
 	// guarded says that another program's chain has a guard.
 	guarded bool
+	// lost says that this process turned the sysctl on, and that the rules were flushed since, with
+	// the guard and the record.
+	lost bool
 }
 
 // localnetOf finds out the state of route_localnet while node ports do not answer at localhost.
@@ -63,7 +66,7 @@ func (l *layout) planLocalnet(k *kernelState, old, next *servicemodel.Rules) sys
 	switch n := k.localnet; {
 	case want && !n.on:
 		return sysctlOn
-	case was && !want && n.on && !n.before && !n.guarded:
+	case (was || n.lost) && !want && n.on && !n.before && !n.guarded:
 		return sysctlOff
 	}
 	return sysctlKeep

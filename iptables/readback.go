@@ -62,6 +62,9 @@ func (b *backend) adopt(r *raw) (*dataplane.Observation, error) {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	o.kernel.inTheWay, o.kernel.uses = inTheWay, b.l.usesOf(all)
+	if rules := &o.state.rules; rules.MasqueradeMark != 0 && !b.l.localhost(nft.IPv4, rules) {
+		b.turnedOn = false // another process turned it off
+	}
 	b.state, b.found, b.observed = o.state, o.kernel, true
 	return &dataplane.Observation{Table: o.state.table, Drift: o.summary(),
 		OtherLayout: o.otherLayout}, nil

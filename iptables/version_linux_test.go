@@ -92,12 +92,34 @@ func TestTheVersionAfterALostOne(t *testing.T) {
 // route_localnet on.
 func TestRouteLocalnetIsRestoredAfterAFlush(t *testing.T) {
 	t.Parallel()
+	const name = "net/ipv4/conf/all/route_localnet"
 	e, _, ns := engineOf(t, Config{})
+	for what, end := range map[string]func(){
+		"repaired before the option goes": func() {
+			applied(t, e, withLocalhost())
+			applied(t, e, webService())
+		},
+		"the option goes": func() { applied(t, e, webService()) },
+		"everything goes": func() { ok(e.Cleanup(t.Context()))(t) },
+	} {
+		for _, before := range []string{"0", "1"} {
+			require.NoError(t, ns.SetSysctl(name, before))
+			applied(t, e, withLocalhost())
+			runTool(t, ns, "", "nft", "flush", "ruleset")
+			end()
+			require.Equal(t, before, ok(ns.Sysctl(name))(t), "%s; it was %s", what, before)
+		}
+	}
+
 	applied(t, e, withLocalhost())
-	runTool(t, ns, "", "nft", "flush", "ruleset")
+	other := ok(New(&Config{NetNS: ns.Fd()}))(t)
+	defer other.Close()
+	applied(t, dataplane.New(other, nil), webService())
+	require.NoError(t, ns.SetSysctl(name, "1"))
 	applied(t, e, withLocalhost())
 	applied(t, e, webService())
-	require.Equal(t, "0", ok(ns.Sysctl("net/ipv4/conf/all/route_localnet"))(t))
+	require.Equal(t, "1", ok(ns.Sysctl(name))(t), "the administrator turned it on after another "+
+		"process had turned it off")
 }
 
 // After any sequence of changes, the uses computed from the commits are those that the kernel

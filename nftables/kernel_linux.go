@@ -326,13 +326,14 @@ func (b *backend) failed(doing string, err error) error {
 func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	b.observed = false
-	if err := b.kernel.cleanupLocalnet(ctx, b.pl.table); err != nil {
+	if err := b.cleanupLocalnet(ctx); err != nil {
 		return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
 	}
 	stats, err := b.kernel.deleteTables(ctx, b.pl.table)
 	if err != nil {
 		return dataplane.Stats{}, b.failed("cleanup", err)
 	}
+	b.pl.rules, b.pl.localnet = servicemodel.Rules{}, localnet{}
 	stats.Duration = time.Since(start)
 	return stats, nil
 }

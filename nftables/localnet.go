@@ -16,8 +16,16 @@ type localnet struct {
 	before bool
 	// off says that the sysctl was found off although it is needed.
 	off bool
-	// left says that the sysctl was needed for a table that must be made anew.
+	// left says that the sysctl was needed for a table that must be made anew, or is gone.
 	left bool
+}
+
+// leftLocalnet is what the backend knows of the sysctl if the settings are gone, such as after a
+// flush of the ruleset. The sysctl is then on without a guard, as if the administrator had turned
+// it on.
+func (pl *planner) leftLocalnet() localnet {
+	return localnet{before: pl.localnet.before,
+		left: pl.localnet.left || rendering.WantsRouteLocalnet(&pl.rules)}
 }
 
 // wantsLocalnet reports whether the sysctl is needed before a change set, and after it. A table

@@ -50,7 +50,7 @@ func (b *backend) beforeLocalnet(ctx context.Context, c *servicemodel.ChangeSet)
 	// If another program has a guard, that program turned the sysctl on, and not the administrator.
 	// Tables of ours that are made anew may have a guard. Then the earlier value is known.
 	ours, others, err := b.kernel.guards(ctx, b.pl.table)
-	if !ours {
+	if !ours && !b.pl.localnet.left {
 		b.pl.localnet.before = on && !others
 	}
 	b.pl.localnet.off = !on
@@ -106,19 +106,20 @@ func (k *kernel) guards(ctx context.Context, table string) (ours, others bool, e
 const guardReadings = 3
 
 // cleanupLocalnet restores the sysctl before the tables are deleted.
-func (k *kernel) cleanupLocalnet(ctx context.Context, table string) error {
+func (b *backend) cleanupLocalnet(ctx context.Context) error {
+	k, table := &b.kernel, b.pl.table
 	r := newReading(nft.IPv4, table)
 	err := k.dumpSet(ctx, r, setSettings, func(e nft.Elem) { r.add(setSettings, e) })
-	if errors.Is(err, unix.ENOENT) {
-		return nil
-	}
-	if err != nil {
+	if err != nil && !errors.Is(err, unix.ENOENT) {
 		return err
 	}
 	for _, e := range r.elems[setSettings] { // elements of any layout
 		if before, ok := rendering.ParseRouteLocalnetLine(nft.CommentOf(e.UserData)); ok {
 			return k.restoreLocalnet(ctx, table, before)
 		}
+	}
+	if n := b.pl.leftLocalnet(); n.left && len(r.elems[setSettings]) == 0 {
+		return k.restoreLocalnet(ctx, table, n.before)
 	}
 	return nil // the sysctl is not needed, or the table is not ours
 }

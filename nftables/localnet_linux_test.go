@@ -156,6 +156,20 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 	}
 	for name, end := range map[string]func() error{
 		"the option goes": without,
+		"the rules are flushed, and written again before the option goes": func() error {
+			nstest.Run(t, c.Node.NS, "nft flush ruleset")
+			l.apply(l.state(c.Pods[1]))
+			return without()
+		},
+		"the rules are flushed, and the option goes": func() error {
+			nstest.Run(t, c.Node.NS, "nft flush ruleset")
+			return without()
+		},
+		"the rules are flushed, and everything goes": func() error {
+			nstest.Run(t, c.Node.NS, "nft flush ruleset")
+			_, err := l.engine.Cleanup(t.Context())
+			return err
+		},
 		"a new process does not need it, and a set is missing": anew(
 			"nft delete set ip kernlb owner-hairpins"),
 		"a new process does not need it, and the layout is missing": anew(

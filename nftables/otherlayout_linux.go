@@ -109,13 +109,16 @@ func (p *partsReading) readOwn(ctx context.Context, r *reading, registry nft.Set
 // left, it deletes the tables, of any layout.
 func (b *backend) commitRemoval(ctx context.Context, left int) (dataplane.Stats, error) {
 	if left == 0 {
-		if err := b.kernel.cleanupLocalnet(ctx, b.pl.table); err != nil {
+		if err := b.cleanupLocalnet(ctx); err != nil {
 			return dataplane.Stats{}, err
 		}
 	}
 	stats, err := b.send(ctx, b.pl.removal(left))
 	if err != nil && left == 0 && rendering.WantsRouteLocalnet(&b.pl.rules) {
 		err = errors.Join(err, b.kernel.localnet.Set(true)) // the tables stay and need it
+	}
+	if err == nil && left == 0 {
+		b.pl.rules, b.pl.localnet = servicemodel.Rules{}, localnet{}
 	}
 	b.observed = false
 	return stats, err

@@ -231,6 +231,9 @@ func (b *backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observ
 	default:
 		b.sweep.table = t
 	}
+	if s.rules.MasqueradeMark == 0 && !s.localnet.left {
+		s.localnet = b.pl.leftLocalnet()
+	}
 	b.pl.rules, b.pl.version, b.pl.localnet = t.Rules(), s.version, s.localnet
 	b.pl.owning = nil
 	b.observed = true
