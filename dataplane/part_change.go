@@ -210,11 +210,11 @@ func (p *Parts) without(ctx context.Context, owners []string) (*Result, error) {
 }
 
 // changeTo returns the change from an observation to next. If no owner holds anything then, the
-// change removes the instance.
+// change removes the instance, or does nothing if there is none.
 func (p *Parts) changeTo(o *Observation, next *servicemodel.Table, owners ...string) *Result {
 	stands := o.Table.Len() > 0 || o.Table.Rules().MasqueradeMark != 0 || len(o.Drift) > 0
-	last := next.Len() == 0 && o.Alone && stands
-	if _, ok := as[PartReader](p.engine.backend); ok && last {
+	last := next.Len() == 0 && o.Alone
+	if _, ok := as[PartReader](p.engine.backend); last && (ok || !stands) {
 		last, next = false, nil // the commit itself removes the instance
 	}
 	r := p.result(servicemodel.Diff(o.Table, next), o.Drift, owners...)

@@ -138,6 +138,20 @@ func kernelOf(b dataplane.Backend) *memory.Kernel {
 	return b.(*memory.Backend).Kernel()
 }
 
+// A part without services makes no instance, and is the last part of one.
+func TestAPartWithoutServicesLeavesNothing(t *testing.T) {
+	t.Parallel()
+	b := memory.New(nil)
+	p := dataplane.NewParts(b, nil)
+	for _, s := range []servicemodel.State{{}, {}, published("a", 7, 80), {}, {}} {
+		ok(p.Apply(t.Context(), "a", s))(t)
+		rules := b.Kernel().Table().Rules()
+		require.Equal(t, s.Len() > 0, rules.MasqueradeMark != 0)
+		preview := ok(p.Plan(t.Context(), "a", s))(t)
+		require.True(t, preview.Changes.Empty(), preview.Changes)
+	}
+}
+
 func TestAPartIsRefusedAsAWhole(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
