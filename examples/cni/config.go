@@ -161,13 +161,21 @@ func (c *config) checkMappings() error {
 		if err := m.check(); err != nil {
 			errs = append(errs, fmt.Errorf("runtimeConfig.portMappings[%d].%w", i, err))
 		}
-		at := place{m.HostPort, m.protocol, m.hostIP}
-		if j, taken := first[at]; !taken {
-			first[at] = i
-		} else if o := c.mappings[j]; o.ContainerPort != m.ContainerPort {
-			errs = append(errs, fmt.Errorf("runtimeConfig.portMappings[%d].hostPort: %d: "+
-				"portMappings[%d] has it, for container port %d", i, m.HostPort, j,
-				o.ContainerPort))
+		hostIPs := []netip.Addr{m.hostIP}
+		if !m.hostIP.IsValid() {
+			hostIPs = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
+		}
+		for _, hostIP := range hostIPs {
+			at := place{m.HostPort, m.protocol, hostIP}
+			j, taken := first[at]
+			if !taken {
+				first[at] = i
+			} else if o := c.mappings[j]; o.ContainerPort != m.ContainerPort {
+				errs = append(errs, fmt.Errorf("runtimeConfig.portMappings[%d].hostPort: %d: "+
+					"portMappings[%d] has it, for container port %d", i, m.HostPort, j,
+					o.ContainerPort))
+				break
+			}
 		}
 		c.mappings = append(c.mappings, m)
 	}

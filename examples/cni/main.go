@@ -126,9 +126,15 @@ func check(args *skel.CmdArgs) error {
 	})
 }
 
+// attachments are the only fields of a configuration that del and gc read.
+type attachments struct {
+	Name  string               `json:"name"` // of the network
+	Valid []types.GCAttachment `json:"cni.dev/valid-attachments"`
+}
+
 // del removes the ports of a container. It also accepts configurations that add would refuse.
 func del(args *skel.CmdArgs) error {
-	var conf types.PluginConf
+	var conf attachments
 	if err := decode(args.StdinData, &conf); err != nil {
 		return err
 	}
@@ -140,12 +146,12 @@ func del(args *skel.CmdArgs) error {
 
 // gc removes the ports in this network that belong to none of its valid attachments.
 func gc(args *skel.CmdArgs) error {
-	var conf types.PluginConf
+	var conf attachments
 	if err := decode(args.StdinData, &conf); err != nil {
 		return err
 	}
 	valid := map[string]bool{}
-	for _, a := range conf.ValidAttachments {
+	for _, a := range conf.Valid {
 		valid[owner(conf.Name, a.ContainerID, a.IfName)] = true
 	}
 	return withParts(func(ctx context.Context, parts *dataplane.Parts) error {

@@ -210,6 +210,36 @@ func TestTaken(t *testing.T) {
 	require.NoError(t, add("three", nil, tcp(8003, 80)))
 }
 
+// DEL removes the ports, whatever the fields that it does not need contain, and although the
+// namespace of the container is gone.
+func TestOnlyTheNameMattersToDEL(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := h.newContainer("c", tcp(8000, 80))
+	for _, wrong := range []object{{"prevResult": 1}, {"ipam": 1}, {"dns": 1}, {"capabilities": 1},
+		{"runtimeConfig": 1}, {"prevResult": nil}, {"backend": "iptables"}} {
+		ok(h.try(h.plugin("ADD", c, request(c.ports, nil))))(t)
+		del := h.plugin("DEL", c, request(nil, wrong))
+		del.Env = append(del.Env, "CNI_NETNS=/nowhere")
+		ok(h.try(del))(t)
+		require.Empty(t, h.owners())
+	}
+}
+
+// A container without an address of the family of its mappings publishes nothing. CHECK accepts
+// that, and the host holds nothing.
+func TestNothingToPublish(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := h.newContainer("c", mapping{HostPort: 8000, ContainerPort: 80, HostIP: "127.0.0.1"})
+	only6 := object{"prevResult": object{"cniVersion": "1.1.0",
+		"ips": []object{{"address": "fd00:10:88::2/64"}}}}
+	for _, command := range []string{"ADD", "CHECK", "ADD", "CHECK"} {
+		ok(h.try(h.plugin(command, c, request(c.ports, only6))))(t)
+		require.NotContains(t, ok(h.try(exec.Command("nft", "list", "tables")))(t), instance)
+	}
+}
+
 // The result of the previous plugin is passed on unchanged.
 func TestResultIsHandedOn(t *testing.T) {
 	t.Parallel()
