@@ -1,6 +1,7 @@
 package kubeproxy
 
 import (
+	"context"
 	"errors"
 	"io"
 	"net"
@@ -186,4 +187,27 @@ func TestRunning(t *testing.T) {
 	}
 	_, err := Running(t.Context(), &Config{NetNS: -1})
 	require.ErrorContains(t, err, "NetNS: -1 is not a file descriptor")
+}
+
+// A program that begins an answer and does not end it cannot hold up Running.
+func TestRunningWaitsOnlySoLong(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	var l net.Listener
+	require.NoError(t, ns.Do(func() (err error) {
+		l, err = (&net.ListenConfig{}).Listen(t.Context(), "tcp", "127.0.0.1:10249")
+		return err
+	}))
+	server := &http.Server{Handler: http.HandlerFunc(
+		func(w http.ResponseWriter, r *http.Request) {
+			w.(http.Flusher).Flush()
+			<-r.Context().Done()
+		})}
+	go server.Serve(l) //nolint:errcheck // ends with Close
+	t.Cleanup(func() { server.Close() })
+	ctx, stop := context.WithTimeout(t.Context(), 10*answerLimit)
+	defer stop()
+	mode, err := Running(ctx, &Config{NetNS: ns.Fd()})
+	require.NoError(t, err)
+	require.Empty(t, mode)
 }

@@ -46,8 +46,7 @@ func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 		})
 		return conn, err
 	}
-	t := &http.Transport{DialContext: dial, DisableKeepAlives: true,
-		ResponseHeaderTimeout: answerLimit}
+	t := &http.Transport{DialContext: dial, DisableKeepAlives: true}
 	for _, addr := range []string{"127.0.0.1", "[::1]"} {
 		if mode, err = ask(ctx, t, "http://"+addr+":10249/proxyMode"); mode != "" || err != nil {
 			break
@@ -62,7 +61,9 @@ func Running(ctx context.Context, cfg *Config) (mode string, err error) {
 // ask returns the mode that the server at a URL reports, or "" if there is no server, or it is not
 // kube-proxy. It returns the context's error.
 func ask(ctx context.Context, t *http.Transport, url string) (string, error) {
-	req, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	limited, stop := context.WithTimeout(ctx, answerLimit) // also for the body
+	defer stop()
+	req, err := http.NewRequestWithContext(limited, http.MethodGet, url, nil)
 	if err != nil {
 		return "", err
 	}
