@@ -43,7 +43,7 @@ func (p *Plan) planLegacy() error {
 			if err != nil {
 				return fmt.Errorf("read table %s of %s: %w", table, f.program, err)
 			}
-			o := owner{}
+			o := owner{kubelet: map[string]bool{f.family: slices.Contains(chains, chainMarkDrop)}}
 			chains = slices.DeleteFunc(chains, func(c string) bool {
 				return !o.owns(chainID{tableID{f.family, table}, c})
 			})

@@ -204,6 +204,22 @@ func TestLegacyTablesAreNotTakenForNothing(t *testing.T) {
 	require.ErrorIs(t, err, ErrLegacy)
 }
 
+// Chains of a kubelet before 1.27 are not kube-proxy's in legacy tables either.
+func TestLegacyTablesOfAnOldKubelet(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	nstest.Exec(t, ns, `*nat
+:KUBE-MARK-DROP - [0:0]
+:KUBE-MARK-MASQ - [0:0]
+:KUBE-POSTROUTING - [0:0]
+COMMIT
+`, "iptables-legacy-restore", "--noflush")
+	require.True(t, find(t, ns).Empty())
+	require.Empty(t, find(t, ns).Left)
+	ok(Frontends(t.Context(), &Config{NetNS: ns.Fd()}))(t)
+	ok(Cleanup(t.Context(), &Config{NetNS: ns.Fd()}))(t)
+}
+
 // Matches of ports that are extensions of x_tables are read, too: for SCTP there is no other.
 func TestFrontendsOfSCTP(t *testing.T) {
 	t.Parallel()
