@@ -216,6 +216,9 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 		e.progress.tried, e.progress.err = rev, err
 		if err == nil {
 			s.Applied, s.Refused, s.Conflicts = rev, nil, nil
+			if e.cfg.Flows == nil { // otherwise flows may still drain
+				s.Settle = time.Time{}
+			}
 		}
 	})
 	if err == nil {

@@ -220,6 +220,11 @@ func logTo(log *slog.Logger) Observer {
 		case Applied:
 			logApplied(ctx, log, ev.Result)
 		case Refused:
+			if ev.Family != 0 {
+				log.WarnContext(ctx, "address family left out", logkey.Backend, ev.Backend,
+					logkey.Family, ev.Family.String(), logkey.Reason, ev.Err)
+				return
+			}
 			what := "service refused"
 			if len(ev.Endpoints) > 0 {
 				what = "endpoints left out"

@@ -243,6 +243,18 @@ func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 	require.Contains(t, buf.String(),
 		`level=WARN msg="service refused" backend=memory service=default/svc-2 reason="memory `+
 			`cannot express`)
+	m.Refuse(func(c *servicemodel.ChangeSet) error {
+		if c.New.Rules().OnlyFamily != 0 {
+			return nil
+		}
+		return &dataplane.UnsupportedError{Backend: "memory", Object: "node",
+			Field: dataplane.FieldFamily, Value: "IPv6"}
+	})
+	buf.Reset()
+	ok(e.Apply(t.Context(), services(4)))(t)
+	require.Equal(t, 0, strings.Count(buf.String(), "service"), buf.String())
+	require.Contains(t, buf.String(),
+		`level=WARN msg="address family left out" backend=memory family=IPv6 reason="memory `)
 }
 
 // turns is a backend in memory that counts its turns.

@@ -269,6 +269,18 @@ func (b *drainingBackend) Settle(ctx context.Context) (time.Duration, error) {
 	return 0, nil
 }
 
+// After a cleanup nothing grows any more.
+func TestACleanupLeavesNoLaterWork(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.apply(t, growing(time.Minute, 1))
+		ok(b.engine.Apply(t.Context(), growing(time.Minute, 1, 2)))(t)
+		require.False(t, b.engine.Status().Settle.IsZero())
+		ok(b.engine.Cleanup(t.Context()))(t)
+		require.True(t, b.engine.Status().Settle.IsZero())
+	})
+}
+
 func TestASettlerTellsEvents(t *testing.T) {
 	t.Parallel()
 	node := frontendKey(1)

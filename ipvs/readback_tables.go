@@ -30,7 +30,7 @@ func companionOf(name string, mark uint32, raws [2]*rawTable) (c companion, drif
 		if c.exists[i] = raws[i] != nil; !c.exists[i] {
 			continue
 		}
-		if isForeign(f, raws[i]) {
+		if isForeign(raws[i]) {
 			c.foreign = "table " + f.Name + " " + name
 		}
 		if err := c.take(f, raws[i], mark); err != nil {
@@ -56,10 +56,11 @@ func companionOf(name string, mark uint32, raws [2]*rawTable) (c companion, drif
 }
 
 // isForeign reports whether another program has made a table: the table is not empty, and has none
-// of our sets.
-func isForeign(f *nft.Family, raw *rawTable) bool {
-	return raw.Use > 0 && !slices.ContainsFunc(setsOf(f), func(s *nft.Set) bool {
-		_, ours := raw.sets[s.Name]
+// of the sets that only companion tables have. Tables of package nftables have the others, too.
+func isForeign(raw *rawTable) bool {
+	return raw.Use > 0 && !slices.ContainsFunc([]string{setVersion, kindService + setMarks,
+		kindNodePort + setMarks}, func(name string) bool {
+		_, ours := raw.sets[name]
 		return ours
 	})
 }

@@ -13,9 +13,16 @@ import (
 // errRehashed says that a dump has an element twice, or a wrong number of elements.
 var errRehashed = errors.New("the kernel was rehashing a set while it was read")
 
-// foreign reports whether a table is not empty and has none of the instance's marks. The marks are
-// sets of certain names and types.
+// companionSet is a set that all tables of package ipvs have, except those without frontends. Their
+// other sets have names and types of this package's sets.
+const companionSet = "service-marks"
+
+// foreign reports whether a table is not empty and has none of the instance's marks, or belongs to
+// an instance of package ipvs. The marks are sets of certain names and types.
 func (r *reading) foreign() bool {
+	if r.has(companionSet) {
+		return true
+	}
 	marks := []*nft.Set{{Name: setSettings, Key: []nft.Field{nft.FieldMark}}}
 	for _, k := range kinds {
 		marks = append(marks, &nft.Set{Name: k.registry, Key: k.key(r.f)})

@@ -83,7 +83,7 @@ func (m *ownMetrics) makeTrouble(r *maker) {
 	m.conflicts = r.counters("kernlb_write_conflicts_total",
 		"Tries that another writer of the kernel came between, and that were begun again.", "doing")
 	m.refusals = r.counter("kernlb_refusals_total",
-		"Services that began to be refused, or were for another reason.")
+		"Services and families that began to be refused, or were for another reason.")
 	m.repairs = r.counter("kernlb_repairs_total",
 		"Applies that put right what others had done to the kernel.")
 	m.repaired = r.counters("kernlb_repaired_total", "What it took to undo what others had done: "+
@@ -111,7 +111,8 @@ func (m *ownMetrics) makeState(r *maker) {
 	m.pending = r.gauge("kernlb_pending_seconds",
 		"How long something that is wanted has not been in the kernel; 0 if all is.")
 	m.refused = r.gauge("kernlb_refused_services",
-		"Services that are refused: left out of the kernel, or left as they were.")
+		"Services that are refused: left out of the kernel, or left as they were. "+
+			"A family that the kernel lacks counts as one.")
 	m.wrong = r.gauge("kernlb_input_problems", "What is wrong with what the program was asked for "+
 		"and no service is refused for, such as a broken manifest.")
 	m.claims = r.gauge("kernlb_claim_conflicts",

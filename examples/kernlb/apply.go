@@ -37,10 +37,11 @@ func summaryOf(r *dataplane.Result) summary {
 		text: r.String()}
 }
 
-// reason is a refused service, with the reason.
+// reason is a refused service or address family, with the reason.
 type reason struct {
-	Service string `json:"service"`
-	Reason  string `json:"reason"`
+	Service servicemodel.Name   `json:"service,omitzero"`
+	Family  servicemodel.Family `json:"family,omitzero"`
+	Reason  string              `json:"reason"`
 }
 
 func applyFlags(o *options, fs *flag.FlagSet) {
@@ -87,11 +88,11 @@ func (p *program) apply(ctx context.Context) error {
 	})
 }
 
-// refused prints each service that was left out, with the reason.
+// refused prints each service and family that was left out, with the reason.
 func (p *program) refused(l []dataplane.Refusal) (reasons []reason) {
 	for _, r := range l {
 		p.warn("refused: %v", r)
-		reasons = append(reasons, reason{r.Service.String(), r.Err.Error()})
+		reasons = append(reasons, reason{r.Service, r.Family, r.Err.Error()})
 		p.incomplete = true
 	}
 	return reasons

@@ -138,6 +138,7 @@ func TestKernelAutoTakesIPVSForItsSchedulers(t *testing.T) {
 	require.Contains(t, errs, "the backend is ipvs, not nftables: nftables cannot express service "+
 		"default/web:http: scheduler: lc")
 	require.Contains(t, done(t, ns, "", "show --backend auto"), "10.96.0.10:80/tcp")
+	fails(t, ns, "", exitInvalid, "ipvs counts all the time by itself", "count --backend auto")
 }
 
 var (

@@ -3,6 +3,9 @@ package main
 import (
 	"bytes"
 	"flag"
+	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -167,4 +170,16 @@ func TestTop(t *testing.T) {
 	code, out, errs := run(t, "top -backend ipvs -once -interval 3s -page unix:/x")
 	require.Equal(t, exitDone, code, errs)
 	require.Equal(t, "-backend ipvs -instance kernlb -page unix:/x -interval 3s -once=true\n", out)
+}
+
+// A family that is left out has no name of a service.
+func TestStatusNamesARefusedFamily(t *testing.T) {
+	t.Parallel()
+	s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		io.WriteString(w, `{"healthy":true,"lastUpdated":"2026-01-02T03:04:05Z","refused":[`+
+			`{"family":"IPv6","problems":[{"error":"no IPv6"}]}]}`)
+	}))
+	t.Cleanup(s.Close)
+	_, out, _ := run(t, "status -page "+s.URL)
+	require.Contains(t, out, "refused: IPv6, left out\n  no IPv6\n")
 }

@@ -30,6 +30,7 @@ var errCountsItself = fmt.Errorf("%w: ipvs counts all the time by itself: kernlb
 
 // count switches the counters on or off.
 func (p *program) count(ctx context.Context) error {
+	p.findBackend(ctx)
 	if p.opts.backend == ipvs.Name {
 		return errCountsItself
 	}

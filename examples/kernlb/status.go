@@ -31,6 +31,7 @@ type healthJSON struct {
 	LastUpdated time.Time `json:"lastUpdated"`
 	Refused     []struct {
 		Service  string `json:"service"`
+		Family   string `json:"family"`
 		Kept     bool   `json:"kept"`
 		Problems []struct {
 			Error string `json:"error"`
@@ -102,7 +103,7 @@ func (h *healthJSON) text() string {
 		if r.Kept {
 			becomes = "left as it was"
 		}
-		fmt.Fprintf(&b, "refused: %s, %s\n", r.Service, becomes)
+		fmt.Fprintf(&b, "refused: %s, %s\n", cmp.Or(r.Service, r.Family), becomes)
 		for _, e := range r.Problems {
 			fmt.Fprintln(&b, "  "+e.Error)
 		}

@@ -130,7 +130,8 @@ func metricsText(s *dataplane.Status, problems int) string {
 			"How long something that is wanted has not been in the kernel; 0 if all is.", pending},
 		{"input_problems", "gauge", "What is wrong with the manifests.", float64(problems)},
 		{"refused_services", "gauge",
-			"Services that are refused: left out of the kernel, or left as they were.",
+			"Services that are refused: left out of the kernel, or left as they were. A family " +
+				"that the kernel lacks counts as one.",
 			float64(len(s.Refused))},
 		{"claim_conflicts", "gauge",
 			"Addresses and ports that a service claims and another one has.",

@@ -174,6 +174,10 @@ func (p *proxy) problems() (l []string) {
 func (p *proxy) observe(ctx context.Context, ev dataplane.Event) {
 	switch ev := ev.(type) {
 	case dataplane.Refused:
+		if ev.Family != 0 {
+			p.events.node("Warning", "NotProxied", "Sync", ev.String())
+			return
+		}
 		p.events.service(ev.Service, "NotProxied", "Sync", ev.Err.Error())
 	case dataplane.ClaimConflict:
 		p.events.service(ev.Loser.Name, "AddressTaken", "Sync", ev.String())

@@ -14,6 +14,7 @@ const (
 	Doing        = "doing"
 	Duration     = "duration"
 	Error        = "error"
+	Family       = "family"
 	First        = "first"
 	From         = "from"
 	Frontends    = "frontends"

@@ -74,6 +74,17 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 		ok(keeping.Apply(t.Context(), state.WithService(svc("web", port))))(t)
 	}
 
+	lacking := memory.New(nil)
+	lacking.Refuse(func(c *servicemodel.ChangeSet) error {
+		if c.New.Rules().OnlyFamily != 0 {
+			return nil
+		}
+		return &dataplane.UnsupportedError{Object: "node", Field: dataplane.FieldFamily,
+			Value: servicemodel.IPv6.String()}
+	})
+	ok(dataplane.New(lacking, &dataplane.Config{Logger: slog.New(logged)}).Apply(t.Context(),
+		state))(t)
+
 	lenient := dataplane.New(memory.New(nil), &dataplane.Config{Logger: slog.New(logged),
 		LeaveOutEndpoints: true, Approve: func(_ context.Context, p *dataplane.Preview) error {
 			if p.Changes.Counts().Removed > 0 {

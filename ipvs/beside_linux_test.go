@@ -1,0 +1,45 @@
+package ipvs
+
+import (
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/nftables"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// An instance and one of package nftables whose tables have the same name do not replace each
+// other's tables: the second one is refused.
+func TestTablesOfNftablesAreNotReplaced(t *testing.T) {
+	t.Parallel()
+	const shared = "kernlb"
+	other := func(r *rig) dataplane.Backend {
+		b := ok(nftables.New(&nftables.Config{NetNS: r.ns.Fd(), Table: shared}))(t)
+		t.Cleanup(func() { b.Close() })
+		return b
+	}
+	for name, open := range map[string][2]func(*rig) dataplane.Backend{
+		"ipvs comes second": {other, func(r *rig) dataplane.Backend {
+			return r.backend(Config{Table: shared})
+		}},
+		"nftables comes second": {func(r *rig) dataplane.Backend {
+			return r.backend(Config{Table: shared})
+		}, other},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			r := newRig(t)
+			s := servicemodel.State{}.WithService(goldenService()).
+				WithEndpoints(goldenService().Name, goldenEndpoints("10.244.1.1"))
+			ok(dataplane.New(open[0](r), nil).Apply(t.Context(), s))(t)
+			before := r.run("nft list ruleset")
+			e := dataplane.New(open[1](r), nil)
+			_, err := e.Apply(t.Context(), s)
+			require.ErrorIs(t, err, dataplane.ErrCollision)
+			ok(e.Cleanup(t.Context()))(t)
+			require.Equal(t, before, r.run("nft list ruleset"))
+		})
+	}
+}
