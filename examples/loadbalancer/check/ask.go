@@ -11,6 +11,8 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
+	"net/url"
 	"os"
 	"slices"
 	"strings"
@@ -30,7 +32,7 @@ func Ask(ctx context.Context, t Target) error {
 	defer cancel()
 	dialer := &net.Dialer{KeepAlive: -1}
 	if t.Spec.Source.IsValid() {
-		dialer.LocalAddr = &net.TCPAddr{IP: t.Spec.Source.AsSlice()}
+		dialer.LocalAddr = net.TCPAddrFromAddrPort(netip.AddrPortFrom(t.Spec.Source.Addr, 0))
 	}
 	dial := func(ctx context.Context) (net.Conn, error) {
 		return dialer.DialContext(ctx, "tcp", t.Addr.String())
@@ -55,7 +57,8 @@ func (s Spec) tlsConfig() (*tls.Config, error) {
 	if !s.secure() {
 		return nil, nil
 	}
-	c := &tls.Config{ServerName: s.Host, InsecureSkipVerify: !s.Verify}
+	name := (&url.URL{Host: s.Host}).Hostname() // Host may have a port
+	c := &tls.Config{ServerName: name, InsecureSkipVerify: !s.Verify}
 	if s.CA == "" {
 		return c, nil
 	}
@@ -80,7 +83,7 @@ func askHTTP(ctx context.Context, t Target,
 	transport := &http.Transport{DisableKeepAlives: true, TLSClientConfig: secure,
 		DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) { return dial(ctx) }}
 	defer transport.CloseIdleConnections()
-	u, err := t.Spec.url(t.Addr.String())
+	u, err := t.Spec.url(t.host())
 	if err != nil {
 		return err
 	}
@@ -136,7 +139,7 @@ func askGRPC(ctx context.Context, t Target,
 	if t.Spec.Host != "" {
 		options = append(options, grpc.WithAuthority(t.Spec.Host))
 	}
-	conn, err := grpc.NewClient("passthrough:///"+t.Addr.String(), options...)
+	conn, err := grpc.NewClient("passthrough:///"+t.host(), options...)
 	if err != nil {
 		return err
 	}

@@ -67,6 +67,32 @@ func TestSourceAndDestination(t *testing.T) {
 	require.Equal(t, "127.0.0.2", conn.RemoteAddr().(*net.TCPAddr).IP.String())
 }
 
+// Addresses of checks may have a zone, as link-local addresses must.
+func TestZones(t *testing.T) {
+	t.Parallel()
+	on := func() net.Listener {
+		l, err := net.Listen("tcp", "[::1]:0")
+		if err != nil {
+			t.Skip("no IPv6: ", err)
+		}
+		return l
+	}
+	server := grpc.NewServer()
+	healthpb.RegisterHealthServer(server, health.NewServer())
+	l := on()
+	go func() { _ = server.Serve(l) }()
+	defer server.Stop()
+	plain := &httptest.Server{Listener: on(), Config: &http.Server{Handler: http.HandlerFunc(web)}}
+	plain.Start()
+	defer plain.Close()
+	zoned := check.Addr{Addr: netip.MustParseAddr("::1%lo")}
+	for kind, l := range map[string]net.Listener{check.TCP: plain.Listener,
+		check.HTTP: plain.Listener, check.GRPC: l} {
+		s := check.Spec{Type: kind, Address: zoned, Source: zoned}
+		require.NoError(t, ask(t, l.Addr(), s), kind)
+	}
+}
+
 // web answers as the health of a web server might.
 func web(w http.ResponseWriter, r *http.Request) {
 	switch r.URL.Path {
@@ -128,8 +154,9 @@ func TestHTTPS(t *testing.T) {
 	require.ErrorContains(t, ask(t, s.Listener.Addr(), spec), "unknown authority")
 	spec.CA = file
 	require.NoError(t, ask(t, s.Listener.Addr(), spec))
-	spec.Host = "example.com" // the certificate is for it
-	require.NoError(t, ask(t, s.Listener.Addr(), spec))
+	for _, spec.Host = range []string{"example.com", "example.com:443"} { // it is for that name
+		require.NoError(t, ask(t, s.Listener.Addr(), spec))
+	}
 	spec.Host = "example.org"
 	require.ErrorContains(t, ask(t, s.Listener.Addr(), spec), "not example.org")
 	require.NoError(t, os.Remove(file))

@@ -46,8 +46,8 @@ type Spec struct {
 
 	// Path is the path of the GET request; empty means "/". For http and https.
 	Path string `yaml:"path,omitempty"`
-	// Host is the name of the virtual host, and with TLS the server name (SNI). Empty means the
-	// address, and no SNI. For http, https and grpc.
+	// Host is the name of the virtual host, perhaps with a port. With TLS its name is the server
+	// name (SNI). Empty means the address, and no SNI. For http, https and grpc.
 	Host string `yaml:"host,omitempty"`
 	// Status lists the right codes, such as "200-299 404". Empty means "200-299". The check follows
 	// no redirection: its code counts. For http and https.
@@ -201,3 +201,6 @@ func (s Spec) Target(backend netip.AddrPort) Target {
 
 // String returns "http 10.0.0.1:8080/healthz".
 func (t Target) String() string { return t.Spec.Type + " " + t.Addr.String() + t.Spec.Path }
+
+// host returns the address as the host of a URL, with its zone if it has one (RFC 6874).
+func (t Target) host() string { return strings.Replace(t.Addr.String(), "%", "%25", 1) }
