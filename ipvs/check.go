@@ -6,7 +6,9 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -37,6 +39,37 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 				errs = append(errs,
 					&dataplane.CollisionError{Backend: Name, Service: fe.Service.Name,
 						Object: fmt.Sprintf("virtual server %v", s.svc.ServiceKey)})
+			}
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// noteUnusable remembers the endpoints that the kernel refused because of their addresses.
+func (pl *planner) noteUnusable(ops []ipvsnl.Op, err error) {
+	for _, e := range rawnl.Refusals(err) {
+		if errors.Is(e, ipvsnl.ErrNotUnicast) {
+			pl.unusable[ops[e.Index].Destination.Addr] = true
+		}
+	}
+}
+
+// refused reports the services with an endpoint that the kernel has refused.
+func (pl *planner) refused(c *servicemodel.ChangeSet) error {
+	if len(pl.unusable) == 0 {
+		return nil
+	}
+	var errs []error
+	for _, p := range c.Pools {
+		if p.New == nil {
+			continue
+		}
+		for _, s := range p.New.Slots {
+			if a := s.Endpoint.Addr(); pl.unusable[a] {
+				n := p.New.ID.Service.Name
+				errs = append(errs, &servicemodel.FieldError{Service: n,
+					Object: "endpoints " + n.String(), Field: "addr", Value: a.String(),
+					Reason: "is a broadcast address of this node, which IPVS does not take"})
 			}
 		}
 	}

@@ -29,11 +29,11 @@ func (b *backend) steps(p *plan) []step {
 		{"begin in the companion tables", k.stage(p, stageRestrict)},
 		{"prepare the network", func(ctx context.Context) error { return k.prepare(ctx, p) }},
 		{"wait for packets", p.awaitPackets},
-		{"add to virtual servers", k.send(p.up, p.versions[stageRestrict])},
+		{"add to virtual servers", b.send(p.up, p.versions[stageRestrict])},
 		{"commit the companion tables", k.stage(p, stageOpen)},
 		{"release addresses", func(context.Context) error { return k.releaseAll(&p.device) }},
 		{"bind addresses", func(context.Context) error { return k.bindAll(&p.device) }},
-		{"take away from virtual servers", k.send(p.down, p.versions[stageOpen])},
+		{"take away from virtual servers", b.send(p.down, p.versions[stageOpen])},
 		{"restore sysctls and timeouts", b.restoring(p.network.restore)},
 		{"end in the companion tables", k.stage(p, stageEnd)},
 	}
@@ -44,7 +44,7 @@ func (b *backend) cleanupSteps(p *plan) []step {
 	k := &b.kernel
 	return []step{
 		{"begin in the companion tables", k.stage(p, stageRestrict)},
-		{"delete virtual servers", k.send(p.down, p.versions[stageRestrict])},
+		{"delete virtual servers", b.send(p.down, p.versions[stageRestrict])},
 		{"remove devices", func(context.Context) error { return k.releaseAll(&p.device) }},
 		{"delete the rules and the routes", func(context.Context) error {
 			return errors.Join(k.unroute(ipFamilies[0]), k.unroute(ipFamilies[1]))
@@ -70,7 +70,7 @@ func (b *backend) failed(doing string, err error) error {
 	err = kernelerr.Permission(err) // of links and sysctls
 	if isOne(err, errTaken, errMisread, rawnl.ErrDumpInterrupted, netlink.ErrDumpInterrupted,
 		rawnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService, ipvsnl.ErrNoDestination,
-		errMoved, errDisabled) {
+		ipvsnl.ErrNotUnicast, errMoved, errDisabled) {
 		return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("ipvs: %s: %w", doing, err)
@@ -209,11 +209,13 @@ func (k *kernel) bindAll(d *devicePlan) error {
 const sendAtOnce = 1024
 
 // send returns a function that sends commands to IPVS as long as the companion has the version v.
-func (k *kernel) send(ops []ipvsnl.Op, v version) func(context.Context) error {
+func (b *backend) send(ops []ipvsnl.Op, v version) func(context.Context) error {
+	k := &b.kernel
 	return func(ctx context.Context) error {
 		for rest := ops; len(rest) > 0; {
 			n := min(sendAtOnce, len(rest))
 			if err := k.vs.Submit(ctx, rest[:n]...); err != nil {
+				b.pl.noteUnusable(rest[:n], err)
 				return err
 			}
 			k.references.sent(rest[:n])

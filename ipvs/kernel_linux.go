@@ -142,6 +142,9 @@ func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	if err := b.warn(ctx, &o); err != nil {
 		return nil, fmt.Errorf("ipvs: observe: %w", err)
 	}
+	if !o.addresses.equal(&b.pl.have.addresses) {
+		clear(b.pl.unusable)
+	}
 	obs, err := b.pl.adopt(o, drift)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: what the kernel holds: %w", err)

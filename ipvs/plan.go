@@ -20,12 +20,15 @@ type planner struct {
 	instance uint32
 	tunables map[string]string // the wanted tunables, with their values
 	have     observed
+	// unusable are addresses that the kernel refused as endpoints. They are forgotten when the
+	// node's addresses change.
+	unusable map[netip.Addr]bool
 }
 
 // newPlanner returns a planner without an observation.
 func newPlanner(c Config) planner {
 	return planner{cfg: c, instance: instanceFlag(c.Table), tunables: c.tunables(),
-		have: newObserved()}
+		have: newObserved(), unusable: map[netip.Addr]bool{}}
 }
 
 // plan is what a commit sends: to IPVS, to the companion tables in three transactions, and to the

@@ -212,7 +212,7 @@ func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
 	}
 	before := len(r.fake.Keys())
 	another := b.pl.have.companion.version.next(false)
-	require.ErrorIs(t, b.kernel.send(ops, another)(t.Context()), errTaken)
+	require.ErrorIs(t, b.send(ops, another)(t.Context()), errTaken)
 	require.Len(t, r.fake.Keys(), before+sendAtOnce)
 }
 

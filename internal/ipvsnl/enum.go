@@ -105,6 +105,9 @@ var (
 	// ErrNoModule: the scheduler or the persistence engine is neither in the kernel nor a module
 	// that it could load (ENOENT of a command about a service).
 	ErrNoModule = errors.New("no such scheduler or persistence engine")
+	// ErrNotUnicast: the address of a new destination is a broadcast address of this machine, or
+	// another that belongs to no single machine (EINVAL).
+	ErrNotUnicast = errors.New("not an address of a single machine")
 	// ErrExists: the service or the destination exists already (EEXIST).
 	ErrExists = errors.New("exists already")
 )

@@ -34,7 +34,8 @@ func SetService(s Service) Op { return Op{Command: CommandSetService, Service: s
 // are added again.
 func DelService(k ServiceKey) Op { return on(CommandDelService, k, Destination{}) }
 
-// NewDestination adds a destination to a service. It fails with [ErrNoService] and [ErrExists].
+// NewDestination adds a destination to a service. It fails with [ErrNoService], [ErrExists] and
+// [ErrNotUnicast].
 func NewDestination(k ServiceKey, d Destination) Op { return on(CommandNewDestination, k, d) }
 
 // SetDestination gives an existing destination all settings of d. Its connections keep the
@@ -110,6 +111,10 @@ func (o *Op) Explain(errno syscall.Errno) error {
 		return ErrExists
 	case syscall.ESRCH:
 		return ErrNoService
+	case syscall.EINVAL:
+		if o.Command == CommandNewDestination {
+			return ErrNotUnicast
+		}
 	case syscall.ENOENT:
 		switch o.Command {
 		case CommandSetDestination, CommandDelDestination:

@@ -7,6 +7,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
 	"syscall"
@@ -29,6 +30,7 @@ type Kernel struct {
 	order     []*service // newest first
 	timeouts  ipvsnl.Timeouts
 	unloaded  bool
+	broadcast netip.Addr
 	interrupt int
 	log       []string
 }
@@ -63,6 +65,9 @@ func (k *Kernel) Socket() *rawnltest.Kernel {
 
 // Unload makes k a kernel without IPVS.
 func (k *Kernel) Unload() { k.change(func() { k.unloaded = true }) }
+
+// SetBroadcast makes an address a broadcast address of the machine, which cannot be a destination.
+func (k *Kernel) SetBroadcast(a netip.Addr) { k.change(func() { k.broadcast = a }) }
 
 // InterruptDumps makes the next n dumps say that they were interrupted.
 func (k *Kernel) InterruptDumps(n int) { k.change(func() { k.interrupt = n }) }
@@ -187,7 +192,8 @@ func (k *Kernel) aboutDestination(cmd ipvsnl.Command, of *service,
 	o, whole := w.Observed(of.Family)
 	i, add := of.index(key), cmd == ipvsnl.CommandNewDestination
 	switch {
-	case err != nil, whole != nil && cmd != ipvsnl.CommandDelDestination:
+	case err != nil, whole != nil && cmd != ipvsnl.CommandDelDestination,
+		add && key.Addr == k.broadcast:
 		return syscall.EINVAL
 	case add && i >= 0:
 		return syscall.EEXIST

@@ -1,0 +1,44 @@
+package ipvs
+
+import (
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/dataplane"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// IPVS refuses an endpoint whose address is a broadcast address of the machine. The service is left
+// out, and no other service waits for it. It comes in when the addresses have changed.
+func TestABroadcastAddressHoldsBackNoOtherService(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []*dataplane.Config{nil, {KeepRefused: true}} {
+		r := newRig(t)
+		b := r.backend()
+		e := dataplane.New(b, cfg)
+		bad := goldenService(func(s *sm.Service) {
+			s.Name.Name, s.Ports[0].NodePort = "bad", 0
+			s.ClusterIPs[0] = netip.MustParseAddr("10.96.0.66")
+		})
+		s := rigState([]string{"10.244.1.1"}).WithService(bad).
+			WithEndpoints(bad.Name, goldenEndpoints("10.244.1.2"))
+		ok(e.Apply(t.Context(), s))(t)
+		r.fake.SetBroadcast(netip.MustParseAddr("10.244.1.255"))
+		s = s.WithEndpoints(bad.Name, goldenEndpoints("10.244.1.2", "10.244.1.255"))
+		for i := range 3 {
+			s = s.WithEndpoints(goldenService().Name,
+				goldenEndpoints([]string{"10.244.1.3", "10.244.1.4", "10.244.1.5"}[:i+1]...))
+			res := ok(e.Apply(t.Context(), s))(t)
+			require.Len(t, res.Refused, 1)
+			require.ErrorContains(t, res.Refused[0].Err, "endpoints default/bad: addr: 10.244.1.255: "+
+				"is a broadcast address of this node, which IPVS does not take")
+			require.NotContains(t, r.servers(), "TCP 10.96.0.66:80 wrr 0s")
+		}
+		r.fake.SetBroadcast(netip.Addr{})
+		r.run("ip address add 192.0.2.200/32 dev lo")
+		e.Resync()
+		require.Empty(t, ok(e.Apply(t.Context(), s))(t).Refused)
+	}
+}
