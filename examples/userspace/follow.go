@@ -66,9 +66,12 @@ func (f *follower) list() (map[string]string, []error) {
 		if entries, err := os.ReadDir(path); err == nil {
 			names = nil
 			for _, e := range entries {
-				if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(e.Name())) &&
-					!strings.HasPrefix(e.Name(), ".") { // hidden: of editors and volumes
-					names = append(names, filepath.Join(path, e.Name()))
+				name := filepath.Join(path, e.Name())
+				st, err := os.Stat(name)
+				if slices.Contains([]string{".yaml", ".yml", ".json"}, filepath.Ext(name)) &&
+					!strings.HasPrefix(e.Name(), ".") && // hidden: of editors and volumes
+					(err != nil || st.Mode().IsRegular()) { // reading a pipe might not end
+					names = append(names, name)
 				}
 			}
 		}

@@ -128,6 +128,7 @@ func TestAProgramFollowsItsManifests(t *testing.T) {
 	dir, at := t.TempDir(), free(t)
 	path := filepath.Join(dir, "web.yaml")
 	write(t, path, webManifest)
+	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600)) // it is no manifest
 	p := start(t, "-f", dir, "-interval", "10ms", "-drain", "20s", "-map", "10.96.0.10:80="+at,
 		"-map", "10.244.0.1:8080="+endpoint(t, "one"),
 		"-map", "10.244.0.2:8080="+endpoint(t, "two"))

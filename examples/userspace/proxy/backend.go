@@ -67,8 +67,7 @@ func (b *Backend) addresses() (list []netip.Addr, err error) {
 		list, err = b.cfg.Addresses()
 		return err
 	})
-	slices.SortFunc(list, netip.Addr.Compare)
-	return slices.Compact(list), err
+	return slices.Compact(slices.SortedFunc(slices.Values(list), netip.Addr.Compare)), err
 }
 
 // Name returns "proxy".

@@ -138,7 +138,7 @@ func TestNodePortsFollowTheAddressesOfTheNode(t *testing.T) {
 	t.Parallel()
 	first, second := loopback(), loopback()
 	var node atomic.Pointer[[]netip.Addr]
-	node.Store(&[]netip.Addr{first})
+	node.Store(&[]netip.Addr{first, first})
 	s := newSite(t, Config{Addresses: func() ([]netip.Addr, error) { return *node.Load(), nil }},
 		echoes(t, 1)...)
 	published := service(func(v *servicemodel.Service) {
@@ -147,6 +147,7 @@ func TestNodePortsFollowTheAddressesOfTheNode(t *testing.T) {
 	})
 	s.apply(state(published, 1).WithNode(servicemodel.Node{LocalhostNodePorts: true}))
 	require.Contains(t, s.sockets, where{servicemodel.TCP, netip.AddrPortFrom(first, 30080)})
+	require.Equal(t, []netip.Addr{first, first}, *node.Load(), "it is the program's")
 	node.Store(&[]netip.Addr{second})
 	i := ok(s.Integrity(t.Context()))(t)
 	require.Equal(t, dataplane.Broken, i)
