@@ -7,6 +7,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -109,11 +110,10 @@ func load(path string) (*config, error) {
 	d.DisallowUnknownFields()
 	if err = d.Decode(c); err == nil && len(c.Services) == 0 {
 		err = errors.New("the file has no service")
+	} else if err == nil && c.state(nil).Len() < len(c.Services) {
+		err = errors.New("two services have one name")
 	}
-	if err == nil {
-		err = c.state(nil).Validate()
-	}
-	if err != nil {
+	if err = cmp.Or(err, c.state(nil).Validate()); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return c, nil

@@ -132,6 +132,8 @@ func TestWhatIsWrongWithTheFileIsSaid(t *testing.T) {
 	for text, want := range map[string]string{
 		`{"service": []}`:  `unknown field "service"`,
 		`{"services": []}`: "the file has no service",
+		`{"services": [{"name": "web", "address": "203.0.113.10:80"},
+			{"name": "web", "address": "203.0.113.11:80"}]}`: "two services have one name",
 		`{"services": [{"name": "web", "address": "203.0.113.10"}]}`: "not an ip:port",
 		`{"services": [{"name": "", "address": "203.0.113.10:80"}]}`: "name",
 		`{"services": [{"name": "web", "address": "203.0.113.10:80", "scheduler": "x"}]}`: "" +
