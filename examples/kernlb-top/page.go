@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/url"
@@ -56,6 +57,9 @@ func newPage(where string) (*page, error) {
 	return p, nil
 }
 
+// maxPage bounds the events of the engine, in bytes.
+const maxPage = 4 << 20
+
 // recent requests the events of the engine.
 func (p *page) recent(ctx context.Context) (r recent) {
 	if p.name == "" {
@@ -73,7 +77,7 @@ func (p *page) recent(ctx context.Context) (r recent) {
 	if a.StatusCode != http.StatusOK {
 		return recent{why: p.name + " is no page of kernlb: " + a.Status}
 	}
-	if err := json.NewDecoder(a.Body).Decode(&r); err != nil {
+	if err := json.NewDecoder(io.LimitReader(a.Body, maxPage)).Decode(&r); err != nil {
 		return recent{why: p.name + " is no page of kernlb: " + err.Error()}
 	}
 	return r

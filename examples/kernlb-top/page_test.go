@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -51,8 +52,16 @@ func TestWhereNoPageIs(t *testing.T) {
 		_, _ = w.Write([]byte("hello"))
 	}))
 	t.Cleanup(text.Close)
+	endless := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+		_, err := w.Write([]byte(`{"events":[{"text":"`))
+		for err == nil {
+			_, err = w.Write(bytes.Repeat([]byte("x"), 1<<16))
+		}
+	}))
+	t.Cleanup(endless.Close)
 	for where, want := range map[string]string{"": "-page is empty",
-		other.URL: "is no page of kernlb: 404", text.URL: "is no page of kernlb: invalid character",
+		endless.URL: "is no page of kernlb: unexpected EOF",
+		other.URL:   "is no page of kernlb: 404", text.URL: "is no page of kernlb: invalid character",
 		"unix:/nowhere": "no page at unix:/nowhere: kernlb watch -listen serves one"} {
 		p := ok(newPage(where))(t)
 		r := p.recent(t.Context())
