@@ -2,6 +2,7 @@ package netnstest
 
 import (
 	"context"
+	"net"
 	"net/netip"
 	"testing"
 
@@ -64,5 +65,24 @@ func TestServersThatCannotStartSaySo(t *testing.T) {
 	} {
 		_, err := ns.Serve("none", s.proto, s.addr)
 		require.ErrorContains(t, err, name)
+	}
+}
+
+// A server that is closed again, perhaps after its namespace, says so, and leaves other servers at
+// its address alone.
+func TestAServerIsClosedTwice(t *testing.T) {
+	t.Parallel()
+	for _, proto := range Protocols() {
+		ns := newNS(t)
+		h := &Host{Name: "self", NS: ns, anySource: true}
+		to := netip.MustParseAddrPort("127.0.0.1:80")
+		first := ok(ns.Serve("first", proto, to))(t)
+		require.NoError(t, first.Close())
+		second := ok(ns.Serve("second", proto, to))(t)
+		require.ErrorIs(t, first.Close(), net.ErrClosed)
+		o := Probe{From: h, Proto: proto, To: to}.Send(context.Background())
+		require.Equal(t, "second", o.Server, "%s", o)
+		require.NoError(t, ns.Close())
+		require.ErrorIs(t, second.Close(), net.ErrClosed)
 	}
 }

@@ -73,6 +73,10 @@ func (s *Server) stopSCTP() error {
 	all := &s.ns.sctp
 	all.mu.Lock()
 	e := all.endpoints[s.Addr.Addr()]
+	if e == nil || e.ports[s.Addr.Port()] != s {
+		all.mu.Unlock()
+		return net.ErrClosed
+	}
 	delete(e.ports, s.Addr.Port())
 	last := len(e.ports) == 0
 	if last {
