@@ -48,8 +48,8 @@ PKG      ?= ./nftables ./iptables ./ipvs ./conntrack ./internal/rawnl ./internal
 VM_PKG   = ./internal/rendering ./internal/ipvsnl ./examples/kernlb ./ipvs ./dataplane/kubeproxy
 VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
-.PHONY: test test-all test-api test-vm test-long race fuzz bench bench-against setup vmtools \
-	test-kernel test-kernels peers peers-build soak soak-vm rolling release controlplane \
+.PHONY: test test-all test-here test-api test-vm test-long race fuzz bench bench-against setup \
+	vmtools test-kernel test-kernels peers peers-build soak soak-vm rolling release controlplane \
 	apiserver apiserver-vm browser keepalived figures
 
 setup:
@@ -67,13 +67,16 @@ controlplane: setup
 		$(GO) build -C internal/test/controlplane -trimpath -buildvcs=false \
 		-ldflags='-s -w' -o $(CURDIR)/bin/ .
 
-# The modules whose tests run together.
-MODULES  = . servicemodel/kube/kubeapi dataplane/metrics examples/nodeproxy examples/kubeproxy \
-	examples/cni examples/kernlb-top examples/loadbalancer examples/kernelspace internal/test/vm
-# each ARGUMENTS runs go test for each of them. testreport says what failed.
-# Its first argument is for all, its second for internal/test/vm alone.
-each     = { for m in $(MODULES); do $(GO) test -C $$m -json -timeout 30m $(1) \
-	$$([ $$m = internal/test/vm ] && echo $(2)) ./...; done; }
+# The modules whose tests run together: the main one, and those beside it.
+BESIDE   = examples/cni servicemodel/kube/kubeapi dataplane/metrics examples/nodeproxy \
+	examples/kubeproxy examples/kernlb-top examples/loadbalancer examples/kernelspace internal/test/vm
+MODULES  = . $(BESIDE)
+# each ARGUMENTS runs go test for each of them. testreport says what failed. Many tests wait for
+# packets, so the modules beside the main one run, a package at a time, while the main one does. Its
+# first argument is for all, its second for internal/test/vm alone. What takes longest begins first.
+each     = { for m in $(BESIDE); do $(GO) test -C $$m -p 1 -json -timeout 30m $(1) \
+	$$([ $$m = internal/test/vm ] && echo $(2)) ./...; done & \
+	$(GO) test -json -timeout 30m $(1) ./nftables ./iptables ./ipvs ./...; wait; }
 REPORT   = $(GO) run ./internal/test/report -packages $$(for m in $(MODULES); do \
 	$(GO) list -C $$m ./...; done | wc -l)
 
@@ -90,8 +93,11 @@ test-all: setup
 	trap 'kill $$built 2>/dev/null' EXIT; \
 	$(MAKE) --no-print-directory test && echo 'waiting for bin/controlplane' && \
 	{ wait $$built || { cat bin/build.log; exit 1; }; } && \
-	$(MAKE) --no-print-directory -j 2 test-vm test-api && \
-	$(MAKE) --no-print-directory browser
+	$(MAKE) --no-print-directory -j 2 test-vm test-here
+
+# What test-all runs on this machine while the virtual machine runs.
+test-here: test-api
+	@$(MAKE) --no-print-directory browser
 
 # What needs an API server or builds the image, and the boots of virtual machines.
 test-api: setup controlplane
