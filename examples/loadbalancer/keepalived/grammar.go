@@ -25,7 +25,6 @@ const (
 type scope struct {
 	config.Service                 // of the virtual server
 	flags          []string        // of its scheduler
-	port           uint16          // its first one
 	real           *config.Backend // of the real server
 
 	interval, timeout time.Duration

@@ -26,7 +26,7 @@ func (c *converter) virtualServer(s *statement) {
 	if len(where) == 0 {
 		return
 	}
-	in := &scope{port: where[0].Port(), interval: time.Minute, timeout: 5 * time.Second,
+	in := &scope{interval: time.Minute, timeout: 5 * time.Second,
 		Service: config.Service{Protocol: "tcp", Scheduler: "wlc", Masquerade: "never",
 			Connections: "leave"}}
 	c.read(s, virtualServer, in)
@@ -44,6 +44,13 @@ func (c *converter) virtualServer(s *statement) {
 		service := in.Service
 		service.Name = fmt.Sprintf("%s-%d-%s", name, at.Port(), in.Protocol)
 		service.Port = at.Port()
+		service.Backends, service.Sorry = slices.Clone(in.Backends), slices.Clone(in.Sorry)
+		for i := range service.Backends {
+			service.Backends[i].Address = withPort(service.Backends[i].Address, at.Port())
+		}
+		for i := range service.Sorry {
+			service.Sorry[i] = withPort(service.Sorry[i], at.Port())
+		}
 		c.change(s, "is the service %s", service.Name)
 		i := slices.IndexFunc(c.services, func(o config.Service) bool {
 			return o.Name == service.Name
@@ -101,19 +108,22 @@ func (c *converter) listens(s *statement, words []string) (out []netip.AddrPort)
 	return out
 }
 
-// endpoint reads an address and a port, which may be left out.
-func (c *converter) endpoint(s *statement, in *scope) (netip.AddrPort, bool) {
+// withPort returns an address with a port, unless it has one.
+func withPort(a netip.AddrPort, port uint16) netip.AddrPort {
+	return netip.AddrPortFrom(a.Addr(), cmp.Or(a.Port(), port))
+}
+
+// endpoint reads an address and a port. The port may be left out, and is 0 then: a server has the
+// port of each virtual server.
+func (c *converter) endpoint(s *statement) (netip.AddrPort, bool) {
 	args := s.args()
-	if len(args) == 1 {
-		args = append(args, strconv.Itoa(int(in.port)))
-	}
-	if len(args) != 2 {
+	if len(args) != 1 && len(args) != 2 {
 		c.fail(s, "want an address and a port")
 		return netip.AddrPort{}, false
 	}
 	a, err := netip.ParseAddr(args[0])
 	p := uint16(0)
-	if err == nil {
+	if err == nil && len(args) == 2 {
 		p, err = port(args[1])
 	}
 	if err != nil {
@@ -190,14 +200,14 @@ func useQuorum(c *converter, s *statement, _ *scope) {
 }
 
 func useSorry(c *converter, s *statement, in *scope) {
-	if a, ok := c.endpoint(s, in); ok {
+	if a, ok := c.endpoint(s); ok {
 		in.Sorry = append(in.Sorry, a)
 	}
 }
 
 // useReal converts one real server.
 func useReal(c *converter, s *statement, in *scope) {
-	addr, ok := c.endpoint(s, in)
+	addr, ok := c.endpoint(s)
 	if !ok {
 		return
 	}
