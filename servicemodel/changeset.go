@@ -135,12 +135,21 @@ func Diff(old, new *Table) *ChangeSet {
 	if !a.rules.Equal(b.rules) {
 		c.Rules = changeOf(a.rules, b.rules)
 	}
-	c.Frontends = changes(a.frontends, b.frontends, (*Frontend).Equal)
-	c.Pools = changes(a.pools, b.pools, (*Pool).Equal)
-	c.Health = changes(a.health, b.health, sameHealth)
+	c.Frontends = changes(a.frontends, b.frontends, (*Frontend).Equal, func(f *Frontend) {
+		f.Sources = slices.Clone(f.Sources)
+	})
+	var slots []Slot // room for the slots of several pools
+	c.Pools = changes(a.pools, b.pools, (*Pool).Equal, func(p *Pool) {
+		if cap(slots)-len(slots) < len(p.Slots) {
+			slots = make([]Slot, 0, max(2*len(p.Slots), min(2*cap(slots), 4096)))
+		}
+		from := len(slots)
+		slots = append(slots, p.Slots...)
+		p.Slots = slots[from:len(slots):len(slots)]
+	})
+	c.Health = changes(a.health, b.health, sameHealth, func(*HealthCheck) {})
 	c.ClusterIPs = diffAddrs(a.clusterIPs, b.clusterIPs)
 	c.Hairpins = diffAddrs(a.hairpins, b.hairpins)
-	c.detach()
 	return c
 }
 
@@ -149,13 +158,31 @@ func changeOf(old, new Rules) *Change[Rules] {
 	return &Change[Rules]{&old, &new}
 }
 
+// changes returns the differences between two maps of a table, with copies of the objects, because
+// tables share these. The copies lie in one array, because a change set is dropped as a whole. own
+// replaces what a copy still shares with its original.
 func changes[K pmap.Key[K], T any, O pmap.Hasher[K]](a, b pmap.Map[K, *T, O],
-	same func(a, b *T) bool) (list []Change[T]) {
+	same func(a, b *T) bool, own func(*T)) (list []Change[T]) {
 	if a.Len() == 0 {
 		list = make([]Change[T], 0, b.Len())
 	}
+	n := 0
 	for d := range pmap.Diff(a, b, same) {
 		list = append(list, Change[T]{d.Old, d.New})
+		if n++; d.InOld && d.InNew {
+			n++
+		}
+	}
+
+	copies := make([]T, 0, n)
+	for i := range list {
+		for _, x := range [...]**T{&list[i].Old, &list[i].New} {
+			if *x != nil {
+				copies = append(copies, **x)
+				*x = &copies[len(copies)-1]
+				own(*x)
+			}
+		}
 	}
 	return list
 }
@@ -251,47 +278,6 @@ func (t *Table) disown(f *Frontend) {
 		t.owned = t.owned.Delete(f.Service)
 	case found:
 		t.owned = t.owned.Set(f.Service, slices.Delete(slices.Clone(list), i, i+1))
-	}
-}
-
-// detach replaces the objects that c shares with tables by copies. The copies of one kind lie in
-// one array, because a change set is dropped as a whole.
-func (c *ChangeSet) detach() {
-	detach(c.Frontends, func(f *Frontend) { f.Sources = slices.Clone(f.Sources) })
-	n := 0
-	for _, p := range c.Pools {
-		for _, pool := range [...]*Pool{p.Old, p.New} {
-			if pool != nil {
-				n += len(pool.Slots)
-			}
-		}
-	}
-	slots := make([]Slot, 0, n)
-	detach(c.Pools, func(p *Pool) {
-		from := len(slots)
-		slots = append(slots, p.Slots...)
-		p.Slots = slots[from:len(slots):len(slots)]
-	})
-	detach(c.Health, func(*HealthCheck) {})
-}
-
-// detach copies the objects of changes. own replaces what a copy still shares with its original.
-func detach[T any](changes []Change[T], own func(*T)) {
-	n := 0
-	for _, c := range changes {
-		if n++; c.Old != nil && c.New != nil {
-			n++
-		}
-	}
-	all := make([]T, 0, n)
-	for i := range changes {
-		for _, x := range [...]**T{&changes[i].Old, &changes[i].New} {
-			if *x != nil {
-				all = append(all, **x)
-				*x = &all[len(all)-1]
-				own(*x)
-			}
-		}
 	}
 }
 

@@ -61,19 +61,6 @@ const bulkThreshold = 64
 // remembers reports whether t knows the state that it was resolved from. t may be nil.
 func (t *Table) remembers() bool { return t != nil && t.memory != nil }
 
-// moreSlowStarts returns by how many the edits increase the number of services with a slow start.
-func moreSlowStarts(edits []edit) (n int) {
-	for i := range edits {
-		if svc := edits[i].was; svc != nil && svc.SlowStart > 0 {
-			n--
-		}
-		if svc := edits[i].service; svc != nil && svc.SlowStart > 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // footprint is what one service has put into a table, without the objects that can be found there
 // by the service's name.
 type footprint struct {

@@ -213,10 +213,3 @@ const (
 	// an element for each unit.
 	maxUnits = math.MaxUint16
 )
-
-func gcd(a, b uint64) uint64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}

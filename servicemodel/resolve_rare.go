@@ -28,10 +28,10 @@ func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 			h.IPv6++
 		}
 	}
-	if !r.exists(svc, IPv4) {
+	if !svc.exists(IPv4, r.view.only) {
 		h.IPv4 = NotServed
 	}
-	if !r.exists(svc, IPv6) {
+	if !svc.exists(IPv6, r.view.only) {
 		h.IPv6 = NotServed
 	}
 	return h

@@ -88,7 +88,7 @@ func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) (res r
 	})
 	for i := range ports {
 		for _, f := range families {
-			if r.exists(svc, f) {
+			if svc.exists(f, r.view.only) {
 				r.resolvePort(&res, svc, &ports[i], f, eps, *nodePorts.of(f))
 			}
 		}
@@ -259,17 +259,19 @@ func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedP
 	return p
 }
 
-// exists reports whether a service answers in family f on this node.
-func (r *resolver) exists(s *Service, f Family) bool {
-	return f.servedBy(r.view.only) && s.exists(f)
+// exists reports whether s answers in family f on a node that serves only one family, or both if
+// only is zero. A service with cluster IPs answers only in their families.
+func (s *Service) exists(f, only Family) bool {
+	in := func(a netip.Addr) bool { return FamilyOf(a) == f }
+	return f.servedBy(only) &&
+		(len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, in))
 }
 
-// exists reports whether s answers in family f at all. A service with cluster IPs answers only in
-// their families.
-func (s *Service) exists(f Family) bool {
-	return len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, func(a netip.Addr) bool {
-		return FamilyOf(a) == f
-	})
+func gcd(a, b uint64) uint64 {
+	for b != 0 {
+		a, b = b, a%b
+	}
+	return a
 }
 
 // inOrder returns the sorted list. If it is sorted already, that is the list itself.

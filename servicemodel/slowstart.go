@@ -37,6 +37,19 @@ type growing struct {
 	since    time.Time
 }
 
+// moreSlowStarts returns by how many the edits increase the number of services with a slow start.
+func moreSlowStarts(edits []edit) (n int) {
+	for i := range edits {
+		if svc := edits[i].was; svc != nil && svc.SlowStart > 0 {
+			n--
+		}
+		if svc := edits[i].service; svc != nil && svc.SlowStart > 0 {
+			n++
+		}
+	}
+	return n
+}
+
 // stretch multiplies the weights of slots so that each can grow in small steps.
 func stretch(slots []Slot) {
 	least, total := uint64(math.MaxUint16), uint64(0)
@@ -106,8 +119,11 @@ func find(list []growing, endpoint netip.AddrPort) *growing {
 // the table itself, and that costs nothing. At takes the next step no sooner than 100 ms after the
 // last one. It also takes one in pools that change for other reasons.
 func (v tableView) At(now func() time.Time, prev *Table) *Table {
+	if !v.t.remembers() || v.t.memory.slowStarts == 0 {
+		return v.t
+	}
 	t := v.t.whole()
-	if !t.remembers() || t.memory.slowStarts == 0 || prev == nil {
+	if prev == nil {
 		return t
 	}
 	at := *t

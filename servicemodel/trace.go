@@ -324,7 +324,7 @@ func (r *tracer) nearServices(dst netip.Addr) {
 				"replaces (ipMode Proxy)", dst, n)
 		case !slices.Contains(svc.ExternalIPs, dst) && !slices.Contains(svc.ClusterIPs, dst) &&
 			!slices.ContainsFunc(svc.LoadBalancerIPs, has):
-		case !svc.exists(FamilyOf(dst)):
+		case !svc.exists(FamilyOf(dst), 0):
 			r.step("destination", "%v is an address of %v, which has no cluster IP of family %v",
 				dst, n, FamilyOf(dst))
 		default:

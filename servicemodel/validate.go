@@ -36,7 +36,13 @@ func validate(s State, edits []edit, node bool) error {
 		if e.service == nil {
 			p.checkName(e.name)
 		}
-		p.checkEndpoints(e.endpoints)
+		var checked []EndpointPort // endpoints that share their ports share their problems
+		for i := range e.endpoints {
+			n := len(p.found)
+			p.checkEndpoint(&e.endpoints[i], checked)
+			p.inList(n, "endpoints", i)
+			checked = e.endpoints[i].Ports
+		}
 	}
 	return errors.Join(p.found...)
 }
@@ -170,8 +176,7 @@ func (s *Service) Validate() error {
 // "ports[0].port" and so on. The errors name no service.
 func (e *Endpoint) Validate() error {
 	p := problems{kind: "endpoint " + e.Addr.String()}
-	p.checkAddr("addr", e.Addr, routable)
-	p.checkEndpointPorts(e.Ports)
+	p.checkEndpoint(e, nil)
 	return errors.Join(p.found...)
 }
 
@@ -329,22 +334,13 @@ func (s Scheduler) known() bool {
 		slices.Contains(hashing, name)
 }
 
-// checkEndpoints checks the endpoints of a service. Endpoints that share their ports share their
-// problems.
-func (p *problems) checkEndpoints(eps []Endpoint) {
-	var checked []EndpointPort
-	for i := range eps {
-		n, ports := len(p.found), eps[i].Ports
-		p.checkAddr("addr", eps[i].Addr, routable)
-		if len(ports) > 0 && (len(ports) != len(checked) || &ports[0] != &checked[0]) {
-			p.checkEndpointPorts(ports)
-			checked = ports
-		}
-		p.inList(n, "endpoints", i)
+// checkEndpoint checks an endpoint, except its ports if they are those that were checked.
+func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
+	p.checkAddr("addr", e.Addr, routable)
+	ports := e.Ports
+	if len(ports) > 0 && len(ports) == len(checked) && &ports[0] == &checked[0] {
+		return
 	}
-}
-
-func (p *problems) checkEndpointPorts(ports []EndpointPort) {
 	for i, port := range ports {
 		n := len(p.found)
 		if reason := textProblem(port.Name); reason != "" {
