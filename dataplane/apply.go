@@ -129,18 +129,12 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 		}
 		s = s.WithNode(n)
 	}
-	d := draft{state: s, cfg: &e.cfg, before: e.served}
+	d := draft{state: s, cfg: &e.cfg, served: e.served}
 	lacked := e.lacks != nil && d.leaveOutFamily(*e.lacks)
-	t, err := d.resolve(e.resolved)
+	t, err := d.resolve(e.resolved, cmp.Or(e.resolved, e.kernel))
 	if err != nil {
 		return nil, err
 	}
-	// Endpoints with a slow start have a part of their weight at present, which goes on from the
-	// last apply, or from what the kernel holds after a start or an error.
-	atPresent := func(t *servicemodel.Table) *servicemodel.Table {
-		return nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
-	}
-	t = atPresent(t)
 	var want *servicemodel.Table
 	if hint {
 		want = t
@@ -161,39 +155,19 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 
 	e.enter(PhaseCheck)
 	if observed {
-		t = atPresent(t)
+		t = nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
 	}
 	changes := e.difference(t)
-	t = changes.New
-	for c := changes; ; {
-		err := e.backend.Check(c)
-		if err == nil {
-			break
-		}
-		// A service that is left out may have taken an address from another one, so the backend
-		// must check the new changes again. Each round leaves out at least one service.
-		kept := d.kept()
-		if err := d.leaveOut(err); err != nil {
-			return nil, err
-		}
-		next, err := d.resolve(t)
+	if err := e.backend.Check(changes); err != nil {
+		accepted, err := e.withoutRefused(&d, changes.New, err)
 		if err != nil {
 			return nil, err
 		}
-		next = atPresent(next)
-		if c = nocopy.Of(e.kernel).Changes(servicemodel.Diff(t, next)); d.kept() > kept {
-			// The backend may refuse a service's previous definition for the same reason, although
-			// the kernel does not change for it.
-			c = servicemodel.Diff(e.kernel, next)
-		}
-		t = next
-	}
-	if t != changes.New {
-		changes = e.difference(t)
+		changes = e.difference(accepted)
 	}
 	e.lacks = d.lacks
 	r := &Result{Backend: e.backend.Name(), Changes: changes, Counts: changes.Counts(),
-		Refused: d.refused, Conflicts: slices.Collect(t.Conflicts()), Observed: observed,
+		Refused: d.refused, Conflicts: slices.Collect(changes.New.Conflicts()), Observed: observed,
 		Accepted: d.state, begun: e.resolved != nil}
 	if r.begun && e.kernel != e.resolved {
 		e.countRepairs(r)
@@ -405,55 +379,4 @@ type Preview struct {
 func sum(a, b servicemodel.Counts) servicemodel.Counts {
 	return servicemodel.Counts{Added: a.Added + b.Added, Changed: a.Changed + b.Changed,
 		Removed: a.Removed + b.Removed}
-}
-
-// ApplyChanges applies a change set that [Engine.Plan] made and that was stored as JSON, perhaps on
-// another machine and after a review. It applies exactly these changes or nothing. The error is
-// servicemodel.ErrOtherTable if the kernel does not hold the table that the changes begin from, and
-// another one if the change set was edited.
-//
-// The engine does not know the state that the changes were made of, so it cannot find stale flows,
-// and these stay. Once the kernel has the changes, no state is wanted until the next Set or Apply,
-// as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was. Only
-// [ErrUnsettled] comes with a result.
-func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
-	if c == nil {
-		return nil, errors.New("apply changes: there are none")
-	}
-	if err := e.begin(ctx, "apply changes", PhaseLock); err != nil {
-		return nil, err
-	}
-	defer e.end()
-	var r *Result
-	err := e.retry(ctx, "apply changes", e.turns, func() error {
-		e.enter(PhaseObserve)
-		if err := e.observe(ctx, nil); err != nil {
-			return err
-		}
-		e.enter(PhaseCheck)
-		on, err := c.On(e.read)
-		if err != nil {
-			return err
-		}
-		if err := e.backend.Check(on); err != nil {
-			return err
-		}
-		r = &Result{Backend: e.backend.Name(), Counts: on.Counts(), Changes: on, Observed: true,
-			stored: true}
-		return e.commit(ctx, r, on)
-	})
-	if err != nil {
-		e.update(func(s *Status) { s.Totals.Failures++ })
-		return nil, e.failed(ctx, Failed{Doing: "apply changes", Err: err})
-	}
-	e.enter(PhaseSettle)
-	r.Settle, err = e.settle(ctx)
-	e.held, e.notified = newHeld(e.backend), nil
-	r.Revision = e.progress.ask(servicemodel.State{}, false)
-	e.succeeded(ctx, r)
-	if err != nil {
-		e.elapsed = Phases{} // Applied has reported them
-		err = e.failed(ctx, Failed{Doing: "settle", Revision: r.Revision, Err: err})
-	}
-	return r, err
 }

@@ -79,7 +79,7 @@ func Choose(
 		cfg = &Config{}
 	}
 	d := draft{state: s, cfg: cfg}
-	t, err := d.resolve(nil)
+	t, err := d.resolve(nil, nil)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -116,22 +116,3 @@ func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
 	}
 	return nil
 }
-
-// fromReading makes the changes of a result begin from a reading of the kernel. The engine may know
-// pools for which the kernel has no place. Another process does not know them.
-func (e *Engine) fromReading(ctx context.Context, r *Result) error {
-	if _, ok := as[Partial](e.backend); !ok {
-		return nil
-	}
-	if !r.Observed {
-		e.enter(PhaseObserve)
-		if err := e.observe(ctx, nil); err != nil {
-			return err
-		}
-	}
-	r.Changes = servicemodel.Diff(e.read, r.Changes.New.Arrange(e.read))
-	if r.begun && e.kernel != e.resolved {
-		e.countRepairs(r)
-	}
-	return nil
-}

@@ -1,9 +1,12 @@
 package dataplane
 
 import (
+	"cmp"
 	"errors"
 	"slices"
+	"time"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -43,20 +46,46 @@ type draft struct {
 	cfg     *Config
 	refused []Refusal
 	lacks   *Problem           // of a family that is left out
-	before  servicemodel.State // the source of the old definitions of refused services
+	served  servicemodel.State // the source of the old definitions of refused services
 }
 
-// resolve resolves the state without its invalid services.
-func (d *draft) resolve(prev *servicemodel.Table) (*servicemodel.Table, error) {
+// resolve resolves the state without its invalid services. Endpoints with a slow start have a part
+// of their weight at present, which goes on from the table before.
+func (d *draft) resolve(prev, before *servicemodel.Table) (*servicemodel.Table, error) {
 	for {
 		t, err := servicemodel.Resolve(prev, d.state)
 		if err == nil {
-			return t, nil
+			return nocopy.Of(t).At(time.Now, before), nil
 		}
 		if err := d.leaveOut(err); err != nil {
 			return nil, err
 		}
 	}
+}
+
+// withoutRefused leaves out the services that the backend refuses. err is its answer to the changes
+// that lead to t. A service that is left out may have taken an address from another one, so the
+// backend must check the new changes, too. Each round leaves out at least one service.
+func (e *Engine) withoutRefused(d *draft, t *servicemodel.Table, err error) (*servicemodel.Table,
+	error) {
+	for err != nil {
+		kept := d.kept()
+		if err := d.leaveOut(err); err != nil {
+			return nil, err
+		}
+		next, errInvalid := d.resolve(t, cmp.Or(e.resolved, e.kernel))
+		if errInvalid != nil {
+			return nil, errInvalid
+		}
+		c := nocopy.Of(e.kernel).Changes(servicemodel.Diff(t, next))
+		if d.kept() > kept {
+			// The backend may refuse a service's previous definition for the same reason, although
+			// the kernel does not change for it.
+			c = servicemodel.Diff(e.kernel, next)
+		}
+		t, err = next, e.backend.Check(c)
+	}
+	return t, nil
 }
 
 // leaveOut leaves out the services that err names, at least one. If a part of err concerns anything
@@ -126,7 +155,7 @@ func (d *draft) refuse(name servicemodel.Name, err error) {
 		r.Err = errors.Join(d.refused[i].Err, err)
 		d.refused = slices.DeleteFunc(d.refused, before)
 	}
-	if was := d.before.Service(name); was != nil && !kept {
+	if was := d.served.Service(name); was != nil && !kept {
 		d.keep(was)
 		r.Kept = true
 	} else {
@@ -150,7 +179,7 @@ func (d *draft) keep(was *servicemodel.Service) {
 	d.state = d.state.WithService(was)
 	for _, e := range d.state.Endpoints(was.Name) {
 		if e.Validate() != nil {
-			d.state = d.state.WithEndpoints(was.Name, d.before.Endpoints(was.Name))
+			d.state = d.state.WithEndpoints(was.Name, d.served.Endpoints(was.Name))
 			return
 		}
 	}

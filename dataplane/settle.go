@@ -89,7 +89,15 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 	if err = errors.Join(errs...); err != nil {
 		err = fmt.Errorf("%w: %w", ErrUnsettled, err)
 	}
-	e.settled(next, err)
+	e.update(func(s *Status) {
+		e.progress.settles++
+		e.progress.unsettled, s.Settle = err != nil, time.Time{}
+		if err != nil {
+			s.Settle = time.Now()
+		} else if next > 0 {
+			s.Settle = time.Now().Add(next)
+		}
+	})
 	return next, err
 }
 
@@ -99,21 +107,6 @@ func earlier(a, b time.Duration) time.Duration {
 		return b
 	}
 	return a
-}
-
-// settled records the result of a call of Settle.
-func (e *Engine) settled(next time.Duration, err error) {
-	e.update(func(s *Status) {
-		p := &e.progress
-		p.settles, p.unsettled = p.settles+1, err != nil
-		switch s.Settle = time.Now(); {
-		case err != nil:
-		case next > 0:
-			s.Settle = s.Settle.Add(next)
-		default:
-			s.Settle = time.Time{}
-		}
-	})
 }
 
 // lateStep is the time until another try if a newer state waits to be applied. That apply takes the
@@ -141,7 +134,10 @@ func (e *Engine) step(ctx context.Context, s servicemodel.State, rev Revision) (
 		if _, errRest := e.settle(ctx); errRest != nil {
 			err = errors.Join(err, e.failed(ctx, Failed{Doing: "settle", Err: errRest}))
 		}
-		e.settled(0, err)
+		e.update(func(s *Status) {
+			e.progress.settles++
+			e.progress.unsettled, s.Settle = true, time.Now()
+		})
 		return 0, fmt.Errorf("%w: %w", ErrUnsettled, err)
 	}
 	return r.Settle, err

@@ -1,0 +1,78 @@
+package dataplane
+
+import (
+	"context"
+	"errors"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// ApplyChanges applies a change set that [Engine.Plan] made and that was stored as JSON, perhaps on
+// another machine and after a review. It applies exactly these changes or nothing. The error is
+// servicemodel.ErrOtherTable if the kernel does not hold the table that the changes begin from, and
+// another one if the change set was edited.
+//
+// The engine does not know the state that the changes were made of, so it cannot find stale flows,
+// and these stay. Once the kernel has the changes, no state is wanted until the next Set or Apply,
+// as after [Engine.Cleanup]. Changes that fail leave the wanted state as it was. Only
+// [ErrUnsettled] comes with a result.
+func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*Result, error) {
+	if c == nil {
+		return nil, errors.New("apply changes: there are none")
+	}
+	if err := e.begin(ctx, "apply changes", PhaseLock); err != nil {
+		return nil, err
+	}
+	defer e.end()
+	var r *Result
+	err := e.retry(ctx, "apply changes", e.turns, func() error {
+		e.enter(PhaseObserve)
+		if err := e.observe(ctx, nil); err != nil {
+			return err
+		}
+		e.enter(PhaseCheck)
+		on, err := c.On(e.read)
+		if err != nil {
+			return err
+		}
+		if err := e.backend.Check(on); err != nil {
+			return err
+		}
+		r = &Result{Backend: e.backend.Name(), Counts: on.Counts(), Changes: on, Observed: true,
+			stored: true}
+		return e.commit(ctx, r, on)
+	})
+	if err != nil {
+		e.update(func(s *Status) { s.Totals.Failures++ })
+		return nil, e.failed(ctx, Failed{Doing: "apply changes", Err: err})
+	}
+	e.enter(PhaseSettle)
+	r.Settle, err = e.settle(ctx)
+	e.held, e.notified = newHeld(e.backend), nil
+	r.Revision = e.progress.ask(servicemodel.State{}, false)
+	e.succeeded(ctx, r)
+	if err != nil {
+		e.elapsed = Phases{} // Applied has reported them
+		err = e.failed(ctx, Failed{Doing: "settle", Revision: r.Revision, Err: err})
+	}
+	return r, err
+}
+
+// fromReading makes the changes of a result begin from a reading of the kernel. The engine may know
+// pools for which the kernel has no place. Another process does not know them.
+func (e *Engine) fromReading(ctx context.Context, r *Result) error {
+	if _, ok := as[Partial](e.backend); !ok {
+		return nil
+	}
+	if !r.Observed {
+		e.enter(PhaseObserve)
+		if err := e.observe(ctx, nil); err != nil {
+			return err
+		}
+	}
+	r.Changes = servicemodel.Diff(e.read, r.Changes.New.Arrange(e.read))
+	if r.begun && e.kernel != e.resolved {
+		e.countRepairs(r)
+	}
+	return nil
+}
