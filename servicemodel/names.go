@@ -145,3 +145,13 @@ func (k claimKey) Compare(o claimKey) int {
 func (f *Frontend) beats(o *Frontend) bool {
 	return cmp.Or(cmp.Compare(f.Kind, o.Kind), f.Service.Compare(o.Service)) < 0
 }
+
+// compareClaims orders the claims of a service by service port and key.
+func compareClaims(a, b *Frontend) int {
+	if c := a.Service.Compare(b.Service); c != 0 {
+		return c
+	}
+	return a.Key.Compare(b.Key)
+}
+
+func comparePools(a, b *Pool) int { return a.ID.Compare(b.ID) }

@@ -1,6 +1,7 @@
 package servicemodel
 
 import (
+	"iter"
 	"net/netip"
 	"slices"
 
@@ -61,6 +62,121 @@ const bulkThreshold = 64
 // remembers reports whether t knows the state that it was resolved from. t may be nil.
 func (t *Table) remembers() bool { return t != nil && t.memory != nil }
 
+// edit is a service whose definition or endpoints differ between two states.
+type edit struct {
+	name         Name
+	was, service *Service   // the older and the newer definition, nil where the service is missing
+	endpoints    []Endpoint // its endpoints in the newer state
+}
+
+// editsSince returns the differences from old to s, in the order of names. It skips shared
+// contents.
+func (s State) editsSince(old State) []edit {
+	capacity := 1
+	if old.services.Len() == 0 {
+		capacity = s.services.Len()
+	}
+	services, endpoints := make([]edit, 0, capacity), make([]edit, 0, capacity)
+	for c := range pmap.Diff(old.services, s.services, (*Service).equal) {
+		services = append(services, edit{name: c.Key, was: c.Old, service: c.New})
+	}
+	for c := range pmap.Diff(old.endpoints, s.endpoints, equalEndpoints) {
+		endpoints = append(endpoints, edit{name: c.Key, endpoints: c.New})
+	}
+	edits := make([]edit, 0, max(len(services), len(endpoints)))
+	for i, j := range align(services, endpoints, compareEdits) {
+		var e edit
+		switch {
+		case i < 0:
+			e = endpoints[j]
+			e.service = s.services.At(e.name)
+			e.was = e.service
+		case j < 0:
+			e = services[i]
+			e.endpoints = s.endpoints.At(e.name)
+		default:
+			e = services[i]
+			e.endpoints = endpoints[j].endpoints
+		}
+		edits = append(edits, e)
+	}
+	return edits
+}
+
+func compareEdits(a, b edit) int { return a.name.Compare(b.name) }
+
+// align walks two sorted lists side by side and yields the indexes of elements that belong
+// together, -1 where one list has none.
+func align[T any](a, b []T, compare func(T, T) int) iter.Seq2[int, int] {
+	return func(yield func(int, int) bool) {
+		i, j := 0, 0
+		for i < len(a) || j < len(b) {
+			c := 0
+			switch {
+			case i == len(a):
+				c = 1
+			case j == len(b):
+				c = -1
+			default:
+				c = compare(a[i], b[j])
+			}
+			x, y := i, j
+			if c > 0 {
+				x = -1
+			} else {
+				i++
+			}
+			if c < 0 {
+				y = -1
+			} else {
+				j++
+			}
+			if !yield(x, y) {
+				return
+			}
+		}
+	}
+}
+
+// groups yields the elements of each key of a list in which the elements of a key are neighbours.
+func groups[K comparable, T any](list []T, key func(T) K) iter.Seq2[K, []T] {
+	return func(yield func(K, []T) bool) {
+		for len(list) > 0 {
+			n, k := 1, key(list[0])
+			for n < len(list) && key(list[n]) == k {
+				n++
+			}
+			if !yield(k, list[:n:n]) {
+				return
+			}
+			list = list[n:]
+		}
+	}
+}
+
+// byPort yields the claims of each service port of a list sorted by service port.
+func byPort(claims []*Frontend) iter.Seq2[PortName, []*Frontend] {
+	return groups(claims, func(f *Frontend) PortName { return f.Service })
+}
+
+// filter returns the elements of list for which keep holds. If that is all of them, it returns list
+// itself.
+func filter[T any](list []T, keep func(T) bool) []T {
+	for i, x := range list {
+		if keep(x) {
+			continue
+		}
+		kept := slices.Clone(list[:i])
+		for _, x := range list[i+1:] {
+			if keep(x) {
+				kept = append(kept, x)
+			}
+		}
+		return kept
+	}
+	return list
+}
+
 // footprint is what one service has put into a table, without the objects that can be found there
 // by the service's name.
 type footprint struct {
@@ -75,168 +191,3 @@ func (f footprint) equal(o footprint) bool {
 }
 
 type footprints = pmap.Map[Name, footprint, nameHash]
-
-// update turns one table into the next.
-type update struct {
-	resolver
-	t          *Table // a pointer, so that the new table does not keep the update alive
-	footprints footprints
-	disturbed  []Name // services with a claim that changed, began to win, or began to lose
-}
-
-// resolved is a service with its new meaning.
-type resolved struct {
-	resolution
-	name Name
-	old  footprint
-}
-
-// apply makes the edits, which lead to state s. First it replaces all claims, which decides who
-// wins each key. Then it updates the pools and sets that depend on the winners. This includes
-// services that were not edited but won or lost a claim.
-func (u *update) apply(s State, edits []edit) {
-	services := make([]resolved, 0, len(edits))
-	for i := range edits {
-		e := &edits[i]
-		old := u.footprints.At(e.name)
-		services = append(services, resolved{
-			u.resolve(e.service, e.endpoints, old.claims), e.name, old})
-	}
-	for i := range services {
-		if old, now := services[i].old.claims, services[i].claims; !slices.Equal(old, now) {
-			u.replaceClaims(old, now)
-		}
-	}
-	slices.SortFunc(u.disturbed, Name.Compare)
-	u.disturbed = slices.Compact(u.disturbed)
-	for _, n := range u.disturbed {
-		if _, edited := slices.BinarySearchFunc(edits, edit{name: n}, compareEdits); !edited {
-			old := u.footprints.At(n)
-			services = append(services, resolved{
-				u.resolve(s.services.At(n), s.endpoints.At(n), old.claims), n, old})
-		}
-	}
-	for i := range services {
-		u.store(&services[i])
-	}
-}
-
-// store puts everything except the claims of a service into the table.
-func (u *update) store(r *resolved) {
-	t := u.t
-	won := func(f *Frontend) bool { return t.frontends.At(f.Key) == f }
-	if _, disturbed := slices.BinarySearchFunc(u.disturbed, r.name, Name.Compare); disturbed {
-		for port := range byPort(r.old.claims) {
-			t.owned = t.owned.Delete(port)
-		}
-		for port, claims := range byPort(filter(r.claims, won)) {
-			t.owned = t.owned.Set(port, claims)
-		}
-	}
-
-	var old []*Pool
-	for id, p := range t.pools.From(PoolID{Service: PortName{Name: r.name}}) {
-		if id.Service.Name != r.name {
-			break
-		}
-		old = append(old, p)
-	}
-	used, hairpins := r.usedPools(won)
-	for i, k := range align(old, used, comparePools) {
-		switch {
-		case i < 0:
-			t.pools = t.pools.Set(used[k].ID, used[k])
-		case k < 0:
-			t.pools = t.pools.Delete(old[i].ID)
-		default:
-			if p := arrange(old[i], used[k]); p != old[i] {
-				t.pools = t.pools.Set(p.ID, p)
-			}
-		}
-	}
-	t.clusterIPs = recount(t.clusterIPs, r.old.clusterIPs, r.clusterIPs)
-	t.hairpins = recount(t.hairpins, r.old.hairpins, hairpins)
-
-	if old := t.health.At(r.name); r.health == nil {
-		t.health = t.health.Delete(r.name)
-	} else if old == nil || *old != *r.health {
-		t.health = t.health.Set(r.name, r.health)
-	}
-	now := footprint{claims: r.claims, clusterIPs: r.clusterIPs, hairpins: hairpins}
-	if now.equal(footprint{}) {
-		u.footprints = u.footprints.Delete(r.name)
-	} else if !now.equal(r.old) {
-		u.footprints = u.footprints.Set(r.name, now)
-	}
-}
-
-// usedPools returns the pools that a frontend of the service balances over, and the sorted hairpins
-// in them. won tells which claims are frontends.
-func (r *resolution) usedPools(won func(*Frontend) bool) (used []*Pool, hairpins []netip.Addr) {
-	for i := range r.pools {
-		p := &r.pools[i]
-		if !slices.ContainsFunc(r.claims[p.from:p.to], func(f *Frontend) bool {
-			return f.balancesOver(p.pool.ID.Local) && won(f)
-		}) {
-			continue
-		}
-		used = append(used, p.pool)
-		switch {
-		case len(hairpins) == 0:
-			hairpins = p.hairpins
-		case !slices.Equal(hairpins, p.hairpins):
-			hairpins = slices.Concat(hairpins, p.hairpins)
-			slices.SortFunc(hairpins, netip.Addr.Compare)
-			hairpins = slices.Compact(hairpins)
-		}
-	}
-	return used, hairpins
-}
-
-// replaceClaims replaces a service's claims. An unchanged claim is the same pointer in both lists.
-func (u *update) replaceClaims(old, claims []*Frontend) {
-	for i, j := range align(old, claims, compareClaims) {
-		if i >= 0 && j >= 0 && old[i] == claims[j] {
-			continue
-		}
-		if i >= 0 {
-			u.unclaim(old[i])
-		}
-		if j >= 0 {
-			u.claim(claims[j])
-		}
-	}
-}
-
-// claim adds f. The lowest claim of a key is the frontend, the others are the losers.
-func (u *update) claim(f *Frontend) {
-	u.disturbed = append(u.disturbed, f.Service.Name)
-	if holder := u.t.frontends.At(f.Key); holder != nil {
-		if holder.beats(f) {
-			u.t.losers = u.t.losers.Set(claimOf(f), f)
-			return
-		}
-		u.disturbed = append(u.disturbed, holder.Service.Name)
-		u.t.losers = u.t.losers.Set(claimOf(holder), holder)
-	}
-	u.t.frontends = u.t.frontends.Set(f.Key, f)
-}
-
-// unclaim removes f; the next claim of its key takes over.
-func (u *update) unclaim(f *Frontend) {
-	u.disturbed = append(u.disturbed, f.Service.Name)
-	if u.t.frontends.At(f.Key) != f {
-		u.t.losers = u.t.losers.Delete(claimOf(f))
-		return
-	}
-	for k, next := range u.t.losers.From(claimKey{key: f.Key}) {
-		if k.key != f.Key {
-			break
-		}
-		u.disturbed = append(u.disturbed, next.Service.Name)
-		u.t.losers = u.t.losers.Delete(k)
-		u.t.frontends = u.t.frontends.Set(f.Key, next)
-		return
-	}
-	u.t.frontends = u.t.frontends.Delete(f.Key)
-}

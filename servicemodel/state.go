@@ -129,49 +129,6 @@ func (s State) Since(old State) (services, endpoints, growth int) {
 	return services, endpoints, growth
 }
 
-// edit is a service whose definition or endpoints differ between two states.
-type edit struct {
-	name         Name
-	was, service *Service   // the older and the newer definition, nil where the service is missing
-	endpoints    []Endpoint // its endpoints in the newer state
-}
-
-// editsSince returns the differences from old to s, in the order of names. It skips shared
-// contents.
-func (s State) editsSince(old State) []edit {
-	capacity := 1
-	if old.services.Len() == 0 {
-		capacity = s.services.Len()
-	}
-	services, endpoints := make([]edit, 0, capacity), make([]edit, 0, capacity)
-	for c := range pmap.Diff(old.services, s.services, (*Service).equal) {
-		services = append(services, edit{name: c.Key, was: c.Old, service: c.New})
-	}
-	for c := range pmap.Diff(old.endpoints, s.endpoints, equalEndpoints) {
-		endpoints = append(endpoints, edit{name: c.Key, endpoints: c.New})
-	}
-	edits := make([]edit, 0, max(len(services), len(endpoints)))
-	for i, j := range align(services, endpoints, compareEdits) {
-		var e edit
-		switch {
-		case i < 0:
-			e = endpoints[j]
-			e.service = s.services.At(e.name)
-			e.was = e.service
-		case j < 0:
-			e = services[i]
-			e.endpoints = s.endpoints.At(e.name)
-		default:
-			e = services[i]
-			e.endpoints = endpoints[j].endpoints
-		}
-		edits = append(edits, e)
-	}
-	return edits
-}
-
-func compareEdits(a, b edit) int { return a.name.Compare(b.name) }
-
 // equal reports whether s and o mean the same in every field. Empty and nil lists are the same.
 func (s *Service) equal(o *Service) bool {
 	return s == o || s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&

@@ -1,0 +1,65 @@
+package servicemodel
+
+import (
+	"slices"
+
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
+)
+
+// Arrange returns t with the slots of its pools reordered: an endpoint that like has in the same
+// pool gets the slot that it has there. A table that was resolved from scratch then differs in few
+// slots from one that was read back from the kernel.
+func (t *Table) Arrange(like *Table) *Table {
+	if t == nil || like == nil {
+		return t
+	}
+	arranged := *t
+	for c := range pmap.Diff(like.pools, t.pools, (*Pool).Equal) {
+		if !c.InOld || !c.InNew {
+			continue
+		}
+		if p := arrangeSlots(c.Old, c.New); !p.Equal(c.New) {
+			arranged.pools = arranged.pools.Set(c.Key, p)
+		}
+	}
+	return &arranged
+}
+
+// AssumedIn returns held with those pools of the table added that frontends of held balance over
+// and that held lacks. A kernel may have no place for such a pool, so a table that was read from it
+// lacks the pool. AssumedIn returns held itself if no pool is missing.
+func (v tableView) AssumedIn(held *Table) *Table {
+	if held == nil {
+		return nil
+	}
+	pools, found := held.pools, false
+	for c := range pmap.Diff(held.pools, v.t.pools, always[*Pool]) {
+		if !c.InOld && held.balancesOver(c.Key) {
+			pools, found = pools.Set(c.Key, c.New), true
+		}
+	}
+	if !found {
+		return held
+	}
+	assumed := *held
+	assumed.pools = pools
+	return &assumed
+}
+
+// balancesOver reports whether a frontend refers to the pool. The table may lack the pool.
+func (t *Table) balancesOver(id PoolID) bool {
+	return slices.ContainsFunc(t.owned.At(id.Service), func(f *Frontend) bool {
+		internal, in := f.Pool(f.Internal)
+		external, ex := f.Pool(f.External)
+		return in && internal == id || ex && external == id
+	})
+}
+
+// arrangeSlots is [arrange] for a pool whose slots are not sorted.
+func arrangeSlots(like, p *Pool) *Pool {
+	want := *p
+	want.Slots = slices.SortedFunc(slices.Values(want.Slots), func(a, b Slot) int {
+		return a.Endpoint.Compare(b.Endpoint)
+	})
+	return arrange(like, &want)
+}

@@ -1,0 +1,238 @@
+package servicemodel
+
+import (
+	"net/netip"
+	"slices"
+)
+
+// update turns one table into the next.
+type update struct {
+	resolver
+	t          *Table // a pointer, so that the new table does not keep the update alive
+	footprints footprints
+	disturbed  []Name // services with a claim that changed, began to win, or began to lose
+}
+
+// resolved is a service with its new meaning.
+type resolved struct {
+	resolution
+	name Name
+	old  footprint
+}
+
+// apply makes the edits, which lead to state s. First it replaces all claims, which decides who
+// wins each key. Then it updates the pools and sets that depend on the winners. This includes
+// services that were not edited but won or lost a claim.
+func (u *update) apply(s State, edits []edit) {
+	services := make([]resolved, 0, len(edits))
+	for i := range edits {
+		e := &edits[i]
+		old := u.footprints.At(e.name)
+		services = append(services, resolved{
+			u.resolve(e.service, e.endpoints, old.claims), e.name, old})
+	}
+	for i := range services {
+		if old, now := services[i].old.claims, services[i].claims; !slices.Equal(old, now) {
+			u.replaceClaims(old, now)
+		}
+	}
+	slices.SortFunc(u.disturbed, Name.Compare)
+	u.disturbed = slices.Compact(u.disturbed)
+	for _, n := range u.disturbed {
+		if _, edited := slices.BinarySearchFunc(edits, edit{name: n}, compareEdits); !edited {
+			old := u.footprints.At(n)
+			services = append(services, resolved{
+				u.resolve(s.services.At(n), s.endpoints.At(n), old.claims), n, old})
+		}
+	}
+	for i := range services {
+		u.store(&services[i])
+	}
+}
+
+// store puts everything except the claims of a service into the table.
+func (u *update) store(r *resolved) {
+	t := u.t
+	won := func(f *Frontend) bool { return t.frontends.At(f.Key) == f }
+	if _, disturbed := slices.BinarySearchFunc(u.disturbed, r.name, Name.Compare); disturbed {
+		for port := range byPort(r.old.claims) {
+			t.owned = t.owned.Delete(port)
+		}
+		for port, claims := range byPort(filter(r.claims, won)) {
+			t.owned = t.owned.Set(port, claims)
+		}
+	}
+
+	var old []*Pool
+	for id, p := range t.pools.From(PoolID{Service: PortName{Name: r.name}}) {
+		if id.Service.Name != r.name {
+			break
+		}
+		old = append(old, p)
+	}
+	used, hairpins := r.usedPools(won)
+	for i, k := range align(old, used, comparePools) {
+		switch {
+		case i < 0:
+			t.pools = t.pools.Set(used[k].ID, used[k])
+		case k < 0:
+			t.pools = t.pools.Delete(old[i].ID)
+		default:
+			if p := arrange(old[i], used[k]); p != old[i] {
+				t.pools = t.pools.Set(p.ID, p)
+			}
+		}
+	}
+	t.clusterIPs = recount(t.clusterIPs, r.old.clusterIPs, r.clusterIPs)
+	t.hairpins = recount(t.hairpins, r.old.hairpins, hairpins)
+
+	if old := t.health.At(r.name); r.health == nil {
+		t.health = t.health.Delete(r.name)
+	} else if old == nil || *old != *r.health {
+		t.health = t.health.Set(r.name, r.health)
+	}
+	now := footprint{claims: r.claims, clusterIPs: r.clusterIPs, hairpins: hairpins}
+	if now.equal(footprint{}) {
+		u.footprints = u.footprints.Delete(r.name)
+	} else if !now.equal(r.old) {
+		u.footprints = u.footprints.Set(r.name, now)
+	}
+}
+
+// usedPools returns the pools that a frontend of the service balances over, and the sorted hairpins
+// in them. won tells which claims are frontends.
+func (r *resolution) usedPools(won func(*Frontend) bool) (used []*Pool, hairpins []netip.Addr) {
+	for i := range r.pools {
+		p := &r.pools[i]
+		if !slices.ContainsFunc(r.claims[p.from:p.to], func(f *Frontend) bool {
+			return f.balancesOver(p.pool.ID.Local) && won(f)
+		}) {
+			continue
+		}
+		used = append(used, p.pool)
+		switch {
+		case len(hairpins) == 0:
+			hairpins = p.hairpins
+		case !slices.Equal(hairpins, p.hairpins):
+			hairpins = slices.Concat(hairpins, p.hairpins)
+			slices.SortFunc(hairpins, netip.Addr.Compare)
+			hairpins = slices.Compact(hairpins)
+		}
+	}
+	return used, hairpins
+}
+
+// arrange returns the pool want with its slots reordered to match like. want's slots must be
+// sorted. An endpoint that like has, too, keeps its slot in like, if want has that many slots. The
+// other endpoints fill the holes: first those whose slot lies beyond the end, then new ones in
+// order. So as few slots as possible change. arrange returns like itself if nothing differs.
+func arrange(like, want *Pool) *Pool {
+	if like == nil {
+		return want
+	}
+	slots := make([]Slot, len(want.Slots))
+	placed := make([]bool, len(want.Slots))
+	var waiting []Slot
+	j := -1
+	for i, s := range like.Slots {
+		// Usually the next slot is the right one.
+		if j++; j >= len(want.Slots) || want.Slots[j].Endpoint != s.Endpoint {
+			var found bool
+			if j, found = slices.BinarySearchFunc(want.Slots, s, func(a, b Slot) int {
+				return a.Endpoint.Compare(b.Endpoint)
+			}); !found {
+				continue
+			}
+		}
+		if placed[j] {
+			continue
+		}
+		placed[j] = true
+		if i < len(slots) {
+			slots[i] = want.Slots[j]
+		} else {
+			waiting = append(waiting, want.Slots[j])
+		}
+	}
+	for j, s := range want.Slots {
+		if !placed[j] {
+			waiting = append(waiting, s)
+		}
+	}
+	for i := range slots {
+		if !slots[i].Endpoint.IsValid() {
+			slots[i], waiting = waiting[0], waiting[1:]
+		}
+	}
+	p := *want
+	p.Slots = slots
+	if like.Equal(&p) {
+		return like
+	}
+	return &p
+}
+
+// recount replaces one service's addresses in a set.
+func recount(set addrCounts, old, now []netip.Addr) addrCounts {
+	for i, j := range align(old, now, netip.Addr.Compare) {
+		switch {
+		case i < 0:
+			set = set.Set(now[j], set.At(now[j])+1)
+		case j < 0:
+			if n := set.At(old[i]); n > 1 {
+				set = set.Set(old[i], n-1)
+			} else {
+				set = set.Delete(old[i])
+			}
+		}
+	}
+	return set
+}
+
+// replaceClaims replaces a service's claims. An unchanged claim is the same pointer in both lists.
+func (u *update) replaceClaims(old, claims []*Frontend) {
+	for i, j := range align(old, claims, compareClaims) {
+		if i >= 0 && j >= 0 && old[i] == claims[j] {
+			continue
+		}
+		if i >= 0 {
+			u.unclaim(old[i])
+		}
+		if j >= 0 {
+			u.claim(claims[j])
+		}
+	}
+}
+
+// claim adds f. The lowest claim of a key is the frontend, the others are the losers.
+func (u *update) claim(f *Frontend) {
+	u.disturbed = append(u.disturbed, f.Service.Name)
+	if holder := u.t.frontends.At(f.Key); holder != nil {
+		if holder.beats(f) {
+			u.t.losers = u.t.losers.Set(claimOf(f), f)
+			return
+		}
+		u.disturbed = append(u.disturbed, holder.Service.Name)
+		u.t.losers = u.t.losers.Set(claimOf(holder), holder)
+	}
+	u.t.frontends = u.t.frontends.Set(f.Key, f)
+}
+
+// unclaim removes f; the next claim of its key takes over.
+func (u *update) unclaim(f *Frontend) {
+	u.disturbed = append(u.disturbed, f.Service.Name)
+	if u.t.frontends.At(f.Key) != f {
+		u.t.losers = u.t.losers.Delete(claimOf(f))
+		return
+	}
+	for k, next := range u.t.losers.From(claimKey{key: f.Key}) {
+		if k.key != f.Key {
+			break
+		}
+		u.disturbed = append(u.disturbed, next.Service.Name)
+		u.t.losers = u.t.losers.Delete(k)
+		u.t.frontends = u.t.frontends.Set(f.Key, next)
+		return
+	}
+	u.t.frontends = u.t.frontends.Delete(f.Key)
+}
