@@ -1,6 +1,7 @@
 package servicemodel
 
 import (
+	"fmt"
 	"net/netip"
 	"slices"
 )
@@ -199,4 +200,45 @@ func canonical(ranges []netip.Prefix) []netip.Prefix {
 		}
 	}
 	return kept
+}
+
+func (p *problems) checkNode(n *Node) {
+	p.service, p.kind = nil, "node"
+	if f := n.OnlyFamily; f != 0 && f != IPv4 && f != IPv6 {
+		p.add("onlyFamily", uint8(f), "must be IPv4 or IPv6")
+	}
+	p.checkAddrs("addresses", n.Addresses, anyUnicast)
+	p.checkRanges("nodePortAddresses.cidrs", n.NodePortAddresses.CIDRs)
+	if n.NodePortAddresses.Primary && len(n.NodePortAddresses.CIDRs) > 0 {
+		p.add("nodePortAddresses.primary", true, "excludes CIDRs; give one or the other")
+	}
+	p.checkPodDetector(n.LocalPods)
+	p.checkRanges("serviceCIDRs", n.ServiceCIDRs)
+	checkWord(p, "noEndpoints", n.NoEndpoints, answerReject, answerReset, answerDrop)
+	checkWord(p, "forbidden", n.Forbidden, answerReject, answerReset, answerDrop)
+	if m := n.MasqueradeMark; m&(m-1) != 0 {
+		p.add("masqueradeMark", fmt.Sprintf("%#x", m), "must be exactly one bit")
+	}
+}
+
+// maxInterface is the maximum length of an interface name (IFNAMSIZ in include/uapi/linux/if.h,
+// less the final zero).
+const maxInterface = 15
+
+func (p *problems) checkPodDetector(d PodDetector) {
+	p.checkRanges("localPods.cidrs", d.CIDRs)
+	p.checkInterface("localPods.bridge", d.Bridge)
+	p.checkInterface("localPods.interfacePrefix", d.InterfacePrefix)
+	if len(d.CIDRs) > 0 && d.Bridge+d.InterfacePrefix != "" ||
+		d.Bridge != "" && d.InterfacePrefix != "" {
+		p.add("localPods", nil, "give at most one of cidrs, bridge and interfacePrefix")
+	}
+}
+
+func (p *problems) checkInterface(field, name string) {
+	if len(name) > maxInterface {
+		p.add(field, quote(name), fmt.Sprintf("longer than %d bytes", maxInterface))
+		return
+	}
+	p.checkText(field, name, false)
 }

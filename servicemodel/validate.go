@@ -37,12 +37,10 @@ func validate(s State, edits []edit, node bool) error {
 			p.checkName(e.name)
 		}
 		var checked []EndpointPort // endpoints that share their ports share their problems
-		for i := range e.endpoints {
-			n := len(p.found)
+		p.each("endpoints", len(e.endpoints), func(i int) {
 			p.checkEndpoint(&e.endpoints[i], checked)
-			p.inList(n, "endpoints", i)
 			checked = e.endpoints[i].Ports
-		}
+		})
 	}
 	return errors.Join(p.found...)
 }
@@ -65,11 +63,15 @@ func (p *problems) add(field string, value any, reason string) {
 	p.found = append(p.found, &e)
 }
 
-// inList puts the problems after the first n into element i of a list.
-func (p *problems) inList(n int, list string, i int) {
-	for _, e := range p.found[n:] {
-		field := &e.(*FieldError).Field
-		*field = strings.TrimSuffix(fmt.Sprintf("%s[%d].%s", list, i, *field), ".")
+// each checks all elements of a list. The fields of their problems get the list and the index.
+func (p *problems) each(list string, length int, check func(i int)) {
+	for i := range length {
+		before := len(p.found)
+		check(i)
+		for _, e := range p.found[before:] {
+			field := &e.(*FieldError).Field
+			*field = strings.TrimSuffix(fmt.Sprintf("%s[%d].%s", list, i, *field), ".")
+		}
 	}
 }
 
@@ -116,11 +118,7 @@ const (
 )
 
 func (p *problems) checkAddrs(list string, addrs []netip.Addr, kind addrKind) {
-	for i, a := range addrs {
-		n := len(p.found)
-		p.checkAddr("", a, kind)
-		p.inList(n, list, i)
-	}
+	p.each(list, len(addrs), func(i int) { p.checkAddr("", addrs[i], kind) })
 }
 
 func (p *problems) checkAddr(field string, a netip.Addr, kind addrKind) {
@@ -154,15 +152,13 @@ func (p *problems) checkAddr(field string, a netip.Addr, kind addrKind) {
 var broadcast = netip.AddrFrom4([4]byte{255, 255, 255, 255})
 
 func (p *problems) checkRanges(list string, ranges []netip.Prefix) {
-	for i, r := range ranges {
-		n := len(p.found)
-		if !r.IsValid() {
+	p.each(list, len(ranges), func(i int) {
+		if r := ranges[i]; !r.IsValid() {
 			p.add("", nil, "not a valid range")
 		} else if r.Addr().Is4In6() {
 			p.add("", r, "is a range of IPv4-mapped IPv6 addresses; give the IPv4 range")
 		}
-		p.inList(n, list, i)
-	}
+	})
 }
 
 // Validate checks the service alone, as [State.Validate] does.
@@ -187,11 +183,9 @@ func (p *problems) checkService(s *Service) {
 	p.checkClusterIPs(s)
 	p.checkAddrs("externalIPs", s.ExternalIPs, routable)
 	p.checkAddrs("hostIPs", s.HostIPs, ofHost)
-	for i, lb := range s.LoadBalancerIPs {
-		n := len(p.found)
-		p.checkAddr("addr", lb.Addr, anyUnicast)
-		p.inList(n, "loadBalancerIPs", i)
-	}
+	p.each("loadBalancerIPs", len(s.LoadBalancerIPs), func(i int) {
+		p.checkAddr("addr", s.LoadBalancerIPs[i].Addr, anyUnicast)
+	})
 	p.checkRanges("loadBalancerSourceRanges", s.LoadBalancerSourceRanges)
 	p.checkAffinity(s.SessionAffinity)
 	checkWord(p, "internalTrafficPolicy", s.InternalTrafficPolicy, PolicyLocal)
@@ -237,8 +231,8 @@ func checkWord[T ~string](p *problems, field string, value T, words ...T) {
 }
 
 func (p *problems) checkPorts(s *Service) {
-	for i, port := range s.Ports {
-		n := len(p.found)
+	p.each("ports", len(s.Ports), func(i int) {
+		port, earlier := s.Ports[i], s.Ports[:i]
 		if port.Name == "" && len(s.Ports) > 1 {
 			p.add("name", nil, "required if there is more than one port")
 		} else if reason := textProblem(port.Name); reason != "" {
@@ -248,7 +242,6 @@ func (p *problems) checkPorts(s *Service) {
 				"it has %d bytes, and may have %d", n, maxPortName))
 		}
 		p.checkPort(port.Protocol, port.Port)
-		earlier := s.Ports[:i]
 		if j := slices.IndexFunc(earlier, func(o ServicePort) bool {
 			return o.Name != "" && o.Name == port.Name
 		}); j >= 0 {
@@ -265,7 +258,8 @@ func (p *problems) checkPorts(s *Service) {
 		}); j >= 0 {
 			p.add("nodePort", port.NodePort, fmt.Sprintf(repeats, "node port", j))
 		}
-		p.inList(n, "ports", i)
+	})
+	for i, port := range s.Ports {
 		if s.ExternalTrafficPolicy == PolicyLocal && port.Protocol == TCP && port.NodePort != 0 &&
 			port.NodePort == s.HealthCheckNodePort {
 			p.add("healthCheckNodePort", s.HealthCheckNodePort,
@@ -341,8 +335,8 @@ func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
 	if len(ports) > 0 && len(ports) == len(checked) && &ports[0] == &checked[0] {
 		return
 	}
-	for i, port := range ports {
-		n := len(p.found)
+	p.each("ports", len(ports), func(i int) {
+		port := ports[i]
 		if reason := textProblem(port.Name); reason != "" {
 			p.add("name", quote(port.Name), reason)
 		}
@@ -353,49 +347,7 @@ func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
 			p.add("name", quote(port.Name), fmt.Sprintf(
 				"is also the name of ports[%d], with the same protocol", j))
 		}
-		p.inList(n, "ports", i)
-	}
-}
-
-func (p *problems) checkNode(n *Node) {
-	p.service, p.kind = nil, "node"
-	if f := n.OnlyFamily; f != 0 && f != IPv4 && f != IPv6 {
-		p.add("onlyFamily", uint8(f), "must be IPv4 or IPv6")
-	}
-	p.checkAddrs("addresses", n.Addresses, anyUnicast)
-	p.checkRanges("nodePortAddresses.cidrs", n.NodePortAddresses.CIDRs)
-	if n.NodePortAddresses.Primary && len(n.NodePortAddresses.CIDRs) > 0 {
-		p.add("nodePortAddresses.primary", true, "excludes CIDRs; give one or the other")
-	}
-	p.checkPodDetector(n.LocalPods)
-	p.checkRanges("serviceCIDRs", n.ServiceCIDRs)
-	checkWord(p, "noEndpoints", n.NoEndpoints, answerReject, answerReset, answerDrop)
-	checkWord(p, "forbidden", n.Forbidden, answerReject, answerReset, answerDrop)
-	if m := n.MasqueradeMark; m&(m-1) != 0 {
-		p.add("masqueradeMark", fmt.Sprintf("%#x", m), "must be exactly one bit")
-	}
-}
-
-// maxInterface is the maximum length of an interface name (IFNAMSIZ in include/uapi/linux/if.h,
-// less the final zero).
-const maxInterface = 15
-
-func (p *problems) checkPodDetector(d PodDetector) {
-	p.checkRanges("localPods.cidrs", d.CIDRs)
-	p.checkInterface("localPods.bridge", d.Bridge)
-	p.checkInterface("localPods.interfacePrefix", d.InterfacePrefix)
-	if len(d.CIDRs) > 0 && d.Bridge+d.InterfacePrefix != "" ||
-		d.Bridge != "" && d.InterfacePrefix != "" {
-		p.add("localPods", nil, "give at most one of cidrs, bridge and interfacePrefix")
-	}
-}
-
-func (p *problems) checkInterface(field, name string) {
-	if len(name) > maxInterface {
-		p.add(field, quote(name), fmt.Sprintf("longer than %d bytes", maxInterface))
-		return
-	}
-	p.checkText(field, name, false)
+	})
 }
 
 // FieldError is a problem with one field of one object. [State.Validate] joins them with
