@@ -219,7 +219,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 			}
 			return err
 		}
-		r.Stats = r.Stats.Plus(stats)
+		r.Stats = stats
 	}
 	e.enter(PhaseCommit)
 	r.Drift = append(r.Drift, e.drift...)
@@ -277,7 +277,11 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	}
 	e.enter(PhaseCheck)
 	c := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
-	if err := e.commit(ctx, r, c); err != nil {
+	first := r.Stats
+	r.Stats = Stats{}
+	err := e.commit(ctx, r, c)
+	r.Stats = first.Plus(r.Stats)
+	if err != nil {
 		return err
 	}
 	if r.Rest = c; r.begun {

@@ -141,6 +141,11 @@ func (k claimKey) Compare(o claimKey) int {
 	return cmp.Or(cmp.Compare(k.kind, o.kind), k.service.Compare(o.service))
 }
 
+// claimsOf returns whether a claim is for the key.
+func claimsOf(key FrontendKey) func(claimKey) bool {
+	return func(k claimKey) bool { return k.key == key }
+}
+
 // beats reports whether f wins over o if both claim one key.
 func (f *Frontend) beats(o *Frontend) bool {
 	return cmp.Or(cmp.Compare(f.Kind, o.Kind), f.Service.Compare(o.Service)) < 0

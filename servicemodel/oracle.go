@@ -168,13 +168,8 @@ func (t *Table) otherPort(p Packet) Cause {
 
 // frontendsAt yields the frontends at an address.
 func (t *Table) frontendsAt(a netip.Addr) iter.Seq[*Frontend] {
-	return func(yield func(*Frontend) bool) {
-		for k, f := range t.frontends.From(FrontendKey{Addr: a}) {
-			if k.Addr != a || !yield(f) {
-				return
-			}
-		}
-	}
+	at := func(k FrontendKey) bool { return k.Addr == a }
+	return values(t.frontends.From(FrontendKey{Addr: a}, at))
 }
 
 // origin returns where p comes from. A packet that looks like one from a pod counts as such, even

@@ -35,7 +35,7 @@ func (v tableView) Owners() iter.Seq[string] {
 		next := firstOf("")
 		for {
 			owner, found := "", false
-			for n := range owned.From(next) {
+			for n := range owned.From(next, func(PortName) bool { return true }) {
 				owner, found = n.Name.Namespace, true
 				break
 			}
@@ -53,11 +53,9 @@ func firstOf(namespace string) PortName { return PortName{Name: Name{Namespace: 
 
 // frontendsIn returns the frontends of a namespace, and poolsIn its pools.
 func (t *Table) frontendsIn(namespace string) iter.Seq[*Frontend] {
+	in := func(n PortName) bool { return n.Name.Namespace == namespace }
 	return func(yield func(*Frontend) bool) {
-		for n, own := range t.owned.From(firstOf(namespace)) {
-			if n.Name.Namespace != namespace {
-				return
-			}
+		for _, own := range t.owned.From(firstOf(namespace), in) {
 			for _, f := range own {
 				if !yield(f) {
 					return
@@ -68,13 +66,8 @@ func (t *Table) frontendsIn(namespace string) iter.Seq[*Frontend] {
 }
 
 func (t *Table) poolsIn(namespace string) iter.Seq[*Pool] {
-	return func(yield func(*Pool) bool) {
-		for id, p := range t.pools.From(PoolID{Service: firstOf(namespace)}) {
-			if id.Service.Name.Namespace != namespace || !yield(p) {
-				return
-			}
-		}
-	}
+	in := func(id PoolID) bool { return id.Service.Name.Namespace == namespace }
+	return values(t.pools.From(PoolID{Service: firstOf(namespace)}, in))
 }
 
 // Part returns the part of the table t that an owner holds, as a table of its own with the rules of
@@ -225,10 +218,8 @@ func (v stateView) WithPart(owner string, part State) State {
 
 func withPart[V any](m pmap.Map[Name, V, nameHash], owner string,
 	part pmap.Map[Name, V, nameHash]) pmap.Map[Name, V, nameHash] {
-	for n := range m.From(Name{Namespace: owner}) {
-		if n.Namespace != owner {
-			break
-		}
+	in := func(n Name) bool { return n.Namespace == owner }
+	for n := range m.From(Name{Namespace: owner}, in) {
 		m = m.Delete(n)
 	}
 	for n, v := range part.All() {

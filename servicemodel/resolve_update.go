@@ -64,10 +64,8 @@ func (u *update) store(r *resolved) {
 	}
 
 	var old []*Pool
-	for id, p := range t.pools.From(PoolID{Service: PortName{Name: r.name}}) {
-		if id.Service.Name != r.name {
-			break
-		}
+	in := func(id PoolID) bool { return id.Service.Name == r.name }
+	for _, p := range t.pools.From(PoolID{Service: PortName{Name: r.name}}, in) {
 		old = append(old, p)
 	}
 	used, hairpins := r.usedPools(won)
@@ -225,10 +223,7 @@ func (u *update) unclaim(f *Frontend) {
 		u.t.losers = u.t.losers.Delete(claimOf(f))
 		return
 	}
-	for k, next := range u.t.losers.From(claimKey{key: f.Key}) {
-		if k.key != f.Key {
-			break
-		}
+	for k, next := range u.t.losers.From(claimKey{key: f.Key}, claimsOf(f.Key)) {
 		u.disturbed = append(u.disturbed, next.Service.Name)
 		u.t.losers = u.t.losers.Delete(k)
 		u.t.frontends = u.t.frontends.Set(f.Key, next)

@@ -219,10 +219,8 @@ func (s tableView) FrontendsOf(n PortName) []*Frontend { return s.t.owned.At(n) 
 
 // Service returns the frontends of all ports of a service.
 func (s tableView) Service(n Name) (l []*Frontend) {
-	for port, own := range s.t.owned.From(PortName{Name: n}) {
-		if port.Name != n {
-			break
-		}
+	in := func(port PortName) bool { return port.Name == n }
+	for _, own := range s.t.owned.From(PortName{Name: n}, in) {
 		l = append(l, own...)
 	}
 	return l

@@ -112,10 +112,7 @@ func kindText(k Kind) string {
 
 func (r *tracer) atFrontend(f *Frontend) {
 	r.step("destination", "%v is %s of %v", r.Packet.key(), kindText(f.Kind), f.Service)
-	for k, lost := range r.t.losers.From(claimKey{key: f.Key}) {
-		if k.key != f.Key {
-			break
-		}
+	for _, lost := range r.t.losers.From(claimKey{key: f.Key}, claimsOf(f.Key)) {
 		r.step("conflict", "%v claims it too, as %s, and does not get it", lost.Service,
 			kindText(lost.Kind))
 	}

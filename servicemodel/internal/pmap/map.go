@@ -105,10 +105,12 @@ func (m Map[K, V, O]) All() iter.Seq2[K, V] {
 	return func(yield func(K, V) bool) { m.root.walk(nil, yield) }
 }
 
-// From returns the entries from key k on, in the order of their keys. The key itself need not be in
-// m.
-func (m Map[K, V, O]) From(k K) iter.Seq2[K, V] {
-	return func(yield func(K, V) bool) { m.root.walk(&k, yield) }
+// From returns the entries from key k on, in the order of their keys, up to the first key that is
+// not in the wanted range. The key k itself need not be in m.
+func (m Map[K, V, O]) From(k K, in func(K) bool) iter.Seq2[K, V] {
+	return func(yield func(K, V) bool) {
+		m.root.walk(&k, func(n K, v V) bool { return in(n) && yield(n, v) })
+	}
 }
 
 // walk yields the entries of n from a key on, or all if from is nil.
