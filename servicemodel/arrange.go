@@ -49,9 +49,7 @@ func (v tableView) AssumedIn(held *Table) *Table {
 // balancesOver reports whether a frontend refers to the pool. The table may lack the pool.
 func (t *Table) balancesOver(id PoolID) bool {
 	return slices.ContainsFunc(t.owned.At(id.Service), func(f *Frontend) bool {
-		internal, in := f.Pool(f.Internal)
-		external, ex := f.Pool(f.External)
-		return in && internal == id || ex && external == id
+		return f.Key.Family() == id.Family && f.balancesOver(id.Local)
 	})
 }
 

@@ -72,11 +72,10 @@ type edit struct {
 // editsSince returns the differences from old to s, in the order of names. It skips shared
 // contents.
 func (s State) editsSince(old State) []edit {
-	capacity := 1
-	if old.services.Len() == 0 {
-		capacity = s.services.Len()
+	var services, endpoints []edit
+	if n := s.services.Len(); old.services.Len() == 0 {
+		services, endpoints = make([]edit, 0, n), make([]edit, 0, n)
 	}
-	services, endpoints := make([]edit, 0, capacity), make([]edit, 0, capacity)
 	for c := range pmap.Diff(old.services, s.services, (*Service).equal) {
 		services = append(services, edit{name: c.Key, was: c.Old, service: c.New})
 	}

@@ -168,10 +168,12 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 // keepClaims returns the claims with equal old ones in place of new ones. If all are equal, it
 // returns the old list.
 func keepClaims(old []*Frontend, claims []Frontend) []*Frontend {
-	if len(claims) == 0 {
+	switch {
+	case len(claims) == 0:
 		return nil
-	}
-	if len(old) == 0 {
+	case slices.EqualFunc(old, claims, func(f *Frontend, c Frontend) bool { return f.Equal(&c) }):
+		return old
+	case len(old) == 0:
 		own := slices.Clone(claims)
 		list := make([]*Frontend, len(own))
 		for i := range own {
@@ -189,9 +191,6 @@ func keepClaims(old []*Frontend, claims []Frontend) []*Frontend {
 		}
 		own := *f
 		list = append(list, &own)
-	}
-	if slices.Equal(list, old) {
-		return old
 	}
 	return list
 }
