@@ -48,6 +48,7 @@ type Chain struct {
 	// DropsByDefault means that the policy is drop: a packet that no rule accepts is lost.
 	DropsByDefault bool `json:"dropsByDefault,omitzero"`
 	// Drops are the rules that drop or reject packets, in the chain or in chains that it leads to.
+	// Verdicts in maps do not count: neither what they drop, nor the chains that they lead to.
 	Drops []Rule `json:"drops,omitempty"`
 }
 
