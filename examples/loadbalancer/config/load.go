@@ -2,6 +2,7 @@ package config
 
 import (
 	"bytes"
+	"cmp"
 	"errors"
 	"fmt"
 	"io"
@@ -89,7 +90,7 @@ func (f *File) validate() {
 	s := f.source
 	s.must(len(f.Services) > 0, "services",
 		"holds no service; -cleanup removes what the kernel has")
-	taken := map[string]string{}
+	taken, devices := map[string]string{}, map[netip.Addr]string{}
 	for i := range f.Services {
 		svc, path := &f.Services[i], fmt.Sprintf("services[%d]", i)
 		if _, ok := s.services[svc.Name]; ok {
@@ -102,6 +103,10 @@ func (f *File) validate() {
 				s.fail(fmt.Sprintf("%s.addresses[%d]", path, j), "%s is also that of %q", at, other)
 			}
 			taken[at] = svc.Name
+			if d := devices[a]; d != "" && svc.Device != "" && d != svc.Device {
+				s.fail(path+".device", "%s is bound to the device %s for another service", a, d)
+			}
+			devices[a] = cmp.Or(devices[a], svc.Device)
 		}
 		svc.validate(s, path)
 	}
