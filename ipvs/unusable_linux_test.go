@@ -32,8 +32,9 @@ func TestABroadcastAddressHoldsBackNoOtherService(t *testing.T) {
 				goldenEndpoints([]string{"10.244.1.3", "10.244.1.4", "10.244.1.5"}[:i+1]...))
 			res := ok(e.Apply(t.Context(), s))(t)
 			require.Len(t, res.Refused, 1)
-			require.ErrorContains(t, res.Refused[0].Err, "endpoints default/bad: addr: 10.244.1.255: "+
-				"is a broadcast address of this node, which IPVS does not take")
+			require.ErrorContains(t, res.Refused[0].Err,
+				"endpoints default/bad: addr: 10.244.1.255: "+
+					"is a broadcast address of this node, which IPVS does not take")
 			require.NotContains(t, r.servers(), "TCP 10.96.0.66:80 wrr 0s")
 		}
 		r.fake.SetBroadcast(netip.Addr{})
