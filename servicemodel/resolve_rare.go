@@ -13,7 +13,10 @@ func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 	addrs := r.addrs[:0]
 	for i := range eps {
 		e := &eps[i]
-		serves := func(p ServicePort) bool { return e.portFor(&p) != nil }
+		serves := func(p ServicePort) bool {
+			_, ok := r.portOf(e, &p)
+			return ok
+		}
 		if usabilityOf(e) == ready && r.view.local(e) && slices.ContainsFunc(svc.Ports, serves) {
 			addrs = append(addrs, e.Addr)
 		}

@@ -45,11 +45,8 @@ func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candid
 		if FamilyOf(e.Addr) != f {
 			continue
 		}
-		for j := range e.Ports {
-			if q := &e.Ports[j]; q.Protocol == p.Protocol && q.Name == p.Name {
-				found = append(found, candidate{addr: netip.AddrPortFrom(e.Addr, q.Port),
-					endpoint: e})
-			}
+		if port, ok := r.portOf(e, p); ok {
+			found = append(found, candidate{addr: netip.AddrPortFrom(e.Addr, port), endpoint: e})
 		}
 	}
 	slices.SortStableFunc(found, func(a, b candidate) int { return a.addr.Compare(b.addr) })
@@ -68,6 +65,42 @@ func (r *resolver) candidates(p *ServicePort, f Family, eps []Endpoint) []candid
 		}
 	}
 	return unique
+}
+
+// portKey is what a service port and the endpoint port that serves it have in common.
+type portKey struct {
+	name     string
+	protocol Protocol
+}
+
+// fewPorts is how many ports of an endpoint are compared one by one. More ports get an index:
+// otherwise a service with thousands of ports would take time quadratic in their number.
+const fewPorts = 16
+
+// portOf returns the port of an endpoint that serves p. Endpoints of a service mostly share their
+// lists of ports, and so the index.
+func (r *resolver) portOf(e *Endpoint, p *ServicePort) (port uint16, ok bool) {
+	if len(e.Ports) <= fewPorts {
+		for _, q := range e.Ports {
+			if q.Protocol == p.Protocol && q.Name == p.Name {
+				return q.Port, true
+			}
+		}
+		return 0, false
+	}
+	index := r.ports[&e.Ports[0]]
+	if index == nil {
+		index = make(map[portKey]uint16, len(e.Ports))
+		for _, q := range e.Ports {
+			index[portKey{q.Name, q.Protocol}] = q.Port
+		}
+		if r.ports == nil {
+			r.ports = map[*EndpointPort]map[portKey]uint16{}
+		}
+		r.ports[&e.Ports[0]] = index
+	}
+	port, ok = index[portKey{p.Name, p.Protocol}]
+	return port, ok
 }
 
 // preferred reports whether a, rather than b, counts for an address that both have. b must come

@@ -52,6 +52,8 @@ type resolver struct {
 	found  []candidate
 	claims []Frontend
 	addrs  []netip.Addr
+	// ports are the indexes of long lists of ports, by their first element.
+	ports map[*EndpointPort]map[portKey]uint16
 }
 
 // resolution is the meaning of one service on the node, before it is known which of its claims win.
@@ -76,6 +78,7 @@ func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) (res r
 		return res
 	}
 	r.claims = r.claims[:0]
+	clear(r.ports)
 	if svc.HealthCheckNodePort != 0 && svc.ExternalTrafficPolicy == PolicyLocal {
 		res.health = r.health(svc, eps)
 	}

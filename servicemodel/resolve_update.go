@@ -100,6 +100,7 @@ func (u *update) store(r *resolved) {
 // usedPools returns the pools that a frontend of the service balances over, and the sorted hairpins
 // in them. won tells which claims are frontends.
 func (r *resolution) usedPools(won func(*Frontend) bool) (used []*Pool, hairpins []netip.Addr) {
+	lists := make([][]netip.Addr, 0, 2)
 	for i := range r.pools {
 		p := &r.pools[i]
 		if !slices.ContainsFunc(r.claims[p.from:p.to], func(f *Frontend) bool {
@@ -108,16 +109,16 @@ func (r *resolution) usedPools(won func(*Frontend) bool) (used []*Pool, hairpins
 			continue
 		}
 		used = append(used, p.pool)
-		switch {
-		case len(hairpins) == 0:
-			hairpins = p.hairpins
-		case !slices.Equal(hairpins, p.hairpins):
-			hairpins = slices.Concat(hairpins, p.hairpins)
-			slices.SortFunc(hairpins, netip.Addr.Compare)
-			hairpins = slices.Compact(hairpins)
+		if len(lists) == 0 || !slices.Equal(lists[len(lists)-1], p.hairpins) {
+			lists = append(lists, p.hairpins)
 		}
 	}
-	return used, hairpins
+	if len(lists) == 1 {
+		return used, lists[0]
+	}
+	hairpins = slices.Concat(lists...)
+	slices.SortFunc(hairpins, netip.Addr.Compare)
+	return used, slices.Compact(hairpins)
 }
 
 // arrange returns the pool want with its slots reordered to match like. want's slots must be

@@ -166,6 +166,7 @@ type ramper struct {
 	now   time.Time
 	ramps ramps
 	done  []PoolID // pools that differ, in order
+	find  resolver // of candidates in prev
 }
 
 // slowStart returns the time in which endpoints of a pool grow, in a table.
@@ -238,8 +239,7 @@ func (r *ramper) readyBefore(id PoolID) map[netip.AddrPort]bool {
 		return nil
 	}
 	all := map[netip.AddrPort]bool{}
-	var res resolver
-	for _, c := range res.candidates(p, id.Family, s.endpoints.At(id.Service.Name)) {
+	for _, c := range r.find.candidates(p, id.Family, s.endpoints.At(id.Service.Name)) {
 		all[c.addr] = usabilityOf(c.endpoint) == ready
 	}
 	return all

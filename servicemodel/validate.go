@@ -231,8 +231,10 @@ func checkWord[T ~string](p *problems, field string, value T, words ...T) {
 }
 
 func (p *problems) checkPorts(s *Service) {
+	var names firsts[string]
+	var ports, nodePorts firsts[numberKey]
 	p.each("ports", len(s.Ports), func(i int) {
-		port, earlier := s.Ports[i], s.Ports[:i]
+		port := s.Ports[i]
 		if port.Name == "" && len(s.Ports) > 1 {
 			p.add("name", nil, "required if there is more than one port")
 		} else if reason := textProblem(port.Name); reason != "" {
@@ -242,20 +244,16 @@ func (p *problems) checkPorts(s *Service) {
 				"it has %d bytes, and may have %d", n, maxPortName))
 		}
 		p.checkPort(port.Protocol, port.Port)
-		if j := slices.IndexFunc(earlier, func(o ServicePort) bool {
-			return o.Name != "" && o.Name == port.Name
-		}); j >= 0 {
+		if j, again := names.add(port.Name, i); again && port.Name != "" {
 			p.add("name", quote(port.Name), fmt.Sprintf("is also the name of ports[%d]", j))
 		}
 		const repeats = "is also the %s of ports[%d], with the same protocol"
-		if j := slices.IndexFunc(earlier, func(o ServicePort) bool {
-			return o.Port != 0 && o.Port == port.Port && o.Protocol == port.Protocol
-		}); j >= 0 {
+		j, again := ports.add(numberKey{port.Protocol, port.Port}, i)
+		if again && port.Port != 0 {
 			p.add("port", port.Port, fmt.Sprintf(repeats, "port", j))
 		}
-		if j := slices.IndexFunc(earlier, func(o ServicePort) bool {
-			return o.NodePort != 0 && o.NodePort == port.NodePort && o.Protocol == port.Protocol
-		}); j >= 0 {
+		j, again = nodePorts.add(numberKey{port.Protocol, port.NodePort}, i)
+		if again && port.NodePort != 0 {
 			p.add("nodePort", port.NodePort, fmt.Sprintf(repeats, "node port", j))
 		}
 	})
@@ -266,6 +264,45 @@ func (p *problems) checkPorts(s *Service) {
 				fmt.Sprintf("is also the node port of ports[%d]", i))
 		}
 	}
+}
+
+// numberKey is a port number of a protocol.
+type numberKey struct {
+	protocol Protocol
+	number   uint16
+}
+
+// firsts knows where each key of a list comes first. It compares a few keys one by one, which takes
+// no memory, and has the others in a map.
+type firsts[K comparable] struct {
+	few [8]struct {
+		key K
+		at  int
+	}
+	n    int
+	many map[K]int
+}
+
+// add adds the key of element i, unless an earlier element has it. It returns that element.
+func (f *firsts[K]) add(key K, i int) (first int, again bool) {
+	for _, e := range f.few[:f.n] {
+		if e.key == key {
+			return e.at, true
+		}
+	}
+	if f.n < len(f.few) {
+		f.few[f.n].key, f.few[f.n].at = key, i
+		f.n++
+		return i, false
+	}
+	if first, again = f.many[key]; again {
+		return first, true
+	}
+	if f.many == nil {
+		f.many = map[K]int{}
+	}
+	f.many[key] = i
+	return i, false
 }
 
 // checkPort checks a port of a service or an endpoint.
@@ -335,15 +372,14 @@ func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
 	if len(ports) > 0 && len(ports) == len(checked) && &ports[0] == &checked[0] {
 		return
 	}
+	var keys firsts[portKey]
 	p.each("ports", len(ports), func(i int) {
 		port := ports[i]
 		if reason := textProblem(port.Name); reason != "" {
 			p.add("name", quote(port.Name), reason)
 		}
 		p.checkPort(port.Protocol, port.Port)
-		if j := slices.IndexFunc(ports[:i], func(o EndpointPort) bool {
-			return o.Name == port.Name && o.Protocol == port.Protocol
-		}); j >= 0 {
+		if j, again := keys.add(portKey{port.Name, port.Protocol}, i); again {
 			p.add("name", quote(port.Name), fmt.Sprintf(
 				"is also the name of ports[%d], with the same protocol", j))
 		}
