@@ -303,6 +303,9 @@ func (s State) Shared(nocopy.Key) stateView { return stateView{s} }
 // Services is [State.Services] without copies.
 func (s stateView) Services() iter.Seq[*Service] { return values(s.s.services.All()) }
 
+// Service is [State.Service] without a copy.
+func (s stateView) Service(n Name) *Service { return s.s.services.At(n) }
+
 // Tried returns the state with the definitions in before of services that have no pool in t. A
 // backend has not seen the pools of their new definitions, and may refuse these later.
 func (s stateView) Tried(before State, t *Table) State {

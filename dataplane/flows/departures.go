@@ -29,17 +29,22 @@ type mover struct {
 	*Keeper
 	change    *servicemodel.ChangeSet
 	now       time.Time
-	left      map[[2]pools][]netip.AddrPort                     // what leftOf has found
-	lingering map[servicemodel.PortName]map[netip.AddrPort]bool // what lingeringOf has found
+	left      map[[2]pools][]netip.AddrPort   // what leftOf has found
+	lingering map[servicemodel.Name]lingering // what lingeringOf has found
 }
+
+// lingering are the endpoints of the ports of a service that terminate or are quiesced, but still
+// serve.
+type lingering map[servicemodel.EndpointPort]map[netip.AddrPort]bool
 
 // lingeringOf returns the endpoints of a service port that terminate or are quiesced, but still
 // serve.
 func (m *mover) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bool {
-	if known, ok := m.lingering[n]; ok {
-		return known
+	port := servicemodel.EndpointPort{Name: n.Port, Protocol: n.Protocol}
+	if known, ok := m.lingering[n.Name]; ok {
+		return known[port]
 	}
-	found := map[netip.AddrPort]bool{}
+	found := lingering{}
 	eps := nocopy.Of(m.state).Endpoints(n.Name)
 	for i := range eps {
 		e := &eps[i]
@@ -48,13 +53,15 @@ func (m *mover) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bool {
 			continue
 		}
 		for _, p := range e.Ports {
-			if p.Name == n.Port && p.Protocol == n.Protocol {
-				found[netip.AddrPortFrom(e.Addr, p.Port)] = true
+			at := netip.AddrPortFrom(e.Addr, p.Port)
+			if p.Port = 0; found[p] == nil {
+				found[p] = map[netip.AddrPort]bool{}
 			}
+			found[p][at] = true
 		}
 	}
-	m.lingering[n] = found
-	return found
+	m.lingering[n.Name] = found
+	return found[port]
 }
 
 // moveAll handles every frontend that the change touches.

@@ -136,7 +136,7 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 	}
 	k.services, k.state = c.New, s
 	m := mover{Keeper: k, change: c, now: time.Now(), left: map[[2]pools][]netip.AddrPort{},
-		lingering: map[servicemodel.PortName]map[netip.AddrPort]bool{}}
+		lingering: map[servicemodel.Name]lingering{}}
 	if first {
 		m.checkAll()
 	}
@@ -321,9 +321,9 @@ func (k *Keeper) find(key servicemodel.FrontendKey, n servicemodel.PortName) *se
 
 // policy returns the policy of a service, also if the last change removed the service.
 func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
-	svc := k.state.Service(n)
+	svc := nocopy.Of(k.state).Service(n)
 	if svc == nil {
-		svc = k.before.Service(n)
+		svc = nocopy.Of(k.before).Service(n)
 	}
 	if svc == nil || svc.Connections.Mode == servicemodel.ConnectionsDefault {
 		return k.cfg.Connections
