@@ -95,10 +95,7 @@ type Timeouts struct {
 	UDP    time.Duration // of UDP flows
 }
 
-const (
-	maxTable  = 63
-	maxDevice = 15 // IFNAMSIZ without the NUL (include/uapi/linux/if.h)
-)
+const maxDevice = 15 // IFNAMSIZ without the NUL (include/uapi/linux/if.h)
 
 // inNames are the characters of names.
 const inNames = rendering.Letters + rendering.Digits + "_.-"
@@ -120,10 +117,10 @@ func (c *Config) withDefaults() (Config, error) {
 
 // validate returns the first fault of a configuration with defaults.
 func (c *Config) validate() error {
+	if err := rendering.CheckTable(Name, c.Table); err != nil {
+		return err
+	}
 	switch {
-	case !rendering.IsName(c.Table, maxTable, rendering.Letters, inNames):
-		return fmt.Errorf("ipvs: table name %q: want a letter, then letters, digits, \"_\", \"-\" "+
-			"or \".\", 63 in all at most", c.Table)
 	case !hasScheduler(c.Scheduler):
 		return fmt.Errorf("ipvs: scheduler %q: not one of IPVS", c.Scheduler)
 	case c.AffinityMask4 < 0 || c.AffinityMask4 > 32:

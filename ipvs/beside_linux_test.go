@@ -43,3 +43,12 @@ func TestTablesOfNftablesAreNotReplaced(t *testing.T) {
 		})
 	}
 }
+
+// Tables of other packages and programs are no tables of an instance.
+func TestNamesOfOthersTablesAreRefused(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"kernlb-counters", "nat", "1a"} {
+		_, err := New(&Config{Table: name})
+		require.ErrorContains(t, err, "ipvs: table name ", name)
+	}
+}

@@ -3,7 +3,6 @@ package nftables
 import (
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -56,35 +55,11 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-const maxTableName = 63
-
-// othersTables are table names of other programs: kube-proxy, packages counters and livetrace, and
-// iptables.
-var othersTables = []string{"kube-proxy", "kernlb-counters", "kernlb-trace", "filter", "nat",
-	"mangle", "raw", "security"}
-
-// isTableName reports whether nft accepts a name without quotes. It does not know nft's long list
-// of reserved words: nft refuses a listing with a table called "drop".
-func isTableName(s string) bool {
-	return rendering.IsName(s, maxTableName, rendering.Letters,
-		rendering.Letters+rendering.Digits+"_.-")
-}
-
 func (c *Config) table() (string, error) {
 	if c == nil || c.Table == "" {
 		return defaultTable, nil
 	}
-	if slices.Contains(othersTables, c.Table) {
-		return "", fmt.Errorf("nftables: table name %q: tables of that name are another program's",
-			c.Table)
-	}
-	if !isTableName(c.Table) {
-		return "",
-			fmt.Errorf(
-				"nftables: table name %q: want a letter, then letters, digits, \"_\", \"-\" or "+
-					"\".\", 63 in all at most", c.Table)
-	}
-	return c.Table, nil
+	return c.Table, rendering.CheckTable(Name, c.Table)
 }
 
 func (c *Config) logger() *slog.Logger {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -61,9 +62,10 @@ func (c *Config) place() (p place, err error) {
 		"BeforeMasquerade": p.masquerade} {
 		switch {
 		case name == "":
-		case !isTableName(name) || !strings.HasPrefix(name, userPrefix):
+		case !rendering.IsTableName(name) || !strings.HasPrefix(name, userPrefix):
 			return p, wrong(field, name, fmt.Sprintf("must begin with %q and have letters, "+
-				"digits, \"_\", \"-\" and \".\" only, %d bytes at most", userPrefix, maxTableName))
+				"digits, \"_\", \"-\" and \".\" only, %d bytes at most", userPrefix,
+				rendering.MostTableName))
 		case p.dispatch == p.masquerade:
 			return p, wrong(field, name, "must differ from the other chain")
 		}

@@ -1,6 +1,10 @@
 package rendering
 
-import "strings"
+import (
+	"fmt"
+	"slices"
+	"strings"
+)
 
 // The letters and digits of names.
 const (
@@ -13,4 +17,29 @@ const (
 // characters of all. A regular expression would cost each process time at its start.
 func IsName(s string, most int, first, all string) bool {
 	return s != "" && len(s) <= most && strings.Contains(first, s[:1]) && strings.Trim(s, all) == ""
+}
+
+// MostTableName is how many characters a name of a table may have.
+const MostTableName = 63
+
+// othersTables are table names of other programs: kube-proxy, packages counters and livetrace, and
+// iptables.
+var othersTables = []string{"kube-proxy", "kernlb-counters", "kernlb-trace", "filter", "nat",
+	"mangle", "raw", "security"}
+
+// IsTableName reports whether nft accepts a name without quotes. It does not know nft's long list
+// of reserved words: nft refuses a listing with a table called "drop".
+func IsTableName(s string) bool { return IsName(s, MostTableName, Letters, Letters+Digits+"_.-") }
+
+// CheckTable returns an error if the tables of a backend's instance may not have a name.
+func CheckTable(backend, name string) error {
+	if slices.Contains(othersTables, name) {
+		return fmt.Errorf("%s: table name %q: tables of that name are another program's", backend,
+			name)
+	}
+	if !IsTableName(name) {
+		return fmt.Errorf("%s: table name %q: want a letter, then letters, digits, \"_\", \"-\" or "+
+			"\".\", %d in all at most", backend, name, MostTableName)
+	}
+	return nil
 }
