@@ -27,11 +27,9 @@ import (
 
 // request is the input from a runtime, as the CNI specification 1.1 defines it.
 type request struct {
-	CNIVersion    string `json:"cniVersion"`
-	Name          string `json:"name"`
-	RuntimeConfig struct {
-		PortMappings []mapping `json:"portMappings"`
-	} `json:"runtimeConfig"`
+	CNIVersion       string          `json:"cniVersion"`
+	Name             string          `json:"name"`
+	RuntimeConfig    json.RawMessage `json:"runtimeConfig"` // for ADD and CHECK, like PrevResult
 	PrevResult       json.RawMessage `json:"prevResult"`
 	ValidAttachments []attachment    `json:"cni.dev/valid-attachments"` // of the network, in a GC
 }
@@ -55,7 +53,7 @@ func (r *request) owner(a attachment) string {
 }
 
 func main() {
-	var r request
+	r := request{RuntimeConfig: json.RawMessage("{}")}
 	err := json.NewDecoder(os.Stdin).Decode(&r)
 	if err == nil {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
@@ -169,15 +167,17 @@ func (r *request) state(owner string) (servicemodel.State, error) {
 	var result struct {
 		IPs []struct{ Address netip.Prefix } `json:"ips"`
 	}
-	if err := json.Unmarshal(r.PrevResult, &result); err != nil {
-		return state, fmt.Errorf("prevResult: %w", err)
+	var conf struct{ PortMappings []mapping }
+	if err := errors.Join(json.Unmarshal(r.PrevResult, &result),
+		json.Unmarshal(r.RuntimeConfig, &conf)); err != nil {
+		return state, fmt.Errorf("prevResult or runtimeConfig: %w", err)
 	}
-	if len(result.IPs) == 0 && len(r.RuntimeConfig.PortMappings) > 0 {
+	if len(result.IPs) == 0 && len(conf.PortMappings) > 0 {
 		return state, errors.New("prevResult.ips: the pod has no address")
 	}
 	protocols := map[string]servicemodel.Protocol{"": servicemodel.TCP, "tcp": servicemodel.TCP,
 		"udp": servicemodel.UDP, "sctp": servicemodel.SCTP} // other values are refused as invalid
-	for i, m := range r.RuntimeConfig.PortMappings {
+	for i, m := range conf.PortMappings {
 		protocol := protocols[strings.ToLower(m.Protocol)]
 		svc := &servicemodel.Service{
 			Name:       servicemodel.Name{Namespace: owner, Name: fmt.Sprint("port-", i)},

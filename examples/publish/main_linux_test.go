@@ -41,7 +41,7 @@ type plugin struct {
 // run runs the process, and returns its output and whether it succeeded.
 func (p plugin) run(tb testing.TB) (string, bool) {
 	var r request
-	r.CNIVersion, r.Name, r.RuntimeConfig.PortMappings = "1.1.0", p.network, p.ports
+	r.CNIVersion, r.Name, r.RuntimeConfig = "1.1.0", p.network, runtimeConfig(p.ports...)
 	r.ValidAttachments = p.valid
 	ips := []map[string]string{}
 	for _, a := range p.addrs {
@@ -141,12 +141,12 @@ func others(tb testing.TB, ns *netnstest.NS, pods int) {
 	p := dataplane.NewParts(backend, nil)
 	for i := range pods {
 		var r request
-		r.RuntimeConfig.PortMappings = []mapping{}
+		var ports []mapping
 		for _, port := range []uint16{80, 81, 82} {
-			r.RuntimeConfig.PortMappings = append(r.RuntimeConfig.PortMappings, mapping{
-				HostPort: port, ContainerPort: 8080,
+			ports = append(ports, mapping{HostPort: port, ContainerPort: 8080,
 				HostIP: netip.AddrFrom4([4]byte{192, 0, byte(i >> 8), byte(i)})})
 		}
+		r.RuntimeConfig = runtimeConfig(ports...)
 		r.PrevResult = fmt.Appendf(nil, `{"ips": [{"address": "10.1.%d.%d/16"}]}`, i>>8, i&255)
 		owner := "other," + pod(i).ContainerID + ",eth0"
 		state, err := r.state(owner)

@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -23,8 +24,8 @@ type node struct {
 
 // run answers a command for a container, with the ports that lead to port 8080 of its address.
 func (n node) run(command, container, addr string, ports ...mapping) (string, error) {
-	r := request{Name: "net", PrevResult: fmt.Appendf(nil, `{"ips":[{"address":"%s/24"}]}`, addr)}
-	r.RuntimeConfig.PortMappings = ports
+	r := request{Name: "net", PrevResult: fmt.Appendf(nil, `{"ips":[{"address":"%s/24"}]}`, addr),
+		RuntimeConfig: runtimeConfig(ports...)}
 	if command == "GC" {
 		r.ValidAttachments = []attachment{{container, "eth0"}}
 	}
@@ -34,6 +35,11 @@ func (n node) run(command, container, addr string, ports ...mapping) (string, er
 	err := r.run(n.Context(), dataplane.NewParts(backend, nil), command,
 		r.owner(attachment{container, "eth0"}), &out)
 	return out.String(), err
+}
+
+func runtimeConfig(ports ...mapping) json.RawMessage {
+	text, _ := json.Marshal(map[string]any{"portMappings": ports}) // never fails
+	return text
 }
 
 // reaches returns what a client outside meets at a port of the node.
@@ -93,8 +99,20 @@ func TestErrorsHaveTheCodesOfCNI(t *testing.T) {
 	}
 	require.Equal(t, 50, code(fmt.Errorf("%w: no module", errUnavailable)))
 	require.Equal(t, 100, code(errors.New("another")))
-	r := request{Name: "net", PrevResult: []byte(`{}`)}
-	r.RuntimeConfig.PortMappings = []mapping{{HostPort: 80, ContainerPort: 8080}}
+	r := request{Name: "net", PrevResult: []byte(`{}`),
+		RuntimeConfig: runtimeConfig(mapping{HostPort: 80, ContainerPort: 8080})}
 	_, err := r.state("net,one,eth0")
 	require.EqualError(t, err, "prevResult.ips: the pod has no address")
+}
+
+// A runtime sends DEL after an ADD that was refused, with the same wrong ports.
+func TestDELIgnoresThePorts(t *testing.T) {
+	t.Parallel()
+	const text = `{"name": "net", "runtimeConfig": {"portMappings": [{"hostIP": "localhost"}]},
+		"prevResult": {}}`
+	var r request
+	require.NoError(t, json.Unmarshal([]byte(text), &r))
+	parts := dataplane.NewParts(memory.New(nil), nil)
+	require.ErrorContains(t, r.run(t.Context(), parts, "ADD", "net,one,eth0", nil), "localhost")
+	require.NoError(t, r.run(t.Context(), parts, "DEL", "net,one,eth0", nil))
 }
