@@ -133,7 +133,8 @@ func Diff(old, new *Table) *ChangeSet {
 	c := &ChangeSet{Old: old, New: new}
 	a, b := old.orEmpty(), new.orEmpty()
 	if !a.rules.Equal(b.rules) {
-		c.Rules = changeOf(a.rules, b.rules)
+		was, is := a.rules.clone(), b.rules.clone()
+		c.Rules = &Change[Rules]{&was, &is}
 	}
 	c.Frontends = changes(a.frontends, b.frontends, (*Frontend).Equal, func(f *Frontend) {
 		f.Sources = slices.Clone(f.Sources)
@@ -151,11 +152,6 @@ func Diff(old, new *Table) *ChangeSet {
 	c.ClusterIPs = diffAddrs(a.clusterIPs, b.clusterIPs)
 	c.Hairpins = diffAddrs(a.hairpins, b.hairpins)
 	return c
-}
-
-func changeOf(old, new Rules) *Change[Rules] {
-	old, new = old.clone(), new.clone()
-	return &Change[Rules]{&old, &new}
 }
 
 // changes returns the differences between two maps of a table, with copies of the objects, because

@@ -212,7 +212,14 @@ func (p *problems) checkNode(n *Node) {
 	if n.NodePortAddresses.Primary && len(n.NodePortAddresses.CIDRs) > 0 {
 		p.add("nodePortAddresses.primary", true, "excludes CIDRs; give one or the other")
 	}
-	p.checkPodDetector(n.LocalPods)
+	pods := n.LocalPods
+	p.checkRanges("localPods.cidrs", pods.CIDRs)
+	p.checkInterface("localPods.bridge", pods.Bridge)
+	p.checkInterface("localPods.interfacePrefix", pods.InterfacePrefix)
+	if len(pods.CIDRs) > 0 && pods.Bridge+pods.InterfacePrefix != "" ||
+		pods.Bridge != "" && pods.InterfacePrefix != "" {
+		p.add("localPods", nil, "give at most one of cidrs, bridge and interfacePrefix")
+	}
 	p.checkRanges("serviceCIDRs", n.ServiceCIDRs)
 	checkWord(p, "noEndpoints", n.NoEndpoints, answerReject, answerReset, answerDrop)
 	checkWord(p, "forbidden", n.Forbidden, answerReject, answerReset, answerDrop)
@@ -224,16 +231,6 @@ func (p *problems) checkNode(n *Node) {
 // maxInterface is the maximum length of an interface name (IFNAMSIZ in include/uapi/linux/if.h,
 // less the final zero).
 const maxInterface = 15
-
-func (p *problems) checkPodDetector(d PodDetector) {
-	p.checkRanges("localPods.cidrs", d.CIDRs)
-	p.checkInterface("localPods.bridge", d.Bridge)
-	p.checkInterface("localPods.interfacePrefix", d.InterfacePrefix)
-	if len(d.CIDRs) > 0 && d.Bridge+d.InterfacePrefix != "" ||
-		d.Bridge != "" && d.InterfacePrefix != "" {
-		p.add("localPods", nil, "give at most one of cidrs, bridge and interfacePrefix")
-	}
-}
 
 func (p *problems) checkInterface(field, name string) {
 	if len(name) > maxInterface {

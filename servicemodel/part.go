@@ -4,6 +4,7 @@ import (
 	"errors"
 	"iter"
 	"net/netip"
+	"slices"
 
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
@@ -174,7 +175,8 @@ func (v tableView) WithoutParts(owners ...string) *Table {
 		}
 	}
 	for _, a := range clusterIPs {
-		if !(tableView{&next}).answersAt(a) {
+		isClusterIP := func(f *Frontend) bool { return f.Kind == ClusterIP }
+		if !slices.ContainsFunc(slices.Collect(next.frontendsAt(a)), isClusterIP) {
 			next.clusterIPs = next.clusterIPs.Delete(a)
 		}
 	}
@@ -183,16 +185,6 @@ func (v tableView) WithoutParts(owners ...string) *Table {
 		next.hairpins = next.hairpins.Delete(a)
 	}
 	return &next
-}
-
-// answersAt reports whether an address is the cluster IP of a frontend.
-func (v tableView) answersAt(a netip.Addr) bool {
-	for f := range v.t.frontendsAt(a) {
-		if f.Kind == ClusterIP {
-			return true
-		}
-	}
-	return false
 }
 
 // leaveOutEndpoints removes the addresses of t's endpoints from a set.
