@@ -38,8 +38,8 @@ func CheckTable(backend, name string) error {
 			name)
 	}
 	if !IsTableName(name) {
-		return fmt.Errorf("%s: table name %q: want a letter, then letters, digits, \"_\", \"-\" or "+
-			"\".\", %d in all at most", backend, name, MostTableName)
+		return fmt.Errorf("%s: table name %q: want a letter, then letters, digits, \"_\", \"-\" "+
+			"or \".\", %d in all at most", backend, name, MostTableName)
 	}
 	return nil
 }
