@@ -217,6 +217,35 @@ func TestKernelCleanupLeavesNothing(t *testing.T) {
 	require.Equal(t, before, look())
 }
 
+// The kernel refuses a broadcast address of the node as an endpoint. Only its service waits until the
+// node has other addresses.
+func TestKernelRefusesBroadcastAddresses(t *testing.T) {
+	t.Parallel()
+	k := newKernel(t, ipvs.Config{})
+	bad := web(func(s *sm.Service) {
+		s.Name.Name, s.ClusterIPs = "bad", []netip.Addr{netip.MustParseAddr("10.96.0.66")}
+		s.Ports[0].NodePort = 0
+	})
+	broadcast := netip.MustParseAddr("198.18.7.255")
+	state := k.state(web(), "pod2").WithService(bad).WithEndpoints(bad.Name, []sm.Endpoint{{
+		Addr: broadcast, Ready: true, Serving: true,
+		Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}}})
+	k.run("ip", "link", "add", "seven", "type", "dummy")
+	k.run("ip", "link", "set", "seven", "up")
+	k.run("ip", "address", "add", "198.18.7.1/24", "brd", "+", "dev", "seven")
+
+	for range 2 {
+		r := k.apply(state)
+		require.Len(t, r.Refused, 1)
+		require.ErrorContains(t, r.Refused[0].Err, "is a broadcast address of this node")
+		require.Equal(t, map[string]int{"pod2": 1}, k.weights(webKey))
+		k.engine.Resync()
+	}
+	k.run("ip", "address", "del", "198.18.7.1/24", "dev", "seven")
+	require.Empty(t, k.apply(state).Refused)
+	require.Contains(t, k.run("ipvsadm", "-Sn"), "-r 198.18.7.255:8080")
+}
+
 // Clients that agree in the leading bits of their addresses share an endpoint. A process with
 // another configuration changes this, and still sees the services.
 func TestKernelAffinityOfPrefixes(t *testing.T) {
