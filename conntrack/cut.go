@@ -189,7 +189,7 @@ func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err erro
 	for i := range flows {
 		appendGet(&b, &flows[i])
 	}
-	gone, err := refusals(t.conn.QueryAll(ctx, &b, func(i int, m rawnl.Message) error {
+	_, err = t.conn.SendAll(ctx, &b, func(i int, m rawnl.Message) error {
 		var now Flow
 		if err := parseFlow(m.Attrs, &now, wantAll); err != nil {
 			return err
@@ -198,7 +198,8 @@ func (t *Table) remade(ctx context.Context, flows []Flow) (on []target, err erro
 			on = append(on, target{flow: flows[i], now: now, again: true})
 		}
 		return nil
-	}))
+	})
+	gone, err := refusals(err)
 	for _, e := range gone {
 		if e.Errno != syscall.ENOENT {
 			return nil, fmt.Errorf("%s: %w", flows[e.Index], e)

@@ -132,7 +132,7 @@ func (t *Table) send(ctx context.Context, b *rawnl.Batch, expected syscall.Errno
 
 // sendAll sends the requests of b. It returns the kernel's refusals separately from other errors.
 func (t *Table) sendAll(ctx context.Context, b *rawnl.Batch) (rawnl.OpErrors, error) {
-	_, err := t.conn.SendAll(ctx, b)
+	_, err := t.conn.SendAll(ctx, b, nil)
 	return refusals(err)
 }
 

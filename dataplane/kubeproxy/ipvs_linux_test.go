@@ -170,6 +170,6 @@ func addPort(t *testing.T, k *kernel, set string, port uint16) {
 	data := b.Nest(nl.IPSET_ATTR_DATA)
 	b.U16(nl.IPSET_ATTR_PORT|rawnl.AttrNetByteOrder, port)
 	b.End(data)
-	_, err := k.nf.SendAll(t.Context(), b)
+	_, err := k.nf.SendAll(t.Context(), b, nil)
 	require.NoError(t, err, set)
 }

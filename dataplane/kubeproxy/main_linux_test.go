@@ -131,7 +131,7 @@ func makeCounters(t *testing.T, ns *netnstest.NS) bool {
 	c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
 	defer c.Close()
 	for _, name := range counters {
-		if _, err := c.SendAll(t.Context(), counterRequest(0, "add", name)); err != nil {
+		if _, err := c.SendAll(t.Context(), counterRequest(0, "add", name), nil); err != nil {
 			require.ErrorIs(t, err, unix.EINVAL)
 			return false
 		}

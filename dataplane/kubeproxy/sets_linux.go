@@ -74,10 +74,10 @@ func (k *kernel) deleteNamed(ctx context.Context, names []string, limit time.Tim
 	}
 	var errs []error
 	for _, name := range names {
-		_, err := k.nf.SendAll(ctx, request(name))
+		_, err := k.nf.SendAll(ctx, request(name), nil)
 		for busy(err) && time.Now().Before(limit) {
 			if err = wait.For(ctx, busyPause); err == nil {
-				_, err = k.nf.SendAll(ctx, request(name))
+				_, err = k.nf.SendAll(ctx, request(name), nil)
 			}
 		}
 		switch {

@@ -74,7 +74,7 @@ func (c *Client) Submit(ctx context.Context, ops ...Op) error {
 		}
 		ops[i].put(&b)
 	}
-	_, err := c.conn.SendAll(ctx, &b)
+	_, err := c.conn.SendAll(ctx, &b, nil)
 	return err
 }
 

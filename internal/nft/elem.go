@@ -68,13 +68,7 @@ func (l *ElemList) Add(e Elem) {
 		l.blocks = append(l.blocks, make([]byte, 0, size))
 		last++
 	}
-	before := len(l.blocks[last])
-	l.blocks[last] = appendElem(l.blocks[last], e)
-	l.Size += len(l.blocks[last]) - before
-	l.Len++
-}
-
-func appendElem(b []byte, e Elem) []byte {
+	b := l.blocks[last]
 	start := len(b)
 	b = append(b, 0, 0, 0, 0)
 	b = appendData(b, elemKey, e.Key)
@@ -95,7 +89,9 @@ func appendElem(b []byte, e Elem) []byte {
 		b = appendAttr(b, elemUserData, e.UserData)
 	}
 	putAttrHeader(b[start:], len(b)-start, listElem|rawnl.AttrNested)
-	return b
+	l.blocks[last] = b
+	l.Size += len(b) - start
+	l.Len++
 }
 
 // Reset empties the list and keeps the memory of its first block.

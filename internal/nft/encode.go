@@ -174,9 +174,7 @@ func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *Elem
 		}
 		e.message(typ, flags, verb, s.kind(), s.Name)
 		e.b.Text(AttrElemsSet, s.Name)
-		m := e.b.Nest(AttrElemsList)
-		e.b.Raw(elems)
-		e.b.End(m)
+		e.b.Attr(AttrElemsList|rawnl.AttrNested, elems)
 		if e.Pause != nil {
 			e.Pause(s)
 		}

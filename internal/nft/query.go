@@ -85,7 +85,7 @@ func (q Query) Chains(ctx context.Context, names []string, fn func(ChainInfo)) e
 	}
 	// an answer that cannot be decoded is no refusal, and must not be mistaken for one
 	var garbled error
-	err := q.Conn.QueryAll(ctx, &req, func(_ int, m rawnl.Message) error {
+	_, err := q.Conn.SendAll(ctx, &req, func(_ int, m rawnl.Message) error {
 		var c ChainInfo
 		if c, garbled = DecodeChain(m.Attrs); garbled == nil {
 			fn(c)

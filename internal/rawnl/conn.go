@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"math"
 	"slices"
 	"sync/atomic"
 	"syscall"
@@ -231,17 +230,6 @@ func (c *Conn) settle(ctx context.Context) error {
 		}
 	}
 	return nil
-}
-
-// reserve returns the first of n sequence numbers. No answer that is still in the queue can have
-// one of them. Notifications have number 0.
-func (c *Conn) reserve(n int) uint32 {
-	if uint64(c.seq)+uint64(n) > math.MaxUint32 {
-		c.seq = 1
-	}
-	first := c.seq
-	c.seq += uint32(n)
-	return first
 }
 
 // LoadModule asks the kernel to load a module, at most once for each module. Nothing happens if the

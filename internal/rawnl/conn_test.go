@@ -35,8 +35,8 @@ func TestWhatIsWrongBeforehandIsNotSent(t *testing.T) {
 	_, err = c.Query(t.Context(), numbered(2))
 	require.EqualError(t, err, "query: malformed batch: it has 2 messages, want 1")
 	require.ErrorIs(t, c.Dump(t.Context(), &Batch{}, nil), ErrBadBatch)
-	require.ErrorIs(t, errOf(c.SendAll(t.Context(), bad)), ErrBadBatch)
-	n := ok(c.SendAll(t.Context(), &Batch{}))(t)
+	require.ErrorIs(t, errOf(c.SendAll(t.Context(), bad, nil)), ErrBadBatch)
+	n := ok(c.SendAll(t.Context(), &Batch{}, nil))(t)
 	require.Zero(t, n)
 	require.Empty(t, kernel.Sent)
 }

@@ -89,7 +89,7 @@ func (c *Conn) dump(ctx context.Context, req *Batch, through bool, fn func(Messa
 		for try := 1; ; try++ {
 			own = nil
 			r := request{b: req, end: 1, flags: FlagDump, reply: reply, ended: ended}
-			err := c.exchange(ctx, &r, req.buf[beginLen:])
+			err := c.exchange(ctx, &r)
 			switch {
 			case own == nil:
 				return nil, err

@@ -39,7 +39,7 @@ func TestKernelSaysThatAnswersOfGenericNetlinkWereLost(t *testing.T) {
 	for range 1000 { // the connection believes that the queue has room for all the answers
 		b.Command(255, 1, 0, Object{Verb: "ask", Name: "what is not a command"})
 	}
-	_, err := c.SendAll(t.Context(), &b)
+	_, err := c.SendAll(t.Context(), &b, nil)
 	require.ErrorIs(t, err, ErrAnswersLost)
 	require.ErrorIs(t, err, syscall.EOPNOTSUPP)
 	b.Reset()

@@ -105,7 +105,7 @@ func TestCommandsHaveTheNumberOfTheirFamily(t *testing.T) {
 	b.Command(3, 1, 0, Object{Verb: "delete"})
 	b.NativeU32(8, 1)
 	b.Command(4, 1, 0, Object{})
-	ok(c.SendAll(t.Context(), &b))(t)
+	ok(c.SendAll(t.Context(), &b, nil))(t)
 	require.Equal(t, unhex(t, `1c000000 2100 0100 02000000 00000000 03 01 0000 0800 0800 01000000
 		14000000 2100 0500 03000000 00000000 04 01 0000`), k.Sent[0])
 }
@@ -153,7 +153,7 @@ func TestAnErrnoMayHaveAMeaning(t *testing.T) {
 		b.Command(1, 1, 0, Object{Verb: "get", Part: namer{}})
 		b.Text(1, "thing")
 	}
-	_, err := c.SendAll(t.Context(), &b)
+	_, err := c.SendAll(t.Context(), &b, nil)
 	require.EqualError(t, err,
 		"get thing: no such thing; get thing: operation not permitted (no)")
 	require.ErrorIs(t, err, errNoSuchThing)

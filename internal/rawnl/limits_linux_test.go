@@ -32,7 +32,7 @@ func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
 	require.Less(t, len(err.Error()), 500)
 	require.Equal(t, before, generation(t, c), "the next request is not confused")
 
-	done, err := c.SendAll(t.Context(), requestNowhere(n))
+	done, err := c.SendAll(t.Context(), requestNowhere(n), nil)
 	require.Equal(t, n, done)
 	require.NotErrorIs(t, err, ErrAnswersLost,
 		"independent requests are sent so that it holds all answers")

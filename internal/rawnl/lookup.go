@@ -87,7 +87,7 @@ func (c *Conn) lookup(ctx context.Context, b *Batch, lists []entryList,
 		}
 		told, open, lost = 0, c.fillPart(b, lists, window), false
 		r := request{b: &c.part, end: open, many: true, reply: reply, ended: ended}
-		err := c.exchange(context.Background(), &r, c.part.Bytes())
+		err := c.exchange(context.Background(), &r)
 		switch {
 		case refused != nil:
 			return refused, nil

@@ -4,18 +4,22 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"math"
 	"syscall"
 )
 
-// request is about a datagram of requests, and says what becomes of the answers. The bytes are not
-// in it, because Send makes everything escape that has them.
+// request is about a datagram of requests, and says what becomes of the answers.
 type request struct {
 	b          *Batch
 	begin, end int    // the messages of b
-	first      uint32 // the sequence number of the first one; 0: exchange finds one
+	first      uint32 // the sequence number of the first one
 	flags      uint16 // more flags of the last message: FlagAck or FlagDump
-	whole      bool   // it is a transaction: the number before first belongs to it, too
 	many       bool   // answers are short, so many are received at once
+
+	// whole says that the messages are a transaction, for the generation genID unless that is 0. The
+	// number before first belongs to it, too. A transaction that is only checked has no end.
+	whole, check bool
+	genID        uint32
 
 	// reply gets each reply, and ended each error, acknowledgement, or end of a dump. i is the
 	// position of the request in b; -1 means the transaction as a whole. Replies are valid until
@@ -24,24 +28,42 @@ type request struct {
 	ended func(i int, v verdict) error
 }
 
-// exchange sends the datagram wire and collects the answers. The kernel sends errors unasked. The
+// exchange sends a datagram and collects the answers. The kernel sends errors unasked. The
 // acknowledgement of the last message shows that it has worked on all of them. The last message has
 // more flags while it is sent. So a batch has the same bytes before and after, except for the
 // sequence numbers, and on a connection to generic netlink for the number of the family.
-func (c *Conn) exchange(ctx context.Context, r *request, wire []byte) error {
-	if r.first == 0 {
-		r.first = c.reserve(r.end - r.begin)
+func (c *Conn) exchange(ctx context.Context, r *request) error {
+	// No answer that is still in the queue can have one of the numbers. Notifications have number 0.
+	n, around := uint32(r.end-r.begin), uint32(0)
+	if r.whole { // the messages that begin and end it have numbers, too
+		around = 1
 	}
-	for i, m := range r.b.msgs[r.begin:r.end] {
-		native.PutUint32(r.b.buf[m.at+8:], r.first+uint32(i))
-		if c.family != 0 {
-			native.PutUint16(r.b.buf[m.at+4:], c.family)
-		}
+	if c.seq > math.MaxUint32-n-2*around {
+		c.seq = 1
+	}
+	r.first = c.seq + around
+	c.seq += n + 2*around
+
+	wire := r.b.buf[r.b.msgs[r.begin].at:r.b.endOf(r.end-1)]
+	if r.whole {
+		wire = r.b.transaction(r.genID, r.first-1, r.first+n)
+	}
+	if r.check {
+		wire = wire[:len(wire)-frameLen]
 	}
 	if len(wire) > c.limit {
 		return &TooLargeError{Size: len(wire), Limit: c.limit}
 	}
-	flags := r.b.At(r.end - 1)[6:]
+
+	var last []byte // what begins with the last message
+	for i, m := range r.b.msgs[r.begin:r.end] {
+		last = r.b.buf[m.at:]
+		native.PutUint32(last[8:], r.first+uint32(i))
+		if c.family != 0 {
+			native.PutUint16(last[4:], c.family)
+		}
+	}
+	flags := last[6:]
 	old := native.Uint16(flags)
 	native.PutUint16(flags, old|r.flags)
 	err := c.sock.Send(wire)
@@ -99,8 +121,8 @@ func (c *Conn) collect(ctx context.Context, r *request) error {
 	return nil
 }
 
-// answered hands over the answers in a datagram. It reports whether the last message has its
-// answer, and whether the kernel refused any.
+// answered hands over the answers in a datagram, except messages of netlink itself. It reports
+// whether the last message has its answer, and whether the kernel refused any.
 func (r *request) answered(data []byte) (found, refused bool, err error) {
 	lowest, last := 0, r.end-r.begin-1
 	if r.whole {
@@ -115,34 +137,25 @@ func (r *request) answered(data []byte) (found, refused bool, err error) {
 		if i < lowest || i > last {
 			continue
 		}
-		if p.typ != msgError && p.typ != msgDone {
-			if err := r.replied(i, p); err != nil {
-				return false, false, err
+		switch {
+		case p.typ == msgError || p.typ == msgDone:
+			var v verdict
+			v, err = p.verdict()
+			if err == nil && r.ended != nil {
+				err = r.ended(r.begin+i, v)
 			}
-			continue
-		}
-		v, err := p.verdict()
-		if err == nil && r.ended != nil {
-			err = r.ended(r.begin+i, v)
+			found, refused = found || i == last, refused || v.errno != 0
+		case p.typ >= minType && r.reply != nil:
+			var m Message
+			if m, err = p.message(); err == nil {
+				err = r.reply(r.begin+i, m)
+			}
 		}
 		if err != nil {
 			return false, false, err
 		}
-		found, refused = found || i == last, refused || v.errno != 0
 	}
 	return found, refused, nil
-}
-
-// replied hands a message over, unless it is one of netlink's own.
-func (r *request) replied(i int, p packet) error {
-	if r.reply == nil || p.typ < minType {
-		return nil
-	}
-	m, err := p.message()
-	if err != nil {
-		return err
-	}
-	return r.reply(r.begin+i, m)
 }
 
 // Commit sends b as one nf_tables transaction: the kernel applies all of it, or nothing. An empty
@@ -158,7 +171,7 @@ func (r *request) replied(i int, p packet) error {
 // in the order of the messages, and the acknowledgement last. An error of the commit itself comes
 // before all of them. So if the acknowledgement is the first answer, the commit succeeded.
 func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
-	return c.transact(ctx, "commit", b, genID, 0)
+	return c.transact(ctx, "commit", b, request{genID: genID})
 }
 
 // Check lets the kernel judge b as a transaction but never commits it. Check does not send the end
@@ -167,13 +180,14 @@ func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
 // that the kernel loaded to judge; the generation stays the same. Check does not find errors that
 // only the commit itself can cause.
 func (c *Conn) Check(ctx context.Context, b *Batch) error {
-	return c.transact(ctx, "check", b, 0, frameLen)
+	return c.transact(ctx, "check", b, request{check: true})
 }
 
-// transact sends a transaction without some bytes at its end.
-func (c *Conn) transact(ctx context.Context, op string, b *Batch, genID uint32, without int) error {
+// transact sends b as a transaction. r says for which generation, and whether it is only checked.
+func (c *Conn) transact(ctx context.Context, op string, b *Batch, r request) error {
 	var errs OpErrors
-	ended := func(i int, v verdict) error {
+	r.b, r.end, r.flags, r.whole = b, len(b.msgs), FlagAck, true
+	r.ended = func(i int, v verdict) error {
 		// An error of the transaction carries the number of its begin message. If memory runs out
 		// while the kernel judges or commits, the error is ENOMEM and may carry the number of the
 		// first message instead; in the former case the kernel also forgets the errors that it has
@@ -193,36 +207,26 @@ func (c *Conn) transact(ctx context.Context, op string, b *Batch, genID uint32, 
 		return nil
 	}
 	return c.work(ctx, op, op, b, func() (error, error) {
-		begin := c.reserve(b.Len() + 2)
-		wire := b.transaction(genID, begin, begin+uint32(b.Len())+1)
-		r := request{b: b, end: b.Len(), first: begin + 1, flags: FlagAck, whole: true,
-			ended: ended}
-		err := c.exchange(context.Background(), &r, wire[:len(wire)-without])
+		err := c.exchange(context.Background(), &r)
 		return errs.Err(), err
 	})
 }
 
 // SendAll sends the messages of b as independent requests: a failure does not stop the others. It
 // returns the number of messages that the kernel has worked on, and the failures as an [OpError] or
-// [OpErrors]. Their Index is the position of the message in b. SendAll skips replies other than
-// errors. Each send is as large as the send buffer and the room for answers in the receive buffer
-// allow. SendAll checks ctx between two sends.
-func (c *Conn) SendAll(ctx context.Context, b *Batch) (done int, err error) {
-	return c.sendAll(ctx, "send", "requests", b, nil)
-}
-
-// QueryAll sends the messages of b as independent requests, many at a time, and calls fn with each
-// reply and the position of its request in b. A reply is valid until fn returns. fn must not use
-// the connection, and its error ends the work. QueryAll reports refused requests as [Conn.SendAll]
-// does. Replies must be small, like replies about one object.
-func (c *Conn) QueryAll(ctx context.Context, b *Batch, fn func(i int, m Message) error) error {
-	_, err := c.sendAll(ctx, "query", "queries", b, fn)
-	return err
-}
-
-// sendAll does the work of SendAll and of the queries.
-func (c *Conn) sendAll(ctx context.Context, op, what string, b *Batch,
-	reply func(i int, m Message) error) (done int, err error) {
+// [OpErrors]. Their Index is the position of the message in b. Each send is as large as the send
+// buffer and the room for answers in the receive buffer allow. SendAll checks ctx between two
+// sends.
+//
+// SendAll calls reply with each reply and the position of its request in b. A reply is valid until
+// the function returns. The function must not use the connection, and its error ends the work.
+// Replies must be small, like replies about one object. A nil reply skips them.
+func (c *Conn) SendAll(ctx context.Context, b *Batch, reply func(i int, m Message) error) (
+	done int, err error) {
+	op, what := "send", "requests"
+	if reply != nil {
+		op, what = "query", "queries"
+	}
 	var errs OpErrors
 	ended := func(i int, v verdict) error {
 		if v.errno != 0 {
@@ -240,9 +244,8 @@ func (c *Conn) sendAll(ctx context.Context, op, what string, b *Batch,
 			}
 			err := c.proceed(ctx)
 			if err == nil {
-				r := request{b: b, begin: done, end: end, flags: FlagAck, reply: reply,
-					ended: ended}
-				err = c.exchange(context.Background(), &r, b.buf[b.msgs[done].at:b.endOf(end-1)])
+				err = c.exchange(context.Background(), &request{b: b, begin: done, end: end,
+					flags: FlagAck, reply: reply, ended: ended})
 			}
 			if err != nil {
 				return errs.Err(), fmt.Errorf("%d of %d messages were answered: %w", done, b.Len(),
@@ -261,7 +264,7 @@ func (c *Conn) Query(ctx context.Context, req *Batch) (replies []Message, err er
 	if err := req.single(); err != nil {
 		return nil, fmt.Errorf("query: %w", err)
 	}
-	err = c.QueryAll(ctx, req, func(_ int, m Message) error {
+	_, err = c.SendAll(ctx, req, func(_ int, m Message) error {
 		m.Attrs = bytes.Clone(m.Attrs)
 		replies = append(replies, m)
 		return nil
@@ -285,12 +288,12 @@ func (b *Batch) single() error {
 
 // GenInfo describes the current generation of the nf_tables ruleset in a network namespace.
 type GenInfo struct {
-	ID uint32 // never 0
+	ID   uint32 // never 0
+	Port uint32 // of the socket that asked, or that committed
 	// ProcPID and ProcName are the thread id, in the initial pid namespace, and the name of the
-	// thread that asks. In a message to GroupNFTables, they describe the thread that committed.
+	// thread that committed. Only a message to GroupNFTables names it.
 	ProcPID  uint32
 	ProcName string
-	Port     uint32 // of the socket that asked, or that committed
 }
 
 // NextGenID returns the generation that follows id: the one that a successful Commit makes. A
@@ -309,14 +312,21 @@ const (
 
 // GenID asks for the generation of the nf_tables ruleset (NFT_MSG_GETGEN).
 func (c *Conn) GenID(ctx context.Context) (g GenInfo, err error) {
-	err = c.QueryAll(ctx, &c.genID, func(_ int, m Message) (err error) {
-		if m.Subsys == SubsysNFTables && m.Type == msgNewGen {
-			g, err = parseGen(m)
+	_, err = c.SendAll(ctx, &c.genID, func(_ int, m Message) error {
+		if m.Subsys != SubsysNFTables || m.Type != msgNewGen {
+			return nil
 		}
-		return err
+		g.Port = m.Port
+		it := Attrs(m.Attrs)
+		for it.Next() {
+			if it.Type() == attrGenID {
+				g.ID = it.U32()
+			}
+		}
+		return it.Err()
 	})
 	if err == nil && g.ID == 0 {
-		err = fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
+		err = fmt.Errorf("get generation of the ruleset: %w: no id", ErrMalformed)
 	}
 	return g, err
 }
@@ -327,13 +337,7 @@ func (m Message) Generation() (g GenInfo, ok bool, err error) {
 	if m.Subsys != SubsysNFTables || m.Type != msgNewGen {
 		return GenInfo{}, false, nil
 	}
-	g, err = parseGen(m)
-	return g, true, err
-}
-
-// parseGen parses NFT_MSG_NEWGEN.
-func parseGen(m Message) (GenInfo, error) {
-	g := GenInfo{Port: m.Port}
+	g.Port = m.Port
 	it := Attrs(m.Attrs)
 	for it.Next() {
 		switch it.Type() {
@@ -345,11 +349,11 @@ func parseGen(m Message) (GenInfo, error) {
 			g.ProcName = it.Text()
 		}
 	}
-	if err := it.Err(); err != nil {
-		return GenInfo{}, fmt.Errorf("parse generation of the ruleset: %w", err)
+	if err = it.Err(); err == nil && g.ID == 0 {
+		err = fmt.Errorf("%w: no id", ErrMalformed)
 	}
-	if g.ID == 0 {
-		return GenInfo{}, fmt.Errorf("parse generation of the ruleset: %w: no id", ErrMalformed)
+	if err != nil {
+		return GenInfo{}, true, fmt.Errorf("parse generation of the ruleset: %w", err)
 	}
-	return g, nil
+	return g, true, nil
 }

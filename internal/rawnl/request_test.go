@@ -38,7 +38,7 @@ func TestRequestsAreSplitToFit(t *testing.T) {
 				return append(data, answer(r[len(r)-1].Seq, 0, "", 0))
 			})
 			limit(c, kernel, tt.size, tt.queue)
-			done, err := c.SendAll(t.Context(), numbered(10))
+			done, err := c.SendAll(t.Context(), numbered(10), nil)
 			require.Equal(t, 10, done)
 			require.Equal(t, tt.want, got)
 			var want []int
@@ -71,20 +71,20 @@ func TestSendAllStopsWhereItCannotGoOn(t *testing.T) {
 		return []any{answer(r[0].Seq, syscall.EEXIST, "", 0), answer(r[1].Seq, 0, "", 0)}
 	})
 	limit(c, kernel, 0, 2*ackSize)
-	done, err := c.SendAll(ctx, numbered(5))
+	done, err := c.SendAll(ctx, numbered(5), nil)
 	require.Equal(t, 2, done)
 	require.ErrorIs(t, err, context.Canceled)
 	require.Equal(t, []int{0}, refused(err))
 
 	c, kernel = dialFake(t, func(messages) []any { return []any{errOverrun} })
-	done, err = c.SendAll(t.Context(), numbered(5))
+	done, err = c.SendAll(t.Context(), numbered(5), nil)
 	require.Zero(t, done)
 	require.EqualError(t, err,
 		"send: 0 of 5 messages were answered: answers of the kernel are missing")
 	kernel.Answer = func(messages) []any { return nil }
-	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5))), ErrAnswersLost)
+	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5), nil)), ErrAnswersLost)
 	limit(c, kernel, 20, 0)
-	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5))), ErrBatchTooLarge)
+	require.ErrorIs(t, errOf(c.SendAll(t.Context(), numbered(5), nil)), ErrBatchTooLarge)
 }
 
 func TestQueryReturnsCopiesOfTheReplies(t *testing.T) {
@@ -111,7 +111,7 @@ func TestQueryReturnsCopiesOfTheReplies(t *testing.T) {
 	require.ErrorIs(t, err, ErrAnswersLost, "without an acknowledgement there might have been more")
 	kernel.Answer = func(r messages) []any { return []any{answer(r[0].Seq, 0, "", 0)} }
 	_, err = c.GenID(t.Context())
-	require.EqualError(t, err, "get generation of the ruleset: malformed netlink message: no reply")
+	require.EqualError(t, err, "get generation of the ruleset: malformed netlink message: no id")
 }
 
 func TestRepliesFindTheirRequests(t *testing.T) {
@@ -129,7 +129,7 @@ func TestRepliesFindTheirRequests(t *testing.T) {
 	})
 	limit(c, kernel, 0, 5*ackSize)
 	var got []int
-	err := c.QueryAll(t.Context(), numbered(9), func(i int, m Message) error {
+	_, err := c.SendAll(t.Context(), numbered(9), func(i int, m Message) error {
 		require.EqualValues(t, i%5, m.ResID)
 		got = append(got, i)
 		return nil
@@ -139,7 +139,6 @@ func TestRepliesFindTheirRequests(t *testing.T) {
 	require.Len(t, kernel.Sent, 2)
 
 	enough := errors.New("enough")
-	err = c.QueryAll(t.Context(), numbered(9), func(int, Message) error { return enough })
+	_, err = c.SendAll(t.Context(), numbered(9), func(int, Message) error { return enough })
 	require.ErrorIs(t, err, enough)
-	require.NoError(t, c.QueryAll(t.Context(), &Batch{}, nil), "an empty batch")
 }

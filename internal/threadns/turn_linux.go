@@ -73,7 +73,6 @@ func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func()
 			return nil, err
 		}
 	}
-	defer t.waiting(unix.F_UNLCK)
 	strange, holder, since := 0, 0, start
 	for pause := minPause; ; pause = min(2*pause, maxPause/2+rand.N(maxPause/2)) {
 		switch err := unix.Flock(t.fd(), unix.LOCK_EX|unix.LOCK_NB); {
@@ -102,6 +101,7 @@ func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func()
 		}
 		if pause == minPause {
 			t.waiting(unix.F_RDLCK)
+			defer t.waiting(unix.F_UNLCK)
 		}
 		if err := wait.For(ctx, pause); err != nil {
 			return nil, err
