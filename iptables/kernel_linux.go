@@ -235,8 +235,13 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if err := b.collision(); err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
-	stats, err := rendering.CommitInParts(c,
-		func(c *servicemodel.ChangeSet) (dataplane.Stats, error) { return b.write(ctx, c, nil) })
+	write := func(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+		return b.write(ctx, c, nil)
+	}
+	stats, err := write(ctx, c)
+	if errors.Is(err, rawnl.ErrBatchTooLarge) {
+		stats, err = rendering.CommitInParts(ctx, c, err, write)
+	}
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}

@@ -181,8 +181,10 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if err := b.pl.foreignTable(); err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
-	stats, err := rendering.CommitInParts(c,
-		func(c *servicemodel.ChangeSet) (dataplane.Stats, error) { return b.commitPart(ctx, c) })
+	stats, err := b.commitPart(ctx, c)
+	if errors.Is(err, rawnl.ErrBatchTooLarge) {
+		stats, err = rendering.CommitInParts(ctx, c, err, b.commitPart)
+	}
 	if errors.Is(err, rawnl.ErrBatchTooLarge) { // a single service
 		err = b.failed("commit", err)
 	}

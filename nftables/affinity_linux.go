@@ -156,12 +156,10 @@ func (b *backend) forgetClients(ctx context.Context, f *nft.Family, name string,
 // swept commits a version without the mark of a sweep. If another writer committed meanwhile, that
 // writer removes the mark, because its commit may have left clients to be forgotten, too.
 func (b *backend) swept(ctx context.Context) error {
-	k, p := &b.kernel, &plan{table: b.pl.table, have: b.pl.version,
-		next: b.pl.version.next(false, b.pl.version.home, b.pl.first, false,
-			b.pl.version.owners), mark: true}
-	k.batch.Reset()
-	p.encode(&k.batch)
-	_, err := k.commit(ctx)
+	v := b.pl.version
+	p := &plan{table: b.pl.table, have: v, mark: true,
+		next: v.next(false, v.home, b.pl.first, false, v.owners)}
+	_, err := b.send(ctx, p)
 	if errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENOENT) {
 		b.observed = false
 		return nil

@@ -152,7 +152,7 @@ func (b *backend) committed(p *plan) {
 			b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}
 		}
 		b.pl.rules, b.crowded, b.interrupted = *nocopy.Of(p.c.New).Rules(), false, false
-		b.pl.localnet.left = false
+		b.pl.complete, b.pl.localnet.left = true, false
 	}
 	if p.empty() { // nothing was sent
 		return

@@ -3,6 +3,7 @@ package nftables
 import (
 	"cmp"
 	"fmt"
+	"math/bits"
 	"net/netip"
 	"strconv"
 	"strings"
@@ -145,11 +146,12 @@ func (w *writer) slots(fe *servicemodel.Frontend, outside bool, old, new *servic
 	if old == nil && new == nil {
 		return
 	}
-	name := w.slotMap(kindOf(fe.Key), outside, cmp.Or(new, old))
-	if w.slotMap(kindOf(fe.Key), outside, cmp.Or(old, new)) != name {
+	way := wayOf(cmp.Or(new, old))
+	if old != nil && wayOf(old) != way { // its slots are in another map
 		w.slots(fe, outside, old, nil, del, add)
 		old = nil
 	}
+	name := kindOf(fe.Key).slotMap(outside, way)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
 	write := func(to sink, p *servicemodel.Pool, at int, en *entry) {
 		w.data = nft.AppendEndpoint(w.data[:0], en.endpoint)
@@ -345,12 +347,7 @@ const (
 func most(class int) int { return 2 << class }
 
 // classOf returns the class of a pool with so many slots.
-func classOf(slots int) (class int) {
-	for slots > most(class) {
-		class++
-	}
-	return class
-}
+func classOf(slots int) int { return max(bits.Len(uint(max(slots, 1)-1))-1, 0) }
 
 // isOver reports whether the frontends of a class are in the set of those with more slots than
 // another class has.
@@ -402,11 +399,6 @@ func prefixOf(k *kind, outside bool) string {
 		return k.outside
 	}
 	return k.prefix
-}
-
-// slotMap is the name of the map with the slots of a pool.
-func (w *writer) slotMap(k *kind, outside bool, p *servicemodel.Pool) string {
-	return w.names.get(prefixOf(k, outside), wayNames[wayOf(p)]+setEndpoints, -1)
 }
 
 // scheduled writes the element that leads packets to a frontend to the chain of its pool.

@@ -33,10 +33,39 @@ type step struct {
 	do    func(context.Context, *reading) error
 }
 
-// steps read the elements of a table, in this order:
+// readElements reads the elements of a table. It asks for the wanted elements first. A dump takes
+// time quadratic in the number of elements, but questions take linear time. The numbers of found
+// elements say which sets hold more. If everything is as wanted, no more steps are needed.
+func (k *kernel) readElements(ctx context.Context, r *reading, want *servicemodel.Table) error {
+	r.expect(want)
+	if err := k.askWanted(ctx, r); err != nil {
+		return fmt.Errorf("ask for what is wanted: %w", err)
+	}
+	if r.asWanted() {
+		return nil
+	}
+	for _, s := range k.steps(r) {
+		if err := s.do(ctx, r); err != nil {
+			return fmt.Errorf("%s: %w", s.doing, err)
+		}
+	}
+	return nil
+}
+
+// asWanted reports whether a table has all wanted elements and no others, as far as the kernel
+// tells.
+func (r *reading) asWanted() bool {
+	for name := range r.sets {
+		if count, told := r.told[name]; isRead(name) && (!told || count != r.found[name]) {
+			return false
+		}
+	}
+	return len(r.gone) == 0
+}
+
+// steps read the elements of a table that is not as wanted, in this order:
 //
-//  1. Ask for the wanted elements. A dump takes time quadratic in the number of elements, but
-//     questions take linear time. The numbers of found elements say which sets hold more.
+//  1. The wanted elements were asked for.
 //  2. Dump small sets that hold more. They name the unwanted frontends.
 //  3. Ask for one slot more than each wanted pool has, in maps that are too large for a dump.
 //  4. Elements that are left over by now may be about service ports that seem whole. All elements
@@ -47,7 +76,6 @@ type step struct {
 //  8. The elements of that dump, too, may be about service ports that seem whole.
 func (k *kernel) steps(r *reading) []step {
 	return []step{
-		{"ask for what is wanted", k.askWanted},
 		{"dump small sets that hold more", k.dump(false)},
 		{"ask for a slot more than wanted", k.asking(r.slotsAfterWanted)},
 		{"leave contested service ports over", r.contest},
@@ -56,17 +84,6 @@ func (k *kernel) steps(r *reading) []step {
 		{"dump large sets that hold more", k.dump(true)},
 		{"leave contested service ports over", r.contest},
 	}
-}
-
-// readElements reads the elements of a table.
-func (k *kernel) readElements(ctx context.Context, r *reading, want *servicemodel.Table) error {
-	r.expect(want)
-	for _, s := range k.steps(r) {
-		if err := s.do(ctx, r); err != nil {
-			return fmt.Errorf("%s: %w", s.doing, err)
-		}
-	}
-	return nil
 }
 
 // asker asks for elements, through a connection of its own.
@@ -188,7 +205,7 @@ func (r *reading) slotsAfterWanted(ask asks) {
 			if p == nil {
 				continue
 			}
-			set := r.w.slotMap(kindOf(fe.Key), i == 1, p)
+			set := kindOf(fe.Key).slotMap(i == 1, wayOf(p))
 			if r.tells(set) && !r.complete(set) {
 				ask(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), entryCount(p)))
 			}

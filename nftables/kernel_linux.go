@@ -40,6 +40,8 @@ type kernel struct {
 	takeOver bool
 	// chunk is how many questions about unwanted elements are sent at once.
 	chunk int
+	// room is how many bytes of elements fit into one transaction.
+	room int
 }
 
 // A dump of this many elements takes some 20 ms. Four times as many take ten times as long.
@@ -64,6 +66,7 @@ func (k *kernel) open(cfg *Config) error {
 	k.takeOver = cfg.TakeOver
 	k.askers, k.dumpable, k.chunk = [2]*asker{{conn: k.conn}, {conn: second}}, dumpable, chunkAddrs
 	if err = errors.Join(errs[:]...); err == nil {
+		k.room = k.conn.MaxBatch() / 2
 		// Without CAP_NET_ADMIN the kernel refuses every request to nf_tables.
 		if _, e := k.conn.GenID(context.Background()); errors.Is(e, unix.EPERM) {
 			err = e
@@ -211,8 +214,10 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
-	stats, err := rendering.CommitInParts(c,
-		func(c *servicemodel.ChangeSet) (dataplane.Stats, error) { return b.commitPart(ctx, c) })
+	stats, err := b.commitPart(ctx, c)
+	if errors.Is(err, rawnl.ErrBatchTooLarge) {
+		stats, err = rendering.CommitInParts(ctx, c, err, b.commitPart)
+	}
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
@@ -270,14 +275,24 @@ func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) error 
 	return nil
 }
 
+const (
+	// programMessages is roughly the number of messages for a table and its program.
+	programMessages = 64
+	// keptBatch is how many bytes of memory a batch may keep for the next one.
+	keptBatch = 1 << 20
+)
+
 // send commits a plan.
 func (b *backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	elements, size := p.load()
-	if size > min(oneStep, k.room()) && b.inSteps(p) {
+	if size > min(oneStep, k.room) && b.inSteps(p) {
 		return b.sendInSteps(ctx, p)
 	}
 	k.batch.Reset()
+	if size > keptBatch {
+		k.batch.Grow(programMessages*len(p.tables), size+size/64)
+	}
 	p.encode(&k.batch)
 	stats, err := k.commit(ctx)
 	stats.Elements = elements
@@ -405,9 +420,6 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 	}
 	return 0, nil
 }
-
-// room is how many bytes of elements fit into one transaction.
-func (k *kernel) room() int { return k.conn.MaxBatch() / 2 }
 
 // Witness waits until another program changes the tables, and returns that program. It makes
 // the backend a [dataplane.Witness].

@@ -22,14 +22,34 @@ type kind struct {
 	chain    string // the chain for their packets
 	// noEndpoints is the chain for new packets without an endpoint.
 	noEndpoints string
+	// slotMaps are the names of the maps with the slots of pools, by way. outsideSlotMaps are those
+	// for clients outside.
+	slotMaps, outsideSlotMaps [len(wayNames)]string
 }
 
 var (
-	kindService  = &kind{"service", "service" + external, "services", "services", "no-endpoints"}
-	kindNodePort = &kind{"nodeport", "nodeport" + external, "nodeports", "nodeports",
-		"nodeport-no-endpoints"}
-	kinds = [2]*kind{kindService, kindNodePort}
+	kindService  = newKind("service", "no-endpoints")
+	kindNodePort = newKind("nodeport", "nodeport-no-endpoints")
+	kinds        = [2]*kind{kindService, kindNodePort}
 )
+
+func newKind(prefix, noEndpoints string) *kind {
+	k := &kind{prefix: prefix, outside: prefix + external, registry: prefix + "s",
+		chain: prefix + "s", noEndpoints: noEndpoints}
+	for w, name := range wayNames {
+		k.slotMaps[w] = k.prefix + name + setEndpoints
+		k.outsideSlotMaps[w] = k.outside + name + setEndpoints
+	}
+	return k
+}
+
+// slotMap is the name of the map with the slots of pools of a way.
+func (k *kind) slotMap(outside bool, way feature) string {
+	if outside {
+		return k.outsideSlotMaps[way]
+	}
+	return k.slotMaps[way]
+}
 
 func kindOf(k servicemodel.FrontendKey) *kind {
 	if k.NodePort() {
@@ -170,13 +190,6 @@ func (s *shape) equal(o *shape) bool {
 		slices.Equal(s.leaves, o.leaves)
 }
 
-// covers reports whether everything that o needs is in s, except leaves.
-func (s *shape) covers(o *shape) bool {
-	return o.uses&^s.uses == 0 && !slices.ContainsFunc(o.affinity, func(a affinity) bool {
-		return !slices.Contains(s.affinity, a)
-	})
-}
-
 // insert adds v to a sorted list unless it is there.
 func insert[T any](sorted []T, v T, compare func(a, b T) int) []T {
 	i, ok := slices.BinarySearchFunc(sorted, v, compare)
@@ -238,7 +251,7 @@ func (k *kind) endpointMaps(f *nft.Family, s *shape) (l []*nft.Set) {
 			if outside {
 				comment = "endpoints for outside clients only, by slot"
 			}
-			l = append(l, &nft.Set{Name: prefixOf(k, outside) + name + setEndpoints,
+			l = append(l, &nft.Set{Name: k.slotMap(outside, feature(w)),
 				Key: append(k.key(f), nft.FieldSlot), Data: endpointFields(f), Flags: nft.SetMap,
 				Typeof: true, Comment: comment})
 		}

@@ -22,8 +22,10 @@ type planner struct {
 	// owning is set if parts were observed. Then only these change.
 	owning *owning
 	// version is the version in the kernel. first returns the epoch of a new instance.
-	version  version
-	first    func() uint32
+	version version
+	first   func() uint32
+	// complete says that a commit made all necessary tables since the last observation.
+	complete bool
 	localnet localnet
 	// capacity returns the size of a set that begins with n elements. 0 lets the set grow.
 	capacity func(n int) uint32
@@ -166,6 +168,8 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 			pl.write(p, t)
 		}
 	}
+
+	// features that few services use
 	if pl.owning != nil || pl.version.owners {
 		pl.planOwners(p)
 	}
@@ -175,20 +179,13 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	if pl.rules.LocalhostNodePorts || c.Rules != nil {
 		pl.planLocalnet(p)
 	}
+
+	// The version stays in its present family, or goes to the first one with a table.
+	var home *nft.Family
 	for _, t := range p.tables {
 		if t.create {
 			t.size(pl.capacity)
 		}
-	}
-	p.setVersion(pl)
-	return p
-}
-
-// setVersion sets the version after the plan. If the version moves, it stays in its present family,
-// or goes to the first one with a table.
-func (p *plan) setVersion(pl *planner) {
-	var home *nft.Family
-	for _, t := range p.tables {
 		p.anew = p.anew || t.f == p.have.home && t.rebuild
 		if t.next.exists && (home == nil || t.f == p.have.home) {
 			home = t.f
@@ -196,6 +193,7 @@ func (p *plan) setVersion(pl *planner) {
 	}
 	unswept := pl.version.unswept || len(p.forget) > 0 && p.leavesClients()
 	p.next = pl.version.next(p.anew, home, pl.first, unswept, pl.owning != nil)
+	return p
 }
 
 // standing returns the first table that exists, or nil.
@@ -213,6 +211,9 @@ func (pl *planner) standing() *table {
 // table, a reading could not tell such a state from a missing instance. Parts need none, because an
 // instance of parts goes with the last of them.
 func (pl *planner) tablesToMake(c *servicemodel.ChangeSet) (l []*table) {
+	if pl.complete && c.Rules == nil && len(c.Frontends) == 0 {
+		return nil
+	}
 	rules := nocopy.Of(c.New).Rules()
 	var anchor *table
 	stands := pl.owning != nil || rules.MasqueradeMark == 0
@@ -269,7 +270,12 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 	if t.leads != nil || t.have.shape.has(ways) {
 		leaves = pl.planLeaves(p, t)
 	}
-	if t.have.stale || p.c.Rules != nil || !t.have.shape.covers(&t.need) {
+	have := &t.have.shape
+	lacks := t.need.uses&^have.uses != 0 ||
+		slices.ContainsFunc(t.need.affinity, func(a affinity) bool {
+			return !slices.Contains(have.affinity, a)
+		})
+	if lacks || t.have.stale || p.c.Rules != nil {
 		pl.reshape(p, t, leaves)
 	}
 	for _, s := range t.goneSets {

@@ -21,12 +21,6 @@ func (p *plan) Stats() dataplane.Stats {
 	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: elements}
 }
 
-// programMessages is roughly the number of messages for a table and its program.
-const programMessages = 64
-
-// keptBatch is how many bytes of memory a batch may keep for the next one.
-const keptBatch = 1 << 20
-
 // load counts the elements that the plan adds and deletes, and their bytes.
 func (p *plan) load() (elements, bytes int) {
 	for _, t := range p.tables {
@@ -40,9 +34,6 @@ func (p *plan) load() (elements, bytes int) {
 
 // encode appends the plan to a batch.
 func (p *plan) encode(b *rawnl.Batch) {
-	if _, n := p.load(); n > keptBatch {
-		b.Grow(programMessages*len(p.tables), n+n/64)
-	}
 	p.write(newWriters(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) }))
 }
 
@@ -82,7 +73,9 @@ func (p *plan) write(to writers) {
 	}
 	p.writeNumber(to)
 	p.writeTables(to)
-	p.writeEpoch(to)
+	if p.next.epoch != p.have.epoch || p.have.number == 0 {
+		p.writeEpoch(to)
+	}
 }
 
 // writeNumber writes the next number of the epoch that the kernel has.
@@ -108,9 +101,9 @@ func (p *plan) writeTables(to writers) {
 	}
 }
 
-// writeEpoch writes the next epoch if one begins.
+// writeEpoch writes the beginning of the next epoch, unless no table is left.
 func (p *plan) writeEpoch(to writers) {
-	if p.next.home == nil || p.have.number != 0 && p.next.epoch == p.have.epoch {
+	if p.next.home == nil {
 		return
 	}
 	if p.have.number != 0 && !p.anew {

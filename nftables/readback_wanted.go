@@ -172,9 +172,8 @@ func (r *reading) unwantedAddrs() map[netip.Addr]bool {
 // the objects that are left over. It shares memory with the wanted table.
 func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents) (
 	*servicemodel.Table, error) {
-	t, err := servicemodel.NewTable(left)
-	if err != nil || want == nil || !slices.ContainsFunc(s.tables, (*reading).stands) {
-		return t, err // the error is a duplicate key or identity
+	if want == nil || !slices.ContainsFunc(s.tables, (*reading).stands) {
+		return servicemodel.NewTable(left) // an error is a duplicate key or identity
 	}
 	c := &servicemodel.ChangeSet{}
 	if rules := want.Rules(); !rules.Equal(left.Rules) {
@@ -184,13 +183,21 @@ func (s *snapshot) assemble(want *servicemodel.Table, left servicemodel.Contents
 		if !r.stands() {
 			r.gone = slices.Collect(objectsOf(r.f, want))
 		}
-		r.subtract(want, c)
+		if len(r.gone) > 0 {
+			r.subtract(want, c)
+		}
 	}
-	more := servicemodel.Diff(nil, t)
-	c.Frontends = append(c.Frontends, more.Frontends...)
-	c.Pools = append(c.Pools, more.Pools...)
-	c.ClusterIPs = append(c.ClusterIPs, more.ClusterIPs...)
-	c.Hairpins = append(c.Hairpins, more.Hairpins...)
+	if len(left.Frontends)+len(left.Pools)+len(left.ClusterIPs)+len(left.Hairpins) > 0 {
+		t, err := servicemodel.NewTable(left)
+		if err != nil {
+			return nil, err
+		}
+		more := servicemodel.Diff(nil, t)
+		c.Frontends = append(c.Frontends, more.Frontends...)
+		c.Pools = append(c.Pools, more.Pools...)
+		c.ClusterIPs = append(c.ClusterIPs, more.ClusterIPs...)
+		c.Hairpins = append(c.Hairpins, more.Hairpins...)
+	}
 	for h := range want.HealthChecks() { // the kernel does not hold health checks
 		c.Health = append(c.Health, servicemodel.Change[servicemodel.HealthCheck]{Old: &h})
 	}

@@ -207,6 +207,8 @@ func (s *snapshot) interpret() (c servicemodel.Contents) {
 	for _, r := range s.tables {
 		if r.stands() {
 			c.Rules = r.rules
+		}
+		if r.stands() && len(r.elems) > 0 {
 			r.interpret(&c)
 		}
 		s.text = append(s.text, r.text...)
@@ -235,7 +237,7 @@ func (b *backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observ
 		s.localnet = b.pl.leftLocalnet()
 	}
 	b.pl.rules, b.pl.version, b.pl.localnet = t.Rules(), s.version, s.localnet
-	b.pl.owning = nil
+	b.pl.owning, b.pl.complete = nil, false
 	b.observed = true
 	return o
 }

@@ -44,9 +44,7 @@ func leafOf(k *kind, outside bool, p *servicemodel.Pool) leaf {
 }
 
 // slotMap is the name of the map that the chain asks.
-func (l *leaf) slotMap() string {
-	return prefixOf(l.kind, l.outside) + wayNames[l.way] + setEndpoints
-}
+func (l *leaf) slotMap() string { return l.kind.slotMap(l.outside, l.way) }
 
 const withPort = "port-"
 

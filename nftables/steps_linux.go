@@ -60,7 +60,7 @@ func (b *backend) inSteps(p *plan) bool {
 func (b *backend) sendInSteps(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
-	s := &steps{b: b, now: *p, size: min(leastStep, k.room()),
+	s := &steps{b: b, now: *p, size: min(leastStep, k.room),
 		commit: func() (dataplane.Stats, error) { return k.commit(ctx) }}
 	s.to = newWriters(func(f *nft.Family) nft.Writer {
 		e := nft.NewEncoder(&k.batch, f, p.table)
@@ -107,7 +107,9 @@ func (s *steps) step(last bool) {
 	if s.begun { // before the first step, it was written first
 		s.now.writeNumber(s.to)
 	}
-	s.now.writeEpoch(s.to)
+	if v := &s.now.have; v.number == 0 || v.epoch != s.now.next.epoch {
+		s.now.writeEpoch(s.to)
+	}
 	start := time.Now()
 	stats, err := s.commit()
 	took := time.Since(start)
@@ -118,7 +120,7 @@ func (s *steps) step(last bool) {
 	}
 	if stats.Bytes >= leastStep/2 { // others make sets
 		size := int(float64(stats.Bytes) * float64(stepTime) / float64(took+1))
-		s.size = min(max(size, leastStep), mostStep, k.room())
+		s.size = min(max(size, leastStep), mostStep, k.room)
 	}
 	v := s.now.next
 	s.now = plan{table: s.now.table, have: v, next: v.next(false, v.home, nil, v.unswept, v.owners)}

@@ -1,6 +1,7 @@
 package rendering
 
 import (
+	"context"
 	"errors"
 
 	"github.com/kernlb/kernlb/dataplane"
@@ -9,21 +10,23 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// CommitInParts writes a change set with write. If the change set is too large for the socket, it
-// writes its parts one after the other. The error is write's.
-func CommitInParts(c *servicemodel.ChangeSet, write func(*servicemodel.ChangeSet) (dataplane.Stats,
-	error)) (dataplane.Stats, error) {
-	stats, err := write(c)
-	if !errors.Is(err, rawnl.ErrBatchTooLarge) {
-		return stats, err
-	}
+// CommitInParts writes the parts of a change set with write, one after the other, because the whole
+// was too large for the socket. tooLarge is the error about the whole. The error is write's.
+func CommitInParts(ctx context.Context, c *servicemodel.ChangeSet, tooLarge error,
+	write func(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error)) (
+	all dataplane.Stats, err error) {
 	first, rest := nocopy.Of(c.New).Split(c)
 	if first == nil {
-		return stats, err
+		return all, tooLarge
 	}
-	if stats, err = CommitInParts(first, write); err != nil {
-		return stats, err
+	for _, part := range []*servicemodel.ChangeSet{first, rest} {
+		stats, err := write(ctx, part)
+		if errors.Is(err, rawnl.ErrBatchTooLarge) {
+			stats, err = CommitInParts(ctx, part, err, write)
+		}
+		if all = all.Plus(stats); err != nil {
+			return all, err
+		}
 	}
-	more, err := CommitInParts(rest, write)
-	return stats.Plus(more), err
+	return all, nil
 }
