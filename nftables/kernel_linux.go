@@ -275,13 +275,6 @@ func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) error 
 	return nil
 }
 
-const (
-	// programMessages is roughly the number of messages for a table and its program.
-	programMessages = 64
-	// keptBatch is how many bytes of memory a batch may keep for the next one.
-	keptBatch = 1 << 20
-)
-
 // send commits a plan.
 func (b *backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
@@ -290,9 +283,6 @@ func (b *backend) send(ctx context.Context, p *plan) (dataplane.Stats, error) {
 		return b.sendInSteps(ctx, p)
 	}
 	k.batch.Reset()
-	if size > keptBatch {
-		k.batch.Grow(programMessages*len(p.tables), size+size/64)
-	}
 	p.encode(&k.batch)
 	stats, err := k.commit(ctx)
 	stats.Elements = elements

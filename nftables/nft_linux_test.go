@@ -100,5 +100,5 @@ func dial(t *testing.T, b *backend, c *rawnl.Config) {
 	t.Helper()
 	conn := ok(rawnl.Dial(c))(t)
 	require.NoError(t, b.kernel.conn.Close())
-	b.kernel.conn, b.kernel.askers[0].conn = conn, conn
+	b.kernel.conn, b.kernel.askers[0].conn, b.kernel.room = conn, conn, conn.MaxBatch()/2
 }

@@ -21,6 +21,12 @@ func (p *plan) Stats() dataplane.Stats {
 	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: elements}
 }
 
+// programMessages is roughly the number of messages for a table and its program.
+const programMessages = 64
+
+// keptBatch is how many bytes of memory a batch may keep for the next one.
+const keptBatch = 1 << 20
+
 // load counts the elements that the plan adds and deletes, and their bytes.
 func (p *plan) load() (elements, bytes int) {
 	for _, t := range p.tables {
@@ -34,6 +40,9 @@ func (p *plan) load() (elements, bytes int) {
 
 // encode appends the plan to a batch.
 func (p *plan) encode(b *rawnl.Batch) {
+	if _, n := p.load(); n > keptBatch {
+		b.Grow(programMessages*len(p.tables), n+n/64)
+	}
 	p.write(newWriters(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) }))
 }
 
@@ -65,53 +74,41 @@ func newWriters(make func(f *nft.Family) nft.Writer) writers {
 	}
 }
 
-// write writes the plans of all tables. It writes the version first, even if the epoch ends or its
-// table is deleted, because this message fails if another writer has committed.
+// write writes the next number of the version, the plans of all tables, and the next epoch if one
+// begins. The number comes first, even if the epoch ends or its table is deleted, because this
+// message fails if another writer has committed.
 func (p *plan) write(to writers) {
 	if p.empty() {
 		return
 	}
-	p.writeNumber(to)
-	p.writeTables(to)
-	if p.next.epoch != p.have.epoch || p.have.number == 0 {
-		p.writeEpoch(to)
+	have, next := p.have, p.next
+	if have.number != 0 {
+		to(have.home).AddElements(versionSet(have.epoch), next.elem(have.number+1))
 	}
-}
 
-// writeNumber writes the next number of the epoch that the kernel has.
-func (p *plan) writeNumber(to writers) {
-	if p.have.number != 0 {
-		to(p.have.home).AddElements(versionSet(p.have.epoch), p.next.elem(p.have.number+1))
-	}
-}
-
-// writeTables writes the plans of the tables. The base chains of new tables come last, because
-// packets meet a table from then on: see [steps].
-func (p *plan) writeTables(to writers) {
 	for _, t := range p.tables {
 		if !t.empty() || len(t.flushed) > 0 {
 			t.write(to(t.f))
 		}
 	}
+	// The base chains of new tables come last, because packets meet a table from then on: see
+	// [steps].
 	for _, t := range p.tables {
 		if t.create {
 			_, base := t.program.Base()
 			base.Write(to(t.f))
 		}
 	}
-}
 
-// writeEpoch writes the beginning of the next epoch, unless no table is left.
-func (p *plan) writeEpoch(to writers) {
-	if p.next.home == nil {
+	if next.home == nil || have.number != 0 && next.epoch == have.epoch {
 		return
 	}
-	if p.have.number != 0 && !p.anew {
-		to(p.have.home).DeleteSet(versionSet(p.have.epoch))
+	if have.number != 0 && !p.anew {
+		to(have.home).DeleteSet(versionSet(have.epoch))
 	}
-	w := to(p.next.home)
-	w.AddSet(versionSet(p.next.epoch))
-	w.AddElements(versionSet(p.next.epoch), p.next.elem(p.next.number))
+	w := to(next.home)
+	w.AddSet(versionSet(next.epoch))
+	w.AddElements(versionSet(next.epoch), next.elem(next.number))
 }
 
 // write writes the plan of one table, except the base chains of a new one.

@@ -20,7 +20,7 @@ import (
 type steps struct {
 	b  *backend
 	to writers
-	// now is the transaction that is being written.
+	// now is the transaction that is being written, without its tables.
 	now    plan
 	commit func() (dataplane.Stats, error)
 	begun  bool     // a step was committed
@@ -60,15 +60,19 @@ func (b *backend) inSteps(p *plan) bool {
 func (b *backend) sendInSteps(ctx context.Context, p *plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
-	s := &steps{b: b, now: *p, size: min(leastStep, k.room),
+	// The first step begins the epoch. Its number, if there is one, comes with the tables.
+	now := plan{table: p.table, have: p.have, next: p.next, mark: true}
+	now.have.number = 0
+	s := &steps{b: b, now: now, size: min(leastStep, k.room),
 		commit: func() (dataplane.Stats, error) { return k.commit(ctx) }}
 	s.to = newWriters(func(f *nft.Family) nft.Writer {
 		e := nft.NewEncoder(&k.batch, f, p.table)
 		e.Pause = s.pause
 		return e
 	})
-	p.writeNumber(s.to)
-	p.writeTables(s.to)
+	tables := *p
+	tables.next.home = nil // the epoch is for the first step
+	tables.write(s.to)
 	s.step(true)
 	s.stats.Elements, _ = p.load()
 	k.batch = s.failed
@@ -104,12 +108,7 @@ func (s *steps) step(last bool) {
 	}
 	k := &s.b.kernel
 	s.now.next.unfinished = !last
-	if s.begun { // before the first step, it was written first
-		s.now.writeNumber(s.to)
-	}
-	if v := &s.now.have; v.number == 0 || v.epoch != s.now.next.epoch {
-		s.now.writeEpoch(s.to)
-	}
+	s.now.write(s.to)
 	start := time.Now()
 	stats, err := s.commit()
 	took := time.Since(start)
@@ -123,7 +122,8 @@ func (s *steps) step(last bool) {
 		s.size = min(max(size, leastStep), mostStep, k.room)
 	}
 	v := s.now.next
-	s.now = plan{table: s.now.table, have: v, next: v.next(false, v.home, nil, v.unswept, v.owners)}
+	s.now = plan{table: s.now.table, have: v, mark: true,
+		next: v.next(false, v.home, nil, v.unswept, v.owners)}
 	s.begun = true
 	k.batch.Reset()
 }
@@ -135,9 +135,7 @@ func (s *steps) undo(ctx context.Context, p *plan) {
 	}
 	s.b.interrupted = ctx.Err() == nil
 	var batch rawnl.Batch
-	s.now.writeNumber(newWriters(func(f *nft.Family) nft.Writer {
-		return nft.NewEncoder(&batch, f, p.table)
-	}))
+	s.now.encode(&batch)
 	for _, t := range p.tables {
 		if t.create {
 			e := nft.NewEncoder(&batch, t.f, p.table)

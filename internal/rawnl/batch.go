@@ -54,7 +54,14 @@ func (b *Batch) Grow(messages, bytes int) {
 // The sequence number is filled in when the batch is sent.
 func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID uint16,
 	obj Object) {
-	putFrame(b.begin(obj), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest, family, resID)
+	_ = b.seal() // kept in b.err
+	if len(b.msgs) == 0 {
+		// transaction writes the begin message there
+		b.buf = slices.Grow(b.buf[:0], beginLen+frameLen)[:beginLen]
+	}
+	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
+	putFrame(b.extend(frameLen), uint16(subsys)<<8|uint16(msgType), flags|FlagRequest, family,
+		resID)
 }
 
 // Command ends the message before it, if any, and begins a message of generic netlink with the
@@ -62,20 +69,8 @@ func (b *Batch) Message(subsys, msgType uint8, flags uint16, family uint8, resID
 // [DialGeneric]. They fill in the number of the family, because each kernel numbers families
 // itself. FlagRequest is added to flags.
 func (b *Batch) Command(cmd, version uint8, flags uint16, obj Object) {
-	p := b.begin(obj)
-	putFrame(p, 0, flags|FlagRequest, cmd, 0)
-	p[headerLen+1] = version
-}
-
-// begin begins a message and returns the place for its headers.
-func (b *Batch) begin(obj Object) []byte {
-	_ = b.seal() // kept in b.err
-	if len(b.msgs) == 0 {
-		// transaction writes the begin message there
-		b.buf = slices.Grow(b.buf[:0], beginLen+frameLen)[:beginLen]
-	}
-	b.msgs = append(b.msgs, entry{at: len(b.buf), obj: obj})
-	return b.extend(frameLen)
+	b.Message(0, 0, flags, cmd, 0, obj)
+	b.buf[len(b.buf)-frameLen:][headerLen+1] = version
 }
 
 // putFrame writes both headers of a message without attributes, with sequence number 0.

@@ -41,7 +41,7 @@ func (c *Conn) DumpThrough(ctx context.Context, req *Batch, fn func(Message) err
 // skip anything. Dumps of chains and of tables count the objects of all tables, so such a
 // transaction can.
 func (c *Conn) DumpOwn(ctx context.Context, req *Batch, fn func(Message) error) error {
-	_, err := c.DumpThrough(ctx, req, fn)
+	_, err := c.dump(ctx, req, true, fn)
 	return err
 }
 

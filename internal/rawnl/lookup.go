@@ -135,7 +135,8 @@ func (c *Conn) fillPart(b *Batch, lists []entryList, window int) int {
 		if l.until == l.next {
 			break
 		}
-		copy(part.begin(Object{}), msg[:frameLen])
+		part.Message(0, 0, 0, 0, 0, Object{})
+		copy(part.buf[len(part.buf)-frameLen:], msg[:frameLen])
 		part.Raw(msg[frameLen:l.head])
 		at := len(part.buf) - attrHeaderLen
 		part.Raw(msg[l.next:l.until])

@@ -350,10 +350,7 @@ func (m Message) Generation() (g GenInfo, ok bool, err error) {
 		}
 	}
 	if err = it.Err(); err == nil && g.ID == 0 {
-		err = fmt.Errorf("%w: no id", ErrMalformed)
+		err = fmt.Errorf("%w: a generation without an id", ErrMalformed)
 	}
-	if err != nil {
-		return GenInfo{}, true, fmt.Errorf("parse generation of the ruleset: %w", err)
-	}
-	return g, true, nil
+	return g, true, err
 }
