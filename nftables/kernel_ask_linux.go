@@ -27,15 +27,19 @@ const (
 	askEntries = 20
 )
 
-// step is one pass over the elements of a table that is read.
-type step struct {
-	doing string
-	do    func(context.Context, *reading) error
-}
-
-// readElements reads the elements of a table. It asks for the wanted elements first. A dump takes
-// time quadratic in the number of elements, but questions take linear time. The numbers of found
-// elements say which sets hold more. If everything is as wanted, no more steps are needed.
+// readElements reads the elements of a table, in this order:
+//
+//  1. Ask for the wanted elements. A dump takes time quadratic in the number of elements, but
+//     questions take linear time. The numbers of found elements say which sets hold more. If
+//     everything is as wanted, the reading ends here.
+//  2. Dump small sets that hold more. They name the unwanted frontends.
+//  3. Ask for one slot more than each wanted pool has, in maps that are too large for a dump.
+//  4. Elements that are left over by now may be about service ports that seem whole. All elements
+//     of these service ports are then left over, too.
+//  5. Ask for the slots of the frontends that are left over.
+//  6. Ask for hairpins of the endpoints in those slots, and in pools that are not as wanted.
+//  7. Dump as few as possible of the large sets that still hold more.
+//  8. The elements of that dump, too, may be about service ports that seem whole.
 func (k *kernel) readElements(ctx context.Context, r *reading, want *servicemodel.Table) error {
 	r.expect(want)
 	if err := k.askWanted(ctx, r); err != nil {
@@ -44,7 +48,26 @@ func (k *kernel) readElements(ctx context.Context, r *reading, want *servicemode
 	if r.asWanted() {
 		return nil
 	}
-	for _, s := range k.steps(r) {
+	return r.take(ctx, []step{
+		{"dump small sets that hold more", k.dump(false)},
+		{"ask for a slot more than wanted", k.asking(r.slotsAfterWanted)},
+		{"leave contested service ports over", r.contest},
+		{"ask for slots of frontends that nobody wants", k.asking(r.slotsLeftOver)},
+		{"ask for hairpins that nobody wants", k.asking(r.hairpinsLeftOver)},
+		{"dump large sets that hold more", k.dump(true)},
+		{"leave contested service ports over", r.contest},
+	})
+}
+
+// step is one pass over the elements of a table that is read.
+type step struct {
+	doing string
+	do    func(context.Context, *reading) error
+}
+
+// take takes steps one after the other.
+func (r *reading) take(ctx context.Context, steps []step) error {
+	for _, s := range steps {
 		if err := s.do(ctx, r); err != nil {
 			return fmt.Errorf("%s: %w", s.doing, err)
 		}
@@ -56,34 +79,11 @@ func (k *kernel) readElements(ctx context.Context, r *reading, want *servicemode
 // tells.
 func (r *reading) asWanted() bool {
 	for name := range r.sets {
-		if count, told := r.told[name]; isRead(name) && (!told || count != r.found[name]) {
+		if isRead(name) && !r.complete(name) {
 			return false
 		}
 	}
 	return len(r.gone) == 0
-}
-
-// steps read the elements of a table that is not as wanted, in this order:
-//
-//  1. The wanted elements were asked for.
-//  2. Dump small sets that hold more. They name the unwanted frontends.
-//  3. Ask for one slot more than each wanted pool has, in maps that are too large for a dump.
-//  4. Elements that are left over by now may be about service ports that seem whole. All elements
-//     of these service ports are then left over, too.
-//  5. Ask for the slots of the frontends that are left over.
-//  6. Ask for hairpins of the endpoints in those slots, and in pools that are not as wanted.
-//  7. Dump as few as possible of the large sets that still hold more.
-//  8. The elements of that dump, too, may be about service ports that seem whole.
-func (k *kernel) steps(r *reading) []step {
-	return []step{
-		{"dump small sets that hold more", k.dump(false)},
-		{"ask for a slot more than wanted", k.asking(r.slotsAfterWanted)},
-		{"leave contested service ports over", r.contest},
-		{"ask for slots of frontends that nobody wants", k.asking(r.slotsLeftOver)},
-		{"ask for hairpins that nobody wants", k.asking(r.hairpinsLeftOver)},
-		{"dump large sets that hold more", k.dump(true)},
-		{"leave contested service ports over", r.contest},
-	}
 }
 
 // asker asks for elements, through a connection of its own.

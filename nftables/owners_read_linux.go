@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"context"
-	"fmt"
 	"maps"
 	"net/netip"
 	"slices"
@@ -26,7 +25,8 @@ type ownerReading struct {
 	have servicemodel.Contents
 }
 
-// steps read the owners' objects, and the owners of the wanted objects, in this order:
+// readParts reads the owners' objects from a table, and the owners of the wanted objects, in this
+// order:
 //
 //  1. The index names the owners' frontends.
 //  2. Their comments, and those of the wanted ones, name their owners and service ports.
@@ -35,8 +35,10 @@ type ownerReading struct {
 //  5. With their slots, the frontends and pools are known.
 //  6. Some of their endpoints are hairpins of the owners.
 //  7. Other owners may share the addresses.
-func (o *ownerReading) steps() []step {
-	return []step{
+func (p *partsReading) readParts(ctx context.Context, r *reading, c *servicemodel.Contents) error {
+	r.expect(nil)
+	o := &ownerReading{partsReading: p, r: r}
+	err := r.take(ctx, []step{
 		{"ask the index for frontends", o.askIndex},
 		{"ask for the owners of frontends", o.askFrontends},
 		{"dump the frontends beside a node port", o.dumpBeside},
@@ -44,17 +46,9 @@ func (o *ownerReading) steps() []step {
 		{"ask for slots", o.k.asking(o.r.moreSlots)},
 		{"ask for hairpins", o.askHairpins},
 		{"ask for addresses", o.askAddresses},
-	}
-}
-
-// readParts reads the owners' objects from a table, and the owners of the wanted objects.
-func (p *partsReading) readParts(ctx context.Context, r *reading, c *servicemodel.Contents) error {
-	r.expect(nil)
-	o := &ownerReading{partsReading: p, r: r}
-	for _, s := range o.steps() {
-		if err := s.do(ctx, r); err != nil {
-			return fmt.Errorf("%s: %w", s.doing, err)
-		}
+	})
+	if err != nil {
+		return err
 	}
 	slices.SortFunc(o.others, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
 	o.others = slices.CompactFunc(o.others,

@@ -179,13 +179,20 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	if pl.rules.LocalhostNodePorts || c.Rules != nil {
 		pl.planLocalnet(p)
 	}
-
-	// The version stays in its present family, or goes to the first one with a table.
-	var home *nft.Family
 	for _, t := range p.tables {
 		if t.create {
 			t.size(pl.capacity)
 		}
+	}
+	p.setVersion(pl)
+	return p
+}
+
+// setVersion sets the version after the plan. If the version moves, it stays in its present family,
+// or goes to the first one with a table.
+func (p *plan) setVersion(pl *planner) {
+	var home *nft.Family
+	for _, t := range p.tables {
 		p.anew = p.anew || t.f == p.have.home && t.rebuild
 		if t.next.exists && (home == nil || t.f == p.have.home) {
 			home = t.f
@@ -193,7 +200,6 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	}
 	unswept := pl.version.unswept || len(p.forget) > 0 && p.leavesClients()
 	p.next = pl.version.next(p.anew, home, pl.first, unswept, pl.owning != nil)
-	return p
 }
 
 // standing returns the first table that exists, or nil.

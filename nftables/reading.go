@@ -14,8 +14,8 @@ import (
 
 // reading is one table of the kernel as it was read: its sets, chains and rules, its elements, and
 // their meaning in the model. Every way to read elements fills a reading: a dump, questions about
-// wanted elements, and questions about elements of some owners. See [kernel.steps] for the way that
-// an engine uses.
+// wanted elements, and questions about elements of some owners. See [kernel.readElements] for the
+// way that an engine uses.
 type reading struct {
 	f       *nft.Family
 	name    string
@@ -201,21 +201,6 @@ func (s *snapshot) otherLayout() bool {
 	return slices.ContainsFunc(s.tables, func(r *reading) bool { return r.otherLayout })
 }
 
-// interpret returns what the elements of both tables mean in the model. Elements that are as wanted
-// are left out.
-func (s *snapshot) interpret() (c servicemodel.Contents) {
-	for _, r := range s.tables {
-		if r.stands() {
-			c.Rules = r.rules
-		}
-		if r.stands() && len(r.elems) > 0 {
-			r.interpret(&c)
-		}
-		s.text = append(s.text, r.text...)
-	}
-	return c
-}
-
 // remember makes one observation of both tables, and keeps what was read as the state of the
 // kernel.
 func (b *backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observation {
@@ -242,9 +227,20 @@ func (b *backend) remember(s *snapshot, t *servicemodel.Table) *dataplane.Observ
 	return o
 }
 
-// merge makes one observation of both tables: see [backend.remember].
+// merge makes one observation of both tables: see [backend.remember]. Elements that are as wanted
+// have no meaning of their own.
 func (b *backend) merge(s *snapshot, want *servicemodel.Table) (*dataplane.Observation, error) {
-	t, err := s.assemble(want, s.interpret())
+	var c servicemodel.Contents
+	for _, r := range s.tables {
+		if r.stands() {
+			c.Rules = r.rules
+		}
+		if r.stands() && len(r.elems) > 0 {
+			r.interpret(&c)
+		}
+		s.text = append(s.text, r.text...)
+	}
+	t, err := s.assemble(want, c)
 	if err != nil {
 		return nil, fmt.Errorf("nftables: what the kernel holds: %w", err)
 	}

@@ -16,8 +16,8 @@ type request struct {
 	flags      uint16 // more flags of the last message: FlagAck or FlagDump
 	many       bool   // answers are short, so many are received at once
 
-	// whole says that the messages are a transaction, for the generation genID unless that is 0. The
-	// number before first belongs to it, too. A transaction that is only checked has no end.
+	// whole says that the messages are a transaction, for the generation genID unless that is 0.
+	// The number before first belongs to it, too. A transaction that is only checked has no end.
 	whole, check bool
 	genID        uint32
 
@@ -33,7 +33,7 @@ type request struct {
 // more flags while it is sent. So a batch has the same bytes before and after, except for the
 // sequence numbers, and on a connection to generic netlink for the number of the family.
 func (c *Conn) exchange(ctx context.Context, r *request) error {
-	// No answer that is still in the queue can have one of the numbers. Notifications have number 0.
+	// No answer that is still in the queue can have one of the numbers. Notifications have 0.
 	n, around := uint32(r.end-r.begin), uint32(0)
 	if r.whole { // the messages that begin and end it have numbers, too
 		around = 1
