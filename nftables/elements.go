@@ -57,7 +57,9 @@ func newWriter() *writer { return &writer{names: names{}} }
 // elements writes all elements of fe.
 func (w *writer) elements(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
 	w.frontend(t, fe, to)
-	w.pools(t, fe, to)
+	internal, external := nocopy.Of(t).PoolsOf(fe)
+	w.slots(fe, false, nil, internal, nil, to)
+	w.slots(fe, true, nil, external, nil, to)
 }
 
 // frontend writes all elements of fe, except its slots.
@@ -129,13 +131,6 @@ func (w *writer) sources(fe *servicemodel.Frontend, to sink) {
 		to(setSources, nft.Elem{Key: first, KeyEnd: last})
 		w.data = last
 	}
-}
-
-// pools writes the slots of fe.
-func (w *writer) pools(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
-	internal, external := nocopy.Of(t).PoolsOf(fe)
-	w.slots(fe, false, nil, internal, nil, to)
-	w.slots(fe, true, nil, external, nil, to)
 }
 
 // slots writes the elements that differ between the slots of the pools old and new, in the maps of

@@ -1,7 +1,9 @@
 package nftables
 
 import (
+	"maps"
 	"net/netip"
+	"slices"
 	"testing"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -55,11 +57,11 @@ func holding(t *testing.T, s servicemodel.State) *held {
 
 // elements calls fn with each held element of a frontend.
 func (h *held) elements(i int, fn func(set, key string, e *nft.Elem)) {
-	for _, set := range sortedKeys(h.tables[i].elems) {
+	for _, set := range slices.Sorted(maps.Keys(h.tables[i].elems)) {
 		if !isRead(set) || set == setClusterIPs || set == setHairpins {
 			continue
 		}
-		for _, key := range sortedKeys(h.tables[i].elems[set]) {
+		for _, key := range slices.Sorted(maps.Keys(h.tables[i].elems[set])) {
 			fn(set, key, h.tables[i].elems[set][key])
 		}
 	}

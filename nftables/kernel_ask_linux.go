@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"iter"
+	"maps"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -182,7 +183,7 @@ func (k *kernel) dump(large bool) func(context.Context, *reading) error {
 			}
 		}
 		r.noteWanted(wanted)
-		for _, name := range sortedKeys(wanted) {
+		for _, name := range slices.Sorted(maps.Keys(wanted)) {
 			err := k.dumpSet(ctx, r, name, func(e nft.Elem) {
 				if !wanted[name][string(e.Key)+string(e.KeyEnd)] {
 					r.add(name, e)

@@ -166,7 +166,11 @@ func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 
 // look finds out what happened to the instance while other programs committed.
 func (b *backend) look(ctx context.Context) (dataplane.Integrity, error) {
-	if ours, err := b.kernel.hasVersion(ctx, b.pl.table, b.pl.version); err != nil || !ours {
+	err := b.kernel.requireVersion(ctx, b.pl.table, b.pl.version)
+	if errors.Is(err, rawnl.ErrDumpInterrupted) {
+		return dataplane.Broken, nil
+	}
+	if err != nil {
 		return dataplane.Broken, err
 	}
 	start := time.Now()

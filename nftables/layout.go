@@ -327,12 +327,3 @@ const (
 	prioFilter  = 0
 	prioSNAT    = 100
 )
-
-func sortedKeys[V any](m map[string]V) []string {
-	l := make([]string, 0, len(m))
-	for k := range m {
-		l = append(l, k)
-	}
-	slices.Sort(l)
-	return l
-}

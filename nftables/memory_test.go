@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -341,7 +342,7 @@ func requireSameElements(t *testing.T, want, got *memory) {
 		}
 		for name, l := range got.tables[i].elems {
 			if !isVersion(name) {
-				require.Equal(t, sortedKeys(want.tables[i].elems[name]), sortedKeys(l), name)
+				require.Equal(t, slices.Sorted(maps.Keys(want.tables[i].elems[name])), slices.Sorted(maps.Keys(l)), name)
 			}
 		}
 		for name, l := range want.tables[i].elems {

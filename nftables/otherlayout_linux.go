@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -85,7 +86,7 @@ func (p *partsReading) readOwn(ctx context.Context, r *reading, registry nft.Set
 		return nil
 	}
 	const fieldBits = 6 // of a field in the type of a concatenation
-	for _, name := range sortedKeys(r.specs) {
+	for _, name := range slices.Sorted(maps.Keys(r.specs)) {
 		spec := r.specs[name]
 		if spec.KeyType != registry.KeyType && spec.KeyType>>fieldBits != registry.KeyType ||
 			spec.Flags&nft.SetTimeout != 0 || isAnonymous(name) {

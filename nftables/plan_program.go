@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"maps"
 	"math/bits"
 	"slices"
 	"strings"
@@ -104,7 +105,7 @@ func (pl *planner) write(p *plan, t *tablePlan) {
 		}
 	}
 	pl.w.writeSettings(p.c.New.Rules(), pl.localnet.before, t.add)
-	t.need.leaves = sortedKeys(t.leads)
+	t.need.leaves = slices.Sorted(maps.Keys(t.leads))
 	t.next = skeleton{exists: true, shape: t.need, counts: map[string]int{},
 		leads: map[string]int{}}
 	t.program = pl.place.program(t.f, p.c.New.Rules(), &t.need)
@@ -225,7 +226,7 @@ func (pl *planner) removal(left int) *plan {
 		}
 		t := &tablePlan{f: have.f, rebuild: left == 0, ops: map[string]*setOps{}}
 		p.tables = append(p.tables, t)
-		for _, name := range sortedKeys(have.drift) {
+		for _, name := range slices.Sorted(maps.Keys(have.drift)) {
 			if l := have.drift[name]; left > 0 && l.Len > 0 {
 				t.sets = append(t.sets, &nft.Set{Name: name})
 				t.ops[name] = &setOps{del: *l}

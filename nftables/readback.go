@@ -3,6 +3,7 @@ package nftables
 import (
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 
@@ -115,7 +116,7 @@ func (r *reading) wrongSets(want []*nft.Set) (why []string) {
 		}
 	}
 	epochs := 0
-	for _, name := range sortedKeys(r.specs) {
+	for _, name := range slices.Sorted(maps.Keys(r.specs)) {
 		if isVersion(name) { // the version is checked elsewhere
 			if epochs++; epochs == 1 {
 				continue
@@ -137,7 +138,7 @@ func (r *reading) wrongChains(want nft.Program) (why []string) {
 			why = append(why, fmt.Sprintf("chain %s has another hook or policy", c.Name))
 		}
 	}
-	for _, name := range sortedKeys(r.chains) {
+	for _, name := range slices.Sorted(maps.Keys(r.chains)) {
 		if !want.Has(name) {
 			why = append(why, fmt.Sprintf("chain %s does not belong", name))
 		}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/binary"
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -27,7 +28,7 @@ func (r *reading) interpret(c *servicemodel.Contents) {
 			continue
 		}
 		m := r.elems[s.Name]
-		for _, k := range sortedKeys(m) {
+		for _, k := range slices.Sorted(maps.Keys(m)) {
 			l := r.drift[s.Name]
 			if l == nil {
 				l = &nft.ElemList{}

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"net/netip"
 	"slices"
@@ -96,7 +97,7 @@ func (v *vandal) strike() {
 	}
 	b := &blow{r: v.r, set: sets[v.r.IntN(len(sets))], sets: setsOf(f, &sh)}
 	b.elems = raw.elems[b.set.Name]
-	b.keys = sortedKeys(b.elems)
+	b.keys = slices.Sorted(maps.Keys(b.elems))
 	b.elem = b.any()
 	// The kernel may refuse the edit, for example because the element exists.
 	_ = byHand(v.t, v.b, f, func(e *nft.Encoder) {

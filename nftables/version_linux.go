@@ -63,15 +63,15 @@ func (k *kernel) tryVersion(ctx context.Context, table string) (v version, sound
 	return v, sound, err
 }
 
-// hasVersion reports whether a version is still the last one. For the zero version it reports
-// whether the instance has none.
-func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool, error) {
+// requireVersion fails with ErrDumpInterrupted if a version is no longer the last one, or if the
+// instance has one and v is the zero version.
+func (k *kernel) requireVersion(ctx context.Context, table string, v version) error {
 	if v.number == 0 {
 		now, err := k.readVersion(ctx, table)
-		if errors.Is(err, rawnl.ErrDumpInterrupted) {
-			return false, nil // another writer is at work
+		if err == nil && now != v {
+			err = rawnl.ErrDumpInterrupted
 		}
-		return now == v, err
+		return err
 	}
 	var l nft.ElemList
 	l.Add(nft.Elem{Key: nft.Native32(v.number)})
@@ -89,13 +89,7 @@ func (k *kernel) hasVersion(ctx context.Context, table string, v version) (bool,
 			return nil
 		})
 	})
-	return last == v.number, err
-}
-
-// requireVersion fails with ErrDumpInterrupted if a version is no longer the last one.
-func (k *kernel) requireVersion(ctx context.Context, table string, v version) error {
-	same, err := k.hasVersion(ctx, table, v)
-	if err == nil && !same {
+	if err == nil && last != v.number {
 		err = rawnl.ErrDumpInterrupted
 	}
 	return err

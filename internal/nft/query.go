@@ -23,11 +23,6 @@ func (q Query) add(b *rawnl.Batch, msg uint8, kind, name string) {
 	b.Text(AttrTableName, q.Table) // the same attribute for all kinds
 }
 
-// dump asks for the objects in req.
-func (q Query) dump(ctx context.Context, req *rawnl.Batch, fn func(attrs []byte) error) error {
-	return q.Conn.DumpOwn(ctx, req, func(m rawnl.Message) error { return fn(m.Attrs) })
-}
-
 // Info asks for the table itself, and reports whether it exists.
 func (q Query) Info(ctx context.Context) (info TableInfo, exists bool, err error) {
 	var req rawnl.Batch
@@ -47,8 +42,8 @@ func (q Query) Info(ctx context.Context) (info TableInfo, exists bool, err error
 func (q Query) Sets(ctx context.Context, fn func(SetInfo)) error {
 	var req rawnl.Batch
 	q.add(&req, MsgGetSet, "sets", "")
-	return q.dump(ctx, &req, func(attrs []byte) error {
-		s, err := DecodeSet(attrs)
+	return q.Conn.DumpOwn(ctx, &req, func(m rawnl.Message) error {
+		s, err := DecodeSet(m.Attrs)
 		if err == nil {
 			fn(s)
 		}
@@ -105,8 +100,8 @@ func (q Query) Rules(ctx context.Context, chain string, fn func(RuleInfo) error)
 	if chain != "" {
 		req.Text(AttrRuleChain, chain)
 	}
-	return q.dump(ctx, &req, func(attrs []byte) error {
-		r, err := DecodeRule(attrs)
+	return q.Conn.DumpOwn(ctx, &req, func(m rawnl.Message) error {
+		r, err := DecodeRule(m.Attrs)
 		if err != nil {
 			return err
 		}
@@ -119,5 +114,7 @@ func (q Query) Elements(ctx context.Context, set string, fn func(Elem) error) er
 	var req rawnl.Batch
 	q.add(&req, MsgGetSetElem, "elements of set", set)
 	req.Text(AttrElemsSet, set)
-	return q.dump(ctx, &req, func(attrs []byte) error { return DecodeElements(attrs, fn) })
+	return q.Conn.DumpOwn(ctx, &req, func(m rawnl.Message) error {
+		return DecodeElements(m.Attrs, fn)
+	})
 }

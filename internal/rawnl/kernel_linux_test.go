@@ -162,6 +162,8 @@ func TestKernelAppliesOneTransaction(t *testing.T) {
 	t.Parallel()
 	c := dialNew(t)
 	before := ok(c.GenID(t.Context()))(t)
+	require.NotZero(t, before.ProcPID)
+	require.NotEmpty(t, before.ProcName)
 	require.Empty(t, tables(t, c))
 
 	var b Batch

@@ -288,12 +288,12 @@ func (b *Batch) single() error {
 
 // GenInfo describes the current generation of the nf_tables ruleset in a network namespace.
 type GenInfo struct {
-	ID   uint32 // never 0
-	Port uint32 // of the socket that asked, or that committed
+	ID uint32 // never 0
 	// ProcPID and ProcName are the thread id, in the initial pid namespace, and the name of the
-	// thread that committed. Only a message to GroupNFTables names it.
+	// thread that asks. In a message to GroupNFTables, they describe the thread that committed.
 	ProcPID  uint32
 	ProcName string
+	Port     uint32 // of the socket that asked, or that committed
 }
 
 // NextGenID returns the generation that follows id: the one that a successful Commit makes. A
@@ -312,27 +312,19 @@ const (
 
 // GenID asks for the generation of the nf_tables ruleset (NFT_MSG_GETGEN).
 func (c *Conn) GenID(ctx context.Context) (g GenInfo, err error) {
-	_, err = c.SendAll(ctx, &c.genID, func(_ int, m Message) error {
-		if m.Subsys != SubsysNFTables || m.Type != msgNewGen {
-			return nil
-		}
-		g.Port = m.Port
-		it := Attrs(m.Attrs)
-		for it.Next() {
-			if it.Type() == attrGenID {
-				g.ID = it.U32()
-			}
-		}
-		return it.Err()
+	_, err = c.SendAll(ctx, &c.genID, func(_ int, m Message) (err error) {
+		g, _, err = m.Generation()
+		return err
 	})
 	if err == nil && g.ID == 0 {
-		err = fmt.Errorf("get generation of the ruleset: %w: no id", ErrMalformed)
+		err = fmt.Errorf("get generation of the ruleset: %w: no reply", ErrMalformed)
 	}
 	return g, err
 }
 
-// Generation decodes the message to GroupNFTables that follows all changes of a transaction and
-// names the generation that it made. ok is false for other messages.
+// Generation decodes the answer to a request for the generation, or the message to GroupNFTables
+// that follows all changes of a transaction and names the generation that it made. ok is false for
+// other messages.
 func (m Message) Generation() (g GenInfo, ok bool, err error) {
 	if m.Subsys != SubsysNFTables || m.Type != msgNewGen {
 		return GenInfo{}, false, nil

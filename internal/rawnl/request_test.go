@@ -111,7 +111,7 @@ func TestQueryReturnsCopiesOfTheReplies(t *testing.T) {
 	require.ErrorIs(t, err, ErrAnswersLost, "without an acknowledgement there might have been more")
 	kernel.Answer = func(r messages) []any { return []any{answer(r[0].Seq, 0, "", 0)} }
 	_, err = c.GenID(t.Context())
-	require.EqualError(t, err, "get generation of the ruleset: malformed netlink message: no id")
+	require.EqualError(t, err, "get generation of the ruleset: malformed netlink message: no reply")
 }
 
 func TestRepliesFindTheirRequests(t *testing.T) {
