@@ -303,6 +303,9 @@ func AppendSlot(b []byte, slot int) []byte {
 	return binary.NativeEndian.AppendUint32(b, uint32(slot))
 }
 
+// Native32 returns a number in the byte order of the machine.
+func Native32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
+
 // AppendEndpoint appends an address and a port.
 func AppendEndpoint(b []byte, ep netip.AddrPort) []byte {
 	return appendPort(AppendAddr(b, ep.Addr()), ep.Port())

@@ -1,7 +1,6 @@
 package nft
 
 import (
-	"encoding/binary"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -295,6 +294,3 @@ func appendUpdate(b *rawnl.Batch, name string, dataReg uint32, timeout time.Dura
 	}
 	endExpr(b, elem, data)
 }
-
-// Native32 returns a number in the byte order of the machine.
-func Native32(v uint32) []byte { return binary.NativeEndian.AppendUint32(nil, v) }
