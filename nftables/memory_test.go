@@ -342,7 +342,8 @@ func requireSameElements(t *testing.T, want, got *memory) {
 		}
 		for name, l := range got.tables[i].elems {
 			if !isVersion(name) {
-				require.Equal(t, slices.Sorted(maps.Keys(want.tables[i].elems[name])), slices.Sorted(maps.Keys(l)), name)
+				require.Equal(t, slices.Sorted(maps.Keys(want.tables[i].elems[name])),
+					slices.Sorted(maps.Keys(l)), name)
 			}
 		}
 		for name, l := range want.tables[i].elems {
