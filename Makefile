@@ -69,7 +69,8 @@ controlplane: setup
 
 # The modules whose tests run together: the main one, and those beside it.
 BESIDE   = examples/cni servicemodel/kube/kubeapi dataplane/metrics examples/nodeproxy \
-	examples/kubeproxy examples/kernlb-top examples/loadbalancer examples/kernelspace internal/test/vm
+	examples/kubeproxy examples/kernlb-top examples/loadbalancer examples/kernelspace \
+	internal/test/vm
 MODULES  = . $(BESIDE)
 # each ARGUMENTS runs go test for each of them. testreport says what failed. Many tests wait for
 # packets, so the modules beside the main one run, a package at a time, while the main one does. Its

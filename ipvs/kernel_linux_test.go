@@ -217,8 +217,8 @@ func TestKernelCleanupLeavesNothing(t *testing.T) {
 	require.Equal(t, before, look())
 }
 
-// The kernel refuses a broadcast address of the node as an endpoint. Only its service waits until the
-// node has other addresses.
+// The kernel refuses a broadcast address of the node as an endpoint. Only its service waits until
+// the node has other addresses.
 func TestKernelRefusesBroadcastAddresses(t *testing.T) {
 	t.Parallel()
 	k := newKernel(t, ipvs.Config{})
