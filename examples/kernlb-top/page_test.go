@@ -60,9 +60,9 @@ func TestWhereNoPageIs(t *testing.T) {
 	}))
 	t.Cleanup(endless.Close)
 	for where, want := range map[string]string{"": "-page is empty",
-		endless.URL: "is no page of kernlb: unexpected EOF",
-		other.URL:   "is no page of kernlb: 404",
-		text.URL:    "is no page of kernlb: invalid character",
+		endless.URL:     "is no page of kernlb: unexpected EOF",
+		other.URL:       "is no page of kernlb: 404",
+		text.URL:        "is no page of kernlb: invalid character",
 		"unix:/nowhere": "no page at unix:/nowhere: kernlb watch -listen serves one"} {
 		p := ok(newPage(where))(t)
 		r := p.recent(t.Context())
