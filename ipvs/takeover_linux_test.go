@@ -79,13 +79,13 @@ func TestAnotherInstanceIsNotTakenOver(t *testing.T) {
 func TestTablesOfOthersStay(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	r.run("nft add table ip filter")
-	r.run("nft add chain ip filter INPUT { type filter hook input priority 0 ; policy drop ; }")
+	r.run("nft add table ip firewall")
+	r.run("nft add chain ip firewall INPUT { type filter hook input priority 0 ; policy drop ; }")
 	before := r.state()
-	e := r.engine(Config{Table: "filter"})
+	e := r.engine(Config{Table: "firewall"})
 	_, err := e.Apply(t.Context(), rigState([]string{"10.244.1.1"}))
 	require.ErrorIs(t, err, dataplane.ErrCollision)
-	require.ErrorContains(t, err, "table ip filter")
+	require.ErrorContains(t, err, "table ip firewall")
 	cleanUp(t, e)
 	require.Equal(t, before, r.state())
 }
