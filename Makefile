@@ -150,7 +150,8 @@ rolling: setup
 # and shows it nothing.
 ALONE = RandomPackets|KernelHoldsWhatWasApplied|EachCallGoesWrong|PartsAreWhatTheModelSays
 ALONE := $(ALONE)|SlotsAreDrawnFairly|ReadingsAgree|PlansLeaveWhatTheyWouldWriteFromNothing
-ALONE := $(ALONE)|EveryElementHasItsPlaceOrIsDrift|ManyProcessesAtOnce|EveryField
+ALONE := $(ALONE)|EveryElementHasItsPlaceOrIsDrift|ManyProcessesAtOnce|EveryField|FiftyAtOnce
+ALONE := $(ALONE)|ChainKilled|KilledBetweenAnyTwoSteps|SameOutcomeAsPortmap
 
 race: export CGO_ENABLED = 1
 race: setup
