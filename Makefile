@@ -73,9 +73,9 @@ BESIDE   = examples/cni servicemodel/kube/kubeapi dataplane/metrics examples/nod
 	internal/test/vm
 MODULES  = . $(BESIDE)
 # each ARGUMENTS runs go test for each of them. testreport says what failed. Many tests wait for
-# packets, so the modules beside the main one run, a package at a time, while the main one does. Its
+# packets, so the modules beside the main one run while the main one does, one after the other. Its
 # first argument is for all, its second for internal/test/vm alone. What takes longest begins first.
-each     = { for m in $(BESIDE); do $(GO) test -C $$m -p 1 -json -timeout 30m $(1) \
+each     = { for m in $(BESIDE); do $(GO) test -C $$m -json -timeout 30m $(1) \
 	$$([ $$m = internal/test/vm ] && echo $(2)) ./...; done & \
 	$(GO) test -json -timeout 30m $(1) ./nftables ./iptables ./ipvs ./...; wait; }
 REPORT   = $(GO) run ./internal/test/report -packages $$(for m in $(MODULES); do \
