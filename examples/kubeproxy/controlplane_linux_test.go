@@ -98,13 +98,23 @@ func startControlPlane(t *testing.T) *controlPlane {
 	return p
 }
 
-// writeFiles writes the key of service accounts and the tokens.
+// writeFiles writes the key of service accounts, the tokens, and a kubeconfig file for each. Nothing
+// writes them again, because a program that starts meanwhile would read half a file.
 func (p *controlPlane) writeFiles() {
 	key := ok(rsa.GenerateKey(rand.Reader, 2048))(p.t)
 	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
 		Bytes: x509.MarshalPKCS1PrivateKey(key)})
 	require.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "key"), text, 0o600))
 	require.NoError(p.t, os.WriteFile(filepath.Join(p.dir, "tokens"), []byte(tokens), 0o600))
+	for _, token := range []string{adminToken, proxyToken, kubeProxyToken} {
+		require.NoError(p.t, os.WriteFile(p.kubeconfig(token), fmt.Appendf(nil, `apiVersion: v1
+kind: Config
+clusters: [{name: c, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
+users: [{name: u, user: {token: %s}}]
+contexts: [{name: x, context: {cluster: c, user: u}}]
+current-context: x
+`, apiAddress, token), 0o600))
+	}
 }
 
 // startAPIServer starts the API server, or restarts it if it was killed.
@@ -160,17 +170,9 @@ func (p *controlPlane) clientOf(token string) kubernetes.Interface {
 	return client
 }
 
-// kubeconfig writes a kubeconfig file with a token.
+// kubeconfig returns the name of a kubeconfig file with a token.
 func (p *controlPlane) kubeconfig(token string) string {
-	name := filepath.Join(p.dir, "kubeconfig-"+token)
-	require.NoError(p.t, os.WriteFile(name, fmt.Appendf(nil, `apiVersion: v1
-kind: Config
-clusters: [{name: c, cluster: {server: "https://%s", insecure-skip-tls-verify: true}}]
-users: [{name: u, user: {token: %s}}]
-contexts: [{name: x, context: {cluster: c, user: u}}]
-current-context: x
-`, apiAddress, token), 0o600))
-	return name
+	return filepath.Join(p.dir, "kubeconfig-"+token)
 }
 
 // reach makes the API server reachable from a namespace, at the same address as in its own.
