@@ -129,6 +129,26 @@ func TestSharedChainsStay(t *testing.T) {
 	}
 }
 
+// An instance of kernlb that serves only IPv6 has its version in the table nat of IPv6.
+func TestChainsOfAnInstanceWithOneFamilyStay(t *testing.T) {
+	t.Parallel()
+	for _, family := range []sm.Family{sm.IPv4, sm.IPv6} {
+		ns := nstest.New(t)
+		load(t, ns, "iptables-1.28.rules")
+		b := ok(iptables.New(&iptables.Config{NetNS: ns.Fd()}))(t)
+		defer b.Close()
+		e, n := dataplane.New(b, nil), sm.Name{Namespace: "default", Name: "web"}
+		ok(e.Apply(t.Context(), sm.State{}.WithNode(sm.Node{OnlyFamily: family}).
+			WithService(&sm.Service{Name: n, ClusterIPs: []netip.Addr{
+				netip.MustParseAddr("10.96.0.80"), netip.MustParseAddr("fd00::80")},
+				Ports: []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}})))(t)
+		cleanup(t, ns)
+		o := ok(e.Observe(t.Context()))(t)
+		require.Equal(t, 1, o.Table.Len(), family)
+		require.Empty(t, o.Drift, family)
+	}
+}
+
 // A table of another program with the name of kube-proxy's stays.
 func TestATableThatIsNotKubeProxysStays(t *testing.T) {
 	t.Parallel()

@@ -64,8 +64,8 @@ var jumpComments = []string{
 }
 
 // kernlbVersion begins the names of the chains by which we recognise an instance of kernlb's
-// iptables backend with the default prefix: the chains of its version, in the table nat of IPv4
-// (iptables/version.go).
+// iptables backend with the default prefix: the chains of its version, in the table nat of IPv4 or,
+// if the node serves only IPv6, of IPv6 (iptables/version.go).
 const kernlbVersion = "KUBE-VERSION-"
 
 // Objects of the nftables mode, which came with 1.29: a table in each of the families ip and ip6.

@@ -106,11 +106,12 @@ type owner struct {
 // ownerOf finds the programs that share names with kube-proxy.
 func ownerOf(r ruleset) owner {
 	o := owner{kubelet: map[string]bool{}}
-	o.kernlb = slices.ContainsFunc(r[tableID{"ip", tableNAT}], func(c chain) bool {
-		return strings.HasPrefix(c.name, kernlbVersion)
-	})
 	for f := range byName {
-		o.kubelet[f] = r.has(tableID{f, tableNAT}, chainMarkDrop)
+		nat := tableID{f, tableNAT}
+		o.kernlb = o.kernlb || slices.ContainsFunc(r[nat], func(c chain) bool {
+			return strings.HasPrefix(c.name, kernlbVersion)
+		})
+		o.kubelet[f] = r.has(nat, chainMarkDrop)
 	}
 	return o
 }
