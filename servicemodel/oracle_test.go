@@ -1,12 +1,15 @@
 package servicemodel_test
 
 import (
+	"fmt"
 	"net/netip"
+	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/test/golden"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -39,12 +42,6 @@ func packet(edits ...func(*sm.Packet)) sm.Packet {
 	return p
 }
 
-const (
-	overBoth            = "balanced over 10.64.0.1:8080, 10.64.0.2:8080 weight 2"
-	overBothMasqueraded = "balanced over 10.64.0.1:8080 masqueraded, " +
-		"10.64.0.2:8080 weight 2 masqueraded"
-)
-
 var (
 	localEndpoint  = endpoint("10.64.0.1", here)
 	remoteEndpoint = endpoint("10.64.0.2", func(e *sm.Endpoint) { e.Weight = 2 })
@@ -59,98 +56,94 @@ func sourcesRestricted(s *sm.Service) {
 	s.LoadBalancerSourceRanges = prefixes("198.51.100.0/24")
 }
 
-// decisions are packets to the web service, and their outcomes.
-var decisions = []struct {
+// packets are packets to the web service. testdata/packets.txt has the decision about each, and the
+// explanation.
+var packets = []struct {
 	name      string
 	service   func(*sm.Service)
 	endpoints []sm.Endpoint
 	from, to  func(*sm.Packet)
-	want      string
 }{
-	{"pod to cluster IP", everywhere, weighted, fromPod, to("10.96.0.1:80"),
-		overBoth + ": cluster-ip of default/web:http, from pods"},
-	{"outside to cluster IP", everywhere, weighted, fromOutside, to("10.96.0.1:80"),
-		overBothMasqueraded + ": cluster-ip of default/web:http, from outside"},
-	{"host to cluster IP", everywhere, weighted, fromHost, to("10.96.0.1:80"),
-		overBothMasqueraded + ": cluster-ip of default/web:http, from host"},
+	{"pod to cluster IP", everywhere, weighted, fromPod, to("10.96.0.1:80")},
+	{"outside to cluster IP", everywhere, weighted, fromOutside, to("10.96.0.1:80")},
+	{"host to cluster IP", everywhere, weighted, fromHost, to("10.96.0.1:80")},
 	{"a pod that is its own endpoint is masqueraded to itself only", everywhere, weighted,
-		from("10.64.0.1"), to("10.96.0.1:80"),
-		"balanced over 10.64.0.1:8080 masqueraded, 10.64.0.2:8080 weight 2: cluster-ip of " +
-			"default/web:http, from pods"},
+		from("10.64.0.1"), to("10.96.0.1:80")},
 	{"an endpoint elsewhere does not come back to itself through here", everywhere, weighted,
-		from("10.64.0.2"), to("10.96.0.1:80"),
-		overBoth + ": cluster-ip of default/web:http, from pods"},
-	{"pod to node port", everywhere, weighted, fromPod, to("192.0.2.1:30080"),
-		overBothMasqueraded + ": node-port of default/web:http, from pods"},
-	{"pod to node port, external Local", externalLocal, weighted, fromPod, to("192.0.2.1:30080"),
-		overBoth + ": node-port of default/web:http, from pods"},
-	{"host to node port, external Local", externalLocal, weighted, fromHost,
-		to("192.0.2.1:30080"), overBothMasqueraded + ": node-port of default/web:http, from host"},
+		from("10.64.0.2"), to("10.96.0.1:80")},
+	{"pod to node port", everywhere, weighted, fromPod, to("192.0.2.1:30080")},
+	{"pod to node port, external Local", externalLocal, weighted, fromPod, to("192.0.2.1:30080")},
+	{"host to node port, external Local", externalLocal, weighted, fromHost, to("192.0.2.1:30080")},
 	{"outside to node port, external Local", externalLocal, weighted, fromOutside,
-		to("192.0.2.1:30080"),
-		"balanced over 10.64.0.1:8080: node-port of default/web:http, from outside"},
+		to("192.0.2.1:30080")},
 	{"outside to load balancer, external Local, none here", externalLocal,
-		[]sm.Endpoint{remoteEndpoint}, fromOutside, to("203.0.113.1:80"),
-		"dropped: load-balancer of default/web:http, from outside, externalTrafficPolicy is " +
-			"Local and no ready endpoint is on node here; 1 endpoint is elsewhere"},
-	{"outside to external IP, no endpoint", everywhere, nil, fromOutside, to("198.51.100.1:80"),
-		"rejected: external-ip of default/web:http, from outside, the service has no endpoints"},
-	{"a source that may not", sourcesRestricted, onlyLocal, fromPod, to("203.0.113.1:80"),
-		"dropped: load-balancer of default/web:http, from pods, 10.64.0.9 may not connect, " +
-			"only 198.51.100.0/24"},
+		[]sm.Endpoint{remoteEndpoint}, fromOutside, to("203.0.113.1:80")},
+	{"outside to external IP, no endpoint", everywhere, nil, fromOutside, to("198.51.100.1:80")},
+	{"a source that may not", sourcesRestricted, onlyLocal, fromPod, to("203.0.113.1:80")},
 	{"a source that may not, without endpoints", sourcesRestricted, nil, fromPod,
-		to("203.0.113.1:80"),
-		"dropped: load-balancer of default/web:http, from pods, 10.64.0.9 may not connect, " +
-			"only 198.51.100.0/24"},
-	{"a source that may", sourcesRestricted, onlyLocal, fromOutside, to("203.0.113.1:80"),
-		"balanced over 10.64.0.1:8080 masqueraded: load-balancer of default/web:http, from " +
-			"outside"},
+		to("203.0.113.1:80")},
+	{"a source that may", sourcesRestricted, onlyLocal, fromOutside, to("203.0.113.1:80")},
 	{"external IPs and node ports are not restricted", sourcesRestricted, onlyLocal, fromPod,
-		to("192.0.2.1:30080"),
-		"balanced over 10.64.0.1:8080 masqueraded: node-port of default/web:http, from pods"},
+		to("192.0.2.1:30080")},
 
-	{"another port of the cluster IP", everywhere, nil, fromPod, to("10.96.0.1:81"),
-		"rejected: 10.96.0.1 is default/web, which has port 80/tcp, not 81/tcp"},
+	{"another port of the cluster IP", everywhere, nil, fromPod, to("10.96.0.1:81")},
 	{"another protocol to the cluster IP", everywhere, nil, fromPod,
-		func(p *sm.Packet) { to("10.96.0.1:0")(p); over(1)(p) },
-		"rejected: 10.96.0.1 is default/web, which has port 80/tcp, not protocol 1"},
+		func(p *sm.Packet) { to("10.96.0.1:0")(p); over(1)(p) }},
 	{"an address of the service CIDR that nobody has", everywhere, nil, fromPod,
-		to("10.97.0.1:80"), "dropped: no service has the address 10.97.0.1 of the service CIDR"},
-	{"another port of an external IP", everywhere, nil, fromOutside, to("198.51.100.1:81"),
-		"untouched: no service answers there"},
-	{"another port of the node", everywhere, nil, fromOutside, to("192.0.2.1:22"),
-		"untouched: no service answers there"},
+		to("10.97.0.1:80")},
+	{"another port of an external IP", everywhere, nil, fromOutside, to("198.51.100.1:81")},
+	{"another protocol of an external IP", everywhere, onlyLocal, fromOutside,
+		func(p *sm.Packet) { to("198.51.100.1:80")(p); over(sm.UDP)(p) }},
+	{"another port of the node", everywhere, nil, fromOutside, to("192.0.2.1:22")},
+	{"another address of the node's network", everywhere, nil, fromPod, to("192.0.2.77:80")},
 	{"a node port at loopback", everywhere, onlyLocal, from("127.0.0.1", sentHere),
-		to("127.0.0.1:30080"), "untouched: no service answers there"},
+		to("127.0.0.1:30080")},
 	{"a node port at an address that is not the node's", everywhere, onlyLocal, fromOutside,
-		to("192.0.2.9:30080"), "untouched: no service answers there"},
+		to("192.0.2.9:30080")},
 	{"a node port over the wrong protocol", everywhere, onlyLocal, fromOutside,
-		func(p *sm.Packet) { to("192.0.2.1:30080")(p); over(sm.UDP)(p) },
-		"untouched: no service answers there"},
+		func(p *sm.Packet) { to("192.0.2.1:30080")(p); over(sm.UDP)(p) }},
 	{"a node port of the family without cluster IP", everywhere, onlyLocal, from("2001:db8::7"),
-		to("[2001:db8::1]:30080"), "untouched: no service answers there"},
+		to("[2001:db8::1]:30080")},
 	{"the unspecified address is no node port", everywhere, onlyLocal, fromOutside,
-		to("0.0.0.0:30080"), "untouched: no service answers there"},
+		to("0.0.0.0:30080")},
+
+	{"affinity, and endpoints of all sorts", sticky, []sm.Endpoint{localEndpoint, remoteEndpoint,
+		endpoint("10.64.0.3", notReady), endpoint("10.64.0.4", terminating),
+		endpoint("10.64.0.5", httpNamed("htpp", sm.TCP)), endpoint("fd64::1"),
+		endpoint("10.64.0.2", notReady)}, from("10.64.0.1"), to("10.96.0.1:80")},
+	{"a client of a prefix, with affinity for the whole service", func(s *sm.Service) {
+		s.SessionAffinity = sm.SessionAffinity{ClientIP: true, Bits4: 24, WholeService: true}
+	}, onlyLocal, from("10.64.0.1"), to("10.96.0.1:80")},
+	{"hints", anyService, []sm.Endpoint{endpoint("10.64.0.1", zones("z1")),
+		endpoint("10.64.0.2", zones("z2"))}, fromOutside, to("10.96.0.1:80")},
+	{"an endpoint itself", everywhere, onlyLocal, fromPod, to("10.64.0.1:8080")},
+	{"a load balancer in front", func(s *sm.Service) {
+		s.LoadBalancerIPs = []sm.LoadBalancerIP{{Addr: ip("203.0.113.9"), Proxy: true}}
+	}, nil, fromPod, to("203.0.113.9:80")},
+	{"an address without a family", func(s *sm.Service) { s.ExternalIPs = addrs("2001:db8::9") },
+		nil, from("fd64::9"), to("[2001:db8::9]:80")},
 }
 
-func TestDecisions(t *testing.T) {
+func TestDecisionsAndTraces(t *testing.T) {
 	t.Parallel()
 	node := thisNode
 	node.ServiceCIDRs = prefixes("10.96.0.0/12")
-	for _, tt := range decisions {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			table := tableOf(t, node, webService(everywhere, tt.service), tt.endpoints...)
-			d := table.Decide(packet(tt.from, tt.to), nodeAddrs)
-			require.Equal(t, tt.want, d.String())
-			id, balanced := d.Pool()
-			require.Equal(t, d.Outcome == sm.Balanced, balanced)
-			if balanced {
-				requireCandidates(t, table.Pool(id).Slots, d.Candidates)
-			}
-		})
+	var all strings.Builder
+	for _, tt := range packets {
+		table := tableOf(t, node, webService(everywhere, tt.service), tt.endpoints...)
+		p := packet(tt.from, tt.to)
+		d := table.Decide(p, nodeAddrs)
+		fmt.Fprintf(&all, "# %s\n%s\n%s\n", tt.name, d, table.Trace(p, nodeAddrs))
+		id, balanced := d.Pool()
+		require.Equal(t, d.Outcome == sm.Balanced, balanced)
+		if balanced {
+			requireCandidates(t, table.Pool(id).Slots, d.Candidates)
+		}
 	}
+	golden.File(t, "testdata/packets.txt", all.String())
 }
+
+func sticky(s *sm.Service) { s.SessionAffinity.ClientIP = true }
 
 // requireCandidates checks that candidates are those of a pool.
 func requireCandidates(t *testing.T, want []sm.Slot, got []sm.Candidate) {

@@ -225,10 +225,7 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 	_, err := nocopy.Of(sm.State{}.WithNode((sm.Node{MasqueradeMark: 2, OnlyFamily: sm.IPv6,
 		LocalPods:         sm.PodDetector{InterfacePrefix: "veth"},
 		NodePortAddresses: sm.NodePortAddresses{Primary: true}, LocalhostNodePorts: true,
-		ServiceCIDRs: prefixes("10.0.0.0/8")}))).Adopt(
-
-		held)
-
+		ServiceCIDRs: prefixes("10.0.0.0/8")}))).Adopt(held)
 	requireProblems(t, []string{
 		"node: masqueradeMark: 0x2: the instance has 0x1",
 		"node: onlyFamily: IPv6 only: the instance has IPv4 only",
