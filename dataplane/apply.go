@@ -347,8 +347,6 @@ type Result struct {
 	damaged bool
 	// stored says that the changes were made of an unknown state, see [Engine.ApplyChanges].
 	stored bool
-	// last says that the whole instance goes with the last parts, see [Parts].
-	last bool
 }
 
 // String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel

@@ -53,7 +53,8 @@ type Backend interface {
 	// Commit writes the change set, and repairs the drift of the last observation. The change set's
 	// Old must equal the table of the last observation or commit. Commit uses one kernel
 	// transaction: either all of it takes effect or none. A backend that needs several transactions
-	// documents that. Commit returns once the kernel has the change set. It fails only if the
+	// documents that. A change set that leads to an empty table without rules removes the instance.
+	// Commit returns once the kernel has the change set. It fails only if the
 	// kernel may not have it. Later work that can fail, such as forgetting clients, belongs to
 	// [Settler].
 	//

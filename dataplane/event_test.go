@@ -217,7 +217,7 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 		return apply("b", published("b", 8, 90))()
 	}, true, "WriteConflict", "Repaired", "Applied")
 	do(func() error {
-		b.Fail("cleanup", 1, errRefused)
+		b.Fail("commit", 1, errRefused)
 		_, err := p.Remove(t.Context(), "a", "b")
 		return err
 	}, false, "Failed")
@@ -283,7 +283,7 @@ func TestPartsSayWhereTheirTimeWent(t *testing.T) {
 		require.Equal(t, 9*time.Second, r.Duration)
 		require.Equal(t, []string{"a"}, r.Owners)
 
-		b.Fail("cleanup", 1, errRefused)
+		b.Fail("commit", 1, errRefused)
 		_, err := p.Remove(t.Context(), "a")
 		requirePhase(t, dataplane.PhaseCommit, err)
 		b.Fail("observe", 1, errRefused)

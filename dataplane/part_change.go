@@ -114,9 +114,7 @@ type PartReader interface {
 	// backend cannot tell which frontends there are, the error is [ErrOtherLayout].
 	//
 	// Until the next observation, Plan and Commit accept change sets for these owners and for the
-	// rules. A change set that leads to an empty table without rules removes the instance, in one
-	// transaction that fails if another writer has committed meanwhile. Settle does the work that
-	// the commit left. When an owner's address goes, Commit keeps it in the kernel if others also
+	// rules. Settle does the work that the commit left. When an owner's address goes, Commit keeps it in the kernel if others also
 	// need it.
 	ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (*Observation,
 		error)
@@ -212,14 +210,10 @@ func (p *Parts) without(ctx context.Context, owners []string) (*Result, error) {
 // changeTo returns the change from an observation to next. If no owner holds anything then, the
 // change removes the instance, or does nothing if there is none.
 func (p *Parts) changeTo(o *Observation, next *servicemodel.Table, owners ...string) *Result {
-	stands := o.Table.Len() > 0 || o.Table.Rules().MasqueradeMark != 0 || len(o.Drift) > 0
-	last := next.Len() == 0 && o.Alone
-	if _, ok := as[PartReader](p.engine.backend); last && (ok || !stands) {
-		last, next = false, nil // the commit itself removes the instance
+	if next.Len() == 0 && o.Alone {
+		next = nil // the commit removes the instance
 	}
-	r := p.result(servicemodel.Diff(o.Table, next), o.Drift, owners...)
-	r.last = last
-	return r
+	return p.result(servicemodel.Diff(o.Table, next), o.Drift, owners...)
 }
 
 // observe reads the parts of owners, or everything if the backend cannot read parts.
@@ -251,7 +245,7 @@ func (p *Parts) owners(ctx context.Context) ([]string, error) {
 		slices.Sort(owners)
 		return slices.Compact(owners), err
 	}
-	o, err := p.engine.backend.Observe(ctx, nil)
+	o, err := p.observe(ctx, nil, nil)
 	if err != nil {
 		return nil, err
 	}
@@ -261,10 +255,7 @@ func (p *Parts) owners(ctx context.Context) ([]string, error) {
 // commit writes a change, and repairs drift.
 func (p *Parts) commit(ctx context.Context, r *Result) (err error) {
 	p.engine.enter(PhaseCommit)
-	switch c := r.Changes; {
-	case r.last:
-		r.Stats, err = p.engine.backend.Cleanup(ctx)
-	case !c.Empty() || len(r.Drift) > 0:
+	if c := r.Changes; !c.Empty() || len(r.Drift) > 0 {
 		r.Stats, err = p.engine.backend.Commit(ctx, c)
 	}
 	return err

@@ -152,6 +152,22 @@ func TestAPartWithoutServicesLeavesNothing(t *testing.T) {
 	}
 }
 
+// A part that another program adds while the last one goes stays.
+func TestAPartComesWhileTheLastOneGoes(t *testing.T) {
+	t.Parallel()
+	b, others := memory.New(nil), map[string]servicemodel.State{"b": published("b", 8, 90)}
+	p, q := dataplane.NewParts(b, nil), dataplane.NewParts(memory.New(b.Kernel()), nil)
+	ok(p.Apply(t.Context(), "a", published("a", 7, 80)))(t)
+	for _, call := range []string{"commit", "cleanup"} {
+		b.Before(call, func(ctx context.Context) error {
+			_, err := q.Apply(ctx, "b", others["b"])
+			return err
+		})
+	}
+	ok(p.Remove(t.Context(), "a"))(t)
+	requireOwners(t, b.Kernel(), others)
+}
+
 func TestAPartIsRefusedAsAWhole(t *testing.T) {
 	t.Parallel()
 	b := newBench(nil)
@@ -188,6 +204,9 @@ func TestWhatAnotherVersionHasMadeIsLeftAlone(t *testing.T) {
 	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
 	require.ErrorContains(t, err, "layout 7")
 	require.ErrorIs(t, errOf(p.Remove(t.Context(), "a")), dataplane.ErrOtherLayout)
+	require.ErrorIs(t, errOf(p.Owners(t.Context())), dataplane.ErrOtherLayout)
+	nobody := func(string) bool { return false }
+	require.ErrorIs(t, errOf(p.Keep(t.Context(), nobody)), dataplane.ErrOtherLayout)
 	require.Zero(t, b.Calls("commit"))
 }
 

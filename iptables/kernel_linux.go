@@ -236,7 +236,14 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
 	write := func(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
-		return b.write(ctx, c, nil)
+		if c.New.Rules().MasqueradeMark != 0 {
+			return b.write(ctx, c, nil)
+		}
+		r, _, err := b.kernel.readAll(ctx, b.l)
+		if err != nil {
+			return dataplane.Stats{}, err
+		}
+		return b.remove(ctx, r)
 	}
 	stats, err := write(ctx, c)
 	if errors.Is(err, rawnl.ErrBatchTooLarge) {
@@ -266,7 +273,17 @@ func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	if b.collision() != nil {
 		return dataplane.Stats{}, nil // there is no instance
 	}
-	var stats dataplane.Stats
+	stats, err := b.remove(ctx, r)
+	if err != nil {
+		return dataplane.Stats{}, b.failed("cleanup", err)
+	}
+	stats.Duration = time.Since(start)
+	return stats, nil
+}
+
+// remove removes the instance, unless another writer has committed since the observation. r is a
+// reading of everything.
+func (b *backend) remove(ctx context.Context, r *raw) (stats dataplane.Stats, err error) {
 	if b.l.handedBack(r) {
 		stats, err = b.commit(ctx, b.l.planHandedBack(&b.found, r))
 		b.log.InfoContext(ctx, "kube-proxy has begun: its chains stay", logkey.Backend, Name,
@@ -274,12 +291,10 @@ func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	} else {
 		stats, err = b.write(ctx, servicemodel.Diff(b.state.table, nil), r)
 	}
-	if err != nil {
-		return dataplane.Stats{}, b.failed("cleanup", err)
+	if err == nil {
+		b.state, b.written, b.observed = nil, nil, false
 	}
-	b.state, b.written, b.observed = nil, nil, false
-	stats.Duration = time.Since(start)
-	return stats, nil
+	return stats, err
 }
 
 // failed wraps an error after which the kernel must be observed again.

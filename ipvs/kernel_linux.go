@@ -181,6 +181,9 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if err := b.pl.foreignTable(); err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
+	if c.New.Rules().MasqueradeMark == 0 {
+		return b.remove(ctx)
+	}
 	stats, err := b.commitPart(ctx, c)
 	if errors.Is(err, rawnl.ErrBatchTooLarge) {
 		stats, err = rendering.CommitInParts(ctx, c, err, b.commitPart)
@@ -267,14 +270,18 @@ const drainLook = 2 * time.Second
 // documentation says when. The companion tables go last, because they restrict the objects that
 // still exist, and have the earlier values of tunables.
 func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
-	start := time.Now()
 	if _, err := b.Observe(ctx, nil); err != nil {
 		return dataplane.Stats{}, err
 	}
 	if b.pl.foreignTable() != nil {
 		return dataplane.Stats{}, nil // there is no instance
 	}
-	p := b.pl.planCleanup()
+	return b.remove(ctx)
+}
+
+// remove removes the instance, unless another writer has committed since the observation.
+func (b *backend) remove(ctx context.Context) (dataplane.Stats, error) {
+	start, p := time.Now(), b.pl.planCleanup()
 	stats := p.Stats()
 	err := b.run(ctx, b.cleanupSteps(p))
 	b.observed = false

@@ -1,6 +1,7 @@
 package dataplanetest
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -155,6 +156,44 @@ func programsAtOnce(t *testing.T, w *world) {
 	if c := servicemodel.Diff(table, all.Arrange(table)); !c.Empty() {
 		t.Errorf("not what was applied last:\n%s", c)
 	}
+}
+
+// interrupted is a backend without turns that calls a function once, after its first reading.
+type interrupted struct {
+	dataplane.Backend
+	call func()
+}
+
+func (b *interrupted) Unwrap() dataplane.Backend            { return b.Backend }
+func (b *interrupted) Lock(context.Context) (func(), error) { return func() {}, nil }
+func (b *interrupted) Cleanup(c context.Context) (dataplane.Stats, error) {
+	b.interrupt()
+	return b.Backend.Cleanup(c)
+}
+func (b *interrupted) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+	error) {
+	b.interrupt()
+	return b.Backend.Commit(ctx, c)
+}
+
+func (b *interrupted) interrupt() {
+	if call := b.call; call != nil {
+		b.call = nil
+		call()
+	}
+}
+
+// lastPartGoes removes the only part of an instance. A program that did not wait for its turn
+// publishes another one in between, which must stay.
+func lastPartGoes(t *testing.T, w *world) {
+	w.applyPart(t, "one", part("one", clusterIP, "pod1"))
+	b := &interrupted{Backend: opened(w.under.Open(w.Node.NS.Fd()))(t)}
+	b.call = func() { w.applyPart(t, "two", part("two", clusterIP2, "pod2")) }
+	must(t, errOf(dataplane.NewParts(b, nil).Remove(t.Context(), "one")))
+	table := w.parts(t, func(*dataplane.Parts) error { return nil })
+	w.requireChecks(t, table, ask("pod3", cluster, untouched),
+		ask("pod3", cluster2, reaches("pod2")))
+	must(t, errOf(dataplane.NewParts(b, nil).Remove(t.Context(), "two")))
 }
 
 // sharedFlows tests a UDP client that keeps its source port. Meanwhile the owner of a service

@@ -80,6 +80,7 @@ var kernelStories = []story{
 	// programs that share an instance
 	{"programs that share an instance leave each other alone", sharedInstance},
 	{"programs change parts of an instance at once", programsAtOnce},
+	{"a part comes while the last one goes", lastPartGoes},
 	{"flows of a part end with it", sharedFlows},
 
 	{"a UDP client that sent before there was a service reaches it", serviceComes},
