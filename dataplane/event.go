@@ -31,7 +31,7 @@ type Event interface{ event() }
 type Applied struct{ *Result }
 
 // Refused is a service that an apply left out as a whole or in part, unless the previous apply left
-// it out for the same reason. It comes before Applied.
+// it out for the same reason. It comes before Applied or Switched.
 type Refused struct {
 	Backend string // the backend's name
 	Refusal
@@ -46,7 +46,7 @@ type PartRefused struct {
 }
 
 // ClaimConflict is an address that several services claim. It is emitted if the conflict is new or
-// changed since the previous apply. It comes before Applied.
+// changed since the previous apply. It comes before Applied or Switched.
 type ClaimConflict struct{ servicemodel.Conflict }
 
 // Repaired is an apply that repaired the kernel: it undid changes by others ([Result.IsRepair]), or

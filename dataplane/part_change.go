@@ -114,8 +114,8 @@ type PartReader interface {
 	// backend cannot tell which frontends there are, the error is [ErrOtherLayout].
 	//
 	// Until the next observation, Plan and Commit accept change sets for these owners and for the
-	// rules. Settle does the work that the commit left. When an owner's address goes, Commit keeps it in the kernel if others also
-	// need it.
+	// rules. Settle does the work that the commit left. When an owner's address goes, Commit keeps
+	// it in the kernel if others also need it.
 	ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (*Observation,
 		error)
 	// Owners lists the owners of frontends in any order, possibly with repetitions.

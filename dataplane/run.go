@@ -157,8 +157,10 @@ func (l *loop) next(ctx context.Context) error {
 	case <-l.checks.C:
 		l.look(ctx)
 	case <-l.engine.switched:
+		err := l.watchBackend(ctx) // waits for the end of Switch
+		l.follow()
 		l.settle.Reset(0)
-		return l.watchBackend(ctx)
+		return err
 	case ev := <-l.events:
 		l.tell(ctx, ev)
 	case <-l.changed:

@@ -87,6 +87,15 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 			s.Totals.Repaired = sum(s.Totals.Repaired, r.Repaired)
 		}
 	})
+	e.tellRefused(ctx, r)
+	if len(r.Drift) > 0 || repair {
+		e.emit(ctx, Repaired{r})
+	}
+	e.emit(ctx, Applied{r})
+}
+
+// tellRefused emits the refusals and conflicts that are new since the previous apply.
+func (e *Engine) tellRefused(ctx context.Context, r *Result) {
 	for _, f := range r.Refused {
 		i, found := slices.BinarySearchFunc(e.refused, f, compareRefusals)
 		if !found || e.refused[i].Err.Error() != f.Err.Error() {
@@ -99,10 +108,6 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 		}
 	}
 	e.refused, e.conflicts = r.Refused, r.Conflicts
-	if len(r.Drift) > 0 || repair {
-		e.emit(ctx, Repaired{r})
-	}
-	e.emit(ctx, Applied{r})
 }
 
 // update changes the progress during a turn, and publishes what is known of the kernel with it. So

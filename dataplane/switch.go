@@ -55,11 +55,12 @@ func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Resu
 			"switch from %s to %s: %w", before.backend.Name(), b.Name(), err)})
 	}
 	r.Revision = rev
-	e.refused, e.conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
+	e.refused, e.conflicts = before.refused, before.conflicts
 	e.update(func(s *Status) {
-		s.Refused, s.Conflicts = e.refused, e.conflicts
+		s.Refused, s.Conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
 		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
 	})
+	e.tellRefused(ctx, r)
 	select {
 	case e.switched <- struct{}{}:
 	default:

@@ -109,9 +109,17 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	require.ErrorContains(t, err, "service default/svc-2, which is served, would be lost: ")
 	requireHolds(t, b.Kernel(), odd)
 	require.Zero(t, next.Calls("commit")+next.Calls("cleanup"))
+	var refused []dataplane.Event
+	b.engine.Subscribe(func(_ context.Context, ev dataplane.Event) {
+		if r, ok := ev.(dataplane.Refused); ok {
+			refused = append(refused, r)
+		}
+	})
 	r := ok(b.engine.Switch(t.Context(), next, &dataplane.SwitchOptions{LoseServices: true}))(t)
 	require.Len(t, r.Refused, 1)
 	requireHolds(t, next.Kernel(), services(1))
+	ok(b.engine.Apply(t.Context(), odd))(t)
+	require.Len(t, refused, 1, "an event says so, once")
 
 	b, next = newBench(nil), memory.New(nil)
 	b.Refuse(refusePort81)

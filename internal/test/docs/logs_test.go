@@ -103,7 +103,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	for _, owner := range []string{"default", "other"} { // the second is not the service's
 		_, _ = p.Apply(t.Context(), owner, part)
 	}
-	m.Fail("cleanup", 1, errors.New("no memory"))
+	m.Fail("commit", 1, errors.New("no memory"))
 	_, err = p.Remove(t.Context(), "default")
 	require.Error(t, err)
 
