@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -11,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
@@ -20,54 +20,6 @@ func localWeb() string {
 		"{ready: true}}, {addresses: [10.244.1.3], conditions: {ready: false}, nodeName: n1}]").
 		Replace(serviceManifest("web", "10.96.0.1", "",
 			"type: NodePort, externalTrafficPolicy: Local"))
-}
-
-func TestExplain(t *testing.T) {
-	t.Parallel()
-	ns := nstest.New(t)
-	refused := refusedOne("lc", "10.96.0.2")
-	file := filepath.Join(t.TempDir(), "web.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(localWeb()+refused), 0o600))
-	explain := func(name string, args ...string) string {
-		return done(t, ns, "", "explain -node n1 "+name, args...)
-	}
-	const begin = "default/web\n  port http: 80/tcp, node port 30080\n" +
-		"  internalTrafficPolicy Cluster, externalTrafficPolicy Local\n\n" +
-		"FRONTEND            PORT  KIND        KERNEL            ENDPOINTS\n"
-	require.Contains(t, explain("default/web", "-f", file), begin+
-		"*:30080/tcp (IPv4)  http  node-port   does not hold it  10.244.1.2:8080; outside: drop; "+
-		"because externalTrafficPolicy is Local and no ready endpoint is on node n1; 1 endpoint "+
-		"names no node\n")
-	out := explain("default/lc", "-f", file)
-	require.Contains(t, out, "  refused: nftables cannot express service default/lc:http: ")
-	require.NotContains(t, out, "FRONTEND")
-
-	kernlb(t, ns, "", exitFailed, "apply -keep-going -f "+file+" -node n1")
-	out = explain("default/web", "-f", file)
-	require.Contains(t, out, "10.96.0.1:80/tcp    http  cluster-ip  holds it  10.244.1.2:8080\n\n"+
-		"ENDPOINT    CONDITION      NODE  ZONE  PORT\n"+
-		"10.244.1.2  ready,serving  -     -     http: is used at 8080, not where the policy is "+
-		"Local\n10.244.1.3  serving        n1    -     http: is not ready\n\n"+
-		"KERNEL OBJECTS (nftables), without those that it shares with others\n")
-	require.Contains(t, out, "\nelement ip kernlb service-endpoints { 10.96.0.1 . tcp . 80 . "+
-		"0 : 10.244.1.2 . 8080 }\n")
-	out = explain("default/web")
-	require.Contains(t, out, "because externalTrafficPolicy is Local and no ready endpoint is on "+
-		"this node; 1 endpoint is elsewhere\n")
-	require.Contains(t, out, "\nelement ip kernlb cluster-ips { 10.96.0.1 }\n")
-
-	other := strings.NewReplacer("port: 8080", "port: 9090", "port: 80, nodePort: 30080",
-		"port: 80, nodePort: 30081").Replace(localWeb())
-	require.NoError(t, os.WriteFile(file, []byte(other), 0o600))
-	out = explain("default/web", "-f", file)
-	for _, row := range []string{"*:30080/tcp (IPv4)  http  node-port   holds it, not wanted ",
-		"*:30081/tcp (IPv4)  http  node-port   does not hold it ",
-		"10.96.0.1:80/tcp    http  cluster-ip  holds another: show -diff says which ",
-		" 10.244.1.2:9090\n"} {
-		require.Contains(t, out, row)
-	}
-	fails(t, ns, "", exitFailed, "kernlb explain: there is no service \"default/wep\"; did you "+
-		"mean default/web?\n", "explain default/wep")
 }
 
 // For every object of the kernel, explain finds the service that needs it.
@@ -122,41 +74,6 @@ func TestTraceOfAHash(t *testing.T) {
 	}
 }
 
-func TestTraceByManifestsAndByTheKernel(t *testing.T) {
-	t.Parallel()
-	ns := nstest.New(t)
-	file := filepath.Join(t.TempDir(), "web.yaml")
-	require.NoError(t, os.WriteFile(file, []byte(serviceManifest("web", "10.96.0.1", "",
-		"type: NodePort, externalTrafficPolicy: Local")), 0o600))
-	trace := func(to string, args ...string) string {
-		return done(t, ns, "", "trace -from 10.244.9.9%eth0 -to "+to, args...)
-	}
-	done(t, ns, "", "apply -f "+file+" -cluster-cidr 10.244.0.0/16")
-	const begin = "10.244.9.9 -> 10.96.0.1:80/tcp\n" +
-		"  source       10.244.9.9 is a pod, by the range 10.244.0.0/16\n" +
-		"  destination  10.96.0.1:80/tcp is a cluster IP of default/web:http\n" +
-		"  policy       internalTrafficPolicy is Cluster: endpoints anywhere\n"
-	const end = "  masquerade   the endpoint sees 10.244.9.9\n" +
-		"  outcome      balanced over 10.244.1.2:8080 (1 of 1)\n"
-	require.Equal(t, begin+"  endpoints    1 of 1 endpoint is used\n"+end,
-		trace("10.96.0.1:80/tcp", "-f", file, "-cluster-cidr", "10.244.0.0/16"))
-	require.Equal(t, begin+"  endpoints    1 endpoint is used\n"+end, trace("10.96.0.1:80/tcp"))
-	require.Contains(t, trace("10.96.0.1:80/udp"), "outcome      rejected: 10.96.0.1 is "+
-		"default/web, which has port 80/tcp, not 80/udp\n")
-	require.Contains(t, trace("10.96.0.1:80/tcp", "-f", file, "-o", "json"),
-		`"outcome": "balanced"`)
-
-	// The command says how to name the network of pods, unless another program names it.
-	for name, want := range map[string]bool{"mine": true, "kernlb-cni": false} {
-		done(t, ns, "", "apply -f "+file+" -instance "+name)
-		_, errs := kernlb(t, ns, "", exitDone, "trace -from 192.0.2.1%eth0 -to 10.96.0.1:80/tcp "+
-			"-instance "+name)
-		require.Equal(t, want, strings.Contains(errs, "-cluster-cidr CIDR"), errs)
-	}
-}
-
-var update = flag.Bool("update", false, "make the drawings in docs anew")
-
 // firewall is the ruleset of another program.
 const firewall = `
 table inet firewall {
@@ -193,12 +110,7 @@ func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 		"hooks":    {"-hooks", "ipv4"},
 	} {
 		got := done(t, ns, "", "graph -format svg", args...)
-		path := "../../docs/graph-" + name + ".svg"
-		if *update {
-			require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
-		}
-		want := ok(os.ReadFile(path))(t)
-		require.Equal(t, string(want), got, "go test ./examples/kernlb -run Drawings -update")
+		golden.File(t, "../../docs/graph-"+name+".svg", got)
 	}
 	got := done(t, ns, "", "graph -service default/shop")
 	require.Contains(t, got, "no endpoint can be used", "the kernel does not say why")

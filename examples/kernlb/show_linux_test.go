@@ -3,133 +3,17 @@ package main
 import (
 	"fmt"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"regexp"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-func TestShowSome(t *testing.T) {
-	t.Parallel()
-	ns := nstest.New(t)
-	db := strings.ReplaceAll(serviceManifest("db", "10.96.0.2", "", ""), "namespace: default",
-		"namespace: prod")
-	manifest := serviceManifest("web", "10.96.0.1", "", "") + strings.NewReplacer("10.244.1.2",
-		"10.244.1.3", "8080", "5432").Replace(db)
-	done(t, ns, manifest, "apply -f -")
-	for flags, want := range map[string]string{
-		"": "web db", "-namespace prod": "db", "-service default/web": "web",
-		"-service prod/web":  "",
-		"-address 10.96.0.1": "web", "-address 10.244.1.3": "db",
-		"-port 80": "web db", "-port 5432": "db", "-port 5432 -address 10.96.0.1": "",
-	} {
-		for _, output := range []string{"text", "json"} {
-			out := done(t, ns, "", "show -o "+output+" "+flags)
-			for name, ip := range map[string]string{"web": "10.96.0.1", "db": "10.96.0.2"} {
-				require.Equal(t, strings.Contains(want, name), strings.Contains(out, ip), "%s: %s",
-					flags, out)
-			}
-		}
-	}
-}
-
-func TestShowDiff(t *testing.T) {
-	t.Parallel()
-	ns := nstest.New(t)
-	file := filepath.Join(t.TempDir(), "web.yaml")
-	web := serviceManifest("web", "10.96.0.1", "", "")
-	write := func(text string) { require.NoError(t, os.WriteFile(file, []byte(text), 0o600)) }
-	diff := func(want int, args ...string) string {
-		out, _ := kernlb(t, ns, "", want, "show -diff -f "+file, args...)
-		return out
-	}
-	write(web + serviceManifest("old", "10.96.0.2", "", ""))
-	done(t, ns, "", "apply -f", file)
-	head := "--- kernel (nftables)\n+++ manifests (" + file + ")\n"
-	require.Equal(t, head, diff(exitDone))
-	write(strings.Replace(web, "{ready: true}}", "{ready: true}}, {addresses: [10.244.1.3]}", 1) +
-		serviceManifest("new", "10.96.0.3", "", ""))
-	require.Equal(t, head+`@@ 10.96.0.1:80/tcp default/web:http @@
- 10.96.0.1:80/tcp default/web:http cluster-ip -> cluster
-   -> 10.244.1.2:8080
-+  -> 10.244.1.3:8080
-@@ 10.96.0.2:80/tcp default/old:http @@
--10.96.0.2:80/tcp default/old:http cluster-ip -> cluster
--  -> 10.244.1.2:8080
-@@ 10.96.0.3:80/tcp default/new:http @@
-+10.96.0.3:80/tcp default/new:http cluster-ip -> cluster
-+  -> 10.244.1.2:8080
-`, diff(exitFailed))
-	require.NotContains(t, diff(exitFailed, "-service", "default/web"), "default/new")
-	out, errs := kernlb(t, ns, "", exitFailed, "show -diff -f "+file+" -masquerade-bit 15")
-	require.Contains(t, errs, "the kernel does not hold what the manifests say")
-	require.Contains(t, out, "@@ settings of the node @@\n~ rules: ")
-}
-
-// Without -instance, show lists all other instances in the kernel, whatever program made them, with
-// the commands that show them. It does not list tables that are not kernlb's.
-func TestShowListsInstances(t *testing.T) {
-	t.Parallel()
-	ns := nstest.New(t)
-	nstest.NFT(t, ns, "table ip corp { chain c {\ntype nat hook prerouting priority 0; }\n}")
-	require.NotContains(t, done(t, ns, "", "show"), "instances")
-	for i, args := range []string{"-instance kernlb-cni", "-instance mine",
-		"-instance loadbalancer -backend iptables"} {
-		done(t, ns, serviceManifest(fmt.Sprint("web", i), "10.96.0.1", "",
-			""), "apply -f - "+args)
-		out := done(t, ns, "", "show "+args)
-		require.Contains(t, out, fmt.Sprint("default/web", i))
-		require.NotContains(t, out, "Other instances")
-	}
-	out := done(t, ns, "", "show")
-	require.Contains(t, out, "\nOther instances are in the kernel:\n"+
-		"INSTANCE      BACKEND   FRONTENDS  OF                 COMMAND\n"+
-		"kernlb-cni    nftables  1          the CNI plugin     kernlb show -instance kernlb-cni\n"+
-		"loadbalancer  iptables  1          the load balancer  kernlb show -instance loadbalancer "+
-		"-backend iptables\n"+
-		"mine          nftables  1                             kernlb show -instance mine\n")
-	require.Contains(t, done(t, ns, "", "show -o json"), `"instance": "mine"`)
-}
-
-// Two endpoints of weights 1 and 3 under each scheduler whose shares are known.
-func TestShowSpread(t *testing.T) {
-	t.Parallel()
-	ns := nstest.New(t)
-	slice := `
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web-b, namespace: default, labels: {kubernetes.io/service-name: web},
-  annotations: {kernlb.io/weight: "3"}}
-addressType: IPv4
-ports: [{name: http, port: 8080, protocol: TCP}]
-endpoints: [{addresses: [10.244.1.3], conditions: {ready: true}}]
-`
-	done(t, ns, serviceManifest("web", "10.96.0.1", "annotations: {kernlb.io/scheduler: mh}", "")+
-		slice, "apply -f -")
-	require.Equal(t, "default/web:http/tcp IPv4 cluster: mh, a table of 1021 entries, imbalance "+
-		`0.29 %
-ENDPOINT         WEIGHT  IS TO HAVE  HAS      MORE OR LESS
-10.244.1.2:8080  1       25.00 %     25.07 %  +0.29 %
-10.244.1.3:8080  3       75.00 %     74.93 %  -0.10 %
-`, done(t, ns, "", "show -spread"))
-	require.Contains(t, done(t, ns, "", "show -spread -o json"), `"entries": 1021`)
-	require.Contains(t, done(t, ns, "", "explain default/web"), "imbalance 0.29 %")
-	require.Empty(t, done(t, ns, "", "show -spread -service default/db"))
-	done(t, ns, serviceManifest("web", "10.96.0.1", "annotations: {kernlb.io/scheduler: rr}", "")+
-		slice, "apply -f -")
-	require.Contains(t, done(t, ns, "", "show -spread"), "IPv4 cluster: rr, imbalance 0.00 %\n")
-}
 
 // calls counts writes.
 type calls int
