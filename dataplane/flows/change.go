@@ -45,7 +45,7 @@ func (k *Keeper) change() (conntrack.Change, error) {
 	if err != nil {
 		return conntrack.Change{}, err
 	}
-	c := changeMaker{Keeper: k, own: own, node: within(own, k.services.Rules().NodePorts),
+	c := changeMaker{Keeper: k, own: own, node: within(own, k.rules.NodePorts),
 		endpoints: map[pools][]netip.AddrPort{}}
 	c.former = slices.DeleteFunc(within(own, k.former), func(a netip.Addr) bool {
 		return slices.Contains(c.node, a)
@@ -135,7 +135,7 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 	if key.Protocol != servicemodel.UDP {
 		return
 	}
-	loopback := key.Addr.Is4() && c.services.Rules().LocalhostNodePorts
+	loopback := key.Addr.Is4() && c.rules.LocalhostNodePorts
 	if _, fe, ok := other(localhost); loopback && ok && fe == nil {
 		own.Key.Addr, own.Untranslated, own.Backwards = localhost, false, false
 		c.list = append(c.list, own)

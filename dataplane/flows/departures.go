@@ -228,7 +228,7 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 	if len(k.unknown) == 0 {
 		return nil
 	}
-	node, err := k.table.NodeAddrs(k.services.Rules().NodePorts)
+	node, err := k.table.NodeAddrs(k.rules.NodePorts)
 	if err != nil {
 		return err
 	}

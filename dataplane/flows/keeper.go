@@ -57,6 +57,8 @@ type Keeper struct {
 
 	services *servicemodel.Table // what the kernel holds; nil before the first change
 	state    servicemodel.State  // the state that services was made from
+	// rules are those of services or, if there is no instance any more, the last ones.
+	rules servicemodel.Rules
 	// before is the previous state: it has the policies of services that are gone.
 	before servicemodel.State
 
@@ -135,6 +137,11 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 		k.before = k.state
 	}
 	k.services, k.state = c.New, s
+	if r := c.New.Rules(); r.MasqueradeMark != 0 {
+		k.rules = r
+	} else if first {
+		k.rules = c.Old.Rules()
+	}
 	m := mover{Keeper: k, change: c, now: time.Now(), left: map[[2]pools][]netip.AddrPort{},
 		lingering: map[servicemodel.Name]lingering{}}
 	if first {
