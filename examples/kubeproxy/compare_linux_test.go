@@ -17,6 +17,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // recordedService is a service of the recorded rules of kube-proxy.
@@ -90,6 +91,8 @@ func TestCompareNamesEachDifference(t *testing.T) {
 	require.ErrorContains(t, err, "kube-proxy has no services in this kernel")
 
 	leftover(t, c.Node.NS, "iptables-1.30.rules", "iptables-nft-restore", "--noflush")
+	nstest.Exec(t, c.Node.NS, "", "ip", "link", "add", "kube-ipvs0", "type", "bridge")
+	nstest.Exec(t, c.Node.NS, "", "ip", "address", "add", "172.30.0.41/32", "dev", "kube-ipvs0")
 	before := ruleset(t, c.Node.NS)
 	out, err := compare()
 	require.ErrorIs(t, err, errDiffers)
@@ -108,6 +111,7 @@ func TestCompareNamesEachDifference(t *testing.T) {
 	} {
 		require.Regexp(t, want, out)
 	}
+	require.NotRegexp(t, "node ports stop.* 172.30.0.41", out, "the mode ipvs has none there")
 }
 
 func TestNotesSayWhatChangesOnThisNode(t *testing.T) {

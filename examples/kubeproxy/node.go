@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"net"
@@ -19,7 +20,7 @@ import (
 type nodeFacts struct {
 	node      *corev1.Node // nil if it is not known
 	plan      *kubeproxy.Plan
-	addresses []netip.Addr // of the node's devices
+	addresses []netip.Addr // of the node's devices, without those of services
 }
 
 // note says what changes on a node.
@@ -43,17 +44,28 @@ func (s *settings) notes(ctx context.Context, client kubernetes.Interface) ([]no
 	if facts.plan, err = kubeproxy.Find(ctx, nil); err != nil {
 		return nil, err
 	}
-	all, err := net.InterfaceAddrs()
+	devices, err := net.Interfaces()
+	for i := range devices {
+		if slices.Contains(serviceDevices, devices[i].Name) {
+			continue
+		}
+		l, errAddrs := devices[i].Addrs()
+		err = cmp.Or(err, errAddrs)
+		for _, a := range l {
+			if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
+				facts.addresses = append(facts.addresses, p.Addr())
+			}
+		}
+	}
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
-	for _, a := range all {
-		if p, err := netip.ParsePrefix(a.String()); err == nil && p.Addr().IsGlobalUnicast() {
-			facts.addresses = append(facts.addresses, p.Addr())
-		}
-	}
 	return facts.notes(s), nil
 }
+
+// serviceDevices have the addresses of services in the mode ipvs. kube-proxy has no node ports
+// there.
+var serviceDevices = []string{"kube-ipvs0", ipvsDevice}
 
 // notes returns a sentence for each thing that changes.
 func (f *nodeFacts) notes(s *settings) (notes []note) {
