@@ -89,26 +89,37 @@ func (s *Service) UnmarshalJSON(data []byte) error {
 }
 
 type stateJSON struct {
-	Node      Node                `json:"node"`
-	Services  []*Service          `json:"services,omitempty"`
-	Endpoints map[Name][]Endpoint `json:"endpoints,omitempty"`
+	Node      Node               `json:"node"`
+	Services  []*Service         `json:"services,omitempty"`
+	Endpoints map[key][]Endpoint `json:"endpoints,omitempty"`
+}
+
+// key is a key of a JSON object that was read. Two are never equal, so a repeated one is noticed.
+type key struct {
+	Name
+	read *byte
+}
+
+func (k *key) UnmarshalText(text []byte) error {
+	k.read = new(byte)
+	return k.Name.UnmarshalText(text)
 }
 
 // MarshalJSON returns the node, the services in the order of their names, and the endpoints by
 // service.
 func (s State) MarshalJSON() ([]byte, error) {
-	j := stateJSON{Node: *s.viewpoint(), Endpoints: map[Name][]Endpoint{}}
+	j := stateJSON{Node: *s.viewpoint(), Endpoints: map[key][]Endpoint{}}
 	for _, svc := range s.services.All() {
 		j.Services = append(j.Services, svc)
 	}
 	for n, eps := range s.endpoints.All() {
-		j.Endpoints[n] = eps
+		j.Endpoints[key{Name: n}] = eps
 	}
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON. A service that occurs twice is an error.
-// UnmarshalJSON does not validate the state: see [State.Validate].
+// UnmarshalJSON is the inverse of MarshalJSON. A service that occurs twice, or the endpoints of one,
+// is an error. UnmarshalJSON does not validate the state: see [State.Validate].
 func (s *State) UnmarshalJSON(data []byte) error {
 	var j stateJSON
 	if err := unmarshalStrictly(data, &j); err != nil {
@@ -121,8 +132,12 @@ func (s *State) UnmarshalJSON(data []byte) error {
 		}
 		read = read.WithService(svc)
 	}
-	for n, eps := range j.Endpoints {
-		read = read.WithEndpoints(n, eps)
+	seen := map[Name]bool{}
+	for k, eps := range j.Endpoints {
+		if seen[k.Name] {
+			return fmt.Errorf("state: endpoints: %s occurs twice", k.Name)
+		}
+		seen[k.Name], read = true, read.WithEndpoints(k.Name, eps)
 	}
 	*s = read
 	return nil
