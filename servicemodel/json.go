@@ -118,8 +118,8 @@ func (s State) MarshalJSON() ([]byte, error) {
 	return json.Marshal(j)
 }
 
-// UnmarshalJSON is the inverse of MarshalJSON. A service that occurs twice, or the endpoints of one,
-// is an error. UnmarshalJSON does not validate the state: see [State.Validate].
+// UnmarshalJSON is the inverse of MarshalJSON. A service that occurs twice is an error, and so are
+// endpoints. UnmarshalJSON does not validate the state: see [State.Validate].
 func (s *State) UnmarshalJSON(data []byte) error {
 	var j stateJSON
 	if err := unmarshalStrictly(data, &j); err != nil {

@@ -34,7 +34,8 @@ const (
 	// programs write many files at once. patience is the maximum wait of the first change.
 	quiet    = 20 * time.Millisecond
 	patience = time.Second
-	// again is the wait before a missing directory is opened again.
+	// again is the wait before a missing directory is opened again. It is also the time between two
+	// checks whether another directory is in its place.
 	again = time.Second
 )
 
@@ -205,6 +206,10 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 		case <-w.applied:
 			w.keepCopies(e)
 		case <-reopen.C:
+			if w.files.changes != nil && w.files.replaced(w.dir) {
+				w.log.Info("another directory is there", "directory", w.dir)
+				w.files.close()
+			}
 			if w.files.changes == nil && w.reopen() {
 				read.Reset(0)
 			}

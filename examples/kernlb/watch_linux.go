@@ -16,6 +16,7 @@ import (
 type dirFollower struct {
 	changes <-chan changes // closed when the directory is gone, nil after close
 	file    *os.File
+	dir     os.FileInfo // what was at its path before following began
 }
 
 const dirEvents = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | unix.IN_DELETE |
@@ -23,6 +24,10 @@ const dirEvents = unix.IN_CLOSE_WRITE | unix.IN_MOVED_TO | unix.IN_MOVED_FROM | 
 
 // followDir begins to follow a directory.
 func followDir(dir string) (*dirFollower, error) {
+	st, err := os.Stat(dir)
+	if err != nil {
+		return nil, fmt.Errorf("follow: %w", err)
+	}
 	fd, err := unix.InotifyInit1(unix.IN_CLOEXEC | unix.IN_NONBLOCK)
 	if err != nil {
 		return nil, fmt.Errorf("follow %s: %w", dir, os.NewSyscallError("inotify_init1", err))
@@ -32,7 +37,7 @@ func followDir(dir string) (*dirFollower, error) {
 		return nil, fmt.Errorf("follow %s: %w", dir, os.NewSyscallError("inotify_add_watch", err))
 	}
 	c := make(chan changes)
-	f := &dirFollower{changes: c, file: os.NewFile(uintptr(fd), "inotify")}
+	f := &dirFollower{changes: c, file: os.NewFile(uintptr(fd), "inotify"), dir: st}
 	go f.run(dir, c)
 	return f, nil
 }
@@ -46,6 +51,12 @@ func (f *dirFollower) close() {
 	for range f.changes { // until run has ended
 	}
 	f.changes = nil
+}
+
+// replaced reports whether another directory is at the path, as after a symbolic link was changed.
+func (f *dirFollower) replaced(path string) bool {
+	now, err := os.Stat(path)
+	return err == nil && !os.SameFile(now, f.dir)
 }
 
 // run reads events until the directory is gone or the file is closed.

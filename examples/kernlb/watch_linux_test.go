@@ -298,6 +298,25 @@ func TestWatchSurvivesTheLossOfItsDirectory(t *testing.T) {
 	w.holds("10.96.0.11", "10.96.0.2")
 }
 
+// A symbolic link to the directory may be changed to another one.
+func TestWatchFollowsALinkToItsDirectory(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t)
+	next, link := t.TempDir(), w.dir+"-link"
+	require.NoError(t, os.Symlink(w.dir, link))
+	w.args[2] = link
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	w.start()
+	w.holds("10.96.0.1")
+	w.dir = next
+	w.write("b.yaml", one("b", "10.96.0.2"))
+	require.NoError(t, os.Symlink(next, link+"-new"))
+	require.NoError(t, os.Rename(link+"-new", link))
+	w.holds("10.96.0.2")
+	w.write("b.yaml", one("b", "10.96.0.3"))
+	w.holds("10.96.0.3")
+}
+
 func TestWatchFollowsTheAddressesOfTheNode(t *testing.T) {
 	t.Parallel()
 	w := newWatched(t, "-nodeport-addresses", "primary")

@@ -10,3 +10,5 @@ type dirFollower struct{ changes <-chan changes }
 func followDir(string) (*dirFollower, error) { return nil, errors.ErrUnsupported }
 
 func (*dirFollower) close() {}
+
+func (*dirFollower) replaced(string) bool { return false }
