@@ -1,6 +1,7 @@
 package manifest_test
 
 import (
+	"cmp"
 	"errors"
 	"os"
 	"path/filepath"
@@ -9,6 +10,7 @@ import (
 	"testing/iotest"
 
 	"github.com/stretchr/testify/require"
+	"sigs.k8s.io/yaml"
 
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -65,161 +67,40 @@ endpoints:
 const serviceJSON = `{"apiVersion":"v1","kind":"Service","metadata":{"name":"web"},` +
 	`"spec":{"clusterIP":"10.96.0.10","ports":[{"name":"http","port":80}]}}`
 
-// namedService returns service with another name and address.
-func namedService(name, ip string) string {
-	return strings.NewReplacer("web", name, "10.96.0.10", ip).Replace(service)
+// document is a text of documents.yaml, and what it holds.
+type document struct {
+	Name, Text string
+	Services   []string
+	Objects    int // 0: one for each service
+	Endpoints  int // of default/web
+	Skipped    string
 }
 
-var other = namedService("other", "10.96.0.11")
-
-// documents are texts of several forms, and the services in them.
-var documents = []struct {
-	name, text string
-	services   []string
-}{
-	{"one document", service, []string{"default/web"}},
-	{"two documents", service + "---\n" + other, []string{"default/other", "default/web"}},
-	{"a separator at the beginning and the end", "---\n" + service + "---\n" + other + "---\n",
-		[]string{"default/other", "default/web"}},
-	{"empty documents and comments", "# a file\n---\n---\n# nothing\n\n---\n" + service +
-		"---\n\n", []string{"default/web"}},
-	{"a comment behind the separator", "--- # first\n" + service + "--- # second\n" + other,
-		[]string{"default/other", "default/web"}},
-	{"an object behind the separator",
-		"--- {apiVersion: v1, kind: Service, metadata: {name: web}, " +
-			"spec: {clusterIP: 10.96.0.10, ports: [{port: 80}]}}\n", []string{"default/web"}},
-	{"lines that end in CR LF", strings.ReplaceAll(service+"---\n"+other, "\n", "\r\n"),
-		[]string{"default/other", "default/web"}},
-	{"document end markers", service + "...\n---\n" + other + "...\n",
-		[]string{"default/other", "default/web"}},
-	{"a document after an end marker alone", service + "...\n" + other,
-		[]string{"default/other", "default/web"}},
-	{"a YAML directive", "%YAML 1.1\n---\n" + service, []string{"default/web"}},
-	{"a byte order mark", "\ufeff" + service, []string{"default/web"}},
-	{"no newline at the end", strings.TrimSpace(service), []string{"default/web"}},
-	{"dashes inside a value", strings.Replace(service, "  name: web\n",
-		"  name: web\n  annotations:\n    note: |\n      ---\n      x\n", 1),
-		[]string{"default/web"}},
-	{"JSON", serviceJSON, []string{"default/web"}},
-	{"JSON indented with tabs",
-		"{\n\t\"apiVersion\": \"v1\",\n\t\"kind\": \"Service\",\n\t\"metadata\": {\n" +
-			"\t\t\"name\": \"web\"\n\t},\n" +
-			"\t\"spec\": {\n\t\t\"clusterIP\": \"10.96.0.10\",\n\t\t\"ports\": [\n\t\t\t{\n" +
-			"\t\t\t\t\"port\": 80\n\t\t\t}\n\t\t]\n\t}\n}\n",
-		[]string{"default/web"}},
-	{"JSON with escapes that YAML does not know", strings.Replace(serviceJSON, `{"name":"web"}`,
-		`{"name":"\u0077eb","annotations":{"mood":"\ud83d\ude00","path":"a\/b"}}`, 1),
-		[]string{"default/web"}},
-	{"JSON of every type", strings.Replace(serviceJSON, `"ports"`,
-		`"type":"LoadBalancer","selector":null,"publishNotReadyAddresses":true,`+
-			`"allocateLoadBalancerNodePorts":false,"externalIPs":[],"ports"`, 1),
-		[]string{"default/web"}},
-	{"JSON values one after another", serviceJSON + "\n" + strings.NewReplacer("web", "other",
-		"0.10", "0.11").Replace(serviceJSON),
-		[]string{"default/other", "default/web"}},
-	{"JSON and YAML in one file", serviceJSON + "\n---\n" + other,
-		[]string{"default/other", "default/web"}},
-	{"YAML in flow style",
-		"{apiVersion: v1, kind: Service, metadata: {name: web}, spec: {clusterIP: " +
-			"10.96.0.10, ports: [{port: 80}]}}",
-		[]string{"default/web"}},
-	{"a YAML anchor", strings.Replace(service, "metadata:\n  name: web\n",
-		"metadata:\n  name: web\n  labels: &l {app: web}\n", 1) +
-		"  selector: *l\n", []string{"default/web"}},
-	{"a namespace", strings.Replace(service, "name: web", "name: web\n  namespace: shop", 1),
-		[]string{"shop/web"}},
-	{"null", "null\n---\n" + service, []string{"default/web"}},
-}
-
+// The forms in which a text can have objects, with lines that end in LF and in CR LF.
 func TestDocuments(t *testing.T) {
 	t.Parallel()
-	for _, tt := range documents {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			tracker, result := load(t, tt.text)
-			require.Empty(t, texts(result.Problems))
+	var all []document
+	text, err := os.ReadFile("testdata/documents.yaml")
+	require.NoError(t, err)
+	require.NoError(t, yaml.UnmarshalStrict(text, &all))
+	objects := strings.NewReplacer("SERVICE\n", service, "SERVICE", strings.TrimSpace(service),
+		"OTHER\n", strings.NewReplacer("web", "other", "0.10", "0.11").Replace(service),
+		"JSON", serviceJSON)
+	for _, tt := range all {
+		for _, end := range []string{"\n", "\r\n"} {
+			text := strings.ReplaceAll(objects.Replace(tt.Text), "\n", end)
+			tracker, result := load(t, text)
+			require.Empty(t, texts(result.Problems), tt.Name)
 			var names []string
 			for s := range tracker.State().Services() {
 				names = append(names, s.Name.String())
 			}
-			require.Equal(t, tt.services, names)
-			require.Equal(t, len(tt.services), result.Objects)
-		})
+			require.Equal(t, tt.Services, names, tt.Name)
+			require.Equal(t, cmp.Or(tt.Objects, len(names)), result.Objects, tt.Name)
+			require.Len(t, tracker.State().Endpoints(web), tt.Endpoints, tt.Name)
+			require.Equal(t, tt.Skipped, result.SkippedKinds(), tt.Name)
+		}
 	}
-}
-
-func TestLists(t *testing.T) {
-	t.Parallel()
-	indent := func(text string) string {
-		return "- " + strings.ReplaceAll(strings.TrimSpace(text), "\n", "\n  ") + "\n"
-	}
-	untyped := strings.TrimPrefix(service, "apiVersion: v1\nkind: Service\n")
-	for _, tt := range []struct {
-		name, text string
-		endpoints  int
-		skipped    string
-	}{
-		{"a List", "apiVersion: v1\nkind: List\nitems:\n" + indent(service) + indent(slice), 2, ""},
-		{"a List with metadata of its own",
-			"apiVersion: v1\nkind: List\nmetadata: {resourceVersion: ''}\nitems:\n" +
-				indent(service), 0, ""},
-		{"a ServiceList, whose items need no kind", "apiVersion: v1\nkind: ServiceList\nitems:\n" +
-			indent(untyped), 0, ""},
-		{"a ServiceList, whose items have a kind", "apiVersion: v1\nkind: ServiceList\nitems:\n" +
-			indent(service), 0, ""},
-		{"an EndpointSliceList",
-			service + "---\napiVersion: discovery.k8s.io/v1\nkind: EndpointSliceList\nitems:\n" +
-				indent(slice), 2, ""},
-		{"a List in a List", "apiVersion: v1\nkind: List\nitems:\n" +
-			indent("apiVersion: v1\nkind: List\nitems:\n"+indent(service)), 0, ""},
-		{"an empty List", service + "---\napiVersion: v1\nkind: List\nitems: []\n", 0, ""},
-		{"a List of nothing", service + "---\napiVersion: v1\nkind: List\nitems:\n", 0, ""},
-		{"a List in JSON", `{"apiVersion":"v1","kind":"List","items":[` + serviceJSON + `]}`,
-			0, ""},
-		{"other kinds among the items", "apiVersion: v1\nkind: List\nitems:\n" + indent(service) +
-			"- {apiVersion: v1, kind: Pod}\n- {apiVersion: v1, kind: Pod, spec: {anything: " +
-			"goes}}\n", 0, "2 v1 Pod"},
-		{"a PodList", service + "---\n{apiVersion: v1, kind: PodList, items: [{}, {}, {}]}\n", 0,
-			"3 v1 Pod"},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			t.Parallel()
-			tracker, result := load(t, tt.text)
-			require.Empty(t, texts(result.Problems))
-			require.NotNil(t, tracker.State().Service(web))
-			require.Len(t, tracker.State().Endpoints(web), tt.endpoints)
-			require.Equal(t, tt.skipped, result.SkippedKinds())
-		})
-	}
-}
-
-func TestOtherKindsAreCounted(t *testing.T) {
-	t.Parallel()
-	_, result := load(t, service+`---
-apiVersion: apps/v1
-kind: Deployment
-spec: {replicas: many, anything: goes}
----
-apiVersion: v1
-kind: Namespace
----
-apiVersion: apps/v1
-kind: Deployment
----
-apiVersion: serving.knative.dev/v1
-kind: Service
-spec: {template: {}}
----
-apiVersion: example.com/v1
-kind: AllowList
-items: {anything: goes}
-`)
-	require.Empty(t, texts(result.Problems))
-	require.Equal(t, 1, result.Objects)
-	require.Equal(t,
-		"2 apps/v1 Deployment, 1 example.com/v1 AllowList, 1 serving.knative.dev/v1 Service, 1 v1 "+
-			"Namespace",
-		result.SkippedKinds())
 }
 
 func TestAllKindsAreTaken(t *testing.T) {
