@@ -24,16 +24,13 @@ import (
 
 var none = math.NaN()
 
-const noLocal = "kubeproxy_sync_proxy_rules_no_local_endpoints_total{ip_family="
-
 // at returns the time that many seconds after the start of a bubble, which is midnight UTC
 // 2000-01-01.
 func at(seconds float64) float64 { return 946684800 + seconds }
 
 func TestAppliesAreCountedAsKubeProxyCountsSyncs(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, "nftables")
+	telling(t, "nftables", func(f *fixture) {
 		f.requireSeries(map[string]float64{
 			"kubeproxy_sync_proxy_rules_duration_seconds{ip_family=IPv4} count":          0,
 			"kubeproxy_network_programming_duration_seconds{ip_family=IPv6} count":       0,
@@ -49,63 +46,24 @@ func TestAppliesAreCountedAsKubeProxyCountsSyncs(t *testing.T) {
 		})
 		f.apply(with(with(onNode(), 1, 3), 2, 2))
 		f.apply(with(with(onNode(), 1, 3), 2, 4))
-		f.requireSeries(map[string]float64{
-			"kubeproxy_sync_proxy_rules_duration_seconds{ip_family=IPv4} count":         2,
-			"kubeproxy_sync_proxy_rules_duration_seconds{ip_family=IPv6} sum":           4,
-			"kubeproxy_sync_full_proxy_rules_duration_seconds{ip_family=IPv4} count":    1,
-			"kubeproxy_sync_partial_proxy_rules_duration_seconds{ip_family=IPv4} count": 1,
-			"kubeproxy_sync_proxy_rules_last_timestamp_seconds{ip_family=IPv4}":         at(4),
-			"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family=IPv4}":  at(2),
-			"kubeproxy_sync_proxy_rules_service_changes_total":                          2,
-			"kubeproxy_sync_proxy_rules_endpoint_changes_total":                         3,
-			"kubeproxy_sync_proxy_rules_service_changes_pending":                        0,
-			`kernlb_applies_total{result=changed}`:                                      2,
-			"kernlb_apply_duration_seconds sum":                                         4,
-			"kernlb_phase_duration_seconds{phase=commit} sum":                           4,
-			"kernlb_phase_duration_seconds{phase=observe} count":                        none,
-			"kernlb_changes_total{type=added}":                                          4,
-			"kernlb_changes_total{type=removed}":                                        0,
-			"kernlb_readings_total":                                                     1,
-			"kernlb_adopted_frontends":                                                  0,
-			"kernlb_wanted_services":                                                    2,
-			"kernlb_wanted_endpoints":                                                   7,
-			"kernlb_held_services":                                                      2,
-			"kernlb_held_frontends":                                                     2,
-			"kernlb_held_endpoints":                                                     7,
-			"kernlb_pending_seconds":                                                    0,
-			"kernlb_running":                                                            0,
-		})
+		f.tells("two applies, of 2 s each")
 		f.apply(with(with(onNode(), 1, 3), 2, 4))
-		f.requireSeries(map[string]float64{"kernlb_applies_total{result=unchanged}": 1})
+		f.tells("the same once more")
 	})
 }
 
 func TestWhatWaitsIsPendingUntilItIsApplied(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, "nftables")
+	telling(t, "nftables", func(f *fixture) {
 		f.apply(with(onNode(), 1, 1))
 		f.engine.Set(with(with(onNode(), 1, 2), 2, 1))
 		time.Sleep(30 * time.Second)
-		f.requireSeries(map[string]float64{
-			"kubeproxy_sync_proxy_rules_service_changes_pending":                       1,
-			"kubeproxy_sync_proxy_rules_endpoint_changes_pending":                      2,
-			"kubeproxy_sync_proxy_rules_last_queued_timestamp_seconds{ip_family=IPv6}": at(0),
-			"kernlb_pending_seconds":                                                   30,
-			"kernlb_wanted_services":                                                   2,
-			"kernlb_wanted_endpoints":                                                  3,
-			"kernlb_held_services":                                                     1,
-			"kernlb_held_endpoints":                                                    1,
-		})
-		ctx, cancel := context.WithCancel(t.Context())
+		f.tells("30 s after Set")
+		ctx, cancel := context.WithCancel(f.t.Context())
 		done := make(chan struct{})
 		go func() { _ = f.engine.Run(ctx, nil); close(done) }()
 		synctest.Wait()
-		f.requireSeries(map[string]float64{
-			"kubeproxy_sync_proxy_rules_service_changes_pending": 0,
-			"kernlb_pending_seconds":                             0,
-			"kernlb_running":                                     1,
-		})
+		f.tells("Run has applied it")
 		cancel()
 		<-done
 	})
@@ -113,121 +71,81 @@ func TestWhatWaitsIsPendingUntilItIsApplied(t *testing.T) {
 
 func TestFailuresRetriesAndRepairsAreCounted(t *testing.T) {
 	t.Parallel()
-	synctest.Test(t, func(t *testing.T) {
-		f := newFixture(t, "iptables")
+	telling(t, "iptables", func(f *fixture) {
 		state := with(onNode(), 1, 2)
 		f.backend.Fail("commit", 1, errBroken)
-		_, err := f.engine.Apply(t.Context(), state)
-		require.Error(t, err)
+		_, err := f.engine.Apply(f.t.Context(), state)
+		require.Error(f.t, err)
 		f.backend.Fail("commit", 2, dataplane.ErrConflict)
 		f.apply(state)
-		f.requireSeries(map[string]float64{
-			"kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=IPv4}": 1,
-			"kernlb_failures_total{doing=apply,phase=commit}":                            1,
-			"kernlb_applies_total{result=failed}":                                        1,
-			"kernlb_applies_total{result=changed}":                                       1,
-			"kernlb_write_conflicts_total{doing=apply}":                                  2,
-			"kernlb_repairs_total":                                                       0,
-		})
+		f.tells("a failure, and two conflicts")
 		f.backend.Kernel().Flush()
 		f.backend.Kernel().AddDrift("a chain of nobody")
 		f.apply(state)
-		f.requireSeries(map[string]float64{
-			"kernlb_repairs_total":                  1,
-			"kernlb_repaired_total{type=added}":     1,
-			"kernlb_repaired_total{type=foreign}":   1,
-			"kernlb_changes_total{type=added}":      1,
-			"kernlb_last_failure_timestamp_seconds": at(0),
-			"kernlb_held_endpoints":                 2,
-		})
-		ctx, cancel := context.WithCancel(t.Context())
+		f.tells("a flush and a foreign object")
+		ctx, cancel := context.WithCancel(f.t.Context())
 		f.backend.Before("commit", func(context.Context) error {
 			cancel()
 			return ctx.Err()
 		})
 		_, err = f.engine.Apply(ctx, with(state, 2, 1))
-		require.ErrorIs(t, err, context.Canceled)
-		f.requireSeries(map[string]float64{"kernlb_applies_total{result=failed}": 1})
+		require.ErrorIs(f.t, err, context.Canceled)
+		f.tells("an apply is cancelled")
 	})
 }
 
 func TestServicesThatAreLeftOutAreCounted(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "nftables")
-	s := with(with(with(with(onNode(), 1, 1), 2, 1, invalid), 3, 1, sharing(1)), 4, 1, localOnly)
-	s = with(s, 5, 0, localOnly) // it has no endpoint anywhere
-	f.apply(s)
-	f.apply(s)
-	f.requireSeries(map[string]float64{
-		"kernlb_refused_services":                 1,
-		"kernlb_refusals_total":                   1,
-		"kernlb_claim_conflicts":                  1,
-		"kernlb_wanted_services":                  5,
-		"kernlb_held_services":                    3,
-		noLocal + "IPv4,traffic_policy=internal}": 1,
-		noLocal + "IPv4,traffic_policy=external}": 1,
-		noLocal + "IPv6,traffic_policy=external}": 0,
-	})
-	f.apply(s.WithoutService(serviceName(2)).WithoutService(serviceName(4)))
-	f.requireSeries(map[string]float64{
-		"kernlb_refused_services":                 0,
-		"kernlb_refusals_total":                   1,
-		noLocal + "IPv4,traffic_policy=internal}": 0,
-		noLocal + "IPv4,traffic_policy=external}": 0,
+	telling(t, "nftables", func(f *fixture) {
+		s := with(with(with(with(onNode(), 1, 1), 2, 1, invalid), 3, 1, sharing(1)), 4, 1, localOnly)
+		s = with(s, 5, 0, localOnly) // it has no endpoint anywhere
+		f.apply(s)
+		f.apply(s)
+		f.tells("one is invalid, one conflicts, and two have no local endpoints")
+		f.apply(s.WithoutService(serviceName(2)).WithoutService(serviceName(4)))
+		f.tells("the invalid one and one of the local ones go")
 	})
 }
 
 // A program that starts adopts the services in the kernel. A new backend gets those of the old one.
 func TestAdoptionSwitchesAndCleanups(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "nftables")
-	before := with(with(onNode(), 1, 1), 2, 1)
-	ok(dataplane.New(memory.New(f.backend.Kernel()), nil).Apply(t.Context(), before))(t)
-	f.backend.HeedHints(true) // a second step finds svc-2
-	f.apply(with(onNode(), 1, 1))
-	f.requireSeries(map[string]float64{
-		"kernlb_adopted_frontends": 2, "kernlb_held_frontends": 1, "kernlb_held_endpoints": 1,
-		"kernlb_changes_total{type=removed}": 1})
-	ok(f.engine.Switch(t.Context(), &named{Backend: memory.New(nil), name: "ipvs"}, nil))(t)
-	f.requireSeries(map[string]float64{
-		"kernlb_info{backend=ipvs}": 1, "kernlb_info{backend=nftables}": none,
-		"kernlb_switches_total{backend=ipvs}": 1, "kernlb_adopted_frontends": 0,
-		"kubeproxy_sync_proxy_rules_iptables_restore_failures_total{ip_family=IPv4}": 0})
-	sent := f.scrape()["kernlb_kernel_messages_total{backend=ipvs}"]
-	require.Positive(t, sent)
-	stats := ok(f.engine.Cleanup(t.Context()))(t)
-	f.requireSeries(map[string]float64{
-		"kernlb_held_frontends": 0, "kernlb_held_services": 0, "kernlb_wanted_endpoints": 0,
-		"kernlb_kernel_messages_total{backend=ipvs}": sent + float64(stats.Messages)})
+	telling(t, "nftables", func(f *fixture) {
+		before := with(with(onNode(), 1, 1), 2, 1)
+		ok(dataplane.New(memory.New(f.backend.Kernel()), nil).Apply(f.t.Context(), before))(f.t)
+		f.backend.HeedHints(true) // a second step finds svc-2
+		f.apply(with(onNode(), 1, 1))
+		f.tells("one service is adopted, and one goes")
+		ok(f.engine.Switch(f.t.Context(), &named{Backend: memory.New(nil), name: "ipvs"}, nil))(f.t)
+		f.tells("another backend")
+		ok(f.engine.Cleanup(f.t.Context()))(f.t)
+		f.tells("a cleanup")
+	})
 }
 
 // A reviewed change set counts like any other.
 func TestChangesOfAPlanAreCounted(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "nftables")
-	preview := ok(f.engine.Plan(t.Context(), with(onNode(), 1, 1)))(t)
-	text := ok(json.Marshal(preview.Changes))(t)
-	var changes servicemodel.ChangeSet
-	require.NoError(t, json.Unmarshal(text, &changes))
-	ok(f.engine.ApplyChanges(t.Context(), &changes))(t)
-	f.requireSeries(map[string]float64{"kernlb_changes_total{type=added}": 1,
-		"kernlb_held_frontends": 1, "kernlb_wanted_services": 0})
+	telling(t, "nftables", func(f *fixture) {
+		preview := ok(f.engine.Plan(f.t.Context(), with(onNode(), 1, 1)))(f.t)
+		text := ok(json.Marshal(preview.Changes))(f.t)
+		var changes servicemodel.ChangeSet
+		require.NoError(f.t, json.Unmarshal(text, &changes))
+		ok(f.engine.ApplyChanges(f.t.Context(), &changes))(f.t)
+		f.tells("a change set")
+	})
 }
 
 func TestFlowsAreCounted(t *testing.T) {
 	t.Parallel()
-	f := newFixture(t, "nftables")
-	f.flows.done = conntrack.CleanResult{Deleted: 3, Reset: 1, Duration: time.Second}
-	f.flows.draining = 2
-	f.apply(with(onNode(), 1, 1))
-	f.apply(with(onNode(), 1, 2)) // nothing was cleaned
-	f.flows.done.Deleted, f.flows.done.Duration = 5, 3*time.Second
-	ok(f.engine.Settle(t.Context()))(t)
-	f.requireSeries(map[string]float64{
-		"kernlb_flows_deleted_total": 5, "kernlb_flows_reset_total": 1,
-		"kernlb_draining_endpoints": 2,
-		"kubeproxy_conntrack_reconciler_sync_duration_seconds{ip_family=IPv4} count": 2,
-		"kubeproxy_conntrack_reconciler_sync_duration_seconds{ip_family=IPv6} sum":   3,
+	telling(t, "nftables", func(f *fixture) {
+		f.flows.done = conntrack.CleanResult{Deleted: 3, Reset: 1, Duration: time.Second}
+		f.flows.draining = 2
+		f.apply(with(onNode(), 1, 1))
+		f.apply(with(onNode(), 1, 2)) // nothing was cleaned
+		f.flows.done.Deleted, f.flows.done.Duration = 5, 3*time.Second
+		ok(f.engine.Settle(f.t.Context()))(f.t)
+		f.tells("two applies and a Settle")
 	})
 }
 

@@ -3,7 +3,6 @@ package metrics_test
 import (
 	"encoding/json"
 	"errors"
-	"flag"
 	"fmt"
 	"maps"
 	"net/http"
@@ -22,9 +21,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/internal/test/golden"
 )
-
-var update = flag.Bool("update", false, "write the tables of docs/metrics.md")
 
 // everything makes an engine do everything that has a metric.
 func everything(t *testing.T, name string) *fixture {
@@ -130,11 +128,7 @@ func TestTheDocumentListsAllMetrics(t *testing.T) {
 		require.True(t, found)
 		got = before + begin + table + end + after
 	}
-	if *update {
-		require.NoError(t, os.WriteFile(document, []byte(got), 0o644))
-		return
-	}
-	require.Equal(t, string(text), got, "go test ./dataplane/metrics -update writes the tables")
+	golden.File(t, document, got)
 }
 
 // described counts the metrics that a collector describes.

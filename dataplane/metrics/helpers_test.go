@@ -9,8 +9,10 @@ import (
 	"math"
 	"net/netip"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -21,6 +23,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
+	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -123,6 +126,9 @@ type fixture struct {
 	conntrack *fakeConntrack
 	collector *metrics.Collector
 	registry  *prometheus.Registry
+
+	last map[string]float64 // what tells had last
+	told strings.Builder
 }
 
 // named is a backend with another name.
@@ -187,6 +193,39 @@ func labels(m *dto.Metric) string {
 		return ""
 	}
 	return "{" + strings.Join(l, ",") + "}"
+}
+
+// telling runs a test in a bubble. testdata/NAME.txt has what the test tells.
+func telling(t *testing.T, backend string, test func(f *fixture)) {
+	synctest.Test(t, func(t *testing.T) {
+		f := newFixture(t, backend)
+		test(f)
+		golden.File(t, "testdata/"+t.Name()+".txt", f.told.String())
+	})
+}
+
+// tells notes the series that are new or have changed since the last time. The first time, these
+// are the series that are not 0.
+func (f *fixture) tells(what string) {
+	f.t.Helper()
+	fmt.Fprintf(&f.told, "# %s\n", what)
+	now := f.scrape()
+	maps.DeleteFunc(now, func(name string, _ float64) bool { // as package memory happens to count
+		return strings.HasPrefix(name, "kernlb_kernel_sent_bytes_total")
+	})
+	for _, name := range slices.Sorted(maps.Keys(now)) {
+		was, there := f.last[name]
+		if now[name] != was || !there && f.last != nil {
+			fmt.Fprintln(&f.told, name, strconv.FormatFloat(now[name], 'f', -1, 64))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(f.last)) {
+		if _, there := now[name]; !there {
+			fmt.Fprintf(&f.told, "%s is gone\n", name)
+		}
+	}
+	f.told.WriteByte('\n')
+	f.last = now
 }
 
 // requireSeries requires series with these values. NaN means that the series must not exist.
