@@ -144,7 +144,8 @@ func TestAKubeProxyThatComesBackIsLeftAlone(t *testing.T) {
 	c := node(t)
 	leftover(t, c.Node.NS, "iptables-1.30.rules", "iptables-nft-restore", "--noflush")
 	p := spawn(t, c.Node.NS, asProgram+"=memory", self, "--proxy-mode=nftables",
-		"--hostname-override=node1", "--detect-local-mode=NodeCIDR", "--conntrack-max-per-core=0")
+		"--hostname-override=node1", "--detect-local-mode=NodeCIDR", "--conntrack-max-per-core=0",
+		"--bind-address-hard-fail") // an address that it left counts no more
 	require.NoError(t, p.in.Encode(objects{Services: []*corev1.Service{service()},
 		Slices: []*discoveryv1.EndpointSlice{slice(c.Pods[0])}}))
 	p.says("took over from kube-proxy", 1)
@@ -161,7 +162,8 @@ func TestAKubeProxyThatComesBackIsLeftAlone(t *testing.T) {
 	t.Cleanup(func() { kubeProxy.Close() })
 	go func() { _ = kubeProxy.Serve(listener) }()
 	p.says("kube-proxy runs on this node again", 1)
-	time.Sleep(2 * askAgain)
+	p.says("cannot listen", 1) // after giveWay
+	time.Sleep(askAgain)
 	require.Contains(t, ruleset(t, c.Node.NS), "KUBE-SERVICES")
 	require.NoError(t, kubeProxy.Close())
 	p.says("took over from kube-proxy", 2)

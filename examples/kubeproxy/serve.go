@@ -27,7 +27,7 @@ const bindAgain = 500 * time.Millisecond
 func (p *proxy) serveHealth(ctx context.Context) error {
 	return p.serve(ctx, "healthzBindAddress", p.healthzAt,
 		p.metrics.CountProbes(p.health.Handler()),
-		"FailedToStartProxierHealthcheck")
+		"FailedToStartProxierHealthcheck", p.hardFail)
 }
 
 // serveMetrics serves kube-proxy's paths at metricsBindAddress until the context ends.
@@ -50,8 +50,9 @@ func (p *proxy) serveMetrics(ctx context.Context) error {
 		mux.HandleFunc("/debug/pprof/trace", pprof.Trace)
 		mux.HandleFunc("PUT /debug/flags/v", setVerbosity)
 	}
-	for { // again after it left the address to a kube-proxy
-		err := p.serve(ctx, "metricsBindAddress", p.metricsAt, mux, "FailedToStartMetricServer")
+	for hard := p.hardFail; ; hard = false { // again after it left the address to a kube-proxy
+		err := p.serve(ctx, "metricsBindAddress", p.metricsAt, mux, "FailedToStartMetricServer",
+			hard)
 		if err != nil || !p.metricsAt.IsValid() || !pause(ctx, giveWay) {
 			return err
 		}
@@ -83,11 +84,11 @@ func setVerbosity(w http.ResponseWriter, r *http.Request) {
 
 // serve serves until the context ends, or another goroutine calls inItsPlace.
 func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h http.Handler,
-	reason string) error {
+	reason string, hard bool) error {
 	if !at.IsValid() {
 		return nil
 	}
-	listener, err := p.listen(ctx, field, at, reason)
+	listener, err := p.listen(ctx, field, at, reason, hard)
 	if listener == nil {
 		return err
 	}
@@ -109,10 +110,10 @@ func (p *proxy) serve(ctx context.Context, field string, at netip.AddrPort, h ht
 }
 
 // listen listens at an address. An unspecified address, even 0.0.0.0, means both families, as in
-// kube-proxy. While another process holds the address, listen emits an event and retries; if
-// bindAddressHardFail is set, it returns an error instead. A cancelled context is not an error.
-func (p *proxy) listen(ctx context.Context, field string, at netip.AddrPort, reason string) (
-	net.Listener, error) {
+// kube-proxy. While another process holds the address, listen emits an event and retries; if hard
+// is set (bindAddressHardFail), it returns an error instead. A cancelled context is not an error.
+func (p *proxy) listen(ctx context.Context, field string, at netip.AddrPort, reason string,
+	hard bool) (net.Listener, error) {
 	for said := false; ; said = true {
 		listener, err := new(net.ListenConfig).Listen(ctx, "tcp", at.String())
 		if err == nil {
@@ -123,7 +124,7 @@ func (p *proxy) listen(ctx context.Context, field string, at netip.AddrPort, rea
 			p.log.Error("cannot listen", "err", err)
 			p.events.node("Warning", reason, "StartKubeProxy", err.Error())
 		}
-		if p.hardFail {
+		if hard {
 			return nil, err
 		}
 		if !pause(ctx, bindAgain) {
