@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"net"
 	"net/http"
 	"net/netip"
@@ -13,7 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 	corev1 "k8s.io/api/core/v1"
 	discoveryv1 "k8s.io/api/discovery/v1"
+	"k8s.io/client-go/tools/events"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -176,6 +179,16 @@ func TestAKubeProxyThatComesBackIsLeftAlone(t *testing.T) {
 	require.NotContains(t, ruleset(t, c.Node.NS), "KUBE-SERVICES")
 	answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
 	p.stop()
+}
+
+// A family that the kernel lacks is a matter of the Node, and not of a Service without a name.
+func TestAFamilyThatIsLeftOutIsAnEventOfTheNode(t *testing.T) {
+	t.Parallel()
+	said := events.NewFakeRecorder(2)
+	p := &proxy{events: &recorder{EventRecorder: said, nodeName: "node1"}}
+	p.observe(t.Context(), dataplane.Refused{Refusal: dataplane.Refusal{
+		Family: servicemodel.IPv6, Err: errors.New("no module")}})
+	require.Equal(t, "Warning NotProxied IPv6: no module", <-said.Events)
 }
 
 // If /proc/sys is read-only, as in the container of the DaemonSet, conntrack's settings cannot be
