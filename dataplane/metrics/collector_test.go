@@ -97,8 +97,8 @@ func TestFailuresRetriesAndRepairsAreCounted(t *testing.T) {
 func TestServicesThatAreLeftOutAreCounted(t *testing.T) {
 	t.Parallel()
 	telling(t, "nftables", func(f *fixture) {
-		s := with(with(with(with(onNode(), 1, 1), 2, 1, invalid), 3, 1, sharing(1)), 4, 1, localOnly)
-		s = with(s, 5, 0, localOnly) // it has no endpoint anywhere
+		s := with(with(with(onNode(), 1, 1), 2, 1, invalid), 3, 1, sharing(1))
+		s = with(with(s, 4, 1, localOnly), 5, 0, localOnly) // 5 has no endpoint anywhere
 		f.apply(s)
 		f.apply(s)
 		f.tells("one is invalid, one conflicts, and two have no local endpoints")

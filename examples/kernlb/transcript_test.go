@@ -21,8 +21,8 @@ import (
 // transcript runs the commands of a file, and requires that it has their outputs. A line
 // "$ COMMAND" is a command of sh, or kernlb. Below it are its output, after "| ", its standard
 // error, after "! ", and its exit code, if that is not 0. "-- FILE --" begins a file for the
-// commands; in it, "service NAME IP; METADATA; SPEC" stands for serviceManifest. do calls a function
-// in the network namespace of the test.
+// commands; in it, "service NAME IP; METADATA; SPEC" stands for serviceManifest. do calls a
+// function in the network namespace of the test.
 func transcript(t *testing.T, path string, do func(func() error) error) {
 	t.Helper()
 	dir, file, said := t.TempDir(), "", false
