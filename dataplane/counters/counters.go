@@ -79,8 +79,8 @@ func program(f *nft.Family) nft.Program {
 }
 
 // add adds an element of a set to a reading.
-func (r *Reading) add(f *nft.Family, name string, c nft.Counted) bool {
-	k := nft.Reader{Bytes: c.Key}
+func (r *Reading) add(f *nft.Family, name string, e nft.Elem) bool {
+	k := nft.Reader{Bytes: e.Key}
 	var p Pair
 	dst := k.Addr(f.AddrLen)
 	p.Protocol = k.Proto()
@@ -92,11 +92,11 @@ func (r *Reading) add(f *nft.Family, name string, c nft.Counted) bool {
 	v := r.Pairs[p]
 	switch name {
 	case setConnections:
-		v.Connections = c.Packets
+		v.Connections = e.Packets
 	case setRequests:
-		v.PacketsIn, v.BytesIn = c.Packets, c.Bytes
+		v.PacketsIn, v.BytesIn = e.Packets, e.Bytes
 	case setAnswers:
-		v.PacketsOut, v.BytesOut = c.Packets, c.Bytes
+		v.PacketsOut, v.BytesOut = e.Packets, e.Bytes
 	}
 	r.Pairs[p] = v
 	return true

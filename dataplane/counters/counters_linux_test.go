@@ -186,9 +186,9 @@ func TestFull(t *testing.T) {
 func FuzzElements(f *testing.F) {
 	f.Fuzz(func(_ *testing.T, attrs []byte) {
 		r := &Reading{Pairs: map[Pair]Values{}}
-		_ = nft.DecodeCounted(attrs, func(c nft.Counted) error {
+		_ = nft.DecodeElements(attrs, func(e nft.Elem) error {
 			for _, family := range nft.Families {
-				r.add(family, setRequests, c)
+				r.add(family, setRequests, e)
 			}
 			return nil
 		})

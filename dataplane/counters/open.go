@@ -95,7 +95,7 @@ func (c *Counters) read(ctx context.Context, r *Reading, f *nft.Family, name str
 	b.Text(nft.AttrElemsSet, name)
 	n := 0
 	err := c.conn.DumpOwn(ctx, &b, func(m rawnl.Message) error {
-		return nft.DecodeCounted(m.Attrs, func(e nft.Counted) error {
+		return nft.DecodeElements(m.Attrs, func(e nft.Elem) error {
 			if n++; !r.add(f, name, e) {
 				return fmt.Errorf("%w: a key of %d bytes", rawnl.ErrMalformed, len(e.Key))
 			}

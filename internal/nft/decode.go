@@ -66,17 +66,12 @@ func DecodeSet(attrs []byte) (SetInfo, error) {
 
 // DecodeElements calls fn for each element in the attributes of a message about elements of a set.
 func DecodeElements(attrs []byte, fn func(Elem) error) error {
-	return eachList(attrs, func(list []byte) error { return DecodeElems(list, fn) })
-}
-
-// eachList calls fn with each list of elements in the attributes of a message.
-func eachList(attrs []byte, fn func(list []byte) error) error {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() != AttrElemsList {
 			continue
 		}
-		if err := fn(it.Data()); err != nil {
+		if err := DecodeElems(it.Data(), fn); err != nil {
 			return err
 		}
 	}
@@ -210,6 +205,20 @@ func (r *RuleInfo) Counted() (packets uint64, err error) {
 		return 0, fmt.Errorf("counters of a rule: %w", rawnl.ErrMalformed)
 	}
 	return packets, nil
+}
+
+// countedBy reads the attributes of a counter.
+func countedBy(attrs []byte) (packets, bytes uint64, err error) {
+	it := rawnl.Attrs(attrs)
+	for it.Next() {
+		switch it.Type() {
+		case attrCounterPackets:
+			packets = it.U64()
+		case attrCounterBytes:
+			bytes = it.U64()
+		}
+	}
+	return packets, bytes, it.Err()
 }
 
 // Effect is what a rule does with packets, apart from verdicts in maps.

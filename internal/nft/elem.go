@@ -21,7 +21,8 @@ type Elem struct {
 	Goto bool
 	// Timeout is the lifetime of the element. Zero means that it does not expire.
 	Timeout time.Duration
-	Expiry  uint64 // milliseconds left, if the element has a timeout
+	// Packets and Bytes are what the element has counted, in a set that counts ([Count]).
+	Packets, Bytes uint64
 }
 
 // Clone copies the bytes of an element.
@@ -166,67 +167,17 @@ func decodeElem(data []byte) (Elem, error) {
 			e.Data, e.Goto = mapped(&it)
 		case elemUserData:
 			e.UserData = it.Data()
-		case elemExpiration:
-			e.Expiry = it.U64()
+		case elemExpr:
+			x, err := decodeExpr(it.Nest())
+			if err == nil && string(x.Name) == "counter" {
+				e.Packets, e.Bytes, err = countedBy(x.Attrs)
+			}
+			if err != nil {
+				return e, err
+			}
 		}
 	}
 	return e, it.Err()
-}
-
-// Counted is an element of a set that counts, as [Count] makes it. Key points into the message.
-type Counted struct {
-	Key            []byte
-	Packets, Bytes uint64
-}
-
-// DecodeCounted calls fn for each element in the attributes of a message about elements of a set
-// that counts ([Count]).
-func DecodeCounted(attrs []byte, fn func(Counted) error) error {
-	return eachList(attrs, func(list []byte) error {
-		it := rawnl.Attrs(list)
-		for it.Next() {
-			c, err := decodeCounted(it.Nest())
-			if err == nil {
-				err = fn(c)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return it.Err()
-	})
-}
-
-func decodeCounted(it rawnl.AttrIter) (c Counted, _ error) {
-	for it.Next() {
-		switch it.Type() {
-		case elemKey:
-			c.Key = dataOf(&it)
-		case elemExpr:
-			e, err := decodeExpr(it.Nest())
-			if err == nil {
-				c.Packets, c.Bytes, err = countedBy(e.Attrs)
-			}
-			if err != nil {
-				return c, err
-			}
-		}
-	}
-	return c, it.Err()
-}
-
-// countedBy reads the attributes of a counter.
-func countedBy(attrs []byte) (packets, bytes uint64, err error) {
-	it := rawnl.Attrs(attrs)
-	for it.Next() {
-		switch it.Type() {
-		case attrCounterPackets:
-			packets = it.U64()
-		case attrCounterBytes:
-			bytes = it.U64()
-		}
-	}
-	return packets, bytes, it.Err()
 }
 
 // dataOf returns the NFTA_DATA_VALUE inside the current attribute; nil if there is none.
