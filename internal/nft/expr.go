@@ -245,30 +245,6 @@ func appendNumgen(b *rawnl.Batch, reg, mod, typ uint32) {
 		attrNumgenOffset, 0)
 }
 
-// appendDNAT translates the destination to the address that begins in Reg1, and the port after it.
-func appendDNAT(b *rawnl.Batch, f *Family) {
-	appendNumbers(b, "nat", attrNATType, natDNAT, attrNATFamily, uint32(f.NFProto),
-		attrNATRegAddrMin, Reg1, attrNATRegProtoMin, register(f.AddrLen))
-}
-
-// appendMasquerade translates the source to an address of the interface, with random ports.
-func appendMasquerade(b *rawnl.Batch) {
-	appendNumbers(b, "masq", attrMasqFlags, natFullyRandom)
-}
-
-// appendReject answers with ICMP unreachable of a code.
-func appendReject(b *rawnl.Batch, code uint8) {
-	elem, data := beginExpr(b, "reject")
-	b.U32(attrRejectType, rejectICMPUnreach)
-	b.U8(attrRejectCode, code)
-	endExpr(b, elem, data)
-}
-
-// appendResetTCP answers a segment with a reset, as if this machine had no such connection.
-func appendResetTCP(b *rawnl.Batch) {
-	appendNumbers(b, "reject", attrRejectType, rejectTCPReset)
-}
-
 // appendFIB loads the result of a route lookup for an address of the packet into Reg1.
 func appendFIB(b *rawnl.Batch, flags, result uint32) {
 	appendNumbers(b, "fib", attrFIBFlags, flags, attrFIBResult, result, attrFIBDReg, Reg1)

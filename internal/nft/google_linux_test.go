@@ -275,7 +275,7 @@ func TestHashesCoverTextAndExpressions(t *testing.T) {
 	for _, r := range []Rule{
 		rule("a", AppendCounter),
 		rule("b", AppendCounter),
-		rule("a", appendMasquerade),
+		rule("a", Masquerade[0].exprs),
 		CTProtocol(servicemodel.TCP),
 		{{text: "ct protocol { tcp }", exprs: CTProtocol()[0].exprs,
 			set: &AnonymousSet{Protocols: []servicemodel.Protocol{servicemodel.UDP}}}},

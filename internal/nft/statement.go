@@ -142,7 +142,8 @@ func SetMark(to Mapped) Rule {
 func (f *Family) DNAT(to Mapped) Rule {
 	return rule("dnat "+f.Name+" to "+to.text(), func(b *rawnl.Batch) {
 		to.load(b)
-		appendDNAT(b, f)
+		appendNumbers(b, "nat", attrNATType, natDNAT, attrNATFamily, uint32(f.NFProto),
+			attrNATRegAddrMin, Reg1, attrNATRegProtoMin, register(f.AddrLen))
 	})
 }
 
@@ -175,7 +176,10 @@ func (f *Family) resetAddr(name string, offset uint32, to Selector) Rule {
 // Reject answers with ICMP port unreachable.
 func (f *Family) Reject() Rule {
 	return rule("reject with "+f.icmp+" port-unreachable", func(b *rawnl.Batch) {
-		appendReject(b, f.portUnreachable)
+		elem, data := beginExpr(b, "reject")
+		b.U32(attrRejectType, rejectICMPUnreach)
+		b.U8(attrRejectCode, f.portUnreachable)
+		endExpr(b, elem, data)
 	})
 }
 
@@ -185,8 +189,12 @@ var (
 	Drop       = Verdict{Code: VerdictDrop}.rule()
 	Return     = Verdict{Code: VerdictReturn}.rule()
 	Counter    = rule("counter packets 0 bytes 0", AppendCounter)
-	Masquerade = rule("masquerade fully-random", appendMasquerade)
-	ResetTCP   = rule("reject with tcp reset", appendResetTCP)
+	Masquerade = rule("masquerade fully-random", func(b *rawnl.Batch) {
+		appendNumbers(b, "masq", attrMasqFlags, natFullyRandom)
+	})
+	ResetTCP = rule("reject with tcp reset", func(b *rawnl.Batch) {
+		appendNumbers(b, "reject", attrRejectType, rejectTCPReset)
+	})
 )
 
 // Verdict decides about a packet; jump and goto name a chain.
