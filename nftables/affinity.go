@@ -295,6 +295,10 @@ func (pl *planner) planForgetting(p *plan) {
 		})
 	}
 	p.forgetMoved()
+	p.leavesClients = slices.ContainsFunc(p.forget, func(f forget) bool {
+		t := p.tables[nft.FamilyIndex(f.frontend.Key.Addr)]
+		return !t.create && len(t.next.shape.affinity) > 0
+	})
 }
 
 // without returns the endpoints that are in old and not in new. If both pools exist, an endpoint
@@ -354,13 +358,4 @@ func endpointsOf(p *servicemodel.Pool) []netip.AddrPort {
 		l[i] = s.Endpoint
 	}
 	return l
-}
-
-// leavesClients reports whether the affinity maps may still hold clients to be forgotten after the
-// plan's commit.
-func (p *plan) leavesClients() bool {
-	return slices.ContainsFunc(p.forget, func(f forget) bool {
-		t := p.tables[nft.FamilyIndex(f.frontend.Key.Addr)]
-		return !t.create && len(t.next.shape.affinity) > 0
-	})
 }

@@ -17,30 +17,31 @@ import (
 // are masqueraded. The errors, which [dataplane.Problems] lists, are *[dataplane.UnsupportedError]
 // values. Check needs neither a kernel nor Linux. The change set of a whole table is
 // servicemodel.Diff(nil, table).
-func Check(c *servicemodel.ChangeSet) error {
-	return rendering.Check(Name, c, rendering.Abilities{
-		Scheduler: func(s servicemodel.Scheduler) bool {
-			name, _, _ := s.Split()
-			_, ok := schedulerWays[name]
-			return ok
-		},
-		SchedulerHint:  "nftables has random, rr, wrr, sh and mh, and ipvs the others",
-		ForwardingHint: "nftables translates addresses", Answers: true, Neighbours: true,
-		Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {
-			if n := entryCount(p); n == 0 || n > maxSlots {
-				r.Refuse(p.ID.Service, dataplane.FieldWeights, fmt.Sprintf("sum %d", slotCount(p)),
-					fmt.Sprintf("the weights of a pool, divided by their greatest common "+
-						"divisor, add up to at most %d", maxSlots))
-			}
-		},
-	})
+func Check(c *servicemodel.ChangeSet) error { return rendering.Check(Name, c, abilities) }
+
+// abilities are what nftables can express.
+var abilities = rendering.Abilities{
+	Scheduler: func(s servicemodel.Scheduler) bool {
+		name, _, _ := s.Split()
+		_, ok := schedulerWays[name]
+		return ok
+	},
+	SchedulerHint:  "nftables has random, rr, wrr, sh and mh, and ipvs the others",
+	ForwardingHint: "nftables translates addresses", Answers: true, Neighbours: true,
+	Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {
+		if n := entryCount(p); n == 0 || n > maxSlots {
+			r.Refuse(p.ID.Service, dataplane.FieldWeights, fmt.Sprintf("sum %d", slotCount(p)),
+				fmt.Sprintf("the weights of a pool, divided by their greatest common "+
+					"divisor, add up to at most %d", maxSlots))
+		}
+	},
 }
 
 // Check returns what the function [Check] returns. If the kernel lacks an expression that tables of
 // a family need, it also refuses that family ([dataplane.FieldFamily]), if the node may do without
 // it. An engine then serves the other one.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
-	errs := []error{Check(c)}
+	errs := []error{rendering.Check(Name, c, abilities)}
 	if nocopy.Of(c.New).Rules().OnlyFamily == 0 {
 		for _, t := range b.pl.tablesToMake(c) {
 			if err := b.lacks(t); err != nil {

@@ -6,6 +6,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -155,8 +156,8 @@ func (s *shape) add(o *shape) {
 	s.uses |= o.uses
 }
 
-// addFrontend adds the features that a frontend needs to s.
-func (s *shape) addFrontend(fe *servicemodel.Frontend) {
+// addFrontend adds the features that a frontend of t and its pools need to s.
+func (s *shape) addFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 	if fe.Affinity > 0 {
 		s.affinity = insert(s.affinity, affinityOf(fe), affinity.compare)
 		if fe.Key.NodePort() {
@@ -175,10 +176,16 @@ func (s *shape) addFrontend(fe *servicemodel.Frontend) {
 	if fe.External != fe.Internal {
 		s.uses |= splitPools
 	}
+	internal, external := nocopy.Of(t).PoolsOf(fe)
+	s.addPool(internal)
+	s.addPool(external)
 }
 
-// addPool adds the features that a pool needs to s.
+// addPool adds the features that a pool needs to s. A nil pool needs none.
 func (s *shape) addPool(p *servicemodel.Pool) {
+	if p == nil {
+		return
+	}
 	w := wayOf(p)
 	if s.uses |= w; w == atRandom && classOf(slotCount(p)) >= smallClasses {
 		s.uses |= largePools

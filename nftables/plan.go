@@ -46,7 +46,10 @@ type plan struct {
 	tables []*tablePlan
 	// have is the version that the plan is for. next is the version that it leads to.
 	have, next version
-	forget     []forget
+	// forget says which clients are forgotten after the commit. leavesClients says that the maps
+	// may still have some of them.
+	forget        []forget
+	leavesClients bool
 	// sysctl is the sysctl that the commit also sets, as text.
 	sysctl string
 	// mark commits a version with another mark even if nothing else changes.
@@ -103,20 +106,10 @@ func (t *tablePlan) empty() bool {
 		len(t.newSets)+len(t.goneSets)+len(t.ops) == 0
 }
 
-// newTablePlan returns a plan that leaves the table as it is, and knows what the changes need.
-func newTablePlan(pl *place, have *table, c *servicemodel.ChangeSet) *tablePlan {
+// newTablePlan returns a plan that leaves the table as it is.
+func newTablePlan(pl *place, have *table) *tablePlan {
 	t := &tablePlan{f: have.f, place: pl, have: have, next: have.skeleton}
 	t.need.uses = have.ahead
-	for _, fc := range c.Frontends {
-		if fc.New != nil && fc.New.Key.Family() == t.f.Model {
-			t.need.addFrontend(fc.New)
-		}
-	}
-	for _, pc := range c.Pools {
-		if pc.New != nil && pc.New.ID.Family == t.f.Model {
-			t.need.addPool(pc.New)
-		}
-	}
 	t.del = func(set string, e nft.Elem) {
 		if t.opsOf(set).del.Add(e); e.Goto {
 			t.lead(e, -1)
@@ -155,16 +148,16 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p := &plan{table: pl.table, c: c, have: pl.version,
 		tables: make([]*tablePlan, 0, len(pl.tables))}
 	for _, t := range pl.tables {
-		p.tables = append(p.tables, newTablePlan(&pl.place, t, c))
+		p.tables = append(p.tables, newTablePlan(&pl.place, t))
 	}
-	rules, toMake := nocopy.Of(c.New).Rules(), pl.tablesToMake(c)
+	rules := nocopy.Of(c.New).Rules()
 	for _, t := range p.tables {
 		switch {
 		case t.have.exists && !t.f.ServedBy(rules):
 			t.rebuild, t.next = true, skeleton{}
 		case t.have.exists && !t.have.broken:
 			pl.change(p, t)
-		case t.have.exists, slices.Contains(toMake, t.have):
+		case t.have.exists, slices.Contains(pl.tablesToMake(c), t.have):
 			pl.write(p, t)
 		}
 	}
@@ -179,27 +172,20 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	if pl.rules.LocalhostNodePorts || c.Rules != nil {
 		pl.planLocalnet(p)
 	}
+
+	var home *nft.Family // of the version: its present one, or the first one with a table
 	for _, t := range p.tables {
 		if t.create {
 			t.size(pl.capacity)
 		}
-	}
-	p.setVersion(pl)
-	return p
-}
-
-// setVersion sets the version after the plan. If the version moves, it stays in its present family,
-// or goes to the first one with a table.
-func (p *plan) setVersion(pl *planner) {
-	var home *nft.Family
-	for _, t := range p.tables {
 		p.anew = p.anew || t.f == p.have.home && t.rebuild
 		if t.next.exists && (home == nil || t.f == p.have.home) {
 			home = t.f
 		}
 	}
-	unswept := pl.version.unswept || len(p.forget) > 0 && p.leavesClients()
+	unswept := pl.version.unswept || p.leavesClients
 	p.next = pl.version.next(p.anew, home, pl.first, unswept, pl.owning != nil)
+	return p
 }
 
 // standing returns the first table that exists, or nil.
@@ -255,18 +241,32 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 	}
 	changes(p.c, t.f, func(old, new *servicemodel.Frontend) {
 		switch {
-		case old == nil:
-			pl.w.elements(p.c.New, new, t.add)
 		case new == nil:
 			pl.w.elements(p.c.Old, old, t.del)
 		case old == new:
 			pl.poolsChanged(p, t, new)
+		case old == nil:
+			t.need.addFrontend(p.c.New, new)
+			pl.w.elements(p.c.New, new, t.add)
 		default:
+			t.need.addFrontend(p.c.New, new)
 			pl.changed(p, t, old, new)
 		}
 	})
-	if pl.owning == nil { // the index of owners counts them
-		pl.addresses(p, t)
+	addresses := [][]servicemodel.AddrChange{p.c.ClusterIPs, p.c.Hairpins}
+	if pl.owning != nil {
+		addresses = nil // the index of owners counts them
+	}
+	for i, l := range addresses {
+		for _, ac := range l {
+			switch {
+			case servicemodel.FamilyOf(ac.Addr) != t.f.Model:
+			case ac.Added:
+				pl.w.address(addressSets[i], ac.Addr, t.add)
+			default:
+				pl.w.address(addressSets[i], ac.Addr, t.del)
+			}
+		}
 	}
 	if r := p.c.Rules; r != nil {
 		pl.w.writeSettings(*r.Old, pl.localnet.before, t.del)
@@ -289,21 +289,6 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 		// set that goes lead to it (before Linux 6.4, nft_map_deactivate).
 		if !s.LeadsToChains() {
 			delete(t.ops, s.Name)
-		}
-	}
-}
-
-// addresses plans the differences in cluster IPs and hairpins.
-func (pl *planner) addresses(p *plan, t *tablePlan) {
-	for i, changes := range [][]servicemodel.AddrChange{p.c.ClusterIPs, p.c.Hairpins} {
-		for _, ac := range changes {
-			switch {
-			case servicemodel.FamilyOf(ac.Addr) != t.f.Model:
-			case ac.Added:
-				pl.w.address(addressSets[i], ac.Addr, t.add)
-			default:
-				pl.w.address(addressSets[i], ac.Addr, t.del)
-			}
 		}
 	}
 }
@@ -383,6 +368,7 @@ func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend
 		sameVerdict := wayOf(old)|wayOf(new) == atRandom && // packets find their size alike
 			classOf(slotCount(old)) == classOf(slotCount(new))
 		if !sameVerdict {
+			t.need.addPool(new)
 			t.differ(func(to sink) { pl.w.verdict(fe, outside, old, to) },
 				func(to sink) { pl.w.verdict(fe, outside, new, to) })
 		}

@@ -150,12 +150,7 @@ func capacity(n int) uint32 {
 func (t *tablePlan) needAll(of *servicemodel.Table) {
 	t.need = shape{}
 	for fe := range frontendsOf(of, t.f) {
-		t.need.addFrontend(fe)
-	}
-	for p := range nocopy.Of(of).Pools() {
-		if p.ID.Family == t.f.Model {
-			t.need.addPool(p)
-		}
+		t.need.addFrontend(of, fe)
 	}
 }
 
