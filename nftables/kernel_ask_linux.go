@@ -5,11 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"hash/maphash"
-	"iter"
 	"maps"
+	"net/netip"
 	"slices"
 	"sync"
-	"sync/atomic"
 
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -20,8 +19,8 @@ import (
 
 // How many elements are asked for at once. A larger number takes more memory.
 const (
-	chunkFrontends = 128
-	chunkAddrs     = 2048
+	chunk        = 2048
+	chunkObjects = 256 // wanted objects, each with all of its elements
 	// askEntries is how many elements one message asks for. The kernel stops at the first element
 	// that is missing. With short messages, one datagram finds many missing elements. Longer
 	// messages are not faster.
@@ -42,11 +41,15 @@ const (
 //  7. Dump as few as possible of the large sets that still hold more.
 //  8. The elements of that dump, too, may be about service ports that seem whole.
 func (k *kernel) readElements(ctx context.Context, r *reading, want *servicemodel.Table) error {
-	r.expect(want)
+	r.want = want
 	if err := k.askWanted(ctx, r); err != nil {
 		return fmt.Errorf("ask for what is wanted: %w", err)
 	}
-	if r.asWanted() {
+	asWanted := len(r.gone) == 0
+	for name := range r.sets {
+		asWanted = asWanted && (!isRead(name) || r.complete(name))
+	}
+	if asWanted {
 		return nil
 	}
 	return r.take(ctx, []step{
@@ -74,17 +77,6 @@ func (r *reading) take(ctx context.Context, steps []step) error {
 		}
 	}
 	return nil
-}
-
-// asWanted reports whether a table has all wanted elements and no others, as far as the kernel
-// tells.
-func (r *reading) asWanted() bool {
-	for name := range r.sets {
-		if isRead(name) && !r.complete(name) {
-			return false
-		}
-	}
-	return len(r.gone) == 0
 }
 
 // asker asks for elements, through a connection of its own.
@@ -127,39 +119,52 @@ func (a *asker) ask(ctx context.Context, r *reading, q *questions) error {
 // askWanted asks for all wanted elements. Two askers at the same time need half the time, because
 // readers hold no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
 func (k *kernel) askWanted(ctx context.Context, r *reading) error {
-	var jobs []iter.Seq[object]
-	for chunk := range slices.Chunk(slices.Collect(frontendsOf(r.want, r.f)), chunkFrontends) {
-		jobs = append(jobs, portsAmong(slices.Values(chunk), r.f, r.want))
-	}
-	for _, set := range addressSets {
-		all := slices.Collect(addressesOf(r.want, r.f, set))
-		for chunk := range slices.Chunk(all, chunkAddrs) {
-			jobs = append(jobs, addressesAmong(slices.Values(chunk), set))
-		}
-	}
 	outer := ctx
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	var next atomic.Int64
+	jobs := make(chan []object)
+	var mu sync.Mutex // guards r
 	var group sync.WaitGroup
-	for _, a := range k.askers[:min(len(k.askers), len(jobs))] {
+	for _, a := range k.askers {
 		group.Go(func() {
 			q, w := newQuestions(), newWriter()
-			for i := next.Add(1); i <= int64(len(jobs)); i = next.Add(1) {
+			for objects := range jobs {
 				q.reset()
-				for o := range jobs[i-1] {
-					q.addObject(r, w, o)
+				for _, o := range objects {
+					if o.expressible(r.want) {
+						o.elements(w, r.want, q.add)
+					} else {
+						q.add("", nft.Elem{}) // the kernel does not have it
+					}
+					q.objects = append(q.objects, objectRun{o, len(q.all)})
 				}
 				if err := a.ask(ctx, r, q); err != nil {
 					cancel(err)
 					return
 				}
-				r.mu.Lock()
+				mu.Lock()
 				r.note(q)
-				r.mu.Unlock()
+				mu.Unlock()
 			}
 		})
 	}
+	var objects []object
+	send := func() {
+		select {
+		case jobs <- objects:
+		case <-ctx.Done():
+		}
+		objects = nil
+	}
+	for o := range objectsOf(r.f, r.want) {
+		if objects = append(objects, o); len(objects) == chunkObjects {
+			if send(); ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	send()
+	close(jobs)
 	group.Wait()
 	if err := wait.Ended(outer); err != nil {
 		return err
@@ -172,7 +177,7 @@ func (k *kernel) askWanted(ctx context.Context, r *reading) error {
 // makes the reading unread.
 func (k *kernel) dump(large bool) func(context.Context, *reading) error {
 	return func(ctx context.Context, r *reading) error {
-		wanted := map[string]map[string]bool{} // the keys in the sets to dump
+		wanted := map[string]map[string]bool{} // the wanted keys in the sets to dump
 		for set := range r.sets {
 			switch {
 			case !isRead(set) || isLarge(set) != large || r.complete(set):
@@ -182,7 +187,19 @@ func (k *kernel) dump(large bool) func(context.Context, *reading) error {
 				wanted[set] = make(map[string]bool, r.found[set])
 			}
 		}
-		r.noteWanted(wanted)
+		if len(wanted) == 0 {
+			return nil
+		}
+		for o := range objectsOf(r.f, r.want) {
+			if !o.expressible(r.want) {
+				continue
+			}
+			o.elements(r.w, r.want, func(set string, e nft.Elem) {
+				if keys := wanted[set]; keys != nil {
+					keys[string(e.Key)+string(e.KeyEnd)] = true
+				}
+			})
+		}
 		for _, name := range slices.Sorted(maps.Keys(wanted)) {
 			err := k.dumpSet(ctx, r, name, func(e nft.Elem) {
 				if !wanted[name][string(e.Key)+string(e.KeyEnd)] {
@@ -225,9 +242,18 @@ func (r *reading) slotsLeftOver(ask asks) {
 // hairpinsLeftOver asks for the hairpins of endpoints that were found and are not wanted, unless a
 // dump reads the set.
 func (r *reading) hairpinsLeftOver(ask asks) {
-	if r.tells(setHairpins) {
-		for a := range r.unwantedAddrs() {
-			ask(setHairpins, appendAddrKey(nil, setHairpins, a))
+	asked := map[netip.Addr]bool{}
+	for _, k := range kinds {
+		for _, set := range k.endpointMaps(r.f, &r.shape) {
+			for _, e := range r.elems[set.Name] {
+				rd := nft.Reader{Bytes: e.Data}
+				a := rd.Endpoint(r.f.AddrLen).Addr()
+				if r.tells(setHairpins) && a.IsValid() && !asked[a] &&
+					!nocopy.Of(r.want).HasHairpin(a) {
+					asked[a] = true
+					ask(setHairpins, appendAddrKey(nil, setHairpins, a))
+				}
+			}
 		}
 	}
 }

@@ -64,7 +64,7 @@ func (k *kernel) open(cfg *Config) error {
 	k.turn, errs[2] = threadns.OpenTurn(fd)
 	k.localnet.NS, errs[3] = threadns.Open(fd)
 	k.takeOver = cfg.TakeOver
-	k.askers, k.dumpable, k.chunk = [2]*asker{{conn: k.conn}, {conn: second}}, dumpable, chunkAddrs
+	k.askers, k.dumpable, k.chunk = [2]*asker{{conn: k.conn}, {conn: second}}, dumpable, chunk
 	if err = errors.Join(errs[:]...); err == nil {
 		k.room = k.conn.MaxBatch() / 2
 		// Without CAP_NET_ADMIN the kernel refuses every request to nf_tables.
@@ -124,8 +124,7 @@ func (b *backend) Observe(ctx context.Context, want *servicemodel.Table) (*datap
 
 // readError wraps an error of a reading. It is a conflict if others changed what was being read.
 func readError(doing string, err error) error {
-	if errors.Is(err, rawnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) ||
-		errors.Is(err, errRehashed) {
+	if errors.Is(err, rawnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) {
 		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("nftables: %s: %w", doing, err)
@@ -185,7 +184,7 @@ func (b *backend) look(ctx context.Context) (dataplane.Integrity, error) {
 }
 
 // inspect compares the tables with what they should be, as far as that can be told without reading
-// elements.
+// elements that stand for services.
 func (b *backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 	result := dataplane.Intact
 	for i, f := range nft.Families {
@@ -197,9 +196,10 @@ func (b *backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
 			return dataplane.Touched, nil
 		case err != nil:
 			return dataplane.Broken, err
+		case r.exists && !r.rules.Equal(b.pl.rules):
+			return dataplane.Broken, nil
 		}
-		sk, _ := r.compareProgram(b.pl.rules)
-		result = max(result, b.pl.tables[i].compare(&sk))
+		result = max(result, b.pl.tables[i].compare(&r.skeleton))
 	}
 	return result, nil
 }

@@ -2,11 +2,11 @@ package nftables
 
 import (
 	"context"
+	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // query asks about a table.
@@ -30,14 +30,8 @@ func (k *kernel) readTables(ctx context.Context, table string, crowded bool) (*s
 		if err == nil {
 			err = k.requireOurs(r)
 		}
-		if err == nil && r.has(setSettings) {
-			err = k.dumpSet(ctx, r, setSettings, func(e nft.Elem) { r.add(setSettings, e) })
-		}
 		if err != nil {
 			return nil, err
-		}
-		if r.exists {
-			r.recognize()
 		}
 		s.tables = append(s.tables, r)
 	}
@@ -46,8 +40,8 @@ func (k *kernel) readTables(ctx context.Context, table string, crowded bool) (*s
 	return s, nil
 }
 
-// readTable reads everything about a table except its elements. Commits to other tables do not
-// disturb it: sets and rules are dumped by table, chains are asked for by name.
+// readTable reads everything about a table except its elements, and its settings. Commits to other
+// tables do not disturb it: sets and rules are dumped by table, chains are asked for by name.
 func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*reading, error) {
 	r := newReading(f, table)
 	r.place = k.place
@@ -74,53 +68,71 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 	if err != nil {
 		return nil, err
 	}
-	// the node-wide rules are not known yet, so these are all chains that the table may have
-	sh := shapeOf(r)
-	var chains []string
-	for _, c := range k.place.program(f, mostChains, &sh) {
-		chains = append(chains, c.Name)
+	if r.has(setSettings) {
+		err = k.dumpSet(ctx, r, setSettings, func(e nft.Elem) { r.add(setSettings, e) })
+		if err != nil {
+			return nil, err
+		}
 	}
-	err = q.Chains(ctx, chains, func(c nft.ChainInfo) { r.chains[c.Name] = c.Chain })
+
+	program, fault := r.program()
+	names := make([]string, len(program))
+	for i, c := range program {
+		names[i] = c.Name
+	}
+	err = q.Chains(ctx, names, func(c nft.ChainInfo) { r.chains[c.Name] = c.Chain })
 	if err != nil {
 		return nil, err
 	}
-	if len(r.chains)+r.namedSets() == info.Use {
-		return r, nil
-	}
-	// There are chains that do not belong to the program. The kernel dumps the chains of all
-	// tables, and may skip some while others commit. The next check finds the skipped ones.
-	k.req.Reset()
-	nft.AppendGetChains(&k.req, f)
-	return r, k.conn.DumpOwn(ctx, &k.req, func(m rawnl.Message) error {
-		c, err := nft.DecodeChain(m.Attrs)
-		if err == nil && c.Table == table {
-			r.chains[c.Name] = c.Chain
+	// The kernel's number of objects does not include the sets of rules (for NFT_MSG_NEWSET,
+	// nf_tables_commit in net/netfilter/nf_tables_api.c).
+	others := info.Use - len(r.chains)
+	for name := range r.specs {
+		if !isAnonymous(name) {
+			others--
 		}
-		return err
-	})
+	}
+	if others != 0 {
+		// There are chains that do not belong to the program. The kernel dumps the chains of all
+		// tables, and may skip some while others commit. The next check finds the skipped ones.
+		k.req.Reset()
+		nft.AppendGetChains(&k.req, f)
+		err = k.conn.DumpOwn(ctx, &k.req, func(m rawnl.Message) error {
+			c, err := nft.DecodeChain(m.Attrs)
+			if err == nil && c.Table == table {
+				r.chains[c.Name] = c.Chain
+			}
+			return err
+		})
+	}
+	r.recognize(program, fault)
+	return r, err
 }
 
-// requireOurs fails if a table exists that does not belong to the instance.
+// companionSet is a set that all tables of package ipvs have, except those without frontends. Their
+// other sets have names and types of this package's sets.
+const companionSet = "service-marks"
+
+// requireOurs fails if a table exists that belongs to an instance of package ipvs, or that is not
+// empty and has none of the instance's marks. The marks are sets of certain names and types.
 func (k *kernel) requireOurs(r *reading) error {
-	if !r.exists || k.takeOver || !r.foreign() {
+	ours := !r.exists || k.takeOver || r.uses == 0
+	if !ours && !r.has(companionSet) {
+		marks := []*nft.Set{{Name: setSettings, Key: []nft.Field{nft.FieldMark}}}
+		for _, k := range kinds {
+			marks = append(marks, &nft.Set{Name: k.registry, Key: k.key(r.f)})
+		}
+		for name, spec := range r.specs {
+			_, epoch := epochOf(name, spec)
+			ours = ours || epoch || slices.ContainsFunc(marks, func(s *nft.Set) bool {
+				return s.Name == name && s.Spec() == spec
+			})
+		}
+	}
+	if ours {
 		return nil
 	}
 	return &dataplane.CollisionError{Backend: Name, Object: "table " + r.f.Name + " " + r.name}
-}
-
-// mostChains are the node-wide rules whose program has every chain that a table may have.
-var mostChains = servicemodel.Rules{MasqueradeNeighbours: true, Forbidden: answerReset}
-
-// namedSets counts the sets that do not belong to a rule. The kernel's number of sets in a table
-// does not include sets of rules (for NFT_MSG_NEWSET, nf_tables_commit in
-// net/netfilter/nf_tables_api.c).
-func (r *reading) namedSets() (n int) {
-	for name := range r.specs {
-		if !isAnonymous(name) {
-			n++
-		}
-	}
-	return n
 }
 
 // readLearnt reads how often a client was remembered: only the rules that learn have counters. If

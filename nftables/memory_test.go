@@ -180,7 +180,7 @@ func (b *memoryBackend) observe() *dataplane.Observation {
 	for i := range nft.Families {
 		r := b.memory.copyOf(i)
 		if r.exists {
-			r.recognize()
+			r.recognize(r.program())
 		}
 		s.tables = append(s.tables, r)
 	}

@@ -36,7 +36,6 @@ type ownerReading struct {
 //  6. Some of their endpoints are hairpins of the owners.
 //  7. Other owners may share the addresses.
 func (p *partsReading) readParts(ctx context.Context, r *reading, c *servicemodel.Contents) error {
-	r.expect(nil)
 	o := &ownerReading{partsReading: p, r: r}
 	err := r.take(ctx, []step{
 		{"ask the index for frontends", o.askIndex},

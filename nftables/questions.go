@@ -26,39 +26,17 @@ type object struct {
 // objectsOf yields the objects of a table in one family: service ports, then addresses.
 func objectsOf(f *nft.Family, t *servicemodel.Table) iter.Seq[object] {
 	return func(yield func(object) bool) {
-		for o := range portsAmong(frontendsOf(t, f), f, t) {
-			if !yield(o) {
+		for fe := range frontendsOf(t, f) {
+			o := portOf(f, t, fe.Service)
+			if first := o.frontends[0].Key == fe.Key; first && !yield(o) {
 				return
 			}
 		}
 		for _, set := range addressSets {
-			for o := range addressesAmong(addressesOf(t, f, set), set) {
-				if !yield(o) {
+			for a := range addressesOf(t, f, set) {
+				if !yield(object{set: set, addr: a}) {
 					return
 				}
-			}
-		}
-	}
-}
-
-// portsAmong yields the service ports whose first frontend is among some.
-func portsAmong(l iter.Seq[*servicemodel.Frontend], f *nft.Family,
-	t *servicemodel.Table) iter.Seq[object] {
-	return func(yield func(object) bool) {
-		for fe := range l {
-			if o := portOf(f, t, fe.Service); o.frontends[0].Key == fe.Key && !yield(o) {
-				return
-			}
-		}
-	}
-}
-
-// addressesAmong yields addresses of a set.
-func addressesAmong(l iter.Seq[netip.Addr], set string) iter.Seq[object] {
-	return func(yield func(object) bool) {
-		for a := range l {
-			if !yield(object{set: set, addr: a}) {
-				return
 			}
 		}
 	}
@@ -158,7 +136,7 @@ type questions struct {
 // objectRun says where the questions about an object end.
 type objectRun struct {
 	object
-	to int
+	to int // among all questions
 }
 
 func newQuestions() *questions { return &questions{of: map[string][]int{}} }
@@ -186,16 +164,6 @@ func (q *questions) add(set string, e nft.Elem) {
 	q.all = append(q.all, question{set: set, want: nft.Elem{Key: q.keep(e.Key),
 		KeyEnd: q.keep(e.KeyEnd), Data: q.keep(e.Data), UserData: q.keep(e.UserData),
 		Goto: e.Goto}})
-}
-
-// addObject asks for all elements of a wanted object.
-func (q *questions) addObject(r *reading, w *writer, o object) {
-	if o.expressible(r.want) {
-		o.elements(w, r.want, q.add)
-	} else {
-		q.add("", nft.Elem{}) // the kernel does not have it
-	}
-	q.objects = append(q.objects, objectRun{o, len(q.all)})
 }
 
 // note notes the answers about objects. If not all elements of an object exist as wanted, it is

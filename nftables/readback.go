@@ -8,35 +8,14 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // errRehashed says that a dump has an element twice, or a wrong number of elements.
-var errRehashed = errors.New("the kernel was rehashing a set while it was read")
-
-// companionSet is a set that all tables of package ipvs have, except those without frontends. Their
-// other sets have names and types of this package's sets.
-const companionSet = "service-marks"
-
-// foreign reports whether a table is not empty and has none of the instance's marks, or belongs to
-// an instance of package ipvs. The marks are sets of certain names and types.
-func (r *reading) foreign() bool {
-	if r.has(companionSet) {
-		return true
-	}
-	marks := []*nft.Set{{Name: setSettings, Key: []nft.Field{nft.FieldMark}}}
-	for _, k := range kinds {
-		marks = append(marks, &nft.Set{Name: k.registry, Key: k.key(r.f)})
-	}
-	for name, spec := range r.specs {
-		if _, ok := epochOf(name, spec); ok || slices.ContainsFunc(marks, func(s *nft.Set) bool {
-			return s.Name == name && s.Spec() == spec
-		}) {
-			return false
-		}
-	}
-	return r.uses > 0
-}
+var errRehashed = fmt.Errorf("%w: the kernel was rehashing a set while it was read",
+	rawnl.ErrDumpInterrupted)
 
 // shapeOf derives the features in use from the names of the sets and chains.
 func shapeOf(r *reading) shape {
@@ -73,46 +52,60 @@ func shapeOf(r *reading) shape {
 	return s
 }
 
-// compareProgram compares the sets, chains and rules of a table with the ones that the node-wide
-// rules need. why lists the differences.
-func (r *reading) compareProgram(rules servicemodel.Rules) (sk skeleton, why []string) {
-	if !r.exists {
-		return skeleton{}, nil
+// program reads the settings of a table, and returns the program that they and its features need.
+// fault says what is wrong with the settings.
+func (r *reading) program() (p nft.Program, fault error) {
+	r.shape = shapeOf(r)
+	r.rules, r.localnet, fault = r.settings()
+	if fault == nil && r.rules.MasqueradeMark == 0 {
+		fault = errors.New("no settings")
 	}
-	sk = skeleton{exists: true, shape: shapeOf(r), counts: map[string]int{}}
+	return r.place.program(r.f, r.rules, &r.shape), fault
+}
+
+// recognize compares the sets, chains and rules of a table with those that it should have. It notes
+// the differences and the fault of the settings, and whether the table must be made anew.
+func (r *reading) recognize(program nft.Program, fault error) {
+	r.counts = map[string]int{}
 	for name, n := range r.told {
 		if !isAffinityMap(name) && !isAnonymous(name) {
-			sk.counts[name] = n
+			r.counts[name] = n
 		}
 	}
-	prog := r.place.program(r.f, rules, &sk.shape)
-	why = append(r.wrongSets(setsOf(r.f, &sk.shape)), r.wrongChains(prog)...)
+	why := append(r.wrongSets(), r.wrongChains(program)...)
 	if r.dormant {
 		why = append([]string{"it is dormant"}, why...)
 	}
-	if sk.broken = len(why) > 0; !sk.broken {
-		for _, c := range r.place.own(prog) {
+	if r.broken = len(why) > 0; !r.broken {
+		for _, c := range r.place.own(program) {
 			if !slices.Equal(r.hashes[c.Name], c.Hashes()) {
 				why = append(why, fmt.Sprintf("the rules of chain %s are not ours", c.Name))
 			}
 		}
-		sk.stale = len(why) > 0
+		r.stale = len(why) > 0
 	}
-	for i := range why {
-		why[i] = "table " + r.f.Name + ": " + why[i]
+	if fault != nil {
+		r.rules, why = servicemodel.Rules{}, []string{fault.Error()}
+		r.broken, r.otherLayout = true, errors.Is(fault, rendering.ErrLayout)
 	}
-	return sk, why
+	for _, text := range why {
+		r.text = append(r.text, "table "+r.f.Name+": "+text)
+	}
 }
 
-// wrongSets lists the sets that are missing, have another type, or do not belong.
-func (r *reading) wrongSets(want []*nft.Set) (why []string) {
+// wrongSets lists the sets that are missing, have another type, or do not belong, and keeps the
+// others.
+func (r *reading) wrongSets() (why []string) {
 	belongs := map[string]bool{}
-	for _, s := range want {
+	for _, s := range setsOf(r.f, &r.shape) {
 		belongs[s.Name] = true
-		if got, ok := r.specs[s.Name]; !ok {
+		switch got, ok := r.specs[s.Name]; {
+		case !ok:
 			why = append(why, fmt.Sprintf("set %s is missing", s.Name))
-		} else if got != s.Spec() {
+		case got != s.Spec():
 			why = append(why, fmt.Sprintf("set %s is of another type", s.Name))
+		default:
+			r.sets[s.Name] = s
 		}
 	}
 	epochs := 0

@@ -227,7 +227,7 @@ func TestReadingsAgree(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			open := func() *backend {
 				b := newBackend(t, ns, nil)
-				b.kernel.chunk = []int{1, 3, chunkAddrs}[r.IntN(3)]
+				b.kernel.chunk = []int{1, 3, chunk}[r.IntN(3)]
 				return b
 			}
 			g := randstate.New(randomConfig(), r)
@@ -376,34 +376,6 @@ func TestDumpsAreCounted(t *testing.T) {
 	raw.told["services"] = 0
 	require.NoError(t, dump())
 	require.Zero(t, n, "an empty set is not dumped")
-}
-
-// Chains are asked for before the node-wide rules are known. The request names all possible chains.
-// Two of these exist only with certain rules.
-func TestAllChainsAreAskedFor(t *testing.T) {
-	t.Parallel()
-	for _, tc := range programCases {
-		for _, f := range nft.Families {
-			have, most := newProgram(f, tc.rules, &tc.shape), newProgram(f, mostChains, &tc.shape)
-			lacks := func(old, new nft.Program) (l []string) {
-				for _, c := range old {
-					if !new.Has(c.Name) {
-						l = append(l, c.Name)
-					}
-				}
-				return l
-			}
-			require.Empty(t, lacks(have, most))
-			var gone []string
-			if tc.rules.NoEndpoints != answerReset && tc.rules.Forbidden != answerReset {
-				gone = append(gone, chainReset)
-			}
-			if !tc.rules.MasqueradeNeighbours {
-				gone = append(gone, "neighbours-prerouting")
-			}
-			require.ElementsMatch(t, gone, lacks(most, have))
-		}
-	}
 }
 
 // An element that resembles a frontend is drift if it has a key that no frontend can have, or leads

@@ -49,17 +49,17 @@ func TestSkeletonsAreCompared(t *testing.T) {
 		}, true, "table ip: the rules of chain services are not ours"},
 	} {
 		raw := h.copyOf(0)
-		sk, why := raw.compareProgram(h.table.Rules())
-		require.Empty(t, why)
-		require.False(t, sk.stale || sk.broken)
-		require.True(t, sk.exists)
+		raw.recognize(raw.program())
+		require.Empty(t, raw.text)
+		require.False(t, raw.stale || raw.broken)
 		const large = "service-endpoints"
-		require.Equal(t, len(h.tables[0].elems[large]), sk.counts[large])
+		require.Equal(t, len(h.tables[0].elems[large]), raw.counts[large])
+		raw = h.copyOf(0)
 		tc.spoil(raw)
-		sk, why = raw.compareProgram(h.table.Rules())
-		require.Equal(t, []string{tc.text}, why, tc.name)
-		require.Equal(t, tc.stale, sk.stale, tc.name)
-		require.Equal(t, !tc.stale, sk.broken, tc.name)
+		raw.recognize(raw.program())
+		require.Equal(t, []string{tc.text}, raw.text, tc.name)
+		require.Equal(t, tc.stale, raw.stale, tc.name)
+		require.Equal(t, !tc.stale, raw.broken, tc.name)
 	}
 }
 
@@ -70,15 +70,12 @@ func TestSkeletonsMayDifferInWhatMeansNothing(t *testing.T) {
 	raw := h.copyOf(0)
 	raw.specs["__set0"], raw.told["__set0"] = nft.SetSpec{}, 1
 	raw.told[affinityMap(3)] = 5
-	sk, why := raw.compareProgram(h.table.Rules())
-	require.Empty(t, why)
-	require.False(t, sk.stale || sk.broken)
-	require.NotContains(t, sk.counts, "__set0")
-	require.NotContains(t, sk.counts, affinityMap(3))
-	require.Contains(t, sk.counts, setHairpins)
-	sk, why = newReading(nft.IPv4, defaultTable).compareProgram(h.table.Rules())
-	require.Equal(t, skeleton{}, sk, "no table")
-	require.Empty(t, why)
+	raw.recognize(raw.program())
+	require.Empty(t, raw.text)
+	require.False(t, raw.stale || raw.broken)
+	require.NotContains(t, raw.counts, "__set0")
+	require.NotContains(t, raw.counts, affinityMap(3))
+	require.Contains(t, raw.counts, setHairpins)
 }
 
 // A table without valid settings is made anew, and the drift names the fault.

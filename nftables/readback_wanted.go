@@ -25,23 +25,6 @@ func isRead(name string) bool {
 	return !isAffinityMap(name) && !isOwners(name) && !isVersion(name) && name != setSettings
 }
 
-// noteWanted notes the keys of the wanted elements in some sets.
-func (r *reading) noteWanted(in map[string]map[string]bool) {
-	if len(in) == 0 {
-		return
-	}
-	to := func(set string, e nft.Elem) {
-		if keys := in[set]; keys != nil {
-			keys[string(e.Key)+string(e.KeyEnd)] = true
-		}
-	}
-	for o := range objectsOf(r.f, r.want) {
-		if o.expressible(r.want) {
-			o.elements(r.w, r.want, to)
-		}
-	}
-}
-
 // keyOf returns the frontend that an element of a set belongs to, or false if it belongs to none.
 func (r *reading) keyOf(set *nft.Set, e nft.Elem) (servicemodel.FrontendKey, bool) {
 	nodePort := set.Key[0] == nft.FieldProto
@@ -146,23 +129,6 @@ func (r *reading) leafOf(k *kind, outside bool, over, key string) leaf {
 	if e := r.elems[prefixOf(k, outside)+setScheduled][key]; e != nil {
 		if to, ok := parseLeaf(string(e.Data)); ok && to.kind == k && to.outside == outside {
 			return to
-		}
-	}
-	return l
-}
-
-// unwantedAddrs returns the addresses of found endpoints that are not wanted as hairpins.
-func (r *reading) unwantedAddrs() map[netip.Addr]bool {
-	l := map[netip.Addr]bool{}
-	for _, k := range kinds {
-		for _, set := range k.endpointMaps(r.f, &r.shape) {
-			for _, e := range r.elems[set.Name] {
-				rd := nft.Reader{Bytes: e.Data}
-				a := rd.Endpoint(r.f.AddrLen).Addr()
-				if a.IsValid() && !nocopy.Of(r.want).HasHairpin(a) {
-					l[a] = true
-				}
-			}
 		}
 	}
 	return l

@@ -4,7 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"sync"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
@@ -42,7 +41,6 @@ type reading struct {
 	// as wanted do not come into elems. The reading only notes the elements that are not as wanted.
 	want  *servicemodel.Table
 	sets  map[string]*nft.Set // the sets that the table should have, and has
-	mu    sync.Mutex          // guards the fields below while several askers work
 	found map[string]int      // by set, how many of the elements asked for were found
 	gone  []object            // the wanted objects that are not whole
 	w     *writer
@@ -59,16 +57,6 @@ func newReading(f *nft.Family, name string) *reading {
 		elems: map[string]map[string]*nft.Elem{}, sets: map[string]*nft.Set{},
 		found: map[string]int{}, drift: map[string]*nft.ElemList{}, w: newWriter(),
 		index: newOwnership()}
-}
-
-// expect sets the wanted table, and prepares for reading elements.
-func (r *reading) expect(want *servicemodel.Table) {
-	r.want = want
-	for _, s := range setsOf(r.f, &r.shape) {
-		if r.specs[s.Name] == s.Spec() {
-			r.sets[s.Name] = s
-		}
-	}
 }
 
 // has reports whether there is a set of that name.
@@ -104,21 +92,6 @@ func (r *reading) tells(set string) bool {
 func (r *reading) complete(set string) bool {
 	count, told := r.told[set]
 	return told && count == r.found[set]
-}
-
-// recognize compares a table with the program that its settings need.
-func (r *reading) recognize() {
-	var err error
-	r.rules, r.localnet, err = r.settings()
-	if err == nil && r.rules.MasqueradeMark == 0 {
-		err = errors.New("no settings")
-	}
-	r.skeleton, r.text = r.compareProgram(r.rules)
-	if err != nil {
-		r.rules = servicemodel.Rules{}
-		r.broken, r.otherLayout = true, errors.Is(err, rendering.ErrLayout)
-		r.text = []string{fmt.Sprintf("table %s: %v", r.f.Name, err)}
-	}
 }
 
 // settings reads the node-wide rules, and what any layout says about the sysctl route_localnet.

@@ -56,7 +56,7 @@ func FuzzDecode(f *testing.F) {
 			r.elems[setSettings] = nil
 			r.add(setSettings, nft.Elem{Key: nft.Native32(1),
 				UserData: nft.AppendComment(nil, "masquerade-mark 0x4000")})
-			r.recognize()
+			r.recognize(r.program())
 			r.interpret(&servicemodel.Contents{})
 			for name, list := range r.drift {
 				require.NotEmpty(t, name)
