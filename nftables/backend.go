@@ -141,7 +141,9 @@ func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if b.pl.owning != nil && b.pl.removes(c) {
 		return b.pl.removal(c.New.Len()), nil
 	}
-	return b.pl.plan(c), nil
+	p := b.pl.plan(c)
+	b.pl.planLocalnet(p)
+	return p, nil
 }
 
 // committed notes what the kernel holds after a plan. A plan that only ends a sweep has no change

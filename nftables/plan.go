@@ -169,9 +169,6 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	if slices.ContainsFunc(pl.tables, func(t *table) bool { return len(t.shape.affinity) > 0 }) {
 		pl.planForgetting(p)
 	}
-	if pl.rules.LocalhostNodePorts || c.Rules != nil {
-		pl.planLocalnet(p)
-	}
 
 	var home *nft.Family // of the version: its present one, or the first one with a table
 	for _, t := range p.tables {
@@ -283,13 +280,6 @@ func (pl *planner) change(p *plan, t *tablePlan) {
 		})
 	if lacks || t.have.stale || p.c.Rules != nil {
 		pl.reshape(p, t, leaves)
-	}
-	for _, s := range t.goneSets {
-		// Deleting a set deletes its elements. But a chain cannot be deleted while elements of a
-		// set that goes lead to it (before Linux 6.4, nft_map_deactivate).
-		if !s.LeadsToChains() {
-			delete(t.ops, s.Name)
-		}
 	}
 }
 

@@ -168,6 +168,13 @@ func (pl *planner) reshape(p *plan, t *tablePlan, leaves []string) {
 	old := t.sets
 	t.sets = setsOf(t.f, &t.need)
 	t.newSets, t.goneSets = missing(t.sets, old), missing(old, t.sets)
+	for _, s := range t.goneSets {
+		// Deleting a set deletes its elements. But a chain cannot be deleted while elements of a
+		// set that goes lead to it (before Linux 6.4, nft_map_deactivate).
+		if !s.LeadsToChains() {
+			delete(t.ops, s.Name)
+		}
+	}
 	before := pl.place.program(t.f, p.c.Old.Rules(), &t.have.shape)
 	t.program = pl.place.program(t.f, p.c.New.Rules(), &t.need)
 	t.goneChains = nil

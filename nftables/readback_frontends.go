@@ -264,28 +264,22 @@ func poolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []entry,
 		return nil
 	}
 	for _, e := range l {
+		slot, n := servicemodel.Slot{Endpoint: e.endpoint, Weight: max(e.weight, 1)}, len(p.Slots)
 		switch {
-		case in != byMaglev:
-			appendEntry(p, e, s == servicemodel.RoundRobin)
-		case e.slot >= 0 && int(e.slot) < len(l):
+		case in == byMaglev && e.slot >= 0 && int(e.slot) < len(l):
 			for len(p.Slots) <= int(e.slot) {
 				p.Slots = append(p.Slots, servicemodel.Slot{})
 			}
-			p.Slots[e.slot] = servicemodel.Slot{Endpoint: e.endpoint, Weight: max(e.weight, 1)}
+			p.Slots[e.slot] = slot
+		case in == byMaglev: // a further entry of a slot
+		case s != servicemodel.RoundRobin && n > 0 && p.Slots[n-1].Endpoint == e.endpoint:
+			p.Slots[n-1].Weight++ // equal endpoints in a row are one slot with a weight
+		default:
+			p.Slots = append(p.Slots, slot)
 		}
 	}
 	if in == byMaglev && tableless.MaglevSize(p) != len(l) {
 		return nil
 	}
 	return p
-}
-
-// appendEntry adds an entry to a pool. Equal endpoints in a row become one slot with a weight,
-// unless each slot has one entry.
-func appendEntry(p *servicemodel.Pool, e entry, once bool) {
-	if n := len(p.Slots); !once && n > 0 && p.Slots[n-1].Endpoint == e.endpoint {
-		p.Slots[n-1].Weight++
-		return
-	}
-	p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: e.endpoint, Weight: max(e.weight, 1)})
 }

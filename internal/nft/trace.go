@@ -57,8 +57,20 @@ func DecodeTrace(attrs []byte) (TraceInfo, error) {
 			}
 		case attrTracePolicy:
 			t.Policy = int32(it.U32())
-		default:
-			t.decodePacket(&it)
+		case attrTraceID:
+			t.ID = it.U32()
+		case attrTraceNetwork:
+			t.Network = it.Data()
+		case attrTraceTransport:
+			t.Transport = it.Data()
+		case attrTraceIIF:
+			t.In = it.U32()
+		case attrTraceOIF:
+			t.Out = it.U32()
+		case attrTraceMark:
+			t.Mark = it.U32()
+		case attrTraceNFProto:
+			t.NFProto = uint8(it.U32())
 		}
 	}
 	return t, it.Err()
@@ -74,26 +86,6 @@ func (t *TraceInfo) decodeVerdict(it rawnl.AttrIter) error {
 		}
 	}
 	return it.Err()
-}
-
-// decodePacket decodes the attributes about the packet itself.
-func (t *TraceInfo) decodePacket(it *rawnl.AttrIter) {
-	switch it.Type() {
-	case attrTraceID:
-		t.ID = it.U32()
-	case attrTraceNetwork:
-		t.Network = it.Data()
-	case attrTraceTransport:
-		t.Transport = it.Data()
-	case attrTraceIIF:
-		t.In = it.U32()
-	case attrTraceOIF:
-		t.Out = it.U32()
-	case attrTraceMark:
-		t.Mark = it.U32()
-	case attrTraceNFProto:
-		t.NFProto = uint8(it.U32())
-	}
 }
 
 // Selectors for traces.

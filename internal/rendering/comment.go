@@ -199,7 +199,7 @@ func numbered[T ~uint8](s string, last T) (T, bool) {
 }
 
 // setAffinity is the inverse of appendAffinity, and of the seconds before it.
-func setAffinity(f *servicemodel.Frontend, value, whole string, base int) (ok bool) {
+func setAffinity(f *servicemodel.Frontend, value, whole string, base int) bool {
 	value, f.AffinityService = strings.CutSuffix(value, whole)
 	value, bits, has := strings.Cut(value, "/")
 	n, err := strconv.ParseUint(bits, base, 8)
@@ -207,11 +207,7 @@ func setAffinity(f *servicemodel.Frontend, value, whole string, base int) (ok bo
 		return false
 	}
 	f.AffinityBits = uint8(n)
-	f.Affinity, ok = seconds(value)
-	return ok
-}
-
-func seconds(s string) (time.Duration, bool) {
-	n, err := strconv.ParseUint(s, 10, 32)
-	return time.Duration(n) * time.Second, err == nil && n > 0
+	seconds, err := strconv.ParseUint(value, 10, 32)
+	f.Affinity = time.Duration(seconds) * time.Second
+	return err == nil && seconds > 0
 }
