@@ -251,9 +251,10 @@ func TestChangesAreReadAfterASecond(t *testing.T) {
 	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its goroutine is of no bubble
 	synctest.Test(t, func(t *testing.T) {
 		e := dataplane.New(memory.New(nil), nil)
-		busy := make(chan changes)
-		w := &watcher{program: &program{}, log: slog.New(slog.DiscardHandler), dir: t.TempDir(),
-			files: &dirFollower{changes: busy}, broken: map[string]string{},
+		busy, dir := make(chan changes), t.TempDir()
+		w := &watcher{program: &program{}, log: slog.New(slog.DiscardHandler), dir: dir,
+			files:  &dirFollower{changes: busy, dir: ok(os.Stat(dir))(t)},
+			broken: map[string]string{},
 			unkept: map[string][]byte{},
 			set:    manifest.NewSet(kube.Config{}), copies: &copies{}}
 		ctx, stop := context.WithCancel(t.Context())
