@@ -275,7 +275,7 @@ func (f *Frontend) policyName() string {
 // portsOf returns the ports of a service's endpoints of a family, sorted.
 func (m *memory) portsOf(n Name, f Family) []string {
 	var all []string
-	for _, e := range m.state.endpoints.At(n) {
+	for _, e := range m.state.entries.At(n).endpoints {
 		if FamilyOf(e.Addr) != f {
 			continue
 		}
@@ -297,8 +297,8 @@ type homeless struct {
 // and the same name in other namespaces.
 func (m *memory) misnamed(n Name) []string {
 	m.homeless.once.Do(func() {
-		for o := range m.state.endpoints.All() {
-			if m.state.services.At(o) == nil {
+		for o, e := range m.state.entries.All() {
+			if e.service == nil {
 				m.homeless.names = append(m.homeless.names, o)
 			}
 		}

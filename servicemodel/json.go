@@ -109,11 +109,13 @@ func (k *key) UnmarshalText(text []byte) error {
 // service.
 func (s State) MarshalJSON() ([]byte, error) {
 	j := stateJSON{Node: *s.viewpoint(), Endpoints: map[key][]Endpoint{}}
-	for _, svc := range s.services.All() {
-		j.Services = append(j.Services, svc)
-	}
-	for n, eps := range s.endpoints.All() {
-		j.Endpoints[key{Name: n}] = eps
+	for n, e := range s.entries.All() {
+		if e.service != nil {
+			j.Services = append(j.Services, e.service)
+		}
+		if len(e.endpoints) > 0 {
+			j.Endpoints[key{Name: n}] = e.endpoints
+		}
 	}
 	return json.Marshal(j)
 }
@@ -127,7 +129,7 @@ func (s *State) UnmarshalJSON(data []byte) error {
 	}
 	read := State{}.WithNode(j.Node)
 	for i, svc := range j.Services {
-		if svc == nil || read.services.At(svc.Name) != nil {
+		if svc == nil || read.entries.At(svc.Name).service != nil {
 			return fmt.Errorf("state: services[%d] is null or occurs twice", i)
 		}
 		read = read.WithService(svc)

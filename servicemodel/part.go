@@ -202,22 +202,14 @@ func (t *Table) leaveOutEndpoints(set map[netip.Addr]bool) {
 // WithPart returns the state s with the services and endpoints in the owner's namespace replaced by
 // part's. All of part must be in that namespace. The result has the node of s.
 func (v stateView) WithPart(owner string, part State) State {
-	s := v.s
-	s.services = withPart(s.services, owner, part.services)
-	s.endpoints = withPart(s.endpoints, owner, part.endpoints)
+	s, in := v.s, func(n Name) bool { return n.Namespace == owner }
+	for n, e := range s.entries.From(Name{Namespace: owner}, in) {
+		s = s.with(n, e, entry{})
+	}
+	for n, e := range part.entries.All() {
+		s = s.with(n, s.entries.At(n), e)
+	}
 	return s
-}
-
-func withPart[V any](m pmap.Map[Name, V, nameHash], owner string,
-	part pmap.Map[Name, V, nameHash]) pmap.Map[Name, V, nameHash] {
-	in := func(n Name) bool { return n.Namespace == owner }
-	for n := range m.From(Name{Namespace: owner}, in) {
-		m = m.Delete(n)
-	}
-	for n, v := range part.All() {
-		m = m.Set(n, v)
-	}
-	return m
 }
 
 // ValidatePart reports why the state cannot be the owner's part: the owner is not a valid
@@ -231,15 +223,17 @@ func (v stateView) ValidatePart(owner string) error {
 			p.add("name.namespace", quote(n.Namespace), "must be the owner, "+quote(owner))
 		}
 	}
-	for n, svc := range v.s.services.All() {
-		check("service", n)
-		if svc.SlowStart > 0 {
-			p.add("slowStart", svc.SlowStart, "must not be set in a part: no program would let "+
-				"endpoints grow")
+	for n, e := range v.s.entries.All() {
+		if e.service != nil {
+			check("service", n)
 		}
-	}
-	for n := range v.s.endpoints.All() {
-		check("endpoints", n)
+		if e.service != nil && e.service.SlowStart > 0 {
+			p.add("slowStart", e.service.SlowStart, "must not be set in a part: no program would "+
+				"let endpoints grow")
+		}
+		if len(e.endpoints) > 0 {
+			check("endpoints", n)
+		}
 	}
 	return errors.Join(p.found...)
 }

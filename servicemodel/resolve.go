@@ -14,7 +14,6 @@ type memory struct {
 	state      State
 	view       view
 	footprints footprints
-	slowStarts int      // the number of services that have one
 	homeless   homeless // filled when a cause is asked for
 }
 
@@ -23,35 +22,35 @@ type memory struct {
 // gives the same result, except for the order of slots, which prev influences. If the changes are
 // invalid, Resolve returns no table and an error that joins a *[FieldError] for every problem.
 func Resolve(prev *Table, s State) (*Table, error) {
-	if prev != nil && prev.ramps != nil {
-		prev = prev.whole()
-	}
-	if !prev.remembers() {
-		edits := s.editsSince(State{})
-		if err := validate(s, edits, true); err != nil {
-			return nil, err
+	prev = prev.whole()
+	old := &memory{} // without a memory, everything is new
+	if prev.remembers() {
+		if old = prev.memory; old.state.Same(s) {
+			return prev, nil
 		}
-		return resolveAll(prev, footprints{}, s, edits), nil
 	}
-	old := prev.memory
-	if old.state.Same(s) {
-		return prev, nil
-	}
-	edits, otherNode := s.editsSince(old.state), old.state.node != s.node
+
+	edits := s.editsSince(old.state)
+	otherNode := !prev.remembers() || old.state.node != s.node
 	if err := validate(s, edits, otherNode); err != nil {
 		return nil, err
 	}
-	next := *prev
-	u := update{resolver: resolver{view: old.view}, t: &next, footprints: old.footprints}
+	view := old.view
 	if otherNode {
-		next.rules, u.view = s.viewpoint().rules(), s.viewpoint().view()
+		view = s.viewpoint().view()
 	}
-	if u.view != old.view || len(edits) > bulkThreshold && len(edits) > s.Len()/4 {
-		return resolveAll(prev, old.footprints, s, s.editsSince(State{})), nil
+	if !prev.remembers() || view != old.view ||
+		len(edits) > bulkThreshold && len(edits) > s.Len()/4 {
+		return resolveAll(prev, old.footprints, s), nil
 	}
+
+	next := *prev
+	if otherNode {
+		next.rules = s.viewpoint().rules()
+	}
+	u := update{resolver: resolver{view: view}, t: &next, footprints: old.footprints}
 	u.apply(s, edits)
-	next.memory = &memory{state: s, view: u.view, footprints: u.footprints,
-		slowStarts: old.slowStarts + moreSlowStarts(edits)}
+	next.memory = &memory{state: s, view: view, footprints: u.footprints}
 	return &next, nil
 }
 
@@ -61,48 +60,6 @@ const bulkThreshold = 64
 
 // remembers reports whether t knows the state that it was resolved from. t may be nil.
 func (t *Table) remembers() bool { return t != nil && t.memory != nil }
-
-// edit is a service whose definition or endpoints differ between two states.
-type edit struct {
-	name         Name
-	was, service *Service   // the older and the newer definition, nil where the service is missing
-	endpoints    []Endpoint // its endpoints in the newer state
-}
-
-// editsSince returns the differences from old to s, in the order of names. It skips shared
-// contents.
-func (s State) editsSince(old State) []edit {
-	var services, endpoints []edit
-	if n := s.services.Len(); old.services.Len() == 0 {
-		services, endpoints = make([]edit, 0, n), make([]edit, 0, n)
-	}
-	for c := range pmap.Diff(old.services, s.services, (*Service).equal) {
-		services = append(services, edit{name: c.Key, was: c.Old, service: c.New})
-	}
-	for c := range pmap.Diff(old.endpoints, s.endpoints, equalEndpoints) {
-		endpoints = append(endpoints, edit{name: c.Key, endpoints: c.New})
-	}
-	edits := make([]edit, 0, max(len(services), len(endpoints)))
-	for i, j := range align(services, endpoints, compareEdits) {
-		var e edit
-		switch {
-		case i < 0:
-			e = endpoints[j]
-			e.service = s.services.At(e.name)
-			e.was = e.service
-		case j < 0:
-			e = services[i]
-			e.endpoints = s.endpoints.At(e.name)
-		default:
-			e = services[i]
-			e.endpoints = endpoints[j].endpoints
-		}
-		edits = append(edits, e)
-	}
-	return edits
-}
-
-func compareEdits(a, b edit) int { return a.name.Compare(b.name) }
 
 // align walks two sorted lists side by side and yields the indexes of elements that belong
 // together, -1 where one list has none.

@@ -11,29 +11,27 @@ import (
 
 // resolveAll resolves every service and rebuilds all maps, in almost linear time. It shares entries
 // with prev, which may be nil, if they are equal there. The result is the same as that of an
-// update service by service. edits must list all services of s. old are the footprints of prev.
-func resolveAll(prev *Table, old footprints, s State, edits []edit) *Table {
+// update service by service. old are the footprints of prev.
+func resolveAll(prev *Table, old footprints, s State) *Table {
 	b := bulk{resolver: resolver{view: s.viewpoint().view()}, prev: prev.orEmpty(), t: &Table{}}
 	b.t.rules = s.viewpoint().rules()
-	resolved := make([]resolution, len(edits))
-	for i, e := range edits {
-		resolved[i] = b.resolve(e.service, e.endpoints, old.At(e.name).claims)
-	}
-	b.compareAll(resolved)
+	resolved := make([]resolution, 0, s.entries.Len())
 	n := 0
-	for i := range resolved {
-		for _, p := range resolved[i].pools {
+	for name, e := range s.entries.All() {
+		r := b.resolve(name, e, old.At(name).claims)
+		for _, p := range r.pools {
 			n += len(p.hairpins)
 		}
+		resolved = append(resolved, r)
 	}
+	b.compareAll(resolved)
 	b.hairpins = make([]netip.Addr, 0, n)
-	for i, e := range edits {
-		b.add(e.name, &resolved[i])
+	for i := range resolved {
+		b.add(&resolved[i])
 	}
 	b.t.owned, b.t.pools, b.t.health = b.owned.Map(), b.pools.Map(), b.health.Map()
 	b.t.clusterIPs, b.t.hairpins = countAddrs(b.clusterIPs), countAddrs(b.hairpins)
-	b.t.memory = &memory{state: s, view: b.view, footprints: b.footprints.Map(),
-		slowStarts: moreSlowStarts(edits)}
+	b.t.memory = &memory{state: s, view: b.view, footprints: b.footprints.Map()}
 	return b.t
 }
 
@@ -85,7 +83,7 @@ func (b *bulk) compareAll(resolved []resolution) {
 }
 
 // add adds the pools, addresses and lists that depend on which claims of the service won.
-func (b *bulk) add(n Name, res *resolution) {
+func (b *bulk) add(res *resolution) {
 	won := func(f *Frontend) bool { return !b.lost[f] }
 	for port, own := range byPort(filter(res.claims, won)) {
 		b.owned.Append(port, own)
@@ -97,11 +95,11 @@ func (b *bulk) add(n Name, res *resolution) {
 	b.clusterIPs = append(b.clusterIPs, res.clusterIPs...)
 	b.hairpins = append(b.hairpins, hairpins...)
 	if res.health != nil {
-		b.health.Append(n, res.health)
+		b.health.Append(res.name, res.health)
 	}
 	now := footprint{claims: res.claims, clusterIPs: res.clusterIPs, hairpins: hairpins}
 	if !now.equal(footprint{}) {
-		b.footprints.Append(n, now)
+		b.footprints.Append(res.name, now)
 	}
 }
 

@@ -58,6 +58,7 @@ type resolver struct {
 
 // resolution is the meaning of one service on the node, before it is known which of its claims win.
 type resolution struct {
+	name       Name
 	claims     []*Frontend  // sorted by service port and key, each key once
 	pools      []sortedPool // the pools of the claims, sorted by identity
 	clusterIPs []netip.Addr
@@ -71,9 +72,11 @@ type sortedPool struct {
 	hairpins []netip.Addr // sorted
 }
 
-// resolve decides what the service means. A nil service means nothing. old are the service's
-// previous claims; the result reuses those that stay the same.
-func (r *resolver) resolve(svc *Service, eps []Endpoint, old []*Frontend) (res resolution) {
+// resolve decides what a service means. Endpoints without a service mean nothing. old are the
+// service's previous claims; the result reuses those that stay the same.
+func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
+	res.name = n
+	svc, eps := e.service, e.endpoints
 	if svc == nil {
 		return res
 	}

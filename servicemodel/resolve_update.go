@@ -16,8 +16,7 @@ type update struct {
 // resolved is a service with its new meaning.
 type resolved struct {
 	resolution
-	name Name
-	old  footprint
+	old footprint
 }
 
 // apply makes the edits, which lead to state s. First it replaces all claims, which decides who
@@ -25,11 +24,12 @@ type resolved struct {
 // services that were not edited but won or lost a claim.
 func (u *update) apply(s State, edits []edit) {
 	services := make([]resolved, 0, len(edits))
+	resolve := func(n Name, e entry) {
+		old := u.footprints.At(n)
+		services = append(services, resolved{u.resolve(n, e, old.claims), old})
+	}
 	for i := range edits {
-		e := &edits[i]
-		old := u.footprints.At(e.name)
-		services = append(services, resolved{
-			u.resolve(e.service, e.endpoints, old.claims), e.name, old})
+		resolve(edits[i].Key, edits[i].New)
 	}
 	for i := range services {
 		if old, now := services[i].old.claims, services[i].claims; !slices.Equal(old, now) {
@@ -39,10 +39,10 @@ func (u *update) apply(s State, edits []edit) {
 	slices.SortFunc(u.disturbed, Name.Compare)
 	u.disturbed = slices.Compact(u.disturbed)
 	for _, n := range u.disturbed {
-		if _, edited := slices.BinarySearchFunc(edits, edit{name: n}, compareEdits); !edited {
-			old := u.footprints.At(n)
-			services = append(services, resolved{
-				u.resolve(s.services.At(n), s.endpoints.At(n), old.claims), n, old})
+		if _, edited := slices.BinarySearchFunc(edits, n, func(e edit, n Name) int {
+			return e.Key.Compare(n)
+		}); !edited {
+			resolve(n, s.entries.At(n))
 		}
 	}
 	for i := range services {

@@ -61,10 +61,10 @@ func Select(s State, port PortName, f Family) []Selection {
 	if p == nil {
 		return nil
 	}
-	eps := s.endpoints.At(port.Name)
+	eps := s.entries.At(port.Name).endpoints
 	r := resolver{view: s.viewpoint().view()}
 	candidates := r.candidates(p, f, eps)
-	r.view.choose(candidates, s.services.At(port.Name))
+	r.view.choose(candidates, s.entries.At(port.Name).service)
 	chosen := make(map[*Endpoint]candidate, len(candidates))
 	for _, c := range candidates {
 		chosen[c.endpoint] = c
@@ -97,12 +97,12 @@ func Select(s State, port PortName, f Family) []Selection {
 // nearness says how the traffic of a service port is divided among levels, in one family. It is nil
 // if no preference decides.
 func (s State) nearness(port PortName, f Family) *nearness {
-	p, svc := s.port(port), s.services.At(port.Name)
+	p, svc := s.port(port), s.entries.At(port.Name).service
 	if p == nil || svc.Prefer == "" {
 		return nil
 	}
 	r := resolver{view: s.viewpoint().view()}
-	candidates := r.candidates(p, f, s.endpoints.At(port.Name))
+	candidates := r.candidates(p, f, s.entries.At(port.Name).endpoints)
 	if r.view.hintsOf(candidates) != noHints {
 		return nil
 	}
@@ -114,7 +114,7 @@ func (s State) nearness(port PortName, f Family) *nearness {
 
 // port returns the service port of that name, nil if the state has none.
 func (s State) port(n PortName) *ServicePort {
-	svc := s.services.At(n.Name)
+	svc := s.entries.At(n.Name).service
 	if svc == nil {
 		return nil
 	}

@@ -37,19 +37,6 @@ type growing struct {
 	since    time.Time
 }
 
-// moreSlowStarts returns by how many the edits increase the number of services with a slow start.
-func moreSlowStarts(edits []edit) (n int) {
-	for i := range edits {
-		if svc := edits[i].was; svc != nil && svc.SlowStart > 0 {
-			n--
-		}
-		if svc := edits[i].service; svc != nil && svc.SlowStart > 0 {
-			n++
-		}
-	}
-	return n
-}
-
 // stretch multiplies the weights of slots so that each can grow in small steps.
 func stretch(slots []Slot) {
 	least, total := uint64(math.MaxUint16), uint64(0)
@@ -119,7 +106,7 @@ func find(list []growing, endpoint netip.AddrPort) *growing {
 // the table itself, and that costs nothing. At takes the next step no sooner than 100 ms after the
 // last one. It also takes one in pools that change for other reasons.
 func (v tableView) At(now func() time.Time, prev *Table) *Table {
-	if !v.t.remembers() || v.t.memory.slowStarts == 0 {
+	if !v.t.remembers() || v.t.memory.state.slowStarts == 0 {
 		return v.t
 	}
 	t := v.t.whole()
@@ -171,10 +158,10 @@ type ramper struct {
 
 // slowStart returns the time in which endpoints of a pool grow, in a table.
 func (t *Table) slowStart(id PoolID) time.Duration {
-	if !t.remembers() || t.memory.slowStarts == 0 {
+	if !t.remembers() || t.memory.state.slowStarts == 0 {
 		return 0
 	}
-	if svc := t.memory.state.services.At(id.Service.Name); svc != nil {
+	if svc := t.memory.state.entries.At(id.Service.Name).service; svc != nil {
 		return svc.SlowStart
 	}
 	return 0
@@ -239,7 +226,7 @@ func (r *ramper) readyBefore(id PoolID) map[netip.AddrPort]bool {
 		return nil
 	}
 	all := map[netip.AddrPort]bool{}
-	for _, c := range r.find.candidates(p, id.Family, s.endpoints.At(id.Service.Name)) {
+	for _, c := range r.find.candidates(p, id.Family, s.entries.At(id.Service.Name).endpoints) {
 		all[c.addr] = usabilityOf(c.endpoint) == ready
 	}
 	return all

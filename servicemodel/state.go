@@ -19,9 +19,16 @@ import (
 //	svc.Scheduler = servicemodel.RoundRobin
 //	state = state.WithService(svc)
 type State struct {
-	node      *Node // nil stands for the zero Node
-	services  pmap.Map[Name, *Service, nameHash]
-	endpoints pmap.Map[Name, []Endpoint, nameHash]
+	node    *Node // nil stands for the zero Node
+	entries pmap.Map[Name, entry, nameHash]
+	// services counts the services, and slowStarts those that have a slow start.
+	services, slowStarts int
+}
+
+// entry is what a state has under one name. Either part may be missing.
+type entry struct {
+	service   *Service
+	endpoints []Endpoint
 }
 
 // WithNode returns s seen from node n.
@@ -38,34 +45,28 @@ func (s State) WithService(svc *Service) State {
 	if svc == nil {
 		return s
 	}
-	if old, ok := s.services.Get(svc.Name); !ok || !old.equal(svc) {
-		s.services = s.services.Set(svc.Name, svc.clone())
+	was := s.entries.At(svc.Name)
+	if was.service != nil && was.service.equal(svc) {
+		return s
 	}
-	return s
+	return s.with(svc.Name, was, entry{svc.clone(), was.endpoints})
 }
 
 // WithoutService returns s without the service and its endpoints.
-func (s State) WithoutService(n Name) State {
-	s.services, s.endpoints = s.services.Delete(n), s.endpoints.Delete(n)
-	return s
-}
+func (s State) WithoutService(n Name) State { return s.with(n, s.entries.At(n), entry{}) }
 
 // WithEndpoints returns s with eps as all endpoints of a service. The service need not exist yet.
 // An empty list removes the endpoints.
 func (s State) WithEndpoints(n Name, eps []Endpoint) State {
-	old := s.endpoints.At(n)
-	switch {
-	case len(eps) == 0:
-		s.endpoints = s.endpoints.Delete(n)
-		return s
-	case equalEndpoints(old, eps):
+	was := s.entries.At(n)
+	if equalEndpoints(was.endpoints, eps) {
 		return s
 	}
 	// Most endpoints of a service have the same ports and hints: neighbours in the list share them.
-	own := slices.Clone(eps)
+	own := append([]Endpoint(nil), eps...)
 	var last Endpoint
-	if len(old) > 0 {
-		last = old[0]
+	if len(was.endpoints) > 0 {
+		last = was.endpoints[0]
 	}
 	for i := range own {
 		e := &own[i]
@@ -74,7 +75,26 @@ func (s State) WithEndpoints(n Name, eps []Endpoint) State {
 		e.ForZones = cloneUnless(e.ForZones, last.ForZones)
 		last = *e
 	}
-	s.endpoints = s.endpoints.Set(n, own)
+	return s.with(n, was, entry{was.service, own})
+}
+
+// with returns s with is instead of was under a name.
+func (s State) with(n Name, was, is entry) State {
+	count := func(svc *Service, by int) {
+		if svc != nil {
+			s.services += by
+		}
+		if svc != nil && svc.SlowStart > 0 {
+			s.slowStarts += by
+		}
+	}
+	count(was.service, -1)
+	count(is.service, +1)
+	if is.service == nil && len(is.endpoints) == 0 {
+		s.entries = s.entries.Delete(n)
+	} else {
+		s.entries = s.entries.Set(n, is)
+	}
 	return s
 }
 
@@ -91,27 +111,36 @@ func (s State) viewpoint() *Node {
 
 // Service returns the service of that name, nil if there is none.
 func (s State) Service(n Name) *Service {
-	if svc, ok := s.services.Get(n); ok {
+	if svc := s.entries.At(n).service; svc != nil {
 		return svc.clone()
 	}
 	return nil
 }
 
 // Endpoints returns the endpoints of a service.
-func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.endpoints.At(n)) }
+func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.entries.At(n).endpoints) }
 
 // Services returns all services in the order of their names.
-func (s State) Services() iter.Seq[*Service] {
-	return each(s.services.All(), (*Service).clone)
+func (s State) Services() iter.Seq[*Service] { return s.each((*Service).clone) }
+
+// each yields what of returns for each service.
+func (s State) each(of func(*Service) *Service) iter.Seq[*Service] {
+	return func(yield func(*Service) bool) {
+		for _, e := range s.entries.All() {
+			if e.service != nil && !yield(of(e.service)) {
+				return
+			}
+		}
+	}
 }
 
 // Len returns the number of services.
-func (s State) Len() int { return s.services.Len() }
+func (s State) Len() int { return s.services }
 
 // Same reports whether s and o are the same state, in constant time. States that are not the same
 // may still have equal contents.
 func (s State) Same(o State) bool {
-	return s.node == o.node && s.services.Same(o.services) && s.endpoints.Same(o.endpoints)
+	return s.node == o.node && s.entries.Same(o.entries)
 }
 
 // Since compares s with an older one. It returns how many services came, went or changed
@@ -119,19 +148,39 @@ func (s State) Same(o State) bool {
 // grew. The cost depends on the difference. Compared with the zero State, it counts everything. It
 // ignores the node.
 func (s State) Since(old State) (services, endpoints, growth int) {
-	for range pmap.Diff(old.services, s.services, (*Service).equal) {
-		services++
-	}
-	for c := range pmap.Diff(old.endpoints, s.endpoints, equalEndpoints) {
-		endpoints++
-		growth += len(c.New) - len(c.Old)
+	for c := range pmap.Diff(old.entries, s.entries, entry.equal) {
+		if !c.Old.service.equal(c.New.service) {
+			services++
+		}
+		if !equalEndpoints(c.Old.endpoints, c.New.endpoints) {
+			endpoints++
+			growth += len(c.New.endpoints) - len(c.Old.endpoints)
+		}
 	}
 	return services, endpoints, growth
 }
 
-// equal reports whether s and o mean the same in every field. Empty and nil lists are the same.
+// edit is a name with different entries in two states.
+type edit = pmap.Change[Name, entry]
+
+// editsSince returns the differences from old to s, in the order of names. It skips shared
+// contents.
+func (s State) editsSince(old State) []edit {
+	var edits []edit
+	if old.entries.Len() == 0 {
+		edits = make([]edit, 0, s.entries.Len())
+	}
+	return slices.AppendSeq(edits, pmap.Diff(old.entries, s.entries, entry.equal))
+}
+
+func (e entry) equal(o entry) bool {
+	return e.service.equal(o.service) && equalEndpoints(e.endpoints, o.endpoints)
+}
+
+// equal reports whether s and o mean the same in every field, or are both nil. Empty and nil lists
+// are the same.
 func (s *Service) equal(o *Service) bool {
-	return s == o || s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&
+	return s == o || s != nil && o != nil && s.Name == o.Name && slices.Equal(s.Ports, o.Ports) &&
 		slices.Equal(s.ClusterIPs, o.ClusterIPs) &&
 		slices.Equal(s.ExternalIPs, o.ExternalIPs) && slices.Equal(s.HostIPs, o.HostIPs) &&
 		slices.Equal(s.LoadBalancerIPs, o.LoadBalancerIPs) &&

@@ -240,7 +240,7 @@ func (s tableView) IdleScheduler(f *Frontend) Scheduler {
 	if f.Internal.Balances() || f.External.Balances() || !s.t.remembers() {
 		return SchedulerDefault
 	}
-	if svc := s.t.memory.state.services.At(f.Service.Name); svc != nil {
+	if svc := s.t.memory.state.entries.At(f.Service.Name).service; svc != nil {
 		return svc.Scheduler
 	}
 	return SchedulerDefault
@@ -301,23 +301,26 @@ type stateView struct{ s State }
 func (s State) Shared(nocopy.Key) stateView { return stateView{s} }
 
 // Services is [State.Services] without copies.
-func (s stateView) Services() iter.Seq[*Service] { return values(s.s.services.All()) }
+func (s stateView) Services() iter.Seq[*Service] {
+	return s.s.each(func(svc *Service) *Service { return svc })
+}
 
 // Service is [State.Service] without a copy.
-func (s stateView) Service(n Name) *Service { return s.s.services.At(n) }
+func (s stateView) Service(n Name) *Service { return s.s.entries.At(n).service }
 
 // Tried returns the state with the definitions in before of services that have no pool in t. A
 // backend has not seen the pools of their new definitions, and may refuse these later.
 func (s stateView) Tried(before State, t *Table) State {
 	tried := s.s
-	for c := range pmap.Diff(before.services, s.s.services, (*Service).equal) {
+	for c := range pmap.Diff(before.entries, s.s.entries, entry.equal) {
 		balances := func(f *Frontend) bool { return f.Internal.Balances() || f.External.Balances() }
-		if c.InOld && c.InNew && !slices.ContainsFunc((tableView{t}).Service(c.Key), balances) {
-			tried = tried.WithService(c.Old)
+		if c.New.service != nil &&
+			!slices.ContainsFunc((tableView{t}).Service(c.Key), balances) {
+			tried = tried.WithService(c.Old.service)
 		}
 	}
 	return tried
 }
 
 // Endpoints is [State.Endpoints] without a copy.
-func (s stateView) Endpoints(n Name) []Endpoint { return s.s.endpoints.At(n) }
+func (s stateView) Endpoints(n Name) []Endpoint { return s.s.entries.At(n).endpoints }

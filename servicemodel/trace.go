@@ -166,7 +166,7 @@ func (t *Table) isLocal(f *Frontend) bool {
 	if !t.remembers() {
 		return false
 	}
-	svc := t.memory.state.services.At(f.Service.Name)
+	svc := t.memory.state.entries.At(f.Service.Name).service
 	switch {
 	case svc == nil:
 		return false
@@ -310,7 +310,8 @@ func (r *tracer) nearServices(dst netip.Addr) {
 	if !r.t.remembers() || len(slices.Collect(r.t.frontendsAt(dst))) > 0 {
 		return
 	}
-	for n, svc := range r.t.memory.state.services.All() {
+	for svc := range (stateView{r.t.memory.state}).Services() {
+		n := svc.Name
 		proxied := func(l LoadBalancerIP) bool {
 			return l.Addr == dst && l.Proxy
 		}

@@ -25,21 +25,21 @@ func validate(s State, edits []edit, node bool) error {
 		p.checkNode(s.viewpoint())
 	}
 	for i := range edits {
-		e := &edits[i]
-		if e.service != nil && e.service != e.was {
-			p.checkService(e.service)
+		name, was, is := &edits[i].Key, &edits[i].Old, &edits[i].New
+		if is.service != nil && is.service != was.service {
+			p.checkService(is.service)
 		}
-		if len(e.endpoints) == 0 {
+		if len(is.endpoints) == 0 {
 			continue
 		}
-		p.service, p.kind = &e.name, "endpoints"
-		if e.service == nil {
-			p.checkName(e.name)
+		p.service, p.kind = name, "endpoints"
+		if is.service == nil {
+			p.checkName(*name)
 		}
 		var checked []EndpointPort // endpoints that share their ports share their problems
-		p.each("endpoints", len(e.endpoints), func(i int) {
-			p.checkEndpoint(&e.endpoints[i], checked)
-			checked = e.endpoints[i].Ports
+		p.each("endpoints", len(is.endpoints), func(i int) {
+			p.checkEndpoint(&is.endpoints[i], checked)
+			checked = is.endpoints[i].Ports
 		})
 	}
 	return errors.Join(p.found...)
