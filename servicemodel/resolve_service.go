@@ -107,7 +107,10 @@ func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
 			})
 		}
 	}
-	res.claims = keepClaims(old, r.claims)
+	same := func(f *Frontend, c Frontend) bool { return f.Equal(&c) }
+	if res.claims = old; !slices.EqualFunc(old, r.claims, same) {
+		res.claims = keepClaims(old, r.claims)
+	}
 	return res
 }
 
@@ -171,32 +174,21 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 	}
 }
 
-// keepClaims returns the claims with equal old ones in place of new ones. If all are equal, it
-// returns the old list.
+// keepClaims returns the claims with equal old ones in place of new ones.
 func keepClaims(old []*Frontend, claims []Frontend) []*Frontend {
-	switch {
-	case len(claims) == 0:
-		return nil
-	case slices.EqualFunc(old, claims, func(f *Frontend, c Frontend) bool { return f.Equal(&c) }):
-		return old
-	case len(old) == 0:
-		own := slices.Clone(claims)
-		list := make([]*Frontend, len(own))
-		for i := range own {
-			list[i] = &own[i]
-		}
-		return list
-	}
 	list := make([]*Frontend, 0, len(claims))
+	var fresh []Frontend // in one array
 	for i := range claims {
 		f := &claims[i]
-		j, found := slices.BinarySearchFunc(old, f, compareClaims)
-		if found && old[j].Equal(f) {
+		if j, found := slices.BinarySearchFunc(old, f, compareClaims); found && old[j].Equal(f) {
 			list = append(list, old[j])
 			continue
 		}
-		own := *f
-		list = append(list, &own)
+		if fresh == nil {
+			fresh = make([]Frontend, 0, len(claims)-i)
+		}
+		fresh = append(fresh, *f)
+		list = append(list, &fresh[len(fresh)-1])
 	}
 	return list
 }

@@ -36,7 +36,11 @@ func validate(s State, edits []edit, node bool) error {
 		if is.service == nil {
 			p.checkName(*name)
 		}
-		var checked []EndpointPort // endpoints that share their ports share their problems
+		// Endpoints that share their ports share their problems. The older state has none.
+		var checked []EndpointPort
+		if len(was.endpoints) > 0 {
+			checked = was.endpoints[0].Ports
+		}
 		p.each("endpoints", len(is.endpoints), func(i int) {
 			p.checkEndpoint(&is.endpoints[i], checked)
 			checked = is.endpoints[i].Ports
@@ -84,21 +88,17 @@ func (p *problems) checkText(field, text string, required bool) {
 	if text == "" && required {
 		p.add(field, nil, "required")
 	}
-	if reason := textProblem(text); reason != "" {
-		p.add(field, quote(text), reason)
+	if len(text) > maxName {
+		p.add(field, quote(text), fmt.Sprintf("longer than %d bytes", maxName))
+		return
 	}
-}
-
-func textProblem(s string) string {
-	if len(s) > maxName {
-		return fmt.Sprintf("longer than %d bytes", maxName)
-	}
-	for i := range len(s) {
-		if c := s[i]; c <= ' ' || c > '~' || c == '/' || c == ':' || c == '"' {
-			return `only printable ASCII without spaces, "/", ":" and quotes is allowed`
+	for i := range len(text) {
+		if c := text[i]; c <= ' ' || c > '~' || c == '/' || c == ':' || c == '"' {
+			p.add(field, quote(text),
+				`only printable ASCII without spaces, "/", ":" and quotes is allowed`)
+			return
 		}
 	}
-	return ""
 }
 
 func (p *problems) checkName(n Name) {
@@ -231,19 +231,18 @@ func checkWord[T ~string](p *problems, field string, value T, words ...T) {
 }
 
 func (p *problems) checkPorts(s *Service) {
-	var names firsts[string]
-	var ports, nodePorts firsts[numberKey]
+	names, ports, nodePorts := firsts[string]{}, firsts[numberKey]{}, firsts[numberKey]{}
 	p.each("ports", len(s.Ports), func(i int) {
 		port := s.Ports[i]
-		if port.Name == "" && len(s.Ports) > 1 {
+		n := len(PortName{Name: s.Name, Port: port.Name}.String())
+		switch {
+		case port.Name == "" && len(s.Ports) > 1:
 			p.add("name", nil, "required if there is more than one port")
-		} else if reason := textProblem(port.Name); reason != "" {
-			p.add("name", quote(port.Name), reason)
-		} else if n := len(PortName{Name: s.Name, Port: port.Name}.String()); n > maxPortName {
+		case n > maxPortName && len(port.Name) <= maxName:
 			p.add("name", quote(port.Name), fmt.Sprintf("with the service's namespace and name "+
 				"it has %d bytes, and may have %d", n, maxPortName))
 		}
-		p.checkPort(port.Protocol, port.Port)
+		p.checkPort(port.Name, port.Protocol, port.Port)
 		if j, again := names.add(port.Name, i); again && port.Name != "" {
 			p.add("name", quote(port.Name), fmt.Sprintf("is also the name of ports[%d]", j))
 		}
@@ -272,41 +271,20 @@ type numberKey struct {
 	number   uint16
 }
 
-// firsts knows where each key of a list comes first. It compares a few keys one by one, which takes
-// no memory, and has the others in a map.
-type firsts[K comparable] struct {
-	few [8]struct {
-		key K
-		at  int
-	}
-	n    int
-	many map[K]int
-}
+// firsts knows where each key of a list comes first.
+type firsts[K comparable] map[K]int
 
 // add adds the key of element i, unless an earlier element has it. It returns that element.
-func (f *firsts[K]) add(key K, i int) (first int, again bool) {
-	for _, e := range f.few[:f.n] {
-		if e.key == key {
-			return e.at, true
-		}
+func (f firsts[K]) add(key K, i int) (first int, again bool) {
+	if first, again = f[key]; !again {
+		f[key] = i
 	}
-	if f.n < len(f.few) {
-		f.few[f.n].key, f.few[f.n].at = key, i
-		f.n++
-		return i, false
-	}
-	if first, again = f.many[key]; again {
-		return first, true
-	}
-	if f.many == nil {
-		f.many = map[K]int{}
-	}
-	f.many[key] = i
-	return i, false
+	return first, again
 }
 
 // checkPort checks a port of a service or an endpoint.
-func (p *problems) checkPort(protocol Protocol, port uint16) {
+func (p *problems) checkPort(name string, protocol Protocol, port uint16) {
+	p.checkText("name", name, false)
 	if !protocol.Valid() {
 		p.add("protocol", uint8(protocol), "must be TCP, UDP or SCTP")
 	}
@@ -372,13 +350,10 @@ func (p *problems) checkEndpoint(e *Endpoint, checked []EndpointPort) {
 	if len(ports) > 0 && len(ports) == len(checked) && &ports[0] == &checked[0] {
 		return
 	}
-	var keys firsts[portKey]
+	keys := firsts[portKey]{}
 	p.each("ports", len(ports), func(i int) {
 		port := ports[i]
-		if reason := textProblem(port.Name); reason != "" {
-			p.add("name", quote(port.Name), reason)
-		}
-		p.checkPort(port.Protocol, port.Port)
+		p.checkPort(port.Name, port.Protocol, port.Port)
 		if j, again := keys.add(portKey{port.Name, port.Protocol}, i); again {
 			p.add("name", quote(port.Name), fmt.Sprintf(
 				"is also the name of ports[%d], with the same protocol", j))
