@@ -131,10 +131,13 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	}
 	d := draft{state: s, cfg: &e.cfg, served: e.served}
 	lacked := e.lacks != nil && d.leaveOutFamily(*e.lacks)
-	t, err := d.resolve(e.resolved, cmp.Or(e.resolved, e.kernel))
+	t, err := servicemodel.Resolve(e.resolved, d.state)
 	if err != nil {
-		return nil, err
+		if t, err = d.withoutInvalid(e.resolved, err); err != nil {
+			return nil, err
+		}
 	}
+
 	var want *servicemodel.Table
 	if hint {
 		want = t
@@ -154,16 +157,12 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	}
 
 	e.enter(PhaseCheck)
-	if observed {
-		t = nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
-	}
 	changes := e.difference(t)
 	if err := e.backend.Check(changes); err != nil {
-		accepted, err := e.withoutRefused(&d, changes.New, err)
-		if err != nil {
+		if t, err = e.withoutRefused(&d, changes.New, err); err != nil {
 			return nil, err
 		}
-		changes = e.difference(accepted)
+		changes = e.difference(t)
 	}
 	e.lacks = d.lacks
 	r := &Result{Backend: e.backend.Name(), Changes: changes, Counts: changes.Counts(),
@@ -175,11 +174,48 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	return r, nil
 }
 
-// difference returns the changes that lead to t. If the kernel was read since the last apply, its
-// endpoints keep the slots that they have in the kernel. If only pools are missing for which the
-// kernel has no place, it then returns no changes. Otherwise it includes these pools: a stored
-// change set must begin from what another process can read.
+// ensureKnown reads the kernel unless its contents are known, and reports whether it did. want is
+// the table that the kernel is to hold. If it is nil, the reading is complete.
+func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
+	if e.unread {
+		return true, e.observe(ctx, want)
+	}
+	switch i, err := e.integrity(ctx); {
+	case err != nil || i == Intact:
+		return false, err
+	case i == Broken:
+		return true, e.observe(ctx, want)
+	}
+	if want != nil {
+		want = e.kernel // with this hint only foreign objects stay unread
+	}
+	return e.verify(ctx, want)
+}
+
+// integrity says whether the kernel must be read: Broken if its contents are unknown or destroyed,
+// Touched because of a suspicion, if the ration allows a reading now.
+func (e *Engine) integrity(ctx context.Context) (Integrity, error) {
+	if e.kernel == nil {
+		return Broken, nil
+	}
+	i, err := e.backend.Integrity(ctx)
+	if err != nil || i == Broken {
+		return i, err
+	}
+	e.suspect = e.suspect || i == Touched
+	if e.suspect && e.readings.Allow(time.Now()) {
+		return Touched, nil
+	}
+	return Intact, nil
+}
+
+// difference returns the changes that lead to t. Endpoints with a slow start have the part of their
+// weight that they have at present. If the kernel was read since the last apply, its endpoints keep
+// the slots that they have in the kernel. If only pools are missing for which the kernel has no
+// place, it then returns no changes. Otherwise it includes these pools: a stored change set must
+// begin from what another process can read.
 func (e *Engine) difference(t *servicemodel.Table) *servicemodel.ChangeSet {
+	t = nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
 	if e.kernel == e.resolved {
 		return servicemodel.Diff(e.kernel, t)
 	}
@@ -290,95 +326,4 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 		r.Counts = sum(r.Counts, c.Counts())
 	}
 	return nil
-}
-
-// Result is the outcome of an apply. Its fields Changes and Refused print as text for people, with
-// one change per line. A whole result can be written as JSON.
-type Result struct {
-	// Backend is the backend's name.
-	Backend string `json:"backend"`
-	// Revision is the number of the requested state, see [Engine.Set].
-	Revision Revision `json:"revision,omitzero"`
-	// Owners are the owners of changed parts, see [Parts]. It is nil in results of an engine.
-	Owners []string `json:"owners,omitempty"`
-	// State is the requested state, including refused services. It is empty for changes
-	// ([Engine.ApplyChanges]) and parts.
-	State servicemodel.State `json:"-"`
-	// Counts counts what was added, changed and removed by new requests: since the last apply. At
-	// the first apply, it counts the differences from the kernel.
-	servicemodel.Counts
-	// Repaired counts the changes that undo what others did to the services in the kernel since the
-	// last apply. Objects that others removed count as Added. These changes are not in Counts,
-	// because a flushed ruleset does not make new services. Damage that has no meaning as services
-	// is in Drift.
-	Repaired servicemodel.Counts `json:"repaired,omitzero"`
-	// Changes are the changes that were applied.
-	Changes *servicemodel.ChangeSet `json:"changes"`
-	// Rest is the removal, in a second step, of objects that are in no wanted state. A backend that
-	// reads with a hint finds such objects only after Changes were committed. Nil means no second
-	// step.
-	Rest *servicemodel.ChangeSet `json:"rest,omitempty"`
-	// Drift describes foreign or damaged objects that were found in the kernel and repaired.
-	Drift []string `json:"drift,omitempty"`
-	// Refused are the services that were left out as a whole or in part, in the order of their
-	// names.
-	Refused []Refusal `json:"refused,omitempty"`
-	// Accepted is State without its refused services, or with earlier definitions of them
-	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints has its earlier
-	// definition, too: its pools may still be refused.
-	Accepted servicemodel.State `json:"-"`
-	// Conflicts are the addresses and ports that several services claim, in order. A service that
-	// loses one keeps its others.
-	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
-	// Observed says that the kernel was read.
-	Observed bool `json:"observed"`
-	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
-	Settle time.Duration `json:"-"`
-	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request.
-	Step bool `json:"step,omitzero"`
-	// Phases is how long each phase took.
-	Phases Phases `json:"phases"`
-	// Stats is what the commits sent to the kernel. Its Duration covers the whole apply, from its
-	// turn on.
-	Stats `json:"-"`
-
-	begun bool // the state that was wanted before is known
-	// damaged says that others had changed the table, even if Repaired does not count the change.
-	damaged bool
-	// stored says that the changes were made of an unknown state, see [Engine.ApplyChanges].
-	stored bool
-}
-
-// String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
-// messages, 628 bytes, 85µs", and the number of refused services, if any.
-func (r *Result) String() string {
-	s := fmt.Sprintf("%s: %v; %v", r.Backend, r.Counts, r.Stats)
-	if n := len(r.Refused); n > 0 {
-		s += fmt.Sprintf("; %d refused", n)
-	}
-	return s
-}
-
-// IsRepair reports whether the apply undid changes that others had made to the kernel.
-func (r *Result) IsRepair() bool {
-	return r.begun && (r.damaged || r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
-}
-
-// Preview is what an apply would do.
-type Preview struct {
-	// Changes are the changes that would be made. Repaired counts those that undo what others did,
-	// see [Result.Repaired]. Drift describes what else would be repaired.
-	Changes  *servicemodel.ChangeSet `json:"changes"`
-	Repaired servicemodel.Counts     `json:"repaired,omitzero"`
-	Drift    []string                `json:"drift,omitempty"`
-	// Plan is what would be sent to the kernel.
-	Plan Plan `json:"-"`
-	// Refused and Conflicts have the same meaning as in [Result].
-	Refused   []Refusal               `json:"refused,omitempty"`
-	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
-}
-
-func sum(a, b servicemodel.Counts) servicemodel.Counts {
-	return servicemodel.Counts{Added: a.Added + b.Added, Changed: a.Changed + b.Changed,
-		Removed: a.Removed + b.Removed}
 }

@@ -79,9 +79,11 @@ func Choose(
 		cfg = &Config{}
 	}
 	d := draft{state: s, cfg: cfg}
-	t, err := d.resolve(nil, nil)
+	t, err := servicemodel.Resolve(nil, s)
 	if err != nil {
-		return nil, nil, err
+		if t, err = d.withoutInvalid(nil, err); err != nil {
+			return nil, nil, err
+		}
 	}
 	all := servicemodel.Diff(nil, t)
 	errs := []error{errors.New("no backend")}

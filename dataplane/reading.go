@@ -18,41 +18,6 @@ const (
 	readShare = 200
 )
 
-// ensureKnown reads the kernel unless its contents are known, and reports whether it did. want is
-// the table that the kernel is to hold. If it is nil, the reading is complete.
-func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
-	if e.unread {
-		return true, e.observe(ctx, want)
-	}
-	switch i, err := e.integrity(ctx); {
-	case err != nil || i == Intact:
-		return false, err
-	case i == Broken:
-		return true, e.observe(ctx, want)
-	}
-	if want != nil {
-		want = e.kernel // with this hint only foreign objects stay unread
-	}
-	return e.verify(ctx, want)
-}
-
-// integrity says whether the kernel must be read: Broken if its contents are unknown or destroyed,
-// Touched because of a suspicion, if the ration allows a reading now.
-func (e *Engine) integrity(ctx context.Context) (Integrity, error) {
-	if e.kernel == nil {
-		return Broken, nil
-	}
-	i, err := e.backend.Integrity(ctx)
-	if err != nil || i == Broken {
-		return i, err
-	}
-	e.suspect = e.suspect || i == Touched
-	if e.suspect && e.readings.Allow(time.Now()) {
-		return Touched, nil
-	}
-	return Intact, nil
-}
-
 // intact reports whether another apply of the same state would find nothing to do. It reads the
 // kernel only if its contents are unknown. If the last apply was denied, it does not read, and says
 // whether others may have changed the kernel since.

@@ -1,10 +1,8 @@
 package dataplane
 
 import (
-	"cmp"
 	"errors"
 	"slices"
-	"time"
 
 	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -49,18 +47,16 @@ type draft struct {
 	served  servicemodel.State // the source of the old definitions of refused services
 }
 
-// resolve resolves the state without its invalid services. Endpoints with a slow start have a part
-// of their weight at present, which goes on from the table before.
-func (d *draft) resolve(prev, before *servicemodel.Table) (*servicemodel.Table, error) {
-	for {
-		t, err := servicemodel.Resolve(prev, d.state)
-		if err == nil {
-			return nocopy.Of(t).At(time.Now, before), nil
-		}
+// withoutInvalid resolves the state without its invalid services. err is why it cannot be resolved.
+func (d *draft) withoutInvalid(prev *servicemodel.Table, err error) (*servicemodel.Table, error) {
+	var t *servicemodel.Table
+	for err != nil {
 		if err := d.leaveOut(err); err != nil {
 			return nil, err
 		}
+		t, err = servicemodel.Resolve(prev, d.state)
 	}
+	return t, nil
 }
 
 // withoutRefused leaves out the services that the backend refuses. err is its answer to the changes
@@ -73,7 +69,7 @@ func (e *Engine) withoutRefused(d *draft, t *servicemodel.Table, err error) (*se
 		if err := d.leaveOut(err); err != nil {
 			return nil, err
 		}
-		next, errInvalid := d.resolve(t, cmp.Or(e.resolved, e.kernel))
+		next, errInvalid := servicemodel.Resolve(t, d.state)
 		if errInvalid != nil {
 			return nil, errInvalid
 		}

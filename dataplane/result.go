@@ -1,0 +1,99 @@
+package dataplane
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Result is the outcome of an apply. Its fields Changes and Refused print as text for people, with
+// one change per line. A whole result can be written as JSON.
+type Result struct {
+	// Backend is the backend's name.
+	Backend string `json:"backend"`
+	// Revision is the number of the requested state, see [Engine.Set].
+	Revision Revision `json:"revision,omitzero"`
+	// Owners are the owners of changed parts, see [Parts]. It is nil in results of an engine.
+	Owners []string `json:"owners,omitempty"`
+	// State is the requested state, including refused services. It is empty for changes
+	// ([Engine.ApplyChanges]) and parts.
+	State servicemodel.State `json:"-"`
+	// Counts counts what was added, changed and removed by new requests: since the last apply. At
+	// the first apply, it counts the differences from the kernel.
+	servicemodel.Counts
+	// Repaired counts the changes that undo what others did to the services in the kernel since the
+	// last apply. Objects that others removed count as Added. These changes are not in Counts,
+	// because a flushed ruleset does not make new services. Damage that has no meaning as services
+	// is in Drift.
+	Repaired servicemodel.Counts `json:"repaired,omitzero"`
+	// Changes are the changes that were applied.
+	Changes *servicemodel.ChangeSet `json:"changes"`
+	// Rest is the removal, in a second step, of objects that are in no wanted state. A backend that
+	// reads with a hint finds such objects only after Changes were committed. Nil means no second
+	// step.
+	Rest *servicemodel.ChangeSet `json:"rest,omitempty"`
+	// Drift describes foreign or damaged objects that were found in the kernel and repaired.
+	Drift []string `json:"drift,omitempty"`
+	// Refused are the services that were left out as a whole or in part, in the order of their
+	// names.
+	Refused []Refusal `json:"refused,omitempty"`
+	// Accepted is State without its refused services, or with earlier definitions of them
+	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints has its earlier
+	// definition, too: its pools may still be refused.
+	Accepted servicemodel.State `json:"-"`
+	// Conflicts are the addresses and ports that several services claim, in order. A service that
+	// loses one keeps its others.
+	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
+	// Observed says that the kernel was read.
+	Observed bool `json:"observed"`
+	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
+	Settle time.Duration `json:"-"`
+	// Step says that the apply was a step of slow starts ([Engine.Settle]) and not a request.
+	Step bool `json:"step,omitzero"`
+	// Phases is how long each phase took.
+	Phases Phases `json:"phases"`
+	// Stats is what the commits sent to the kernel. Its Duration covers the whole apply, from its
+	// turn on.
+	Stats `json:"-"`
+
+	begun bool // the state that was wanted before is known
+	// damaged says that others had changed the table, even if Repaired does not count the change.
+	damaged bool
+	// stored says that the changes were made of an unknown state, see [Engine.ApplyChanges].
+	stored bool
+}
+
+// String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
+// messages, 628 bytes, 85µs", and the number of refused services, if any.
+func (r *Result) String() string {
+	s := fmt.Sprintf("%s: %v; %v", r.Backend, r.Counts, r.Stats)
+	if n := len(r.Refused); n > 0 {
+		s += fmt.Sprintf("; %d refused", n)
+	}
+	return s
+}
+
+// IsRepair reports whether the apply undid changes that others had made to the kernel.
+func (r *Result) IsRepair() bool {
+	return r.begun && (r.damaged || r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
+}
+
+// Preview is what an apply would do.
+type Preview struct {
+	// Changes are the changes that would be made. Repaired counts those that undo what others did,
+	// see [Result.Repaired]. Drift describes what else would be repaired.
+	Changes  *servicemodel.ChangeSet `json:"changes"`
+	Repaired servicemodel.Counts     `json:"repaired,omitzero"`
+	Drift    []string                `json:"drift,omitempty"`
+	// Plan is what would be sent to the kernel.
+	Plan Plan `json:"-"`
+	// Refused and Conflicts have the same meaning as in [Result].
+	Refused   []Refusal               `json:"refused,omitempty"`
+	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
+}
+
+func sum(a, b servicemodel.Counts) servicemodel.Counts {
+	return servicemodel.Counts{Added: a.Added + b.Added, Changed: a.Changed + b.Changed,
+		Removed: a.Removed + b.Removed}
+}
