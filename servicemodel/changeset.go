@@ -207,7 +207,7 @@ func (t *Table) Equal(o *Table) bool { return Diff(t, o).Empty() }
 // a table equal to b. The result knows neither the state that b was resolved from nor conflicts.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
-	n.memory, n.ramps, n.losers = nil, nil, pmap.Map[claimKey, *Frontend, claimHash]{}
+	n.memory, n.ramps, n.contested = nil, nil, pmap.Map[FrontendKey, []*Frontend, keyHash]{}
 	if c.Rules != nil {
 		n.rules = c.Rules.New.clone()
 	}

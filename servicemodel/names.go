@@ -107,12 +107,11 @@ func FamilyOf(a netip.Addr) Family {
 // The hashers of the keys of states and tables. An address has a pointer to its zone, so that
 // addresses are hashed by their bytes.
 type (
-	nameHash  = pmap.Plain[Name]
-	portHash  = pmap.Plain[PortName]
-	poolHash  = pmap.Plain[PoolID]
-	addrHash  struct{}
-	keyHash   struct{}
-	claimHash struct{}
+	nameHash = pmap.Plain[Name]
+	portHash = pmap.Plain[PortName]
+	poolHash = pmap.Plain[PoolID]
+	addrHash struct{}
+	keyHash  struct{}
 )
 
 func (addrHash) Hash(a netip.Addr) uint64 { return pmap.Hash(a.As16()) }
@@ -121,34 +120,9 @@ func (keyHash) Hash(k FrontendKey) uint64 {
 	return addrHash{}.Hash(k.Addr) ^ pmap.Hash(uint32(k.Port)<<8|uint32(k.Protocol))
 }
 
-func (claimHash) Hash(k claimKey) uint64 {
-	return keyHash{}.Hash(k.key) ^ pmap.Hash(k.service) ^ uint64(k.kind)
-}
-
-// claimKey orders claims: all claims of one key stand together, the winner first.
-type claimKey struct {
-	key     FrontendKey
-	kind    Kind
-	service PortName
-}
-
-func claimOf(f *Frontend) claimKey { return claimKey{key: f.Key, kind: f.Kind, service: f.Service} }
-
-func (k claimKey) Compare(o claimKey) int {
-	if c := k.key.Compare(o.key); c != 0 {
-		return c
-	}
-	return cmp.Or(cmp.Compare(k.kind, o.kind), k.service.Compare(o.service))
-}
-
-// claimsOf returns whether a claim is for the key.
-func claimsOf(key FrontendKey) func(claimKey) bool {
-	return func(k claimKey) bool { return k.key == key }
-}
-
-// beats reports whether f wins over o if both claim one key.
-func (f *Frontend) beats(o *Frontend) bool {
-	return cmp.Or(cmp.Compare(f.Kind, o.Kind), f.Service.Compare(o.Service)) < 0
+// compareRanks orders the claims of one key: the lowest wins.
+func compareRanks(a, b *Frontend) int {
+	return cmp.Or(cmp.Compare(a.Kind, b.Kind), a.Service.Compare(b.Service))
 }
 
 // compareClaims orders the claims of a service by service port and key.

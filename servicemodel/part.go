@@ -153,7 +153,7 @@ func added(set addrCounts, addrs iter.Seq[netip.Addr]) addrCounts {
 // WithoutParts returns the table without the parts of the owners. It costs as much as WithPart.
 func (v tableView) WithoutParts(owners ...string) *Table {
 	next := *v.t
-	next.memory, next.losers = nil, pmap.Map[claimKey, *Frontend, claimHash]{}
+	next.memory, next.contested = nil, pmap.Map[FrontendKey, []*Frontend, keyHash]{}
 	next.health = pmap.Map[Name, *HealthCheck, nameHash]{}
 	var clusterIPs []netip.Addr
 	hairpins := map[netip.Addr]bool{}

@@ -61,6 +61,14 @@ const bulkThreshold = 64
 // remembers reports whether t knows the state that it was resolved from. t may be nil.
 func (t *Table) remembers() bool { return t != nil && t.memory != nil }
 
+// service returns the service of the state that t was resolved from, nil if there is none.
+func (t *Table) service(n Name) *Service {
+	if !t.remembers() {
+		return nil
+	}
+	return t.memory.state.entries.At(n).service
+}
+
 // align walks two sorted lists side by side and yields the indexes of elements that belong
 // together, -1 where one list has none.
 func align[T any](a, b []T, compare func(T, T) int) iter.Seq2[int, int] {

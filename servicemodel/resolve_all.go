@@ -50,7 +50,7 @@ type bulk struct {
 
 // compareAll decides which claim of each key wins.
 func (b *bulk) compareAll(resolved []resolution) {
-	type entry struct {
+	type claim struct {
 		key FrontendKey // a copy, so that sorting need not follow the pointer
 		f   *Frontend
 	}
@@ -58,28 +58,33 @@ func (b *bulk) compareAll(resolved []resolution) {
 	for i := range resolved {
 		n += len(resolved[i].claims)
 	}
-	all := make([]entry, 0, n)
+	all := make([]claim, 0, n)
 	for i := range resolved {
 		for _, f := range resolved[i].claims {
-			all = append(all, entry{f.Key, f})
+			all = append(all, claim{f.Key, f})
 		}
 	}
-	slices.SortFunc(all, func(x, y entry) int {
+	slices.SortFunc(all, func(x, y claim) int {
 		if c := x.key.Compare(y.key); c != 0 {
 			return c
 		}
-		return claimOf(x.f).Compare(claimOf(y.f))
+		return compareRanks(x.f, y.f)
 	})
 	var won pmap.Builder[FrontendKey, *Frontend, keyHash]
-	var lost pmap.Builder[claimKey, *Frontend, claimHash]
+	var contested pmap.Builder[FrontendKey, []*Frontend, keyHash]
 	b.lost = make(map[*Frontend]bool)
-	for _, e := range all {
-		if !won.Append(e.key, e.f) {
-			lost.Append(claimOf(e.f), e.f)
-			b.lost[e.f] = true
+	for key, claims := range groups(all, func(c claim) FrontendKey { return c.key }) {
+		won.Append(key, claims[0].f)
+		if len(claims) == 1 {
+			continue
 		}
+		list := []*Frontend{claims[0].f}
+		for _, c := range claims[1:] {
+			list, b.lost[c.f] = append(list, c.f), true
+		}
+		contested.Append(key, list)
 	}
-	b.t.frontends, b.t.losers = won.Map(), lost.Map()
+	b.t.frontends, b.t.contested = won.Map(), contested.Map()
 }
 
 // add adds the pools, addresses and lists that depend on which claims of the service won.

@@ -32,8 +32,19 @@ func (u *update) apply(s State, edits []edit) {
 		resolve(edits[i].Key, edits[i].New)
 	}
 	for i := range services {
-		if old, now := services[i].old.claims, services[i].claims; !slices.Equal(old, now) {
-			u.replaceClaims(old, now)
+		old, now := services[i].old.claims, services[i].claims
+		if slices.Equal(old, now) { // an unchanged claim is the same pointer in both
+			continue
+		}
+		for i, j := range align(old, now, compareClaims) {
+			switch {
+			case i < 0:
+				u.replaceClaim(nil, now[j])
+			case j < 0:
+				u.replaceClaim(old[i], nil)
+			case old[i] != now[j]:
+				u.replaceClaim(old[i], now[j])
+			}
 		}
 	}
 	slices.SortFunc(u.disturbed, Name.Compare)
@@ -188,47 +199,33 @@ func recount(set addrCounts, old, now []netip.Addr) addrCounts {
 	return set
 }
 
-// replaceClaims replaces a service's claims. An unchanged claim is the same pointer in both lists.
-func (u *update) replaceClaims(old, claims []*Frontend) {
-	for i, j := range align(old, claims, compareClaims) {
-		if i >= 0 && j >= 0 && old[i] == claims[j] {
-			continue
-		}
-		if i >= 0 {
-			u.unclaim(old[i])
-		}
-		if j >= 0 {
-			u.claim(claims[j])
-		}
+// replaceClaim replaces a claim of a service. Either may be nil. The lowest claim of a key is the
+// frontend.
+func (u *update) replaceClaim(was, is *Frontend) {
+	t, key := u.t, either(was, is).Key
+	holder, claims := t.frontends.At(key), slices.Clone(t.contested.At(key))
+	if len(claims) == 0 && holder != nil {
+		claims = append(claims, holder)
 	}
-}
+	claims = slices.DeleteFunc(claims, func(f *Frontend) bool { return f == was })
+	if is != nil {
+		i, _ := slices.BinarySearchFunc(claims, is, compareRanks)
+		claims = slices.Insert(claims, i, is)
+	}
 
-// claim adds f. The lowest claim of a key is the frontend, the others are the losers.
-func (u *update) claim(f *Frontend) {
-	u.disturbed = append(u.disturbed, f.Service.Name)
-	if holder := u.t.frontends.At(f.Key); holder != nil {
-		if holder.beats(f) {
-			u.t.losers = u.t.losers.Set(claimOf(f), f)
-			return
+	u.disturbed = append(u.disturbed, either(was, is).Service.Name)
+	if len(claims) > 1 {
+		t.contested = t.contested.Set(key, claims)
+	} else {
+		t.contested = t.contested.Delete(key)
+	}
+	if len(claims) == 0 {
+		t.frontends = t.frontends.Delete(key)
+	} else if claims[0] != holder {
+		t.frontends = t.frontends.Set(key, claims[0])
+		u.disturbed = append(u.disturbed, claims[0].Service.Name)
+		if holder != nil {
+			u.disturbed = append(u.disturbed, holder.Service.Name)
 		}
-		u.disturbed = append(u.disturbed, holder.Service.Name)
-		u.t.losers = u.t.losers.Set(claimOf(holder), holder)
 	}
-	u.t.frontends = u.t.frontends.Set(f.Key, f)
-}
-
-// unclaim removes f; the next claim of its key takes over.
-func (u *update) unclaim(f *Frontend) {
-	u.disturbed = append(u.disturbed, f.Service.Name)
-	if u.t.frontends.At(f.Key) != f {
-		u.t.losers = u.t.losers.Delete(claimOf(f))
-		return
-	}
-	for k, next := range u.t.losers.From(claimKey{key: f.Key}, claimsOf(f.Key)) {
-		u.disturbed = append(u.disturbed, next.Service.Name)
-		u.t.losers = u.t.losers.Delete(k)
-		u.t.frontends = u.t.frontends.Set(f.Key, next)
-		return
-	}
-	u.t.frontends = u.t.frontends.Delete(f.Key)
 }

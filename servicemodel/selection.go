@@ -74,13 +74,13 @@ func Select(s State, port PortName, f Family) []Selection {
 		c, isCandidate := chosen[&eps[i]]
 		all[i] = Selection{Endpoint: own[i], Target: netip.AddrPortFrom(eps[i].Addr, 0)}
 		out := included
-		switch target := eps[i].portFor(p); {
+		switch port, found := r.portOf(&eps[i], p); {
 		case FamilyOf(eps[i].Addr) != f:
 			out = otherFamily
-		case target == nil:
+		case !found:
 			out = otherPort
 		default:
-			all[i].Target = netip.AddrPortFrom(eps[i].Addr, target.Port)
+			all[i].Target = netip.AddrPortFrom(eps[i].Addr, port)
 			if !isCandidate {
 				out = repeated
 			}
@@ -125,14 +125,4 @@ func (s State) port(n PortName) *ServicePort {
 		return nil
 	}
 	return &svc.Ports[i]
-}
-
-// portFor returns the endpoint's port for a service port, nil if it has none.
-func (e *Endpoint) portFor(p *ServicePort) *EndpointPort {
-	for i := range e.Ports {
-		if e.Ports[i].Name == p.Name && e.Ports[i].Protocol == p.Protocol {
-			return &e.Ports[i]
-		}
-	}
-	return nil
 }

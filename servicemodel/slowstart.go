@@ -158,10 +158,7 @@ type ramper struct {
 
 // slowStart returns the time in which endpoints of a pool grow, in a table.
 func (t *Table) slowStart(id PoolID) time.Duration {
-	if !t.remembers() || t.memory.state.slowStarts == 0 {
-		return 0
-	}
-	if svc := t.memory.state.entries.At(id.Service.Name).service; svc != nil {
+	if svc := t.service(id.Service.Name); svc != nil {
 		return svc.SlowStart
 	}
 	return 0

@@ -55,23 +55,24 @@ func (v tableView) Split(c *ChangeSet) (first, rest *ChangeSet) {
 // half returns half of the service ports that differ, in the order in which they change; nil if
 // there are fewer than two.
 func (c *ChangeSet) half() map[PortName]bool {
-	const comes, changes, goes = 0, 1, 2
-	kinds := map[PortName]int{}
+	type fate struct{ was, is bool }
+	fates := map[PortName]fate{}
 	var order []PortName
 	note := func(n PortName, was, is bool) {
-		kind := changes
-		switch {
-		case !was:
-			kind = comes
-		case !is:
-			kind = goes
-		}
-		if before, noted := kinds[n]; !noted {
+		f, noted := fates[n]
+		if !noted {
 			order = append(order, n)
-		} else if before != kind {
-			kind = changes
 		}
-		kinds[n] = kind
+		fates[n] = fate{f.was || was, f.is || is}
+	}
+	rank := func(n PortName) int {
+		switch f := fates[n]; {
+		case !f.was: // it comes
+			return 0
+		case f.is: // it changes
+			return 1
+		}
+		return 2
 	}
 	for _, f := range c.Frontends {
 		note(either(f.New, f.Old).Service, f.Old != nil, f.New != nil)
@@ -82,7 +83,7 @@ func (c *ChangeSet) half() map[PortName]bool {
 	if len(order) < 2 {
 		return nil
 	}
-	slices.SortStableFunc(order, func(a, b PortName) int { return kinds[a] - kinds[b] })
+	slices.SortStableFunc(order, func(a, b PortName) int { return rank(a) - rank(b) })
 	half := map[PortName]bool{}
 	for _, n := range order[:len(order)/2] {
 		half[n] = true

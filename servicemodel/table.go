@@ -21,8 +21,8 @@ type Table struct {
 	clusterIPs addrCounts
 	hairpins   addrCounts
 	health     pmap.Map[Name, *HealthCheck, nameHash]
-	// claims that are not frontends because another claim won
-	losers pmap.Map[claimKey, *Frontend, claimHash]
+	// contested has all claims of each key that several services claim, the winner first.
+	contested pmap.Map[FrontendKey, []*Frontend, keyHash]
 
 	memory *memory // nil unless made by Resolve
 	ramps  *ramps  // nil if all endpoints have their whole weights
@@ -138,10 +138,15 @@ func (t *Table) HealthChecks() iter.Seq[HealthCheck] {
 // Conflicts returns the claims that lost to another service, in the order of their keys. Only
 // tables from [Resolve] have conflicts.
 func (t *Table) Conflicts() iter.Seq[Conflict] {
-	t = t.orEmpty()
-	return each(t.losers.All(), func(f *Frontend) Conflict {
-		return Conflict{Key: f.Key, Winner: t.frontends.At(f.Key).Service, Loser: f.Service}
-	})
+	return func(yield func(Conflict) bool) {
+		for key, claims := range t.orEmpty().contested.All() {
+			for _, f := range claims[1:] {
+				if !yield(Conflict{Key: key, Winner: claims[0].Service, Loser: f.Service}) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // HealthCheck is the state of one health check node port. The families answer independently,
@@ -237,13 +242,11 @@ func (s tableView) Pool(id PoolID) *Pool { return s.t.pools.At(id) }
 // scheduler refuses the service before endpoints come. The result is also [SchedulerDefault] if the
 // table was not resolved from a state.
 func (s tableView) IdleScheduler(f *Frontend) Scheduler {
-	if f.Internal.Balances() || f.External.Balances() || !s.t.remembers() {
+	svc := s.t.service(f.Service.Name)
+	if f.Internal.Balances() || f.External.Balances() || svc == nil {
 		return SchedulerDefault
 	}
-	if svc := s.t.memory.state.entries.At(f.Service.Name).service; svc != nil {
-		return svc.Scheduler
-	}
-	return SchedulerDefault
+	return svc.Scheduler
 }
 
 // PoolsOf is [Table.PoolsOf] without copies.

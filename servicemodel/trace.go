@@ -112,9 +112,11 @@ func kindText(k Kind) string {
 
 func (r *tracer) atFrontend(f *Frontend) {
 	r.step("destination", "%v is %s of %v", r.Packet.key(), kindText(f.Kind), f.Service)
-	for _, lost := range r.t.losers.From(claimKey{key: f.Key}, claimsOf(f.Key)) {
-		r.step("conflict", "%v claims it too, as %s, and does not get it", lost.Service,
-			kindText(lost.Kind))
+	for i, claim := range r.t.contested.At(f.Key) {
+		if i > 0 {
+			r.step("conflict", "%v claims it too, as %s, and does not get it", claim.Service,
+				kindText(claim.Kind))
+		}
 	}
 	if f.Sources != nil {
 		r.step("sources", "only %s may connect", orNone(prefixesText(f.Sources)))
@@ -163,10 +165,7 @@ func (r *tracer) policy(f *Frontend, v Verdict) string {
 
 // isLocal reports whether the traffic policy of f is Local according to the state.
 func (t *Table) isLocal(f *Frontend) bool {
-	if !t.remembers() {
-		return false
-	}
-	svc := t.memory.state.entries.At(f.Service.Name).service
+	svc := t.service(f.Service.Name)
 	switch {
 	case svc == nil:
 		return false
