@@ -1,8 +1,6 @@
 package servicemodel
 
 import (
-	"cmp"
-	"encoding/binary"
 	"net/netip"
 	"slices"
 
@@ -111,42 +109,12 @@ func (b *bulk) add(res *resolution) {
 // addrCounts is a set of addresses. It counts how many services contribute each address.
 type addrCounts = pmap.Map[netip.Addr, int, addrHash]
 
-// countAddrs makes a set of the addresses, which must have no zones. It sorts them as numbers,
-// which is five times as fast for a hundred thousand addresses.
+// countAddrs makes a set of the addresses, which it sorts in place.
 func countAddrs(addrs []netip.Addr) addrCounts {
-	v4 := make([]uint32, 0, len(addrs))
-	var v6 [][2]uint64
-	for _, a := range addrs {
-		if a.Is4() {
-			b := a.As4()
-			v4 = append(v4, binary.BigEndian.Uint32(b[:]))
-			continue
-		}
-		b := a.As16()
-		v6 = append(v6, [2]uint64{binary.BigEndian.Uint64(b[:8]), binary.BigEndian.Uint64(b[8:])})
-	}
-	slices.Sort(v4)
-	slices.SortFunc(v6, func(a, b [2]uint64) int {
-		return cmp.Or(cmp.Compare(a[0], b[0]), cmp.Compare(a[1], b[1]))
-	})
+	slices.SortFunc(addrs, netip.Addr.Compare)
 	var set pmap.Builder[netip.Addr, int, addrHash]
-	for n, same := range groups(v4, func(n uint32) uint32 { return n }) {
-		var b [4]byte
-		binary.BigEndian.PutUint32(b[:], n)
-		set.Append(netip.AddrFrom4(b), len(same))
-	}
-	for n, same := range groups(v6, func(n [2]uint64) [2]uint64 { return n }) {
-		var b [16]byte
-		binary.BigEndian.PutUint64(b[:8], n[0])
-		binary.BigEndian.PutUint64(b[8:], n[1])
-		set.Append(netip.AddrFrom16(b), len(same))
+	for a, same := range groups(addrs, func(a netip.Addr) netip.Addr { return a }) {
+		set.Append(a, len(same))
 	}
 	return set.Map()
-}
-
-// addrSet makes a set of the addresses, each counting once.
-func addrSet(addrs []netip.Addr) addrCounts {
-	addrs = slices.Clone(addrs)
-	slices.SortFunc(addrs, netip.Addr.Compare)
-	return countAddrs(slices.Compact(addrs))
 }

@@ -48,8 +48,8 @@ type Contents struct {
 // NewTable returns a table with a copy of the contents, which may be in any order. It is an error
 // if a key or an identity occurs twice.
 func NewTable(c Contents) (*Table, error) {
-	t := &Table{rules: c.Rules.clone(), clusterIPs: addrSet(c.ClusterIPs),
-		hairpins: addrSet(c.Hairpins)}
+	t := &Table{rules: c.Rules.clone(), clusterIPs: countAddrs(slices.Clone(c.ClusterIPs)),
+		hairpins: countAddrs(slices.Clone(c.Hairpins))}
 	if slices.Contains(c.Frontends, nil) || slices.Contains(c.Pools, nil) {
 		return nil, fmt.Errorf("new table: a frontend or pool is nil")
 	}
