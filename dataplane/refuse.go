@@ -43,6 +43,7 @@ type draft struct {
 	state   servicemodel.State
 	cfg     *Config
 	refused []Refusal
+	kept    int                // how often a refused service was kept
 	lacks   *Problem           // of a family that is left out
 	served  servicemodel.State // the source of the old definitions of refused services
 }
@@ -65,7 +66,7 @@ func (d *draft) withoutInvalid(prev *servicemodel.Table, err error) (*servicemod
 func (e *Engine) withoutRefused(d *draft, t *servicemodel.Table, err error) (*servicemodel.Table,
 	error) {
 	for err != nil {
-		kept := d.kept()
+		kept := d.kept
 		if err := d.leaveOut(err); err != nil {
 			return nil, err
 		}
@@ -74,7 +75,7 @@ func (e *Engine) withoutRefused(d *draft, t *servicemodel.Table, err error) (*se
 			return nil, errInvalid
 		}
 		c := nocopy.Of(e.kernel).Changes(servicemodel.Diff(t, next))
-		if d.kept() > kept {
+		if d.kept > kept {
 			// The backend may refuse a service's previous definition for the same reason, although
 			// the kernel does not change for it.
 			c = servicemodel.Diff(e.kernel, next)
@@ -154,20 +155,11 @@ func (d *draft) refuse(name servicemodel.Name, err error) {
 	if was := d.served.Service(name); was != nil && !kept {
 		d.keep(was)
 		r.Kept = true
+		d.kept++
 	} else {
 		d.state = d.state.WithoutService(name)
 	}
 	d.refused = append(d.refused, r)
-}
-
-// kept counts the refused services that are kept.
-func (d *draft) kept() (n int) {
-	for _, r := range d.refused {
-		if r.Kept {
-			n++
-		}
-	}
-	return n
 }
 
 // keep restores a service's old definition, and its old endpoints if the present ones are invalid.

@@ -285,8 +285,6 @@ func (r Rules) Equal(o Rules) bool {
 		r.LocalhostNodePorts == o.LocalhostNodePorts &&
 		r.MasqueradeNeighbours == o.MasqueradeNeighbours &&
 		r.NoEndpoints == o.NoEndpoints && r.Forbidden == o.Forbidden &&
-		r.LocalPods.Bridge == o.LocalPods.Bridge &&
-		r.LocalPods.InterfacePrefix == o.LocalPods.InterfacePrefix &&
-		slices.Equal(r.LocalPods.CIDRs, o.LocalPods.CIDRs) &&
+		r.LocalPods.equal(o.LocalPods) &&
 		slices.Equal(r.NodePorts, o.NodePorts) && slices.Equal(r.ServiceCIDRs, o.ServiceCIDRs)
 }

@@ -114,9 +114,8 @@ func (r *resolution) usedPools(won func(*Frontend) bool) (used []*Pool, hairpins
 	lists := make([][]netip.Addr, 0, 2)
 	for i := range r.pools {
 		p := &r.pools[i]
-		if !slices.ContainsFunc(r.claims[p.from:p.to], func(f *Frontend) bool {
-			return f.balancesOver(p.pool.ID.Local) && won(f)
-		}) {
+		balances := func(f *Frontend) bool { return f.balancesOver(p.pool.ID.Local) && won(f) }
+		if !slices.ContainsFunc(r.claims[p.from:p.to], balances) {
 			continue
 		}
 		used = append(used, p.pool)

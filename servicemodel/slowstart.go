@@ -114,13 +114,13 @@ func (v tableView) At(now func() time.Time, prev *Table) *Table {
 		return t
 	}
 	at := *t
-	r := ramper{t: &at, prev: prev, now: now(), old: &ramps{}}
+	r := ramper{t: &at, prev: prev, now: now(), old: &ramps{}, done: map[PoolID]bool{}}
 	if prev.ramps != nil {
 		r.old = prev.ramps
 	}
 	r.ramps.stepped = r.old.stepped
 	for c := range pmap.Diff(prev.whole().pools, t.pools, (*Pool).Equal) {
-		r.done = append(r.done, c.Key)
+		r.done[c.Key] = true
 		if c.InOld && c.InNew {
 			r.changed(c.Old, c.New)
 		}
@@ -152,8 +152,8 @@ type ramper struct {
 	old   *ramps // those of prev
 	now   time.Time
 	ramps ramps
-	done  []PoolID // pools that differ, in order
-	find  resolver // of candidates in prev
+	done  map[PoolID]bool // pools that differ
+	find  resolver        // of candidates in prev
 }
 
 // slowStart returns the time in which endpoints of a pool grow, in a table.
@@ -243,13 +243,9 @@ func (r *ramper) rescaled(since time.Time, id PoolID) time.Time {
 // goOn lets endpoints grow in the pools that do not differ. Between steps they keep their weights.
 func (r *ramper) goOn() {
 	due := !r.now.Before(r.old.stepped.Add(slowStartStep))
-	done := r.done
 	for id, list := range r.old.pools.All() {
-		for len(done) > 0 && done[0].Compare(id) < 0 {
-			done = done[1:]
-		}
 		takes, p := r.t.slowStart(id), r.t.pools.At(id)
-		if takes == 0 || p == nil || len(done) > 0 && done[0] == id {
+		if takes == 0 || p == nil || r.done[id] {
 			continue
 		}
 		if before := r.prev.slowStart(id); before != takes {
