@@ -78,12 +78,7 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 	r.Revision, r.Step = rev, step
 	e.enter(PhaseSettle)
 	r.Settle, err = e.settle(p.In(ctx))
-	e.succeeded(ctx, r)
-	if err != nil {
-		e.elapsed = Phases{} // Applied has reported them
-		err = e.failed(ctx, Failed{Doing: "settle", Revision: rev, Err: err})
-	}
-	return r, err
+	return r, e.succeeded(ctx, r, err)
 }
 
 // applyState makes the kernel hold the state, while other writers of the instance wait. A reading

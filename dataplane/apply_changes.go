@@ -50,12 +50,7 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 	r.Settle, err = e.settle(ctx)
 	e.held, e.notified = newHeld(e.backend), nil
 	r.Revision = e.progress.ask(servicemodel.State{}, false)
-	e.succeeded(ctx, r)
-	if err != nil {
-		e.elapsed = Phases{} // Applied has reported them
-		err = e.failed(ctx, Failed{Doing: "settle", Revision: r.Revision, Err: err})
-	}
-	return r, err
+	return r, e.succeeded(ctx, r, err)
 }
 
 // fromReading makes the changes of a result begin from a reading of the kernel. The engine may know

@@ -96,25 +96,16 @@ func (p *Parts) Apply(ctx context.Context, owner string, s servicemodel.State) (
 
 // Plan returns what Apply would do, and changes nothing. It fails as Apply would.
 func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*Preview, error) {
-	e, t := &p.engine, task{doing: "plan the part", owners: []string{owner}}
-	if err := e.begin(ctx, t.String(), PhaseResolve); err != nil {
-		return nil, err
-	}
-	defer e.end()
-	var r *Result
-	err := e.retry(ctx, "read", nil, func() (err error) {
-		r, err = p.compare(ctx, owner, s)
-		return err
+	t := task{doing: "plan the part", owners: []string{owner}}
+	return read(ctx, p, t, func() (*Preview, error) {
+		r, err := p.compare(ctx, owner, s)
+		if err != nil {
+			return nil, err
+		}
+		p.engine.enter(PhaseCommit)
+		plan, err := p.engine.backend.Plan(r.Changes)
+		return &Preview{Changes: r.Changes, Drift: r.Drift, Plan: plan, Conflicts: r.Conflicts}, err
 	})
-	if err != nil {
-		return nil, e.fail(t.error(err))
-	}
-	e.enter(PhaseCommit)
-	plan, err := e.backend.Plan(r.Changes)
-	if err != nil {
-		return nil, e.fail(t.error(err))
-	}
-	return &Preview{Changes: r.Changes, Drift: r.Drift, Plan: plan, Conflicts: r.Conflicts}, nil
 }
 
 // Remove removes the parts of owners. An owner without a part is no error.
@@ -156,38 +147,33 @@ func (p *Parts) Settle(ctx context.Context) (next time.Duration, err error) {
 
 // Owners returns the owners that hold anything, sorted.
 func (p *Parts) Owners(ctx context.Context) ([]string, error) {
-	var owners []string
-	err := p.read(ctx, task{doing: "list the owners of parts"}, func() (err error) {
-		owners, err = p.owners(ctx)
+	return read(ctx, p, task{doing: "list the owners of parts"}, func() ([]string, error) {
+		return p.owners(ctx)
+	})
+}
+
+// read does a task that changes nothing, and begins again after conflicts.
+func read[T any](ctx context.Context, p *Parts, t task, f func() (T, error)) (result T, err error) {
+	e, none := &p.engine, result
+	if err := e.begin(ctx, t.String(), PhaseObserve); err != nil {
+		return none, err
+	}
+	defer e.end()
+	err = e.retry(ctx, "read", nil, func() (err error) {
+		result, err = f()
 		return err
 	})
 	if err != nil {
-		return nil, err
+		return none, e.fail(t.error(err))
 	}
-	return owners, nil
-}
-
-// read reads the kernel for a task that changes nothing.
-func (p *Parts) read(ctx context.Context, t task, f func() error) error {
-	if err := p.engine.begin(ctx, t.String(), PhaseObserve); err != nil {
-		return err
-	}
-	defer p.engine.end()
-	if err := p.engine.retry(ctx, "read", nil, f); err != nil {
-		return t.error(err)
-	}
-	return nil
+	return result, nil
 }
 
 // Get returns the part of an owner, with the settings of the instance. The table is empty if the
 // owner holds nothing.
 func (p *Parts) Get(ctx context.Context, owner string) (*servicemodel.Table, error) {
 	t := task{doing: "get the part", owners: []string{owner}}
-	var o *Observation
-	err := p.read(ctx, t, func() (err error) {
-		o, err = p.whole(ctx, t.owners)
-		return err
-	})
+	o, err := read(ctx, p, t, func() (*Observation, error) { return p.whole(ctx, t.owners) })
 	if err != nil {
 		return nil, err
 	}

@@ -60,7 +60,6 @@ func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 // contents are unknown, also after a conflict, it reads the kernel first. Run's next check repairs
 // the damage that this reading finds.
 func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
-	var errs []error
 	if e.settler != nil {
 		err = e.retry(ctx, "settle", e.turns, func() (err error) {
 			if e.kernel == nil {
@@ -73,11 +72,10 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 			}
 			return err
 		})
-		errs = append(errs, err)
 	}
 	if f := e.cfg.Flows; f != nil {
-		n, err := f.Settle(e.emitting(ctx, e.kernel))
-		next, errs = earlier(next, n), append(errs, err)
+		n, errFlows := f.Settle(e.emitting(ctx, e.kernel))
+		next, err = earlier(next, n), errors.Join(err, errFlows)
 	}
 	if at := nocopy.Of(e.resolved).NextStep(); !at.IsZero() {
 		n := time.Until(at)
@@ -86,7 +84,7 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 		}
 		next = earlier(next, n)
 	}
-	if err = errors.Join(errs...); err != nil {
+	if err != nil {
 		err = fmt.Errorf("%w: %w", ErrUnsettled, err)
 	}
 	e.update(func(s *Status) {

@@ -72,8 +72,9 @@ func (e *Engine) Status() Status {
 	return s
 }
 
-// succeeded completes the result of a successful apply, and reports it.
-func (e *Engine) succeeded(ctx context.Context, r *Result) {
+// succeeded completes the result of a successful apply, and reports it. unsettled is the error of
+// its later work, which it reports, too, and returns.
+func (e *Engine) succeeded(ctx context.Context, r *Result, unsettled error) error {
 	e.enter(e.phase)
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	p, repair := &e.progress, r.IsRepair()
@@ -92,6 +93,11 @@ func (e *Engine) succeeded(ctx context.Context, r *Result) {
 		e.emit(ctx, Repaired{r})
 	}
 	e.emit(ctx, Applied{r})
+	if unsettled == nil {
+		return nil
+	}
+	e.elapsed = Phases{} // Applied has reported them
+	return e.failed(ctx, Failed{Doing: "settle", Revision: r.Revision, Err: unsettled})
 }
 
 // tellRefused emits the refusals and conflicts that are new since the previous apply.

@@ -148,11 +148,8 @@ type Frontend struct {
 // Pool returns the identity of the pool that verdict v of f balances over, and false if v does not
 // balance.
 func (f *Frontend) Pool(v Verdict) (PoolID, bool) {
-	id := PoolID{Service: f.Service, Family: f.Key.Family()}
-	if v == BalanceLocal {
-		id.Local = true
-	}
-	return id, v.Balances()
+	return PoolID{Service: f.Service, Family: f.Key.Family(), Local: v == BalanceLocal},
+		v.Balances()
 }
 
 // Equal reports whether f and o are the same in every field.
@@ -185,14 +182,10 @@ func (id PoolID) String() string {
 
 // Compare orders pools by service port and family, the local pool second.
 func (id PoolID) Compare(o PoolID) int {
-	if c := id.Service.Compare(o.Service); c != 0 {
-		return c
-	}
+	c := cmp.Or(id.Service.Compare(o.Service), cmp.Compare(id.Family, o.Family))
 	switch {
-	case id.Family != o.Family:
-		return cmp.Compare(id.Family, o.Family)
-	case id.Local == o.Local:
-		return 0
+	case c != 0 || id.Local == o.Local:
+		return c
 	case id.Local:
 		return 1
 	}

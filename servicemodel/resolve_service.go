@@ -100,12 +100,8 @@ func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
 		}
 	}
 	if len(ports) > 0 {
-		res.clusterIPs = inOrder(svc.ClusterIPs, netip.Addr.Compare)
-		if r.view.only != 0 {
-			res.clusterIPs = filter(res.clusterIPs, func(a netip.Addr) bool {
-				return FamilyOf(a) == r.view.only
-			})
-		}
+		served := func(a netip.Addr) bool { return FamilyOf(a).servedBy(r.view.only) }
+		res.clusterIPs = filter(inOrder(svc.ClusterIPs, netip.Addr.Compare), served)
 	}
 	same := func(f *Frontend, c Frontend) bool { return f.Equal(&c) }
 	if res.claims = old; !slices.EqualFunc(old, r.claims, same) {

@@ -193,23 +193,16 @@ func (a SessionAffinity) MarshalText() ([]byte, error) {
 		text = a.Timeout.String()
 	}
 	if a.Bits4 != 0 {
-		text += affinityIPv4 + uitoa(uint16(a.Bits4))
+		text += " ipv4/" + uitoa(uint16(a.Bits4))
 	}
 	if a.Bits6 != 0 {
-		text += affinityIPv6 + uitoa(uint16(a.Bits6))
+		text += " ipv6/" + uitoa(uint16(a.Bits6))
 	}
 	if a.WholeService {
-		text += " " + affinityService
+		text += " service"
 	}
 	return []byte(text), nil
 }
-
-// Words in the text of a session affinity.
-const (
-	affinityIPv4    = " ipv4/"
-	affinityIPv6    = " ipv6/"
-	affinityService = "service"
-)
 
 // UnmarshalText is the inverse of MarshalText.
 func (a *SessionAffinity) UnmarshalText(text []byte) error {
@@ -242,9 +235,8 @@ func (a *SessionAffinity) word(word string) (ok bool) {
 	family, bits, _ := strings.Cut(word, "/")
 	n, err := strconv.ParseUint(bits, 10, 8)
 	switch {
-	case word == affinityService:
+	case word == "service":
 		a.WholeService = true
-		return true
 	case err != nil || n == 0:
 		return false
 	case family == "ipv4" && n <= 32:

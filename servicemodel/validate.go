@@ -199,16 +199,11 @@ func (p *problems) checkService(s *Service) {
 		p.add("slowStart", d, notWeighed(s.Scheduler))
 	}
 	m := s.Masquerade
-	for _, kind := range [...]struct {
-		field  string
-		policy MasqueradePolicy
-	}{
-		{"masquerade.clusterIPs", m.ClusterIPs}, {"masquerade.loadBalancerIPs", m.LoadBalancerIPs},
-		{"masquerade.externalIPs", m.ExternalIPs}, {"masquerade.hostIPs", m.HostIPs},
-		{"masquerade.nodePorts", m.NodePorts},
-	} {
-		checkWord(p, kind.field, kind.policy, masqueradePolicies...)
-	}
+	checkWord(p, "masquerade.clusterIPs", m.ClusterIPs, masqueradePolicies...)
+	checkWord(p, "masquerade.loadBalancerIPs", m.LoadBalancerIPs, masqueradePolicies...)
+	checkWord(p, "masquerade.externalIPs", m.ExternalIPs, masqueradePolicies...)
+	checkWord(p, "masquerade.hostIPs", m.HostIPs, masqueradePolicies...)
+	checkWord(p, "masquerade.nodePorts", m.NodePorts, masqueradePolicies...)
 	if !s.Scheduler.known() {
 		p.add("scheduler", quote(string(s.Scheduler)), "unknown scheduler")
 	}
