@@ -73,6 +73,10 @@ func (w *world) held(t *testing.T, each int) (end func()) {
 	}
 }
 
+// deathPatience is how long a connection may be silent until it counts as dead. An emulated machine
+// that shares its processors leaves living ones without an answer for more than five seconds.
+const deathPatience = time.Minute
+
 // watched opens connections from each host and uses them at an interval until report is called,
 // which sums up what happened.
 func (w *world) watched(t *testing.T, each int, interval time.Duration) (
@@ -84,7 +88,7 @@ func (w *world) watched(t *testing.T, each int, interval time.Duration) (
 	for host, addr := range targets {
 		conns := ok(netnstest.OpenConns(t.Context(), w.hosts[host], addr, each))(t)
 		t.Cleanup(func() { conns.Close() })
-		go func() { reports <- conns.Watch(ctx, interval, 10*interval) }()
+		go func() { reports <- conns.Watch(ctx, interval, deathPatience) }()
 	}
 	return func() (sum netnstest.ConnsReport) {
 		cancel()
