@@ -98,8 +98,8 @@ func startControlPlane(t *testing.T) *controlPlane {
 	return p
 }
 
-// writeFiles writes the key of service accounts, the tokens, and a kubeconfig file for each. Nothing
-// writes them again, because a program that starts meanwhile would read half a file.
+// writeFiles writes the key of service accounts, the tokens, and a kubeconfig file for each token.
+// Nothing writes them again, because a program that starts meanwhile would read half a file.
 func (p *controlPlane) writeFiles() {
 	key := ok(rsa.GenerateKey(rand.Reader, 2048))(p.t)
 	text := pem.EncodeToMemory(&pem.Block{Type: "RSA PRIVATE KEY",
