@@ -54,9 +54,8 @@ type Backend interface {
 	// Old must equal the table of the last observation or commit. Commit uses one kernel
 	// transaction: either all of it takes effect or none. A backend that needs several transactions
 	// documents that. A change set that leads to an empty table without rules removes the instance.
-	// Commit returns once the kernel has the change set. It fails only if the
-	// kernel may not have it. Later work that can fail, such as forgetting clients, belongs to
-	// [Settler].
+	// Commit returns once the kernel has the change set. It fails only if the kernel may not have
+	// it. Later work that can fail, such as forgetting clients, belongs to [Settler].
 	//
 	// An error that wraps [ErrConflict] has one of two reasons. Another writer of the instance, or
 	// a person, changed what the change set begins from. Or a foreign object appeared, after Check,

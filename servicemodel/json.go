@@ -89,18 +89,19 @@ func (s *Service) UnmarshalJSON(data []byte) error {
 }
 
 type stateJSON struct {
-	Node      Node               `json:"node"`
-	Services  []*Service         `json:"services,omitempty"`
-	Endpoints map[key][]Endpoint `json:"endpoints,omitempty"`
+	Node      Node                   `json:"node"`
+	Services  []*Service             `json:"services,omitempty"`
+	Endpoints map[nameKey][]Endpoint `json:"endpoints,omitempty"`
 }
 
-// key is a key of a JSON object that was read. Two are never equal, so a repeated one is noticed.
-type key struct {
+// nameKey is a name as a key of a JSON object. No two that were read are equal, so that a map has
+// both of two equal names.
+type nameKey struct {
 	Name
 	read *byte
 }
 
-func (k *key) UnmarshalText(text []byte) error {
+func (k *nameKey) UnmarshalText(text []byte) error {
 	k.read = new(byte)
 	return k.Name.UnmarshalText(text)
 }
@@ -108,13 +109,13 @@ func (k *key) UnmarshalText(text []byte) error {
 // MarshalJSON returns the node, the services in the order of their names, and the endpoints by
 // service.
 func (s State) MarshalJSON() ([]byte, error) {
-	j := stateJSON{Node: *s.viewpoint(), Endpoints: map[key][]Endpoint{}}
+	j := stateJSON{Node: *s.viewpoint(), Endpoints: map[nameKey][]Endpoint{}}
 	for n, e := range s.entries.All() {
 		if e.service != nil {
 			j.Services = append(j.Services, e.service)
 		}
 		if len(e.endpoints) > 0 {
-			j.Endpoints[key{Name: n}] = e.endpoints
+			j.Endpoints[nameKey{Name: n}] = e.endpoints
 		}
 	}
 	return json.Marshal(j)
