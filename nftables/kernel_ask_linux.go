@@ -163,7 +163,9 @@ func (k *kernel) askWanted(ctx context.Context, r *reading) error {
 			}
 		}
 	}
-	send()
+	if len(objects) > 0 {
+		send()
+	}
 	close(jobs)
 	group.Wait()
 	if err := wait.Ended(outer); err != nil {
