@@ -70,8 +70,6 @@ var handEdits = []handEdit{
 		"add element ip kernlb sources { 203.0.113.10 . tcp . 80 . 0.0.0.0-255.255.255.255 }"},
 	{"a restriction is deleted", "delete element ip kernlb restricted { 203.0.113.10 . tcp . 80 }"},
 	{"a setting is deleted", "delete element ip kernlb settings { 0x00000001 }"},
-	{"a setting is replaced", "delete element ip kernlb settings { 0x00000002 }\n" +
-		`add element ip kernlb settings { 0x00000002 comment "masquerade-mark 0x2000" }`},
 	{"the version is deleted", "flush set ip kernlb VERSION"},
 	{"a version is added", "add element ip kernlb VERSION { 0x00000007 }"},
 	{"an epoch is deleted", "delete set ip kernlb VERSION"},

@@ -63,6 +63,19 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	}
 }
 
+// A check compares the settings, also one on which no rule of the family depends.
+func TestALookFindsReplacedSettings(t *testing.T) {
+	t.Parallel()
+	program := nftPrograms(t)[0]
+	const setting = "element ip kernlb settings { 0x00000005"
+	ns, b := newNS(t)
+	ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
+	require.NotEqual(t, dataplane.Broken, look(t, b))
+	editByHand(t, ns, program,
+		"delete "+setting+" }\nadd "+setting+` comment "node-ports fd00::/64" }`)
+	require.Equal(t, dataplane.Broken, look(t, b))
+}
+
 // An error of the connection is no conflict, and is returned at once.
 func TestFailuresAreNoConflicts(t *testing.T) {
 	t.Parallel()
