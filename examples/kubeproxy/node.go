@@ -60,6 +60,7 @@ func (s *settings) notes(ctx context.Context, client kubernetes.Interface) ([]no
 	if err != nil {
 		return nil, fmt.Errorf("list the node's addresses: %w", err)
 	}
+	slices.SortFunc(facts.addresses, netip.Addr.Compare)
 	return facts.notes(s), nil
 }
 
