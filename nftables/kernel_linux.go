@@ -67,9 +67,13 @@ func (k *kernel) open(cfg *Config) error {
 	k.askers, k.dumpable, k.chunk = [2]*asker{{conn: k.conn}, {conn: second}}, dumpable, chunk
 	if err = errors.Join(errs[:]...); err == nil {
 		k.room = k.conn.MaxBatch() / 2
-		// Without CAP_NET_ADMIN the kernel refuses every request to nf_tables.
-		if _, e := k.conn.GenID(context.Background()); errors.Is(e, unix.EPERM) {
+		// Without CAP_NET_ADMIN the kernel refuses every request to nf_tables, and without
+		// nf_tables nfnetlink refuses it as invalid.
+		switch _, e := k.conn.GenID(context.Background()); {
+		case errors.Is(e, unix.EPERM):
 			err = e
+		case errors.Is(e, unix.EINVAL):
+			err = fmt.Errorf("%w nf_tables: %w", dataplane.ErrMissingModule, e)
 		}
 	}
 	if err != nil {

@@ -138,7 +138,7 @@ func del(args *skel.CmdArgs) error {
 	if err := decode(args.StdinData, &conf); err != nil {
 		return err
 	}
-	return withParts(func(ctx context.Context, parts *dataplane.Parts) error {
+	return ifAny(func(ctx context.Context, parts *dataplane.Parts) error {
 		_, err := parts.Remove(ctx, owner(conf.Name, args.ContainerID, args.IfName))
 		return settled(err)
 	})
@@ -154,7 +154,7 @@ func gc(args *skel.CmdArgs) error {
 	for _, a := range conf.Valid {
 		valid[owner(conf.Name, a.ContainerID, a.IfName)] = true
 	}
-	return withParts(func(ctx context.Context, parts *dataplane.Parts) error {
+	return ifAny(func(ctx context.Context, parts *dataplane.Parts) error {
 		_, err := parts.Keep(ctx, func(owner string) bool {
 			return valid[owner] || !strings.HasPrefix(owner, conf.Name+",")
 		})
@@ -198,6 +198,17 @@ func withParts(do func(context.Context, *dataplane.Parts) error) error {
 		return err
 	}
 	return do(ctx, dataplane.NewParts(backend, &dataplane.PartsConfig{Flows: keeper}))
+}
+
+// ifAny calls do like withParts, except on a kernel without nf_tables. There no port is published,
+// so there is none to remove.
+func ifAny(do func(context.Context, *dataplane.Parts) error) error {
+	err := withParts(do)
+	if errors.Is(err, dataplane.ErrMissingModule) || errors.Is(err, dataplane.ErrKernelTooOld) {
+		log.Print("no port is published here: ", err)
+		return nil
+	}
+	return err
 }
 
 // settled only logs that stale flows could not be deleted, because the request itself has

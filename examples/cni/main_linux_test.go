@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -223,6 +224,24 @@ func TestOnlyTheNameMattersToDEL(t *testing.T) {
 		del.Env = append(del.Env, "CNI_NETNS=/nowhere")
 		ok(h.try(del))(t)
 		require.Empty(t, h.owners())
+	}
+}
+
+// On a kernel without nf_tables, DEL and GC have nothing to remove. All else fails.
+func TestDELSucceedsWithoutNFTables(t *testing.T) {
+	t.Parallel()
+	h := newHost(t)
+	c := h.newContainer("c", tcp(8000, 80))
+	for command, want := range map[string]string{"ADD": "missing module nfnetlink",
+		"CHECK": "missing module nfnetlink", "STATUS": `"code": 50`, "DEL": "", "GC": ""} {
+		cmd := h.plugin(command, c, request(c.ports, nil))
+		var out []byte
+		err := dataplanetest.WithoutNetfilter(func() (err error) {
+			out, err = cmd.CombinedOutput()
+			return err
+		})
+		require.Contains(t, string(out), want, command)
+		require.Equal(t, want == "", err == nil, "%s: %v", command, err)
 	}
 }
 

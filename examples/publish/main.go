@@ -92,6 +92,9 @@ func (r *request) open(ctx context.Context, command string, a attachment) error 
 		return nil
 	}
 	backend, err := nftables.New(&nftables.Config{Table: "published"})
+	if errors.Is(err, dataplane.ErrMissingModule) && (command == "DEL" || command == "GC") {
+		return nil // a kernel without nf_tables has no ports to remove
+	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errUnavailable, err)
 	}

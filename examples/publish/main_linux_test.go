@@ -13,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -57,8 +58,12 @@ func (p plugin) run(tb testing.TB) (string, bool) {
 	cmd.Env = append(os.Environ(), "CNI_COMMAND="+p.command,
 		"CNI_CONTAINERID="+p.pod.ContainerID, "CNI_IFNAME="+p.pod.IfName)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = bytes.NewReader(input), &out, &out
-	require.NoError(tb, p.ns.Do(cmd.Start))
-	err = cmd.Wait()
+	if p.ns != nil {
+		require.NoError(tb, p.ns.Do(cmd.Start))
+		err = cmd.Wait()
+	} else { // on the calling thread
+		err = cmd.Run()
+	}
 	return out.String(), err == nil
 }
 
@@ -131,6 +136,21 @@ func TestPublish(t *testing.T) {
 	reaches(servicemodel.TCP, c.Node.IPv4, 8001, c.Pods[1].Name)
 	plugin{ns: c.Node.NS, command: "GC", network: "net"}.mustRun(t)
 	reaches(servicemodel.TCP, c.Node.IPv4, 8001, "")
+}
+
+// On a kernel without nf_tables, DEL and GC have nothing to remove.
+func TestDELSucceedsWithoutNFTables(t *testing.T) {
+	t.Parallel()
+	netnstest.Require(t)
+	for command, want := range map[string]bool{"ADD": false, "DEL": true, "GC": true} {
+		var out string
+		var ok bool
+		require.NoError(t, dataplanetest.WithoutNetfilter(func() error {
+			out, ok = plugin{command: command, network: "net", pod: pod(0)}.run(t)
+			return nil
+		}))
+		require.Equal(t, want, ok, "%s: %s", command, out)
+	}
 }
 
 // others publishes three ports for each of the pods, as processes would.

@@ -93,6 +93,7 @@ func TestMissingModules(t *testing.T) {
 		backend int
 		want    string
 	}{
+		{"nf_tables", 0, "missing module nf_tables"}, // first, because it goes only if it is unused
 		{"nft_numgen", 0, "missing module nft_numgen"},
 		{"nft_fib_ipv6", 0, ""}, // services of IPv6 are refused, and the backend is not
 		{"nft_reject_ipv4", 0, ""},
@@ -104,7 +105,12 @@ func TestMissingModules(t *testing.T) {
 		t.Run(tt.module, func(t *testing.T) {
 			hide(t, tt.module)
 			ns := nstest.New(t)
-			err := candidates(ns.Fd())[tt.backend].Probe(t.Context())
+			c := candidates(ns.Fd())[tt.backend]
+			if tt.module == "nf_tables" { // then there is nothing that a backend could clean up
+				_, err := c.Open()
+				require.ErrorIs(t, err, dataplane.ErrMissingModule)
+			}
+			err := c.Probe(t.Context())
 			if tt.want == "" {
 				require.NoError(t, err)
 				return

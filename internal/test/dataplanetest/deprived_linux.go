@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
@@ -92,6 +93,30 @@ func WithoutCapabilities(f func() error, numbers ...uint) error {
 		}
 		if err := unix.Capset(&header, &left[0]); err != nil {
 			return err
+		}
+		return f()
+	})
+}
+
+// WithoutNetfilter runs f on a thread that can open no socket to netfilter, as on a kernel without
+// nfnetlink. Processes that f starts cannot either. The thread ends with f.
+func WithoutNetfilter(f func() error) error {
+	return onOwnThread(func() error {
+		// The fields of struct seccomp_data (include/uapi/linux/seccomp.h) in the filter.
+		const number, protocol = 0, 32
+		load, equal := uint16(unix.BPF_LD|unix.BPF_W|unix.BPF_ABS), uint16(unix.BPF_JMP|
+			unix.BPF_JEQ|unix.BPF_K)
+		filter := []unix.SockFilter{
+			{Code: load, K: number}, {Code: equal, K: unix.SYS_SOCKET, Jf: 3},
+			{Code: load, K: protocol}, {Code: equal, K: unix.NETLINK_NETFILTER, Jf: 1},
+			{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ERRNO | uint32(unix.EPROTONOSUPPORT)},
+			{Code: unix.BPF_RET, K: unix.SECCOMP_RET_ALLOW},
+		}
+		err := unix.Prctl(unix.PR_SET_SECCOMP, unix.SECCOMP_MODE_FILTER,
+			uintptr(unsafe.Pointer(&unix.SockFprog{Len: uint16(len(filter)), Filter: &filter[0]})),
+			0, 0)
+		if err != nil {
+			return os.NewSyscallError("seccomp", err)
 		}
 		return f()
 	})
