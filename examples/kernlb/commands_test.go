@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"io"
 	"net/http"
@@ -13,8 +14,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // run runs a command line that needs no kernel.
@@ -114,4 +117,20 @@ func TestStatusNamesARefusedFamily(t *testing.T) {
 	t.Cleanup(s.Close)
 	_, out, _ := run(t, "status -page "+s.URL)
 	require.Contains(t, out, "refused: IPv6, left out\n  no IPv6\n")
+}
+
+func TestApplyNamesARefusedFamily(t *testing.T) {
+	t.Parallel()
+	var out bytes.Buffer
+	p := &program{stdout: &out, opts: options{output: "json"}}
+	sum := summary{Refused: p.refused([]dataplane.Refusal{
+		{Family: servicemodel.IPv6, Err: errors.New("no IPv6")}})}
+	require.NoError(t, p.summarize(sum))
+	require.Contains(t, out.String(), `"refused": [
+    {
+      "family": "IPv6",
+      "reason": "no IPv6"
+    }
+  ]`)
+	require.ErrorIs(t, p.complete(), errIncomplete)
 }

@@ -42,6 +42,6 @@ func TestCostsAreLinear(t *testing.T) {
 				b = fmt.Appendf(b, "%010d.yaml\x00", i)
 			}
 			return b
-		}, func(b []byte) { decodeEvents(b, func(string) bool { return false }) })
+		}, func(b []byte) { decodeEvents(b, changes{}) })
 	})
 }

@@ -2,10 +2,12 @@ package main
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
+	"time"
 	"unsafe"
 
 	"golang.org/x/sys/unix"
@@ -63,17 +65,25 @@ func (f *dirFollower) replaced(path string) bool {
 func (f *dirFollower) run(dir string, out chan<- changes) {
 	defer close(out)
 	buf := make([]byte, 64<<10)
+	open := changes{} // new files that have a writer
 	for {
+		if len(open) > 0 {
+			_ = f.file.SetReadDeadline(time.Now().Add(again)) // it fails if the file is closed
+		}
 		n, err := f.file.Read(buf)
-		if err != nil {
+		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			return
 		}
-		c, gone := decodeEvents(buf[:n], func(name string) bool {
-			// A link is complete as soon as it exists.
-			var st unix.Stat_t
-			err := unix.Lstat(filepath.Join(dir, name), &st)
-			return err == nil && (st.Mode&unix.S_IFMT == unix.S_IFLNK || st.Nlink > 1)
-		})
+		c, gone := decodeEvents(buf[:n], open)
+		for name := range open {
+			if complete(filepath.Join(dir, name)) {
+				c[name] = true
+				delete(open, name)
+			}
+		}
+		if len(open) == 0 {
+			_ = f.file.SetReadDeadline(time.Time{})
+		}
 		if len(c) > 0 {
 			out <- c
 		}
@@ -83,9 +93,31 @@ func (f *dirFollower) run(dir string, out chan<- changes) {
 	}
 }
 
-// decodeEvents reads inotify events (inotify(7)). gone says that the directory no longer exists or
-// is no longer followed.
-func decodeEvents(b []byte, isLink func(string) bool) (c changes, gone bool) {
+// unmodified is how long a new file must be as it is to count as complete, if the kernel does not
+// say whether it has a writer.
+const unmodified = 3 * time.Second
+
+// complete reports whether a new file has no writer: it is a link, or was written without a name
+// (O_TMPFILE), so no event comes when its writer closes it. The kernel refuses a lease on a file
+// with a writer. It grants leases to the file's owner alone, and to CAP_LEASE.
+func complete(path string) bool {
+	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
+	if err != nil {
+		return true // a symbolic link, or reading it returns the error
+	}
+	defer unix.Close(fd) // and with it the lease
+	_, err = unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK)
+	if err == nil || errors.Is(err, unix.EAGAIN) {
+		return err == nil
+	}
+	var st unix.Stat_t
+	return unix.Fstat(fd, &st) == nil && (st.Nlink > 1 ||
+		st.Size > 0 && time.Since(time.Unix(st.Ctim.Unix())) > unmodified)
+}
+
+// decodeEvents reads inotify events (inotify(7)). It adds new files to open, and removes those that
+// changed again. gone says that the directory no longer exists or is no longer followed.
+func decodeEvents(b []byte, open changes) (c changes, gone bool) {
 	c = changes{}
 	for len(b) >= unix.SizeofInotifyEvent {
 		e := (*unix.InotifyEvent)(unsafe.Pointer(&b[0]))
@@ -102,10 +134,11 @@ func decodeEvents(b []byte, isLink func(string) bool) (c changes, gone bool) {
 			// Events were lost, or a volume of Kubernetes changes all files (..data).
 			c[everything] = true
 		case !isManifest(name):
-		case e.Mask&unix.IN_CREATE != 0 && !isLink(name):
-			// its writer will close it
+		case e.Mask&unix.IN_CREATE != 0:
+			open[name] = true
 		default:
 			c[name] = true
+			delete(open, name)
 		}
 	}
 	return c, gone

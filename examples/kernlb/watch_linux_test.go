@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"net"
@@ -23,6 +24,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
@@ -197,6 +199,38 @@ func TestWatchWaitsForTheWriter(t *testing.T) {
 	ok(f.WriteString(one("b", "10.96.0.22")))(t)
 	require.NoError(t, f.Close())
 	w.holds("10.96.0.1", "10.96.0.22", "10.96.0.3")
+
+	f = ok(os.Create(filepath.Join(w.dir, "new.yaml")))(t)
+	ok(f.WriteString(one("n", "10.96.0.4")))(t)
+	time.Sleep(again + 10*quiet)
+	w.holds("10.96.0.1", "10.96.0.22", "10.96.0.3")
+	require.NoError(t, f.Close())
+	w.holds("10.96.0.1", "10.96.0.22", "10.96.0.3", "10.96.0.4")
+}
+
+// A file that gets its name when its contents are written is read, although its writer closes it
+// under another name, or none.
+func TestWatchReadsFilesThatGetAName(t *testing.T) {
+	t.Parallel()
+	w := watching(t)
+	name := func(f *os.File, name string) {
+		require.NoError(t, unix.Linkat(unix.AT_FDCWD, fmt.Sprintf("/proc/self/fd/%d", f.Fd()),
+			unix.AT_FDCWD, filepath.Join(w.dir, name), unix.AT_SYMLINK_FOLLOW))
+	}
+	f := ok(os.OpenFile(w.dir, os.O_WRONLY|unix.O_TMPFILE, 0o600))(t)
+	ok(f.WriteString(one("b", "10.96.0.2")))(t)
+	name(f, "b.yaml")
+	time.Sleep(10 * quiet)
+	w.holds("10.96.0.1")
+	require.NoError(t, f.Close())
+	w.holds("10.96.0.1", "10.96.0.2")
+	f = ok(os.Create(filepath.Join(w.dir, "c.new")))(t)
+	ok(f.WriteString(one("c", "10.96.0.3")))(t)
+	require.NoError(t, f.Close())
+	f = ok(os.Open(f.Name()))(t)
+	name(f, "c.yaml")
+	require.NoError(t, errors.Join(f.Close(), os.Remove(f.Name())))
+	w.holds("10.96.0.1", "10.96.0.2", "10.96.0.3")
 }
 
 func TestWatchKeepsTheServicesOfABrokenFile(t *testing.T) {
@@ -243,6 +277,26 @@ func TestWatchKeepsWhatABrokenFileMayHave(t *testing.T) {
 	w.holds("10.96.0.22") // from then on, the program knows what it removes
 	w.halt()
 	w.logs("stopped; the kernel stays as it is")
+}
+
+// Without a lease, as for a service of systemd with files of root, a new file counts as complete
+// when it has not changed for a while.
+func TestAFileIsCompleteWhenItStaysAsItIs(t *testing.T) {
+	t.Parallel()
+	f := ok(os.CreateTemp(t.TempDir(), ""))(t)
+	defer f.Close()
+	require.NoError(t, f.Chown(1, 1))
+	is := func() (is bool) {
+		require.NoError(t, dataplanetest.WithoutCapabilities(func() error {
+			is = complete(f.Name())
+			return nil
+		}, unix.CAP_LEASE))
+		return is
+	}
+	ok(f.WriteString("a"))(t)
+	require.False(t, is())
+	require.Eventually(t, is, 2*unmodified, unmodified/10)
+	require.False(t, complete(f.Name()), "a lease tells that it has a writer")
 }
 
 // Programs that write into the directory all the time delay neither manifests nor the end.

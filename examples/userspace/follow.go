@@ -23,6 +23,7 @@ type follower struct {
 	options *options
 	log     *slog.Logger
 	seen    map[string]string            // the texts of the files that were read
+	unread  string                       // why others could not be read
 	set     atomic.Pointer[manifest.Set] // the files, when they last had no error
 }
 
@@ -30,13 +31,14 @@ type follower struct {
 func (f *follower) state() servicemodel.State { return f.set.Load().Tracker().State() }
 
 // read reads all files if any has changed since the last call. It reports whether the state
-// changed. While any file has an error, the state stays as it was.
+// changed. While any file has an error, the state stays as it was. read returns each error once.
 func (f *follower) read() (bool, error) {
 	now, errs := f.list()
-	if maps.Equal(now, f.seen) {
-		return false, errors.Join(errs...)
+	unread := fmt.Sprint(errs)
+	if maps.Equal(now, f.seen) && unread == f.unread {
+		return false, nil
 	}
-	f.seen = now
+	f.seen, f.unread = now, unread
 	set := manifest.NewSet(kube.Config{Node: servicemodel.Node{Name: f.options.node},
 		Annotations: f.options.annotations, Strict: true})
 	for _, name := range slices.Sorted(maps.Keys(now)) {

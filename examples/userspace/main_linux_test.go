@@ -147,6 +147,14 @@ func TestAProgramFollowsItsManifests(t *testing.T) {
 	_, name := visit(t, at)
 	require.NotEmpty(t, name)
 
+	// So does a manifest that cannot be read. The log says that once.
+	require.NoError(t, os.Symlink("nowhere", filepath.Join(dir, "link.yaml")))
+	const unread = "link.yaml: no such file or directory"
+	p.logs(t, unread)
+	time.Sleep(100 * time.Millisecond) // ten intervals
+	require.Equal(t, 1, strings.Count(p.output(), unread))
+	require.NoError(t, os.Remove(filepath.Join(dir, "link.yaml")))
+
 	// A removed endpoint takes no new connections.
 	write(t, path, strings.Replace(webManifest,
 		"- {addresses: [10.244.0.2], conditions: {ready: true}}\n", "", 1))
