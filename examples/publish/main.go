@@ -74,10 +74,8 @@ var errUnavailable = errors.New("no port can be published")
 // code returns CNI's code of an error: 7 is a configuration that can never work, 50 a node that
 // cannot publish ports, and the codes from 100 on are the plugin's own.
 func code(err error) int {
-	var invalid *servicemodel.FieldError
-	var unsupported *dataplane.UnsupportedError
 	switch {
-	case errors.As(err, &invalid), errors.As(err, &unsupported):
+	case errors.As(err, new(*servicemodel.FieldError)), errors.Is(err, dataplane.ErrUnsupported):
 		return 7
 	case errors.Is(err, errUnavailable):
 		return 50
