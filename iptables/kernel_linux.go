@@ -21,13 +21,14 @@ import (
 
 // kernel is the connection to nf_tables. No other part of the package has a socket.
 type kernel struct {
+	*threadns.Turn // makes the backend a [dataplane.Locker]
+
 	conn   *rawnl.Conn
 	reader *reader
 	batch  rawnl.Batch // the batch that is committed
 	// gen is the last generation of the ruleset at which all our objects are known to be unchanged.
 	gen    uint32
 	sysctl rendering.RouteLocalnet
-	turn   *threadns.Turn
 	lacks  lacking
 	looks  wait.Budget // budget for checks of the skeleton and the uses
 }
@@ -41,7 +42,7 @@ func (k *kernel) open(cfg *Config) error {
 	var errs [3]error
 	k.conn, errs[0] = rawnl.Dial(&rawnl.Config{NetNS: fd})
 	k.sysctl.NS, errs[1] = threadns.Open(fd)
-	k.turn, errs[2] = threadns.OpenTurn(fd)
+	k.Turn, errs[2] = threadns.OpenTurn(fd)
 	k.reader, k.looks = newReader(k.conn), wait.NewBudget(8, 20)
 	if err = errors.Join(errs[:]...); err == nil {
 		err = k.probe(context.Background())
@@ -103,17 +104,11 @@ func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
 }
 
 func (k *kernel) close() error {
-	return errors.Join(k.turn.Close(), k.sysctl.NS.Close(), k.conn.Close())
+	return errors.Join(k.Turn.Close(), k.sysctl.NS.Close(), k.conn.Close())
 }
 
 // Close closes the socket and leaves the kernel as it is.
 func (b *backend) Close() error { return b.kernel.close() }
-
-// Lock waits for its turn among the writers of the network namespace: ten seconds at most, or one
-// second if a program of another user, except root, holds the lock.
-func (b *backend) Lock(ctx context.Context) (unlock func(), err error) {
-	return b.kernel.turn.Take(ctx, threadns.Patience)
-}
 
 // Observe reads both tables of both families.
 func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,

@@ -24,6 +24,8 @@ import (
 
 // kernel is the connection to the kernel. No other part of the package has sockets.
 type kernel struct {
+	*threadns.Turn // makes the backend a [dataplane.Locker]
+
 	table    string // the name of the companion tables
 	instance uint32
 	mark     uint32         // see Config
@@ -34,7 +36,6 @@ type kernel struct {
 	references references // to the module of IPVS
 	outlines   outlines   // of the virtual servers
 	ns         *threadns.NS
-	turn       *threadns.Turn
 	// Addresses, links, routes and rules.
 	links    *rtnetlink.Conn
 	changes  rtnetlink.Addresses // and links
@@ -89,7 +90,7 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 	}
 	fd := k.ns.FD()
 	var errs [5]error
-	k.turn, errs[0] = threadns.OpenTurn(fd)
+	k.Turn, errs[0] = threadns.OpenTurn(fd)
 	k.links, errs[1] = rtnetlink.Open(k.ns)
 	k.nf, errs[2] = rawnl.Dial(&rawnl.Config{NetNS: fd})
 	errs[3] = k.changes.Open(k.ns)
@@ -106,17 +107,11 @@ func (k *kernel) close() error {
 	k.changes.Close()
 	k.outlines.close()
 	k.sysctls.close()
-	return errors.Join(k.vs.Close(), k.nf.Close(), k.turn.Close(), k.ns.Close())
+	return errors.Join(k.vs.Close(), k.nf.Close(), k.Turn.Close(), k.ns.Close())
 }
 
 // Close closes the sockets and leaves the kernel as it is.
 func (b *backend) Close() error { return b.kernel.close() }
-
-// Lock waits for its turn among all writers in the network namespace, including writers of other
-// instances, for 10 seconds at most. It returns the context's error.
-func (b *backend) Lock(ctx context.Context) (unlock func(), err error) {
-	return b.kernel.turn.Take(ctx, threadns.Patience)
-}
 
 // check asks the kernel to check a transaction without committing it.
 func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.nf.Check(ctx, b) }

@@ -22,12 +22,13 @@ import (
 
 // kernel is the connection to nf_tables. No other part of the package has a socket.
 type kernel struct {
+	*threadns.Turn // makes the backend a [dataplane.Locker]
+
 	conn  *rawnl.Conn
 	batch rawnl.Batch // the batch that is committed
 	req   rawnl.Batch // read requests
 	// gen is the generation of the ruleset after the last check or commit.
-	gen  uint32
-	turn *threadns.Turn
+	gen uint32
 	// localnet is the sysctl route_localnet.
 	localnet rendering.RouteLocalnet
 	// askers ask for elements, at the same time.
@@ -61,7 +62,7 @@ func (k *kernel) open(cfg *Config) error {
 	var errs [4]error
 	k.conn, errs[0] = rawnl.Dial(&c)
 	second, errs[1] = rawnl.Dial(&c)
-	k.turn, errs[2] = threadns.OpenTurn(fd)
+	k.Turn, errs[2] = threadns.OpenTurn(fd)
 	k.localnet.NS, errs[3] = threadns.Open(fd)
 	k.takeOver = cfg.TakeOver
 	k.askers, k.dumpable, k.chunk = [2]*asker{{conn: k.conn}, {conn: second}}, dumpable, chunk
@@ -83,18 +84,12 @@ func (k *kernel) open(cfg *Config) error {
 }
 
 func (k *kernel) close() error {
-	return errors.Join(k.turn.Close(), k.localnet.NS.Close(),
+	return errors.Join(k.Turn.Close(), k.localnet.NS.Close(),
 		k.conn.Close(), k.askers[1].conn.Close())
 }
 
 // Close closes the sockets and leaves the kernel as it is.
 func (b *backend) Close() error { return b.kernel.close() }
-
-// Lock waits for its turn among the writers of the network namespace: ten seconds at most, or one
-// second if a program of another user, except root, holds the lock.
-func (b *backend) Lock(ctx context.Context) (unlock func(), err error) {
-	return b.kernel.turn.Take(ctx, threadns.Patience)
-}
 
 // Observe reads both tables. It asks for the elements that are wanted, in time linear in their
 // number. A dump takes quadratic time. Linux 6.16 and newer tell how many elements a set has, and

@@ -19,16 +19,17 @@ import (
 // Turn is a lock on a network namespace: flock(2) on the file of the namespace. Each namespace has
 // one lock on the machine, and one Turn at a time holds it. The kernel releases it when the holder
 // ends, even if it is killed. Any local user can take the lock. So a process never waits longer
-// than a second for a stranger, or longer than [Patience] for one other process, and only fairness
+// than a second for a stranger, or longer than ten seconds for one other process, and only fairness
 // may depend on the lock. A Turn is not safe for use by several goroutines.
 type Turn struct {
-	file  *os.File
-	stuck bool // the last wait was in vain: another process holds the lock for long
+	file     *os.File
+	patience time.Duration
+	stuck    bool // the last wait was in vain: another process holds the lock for long
 }
 
-// Patience is how long a backend waits while one other backend process holds the lock. If each
-// process in a queue holds it briefly, the backend waits to the end of the queue.
-const Patience = 10 * time.Second
+// usualPatience is how long a Turn waits while one other process holds the lock. If each process in
+// a queue holds it briefly, the Turn waits to the end of the queue.
+const usualPatience = 10 * time.Second
 
 // A stranger is a holder of the lock that runs neither as root nor as the user of this process, or
 // that this process cannot see. A stranger may hold the lock for spite. So after strangePatience,
@@ -58,15 +59,15 @@ func OpenTurn(fd int) (*Turn, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open the network namespace to lock it: %w", err)
 	}
-	return &Turn{file: file}, nil
+	return &Turn{file: file, patience: usualPatience}, nil
 }
 
-// Take waits for the lock, until the context ends. If one process holds it for the whole patience,
-// Take returns without the lock, and later calls do not wait until a call finds the lock free.
+// Lock waits for the lock, until the context ends. If one process holds it for the whole patience,
+// Lock returns without the lock, and later calls do not wait until a call finds the lock free.
 // While others wait, a newcomer lets them try first, so a process that takes the lock again and
 // again does not keep others out. release gives the lock back; without the lock, it does nothing.
 // The error is the context's, or says that the Turn is closed.
-func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func(), err error) {
+func (t *Turn) Lock(ctx context.Context) (release func(), err error) {
 	start := time.Now()
 	for t.othersWait() && time.Since(start) < maxPause {
 		if err := wait.For(ctx, courtesy); err != nil {
@@ -84,7 +85,7 @@ func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func()
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, fmt.Errorf("lock the network namespace: %w", err)
 		}
-		if time.Since(start) >= min(strangePatience, patience) {
+		if time.Since(start) >= min(strangePatience, t.patience) {
 			switch peer := t.peer(); {
 			case peer == 0:
 				strange++
@@ -95,7 +96,7 @@ func (t *Turn) Take(ctx context.Context, patience time.Duration) (release func()
 				holder, strange = peer, 0
 			}
 		}
-		if t.stuck || time.Since(since) >= patience || strange == strangeLooks {
+		if t.stuck || time.Since(since) >= t.patience || strange == strangeLooks {
 			t.stuck = true
 			return func() {}, nil
 		}

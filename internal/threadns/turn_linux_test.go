@@ -23,10 +23,10 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 	b := ok(OpenTurn(ns.FD()))(t)
 	defer b.Close()
 
-	release := ok(a.Take(t.Context(), time.Minute))(t)
+	release := ok(take(t.Context(), a, time.Minute))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
-	_, err := b.Take(ctx, time.Minute)
+	_, err := take(ctx, b, time.Minute)
 	require.ErrorIs(t, err, context.DeadlineExceeded)
 
 	var free time.Time
@@ -37,16 +37,16 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 		release()
 		close(released)
 	}(release)
-	release = ok(b.Take(t.Context(), time.Minute))(t)
+	release = ok(take(t.Context(), b, time.Minute))(t)
 	now := time.Now()
 	<-released
 	require.True(t, free.Before(now))
 	require.ErrorIs(t, unix.Flock(ns.FD(), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 	release()
 
-	ok(a.Take(t.Context(), 0))(t)
+	ok(take(t.Context(), a, 0))(t)
 	require.NoError(t, a.Close(), "who closes gives it back")
-	release = ok(b.Take(t.Context(), time.Minute))(t)
+	release = ok(take(t.Context(), b, time.Minute))(t)
 	release()
 }
 
@@ -55,19 +55,19 @@ func TestNobodyWaitsForeverForItsTurn(t *testing.T) {
 	defer a.Close()
 	b := ok(OpenTurn(0))(t)
 	defer b.Close()
-	release := ok(a.Take(t.Context(), 0))(t)
+	release := ok(take(t.Context(), a, 0))(t)
 
-	without := ok(b.Take(t.Context(), 5*time.Millisecond))(t)
+	without := ok(take(t.Context(), b, 5*time.Millisecond))(t)
 	without()
 	require.ErrorIs(t, unix.Flock(int(b.file.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK,
 		"a has it still")
 	require.True(t, b.stuck)
 	start := time.Now()
-	ok(b.Take(t.Context(), time.Minute))(t)
+	ok(take(t.Context(), b, time.Minute))(t)
 	require.Less(t, time.Since(start), 10*time.Second, "whoever waited in vain does not wait again")
 
 	release()
-	release = ok(b.Take(t.Context(), time.Minute))(t)
+	release = ok(take(t.Context(), b, time.Minute))(t)
 	require.False(t, b.stuck)
 	release()
 }
@@ -83,7 +83,7 @@ func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
 	go func() {
 		turns := 0
 		for ; ctx.Err() == nil; turns++ {
-			if release, err := busy.Take(ctx, time.Minute); err == nil {
+			if release, err := take(ctx, busy, time.Minute); err == nil {
 				time.Sleep(time.Millisecond)
 				release()
 			}
@@ -92,7 +92,7 @@ func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
 	}()
 	const turns = 50
 	for range turns {
-		release := ok(seldom.Take(t.Context(), time.Minute))(t)
+		release := ok(take(t.Context(), seldom, time.Minute))(t)
 		release()
 		time.Sleep(100 * time.Microsecond)
 	}
@@ -100,7 +100,7 @@ func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
 	require.Less(t, <-ended, 20*turns, "turns of the other meanwhile")
 }
 
-// If the lock cannot be taken at all, or the Turn is closed, Take returns an error at once.
+// If the lock cannot be taken at all, or the Turn is closed, Lock returns an error at once.
 func TestAClosedTurnIsNotWaitedFor(t *testing.T) {
 	for name, breakIt := range map[string]func(*Turn) error{
 		"closed":   (*Turn).Close,
@@ -110,7 +110,7 @@ func TestAClosedTurnIsNotWaitedFor(t *testing.T) {
 			turn := ok(OpenTurn(0))(t)
 			require.NoError(t, breakIt(turn))
 			start := time.Now()
-			_, err := turn.Take(t.Context(), time.Minute)
+			_, err := take(t.Context(), turn, time.Minute)
 			require.Less(t, time.Since(start), 10*time.Second)
 			require.ErrorIs(t, err, kernelerr.ErrClosed)
 			require.NoError(t, errors.Join(turn.Close(), turn.Close()))
@@ -152,7 +152,7 @@ func TestStrangersAreNotWaitedFor(t *testing.T) {
 
 		turn := ok(OpenTurn(0))(t)
 		start := time.Now()
-		_, err := turn.Take(t.Context(), patience)
+		_, err := take(t.Context(), turn, patience)
 		waited := time.Since(start)
 		require.NoError(t, in.Close())
 		require.NoError(t, holder.Wait())
@@ -181,12 +181,18 @@ func TestAQueueIsWaitedForToItsEnd(t *testing.T) {
 	defer turn.Close()
 	time.Sleep(each / 4) // the first has it
 	start := time.Now()
-	release := ok(turn.Take(t.Context(), 3*each))(t)
+	release := ok(take(t.Context(), turn, 3*each))(t)
 	release()
 	require.False(t, turn.stuck, "after %v", time.Since(start))
 	for _, holder := range holders {
 		require.NoError(t, holder.Wait())
 	}
+}
+
+// take locks a Turn that waits so long for one other process.
+func take(ctx context.Context, turn *Turn, patience time.Duration) (release func(), err error) {
+	turn.patience = patience
+	return turn.Lock(ctx)
 }
 
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
