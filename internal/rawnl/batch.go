@@ -29,6 +29,8 @@ type Batch struct {
 	open  [maxNest]Mark // the attributes that are open, outermost first
 	depth int
 	err   error
+	// checked says that the kernel only judges the transaction, because its end is not sent.
+	checked bool
 }
 
 // entry is what the batch remembers about a message.
@@ -83,6 +85,99 @@ func putFrame(p []byte, typ, flags uint16, family uint8, resID uint16) {
 	p[16] = family
 	p[17] = 0 // NFNETLINK_V0
 	binary.BigEndian.PutUint16(p[18:], resID)
+}
+
+// Mark names an attribute that was begun and is still open. It is valid until the batch is reset.
+type Mark int
+
+// attr appends the header of an attribute with n bytes of data. It returns the place for the data
+// and its padding. If the attribute is too long, attr appends it empty and marks the batch as bad.
+func (b *Batch) attr(typ uint16, n int) []byte {
+	if n > MaxAttr-attrHeaderLen {
+		b.fail("attribute %d would be %d bytes long, more than %d", typ&attrTypeMask,
+			attrHeaderLen+n, MaxAttr)
+		n = 0
+	}
+	p := b.extend(attrHeaderLen + align(n))
+	native.PutUint16(p, uint16(attrHeaderLen+n))
+	native.PutUint16(p[2:], typ)
+	return p[attrHeaderLen:]
+}
+
+// Attr appends an attribute that holds data.
+func (b *Batch) Attr(typ uint16, data []byte) {
+	p := b.attr(typ, len(data))
+	clear(p[copy(p, data):])
+}
+
+// Text appends s as a NUL-terminated string.
+func (b *Batch) Text(typ uint16, s string) {
+	p := b.attr(typ, len(s)+1)
+	clear(p[copy(p, s):])
+}
+
+// U8 appends one byte.
+func (b *Batch) U8(typ uint16, v uint8) { copy(b.attr(typ, 1), []byte{v, 0, 0, 0}) }
+
+// U16 appends v in network byte order.
+func (b *Batch) U16(typ uint16, v uint16) {
+	p := b.attr(typ, 2)
+	binary.BigEndian.PutUint16(p, v)
+	native.PutUint16(p[2:], 0)
+}
+
+// U32 appends v in network byte order, as nf_tables wants its numbers.
+func (b *Batch) U32(typ uint16, v uint32) { binary.BigEndian.PutUint32(b.attr(typ, 4), v) }
+
+// U64 appends v in network byte order.
+func (b *Batch) U64(typ uint16, v uint64) { binary.BigEndian.PutUint64(b.attr(typ, 8), v) }
+
+// NativeU16 appends v in the byte order of the machine.
+func (b *Batch) NativeU16(typ uint16, v uint16) {
+	p := b.attr(typ, 2)
+	native.PutUint16(p, v)
+	native.PutUint16(p[2:], 0)
+}
+
+// NativeU32 appends v in the byte order of the machine.
+func (b *Batch) NativeU32(typ uint16, v uint32) { native.PutUint32(b.attr(typ, 4), v) }
+
+// NativeU64 appends v in the byte order of the machine.
+func (b *Batch) NativeU64(typ uint16, v uint64) { native.PutUint64(b.attr(typ, 8), v) }
+
+// Nest begins an attribute that holds attributes (NLA_F_NESTED is set). [Batch.End] closes it.
+func (b *Batch) Nest(typ uint16) Mark {
+	m := Mark(len(b.buf))
+	b.attr(typ|AttrNested, 0)
+	if b.depth == maxNest {
+		b.fail("attributes are nested more than %d deep", maxNest)
+		return m
+	}
+	b.open[b.depth] = m
+	b.depth++
+	return m
+}
+
+// End closes the attribute m, which must be the one begun last.
+func (b *Batch) End(m Mark) {
+	if b.depth == 0 || b.open[b.depth-1] != m {
+		b.fail("attributes are not closed in the order in which they were begun")
+		return
+	}
+	b.depth--
+	n := len(b.buf) - int(m)
+	if n > MaxAttr {
+		b.fail("attribute %d is %d bytes long, more than %d",
+			native.Uint16(b.buf[m+2:])&attrTypeMask, n, MaxAttr)
+		return
+	}
+	native.PutUint16(b.buf[m:], uint16(n))
+}
+
+// Raw appends whole attributes that are already encoded, and zeros up to a multiple of 4 bytes.
+func (b *Batch) Raw(data []byte) {
+	p := b.extend(align(len(data)))
+	clear(p[copy(p, data):])
 }
 
 // seal ends the last message and returns the first mistake in the batch.
@@ -165,7 +260,8 @@ func (b *Batch) endOf(i int) int {
 // At returns the bytes of message i, headers included.
 func (b *Batch) At(i int) []byte { return b.buf[b.msgs[i].at:b.endOf(i)] }
 
-// transaction returns the batch between its begin and end messages. genID 0 means any generation.
+// transaction returns the batch between its begin and end messages. genID 0 means any generation. A
+// transaction that is only checked has no end.
 func (b *Batch) transaction(genID, beginSeq, endSeq uint32) []byte {
 	begin := b.buf[:beginLen]
 	if genID == 0 {
@@ -180,11 +276,14 @@ func (b *Batch) transaction(genID, beginSeq, endSeq uint32) []byte {
 		native.PutUint16(attr[2:], attrBatchGenID)
 		binary.BigEndian.PutUint32(attr[4:], genID)
 	}
-	size := len(b.buf)
+	start, size := beginLen-len(begin), len(b.buf)
+	if b.checked {
+		return b.buf[start:]
+	}
 	end := b.extend(frameLen)
 	putFrame(end, msgBatchEnd, FlagRequest, 0, uint16(SubsysNFTables))
 	native.PutUint32(end[8:], endSeq)
-	wire := b.buf[beginLen-len(begin):]
+	wire := b.buf[start:]
 	b.buf = b.buf[:size]
 	return wire
 }

@@ -2,15 +2,11 @@ package rawnl
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"slices"
 	"sync/atomic"
 	"syscall"
-	"time"
-
-	"github.com/kernlb/kernlb/internal/logkey"
 )
 
 // receiveSize is the size of the receive buffer. The kernel makes the parts of a dump as large as
@@ -146,91 +142,6 @@ func (c *Conn) Close() error {
 // was 8,388,576 on a 6.18. Nothing inside such a namespace can raise the limit. Larger changes must
 // be split into several transactions.
 func (c *Conn) MaxBatch() int { return min(c.limit, maxBuffer) }
-
-// begin waits for its turn to use the connection. The caller calls end after each begin that
-// succeeds.
-func (c *Conn) begin(ctx context.Context) error {
-	select {
-	case <-c.turn:
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-	err := c.proceed(ctx)
-	if err == nil && c.dumpSeq != 0 {
-		err = c.settle(ctx)
-	}
-	if err != nil {
-		c.end()
-	}
-	return err
-}
-
-// work calls do when it is its turn to use the connection. do gets the sealed messages of b
-// through. It returns the kernel's refusals, or the error of a caller's function, and the error
-// that ended the work, which begins with op in the result. An empty batch needs no work. what names
-// the work in the log.
-func (c *Conn) work(ctx context.Context, op, what string, b *Batch,
-	do func() (refused, err error)) error {
-	if b.Len() == 0 && b.err == nil {
-		return nil
-	}
-	err := c.begin(ctx)
-	if err == nil {
-		defer c.end()
-		err = b.seal()
-	}
-	if err != nil {
-		return fmt.Errorf("%s: %w", op, err)
-	}
-	start := time.Now()
-	refused, err := do()
-	switch {
-	case err == nil:
-		err = refused
-	case refused == nil:
-		err = fmt.Errorf("%s: %w", op, err)
-	default:
-		err = errors.Join(refused, fmt.Errorf("%s: %w", op, err))
-	}
-	if c.log == nil || !c.log.Enabled(ctx, slog.LevelDebug) {
-		return err
-	}
-	attrs := []slog.Attr{
-		slog.Int(logkey.Messages, b.Len()), slog.Int(logkey.Bytes, b.Size()),
-		slog.Duration(logkey.Duration, time.Since(start)),
-	}
-	if err != nil {
-		attrs = append(attrs, slog.Any(logkey.Error, err))
-	}
-	c.log.LogAttrs(ctx, slog.LevelDebug, "netlink "+what, attrs...)
-	return err
-}
-
-// end lets the next one use the connection.
-func (c *Conn) end() { c.turn <- struct{}{} }
-
-// proceed reports why the next system call should not be made.
-func (c *Conn) proceed(ctx context.Context) error {
-	if c.closed.Load() {
-		return ErrClosed
-	}
-	return ctx.Err()
-}
-
-// settle reads the rest of an abandoned dump. The kernel refuses another dump until then. The next
-// request does this, and not the abandoned dump, so that its caller can go on at once.
-func (c *Conn) settle(ctx context.Context) error {
-	for c.dumpSeq != 0 {
-		err := c.collect(ctx, &request{end: 1, first: c.dumpSeq})
-		switch {
-		case err == nil, err == ErrAnswersLost:
-			c.dumpSeq = 0
-		case !errors.Is(err, ErrMalformed):
-			return err
-		}
-	}
-	return nil
-}
 
 // LoadModule asks the kernel to load a module, at most once for each module. Nothing happens if the
 // kernel does not have the module or this process may not load it.

@@ -1,6 +1,7 @@
 package rawnl
 
 import (
+	"context"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -137,6 +138,87 @@ func Messages(data []byte, fn func(Message) error) error {
 		}
 	}
 	return nil
+}
+
+// collect reads the answers to a datagram. The kernel answers the last message last: collect then
+// stops. It skips answers to other requests, and checks ctx before each system call. Without an
+// answer to the last message, answers are lost, unless the kernel refused a transaction.
+func (c *Conn) collect(ctx context.Context, r *request) error {
+	sizes := c.sizes[:1]
+	if r.many {
+		sizes = c.sizes[:]
+	}
+	room := len(c.rx) / len(sizes)
+	var lost, refused bool
+	for found := false; !found; {
+		if err := c.proceed(ctx); err != nil {
+			return err
+		}
+		n, err := c.sock.Receive(c.rx, sizes)
+		switch {
+		case err == errOverrun:
+			lost = true
+			continue
+		case err == errEmpty && r.whole && refused && !lost:
+			return nil
+		case err == errEmpty:
+			return ErrAnswersLost
+		case err != nil:
+			return err
+		}
+		for slot, size := range sizes[:n] {
+			if size > room {
+				return fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, size,
+					room)
+			}
+			last, bad, err := r.answered(c.rx[slot*room:][:size])
+			if err != nil {
+				return err
+			}
+			found, refused = found || last, refused || bad
+		}
+	}
+	if lost {
+		return ErrAnswersLost
+	}
+	return nil
+}
+
+// answered hands over the answers in a datagram, except messages of netlink itself. It reports
+// whether the last message has its answer, and whether the kernel refused any.
+func (r *request) answered(data []byte) (found, refused bool, err error) {
+	lowest, last := 0, r.end-r.begin-1
+	if r.whole {
+		lowest = -1
+	}
+	for len(data) > 0 {
+		var p packet
+		if p, data, err = nextPacket(data); err != nil {
+			return false, false, err
+		}
+		i := int(int32(p.seq - r.first))
+		if i < lowest || i > last {
+			continue
+		}
+		switch {
+		case p.typ == msgError || p.typ == msgDone:
+			var v verdict
+			v, err = p.verdict()
+			if err == nil && r.ended != nil {
+				err = r.ended(r.begin+i, v)
+			}
+			found, refused = found || i == last, refused || v.errno != 0
+		case p.typ >= minType && r.reply != nil:
+			var m Message
+			if m, err = p.message(); err == nil {
+				err = r.reply(r.begin+i, m)
+			}
+		}
+		if err != nil {
+			return false, false, err
+		}
+	}
+	return found, refused, nil
 }
 
 // verdict is the content of an NLMSG_ERROR or NLMSG_DONE about a request.

@@ -3,9 +3,14 @@ package rawnl
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
+	"log/slog"
 	"math"
 	"syscall"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/logkey"
 )
 
 // request is about a datagram of requests, and says what becomes of the answers.
@@ -17,15 +22,100 @@ type request struct {
 	many       bool   // answers are short, so many are received at once
 
 	// whole says that the messages are a transaction, for the generation genID unless that is 0.
-	// The number before first belongs to it, too. A transaction that is only checked has no end.
-	whole, check bool
-	genID        uint32
+	// The number before first belongs to it, too.
+	whole bool
+	genID uint32
 
 	// reply gets each reply, and ended each error, acknowledgement, or end of a dump. i is the
 	// position of the request in b; -1 means the transaction as a whole. Replies are valid until
 	// reply returns. An error ends the exchange. Both may be nil.
 	reply func(i int, m Message) error
 	ended func(i int, v verdict) error
+}
+
+// begin waits for its turn to use the connection. The caller calls end after each begin that
+// succeeds.
+func (c *Conn) begin(ctx context.Context) error {
+	select {
+	case <-c.turn:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	err := c.proceed(ctx)
+	if err == nil && c.dumpSeq != 0 {
+		err = c.settle(ctx)
+	}
+	if err != nil {
+		c.end()
+	}
+	return err
+}
+
+// work calls do when it is its turn to use the connection. do gets the sealed messages of b
+// through. It returns the kernel's refusals, or the error of a caller's function, and the error
+// that ended the work, which begins with op in the result. An empty batch needs no work. what names
+// the work in the log.
+func (c *Conn) work(ctx context.Context, op, what string, b *Batch,
+	do func() (refused, err error)) error {
+	if b.Len() == 0 && b.err == nil {
+		return nil
+	}
+	err := c.begin(ctx)
+	if err == nil {
+		defer c.end()
+		err = b.seal()
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", op, err)
+	}
+	start := time.Now()
+	refused, err := do()
+	switch {
+	case err == nil:
+		err = refused
+	case refused == nil:
+		err = fmt.Errorf("%s: %w", op, err)
+	default:
+		err = errors.Join(refused, fmt.Errorf("%s: %w", op, err))
+	}
+	if c.log == nil || !c.log.Enabled(ctx, slog.LevelDebug) {
+		return err
+	}
+	attrs := []slog.Attr{
+		slog.Int(logkey.Messages, b.Len()), slog.Int(logkey.Bytes, b.Size()),
+		slog.Duration(logkey.Duration, time.Since(start)),
+	}
+	if err != nil {
+		attrs = append(attrs, slog.Any(logkey.Error, err))
+	}
+	c.log.LogAttrs(ctx, slog.LevelDebug, "netlink "+what, attrs...)
+	return err
+}
+
+// end lets the next one use the connection.
+func (c *Conn) end() { c.turn <- struct{}{} }
+
+// proceed reports why the next system call should not be made.
+func (c *Conn) proceed(ctx context.Context) error {
+	if c.closed.Load() {
+		return ErrClosed
+	}
+	return ctx.Err()
+}
+
+// settle reads the rest of an abandoned dump. The kernel refuses another dump until then. The next
+// request does this, and not the abandoned dump, so that its caller can go on at once.
+func (c *Conn) settle(ctx context.Context) error {
+	for c.dumpSeq != 0 {
+		err := c.collect(ctx, &request{end: 1, first: c.dumpSeq})
+		switch {
+		case err == nil, err == ErrAnswersLost:
+			c.dumpSeq = 0
+		case !errors.Is(err, ErrMalformed):
+			return err
+		}
+	}
+	return nil
 }
 
 // exchange sends a datagram and collects the answers. The kernel sends errors unasked. The
@@ -47,9 +137,6 @@ func (c *Conn) exchange(ctx context.Context, r *request) error {
 	wire := r.b.buf[r.b.msgs[r.begin].at:r.b.endOf(r.end-1)]
 	if r.whole {
 		wire = r.b.transaction(r.genID, r.first-1, r.first+n)
-	}
-	if r.check {
-		wire = wire[:len(wire)-frameLen]
 	}
 	if len(wire) > c.limit {
 		return &TooLargeError{Size: len(wire), Limit: c.limit}
@@ -77,87 +164,6 @@ func (c *Conn) exchange(ctx context.Context, r *request) error {
 	return c.collect(ctx, r)
 }
 
-// collect reads the answers to a datagram. The kernel answers the last message last: collect then
-// stops. It skips answers to other requests, and checks ctx before each system call. Without an
-// answer to the last message, answers are lost, unless the kernel refused a transaction.
-func (c *Conn) collect(ctx context.Context, r *request) error {
-	sizes := c.sizes[:1]
-	if r.many {
-		sizes = c.sizes[:]
-	}
-	room := len(c.rx) / len(sizes)
-	var lost, refused bool
-	for found := false; !found; {
-		if err := c.proceed(ctx); err != nil {
-			return err
-		}
-		n, err := c.sock.Receive(c.rx, sizes)
-		switch {
-		case err == errOverrun:
-			lost = true
-			continue
-		case err == errEmpty && r.whole && refused && !lost:
-			return nil
-		case err == errEmpty:
-			return ErrAnswersLost
-		case err != nil:
-			return err
-		}
-		for slot, size := range sizes[:n] {
-			if size > room {
-				return fmt.Errorf("%w: a datagram of %d bytes, more than %d", ErrMalformed, size,
-					room)
-			}
-			last, bad, err := r.answered(c.rx[slot*room:][:size])
-			if err != nil {
-				return err
-			}
-			found, refused = found || last, refused || bad
-		}
-	}
-	if lost {
-		return ErrAnswersLost
-	}
-	return nil
-}
-
-// answered hands over the answers in a datagram, except messages of netlink itself. It reports
-// whether the last message has its answer, and whether the kernel refused any.
-func (r *request) answered(data []byte) (found, refused bool, err error) {
-	lowest, last := 0, r.end-r.begin-1
-	if r.whole {
-		lowest = -1
-	}
-	for len(data) > 0 {
-		var p packet
-		if p, data, err = nextPacket(data); err != nil {
-			return false, false, err
-		}
-		i := int(int32(p.seq - r.first))
-		if i < lowest || i > last {
-			continue
-		}
-		switch {
-		case p.typ == msgError || p.typ == msgDone:
-			var v verdict
-			v, err = p.verdict()
-			if err == nil && r.ended != nil {
-				err = r.ended(r.begin+i, v)
-			}
-			found, refused = found || i == last, refused || v.errno != 0
-		case p.typ >= minType && r.reply != nil:
-			var m Message
-			if m, err = p.message(); err == nil {
-				err = r.reply(r.begin+i, m)
-			}
-		}
-		if err != nil {
-			return false, false, err
-		}
-	}
-	return found, refused, nil
-}
-
 // Commit sends b as one nf_tables transaction: the kernel applies all of it, or nothing. An empty
 // batch is not sent. If genID is not 0, the kernel refuses the transaction with
 // [ErrGenerationChanged] unless genID is still the generation of the ruleset (Linux 4.16). After a
@@ -171,23 +177,8 @@ func (r *request) answered(data []byte) (found, refused bool, err error) {
 // in the order of the messages, and the acknowledgement last. An error of the commit itself comes
 // before all of them. So if the acknowledgement is the first answer, the commit succeeded.
 func (c *Conn) Commit(ctx context.Context, b *Batch, genID uint32) error {
-	return c.transact(ctx, "commit", b, request{genID: genID})
-}
-
-// Check lets the kernel judge b as a transaction but never commits it. Check does not send the end
-// message, so the kernel undoes its preparations (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c;
-// "nft --check" does so). It returns the same errors as [Conn.Commit]. Nothing stays except modules
-// that the kernel loaded to judge; the generation stays the same. Check does not find errors that
-// only the commit itself can cause.
-func (c *Conn) Check(ctx context.Context, b *Batch) error {
-	return c.transact(ctx, "check", b, request{check: true})
-}
-
-// transact sends b as a transaction. r says for which generation, and whether it is only checked.
-func (c *Conn) transact(ctx context.Context, op string, b *Batch, r request) error {
 	var errs OpErrors
-	r.b, r.end, r.flags, r.whole = b, len(b.msgs), FlagAck, true
-	r.ended = func(i int, v verdict) error {
+	ended := func(i int, v verdict) error {
 		// An error of the transaction carries the number of its begin message. If memory runs out
 		// while the kernel judges or commits, the error is ENOMEM and may carry the number of the
 		// first message instead; in the former case the kernel also forgets the errors that it has
@@ -206,10 +197,26 @@ func (c *Conn) transact(ctx context.Context, op string, b *Batch, r request) err
 		}
 		return nil
 	}
+	op := "commit"
+	if b.checked {
+		op = "check"
+	}
 	return c.work(ctx, op, op, b, func() (error, error) {
-		err := c.exchange(context.Background(), &r)
+		err := c.exchange(context.Background(), &request{b: b, end: b.Len(), flags: FlagAck,
+			whole: true, genID: genID, ended: ended})
 		return errs.Err(), err
 	})
+}
+
+// Check lets the kernel judge b as a transaction but never commits it. Check does not send the end
+// message, so the kernel undoes its preparations (nfnetlink_rcv_batch in net/netfilter/nfnetlink.c;
+// "nft --check" does so). It returns the same errors as [Conn.Commit]. Nothing stays except modules
+// that the kernel loaded to judge; the generation stays the same. Check does not find errors that
+// only the commit itself can cause.
+func (c *Conn) Check(ctx context.Context, b *Batch) error {
+	b.checked = true
+	defer func() { b.checked = false }()
+	return c.Commit(ctx, b, 0)
 }
 
 // SendAll sends the messages of b as independent requests: a failure does not stop the others. It
