@@ -27,9 +27,11 @@ type memory struct {
 
 // do executes a plan.
 func (m *memory) do(p *plan) {
-	p.write(func(f *nft.Family) nft.Writer {
-		return &memoryTable{m, slices.Index(nft.Families[:], f), f}
-	})
+	to := writers{}
+	for i, f := range nft.Families {
+		to[f] = &memoryTable{m, i, f}
+	}
+	p.write(to)
 	for _, raw := range m.tables {
 		if raw == nil {
 			continue

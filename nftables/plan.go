@@ -147,11 +147,10 @@ func (t *tablePlan) opsOf(set string) *setOps {
 func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p := &plan{table: pl.table, c: c, have: pl.version,
 		tables: make([]*tablePlan, 0, len(pl.tables))}
-	for _, t := range pl.tables {
-		p.tables = append(p.tables, newTablePlan(&pl.place, t))
-	}
 	rules := nocopy.Of(c.New).Rules()
-	for _, t := range p.tables {
+	for _, have := range pl.tables {
+		t := newTablePlan(&pl.place, have)
+		p.tables = append(p.tables, t)
 		switch {
 		case t.have.exists && !t.f.ServedBy(rules):
 			t.rebuild, t.next = true, skeleton{}

@@ -38,18 +38,29 @@ func (p *plan) load() (elements, bytes int) {
 	return elements, bytes
 }
 
+// writers are the writers of all tables. One writer numbers all anonymous sets of its table.
+type writers map[*nft.Family]nft.Writer
+
 // encode appends the plan to a batch.
 func (p *plan) encode(b *rawnl.Batch) {
 	if _, n := p.load(); n > keptBatch {
 		b.Grow(programMessages*len(p.tables), n+n/64)
 	}
-	p.write(newWriters(func(f *nft.Family) nft.Writer { return nft.NewEncoder(b, f, p.table) }))
+	to := writers{}
+	for _, f := range nft.Families {
+		to[f] = nft.NewEncoder(b, f, p.table)
+	}
+	p.write(to)
 }
 
 // String is the plan in nft's language, in the order in which it is sent.
 func (p *plan) String() string {
 	var b strings.Builder
-	p.write(newWriters(func(f *nft.Family) nft.Writer { return nft.NewText(&b, f, p.table) }))
+	to := writers{}
+	for _, f := range nft.Families {
+		to[f] = nft.NewText(&b, f, p.table)
+	}
+	p.write(to)
 	if p.sysctl != "" {
 		fmt.Fprintf(&b, "# sysctl %s\n", p.sysctl)
 	}
@@ -57,21 +68,6 @@ func (p *plan) String() string {
 		fmt.Fprintf(&b, "# forget clients of %s\n", f)
 	}
 	return b.String()
-}
-
-// writers returns the writer of each table. One writer numbers all anonymous sets of its table.
-type writers func(f *nft.Family) nft.Writer
-
-// newWriters makes the writer of a table when it is first needed.
-func newWriters(make func(f *nft.Family) nft.Writer) writers {
-	var made [len(nft.Families)]nft.Writer
-	return func(f *nft.Family) nft.Writer {
-		i := slices.Index(nft.Families[:], f)
-		if made[i] == nil {
-			made[i] = make(f)
-		}
-		return made[i]
-	}
 }
 
 // write writes the next number of the version, the plans of all tables, and the next epoch if one
@@ -83,12 +79,12 @@ func (p *plan) write(to writers) {
 	}
 	have, next := p.have, p.next
 	if have.number != 0 {
-		to(have.home).AddElements(versionSet(have.epoch), next.elem(have.number+1))
+		to[have.home].AddElements(versionSet(have.epoch), next.elem(have.number+1))
 	}
 
 	for _, t := range p.tables {
 		if !t.empty() || len(t.flushed) > 0 {
-			t.write(to(t.f))
+			t.write(to[t.f])
 		}
 	}
 	// The base chains of new tables come last, because packets meet a table from then on: see
@@ -96,7 +92,7 @@ func (p *plan) write(to writers) {
 	for _, t := range p.tables {
 		if t.create {
 			_, base := t.program.Base()
-			base.Write(to(t.f))
+			base.Write(to[t.f])
 		}
 	}
 
@@ -104,9 +100,9 @@ func (p *plan) write(to writers) {
 		return
 	}
 	if have.number != 0 && !p.anew {
-		to(have.home).DeleteSet(versionSet(have.epoch))
+		to[have.home].DeleteSet(versionSet(have.epoch))
 	}
-	w := to(next.home)
+	w := to[next.home]
 	w.AddSet(versionSet(next.epoch))
 	w.AddElements(versionSet(next.epoch), next.elem(next.number))
 }

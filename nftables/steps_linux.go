@@ -63,13 +63,13 @@ func (b *backend) sendInSteps(ctx context.Context, p *plan) (dataplane.Stats, er
 	// The first step begins the epoch. Its number, if there is one, comes with the tables.
 	now := plan{table: p.table, have: p.have, next: p.next, mark: true}
 	now.have.number = 0
-	s := &steps{b: b, now: now, size: min(leastStep, k.room),
+	s := &steps{b: b, to: writers{}, now: now, size: min(leastStep, k.room),
 		commit: func() (dataplane.Stats, error) { return k.commit(ctx) }}
-	s.to = newWriters(func(f *nft.Family) nft.Writer {
+	for _, f := range nft.Families {
 		e := nft.NewEncoder(&k.batch, f, p.table)
 		e.Pause = s.pause
-		return e
-	})
+		s.to[f] = e
+	}
 	tables := *p
 	tables.next.home = nil // the epoch is for the first step
 	tables.write(s.to)
