@@ -152,11 +152,11 @@ func (p *plan) batch(s int) *rawnl.Batch {
 // deletes the table: if the version does not exist, another writer has committed.
 func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 	if l := tp.del[setVersion]; l != nil {
-		w.DeleteElements(versionSet, l)
+		w.Elements(nft.Delete, versionSet, l)
 	}
 	for _, s := range setsOf(f) {
 		if l := tp.del[s.Name]; l != nil && s != versionSet {
-			w.DeleteElements(s, l)
+			w.Elements(nft.Delete, s, l)
 		}
 	}
 	if tp.remove {
@@ -170,7 +170,7 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 	}
 	for _, s := range setsOf(f) {
 		if l := tp.add[s.Name]; l != nil {
-			w.AddElements(s, l)
+			w.Elements(nft.Add, s, l)
 		}
 	}
 	if tp.create {

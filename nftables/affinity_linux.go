@@ -135,8 +135,7 @@ func (b *backend) forgetClients(ctx context.Context, f *nft.Family, name string,
 	}
 	k := &b.kernel
 	k.batch.Reset()
-	nft.NewEncoder(&k.batch, f, b.pl.table).DeleteElements(
-		&nft.Set{Name: name}, &l)
+	nft.NewEncoder(&k.batch, f, b.pl.table).Elements(nft.Delete, &nft.Set{Name: name}, &l)
 	_, err := k.commit(ctx)
 	switch gone := errors.Is(err, unix.ENOENT); {
 	case !gone && !errors.Is(err, rawnl.ErrBatchTooLarge):

@@ -298,7 +298,7 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	sets := setsOf(nft.IPv4, &s.pl.tables[0].shape)
 	i := slices.IndexFunc(sets, func(set *nft.Set) bool { return set.Name == affinityMap(3) })
 	s.kernel.batch.Reset()
-	nft.NewEncoder(&s.kernel.batch, nft.IPv4, defaultTable).AddElements(sets[i], &l)
+	nft.NewEncoder(&s.kernel.batch, nft.IPv4, defaultTable).Elements(nft.Add, sets[i], &l)
 	ok(s.kernel.commit(t.Context()))(t)
 	s.sweep.of[0].learnt++ // as if packets had been counted
 	require.Equal(t, 1, endpointsOfClients(t, s.backend)["10.244.0.4"])

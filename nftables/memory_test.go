@@ -116,22 +116,20 @@ func (m *memoryTable) DeleteSet(s *nft.Set) {
 	m.drops++
 }
 
-func (m *memoryTable) AddElements(s *nft.Set, l *nft.ElemList) {
+func (m *memoryTable) Elements(op nft.Op, s *nft.Set, l *nft.ElemList) {
 	l.Each(func(e nft.Elem) {
+		if op == nft.Delete {
+			key := string(e.Key) + string(e.KeyEnd)
+			mustHave(m, m.raw().elems[s.Name], key)
+			delete(m.raw().elems[s.Name], key)
+			m.drops++
+			return
+		}
 		mustHave(m, m.raw().specs, s.Name)
 		if e.Goto {
 			mustHave(m, m.raw().chains, string(e.Data))
 		}
 		m.must(m.raw().add(s.Name, e), "set %s: an element is there", s.Name)
-	})
-}
-
-func (m *memoryTable) DeleteElements(s *nft.Set, l *nft.ElemList) {
-	l.Each(func(e nft.Elem) {
-		key := string(e.Key) + string(e.KeyEnd)
-		mustHave(m, m.raw().elems[s.Name], key)
-		delete(m.raw().elems[s.Name], key)
-		m.drops++
 	})
 }
 

@@ -91,7 +91,7 @@ func listOf(elems ...nft.Elem) *nft.ElemList {
 func addTo(t *testing.T, b *backend, set string, e nft.Elem) error {
 	t.Helper()
 	return byHand(t, b, nft.IPv4, func(enc *nft.Encoder) {
-		enc.AddElements(&nft.Set{Name: set}, listOf(e))
+		enc.Elements(nft.Add, &nft.Set{Name: set}, listOf(e))
 	})
 }
 

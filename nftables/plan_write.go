@@ -79,7 +79,7 @@ func (p *plan) write(to writers) {
 	}
 	have, next := p.have, p.next
 	if have.number != 0 {
-		to[have.home].AddElements(versionSet(have.epoch), next.elem(have.number+1))
+		to[have.home].Elements(nft.Add, versionSet(have.epoch), next.elem(have.number+1))
 	}
 
 	for _, t := range p.tables {
@@ -104,7 +104,7 @@ func (p *plan) write(to writers) {
 	}
 	w := to[next.home]
 	w.AddSet(versionSet(next.epoch))
-	w.AddElements(versionSet(next.epoch), next.elem(next.number))
+	w.Elements(nft.Add, versionSet(next.epoch), next.elem(next.number))
 }
 
 // write writes the plan of one table, except the base chains of a new one.
@@ -128,12 +128,12 @@ func (t *tablePlan) write(w nft.Writer) {
 	}
 	for _, s := range slices.Concat(t.sets, t.goneSets) {
 		if ops := t.ops[s.Name]; ops != nil {
-			w.DeleteElements(s, &ops.del)
+			w.Elements(nft.Delete, s, &ops.del)
 		}
 	}
 	for _, s := range t.sets {
 		if ops := t.ops[s.Name]; ops != nil {
-			w.AddElements(s, &ops.add)
+			w.Elements(nft.Add, s, &ops.add)
 		}
 	}
 	for _, name := range t.goneChains {

@@ -122,12 +122,12 @@ func (b *blow) any() nft.Elem { return *b.elems[b.keys[b.r.IntN(len(b.keys))]] }
 
 func (b *blow) delete(elems ...nft.Elem) {
 	for _, e := range elems {
-		b.enc.DeleteElements(b.set, listOf(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
+		b.enc.Elements(nft.Delete, b.set, listOf(nft.Elem{Key: e.Key, KeyEnd: e.KeyEnd}))
 	}
 }
 
 func (b *blow) add(to *nft.Set, e nft.Elem) {
-	b.enc.AddElements(to, listOf(e))
+	b.enc.Elements(nft.Add, to, listOf(e))
 }
 
 func (b *blow) strike() {
@@ -427,7 +427,7 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 	for _, padding := range []byte{0, 1} {
 		slot := nft.AppendSlot([]byte{203, 0, 113, 10, 6, 0, 0, 0, 0, 80, 0, 0}, 0)
 		require.NoError(t, byHand(t, b, nft.IPv4, func(e *nft.Encoder) {
-			e.DeleteElements(&nft.Set{Name: "service-endpoints"}, listOf(nft.Elem{Key: slot}))
+			e.Elements(nft.Delete, &nft.Set{Name: "service-endpoints"}, listOf(nft.Elem{Key: slot}))
 		}))
 		data := nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))
 		if padding > 0 { // the right endpoint, except for a byte without meaning

@@ -117,7 +117,7 @@ func (b *backend) giveVersion(ctx context.Context) error {
 		k.batch.Reset()
 		w := nft.NewEncoder(&k.batch, v.home, b.pl.table)
 		w.AddSet(versionSet(v.epoch))
-		w.AddElements(versionSet(v.epoch), v.elem(v.number))
+		w.Elements(nft.Add, versionSet(v.epoch), v.elem(v.number))
 		err = k.conn.Commit(ctx, &k.batch, gen.ID)
 		if err == nil {
 			b.pl.version, k.gen = v, rawnl.NextGenID(k.gen)

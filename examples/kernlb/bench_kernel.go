@@ -44,7 +44,7 @@ func (b *benchmark) kernelShare() {
 	_, err = commit(func(e *wire.Encoder) {
 		e.AddTable()
 		e.AddSet(m)
-		e.AddElements(m, elem(0))
+		e.Elements(wire.Add, m, elem(0))
 	})
 	var nothing, element []time.Duration
 	for i := 0; i < benchRuns && err == nil; i++ {
@@ -52,8 +52,8 @@ func (b *benchmark) kernelShare() {
 		empty, err = commit((*wire.Encoder).EnsureTable)
 		if err == nil {
 			one, err = commit(func(e *wire.Encoder) {
-				e.DeleteElements(m, elem(i))
-				e.AddElements(m, elem(i+1))
+				e.Elements(wire.Delete, m, elem(i))
+				e.Elements(wire.Add, m, elem(i+1))
 			})
 		}
 		nothing, element = append(nothing, empty), append(element, one)

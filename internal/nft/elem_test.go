@@ -78,7 +78,7 @@ func TestElementListsAreCutIntoMessages(t *testing.T) {
 	l.Reset()
 	require.Zero(t, l.Len+l.Size)
 	var b rawnl.Batch
-	NewEncoder(&b, IPv4, "t").AddElements(&Set{}, &l)
+	NewEncoder(&b, IPv4, "t").Elements(Add, &Set{}, &l)
 	require.Zero(t, b.Len(), "an empty list has no message")
 }
 

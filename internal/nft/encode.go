@@ -30,14 +30,22 @@ type Writer interface {
 	DeleteTable()
 	AddSet(s *Set)
 	DeleteSet(s *Set)
-	AddElements(s *Set, l *ElemList)
-	DeleteElements(s *Set, l *ElemList)
+	Elements(op Op, s *Set, l *ElemList)
 	FlushSet(s *Set)
 	AddChain(c *Chain)
 	FlushChain(name string)
 	DeleteChain(name string)
 	AddRule(chain string, r Rule)
 }
+
+// Op is a change of elements.
+type Op string
+
+// The changes of elements.
+const (
+	Add    Op = "add"
+	Delete Op = "delete"
+)
 
 // Encoder appends messages about one table to a batch. Objects that it adds must not exist yet,
 // except chains.
@@ -151,34 +159,30 @@ func (e *Encoder) DeleteSet(s *Set) {
 	e.b.Text(AttrSetName, s.Name)
 }
 
-// AddElements adds elements to a set, in as many messages as they need.
-func (e *Encoder) AddElements(s *Set, l *ElemList) {
-	e.elements(MsgNewSetElem, rawnl.FlagCreate|rawnl.FlagExcl, "add", s, l)
-}
-
-// DeleteElements deletes elements of a set, which must exist.
-func (e *Encoder) DeleteElements(s *Set, l *ElemList) {
-	e.elements(MsgDelSetElem, 0, "delete", s, l)
-}
-
-// FlushSet deletes all elements of a set.
-func (e *Encoder) FlushSet(s *Set) {
-	e.message(MsgDelSetElem, 0, "flush", s.kind(), s.Name)
-	e.b.Text(AttrElemsSet, s.Name)
-}
-
-func (e *Encoder) elements(typ uint8, flags uint16, verb string, s *Set, l *ElemList) {
+// Elements adds elements to a set, or deletes elements, which must exist. It makes as many messages
+// as they need.
+func (e *Encoder) Elements(op Op, s *Set, l *ElemList) {
+	typ, flags := uint8(MsgDelSetElem), uint16(0)
+	if op == Add {
+		typ, flags = MsgNewSetElem, rawnl.FlagCreate|rawnl.FlagExcl
+	}
 	for _, elems := range l.blocks {
 		if len(elems) == 0 {
 			continue
 		}
-		e.message(typ, flags, verb, s.kind(), s.Name)
+		e.message(typ, flags, string(op), s.kind(), s.Name)
 		e.b.Text(AttrElemsSet, s.Name)
 		e.b.Attr(AttrElemsList|rawnl.AttrNested, elems)
 		if e.Pause != nil {
 			e.Pause(s)
 		}
 	}
+}
+
+// FlushSet deletes all elements of a set.
+func (e *Encoder) FlushSet(s *Set) {
+	e.message(MsgDelSetElem, 0, "flush", s.kind(), s.Name)
+	e.b.Text(AttrElemsSet, s.Name)
 }
 
 // AddChain makes a chain. An existing chain stays as it is.

@@ -36,15 +36,15 @@ func everything(w Writer) {
 	var l ElemList
 	key := []byte{10, 96, 0, 1, 6, 0, 0, 0, 0, 80, 0, 0}
 	l.Add(Elem{Key: key, UserData: AppendComment(nil, "default/web")})
-	w.DeleteElements(plainSet, &l)
-	w.AddElements(plainSet, &l)
+	w.Elements(Delete, plainSet, &l)
+	w.Elements(Add, plainSet, &l)
 	var r ElemList
 	r.Add(Elem{Key: []byte{10, 0, 0, 1, 0, 80, 0, 0, 192, 0, 2, 0},
 		KeyEnd: []byte{10, 0, 0, 1, 0, 80, 0, 0, 192, 0, 2, 255}})
-	w.AddElements(ranges, &r)
+	w.Elements(Add, ranges, &r)
 	var m ElemList
 	m.Add(Elem{Key: []byte{192, 0, 2, 1}, Data: Native32(0x4000)})
-	w.AddElements(clients, &m)
+	w.Elements(Add, clients, &m)
 	var p Program
 	p.Chain("services")
 	p.NAT(base.Name, base.Hook, base.Prio).Add(sample)

@@ -74,18 +74,13 @@ func joinFields(fs []Field, text func(Field) string) string {
 	return strings.Join(l, " . ")
 }
 
-// AddElements adds elements to a set, each in a line of its own.
-func (t *Text) AddElements(s *Set, l *ElemList) { t.elements("add element", s, l) }
-
-// DeleteElements deletes elements of a set, each in a line of its own.
-func (t *Text) DeleteElements(s *Set, l *ElemList) { t.elements("delete element", s, l) }
+// Elements adds or deletes elements of a set, each in a line of its own.
+func (t *Text) Elements(op Op, s *Set, l *ElemList) {
+	l.Each(func(e Elem) { t.line(string(op)+" element", s.Name+" { "+s.ElemText(e)+" }") })
+}
 
 // FlushSet deletes all elements of a set.
 func (t *Text) FlushSet(s *Set) { t.line("flush "+s.kind(), s.Name) }
-
-func (t *Text) elements(command string, s *Set, l *ElemList) {
-	l.Each(func(e Elem) { t.line(command, s.Name+" { "+s.ElemText(e)+" }") })
-}
 
 // ElemText writes an element as nft does.
 func (s *Set) ElemText(e Elem) string {
