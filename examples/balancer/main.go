@@ -63,6 +63,8 @@ func main() {
 
 // start chooses a kernel mechanism that can express the file, and balances with it.
 func start(ctx context.Context, path string, every time.Duration, check bool, from string) error {
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
 	c, err := load(path)
 	if err != nil {
 		return err
@@ -83,8 +85,6 @@ func start(ctx context.Context, path string, every time.Duration, check bool, fr
 	if check {
 		return nil
 	}
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
 	b := &balancer{engine: dataplane.New(lb, &dataplane.Config{Logger: slog.Default(),
 		Strict: true}), interval: every, down: map[netip.AddrPort]bool{}, dial: dial}
 	return b.run(ctx, path, hangup)

@@ -1,14 +1,19 @@
 package main
 
 import (
+	"context"
 	"io"
 	"net"
 	"net/http"
 	"os"
+	"os/exec"
 	"path/filepath"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/internal/test/nstest"
 )
@@ -37,4 +42,27 @@ func TestARunningKubeProxyIsSpared(t *testing.T) {
 	}
 	done(t, ns, webManifest, "apply -f - -backend iptables -instance mine")
 	done(t, ns, webManifest, "apply -f -")
+}
+
+// A program that waits for its standard input ends after a second signal.
+func TestASecondSignalEndsTheWaitForInput(t *testing.T) {
+	t.Parallel()
+	r, w, err := os.Pipe()
+	require.NoError(t, err)
+	defer r.Close()
+	defer w.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	c := exec.CommandContext(ctx, "/proc/self/exe", "plan", "-f", "-")
+	c.Env, c.Stdin = append(os.Environ(), asProgram+"=1"), r
+	require.NoError(t, c.Start())
+	ok(w.WriteString("\n"))(t)
+	require.Eventually(t, func() bool {
+		return ok(unix.IoctlGetInt(int(w.Fd()), unix.TIOCINQ))(t) == 0
+	}, 10*time.Second, 10*time.Millisecond, "it reads")
+	for range 2 {
+		require.NoError(t, c.Process.Signal(syscall.SIGTERM))
+		time.Sleep(100 * time.Millisecond)
+	}
+	require.EqualError(t, c.Wait(), "signal: terminated")
 }

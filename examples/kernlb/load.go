@@ -88,11 +88,18 @@ func expand(files []string) ([]string, error) {
 			return nil, err
 		}
 		for _, n := range names {
-			all = append(all, filepath.Join(name, n))
+			path := filepath.Join(name, n)
+			if st, err := os.Stat(path); err == nil && !st.Mode().IsRegular() {
+				return nil, notRegular(path) // reading a pipe might not end
+			}
+			all = append(all, path)
 		}
 	}
 	return all, nil
 }
+
+// notRegular is the error for a manifest of a directory that is no file.
+func notRegular(path string) error { return fmt.Errorf("%s is no regular file", path) }
 
 // manifestsIn returns the sorted names of the manifests in a directory. Like kubectl, it knows them
 // by their suffix. It skips hidden files, which belong to editors and to volumes of Kubernetes.

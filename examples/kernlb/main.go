@@ -57,6 +57,7 @@ func (p *program) warn(format string, args ...any) {
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends a program that waits for its input
 	p := &program{stdin: os.Stdin, stdout: os.Stdout, stderr: os.Stderr}
 	code := p.run(ctx, os.Args[1:])
 	stop()

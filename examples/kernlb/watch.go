@@ -45,6 +45,7 @@ type watcher struct {
 	log     *slog.Logger
 	dir     string
 	files   *dirFollower
+	hangup  chan os.Signal // all files are to be read again
 	set     *manifest.Set
 	copies  *copies
 	broken  map[string]string        // files that are broken, and why
@@ -86,6 +87,8 @@ func (p *program) watch(ctx context.Context) error {
 	if err != nil {
 		return fmt.Errorf("%w: %w", errInvalid, err)
 	}
+	signal.Notify(w.hangup, syscall.SIGHUP)
+	defer signal.Stop(w.hangup)
 	defer func() { w.files.close() }()
 	addrs, err := p.nodeAddrs()
 	if err != nil {
@@ -134,9 +137,9 @@ func (p *program) newWatcher() (*watcher, error) {
 	set := manifest.NewSet(kube.Config{Node: p.opts.node, Annotations: p.opts.annotations,
 		Strict: true})
 	set.AllowEmpty = p.opts.empty
-	return &watcher{program: p, log: log, dir: dir, files: files, broken: map[string]string{},
-		unkept: map[string][]byte{}, applied: make(chan struct{}, 1), set: set,
-		copies: newCopies(p.opts.copies, p.opts.instance, dir, log)}, nil
+	return &watcher{program: p, log: log, dir: dir, files: files, hangup: make(chan os.Signal, 1),
+		broken: map[string]string{}, unkept: map[string][]byte{}, applied: make(chan struct{}, 1),
+		set: set, copies: newCopies(p.opts.copies, p.opts.instance, dir, log)}, nil
 }
 
 // run applies states, and reads changed files, until ctx is done.
@@ -165,9 +168,6 @@ func (w *watcher) run(ctx context.Context, e *dataplane.Engine) error {
 // follow reads changed files until ctx is done. It waits for everything in one place. So nothing
 // keeps it from ending, or from telling the service manager that it is alive.
 func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
-	hangup := make(chan os.Signal, 1)
-	signal.Notify(hangup, syscall.SIGHUP)
-	defer signal.Stop(hangup)
 	var alive <-chan time.Time // ready whenever the service manager wants a sign of life
 	if every, err := daemon.SdWatchdogEnabled(false); err == nil && every > 0 {
 		t := time.NewTicker(every / 2)
@@ -188,7 +188,7 @@ func (w *watcher) follow(ctx context.Context, e *dataplane.Engine) error {
 			return nil
 		case <-alive:
 			notify(daemon.SdNotifyWatchdog)
-		case <-hangup:
+		case <-w.hangup:
 			found[everything] = true
 			read.Reset(0)
 		case c, ok := <-w.files.changes:
@@ -314,7 +314,7 @@ func readRegular(path string) ([]byte, error) {
 	case err != nil:
 		return nil, err
 	case !st.Mode().IsRegular():
-		return nil, fmt.Errorf("%s is no regular file", path)
+		return nil, notRegular(path)
 	case st.Size() > manifest.MaxSize:
 		return nil, fmt.Errorf("%s has %d bytes, more than %d", path, st.Size(), manifest.MaxSize)
 	}

@@ -150,7 +150,10 @@ func (c *copies) save(name string, data []byte) {
 		return
 	}
 	path := filepath.Join(c.dir, name)
-	err := os.WriteFile(path+".new", data, 0o600)
+	err := os.MkdirAll(c.dir, 0o700) // somebody may have removed it
+	if err == nil {
+		err = os.WriteFile(path+".new", data, 0o600)
+	}
 	if err == nil {
 		err = os.Rename(path+".new", path)
 	}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -95,6 +96,19 @@ func TestWatchKeepsWhatWasAppliedBefore(t *testing.T) {
 		"says what they were: default/a\n")
 	w.write("a.yaml", one("a", "10.96.0.3"))
 	w.holds("10.96.0.2", "10.96.0.3")
+}
+
+// The directory of the copies is made again if somebody removes it.
+func TestWatchMakesItsCopiesAgain(t *testing.T) {
+	t.Parallel()
+	w := watching(t)
+	require.NoError(t, os.RemoveAll(w.args[slices.Index(w.args, "-copies")+1]))
+	w.write("b.yaml", one("b", "10.96.0.2"))
+	w.holds("10.96.0.1", "10.96.0.2")
+	w.halt()
+	w.write("b.yaml", "kind: [")
+	w.start()
+	w.logs("broken manifest: its services stay as they were")
 }
 
 // The copy of a file that went while no program ran does not bring its services back.

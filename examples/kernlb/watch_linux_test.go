@@ -8,7 +8,7 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"os/signal"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -26,6 +26,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
 )
@@ -302,7 +303,6 @@ func TestAFileIsCompleteWhenItStaysAsItIs(t *testing.T) {
 // Programs that write into the directory all the time delay neither manifests nor the end.
 func TestChangesAreReadAfterASecond(t *testing.T) {
 	t.Parallel()
-	signal.Notify(make(chan os.Signal, 1), syscall.SIGHUP) // its goroutine is of no bubble
 	synctest.Test(t, func(t *testing.T) {
 		e := dataplane.New(memory.New(nil), nil)
 		busy, dir := make(chan changes), t.TempDir()
@@ -335,6 +335,28 @@ func TestChangesAreReadAfterASecond(t *testing.T) {
 		require.NoError(t, <-ended)
 		require.Zero(t, time.Since(start))
 	})
+}
+
+// SIGHUP does not end a program that has not begun to follow its files. It reads them again then.
+func TestSIGHUPDuringTheStart(t *testing.T) {
+	t.Parallel()
+	w := newWatched(t, "-listen", "127.0.0.1:0")
+	w.write("a.yaml", one("a", "10.96.0.1"))
+	b := ok(nftables.New(&nftables.Config{NetNS: w.ns.Fd()}))(t)
+	defer b.Close()
+	unlock := ok(b.(dataplane.Locker).Lock(t.Context()))(t) // the program waits for its turn
+	w.log = &lockedBuffer{}
+	c := exec.Command("/proc/self/exe", w.args...)
+	c.Env = append(os.Environ(), asProgram+"=1")
+	c.Stdout, c.Stderr = w.log, w.log
+	require.NoError(t, w.ns.Do(c.Start))
+	w.logs("listening")
+	require.NoError(t, c.Process.Signal(syscall.SIGHUP))
+	time.Sleep(10 * quiet)
+	unlock()
+	w.logs("msg=applied")
+	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
+	require.NoError(t, c.Wait())
 }
 
 // Services stay while the directory is away, and are followed again when it is back.
