@@ -115,7 +115,8 @@ type Failed struct {
 // WatchFailed says that a [Watcher] failed. Run watches again after [RunOptions.RetryMax].
 type WatchFailed struct{ Err error }
 
-// Switched is a successful [Engine.Switch], with the result of the new backend.
+// Switched is a successful [Engine.Switch], with the result of the new backend. It comes instead of
+// [Applied]. Changes is nil if no state is wanted.
 type Switched struct {
 	From, To string // names of backends
 	*Result

@@ -7,10 +7,16 @@
 //	ports := health.NewNodePorts(&health.NodePortsConfig{Healthy: proxy.Healthy})
 //	defer ports.Close()
 //	engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
-//		if ev, ok := ev.(dataplane.Applied); ok {
-//			err := ports.Sync(ctx, ev.Changes.New)
-//			…
+//		var err error
+//		switch ev := ev.(type) {
+//		case dataplane.Applied:
+//			err = ports.Sync(ctx, ev.Changes.New)
+//		case dataplane.Switched: // it applies the newest state, and there is no Applied
+//			if ev.Changes != nil {
+//				err = ports.Sync(ctx, ev.Changes.New)
+//			}
 //		}
+//		…
 //	})
 //	http.ListenAndServe("0.0.0.0:10256", proxy.Handler())
 //

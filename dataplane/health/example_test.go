@@ -45,16 +45,8 @@ func ExampleProxy_Handler() {
 }
 
 // A load balancer outside asks the health check node port of a service whether this node has
-// endpoints. A program calls Sync for each event Applied, with the table Changes.New.
+// endpoints. A program calls Sync for each event Applied and Switched, with the table Changes.New.
 func ExampleNodePorts() {
-	table, err := servicemodel.Resolve(nil, servicemodel.State{}.
-		WithService(&servicemodel.Service{Name: web, HealthCheckNodePort: 32000,
-			ClusterIPs:            []netip.Addr{netip.MustParseAddr("10.96.0.10")},
-			ExternalTrafficPolicy: servicemodel.PolicyLocal}))
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
 	var listener net.Listener
 	ports := health.NewNodePorts(&health.NodePortsConfig{ // the default listens at 0.0.0.0:32000
 		Listen: func(ctx context.Context, _, _ string) (_ net.Listener, err error) {
@@ -62,7 +54,27 @@ func ExampleNodePorts() {
 			return listener, err
 		}})
 	defer ports.Close()
-	if err := ports.Sync(context.Background(), table); err != nil {
+	engine := dataplane.New(memory.New(nil), nil)
+	engine.Subscribe(func(ctx context.Context, ev dataplane.Event) {
+		var err error
+		switch ev := ev.(type) {
+		case dataplane.Applied:
+			err = ports.Sync(ctx, ev.Changes.New)
+		case dataplane.Switched:
+			if ev.Changes != nil { // a state is wanted
+				err = ports.Sync(ctx, ev.Changes.New)
+			}
+		}
+		if err != nil {
+			fmt.Println(err)
+		}
+	})
+
+	engine.Set(servicemodel.State{}.
+		WithService(&servicemodel.Service{Name: web, HealthCheckNodePort: 32000,
+			ClusterIPs:            []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+			ExternalTrafficPolicy: servicemodel.PolicyLocal}))
+	if _, err := engine.Switch(context.Background(), memory.New(nil), nil); err != nil {
 		fmt.Println(err)
 		return
 	}
