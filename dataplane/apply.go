@@ -172,19 +172,21 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 // ensureKnown reads the kernel unless its contents are known, and reports whether it did. want is
 // the table that the kernel is to hold. If it is nil, the reading is complete.
 func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
-	if e.unread {
-		return true, e.observe(ctx, want)
+	i := Broken
+	if !e.unread {
+		i, err = e.integrity(ctx)
 	}
-	switch i, err := e.integrity(ctx); {
+	switch hinted := want != nil; {
 	case err != nil || i == Intact:
 		return false, err
-	case i == Broken:
-		return true, e.observe(ctx, want)
+	case i == Touched && hinted:
+		return e.verify(ctx, e.kernel) // with this hint only foreign objects stay unread
+	case i == Touched:
+		return e.verify(ctx, nil)
+	case hinted: // endpoints that grow have a part of their weight in the kernel
+		want = e.atPresent(want)
 	}
-	if want != nil {
-		want = e.kernel // with this hint only foreign objects stay unread
-	}
-	return e.verify(ctx, want)
+	return true, e.observe(ctx, want)
 }
 
 // integrity says whether the kernel must be read: Broken if its contents are unknown or destroyed,
@@ -204,13 +206,17 @@ func (e *Engine) integrity(ctx context.Context) (Integrity, error) {
 	return Intact, nil
 }
 
-// difference returns the changes that lead to t. Endpoints with a slow start have the part of their
-// weight that they have at present. If the kernel was read since the last apply, its endpoints keep
-// the slots that they have in the kernel. If only pools are missing for which the kernel has no
-// place, it then returns no changes. Otherwise it includes these pools: a stored change set must
-// begin from what another process can read.
+// atPresent returns t with the part of its weight that each endpoint with a slow start has by now.
+func (e *Engine) atPresent(t *servicemodel.Table) *servicemodel.Table {
+	return nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
+}
+
+// difference returns the changes that lead to t at present. If the kernel was read since the last
+// apply, its endpoints keep the slots that they have in the kernel. If only pools are missing for
+// which the kernel has no place, it then returns no changes. Otherwise it includes these pools: a
+// stored change set must begin from what another process can read.
 func (e *Engine) difference(t *servicemodel.Table) *servicemodel.ChangeSet {
-	t = nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
+	t = e.atPresent(t)
 	if e.kernel == e.resolved {
 		return servicemodel.Diff(e.kernel, t)
 	}

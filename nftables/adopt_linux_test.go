@@ -7,6 +7,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -84,6 +85,37 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	require.Equal(t, 60, o.Table.Len())
 	full, _ := dumpsOf(t, ns, nil)
 	require.Equal(t, n, full, "the same sets, and endpoints are asked for")
+}
+
+// A full reading while endpoints grow asks for the weights that they have by then. So it dumps no
+// more than a reading when all have grown.
+func TestAReadingDuringASlowStartAsksForPresentWeights(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	counter := &dumpCounter{}
+	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Logger: slog.New(counter)})
+	e := dataplane.New(b, nil)
+	dumps := func(s servicemodel.State) int {
+		e.Resync()
+		before := counter.dumps.Load()
+		r := ok(e.Apply(t.Context(), s))(t)
+		require.True(t, r.Observed)
+		require.Zero(t, r.Messages, "nothing differs")
+		return int(counter.dumps.Load() - before)
+	}
+	name := servicemodel.Name{Namespace: "default", Name: "s7"}
+	s := manyServices(60)
+	svc := s.Service(name)
+	svc.SlowStart = time.Hour
+	s = s.WithService(svc).WithEndpoints(name, tenEndpoints(7, 10)[:1])
+	ok(e.Apply(t.Context(), s))(t)
+	if !tellsCounts(t, b) {
+		t.Skip("the kernel does not say how many elements a set has (Linux 6.16)")
+	}
+	grown := dumps(s)
+	s = s.WithEndpoints(name, tenEndpoints(7, 10)[:2])
+	ok(e.Apply(t.Context(), s))(t)
+	require.Equal(t, grown, dumps(s))
 }
 
 // A sweep that ends after another writer's commit leaves the mark to that writer, and does not
