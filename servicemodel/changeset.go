@@ -290,10 +290,3 @@ func (v tableView) Changes(c *ChangeSet) *ChangeSet {
 func frontendKey(f *Frontend) FrontendKey { return f.Key }
 func poolKey(p *Pool) PoolID              { return p.ID }
 func healthKey(h *HealthCheck) Name       { return h.Service }
-
-func either[T any](old, new *T) *T {
-	if old != nil {
-		return old
-	}
-	return new
-}

@@ -260,23 +260,6 @@ func (s *Service) exists(f, only Family) bool {
 		(len(s.ClusterIPs) == 0 || slices.ContainsFunc(s.ClusterIPs, in))
 }
 
-func gcd(a, b uint64) uint64 {
-	for b != 0 {
-		a, b = b, a%b
-	}
-	return a
-}
-
-// inOrder returns the sorted list. If it is sorted already, that is the list itself.
-func inOrder[T any](list []T, compare func(a, b T) int) []T {
-	if slices.IsSortedFunc(list, compare) {
-		return list
-	}
-	list = slices.Clone(list)
-	slices.SortFunc(list, compare)
-	return list
-}
-
 // decider decides about the frontends of one service port in one family.
 type decider struct {
 	svc     *Service

@@ -160,19 +160,6 @@ func (s State) Since(old State) (services, endpoints, growth int) {
 	return services, endpoints, growth
 }
 
-// edit is a name with different entries in two states.
-type edit = pmap.Change[Name, entry]
-
-// editsSince returns the differences from old to s, in the order of names. It skips shared
-// contents.
-func (s State) editsSince(old State) []edit {
-	var edits []edit
-	if old.entries.Len() == 0 {
-		edits = make([]edit, 0, s.entries.Len())
-	}
-	return slices.AppendSeq(edits, pmap.Diff(old.entries, s.entries, entry.equal))
-}
-
 func (e entry) equal(o entry) bool {
 	return e.service.equal(o.service) && equalEndpoints(e.endpoints, o.endpoints)
 }

@@ -7,6 +7,8 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
 // Validate checks the whole state. It joins all problems in one error, each a *[FieldError], or
@@ -16,16 +18,27 @@ import (
 // Some inputs are normalised and not refused: the host bits of ranges are ignored, and if endpoints
 // have the same address and port, one of them is used. IPv4-mapped IPv6 addresses are refused: they
 // never occur on the wire, so they are probably a mistake.
-func (s State) Validate() error { return validate(s, s.editsSince(State{}), true) }
+func (s State) Validate() error {
+	_, err := s.editsSince(State{}, true)
+	return err
+}
 
-// validate checks the edits and, if asked to, the node.
-func validate(s State, edits []edit, node bool) error {
+// edit is a name with different entries in two states.
+type edit = pmap.Change[Name, entry]
+
+// editsSince returns the differences from old to s, in the order of names. It skips shared
+// contents. The error joins the problems of the edits and, if asked to, of the node.
+func (s State) editsSince(old State, node bool) (edits []edit, err error) {
 	var p problems
 	if node {
 		p.checkNode(s.viewpoint())
 	}
-	for i := range edits {
-		name, was, is := &edits[i].Key, &edits[i].Old, &edits[i].New
+	if old.entries.Len() == 0 {
+		edits = make([]edit, 0, s.entries.Len())
+	}
+	for c := range pmap.Diff(old.entries, s.entries, entry.equal) {
+		edits = append(edits, c)
+		name, was, is := &edits[len(edits)-1].Key, c.Old, c.New
 		if is.service != nil && is.service != was.service {
 			p.checkService(is.service)
 		}
@@ -46,7 +59,7 @@ func validate(s State, edits []edit, node bool) error {
 			checked = is.endpoints[i].Ports
 		})
 	}
-	return errors.Join(p.found...)
+	return edits, errors.Join(p.found...)
 }
 
 // problems collects the problems of one object after the other.
