@@ -115,8 +115,9 @@ type Failed struct {
 // WatchFailed says that a [Watcher] failed. Run watches again after [RunOptions.RetryMax].
 type WatchFailed struct{ Err error }
 
-// Switched is a successful [Engine.Switch], with the result of the new backend. It comes instead of
-// [Applied]. Changes is nil if no state is wanted.
+// Switched says that [Engine.Switch] changed the backend, with the result of the new one. It comes
+// instead of [Applied]. Changes is nil if no state is wanted. [Failed] follows if the old backend
+// could not be cleaned up, or if work is left ([ErrUnsettled]).
 type Switched struct {
 	From, To string // names of backends
 	*Result

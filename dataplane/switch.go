@@ -77,16 +77,17 @@ func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Resu
 		e.enter(PhaseSettle)
 	}
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
-	if err != nil {
-		return r, e.failed(ctx, Failed{Doing: "switch", Revision: rev, Err: fmt.Errorf(
-			"switched to %s; clean up %s: %w", b.Name(), before.backend.Name(), err)})
-	}
 	e.emit(ctx, Switched{From: before.backend.Name(), To: b.Name(), Result: r})
-	if unsettled != nil {
-		e.elapsed = Phases{} // Switched has reported them
-		err = e.failed(ctx, Failed{Doing: "settle", Revision: rev, Err: unsettled})
+	f := Failed{Doing: "settle", Revision: rev, Err: unsettled}
+	if err != nil {
+		f.Doing, f.Err = "switch", fmt.Errorf("switched to %s; clean up %s: %w", b.Name(),
+			before.backend.Name(), err)
 	}
-	return r, err
+	if f.Err == nil {
+		return r, nil
+	}
+	e.elapsed = Phases{} // Switched has reported them
+	return r, e.failed(ctx, f)
 }
 
 // hold makes b the engine's backend, and makes it hold the state if one is wanted. If it cannot,

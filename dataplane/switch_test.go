@@ -135,9 +135,14 @@ func TestSwitchThatCannotCleanUpSaysSo(t *testing.T) {
 	b, next := newBench(nil), memory.New(nil)
 	b.apply(t, services(1))
 	b.Fail("cleanup", 1, errRefused)
+	var told heard
+	b.engine.Subscribe(told.hear)
 	r, err := b.engine.Switch(t.Context(), next, nil)
 	require.ErrorIs(t, err, errRefused)
 	require.NotNil(t, r)
+	require.Equal(t, []string{"switched from memory to memory: 1 added, 0 changed, 0 removed",
+		"switch 1 failed in cleanup: switched to memory; clean up memory: memory: cleanup: " +
+			errRefused.Error()}, told.take())
 	requireHolds(t, next.Kernel(), services(1))
 	requireHolds(t, b.Kernel(), services(1))
 	ok(dataplane.New(b.Backend, nil).Cleanup(t.Context()))(t)
