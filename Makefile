@@ -87,13 +87,15 @@ test: setup
 	@echo 'compiling and testing; the first time this takes some minutes until the first line'
 	@$(call each,,-short) | $(REPORT) $(REQUIRED)
 
-# The control plane takes minutes to build, and is built while other tests run.
+# The control plane takes minutes to build, and is built while other tests run. Packages are
+# installed before the virtual machine starts, because its apt-get update may empty apt's cache.
 test-all: setup
 	@mkdir -p bin; \
 	nice -n 10 $(MAKE) controlplane vmtools >bin/build.log 2>&1 & built=$$!; \
 	trap 'kill $$built 2>/dev/null' EXIT; \
 	$(MAKE) --no-print-directory test && echo 'waiting for bin/controlplane' && \
 	{ wait $$built || { cat bin/build.log; exit 1; }; } && \
+	{ .ci/setup buildah chromium || true; } && \
 	$(MAKE) --no-print-directory -j 2 test-vm test-here
 
 # What test-all runs on this machine while the virtual machine runs.
