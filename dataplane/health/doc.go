@@ -11,10 +11,12 @@
 //		switch ev := ev.(type) {
 //		case dataplane.Applied:
 //			err = ports.Sync(ctx, ev.Changes.New)
-//		case dataplane.Switched: // it applies the newest state, and there is no Applied
+//		case dataplane.Switched: // it comes instead of Applied
+//			var held *servicemodel.Table // nothing, if no state is wanted
 //			if ev.Changes != nil {
-//				err = ports.Sync(ctx, ev.Changes.New)
+//				held = ev.Changes.New
 //			}
+//			err = ports.Sync(ctx, held)
 //		}
 //		…
 //	})

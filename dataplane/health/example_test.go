@@ -61,9 +61,11 @@ func ExampleNodePorts() {
 		case dataplane.Applied:
 			err = ports.Sync(ctx, ev.Changes.New)
 		case dataplane.Switched:
-			if ev.Changes != nil { // a state is wanted
-				err = ports.Sync(ctx, ev.Changes.New)
+			var held *servicemodel.Table // nothing, if no state is wanted
+			if ev.Changes != nil {
+				held = ev.Changes.New
 			}
+			err = ports.Sync(ctx, held)
 		}
 		if err != nil {
 			fmt.Println(err)

@@ -133,6 +133,9 @@ func TestChangesOfAPlanAreCounted(t *testing.T) {
 		require.NoError(f.t, json.Unmarshal(text, &changes))
 		ok(f.engine.ApplyChanges(f.t.Context(), &changes))(f.t)
 		f.tells("a change set")
+		ok(f.engine.Switch(f.t.Context(), memory.New(nil),
+			&dataplane.SwitchOptions{LoseServices: true}))(f.t)
+		f.tells("another backend, while no state is wanted")
 	})
 }
 

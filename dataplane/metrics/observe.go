@@ -19,8 +19,10 @@ func (c *Collector) observe(_ context.Context, ev dataplane.Event) {
 	case dataplane.Switched:
 		c.own.switches.WithLabelValues(ev.To).Inc()
 		c.proxy.begin(ev.To)
-		if ev.Changes != nil { // there was an earlier apply
+		if ev.Changes != nil {
 			c.applied(ev.Result, true)
+		} else { // no state is wanted
+			c.tally, c.asked = tally{}, servicemodel.State{}
 		}
 	case dataplane.CleanedUp:
 		c.own.phases(ev.Phases)
