@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"log/slog"
 	"testing"
 	"time"
 
@@ -104,42 +103,39 @@ func TestCleanupLeavesNothingAndApplyBeginsAnew(t *testing.T) {
 
 func TestTheLogTellsOfChangesAndOfDrift(t *testing.T) {
 	t.Parallel()
-	var buf bytes.Buffer
-	m := memory.New(nil)
-	e := dataplane.New(m, &dataplane.Config{Logger: slog.New(slog.NewTextHandler(&buf, nil))})
+	b, buf := newLogging()
 	for range 2 {
-		ok(e.Apply(t.Context(), services(1)))(t)
+		b.apply(t, services(1))
 	}
 	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("\n")),
-		"the second apply changed nothing: %s", &buf)
+		"the second apply changed nothing: %s", buf)
 	require.Contains(t, buf.String(),
 		"msg=applied backend=memory revision=1 added=1 changed=0 removed=0")
-	m.Kernel().AddDrift("a chain of nobody")
-	e.Resync()
-	ok(e.Apply(context.Background(), services(1)))(t)
+	b.Kernel().AddDrift("a chain of nobody")
+	b.engine.Resync()
+	b.apply(t, services(1))
 	require.Contains(t, buf.String(),
 		"level=WARN msg=repaired backend=memory added=0 changed=0 removed=0 objects=1")
 	require.Contains(t, buf.String(), `first="a chain of nobody"`)
 	require.Equal(t, 1, bytes.Count(buf.Bytes(), []byte("msg=applied")),
-		"a repair is no change: %s", &buf)
+		"a repair is no change: %s", buf)
 }
 
 // A refused service keeps its old definition, with its present endpoints. A service that was never
 // accepted is left out.
 func TestRefusedServicesAreKept(t *testing.T) {
 	t.Parallel()
-	m := memory.New(nil)
-	m.Refuse(refusePort81)
-	e := dataplane.New(m, &dataplane.Config{KeepRefused: true})
+	b := benchWith(dataplane.Config{KeepRefused: true})
+	b.Refuse(refusePort81)
 	apply := func(s, holds servicemodel.State, kept ...bool) *dataplane.Result {
 		t.Helper()
-		r := ok(e.Apply(t.Context(), s))(t)
+		r := ok(b.engine.Apply(t.Context(), s))(t)
 		var got []bool
 		for _, f := range r.Refused {
 			got = append(got, f.Kept)
 		}
 		require.Equal(t, kept, got)
-		requireHolds(t, m.Kernel(), holds)
+		requireHolds(t, b.Kernel(), holds)
 		return r
 	}
 	s := services(4)
@@ -149,7 +145,7 @@ func TestRefusedServicesAreKept(t *testing.T) {
 	require.True(t, r.Changes.Empty(), r.Changes)
 	apply(changed, s, true, true, false)
 
-	p := ok(e.Plan(t.Context(), changed))(t)
+	p := ok(b.engine.Plan(t.Context(), changed))(t)
 	require.Equal(t, r.Refused, p.Refused)
 
 	changed = changed.WithEndpoints(serviceName(3), endpoints(7, 8))
@@ -165,7 +161,7 @@ func TestRefusedServicesAreKept(t *testing.T) {
 	apply(gone, s.WithoutService(serviceName(3)), true)
 	apply(gone.WithService(at81(3)), s.WithoutService(serviceName(3)), true, false)
 
-	m.Refuse(nil)
+	b.Refuse(nil)
 	apply(s, s)
 }
 
@@ -173,20 +169,19 @@ func TestRefusedServicesAreKept(t *testing.T) {
 func TestAcceptedDefinitionsOutliveTheWantedState(t *testing.T) {
 	t.Parallel()
 	s := services(3)
-	m := memory.New(nil)
-	e := dataplane.New(m, &dataplane.Config{KeepRefused: true, Accepted: s})
+	b := benchWith(dataplane.Config{KeepRefused: true, Accepted: s})
+	e := b.engine
 	asks := s.WithService(invalid(2))
 	apply := func() {
 		t.Helper()
 		r := ok(e.Apply(t.Context(), asks))(t)
 		require.Len(t, r.Refused, 1)
 		require.True(t, r.Refused[0].Kept)
-		requireHolds(t, m.Kernel(), s)
+		requireHolds(t, b.Kernel(), s)
 	}
 	ok(e.Cleanup(t.Context()))(t)
 	apply()
-	c := planned(t, &bench{m, e}, services(2))
-	ok(e.ApplyChanges(t.Context(), c))(t)
+	ok(e.ApplyChanges(t.Context(), planned(t, b, services(2))))(t)
 	apply()
 	ok(e.Switch(t.Context(), memory.New(nil), &dataplane.SwitchOptions{LoseServices: true}))(t)
 	require.Len(t, e.Status().Refused, 1)
@@ -196,25 +191,21 @@ func TestAcceptedDefinitionsOutliveTheWantedState(t *testing.T) {
 // A service whose old definition is no longer accepted is left out.
 func TestWhatIsKeptMustBeAccepted(t *testing.T) {
 	t.Parallel()
-	m := memory.New(nil)
-	e := dataplane.New(m, &dataplane.Config{KeepRefused: true})
+	b := benchWith(dataplane.Config{KeepRefused: true})
 	s := services(2).WithService(at81(2))
-	ok(e.Apply(t.Context(), s))(t)
-	m.Refuse(refusePort81)
-	e.Resync()
-	m.Kernel().Flush()
-	r := ok(e.Apply(t.Context(), s))(t)
-	require.Len(t, r.Refused, 1)
-	require.False(t, r.Refused[0].Kept)
-	requireHolds(t, m.Kernel(), s.WithoutService(serviceName(2)))
+	b.apply(t, s)
+	b.Refuse(refusePort81)
+	b.engine.Resync()
+	b.Kernel().Flush()
+	require.False(t, b.requireRefused(t, s, serviceName(2)).Refused[0].Kept)
 }
 
 // A definition that is refused for its pools is not taken for accepted while there are no
 // endpoints.
 func TestADefinitionWithoutEndpointsIsNotAcceptedYet(t *testing.T) {
 	t.Parallel()
-	m := memory.New(nil)
-	m.Refuse(func(c *servicemodel.ChangeSet) error {
+	b := benchWith(dataplane.Config{KeepRefused: true})
+	b.Refuse(func(c *servicemodel.ChangeSet) error {
 		for _, p := range c.Pools {
 			if p.New != nil && p.New.Scheduler == servicemodel.LeastConn {
 				return &dataplane.UnsupportedError{Backend: "memory",
@@ -224,7 +215,6 @@ func TestADefinitionWithoutEndpointsIsNotAcceptedYet(t *testing.T) {
 		}
 		return nil
 	})
-	e := dataplane.New(m, &dataplane.Config{KeepRefused: true})
 	s, name := services(2), serviceName(1)
 	asks := service(1)
 	asks.Scheduler = servicemodel.LeastConn
@@ -236,8 +226,8 @@ func TestADefinitionWithoutEndpointsIsNotAcceptedYet(t *testing.T) {
 		if r != nil {
 			wants = s.WithService(asks)
 		}
-		r = ok(e.Apply(t.Context(), wants))(t)
-		requireHolds(t, m.Kernel(), s)
+		r = ok(b.engine.Apply(t.Context(), wants))(t)
+		requireHolds(t, b.Kernel(), s)
 		require.NotEqual(t, servicemodel.LeastConn, r.Accepted.Service(name).Scheduler)
 	}
 	require.Len(t, r.Refused, 1)

@@ -1,10 +1,12 @@
 package dataplane_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
 	"fmt"
+	"log/slog"
 	"net/netip"
 	"testing"
 
@@ -29,10 +31,16 @@ func newBench(k *memory.Kernel) *bench {
 	return &bench{m, dataplane.New(m, nil)}
 }
 
-// newStrictBench returns a strict engine on a kernel of its own.
-func newStrictBench() *bench {
+// benchWith returns an engine with a configuration, on a kernel of its own.
+func benchWith(cfg dataplane.Config) *bench {
 	m := memory.New(nil)
-	return &bench{m, dataplane.New(m, &dataplane.Config{Strict: true})}
+	return &bench{m, dataplane.New(m, &cfg)}
+}
+
+// newLogging returns an engine on a kernel of its own, and its log.
+func newLogging() (*bench, *bytes.Buffer) {
+	log := &bytes.Buffer{}
+	return benchWith(dataplane.Config{Logger: slog.New(slog.NewTextHandler(log, nil))}), log
 }
 
 // refusePort81 is the Check of a backend that cannot express frontends of port 81.
@@ -47,6 +55,15 @@ func refusePort81(c *servicemodel.ChangeSet) error {
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// refuseIPv6 is the Check of a backend whose kernel lacks IPv6.
+func refuseIPv6(c *servicemodel.ChangeSet) error {
+	if c.New.Rules().OnlyFamily != 0 {
+		return nil
+	}
+	return &dataplane.UnsupportedError{Backend: "memory", Object: "node",
+		Field: dataplane.FieldFamily, Value: servicemodel.IPv6.String()}
 }
 
 // apply applies a state, which must succeed and leave the kernel with it.

@@ -82,10 +82,17 @@ func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	return b.Backend.Commit(ctx, servicemodel.Diff(o.Table, next))
 }
 
+// inMemory is a backend on a kernel in memory.
+type inMemory interface {
+	dataplane.Backend
+	Kernel() *memory.Kernel
+	Calls(name string) int
+}
+
 // onBackends runs a test with each of the two ways in which a backend reads parts.
-func onBackends(t *testing.T, f func(t *testing.T, b dataplane.Backend)) {
+func onBackends(t *testing.T, f func(t *testing.T, b inMemory)) {
 	t.Parallel()
-	for name, b := range map[string]dataplane.Backend{"all": memory.New(nil), "partial": &partial{
+	for name, b := range map[string]inMemory{"all": memory.New(nil), "partial": &partial{
 		Backend: memory.New(nil)}} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -105,8 +112,8 @@ func requireOwners(t *testing.T, k *memory.Kernel, states map[string]servicemode
 }
 
 func TestPartsComeChangeAndGo(t *testing.T) {
-	onBackends(t, func(t *testing.T, b dataplane.Backend) {
-		p, k := dataplane.NewParts(b, nil), kernelOf(b)
+	onBackends(t, func(t *testing.T, b inMemory) {
+		p, k := dataplane.NewParts(b, nil), b.Kernel()
 		a, other := published("a", 7, 80, 81), published("b", 8, 90)
 		for owner, s := range map[string]servicemodel.State{"a": a, "b": other} {
 			ok(p.Apply(t.Context(), owner, s))(t)
@@ -128,14 +135,6 @@ func TestPartsComeChangeAndGo(t *testing.T) {
 		require.Equal(t, servicemodel.Counts{Removed: 2}, r.Counts)
 		requireOwners(t, k, map[string]servicemodel.State{"b": other})
 	})
-}
-
-// kernelOf returns the kernel of a backend made by [onBackends].
-func kernelOf(b dataplane.Backend) *memory.Kernel {
-	if p, ok := b.(*partial); ok {
-		return p.Kernel()
-	}
-	return b.(*memory.Backend).Kernel()
 }
 
 // A part without services makes no instance, and is the last part of one.
@@ -211,9 +210,9 @@ func TestWhatAnotherVersionHasMadeIsLeftAlone(t *testing.T) {
 }
 
 func TestPartsAdoptTheSettingsOfTheInstance(t *testing.T) {
-	onBackends(t, func(t *testing.T, b dataplane.Backend) {
+	onBackends(t, func(t *testing.T, b inMemory) {
 		p := dataplane.NewParts(b, nil)
-		rules := func() servicemodel.Rules { return kernelOf(b).Table().Rules() }
+		rules := func() servicemodel.Rules { return b.Kernel().Table().Rules() }
 		mark := func(m uint32) servicemodel.Node { return servicemodel.Node{MasqueradeMark: m} }
 		for _, s := range []struct {
 			owner string
@@ -271,7 +270,7 @@ func TestManyProgramsChangeTheirParts(t *testing.T) {
 
 // The flows learn what an owner gained and lost, together with the earlier knowledge of others.
 func TestFlowsAreToldOfParts(t *testing.T) {
-	onBackends(t, func(t *testing.T, b dataplane.Backend) {
+	onBackends(t, func(t *testing.T, b inMemory) {
 		flows := &told{}
 		p := dataplane.NewParts(b, &dataplane.PartsConfig{Flows: flows})
 		for _, step := range []struct {
@@ -333,7 +332,7 @@ func TestWhoWaitsForPartsHeedsItsContext(t *testing.T) {
 }
 
 func TestGetReturnsWhatAnOwnerHolds(t *testing.T) {
-	onBackends(t, func(t *testing.T, b dataplane.Backend) {
+	onBackends(t, func(t *testing.T, b inMemory) {
 		p := dataplane.NewParts(b, nil)
 		for _, owner := range []string{"a", "b"} {
 			ok(p.Apply(t.Context(), owner, published(owner, owner[0],
@@ -352,8 +351,8 @@ func TestGetReturnsWhatAnOwnerHolds(t *testing.T) {
 }
 
 func TestSettingsOfALiveInstanceAreChanged(t *testing.T) {
-	onBackends(t, func(t *testing.T, b dataplane.Backend) {
-		p, k := dataplane.NewParts(b, nil), kernelOf(b)
+	onBackends(t, func(t *testing.T, b inMemory) {
+		p, k := dataplane.NewParts(b, nil), b.Kernel()
 		marked := func(m uint32) servicemodel.Node {
 			return servicemodel.Node{MasqueradeMark: m}
 		}
@@ -371,18 +370,11 @@ func TestSettingsOfALiveInstanceAreChanged(t *testing.T) {
 		for range 2 {
 			ok(p.Configure(t.Context(), marked(2)))(t)
 		}
-		require.Equal(t, 3, commitsOf(b), "two parts, and one change of settings")
+		require.Equal(t, 3, b.Calls("commit"), "two parts, and one change of settings")
 		require.EqualValues(t, 2, k.Table().Rules().MasqueradeMark)
 		for _, owner := range []string{"a", "b"} {
 			require.Equal(t, 1, nocopy.Of(k.Table()).Part(owner).Len())
 		}
 		ok(p.Apply(t.Context(), "c", published("c", 7, 90).WithNode(marked(2))))(t)
 	})
-}
-
-func commitsOf(b dataplane.Backend) int {
-	if m, ok := b.(*memory.Backend); ok {
-		return m.Calls("commit")
-	}
-	return b.(*partial).Calls("commit")
 }

@@ -1,11 +1,9 @@
 package dataplane_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net/netip"
 	"strings"
 	"testing"
@@ -213,9 +211,9 @@ func TestConflictsAreInTheResult(t *testing.T) {
 
 func TestFlowsAreToldOfWhatIsApplied(t *testing.T) {
 	t.Parallel()
-	m, f := memory.New(nil), &told{}
-	e := dataplane.New(m, &dataplane.Config{Flows: f})
-	ok(e.Apply(t.Context(), services(3).WithService(invalid(2))))(t)
+	f := &told{}
+	b := benchWith(dataplane.Config{Flows: f})
+	b.requireRefused(t, services(3).WithService(invalid(2)), serviceName(2))
 	require.Len(t, f.states, 1)
 	require.True(t, f.states[0].Service(serviceName(2)) == nil &&
 		f.states[0].Endpoints(serviceName(2)) == nil)
@@ -224,10 +222,8 @@ func TestFlowsAreToldOfWhatIsApplied(t *testing.T) {
 
 func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 	t.Parallel()
-	var buf bytes.Buffer
-	m := memory.New(nil)
-	m.Refuse(refusePort81)
-	e := dataplane.New(m, &dataplane.Config{Logger: slog.New(slog.NewTextHandler(&buf, nil))})
+	b, buf := newLogging()
+	b.Refuse(refusePort81)
 	s := services(3).WithService(at81(2))
 	for _, step := range []struct {
 		state servicemodel.State
@@ -237,21 +233,15 @@ func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 		{services(3), 0}, {s, 1},
 	} {
 		buf.Reset()
-		ok(e.Apply(t.Context(), step.state))(t)
+		ok(b.engine.Apply(t.Context(), step.state))(t)
 		require.Equal(t, step.lines, strings.Count(buf.String(), "service refused"), buf.String())
 	}
 	require.Contains(t, buf.String(),
 		`level=WARN msg="service refused" backend=memory service=default/svc-2 reason="memory `+
 			`cannot express`)
-	m.Refuse(func(c *servicemodel.ChangeSet) error {
-		if c.New.Rules().OnlyFamily != 0 {
-			return nil
-		}
-		return &dataplane.UnsupportedError{Backend: "memory", Object: "node",
-			Field: dataplane.FieldFamily, Value: "IPv6"}
-	})
+	b.Refuse(refuseIPv6)
 	buf.Reset()
-	ok(e.Apply(t.Context(), services(4)))(t)
+	ok(b.engine.Apply(t.Context(), services(4)))(t)
 	require.Equal(t, 0, strings.Count(buf.String(), "service"), buf.String())
 	require.Contains(t, buf.String(),
 		`level=WARN msg="address family left out" backend=memory family=IPv6 reason="memory `)
@@ -356,26 +346,23 @@ func withBadEndpoint(s servicemodel.State, i int) servicemodel.State {
 
 func TestInvalidEndpointsAreLeftOutAlone(t *testing.T) {
 	t.Parallel()
-	m := memory.New(nil)
-	m.Refuse(refusePort81)
-	e := dataplane.New(m, &dataplane.Config{LeaveOutEndpoints: true})
+	b := benchWith(dataplane.Config{LeaveOutEndpoints: true})
+	b.Refuse(refusePort81)
 	s := withBadEndpoint(services(1), 1)
-	r := ok(e.Apply(t.Context(), s))(t)
+	r := ok(b.engine.Apply(t.Context(), s))(t)
 	require.Len(t, r.Refused, 1)
 	require.Equal(t, serviceName(1), r.Refused[0].Service)
 	require.Equal(t, []int{1}, r.Refused[0].Endpoints)
 	require.Equal(t, "endpoints[1].addr", dataplane.Problems(r.Refused[0].Err)[0].Field)
 	require.Contains(t, asJSON(t, r.Refused[0]), `"endpoints":[1]`)
 	valid := endpoints(1, 3)
-	requireHolds(t, m.Kernel(), s.WithEndpoints(serviceName(1), valid))
+	requireHolds(t, b.Kernel(), s.WithEndpoints(serviceName(1), valid))
 
 	// A service that has another problem, too, is refused as a whole.
 	for i, svc := range []*servicemodel.Service{invalid(1), at81(1)} {
-		r = ok(e.Apply(t.Context(), s.WithService(svc)))(t)
-		require.Len(t, r.Refused, 1)
+		r = b.requireRefused(t, s.WithService(svc), serviceName(1))
 		require.Empty(t, r.Refused[0].Endpoints)
 		require.Len(t, dataplane.Problems(r.Refused[0].Err), 2, "%d: %v", i, r.Refused[0].Err)
-		requireHolds(t, m.Kernel(), services(1).WithoutService(serviceName(1)))
 	}
 
 	r = ok(dataplane.New(memory.New(nil), nil).Apply(t.Context(), s))(t)

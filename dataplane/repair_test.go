@@ -135,11 +135,8 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 		"repairs that take long": {time.Second, 5 + 6},
 	} {
 		bubble(t, name, func(t *testing.T) {
-			var log bytes.Buffer
-			m := memory.New(nil)
-			e := dataplane.New(m, &dataplane.Config{
-				Logger: slog.New(slog.NewTextHandler(&log, nil))})
-			r := runOn(t, &bench{m, e}, dataplane.RunOptions{Resync: never})
+			b, log := newLogging()
+			r := runOn(t, b, dataplane.RunOptions{Resync: never})
 			r.set(services(1))
 			r.at(0)
 			r.Before("commit", func(ctx context.Context) error {
@@ -157,7 +154,7 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 			require.Greater(t, repairs, c.most/2)
 			r.at(2 * time.Minute)
 			requireHolds(t, r.Kernel(), services(1))
-			require.Equal(t, len(r.applies)-1, e.Status().Totals.Repairs)
+			require.Equal(t, len(r.applies)-1, b.engine.Status().Totals.Repairs)
 			require.Contains(t, log.String(), "another program keeps undoing repairs")
 			require.LessOrEqual(t, bytes.Count(log.Bytes(), []byte("keeps undoing")), repairs)
 		})

@@ -144,11 +144,9 @@ func (f *told) take(t *testing.T) (texts []string) {
 
 func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	t.Parallel()
-	m, f := memory.New(nil), &told{}
-	e := dataplane.New(m, &dataplane.Config{Flows: f})
-	apply := func(n int) {
-		ok(e.Apply(t.Context(), services(n)))(t)
-	}
+	f := &told{}
+	b := benchWith(dataplane.Config{Flows: f})
+	apply := func(n int) { b.apply(t, services(n)) }
 	changes := func() []string { return f.take(t) }
 	apply(2)
 	require.Len(t, f.changes, 1)
@@ -160,13 +158,13 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 		"they are told of states that change nothing in the kernel, too")
 
 	// A commit fails half way. A reading finds what it did.
-	m.Before("commit", func(ctx context.Context) error {
-		m.Before("commit", nil)
-		other := newBench(m.Kernel())
+	b.Before("commit", func(ctx context.Context) error {
+		b.Before("commit", nil)
+		other := newBench(b.Kernel())
 		_, err := other.engine.Apply(ctx, services(1))
 		return errors.Join(err, errRefused)
 	})
-	require.ErrorIs(t, errOf(e.Apply(t.Context(), services(0))), errRefused)
+	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(0))), errRefused)
 	require.Empty(t, f.changes, "nobody knows yet")
 	apply(0)
 	both := changes()
@@ -179,7 +177,7 @@ func TestFlowsAreToldOfEveryStepOfTheKernel(t *testing.T) {
 	// Another program removes everything for a while.
 	apply(2)
 	changes()
-	m.Kernel().Flush()
+	b.Kernel().Flush()
 	apply(2)
 	both = changes()
 	require.Len(t, both, 2)

@@ -171,19 +171,12 @@ func TestRunWatchesTheBackendItSwitchedTo(t *testing.T) {
 // The kernel may lack a family for the new backend only.
 func TestSwitchKeepsBothFamilies(t *testing.T) {
 	t.Parallel()
-	lacksIPv6 := func(c *servicemodel.ChangeSet) error {
-		if c.New.Rules().OnlyFamily != 0 {
-			return nil
-		}
-		return &dataplane.UnsupportedError{Backend: "memory", Object: "node",
-			Field: dataplane.FieldFamily, Value: servicemodel.IPv6.String()}
-	}
 	six := service(2)
 	six.ClusterIPs = []netip.Addr{netip.MustParseAddr("fd00::2")}
 	for _, s := range []servicemodel.State{services(1), services(1).WithService(six)} {
 		b, next := newBench(nil), memory.New(nil)
 		b.apply(t, s)
-		next.Refuse(lacksIPv6)
+		next.Refuse(refuseIPv6)
 		if s.Len() > 1 {
 			_, err := b.engine.Switch(t.Context(), next, nil)
 			require.ErrorIs(t, err, dataplane.ErrRefused)

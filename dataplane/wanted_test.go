@@ -101,7 +101,7 @@ func TestASecondRunIsRefused(t *testing.T) {
 
 func TestWaitTellsWhyAStateIsNotInTheKernel(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		b := newStrictBench()
+		b := benchWith(dataplane.Config{Strict: true})
 		r := runOn(t, b, dataplane.RunOptions{RetryMin: time.Second, Resync: never})
 		require.NoError(t, r.engine.Wait(t.Context(), 0))
 		require.ErrorContains(t, r.engine.Wait(t.Context(), 1), "revision 1: there are only 0")
@@ -182,7 +182,7 @@ func TestErrorsTellThePhase(t *testing.T) {
 		require.ErrorIs(t, err, errRefused)
 		require.Equal(t, phase == dataplane.PhaseCheck, errors.Is(err, dataplane.ErrRefused))
 	}
-	_, err := newStrictBench().engine.Apply(t.Context(), services(1).WithService(invalid(1)))
+	_, err := benchWith(dataplane.Config{Strict: true}).engine.Apply(t.Context(), services(1).WithService(invalid(1)))
 	requirePhase(t, dataplane.PhaseResolve, err)
 	require.Equal(t, "resolve", dataplane.PhaseResolve.String())
 	require.Equal(t, "phase 99", dataplane.Phase(99).String())
