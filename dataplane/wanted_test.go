@@ -182,7 +182,8 @@ func TestErrorsTellThePhase(t *testing.T) {
 		require.ErrorIs(t, err, errRefused)
 		require.Equal(t, phase == dataplane.PhaseCheck, errors.Is(err, dataplane.ErrRefused))
 	}
-	_, err := benchWith(dataplane.Config{Strict: true}).engine.Apply(t.Context(), services(1).WithService(invalid(1)))
+	strict := benchWith(dataplane.Config{Strict: true})
+	_, err := strict.engine.Apply(t.Context(), services(1).WithService(invalid(1)))
 	requirePhase(t, dataplane.PhaseResolve, err)
 	require.Equal(t, "resolve", dataplane.PhaseResolve.String())
 	require.Equal(t, "phase 99", dataplane.Phase(99).String())

@@ -66,7 +66,17 @@ var changesAsText = []struct {
 		beforeChange.WithoutService(web).WithService(webService(named("app")))},
 	{"the node changes", sm.State{}.WithNode(thisNode), sm.State{}.WithNode(otherNode())},
 	{"nothing changes", beforeChange, beforeChange},
+	{"a health check and its service come", sm.State{}, checkedState},
+	{"a health check has another answer", checkedState, checkedState.WithEndpoints(web, nil)},
+	{"a health check and its service go", checkedState, checkedState.WithoutService(web)},
+	{"pods are told by a bridge", sm.State{},
+		sm.State{}.WithNode(sm.Node{LocalPods: sm.PodDetector{Bridge: "cbr0"}})},
 }
+
+// checkedState is beforeChange with a health check node port and another scheduler.
+var checkedState = beforeChange.WithService(webService(externalLocal, func(s *sm.Service) {
+	s.HealthCheckNodePort, s.Scheduler = 32000, sm.Maglev
+}))
 
 func TestChangeSetAsText(t *testing.T) {
 	t.Parallel()
@@ -78,29 +88,6 @@ func TestChangeSetAsText(t *testing.T) {
 		require.Equal(t, c.String() == "", c.Empty(), tt.name)
 	}
 	golden.File(t, "testdata/changes.txt", all.String())
-}
-
-func TestHealthChecksAndPoolsAsText(t *testing.T) {
-	t.Parallel()
-	check := func(s *sm.Service) {
-		externalLocal(s)
-		s.HealthCheckNodePort, s.Scheduler = 32000, sm.Maglev
-	}
-	a := tableOf(t, thisNode, webService(check), endpoint("10.64.0.1", here))
-	b := tableOf(t, thisNode, webService(check))
-	require.Contains(t, sm.Diff(a, b).String(),
-		"~ health-check default/web port 32000: local endpoints 1 IPv4 -> "+
-			"default/web port 32000: local endpoints 0 IPv4\n")
-	require.Contains(t, sm.Diff(a, nil).String(),
-		"- health-check default/web port 32000: local endpoints 1 IPv4\n")
-	require.Contains(t, sm.Diff(nil, a).String(),
-		"+ pool default/web:http/tcp IPv4 local scheduler mh: 10.64.0.1:8080\n")
-	require.Contains(t,
-		sm.Diff(nil,
-			mustResolve(t, nil,
-				sm.State{}.WithNode(sm.Node{LocalPods: sm.PodDetector{Bridge: "cbr0"}}))).String(),
-		"~ rules: masquerade mark 0x0 -> 0x1000; pods none -> bridge cbr0; node ports none -> "+
-			"0.0.0.0/0, ::/0\n")
 }
 
 func TestHealthChecksAreNoDifferenceOfKernels(t *testing.T) {

@@ -222,10 +222,7 @@ type tableParts struct {
 }
 
 func tablePartsOf(t *sm.Table) tableParts {
-	p := tableParts{Health: slices.Collect(t.HealthChecks())}
-	p.Contents = sm.Contents{Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),
-		Pools: slices.Collect(t.Pools()), ClusterIPs: slices.Collect(t.ClusterIPs()),
-		Hairpins: slices.Collect(t.Hairpins())}
+	p := tableParts{Contents: nocopy.Of(t).Contents(), Health: slices.Collect(t.HealthChecks())}
 	for _, f := range p.Contents.Frontends {
 		internal, external := t.PoolsOf(f)
 		p.PoolsOf = append(p.PoolsOf, internal, external)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -31,10 +32,7 @@ func TestTracesAgreeWithDecisions(t *testing.T) {
 		s := r.state()
 		table := mustResolve(t, nil, s)
 		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
-		read := ok(sm.NewTable(sm.Contents{Rules: table.Rules(),
-			Frontends: slices.Collect(table.Frontends()), Pools: slices.Collect(table.Pools()),
-			ClusterIPs: slices.Collect(table.ClusterIPs()),
-			Hairpins:   slices.Collect(table.Hairpins())}))(t)
+		read := ok(sm.NewTable(nocopy.Of(table).Contents()))(t)
 		for range 60 {
 			p := r.packet(s, here)
 			trace := table.Trace(p, here)

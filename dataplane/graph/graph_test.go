@@ -2,12 +2,9 @@ package graph_test
 
 import (
 	"encoding/xml"
-	"flag"
 	"fmt"
 	"io"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
@@ -15,10 +12,9 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/graph"
 	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/internal/test/golden"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
-
-var update = flag.Bool("update", false, "write the golden files")
 
 func all(*sm.Frontend) bool { return true }
 
@@ -90,13 +86,7 @@ func TestDrawingsAreGolden(t *testing.T) {
 	} {
 		for suffix, got := range map[string]string{"mmd": g.Mermaid(), "dot": g.DOT(),
 			"svg": g.SVG()} {
-			path := filepath.Join("testdata", name+"."+suffix)
-			if *update {
-				require.NoError(t, os.WriteFile(path, []byte(got), 0o644))
-			}
-			want, err := os.ReadFile(path)
-			require.NoError(t, err)
-			require.Equal(t, string(want), got, "%s: -update writes it anew", path)
+			golden.File(t, "testdata/"+name+"."+suffix, got)
 		}
 	}
 }
