@@ -177,8 +177,17 @@ func TestAnotherOrderOfEndpointsIsNoDifference(t *testing.T) {
 	})
 }
 
-// newHinted returns an engine without memory, on a backend whose readings use hints.
-func newHinted(k *memory.Kernel) *bench {
+// newHinted returns an engine on a backend whose readings use hints. The kernel holds services 1 to
+// n of another engine.
+func newHinted(t *testing.T, n int) *bench {
+	t.Helper()
+	b := newBench(nil)
+	b.apply(t, services(n))
+	return hinted(b.Kernel())
+}
+
+// hinted returns an engine without memory, on a backend whose readings use hints.
+func hinted(k *memory.Kernel) *bench {
 	b := newBench(k)
 	b.HeedHints(true)
 	return b
@@ -186,11 +195,8 @@ func newHinted(k *memory.Kernel) *bench {
 
 func TestWhatIsWantedComesFirst(t *testing.T) {
 	t.Parallel()
-	old := newBench(nil)
-	old.apply(t, services(3))
-	old.Kernel().AddDrift("a chain of nobody")
-
-	b, f := newHinted(old.Kernel()), &told{}
+	b, f := newHinted(t, 3), &told{}
+	b.Kernel().AddDrift("a chain of nobody")
 	b.engine = dataplane.New(b.Backend, &dataplane.Config{Flows: f})
 	next := services(4).WithoutService(serviceName(1)).WithEndpoints(serviceName(2), endpoints(9))
 	var held []int
@@ -222,14 +228,12 @@ func TestWhatIsWantedComesFirst(t *testing.T) {
 
 func TestNothingUnwantedNeedsNoSecondReading(t *testing.T) {
 	t.Parallel()
-	old := newBench(nil)
-	old.apply(t, services(3))
-	b := newHinted(old.Kernel())
+	b := newHinted(t, 3)
 	require.Nil(t, b.apply(t, services(4)).Rest)
 	b.requireCalls(t, 1, 1)
 
 	// An engine must not begin another apply from a reading with a hint.
-	b = newHinted(old.Kernel())
+	b = hinted(b.Kernel())
 	b.Refuse(func(*servicemodel.ChangeSet) error { return errRefused })
 	require.ErrorIs(t, errOf(b.engine.Apply(t.Context(), services(1))), errRefused)
 	b.Refuse(nil)
@@ -241,7 +245,7 @@ func TestNothingUnwantedNeedsNoSecondReading(t *testing.T) {
 	require.False(t, r.Observed)
 
 	// No wanted object is missing, but there is one that nobody wants.
-	b = newHinted(old.Kernel())
+	b = hinted(b.Kernel())
 	r = b.apply(t, services(2))
 	require.True(t, r.Changes.Empty())
 	require.Equal(t, servicemodel.Counts{Removed: 1}, r.Rest.Counts())
@@ -250,9 +254,7 @@ func TestNothingUnwantedNeedsNoSecondReading(t *testing.T) {
 
 func TestTheRestIsTriedAgainByItself(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		old := newBench(nil)
-		old.apply(t, services(3))
-		b := newHinted(old.Kernel())
+		b := newHinted(t, 3)
 		commits := 0
 		b.Before("commit", func(context.Context) error {
 			if commits++; commits == 2 || commits == 3 {
@@ -266,7 +268,7 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 		require.Equal(t, 1, b.Calls("check"),
 			"what is wanted is not compared again")
 
-		b = newHinted(old.Kernel())
+		b = hinted(b.Kernel())
 		b.Before("commit", func(context.Context) error {
 			if b.Calls("commit") == 2 {
 				return errRefused
@@ -282,7 +284,7 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 
 func TestARemovalBesideANeighbourNeedsNoSecondReading(t *testing.T) {
 	inBubble(t, func(t *testing.T) {
-		b := newHinted(nil)
+		b := hinted(nil)
 		b.apply(t, services(3))
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
@@ -295,9 +297,7 @@ func TestARemovalBesideANeighbourNeedsNoSecondReading(t *testing.T) {
 
 func TestTheRestThatCannotBeReadIsAnError(t *testing.T) {
 	t.Parallel()
-	old := newBench(nil)
-	old.apply(t, services(3))
-	b := newHinted(old.Kernel())
+	b := newHinted(t, 3)
 	b.Before("observe", func(context.Context) error {
 		if b.Calls("observe") == 2 {
 			return errRefused
@@ -310,9 +310,7 @@ func TestTheRestThatCannotBeReadIsAnError(t *testing.T) {
 
 func TestTheRestPutsRightWhatChangedMeanwhile(t *testing.T) {
 	t.Parallel()
-	old := newBench(nil)
-	old.apply(t, services(5))
-	b := newHinted(old.Kernel())
+	b := newHinted(t, 5)
 	b.Before("observe", func(ctx context.Context) error {
 		if b.Calls("observe") == 2 {
 			b.Kernel().Lose(frontendKey(2))
