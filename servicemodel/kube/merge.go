@@ -76,6 +76,9 @@ func withoutDuplicates(eps []servicemodel.Endpoint) []servicemodel.Endpoint {
 
 // better reports whether a is a better endpoint for traffic than b.
 func better(a, b *servicemodel.Endpoint) bool {
+	if a.Quiesced != b.Quiesced {
+		return !a.Quiesced
+	}
 	if a.Terminating != b.Terminating {
 		return !a.Terminating
 	}
