@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
@@ -95,58 +96,52 @@ func requireAdopts(t *testing.T, ns *netnstest.NS, s sm.State, want *sm.Table) {
 }
 
 // openWith opens a backend with another connection to the kernel.
-func openWith(netns int, c rawnl.Config) (*backend, error) {
-	b, err := openBackend(&Config{NetNS: netns})
+func openWith(c rawnl.Config) (*backend, error) {
+	b, err := openBackend(&Config{NetNS: c.NetNS, Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}
-	c.NetNS = netns
 	conn, err := rawnl.Dial(&c)
 	if err != nil {
 		return nil, errors.Join(err, b.Close())
 	}
 	b.kernel.conn.Close()
 	b.kernel.conn, b.kernel.reader = conn, newReader(conn)
+	if err := b.kernel.probe(context.Background()); err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
 	return b, nil
 }
 
-// faulty is the backend, with faults in its conversation with the kernel.
-var faulty = dataplanetest.FaultyBackend{Backend: underTest, OpenFaulty: func(netns int,
-	f *rawnltest.Faults) (dataplane.Backend, error) {
-	return openWith(netns, rawnl.Config{Wrap: func(s rawnl.Socket) rawnl.Socket {
-		return f.Wrap(s)
-	}})
-}}
+// machine is the backend, with access to its connection.
+func machine() dataplanetest.FaultyBackend {
+	return dataplanetest.FaultyBackend{Backend: underTest,
+		OpenWith: func(c rawnl.Config) (dataplane.Backend, error) { return openWith(c) }}
+}
 
 func TestEachCallGoesWrong(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Faulted(t, func() dataplanetest.FaultyBackend { return faulty })
-}
-
-func TestDeprived(t *testing.T) {
-	t.Parallel()
-	dataplanetest.Deprived(t, underTest)
-}
-
-func TestBesideACrowd(t *testing.T) {
-	t.Parallel()
-	dataplanetest.Crowded(t, faulty, "ip foreign", "ip nat")
+	dataplanetest.Faulted(t, machine)
 }
 
 func TestKernelClockJumps(t *testing.T) { dataplanetest.ClockJumps(t, underTest) }
 
-func TestLacking(t *testing.T) {
+// The rulesets of older programs were recorded with iptables-save and ip6tables-save. A file's name
+// is the program's commit.
+func TestObstacles(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Lacking(t, underTest)
-}
-
-// A state that is too large for one transaction is added, changed and removed in several.
-func TestALargeLoadComesInParts(t *testing.T) {
-	t.Parallel()
-	dataplanetest.InParts(t, underTest, func(ns *netnstest.NS, limit int) (dataplane.Backend,
-		error) {
-		return openWith(ns.Fd(), rawnl.Config{Limit: limit})
-	})
+	o := dataplanetest.Obstacles{Machine: machine, Instance: defaultPrefix,
+		Needs: "REJECT", Crowded: []string{"ip foreign", "ip nat"},
+		Default: func() (dataplane.Backend, error) { return openBackend(nil) },
+		Culprits: []string{"nft flush ruleset", "iptables -F", "iptables -t nat -F PREROUTING",
+			"iptables -t nat -A KUBE-SERVICES"},
+		Layouts: []dataplanetest.Layout{
+			{Name: "older", Recorded: `
+				iptables-restore < testdata/layouts/752c62b.ipv4
+				ip6tables-restore < testdata/layouts/752c62b.ipv6`},
+			{Name: "newer by its number", Edit: newerNumber},
+			{Name: "newer by its objects", Edit: newerNumber + newerObjects}}}
+	o.Run(t)
 }
 
 // An answer that cannot be decoded never counts as a missing object.
@@ -169,14 +164,6 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 	}
 }
 
-// The kernel says which program undoes the backend's work.
-func TestWhoUndoesItIsTold(t *testing.T) {
-	t.Parallel()
-	dataplanetest.Witnessed(t, underTest,
-		"nft flush ruleset", "iptables -F", "iptables -t nat -F PREROUTING",
-		"iptables -t nat -A KUBE-SERVICES")
-}
-
 const newerNumber = `iptables -t nat -R KUBE-SETTINGS 1 -m comment --comment "layout 1000"
 `
 
@@ -189,21 +176,6 @@ const newerObjects = `iptables-restore --noflush << END
 COMMIT
 END
 `
-
-// A program takes over from an older one and from newer ones. The rulesets of older programs were
-// recorded with iptables-save and ip6tables-save. A file's name is the program's commit.
-func TestUpgrade(t *testing.T) {
-	t.Parallel()
-	if _, err := exec.LookPath("iptables-restore"); err != nil {
-		t.Skip("iptables-restore is not installed (Debian package iptables)")
-	}
-	dataplanetest.Upgraded(t, underTest,
-		dataplanetest.Layout{Name: "older", Recorded: `
-			iptables-restore < testdata/layouts/752c62b.ipv4
-			ip6tables-restore < testdata/layouts/752c62b.ipv6`},
-		dataplanetest.Layout{Name: "newer by its number", Edit: newerNumber},
-		dataplanetest.Layout{Name: "newer by its objects", Edit: newerNumber + newerObjects})
-}
 
 func TestMain(m *testing.M) { netnstest.Main(m) }
 

@@ -1,11 +1,7 @@
 package iptables
 
 import (
-	"bytes"
 	"context"
-	"fmt"
-	"io"
-	"log/slog"
 	"strings"
 	"testing"
 
@@ -111,40 +107,11 @@ func TestEveryFailureIsTold(t *testing.T) {
 	}
 }
 
-// A closed backend returns an error that says so. A context that ends also ends the wait for a
-// turn.
-func TestClosedAndEnded(t *testing.T) {
-	t.Parallel()
-	b, ns, _ := opened(t, Config{})
-	other := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
-	unlock := ok(b.Lock(t.Context()))(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	cancel()
-	_, err := other.Lock(ctx)
-	require.ErrorIs(t, err, context.Canceled)
-	unlock()
-	unlock = ok(other.Lock(t.Context()))(t)
-	unlock()
-	require.NoError(t, other.Close())
-	_, err = other.Observe(t.Context(), nil)
-	require.Error(t, err)
-	requireIntegrity(t, other, dataplane.Broken, "nothing is known")
-}
-
-// A failure to open returns an error, and leaves nothing open.
-func TestOpeningFailsAsAWhole(t *testing.T) {
-	t.Parallel()
-	_, ns, _ := opened(t, Config{})
-	rawnltest.FailEachOpen(t, func() (io.Closer, error) {
-		return openBackend(&Config{NetNS: ns.Fd()})
-	})
-}
-
 // tapped opens a backend, and a tap on its messages to and from the kernel.
 func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	t.Helper()
 	tap := &rawnltest.Tap{}
-	b := ok(openWith(ns.Fd(), rawnl.Config{
+	b := ok(openWith(rawnl.Config{NetNS: ns.Fd(),
 		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }}))(t)
 	t.Cleanup(func() { require.NoError(t, b.Close()) })
 	return b, tap
@@ -241,32 +208,4 @@ func TestAVersionIsNotTriedForEver(t *testing.T) {
 	require.ErrorIs(t, err, dataplane.ErrConflict)
 	require.ErrorContains(t, err, "keeps changing")
 	require.Equal(t, versionTries, *tries)
-}
-
-// Each commit makes a log record with its cost.
-func TestCommitsAreLogged(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	b, _, _ := opened(t, Config{Logger: logger})
-	r := applied(t, dataplane.New(b, nil), webService())
-	for _, want := range []string{"level=DEBUG msg=committed backend=iptables", fmt.Sprintf(
-		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
-		require.Contains(t, log.String(), want)
-	}
-}
-
-// A nil configuration is the default one, in the network namespace of the caller.
-func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
-	t.Parallel()
-	_, ns, _ := opened(t, Config{})
-	require.NoError(t, ns.Do(func() error {
-		b, err := openBackend(nil)
-		if err != nil {
-			return err
-		}
-		apply(t, b, webService())
-		return b.Close()
-	}))
-	require.Contains(t, save(t, ns, nft.IPv4), defaultPrefix+"-SERVICES")
 }

@@ -2,9 +2,7 @@ package ipvs
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"testing"
 
@@ -101,20 +99,6 @@ func TestMarksAreReadBack(t *testing.T) {
 	first := b.pl.cfg.Mark | splitMark
 	require.Equal(t, map[uint32]bool{first + 1: true, first + 2: true, 0xc0000099: true},
 		b.pl.have.index.marks)
-}
-
-// A failure to open returns an error, and leaves nothing open.
-func TestOpeningFailsAsAWhole(t *testing.T) {
-	t.Parallel()
-	r := newRig(t)
-	cfg := ok((&Config{NetNS: r.ns.Fd()}).withDefaults())(t)
-	rawnltest.FailEachOpen(t, func() (io.Closer, error) {
-		b := newBackend(cfg)
-		if err := b.kernel.openNetwork(&cfg); err != nil {
-			return nil, errors.Join(err, b.Close())
-		}
-		return b, nil
-	})
 }
 
 // If the route cannot be added, commits return an error. They do their work as soon as it can.

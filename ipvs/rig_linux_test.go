@@ -1,10 +1,9 @@
 package ipvs
 
 import (
-	"bytes"
 	"context"
+	"errors"
 	"fmt"
-	"log/slog"
 	"maps"
 	"slices"
 	"strings"
@@ -46,14 +45,14 @@ func (r *rig) backend(cfg ...Config) *backend {
 	r.t.Helper()
 	c := append(cfg, Config{})[0]
 	c.NetNS = r.ns.Fd()
-	b := ok(openOn(r.fake, c, nil))(r.t)
+	b := ok(openOn(r.fake, c, rawnl.Config{}))(r.t)
 	r.t.Cleanup(func() { b.Close() })
 	return b
 }
 
-// openOn opens a backend on a fake IPVS. If wrap is not nil, it wraps the sockets.
-func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socket) (*backend,
-	error) {
+// openOn opens a backend on a fake IPVS, with connections of a configuration. Its limit is that of
+// the connection to nf_tables.
+func openOn(fake *ipvsfake.Kernel, c Config, with rawnl.Config) (*backend, error) {
 	c, err := c.withDefaults()
 	if err != nil {
 		return nil, err
@@ -65,18 +64,21 @@ func openOn(fake *ipvsfake.Kernel, c Config, wrap func(rawnl.Socket) rawnl.Socke
 	}
 	maps.Copy(b.pl.tunables, rigSysctls)
 	k := &b.kernel
-	if k.vs, err = fake.Dial(context.Background(), &rawnl.Config{Wrap: wrap}); err != nil {
+	if k.vs, err = fake.Dial(context.Background(), &rawnl.Config{Wrap: with.Wrap}); err != nil {
 		return nil, err
 	}
 	err = k.openNetwork(&c)
 	k.references.file = "" // the references to a loaded module do not concern the fake
 	k.outlines.read = fake.Sockopt
-	if err != nil || wrap == nil {
-		return b, err
+	if err == nil && (with.Wrap != nil || with.Limit > 0) {
+		k.nf.Close()
+		with.NetNS = c.NetNS
+		k.nf, err = rawnl.Dial(&with)
 	}
-	k.nf.Close()
-	k.nf, err = rawnl.Dial(&rawnl.Config{NetNS: c.NetNS, Wrap: wrap})
-	return b, err
+	if err != nil {
+		return nil, errors.Join(err, b.Close())
+	}
+	return b, nil
 }
 
 func (r *rig) engine(cfg ...Config) *dataplane.Engine {
@@ -161,20 +163,6 @@ func TestRigAppliesAndCleansUp(t *testing.T) {
 	cleanUp(t, e)
 	require.Equal(t, before, r.state())
 	require.Equal(t, "0", r.sysctl(sysctlForward))
-}
-
-// Each commit makes a log record with its cost.
-func TestCommitsAreLogged(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	e := newRig(t).engine(Config{Logger: logger})
-	r := applied(t, e, rigState([]string{"10.244.1.1"}))
-	for _, want := range []string{
-		"level=DEBUG msg=committed backend=ipvs instance=" + defaultTable, fmt.Sprintf(
-			"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
-		require.Contains(t, log.String(), want)
-	}
 }
 
 // applied applies a state with an engine.

@@ -13,7 +13,6 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/ipvsfake"
-	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -169,11 +168,11 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 	}
 }
 
-// onFake is the backend on its own fake IPVS. Faults can be injected into its sockets.
+// onFake is the backend on its own fake IPVS, with access to its connections.
 func onFake() dataplanetest.FaultyBackend {
 	fake := ipvsfake.New()
-	open := func(netns int, wrap func(rawnl.Socket) rawnl.Socket) (dataplane.Backend, error) {
-		b, err := openOn(fake, Config{NetNS: netns, DrainLimit: -1}, wrap)
+	open := func(c rawnl.Config) (dataplane.Backend, error) {
+		b, err := openOn(fake, Config{NetNS: c.NetNS, DrainLimit: -1, Logger: c.Logger}, c)
 		if err != nil {
 			return nil, err
 		}
@@ -183,12 +182,10 @@ func onFake() dataplanetest.FaultyBackend {
 	}
 	return dataplanetest.FaultyBackend{
 		Backend: dataplanetest.Backend{Open: func(netns int) (dataplane.Backend, error) {
-			return open(netns, nil)
+			return open(rawnl.Config{NetNS: netns})
 		}},
-		OpenFaulty: func(netns int, f *rawnltest.Faults) (dataplane.Backend, error) {
-			return open(netns, func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) })
-		},
-		Between: func(*netnstest.NS, []sm.State) error { return nil },
+		OpenWith: open,
+		Between:  func(*netnstest.NS, []sm.State) error { return nil },
 	}
 }
 
@@ -200,32 +197,10 @@ func TestEachCallGoesWrong(t *testing.T) {
 	dataplanetest.Faulted(t, onFake)
 }
 
-func TestBesideACrowd(t *testing.T) {
+func TestObstacles(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Crowded(t, onFake(), "ip foreign")
-}
-
-// A state that is too large for one transaction of nf_tables is added, changed and removed in
-// parts.
-func TestALargeLoadComesInParts(t *testing.T) {
-	t.Parallel()
-	under := onFake()
-	dataplanetest.InParts(t, under.Backend, func(ns *netnstest.NS, limit int) (dataplane.Backend,
-		error) {
-		b, err := under.Open(ns.Fd())
-		if err != nil {
-			return nil, err
-		}
-		nf := &b.(*backend).kernel.nf
-		(*nf).Close()
-		*nf, err = rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Limit: limit})
-		return b, err
-	})
-}
-
-// The kernel says which program undoes the backend's work.
-func TestWhoUndoesItIsTold(t *testing.T) {
-	t.Parallel()
-	dataplanetest.Witnessed(t, onFake().Backend,
-		"nft flush ruleset", "nft delete table ip "+defaultTable)
+	o := dataplanetest.Obstacles{Machine: onFake, Faked: true, Instance: defaultTable,
+		Crowded:  []string{"ip foreign"},
+		Culprits: []string{"nft flush ruleset", "nft delete table ip " + defaultTable}}
+	o.Run(t)
 }

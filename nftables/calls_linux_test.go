@@ -7,55 +7,76 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
-	"github.com/kernlb/kernlb/internal/test/rawnltest"
 )
 
-func open(netns int) (dataplane.Backend, error) { return openBackend(&Config{NetNS: netns}) }
-
-// openFaulty opens a backend whose sockets the faults wrap.
-func openFaulty(netns int, f *rawnltest.Faults) (dataplane.Backend, error) {
-	b, err := openBackend(&Config{NetNS: netns})
+// openWith opens a backend with other connections to the kernel.
+func openWith(c rawnl.Config) (*backend, error) {
+	b, err := openBackend(&Config{NetNS: c.NetNS, Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}
 	k := &b.kernel
 	for i := range k.askers {
-		conn, err := rawnl.Dial(&rawnl.Config{NetNS: netns,
-			Wrap: func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) }})
+		conn, err := rawnl.Dial(&c)
 		if err != nil {
 			return nil, errors.Join(err, b.Close())
 		}
 		k.askers[i].conn.Close()
 		k.askers[i].conn = conn
 	}
-	k.conn = k.askers[0].conn
+	k.conn, k.room = k.askers[0].conn, k.askers[0].conn.MaxBatch()/2
 	return b, nil
+}
+
+// machine is the backend, with access to its connections.
+func machine() dataplanetest.FaultyBackend {
+	return dataplanetest.FaultyBackend{
+		Backend: dataplanetest.Backend{Loopback: true,
+			Open: func(netns int) (dataplane.Backend, error) {
+				return openBackend(&Config{NetNS: netns})
+			}},
+		OpenWith: func(c rawnl.Config) (dataplane.Backend, error) { return openWith(c) }}
 }
 
 func TestEachCallGoesWrong(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Faulted(t, func() dataplanetest.FaultyBackend {
-		return dataplanetest.FaultyBackend{Backend: dataplanetest.Backend{Open: open},
-			OpenFaulty: openFaulty}
-	})
+	dataplanetest.Faulted(t, machine)
 }
 
-func TestDeprived(t *testing.T) {
+func TestKernelClockJumps(t *testing.T) { dataplanetest.ClockJumps(t, machine().Backend) }
+
+// The rulesets of older programs were recorded with nft list ruleset. A file's name is the
+// program's commit.
+func TestObstacles(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Deprived(t, dataplanetest.Backend{Open: open})
+	o := dataplanetest.Obstacles{Machine: machine, Instance: defaultTable,
+		Needs: "reject", Crowded: []string{"ip foreign"},
+		Default: func() (dataplane.Backend, error) { return openBackend(nil) },
+		Culprits: []string{"nft flush ruleset", "nft delete table ip kernlb",
+			"nft add chain ip kernlb by-hand"},
+		Layouts: []dataplanetest.Layout{
+			{Name: "older", Recorded: "nft -f testdata/layouts/752c62b.nft"},
+			{Name: "with a set for each number of slots",
+				Recorded: "nft -f testdata/layouts/c6e37d1.nft"},
+			{Name: "with a binary search", Recorded: "nft -f testdata/layouts/6878ce2.nft"},
+			{Name: "newer by its number", Edit: newerNumber},
+			{Name: "newer by its objects", Edit: newerNumber + newerObjects}}}
+	o.Run(t)
 }
 
-func TestBesideACrowd(t *testing.T) {
-	t.Parallel()
-	dataplanetest.Crowded(t, dataplanetest.FaultyBackend{
-		Backend: dataplanetest.Backend{Open: open}, OpenFaulty: openFaulty}, "ip foreign")
-}
+const newerNumber = `nft -f - << END
+delete element ip kernlb settings { 0x00000001 }
+add element ip kernlb settings { 0x00000001 comment "layout 1000" }
+delete element ip6 kernlb settings { 0x00000001 }
+add element ip6 kernlb settings { 0x00000001 comment "layout 1000" }
+END
+`
 
-func TestKernelClockJumps(t *testing.T) {
-	dataplanetest.ClockJumps(t, dataplanetest.Backend{Open: open})
-}
-
-func TestLacking(t *testing.T) {
-	t.Parallel()
-	dataplanetest.Lacking(t, dataplanetest.Backend{Open: open, Loopback: true})
-}
+const newerObjects = `nft -f - << END
+add element ip kernlb settings { 0x00000063 comment "something new" }
+add set ip kernlb new { type ipv4_addr; elements = { 10.96.0.10 }; }
+add chain ip kernlb new
+add rule ip kernlb new ip daddr @new counter
+insert rule ip kernlb services jump new
+END
+`

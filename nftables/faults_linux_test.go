@@ -1,12 +1,7 @@
 package nftables
 
 import (
-	"bytes"
 	"context"
-	"errors"
-	"fmt"
-	"io"
-	"log/slog"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -126,45 +121,6 @@ func TestCountersOfOthersAreNotRead(t *testing.T) {
 	require.Zero(t, n)
 	n = ok(b.kernel.readLearnt(t.Context(), nft.IPv4, "other"))(t)
 	require.Equal(t, uint64(7), n)
-}
-
-// A failure to open returns an error, and leaves nothing open.
-func TestOpeningFailsAsAWhole(t *testing.T) {
-	t.Parallel()
-	ns, _ := newNS(t)
-	rawnltest.FailEachOpen(t, func() (io.Closer, error) {
-		return openBackend(&Config{NetNS: ns.Fd()})
-	})
-}
-
-// Each commit makes a log record with its cost.
-func TestCommitsAreLogged(t *testing.T) {
-	t.Parallel()
-	var log bytes.Buffer
-	logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug}))
-	ns, _ := newNS(t)
-	b := newBackend(t, ns, &Config{Logger: logger})
-	r := ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(2, -1)))(t)
-	for _, want := range []string{"level=DEBUG msg=committed backend=nftables", fmt.Sprintf(
-		"messages=%d bytes=%d duration=", r.Messages, r.Bytes)} {
-		require.Contains(t, log.String(), want)
-	}
-}
-
-// A nil configuration is the default one, in the network namespace of the caller.
-func TestNoConfigurationIsTheDefaultOne(t *testing.T) {
-	t.Parallel()
-	ns, reader := newNS(t)
-	state := affinityState(2, -1)
-	require.NoError(t, ns.Do(func() error {
-		b, err := openBackend(nil)
-		if err != nil {
-			return err
-		}
-		_, err = dataplane.New(b, nil).Apply(t.Context(), state)
-		return errors.Join(err, b.Close())
-	}))
-	requireAdopts(t, reader, state, mustResolve(t, state))
 }
 
 // After a cleanup, of something or nothing, the backend is unobserved and the kernel has none of

@@ -48,10 +48,10 @@ func TestAPartThatFindsASetFull(t *testing.T) {
 // A part that is too large for one transaction is committed in several.
 func TestALargePartComesInParts(t *testing.T) {
 	t.Parallel()
-	ns, b := newNS(t)
+	ns, _ := newNS(t)
 	states := sharedState()
 	applyParts(t, ns, states, "default", "other", "third")
-	limited(t, b, ns.Fd(), 50_000)
+	b := limited(t, ns, 50_000)
 	large := inOwner("large", manyServices(300)).WithNode(goldenNode())
 	for svc := range large.Services() { // other addresses than those of the other owners
 		a := svc.ClusterIPs[0].As4()

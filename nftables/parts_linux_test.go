@@ -8,15 +8,16 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// limited makes a backend send no more than a number of bytes at once.
-func limited(t *testing.T, b *backend, netns, limit int) {
+// limited opens a backend that can send a number of bytes at once.
+func limited(t *testing.T, ns *netnstest.NS, bytes int) *backend {
 	t.Helper()
-	dial(t, b, &rawnl.Config{NetNS: netns, Limit: limit})
-	require.Equal(t, limit, b.kernel.conn.MaxBatch())
+	b := ok(openWith(rawnl.Config{NetNS: ns.Fd(), Limit: bytes}))(t)
+	t.Cleanup(func() { b.Close() })
+	require.Equal(t, bytes, b.kernel.conn.MaxBatch())
+	return b
 }
 
 func integrity(t *testing.T, b *backend) dataplane.Integrity {
@@ -24,32 +25,19 @@ func integrity(t *testing.T, b *backend) dataplane.Integrity {
 	return ok(b.Integrity(t.Context()))(t)
 }
 
-// A state that is too large for one transaction is added, changed and removed in several.
-func TestALargeLoadComesInParts(t *testing.T) {
-	t.Parallel()
-	dataplanetest.InParts(t, dataplanetest.Backend{Open: open}, func(ns *netnstest.NS, limit int) (
-		dataplane.Backend, error) {
-		b, err := openBackend(&Config{NetNS: ns.Fd()})
-		if err == nil {
-			limited(t, b, ns.Fd(), limit)
-		}
-		return b, err
-	})
-}
-
 // A single service that is too large for one transaction is an error, and changes nothing.
 func TestAServiceThatIsTooLarge(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
-	e, s := dataplane.New(b, nil), manyServices(2)
-	ok(e.Apply(t.Context(), s))(t)
-	limited(t, b, ns.Fd(), 10_000)
+	s := manyServices(2)
+	ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
 	svc := goldenService(func(s *servicemodel.Service) { s.Ports[0].Name = "" })
 	var eps []servicemodel.Endpoint
 	for i := range 300 {
 		eps = append(eps, tenEndpoints(i, 10)[0])
 	}
-	_, err := e.Apply(t.Context(), s.WithService(svc).WithEndpoints(svc.Name, eps))
+	_, err := dataplane.New(limited(t, ns, 10_000), nil).Apply(t.Context(),
+		s.WithService(svc).WithEndpoints(svc.Name, eps))
 	require.ErrorIs(t, err, rawnl.ErrBatchTooLarge)
 	require.NotErrorIs(t, err, dataplane.ErrConflict)
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))

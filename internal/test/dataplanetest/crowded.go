@@ -12,17 +12,17 @@ import (
 // crowd is the number of another program's chains in each table.
 const crowd = 50_000
 
-// Crowded puts 50,000 chains of another program into each of some tables, such as "ip filter". It
+// crowded puts 50,000 chains of another program into each of some tables, such as "ip filter". It
 // requires that a change of services then asks the kernel exactly the same as without the chains,
 // and receives nothing about them. The rate-limited check after foreign commits may see them.
-func Crowded(t *testing.T, under FaultyBackend, tables ...string) {
+func (o *Obstacles) crowded(t *testing.T, under FaultyBackend) {
 	f, faults := newFaulted(t, under), rawnltest.NewFaults()
-	e := dataplane.New(opened(under.OpenFaulty(f.ns.Fd(), faults))(t), nil)
+	e := dataplane.New(opened(under.openFaulty(f.ns, faults))(t), nil)
 	f.thereAndBack(e, faults, "at first")
 	f.thereAndBack(e, faults, "a change") // by now there are sets for all numbers of slots
 	alone := f.thereAndBack(e, faults, "a change")
 	var chains bytes.Buffer
-	for _, table := range tables {
+	for _, table := range o.Crowded {
 		fmt.Fprintf(&chains, "add table %s\n", table)
 		for i := range crowd {
 			fmt.Fprintf(&chains, "add chain %s foreign-%d\n", table, i)

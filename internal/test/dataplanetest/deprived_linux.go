@@ -18,11 +18,12 @@ import (
 )
 
 // Deprived removes what an engine needs, after it has applied a state. First it removes the
-// permission to change the network; when the permission is back, the next apply must succeed. Then
-// it removes the name of the network namespace, which goes with its last process. The namespace
-// lives as long as something holds it, so applies must go on, and closing the backend must release
-// it. Deprived also closes the backend twice, and opens a backend in a file that is no namespace:
-// neither may wait, and no error may say that the kernel lacks a module.
+// permission to change the network: each call must say so, and when the permission is back, the
+// next apply must succeed. Then it removes the name of the network namespace, which goes with its
+// last process. The namespace lives as long as something holds it, so applies must go on, and
+// closing the backend must release it. Deprived also closes the backend twice, and opens a backend
+// in a file that is no namespace: neither may wait, and no error may say that the kernel lacks a
+// module.
 func Deprived(t *testing.T, under Backend) {
 	for what, test := range map[string]func(*testing.T, Backend){
 		"of permission": deprivedOfPermission, "of the namespace": deprivedOfNamespace,
@@ -42,7 +43,8 @@ func deprivedOfSockets(t *testing.T, under Backend) {
 		t.Errorf("a file that is no namespace: %v, %v", b, err)
 	}
 	ns := under.namespace(t)
-	b = ok(under.Open(ns.Fd()))(t)
+	b, other := ok(under.Open(ns.Fd()))(t), opened(under.Open(ns.Fd()))(t)
+	requireOthersTurn(t, b, other)
 	if err := errors.Join(b.Close(), b.Close()); err != nil {
 		t.Errorf("closed twice: %v", err)
 	}
@@ -55,6 +57,23 @@ func deprivedOfSockets(t *testing.T, under Backend) {
 	if d := time.Since(start); d > 5*time.Second {
 		t.Errorf("an apply of a closed backend takes %v", d)
 	}
+	if i, _ := b.Integrity(t.Context()); i != dataplane.Broken {
+		t.Errorf("the integrity that a closed backend sees: %v", i)
+	}
+}
+
+// requireOthersTurn requires that a context that ends also ends the wait for a turn, which then
+// comes when the other backend gives it back.
+func requireOthersTurn(t *testing.T, b, other dataplane.Backend) {
+	t.Helper()
+	unlock := ok(other.(dataplane.Locker).Lock(t.Context()))(t)
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if _, err := b.(dataplane.Locker).Lock(ctx); !errors.Is(err, context.Canceled) {
+		t.Errorf("a turn of another backend: %v", err)
+	}
+	unlock()
+	ok(b.(dataplane.Locker).Lock(t.Context()))(t)()
 }
 
 func deprivedOfPermission(t *testing.T, under Backend) {
@@ -62,14 +81,26 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 	b := opened(under.Open(f.ns.Fd()))(t)
 	e := dataplane.New(b, nil)
 	ok(e.Apply(t.Context(), f.from))(t)
-	err := WithoutCapabilities(func() error {
-		return errOf(e.Apply(t.Context(), f.to))
-	})
-	switch {
-	case !errors.Is(err, fs.ErrPermission):
-		t.Fatalf("without permission: want one that wraps %v, got %v", fs.ErrPermission, err)
-	case !strings.Contains(err.Error(), b.Name()+": "):
-		t.Errorf("the error does not name the backend: %v", err)
+	for what, call := range map[string]func() error{
+		"open":    func() error { return errOf(under.Open(f.ns.Fd())) },
+		"apply":   func() error { return errOf(e.Apply(t.Context(), f.to)) },
+		"observe": func() error { return errOf(e.Observe(t.Context())) },
+		"cleanup": func() error { return errOf(e.Cleanup(t.Context())) },
+	} {
+		err := WithoutCapabilities(call)
+		var refused *dataplane.OpError
+		switch {
+		case !errors.Is(err, fs.ErrPermission) || !errors.Is(err, dataplane.ErrNoPermission):
+			t.Errorf("%s without permission: want one that says so, got %v", what, err)
+		case !strings.Contains(err.Error(), b.Name()+": "):
+			t.Errorf("%s: the error does not name the backend: %v", what, err)
+		case !errors.As(err, &refused) || refused.Errno != unix.EPERM ||
+			refused.Op+refused.Object == "":
+			t.Errorf("%s: the error does not say what was refused: %v", what, err)
+		case what == "open" && !strings.Contains(err.Error(),
+			"open: no permission: it takes CAP_NET_ADMIN"):
+			t.Errorf("the error does not say which permission is missing: %v", err)
+		}
 	}
 	must(t, f.holds(t.Context(), f.from))
 	ok(e.Apply(t.Context(), f.to))(t) // with permission again

@@ -19,11 +19,19 @@ import (
 // FaultyBackend is a backend with faults in its conversation with the kernel.
 type FaultyBackend struct {
 	Backend
-	// OpenFaulty opens the backend with the sockets that the faults wrap.
-	OpenFaulty func(netns int, f *rawnltest.Faults) (dataplane.Backend, error)
+	// OpenWith opens the backend in a network namespace, with connections to the kernel of that
+	// configuration. The logger is also the backend's.
+	OpenWith func(c rawnl.Config) (dataplane.Backend, error)
 	// Between judges the content of the kernel after a failed apply, for a backend without
 	// transactions. Nil means that it must be one of the states.
 	Between func(ns *netnstest.NS, states []servicemodel.State) error
+}
+
+// openFaulty opens the backend with sockets that the faults wrap.
+func (b *FaultyBackend) openFaulty(ns *netnstest.NS, f *rawnltest.Faults) (dataplane.Backend,
+	error) {
+	return b.OpenWith(rawnl.Config{NetNS: ns.Fd(),
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) }})
 }
 
 // faultPatience limits the time of an apply with a fault: far longer than all retries.
@@ -117,7 +125,7 @@ func (f *faulted) once(knows bool, n int) (hits int, err error) {
 	ctx, cancel := context.WithTimeout(f.t.Context(), faultPatience)
 	defer cancel()
 	faults := rawnltest.NewFaults()
-	b, err := f.under.OpenFaulty(f.ns.Fd(), faults)
+	b, err := f.under.openFaulty(f.ns, faults)
 	if err != nil {
 		return 0, err
 	}

@@ -6,24 +6,24 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// partedServices is the number of services in the states of [InParts].
+// partedServices is the number of services in the states of [inParts].
 const partedServices = 1600
 
-// partLimit is how many bytes the sockets of [InParts] can send at once. A state of partedServices
+// partLimit is how many bytes the sockets of [inParts] can send at once. A state of partedServices
 // takes more.
 const partLimit = 60_000
 
-// InParts applies states whose transactions are larger than the socket can send: services come,
+// inParts applies states whose transactions are larger than the socket can send: services come,
 // change, are replaced by others and go. After each apply, a new process must find the whole state
-// and nothing else. open opens a backend whose socket to nf_tables can send limit bytes at once.
-func InParts(t *testing.T, under Backend,
-	open func(ns *netnstest.NS, limit int) (dataplane.Backend, error)) {
+// and nothing else.
+func inParts(t *testing.T, under FaultyBackend) {
 	ns := under.namespace(t)
-	e := dataplane.New(opened(open(ns, partLimit))(t), nil)
+	e := dataplane.New(opened(under.OpenWith(rawnl.Config{NetNS: ns.Fd(), Limit: partLimit}))(t),
+		nil)
 	all, none := manyServices(partedServices, 1, 0), servicemodel.State{}.WithNode(thisNode())
 	half := none
 	for svc := range all.Services() {

@@ -77,13 +77,12 @@ table inet vpn {
 END`
 }
 
-// Lacking applies services on machines that lack something or have it in an unusual way: IPv6, a
+// lacking applies services on machines that lack something or have it in an unusual way: IPv6, a
 // firewall that lets packets pass, sysctls that can be written. Services that do not need the
 // missing thing must be there in time. The others must be refused by name. Clients that can reach
 // services there must do so, even if applies fail because a sysctl that the node asks for is read
 // only.
-func Lacking(t *testing.T, under Backend) {
-	under.need(t)
+func lacking(t *testing.T, under FaultyBackend) {
 	for _, l := range lacks {
 		t.Run(l.name, func(t *testing.T) {
 			t.Parallel()

@@ -16,14 +16,14 @@ import (
 // witnessPatience is how long the test waits for a witness.
 const witnessPatience = time.Minute
 
-// Witnessed tests that a backend tells which program changes its objects ([dataplane.Witness]).
+// witnessed tests that a backend tells which program changes its objects ([dataplane.Witness]).
 // Each of the commands does, and the kernel tells its name. The backend must ignore its own
 // commits, and other programs' changes of their own tables.
-func Witnessed(t *testing.T, under Backend, commands ...string) {
-	for _, command := range commands {
+func (o *Obstacles) witnessed(t *testing.T, under FaultyBackend) {
+	for _, command := range o.Culprits {
 		t.Run(command, func(t *testing.T) {
 			t.Parallel()
-			p := ok(witnessed(t, under, strings.Fields(command)))(t)
+			p := ok(witnessOf(t, under.Backend, strings.Fields(command)))(t)
 			if name, _, _ := strings.Cut(command, " "); p.Name != name || p.Thread == 0 {
 				t.Errorf("the witness says %+v", p)
 			}
@@ -31,9 +31,9 @@ func Witnessed(t *testing.T, under Backend, commands ...string) {
 	}
 }
 
-// witnessed asks a backend while it applies states. Until the backend answers, a bystander and the
+// witnessOf asks a backend while it applies states. Until the backend answers, a bystander and the
 // command run again and again, because they may be too early.
-func witnessed(t *testing.T, under Backend, command []string) (p dataplane.Program, err error) {
+func witnessOf(t *testing.T, under Backend, command []string) (p dataplane.Program, err error) {
 	ns := under.namespace(t)
 	b := opened(under.Open(ns.Fd()))(t)
 	bystander := filepath.Join(t.TempDir(), "bystander")
