@@ -112,6 +112,36 @@ func (e *Engine) applyState(ctx context.Context, s servicemodel.State) (r *Resul
 	return r, nil
 }
 
+// tries is the maximum number of tries after conflicts with other programs. The waits in between
+// add up to 1.2 s.
+const tries = 16
+
+// retry repeats f as long as it fails with ErrConflict, up to tries times, and emits each conflict.
+// It is the only retry of reading and committing, because backends return conflicts to the engine.
+// Other writers of the instance wait meanwhile if turns is the backend; nil lets them write.
+func (e *Engine) retry(ctx context.Context, doing string, turns Locker, f func() error) error {
+	if turns != nil {
+		unlock, err := turns.Lock(ctx)
+		if err != nil {
+			return err
+		}
+		defer unlock()
+	}
+	var err error
+	for try := range tries {
+		if try > 0 {
+			if err := wait.For(ctx, time.Duration(try*try)*time.Millisecond); err != nil {
+				return err
+			}
+		}
+		if err = f(); !errors.Is(err, ErrConflict) {
+			return err
+		}
+		e.emit(ctx, WriteConflict{Doing: doing, Try: try + 1, Err: err})
+	}
+	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
+}
+
 // compare resolves a state, compares it with what the kernel holds, and leaves out the services
 // that the backend refuses. With hint set, a reading of the kernel may be confined to the wanted
 // objects. The result has the changes that are to be committed.
