@@ -8,7 +8,6 @@ import (
 	"flag"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"net/url"
 	"strings"
@@ -52,7 +51,8 @@ func (p *program) status(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	a, err := request(req)
+	client := http.Client{Transport: &http.Transport{}} // without the environment's proxy
+	a, err := client.Do(req)
 	if err != nil {
 		return fmt.Errorf("no program answers; kernlb watch -listen would: %w", err)
 	}
@@ -72,19 +72,6 @@ func (p *program) status(ctx context.Context) error {
 		return errProblems
 	}
 	return nil
-}
-
-// request sends a request in the network namespace of the calling thread. An http.Client would
-// dial in another thread, so it gets the connection.
-func request(req *http.Request) (*http.Response, error) {
-	conn, err := new(net.Dialer).DialContext(req.Context(), "tcp",
-		net.JoinHostPort(req.URL.Hostname(), cmp.Or(req.URL.Port(), "80")))
-	if err != nil {
-		return nil, err
-	}
-	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true,
-		DialContext: func(context.Context, string, string) (net.Conn, error) { return conn, nil }}}
-	return client.Do(req)
 }
 
 func (h *healthJSON) text() string {

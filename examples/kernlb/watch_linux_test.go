@@ -33,13 +33,12 @@ import (
 
 // watched is a program that watches a directory in a namespace.
 type watched struct {
-	t    *testing.T
-	ns   *netnstest.NS
-	dir  string
-	args []string
-	log  *lockedBuffer
-	stop context.CancelFunc
-	code chan int
+	t       *testing.T
+	ns      *netnstest.NS
+	dir     string
+	args    []string
+	log     *lockedBuffer
+	process *exec.Cmd // nil if it does not run
 }
 
 // lockedBuffer is written by the program and read by the test.
@@ -80,27 +79,30 @@ func newWatched(t *testing.T, args ...string) *watched {
 	return w
 }
 
+// process starts the program in a namespace. The buffer has all of its output.
+func process(t *testing.T, ns *netnstest.NS, args ...string) (*exec.Cmd, *lockedBuffer) {
+	t.Helper()
+	c, out := exec.Command("/proc/self/exe", args...), &lockedBuffer{}
+	c.Env = append(os.Environ(), asProgram+"=1")
+	c.Stdout, c.Stderr = out, out
+	require.NoError(t, ns.Do(c.Start))
+	return c, out
+}
+
 // start runs the program until halt, or until the test ends.
 func (w *watched) start() {
-	ctx, stop := context.WithCancel(w.t.Context())
-	w.stop, w.code, w.log = stop, make(chan int, 1), &lockedBuffer{}
-	p, code := &program{stdin: strings.NewReader(""), stdout: w.log, stderr: w.log}, w.code
-	go func() {
-		_ = w.ns.Do(func() error {
-			code <- p.run(ctx, w.args)
-			return nil
-		})
-	}()
+	w.t.Helper()
+	w.process, w.log = process(w.t, w.ns, w.args...)
 	w.t.Cleanup(w.halt)
 }
 
-// halt ends the program like a signal, if it runs.
+// halt ends the program with a signal, if it runs.
 func (w *watched) halt() {
-	w.stop()
-	if w.code != nil {
-		require.Equal(w.t, exitDone, <-w.code, "%s", w.log)
+	if w.process != nil {
+		require.NoError(w.t, w.process.Process.Signal(syscall.SIGTERM))
+		require.NoError(w.t, w.process.Wait(), "%s", w.log)
 	}
-	w.code = nil
+	w.process = nil
 }
 
 // write puts a file in place like kubectl and configuration management: first under another name.
@@ -345,18 +347,12 @@ func TestSIGHUPDuringTheStart(t *testing.T) {
 	b := ok(nftables.New(&nftables.Config{NetNS: w.ns.Fd()}))(t)
 	defer b.Close()
 	unlock := ok(b.(dataplane.Locker).Lock(t.Context()))(t) // the program waits for its turn
-	w.log = &lockedBuffer{}
-	c := exec.Command("/proc/self/exe", w.args...)
-	c.Env = append(os.Environ(), asProgram+"=1")
-	c.Stdout, c.Stderr = w.log, w.log
-	require.NoError(t, w.ns.Do(c.Start))
+	w.start()
 	w.logs("listening")
-	require.NoError(t, c.Process.Signal(syscall.SIGHUP))
+	require.NoError(t, w.process.Process.Signal(syscall.SIGHUP))
 	time.Sleep(10 * quiet)
 	unlock()
 	w.logs("msg=applied")
-	require.NoError(t, c.Process.Signal(syscall.SIGTERM))
-	require.NoError(t, c.Wait())
 }
 
 // Services stay while the directory is away, and are followed again when it is back.

@@ -6,13 +6,11 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"net/netip"
 	"strings"
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
@@ -22,10 +20,6 @@ import (
 // maxConns is the maximum number of connections of the page.
 const maxConns = 256
 
-// everywhere are the ranges of all addresses.
-var everywhere = []netip.Prefix{netip.PrefixFrom(netip.IPv4Unspecified(), 0),
-	netip.PrefixFrom(netip.IPv6Unspecified(), 0)}
-
 // listen serves the page of an engine, if the flags have an address. The returned function ends
 // that.
 func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), error) {
@@ -33,7 +27,6 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	if !o.listen.IsValid() {
 		return func() {}, nil
 	}
-	// The page reads in the network namespace of this thread.
 	table, err := conntrack.Open(nil)
 	if err != nil {
 		return nil, err
@@ -46,7 +39,11 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	if err != nil {
 		return nil, errors.Join(fmt.Errorf("-listen: %w", err), source.Close(), table.Close())
 	}
-	shown := page.New(e, w.pageConfig(table, source))
+	shown := page.New(e, &page.Config{Problems: w.problems, Conntrack: table, Counters: source,
+		Dial: new(net.Dialer).DialContext,
+		Hooks: func(ctx context.Context) ([]hooks.Chain, error) {
+			return hooks.Read(ctx, nil, w.ownsTable)
+		}})
 	mux := http.NewServeMux()
 	mux.Handle("/", shown)
 	healthy := health.NewProxy(e, &health.ProxyConfig{RequireState: true,
@@ -87,27 +84,6 @@ func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
 		_ = server.Close()
 		<-ended
 	}
-}
-
-// pageConfig returns the configuration of the page, which reads everything in the network namespace
-// of the table.
-func (w *watcher) pageConfig(table *conntrack.Table, source counters.Source) *page.Config {
-	return &page.Config{Problems: w.problems, Conntrack: table, Counters: source,
-		Addresses: func() ([]netip.Addr, error) { return table.NodeAddrs(everywhere) },
-		Dial: func(ctx context.Context, network, address string) (conn net.Conn, err error) {
-			err = table.Do(func() error {
-				conn, err = new(net.Dialer).DialContext(ctx, network, address)
-				return err
-			})
-			return conn, err
-		},
-		Hooks: func(ctx context.Context) (chains []hooks.Chain, err error) {
-			err = table.Do(func() (err error) {
-				chains, err = hooks.Read(ctx, nil, w.ownsTable)
-				return err
-			})
-			return chains, err
-		}}
 }
 
 // metricsText returns those metrics of dataplane/metrics that the alerts need, under the same
