@@ -43,6 +43,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/examples/internal/version"
 	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
@@ -157,13 +158,10 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	for _, m := range mechanisms {
-		if m.name == o.backend {
-			err = inFile(f, m.check(changes))
+	if check := checks[o.backend]; check != nil {
+		if err := inFile(f, check(changes)); err != nil {
+			return err
 		}
-	}
-	if err != nil {
-		return err
 	}
 	backend, err := openBackend(o.backend)
 	switch {
@@ -183,14 +181,9 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 	return err
 }
 
-// mechanisms are the kernel mechanisms, and their checks that need no kernel.
-var mechanisms = []mechanism{{"nftables", nftables.Check}, {"iptables", iptables.Check},
-	{"ipvs", ipvs.Check}}
-
-type mechanism struct {
-	name  string
-	check func(*servicemodel.ChangeSet) error
-}
+// checks are the checks of kernel mechanisms that need no kernel.
+var checks = map[string]func(*servicemodel.ChangeSet) error{nftables.Name: nftables.Check,
+	iptables.Name: iptables.Check, ipvs.Name: ipvs.Check}
 
 // inFile adds the lines of the file to refusals of a kernel mechanism.
 func inFile(f *config.File, err error) error {
@@ -241,11 +234,11 @@ func tellBackend(f *config.File, stderr io.Writer) error {
 		return err
 	}
 	var why error
-	for _, m := range mechanisms {
-		err := inFile(f, m.check(changes))
+	for _, m := range mechanisms() {
+		err := inFile(f, checks[m.Name](changes))
 		if err == nil {
 			if why != nil {
-				fmt.Fprintf(stderr, "the file needs -backend %s:\n%v\n", m.name, why)
+				fmt.Fprintf(stderr, "the file needs -backend %s:\n%v\n", m.Name, why)
 			}
 			return nil
 		}
@@ -336,19 +329,18 @@ func (b *balancer) follow(ctx context.Context, file string, hangup <-chan os.Sig
 	}
 }
 
-// instance is the owner of the objects in the kernel.
-const instance = "loadbalancer"
+// mechanisms are the kernel mechanisms, the default first.
+func mechanisms() []dataplane.Candidate {
+	// Each service has its own drain time, so there is no common limit.
+	return instance.Candidates("loadbalancer", ipvs.Config{DrainLimit: -1})
+}
 
 // openBackend opens a kernel mechanism.
 func openBackend(name string) (dataplane.Backend, error) {
-	switch name {
-	case "nftables":
-		return nftables.New(&nftables.Config{Table: instance})
-	case "iptables":
-		return iptables.New(&iptables.Config{Prefix: "LB"})
-	case "ipvs":
-		// Each service has its own drain time, so there is no common limit.
-		return ipvs.New(&ipvs.Config{Table: instance, DrainLimit: -1})
+	for _, m := range mechanisms() {
+		if m.Name == name {
+			return m.Open()
+		}
 	}
 	return nil, fmt.Errorf("-backend: %q: must be nftables, iptables or ipvs", name)
 }
