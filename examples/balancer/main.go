@@ -9,7 +9,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -22,6 +21,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"sigs.k8s.io/yaml"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/ipvs"
@@ -46,14 +47,15 @@ type backend struct {
 	Weight  uint16         `json:"weight"` // 0 means 1
 }
 
-const failures = 3 // failed checks in a row until a backend is down
-
 func main() {
 	path := flag.String("config", "balancer.json", "what to balance, a `file`")
 	interval := flag.Duration("interval", time.Second, "time between two checks of a backend")
 	check := flag.Bool("check", false, "say what is wrong with the file, and end")
 	trace := flag.String("trace", "", "say what happens to connections of a `client`, and end")
 	flag.Parse()
+	if flag.NArg() > 0 || *interval <= 0 {
+		log.Fatalf("balancer: there are flags only, not %q, and -interval is positive", flag.Args())
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := start(ctx, *path, *interval, *check, *trace); err != nil {
@@ -101,14 +103,12 @@ func dial(ctx context.Context, a netip.AddrPort) error {
 
 // load reads a file. The error says what is wrong with it.
 func load(path string) (*config, error) {
-	f, err := os.Open(path)
+	c := &config{}
+	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, err
 	}
-	defer f.Close()
-	c, d := &config{}, json.NewDecoder(f)
-	d.DisallowUnknownFields()
-	if err = d.Decode(c); err == nil && len(c.Services) == 0 {
+	if err = yaml.UnmarshalStrict(text, c); err == nil && len(c.Services) == 0 { // JSON is YAML
 		err = errors.New("the file has no service")
 	} else if err == nil && c.state(nil).Len() < len(c.Services) {
 		err = errors.New("two services have one name")
@@ -121,8 +121,7 @@ func load(path string) (*config, error) {
 
 // state returns the state that the kernel is to hold.
 func (c *config) state(down map[netip.AddrPort]bool) servicemodel.State {
-	var state servicemodel.State
-	const tcp = servicemodel.TCP
+	state, tcp := servicemodel.State{}, servicemodel.TCP
 	for _, s := range c.Services {
 		svc := &servicemodel.Service{Scheduler: s.Scheduler, LoadBalancerSourceRanges: s.Sources,
 			Name:            servicemodel.Name{Namespace: "balancer", Name: s.Name},
@@ -221,6 +220,7 @@ func (b *balancer) take(ctx context.Context, path string) error {
 
 // watch connects to a backend again and again, until the context ends.
 func (b *balancer) watch(ctx context.Context, a netip.AddrPort, down bool) {
+	const failures = 3 // failed checks in a row until a backend is down
 	failed := 0
 	for ctx.Err() == nil {
 		if failed++; b.dial(ctx, a) == nil {

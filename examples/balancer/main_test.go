@@ -135,6 +135,8 @@ func TestWhatIsWrongWithTheFileIsSaid(t *testing.T) {
 		`{"services": [{"name": "web", "address": "203.0.113.10:80"},
 			{"name": "web", "address": "203.0.113.11:80"}]}`: "two services have one name",
 		`{"services": [{"name": "web", "address": "203.0.113.10"}]}`: "not an ip:port",
+		`{"services": [{"name": "web", "address": "203.0.113.10:80"}]}
+			{"services": []}`: "yaml: ", // what follows is not ignored
 		`{"services": [{"name": "", "address": "203.0.113.10:80"}]}`: "name",
 		`{"services": [{"name": "web", "address": "203.0.113.10:80", "scheduler": "x"}]}`: "" +
 			"service balancer/web: scheduler: \"x\": unknown scheduler",

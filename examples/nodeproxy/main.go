@@ -70,6 +70,10 @@ func main() {
 	flag.StringVar(&o.metrics, "metrics", "127.0.0.1:10249", "where /metrics answers")
 	flag.BoolVar(&o.cleanup, "cleanup", false, "remove all that the program has in the kernel")
 	flag.Parse()
+	if flag.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "nodeproxy: %q is no flag; -h lists them\n", flag.Arg(0))
+		os.Exit(2)
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
 	if err := start(ctx, o); err != nil && ctx.Err() == nil {

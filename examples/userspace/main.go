@@ -175,7 +175,9 @@ func parse(args []string, help io.Writer) (*options, error) {
 		return nil, err
 	}
 	switch {
-	case f.NArg() > 0 || len(o.paths) == 0:
+	case f.NArg() > 0:
+		return nil, fmt.Errorf("%q is no flag: give manifests with -f", f.Arg(0))
+	case len(o.paths) == 0:
 		return nil, errors.New("give manifests with -f")
 	case o.interval <= 0:
 		return nil, fmt.Errorf("-interval: %v: must be positive", o.interval)

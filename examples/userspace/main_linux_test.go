@@ -210,7 +210,8 @@ func TestAProgramDoesNotStartWithABrokenManifest(t *testing.T) {
 func TestFlags(t *testing.T) {
 	t.Parallel()
 	for want, args := range map[string][]string{
-		"give manifests with -f":                                   {"web.yaml"},
+		`"web.yaml" is no flag: give manifests with -f`:            {"web.yaml"},
+		"give manifests with -f":                                   {},
 		"-interval: 0s: must be positive":                          {"-f", "x", "-interval", "0s"},
 		"-drain: -1s: must not be negative":                        {"-f", "x", "-drain", "-1s"},
 		`invalid value "x" for flag -map: must be ADDRESS=ADDRESS`: {"-map", "x"},

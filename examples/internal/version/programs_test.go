@@ -2,11 +2,13 @@ package version_test
 
 import (
 	"bytes"
+	"context"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 )
@@ -16,16 +18,22 @@ import (
 func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 	t.Parallel()
 	if testing.Short() {
-		t.Skip("it builds seven programs")
+		t.Skip("it builds eight programs")
 	}
 	bin := t.TempDir()
 	for _, program := range []string{"kernlb", "kernlb-top", "userspace", "cni", "loadbalancer",
-		"nodeproxy", "kubeproxy"} {
+		"nodeproxy", "kubeproxy", "balancer"} {
 		path := filepath.Join(bin, program)
 		build := exec.Command("go", "build", "-o", path, ".")
 		build.Dir = filepath.Join("..", "..", program)
 		out, err := build.CombinedOutput()
 		require.NoError(t, err, "%s", out)
+		if program != "cni" { // which has no flags
+			refusesArguments(t, path)
+		}
+		if program == "balancer" { // which has no version
+			continue
+		}
 		for arg, want := range map[string]string{"-h": "", "--help": "", "version": "go1.",
 			"--version": "go1."} {
 			var stdout, stderr bytes.Buffer
@@ -42,4 +50,14 @@ func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 			}
 		}
 	}
+}
+
+// refusesArguments requires that a program does not run with an argument that it does not know.
+func refusesArguments(t *testing.T, path string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, path, "stray").CombinedOutput()
+	require.Error(t, err)
+	require.Contains(t, string(out), `"stray"`)
 }
