@@ -19,8 +19,7 @@ import (
 // interpret adds to contents what the elements mean in the model. Elements without a place in the
 // model are drift.
 func (r *reading) interpret(c *servicemodel.Contents) {
-	fes, pools := r.frontends()
-	r.verified(fes, pools, c)
+	r.frontends(c)
 	c.ClusterIPs = append(c.ClusterIPs, r.addresses(setClusterIPs)...)
 	c.Hairpins = append(c.Hairpins, r.addresses(setHairpins)...)
 	for _, s := range setsOf(r.f, &r.shape) {
@@ -42,8 +41,11 @@ func (r *reading) interpret(c *servicemodel.Contents) {
 	}
 }
 
-// frontends decodes the frontends and their pools, as far as possible.
-func (r *reading) frontends() (fes []*servicemodel.Frontend, pools []*servicemodel.Pool) {
+// frontends decodes the frontends and their pools, as far as possible. It adds the frontends whose
+// elements are all right, with their pools, and removes these elements from the elements without a
+// place.
+func (r *reading) frontends(c *servicemodel.Contents) {
+	var decoded servicemodel.Contents
 	ranges, slots := r.readRanges(), map[string]map[string][]entry{}
 	for _, k := range kinds {
 		for _, s := range k.endpointMaps(r.f, &r.shape) {
@@ -51,22 +53,42 @@ func (r *reading) frontends() (fes []*servicemodel.Frontend, pools []*servicemod
 		}
 		for _, e := range r.elems[k.registry] {
 			if fe := r.frontend(k, e, ranges); fe != nil {
-				fes = append(fes, fe)
+				decoded.Frontends = append(decoded.Frontends, fe)
 			}
 		}
 	}
-	slices.SortFunc(fes, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
+	slices.SortFunc(decoded.Frontends,
+		func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
 	views := map[servicemodel.PoolID][]*poolView{}
-	for _, fe := range fes {
+	for _, fe := range decoded.Frontends {
 		r.view(views, slots, fe, false)
 		if fe.External != fe.Internal {
 			r.view(views, slots, fe, true)
 		}
 	}
 	for _, l := range views {
-		pools = append(pools, slices.MaxFunc(l, func(a, b *poolView) int { return a.n - b.n }).pool)
+		usual := slices.MaxFunc(l, func(a, b *poolView) int { return a.n - b.n })
+		decoded.Pools = append(decoded.Pools, usual.pool)
 	}
-	return fes, pools
+
+	t, err := servicemodel.NewTable(decoded)
+	if err != nil { // impossible: keys and identities come from maps
+		return
+	}
+	used := map[servicemodel.PoolID]bool{}
+	for _, fe := range decoded.Frontends {
+		if !hasPools(t, fe) || !r.verify(t, fe) {
+			continue
+		}
+		c.Frontends = append(c.Frontends, fe)
+		internal, external := nocopy.Of(t).PoolsOf(fe)
+		for _, p := range []*servicemodel.Pool{internal, external} {
+			if p != nil && !used[p.ID] {
+				used[p.ID] = true
+				c.Pools = append(c.Pools, p)
+			}
+		}
+	}
 }
 
 // poolView is one version of a pool, and the number n of frontends that have it.
@@ -176,30 +198,6 @@ func (r *reading) view(views map[servicemodel.PoolID][]*poolView,
 		}
 	}
 	views[id] = append(views[id], &poolView{p, 1})
-}
-
-// verified adds the frontends whose elements are all right, with their pools, and removes these
-// elements from the elements without a place.
-func (r *reading) verified(fes []*servicemodel.Frontend, pools []*servicemodel.Pool,
-	c *servicemodel.Contents) {
-	t, err := servicemodel.NewTable(servicemodel.Contents{Frontends: fes, Pools: pools})
-	if err != nil { // impossible: keys and identities come from maps
-		return
-	}
-	used := map[servicemodel.PoolID]bool{}
-	for _, fe := range fes {
-		if !hasPools(t, fe) || !r.verify(t, fe) {
-			continue
-		}
-		c.Frontends = append(c.Frontends, fe)
-		internal, external := nocopy.Of(t).PoolsOf(fe)
-		for _, p := range []*servicemodel.Pool{internal, external} {
-			if p != nil && !used[p.ID] {
-				used[p.ID] = true
-				c.Pools = append(c.Pools, p)
-			}
-		}
-	}
 }
 
 // verify compares the elements of a frontend with the right ones. If all are right, it removes them
