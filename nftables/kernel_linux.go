@@ -245,9 +245,11 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 		slices.ContainsFunc(c.Pools, func(pc servicemodel.Change[servicemodel.Pool]) bool {
 			return pc.Old != nil && pc.New != nil && pc.Old.Scheduler != pc.New.Scheduler
 		})
+	var before dataplane.Stats
 	if rare {
-		if err := b.prepare(ctx, c); err != nil {
-			return dataplane.Stats{}, err
+		var err error
+		if before, err = b.prepare(ctx, c); err != nil {
+			return before, err
 		}
 	}
 	p := b.pl.plan(c)
@@ -259,23 +261,23 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 	if rare {
 		err = b.afterLocalnet()
 	}
-	return stats, err
+	return stats.Plus(before), err
 }
 
 // prepare does what rare change sets need before their transaction.
-func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) error {
+func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
 	if err := b.beforeLocalnet(ctx, c); err != nil {
-		return err
+		return dataplane.Stats{}, err
 	}
 	p := b.pl.planAhead(c)
 	if p == nil {
-		return nil
+		return dataplane.Stats{}, nil
 	}
-	if _, err := b.send(ctx, p); err != nil {
-		return err
+	stats, err := b.send(ctx, p)
+	if err == nil {
+		b.committed(p)
 	}
-	b.committed(p)
-	return nil
+	return stats, err
 }
 
 // send commits a plan.

@@ -17,6 +17,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -304,6 +305,26 @@ func TestNoPacketFallsBetweenSchedulers(t *testing.T) {
 		default:
 		}
 	}
+}
+
+// The cost of a change includes the transaction that brings the rules.
+func TestRulesOfASchedulerCount(t *testing.T) {
+	t.Parallel()
+	ns, _ := newNS(t)
+	b, tap := tapped(t, ns)
+	e := dataplane.New(b, nil)
+	state := goldenSteps()[0].state
+	ok(e.Apply(t.Context(), state))(t)
+	batches, messages := 0, 0
+	tap.Request = func(r []rawnltest.Message) {
+		if len(r) > 1 {
+			batches, messages = batches+1, messages+len(r)-2 // without its begin and end
+		}
+	}
+	r := ok(e.Apply(t.Context(), state.WithService(goldenService(
+		func(s *servicemodel.Service) { s.Scheduler = "sh" }))))(t)
+	require.Equal(t, 2, batches)
+	require.Equal(t, messages, r.Messages)
 }
 
 // flood sends packets of new flows for a time, so few at once that no server's buffer is full. It
