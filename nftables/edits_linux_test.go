@@ -177,12 +177,10 @@ func TestLooksAreRationed(t *testing.T) {
 	ok(e.Apply(t.Context(), s))(t)
 	b.looks = wait.Budget{} // a budget that allows none
 	ok(oe.Apply(t.Context(), s))(t)
-	i := ok(b.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Touched, i)
+	require.Equal(t, dataplane.Touched, integrity(t, b))
 
 	require.NoError(t, editSet(t, b, "service-drop"))
-	i = ok(b.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Touched, i)
+	require.Equal(t, dataplane.Touched, integrity(t, b))
 	afterElements := dataplane.Broken
 	if !tellsCounts(t, b) {
 		afterElements = dataplane.Touched
@@ -193,11 +191,9 @@ func TestLooksAreRationed(t *testing.T) {
 		e.AddSet(&nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}})
 	}))
 	b.looks = wait.Budget{}
-	i = ok(b.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Touched, i)
+	require.Equal(t, dataplane.Touched, integrity(t, b))
 	b.looks = wait.NewBudget(8, 20)
-	i = ok(b.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Broken, i)
+	require.Equal(t, dataplane.Broken, integrity(t, b))
 }
 
 // editSet adds a frontend that belongs to no service to a set of the IPv4 table.

@@ -69,8 +69,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		ok(writer.Apply(t.Context(), s))(t)
 		requireTables(t, b, step.tables...)
 		if reader.observed {
-			broken := ok(reader.Integrity(t.Context()))(t)
-			require.Equal(t, dataplane.Broken, broken)
+			require.Equal(t, dataplane.Broken, integrity(t, reader))
 			was := mustResolve(t, dualState(last, "2"))
 			_, err := reader.Commit(t.Context(), servicemodel.Diff(was,
 				mustResolve(t, dualState(last, "3")).Arrange(was)))
@@ -102,8 +101,7 @@ func TestTwoVersionsAreNone(t *testing.T) {
 		mustResolve(t, dualState(servicemodel.IPv6, "1"))
 	ok(b.Commit(t.Context(), servicemodel.Diff(nil, four)))(t)
 	ok(second.Commit(t.Context(), servicemodel.Diff(nil, six)))(t)
-	i := ok(b.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Broken, i)
+	require.Equal(t, dataplane.Broken, integrity(t, b))
 
 	s := dualState(0, "1")
 	r := ok(dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), s))(t)

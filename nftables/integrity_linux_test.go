@@ -56,7 +56,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	}
 	before := b.kernel.gen
 	require.NoError(t, editSet(t, b, "service-drop"))
-	i := ok(b.Integrity(t.Context()))(t)
+	i := integrity(t, b)
 	if told {
 		require.Equal(t, dataplane.Broken, i)
 		require.Equal(t, before, b.kernel.gen, "it is looked for again")
@@ -99,8 +99,7 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 		require.NotErrorIs(t, err, dataplane.ErrConflict, call.name)
 		require.ErrorContains(t, err, "nftables: "+call.name)
 	}
-	i := ok(b.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Broken, i, "after an error it must be observed again")
+	require.Equal(t, dataplane.Broken, integrity(t, b), "after an error it must be observed again")
 	_, err := b.Commit(t.Context(), servicemodel.Diff(nil, nil))
 	require.ErrorIs(t, err, errNotObserved)
 	_, err = b.Plan(servicemodel.Diff(nil, nil))
@@ -123,8 +122,7 @@ func TestIntegrityOfNothing(t *testing.T) {
 	ok(dataplane.New(other, nil).Apply(t.Context(), editedState()))(t)
 	require.Equal(t, dataplane.Intact, look(t, b))
 	ok(dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), editedState()))(t)
-	i := ok(b.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Broken, i)
+	require.Equal(t, dataplane.Broken, integrity(t, b))
 }
 
 // Chains of other tables are not read, because there may be thousands.

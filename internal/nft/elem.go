@@ -160,11 +160,11 @@ func decodeElem(data []byte) (Elem, error) {
 	for it.Next() {
 		switch it.Type() {
 		case elemKey:
-			e.Key = dataOf(&it)
+			e.Key, _ = dataOf(&it)
 		case elemKeyEnd:
-			e.KeyEnd = dataOf(&it)
+			e.KeyEnd, _ = dataOf(&it)
 		case elemData:
-			e.Data, e.Goto = mapped(&it)
+			e.Data, e.Goto = dataOf(&it)
 		case elemUserData:
 			e.UserData = it.Data()
 		case elemExpr:
@@ -180,19 +180,9 @@ func decodeElem(data []byte) (Elem, error) {
 	return e, it.Err()
 }
 
-// dataOf returns the NFTA_DATA_VALUE inside the current attribute; nil if there is none.
-func dataOf(it *rawnl.AttrIter) []byte {
-	in := it.Nest()
-	for in.Next() {
-		if in.Type() == DataValue {
-			return in.Data()
-		}
-	}
-	return nil
-}
-
-// mapped returns the data of an element of a map: a value, or the chain of a verdict.
-func mapped(it *rawnl.AttrIter) (data []byte, isChain bool) {
+// dataOf returns the data inside the current attribute: a value, or the chain of a verdict; nil if
+// there is neither.
+func dataOf(it *rawnl.AttrIter) (data []byte, isChain bool) {
 	in := it.Nest()
 	for in.Next() {
 		switch in.Type() {

@@ -13,7 +13,7 @@ import (
 var errEnough = errors.New("enough")
 
 // dumps are answers to a dump, and for Dump and for DumpThrough the number of replies that fn sees
-// and the error.
+// and the error. DumpOwn is as DumpThrough.
 var dumps = []struct {
 	name       string
 	answer     func(seq uint32) []any
@@ -91,6 +91,9 @@ func TestDumpsReadToTheEnd(t *testing.T) {
 			require.ErrorIs(t, err, tt.throughErr)
 			require.Equal(t, tt.torn, torn)
 			require.Equal(t, tt.through, seen)
+			seen = 0
+			require.ErrorIs(t, c.DumpOwn(t.Context(), numbered(1), fn), tt.throughErr)
+			require.Equal(t, tt.through, seen)
 		})
 	}
 }
@@ -127,21 +130,6 @@ func TestWaitingForATurnEndsWithTheContext(t *testing.T) {
 		return nil
 	}))
 	require.Len(t, kernel.Sent, 1)
-}
-
-func TestDumpsGoOnThroughChangesOfOthers(t *testing.T) {
-	t.Parallel()
-	c, _ := dialFake(t, func(r messages) []any {
-		seq := r[0].Seq
-		return []any{reply(seq, FlagMulti, 7), reply(seq, FlagMulti|FlagIntr, 8),
-			done(seq, FlagIntr, 0)}
-	})
-	n := 0
-	count := func(Message) error { n++; return nil }
-	require.NoError(t, c.DumpOwn(t.Context(), numbered(1), count))
-	require.Equal(t, 2, n)
-	require.ErrorIs(t, c.Dump(t.Context(), numbered(1), count), ErrDumpInterrupted)
-	require.ErrorIs(t, c.DumpOwn(t.Context(), numbered(2), count), ErrBadBatch)
 }
 
 func TestDumpsEndWithTheContext(t *testing.T) {
