@@ -213,9 +213,8 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 	runNft(t, ns, program, "table ip6 firewalld {\nset settings {\ntype ipv6_addr\n}\n"+
 		"chain INPUT {\ntype filter hook input priority 0; policy drop;\n"+rule+"\n}\n}\n"+
 		"table ip kernlb {\ncounter theirs {\n}\n}\n", "-f", "-")
-	_, err := dataplane.New(newBackend(t, ns, nil), nil).Cleanup(t.Context())
-	require.NoError(t, err)
-	_, err = dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), sharedState()["other"])
+	ok(dataplane.New(newBackend(t, ns, nil), nil).Cleanup(t.Context()))(t)
+	_, err := dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), sharedState()["other"])
 	require.ErrorIs(t, err, dataplane.ErrCollision, "a table with a counter only")
 	before := runNft(t, ns, program, "", "list", "ruleset")
 	b := newBackend(t, ns, &Config{Table: "firewalld"})
@@ -231,15 +230,13 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 		require.ErrorIs(t, err, dataplane.ErrCollision, name)
 		require.ErrorContains(t, err, "table ip6 firewalld is not ours", name)
 	}
-	_, err = e.Cleanup(t.Context())
-	require.NoError(t, err, "there is nothing of the instance")
+	ok(e.Cleanup(t.Context()))(t) // there is nothing of the instance
 	require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
 
 	e = dataplane.New(newBackend(t, ns, &Config{Table: "firewalld", TakeOver: true}), nil)
 	ok(e.Apply(t.Context(), s))(t)
 	require.False(t, strings.Contains(runNft(t, ns, program, "", "list", "ruleset"), rule))
-	_, err = dataplane.New(b, nil).Apply(t.Context(), s)
-	require.NoError(t, err, "now it is the instance's")
+	ok(dataplane.New(b, nil).Apply(t.Context(), s))(t) // now it is the instance's
 }
 
 // A neighbour that commits all the time, and has many chains, does not prevent others from

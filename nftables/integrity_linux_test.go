@@ -13,7 +13,6 @@ import (
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/internal/wait"
-	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // look checks the tables, whatever the budget for checks says.
@@ -100,14 +99,9 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 		require.ErrorContains(t, err, "nftables: "+call.name)
 	}
 	require.Equal(t, dataplane.Broken, integrity(t, b), "after an error it must be observed again")
-	_, err := b.Commit(t.Context(), servicemodel.Diff(nil, nil))
-	require.ErrorIs(t, err, errNotObserved)
-	_, err = b.Plan(servicemodel.Diff(nil, nil))
-	require.ErrorIs(t, err, errNotObserved)
-
 	ok(b.Observe(t.Context(), nil))(t)
 	require.NoError(t, b.Close())
-	_, err = b.Observe(t.Context(), nil)
+	_, err := b.Observe(t.Context(), nil)
 	require.ErrorIs(t, err, rawnl.ErrClosed)
 	require.NotErrorIs(t, err, dataplane.ErrConflict)
 }

@@ -10,13 +10,11 @@ import (
 
 func TestItRunsWhereTheThreadIsAlready(t *testing.T) {
 	t.Parallel()
-	ns, err := Open(0)
-	require.NoError(t, err)
-	there, err := os.Readlink(threadNetNS)
-	require.NoError(t, err)
+	ns := ok(Open(0))(t)
+	there := ok(os.Readlink(threadNetNS))(t)
 	failure := errors.New("failure")
 	var here string
-	require.ErrorIs(t, ns.Do(func() error {
+	require.ErrorIs(t, ns.Do(func() (err error) {
 		here, err = os.Readlink(threadNetNS)
 		return errors.Join(err, failure)
 	}), failure)
