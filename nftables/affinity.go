@@ -19,12 +19,14 @@ type sweep struct {
 	tries int
 }
 
+// allOthers is the key of no frontend.
+var allOthers servicemodel.FrontendKey
+
 // familySweep is the part of a sweep in the table of one family.
 type familySweep struct {
-	// byKey says which clients of each frontend to forget, commit by commit.
+	// byKey says which clients of each frontend to forget, commit by commit. With the key
+	// allOthers it says to forget all clients of all other frontends.
 	byKey map[servicemodel.FrontendKey][]*forget
-	// rest, if not nil, says to forget all clients of all other frontends.
-	rest *forget
 	// learnt is how many packets had been learnt before the last reading, and sure says that the
 	// reading saw all entries.
 	learnt uint64
@@ -49,7 +51,7 @@ func sweepAll(t *servicemodel.Table) *sweep {
 		}
 	}
 	for i := range s.of {
-		s.of[i].rest = &forget{others: true, since: now}
+		s.of[i].byKey[allOthers] = []*forget{{others: true, since: now}}
 	}
 	return s
 }
@@ -90,28 +92,19 @@ func (s *familySweep) pending(fn func(*forget)) {
 			fn(f)
 		}
 	}
-	if s.rest != nil {
-		fn(s.rest)
-	}
 }
 
 // drop removes everything in a family that is forgotten.
 func (s *sweep) drop(i int, done func(*forget) bool) {
 	fs := &s.of[i]
-	progress := func(f *forget) bool {
-		if !done(f) {
-			return false
-		}
-		s.tries = 0
-		return true
-	}
 	for key, list := range fs.byKey {
-		if fs.byKey[key] = slices.DeleteFunc(list, progress); len(fs.byKey[key]) == 0 {
+		left := slices.DeleteFunc(list, done)
+		if len(left) < len(list) {
+			s.tries = 0
+		}
+		if fs.byKey[key] = left; len(left) == 0 {
 			delete(fs.byKey, key)
 		}
-	}
-	if fs.rest != nil && progress(fs.rest) {
-		fs.rest = nil
 	}
 }
 
@@ -170,9 +163,11 @@ func (s *sweep) takes(f *nft.Family, in string, e nft.Elem) (takes bool) {
 		key.Addr = f.Any
 		list, fe = fs.byKey[key], nocopy.Of(s.table).Frontend(key)
 	}
-	if fs.rest != nil && list == nil && (fe == nil || fe.Affinity == 0) {
-		fs.rest.found = true
-		return true
+	if list == nil && (fe == nil || fe.Affinity == 0) {
+		for _, f := range fs.byKey[allOthers] {
+			takes, f.found = true, true
+		}
+		return takes
 	}
 	for _, f := range list {
 		if f.takes(ep) {

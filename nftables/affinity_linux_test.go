@@ -362,7 +362,7 @@ func TestASweepGoesOnAfterAReading(t *testing.T) {
 	s.pl.version.number++ // another writer has committed
 	ok(s.Observe(t.Context(), nil))(t)
 	require.NotSame(t, before, s.sweep)
-	require.NotNil(t, s.sweep.of[0].rest, "nothing tells what it left")
+	require.NotNil(t, s.sweep.of[0].byKey[allOthers], "nothing tells what it left")
 }
 
 // Commits that leave clients come without end: before each reading, one whose packets the reading
