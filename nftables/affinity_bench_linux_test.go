@@ -47,8 +47,7 @@ func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 		sets: setsOf(nft.IPv4, &b.pl.tables[0].shape),
 		ops:  map[string]*setOps{}}
 	p.tables = []*tablePlan{fp}
-	key := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
-		Protocol: servicemodel.TCP, Port: 80}
+	key := tcpKey("10.96.0.1:80")
 	for i := range n {
 		client := netip.AddrFrom4([4]byte{100, byte(i >> 16), byte(i >> 8), byte(i)})
 		ep := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i%endpoints + 1)}), 8080)

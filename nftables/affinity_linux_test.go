@@ -115,16 +115,12 @@ func TestSweeps(t *testing.T) {
 				Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 					Port: 8080}}})))
 	entry := func(dst, endpoint string) nft.Elem {
-		at := netip.MustParseAddrPort(dst)
-		key := nft.AppendFrontend(nil, servicemodel.FrontendKey{Addr: at.Addr(),
-			Protocol: servicemodel.TCP, Port: at.Port()})
+		key := nft.AppendFrontend(nil, tcpKey(dst))
 		return nft.Elem{Key: nft.AppendAddr(key, netip.MustParseAddr("192.0.2.99")),
 			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort(endpoint))}
 	}
 	fe := func(dst string) *servicemodel.Frontend {
-		at := netip.MustParseAddrPort(dst)
-		f := table.Frontend(servicemodel.FrontendKey{Addr: at.Addr(), Protocol: servicemodel.TCP,
-			Port: at.Port()})
+		f := table.Frontend(tcpKey(dst))
 		require.NotNil(t, f, dst)
 		return f
 	}
@@ -291,8 +287,7 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	require.True(t, s.settle(time.Now()))
 	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
 	var l nft.ElemList
-	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.1"),
-		Protocol: servicemodel.TCP, Port: 80})
+	key := nft.AppendFrontend(nil, tcpKey("10.96.0.1:80"))
 	l.Add(nft.Elem{Key: nft.AppendAddr(key, netip.MustParseAddr("100.0.0.3")),
 		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.0.4:8080"))})
 	sets := setsOf(nft.IPv4, &s.pl.tables[0].shape)
@@ -333,8 +328,7 @@ func TestASweepReadsAgainAfterItsCountersWereReset(t *testing.T) {
 	remember := func() {
 		key := nft.AppendAddr(nil, netip.MustParseAddr("100.0.0.0"))
 		require.NoError(t, addTo(t, b, mapPrefixes, nft.Elem{
-			Key: nft.AppendFrontend(key, servicemodel.FrontendKey{
-				Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80}),
+			Key:  nft.AppendFrontend(key, tcpKey("10.96.0.1:80")),
 			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.0.2:8080"))}))
 	}
 	ok(b.Observe(t.Context(), nil))(t)

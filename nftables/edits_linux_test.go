@@ -199,8 +199,7 @@ func TestLooksAreRationed(t *testing.T) {
 // editSet adds a frontend that belongs to no service to a set of the IPv4 table.
 func editSet(t *testing.T, b *backend, name string) error {
 	t.Helper()
-	k := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.99"),
-		Protocol: servicemodel.TCP, Port: 80}
+	k := tcpKey("10.96.0.99:80")
 	return addTo(t, b, name, nft.Elem{Key: nft.AppendFrontend(nil, k)})
 }
 

@@ -41,6 +41,12 @@ func unitsState() servicemodel.State {
 		WithEndpoints(db.Name, goldenEndpoints("10.244.3.1", "10.244.3.2", "fd00:10:244:3::1"))
 }
 
+// tcpKey is the key of a frontend of TCP.
+func tcpKey(at string) servicemodel.FrontendKey {
+	a := netip.MustParseAddrPort(at)
+	return servicemodel.FrontendKey{Addr: a.Addr(), Protocol: servicemodel.TCP, Port: a.Port()}
+}
+
 // held is a table and its elements in the kernel.
 type held struct {
 	t     *testing.T

@@ -15,8 +15,7 @@ func TestWhichUnitsCanBeExpressed(t *testing.T) {
 	t.Parallel()
 	table := func(edit func(fe *servicemodel.Frontend, p *servicemodel.Pool)) (object,
 		*servicemodel.Table) {
-		fe := &servicemodel.Frontend{Key: servicemodel.FrontendKey{
-			Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80},
+		fe := &servicemodel.Frontend{Key: tcpKey("10.96.0.1:80"),
 			Internal: servicemodel.BalanceCluster, External: servicemodel.Drop}
 		id, _ := fe.Pool(fe.Internal)
 		pool := &servicemodel.Pool{ID: id, Slots: []servicemodel.Slot{{Endpoint: podOne}}}

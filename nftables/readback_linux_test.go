@@ -282,8 +282,7 @@ func requireAgreement(t *testing.T, open func() *backend, g *randstate.Source,
 
 // strayEndpoint is an endpoint in a slot that the service of editedState does not have: it has two.
 func strayEndpoint(slot int) nft.Elem {
-	of := servicemodel.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"),
-		Protocol: servicemodel.TCP, Port: 80}
+	of := tcpKey("10.96.0.10:80")
 	return nft.Elem{Key: nft.AppendSlot(nft.AppendFrontend(nil, of), slot),
 		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.9.9:8080"))}
 }
@@ -441,8 +440,7 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 			require.Contains(t, d, "203.0.113.10")
 		}
 		require.Nil(t,
-			o.Table.Frontend(servicemodel.FrontendKey{Addr: netip.MustParseAddr("203.0.113.10"),
-				Protocol: servicemodel.TCP, Port: 80}))
+			o.Table.Frontend(tcpKey("203.0.113.10:80")))
 		require.Equal(t, r.Changes.New.Len()-1, o.Table.Len())
 	}
 }

@@ -248,8 +248,7 @@ func requirePlaces(t *testing.T, m *memory, h *held, what string) int {
 // Slots that no pool can have, and data that is not an endpoint, are ignored.
 func TestOnlyEndpointsInSlotsAreRead(t *testing.T) {
 	t.Parallel()
-	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{
-		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80})
+	key := nft.AppendFrontend(nil, tcpKey("10.96.0.1:80"))
 	r := newReading(nft.IPv4, defaultTable)
 	add := func(slot int, data []byte) {
 		r.add("service-endpoints", nft.Elem{Key: nft.AppendSlot(slices.Clip(key), slot),
@@ -266,8 +265,7 @@ func TestOnlyEndpointsInSlotsAreRead(t *testing.T) {
 // Ranges that are not prefixes, and keys of no frontend, are not read as sources.
 func TestOnlyRangesOfPrefixesAreRead(t *testing.T) {
 	t.Parallel()
-	key := nft.AppendFrontend(nil, servicemodel.FrontendKey{
-		Addr: netip.MustParseAddr("10.96.0.1"), Protocol: servicemodel.TCP, Port: 80})
+	key := nft.AppendFrontend(nil, tcpKey("10.96.0.1:80"))
 	with := func(addr ...byte) []byte { return append(slices.Clip(key), addr...) }
 	r := newReading(nft.IPv4, defaultTable)
 	for _, e := range []nft.Elem{
