@@ -18,12 +18,11 @@ import (
 func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
-	require.NoError(t, b.kernel.conn.Close())
 	require.NoError(t, b.kernel.askers[1].conn.Close())
 	tap := &rawnltest.Tap{}
-	b.kernel.conn = ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(),
-		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }}))(t)
-	b.kernel.askers = [2]*asker{{conn: b.kernel.conn}, {conn: b.kernel.conn}}
+	dial(t, b, &rawnl.Config{NetNS: ns.Fd(),
+		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }})
+	b.kernel.askers[1].conn = b.kernel.conn
 	return b, tap
 }
 

@@ -439,8 +439,7 @@ func TestFrontendsThatDisagreeAreDrift(t *testing.T) {
 		for _, d := range o.Drift {
 			require.Contains(t, d, "203.0.113.10")
 		}
-		require.Nil(t,
-			o.Table.Frontend(tcpKey("203.0.113.10:80")))
+		require.Nil(t, o.Table.Frontend(tcpKey("203.0.113.10:80")))
 		require.Equal(t, r.Changes.New.Len()-1, o.Table.Len())
 	}
 }

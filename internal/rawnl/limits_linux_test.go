@@ -15,7 +15,6 @@ func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
 	t.Parallel()
 	c := dialNew(t)
 	sock := c.sock.(*kernelSocket)
-	var err error
 	sock.queue = ok(sock.buffer(64<<10, unix.SO_RCVBUF, unix.SO_RCVBUF))(t)
 	c.queue = sock.queue
 	n := sock.queue / 256 // an answer needs more room than that
@@ -26,7 +25,7 @@ func TestMoreErrorsThanTheQueueHolds(t *testing.T) {
 	for range n {
 		appendNumbers(&b, FlagExcl, 0)
 	}
-	err = c.Commit(t.Context(), &b, 0)
+	err := c.Commit(t.Context(), &b, 0)
 	require.ErrorIs(t, err, ErrAnswersLost)
 	require.ErrorIs(t, err, unix.EEXIST, "what did arrive is told")
 	require.Less(t, len(err.Error()), 500)
