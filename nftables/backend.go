@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"errors"
 	"fmt"
 	"log/slog"
 	"time"
@@ -75,6 +76,10 @@ var (
 	_ dataplane.Locker  = (*backend)(nil)
 	_ dataplane.Witness = (*backend)(nil)
 )
+
+// errNotObserved says that a caller broke the contract of [dataplane.Backend].
+var errNotObserved = errors.New(
+	"nftables: the kernel was not observed since the backend was opened or the last error")
 
 // backend keeps the services of one instance in nf_tables. Its methods must not be called
 // concurrently.
