@@ -20,8 +20,15 @@ import (
 // model are drift.
 func (r *reading) interpret(c *servicemodel.Contents) {
 	r.frontends(c)
-	c.ClusterIPs = append(c.ClusterIPs, r.addresses(setClusterIPs)...)
-	c.Hairpins = append(c.Hairpins, r.addresses(setHairpins)...)
+	for i, l := range []*[]netip.Addr{&c.ClusterIPs, &c.Hairpins} {
+		set := addressSets[i]
+		for key, e := range r.elems[set] {
+			if a, ok := addressIn(r.f, set, *e); ok {
+				delete(r.elems[set], key)
+				*l = append(*l, a)
+			}
+		}
+	}
 	for _, s := range setsOf(r.f, &r.shape) {
 		if !isRead(s.Name) {
 			continue
@@ -215,17 +222,6 @@ func (r *reading) verify(t *servicemodel.Table, fe *servicemodel.Frontend) bool 
 		})
 	}
 	return good
-}
-
-// addresses reads a set of addresses.
-func (r *reading) addresses(set string) (l []netip.Addr) {
-	for key, e := range r.elems[set] {
-		if a, ok := addressIn(r.f, set, *e); ok {
-			delete(r.elems[set], key)
-			l = append(l, a)
-		}
-	}
-	return l
 }
 
 // parseEntry reads the comment of an entry. The scheduler is empty if the comment names none.
