@@ -14,6 +14,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
+	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
@@ -37,7 +38,7 @@ func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 			return dataplane.Broken, nil
 		}
 		if err != nil {
-			return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", err)
+			return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", kernelerr.Permission(err))
 		}
 		if !intact {
 			return dataplane.Broken, nil

@@ -215,7 +215,10 @@ func TestOutlinesAreRationedAndMayBeRefused(t *testing.T) {
 	require.NoError(t, look(true, 1))
 	require.Greater(t, time.Until(o.due), 10*time.Minute)
 	o.due, answer = time.Time{}, syscall.EPERM
-	require.ErrorIs(t, look(false, 2), syscall.EPERM)
+	refusal := look(false, 2)
+	require.ErrorIs(t, refusal, syscall.EPERM)
+	require.ErrorIs(t, refusal, dataplane.ErrNoPermission)
+	require.EqualError(t, refusal, "read virtual servers of IPv4: operation not permitted")
 	answer = syscall.EINVAL
 	require.NoError(t, look(true, 3))
 	o.due = time.Time{}

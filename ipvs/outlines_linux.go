@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
@@ -104,7 +105,11 @@ func (o *outlines) ask(option int, b []byte) error {
 		o.read = nil
 		return nil
 	case err != nil:
-		return fmt.Errorf("read virtual servers of IPv4: %w", err)
+		const op, object = "read", "virtual servers of IPv4"
+		if errno, refused := err.(unix.Errno); refused {
+			return &dataplane.OpError{Op: op, Object: object, Errno: errno}
+		}
+		return fmt.Errorf("%s %s: %w", op, object, err)
 	}
 	return nil
 }

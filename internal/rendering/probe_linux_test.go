@@ -73,8 +73,9 @@ func TestWithoutPermission(t *testing.T) {
 	ns := nstest.New(t)
 	require.NoError(t, dataplanetest.WithoutCapabilities(func() error {
 		for _, s := range dataplane.Probe(t.Context(), candidates(ns.Fd())...) {
+			var refused *dataplane.OpError
 			if !errors.Is(s.Err, dataplane.ErrNoPermission) ||
-				!errors.Is(s.Err, fs.ErrPermission) ||
+				!errors.Is(s.Err, fs.ErrPermission) || !errors.As(s.Err, &refused) ||
 				!strings.Contains(s.String(), "CAP_NET_ADMIN") {
 				t.Error(s)
 			}
