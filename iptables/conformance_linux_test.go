@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"os/exec"
 	"slices"
 	"testing"
 
@@ -199,26 +198,17 @@ const localnetIsOff = "sysctl net.ipv4.conf.all.route_localnet is 0"
 // A writer is killed at any moment. It leaves the old state or the new one. The next apply results
 // in the wanted one, even if a table was deleted or another writer committed in between.
 func TestKilledAtAnyMoment(t *testing.T) {
+	var deletions []string // adding a table first makes them succeed even if it does not exist
+	for _, table := range []string{"ip nat", "ip filter", "ip6 nat", "ip6 filter"} {
+		deletions = append(deletions, "nft add table "+table+"; delete table "+table)
+	}
 	dataplanetest.Killed(t, underTest, writerStates(), dataplanetest.KilledOptions{
-		Damage: deleteATable, Harmless: []string{localnetIsOff}})
+		Damage: deletions, Harmless: []string{localnetIsOff}})
 }
 
 func TestEndures(t *testing.T) { dataplanetest.Endures(t, underTest, writerStates()) }
 
 func TestRolls(t *testing.T) { dataplanetest.Rolls(t, underTest) }
-
-// deleteATable deletes one of our tables with all that is in it.
-func deleteATable(ns *netnstest.NS, rng *rand.Rand) error {
-	table := []string{"ip nat", "ip filter", "ip6 nat", "ip6 filter"}[rng.IntN(4)]
-	return ns.Do(func() error {
-		// Adding the table first makes the command succeed even if the table does not exist.
-		cmd := exec.Command("nft", "add table "+table+"; delete table "+table)
-		if out, err := cmd.CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", cmd, err, out)
-		}
-		return nil
-	})
-}
 
 // Writers that write without pause all get their turns, and the kernel ends up with the state of
 // one of them.

@@ -4,13 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"net/netip"
 	"os"
-	"os/exec"
 	"runtime"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -140,24 +137,13 @@ func podStates() []sm.State {
 // applies as well.
 func TestKernelProcessesAreKilled(t *testing.T) {
 	dataplanetest.Killed(t, withoutDraining, podStates(), dataplanetest.KilledOptions{
-		Delay: 60 * time.Millisecond, Damage: flushAll, Between: between})
+		Delay: 60 * time.Millisecond, Damage: []string{"nft flush ruleset", "ipvsadm -C"},
+		Between: between})
 }
 
 func TestEndures(t *testing.T) { dataplanetest.Endures(t, underTest, podStates()) }
 
 func TestRolls(t *testing.T) { dataplanetest.Rolls(t, underTest) }
-
-// flushAll deletes all rules, or all virtual servers.
-func flushAll(ns *netnstest.NS, rng *rand.Rand) error {
-	command := []string{"nft flush ruleset", "ipvsadm -C"}[rng.IntN(2)]
-	return ns.Do(func() error {
-		words := strings.Fields(command)
-		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
-			return fmt.Errorf("%s: %w: %s", command, err, out)
-		}
-		return nil
-	})
-}
 
 // between requires that each IPv4 virtual server has all endpoints that all states have, and none
 // that no state has.

@@ -24,10 +24,10 @@ import (
 type KilledOptions struct {
 	// Delay is how long the program lives on average after its changes. Zero means 3 ms.
 	Delay time.Duration
-	// Damage changes the kernel as another program would, now and then, in the network namespace.
-	// After that, the test does not judge the content of the kernel until the next apply. Nil means
-	// that the instance is removed.
-	Damage func(ns *netnstest.NS, rng *rand.Rand) error
+	// Damage are commands, one of which changes the kernel now and then in the network namespace.
+	// After that, the test does not judge the content of the kernel until the next apply. Without
+	// commands, the instance is removed.
+	Damage []string
 	// Between judges the content of the kernel after a kill, for a backend without transactions:
 	// something between the states. Nil means that it must be one of them.
 	Between func(ns *netnstest.NS, states []servicemodel.State) error
@@ -126,8 +126,9 @@ func (k *killing) meanwhile() (possible []servicemodel.State, known bool) {
 	switch k.rng.IntN(5) {
 	case 0:
 		k.damages++
-		if k.Damage != nil {
-			k.must("the damage", k.Damage(k.ns, k.rng))
+		if n := len(k.Damage); n > 0 {
+			command := strings.Fields(k.Damage[k.rng.IntN(n)])
+			k.must("the damage", errOf(runIn(k.t.Context(), k.ns, nil, command...)))
 			return nil, false
 		}
 		k.must("cleanup", k.under.cleanup(k.t.Context(), k.ns))
