@@ -190,33 +190,6 @@ func TestEveryRefusalHasATrueCause(t *testing.T) {
 	}
 }
 
-// The selected endpoints are those in the pools.
-func TestSelectionsAreThePools(t *testing.T) {
-	t.Parallel()
-	r := newSource(t)
-	for range 1000 {
-		s := r.state()
-		table := mustResolve(t, nil, s)
-		for pool := range table.Pools() {
-			var chosen []netip.AddrPort
-			for _, x := range sm.Select(s, pool.ID.Service, pool.ID.Family) {
-				out := x.Cluster
-				if pool.ID.Local {
-					out = x.Local
-				}
-				if out == "" {
-					chosen = append(chosen, x.Target)
-				}
-			}
-			var slots []netip.AddrPort
-			for _, slot := range pool.Slots {
-				slots = append(slots, slot.Endpoint)
-			}
-			require.ElementsMatch(t, slots, chosen, "%v", pool)
-		}
-	}
-}
-
 // A decision has a cause exactly where the packet is rejected or dropped.
 func TestDecisionsHaveCauses(t *testing.T) {
 	t.Parallel()

@@ -42,34 +42,6 @@ func requireSame(t *testing.T, want, got *sm.Table) {
 	}
 }
 
-func TestResolvingManyChangesAtOnceGivesTheSameAsFromScratch(t *testing.T) {
-	t.Parallel()
-	r := newSource(t)
-	node := sm.Node{Name: "n1", Zone: "z1"}
-	// more services than Resolve moves one by one, with room for collisions
-	many := func(rounds int, s sm.State) sm.State {
-		for i := range rounds {
-			n := sm.Name{Namespace: "a", Name: "m" + string(rune('a'+i%20)) +
-				string(rune('a'+i/20))}
-			if r.chance(80) {
-				svc := r.service(n)
-				s = s.WithService(svc).WithEndpoints(n, r.endpoints())
-			} else {
-				s = s.WithoutService(n)
-			}
-		}
-		return s
-	}
-	for range 3 {
-		s := many(200, sm.State{}.WithNode(node))
-		table := mustResolve(t, nil, s)
-		few, all := many(40, s), many(200, s)
-		requireSame(t, mustResolve(t, nil, few), mustResolve(t, table, few))
-		requireSame(t, mustResolve(t, nil, all), mustResolve(t, table, all))
-		requireSame(t, mustResolve(t, nil, sm.State{}), mustResolve(t, table, sm.State{}))
-	}
-}
-
 func TestEveryTableIsConsistent(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
