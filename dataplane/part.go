@@ -116,8 +116,7 @@ func (p *Parts) Remove(ctx context.Context, owners ...string) (*Result, error) {
 }
 
 // Keep removes the parts of all owners for which keep returns false: garbage collection in one
-// call. keep must return true for owners of other programs. Their names tell
-// them apart.
+// call. keep must return true for owners of other programs. Their names tell them apart.
 func (p *Parts) Keep(ctx context.Context, keep func(owner string) bool) (*Result, error) {
 	if keep == nil {
 		return nil, errors.New("keep parts: there is no function that says which")
@@ -191,8 +190,8 @@ func (p *Parts) whole(ctx context.Context, owners []string) (*Observation, error
 
 // Configure gives the instance the settings of a node in one commit, whatever owners hold something
 // there. A new version of a program changes a setting this way. Parts stay, and packets for them
-// are treated by the new settings. Later parts adopt them. If no owner
-// holds anything, Configure writes nothing, because the first part brings its own settings.
+// are treated by the new settings. Later parts adopt them. If no owner holds anything, Configure
+// writes nothing, because the first part brings its own settings.
 func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, error) {
 	return p.change(ctx, task{doing: "configure parts", compare: func() (*Result, error) {
 		p.engine.enter(PhaseResolve)

@@ -47,9 +47,10 @@ func TestSwitchHoldsTheNewestStateThatIsWanted(t *testing.T) {
 	require.ErrorIs(t, errOf(b.engine.Switch(t.Context(), next, nil)), errRefused)
 	requireHolds(t, b.Kernel(), services(3))
 	require.True(t, b.status().Pending())
-	ok(b.engine.Switch(t.Context(), next, nil))(t)
+	r := ok(b.engine.Switch(t.Context(), next, nil))(t)
 	requireHolds(t, next.Kernel(), services(4))
 	require.False(t, b.status().Pending())
+	require.Equal(t, b.status().Applied, r.Revision)
 	require.Equal(t, next.Kernel().Table().Len(), b.status().Held.Len())
 }
 
@@ -70,6 +71,8 @@ func TestSwitchLeavesServicesThatNobodyWants(t *testing.T) {
 	require.ErrorIs(t, err, errRefused, "nobody knows whether there are any")
 	ok(b.engine.Switch(t.Context(), next, &dataplane.SwitchOptions{LoseServices: true}))(t)
 	require.Zero(t, b.Kernel().Table().Len())
+	ok(b.engine.Apply(t.Context(), services(1)))(t)
+	requireHolds(t, next.Kernel(), services(1))
 }
 
 // Switching between two backends of one instance makes no sense, but nothing is lost.
