@@ -36,25 +36,9 @@ const (
 
 var usedService = netip.MustParseAddrPort("10.96.0.10:80")
 
-// usedManifest returns a service of TCP and UDP, and other services.
+// usedManifest returns a service of TCP and UDP at port 80, and other services.
 func usedManifest() string {
-	text := `
-apiVersion: v1
-kind: Service
-metadata: {name: web, namespace: default}
-spec:
-  clusterIP: 10.96.0.10
-  ports: [{name: tcp, port: 80, protocol: TCP}, {name: udp, port: 80, protocol: UDP}]
----
-apiVersion: discovery.k8s.io/v1
-kind: EndpointSlice
-metadata: {name: web, namespace: default, labels: {kubernetes.io/service-name: web}}
-addressType: IPv4
-ports: [{name: tcp, port: 8080, protocol: TCP}, {name: udp, port: 8080, protocol: UDP}]
-endpoints:
-- {addresses: [10.244.1.2], conditions: {ready: true}}
-- {addresses: [10.244.1.3], conditions: {ready: true}}
-`
+	text := strings.ReplaceAll(dnsManifest("10.244.1.2", "10.244.1.3"), "53", "80")
 	for i := range 100 {
 		text += serviceManifest(fmt.Sprint("other-", i), fmt.Sprintf("10.96.1.%d", i+1), "", "")
 	}

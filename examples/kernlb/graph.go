@@ -8,6 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/graph"
 	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -34,11 +35,11 @@ func graphFlags(o *options, fs *flag.FlagSet) {
 // graph draws services, or hooks.
 func (p *program) graph(ctx context.Context) error {
 	if family := p.opts.graph.hooks; family != 0 {
-		chains, err := hooks.Read(ctx, nil, p.ownsTable)
+		chains, err := hooks.Read(ctx, nil, p.opts.ownsTable)
 		if err != nil {
 			return err
 		}
-		ours := func(c *hooks.Chain) bool { return p.ownsTable(c.Table) }
+		ours := func(c *hooks.Chain) bool { return p.opts.ownsTable(c.Table) }
 		return p.draw(graph.Hooks(chains, family, ours))
 	}
 	t, err := p.tableOf(ctx)
@@ -54,8 +55,8 @@ func (p *program) graph(ctx context.Context) error {
 }
 
 // ownsTable reports whether a table of nf_tables is the instance's.
-func (p *program) ownsTable(table string) bool {
-	return table == p.opts.instance || table == p.opts.instance+"-ipvs"
+func (o *options) ownsTable(table string) bool {
+	return table == o.instance || table == instance.IPVSTable(o.instance)
 }
 
 func (p *program) draw(g *graph.Graph) error {

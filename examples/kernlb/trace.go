@@ -209,9 +209,6 @@ func (p *program) follow(ctx context.Context, f livetrace.Filter) (*livetrace.Tr
 
 // owns reports whether a rule belongs to the instance, in any backend.
 func (o *options) owns(r livetrace.Rule) bool {
-	switch r.Table {
-	case o.instance, o.instance + "-ipvs":
-		return r.Family == "ip" || r.Family == "ip6"
-	}
-	return strings.HasPrefix(r.Chain, instance.ChainPrefix(o.instance)+"-")
+	return o.ownsTable(r.Table) && (r.Family == "ip" || r.Family == "ip6") ||
+		strings.HasPrefix(r.Chain, instance.ChainPrefix(o.instance)+"-")
 }

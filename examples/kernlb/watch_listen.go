@@ -42,7 +42,7 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	shown := page.New(e, &page.Config{Problems: w.problems, Conntrack: table, Counters: source,
 		Dial: new(net.Dialer).DialContext,
 		Hooks: func(ctx context.Context) ([]hooks.Chain, error) {
-			return hooks.Read(ctx, nil, w.ownsTable)
+			return hooks.Read(ctx, nil, w.opts.ownsTable)
 		}})
 	mux := http.NewServeMux()
 	mux.Handle("/", shown)
