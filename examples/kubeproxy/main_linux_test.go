@@ -76,13 +76,12 @@ func startInMemory(ctx context.Context, args []string) error {
 				return
 			}
 			for _, s := range o.Services {
-				_, _ = client.CoreV1().Services(s.Namespace).Create(ctx, s, metav1.CreateOptions{})
+				_ = client.Tracker().Add(s)
 			}
 			for _, s := range o.Slices {
 				_ = client.DiscoveryV1().EndpointSlices(s.Namespace).Delete(ctx, s.Name,
 					metav1.DeleteOptions{})
-				_, _ = client.DiscoveryV1().EndpointSlices(s.Namespace).Create(ctx, s,
-					metav1.CreateOptions{})
+				_ = client.Tracker().Add(s)
 			}
 		}
 	}()
