@@ -91,9 +91,19 @@ func (p *Page) connectionsOf(ctx context.Context, t *servicemodel.Table, n servi
 		}
 		c.add(&fl)
 	}
-	return slices.SortedFunc(maps.Values(counts), func(a, b *connections) int {
-		return cmp.Or(a.Port.Compare(b.Port), a.Endpoint.Compare(b.Endpoint))
-	}), nil
+	return slices.SortedFunc(maps.Values(counts), (*connections).compare), nil
+}
+
+// compare orders by port and endpoint. Former connections come last.
+func (c *connections) compare(o *connections) int {
+	if order := cmp.Or(c.Port.Compare(o.Port), c.Endpoint.Compare(o.Endpoint)); order != 0 ||
+		c.Former == o.Former {
+		return order
+	}
+	if c.Former {
+		return 1
+	}
+	return -1
 }
 
 // add counts a flow.

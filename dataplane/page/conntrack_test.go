@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/page"
+	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // fakeConntrack is a conntrack table that holds some flows, or fails.
@@ -82,6 +83,22 @@ func TestConnections(t *testing.T) {
 	none := holding(t, web(), &page.Config{Conntrack: fakeConntrack{}})
 	_, body = none.get("/service?name=default/web&connections=1")
 	require.Contains(t, body, ": none")
+}
+
+// An endpoint that a service uses for some clients only has two counts, in an order.
+func TestConnectionsOfSomeClientsAreFormer(t *testing.T) {
+	t.Parallel()
+	st := web()
+	svc := st.Service(sm.Name{Namespace: "default", Name: "web"})
+	svc.InternalTrafficPolicy, svc.ExternalTrafficPolicy = sm.PolicyLocal, sm.PolicyCluster
+	s := holding(t, st.WithService(svc), &page.Config{Conntrack: fakeConntrack{
+		flows: []conntrack.Flow{flow("10.96.0.10:80", "10.244.0.2:8080", 0, 1),
+			flow("192.168.0.1:30080", "10.244.0.2:8080", 0, 1)}}})
+	for range 20 {
+		var got struct{ Connections []struct{ Former bool } }
+		s.json(t, "/service.json?name=default/web&connections=1", &got)
+		require.Equal(t, []struct{ Former bool }{{false}, {true}}, got.Connections)
+	}
 }
 
 // Only one request at a time reads the table, because a large table takes seconds.
