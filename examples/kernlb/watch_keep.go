@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"crypto/sha256"
 	"encoding/hex"
@@ -18,6 +17,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/examples/internal/accepted"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"
@@ -122,12 +122,11 @@ type copies struct {
 }
 
 // newCopies returns the copies of a directory's manifests. They are in dir. If dir is empty, they
-// are in the runtime directory that systemd made for the program, or else below /run/kernlb.
+// are below [accepted.Dir].
 func newCopies(dir, instance, of string, log *slog.Logger) *copies {
 	if dir == "" {
 		sum := sha256.Sum256([]byte(instance + "\x00" + of))
-		dir = filepath.Join(cmp.Or(os.Getenv("RUNTIME_DIRECTORY"), "/run/kernlb"),
-			"manifests-"+hex.EncodeToString(sum[:8]))
+		dir = filepath.Join(accepted.Dir(), "manifests-"+hex.EncodeToString(sum[:8]))
 	}
 	c := &copies{dir: dir, log: log}
 	if err := os.MkdirAll(dir, 0o700); err != nil {

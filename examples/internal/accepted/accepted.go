@@ -12,6 +12,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -31,11 +32,17 @@ type File struct {
 	written []byte
 }
 
-// Open returns the file of a program. It is in the runtime directory that systemd made for the
-// program, or else in /run/kernlb. Like the kernel's contents, it is gone after a reboot.
+// Dir returns the directory for files that, like the kernel's contents, are gone after a reboot.
+// It is the first runtime directory that systemd made for the program (systemd.exec(5)), or else
+// /run/kernlb.
+func Dir() string {
+	first, _, _ := strings.Cut(os.Getenv("RUNTIME_DIRECTORY"), ":")
+	return cmp.Or(first, "/run/kernlb")
+}
+
+// Open returns the file of a program, in [Dir].
 func Open(program string, log *slog.Logger) *File {
-	dir := cmp.Or(os.Getenv("RUNTIME_DIRECTORY"), "/run/kernlb")
-	return &File{path: filepath.Join(dir, program+"-services.json"), log: log}
+	return &File{path: filepath.Join(Dir(), program+"-services.json"), log: log}
 }
 
 // Load returns a state with the services that an earlier process had accepted, without endpoints.

@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net/netip"
 	"os"
+	"path/filepath"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -35,7 +36,8 @@ func process(t *testing.T, m *memory.Backend, s servicemodel.State) *dataplane.R
 }
 
 func TestARefusedServiceStaysAsItWasOverRestarts(t *testing.T) {
-	t.Setenv("RUNTIME_DIRECTORY", t.TempDir()+"/made")
+	dir := t.TempDir() + "/made"
+	t.Setenv("RUNTIME_DIRECTORY", dir+":"+t.TempDir()) // of a unit with two directories
 	m := memory.New(nil)
 	good, bad := servicemodel.State{}.WithService(web(80)), servicemodel.State{}.WithService(web(0))
 	was := process(t, m, good).Changes.New
@@ -46,6 +48,7 @@ func TestARefusedServiceStaysAsItWasOverRestarts(t *testing.T) {
 		require.True(t, r.Changes.New.Equal(was))
 	}
 	f := Open("test", slog.New(slog.DiscardHandler))
+	require.Equal(t, dir, filepath.Dir(f.path))
 	require.NoError(t, os.WriteFile(f.path, []byte("{"), 0o600))
 	require.False(t, process(t, m, bad).Refused[0].Kept)
 }
