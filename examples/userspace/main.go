@@ -29,6 +29,7 @@ import (
 func main() {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
+	context.AfterFunc(ctx, stop) // a second signal ends the program while connections drain
 	if version.Asked(os.Args[1:]) {
 		fmt.Println(version.Of("userspace"))
 		return

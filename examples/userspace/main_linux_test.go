@@ -171,7 +171,8 @@ func TestAProgramFollowsItsManifests(t *testing.T) {
 	require.Empty(t, name)
 	_, err := open.Write([]byte("x"))
 	require.NoError(t, err)
-	require.NoError(t, p.Process.Kill()) // the connections of the loop are also open
+	require.NoError(t, p.Process.Signal(syscall.SIGTERM)) // the second one does not wait
+	require.EqualError(t, p.Wait(), "signal: terminated")
 }
 
 // TestAProgramStopsWhenConnectionsEnd also shows that a refused service is named in the log, and is
