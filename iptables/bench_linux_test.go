@@ -13,15 +13,14 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // opened returns a backend in a namespace of its own, and its first observation.
 func opened(tb testing.TB, cfg Config) (*backend, *netnstest.NS, *sm.Table) {
 	tb.Helper()
-	netnstest.Require(tb)
-	ns := ok(netnstest.NewNS("iptables"))(tb)
-	tb.Cleanup(func() { require.NoError(tb, ns.Close()) })
+	ns := nstest.New(tb)
 	cfg.NetNS = ns.Fd()
 	b := ok(openBackend(&cfg))(tb)
 	tb.Cleanup(func() { require.NoError(tb, b.Close()) })

@@ -36,8 +36,7 @@ type kernel struct {
 func newKernel(t *testing.T, cfg ipvs.Config) *kernel {
 	t.Helper()
 	needIPVS(t)
-	c := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
-	t.Cleanup(func() { c.Close() })
+	c := netnstest.Start(t, netnstest.Options{})
 	k := &kernel{Cluster: c, t: t, pods: map[string]*netnstest.Host{}}
 	for _, h := range c.Pods {
 		require.NoError(t, h.Serve(sm.TCP, 8080))

@@ -89,14 +89,12 @@ COMMIT
 // its packets any more.
 func TestInstancesSideBySide(t *testing.T) {
 	t.Parallel()
-	netnstest.Require(t)
 	for _, program := range []string{"iptables-nft-restore", "nft"} {
 		if _, err := exec.LookPath(program); err != nil {
 			t.Skipf("the program %s is not installed", program)
 		}
 	}
-	c := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
-	t.Cleanup(func() { c.Close() })
+	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	ns, endpoint := c.Node.NS, c.Pods[1].IPv4
 	kubeProxy := &instance{name: "kube-proxy", number: 5,

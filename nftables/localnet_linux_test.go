@@ -80,9 +80,7 @@ func (l *localhost) requireAnswers() {
 // newNeighbourly makes a network whose first pod sends packets for loopback addresses to the node.
 func newNeighbourly(t *testing.T) *netnstest.Cluster {
 	t.Helper()
-	netnstest.Require(t)
-	c := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
-	t.Cleanup(func() { c.Close() })
+	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[1].Serve(servicemodel.TCP, 8080))
 	require.NoError(t, c.Pods[0].NS.SetSysctl(routeLocalnet, "1"))
 	for _, a := range []string{"127.0.0.1", "127.0.0.2"} {

@@ -1,7 +1,6 @@
 package nftables
 
 import (
-	"context"
 	"os"
 	"os/exec"
 	"strings"
@@ -12,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // nftPrograms are the nft programs that check our tables: the installed one, and those that
@@ -35,24 +35,13 @@ func nftPrograms(t *testing.T) []string {
 // runNft runs an nft program in a namespace.
 func runNft(t *testing.T, ns *netnstest.NS, program, stdin string, args ...string) string {
 	t.Helper()
-	var out []byte
-	var err error
-	require.NoError(t, ns.Do(func() error {
-		cmd := exec.CommandContext(context.Background(), program, args...)
-		cmd.Stdin = strings.NewReader(stdin)
-		out, err = cmd.CombinedOutput()
-		return nil
-	}))
-	require.NoError(t, err, "%s %v: %s", program, args, out)
-	return string(out)
+	return nstest.Exec(t, ns, stdin, append([]string{program}, args...)...)
 }
 
 // newNS makes an empty namespace and a backend in it.
 func newNS(t testing.TB) (*netnstest.NS, *backend) {
 	t.Helper()
-	netnstest.Require(t)
-	ns := ok(netnstest.NewNS(t.Name()))(t)
-	t.Cleanup(func() { ns.Close() })
+	ns := nstest.New(t)
 	return ns, newBackend(t, ns, nil)
 }
 

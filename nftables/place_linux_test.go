@@ -68,9 +68,7 @@ func TestChainsOfTheUser(t *testing.T) {
 	if _, err := exec.LookPath("nft"); err != nil {
 		t.Skip("nft is not installed (Debian package nftables)")
 	}
-	netnstest.Require(t)
-	c := ok(netnstest.New(t.Context(), netnstest.Options{}))(t)
-	t.Cleanup(func() { c.Close() })
+	c := netnstest.Start(t, netnstest.Options{})
 	for _, pod := range c.Pods[1:3] {
 		require.NoError(t, pod.Serve(servicemodel.TCP, 8080))
 	}
