@@ -22,8 +22,10 @@ const partLimit = 60_000
 // and nothing else.
 func inParts(t *testing.T, under FaultyBackend) {
 	ns := under.namespace(t)
-	e := dataplane.New(opened(under.OpenWith(rawnl.Config{NetNS: ns.Fd(), Limit: partLimit}))(t),
-		nil)
+	c := rawnl.Config{NetNS: ns.Fd(), Limit: partLimit, Wrap: func(s rawnl.Socket) rawnl.Socket {
+		return &sized{s, t}
+	}}
+	e := dataplane.New(opened(under.OpenWith(c))(t), nil)
 	all, none := manyServices(partedServices, 1, 0), servicemodel.State{}.WithNode(thisNode())
 	half := none
 	for svc := range all.Services() {
@@ -47,6 +49,19 @@ func inParts(t *testing.T, under FaultyBackend) {
 		}
 		must(t, fresh.Close())
 	}
+}
+
+// sized is a socket that must send at most partLimit bytes at once.
+type sized struct {
+	rawnl.Socket
+	t *testing.T
+}
+
+func (s *sized) Send(p []byte) error {
+	if len(p) > partLimit {
+		s.t.Errorf("%d bytes are sent at once", len(p))
+	}
+	return s.Socket.Send(p)
 }
 
 // manyServices has n services with the same number of endpoints, where nothing listens. The address
