@@ -65,7 +65,7 @@ func (f *dirFollower) replaced(path string) bool {
 func (f *dirFollower) run(dir string, out chan<- changes) {
 	defer close(out)
 	buf := make([]byte, 64<<10)
-	open := changes{} // new files that have a writer
+	open := changes{} // new files that may have a writer
 	for {
 		if len(open) > 0 {
 			_ = f.file.SetReadDeadline(time.Now().Add(again)) // it fails if the file is closed
@@ -93,26 +93,15 @@ func (f *dirFollower) run(dir string, out chan<- changes) {
 	}
 }
 
-// unmodified is how long a new file must be as it is to count as complete, if the kernel does not
-// say whether it has a writer.
+// unmodified is how long a new file must be as it is to count as complete.
 const unmodified = 3 * time.Second
 
-// complete reports whether a new file has no writer: it is a link, or was written without a name
-// (O_TMPFILE), so no event comes when its writer closes it. The kernel refuses a lease on a file
-// with a writer. It grants leases to the file's owner alone, and to CAP_LEASE.
+// complete reports whether a new file needs no wait for its writer: it is a link, or has not
+// changed for a while. No event comes for a file that was written without a name (O_TMPFILE).
 func complete(path string) bool {
-	fd, err := unix.Open(path, unix.O_RDONLY|unix.O_NONBLOCK|unix.O_CLOEXEC|unix.O_NOFOLLOW, 0)
-	if err != nil {
-		return true // a symbolic link, or reading it returns the error
-	}
-	defer unix.Close(fd) // and with it the lease
-	_, err = unix.FcntlInt(uintptr(fd), unix.F_SETLEASE, unix.F_RDLCK)
-	if err == nil || errors.Is(err, unix.EAGAIN) {
-		return err == nil
-	}
 	var st unix.Stat_t
-	return unix.Fstat(fd, &st) == nil && (st.Nlink > 1 ||
-		st.Size > 0 && time.Since(time.Unix(st.Ctim.Unix())) > unmodified)
+	return unix.Lstat(path, &st) != nil || st.Mode&unix.S_IFMT == unix.S_IFLNK || st.Nlink > 1 ||
+		st.Size > 0 && time.Since(time.Unix(st.Ctim.Unix())) > unmodified
 }
 
 // decodeEvents reads inotify events (inotify(7)). It adds new files to open, and removes those that

@@ -24,7 +24,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -223,8 +222,6 @@ func TestWatchReadsFilesThatGetAName(t *testing.T) {
 	f := ok(os.OpenFile(w.dir, os.O_WRONLY|unix.O_TMPFILE, 0o600))(t)
 	ok(f.WriteString(one("b", "10.96.0.2")))(t)
 	name(f, "b.yaml")
-	time.Sleep(10 * quiet)
-	w.holds("10.96.0.1")
 	require.NoError(t, f.Close())
 	w.holds("10.96.0.1", "10.96.0.2")
 	f = ok(os.Create(filepath.Join(w.dir, "c.new")))(t)
@@ -280,26 +277,6 @@ func TestWatchKeepsWhatABrokenFileMayHave(t *testing.T) {
 	w.holds("10.96.0.22") // from then on, the program knows what it removes
 	w.halt()
 	w.logs("stopped; the kernel stays as it is")
-}
-
-// Without a lease, as for a service of systemd with files of root, a new file counts as complete
-// when it has not changed for a while.
-func TestAFileIsCompleteWhenItStaysAsItIs(t *testing.T) {
-	t.Parallel()
-	f := ok(os.CreateTemp(t.TempDir(), ""))(t)
-	defer f.Close()
-	require.NoError(t, f.Chown(1, 1))
-	is := func() (is bool) {
-		require.NoError(t, dataplanetest.WithoutCapabilities(func() error {
-			is = complete(f.Name())
-			return nil
-		}, unix.CAP_LEASE))
-		return is
-	}
-	ok(f.WriteString("a"))(t)
-	require.False(t, is())
-	require.Eventually(t, is, 2*unmodified, unmodified/10)
-	require.False(t, complete(f.Name()), "a lease tells that it has a writer")
 }
 
 // Programs that write into the directory all the time delay neither manifests nor the end.
