@@ -230,19 +230,13 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if err := b.collision(); err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
 	}
-	write := func(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
-		if c.New.Rules().MasqueradeMark != 0 {
-			return b.write(ctx, c, nil)
-		}
-		r, _, err := b.kernel.readAll(ctx, b.l)
-		if err != nil {
-			return dataplane.Stats{}, err
-		}
-		return b.remove(ctx, r)
-	}
-	stats, err := write(ctx, c)
-	if errors.Is(err, rawnl.ErrBatchTooLarge) {
-		stats, err = rendering.CommitInParts(ctx, c, err, write)
+	var stats dataplane.Stats
+	var r *raw
+	var err error
+	if c.New.Rules().MasqueradeMark != 0 {
+		stats, err = b.writeInParts(ctx, c)
+	} else if r, _, err = b.kernel.readAll(ctx, b.l); err == nil {
+		stats, err = b.remove(ctx, r)
 	}
 	if err != nil {
 		return dataplane.Stats{}, b.failed("commit", err)
@@ -252,6 +246,19 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		b.l.names.prefix, logkey.Messages, stats.Messages, logkey.Bytes, stats.Bytes,
 		logkey.Duration, stats.Duration)
 	return stats, nil
+}
+
+// writeInParts commits a change set, in several transactions if one would be too large.
+func (b *backend) writeInParts(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+	error) {
+	write := func(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+		return b.write(ctx, c, nil)
+	}
+	stats, err := write(ctx, c)
+	if errors.Is(err, rawnl.ErrBatchTooLarge) {
+		stats, err = rendering.CommitInParts(ctx, c, err, write)
+	}
+	return stats, err
 }
 
 // Cleanup removes the instance: its jumps, its chains, and base chains and tables that are then
@@ -277,7 +284,7 @@ func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 }
 
 // remove removes the instance, unless another writer has committed since the observation. r is a
-// reading of everything.
+// reading of everything. If one transaction would be too large, the services go before the rest.
 func (b *backend) remove(ctx context.Context, r *raw) (stats dataplane.Stats, err error) {
 	if b.l.handedBack(r) {
 		stats, err = b.commit(ctx, b.l.planHandedBack(&b.found, r))
@@ -285,11 +292,32 @@ func (b *backend) remove(ctx context.Context, r *raw) (stats dataplane.Stats, er
 			logkey.Instance, b.l.names.prefix)
 	} else {
 		stats, err = b.write(ctx, servicemodel.Diff(b.state.table, nil), r)
+		if errors.Is(err, rawnl.ErrBatchTooLarge) {
+			stats, err = b.removeInParts(ctx)
+		}
 	}
 	if err == nil {
 		b.state, b.written, b.observed = nil, nil, false
 	}
 	return stats, err
+}
+
+// removeInParts removes the services of the instance, in several transactions, and then the rest.
+func (b *backend) removeInParts(ctx context.Context) (dataplane.Stats, error) {
+	none, err := servicemodel.NewTable(servicemodel.Contents{Rules: b.state.rules})
+	if err != nil {
+		return dataplane.Stats{}, err
+	}
+	stats, err := b.writeInParts(ctx, servicemodel.Diff(b.state.table, none))
+	if err != nil {
+		return stats, err
+	}
+	r, _, err := b.kernel.readAll(ctx, b.l)
+	if err != nil {
+		return stats, err
+	}
+	rest, err := b.write(ctx, servicemodel.Diff(b.state.table, nil), r)
+	return stats.Plus(rest), err
 }
 
 // failed wraps an error after which the kernel must be observed again.
