@@ -159,13 +159,17 @@ func (l *loop) next(ctx context.Context) error {
 	case <-l.engine.switched:
 		err := l.watchBackend(ctx) // waits for the end of Switch
 		l.follow()
+		if l.want { // a retry waits for a backend that is gone
+			l.timer.Reset(l.minWait())
+		}
 		l.settle.Reset(0)
 		return err
 	case ev := <-l.events:
 		l.tell(ctx, ev)
 	case <-l.changed:
-		if l.have && (!l.want || l.denied) {
-			l.want, l.again = true, true
+		l.follow() // later requests learn of the change; a call that is under way may not
+		if l.again = l.have; l.have && (!l.want || l.denied) {
+			l.want = true
 			l.timer.Reset(l.minWait())
 		}
 	case <-l.timer.C:

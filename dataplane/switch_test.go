@@ -192,3 +192,19 @@ func TestSwitchKeepsBothFamilies(t *testing.T) {
 		require.Equal(t, 1, next.Kernel().Table().Len())
 	}
 }
+
+// Before the Switch, Run waits to try again. The retry would be of no use any more, so Run does not
+// wait for it until it looks for changes by others.
+func TestRunRepairsAfterASwitchFromABackendThatFailed(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r, next := run(t, dataplane.RunOptions{RetryMin: time.Hour, Resync: never}), memory.New(nil)
+		r.Fail("commit", 1, errRefused)
+		r.set(services(1))
+		r.at(time.Second)
+		require.True(t, r.status().Pending())
+		ok(r.engine.Switch(t.Context(), next, nil))(t)
+		next.Kernel().Flush()
+		r.at(2 * time.Second)
+		requireHolds(t, next.Kernel(), services(1))
+	})
+}

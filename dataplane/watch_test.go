@@ -170,3 +170,26 @@ func TestRunFollowsTheNode(t *testing.T) {
 		require.ErrorIs(t, <-ended, context.Canceled)
 	})
 }
+
+// A change of the node while another call applies a state, and Run keeps its MinInterval, is not
+// lost: that call may have completed the node before the change.
+func TestRunFollowsTheNodeDuringAnApply(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		source := newNodeSource()
+		b := benchWith(dataplane.Config{Node: source})
+		r := runOn(t, b, dataplane.RunOptions{MinInterval: 10 * time.Second, Resync: never})
+		r.set(primary())
+		r.at(time.Second)
+		r.commitsTake(2 * time.Second)
+		source.set(netip.MustParseAddr("192.0.2.2"), nil)
+		time.AfterFunc(time.Second, func() {
+			source.set(netip.MustParseAddr("192.0.2.3"), nil)
+			source.changed <- struct{}{}
+		})
+		ok(b.engine.Apply(t.Context(), primary()))(t)
+		nodePortsAt(t, b.Kernel().Table(), netip.MustParseAddr("192.0.2.2"))
+		r.at(20 * time.Second)
+		nodePortsAt(t, b.Kernel().Table(), netip.MustParseAddr("192.0.2.3"))
+		require.Equal(t, seconds(0, 3, 12), r.applies)
+	})
+}
