@@ -161,6 +161,24 @@ func TestRunDoesNotFightWithoutEnd(t *testing.T) {
 	}
 }
 
+// An apply of another state may also be a repair, and a long one. The next damage, an hour later,
+// is repaired at once: no program keeps undoing repairs.
+func TestRepairsOfLongAgoDelayNoOther(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{Resync: never})
+		r.commitsTake(3 * time.Second)
+		r.set(services(1))
+		r.at(time.Minute)
+		r.Kernel().Flush()
+		r.set(services(2))
+		r.at(time.Hour)
+		require.True(t, r.results[1].IsRepair())
+		r.Kernel().Flush()
+		r.at(time.Hour + 4*time.Second)
+		requireHolds(t, r.Kernel(), services(2))
+	})
+}
+
 // witness is a backend that can tell which program changes its objects.
 type witness struct {
 	*memory.Backend

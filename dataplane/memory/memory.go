@@ -270,10 +270,11 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 	if m.render(c) != "" {
 		k.generation++
 		k.version++
+		m.seen++ // and not k.generation: others may have committed since the observation
 	}
 	k.table, m.held = k.table.Apply(&own), c.New
 	k.drift = slices.DeleteFunc(k.drift, func(d string) bool { return slices.Contains(m.drift, d) })
-	m.seen, m.version = k.generation, k.version
+	m.version = k.version
 	return nil
 }
 

@@ -147,6 +147,7 @@ func TestMemoryTellsConflicts(t *testing.T) {
 			k.Touch()
 			_, err = m.Commit(t.Context(), servicemodel.Diff(o.Table, a))
 			require.NoError(t, err, "what a neighbour commits is no conflict")
+			requireIntegrity(t, m, dataplane.Touched)
 			for f := range a.Frontends() {
 				k.Lose(f.Key)
 			}

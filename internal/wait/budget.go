@@ -19,9 +19,7 @@ func NewBudget(burst, share int) Budget { return Budget{burst: burst, share: sha
 
 // Allow reports whether the action may run now.
 func (r *Budget) Allow(now time.Time) bool {
-	if !r.at.IsZero() {
-		r.used = max(0, r.used-now.Sub(r.at).Seconds())
-	}
+	r.used = max(0, r.used-now.Sub(r.at).Seconds())
 	r.at = now
 	return r.used <= float64(r.burst)-1
 }
