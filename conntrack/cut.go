@@ -314,10 +314,14 @@ func (c *cutting) send(packet []byte, to netip.Addr) error {
 	return err
 }
 
-// unreachable reports whether the node has no route to an end. Then the end cannot be made to send,
-// and its packets get no answer.
+// unreachable reports whether the node has no route to an end, or one that refuses packets: EINVAL
+// of a blackhole, EACCES of a prohibition. Then the end cannot be made to send, and its packets
+// get no answer. A socket that cannot be opened says nothing about the way.
 func unreachable(err error) bool {
-	return errors.Is(err, syscall.ENETUNREACH) || errors.Is(err, syscall.EHOSTUNREACH)
+	op, ok := errors.AsType[*net.OpError](err)
+	return ok && op.Op != "listen" && slices.ContainsFunc([]syscall.Errno{syscall.ENETUNREACH,
+		syscall.EHOSTUNREACH, syscall.EINVAL, syscall.EACCES},
+		func(e syscall.Errno) bool { return errors.Is(err, e) })
 }
 
 // fail notes why an end could not be made to send.

@@ -14,6 +14,7 @@ import (
 
 	. "github.com/kernlb/kernlb/conntrack"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
 // pair is an idle TCP connection through a service.
@@ -259,12 +260,35 @@ func TestCutFindsConnectionsThatGoOn(t *testing.T) {
 	}
 }
 
+// A route may refuse packets to an end. Calico, for example, has a blackhole for each block of
+// addresses, which takes effect as soon as a pod of the block is gone.
 func TestCutWithoutAWayToTheEnds(t *testing.T) {
 	t.Parallel()
-	table, _ := NewTable(t)
-	f := NewFlow(TCP, Client, "10.96.0.10:80", "10.244.0.5:8080", "")
-	f.TCP = TCPEstablished
-	Create(t, table, f)
-	cut := cutAll(t, table, List(t, table, Filter{}))
-	require.Equal(t, CleanResult{Deleted: 1}, cut, "nobody can be reset, and that is no failure")
+	for _, route := range []string{"", "blackhole", "prohibit", "unreachable", "throw"} {
+		for _, to := range [][3]string{
+			{"10.96.0.10:80", "10.244.0.5:8080", "10.0.0.9:4000"},
+			{"[fd00:10:96::10]:80", "[fd00:10:244::5]:8080", "[fd00::1]:4000"},
+		} {
+			t.Run(route+" "+to[0], func(t *testing.T) {
+				t.Parallel()
+				table, ns := NewTable(t)
+				client := Client
+				if to[0][0] == '[' {
+					client = "[fd00::2]:1000"
+				}
+				if route != "" {
+					nstest.Run(t, ns, "ip route add "+route+" default")
+					nstest.Run(t, ns, "ip -6 route add "+route+" default")
+				}
+				f := NewFlow(TCP, client, to[0], to[1], "")
+				f.TCP = TCPEstablished
+				masqueraded := NewFlow(TCP, client, WithPort(AddrPort(to[0]), 81).String(), to[1],
+					to[2])
+				masqueraded.TCP = TCPEstablished
+				Create(t, table, f, masqueraded)
+				cut := cutAll(t, table, List(t, table, Filter{}))
+				require.Equal(t, CleanResult{Deleted: 2}, cut, "that is no failure")
+			})
+		}
+	}
 }
