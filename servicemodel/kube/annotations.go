@@ -2,6 +2,7 @@ package kube
 
 import (
 	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strconv"
@@ -55,19 +56,36 @@ var serviceAnnotations = []annotation[servicemodel.Service]{
 		return nil
 	}},
 	{"scheduler", func(s *servicemodel.Service, value string) (err error) {
-		s.Scheduler, err = servicemodel.ParseScheduler(value)
+		if s.Scheduler, err = servicemodel.ParseScheduler(value); err == nil {
+			err = together(s)
+		}
+		if err != nil {
+			s.Scheduler = servicemodel.SchedulerDefault
+		}
 		return err
 	}},
 	{"slow-start", func(s *servicemodel.Service, value string) (err error) {
 		s.SlowStart, err = time.ParseDuration(value)
-		checked := servicemodel.Service{Name: servicemodel.Name{Namespace: "any", Name: "any"},
-			SlowStart: s.SlowStart}
-		if err != nil || checked.Validate() != nil {
-			s.SlowStart = 0
-			return errors.New("must be a time from 5s to 24h, in whole seconds")
+		if err != nil || together(&servicemodel.Service{SlowStart: s.SlowStart}) != nil {
+			err = errors.New("must be a time from 5s to 24h, in whole seconds")
+		} else {
+			err = together(s)
 		}
-		return nil
+		if err != nil {
+			s.SlowStart = 0
+		}
+		return err
 	}},
+}
+
+// together returns why a service may not have the fields together that its annotations have set.
+func together(s *servicemodel.Service) error {
+	checked := servicemodel.Service{Name: servicemodel.Name{Namespace: "any", Name: "any"},
+		Prefer: s.Prefer, Scheduler: s.Scheduler, SlowStart: s.SlowStart}
+	if e, ok := errors.AsType[*servicemodel.FieldError](checked.Validate()); ok {
+		return fmt.Errorf("%s %s", e.Field, e.Reason)
+	}
+	return nil
 }
 
 // sliceAnnotations are the annotations of an EndpointSlice.
