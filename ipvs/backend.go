@@ -218,11 +218,11 @@ func (b *backend) Name() string { return Name }
 
 // Check returns what the function [Check] returns. After an observation it also returns the virtual
 // servers of other programs that are in the way of a service, a table of another program with the
-// instance's name, IPv6 addresses if the node has IPv6 disabled, and endpoints that the kernel has
-// refused because they are broadcast addresses of the node.
+// instance's name, IPv6 addresses if the node has IPv6 disabled, endpoints that the kernel has
+// refused because they are broadcast addresses of the node, and schedulers that it does not have.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
-	return errors.Join(b.pl.foreignTable(), Check(c), b.pl.disabled(c), b.pl.collisions(c),
-		b.pl.refused(c))
+	return errors.Join(b.pl.foreignTable(), check(c, b.pl.lacking), b.pl.disabled(c),
+		b.pl.collisions(c), b.pl.refused(c))
 }
 
 // Plan renders what Commit would send.

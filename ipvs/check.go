@@ -45,13 +45,22 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 	return errors.Join(errs...)
 }
 
-// noteUnusable remembers the endpoints that the kernel refused because of their addresses.
-func (pl *planner) noteUnusable(ops []ipvsnl.Op, err error) {
+// noteUnusable remembers the endpoints that the kernel refused because of their addresses, and the
+// schedulers that it does not have. It reports whether there are any, so that Check now refuses
+// their services. Nothing works without the configured scheduler, so it is not remembered.
+func (pl *planner) noteUnusable(ops []ipvsnl.Op, err error) (noted bool) {
+	usual, _, _ := pl.cfg.Scheduler.Split()
 	for _, e := range rawnl.Refusals(err) {
-		if errors.Is(e, ipvsnl.ErrNotUnicast) {
-			pl.unusable[ops[e.Index].Destination.Addr] = true
+		switch o := ops[e.Index]; {
+		case errors.Is(e, ipvsnl.ErrNotUnicast):
+			pl.unusable[o.Destination.Addr] = true
+			noted = true
+		case errors.Is(e, ipvsnl.ErrNoModule) && o.Service.Scheduler != string(usual):
+			pl.lacking[o.Service.Scheduler] = true
+			noted = true
 		}
 	}
+	return noted
 }
 
 // refused reports the services with an endpoint that the kernel has refused.
@@ -104,7 +113,10 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 // combinations of origins whose packets are masqueraded. The errors, which [dataplane.Problems]
 // lists, are *[dataplane.UnsupportedError] values. Check needs neither a kernel nor Linux. The
 // change set of a whole table is servicemodel.Diff(nil, table).
-func Check(c *servicemodel.ChangeSet) error {
+func Check(c *servicemodel.ChangeSet) error { return check(c, nil) }
+
+// check is Check for a kernel that lacks some schedulers.
+func check(c *servicemodel.ChangeSet, lacking map[string]bool) error {
 	var loopback error
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
 		loopback = rendering.RefusedNode(Name, dataplane.FieldLocalhostNodePorts, "true",
@@ -113,17 +125,27 @@ func Check(c *servicemodel.ChangeSet) error {
 	}
 	forwarding := checkForwarding(c)
 	return errors.Join(loopback, rendering.Check(Name, c, rendering.Abilities{
-		Scheduler: hasScheduler, SchedulerHint: "the kernel has no such scheduler",
+		Scheduler: func(s servicemodel.Scheduler) bool {
+			name, _, _ := s.Split()
+			return hasScheduler(s) && !lacking[string(name)]
+		},
+		SchedulerHint: "the kernel has no such scheduler",
 		Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 			forwarding(r, fe)
 			if fe.AffinityService {
 				r.Refuse(fe.Service, dataplane.FieldAffinityService, "true", "IPVS remembers the "+
 					"clients of each port; nftables and iptables can")
 			}
-			if _, alt := pools(c.New, fe); alt != nil && fe.AffinityBits > 0 {
+			_, alt := pools(c.New, fe)
+			if alt != nil && fe.AffinityBits > 0 {
 				r.Refuse(fe.Service, dataplane.FieldAffinityBits, fmt.Sprint(fe.AffinityBits),
 					"where pods and the host have endpoints of their own, their affinity is a "+
 						"hash of the client's address; nftables and iptables can")
+			}
+			if alt != nil && fe.Affinity > 0 && lacking[string(servicemodel.Maglev)] {
+				r.Refuse(fe.Service, dataplane.FieldSessionAffinity, "ClientIP",
+					"where pods and the host have endpoints of their own, it needs the scheduler "+
+						"mh, which the kernel does not have")
 			}
 		},
 		Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {

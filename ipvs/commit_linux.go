@@ -70,11 +70,14 @@ func (b *backend) failed(doing string, err error) error {
 	err = kernelerr.Permission(err) // of links and sysctls
 	if isOne(err, errTaken, errMisread, rawnl.ErrDumpInterrupted, netlink.ErrDumpInterrupted,
 		rawnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService, ipvsnl.ErrNoDestination,
-		ipvsnl.ErrNotUnicast, errMoved, errDisabled) {
+		errUnusable, errMoved, errDisabled) {
 		return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
 	}
 	return fmt.Errorf("ipvs: %s: %w", doing, err)
 }
+
+// errUnusable says that the kernel refused services for reasons that Check knows from now on.
+var errUnusable = errors.New("the kernel cannot have a service")
 
 // restoring returns a function that restores tunables.
 func (b *backend) restoring(l []tunable) func(context.Context) error {
@@ -215,7 +218,9 @@ func (b *backend) send(ops []ipvsnl.Op, v version) func(context.Context) error {
 		for rest := ops; len(rest) > 0; {
 			n := min(sendAtOnce, len(rest))
 			if err := k.vs.Submit(ctx, rest[:n]...); err != nil {
-				b.pl.noteUnusable(rest[:n], err)
+				if b.pl.noteUnusable(rest[:n], err) {
+					err = fmt.Errorf("%w: %w", errUnusable, err)
+				}
 				return err
 			}
 			k.references.sent(rest[:n])

@@ -172,7 +172,9 @@ type references struct {
 }
 
 // referencesFile has the number. It does not exist if IPVS is built into the kernel.
-const referencesFile = "/sys/module/ip_vs/refcnt"
+const referencesFile = modulesFolder + "/ip_vs/refcnt"
+
+const modulesFolder = "/sys/module"
 
 // read returns the number, 0 if it is not known.
 func (r *references) read() int {

@@ -6,6 +6,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"slices"
 	"time"
@@ -40,6 +41,7 @@ type kernel struct {
 	links    *rtnetlink.Conn
 	changes  rtnetlink.Addresses // and links
 	sysctls  sysctlFiles
+	modules  string // the folder with a folder for each loaded module
 	takeOver bool   // see Config
 	device   string // the configured one
 	kind     string // kind of its link; empty: dummy. Tests use kinds that more kernels have.
@@ -83,7 +85,7 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
 	k.mark = c.Mark
 	k.takeOver = c.TakeOver
-	k.sysctls, k.references.file = sysctlFiles{}, referencesFile
+	k.sysctls, k.modules, k.references.file = sysctlFiles{}, modulesFolder, referencesFile
 	k.kind = cmp.Or(k.kind, "dummy")
 	if k.ns, err = threadns.Open(c.NetNS); err != nil {
 		return err
@@ -140,6 +142,10 @@ func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	if !o.addresses.equal(&b.pl.have.addresses) {
 		clear(b.pl.unusable)
 	}
+	maps.DeleteFunc(b.pl.lacking, func(scheduler string, _ bool) bool {
+		_, err := os.Stat(b.kernel.modules + "/ip_vs_" + scheduler)
+		return err == nil
+	})
 	obs, err := b.pl.adopt(o, drift)
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: what the kernel holds: %w", err)

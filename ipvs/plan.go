@@ -23,12 +23,16 @@ type planner struct {
 	// unusable are addresses that the kernel refused as endpoints. They are forgotten when the
 	// node's addresses change.
 	unusable map[netip.Addr]bool
+	// lacking are schedulers that the kernel does not have. One is forgotten when its module is
+	// loaded.
+	lacking map[string]bool
 }
 
 // newPlanner returns a planner without an observation.
 func newPlanner(c Config) planner {
 	return planner{cfg: c, instance: instanceFlag(c.Table), tunables: c.tunables(),
-		have: newObserved(), unusable: map[netip.Addr]bool{}}
+		have: newObserved(), unusable: map[netip.Addr]bool{},
+		lacking: map[string]bool{}}
 }
 
 // plan is what a commit sends: to IPVS, to the companion tables in three transactions, and to the

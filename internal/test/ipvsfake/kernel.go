@@ -31,6 +31,7 @@ type Kernel struct {
 	timeouts  ipvsnl.Timeouts
 	unloaded  bool
 	broadcast netip.Addr
+	lacking   []string
 	interrupt int
 	log       []string
 }
@@ -68,6 +69,9 @@ func (k *Kernel) Unload() { k.change(func() { k.unloaded = true }) }
 
 // SetBroadcast makes an address a broadcast address of the machine, which cannot be a destination.
 func (k *Kernel) SetBroadcast(a netip.Addr) { k.change(func() { k.broadcast = a }) }
+
+// SetLacking makes k a kernel without some schedulers.
+func (k *Kernel) SetLacking(schedulers ...string) { k.change(func() { k.lacking = schedulers }) }
 
 // InterruptDumps makes the next n dumps say that they were interrupted.
 func (k *Kernel) InterruptDumps(n int) { k.change(func() { k.interrupt = n }) }
@@ -172,7 +176,7 @@ func (k *Kernel) putService(cmd ipvsnl.Command, found *service,
 		return syscall.EINVAL
 	case add && found != nil:
 		return syscall.EEXIST
-	case !slices.Contains(schedulers, o.Scheduler),
+	case !slices.Contains(schedulers, o.Scheduler), slices.Contains(k.lacking, o.Scheduler),
 		o.PersistenceEngine != "" && o.PersistenceEngine != "sip":
 		return syscall.ENOENT
 	case add:
