@@ -33,8 +33,11 @@ var readers = map[string]struct {
 		(*kube.Tracker).SetEndpoints, (*kube.Tracker).DeleteEndpoints)},
 	"EndpointSlice": {"discovery.k8s.io/v1", reader(defaultSlice,
 		(*kube.Tracker).SetEndpointSlice, (*kube.Tracker).DeleteEndpointSlice)},
+	// An empty Node, because DeleteNode keeps what the tracker knows of the node.
 	"Node": {"v1", reader(func(n *corev1.Node) { n.Namespace = "" }, (*kube.Tracker).SetNode,
-		func(t *kube.Tracker, n servicemodel.Name) { t.DeleteNode(n.Name) })},
+		func(t *kube.Tracker, n servicemodel.Name) {
+			t.SetNode(&corev1.Node{ObjectMeta: metav1.ObjectMeta{Name: n.Name}})
+		})},
 	"ServiceCIDR": {"networking.k8s.io/v1", reader(
 		func(c *networkingv1.ServiceCIDR) { c.Namespace = "" }, (*kube.Tracker).SetServiceCIDR,
 		func(t *kube.Tracker, n servicemodel.Name) { t.DeleteServiceCIDR(n.Name) })},

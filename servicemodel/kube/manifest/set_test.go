@@ -75,6 +75,27 @@ func TestSetTakesTheLastFile(t *testing.T) {
 	require.Equal(t, map[string]string{"web": "10.96.0.1", "db": "10.96.0.9"}, addresses(s))
 }
 
+// A Node or a ServiceCIDR that no file has any more leaves nothing behind.
+func TestSetForgetsTheNode(t *testing.T) {
+	t.Parallel()
+	s := NewSet(kube.Config{Node: servicemodel.Node{Name: "node-a"}, NodeCIDRs: true})
+	before := s.Tracker().State()
+	_, err := s.Put("node", strings.NewReader(`---
+{apiVersion: v1, kind: Node, metadata: {name: node-a, labels: {topology.kubernetes.io/zone: z}},
+  spec: {podCIDRs: [10.1.0.0/24, wrong]},
+  status: {addresses: [{type: InternalIP, address: 10.0.0.1}]}}
+---
+{apiVersion: networking.k8s.io/v1, kind: ServiceCIDR, metadata: {name: a},
+  spec: {cidrs: [10.96.0.0/12]}}
+`))
+	require.NoError(t, err)
+	require.NotEqual(t, before.Node(), s.Tracker().State().Node())
+	require.NotEmpty(t, s.Tracker().Problems())
+	s.Remove("node")
+	require.Equal(t, before.Node(), s.Tracker().State().Node())
+	require.Empty(t, s.Tracker().Problems())
+}
+
 // Whether a slice matches a service of another file is judged when all files are there.
 func TestSetTellsWhatIsUnmatched(t *testing.T) {
 	t.Parallel()
