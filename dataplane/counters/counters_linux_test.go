@@ -2,6 +2,7 @@ package counters
 
 import (
 	"net/netip"
+	"strings"
 	"testing"
 	"time"
 
@@ -10,7 +11,9 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -179,6 +182,38 @@ func TestFull(t *testing.T) {
 	for p, v := range r.Pairs {
 		require.Equal(t, netip.AddrPortFrom(ips[0], 80), p.Dst)
 		require.Equal(t, uint64(2), v.Connections)
+	}
+}
+
+// A kernel without one family counts the other one.
+func TestAKernelWithoutAFamily(t *testing.T) {
+	t.Parallel()
+	for _, lacks := range nft.Families {
+		t.Run(lacks.Name, func(t *testing.T) {
+			t.Parallel()
+			ns := nstest.New(t)
+			kernel := &rawnltest.Tap{Request: func(request []rawnltest.Message) {
+				for _, m := range request {
+					if m.Body[0] == lacks.NFProto {
+						m.Body[0] = 99
+					}
+				}
+			}}
+			conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Wrap: func(
+				s rawnl.Socket) rawnl.Socket {
+				return kernel.Wrap(s)
+			}}))(t)
+			defer conn.Close()
+			c := &Counters{conn: conn, table: defaultTable, size: setSize}
+			_, err := c.Read(t.Context())
+			require.ErrorIs(t, err, ErrOff)
+			require.NoError(t, c.Start(t.Context()))
+			require.Len(t, strings.Fields(nstest.Run(t, ns, "nft list tables")), 3)
+			_, err = c.Read(t.Context())
+			require.NoError(t, err)
+			require.NoError(t, c.Stop(t.Context()))
+			require.Empty(t, nstest.Run(t, ns, "nft list tables"))
+		})
 	}
 }
 

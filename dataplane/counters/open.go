@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"syscall"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -40,9 +41,33 @@ func Open(cfg *Config) (*Counters, error) {
 // Close closes the socket, and leaves the counters on or off as they are.
 func (c *Counters) Close() error { return c.conn.Close() }
 
+// families returns the families of which the kernel can have tables.
+func (c *Counters) families(ctx context.Context) (l []*nft.Family, err error) {
+	for _, f := range nft.Families {
+		var b rawnl.Batch
+		nft.NewEncoder(&b, f, c.table).AddTable()
+		lacks := nft.Explain(c.conn.Check(ctx, &b), &b, nft.Running())
+		switch {
+		case lacks == nil:
+			l = append(l, f)
+		case !errors.Is(lacks, syscall.EOPNOTSUPP):
+			return nil, lacks
+		}
+		err = errors.Join(err, lacks)
+	}
+	if len(l) > 0 {
+		err = nil
+	}
+	return l, err
+}
+
 // Start begins to count, from zero. If the counters are on already, they continue.
 func (c *Counters) Start(ctx context.Context) error {
-	for _, f := range nft.Families {
+	families, err := c.families(ctx)
+	if err != nil {
+		return fmt.Errorf("counters: start: %w", err)
+	}
+	for _, f := range families {
 		var b rawnl.Batch
 		e, p := nft.NewEncoder(&b, f, c.table), program(f)
 		e.AddTable()
@@ -61,8 +86,12 @@ func (c *Counters) Start(ctx context.Context) error {
 
 // Stop ends counting, and deletes the counts. It is no error if the counters are off.
 func (c *Counters) Stop(ctx context.Context) error {
+	families, err := c.families(ctx)
+	if err != nil {
+		return fmt.Errorf("counters: stop: %w", err)
+	}
 	var b rawnl.Batch
-	for _, f := range nft.Families {
+	for _, f := range families {
 		e := nft.NewEncoder(&b, f, c.table)
 		e.EnsureTable()
 		e.DeleteTable()
@@ -77,13 +106,25 @@ func (c *Counters) Stop(ctx context.Context) error {
 func (c *Counters) Read(ctx context.Context) (*Reading, error) {
 	r := &Reading{Pairs: map[Pair]Values{}}
 	for _, f := range nft.Families {
-		for _, name := range setNames {
-			if err := c.read(ctx, r, f, name); err != nil {
-				return nil, fmt.Errorf("counters: read: %w", err)
-			}
+		if err := c.readFamily(ctx, r, f); err != nil {
+			return nil, fmt.Errorf("counters: read: %w", err)
 		}
 	}
 	return r, nil
+}
+
+// readFamily reads the sets of a family, unless the kernel lacks the family.
+func (c *Counters) readFamily(ctx context.Context, r *Reading, f *nft.Family) error {
+	for _, name := range setNames {
+		if err := c.read(ctx, r, f, name); err != nil {
+			families, lacks := c.families(ctx)
+			if lacks == nil && !slices.Contains(families, f) {
+				return nil
+			}
+			return err
+		}
+	}
+	return nil
 }
 
 // read reads a set.
