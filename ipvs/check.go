@@ -88,10 +88,10 @@ func (pl *planner) refused(c *servicemodel.ChangeSet) error {
 // noIPv6 is the reason why IPv6 frontends are refused.
 const noIPv6 = "IPv6 is disabled on this node"
 
-// unreachable reports whether the kernel cannot lead packets to a frontend because it has no IPv6.
-// Node ports need nothing if the node has no IPv6 address.
+// unreachable reports whether the kernel cannot lead packets to a frontend because it has no IPv6,
+// or cannot bind the frontend's address. Node ports need nothing if the node has no IPv6 address.
 func (o *observed) unreachable(k servicemodel.FrontendKey) bool {
-	return !o.ipv6 && k.Addr.Is6() && !k.NodePort()
+	return !(o.ipv6 && o.binds6) && k.Addr.Is6() && !k.NodePort()
 }
 
 // disabled reports the family IPv6 if the kernel has none and a frontend needs it.
@@ -99,8 +99,12 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 	if slices.ContainsFunc(c.Frontends, func(fc servicemodel.Change[servicemodel.Frontend]) bool {
 		return fc.New != nil && pl.have.unreachable(fc.New.Key)
 	}) {
-		return rendering.RefusedNode(Name, dataplane.FieldFamily, servicemodel.IPv6.String(),
-			noIPv6+" (net.ipv6.conf.lo.disable_ipv6 is 1, or it was disabled at boot)")
+		why := noIPv6 + " (net.ipv6.conf.lo.disable_ipv6 is 1, or it was disabled at boot)"
+		if pl.have.ipv6 {
+			why = fmt.Sprintf("IPv6 is disabled on the device %s, or for new devices "+
+				"(net.ipv6.conf.default.disable_ipv6 is 1)", pl.cfg.Device)
+		}
+		return rendering.RefusedNode(Name, dataplane.FieldFamily, servicemodel.IPv6.String(), why)
 	}
 	return nil
 }

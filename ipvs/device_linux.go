@@ -114,6 +114,10 @@ func (k *kernel) bind(a netip.Addr) error {
 		req.AddData(part)
 	}
 	_, err := k.links.Execute(req, 0)
+	if a.Is6() && errors.Is(err, syscall.EACCES) {
+		// The process does not lack a permission, so the error is not wrapped.
+		err = fmt.Errorf("%w: %v", errDisabled, err)
+	}
 	return moved("bind", a, k.device, err)
 }
 

@@ -86,11 +86,13 @@
 //
 // # Without IPv6
 //
-// The kernel refuses a local IPv6 route if net.ipv6.conf.lo.disable_ipv6 is 1, and has no IPv6 at
-// all after ipv6.disable=1. [Check] then refuses the family, and an engine serves IPv4,
-// even if IPv6 is disabled while the program runs. With servicemodel.Node.OnlyFamily the other
-// family has no virtual servers, no companion table, no rule and no route. A node without IPv4 has
-// the companion table ip, because it has the version, but without chains.
+// The kernel refuses a local IPv6 route if net.ipv6.conf.lo.disable_ipv6 is 1, and has no IPv6
+// at all after ipv6.disable=1. It binds no IPv6 address to a device with IPv6 disabled, and
+// net.ipv6.conf.default.disable_ipv6 counts for [Config.Device] before it is made. [Check] then
+// refuses the family, and an engine serves IPv4, even if IPv6 is disabled while the program
+// runs. With servicemodel.Node.OnlyFamily the other family has no virtual servers, no companion
+// table, no rule and no route. A node without IPv4 has the companion table ip, because it has
+// the version, but without chains.
 //
 // # Ownership
 //

@@ -67,7 +67,8 @@ func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 			return false, nil
 		}
 	}
-	if ipv6, err := k.readIPv6(); err != nil || ipv6 != have.ipv6 {
+	ipv6, binds, err := k.readIPv6()
+	if err != nil || ipv6 != have.ipv6 || binds != have.binds6 {
 		return false, err
 	}
 	if len(have.routingDrift()) > 0 || !maps.Equal(have.tunables, b.pl.tunables) {

@@ -122,7 +122,7 @@ func (k *kernel) readNetwork(ctx context.Context, o *observed,
 	var errs [5]error
 	o.addresses, errs[0] = k.readAddresses()
 	o.devices, errs[1] = k.readDevices()
-	o.ipv6, errs[2] = k.readIPv6()
+	o.ipv6, o.binds6, errs[2] = k.readIPv6()
 	o.unrouted, o.routed, errs[3] = k.readRouting(o.ipv6)
 	o.tunables, errs[4] = k.readTunables(ctx, tunables)
 	if err := cmp.Or(errs[:]...); err != nil {

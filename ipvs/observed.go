@@ -22,6 +22,7 @@ type observed struct {
 	addresses addresses
 	devices   []string          // that this instance made, by name
 	ipv6      bool              // the kernel has IPv6, and accepts a local IPv6 route
+	binds6    bool              // the device takes IPv6 addresses, or none is configured
 	unrouted  [2][]string       // by family: the faults of the rule and the route
 	routed    [2]bool           // by family: the instance has a rule or the route
 	tunables  map[string]string // the values of the tunables that the configuration sets
@@ -69,8 +70,8 @@ func (o *observed) expected() *companion {
 // newObserved is a kernel in which the instance has never been.
 func newObserved() observed {
 	return observed{companion: newCompanion(), servers: map[ipvsnl.ServiceKey]*server{},
-		ipv6: true, foreign: map[ipvsnl.ServiceKey]bool{}, tunables: map[string]string{},
-		index: newIndex()}
+		ipv6: true, binds6: true, foreign: map[ipvsnl.ServiceKey]bool{},
+		tunables: map[string]string{}, index: newIndex()}
 }
 
 func newIndex() index {

@@ -16,17 +16,32 @@ import (
 // ipFamilies are the families in the order of nft.Families.
 var ipFamilies = [2]int{unix.AF_INET, unix.AF_INET6}
 
-// errDisabled says that the kernel refuses an IPv6 route. The next reading finds the reason.
+// errDisabled says that the kernel refuses an IPv6 route or address. The next reading finds the
+// reason.
 var errDisabled = errors.New("IPv6 was disabled meanwhile")
 
 // readIPv6 reports whether the kernel has IPv6, and accepts a local IPv6 route. Such a route leads
-// to lo, and lo must not have IPv6 disabled (fib6_nh_init in net/ipv6/route.c).
-func (k *kernel) readIPv6() (bool, error) {
-	v, err := k.sysctls.read(k.ns, "net/ipv6/conf/lo/disable_ipv6")
-	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // ipv6.disable=1
+// to lo, and lo must not have IPv6 disabled (fib6_nh_init in net/ipv6/route.c). binds reports
+// whether the configured device takes IPv6 addresses (ipv6_add_addr in net/ipv6/addrconf.c).
+func (k *kernel) readIPv6() (ipv6, binds bool, err error) {
+	if ipv6, _, err = k.enabled("lo"); err != nil || k.device == "" {
+		return ipv6, true, err
 	}
-	return v == "0", err
+	binds, there, err := k.enabled(k.device)
+	if err == nil && !there { // the device will have the default when it is made
+		binds, _, err = k.enabled("default")
+	}
+	return ipv6, binds, err
+}
+
+// enabled reports whether a device has IPv6 enabled. It is not there if there is no such device,
+// or with ipv6.disable=1.
+func (k *kernel) enabled(device string) (on, there bool, err error) {
+	v, err := k.sysctls.read(k.ns, "net/ipv6/conf/"+device+"/disable_ipv6")
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, false, nil
+	}
+	return v == "0", true, err
 }
 
 // rule is the policy rule that leads marked packets of a family to the routing table of the

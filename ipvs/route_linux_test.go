@@ -90,6 +90,46 @@ func TestIPv6IsDisabledMeanwhile(t *testing.T) {
 	require.ErrorContains(t, err, "IPv6 was disabled meanwhile")
 }
 
+// IPv6 is disabled on the device, or on all new devices, and not on lo. The kernel then binds no
+// IPv6 address to the device. IPv4 is served, and IPv6 as soon as it can be.
+func TestIPv6IsDisabledOnTheDevice(t *testing.T) {
+	t.Parallel()
+	for _, of := range []string{"default", rigDevice} {
+		disabled := "net/ipv6/conf/" + of + "/disable_ipv6"
+		r := newRig(t)
+		b := r.backend(Config{Device: rigDevice})
+		e := dataplane.New(b, nil)
+		if of == rigDevice {
+			applied(t, e, perFamily("10.244.1.1"))
+			requireIntegrity(t, b, dataplane.Intact)
+		}
+		r.setSysctl(disabled, "1")
+		if of == rigDevice {
+			requireIntegrity(t, b, dataplane.Broken)
+		}
+		res := applied(t, e, perFamily("10.244.1.2"))
+		require.Len(t, res.Refused, 1)
+		require.ErrorContains(t, res.Refused[0].Err, "IPv6 is disabled on the device kernlb0")
+		bound, _ := r.boundTo(rigDevice)
+		require.NotEmpty(t, bound)
+		require.NotContains(t, bound, "fd00:10:96::66/128")
+
+		r.setSysctl("net/ipv6/conf/default/disable_ipv6", "0")
+		r.setSysctl("net/ipv6/conf/"+rigDevice+"/disable_ipv6", "0")
+		requireIntegrity(t, b, dataplane.Broken)
+		e.Resync()
+		applied(t, e, perFamily("10.244.1.2"))
+		bound, _ = r.boundTo(rigDevice)
+		require.Contains(t, bound, "fd00:10:96::66/128")
+
+		b, c := r.change(perFamily("10.244.1.3"), Config{Device: "kernlb1"})
+		r.setSysctl("net/ipv6/conf/default/disable_ipv6", "1")
+		_, err := b.Commit(t.Context(), c)
+		require.ErrorIs(t, err, dataplane.ErrConflict)
+		require.NotErrorIs(t, err, dataplane.ErrNoPermission)
+	}
+}
+
 // routesAway gives a rig routes to other machines.
 func (r *rig) routesAway() {
 	r.t.Helper()

@@ -17,9 +17,9 @@ import (
 )
 
 // change returns a backend that has observed the kernel, and the changes of a state there.
-func (r *rig) change(s sm.State) (*backend, *sm.ChangeSet) {
+func (r *rig) change(s sm.State, cfg ...Config) (*backend, *sm.ChangeSet) {
 	r.t.Helper()
-	b := r.backend()
+	b := r.backend(cfg...)
 	o := ok(b.Observe(r.t.Context(), nil))(r.t)
 	t := ok(sm.Resolve(nil, s))(r.t)
 	t = t.Arrange(o.Table)
