@@ -49,8 +49,10 @@ func (o *RunOptions) withDefaults() RunOptions {
 	if r.RetryMax <= 0 {
 		r.RetryMax = 30 * time.Second
 	}
-	r.RetryMax = max(r.RetryMin, r.RetryMax)
-	r.Burst = max(1, r.Burst)
+	const longest = forever / 4 // so that no sum and no product overflows
+	r.RetryMin = min(r.RetryMin, longest)
+	r.RetryMax = min(max(r.RetryMin, r.RetryMax), longest)
+	r.Burst = max(1, int(min(int64(r.Burst), int64(longest/max(1, r.MinInterval)))))
 	r.Resync = cmp.Or(r.Resync, 5*time.Minute)
 	r.Look = cmp.Or(r.Look, 250*time.Millisecond)
 	return r

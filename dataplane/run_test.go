@@ -3,6 +3,7 @@ package dataplane_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -271,5 +272,20 @@ func TestRunDoesNothingBeforeTheFirstState(t *testing.T) {
 		require.Empty(t, r.applies)
 		r.stop()
 		r.requireCalls(t, 0, 0)
+	})
+}
+
+// Times that do not end, and bursts without a limit, do not overflow.
+func TestRunTakesOptionsOfAnySize(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		r := run(t, dataplane.RunOptions{MinInterval: time.Second, Burst: math.MaxInt,
+			RetryMin: math.MaxInt64, Resync: never, Look: never})
+		r.Fail("commit", 9, errRefused)
+		for n := 1; n <= 4; n++ {
+			r.set(services(n))
+			r.at(0)
+		}
+		r.at(time.Hour)
+		require.Equal(t, seconds(0, 0, 0, 0), r.applies)
 	})
 }
