@@ -183,7 +183,7 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, names map[int]string) err
 		return fmt.Errorf("list addresses: %w", err)
 	}
 	switch {
-	case !l.addr.IsValid() || l.addr.IsLinkLocalUnicast():
+	case !l.addr.IsValid():
 	case l.metric == instanceNumber(k.instance):
 		dev, err := k.linkName(l.ifindex, names)
 		if err != nil {
@@ -192,11 +192,13 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, names map[int]string) err
 		if dev != "" {
 			a.bound = append(a.bound, boundAddr{l.addr, l.ifindex, dev})
 		}
+	case l.addr.IsLinkLocalUnicast() && l.addr.Is6(): // comes with every link, so it is no change
 	default:
 		if k.device != "" {
 			a.others = append(a.others, l.addr)
 		}
-		if !l.addr.IsLoopback() && (a.ifindex == 0 || l.ifindex != a.ifindex) {
+		onDevice := a.ifindex != 0 && l.ifindex == a.ifindex
+		if !onDevice && !l.addr.IsLoopback() && !l.addr.IsLinkLocalUnicast() {
 			a.node = append(a.node, l.addr)
 		}
 	}

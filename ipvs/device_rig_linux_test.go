@@ -65,6 +65,37 @@ func TestTheDeviceIsReplaced(t *testing.T) {
 	require.Equal(t, nothing, r.state())
 }
 
+// A service may have a link-local address, such as that of a DNS cache on each node. Link-local
+// addresses take no node ports.
+func TestTheDeviceHoldsLinkLocalAddresses(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	nothing := r.state()
+	r.run("ip link add other0 type bridge")
+	r.run("ip address add 169.254.20.11/32 dev other0")
+	cfg := Config{Device: rigDevice}
+	e := r.engine(cfg)
+	for _, endpoint := range []string{"10.244.1.1", "10.244.1.2"} {
+		s := rigState([]string{endpoint}, func(s *sm.Service) {
+			s.HostIPs = []netip.Addr{netip.MustParseAddr("169.254.20.11")}
+			for _, a := range []string{"169.254.20.10", "fe80::10"} {
+				s.LoadBalancerIPs = append(s.LoadBalancerIPs,
+					sm.LoadBalancerIP{Addr: netip.MustParseAddr(a)})
+			}
+		})
+		res := applied(t, e, s)
+		require.Empty(t, res.Drift)
+		require.Empty(t, applied(t, r.engine(cfg), s).Drift)
+	}
+	bound, _ := r.boundTo(rigDevice)
+	require.Contains(t, bound, "169.254.20.10/32")
+	require.NotContains(t, bound, "169.254.20.11/32")
+	require.NotContains(t, strings.Join(r.servers(), "\n"), "169.254.20.11:30080")
+	cleanUp(t, r.engine(cfg))
+	r.run("ip link del other0")
+	require.Equal(t, nothing, r.state())
+}
+
 // If the device cannot be made, or exists with another kind, the error says so. If it vanishes
 // while it is needed, that is a conflict.
 func TestDevicesThatCannotBe(t *testing.T) {
