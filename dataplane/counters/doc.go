@@ -53,5 +53,5 @@
 //
 // Each family counts 65,536 pairs of a frontend and an endpoint. Further pairs are not counted, and
 // [Reading.Full] says so. A pair without packets for a day is forgotten, and counts from zero
-// again.
+// again. So does its number of connections alone after a day without a new one.
 package counters

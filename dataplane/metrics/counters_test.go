@@ -111,3 +111,23 @@ func TestCountersOfServicesNeverFall(t *testing.T) {
 			"namespace=default,service=svc-1}"], 0, step.about)
 	}
 }
+
+// After a day without a new connection, the kernel forgets how many there were, and goes on to
+// count the packets of those that last.
+func TestPacketsGrowWhenConnectionsAreForgotten(t *testing.T) {
+	t.Parallel()
+	c := had(map[int]counters.Values{1: {Connections: 5, PacketsIn: 1000, BytesIn: 50_000}})
+	f := newFixture(t, "nftables", func(cfg *metrics.Config) { cfg.Counters = c })
+	f.apply(with(onNode(), 1, 1))
+	f.scrape()
+	for i, connections := range []uint64{0, 1} { // forgotten, and then a new one
+		c.Pairs = had(map[int]counters.Values{1: {Connections: connections,
+			PacketsIn: 1010 + 10*uint64(i), BytesIn: 50_400 + 400*uint64(i)}}).Pairs
+		const of = "namespace=default,service=svc-1}"
+		f.requireSeries(map[string]float64{
+			"kernlb_service_connections_total{" + of:          float64(connections),
+			"kernlb_service_packets_total{direction=in," + of: 10 * float64(i+1),
+			"kernlb_service_bytes_total{direction=in," + of:   400 * float64(i+1),
+		})
+	}
+}

@@ -137,25 +137,43 @@ func (h *history) update(ctx context.Context, t Conntrack, from counters.Source,
 	return nil
 }
 
-// growth returns what was counted between two readings. A number that fell has restarted from zero.
-// A pair without an endpoint has what IPVS counted for endpoints that are gone. It grows by the
-// earlier counts of these endpoints, and growth does not count those twice.
+// growth returns what was counted between two readings. A pair without an endpoint has what IPVS
+// counted for endpoints that are gone. It grows by the earlier counts of these endpoints, and
+// growth does not count those twice.
 func growth(before, now map[counters.Pair]counters.Values) map[counters.Pair]counters.Values {
 	grown, gone := map[counters.Pair]counters.Values{}, map[counters.Pair]counters.Values{}
 	for p, had := range before {
-		if v, ok := now[p]; !ok || v.Since(had).Plus(had) != v {
-			p.Endpoint = netip.AddrPort{}
-			gone[p] = gone[p].Plus(had)
-		}
+		_, lost := between(had, now[p])
+		p.Endpoint = netip.AddrPort{}
+		gone[p] = gone[p].Plus(lost)
 	}
 	for p, v := range now {
-		had := before[p]
-		if grown[p] = v.Since(had); grown[p].Plus(had) != v {
-			grown[p] = v
-		}
-		if !p.Endpoint.IsValid() {
+		if grown[p], _ = between(before[p], v); !p.Endpoint.IsValid() {
 			grown[p] = grown[p].Since(gone[p])
 		}
 	}
 	return grown
+}
+
+// between returns what was counted between two values, and what the earlier one had of numbers that
+// fell. These have restarted from zero, each number alone: after a day without a new connection,
+// the kernel forgets the connections of a pair whose packets it goes on to count.
+func between(had, now counters.Values) (grown, lost counters.Values) {
+	for _, n := range [...]struct {
+		had, now    uint64
+		grown, lost *uint64
+	}{
+		{had.Connections, now.Connections, &grown.Connections, &lost.Connections},
+		{had.PacketsIn, now.PacketsIn, &grown.PacketsIn, &lost.PacketsIn},
+		{had.BytesIn, now.BytesIn, &grown.BytesIn, &lost.BytesIn},
+		{had.PacketsOut, now.PacketsOut, &grown.PacketsOut, &lost.PacketsOut},
+		{had.BytesOut, now.BytesOut, &grown.BytesOut, &lost.BytesOut},
+	} {
+		if n.now < n.had {
+			*n.grown, *n.lost = n.now, n.had
+		} else {
+			*n.grown = n.now - n.had
+		}
+	}
+	return grown, lost
 }
