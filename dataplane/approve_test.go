@@ -118,6 +118,36 @@ func TestRunAsksAgainWhatWasNotApproved(t *testing.T) {
 	})
 }
 
+// A neighbour that commits without end does not make Run ask again, or read all the time, while a
+// repair is not approved. New damage does.
+func TestNeighboursDoNotMakeRunAskAgain(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		asked, deny := 0, error(nil)
+		b := benchWith(dataplane.Config{Approve: func(context.Context, *dataplane.Preview) error {
+			asked++
+			return deny
+		}})
+		r := runOn(t, b, dataplane.RunOptions{Resync: never, RetryMax: time.Hour})
+		r.set(services(2))
+		r.at(time.Second)
+		deny = errRefused
+		for i := range 600 {
+			switch i {
+			case 0:
+				r.Kernel().Lose(frontendKey(1))
+			case 300:
+				r.Kernel().Lose(frontendKey(2))
+			case 450:
+				r.Kernel().AddDrift("a chain")
+			}
+			r.Kernel().Touch()
+			r.at(time.Second + time.Duration(i)*100*time.Millisecond)
+		}
+		require.Equal(t, 4, asked)
+		require.Less(t, r.Calls("observe"), 80, "such readings are rationed")
+	})
+}
+
 func TestSpansOfCallsAndTheirPhases(t *testing.T) {
 	t.Parallel()
 	type key struct{}

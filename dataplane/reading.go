@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"errors"
+	"slices"
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -19,8 +20,8 @@ const (
 )
 
 // intact reports whether another apply of the same state would find nothing to do. It reads the
-// kernel only if its contents are unknown. If the last apply was denied, it does not read, and says
-// whether others may have changed the kernel since.
+// kernel only if its contents are unknown. If the last apply was denied, it says whether the kernel
+// is as it was then, and reads because of a suspicion, because the apply would be denied again.
 func (e *Engine) intact(ctx context.Context, denied bool) bool {
 	if e.begin(ctx, "", PhaseObserve) != nil {
 		return true // Run ends
@@ -30,27 +31,38 @@ func (e *Engine) intact(ctx context.Context, denied bool) bool {
 		if e.observe(ctx, e.resolved) != nil {
 			return false
 		}
-	} else if i, err := e.integrity(ctx); err != nil || i != Intact {
+	} else if i, err := e.integrity(ctx); err != nil || i == Broken || i == Touched && !denied {
 		return false
+	} else if i == Touched {
+		before := e.held
+		_, err := e.verify(ctx, nil)
+		return err == nil && e.sameAs(before)
 	}
 	return denied || e.kernel == e.resolved && len(e.drift) == 0 && !e.unread
 }
 
+// sameAs reports whether the kernel holds what it held before, whatever the order of slots, foreign
+// objects included.
+func (h *held) sameAs(before held) bool {
+	return h.kernel.Arrange(before.kernel).Equal(before.kernel) &&
+		slices.Equal(h.drift, before.drift)
+}
+
 // verify reads the kernel because of a suspicion that may be unfounded. Only readings that find
-// nothing use up the ration. If the reading has a conflict, the earlier knowledge stays valid until
-// the next reading, unless the integrity is broken by then.
+// nothing new use up the ration. If the reading has a conflict, the earlier knowledge stays valid
+// until the next reading, unless the integrity is broken by then.
 func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
-	before, start := e.kernel, time.Now()
+	before, start := e.held, time.Now()
 	err = e.observe(ctx, want)
 	switch {
 	case errors.Is(err, ErrConflict):
 		if i, integrityErr := e.backend.Integrity(ctx); integrityErr != nil || i == Broken {
 			return true, err
 		}
-		e.kernel, e.suspect = before, true
+		e.kernel, e.suspect = before.kernel, true
 	case err != nil:
 		return true, err
-	case len(e.drift) > 0 || e.kernel != e.resolved:
+	case (len(e.drift) > 0 || e.kernel != e.resolved) && !e.sameAs(before):
 		return true, nil
 	}
 	e.readings.Spend(time.Since(start))
