@@ -177,11 +177,23 @@ func TestListingStops(t *testing.T) {
 
 func TestClosedTable(t *testing.T) {
 	t.Parallel()
-	_, ns := NewTable(t)
-	table := OK(Open(&Config{NetNS: ns.Fd()}))(t)
-	require.NoError(t, table.Close())
-	_, err := table.Delete(context.Background(), All(NewFlow(UDP, Client, "10.96.0.10:53", "", "")))
-	require.ErrorIs(t, err, ErrClosed)
+	foreign, _ := NewTable(t)
+	own := OK(Open(nil))(t)
+	for _, table := range []*Table{foreign, own} {
+		require.NoError(t, table.Close())
+		_, err := table.Usage(context.Background())
+		require.ErrorIs(t, err, ErrClosed)
+		for _, err := range table.Flows(context.Background(), Filter{}) {
+			require.ErrorIs(t, err, ErrClosed)
+		}
+		_, err = table.Follow(context.Background(), FollowOptions{})
+		require.ErrorIs(t, err, ErrClosed)
+		_, err = table.NodeAddrs(nil)
+		require.ErrorIs(t, err, ErrClosed)
+		f := NewFlow(UDP, Client, "10.96.0.10:53", "", "")
+		_, err = table.Delete(context.Background(), All(f))
+		require.ErrorIs(t, err, ErrClosed)
+	}
 }
 
 func TestUsage(t *testing.T) {

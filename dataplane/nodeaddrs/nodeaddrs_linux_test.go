@@ -84,6 +84,17 @@ func TestAddressesAreThoseThatOthersCanReach(t *testing.T) {
 	require.Equal(t, said, got, "what is said is left as it is")
 }
 
+// A closed source does not tell the addresses of the program's own namespace.
+func TestAClosedSource(t *testing.T) {
+	t.Parallel()
+	n := newNode(t)
+	n.has()
+	require.NoError(t, n.Close())
+	_, err := n.Complete(t.Context(), servicemodel.Node{})
+	require.ErrorIs(t, err, dataplane.ErrClosed)
+	require.ErrorIs(t, n.Watch(t.Context(), func() {}), dataplane.ErrClosed)
+}
+
 // While duplicate address detection runs, an address is not usable and does not count.
 func TestATentativeAddressDoesNotCountYet(t *testing.T) {
 	t.Parallel()

@@ -9,6 +9,8 @@ import (
 	"runtime"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/kernelerr"
 )
 
 // threadNetNS is the file of the calling thread's network namespace.
@@ -69,8 +71,11 @@ func (n *NS) FD() int { return int(n.file.Fd()) }
 
 // Do runs fn on a thread that is in the namespace. To enter a namespace, it needs CAP_SYS_ADMIN. If
 // the calling thread is in the namespace already, Do enters nothing, so a program that never leaves
-// its namespace needs no privilege.
+// its namespace needs no privilege. After Close, the error is [kernelerr.ErrClosed].
 func (n *NS) Do(fn func() error) error {
+	if int(n.file.Fd()) < 0 {
+		return fmt.Errorf("enter the network namespace: %w", kernelerr.ErrClosed)
+	}
 	runtime.LockOSThread()
 	var st unix.Stat_t
 	if err := unix.Stat(threadNetNS, &st); err == nil && st.Dev == n.dev && st.Ino == n.ino {
