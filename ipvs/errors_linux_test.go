@@ -187,6 +187,27 @@ func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
 	require.Equal(t, nothing, r.run("nft list tables"))
 }
 
+// Calls of a closed backend say so. None works in the namespace of the calling thread.
+func TestCallsOfAClosedBackend(t *testing.T) {
+	t.Parallel()
+	for _, cfg := range []Config{{}, {Device: rigDevice}} {
+		r := newRig(t)
+		b := r.backend(cfg)
+		applied(t, dataplane.New(b, nil), rigState([]string{"10.244.1.1"}))
+		require.NoError(t, b.Close())
+		ctx := t.Context()
+		for call, err := range []error{errOf(b.Integrity(ctx)), errOf(b.Observe(ctx, nil)),
+			errOf(b.Cleanup(ctx)), errOf(b.Witness(ctx)), b.Watch(ctx, func() {}),
+			errOf(b.Lock(ctx))} {
+			require.ErrorIs(t, err, dataplane.ErrClosed, call)
+		}
+		require.ErrorIs(t, b.kernel.route(unix.AF_INET), dataplane.ErrClosed)
+	}
+}
+
+// errOf returns the error of a call.
+func errOf[T any](_ T, err error) error { return err }
+
 // A commit that other writers prevented is a conflict. Other failures are not.
 func TestWhichErrorsOfACommitAreConflicts(t *testing.T) {
 	t.Parallel()

@@ -11,6 +11,7 @@ import (
 	"github.com/vishvananda/netns"
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 
@@ -45,11 +46,13 @@ func Open(ns *threadns.NS) (*Conn, error) {
 	return c, nil
 }
 
-// Close closes the connection, if there is one.
+// Close closes the connection, if there is one. Later requests fail with [kernelerr.ErrClosed]: a
+// closed netlink.Handle would make them in the namespace of the calling thread.
 func (c *Conn) Close() {
 	if c == nil {
 		return
 	}
+	c.around = func(bool, func() error) error { return kernelerr.ErrClosed }
 	if c.handle != nil {
 		c.handle.Close()
 	}
