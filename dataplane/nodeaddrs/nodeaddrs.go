@@ -51,7 +51,6 @@ type Source struct {
 	kernel kernel
 	given  []netip.Addr // that Complete gave last
 	asked  bool         // Complete has given some
-	closed bool
 }
 
 var _ dataplane.NodeSource = (*Source)(nil)
@@ -70,7 +69,6 @@ func New(cfg *Config) (*Source, error) {
 func (s *Source) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.closed = true
 	return s.kernel.close()
 }
 
@@ -81,9 +79,6 @@ func (s *Source) Complete(_ context.Context, n servicemodel.Node) (servicemodel.
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.closed { // the kernel would list those of the calling thread's namespace
-		return n, fmt.Errorf("addresses of the node: %w", dataplane.ErrClosed)
-	}
 	now, err := s.kernel.current(s.except)
 	if err != nil {
 		return n, fmt.Errorf("addresses of the node: %w", err)
