@@ -48,8 +48,11 @@ func (k *Keeper) change() (conntrack.Change, error) {
 	c := changeMaker{Keeper: k, own: own, node: within(own, k.rules.NodePorts),
 		endpoints: map[pools][]netip.AddrPort{}}
 	c.former = slices.DeleteFunc(within(own, k.former), func(a netip.Addr) bool {
-		return slices.Contains(c.node, a)
+		return a == localhost || slices.Contains(c.node, a)
 	})
+	if k.formerLocalhost { // the table tells no loopback addresses
+		c.former = append(c.former, localhost)
+	}
 	c.index = NewIndex(k.services, c.node)
 	for _, key := range slices.SortedFunc(maps.Keys(k.due), servicemodel.FrontendKey.Compare) {
 		c.add(key, k.due[key])

@@ -261,9 +261,15 @@ func (k *Keeper) findDeparted(ctx context.Context) error {
 // now.
 func (m *mover) nodePortsMoved() {
 	r := m.change.Rules
-	if r == nil || len(r.Old.NodePorts) == 0 || slices.Equal(r.Old.NodePorts, r.New.NodePorts) {
+	if r == nil || len(r.Old.NodePorts) == 0 {
 		return
 	}
+	left := r.Old.LocalhostNodePorts && !r.New.LocalhostNodePorts &&
+		len(within([]netip.Addr{localhost}, r.Old.NodePorts)) > 0
+	if !left && slices.Equal(r.Old.NodePorts, r.New.NodePorts) {
+		return
+	}
+	m.formerLocalhost = m.formerLocalhost || left
 	m.former = append(m.former, r.Old.NodePorts...)
 	for f := range nocopy.Of(m.change.New).Frontends() {
 		if f.Key.NodePort() && f.Key.Protocol == servicemodel.UDP {

@@ -73,6 +73,8 @@ type Keeper struct {
 	said []dataplane.Event
 	// former are ranges that used to take node ports. The next pass includes them.
 	former []netip.Prefix
+	// formerLocalhost: 127.0.0.1 used to take node ports, too.
+	formerLocalhost bool
 }
 
 // search says which flows of a frontend the next pass looks for.
@@ -229,7 +231,7 @@ func (k *Keeper) passed(p *wait.Packets) (left int) {
 		return p == nil || !p.Done.Before(s.last)
 	})
 	if len(k.due) == 0 {
-		k.former = nil
+		k.former, k.formerLocalhost = nil, false
 	}
 	return len(k.due)
 }

@@ -104,9 +104,22 @@ var changes = []change{
 			sm.Node{Name: "n1", NodePortAddresses: sm.NodePortAddresses{
 				CIDRs: []netip.Prefix{netip.MustParsePrefix("192.0.2.12/32")}}}),
 		stale: []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 192.0.2.12:30053"},
-		stay:  []string{"udp 192.0.2.12:30053 > 10.244.0.1:5353", "udp 192.0.2.10:30053"},
+		stay: []string{"udp 192.0.2.12:30053 > 10.244.0.1:5353", "udp 192.0.2.10:30053",
+			"udp 127.0.0.1:30053 > 10.244.0.1:5353"}, // of another program
+	},
+	{
+		name: "node ports no longer answer at loopback",
+		before: serving(service(), endpoints(1)).WithNode(
+			sm.Node{Name: "n1", NodePortAddresses: withLoopback, LocalhostNodePorts: true}),
+		after: serving(service(), endpoints(1)).WithNode(
+			sm.Node{Name: "n1", NodePortAddresses: withLoopback}),
+		stale: []string{"udp 127.0.0.1:30053 > 10.244.0.1:5353"},
+		stay:  []string{"udp 192.0.2.10:30053 > 10.244.0.1:5353", "udp 127.0.0.1:30053"},
 	},
 }
+
+var withLoopback = sm.NodePortAddresses{CIDRs: []netip.Prefix{
+	netip.MustParsePrefix("192.0.2.10/32"), netip.MustParsePrefix("127.0.0.0/8")}}
 
 func onNode(l []sm.Endpoint, name string) []sm.Endpoint {
 	return each(l, func(e *sm.Endpoint) { e.Node = name })
