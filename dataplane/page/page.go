@@ -48,7 +48,7 @@ type Config struct {
 	// broken manifest, one line each. Each page shows their number, and /refused lists them. Nil
 	// means no problems.
 	Problems func() []string
-	// Recent is the number of events of the engine that are kept. Zero means 100.
+	// Recent is the number of events of the engine that are kept. Zero means 100, and less none.
 	Recent int
 }
 
@@ -78,7 +78,7 @@ func New(e *dataplane.Engine, cfg *Config) *Page {
 	if p.cfg.Problems == nil {
 		p.cfg.Problems = func() []string { return nil }
 	}
-	p.recent = &ring{size: cmp.Or(p.cfg.Recent, 100)}
+	p.recent = &ring{size: max(0, cmp.Or(p.cfg.Recent, 100))}
 	p.close = e.Subscribe(p.recent.observe)
 	p.routes()
 	return p

@@ -246,6 +246,13 @@ func TestTheListIsWholeDuringASwitch(t *testing.T) {
 	require.Equal(t, "ok", condition())
 }
 
+func TestARecentBelowZeroKeepsNothing(t *testing.T) {
+	t.Parallel()
+	s := holding(t, many(1, 1), &page.Config{Recent: -1})
+	_, body := s.get("/recent.json")
+	require.Contains(t, body, `"events": []`)
+}
+
 func TestRecentIsBoundedAndTellsWhatWasDone(t *testing.T) {
 	t.Parallel()
 	s := newShown(t, &page.Config{Recent: 3})
