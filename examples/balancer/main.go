@@ -54,7 +54,7 @@ func main() {
 	trace := flag.String("trace", "", "say what happens to connections of a `client`, and end")
 	flag.Parse()
 	if flag.NArg() > 0 || *interval <= 0 {
-		log.Fatalf("balancer: there are flags only, not %q, and -interval is positive", flag.Args())
+		log.Fatalf("balancer: no flags %q, or not positive: -interval %v", flag.Args(), *interval)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
