@@ -21,13 +21,6 @@ import (
 // surface is the page that lists the exported identifiers by task.
 const surface = root + "/docs/api.md"
 
-// limits are how many identifiers users of the module may meet: in all, and in packages. Whoever
-// needs more takes others away, or argues for it in docs/decisions/surface.md.
-var limits = map[string]int{
-	"":             700,
-	"servicemodel": 220,
-}
-
 // A task is a section of the page. It lists packages, or files of packages, whose identifiers serve
 // the task. The first task that names a file or its package has it.
 type task struct {
@@ -113,20 +106,6 @@ func public(t *testing.T) []*build.Package {
 		return p.Name == "main" || strings.Contains("/"+p.ImportPath+"/", "/internal/") ||
 			strings.HasPrefix(p.ImportPath, "examples/")
 	})
-}
-
-func TestTheSurfaceStaysSmall(t *testing.T) {
-	t.Parallel()
-	count := map[string]int{}
-	for _, p := range public(t) {
-		n := len(identifiers(t, p))
-		count[""] += n
-		count[p.ImportPath] = n
-	}
-	for name, limit := range limits {
-		require.LessOrEqual(t, count[name], limit, "exported identifiers of %q: unexport "+
-			"one, or raise the limit and say why", name)
-	}
 }
 
 // TestTheSurfaceIsListed holds docs/api.md fresh; -update writes it.
