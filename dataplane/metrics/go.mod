@@ -3,7 +3,7 @@ module github.com/kernlb/kernlb/dataplane/metrics
 go 1.26.0
 
 require (
-	github.com/kernlb/kernlb v0.0.0
+	github.com/kernlb/kernlb v0.1.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/prometheus/client_model v0.6.2
 	github.com/stretchr/testify v1.12.1

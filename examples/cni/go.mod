@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/containernetworking/cni v1.3.0
-	github.com/kernlb/kernlb v0.0.0
+	github.com/kernlb/kernlb v0.1.0
 	github.com/stretchr/testify v1.12.1
 	github.com/vishvananda/netlink v1.3.1
 	golang.org/x/sync v0.20.0

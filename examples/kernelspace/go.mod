@@ -4,7 +4,7 @@ go 1.26.0
 
 require (
 	github.com/Microsoft/hnslib v0.1.3
-	github.com/kernlb/kernlb v0.0.0
+	github.com/kernlb/kernlb v0.1.0
 	github.com/stretchr/testify v1.12.1
 	golang.org/x/sys v0.49.0
 )

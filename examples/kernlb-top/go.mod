@@ -8,7 +8,7 @@ require (
 	github.com/charmbracelet/x/ansi v0.10.1
 	github.com/charmbracelet/x/term v0.2.1
 	github.com/creack/pty v1.1.24
-	github.com/kernlb/kernlb v0.0.0
+	github.com/kernlb/kernlb v0.1.0
 	github.com/muesli/termenv v0.16.0
 	github.com/stretchr/testify v1.12.1
 )

@@ -3,10 +3,10 @@ module github.com/kernlb/kernlb/examples/kubeproxy
 go 1.26.0
 
 require (
-	github.com/kernlb/kernlb v0.0.0
-	github.com/kernlb/kernlb/dataplane/metrics v0.0.0
-	github.com/kernlb/kernlb/examples/kernelspace v0.0.0
-	github.com/kernlb/kernlb/servicemodel/kube/kubeapi v0.0.0
+	github.com/kernlb/kernlb v0.1.0
+	github.com/kernlb/kernlb/dataplane/metrics v0.1.0
+	github.com/kernlb/kernlb/examples/kernelspace v0.1.0
+	github.com/kernlb/kernlb/servicemodel/kube/kubeapi v0.1.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/spf13/pflag v1.0.9
 	github.com/stretchr/testify v1.12.1

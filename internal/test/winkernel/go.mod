@@ -4,8 +4,8 @@ go 1.26.0
 
 require (
 	github.com/Microsoft/hnslib v0.1.3
-	github.com/kernlb/kernlb v0.0.0
-	github.com/kernlb/kernlb/examples/kernelspace v0.0.0
+	github.com/kernlb/kernlb v0.1.0
+	github.com/kernlb/kernlb/examples/kernelspace v0.1.0
 	github.com/stretchr/testify v1.12.1
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3

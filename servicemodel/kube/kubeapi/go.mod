@@ -3,7 +3,7 @@ module github.com/kernlb/kernlb/servicemodel/kube/kubeapi
 go 1.26.0
 
 require (
-	github.com/kernlb/kernlb v0.0.0
+	github.com/kernlb/kernlb v0.1.0
 	github.com/stretchr/testify v1.12.1
 	k8s.io/api v0.36.3
 	k8s.io/apimachinery v0.36.3

@@ -3,7 +3,7 @@ module github.com/kernlb/kernlb/internal/test/peers/v137
 go 1.26.0
 
 require (
-	github.com/kernlb/kernlb/internal/test/peers v0.0.0
+	github.com/kernlb/kernlb/internal/test/peers v0.1.0
 	k8s.io/api v0.37.2
 	k8s.io/apimachinery v0.37.2
 	k8s.io/kubernetes v1.37.2
