@@ -30,6 +30,9 @@
 # make fuzz      each fuzz target for FUZZTIME
 # make bench     kernlb bench, and the Go benchmarks of the pure packages
 # make bench-against COMMIT=v0.1.0   kernlb bench of that commit and of this tree, in turn: ratios
+# make census    counts the code: lines by floor with their budgets, the sizes of functions, exported
+#                declarations that name hidden types, and the functions that run when one endpoint
+#                is replaced and when a program starts, on each backend (as root)
 # make release VERSION=v0.1.0   checks what a release needs, and prints the commands that publish
 #                it; it changes and pushes nothing
 
@@ -50,7 +53,7 @@ VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-all test-here test-api test-vm test-long race fuzz bench bench-against setup \
 	vmtools test-kernel test-kernels peers peers-build soak soak-vm rolling release controlplane \
-	apiserver apiserver-vm browser keepalived figures
+	apiserver apiserver-vm browser keepalived figures census
 
 setup:
 	@.ci/setup
@@ -186,6 +189,9 @@ fuzz:
 bench:
 	$(GO) run ./examples/kernlb bench
 	$(GO) test -run '^$$' -bench . -benchmem ./servicemodel/... ./nftables
+
+census:
+	$(GO) run ./internal/test/census -roads
 
 bench-against:
 	.ci/bench-against $(COMMIT)

@@ -1,0 +1,20 @@
+package iptables
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/internal/test/road"
+)
+
+// TestRoad replaces an endpoint and starts anew. The census counts the functions that run.
+func TestRoad(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	road.Walk(t, func() dataplane.Backend {
+		b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
+		t.Cleanup(func() { b.Close() })
+		return b
+	})
+}

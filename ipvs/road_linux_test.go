@@ -1,0 +1,16 @@
+package ipvs
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/test/road"
+)
+
+// TestRoad replaces an endpoint and starts anew, on the fake. The census counts the functions that
+// run.
+func TestRoad(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	road.Walk(t, func() dataplane.Backend { return r.backend() })
+}

@@ -1,0 +1,16 @@
+package nftables
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/internal/test/road"
+)
+
+// TestRoad replaces an endpoint and starts anew. The census counts the functions that run.
+func TestRoad(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	road.Walk(t, func() dataplane.Backend { return newBackend(t, ns, nil) })
+}
