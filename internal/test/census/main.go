@@ -18,6 +18,7 @@ import (
 	"go/parser"
 	"go/scanner"
 	"go/token"
+	"go/types"
 	"maps"
 	"os"
 	"os/exec"
@@ -296,7 +297,7 @@ func unnamed(internal map[string]bool, nodes ...ast.Node) (bad []string) {
 				return false
 			}
 		case *ast.Ident:
-			if !n.IsExported() && !predeclared[n.Name] {
+			if !n.IsExported() && types.Universe.Lookup(n.Name) == nil {
 				bad = append(bad, n.Name)
 			}
 		}
@@ -308,15 +309,6 @@ func unnamed(internal map[string]bool, nodes ...ast.Node) (bad []string) {
 	return bad
 }
 
-var predeclared = func() map[string]bool {
-	m := map[string]bool{}
-	for name := range strings.FieldsSeq("any bool byte comparable error float32 float64 int int8 " +
-		"int16 int32 int64 rune string uint uint8 uint16 uint32 uint64 uintptr nil true false iota") {
-		m[name] = true
-	}
-	return m
-}()
-
 // walks prints how many functions run on each road, for each backend.
 func walks(files []*file) error {
 	dir, err := os.MkdirTemp("", "census")
@@ -327,8 +319,8 @@ func walks(files []*file) error {
 
 	for _, backend := range []string{"nftables", "iptables", "ipvs"} {
 		binary := filepath.Join(dir, backend)
-		build := exec.Command("go", "test", "-c", "-covermode=count", "-coverpkg=./...", "-o", binary,
-			"./"+backend)
+		build := exec.Command("go", "test", "-c", "-covermode=count", "-coverpkg=./...",
+			"-o", binary, "./"+backend)
 		build.Stderr = os.Stderr
 		if err := build.Run(); err != nil {
 			return fmt.Errorf("go test -c ./%s: %w", backend, err)
