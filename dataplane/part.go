@@ -70,10 +70,10 @@ func NewParts(b Backend, cfg *PartsConfig) *Parts {
 
 // Subscribe adds an observer of future calls. Each Apply, Remove and Keep ends with [Applied],
 // [PartRefused] or [Failed]. These name the owners and the phase, and have the time of each phase.
-// [ClaimConflict] and [Repaired] come before Applied. Failed follows Applied if the kernel holds
-// the part and work is left ([ErrUnsettled]). A call of Settle ends with [Settled] or Failed. A
-// [WriteConflict] may precede all of them, one for each time that the kernel was read again.
-// Calling unsubscribe removes the observer, but does not stop a call in progress.
+// [Repaired] comes before Applied. Failed follows Applied if the kernel holds the part and work is
+// left ([ErrUnsettled]). A call of Settle ends with [Settled] or Failed. A [WriteConflict] may
+// precede all of them, one for each time that the kernel was read again. Calling unsubscribe
+// removes the observer, but does not stop a call in progress.
 func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.add(o) }
 
 // Apply makes an owner hold exactly the services of a state, which must all be in the namespace of
@@ -82,7 +82,8 @@ func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.add
 // If anything is wrong with a part, it is refused as a whole ([ErrRefused]), and the kernel is not
 // touched. The error joins a *[servicemodel.FieldError] for each field that is invalid or
 // contradicts the instance's settings, a *[servicemodel.TakenError] for each frontend that another
-// owner holds, and an *[UnsupportedError] or *[CollisionError] for each refusal of the backend.
+// owner holds or that two services of the part claim, and an *[UnsupportedError] or
+// *[CollisionError] for each refusal of the backend.
 //
 // Only [ErrUnsettled] comes with a result: the kernel then holds the part. If the context ends
 // before Apply's turn, the error is the context's. All other errors are *[PhaseError] values.
@@ -104,7 +105,7 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 		}
 		p.engine.enter(PhaseCommit)
 		plan, err := p.engine.backend.Plan(r.Changes)
-		return &Preview{Changes: r.Changes, Drift: r.Drift, Plan: plan, Conflicts: r.Conflicts}, err
+		return &Preview{Changes: r.Changes, Drift: r.Drift, Plan: plan}, err
 	})
 }
 

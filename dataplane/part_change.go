@@ -68,9 +68,6 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	e.enter(PhaseSettle)
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	if t.doing != doingSettleParts {
-		for _, c := range r.Conflicts {
-			e.emit(ctx, ClaimConflict{c})
-		}
 		if len(r.Drift) > 0 {
 			e.emit(ctx, Repaired{r})
 		}
@@ -153,7 +150,6 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 		return nil, refusedState{err}
 	}
 	r := p.changeTo(o, next, owner)
-	r.Conflicts = slices.Collect(part.Conflicts())
 	if err := p.engine.backend.Check(r.Changes); err != nil {
 		return nil, refusedState{err}
 	}

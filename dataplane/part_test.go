@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 
@@ -183,6 +184,60 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 		require.ErrorIs(t, err, dataplane.ErrRefused)
 	}
 	require.Zero(t, b.Calls("commit"))
+}
+
+// A part whose services claim one key twice is refused, whatever the key is. All others are in the
+// kernel as a whole.
+func TestNoPartLosesAFrontend(t *testing.T) {
+	t.Parallel()
+	seed := rand.Uint64()
+	t.Logf("seed %d", seed)
+	r := rand.New(rand.NewPCG(seed, 0))
+	b := memory.New(nil)
+	p := dataplane.NewParts(b, nil)
+	refused, applied := 0, 0
+	for range 200 {
+		s := randomPart(r)
+		table := ok(servicemodel.Resolve(nil, s))(t)
+		before := b.Kernel().Table()
+		_, errPlan := p.Plan(t.Context(), "a", s)
+		_, err := p.Apply(t.Context(), "a", s)
+		conflicts := slices.Collect(table.Conflicts())
+		if len(conflicts) == 0 {
+			require.NoError(t, errors.Join(errPlan, err))
+			require.Equal(t, table.Len(), b.Kernel().Table().Len())
+			applied++
+			continue
+		}
+		refused++
+		require.ErrorIs(t, err, dataplane.ErrRefused)
+		require.EqualError(t, errPlan, strings.Replace(err.Error(), "apply", "plan", 1))
+		problems := dataplane.Problems(err)
+		require.Len(t, problems, len(conflicts))
+		for i, c := range conflicts {
+			require.Equal(t, c.Loser.Name, problems[i].Service)
+			require.EqualError(t, problems[i].Err, c.Key.String()+" is claimed by "+
+				c.Winner.String()+" and "+c.Loser.String())
+		}
+		require.Same(t, before, b.Kernel().Table())
+	}
+	require.Positive(t, refused)
+	require.Positive(t, applied)
+}
+
+// randomPart returns the state of owner a: services with few different addresses and ports.
+func randomPart(r *rand.Rand) (s servicemodel.State) {
+	for i := range 1 + r.IntN(3) {
+		svc := &servicemodel.Service{Name: servicemodel.Name{Namespace: "a", Name: fmt.Sprint(i)},
+			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP,
+				Port: uint16(1 + r.IntN(6)), NodePort: uint16(r.IntN(9))}}}
+		addrs := []netip.Addr{netip.AddrFrom4([4]byte{192, 0, 2, byte(r.IntN(4))})}
+		*[]*[]netip.Addr{&svc.ClusterIPs, &svc.ExternalIPs, &svc.HostIPs}[r.IntN(3)] = addrs
+		s = s.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{Ready: true,
+			Addr:  netip.AddrFrom4([4]byte{10, 244, 0, 1}),
+			Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}})
+	}
+	return s
 }
 
 // ofAnotherVersion is a backend whose instance was made by another version of kernlb.

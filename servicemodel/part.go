@@ -14,17 +14,23 @@ import (
 // with each frontend, so parts need no record of their own. Programs that share a table, such as
 // the many processes of a CNI plugin, each replace their own part and leave the others alone.
 
-// TakenError says that a part claims an address and port that another owner holds. Whatever the
-// kinds, the first owner keeps a frontend. A node port and the same number at one address of the
-// node are different frontends.
+// TakenError says that a part claims an address and port that another owner holds, or that two of
+// its own services claim one. Whatever the kinds, the first owner keeps a frontend. A node port and
+// the same number at one address of the node are different frontends.
 type TakenError struct {
 	Key FrontendKey
-	// Holder has the frontend. Claimant, in another namespace, asks for it.
+	// Holder has the frontend, or is the winner of the two services ([Conflict]). Claimant also
+	// asks for it.
 	Holder, Claimant PortName
 }
 
-// Error returns "192.0.2.1:80/tcp is held by a/web, and claimed by b/web".
+// Error returns "192.0.2.1:80/tcp is held by a/web, and claimed by b/web", or, of services of one
+// part, "192.0.2.1:80/tcp is claimed by a/web and a/dns".
 func (e *TakenError) Error() string {
+	if e.Holder.Name.Namespace == e.Claimant.Name.Namespace {
+		return e.Key.String() + " is claimed by " + e.Holder.String() + " and " +
+			e.Claimant.String()
+	}
 	return e.Key.String() + " is held by " + e.Holder.String() + ", and claimed by " +
 		e.Claimant.String()
 }
@@ -100,8 +106,8 @@ func (v tableView) Part(owner string) *Table {
 // written to it yet, it has the rules of part. The result has no health checks and no conflicts:
 // part keeps its own.
 //
-// If other owners hold frontends of part, WithPart returns no table, but a *[TakenError] for each
-// such frontend, joined.
+// If other owners hold frontends of part, or services of part claim one twice, WithPart returns no
+// table, but a *[TakenError] for each such frontend, joined.
 //
 // It costs O(log n) for each object of the owner. If endpoints go that may be hairpins of other
 // owners, it also walks the pools of the others.
@@ -131,9 +137,13 @@ func (v tableView) WithPart(owner string, part *Table) (*Table, error) {
 	return next, nil
 }
 
-// taken returns a *[TakenError] for each frontend of the part that another owner holds, joined.
+// taken returns a *[TakenError] for each frontend of the part that another owner holds, or that two
+// services of the part claim, joined.
 func (t *Table) taken(owner string, part *Table) error {
 	var errs []error
+	for c := range part.Conflicts() {
+		errs = append(errs, &TakenError{Key: c.Key, Holder: c.Winner, Claimant: c.Loser})
+	}
 	for f := range values(part.orEmpty().frontends.All()) {
 		held := t.frontends.At(f.Key)
 		if held != nil && held.Service.Name.Namespace != owner {

@@ -26,11 +26,11 @@ func partOf(s sm.State, owner string) sm.State {
 
 // Parts come, change and go one after the other. The table always holds, for each owner, what the
 // owner's state says, and no change affects other owners. Every claim of a frontend that another
-// owner holds is refused.
+// owner holds, or another service of the part, is refused.
 func TestPartsAreApart(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)
-	refused := 0
+	refused, merged := 0, 0
 	for range 60 {
 		var table *sm.Table
 		held := map[string]*sm.Table{}
@@ -60,6 +60,7 @@ func TestPartsAreApart(t *testing.T) {
 			require.Empty(t, rest.Pools)
 			require.Empty(t, rest.ClusterIPs)
 			table = next
+			merged += next.Len()
 		}
 		third := nocopy.Of(table).WithoutParts("a", "b")
 		require.Zero(t, nocopy.Of(third).WithoutParts("c").Len())
@@ -67,12 +68,16 @@ func TestPartsAreApart(t *testing.T) {
 		require.Empty(t, slices.Collect(third.ClusterIPs()))
 	}
 	require.Positive(t, refused)
+	require.Positive(t, merged)
 }
 
 func other(owner string) string { return map[string]string{"a": "b", "b": "a"}[owner] }
 
-// claimed returns the keys of a part that the others hold.
+// claimed returns the keys that services of a part claim twice, and those that the others hold.
 func claimed(part, others *sm.Table) (keys []sm.FrontendKey) {
+	for c := range part.Conflicts() {
+		keys = append(keys, c.Key)
+	}
 	for f := range part.Frontends() {
 		if others.Frontend(f.Key) != nil {
 			keys = append(keys, f.Key)

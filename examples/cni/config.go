@@ -43,6 +43,8 @@ type config struct {
 	mappings []mapping
 	// families are the families in which the container has an address.
 	families []family
+	// published are the places of the mappings.
+	published []publication
 }
 
 // mapping is one port to publish.
@@ -54,6 +56,13 @@ type mapping struct {
 
 	protocol servicemodel.Protocol
 	hostIP   netip.Addr // invalid for all addresses
+}
+
+// publication is a place on the host where a mapping is published, for one family.
+type publication struct {
+	mapping int // the index
+	family  family
+	at      netip.Addr // the address of the host; invalid for all addresses of the family
 }
 
 // family is the configuration of one family of addresses.
@@ -75,6 +84,9 @@ func parse(stdin []byte, iface string) (*config, error) {
 	}
 	if err == nil {
 		conf.families, err = conf.containerAddrs(iface, only)
+	}
+	if err == nil {
+		err = conf.place()
 	}
 	if err != nil {
 		return nil, types.NewError(types.ErrInvalidNetworkConfig, err.Error(), "")
@@ -148,28 +160,42 @@ func unknownFields(stdin []byte) error {
 		strings.Join(slices.Sorted(maps.Keys(fields)), ", "))
 }
 
-// checkMappings checks the ports to publish.
+// checkMappings checks the ports to publish, each for itself.
 func (c *config) checkMappings() error {
-	type place struct {
-		port     int
-		protocol servicemodel.Protocol
-		hostIP   netip.Addr
-	}
-	first := map[place]int{}
 	var errs []error
 	for i, m := range c.RuntimeConfig.PortMappings {
 		if err := m.check(); err != nil {
 			errs = append(errs, fmt.Errorf("runtimeConfig.portMappings[%d].%w", i, err))
 		}
-		hostIPs := []netip.Addr{m.hostIP}
-		if !m.hostIP.IsValid() {
-			hostIPs = []netip.Addr{netip.IPv4Unspecified(), netip.IPv6Unspecified()}
-		}
-		for _, hostIP := range hostIPs {
-			at := place{m.HostPort, m.protocol, hostIP}
-			j, taken := first[at]
+		c.mappings = append(c.mappings, m)
+	}
+	return errors.Join(errs...)
+}
+
+// place finds the places of the mappings on the host, each once. It refuses one place for two ports
+// of the container. The conditions and the families of the container also decide about places.
+func (c *config) place() error {
+	type place struct {
+		family   string
+		at       netip.Addr
+		port     int
+		protocol servicemodel.Protocol
+	}
+	first := map[place]int{}
+	var errs []error
+	for i, m := range c.mappings {
+		published := false
+		for _, f := range c.families {
+			at, ok := m.at(f)
+			if !ok {
+				continue
+			}
+			published = true
+			p := place{f.name, at, m.HostPort, m.protocol}
+			j, taken := first[p]
 			if !taken {
-				first[at] = i
+				first[p] = i
+				c.published = append(c.published, publication{i, f, at})
 			} else if o := c.mappings[j]; o.ContainerPort != m.ContainerPort {
 				errs = append(errs, fmt.Errorf("runtimeConfig.portMappings[%d].hostPort: %d: "+
 					"portMappings[%d] has it, for container port %d", i, m.HostPort, j,
@@ -177,7 +203,10 @@ func (c *config) checkMappings() error {
 				break
 			}
 		}
-		c.mappings = append(c.mappings, m)
+		if !published {
+			log.Printf("runtimeConfig.portMappings[%d]: the container has no address of the "+
+				"family of hostIP %q that conditions allow: not published", i, m.HostIP)
+		}
 	}
 	return errors.Join(errs...)
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -132,6 +133,35 @@ func TestRefused(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 	require.Empty(t, h.owners())
+}
+
+// An accepted request leaves no mapping out: no two of its services claim one place.
+func TestMappingsOfOnePlace(t *testing.T) {
+	t.Parallel()
+	at := []string{"", "0.0.0.0", "::", "127.0.0.1", "127.0.0.2"}
+	accepted, refused := 0, 0
+	for i := range len(at) * len(at) * 2 * 3 * 3 {
+		ports := []mapping{{HostPort: 80, ContainerPort: 1, HostIP: at[i%5]},
+			{HostPort: 80, ContainerPort: 1 + i/25%2, HostIP: at[i/5%5]}}
+		only := [][]string{nil, {"-d", "127.0.0.1"}, {"-d", "127.0.0.2"}}[i/50%3]
+		ips := []object{{"address": "10.88.0.2/16"}, {"address": "fd00:10:88::2/64"}}
+		conf, err := parse(ok(json.Marshal(object{"cniVersion": "1.1.0", "name": "net",
+			"conditionsV4":  only,
+			"runtimeConfig": object{"portMappings": ports},
+			"prevResult": object{"cniVersion": "1.1.0",
+				"ips": [][]object{ips, ips[:1], ips[1:]}[i/150]}}))(t), "eth0")
+		if err != nil {
+			require.ErrorContains(t, err, "portMappings[1].hostPort: 80: portMappings[0] has it")
+			require.NotEqual(t, ports[0].ContainerPort, ports[1].ContainerPort)
+			refused++
+			continue
+		}
+		table := ok(servicemodel.Resolve(nil, conf.state("net,c,eth0")))(t)
+		require.Empty(t, slices.Collect(table.Conflicts()), "%v, conditions %v", ports, only)
+		accepted++
+	}
+	require.Positive(t, accepted)
+	require.Positive(t, refused)
 }
 
 // The example of GC in docs/cni.md removes what is published by others than the one that it names.

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"log"
 	"net/netip"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -16,25 +15,14 @@ func (c *config) state(owner string) servicemodel.State {
 		node.MasqueradeMark = 1 << *c.MarkMasqBit
 	}
 	state := servicemodel.State{}.WithNode(node)
-	for i, m := range c.mappings {
-		published := false
-		for _, f := range c.families {
-			at, ok := m.at(f)
-			if !ok {
-				continue
-			}
-			published = true
-			svc := c.service(m, at)
-			svc.Name = servicemodel.Name{Namespace: owner,
-				Name: fmt.Sprintf("portMappings[%d]-%s", i, f.name)}
-			state = state.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{
-				Addr: f.container, Ready: true, Ports: []servicemodel.EndpointPort{{
-					Protocol: m.protocol, Port: uint16(m.ContainerPort)}}}})
-		}
-		if !published {
-			log.Printf("runtimeConfig.portMappings[%d]: the container has no address of the "+
-				"family of hostIP %q that conditions allow: not published", i, m.HostIP)
-		}
+	for _, p := range c.published {
+		m := c.mappings[p.mapping]
+		svc := c.service(m, p.at)
+		svc.Name = servicemodel.Name{Namespace: owner,
+			Name: fmt.Sprintf("portMappings[%d]-%s", p.mapping, p.family.name)}
+		state = state.WithService(svc).WithEndpoints(svc.Name, []servicemodel.Endpoint{{
+			Addr: p.family.container, Ready: true, Ports: []servicemodel.EndpointPort{{
+				Protocol: m.protocol, Port: uint16(m.ContainerPort)}}}})
 	}
 	return state
 }
