@@ -28,8 +28,8 @@
 # make browser   the page in headless Chromium, which it installs; UPDATE=-update makes the pictures
 #                of docs/page.md anew
 # make fuzz      each fuzz target for FUZZTIME
-# make bench     kernlb bench, and the Go benchmarks of the pure packages
-# make bench-against COMMIT=v0.1.0   kernlb bench of that commit and of this tree, in turn: ratios
+# make bench     internal/test/bench, and the Go benchmarks of the pure packages
+# make bench-against COMMIT=v0.1.0   the benchmark of that commit and of this tree, in turn: ratios
 # make census    counts the code: lines by floor with their budgets, the sizes of functions, exported
 #                declarations that name hidden types, and the functions that run when one endpoint
 #                is replaced and when a program starts, on each backend (as root)
@@ -187,7 +187,7 @@ fuzz:
 	done; done
 
 bench:
-	$(GO) run ./examples/kernlb bench
+	$(GO) run ./internal/test/bench
 	$(GO) test -run '^$$' -bench . -benchmem ./servicemodel/... ./nftables
 
 census:

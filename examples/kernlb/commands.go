@@ -79,9 +79,6 @@ func commands() []command {
 				outputFlag, ipvsFlags}, nil, (*program).flows},
 		{"tune", "", "set the limits and timeouts of conntrack", "tune -plan",
 			[]definer{tuneFlags, planFlag, outputFlag}, nil, (*program).tune},
-		{"bench", "", "measure the library in a network namespace of its own",
-			"bench -services 10000 -endpoints 10", []definer{benchFlags, kernelFlags, outputFlag,
-				nodeFlags, ipvsFlags}, nil, (*program).bench},
 		{"version", "", "print the version", "version", nil, nil,
 			func(p *program, _ context.Context) error {
 				_, err := fmt.Fprintln(p.stdout, version.Of("kernlb"))

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"fmt"
 	"io"
+	"net/netip"
 	"testing"
 
 	"golang.org/x/sys/unix"
@@ -18,10 +19,20 @@ import (
 func TestCostsAreLinear(t *testing.T) {
 	t.Run("the endpoints of explain", func(t *testing.T) {
 		growth.Linear(t, 1<<13, func(n int) *explanation {
+			name := servicemodel.Name{Namespace: "default", Name: "web"}
 			s := servicemodel.State{}.WithNode(servicemodel.Node{Name: "n1"})
-			s = withBenchServices(s, 0, 1, n)
-			return &explanation{program: &program{stdout: io.Discard}, name: benchName(0), state: s,
-				service: s.Service(benchName(0))}
+			s = s.WithService(&servicemodel.Service{Name: name,
+				ClusterIPs: []netip.Addr{netip.AddrFrom4([4]byte{10, 96, 0, 1})},
+				Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
+			eps := make([]servicemodel.Endpoint, n)
+			for i := range eps {
+				eps[i] = servicemodel.Endpoint{Ready: true,
+					Addr:  netip.AddrFrom4([4]byte{10, 244, byte(i >> 8), byte(i)}),
+					Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}
+			}
+			s = s.WithEndpoints(name, eps)
+			return &explanation{program: &program{stdout: io.Discard}, name: name, state: s,
+				service: s.Service(name)}
 		}, (*explanation).printEndpoints)
 	})
 	t.Run("the lines of show -diff", func(t *testing.T) {

@@ -39,8 +39,6 @@ type options struct {
 	planOnly    bool           // tune, cleanup -of: print only the plan
 	node        servicemodel.Node
 	ipvs        ipvs.Config
-	services    int // of bench
-	endpoints   int
 	flow        flowOptions
 	trace       traceOptions
 	show        showOptions
@@ -58,7 +56,6 @@ type flowOptions struct {
 	keep        bool
 	connections servicemodel.ConnectionPolicy
 	watch       bool
-	bench       int
 	tuning      tuning.Config
 }
 

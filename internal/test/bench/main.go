@@ -1,11 +1,17 @@
+// Command bench measures the library in a network namespace of its own.
+//
+// Usage: bench [-backend NAME] [-services N] [-endpoints M] [-flows N] [-o text|json]
 package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
 	"net/netip"
+	"os"
+	"os/signal"
 	"slices"
 	"strings"
 	"time"
@@ -13,13 +19,16 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/busywriter"
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/ipvs"
+	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Numbers of measurements: of each single change, of changes beside the paced neighbour, and of
 // adoptions.
 const (
-	benchRuns = 101
+	smallRuns = 101
 	pacedRuns = 301
 	adoptRuns = 3
 	syncRuns  = 3 // full syncs beside neighbours
@@ -29,40 +38,76 @@ const (
 // sleeps.
 var paced = fmt.Sprintf("one replaced in %d ms", busywriter.Pause.Milliseconds())
 
-func benchFlags(o *options, fs *flag.FlagSet) {
-	o.services, o.endpoints = 10000, 10
-	number(fs, &o.services, "services", 1, 1<<20, "number `N` of services")
-	number(fs, &o.endpoints, "endpoints", 1, 1<<12, "number `M` of endpoints of each service")
-	number(fs, &o.flow.bench, "flows", 0, 1<<22,
-		"measure with `N` flows what cleaning them up takes")
+func main() {
+	b := &benchmark{open: map[string]func() (dataplane.Backend, error){
+		nftables.Name: func() (dataplane.Backend, error) { return nftables.New(nil) },
+		iptables.Name: func() (dataplane.Backend, error) { return iptables.New(nil) },
+		ipvs.Name:     func() (dataplane.Backend, error) { return ipvs.New(nil) },
+	}}
+	flag.StringVar(&b.name, "backend", nftables.Name, "`NAME` of the backend")
+	flag.IntVar(&b.services, "services", 10000, "number `N` of services")
+	flag.IntVar(&b.endpoints, "endpoints", 10, "number `M` of endpoints of each service")
+	flag.IntVar(&b.flows, "flows", 0, "measure with `N` flows how long it takes to clean them up")
+	flag.StringVar(&b.output, "o", "text", "output `FORMAT`: text or json")
+	flag.Parse()
+	if err := b.check(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(2)
+	}
+
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
+	b.ctx = ctx
+	code, err := b.measure()
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+	}
+	os.Exit(code)
 }
 
-// bench measures the library in a namespace of its own.
-func (p *program) bench(ctx context.Context) error {
+// check returns an error if a flag has a wrong value.
+func (b *benchmark) check() error {
+	switch {
+	case b.open[b.name] == nil:
+		return fmt.Errorf("-backend: there is no backend %q", b.name)
+	case b.services < 1, b.endpoints < 1, b.flows < 0:
+		return errors.New("numbers must be positive")
+	case b.output != "text" && b.output != "json":
+		return errors.New("-o: want text or json")
+	case flag.NArg() > 0:
+		return fmt.Errorf("%q is not a flag", flag.Arg(0))
+	}
+	return nil
+}
+
+// measure runs and reports the benchmark, and returns the exit code.
+func (b *benchmark) measure() (code int, err error) {
 	if done, code, err := netnstest.ReExecInUserNS(); done {
-		if code != 0 {
-			return fmt.Errorf("the copy in a user namespace exited with code %d", code)
-		}
-		return nil
+		return code, nil
 	} else if err != nil {
-		return err
+		return 1, err
 	}
 	ns, err := netnstest.NewNS("bench")
 	if err != nil {
-		return err
+		return 1, err
 	}
 	defer ns.Close()
-	b := &benchmark{program: p, ctx: ctx}
 	if err := ns.Do(b.run); err != nil {
-		return err
+		return 1, err
 	}
-	return b.report()
+	if err := b.report(); err != nil {
+		return 1, err
+	}
+	return 0, nil
 }
 
-// benchmark is one run of bench. Its times are of calls to the public API, from the changed state
-// to the committed kernel. After an error, it measures nothing.
+// benchmark is one run. Its times are of calls to the public API, from the changed state to the
+// committed kernel. After an error, it measures nothing.
 type benchmark struct {
-	*program
+	name, output               string // the values of flags
+	services, endpoints, flows int
+
+	open    map[string]func() (dataplane.Backend, error)
 	ctx     context.Context
 	backend dataplane.Backend
 	engine  *dataplane.Engine
@@ -73,15 +118,17 @@ type benchmark struct {
 }
 
 func (b *benchmark) run() error {
-	b.state = withBenchServices(servicemodel.State{}.WithNode(b.opts.node), 0, b.opts.services,
-		b.opts.endpoints)
+	host, _ := os.Hostname() // uname(2) does not fail
+	node := servicemodel.Node{Name: strings.ToLower(host),
+		MasqueradeMark: servicemodel.DefaultMasqueradeMark}
+	b.state = withServices(servicemodel.State{}.WithNode(node), 0, b.services, b.endpoints)
 	defer b.close()
 	b.note("full_sync", "full sync", b.large(1, b.same))
-	b.note("noop", "nothing changed", b.small(benchRuns, b.same))
-	b.note("one_endpoint", "one endpoint replaced", b.small(benchRuns, b.replaceEndpoint))
+	b.note("noop", "nothing changed", b.small(smallRuns, b.same))
+	b.note("one_endpoint", "one endpoint replaced", b.small(smallRuns, b.replaceEndpoint))
 	b.kernelShare()
-	b.note("scale", "one more, one less", b.small(benchRuns, b.scale))
-	b.note("one_service", "a service more, less", b.small(benchRuns, b.oneService))
+	b.note("scale", "one more, one less", b.small(smallRuns, b.scale))
+	b.note("one_service", "a service more, less", b.small(smallRuns, b.oneService))
 	b.note("one_endpoint_paced", paced, b.small(pacedRuns, b.replaceAtPace))
 	b.note("adopt", "adopt, one replaced", b.large(adoptRuns, b.replaceEndpoint))
 	b.besideNeighbour()
@@ -89,7 +136,7 @@ func (b *benchmark) run() error {
 	if b.err == nil {
 		_, b.err = b.engine.Cleanup(b.ctx)
 	}
-	if b.err == nil && b.opts.flow.bench > 0 {
+	if b.err == nil && b.flows > 0 {
 		var r flowReport
 		b.err = b.cleanFlows(&r)
 		b.note("flows", "one UDP endpoint replaced", &r)
@@ -110,8 +157,8 @@ func (b *benchmark) close() {
 func (b *benchmark) apply(s servicemodel.State) (took time.Duration, r *dataplane.Result) {
 	start := time.Now()
 	if b.err == nil && b.backend == nil {
-		if b.backend, b.err = b.openBackend(b.ctx, b.state); b.err == nil {
-			b.engine = dataplane.New(b.backend, b.engineConfig())
+		if b.backend, b.err = b.open[b.name](); b.err == nil {
+			b.engine = dataplane.New(b.backend, &dataplane.Config{Strict: true})
 		}
 	}
 	if b.err != nil {
@@ -162,9 +209,9 @@ func (b *benchmark) same(int) servicemodel.State { return b.state }
 func (b *benchmark) replaceEndpoint(int) servicemodel.State {
 	b.changes++
 	i := b.changes
-	n := benchName(i * 7 % b.opts.services)
+	n := nameOf(i * 7 % b.services)
 	eps := b.state.Endpoints(n)
-	eps[i%len(eps)].Addr = benchFreshAddr(i)
+	eps[i%len(eps)].Addr = freshAddr(i)
 	return b.state.WithEndpoints(n, eps)
 }
 
@@ -177,56 +224,56 @@ func (b *benchmark) replaceAtPace(i int) servicemodel.State {
 
 // scale adds an endpoint to a service, and removes it again.
 func (b *benchmark) scale(i int) servicemodel.State {
-	n := benchName(i / 2 * 7 % b.opts.services)
+	n := nameOf(i / 2 * 7 % b.services)
 	eps := b.state.Endpoints(n)
 	if i%2 == 1 {
 		return b.state.WithEndpoints(n, eps[:len(eps)-1])
 	}
 	more := eps[0]
-	more.Addr = benchFreshAddr(1<<16 + i)
+	more.Addr = freshAddr(1<<16 + i)
 	return b.state.WithEndpoints(n, append(eps, more))
 }
 
 // oneService adds a service, and removes it again.
 func (b *benchmark) oneService(i int) servicemodel.State {
-	n := b.opts.services
+	n := b.services
 	if i%2 == 1 {
-		return b.state.WithoutService(benchName(n))
+		return b.state.WithoutService(nameOf(n))
 	}
-	return withBenchServices(b.state, n, 1, b.opts.endpoints)
+	return withServices(b.state, n, 1, b.endpoints)
 }
 
-func benchName(i int) servicemodel.Name {
+func nameOf(i int) servicemodel.Name {
 	return servicemodel.Name{Namespace: fmt.Sprintf("ns-%d", i%100),
 		Name: fmt.Sprintf("service-%d", i)}
 }
 
-var benchPorts = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}
+var ports = []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP, Port: 8080}}
 
-var benchRanges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"),
+var ranges = []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24"),
 	netip.MustParsePrefix("192.0.2.0/24")}
 
-// withBenchServices adds services with one TCP port, a cluster IP and endpoints on a thousand
+// withServices adds services with one TCP port, a cluster IP and endpoints on a thousand
 // nodes. One in ten has session affinity, and a load-balancer IP with source ranges and external
 // traffic policy Local.
-func withBenchServices(s servicemodel.State, first, n, endpoints int) servicemodel.State {
+func withServices(s servicemodel.State, first, n, endpoints int) servicemodel.State {
 	for i := first; i < first+n; i++ {
 		svc := &servicemodel.Service{
-			Name: benchName(i),
+			Name: nameOf(i),
 			Ports: []servicemodel.ServicePort{{Name: "http", Protocol: servicemodel.TCP,
 				Port: 80}},
-			ClusterIPs: []netip.Addr{benchAddr(10, 96, i)},
+			ClusterIPs: []netip.Addr{addr(10, 96, i)},
 		}
 		if i%10 == 9 {
 			svc.SessionAffinity.ClientIP = true
 			svc.ExternalTrafficPolicy = servicemodel.PolicyLocal
-			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: benchAddr(203, 0, i)}}
-			svc.LoadBalancerSourceRanges = benchRanges
+			svc.LoadBalancerIPs = []servicemodel.LoadBalancerIP{{Addr: addr(203, 0, i)}}
+			svc.LoadBalancerSourceRanges = ranges
 		}
 		eps := make([]servicemodel.Endpoint, endpoints)
 		for j := range eps {
 			k := i*endpoints + j
-			eps[j] = servicemodel.Endpoint{Addr: benchAddr(11, 0, k), Ports: benchPorts,
+			eps[j] = servicemodel.Endpoint{Addr: addr(11, 0, k), Ports: ports,
 				Ready: true, Serving: true, Node: fmt.Sprintf("node-%d", k%1000)}
 		}
 		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
@@ -234,11 +281,11 @@ func withBenchServices(s servicemodel.State, first, n, endpoints int) servicemod
 	return s
 }
 
-// benchFreshAddr is an endpoint address that no service had at the start.
-func benchFreshAddr(i int) netip.Addr { return benchAddr(172, 0, i) }
+// freshAddr is an endpoint address that no service had at the start.
+func freshAddr(i int) netip.Addr { return addr(172, 0, i) }
 
-// benchAddr is the i-th address from a.b.0.0 on.
-func benchAddr(a, b byte, i int) netip.Addr {
+// addr is the i-th address from a.b.0.0 on.
+func addr(a, b byte, i int) netip.Addr {
 	n := uint32(a)<<24 | uint32(b)<<16 + uint32(i) + 1
 	return netip.AddrFrom4([4]byte{byte(n >> 24), byte(n >> 16), byte(n >> 8), byte(n)})
 }
@@ -296,14 +343,19 @@ func (n perSecond) String() string { return fmt.Sprintf("%15.0f times a second",
 
 // report prints all measurements.
 func (b *benchmark) report() error {
-	o := &b.opts
-	all := map[string]any{"backend": o.backend, "services": o.services, "endpoints": o.endpoints}
+	all := map[string]any{"backend": b.name, "services": b.services, "endpoints": b.endpoints}
 	var text strings.Builder
-	fmt.Fprintf(&text, "%s, %d services of %d endpoints\n%33s %13s %13s\n", o.backend, o.services,
-		o.endpoints, "median", "p99", "max")
+	fmt.Fprintf(&text, "%s, %d services of %d endpoints\n%33s %13s %13s\n", b.name, b.services,
+		b.endpoints, "median", "p99", "max")
 	for _, r := range b.rows {
 		all[r.name] = r.value
 		fmt.Fprintf(&text, "%-22s%v\n", r.title, r.value)
 	}
-	return b.print(all, text.String())
+	if b.output == "json" {
+		e := json.NewEncoder(os.Stdout)
+		e.SetIndent("", "  ")
+		return e.Encode(all)
+	}
+	_, err := fmt.Print(text.String())
+	return err
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// flowReport is bench's output about cleaning flows: one UDP endpoint of one service is replaced,
+// flowReport is the measurement of cleaning flows: one UDP endpoint of one service is replaced,
 // and the flows to it are deleted.
 type flowReport struct {
 	InTable   int     `json:"flows_in_table"`   // of the namespace
@@ -45,10 +45,10 @@ func (b *benchmark) cleanFlows(r *flowReport) error {
 		return err
 	}
 	defer table.Close()
-	if r.InTable, err = b.fill(table, b.opts.flow.bench); err != nil {
+	if r.InTable, err = b.fill(table, b.flows); err != nil {
 		return err
 	}
-	for r.OnMachine = r.InTable; r.OnMachine < b.opts.flow.bench; {
+	for r.OnMachine = r.InTable; r.OnMachine < b.flows; {
 		ns, err := netnstest.NewNS("flows")
 		if err != nil {
 			return err
@@ -58,13 +58,13 @@ func (b *benchmark) cleanFlows(r *flowReport) error {
 		if err != nil {
 			return err
 		}
-		n, err := b.fill(more, min(namespaceShare, b.opts.flow.bench-r.OnMachine))
+		n, err := b.fill(more, min(namespaceShare, b.flows-r.OnMachine))
 		if err = errors.Join(err, more.Close()); err != nil {
 			return err
 		}
 		r.OnMachine += n
 	}
-	backend, err := b.openBackend(b.ctx, servicemodel.State{})
+	backend, err := b.open[b.name]()
 	if err != nil {
 		return err
 	}
@@ -78,15 +78,15 @@ func (b *benchmark) cleanFlows(r *flowReport) error {
 
 // fill adds n flows to a table, as far as they fit.
 func (b *benchmark) fill(table *conntrack.Table, n int) (int, error) {
-	created, err := table.Create(b.ctx, benchFlow(n))
+	created, err := table.Create(b.ctx, someFlows(n))
 	if errors.Is(err, conntrack.ErrTableFull) {
 		err = nil
 	}
 	return created, err
 }
 
-// benchFlow makes n flows, a quarter of them UDP, to the services in turn and to their endpoints.
-func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
+// someFlows makes n flows, a quarter of them UDP, to the services in turn and to their endpoints.
+func someFlows(n int) iter.Seq2[conntrack.Flow, error] {
 	return func(yield func(conntrack.Flow, error) bool) {
 		for i := range n {
 			f := conntrack.Flow{Protocol: conntrack.TCP, TCP: conntrack.TCPEstablished,
@@ -95,12 +95,12 @@ func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
 			if i%4 == 0 {
 				f.Protocol, f.TCP = conntrack.UDP, 0
 			}
-			client := netip.AddrPortFrom(benchAddr(20, 0, i>>8), uint16(1024+i&0xff))
+			client := netip.AddrPortFrom(addr(20, 0, i>>8), uint16(1024+i&0xff))
 			service, endpoint := i/4%flowServices, i/4/flowServices%flowEndpoints
 			f.Original = conntrack.Tuple{Src: client,
-				Dst: netip.AddrPortFrom(benchAddr(10, 97, service), 53)}
+				Dst: netip.AddrPortFrom(addr(10, 97, service), 53)}
 			f.Reply = conntrack.Tuple{
-				Src: netip.AddrPortFrom(benchAddr(10, 98, service*256+endpoint), 5353), Dst: client}
+				Src: netip.AddrPortFrom(addr(10, 98, service*256+endpoint), 5353), Dst: client}
 			if !yield(f, nil) {
 				return
 			}
@@ -111,20 +111,20 @@ func benchFlow(n int) iter.Seq2[conntrack.Flow, error] {
 // flowState returns the services that the flows go to. If replaced is set, the first endpoint of
 // the first service was replaced.
 func (b *benchmark) flowState(replaced bool, port uint16) servicemodel.State {
-	s := servicemodel.State{}.WithNode(b.opts.node)
+	s := servicemodel.State{}.WithNode(b.state.Node())
 	for i := range flowServices {
-		svc := &servicemodel.Service{Name: benchName(i),
-			ClusterIPs: []netip.Addr{benchAddr(10, 97, i)}, Ports: []servicemodel.ServicePort{
+		svc := &servicemodel.Service{Name: nameOf(i),
+			ClusterIPs: []netip.Addr{addr(10, 97, i)}, Ports: []servicemodel.ServicePort{
 				{Name: "udp", Protocol: servicemodel.UDP, Port: 53},
 				{Name: "tcp", Protocol: servicemodel.TCP, Port: 53}}}
 		var eps []servicemodel.Endpoint
 		for j := range flowEndpoints {
-			e := servicemodel.Endpoint{Addr: benchAddr(10, 98, i*256+j), Ready: true, Serving: true,
+			e := servicemodel.Endpoint{Addr: addr(10, 98, i*256+j), Ready: true, Serving: true,
 				Ports: []servicemodel.EndpointPort{
 					{Name: "udp", Protocol: servicemodel.UDP, Port: 5353},
 					{Name: "tcp", Protocol: servicemodel.TCP, Port: port}}}
 			if replaced && i == 0 && j == 0 {
-				e.Addr = benchFreshAddr(i)
+				e.Addr = freshAddr(i)
 			}
 			eps = append(eps, e)
 		}
@@ -146,7 +146,14 @@ func (b *benchmark) cleanOnce(table flows.Table, backend dataplane.Backend,
 	if first == nil {
 		return err
 	}
-	if err := b.settle(b.ctx, e, first, err); err != nil {
+	for next := first.Settle; err == nil && next > 0; next, err = e.Settle(b.ctx) {
+		select {
+		case <-b.ctx.Done():
+			return b.ctx.Err()
+		case <-time.After(next):
+		}
+	}
+	if err != nil {
 		return err
 	}
 	before := keeper.Totals()

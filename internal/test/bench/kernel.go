@@ -47,7 +47,7 @@ func (b *benchmark) kernelShare() {
 		e.Elements(wire.Add, m, elem(0))
 	})
 	var nothing, element []time.Duration
-	for i := 0; i < benchRuns && err == nil; i++ {
+	for i := 0; i < smallRuns && err == nil; i++ {
 		var empty, one time.Duration
 		empty, err = commit((*wire.Encoder).EnsureTable)
 		if err == nil {
