@@ -156,6 +156,14 @@ func (k *kernel) listAddresses() (a addresses, err error) {
 	if err := k.findDevice(&a); err != nil {
 		return a, err
 	}
+	held, err := k.links.Indices(rtnetlink.ServiceDevices)
+	if err != nil {
+		return a, err
+	}
+	if a.ifindex != 0 {
+		held = append(held, a.ifindex)
+	}
+
 	req := nl.NewNetlinkRequest(unix.RTM_GETADDR, unix.NLM_F_DUMP)
 	req.AddData(nl.NewIfAddrmsg(unix.AF_UNSPEC))
 	msgs, err := k.links.Execute(req, unix.RTM_NEWADDR)
@@ -164,7 +172,7 @@ func (k *kernel) listAddresses() (a addresses, err error) {
 	}
 	names := map[int]string{a.ifindex: k.device}
 	for _, m := range msgs {
-		if err := k.sortAddress(&a, m, names); err != nil {
+		if err := k.sortAddress(&a, m, held, names); err != nil {
 			return a, err
 		}
 	}
@@ -176,8 +184,10 @@ func (k *kernel) listAddresses() (a addresses, err error) {
 	return a, nil
 }
 
-// sortAddress adds the address of a message to our addresses or to other programs'.
-func (k *kernel) sortAddress(a *addresses, msg []byte, names map[int]string) error {
+// sortAddress adds the address of a message to our addresses or to other programs'. An address that
+// a balancer bound for a service is not the node's: held are the devices of balancers, and other
+// instances of this backend mark their addresses.
+func (k *kernel) sortAddress(a *addresses, msg []byte, held []int, names map[int]string) error {
 	l, err := decodeAddress(msg)
 	if err != nil {
 		return fmt.Errorf("list addresses: %w", err)
@@ -197,8 +207,8 @@ func (k *kernel) sortAddress(a *addresses, msg []byte, names map[int]string) err
 		if k.device != "" {
 			a.others = append(a.others, l.addr)
 		}
-		onDevice := a.ifindex != 0 && l.ifindex == a.ifindex
-		if !onDevice && !l.addr.IsLoopback() && !l.addr.IsLinkLocalUnicast() {
+		ofService := slices.Contains(held, l.ifindex) || isInstanceNumber(l.metric)
+		if !ofService && !l.addr.IsLoopback() && !l.addr.IsLinkLocalUnicast() {
 			a.node = append(a.node, l.addr)
 		}
 	}

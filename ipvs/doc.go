@@ -47,8 +47,10 @@
 // So the conformance suite is not guaranteed to pass with a device. It fails for other ports, and
 // for the host's source address.
 //
-// Bound addresses take no node ports. IPv6 addresses are usable at once, without duplicate address
-// detection.
+// Addresses that a balancer bound for services take no node ports: those of any instance of this
+// backend, and those on kube-proxy's kube-ipvs0 and kube-router's kube-dummy-if. Addresses on any
+// other device do, except loopback and link-local ones. IPv6 addresses are usable at once, without
+// duplicate address detection.
 //
 // # Hooks
 //

@@ -141,4 +141,10 @@ func instanceFlag(table string) uint32 {
 }
 
 // instanceNumber identifies the instance's routing table, device and addresses.
-func instanceNumber(instance uint32) uint32 { return 0x6b000000 | instance>>16 }
+func instanceNumber(instance uint32) uint32 { return numberBase | instance>>16 }
+
+// numberBase are the high bits of all instances' numbers.
+const numberBase = 0x6b000000
+
+// isInstanceNumber reports whether n is the number of some instance.
+func isInstanceNumber(n uint32) bool { return n&0xffff0000 == numberBase }

@@ -59,16 +59,9 @@ func (k *kernel) current(except []string) ([]netip.Addr, error) {
 
 // list lists the addresses that others can reach.
 func (k *kernel) list(except []string) ([]netip.Addr, error) {
-	var skip []int
-	for _, name := range except {
-		link, err := k.links.LinkByName(name)
-		if rtnetlink.Gone(err) {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("device %s: %w", name, err)
-		}
-		skip = append(skip, link.Attrs().Index)
+	skip, err := k.links.Indices(slices.Concat(except, rtnetlink.ServiceDevices))
+	if err != nil {
+		return nil, err
 	}
 	all, err := k.links.AddrList()
 	if err != nil {
@@ -80,6 +73,7 @@ func (k *kernel) list(except []string) ([]netip.Addr, error) {
 		addr = addr.Unmap()
 		switch {
 		case !ok, !addr.IsGlobalUnicast(), slices.Contains(skip, a.LinkIndex),
+			addr.Is4() && a.Scope == unix.RT_SCOPE_HOST,
 			a.Flags&(unix.IFA_F_TENTATIVE|unix.IFA_F_DADFAILED) != 0:
 		case a.Flags&unix.IFA_F_DEPRECATED != 0:
 			deprecated = append(deprecated, addr)

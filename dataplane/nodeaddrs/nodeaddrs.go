@@ -32,12 +32,14 @@ type Config struct {
 	NetNS     int
 	NetNSPath string
 	// Except are names of devices whose addresses do not count, such as one that holds the
-	// addresses of services. The devices need not exist.
+	// addresses of services. The devices need not exist. The devices of kube-proxy (kube-ipvs0) and
+	// of kube-router (kube-dummy-if) never count.
 	Except []string
 }
 
 // Source is a [dataplane.NodeSource]. It knows the addresses of a network namespace that other
-// machines can reach: neither loopback nor link-local addresses. Addresses that are not deprecated
+// machines can reach: neither loopback nor link-local addresses, nor IPv4 addresses with the scope
+// of the host. Addresses that are not deprecated
 // come first; within both groups, the order is the kernel's, by the index of the device. A new IPv6
 // address counts once duplicate address detection has ended. Addresses of a device that is down
 // count, so that a device that goes down for a moment changes nothing; but the kernel reports a new

@@ -69,8 +69,13 @@ func TestAddressesAreThoseThatOthersCanReach(t *testing.T) {
 	n.has()
 	n.ip("link set lo up", "link set w up", "link set v up")
 	n.ip("address add 192.0.2.1/24 dev v", "address add 192.0.2.2/24 dev v",
-		"address add 10.96.0.1/32 dev w", "address add 2001:db8::1/64 dev v nodad",
+		"address add 10.96.0.1/32 dev w", "address add 10.96.0.2/32 dev v scope host",
+		"address add 2001:db8::1/64 dev v nodad",
 		"address add 2001:db8::2/64 dev v nodad preferred_lft 0", "address add fe80::1/64 dev v")
+	for _, d := range []string{"kube-ipvs0", "kube-dummy-if"} { // of other balancers
+		n.ip("link add "+d+" type bridge", "address add 10.96.0.3/32 dev "+d,
+			"address add fd00:96::3/128 dev "+d+" nodad")
+	}
 	n.has("192.0.2.1", "192.0.2.2", "2001:db8::1", "2001:db8::2")
 	n.ip("address delete 192.0.2.1/24 dev v", "address add 198.51.100.1/32 dev lo",
 		"address delete 2001:db8::1/64 dev v")

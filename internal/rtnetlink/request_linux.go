@@ -88,6 +88,25 @@ func (c *Conn) LinkByName(name string) (netlink.Link, error) {
 	return ask(c, false, func() (netlink.Link, error) { return c.handle.LinkByName(name) })
 }
 
+// ServiceDevices are the names of devices on which other balancers bind the addresses of services:
+// kube-proxy in the mode ipvs, and kube-router. These addresses are not the node's own, so they
+// take no node ports. kube-proxy leaves out its device, too.
+var ServiceDevices = []string{"kube-ipvs0", "kube-dummy-if"}
+
+// Indices returns the indices of the links with these names. It leaves out links that do not exist.
+func (c *Conn) Indices(names []string) (l []int, err error) {
+	for _, name := range names {
+		link, err := c.LinkByName(name)
+		switch {
+		case err == nil:
+			l = append(l, link.Attrs().Index)
+		case !Gone(err):
+			return nil, fmt.Errorf("device %s: %w", name, err)
+		}
+	}
+	return l, nil
+}
+
 // LinkByIndex is [Conn.LinkByName] for the index of an interface.
 func (c *Conn) LinkByIndex(index int) (netlink.Link, error) {
 	return ask(c, false, func() (netlink.Link, error) { return c.handle.LinkByIndex(index) })
