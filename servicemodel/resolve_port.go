@@ -22,9 +22,7 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 	if anyLocal {
 		d.local = BalanceLocal
 	}
-	if len(svc.LoadBalancerSourceRanges) > 0 && len(svc.LoadBalancerIPs) > 0 {
-		d.sources = d.allowed()
-	}
+	d.sources = d.allowed()
 
 	first := len(r.claims)
 	claim := func(k Kind, a netip.Addr, port uint16) {

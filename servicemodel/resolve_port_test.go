@@ -1,6 +1,7 @@
 package servicemodel_test
 
 import (
+	"fmt"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -125,4 +126,32 @@ func TestEndpointsServeThePortOfTheirNameAndProtocol(t *testing.T) {
 		"default/web:dns-tcp/tcp IPv4 cluster: 10.64.0.2:5355",
 	}, texts(table.Pools()))
 	require.Equal(t, sm.Reject, frontendAt(t, table, "10.96.0.1:53", sm.SCTP).Internal)
+}
+
+// Many ports of an endpoint have an index, which is made once for all endpoints that share them.
+func TestEndpointsServeEachOfManyPorts(t *testing.T) {
+	t.Parallel()
+	for _, n := range []int{1, 15, 16, 17, 18, 40} {
+		svc := webService(func(s *sm.Service) { s.Ports = nil })
+		var ports, others []sm.EndpointPort
+		for i := range n {
+			name, p := fmt.Sprintf("p%d", i), []sm.Protocol{sm.TCP, sm.UDP}[i%2]
+			at := uint16(1000 + i)
+			svc.Ports = append(svc.Ports, sm.ServicePort{Name: name, Protocol: p, Port: at})
+			ports = append(ports, sm.EndpointPort{Name: name, Protocol: p, Port: at + 1000})
+			others = append(others, sm.EndpointPort{Name: name, Protocol: p, Port: at + 2000})
+		}
+		with := func(l []sm.EndpointPort) func(*sm.Endpoint) {
+			return func(e *sm.Endpoint) { e.Ports = l }
+		}
+		table := tableOf(t, thisNode, svc, endpoint(addrA, with(ports)),
+			endpoint(addrB, with(ports)), endpoint(addrC, with(others)))
+		for i, p := range svc.Ports {
+			pool := table.Pool(sm.PoolID{Service: sm.PortName{Name: web, Port: p.Name,
+				Protocol: p.Protocol}, Family: sm.IPv4})
+			require.NotNil(t, pool, "port %d of %d", i, n)
+			require.Equal(t, fmt.Sprintf("default/web:%s/%s IPv4 cluster: %s:%d, %s:%d, %s:%d",
+				p.Name, p.Protocol, addrA, 2000+i, addrB, 2000+i, addrC, 3000+i), pool.String())
+		}
+	}
 }

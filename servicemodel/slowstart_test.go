@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"net/netip"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -282,4 +283,67 @@ func TestServicesInJSONHaveTheirSlowStartAsText(t *testing.T) {
 	require.Equal(t, svc, &read)
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"slowStart": "soon"}`), &read), "soon")
 	require.ErrorContains(t, json.Unmarshal([]byte(`{"slowstrat": "1m"}`), &read), "slowstrat")
+}
+
+// growingServices are five services, and a third endpoint of the first n of them grows.
+func growingServices(n int) sm.State {
+	s := sm.State{}.WithNode(thisNode)
+	for i := range 5 {
+		svc := webService(slowly(5*time.Second), named(fmt.Sprint("web", i)))
+		svc.ClusterIPs, svc.Ports[0].NodePort = addrs(fmt.Sprint("10.96.0.", 1+i)), 0
+		eps := []sm.Endpoint{endpoint(addrA), endpoint(addrB)}
+		if i < n {
+			eps = append(eps, endpoint(addrC))
+		}
+		s = s.WithService(svc).WithEndpoints(svc.Name, eps)
+	}
+	return s
+}
+
+func (r *ramp) pools() []string { return texts(r.held.Pools()) }
+
+// Whenever the state changes within 100 ms after a step, all endpoints that grow keep their
+// weights, although some were ready earlier than others.
+func TestChangesBetweenStepsLeaveWhatGrows(t *testing.T) {
+	t.Parallel()
+	r := newRamp(t, growingServices(0))
+	for i := range 3 {
+		r.apply(growingServices(i + 1))
+		r.now = r.now.Add(60 * time.Millisecond)
+	}
+	s := growingServices(3)
+	for r.step(s, 0); r.grows(); r.step(s, 0) {
+		stepped, held := r.now, r.pools()
+		for _, ms := range []int{10, 40, 99} {
+			r.now = stepped.Add(time.Duration(ms) * time.Millisecond)
+			r.apply(s.WithService(webService(named("other"), func(svc *sm.Service) {
+				svc.ClusterIPs, svc.Ports[0].NodePort = addrs(fmt.Sprint("10.96.1.", ms)), 0
+			})))
+			require.Equal(t, held, r.pools(), "%d ms after a step", ms)
+		}
+	}
+}
+
+// A service that stops growing, for whatever reason, leaves the others as they are.
+func TestServicesGrowIndependently(t *testing.T) {
+	t.Parallel()
+	s := growingServices(3)
+	name := sm.Name{Namespace: "default", Name: "web0"}
+	for what, change := range map[string]sm.State{
+		"removed":           s.WithoutService(name).WithEndpoints(name, nil),
+		"without endpoints": s.WithEndpoints(name, nil),
+		"without slow start": s.WithService(webService(named("web0"), func(svc *sm.Service) {
+			svc.ClusterIPs, svc.Ports[0].NodePort = addrs("10.96.0.1"), 0
+		})),
+	} {
+		r := newRamp(t, growingServices(0)).apply(s).after(time.Second, s)
+		held := slices.DeleteFunc(r.pools(), isOf(name))
+		r.apply(change)
+		require.Equal(t, held, slices.DeleteFunc(r.pools(), isOf(name)), what)
+		require.True(t, r.grows(), what)
+	}
+}
+
+func isOf(n sm.Name) func(string) bool {
+	return func(pool string) bool { return strings.HasPrefix(pool, n.String()+":") }
 }

@@ -44,6 +44,7 @@ func TestTextIsReadBack(t *testing.T) {
 		{sm.SessionAffinity{ClientIP: true, Timeout: time.Minute}, "1m0s"},
 		{sm.SessionAffinity{ClientIP: true, Timeout: time.Hour, Bits4: 24, Bits6: 56,
 			WholeService: true}, "1h0m0s ipv4/24 ipv6/56 service"},
+		{sm.SessionAffinity{ClientIP: true, Bits4: 32, Bits6: 128}, "default ipv4/32 ipv6/128"},
 		{sm.SessionAffinity{ClientIP: true, WholeService: true}, "default service"},
 	} {
 		text := ok(test.value.(encoding.TextMarshaler).MarshalText())(t)
