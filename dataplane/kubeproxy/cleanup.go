@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/netip"
 	"slices"
 
@@ -86,7 +87,8 @@ type Frontend struct {
 	// Service names the port of the service, such as "default/web:http". It is empty if
 	// kube-proxy's objects do not name the service, as in the ipvs mode.
 	Service string
-	// Endpoints get the new connections, sorted. Without endpoints, new connections are refused or
+	// Endpoints get the new connections, sorted. Frontends may share the slice, so it must not be
+	// changed. Without endpoints, new connections are refused or
 	// dropped. If the external traffic policy is Local, these are the endpoints for clients outside
 	// the cluster.
 	Endpoints []netip.AddrPort
@@ -103,12 +105,7 @@ func Frontends(ctx context.Context, cfg *Config) ([]Frontend, error) {
 	if err != nil {
 		return nil, err
 	}
-	out := make([]Frontend, 0, len(c))
-	for _, f := range c {
-		slices.SortFunc(f.Endpoints, netip.AddrPort.Compare)
-		f.Endpoints = slices.Compact(f.Endpoints)
-		out = append(out, f)
-	}
-	slices.SortFunc(out, func(a, b Frontend) int { return a.Key.Compare(b.Key) })
-	return out, nil
+	return slices.SortedFunc(maps.Values(c), func(a, b Frontend) int {
+		return a.Key.Compare(b.Key)
+	}), nil
 }

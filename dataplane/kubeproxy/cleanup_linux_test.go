@@ -66,7 +66,7 @@ func load(t *testing.T, ns *netnstest.NS, version string) {
 	switch {
 	case strings.HasPrefix(version, "nftables"):
 		nstest.NFT(t, ns, text)
-		nstest.NFT(t, ns, "add table ip6 kube-proxy; add chain ip6 kube-proxy services")
+		nstest.NFT(t, ns, tables6(text))
 		return
 	case strings.HasPrefix(version, "ipvs"):
 		makeSets(t, ns)

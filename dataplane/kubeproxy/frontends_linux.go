@@ -1,12 +1,12 @@
 package kubeproxy
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"net/netip"
 	"regexp"
-	"strconv"
+	"slices"
 	"strings"
 
 	"golang.org/x/sys/unix"
@@ -47,11 +47,11 @@ func (k *kernel) readContents(ctx context.Context, c contents) error {
 
 // readTable reads the frontends of a table.
 func (k *kernel) readTable(ctx context.Context, c contents, name tableID, f *nft.Family) error {
-	t := &table{family: f, rules: map[string][]string{}}
+	t := &table{family: f, rules: map[string][]rule{}, pools: map[string][]netip.AddrPort{}}
 	t.lookup = func(set string) ([]nft.Elem, error) { return k.readElements(ctx, name, set) }
 	err := k.query(name).Rules(ctx, "", func(r nft.RuleInfo) error {
 		chain := string(r.Chain)
-		t.rules[chain] = append(t.rules[chain], nft.ListRule(f.NFProto, r.Exprs))
+		t.rules[chain] = append(t.rules[chain], decodeRule(f, r))
 		return nil
 	})
 	switch {
@@ -103,6 +103,7 @@ func (k *kernel) readVirtualFrontends(ctx context.Context, c contents) error {
 					f.Endpoints = append(f.Endpoints, netip.AddrPortFrom(d.Addr, d.Port))
 				}
 			}
+			slices.SortFunc(f.Endpoints, netip.AddrPort.Compare)
 			c.add(f)
 		}
 		return nil
@@ -120,59 +121,37 @@ func (c contents) add(f Frontend) {
 	}
 }
 
-// table has the rules of a table, as [nft.ListRule] writes them, and reads its maps.
+// table has the rules of a table, and reads its maps.
 type table struct {
 	family *nft.Family
-	rules  map[string][]string // by chain
+	rules  map[string][]rule // by chain
 	lookup func(set string) ([]nft.Elem, error)
+	pools  map[string][]netip.AddrPort // the known results of endpoints, by chain
 }
 
-// Parts of rules, as nft.ListRule writes them.
-var (
-	ruleAddress  = regexp.MustCompile(`\bip6? daddr (\S+)`)
-	rulePort     = regexp.MustCompile(`\b(tcp|udp|sctp) dport (\d+)\b`)
-	ruleComment  = regexp.MustCompile(`/\* (.*) \*/`)
-	ruleEndpoint = regexp.MustCompile(`/\* \S+ -> (\S+) \*/|\bdnat to (\S+:\d+)$`)
-	// without a condition, or from a source range
-	ruleAlways   = regexp.MustCompile(`^(?:counter )?(?:jump|goto) (\S+)$|\bjump (KUBE-EXT-\S+)$`)
-	ruleTarget   = regexp.MustCompile(`\b(?:jump|goto) (\S+)$`)
-	ruleMap      = regexp.MustCompile(`\bmap @(__map\d+)`)
-	chainService = regexp.MustCompile(`^(?:service|external)-\w+-(.+)/\w+/(.*)$`)
-	chainPod     = regexp.MustCompile(`^endpoint-.*__(.+)/(\d+)$`)
-)
-
 // iptables adds the frontends of chains of the iptables mode.
-func (t *table) iptables(c contents, chains ...string) error {
+func (t *table) iptables(c contents, chains ...string) (err error) {
 	for _, chain := range chains {
-		for _, rule := range t.rules[chain] {
-			port, comment := rulePort.FindStringSubmatch(rule), ruleComment.FindStringSubmatch(rule)
-			if port == nil || comment == nil {
+		for _, r := range t.rules[chain] {
+			// Node ports answer at 127.0.0.0/8, too. These rules only count packets.
+			if r.port == 0 || !r.protocol.Valid() || r.comment == "" || r.within {
 				continue
 			}
-			key := servicemodel.FrontendKey{Addr: t.family.Any}
-			if a := ruleAddress.FindStringSubmatch(rule); a != nil {
-				var err error
-				if key.Addr, err = netip.ParseAddr(a[1]); err != nil {
-					continue // 127.0.0.0/8, where node ports answer, too
-				}
-			}
-			n, err := strconv.ParseUint(port[2], 10, 16)
-			if err != nil || key.Protocol.UnmarshalText([]byte(port[1])) != nil {
-				continue
-			}
-			key.Port = uint16(n)
-			f := Frontend{Key: key}
-			f.Service, _, _ = strings.Cut(comment[1], " ")
-			if to := ruleTarget.FindStringSubmatch(rule); to != nil {
-				if f.Endpoints, err = t.endpoints(to[1], 0); err != nil {
-					return err
-				}
+			f := Frontend{Key: servicemodel.FrontendKey{Addr: cmp.Or(r.addr, t.family.Any),
+				Protocol: r.protocol, Port: r.port}}
+			f.Service, _, _ = strings.Cut(r.comment, " ")
+			if f.Endpoints, err = t.endpoints(r.chain); err != nil {
+				return err
 			}
 			c.add(f)
 		}
 	}
 	return nil
 }
+
+// chainService matches the names of chains of services in the nftables mode. Nothing else there
+// names the service.
+var chainService = regexp.MustCompile(`^(?:service|external)-\w+-(.+)/\w+/(.*)$`)
 
 // nftables adds the frontends of the nftables mode.
 func (t *table) nftables(c contents) error {
@@ -184,14 +163,15 @@ func (t *table) nftables(c contents) error {
 		}
 		for _, e := range elements {
 			r := nft.Reader{Bytes: e.Key}
-			f := Frontend{Key: r.Frontend(t.family.Any, strings.HasSuffix(set, "nodeports"))}
+			f := Frontend{Key: r.Frontend(t.family.Any, strings.HasSuffix(set, "nodeports")),
+				Service: nft.CommentOf(e.UserData)}
 			if !r.Done() {
 				return fmt.Errorf("map %s: unknown key", set)
 			}
 			if m := chainService.FindStringSubmatch(string(e.Data)); m != nil {
 				f.Service = strings.TrimSuffix(m[1]+":"+m[2], ":")
 			}
-			if f.Endpoints, err = t.endpoints(string(e.Data), 0); err != nil {
+			if f.Endpoints, err = t.endpoints(string(e.Data)); err != nil {
 				return err
 			}
 			c.add(f)
@@ -200,52 +180,45 @@ func (t *table) nftables(c contents) error {
 	return nil
 }
 
-// deepest bounds the steps from a frontend's chain to endpoints.
-const deepest = 8
-
-// endpoints returns the endpoints to which a chain leads clients from outside the cluster: rules
-// for pods and for the node do not count.
-func (t *table) endpoints(chain string, depth int) (l []netip.AddrPort, err error) {
-	if m := chainPod.FindStringSubmatch(chain); m != nil {
-		return appendEndpoint(l, net.JoinHostPort(m[1], m[2])), nil
+// endpoints returns the endpoints to which a chain leads clients from outside the cluster, sorted.
+// Rules for some sources are for pods and for the node, and do not count. Only those that lead to a
+// chain for external addresses are for clients: they hold the source ranges of a load balancer.
+// Each chain and each map is examined once, however many frontends lead there.
+func (t *table) endpoints(chain string) ([]netip.AddrPort, error) {
+	if l, known := t.pools[chain]; known {
+		return l, nil
 	}
-	if depth == deepest {
-		return nil, nil
-	}
-	for _, rule := range t.rules[chain] {
-		if m := ruleEndpoint.FindStringSubmatch(rule); m != nil {
-			l = appendEndpoint(l, m[1]+m[2])
-			continue
+	var l []netip.AddrPort
+	for _, r := range t.rules[chain] {
+		if r.to.IsValid() {
+			l = append(l, r.to)
 		}
-		var next []nft.Elem
-		if m := ruleMap.FindStringSubmatch(rule); m != nil {
-			if next, err = t.lookup(m[1]); err != nil {
+		next := []nft.Elem{{Goto: true, Data: []byte(r.chain)}}
+		switch {
+		case r.sourced && !strings.HasPrefix(r.chain, "KUBE-EXT-"):
+			continue
+		case r.lookup != "":
+			var err error
+			if next, err = t.lookup(r.lookup); err != nil {
 				return nil, err
 			}
-		}
-		if m := ruleAlways.FindStringSubmatch(rule); m != nil {
-			next = []nft.Elem{{Goto: true, Data: []byte(m[1] + m[2])}}
+		case r.chain == "":
+			continue
 		}
 		for _, e := range next {
-			r := nft.Reader{Bytes: e.Data}
-			if ep := r.Endpoint(t.family.AddrLen); r.Done() && !e.Goto {
-				l = append(l, ep)
+			ep := nft.Reader{Bytes: e.Data}
+			if to := ep.Endpoint(t.family.AddrLen); ep.Done() && !e.Goto {
+				l = append(l, to)
 				continue
 			}
-			more, err := t.endpoints(string(e.Data), depth+1)
+			more, err := t.endpoints(string(e.Data))
 			if err != nil {
 				return nil, err
 			}
 			l = append(l, more...)
 		}
 	}
-	return l, nil
-}
-
-// appendEndpoint appends an address and port. It leaves out any other text.
-func appendEndpoint(l []netip.AddrPort, text string) []netip.AddrPort {
-	if ep, err := netip.ParseAddrPort(text); err == nil {
-		l = append(l, ep)
-	}
-	return l
+	slices.SortFunc(l, netip.AddrPort.Compare)
+	t.pools[chain] = slices.Compact(l)
+	return t.pools[chain], nil
 }

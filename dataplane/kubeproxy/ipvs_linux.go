@@ -131,9 +131,13 @@ func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 		return nil
 	}
 	p.Device, p.Sets = "", nil
-	left, readErr := k.readServers(context.WithoutCancel(ctx))
+	list, readErr := k.readServers(context.WithoutCancel(ctx))
+	left := map[virtualServer]bool{}
+	for _, s := range list {
+		left[s] = true
+	}
 	p.VirtualServers = slices.DeleteFunc(p.VirtualServers, func(s virtualServer) bool {
-		return readErr != nil || slices.Contains(left, s)
+		return readErr != nil || left[s]
 	})
 	return err
 }

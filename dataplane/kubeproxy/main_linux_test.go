@@ -61,6 +61,20 @@ func rules6(rules string) string {
 	})
 }
 
+// tables6 makes IPv6 tables of kube-proxy's of IPv4. As kube-proxy does, it writes dots for the
+// colons of addresses in names.
+func tables6(text string) string {
+	text = names4.ReplaceAllStringFunc(rules6(text), func(name string) string {
+		return "__" + strings.ReplaceAll(rules6(name[2:]), ":", ".")
+	})
+	return strings.NewReplacer(" ip kube-proxy", " ip6 kube-proxy", "ipv4_addr", "ipv6_addr",
+		"ip daddr", "ip6 daddr", "ip saddr", "ip6 saddr", "ip addr", "ip6 addr").
+		Replace(text)
+}
+
+// names4 matches the end of a name with an endpoint, up to the port.
+var names4 = regexp.MustCompile(`__\d+\.\d+\.\d+\.\d+`)
+
 // saved returns all rules as nft and iptables print them.
 func saved(t *testing.T, ns *netnstest.NS) string {
 	t.Helper()

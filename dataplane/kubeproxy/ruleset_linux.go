@@ -59,18 +59,11 @@ func (k *kernel) readRuleset(ctx context.Context) (ruleset, error) {
 // readRules returns the rules of a chain that lead to other chains.
 func (k *kernel) readRules(ctx context.Context, c chainID) ([]ruleID, error) {
 	var rules []ruleID
-	err := k.query(c.tableID).Rules(ctx, c.Chain, func(r nft.RuleInfo) error {
-		text := nft.ListRule(byName[c.Family].NFProto, r.Exprs)
-		to := ruleTarget.FindStringSubmatch(text)
-		if to == nil {
-			return nil
+	err := k.query(c.tableID).Rules(ctx, c.Chain, func(info nft.RuleInfo) error {
+		if r := decodeRule(byName[c.Family], info); r.chain != "" {
+			rules = append(rules, ruleID{chainID: c, Handle: info.Handle, Target: r.chain,
+				Comment: r.comment})
 		}
-		rule := ruleID{chainID: c, Handle: r.Handle, Target: to[1],
-			Comment: nft.CommentOf(r.UserData)}
-		if m := ruleComment.FindStringSubmatch(text); m != nil {
-			rule.Comment = m[1]
-		}
-		rules = append(rules, rule)
 		return nil
 	})
 	return rules, err
