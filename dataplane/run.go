@@ -266,7 +266,7 @@ func jitter(d time.Duration) time.Duration { return d + rand.N(d/4+1) }
 // settleAfter does the work that is due now that the kernel is done with the packets of the time
 // done. An event reports an error, and follow sets the time of the next try.
 func (l *loop) settleAfter(ctx context.Context, done time.Time) {
-	p := &wait.Packets{Done: done}
+	p := &wait.Packets{Done: done, Piece: true}
 	if _, err := l.engine.Settle(p.In(ctx)); errors.Is(err, ErrNotApproved) {
 		l.settleRetry = l.opts.RetryMax
 	}

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -52,6 +53,9 @@ func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 		return next, e.failed(ctx, Failed{Doing: "settle", Err: err})
 	}
 	e.enter(PhaseSettle)
+	if p := wait.PacketsOf(ctx); p != nil && p.More {
+		return next, nil // a piece of the work
+	}
 	e.emit(ctx, Settled{Next: next, Duration: e.elapsed[PhaseSettle]})
 	return next, nil
 }

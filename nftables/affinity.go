@@ -15,8 +15,27 @@ import (
 type sweep struct {
 	table *servicemodel.Table // what the kernel holds
 	of    [len(nft.Families)]familySweep
+	// reading is the reading of the maps that is under way, if there is one.
+	reading *mapsReading
+	// aimed is the table that the forgets were last compared with.
+	aimed *servicemodel.Table
 	// tries is how often the maps were read without any progress.
 	tries int
+}
+
+// mapsReading is one reading of all maps of remembered clients, map by map.
+type mapsReading struct {
+	done time.Time // the kernel was done with the packets of this time when the reading began
+	// groups are the groups of maps of each family that the reading began with, and left are the
+	// maps that it has not read yet.
+	groups [len(nft.Families)][]string
+	left   []clientsMap
+}
+
+// clientsMap is a map of remembered clients.
+type clientsMap struct {
+	family, number int
+	group          string
 }
 
 // allOthers is the key of no frontend.
@@ -133,44 +152,35 @@ func clientsOf(fe *servicemodel.Frontend) servicemodel.FrontendKey {
 
 // entryOf decodes an entry of an affinity map. Its key has the client's address and those of a
 // frontend, or the number of a service.
-func entryOf(f *nft.Family, in string, e nft.Elem) (key servicemodel.FrontendKey,
+func entryOf(f *nft.Family, group string, e nft.Elem) (key servicemodel.FrontendKey,
 	ep netip.AddrPort, ok bool) {
 	r, d := nft.Reader{Bytes: e.Key}, nft.Reader{Bytes: e.Data}
-	if in != mapServices && len(e.Key) != 2*f.AddrLen+8 ||
-		in == mapServices && (len(e.Key) != 2*f.AddrLen || len(e.Data) != f.AddrLen) {
-		return key, ep, false
+	r.Addr(f.AddrLen)
+	if group == groupServices {
+		key.Addr, ep = r.Addr(f.AddrLen), netip.AddrPortFrom(d.Addr(f.AddrLen), 0)
+	} else {
+		key, ep = r.Frontend(f.Any, false), d.Endpoint(f.AddrLen)
 	}
-	switch in {
-	case mapServices:
-		r.Addr(f.AddrLen)
-		return servicemodel.FrontendKey{Addr: r.Addr(f.AddrLen)},
-			netip.AddrPortFrom(d.Addr(f.AddrLen), 0), true
-	case mapPrefixes, mapPrefixesOutside:
-		r.Addr(f.AddrLen)
-	}
-	return r.Frontend(f.Any, false), d.Endpoint(f.AddrLen), true
+	return key, ep, r.Done() && d.Done()
 }
 
 // takes reports whether an entry of an affinity map must go, and notes that it was found.
-func (s *sweep) takes(f *nft.Family, in string, e nft.Elem) (takes bool) {
-	key, ep, ok := entryOf(f, in, e)
+func (s *sweep) takes(f *nft.Family, group string, e nft.Elem) (takes bool) {
+	key, ep, ok := entryOf(f, group, e)
 	if !ok {
 		return false
 	}
 	fs := &s.of[nft.FamilyIndex(f.Any)]
 	list, fe := fs.byKey[key], nocopy.Of(s.table).Frontend(key)
-	if list == nil && fe == nil && in != mapServices { // it can only be a node port's
+	if list == nil && fe == nil && group != groupServices { // it can only be a node port's
 		key.Addr = f.Any
 		list, fe = fs.byKey[key], nocopy.Of(s.table).Frontend(key)
 	}
 	if list == nil && (fe == nil || fe.Affinity == 0) {
-		for _, f := range fs.byKey[allOthers] {
-			takes, f.found = true, true
-		}
-		return takes
+		list = fs.byKey[allOthers]
 	}
 	for _, f := range list {
-		if f.takes(ep) {
+		if f.read && f.takes(ep) {
 			takes, f.found = true, true
 		}
 	}
@@ -184,61 +194,107 @@ type forget struct {
 	frontend *servicemodel.Frontend
 	lost     [2][]netip.AddrPort // by clients inside and outside
 	others   bool
-	// now are the endpoints that clients inside and outside may have at the last reading.
-	now [2]map[netip.AddrPort]bool
+	// now are the endpoints that clients inside and outside may have, if others is set. gone are
+	// the lost endpoints that they may not have. For a whole service, an endpoint is an address
+	// with port 0.
+	now  [2]map[netip.AddrPort]bool
+	gone map[netip.AddrPort]bool
 	// since is the time of the commit, or of the last deletion of an entry. Packets of that time
 	// may bring an entry back.
 	since time.Time
-	// read says that the last reading looked for the entries. found says that it found some. clean
-	// is how many readings in a row found none, each begun when no packet could bring one back.
+	// read says that the last reading looks for the entries in all maps. found says that it found
+	// some. clean is how many readings in a row found none, each begun when no packet could bring
+	// one back.
 	read, found bool
 	clean       int
 }
 
-// aim finds out which endpoints clients may have with the table t.
-func (f *forget) aim(t *servicemodel.Table) {
-	f.read, f.found, f.now = true, false, [2]map[netip.AddrPort]bool{{}, {}}
-	if f.frontend == nil {
+// aim compares what is left to forget with the table, unless it did that before.
+func (s *sweep) aim() {
+	if s.aimed == s.table {
 		return
 	}
-	key, whole := clientsOf(f.frontend), f.frontend.AffinityService
-	frontends := []*servicemodel.Frontend{nocopy.Of(t).Frontend(f.frontend.Key)}
-	if whole {
-		frontends = nocopy.Of(t).Service(f.frontend.Service.Name)
-	}
-	for _, fe := range frontends {
-		if fe == nil || fe.Affinity == 0 || clientsOf(fe) != key {
-			continue
+	s.aimed = s.table
+	for i := range s.of {
+		for _, list := range s.of[i].byKey {
+			aim(list, s.table)
 		}
-		internal, external := usable(t, fe)
-		for i, p := range []*servicemodel.Pool{internal, external} {
-			for _, ep := range endpointsOf(p) {
-				if !whole {
-					f.now[i][ep] = true
-					continue
+	}
+}
+
+// aim finds out which endpoints the clients of a frontend, or of a whole service, may have with the
+// table t.
+func aim(list []*forget, t *servicemodel.Table) {
+	first, all, about := list[0].frontend, false, map[netip.AddrPort]bool{}
+	whole := first != nil && first.AffinityService
+	given := func(ep netip.AddrPort) netip.AddrPort {
+		if whole {
+			return netip.AddrPortFrom(ep.Addr(), 0)
+		}
+		return ep
+	}
+	for _, f := range list {
+		all = all || f.others
+		for _, ep := range slices.Concat(f.lost[0], f.lost[1]) {
+			about[given(ep)] = true
+		}
+	}
+
+	now := [2]map[netip.AddrPort]bool{{}, {}}
+	for i, pools := range poolsOfClients(t, first) {
+		for _, p := range pools {
+			for _, s := range p.Slots {
+				if ep := given(s.Endpoint); all || about[ep] {
+					now[i][ep] = true
 				}
-				at := netip.AddrPortFrom(ep.Addr(), 0)
-				f.now[0][at], f.now[1][at] = true, true
+			}
+		}
+	}
+
+	for _, f := range list {
+		f.now, f.gone = now, map[netip.AddrPort]bool{}
+		for i, lost := range f.lost {
+			for _, ep := range lost {
+				f.gone[given(ep)] = f.gone[given(ep)] || !now[i][given(ep)]
 			}
 		}
 	}
 }
 
-// takes reports whether a client must forget an endpoint. For a whole service, the endpoint is an
-// address with port 0.
+// poolsOfClients returns the pools from which the clients of a frontend, or of its whole service,
+// get endpoints: pools for clients inside, and pools for clients outside.
+func poolsOfClients(t *servicemodel.Table, of *servicemodel.Frontend) (l [2][]*servicemodel.Pool) {
+	if of == nil {
+		return l
+	}
+	frontends := []*servicemodel.Frontend{nocopy.Of(t).Frontend(of.Key)}
+	if of.AffinityService {
+		frontends = nocopy.Of(t).Service(of.Service.Name)
+	}
+	for _, fe := range frontends {
+		if fe == nil || fe.Affinity == 0 || clientsOf(fe) != clientsOf(of) {
+			continue
+		}
+		internal, external := usable(t, fe)
+		for i, p := range []*servicemodel.Pool{internal, external} {
+			if p != nil && !slices.Contains(l[i], p) {
+				l[i] = append(l[i], p)
+			}
+		}
+	}
+	if of.AffinityService { // a client has one endpoint at ports of any policy
+		l[0] = slices.Concat(l[0], l[1])
+		l[1] = l[0]
+	}
+	return l
+}
+
+// takes reports whether a client must forget an endpoint.
 func (f *forget) takes(ep netip.AddrPort) bool {
 	if f.others {
 		return !f.now[0][ep] || !f.now[1][ep]
 	}
-	whole := f.frontend.AffinityService
-	for i, lost := range f.lost {
-		if !f.now[i][ep] && slices.ContainsFunc(lost, func(l netip.AddrPort) bool {
-			return l == ep || whole && l.Addr() == ep.Addr()
-		}) {
-			return true
-		}
-	}
-	return false
+	return f.gone[ep]
 }
 
 // note notes the result of a reading, which began when the kernel was done with the packets of the
@@ -268,7 +324,8 @@ func (pl *planner) planForgetting(p *plan) {
 		changes(p.c, t.f, func(old, new *servicemodel.Frontend) {
 			switch {
 			case old == nil || old.Affinity == 0:
-			case new == nil || new.Affinity == 0 || clientsOf(old) != clientsOf(new):
+			case new == nil || new.Affinity == 0 || clientsOf(old) != clientsOf(new),
+				old.AffinityBits != new.AffinityBits:
 				gone := forgetAll(old)
 				if pl.owning != nil {
 					// The clients of a node port may belong to another owner's frontend with the
@@ -281,8 +338,8 @@ func (pl *planner) planForgetting(p *plan) {
 			default: // the endpoints that the frontend no longer has for an origin
 				oldInternal, oldExternal := usable(p.c.Old, old)
 				newInternal, newExternal := usable(p.c.New, new)
-				lost := [2][]netip.AddrPort{without(oldInternal, newInternal),
-					without(oldExternal, newExternal)}
+				lost := [2][]netip.AddrPort{pl.w.poolChange(oldInternal, newInternal).lost,
+					pl.w.poolChange(oldExternal, newExternal).lost}
 				if len(lost[0])+len(lost[1]) > 0 {
 					p.forget = append(p.forget, forget{frontend: new, lost: lost})
 				}

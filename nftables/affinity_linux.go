@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -18,83 +19,135 @@ import (
 // enough, unless the kernel keeps moving them to other hash tables (see readSet).
 const sweepTries = 20
 
-// sweepTables reads the maps and deletes entries until nothing is left to forget, or until it must
-// wait for packets and its caller does that.
+// sweepTables reads the maps, one by one, and deletes entries until nothing is left to forget, or
+// until its caller must wait: for packets, or because other work has its turn.
 func (b *backend) sweepTables(ctx context.Context) (left bool, err error) {
+	s, packets := b.sweep, wait.PacketsOf(ctx)
 	for i, t := range b.pl.tables {
 		if !t.exists || len(t.shape.affinity) == 0 {
-			b.sweep.drop(i, func(*forget) bool { return true })
+			s.drop(i, func(*forget) bool { return true })
 		}
 	}
-	packets := wait.PacketsOf(ctx)
 	for {
-		at, left := b.sweep.oldest()
-		if !left || !packets.Over(at) {
-			return left, nil
+		at, left := s.oldest()
+		switch {
+		case !left:
+			return false, nil
+		case s.reading == nil && !packets.Over(at), !packets.Take():
+			return true, nil
+		case s.reading == nil:
+			err = b.beginReading(ctx, packets)
+		default:
+			err = b.continueReading(ctx)
 		}
-		done, err := packets.Wait(ctx)
 		if err != nil {
 			return true, err
 		}
-		if b.sweep.tries++; b.sweep.tries > sweepTries {
-			return true, fmt.Errorf(
-				"affinity maps were read %d times, and still have clients that must be forgotten",
-				sweepTries)
+	}
+}
+
+// beginReading begins to read the maps. Everything that is left to forget is looked for.
+func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err error) {
+	s, r := b.sweep, &mapsReading{}
+	if r.done, err = packets.Wait(ctx); err != nil {
+		return err
+	}
+	if s.tries++; s.tries > sweepTries {
+		return fmt.Errorf(
+			"affinity maps were read %d times, and still have clients that must be forgotten",
+			sweepTries)
+	}
+	for i, f := range nft.Families {
+		fs, left := &s.of[i], false
+		fs.pending(func(*forget) { left = true })
+		if !left {
+			continue
 		}
-		for i, f := range nft.Families {
-			if err := b.sweepFamily(ctx, i, done); err != nil {
-				return true, fmt.Errorf("table %s: %w", f.Name, err)
+		learnt, err := b.kernel.readLearnt(ctx, f, b.pl.table)
+		if err != nil {
+			return fmt.Errorf("table %s: %w", f.Name, err)
+		}
+		// no client was learnt since the beginning of the last reading
+		if fs.sure && learnt == fs.learnt {
+			s.drop(i, func(f *forget) bool { return f.read && !r.done.Before(f.since) })
+			left = false
+			fs.pending(func(f *forget) { left = left || !f.read })
+			if !left {
+				continue
+			}
+		}
+		fs.pending(func(f *forget) { f.read, f.found = true, false })
+		fs.learnt, fs.sure = learnt, true
+		r.groups[i] = b.pl.tables[i].shape.affinityGroups()
+		for _, group := range r.groups[i] {
+			for n := range affinityMaps {
+				r.left = append(r.left, clientsMap{i, n, group})
 			}
 		}
 	}
-}
-
-// sweepFamily reads the maps of a table, and deletes the entries that must go. The kernel is done
-// with the packets of the time done.
-func (b *backend) sweepFamily(ctx context.Context, i int, done time.Time) error {
-	s, f := &b.sweep.of[i], nft.Families[i]
-	left, unread := false, false
-	s.pending(func(f *forget) { left, unread = true, unread || !f.read })
-	if !left {
-		return nil
+	if len(r.left) > 0 {
+		s.reading = r
 	}
-	learnt, err := b.kernel.readLearnt(ctx, f, b.pl.table)
-	if err != nil {
-		return err
-	}
-	// no client was learnt since the beginning of the last reading
-	if s.sure && learnt == s.learnt {
-		b.sweep.drop(i, func(f *forget) bool { return f.read && !done.Before(f.since) })
-		if !unread {
-			return nil
-		}
-	}
-	s.pending(func(f *forget) { f.aim(b.sweep.table) })
-	sure := true // to have seen all entries
-	for _, m := range affinityMapsOf(f, &b.pl.tables[i].shape) {
-		keys, all, err := b.findClients(ctx, f, m.Name)
-		if err == nil {
-			err = b.forgetClients(ctx, f, m.Name, keys)
-		}
-		if err != nil {
-			return fmt.Errorf("map %s: %w", m.Name, err)
-		}
-		sure = sure && all
-	}
-	s.learnt, s.sure = learnt, sure
-	now := time.Now()
-	b.sweep.drop(i, func(f *forget) bool { return f.note(done, now, sure) })
 	return nil
 }
 
-// findTries bounds how often an affinity map is read again because the kernel was rehashing it.
+// continueReading reads the next map, and deletes the entries that must go. The last one ends the
+// reading.
+func (b *backend) continueReading(ctx context.Context) error {
+	s, m := b.sweep, b.sweep.reading.left[0]
+	f, r := nft.Families[m.family], s.reading
+	if !slices.Equal(r.groups[m.family], b.pl.tables[m.family].shape.affinityGroups()) {
+		s.reading = nil // there are other maps now
+		return nil
+	}
+	s.aim()
+	sure, err := b.sweepMap(ctx, f, m)
+	if err != nil {
+		return fmt.Errorf("table %s: map %s: %w", f.Name, affinityMap(m.group, m.number), err)
+	}
+
+	s.of[m.family].sure = s.of[m.family].sure && sure
+	if r.left = r.left[1:]; len(r.left) > 0 {
+		return nil
+	}
+	s.reading = nil
+	now := time.Now()
+	for i := range s.of {
+		s.drop(i, func(f *forget) bool { return f.read && f.note(r.done, now, s.of[i].sure) })
+	}
+	return nil
+}
+
+// findTries bounds how often an affinity map is read again because the kernel was rehashing it, or
+// because entries expired while they were deleted.
 const findTries = 5
 
-// findClients returns the keys of the entries of an affinity map that must go. sure says that the
-// reading saw all entries: as many as the kernel counts. A complete reading may be unsure, because
-// the kernel also counts expired entries until it collects them.
-func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (keys [][]byte,
-	sure bool, err error) {
+// expiring is the least time that an entry must have left to be deleted. An entry with less time is
+// left to the kernel, because a transaction that deletes an expired entry fails as a whole. The
+// entry counts as found, so the map is read once more, in case a packet renewed the entry.
+const expiring = 100 * time.Millisecond
+
+// sweepMap reads a map and deletes the entries that must go. sure says that it saw all entries.
+func (b *backend) sweepMap(ctx context.Context, f *nft.Family, m clientsMap) (sure bool,
+	err error) {
+	for try := range findTries {
+		keys, sure, err := b.findClients(ctx, f, m, expiring<<try)
+		if err == nil {
+			err = b.forgetClients(ctx, f, affinityMap(m.group, m.number), keys)
+		}
+		if len(keys) == 0 || !errors.Is(err, unix.ENOENT) {
+			return sure, err
+		}
+	}
+	return false, nil // entries expire faster than they can be deleted
+}
+
+// findClients returns the keys of the entries of an affinity map that must go, except entries that
+// expire soon. sure says that the reading saw all entries: as many as the kernel counts. A complete
+// reading may be unsure, because the kernel also counts expired entries until it collects them.
+func (b *backend) findClients(ctx context.Context, f *nft.Family, m clientsMap,
+	soon time.Duration) (keys [][]byte, sure bool, err error) {
+	name := affinityMap(m.group, m.number)
 	for try := range findTries {
 		if try > 0 {
 			if err := wait.For(ctx, time.Duration(try)*5*time.Millisecond); err != nil {
@@ -107,7 +160,7 @@ func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (
 		}
 		keys = nil
 		seen, twice, err := b.kernel.readSet(ctx, f, b.pl.table, name, func(e nft.Elem) {
-			if b.sweep.takes(f, name, e) {
+			if b.sweep.takes(f, m.group, e) && (e.Expires == 0 || e.Expires > soon) {
 				keys = append(keys, bytes.Clone(e.Key))
 			}
 		})
@@ -121,9 +174,8 @@ func (b *backend) findClients(ctx context.Context, f *nft.Family, name string) (
 	return keys, false, nil
 }
 
-// forgetClients deletes entries of an affinity map. If an entry expires before the transaction
-// reaches it, the transaction fails. Then each half becomes a transaction of its own, down to the
-// expired entry. The same happens if the socket cannot send so many entries at once.
+// forgetClients deletes entries of an affinity map, in one transaction unless the socket cannot
+// send so many at once. If one of them is gone, the error is ENOENT.
 func (b *backend) forgetClients(ctx context.Context, f *nft.Family, name string,
 	keys [][]byte) error {
 	if len(keys) == 0 {
@@ -137,12 +189,7 @@ func (b *backend) forgetClients(ctx context.Context, f *nft.Family, name string,
 	k.batch.Reset()
 	nft.NewEncoder(&k.batch, f, b.pl.table).Elements(nft.Delete, &nft.Set{Name: name}, &l)
 	_, err := k.commit(ctx)
-	switch gone := errors.Is(err, unix.ENOENT); {
-	case !gone && !errors.Is(err, rawnl.ErrBatchTooLarge):
-		return err
-	case len(keys) == 1 && gone:
-		return nil
-	case len(keys) == 1:
+	if !errors.Is(err, rawnl.ErrBatchTooLarge) || len(keys) == 1 {
 		return err
 	}
 	half := len(keys) / 2

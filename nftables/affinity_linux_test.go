@@ -22,7 +22,8 @@ func endpointsOfClients(t *testing.T, b *backend) map[string]int {
 	n := map[string]int{}
 	for i := range affinityMaps {
 		seen := map[string]bool{}
-		err := b.kernel.query(nft.IPv4, defaultTable).Elements(t.Context(), affinityMap(i),
+		err := b.kernel.query(nft.IPv4, defaultTable).Elements(t.Context(),
+			affinityMap(groupClients, i),
 			func(e nft.Elem) error {
 				if d := (nft.Reader{Bytes: e.Data}); !seen[string(e.Key)] {
 					seen[string(e.Key)] = true
@@ -100,9 +101,9 @@ func TestEntriesMayExpireWhileTheyAreForgotten(t *testing.T) {
 
 	rememberClients(t, b, 10, 10)
 	keys := [][]byte{[]byte("too short")}
-	require.Error(t, b.forgetClients(t.Context(), nft.IPv4, affinityMap(0), keys),
+	require.Error(t, b.forgetClients(t.Context(), nft.IPv4, affinityMap(groupClients, 0), keys),
 		"what is no expired entry is an error")
-	require.NoError(t, b.forgetClients(t.Context(), nft.IPv4, affinityMap(0), nil))
+	require.NoError(t, b.forgetClients(t.Context(), nft.IPv4, affinityMap(groupClients, 0), nil))
 }
 
 // Which entries a sweep deletes.
@@ -115,8 +116,8 @@ func TestSweeps(t *testing.T) {
 				Ports: []servicemodel.EndpointPort{{Name: "http", Protocol: servicemodel.TCP,
 					Port: 8080}}})))
 	entry := func(dst, endpoint string) nft.Elem {
-		key := nft.AppendFrontend(nil, tcpKey(dst))
-		return nft.Elem{Key: nft.AppendAddr(key, netip.MustParseAddr("192.0.2.99")),
+		key := nft.AppendAddr(nil, netip.MustParseAddr("192.0.2.99"))
+		return nft.Elem{Key: nft.AppendFrontend(key, tcpKey(dst)),
 			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort(endpoint))}
 	}
 	fe := func(dst string) *servicemodel.Frontend {
@@ -139,8 +140,9 @@ func TestSweeps(t *testing.T) {
 	}}, time.Now())
 	all := sweepAll(table)
 	takes := func(s *sweep, e nft.Elem) bool {
-		s.of[0].pending(func(f *forget) { f.aim(table) })
-		return s.takes(nft.IPv4, "", e)
+		s.aim()
+		s.of[0].pending(func(f *forget) { f.read = true })
+		return s.takes(nft.IPv4, groupClients, e)
 	}
 	for _, tc := range []struct {
 		dst, endpoint string
@@ -246,10 +248,14 @@ func (s *sweeping) replace(replaced int) {
 // whether it is to be called again.
 func (s *sweeping) settle(done time.Time) (again bool) {
 	s.t.Helper()
-	p := &wait.Packets{Done: done}
-	next := ok(s.Settle(p.In(s.t.Context())))(s.t)
-	require.Equal(s.t, p.Awaited, next > 0)
-	return p.Awaited
+	for {
+		p := &wait.Packets{Done: done, Piece: true}
+		next := ok(s.Settle(p.In(s.t.Context())))(s.t)
+		require.Equal(s.t, p.Awaited || p.More, next > 0)
+		if !p.More {
+			return p.Awaited
+		}
+	}
 }
 
 // A sweep that waits for packets has its caller wait, and goes on with whatever was committed
@@ -287,11 +293,13 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	require.True(t, s.settle(time.Now()))
 	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
 	var l nft.ElemList
-	key := nft.AppendFrontend(nil, tcpKey("10.96.0.1:80"))
-	l.Add(nft.Elem{Key: nft.AppendAddr(key, netip.MustParseAddr("100.0.0.3")),
+	key := nft.AppendAddr(nil, netip.MustParseAddr("100.0.0.3"))
+	l.Add(nft.Elem{Key: nft.AppendFrontend(key, tcpKey("10.96.0.1:80")),
 		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.0.4:8080"))})
 	sets := setsOf(nft.IPv4, &s.pl.tables[0].shape)
-	i := slices.IndexFunc(sets, func(set *nft.Set) bool { return set.Name == affinityMap(3) })
+	i := slices.IndexFunc(sets, func(set *nft.Set) bool {
+		return set.Name == affinityMap(groupClients, 3)
+	})
 	s.kernel.batch.Reset()
 	nft.NewEncoder(&s.kernel.batch, nft.IPv4, defaultTable).Elements(nft.Add, sets[i], &l)
 	ok(s.kernel.commit(t.Context()))(t)
@@ -327,7 +335,7 @@ func TestASweepReadsAgainAfterItsCountersWereReset(t *testing.T) {
 	}
 	remember := func() {
 		key := nft.AppendAddr(nil, netip.MustParseAddr("100.0.0.0"))
-		require.NoError(t, addTo(t, b, mapPrefixes, nft.Elem{
+		require.NoError(t, addTo(t, b, affinityMap(groupClients, 5), nft.Elem{
 			Key:  nft.AppendFrontend(key, tcpKey("10.96.0.1:80")),
 			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.0.2:8080"))}))
 	}
@@ -340,8 +348,10 @@ func TestASweepReadsAgainAfterItsCountersWereReset(t *testing.T) {
 	commit(state(1, "another"))
 	for s.settle(time.Now()) {
 	}
-	require.NoError(t, b.kernel.query(nft.IPv4, defaultTable).Elements(t.Context(), mapPrefixes,
-		func(nft.Elem) error { return errors.New("the client is remembered") }))
+	require.NoError(t, b.kernel.query(nft.IPv4, defaultTable).Elements(t.Context(),
+		affinityMap(groupClients, 5), func(nft.Elem) error {
+			return errors.New("the client is remembered")
+		}))
 }
 
 // A reading because of another program's commits does not make the sweep forget more.

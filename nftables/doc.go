@@ -87,7 +87,7 @@
 // frontends are rejected, dropped and masqueraded.
 //
 // Objects for some features exist only if some service uses them: session affinity (the maps
-// affinity-0 to -15 and the sets service-affinity-T, one for each timeout T in use), session
+// affinity-0 to -63 and the sets service-affinity-T, one for each timeout T in use), session
 // affinity at node ports (the sets nodeport-affinity-T), source ranges (the interval set sources),
 // frontends that are masqueraded unless from a pod (service-masquerade-not-pods), frontends that
 // treat outside clients or this host in a way of their own (service-split, service-masquerade-host,
@@ -120,7 +120,7 @@
 // # Session affinity
 //
 // The affinity maps lead from client and frontend to the endpoint the client was given: one lookup,
-// however many endpoints there are. A hash of the client's address selects one of the sixteen maps.
+// however many endpoints there are. A hash of the client's address selects one of 64 maps.
 // Packets to services without affinity ask one set for each timeout in use, and no map. Rules after
 // DNAT write the maps, from conntrack's knowledge of the flow. They do so only for the first packet
 // of a flow, because only then was an endpoint just chosen. Each new connection renews the timeout.
@@ -132,8 +132,8 @@
 // and begins again until it finds none. Then it removes the mark. From then on no new connection
 // reaches the endpoint, and none can bring it back. If a sweep was interrupted, the next program
 // ends it. A sweep waits 10 to 25 ms for packets, and some 100 ms more if there are 60,000 clients.
-// Engine.Apply waits for it. Engine.Run commits other changes during the wait, and one sweep serves
-// all of them.
+// Engine.Apply waits for it. Engine.Run commits other changes during the wait and between the
+// readings of two maps, and one sweep serves all of them.
 //
 // The maps hold 262,144 clients of each family, all services together (28 MB). One SYN or datagram
 // makes an entry, and may have a forged source: at 10,000 of these a second the maps are full after

@@ -48,8 +48,9 @@ type writer struct {
 	key   []byte
 	data  []byte
 	ud    []byte
-	// tables are the last tables of Maglev.
-	tables [2]maglevTable
+	// tables are the last tables of Maglev, and changes the last differences of pools.
+	tables  [2]maglevTable
+	changes [4]*poolChange
 }
 
 func newWriter() *writer { return &writer{names: names{}} }
@@ -58,11 +59,25 @@ func newWriter() *writer { return &writer{names: names{}} }
 func (w *writer) elements(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
 	w.frontend(t, fe, to)
 	internal, external := nocopy.Of(t).PoolsOf(fe)
-	w.slots(fe, false, nil, internal, nil, to)
-	w.slots(fe, true, nil, external, nil, to)
+	w.pool(nil, fe, false, nil, internal, nil, to)
+	w.pool(nil, fe, true, nil, external, nil, to)
 }
 
-// frontend writes all elements of fe, except its slots.
+// pool writes the elements that differ between the pools of a frontend before and after a change:
+// was of old, and is of new.
+func (w *writer) pool(old, new *servicemodel.Frontend, outside bool, was, is *servicemodel.Pool,
+	del, add sink) {
+	w.slots(new, outside, was, is, del, add)
+	if old == nil || !old.AffinityService {
+		was = nil
+	}
+	if !new.AffinityService {
+		is = nil
+	}
+	w.byAddress(new, outside, was, is, del, add)
+}
+
+// frontend writes all elements of fe, except those of its pools' endpoints.
 func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
 	k := kindOf(fe.Key)
 	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
@@ -87,7 +102,7 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 		member(setMasqHost, -1)
 	}
 	if fe.Affinity > 0 {
-		w.affinity(fe, internal, external, to)
+		w.affinity(fe, to)
 	}
 	if fe.Sources != nil {
 		to(setRestricted, nft.Elem{Key: w.key})

@@ -115,8 +115,8 @@ func TestCountersOfOthersAreNotRead(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
-	runNft(t, ns, nftPrograms(t)[0], "table ip other { chain c { counter packets 7 bytes 700; }; }",
-		"-f", "-")
+	runNft(t, ns, nftPrograms(t)[0],
+		"table ip other { chain learn { counter packets 7 bytes 700; }; }", "-f", "-")
 	n := ok(b.kernel.readLearnt(t.Context(), nft.IPv4, defaultTable))(t)
 	require.Zero(t, n)
 	n = ok(b.kernel.readLearnt(t.Context(), nft.IPv4, "other"))(t)

@@ -101,7 +101,8 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 	moved := 0
 	for n := range affinityMaps {
 		tap.Answer = nil
-		want, sure, err := b.findClients(t.Context(), nft.IPv4, affinityMap(n))
+		m := clientsMap{0, n, groupClients}
+		want, sure, err := b.findClients(t.Context(), nft.IPv4, m, 0)
 		require.NoError(t, err)
 		for _, times := range []int{1, findTries} {
 			seen := 0
@@ -110,7 +111,7 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 					seen++
 				}
 			}
-			got, still, err := b.findClients(t.Context(), nft.IPv4, affinityMap(n))
+			got, still, err := b.findClients(t.Context(), nft.IPv4, m, 0)
 			require.NoError(t, err)
 			switch seen {
 			case 0:

@@ -389,7 +389,8 @@ func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.con
 //
 // Settle deletes the entries that must go until there are none. An entry can come back: a packet
 // that followed the entry before its deletion is learnt after it. A packet goes through the rules
-// in one RCU read-side section, so Settle waits for a grace period before each reading. Only
+// in one RCU read-side section, so Settle waits for a grace period before each reading of all maps.
+// Only
 // existing entries lead to new ones. So the sweep of a commit ends when a reading finds none of its
 // entries, and no packet was under way that began before the commit and the last deletion. One
 // reading serves all commits before it.
@@ -407,7 +408,10 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 		b.sweep.tries = 0
 		return 0, b.failed("forget clients", err)
 	}
-	if left {
+	switch p := wait.PacketsOf(ctx); {
+	case left && p.More:
+		return wait.Pause, nil
+	case left:
 		return wait.Grace, nil
 	}
 	if err := b.swept(ctx); err != nil {

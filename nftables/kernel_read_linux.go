@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"bytes"
 	"context"
 	"slices"
 
@@ -135,12 +136,15 @@ func (k *kernel) requireOurs(r *reading) error {
 	return &dataplane.CollisionError{Backend: Name, Object: "table " + r.f.Name + " " + r.name}
 }
 
-// readLearnt reads how often a client was remembered: only the rules that learn have counters. If
+// readLearnt reads how often a client was remembered, by the counters of the chains that learn. If
 // another program changes the rules meanwhile, the number is different the next time, and the maps
 // are read once more.
 func (k *kernel) readLearnt(ctx context.Context, f *nft.Family, table string) (n uint64,
 	err error) {
 	err = k.query(f, table).Rules(ctx, "", func(rule nft.RuleInfo) error {
+		if !bytes.HasPrefix(rule.Chain, []byte(chainLearn)) {
+			return nil
+		}
 		packets, err := rule.Counted()
 		n += packets
 		return err

@@ -2,7 +2,6 @@ package nftables
 
 import (
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
@@ -85,22 +84,19 @@ const (
 // addressSets are the sets of addresses.
 var addressSets = [2]string{setClusterIPs, setHairpins}
 
-// Clients are remembered in affinityMaps maps. A hash of the client's address selects the map. When
-// an endpoint leaves, all maps are read. The kernel walks a map from its beginning for each 32 KiB
-// that it returns (nft_rhash_walk), so many small maps are read several times faster than one large
-// map.
+// Clients are remembered in groups of maps, each with affinityMaps maps. A hash of the client's
+// address selects the map. When an endpoint leaves, all maps are read, and other commits wait for
+// one map at most. The kernel walks a map from its beginning for each 32 KiB that it returns
+// (nft_rhash_walk), so many small maps are also read several times faster than one large map.
 const (
-	affinityMaps = 16
+	affinityMaps = 64
 	// seed of the hash: the rules that look up and the rules that learn must use the same
 	affinitySeed = 0x6b6c62
 	// affinitySize is how many clients one map remembers at once, all services together. If a map
 	// is full, further clients are not remembered. Without a size, the kernel would stop at 65,535
 	// (nft_dynset.c).
-	affinitySize = 1 << 14
+	affinitySize = 1 << 12
 )
-
-// affinityMap is the name of the i-th map of remembered clients.
-func affinityMap(i int) string { return "affinity-" + strconv.Itoa(i) }
 
 // isAffinityMap reports whether a set is a map of remembered clients.
 func isAffinityMap(name string) bool { return strings.HasPrefix(name, "affinity-") }

@@ -318,8 +318,8 @@ func (pl *planner) changed(p *plan, t *tablePlan, old, new *servicemodel.Fronten
 		func(to sink) { pl.w.frontend(p.c.New, new, to) })
 	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(old)
 	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(new)
-	pl.w.slots(new, false, oldInternal, newInternal, t.del, t.add)
-	pl.w.slots(new, true, oldExternal, newExternal, t.del, t.add)
+	pl.w.pool(old, new, false, oldInternal, newInternal, t.del, t.add)
+	pl.w.pool(old, new, true, oldExternal, newExternal, t.del, t.add)
 }
 
 // differ compares elements as they were and as they are, and leaves equal elements alone.
@@ -361,11 +361,7 @@ func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend
 			t.differ(func(to sink) { pl.w.verdict(fe, outside, old, to) },
 				func(to sink) { pl.w.verdict(fe, outside, new, to) })
 		}
-		if fe.AffinityService {
-			t.differ(func(to sink) { pl.w.byAddress(fe, outside, old, to) },
-				func(to sink) { pl.w.byAddress(fe, outside, new, to) })
-		}
-		pl.w.slots(fe, outside, old, new, t.del, t.add)
+		pl.w.pool(fe, fe, outside, old, new, t.del, t.add)
 	}
 	change(false, oldInternal, newInternal)
 	change(true, oldExternal, newExternal)

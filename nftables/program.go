@@ -34,7 +34,6 @@ func (p *place) program(f *nft.Family, r servicemodel.Rules, s *shape) nft.Progr
 	b.newPackets()
 	b.masquerade()
 	if b.affinity() {
-		b.remembered()
 		b.learn()
 	}
 	b.hooks()
@@ -80,7 +79,7 @@ func (b *builder) balances(k *kind) {
 	b.balance(k, outside, setExternalOver, nft.Join(b.in(k, setSplit), nft.Accept))
 	b.draw(k, outside)
 	c := b.Chain(outside)
-	b.rememberPrefixes(c, k, mapPrefixesOutside)
+	b.remember(c, k, groupOutside)
 	b.choose(c, outside)
 }
 
@@ -170,10 +169,10 @@ func (b *builder) frontends(k *kind) {
 	if b.shape.has(splitPools) {
 		c.Add(notPods, b.in(k, setMasqHost), nft.FIBSaddrLocal, mark)
 	}
-	b.remember(c, k)
+	b.remember(c, k, groupServices)
 	if b.shape.has(splitPools) {
 		c.Add(notPods, b.in(k, setSplit), nft.FIBSaddrNotLocal, nft.Jump(k.outside))
 	}
-	b.rememberPrefixes(c, k, mapPrefixes)
+	b.remember(c, k, groupClients)
 	b.choose(c, k.prefix)
 }

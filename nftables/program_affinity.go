@@ -3,7 +3,6 @@ package nftables
 import (
 	"cmp"
 	"crypto/sha256"
-	"fmt"
 	"net/netip"
 	"slices"
 	"strconv"
@@ -69,54 +68,50 @@ func parseAffinity(name string) (a affinity, ok bool) {
 	return a, n > 0 && a.name() == name
 }
 
-// Each kind of affinity has its maps of remembered clients. The ordinary one has several, see
-// [affinityMap].
+// Clients are remembered in groups of maps. A hash of the client's leading bits selects the map in
+// its group: see [affinityMap].
 const (
-	mapPrefixes = "affinity-prefixes" // by the leading bits of a client's address, and frontend
+	groupClients = "affinity" // by the leading bits of a client's address, and frontend
 	// The same for outside clients of frontends at which they have other endpoints than pods and
-	// the host, whose addresses may be in the same prefix.
-	mapPrefixesOutside = "affinity-prefixes-external"
-	mapServices        = "affinity-services" // by client and service
+	// the host, if prefixes are remembered: their addresses may be in the same prefix.
+	groupOutside  = "affinity-external"
+	groupServices = "affinity-services" // by client and service
 )
 
-// in is the name of the map of the clients, or "" for the ordinary ones.
-func (a affinity) in() string {
-	switch {
-	case a.whole:
-		return mapServices
-	case a.bits > 0:
-		return mapPrefixes
+// group is the group of maps of the clients.
+func (a affinity) group() string {
+	if a.whole {
+		return groupServices
 	}
-	return ""
+	return groupClients
+}
+
+// affinityMap is the name of the i-th map of a group.
+func affinityMap(group string, i int) string { return group + "-" + strconv.Itoa(i) }
+
+// affinityGroups returns the groups of maps that a shape needs.
+func (s *shape) affinityGroups() (l []string) {
+	for _, a := range s.affinity {
+		l = insert(l, a.group(), strings.Compare)
+		if a.bits > 0 && !a.whole && s.has(splitPools) {
+			l = insert(l, groupOutside, strings.Compare)
+		}
+	}
+	return l
 }
 
 // affinityMapsOf returns the maps of remembered clients that a shape needs.
 func affinityMapsOf(f *nft.Family, s *shape) (l []*nft.Set) {
-	add := func(name string, key, data []nft.Field, size uint32, comment string) {
-		l = append(l, &nft.Set{Name: name, Key: key, Data: data, Size: size, Comment: comment,
-			Flags: nft.SetMap | nft.SetTimeout | nft.SetEval})
-	}
-	uses := func(in string) bool {
-		return slices.ContainsFunc(s.affinity, func(a affinity) bool { return a.in() == in })
-	}
-	frontend, comment := kindService.key(f), "the endpoint a client was given"
-	if uses("") {
+	for _, group := range s.affinityGroups() {
+		key, data := append([]nft.Field{f.Addr}, kindService.key(f)...), endpointFields(f)
+		if group == groupServices {
+			key, data = []nft.Field{f.Addr, f.Addr}, []nft.Field{f.Addr}
+		}
 		for i := range affinityMaps {
-			add(affinityMap(i), append(frontend[:len(frontend):len(frontend)], f.Addr),
-				endpointFields(f), affinitySize, comment)
+			l = append(l, &nft.Set{Name: affinityMap(group, i), Key: key, Data: data,
+				Size: affinitySize, Flags: nft.SetMap | nft.SetTimeout | nft.SetEval,
+				Comment: "what clients were given"})
 		}
-	}
-	if uses(mapPrefixes) {
-		add(mapPrefixes, append([]nft.Field{f.Addr}, frontend...), endpointFields(f),
-			affinityMaps*affinitySize, comment)
-		if s.has(splitPools) {
-			add(mapPrefixesOutside, append([]nft.Field{f.Addr}, frontend...), endpointFields(f),
-				affinityMaps*affinitySize, comment)
-		}
-	}
-	if uses(mapServices) {
-		add(mapServices, []nft.Field{f.Addr, f.Addr}, []nft.Field{f.Addr},
-			affinityMaps*affinitySize, "the endpoint address a client was given")
 	}
 	return l
 }
@@ -136,68 +131,72 @@ const setByAddress = "-by-address"
 // Names of the chains of session affinity, without the number of the map.
 const (
 	chainLearn      = "learn"
-	chainRemembered = "remembered-"
+	chainRemembered = "remembered"
 	chainGiven      = "-given"
 )
 
-// byClient sends a packet to the chain of the affinity map for the client's address.
-func byClient(client nft.Selector, code int32, chain string) nft.Rule {
+// byClient sends a packet to the chain for the map of its client. chain is the chain's name without
+// the number of the map.
+func (b *builder) byClient(addr nft.Selector, a affinity, code int32, chain string) nft.Rule {
 	verdicts := make([]nft.Verdict, affinityMaps)
 	for i := range verdicts {
-		verdicts[i] = nft.Verdict{Code: code, Chain: fmt.Sprint(chain, i)}
+		verdicts[i] = nft.Verdict{Code: code, Chain: affinityMap(chain, i)}
 	}
-	return nft.JHashVMap(client, affinitySeed, verdicts)
+	return nft.JHashVMap(b.f.Prefix(addr, a.bits), affinitySeed, verdicts)
 }
 
-// remember sends packets of remembered clients to their endpoints, in the chain for the packets to
-// frontends of a kind.
-func (b *builder) remember(c *nft.ProgramChain, k *kind) {
+// remember sends packets of clients that a group remembers to their endpoints, in the chain for the
+// packets to frontends of a kind, or of outside clients to these. Without a prefix, the addresses
+// of outside clients differ from the others, and both are in one group.
+func (b *builder) remember(c *nft.ProgramChain, k *kind, group string) {
 	for _, a := range b.shape.affinityOf(k) {
+		from := group
+		if a.bits == 0 {
+			from = groupClients
+		}
 		switch {
+		case a.whole != (group == groupServices):
 		case a.whole:
 			c.Add(b.f.SetDaddr(b.frontend(k).Map(affinityName(k, a))), nft.Jump(b.given(k, a)))
-		case a.bits == 0:
+		default:
 			c.Add(b.in(k, setAffinity+a.name()),
-				byClient(b.f.Saddr, nft.VerdictJump, chainRemembered))
+				b.byClient(b.f.Saddr, a, nft.VerdictJump, b.remembered(a, from)))
 		}
 	}
 }
 
-// rememberPrefixes does what remember does, for clients of a prefix that a map remembers.
-func (b *builder) rememberPrefixes(c *nft.ProgramChain, k *kind, in string) {
-	for _, a := range b.shape.affinityOf(k) {
-		if a.in() == mapPrefixes {
-			client := nft.Concat{b.f.Prefix(b.f.Saddr, a.bits)}
-			c.Add(b.in(k, setAffinity+a.name()),
-				b.f.DNAT(client.With(b.frontend(kindService)...).Map(in)))
-		}
+// remembered makes the chains that send a remembered client to its endpoint, unless there are some,
+// and returns their names without the number of the map.
+func (b *builder) remembered(a affinity, group string) string {
+	name := chainRemembered + strings.TrimPrefix(group, groupClients) + a.by()
+	if b.Has(affinityMap(name, 0)) {
+		return name
 	}
-}
-
-// remembered makes the chains that send a remembered client to its endpoint.
-func (b *builder) remembered() {
-	if !slices.ContainsFunc(b.shape.affinity, func(a affinity) bool { return a.in() == "" }) {
-		return
-	}
-	key := b.frontend(kindService).With(b.f.Saddr)
+	key := nft.Concat{b.f.Prefix(b.f.Saddr, a.bits)}.With(b.frontend(kindService)...)
 	for i := range affinityMaps {
-		b.Chain(fmt.Sprint(chainRemembered, i)).Add(b.f.DNAT(key.Map(affinityMap(i))))
+		b.Chain(affinityMap(name, i)).Add(b.f.DNAT(key.Map(affinityMap(group, i))))
 	}
+	return name
 }
 
-// given makes the chain that sends a packet to the remembered endpoint address of its service, and
-// returns the chain's name. Rules cannot look up the result of a lookup. So the packet itself keeps
-// results: its destination is first the number of the service, and then the endpoint address. In
-// the end it is what it was, unless the packet is translated. Conntrack knows what it was.
+// given makes the chains that send a packet to the remembered endpoint address of its service,
+// unless there are some, and returns the name of the first one. Rules cannot look up the result of
+// a lookup. So the packet itself keeps results: its destination is first the number of the service,
+// and then the endpoint address. In the end it is what it was, unless the packet is translated.
+// Conntrack knows what it was.
 func (b *builder) given(k *kind, a affinity) string {
 	name := k.prefix + chainGiven + a.by()
 	if b.Has(name) {
 		return name
 	}
-	client := nft.Concat{b.f.Prefix(b.f.Saddr, a.bits)}
-	c := b.Chain(name)
-	c.Add(b.f.SetDaddr(client.With(b.f.Daddr).Map(mapServices)), nft.Goto(b.byAddress(k, false)))
-	c.Add(b.f.ResetDaddr())
+	b.Chain(name).Add(b.byClient(b.f.Saddr, a, nft.VerdictGoto, name))
+	key := nft.Concat{b.f.Prefix(b.f.Saddr, a.bits)}.With(b.f.Daddr)
+	for i := range affinityMaps {
+		c := b.Chain(affinityMap(name, i))
+		c.Add(b.f.SetDaddr(key.Map(affinityMap(groupServices, i))),
+			nft.Goto(b.byAddress(k, false)))
+		c.Add(b.f.ResetDaddr())
+	}
 	return name
 }
 
@@ -227,52 +226,24 @@ func (b *builder) byAddress(k *kind, outside bool) string {
 // another set nft does not learn the types that it needs.
 var withPorts = nft.CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP)
 
-// learn makes the chains that remember which endpoint a client was given: for each timeout, and of
-// the ordinary kind for each map. The key comes from conntrack's original tuple, and the data from
-// the packet after DNAT. The counter tells Settle whether a client was remembered while
-// it worked.
+// learn makes the chains that remember which endpoint a client was given, for each kind of affinity
+// and each map. The key comes from conntrack's original tuple, and the data from the packet after
+// DNAT. The counter tells Settle whether a client was remembered while it worked.
 func (b *builder) learn() {
-	f := b.f
 	service, nodePort := b.asked()
-	endpoint := nft.Concat{f.Daddr, nft.DPort}
 	var rules []nft.Rule
 	for _, a := range b.shape.affinity {
-		timeout := time.Duration(a.seconds) * time.Second
-		client := nft.Concat{f.Prefix(f.CTSaddr, a.bits)}
+		to := chainLearn + a.name()
+		for i := range affinityMaps {
+			b.learnIn(b.Chain(affinityMap(to, i)), a, i)
+		}
+		put := b.byClient(b.f.CTSaddr, a, nft.VerdictGoto, to)
+
 		inService, inNodePort := service.In(affinityName(kindService, a)),
 			nodePort.In(affinityName(kindNodePort, a))
-		var put nft.Rule
-		switch to := chainLearn + a.name(); {
-		case a.whole:
-			// The packet's source keeps the number of the service for a moment.
-			inService = f.SetSaddr(service.Map(affinityName(kindService, a)))
-			inNodePort = f.SetSaddr(nodePort.Map(affinityName(kindNodePort, a)))
-			c := b.Chain(to)
-			c.Add(nft.Update(mapServices, client.With(f.Saddr), timeout, nft.Concat{f.Daddr}),
-				nft.Counter)
-			c.Add(f.ResetSaddr())
-			put = nft.Goto(to)
-		case a.bits > 0:
-			update := func(in string) nft.Rule {
-				return nft.Join(nft.Update(in, client.With(service...), timeout, endpoint),
-					nft.Counter)
-			}
-			if put = update(mapPrefixes); b.shape.has(splitPools) {
-				outside := nft.Join(b.f.NotFromPods(b.rules.LocalPods), nft.FIBSaddrNotLocal,
-					update(mapPrefixesOutside), nft.Return)
-				c := b.Chain(to)
-				c.Add(withPorts, service.In(kindService.prefix+setSplit), outside)
-				c.Add(withPorts, service.NotIn(kindService.registry),
-					nodePort.In(kindNodePort.prefix+setSplit), outside)
-				c.Add(withPorts, put)
-				put = nft.Goto(to)
-			}
-		default:
-			for i := range affinityMaps {
-				b.Chain(fmt.Sprint(to, "-", i)).Add(withPorts, nft.Update(affinityMap(i),
-					service.With(f.CTSaddr), timeout, endpoint), nft.Counter)
-			}
-			put = byClient(f.CTSaddr, nft.VerdictGoto, to+"-")
+		if a.whole { // the packet's source keeps the number of the service for a moment
+			inService = b.f.SetSaddr(service.Map(affinityName(kindService, a)))
+			inNodePort = b.f.SetSaddr(nodePort.Map(affinityName(kindNodePort, a)))
 		}
 		rules = append(rules, nft.Join(withPorts, inService, put))
 		if b.shape.has(stickyNodePorts) {
@@ -283,46 +254,115 @@ func (b *builder) learn() {
 	b.Chain(chainLearn).Rules = rules
 }
 
-// affinity writes the elements of a frontend's session affinity. The frontend of a whole service
-// also has an element for each endpoint.
-func (w *writer) affinity(fe *servicemodel.Frontend, internal, external *servicemodel.Pool,
-	to sink) {
-	a, f := affinityOf(fe), nft.Families[nft.FamilyIndex(fe.Key.Addr)]
-	name := w.names.get(kindOf(fe.Key).prefix, setAffinity+a.name(), -1)
-	if !a.whole {
-		to(name, nft.Elem{Key: w.key})
+// learnIn writes the rules that remember a client in the i-th map.
+func (b *builder) learnIn(c *nft.ProgramChain, a affinity, i int) {
+	service, nodePort := b.asked()
+	client := nft.Concat{b.f.Prefix(b.f.CTSaddr, a.bits)}
+	update := func(group string, by, data nft.Concat) nft.Rule {
+		return nft.Join(nft.Update(affinityMap(group, i), client.With(by...),
+			time.Duration(a.seconds)*time.Second, data), nft.Counter)
+	}
+	if a.whole {
+		c.Add(update(groupServices, nft.Concat{b.f.Saddr}, nft.Concat{b.f.Daddr}))
+		c.Add(b.f.ResetSaddr())
 		return
 	}
-	w.data = nft.AppendAddr(w.data[:0], serviceID(fe.Service.Name, f))
-	to(name, nft.Elem{Key: w.key, Data: w.data})
-	w.byAddress(fe, false, internal, to)
-	w.byAddress(fe, true, external, to)
+
+	endpoint := nft.Concat{b.f.Daddr, nft.DPort}
+	if a.bits > 0 && b.shape.has(splitPools) {
+		outside := nft.Join(b.f.NotFromPods(b.rules.LocalPods), nft.FIBSaddrNotLocal,
+			update(groupOutside, service, endpoint), nft.Return)
+		c.Add(withPorts, service.In(kindService.prefix+setSplit), outside)
+		c.Add(withPorts, service.NotIn(kindService.registry),
+			nodePort.In(kindNodePort.prefix+setSplit), outside)
+	}
+	c.Add(withPorts, update(groupClients, service, endpoint))
 }
 
-// byAddress writes the elements that lead from a frontend and the addresses of a pool's endpoints
-// to these endpoints. Of endpoints with one address it is the one with the least port.
-func (w *writer) byAddress(fe *servicemodel.Frontend, outside bool, p *servicemodel.Pool,
-	to sink) {
-	if p == nil {
+// affinity writes the element of a frontend's session affinity.
+func (w *writer) affinity(fe *servicemodel.Frontend, to sink) {
+	e := nft.Elem{Key: w.key}
+	if fe.AffinityService {
+		f := nft.Families[nft.FamilyIndex(fe.Key.Addr)]
+		w.data = nft.AppendAddr(w.data[:0], serviceID(fe.Service.Name, f))
+		e.Data = w.data
+	}
+	to(w.names.get(kindOf(fe.Key).prefix, setAffinity+affinityOf(fe).name(), -1), e)
+}
+
+// byAddress writes the elements that differ between the pools old and new, and that lead from the
+// frontend of a whole service and the addresses of endpoints to these endpoints.
+func (w *writer) byAddress(fe *servicemodel.Frontend, outside bool, old, new *servicemodel.Pool,
+	del, add sink) {
+	if old == nil && new == nil {
 		return
 	}
 	name := w.names.get(prefixOf(kindOf(fe.Key), outside), setByAddress, -1)
-	first := firstByAddress(p)
-	for _, s := range p.Slots {
-		if a := s.Endpoint.Addr(); first[a] == s.Endpoint {
-			w.data = nft.AppendEndpoint(w.data[:0], s.Endpoint)
-			to(name, nft.Elem{Key: nft.AppendAddr(w.key, a), Data: w.data})
+	w.key = nft.AppendFrontend(w.key[:0], fe.Key)
+	write := func(to sink, ep netip.AddrPort) {
+		if ep.IsValid() {
+			w.data = nft.AppendEndpoint(w.data[:0], ep)
+			to(name, nft.Elem{Key: nft.AppendAddr(w.key, ep.Addr()), Data: w.data})
 		}
+	}
+	for _, c := range w.poolChange(old, new).byAddress() {
+		write(del, c.old)
+		write(add, c.new)
 	}
 }
 
-// firstByAddress returns the endpoint of each address in a pool.
-func firstByAddress(p *servicemodel.Pool) map[netip.Addr]netip.AddrPort {
-	m := map[netip.Addr]netip.AddrPort{}
-	for _, ep := range endpointsOf(p) {
-		if have, ok := m[ep.Addr()]; !ok || ep.Port() < have.Port() {
-			m[ep.Addr()] = ep
+// poolChange is the difference of two pools. The frontends of a service port share it.
+type poolChange struct {
+	old, new  *servicemodel.Pool
+	lost      []netip.AddrPort // the endpoints that are in old and not in new
+	addresses []addressChange
+}
+
+// addressChange is an address whose endpoint differs between two pools: among endpoints with one
+// address, the one with the least port. An invalid endpoint means none.
+type addressChange struct{ old, new netip.AddrPort }
+
+// poolChange returns the difference of two pools. The writer keeps the last ones, because the
+// frontends of a service follow one another.
+func (w *writer) poolChange(old, new *servicemodel.Pool) *poolChange {
+	for _, c := range w.changes {
+		if c != nil && c.old == old && c.new == new {
+			return c
 		}
 	}
-	return m
+	c := &poolChange{old: old, new: new, lost: without(old, new)}
+	copy(w.changes[1:], w.changes[:])
+	w.changes[0] = c
+	return c
+}
+
+// byAddress returns the addresses whose endpoint differs.
+func (c *poolChange) byAddress() []addressChange {
+	if c.addresses != nil {
+		return c.addresses
+	}
+	at := map[netip.Addr]int{}
+	for _, ep := range slices.Concat(c.lost, without(c.new, c.old)) {
+		if _, ok := at[ep.Addr()]; !ok {
+			at[ep.Addr()] = len(at)
+		}
+	}
+	l := make([]addressChange, len(at))
+	least := func(p *servicemodel.Pool, of func(*addressChange) *netip.AddrPort) {
+		if p == nil || len(at) == 0 {
+			return
+		}
+		for i := range p.Slots {
+			ep := p.Slots[i].Endpoint
+			if i, ok := at[ep.Addr()]; ok {
+				if e := of(&l[i]); !e.IsValid() || ep.Port() < e.Port() {
+					*e = ep
+				}
+			}
+		}
+	}
+	least(c.old, func(a *addressChange) *netip.AddrPort { return &a.old })
+	least(c.new, func(a *addressChange) *netip.AddrPort { return &a.new })
+	c.addresses = slices.DeleteFunc(l, func(a addressChange) bool { return a.old == a.new })
+	return c.addresses
 }

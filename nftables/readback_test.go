@@ -69,12 +69,12 @@ func TestSkeletonsMayDifferInWhatMeansNothing(t *testing.T) {
 	h := holding(t, unitsState())
 	raw := h.copyOf(0)
 	raw.specs["__set0"], raw.told["__set0"] = nft.SetSpec{}, 1
-	raw.told[affinityMap(3)] = 5
+	raw.told[affinityMap(groupClients, 3)] = 5
 	raw.recognize(raw.program())
 	require.Empty(t, raw.text)
 	require.False(t, raw.stale || raw.broken)
 	require.NotContains(t, raw.counts, "__set0")
-	require.NotContains(t, raw.counts, affinityMap(3))
+	require.NotContains(t, raw.counts, affinityMap(groupClients, 3))
 	require.Contains(t, raw.counts, setHairpins)
 }
 

@@ -21,6 +21,9 @@ type Elem struct {
 	Goto bool
 	// Timeout is the lifetime of the element. Zero means that it does not expire.
 	Timeout time.Duration
+	// Expires is how long the kernel will keep an element that it returned, and zero if the element
+	// does not expire.
+	Expires time.Duration
 	// Packets and Bytes are what the element has counted, in a set that counts ([Count]).
 	Packets, Bytes uint64
 }
@@ -165,6 +168,8 @@ func decodeElem(data []byte) (Elem, error) {
 			e.KeyEnd, _ = dataOf(&it)
 		case elemData:
 			e.Data, e.Goto = dataOf(&it)
+		case elemExpiration:
+			e.Expires = max(1, time.Duration(it.U64())*time.Millisecond)
 		case elemUserData:
 			e.UserData = it.Data()
 		case elemExpr:

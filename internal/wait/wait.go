@@ -44,7 +44,15 @@ type Packets struct {
 	Done time.Time
 	// Awaited says that the work waits for packets of a later time.
 	Awaited bool
+	// Piece allows work that is done in pieces its next piece.
+	Piece bool
+	// More says that the work has a further piece, which waits for nothing. It ended so that other
+	// work has its turn, and its caller does it again after a Pause.
+	More bool
 }
+
+// Pause is the time between two pieces of work.
+const Pause = time.Millisecond
 
 // Grace is roughly the time of a grace period. Work that waits for one is due after that time.
 const Grace = 20 * time.Millisecond
@@ -73,6 +81,16 @@ func (p *Packets) Over(at time.Time) bool {
 	}
 	p.Awaited = true
 	return false
+}
+
+// Take reports whether the work may do its next piece now. If not, the work ends.
+func (p *Packets) Take() bool {
+	if p == nil {
+		return true
+	}
+	may := p.Piece
+	p.Piece, p.More = false, p.More || !may
+	return may
 }
 
 // Wait returns a time: the kernel is done with every packet that it was working on then. If p is
