@@ -196,6 +196,9 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 				require.True(t, nocopy.Of(next).HasClusterIP(a) ||
 					nocopy.Of(first.Old).HasClusterIP(a), "%v", a)
 			}
+			for a := range first.New.Hairpins() {
+				require.True(t, hasEndpoint(first.New, a), "%v", a)
+			}
 			for _, p := range first.Pools {
 				if p.New == nil {
 					continue
@@ -213,6 +216,18 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 		require.Empty(t, sm.Diff(c.Old.Apply(c), next).String())
 	}
 	require.Greater(t, parts, 60)
+}
+
+// hasEndpoint reports whether a pool of a table has an endpoint with that address.
+func hasEndpoint(t *sm.Table, a netip.Addr) bool {
+	for p := range t.Pools() {
+		for _, s := range p.Slots {
+			if s.Endpoint.Addr() == a {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func TestWhatAddsLittleHasNoParts(t *testing.T) {

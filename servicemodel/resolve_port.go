@@ -308,10 +308,7 @@ func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedP
 		}
 	}
 	slots, divisor := make([]Slot, 0, chosen), uint16(0)
-	p := sortedPool{}
-	if hairpins > 0 {
-		p.hairpins = make([]netip.Addr, 0, hairpins)
-	}
+	p := sortedPool{hairpins: slices.Grow([]netip.Addr(nil), hairpins)}
 	for i := range candidates {
 		c := &candidates[i]
 		if !in(c) {
