@@ -88,7 +88,7 @@ test: export KERNLB_TEST_APISERVER ?= none
 test: export KERNLB_TEST_FETCH ?= none
 test: setup
 	@echo 'compiling and testing; the first time this takes some minutes until the first line'
-	@$(call each,,-short) | $(REPORT) $(REQUIRED)
+	@$(call each,,-short) | $(REPORT) -run test
 
 # The control plane takes minutes to build, and is built while other tests run. Packages are
 # installed before the virtual machine starts, because its apt-get update may empty apt's cache.
@@ -112,7 +112,7 @@ test-api: setup controlplane
 	@{ KERNLB_TEST_APISERVER= $(GO) test -C examples/kubeproxy -json -timeout 15m . ; \
 		KERNLB_TEST_FETCH= $(GO) test -json ./internal/test/release ; \
 		$(GO) test -C internal/test/vm -json -timeout 15m . ; } | \
-		$(GO) run ./internal/test/report $(REQUIRED_ALL)
+		$(GO) run ./internal/test/report -packages 3 -run api
 
 # The output of the tests goes to a file, and to the terminal only if something went wrong.
 test-vm: vmtools
@@ -160,7 +160,7 @@ ALONE := $(ALONE)|ChainKilled|KilledBetweenAnyTwoSteps|SameOutcomeAsPortmap
 
 race: export CGO_ENABLED = 1
 race: setup
-	@$(call each,-race -short -skip 'Test($(ALONE))') | $(REPORT)
+	@$(call each,-race -short -skip 'Test($(ALONE))') | $(REPORT) -run race
 
 test-kernel: vmtools
 	bin/kerneltest -kernel '$(KERNEL)' -run '$(RUN)' $(if $(TIMEOUT),-timeout $(TIMEOUT)) \
@@ -177,7 +177,7 @@ keepalived: vmtools
 browser: setup
 	@command -v chromium >/dev/null || .ci/setup chromium
 	@$(GO) test -json -count 1 -run Browser ./dataplane/page $(UPDATE) | \
-		$(GO) run ./internal/test/report -require 'browser=$(BROWSER_TESTS)'
+		$(GO) run ./internal/test/report -packages 1 -run browser
 
 fuzz:
 	@for m in $(MODULES); do for pkg in $$($(GO) list -C $$m ./...); do \
@@ -230,17 +230,3 @@ figures: peers-build
 	$$(chrt -f 10 true 2>/dev/null && echo chrt -f 10) \
 		bin/peers measure -o internal/test/peers/figures.json
 	bin/peers plot -from internal/test/peers/figures.json -o docs/plots >docs/plots/tables.md
-
-# The parts of the suite that must run: where they are skipped, the run fails.
-NETNS_TESTS = nftables.TestConformance iptables.TestConformance \
-	internal/rawnl.TestKernelAppliesOneTransaction dataplane/netnstest.TestRulesDecideOutcomes \
-	conntrack.TestCleanCutsTCP examples/cni.TestChains \
-	examples/loadbalancer.TestKilledAndStartedAgainIsInvisible
-API_TESTS   = examples/kubeproxy.TestServicesOfAnAPIServerBecomeConnections
-BROWSER_TESTS = dataplane/page.TestBrowserShowsEveryPage dataplane/page.TestBrowserWithAKeyboard \
-	dataplane/page.TestBrowserRefreshes
-VM_TESTS    = internal/test/vm.TestGuestIsWhatProgramsArePromised
-PROM_TESTS  = dataplane/metrics.TestPrometheusHasWhatDashboardsAndAlertsAskFor \
-	dataplane/metrics.TestAlertsFireWhenTheyShould
-REQUIRED    = -require 'netns=$(NETNS_TESTS)' -require 'prometheus=$(PROM_TESTS)'
-REQUIRED_ALL = -packages 2 -require 'vm=$(VM_TESTS)' -require 'apiserver=$(API_TESTS)'

@@ -1,12 +1,12 @@
 // Testreport reads the output of "go test -json". It shows failures, counts skipped tests by their
-// reason, and fails if a required part of the suite did not run. On the way it shows the progress:
-// a line for each finished package, and one after half a minute without a line.
+// reason, and fails if a part of the suite that must run (parts.go) did not. On the way it shows
+// the progress: a line for each finished package, and one after half a minute without a line.
 //
-//	go test -json ./... |
-//		go run ./internal/test/report -require 'netns=nftables.TestConformance'
+//	go test -json ./... | go run ./internal/test/report -run test
 //
-// A part ran if each of its tests (a package below the module's path, a dot, a test) passed, and
-// nothing below them was skipped.
+// It also compares the skipped tests with the list of those that may be skipped. A test that is
+// skipped without an entry, and an entry without a test, make it fail if the variable
+// KERNLB_TEST_SKIPS is "listed", as on the machine of the continuous integration.
 package main
 
 import (
@@ -17,6 +17,7 @@ import (
 	"io"
 	"maps"
 	"os"
+	"regexp"
 	"slices"
 	"strings"
 	"time"
@@ -35,13 +36,14 @@ type event struct {
 }
 
 // skip is a test that was skipped.
-type skip struct{ key, reason string }
+type skip struct{ test, reason string }
 
 // report sums up the events.
 type report struct {
 	passed, failed int
 	output         map[string][]string // of tests not finished yet, by package and test
-	passes         map[string]bool     // by package and test
+	passes         map[string]bool     // by PACKAGE.TEST
+	fails          []string            // PACKAGE.TEST
 	skips          []skip
 
 	packages int // there are, 0 if that is not known
@@ -55,24 +57,24 @@ type report struct {
 const silence = 30 * time.Second
 
 func main() {
-	var required []requirement
-	flag.Func("require", "`PART=PACKAGE.TEST ...` that must have run; may be repeated",
-		func(s string) error {
-			l, err := requirements(s)
-			required = append(required, l...)
-			return err
-		})
+	run := flag.String("run", "", "which of the Makefile's runs of tests this is")
 	packages := flag.Int("packages", 0, "how many packages there are")
 	flag.Parse()
+	if _, known := runs[*run]; !known {
+		fmt.Fprintf(os.Stderr, "testreport: -run %q: must be one of %s\n", *run,
+			strings.Join(slices.Sorted(maps.Keys(runs)), ", "))
+		os.Exit(2)
+	}
 	r := newReport()
 	r.packages = *packages
 	if err := r.read(os.Stdin, os.Stdout); err != nil {
 		fmt.Fprintln(os.Stderr, "testreport:", err)
 		os.Exit(1)
 	}
-	missing := r.missing(required)
-	r.print(os.Stdout, missing)
-	if r.failed > 0 || len(missing) > 0 || r.passed == 0 {
+	missing, unlisted := r.missing(runs[*run]), r.unlisted(*run, skips)
+	r.print(os.Stdout, missing, unlisted)
+	if r.failed > 0 || len(missing) > 0 || r.passed == 0 ||
+		len(unlisted) > 0 && os.Getenv("KERNLB_TEST_SKIPS") == "listed" {
 		os.Exit(1)
 	}
 }
@@ -80,23 +82,6 @@ func main() {
 func newReport() *report {
 	return &report{output: map[string][]string{}, passes: map[string]bool{},
 		running: map[string]bool{}, start: time.Now(), told: time.Now()}
-}
-
-// requirement is a test that must have run, for a part of the suite.
-type requirement struct{ part, pkg, test string }
-
-// requirements reads an argument such as "netns=nftables.TestConformance iptables.TestConformance".
-func requirements(s string) (l []requirement, err error) {
-	part, tests, ok := strings.Cut(s, "=")
-	for _, t := range strings.Fields(tests) {
-		pkg, test, found := strings.Cut(t, ".")
-		ok = ok && found
-		l = append(l, requirement{part, pkg, test})
-	}
-	if !ok || len(l) == 0 {
-		return nil, fmt.Errorf("want PART=PACKAGE.TEST ..., got %q", s)
-	}
-	return l, nil
 }
 
 func (r *report) read(in io.Reader, out io.Writer) error {
@@ -139,16 +124,18 @@ func (r *report) event(out io.Writer, e event) {
 		r.packageDone(out, e, lines)
 		return
 	}
+	test := strings.TrimPrefix(e.Package, module) + "." + e.Test
 	switch e.Action {
 	case "pass":
 		r.passed++
-		r.passes[key] = true
+		r.passes[test] = true
 	case "fail":
 		r.failed++
+		r.fails = append(r.fails, test)
 		fmt.Fprintf(out, "FAIL %s %s (%.2fs)\n%s", e.Package, e.Test, e.Elapsed,
 			strings.Join(lines, ""))
 	case "skip":
-		r.skips = append(r.skips, skip{key, reason(lines)})
+		r.skips = append(r.skips, skip{test, reason(lines)})
 	}
 }
 
@@ -200,24 +187,59 @@ func reason(lines []string) string {
 	return "no reason given"
 }
 
-// missing lists the requirements whose tests did not run.
-func (r *report) missing(required []requirement) (l []string) {
-	for _, q := range required {
-		key, known := module+q.pkg+" "+q.test, false
-		for _, sk := range r.skips {
-			if sk.key == key || strings.HasPrefix(sk.key, key+"/") {
-				l, known = append(l, fmt.Sprintf("%s: %s skipped: %s", q.part,
-					strings.TrimPrefix(sk.key, module), sk.reason)), true
+// missing lists the tests of parts that did not run.
+func (r *report) missing(names []string) (l []string) {
+	for _, part := range names {
+		for _, test := range parts[part] {
+			known := false
+			for _, sk := range r.skips {
+				if sk.test == test || strings.HasPrefix(sk.test, test+"/") {
+					known = true
+					l = append(l, fmt.Sprintf("%s: %s skipped: %s", part, sk.test, sk.reason))
+				}
 			}
-		}
-		if !known && !r.passes[key] {
-			l = append(l, fmt.Sprintf("%s: %s %s did not pass", q.part, q.pkg, q.test))
+			if !known && !r.passes[test] {
+				l = append(l, fmt.Sprintf("%s: %s did not pass", part, test))
+			}
 		}
 	}
 	return l
 }
 
-func (r *report) print(out io.Writer, missing []string) {
+// unlisted lists the skipped tests of a run that no entry of a list allows, and the entries that
+// are out of date.
+func (r *report) unlisted(run string, list []allowed) (l []string) {
+	ran := append(slices.Collect(maps.Keys(r.passes)), r.fails...)
+	found := make([]bool, len(r.skips))
+	for _, a := range list {
+		if !slices.Contains(strings.Fields(a.runs), run) {
+			continue
+		}
+		tests, reason := regexp.MustCompile("^("+a.tests+")$"), regexp.MustCompile(a.reason)
+		exists, skipped := slices.ContainsFunc(ran, tests.MatchString), false
+		for i, sk := range r.skips {
+			if tests.MatchString(sk.test) {
+				exists = true
+				if reason.MatchString(sk.reason) {
+					skipped, found[i] = true, true
+				}
+			}
+		}
+		if !exists {
+			l = append(l, a.tests+" may be skipped, and is no test")
+		} else if !skipped && a.unless == "" {
+			l = append(l, a.tests+" may be skipped ("+a.reason+"), and is not")
+		}
+	}
+	for i, sk := range r.skips {
+		if !found[i] {
+			l = append(l, sk.test+" may not be skipped: "+sk.reason)
+		}
+	}
+	return l
+}
+
+func (r *report) print(out io.Writer, missing, unlisted []string) {
 	reasons := map[string]int{}
 	for _, sk := range r.skips {
 		reasons[sk.reason]++
@@ -227,6 +249,9 @@ func (r *report) print(out io.Writer, missing []string) {
 	}
 	for _, m := range missing {
 		fmt.Fprintf(out, "NOT RUN %s\n", m)
+	}
+	for _, u := range unlisted {
+		fmt.Fprintf(out, "NOT LISTED %s\n", u)
 	}
 	fmt.Fprintf(out, "%d passed, %d failed, %d skipped, in %v\n", r.passed, r.failed,
 		len(r.skips), time.Since(r.start).Round(time.Second))

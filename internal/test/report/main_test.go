@@ -36,7 +36,7 @@ func TestReport(t *testing.T) {
 	r.packages = 3
 	var out bytes.Buffer
 	require.NoError(t, r.read(strings.NewReader(run), &out))
-	r.print(&out, []string{"vm: x"})
+	r.print(&out, []string{"vm: x"}, []string{"y"})
 	require.Equal(t, ` 0:00  1/3  pass a 1.5s
 FAIL github.com/kernlb/kernlb/b TestBad (2.00s)
     y_test.go:9: wrong
@@ -50,6 +50,7 @@ FAIL
 skipped    1: missing: x
 skipped    1: no reason given
 NOT RUN vm: x
+NOT LISTED y
 2 passed, 1 failed, 2 skipped, in 0s
 `, out.String())
 }
@@ -68,22 +69,64 @@ func TestItTellsHowFarTheTestsAre(t *testing.T) {
 }
 
 func TestWhatMustRun(t *testing.T) {
-	t.Parallel()
+	r := reportOf(t)
+	all := parts
+	t.Cleanup(func() { parts = all })
+	for test, want := range map[string][]string{
+		"a.TestGood":  nil,
+		"a.TestVM":    {"part: a.TestVM skipped: missing: x"},
+		"a.TestSuite": {"part: a.TestSuite/one skipped: no reason given"},
+		"a.TestSuit":  {"part: a.TestSuit did not pass"},
+		"b.TestBad":   {"part: b.TestBad did not pass"},
+	} {
+		parts = map[string][]string{"part": {"a.TestGood", test}}
+		require.Equal(t, want, r.missing([]string{"part"}), test)
+	}
+}
+
+func reportOf(t *testing.T) *report {
+	t.Helper()
 	r := newReport()
 	require.NoError(t, r.read(strings.NewReader(run), &bytes.Buffer{}))
-	for arg, want := range map[string][]string{
-		"x=a.TestGood":            nil,
-		"vm=a.TestGood a.TestVM":  {"vm: a TestVM skipped: missing: x"},
-		"x=a.TestSuite":           {"x: a TestSuite/one skipped: no reason given"},
-		"x=a.TestSuit":            {"x: a TestSuit did not pass"},
-		"x=b.TestBad c.TestThere": {"x: b TestBad did not pass", "x: c TestThere did not pass"},
+	return r
+}
+
+func TestWhatMayBeSkipped(t *testing.T) {
+	t.Parallel()
+	r := reportOf(t)
+	vm := allowed{runs: "test race", tests: `a\.Test(VM|Good)`, reason: "^missing: x$"}
+	suite := allowed{runs: "test", tests: `a\.TestSuite/.*`, reason: "^no reason"}
+	for want, list := range map[string][]allowed{
+		"": {vm, suite},
+		"a.TestSuite/one may not be skipped: no reason given": {vm},
+		"a.TestVM may not be skipped: missing: x": {suite,
+			{runs: "race", tests: `a\.TestVM`, reason: "x"}},
+		"a\\.TestGood may be skipped (x), and is not": {vm, suite,
+			{runs: "test", tests: `a\.TestGood`, reason: "x"},
+			{runs: "test", tests: `a\.TestGood`, reason: "x", unless: "this machine can"}},
+		"b\\.TestGone may be skipped, and is no test": {vm, suite,
+			{runs: "test", tests: `b\.TestBad`, reason: "x", unless: "this machine can"},
+			{runs: "test", tests: `b\.TestGone`, reason: "x", unless: "this machine can"}},
 	} {
-		q, err := requirements(arg)
-		require.NoError(t, err)
-		require.Equal(t, want, r.missing(q), arg)
+		require.Equal(t, want, strings.Join(r.unlisted("test", list), "; "))
 	}
-	for _, bad := range []string{"", "x", "x=", "x=a"} {
-		_, err := requirements(bad)
-		require.Error(t, err, bad)
+}
+
+// Each part is in a run, each run of an entry exists, and each entry says what runs its tests.
+func TestTheListsAreWhole(t *testing.T) {
+	t.Parallel()
+	var used []string
+	for _, l := range runs {
+		used = append(used, l...)
+	}
+	for part := range parts {
+		require.Contains(t, used, part)
+	}
+	for _, a := range skips {
+		for _, run := range strings.Fields(a.runs) {
+			require.Contains(t, runs, run, a.tests)
+		}
+		require.NotEmpty(t, a.runs, a.tests)
+		require.NotEmpty(t, a.instead, a.tests)
 	}
 }
