@@ -28,6 +28,8 @@
 # make browser   the page in headless Chromium, which it installs; UPDATE=-update makes the pictures
 #                of docs/page.md anew
 # make fuzz      each fuzz target for FUZZTIME
+# make mutate    makes small changes in the library, and fails if no test sees one; N mutants (200)
+#                drawn with SEED
 # make bench     internal/test/bench, and the Go benchmarks of the pure packages
 # make bench-against COMMIT=v0.1.0   the benchmark of that commit and of this tree, in turn: ratios
 # make census    counts the code: lines by floor with their budgets, the sizes of functions, exported
@@ -53,7 +55,7 @@ VM_NEED  = ^Test(Conformance|Kernel|MissingModules)
 
 .PHONY: test test-all test-here test-api test-vm test-long race fuzz bench bench-against setup \
 	vmtools test-kernel test-kernels peers peers-build soak soak-vm rolling release controlplane \
-	apiserver apiserver-vm browser keepalived figures census
+	apiserver apiserver-vm browser keepalived figures census mutate
 
 setup:
 	@.ci/setup
@@ -185,6 +187,15 @@ fuzz:
 			$(GO) test -C $$m -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done; \
 	done; done
+
+# Each package with the packages whose tests check its behaviour; what takes longest ends.
+MUTATED  = servicemodel,servicemodel/kube,dataplane servicemodel/kube,servicemodel/kube/manifest \
+	dataplane,dataplane/memory,dataplane/health conntrack,dataplane/flows examples/cni ipvs \
+	iptables nftables
+
+mutate: N = 200
+mutate: setup
+	@$(GO) run ./internal/test/mutate -n $(N) -seed $(SEED) $(MUTATED)
 
 bench:
 	$(GO) run ./internal/test/bench
