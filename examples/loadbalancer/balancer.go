@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -101,11 +102,14 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 			}
 		}
 	}
-	state, err := stateOf(f, func(t check.Target) check.State {
+	verdict := func(t check.Target) check.State {
 		if _, watched := b.users[t]; watched {
 			return b.monitor.State(t)
 		}
 		return targets[t]
+	}
+	state, err := f.State(func(s *config.Service, e *config.Backend) bool {
+		return backendState(s, e, verdict) == check.Up
 	})
 	if err != nil {
 		return err
@@ -119,19 +123,56 @@ func (b *balancer) take(ctx context.Context, f *config.File,
 	return nil
 }
 
-// possible returns the reasons why the kernel cannot hold a state, with the lines of the file.
+// possible returns the reasons why the kernel cannot hold a state of the file, or one that the
+// checks can lead to, with the lines of the file.
 func (b *balancer) possible(ctx context.Context, f *config.File, s servicemodel.State) error {
 	if err := haveDevices(f); err != nil {
 		return err
 	}
-	preview, err := b.engine.Plan(ctx, s)
+	if len(b.file.Services) > 0 && f.Timeouts != b.file.Timeouts {
+		return f.At("timeouts", errors.New("cannot change while the program runs; start it "+
+			"again: no connection is lost"))
+	}
+	name := b.engine.Status().Backend
+	return refusals(f, name, []servicemodel.State{s}, func(s servicemodel.State) error {
+		var errs []error
+		if check := checks[name]; check != nil { // a plan has the weights of slow starts
+			errs = append(errs, inEmpty(check)(s))
+		}
+		preview, err := b.engine.Plan(ctx, s)
+		if err != nil {
+			return err
+		}
+		for _, r := range preview.Refused {
+			errs = append(errs, r.Err)
+		}
+		return errors.Join(errs...)
+	})
+}
+
+// refusals returns the reasons why a kernel mechanism cannot hold states of a file, the given ones
+// and all that the checks can lead to, with the lines of the file.
+func refusals(f *config.File, mechanism string, states []servicemodel.State,
+	try func(servicemodel.State) error) error {
+	var errs []error
+	if f.Timeouts != (config.Timeouts{}) && mechanism != ipvs.Name {
+		errs = append(errs, f.At("timeouts", fmt.Errorf("%s has none: they are those of ipvs",
+			mechanism)))
+	}
+	extremes, err := f.Extremes()
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, r := range preview.Refused {
-		for _, p := range dataplane.Problems(r.Err) {
-			errs = append(errs, f.InService(r.Service.Name, p.Field, p.Err))
+	told := map[string]bool{}
+	for _, s := range append(extremes, states...) {
+		for _, p := range dataplane.Problems(try(s)) {
+			if p.Service != (servicemodel.Name{}) {
+				p.Err = f.InService(p.Service.Name, p.Field, p.Err)
+			}
+			if text := p.Err.Error(); !told[text] {
+				told[text] = true
+				errs = append(errs, p.Err)
+			}
 		}
 	}
 	return errors.Join(errs...)
@@ -149,22 +190,6 @@ func haveDevices(f *config.File) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-// stateOf returns the state that the kernel is to hold.
-func stateOf(f *config.File, verdict func(check.Target) check.State) (
-	state servicemodel.State, err error) {
-	state = state.WithNode(servicemodel.Node{Zone: f.Zone})
-	for i := range f.Services {
-		s := &f.Services[i]
-		m, err := s.Model()
-		if err != nil {
-			return state, fmt.Errorf("service %s: %w", s.Name, err)
-		}
-		state = state.WithService(m).WithEndpoints(m.Name, s.Endpoints(
-			func(e *config.Backend) bool { return backendState(s, e, verdict) == check.Up }))
-	}
-	return state, nil
 }
 
 // backendState returns the verdict about a backend. It is up if all its checks pass.

@@ -45,7 +45,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/examples/internal/instance"
 	"github.com/kernlb/kernlb/examples/internal/version"
-	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
 	"github.com/kernlb/kernlb/iptables"
@@ -154,16 +153,8 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 			return fmt.Errorf("-listen: %w", err)
 		}
 	}
-	changes, err := changesOf(f)
-	if err != nil {
-		return err
-	}
-	if check := checks[o.backend]; check != nil {
-		if err := inFile(f, check(changes)); err != nil {
-			return err
-		}
-	}
-	backend, err := openBackend(o.backend)
+	try := checks[o.backend]
+	backend, err := openBackend(o.backend, f.Timeouts)
 	switch {
 	case errors.Is(err, dataplane.ErrNoPermission), errors.Is(err, dataplane.ErrMissingModule),
 		errors.Is(err, dataplane.ErrKernelTooOld):
@@ -172,9 +163,10 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 		return err
 	default:
 		defer backend.Close()
-		if err := inFile(f, backend.Check(changes)); err != nil {
-			return err
-		}
+		try = backend.Check
+	}
+	if err := refusals(f, o.backend, nil, inEmpty(try)); err != nil {
+		return err
 	}
 	_, err = fmt.Fprintf(stdout, "%s: right for %s: %d services\n", o.config, o.backend,
 		len(f.Services))
@@ -185,16 +177,16 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 var checks = map[string]func(*servicemodel.ChangeSet) error{nftables.Name: nftables.Check,
 	iptables.Name: iptables.Check, ipvs.Name: ipvs.Check}
 
-// inFile adds the lines of the file to refusals of a kernel mechanism.
-func inFile(f *config.File, err error) error {
-	var errs []error
-	for _, p := range dataplane.Problems(err) {
-		if errors.As(p.Err, new(*dataplane.UnsupportedError)) {
-			p.Err = f.InService(p.Service.Name, p.Field, p.Err)
+// inEmpty returns a function that says why a kernel mechanism that holds nothing cannot hold a
+// state.
+func inEmpty(check func(*servicemodel.ChangeSet) error) func(servicemodel.State) error {
+	return func(s servicemodel.State) error {
+		table, err := servicemodel.Resolve(nil, s)
+		if err != nil {
+			return err
 		}
-		errs = append(errs, p.Err)
+		return check(servicemodel.Diff(nil, table))
 	}
-	return errors.Join(errs...)
 }
 
 // convert prints the file for a configuration of keepalived.
@@ -220,42 +212,25 @@ func convert(args []string, stdout, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	if err := tellBackend(f, stderr); err != nil {
-		return err
-	}
+	tellBackend(f, stderr)
 	_, err = stdout.Write(r.File)
 	return err
 }
 
 // tellBackend says which kernel mechanism a file needs, if the default cannot express it.
-func tellBackend(f *config.File, stderr io.Writer) error {
-	changes, err := changesOf(f)
-	if err != nil {
-		return err
-	}
+func tellBackend(f *config.File, stderr io.Writer) {
 	var why error
-	for _, m := range mechanisms() {
-		err := inFile(f, checks[m.Name](changes))
+	for _, m := range mechanisms(f.Timeouts) {
+		err := refusals(f, m.Name, nil, inEmpty(checks[m.Name]))
 		if err == nil {
 			if why != nil {
 				fmt.Fprintf(stderr, "the file needs -backend %s:\n%v\n", m.Name, why)
 			}
-			return nil
+			return
 		}
 		why = errors.Join(why, err)
 	}
 	fmt.Fprintf(stderr, "no backend can express the file:\n%v\n", why)
-	return nil
-}
-
-// changesOf returns the changes that make an empty kernel hold a file, with all backends up.
-func changesOf(f *config.File) (*servicemodel.ChangeSet, error) {
-	state, err := stateOf(f, func(check.Target) check.State { return check.Up })
-	if err != nil {
-		return nil, err
-	}
-	table, err := servicemodel.Resolve(nil, state)
-	return servicemodel.Diff(nil, table), err
 }
 
 // run balances until the context ends.
@@ -263,9 +238,11 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	defer signal.Stop(hangup)
-	file, err := config.Load(o.config)
-	if err != nil && !o.cleanup {
-		return err
+	file, err := &config.File{}, error(nil)
+	if !o.cleanup {
+		if file, err = config.Load(o.config); err != nil {
+			return err
+		}
 	}
 	var listener net.Listener
 	if o.listen != "" && !o.cleanup { // open it before anything is written
@@ -274,7 +251,7 @@ func run(ctx context.Context, o options, log *slog.Logger) error {
 		}
 		defer listener.Close()
 	}
-	backend, err := openBackend(o.backend)
+	backend, err := openBackend(o.backend, file.Timeouts)
 	if err != nil {
 		return err
 	}
@@ -330,14 +307,15 @@ func (b *balancer) follow(ctx context.Context, file string, hangup <-chan os.Sig
 }
 
 // mechanisms are the kernel mechanisms, the default first.
-func mechanisms() []dataplane.Candidate {
+func mechanisms(t config.Timeouts) []dataplane.Candidate {
 	// Each service has its own drain time, so there is no common limit.
-	return instance.Candidates("loadbalancer", ipvs.Config{DrainLimit: -1})
+	return instance.Candidates("loadbalancer", ipvs.Config{DrainLimit: -1,
+		Timeouts: ipvs.Timeouts(t)})
 }
 
 // openBackend opens a kernel mechanism.
-func openBackend(name string) (dataplane.Backend, error) {
-	for _, m := range mechanisms() {
+func openBackend(name string, t config.Timeouts) (dataplane.Backend, error) {
+	for _, m := range mechanisms(t) {
 		if m.Name == name {
 			return m.Open()
 		}

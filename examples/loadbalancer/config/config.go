@@ -17,10 +17,20 @@ type File struct {
 	// Concurrency is the maximum number of checks at a time. Zero means 64.
 	Concurrency int `yaml:"concurrency,omitempty"`
 	// Zone is the zone of this host, for services that prefer near backends.
-	Zone     string    `yaml:"zone,omitempty"`
+	Zone string `yaml:"zone,omitempty"`
+	// Timeouts are those of IPVS. Other kernel mechanisms refuse them.
+	Timeouts Timeouts  `yaml:"timeouts,omitempty"`
 	Services []Service `yaml:"services,omitempty"`
 
 	source *source
+}
+
+// Timeouts are how long IPVS keeps idle connections, in whole seconds. They hold for all virtual
+// servers of the network namespace. Zero leaves a timeout as it is.
+type Timeouts struct {
+	TCP    time.Duration `yaml:"tcp,omitempty"`    // of established TCP connections
+	TCPFin time.Duration `yaml:"tcpFin,omitempty"` // of TCP connections after a FIN
+	UDP    time.Duration `yaml:"udp,omitempty"`    // of UDP flows
 }
 
 // Service is a port at virtual addresses, with its backends.
@@ -90,3 +100,6 @@ func (s *Service) Targets(b *Backend) []check.Target {
 	}
 	return out
 }
+
+// checked reports whether the backend can be down.
+func (s *Service) checked(b *Backend) bool { return len(s.Checks)+len(b.Checks) > 0 }

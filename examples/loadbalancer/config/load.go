@@ -12,10 +12,12 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
+	"time"
 
 	"go.yaml.in/yaml/v3"
 
 	"github.com/kernlb/kernlb/examples/loadbalancer/check"
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Load reads a file. The error joins a *[FieldError] for each fault.
@@ -71,16 +73,20 @@ func (s *source) syntax(err error) error {
 	return &FieldError{s.file, line, "", errors.New(text[len(m[0]):])}
 }
 
-// InService adds a line to an error about a service: the line of the field with that name, or of
-// the service if it has no such field.
+// At adds the path and the line of a field to an error.
+func (f *File) At(path string, err error) error { return f.source.at(path, err) }
+
+// InService adds the path and the line of a field to an error about a service. The field has the
+// name that it has in the model or in a [dataplane.UnsupportedError]. If the file does not have it,
+// the error gets the path of the service.
 func (f *File) InService(name, field string, err error) error {
 	i, ok := f.source.services[name]
 	if !ok {
-		return &FieldError{f.source.file, 0, "", err}
+		return f.source.at("", err)
 	}
 	path := fmt.Sprintf("services[%d]", i)
-	if _, ok := f.source.lines[path+"."+field]; ok {
-		path += "." + field
+	if at := path + f.Services[i].fieldOf(field); f.source.lines[at] > 0 {
+		path = at
 	}
 	return f.source.at(path, err)
 }
@@ -90,7 +96,12 @@ func (f *File) validate() {
 	s := f.source
 	s.must(len(f.Services) > 0, "services",
 		"holds no service; -cleanup removes what the kernel has")
-	taken, devices := map[string]string{}, map[netip.Addr]string{}
+	for name, d := range map[string]time.Duration{"tcp": f.Timeouts.TCP,
+		"tcpFin": f.Timeouts.TCPFin, "udp": f.Timeouts.UDP} {
+		s.must(d%time.Second == 0 && d <= maxTimeout, "timeouts."+name,
+			"%v: must be whole seconds, at most %v", d, maxTimeout)
+	}
+	taken, devices := frontends{}, map[netip.Addr]string{}
 	for i := range f.Services {
 		svc, path := &f.Services[i], fmt.Sprintf("services[%d]", i)
 		if _, ok := s.services[svc.Name]; ok {
@@ -98,7 +109,7 @@ func (f *File) validate() {
 		}
 		s.services[svc.Name] = i
 		for j, a := range svc.Addresses {
-			at := fmt.Sprintf("%s/%s", netip.AddrPortFrom(a, svc.Port), svc.protocol())
+			at := frontend{netip.AddrPortFrom(a, svc.Port), svc.protocol()}
 			if other, ok := taken[at]; ok {
 				s.fail(fmt.Sprintf("%s.addresses[%d]", path, j), "%s is also that of %q", at, other)
 			}
@@ -108,9 +119,26 @@ func (f *File) validate() {
 			}
 			devices[a] = cmp.Or(devices[a], svc.Device)
 		}
-		svc.validate(s, path)
+	}
+	for i := range f.Services {
+		f.Services[i].validate(s, fmt.Sprintf("services[%d]", i), taken)
 	}
 }
+
+// frontend is an address and port at which the balancer answers.
+type frontend struct {
+	netip.AddrPort
+	protocol string
+}
+
+// String returns "192.0.2.1:80/tcp".
+func (f frontend) String() string { return f.AddrPort.String() + "/" + f.protocol }
+
+// frontends are the names of services by their frontends.
+type frontends map[frontend]string
+
+// maxTimeout is less than the number of clock ticks that IPVS can count, at 1000 Hz.
+const maxTimeout = 24 * 24 * time.Hour
 
 // maxChecks bounds the checks of a service or backend, because each backend gets all of them.
 const maxChecks = 64
@@ -122,44 +150,39 @@ func (s *source) must(ok bool, path, format string, args ...any) {
 	}
 }
 
-// faults notes the faults of a check.
-func (s *source) faults(path string, errs []*check.FieldError) {
-	for _, e := range errs {
-		s.fail(path+"."+e.Field, "%w", e.Err)
+// faults notes the faults of checks.
+func (s *source) faults(path string, specs []check.Spec) {
+	s.must(len(specs) <= maxChecks, path, "may hold %d checks", maxChecks)
+	for i := range specs {
+		for _, e := range specs[i].Validate() {
+			s.fail(fmt.Sprintf("%s[%d].%s", path, i, e.Field), "%w", e.Err)
+		}
 	}
 }
 
 // validate finds the faults of a service.
-func (svc *Service) validate(s *source, path string) {
+func (svc *Service) validate(s *source, path string, taken frontends) {
 	s.must(svc.Name != "", path+".name", "is missing")
 	s.must(len(svc.Addresses) > 0, path+".addresses", "is missing")
 	s.must(svc.Port != 0, path+".port", "is missing")
-	s.must(len(svc.Checks) <= maxChecks, path+".checks", "may hold %d checks", maxChecks)
-	for i := range svc.Checks {
-		s.faults(fmt.Sprintf("%s.checks[%d]", path, i), svc.Checks[i].Validate())
-	}
+	s.must(svc.Affinity > 0 || svc.AffinityIPv4 == 0, path+".affinityIPv4", "needs affinity")
+	s.must(svc.Affinity > 0 || svc.AffinityIPv6 == 0, path+".affinityIPv6", "needs affinity")
+	s.faults(path+".checks", svc.Checks)
 	families := map[bool]bool{}
 	seen := map[netip.AddrPort]bool{}
 	for i := range svc.Backends {
 		b, at := &svc.Backends[i], fmt.Sprintf("%s.backends[%d]", path, i)
 		s.must(b.Address.IsValid(), at+".address", "is missing")
-		s.must(!svc.answersAt(b.Address), at+".address", "%s is where the service itself answers",
-			b.Address)
+		svc.validateAddress(s, at+".address", b.Address)
 		s.must(!seen[b.Address], at+".address", "%s stands here a second time", b.Address)
 		seen[b.Address], families[b.Address.Addr().Is4()] = true, true
-		s.must(len(b.Checks) <= maxChecks, at+".checks", "may hold %d checks", maxChecks)
-		for j := range b.Checks {
-			s.faults(fmt.Sprintf("%s.checks[%d]", at, j), b.Checks[j].Validate())
-		}
-		for _, t := range svc.Targets(b) {
-			s.must(!t.Spec.Source.IsValid() || t.Spec.Source.Is4() == t.Addr.Addr().Is4(),
-				at+".address", "the check %s cannot come from the source %s", t, t.Spec.Source)
-		}
+		s.faults(at+".checks", b.Checks)
 	}
+	svc.validateTargets(s, path, taken)
 	for i, a := range svc.Sorry {
 		at := fmt.Sprintf("%s.sorry[%d]", path, i)
 		s.must(!seen[a], at, "%s is a backend, too", a)
-		s.must(!svc.answersAt(a), at, "%s is where the service itself answers", a)
+		svc.validateAddress(s, at, a)
 		families[a.Addr().Is4()] = true
 	}
 	for i, a := range svc.Addresses {
@@ -171,9 +194,39 @@ func (svc *Service) validate(s *source, path string) {
 	}
 }
 
-// answersAt reports whether an address and port is a frontend of the service.
-func (svc *Service) answersAt(a netip.AddrPort) bool {
-	return a.Port() == svc.Port && slices.Contains(svc.Addresses, a.Addr())
+// validateAddress finds the faults of the address of a backend or a sorry server.
+func (svc *Service) validateAddress(s *source, at string, a netip.AddrPort) {
+	s.must(a.Port() != svc.Port || !slices.Contains(svc.Addresses, a.Addr()), at,
+		"%s is where the service itself answers", a)
+	unchanged := []servicemodel.Forwarding{servicemodel.ForwardDirect, servicemodel.ForwardTunnel}
+	s.must(a.Port() == svc.Port ||
+		!slices.Contains(unchanged, servicemodel.Forwarding(svc.Forwarding)), at,
+		"%s: the forwarding %s changes no port, so it must be %d", a, svc.Forwarding, svc.Port)
+}
+
+// validateTargets finds checks that cannot tell whether a backend works.
+func (svc *Service) validateTargets(s *source, path string, taken frontends) {
+	told := map[string]bool{} // a check with an address is the same for all backends
+	for i := range svc.Backends {
+		b, at := &svc.Backends[i], fmt.Sprintf("%s.backends[%d]", path, i)
+		specs, of := svc.Checks, path
+		if len(b.Checks) > 0 {
+			specs, of = b.Checks, at
+		}
+		for j, t := range svc.Targets(b) {
+			s.must(!t.Spec.Source.IsValid() || t.Spec.Source.Is4() == t.Addr.Addr().Is4(),
+				at+".address", "the check %s cannot come from the source %s", t, t.Spec.Source)
+			field := at + ".address"
+			if specs[j].Address.IsValid() {
+				field = fmt.Sprintf("%s.checks[%d].address", of, j)
+			}
+			if other, ok := taken[frontend{t.Addr, "tcp"}]; ok && !told[field] {
+				told[field] = true
+				s.fail(field, "the check %s asks the balancer itself, where the service %q answers",
+					t, other)
+			}
+		}
+	}
 }
 
 // joined returns the errors that err joins.

@@ -3,7 +3,9 @@ package config
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -107,7 +109,8 @@ func (s *Service) endpoint(a netip.AddrPort) servicemodel.Endpoint {
 		{Protocol: protocols[s.protocol()], Port: a.Port()}}}
 }
 
-// validateModel finds the values of a service that the model refuses.
+// validateModel finds the values of a service that the model refuses. The state in which no backend
+// is up has all endpoints, because it has all sorry servers, too.
 func (s *Service) validateModel(src *source, path string) {
 	m, err := s.Model()
 	var value *valueError
@@ -116,28 +119,77 @@ func (s *Service) validateModel(src *source, path string) {
 		return
 	}
 	state := servicemodel.State{}.WithService(m).WithEndpoints(m.Name,
-		s.Endpoints(func(*Backend) bool { return true }))
+		s.Endpoints(func(*Backend) bool { return false }))
 	for _, e := range joined(state.Validate()) {
 		var field *servicemodel.FieldError
 		if !errors.As(e, &field) {
 			src.fail(path, "%w", e)
 			continue
 		}
-		src.fail(path+fieldName(field.Field), "%s: %s", field.Value, field.Reason)
+		src.fail(path+s.fieldOf(field.Field), "%s: %s", field.Value, field.Reason)
 	}
 }
 
-// fieldName returns the path in a service of the file from which a field of the model is made.
-func fieldName(model string) string {
-	for from, to := range map[string]string{
-		"loadBalancerIPs": ".addresses", "loadBalancerSourceRanges": ".sources",
-		"sessionAffinity.timeout": ".affinity", "sessionAffinity.bits4": ".affinityIPv4",
-		"sessionAffinity.bits6": ".affinityIPv6", "connections": ".connections", "name": ".name",
-		"endpoints": ".backends", "prefer": ".prefer", "slowStart": ".slowStart",
-	} {
-		if strings.HasPrefix(model, from) {
-			return to
+// fields are the fields of a service in the file by those in the model and in refusals. A name
+// stands before its prefixes.
+var fields = [][2]string{{"loadBalancerIPs", "addresses"}, {"loadBalancerSourceRanges", "sources"},
+	{"sessionAffinity.bits6", "affinityIPv6"}, {"sessionAffinity.bits", "affinityIPv4"},
+	{"sessionAffinity", "affinity"}, {"connections", "connections"}, {"name", "name"},
+	{"prefer", "prefer"}, {"slowStart", "slowStart"}, {"weights", "backends"}}
+
+// fieldOf returns the path, in a service, of the field from which a field of the model is made. A
+// field without such an entry has the same name in the file.
+func (s *Service) fieldOf(model string) string {
+	var i int
+	if _, err := fmt.Sscanf(model, "endpoints[%d]", &i); err == nil {
+		if i < len(s.Backends) {
+			return fmt.Sprintf(".backends[%d].address", i)
+		}
+		return fmt.Sprintf(".sorry[%d]", i-len(s.Backends))
+	}
+	for _, f := range fields {
+		if strings.HasPrefix(model, f[0]) {
+			return "." + f[1]
 		}
 	}
-	return ""
+	return "." + model
+}
+
+// State returns the state in which some backends are up.
+func (f *File) State(up func(*Service, *Backend) bool) (state servicemodel.State, err error) {
+	state = state.WithNode(servicemodel.Node{Zone: f.Zone})
+	for i := range f.Services {
+		s := &f.Services[i]
+		m, err := s.Model()
+		if err != nil {
+			return state, fmt.Errorf("service %s: %w", s.Name, err)
+		}
+		state = state.WithService(m).WithEndpoints(m.Name,
+			s.Endpoints(func(b *Backend) bool { return up(s, b) }))
+	}
+	return state, nil
+}
+
+// Extremes returns states that the checks can lead to. A kernel mechanism that can express them can
+// express every other one. Each service has all its backends; none, so that its sorry servers are
+// used; and, if it prefers a zone, those of the host's zone, and the others. A pool with fewer
+// endpoints needs no more than the one with all: its weights have no larger sum and no smaller
+// common divisor. The model bounds pools that mix levels of nearness, and slow starts, by itself.
+func (f *File) Extremes() ([]servicemodel.State, error) {
+	sets := []func(near bool) bool{func(bool) bool { return true },
+		func(bool) bool { return false }}
+	if slices.ContainsFunc(f.Services, func(s Service) bool { return s.Prefer != "" }) {
+		sets = append(sets, func(near bool) bool { return near },
+			func(near bool) bool { return !near })
+	}
+	out := make([]servicemodel.State, len(sets))
+	for i, up := range sets {
+		var err error
+		if out[i], err = f.State(func(s *Service, b *Backend) bool {
+			return !s.checked(b) || up(b.Zone == f.Zone)
+		}); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
 }
