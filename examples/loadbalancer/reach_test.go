@@ -94,8 +94,8 @@ const namesField = `^lb.yaml:\d+: (timeouts|services\[\d\]\.(addresses\[\d\]|sch
 	`slowStart|forwarding|affinity|sorry\[\d\]|backends|backends\[\d\].address|` +
 	`(backends\[\d\]\.)?checks\[\d\].address)): `
 
-// A file that -check calls right can be started and loaded again, and all states that its checks
-// can lead to are valid for the model and for the kernel mechanism. A wrong one changes nothing, and
+// A file that -check calls right can be started and loaded again. All states that its checks can
+// lead to are valid for the model and for the kernel mechanism. A wrong file changes nothing, and
 // its errors name the file's fields.
 func TestRightMeansRightInEveryState(t *testing.T) {
 	t.Parallel()

@@ -4,9 +4,11 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
 )
 
@@ -16,7 +18,9 @@ type converter struct {
 	groups   map[string]*statement
 	grammar  map[place]rule
 	told     map[string]bool // texts of changes
-	services []config.Service
+	out      config.File
+	origins  map[string]*statement // of fields of the file
+	names    map[string]int        // how often services wanted a name
 	warnings []*config.FieldError
 	changes  []*config.FieldError
 	errs     []*config.FieldError
@@ -35,28 +39,75 @@ type Result struct {
 // *[config.FieldError] values whose path is a keyword. With an error, the result has no file.
 func Convert(name, text string) (*Result, error) {
 	c := &converter{file: name, groups: map[string]*statement{}, told: map[string]bool{},
-		grammar: newGrammar()}
+		grammar: newGrammar(), origins: map[string]*statement{}, names: map[string]int{}}
 	all, line, err := parse(text)
 	if err != nil {
 		return &Result{}, &config.FieldError{File: name, Line: line, Err: err}
 	}
 	c.top(all)
+	if len(c.errs) == 0 && len(c.out.Services) > 0 {
+		c.checkVirtual()
+	}
 	r := &Result{Warnings: inOrder(c.warnings)}
 	if len(c.errs) > 0 {
 		return r, errors.Join(inOrder(c.errs)...)
 	}
-	if len(c.services) == 0 {
+	if len(c.out.Services) == 0 {
 		return r, &config.FieldError{File: name, Err: errors.New("has no virtual_server")}
 	}
-	out, err := (&config.File{Services: c.services}).Encode()
+	out, err := c.out.Encode()
 	if err != nil {
 		return r, err
 	}
 	if _, err := config.Parse("the file", out); err != nil {
-		return r, fmt.Errorf("%s means something impossible: %w", name, err)
+		return r, c.impossible(err)
 	}
 	r.File, r.Changes = out, inOrder(c.changes)
 	return r, nil
+}
+
+// impossible returns the faults of the file that was made, each with the statement that caused it.
+func (c *converter) impossible(err error) error {
+	for _, p := range dataplane.Problems(err) {
+		of := &config.FieldError{}
+		if !errors.As(p.Err, &of) {
+			return err
+		}
+		c.fail(c.madeFrom(of.Path), "%w", of.Err)
+	}
+	return errors.Join(inOrder(c.errs)...)
+}
+
+// madeFrom returns the statement from which a field of the file, or the field around it, was made.
+func (c *converter) madeFrom(path string) *statement {
+	for {
+		if s := c.origins[path]; s != nil || path == "" {
+			return cmp.Or(s, &statement{words: []string{"the file"}})
+		}
+		path = path[:max(0, strings.LastIndexAny(path, ".["))]
+	}
+}
+
+// checkVirtual warns about checks at virtual addresses. In keepalived, marks and routes can lead
+// them to the server.
+func (c *converter) checkVirtual() {
+	virtual := map[netip.Addr]bool{}
+	for _, s := range c.out.Services {
+		for _, a := range s.Addresses {
+			virtual[a] = true
+		}
+	}
+	for i, s := range c.out.Services {
+		for j, b := range s.Backends {
+			for k, spec := range b.Checks {
+				if virtual[spec.Address.Addr] {
+					c.warn(c.madeFrom(fmt.Sprintf("services[%d].backends[%d].checks[%d]", i, j, k)),
+						"it asks the virtual address %s, which is this host and not the server",
+						spec.Address)
+				}
+			}
+		}
+	}
 }
 
 // inOrder returns messages in the order of their lines.
@@ -98,6 +149,34 @@ func (c *converter) fail(s *statement, format string, args ...any) {
 
 // top reads the statements outside of blocks.
 func (c *converter) top(all []*statement) {
+	c.readGroups(all)
+	used := map[*statement]bool{}
+	for _, s := range all {
+		switch word := s.keyword(); {
+		case word == "virtual_server_group":
+		case word == "virtual_server":
+			used[c.virtualServer(s)] = true
+		case word == "include" || strings.HasPrefix(word, "@") || strings.HasPrefix(word, "$"):
+			c.fail(s, "only one file, without conditions and parameters, can be read")
+		case s.block && slices.Contains(elsewhere, word):
+			c.warn(s, "is not about virtual servers: not converted")
+		case s.block && word == "global_defs":
+			c.globals(s)
+		case s.block:
+			c.fail(s, "unknown block")
+		default:
+			c.warn(s, "is about the process of keepalived: not converted")
+		}
+	}
+	for _, s := range all {
+		if s.keyword() == "virtual_server_group" && !used[s] {
+			c.warn(s, "no virtual_server uses it: not converted")
+		}
+	}
+}
+
+// readGroups notes the groups of virtual servers.
+func (c *converter) readGroups(all []*statement) {
 	for _, s := range all {
 		if s.keyword() != "virtual_server_group" {
 			continue
@@ -106,27 +185,28 @@ func (c *converter) top(all []*statement) {
 			c.fail(s, "want a name and a block")
 			continue
 		}
+		if other := c.groups[s.args()[0]]; other != nil {
+			c.fail(s, "line %d has a group of this name, too", other.line)
+		}
 		c.groups[s.args()[0]] = s
 	}
-	for _, s := range all {
-		switch word := s.keyword(); {
-		case word == "virtual_server_group":
-		case word == "virtual_server":
-			c.virtualServer(s)
-		case word == "include" || strings.HasPrefix(word, "@") || strings.HasPrefix(word, "$"):
-			c.fail(s, "only one file, without conditions and parameters, can be read")
-		case s.block && slices.Contains(elsewhere, word):
-			c.warn(s, "is not about virtual servers: not converted")
-		case s.block:
-			c.fail(s, "unknown block")
-		default:
-			c.warn(s, "is about the process of keepalived: not converted")
+}
+
+// globals reads the statements of global_defs that are about virtual servers.
+func (c *converter) globals(of *statement) {
+	c.warn(of, "only lvs_timeouts is converted")
+	for _, s := range of.body {
+		switch r := c.grammar[place{globals, s.keyword()}]; {
+		case r.use != nil:
+			r.use(c, s, nil)
+		case r.warning != "":
+			c.warn(s, "%s", r.warning)
 		}
 	}
 }
 
 // elsewhere are the blocks that are not about virtual servers.
-var elsewhere = []string{"global_defs", "global_tracking", "linkbeat_interfaces",
+var elsewhere = []string{"global_tracking", "linkbeat_interfaces",
 	"static_ipaddress", "static_routes", "static_rules", "static_track_group", "interface_up_down",
 	"garp_group", "vrrp_script", "vrrp_track_process", "track_process", "vrrp_track_file",
 	"track_file", "vrrp_sync_group", "vrrp_instance", "bfd_instance", "SSL", "track_bfd"}

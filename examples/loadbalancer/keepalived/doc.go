@@ -3,8 +3,10 @@
 //
 // Every statement is converted, or named with its line. It is an error if the result would balance
 // differently from keepalived: virtual servers by firewall mark, forwarding by GUE, and unknown
-// keywords. It is a warning if a part is left out: checks that run programs, notifications, and
-// everything of VRRP. A configuration with an error is not converted at all.
+// keywords. So is a file that the load balancer would refuse, such as one with a sorry server at a
+// loopback address: the error names the statement. It is a warning if a part is left out: checks
+// that run programs, notifications, and everything of VRRP. A configuration with an error is not
+// converted at all.
 //
 // # Differences
 //
@@ -17,6 +19,12 @@
 //     retry + 1, rise is 1.
 //   - Several URLs of a checker are several checks, asked side by side.
 //   - Source addresses are never masqueraded, as with LVS.
+//   - A virtual server without a protocol is UDP, as in keepalived since 1.3.6.
+//   - With DR and TUN, a server gets packets at the port of the virtual server. Checks keep the
+//     server's own port.
+//   - lvs_timeouts become timeouts, which need -backend ipvs.
+//   - A check of a virtual address (connect_ip) is a warning, because checks have no mark (fwmark)
+//     that leads them to the server. It is an error if a virtual server answers there.
 //   - Names are made from addresses: virtual_server 192.0.2.1 80 becomes 192.0.2.1-80-tcp.
 //
 // It reads one file. include, conditions (@) and parameters ($) are errors, because keepalived can

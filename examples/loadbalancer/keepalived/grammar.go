@@ -17,6 +17,7 @@ const (
 	realServer
 	checker
 	url
+	globals
 	servers = virtualServer | realServer
 	timed   = servers | checker
 )
@@ -34,6 +35,9 @@ type scope struct {
 
 	spec check.Spec // of the check or url
 	urls []check.Spec
+
+	// origins are the statements from which fields of the service are made.
+	origins map[string]*statement
 }
 
 // use does what a statement says.
@@ -46,6 +50,9 @@ type rule struct {
 	use   use
 	// late statements come after all others of the block, because they inherit from these.
 	late bool
+	// blocks says that the statement may have a block, and many that several statements count. If
+	// others are repeated, keepalived takes the last one.
+	blocks, many bool
 	// warning says what is left out, if there is no use. It is empty if the load balancer always
 	// works as the keyword asks.
 	warning string
@@ -77,20 +84,28 @@ func flag(name string) use {
 // rules are the grammar of virtual servers.
 func rules() []rule {
 	return []rule{
+		{in: globals, words: "lvs_timeouts", use: useTimeouts},
+		{in: globals, words: "lvs_sync_daemon", warning: "connections are not copied to another " +
+			"host: not converted"},
+		{in: globals, words: "lvs_flush lvs_flush_on_stop lvs_flush_onstop", warning: "when the " +
+			"program starts or stops, the kernel keeps the virtual servers: not converted"},
+
 		{in: virtualServer, words: "lb_kind lvs_method", use: useForwarding},
-		{in: virtualServer, words: "lb_algo lvs_sched", use: set(text,
+		{in: virtualServer, words: "lb_algo lvs_sched", use: set(scheduler,
 			func(in *scope) *string { return &in.Scheduler })},
-		{in: virtualServer, words: "flag-1 sh-fallback mh-fallback", use: flag("+fallback")},
-		{in: virtualServer, words: "flag-2 sh-port mh-port", use: flag("+port")},
+		{in: virtualServer, words: "flag-1 sh-fallback mh-fallback", use: flag("+fallback"),
+			many: true},
+		{in: virtualServer, words: "flag-2 sh-port mh-port", use: flag("+port"), many: true},
 		{in: virtualServer, words: "protocol", use: set(protocol,
 			func(in *scope) *string { return &in.Protocol })},
 		{in: virtualServer, words: "persistence_timeout", use: usePersistence},
 		{in: virtualServer, words: "persistence_granularity", use: useGranularity},
 		{in: virtualServer, words: "persistence_engine", use: refuse},
 		{in: virtualServer, words: "quorum", use: useQuorum},
-		{in: virtualServer, words: "sorry_server", use: useSorry, late: true},
+		{in: virtualServer, words: "sorry_server", use: useSorry, late: true, many: true},
 		{in: virtualServer, words: "sorry_server_lvs_method", use: sameForwarding, late: true},
-		{in: virtualServer, words: "real_server", use: useReal, late: true},
+		{in: virtualServer, words: "real_server", use: useReal, late: true,
+			blocks: true, many: true},
 		{in: virtualServer, words: "ha_suspend", warning: "checks are never suspended"},
 		{in: virtualServer, words: "omega quorum_up quorum_down", warning: noted},
 		{in: virtualServer, words: "ip_family sorry_server_inhibit"},
@@ -101,10 +116,11 @@ func rules() []rule {
 		{in: realServer, words: "weight", use: set(weight,
 			func(in *scope) **uint16 { return &in.real.Weight })},
 		{in: realServer, words: "lb_kind lvs_method", use: sameForwarding},
-		{in: realServer, words: "TCP_CHECK HTTP_GET SSL_GET", use: useCheck, late: true},
+		{in: realServer, words: "TCP_CHECK HTTP_GET SSL_GET", use: useCheck, late: true,
+			blocks: true, many: true},
 		{in: realServer, words: "MISC_CHECK SMTP_CHECK DNS_CHECK BFD_CHECK PING_CHECK UDP_CHECK " +
-			"FILE_CHECK", warning: "nothing is asked instead: without other checks, the server " +
-			"is always up"},
+			"FILE_CHECK", blocks: true, many: true, warning: "nothing is asked instead: without " +
+			"other checks, the server is always up"},
 
 		{in: servers, words: "notify_up notify_down smtp_alert snmp_name", warning: noted},
 		{in: servers, words: "uthreshold lthreshold", warning: "no limit of connections is kept"},
@@ -127,7 +143,7 @@ func rules() []rule {
 			func(in *scope) *netip.Addr { return &in.spec.Source.Addr })},
 		{in: checker, words: "connect_port", use: set(port,
 			func(in *scope) *uint16 { return &in.spec.Port })},
-		{in: checker, words: "url", use: useURL, late: true},
+		{in: checker, words: "url", use: useURL, late: true, blocks: true, many: true},
 		{in: checker, words: "bind_port", warning: "checks come from any port"},
 		{in: checker, words: "bind_if", warning: "the kernel chooses the interface"},
 		{in: checker, words: "fwmark", warning: "checks have no mark"},
@@ -140,7 +156,7 @@ func rules() []rule {
 			func(in *scope) *string { return &in.spec.Digest })},
 		{in: url, words: "virtualhost", use: set(text,
 			func(in *scope) *string { return &in.spec.Host })},
-		{in: url, words: "status_code", use: useStatus},
+		{in: url, words: "status_code", use: useStatus, many: true},
 		{in: url, words: "regex regex_no_match regex_options regex_stack regex_min_offset " +
 			"regex_max_offset", warning: "the body is not compared with it"},
 	}
@@ -156,7 +172,7 @@ type place struct {
 func newGrammar() map[place]rule {
 	grammar := map[place]rule{}
 	for _, r := range rules() {
-		for in := virtualServer; in <= url; in <<= 1 {
+		for in := virtualServer; in <= globals; in <<= 1 {
 			for _, word := range strings.Fields(r.words) {
 				if r.in&in != 0 {
 					grammar[place{in, word}] = r
@@ -169,6 +185,10 @@ func newGrammar() map[place]rule {
 
 // read reads the statements of a block.
 func (c *converter) read(of *statement, kind block, in *scope) {
+	last := map[string]*statement{} // by the words of a rule
+	for _, s := range of.body {
+		last[c.grammar[place{kind, s.keyword()}].words] = s
+	}
 	for _, late := range []bool{false, true} {
 		for _, s := range of.body {
 			r, known := c.grammar[place{kind, s.keyword()}]
@@ -176,6 +196,10 @@ func (c *converter) read(of *statement, kind block, in *scope) {
 			case late != r.late:
 			case !known:
 				c.fail(s, "unknown keyword in the block of %s", of.keyword())
+			case s.block && !r.blocks:
+				c.fail(s, "takes no block")
+			case !r.many && r.use != nil && last[r.words] != s:
+				c.warn(s, "line %d replaces it", last[r.words].line)
 			case r.use != nil:
 				r.use(c, s, in)
 			case r.warning != "":

@@ -67,20 +67,47 @@ type word struct {
 	brace bool
 }
 
+// uncomment returns a line up to its comment. As in keepalived (decomment in lib/parser.c), "#" and
+// "!" begin a comment also within a word, unless they are quoted. Behind a backslash, and if a
+// backslash ends the line, versions of keepalived differ.
+func uncomment(line string) (string, error) {
+	quoted := false
+	for i := 0; i < len(line); i++ {
+		switch c := line[i]; {
+		case c == '"':
+			quoted = !quoted
+		case c == '\\':
+			if i++; i == len(line) || !quoted && (line[i] == '#' || line[i] == '!') {
+				return "", errors.New("a backslash before #, ! or the end of the line: quote it")
+			}
+		case !quoted && (c == '#' || c == '!'):
+			if strings.HasSuffix(line, `\`) && i > 0 {
+				return "", errors.New("a backslash ends the comment: keepalived reads it as a word")
+			}
+			return uncomment(strings.TrimRight(line[:i], " \t")) // it has no comment
+		}
+	}
+	return line, nil
+}
+
 // split splits a line into words up to a comment. Words are separated by spaces, or quoted.
 func split(line string) ([]word, error) {
 	var out []word
+	line, err := uncomment(strings.Trim(line, " \t\r\n"))
+	if err != nil {
+		return nil, err
+	}
 	for {
 		line = strings.TrimLeft(line, " \t\r\n\v\f")
-		if line == "" || line[0] == '#' || line[0] == '!' {
+		if line == "" {
 			return out, nil
 		}
 		switch line[0] {
 		case '{', '}':
 			out = append(out, word{line[:1], true})
 			line = line[1:]
-		case '"', '\'':
-			end := strings.IndexByte(line[1:], line[0])
+		case '"':
+			end := strings.IndexByte(line[1:], '"')
 			if end < 0 {
 				return nil, errors.New("a quotation mark is missing")
 			}

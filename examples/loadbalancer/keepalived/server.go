@@ -16,19 +16,19 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// virtualServer converts one virtual server: into a service for each of its ports.
-func (c *converter) virtualServer(s *statement) {
+// virtualServer converts one virtual server: into a service for each of its ports. It returns the
+// group that the virtual server uses, if any.
+func (c *converter) virtualServer(s *statement) (group *statement) {
 	if !s.block {
 		c.fail(s, "want a block")
-		return
+		return nil
 	}
-	name, where := c.whereOf(s)
+	name, group, where := c.whereOf(s)
 	if len(where) == 0 {
-		return
+		return group
 	}
-	in := &scope{interval: time.Minute, timeout: 5 * time.Second,
-		Service: config.Service{Protocol: "tcp", Scheduler: "wlc", Masquerade: "never",
-			Connections: "leave"}}
+	in := &scope{interval: time.Minute, timeout: 5 * time.Second, origins: map[string]*statement{},
+		Service: config.Service{Scheduler: "wlc", Masquerade: "never", Connections: "leave"}}
 	c.read(s, virtualServer, in)
 	for _, flag := range []string{"+port", "+fallback"} {
 		if slices.Contains(in.flags, flag) {
@@ -38,44 +38,97 @@ func (c *converter) virtualServer(s *statement) {
 	if _, err := servicemodel.ParseScheduler(in.Scheduler); err != nil {
 		c.fail(s, "scheduler %s: %w", in.Scheduler, err)
 	}
+	if in.AffinityIPv4+in.AffinityIPv6 > 0 {
+		in.Affinity = cmp.Or(in.Affinity, persistence)
+	}
+	why := ""
+	if in.Protocol == "" {
+		in.Protocol, why = "udp", ": without a protocol, keepalived takes UDP"
+	}
 	c.change(s, "connections to a server that fails go on, as with inhibit_on_failure "+
 		"(connections: leave)")
+	made := map[uint16]int{} // the services of this virtual server by their ports
 	for _, at := range where {
-		service := in.Service
-		service.Name = fmt.Sprintf("%s-%d-%s", name, at.Port(), in.Protocol)
-		service.Port = at.Port()
-		service.Backends, service.Sorry = slices.Clone(in.Backends), slices.Clone(in.Sorry)
-		for i := range service.Backends {
-			service.Backends[i].Address = withPort(service.Backends[i].Address, at.Port())
+		i, again := made[at.Port()]
+		if !again {
+			i = len(c.out.Services)
+			made[at.Port()] = i
+			service := c.service(in, at.Port(), fmt.Sprintf("%s-%d-%s", name, at.Port(),
+				in.Protocol))
+			c.change(s, "is the service %s%s", service.Name, why)
+			c.out.Services = append(c.out.Services, service)
+			path := fmt.Sprintf("services[%d]", i)
+			c.origins[path] = s
+			for field, of := range in.origins {
+				c.origins[path+"."+field] = of
+			}
 		}
-		for i := range service.Sorry {
-			service.Sorry[i] = withPort(service.Sorry[i], at.Port())
-		}
-		c.change(s, "is the service %s", service.Name)
-		i := slices.IndexFunc(c.services, func(o config.Service) bool {
-			return o.Name == service.Name
-		})
-		if i < 0 {
-			i = len(c.services)
-			c.services = append(c.services, service)
-		}
-		c.services[i].Addresses = append(c.services[i].Addresses, at.Addr())
+		service := &c.out.Services[i]
+		c.origins[fmt.Sprintf("services[%d].addresses[%d]", i, len(service.Addresses))] = at.of
+		service.Addresses = append(service.Addresses, at.Addr())
 	}
+	return group
 }
 
-// whereOf returns the name of a virtual server, and where it answers.
-func (c *converter) whereOf(s *statement) (name string, where []netip.AddrPort) {
+// service returns the service of a virtual server at a port. It has the name, or a longer one if
+// another service has that.
+func (c *converter) service(in *scope, port uint16, name string) config.Service {
+	service := in.Service
+	service.Name, service.Port = name, port
+	for c.names[service.Name]++; c.names[service.Name] > 1; c.names[service.Name]++ {
+		service.Name = fmt.Sprintf("%s-%d", name, c.names[name])
+	}
+	service.Backends, service.Sorry = slices.Clone(in.Backends), slices.Clone(in.Sorry)
+	for i := range service.Backends {
+		b := &service.Backends[i]
+		was := b.Address.Port()
+		b.Address = c.withPort(in, b.Address, port, fmt.Sprintf("backends[%d]", i))
+		b.Checks = slices.Clone(b.Checks)
+		for j := range b.Checks {
+			if was != 0 && was != b.Address.Port() {
+				b.Checks[j].Port = cmp.Or(b.Checks[j].Port, was)
+			}
+		}
+	}
+	for i, a := range service.Sorry {
+		service.Sorry[i] = c.withPort(in, a, port, fmt.Sprintf("sorry[%d]", i))
+	}
+	return service
+}
+
+// withPort returns the address of a server with the port at which it gets packets. Without one of
+// its own, and where packets arrive as they were sent, that is the port of the virtual server.
+func (c *converter) withPort(in *scope, a netip.AddrPort, port uint16,
+	field string) netip.AddrPort {
+	nat := in.Forwarding == "" || in.Forwarding == "nat"
+	if !nat && a.Port() != 0 && a.Port() != port {
+		c.change(in.origins[field], "%s gets packets at port %d: the forwarding %s changes no port",
+			a, port, in.Forwarding)
+	}
+	if nat && a.Port() != 0 {
+		return a
+	}
+	return netip.AddrPortFrom(a.Addr(), port)
+}
+
+// listener is where a virtual server answers, and the statement that says so.
+type listener struct {
+	netip.AddrPort
+	of *statement
+}
+
+// whereOf returns the name of a virtual server, its group if it has one, and where it answers.
+func (c *converter) whereOf(s *statement) (name string, group *statement, where []listener) {
 	args := s.args()
 	if len(args) != 2 || args[0] != "group" {
 		if where = c.listens(s, args); len(where) > 0 {
 			name = strings.ReplaceAll(where[0].Addr().String(), ":", ".")
 		}
-		return name, where
+		return name, nil, where
 	}
-	group := c.groups[args[1]]
-	if group == nil {
+	if group = c.groups[args[1]]; group == nil {
 		c.fail(s, "there is no virtual_server_group %s", args[1])
-		return "", nil
+		return "", nil, nil
 	}
 	for _, line := range group.body {
 		where = append(where, c.listens(line, line.words)...)
@@ -83,11 +136,11 @@ func (c *converter) whereOf(s *statement) (name string, where []netip.AddrPort) 
 	if len(where) == 0 {
 		c.fail(s, "the virtual_server_group %s has no address", args[1])
 	}
-	return args[1], where
+	return args[1], group, where
 }
 
 // listens reads an address or a range of them, and a port.
-func (c *converter) listens(s *statement, words []string) (out []netip.AddrPort) {
+func (c *converter) listens(s *statement, words []string) (out []listener) {
 	if len(words) != 2 || words[0] == "fwmark" {
 		c.fail(s, "want an address and a port: all ports of an address, and firewall marks, "+
 			"cannot be had")
@@ -103,14 +156,9 @@ func (c *converter) listens(s *statement, words []string) (out []netip.AddrPort)
 		c.fail(s, "%w", err)
 	}
 	for _, a := range addrs {
-		out = append(out, netip.AddrPortFrom(a, p))
+		out = append(out, listener{netip.AddrPortFrom(a, p), s})
 	}
 	return out
-}
-
-// withPort returns an address with a port, unless it has one.
-func withPort(a netip.AddrPort, port uint16) netip.AddrPort {
-	return netip.AddrPortFrom(a.Addr(), cmp.Or(a.Port(), port))
 }
 
 // endpoint reads an address and a port. The port may be left out, and is 0 then: a server has the
@@ -139,7 +187,7 @@ var forwardings = map[string]string{"NAT": "nat", "DR": "direct", "TUN": "tunnel
 func (c *converter) forwarding(s *statement) (string, bool) {
 	f := ""
 	if len(s.args()) > 0 {
-		f = forwardings[strings.ToUpper(s.args()[0])]
+		f = forwardings[s.args()[0]]
 	}
 	plain := len(s.args()) == 1 ||
 		f == "tunnel" && slices.Equal(s.args()[1:], []string{"type", "ipip"})
@@ -165,8 +213,11 @@ func sameForwarding(c *converter, s *statement, in *scope) {
 
 func refuse(c *converter, s *statement, _ *scope) { c.fail(s, "it cannot be had") }
 
+// persistence is keepalived's default for persistence_timeout (IPVS_SVC_PERSISTENT_TIMEOUT).
+const persistence = 6 * time.Minute
+
 func usePersistence(c *converter, s *statement, in *scope) {
-	in.Affinity = 6 * time.Minute // IPVS_SVC_PERSISTENT_TIMEOUT
+	in.Affinity = persistence
 	if len(s.args()) > 0 {
 		set(wholeSeconds, func(in *scope) *time.Duration { return &in.Affinity })(c, s, in)
 	}
@@ -201,7 +252,10 @@ func useQuorum(c *converter, s *statement, _ *scope) {
 
 func useSorry(c *converter, s *statement, in *scope) {
 	if a, ok := c.endpoint(s); ok {
-		in.Sorry = append(in.Sorry, a)
+		if was := in.origins["sorry[0]"]; was != nil {
+			c.warn(was, "line %d replaces it", s.line)
+		}
+		in.Sorry, in.origins["sorry[0]"] = []netip.AddrPort{a}, s
 	}
 }
 
@@ -213,6 +267,7 @@ func useReal(c *converter, s *statement, in *scope) {
 	}
 	inner := *in
 	inner.real = &config.Backend{Address: addr}
+	in.origins[fmt.Sprintf("backends[%d]", len(in.Backends))] = s
 	c.read(s, realServer, &inner)
 	in.Backends = append(in.Backends, *inner.real)
 }
@@ -257,6 +312,8 @@ func useCheck(c *converter, s *statement, in *scope) {
 		c.change(s, "retry %d: a server is down after %d failures in a row (fall: %d), and up "+
 			"after one success (rise: 1)", retry, spec.Fall, spec.Fall)
 		c.change(s, "connect_timeout bounds the whole check (timeout: %s)", spec.Timeout)
+		in.origins[fmt.Sprintf("backends[%d].checks[%d]", len(in.Backends),
+			len(in.real.Checks))] = s
 		in.real.Checks = append(in.real.Checks, spec)
 	}
 }
@@ -278,4 +335,20 @@ func useURL(c *converter, s *statement, in *scope) {
 func useStatus(_ *converter, s *statement, in *scope) {
 	codes := append(strings.Fields(in.spec.Status), s.args()...)
 	in.spec.Status = strings.Join(slices.Compact(codes), " ")
+}
+
+// useTimeouts reads pairs of a name and a number of seconds.
+func useTimeouts(c *converter, s *statement, _ *scope) {
+	c.origins["timeouts"] = s
+	into := map[string]*time.Duration{"tcp": &c.out.Timeouts.TCP, "tcpfin": &c.out.Timeouts.TCPFin,
+		"udp": &c.out.Timeouts.UDP}
+	for pair := range slices.Chunk(s.args(), 2) {
+		if into[pair[0]] == nil || len(pair) < 2 {
+			c.fail(s, "want tcp, tcpfin or udp, and seconds")
+		} else if d, err := wholeSeconds(pair[1]); err != nil {
+			c.fail(s, "%w", err)
+		} else {
+			*into[pair[0]] = d
+		}
+	}
 }

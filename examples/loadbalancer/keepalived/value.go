@@ -8,6 +8,8 @@ import (
 	"strconv"
 	"strings"
 	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // arg returns the one argument of a statement.
@@ -68,6 +70,15 @@ func protocol(text string) (string, error) {
 		return "", fmt.Errorf("%q is not TCP, UDP or SCTP", text)
 	}
 	return name, nil
+}
+
+// scheduler reads the name of a scheduler. Its options are statements of their own.
+func scheduler(text string) (string, error) {
+	s, err := servicemodel.ParseScheduler(text)
+	if err != nil || s == servicemodel.Random || strings.Contains(text, "+") {
+		return "", fmt.Errorf("%q is not a scheduler of IPVS", text)
+	}
+	return text, nil
 }
 
 // maxRange bounds the addresses of a range.
