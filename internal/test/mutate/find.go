@@ -245,6 +245,6 @@ func (u *unit) isText(c *ast.CallExpr) bool {
 	case "log/slog", "errors", "sync":
 		return true
 	default:
-		return path == "fmt" && o.Name() == "Errorf"
+		return path == "fmt" && o.Name() == "Errorf" || o.Name() == "Grow"
 	}
 }

@@ -52,8 +52,9 @@ func (u *unit) schema(file string, mutants []*mutant) (out []byte) {
 type suite struct {
 	dir, program string
 	env          []string
-	phases       [][]string // arguments: first the quick tests, then the others
-	limit        time.Duration
+	phases       [][]string    // arguments: first the quick tests, then the others
+	silence      time.Duration // the longest time without a line of output
+	limit        time.Duration // of silence, after which tests hang
 }
 
 // quick is the longest time of a test of the first phase.
@@ -89,12 +90,11 @@ func (u *unit) compile(tmp string, mutants []*mutant, dirs []string) (suites []*
 		if err != nil {
 			return nil, err
 		}
-		began := time.Now()
 		out, ok := s.run(0, "-test.short")
 		if !ok {
 			return nil, fmt.Errorf("the tests in %s fail without a mutant:\n%s", dir, out)
 		}
-		s.limit = 5*time.Since(began) + 20*time.Second
+		s.limit = 5*s.silence + 20*time.Second
 		pattern := "^(" + strings.Join(quickTests(out), "|") + ")$"
 		s.phases = [][]string{{"-test.short", "-test.run", pattern},
 			{"-test.short", "-test.skip", pattern}}
@@ -125,7 +125,8 @@ func (s *suite) kills(n int) bool {
 
 // run runs tests with a mutant until the first one fails.
 func (s *suite) run(mutant int, args ...string) (output string, ok bool) {
-	cmd := exec.Command(s.program, append(args, "-test.v", "-test.failfast")...)
+	cmd := exec.Command(s.program, append(args, "-test.v", "-test.failfast",
+		"-test.timeout=1h")...)
 	cmd.Dir, cmd.Env = s.dir, append(slices.Clone(s.env), "KERNLB_MUTANT="+strconv.Itoa(mutant))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
 	r, w, err := os.Pipe()
@@ -144,7 +145,10 @@ func (s *suite) run(mutant int, args ...string) (output string, ok bool) {
 	defer timer.Stop()
 	var b strings.Builder
 	for in := bufio.NewReader(r); ; {
+		began := time.Now()
 		line, err := in.ReadString('\n')
+		s.silence = max(s.silence, time.Since(began))
+		timer.Reset(s.limit)
 		b.WriteString(line)
 		if failed := strings.HasPrefix(strings.TrimSpace(line), "--- FAIL: "); failed ||
 			err != nil {

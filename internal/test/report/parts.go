@@ -67,7 +67,7 @@ var skips = []allowed{
 	{"test race", `(nftables|iptables|ipvs)\.TestEndures`, `^takes long`, "", "make soak"},
 	{"test race", `(nftables|iptables|ipvs)\.TestRolls`, `^takes long`, "", "make rolling"},
 	{"test race", `nftables\.Test.*`, `Linux 6\.16`, "the kernel is 6.16 or newer", inKernels},
-	{"test race", `examples/cni\.TestSameOutcomeAsPortmap/.*`, `^the kernel lacks br_netfilter`,
+	{"test", `examples/cni\.TestSameOutcomeAsPortmap/.*`, `^the kernel lacks br_netfilter`,
 		"the kernel has br_netfilter", "the same cases without filtering of bridges"},
 	{"test race", `dataplane/kubeproxy\.Test.*`, `^the kernel has no nfnetlink_acct`,
 		"the kernel has nfnetlink_acct", "the cases of the other versions of kube-proxy"},
@@ -80,6 +80,8 @@ var skips = []allowed{
 
 	{"test race", `examples/loadbalancer\.Test.*BesideKeepalived`, `^needs IPVS and minutes`, "",
 		"make keepalived"},
+	{"test race", `examples/kernlb\.TestWhatClientsSee`, `^takes a minute`, "",
+		"a person who measures: -clients BACKEND"},
 	{"test race", `examples/kubeproxy\.Test.*`, `^long: `, "", "make apiserver, make apiserver-vm"},
 	{"api", `examples/kubeproxy\.Test.*`, `^long: `, "", "make apiserver, make apiserver-vm"},
 	{"test race", `examples/kubeproxy\.Test.*`, `^apiserver: `, "", "make test-api"},
