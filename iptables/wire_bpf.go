@@ -68,20 +68,23 @@ func hashProgram(f servicemodel.Family, m statMatch) []bpf.RawInstruction {
 	return raw
 }
 
-// Choice returns the slot of a pool to which new connections of a client are sent. It returns false
-// if the pool's scheduler does not hash clients. It does not know clients that session affinity
-// remembers: these keep their endpoint.
-func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
-	shares := slotShares(p)
-	for i := len(shares) - 1; i >= 0; i-- {
-		switch m := shares[i]; {
-		case m.kind == statHash && clientHash(client, m) < m.prob<<1:
-			return i, true
-		case m.kind == statHash:
-			ok = true
-		}
+// Chooser returns the function by which new connections choose a slot of a pool: a hash of the
+// client's address, and of its port if the scheduler says so. It returns nil if the pool is empty
+// or if its scheduler does not hash clients. Several goroutines can call the function. It does not
+// know clients that session affinity remembers: these keep their endpoint.
+func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
+	if name, _, _ := p.Scheduler.Split(); name != servicemodel.SourceHash || len(p.Slots) == 0 {
+		return nil
 	}
-	return 0, ok
+	shares := slotShares(p)
+	return func(client netip.AddrPort) int {
+		for i := len(shares) - 1; i > 0; i-- {
+			if clientHash(client, shares[i]) < shares[i].prob<<1 {
+				return i
+			}
+		}
+		return 0
+	}
 }
 
 // Shares returns the share of new connections that each slot of a pool has in the kernel, from 0 to

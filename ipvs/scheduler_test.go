@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"math/rand/v2"
 	"net/netip"
 	"strings"
 	"testing"
@@ -114,3 +115,42 @@ func TestConfigurationsAreChecked(t *testing.T) {
 }
 
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
+
+// The kernel's table of sh has all endpoints, whatever their weights add up to, and the virtual
+// server shows the weights of the model.
+func TestTheTableOfAHashHasRoomForAllEndpoints(t *testing.T) {
+	t.Parallel()
+	r, b := rand.New(rand.NewPCG(41, 1)), withoutKernel(t)
+	fe := &sm.Frontend{Key: sm.FrontendKey{
+		Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}}
+	k := ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(fe.Key.Addr, fe.Key.Port))
+	for range 200 {
+		p, sum := &sm.Pool{Scheduler: "sh"}, 0
+		greatest := []uint{2, 30, 1000, 60000}[r.IntN(4)]
+		for i := range 1 + r.IntN(20) {
+			w := uint16(1 + r.UintN(greatest))
+			sum += int(w)
+			p.Slots = append(p.Slots, sm.Slot{Weight: w,
+				Endpoint: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)})
+		}
+		s := b.pl.server(k, fe, p, false)
+		entries := map[ipvsnl.DestinationKey]int{}
+		left := entriesOfHash
+		for left > 0 { // ip_vs_sh_reassign
+			for _, k := range sortedDests(s.dests) {
+				n := min(left, int(s.dests[k].Weight))
+				entries[k] += n
+				left -= n
+			}
+		}
+		for _, slot := range p.Slots {
+			k := ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(), Port: 80}
+			want := entriesOfHash * float64(slot.Weight) / float64(sum)
+			require.Positive(t, entries[k])
+			if sum > entriesOfHash { // with less, the kernel begins anew at the first one
+				require.InDelta(t, want, entries[k], float64(len(p.Slots)), "%v", p.Slots)
+			}
+		}
+		require.Equal(t, p.Slots, s.pool(p.ID).Slots)
+	}
+}

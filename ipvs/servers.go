@@ -115,20 +115,37 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 	if p == nil {
 		return s
 	}
+	sum := uint32(0)
+	for _, slot := range p.Slots {
+		sum += uint32(slot.Weight)
+	}
 	for _, slot := range p.Slots {
 		k := ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(), Port: slot.Endpoint.Port()}
-		s.dests[k] = ipvsnl.Destination{DestinationKey: k, Weight: uint32(slot.Weight),
+		d := ipvsnl.Destination{DestinationKey: k, Weight: uint32(slot.Weight),
 			Forward: methods[p.Forwarding]}
+		if name == servicemodel.SourceHash && sum > entriesOfHash {
+			d.UpperThreshold, d.LowerThreshold = ipvsnl.MaxWeight, d.Weight
+			d.Weight = max(d.Weight*entriesOfHash/sum, 1)
+		}
+		s.dests[k] = d
 	}
 	return s
 }
+
+// entriesOfHash is the size of the table of the scheduler sh (CONFIG_IP_VS_SH_TAB_BITS). In their
+// order, destinations get as many entries as their weight says, and those at the end none if there
+// are no more (ip_vs_sh_reassign). So weights that need a larger table are made smaller. Then the
+// lower threshold keeps the weight of the model. With an upper threshold that no destination
+// reaches, it has no effect.
+const entriesOfHash = 1 << 8
 
 // pool returns the pool in a virtual server: its destinations in use. It is nil if there are none.
 func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 	p := &servicemodel.Pool{ID: id, Scheduler: askedScheduler(s.svc.Flags)}
 	for _, k := range sortedDests(s.dests) {
 		d := s.dests[k]
-		if d.Weight == 0 || d.Weight > 0xffff {
+		weight := cmp.Or(d.LowerThreshold, d.Weight)
+		if d.Weight == 0 || weight > 0xffff {
 			continue
 		}
 		for f, m := range methods {
@@ -137,7 +154,7 @@ func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {
 			}
 		}
 		p.Slots = append(p.Slots, servicemodel.Slot{Endpoint: netip.AddrPortFrom(k.Addr, k.Port),
-			Weight: uint16(d.Weight)})
+			Weight: uint16(weight)})
 	}
 	if p.Slots == nil {
 		return nil

@@ -9,37 +9,39 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Choice returns the slot of a pool to which new connections of a client are sent. It returns false
-// if the pool's scheduler does not hash clients. It chooses like the rules of [builder.leaf]. It
-// does not know clients that session affinity remembers: these keep their endpoint.
-func Choice(p *servicemodel.Pool, client netip.AddrPort) (slot int, ok bool) {
+// Chooser returns the function by which new connections choose a slot of a pool: a hash of the
+// client's address, and of its port if the scheduler says so. It returns nil if the pool is empty
+// or if its scheduler does not hash clients. The pool must not change. Make the function once for
+// many clients, because it may need a table of Maglev. Several goroutines can call it. It does not
+// know clients that session affinity remembers: these keep their endpoint.
+func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 	w := wayOf(p)
 	if w != byHash && w != byMaglev || len(p.Slots) == 0 {
-		return 0, false
+		return nil
 	}
-	key := client.Addr().AsSlice()
-	if _, port, _ := p.Scheduler.Split(); port {
-		key = append(key, byte(client.Port()>>8), byte(client.Port()), 0, 0)
-	}
-	draw := func(mod int, seed uint32) int {
-		return int(uint64(jhash(key, seed)) * uint64(mod) >> 32)
+	_, port, _ := p.Scheduler.Split()
+	drawer := func(client netip.AddrPort) func(mod int, seed uint32) int {
+		key := client.Addr().AsSlice()
+		if port {
+			key = append(key, byte(client.Port()>>8), byte(client.Port()), 0, 0)
+		}
+		return func(mod int, seed uint32) int {
+			return int(uint64(jhash(key, seed)) * uint64(mod) >> 32)
+		}
 	}
 	if w == byMaglev {
 		table := tableless.Maglev(p)
-		return int(table[draw(len(table), seedMaglev)]), true
-	}
-	var slots []int
-	for i, s := range p.Slots {
-		for range s.Weight {
-			slots = append(slots, i)
+		return func(client netip.AddrPort) int {
+			return int(table[drawer(client)(len(table), seedMaglev)])
 		}
 	}
-	return slots[level(len(slots), draw)], true
+	units := tableless.UnitsOf(p)
+	return func(client netip.AddrPort) int { return level(units, drawer(client)) }
 }
 
 // Shares returns the share of new connections that each slot of a pool has in the kernel, from 0 to
-// 1. It counts the entries of a table of Maglev, and computes what [Choice] does with the hashes of
-// very many clients. It does not count that draws may fail, less than 2^-18 of all.
+// 1. It counts the entries of a table of Maglev, and computes what [Chooser] does with the hashes
+// of very many clients. It does not count that draws may fail, less than 2^-18 of all.
 func Shares(p *servicemodel.Pool) []float64 {
 	shares := make([]float64, len(p.Slots))
 	switch wayOf(p) {
@@ -49,12 +51,11 @@ func Shares(p *servicemodel.Pool) []float64 {
 			shares[slot] += 1 / float64(len(table))
 		}
 	case byHash:
-		of := levelShares(slotCount(p))
-		for i, s := range p.Slots {
-			for _, share := range of[:s.Weight] {
-				shares[i] += share
+		units := tableless.UnitsOf(p)
+		for at, share := range levelShares(units) {
+			if units[at] >= 0 {
+				shares[units[at]] += share
 			}
-			of = of[s.Weight:]
 		}
 	default:
 		return tableless.Shares(p)
@@ -62,36 +63,44 @@ func Shares(p *servicemodel.Pool) []float64 {
 	return shares
 }
 
-// levelShares returns how often level returns each of n slots.
-func levelShares(n int) []float64 {
+// levelShares returns how often level finds each unit.
+func levelShares(units []int32) []float64 {
+	n := len(units)
 	shares, left := make([]float64, n), 1.
 	for half := 1 << bits.Len(uint(n-1)) / 2; half > 0; half /= 2 {
-		here := shares[half:min(n, 2*half)]
-		again := float64(half-len(here)) / float64(2*half) // the slots that are missing
+		here, there := shares[half:min(n, 2*half)], 0
+		for i := range here {
+			if units[half+i] >= 0 {
+				there++
+			}
+		}
+		again := float64(half-there) / float64(2*half) // the units that are missing
 		each := left * (1 - math.Pow(again, attempts)) / (1 - again) / float64(2*half)
 		for i := range here {
-			here[i] = each
+			if units[half+i] >= 0 {
+				here[i] = each
+			}
 		}
-		left -= each * float64(len(here))
+		left -= each * float64(there)
 	}
 	shares[0] += left
 	return shares
 }
 
-// level goes down the levels of a hash to one of n slots.
-func level(n int, draw func(mod int, seed uint32) int) int {
-	for half := 1 << bits.Len(uint(n-1)) / 2; half > 0; half /= 2 {
+// level goes down the levels of a hash to a unit, and returns its slot.
+func level(units []int32, draw func(mod int, seed uint32) int) int {
+	for half := 1 << bits.Len(uint(len(units)-1)) / 2; half > 0; half /= 2 {
 		for i := range attempts {
 			seed := uint32(seedHash + bits.Len(uint(half))<<8 + i)
 			if draw(2, seed) == 0 {
 				break
 			}
-			if slot := draw(2*half, seed); slot < n {
-				return slot
+			if at := draw(2*half, seed); at < len(units) && units[at] >= 0 {
+				return int(units[at])
 			}
 		}
 	}
-	return 0
+	return int(units[0])
 }
 
 // jhash is the kernel's hash of a whole number of words (include/linux/jhash.h).

@@ -222,13 +222,15 @@ func slotCount(p *servicemodel.Pool) int {
 // tableless says what pools mean without a table.
 var tableless = nocopy.Of((*servicemodel.Table)(nil))
 
-// entryCount is the number of elements that a pool has in its map.
+// entryCount is the number of elements that a pool has in its map, and of holes between them.
 func entryCount(p *servicemodel.Pool) int {
 	switch {
 	case wayOf(p) == byMaglev:
 		return tableless.MaglevSize(p)
 	case p.Scheduler == servicemodel.RoundRobin:
 		return len(p.Slots)
+	case p.Units != nil:
+		return len(p.Units)
 	}
 	return slotCount(p)
 }
@@ -270,7 +272,8 @@ type entries struct {
 	taken uint16              // how many elements of the first slot were returned
 	once  bool                // each slot has one element, whatever its weight
 	table []uint16            // what is left of the table of Maglev
-	seen  []bool              // which slots have had an entry
+	units []int32             // what is left of the units of a hash
+	seen  []bool              // which slots have had an entry, with a table or units
 }
 
 func (w *writer) entriesOf(p *servicemodel.Pool) entries {
@@ -278,8 +281,11 @@ func (w *writer) entriesOf(p *servicemodel.Pool) entries {
 		return entries{}
 	}
 	l := entries{slots: p.Slots, once: p.Scheduler == servicemodel.RoundRobin}
-	if wayOf(p) == byMaglev {
+	switch l.units = p.Units; {
+	case wayOf(p) == byMaglev:
 		l.table, l.seen = w.maglev(p), make([]bool, len(p.Slots))
+	case l.units != nil:
+		l.seen = make([]bool, len(p.Slots))
 	}
 	return l
 }
@@ -302,14 +308,19 @@ type maglevTable struct {
 	table []uint16
 }
 
-// next moves to the next entry. It returns false at the end, where the endpoint is invalid.
+// next moves to the next entry. At a hole, the endpoint is invalid. It returns false at the end.
 func (l *entries) next() bool {
-	if len(l.slots) == 0 || l.seen != nil && len(l.table) == 0 {
-		l.now = entry{slot: -1}
+	l.now = entry{slot: -1}
+	if len(l.slots) == 0 || l.seen != nil && len(l.table)+len(l.units) == 0 {
 		return false
 	}
 	i := 0
-	if l.seen != nil {
+	switch {
+	case l.units != nil:
+		if i, l.units = int(l.units[0]), l.units[1:]; i < 0 {
+			return true
+		}
+	case l.seen != nil:
 		i, l.table = int(l.table[0]), l.table[1:]
 	}
 	s := &l.slots[i]

@@ -226,8 +226,14 @@ func (r *reading) slotsAfterWanted(ask asks) {
 				continue
 			}
 			set := kindOf(fe.Key).slotMap(i == 1, wayOf(p))
-			if r.tells(set) && !r.complete(set) {
-				ask(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), entryCount(p)))
+			if !r.tells(set) || r.complete(set) {
+				continue
+			}
+			ask(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), entryCount(p)))
+			for at, unit := range p.Units {
+				if unit < 0 {
+					ask(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), at))
+				}
 			}
 		}
 	}

@@ -116,7 +116,8 @@ func (t *tablePlan) size(capacity func(n int) uint32) {
 	for _, s := range t.newSets {
 		if ops := t.ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
 			n := ops.add.Len
-			if strings.HasSuffix(s.Name, wayNames[byMaglev]+setEndpoints) {
+			if strings.HasSuffix(s.Name, wayNames[byMaglev]+setEndpoints) ||
+				n >= growing && strings.HasSuffix(s.Name, wayNames[byHash]+setEndpoints) {
 				n = max(n, firstMaglev)
 			}
 			s.Size = capacity(n)
@@ -124,9 +125,13 @@ func (t *tablePlan) size(capacity func(n int) uint32) {
 	}
 }
 
-// firstMaglev is for how many entries a map of Maglev is made at least. So one with the 1,021
+// firstMaglev is for how many entries a map of Maglev is made at least, and one of a hash whose
+// services prefer near endpoints, which have as many. So one with the 1,021
 // entries of a first service has room for those of 64, and 1 MB of buckets.
 const firstMaglev = 16 * 1021
+
+// growing is for how many elements a set is made that grows as it must.
+const growing = 1000
 
 // capacity gives a set that begins with many elements room for four times as many. The kernel then
 // makes a hash table that is large enough from the start. Filling it takes half the time of filling
@@ -137,7 +142,7 @@ const firstMaglev = 16 * 1021
 // more buckets (nft_hash_buckets). The kernel clears their memory in one transaction: for a million
 // elements 32 MB in 50 ms, not 128 MB in 285 ms.
 func capacity(n int) uint32 {
-	if n < 1000 {
+	if n < growing {
 		return 0
 	}
 	if n < 1<<18 {

@@ -189,7 +189,7 @@ func (r *reading) view(views map[servicemodel.PoolID][]*poolView,
 		}
 	}
 	list := slots[l.slotMap()][string(key)]
-	if len(list) == 0 || slices.Contains(list, entry{}) {
+	if len(list) == 0 || l.way != byHash && slices.Contains(list, entry{}) {
 		return
 	}
 	first := r.elems[l.slotMap()][string(nft.AppendSlot(key, 0))]
@@ -249,6 +249,35 @@ func parseEntry(ep netip.AddrPort, comment string) (e entry, s servicemodel.Sche
 	return e, s
 }
 
+// unitsFrom adds the slots and units that entries describe to a pool. It returns nil if no pool has
+// these units.
+func unitsFrom(p *servicemodel.Pool, l []entry) *servicemodel.Pool {
+	slot := map[netip.AddrPort]int32{}
+	for _, e := range l {
+		switch at, found := slot[e.endpoint]; {
+		case !e.endpoint.IsValid():
+			p.Units = append(p.Units, -1)
+			continue
+		case !found && (e.slot < 0 || int(e.slot) >= len(l)):
+			return nil
+		case !found:
+			slot[e.endpoint] = e.slot
+			for len(p.Slots) <= int(e.slot) {
+				p.Slots = append(p.Slots, servicemodel.Slot{})
+			}
+			p.Slots[e.slot] = servicemodel.Slot{Endpoint: e.endpoint, Weight: max(e.weight, 1)}
+			p.Units = append(p.Units, e.slot)
+		default:
+			p.Units = append(p.Units, at)
+		}
+	}
+	if _, err := servicemodel.NewTable(servicemodel.Contents{
+		Pools: []*servicemodel.Pool{p}}); err != nil {
+		return nil
+	}
+	return p
+}
+
 // poolFrom returns the pool that the entries in the map of a way describe, or nil. A later check
 // compares all entries with those of the pool.
 func poolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []entry,
@@ -256,6 +285,9 @@ func poolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []entry,
 	p := &servicemodel.Pool{ID: id, Scheduler: s}
 	if wayOf(p) != in {
 		return nil
+	}
+	if in == byHash && slices.ContainsFunc(l, func(e entry) bool { return e.slot >= 0 }) {
+		return unitsFrom(p, l)
 	}
 	for _, e := range l {
 		slot, n := servicemodel.Slot{Endpoint: e.endpoint, Weight: max(e.weight, 1)}, len(p.Slots)

@@ -202,18 +202,28 @@ type Pool struct {
 	Scheduler  Scheduler  `json:"scheduler,omitzero"`
 	Forwarding Forwarding `json:"forwarding,omitzero"`
 	Slots      []Slot     `json:"slots"`
+	// Units is the order in which a hash of the client finds the slots under [SourceHash]: the slot
+	// of each unit, -1 for none. A slot has as many units as its weight, or the same multiple of it
+	// as all slots. Nil means the units of slot 0, then those of slot 1, and so on. Like slots,
+	// units stay where they are in the previous table. So few clients move when weights or
+	// endpoints change. Backends whose choice does not depend on units ignore them.
+	Units []int32 `json:"units,omitempty"`
 }
 
 // Slot is one endpoint in a [Pool]. An address occurs in one slot of a pool only.
 type Slot struct {
 	Endpoint netip.AddrPort `json:"endpoint"`
 	// Weight is at least 1. The weights that Resolve gives a pool have no common divisor, except in
-	// services with a slow start, where they are multiplied to at least 20.
+	// services with a slow start, where they are multiplied so that each can grow in steps.
 	Weight uint16 `json:"weight"`
 }
 
 // Equal reports whether p and o are the same in every field, slots in the same order.
 func (p *Pool) Equal(o *Pool) bool {
+	return p == o || p.equalButUnits(o) && slices.Equal(p.Units, o.Units)
+}
+
+func (p *Pool) equalButUnits(o *Pool) bool {
 	return p == o || p.ID == o.ID && p.Scheduler == o.Scheduler && p.Forwarding == o.Forwarding &&
 		slices.Equal(p.Slots, o.Slots)
 }
@@ -242,7 +252,7 @@ func (p *Pool) clone() *Pool {
 		return nil
 	}
 	own := *p
-	own.Slots = slices.Clone(p.Slots)
+	own.Slots, own.Units = slices.Clone(p.Slots), slices.Clone(p.Units)
 	return &own
 }
 

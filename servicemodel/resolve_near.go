@@ -1,6 +1,7 @@
 package servicemodel
 
 import (
+	"cmp"
 	"fmt"
 	"math"
 	"slices"
@@ -141,7 +142,11 @@ func (n *nearness) String() string {
 
 // prefer gives the chosen candidates, which are ready, weights according to their levels. It drops
 // those whose level gets no traffic. Within a level, traffic follows the weights of the endpoints.
-func (v *view) prefer(cs []candidate, prefer string) {
+//
+// Under [SourceHash] the weights add up to nearly the same sum, whatever endpoints are ready. So
+// few clients move when some fail.
+func (v *view) prefer(cs []candidate, svc *Service) {
+	prefer := svc.Prefer
 	d := division{view: v, prefer: prefer, near: v.nearnessOf(cs, prefer)}
 	var all, divisor uint64
 	for i := range cs {
@@ -156,10 +161,16 @@ func (v *view) prefer(cs []candidate, prefer string) {
 			all, divisor = all+w, gcd(divisor, w)
 		}
 	}
-	if slices.Contains(d.sums[:], all) {
+	var units uint64
+	switch {
+	case (&Pool{Scheduler: svc.Scheduler}).hashes():
+		units = uint64(cmp.Or(maglevSize(len(cs)), maxUnits))
+	case slices.Contains(d.sums[:], all):
 		return // one level has all traffic, so the weights of the endpoints are right
+	default:
+		most := min(nearUnits*all/divisor, uint64(max(maxUnits-len(cs), 1)))
+		units = d.units(cs, most)
 	}
-	units := d.units(cs, min(nearUnits*all/divisor, uint64(max(maxUnits-len(cs), 1))))
 	for i := range cs {
 		if c := &cs[i]; c.cluster == included {
 			w, of := d.weigh(c, units)

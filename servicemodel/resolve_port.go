@@ -220,7 +220,7 @@ func (v *view) choose(cs []candidate, svc *Service) (anyCluster, anyLocal bool) 
 		}
 	}
 	if svc.Prefer != "" && best == ready && hints == noHints {
-		v.prefer(cs, svc.Prefer)
+		v.prefer(cs, svc)
 	}
 	return best != unusable, bestLocal != unusable
 }
@@ -289,8 +289,7 @@ func (f *Frontend) balancesOver(local bool) bool {
 	return f.Internal == v || f.External == v
 }
 
-// pool returns a pool with the candidates that are chosen for it. The weights have no common
-// divisor, because backends that choose at random need one element for each unit of weight.
+// pool returns a pool with the candidates that are chosen for it.
 func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedPool {
 	in := func(c *candidate) bool {
 		return !id.Local && c.cluster == included || id.Local && c.local == included
@@ -307,7 +306,7 @@ func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedP
 			}
 		}
 	}
-	slots, divisor := make([]Slot, 0, chosen), uint16(0)
+	slots := make([]Slot, 0, chosen)
 	p := sortedPool{hairpins: slices.Grow([]netip.Addr(nil), hairpins)}
 	for i := range candidates {
 		c := &candidates[i]
@@ -319,22 +318,40 @@ func (r *resolver) pool(svc *Service, id PoolID, candidates []candidate) sortedP
 			w = c.weight
 		}
 		slots = append(slots, Slot{Endpoint: c.addr, Weight: w})
-		if divisor != 1 {
-			divisor = uint16(gcd(uint64(divisor), uint64(w)))
-		}
 		a, last := c.addr.Addr(), len(p.hairpins)-1
 		if hairpin(c) && (last < 0 || p.hairpins[last] != a) {
 			p.hairpins = append(p.hairpins, a)
 		}
 	}
-	if divisor > 1 {
-		for i := range slots {
-			slots[i].Weight /= divisor
+	p.pool = &Pool{ID: id, Scheduler: svc.Scheduler, Forwarding: svc.Forwarding, Slots: slots}
+	p.pool.reduce(svc)
+	return p
+}
+
+// reduce divides the weights by their common divisor, because backends that choose at random need
+// one element for each unit of weight. With a slow start it multiplies them. The units of a hash
+// keep the weights that the endpoints have.
+func (p *Pool) reduce(svc *Service) {
+	total, divisor := uint64(0), uint64(0)
+	for _, s := range p.Slots {
+		total += uint64(s.Weight)
+		if divisor != 1 {
+			divisor = gcd(divisor, uint64(s.Weight))
 		}
 	}
-	if svc.SlowStart > 0 {
-		stretch(slots)
+	keeps, scale := p.hashes() && total <= maxUnits, 1
+	if divisor > 1 && !(keeps && svc.SlowStart > 0) {
+		for i := range p.Slots {
+			p.Slots[i].Weight /= uint16(divisor)
+		}
+		if keeps {
+			scale = int(divisor)
+		}
 	}
-	p.pool = &Pool{ID: id, Scheduler: svc.Scheduler, Forwarding: svc.Forwarding, Slots: slots}
-	return p
+	if svc.SlowStart > 0 && !(keeps && svc.Prefer != "") {
+		stretch(p.Slots, keeps)
+	}
+	if p.hashes() {
+		p.lay(nil, scale)
+	}
 }

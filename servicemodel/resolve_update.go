@@ -175,6 +175,13 @@ func arrange(like, want *Pool) *Pool {
 	}
 	p := *want
 	p.Slots = slots
+	switch {
+	case !p.hashes():
+	case like.hashes() && slices.Equal(like.Slots, slots):
+		p.Units = like.Units // on any scale
+	default:
+		p.lay(like, want.scale())
+	}
 	if like.Equal(&p) {
 		return like
 	}

@@ -41,13 +41,15 @@ var maglevSizes = [...]int{1021, 4093, 16381, 65521}
 
 // MaglevSize returns the number of entries in a pool's table of [Maglev]. It is 0 if the pool has
 // more endpoints than the largest table has entries. The pool need not be in the table of the view.
-func (tableView) MaglevSize(p *Pool) int {
+func (tableView) MaglevSize(p *Pool) int { return maglevSize(len(p.Slots)) }
+
+func maglevSize(endpoints int) int {
 	for _, size := range maglevSizes {
-		if 100*len(p.Slots) <= size {
+		if 100*endpoints <= size {
 			return size
 		}
 	}
-	if largest := maglevSizes[len(maglevSizes)-1]; len(p.Slots) <= largest {
+	if largest := maglevSizes[len(maglevSizes)-1]; endpoints <= largest {
 		return largest
 	}
 	return 0

@@ -37,8 +37,9 @@ type growing struct {
 	since    time.Time
 }
 
-// stretch multiplies the weights of slots so that each can grow in small steps.
-func stretch(slots []Slot) {
+// stretch multiplies the weights of slots so that each can grow in small steps. With few scales, it
+// multiplies by slowStartUnits or by nothing, so that another least weight rarely changes the rest.
+func stretch(slots []Slot, fewScales bool) {
 	least, total := uint64(math.MaxUint16), uint64(0)
 	for i := range slots {
 		w := uint64(slots[i].Weight)
@@ -47,7 +48,11 @@ func stretch(slots []Slot) {
 	if total == 0 {
 		return
 	}
-	times := min((slowStartUnits+least-1)/least, max(maxUnits/total, 1))
+	times := (slowStartUnits + least - 1) / least
+	if fewScales && times > 1 {
+		times = slowStartUnits
+	}
+	times = min(times, max(maxUnits/total, 1))
 	for i := range slots {
 		slots[i].Weight *= uint16(times)
 	}
@@ -62,14 +67,15 @@ func (t *Table) whole() *Table {
 	w.ramps = nil
 	for id, list := range t.ramps.pools.All() {
 		if p := t.pools.At(id); p != nil {
-			w.pools = w.pools.Set(id, p.with(list, func(g *growing) uint16 { return g.whole }))
+			w.pools = w.pools.Set(id, p.with(p, list, func(g *growing) uint16 { return g.whole }))
 		}
 	}
 	return &w
 }
 
-// with returns p with other weights of growing endpoints. It is p itself if none differs.
-func (p *Pool) with(list []growing, weight func(*growing) uint16) *Pool {
+// with returns p with other weights of growing endpoints, and with units that move few clients from
+// like. It is p itself if nothing differs.
+func (p *Pool) with(like *Pool, list []growing, weight func(*growing) uint16) *Pool {
 	same := p
 	for i := range p.Slots {
 		g := find(list, p.Slots[i].Endpoint)
@@ -82,6 +88,10 @@ func (p *Pool) with(list []growing, weight func(*growing) uint16) *Pool {
 			}
 			same.Slots[i].Weight = w
 		}
+	}
+	if p.hashes() {
+		same = same.clone()
+		same.lay(like, 1)
 	}
 	return same
 }
@@ -119,7 +129,7 @@ func (v tableView) At(now func() time.Time, prev *Table) *Table {
 		r.old = prev.ramps
 	}
 	r.ramps.stepped = r.old.stepped
-	for c := range pmap.Diff(prev.whole().pools, t.pools, (*Pool).Equal) {
+	for c := range pmap.Diff(prev.whole().pools, t.pools, (*Pool).equalButUnits) {
 		r.done[c.Key] = true
 		if c.InOld && c.InNew {
 			r.changed(c.Old, c.New)
@@ -127,7 +137,7 @@ func (v tableView) At(now func() time.Time, prev *Table) *Table {
 	}
 	r.goOn()
 	if r.ramps.pools.Len() == 0 {
-		return t
+		return &at
 	}
 	if least := r.now.Add(slowStartStep); r.ramps.next.Before(least) {
 		r.ramps.next = least
@@ -280,11 +290,10 @@ func (r *ramper) grow(p *Pool, list []growing, takes time.Duration) {
 			r.ramps.next = next
 		}
 	}
-	if len(left) == 0 {
-		return
+	if len(left) > 0 {
+		r.ramps.pools = r.ramps.pools.Set(p.ID, left)
 	}
-	r.ramps.pools = r.ramps.pools.Set(p.ID, left)
-	r.t.pools = r.t.pools.Set(p.ID, p.with(left, func(g *growing) uint16 {
+	r.t.pools = r.t.pools.Set(p.ID, p.with(r.prev.pools.At(p.ID), left, func(g *growing) uint16 {
 		return g.weight(r.now, takes)
 	}))
 }

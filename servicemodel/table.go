@@ -67,6 +67,9 @@ func NewTable(c Contents) (*Table, error) {
 	}
 	var pools pmap.Builder[PoolID, *Pool, poolHash]
 	for _, p := range inOrder(c.Pools, comparePools) {
+		if err := p.checkUnits(); err != nil {
+			return nil, err
+		}
 		if !pools.Append(p.ID, p.clone()) {
 			return nil, fmt.Errorf("new table: pool %v occurs twice", p.ID)
 		}

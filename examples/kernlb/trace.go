@@ -109,17 +109,18 @@ func (p *program) trace(ctx context.Context) error {
 
 // explainChoice adds the endpoint that a scheduler chooses, if the backend can tell.
 func (p *program) explainChoice(table *servicemodel.Table, t *servicemodel.Trace) {
-	choice := map[string]func(*servicemodel.Pool, netip.AddrPort) (slot int, ok bool){
-		nftables.Name: nftables.Choice, iptables.Name: iptables.Choice}[p.opts.backend]
+	chooser := map[string]func(*servicemodel.Pool) func(netip.AddrPort) (slot int){
+		nftables.Name: nftables.Chooser, iptables.Name: iptables.Chooser}[p.opts.backend]
 	id, balanced := t.Decision.Pool()
-	if choice == nil || !balanced {
+	if chooser == nil || !balanced {
 		return
 	}
 	pool := table.Pool(id)
-	slot, ok := choice(pool, t.Packet.Src)
-	if !ok {
+	choose := chooser(pool)
+	if choose == nil {
 		return
 	}
+	slot := choose(t.Packet.Src)
 	text := fmt.Sprintf("%s: a hash of %v chooses %v", pool.Scheduler, t.Packet.Src.Addr(),
 		pool.Slots[slot].Endpoint)
 	if _, port, _ := pool.Scheduler.Split(); port {

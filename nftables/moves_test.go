@@ -1,0 +1,173 @@
+package nftables_test
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"net/netip"
+	"testing"
+
+	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/iptables"
+	"github.com/kernlb/kernlb/nftables"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// hashing is a service whose scheduler hashes clients, as it changes.
+type hashing struct {
+	service   sm.Service
+	endpoints []sm.Endpoint
+	table     *sm.Table
+}
+
+var hashingPort = sm.PortName{Name: sm.Name{Namespace: "default", Name: "web"}, Protocol: sm.TCP}
+
+// newHashing makes a service with n endpoints of random weights, a half of them on this node.
+func newHashing(r *rand.Rand, s sm.Scheduler, prefer string, n int, greatest uint) *hashing {
+	h := &hashing{service: sm.Service{Name: hashingPort.Name, Scheduler: s, Prefer: prefer,
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.1")},
+		Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}}
+	for range n {
+		h.add(uint16(1 + r.UintN(greatest)))
+	}
+	return h
+}
+
+func (h *hashing) add(weight uint16) {
+	n := len(h.endpoints)
+	last := netip.MustParseAddr("10.244.0.0")
+	if n > 0 {
+		last = h.endpoints[n-1].Addr
+	}
+	h.endpoints = append(h.endpoints, sm.Endpoint{Addr: last.Next(), Ready: true,
+		Node: []string{"here", "there"}[n%2], Weight: weight,
+		Ports: []sm.EndpointPort{{Protocol: sm.TCP, Port: 8080}}})
+}
+
+// resolve returns the pool after the changes.
+func (h *hashing) resolve(t *testing.T) *sm.Pool {
+	t.Helper()
+	table, err := sm.Resolve(h.table, sm.State{}.WithNode(sm.Node{Name: "here"}).
+		WithService(&h.service).WithEndpoints(hashingPort.Name, h.endpoints))
+	require.NoError(t, err)
+	h.table = table
+	p := table.Pool(sm.PoolID{Service: hashingPort, Family: sm.IPv4})
+	_, err = sm.NewTable(sm.Contents{Pools: []*sm.Pool{p}}) // judges the units
+	require.NoError(t, err)
+	return p
+}
+
+// change changes one endpoint, and returns how.
+func (h *hashing) change(r *rand.Rand) string {
+	i := r.IntN(len(h.endpoints))
+	e := &h.endpoints[i]
+	switch k := r.IntN(5); {
+	case k == 0:
+		e.Weight++
+		return "heavier"
+	case k == 1 && e.Weight > 1:
+		e.Weight--
+		return "lighter"
+	case k == 2 && !e.Ready:
+		e.Ready = true
+		return "recovers"
+	case k == 3:
+		e.Ready = false
+		return "fails"
+	case k == 4:
+		h.add(e.Weight)
+		return "joins"
+	}
+	h.endpoints = append(h.endpoints[:i:i], h.endpoints[i+1:]...)
+	return "leaves"
+}
+
+type moves struct{ moved, least, iptables float64 }
+
+// choices are the endpoints of clients, and how many clients each has.
+func choices(p *sm.Pool, choose func(netip.AddrPort) int, clients int) ([]netip.AddrPort,
+	map[netip.AddrPort]float64) {
+	l, shares, a := make([]netip.AddrPort, clients), map[netip.AddrPort]float64{},
+		netip.MustParseAddr("10.1.0.0")
+	for i := range l {
+		a = a.Next()
+		l[i] = p.Slots[choose(netip.AddrPortFrom(a, 1))].Endpoint
+	}
+	total := 0.
+	for _, s := range p.Slots {
+		total += float64(s.Weight)
+	}
+	for _, s := range p.Slots {
+		shares[s.Endpoint] = float64(s.Weight) / total
+	}
+	return l, shares
+}
+
+// moved returns the share of the clients that move between pools, and the least share that weights
+// allow.
+func moved(chooser func(*sm.Pool) func(netip.AddrPort) int, a, b *sm.Pool) (moved, least float64) {
+	const clients = 4000
+	was, had := choices(a, chooser(a), clients)
+	is, has := choices(b, chooser(b), clients)
+	for i := range was {
+		if was[i] != is[i] {
+			moved += 1. / clients
+		}
+	}
+	for ep, share := range had {
+		least += max(0, share-has[ep])
+	}
+	return moved, least
+}
+
+// One change of a random pool moves few more clients than it must: for sh on nftables at most twice
+// as many, and at most as many as on iptables, on average over many changes. Each sequence begins
+// with a pool that was resolved from nothing. The pools of mh keep the size of their tables.
+func TestOneChangeMovesFewClients(t *testing.T) {
+	t.Parallel()
+	const seed, pools, steps = 31, 15, 8
+	for _, tc := range []struct {
+		scheduler sm.Scheduler
+		prefer    string
+		greatest  uint
+	}{{"sh", "", 1}, {"sh", "", 10}, {"sh", "", 100}, {"sh", "node", 1}, {"mh", "", 1},
+		{"mh", "", 10}, {"mh", "", 100}, {"mh", "node", 1}} {
+		t.Run(fmt.Sprint(tc.scheduler, tc.prefer, tc.greatest), func(t *testing.T) {
+			t.Parallel()
+			r := rand.New(rand.NewPCG(seed, 1))
+			sum, count := map[string]*moves{}, map[string]float64{}
+			for range pools {
+				h := newHashing(r, tc.scheduler, tc.prefer, 30+r.IntN(4), tc.greatest)
+				before := h.resolve(t)
+				for range steps {
+					what := h.change(r)
+					after := h.resolve(t)
+					m, least := moved(nftables.Chooser, before, after)
+					if sum[what] == nil {
+						sum[what] = &moves{}
+					}
+					count[what]++
+					sum[what].moved += m
+					sum[what].least += least
+					if tc.scheduler == "sh" {
+						m, _ = moved(iptables.Chooser, before, after)
+						sum[what].iptables += m
+					}
+					before = after
+				}
+			}
+			for what, m := range sum {
+				n := count[what]
+				t.Logf("%s %s weights 1 to %d, %s: moved %.2f %%, least %.2f %%, iptables %.2f %%",
+					tc.scheduler, tc.prefer, tc.greatest, what, 100*m.moved/n, 100*m.least/n,
+					100*m.iptables/n)
+				if tc.scheduler == "mh" {
+					require.Less(t, (m.moved-m.least)/n, 0.04, what)
+					continue
+				}
+				require.Less(t, m.moved/n, 2*m.least/n+.005, what)
+				require.Less(t, m.moved/n, m.iptables/n+.005, what)
+			}
+		})
+	}
+}

@@ -1,0 +1,156 @@
+package servicemodel
+
+import (
+	"fmt"
+	"math/bits"
+	"net/netip"
+	"slices"
+)
+
+// noUnit stands in [Pool.Units] for a position without a unit.
+const noUnit = -1
+
+// hashes reports whether the scheduler hashes clients to units.
+func (p *Pool) hashes() bool {
+	name, _, _ := p.Scheduler.Split()
+	return name == SourceHash
+}
+
+// UnitsOf returns the units of a pool under [SourceHash], also those that [Pool.Units] leaves out.
+func (tableView) UnitsOf(p *Pool) []int32 {
+	if p.Units != nil {
+		return p.Units
+	}
+	var l []int32
+	for i, s := range p.Slots {
+		for range s.Weight {
+			l = append(l, int32(i))
+		}
+	}
+	return l
+}
+
+// lay gives p, which hashes clients, a number of units for each unit of weight, so that few clients
+// move between like and p. Slots that like has, too, keep their units.
+//
+// A client draws a unit in a level, from a power of two to the next. Below the highest level all
+// positions have a unit, because a draw that misses there would favour the lower levels. A unit
+// that goes there is replaced by one of the highest level. In the highest level it leaves a hole,
+// and so moves no other clients. New units fill holes first.
+func (p *Pool) lay(like *Pool, scale int) {
+	left, missing := make([]int, len(p.Slots)), 0
+	for i, s := range p.Slots {
+		left[i] = scale * int(s.Weight)
+		missing += left[i]
+	}
+	if p.Units = nil; missing == len(p.Slots) && (like == nil || like.Units == nil) {
+		return // by slots: [arrange] moves few
+	}
+	size := 1 << bits.Len(uint(missing-1))
+	units := slices.Repeat([]int32{noUnit}, size)
+	missing -= keepUnits(units, left, like, p)
+
+	var free []int
+	for at, u := range units[:size/2] {
+		if u == noUnit {
+			free = append(free, at)
+		}
+	}
+	for at := size - 1; missing < len(free); at-- {
+		if u := units[at]; u != noUnit {
+			units[at] = noUnit
+			left[u]++
+			missing++
+		}
+	}
+	for at := size / 2; len(free) < missing; at++ {
+		if units[at] == noUnit {
+			free = append(free, at)
+		}
+	}
+	// In rounds from the back, so that most endpoints have units in the highest level.
+	for at := missing - 1; at >= 0; {
+		for i := len(left) - 1; i >= 0; i-- {
+			if left[i] > 0 {
+				units[free[at]] = int32(i)
+				left[i]--
+				at--
+			}
+		}
+	}
+	for units[len(units)-1] == noUnit {
+		units = units[:len(units)-1]
+	}
+	if !slices.Equal(units, tableView{}.UnitsOf(p)) {
+		p.Units = units
+	}
+}
+
+// keepUnits copies the units of like to p's, as far as endpoints have units left. It returns how
+// many these are.
+func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
+	if like == nil || !like.hashes() {
+		return 0
+	}
+	slot := make(map[netip.AddrPort]int32, len(p.Slots))
+	for i, s := range p.Slots {
+		slot[s.Endpoint] = int32(i)
+	}
+	was := tableView{}.UnitsOf(like)
+	for at, u := range was[:min(len(was), len(units))] {
+		if u == noUnit {
+			continue
+		}
+		if i, found := slot[like.Slots[u].Endpoint]; found && left[i] > 0 {
+			units[at] = i
+			left[i]--
+			kept++
+		}
+	}
+	return kept
+}
+
+// scale returns how many units each unit of weight has.
+func (p *Pool) scale() int {
+	weights, units := 0, 0
+	for _, s := range p.Slots {
+		weights += int(s.Weight)
+	}
+	for _, u := range p.Units {
+		if u != noUnit {
+			units++
+		}
+	}
+	return max(units/max(weights, 1), 1)
+}
+
+// checkUnits returns an error if the units do not fit the slots.
+func (p *Pool) checkUnits() error {
+	if p.Units == nil {
+		return nil
+	}
+	left, scale, n := make([]int, len(p.Slots)), p.scale(), 0
+	for i, s := range p.Slots {
+		left[i] = scale * int(s.Weight)
+		n += left[i]
+	}
+	size := 1 << bits.Len(uint(max(n, 1)-1))
+	if !p.hashes() || len(p.Units) > size {
+		return fmt.Errorf("new table: pool %v has units that its scheduler or weights do not allow",
+			p.ID)
+	}
+	for at, u := range p.Units {
+		if u == noUnit && at >= size/2 {
+			continue
+		}
+		if u < 0 || int(u) >= len(left) || left[u] == 0 {
+			return fmt.Errorf("new table: pool %v: unit %d has the wrong slot %d", p.ID, at, u)
+		}
+		left[u]--
+		n--
+	}
+	if n != 0 {
+		return fmt.Errorf("new table: pool %v lacks %d units", p.ID, n)
+	}
+	return nil
+}
