@@ -2,6 +2,7 @@ package iptables
 
 import (
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net/netip"
 	"os"
@@ -83,7 +84,7 @@ func TestSettingsAsComments(t *testing.T) {
 }
 
 // Applying the edits to the first list gives the second one. The edits touch as few rules as
-// possible.
+// possible, and the text of a difference counts them.
 func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 	t.Parallel()
 	const seed = 4
@@ -115,6 +116,8 @@ func TestEditsLeadFromOneListToTheOther(t *testing.T) {
 		require.Equal(t, len(a), at)
 		require.True(t, sameRules(b, got), "seed %d: %v to %v", seed, a, b)
 		require.Equal(t, mostKept(a, b), kept, "seed %d: %v to %v", seed, a, b)
+		require.Regexp(t, fmt.Sprintf("^lacks %d and has %d surplus rules;", len(b)-kept,
+			len(a)-kept), describeDifference(a, b, sm.IPv4))
 	}
 }
 
