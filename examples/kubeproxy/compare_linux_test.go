@@ -15,6 +15,7 @@ import (
 	"k8s.io/client-go/kubernetes"
 	"k8s.io/client-go/kubernetes/fake"
 
+	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -91,6 +92,7 @@ func TestCompareNamesEachDifference(t *testing.T) {
 	require.ErrorContains(t, err, "kube-proxy has no services in this kernel")
 
 	leftover(t, c.Node.NS, "iptables-1.30.rules", "iptables-nft-restore", "--noflush")
+	nstest.Run(t, c.Node.NS, "iptables-nft -P FORWARD DROP")
 	nstest.Exec(t, c.Node.NS, "", "ip", "link", "add", "kube-ipvs0", "type", "bridge")
 	nstest.Exec(t, c.Node.NS, "", "ip", "address", "add", "172.30.0.41/32", "dev", "kube-ipvs0")
 	before := ruleset(t, c.Node.NS)
@@ -107,7 +109,7 @@ func TestCompareNamesEachDifference(t *testing.T) {
 		"only this program +172.30.0.47:80/tcp +ns7/svc7:p80 +no endpoints",
 		"13 addresses and ports of kube-proxy, 6 of this program: 10 differ",
 		"note: node ports stop answering at 127.0.0.1",
-		"note: kubeadm made this node",
+		"note: kubeadm made this node", "note: chain ip filter FORWARD drops forwarded packets",
 	} {
 		require.Regexp(t, want, out)
 	}
@@ -127,6 +129,14 @@ func TestNotesSayWhatChangesOnThisNode(t *testing.T) {
 		`{"chains": [{"family": "ip", "table": "nat", "chain": "KUBE-NODEPORTS"}]}`), iptables))
 	portmap := &kubeproxy.Plan{Left: []kubeproxy.Left{{Object: "chain ip nat KUBE-MARK-MASQ",
 		Reason: "a rule of chain CNI-DN-1 leads to it"}}}
+	forwarding := &kubeproxy.Plan{}
+	require.NoError(t, json.Unmarshal([]byte(
+		`{"chains": [{"family": "ip6", "table": "filter", "chain": "KUBE-FORWARD"}]}`), forwarding))
+	forward := func(family string, byPolicy bool, drops ...hooks.Rule) nodeFacts {
+		return nodeFacts{node("10.1.1.0/24"), forwarding, mine[:1], []hooks.Chain{{Family: family,
+			Table: "filter", Name: "FORWARD", Hook: hooks.Forward, DropsByDefault: byPolicy,
+			Drops: drops}}}
+	}
 	byKubeadm := node("10.1.1.0/24")
 	byKubeadm.Annotations = map[string]string{kubeadmMark: "unix:///x"}
 	for _, tt := range []struct {
@@ -135,22 +145,34 @@ func TestNotesSayWhatChangesOnThisNode(t *testing.T) {
 		facts nodeFacts
 		want  []string
 	}{
-		{"nothing changes", nil, nodeFacts{node("10.1.1.0/24"), &kubeproxy.Plan{}, mine}, nil},
+		{"nothing changes", nil, nodeFacts{node("10.1.1.0/24"), &kubeproxy.Plan{}, mine, nil}, nil},
 		{"the same mode", []string{"--proxy-mode=iptables"},
-			nodeFacts{node("10.1.1.0/24"), iptables, mine}, nil},
-		{"node ports", nil, nodeFacts{node("10.1.1.0/24"), iptables, mine},
+			nodeFacts{node("10.1.1.0/24"), iptables, mine, nil}, nil},
+		{"node ports", nil, nodeFacts{node("10.1.1.0/24"), iptables, mine, nil},
 			[]string{"at 127.0.0.1, 192.0.2.77:"}},
 		{"node ports everywhere", []string{"--nodeport-addresses=0.0.0.0/0"},
-			nodeFacts{node("10.1.1.0/24"), iptables, mine}, []string{"at 127.0.0.1:"}},
-		{"marks", nil, nodeFacts{node("10.1.1.0/24"), portmap, mine},
+			nodeFacts{node("10.1.1.0/24"), iptables, mine, nil}, []string{"at 127.0.0.1:"}},
+		{"marks", nil, nodeFacts{node("10.1.1.0/24"), portmap, mine, nil},
 			[]string{"a rule of chain CNI-DN-1 leads to it. Nothing masquerades"}},
-		{"no pod CIDRs", nil, nodeFacts{node(), &kubeproxy.Plan{}, mine},
+		{"no pod CIDRs", nil, nodeFacts{node(), &kubeproxy.Plan{}, mine, nil},
 			[]string{"no spec.podCIDRs"}},
 		{"no pod CIDRs, not used", []string{"--detect-local-mode=ClusterCIDR",
-			"--cluster-cidr=10.0.0.0/8"}, nodeFacts{node(), &kubeproxy.Plan{}, mine}, nil},
-		{"no Node", nil, nodeFacts{nil, &kubeproxy.Plan{}, mine}, []string{`no Node "node1"`}},
-		{"kubeadm", nil, nodeFacts{byKubeadm, &kubeproxy.Plan{}, mine},
+			"--cluster-cidr=10.0.0.0/8"}, nodeFacts{node(), &kubeproxy.Plan{}, mine, nil}, nil},
+		{"no Node", nil, nodeFacts{nil, &kubeproxy.Plan{}, mine, nil}, []string{`no Node "node1"`}},
+		{"kubeadm", nil, nodeFacts{byKubeadm, &kubeproxy.Plan{}, mine, nil},
 			[]string{"--skip-phases=addon/kube-proxy"}},
+		{"forwarding", nil, forward("ip6", true),
+			[]string{"chain ip6 filter FORWARD drops forwarded packets"}},
+		{"forwarding, the mode ipvs", []string{"--proxy-mode=ipvs"}, forward("ip6", true),
+			[]string{"chain ip6 filter FORWARD drops forwarded packets"}},
+		{"forwarding, a rule for all packets", nil, forward("ip6", false,
+			hooks.Rule{Chain: "FORWARD", Text: "counter -j REJECT"}),
+			[]string{"chain ip6 filter FORWARD drops forwarded packets"}},
+		{"forwarding, a rule for some packets", nil, forward("ip6", false,
+			hooks.Rule{Chain: "FORWARD", Text: "tcp dport 80 counter -j REJECT"},
+			hooks.Rule{Chain: "KUBE-FORWARD", Text: "counter drop"}), nil},
+		{"forwarding, the other family", nil, forward("ip", true), nil},
+		{"forwarding, the same mode", []string{"--proxy-mode=iptables"}, forward("ip6", true), nil},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()

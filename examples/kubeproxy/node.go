@@ -13,6 +13,7 @@ import (
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/client-go/kubernetes"
 
+	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 )
 
@@ -21,6 +22,7 @@ type nodeFacts struct {
 	node      *corev1.Node // nil if it is not known
 	plan      *kubeproxy.Plan
 	addresses []netip.Addr // of the node's devices, without those of services
+	chains    []hooks.Chain
 }
 
 // note says what changes on a node.
@@ -42,6 +44,10 @@ func (s *settings) notes(ctx context.Context, client kubernetes.Interface) ([]no
 		facts.node = &nodes.Items[i]
 	}
 	if facts.plan, err = kubeproxy.Find(ctx, nil); err != nil {
+		return nil, err
+	}
+	facts.chains, err = hooks.Read(ctx, nil, func(table string) bool { return table != "filter" })
+	if err != nil {
 		return nil, err
 	}
 	devices, err := net.Interfaces()
@@ -80,6 +86,14 @@ func (f *nodeFacts) notes(s *settings) (notes []note) {
 	}
 	if text := f.nodePorts(s); text != "" {
 		add("NodePorts", text)
+	}
+	for i := range f.chains {
+		if c := &f.chains[i]; s.mode != modeIPTables && f.forwards(c) {
+			add("Forwarding", fmt.Sprintf("chain %v drops forwarded packets, and kube-proxy's "+
+				"chain KUBE-FORWARD accepts those of services: without it, masqueraded "+
+				"connections, such as those of node ports, fail unless another rule accepts "+
+				"them. See docs/from-kube-proxy.md for rules that do", c))
+		}
 	}
 	for _, l := range f.plan.Left {
 		if strings.HasSuffix(l.Object, " KUBE-MARK-MASQ") && strings.HasPrefix(l.Object, "chain ") {
@@ -123,6 +137,20 @@ func (f *nodeFacts) nodePorts(s *settings) string {
 	}
 	return "node ports stop answering at " + strings.Join(gone, ", ") + ": see " +
 		"nodePortAddresses, and iptables.localhostNodePorts in the mode iptables"
+}
+
+// forwards reports whether a chain forwards packets only because kube-proxy accepts them there: its
+// policy or one of its rules drops all others.
+func (f *nodeFacts) forwards(c *hooks.Chain) bool {
+	theirs := false
+	for _, own := range f.plan.Chains {
+		theirs = theirs || own.String() == c.Family+" "+c.Table+" KUBE-FORWARD"
+	}
+	return theirs && c.Hook == hooks.Forward && (c.DropsByDefault ||
+		slices.ContainsFunc(c.Drops, func(r hooks.Rule) bool {
+			return r.Chain == c.Name && slices.Contains([]string{"drop", "reject", "-j REJECT"},
+				strings.TrimPrefix(r.Text, "counter "))
+		}))
 }
 
 // isPod reports whether an address is in the range of the node's pods. The address of their bridge
