@@ -1,7 +1,6 @@
 // Balancer is a load balancer for one host, in 250 lines. Virtual addresses come from a file. The
-// program checks the backends by connecting to them, and the kernel balances among those that
-// answer. SIGHUP makes it read the file again. A file that is wrong changes nothing. When the
-// program stops or is killed, the kernel goes on. A new process adopts the kernel's contents.
+// program connects to the backends, and the kernel balances among those that answer. A wrong file
+// changes nothing at SIGHUP. When the program ends, the kernel goes on, and the next one adopts it.
 //
 //	balancer -config balancer.json [-interval 1s] [-check] [-trace 192.0.2.9]
 package main
@@ -51,27 +50,28 @@ func main() {
 	path := flag.String("config", "balancer.json", "what to balance, a `file`")
 	interval := flag.Duration("interval", time.Second, "time between two checks of a backend")
 	check := flag.Bool("check", false, "say what is wrong with the file, and end")
-	trace := flag.String("trace", "", "say what happens to connections of a `client`, and end")
+	var trace netip.Addr
+	flag.TextVar(&trace, "trace", trace, "say what happens to connections of a `client`, and end")
 	flag.Parse()
 	if flag.NArg() > 0 || *interval <= 0 {
 		log.Fatalf("balancer: no flags %q, or not positive: -interval %v", flag.Args(), *interval)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	defer stop()
-	if err := start(ctx, *path, *interval, *check, *trace); err != nil {
+	if err := start(ctx, *path, *interval, *check, trace); err != nil {
 		log.Fatalf("balancer: %v", err)
 	}
 }
 
 // start chooses a kernel mechanism that can express the file, and balances with it.
-func start(ctx context.Context, path string, every time.Duration, check bool, from string) error {
+func start(ctx context.Context, path string, d time.Duration, check bool, from netip.Addr) error {
 	hangup := make(chan os.Signal, 1)
 	signal.Notify(hangup, syscall.SIGHUP)
 	c, err := load(path)
 	if err != nil {
 		return err
 	}
-	if from != "" {
+	if from.IsValid() {
 		return c.trace(from)
 	}
 	lb, others, err := dataplane.Choose(ctx, c.state(nil), &dataplane.Config{Strict: true},
@@ -81,14 +81,12 @@ func start(ctx context.Context, path string, every time.Duration, check bool, fr
 		return fmt.Errorf("%s: %w", path, err)
 	}
 	defer lb.Close()
-	for _, o := range others {
-		slog.Info("not chosen", "backend", o)
-	}
+	slog.Info("chosen", "backend", lb.Name(), "not", others)
 	if check {
 		return nil
 	}
 	b := &balancer{engine: dataplane.New(lb, &dataplane.Config{Logger: slog.Default(),
-		Strict: true}), interval: every, down: map[netip.AddrPort]bool{}, dial: dial}
+		Strict: true}), interval: d, down: map[netip.AddrPort]bool{}, dial: dial}
 	return b.run(ctx, path, hangup)
 }
 
@@ -110,8 +108,18 @@ func load(path string) (*config, error) {
 	}
 	if err = yaml.UnmarshalStrict(text, c); err == nil && len(c.Services) == 0 { // JSON is YAML
 		err = errors.New("the file has no service")
-	} else if err == nil && c.state(nil).Len() < len(c.Services) {
-		err = errors.New("two services have one name")
+	}
+	seen := map[any]bool{} // names and addresses of services, and backends, which get checks
+	for _, s := range c.Services {
+		for _, b := range s.Backends {
+			seen[b.Address] = true
+		}
+	}
+	for _, s := range c.Services {
+		if err == nil && (seen[s.Name] || seen[s.Address]) {
+			err = fmt.Errorf("two services have one name or address, or a backend is %q", s.Name)
+		}
+		seen[s.Name], seen[s.Address] = true, true
 	}
 	if err = cmp.Or(err, c.state(nil).Validate()); err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
@@ -139,11 +147,7 @@ func (c *config) state(down map[netip.AddrPort]bool) servicemodel.State {
 }
 
 // trace prints what happens to connections of a client, if all backends are up.
-func (c *config) trace(client string) error {
-	from, err := netip.ParseAddr(client)
-	if err != nil {
-		return fmt.Errorf("-trace: %w", err)
-	}
+func (c *config) trace(from netip.Addr) error {
 	table, err := servicemodel.Resolve(nil, c.state(nil))
 	for _, s := range c.Services {
 		fmt.Print(table.Trace(servicemodel.Packet{Protocol: servicemodel.TCP,
@@ -157,9 +161,8 @@ type balancer struct {
 	engine   *dataplane.Engine
 	dial     func(context.Context, netip.AddrPort) error
 	interval time.Duration
-
-	mu     sync.Mutex
-	config *config
+	mu       sync.Mutex // of the fields below
+	config   *config
 	// down are the backends that failed. Others count as up, so that a start interrupts nothing.
 	down   map[netip.AddrPort]bool
 	stop   context.CancelFunc // of the checks of config
@@ -169,6 +172,7 @@ type balancer struct {
 // run balances until the context ends. hangup makes it read the file again.
 func (b *balancer) run(ctx context.Context, path string, hangup <-chan os.Signal) error {
 	ctx, cancel := context.WithCancel(ctx)
+	_, b.stop = context.WithCancel(ctx) // there are no checks yet
 	defer b.checks.Wait()
 	defer cancel()
 	if err := b.take(ctx, path); err != nil {
@@ -203,9 +207,7 @@ func (b *balancer) take(ctx context.Context, path string) error {
 	}
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if b.stop != nil {
-		b.stop()
-	}
+	b.stop()
 	b.config = c
 	b.engine.Set(c.state(b.down))
 	ctx, b.stop = context.WithCancel(ctx)
@@ -220,13 +222,11 @@ func (b *balancer) take(ctx context.Context, path string) error {
 
 // watch connects to a backend again and again, until the context ends.
 func (b *balancer) watch(ctx context.Context, a netip.AddrPort, down bool) {
-	const failures = 3 // failed checks in a row until a backend is down
-	failed := 0
-	for ctx.Err() == nil {
+	for failed := 0; ctx.Err() == nil; {
 		if failed++; b.dial(ctx, a) == nil {
 			failed = 0
 		}
-		if is := failed >= failures || down && failed > 0; is != down {
+		if is := failed >= 3 || down && failed > 0; is != down {
 			down = is
 			b.tell(ctx, a, down)
 		}

@@ -2,10 +2,14 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
+	"fmt"
+	"math/rand/v2"
 	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -154,11 +158,77 @@ func Example() {
 		Address:  netip.MustParseAddrPort("203.0.113.10:80"),
 		Sources:  []netip.Prefix{netip.MustParsePrefix("198.51.100.0/24")},
 		Backends: []backend{{Address: netip.MustParseAddrPort("10.244.1.1:8080")}}}}}
-	_ = c.trace("1.2.3.4")
+	_ = c.trace(netip.MustParseAddr("1.2.3.4"))
 	// Output:
 	// 1.2.3.4 -> 203.0.113.10:80/tcp
 	//   source       1.2.3.4 counts as outside: the node names no network of pods (Node.LocalPods)
 	//   destination  203.0.113.10:80/tcp is a load balancer IP of balancer/web
 	//   sources      only 198.51.100.0/24 may connect
 	//   outcome      dropped: 1.2.3.4 may not connect, only 198.51.100.0/24
+}
+
+// A file without a fault is right whichever backends are up.
+func TestRightMeansRightInEveryState(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "balancer.json")
+	right, wrong := 0, 0
+	for seed := range uint64(500) {
+		r := rand.New(rand.NewPCG(seed, 1))
+		c := config{}
+		for i := range 1 + r.IntN(3) {
+			s := service{Name: fmt.Sprint("s", i), Scheduler: "wrr",
+				Address: netip.MustParseAddrPort(fmt.Sprintf("203.0.113.%d:80", 1+r.IntN(9)))}
+			for j := range 1 + r.IntN(4) {
+				a := fmt.Sprintf("10.0.0.%d:80", 1+j)
+				if r.IntN(8) == 0 {
+					a = []string{"127.0.0.1:80", "203.0.113.1:80", s.Address.String()}[r.IntN(3)]
+				}
+				s.Backends = append(s.Backends, backend{netip.MustParseAddrPort(a),
+					[]uint16{0, 1, 3, 32768, 65534, 65535}[r.IntN(6)]})
+			}
+			c.Services = append(c.Services, s)
+		}
+		text, err := json.Marshal(c)
+		require.NoError(t, err)
+		require.NoError(t, os.WriteFile(path, text, 0o600))
+		loaded, err := load(path)
+		check := func(s servicemodel.State) error {
+			table, err := servicemodel.Resolve(nil, s)
+			if err != nil {
+				return err
+			}
+			require.Empty(t, slices.Collect(table.Conflicts()), string(text))
+			return nftables.Check(servicemodel.Diff(nil, table))
+		}
+		if err != nil || check(loaded.state(nil)) != nil {
+			wrong++
+			continue
+		}
+		right++
+		for range 16 {
+			down := map[netip.AddrPort]bool{}
+			for _, s := range loaded.Services {
+				for _, b := range s.Backends {
+					down[b.Address] = r.IntN(2) == 0
+				}
+			}
+			require.NoError(t, check(loaded.state(down)), string(text))
+		}
+	}
+	require.Greater(t, right, 50)
+	require.Greater(t, wrong, 50)
+}
+
+func TestWhatAsksTheBalancerItselfIsRefused(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "balancer.json")
+	for _, services := range []string{
+		`{"name": "a", "address": "203.0.113.1:80", "backends": [{"address": "203.0.113.2:80"}]},
+			{"name": "b", "address": "203.0.113.2:80"}`,
+		`{"name": "a", "address": "203.0.113.1:80"}, {"name": "b", "address": "203.0.113.1:80"}`,
+	} {
+		require.NoError(t, os.WriteFile(path, []byte(`{"services": [`+services+`]}`), 0o600))
+		_, err := load(path)
+		require.ErrorContains(t, err, `one name or address, or a backend is "b"`)
+	}
 }
