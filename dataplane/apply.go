@@ -192,7 +192,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	e.lacks = d.lacks
 	r := &Result{Backend: e.backend.Name(), Changes: changes, Counts: changes.Counts(),
 		Refused: d.refused, Conflicts: slices.Collect(changes.New.Conflicts()), Observed: observed,
-		Accepted: d.state, begun: e.resolved != nil}
+		Warnings: changes.New.Warnings(), Accepted: d.state, begun: e.resolved != nil}
 	if r.begun && e.kernel != e.resolved {
 		e.countRepairs(r)
 	}

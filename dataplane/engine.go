@@ -110,9 +110,11 @@ type held struct {
 	// time the readings for this reason may take.
 	suspect  bool
 	readings wait.Budget
-	// refused are the services that the last apply left out, and conflicts the claims that lost.
+	// refused are the services that the last apply left out, conflicts the claims that lost, and
+	// warnings its warnings.
 	refused   []Refusal
 	conflicts []servicemodel.Conflict
+	warnings  servicemodel.Warnings
 	// lacks says which family the kernel lacks, so that not each apply begins with that family. It
 	// is nil if that is unknown, as after a reading.
 	lacks *Problem
@@ -179,7 +181,8 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 func (e *Engine) preview(r *Result, c *servicemodel.ChangeSet) (*Preview, error) {
 	plan, err := e.backend.Plan(c)
 	return &Preview{Changes: c, Repaired: r.Repaired, Drift: slices.Clone(e.drift), Plan: plan,
-		Refused: slices.Clone(r.Refused), Conflicts: slices.Clone(r.Conflicts)}, err
+		Refused: slices.Clone(r.Refused), Conflicts: slices.Clone(r.Conflicts),
+		Warnings: r.Warnings}, err
 }
 
 // Observe reads everything that the kernel holds for the instance.
@@ -215,7 +218,8 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 	e.update(func(s *Status) {
 		e.progress.tried, e.progress.err = rev, err
 		if err == nil {
-			s.Applied, s.Refused, s.Conflicts = rev, nil, nil
+			s.Applied = rev
+			s.told(&Result{})
 			if e.cfg.Flows == nil { // otherwise flows may still drain
 				s.Settle = time.Time{}
 			}

@@ -21,9 +21,10 @@ import (
 // event.
 type Observer func(ctx context.Context, ev Event)
 
-// Event is one of [Applied], [Refused], [ClaimConflict], [Repaired], [RepairDelayed],
-// [RepairUndone], [WriteConflict], [FlowsCleaned], [EndpointDrained], [Settled], [Failed],
-// [WatchFailed], [Switched] or [CleanedUp]. [Parts.Subscribe] lists the events of [Parts].
+// Event is one of [Applied], [Refused], [ClaimConflict], [Warned], [Repaired],
+// [RepairDelayed], [RepairUndone], [WriteConflict], [FlowsCleaned], [EndpointDrained], [Settled],
+// [Failed], [WatchFailed], [Switched] or [CleanedUp]. [Parts.Subscribe] lists the events of
+// [Parts].
 type Event interface{ event() }
 
 // Applied is an apply or a change of parts that succeeded, whether it changed anything or not (see
@@ -48,6 +49,10 @@ type PartRefused struct {
 // ClaimConflict is an address that several services claim. It is emitted if the conflict is new or
 // changed since the previous apply. It comes before Applied or Switched.
 type ClaimConflict struct{ servicemodel.Conflict }
+
+// Warned is a warning about the applied state, if the previous apply did not give it. Parts give
+// their warnings with each change. It comes before Applied or Switched.
+type Warned struct{ servicemodel.Warning }
 
 // Repaired is an apply that repaired the kernel: it undid changes by others ([Result.IsRepair]), or
 // removed drift that the first apply found ([Result.Drift]). It comes before Applied.
@@ -134,6 +139,7 @@ func (Applied) event()         {}
 func (Refused) event()         {}
 func (PartRefused) event()     {}
 func (ClaimConflict) event()   {}
+func (Warned) event()          {}
 func (Repaired) event()        {}
 func (RepairDelayed) event()   {}
 func (RepairUndone) event()    {}
@@ -241,6 +247,9 @@ func logTo(log *slog.Logger) Observer {
 		case ClaimConflict:
 			log.WarnContext(ctx, "address claimed twice", logkey.Address, ev.Key.String(),
 				logkey.Winner, ev.Winner.String(), logkey.Loser, ev.Loser.String())
+		case Warned:
+			log.WarnContext(ctx, "state warning", logkey.Service, ev.Service.String(), logkey.Field,
+				ev.Field, logkey.Kind, string(ev.Kind), logkey.Reason, ev.Reason)
 		case Repaired:
 			logRepaired(ctx, log, ev.Result)
 		case RepairDelayed:

@@ -138,6 +138,7 @@ type eventJSON struct {
 	Refusal  *Refusal               `json:"refusal,omitempty"`
 	Problems []problemJSON          `json:"problems,omitempty"`
 	Conflict *servicemodel.Conflict `json:"conflict,omitempty"`
+	Warning  *servicemodel.Warning  `json:"warning,omitempty"`
 	Stats    *statsJSON             `json:"stats,omitempty"`
 	Next     string                 `json:"next,omitempty"`
 	Duration string                 `json:"duration,omitempty"`
@@ -165,6 +166,8 @@ func MarshalEvent(ev Event) ([]byte, error) {
 		v.Backend, v.Owner, v.Problems = ev.Backend, ev.Owner, problemsOf(ev.Err)
 	case ClaimConflict:
 		v.Conflict = &ev.Conflict
+	case Warned:
+		v.Warning = &ev.Warning
 	case Repaired:
 		v.Result = ev.Result
 	case RepairDelayed:

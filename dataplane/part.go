@@ -70,7 +70,7 @@ func NewParts(b Backend, cfg *PartsConfig) *Parts {
 
 // Subscribe adds an observer of future calls. Each Apply, Remove and Keep ends with [Applied],
 // [PartRefused] or [Failed]. These name the owners and the phase, and have the time of each phase.
-// [Repaired] comes before Applied. Failed follows Applied if the kernel holds the part and work is
+// [Warned] and [Repaired] come before Applied. Failed follows Applied if the kernel holds the part and work is
 // left ([ErrUnsettled]). A call of Settle ends with [Settled] or Failed. A [WriteConflict] may
 // precede all of them, one for each time that the kernel was read again. Calling unsubscribe
 // removes the observer, but does not stop a call in progress.
@@ -105,7 +105,7 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 		}
 		p.engine.enter(PhaseCommit)
 		plan, err := p.engine.backend.Plan(r.Changes)
-		return &Preview{Changes: r.Changes, Drift: r.Drift, Plan: plan}, err
+		return &Preview{Changes: r.Changes, Drift: r.Drift, Plan: plan, Warnings: r.Warnings}, err
 	})
 }
 

@@ -68,6 +68,9 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	e.enter(PhaseSettle)
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	if t.doing != doingSettleParts {
+		for w := range r.Warnings.All() {
+			e.emit(ctx, Warned{w})
+		}
 		if len(r.Drift) > 0 {
 			e.emit(ctx, Repaired{r})
 		}
@@ -150,6 +153,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 		return nil, refusedState{err}
 	}
 	r := p.changeTo(o, next, owner)
+	r.Warnings = part.Warnings()
 	if err := p.engine.backend.Check(r.Changes); err != nil {
 		return nil, refusedState{err}
 	}

@@ -2,6 +2,7 @@ package dataplane_test
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -207,6 +208,55 @@ func TestConflictsAreInTheResult(t *testing.T) {
 	p := ok(b.engine.Plan(t.Context(), s.WithService(thief)))(t)
 	require.Equal(t, r.Conflicts, p.Conflicts)
 	require.Empty(t, b.requireRefused(t, s).Conflicts)
+}
+
+// A warning is told once, as long as it stays, and is in the result, the status and the preview.
+func TestWarningsAreToldOnce(t *testing.T) {
+	t.Parallel()
+	b, log := newLogging()
+	var told []string
+	b.engine.Subscribe(func(_ context.Context, ev dataplane.Event) {
+		if w, ok := ev.(dataplane.Warned); ok {
+			told = append(told, w.String())
+		}
+	})
+	bare := service(3)
+	bare.Ports = nil
+	s := services(2).WithService(bare)
+	const want = "service default/svc-3: ports: there are none, so the service answers nowhere"
+	p := ok(b.engine.Plan(t.Context(), s))(t)
+	require.Empty(t, told)
+	r := b.apply(t, s)
+	for _, warnings := range []servicemodel.Warnings{p.Warnings, r.Warnings, b.status().Warnings} {
+		require.Equal(t, 1, warnings.Len())
+		require.Contains(t, string(ok(json.Marshal(warnings))(t)), `"kind":"no-address"`)
+	}
+	require.Contains(t, string(ok(json.Marshal(b.status()))(t)), `"warnings":[{"kind":`)
+	require.Contains(t, r.String(), "; 1 warnings")
+	require.Contains(t, log.String(), `msg="state warning" service=default/svc-3 field=ports `+
+		`kind=no-address reason="there are none, so the service answers nowhere"`)
+	for range 2 {
+		s = s.WithService(service(1))
+		require.Equal(t, []string{want}, told)
+		require.Equal(t, 1, b.apply(t, s).Warnings.Len())
+	}
+	require.Zero(t, b.apply(t, services(2)).Warnings.Len())
+	b.apply(t, s)
+	require.Equal(t, []string{want, want}, told)
+	ok(b.engine.Cleanup(t.Context()))(t)
+	require.Zero(t, b.status().Warnings.Len())
+
+	parts := dataplane.NewParts(memory.New(nil), nil)
+	parts.Subscribe(func(_ context.Context, ev dataplane.Event) {
+		if w, ok := ev.(dataplane.Warned); ok {
+			told = append(told, w.String())
+		}
+	})
+	p = ok(parts.Plan(t.Context(), "default", s))(t)
+	r = ok(parts.Apply(t.Context(), "default", s))(t)
+	require.Equal(t, 1, p.Warnings.Len())
+	require.Equal(t, 1, r.Warnings.Len())
+	require.Equal(t, []string{want, want, want}, told)
 }
 
 func TestFlowsAreToldOfWhatIsApplied(t *testing.T) {

@@ -45,6 +45,9 @@ type Result struct {
 	// Conflicts are the addresses and ports that several services claim, in order. A service that
 	// loses one keeps its others.
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
+	// Warnings name what is in Accepted, or in the part, and has no effect on this node. There are
+	// none for changes ([Engine.ApplyChanges]).
+	Warnings servicemodel.Warnings `json:"warnings,omitzero"`
 	// Observed says that the kernel was read.
 	Observed bool `json:"observed"`
 	// Settle is the time until [Engine.Settle] has work to do. 0 means that no work is left.
@@ -65,11 +68,17 @@ type Result struct {
 }
 
 // String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
-// messages, 628 bytes, 85µs", and the number of refused services, if any.
+// messages, 628 bytes, 85µs", and the numbers of refused services and warnings, if any. A nil result is "no result".
 func (r *Result) String() string {
+	if r == nil {
+		return "no result"
+	}
 	s := fmt.Sprintf("%s: %v; %v", r.Backend, r.Counts, r.Stats)
 	if n := len(r.Refused); n > 0 {
 		s += fmt.Sprintf("; %d refused", n)
+	}
+	if n := r.Warnings.Len(); n > 0 {
+		s += fmt.Sprintf("; %d warnings", n)
 	}
 	return s
 }
@@ -88,9 +97,10 @@ type Preview struct {
 	Drift    []string                `json:"drift,omitempty"`
 	// Plan is what would be sent to the kernel.
 	Plan Plan `json:"-"`
-	// Refused and Conflicts have the same meaning as in [Result].
+	// Refused, Conflicts and Warnings have the same meaning as in [Result].
 	Refused   []Refusal               `json:"refused,omitempty"`
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
+	Warnings  servicemodel.Warnings   `json:"warnings,omitzero"`
 }
 
 func sum(a, b servicemodel.Counts) servicemodel.Counts {

@@ -32,9 +32,10 @@ type Status struct {
 	// Held is the table that the kernel holds. Nil means that it is unknown, as before the first
 	// apply and after an error.
 	Held *servicemodel.Table `json:"-"`
-	// Refused and Conflicts come from the last successful apply, see [Result].
+	// Refused, Conflicts and Warnings come from the last successful apply, see [Result].
 	Refused   []Refusal               `json:"refused,omitempty"`
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
+	Warnings  servicemodel.Warnings   `json:"warnings,omitzero"`
 	// Succeeded is the time of the last successful apply. Zero means never.
 	Succeeded time.Time `json:"succeeded,omitzero"`
 	// Failed is the time of the last failure, even long ago, and Err its error ([PhaseError]). Zero
@@ -80,7 +81,7 @@ func (e *Engine) succeeded(ctx context.Context, r *Result, unsettled error) erro
 	p, repair := &e.progress, r.IsRepair()
 	e.update(func(s *Status) {
 		s.Applied, p.tried, p.err = r.Revision, r.Revision, nil
-		s.Refused, s.Conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
+		s.told(r)
 		s.Succeeded = time.Now()
 		s.Totals.Applies++
 		if repair {
@@ -100,7 +101,13 @@ func (e *Engine) succeeded(ctx context.Context, r *Result, unsettled error) erro
 	return e.failed(ctx, Failed{Doing: "settle", Revision: r.Revision, Err: unsettled})
 }
 
-// tellRefused emits the refusals and conflicts that are new since the previous apply.
+// told sets what a result tells about services.
+func (s *Status) told(r *Result) {
+	s.Refused, s.Conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
+	s.Warnings = r.Warnings
+}
+
+// tellRefused emits the refusals, conflicts and warnings that are new since the previous apply.
 func (e *Engine) tellRefused(ctx context.Context, r *Result) {
 	for _, f := range r.Refused {
 		i, found := slices.BinarySearchFunc(e.refused, f, compareRefusals)
@@ -113,7 +120,10 @@ func (e *Engine) tellRefused(ctx context.Context, r *Result) {
 			e.emit(ctx, ClaimConflict{c})
 		}
 	}
-	e.refused, e.conflicts = r.Refused, r.Conflicts
+	for w := range r.Warnings.Since(e.warnings) {
+		e.emit(ctx, Warned{w})
+	}
+	e.refused, e.conflicts, e.warnings = r.Refused, r.Conflicts, r.Warnings
 }
 
 // update changes the progress during a turn, and publishes what is known of the kernel with it. So

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"time"
 
 	"github.com/kernlb/kernlb/servicemodel"
@@ -55,9 +54,9 @@ func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Resu
 			"switch from %s to %s: %w", before.backend.Name(), b.Name(), err)})
 	}
 	r.Revision = rev
-	e.refused, e.conflicts = before.refused, before.conflicts
+	e.refused, e.conflicts, e.warnings = before.refused, before.conflicts, before.warnings
 	e.update(func(s *Status) {
-		s.Refused, s.Conflicts = slices.Clone(r.Refused), slices.Clone(r.Conflicts)
+		s.told(r)
 		s.Applied, e.progress.tried, e.progress.err = rev, rev, nil
 	})
 	e.tellRefused(ctx, r)

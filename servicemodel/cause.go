@@ -212,7 +212,8 @@ func (m *memory) explain(f *Frontend) Cause {
 		c.Kind, c.Endpoints = causeNoFamily, n.all
 	case n.port == 0:
 		c.Kind, c.Endpoints = causeNoPort, n.family
-		c.Others = m.portsOf(f.Service.Name, f.Key.Family())
+		c.Others = portsOf(filter(m.state.entries.At(f.Service.Name).endpoints,
+			func(e Endpoint) bool { return FamilyOf(e.Addr) == f.Key.Family() }))
 	default:
 		c.Kind, c.Endpoints, c.Quiesced = causeNotReady, n.port, n.quiesced
 	}
@@ -272,14 +273,11 @@ func (f *Frontend) policyName() string {
 	return "externalTrafficPolicy"
 }
 
-// portsOf returns the ports of a service's endpoints of a family, sorted.
-func (m *memory) portsOf(n Name, f Family) []string {
+// portsOf returns the ports of endpoints, sorted.
+func portsOf(eps []Endpoint) []string {
 	var all []string
-	for _, e := range m.state.entries.At(n).endpoints {
-		if FamilyOf(e.Addr) != f {
-			continue
-		}
-		for _, p := range e.Ports {
+	for i := range eps {
+		for _, p := range eps[i].Ports {
 			all = append(all, cmp.Or(p.Name, `""`)+"/"+p.Protocol.String())
 		}
 	}

@@ -25,6 +25,9 @@ func TestResolvingStepByStepGivesTheSameAsFromScratch(t *testing.T) {
 			resolved := mustResolve(t, table, next)
 			scratch := mustResolve(t, nil, next)
 			requireSame(t, scratch, resolved)
+			require.Equal(t, slices.Collect(scratch.Warnings().All()),
+				slices.Collect(resolved.Warnings().All()))
+			require.Equal(t, scratch.Warnings().Len(), resolved.Warnings().Len())
 			s, table = next, resolved
 		}
 	}

@@ -13,6 +13,7 @@ type memory struct {
 	state      State
 	view       view
 	footprints footprints
+	warnings   Warnings
 	homeless   homeless // filled when a cause is asked for
 }
 
@@ -47,9 +48,13 @@ func Resolve(prev *Table, s State) (*Table, error) {
 	if otherNode {
 		next.rules = s.viewpoint().rules()
 	}
-	u := update{resolver: resolver{view: view}, t: &next, footprints: old.footprints}
+	u := update{resolver: resolver{view: view}, t: &next, footprints: old.footprints,
+		warned: old.warnings}
+	if otherNode {
+		u.warned = u.warned.with(Name{}, s.viewpoint().warnings())
+	}
 	u.apply(s, edits)
-	next.memory = &memory{state: s, view: view, footprints: u.footprints}
+	next.memory = &memory{state: s, view: view, footprints: u.footprints, warnings: u.warned}
 	return &next, nil
 }
 

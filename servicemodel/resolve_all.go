@@ -13,6 +13,7 @@ import (
 func resolveAll(prev *Table, old footprints, s State) *Table {
 	b := bulk{resolver: resolver{view: s.viewpoint().view()}, prev: prev.orEmpty(), t: &Table{}}
 	b.t.rules = s.viewpoint().rules()
+	b.warned = b.warned.with(Name{}, s.viewpoint().warnings())
 	resolved := make([]resolution, 0, s.entries.Len())
 	n := 0
 	for name, e := range s.entries.All() {
@@ -29,7 +30,8 @@ func resolveAll(prev *Table, old footprints, s State) *Table {
 	}
 	b.t.owned, b.t.pools, b.t.health = b.owned.Map(), b.pools.Map(), b.health.Map()
 	b.t.clusterIPs, b.t.hairpins = countAddrs(b.clusterIPs), countAddrs(b.hairpins)
-	b.t.memory = &memory{state: s, view: b.view, footprints: b.footprints.Map()}
+	b.t.memory = &memory{state: s, view: b.view, footprints: b.footprints.Map(),
+		warnings: b.warned}
 	return b.t
 }
 
@@ -43,6 +45,7 @@ type bulk struct {
 	pools                pmap.Builder[PoolID, *Pool, poolHash]
 	health               pmap.Builder[Name, *HealthCheck, nameHash]
 	footprints           pmap.Builder[Name, footprint, nameHash]
+	warned               Warnings
 	clusterIPs, hairpins []netip.Addr
 }
 
@@ -100,6 +103,7 @@ func (b *bulk) add(res *resolution) {
 	if res.health != nil {
 		b.health.Append(res.name, res.health)
 	}
+	b.warned = b.warned.with(res.name, res.warnings)
 	now := footprint{claims: res.claims, clusterIPs: res.clusterIPs, hairpins: hairpins}
 	if !now.equal(footprint{}) {
 		b.footprints.Append(res.name, now)

@@ -8,16 +8,13 @@ import (
 // This file holds what few services need when they are resolved.
 
 // health returns the answers of the service's health check node port in each family: the number of
-// ready addresses on this node, over all ports.
+// ready addresses on this node, over all ports of the endpoints. As in kube-proxy, the names of the
+// service's ports do not count: while a port is being renamed, the node stays healthy.
 func (r *resolver) health(svc *Service, eps []Endpoint) *HealthCheck {
 	addrs := r.addrs[:0]
 	for i := range eps {
 		e := &eps[i]
-		serves := func(p ServicePort) bool {
-			_, ok := r.portOf(e, &p)
-			return ok
-		}
-		if usabilityOf(e) == ready && r.view.local(e) && slices.ContainsFunc(svc.Ports, serves) {
+		if usabilityOf(e) == ready && r.view.local(e) && len(e.Ports) > 0 {
 			addrs = append(addrs, e.Addr)
 		}
 	}
@@ -88,8 +85,7 @@ func (d *decider) allowed() []netip.Prefix {
 // origins returns the origins that are masqueraded at addresses of kind k. usual is the answer for
 // the default.
 func (m *Masquerade) origins(k Kind, usual Origins) Origins {
-	switch [...]MasqueradePolicy{ClusterIP: m.ClusterIPs, LoadBalancer: m.LoadBalancerIPs,
-		ExternalIP: m.ExternalIPs, NodePort: m.NodePorts, HostIP: m.HostIPs}[k] {
+	switch m.policies()[k] {
 	case MasqueradeAlways:
 		return FromAnywhere
 	case MasqueradeNotPods:

@@ -63,6 +63,7 @@ type resolution struct {
 	pools      []sortedPool // the pools of the claims, sorted by identity
 	clusterIPs []netip.Addr
 	health     *HealthCheck
+	warnings   []Warning
 }
 
 // sortedPool is a pool with sorted slots: they do not have their previous positions yet.
@@ -78,6 +79,7 @@ func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
 	res.name = n
 	svc, eps := e.service, e.endpoints
 	if svc == nil {
+		res.warnings = r.warnings(n, e, nil)
 		return res
 	}
 	r.claims = r.claims[:0]
@@ -107,6 +109,7 @@ func (r *resolver) resolve(n Name, e entry, old []*Frontend) (res resolution) {
 	if res.claims = old; !slices.EqualFunc(old, r.claims, same) {
 		res.claims = keepClaims(old, r.claims)
 	}
+	res.warnings = r.warnings(n, e, res.claims)
 	return res
 }
 

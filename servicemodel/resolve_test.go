@@ -246,17 +246,18 @@ func TestHealthChecksCountReadyAddressesOnThisNode(t *testing.T) {
 			e.Ports = []sm.EndpointPort{{Name: "metrics", Protocol: sm.TCP, Port: 9}}
 		}),
 		endpoint("10.64.0.4", here, func(e *sm.Endpoint) {
-			e.Ports = []sm.EndpointPort{{Name: "unrelated", Protocol: sm.TCP, Port: 9}}
+			e.Ports = []sm.EndpointPort{{Name: "renamed", Protocol: sm.TCP, Port: 9}}
 		}),
+		endpoint("10.64.0.5", here, func(e *sm.Endpoint) { e.Ports = nil }),
 	}
 	checks := func(svc *sm.Service, eps ...sm.Endpoint) []sm.HealthCheck {
 		return slices.Collect(tableOf(t, thisNode, svc, eps...).HealthChecks())
 	}
-	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, IPv4: 1, IPv6: 1}},
+	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, IPv4: 2, IPv6: 1}},
 		checks(webService(externalLocal, withCheck), eps...))
 	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000}},
 		checks(webService(externalLocal, withCheck)))
-	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, IPv4: 1,
+	require.Equal(t, []sm.HealthCheck{{Service: web, Port: 32000, IPv4: 2,
 		IPv6: sm.NotServed}},
 		checks(webService(externalLocal, withCheck, func(s *sm.Service) {
 			s.ClusterIPs = s.ClusterIPs[:1]

@@ -10,6 +10,7 @@ type update struct {
 	resolver
 	t          *Table // a pointer, so that the new table does not keep the update alive
 	footprints footprints
+	warned     Warnings
 	disturbed  []Name // services with a claim that changed, began to win, or began to lose
 }
 
@@ -100,6 +101,7 @@ func (u *update) store(r *resolved) {
 	} else if old == nil || *old != *r.health {
 		t.health = t.health.Set(r.name, r.health)
 	}
+	u.warned = u.warned.with(r.name, r.warnings)
 	now := footprint{claims: r.claims, clusterIPs: r.clusterIPs, hairpins: hairpins}
 	if now.equal(footprint{}) {
 		u.footprints = u.footprints.Delete(r.name)

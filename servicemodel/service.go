@@ -346,6 +346,16 @@ type Masquerade struct {
 	NodePorts       MasqueradePolicy `json:"nodePorts,omitzero"`
 }
 
+// policies returns the policies by the kind of address, and masqueradeFields their fields.
+func (m *Masquerade) policies() [HostIP + 1]MasqueradePolicy {
+	return [...]MasqueradePolicy{ClusterIP: m.ClusterIPs, LoadBalancer: m.LoadBalancerIPs,
+		ExternalIP: m.ExternalIPs, NodePort: m.NodePorts, HostIP: m.HostIPs}
+}
+
+var masqueradeFields = [...]string{ClusterIP: "masquerade.clusterIPs",
+	LoadBalancer: "masquerade.loadBalancerIPs", ExternalIP: "masquerade.externalIPs",
+	NodePort: "masquerade.nodePorts", HostIP: "masquerade.hostIPs"}
+
 // MasqueradeAt returns the same policy for all kinds of addresses.
 func MasqueradeAt(p MasqueradePolicy) Masquerade { return Masquerade{p, p, p, p, p} }
 

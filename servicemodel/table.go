@@ -157,8 +157,9 @@ func (t *Table) Conflicts() iter.Seq[Conflict] {
 type HealthCheck struct {
 	Service Name   `json:"service"`
 	Port    uint16 `json:"port"`
-	// IPv4 and IPv6 count the addresses of ready endpoints on this node. The count is [NotServed]
-	// in a family in which the service does not exist: nothing answers there.
+	// IPv4 and IPv6 count the addresses of ready endpoints on this node that have a port, whether
+	// a port of the service has its name or not, as in kube-proxy. The count is [NotServed] in a
+	// family in which the service does not exist: nothing answers there.
 	IPv4 int `json:"ipv4"`
 	IPv6 int `json:"ipv6"`
 }

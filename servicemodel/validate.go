@@ -211,12 +211,9 @@ func (p *problems) checkService(s *Service) {
 		!s.Scheduler.weighs() {
 		p.add("slowStart", d, notWeighed(s.Scheduler))
 	}
-	m := s.Masquerade
-	checkWord(p, "masquerade.clusterIPs", m.ClusterIPs, masqueradePolicies...)
-	checkWord(p, "masquerade.loadBalancerIPs", m.LoadBalancerIPs, masqueradePolicies...)
-	checkWord(p, "masquerade.externalIPs", m.ExternalIPs, masqueradePolicies...)
-	checkWord(p, "masquerade.hostIPs", m.HostIPs, masqueradePolicies...)
-	checkWord(p, "masquerade.nodePorts", m.NodePorts, masqueradePolicies...)
+	for kind, policy := range s.Masquerade.policies() {
+		checkWord(p, masqueradeFields[kind], policy, masqueradePolicies...)
+	}
 	if !s.Scheduler.known() {
 		p.add("scheduler", quote(string(s.Scheduler)), "unknown scheduler")
 	}

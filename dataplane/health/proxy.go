@@ -99,6 +99,7 @@ type proxyHealth struct {
 	Healthy      bool                    `json:"healthy"`
 	Status       map[string]familyHealth `json:"status,omitempty"`
 	Refused      []dataplane.Refusal     `json:"refused,omitempty"`
+	Warnings     servicemodel.Warnings   `json:"warnings,omitzero"`
 	Problems     []string                `json:"problems,omitempty"`
 }
 
@@ -115,8 +116,9 @@ func (p *Proxy) answer(w http.ResponseWriter, eligible *bool) {
 	if eligible != nil {
 		healthy = healthy && p.ready()
 	}
+	s := p.engine.Status()
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
-		Healthy: healthy, Status: map[string]familyHealth{}, Refused: p.engine.Status().Refused,
+		Healthy: healthy, Status: map[string]familyHealth{}, Refused: s.Refused, Warnings: s.Warnings,
 		Problems: p.cfg.Problems()}
 	for _, f := range p.cfg.Families {
 		h.Status[f.String()] = familyHealth{LastUpdated: updated, Healthy: healthy}

@@ -45,7 +45,8 @@ func TestHealthIsThatOfKubeProxy(t *testing.T) {
 			get("/healthz", http.StatusOK))
 
 		backend.Fail("commit", 2, errors.New("no memory"))
-		state := servicemodel.State{}.WithService(&servicemodel.Service{Name: web})
+		state := servicemodel.State{}.WithService(&servicemodel.Service{Name: web,
+			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80, NodePort: 80}}})
 		for range 2 { // the second state does not reset the age of the first
 			_, err := engine.Apply(t.Context(), state)
 			require.Error(t, err)

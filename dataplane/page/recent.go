@@ -97,6 +97,8 @@ func (r *ring) observe(_ context.Context, ev dataplane.Event) {
 		r.add(event{Kind: "refused", Backend: ev.Backend, Text: ev.String()})
 	case dataplane.ClaimConflict:
 		r.add(event{Kind: "conflict", Text: ev.String()})
+	case dataplane.Warned:
+		r.add(event{Kind: "warning", Text: ev.String()})
 	case dataplane.Failed:
 		if !errors.Is(ev.Err, context.Canceled) { // the program ends
 			r.add(event{Kind: "failed", Revision: ev.Revision,

@@ -91,7 +91,12 @@ func add(args *skel.CmdArgs) error {
 	if len(conf.mappings) > 0 {
 		id := owner(conf.Name, args.ContainerID, args.IfName)
 		err = withParts(func(ctx context.Context, parts *dataplane.Parts) error {
-			_, err := parts.Apply(ctx, id, conf.state(id))
+			r, err := parts.Apply(ctx, id, conf.state(id))
+			if r != nil {
+				for w := range r.Warnings.All() {
+					log.Print("warning: ", w)
+				}
+			}
 			return conf.named(settled(err))
 		})
 	}

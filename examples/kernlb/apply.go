@@ -74,6 +74,7 @@ func (p *program) apply(ctx context.Context) error {
 			return err
 		}
 		p.warnConflicts(r.Conflicts)
+		p.warnState(r.Warnings)
 		p.noteRefusing(r.Changes.New)
 		if chosen {
 			p.warnOthers(ctx)
@@ -110,6 +111,24 @@ func (p *program) complete() error {
 func (p *program) warnConflicts(l []servicemodel.Conflict) {
 	for _, c := range l {
 		p.warn("warning: %s is claimed by %s and %s: %s has it", c.Key, c.Winner, c.Loser, c.Winner)
+	}
+}
+
+// warnState prints what has no effect, except services that reject connections: noteRefusing names
+// those with their addresses.
+func (p *program) warnState(l servicemodel.Warnings) {
+	n := 0
+	for w := range l.All() {
+		if w.Kind == servicemodel.WarnNotReady || strings.HasPrefix(w.Field, "ports[") {
+			continue
+		}
+		if n++; n <= maxNotes {
+			p.warn("warning: %v", w)
+		}
+	}
+	if n > maxNotes {
+		p.warn("warning: %d more settings have no effect; the log of kernlb watch has all",
+			n-maxNotes)
 	}
 }
 
@@ -152,6 +171,7 @@ func (p *program) plan(ctx context.Context) error {
 			return err
 		}
 		p.warnConflicts(v.Conflicts)
+		p.warnState(v.Warnings)
 		p.noteRefusing(v.Changes.New)
 		p.refused(v.Refused)
 		return errors.Join(p.printPlan(v), p.complete())

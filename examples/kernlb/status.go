@@ -12,6 +12,8 @@ import (
 	"net/url"
 	"strings"
 	"time"
+
+	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func statusFlags(o *options, fs *flag.FlagSet) {
@@ -36,7 +38,8 @@ type healthJSON struct {
 			Error string `json:"error"`
 		} `json:"problems"`
 	} `json:"refused"`
-	Problems []string `json:"problems"`
+	Warnings []servicemodel.Warning `json:"warnings"`
+	Problems []string               `json:"problems"`
 }
 
 // errProblems says that status found problems.
@@ -94,6 +97,9 @@ func (h *healthJSON) text() string {
 		for _, e := range r.Problems {
 			fmt.Fprintln(&b, "  "+e.Error)
 		}
+	}
+	for _, w := range h.Warnings {
+		fmt.Fprintln(&b, "warning:", w)
 	}
 	return b.String()
 }

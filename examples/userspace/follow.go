@@ -95,6 +95,8 @@ func (f *follower) tell(ev dataplane.Event) {
 	case dataplane.Refused:
 		file, line, _ := f.set.Load().Locate(ev.Service)
 		f.log.Error("service is refused", "at", fmt.Sprintf("%s:%d", file, line), "error", ev.Err)
+	case dataplane.Warned:
+		f.log.Warn("state warning", "service", ev.Service, "field", ev.Field, "reason", ev.Reason)
 	case dataplane.Applied:
 		if ev.Messages > 0 && !ev.Step {
 			f.log.Info("applied", "added", ev.Added, "changed", ev.Changed, "removed", ev.Removed,

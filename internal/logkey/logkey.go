@@ -15,6 +15,7 @@ const (
 	Duration     = "duration"
 	Error        = "error"
 	Family       = "family"
+	Field        = "field"
 	First        = "first"
 	From         = "from"
 	Frontends    = "frontends"
