@@ -131,9 +131,20 @@ var fields = []field{
 	{"", "help", honoured, ""},
 }
 
+// dropped are fields in files for older versions of kube-proxy, which still start it, with the
+// reasons why they have no effect.
+var dropped = map[string]string{
+	"conntrack.max":          "maxPerCore and min took its place",
+	"metadata":               "a configuration is not stored in the API",
+	"resourceContainer":      "kube-proxy leaves its cgroup to the kubelet",
+	"udpIdleTimeout":         userspace,
+	"udpTimeoutMilliseconds": userspace,
+}
+
 const (
-	inKernel = "in the mode kernelspace; on Windows it has the flag "
-	syncText = "the longest wait before what failed is tried again, and half of what makes " +
+	userspace = "it was for the mode userspace"
+	inKernel  = "in the mode kernelspace; on Windows it has the flag "
+	syncText  = "the longest wait before what failed is tried again, and half of what makes " +
 		"/healthz say 503"
 	minSyncText = "the least time between two syncs; a change after a quiet time does not wait"
 	machineID   = "kube-proxy does not use it either"

@@ -42,6 +42,7 @@ func ofFlag(flag string) *field {
 func newFlags(o *options) *pflag.FlagSet {
 	fs := pflag.NewFlagSet("kubeproxy", pflag.ContinueOnError)
 	fs.SortFlags = true
+	fs.SetNormalizeFunc(cliflag.WordSepNormalizeFunc) // --proxy_mode is --proxy-mode
 	fs.StringVar(&o.configFile, "config", "", usage("config"))
 	fs.StringVar(&o.writeConfigTo, "write-config-to", "", usage("write-config-to"))
 	fs.StringVar(&o.master, "master", "", usage("master"))
@@ -138,6 +139,7 @@ func (o *options) load(fs *pflag.FlagSet) error {
 		return &fileError{o.configFile, 0,
 			fmt.Errorf("want apiVersion: %s and kind: %s", apiVersion, kind)}
 	}
+	o.warnings = append(o.warnings, o.doc.dropped...)
 	version, kind := c.APIVersion, c.Kind
 	setDefaults(c)
 	c.APIVersion, c.Kind = version, kind

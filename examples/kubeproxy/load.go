@@ -19,6 +19,8 @@ import (
 	"k8s.io/kube-proxy/config/v1alpha1"
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
+
+	"github.com/kernlb/kernlb/internal/suggest"
 )
 
 // config is a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1.
@@ -123,6 +125,8 @@ type document struct {
 	name string
 	text []byte
 	root *yamlv3.Node
+	// dropped are warnings about fields that kube-proxy no longer has.
+	dropped []string
 }
 
 // fileError is an error at a place in a file. Line 0 means that the line is not known.
@@ -174,7 +178,7 @@ func (d *document) inLine(err error) error {
 }
 
 // decode decodes the configuration strictly: an unknown or repeated field is an error, and is not
-// ignored.
+// ignored. A field that kube-proxy had and dropped is a warning.
 func (d *document) decode() (*config, error) {
 	text, err := yaml.YAMLToJSONStrict(d.text)
 	if err != nil {
@@ -188,10 +192,13 @@ func (d *document) decode() (*config, error) {
 	if err != nil {
 		strict = append(strict, err)
 	}
-	for i := range strict {
-		strict[i] = d.undecoded(strict[i])
+	var errs []error
+	for _, err := range strict {
+		if err := d.undecoded(err); err != nil {
+			errs = append(errs, err)
+		}
 	}
-	return c, errors.Join(strict...)
+	return c, errors.Join(errs...)
 }
 
 // durations finds times that are none, because the decoder does not say which field has them.
@@ -221,16 +228,47 @@ var (
 	goField      = regexp.MustCompile(`Go struct field (?:\w+\.)?([\w.]+) of type`)
 )
 
-// undecoded adds to an error where the decoder stopped.
+// undecoded adds to an error where the decoder stopped. It returns nil for a dropped field.
 func (d *document) undecoded(err error) error {
 	text := strings.TrimPrefix(err.Error(), "json: ")
 	for _, m := range unknownField.FindAllStringSubmatch(text, 1) {
-		return &fileError{d.name, d.line(m[1]), &valueError{m[1], errors.New("no such field")}}
+		e := &fileError{d.name, d.line(m[1]), nil}
+		if why, known := dropped[m[1]]; known {
+			e.err = errors.New(m[1] + " has no effect: " + why)
+			d.dropped = append(d.dropped, e.Error())
+			return nil
+		}
+		e.err = &valueError{m[1], errors.New("no such field" + meant(m[1]))}
+		return e
 	}
 	for _, m := range goField.FindAllStringSubmatch(text, 1) {
 		return &fileError{d.name, d.line(m[1]), errors.New(text)}
 	}
 	return d.inLine(errors.New(text))
+}
+
+// meant suggests the most similar field, or one of the same name elsewhere.
+func meant(path string) string {
+	all := func(yield func(string) bool) {
+		for i := range fields {
+			if fields[i].field != "" && !yield(fields[i].field) {
+				return
+			}
+		}
+	}
+	near, found := suggest.Nearest(path, all)
+	if last := path[strings.LastIndex(path, ".")+1:]; !found {
+		for f := range all {
+			if found = strings.HasSuffix("."+f, "."+last); found {
+				near = f
+				break
+			}
+		}
+	}
+	if !found {
+		return ""
+	}
+	return "; did you mean " + near + "?"
 }
 
 // line returns the line of a field, or of the nearest one around it, or 0.

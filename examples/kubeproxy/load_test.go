@@ -148,6 +148,47 @@ func TestFilesOfOthersLoad(t *testing.T) {
 	}
 }
 
+// Fields that kube-proxy dropped are warnings. A field that it never had is an error, also beside
+// them.
+func TestFieldsThatKubeProxyDropped(t *testing.T) {
+	t.Parallel()
+	const bosh = "testdata/old-k8sbosh.yaml"
+	_, err := parseOptions([]string{"--config", bosh, "--hostname-override=node1"})
+	require.EqualError(t, err, bosh+":11: ipvs.masqueradeAll: no such field; did you mean "+
+		"iptables.masqueradeAll?")
+	text := strings.Replace(string(ok(os.ReadFile(bosh))(t)), "  masqueradeAll: true\n", "", 1)
+	for field, why := range dropped {
+		name, inner, nested := strings.Cut(field, ".")
+		conf := header + "mode: nftables\n" + name + ": 1\n"
+		if nested {
+			conf = header + name + ":\n  " + inner + ": 1\n"
+		}
+		file := file(t, conf)
+		o := ok(parseOptions([]string{"--config", file, "--hostname-override=node1"}))(t)
+		require.Equal(t, []string{file + ":4: " + field + " has no effect: " + why}, o.warnings)
+	}
+	name := file(t, text)
+	o := ok(parseOptions([]string{"--config", name, "--hostname-override=node1"}))(t)
+	require.ElementsMatch(t, []string{
+		name + ":6: conntrack.max has no effect: maxPerCore and min took its place",
+		name + ":16: resourceContainer has no effect: kube-proxy leaves its cgroup to the kubelet",
+	}, o.warnings)
+}
+
+// As in kube-proxy, an underscore in the name of a flag is a dash.
+func TestFlagsWithUnderscores(t *testing.T) {
+	t.Parallel()
+	fs := newFlags(&options{config: &config{}})
+	fs.VisitAll(func(f *pflag.Flag) {
+		with := strings.ReplaceAll(f.Name, "-", "_")
+		require.Same(t, f, fs.Lookup(with), with)
+	})
+	o := ok(parseOptions([]string{"--proxy_mode=nftables", "--hostname_override", "N",
+		"--machine_id_file=x"}))(t)
+	require.Equal(t, modeNFTables, o.settings.mode)
+	require.Equal(t, []string{"--machine-id-file has no effect: " + machineID}, o.warnings)
+}
+
 // present returns the paths in a document that have a value, including objects.
 func present(doc map[string]any, prefix string) map[string]bool {
 	out := map[string]bool{}
