@@ -3,6 +3,7 @@ package dataplane
 import (
 	"context"
 	"log/slog"
+	"reflect"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -132,7 +133,7 @@ func newHeld(b Backend) held {
 // zero Engine, all methods with a context fail, except Wait and Finish.
 func New(b Backend, cfg *Config) *Engine {
 	e := &Engine{}
-	if b == nil {
+	if isNil(b) {
 		return e
 	}
 	if cfg == nil {
@@ -140,6 +141,12 @@ func New(b Backend, cfg *Config) *Engine {
 	}
 	e.open(b, *cfg)
 	return e
+}
+
+// isNil reports whether b is nil or a nil pointer, such as the result of a constructor that failed.
+func isNil(b Backend) bool {
+	v := reflect.ValueOf(b)
+	return b == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // open gives an engine its backend.

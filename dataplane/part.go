@@ -58,7 +58,7 @@ type Parts struct {
 // context fail.
 func NewParts(b Backend, cfg *PartsConfig) *Parts {
 	p := &Parts{}
-	if b == nil {
+	if isNil(b) {
 		return p
 	}
 	if cfg == nil {
@@ -70,10 +70,10 @@ func NewParts(b Backend, cfg *PartsConfig) *Parts {
 
 // Subscribe adds an observer of future calls. Each Apply, Remove and Keep ends with [Applied],
 // [PartRefused] or [Failed]. These name the owners and the phase, and have the time of each phase.
-// [Warned] and [Repaired] come before Applied. Failed follows Applied if the kernel holds the part and work is
-// left ([ErrUnsettled]). A call of Settle ends with [Settled] or Failed. A [WriteConflict] may
-// precede all of them, one for each time that the kernel was read again. Calling unsubscribe
-// removes the observer, but does not stop a call in progress.
+// [Warned] and [Repaired] come before Applied. Failed follows Applied if the kernel holds the part
+// and work is left ([ErrUnsettled]). A call of Settle ends with [Settled] or Failed. A
+// [WriteConflict] may precede all of them, one for each time that the kernel was read again.
+// Calling unsubscribe removes the observer, but does not stop a call in progress.
 func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.add(o) }
 
 // Apply makes an owner hold exactly the services of a state, which must all be in the namespace of

@@ -68,7 +68,8 @@ type Result struct {
 }
 
 // String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel
-// messages, 628 bytes, 85µs", and the numbers of refused services and warnings, if any. A nil result is "no result".
+// messages, 628 bytes, 85µs", and the numbers of refused services and warnings, if any. A nil
+// result is "no result".
 func (r *Result) String() string {
 	if r == nil {
 		return "no result"
@@ -85,7 +86,8 @@ func (r *Result) String() string {
 
 // IsRepair reports whether the apply undid changes that others had made to the kernel.
 func (r *Result) IsRepair() bool {
-	return r.begun && (r.damaged || r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
+	return r != nil && r.begun &&
+		(r.damaged || r.Repaired != servicemodel.Counts{} || len(r.Drift) > 0)
 }
 
 // Preview is what an apply would do.

@@ -36,7 +36,7 @@ type SwitchOptions struct {
 // of an engine made for the old one can try again. [ErrUnsettled] comes with a result, too. The
 // caller closes both backends. Run may be running during a Switch.
 func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Result, error) {
-	if b == nil {
+	if isNil(b) {
 		return nil, fmt.Errorf("switch: %w", errNoBackend)
 	}
 	if err := e.begin(ctx, "switch", PhaseObserve); err != nil {

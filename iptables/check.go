@@ -21,6 +21,9 @@ func Check(c *servicemodel.ChangeSet) error { return check(c, &lacking{}) }
 
 // check is Check for a kernel that lacks some features.
 func check(c *servicemodel.ChangeSet, lacks *lacking) error {
+	if c == nil {
+		return rendering.NoChanges(Name)
+	}
 	var family error
 	if err := lacks.family; err != nil && needs(c, lacks.lacking) {
 		family = rendering.RefusedNode(Name, dataplane.FieldFamily, lacks.lacking.Model.String(),

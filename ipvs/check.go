@@ -121,6 +121,9 @@ func Check(c *servicemodel.ChangeSet) error { return check(c, nil) }
 
 // check is Check for a kernel that lacks some schedulers.
 func check(c *servicemodel.ChangeSet, lacking map[string]bool) error {
+	if c == nil {
+		return rendering.NoChanges(Name)
+	}
 	var loopback error
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
 		loopback = rendering.RefusedNode(Name, dataplane.FieldLocalhostNodePorts, "true",

@@ -17,7 +17,12 @@ import (
 // are masqueraded. The errors, which [dataplane.Problems] lists, are *[dataplane.UnsupportedError]
 // values. Check needs neither a kernel nor Linux. The change set of a whole table is
 // servicemodel.Diff(nil, table).
-func Check(c *servicemodel.ChangeSet) error { return rendering.Check(Name, c, abilities) }
+func Check(c *servicemodel.ChangeSet) error {
+	if c == nil {
+		return rendering.NoChanges(Name)
+	}
+	return rendering.Check(Name, c, abilities)
+}
 
 // abilities are what nftables can express.
 var abilities = rendering.Abilities{

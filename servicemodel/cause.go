@@ -255,6 +255,9 @@ func tally(sel []Selection) (n tallied) {
 
 // cause derives from f alone why it rejects or drops packets.
 func (f *Frontend) cause() Cause {
+	if f == nil {
+		return Cause{}
+	}
 	c := Cause{At: f.Key, Service: f.Service}
 	switch {
 	case f.Internal == Reject || f.External == Reject:

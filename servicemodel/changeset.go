@@ -11,6 +11,7 @@ import (
 
 // ChangeSet is the difference between two tables: a value that can be printed, counted and applied.
 // Its size depends on the difference, never on the size of the tables. Every list is sorted by key.
+// The nil *ChangeSet changes nothing.
 type ChangeSet struct {
 	// Old and New are the tables compared.
 	Old, New *Table `json:"-"`
@@ -86,9 +87,18 @@ func (c Counts) String() string {
 	return fmt.Sprintf("%d added, %d changed, %d removed", c.Added, c.Changed, c.Removed)
 }
 
+// orEmpty returns c, or an empty change set if c is nil.
+func (c *ChangeSet) orEmpty() *ChangeSet {
+	if c == nil {
+		return &ChangeSet{}
+	}
+	return c
+}
+
 // Empty reports whether a kernel that holds Old already holds New ([Table.Equal]). The change set
 // may still change health checks: the program answers them, and the kernel at most lets them pass.
 func (c *ChangeSet) Empty() bool {
+	c = c.orEmpty()
 	return c.Rules == nil && len(c.Frontends) == 0 && len(c.Pools) == 0 &&
 		len(c.ClusterIPs) == 0 && len(c.Hairpins) == 0
 }
@@ -99,6 +109,7 @@ func (c *ChangeSet) Empty() bool {
 // changes that concern the whole node (rules, cluster IPs, hairpins, health checks).
 func (c *ChangeSet) Counts() Counts {
 	var n Counts
+	c = c.orEmpty()
 	count := func(was, is bool) {
 		switch {
 		case !was:
@@ -207,6 +218,7 @@ func (t *Table) Equal(o *Table) bool { return Diff(t, o).Empty() }
 // a table equal to b. The result knows neither the state that b was resolved from nor conflicts.
 func (t *Table) Apply(c *ChangeSet) *Table {
 	n := *t.orEmpty()
+	c = c.orEmpty()
 	n.memory, n.ramps, n.contested = nil, nil, pmap.Map[FrontendKey, []*Frontend, keyHash]{}
 	if c.Rules != nil {
 		n.rules = c.Rules.New.clone()

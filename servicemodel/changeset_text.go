@@ -12,6 +12,7 @@ import (
 // The same change set always gives the same text. An empty one gives none.
 func (c *ChangeSet) String() string {
 	var b strings.Builder
+	c = c.orEmpty()
 	if c.Rules != nil {
 		line(&b, '~',
 			"rules: "+strings.Join(changedFields(c.Rules.Old.fields(), c.Rules.New.fields()), "; "))

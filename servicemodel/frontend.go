@@ -154,7 +154,8 @@ func (f *Frontend) Pool(v Verdict) (PoolID, bool) {
 
 // Equal reports whether f and o are the same in every field.
 func (f *Frontend) Equal(o *Frontend) bool {
-	return f == o || f.Key == o.Key && f.Service == o.Service && f.Kind == o.Kind &&
+	return f == o || f != nil && o != nil &&
+		f.Key == o.Key && f.Service == o.Service && f.Kind == o.Kind &&
 		f.Internal == o.Internal && f.External == o.External &&
 		f.Masquerade == o.Masquerade && f.Affinity == o.Affinity &&
 		f.AffinityBits == o.AffinityBits && f.AffinityService == o.AffinityService &&
@@ -220,7 +221,7 @@ type Slot struct {
 
 // Equal reports whether p and o are the same in every field, slots in the same order.
 func (p *Pool) Equal(o *Pool) bool {
-	return p == o || p.equalButUnits(o) && slices.Equal(p.Units, o.Units)
+	return p == o || p != nil && o != nil && p.equalButUnits(o) && slices.Equal(p.Units, o.Units)
 }
 
 func (p *Pool) equalButUnits(o *Pool) bool {

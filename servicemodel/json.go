@@ -88,6 +88,18 @@ func (s *Service) UnmarshalJSON(data []byte) error {
 	return nil
 }
 
+type endpointFields Endpoint
+
+// UnmarshalJSON reads an endpoint, and refuses unknown fields.
+func (e *Endpoint) UnmarshalJSON(data []byte) error {
+	var read endpointFields
+	if err := unmarshalStrictly(data, &read); err != nil {
+		return fmt.Errorf("endpoint: %w", err)
+	}
+	*e = Endpoint(read)
+	return nil
+}
+
 type stateJSON struct {
 	Node      Node                   `json:"node"`
 	Services  []*Service             `json:"services,omitempty"`
@@ -253,6 +265,7 @@ var ErrOtherTable = errors.New("the change set begins from another table")
 // here, because no kernel holds them. It returns another error if the changes do not lead to the
 // recorded fingerprint.
 func (c *ChangeSet) On(t *Table) (*ChangeSet, error) {
+	c = c.orEmpty()
 	from, err := t.fingerprint()
 	if err != nil {
 		return nil, err

@@ -23,6 +23,15 @@ func requireReadBack[T any](t *testing.T, v T) T {
 	return back
 }
 
+func TestAnEndpointAloneRefusesUnknownFields(t *testing.T) {
+	t.Parallel()
+	var e sm.Endpoint
+	require.NoError(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "ready": true}`), &e))
+	require.Equal(t, sm.Endpoint{Addr: ip("10.0.0.1"), Ready: true}, e)
+	require.ErrorContains(t, json.Unmarshal([]byte(`{"addr": "10.0.0.1", "redy": true}`), &e),
+		`endpoint: json: unknown field "redy"`)
+}
+
 func TestJSONIsReadBack(t *testing.T) {
 	t.Parallel()
 	r := newSource(t)

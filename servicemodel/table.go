@@ -255,6 +255,9 @@ func (s tableView) IdleScheduler(f *Frontend) Scheduler {
 
 // PoolsOf is [Table.PoolsOf] without copies.
 func (s tableView) PoolsOf(f *Frontend) (internal, external *Pool) {
+	if f == nil {
+		return nil, nil
+	}
 	if id, ok := f.Pool(f.Internal); ok {
 		internal = s.t.pools.At(id)
 	}

@@ -161,7 +161,9 @@ func (r *resolver) warnings(n Name, e entry, claims []*Frontend) []Warning {
 			*w.kinds[f.Kind].of(f.Key.Family()), *w.in.of(f.Key.Family()) = true, true
 		}
 		w.addresses()
-		w.settings()
+		w.sourceRanges()
+		w.policies()
+		w.masquerade()
 		if len(w.eps) > 0 {
 			w.ports()
 			w.endpoints()
@@ -214,11 +216,12 @@ func (w *warner) addresses() {
 	}
 }
 
-// settings warns about settings that concern nothing that the service has.
-func (w *warner) settings() {
-	s, lb := w.svc, &w.kinds[LoadBalancer]
+// sourceRanges warns about source ranges of a family without a load balancer IP, unless they are
+// only in the list beside ranges that count.
+func (w *warner) sourceRanges() {
+	lb := &w.kinds[LoadBalancer]
 	var ranges perFamily[bool]
-	for _, p := range s.LoadBalancerSourceRanges {
+	for _, p := range w.svc.LoadBalancerSourceRanges {
 		*ranges.of(FamilyOf(p.Addr())) = true
 	}
 	for _, f := range families {
@@ -227,7 +230,11 @@ func (w *warner) settings() {
 			(*w.in.of(f) || !*ranges.of(other) || !*lb.of(other)), "loadBalancerSourceRanges",
 			"only load balancer IPs are restricted, and the node answers at none of "+f.String())
 	}
+}
 
+// policies warns about policies that concern nothing that the service has.
+func (w *warner) policies() {
+	s, v := w.svc, w.view
 	external := w.has(LoadBalancer) || w.has(ExternalIP) || w.has(NodePort) || w.has(HostIP)
 	internalLocal := s.InternalTrafficPolicy == PolicyLocal
 	w.addIf(internalLocal && !w.has(ClusterIP), "internalTrafficPolicy", "there is no cluster IP")
@@ -243,18 +250,23 @@ func (w *warner) settings() {
 	w.addIf(a.ClientIP && a.Bits4+a.Bits6 > 0 && !(a.Bits4 > 0 && w.in.v4) &&
 		!(a.Bits6 > 0 && w.in.v6), "sessionAffinity", "the bits are of the other family")
 
-	m := s.Masquerade
-	if m != MasqueradeAt(m.ClusterIPs) { // otherwise it is for whatever the service has
-		for k, p := range m.policies() {
-			w.addIf(p != MasqueradeDefault && !w.has(Kind(k)), masqueradeFields[k], "the node answers at no address of this kind")
-		}
-	}
-
-	v := w.view
 	w.addIf(s.Prefer == preferZone && v.zone == "", "prefer", "the node has no zone")
 	w.addIf(s.Prefer == preferNode && v.name == "", "prefer", "the node has no name")
 	w.addIf(s.Prefer != "" && internalLocal && !external, "prefer",
 		"internalTrafficPolicy is Local")
+}
+
+// masquerade warns about policies for kinds of addresses that the service does not have. The same
+// policy for all kinds is for whatever the service has.
+func (w *warner) masquerade() {
+	m := w.svc.Masquerade
+	if m == MasqueradeAt(m.ClusterIPs) {
+		return
+	}
+	for k, p := range m.policies() {
+		w.addIf(p != MasqueradeDefault && !w.has(Kind(k)), masqueradeFields[k],
+			"the node answers at no address of this kind")
+	}
 }
 
 // ports warns about ports of the service that no endpoint has, and about endpoints with ports that
@@ -322,7 +334,8 @@ func (w *warner) endpoints() {
 	}
 	w.addIf(far, "prefer", "no endpoint names its node or zone")
 	if c := w.svc.Scheduler; weighed >= 0 && (c.even() || c == DestHash) {
-		w.addIf(true, fmt.Sprintf("endpoints[%d].weight", weighed), "the scheduler "+string(c)+" does not follow weights")
+		w.add(WarnNoEffect, fmt.Sprintf("endpoints[%d].weight", weighed), "the scheduler "+
+			string(c)+" does not follow weights")
 	}
 }
 
@@ -368,10 +381,11 @@ func (w *warner) hint(h hinted, field, what, own string) (decide bool) {
 	switch {
 	case h.hinted == 0:
 	case own == "":
-		w.addIf(true, "endpoints."+field, "the node has no "+what)
+		w.add(WarnNoEffect, "endpoints."+field, "the node has no "+what)
 	case h.hinted < h.ready:
-		w.addIf(true, fmt.Sprintf("endpoints[%d].%s", h.lacks, field), "is empty, so the hints "+
-			"of the other endpoints have no effect")
+		w.add(WarnNoEffect, fmt.Sprintf("endpoints[%d].%s", h.lacks, field),
+			"is empty, so the hints "+
+				"of the other endpoints have no effect")
 	default:
 		return h.here
 	}

@@ -118,8 +118,8 @@ func (p *Proxy) answer(w http.ResponseWriter, eligible *bool) {
 	}
 	s := p.engine.Status()
 	h := proxyHealth{LastUpdated: updated, CurrentTime: now, NodeEligible: eligible,
-		Healthy: healthy, Status: map[string]familyHealth{}, Refused: s.Refused, Warnings: s.Warnings,
-		Problems: p.cfg.Problems()}
+		Healthy: healthy, Status: map[string]familyHealth{}, Refused: s.Refused,
+		Warnings: s.Warnings, Problems: p.cfg.Problems()}
 	for _, f := range p.cfg.Families {
 		h.Status[f.String()] = familyHealth{LastUpdated: updated, Healthy: healthy}
 	}

@@ -46,7 +46,8 @@ func TestHealthIsThatOfKubeProxy(t *testing.T) {
 
 		backend.Fail("commit", 2, errors.New("no memory"))
 		state := servicemodel.State{}.WithService(&servicemodel.Service{Name: web,
-			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80, NodePort: 80}}})
+			Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80,
+				NodePort: 80}}})
 		for range 2 { // the second state does not reset the age of the first
 			_, err := engine.Apply(t.Context(), state)
 			require.Error(t, err)

@@ -50,6 +50,11 @@ func RefusedNode(backend, field, value, hint string) error {
 		Value: value, Hint: hint}
 }
 
+// NoChanges is the error of a backend's Check for a nil change set.
+func NoChanges(backend string) error {
+	return errors.New(backend + ": check: there is no change set")
+}
+
 // Check returns the parts of a change set that a backend cannot express, as
 // [dataplane.UnsupportedError] values: of frontends, of pools, and of the node.
 func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
