@@ -126,6 +126,7 @@ type warner struct {
 	claims []*Frontend
 	kinds  [HostIP + 1]perFamily[bool] // of the claims
 	in     perFamily[bool]             // the families of the claims
+	answer perFamily[int]              // how many ports have claims of a family
 	found  []Warning
 }
 
@@ -159,6 +160,13 @@ func (r *resolver) warnings(n Name, e entry, claims []*Frontend) []Warning {
 	default:
 		for _, f := range claims {
 			*w.kinds[f.Kind].of(f.Key.Family()), *w.in.of(f.Key.Family()) = true, true
+		}
+		for _, own := range byPort(claims) {
+			for _, f := range families {
+				if slices.ContainsFunc(own, func(c *Frontend) bool { return c.Key.Family() == f }) {
+					*w.answer.of(f)++
+				}
+			}
 		}
 		w.addresses()
 		w.sourceRanges()
@@ -318,7 +326,8 @@ func (w *warner) endpoints() {
 			unready++
 		}
 		far = far && e.Node == "" && e.Zone == ""
-		if f := FamilyOf(e.Addr); foreign < 0 && f.servedBy(w.view.only) && !*w.in.of(f) {
+		if f := FamilyOf(e.Addr); foreign < 0 && f.servedBy(w.view.only) &&
+			*w.answer.of(f) < len(w.svc.Ports) {
 			foreign = i
 		}
 		if weighed < 0 && e.Weight > 1 {
@@ -329,8 +338,10 @@ func (w *warner) endpoints() {
 		w.add(WarnNotReady, "endpoints", endpointsText(len(w.eps))+", none ready")
 	}
 	if foreign >= 0 {
-		w.add(WarnOtherFamily, fmt.Sprintf("endpoints[%d].addr", foreign), "the service has no "+
-			"address of "+FamilyOf(w.eps[foreign].Addr).String())
+		f := FamilyOf(w.eps[foreign].Addr)
+		w.add(WarnOtherFamily, fmt.Sprintf("endpoints[%d].addr", foreign), fmt.Sprintf(
+			"%d of %d ports of the service have an address of %v", *w.answer.of(f),
+			len(w.svc.Ports), f))
 	}
 	w.addIf(far, "prefer", "no endpoint names its node or zone")
 	if c := w.svc.Scheduler; weighed >= 0 && (c.even() || c == DestHash) {
@@ -384,8 +395,7 @@ func (w *warner) hint(h hinted, field, what, own string) (decide bool) {
 		w.add(WarnNoEffect, "endpoints."+field, "the node has no "+what)
 	case h.hinted < h.ready:
 		w.add(WarnNoEffect, fmt.Sprintf("endpoints[%d].%s", h.lacks, field),
-			"is empty, so the hints "+
-				"of the other endpoints have no effect")
+			"is empty, so the hints of the other endpoints have no effect")
 	default:
 		return h.here
 	}

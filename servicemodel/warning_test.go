@@ -135,8 +135,8 @@ func TestWarnings(t *testing.T) {
 			"service does not exist in this family": svc(func(s *sm.Service) {
 			s.ExternalIPs = addrs("2001:db8::7")
 		}),
-		"other-family service default/web: endpoints[0].addr: the service has no address of " +
-			"IPv6": eps(func(e *sm.Endpoint) { e.Addr = ip("fd64::1") }),
+		"other-family service default/web: endpoints[0].addr: 0 of 1 ports of the service have " +
+			"an address of IPv6": eps(func(e *sm.Endpoint) { e.Addr = ip("fd64::1") }),
 		"no-effect service default/web: endpoints[1].forZones: is empty, so the hints of the " +
 			"other endpoints have no effect": eps(func(e *sm.Endpoint) {
 			e.ForZones = []string{"z1"}
