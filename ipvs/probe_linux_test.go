@@ -57,6 +57,20 @@ func TestKernelIsProbedWithoutATrace(t *testing.T) {
 	}
 }
 
+// A probe of a kernel that has everything leaves it as it was.
+func TestProbesChangeNothing(t *testing.T) {
+	t.Parallel()
+	r := newRig(t)
+	before := r.state()
+	b := r.backend()
+	require.NoError(t, b.probe(t.Context()))
+	require.NoError(t, b.Close())
+	require.Equal(t, before, r.state())
+	for name := range rigSysctls {
+		require.Equal(t, "0", r.sysctl(name), name)
+	}
+}
+
 func TestKernelRefusesWhoMayNot(t *testing.T) {
 	needIPVS(t)
 	_, err := probeIn(t, unix.CAP_NET_ADMIN)

@@ -55,6 +55,30 @@ func TestHashesAreFair(t *testing.T) {
 	}
 }
 
+// The kernel sends each endpoint its share of the packets of many clients, also where a level lacks
+// most of its units. By chi-squared, chance exceeds the bound once in a million.
+func TestPacketsAreSharedFairly(t *testing.T) {
+	t.Parallel()
+	const seed, n = 12, 1500
+	w := newArena(t, 5)
+	for _, s := range []servicemodel.Scheduler{"sh", "mh"} {
+		w.apply(s, 4, 4, 4, 4, 1)
+		w.apply(s, 4, 3, 4, 4, 2) // leaves holes
+		r := rand.New(rand.NewPCG(seed, 1))
+		count, chi := map[netip.Addr]float64{}, 0.
+		for range n {
+			a := netip.AddrFrom4([4]byte{10, 1, byte(r.UintN(256)), byte(1 + r.UintN(254))})
+			count[w.send(netip.AddrPortFrom(a, 0)).Addr()]++
+		}
+		for i, weight := range []float64{4, 3, 4, 4, 2} {
+			want := n * weight / 17
+			off := count[arenaEndpoint(i)] - want
+			chi += off * off / want
+		}
+		require.Less(t, chi, 33.4, "seed %d, %s: %v", seed, s, count)
+	}
+}
+
 // arena is a namespace with all clients and endpoints, and a backend in it.
 type arena struct {
 	t      *testing.T

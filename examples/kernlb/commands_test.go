@@ -9,6 +9,9 @@ import (
 	"net/http/httptest"
 	"os"
 	"path/filepath"
+	"regexp"
+	"runtime"
+	"runtime/debug"
 	"strings"
 	"testing"
 
@@ -84,8 +87,10 @@ func TestVersion(t *testing.T) {
 	for _, line := range []string{"version", "-version", "--version"} {
 		code, out, _ := run(t, line)
 		require.Equal(t, exitDone, code)
-		require.Contains(t, out, "kernlb ")
-		require.Contains(t, out, "go1.")
+		require.Regexp(t, `^kernlb \S+(, commit [0-9a-f]{40})?, `+
+			regexp.QuoteMeta(runtime.Version())+"\n$", out)
+		info, _ := debug.ReadBuildInfo()
+		require.Equal(t, info.Main.Version, strings.TrimRight(strings.Fields(out)[1], ","))
 	}
 }
 
