@@ -53,6 +53,24 @@ func TestRulesThatAreForOneFrontend(t *testing.T) {
 	}
 }
 
+// A rule of a chain of source ranges that names no source, which only another program makes, lets
+// every client through. Other targets and matches decide about no range.
+func TestRulesOfSourceRanges(t *testing.T) {
+	t.Parallel()
+	one := prefixes("192.0.2.0/24")[0]
+	for _, f := range []*nft.Family{nft.IPv4, nft.IPv6} {
+		r := readingOf(newMemory())
+		chain := chainID{table: filter.of(f), name: r.l.names.prefix + "-" + kindSources + "-X"}
+		var fe sm.Frontend
+		require.False(t, r.sources(f, &fe, chain), "no chain")
+		r.raw.chains[chain] = &rawChain{rules: []rule{{target: targetReturn, src: one},
+			{target: targetGoto, chain: "X"}, {target: targetDrop}, {target: targetReturn,
+				opaque: true}}}
+		require.True(t, r.sources(f, &fe, chain))
+		require.Equal(t, []netip.Prefix{one, netip.PrefixFrom(f.Any, 0)}, fe.Sources)
+	}
+}
+
 // The rules of a pool are read from the last to the first. Rules without an endpoint are ignored.
 func TestRulesOfAPool(t *testing.T) {
 	t.Parallel()
