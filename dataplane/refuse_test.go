@@ -232,7 +232,7 @@ func TestWarningsAreToldOnce(t *testing.T) {
 		require.Contains(t, string(ok(json.Marshal(warnings))(t)), `"kind":"no-address"`)
 	}
 	require.Contains(t, string(ok(json.Marshal(b.status()))(t)), `"warnings":[{"kind":`)
-	require.Contains(t, r.String(), "; 1 warnings")
+	require.Contains(t, r.String(), "; 1 warning")
 	require.Contains(t, log.String(), `msg="state warning" service=default/svc-3 field=ports `+
 		`kind=no-address reason="there are none, so the service answers nowhere"`)
 	for range 2 {

@@ -78,7 +78,9 @@ func (r *Result) String() string {
 	if n := len(r.Refused); n > 0 {
 		s += fmt.Sprintf("; %d refused", n)
 	}
-	if n := r.Warnings.Len(); n > 0 {
+	if n := r.Warnings.Len(); n == 1 {
+		s += "; 1 warning"
+	} else if n > 1 {
 		s += fmt.Sprintf("; %d warnings", n)
 	}
 	return s
