@@ -143,9 +143,12 @@ func (e *Engine) retry(ctx context.Context, doing string, turns Locker, f func()
 }
 
 // compare resolves a state, compares it with what the kernel holds, and leaves out the services
-// that the backend refuses. With hint set, a reading of the kernel may be confined to the wanted
-// objects. The result has the changes that are to be committed.
-func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (*Result, error) {
+// that the backend refuses. The result has the changes that lead to the whole weights of slow
+// starts, or with now set to their weights at present. With now, a reading of the kernel may be
+// confined to the wanted objects.
+//
+// The backend checks whole weights, so it refuses a service at once and not in a later step.
+func (e *Engine) compare(ctx context.Context, s servicemodel.State, now bool) (*Result, error) {
 	e.enter(PhaseResolve)
 	if e.cfg.Node != nil {
 		n, err := e.cfg.Node.Complete(ctx, s.Node())
@@ -164,7 +167,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	}
 
 	var want *servicemodel.Table
-	if hint {
+	if now {
 		want = t
 	}
 	e.enter(PhaseObserve)
@@ -174,7 +177,7 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 	}
 	if lacked && observed { // ask again what the kernel lacks
 		e.lacks = nil
-		r, err := e.compare(ctx, s, hint)
+		r, err := e.compare(ctx, s, now)
 		if err == nil {
 			r.Observed = true
 		}
@@ -189,10 +192,14 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, hint bool) (
 		}
 		changes = e.difference(t)
 	}
+	if present := e.atPresent(t); now && present != t {
+		changes = e.difference(present)
+	}
 	e.lacks = d.lacks
 	r := &Result{Backend: e.backend.Name(), Changes: changes, Counts: changes.Counts(),
 		Refused: d.refused, Conflicts: slices.Collect(changes.New.Conflicts()), Observed: observed,
-		Warnings: changes.New.Warnings(), Accepted: d.state, begun: e.resolved != nil}
+		Warnings: changes.New.Warnings(), Accepted: d.state, partly: d.partly,
+		begun: e.resolved != nil}
 	if r.begun && e.kernel != e.resolved {
 		e.countRepairs(r)
 	}
@@ -241,12 +248,11 @@ func (e *Engine) atPresent(t *servicemodel.Table) *servicemodel.Table {
 	return nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
 }
 
-// difference returns the changes that lead to t at present. If the kernel was read since the last
-// apply, its endpoints keep the slots that they have in the kernel. If only pools are missing for
-// which the kernel has no place, it then returns no changes. Otherwise it includes these pools: a
-// stored change set must begin from what another process can read.
+// difference returns the changes that lead to t. If the kernel was read since the last apply, its
+// endpoints keep the slots that they have in the kernel. If only pools are missing for which the
+// kernel has no place, it then returns no changes. Otherwise it includes these pools: a stored
+// change set must begin from what another process can read.
 func (e *Engine) difference(t *servicemodel.Table) *servicemodel.ChangeSet {
-	t = e.atPresent(t)
 	if e.kernel == e.resolved {
 		return servicemodel.Diff(e.kernel, t)
 	}
@@ -306,6 +312,9 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 	}
 	if e.cfg.KeepRefused {
 		r.Accepted = nocopy.Of(r.Accepted).Tried(e.served, c.New)
+		for _, n := range r.partly { // until the service is accepted again
+			r.Accepted = r.Accepted.WithEndpoints(n, e.served.Endpoints(n))
+		}
 		e.served = r.Accepted
 	}
 	return nil

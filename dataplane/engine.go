@@ -42,8 +42,10 @@ type Config struct {
 	// spans.
 	Span func(ctx context.Context, name string) (context.Context, func(error))
 	// KeepRefused serves a refused service by its last accepted definition, and by its present
-	// endpoints if they are valid. By default, and if there is no such definition, the service is
-	// left out. Result.Refused names it in either case ([Refusal.Kept]).
+	// endpoints if they are valid. If the backend refuses these, too, because of their weights for
+	// example, the accepted endpoints that still exist serve it, with their accepted weights. By
+	// default, and if there is no such definition, the service is left out. Result.Refused names it
+	// in either case ([Refusal.Kept]).
 	KeepRefused bool
 	// Accepted has the accepted definitions of an earlier process ([Result.Accepted]), which
 	// KeepRefused uses until this engine has accepted others. A restarted program that does not
@@ -160,7 +162,8 @@ func (e *Engine) open(b Backend, cfg Config) {
 }
 
 // Plan returns what Apply would do with the state, and changes nothing. It fails as Apply would.
-// The changes begin from what any process can read of the kernel ([Engine.ApplyChanges]).
+// The changes begin from what any process can read of the kernel ([Engine.ApplyChanges]), and lead
+// to what will hold in the end: endpoints with a slow start have their whole weights.
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
 	if err := e.begin(ctx, "plan", PhaseResolve); err != nil {
 		return nil, err

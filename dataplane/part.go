@@ -190,9 +190,14 @@ func (p *Parts) whole(ctx context.Context, owners []string) (*Observation, error
 }
 
 // Configure gives the instance the settings of a node in one commit, whatever owners hold something
-// there. A new version of a program changes a setting this way. Parts stay, and packets for them
-// are treated by the new settings. Later parts adopt them. If no owner holds anything, Configure
-// writes nothing, because the first part brings its own settings.
+// there. A new version of a program changes a setting this way. Parts stay, and become what an
+// Apply of each would now make of it, in the same commit. Later parts adopt the settings.
+//
+// Settings that exclude addresses (OnlyFamily, and no LocalhostNodePorts) remove the frontends
+// there, which the result counts. Settings that include these again do not bring them back: the
+// next Apply of the part does. A frontend that owes its masquerading to
+// [servicemodel.Node.MasqueradeAll] keeps it. If no owner holds anything, Configure writes nothing,
+// because the first part brings its own settings.
 func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, error) {
 	return p.change(ctx, task{doing: "configure parts", compare: func() (*Result, error) {
 		p.engine.enter(PhaseResolve)
@@ -200,7 +205,12 @@ func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, er
 		if err != nil {
 			return nil, refusedState{err}
 		}
-		o, err := p.whole(ctx, nil)
+		p.engine.enter(PhaseObserve)
+		owners, err := p.owners(ctx)
+		if err != nil {
+			return nil, err
+		}
+		o, err := p.whole(ctx, owners)
 		if err != nil {
 			return nil, err
 		}
@@ -209,9 +219,14 @@ func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, er
 		if held.MasqueradeMark == 0 || held.Equal(rules) {
 			return p.noChange(), nil
 		}
-		next := o.Table.Apply(&servicemodel.ChangeSet{
-			Rules: &servicemodel.Change[servicemodel.Rules]{Old: &held, New: &rules}})
-		r := p.result(servicemodel.Diff(o.Table, next), o.Drift)
+		if !o.Alone { // another program has just published a part
+			return nil, ErrConflict
+		}
+		next, err := nocopy.Of(o.Table).WithRules(rules)
+		if err != nil {
+			return nil, err
+		}
+		r := p.changeTo(o, next)
 		if err := p.engine.backend.Check(r.Changes); err != nil {
 			return nil, refusedState{err}
 		}

@@ -16,6 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/nocopy"
+	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -48,6 +49,7 @@ func (b *partial) ObserveParts(ctx context.Context, owners []string, want *servi
 		return nil, err
 	}
 	b.owners = owners
+	o.Alone = nocopy.Of(o.Table).WithoutParts(owners...).Len() == 0
 	c := servicemodel.Contents{Rules: o.Table.Rules()}
 	for f := range o.Table.Frontends() {
 		if slices.Contains(owners, f.Service.Name.Namespace) || want.Frontend(f.Key) != nil {
@@ -432,4 +434,77 @@ func TestSettingsOfALiveInstanceAreChanged(t *testing.T) {
 		}
 		ok(p.Apply(t.Context(), "c", published("c", 7, 90).WithNode(marked(2))))(t)
 	})
+}
+
+// Configure makes of the parts what an Apply of each would make of it, in one commit, for every
+// setting of a node and every policy: what a node decides is apart from what a service says.
+func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
+	t.Parallel()
+	name := servicemodel.Name{Namespace: "b", Name: "pod"}
+	var states []servicemodel.State
+	for _, external := range []servicemodel.TrafficPolicy{"", servicemodel.PolicyLocal} {
+		for _, policy := range []servicemodel.MasqueradePolicy{"", "always", "not-pods", "host",
+			"never"} {
+			svc := &servicemodel.Service{Name: name, ExternalTrafficPolicy: external,
+				ClusterIPs: addrs("10.96.0.1", "fd00:10:96::1"),
+				HostIPs:    addrs("127.0.0.1", "198.51.100.1", "2001:db8::1"),
+				Masquerade: servicemodel.MasqueradeAt(policy),
+				Ports: []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80,
+					NodePort: 30080}}}
+			var eps []servicemodel.Endpoint
+			for _, a := range addrs("10.244.0.1", "fd00:10:244::1") {
+				eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true, Ports: []servicemodel.
+					EndpointPort{{Protocol: servicemodel.TCP, Port: 8080}}})
+			}
+			states = append(states, servicemodel.State{}.WithService(svc).WithEndpoints(name, eps))
+		}
+	}
+	var nodes []servicemodel.Node
+	for _, localhost := range []bool{false, true} {
+		base := states[0].WithNode(servicemodel.Node{LocalhostNodePorts: localhost,
+			NodePortAddresses: servicemodel.NodePortAddresses{CIDRs: []netip.Prefix{
+				netip.MustParsePrefix("0.0.0.0/0"), netip.MustParsePrefix("::/0")}}})
+		for _, v := range randstate.Variants(base, name) {
+			if strings.HasPrefix(v.Name, "node") || v.Name == "as it is" {
+				n := v.State.Node()
+				n.Name, n.Zone, n.MasqueradeAll = "", "", false // no settings of an instance
+				nodes = append(nodes, n)
+			}
+		}
+	}
+	parts := func(n servicemodel.Node, s servicemodel.State) (*dataplane.Parts, *memory.Kernel) {
+		b := memory.New(nil)
+		p := dataplane.NewParts(b, nil)
+		ok(p.Apply(t.Context(), "a", published("a", 7, 80).WithNode(n)))(t)
+		ok(p.Apply(t.Context(), "b", s))(t)
+		return p, b.Kernel()
+	}
+	r := rand.New(rand.NewPCG(1, 2))
+	for _, to := range nodes {
+		for _, s := range states {
+			p, k := parts(nodes[r.IntN(len(nodes))], s)
+			held := k.Table()
+			res := ok(p.Configure(t.Context(), to))(t)
+			require.Equal(t, servicemodel.Diff(held, k.Table()).Counts(), res.Counts)
+			_, want := parts(to, s)
+			c := servicemodel.Diff(k.Table(), want.Table())
+			for _, f := range c.Frontends { // those that the node excluded come with an Apply
+				require.Nil(t, f.Old, "%+v: %v", to, c)
+				require.Nil(t, held.Frontend(f.New.Key), "%+v: %v", to, c)
+			}
+			require.Nil(t, c.Rules)
+			ok(p.Apply(t.Context(), "b", s))(t)
+			ok(p.Apply(t.Context(), "a", published("a", 7, 80)))(t)
+			require.True(t, k.Table().Equal(want.Table()), "%+v: %v", to,
+				servicemodel.Diff(k.Table(), want.Table()))
+		}
+	}
+}
+
+func addrs(l ...string) []netip.Addr {
+	var addrs []netip.Addr
+	for _, a := range l {
+		addrs = append(addrs, netip.MustParseAddr(a))
+	}
+	return addrs
 }

@@ -52,6 +52,44 @@ func TestANeighbourIsReadForAShareOfTheTime(t *testing.T) {
 	})
 }
 
+// once is a backend that reports each suspicion once.
+type once struct {
+	*memory.Backend
+	touched bool
+}
+
+func (b *once) Integrity(context.Context) (dataplane.Integrity, error) {
+	i := dataplane.Intact
+	if b.touched {
+		b.touched, i = false, dataplane.Touched
+	}
+	return i, nil
+}
+
+// A suspicion that the ration puts off is not forgotten, even if the backend reports it once.
+func TestASuspicionOutlivesTheRation(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := &once{Backend: memory.New(nil)}
+		e := dataplane.New(b, nil)
+		apply := func() *dataplane.Result { return ok(e.Apply(t.Context(), services(1)))(t) }
+		b.Before("observe", func(context.Context) error {
+			time.Sleep(time.Second)
+			return nil
+		})
+		apply()
+		b.touched = true
+		require.True(t, apply().Observed, "the ration is used up")
+
+		b.Kernel().Lose(frontendKey(1))
+		b.touched = true
+		require.False(t, apply().Observed)
+		time.Sleep(time.Hour)
+		r := apply()
+		require.True(t, r.Observed)
+		require.Equal(t, 1, r.Repaired.Added)
+	})
+}
+
 func TestShortReadingsComeOnceASecond(t *testing.T) {
 	for name, s := range map[string]servicemodel.State{
 		"a service":                     services(1),

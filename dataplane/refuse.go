@@ -2,6 +2,7 @@ package dataplane
 
 import (
 	"errors"
+	"net/netip"
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nocopy"
@@ -43,9 +44,10 @@ type draft struct {
 	state   servicemodel.State
 	cfg     *Config
 	refused []Refusal
-	kept    int                // how often a refused service was kept
-	lacks   *Problem           // of a family that is left out
-	served  servicemodel.State // the source of the old definitions of refused services
+	kept    int                 // how often a refused service was kept
+	partly  []servicemodel.Name // kept with those accepted endpoints that still exist
+	lacks   *Problem            // of a family that is left out
+	served  servicemodel.State  // the source of the old definitions of refused services
 }
 
 // withoutInvalid resolves the state without its invalid services. err is why it cannot be resolved.
@@ -152,8 +154,7 @@ func (d *draft) refuse(name servicemodel.Name, err error) {
 		r.Err = errors.Join(d.refused[i].Err, err)
 		d.refused = slices.DeleteFunc(d.refused, before)
 	}
-	if was := d.served.Service(name); was != nil && !kept {
-		d.keep(was)
+	if was := d.served.Service(name); was != nil && d.keep(was, kept) {
 		r.Kept = true
 		d.kept++
 	} else {
@@ -163,12 +164,47 @@ func (d *draft) refuse(name servicemodel.Name, err error) {
 }
 
 // keep restores a service's old definition, and its old endpoints if the present ones are invalid.
-func (d *draft) keep(was *servicemodel.Service) {
+// If the service is kept already, the backend refuses the present endpoints, and only the old ones
+// that still exist stay. keep returns false if this changes nothing.
+func (d *draft) keep(was *servicemodel.Service, kept bool) bool {
+	before, present := d.state, d.state.Endpoints(was.Name)
 	d.state = d.state.WithService(was)
-	for _, e := range d.state.Endpoints(was.Name) {
-		if e.Validate() != nil {
-			d.state = d.state.WithEndpoints(was.Name, d.served.Endpoints(was.Name))
-			return
+	switch {
+	case kept:
+		d.state = d.state.WithEndpoints(was.Name, common(d.served.Endpoints(was.Name), present))
+	case slices.ContainsFunc(present, func(e servicemodel.Endpoint) bool {
+		return e.Validate() != nil
+	}):
+		d.state = d.state.WithEndpoints(was.Name, d.served.Endpoints(was.Name))
+	}
+	if !kept || d.state.Same(before) {
+		return !kept
+	}
+	d.partly = append(d.partly, was.Name)
+	return true
+}
+
+// common returns the accepted endpoints that still exist. Each takes traffic if it did when it was
+// accepted and still may.
+func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
+	is := map[netip.Addr]servicemodel.Endpoint{}
+	for _, e := range present {
+		if !is[e.Addr].Ready {
+			is[e.Addr] = e
 		}
 	}
+	var both []servicemodel.Endpoint
+	for _, e := range accepted {
+		now, exists := is[e.Addr]
+		if !exists {
+			continue
+		}
+		e.Ports = slices.DeleteFunc(e.Ports, func(p servicemodel.EndpointPort) bool {
+			return !slices.Contains(now.Ports, p)
+		})
+		e.Ready, e.Serving = e.Ready && now.Ready, e.Serving && now.Serving
+		e.Terminating, e.Quiesced = e.Terminating || now.Terminating, e.Quiesced || now.Quiesced
+		both = append(both, e)
+	}
+	return both
 }

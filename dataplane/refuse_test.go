@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"net/netip"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -297,6 +299,29 @@ func TestTheLogTellsOfARefusedServiceOnce(t *testing.T) {
 		`level=WARN msg="address family left out" backend=memory family=IPv6 reason="memory `)
 }
 
+// A result says that the kernel was read, also if the reading makes the engine ask again whether
+// the kernel lacks a family.
+func TestAFamilyIsAskedAgainAfterAReading(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.Refuse(refuseIPv6)
+	apply := func() *dataplane.Result { return ok(b.engine.Apply(t.Context(), services(1)))(t) }
+	require.Len(t, apply().Refused, 1)
+	r := apply()
+	require.False(t, r.Observed)
+	require.Len(t, r.Refused, 1)
+	b.engine.Resync()
+	r = apply()
+	require.True(t, r.Observed)
+	require.Len(t, r.Refused, 1)
+	b.Refuse(nil)
+	require.Len(t, apply().Refused, 1, "without a reading it is not asked again")
+	b.engine.Resync()
+	r = apply()
+	require.True(t, r.Observed)
+	require.Empty(t, r.Refused)
+}
+
 // turns is a backend in memory that counts its turns.
 type turns struct {
 	*settling
@@ -458,4 +483,82 @@ func TestTheTraceNamesServicesThatAreRefused(t *testing.T) {
 		}
 		require.Equal(t, want, n, dst)
 	}
+}
+
+// refuseHeavy is the Check of a backend whose pools have at most this sum of weights.
+func refuseHeavy(most int) func(*servicemodel.ChangeSet) error {
+	return func(c *servicemodel.ChangeSet) error {
+		var errs []error
+		for _, p := range c.Pools {
+			sum := 0
+			for i := 0; p.New != nil && i < len(p.New.Slots); i++ {
+				sum += int(p.New.Slots[i].Weight)
+			}
+			if sum > most {
+				errs = append(errs, &dataplane.UnsupportedError{Backend: "memory",
+					Service: p.New.ID.Service.Name, Field: dataplane.FieldWeights,
+					Value: fmt.Sprint(sum)})
+			}
+		}
+		return errors.Join(errs...)
+	}
+}
+
+// weighted is a state of service 1 with endpoints of these weights. An endpoint of weight 0 does
+// not exist, and one of a negative weight is not ready.
+func weighted(weights ...int) servicemodel.State {
+	var eps []servicemodel.Endpoint
+	for i, w := range weights {
+		e := endpoints(byte(i + 1))[0]
+		e.Weight, e.Ready = uint16(max(w, -w)), w > 0
+		if w != 0 {
+			eps = append(eps, e)
+		}
+	}
+	return services(2).WithEndpoints(serviceName(1), eps)
+}
+
+// A service whose endpoints the backend refuses is served by the accepted endpoints that still
+// exist, and comes to its present ones as soon as it can, also after a restart.
+func TestAServiceOfRefusedEndpointsIsKept(t *testing.T) {
+	t.Parallel()
+	b := benchWith(dataplane.Config{KeepRefused: true})
+	b.Refuse(refuseHeavy(100))
+	for _, step := range []struct{ wants, holds []int }{
+		{[]int{97, 2, -100}, []int{97, 2, -100}},
+		{[]int{97, 5}, []int{97, 2}},
+		{[]int{97, -5}, []int{97, -5}},
+		{[]int{97, 5}, []int{97}}, // the endpoint was not ready when it was accepted
+		{[]int{97, 1}, []int{97, 1}},
+		{[]int{97, 1, 9}, []int{97, 1}}, // a new endpoint
+		{[]int{0, 1, 100}, []int{0, 1}},
+		{[]int{97, 7, 100}, []int{97, 1}}, // endpoints that came back
+		{[]int{-97, 7, 100}, []int{-97, 1}},
+		{[]int{0, 0, 101, 102}, nil},
+		{[]int{1, 2, 3}, []int{1, 2, 3}},
+	} {
+		r := ok(b.engine.Apply(t.Context(), weighted(step.wants...)))(t)
+		requireHolds(t, b.Kernel(), weighted(step.holds...))
+		require.Equal(t, len(r.Refused) > 0, !slices.Equal(step.wants, step.holds))
+		for _, f := range r.Refused {
+			require.True(t, f.Kept)
+		}
+		m := memory.New(b.Kernel())
+		m.Refuse(refuseHeavy(100))
+		b = &bench{m, dataplane.New(m, &dataplane.Config{KeepRefused: true, Accepted: r.Accepted})}
+		again := ok(b.engine.Apply(t.Context(), weighted(step.wants...)))(t)
+		require.True(t, again.Changes.Empty(), "after a restart: %v", again.Changes)
+	}
+}
+
+// A service whose whole weights the backend refuses is refused at once, and not by a later step of
+// its slow start.
+func TestASlowStartIsRefusedAtItsBeginning(t *testing.T) {
+	inBubble(t, func(t *testing.T) {
+		b := newBench(nil)
+		b.Refuse(refuseHeavy(50))
+		ok(b.engine.Apply(t.Context(), growing(20*time.Second, 1, 2)))(t)
+		r := ok(b.engine.Apply(t.Context(), growing(20*time.Second, 1, 2, 3)))(t)
+		require.Len(t, r.Refused, 1)
+	})
 }

@@ -40,7 +40,8 @@ type Result struct {
 	Refused []Refusal `json:"refused,omitempty"`
 	// Accepted is State without its refused services, or with earlier definitions of them
 	// ([Refusal.Kept]). With [Config.KeepRefused], a service without endpoints has its earlier
-	// definition, too: its pools may still be refused.
+	// definition, too: its pools may still be refused. A service that is served without endpoints
+	// that the backend refuses has its accepted endpoints.
 	Accepted servicemodel.State `json:"-"`
 	// Conflicts are the addresses and ports that several services claim, in order. A service that
 	// loses one keeps its others.
@@ -65,6 +66,9 @@ type Result struct {
 	damaged bool
 	// stored says that the changes were made of an unknown state, see [Engine.ApplyChanges].
 	stored bool
+	// partly are services that are kept with a part of their accepted endpoints. All of these
+	// endpoints stay in Accepted.
+	partly []servicemodel.Name
 }
 
 // String returns one line for a log, such as "nftables: 2 added, 1 changed, 0 removed; 4 kernel

@@ -171,7 +171,7 @@ func (f *Frontend) fields() []field {
 		{"service", f.Service.String()},
 		{"kind", f.Kind.String()},
 		{"verdict", f.verdicts()},
-		{"masquerade", f.Masquerade.String()},
+		{"masquerade", f.masqueradeText()},
 		{"affinity", f.affinityText()},
 		{"sources", prefixesText(f.Sources)},
 	}
@@ -227,6 +227,15 @@ func (f *Frontend) affinityText() string {
 		text += " for the service"
 	}
 	return text
+}
+
+// masqueradeText is the text of the masqueraded origins of f, such as "none (never)", with the
+// policy of the service, if any.
+func (f *Frontend) masqueradeText() string {
+	if f.MasqueradePolicy == MasqueradeDefault {
+		return f.Masquerade.String()
+	}
+	return f.Masquerade.String() + " (" + string(f.MasqueradePolicy) + ")"
 }
 
 func prefixesText(list []netip.Prefix) string { return strings.Join(prefixTexts(list), ", ") }

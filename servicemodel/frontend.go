@@ -128,6 +128,10 @@ type Frontend struct {
 	// Masquerade is the set of origins whose source address the node replaces with its own. Hairpin
 	// connections are always masqueraded, see [Table.Hairpins].
 	Masquerade Origins `json:"masquerade,omitzero"`
+	// MasqueradePolicy is the policy that the service has for this kind of address
+	// ([Service.Masquerade]). It and the settings of the node decide about Masquerade. Empty means
+	// the default.
+	MasqueradePolicy MasqueradePolicy `json:"masqueradePolicy,omitzero"`
 
 	// AffinityBits is how many leading bits of an address identify a client with affinity; zero
 	// means the whole address. AffinityService says that the client gets the same endpoint address
@@ -157,7 +161,8 @@ func (f *Frontend) Equal(o *Frontend) bool {
 	return f == o || f != nil && o != nil &&
 		f.Key == o.Key && f.Service == o.Service && f.Kind == o.Kind &&
 		f.Internal == o.Internal && f.External == o.External &&
-		f.Masquerade == o.Masquerade && f.Affinity == o.Affinity &&
+		f.Masquerade == o.Masquerade && f.MasqueradePolicy == o.MasqueradePolicy &&
+		f.Affinity == o.Affinity &&
 		f.AffinityBits == o.AffinityBits && f.AffinityService == o.AffinityService &&
 		slices.Equal(f.Sources, o.Sources)
 }

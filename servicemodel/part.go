@@ -197,6 +197,47 @@ func (v tableView) WithoutParts(owners ...string) *Table {
 	return &next
 }
 
+// WithRules returns the table t as if its services had been resolved on a node with these rules.
+// Frontends at addresses that the rules exclude go, with everything that only they need. Those that
+// the rules of t exclude do not come, because only a resolution knows them. The result has no
+// health checks and no conflicts. It costs O(n).
+func (v tableView) WithRules(r Rules) (*Table, error) {
+	view, pools := r.view(), map[PoolID]bool{}
+	var c Contents
+	for f := range v.t.Frontends() {
+		if !view.answers(f.Key.Addr) {
+			continue
+		}
+		f.Masquerade = f.masquerade(&view)
+		c.Frontends = append(c.Frontends, f)
+		for _, verdict := range []Verdict{f.Internal, f.External} {
+			if id, ok := f.Pool(verdict); ok {
+				pools[id] = true
+			}
+		}
+	}
+
+	unused := map[netip.Addr]bool{}
+	for a := range v.t.Hairpins() {
+		unused[a] = true
+	}
+	for p := range v.Pools() {
+		if pools[p.ID] {
+			c.Pools = append(c.Pools, p)
+			for _, s := range p.Slots {
+				delete(unused, s.Endpoint.Addr())
+			}
+		}
+	}
+
+	c.Rules = r
+	c.Hairpins = filter(slices.Collect(v.t.Hairpins()), func(a netip.Addr) bool {
+		return !unused[a]
+	})
+	c.ClusterIPs = filter(slices.Collect(v.t.ClusterIPs()), view.answers)
+	return NewTable(c)
+}
+
 // leaveOutEndpoints removes the addresses of t's endpoints from a set.
 func (t *Table) leaveOutEndpoints(set map[netip.Addr]bool) {
 	for _, p := range t.pools.All() {

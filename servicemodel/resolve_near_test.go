@@ -89,6 +89,16 @@ func TestSharesOfLevels(t *testing.T) {
 	}
 }
 
+// A level whose one ready endpoint is less than 1 % of all still gets its percent.
+func TestALevelWithOneOfManyReadyGetsAPercent(t *testing.T) {
+	t.Parallel()
+	for ready, want := range map[[3]int]float64{{1, 50, 0}: .01, {1, 0, 50}: .01, {1, 0, 0}: 1} {
+		table := tableOf(t, thisNode, webService(prefers("node")),
+			population(ready, [3]int{150, 0, 0})...)
+		require.InDelta(t, want, levelShares(table)[0], .002, "%v", ready)
+	}
+}
+
 func TestPreferredEndpoints(t *testing.T) {
 	t.Parallel()
 	eps := population([3]int{1, 2, 3}, [3]int{1, 1, 0})

@@ -26,7 +26,7 @@ func (r *resolver) resolvePort(res *resolution, svc *Service, p *ServicePort, f 
 
 	first := len(r.claims)
 	claim := func(k Kind, a netip.Addr, port uint16) {
-		if FamilyOf(a) == f && (!a.IsLoopback() || r.view.localhost) {
+		if FamilyOf(a) == f && r.view.answers(a) {
 			r.claims = append(r.claims, d.frontend(k, a, port))
 		}
 	}
@@ -256,23 +256,16 @@ func (d *decider) frontend(k Kind, a netip.Addr, port uint16) Frontend {
 		if d.svc.InternalTrafficPolicy == PolicyLocal {
 			f.Internal, f.External = d.local, d.local
 		}
-		switch {
-		case d.view.masqueradeAll:
+		if d.view.masqueradeAll {
 			f.Masquerade = FromAnywhere
-		case *d.view.detectsPods.of(d.family):
-			f.Masquerade = FromHost | FromOutside
 		}
 	case d.svc.ExternalTrafficPolicy == PolicyLocal:
 		f.External, f.Masquerade = d.local, FromHost
 	default:
 		f.Masquerade = FromAnywhere
 	}
-	if d.svc.Masquerade != (Masquerade{}) {
-		f.Masquerade = d.svc.Masquerade.origins(k, f.Masquerade)
-	}
-	if d.view.localhost && (a.IsLoopback() || k == NodePort && d.family == IPv4) {
-		f.Masquerade |= FromHost // no endpoint could answer to a loopback address
-	}
+	f.MasqueradePolicy = d.svc.Masquerade.policies()[k]
+	f.Masquerade = f.masquerade(d.view)
 	if k == LoadBalancer {
 		f.Sources = d.sources
 	}

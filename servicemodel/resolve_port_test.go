@@ -2,6 +2,7 @@ package servicemodel_test
 
 import (
 	"fmt"
+	"net/netip"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -97,6 +98,33 @@ func TestEndpointsChosenForANode(t *testing.T) {
 			require.Equal(t, tt.cluster, endpointsOf(table, sm.IPv4, false), "cluster")
 			require.Equal(t, tt.local, endpointsOf(table, sm.IPv4, true), "local")
 		})
+	}
+}
+
+// The node asks its own node ports from a loopback address only in IPv4, whatever the policy of the
+// service says, so only there it must be masqueraded.
+func TestOnlyIPv4NodePortsOfLocalhostAreMasqueraded(t *testing.T) {
+	t.Parallel()
+	node := thisNode
+	node.LocalhostNodePorts = true
+	node.NodePortAddresses.CIDRs = []netip.Prefix{netip.MustParsePrefix("0.0.0.0/0")}
+	for _, policy := range []sm.MasqueradePolicy{sm.MasqueradeNever, sm.MasqueradeAlways} {
+		table := tableOf(t, node, webService(func(s *sm.Service) {
+			s.ClusterIPs = append(s.ClusterIPs, netip.MustParseAddr("fd00:10:96::1"))
+			s.Ports[0].NodePort, s.Masquerade = 30080, sm.MasqueradeAt(policy)
+		}))
+		want := map[sm.Family]sm.Origins{sm.IPv4: sm.FromHost}
+		if policy == sm.MasqueradeAlways {
+			want = map[sm.Family]sm.Origins{sm.IPv4: sm.FromAnywhere, sm.IPv6: sm.FromAnywhere}
+		}
+		for f := range table.Frontends() {
+			if f.Key.NodePort() {
+				require.Equal(t, want[f.Key.Family()], f.Masquerade, "%v, %s", f.Key, policy)
+				require.Equal(t, policy, f.MasqueradePolicy)
+				delete(want, f.Key.Family())
+			}
+		}
+		require.Empty(t, want[sm.IPv4])
 	}
 }
 

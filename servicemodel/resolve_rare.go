@@ -82,18 +82,23 @@ func (d *decider) allowed() []netip.Prefix {
 	return canonical(allowed)
 }
 
-// origins returns the origins that are masqueraded at addresses of kind k. usual is the answer for
-// the default.
-func (m *Masquerade) origins(k Kind, usual Origins) Origins {
-	switch m.policies()[k] {
-	case MasqueradeAlways:
-		return FromAnywhere
-	case MasqueradeNotPods:
-		return FromHost | FromOutside
-	case MasqueradeHost:
-		return FromHost
-	case MasqueradeNever:
-		return 0
+// masquerade returns the origins that a node masquerades at f. By default, f.Masquerade is what the
+// traffic policy or [Node.MasqueradeAll] says, and the node's pods decide about other cluster IPs.
+func (f *Frontend) masquerade(v *view) Origins {
+	m, family := f.Masquerade, f.Key.Family()
+	switch p := f.MasqueradePolicy; {
+	case p == MasqueradeAlways:
+		m = FromAnywhere
+	case p == MasqueradeHost:
+		m = FromHost
+	case p == MasqueradeNotPods, p == MasqueradeDefault && f.Kind == ClusterIP &&
+		m != FromAnywhere && *v.detectsPods.of(family):
+		m = FromHost | FromOutside
+	case p == MasqueradeNever, f.Kind == ClusterIP && m != FromAnywhere:
+		m = 0
 	}
-	return usual
+	if v.localhost && (f.Key.Addr.IsLoopback() || f.Kind == NodePort && family == IPv4) {
+		m |= FromHost // no endpoint could answer to a loopback address
+	}
+	return m
 }

@@ -31,13 +31,24 @@ func (p *perFamily[T]) of(f Family) *T {
 var families = [...]Family{IPv4, IPv6}
 
 func (n *Node) view() view {
-	v := view{name: n.Name, zone: n.Zone, only: n.OnlyFamily, primary: n.primary(),
-		masqueradeAll: n.MasqueradeAll, localhost: n.LocalhostNodePorts &&
-			slices.ContainsFunc(n.nodePorts(), loopback4.Overlaps)}
+	v := n.rules().view()
+	v.name, v.zone, v.primary, v.masqueradeAll = n.Name, n.Zone, n.primary(), n.MasqueradeAll
+	return v
+}
+
+// view returns the part of a view that the rules of a table tell.
+func (r Rules) view() view {
+	v := view{only: r.OnlyFamily, localhost: r.LocalhostNodePorts &&
+		slices.ContainsFunc(r.NodePorts, loopback4.Overlaps)}
 	for _, f := range families {
-		*v.detectsPods.of(f) = n.LocalPods.detects(f)
+		*v.detectsPods.of(f) = r.LocalPods.detects(f)
 	}
 	return v
+}
+
+// answers reports whether frontends at an address can exist.
+func (v *view) answers(a netip.Addr) bool {
+	return FamilyOf(a).servedBy(v.only) && (!a.IsLoopback() || v.localhost)
 }
 
 // servedBy reports whether a node serves the family that serves only one, or both if only is zero.

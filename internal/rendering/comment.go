@@ -3,6 +3,7 @@ package rendering
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -53,13 +54,7 @@ func appendComment(b []byte, f *servicemodel.Frontend, more []string, short bool
 	}
 	b = append(append(b, ' '), kinds[f.Kind]...)
 	b = appendVerdicts(b, f, short)
-	switch {
-	case f.Masquerade == usualMasquerade(f.Kind):
-	case short:
-		b = strconv.AppendUint(append(b, " m="...), uint64(f.Masquerade), 10)
-	default:
-		b = append(append(b, " masquerade="...), f.Masquerade.String()...)
-	}
+	b = appendMasquerade(b, f, short)
 	if f.Affinity != 0 {
 		name := " affinity="
 		if short {
@@ -70,6 +65,32 @@ func appendComment(b []byte, f *servicemodel.Frontend, more []string, short bool
 	}
 	for _, word := range more {
 		b = append(append(b, ' '), word...)
+	}
+	return b
+}
+
+// shorts are the short words for masqueraded origins, 8 for each policy.
+const shorts = "0123456789abcdefghijklmnopqrstuvwxyzABCD"
+
+// policies are the masquerade policies in the order of their short words.
+var policies = []servicemodel.MasqueradePolicy{servicemodel.MasqueradeDefault,
+	servicemodel.MasqueradeAlways, servicemodel.MasqueradeNotPods, servicemodel.MasqueradeHost,
+	servicemodel.MasqueradeNever}
+
+// appendMasquerade appends the masqueraded origins of a frontend, and the policy of its service, if
+// any: " masquerade=host/never" or " m=y".
+func appendMasquerade(b []byte, f *servicemodel.Frontend, short bool) []byte {
+	policy := f.MasqueradePolicy
+	switch {
+	case policy == servicemodel.MasqueradeDefault && f.Masquerade == usualMasquerade(f.Kind):
+		return b
+	case short:
+		return append(append(b, " m="...),
+			shorts[8*max(0, slices.Index(policies, policy))+int(f.Masquerade&7)])
+	}
+	b = append(append(b, " masquerade="...), f.Masquerade.String()...)
+	if policy != servicemodel.MasqueradeDefault {
+		b = append(append(b, '/'), policy...)
 	}
 	return b
 }
@@ -168,9 +189,15 @@ func set(f *servicemodel.Frontend, name, value string) (ok bool) {
 			f.External, ok = numbered(external, servicemodel.BalanceLocal)
 		}
 	case "masquerade":
-		f.Masquerade, ok = named(value, servicemodel.FromAnywhere)
+		origins, policy, stated := strings.Cut(value, "/")
+		f.Masquerade, ok = named(origins, servicemodel.FromAnywhere)
+		f.MasqueradePolicy = servicemodel.MasqueradePolicy(policy)
+		ok = ok && stated == (slices.Index(policies, f.MasqueradePolicy) > 0)
 	case "m":
-		f.Masquerade, ok = numbered(value, servicemodel.FromAnywhere)
+		if i := strings.Index(shorts, value); i >= 0 && len(value) == 1 {
+			f.Masquerade, f.MasqueradePolicy = servicemodel.Origins(i%8), policies[i/8]
+			ok = true
+		}
 	case "affinity":
 		ok = setAffinity(f, value, wholeService, 10)
 	case "a":

@@ -35,6 +35,10 @@ func TestComments(t *testing.T) {
 		"default/web:http external IP verdict=reject masquerade=none affinity=10800": {
 			Kind: sm.ExternalIP, Affinity: 10800 * time.Second,
 		},
+		"default/web:http cluster IP masquerade=host,outside/not-pods": {
+			Internal: sm.BalanceCluster, External: sm.BalanceCluster,
+			Masquerade: sm.FromHost | sm.FromOutside, MasqueradePolicy: sm.MasqueradeNotPods,
+		},
 		"default/web:http cluster IP masquerade=none affinity=60/24+service": {
 			Internal: sm.BalanceCluster, External: sm.BalanceCluster,
 			Affinity: time.Minute, AffinityBits: 24, AffinityService: true,
@@ -79,7 +83,7 @@ func TestCommentsOfAllFrontends(t *testing.T) {
 	unnamed.Port = ""
 	for _, more := range []string{"", strings.Repeat("x", 22)} {
 		for _, name := range []sm.PortName{web, unnamed, longest} {
-			for kind := range sm.NodePort + 1 {
+			for kind := range sm.HostIP + 1 {
 				for m := range sm.FromAnywhere + 1 {
 					for in := range sm.BalanceLocal + 1 {
 						for out := range sm.BalanceLocal + 1 {
@@ -87,6 +91,7 @@ func TestCommentsOfAllFrontends(t *testing.T) {
 								Key: key, Service: name, Kind: kind, Internal: in, External: out,
 								Masquerade: m, Affinity: 86400 * time.Second,
 								AffinityBits: 128, AffinityService: len(more) == 0,
+								MasqueradePolicy: policies[int(m)%len(policies)],
 							}
 							c := Comment(f, more)
 							require.LessOrEqual(t, len(c), MaxLen)
@@ -110,7 +115,9 @@ func TestCommentsThatAreNotOurs(t *testing.T) {
 		"default/web cluster IP verdict=maybe", "default/web cluster IP verdict=1",
 		"default/web cluster IP internal=", "default/web cluster IP external=none",
 		"default/web cluster IP v=1", "default/web cluster IP v=1/4",
-		"default/web cluster IP masquerade=somewhere", "default/web cluster IP m=8",
+		"default/web cluster IP masquerade=somewhere", "default/web cluster IP m=E",
+		"default/web cluster IP masquerade=none/", "default/web cluster IP masquerade=none/x",
+		"default/web cluster IP m=", "default/web cluster IP m=01",
 		"default/web cluster IP affinity=0", "default/web cluster IP a=x",
 		"default/web cluster IP restricted",
 		"default/web cluster IP affinity=60/0", "default/web cluster IP affinity=60/256",
@@ -126,6 +133,8 @@ func FuzzParseComment(f *testing.F) {
 	f.Add("default/web:http cluster IP verdict=reject masquerade=none affinity=10800")
 	f.Add("a/b node port internal=cluster external=local masquerade=pods,host")
 	f.Add("a/b loadbalancer IP v=2/0 m=5 a=60")
+	f.Add("a/b host IP m=y")
+	f.Add("a/b host IP masquerade=host/never")
 	f.Add("a/b loadbalancer IP v=2/0 m=5 a=60/1s+")
 	f.Fuzz(func(t *testing.T, comment string) {
 		fe, err := ParseComment(comment, key, nil)

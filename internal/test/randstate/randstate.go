@@ -37,6 +37,8 @@ type Config struct {
 	Edit func(*servicemodel.Service)
 	// NoAffinity makes no session affinity.
 	NoAffinity bool
+	// Every varies every field of services, endpoints and nodes. Some backends refuse some of them.
+	Every bool
 	// Schedulers are the schedulers of services. Without any, services leave the choice to the
 	// backend.
 	Schedulers []servicemodel.Scheduler
@@ -50,6 +52,9 @@ type Source struct {
 
 // New returns a source of states.
 func New(c Config, rng *rand.Rand) *Source { return &Source{c, rng} }
+
+// With returns a source of the same states that takes its choices from rng.
+func (g *Source) With(rng *rand.Rand) *Source { return &Source{g.c, rng} }
 
 // State returns a state with about half of the services.
 func (g *Source) State() servicemodel.State {
@@ -78,6 +83,8 @@ func (g *Source) Change(s servicemodel.State) servicemodel.State {
 		return g.withEndpoints(s, i)
 	case r == 7:
 		return s.WithEndpoints(n, nil)
+	case r == 8 && g.c.Every:
+		return s.WithNode(g.node())
 	case r == 8 && len(g.c.Nodes) > 0:
 		return s.WithNode(g.c.Nodes[g.rng.IntN(len(g.c.Nodes))])
 	}
@@ -183,6 +190,9 @@ func (g *Source) withService(s servicemodel.State, i int) servicemodel.State {
 		if svc.Validate() != nil { // the scheduler does not follow weights
 			svc.Prefer = ""
 		}
+	}
+	if g.c.Every {
+		g.rest(svc, i)
 	}
 	if g.c.Edit != nil {
 		g.c.Edit(svc)
