@@ -79,10 +79,10 @@ func sweepAll(t *servicemodel.Table) *sweep {
 // before.
 func (s *sweep) after(p *plan, now time.Time) *sweep {
 	switch {
+	case s == nil && p.have.unswept, p.spares(): // nothing tells what the clients were given
+		return sweepAll(p.c.New)
 	case !p.have.unswept:
 		s = newSweep(nil)
-	case s == nil:
-		return sweepAll(p.c.New)
 	}
 	s.table = p.c.New
 	for _, f := range p.forget {
@@ -318,7 +318,7 @@ func forgetAll(fe *servicemodel.Frontend) forget { return forget{frontend: fe, o
 // its frontend loses the client's endpoint, in a table that stays.
 func (pl *planner) planForgetting(p *plan) {
 	for _, t := range p.tables {
-		if t.create || !t.next.exists {
+		if t.create || t.renew || !t.next.exists {
 			continue
 		}
 		changes(p.c, t.f, func(old, new *servicemodel.Frontend) {

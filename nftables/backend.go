@@ -46,10 +46,10 @@ type Config struct {
 	// jump.
 	//
 	// The instance makes the chains, empty, and writes nothing into them. So the rules there
-	// outlive all commits, repairs of rules and elements, and restarts. They are lost with their
-	// table. A table is made anew if sets or chains were damaged, or if the configuration of chains
-	// or priorities changed. It is deleted if the node no longer serves the family, and by
-	// Cleanup. Other chains and named sets of the user do not belong in the table.
+	// outlive all commits, repairs, restarts and upgrades. They are lost with their table, which is
+	// deleted if the node no longer serves the family, and by Cleanup. Other chains and named sets
+	// of the user do not belong in the table. Rules that refer to sets or chains of the instance
+	// are lost if such an object must be replaced.
 	BeforeDispatch   string
 	BeforeMasquerade string
 	// Logger gets a debug record for each commit. Nil means silence.
@@ -159,7 +159,7 @@ func (b *backend) committed(p *plan) {
 			b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}
 		}
 		b.pl.rules, b.crowded, b.interrupted = *nocopy.Of(p.c.New).Rules(), false, false
-		b.pl.complete, b.pl.localnet.left = true, false
+		b.pl.complete, b.pl.localnet.left, b.pl.refused = true, false, false
 	}
 	if p.empty() { // nothing was sent
 		return
@@ -210,11 +210,21 @@ type skeleton struct {
 	exists bool
 	shape  shape
 	stale  bool // the rules do not fit the shape and the observed node-wide rules
-	broken bool // sets or chains are missing or have another type: the table must be made anew
+	broken bool // sets or chains are missing or have another type: all must be written anew
+	// held are the objects of a broken table. It is nil if the whole table must be deleted.
+	held *heldObjects
 	// counts is the known number of elements in each set, except sets that rules fill.
 	counts map[string]int
 	// leads is how many frontends lead to each leaf. It is nil until a plan needs it.
 	leads map[string]int
+}
+
+// heldObjects are the chains and sets of a table that is not as it should be.
+type heldObjects struct {
+	chains  map[string]nft.Chain
+	specs   map[string]nft.SetSpec
+	sizes   map[string]uint32 // of sets that do not grow
+	dormant bool
 }
 
 // compare compares the last known table (sk) with a check of it (now).

@@ -253,15 +253,44 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 		}
 	}
 	p := b.pl.plan(c)
+	if err := b.wake(ctx); err != nil {
+		return before, err
+	}
 	stats, err := b.send(ctx, p)
 	if err != nil {
-		return stats, err
+		return stats, b.notRenewed(p, err)
 	}
 	b.committed(p)
 	if rare {
 		err = b.afterLocalnet()
 	}
 	return stats.Plus(before), err
+}
+
+// wake makes dormant tables that are written anew take effect. A transaction that does this cannot
+// add base chains.
+func (b *backend) wake(ctx context.Context) error {
+	k := &b.kernel
+	k.batch.Reset()
+	for _, t := range b.pl.tables {
+		if t.held != nil && t.held.dormant {
+			nft.NewEncoder(&k.batch, t.f, b.pl.table).EnsureTable()
+		}
+	}
+	_, err := k.commit(ctx)
+	return err
+}
+
+// notRenewed notes that the kernel refused to write a broken table anew, for another reason than a
+// commit of others. The next commit deletes the table first.
+func (b *backend) notRenewed(p *plan, err error) error {
+	var errno unix.Errno
+	if !slices.ContainsFunc(p.tables, func(t *tablePlan) bool { return t.renew }) ||
+		!errors.As(err, &errno) || errno == unix.EEXIST || errno == unix.ENOENT {
+		return err
+	}
+	b.pl.refused = true
+	return fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
 }
 
 // prepare does what rare change sets need before their transaction.

@@ -3,7 +3,6 @@ package nftables
 import (
 	"bytes"
 	"context"
-	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
@@ -56,6 +55,9 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 		r.specs[s.Name] = s.Spec
 		if s.Count >= 0 {
 			r.told[s.Name] = s.Count
+		}
+		if s.Size > 0 {
+			r.sizes[s.Name] = s.Size
 		}
 	})
 	if err != nil {
@@ -110,27 +112,10 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 	return r, err
 }
 
-// companionSet is a set that all tables of package ipvs have, except those without frontends. Their
-// other sets have names and types of this package's sets.
-const companionSet = "service-marks"
-
 // requireOurs fails if a table exists that belongs to an instance of package ipvs, or that is not
-// empty and has none of the instance's marks. The marks are sets of certain names and types.
+// empty and has none of the instance's marks.
 func (k *kernel) requireOurs(r *reading) error {
-	ours := !r.exists || k.takeOver || r.uses == 0
-	if !ours && !r.has(companionSet) {
-		marks := []*nft.Set{{Name: setSettings, Key: []nft.Field{nft.FieldMark}}}
-		for _, k := range kinds {
-			marks = append(marks, &nft.Set{Name: k.registry, Key: k.key(r.f)})
-		}
-		for name, spec := range r.specs {
-			_, epoch := epochOf(name, spec)
-			ours = ours || epoch || slices.ContainsFunc(marks, func(s *nft.Set) bool {
-				return s.Name == name && s.Spec() == spec
-			})
-		}
-	}
-	if ours {
+	if !r.exists || k.takeOver || r.uses == 0 || r.marked() {
 		return nil
 	}
 	return &dataplane.CollisionError{Backend: Name, Object: "table " + r.f.Name + " " + r.name}

@@ -147,7 +147,7 @@ func (pl *planner) planOwners(p *plan) {
 		case !t.next.exists:
 		case pl.owning != nil:
 			pl.indexOwners(p, t)
-		case !t.create:
+		case !t.create && !t.renew:
 			t.flushed = ownerSets(t.f)
 		}
 	}
@@ -160,7 +160,7 @@ func (pl *planner) indexOwners(p *plan, t *tablePlan) {
 	was, before, now := t.have.index, newOwnership(), newOwnership()
 	owners := pl.ownersAfter(p.c)
 	now.parts(t.f, owners, p.c.New)
-	if t.create {
+	if t.create || t.renew {
 		was = newOwnership()
 	} else if o.whole {
 		t.flushed = ownerSets(t.f)

@@ -91,6 +91,11 @@ func (b *builder) users(chain string, from ...*nft.ProgramChain) {
 // touches their rules.
 func (p *place) own(program nft.Program) nft.Program {
 	return slices.DeleteFunc(slices.Clone(program), func(c *nft.ProgramChain) bool {
-		return c.Name == p.dispatch || c.Name == p.masquerade
+		return p.isUsers(c.Name)
 	})
+}
+
+// isUsers reports whether a chain is the user's.
+func (p *place) isUsers(chain string) bool {
+	return chain != "" && (chain == p.dispatch || chain == p.masquerade)
 }

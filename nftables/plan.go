@@ -24,6 +24,8 @@ type planner struct {
 	// version is the version in the kernel. first returns the epoch of a new instance.
 	version version
 	first   func() uint32
+	// refused says that the kernel refused to write a broken table anew. It is then deleted first.
+	refused bool
 	// complete says that a commit made all necessary tables since the last observation.
 	complete bool
 	localnet localnet
@@ -58,6 +60,11 @@ type plan struct {
 	anew bool
 }
 
+// spares reports whether clients stay in a table whose other contents are written anew.
+func (p *plan) spares() bool {
+	return slices.ContainsFunc(p.tables, func(t *tablePlan) bool { return len(t.spare) > 0 })
+}
+
 // empty reports whether there is nothing to send.
 func (p *plan) empty() bool {
 	return !p.mark && !slices.ContainsFunc(p.tables, func(t *tablePlan) bool { return !t.empty() })
@@ -74,8 +81,11 @@ type tablePlan struct {
 	// need is the shape that the changes need, or the shape of all frontends if the program is
 	// written.
 	need shape
-	// rebuild deletes the table first.
+	// rebuild deletes the table first. renew deletes what the table holds, except the user's chains
+	// and remembered clients. spare are the affinity maps that stay.
 	rebuild bool
+	renew   bool
+	spare   map[string]bool
 	// create creates the table and its sets. Otherwise newSets are added to the existing sets.
 	create   bool
 	newSets  []*nft.Set
@@ -171,7 +181,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 
 	var home *nft.Family // of the version: its present one, or the first one with a table
 	for _, t := range p.tables {
-		if t.create {
+		if t.create || t.renew {
 			t.size(pl.capacity)
 		}
 		p.anew = p.anew || t.f == p.have.home && t.rebuild
@@ -179,7 +189,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 			home = t.f
 		}
 	}
-	unswept := pl.version.unswept || p.leavesClients
+	unswept := pl.version.unswept || p.leavesClients || p.spares()
 	p.next = pl.version.next(p.anew, home, pl.first, unswept, pl.owning != nil)
 	return p
 }

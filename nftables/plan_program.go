@@ -88,9 +88,10 @@ func (pl *planner) planAhead(c *servicemodel.ChangeSet) (p *plan) {
 	return p
 }
 
-// write plans a table from nothing.
+// write plans all contents of a table.
 func (pl *planner) write(p *plan, t *tablePlan) {
-	t.rebuild, t.create = t.have.exists, true
+	t.renew = t.have.held != nil && !pl.refused
+	t.create, t.rebuild = !t.renew, t.have.exists && !t.renew
 	t.needAll(p.c.New)
 	t.sets = setsOf(t.f, &t.need)
 	t.newSets = t.sets
@@ -109,6 +110,48 @@ func (pl *planner) write(p *plan, t *tablePlan) {
 	t.next = skeleton{exists: true, shape: t.need, counts: map[string]int{},
 		leads: map[string]int{}}
 	t.program = pl.place.program(t.f, p.c.New.Rules(), &t.need)
+	if t.renew {
+		t.planRenewal(p.have)
+	}
+}
+
+// planRenewal plans which objects of a table go before its contents are written anew. The user's
+// chains stay. So do sets of the right type and size, which are emptied, because rules of the user
+// may ask them, and maps of remembered clients, which keep these.
+func (t *tablePlan) planRenewal(have version) {
+	held, right := t.have.held, map[string]bool{}
+	t.spare = map[string]bool{}
+	for _, s := range t.sets {
+		size, fixed := held.sizes[s.Name]
+		ops := t.ops[s.Name]
+		right[s.Name] = held.specs[s.Name] == s.Spec() &&
+			(s.Size > 0 && size == s.Size ||
+				s.Size == 0 && (!fixed || ops == nil || ops.add.Len <= int(size)))
+		switch {
+		case !right[s.Name]:
+		case isAffinityMap(s.Name):
+			t.spare[s.Name] = true
+		default:
+			t.flushed = append(t.flushed, s)
+		}
+	}
+	t.newSets = slices.DeleteFunc(slices.Clone(t.sets), func(s *nft.Set) bool {
+		return right[s.Name]
+	})
+	for _, name := range slices.Sorted(maps.Keys(held.specs)) {
+		version := t.f == have.home && name == versionName(have.epoch)
+		if !right[name] && !isAnonymous(name) && !version {
+			t.goneSets = append(t.goneSets, &nft.Set{Name: name})
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(held.chains)) {
+		chain := held.chains[name]
+		chain.Drops = false // adding the chain corrects the policy
+		i := slices.IndexFunc(t.program, func(c *nft.ProgramChain) bool { return c.Name == name })
+		if i < 0 || t.program[i].Chain != chain {
+			t.goneChains = append(t.goneChains, name)
+		}
+	}
 }
 
 // size sets the sizes of the sets in a table that is written from nothing.
@@ -136,7 +179,7 @@ const growing = 1000
 // capacity gives a set that begins with many elements room for four times as many. The kernel then
 // makes a hash table that is large enough from the start. Filling it takes half the time of filling
 // one that grows. It is never rehashed, so it can be read at any time. If the set is full, the
-// kernel returns ENFILE, and the table is made anew.
+// kernel returns ENFILE, and the next commit replaces the set.
 //
 // A set of hundreds of thousands gets room for twice as many at least, and just as many as need no
 // more buckets (nft_hash_buckets). The kernel clears their memory in one transaction: for a million

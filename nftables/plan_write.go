@@ -2,6 +2,7 @@ package nftables
 
 import (
 	"fmt"
+	"maps"
 	"net/netip"
 	"slices"
 	"strings"
@@ -115,6 +116,9 @@ func (t *tablePlan) write(w nft.Writer) {
 	if t.create {
 		w.AddTable()
 	}
+	if t.renew {
+		t.writeRenewal(w)
+	}
 	for _, s := range t.newSets {
 		w.AddSet(s)
 	}
@@ -123,8 +127,10 @@ func (t *tablePlan) write(w nft.Writer) {
 	if t.program != nil || t.goneChains != nil {
 		t.writeProgram(w)
 	}
-	for _, s := range t.flushed {
-		w.FlushSet(s)
+	if !t.renew {
+		for _, s := range t.flushed {
+			w.FlushSet(s)
+		}
 	}
 	for _, s := range slices.Concat(t.sets, t.goneSets) {
 		if ops := t.ops[s.Name]; ops != nil {
@@ -136,11 +142,33 @@ func (t *tablePlan) write(w nft.Writer) {
 			w.Elements(nft.Add, s, &ops.add)
 		}
 	}
+	if t.renew {
+		return
+	}
 	for _, name := range t.goneChains {
 		w.DeleteChain(name)
 	}
 	for _, s := range t.goneSets {
 		w.DeleteSet(s)
+	}
+}
+
+// writeRenewal deletes the rules, elements and objects that a table holds, except what stays.
+// Objects of the same names can come afterwards, in the same transaction.
+func (t *tablePlan) writeRenewal(w nft.Writer) {
+	for _, name := range slices.Sorted(maps.Keys(t.have.held.chains)) {
+		if !t.place.isUsers(name) || slices.Contains(t.goneChains, name) {
+			w.FlushChain(name)
+		}
+	}
+	for _, s := range slices.Concat(t.flushed, t.goneSets) {
+		w.FlushSet(s)
+	}
+	for _, s := range t.goneSets {
+		w.DeleteSet(s)
+	}
+	for _, name := range t.goneChains {
+		w.DeleteChain(name)
 	}
 }
 
@@ -153,11 +181,13 @@ func (t *tablePlan) writeProgram(w nft.Writer) {
 		return
 	}
 	t.program.WriteChains(w)
-	for _, c := range t.place.own(t.program) {
-		w.FlushChain(c.Name)
-	}
-	for _, name := range t.goneChains {
-		w.FlushChain(name)
+	if !t.renew {
+		for _, c := range t.place.own(t.program) {
+			w.FlushChain(c.Name)
+		}
+		for _, name := range t.goneChains {
+			w.FlushChain(name)
+		}
 	}
 	t.program.WriteRules(w)
 }

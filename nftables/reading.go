@@ -24,6 +24,7 @@ type reading struct {
 	specs   map[string]nft.SetSpec
 	// told is how many elements each set has. Linux 6.16 and newer tell it.
 	told   map[string]int
+	sizes  map[string]uint32 // of sets that do not grow
 	chains map[string]nft.Chain
 	hashes map[string][]uint64 // by chain, the hash of each rule; 0 for a rule without one
 
@@ -53,6 +54,7 @@ type reading struct {
 
 func newReading(f *nft.Family, name string) *reading {
 	return &reading{f: f, name: name, specs: map[string]nft.SetSpec{}, told: map[string]int{},
+		sizes:  map[string]uint32{},
 		chains: map[string]nft.Chain{}, hashes: map[string][]uint64{},
 		elems: map[string]map[string]*nft.Elem{}, sets: map[string]*nft.Set{},
 		found: map[string]int{}, drift: map[string]*nft.ElemList{}, w: newWriter(),
@@ -120,6 +122,30 @@ func (r *reading) settings() (rules servicemodel.Rules, local localnet, err erro
 // stands reports whether the table exists and need not be made anew.
 func (r *reading) stands() bool { return r.exists && !r.broken }
 
+// marked reports whether a table has one of the instance's marks: sets of certain names and types.
+func (r *reading) marked() bool {
+	if r.has(companionSet) {
+		return false
+	}
+	marks := []*nft.Set{{Name: setSettings, Key: []nft.Field{nft.FieldMark}}}
+	for _, k := range kinds {
+		marks = append(marks, &nft.Set{Name: k.registry, Key: k.key(r.f)})
+	}
+	for name, spec := range r.specs {
+		_, epoch := epochOf(name, spec)
+		if epoch || slices.ContainsFunc(marks, func(s *nft.Set) bool {
+			return s.Name == name && s.Spec() == spec
+		}) {
+			return true
+		}
+	}
+	return false
+}
+
+// companionSet is a set that all tables of package ipvs have, except those without frontends. Their
+// other sets have names and types of this package's sets.
+const companionSet = "service-marks"
+
 // snapshot is the tables of all families as they were read.
 type snapshot struct {
 	tables  []*reading // by family; a table may not exist
@@ -165,6 +191,9 @@ func (s *snapshot) compare(crowded bool) {
 		}
 		if anew && !r.otherLayout {
 			r.text = nil
+		}
+		if r.broken && !s.version.unfinished && r.marked() {
+			r.held = &heldObjects{r.chains, r.specs, r.sizes, r.dormant}
 		}
 	}
 }

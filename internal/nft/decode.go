@@ -35,6 +35,8 @@ func DecodeTable(attrs []byte) (TableInfo, error) {
 type SetInfo struct {
 	Name string
 	Spec SetSpec
+	// Size is how many elements the set can have, and 0 if it grows.
+	Size uint32
 	// Count is the number of elements, -1 if the kernel does not tell it. Linux 6.16 and newer do.
 	Count int
 }
@@ -57,6 +59,13 @@ func DecodeSet(attrs []byte) (SetInfo, error) {
 			s.Spec.DataType = it.U32()
 		case attrSetDataLen:
 			s.Spec.DataLen = it.U32()
+		case attrSetDesc:
+			d := it.Nest()
+			for d.Next() {
+				if d.Type() == attrDescSize {
+					s.Size = d.U32()
+				}
+			}
 		case attrSetCount:
 			s.Count = int(it.U32())
 		}
