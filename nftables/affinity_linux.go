@@ -79,20 +79,48 @@ func (b *backend) beginReading(ctx context.Context, packets *wait.Packets) (err 
 		fs.pending(func(f *forget) { f.read, f.found = true, false })
 		fs.learnt, fs.sure = learnt, true
 		r.groups[i] = b.pl.tables[i].shape.affinityGroups()
-		for _, group := range r.groups[i] {
-			for n := range affinityMaps {
-				r.left = append(r.left, clientsMap{i, n, group})
-			}
+		if err := b.listMaps(ctx, r, i); err != nil {
+			return fmt.Errorf("table %s: %w", f.Name, err)
 		}
 	}
-	if len(r.left) > 0 {
-		s.reading = r
-	}
+	s.reading = r
+	b.endReading()
 	return nil
 }
 
-// continueReading reads the next map, and deletes the entries that must go. The last one ends the
-// reading.
+// listMaps lists the maps of a family to read. An empty map need not be read: packets that follow
+// no entry of it bring none back.
+func (b *backend) listMaps(ctx context.Context, r *mapsReading, family int) error {
+	empty := map[string]bool{}
+	err := b.kernel.query(nft.Families[family], b.pl.table).Sets(ctx, func(s nft.SetInfo) {
+		empty[s.Name] = s.Count == 0
+	})
+	for _, group := range r.groups[family] {
+		for n := range affinityMaps {
+			if !empty[affinityMap(group, n)] {
+				r.left = append(r.left, clientsMap{family, n, group})
+			}
+		}
+	}
+	return err
+}
+
+// endReading ends the reading if no map is left.
+func (b *backend) endReading() {
+	s, r := b.sweep, b.sweep.reading
+	if len(r.left) > 0 {
+		return
+	}
+	s.reading = nil
+	now := time.Now()
+	for i := range s.of {
+		if r.groups[i] != nil { // the reading is of this family, too
+			s.drop(i, func(f *forget) bool { return f.read && f.note(r.done, now, s.of[i].sure) })
+		}
+	}
+}
+
+// continueReading reads the next map, and deletes the entries that must go.
 func (b *backend) continueReading(ctx context.Context) error {
 	s, m := b.sweep, b.sweep.reading.left[0]
 	f, r := nft.Families[m.family], s.reading
@@ -107,14 +135,8 @@ func (b *backend) continueReading(ctx context.Context) error {
 	}
 
 	s.of[m.family].sure = s.of[m.family].sure && sure
-	if r.left = r.left[1:]; len(r.left) > 0 {
-		return nil
-	}
-	s.reading = nil
-	now := time.Now()
-	for i := range s.of {
-		s.drop(i, func(f *forget) bool { return f.read && f.note(r.done, now, s.of[i].sure) })
-	}
+	r.left = r.left[1:]
+	b.endReading()
 	return nil
 }
 
