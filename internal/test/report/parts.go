@@ -102,6 +102,8 @@ var skips = []allowed{
 	{"test race browser", `dataplane/page\.TestBrowser.*`, `^makes pictures: needs -update`,
 		"chromium is not installed, or UPDATE=-update is given", "make browser UPDATE=-update"},
 
+	{"test race", `internal/wait\.TestGracePeriodsTakeTimeAndEnd`, `^needs two processors`,
+		"there are two processors", "another machine"},
 	{"race", `internal/test/growth\.Test.*`, `^-short: nothing is measured`, "", "make test"},
 	{"race", `examples/internal/version\.Test.*`, `^it builds eight programs`, "", "make test"},
 	{"race", `internal/test/release\.Test.*`, `^nothing of it concerns the race`, "", "make test"},

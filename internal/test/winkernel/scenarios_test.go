@@ -91,10 +91,37 @@ func scenarios() []scenario {
 		on("L2Bridge", "TestRemoteAndLocalEndpointsSameIP:2013", config{},
 			both(step("192.168.4.4@", cluster), step("192.168.4.4", second))),
 	}
+	l = append(l, further(dsr, cluster, local, external)...)
 	for i := range l {
 		l[i].Name = fmt.Sprintf("%02d", i)
 	}
 	return l
+}
+
+// further are cases that no test of winkernel has.
+func further(dsr config, cluster, local, external corev1.Service) []scenario {
+	ab := "192.168.4.4@ 192.168.2.3"
+	overUDP := func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }
+	udp, udpNodePort := service1(overUDP), service1(ofType(corev1.ServiceTypeNodePort), overUDP)
+	sticky := service1(func(s *corev1.Service) {
+		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+		s.Spec.SessionAffinityConfig = external.Spec.SessionAffinityConfig
+	})
+	direct := service1(ofType(corev1.ServiceTypeLoadBalancer), etpLocal, ingress("11.21.31.41"),
+		func(s *corev1.Service) {
+			s.Annotations = map[string]string{"preserve-destination": "true",
+				"kernlb.io/forwarding": "direct"}
+		})
+	return []scenario{
+		on("Overlay", "UDP", dsr, step(ab, udp), step("192.168.2.3", udp), step(ab, cluster)),
+		on("L2Bridge", "UDP, node port", config{}, step(ab, udpNodePort), step("", udpNodePort)),
+		on("L2Bridge", "affinity comes and goes", dsr, step(ab, cluster), step(ab, sticky),
+			step("192.168.2.3", sticky), step("192.168.2.3", cluster)),
+		on("Overlay", "affinity comes and goes", dsr, step(ab, cluster), step(ab, sticky),
+			step("192.168.2.3", sticky), step("192.168.2.3", cluster)),
+		on("L2Bridge", "preserve-destination", dsr, step("192.168.4.4@", direct),
+			step("192.168.4.4@ 192.168.5.3@", direct), step("192.168.4.4@", local)),
+	}
 }
 
 // on makes a scenario on a network of a type.
@@ -182,7 +209,7 @@ func step(endpoints string, services ...corev1.Service) (o objects) {
 	o.Services = services
 	for i := range services {
 		for _, family := range []discovery.AddressType{"IPv4", "IPv6"} {
-			name, port, tcp := "p80", int32(80), corev1.ProtocolTCP
+			name, port, protocol := "p80", int32(80), services[i].Spec.Ports[0].Protocol
 			s := discovery.EndpointSlice{AddressType: family, ObjectMeta: metav1.ObjectMeta{
 				Namespace: "ns1", Name: services[i].Name + "-" + strings.ToLower(string(family)),
 				Labels: map[string]string{discovery.LabelServiceName: services[i].Name}}}
@@ -204,7 +231,7 @@ func step(endpoints string, services ...corev1.Service) (o objects) {
 				}
 				s.Endpoints = append(s.Endpoints, e)
 			}
-			s.Ports = []discovery.EndpointPort{{Name: &name, Port: &port, Protocol: &tcp}}
+			s.Ports = []discovery.EndpointPort{{Name: &name, Port: &port, Protocol: &protocol}}
 			if len(s.Endpoints) > 0 {
 				o.Slices = append(o.Slices, s)
 			}
