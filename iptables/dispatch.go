@@ -164,15 +164,35 @@ func (d *dispatch) chainOf(t tree) string {
 	return d.names.step(d.step, of)
 }
 
-// differing calls fn for each chain, except the first, that a tree has and another lacks.
+// differing calls fn for each chain, except the first, that a tree has and another lacks, or has
+// with other rules. It may also call fn for a chain that both have. differing(other, t) then calls
+// fn for it, too.
 func (d *dispatch) differing(t, other tree, fn func(chainID, []rule)) {
-	steps := d.steps(other)
-	for name, p := range d.steps(t) {
-		if o := steps[name]; !p.same(o) {
-			fn(d.table.chain(name), d.rules(p, false))
-			d.differing(p, o, fn)
+	steps, others := d.steps(t), d.steps(other)
+	for name, p := range steps {
+		o := others[name]
+		if p.same(o) {
+			continue
+		}
+		fn(d.table.chain(name), d.rules(p, false))
+		if o == nil { // perhaps it has another name, because a key came or went
+			if q := p.counterpart(others, steps); q != nil &&
+				p.same(q.counterpart(steps, others)) {
+				o = q
+			}
+		}
+		d.differing(p, o, fn)
+	}
+}
+
+// counterpart returns the tree that has the middle key of t, and a name that others lack, or nil.
+func (t tree) counterpart(in, others map[string]tree) tree {
+	for name, p := range in {
+		if _, has := p.find(t[len(t)/2].key); has && others[name] == nil {
+			return p
 		}
 	}
+	return nil
 }
 
 // steps returns the parts of t with a chain of their own, by the names of the chains.

@@ -1,5 +1,11 @@
 package iptables
 
+import (
+	"cmp"
+	"hash/maphash"
+	"slices"
+)
+
 // ruleEdit is one step that turns the rules of a chain into others. Steps come in the order of the
 // chain.
 type ruleEdit struct {
@@ -20,7 +26,7 @@ const (
 	editDelete
 )
 
-// maxCompared bounds the work of comparing two long chains.
+// maxCompared limits how many pairs of equal rules of two chains are compared.
 const maxCompared = 1 << 20
 
 // editsBetween returns the shortest list of steps from one list of rules to another.
@@ -57,35 +63,62 @@ func kept(a, b []rule) (l []pair) {
 	for tail < shorter-head && a[len(a)-1-tail].same(&b[len(b)-1-tail]) {
 		tail++
 	}
-	before, after := a[head:len(a)-tail], b[head:len(b)-tail]
-	if len(before)*len(after) <= maxCompared {
-		// longest[i][j] is the length of the longest common subsequence of before[i:] and
-		// after[j:].
-		longest := make([][]int32, len(before)+1)
-		longest[len(before)] = make([]int32, len(after)+1)
-		for i := len(before) - 1; i >= 0; i-- {
-			longest[i] = make([]int32, len(after)+1)
-			for j := len(after) - 1; j >= 0; j-- {
-				longest[i][j] = max(longest[i+1][j], longest[i][j+1])
-				if before[i].same(&after[j]) {
-					longest[i][j] = longest[i+1][j+1] + 1
-				}
-			}
-		}
-		for i, j := 0, 0; i < len(before) && j < len(after); {
-			switch {
-			case before[i].same(&after[j]):
-				l = append(l, pair{head + i, head + j})
-				i, j = i+1, j+1
-			case longest[i+1][j] >= longest[i][j+1]:
-				i++
-			default:
-				j++
-			}
-		}
+	for _, k := range commonest(a[head:len(a)-tail], b[head:len(b)-tail]) {
+		l = append(l, pair{head + k.before, head + k.after})
 	}
 	for ; tail > 0; tail-- {
 		l = append(l, pair{len(a) - tail, len(b) - tail})
 	}
+	return l
+}
+
+// commonest returns a longest common subsequence of two lists (Hunt and Szymanski, 1977). Its time
+// grows with the pairs of equal rules, of which chains have few. If there are too many, it returns
+// none.
+func commonest(before, after []rule) (l []pair) {
+	seed := maphash.MakeSeed()
+	last := make(map[uint64]int, len(after)) // by hash, the last place in after, counted from 1
+	prev := make([]int, len(after))          // the place before it with that hash
+	for j := range after {
+		h := maphash.Comparable(seed, after[j])
+		prev[j], last[h] = last[h], j+1
+	}
+
+	type link struct {
+		pair
+		prev int // the index of the pair before, -1 for none
+	}
+	var links []link
+	var ends []int // by length, the pair that ends such a subsequence earliest in after
+	compared := 0
+	for i := range before {
+		for j := last[maphash.Comparable(seed, before[i])] - 1; j >= 0; j = prev[j] - 1 {
+			if compared++; compared > maxCompared {
+				return nil
+			}
+			if !before[i].same(&after[j]) {
+				continue
+			}
+			n, _ := slices.BinarySearchFunc(ends, j, func(e, j int) int {
+				return cmp.Compare(links[e].after, j)
+			})
+			x := link{pair{i, j}, -1}
+			if n > 0 {
+				x.prev = ends[n-1]
+			}
+			if n == len(ends) {
+				ends = append(ends, 0)
+			}
+			ends[n] = len(links)
+			links = append(links, x)
+		}
+	}
+	if len(ends) == 0 {
+		return nil
+	}
+	for at := ends[len(ends)-1]; at >= 0; at = links[at].prev {
+		l = append(l, links[at].pair)
+	}
+	slices.Reverse(l)
 	return l
 }

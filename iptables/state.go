@@ -260,24 +260,49 @@ func (s *stepper) addresses(kind treeKind, l []servicemodel.AddrChange, of func(
 	}
 }
 
-// healthChecks replaces the rules of the old state's health checks by rules for the new table's. It
-// compares rules instead of health checks: health checks have more fields, and an engine may leave
-// out those that were read.
+// healthChecks steps through the rules of health checks: of the ports of those that changed, or
+// after a reading of all. It compares rules instead of health checks: health checks have more
+// fields, and an engine may leave out those that were read.
 func (s *stepper) healthChecks() {
-	if s.c.Old == s.old.table && len(s.c.Health) == 0 {
+	all := s.c.Old != s.old.table
+	if !all && len(s.c.Health) == 0 {
 		return
+	}
+	ports := map[uint16]bool{}
+	for _, c := range s.c.Health {
+		for _, h := range [...]*servicemodel.HealthCheck{c.Old, c.New} {
+			if h != nil {
+				ports[h.Port] = true
+			}
+		}
 	}
 	for i, f := range nft.Families {
 		d, want := s.l.tree(f, filterHealthChecks), map[string]rule{}
-		for h := range s.c.New.HealthChecks() {
-			key := d.key(servicemodel.FrontendKey{Protocol: servicemodel.TCP, Port: h.Port})
+		keyOf := func(port uint16) string {
+			return d.key(servicemodel.FrontendKey{Protocol: servicemodel.TCP, Port: port})
+		}
+		for each := range s.c.New.HealthChecks() {
+			if !all && !ports[each.Port] {
+				continue
+			}
+			h, key := each, keyOf(each.Port)
 			if _, taken := want[key]; !taken && *served(&h, i) != servicemodel.NotServed {
 				want[key] = healthCheckRule(&h)
 			}
 		}
-		for _, have := range s.old.trees[d.place] {
-			if _, stays := want[have.key]; !stays {
-				s.set(d, have.key, nil)
+		gone := func(key string) {
+			if _, stays := want[key]; !stays {
+				s.set(d, key, nil)
+			}
+		}
+		if all {
+			for _, have := range s.old.trees[d.place] {
+				gone(have.key)
+			}
+		}
+		for port := range ports {
+			if key := keyOf(port); s.rules(d, key) != nil {
+				gone(key)
 			}
 		}
 		for key, r := range want {

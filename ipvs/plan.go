@@ -26,6 +26,8 @@ type planner struct {
 	// lacking are schedulers that the kernel does not have. One is forgotten when its module is
 	// loaded.
 	lacking map[string]bool
+	// pools are the last two, because the frontends of a service follow one another.
+	pools [2]poolDestinations
 }
 
 // newPlanner returns a planner without an observation.
@@ -212,7 +214,7 @@ func (pl *planner) record(p *plan, t *servicemodel.Table, fe *servicemodel.Front
 
 // change plans how a virtual server becomes the wanted one, and returns the result.
 func (pl *planner) change(p *plan, have, want *server) *server {
-	next := &server{svc: want.svc, proto: want.proto, dests: maps.Clone(want.dests)}
+	next := &server{svc: want.svc, proto: want.proto, dests: want.dests}
 	of := want.svc.ServiceKey
 	if have == nil {
 		p.up = append(p.up, ipvsnl.NewService(want.svc))
@@ -228,7 +230,7 @@ func (pl *planner) change(p *plan, have, want *server) *server {
 			p.up = append(p.up, ipvsnl.SetDestination(of, d))
 		}
 	}
-	drains := want.proto == servicemodel.TCP && pl.cfg.DrainLimit > 0
+	drains, shared := want.proto == servicemodel.TCP && pl.cfg.DrainLimit > 0, true
 	for _, k := range sortedDests(have.dests) {
 		d := have.dests[k]
 		if _, stays := want.dests[k]; stays {
@@ -241,6 +243,9 @@ func (pl *planner) change(p *plan, have, want *server) *server {
 		if d.Weight != 0 {
 			d.Weight = 0
 			p.down = append(p.down, ipvsnl.SetDestination(of, d))
+		}
+		if shared {
+			next.dests, shared = maps.Clone(next.dests), false
 		}
 		next.dests[k] = d
 	}

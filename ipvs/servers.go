@@ -22,7 +22,16 @@ type server struct {
 	proto servicemodel.Protocol
 	// prefix says that the netmask of persistence is the frontend's, and not the configuration's.
 	prefix bool
-	dests  map[ipvsnl.DestinationKey]ipvsnl.Destination
+	dests  destinations
+}
+
+type destinations map[ipvsnl.DestinationKey]ipvsnl.Destination
+
+// poolDestinations are the destinations for a pool.
+type poolDestinations struct {
+	pool   *servicemodel.Pool
+	hashed bool
+	dests  destinations
 }
 
 // pools returns the pool of the virtual servers at a frontend's address, and the pool of the
@@ -85,7 +94,7 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 	byMark bool) *server {
 	s := &server{svc: ipvsnl.Service{ServiceKey: k, Flags: ipvsnl.ServiceFlags(pl.instance)},
 		proto: fe.Key.Protocol,
-		dests: map[ipvsnl.DestinationKey]ipvsnl.Destination{}}
+		dests: destinations{}}
 	want := servicemodel.SchedulerDefault
 	if p != nil {
 		want = p.Scheduler
@@ -115,21 +124,35 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 	if p == nil {
 		return s
 	}
+	s.dests = pl.destinations(p, name == servicemodel.SourceHash)
+	return s
+}
+
+// destinations returns the destinations for a pool, with weights for the scheduler sh if hashed is
+// set. The virtual servers of a pool share them, and must not change them.
+func (pl *planner) destinations(p *servicemodel.Pool, hashed bool) destinations {
+	for i := range pl.pools {
+		if d := &pl.pools[i]; d.pool == p && d.hashed == hashed {
+			return d.dests
+		}
+	}
 	sum := uint32(0)
 	for _, slot := range p.Slots {
 		sum += uint32(slot.Weight)
 	}
+	dests := make(destinations, len(p.Slots))
 	for _, slot := range p.Slots {
 		k := ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(), Port: slot.Endpoint.Port()}
 		d := ipvsnl.Destination{DestinationKey: k, Weight: uint32(slot.Weight),
 			Forward: methods[p.Forwarding]}
-		if name == servicemodel.SourceHash && sum > entriesOfHash {
+		if hashed && sum > entriesOfHash {
 			d.UpperThreshold, d.LowerThreshold = ipvsnl.MaxWeight, d.Weight
 			d.Weight = max(d.Weight*entriesOfHash/sum, 1)
 		}
-		s.dests[k] = d
+		dests[k] = d
 	}
-	return s
+	pl.pools[0], pl.pools[1] = pl.pools[1], poolDestinations{p, hashed, dests}
+	return dests
 }
 
 // entriesOfHash is the size of the table of the scheduler sh (CONFIG_IP_VS_SH_TAB_BITS). In their
@@ -175,7 +198,7 @@ func (s *server) withConfigOf(want *server) ipvsnl.Service {
 	return svc
 }
 
-func sortedDests(m map[ipvsnl.DestinationKey]ipvsnl.Destination) []ipvsnl.DestinationKey {
+func sortedDests(m destinations) []ipvsnl.DestinationKey {
 	return slices.SortedFunc(maps.Keys(m), ipvsnl.DestinationKey.Compare)
 }
 

@@ -36,15 +36,18 @@ func (pl *planner) planLeaves(p *plan, t *tablePlan) []string {
 		}
 	}
 	leaves = slices.DeleteFunc(leaves, func(name string) bool {
+		if pl.owning != nil || t.leadsTo(name) {
+			return false
+		}
 		leaf, _ := parseLeaf(name)
-		return leaf.way == inTurn && pl.owning == nil && !t.leadsTo(name)
+		return leaf.way == inTurn
 	})
 	if slices.Equal(leaves, have) {
 		return have
 	}
 	b := builder{f: t.f, rules: p.c.New.Rules(), shape: &t.have.shape}
 	for _, name := range leaves {
-		if slices.Contains(have, name) {
+		if _, made := slices.BinarySearch(have, name); made {
 			continue
 		}
 		if l, ok := parseLeaf(name); ok {
@@ -52,7 +55,7 @@ func (pl *planner) planLeaves(p *plan, t *tablePlan) []string {
 		}
 	}
 	for _, name := range have {
-		if !slices.Contains(leaves, name) {
+		if _, stays := slices.BinarySearch(leaves, name); !stays {
 			t.goneChains = append(t.goneChains, name)
 		}
 	}

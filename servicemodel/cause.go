@@ -278,14 +278,18 @@ func (f *Frontend) policyName() string {
 
 // portsOf returns the ports of endpoints, sorted.
 func portsOf(eps []Endpoint) []string {
-	var all []string
+	ports := map[portKey]bool{}
 	for i := range eps {
 		for _, p := range eps[i].Ports {
-			all = append(all, cmp.Or(p.Name, `""`)+"/"+p.Protocol.String())
+			ports[portKey{p.Name, p.Protocol}] = true
 		}
 	}
+	var all []string
+	for p := range ports {
+		all = append(all, cmp.Or(p.name, `""`)+"/"+p.protocol.String())
+	}
 	slices.Sort(all)
-	return slices.Compact(all)
+	return all
 }
 
 // homeless holds the names that have endpoints but no service.

@@ -282,7 +282,11 @@ func (w *warner) masquerade() {
 func (w *warner) ports() {
 	for i := range w.svc.Ports {
 		p := &w.svc.Ports[i]
-		if !slices.ContainsFunc(w.eps, func(e Endpoint) bool { return w.serves(&e, p) }) {
+		served := 0 // the first endpoint that has the port
+		for served < len(w.eps) && !w.serves(&w.eps[served], p) {
+			served++
+		}
+		if served == len(w.eps) {
 			c := Cause{Kind: causeNoPort, Endpoints: len(w.eps), Others: portsOf(w.eps),
 				Service: PortName{Name: w.name, Port: p.Name, Protocol: p.Protocol}}
 			w.add(WarnNoPort, fmt.Sprintf("ports[%d].name", i), c.String())

@@ -1,0 +1,40 @@
+package dataplane_test
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/test/proportion"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// The calls of an engine cost as much as the change.
+func TestWorkIsProportionalToTheChange(t *testing.T) {
+	(&proportion.Law{
+		// A pool is an array, see the test of servicemodel. The engine and the backend copy it.
+		Limits: proportion.Limits{Endpoint: proportion.Cost{Bytes: 1300}},
+		Exceptions: []proportion.Exception{{Fields: []string{"service.Prefer"},
+			Because: "the weights of all endpoints change",
+			Limits: proportion.Limits{Endpoint: proportion.Cost{Elements: 1, Messages: 1, Sent: 120,
+				Objects: 60, Bytes: 6000}}}},
+		Hold: func(t testing.TB, s servicemodel.State) proportion.Subject {
+			e := dataplane.New(memory.New(nil), nil)
+			if r, err := e.Apply(t.Context(), s); err != nil || len(r.Refused) > 0 {
+				return nil
+			}
+			return func(to servicemodel.State) func() dataplane.Stats {
+				if _, err := e.Apply(t.Context(), s); err != nil {
+					return nil
+				}
+				return func() dataplane.Stats {
+					r, err := e.Apply(t.Context(), to)
+					if err != nil {
+						return dataplane.Stats{}
+					}
+					return r.Stats
+				}
+			}
+		},
+	}).Holds(t)
+}

@@ -1,0 +1,50 @@
+package ipvs
+
+import (
+	"testing"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/test/proportion"
+	sm "github.com/kernlb/kernlb/servicemodel"
+)
+
+// Checking, planning and encoding cost as much as the change.
+func TestWorkIsProportionalToTheChange(t *testing.T) {
+	(&proportion.Law{
+		// The destinations of each virtual server are compared in their order.
+		Limits: proportion.Limits{Endpoint: proportion.Cost{Bytes: 600},
+			Pair: proportion.Cost{Bytes: 200}},
+		Exceptions: []proportion.Exception{{Fields: []string{"service.Prefer"},
+			Because: "the weights of all endpoints change",
+			Limits: proportion.Limits{Pair: proportion.Cost{Elements: 1, Messages: 1, Sent: 120,
+				Objects: 8, Bytes: 1200}}}},
+		Hold: func(t testing.TB, s sm.State) proportion.Subject {
+			base, err := sm.Resolve(nil, s)
+			b := newBackend(ok((&Config{DrainLimit: -1}).withDefaults())(t))
+			b.pl.assume(nil)
+			if err != nil || b.Check(sm.Diff(nil, base)) != nil {
+				return nil
+			}
+			step := func(c *sm.ChangeSet) dataplane.Stats {
+				p := b.pl.plan(c)
+				b.committed(p, 1)
+				return p.Stats()
+			}
+			step(sm.Diff(nil, base))
+			return func(to sm.State) func() dataplane.Stats {
+				step(sm.Diff(b.pl.have.table, base))
+				next, err := sm.Resolve(base, to)
+				if err != nil {
+					return nil
+				}
+				c := sm.Diff(base, next)
+				return func() dataplane.Stats {
+					if b.Check(c) != nil {
+						return dataplane.Stats{}
+					}
+					return step(c)
+				}
+			}
+		},
+	}).Holds(t)
+}

@@ -1,0 +1,103 @@
+package nftables
+
+import (
+	"net/netip"
+	"testing"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/test/proportion"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// committer is a planner, and what its kernel would hold.
+type committer struct {
+	planner
+	table *servicemodel.Table
+	sweep *sweep
+}
+
+// step plans a change set, and notes that it was committed.
+func (h *committer) step(c *servicemodel.ChangeSet) dataplane.Stats {
+	p := h.plan(c)
+	stats := p.Stats()
+	for i := range p.tables {
+		h.tables[i].committed(p.tables[i])
+	}
+	h.sweep = h.sweep.after(p, time.Time{})
+	h.version, h.table, h.complete = p.next, c.New, true
+	return stats
+}
+
+// Checking, planning and encoding cost as much as the change.
+func TestWorkIsProportionalToTheChange(t *testing.T) {
+	// The elements of an endpoint are one after the other, as many as its weight. So those of later
+	// endpoints move.
+	moves := proportion.Cost{Elements: 4, Messages: 1, Sent: 200, Objects: 1, Bytes: 1200}
+	(&proportion.Law{
+		Exceptions: []proportion.Exception{
+			{Change: "weight changed", Because: "elements of later endpoints move",
+				Limits: proportion.Limits{Pair: moves}},
+			{Fields: []string{"service.SlowStart"}, Change: "weight changed",
+				Because: "weights are multiplied by 20, so that they grow in steps",
+				Limits: proportion.Limits{Pair: proportion.Cost{Elements: 60, Messages: 1,
+					Sent: 2600, Bytes: 10000}}},
+			{Fields: []string{"service.Prefer"}, Because: "the weights of all endpoints change, " +
+				"up to 64 units each", Limits: proportion.Limits{Pair: proportion.Cost{
+				Elements: 150, Messages: 1, Sent: 7000, Objects: 2, Bytes: 40000}}},
+			{Fields: []string{"service.Scheduler"}, Because: "the table of Maglev changes, and " +
+				"is as large as a multiple of the number of endpoints",
+				Limits: proportion.Limits{Pair: proportion.Cost{Elements: 50, Messages: 1,
+					Sent: 2500, Objects: 10, Bytes: 12000}}},
+			{Fields: []string{"service.SessionAffinity.WholeService"},
+				Because: "the addresses of both pools are compared, to find what changed",
+				Limits:  proportion.Limits{Pair: proportion.Cost{Objects: 10, Bytes: 1500}}},
+		},
+		Hold: func(_ testing.TB, s servicemodel.State) proportion.Subject {
+			base, err := servicemodel.Resolve(nil, s)
+			if err != nil || Check(servicemodel.Diff(nil, base)) != nil {
+				return nil
+			}
+			h := committer{planner: newPlanner(defaultTable, firstEpoch)}
+			h.step(servicemodel.Diff(nil, base))
+			return func(to servicemodel.State) func() dataplane.Stats {
+				h.step(servicemodel.Diff(h.table, base))
+				next, err := servicemodel.Resolve(base, to)
+				if err != nil {
+					return nil
+				}
+				c := servicemodel.Diff(base, next)
+				return func() dataplane.Stats {
+					if Check(c) != nil {
+						return dataplane.Stats{}
+					}
+					return h.step(c)
+				}
+			}
+		},
+	}).Holds(t)
+}
+
+// A program asks for the choice of each client.
+func TestAChoiceCostsTheSameInLargePools(t *testing.T) {
+	for _, by := range []servicemodel.Scheduler{servicemodel.SourceHash, servicemodel.Maglev} {
+		t.Run(string(by), func(t *testing.T) {
+			proportion.Calls(t, proportion.Cost{}, func(n int) func() {
+				choose := Chooser(largestPool(t, proportion.Many(n, func(s *servicemodel.Service) {
+					s.Scheduler = by
+				})))
+				return func() { choose(netip.MustParseAddrPort("198.51.100.7:4000")) }
+			})
+		})
+	}
+}
+
+// largestPool returns the pool with the most endpoints.
+func largestPool(t *testing.T, s servicemodel.State) (largest *servicemodel.Pool) {
+	for p := range ok(servicemodel.Resolve(nil, s))(t).Pools() {
+		if largest == nil || len(p.Slots) > len(largest.Slots) {
+			largest = p
+		}
+	}
+	return largest
+}
