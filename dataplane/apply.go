@@ -190,6 +190,12 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, now bool) (*
 		if t, err = e.withoutRefused(&d, changes.New, err); err != nil {
 			return nil, err
 		}
+		if e.unread { // the hint was another table, so the reading may lack objects of this one
+			if err := e.observe(ctx, e.atPresent(t)); err != nil {
+				return nil, err
+			}
+			observed = true
+		}
 		changes = e.difference(t)
 	}
 	if present := e.atPresent(t); now && present != t {

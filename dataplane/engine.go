@@ -153,7 +153,10 @@ func isNil(b Backend) bool {
 
 // open gives an engine its backend.
 func (e *Engine) open(b Backend, cfg Config) {
-	e.cfg, e.held, e.served = cfg, newHeld(b), cfg.Accepted
+	e.cfg, e.held = cfg, newHeld(b)
+	if cfg.KeepRefused {
+		e.served = cfg.Accepted
+	}
 	e.turn, e.switched, e.grace = make(chan struct{}, 1), make(chan struct{}, 1), wait.GracePeriod
 	e.progress.wake, e.progress.status.Backend = make(chan struct{}, 1), b.Name()
 	if cfg.Logger != nil {

@@ -551,6 +551,29 @@ func TestAServiceOfRefusedEndpointsIsKept(t *testing.T) {
 	}
 }
 
+// A restarted engine reads what the old definition of a refused service has in the kernel, although
+// its hint was the new definition.
+func TestAKeptDefinitionIsReadAfterARestart(t *testing.T) {
+	t.Parallel()
+	for _, keep := range []bool{true, false} {
+		b := newBench(nil)
+		b.apply(t, services(3))
+		m := memory.New(b.Kernel())
+		m.HeedHints(true)
+		m.Refuse(refusePort81)
+		e := dataplane.New(m, &dataplane.Config{KeepRefused: keep, Accepted: services(3)})
+		r := ok(e.Apply(t.Context(), services(3).WithService(at81(3))))(t)
+		require.Len(t, r.Refused, 1)
+		require.Equal(t, keep, r.Refused[0].Kept, "Accepted has no effect without KeepRefused")
+		require.True(t, r.Changes.Empty(), "%v", r.Changes)
+		held := services(2)
+		if keep {
+			held = services(3)
+		}
+		requireHolds(t, b.Kernel(), held)
+	}
+}
+
 // A service whose whole weights the backend refuses is refused at once, and not by a later step of
 // its slow start.
 func TestASlowStartIsRefusedAtItsBeginning(t *testing.T) {

@@ -309,13 +309,22 @@ func (m *Backend) Close() error {
 
 // within returns the frontends and pools of t that want has, too, by their identity.
 func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
+	frontends := only(t.Frontends(), func(f *servicemodel.Frontend) bool {
+		return want.Frontend(f.Key) != nil
+	})
+	used := map[servicemodel.PoolID]bool{}
+	for _, f := range frontends {
+		for _, v := range []servicemodel.Verdict{f.Internal, f.External} {
+			if id, balances := f.Pool(v); balances {
+				used[id] = true
+			}
+		}
+	}
 	return servicemodel.NewTable(servicemodel.Contents{
-		Rules: t.Rules(),
-		Frontends: only(t.Frontends(), func(f *servicemodel.Frontend) bool {
-			return want.Frontend(f.Key) != nil
-		}),
+		Rules:     t.Rules(),
+		Frontends: frontends,
 		Pools: only(t.Pools(), func(p *servicemodel.Pool) bool {
-			return want.Pool(p.ID) != nil
+			return used[p.ID] || want.Pool(p.ID) != nil
 		}),
 		ClusterIPs: only(t.ClusterIPs(), nocopy.Of(want).HasClusterIP),
 		Hairpins:   only(t.Hairpins(), nocopy.Of(want).HasHairpin),
