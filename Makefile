@@ -162,7 +162,7 @@ ALONE := $(ALONE)|ChainKilled|KilledBetweenAnyTwoSteps|SameOutcomeAsPortmap
 
 race: export CGO_ENABLED = 1
 race: setup
-	@$(call each,-race -short -skip 'Test($(ALONE))') | $(REPORT) -run race
+	@$(call each,-race -tags sharecheck -short -skip 'Test($(ALONE))') | $(REPORT) -run race
 
 test-kernel: vmtools
 	bin/kerneltest -kernel '$(KERNEL)' -run '$(RUN)' $(if $(TIMEOUT),-timeout $(TIMEOUT)) \

@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/logkey"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -251,7 +250,7 @@ func (e *Engine) integrity(ctx context.Context) (Integrity, error) {
 
 // atPresent returns t with the part of its weight that each endpoint with a slow start has by now.
 func (e *Engine) atPresent(t *servicemodel.Table) *servicemodel.Table {
-	return nocopy.Of(t).At(time.Now, cmp.Or(e.resolved, e.kernel))
+	return t.At(time.Now, cmp.Or(e.resolved, e.kernel))
 }
 
 // difference returns the changes that lead to t. If the kernel was read since the last apply, its
@@ -263,7 +262,7 @@ func (e *Engine) difference(t *servicemodel.Table) *servicemodel.ChangeSet {
 		return servicemodel.Diff(e.kernel, t)
 	}
 	t = t.Arrange(e.kernel)
-	if k := nocopy.Of(t).AssumedIn(e.kernel); k != e.kernel {
+	if k := t.AssumedIn(e.kernel); k != e.kernel {
 		if assumed := servicemodel.Diff(k, t); assumed.Empty() {
 			return assumed
 		}
@@ -317,7 +316,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 		e.notified = c.New
 	}
 	if e.cfg.KeepRefused {
-		r.Accepted = nocopy.Of(r.Accepted).Tried(e.served, c.New)
+		r.Accepted = r.Accepted.Tried(e.served, c.New)
 		for _, n := range r.partly { // until the service is accepted again
 			r.Accepted = r.Accepted.WithEndpoints(n, e.served.Endpoints(n))
 		}

@@ -17,7 +17,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -399,7 +398,7 @@ func TestPartsAreCalledInAnyOrder(t *testing.T) {
 			}
 			want := 0
 			for o, n := range held {
-				part := nocopy.Of(b.Kernel().Table()).Part(o)
+				part := b.Kernel().Table().Part(o)
 				require.Equal(t, n, part.Len(), "%s, after %v", o, err)
 				want += n
 			}

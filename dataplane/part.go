@@ -7,7 +7,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -177,7 +176,7 @@ func (p *Parts) Get(ctx context.Context, owner string) (*servicemodel.Table, err
 	if err != nil {
 		return nil, err
 	}
-	return nocopy.Of(o.Table).Part(owner), nil
+	return o.Table.Part(owner), nil
 }
 
 // whole reads the parts of owners in an instance that this version made.
@@ -222,7 +221,7 @@ func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, er
 		if !o.Alone { // another program has just published a part
 			return nil, ErrConflict
 		}
-		next, err := nocopy.Of(o.Table).WithRules(rules)
+		next, err := o.Table.WithRules(rules)
 		if err != nil {
 			return nil, err
 		}

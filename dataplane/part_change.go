@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -125,7 +124,7 @@ type PartReader interface {
 // compare compares the state of an owner with its part.
 func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
 	p.engine.enter(PhaseResolve)
-	if err := nocopy.Of(s).ValidatePart(owner); err != nil {
+	if err := s.ValidatePart(owner); err != nil {
 		return nil, refusedState{err}
 	}
 	part, err := servicemodel.Resolve(nil, s)
@@ -139,7 +138,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 	p.engine.enter(PhaseCheck)
 	base := o.Table
 	if o.OtherLayout {
-		if base = nocopy.Of(base).WithoutParts(owner); base.Len() > 0 {
+		if base = base.WithoutParts(owner); base.Len() > 0 {
 			return nil, otherLayout(o)
 		}
 	}
@@ -148,7 +147,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 			return nil, err
 		}
 	}
-	next, err := nocopy.Of(base).WithPart(owner, part)
+	next, err := base.WithPart(owner, part)
 	if err != nil {
 		return nil, refusedState{err}
 	}
@@ -165,7 +164,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 // part is to be merged.
 func (p *Parts) adopt(ctx context.Context, owner string, s servicemodel.State,
 	held, part *servicemodel.Table) (base, adopted *servicemodel.Table, err error) {
-	node, differs := nocopy.Of(s).Adopt(held.Rules())
+	node, differs := s.Adopt(held.Rules())
 	if differs == nil {
 		adopted, err = servicemodel.Resolve(nil, s.WithNode(node))
 		return held, adopted, err
@@ -200,7 +199,7 @@ func (p *Parts) without(ctx context.Context, owners []string) (*Result, error) {
 		return nil, err
 	}
 	p.engine.enter(PhaseCheck)
-	r := p.changeTo(o, nocopy.Of(o.Table).WithoutParts(owners...), owners...)
+	r := p.changeTo(o, o.Table.WithoutParts(owners...), owners...)
 	if o.OtherLayout { // others need the instance: leave it as it is
 		r.Drift = nil
 	}
@@ -230,7 +229,7 @@ func (p *Parts) observe(ctx context.Context, owners []string, want *servicemodel
 	if o.OtherLayout {
 		return nil, otherLayout(o)
 	}
-	o.Alone = nocopy.Of(o.Table).WithoutParts(owners...).Len() == 0
+	o.Alone = o.Table.WithoutParts(owners...).Len() == 0
 	return o, nil
 }
 
@@ -249,7 +248,7 @@ func (p *Parts) owners(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, err
 	}
-	return slices.Collect(nocopy.Of(o.Table).Owners()), nil
+	return slices.Collect(o.Table.Owners()), nil
 }
 
 // commit writes a change, and repairs drift.
@@ -268,15 +267,15 @@ func (p *Parts) changed(s servicemodel.State, r *Result) {
 	if e.cfg.Flows == nil || len(r.Owners) == 0 {
 		return
 	}
-	others, told := nocopy.Of(p.told).WithoutParts(r.Owners...), c
+	others, told := p.told.WithoutParts(r.Owners...), c
 	p.state, p.told = p.state.WithNode(s.Node()), others
 	for _, owner := range r.Owners {
-		part := nocopy.Of(c.New).Part(owner)
-		next, err := nocopy.Of(p.told).WithPart(owner, part)
+		part := c.New.Part(owner)
+		next, err := p.told.WithPart(owner, part)
 		if err != nil { // told is outdated: another owner has one of these frontends
 			others, next = nil, part
 		}
-		p.state, p.told = nocopy.Of(p.state).WithPart(owner, s), next
+		p.state, p.told = p.state.WithPart(owner, s), next
 	}
 	if _, ok := as[PartReader](e.backend); ok {
 		told = servicemodel.Diff(over(others, c.Old), over(others, c.New))

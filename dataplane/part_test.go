@@ -15,7 +15,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -49,7 +48,7 @@ func (b *partial) ObserveParts(ctx context.Context, owners []string, want *servi
 		return nil, err
 	}
 	b.owners = owners
-	o.Alone = nocopy.Of(o.Table).WithoutParts(owners...).Len() == 0
+	o.Alone = o.Table.WithoutParts(owners...).Len() == 0
 	c := servicemodel.Contents{Rules: o.Table.Rules()}
 	for f := range o.Table.Frontends() {
 		if slices.Contains(owners, f.Service.Name.Namespace) || want.Frontend(f.Key) != nil {
@@ -67,7 +66,7 @@ func (b *partial) ObserveParts(ctx context.Context, owners []string, want *servi
 
 func (b *partial) Owners(ctx context.Context) ([]string, error) {
 	o, err := b.Observe(ctx, nil)
-	return slices.Collect(nocopy.Of(o.Table).Owners()), err
+	return slices.Collect(o.Table.Owners()), err
 }
 
 func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
@@ -76,7 +75,7 @@ func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	next := o.Table.Apply(&servicemodel.ChangeSet{Rules: c.Rules})
 	for _, owner := range b.owners {
 		if err == nil {
-			next, err = nocopy.Of(next).WithPart(owner, nocopy.Of(c.New).Part(owner))
+			next, err = next.WithPart(owner, c.New.Part(owner))
 		}
 	}
 	if err != nil {
@@ -109,7 +108,7 @@ func requireOwners(t *testing.T, k *memory.Kernel, states map[string]servicemode
 	t.Helper()
 	var want servicemodel.State
 	for owner, s := range states {
-		want = nocopy.Of(want).WithPart(owner, s)
+		want = want.WithPart(owner, s)
 	}
 	requireHolds(t, k, want)
 }
@@ -430,7 +429,7 @@ func TestSettingsOfALiveInstanceAreChanged(t *testing.T) {
 		require.Equal(t, 3, b.Calls("commit"), "two parts, and one change of settings")
 		require.EqualValues(t, 2, k.Table().Rules().MasqueradeMark)
 		for _, owner := range []string{"a", "b"} {
-			require.Equal(t, 1, nocopy.Of(k.Table()).Part(owner).Len())
+			require.Equal(t, 1, k.Table().Part(owner).Len())
 		}
 		ok(p.Apply(t.Context(), "c", published("c", 7, 90).WithNode(marked(2))))(t)
 	})

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -87,7 +86,7 @@ func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
 	if e.resolved == nil {
 		return nil
 	}
-	e.kernel = nocopy.Of(e.resolved).AssumedIn(e.kernel)
+	e.kernel = e.resolved.AssumedIn(e.kernel)
 	if same := e.resolved.Arrange(e.kernel); same.Equal(e.kernel) {
 		e.resolved, e.kernel = same, same
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -188,7 +187,7 @@ func (u *unordered) Integrity(context.Context) (dataplane.Integrity, error) {
 }
 
 func (u *unordered) Commit(_ context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
-	u.held = nocopy.Of(c.New).Contents()
+	u.held = c.New.Contents()
 	return dataplane.Stats{}, nil
 }
 

@@ -5,7 +5,6 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -76,7 +75,7 @@ func (e *Engine) withoutRefused(d *draft, t *servicemodel.Table, err error) (*se
 		if errInvalid != nil {
 			return nil, errInvalid
 		}
-		c := nocopy.Of(e.kernel).Changes(servicemodel.Diff(t, next))
+		c := e.kernel.Changes(servicemodel.Diff(t, next))
 		if d.kept > kept {
 			// The backend may refuse a service's previous definition for the same reason, although
 			// the kernel does not change for it.

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -81,7 +80,7 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 		n, errFlows := f.Settle(e.emitting(ctx, e.kernel))
 		next, err = earlier(next, n), errors.Join(err, errFlows)
 	}
-	if at := nocopy.Of(e.resolved).NextStep(); !at.IsZero() {
+	if at := e.resolved.NextStep(); !at.IsZero() {
 		n := time.Until(at)
 		if n <= 0 {
 			n = lateStep
@@ -118,7 +117,7 @@ const lateStep = time.Second
 // stepDue returns the state whose next step is due, and its revision. A state that is not applied
 // yet is not applied for the sake of a step.
 func (e *Engine) stepDue() (s servicemodel.State, rev Revision, due bool) {
-	if at := nocopy.Of(e.resolved).NextStep(); at.IsZero() || time.Now().Before(at) {
+	if at := e.resolved.NextStep(); at.IsZero() || time.Now().Before(at) {
 		return s, 0, false
 	}
 	if _, _, pending := e.progress.todo(false); pending {

@@ -6,7 +6,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -80,7 +79,7 @@ func needs(c *servicemodel.ChangeSet, f *nft.Family) bool {
 
 // commonAffinity returns the affinity of the first frontend of the same service port and family.
 func commonAffinity(t *servicemodel.Table, fe *servicemodel.Frontend) affinity {
-	for _, o := range nocopy.Of(t).FrontendsOf(fe.Service) {
+	for _, o := range t.FrontendsOf(fe.Service) {
 		if o.Key.Family() == fe.Key.Family() {
 			return affinityOf(o)
 		}

@@ -6,7 +6,6 @@ import (
 	"strconv"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -64,7 +63,7 @@ func (l *layout) unit(f *nft.Family, t *servicemodel.Table, frontends []*service
 	}
 	b := unitBuilder{l: l, f: f, rules: r, name: frontends[0].Service}
 	for _, v := range balancing {
-		b.pools[v] = nocopy.Of(t).Pool(servicemodel.PoolID{Service: b.name, Family: f.Model,
+		b.pools[v] = t.Pool(servicemodel.PoolID{Service: b.name, Family: f.Model,
 			Local: v == servicemodel.BalanceLocal})
 	}
 	for _, fe := range frontends {

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -112,7 +111,7 @@ func (l *layout) step(old *state, c *servicemodel.ChangeSet, n localnet) (*state
 	s := &stepper{l: l, old: old, c: c, out: changes{}}
 	s.new = &state{table: c.New, rules: c.New.Rules(), localnet: n, present: map[*nft.Family]bool{}}
 	for _, n := range s.touchedServices() {
-		was, is := nocopy.Of(s.c.Old).FrontendsOf(n), nocopy.Of(s.c.New).FrontendsOf(n)
+		was, is := s.c.Old.FrontendsOf(n), s.c.New.FrontendsOf(n)
 		for _, f := range nft.Families {
 			s.unit(l.unit(f, s.c.Old, ofFamily(was, f), &s.old.rules),
 				l.unit(f, s.c.New, ofFamily(is, f), &s.new.rules))
@@ -179,7 +178,7 @@ func (s *stepper) touchedServices() []servicemodel.PortName {
 	o, n := s.old.rules.LocalPods, s.new.rules.LocalPods
 	if o.Bridge != n.Bridge || o.InterfacePrefix != n.InterfacePrefix ||
 		!slices.Equal(o.CIDRs, n.CIDRs) { // rules of services recognize pods in another way
-		for fe := range nocopy.Of(s.c.New).Frontends() {
+		for fe := range s.c.New.Frontends() {
 			add(fe.Service)
 		}
 	}

@@ -7,7 +7,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -30,7 +29,7 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 	var errs []error
 	addrs := nodePortAddrs(pl.have.addresses.node, c.New.Rules())
 	for _, k := range pl.affected(c, addrs) {
-		fe := nocopy.Of(c.New).Frontend(k)
+		fe := c.New.Frontend(k)
 		if fe == nil {
 			continue
 		}
@@ -157,7 +156,7 @@ func check(c *servicemodel.ChangeSet, lacking map[string]bool) error {
 		},
 		Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {
 			if p.Forwarding != servicemodel.ForwardNAT {
-				for _, fe := range nocopy.Of(c.New).FrontendsOf(p.ID.Service) {
+				for _, fe := range c.New.FrontendsOf(p.ID.Service) {
 					forwarding(r, fe)
 				}
 			}
@@ -183,7 +182,7 @@ func checkForwarding(c *servicemodel.ChangeSet) func(*rendering.Refusals, *servi
 // port, or nothing.
 func forwardedElsewhere(t *servicemodel.Table, fe *servicemodel.Frontend) string {
 	for _, id := range poolIDs(fe) {
-		p := nocopy.Of(t).Pool(id)
+		p := t.Pool(id)
 		if p == nil || p.Forwarding == servicemodel.ForwardNAT {
 			continue
 		}

@@ -8,7 +8,6 @@ import (
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -139,14 +138,14 @@ func (pl *planner) affected(c *servicemodel.ChangeSet,
 	}
 	for _, pc := range c.Pools {
 		id := cmp.Or(pc.New, pc.Old).ID
-		for _, f := range nocopy.Of(c.New).FrontendsOf(id.Service) {
+		for _, f := range c.New.FrontendsOf(id.Service) {
 			if f.Key.Family() == id.Family {
 				l = append(l, f.Key)
 			}
 		}
 	}
 	if !slices.Equal(addrs, pl.have.companion.addrs[setNodeAddrs]) {
-		for f := range nocopy.Of(c.New).Frontends() {
+		for f := range c.New.Frontends() {
 			if f.Key.NodePort() {
 				l = append(l, f.Key)
 			}
@@ -166,7 +165,7 @@ func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	old := slices.Clone(pl.have.damage.servers)
 	for _, k := range keys {
 		pl.have.owned(k, func(s ipvsnl.ServiceKey) { old = append(old, s) })
-		fe := nocopy.Of(c.New).Frontend(k)
+		fe := c.New.Frontend(k)
 		if fe == nil {
 			p.records[k] = nil
 			continue

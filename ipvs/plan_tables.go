@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -177,7 +176,7 @@ func (pl *planner) planNewTable(p *plan, i int,
 		return nil
 	}
 	keys := slices.Collect(maps.Keys(pl.have.companion.records))
-	for fe := range nocopy.Of(c.New).Frontends() {
+	for fe := range c.New.Frontends() {
 		keys = append(keys, fe.Key)
 		if nft.FamilyIndex(fe.Key.Addr) == i && p.records[fe.Key] == nil {
 			p.records[fe.Key] = pl.record(p, c.New, fe)

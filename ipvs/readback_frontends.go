@@ -8,7 +8,6 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -76,7 +75,7 @@ func (pl *planner) readFrontends(o *observed, c *servicemodel.Contents) (drift [
 func (o *observed) compare(r *record, recorded *servicemodel.Table,
 	servers []*server) (damaged, outdated string) {
 	for _, id := range poolIDs(r.fe) {
-		if nocopy.Of(recorded).Pool(id) == nil {
+		if recorded.Pool(id) == nil {
 			damaged = "no destination"
 		}
 	}

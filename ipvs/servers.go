@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -37,7 +36,7 @@ type poolDestinations struct {
 // pools returns the pool of the virtual servers at a frontend's address, and the pool of the
 // virtual server by mark, if pods and the host have another. Either may be nil.
 func pools(t *servicemodel.Table, fe *servicemodel.Frontend) (main, alt *servicemodel.Pool) {
-	internal, external := nocopy.Of(t).PoolsOf(fe)
+	internal, external := t.PoolsOf(fe)
 	switch {
 	case external == nil:
 		return internal, nil
@@ -53,7 +52,7 @@ func (pl *planner) servers(t *servicemodel.Table, fe *servicemodel.Frontend, add
 	mark uint32) []*server {
 	main, alt := pools(t, fe)
 	var l []*server
-	taken := func(k servicemodel.FrontendKey) bool { return nocopy.Of(t).Frontend(k) != nil }
+	taken := func(k servicemodel.FrontendKey) bool { return t.Frontend(k) != nil }
 	addressServices(fe.Key, addrs, taken, func(k ipvsnl.ServiceKey) {
 		l = append(l, pl.server(k, fe, main, false))
 	})

@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -64,7 +63,7 @@ func newSweep(t *servicemodel.Table) *sweep {
 // endpoint.
 func sweepAll(t *servicemodel.Table) *sweep {
 	s, now := newSweep(t), time.Now()
-	for fe := range nocopy.Of(t).Frontends() {
+	for fe := range t.Frontends() {
 		if fe.Affinity > 0 {
 			s.add(forgetAll(fe), now)
 		}
@@ -171,10 +170,10 @@ func (s *sweep) takes(f *nft.Family, group string, e nft.Elem) (takes bool) {
 		return false
 	}
 	fs := &s.of[nft.FamilyIndex(f.Any)]
-	list, fe := fs.byKey[key], nocopy.Of(s.table).Frontend(key)
+	list, fe := fs.byKey[key], s.table.Frontend(key)
 	if list == nil && fe == nil && group != groupServices { // it can only be a node port's
 		key.Addr = f.Any
-		list, fe = fs.byKey[key], nocopy.Of(s.table).Frontend(key)
+		list, fe = fs.byKey[key], s.table.Frontend(key)
 	}
 	if list == nil && (fe == nil || fe.Affinity == 0) {
 		list = fs.byKey[allOthers]
@@ -267,9 +266,9 @@ func poolsOfClients(t *servicemodel.Table, of *servicemodel.Frontend) (l [2][]*s
 	if of == nil {
 		return l
 	}
-	frontends := []*servicemodel.Frontend{nocopy.Of(t).Frontend(of.Key)}
+	frontends := []*servicemodel.Frontend{t.Frontend(of.Key)}
 	if of.AffinityService {
-		frontends = nocopy.Of(t).Service(of.Service.Name)
+		frontends = t.FrontendsOfService(of.Service.Name)
 	}
 	for _, fe := range frontends {
 		if fe == nil || fe.Affinity == 0 || clientsOf(fe) != clientsOf(of) {
@@ -330,7 +329,7 @@ func (pl *planner) planForgetting(p *plan) {
 				if pl.owning != nil {
 					// The clients of a node port may belong to another owner's frontend with the
 					// same number. Only those of this frontend's endpoints are forgotten.
-					internal, external := nocopy.Of(p.c.Old).PoolsOf(old)
+					internal, external := p.c.Old.PoolsOf(old)
 					gone.others = false
 					gone.lost = [2][]netip.AddrPort{endpointsOf(internal), endpointsOf(external)}
 				}
@@ -384,7 +383,7 @@ func (p *plan) forgetMoved() {
 	if old.Equal(new) {
 		return
 	}
-	for fe := range nocopy.Of(p.c.New).Frontends() {
+	for fe := range p.c.New.Frontends() {
 		if fe.Affinity > 0 && fe.Internal != fe.External {
 			p.forget = append(p.forget, forgetAll(fe))
 		}
@@ -395,7 +394,7 @@ func (p *plan) forgetMoved() {
 // one for clients outside.
 func usable(t *servicemodel.Table, fe *servicemodel.Frontend) (internal,
 	external *servicemodel.Pool) {
-	if internal, external = nocopy.Of(t).PoolsOf(fe); fe.External == fe.Internal {
+	if internal, external = t.PoolsOf(fe); fe.External == fe.Internal {
 		external = internal
 	}
 	return internal, external

@@ -8,7 +8,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -158,7 +157,7 @@ func (b *backend) committed(p *plan) {
 		if b.pl.owning != nil {
 			b.pl.owning = &owning{owners: b.pl.ownersAfter(p.c)}
 		}
-		b.pl.rules, b.crowded, b.interrupted = *nocopy.Of(p.c.New).Rules(), false, false
+		b.pl.rules, b.crowded, b.interrupted = p.c.New.Rules(), false, false
 		b.pl.complete, b.pl.localnet.left, b.pl.refused = true, false, false
 	}
 	if p.empty() { // nothing was sent

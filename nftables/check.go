@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -47,7 +46,7 @@ var abilities = rendering.Abilities{
 // it. An engine then serves the other one.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	errs := []error{rendering.Check(Name, c, abilities)}
-	if nocopy.Of(c.New).Rules().OnlyFamily == 0 {
+	if c.New.Rules().OnlyFamily == 0 {
 		for _, t := range b.pl.tablesToMake(c) {
 			if err := b.lacks(t); err != nil {
 				errs = append(errs, rendering.RefusedNode(Name, dataplane.FieldFamily,

@@ -30,12 +30,12 @@ func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 		}
 	}
 	if w == byMaglev {
-		table := tableless.Maglev(p)
+		table := p.Maglev()
 		return func(client netip.AddrPort) int {
 			return int(table[drawer(client)(len(table), seedMaglev)])
 		}
 	}
-	units := tableless.UnitsOf(p)
+	units := p.UnitsOf()
 	return func(client netip.AddrPort) int { return level(units, drawer(client)) }
 }
 
@@ -46,19 +46,19 @@ func Shares(p *servicemodel.Pool) []float64 {
 	shares := make([]float64, len(p.Slots))
 	switch wayOf(p) {
 	case byMaglev:
-		table := tableless.Maglev(p)
+		table := p.Maglev()
 		for _, slot := range table {
 			shares[slot] += 1 / float64(len(table))
 		}
 	case byHash:
-		units := tableless.UnitsOf(p)
+		units := p.UnitsOf()
 		for at, share := range levelShares(units) {
 			if units[at] >= 0 {
 				shares[units[at]] += share
 			}
 		}
 	default:
-		return tableless.Shares(p)
+		return p.Shares()
 	}
 	return shares
 }

@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -58,7 +57,7 @@ func newWriter() *writer { return &writer{names: names{}} }
 // elements writes all elements of fe.
 func (w *writer) elements(t *servicemodel.Table, fe *servicemodel.Frontend, to sink) {
 	w.frontend(t, fe, to)
-	internal, external := nocopy.Of(t).PoolsOf(fe)
+	internal, external := t.PoolsOf(fe)
 	w.pool(nil, fe, false, nil, internal, nil, to)
 	w.pool(nil, fe, true, nil, external, nil, to)
 }
@@ -87,7 +86,7 @@ func (w *writer) frontend(t *servicemodel.Table, fe *servicemodel.Frontend, to s
 		to(w.names.get(k.prefix, rest, n), nft.Elem{Key: w.key})
 	}
 
-	internal, external := nocopy.Of(t).PoolsOf(fe)
+	internal, external := t.PoolsOf(fe)
 	w.verdict(fe, false, internal, to)
 	if fe.External != fe.Internal {
 		member(setSplit, -1)
@@ -219,14 +218,11 @@ func slotCount(p *servicemodel.Pool) int {
 // This file says which elements a pool has in the map of its scheduler, and which pool has given
 // elements.
 
-// tableless says what pools mean without a table.
-var tableless = nocopy.Of((*servicemodel.Table)(nil))
-
 // entryCount is the number of elements that a pool has in its map, and of holes between them.
 func entryCount(p *servicemodel.Pool) int {
 	switch {
 	case wayOf(p) == byMaglev:
-		return tableless.MaglevSize(p)
+		return p.MaglevSize()
 	case p.Scheduler == servicemodel.RoundRobin:
 		return len(p.Slots)
 	case p.Units != nil:
@@ -298,7 +294,7 @@ func (w *writer) maglev(p *servicemodel.Pool) []uint16 {
 			return w.tables[i].table
 		}
 	}
-	w.tables[0], w.tables[1] = w.tables[1], maglevTable{p, tableless.Maglev(p)}
+	w.tables[0], w.tables[1] = w.tables[1], maglevTable{p, p.Maglev()}
 	return w.tables[1].table
 }
 

@@ -11,7 +11,6 @@ import (
 	"sync"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -220,7 +219,7 @@ func (k *kernel) dump(large bool) func(context.Context, *reading) error {
 // holds more than was found. Maps whose numbers the kernel does not tell are dumped later.
 func (r *reading) slotsAfterWanted(ask asks) {
 	for fe := range frontendsOf(r.want, r.f) {
-		internal, external := nocopy.Of(r.want).PoolsOf(fe)
+		internal, external := r.want.PoolsOf(fe)
 		for i, p := range []*servicemodel.Pool{internal, external} {
 			if p == nil {
 				continue
@@ -257,7 +256,7 @@ func (r *reading) hairpinsLeftOver(ask asks) {
 				rd := nft.Reader{Bytes: e.Data}
 				a := rd.Endpoint(r.f.AddrLen).Addr()
 				if r.tells(setHairpins) && a.IsValid() && !asked[a] &&
-					!nocopy.Of(r.want).HasHairpin(a) {
+					!r.want.HasHairpin(a) {
 					asked[a] = true
 					ask(setHairpins, appendAddrKey(nil, setHairpins, a))
 				}

@@ -5,7 +5,6 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -172,7 +171,7 @@ func (s *shape) addFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
 	if fe.External != fe.Internal {
 		s.uses |= splitPools
 	}
-	internal, external := nocopy.Of(t).PoolsOf(fe)
+	internal, external := t.PoolsOf(fe)
 	s.addPool(internal)
 	s.addPool(external)
 }

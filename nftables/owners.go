@@ -9,7 +9,6 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -118,7 +117,7 @@ func newOwnership() ownership {
 func (o *ownership) parts(f *nft.Family, owners []string, t *servicemodel.Table) {
 	own := func(a netip.Addr) bool { return servicemodel.FamilyOf(a) == f.Model }
 	for _, owner := range owners {
-		part := nocopy.Of(t).Part(owner)
+		part := t.Part(owner)
 		for fe := range part.Frontends() {
 			if own(fe.Key.Addr) {
 				o.frontends[owner] = append(o.frontends[owner], fe.Key)
@@ -186,7 +185,7 @@ func (pl *planner) indexOwners(p *plan, t *tablePlan) {
 // ownersAfter returns the owners that the known part of the index covers after a change set.
 func (pl *planner) ownersAfter(c *servicemodel.ChangeSet) []string {
 	if pl.owning.whole {
-		return slices.Collect(nocopy.Of(c.New).Owners())
+		return slices.Collect(c.New.Owners())
 	}
 	return pl.owning.owners
 }

@@ -12,7 +12,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -53,7 +52,7 @@ func requireShared(t *testing.T, ns *netnstest.NS, states map[string]servicemode
 	require.Len(t, o.Drift, drift)
 	want := servicemodel.State{}.WithNode(goldenNode())
 	for owner, s := range states {
-		want = nocopy.Of(want).WithPart(owner, s)
+		want = want.WithPart(owner, s)
 	}
 	all := mustResolve(t, want)
 	require.Equal(t, "", servicemodel.Diff(o.Table, all.Arrange(o.Table)).String())
@@ -217,7 +216,7 @@ func TestAnEngineBesideParts(t *testing.T) {
 	ns, b := newNS(t)
 	states := sharedState()
 	applyParts(t, ns, states, "default", "other", "third")
-	whole := nocopy.Of(states["other"]).WithPart("third", states["third"])
+	whole := states["other"].WithPart("third", states["third"])
 	ok(dataplane.New(b, nil).Apply(t.Context(), whole))(t)
 	delete(states, "default")
 	requireShared(t, ns, states, 0)
@@ -242,7 +241,7 @@ func TestAFrontendOfAnotherOwnerIsFound(t *testing.T) {
 	ns, b := newNS(t)
 	states := sharedState()
 	applyParts(t, ns, states, "default", "other")
-	want := nocopy.Of(inOwner("third", states["other"])).WithPart("third", states["third"])
+	want := inOwner("third", states["other"]).WithPart("third", states["third"])
 	for svc := range states["other"].Services() {
 		svc.Name.Namespace = "third"
 		want = want.WithService(svc)

@@ -11,7 +11,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -55,7 +54,7 @@ func (b *backend) ObserveParts(ctx context.Context, owners []string, want *servi
 // how many frontends there are. Then all are read.
 func (b *backend) alone(ctx context.Context, p *partsReading, t *servicemodel.Table) (bool, error) {
 	if p.whole || p.otherLayout() {
-		return nocopy.Of(t).WithoutParts(p.owners...).Len() == 0, nil
+		return t.WithoutParts(p.owners...).Len() == 0, nil
 	}
 	for _, r := range p.tables {
 		held := 0

@@ -13,7 +13,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -51,7 +50,7 @@ func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 	for i, f := range []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6} {
 		for _, owner := range owners {
 			var keys []servicemodel.FrontendKey
-			for fe := range nocopy.Of(whole.Table).Part(owner).Frontends() {
+			for fe := range whole.Table.Part(owner).Frontends() {
 				if fe.Key.Family() == f {
 					keys = append(keys, fe.Key)
 				}
@@ -60,7 +59,7 @@ func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 		}
 	}
 	for _, owner := range owners {
-		c := servicemodel.Diff(nocopy.Of(o.Table).Part(owner), nocopy.Of(whole.Table).Part(owner))
+		c := servicemodel.Diff(o.Table.Part(owner), whole.Table.Part(owner))
 		require.Empty(t, c.Frontends)
 		require.Empty(t, c.Pools)
 		require.Empty(t, c.ClusterIPs)
@@ -84,7 +83,7 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 				if rng.IntN(4) == 0 {
 					s = servicemodel.State{}.WithNode(s.Node())
 				}
-				next, want := nocopy.Of(model).WithPart(owner, mustResolve(t, s))
+				next, want := model.WithPart(owner, mustResolve(t, s))
 				p := dataplane.NewParts(newBackend(t, ns, nil), nil)
 				r, err := p.Apply(t.Context(), owner, s)
 				if want != nil {
@@ -106,7 +105,7 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 					return !needed(model, owners, a.Addr)
 				})
 				require.Equal(t, "", c.String(), "step %d", step)
-				requireIndex(t, ns, slices.Collect(nocopy.Of(model).Owners()))
+				requireIndex(t, ns, slices.Collect(model.Owners()))
 			}
 		})
 	}
@@ -116,7 +115,7 @@ func TestPartsAreWhatTheModelSays(t *testing.T) {
 // a hairpin of all its owners or of none.
 func needed(t *servicemodel.Table, owners []string, a netip.Addr) bool {
 	return slices.ContainsFunc(owners, func(o string) bool {
-		return nocopy.Of(nocopy.Of(t).Part(o)).HasHairpin(a)
+		return t.Part(o).HasHairpin(a)
 	})
 }
 

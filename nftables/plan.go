@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -157,12 +156,12 @@ func (t *tablePlan) opsOf(set string) *setOps {
 func (pl *planner) plan(c *servicemodel.ChangeSet) *plan {
 	p := &plan{table: pl.table, c: c, have: pl.version,
 		tables: make([]*tablePlan, 0, len(pl.tables))}
-	rules := nocopy.Of(c.New).Rules()
+	rules := c.New.Rules()
 	for _, have := range pl.tables {
 		t := newTablePlan(&pl.place, have)
 		p.tables = append(p.tables, t)
 		switch {
-		case t.have.exists && !t.f.ServedBy(rules):
+		case t.have.exists && !t.f.ServedBy(&rules):
 			t.rebuild, t.next = true, skeleton{}
 		case t.have.exists && !t.have.broken:
 			pl.change(p, t)
@@ -212,17 +211,17 @@ func (pl *planner) tablesToMake(c *servicemodel.ChangeSet) (l []*table) {
 	if pl.complete && c.Rules == nil && len(c.Frontends) == 0 {
 		return nil
 	}
-	rules := nocopy.Of(c.New).Rules()
+	rules := c.New.Rules()
 	var anchor *table
 	stands := pl.owning != nil || rules.MasqueradeMark == 0
 	type change = servicemodel.Change[servicemodel.Frontend]
 	for _, t := range pl.tables {
 		switch {
-		case !t.f.ServedBy(rules):
+		case !t.f.ServedBy(&rules):
 		case t.exists:
 			stands = true
 		case len(t.f.Own(rules.ServiceCIDRs)) > 0,
-			t.f == nft.IPv4 && rendering.WantsRouteLocalnet(rules),
+			t.f == nft.IPv4 && rendering.WantsRouteLocalnet(&rules),
 			slices.ContainsFunc(c.Frontends, func(fc change) bool {
 				return fc.New != nil && fc.New.Key.Family() == t.f.Model
 			}):
@@ -313,8 +312,8 @@ func changes(c *servicemodel.ChangeSet, f *nft.Family, fn func(old, new *service
 			continue // the other pool of a service port, planned together with the first
 		}
 		last = pc.New.ID.Service
-		for _, fe := range nocopy.Of(c.New).FrontendsOf(last) {
-			old := nocopy.Of(c.Old).Frontend(fe.Key)
+		for _, fe := range c.New.FrontendsOf(last) {
+			old := c.Old.Frontend(fe.Key)
 			if fe.Key.Family() == f.Model && old != nil && old.Equal(fe) {
 				fn(fe, fe)
 			}
@@ -326,8 +325,8 @@ func changes(c *servicemodel.ChangeSet, f *nft.Family, fn func(old, new *service
 func (pl *planner) changed(p *plan, t *tablePlan, old, new *servicemodel.Frontend) {
 	t.differ(func(to sink) { pl.w.frontend(p.c.Old, old, to) },
 		func(to sink) { pl.w.frontend(p.c.New, new, to) })
-	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(old)
-	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(new)
+	oldInternal, oldExternal := p.c.Old.PoolsOf(old)
+	newInternal, newExternal := p.c.New.PoolsOf(new)
 	pl.w.pool(old, new, false, oldInternal, newInternal, t.del, t.add)
 	pl.w.pool(old, new, true, oldExternal, newExternal, t.del, t.add)
 }
@@ -357,8 +356,8 @@ func (t *tablePlan) differ(was, is func(to sink)) {
 
 // poolsChanged plans the pools of a frontend. Its other elements stay.
 func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend) {
-	oldInternal, oldExternal := nocopy.Of(p.c.Old).PoolsOf(fe)
-	newInternal, newExternal := nocopy.Of(p.c.New).PoolsOf(fe)
+	oldInternal, oldExternal := p.c.Old.PoolsOf(fe)
+	newInternal, newExternal := p.c.New.PoolsOf(fe)
 	change := func(outside bool, old, new *servicemodel.Pool) {
 		if old == nil || old.Equal(new) {
 			return
@@ -380,7 +379,7 @@ func (pl *planner) poolsChanged(p *plan, t *tablePlan, fe *servicemodel.Frontend
 // frontendsOf yields the frontends of one family.
 func frontendsOf(t *servicemodel.Table, f *nft.Family) iter.Seq[*servicemodel.Frontend] {
 	return func(yield func(*servicemodel.Frontend) bool) {
-		for fe := range nocopy.Of(t).Frontends() {
+		for fe := range t.Frontends() {
 			if fe.Key.Family() == f.Model && !yield(fe) {
 				return
 			}

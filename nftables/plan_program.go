@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -262,7 +261,7 @@ func changedChains(old, new nft.Program) nft.Program {
 // removes reports whether a change set of parts removes them by [planner.removal]: the last parts,
 // or parts of another layout.
 func (pl *planner) removes(c *servicemodel.ChangeSet) bool {
-	return nocopy.Of(c.New).Rules().MasqueradeMark == 0
+	return c.New.Rules().MasqueradeMark == 0
 }
 
 // removal plans to delete the elements that are drift from tables of another layout. If no

@@ -7,7 +7,6 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -44,7 +43,7 @@ func objectsOf(f *nft.Family, t *servicemodel.Table) iter.Seq[object] {
 
 // portOf returns a service port of a table. It has no frontends if the table has no such port.
 func portOf(f *nft.Family, t *servicemodel.Table, port servicemodel.PortName) object {
-	all := nocopy.Of(t).FrontendsOf(port) // sorted: frontends of one family are adjacent
+	all := t.FrontendsOf(port) // sorted: frontends of one family are adjacent
 	from, to := len(all), 0
 	for i, fe := range all {
 		if fe.Key.Family() == f.Model {
@@ -72,7 +71,7 @@ func (o *object) expressible(t *servicemodel.Table) bool {
 			!hasPools(t, fe) {
 			return false
 		}
-		internal, external := nocopy.Of(t).PoolsOf(fe)
+		internal, external := t.PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p == nil {
 				continue
@@ -88,7 +87,7 @@ func (o *object) expressible(t *servicemodel.Table) bool {
 
 // hasPools reports whether a table has the pools of a frontend.
 func hasPools(t *servicemodel.Table, fe *servicemodel.Frontend) bool {
-	internal, external := nocopy.Of(t).PoolsOf(fe)
+	internal, external := t.PoolsOf(fe)
 	return (internal != nil || !fe.Internal.Balances()) &&
 		(external != nil || !fe.External.Balances() || fe.External == fe.Internal)
 }

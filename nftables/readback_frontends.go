@@ -11,7 +11,6 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -88,7 +87,7 @@ func (r *reading) frontends(c *servicemodel.Contents) {
 			continue
 		}
 		c.Frontends = append(c.Frontends, fe)
-		internal, external := nocopy.Of(t).PoolsOf(fe)
+		internal, external := t.PoolsOf(fe)
 		for _, p := range []*servicemodel.Pool{internal, external} {
 			if p != nil && !used[p.ID] {
 				used[p.ID] = true
@@ -304,7 +303,7 @@ func poolFrom(id servicemodel.PoolID, s servicemodel.Scheduler, l []entry,
 			p.Slots = append(p.Slots, slot)
 		}
 	}
-	if in == byMaglev && tableless.MaglevSize(p) != len(l) {
+	if in == byMaglev && p.MaglevSize() != len(l) {
 		return nil
 	}
 	return p

@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -77,7 +76,7 @@ func (r *reading) contest(context.Context, *reading) error {
 		registry := name == kindService.registry || name == kindNodePort.registry
 		for _, e := range elems {
 			key, ok := r.keyOf(set, *e)
-			if fe := nocopy.Of(r.want).Frontend(key); ok && fe != nil {
+			if fe := r.want.Frontend(key); ok && fe != nil {
 				contest(fe.Service)
 			}
 			if !registry {
@@ -181,7 +180,7 @@ func (r *reading) subtract(want *servicemodel.Table, c *servicemodel.ChangeSet) 
 		}
 		for _, fe := range o.frontends {
 			c.Frontends = append(c.Frontends, servicemodel.Change[servicemodel.Frontend]{Old: fe})
-			internal, external := nocopy.Of(want).PoolsOf(fe)
+			internal, external := want.PoolsOf(fe)
 			for _, pool := range []*servicemodel.Pool{internal, external} {
 				if pool != nil { // all frontends of its service port are gone
 					c.Pools = append(c.Pools, servicemodel.Change[servicemodel.Pool]{Old: pool})

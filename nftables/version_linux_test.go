@@ -8,7 +8,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -140,7 +139,7 @@ func TestTwoWritersWithoutAVersion(t *testing.T) {
 			observed := func(owner string) (commit func() error) {
 				b, part := newBackend(t, ns, nil), mustResolve(t, states[owner])
 				o := ok(b.ObserveParts(t.Context(), []string{owner}, part))(t)
-				next := ok(nocopy.Of(o.Table).WithPart(owner, part))(t)
+				next := ok(o.Table.WithPart(owner, part))(t)
 				return func() error {
 					_, err := b.Commit(t.Context(), servicemodel.Diff(o.Table, next))
 					return err

@@ -28,12 +28,12 @@ func (t *Table) Arrange(like *Table) *Table {
 // AssumedIn returns held with those pools of the table added that frontends of held balance over
 // and that held lacks. A kernel may have no place for such a pool, so a table that was read from it
 // lacks the pool. AssumedIn returns held itself if no pool is missing.
-func (v tableView) AssumedIn(held *Table) *Table {
+func (t *Table) AssumedIn(held *Table) *Table {
 	if held == nil {
 		return nil
 	}
 	pools, found := held.pools, false
-	for c := range pmap.Diff(held.pools, v.t.pools, always[*Pool]) {
+	for c := range pmap.Diff(held.pools, t.orEmpty().pools, always[*Pool]) {
 		if !c.InOld && held.balancesOver(c.Key) {
 			pools, found = pools.Set(c.Key, c.New), true
 		}

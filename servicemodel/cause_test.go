@@ -7,7 +7,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -103,7 +102,7 @@ func TestCauses(t *testing.T) {
 func TestCausesInTheKernel(t *testing.T) {
 	t.Parallel()
 	resolved := tableOf(t, thisNode, webService(externalLocal), remoteEndpoint)
-	read := ok(sm.NewTable(nocopy.Of(resolved).Contents()))(t)
+	read := ok(sm.NewTable(resolved.Contents()))(t)
 	f := read.Frontend(sm.FrontendKey{Addr: ip("0.0.0.0"), Protocol: sm.TCP, Port: 30080})
 	require.Equal(t, "externalTrafficPolicy is Local and no ready endpoint is on this node; 1 "+
 		"endpoint is elsewhere", read.Cause(f).String())

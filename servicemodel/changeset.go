@@ -289,11 +289,13 @@ func (t *Table) disown(f *Frontend) {
 	}
 }
 
-// Changes returns the part of Diff(t, c.New) about the objects that c changes. t is the table of
-// the view. The cost depends on the size of c. When an engine retries a change of the table, it
-// checks only the new part.
-func (v tableView) Changes(c *ChangeSet) *ChangeSet {
-	part := Diff(v.t, v.t.Apply(c))
+// Changes returns the part of Diff(t, c.New) about the objects that c changes. The cost depends on
+// the size of c. When an engine retries a change of the table, it checks only the new part.
+func (t *Table) Changes(c *ChangeSet) *ChangeSet {
+	if c == nil {
+		return &ChangeSet{Old: t, New: t}
+	}
+	part := Diff(t, t.Apply(c))
 	part.New = c.New
 	return part
 }

@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/test/golden"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -98,7 +97,7 @@ func TestHealthChecksAreNoDifferenceOfKernels(t *testing.T) {
 			s.HealthCheckNodePort = port
 		}), endpoint("10.64.0.1", here))
 	}
-	read := ok(sm.NewTable(nocopy.Of(with(32000)).Contents()))(t)
+	read := ok(sm.NewTable(with(32000).Contents()))(t)
 	for _, other := range []*sm.Table{with(32001), with(0), read} {
 		require.True(t, with(32000).Equal(other))
 		c := sm.Diff(other, with(32000))
@@ -115,13 +114,13 @@ func TestAChangeSetFromAnotherTableIsPartOfTheWhole(t *testing.T) {
 		a, b, x := mustResolve(t, nil, s), mustResolve(t, nil, r.edit(r.edit(s))),
 			mustResolve(t, nil, r.edit(r.edit(s)))
 		c := sm.Diff(a, b)
-		require.Equal(t, c.String(), nocopy.Of(a).Changes(c).String())
-		require.True(t, nocopy.Of(b).Changes(c).Empty())
-		require.Equal(t, onlyOf(c, sm.Diff(x, b)).String(), nocopy.Of(x).Changes(c).String())
-		require.Same(t, x, nocopy.Of(x).Changes(c).Old)
-		require.Same(t, b, nocopy.Of(x).Changes(c).New)
+		require.Equal(t, c.String(), a.Changes(c).String())
+		require.True(t, b.Changes(c).Empty())
+		require.Equal(t, onlyOf(c, sm.Diff(x, b)).String(), x.Changes(c).String())
+		require.Same(t, x, x.Changes(c).Old)
+		require.Same(t, b, x.Changes(c).New)
 		all := sm.Diff(nil, b)
-		require.Equal(t, all.String(), nocopy.Of(all.Old).Changes(all).String())
+		require.Equal(t, all.String(), all.Old.Changes(all).String())
 	}
 }
 
@@ -172,7 +171,7 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 		next := mustResolve(t, old, r.state())
 		c := sm.Diff(old, next)
 		for {
-			first, rest := nocopy.Of(c.New).Split(c)
+			first, rest := c.Split()
 			if first == nil {
 				break
 			}
@@ -189,12 +188,12 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 				}
 			}
 			for _, f := range first.Frontends {
-				require.True(t, f.New == nil || !nocopy.Of(next).HasClusterIP(f.New.Key.Addr) ||
-					nocopy.Of(first.New).HasClusterIP(f.New.Key.Addr), "%v", f.New)
+				require.True(t, f.New == nil || !next.HasClusterIP(f.New.Key.Addr) ||
+					first.New.HasClusterIP(f.New.Key.Addr), "%v", f.New)
 			}
 			for a := range first.New.ClusterIPs() {
-				require.True(t, nocopy.Of(next).HasClusterIP(a) ||
-					nocopy.Of(first.Old).HasClusterIP(a), "%v", a)
+				require.True(t, next.HasClusterIP(a) ||
+					first.Old.HasClusterIP(a), "%v", a)
 			}
 			for a := range first.New.Hairpins() {
 				require.True(t, hasEndpoint(first.New, a), "%v", a)
@@ -205,8 +204,8 @@ func TestPartsOfAChangeSetLeadWhereItLeads(t *testing.T) {
 				}
 				for _, slot := range p.New.Slots {
 					a := slot.Endpoint.Addr()
-					require.True(t, !nocopy.Of(next).HasHairpin(a) ||
-						nocopy.Of(first.New).HasHairpin(a), "%v", p.New)
+					require.True(t, !next.HasHairpin(a) ||
+						first.New.HasHairpin(a), "%v", p.New)
 				}
 			}
 			require.Less(t, differences(rest), differences(c))
@@ -236,9 +235,9 @@ func TestWhatAddsLittleHasNoParts(t *testing.T) {
 		sm.State{}.WithService(&sm.Service{Name: sm.Name{Namespace: "a", Name: "b"},
 			ClusterIPs: addrs("10.96.0.1"),
 			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}))
-	first, rest := nocopy.Of(sm.Diff(nil, one).New).Split(sm.Diff(nil, one))
+	first, rest := sm.Diff(nil, one).Split()
 	require.True(t, first == nil && rest == nil)
-	first, rest = nocopy.Of(sm.Diff(one, nil).New).Split(sm.Diff(one, nil))
+	first, rest = sm.Diff(one, nil).Split()
 	require.True(t, first == nil && rest == nil)
 }
 
@@ -264,7 +263,7 @@ func TestPartsAreInOrder(t *testing.T) {
 	var order []string
 	var commit func(c *sm.ChangeSet)
 	commit = func(c *sm.ChangeSet) {
-		if first, rest := nocopy.Of(c.New).Split(c); first != nil {
+		if first, rest := c.Split(); first != nil {
 			commit(first)
 			commit(rest)
 			return

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/test/growth"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -71,7 +70,7 @@ func TestTimeGrowsAsPortsDo(t *testing.T) {
 					more := s.WithEndpoints(web, append(s.Endpoints(web), endpoint("10.66.0.1",
 						withPorts(s.Endpoints(web)[0].Ports))))
 					next := mustResolve(t, table, more)
-					require.NotNil(t, nocopy.Of(next).At(time.Now, table))
+					require.NotNil(t, next.At(time.Now, table))
 				})
 		})
 	}

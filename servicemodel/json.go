@@ -165,7 +165,7 @@ type tableJSON struct {
 
 // MarshalJSON returns all that the table holds, each kind of objects in the order of their keys.
 func (t *Table) MarshalJSON() ([]byte, error) {
-	return json.Marshal(tableJSON{tableView{t}.Contents(), slices.Collect(t.HealthChecks())})
+	return json.Marshal(tableJSON{t.Contents(), slices.Collect(t.HealthChecks())})
 }
 
 // UnmarshalJSON is the inverse of MarshalJSON. The table has no conflicts.
@@ -188,7 +188,7 @@ func (t *Table) UnmarshalJSON(data []byte) error {
 // fingerprint returns a hash of the table without its health checks. Equal tables ([Table.Equal])
 // have equal fingerprints. It costs as much as encoding the table.
 func (t *Table) fingerprint() (string, error) {
-	text, err := json.Marshal(tableView{t}.Contents())
+	text, err := json.Marshal(t.Contents())
 	if err != nil {
 		return "", fmt.Errorf("fingerprint of a table: %w", err)
 	}

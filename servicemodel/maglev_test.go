@@ -10,11 +10,10 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-func maglev(p *sm.Pool) []uint16 { return nocopy.Of((*sm.Table)(nil)).Maglev(p) }
+func maglev(p *sm.Pool) []uint16 { return p.Maglev() }
 
 // spread maps each entry of a pool's table to its endpoint.
 func spread(slots []sm.Slot) []netip.AddrPort {
@@ -70,9 +69,8 @@ func TestMaglevIsEven(t *testing.T) {
 	}
 	require.Len(t, spread(randomSlots(r, 10)), 1021)
 	require.Len(t, spread(randomSlots(r, 11)), 4093)
-	view := nocopy.Of((*sm.Table)(nil))
-	require.Equal(t, 65521, view.MaglevSize(&sm.Pool{Slots: make([]sm.Slot, 65521)}))
-	require.Zero(t, view.MaglevSize(&sm.Pool{Slots: make([]sm.Slot, 65522)}))
+	require.Equal(t, 65521, (&sm.Pool{Slots: make([]sm.Slot, 65521)}).MaglevSize())
+	require.Zero(t, (&sm.Pool{Slots: make([]sm.Slot, 65522)}).MaglevSize())
 	require.Empty(t, maglev(&sm.Pool{Slots: make([]sm.Slot, 65522)}))
 }
 

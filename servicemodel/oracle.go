@@ -135,11 +135,11 @@ func (t *Table) Decide(p Packet, here Locality) Decision {
 	dst := p.Dst.Addr()
 	toItself := here.Local(dst) && !p.FromThisNode
 	switch {
-	case !tableView{t}.HasClusterIP(dst) && !containsAddr(t.rules.ServiceCIDRs, dst):
+	case !t.HasClusterIP(dst) && !containsAddr(t.rules.ServiceCIDRs, dst):
 		d.Reason = "no service answers there"
 	case toItself:
 		d.Reason = "the address is the node's own"
-	case tableView{t}.HasClusterIP(dst):
+	case t.HasClusterIP(dst):
 		d.Outcome, d.Cause = Rejected, t.otherPort(p)
 		d.Reason = d.Cause.String()
 	default:
@@ -233,7 +233,7 @@ func (t *Table) atFrontend(d *Decision, p Packet) {
 	}
 	for _, s := range pool.Slots {
 		addr := s.Endpoint.Addr()
-		hairpin := addr == src && tableView{t}.HasHairpin(src)
+		hairpin := addr == src && t.HasHairpin(src)
 		neighbour := t.rules.MasqueradeNeighbours && !p.FromThisNode && containsAddr(p.Link, addr)
 		weight := s.Weight
 		if pool.Scheduler.even() {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/test/golden"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -198,7 +197,7 @@ func TestCandidatesHaveTheSharesOfTheirPool(t *testing.T) {
 		d := table.Decide(packet(fromPod, to("10.96.0.1:80")), nodeAddrs)
 		id, _ := d.Pool()
 		require.Len(t, d.Candidates, 2)
-		shares := nocopy.Of(table).Shares(table.Pool(id))
+		shares := table.Pool(id).Shares()
 		require.InDelta(t, shares[1]/shares[0],
 			float64(d.Candidates[1].Weight)/float64(d.Candidates[0].Weight), 1e-9, by)
 	}

@@ -36,8 +36,8 @@ func (e *TakenError) Error() string {
 }
 
 // Owners returns the owners of frontends, sorted. It costs O(log n) for each of them.
-func (v tableView) Owners() iter.Seq[string] {
-	owned := v.t.owned
+func (t *Table) Owners() iter.Seq[string] {
+	owned := t.orEmpty().owned
 	return func(yield func(string) bool) {
 		next := firstOf("")
 		for {
@@ -77,21 +77,21 @@ func (t *Table) poolsIn(namespace string) iter.Seq[*Pool] {
 	return values(t.pools.From(PoolID{Service: firstOf(namespace)}, in))
 }
 
-// Part returns the part of the table t that an owner holds, as a table of its own with the rules of
+// Part returns the part of t that an owner holds, as a table of its own with the rules of
 // t. Its hairpins are those hairpins of t that are endpoints of the owner.
-func (v tableView) Part(owner string) *Table {
-	t := v.t
+func (t *Table) Part(owner string) *Table {
+	t = t.orEmpty()
 	part := &Table{rules: t.rules}
 	for f := range t.frontendsIn(owner) {
 		part.own(f)
-		if f.Kind == ClusterIP && v.HasClusterIP(f.Key.Addr) {
+		if f.Kind == ClusterIP && t.HasClusterIP(f.Key.Addr) {
 			part.clusterIPs = part.clusterIPs.Set(f.Key.Addr, 1)
 		}
 	}
 	for p := range t.poolsIn(owner) {
 		part.pools = part.pools.Set(p.ID, p)
 		for _, s := range p.Slots {
-			if v.HasHairpin(s.Endpoint.Addr()) {
+			if t.HasHairpin(s.Endpoint.Addr()) {
 				part.hairpins = part.hairpins.Set(s.Endpoint.Addr(), 1)
 			}
 		}
@@ -99,7 +99,7 @@ func (v tableView) Part(owner string) *Table {
 	return part
 }
 
-// WithPart returns the table t with the owner's part replaced by part. part is a table of services
+// WithPart returns t with the owner's part replaced by part. part is a table of services
 // in the owner's namespace, such as [Resolve] makes of the owner's state; nil is an empty part. The
 // parts of other owners stay as they are, and so do addresses that they also need. Endpoints that
 // stay keep their slots. The result has the rules of t. If t has none because no program has
@@ -111,12 +111,12 @@ func (v tableView) Part(owner string) *Table {
 //
 // It costs O(log n) for each object of the owner. If endpoints go that may be hairpins of other
 // owners, it also walks the pools of the others.
-func (v tableView) WithPart(owner string, part *Table) (*Table, error) {
-	t := v.t
+func (t *Table) WithPart(owner string, part *Table) (*Table, error) {
+	t = t.orEmpty()
 	if err := t.taken(owner, part); err != nil {
 		return nil, err
 	}
-	next := v.WithoutParts(owner)
+	next := t.WithoutParts(owner)
 	if part == nil {
 		return next, nil
 	}
@@ -161,8 +161,8 @@ func added(set addrCounts, addrs iter.Seq[netip.Addr]) addrCounts {
 }
 
 // WithoutParts returns the table without the parts of the owners. It costs as much as WithPart.
-func (v tableView) WithoutParts(owners ...string) *Table {
-	next := *v.t
+func (t *Table) WithoutParts(owners ...string) *Table {
+	next := *t.orEmpty()
 	next.memory, next.contested = nil, pmap.Map[FrontendKey, []*Frontend, keyHash]{}
 	next.health = pmap.Map[Name, *HealthCheck, nameHash]{}
 	var clusterIPs []netip.Addr
@@ -178,7 +178,7 @@ func (v tableView) WithoutParts(owners ...string) *Table {
 		for p := range next.poolsIn(owner) {
 			next.pools = next.pools.Delete(p.ID)
 			for _, s := range p.Slots {
-				if v.HasHairpin(s.Endpoint.Addr()) {
+				if t.HasHairpin(s.Endpoint.Addr()) {
 					hairpins[s.Endpoint.Addr()] = true
 				}
 			}
@@ -197,19 +197,20 @@ func (v tableView) WithoutParts(owners ...string) *Table {
 	return &next
 }
 
-// WithRules returns the table t as if its services had been resolved on a node with these rules.
+// WithRules returns t as if its services had been resolved on a node with these rules.
 // Frontends at addresses that the rules exclude go, with everything that only they need. Those that
 // the rules of t exclude do not come, because only a resolution knows them. The result has no
 // health checks and no conflicts. It costs O(n).
-func (v tableView) WithRules(r Rules) (*Table, error) {
+func (t *Table) WithRules(r Rules) (*Table, error) {
 	view, pools := r.view(), map[PoolID]bool{}
 	var c Contents
-	for f := range v.t.Frontends() {
+	for f := range t.Frontends() {
 		if !view.answers(f.Key.Addr) {
 			continue
 		}
-		f.Masquerade = f.masquerade(&view)
-		c.Frontends = append(c.Frontends, f)
+		own := *f
+		own.Masquerade = f.masquerade(&view)
+		c.Frontends = append(c.Frontends, &own)
 		for _, verdict := range []Verdict{f.Internal, f.External} {
 			if id, ok := f.Pool(verdict); ok {
 				pools[id] = true
@@ -218,10 +219,10 @@ func (v tableView) WithRules(r Rules) (*Table, error) {
 	}
 
 	unused := map[netip.Addr]bool{}
-	for a := range v.t.Hairpins() {
+	for a := range t.Hairpins() {
 		unused[a] = true
 	}
-	for p := range v.Pools() {
+	for p := range t.Pools() {
 		if pools[p.ID] {
 			c.Pools = append(c.Pools, p)
 			for _, s := range p.Slots {
@@ -231,10 +232,10 @@ func (v tableView) WithRules(r Rules) (*Table, error) {
 	}
 
 	c.Rules = r
-	c.Hairpins = filter(slices.Collect(v.t.Hairpins()), func(a netip.Addr) bool {
+	c.Hairpins = filter(slices.Collect(t.Hairpins()), func(a netip.Addr) bool {
 		return !unused[a]
 	})
-	c.ClusterIPs = filter(slices.Collect(v.t.ClusterIPs()), view.answers)
+	c.ClusterIPs = filter(slices.Collect(t.ClusterIPs()), view.answers)
 	return NewTable(c)
 }
 
@@ -250,10 +251,10 @@ func (t *Table) leaveOutEndpoints(set map[netip.Addr]bool) {
 	}
 }
 
-// WithPart returns the state s with the services and endpoints in the owner's namespace replaced by
+// WithPart returns s with the services and endpoints in the owner's namespace replaced by
 // part's. All of part must be in that namespace. The result has the node of s.
-func (v stateView) WithPart(owner string, part State) State {
-	s, in := v.s, func(n Name) bool { return n.Namespace == owner }
+func (s State) WithPart(owner string, part State) State {
+	in := func(n Name) bool { return n.Namespace == owner }
 	for n, e := range s.entries.From(Name{Namespace: owner}, in) {
 		s = s.with(n, e, entry{})
 	}
@@ -266,7 +267,7 @@ func (v stateView) WithPart(owner string, part State) State {
 // ValidatePart reports why the state cannot be the owner's part: the owner is not a valid
 // namespace, or services or endpoints are in other namespaces. The error joins a *[FieldError] for
 // each problem. For all other problems see [State.Validate].
-func (v stateView) ValidatePart(owner string) error {
+func (s State) ValidatePart(owner string) error {
 	p := problems{kind: "part " + quote(owner)}
 	p.checkText("owner", owner, true)
 	check := func(kind string, n Name) {
@@ -274,7 +275,7 @@ func (v stateView) ValidatePart(owner string) error {
 			p.add("name.namespace", quote(n.Namespace), "must be the owner, "+quote(owner))
 		}
 	}
-	for n, e := range v.s.entries.All() {
+	for n, e := range s.entries.All() {
 		if e.service != nil {
 			check("service", n)
 		}
@@ -293,8 +294,8 @@ func (v stateView) ValidatePart(owner string) error {
 // use these settings, because the rules belong to the instance. Settings that the node leaves at
 // their zero value are adopted. The others must agree with the rules; otherwise the error joins a
 // *[FieldError] for each setting that differs.
-func (v stateView) Adopt(r Rules) (Node, error) {
-	n := v.s.Node()
+func (s State) Adopt(r Rules) (Node, error) {
+	n := s.Node()
 	if n.OnlyFamily == 0 {
 		n.OnlyFamily = r.OnlyFamily
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -41,7 +40,7 @@ func TestPartsAreApart(t *testing.T) {
 			if r.chance(20) {
 				own = nil
 			}
-			next, err := nocopy.Of(table).WithPart(owner, own)
+			next, err := table.WithPart(owner, own)
 			if taken := claimed(own, held[other(owner)]); len(taken) > 0 {
 				require.Nil(t, next)
 				require.Equal(t, taken, takenBy(err))
@@ -54,16 +53,16 @@ func TestPartsAreApart(t *testing.T) {
 			}
 			requireParts(t, next, held)
 			require.True(t, table.Apply(sm.Diff(table, next)).Equal(next))
-			rest := sm.Diff(nocopy.Of(table).WithoutParts(owner),
-				nocopy.Of(next).WithoutParts(owner))
+			rest := sm.Diff(table.WithoutParts(owner),
+				next.WithoutParts(owner))
 			require.Empty(t, rest.Frontends)
 			require.Empty(t, rest.Pools)
 			require.Empty(t, rest.ClusterIPs)
 			table = next
 			merged += next.Len()
 		}
-		third := nocopy.Of(table).WithoutParts("a", "b")
-		require.Zero(t, nocopy.Of(third).WithoutParts("c").Len())
+		third := table.WithoutParts("a", "b")
+		require.Zero(t, third.WithoutParts("c").Len())
 		require.Empty(t, slices.Collect(third.Hairpins()))
 		require.Empty(t, slices.Collect(third.ClusterIPs()))
 	}
@@ -104,7 +103,7 @@ func requireParts(t *testing.T, table *sm.Table, held map[string]*sm.Table) {
 		map[netip.Addr]bool{}
 	var owners []string
 	for owner, want := range held {
-		got := nocopy.Of(table).Part(owner)
+		got := table.Part(owner)
 		c := sm.Diff(got, want.Arrange(got))
 		require.Empty(t, c.Frontends)
 		require.Empty(t, c.Pools)
@@ -120,7 +119,7 @@ func requireParts(t *testing.T, table *sm.Table, held map[string]*sm.Table) {
 		}
 		for a := range want.Hairpins() {
 			hairpins[a] = true
-			require.True(t, nocopy.Of(got).HasHairpin(a))
+			require.True(t, got.HasHairpin(a))
 		}
 		for p := range want.Pools() {
 			for _, s := range p.Slots {
@@ -129,7 +128,7 @@ func requireParts(t *testing.T, table *sm.Table, held map[string]*sm.Table) {
 		}
 	}
 	slices.Sort(owners)
-	require.Equal(t, owners, slices.Collect(nocopy.Of(table).Owners()))
+	require.Equal(t, owners, slices.Collect(table.Owners()))
 	require.Equal(t, frontends, table.Len())
 	for a := range table.ClusterIPs() {
 		require.True(t, clusterIPs[a])
@@ -152,7 +151,7 @@ func TestTwoPartsAreTheTableOfBothStates(t *testing.T) {
 		s := steady(r.state())
 		a, b := partOf(s, "a"), partOf(s, "b")
 		whole := mustResolve(t, nil, s)
-		table, err := nocopy.Of(mustResolve(t, nil, a)).WithPart("b", mustResolve(t, nil, b))
+		table, err := mustResolve(t, nil, a).WithPart("b", mustResolve(t, nil, b))
 		if err != nil {
 			require.NotEmpty(t, slices.Collect(whole.Conflicts()))
 			continue
@@ -172,7 +171,7 @@ func TestWhoHoldsAFrontendKeepsIt(t *testing.T) {
 	second := tableOf(t, thisNode, webService(func(s *sm.Service) {
 		s.Name.Namespace, s.ClusterIPs = "second", addrs("192.0.2.7")
 	}))
-	_, err := nocopy.Of(first).WithPart("second", second)
+	_, err := first.WithPart("second", second)
 	require.EqualError(t, err, "*4:30080/tcp is held by first/web:http, and claimed by "+
 		"second/web:http\n"+
 		"192.0.2.7:80/tcp is held by first/web:http, and claimed by second/web:http")
@@ -186,8 +185,8 @@ func TestAStateWithPartsHasTheServicesOfEachOwner(t *testing.T) {
 	r := newSource(t)
 	for range 100 {
 		s, next := steady(r.state()), steady(r.state())
-		require.NoError(t, nocopy.Of(partOf(s, "a")).ValidatePart("a"))
-		got := nocopy.Of(s).WithPart("a", partOf(next, "a"))
+		require.NoError(t, partOf(s, "a").ValidatePart("a"))
+		got := s.WithPart("a", partOf(next, "a"))
 		requireSame(t, mustResolve(t, nil, partOf(s, "b")), mustResolve(t, nil, partOf(got, "b")))
 		requireSame(t, mustResolve(t, nil, partOf(next, "a").WithNode(s.Node())),
 			mustResolve(t, nil, partOf(got, "a")))
@@ -200,12 +199,12 @@ func TestWhatIsNoPart(t *testing.T) {
 	requireProblems(t, []string{`part "": owner: required`,
 		`service default/web: name.namespace: "default": must be the owner, ""`,
 		`endpoints default/web: name.namespace: "default": must be the owner, ""`,
-	}, nocopy.Of(s).ValidatePart(""))
+	}, s.ValidatePart(""))
 	requireProblems(t, []string{`part "a/b": owner: "a/b": only printable ASCII without spaces, ` +
-		`"/", ":" and quotes is allowed`}, nocopy.Of(sm.State{}).ValidatePart("a/b"))
+		`"/", ":" and quotes is allowed`}, sm.State{}.ValidatePart("a/b"))
 	requireProblems(t, []string{`service /: name.namespace: "": must be the owner, "default"`},
-		nocopy.Of(sm.State{}.WithService(&sm.Service{})).ValidatePart("default"))
-	require.NoError(t, nocopy.Of(s).ValidatePart("default"))
+		sm.State{}.WithService(&sm.Service{}).ValidatePart("default"))
+	require.NoError(t, s.ValidatePart("default"))
 }
 
 // A node adopts every setting that it leaves unset. The error names every setting that differs.
@@ -222,15 +221,15 @@ func TestAPartAdoptsWhatTheInstanceHas(t *testing.T) {
 		require.False(t, v.Field(i).IsZero(), "the test must set %s", v.Type().Field(i).Name)
 	}
 	for _, n := range []sm.Node{{}, full, {Name: "n1", ServiceCIDRs: prefixes("10.96.1.1/12")}} {
-		adopted := ok(nocopy.Of(sm.State{}.WithNode(n)).Adopt(held))(t)
+		adopted := ok(sm.State{}.WithNode(n).Adopt(held))(t)
 		require.Equal(t, n.Name, adopted.Name)
 		rules := mustResolve(t, nil, sm.State{}.WithNode(adopted)).Rules()
 		require.True(t, held.Equal(rules), "%+v", rules)
 	}
-	_, err := nocopy.Of(sm.State{}.WithNode((sm.Node{MasqueradeMark: 2, OnlyFamily: sm.IPv6,
+	_, err := sm.State{}.WithNode((sm.Node{MasqueradeMark: 2, OnlyFamily: sm.IPv6,
 		LocalPods:         sm.PodDetector{InterfacePrefix: "veth"},
 		NodePortAddresses: sm.NodePortAddresses{Primary: true}, LocalhostNodePorts: true,
-		ServiceCIDRs: prefixes("10.0.0.0/8")}))).Adopt(held)
+		ServiceCIDRs: prefixes("10.0.0.0/8")})).Adopt(held)
 	requireProblems(t, []string{
 		"node: masqueradeMark: 0x2: the instance has 0x1",
 		"node: onlyFamily: IPv6 only: the instance has IPv4 only",
@@ -253,5 +252,5 @@ func TestPartsRefuseSlowStarts(t *testing.T) {
 	t.Parallel()
 	requireProblems(t, []string{"service default/web: slowStart: 1m0s: must not be set in a part" +
 		": no program would let endpoints grow"},
-		nocopy.Of(stateOf(thisNode, webService(slowly(time.Minute)))).ValidatePart("default"))
+		stateOf(thisNode, webService(slowly(time.Minute))).ValidatePart("default"))
 }

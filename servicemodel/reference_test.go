@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -412,7 +411,7 @@ func TestDecisionsAgreeWithTheReference(t *testing.T) {
 		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
 		table := mustResolve(t, nil, s)
 		ref := reference{state: s, node: s.Node(), local: here,
-			isHairpin: nocopy.Of(table).HasHairpin}
+			isHairpin: table.HasHairpin}
 		for range 60 {
 			p := r.packet(s, here)
 			if sm.FamilyOf(p.Src.Addr()) != sm.FamilyOf(p.Dst.Addr()) {

@@ -7,12 +7,12 @@ import (
 
 // AffinityText returns the session affinity of a frontend as text, such as "3h0m0s by /24 for the
 // service", and "" if it has none.
-func (tableView) AffinityText(f *Frontend) string { return f.affinityText() }
+func (f *Frontend) AffinityText() string { return f.affinityText() }
 
 // Shares returns the shares of new connections that the slots of a pool are to have, from 0 to 1:
 // by weight, or equal ones under [RoundRobin] and [LeastConn], which ignore weights. [DestHash],
 // [LocalityLC], [LocalityLCR], [Failover] and [Overflow] have no shares, so the result is nil.
-func (tableView) Shares(p *Pool) []float64 {
+func (p *Pool) Shares() []float64 {
 	switch p.Scheduler {
 	case DestHash, LocalityLC, LocalityLCR, Failover, Overflow:
 		return nil
@@ -40,8 +40,8 @@ func (tableView) Shares(p *Pool) []float64 {
 var maglevSizes = [...]int{1021, 4093, 16381, 65521}
 
 // MaglevSize returns the number of entries in a pool's table of [Maglev]. It is 0 if the pool has
-// more endpoints than the largest table has entries. The pool need not be in the table of the view.
-func (tableView) MaglevSize(p *Pool) int { return maglevSize(len(p.Slots)) }
+// more endpoints than the largest table has entries.
+func (p *Pool) MaglevSize() int { return maglevSize(len(p.Slots)) }
 
 func maglevSize(endpoints int) int {
 	for _, size := range maglevSizes {
@@ -62,9 +62,9 @@ func maglevSize(endpoints int) int {
 // et al., Maglev, NSDI 2016, section 3.4). The endpoints take turns. In its turn, an endpoint takes
 // the next free entry of its list. An endpoint below the greatest weight has a turn only in some
 // rounds, in proportion to its weight.
-func (v tableView) Maglev(p *Pool) []uint16 {
-	size, slots := v.MaglevSize(p), p.Slots
-	if size == 0 {
+func (p *Pool) Maglev() []uint16 {
+	size, slots := p.MaglevSize(), p.Slots
+	if size == 0 || len(slots) == 0 {
 		return nil
 	}
 	takers := make([]maglevTaker, len(slots))

@@ -115,11 +115,11 @@ func find(list []growing, endpoint netip.AddrPort) *growing {
 // The result depends on prev, the state and the time alone. If no service has a slow start, it is
 // the table itself, and that costs nothing. At takes the next step no sooner than 100 ms after the
 // last one. It also takes one in pools that change for other reasons.
-func (v tableView) At(now func() time.Time, prev *Table) *Table {
-	if !v.t.remembers() || v.t.memory.state.slowStarts == 0 {
-		return v.t
+func (t *Table) At(now func() time.Time, prev *Table) *Table {
+	if !t.remembers() || t.memory.state.slowStarts == 0 {
+		return t
 	}
-	t := v.t.whole()
+	t = t.whole()
 	if prev == nil {
 		return t
 	}
@@ -148,11 +148,11 @@ func (v tableView) At(now func() time.Time, prev *Table) *Table {
 
 // NextStep returns when the table is to change because time passes. It is zero if no endpoint
 // grows.
-func (v tableView) NextStep() time.Time {
-	if v.t.ramps == nil {
+func (t *Table) NextStep() time.Time {
+	if t == nil || t.ramps == nil {
 		return time.Time{}
 	}
-	return v.t.ramps.next
+	return t.ramps.next
 }
 
 // ramper makes a table of the present from a table with whole weights.

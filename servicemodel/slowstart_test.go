@@ -11,7 +11,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -37,29 +36,29 @@ func newRamp(t testing.TB, s sm.State) *ramp {
 func (r *ramp) clock() time.Time { return r.now }
 
 func (r *ramp) apply(s sm.State) *ramp {
-	r.held = nocopy.Of(mustResolve(r.t, r.held, s)).At(r.clock, r.held)
+	r.held = mustResolve(r.t, r.held, s).At(r.clock, r.held)
 	return r
 }
 
 // restart forgets all but what a kernel holds.
 func (r *ramp) restart(s sm.State) *ramp {
-	read := ok(sm.NewTable(nocopy.Of(r.held).Contents()))(r.t)
-	r.held = nocopy.Of(mustResolve(r.t, nil, s)).At(r.clock, read)
+	read := ok(sm.NewTable(r.held.Contents()))(r.t)
+	r.held = mustResolve(r.t, nil, s).At(r.clock, read)
 	return r
 }
 
 // step waits until the next step, and takes it that much later.
 func (r *ramp) step(s sm.State, late time.Duration) *ramp {
-	r.now = nocopy.Of(r.held).NextStep().Add(late)
+	r.now = r.held.NextStep().Add(late)
 	return r.apply(s)
 }
 
-func (r *ramp) grows() bool { return !nocopy.Of(r.held).NextStep().IsZero() }
+func (r *ramp) grows() bool { return !r.held.NextStep().IsZero() }
 
 // after takes all steps until so much later.
 func (r *ramp) after(d time.Duration, s sm.State) *ramp {
 	for end := r.now.Add(d); ; {
-		if next := nocopy.Of(r.held).NextStep(); next.IsZero() || next.After(end) {
+		if next := r.held.NextStep(); next.IsZero() || next.After(end) {
 			r.now = end
 			return r
 		}
@@ -251,7 +250,7 @@ func TestOthersPayNothingForSlowStarts(t *testing.T) {
 	prev := tableOf(t, thisNode, webService(), endpoint(addrA))
 	next := mustResolve(t, prev, stateOf(thisNode, webService(), endpoint(addrB)))
 	never := func() time.Time { panic("the time is not asked for") }
-	require.Same(t, next, nocopy.Of(next).At(never, prev))
+	require.Same(t, next, next.At(never, prev))
 }
 
 func TestStretchedWeightsStayBounded(t *testing.T) {

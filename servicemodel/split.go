@@ -5,13 +5,16 @@ import (
 	"slices"
 )
 
-// Split divides a change set that leads to the table and is too large to be written at once. The
+// Split divides a change set that is too large to be written at once. The
 // first part changes the node's rules and half of the service ports. It prefers new service ports,
 // then changed ones, then those that go. A frontend that moves from one service port to another
 // belongs to the latter. The rest begins where the first part ends, and leads to c.New. In no table
 // on the way does a frontend lack the pool that it balances over. Both results are nil if fewer
 // than two service ports differ.
-func (v tableView) Split(c *ChangeSet) (first, rest *ChangeSet) {
+func (c *ChangeSet) Split() (first, rest *ChangeSet) {
+	if c == nil {
+		return nil, nil
+	}
 	half := c.half()
 	if half == nil {
 		return nil, nil

@@ -121,17 +121,38 @@ func (s State) Service(n Name) *Service {
 func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.entries.At(n).endpoints) }
 
 // Services returns all services in the order of their names.
-func (s State) Services() iter.Seq[*Service] { return s.each((*Service).clone) }
-
-// each yields what of returns for each service.
-func (s State) each(of func(*Service) *Service) iter.Seq[*Service] {
+func (s State) Services() iter.Seq[*Service] {
 	return func(yield func(*Service) bool) {
-		for _, e := range s.entries.All() {
-			if e.service != nil && !yield(of(e.service)) {
+		for svc := range s.sharedServices() {
+			if !yield(svc.clone()) {
 				return
 			}
 		}
 	}
+}
+
+// sharedServices is [State.Services] without copies.
+func (s State) sharedServices() iter.Seq[*Service] {
+	return func(yield func(*Service) bool) {
+		for _, e := range s.entries.All() {
+			if e.service != nil && !yield(e.service) {
+				return
+			}
+		}
+	}
+}
+
+// Tried returns s with the definitions in before of services that have no pool in t. A backend has
+// not seen the pools of their new definitions, and may refuse these later.
+func (s State) Tried(before State, t *Table) State {
+	tried := s
+	for c := range pmap.Diff(before.entries, s.entries, entry.equal) {
+		balances := func(f *Frontend) bool { return f.Internal.Balances() || f.External.Balances() }
+		if c.New.service != nil && !slices.ContainsFunc(t.FrontendsOfService(c.Key), balances) {
+			tried = tried.WithService(c.Old.service)
+		}
+	}
+	return tried
 }
 
 // Len returns the number of services.

@@ -6,13 +6,15 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel/internal/pmap"
 )
 
 // Table says what services mean on one node: frontends, pools, and sets that depend on them. Tables
-// are immutable and share common contents; methods return copies. [Resolve] makes tables from a
-// state, [NewTable] from a backend's reading of the kernel. The nil *Table is an empty table.
+// are immutable. [Resolve] makes tables from a state, [NewTable] from a backend's reading of the
+// kernel. The nil *Table is an empty table.
+//
+// Tables share their contents with each other and with the callers of their methods. A caller must
+// not modify the objects that a method returns. The build tag sharecheck finds callers that do.
 type Table struct {
 	rules      Rules
 	frontends  pmap.Map[FrontendKey, *Frontend, keyHash]
@@ -83,54 +85,110 @@ func NewTable(c Contents) (*Table, error) {
 }
 
 // Rules returns the table's node-wide rules.
-func (t *Table) Rules() Rules { return t.orEmpty().rules.clone() }
+func (t *Table) Rules() Rules { return *lend(&t.orEmpty().rules) }
 
 // Len returns the number of frontends.
 func (t *Table) Len() int { return t.orEmpty().frontends.Len() }
 
 // Frontends returns all frontends in the order of their keys.
-func (t *Table) Frontends() iter.Seq[*Frontend] {
-	return each(t.orEmpty().frontends.All(), (*Frontend).clone)
-}
+func (t *Table) Frontends() iter.Seq[*Frontend] { return each(t.orEmpty().frontends.All(), lend) }
 
 // Frontend returns the frontend with the given key, nil if there is none.
-func (t *Table) Frontend(k FrontendKey) *Frontend {
-	return t.orEmpty().frontends.At(k).clone()
+func (t *Table) Frontend(k FrontendKey) *Frontend { return lend(t.orEmpty().frontends.At(k)) }
+
+// FrontendsOf returns the frontends of a service port in the order of their keys, both families.
+func (t *Table) FrontendsOf(n PortName) []*Frontend { return lendAll(t.orEmpty().owned.At(n)) }
+
+// FrontendsOfService returns the frontends of all ports of a service.
+func (t *Table) FrontendsOfService(n Name) (l []*Frontend) {
+	in := func(port PortName) bool { return port.Name == n }
+	for _, own := range t.orEmpty().owned.From(PortName{Name: n}, in) {
+		l = append(l, own...)
+	}
+	return lendAll(l)
 }
 
 // Pools returns all pools in the order of their identities. Each is used by at least one frontend.
-func (t *Table) Pools() iter.Seq[*Pool] {
-	return each(t.orEmpty().pools.All(), (*Pool).clone)
-}
+func (t *Table) Pools() iter.Seq[*Pool] { return each(t.orEmpty().pools.All(), lend) }
 
 // Pool returns the pool with the given identity, nil if there is none.
-func (t *Table) Pool(id PoolID) *Pool { return t.orEmpty().pools.At(id).clone() }
+func (t *Table) Pool(id PoolID) *Pool { return lend(t.orEmpty().pools.At(id)) }
 
 // PoolsOf returns the pools that a frontend balances over: internal for internal traffic, and
 // external for external traffic if that pool is another one. A result is nil if that traffic is not
 // balanced, or the table lacks the pool.
 func (t *Table) PoolsOf(f *Frontend) (internal, external *Pool) {
-	internal, external = tableView{t.orEmpty()}.PoolsOf(f)
-	return internal.clone(), external.clone()
+	if f == nil {
+		return nil, nil
+	}
+	if id, ok := f.Pool(f.Internal); ok {
+		internal = t.Pool(id)
+	}
+	if id, ok := f.Pool(f.External); ok && f.External != f.Internal {
+		external = t.Pool(id)
+	}
+	return internal, external
 }
 
-// FrontendsOf returns the frontends of a service port in the order of their keys, both families.
-func (t *Table) FrontendsOf(n PortName) []*Frontend {
-	own := slices.Clone(t.orEmpty().owned.At(n))
-	for i, f := range own {
-		own[i] = f.clone()
+// Slots yields the slots of the pools of a frontend. An endpoint of both pools comes twice.
+func (t *Table) Slots(f *Frontend) iter.Seq[Slot] {
+	internal, external := t.PoolsOf(f)
+	return func(yield func(Slot) bool) {
+		for _, p := range []*Pool{internal, external} {
+			if p == nil {
+				continue
+			}
+			for _, slot := range p.Slots {
+				if !yield(slot) {
+					return
+				}
+			}
+		}
 	}
-	return own
+}
+
+// IdleScheduler returns the scheduler of the service of a frontend without endpoints. Such a
+// frontend has no pool, which would record the scheduler. With it a backend that lacks the
+// scheduler refuses the service before endpoints come. The result is also [SchedulerDefault] if the
+// table was not resolved from a state.
+func (t *Table) IdleScheduler(f *Frontend) Scheduler {
+	if f == nil {
+		return SchedulerDefault
+	}
+	svc := t.orEmpty().service(f.Service.Name)
+	if f.Internal.Balances() || f.External.Balances() || svc == nil {
+		return SchedulerDefault
+	}
+	return svc.Scheduler
+}
+
+// Contents returns the contents that a kernel holds. [NewTable] makes an equal table from them.
+func (t *Table) Contents() Contents {
+	return Contents{Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),
+		Pools: slices.Collect(t.Pools()), ClusterIPs: slices.Collect(t.ClusterIPs()),
+		Hairpins: slices.Collect(t.Hairpins())}
 }
 
 // ClusterIPs returns the sorted cluster IPs of all services. Packets to other ports of these
 // addresses are rejected.
 func (t *Table) ClusterIPs() iter.Seq[netip.Addr] { return keys(t.orEmpty().clusterIPs.All()) }
 
+// HasClusterIP reports whether a is one of [Table.ClusterIPs].
+func (t *Table) HasClusterIP(a netip.Addr) bool {
+	_, ok := t.orEmpty().clusterIPs.Get(a)
+	return ok
+}
+
 // Hairpins returns, sorted, the addresses of endpoints that may connect to a service and get
 // themselves as its endpoint: endpoints on this node, or on an unknown one. Such a connection must
 // be masqueraded, because otherwise its reply does not come back through the node.
 func (t *Table) Hairpins() iter.Seq[netip.Addr] { return keys(t.orEmpty().hairpins.All()) }
+
+// HasHairpin reports whether a is one of [Table.Hairpins].
+func (t *Table) HasHairpin(a netip.Addr) bool {
+	_, ok := t.orEmpty().hairpins.Get(a)
+	return ok
+}
 
 // HealthChecks returns, by service name, the answers to health checks of external load balancers.
 // The program gives these answers, not the kernel.
@@ -204,133 +262,3 @@ func each[K, V, T any](seq iter.Seq2[K, V], of func(V) T) iter.Seq[T] {
 		}
 	}
 }
-
-// tableView reads a table without copying its objects, for packages of this module that walk all
-// frontends and pools. It also has the methods that only engines and backends need.
-type tableView struct{ t *Table }
-
-// Shared returns t with methods that return t's own objects. Other tables share them, so they must
-// not be modified. Only packages of this module have the key. Other packages use the methods of
-// Table, which return copies.
-func (t *Table) Shared(nocopy.Key) tableView { return tableView{t.orEmpty()} }
-
-// Rules is [Table.Rules] without a copy.
-func (s tableView) Rules() *Rules { return &s.t.rules }
-
-// Frontends is [Table.Frontends] without copies.
-func (s tableView) Frontends() iter.Seq[*Frontend] { return values(s.t.frontends.All()) }
-
-// Frontend is [Table.Frontend] without a copy.
-func (s tableView) Frontend(k FrontendKey) *Frontend { return s.t.frontends.At(k) }
-
-// FrontendsOf is [Table.FrontendsOf] without copies.
-func (s tableView) FrontendsOf(n PortName) []*Frontend { return s.t.owned.At(n) }
-
-// Service returns the frontends of all ports of a service.
-func (s tableView) Service(n Name) (l []*Frontend) {
-	in := func(port PortName) bool { return port.Name == n }
-	for _, own := range s.t.owned.From(PortName{Name: n}, in) {
-		l = append(l, own...)
-	}
-	return l
-}
-
-// Pools is [Table.Pools] without copies.
-func (s tableView) Pools() iter.Seq[*Pool] { return values(s.t.pools.All()) }
-
-// Pool is [Table.Pool] without a copy.
-func (s tableView) Pool(id PoolID) *Pool { return s.t.pools.At(id) }
-
-// IdleScheduler returns the scheduler of the service of a frontend without endpoints. Such a
-// frontend has no pool, which would record the scheduler. With it a backend that lacks the
-// scheduler refuses the service before endpoints come. The result is also [SchedulerDefault] if the
-// table was not resolved from a state.
-func (s tableView) IdleScheduler(f *Frontend) Scheduler {
-	svc := s.t.service(f.Service.Name)
-	if f.Internal.Balances() || f.External.Balances() || svc == nil {
-		return SchedulerDefault
-	}
-	return svc.Scheduler
-}
-
-// PoolsOf is [Table.PoolsOf] without copies.
-func (s tableView) PoolsOf(f *Frontend) (internal, external *Pool) {
-	if f == nil {
-		return nil, nil
-	}
-	if id, ok := f.Pool(f.Internal); ok {
-		internal = s.t.pools.At(id)
-	}
-	if id, ok := f.Pool(f.External); ok && f.External != f.Internal {
-		external = s.t.pools.At(id)
-	}
-	return internal, external
-}
-
-// Slots yields the slots of the pools of a frontend. An endpoint of both pools comes twice.
-func (s tableView) Slots(f *Frontend) iter.Seq[Slot] {
-	internal, external := s.PoolsOf(f)
-	return func(yield func(Slot) bool) {
-		for _, p := range []*Pool{internal, external} {
-			if p == nil {
-				continue
-			}
-			for _, slot := range p.Slots {
-				if !yield(slot) {
-					return
-				}
-			}
-		}
-	}
-}
-
-// Contents returns the contents that a kernel holds. [NewTable] makes an equal table from them.
-func (s tableView) Contents() Contents {
-	return Contents{Rules: s.t.Rules(), Frontends: slices.Collect(s.t.Frontends()),
-		Pools: slices.Collect(s.t.Pools()), ClusterIPs: slices.Collect(s.t.ClusterIPs()),
-		Hairpins: slices.Collect(s.t.Hairpins())}
-}
-
-// HasClusterIP reports whether a is one of [Table.ClusterIPs].
-func (s tableView) HasClusterIP(a netip.Addr) bool {
-	_, ok := s.t.clusterIPs.Get(a)
-	return ok
-}
-
-// HasHairpin reports whether a is one of [Table.Hairpins].
-func (s tableView) HasHairpin(a netip.Addr) bool {
-	_, ok := s.t.hairpins.Get(a)
-	return ok
-}
-
-// stateView reads a state without copying its objects, as [tableView] does with a table.
-type stateView struct{ s State }
-
-// Shared returns s with methods that return s's own objects. Other states share them, so they must
-// not be modified. As with [Table.Shared], only packages of this module have the key.
-func (s State) Shared(nocopy.Key) stateView { return stateView{s} }
-
-// Services is [State.Services] without copies.
-func (s stateView) Services() iter.Seq[*Service] {
-	return s.s.each(func(svc *Service) *Service { return svc })
-}
-
-// Service is [State.Service] without a copy.
-func (s stateView) Service(n Name) *Service { return s.s.entries.At(n).service }
-
-// Tried returns the state with the definitions in before of services that have no pool in t. A
-// backend has not seen the pools of their new definitions, and may refuse these later.
-func (s stateView) Tried(before State, t *Table) State {
-	tried := s.s
-	for c := range pmap.Diff(before.entries, s.s.entries, entry.equal) {
-		balances := func(f *Frontend) bool { return f.Internal.Balances() || f.External.Balances() }
-		if c.New.service != nil &&
-			!slices.ContainsFunc((tableView{t}).Service(c.Key), balances) {
-			tried = tried.WithService(c.Old.service)
-		}
-	}
-	return tried
-}
-
-// Endpoints is [State.Endpoints] without a copy.
-func (s stateView) Endpoints(n Name) []Endpoint { return s.s.entries.At(n).endpoints }

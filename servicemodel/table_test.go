@@ -8,13 +8,12 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
 // contentsOf returns the parts of a table, shuffled.
 func contentsOf(r source, t *sm.Table) sm.Contents {
-	c := nocopy.Of(t).Contents()
+	c := t.Contents()
 	r.Shuffle(len(c.Frontends), func(i, j int) {
 		c.Frontends[i], c.Frontends[j] = c.Frontends[j], c.Frontends[i]
 	})
@@ -81,8 +80,8 @@ func TestTheNilTableIsEmpty(t *testing.T) {
 	require.Empty(t, slices.Collect(none.Hairpins()))
 	require.Empty(t, slices.Collect(none.HealthChecks()))
 	require.Empty(t, slices.Collect(none.Conflicts()))
-	require.False(t, nocopy.Of(none).HasClusterIP(ip("10.96.0.1")))
-	require.False(t, nocopy.Of(none).HasHairpin(ip("10.96.0.1")))
+	require.False(t, none.HasClusterIP(ip("10.96.0.1")))
+	require.False(t, none.HasHairpin(ip("10.96.0.1")))
 	require.Equal(t, sm.Untouched, none.Decide(sm.Packet{}, nil).Outcome)
 }
 
@@ -107,16 +106,16 @@ func TestPoolsThatATableLacksAreAssumed(t *testing.T) {
 		lacks := c
 		lacks.Pools = c.Pools[:len(c.Pools)/2]
 		read := ok(sm.NewTable(lacks))(t)
-		require.True(t, nocopy.Of(table).AssumedIn(read).Equal(table))
+		require.True(t, table.AssumedIn(read).Equal(table))
 		require.Len(t, slices.Collect(read.Pools()), len(lacks.Pools), "the table itself stays")
-		require.Same(t, table, nocopy.Of(other).AssumedIn(table), "nothing is missing")
-		require.Same(t, read, nocopy.Of((*sm.Table)(nil)).AssumedIn(read))
+		require.Same(t, table, other.AssumedIn(table), "nothing is missing")
+		require.Same(t, read, (*sm.Table)(nil).AssumedIn(read))
 
 		lacks.Frontends = nil // so no frontend lacks a pool
 		read = ok(sm.NewTable(lacks))(t)
-		require.Same(t, read, nocopy.Of(table).AssumedIn(read))
+		require.Same(t, read, table.AssumedIn(read))
 	}
-	require.Nil(t, nocopy.Of(mustResolve(t, nil, r.state())).AssumedIn((*sm.Table)(nil)))
+	require.Nil(t, mustResolve(t, nil, r.state()).AssumedIn((*sm.Table)(nil)))
 }
 
 // scramble overwrites everything that can be reached from v.
@@ -211,54 +210,4 @@ func TestAnUpdateInPlaceIsAnUpdate(t *testing.T) {
 	n.Addresses[0] = ip("192.0.2.77")
 	require.False(t, s.Same(s.WithNode(n)))
 	require.Equal(t, thisNode, s.Node())
-}
-
-// tableParts holds everything that a caller can get from a table.
-type tableParts struct {
-	Contents sm.Contents
-	Of       [][]*sm.Frontend
-	PoolsOf  []*sm.Pool
-	Health   []sm.HealthCheck
-}
-
-func tablePartsOf(t *sm.Table) tableParts {
-	p := tableParts{Contents: nocopy.Of(t).Contents(), Health: slices.Collect(t.HealthChecks())}
-	for _, f := range p.Contents.Frontends {
-		internal, external := t.PoolsOf(f)
-		p.PoolsOf = append(p.PoolsOf, internal, external)
-		p.Of = append(p.Of, t.FrontendsOf(f.Service), []*sm.Frontend{t.Frontend(f.Key)})
-	}
-	for _, pool := range p.Contents.Pools {
-		p.PoolsOf = append(p.PoolsOf, t.Pool(pool.ID))
-	}
-	return p
-}
-
-func TestTablesCannotBeChangedFromOutside(t *testing.T) {
-	t.Parallel()
-	r := newSource(t)
-	for range 30 {
-		table := mustResolve(t, nil, r.state())
-		other := mustResolve(t, nil, r.state())
-		want, wantOther := tablePartsOf(table), tablePartsOf(other)
-
-		got, c, part := tablePartsOf(table), sm.Diff(table, other), sm.Diff(table, other)
-		part = nocopy.Of(table).Changes(part)
-		applied := table.Apply(c)
-		read := ok(sm.NewTable(got.Contents))(t)
-		wantRead := tablePartsOf(read)
-		var decided []sm.Decision
-		for _, f := range want.Contents.Frontends {
-			decided = append(decided, table.Decide(sm.Packet{
-				Dst: netip.AddrPortFrom(f.Key.Addr, f.Key.Port),
-				Src: netip.MustParseAddrPort("10.64.0.3:4000"), Protocol: f.Key.Protocol}, nil))
-		}
-		for _, v := range []any{&got, c, part, &decided} {
-			scramble(reflect.ValueOf(v).Elem())
-		}
-		require.Equal(t, want, tablePartsOf(table))
-		require.Equal(t, wantOther, tablePartsOf(other))
-		require.Equal(t, wantRead, tablePartsOf(read))
-		require.True(t, other.Equal(applied))
-	}
 }

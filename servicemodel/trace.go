@@ -309,7 +309,7 @@ func (r *tracer) nearServices(dst netip.Addr) {
 	if !r.t.remembers() || len(slices.Collect(r.t.frontendsAt(dst))) > 0 {
 		return
 	}
-	for svc := range (stateView{r.t.memory.state}).Services() {
+	for svc := range r.t.memory.state.sharedServices() {
 		n := svc.Name
 		proxied := func(l LoadBalancerIP) bool {
 			return l.Addr == dst && l.Proxy

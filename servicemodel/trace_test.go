@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -32,7 +31,7 @@ func TestTracesAgreeWithDecisions(t *testing.T) {
 		s := r.state()
 		table := mustResolve(t, nil, s)
 		here := sm.Locality(some(r, 4, func() netip.Addr { return r.addr(r.family(), 192, 6) }))
-		read := ok(sm.NewTable(nocopy.Of(table).Contents()))(t)
+		read := ok(sm.NewTable(table.Contents()))(t)
 		for range 60 {
 			p := r.packet(s, here)
 			trace := table.Trace(p, here)

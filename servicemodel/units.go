@@ -17,7 +17,7 @@ func (p *Pool) hashes() bool {
 }
 
 // UnitsOf returns the units of a pool under [SourceHash], also those that [Pool.Units] leaves out.
-func (tableView) UnitsOf(p *Pool) []int32 {
+func (p *Pool) UnitsOf() []int32 {
 	if p.Units != nil {
 		return p.Units
 	}
@@ -81,7 +81,7 @@ func (p *Pool) lay(like *Pool, scale int) {
 	for units[len(units)-1] == noUnit {
 		units = units[:len(units)-1]
 	}
-	if !slices.Equal(units, tableView{}.UnitsOf(p)) {
+	if !slices.Equal(units, p.UnitsOf()) {
 		p.Units = units
 	}
 }
@@ -96,7 +96,7 @@ func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
 	for i, s := range p.Slots {
 		slot[s.Endpoint] = int32(i)
 	}
-	was := tableView{}.UnitsOf(like)
+	was := like.UnitsOf()
 	for at, u := range was[:min(len(was), len(units))] {
 		if u == noUnit {
 			continue

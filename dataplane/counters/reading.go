@@ -4,7 +4,6 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -105,7 +104,7 @@ type Row struct {
 func (s *Sums) Rows(t *servicemodel.Table, f *servicemodel.Frontend) []Row {
 	rows := []Row{{f.Key, nil, s.Frontend(f.Key)}}
 	seen := map[netip.AddrPort]bool{}
-	for slot := range nocopy.Of(t).Slots(f) {
+	for slot := range t.Slots(f) {
 		if !seen[slot.Endpoint] {
 			seen[slot.Endpoint] = true
 			rows = append(rows, Row{f.Key, &slot.Endpoint, s.Endpoint(f.Key, slot.Endpoint)})

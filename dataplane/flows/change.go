@@ -6,7 +6,6 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -16,7 +15,7 @@ type pools [2]*servicemodel.Pool
 
 func poolsOf(t *servicemodel.Table, f *servicemodel.Frontend) (p pools) {
 	if f != nil {
-		p[0], p[1] = nocopy.Of(t).PoolsOf(f)
+		p[0], p[1] = t.PoolsOf(f)
 	}
 	return p
 }
@@ -126,7 +125,7 @@ func (c *changeMaker) protect(key servicemodel.FrontendKey) {
 		k = key
 		k.Addr = a
 		_, due := c.due[k]
-		return k, nocopy.Of(c.services).Frontend(k), !due && a.Is4() == key.Addr.Is4()
+		return k, c.services.Frontend(k), !due && a.Is4() == key.Addr.Is4()
 	}
 	for _, a := range c.node {
 		if k, fe, ok := other(a); ok && fe != nil {

@@ -8,7 +8,6 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -45,7 +44,7 @@ func (m *mover) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bool {
 		return known[port]
 	}
 	found := lingering{}
-	eps := nocopy.Of(m.state).Endpoints(n.Name)
+	eps := m.state.Endpoints(n.Name)
 	for i := range eps {
 		e := &eps[i]
 		quiesced := e.Quiesced && (e.Ready || e.Serving)
@@ -78,7 +77,7 @@ func (m *mover) moveAll() {
 		if p.Old == nil || p.New == nil {
 			continue // its frontends begin or stop using the pool, so they are in the list above
 		}
-		for _, f := range nocopy.Of(m.change.New).FrontendsOf(p.New.ID.Service) {
+		for _, f := range m.change.New.FrontendsOf(p.New.ID.Service) {
 			if f.Key.Family() == p.New.ID.Family && m.concerned(f.Key, p) {
 				m.move(f.Key)
 			}
@@ -103,7 +102,7 @@ func (m *mover) concerned(key servicemodel.FrontendKey,
 
 // move handles one frontend. It may be called more than once for the same frontend.
 func (m *mover) move(key servicemodel.FrontendKey) {
-	old, new := nocopy.Of(m.change.Old).Frontend(key), nocopy.Of(m.change.New).Frontend(key)
+	old, new := m.change.Old.Frontend(key), m.change.New.Frontend(key)
 	was, is := poolsOf(m.change.Old, old), poolsOf(m.change.New, new)
 	if departed := m.departed[key]; len(departed) > 0 {
 		for _, e := range is.endpoints() {
@@ -178,7 +177,7 @@ func (k *Keeper) delete(key servicemodel.FrontendKey, n servicemodel.PortName, e
 // Draining connections keep their deadline.
 func (m *mover) review() {
 	for key, list := range m.departed {
-		gone := nocopy.Of(m.services).Frontend(key) == nil
+		gone := m.services.Frontend(key) == nil
 		for e, d := range list {
 			if d.lingers && (gone || !m.lingeringOf(d.service)[e]) {
 				delete(list, e)
@@ -193,7 +192,7 @@ func (m *mover) review() {
 // finds only flows that are certainly stale: a frontend of ours received them, and their endpoint
 // is not one of that frontend.
 func (m *mover) checkAll() {
-	for f := range nocopy.Of(m.change.New).Frontends() {
+	for f := range m.change.New.Frontends() {
 		switch mode := m.policy(f.Service.Name).Mode; {
 		case f.Key.Protocol == servicemodel.UDP:
 			m.find(f.Key, f.Service).all = true
@@ -271,7 +270,7 @@ func (m *mover) nodePortsMoved() {
 	}
 	m.formerLocalhost = m.formerLocalhost || left
 	m.former = append(m.former, r.Old.NodePorts...)
-	for f := range nocopy.Of(m.change.New).Frontends() {
+	for f := range m.change.New.Frontends() {
 		if f.Key.NodePort() && f.Key.Protocol == servicemodel.UDP {
 			m.find(f.Key, f.Service).all = true
 		}

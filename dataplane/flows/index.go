@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -37,9 +36,9 @@ func (x *Index) Frontend(f *conntrack.Flow) *servicemodel.Frontend {
 // at returns the frontend that answers at a key, or nil. At an address of the node it may be a node
 // port.
 func (x *Index) at(key servicemodel.FrontendKey) *servicemodel.Frontend {
-	f := nocopy.Of(x.services).Frontend(key)
+	f := x.services.Frontend(key)
 	if _, node := x.node[key.Addr]; f == nil && node {
-		f = nocopy.Of(x.services).Frontend(anywhere(key))
+		f = x.services.Frontend(anywhere(key))
 	}
 	return f
 }

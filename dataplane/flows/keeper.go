@@ -16,7 +16,6 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/logkey"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -321,7 +320,7 @@ func (k *Keeper) find(key servicemodel.FrontendKey, n servicemodel.PortName) *se
 		k.due[key] = s
 	}
 	s.last = now
-	if f := nocopy.Of(k.services).Frontend(key); f != nil {
+	if f := k.services.Frontend(key); f != nil {
 		s.service = f.Service
 	}
 	s.service = cmp.Or(s.service, n)
@@ -330,9 +329,9 @@ func (k *Keeper) find(key servicemodel.FrontendKey, n servicemodel.PortName) *se
 
 // policy returns the policy of a service, also if the last change removed the service.
 func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
-	svc := nocopy.Of(k.state).Service(n)
+	svc := k.state.Service(n)
 	if svc == nil {
-		svc = nocopy.Of(k.before).Service(n)
+		svc = k.before.Service(n)
 	}
 	if svc == nil || svc.Connections.Mode == servicemodel.ConnectionsDefault {
 		return k.cfg.Connections

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -68,7 +67,7 @@ func (s *services) frontend(f *servicemodel.Frontend) {
 		s.ports[f.Service] = port
 	}
 	lines := []string{f.Key.String(), f.Kind.String()}
-	if text := nocopy.Of(s.t).AffinityText(f); text != "" {
+	if text := f.AffinityText(); text != "" {
 		lines = append(lines, wrap("affinity "+text, 28)...)
 	}
 	for _, r := range f.Sources {
@@ -132,7 +131,7 @@ func (s *services) pool(p *servicemodel.Pool) *box {
 	}
 	b := s.add(s.columns[2], plain, lines...)
 	s.pools[p.ID] = b
-	shares := nocopy.Of(s.t).Shares(p)
+	shares := p.Shares()
 	text := percent
 	if shares == nil { // only the scheduler knows
 		shares, text = make([]float64, len(p.Slots)), func(float64) string { return "" }

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -173,7 +172,7 @@ func (m *Backend) Observe(
 	defer m.mu.Unlock()
 	m.kernel.mu.Lock()
 	defer m.kernel.mu.Unlock()
-	t, err := servicemodel.NewTable(nocopy.Of(m.kernel.table).Contents())
+	t, err := servicemodel.NewTable(m.kernel.table.Contents())
 	if err != nil {
 		return nil, fmt.Errorf("memory: observe: %w", err)
 	}
@@ -264,7 +263,7 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 	}
 	k, own := m.kernel, *c
 	own.Health = nil // no kernel holds those
-	if k.version != m.version || nocopy.Of(k.table).Changes(&own).String() != own.String() {
+	if k.version != m.version || k.table.Changes(&own).String() != own.String() {
 		return fmt.Errorf("memory: commit: %w", dataplane.ErrConflict)
 	}
 	if m.render(c) != "" {
@@ -326,8 +325,8 @@ func within(t, want *servicemodel.Table) (*servicemodel.Table, error) {
 		Pools: only(t.Pools(), func(p *servicemodel.Pool) bool {
 			return used[p.ID] || want.Pool(p.ID) != nil
 		}),
-		ClusterIPs: only(t.ClusterIPs(), nocopy.Of(want).HasClusterIP),
-		Hairpins:   only(t.Hairpins(), nocopy.Of(want).HasHairpin),
+		ClusterIPs: only(t.ClusterIPs(), want.HasClusterIP),
+		Hairpins:   only(t.Hairpins(), want.HasHairpin),
 	})
 }
 

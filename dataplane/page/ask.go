@@ -13,7 +13,6 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -62,7 +61,7 @@ func (p *Page) ask(r *http.Request, s *dataplane.Status) (any, error) {
 	}
 	seen := map[target]bool{}
 	for _, f := range e.frontends {
-		for slot := range nocopy.Of(l.Held).Slots(f) {
+		for slot := range l.Held.Slots(f) {
 			at := target{f.Service.Protocol, slot.Endpoint}
 			switch {
 			case seen[at]:

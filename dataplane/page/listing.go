@@ -5,7 +5,6 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -68,7 +67,7 @@ func same(a, b dataplane.Refusal) bool {
 func newListing(s *dataplane.Status) *listing {
 	l := &listing{Status: *s}
 	frontends := make(map[servicemodel.Name][]*servicemodel.Frontend, s.State.Len())
-	for f := range nocopy.Of(s.Held).Frontends() {
+	for f := range s.Held.Frontends() {
 		frontends[f.Service.Name] = append(frontends[f.Service.Name], f)
 	}
 	marked := map[servicemodel.Name]condition{}
@@ -81,7 +80,7 @@ func newListing(s *dataplane.Status) *listing {
 		}
 	}
 	l.all = make([]entry, 0, s.State.Len())
-	wanted := nocopy.Of(s.State)
+	wanted := s.State
 	for svc := range wanted.Services() {
 		own := frontends[svc.Name]
 		l.add(entry{svc.Name, svc.Name.String(), own, wanted.Endpoints(svc.Name),

@@ -9,7 +9,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -157,7 +156,7 @@ func (p *portPart) addPool(pool *servicemodel.Pool, rows map[netip.AddrPort]int)
 	p.Scheduler, p.Forwarding = pool.Scheduler, pool.Forwarding
 	local := pool.ID.Local
 	p.HasLocal = p.HasLocal || local
-	shares := nocopy.Of((*servicemodel.Table)(nil)).Shares(pool)
+	shares := pool.Shares()
 	if shares == nil { // only the scheduler knows
 		shares = make([]float64, len(pool.Slots))
 	}
@@ -196,7 +195,7 @@ func conditionsOf(e *servicemodel.Endpoint) string {
 
 // Affinity returns the session affinity as text, empty if there is none.
 func (r frontendRow) Affinity() string {
-	return nocopy.Of((*servicemodel.Table)(nil)).AffinityText(r.Frontend)
+	return r.Frontend.AffinityText()
 }
 
 // Ranges returns the ranges that may connect as text. It is empty if there is no restriction.

@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -106,7 +105,7 @@ func (l *listing) row(e *entry) serviceRow {
 		if cause := l.Held.Cause(f); cause.Kind != "" && r.Cause == "" {
 			r.Cause = cause.String()
 		}
-		for slot := range nocopy.Of(l.Held).Slots(f) {
+		for slot := range l.Held.Slots(f) {
 			endpoints[slot.Endpoint] = true
 		}
 	}

@@ -13,7 +13,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/examples/internal/instance"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -136,7 +135,7 @@ func (p *program) printTable(o *dataplane.Observation, cause causeOf) error {
 	fmt.Fprintln(w, "FRONTEND\tSERVICE\tKIND\tENDPOINTS\tMASQUERADE\tOTHER")
 	for f := range o.Table.Frontends() {
 		var other []string
-		if text := nocopy.Of(o.Table).AffinityText(f); text != "" {
+		if text := f.AffinityText(); text != "" {
 			other = append(other, "affinity "+text)
 		}
 		if f.Sources != nil {

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -35,19 +34,18 @@ type endpointSpread struct {
 
 // spreadOf computes how a backend spreads the connections of a pool.
 func spreadOf(backend string, p *servicemodel.Pool) poolSpread {
-	view := nocopy.Of((*servicemodel.Table)(nil))
 	s := poolSpread{Pool: p.ID, Scheduler: p.Scheduler}
 	var has []float64
 	switch backend {
 	case nftables.Name:
 		if name, _, _ := p.Scheduler.Split(); name == servicemodel.Maglev {
-			s.Entries = view.MaglevSize(p)
+			s.Entries = p.MaglevSize()
 		}
 		has = nftables.Shares(p)
 	case iptables.Name:
 		has = iptables.Shares(p)
 	}
-	wanted, most := view.Shares(p), 0.
+	wanted, most := p.Shares(), 0.
 	for i, slot := range p.Slots {
 		e := endpointSpread{Slot: slot}
 		if wanted != nil {

@@ -4,7 +4,6 @@ import (
 	"errors"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -69,7 +68,7 @@ func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
 		if fe == nil {
 			continue
 		}
-		scheduler(fe.Service, nocopy.Of(c.New).IdleScheduler(fe))
+		scheduler(fe.Service, c.New.IdleScheduler(fe))
 		if !can.AnyOrigins && !KnownOrigins(fe.Masquerade) {
 			r.Refuse(fe.Service, dataplane.FieldMasquerade, fe.Masquerade.String(), "")
 		}

@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -15,7 +14,7 @@ import (
 func CommitInParts(ctx context.Context, c *servicemodel.ChangeSet, tooLarge error,
 	write func(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error)) (
 	all dataplane.Stats, err error) {
-	first, rest := nocopy.Of(c.New).Split(c)
+	first, rest := c.Split()
 	if first == nil {
 		return all, tooLarge
 	}

@@ -10,7 +10,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/test/busywriter"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -181,7 +180,7 @@ func (f *fields) finds(v randstate.Variant, b dataplane.Backend, hint, want *ser
 	f.Helper()
 	o, err := b.Observe(f.Context(), hint)
 	f.must(v, "observe", err)
-	read := nocopy.Of(want).AssumedIn(o.Table)
+	read := want.AssumedIn(o.Table)
 	c := servicemodel.Diff(read, want.Arrange(read))
 	if !c.Empty() || len(o.Drift) > 0 || o.Unread {
 		f.Fatalf("%s: read, with a hint %t: drift %v, unread %t\n%s", v.Name, hint != nil, o.Drift,

@@ -13,7 +13,6 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -150,7 +149,7 @@ func programsAtOnce(t *testing.T, w *world) {
 	table := w.parts(t, func(*dataplane.Parts) error { return nil })
 	var want servicemodel.State
 	for i, s := range last {
-		want = nocopy.Of(want.WithNode(podCIDRs(thisNode()))).WithPart(owner(i), s)
+		want = want.WithNode(podCIDRs(thisNode())).WithPart(owner(i), s)
 	}
 	all := ok(servicemodel.Resolve(nil, want))(t)
 	if c := servicemodel.Diff(table, all.Arrange(table)); !c.Empty() {
