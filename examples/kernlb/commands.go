@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/examples/internal/suggest"
 	"github.com/kernlb/kernlb/examples/internal/version"
-	"github.com/kernlb/kernlb/internal/suggest"
 )
 
 // command is one command of the program.
@@ -189,7 +189,7 @@ func (c *command) flagError(fs *flag.FlagSet, err error, all []command) error {
 
 // unknown returns the error for an unknown word.
 func unknown(what, word string, known []string) error {
-	if meant, ok := suggest.Nearest(word, slices.Values(known)); ok {
+	if meant, ok := suggest.Nearest(word, known); ok {
 		return fmt.Errorf("there is no %s %q; did you mean %s?", what, word, meant)
 	}
 	return fmt.Errorf("there is no %s %q", what, word)

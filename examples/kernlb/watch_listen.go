@@ -9,12 +9,13 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/net/netutil"
+
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
-	"github.com/kernlb/kernlb/internal/serve"
 )
 
 // maxConns is the maximum number of connections of the page.
@@ -69,13 +70,15 @@ func (w *watcher) listen(ctx context.Context, e *dataplane.Engine) (func(), erro
 	}, nil
 }
 
-// serve serves until stop is called. stop breaks off answers, because clients do not need them at
-// the end of the program.
+// serve serves until stop is called. It disconnects clients that are slow or idle. stop breaks off
+// answers, because clients do not need them at the end of the program.
 func (w *watcher) serve(l net.Listener, h http.Handler) (stop func()) {
-	server, ended := serve.Server(h), make(chan struct{})
+	server := &http.Server{Handler: h, ReadTimeout: 10 * time.Second,
+		WriteTimeout: time.Minute, IdleTimeout: time.Minute, MaxHeaderBytes: 16 << 10}
+	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
-		err := server.Serve(serve.NewLimit(maxConns).Listener(l))
+		err := server.Serve(netutil.LimitListener(l, maxConns))
 		if !errors.Is(err, http.ErrServerClosed) {
 			w.log.Error("the page is not served any more", "error", err)
 		}
