@@ -16,7 +16,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -464,7 +463,7 @@ func (l *lawEngine) wrong() string {
 
 // whole returns a table in which all endpoints have the same weight.
 func whole(t *servicemodel.Table) *servicemodel.Table {
-	c := nocopy.Of(t).Contents()
+	c := t.Contents()
 	c.Pools = slices.Collect(t.Pools())
 	for _, p := range c.Pools {
 		p.Units = nil
