@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"net/netip"
+	"runtime"
 	"slices"
 	"strings"
 	"testing"
@@ -259,6 +260,31 @@ func TestStretchedWeightsStayBounded(t *testing.T) {
 		endpoint(addrB))
 	require.Equal(t, []string{"default/web:http/tcp IPv4 cluster: 10.64.0.1:8080 weight 59994, " +
 		"10.64.0.2:8080 weight 6"}, texts(table.Pools()))
+}
+
+// A pool of sh whose weights no backend expresses by units has no units: a thousand endpoints would
+// need gigabytes for them.
+func TestHeavyHashesHaveNoUnits(t *testing.T) { // alone, because it counts what is allocated
+	for _, takes := range []time.Duration{0, time.Minute} {
+		svc := webService(slowly(takes), func(s *sm.Service) { s.Scheduler = sm.SourceHash })
+		eps := []sm.Endpoint{}
+		for i := range 50 {
+			eps = append(eps, endpoint(fmt.Sprint("10.64.9.", i+1), weighing(uint16(65535-i))))
+		}
+		light := stateOf(thisNode, svc, endpoint(addrA, weighing(3)), endpoint(addrB))
+		r := newRamp(t, light)
+		for _, s := range []sm.State{stateOf(thisNode, svc, eps[1:]...),
+			stateOf(thisNode, svc, eps...), light} {
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			r.apply(s)
+			runtime.ReadMemStats(&after)
+			require.Less(t, after.TotalAlloc-before.TotalAlloc, uint64(3<<20))
+			for p := range r.held.Pools() {
+				require.Less(t, len(p.Units), 1<<16)
+			}
+		}
+	}
 }
 
 func TestTraceSaysWhatGrows(t *testing.T) {

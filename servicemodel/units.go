@@ -37,6 +37,8 @@ func (p *Pool) UnitsOf() []int32 {
 // positions have a unit, because a draw that misses there would favour the lower levels. A unit
 // that goes there is replaced by one of the highest level. In the highest level it leaves a hole,
 // and so moves no other clients. New units fill holes first.
+//
+// A pool of more than maxUnits gets no units. No backend has an element for each of these.
 func (p *Pool) lay(like *Pool, scale int) {
 	left, missing := make([]int, len(p.Slots)), 0
 	for i, s := range p.Slots {
@@ -46,6 +48,10 @@ func (p *Pool) lay(like *Pool, scale int) {
 	if p.Units = nil; missing == len(p.Slots) && (like == nil || like.Units == nil) {
 		return // by slots: [arrange] moves few
 	}
+	if missing > maxUnits {
+		return
+	}
+
 	size := 1 << bits.Len(uint(missing-1))
 	units := slices.Repeat([]int32{noUnit}, size)
 	missing -= keepUnits(units, left, like, p)
@@ -89,7 +95,7 @@ func (p *Pool) lay(like *Pool, scale int) {
 // keepUnits copies the units of like to p's, as far as endpoints have units left. It returns how
 // many these are.
 func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
-	if like == nil || !like.hashes() {
+	if like == nil || !like.hashes() || like.Units == nil && like.weights() > maxUnits {
 		return 0
 	}
 	slot := make(map[netip.AddrPort]int32, len(p.Slots))
@@ -110,18 +116,23 @@ func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
 	return kept
 }
 
+// weights returns the sum of the weights.
+func (p *Pool) weights() (sum int) {
+	for _, s := range p.Slots {
+		sum += int(s.Weight)
+	}
+	return sum
+}
+
 // scale returns how many units each unit of weight has.
 func (p *Pool) scale() int {
-	weights, units := 0, 0
-	for _, s := range p.Slots {
-		weights += int(s.Weight)
-	}
+	units := 0
 	for _, u := range p.Units {
 		if u != noUnit {
 			units++
 		}
 	}
-	return max(units/max(weights, 1), 1)
+	return max(units/max(p.weights(), 1), 1)
 }
 
 // checkUnits returns an error if the units do not fit the slots.
