@@ -102,7 +102,7 @@ func (k *kernel) readTable(ctx context.Context, f *nft.Family, table string) (*r
 		nft.AppendGetChains(&k.req, f)
 		err = k.conn.DumpOwn(ctx, &k.req, func(m rawnl.Message) error {
 			c, err := nft.DecodeChain(m.Attrs)
-			if err == nil && c.Table == table {
+			if err == nil && c.Table == table && !isAnonymous(c.Name) {
 				r.chains[c.Name] = c.Chain
 			}
 			return err

@@ -100,7 +100,7 @@ const (
 // isAffinityMap reports whether a set is a map of remembered clients.
 func isAffinityMap(name string) bool { return strings.HasPrefix(name, "affinity-") }
 
-// isAnonymous reports whether a set belongs to a rule. The kernel names such sets.
+// isAnonymous reports whether a set or chain belongs to a rule. The kernel names these.
 func isAnonymous(name string) bool { return strings.HasPrefix(name, "__") }
 
 // feature is a feature that some services use, or a set of features.

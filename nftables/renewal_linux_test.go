@@ -18,7 +18,7 @@ import (
 )
 
 // renewing is an instance with remembered clients and with rules of the user. Some of these have
-// anonymous sets, and one has counted packets.
+// anonymous sets or an anonymous chain, and one has counted packets.
 type renewing struct {
 	t  *testing.T
 	ns *netnstest.NS
@@ -37,6 +37,7 @@ func newRenewing(t *testing.T, kind string, capacity func(int) uint32) *renewing
 	ok(r.engine.Apply(t.Context(), r.state))(t)
 	for _, rule := range []string{"user-first ip saddr 10.1.2.3 tcp dport { 80, 443 } accept",
 		"user-first ip daddr 10.1.2.5 counter packets 5 bytes 500",
+		"user-first ip daddr 10.1.2.6 jump { tcp dport 80 counter; accept; }",
 		"user-last ip saddr 10.1.2.4 tcp dport vmap { 80 : accept, 443 : return }"} {
 		r.nft("add rule ip kernlb " + rule)
 	}
@@ -63,7 +64,8 @@ func (r *renewing) apply() *dataplane.Result {
 	require.False(r.t, r.pl.refused)
 	l := listing(r.t, r.ns, "nft")
 	for _, rule := range []string{"ip saddr 10.1.2.3 tcp dport { 80, 443 } accept",
-		"ip daddr 10.1.2.5 counter packets 5 bytes 500", "ip saddr 10.1.2.4 tcp dport vmap"} {
+		"ip daddr 10.1.2.5 counter packets 5 bytes 500", "ip daddr 10.1.2.6 jump {",
+		"ip saddr 10.1.2.4 tcp dport vmap"} {
 		require.Equal(r.t, 1, strings.Count(l, rule), rule)
 	}
 	n := 0
