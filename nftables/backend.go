@@ -47,8 +47,9 @@ type Config struct {
 	// The instance makes the chains, empty, and writes nothing into them. So the rules there
 	// outlive all commits, repairs, restarts and upgrades. They are lost with their table, which is
 	// deleted if the node no longer serves the family, and by Cleanup. Other chains and named sets
-	// of the user do not belong in the table. Rules that refer to sets or chains of the instance
-	// are lost if such an object must be replaced.
+	// of the user do not belong in the table. The rules should not refer to sets or chains of the
+	// instance: if the backend must replace such an object, the kernel refuses, and the backend
+	// deletes the table with all rules of the user.
 	BeforeDispatch   string
 	BeforeMasquerade string
 	// Logger gets a debug record for each commit. Nil means silence.
