@@ -120,6 +120,13 @@ func (s State) Service(n Name) *Service {
 // Endpoints returns the endpoints of a service.
 func (s State) Endpoints(n Name) []Endpoint { return cloneEndpoints(s.entries.At(n).endpoints) }
 
+// Peek returns the state's own service and endpoints of that name, without copies. Other states
+// share them, so they must not be modified. The service is nil if there is none.
+func (s State) Peek(n Name) (*Service, []Endpoint) {
+	e := s.entries.At(n)
+	return lend(e.service), lendEach(e.endpoints)
+}
+
 // Services returns all services in the order of their names.
 func (s State) Services() iter.Seq[*Service] {
 	return func(yield func(*Service) bool) {

@@ -44,7 +44,7 @@ func (m *mover) lingeringOf(n servicemodel.PortName) map[netip.AddrPort]bool {
 		return known[port]
 	}
 	found := lingering{}
-	eps := m.state.Endpoints(n.Name)
+	_, eps := m.state.Peek(n.Name)
 	for i := range eps {
 		e := &eps[i]
 		quiesced := e.Quiesced && (e.Ready || e.Serving)

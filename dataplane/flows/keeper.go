@@ -329,9 +329,9 @@ func (k *Keeper) find(key servicemodel.FrontendKey, n servicemodel.PortName) *se
 
 // policy returns the policy of a service, also if the last change removed the service.
 func (k *Keeper) policy(n servicemodel.Name) servicemodel.ConnectionPolicy {
-	svc := k.state.Service(n)
+	svc, _ := k.state.Peek(n)
 	if svc == nil {
-		svc = k.before.Service(n)
+		svc, _ = k.before.Peek(n)
 	}
 	if svc == nil || svc.Connections.Mode == servicemodel.ConnectionsDefault {
 		return k.cfg.Connections

@@ -80,10 +80,10 @@ func newListing(s *dataplane.Status) *listing {
 		}
 	}
 	l.all = make([]entry, 0, s.State.Len())
-	wanted := s.State
-	for svc := range wanted.Services() {
+	for svc := range s.State.Services() {
 		own := frontends[svc.Name]
-		l.add(entry{svc.Name, svc.Name.String(), own, wanted.Endpoints(svc.Name),
+		_, eps := s.State.Peek(svc.Name)
+		l.add(entry{svc.Name, svc.Name.String(), own, eps,
 			l.conditionOf(own, marked[svc.Name])})
 		delete(frontends, svc.Name)
 	}
