@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"os"
+	"reflect"
 	"slices"
 	"strconv"
 	"strings"
@@ -212,8 +213,9 @@ func (l *lawEngine) applied(s servicemodel.State, r *dataplane.Result) {
 		l.problem = fmt.Sprintf("after a restart differs: %v\n%v", r.Refused,
 			servicemodel.Diff(l.expects, again.Arrange(l.expects)))
 	}
+	sameNode := reflect.DeepEqual(before.Node(), s.Node()) // another one needs other pools
 	for _, f := range r.Refused {
-		if l.cfg.KeepRefused && before.Service(f.Service) != nil && served[f.Service] &&
+		if sameNode && l.cfg.KeepRefused && before.Service(f.Service) != nil && served[f.Service] &&
 			len(f.Endpoints) == 0 && !f.Kept {
 			l.problem = fmt.Sprintf("%v was served, and is not kept: %v", f.Service, f.Err)
 		}
