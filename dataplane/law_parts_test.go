@@ -8,7 +8,6 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
-	"github.com/kernlb/kernlb/internal/nocopy"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -59,7 +58,7 @@ func (l *lawParts) part(owner string) servicemodel.State {
 // of returns the table of a state with the settings of the instance.
 func (l *lawParts) of(s servicemodel.State) *servicemodel.Table {
 	rules := ok(servicemodel.Resolve(nil, servicemodel.State{}.WithNode(l.node)))(l.t).Rules()
-	node := ok(nocopy.Of(s).Adopt(rules))(l.t)
+	node := ok(s.Adopt(rules))(l.t)
 	return ok(servicemodel.Resolve(nil, s.WithNode(node)))(l.t)
 }
 
@@ -102,7 +101,7 @@ func (l *lawParts) step(r *rand.Rand) string {
 // empty reports whether no owner holds anything, so that there is no instance.
 func (l *lawParts) empty() bool {
 	for owner := range l.holds {
-		if nocopy.Of(l.backend.Kernel().Table()).Part(owner).Len() > 0 {
+		if l.backend.Kernel().Table().Part(owner).Len() > 0 {
 			return false
 		}
 	}
@@ -138,7 +137,7 @@ func (l *lawParts) wrong() string {
 	}
 	k := l.backend.Kernel().Table()
 	for owner, s := range l.holds {
-		held, want := nocopy.Of(k).Part(owner), l.of(s)
+		held, want := k.Part(owner), l.of(s)
 		c := servicemodel.Diff(held, want.Arrange(held))
 		c.Rules, c.Health = nil, nil
 		if l.excluded[owner] {

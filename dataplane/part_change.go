@@ -143,8 +143,18 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 		}
 	}
 	if held := base.Rules(); held.MasqueradeMark != 0 && !held.Equal(part.Rules()) {
+		asked := part
 		if base, part, err = p.adopt(ctx, owner, s, base, part); err != nil {
 			return nil, err
+		}
+		if claimsMore(part, asked) { // another owner may hold that
+			if o, err = p.observe(ctx, []string{owner}, part); err != nil {
+				return nil, err
+			}
+			if base = o.Table; o.OtherLayout {
+				return nil, ErrConflict
+			}
+			p.engine.enter(PhaseCheck)
 		}
 	}
 	next, err := base.WithPart(owner, part)
@@ -157,6 +167,16 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 		return nil, refusedState{err}
 	}
 	return r, nil
+}
+
+// claimsMore reports whether a part has frontends where another one has none.
+func claimsMore(part, than *servicemodel.Table) bool {
+	for f := range part.Frontends() {
+		if than.Frontend(f.Key) == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // adopt resolves the state of a part with the settings of the instance. If no other owner holds

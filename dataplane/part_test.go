@@ -500,6 +500,35 @@ func TestConfigureMakesWhatApplyWouldMake(t *testing.T) {
 	}
 }
 
+// A part may have a frontend only by the settings of the instance. Another owner that holds it
+// keeps it there, too.
+func TestAFrontendThatTheInstanceAllowsMayBeTaken(t *testing.T) {
+	onBackends(t, func(t *testing.T, b inMemory) {
+		p := dataplane.NewParts(b, nil)
+		node := servicemodel.Node{LocalhostNodePorts: true}
+		node.NodePortAddresses.CIDRs = []netip.Prefix{netip.MustParsePrefix("127.0.0.0/8")}
+		at := func(owner string) servicemodel.State {
+			s, name := published(owner, 7, 80), servicemodel.Name{Namespace: owner, Name: "pod"}
+			svc := s.Service(name)
+			svc.ExternalIPs, svc.HostIPs = nil, addrs("127.0.0.1")
+			return s.WithService(svc)
+		}
+		ok(p.Apply(t.Context(), "a", at("a").WithNode(node)))(t)
+		_, err := p.Apply(t.Context(), "b", at("b"))
+		require.ErrorIs(t, err, dataplane.ErrRefused)
+		var taken *servicemodel.TakenError
+		require.ErrorAs(t, err, &taken)
+
+		// Node ports at no IPv4 address exclude loopback addresses, too.
+		node.NodePortAddresses = servicemodel.NodePortAddresses{Primary: true}
+		ok(p.Configure(t.Context(), node))(t)
+		require.Zero(t, b.Kernel().Table().Len())
+		ok(p.Apply(t.Context(), "c", published("c", 8, 90).WithNode(node)))(t)
+		ok(p.Apply(t.Context(), "b", at("b")))(t)
+		require.Equal(t, 1, b.Kernel().Table().Len())
+	})
+}
+
 func addrs(l ...string) []netip.Addr {
 	var addrs []netip.Addr
 	for _, a := range l {

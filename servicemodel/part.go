@@ -322,7 +322,7 @@ func (s State) Adopt(r Rules) (Node, error) {
 	n.MasqueradeMark, n.LocalPods, n.ServiceCIDRs = r.MasqueradeMark, r.LocalPods, r.ServiceCIDRs
 	n.OnlyFamily = r.OnlyFamily
 	n.NodePortAddresses = NodePortAddresses{CIDRs: r.NodePorts}
-	n.LocalhostNodePorts = r.LocalhostNodePorts
+	n.LocalhostNodePorts = r.LocalhostNodePorts && slices.ContainsFunc(r.NodePorts, ofFamily(IPv4))
 	n.MasqueradeNeighbours = r.MasqueradeNeighbours
 	n.NoEndpoints, n.Forbidden = r.NoEndpoints, r.Forbidden
 	return n, errors.Join(p.found...)
