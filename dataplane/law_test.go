@@ -466,12 +466,14 @@ func (l *lawEngine) wrong() string {
 // whole returns a table in which all endpoints have the same weight.
 func whole(t *servicemodel.Table) *servicemodel.Table {
 	c := t.Contents()
-	c.Pools = slices.Collect(t.Pools())
-	for _, p := range c.Pools {
-		p.Units = nil
-		for i := range p.Slots {
-			p.Slots[i].Weight = 1
+	c.Pools = nil
+	for p := range t.Pools() {
+		own := *p // tables share their pools
+		own.Slots, own.Units = slices.Clone(p.Slots), nil
+		for i := range own.Slots {
+			own.Slots[i].Weight = 1
 		}
+		c.Pools = append(c.Pools, &own)
 	}
 	same, err := servicemodel.NewTable(c)
 	if err != nil {
