@@ -183,27 +183,36 @@ func (d *draft) keep(was *servicemodel.Service, kept bool) bool {
 	return true
 }
 
-// common returns the accepted endpoints that still exist. Each takes traffic if it did when it was
-// accepted and still may.
+// common returns the accepted endpoints that still exist, one for each port: an address may have
+// several endpoints. Each takes traffic if it did when it was accepted and still may.
 func common(accepted, present []servicemodel.Endpoint) []servicemodel.Endpoint {
-	is := map[netip.Addr]servicemodel.Endpoint{}
+	type place struct {
+		addr netip.Addr
+		port servicemodel.EndpointPort
+	}
+	is := map[place]servicemodel.Endpoint{}
 	for _, e := range present {
-		if !is[e.Addr].Ready {
-			is[e.Addr] = e
+		for _, p := range e.Ports {
+			if at := (place{e.Addr, p}); !is[at].Ready {
+				is[at] = e
+			}
 		}
 	}
+
 	var both []servicemodel.Endpoint
 	for _, e := range accepted {
-		now, exists := is[e.Addr]
-		if !exists {
-			continue
+		for _, p := range e.Ports {
+			now, exists := is[place{e.Addr, p}]
+			if !exists {
+				continue
+			}
+			one := e
+			one.Ports = []servicemodel.EndpointPort{p}
+			one.Ready, one.Serving = e.Ready && now.Ready, e.Serving && now.Serving
+			one.Terminating = e.Terminating || now.Terminating
+			one.Quiesced = e.Quiesced || now.Quiesced
+			both = append(both, one)
 		}
-		e.Ports = slices.DeleteFunc(e.Ports, func(p servicemodel.EndpointPort) bool {
-			return !slices.Contains(now.Ports, p)
-		})
-		e.Ready, e.Serving = e.Ready && now.Ready, e.Serving && now.Serving
-		e.Terminating, e.Quiesced = e.Terminating || now.Terminating, e.Quiesced || now.Quiesced
-		both = append(both, e)
 	}
 	return both
 }

@@ -551,6 +551,47 @@ func TestAServiceOfRefusedEndpointsIsKept(t *testing.T) {
 	}
 }
 
+// An address has an endpoint for each port, as in Kubernetes if pods have other numbers for a named
+// port. All ports of the accepted endpoints are kept, however the list has them.
+func TestAKeptAddressKeepsAllItsPorts(t *testing.T) {
+	t.Parallel()
+	svc := service(1)
+	svc.Ports = append(svc.Ports, servicemodel.ServicePort{Name: "b", Protocol: servicemodel.TCP,
+		Port: 82})
+	split := func(weight uint16, hosts ...byte) (eps []servicemodel.Endpoint) {
+		for _, e := range endpoints(hosts...) {
+			other := e
+			other.Ports = []servicemodel.EndpointPort{{Name: "b", Protocol: servicemodel.TCP,
+				Port: 8082}}
+			e.Weight, other.Weight = weight, weight
+			eps = append(eps, e, other)
+		}
+		return eps
+	}
+	joined := func(weight uint16, hosts ...byte) []servicemodel.Endpoint {
+		eps := endpoints(hosts...)
+		for i := range eps {
+			eps[i].Weight = weight
+			eps[i].Ports = append(eps[i].Ports, split(1, hosts[i])[1].Ports...)
+		}
+		return eps
+	}
+	type list = func(uint16, ...byte) []servicemodel.Endpoint
+	for _, accepted := range []list{split, joined} {
+		for _, present := range []list{split, joined} {
+			b := benchWith(dataplane.Config{KeepRefused: true})
+			b.Refuse(refuseHeavy(100))
+			s := services(2).WithService(svc)
+			b.apply(t, s.WithEndpoints(svc.Name, accepted(1, 1, 2)))
+			// a weight of 200 beside others is refused
+			heavy := append(present(200, 1), split(1, 3)...)
+			r := ok(b.engine.Apply(t.Context(), s.WithEndpoints(svc.Name, heavy)))(t)
+			require.True(t, r.Refused[0].Kept)
+			requireHolds(t, b.Kernel(), s.WithEndpoints(svc.Name, accepted(1, 1)))
+		}
+	}
+}
+
 // A restarted engine reads what the old definition of a refused service has in the kernel, although
 // its hint was the new definition.
 func TestAKeptDefinitionIsReadAfterARestart(t *testing.T) {
