@@ -92,7 +92,7 @@ type endpointFields Endpoint
 
 // UnmarshalJSON reads an endpoint, and refuses unknown fields.
 func (e *Endpoint) UnmarshalJSON(data []byte) error {
-	var read endpointFields
+	read := endpointFields(*e)
 	if err := unmarshalStrictly(data, &read); err != nil {
 		return fmt.Errorf("endpoint: %w", err)
 	}

@@ -129,7 +129,7 @@ func TestWhatIsEncodedDecodes(t *testing.T) {
 	for i, s := range []*Set{plainSet, slotMap, ranges, clients} {
 		got, err := DecodeSet(sets[i])
 		require.NoError(t, err)
-		require.Equal(t, SetInfo{Name: s.Name, Spec: s.Spec(), Count: -1}, got)
+		require.Equal(t, SetInfo{Name: s.Name, Spec: s.Spec(), Size: s.Size, Count: -1}, got)
 	}
 	require.Len(t, sets, 5, "the last is anonymous")
 
