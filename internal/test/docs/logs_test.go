@@ -56,6 +56,9 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	state := servicemodel.State{}.WithService(svc("web", 80))
 	apply(state)
 	apply(state)
+	apply(state.WithEndpoints(svc("gone", 80).Name, []servicemodel.Endpoint{{Ready: true,
+		Addr:  netip.MustParseAddr("10.244.0.1"),
+		Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.TCP, Port: 80}}}}))
 	apply(state.WithService(svc("wep", 80)).WithService(svc("zero", 0)))
 	m.Kernel().Flush()
 	m.Kernel().AddDrift("a chain of nobody")
