@@ -141,7 +141,7 @@ func (t *tablePlan) planRenewal(have version) {
 		return right[s.Name]
 	})
 	for _, name := range slices.Sorted(maps.Keys(held.specs)) {
-		version := t.f == have.home && name == versionName(have.epoch)
+		version := have.number != 0 && t.f == have.home && name == versionName(have.epoch)
 		if !right[name] && !isAnonymous(name) && !version {
 			t.goneSets = append(t.goneSets, &nft.Set{Name: name})
 		}

@@ -149,7 +149,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 		require.Equal(t, []string{text}, o.Drift)
 		require.Zero(t, o.Table.Len())
 		_, p := b.apply(o.Table, unitsState())
-		require.True(t, p.tables[0].rebuild && p.tables[1].rebuild)
+		require.True(t, p.tables[0].renew && p.tables[1].renew)
 		require.False(t, b.crowded)
 		require.Empty(t, newMemoryBackend(h.memory).observe().Drift)
 	}

@@ -104,6 +104,7 @@ func TestTheUsersRulesOutliveRenewals(t *testing.T) {
 			delete chain ip kernlb filter-forward
 			add chain ip kernlb filter-forward { type filter hook output priority 5; }`,
 		"no version":          "delete set ip kernlb VERSION",
+		"an empty version":    "flush set ip kernlb VERSION",
 		"dormant and damaged": "add chain ip kernlb mine\nadd table ip kernlb { flags dormant; }",
 	}
 	for name, command := range damage {
