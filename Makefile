@@ -32,9 +32,9 @@
 #                drawn with SEED
 # make bench     internal/test/bench, and the Go benchmarks of the pure packages
 # make bench-against COMMIT=v0.1.0   the benchmark of that commit and of this tree, in turn: ratios
-# make census    counts the code: lines by floor with their budgets, the sizes of functions, exported
-#                declarations that name hidden types, and the functions that run when one endpoint
-#                is replaced and when a program starts, on each backend (as root)
+# make census    counts the code: lines by floor with their budgets, the sizes of functions, types
+#                that the reader of an exported declaration cannot name, and the functions that run
+#                when one endpoint is replaced and when a program starts (as root)
 # make release VERSION=v0.1.0   checks what a release needs, and prints the commands that publish
 #                it; it changes and pushes nothing
 
