@@ -143,7 +143,10 @@ func (c *cutting) replace(ctx context.Context, targets []target) (survivors []Fl
 			return nil, fmt.Errorf("%s: %w", p.flow, e)
 		}
 	}
-	return survivors, c.finish(ctx, targets)
+	if err := c.finish(ctx, targets); err != nil {
+		return nil, err
+	}
+	return survivors, nil
 }
 
 // part says which message is meant: the deletion of a flow (side -1) or one of its tombstones.
