@@ -1,6 +1,7 @@
 package iptables
 
 import (
+	"cmp"
 	"net/netip"
 	"testing"
 
@@ -11,7 +12,20 @@ import (
 
 // Checking, planning and encoding cost as much as the change.
 func TestWorkIsProportionalToTheChange(t *testing.T) {
-	(&proportion.Law{
+	lawOf(&Config{}).Holds(t)
+}
+
+// The same holds for each field of the configuration.
+func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
+	for name, cfg := range proportion.Configs(t, Config{Prefix: "LB"},
+		"NetNS", "NetNSPath", "TakeOver", "Logger") { // these do not concern the planner
+		t.Run(name, func(t *testing.T) { lawOf(&cfg).HoldsAsItIs(t) })
+	}
+}
+
+// lawOf is the law of a planner with a configuration.
+func lawOf(cfg *Config) *proportion.Law {
+	return &proportion.Law{
 		// The rules of a service port, which are chains, are made from its old and its new pools,
 		// and compared. The trees of frontends, cluster IPs and hairpins are arrays, which are
 		// copied.
@@ -37,7 +51,7 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 			if err != nil || Check(sm.Diff(nil, base)) != nil {
 				return nil
 			}
-			b := backend{l: newLayout(defaultPrefix), state: &state{},
+			b := backend{l: newLayout(cmp.Or(cfg.Prefix, defaultPrefix)), state: &state{},
 				found: kernelState{shared: map[chainID][]rule{}}}
 			step := func(c *sm.ChangeSet) dataplane.Stats {
 				p := b.plan(c)
@@ -60,7 +74,7 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 				}
 			}
 		},
-	}).Holds(t)
+	}
 }
 
 // A program asks for the choice of each client.

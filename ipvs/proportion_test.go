@@ -1,7 +1,9 @@
 package ipvs
 
 import (
+	"log/slog"
 	"testing"
+	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/test/proportion"
@@ -10,7 +12,23 @@ import (
 
 // Checking, planning and encoding cost as much as the change.
 func TestWorkIsProportionalToTheChange(t *testing.T) {
-	(&proportion.Law{
+	lawOf(Config{DrainLimit: -1}).Holds(t)
+}
+
+// The same holds for each field of the configuration.
+func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
+	for name, cfg := range proportion.Configs(t, Config{Table: "lb", Scheduler: sm.SourceHash,
+		DrainLimit: time.Minute, AffinityMask4: 24, AffinityMask6: 64, Device: "lb0",
+		TakeOver: true, CompareShare: 0.5, Timeouts: Timeouts{TCP: time.Hour}, Mark: 0xfff00000,
+		Logger: slog.New(slog.DiscardHandler)},
+		"NetNS", "NetNSPath", "StrictARP") { // StrictARP needs a device, and sets sysctls
+		t.Run(name, func(t *testing.T) { lawOf(cfg).HoldsAsItIs(t) })
+	}
+}
+
+// lawOf is the law of a planner with a configuration.
+func lawOf(cfg Config) *proportion.Law {
+	return &proportion.Law{
 		// The destinations of each virtual server are compared in their order.
 		Limits: proportion.Limits{Endpoint: proportion.Cost{Bytes: 600},
 			Pair: proportion.Cost{Bytes: 200}},
@@ -20,7 +38,7 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 				Objects: 8, Bytes: 1200}}}},
 		Hold: func(t testing.TB, s sm.State) proportion.Subject {
 			base, err := sm.Resolve(nil, s)
-			b := newBackend(ok((&Config{DrainLimit: -1}).withDefaults())(t))
+			b := newBackend(ok(cfg.withDefaults())(t))
 			b.pl.assume(nil)
 			if err != nil || b.Check(sm.Diff(nil, base)) != nil {
 				return nil
@@ -46,5 +64,5 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 				}
 			}
 		},
-	}).Holds(t)
+	}
 }

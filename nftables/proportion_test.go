@@ -31,10 +31,26 @@ func (h *committer) step(c *servicemodel.ChangeSet) dataplane.Stats {
 
 // Checking, planning and encoding cost as much as the change.
 func TestWorkIsProportionalToTheChange(t *testing.T) {
+	lawOf(t, nil).Holds(t)
+}
+
+// The same holds for each field of the configuration.
+func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
+	for name, cfg := range proportion.Configs(t, Config{Table: "lb", BeforeDispatch: "user-first",
+		BeforeMasquerade: "user-last", Priorities: Priorities{DNAT: 1}},
+		"NetNS", "NetNSPath", "TakeOver", "Logger") { // these do not concern the planner
+		t.Run(name, func(t *testing.T) { lawOf(t, &cfg).HoldsAsItIs(t) })
+	}
+}
+
+// lawOf is the law of a planner with a configuration.
+func lawOf(t *testing.T, cfg *Config) *proportion.Law {
+	t.Helper()
+	table, place := ok(cfg.table())(t), ok(cfg.place())(t)
 	// The elements of an endpoint are one after the other, as many as its weight. So those of later
 	// endpoints move.
 	moves := proportion.Cost{Elements: 4, Messages: 1, Sent: 200, Objects: 1, Bytes: 1200}
-	(&proportion.Law{
+	return &proportion.Law{
 		Exceptions: []proportion.Exception{
 			{Change: "weight changed", Because: "elements of later endpoints move",
 				Limits: proportion.Limits{Pair: moves}},
@@ -58,7 +74,8 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 			if err != nil || Check(servicemodel.Diff(nil, base)) != nil {
 				return nil
 			}
-			h := committer{planner: newPlanner(defaultTable, firstEpoch)}
+			h := committer{planner: newPlanner(table, firstEpoch)}
+			h.place = place
 			h.step(servicemodel.Diff(nil, base))
 			return func(to servicemodel.State) func() dataplane.Stats {
 				h.step(servicemodel.Diff(h.table, base))
@@ -75,7 +92,7 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 				}
 			}
 		},
-	}).Holds(t)
+	}
 }
 
 // A program asks for the choice of each client.

@@ -9,6 +9,7 @@ import (
 	"os"
 	"reflect"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -20,7 +21,7 @@ import (
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kernlb/kernlb/internal/suggest"
+	"github.com/kernlb/kernlb/examples/internal/suggest"
 )
 
 // config is a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1.
@@ -231,7 +232,7 @@ var (
 // undecoded adds to an error where the decoder stopped. It returns nil for a dropped field.
 func (d *document) undecoded(err error) error {
 	text := strings.TrimPrefix(err.Error(), "json: ")
-	for _, m := range unknownField.FindAllStringSubmatch(text, 1) {
+	if m := unknownField.FindStringSubmatch(text); m != nil {
 		e := &fileError{d.name, d.line(m[1]), nil}
 		if why, known := dropped[m[1]]; known {
 			e.err = errors.New(m[1] + " has no effect: " + why)
@@ -241,7 +242,7 @@ func (d *document) undecoded(err error) error {
 		e.err = &valueError{m[1], errors.New("no such field" + meant(m[1]))}
 		return e
 	}
-	for _, m := range goField.FindAllStringSubmatch(text, 1) {
+	if m := goField.FindStringSubmatch(text); m != nil {
 		return &fileError{d.name, d.line(m[1]), errors.New(text)}
 	}
 	return d.inLine(errors.New(text))
@@ -256,7 +257,7 @@ func meant(path string) string {
 			}
 		}
 	}
-	near, found := suggest.Nearest(path, all)
+	near, found := suggest.Nearest(path, slices.Collect(all))
 	if last := path[strings.LastIndex(path, ".")+1:]; !found {
 		for f := range all {
 			if found = strings.HasSuffix("."+f, "."+last); found {

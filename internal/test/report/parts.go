@@ -104,6 +104,9 @@ var skips = []allowed{
 
 	{"test race", `internal/wait\.TestGracePeriodsTakeTimeAndEnd`, `^needs two processors`,
 		"there are two processors", "another machine"},
+	{"test race", `examples/loadbalancer/keepalived\.Test.*`, `^keepalived is not installed`,
+		"keepalived is installed", "the recorded conversions in testdata"},
+	{"race", `.*`, `^-short: the race detector allocates, too`, "", "make test"},
 	{"race", `internal/test/growth\.Test.*`, `^-short: nothing is measured`, "", "make test"},
 	{"race", `examples/internal/version\.Test.*`, `^it builds eight programs`, "", "make test"},
 	{"race", `internal/test/release\.Test.*`, `^nothing of it concerns the race`, "", "make test"},
