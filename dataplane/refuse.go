@@ -164,13 +164,17 @@ func (d *draft) refuse(name servicemodel.Name, err error) {
 
 // keep restores a service's old definition, and its old endpoints if the present ones are invalid.
 // If the service is kept already, the backend refuses the present endpoints, and only the old ones
-// that still exist stay. keep returns false if this changes nothing.
+// that still exist stay. If it refuses these, too, because some were accepted and never used, the
+// service has no endpoints. keep returns false if this changes nothing.
 func (d *draft) keep(was *servicemodel.Service, kept bool) bool {
 	before, present := d.state, d.state.Endpoints(was.Name)
 	d.state = d.state.WithService(was)
 	switch {
 	case kept:
 		d.state = d.state.WithEndpoints(was.Name, common(d.served.Endpoints(was.Name), present))
+		if d.state.Same(before) {
+			d.state = d.state.WithEndpoints(was.Name, nil)
+		}
 	case slices.ContainsFunc(present, func(e servicemodel.Endpoint) bool {
 		return e.Validate() != nil
 	}):

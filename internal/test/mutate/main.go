@@ -1,3 +1,5 @@
+//go:build unix
+
 // Command mutate changes the library in small ways, and reports the changes that no test sees.
 //
 // Usage: mutate [-n N] [-seed S] [-v] PACKAGE[,HOLDER...]...
