@@ -12,6 +12,7 @@
 # make soak-vm   the first part of that on ipvs, with fewer services, in a virtual machine
 # make rolling   1,000 endpoints replaced a second for a minute, under 5,000 open connections
 # make race      the same packages under the race detector, with less repetition
+# make sharecheck   tests of the model and the engine that fail if a caller modifies a shared object
 # make test-kernel KERNEL=6.12 PKG=./nftables RUN=Kernel
 #                runs tests of packages inside a virtual machine with that kernel; KERNEL may be
 #                5.10, 6.1, 6.12, 7.x, several of them, or all
