@@ -58,16 +58,17 @@ func (c *Config) place() (p place, err error) {
 			return p, wrong(l.field, l.value, fmt.Sprintf("must be from %d to %d", l.low, l.high))
 		}
 	}
-	for field, name := range map[string]string{"BeforeDispatch": p.dispatch,
-		"BeforeMasquerade": p.masquerade} {
+	for _, c := range []struct{ field, name string }{
+		{"BeforeDispatch", p.dispatch}, {"BeforeMasquerade", p.masquerade},
+	} {
 		switch {
-		case name == "":
-		case !rendering.IsTableName(name) || !strings.HasPrefix(name, userPrefix):
-			return p, wrong(field, name, fmt.Sprintf("must begin with %q and have letters, "+
+		case c.name == "":
+		case !rendering.IsTableName(c.name) || !strings.HasPrefix(c.name, userPrefix):
+			return p, wrong(c.field, c.name, fmt.Sprintf("must begin with %q and have letters, "+
 				"digits, \"_\", \"-\" and \".\" only, %d bytes at most", userPrefix,
 				rendering.MostTableName))
 		case p.dispatch == p.masquerade:
-			return p, wrong(field, name, "must differ from the other chain")
+			return p, wrong(c.field, c.name, "must differ from the other chain")
 		}
 	}
 	return p, nil

@@ -96,11 +96,9 @@ func (f *File) validate() {
 	s := f.source
 	s.must(len(f.Services) > 0, "services",
 		"holds no service; -cleanup removes what the kernel has")
-	for name, d := range map[string]time.Duration{"tcp": f.Timeouts.TCP,
-		"tcpFin": f.Timeouts.TCPFin, "udp": f.Timeouts.UDP} {
-		s.must(d%time.Second == 0 && d <= maxTimeout, "timeouts."+name,
-			"%v: must be whole seconds, at most %v", d, maxTimeout)
-	}
+	s.timeout("tcp", f.Timeouts.TCP)
+	s.timeout("tcpFin", f.Timeouts.TCPFin)
+	s.timeout("udp", f.Timeouts.UDP)
 	taken, devices := frontends{}, map[netip.Addr]string{}
 	for i := range f.Services {
 		svc, path := &f.Services[i], fmt.Sprintf("services[%d]", i)
@@ -148,6 +146,12 @@ func (s *source) must(ok bool, path, format string, args ...any) {
 	if !ok {
 		s.fail(path, format, args...)
 	}
+}
+
+// timeout notes a fault of a timeout of IPVS that the kernel cannot have.
+func (s *source) timeout(name string, d time.Duration) {
+	s.must(d%time.Second == 0 && d <= maxTimeout, "timeouts."+name,
+		"%v: must be whole seconds, at most %v", d, maxTimeout)
 }
 
 // faults notes the faults of checks.
