@@ -30,7 +30,7 @@
 #                of docs/page.md anew
 # make fuzz      each fuzz target for FUZZTIME
 # make mutate    makes small changes in the library, and fails if no test sees one; N mutants (200)
-#                drawn with SEED
+#                drawn with SEED. ONLY is a text: of those, it tries only mutants that have it
 # make bench     internal/test/bench, and the Go benchmarks of the pure packages
 # make bench-against COMMIT=v0.1.0   the benchmark of that commit and of this tree, in turn: ratios
 # make census    counts the code: lines by floor with their budgets, the sizes of functions, types
@@ -202,7 +202,7 @@ MUTATED  = servicemodel,servicemodel/kube,dataplane servicemodel/kube,servicemod
 
 mutate: N = 200
 mutate: setup
-	@$(GO) run ./internal/test/mutate -n $(N) -seed $(SEED) $(MUTATED)
+	@$(GO) run ./internal/test/mutate -n $(N) -seed $(SEED) -only '$(ONLY)' $(MUTATED)
 
 bench:
 	$(GO) run ./internal/test/bench

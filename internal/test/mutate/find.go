@@ -24,6 +24,7 @@ type mutant struct {
 	line     int
 	wrap     string // code that chooses; verbs: 1 the mutant's number, 2 the old text, 3 the new
 	text     string // the new text
+	number   int    // among those drawn, from 1
 
 	equivalent bool
 }

@@ -2,19 +2,22 @@
 
 // Command mutate changes the library in small ways, and reports the changes that no test sees.
 //
-// Usage: mutate [-n N] [-seed S] [-v] PACKAGE[,HOLDER...]...
+// Usage: mutate [-n N] [-seed S] [-only TEXT] [-v] PACKAGE[,HOLDER...]...
 //
 // It draws N mutants of the packages (directories) together: an operator becomes another one, a
 // constant differs by one, a condition is negated, a statement or an error is left out. It compiles
-// all drawn mutants of a package into its tests, and an environment variable selects one at a time.
-// A test of the package kills a mutant if it fails or hangs, or else a test of a holder does.
-// Holders are other packages whose tests check the behaviour of the package.
+// all drawn mutants into the tests, and an environment variable selects one at a time. First, each
+// test runs alone, without a mutant, to learn how long the test takes and which mutants it reaches.
+// A mutant meets the tests of its package and of the holders that reach it, the fastest first: slow
+// tests run only for mutants that the others let survive. A test kills the mutant if it fails or
+// hangs. Holders are other packages whose tests check the behaviour of the package.
 //
 // Each survivor is printed, and makes the command fail. Mutants that change nothing that a caller
 // or the kernel can see are listed with the reason in equivalent.txt, and are not drawn.
 package main
 
 import (
+	"cmp"
 	_ "embed"
 	"flag"
 	"fmt"
@@ -36,9 +39,10 @@ var start, _ = os.Getwd()
 func main() {
 	n := flag.Int("n", 200, "how many `mutants` to draw")
 	seed := flag.Uint64("seed", 1, "of the draw")
-	verbose := flag.Bool("v", false, "print each mutant")
+	only := flag.String("only", "", "try only drawn mutants whose line has this `text`")
+	verbose := flag.Bool("v", false, "print each mutant, and the test that kills it")
 	flag.Parse()
-	survivors, err := mutate(*n, *seed, *verbose, flag.Args())
+	survivors, err := mutate(*n, *seed, *only, *verbose, flag.Args())
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 	}
@@ -48,7 +52,8 @@ func main() {
 }
 
 // mutate runs tests with mutants, and returns how many survived.
-func mutate(n int, seed uint64, verbose bool, args []string) (survivors int, err error) {
+func mutate(n int, seed uint64, only string, verbose bool, args []string) (survivors int,
+	err error) {
 	units, all, read := make([]*unit, len(args)), map[string]*mutant{}, map[string]bool{}
 	for i, arg := range args {
 		dir, _, _ := strings.Cut(arg, ",")
@@ -69,15 +74,26 @@ func mutate(n int, seed uint64, verbose bool, args []string) (survivors int, err
 		}
 	}
 	drawn := draw(n, rand.New(rand.NewPCG(seed, 0)), units)
+	tests, err := newSuites(units, drawn)
+	if err != nil {
+		return 0, err
+	}
+	defer os.RemoveAll(tests.tmp)
 	for i, u := range units {
 		began, killed := time.Now(), 0
-		err := u.survivors(drawn[i], strings.Split(args[i], ","), func(m *mutant, survived bool) {
-			if !survived {
+		drawn[i] = slices.DeleteFunc(drawn[i], func(m *mutant) bool {
+			return !strings.Contains(m.key, only)
+		})
+		if len(drawn[i]) == 0 {
+			continue
+		}
+		err := tests.try(drawn[i], strings.Split(args[i], ","), func(m *mutant, killer string) {
+			if killer != "" {
 				killed++
 			}
-			if name, change, _ := strings.Cut(m.key, " "); survived || verbose {
-				fmt.Printf("%s:%d: %s%s\n", name, m.line, change, map[bool]string{
-					false: " (killed)"}[survived])
+			if name, change, _ := strings.Cut(m.key, " "); killer == "" || verbose {
+				fmt.Printf("%s:%d: %s (%s)\n", name, m.line, change,
+					cmp.Or(killer, "survived"))
 			}
 		})
 		if err != nil {
@@ -99,36 +115,17 @@ func draw(n int, r *rand.Rand, units []*unit) [][]*mutant {
 		}
 	}
 	r.Shuffle(len(order), func(i, j int) { order[i], order[j] = order[j], order[i] })
-	drawn := make([][]*mutant, len(units))
+	drawn, number := make([][]*mutant, len(units)), 0
 	for _, o := range order {
 		u, m := units[o[0]], units[o[0]].mutants[o[1]]
 		overlaps := slices.ContainsFunc(drawn[o[0]], func(d *mutant) bool {
 			return d.file == m.file && d.from < m.to && m.from < d.to
 		})
-		if n > 0 && !m.equivalent && !overlaps && u.compiles(m) {
+		if number < n && !m.equivalent && !overlaps && u.compiles(m) {
+			number++
+			m.number = number
 			drawn[o[0]] = append(drawn[o[0]], m)
-			n--
 		}
 	}
 	return drawn
-}
-
-// survivors reports of each mutant whether the tests in the directories let it survive.
-func (u *unit) survivors(mutants []*mutant, dirs []string, report func(*mutant, bool)) error {
-	if len(mutants) == 0 {
-		return nil
-	}
-	tmp, err := os.MkdirTemp("", "mutate")
-	if err != nil {
-		return err
-	}
-	defer os.RemoveAll(tmp)
-	suites, err := u.compile(tmp, mutants, dirs)
-	if err != nil {
-		return err
-	}
-	for i, m := range mutants {
-		report(m, !slices.ContainsFunc(suites, func(s *suite) bool { return s.kills(i + 1) }))
-	}
-	return nil
 }

@@ -4,6 +4,7 @@ package main
 
 import (
 	"math/rand/v2"
+	"os"
 	"testing"
 
 	"github.com/stretchr/testify/require"
@@ -22,13 +23,17 @@ func TestSurvivorsAreWhatNoTestSees(t *testing.T) {
 		if len(drawn) == 0 {
 			break // what is left does not compile
 		}
-		require.NoError(t, u.survivors(drawn, []string{"testdata/sample"}, func(m *mutant, s bool) {
-			if m.equivalent = true; s {
-				survivors = append(survivors, m.key)
-			} else {
-				killed = append(killed, m.key)
-			}
-		}))
+		tests, err := newSuites([]*unit{u}, [][]*mutant{drawn})
+		require.NoError(t, err)
+		require.NoError(t, tests.try(drawn, []string{"testdata/sample"},
+			func(m *mutant, killer string) {
+				if m.equivalent = true; killer == "" {
+					survivors = append(survivors, m.key)
+				} else {
+					killed = append(killed, m.key)
+				}
+			}))
+		require.NoError(t, os.RemoveAll(tests.tmp))
 	}
 	const file = "testdata/sample/sample.go "
 	require.ElementsMatch(t, []string{

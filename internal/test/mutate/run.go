@@ -3,10 +3,11 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -18,146 +19,227 @@ import (
 	"time"
 )
 
-// selected is the source of kernlbMutant in a package.
+// selected is the source of kernlbMutant in a package. Without a mutant, each process writes the
+// numbers of the mutants that it reaches.
 const selected = `package %s
 
 import (
 	"os"
 	"strconv"
+	"sync/atomic"
 )
 
 var kernlbMutantNow, _ = strconv.Atoi(os.Getenv("KERNLB_MUTANT"))
 
-func kernlbMutant(n int) bool { return n == kernlbMutantNow }
+var kernlbReached, _ = os.OpenFile(os.Getenv("KERNLB_REACHED"), os.O_APPEND|os.O_WRONLY, 0)
+
+var kernlbSeen [%d]atomic.Bool
+
+func kernlbMutant(n int) bool {
+	if kernlbMutantNow == 0 && !kernlbSeen[n].Swap(true) {
+		_, _ = kernlbReached.WriteString(strconv.Itoa(n) + "\n")
+	}
+	return n == kernlbMutantNow
+}
 `
 
 // schema returns a file with those of the mutants that change it.
 func (u *unit) schema(file string, mutants []*mutant) (out []byte) {
-	number := map[*mutant]int{}
-	for i, m := range mutants {
-		number[m] = i + 1
-	}
 	at, source := 0, u.source[file]
 	for _, m := range slices.SortedFunc(slices.Values(mutants), func(a, b *mutant) int {
 		return cmp.Compare(a.from, b.from)
 	}) {
 		if m.file == file {
 			out = append(out, source[at:m.from]...)
-			out = fmt.Appendf(out, m.wrap, number[m], source[m.from:m.to], m.text)
+			out = fmt.Appendf(out, m.wrap, m.number, source[m.from:m.to], m.text)
 			at = m.to
 		}
 	}
 	return append(out, source[at:]...)
 }
 
-// suite is the tests of one package, compiled with all mutants of the mutated package.
-type suite struct {
-	dir, program string
-	env          []string
-	phases       [][]string    // arguments: first the quick tests, then the others
-	silence      time.Duration // the longest time without a line of output
-	limit        time.Duration // of silence, after which tests hang
+// suites compiles tests with all drawn mutants of all packages.
+type suites struct {
+	tmp string
+	env []string
+	of  map[string][]*test // by directory
 }
 
-// quick is the longest time of a test of the first phase.
-const quick = 200 * time.Millisecond
-
-// compile compiles the tests in directories with all mutants, and runs them with none.
-func (u *unit) compile(tmp string, mutants []*mutant, dirs []string) (suites []*suite, err error) {
-	overlay, contents, name := map[string]string{}, map[string][]byte{}, ""
-	for file, f := range u.files {
-		contents[file], name = u.schema(file, mutants), f.Name.Name
-	}
-	contents[filepath.Join(u.dir, "kernlb_mutant.go")] = fmt.Appendf(nil, selected, name)
-	for file, content := range contents {
-		overlay[file] = filepath.Join(tmp, filepath.Base(file))
-		if err := os.WriteFile(overlay[file], content, 0o600); err != nil {
-			return nil, err
-		}
-	}
-	list, err := json.Marshal(map[string]any{"Replace": overlay})
+// newSuites writes the mutated sources.
+func newSuites(units []*unit, drawn [][]*mutant) (*suites, error) {
+	tmp, err := os.MkdirTemp("", "mutate")
 	if err != nil {
 		return nil, err
 	}
+	overlay, n := map[string]string{}, 1+len(slices.Concat(drawn...))
+	write := func(file string, content []byte) {
+		overlay[file] = filepath.Join(tmp, strconv.Itoa(len(overlay))+".go")
+		err = cmp.Or(err, os.WriteFile(overlay[file], content, 0o600))
+	}
+	for i, u := range units {
+		name := ""
+		for file, f := range u.files {
+			name = f.Name.Name
+			write(file, u.schema(file, drawn[i]))
+		}
+		write(filepath.Join(u.dir, "kernlb_mutant.go"), fmt.Appendf(nil, selected, name, n))
+	}
+	list, _ := json.Marshal(map[string]any{"Replace": overlay})
 	replaced := filepath.Join(tmp, "overlay.json")
-	if err := os.WriteFile(replaced, list, 0o600); err != nil {
-		return nil, err
-	}
+	err = cmp.Or(err, os.WriteFile(replaced, list, 0o600))
 	// Programs that the tests compile have the mutants, too.
-	env := append(os.Environ(), "GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+replaced)
-	for i, dir := range dirs {
-		s := &suite{dir: dir, program: filepath.Join(tmp, strconv.Itoa(i)+".test"), env: env,
-			limit: time.Hour}
-		_, err := command(dir, env, "go", "test", "-vet=off", "-c", "-o", s.program, ".")
-		if err != nil {
-			return nil, err
-		}
-		out, ok := s.run(0, "-test.short")
-		if !ok {
-			return nil, fmt.Errorf("the tests in %s fail without a mutant:\n%s", dir, out)
-		}
-		s.limit = 5*s.silence + 20*time.Second
-		pattern := "^(" + strings.Join(quickTests(out), "|") + ")$"
-		s.phases = [][]string{{"-test.short", "-test.run", pattern},
-			{"-test.short", "-test.skip", pattern}}
-		suites = append(suites, s)
-	}
-	return suites, nil
+	return &suites{tmp: tmp, of: map[string][]*test{}, env: append(os.Environ(),
+		"GOFLAGS="+os.Getenv("GOFLAGS")+" -overlay="+replaced)}, err
 }
 
-func quickTests(output string) (names []string) {
-	for line := range strings.Lines(output) {
-		if f := strings.Fields(line); strings.HasPrefix(line, "--- PASS: ") && len(f) == 4 {
-			took, err := time.ParseDuration(strings.Trim(f[3], "()"))
-			if err == nil && took <= quick {
-				names = append(names, f[2])
+// test is one or more top-level tests of a package, which run in a process of their own.
+type test struct {
+	dir, program, names string
+	env                 []string
+	took                time.Duration // without a mutant; 0 before it has run
+	reached             map[int]bool  // mutants
+}
+
+// Limits of the time of a test without a mutant: that of tests that run in one process with others,
+// that of the first round, and the most. Each round has a limit that is eight times higher.
+const (
+	quick = 200 * time.Millisecond
+	first = 2 * time.Second
+	most  = time.Hour
+)
+
+// in compiles the tests in a directory.
+func (s *suites) in(dir string) ([]*test, error) {
+	if tests, ok := s.of[dir]; ok {
+		return tests, nil
+	}
+	program := filepath.Join(s.tmp, strconv.Itoa(len(s.of))+".test")
+	_, err := command(dir, s.env, "go", "test", "-vet=off", "-c", "-o", program, ".")
+	if err != nil {
+		return nil, err
+	}
+	list, err := command(dir, s.env, program, "-test.list", "^(Test|Example|Fuzz)")
+	var tests []*test
+	for _, name := range strings.Fields(list) {
+		tests = append(tests, &test{dir: dir, program: program, names: name, env: s.env})
+	}
+	s.of[dir] = tests
+	return tests, err
+}
+
+// measure runs a test without a mutant, unless it has run, and reports whether it ended in time.
+func (t *test) measure(tmp string, limit time.Duration) (ended bool, err error) {
+	if t.took > 0 {
+		return true, nil
+	}
+	reached, began := filepath.Join(tmp, "reached"), time.Now()
+	if err := os.WriteFile(reached, nil, 0o600); err != nil {
+		return false, err
+	}
+	out, err := t.run(0, limit, "KERNLB_REACHED="+reached)
+	if errors.Is(err, context.DeadlineExceeded) && limit < most {
+		return false, nil
+	}
+	if err != nil {
+		return false, fmt.Errorf("%s: %s without a mutant: %w\n%s", t.dir, t.names, err, out)
+	}
+	numbers, err := os.ReadFile(reached)
+	t.took, t.reached = time.Since(began), map[int]bool{}
+	for _, number := range strings.Fields(string(numbers)) {
+		n, _ := strconv.Atoi(number)
+		t.reached[n] = true
+	}
+	return true, err
+}
+
+// reaching returns those of the tests that reach a mutant: the quick ones of each package together,
+// then the others, the fastest first.
+func reaching(m *mutant, tests []*test) (out []*test) {
+	together := map[string]*test{}
+	for _, t := range slices.SortedStableFunc(slices.Values(tests), func(a, b *test) int {
+		return cmp.Compare(a.took, b.took)
+	}) {
+		if t.reached[m.number] {
+			if first := together[t.dir]; first != nil && t.took <= quick {
+				first.names += "|" + t.names
+				first.took += t.took
+				continue
+			}
+			t := *t
+			together[t.dir] = &t
+			out = append(out, &t)
+		}
+	}
+	return out
+}
+
+// try reports of each mutant the test in the directories that kills it, if any. Rounds are for the
+// mutants that the faster tests of earlier rounds let survive.
+func (s *suites) try(mutants []*mutant, dirs []string, report func(*mutant, string)) error {
+	var tests []*test
+	for _, dir := range dirs {
+		more, err := s.in(dir)
+		if err != nil {
+			return err
+		}
+		tests = append(tests, more...)
+	}
+	for limit := first; len(tests) > 0 && len(mutants) > 0; limit *= 8 {
+		var ended, later []*test
+		for _, t := range tests {
+			if inTime, err := t.measure(s.tmp, limit); err != nil {
+				return err
+			} else if inTime {
+				ended = append(ended, t)
+			} else {
+				later = append(later, t)
 			}
 		}
+		tests, mutants = later, slices.DeleteFunc(slices.Clone(mutants), func(m *mutant) bool {
+			killer := m.killer(ended)
+			if killer != "" {
+				report(m, killer)
+			}
+			return killer != ""
+		})
 	}
-	return names
+	for _, m := range mutants {
+		report(m, "")
+	}
+	return nil
 }
 
-// kills reports whether a test of the suite fails, or does not end, with a mutant.
-func (s *suite) kills(n int) bool {
-	return slices.ContainsFunc(s.phases, func(args []string) bool {
-		_, ok := s.run(n, args...)
-		return !ok
-	})
-}
-
-// run runs tests with a mutant until the first one fails.
-func (s *suite) run(mutant int, args ...string) (output string, ok bool) {
-	cmd := exec.Command(s.program, append(args, "-test.v", "-test.failfast",
-		"-test.timeout=1h")...)
-	cmd.Dir, cmd.Env = s.dir, append(slices.Clone(s.env), "KERNLB_MUTANT="+strconv.Itoa(mutant))
-	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
-	r, w, err := os.Pipe()
-	if err != nil {
-		return err.Error(), false
-	}
-	defer r.Close()
-	cmd.Stdout, cmd.Stderr = w, w
-	err = cmd.Start()
-	w.Close()
-	if err != nil {
-		return err.Error(), false
-	}
-	kill := func() { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
-	timer := time.AfterFunc(s.limit, kill)
-	defer timer.Stop()
-	var b strings.Builder
-	for in := bufio.NewReader(r); ; {
-		began := time.Now()
-		line, err := in.ReadString('\n')
-		s.silence = max(s.silence, time.Since(began))
-		timer.Reset(s.limit)
-		b.WriteString(line)
-		if failed := strings.HasPrefix(strings.TrimSpace(line), "--- FAIL: "); failed ||
-			err != nil {
-			kill() // also what the tests started and left
-			return b.String(), cmd.Wait() == nil && !failed
+// killer returns the first of the tests that fails, or does not end, with the mutant.
+func (m *mutant) killer(tests []*test) string {
+	for _, t := range reaching(m, tests) {
+		if out, err := t.run(m.number, 5*t.took+20*time.Second); err != nil {
+			_, name, _ := strings.Cut(out, "--- FAIL: ")
+			name, _, _ = strings.Cut(name, "\n")
+			return cmp.Or(name, t.names+": "+err.Error())
 		}
 	}
+	return ""
+}
+
+// run runs a test with a mutant.
+func (t *test) run(mutant int, limit time.Duration, env ...string) (output string, err error) {
+	ctx, cancel := context.WithTimeout(context.Background(), limit)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, t.program, "-test.run", "^("+t.names+")$", "-test.short",
+		"-test.failfast", "-test.timeout=2h")
+	cmd.Dir = t.dir
+	cmd.Env = slices.Concat(t.env, env, []string{"KERNLB_MUTANT=" + strconv.Itoa(mutant)})
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+	kill := func() error { return syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }
+	var out bytes.Buffer
+	cmd.Stdout, cmd.Stderr, cmd.Cancel, cmd.WaitDelay = &out, &out, kill, time.Second
+	if err = cmd.Run(); errors.Is(err, exec.ErrWaitDelay) {
+		err = nil
+	}
+	if cmd.Process != nil {
+		_ = kill() // what the test started and left
+	}
+	return out.String(), cmp.Or(ctx.Err(), err)
 }
 
 // command runs a program, and returns its output.
