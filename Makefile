@@ -69,29 +69,23 @@ vmtools: setup
 # one program. With an empty build cache it takes 2 min 45 s on two idle cores (10 min 41 s of CPU,
 # measured on two busy ones); it is kept in bin.
 controlplane: setup
-	@mkdir -p bin && CGO_ENABLED=0 flock bin \
+	@mkdir -p bin && CGO_ENABLED=0 GOWORK=off flock bin \
 		$(GO) build -C internal/test/controlplane -trimpath -buildvcs=false \
 		-ldflags='-s -w' -o $(CURDIR)/bin/ .
 
-# The modules whose tests run together: the main one, and those beside it.
-BESIDE   = examples/cni servicemodel/kube/kubeapi dataplane/metrics examples/nodeproxy \
-	examples/kubeproxy examples/kernlb-top examples/loadbalancer examples/kernelspace \
-	internal/test/vm
-MODULES  = . $(BESIDE)
-# each ARGUMENTS runs go test for each of them. testreport says what failed. Many tests wait for
-# packets, so the modules beside the main one run while the main one does, one after the other. Its
-# first argument is for all, its second for internal/test/vm alone. What takes longest begins first.
-each     = { for m in $(BESIDE); do $(GO) test -C $$m -json -timeout 30m $(1) \
-	$$([ $$m = internal/test/vm ] && echo $(2)) ./...; done & \
-	$(GO) test -json -timeout 30m $(1) ./nftables ./iptables ./ipvs ./...; wait; }
-REPORT   = $(GO) run ./internal/test/report -packages $$(for m in $(MODULES); do \
-	$(GO) list -C $$m ./...; done | wc -l)
+# each ARGUMENTS runs the tests of the modules in go.work. internal/test/report says what failed.
+# Many tests wait for packets, so twice as many packages run as there are processors. What takes
+# longest begins first.
+each     = $(GO) test -json -timeout 30m -p $$((2 * $$(nproc))) $(1) ./nftables ./iptables ./ipvs \
+	work
+REPORT   = $(GO) run ./internal/test/report -packages $$($(GO) list work | wc -l)
 
 test: export KERNLB_TEST_APISERVER ?= none
 test: export KERNLB_TEST_FETCH ?= none
+test: export KERNLB_TEST_VM ?= none
 test: setup
 	@echo 'compiling and testing; the first time this takes some minutes until the first line'
-	@$(call each,,-short) | $(REPORT) -run test
+	@$(call each) | $(REPORT) -run test
 
 # The control plane takes minutes to build, and is built while other tests run. Packages are
 # installed before the virtual machine starts, because its apt-get update may empty apt's cache.
@@ -114,7 +108,7 @@ test-api: setup controlplane
 	@echo 'tests with an API server'
 	@{ KERNLB_TEST_APISERVER= $(GO) test -C examples/kubeproxy -json -timeout 15m . ; \
 		KERNLB_TEST_FETCH= $(GO) test -json ./internal/test/release ; \
-		$(GO) test -C internal/test/vm -json -timeout 15m . ; } | \
+		KERNLB_TEST_VM= $(GO) test -C internal/test/vm -json -timeout 15m . ; } | \
 		$(GO) run ./internal/test/report -packages 3 -run api
 
 # The output of the tests goes to a file, and to the terminal only if something went wrong.
@@ -189,11 +183,11 @@ browser: setup
 		$(GO) run ./internal/test/report -packages 1 -run browser
 
 fuzz:
-	@for m in $(MODULES); do for pkg in $$($(GO) list -C $$m ./...); do \
-		for f in $$($(GO) test -C $$m -list '^Fuzz' $$pkg 2>/dev/null | grep '^Fuzz'); do \
-			$(GO) test -C $$m -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
+	@for pkg in $$($(GO) list work); do \
+		for f in $$($(GO) test -list '^Fuzz' $$pkg 2>/dev/null | grep '^Fuzz'); do \
+			$(GO) test -run '^$$' -fuzz "^$$f\$$" -fuzztime $(FUZZTIME) $$pkg || exit 1; \
 		done; \
-	done; done
+	done
 
 # Each package with the packages whose tests check its behaviour; what takes longest ends.
 MUTATED  = servicemodel,servicemodel/kube,dataplane servicemodel/kube,servicemodel/kube/manifest \
@@ -217,8 +211,9 @@ bench-against:
 # Modules of their own, since they depend on Kubernetes. Building them the first time takes minutes.
 peers-build: vmtools
 	@command -v ipset >/dev/null || .ci/setup ipset
-	CGO_ENABLED=0 $(GO) build -C internal/test/peers -p 1 -o $(CURDIR)/bin/peers .
-	CGO_ENABLED=0 $(GO) build -C internal/test/peers/v137 -p 1 -o $(CURDIR)/bin/peers-1.37 .
+	CGO_ENABLED=0 GOWORK=off $(GO) build -C internal/test/peers -p 1 -o $(CURDIR)/bin/peers .
+	CGO_ENABLED=0 GOWORK=off $(GO) build -C internal/test/peers/v137 -p 1 \
+		-o $(CURDIR)/bin/peers-1.37 .
 
 apiserver: controlplane
 	KERNLB_TEST_APISERVER=long $(GO) test -C examples/kubeproxy -timeout 60m -count 1 -v -run Long .

@@ -25,6 +25,7 @@ require (
 	github.com/vishvananda/netns v0.0.5 // indirect
 	go.yaml.in/yaml/v3 v3.0.5 // indirect
 	golang.org/x/net v0.53.0 // indirect
+	golang.org/x/tools v0.43.0 // indirect
 	sigs.k8s.io/knftables v0.0.18 // indirect
 )
 

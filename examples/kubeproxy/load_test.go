@@ -228,8 +228,10 @@ func TestAFileWithAllFieldsLoadsInEachMode(t *testing.T) {
 // internal/test/controlplane requires.
 func TestFilesOfKubernetesLoad(t *testing.T) {
 	t.Parallel()
-	out, err := exec.Command("go", "list", "-C", "../../internal/test/controlplane", "-m", "-f",
-		"{{.Dir}}", "k8s.io/kubernetes").Output()
+	list := exec.Command("go", "list", "-C", "../../internal/test/controlplane", "-m", "-f",
+		"{{.Dir}}", "k8s.io/kubernetes")
+	list.Env = append(os.Environ(), "GOWORK=off")
+	out, err := list.Output()
 	dir := strings.TrimSpace(string(out))
 	if err != nil || dir == "" {
 		t.Skip("apiserver: the module k8s.io/kubernetes is not there; make controlplane brings it")

@@ -94,7 +94,7 @@ var skips = []allowed{
 		"make test, make test-api"},
 	{"test race", `internal/test/release\.TestModulesAreFetchedWithoutAClone`,
 		`^builds client-go`, "", "make test-api"},
-	{"test race", `internal/test/vm\.Test.*`, `^-short: booting a VM`, "", "make test-api"},
+	{"test race", `internal/test/vm\.Test.*`, `^booting a VM`, "", "make test-api"},
 	{"test race", `dataplane/page\.TestBrowser.*`, `^needs chromium`, "chromium is installed",
 		"make browser"},
 	{"race", `dataplane/page\.TestBrowser.*`, `^drives a browser: -short`,

@@ -2,9 +2,10 @@
 //
 // Usage: typecheck OS/ARCH[,OS/ARCH...] DIR...
 //
-// It checks the types of all packages of the modules in the directories, tests included. Of other
-// modules it needs only the declarations, and compiles nothing. So it takes seconds where go vet
-// would first compile all of Kubernetes' client for each system.
+// It checks the types of all packages, tests included, of the modules of the workspace that a
+// directory is in, or with GOWORK=off, of its module alone. Of other modules it needs only the
+// declarations, and compiles nothing. So it takes seconds where go vet would first compile all of
+// Kubernetes' client for each system.
 package main
 
 import (
@@ -50,11 +51,11 @@ type listed struct {
 	Module                *struct{ Main bool }
 }
 
-// check returns what is wrong with the packages of the module in dir on a target.
+// check returns what is wrong on a target with the packages of the modules that dir is in.
 func check(target, dir string) []error {
 	system, arch, _ := strings.Cut(target, "/")
 	cmd := exec.Command("go", "list", "-deps", "-test", "-json=ImportPath,Dir,Name,GoFiles,"+
-		"ImportMap,Module", "./...")
+		"ImportMap,Module", "work")
 	cmd.Dir = dir
 	cmd.Env = append(os.Environ(), "GOOS="+system, "GOARCH="+arch, "CGO_ENABLED=0")
 	var stderr bytes.Buffer
