@@ -221,8 +221,8 @@ func (b *backend) Name() string { return Name }
 // instance's name, IPv6 addresses if the node has IPv6 disabled, endpoints that the kernel has
 // refused because they are broadcast addresses of the node, and schedulers that it does not have.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
-	return errors.Join(b.pl.foreignTable(), check(c, b.pl.lacking), b.pl.disabled(c),
-		b.pl.collisions(c), b.pl.refused(c))
+	return errors.Join(b.pl.foreignTable(), check(c, b.cfg.Scheduler, b.pl.lacking),
+		b.pl.disabled(c), b.pl.collisions(c), b.pl.refused(c))
 }
 
 // Plan renders what Commit would send.

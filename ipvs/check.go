@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"slices"
@@ -111,15 +112,17 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 // Check returns the parts of a change set that IPVS cannot express on any kernel: schedulers that
 // it does not have, such as random; direct routing and tunnels of node ports and to other ports;
 // ports at loopback addresses ([servicemodel.Node.LocalhostNodePorts]) and masqueraded neighbours;
+// more endpoints than the table of mh has entries, under sh and mh;
 // affinity for a whole service, and of prefixes where pods have endpoints of their own;
 // and, in tables that are not made by servicemodel.Resolve, source ranges of node ports and some
 // combinations of origins whose packets are masqueraded. The errors, which [dataplane.Problems]
 // lists, are *[dataplane.UnsupportedError] values. Check needs neither a kernel nor Linux. The
 // change set of a whole table is servicemodel.Diff(nil, table).
-func Check(c *servicemodel.ChangeSet) error { return check(c, nil) }
+func Check(c *servicemodel.ChangeSet) error { return check(c, "", nil) }
 
-// check is Check for a kernel that lacks some schedulers.
-func check(c *servicemodel.ChangeSet, lacking map[string]bool) error {
+// check is Check with a scheduler for pools that name none, and for a kernel that lacks some.
+func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
+	lacking map[string]bool) error {
 	if c == nil {
 		return rendering.NoChanges(Name)
 	}
@@ -155,6 +158,7 @@ func check(c *servicemodel.ChangeSet, lacking map[string]bool) error {
 			}
 		},
 		Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {
+			checkTable(r, p, cmp.Or(p.Scheduler, usual), lacking[string(servicemodel.Maglev)])
 			if p.Forwarding != servicemodel.ForwardNAT {
 				for _, fe := range c.New.FrontendsOf(p.ID.Service) {
 					forwarding(r, fe)
@@ -162,6 +166,25 @@ func check(c *servicemodel.ChangeSet, lacking map[string]bool) error {
 			}
 		},
 	}))
+}
+
+// checkTable refuses pools under a scheduler that hashes, if its table has no entry for some of the
+// endpoints.
+func checkTable(r *rendering.Refusals, p *servicemodel.Pool, by servicemodel.Scheduler,
+	lacksMaglev bool) {
+	name, _, _ := by.Split()
+	entries, n := hashTables[name], len(p.Slots)
+	switch {
+	case n <= entries || entries == 0:
+	case n > hashTables[servicemodel.Maglev]:
+		r.Refuse(p.ID.Service, dataplane.FieldScheduler, string(by), fmt.Sprintf("%d endpoints, "+
+			"and the kernel's table of mh has %d entries: the others would get nothing", n,
+			hashTables[servicemodel.Maglev]))
+	case lacksMaglev:
+		r.Refuse(p.ID.Service, dataplane.FieldScheduler, string(by), fmt.Sprintf("%d endpoints, "+
+			"and the table of sh has %d entries: more need the scheduler mh, which the kernel "+
+			"does not have", n, entries))
+	}
 }
 
 // checkForwarding refuses frontends whose packets would be forwarded unchanged, by direct routing

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"math/bits"
 	"math/rand/v2"
 	"net/netip"
 	"strings"
@@ -116,41 +117,107 @@ func TestConfigurationsAreChecked(t *testing.T) {
 
 func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
 
-// The kernel's table of sh has all endpoints, whatever their weights add up to, and the virtual
-// server shows the weights of the model.
+// The kernel's table of a hash has all endpoints, whatever their number and weights, and the
+// virtual server shows the weights of the model. If sh has no room for them, mh has.
 func TestTheTableOfAHashHasRoomForAllEndpoints(t *testing.T) {
 	t.Parallel()
 	r, b := rand.New(rand.NewPCG(41, 1)), withoutKernel(t)
 	fe := &sm.Frontend{Key: sm.FrontendKey{
 		Addr: netip.MustParseAddr("10.96.0.10"), Protocol: sm.TCP, Port: 80}}
 	k := ipvsnl.AddressService(ipvsnl.TCP, netip.AddrPortFrom(fe.Key.Addr, fe.Key.Port))
-	for range 200 {
-		p, sum := &sm.Pool{Scheduler: "sh"}, 0
-		greatest := []uint{2, 30, 1000, 60000}[r.IntN(4)]
-		for i := range 1 + r.IntN(20) {
+	for range 120 {
+		p, sum := &sm.Pool{Scheduler: []sm.Scheduler{"sh", "mh+port"}[r.IntN(2)]}, 0
+		greatest := []uint{1, 2, 30, 1000, 60000}[r.IntN(5)]
+		n := 1 + r.IntN([]int{20, 256, 300, 4093}[r.IntN(4)])
+		if r.IntN(4) == 0 {
+			n = []int{256, 257, 4093}[r.IntN(3)]
+		}
+		for i := range n {
 			w := uint16(1 + r.UintN(greatest))
+			if r.IntN(100) == 0 {
+				w = 60000
+			}
 			sum += int(w)
-			p.Slots = append(p.Slots, sm.Slot{Weight: w,
-				Endpoint: netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 0, 0, byte(i)}), 80)})
+			a := netip.AddrFrom4([4]byte{10, 0, byte(i / 256), byte(i)})
+			p.Slots = append(p.Slots, sm.Slot{Weight: w, Endpoint: netip.AddrPortFrom(a, 80)})
 		}
 		s := b.pl.server(k, fe, p, false)
-		entries := map[ipvsnl.DestinationKey]int{}
-		left := entriesOfHash
-		for left > 0 { // ip_vs_sh_reassign
-			for _, k := range sortedDests(s.dests) {
-				n := min(left, int(s.dests[k].Weight))
-				entries[k] += n
-				left -= n
-			}
+		name, port, _ := p.Scheduler.Split()
+		if n > 256 {
+			name = sm.Maglev
 		}
+		require.Equal(t, string(name), s.svc.Scheduler)
+		require.Equal(t, port, s.svc.Flags&ipvsnl.FlagHashPort != 0)
+		require.Equal(t, p.Scheduler, askedScheduler(s.svc.Flags))
+
+		size := hashTables[name]
+		entries := kernelTable(s, size)
 		for _, slot := range p.Slots {
 			k := ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(), Port: 80}
-			want := entriesOfHash * float64(slot.Weight) / float64(sum)
-			require.Positive(t, entries[k])
-			if sum > entriesOfHash { // with less, the kernel begins anew at the first one
+			want := float64(size) * float64(slot.Weight) / float64(sum)
+			require.Positive(t, entries[k], "%v of %d", k, n)
+			if name == sm.SourceHash && sum > size && n <= 20 && greatest > 2 {
 				require.InDelta(t, want, entries[k], float64(len(p.Slots)), "%v", p.Slots)
 			}
 		}
 		require.Equal(t, p.Slots, s.pool(p.ID).Slots)
 	}
+}
+
+// kernelTable returns how many entries of the table of a virtual server's scheduler each
+// destination has (ip_vs_sh_reassign, ip_vs_mh_populate).
+func kernelTable(s *server, size int) map[ipvsnl.DestinationKey]int {
+	turns := map[ipvsnl.DestinationKey]int{}
+	greatest, divisor := 0, 0
+	for k, d := range s.dests {
+		turns[k] = int(d.Weight)
+		greatest = max(greatest, turns[k])
+		for a, b := turns[k], divisor; ; a, b = b, a%b {
+			if b == 0 {
+				divisor = a
+				break
+			}
+		}
+	}
+	if s.svc.Scheduler == string(sm.Maglev) {
+		shift := max(bits.Len(uint(greatest/divisor))-6, 0) // ip_vs_mh_shift_weight
+		for k, w := range turns {
+			turns[k] = max(w/divisor>>shift, 1)
+		}
+	}
+	entries := map[ipvsnl.DestinationKey]int{}
+	for size > 0 {
+		for _, k := range sortedDests(s.dests) {
+			n := min(size, turns[k])
+			entries[k] += n
+			size -= n
+		}
+	}
+	return entries
+}
+
+// A pool that no table has room for is refused, as is one whose only table the kernel lacks.
+func TestMoreEndpointsThanEntriesAreRefused(t *testing.T) {
+	t.Parallel()
+	changes := func(by sm.Scheduler, n int) *sm.ChangeSet {
+		svc := &sm.Service{Name: sm.Name{Namespace: "default", Name: "web"}, Scheduler: by,
+			ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
+			Ports:      []sm.ServicePort{{Protocol: sm.TCP, Port: 80}}}
+		var eps []sm.Endpoint
+		for i := range n {
+			eps = append(eps, sm.Endpoint{Ready: true, Ports: []sm.EndpointPort{{Protocol: sm.TCP,
+				Port: 8080}}, Addr: netip.AddrFrom4([4]byte{10, 0, byte(i / 256), byte(i)})})
+		}
+		state := sm.State{}.WithService(svc).WithEndpoints(svc.Name, eps)
+		return sm.Diff(nil, ok(sm.Resolve(nil, state))(t))
+	}
+	lacking := map[string]bool{"mh": true}
+	for _, by := range []sm.Scheduler{"sh", "mh+port"} {
+		require.NoError(t, Check(changes(by, 4093)))
+		require.ErrorContains(t, Check(changes(by, 4094)), "4094 endpoints")
+	}
+	require.NoError(t, check(changes("sh", 256), "", lacking))
+	require.ErrorContains(t, check(changes("sh", 257), "", lacking), "table of sh has 256 entries")
+	require.NoError(t, check(changes("", 4094), "wlc", nil))
+	require.ErrorContains(t, check(changes("", 4094), "sh", nil), "4094 endpoints")
 }

@@ -5,6 +5,7 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
+	"sort"
 
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -28,9 +29,9 @@ type destinations map[ipvsnl.DestinationKey]ipvsnl.Destination
 
 // poolDestinations are the destinations for a pool.
 type poolDestinations struct {
-	pool   *servicemodel.Pool
-	hashed bool
-	dests  destinations
+	pool    *servicemodel.Pool
+	entries int // of the scheduler's table, 0 without
+	dests   destinations
 }
 
 // pools returns the pool of the virtual servers at a frontend's address, and the pool of the
@@ -118,48 +119,71 @@ func (pl *planner) server(k ipvsnl.ServiceKey, fe *servicemodel.Frontend, p *ser
 		}
 	}
 	name, _, _ := scheduler.Split()
+	if name == servicemodel.SourceHash && p != nil && len(p.Slots) > hashTables[name] {
+		scheduler, name = servicemodel.Maglev+scheduler[len(name):], servicemodel.Maglev
+	}
 	s.svc.Scheduler = string(name)
 	s.svc.Flags |= optionFlags(scheduler, ipvsnl.FlagHashPort, ipvsnl.FlagFallback)
 	if p == nil {
 		return s
 	}
-	s.dests = pl.destinations(p, name == servicemodel.SourceHash)
+	s.dests = pl.destinations(p, hashTables[name])
 	return s
 }
 
-// destinations returns the destinations for a pool, with weights for the scheduler sh if hashed is
-// set. The virtual servers of a pool share them, and must not change them.
-func (pl *planner) destinations(p *servicemodel.Pool, hashed bool) destinations {
+// destinations returns the destinations for a pool. If the scheduler has a table, entries is its
+// size. The virtual servers of a pool share them, and must not change them.
+func (pl *planner) destinations(p *servicemodel.Pool, entries int) destinations {
 	for i := range pl.pools {
-		if d := &pl.pools[i]; d.pool == p && d.hashed == hashed {
+		if d := &pl.pools[i]; d.pool == p && d.entries == entries {
 			return d.dests
 		}
 	}
-	sum := uint32(0)
-	for _, slot := range p.Slots {
-		sum += uint32(slot.Weight)
-	}
+	reduce := reduction(p, entries)
 	dests := make(destinations, len(p.Slots))
 	for _, slot := range p.Slots {
 		k := ipvsnl.DestinationKey{Addr: slot.Endpoint.Addr(), Port: slot.Endpoint.Port()}
 		d := ipvsnl.Destination{DestinationKey: k, Weight: uint32(slot.Weight),
 			Forward: methods[p.Forwarding]}
-		if hashed && sum > entriesOfHash {
+		if reduce != nil {
 			d.UpperThreshold, d.LowerThreshold = ipvsnl.MaxWeight, d.Weight
-			d.Weight = max(d.Weight*entriesOfHash/sum, 1)
+			d.Weight = uint32(reduce(slot.Weight))
 		}
 		dests[k] = d
 	}
-	pl.pools[0], pl.pools[1] = pl.pools[1], poolDestinations{p, hashed, dests}
+	pl.pools[0], pl.pools[1] = pl.pools[1], poolDestinations{p, entries, dests}
 	return dests
 }
 
-// entriesOfHash is the size of the table of the scheduler sh (CONFIG_IP_VS_SH_TAB_BITS). In their
-// order, destinations get as many entries as their weight says, and those at the end none if there
-// are no more (ip_vs_sh_reassign). So weights that need a larger table are made smaller. Then the
-// lower threshold keeps the weight of the model. With an upper threshold that no destination
-// reaches, it has no effect.
-const entriesOfHash = 1 << 8
+// hashTables are the sizes of the kernel's tables of schedulers that hash
+// (CONFIG_IP_VS_SH_TAB_BITS, CONFIG_IP_VS_MH_TAB_INDEX). In their order, destinations get as many
+// entries as their weight says, and those at the end none if there are no more (ip_vs_sh_reassign,
+// ip_vs_mh_populate). So weights that need a larger table are made smaller. Then the lower
+// threshold keeps the weight of the model. With an upper threshold that no destination reaches, it
+// has no effect. The table of mh takes the place of that of sh if there are too many destinations.
+var hashTables = map[servicemodel.Scheduler]int{servicemodel.SourceHash: 1 << 8,
+	servicemodel.Maglev: 4093}
+
+// reduction returns a function that makes the weights of a pool smaller, so that they add up to as
+// much as a table has entries, or a little less. It returns nil if they do anyway.
+func reduction(p *servicemodel.Pool, entries int) func(weight uint16) int {
+	sum := 0
+	for _, s := range p.Slots {
+		sum += int(s.Weight)
+	}
+	if entries == 0 || sum <= entries {
+		return nil
+	}
+	to := func(units int, weight uint16) int { return max(int(weight)*units/sum, 1) }
+	surplus := sort.Search(entries, func(surplus int) bool {
+		n := 0
+		for _, s := range p.Slots {
+			n += to(entries-surplus, s.Weight)
+		}
+		return n <= entries
+	})
+	return func(weight uint16) int { return to(entries-surplus, weight) }
+}
 
 // pool returns the pool in a virtual server: its destinations in use. It is nil if there are none.
 func (s *server) pool(id servicemodel.PoolID) *servicemodel.Pool {

@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"net/netip"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -18,6 +19,7 @@ type hashing struct {
 	service   sm.Service
 	endpoints []sm.Endpoint
 	table     *sm.Table
+	now       time.Time
 }
 
 var hashingPort = sm.PortName{Name: sm.Name{Namespace: "default", Name: "web"}, Protocol: sm.TCP}
@@ -50,6 +52,7 @@ func (h *hashing) resolve(t *testing.T) *sm.Pool {
 	table, err := sm.Resolve(h.table, sm.State{}.WithNode(sm.Node{Name: "here"}).
 		WithService(&h.service).WithEndpoints(hashingPort.Name, h.endpoints))
 	require.NoError(t, err)
+	table = table.At(func() time.Time { return h.now }, h.table)
 	h.table = table
 	p := table.Pool(sm.PoolID{Service: hashingPort, Family: sm.IPv4})
 	_, err = sm.NewTable(sm.Contents{Pools: []*sm.Pool{p}}) // judges the units
@@ -57,8 +60,12 @@ func (h *hashing) resolve(t *testing.T) *sm.Pool {
 	return p
 }
 
-// change changes one endpoint, and returns how.
+// change changes one endpoint, and returns how. With a slow start, it also lets endpoints grow.
 func (h *hashing) change(r *rand.Rand) string {
+	if h.service.SlowStart > 0 && r.IntN(3) > 0 {
+		h.now = h.now.Add(time.Duration(500+r.IntN(4000)) * time.Millisecond)
+		return "grows"
+	}
 	i := r.IntN(len(h.endpoints))
 	e := &h.endpoints[i]
 	switch k := r.IntN(5); {
@@ -121,25 +128,29 @@ func moved(chooser func(*sm.Pool) func(netip.AddrPort) int, a, b *sm.Pool) (move
 }
 
 // One change of a random pool moves few more clients than it must: for sh on nftables at most twice
-// as many, and at most as many as on iptables, on average over many changes. Each sequence begins
-// with a pool that was resolved from nothing. The pools of mh keep the size of their tables.
+// as many, and at most as many as on iptables, on average over many changes. The same holds for
+// each step of a slow start. Each sequence begins with a pool that was resolved from nothing. The
+// pools of mh keep the size of their tables.
 func TestOneChangeMovesFewClients(t *testing.T) {
 	t.Parallel()
-	const seed, pools, steps = 31, 15, 8
+	const seed, pools, steps, slow = 31, 15, 8, 20 * time.Second
 	for _, tc := range []struct {
 		scheduler sm.Scheduler
 		prefer    string
 		greatest  uint
-	}{{"sh", "", 1}, {"sh", "", 10}, {"sh", "", 100}, {"sh", "node", 1}, {"mh", "", 1},
-		{"mh", "", 10}, {"mh", "", 100}, {"mh", "node", 1}} {
-		t.Run(fmt.Sprint(tc.scheduler, tc.prefer, tc.greatest), func(t *testing.T) {
+		slowStart time.Duration
+	}{{"sh", "", 1, 0}, {"sh", "", 10, 0}, {"sh", "", 100, 0}, {"sh", "node", 1, 0},
+		{"sh", "", 1, slow}, {"sh", "", 10, slow}, {"sh", "node", 1, slow}, {"mh", "", 1, 0},
+		{"mh", "", 10, 0}, {"mh", "", 100, 0}, {"mh", "node", 1, 0}, {"mh", "", 1, slow}} {
+		t.Run(fmt.Sprint(tc.scheduler, tc.prefer, tc.greatest, tc.slowStart), func(t *testing.T) {
 			t.Parallel()
 			r := rand.New(rand.NewPCG(seed, 1))
 			sum, count := map[string]*moves{}, map[string]float64{}
 			for range pools {
 				h := newHashing(r, tc.scheduler, tc.prefer, 30+r.IntN(4), tc.greatest)
+				h.service.SlowStart, h.now = tc.slowStart, time.Unix(1, 0)
 				before := h.resolve(t)
-				for range steps {
+				for range steps + 2*steps*int(tc.slowStart/slow) {
 					what := h.change(r)
 					after := h.resolve(t)
 					m, least := moved(nftables.Chooser, before, after)
@@ -163,6 +174,11 @@ func TestOneChangeMovesFewClients(t *testing.T) {
 					100*m.iptables/n)
 				if tc.scheduler == "mh" {
 					require.Less(t, (m.moved-m.least)/n, 0.04, what)
+					continue
+				}
+				if tc.prefer != "" && tc.slowStart > 0 && what == "joins" {
+					// The others make room for the whole weight at once.
+					require.Less(t, m.moved/n, .04, what)
 					continue
 				}
 				require.Less(t, m.moved/n, 2*m.least/n+.005, what)

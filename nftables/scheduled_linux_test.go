@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"runtime"
+	"slices"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -87,6 +88,10 @@ type arena struct {
 	table  *servicemodel.Table
 	given  chan netip.AddrPort // the endpoint that received the last packet
 	port   uint16
+	// prefer is that of the service. Every other endpoint is on this node. Those in failed are not
+	// ready.
+	prefer string
+	failed map[int]bool
 	// received counts the packets at endpoints, and past those that were not translated.
 	received, past atomic.Int64
 }
@@ -159,20 +164,21 @@ func newArena(t *testing.T, n int) *arena {
 // is none.
 func (w *arena) apply(s servicemodel.Scheduler, weights ...uint16) *dataplane.Result {
 	w.t.Helper()
-	svc := &servicemodel.Service{Name: arenaName, Scheduler: s,
+	svc := &servicemodel.Service{Name: arenaName, Scheduler: s, Prefer: w.prefer,
 		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.UDP, Port: 80}},
 		ClusterIPs: []netip.Addr{arenaIP, arenaIP6}}
 	var eps []servicemodel.Endpoint
 	for i, weight := range weights {
 		for _, a := range []netip.Addr{arenaEndpoint(i), arenaEndpoint6(i)} {
 			if weight > 0 {
-				eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: true, Weight: weight,
+				eps = append(eps, servicemodel.Endpoint{Addr: a, Ready: !w.failed[i],
+					Weight: weight, Node: []string{"here", "there"}[i%2],
 					Ports: []servicemodel.EndpointPort{{Protocol: servicemodel.UDP, Port: 8080}}})
 			}
 		}
 	}
-	r := ok(w.engine.Apply(w.t.Context(), servicemodel.State{}.WithService(svc).WithEndpoints(
-		arenaName, eps)))(w.t)
+	r := ok(w.engine.Apply(w.t.Context(), servicemodel.State{}.WithNode(
+		servicemodel.Node{Name: "here"}).WithService(svc).WithEndpoints(arenaName, eps)))(w.t)
 	w.table = r.Changes.New
 	return r
 }
@@ -245,6 +251,49 @@ func TestHashesChooseWhatTheySay(t *testing.T) {
 				require.Equal(t, p.Slots[mustChoose(t, p, c)].Endpoint, w.send(c), "%v, %v, %v", s,
 					weights, c)
 			}
+		}
+	}
+}
+
+// The same holds for near endpoints while some of them fail, leave and recover. Few packets reach
+// another endpoint than before, except those that must.
+func TestNearHashesChooseWhatTheySay(t *testing.T) {
+	t.Parallel()
+	w := newArena(t, 12)
+	w.prefer = "node"
+	all := clients(rand.New(rand.NewPCG(2, 1)), 150)
+	for _, s := range []servicemodel.Scheduler{"sh", "mh"} {
+		var before []netip.AddrPort
+		for _, tc := range []struct {
+			left   []int
+			failed map[int]bool
+			least  float64 // the part of the clients that must move, as the levels have shares
+		}{
+			{nil, nil, 0},
+			{nil, map[int]bool{2: true}, 1. / 6},
+			{nil, map[int]bool{2: true, 4: true}, 1. / 5},
+			{[]int{4}, map[int]bool{2: true}, 1. / 15},
+			{nil, nil, 1. / 3},
+		} {
+			weights := slices.Repeat([]uint16{1}, 12)
+			for _, i := range tc.left {
+				weights[i] = 0
+			}
+			w.failed = tc.failed
+			w.apply(s, weights...)
+			var now []netip.AddrPort
+			moved := 0
+			for i, c := range all {
+				p := w.pool(c.Addr())
+				got := w.send(c)
+				require.Equal(t, p.Slots[mustChoose(t, p, c)].Endpoint, got, "%s %v", s, c)
+				if now = append(now, got); before != nil && got != before[i] {
+					moved++
+				}
+			}
+			share := float64(moved) / float64(len(all))
+			require.Less(t, share, tc.least+.12, "%s, %v left, %v failed", s, tc.left, tc.failed)
+			before = now
 		}
 	}
 }
