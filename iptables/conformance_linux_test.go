@@ -94,12 +94,26 @@ func requireAdopts(t *testing.T, ns *netnstest.NS, s sm.State, want *sm.Table) {
 	require.Zero(t, r.Messages)
 }
 
+// OpenWith opens a backend with another connection to the kernel.
+func OpenWith(c rawnl.Config, cfg *Config) (dataplane.Backend, error) {
+	b, err := openBackend(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return b.with(c)
+}
+
 // openWith opens a backend with another connection to the kernel.
 func openWith(c rawnl.Config) (*backend, error) {
 	b, err := openBackend(&Config{NetNS: c.NetNS, Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}
+	return b.with(c)
+}
+
+// with replaces the connection to the kernel.
+func (b *backend) with(c rawnl.Config) (*backend, error) {
 	conn, err := rawnl.Dial(&c)
 	if err != nil {
 		return nil, errors.Join(err, b.Close())

@@ -146,9 +146,18 @@ func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if b.pl.owning != nil && b.pl.removes(c) {
 		return b.pl.removal(c.New.Len()), nil
 	}
-	p := b.pl.plan(c)
+	p := b.pl.plan(b.anew(c))
 	b.pl.planLocalnet(p)
 	return p, nil
+}
+
+// anew returns the changes that lead from nothing to the same table if a set was full. The tables
+// are then made anew, maybe in parts.
+func (b *backend) anew(c *servicemodel.ChangeSet) *servicemodel.ChangeSet {
+	if !b.crowded || b.pl.owning != nil {
+		return c
+	}
+	return servicemodel.Diff(nil, c.New)
 }
 
 // committed notes what the kernel holds after a plan. A plan that only ends a sweep has no change

@@ -9,12 +9,30 @@ import (
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 )
 
+// OpenWith opens a backend with other connections to the kernel. If full is set, its sets are full
+// as soon as they hold one element more than at first.
+func OpenWith(c rawnl.Config, cfg *Config, full bool) (dataplane.Backend, error) {
+	b, err := openBackend(cfg)
+	if err != nil {
+		return nil, err
+	}
+	if full {
+		b.pl.capacity = func(n int) uint32 { return uint32(n) + 1 }
+	}
+	return b.with(c)
+}
+
 // openWith opens a backend with other connections to the kernel.
 func openWith(c rawnl.Config) (*backend, error) {
 	b, err := openBackend(&Config{NetNS: c.NetNS, Logger: c.Logger})
 	if err != nil {
 		return nil, err
 	}
+	return b.with(c)
+}
+
+// with replaces the connections to the kernel.
+func (b *backend) with(c rawnl.Config) (*backend, error) {
 	k := &b.kernel
 	for i := range k.askers {
 		conn, err := rawnl.Dial(&c)

@@ -217,6 +217,7 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	if !b.observed {
 		return dataplane.Stats{}, errNotObserved
 	}
+	c = b.anew(c)
 	stats, err := b.commitPart(ctx, c)
 	if errors.Is(err, rawnl.ErrBatchTooLarge) {
 		stats, err = rendering.CommitInParts(ctx, c, err, b.commitPart)

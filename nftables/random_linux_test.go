@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"encoding/json"
 	"fmt"
 	"math/rand/v2"
 	"testing"
@@ -42,6 +43,36 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A full set changes nothing about what is read. So stored changes can be applied, and nothing
+// counts as repaired.
+func TestFullSetsAreRead(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	b.pl.capacity = func(n int) uint32 { return uint32(n) + 1 }
+	s := manyServices(3)
+	ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
+	for i, n := range []int{6, 12} {
+		if s = manyServices(n); i == 0 {
+			r := ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
+			require.Equal(t, []string{"a set is full"}, r.Drift)
+			require.Equal(t, servicemodel.Counts{Added: 3}, r.Counts)
+			continue
+		}
+		p := ok(dataplane.New(newBackend(t, ns, nil), nil).Plan(t.Context(), s))(t)
+		r := ok(dataplane.New(b, nil).ApplyChanges(t.Context(), reread(t, p.Changes)))(t)
+		require.Equal(t, []string{"a set is full"}, r.Drift)
+	}
+	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
+}
+
+// reread returns a change set after storing and reading it.
+func reread(t *testing.T, c *servicemodel.ChangeSet) *servicemodel.ChangeSet {
+	t.Helper()
+	stored := &servicemodel.ChangeSet{}
+	require.NoError(t, json.Unmarshal(ok(json.Marshal(c))(t), stored))
+	return stored
 }
 
 // requireAdopts reads the kernel with a new backend and requires that it holds the table, and that

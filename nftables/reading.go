@@ -33,6 +33,7 @@ type reading struct {
 	rules       servicemodel.Rules
 	localnet    localnet
 	otherLayout bool // another version of kernlb made the table
+	full        bool // the table must be made anew only because a set was full
 
 	// elems are the elements that were read and have no place in the model yet, by set and key.
 	// Elements that are left in the end are drift.
@@ -119,8 +120,8 @@ func (r *reading) settings() (rules servicemodel.Rules, local localnet, err erro
 	return rules, local, err
 }
 
-// stands reports whether the table exists and need not be made anew.
-func (r *reading) stands() bool { return r.exists && !r.broken }
+// stands reports whether the table exists and its elements mean something.
+func (r *reading) stands() bool { return r.exists && (!r.broken || r.full) }
 
 // marked reports whether a table has one of the instance's marks: sets of certain names and types.
 func (r *reading) marked() bool {
@@ -161,23 +162,24 @@ func (s *snapshot) exists() bool {
 	return slices.ContainsFunc(s.tables, func(r *reading) bool { return r.exists })
 }
 
+const fullSet = "a set is full"
+
 // compare finds out which tables must be made anew because of both together. crowded says that a
 // set was full. If the version is missing, no program would notice another writer in one of the
 // tables.
 func (s *snapshot) compare(crowded bool) {
-	anew := crowded
 	if crowded {
-		s.text = append(s.text, "a set is full")
+		s.text = append(s.text, fullSet)
 	}
 	if s.version.number == 0 && s.exists() {
-		anew = true
 		s.text = append(s.text, "the tables have no version")
 	}
 	if s.version.unfinished {
-		anew = true
 		s.text = append(s.text, "the tables are not finished")
 	}
+	anew, full := len(s.text) > 0, slices.Equal(s.text, []string{fullSet})
 	for _, r := range s.tables {
+		r.full = full && !r.broken
 		r.broken = r.exists && (r.broken || anew)
 		s.localnet.before = s.localnet.before || r.localnet.before
 		s.localnet.left = s.localnet.left || r.localnet.left && r.broken
@@ -186,7 +188,7 @@ func (s *snapshot) compare(crowded bool) {
 		case s.rules.MasqueradeMark == 0:
 			s.rules = r.rules
 		case !s.rules.Equal(r.rules):
-			r.broken = true
+			r.broken, r.full = true, false
 			r.text = []string{"the tables ip and ip6 were made for different settings"}
 		}
 		if anew && !r.otherLayout {
