@@ -3,7 +3,6 @@ module github.com/kernlb/kernlb
 go 1.26.0
 
 require (
-	github.com/coreos/go-systemd/v22 v22.6.0
 	github.com/google/nftables v0.3.0
 	github.com/mdlayher/netlink v1.11.2
 	github.com/stretchr/testify v1.12.1

@@ -21,6 +21,7 @@ import (
 	"fmt"
 	"log"
 	"os"
+	"runtime/debug"
 	"strings"
 	"time"
 
@@ -31,7 +32,6 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
-	"github.com/kernlb/kernlb/examples/internal/version"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -63,8 +63,10 @@ The instance in the kernel is kernlb-cni: "kernlb show -instance kernlb-cni" pri
 func main() {
 	switch args := os.Args[1:]; {
 	case os.Getenv("CNI_COMMAND") != "" || len(args) == 0:
-	case version.Asked(args):
-		fmt.Println(version.Of("kernlb-portmap"))
+	case strings.TrimLeft(args[0], "-") == "version":
+		if info, ok := debug.ReadBuildInfo(); ok {
+			fmt.Println("kernlb-portmap", info.Main.Version+",", info.GoVersion)
+		}
 		return
 	default:
 		fmt.Print(usage)

@@ -4,7 +4,7 @@ import (
 	"context"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"

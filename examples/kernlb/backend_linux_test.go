@@ -14,7 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
-	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"

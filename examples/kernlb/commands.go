@@ -9,8 +9,8 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/examples/internal/suggest"
-	"github.com/kernlb/kernlb/examples/internal/version"
+	"github.com/kernlb/kernlb/examples/command/suggest"
+	"github.com/kernlb/kernlb/examples/command/version"
 )
 
 // command is one command of the program.

@@ -102,7 +102,7 @@ func TestTop(t *testing.T) {
 	t.Setenv("PATH", dir)
 	code, _, errs := run(t, "top")
 	require.Equal(t, exitFailed, code)
-	require.Contains(t, errs, "go install -C examples/kernlb-top .")
+	require.Contains(t, errs, "go install -C examples/kernlb ./kernlb-top")
 	code, _, errs = run(t, "top -o json")
 	require.Equal(t, exitInvalid, code, errs)
 	require.NoError(t, os.WriteFile(filepath.Join(dir, topProgram),

@@ -10,7 +10,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/flows"
-	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )

@@ -8,7 +8,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/graph"
 	"github.com/kernlb/kernlb/dataplane/hooks"
-	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 

@@ -8,7 +8,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane/hooks"
-	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"

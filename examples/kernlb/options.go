@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack/tuning"
-	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )

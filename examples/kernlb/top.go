@@ -44,7 +44,7 @@ func (p *program) top(ctx context.Context) error {
 	}
 	if err != nil {
 		if path, err = exec.LookPath(topProgram); errors.Is(err, exec.ErrNotFound) {
-			err = fmt.Errorf("%w: go install -C examples/%s . in a clone of the repository "+
+			err = fmt.Errorf("%w: go install -C examples/kernlb ./%s in a clone of the repository "+
 				"installs it", err, topProgram)
 		}
 	}

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane/livetrace"
-	"github.com/kernlb/kernlb/examples/internal/instance"
+	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"

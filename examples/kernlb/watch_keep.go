@@ -17,7 +17,7 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 
 	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/examples/internal/accepted"
+	"github.com/kernlb/kernlb/examples/command/accepted"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 	"github.com/kernlb/kernlb/servicemodel/kube/manifest"

@@ -15,7 +15,7 @@ import (
 	logsapi "k8s.io/component-base/logs/api/v1"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kernlb/kernlb/examples/internal/version"
+	"github.com/kernlb/kernlb/examples/command/version"
 )
 
 // options are the configuration, and the flags that are not part of it.

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/kernlb/kernlb v0.1.0
 	github.com/kernlb/kernlb/dataplane/metrics v0.1.0
+	github.com/kernlb/kernlb/examples/command v0.1.0
 	github.com/kernlb/kernlb/examples/kernelspace v0.1.0
 	github.com/kernlb/kernlb/servicemodel/kube/kubeapi v0.1.0
 	github.com/prometheus/client_golang v1.23.2
@@ -82,6 +83,7 @@ require (
 replace (
 	github.com/kernlb/kernlb => ../..
 	github.com/kernlb/kernlb/dataplane/metrics => ../../dataplane/metrics
+	github.com/kernlb/kernlb/examples/command => ../command
 	github.com/kernlb/kernlb/examples/kernelspace => ../kernelspace
 	github.com/kernlb/kernlb/servicemodel/kube/kubeapi => ../../servicemodel/kube/kubeapi
 )

@@ -21,7 +21,7 @@ import (
 	"sigs.k8s.io/json"
 	"sigs.k8s.io/yaml"
 
-	"github.com/kernlb/kernlb/examples/internal/suggest"
+	"github.com/kernlb/kernlb/examples/command/suggest"
 )
 
 // config is a KubeProxyConfiguration of kubeproxy.config.k8s.io/v1alpha1.

@@ -38,7 +38,7 @@ import (
 	_ "k8s.io/component-base/logs/json/register" // the format json
 	"k8s.io/klog/v2"
 
-	"github.com/kernlb/kernlb/examples/internal/version"
+	"github.com/kernlb/kernlb/examples/command/version"
 )
 
 func main() {

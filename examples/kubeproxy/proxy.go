@@ -23,7 +23,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
-	"github.com/kernlb/kernlb/examples/internal/accepted"
+	"github.com/kernlb/kernlb/examples/command/accepted"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube/kubeapi"
 )

@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/kernlb/kernlb v0.1.0
 	github.com/kernlb/kernlb/dataplane/metrics v0.1.0
+	github.com/kernlb/kernlb/examples/command v0.1.0
 	github.com/prometheus/client_golang v1.23.2
 	github.com/stretchr/testify v1.12.1
 	github.com/vishvananda/netlink v1.3.1
@@ -37,4 +38,5 @@ require (
 replace (
 	github.com/kernlb/kernlb => ../..
 	github.com/kernlb/kernlb/dataplane/metrics => ../../dataplane/metrics
+	github.com/kernlb/kernlb/examples/command => ../command
 )

@@ -21,7 +21,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
-	"github.com/kernlb/kernlb/examples/internal/version"
+	"github.com/kernlb/kernlb/examples/command/version"
 	"github.com/kernlb/kernlb/examples/userspace/proxy"
 	"github.com/kernlb/kernlb/servicemodel"
 )

@@ -103,8 +103,7 @@ func identifiers(t *testing.T, p *build.Package) (out []identifier) {
 func public(t *testing.T) []*build.Package {
 	t.Helper()
 	return slices.DeleteFunc(packages(t, "linux"), func(p *build.Package) bool {
-		return p.Name == "main" || strings.Contains("/"+p.ImportPath+"/", "/internal/") ||
-			strings.HasPrefix(p.ImportPath, "examples/")
+		return p.Name == "main" || strings.Contains("/"+p.ImportPath+"/", "/internal/")
 	})
 }
 

@@ -108,7 +108,7 @@ var skips = []allowed{
 		"keepalived is installed", "the recorded conversions in testdata"},
 	{"race", `.*`, `^-short: the race detector allocates, too`, "", "make test"},
 	{"race", `internal/test/growth\.Test.*`, `^-short: nothing is measured`, "", "make test"},
-	{"race", `examples/internal/version\.Test.*`, `^it builds eight programs`, "", "make test"},
+	{"race", `examples/command/version\.Test.*`, `^it builds eight programs`, "", "make test"},
 	{"race", `internal/test/release\.Test.*`, `^nothing of it concerns the race`, "", "make test"},
 	{"race", `examples/loadbalancer/check\.Test.*`, `^Go 1\.26\.8: the race detector fails`, "",
 		"make test"},

@@ -15,8 +15,8 @@
 // With NO_COLOR in the environment there are no colours. With -once, and if the output is no
 // terminal, the program prints one table for one -interval, and ends.
 //
-// It is a module of its own, because the terminal library brings 15 modules that no other part
-// needs.
+// It is a program of its own, because the terminal library brings 15 modules that kernlb does not
+// need.
 package main
 
 import (
@@ -35,8 +35,8 @@ import (
 	"github.com/charmbracelet/lipgloss"
 	"github.com/charmbracelet/x/term"
 
-	"github.com/kernlb/kernlb/examples/internal/instance"
-	"github.com/kernlb/kernlb/examples/internal/version"
+	"github.com/kernlb/kernlb/examples/command/instance"
+	"github.com/kernlb/kernlb/examples/command/version"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/nftables"

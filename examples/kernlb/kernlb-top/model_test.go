@@ -158,7 +158,7 @@ func drawn(t *testing.T, m *model) string {
 // The document has the present screen.
 func TestTheDocumentHasAScreen(t *testing.T) {
 	t.Parallel()
-	const document = "../../docs/kernlb.md"
+	const document = "../../../docs/kernlb.md"
 	const begin, end = "<!-- top -->\n```text\n", "```\n<!-- end -->"
 	text := string(ok(os.ReadFile(document))(t))
 	before, rest, found := strings.Cut(text, begin)

@@ -21,11 +21,12 @@ func TestEveryProgramHasHelpAndAVersion(t *testing.T) {
 		t.Skip("it builds eight programs")
 	}
 	bin := t.TempDir()
-	for _, program := range []string{"kernlb", "kernlb-top", "userspace", "cni", "loadbalancer",
+	for _, dir := range []string{"kernlb", "kernlb/kernlb-top", "userspace", "cni", "loadbalancer",
 		"nodeproxy", "kubeproxy", "balancer"} {
+		program := filepath.Base(dir)
 		path := filepath.Join(bin, program)
 		build := exec.Command("go", "build", "-o", path, ".")
-		build.Dir = filepath.Join("..", "..", program)
+		build.Dir = filepath.Join("..", "..", dir)
 		out, err := build.CombinedOutput()
 		require.NoError(t, err, "%s", out)
 		if program != "cni" { // which has no flags

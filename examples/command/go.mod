@@ -1,0 +1,22 @@
+module github.com/kernlb/kernlb/examples/command
+
+go 1.26.0
+
+require (
+	github.com/kernlb/kernlb v0.1.0
+	github.com/stretchr/testify v1.12.1
+)
+
+require (
+	github.com/google/go-cmp v0.7.0 // indirect
+	github.com/mdlayher/netlink v1.11.2 // indirect
+	github.com/mdlayher/socket v0.6.0 // indirect
+	github.com/vishvananda/netlink v1.3.1 // indirect
+	github.com/vishvananda/netns v0.0.5 // indirect
+	go.yaml.in/yaml/v3 v3.0.5 // indirect
+	golang.org/x/net v0.53.0 // indirect
+	golang.org/x/sync v0.20.0 // indirect
+	golang.org/x/sys v0.49.0 // indirect
+)
+
+replace github.com/kernlb/kernlb => ../..
