@@ -285,6 +285,32 @@ func TestCommitsGoOnBetweenTheStepsOfASweep(t *testing.T) {
 	require.False(t, s.settle(time.Time{}), "nothing is left to do")
 }
 
+// A sweep under way begins anew if a commit brings maps of another kind.
+func TestASweepBeginsAnewWithOtherMaps(t *testing.T) {
+	t.Parallel()
+	s := newSweeping(t)
+	s.replace(3)
+	piece := func() {
+		p := &wait.Packets{Done: time.Now(), Piece: true}
+		ok(s.Settle(p.In(t.Context())))(t)
+	}
+	piece()
+	require.NotNil(t, s.sweep.reading)
+
+	state := affinityState(10, 3)
+	svc := *state.Service(stickyName)
+	svc.Name.Name, svc.ClusterIPs = "whole", []netip.Addr{netip.MustParseAddr("10.96.0.2")}
+	svc.SessionAffinity = affinityKinds["whole service"]
+	next := mustResolve(t, state.WithService(&svc).WithEndpoints(svc.Name,
+		state.Endpoints(stickyName))).Arrange(s.table)
+	ok(s.Commit(t.Context(), servicemodel.Diff(s.table, next)))(t)
+	for pieces := 0; s.pl.version.unswept; pieces++ {
+		require.Less(t, pieces, 6*affinityMaps)
+		piece()
+	}
+	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
+}
+
 // The entries that a packet brings back after their deletion are found.
 func TestASweepFindsWhatComesBack(t *testing.T) {
 	t.Parallel()

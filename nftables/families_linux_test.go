@@ -1,14 +1,17 @@
 package nftables
 
 import (
+	"errors"
 	"net/netip"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -123,4 +126,35 @@ func TestServicesOfOneFamilyNeedOneTable(t *testing.T) {
 			servicemodel.State{}.WithNode(node).WithService(svc)))(t)
 		requireTables(t, b, f)
 	}
+}
+
+// A kernel that lacked something is asked again after a while, because the module may have come. A
+// kernel that lacked nothing is not asked again.
+func TestAKernelThatLackedSomethingIsAskedAgain(t *testing.T) {
+	t.Parallel()
+	b, tap := tapped(t, nstest.New(t))
+	c := &touched{}
+	c.count(tap)
+	table := b.pl.tables[0]
+	lacked := errors.New("no such module")
+	for _, tc := range []struct {
+		lacked error
+		ago    time.Duration
+		asks   bool
+	}{{nil, 0, false}, {nil, 2 * askAgain, false}, {lacked, 0, false},
+		{lacked, 2 * askAgain, true}} {
+		*c = touched{}
+		table.lacks, table.asked = tc.lacked, time.Now().Add(-tc.ago)
+		err := b.lacks(table)
+		require.Equal(t, tc.asks, c.requests > 0, "%v", tc)
+		if tc.asks {
+			require.NoError(t, err)
+			require.WithinDuration(t, time.Now(), table.asked, askAgain)
+		} else {
+			require.Equal(t, tc.lacked, err)
+		}
+	}
+	table.asked = time.Time{}
+	require.NoError(t, b.lacks(table), "it was never asked")
+	require.False(t, table.asked.IsZero())
 }

@@ -366,7 +366,7 @@ func (b *backend) failed(doing string, err error) error {
 func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	b.observed = false
-	if err := b.cleanupLocalnet(ctx); err != nil {
+	if _, err := b.cleanupLocalnet(ctx); err != nil {
 		return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
 	}
 	stats, err := b.kernel.deleteTables(ctx, b.pl.table)

@@ -39,7 +39,8 @@ func (b *backend) beforeLocalnet(ctx context.Context, c *servicemodel.ChangeSet)
 	was, want := b.pl.wantsLocalnet(c)
 	switch {
 	case was && !want:
-		return b.kernel.restoreLocalnet(ctx, b.pl.table, b.pl.localnet.before)
+		_, err := b.kernel.restoreLocalnet(ctx, b.pl.table, b.pl.localnet.before)
+		return err
 	case was || !want:
 		return nil
 	}
@@ -67,15 +68,16 @@ func (b *backend) afterLocalnet() error {
 }
 
 // restoreLocalnet turns the sysctl off, unless it was on before or another program relies on it.
-func (k *kernel) restoreLocalnet(ctx context.Context, table string, before bool) error {
+func (k *kernel) restoreLocalnet(ctx context.Context, table string, before bool) (off bool,
+	err error) {
 	if before {
-		return nil
+		return false, nil
 	}
 	_, others, err := k.guards(ctx, table)
 	if err != nil || others {
-		return err
+		return false, err
 	}
-	return k.localnet.Set(false)
+	return true, k.localnet.Set(false)
 }
 
 // guards reports whether the instance has a guard, and whether another program has one: another
@@ -105,13 +107,14 @@ func (k *kernel) guards(ctx context.Context, table string) (ours, others bool, e
 // them saw it.
 const guardReadings = 3
 
-// cleanupLocalnet restores the sysctl before the tables are deleted.
-func (b *backend) cleanupLocalnet(ctx context.Context) error {
+// cleanupLocalnet restores the sysctl before the tables are deleted. off says that this turned it
+// off.
+func (b *backend) cleanupLocalnet(ctx context.Context) (off bool, err error) {
 	k, table := &b.kernel, b.pl.table
 	r := newReading(nft.IPv4, table)
-	err := k.dumpSet(ctx, r, setSettings, func(e nft.Elem) { r.add(setSettings, e) })
+	err = k.dumpSet(ctx, r, setSettings, func(e nft.Elem) { r.add(setSettings, e) })
 	if err != nil && !errors.Is(err, unix.ENOENT) {
-		return err
+		return false, err
 	}
 	for _, e := range r.elems[setSettings] { // elements of any layout
 		if before, ok := rendering.ParseRouteLocalnetLine(nft.CommentOf(e.UserData)); ok {
@@ -121,5 +124,5 @@ func (b *backend) cleanupLocalnet(ctx context.Context) error {
 	if n := b.pl.leftLocalnet(); n.left && len(r.elems[setSettings]) == 0 {
 		return k.restoreLocalnet(ctx, table, n.before)
 	}
-	return nil // the sysctl is not needed, or the table is not ours
+	return false, nil // the sysctl is not needed, or the table is not ours
 }

@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/proportion"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -106,11 +107,15 @@ func (m *memoryTable) DeleteTable() {
 func (m *memoryTable) AddSet(s *nft.Set) {
 	m.must(!m.raw().has(s.Name), "set %s is there", s.Name)
 	m.raw().specs[s.Name] = s.Spec()
+	if s.Size > 0 {
+		m.raw().sizes[s.Name] = s.Size
+	}
 }
 
 func (m *memoryTable) DeleteSet(s *nft.Set) {
 	mustHave(m, m.raw().specs, s.Name)
 	delete(m.raw().specs, s.Name)
+	delete(m.raw().sizes, s.Name)
 	delete(m.raw().elems, s.Name)
 	delete(m.raw().told, s.Name)
 	m.drops++
@@ -295,6 +300,27 @@ func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A set that begins with many elements has room for twice as many at least, because the kernel
+// fills a hash table of the right size faster than one that grows. Smaller sets, and sets of
+// ranges, which are trees, grow. The version and maps of remembered clients have fixed sizes.
+func TestLargeSetsHaveRoomFromTheStart(t *testing.T) {
+	t.Parallel()
+	raw := holding(t, proportion.Many(growing, func(*servicemodel.Service) {})).tables[0]
+	large := 0
+	for name, n := range raw.told {
+		size, flags := raw.sizes[name], raw.specs[name].Flags
+		switch {
+		case isVersion(name), flags&nft.SetEval != 0:
+		case n >= growing && flags&nft.SetInterval == 0:
+			large++
+			require.GreaterOrEqual(t, size, uint32(2*n), name)
+		default:
+			require.Zero(t, size, name)
+		}
+	}
+	require.Greater(t, large, 3)
 }
 
 // requireHolds requires that a table was read as it is, apart from fields that the kernel does not

@@ -109,13 +109,15 @@ func (p *partsReading) readOwn(ctx context.Context, r *reading, registry nft.Set
 // commitRemoval removes the objects of owners from tables of another layout. If no frontend is
 // left, it deletes the tables, of any layout.
 func (b *backend) commitRemoval(ctx context.Context, left int) (dataplane.Stats, error) {
+	off := false
 	if left == 0 {
-		if err := b.cleanupLocalnet(ctx); err != nil {
+		var err error
+		if off, err = b.cleanupLocalnet(ctx); err != nil {
 			return dataplane.Stats{}, err
 		}
 	}
 	stats, err := b.send(ctx, b.pl.removal(left))
-	if err != nil && left == 0 && rendering.WantsRouteLocalnet(&b.pl.rules) {
+	if err != nil && off {
 		err = errors.Join(err, b.kernel.localnet.Set(true)) // the tables stay and need it
 	}
 	if err == nil && left == 0 {

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"context"
 	"fmt"
 	"net/netip"
 	"os/exec"
@@ -12,6 +13,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -268,4 +270,36 @@ func TestACommitOfNothingKeepsTheIndex(t *testing.T) {
 	require.Zero(t, ok(b.Commit(t.Context(), servicemodel.Diff(o.Table, o.Table)))(t).Messages)
 	runNft(t, ns, nftPrograms(t)[0], "add table ip foreign", "-f", "-")
 	require.NotEqual(t, dataplane.Broken, integrity(t, b))
+}
+
+// route_localnet stays on until the last owner is removed from an instance, of whatever layout. If
+// the tables cannot be deleted, their guard stays, and so does the sysctl.
+func TestTheLastPartNeedsRouteLocalnet(t *testing.T) {
+	t.Parallel()
+	const sysctl = "net/ipv4/conf/all/route_localnet"
+	states, node := sharedState(), goldenNode()
+	node.LocalhostNodePorts = true
+	for owner := range states {
+		states[owner] = states[owner].WithNode(node)
+	}
+	for _, before := range []string{"0", "1"} {
+		for _, edit := range []string{"", "delete element ip kernlb settings { 0x00000001 }\n" +
+			`add element ip kernlb settings { 0x00000001 comment "layout 1000" }`} {
+			ns, b := newNS(t)
+			require.NoError(t, ns.SetSysctl(sysctl, before))
+			applyParts(t, ns, states, "default", "other")
+			runNft(t, ns, nftPrograms(t)[0], edit, "-f", "-")
+			p := dataplane.NewParts(b, nil)
+			ok(p.Remove(t.Context(), "default"))(t)
+			require.Equal(t, "1", ok(ns.Sysctl(sysctl))(t), "the other owner needs it")
+
+			rawnltest.FailEach(t, "remove the last part", func(ctx context.Context) error {
+				_, err := p.Remove(ctx, "other")
+				owners := ok(p.Owners(t.Context()))(t)
+				on := ok(ns.Sysctl(sysctl))(t) == "1"
+				require.Equal(t, before == "1" || len(owners) > 0, on, "%v of %q", err, owners)
+				return err
+			})
+		}
+	}
 }

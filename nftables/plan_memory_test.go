@@ -77,3 +77,31 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 	require.Empty(t, forgets, "the table was broken: nothing is known of it")
 	require.False(t, b.pl.version.unswept)
 }
+
+// Before pools are balanced in another way, a transaction of its own brings the rules for it. A
+// broken table needs none: it is made anew, and no packet relies on its rules.
+func TestRulesComeBeforePoolsThatNeedThem(t *testing.T) {
+	t.Parallel()
+	name := goldenService().Name
+	changed := *unitsState().Service(name)
+	changed.Scheduler = servicemodel.Maglev
+	for _, tc := range []struct {
+		name          string
+		to            *servicemodel.Service
+		broken, ahead bool
+	}{
+		{"another way", &changed, false, true},
+		{"the same way", goldenService(), false, false},
+		{"another way, and the table is broken", &changed, true, false},
+	} {
+		h := holding(t, unitsState())
+		b := newMemoryBackend(h.memory)
+		held := b.observe().Table
+		for _, table := range b.pl.tables {
+			table.broken = tc.broken
+		}
+		want := mustResolve(t, unitsState().WithService(tc.to)).Arrange(held)
+		p := b.pl.planAhead(servicemodel.Diff(held, want))
+		require.Equal(t, tc.ahead, p != nil, tc.name)
+	}
+}
