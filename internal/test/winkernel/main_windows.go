@@ -64,6 +64,7 @@ func run(s *scenario) ([]outcome, error) {
 	var out []outcome
 	var before objects
 	for _, step := range s.Steps {
+		fail(h, &step)
 		for _, p := range proxiers {
 			tell(p, before, step)
 			if err := p.SyncNow(); err != nil {

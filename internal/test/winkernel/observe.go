@@ -22,8 +22,19 @@ func machine(s *scenario) (*hnsfake.Service, error) {
 	return h, nil
 }
 
-// observe returns what HNS has.
+// fail makes calls fail that a step says.
+func fail(h *hnsfake.Service, step *objects) {
+	h.Fail(func(call string) hnsfake.Fault {
+		if step.Fails != "" && strings.HasPrefix(call, step.Fails) {
+			return hnsfake.Refused
+		}
+		return hnsfake.None
+	})
+}
+
+// observe returns what HNS has. Then no call fails any more.
 func observe(h *hnsfake.Service, s *scenario) (o outcome, err error) {
+	h.Fail(nil)
 	o = outcome{LoadBalancers: map[string]string{}, Endpoints: map[string]string{}}
 	eps, err := h.Endpoints(s.Network.ID)
 	if err != nil {

@@ -45,6 +45,8 @@ const (
 
 // objects are all objects of a step.
 type objects struct {
+	// Fails is the beginning of the names of the calls to HNS that fail in this step.
+	Fails    string                    `json:"fails,omitempty"`
 	Services []corev1.Service          `json:"services,omitempty"`
 	Slices   []discovery.EndpointSlice `json:"slices,omitempty"`
 }

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"fmt"
+	"slices"
 	"strings"
 
 	corev1 "k8s.io/api/core/v1"
@@ -23,10 +24,7 @@ func scenarios() []scenario {
 	nodePort := service1(ofType(corev1.ServiceTypeNodePort))
 	external := service1(ofType(corev1.ServiceTypeNodePort), func(s *corev1.Service) {
 		s.Spec.ExternalIPs = []string{"50.60.70.81"}
-		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		timeout := corev1.DefaultClientIPServiceAffinitySeconds
-		s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
-			ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
+		byClient(s)
 	})
 	local := service1(ofType(corev1.ServiceTypeLoadBalancer), etpLocal, ingress("11.21.31.41"))
 	itp := service1(func(s *corev1.Service) {
@@ -91,7 +89,11 @@ func scenarios() []scenario {
 		on("L2Bridge", "TestRemoteAndLocalEndpointsSameIP:2013", config{},
 			both(step("192.168.4.4@", cluster), step("192.168.4.4", second))),
 	}
-	l = append(l, further(dsr, cluster, local, external)...)
+	l = append(l, further(dsr, cluster, local)...)
+	return named(append(l, append(withAffinity(l), failing(dsr, cluster, nodePort, local)...)...))
+}
+
+func named(l []scenario) []scenario {
 	for i := range l {
 		l[i].Name = fmt.Sprintf("%02d", i)
 	}
@@ -99,14 +101,11 @@ func scenarios() []scenario {
 }
 
 // further are cases that no test of winkernel has.
-func further(dsr config, cluster, local, external corev1.Service) []scenario {
+func further(dsr config, cluster, local corev1.Service) []scenario {
 	ab := "192.168.4.4@ 192.168.2.3"
 	overUDP := func(s *corev1.Service) { s.Spec.Ports[0].Protocol = corev1.ProtocolUDP }
 	udp, udpNodePort := service1(overUDP), service1(ofType(corev1.ServiceTypeNodePort), overUDP)
-	sticky := service1(func(s *corev1.Service) {
-		s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
-		s.Spec.SessionAffinityConfig = external.Spec.SessionAffinityConfig
-	})
+	sticky := service1(byClient)
 	direct := service1(ofType(corev1.ServiceTypeLoadBalancer), etpLocal, ingress("11.21.31.41"),
 		func(s *corev1.Service) {
 			s.Annotations = map[string]string{"preserve-destination": "true",
@@ -122,6 +121,72 @@ func further(dsr config, cluster, local, external corev1.Service) []scenario {
 		on("L2Bridge", "preserve-destination", dsr, step("192.168.4.4@", direct),
 			step("192.168.4.4@ 192.168.5.3@", direct), step("192.168.4.4@", local)),
 	}
+}
+
+// failing are cases in which calls to HNS fail for one step. The next step has the same objects.
+func failing(dsr config, cluster, nodePort, local corev1.Service) (l []scenario) {
+	one, two := step("192.168.2.3", cluster), step("192.168.2.3 192.168.2.4", cluster)
+	ports, more := step("192.168.2.3", nodePort), step("192.168.2.3 192.168.2.4", nodePort)
+	for _, network := range []string{"L2Bridge", "Overlay"} {
+		for _, c := range []struct {
+			call  string
+			steps []objects // the last fails
+		}{
+			{"create load balancer", []objects{one}},
+			{"create load balancer *", []objects{ports}},
+			{"create load balancer 11", []objects{step("192.168.4.4@", local)}},
+			{"create endpoint 192.168.2.3", []objects{one}},
+			{"create endpoint 192.168.2.4", []objects{ports, more}},
+			{"modify load balancer", []objects{one, two}},
+			{"modify load balancer *", []objects{ports, more}},
+			{"delete load balancer", []objects{one, step("")}},
+			{"delete endpoint", []objects{two, one}},
+			{"endpoints", []objects{one, two}},
+			{"load balancers", []objects{one, two}},
+			{"network", []objects{one, two}},
+		} {
+			last := c.steps[len(c.steps)-1]
+			fails := last
+			fails.Fails = c.call
+			l = append(l, on(network, "fails: "+c.call, dsr,
+				append(c.steps[:len(c.steps)-1:len(c.steps)-1], fails, last)...))
+		}
+	}
+	return l
+}
+
+// withAffinity returns scenarios with session affinity in all services. It leaves out those that
+// have it already.
+func withAffinity(l []scenario) (sticky []scenario) {
+next:
+	for _, s := range l {
+		s.Case += ", with affinity"
+		s.Steps = slices.Clone(s.Steps)
+		services := 0
+		for i := range s.Steps {
+			l := slices.Clone(s.Steps[i].Services)
+			for j := range l {
+				if l[j].Spec.SessionAffinity != "" {
+					continue next
+				}
+				byClient(&l[j])
+				services++
+			}
+			s.Steps[i].Services = l
+		}
+		if services > 0 {
+			sticky = append(sticky, s)
+		}
+	}
+	return sticky
+}
+
+// byClient sets session affinity.
+func byClient(s *corev1.Service) {
+	timeout := corev1.DefaultClientIPServiceAffinitySeconds
+	s.Spec.SessionAffinity = corev1.ServiceAffinityClientIP
+	s.Spec.SessionAffinityConfig = &corev1.SessionAffinityConfig{
+		ClientIP: &corev1.ClientIPConfig{TimeoutSeconds: &timeout}}
 }
 
 // on makes a scenario on a network of a type.
@@ -149,7 +214,8 @@ func on(network, of string, c config, steps ...objects) scenario {
 
 // both has the objects of two steps.
 func both(a, b objects) objects {
-	return objects{append(a.Services, b.Services...), append(a.Slices, b.Slices...)}
+	return objects{Services: append(a.Services, b.Services...),
+		Slices: append(a.Slices, b.Slices...)}
 }
 
 func with(s scenario, f kernelspace.Features) scenario {

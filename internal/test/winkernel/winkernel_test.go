@@ -19,6 +19,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/examples/kernelspace"
+	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
 )
@@ -31,9 +32,10 @@ const (
 )
 
 // TestSameLoadBalancers compares, after each step of each scenario, what winkernel left in HNS with
-// what package kernelspace leaves there. winkernel's outcomes are recorded, so the comparison needs
-// no Windows; TestTheRecordIsWinkernels makes the record. The differences are all in a file, which
-// docs/decisions/kernelspace.md explains.
+// what package kernelspace leaves there. After the last step, kernelspace must leave what a new
+// instance would, also if calls failed before. winkernel's outcomes are recorded, so the comparison
+// needs no Windows; TestTheRecordIsWinkernels makes the record. The differences are all in a file,
+// which docs/decisions/kernelspace.md explains.
 func TestSameLoadBalancers(t *testing.T) {
 	t.Parallel()
 	text, err := os.ReadFile(recorded)
@@ -46,6 +48,12 @@ func TestSameLoadBalancers(t *testing.T) {
 		ours, err := ourOutcomes(t, &s)
 		require.NoError(t, err, s.Case)
 		require.Len(t, theirs[s.Name], len(ours), "run with -update")
+		last := s
+		last.Steps = s.Steps[len(s.Steps)-1:]
+		anew, err := ourOutcomes(t, &last)
+		require.NoError(t, err, s.Case)
+		require.Equal(t, anew[0].LoadBalancers, ours[len(ours)-1].LoadBalancers, s.Case)
+		require.Equal(t, anew[0].Endpoints, ours[len(ours)-1].Endpoints, s.Case)
 		for i := range ours {
 			steps++
 			d := compare("load balancer", theirs[s.Name][i].LoadBalancers, ours[i].LoadBalancers)
@@ -128,11 +136,14 @@ func ourOutcomes(t *testing.T, s *scenario) (out []outcome, err error) {
 		for i := range step.Slices {
 			require.Empty(t, tracker.SetEndpointSlice(&step.Slices[i]))
 		}
+		fail(h, &step)
 		r, err := e.Apply(t.Context(), tracker.State())
-		if err != nil {
-			return nil, err
+		if step.Fails == "" {
+			require.NoError(t, err, s.Case)
+			require.Empty(t, r.Refused, s.Case)
+		} else if err != nil {
+			require.ErrorIs(t, err, hnsfake.ErrFault, s.Case)
 		}
-		require.Empty(t, r.Refused, s.Case)
 		o, err := observe(h, s)
 		if err != nil {
 			return nil, err
