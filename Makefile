@@ -153,8 +153,6 @@ rolling: setup
 ALONE = RandomPackets|KernelHoldsWhatWasApplied|EachCallGoesWrong|PartsAreWhatTheModelSays
 ALONE := $(ALONE)|SlotsAreDrawnFairly|ReadingsAgree|PlansLeaveWhatTheyWouldWriteFromNothing
 ALONE := $(ALONE)|EveryElementHasItsPlaceOrIsDrift|EveryField|FiftyAtOnce
-# Under the race detector its applies wait for each other for minutes; make test runs it.
-ALONE := $(ALONE)|WritersOfOneInstance
 ALONE := $(ALONE)|ChainKilled|KilledBetweenAnyTwoSteps|SameOutcomeAsPortmap
 
 sharecheck:

@@ -31,7 +31,11 @@ func randomStates(seed uint64, n int) []servicemodel.State {
 
 func TestWritersOfOneInstance(t *testing.T) {
 	t.Parallel()
-	dataplanetest.Writers(t, underTest, randomStates(1, 240))
+	n := 240
+	if testing.Short() { // so that the race detector takes seconds and not minutes
+		n = 60
+	}
+	dataplanetest.Writers(t, underTest, randomStates(1, n))
 }
 
 func TestWritersWithoutTurns(t *testing.T) {
