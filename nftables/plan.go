@@ -111,8 +111,8 @@ type setOps struct {
 
 // empty reports whether the plan leaves the table as it is.
 func (t *tablePlan) empty() bool {
-	return !t.rebuild && !t.create && t.program == nil &&
-		len(t.newSets)+len(t.goneSets)+len(t.ops) == 0
+	// sets come and go with the rules of a program
+	return !t.rebuild && !t.create && t.program == nil && len(t.ops) == 0
 }
 
 // newTablePlan returns a plan that leaves the table as it is.

@@ -1,6 +1,7 @@
 package nftables
 
 import (
+	"bytes"
 	"net/netip"
 	"testing"
 
@@ -81,4 +82,11 @@ func TestAnAnswerIsAboutWhatWasAsked(t *testing.T) {
 	lent.Data[0], lent.UserData[0] = 0, 0
 	require.Equal(t, nft.Elem{Key: want.Key, KeyEnd: want.KeyEnd, Data: []byte{9},
 		UserData: []byte{8}}, a.elem(), "it is kept")
+
+	want.UserData = nft.AppendComment(nil, "default/web:http")
+	a = question{want: want}
+	same := want
+	same.UserData = append(bytes.Clone(want.UserData), 1, 1, 0)
+	a.answer(same)
+	require.True(t, a.same, "only the comment counts of what programs write beside an element")
 }

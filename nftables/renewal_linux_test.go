@@ -9,10 +9,12 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -119,6 +121,33 @@ func TestTheUsersRulesOutliveRenewals(t *testing.T) {
 			})
 		}
 	}
+}
+
+// If the kernel does not wake a dormant table, the commit fails, and the next one wakes it.
+func TestTheErrorOfAWakingIsReturned(t *testing.T) {
+	t.Parallel()
+	ns, b := newNS(t)
+	e := dataplane.New(b, nil)
+	ok(e.Apply(t.Context(), editedState()))(t)
+	nstest.Run(t, ns, "nft add table ip kernlb { flags dormant; }")
+	o := ok(b.Observe(t.Context(), nil))(t)
+	require.Equal(t, []string{"table ip: it is dormant"}, o.Drift)
+	s := &sending{before: func(n int) error {
+		if n == 1 {
+			return unix.ENOMEM
+		}
+		return nil
+	}}
+	dial(t, b, &rawnl.Config{NetNS: ns.Fd(), Wrap: func(inner rawnl.Socket) rawnl.Socket {
+		s.Socket = inner
+		return s
+	}})
+	c := servicemodel.Diff(o.Table, mustResolve(t, editedState()).Arrange(o.Table))
+	_, err := b.Commit(t.Context(), c)
+	require.ErrorIs(t, err, unix.ENOMEM)
+	require.Equal(t, 1, s.n)
+	require.NotEmpty(t, ok(e.Apply(t.Context(), editedState()))(t).Drift)
+	require.Empty(t, ok(b.Observe(t.Context(), nil))(t).Drift)
 }
 
 // All sets are full from the beginning, so that whatever grows must be replaced. The user's rules
