@@ -12,7 +12,7 @@
 //	config.go      the input from a runtime, and what is refused, by field
 //	state.go       the wanted state: a service for each mapping and family
 //
-// docs/cni.md explains the subject. examples/publish does the same in 200 lines.
+// docs/programs.md explains the subject. examples/publish does the same in 200 lines.
 package main
 
 import (

@@ -164,11 +164,11 @@ func TestMappingsOfOnePlace(t *testing.T) {
 	require.Positive(t, refused)
 }
 
-// The example of GC in docs/cni.md removes what is published by others than the one that it names.
+// The example of GC in docs/programs.md removes what others than the named one publish.
 func TestGarbageIsCollectedAsTheDocumentSays(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	text := ok(os.ReadFile("../../docs/cni.md"))(t)
+	text := ok(os.ReadFile("../../docs/programs.md"))(t)
 	_, example, found := strings.Cut(string(text), "```sh\nCNI_COMMAND=GC")
 	require.True(t, found)
 	example, _, _ = strings.Cut(example, "```")

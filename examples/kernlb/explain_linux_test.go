@@ -38,7 +38,7 @@ table inet firewall {
 }
 `
 
-// The drawings in docs/graph.md are the present output of the command.
+// The drawings in docs/kernlb.md are the present output of the command.
 func TestDrawingsInTheDocumentsAreNew(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)

@@ -17,7 +17,7 @@
 //	kernel.go    the mode kernelspace, on Windows;  service_windows.go: as a service of Windows
 //	serve.go     the HTTP servers
 //
-// docs/node-proxy.md explains the subject. examples/nodeproxy does the same in 250 lines.
+// docs/programs.md explains the subject. examples/nodeproxy does the same in 250 lines.
 package main
 
 import (

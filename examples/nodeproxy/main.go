@@ -5,7 +5,7 @@
 //		[-backend nftables|iptables|ipvs] [-healthz 0.0.0.0:10256] [-metrics 127.0.0.1:10249]
 //	nodeproxy -cleanup [-backend …]
 //
-// It needs CAP_NET_ADMIN and the permissions that package kubeapi lists. See docs/node-proxy.md.
+// It needs CAP_NET_ADMIN and the permissions that package kubeapi lists. See docs/programs.md.
 package main
 
 import (

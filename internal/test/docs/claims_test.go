@@ -18,11 +18,11 @@ func oneLine(t *testing.T, name string) string {
 	return strings.Join(strings.Fields(source(t, "../../../docs/"+name)), " ")
 }
 
-// cni.md says how long the names of an owner, a service and a port may be together.
+// programs.md says how long the names of an owner, a service and a port may be together.
 func TestNamesHaveTheLengthThatTheDocumentationNames(t *testing.T) {
 	t.Parallel()
 	m := regexp.MustCompile(`have (\d+) bytes together, (\d+) if the port has no name`).
-		FindStringSubmatch(oneLine(t, "cni.md"))
+		FindStringSubmatch(oneLine(t, "programs.md"))
 	require.Len(t, m, 3)
 	for i, port := range []string{"http", ""} {
 		limit := ok(strconv.Atoi(m[i+1]))(t)

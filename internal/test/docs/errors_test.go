@@ -204,10 +204,10 @@ func as[T error](err error) bool {
 // is, and each is provoked: here, or by a test of its package.
 func TestTheTableOfErrors(t *testing.T) {
 	t.Parallel()
-	text := ok(os.ReadFile("../../../docs/errors.md"))(t)
+	text, _, _ := strings.Cut(source(t, "../../../docs/errors.md"), "\n## ")
 	found := exportedErrors(t)
 	rows := map[string]bool{}
-	for _, line := range strings.Split(string(text), "\n") {
+	for _, line := range strings.Split(text, "\n") {
 		if !strings.HasPrefix(line, "| `") {
 			continue
 		}
