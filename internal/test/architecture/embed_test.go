@@ -43,4 +43,9 @@ func TestAnEmbeddedEngineIsLight(t *testing.T) {
 	visit(module + "dataplane")
 	require.ElementsMatch(t, []string{"dataplane", "nftables", "servicemodel",
 		"github.com/mdlayher/netlink", "golang.org/x/sys/unix", "net/netip", "os"}, got)
+
+	for _, other := range []string{"iptables", "ipvs", "conntrack", "dataplane/flows"} {
+		visit(module + other)
+	}
+	require.NotContains(t, strings.Join(got, "\n"), "k8s.io/", "no backend needs Kubernetes")
 }
