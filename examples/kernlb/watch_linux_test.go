@@ -160,6 +160,7 @@ func TestWatchFollowsFiles(t *testing.T) {
 	w := newWatched(t)
 	w.write("a.yaml", one("a", "10.96.0.1"))
 	w.write("b.yaml", one("b", "10.96.0.2"))
+	w.write("lost.yaml", strings.SplitN(one("lost", ""), "---", 3)[2]) // endpoints alone
 	w.write("notes.txt", one("notes", "10.96.0.3"))
 	w.write(".c.yaml", one("hidden", "10.96.0.4"))
 	// A pipe has no end, and a writer may never come.
@@ -182,6 +183,8 @@ func TestWatchFollowsFiles(t *testing.T) {
 	w.holds("10.96.0.11", "10.96.0.5")
 	w.halt()
 	w.holds("10.96.0.11", "10.96.0.5")
+	require.Equal(t, 1, strings.Count(w.String(), `msg="state warning" service=default/lost`),
+		"a warning is logged once, not with each change: %s", w)
 }
 
 // A file that is written in place is read when its writer has closed it, because half of it may

@@ -107,14 +107,13 @@ func (r *request) open(ctx context.Context, command string, a attachment) error 
 		return err
 	}
 	parts := dataplane.NewParts(backend, &dataplane.PartsConfig{Flows: keeper})
-	return r.run(ctx, parts, command, r.owner(a), os.Stdout)
+	return r.run(ctx, parts, command, r.owner(a), os.Stdout, os.Stderr)
 }
 
-// run answers a command.
+// run answers a command. Warnings go to stderr.
 func (r *request) run(ctx context.Context, parts *dataplane.Parts, command, owner string,
-	out io.Writer) error {
-	var state servicemodel.State
-	var err error
+	stdout, stderr io.Writer) error {
+	state, err := servicemodel.State{}, error(nil)
 	if command == "ADD" || command == "CHECK" {
 		if state, err = r.state(owner); err != nil {
 			return err
@@ -122,9 +121,12 @@ func (r *request) run(ctx context.Context, parts *dataplane.Parts, command, owne
 	}
 	switch command {
 	case "ADD":
-		if _, err = parts.Apply(ctx, owner, state); err == nil ||
-			errors.Is(err, dataplane.ErrUnsettled) {
-			fmt.Fprintln(out, string(r.PrevResult)) // the result of the previous plugin
+		var result *dataplane.Result
+		if result, err = parts.Apply(ctx, owner, state); result != nil {
+			for w := range result.Warnings.All() {
+				fmt.Fprintln(stderr, "publish: warning:", w)
+			}
+			fmt.Fprintln(stdout, string(r.PrevResult)) // the result of the previous plugin
 		}
 	case "CHECK":
 		err = check(parts.Plan(ctx, owner, state))

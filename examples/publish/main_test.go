@@ -16,10 +16,12 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// node is a node whose kernel is in memory. Each command of a runtime is a new process there.
+// node is a node whose kernel is in memory. Each command of a runtime is a new process there, which
+// writes warnings to said.
 type node struct {
 	*testing.T
 	kernel *memory.Kernel
+	said   *bytes.Buffer
 }
 
 // run answers a command for a container, with the ports that lead to port 8080 of its address.
@@ -33,7 +35,7 @@ func (n node) run(command, container, addr string, ports ...mapping) (string, er
 	backend.Refuse(nftables.Check)
 	var out bytes.Buffer
 	err := r.run(n.Context(), dataplane.NewParts(backend, nil), command,
-		r.owner(attachment{container, "eth0"}), &out)
+		r.owner(attachment{container, "eth0"}), &out, n.said)
 	return out.String(), err
 }
 
@@ -51,7 +53,7 @@ func (n node) reaches(at string) string {
 
 func TestCommandsWithoutAKernel(t *testing.T) {
 	t.Parallel()
-	n := node{t, &memory.Kernel{}}
+	n := node{t, &memory.Kernel{}, &bytes.Buffer{}}
 	web, admin := mapping{HostPort: 80, ContainerPort: 8080}, mapping{HostPort: 81,
 		ContainerPort: 8081, HostIP: netip.MustParseAddr("198.51.100.1")}
 	out, err := n.run("ADD", "one", "10.1.0.1", web, admin)
@@ -85,9 +87,20 @@ func TestCommandsWithoutAKernel(t *testing.T) {
 	require.Zero(t, n.kernel.Table().Len())
 }
 
+// A port at an address of another family than the pod's is published, and rejects connections.
+func TestWarningsAreSaidOnce(t *testing.T) {
+	t.Parallel()
+	n := node{t, &memory.Kernel{}, &bytes.Buffer{}}
+	_, err := n.run("ADD", "one", "10.1.0.1", mapping{HostPort: 80, ContainerPort: 8080,
+		HostIP: netip.MustParseAddr("2001:db8::1")})
+	require.NoError(t, err)
+	require.Equal(t, "publish: warning: service net,one,eth0/port-0: endpoints[0].addr: "+
+		"0 of 1 ports of the service have an address of IPv4\n", n.said.String())
+}
+
 func TestErrorsHaveTheCodesOfCNI(t *testing.T) {
 	t.Parallel()
-	n := node{t, &memory.Kernel{}}
+	n := node{t, &memory.Kernel{}, &bytes.Buffer{}}
 	for want, m := range map[string]mapping{
 		"protocol: ": {HostPort: 80, ContainerPort: 8080, Protocol: "icmp"},
 		"port: ":     {ContainerPort: 8080},
@@ -113,6 +126,7 @@ func TestDELIgnoresThePorts(t *testing.T) {
 	var r request
 	require.NoError(t, json.Unmarshal([]byte(text), &r))
 	parts := dataplane.NewParts(memory.New(nil), nil)
-	require.ErrorContains(t, r.run(t.Context(), parts, "ADD", "net,one,eth0", nil), "localhost")
-	require.NoError(t, r.run(t.Context(), parts, "DEL", "net,one,eth0", nil))
+	require.ErrorContains(t, r.run(t.Context(), parts, "ADD", "net,one,eth0", nil, nil),
+		"localhost")
+	require.NoError(t, r.run(t.Context(), parts, "DEL", "net,one,eth0", nil, nil))
 }

@@ -122,12 +122,23 @@ func free(t *testing.T) string {
 //go:embed web.yaml
 var webManifest string
 
+// lostEndpoints are endpoints of a service that does not exist.
+const lostEndpoints = `
+apiVersion: discovery.k8s.io/v1
+kind: EndpointSlice
+metadata: {name: lost, labels: {kubernetes.io/service-name: lost}}
+addressType: IPv4
+ports: [{name: http, port: 8080}]
+endpoints: [{addresses: [10.244.0.9]}]
+`
+
 // TestAProgramFollowsItsManifests goes through the life of the program.
 func TestAProgramFollowsItsManifests(t *testing.T) {
 	t.Parallel()
 	dir, at := t.TempDir(), free(t)
 	path := filepath.Join(dir, "web.yaml")
 	write(t, path, webManifest)
+	write(t, filepath.Join(dir, "lost.yaml"), lostEndpoints)
 	require.NoError(t, syscall.Mkfifo(filepath.Join(dir, "pipe.yaml"), 0o600)) // it is no manifest
 	p := start(t, "-f", dir, "-interval", "10ms", "-drain", "20s", "-map", "10.96.0.10:80="+at,
 		"-map", "10.244.0.1:8080="+endpoint(t, "one"),
@@ -163,6 +174,9 @@ func TestAProgramFollowsItsManifests(t *testing.T) {
 		_, name := visit(t, at)
 		require.Equal(t, "one", name)
 	}
+
+	const warning = `msg="state warning" service=default/lost field=endpoints`
+	require.Equal(t, 1, strings.Count(p.output(), warning), p.output())
 
 	// After a signal to stop, the program stops listening and waits for open connections.
 	require.NoError(t, p.Process.Signal(syscall.SIGTERM))
