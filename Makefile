@@ -188,9 +188,10 @@ fuzz:
 	done
 
 # Each package with the packages whose tests check its behaviour; what takes longest ends.
+comma    = ,
 MUTATED  = servicemodel,servicemodel/kube,dataplane servicemodel/kube,servicemodel/kube/manifest \
 	dataplane,dataplane/memory,dataplane/health conntrack,dataplane/flows examples/cni ipvs \
-	iptables nftables
+	iptables $(addsuffix $(comma)nftables,$(wildcard nftables/internal/*)) nftables
 
 mutate: N = 200
 mutate: setup

@@ -25,6 +25,7 @@ type mutant struct {
 	wrap     string // code that chooses; verbs: 1 the mutant's number, 2 the old text, 3 the new
 	text     string // the new text
 	number   int    // among those drawn, from 1
+	reached  bool   // by a test
 
 	equivalent bool
 }

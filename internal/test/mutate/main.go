@@ -92,8 +92,9 @@ func mutate(n int, seed uint64, only string, verbose bool, args []string) (survi
 				killed++
 			}
 			if name, change, _ := strings.Cut(m.key, " "); killer == "" || verbose {
-				fmt.Printf("%s:%d: %s (%s)\n", name, m.line, change,
-					cmp.Or(killer, "survived"))
+				fate := cmp.Or(killer, map[bool]string{false: "no test reaches it"}[m.reached],
+					"survived")
+				fmt.Printf("%s:%d: %s (%s)\n", name, m.line, change, fate)
 			}
 		})
 		if err != nil {

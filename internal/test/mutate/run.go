@@ -9,6 +9,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -118,8 +119,11 @@ func (s *suites) in(dir string) ([]*test, error) {
 	if err != nil {
 		return nil, err
 	}
-	list, err := command(dir, s.env, program, "-test.list", "^(Test|Example|Fuzz)")
+	if _, err := os.Stat(program); errors.Is(err, fs.ErrNotExist) {
+		return nil, nil // the package has no tests
+	}
 	var tests []*test
+	list, err := command(dir, s.env, program, "-test.list", "^(Test|Example|Fuzz)")
 	for _, name := range strings.Fields(list) {
 		tests = append(tests, &test{dir: dir, program: program, names: name, env: s.env})
 	}
@@ -212,6 +216,7 @@ func (s *suites) try(mutants []*mutant, dirs []string, report func(*mutant, stri
 // killer returns the first of the tests that fails, or does not end, with the mutant.
 func (m *mutant) killer(tests []*test) string {
 	for _, t := range reaching(m, tests) {
+		m.reached = true
 		if out, err := t.run(m.number, 5*t.took+20*time.Second); err != nil {
 			_, name, _ := strings.Cut(out, "--- FAIL: ")
 			name, _, _ = strings.Cut(name, "\n")
