@@ -17,6 +17,7 @@ func machineInMemory(_ *testing.T, r *rand.Rand) *law.Machine {
 	kernels := [2]*memory.Kernel{{}, {}}
 	hints := r.IntN(2) == 0
 	m := &law.Machine{
+		TouchedOnce: r.IntN(2) == 0,
 		Open: func(at int) (dataplane.Backend, error) {
 			b := memory.New(kernels[at])
 			b.HeedHints(hints)
@@ -32,10 +33,8 @@ func machineInMemory(_ *testing.T, r *rand.Rand) *law.Machine {
 			}},
 			{Name: "drift", Settings: true, Do: func(at int, _ *rand.Rand) {
 				kernels[at].AddDrift("a chain of nobody")
-			}},
-			{Name: "touch", Settings: true, Do: func(at int, _ *rand.Rand) {
-				kernels[at].Touch()
 			}}},
+		Touch: func(at int) { kernels[at].Touch() },
 	}
 	if r.IntN(2) == 0 {
 		m.Part = func(b dataplane.Backend) dataplane.Backend {

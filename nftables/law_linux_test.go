@@ -27,10 +27,9 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 	for at, table := range tables {
 		for _, f := range []string{"ip ", "ip6 "} {
 			k.Tables[at] = append(k.Tables[at], f+table)
-			k.UserChains[at] = append(k.UserChains[at], f+table+" user-first",
-				f+table+" user-last")
 		}
 	}
+	k.UserChains = []string{"user-first", "user-last"}
 	k.Ours = func(_ int, name string) bool { return !strings.HasPrefix(name, "user-") }
 	older := func(at int, r *rand.Rand) {
 		k.FlushAll(0, r)
@@ -41,14 +40,13 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 	}
 	return func(_ *testing.T, r *rand.Rand) *law.Machine {
 		full := r.IntN(2) == 0
-		return k.Machine(law.Machine{Check: nftables.Check,
+		return k.Machine(r, law.Machine{Check: nftables.Check,
 			Open: func(at int) (dataplane.Backend, error) {
 				return nftables.OpenWith(rawnl.Config{NetNS: k.Fd(), Wrap: k.Wrap},
 					&nftables.Config{NetNS: k.Fd(), Table: tables[at],
 						BeforeDispatch: "user-first", BeforeMasquerade: "user-last"}, full)
 			},
 			Harms: []law.Harm{
-				{Name: "nothing but a commit", Settings: true, Do: k.Touch},
 				{Name: "flush the ruleset", Do: k.FlushAll},
 				{Name: "flush a set or a chain", Do: k.FlushOne},
 				{Name: "an instance of an older layout", Do: older},

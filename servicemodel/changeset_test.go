@@ -1,6 +1,7 @@
 package servicemodel_test
 
 import (
+	"encoding/json"
 	"fmt"
 	"net/netip"
 	"slices"
@@ -104,6 +105,23 @@ func TestHealthChecksAreNoDifferenceOfKernels(t *testing.T) {
 		require.True(t, c.Empty())
 		require.Len(t, c.Health, 1)
 	}
+}
+
+// A reading has no health checks, so changes that are applied to one must bring all of them.
+func TestStoredChangesHaveAllHealthChecks(t *testing.T) {
+	t.Parallel()
+	with := func(pod string) *sm.Table {
+		return tableOf(t, thisNode, webService(func(s *sm.Service) {
+			externalLocal(s)
+			s.HealthCheckNodePort = 32000
+		}), endpoint(pod, here))
+	}
+	old, want := with("10.64.0.1"), with("10.64.0.2")
+	var c sm.ChangeSet
+	require.NoError(t, json.Unmarshal(ok(json.Marshal(sm.Diff(old, want)))(t), &c))
+	on := ok(c.On(ok(sm.NewTable(old.Contents()))(t)))(t)
+	require.Empty(t, sm.Diff(on.New, want).Health)
+	require.Len(t, on.Health, 1)
 }
 
 func TestAChangeSetFromAnotherTableIsPartOfTheWhole(t *testing.T) {

@@ -205,9 +205,10 @@ type changeSetJSON struct {
 type changeSetFields ChangeSet
 
 // MarshalJSON returns the changes, and instead of the tables their fingerprints. It costs as much
-// as encoding both tables.
+// as encoding both tables. All health checks of the new table are in it, because the table from
+// which another process begins has none.
 func (c *ChangeSet) MarshalJSON() ([]byte, error) {
-	from, to := c.from, c.to
+	from, to, stored := c.from, c.to, *c
 	if from == "" {
 		var err error
 		if from, err = c.Old.fingerprint(); err != nil {
@@ -216,8 +217,17 @@ func (c *ChangeSet) MarshalJSON() ([]byte, error) {
 		if to, err = c.New.fingerprint(); err != nil {
 			return nil, err
 		}
+		stored.Health = nil
+		for h := range c.New.HealthChecks() {
+			stored.Health = append(stored.Health, Change[HealthCheck]{New: &h})
+		}
+		for _, h := range c.Health {
+			if h.New == nil {
+				stored.Health = append(stored.Health, h)
+			}
+		}
 	}
-	return json.Marshal(changeSetJSON{from, to, (*changeSetFields)(c)})
+	return json.Marshal(changeSetJSON{from, to, (*changeSetFields)(&stored)})
 }
 
 // UnmarshalJSON reads the output of MarshalJSON. The result has no tables: [ChangeSet.On] adds

@@ -82,6 +82,10 @@ func (m *Machine) vary(g *randstate.Source, s servicemodel.State) servicemodel.S
 // backend is a backend of a machine that refuses more, and whose commits can fail.
 type backend struct {
 	dataplane.Backend
+	// foreign counts the foreign commits, and told is its value at the last report of Touched. If
+	// foreign is not nil, the backend reports each only once.
+	foreign *int
+	told    int
 	// fails says that the next commit fails, and lost that it takes effect nevertheless.
 	fails, lost bool
 }
@@ -107,6 +111,17 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		return dataplane.Stats{}, fmt.Errorf("%s: commit: %w", b.Name(), errAnswer)
 	}
 	return stats, err
+}
+
+func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+	i, err := b.Backend.Integrity(ctx)
+	if i == dataplane.Touched && b.foreign != nil {
+		if b.told == *b.foreign {
+			return dataplane.Intact, err
+		}
+		b.told = *b.foreign
+	}
+	return i, err
 }
 
 // instances opens the instances of a machine, and closes them in the end.

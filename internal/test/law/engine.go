@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"reflect"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -34,7 +35,10 @@ type engines struct {
 	wants    *servicemodel.State // what the engine holds, if it wants a state
 	accepted servicemodel.State
 	expects  *servicemodel.Table   // what the kernel is to hold
+	holds    *servicemodel.State   // the state of that, nil for nothing
+	holder   dataplane.Config      // of the engine that made it
 	passed   []*servicemodel.Table // what it was to hold since the last step, nil for nothing
+	foreign  int                   // counts foreign commits
 	unknown  bool                  // nothing is known about the kernel until the next apply
 	growing  bool                  // no engine lets the weights grow that do not have their whole
 	problem  string
@@ -62,10 +66,25 @@ func (l *engines) start() {
 	if l.engine != nil && !l.engine.Status().Settle.IsZero() {
 		l.growing = true // until an engine holds the state again
 	}
-	l.backend = &backend{Backend: l.process(l.at)}
+	l.backend = l.opened(l.at)
 	l.cfg.Accepted = l.accepted
 	l.engine = dataplane.New(l.backend, &l.cfg)
 	l.wants = nil
+}
+
+// opened returns a backend for the engine.
+func (l *engines) opened(at int) *backend {
+	b := &backend{Backend: l.process(at)}
+	if l.TouchedOnce {
+		b.foreign = &l.foreign
+	}
+	return b
+}
+
+// touch commits beside the instance.
+func (l *engines) touch() {
+	l.foreign++
+	l.Touch(l.at)
 }
 
 // other returns an engine of another process.
@@ -73,10 +92,16 @@ func (l *engines) other(cfg *dataplane.Config) *dataplane.Engine {
 	return dataplane.New(&backend{Backend: l.process(l.at)}, cfg)
 }
 
-// expect records what the kernel is to hold.
-func (l *engines) expect(t *servicemodel.Table) {
-	l.expects, l.unknown = t, false
-	l.passed = append(l.passed, t)
+// expect records that the kernel is to hold what an engine makes of a state.
+func (l *engines) expect(s servicemodel.State, cfg dataplane.Config) {
+	l.nothing()
+	l.expects, l.holds, l.holder = l.of(s, cfg), &s, cfg
+	l.passed = append(l.passed, l.expects)
+}
+
+// nothing records that the kernel is to hold nothing.
+func (l *engines) nothing() {
+	l.expects, l.holds, l.unknown = nil, nil, false
 }
 
 // knowing returns the configuration of the engine with what it has accepted.
@@ -92,8 +117,7 @@ func (l *engines) applied(s servicemodel.State, r *dataplane.Result) {
 	for p := range l.expects.Pools() {
 		served[p.ID.Service.Name] = true
 	}
-	expects := l.of(s, l.knowing())
-	l.expect(expects)
+	l.expect(s, l.knowing())
 	l.wants, l.accepted, l.growing = &s, r.Accepted, false
 	if again := l.of(s, l.knowing()); !again.Arrange(l.expects).Equal(l.expects) {
 		l.problem = fmt.Sprintf("after a restart differs: %v\n%v", r.Refused,
@@ -134,8 +158,8 @@ func (l *engines) step(r *rand.Rand) string {
 		if _, err := l.engine.Cleanup(ctx); err != nil {
 			l.problem = err.Error()
 		}
-		l.wants = nil
-		l.expect(nil)
+		l.wants, l.passed = nil, append(l.passed, nil)
+		l.nothing()
 		return "cleanup"
 	case 8:
 		l.start()
@@ -160,8 +184,7 @@ func (l *engines) settle(ctx context.Context, r *rand.Rand) string {
 	before := l.engine.Status().Totals.Applies
 	_, _ = l.engine.Settle(ctx)
 	if l.wants != nil && l.engine.Status().Totals.Applies > before { // a step of a slow start
-		expects := l.of(*l.wants, l.knowing())
-		l.expect(expects)
+		l.expect(*l.wants, l.knowing())
 	}
 	return "settle after " + d.String()
 }
@@ -240,8 +263,7 @@ func (l *engines) changes(ctx context.Context, r *rand.Rand) string {
 	}
 	changes := &servicemodel.ChangeSet{}
 	must.OK(0, json.Unmarshal(must.OK(json.Marshal(p.Changes))(l.t), changes))(l.t)
-	expects := l.of(s, dataplane.Config{})
-	l.expect(expects)
+	l.expect(s, dataplane.Config{})
 	l.growing = false
 	name := "plan, and apply the changes with "
 	if r.IntN(2) == 0 {
@@ -267,17 +289,17 @@ func (l *engines) change(ctx context.Context, r *rand.Rand) string {
 	if r.IntN(3) > 0 {
 		to = 1 - l.at
 	}
-	b, lose := &backend{Backend: l.process(to)}, r.IntN(2) == 0
+	b, lose := l.opened(to), r.IntN(2) == 0
 	name := fmt.Sprintf("switch to instance %d, lose %t", to, lose)
 	res, err := l.engine.Switch(ctx, b, &dataplane.SwitchOptions{LoseServices: lose})
 	if err != nil {
 		return name + ": " + err.Error()
 	}
 	l.at, l.backend = to, b
-	l.expect(nil)
+	l.passed = append(l.passed, nil) // the tables of an instance go
+	l.nothing()
 	if l.wants != nil {
 		l.applied(*l.wants, res)
-		l.passed = append(l.passed, nil)
 	}
 	if o := l.observe(1 - l.at); o.Table.Len() > 0 || len(o.Drift) > 0 {
 		l.problem = fmt.Sprint("the other instance still has services: ", o.Drift)
@@ -287,21 +309,27 @@ func (l *engines) change(ctx context.Context, r *rand.Rand) string {
 
 // harm damages the kernel, and lets the engine repair it: at once, or after it became suspicious.
 func (l *engines) harm(ctx context.Context, r *rand.Rand) string {
-	if r.IntN(5) == 0 && l.Users != nil {
-		l.Users.Add(l.at)
-		return "add rules of the user"
-	}
 	harms := l.Harms
+	how := []string{", resync, apply", ", apply, and later again",
+		", the ration of readings being used up before"}[r.IntN(3)]
+	if strings.HasSuffix(how, "before") && l.wants != nil && !l.engine.Status().Running {
+		for range 5 {
+			l.touch()
+			if res, err := l.engine.Apply(ctx, *l.wants); err == nil {
+				l.applied(*l.wants, res)
+			}
+		}
+	}
 	name := "another engine applies a state"
 	if i := r.IntN(len(harms) + 1); i < len(harms) {
 		name = harms[i].Name
+		l.foreign++
 		harms[i].Do(l.at, r)
 		l.unknown = true
 	} else {
 		s, cfg := l.next(), l.knowing()
 		must.OK(l.other(&cfg).Apply(ctx, s))(l.t)
-		expects := l.of(s, cfg)
-		l.expect(expects)
+		l.expect(s, cfg)
 		l.growing = true // the other engine has begun the slow starts, and takes no further step
 	}
 	if l.wants == nil {
@@ -311,15 +339,12 @@ func (l *engines) harm(ctx context.Context, r *rand.Rand) string {
 	if l.engine.Status().Running {
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		expects := l.of(s, l.knowing())
-		l.expect(expects)
+		l.expect(s, l.knowing())
 		return name + ", and Run"
 	}
-	how := ", resync, apply"
-	if r.IntN(2) == 0 {
+	if strings.HasSuffix(how, "apply") {
 		l.engine.Resync()
 	} else { // a suspicion is enough, as soon as the ration allows a reading
-		how = ", apply, and later again"
 		if res, err := l.engine.Apply(ctx, s); err == nil {
 			l.applied(s, res)
 		}
@@ -367,16 +392,35 @@ func (l *engines) wrong() string {
 	if len(o.Drift) > 0 {
 		return fmt.Sprintf("the kernel has drift: %q", o.Drift)
 	}
-	k, want := o.Table, l.expects.Arrange(o.Table)
 	st := l.engine.Status()
-	if l.growing = l.growing || st.Pending(); l.growing || !st.Settle.IsZero() {
+	l.growing = l.growing || st.Pending()
+	grows := l.growing || !st.Settle.IsZero()
+	if lacks := lacking(o.Table, l.expects, grows); lacks != "" {
+		return "the kernel lacks:\n" + lacks
+	}
+	if l.holds == nil {
+		return ""
+	}
+	b := must.OK(l.Open(l.at))(l.t)
+	defer b.Close()
+	p := must.OK(dataplane.New(&backend{Backend: b}, &l.holder).Plan(l.t.Context(), *l.holds))(l.t)
+	lacks := lacking(p.Changes.Old, p.Changes.New, grows)
+	if lacks != "" || len(p.Drift) > 0 || p.Changes.Empty() && p.Plan.Stats().Messages > 0 {
+		return fmt.Sprintf("a new engine plans, drift %q:\n%s\n%s", p.Drift, lacks, p.Plan)
+	}
+	return ""
+}
+
+// lacking says what a table lacks. If endpoints grow, it does not compare weights.
+func lacking(k, want *servicemodel.Table, grows bool) string {
+	if want = want.Arrange(k); grows {
 		k, want = whole(k), whole(want)
 	}
 	c := servicemodel.Diff(k, want)
-	if c.Health = nil; !c.Empty() {
-		return "the kernel lacks:\n" + c.String()
+	if c.Health = nil; c.Empty() {
+		return ""
 	}
-	return ""
+	return c.String()
 }
 
 // lost says which rules of the user are gone that had to stay.

@@ -23,19 +23,21 @@ type Kernel struct {
 	Tables [2][]string
 	// Ours says which chains and sets belong to an instance.
 	Ours func(at int, name string) bool
-	// UserChains are the chains for rules of the user, such as "ip kernlb user-first".
-	UserChains [2][]string
+	// UserChains are the chains for rules of the user.
+	UserChains []string
 	// Always says that the user's rules outlive the instance.
 	Always bool
 
 	faults *rawnltest.Faults
 	rules  []userRule
+	added  uint16 // counts the rules
 }
 
 // userRule is a rule of the user.
 type userRule struct {
 	at     int
 	family servicemodel.Family
+	chain  string // such as "ip kernlb user-first"
 	text   string
 }
 
@@ -48,11 +50,14 @@ func NewKernel(t *testing.T) *Kernel {
 	return &Kernel{NS: nstest.New(t)}
 }
 
-// Machine returns the namespace for another sequence.
-func (k *Kernel) Machine(m Machine) *Machine {
+// Machine returns the namespace for another sequence. In half of them, the user has rules.
+func (k *Kernel) Machine(r *rand.Rand, m Machine) *Machine {
 	k.FlushAll(0, nil)
 	k.faults = rawnltest.NewFaults()
-	m.Users = k
+	m.Touch = k.touch
+	if r.IntN(2) == 0 {
+		m.Users = k
+	}
 	m.Fault = func(r *rand.Rand) (string, func()) {
 		all := rawnltest.All()
 		fault, n := all[r.IntN(len(all))], 1+r.IntN(12)
@@ -87,8 +92,8 @@ func (k *Kernel) Script(name, script string) Harm {
 	}}
 }
 
-// Touch commits, and changes nothing.
-func (k *Kernel) Touch(int, *rand.Rand) {
+// touch commits, and changes nothing.
+func (k *Kernel) touch(int) {
 	k.Run("add table ip foreign; delete table ip foreign", "nft", "-f", "-")
 }
 
@@ -121,52 +126,58 @@ func (k *Kernel) FlushOne(at int, r *rand.Rand) {
 
 // list lists the tables of an instance.
 func (k *Kernel) list(at int) string {
-	var all strings.Builder
-	for _, t := range k.Tables[at] {
-		all.WriteString(k.Run("list table "+t, "nft", "-f", "-"))
-	}
-	return all.String()
-}
-
-// Add adds rules to the user's chains that exist.
-func (k *Kernel) Add(at int) {
-	n := len(k.rules)
-	for i, chain := range k.UserChains[at] {
-		family := servicemodel.IPv4
-		if strings.HasPrefix(chain, "ip6 ") {
-			family = servicemodel.IPv6
+	var own strings.Builder
+	ours := false
+	for line := range strings.Lines(k.Run("list ruleset", "nft", "-f", "-")) {
+		if m := tableLine.FindStringSubmatch(strings.TrimSuffix(line, "\n")); m != nil {
+			ours = slices.Contains(k.Tables[at], m[1])
 		}
-		text := fmt.Sprintf("tcp dport %d counter packets 5 bytes 500 accept", 1+n+i)
-		k.Run("add rule "+chain+" "+text, "nft", "-f", "-")
-		k.rules = append(k.rules, userRule{at, family, text})
-	}
-	k.rules, _ = k.present()
-}
-
-// present tells the user's rules that are there from those that are not.
-func (k *Kernel) present() (there, gone []userRule) {
-	found := [2]string{k.list(0), k.list(1)}
-	for _, r := range k.rules {
-		if strings.Contains(found[r.at], r.text) {
-			there = append(there, r)
-		} else {
-			gone = append(gone, r)
+		if ours {
+			own.WriteString(line)
 		}
 	}
-	return there, gone
+	return own.String()
 }
 
 // Lost says which of the user's rules are gone. It forgets those that went with their table.
 func (k *Kernel) Lost(at int, served map[servicemodel.Family]bool) (lost string) {
-	if len(k.rules) == 0 {
-		return ""
-	}
-	var gone []userRule
-	k.rules, gone = k.present()
-	for _, r := range slices.DeleteFunc(gone, func(r userRule) bool {
-		return !k.Always && (r.at != at || !served[r.family])
-	}) {
-		lost += fmt.Sprintf("lost is a rule of the user: %d %s\n", r.family, r.text)
-	}
+	found := k.list(at)
+	k.rules = slices.DeleteFunc(k.rules, func(r userRule) bool {
+		there := r.at == at && strings.Contains(found, r.text)
+		if gone := r.at == at && !there; gone && (k.Always || served[r.family]) {
+			lost += fmt.Sprintf("lost is a rule of %s: %s\n", r.chain, r.text)
+		}
+		return !there
+	})
+	k.add(at, found)
 	return lost
+}
+
+// add adds a rule to each of the user's chains that is there and has none.
+func (k *Kernel) add(at int, found string) {
+	table, script := "", ""
+	for line := range strings.Lines(found) {
+		line = strings.TrimSuffix(line, "\n")
+		if m := tableLine.FindStringSubmatch(line); m != nil {
+			table = m[1]
+		}
+		m := objectLine.FindStringSubmatch(line)
+		if m == nil || !slices.Contains(k.UserChains, m[2]) {
+			continue
+		}
+		r := userRule{at: at, chain: table + " " + m[2], family: servicemodel.IPv4}
+		if strings.HasPrefix(table, "ip6 ") {
+			r.family = servicemodel.IPv6
+		}
+		if slices.ContainsFunc(k.rules, func(o userRule) bool { return o.chain == r.chain }) {
+			continue
+		}
+		k.added++
+		r.text = fmt.Sprintf("tcp dport %d counter packets 5 bytes 500 accept", k.added)
+		script += "add rule " + r.chain + " " + r.text + "\n"
+		k.rules = append(k.rules, r)
+	}
+	if script != "" {
+		k.Run(script, "nft", "-f", "-")
+	}
 }

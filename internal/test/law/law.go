@@ -24,6 +24,10 @@ type Machine struct {
 	Check func(*servicemodel.ChangeSet) error
 	// Node, if set, takes from a node what the backend refuses.
 	Node func(*servicemodel.Node)
+	// Touch commits beside an instance, and changes nothing.
+	Touch func(at int)
+	// TouchedOnce says that the engine hears of each foreign commit only once.
+	TouchedOnce bool
 	// Harms are what other programs do to an instance.
 	Harms []Harm
 	// Fault, if set, makes some call to the kernel fail until end is called.
@@ -44,10 +48,9 @@ type Harm struct {
 
 // Users are rules of the user that outlive the commits of an instance.
 type Users interface {
-	// Add adds rules beside, or to, an instance.
-	Add(at int)
-	// Lost says which rules are gone, or returns "". served says by family whether the instance had
-	// frontends of the family since the last call.
+	// Lost says which rules of an instance are gone, or returns "", and adds rules to chains that
+	// have none. served says by family whether the instance had frontends of the family since the
+	// last call.
 	Lost(at int, served map[servicemodel.Family]bool) string
 }
 

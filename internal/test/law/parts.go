@@ -114,17 +114,8 @@ func (l *parts) apply(ctx context.Context, owner string, r *rand.Rand) string {
 	switch {
 	case planned:
 		plan, planErr = l.parts.Plan(ctx, owner, s)
-	case r.IntN(6) == 0:
-		name += ", after a commit that failed"
-		l.backend.fails, l.backend.lost = true, r.IntN(2) == 0
-		lost := l.backend.lost
-		none := l.empty()
-		_, _ = l.parts.Apply(ctx, owner, s)
-		failed := !l.backend.fails
-		l.backend.fails, l.backend.lost = false, false
-		if failed && lost && none {
-			l.fresh()
-		}
+	case r.IntN(3) == 0:
+		name += l.fail(ctx, owner, s, r)
 	}
 	res, err := l.applied(ctx, owner, s)
 	refused := errors.Is(err, dataplane.ErrRefused)
@@ -138,6 +129,24 @@ func (l *parts) apply(ctx context.Context, owner string, r *rand.Rand) string {
 		l.problem = err.Error()
 	}
 	return name
+}
+
+// fail applies a part while a commit fails, or a call to the kernel.
+func (l *parts) fail(ctx context.Context, owner string, s servicemodel.State,
+	r *rand.Rand) string {
+	what, end, none := "a commit that failed", func() {}, l.empty()
+	if l.Fault != nil && r.IntN(2) == 0 {
+		what, end = l.Fault(r)
+	} else {
+		l.backend.fails, l.backend.lost = true, r.IntN(2) == 0
+	}
+	_, _ = l.parts.Apply(ctx, owner, s)
+	end()
+	l.backend.fails, l.backend.lost = false, false
+	if none && !l.empty() { // it took effect
+		l.fresh()
+	}
+	return ", after " + what
 }
 
 // applied applies a part, and records that its owner holds it.
@@ -195,10 +204,6 @@ func (l *parts) configure(ctx context.Context, r *rand.Rand) string {
 
 // harm damages the instance, and lets the owners repair it.
 func (l *parts) harm(ctx context.Context, r *rand.Rand) string {
-	if r.IntN(4) == 0 && l.Users != nil {
-		l.Users.Add(0)
-		return "add rules of the user"
-	}
 	h := l.Harms[r.IntN(len(l.Harms))]
 	h.Do(0, r)
 	if !h.Settings || len(l.holds) == 0 {
