@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"maps"
 	"os"
+	"slices"
 	"strings"
 	"syscall"
 
@@ -60,7 +61,7 @@ func (k *kernel) readTunables(ctx context.Context, names map[string]string) (map
 	error) {
 	values := map[string]string{}
 	timeouts := false
-	for name := range names {
+	for _, name := range slices.Sorted(maps.Keys(names)) {
 		if isTimeout(name) {
 			timeouts = true
 			continue

@@ -148,11 +148,15 @@ func (s *State) UnmarshalJSON(data []byte) error {
 		read = read.WithService(svc)
 	}
 	seen := map[Name]bool{}
+	var twice []Name
 	for k, eps := range j.Endpoints {
 		if seen[k.Name] {
-			return fmt.Errorf("state: endpoints: %s occurs twice", k.Name)
+			twice = append(twice, k.Name)
 		}
 		seen[k.Name], read = true, read.WithEndpoints(k.Name, eps)
+	}
+	if len(twice) > 0 {
+		return fmt.Errorf("state: endpoints: %s occurs twice", slices.MinFunc(twice, Name.Compare))
 	}
 	*s = read
 	return nil

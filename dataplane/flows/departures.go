@@ -1,6 +1,7 @@
 package flows
 
 import (
+	"cmp"
 	"context"
 	"net/netip"
 	"slices"
@@ -288,11 +289,12 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 		}
 		return wait <= 0
 	}
+	var drained []dataplane.EndpointDrained
 	for key, list := range k.departed {
 		for e, d := range list {
 			if !d.at.IsZero() && come(d.at) {
 				delete(list, e)
-				k.said = append(k.said, dataplane.EndpointDrained{Service: d.service,
+				drained = append(drained, dataplane.EndpointDrained{Service: d.service,
 					Frontend: key, Endpoint: e, Deadline: true})
 				k.delete(key, d.service, e)
 			}
@@ -300,6 +302,12 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 		if len(list) == 0 {
 			delete(k.departed, key)
 		}
+	}
+	slices.SortFunc(drained, func(a, b dataplane.EndpointDrained) int {
+		return cmp.Or(a.Frontend.Compare(b.Frontend), a.Endpoint.Compare(b.Endpoint))
+	})
+	for _, ev := range drained {
+		k.said = append(k.said, ev)
 	}
 	for key, times := range k.echoes {
 		for len(times) > 0 && come(times[0]) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"net/http"
 	"net/netip"
@@ -62,6 +63,10 @@ const maxConns = 1024
 type listenOn struct {
 	service servicemodel.Name
 	addr    netip.AddrPort
+}
+
+func (l listenOn) compare(o listenOn) int {
+	return cmp.Or(l.service.Compare(o.service), l.addr.Compare(o.addr))
 }
 
 // portServer answers at one address for one service.
@@ -144,7 +149,8 @@ func (p *NodePorts) Sync(ctx context.Context, t *servicemodel.Table) error {
 // must hold the lock.
 func (p *NodePorts) open(ctx context.Context) error {
 	var errs []error
-	for on, count := range p.want {
+	for _, on := range slices.SortedFunc(maps.Keys(p.want), listenOn.compare) {
+		count := p.want[on]
 		if s := p.servers[on]; s != nil {
 			s.count.Store(int64(count))
 		} else if err := p.listen(ctx, on, count); err != nil {

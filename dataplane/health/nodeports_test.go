@@ -211,6 +211,22 @@ func TestAPortThatIsTakenIsTriedAgain(t *testing.T) {
 	require.Equal(t, "0", header.Get("X-Load-Balancing-Endpoint-Weight"))
 }
 
+// A program that logs an error once compares its text.
+func TestPortsThatAreTakenAreNamedInOrder(t *testing.T) {
+	t.Parallel()
+	s := health.NewNodePorts(&health.NodePortsConfig{RetryAfter: time.Hour,
+		Listen: func(context.Context, string, string) (net.Listener, error) {
+			return nil, errors.New("address already in use")
+		}})
+	defer s.Close()
+	both := table(t, servicemodel.Node{}, []string{"10.96.0.10", "fd00::10"}, "10.244.1.1")
+	for range 20 {
+		require.EqualError(t, s.Sync(t.Context(), both), "health check node port of default/web "+
+			"at 0.0.0.0:32000: address already in use\nhealth check node port of default/web at "+
+			"[::]:32000: address already in use")
+	}
+}
+
 func TestWithoutAddressesInTheRangesNothingIsOpened(t *testing.T) {
 	t.Parallel()
 	s := health.NewNodePorts(nil) // looks at the addresses of this machine

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"syscall"
 
@@ -21,6 +22,11 @@ var families = map[uint8]string{1: "inet", 2: "ip", 10: "ip6"}
 type place struct {
 	family       uint8
 	table, chain string
+}
+
+func (p place) compare(o place) int {
+	return cmp.Or(cmp.Compare(p.family, o.family), cmp.Compare(p.table, o.table),
+		cmp.Compare(p.chain, o.chain))
 }
 
 // reading is what is read of all tables.
@@ -91,7 +97,7 @@ func (d *reading) read(ctx context.Context, conn *rawnl.Conn, skip func(string) 
 		tables[place{m.Family, c.Table, ""}] = true
 		return nil
 	})
-	for t := range tables {
+	for _, t := range slices.SortedFunc(maps.Keys(tables), place.compare) {
 		if err == nil && (skip == nil || !skip(t.table)) {
 			err = d.readRules(ctx, conn, t)
 		}

@@ -262,7 +262,7 @@ func (w *watcher) readAll() error {
 // read reads the files that changed.
 func (w *watcher) read(c changes) {
 	if !c[everything] {
-		for name := range c {
+		for _, name := range slices.Sorted(maps.Keys(c)) {
 			w.readFile(name)
 		}
 	} else if err := w.readAll(); err != nil {
@@ -367,7 +367,7 @@ func (w *watcher) send(ctx context.Context, e *dataplane.Engine) error {
 		}
 		return nil
 	}
-	for name := range w.broken {
+	for _, name := range slices.Sorted(maps.Keys(w.broken)) {
 		if w.begun || w.knows(name) {
 			continue
 		}
