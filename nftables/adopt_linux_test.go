@@ -130,9 +130,9 @@ func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 		servicemodel.Diff(o.Table, mustResolve(t, affinityState(11, 3)).Arrange(o.Table))))(t)
 	require.Zero(t, ok(b.Settle(t.Context()))(t))
 	require.Equal(t, dataplane.Broken, integrity(t, b.backend))
-	require.True(t, other.pl.version.unswept)
+	require.True(t, other.pl.Version.Unswept)
 	ok(other.Settle(t.Context()))(t)
-	require.False(t, other.pl.version.unswept)
+	require.False(t, other.pl.Version.Unswept)
 }
 
 // The sets for large pools come with the first of them. They go when the rules are rewritten and no
@@ -164,8 +164,8 @@ func TestLargePoolsComeAndGo(t *testing.T) {
 			s = s.WithService(manyServices(3).Service(local.Name))
 		}
 		ok(e.Apply(t.Context(), s))(t)
-		r := ok(b.kernel.readTable(t.Context(), nft.IPv4, defaultTable))(t)
-		require.Equal(t, step.want, r.has("service-over-128"), "%+v", step)
+		r := ok(b.kernel.reader.Table(t.Context(), nft.IPv4, defaultTable))(t)
+		require.Equal(t, step.want, r.Has("service-over-128"), "%+v", step)
 		require.Equal(t, dataplane.Intact, integrity(t, b))
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 	}

@@ -9,6 +9,8 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -59,29 +61,30 @@ func rememberClients(tb testing.TB, b *backend, n, endpoints int) {
 func rememberClientsFor(tb testing.TB, b *backend, n, endpoints int,
 	timeout func(i int) time.Duration) {
 	tb.Helper()
-	p := &plan{table: b.pl.table, have: b.pl.version,
-		next: b.pl.version.next(false, nil, nil, false, false)}
-	shape := &b.pl.tables[0].shape
-	fp := &tablePlan{f: nft.IPv4, have: b.pl.tables[0], sets: setsOf(nft.IPv4, shape),
-		ops: map[string]*setOps{}}
-	p.tables = []*tablePlan{fp}
-	group := shape.affinity[0].group()
+	p := &plan.Plan{Table: b.pl.Table, Have: b.pl.Version,
+		Next: b.pl.Version.Next(false, nil, nil, false, false)}
+	shape := &b.pl.Tables[0].Shape
+	fp := &plan.TablePlan{Family: nft.IPv4, Have: b.pl.Tables[0],
+		Sets: form.SetsOf(nft.IPv4, shape),
+		Ops:  map[string]*plan.SetOps{}}
+	p.Tables = []*plan.TablePlan{fp}
+	group := shape.Affinity[0].Group()
 	for i := range n {
 		ep := netip.AddrPortFrom(netip.AddrFrom4([4]byte{10, 244, 0, byte(i%endpoints + 1)}), 8080)
 		e := nft.Elem{Key: nft.AppendAddr(nil, netip.AddrFrom4([4]byte{100, byte(i >> 16),
 			byte(i >> 8), byte(i)})), Timeout: timeout(i)}
-		if group == groupServices {
-			e.Key = nft.AppendAddr(e.Key, serviceID(stickyName, nft.IPv4))
+		if group == form.GroupServices {
+			e.Key = nft.AppendAddr(e.Key, form.ServiceID(stickyName, nft.IPv4))
 			e.Data = nft.AppendAddr(nil, ep.Addr())
 		} else {
 			e.Key = nft.AppendFrontend(e.Key, tcpKey("10.96.0.1:80"))
 			e.Data = nft.AppendEndpoint(nil, ep)
 		}
 		// not the map that the client's hash selects: none of these clients connects
-		fp.opsOf(affinityMap(group, i%affinityMaps)).add.Add(e)
+		fp.OpsOf(form.AffinityMap(group, i%form.AffinityMaps)).Add.Add(e)
 	}
 	ok(b.send(tb.Context(), p))(tb)
-	b.pl.version = p.next
+	b.pl.Version = p.Next
 }
 
 // Measures the removal of an endpoint that a tenth of 60,000 remembered clients was given.
@@ -121,7 +124,7 @@ func commitsBesideASweep(b *testing.B, kind string, timeout func(int) time.Durat
 	e := dataplane.New(backend, nil)
 	ok(e.Apply(b.Context(), affinityStateOf(kind, 10, -1)))(b)
 	filling := time.Now()
-	rememberClientsFor(b, backend, affinityMaps*affinitySize, 10, timeout)
+	rememberClientsFor(b, backend, form.AffinityMaps*form.AffinitySize, 10, timeout)
 	time.Sleep(time.Until(filling.Add(8 * time.Second)))
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()

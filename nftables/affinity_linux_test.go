@@ -13,6 +13,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/wait"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -20,10 +22,10 @@ import (
 func endpointsOfClients(t *testing.T, b *backend) map[string]int {
 	t.Helper()
 	n := map[string]int{}
-	for i := range affinityMaps {
+	for i := range form.AffinityMaps {
 		seen := map[string]bool{}
-		err := b.kernel.query(nft.IPv4, defaultTable).Elements(t.Context(),
-			affinityMap(groupClients, i),
+		err := b.kernel.reader.About(nft.IPv4, defaultTable).Elements(t.Context(),
+			form.AffinityMap(form.GroupClients, i),
 			func(e nft.Elem) error {
 				if d := (nft.Reader{Bytes: e.Data}); !seen[string(e.Key)] {
 					seen[string(e.Key)] = true
@@ -48,7 +50,7 @@ func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 	e := dataplane.New(next, nil)
 	o := ok(e.Observe(t.Context()))(t)
 	require.Empty(t, o.Drift)
-	require.True(t, next.pl.version.unswept)
+	require.True(t, next.pl.Version.Unswept)
 	r := ok(e.Apply(t.Context(), affinityState(10, 3)))(t)
 	require.True(t, r.Changes.Empty())
 	require.Zero(t, r.Settle)
@@ -58,19 +60,19 @@ func TestASweepThatWasInterruptedIsEnded(t *testing.T) {
 	for endpoint, n := range left {
 		require.Equal(t, 100, n, "clients of %s stay", endpoint)
 	}
-	require.False(t, next.pl.version.unswept)
+	require.False(t, next.pl.Version.Unswept)
 	last := newBackend(t, s.ns, nil)
 	ok(last.Observe(t.Context(), nil))(t)
-	require.Equal(t, next.pl.version, last.pl.version, "the mark is gone")
+	require.Equal(t, next.pl.Version, last.pl.Version, "the mark is gone")
 	require.Zero(t, ok(last.Settle(t.Context()))(t))
-	require.Equal(t, next.pl.version, last.pl.version, "and nothing is left to do")
+	require.Equal(t, next.pl.Version, last.pl.Version, "and nothing is left to do")
 
 	r = ok(e.Apply(t.Context(), affinityState(11, 3)))(t)
 	require.Equal(t, left, endpointsOfClients(t, next), "an endpoint more moves nobody")
 	require.Less(t, r.Elements, 10)
 	ok(e.Apply(t.Context(), affinityState(11, 3).WithoutService(
 		servicemodel.Name{Namespace: "default", Name: "sticky"})))(t)
-	require.False(t, next.pl.version.unswept, "the service is gone, and the maps are empty")
+	require.False(t, next.pl.Version.Unswept, "the service is gone, and the maps are empty")
 	require.Empty(t, endpointsOfClients(t, next))
 }
 
@@ -101,9 +103,11 @@ func TestEntriesMayExpireWhileTheyAreForgotten(t *testing.T) {
 
 	rememberClients(t, b, 10, 10)
 	keys := [][]byte{[]byte("too short")}
-	require.Error(t, b.forgetClients(t.Context(), nft.IPv4, affinityMap(groupClients, 0), keys),
+	require.Error(t, b.forgetClients(t.Context(), nft.IPv4, form.AffinityMap(form.GroupClients, 0),
+		keys),
 		"what is no expired entry is an error")
-	require.NoError(t, b.forgetClients(t.Context(), nft.IPv4, affinityMap(groupClients, 0), nil))
+	require.NoError(t, b.forgetClients(t.Context(), nft.IPv4,
+		form.AffinityMap(form.GroupClients, 0), nil))
 }
 
 // Which entries a sweep deletes.
@@ -127,22 +131,24 @@ func TestSweeps(t *testing.T) {
 	}
 	const clusterIP, loadBalancer, nodePort = "10.96.0.10:80", "203.0.113.10:80", "192.0.2.10:30080"
 	at := netip.MustParseAddrPort
-	some := newSweep(nil).after(&plan{c: &servicemodel.ChangeSet{New: table}, forget: []forget{
-		{frontend: fe(clusterIP), lost: [2][]netip.AddrPort{{at("10.244.9.9:8080"),
-			at("10.244.1.1:8080")}}},
-		{frontend: fe(loadBalancer), lost: [2][]netip.AddrPort{{at("10.244.2.1:8080")},
-			{at("10.244.9.8:8080")}}},
-		{frontend: fe(loadBalancer), lost: [2][]netip.AddrPort{nil, {at("10.244.9.9:8080")}}},
-		forgetAll(fe("0.0.0.0:30080")),
-	}}, time.Now())
-	local := newSweep(nil).after(&plan{c: &servicemodel.ChangeSet{New: table}, forget: []forget{
-		{frontend: fe(loadBalancer), lost: [2][]netip.AddrPort{nil, {at("10.244.2.1:8080")}}},
-	}}, time.Now())
-	all := sweepAll(table)
-	takes := func(s *sweep, e nft.Elem) bool {
-		s.aim()
-		s.of[0].pending(func(f *forget) { f.read = true })
-		return s.takes(nft.IPv4, groupClients, e)
+	some := plan.NewSweep(nil).After(&plan.Plan{Changes: &servicemodel.ChangeSet{New: table},
+		Forget: []plan.Forget{
+			{Frontend: fe(clusterIP), Lost: [2][]netip.AddrPort{{at("10.244.9.9:8080"),
+				at("10.244.1.1:8080")}}},
+			{Frontend: fe(loadBalancer), Lost: [2][]netip.AddrPort{{at("10.244.2.1:8080")},
+				{at("10.244.9.8:8080")}}},
+			{Frontend: fe(loadBalancer), Lost: [2][]netip.AddrPort{nil, {at("10.244.9.9:8080")}}},
+			plan.ForgetAll(fe("0.0.0.0:30080")),
+		}}, time.Now())
+	local := plan.NewSweep(nil).After(&plan.Plan{Changes: &servicemodel.ChangeSet{New: table},
+		Forget: []plan.Forget{
+			{Frontend: fe(loadBalancer), Lost: [2][]netip.AddrPort{nil, {at("10.244.2.1:8080")}}},
+		}}, time.Now())
+	all := plan.SweepAll(table)
+	takes := func(s *plan.Sweep, e nft.Elem) bool {
+		s.Aim()
+		s.Of[0].Pending(func(f *plan.Forget) { f.Read = true })
+		return s.Takes(nft.IPv4, form.GroupClients, e)
 	}
 	for _, tc := range []struct {
 		dst, endpoint string
@@ -172,7 +178,7 @@ func TestSweeps(t *testing.T) {
 	short.Key = short.Key[:len(short.Key)-4]
 	require.False(t, takes(all, short), "what is not understood is left")
 
-	all.drop(0, func(f *forget) bool { return f.frontend != nil })
+	all.Drop(0, func(f *plan.Forget) bool { return f.Frontend != nil })
 	require.False(t, takes(all, entry(nodePort, "10.244.9.9:8080")), "its own sweep has ended")
 	require.False(t, takes(all, entry(clusterIP, "10.244.9.9:8080")), "its own sweep has ended")
 	require.True(t, takes(all, entry("10.96.0.99:80", "10.244.9.9:8080")))
@@ -201,23 +207,23 @@ func TestWhenASweepHasEnded(t *testing.T) {
 		{[]reading{{false, false}, {true, false}, {false, false}}, false},
 		{[]reading{{false, false}, {true, false}, {false, false}, {false, false}}, true},
 	} {
-		f := &forget{since: at(0)}
+		f := &plan.Forget{Since: at(0)}
 		done := false
 		for i, r := range tc.readings {
 			require.False(t, done, "%v", tc.readings)
-			f.found = r.found
-			done = f.note(at(2*i), at(2*i+1), r.sure)
+			f.Found = r.found
+			done = f.Note(at(2*i), at(2*i+1), r.sure)
 		}
 		require.Equal(t, tc.done, done, "%v", tc.readings)
 	}
-	f := &forget{since: at(5)}
-	require.False(t, f.note(at(4), at(6), true), "packets from before the commit are under way")
-	require.True(t, f.note(at(5), at(7), true))
-	f.found = true
-	require.False(t, f.note(at(6), at(8), true))
-	f.found = false
-	require.False(t, f.note(at(7), at(9), true), "packets from before the deletion are under way")
-	require.True(t, f.note(at(8), at(10), true))
+	f := &plan.Forget{Since: at(5)}
+	require.False(t, f.Note(at(4), at(6), true), "packets from before the commit are under way")
+	require.True(t, f.Note(at(5), at(7), true))
+	f.Found = true
+	require.False(t, f.Note(at(6), at(8), true))
+	f.Found = false
+	require.False(t, f.Note(at(7), at(9), true), "packets from before the deletion are under way")
+	require.True(t, f.Note(at(8), at(10), true))
 }
 
 // sweeping is a backend with affinity whose sweeps end instead of waiting.
@@ -274,13 +280,13 @@ func TestCommitsGoOnBetweenTheStepsOfASweep(t *testing.T) {
 	clients := endpointsOfClients(t, s.backend)
 	require.Equal(t, 100, clients["10.244.0.4"], "it has come back")
 	require.Zero(t, clients["10.244.0.6"], "one reading serves all commits before it")
-	require.True(t, s.pl.version.unswept)
-	_, left := s.sweep.oldest()
+	require.True(t, s.pl.Version.Unswept)
+	_, left := s.sweep.Oldest()
 	require.True(t, left, "a packet may bring it back")
 
 	require.True(t, s.settle(between))
 	require.False(t, s.settle(time.Now()), "nobody was learnt since")
-	require.False(t, s.pl.version.unswept)
+	require.False(t, s.pl.Version.Unswept)
 	require.Nil(t, s.sweep)
 	require.False(t, s.settle(time.Time{}), "nothing is left to do")
 }
@@ -295,7 +301,7 @@ func TestASweepBeginsAnewWithOtherMaps(t *testing.T) {
 		ok(s.Settle(p.In(t.Context())))(t)
 	}
 	piece()
-	require.NotNil(t, s.sweep.reading)
+	require.NotNil(t, s.sweep.Reading)
 
 	state := affinityState(10, 3)
 	svc := *state.Service(stickyName)
@@ -304,8 +310,8 @@ func TestASweepBeginsAnewWithOtherMaps(t *testing.T) {
 	next := mustResolve(t, state.WithService(&svc).WithEndpoints(svc.Name,
 		state.Endpoints(stickyName))).Arrange(s.table)
 	ok(s.Commit(t.Context(), servicemodel.Diff(s.table, next)))(t)
-	for pieces := 0; s.pl.version.unswept; pieces++ {
-		require.Less(t, pieces, 6*affinityMaps)
+	for pieces := 0; s.pl.Version.Unswept; pieces++ {
+		require.Less(t, pieces, 6*form.AffinityMaps)
 		piece()
 	}
 	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
@@ -322,14 +328,14 @@ func TestASweepFindsWhatComesBack(t *testing.T) {
 	key := nft.AppendAddr(nil, netip.MustParseAddr("100.0.0.3"))
 	l.Add(nft.Elem{Key: nft.AppendFrontend(key, tcpKey("10.96.0.1:80")),
 		Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.0.4:8080"))})
-	sets := setsOf(nft.IPv4, &s.pl.tables[0].shape)
+	sets := form.SetsOf(nft.IPv4, &s.pl.Tables[0].Shape)
 	i := slices.IndexFunc(sets, func(set *nft.Set) bool {
-		return set.Name == affinityMap(groupClients, 3)
+		return set.Name == form.AffinityMap(form.GroupClients, 3)
 	})
 	s.kernel.batch.Reset()
 	nft.NewEncoder(&s.kernel.batch, nft.IPv4, defaultTable).Elements(nft.Add, sets[i], &l)
 	ok(s.kernel.commit(t.Context()))(t)
-	s.sweep.of[0].learnt++ // as if packets had been counted
+	s.sweep.Of[0].Learnt++ // as if packets had been counted
 	require.Equal(t, 1, endpointsOfClients(t, s.backend)["10.244.0.4"])
 	require.True(t, s.settle(time.Now()))
 	require.Zero(t, endpointsOfClients(t, s.backend)["10.244.0.4"])
@@ -361,7 +367,7 @@ func TestASweepReadsAgainAfterItsCountersWereReset(t *testing.T) {
 	}
 	remember := func() {
 		key := nft.AppendAddr(nil, netip.MustParseAddr("100.0.0.0"))
-		require.NoError(t, addTo(t, b, affinityMap(groupClients, 5), nft.Elem{
+		require.NoError(t, addTo(t, b, form.AffinityMap(form.GroupClients, 5), nft.Elem{
 			Key:  nft.AppendFrontend(key, tcpKey("10.96.0.1:80")),
 			Data: nft.AppendEndpoint(nil, netip.MustParseAddrPort("10.244.0.2:8080"))}))
 	}
@@ -374,8 +380,8 @@ func TestASweepReadsAgainAfterItsCountersWereReset(t *testing.T) {
 	commit(state(1, "another"))
 	for s.settle(time.Now()) {
 	}
-	require.NoError(t, b.kernel.query(nft.IPv4, defaultTable).Elements(t.Context(),
-		affinityMap(groupClients, 5), func(nft.Elem) error {
+	require.NoError(t, b.kernel.reader.About(nft.IPv4, defaultTable).Elements(t.Context(),
+		form.AffinityMap(form.GroupClients, 5), func(nft.Elem) error {
 			return errors.New("the client is remembered")
 		}))
 }
@@ -389,10 +395,10 @@ func TestASweepGoesOnAfterAReading(t *testing.T) {
 	o := ok(s.Observe(t.Context(), nil))(t)
 	require.Empty(t, o.Drift)
 	require.Same(t, before, s.sweep)
-	s.pl.version.number++ // another writer has committed
+	s.pl.Version.Number++ // another writer has committed
 	ok(s.Observe(t.Context(), nil))(t)
 	require.NotSame(t, before, s.sweep)
-	require.NotNil(t, s.sweep.of[0].byKey[allOthers], "nothing tells what it left")
+	require.NotNil(t, s.sweep.Of[0].ByKey[plan.AllOthers], "nothing tells what it left")
 }
 
 // Commits that leave clients come without end: before each reading, one whose packets the reading
@@ -405,8 +411,8 @@ func TestASweepEndsForEachCommitBesideOthers(t *testing.T) {
 		s.replace(n % 10)
 		s.settle(done)
 		left := 0
-		for i := range s.sweep.of {
-			s.sweep.of[i].pending(func(*forget) { left++ })
+		for i := range s.sweep.Of {
+			s.sweep.Of[i].Pending(func(*plan.Forget) { left++ })
 		}
 		require.LessOrEqual(t, left, 4, "after %d commits", n+1)
 	}

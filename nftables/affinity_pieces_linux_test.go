@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/internal/wait"
+	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -81,15 +82,15 @@ func TestASweepWorksInPieces(t *testing.T) {
 					*c = touched{}
 					p := &wait.Packets{Done: time.Now(), Piece: true}
 					next = ok(b.Settle(p.In(t.Context())))(t)
-					require.LessOrEqual(t, c.read, affinitySize)
-					require.LessOrEqual(t, c.deleted, affinitySize)
+					require.LessOrEqual(t, c.read, form.AffinitySize)
+					require.LessOrEqual(t, c.deleted, form.AffinitySize)
 					require.LessOrEqual(t, c.requests, 12)
 					require.Zero(t, c.refused)
 					deleted += c.deleted
-					require.LessOrEqual(t, pieces, 3*affinityMaps)
+					require.LessOrEqual(t, pieces, 3*form.AffinityMaps)
 				}
 				require.Equal(t, n/10, deleted)
-				require.False(t, b.pl.version.unswept)
+				require.False(t, b.pl.Version.Unswept)
 
 				*c = touched{}
 				require.Zero(t, ok(b.Settle((&wait.Packets{}).In(t.Context())))(t))
@@ -123,9 +124,9 @@ func TestEntriesThatExpireFailNoTransaction(t *testing.T) {
 			})
 			c.late = expiring / 2
 			require.Zero(t, ok(b.Settle(t.Context()))(t))
-			require.LessOrEqual(t, c.refused, affinityMaps/8)
+			require.LessOrEqual(t, c.refused, form.AffinityMaps/8)
 			require.Positive(t, c.deleted)
-			require.False(t, b.pl.version.unswept)
+			require.False(t, b.pl.Version.Unswept)
 		})
 	}
 }
@@ -136,9 +137,9 @@ func TestCountersOfTheUserDoNotProlongASweep(t *testing.T) {
 	ns := nstest.New(t)
 	b := newBackend(t, ns, &Config{BeforeDispatch: "user-first"})
 	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(2, -1)))(t)
-	before := ok(b.kernel.readLearnt(t.Context(), nft.IPv4, defaultTable))(t)
+	before := ok(b.kernel.reader.Learnt(t.Context(), nft.IPv4, defaultTable))(t)
 	nstest.Run(t, ns, "nft add rule ip kernlb user-first counter packets 7 bytes 700")
-	require.Equal(t, before, ok(b.kernel.readLearnt(t.Context(), nft.IPv4, defaultTable))(t))
+	require.Equal(t, before, ok(b.kernel.reader.Learnt(t.Context(), nft.IPv4, defaultTable))(t))
 	nstest.Run(t, ns, "nft add rule ip kernlb learn-3600-0 counter packets 7 bytes 700")
-	require.Equal(t, before+7, ok(b.kernel.readLearnt(t.Context(), nft.IPv4, defaultTable))(t))
+	require.Equal(t, before+7, ok(b.kernel.reader.Learnt(t.Context(), nft.IPv4, defaultTable))(t))
 }

@@ -6,6 +6,7 @@ import (
 	"slices"
 	"testing"
 
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -31,14 +32,14 @@ func BenchmarkPlanOneEndpoint(b *testing.B) {
 			if err != nil {
 				b.Fatal(err)
 			}
-			pl := newPlanner(defaultTable, firstEpoch)
-			first := pl.plan(servicemodel.Diff(nil, old))
-			for i := range first.tables {
-				pl.tables[i].committed(first.tables[i])
+			pl := plan.NewPlanner(defaultTable, firstEpoch)
+			first := pl.Plan(servicemodel.Diff(nil, old))
+			for i := range first.Tables {
+				pl.Tables[i].Committed(first.Tables[i])
 			}
 			b.ReportAllocs()
 			for b.Loop() {
-				pl.plan(servicemodel.Diff(old, next))
+				pl.Plan(servicemodel.Diff(old, next))
 			}
 		})
 	}

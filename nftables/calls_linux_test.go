@@ -17,7 +17,7 @@ func OpenWith(c rawnl.Config, cfg *Config, full bool) (dataplane.Backend, error)
 		return nil, err
 	}
 	if full {
-		b.pl.capacity = func(n int) uint32 { return uint32(n) + 1 }
+		b.pl.Capacity = func(n int) uint32 { return uint32(n) + 1 }
 	}
 	return b.with(c)
 }
@@ -34,15 +34,15 @@ func openWith(c rawnl.Config) (*backend, error) {
 // with replaces the connections to the kernel.
 func (b *backend) with(c rawnl.Config) (*backend, error) {
 	k := &b.kernel
-	for i := range k.askers {
+	for i := range k.reader.Queriers {
 		conn, err := rawnl.Dial(&c)
 		if err != nil {
 			return nil, errors.Join(err, b.Close())
 		}
-		k.askers[i].conn.Close()
-		k.askers[i].conn = conn
+		k.reader.Queriers[i].Conn.Close()
+		k.reader.Queriers[i].Conn = conn
 	}
-	k.conn, k.room = k.askers[0].conn, k.askers[0].conn.MaxBatch()/2
+	k.reader.Conn, k.room = k.reader.Queriers[0].Conn, k.reader.Queriers[0].Conn.MaxBatch()/2
 	return b, nil
 }
 

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -27,16 +28,16 @@ func Check(c *servicemodel.ChangeSet) error {
 var abilities = rendering.Abilities{
 	Scheduler: func(s servicemodel.Scheduler) bool {
 		name, _, _ := s.Split()
-		_, ok := schedulerWays[name]
+		_, ok := form.SchedulerWays[name]
 		return ok
 	},
 	SchedulerHint:  "nftables has random, rr, wrr, sh and mh, and ipvs the others",
 	ForwardingHint: "nftables translates addresses", Answers: true, Neighbours: true,
 	Pool: func(r *rendering.Refusals, p *servicemodel.Pool) {
-		if n := entryCount(p); n == 0 || n > maxSlots {
-			r.Refuse(p.ID.Service, dataplane.FieldWeights, fmt.Sprintf("sum %d", slotCount(p)),
+		if n := form.EntryCount(p); n == 0 || n > form.MaxSlots {
+			r.Refuse(p.ID.Service, dataplane.FieldWeights, fmt.Sprintf("sum %d", form.SlotCount(p)),
 				fmt.Sprintf("the weights of a pool, divided by their greatest common "+
-					"divisor, add up to at most %d", maxSlots))
+					"divisor, add up to at most %d", form.MaxSlots))
 		}
 	},
 }
@@ -47,15 +48,25 @@ var abilities = rendering.Abilities{
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	errs := []error{rendering.Check(Name, c, abilities)}
 	if c.New.Rules().OnlyFamily == 0 {
-		for _, t := range b.pl.tablesToMake(c) {
-			if err := b.lacks(t); err != nil {
+		for _, t := range b.pl.TablesToMake(c) {
+			if err := b.lacks(t.Family); err != nil {
 				errs = append(errs, rendering.RefusedNode(Name, dataplane.FieldFamily,
-					t.f.Model.String(), err.Error()))
+					t.Family.Model.String(), err.Error()))
 			}
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// maxSlots bounds the elements of one pool.
-const maxSlots = 1 << 16
+// Plan renders what Commit would send, in nft's language.
+func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+	if !b.observed {
+		return nil, errNotObserved
+	}
+	if b.pl.Owning != nil && b.pl.Removes(c) {
+		return b.pl.Removal(c.New.Len()), nil
+	}
+	p := b.pl.Plan(b.anew(c))
+	b.planLocalnet(p)
+	return p, nil
+}

@@ -6,6 +6,7 @@ import (
 	"math/bits"
 	"net/netip"
 
+	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -15,8 +16,8 @@ import (
 // many clients, because it may need a table of Maglev. Several goroutines can call it. It does not
 // know clients that session affinity remembers: these keep their endpoint.
 func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
-	w := wayOf(p)
-	if w != byHash && w != byMaglev || len(p.Slots) == 0 {
+	w := form.WayOf(p)
+	if w != form.ByHash && w != form.ByMaglev || len(p.Slots) == 0 {
 		return nil
 	}
 	_, port, _ := p.Scheduler.Split()
@@ -29,10 +30,10 @@ func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 			return int(uint64(jhash(key, seed)) * uint64(mod) >> 32)
 		}
 	}
-	if w == byMaglev {
+	if w == form.ByMaglev {
 		table := p.Maglev()
 		return func(client netip.AddrPort) int {
-			return int(table[drawer(client)(len(table), seedMaglev)])
+			return int(table[drawer(client)(len(table), form.SeedMaglev)])
 		}
 	}
 	units := p.UnitsOf()
@@ -44,13 +45,13 @@ func Chooser(p *servicemodel.Pool) func(client netip.AddrPort) (slot int) {
 // of very many clients. It does not count that draws may fail, less than 2^-18 of all.
 func Shares(p *servicemodel.Pool) []float64 {
 	shares := make([]float64, len(p.Slots))
-	switch wayOf(p) {
-	case byMaglev:
+	switch form.WayOf(p) {
+	case form.ByMaglev:
 		table := p.Maglev()
 		for _, slot := range table {
 			shares[slot] += 1 / float64(len(table))
 		}
-	case byHash:
+	case form.ByHash:
 		units := p.UnitsOf()
 		for at, share := range levelShares(units) {
 			if units[at] >= 0 {
@@ -75,7 +76,7 @@ func levelShares(units []int32) []float64 {
 			}
 		}
 		again := float64(half-there) / float64(2*half) // the units that are missing
-		each := left * (1 - math.Pow(again, attempts)) / (1 - again) / float64(2*half)
+		each := left * (1 - math.Pow(again, form.Attempts)) / (1 - again) / float64(2*half)
 		for i := range here {
 			if units[half+i] >= 0 {
 				here[i] = each
@@ -90,8 +91,8 @@ func levelShares(units []int32) []float64 {
 // level goes down the levels of a hash to a unit, and returns its slot.
 func level(units []int32, draw func(mod int, seed uint32) int) int {
 	for half := 1 << bits.Len(uint(len(units)-1)) / 2; half > 0; half /= 2 {
-		for i := range attempts {
-			seed := uint32(seedHash + bits.Len(uint(half))<<8 + i)
+		for i := range form.Attempts {
+			seed := uint32(form.SeedHash + bits.Len(uint(half))<<8 + i)
 			if draw(2, seed) == 0 {
 				break
 			}

@@ -32,7 +32,7 @@ func requireTables(t *testing.T, b *backend, want ...*nft.Family) {
 	t.Helper()
 	var have []*nft.Family
 	for _, f := range nft.Families {
-		q := nft.Query{Conn: b.kernel.conn, Family: f, Table: defaultTable}
+		q := nft.Query{Conn: b.kernel.reader.Conn, Family: f, Table: defaultTable}
 		_, exists, err := q.Info(t.Context())
 		require.NoError(t, err)
 		if exists {
@@ -68,7 +68,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 			writer, reader = other, b
 		}
 		s := dualState(step.only, "1")
-		before := b.pl.version
+		before := b.pl.Version
 		ok(writer.Apply(t.Context(), s))(t)
 		requireTables(t, b, step.tables...)
 		if reader.observed {
@@ -79,8 +79,8 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 			require.ErrorIs(t, err, dataplane.ErrConflict, "step %d", i)
 		}
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
-		v := ok(b.kernel.readVersion(t.Context(), defaultTable))(t)
-		require.Equal(t, step.home, v.home)
+		v := ok(b.kernel.reader.Version(t.Context(), defaultTable))(t)
+		require.Equal(t, step.home, v.Home)
 		require.NotEqual(t, before, v)
 		for _, only := range []servicemodel.Family{step.only, step.only} {
 			ok(writer.Apply(t.Context(), dualState(only, "2")))(t)
@@ -135,26 +135,26 @@ func TestAKernelThatLackedSomethingIsAskedAgain(t *testing.T) {
 	b, tap := tapped(t, nstest.New(t))
 	c := &touched{}
 	c.count(tap)
-	table := b.pl.tables[0]
+	family, table := nft.Families[0], &b.lacking[0]
 	lacked := errors.New("no such module")
 	for _, tc := range []struct {
 		lacked error
 		ago    time.Duration
 		asks   bool
-	}{{nil, 0, false}, {nil, 2 * askAgain, false}, {lacked, 0, false},
-		{lacked, 2 * askAgain, true}} {
+	}{{nil, 0, false}, {nil, 2 * probeAgain, false}, {lacked, 0, false},
+		{lacked, 2 * probeAgain, true}} {
 		*c = touched{}
-		table.lacks, table.asked = tc.lacked, time.Now().Add(-tc.ago)
-		err := b.lacks(table)
+		table.err, table.probed = tc.lacked, time.Now().Add(-tc.ago)
+		err := b.lacks(family)
 		require.Equal(t, tc.asks, c.requests > 0, "%v", tc)
 		if tc.asks {
 			require.NoError(t, err)
-			require.WithinDuration(t, time.Now(), table.asked, askAgain)
+			require.WithinDuration(t, time.Now(), table.probed, probeAgain)
 		} else {
 			require.Equal(t, tc.lacked, err)
 		}
 	}
-	table.asked = time.Time{}
-	require.NoError(t, b.lacks(table), "it was never asked")
-	require.False(t, table.asked.IsZero())
+	table.probed = time.Time{}
+	require.NoError(t, b.lacks(family), "it was never asked")
+	require.False(t, table.probed.IsZero())
 }

@@ -27,7 +27,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 	for name, wanted := range map[string]*servicemodel.Table{"all": want, "nothing": nil,
 		"some": mustResolve(t, some), "none": mustResolve(t, servicemodel.State{})} {
 		reader := newBackend(t, ns, nil)
-		reader.kernel.chunk = 1
+		reader.kernel.reader.Chunk = 1
 		rawnltest.FailEach(t, "observe "+name, func(ctx context.Context) error {
 			_, err := reader.Observe(ctx, wanted)
 			require.Equal(t, err == nil, reader.observed)
@@ -64,7 +64,7 @@ func TestNoErrorOfASweepIsSwallowed(t *testing.T) {
 			require.False(t, b.observed)
 			_, again := b.Observe(t.Context(), nil)
 			require.NoError(t, again)
-			require.True(t, b.pl.version.unswept, "it is left to do")
+			require.True(t, b.pl.Version.Unswept, "it is left to do")
 		}
 		return err
 	})
@@ -101,7 +101,7 @@ func TestASweepOfTablesThatAreGone(t *testing.T) {
 	t.Parallel()
 	b := newSweeping(t)
 	b.replace(3)
-	require.True(t, b.pl.version.unswept)
+	require.True(t, b.pl.Version.Unswept)
 	ok(newBackend(t, b.ns, nil).Cleanup(t.Context()))(t)
 	wait := ok(b.Settle(t.Context()))(t)
 	require.Zero(t, wait)
@@ -117,9 +117,9 @@ func TestCountersOfOthersAreNotRead(t *testing.T) {
 	ok(dataplane.New(b, nil).Apply(t.Context(), affinityState(10, -1)))(t)
 	runNft(t, ns, nftPrograms(t)[0],
 		"table ip other { chain learn { counter packets 7 bytes 700; }; }", "-f", "-")
-	n := ok(b.kernel.readLearnt(t.Context(), nft.IPv4, defaultTable))(t)
+	n := ok(b.kernel.reader.Learnt(t.Context(), nft.IPv4, defaultTable))(t)
 	require.Zero(t, n)
-	n = ok(b.kernel.readLearnt(t.Context(), nft.IPv4, "other"))(t)
+	n = ok(b.kernel.reader.Learnt(t.Context(), nft.IPv4, "other"))(t)
 	require.Equal(t, uint64(7), n)
 }
 

@@ -11,6 +11,8 @@ import (
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/internal/wait"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -18,11 +20,11 @@ import (
 func tapped(t *testing.T, ns *netnstest.NS) (*backend, *rawnltest.Tap) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
-	require.NoError(t, b.kernel.askers[1].conn.Close())
+	require.NoError(t, b.kernel.reader.Queriers[1].Conn.Close())
 	tap := &rawnltest.Tap{}
 	dial(t, b, &rawnl.Config{NetNS: ns.Fd(),
 		Wrap: func(s rawnl.Socket) rawnl.Socket { return tap.Wrap(s) }})
-	b.kernel.askers[1].conn = b.kernel.conn
+	b.kernel.reader.Queriers[1].Conn = b.kernel.reader.Conn
 	return b, tap
 }
 
@@ -99,9 +101,9 @@ func TestAffinityMapsThatMoveAreReadAgain(t *testing.T) {
 	ok(b.Commit(t.Context(), servicemodel.Diff(o.Table,
 		mustResolve(t, affinityState(10, 3)).Arrange(o.Table))))(t)
 	moved := 0
-	for n := range affinityMaps {
+	for n := range form.AffinityMaps {
 		tap.Answer = nil
-		m := clientsMap{0, n, groupClients}
+		m := plan.ClientsMap{Number: n, Group: form.GroupClients}
 		want, sure, err := b.findClients(t.Context(), nft.IPv4, m, 0)
 		require.NoError(t, err)
 		for _, times := range []int{1, findTries} {

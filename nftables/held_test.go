@@ -7,6 +7,8 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/read"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -63,12 +65,12 @@ func holding(t *testing.T, s servicemodel.State) *held {
 
 // elements calls fn with each held element of a frontend.
 func (h *held) elements(i int, fn func(set, key string, e *nft.Elem)) {
-	for _, set := range slices.Sorted(maps.Keys(h.tables[i].elems)) {
-		if !isRead(set) || set == setClusterIPs || set == setHairpins {
+	for _, set := range slices.Sorted(maps.Keys(h.tables[i].Elems)) {
+		if !read.IsRead(set) || set == form.SetClusterIPs || set == form.SetHairpins {
 			continue
 		}
-		for _, key := range slices.Sorted(maps.Keys(h.tables[i].elems[set])) {
-			fn(set, key, h.tables[i].elems[set][key])
+		for _, key := range slices.Sorted(maps.Keys(h.tables[i].Elems[set])) {
+			fn(set, key, h.tables[i].Elems[set][key])
 		}
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/internal/wait"
+	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
 // look checks the tables, whatever the budget for checks says.
@@ -26,7 +27,8 @@ func look(t *testing.T, b *backend) dataplane.Integrity {
 // do.
 func tellsCounts(t *testing.T, b *backend) bool {
 	t.Helper()
-	count := ok(b.kernel.query(nft.IPv4, defaultTable).Count(t.Context(), setSettings))(t)
+	count := ok(b.kernel.reader.About(nft.IPv4, defaultTable).Count(t.Context(),
+		form.SetSettings))(t)
 	return count >= 0
 }
 

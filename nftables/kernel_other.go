@@ -8,15 +8,13 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-type kernel struct {
-	rendering.Unsupported
-	place place
-}
+type kernel struct{ rendering.Unsupported }
 
-func (k *kernel) open(*Config) error { return rendering.NotSupported("open") }
+func (k *kernel) open(*Config, form.Hooks) error { return rendering.NotSupported("open") }
 
 func (k *kernel) check(context.Context, *rawnl.Batch) error {
 	return rendering.NotSupported("probe")

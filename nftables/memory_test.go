@@ -14,6 +14,9 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/proportion"
 	"github.com/kernlb/kernlb/internal/test/randstate"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
+	"github.com/kernlb/kernlb/nftables/internal/read"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -21,45 +24,45 @@ import (
 // that exists, and to delete one that does not.
 type memory struct {
 	t      testing.TB
-	tables [2]*reading
+	tables [2]*read.Reading
 	// drops counts the messages that delete something or flush a chain.
 	drops int
 }
 
 // do executes a plan.
-func (m *memory) do(p *plan) {
-	to := writers{}
+func (m *memory) do(p *plan.Plan) {
+	to := plan.Writers{}
 	for i, f := range nft.Families {
 		to[f] = &memoryTable{m, i, f}
 	}
-	p.write(to)
+	p.Write(to)
 	for _, raw := range m.tables {
 		if raw == nil {
 			continue
 		}
-		for name := range raw.specs {
-			raw.told[name] = len(raw.elems[name])
+		for name := range raw.Specs {
+			raw.Lengths[name] = len(raw.Elems[name])
 		}
 	}
 }
 
 // copyOf returns a copy of a table that a reading can work on.
-func (m *memory) copyOf(i int) *reading {
+func (m *memory) copyOf(i int) *read.Reading {
 	from := m.tables[i]
 	if from == nil {
-		return newReading(nft.Families[i], defaultTable)
+		return read.NewReading(nft.Families[i], defaultTable)
 	}
-	raw := newReading(from.f, from.name)
-	raw.exists = true
-	for name, spec := range from.specs {
-		raw.specs[name], raw.told[name] = spec, len(from.elems[name])
+	raw := read.NewReading(from.Family, from.Name)
+	raw.Exists = true
+	for name, spec := range from.Specs {
+		raw.Specs[name], raw.Lengths[name] = spec, len(from.Elems[name])
 	}
-	for name, c := range from.chains {
-		raw.chains[name], raw.hashes[name] = c, slices.Clone(from.hashes[name])
+	for name, c := range from.Chains {
+		raw.Chains[name], raw.Hashes[name] = c, slices.Clone(from.Hashes[name])
 	}
-	for set, elems := range from.elems {
+	for set, elems := range from.Elems {
 		for _, e := range elems {
-			raw.add(set, *e)
+			raw.Add(set, *e)
 		}
 	}
 	return raw
@@ -72,7 +75,7 @@ type memoryTable struct {
 	f *nft.Family
 }
 
-func (m *memoryTable) raw() *reading {
+func (m *memoryTable) raw() *read.Reading {
 	m.must(m.tables[m.i] != nil, "there is no table")
 	return m.tables[m.i]
 }
@@ -95,7 +98,7 @@ func mustHave[V any](m *memoryTable, in map[string]V, key string) {
 
 func (m *memoryTable) AddTable() {
 	m.must(m.tables[m.i] == nil, "it is there")
-	m.tables[m.i] = newReading(m.f, defaultTable)
+	m.tables[m.i] = read.NewReading(m.f, defaultTable)
 }
 
 func (m *memoryTable) DeleteTable() {
@@ -105,19 +108,19 @@ func (m *memoryTable) DeleteTable() {
 }
 
 func (m *memoryTable) AddSet(s *nft.Set) {
-	m.must(!m.raw().has(s.Name), "set %s is there", s.Name)
-	m.raw().specs[s.Name] = s.Spec()
+	m.must(!m.raw().Has(s.Name), "set %s is there", s.Name)
+	m.raw().Specs[s.Name] = s.Spec()
 	if s.Size > 0 {
-		m.raw().sizes[s.Name] = s.Size
+		m.raw().Sizes[s.Name] = s.Size
 	}
 }
 
 func (m *memoryTable) DeleteSet(s *nft.Set) {
-	mustHave(m, m.raw().specs, s.Name)
-	delete(m.raw().specs, s.Name)
-	delete(m.raw().sizes, s.Name)
-	delete(m.raw().elems, s.Name)
-	delete(m.raw().told, s.Name)
+	mustHave(m, m.raw().Specs, s.Name)
+	delete(m.raw().Specs, s.Name)
+	delete(m.raw().Sizes, s.Name)
+	delete(m.raw().Elems, s.Name)
+	delete(m.raw().Lengths, s.Name)
 	m.drops++
 }
 
@@ -125,48 +128,48 @@ func (m *memoryTable) Elements(op nft.Op, s *nft.Set, l *nft.ElemList) {
 	l.Each(func(e nft.Elem) {
 		if op == nft.Delete {
 			key := string(e.Key) + string(e.KeyEnd)
-			mustHave(m, m.raw().elems[s.Name], key)
-			delete(m.raw().elems[s.Name], key)
+			mustHave(m, m.raw().Elems[s.Name], key)
+			delete(m.raw().Elems[s.Name], key)
 			m.drops++
 			return
 		}
-		mustHave(m, m.raw().specs, s.Name)
+		mustHave(m, m.raw().Specs, s.Name)
 		if e.Goto {
-			mustHave(m, m.raw().chains, string(e.Data))
+			mustHave(m, m.raw().Chains, string(e.Data))
 		}
-		m.must(m.raw().add(s.Name, e), "set %s: an element is there", s.Name)
+		m.must(m.raw().Add(s.Name, e), "set %s: an element is there", s.Name)
 	})
 }
 
 func (m *memoryTable) FlushSet(s *nft.Set) {
-	mustHave(m, m.raw().specs, s.Name)
-	delete(m.raw().elems, s.Name)
+	mustHave(m, m.raw().Specs, s.Name)
+	delete(m.raw().Elems, s.Name)
 	m.drops++
 }
 
-func (m *memoryTable) AddChain(c *nft.Chain) { m.raw().chains[c.Name] = *c }
+func (m *memoryTable) AddChain(c *nft.Chain) { m.raw().Chains[c.Name] = *c }
 
 func (m *memoryTable) FlushChain(name string) {
-	mustHave(m, m.raw().chains, name)
-	m.raw().hashes[name] = nil
+	mustHave(m, m.raw().Chains, name)
+	m.raw().Hashes[name] = nil
 	m.drops++
 }
 
 func (m *memoryTable) DeleteChain(name string) {
-	mustHave(m, m.raw().chains, name)
-	m.must(len(m.raw().hashes[name]) == 0, "chain %s has rules", name)
-	for set, elems := range m.raw().elems {
+	mustHave(m, m.raw().Chains, name)
+	m.must(len(m.raw().Hashes[name]) == 0, "chain %s has rules", name)
+	for set, elems := range m.raw().Elems {
 		for _, e := range elems {
 			m.must(!e.Goto || string(e.Data) != name, "set %s leads to chain %s", set, name)
 		}
 	}
-	delete(m.raw().chains, name)
-	delete(m.raw().hashes, name)
+	delete(m.raw().Chains, name)
+	delete(m.raw().Hashes, name)
 }
 
 func (m *memoryTable) AddRule(chain string, r nft.Rule) {
-	mustHave(m, m.raw().chains, chain)
-	m.raw().hashes[chain] = append(m.raw().hashes[chain], r.Hash())
+	mustHave(m, m.raw().Chains, chain)
+	m.raw().Hashes[chain] = append(m.raw().Hashes[chain], r.Hash())
 }
 
 // memoryBackend is a backend whose kernel is in memory.
@@ -176,44 +179,44 @@ type memoryBackend struct {
 }
 
 func newMemoryBackend(m *memory) *memoryBackend {
-	return &memoryBackend{backend{pl: newPlanner(defaultTable, firstEpoch)}, m}
+	return &memoryBackend{backend{pl: plan.NewPlanner(defaultTable, firstEpoch)}, m}
 }
 
 // observe reads everything, as if no table were wanted.
 func (b *memoryBackend) observe() *dataplane.Observation {
-	s := &snapshot{}
+	s := &read.Snapshot{}
 	for i := range nft.Families {
 		r := b.memory.copyOf(i)
-		if r.exists {
-			r.recognize(r.program())
+		if r.Exists {
+			r.Recognize(r.Program())
 		}
-		s.tables = append(s.tables, r)
+		s.Tables = append(s.Tables, r)
 	}
-	s.version = memoryVersion(s.tables...)
-	s.compare(b.crowded)
-	return ok(b.merge(s, nil))(b.memory.t)
+	s.Version = memoryVersion(s.Tables...)
+	s.Compare(b.crowded)
+	return b.remember(s, ok(s.Merge(nil))(b.memory.t))
 }
 
 // memoryVersion returns the version of tables, or none if there are several, or if it is not whole.
-func memoryVersion(tables ...*reading) (v version) {
+func memoryVersion(tables ...*read.Reading) (v form.Version) {
 	found := 0
 	for _, raw := range tables {
 		if raw == nil {
 			continue
 		}
-		for name, spec := range raw.specs {
-			if epoch, ok := epochOf(name, spec); ok {
+		for name, spec := range raw.Specs {
+			if epoch, ok := form.EpochOf(name, spec); ok {
 				var elems []nft.Elem
-				for _, e := range raw.elems[name] {
+				for _, e := range raw.Elems[name] {
 					elems = append(elems, *e)
 				}
-				v, _ = versionOf(raw.f, epoch, elems)
+				v, _ = form.VersionOf(raw.Family, epoch, elems)
 				found++
 			}
 		}
 	}
 	if found != 1 {
-		return version{}
+		return form.Version{}
 	}
 	return v
 }
@@ -222,8 +225,8 @@ func memoryVersion(tables ...*reading) (v version) {
 func firstEpoch() uint32 { return 41 }
 
 // commit commits a change set.
-func (b *memoryBackend) commit(c *servicemodel.ChangeSet) *plan {
-	p := b.pl.plan(c)
+func (b *memoryBackend) commit(c *servicemodel.ChangeSet) *plan.Plan {
+	p := b.pl.Plan(c)
 	b.memory.do(p)
 	b.committed(p)
 	return p
@@ -231,7 +234,7 @@ func (b *memoryBackend) commit(c *servicemodel.ChangeSet) *plan {
 
 // apply writes a state to memory, as a change from held.
 func (b *memoryBackend) apply(held *servicemodel.Table, s servicemodel.State) (
-	*servicemodel.Table, *plan) {
+	*servicemodel.Table, *plan.Plan) {
 	want := ok(servicemodel.Resolve(nil, s))(b.memory.t)
 	if held != nil {
 		want = want.Arrange(held)
@@ -281,7 +284,7 @@ func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
 			for step := range 40 {
 				s = g.Change(s)
 				table, _ = b.apply(table, s)
-				require.Equal(t, table.Rules(), b.pl.rules)
+				require.Equal(t, table.Rules(), b.pl.Rules)
 				requireCounts(t, b, step)
 				if step%8 != 7 {
 					continue
@@ -289,7 +292,7 @@ func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
 				next := newMemoryBackend(m)
 				o := next.observe()
 				require.Empty(t, o.Drift)
-				require.Equal(t, b.pl.version, next.pl.version)
+				require.Equal(t, b.pl.Version, next.pl.Version)
 				table = requireHolds(t, o.Table, table)
 				fresh := newMemoryBackend(&memory{t: t})
 				fresh.commit(servicemodel.Diff(nil, table))
@@ -307,13 +310,13 @@ func TestPlansLeaveWhatTheyWouldWriteFromNothing(t *testing.T) {
 // ranges, which are trees, grow. The version and maps of remembered clients have fixed sizes.
 func TestLargeSetsHaveRoomFromTheStart(t *testing.T) {
 	t.Parallel()
-	raw := holding(t, proportion.Many(growing, func(*servicemodel.Service) {})).tables[0]
+	raw := holding(t, proportion.Many(plan.Growing, func(*servicemodel.Service) {})).tables[0]
 	large := 0
-	for name, n := range raw.told {
-		size, flags := raw.sizes[name], raw.specs[name].Flags
+	for name, n := range raw.Lengths {
+		size, flags := raw.Sizes[name], raw.Specs[name].Flags
 		switch {
-		case isVersion(name), flags&nft.SetEval != 0:
-		case n >= growing && flags&nft.SetInterval == 0:
+		case form.IsVersion(name), flags&nft.SetEval != 0:
+		case n >= plan.Growing && flags&nft.SetInterval == 0:
 			large++
 			require.GreaterOrEqual(t, size, uint32(2*n), name)
 		default:
@@ -340,15 +343,15 @@ func requireHolds(t *testing.T, got, want *servicemodel.Table) *servicemodel.Tab
 func requireCounts(t *testing.T, b *memoryBackend, step int) {
 	t.Helper()
 	for i, raw := range b.memory.tables {
-		require.Equal(t, raw != nil, b.pl.tables[i].exists)
+		require.Equal(t, raw != nil, b.pl.Tables[i].Exists)
 		if raw == nil {
 			continue
 		}
-		for name, n := range b.pl.tables[i].counts {
-			require.Equal(t, raw.told[name], n, "step %d, family %d, set %s", step, i, name)
+		for name, n := range b.pl.Tables[i].Counts {
+			require.Equal(t, raw.Lengths[name], n, "step %d, family %d, set %s", step, i, name)
 		}
-		sh := shapeOf(raw)
-		require.True(t, b.pl.tables[i].shape.equal(&sh))
+		sh := read.ShapeOf(raw)
+		require.True(t, b.pl.Tables[i].Shape.Equal(&sh))
 	}
 }
 
@@ -358,24 +361,24 @@ func requireSameElements(t *testing.T, want, got *memory) {
 	for i := range nft.Families {
 		if want.tables[i] == nil {
 			if got.tables[i] != nil { // both have the table
-				for name, l := range got.tables[i].elems {
-					if name != setSettings && !isVersion(name) {
+				for name, l := range got.tables[i].Elems {
+					if name != form.SetSettings && !form.IsVersion(name) {
 						require.Empty(t, l, name)
 					}
 				}
 			}
 			continue
 		}
-		for name, l := range got.tables[i].elems {
-			if !isVersion(name) {
-				require.Equal(t, slices.Sorted(maps.Keys(want.tables[i].elems[name])),
+		for name, l := range got.tables[i].Elems {
+			if !form.IsVersion(name) {
+				require.Equal(t, slices.Sorted(maps.Keys(want.tables[i].Elems[name])),
 					slices.Sorted(maps.Keys(l)), name)
 			}
 		}
-		for name, l := range want.tables[i].elems {
+		for name, l := range want.tables[i].Elems {
 			for key, e := range l {
-				if !isVersion(name) {
-					require.Equal(t, e, got.tables[i].elems[name][key], name)
+				if !form.IsVersion(name) {
+					require.Equal(t, e, got.tables[i].Elems[name][key], name)
 				}
 			}
 		}

@@ -64,7 +64,7 @@ func byHand(t *testing.T, b *backend, f *nft.Family, do func(e *nft.Encoder)) er
 	t.Helper()
 	var batch rawnl.Batch
 	do(nft.NewEncoder(&batch, f, defaultTable))
-	return b.kernel.conn.Commit(t.Context(), &batch, 0)
+	return b.kernel.reader.Conn.Commit(t.Context(), &batch, 0)
 }
 
 // listOf returns a list of elements.
@@ -88,6 +88,7 @@ func addTo(t *testing.T, b *backend, set string, e nft.Elem) error {
 func dial(t *testing.T, b *backend, c *rawnl.Config) {
 	t.Helper()
 	conn := ok(rawnl.Dial(c))(t)
-	require.NoError(t, b.kernel.conn.Close())
-	b.kernel.conn, b.kernel.askers[0].conn, b.kernel.room = conn, conn, conn.MaxBatch()/2
+	require.NoError(t, b.kernel.reader.Conn.Close())
+	b.kernel.reader.Conn, b.kernel.reader.Queriers[0].Conn = conn, conn
+	b.kernel.room = conn.MaxBatch() / 2
 }

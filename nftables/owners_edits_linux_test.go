@@ -222,7 +222,7 @@ func TestAnEngineBesideParts(t *testing.T) {
 	ok(dataplane.New(b, nil).Apply(t.Context(), whole))(t)
 	delete(states, "default")
 	requireShared(t, ns, states, 0)
-	require.False(t, b.pl.version.owners)
+	require.False(t, b.pl.Version.Owners)
 	require.NotEqual(t, dataplane.Broken, look(t, b), "the index is known to be empty")
 
 	changed := sharedState()
@@ -250,7 +250,7 @@ func TestAFrontendOfAnotherOwnerIsFound(t *testing.T) {
 	}
 	o := ok(b.ObserveParts(t.Context(), []string{"third"}, mustResolve(t, want)))(t)
 	require.Empty(t, o.Drift)
-	require.False(t, b.pl.owning.whole)
+	require.False(t, b.pl.Owning.Whole)
 	var found []string
 	for fe := range o.Table.Frontends() {
 		found = append(found, fmt.Sprint(fe.Key, " ", fe.Service))

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -38,7 +39,7 @@ func TestAPartThatFindsASetFull(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
 	states := sharedState()
-	b.pl.capacity = func(n int) uint32 { return uint32(n) }
+	b.pl.Capacity = func(n int) uint32 { return uint32(n) }
 	ok(dataplane.NewParts(b, nil).Apply(t.Context(), "default", states["default"]))(t)
 	applyParts(t, ns, states, "other", "third")
 	requireShared(t, ns, states, 0)
@@ -73,17 +74,17 @@ func TestAPartEndsASweep(t *testing.T) {
 	states := sharedState()
 	applyParts(t, ns, states, "default", "other")
 	ok(b.ObserveParts(t.Context(), []string{"default"}, nil))(t)
-	p := &plan{table: b.pl.table, have: b.pl.version,
-		next: b.pl.version.next(false, nil, nil, true, true), mark: true}
+	p := &plan.Plan{Table: b.pl.Table, Have: b.pl.Version,
+		Next: b.pl.Version.Next(false, nil, nil, true, true), Mark: true}
 	b.kernel.batch.Reset()
-	p.encode(&b.kernel.batch)
+	p.Encode(&b.kernel.batch)
 	ok(b.kernel.commit(t.Context()))(t)
 
 	applyParts(t, ns, states, "third")
 	requireShared(t, ns, states, 0)
-	v := ok(b.kernel.readVersion(t.Context(), defaultTable))(t)
-	require.False(t, v.unswept)
-	require.True(t, v.owners)
+	v := ok(b.kernel.reader.Version(t.Context(), defaultTable))(t)
+	require.False(t, v.Unswept)
+	require.True(t, v.Owners)
 }
 
 // The index, and the numbers of owners of an address, survive saving and restoring the ruleset as

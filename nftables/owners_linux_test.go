@@ -15,6 +15,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/read"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -43,7 +45,7 @@ func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 	b := newBackend(t, ns, nil)
 	o := ok(b.ObserveParts(t.Context(), owners, nil))(t)
 	require.Empty(t, o.Drift)
-	require.False(t, b.pl.owning.whole)
+	require.False(t, b.pl.Owning.Whole)
 	all := newBackend(t, ns, nil)
 	whole := ok(all.Observe(t.Context(), nil))(t)
 	require.Empty(t, whole.Drift)
@@ -55,7 +57,7 @@ func requireIndex(t *testing.T, ns *netnstest.NS, owners []string) {
 					keys = append(keys, fe.Key)
 				}
 			}
-			require.Equal(t, keys, b.pl.tables[i].index.frontends[owner])
+			require.Equal(t, keys, b.pl.Tables[i].Index.Frontends[owner])
 		}
 	}
 	for _, owner := range owners {
@@ -148,21 +150,21 @@ func TestNoErrorAboutPartsIsSwallowed(t *testing.T) {
 func TestWhichPartsAreDamaged(t *testing.T) {
 	t.Parallel()
 	table := ok(servicemodel.Resolve(nil, unitsState()))(t)
-	reading := func() *partsReading {
-		p := &partsReading{snapshot: &snapshot{}, owners: []string{"default"}}
+	reading := func() *read.Parts {
+		p := &read.Parts{Snapshot: &read.Snapshot{}, Owners: []string{"default"}}
 		for i, f := range nft.Families {
-			p.tables = append(p.tables, newReading(f, defaultTable))
-			p.tables[i].index.parts(f, p.owners, table)
+			p.Tables = append(p.Tables, read.NewReading(f, defaultTable))
+			p.Tables[i].Index.Parts(f, p.Owners, table)
 		}
 		return p
 	}
-	require.False(t, reading().damaged(table))
+	require.False(t, reading().Damaged(table))
 	for i := range nft.Families {
 		p := reading()
-		p.tables[i].drift = map[string]*nft.ElemList{setHairpins: {}}
-		require.True(t, p.damaged(table))
+		p.Tables[i].Drift = map[string]*nft.ElemList{form.SetHairpins: {}}
+		require.True(t, p.Damaged(table))
 	}
 	p := reading()
-	delete(p.tables[0].index.frontends, "default")
-	require.True(t, p.damaged(table))
+	delete(p.Tables[0].Index.Frontends, "default")
+	require.True(t, p.Damaged(table))
 }

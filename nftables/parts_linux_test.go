@@ -16,7 +16,7 @@ func limited(t *testing.T, ns *netnstest.NS, bytes int) *backend {
 	t.Helper()
 	b := ok(openWith(rawnl.Config{NetNS: ns.Fd(), Limit: bytes}))(t)
 	t.Cleanup(func() { b.Close() })
-	require.Equal(t, bytes, b.kernel.conn.MaxBatch())
+	require.Equal(t, bytes, b.kernel.reader.Conn.MaxBatch())
 	return b
 }
 

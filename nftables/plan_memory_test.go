@@ -17,7 +17,7 @@ func forgotten(h *held, s servicemodel.State) (*memoryBackend, []string) {
 	b := newMemoryBackend(h.memory)
 	_, p := b.apply(b.observe().Table, s)
 	var l []string
-	for _, f := range p.forget {
+	for _, f := range p.Forget {
 		l = append(l, f.String())
 	}
 	slices.Sort(l)
@@ -67,18 +67,18 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 		h := holding(t, state)
 		b, forgets := forgotten(h, tc.state)
 		require.Len(t, forgets, tc.forgets, "%s: %v", tc.name, forgets)
-		require.Equal(t, tc.unswept, b.pl.version.unswept, tc.name)
+		require.Equal(t, tc.unswept, b.pl.Version.Unswept, tc.name)
 		require.Equal(t, tc.unswept, b.sweep != nil, tc.name)
 		next := newMemoryBackend(h.memory)
 		next.observe()
-		require.Equal(t, tc.unswept, next.pl.version.unswept, tc.name)
+		require.Equal(t, tc.unswept, next.pl.Version.Unswept, tc.name)
 	}
 	h := holding(t, state)
-	h.tables[0].chains["mine"] = h.tables[0].chains["services"]
-	h.tables[1].chains["mine"] = h.tables[1].chains["services"]
+	h.tables[0].Chains["mine"] = h.tables[0].Chains["services"]
+	h.tables[1].Chains["mine"] = h.tables[1].Chains["services"]
 	b, forgets := forgotten(h, without("web"))
 	require.Empty(t, forgets, "the table was broken: nothing is known of it")
-	require.False(t, b.pl.version.unswept)
+	require.False(t, b.pl.Version.Unswept)
 }
 
 // Before pools are balanced in another way, a transaction of its own brings the rules for it. A
@@ -100,11 +100,11 @@ func TestRulesComeBeforePoolsThatNeedThem(t *testing.T) {
 		h := holding(t, unitsState())
 		b := newMemoryBackend(h.memory)
 		held := b.observe().Table
-		for _, table := range b.pl.tables {
-			table.broken = tc.broken
+		for _, table := range b.pl.Tables {
+			table.Broken = tc.broken
 		}
 		want := mustResolve(t, unitsState().WithService(tc.to)).Arrange(held)
-		p := b.pl.planAhead(servicemodel.Diff(held, want))
+		p := b.pl.PlanAhead(servicemodel.Diff(held, want))
 		require.Equal(t, tc.ahead, p != nil, tc.name)
 	}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/golden"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -85,27 +86,27 @@ func goldenSteps() []goldenStep {
 // A sequence of states, and the plans that lead from each to the next, in nft's language.
 func TestPlansAreGolden(t *testing.T) {
 	t.Parallel()
-	pl := newPlanner(defaultTable, firstEpoch)
+	pl := plan.NewPlanner(defaultTable, firstEpoch)
 	var table *servicemodel.Table
 	for _, step := range goldenSteps() {
 		next := ok(servicemodel.Resolve(table, step.state))(t)
-		p := pl.plan(servicemodel.Diff(table, next))
+		p := pl.Plan(servicemodel.Diff(table, next))
 		golden.Plan(t, filepath.Join("testdata", step.name+".nft"), p)
 
 		// Encoding the same plan twice gives the same bytes.
 		var one, two rawnl.Batch
-		p.encode(&one)
-		p.encode(&two)
+		p.Encode(&one)
+		p.Encode(&two)
 		require.NoError(t, one.Err())
 		require.Equal(t, one.Bytes(), two.Bytes())
 		require.Equal(t, one.Len(), p.Stats().Messages)
 
-		for i := range p.tables {
-			pl.tables[i].committed(p.tables[i])
+		for i := range p.Tables {
+			pl.Tables[i].Committed(p.Tables[i])
 		}
-		require.Equal(t, pl.version, p.have)
-		pl.version = p.next
-		pl.version.unswept = false // no sweep is left
+		require.Equal(t, pl.Version, p.Have)
+		pl.Version = p.Next
+		pl.Version.Unswept = false // no sweep is left
 		table = next
 	}
 }
@@ -128,7 +129,7 @@ func TestPlansWithSchedulersAreGolden(t *testing.T) {
 		}
 		return state
 	}
-	pl := newPlanner(defaultTable, firstEpoch)
+	pl := plan.NewPlanner(defaultTable, firstEpoch)
 	var table *servicemodel.Table
 	few := regexp.MustCompile(`.*-mh-endpoints .*tcp . 80 . [1-9]\d+ : .*\n`)
 	for _, step := range []goldenStep{
@@ -140,17 +141,17 @@ func TestPlansWithSchedulersAreGolden(t *testing.T) {
 		{"14-at-random", with("random", "10.244.1.1", "10.244.1.2", "10.244.1.4")},
 	} {
 		next := ok(servicemodel.Resolve(table, step.state))(t)
-		p := pl.plan(servicemodel.Diff(table, next))
+		p := pl.Plan(servicemodel.Diff(table, next))
 		if step.name != "" {
 			text, n := p.String(), p.Stats()
 			golden.File(t, filepath.Join("testdata", step.name+".nft"), fmt.Sprintf(
 				"%s# %d messages, %d bytes, %d elements\n", few.ReplaceAllString(text, ""),
 				n.Messages, n.Bytes, n.Elements))
 		}
-		for i := range p.tables {
-			pl.tables[i].committed(p.tables[i])
+		for i := range p.Tables {
+			pl.Tables[i].Committed(p.Tables[i])
 		}
-		pl.version, table = p.next, next
+		pl.Version, table = p.Next, next
 	}
 }
 
@@ -165,18 +166,18 @@ func TestALargeBatchIsAllocatedOnce(t *testing.T) {
 		s = s.WithService(svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1", "10.244.1.2"))
 	}
 	table := ok(servicemodel.Resolve(nil, s))(t)
-	pl := newPlanner(defaultTable, firstEpoch)
-	p := pl.plan(servicemodel.Diff(nil, table))
+	pl := plan.NewPlanner(defaultTable, firstEpoch)
+	p := pl.Plan(servicemodel.Diff(nil, table))
 	var used rawnl.Batch
-	p.encode(&used)
-	require.Greater(t, used.Size(), keptBatch)
+	p.Encode(&used)
+	require.Greater(t, used.Size(), plan.KeptBatch)
 	again := testing.AllocsPerRun(3, func() {
 		used.Reset()
-		p.encode(&used)
+		p.Encode(&used)
 	})
 	anew := testing.AllocsPerRun(3, func() {
 		var b rawnl.Batch
-		p.encode(&b)
+		p.Encode(&b)
 	})
 	require.Less(t, anew-again, 16.0)
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -60,18 +61,18 @@ func TestAnEndpointOfAWholeServiceCostsLittle(t *testing.T) {
 						cost := func(whole bool) (allocs, elements, bytes float64) {
 							b := newMemoryBackend(&memory{t: t})
 							old := mustResolve(t, wholeState(whole, n, addresses, 1, -1))
-							b.committed(b.pl.plan(servicemodel.Diff(nil, old)))
+							b.committed(b.pl.Plan(servicemodel.Diff(nil, old)))
 							next := mustResolve(t,
 								wholeState(whole, n, addresses, to[0], to[1])).Arrange(old)
 							c := servicemodel.Diff(old, next)
-							e, _ := b.pl.plan(c).load()
+							e, _ := b.pl.Plan(c).Load()
 							const runs = 4
 							var before, after runtime.MemStats
 							runtime.ReadMemStats(&before)
 							start := time.Now()
 							for range runs {
-								clear(b.pl.w.changes[:])
-								b.pl.plan(c)
+								clear(b.pl.Writer.Changes[:])
+								b.pl.Plan(c)
 							}
 							took := time.Since(start)
 							runtime.ReadMemStats(&after)
@@ -93,7 +94,7 @@ func TestAnEndpointOfAWholeServiceCostsLittle(t *testing.T) {
 // The elements by address are right after any change of endpoints that share addresses.
 func TestElementsByAddressFollowTheEndpoints(t *testing.T) {
 	t.Parallel()
-	w := newWriter()
+	w := form.NewWriter()
 	pools := make([]*servicemodel.Pool, 1<<4)
 	for set := range pools { // two ports at each of two addresses
 		p := &servicemodel.Pool{}
@@ -110,7 +111,7 @@ func TestElementsByAddressFollowTheEndpoints(t *testing.T) {
 	fe := &servicemodel.Frontend{Key: tcpKey("10.96.0.1:80"), AffinityService: true}
 	elements := func(of *servicemodel.Pool) map[string]string {
 		l := map[string]string{}
-		w.byAddress(fe, false, nil, of, nil, func(_ string, e nft.Elem) {
+		w.ByAddress(fe, false, nil, of, nil, func(_ string, e nft.Elem) {
 			l[string(e.Key)] = string(e.Data)
 		})
 		return l
@@ -118,7 +119,7 @@ func TestElementsByAddressFollowTheEndpoints(t *testing.T) {
 	for _, old := range pools {
 		for _, next := range pools {
 			have := elements(old)
-			w.byAddress(fe, false, old, next, func(_ string, e nft.Elem) {
+			w.ByAddress(fe, false, old, next, func(_ string, e nft.Elem) {
 				require.Equal(t, have[string(e.Key)], string(e.Data))
 				delete(have, string(e.Key))
 			}, func(_ string, e nft.Elem) {

@@ -10,6 +10,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -29,8 +31,8 @@ func (b *backend) probe(ctx context.Context) error {
 	if !lacking(err) {
 		return err
 	}
-	for _, t := range b.pl.tables {
-		if b.judge(ctx, t.f.Model) == nil {
+	for _, f := range nft.Families {
+		if b.judge(ctx, f.Model) == nil {
 			return nil
 		}
 	}
@@ -44,9 +46,9 @@ func (b *backend) judge(ctx context.Context, only servicemodel.Family) error {
 	if err != nil {
 		return err
 	}
-	pl := newPlanner(probeTable, randomEpoch)
+	pl := plan.NewPlanner(probeTable, form.RandomEpoch)
 	var batch rawnl.Batch
-	pl.plan(c).encode(&batch)
+	pl.Plan(c).Encode(&batch)
 	return nft.Explain(b.kernel.check(ctx, &batch), &batch, nft.Running())
 }
 
@@ -54,20 +56,22 @@ func lacking(err error) bool {
 	return errors.Is(err, dataplane.ErrMissingModule) || errors.Is(err, dataplane.ErrKernelTooOld)
 }
 
-// askAgain is how long the answer of a kernel that lacks something is kept.
-const askAgain = time.Minute
+// probeAgain is how long the answer of a kernel that lacks something is kept.
+const probeAgain = time.Minute
 
-// lacks asks the kernel what it lacks for a table, unless that is already known. If the kernel
-// lacks it for the other tables, too, the family is not the reason, and the commit fails.
-func (b *backend) lacks(t *table) error {
-	if t.asked.IsZero() || t.lacks != nil && time.Since(t.asked) > askAgain {
-		t.lacks, t.asked = nil, time.Now()
-		err := b.judge(context.Background(), t.f.Model)
-		if lacking(err) && slices.ContainsFunc(b.pl.tables, func(o *table) bool {
-			return o != t && b.judge(context.Background(), o.f.Model) == nil
+// lacks asks the kernel what it lacks for the table of a family, unless that is already known. If
+// the kernel lacks it for the other tables, too, the family is not the reason, and the commit
+// fails.
+func (b *backend) lacks(f *nft.Family) error {
+	l := &b.lacking[nft.FamilyIndex(f.Any)]
+	if l.probed.IsZero() || l.err != nil && time.Since(l.probed) > probeAgain {
+		*l = lack{probed: time.Now()}
+		err := b.judge(context.Background(), f.Model)
+		if lacking(err) && slices.ContainsFunc(nft.Families[:], func(o *nft.Family) bool {
+			return o != f && b.judge(context.Background(), o.Model) == nil
 		}) {
-			t.lacks = err
+			l.err = err
 		}
 	}
-	return t.lacks
+	return l.err
 }

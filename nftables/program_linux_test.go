@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
 func TestProgramIsWhatItsTextSays(t *testing.T) {
@@ -18,7 +19,7 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 		t.Run(tc.name, func(t *testing.T) {
 			t.Parallel()
 			for _, program := range nftPrograms(t) {
-				if tc.shape.has(sourceRanges) && !loadsRanges(t, program) {
+				if tc.shape.Has(form.SourceRanges) && !loadsRanges(t, program) {
 					t.Logf("%s cannot load ranges of concatenations with a protocol on this kernel",
 						program)
 					continue
@@ -26,7 +27,7 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 				ns, b := newNS(t)
 				p := programPlan(&tc.shape, tc.rules)
 				if tc.newer && strings.Contains(runNft(t, ns, program, "", "--version"), "v1.0.6") {
-					p.tables = p.tables[:1]
+					p.Tables = p.Tables[:1]
 				}
 				b.kernel.gen = 0
 				ok(b.send(t.Context(), p))(t)
@@ -45,10 +46,11 @@ func TestProgramIsWhatItsTextSays(t *testing.T) {
 					"listed, and loaded again")
 
 				// The kernel holds the same bytes, whether we or nft wrote the rules.
-				for _, table := range p.tables {
-					require.Equal(t, dumpRules(t, newBackend(t, ns2, nil), table.f),
-						dumpRules(t, newBackend(t, ns, nil), table.f), "expressions of table %s",
-						table.f.Name)
+				for _, table := range p.Tables {
+					require.Equal(t, dumpRules(t, newBackend(t, ns2, nil), table.Family),
+						dumpRules(t, newBackend(t, ns, nil), table.Family),
+						"expressions of table %s",
+						table.Family.Name)
 				}
 			}
 		})
@@ -75,7 +77,7 @@ func loadsRanges(t *testing.T, program string) bool {
 func dumpRules(t *testing.T, b *backend, f *nft.Family) []string {
 	t.Helper()
 	var l []string
-	q := b.kernel.query(f, defaultTable)
+	q := b.kernel.reader.About(f, defaultTable)
 	require.NoError(t, q.Rules(t.Context(), "", func(r nft.RuleInfo) error {
 		text := hex.EncodeToString(setNumber.ReplaceAll(r.Exprs, []byte("__set_")))
 		l = append(l, byteorder.ReplaceAllString(text, ""))

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -23,7 +25,7 @@ func prefixes(l ...string) (out []netip.Prefix) {
 var programCases = []struct {
 	name  string
 	rules servicemodel.Rules
-	shape shape
+	shape form.Shape
 	newer bool // nft 1.0.6 cannot load this one from text
 }{
 	{name: "no services", rules: servicemodel.Rules{MasqueradeMark: 0x4000}},
@@ -33,7 +35,8 @@ var programCases = []struct {
 			"fd00:10:244::/56", "fd00:10:245::/49")},
 		NodePorts:    prefixes("0.0.0.0/0", "::/0"),
 		ServiceCIDRs: prefixes("10.96.0.0/12", "fd00:10:96::/112"),
-	}, shape: shape{uses: splitPools | sourceRanges | notFromPods | largePools}},
+	}, shape: form.Shape{Uses: form.SplitPools | form.SourceRanges | form.NotFromPods |
+		form.LargePools}},
 	{name: "pods behind a bridge, node ports at some addresses", rules: servicemodel.Rules{
 		MasqueradeMark: 0x80000000,
 		LocalPods:      servicemodel.PodDetector{Bridge: "cni0"},
@@ -46,41 +49,45 @@ var programCases = []struct {
 	}},
 	{name: "other answers", rules: servicemodel.Rules{MasqueradeMark: 0x1000,
 		NoEndpoints: "reset", Forbidden: "reset"},
-		shape: shape{uses: sourceRanges}},
+		shape: form.Shape{Uses: form.SourceRanges}},
 	{name: "neighbours are masqueraded", rules: servicemodel.Rules{MasqueradeMark: 0x1000,
 		MasqueradeNeighbours: true}},
 	{name: "affinity, pods behind interfaces with a prefix", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1,
 		LocalPods:      servicemodel.PodDetector{InterfacePrefix: "veth"},
-	}, shape: shape{uses: stickyNodePorts, affinity: []affinity{{seconds: 1}, {seconds: 60},
-		{seconds: 10800}, {seconds: 86399}}}},
+	}, shape: form.Shape{Uses: form.StickyNodePorts,
+		Affinity: []form.Affinity{{Seconds: 1}, {Seconds: 60},
+			{Seconds: 10800}, {Seconds: 86399}}}},
 	{name: "affinity of prefixes and whole services", newer: true, rules: servicemodel.Rules{
 		MasqueradeMark: 1, NodePorts: prefixes("0.0.0.0/0", "::/0"),
-	}, shape: shape{uses: splitPools | stickyNodePorts | notFromPods, affinity: []affinity{
-		{60, 1, false}, {60, 24, false}, {600, 24, false}, {1, 0, true}, {60, 0, true},
-		{60, 23, true}}}},
+	}, shape: form.Shape{Uses: form.SplitPools | form.StickyNodePorts |
+		form.NotFromPods, Affinity: []form.Affinity{
+		{Seconds: 60, Bits: 1}, {Seconds: 60, Bits: 24}, {Seconds: 600, Bits: 24},
+		{Seconds: 1, Whole: true}, {Seconds: 60, Whole: true},
+		{Seconds: 60, Bits: 23, Whole: true}}}},
 	{name: "schedulers", rules: servicemodel.Rules{MasqueradeMark: 1},
-		shape: shape{uses: splitPools | ways, leaves: []string{
+		shape: form.Shape{Uses: form.SplitPools | form.Ways, Leaves: []string{
 			"nodeport-external-mh-16381", "nodeport-mh-port-1021", "nodeport-rr-2-7",
 			"nodeport-sh-1", "nodeport-sh-port-8", "service-external-rr-1-1023",
 			"service-external-sh-port-4", "service-mh-4093", "service-mh-port-65521",
 			"service-rr-65536-0", "service-sh-2", "service-sh-65536"}}},
 }
 
-// newProgram returns the program of a table at the usual place.
-func newProgram(f *nft.Family, r servicemodel.Rules, s *shape) nft.Program {
-	return new(place).program(f, r, s)
+// newProgram returns the program of a table at the usual hooks.
+func newProgram(f *nft.Family, r servicemodel.Rules, s *form.Shape) nft.Program {
+	return new(form.Hooks).Program(f, r, s)
 }
 
 // programPlan is the plan that creates both tables without services.
-func programPlan(s *shape, r servicemodel.Rules) *plan {
-	p := &plan{table: defaultTable}
+func programPlan(s *form.Shape, r servicemodel.Rules) *plan.Plan {
+	p := &plan.Plan{Table: defaultTable}
 	for _, f := range nft.Families {
-		p.tables = append(p.tables, &tablePlan{f: f, place: &place{}, create: true,
-			sets:    setsOf(f, s),
-			newSets: setsOf(f, s), program: newProgram(f, r, s), ops: map[string]*setOps{}})
+		p.Tables = append(p.Tables, &plan.TablePlan{Family: f, Hooks: &form.Hooks{}, Create: true,
+			Sets:    form.SetsOf(f, s),
+			NewSets: form.SetsOf(f, s), Program: newProgram(f, r,
+				s), Ops: map[string]*plan.SetOps{}})
 	}
-	p.next.home = nft.IPv4
+	p.Next.Home = nft.IPv4
 	return p
 }
 
@@ -100,9 +107,9 @@ func TestFewRulesAskAMap(t *testing.T) {
 		}
 		require.NotEmpty(t, rules)
 		for name, n := range rules {
-			most := allClasses + 1
-			if strings.Contains(name, wayNames[byHash]) {
-				most *= attempts // of hashes, each has a seed of its own
+			most := form.AllClasses + 1
+			if strings.Contains(name, form.WayNames[form.ByHash]) {
+				most *= form.Attempts // of hashes, each has a seed of its own
 			}
 			require.LessOrEqual(t, n, most, name)
 		}

@@ -7,25 +7,26 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/test/proportion"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // committer is a planner, and what its kernel would hold.
 type committer struct {
-	planner
+	plan.Planner
 	table *servicemodel.Table
-	sweep *sweep
+	sweep *plan.Sweep
 }
 
 // step plans a change set, and notes that it was committed.
 func (h *committer) step(c *servicemodel.ChangeSet) dataplane.Stats {
-	p := h.plan(c)
+	p := h.Plan(c)
 	stats := p.Stats()
-	for i := range p.tables {
-		h.tables[i].committed(p.tables[i])
+	for i := range p.Tables {
+		h.Tables[i].Committed(p.Tables[i])
 	}
-	h.sweep = h.sweep.after(p, time.Time{})
-	h.version, h.table, h.complete = p.next, c.New, true
+	h.sweep = h.sweep.After(p, time.Time{})
+	h.Version, h.table, h.Complete = p.Next, c.New, true
 	return stats
 }
 
@@ -46,7 +47,7 @@ func TestWorkIsProportionalInEachConfiguration(t *testing.T) {
 // lawOf is the law of a planner with a configuration.
 func lawOf(t *testing.T, cfg *Config) *proportion.Law {
 	t.Helper()
-	table, place := ok(cfg.table())(t), ok(cfg.place())(t)
+	table, at := ok(cfg.table())(t), ok(cfg.hooks())(t)
 	// The elements of an endpoint are one after the other, as many as its weight. So those of later
 	// endpoints move.
 	moves := proportion.Cost{Elements: 4, Messages: 1, Sent: 200, Objects: 1, Bytes: 1200}
@@ -74,8 +75,8 @@ func lawOf(t *testing.T, cfg *Config) *proportion.Law {
 			if err != nil || Check(servicemodel.Diff(nil, base)) != nil {
 				return nil
 			}
-			h := committer{planner: newPlanner(table, firstEpoch)}
-			h.place = place
+			h := committer{Planner: plan.NewPlanner(table, firstEpoch)}
+			h.Hooks = at
 			h.step(servicemodel.Diff(nil, base))
 			return func(to servicemodel.State) func() dataplane.Stats {
 				h.step(servicemodel.Diff(h.table, base))

@@ -50,7 +50,7 @@ func TestKernelHoldsWhatWasApplied(t *testing.T) {
 func TestFullSetsAreRead(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
-	b.pl.capacity = func(n int) uint32 { return uint32(n) + 1 }
+	b.pl.Capacity = func(n int) uint32 { return uint32(n) + 1 }
 	s := manyServices(3)
 	ok(dataplane.New(b, nil).Apply(t.Context(), s))(t)
 	for i, n := range []int{6, 12} {
@@ -93,7 +93,7 @@ func requireAdopts(t *testing.T, b *backend, s servicemodel.State, want *service
 func TestFullSetsAreMadeLarger(t *testing.T) {
 	t.Parallel()
 	ns, b := newNS(t)
-	b.pl.capacity = func(n int) uint32 { return uint32(n) + 1 }
+	b.pl.Capacity = func(n int) uint32 { return uint32(n) + 1 }
 	e := dataplane.New(b, nil)
 	g := randstate.New(randomConfig(), rand.New(rand.NewPCG(3, 3)))
 	s := g.State()

@@ -16,35 +16,48 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/randstate"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/read"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // dumpAll is the reference for the other readings: it dumps everything and knows no wanted table.
 func dumpAll(ctx context.Context, b *backend) (*dataplane.Observation, error) {
-	s, err := b.kernel.readTables(ctx, b.pl.table, b.crowded)
+	s, err := b.kernel.reader.Tables(ctx, b.pl.Table, b.crowded)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range s.tables {
-		if r.stands() {
+	for _, r := range s.Tables {
+		if r.Stands() {
 			if err := dumpSets(ctx, b, r); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return b.merge(s, nil)
+	return merge(b, s, nil)
+}
+
+// merge makes an observation of what was read.
+func merge(b *backend, s *read.Snapshot, want *servicemodel.Table) (*dataplane.Observation, error) {
+	t, err := s.Merge(want)
+	if err != nil {
+		return nil, err
+	}
+	b.kernel.gen = s.Gen
+	return b.remember(s, t), nil
 }
 
 // dumpSets dumps all sets of a table into raw.
-func dumpSets(ctx context.Context, b *backend, raw *reading) error {
-	for name := range raw.specs {
-		if isAnonymous(name) || !isRead(name) {
+func dumpSets(ctx context.Context, b *backend, raw *read.Reading) error {
+	for name := range raw.Specs {
+		if form.IsAnonymous(name) || !read.IsRead(name) {
 			continue
 		}
-		err := b.kernel.query(raw.f, b.pl.table).Elements(ctx, name, func(e nft.Elem) error {
-			raw.add(name, e)
-			return nil
-		})
+		err := b.kernel.reader.About(raw.Family, b.pl.Table).Elements(ctx, name,
+			func(e nft.Elem) error {
+				raw.Add(name, e)
+				return nil
+			})
 		if err != nil {
 			return err
 		}
@@ -55,19 +68,19 @@ func dumpSets(ctx context.Context, b *backend, raw *reading) error {
 // askAll observes like on a kernel that does not tell how many elements sets have.
 func askAll(ctx context.Context, b *backend, want *servicemodel.Table) (*dataplane.Observation,
 	error) {
-	s, err := b.kernel.readTables(ctx, b.pl.table, b.crowded)
+	s, err := b.kernel.reader.Tables(ctx, b.pl.Table, b.crowded)
 	if err != nil {
 		return nil, err
 	}
-	for _, r := range s.tables {
-		clear(r.told)
-		if r.stands() {
-			if err := b.kernel.readElements(ctx, r, want); err != nil {
+	for _, r := range s.Tables {
+		clear(r.Lengths)
+		if r.Stands() {
+			if err := b.kernel.reader.Elements(ctx, r, want); err != nil {
 				return nil, err
 			}
 		}
 	}
-	return b.merge(s, want)
+	return merge(b, s, want)
 }
 
 // vandal changes elements by hand.
@@ -80,23 +93,23 @@ type vandal struct {
 // strike makes one edit to one of the tables, if the kernel allows it.
 func (v *vandal) strike() {
 	f := nft.Families[v.r.IntN(2)]
-	raw := ok(v.b.kernel.readTable(v.t.Context(), f, defaultTable))(v.t)
-	if !raw.exists {
+	raw := ok(v.b.kernel.reader.Table(v.t.Context(), f, defaultTable))(v.t)
+	if !raw.Exists {
 		return
 	}
 	require.NoError(v.t, dumpSets(v.t.Context(), v.b, raw))
-	sh := shapeOf(raw)
+	sh := read.ShapeOf(raw)
 	var sets []*nft.Set
-	for _, s := range setsOf(f, &sh) {
-		if isRead(s.Name) && len(raw.elems[s.Name]) > 0 {
+	for _, s := range form.SetsOf(f, &sh) {
+		if read.IsRead(s.Name) && len(raw.Elems[s.Name]) > 0 {
 			sets = append(sets, s)
 		}
 	}
 	if len(sets) == 0 {
 		return
 	}
-	b := &blow{r: v.r, set: sets[v.r.IntN(len(sets))], sets: setsOf(f, &sh)}
-	b.elems = raw.elems[b.set.Name]
+	b := &blow{r: v.r, set: sets[v.r.IntN(len(sets))], sets: form.SetsOf(f, &sh)}
+	b.elems = raw.Elems[b.set.Name]
 	b.keys = slices.Sorted(maps.Keys(b.elems))
 	b.elem = b.any()
 	// The kernel may refuse the edit, for example because the element exists.
@@ -186,7 +199,7 @@ func (b *blow) change(e *nft.Elem) {
 func (b *blow) move() {
 	like := slices.DeleteFunc(slices.Clone(b.sets), func(o *nft.Set) bool {
 		return o.Name == b.set.Name || !slices.Equal(o.Key, b.set.Key) ||
-			!slices.Equal(o.Data, b.set.Data) || !isRead(o.Name)
+			!slices.Equal(o.Data, b.set.Data) || !read.IsRead(o.Name)
 	})
 	if len(like) == 0 {
 		return
@@ -205,9 +218,9 @@ func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *backend
 	require.True(t, want.Table.Equal(got.Table), "%s: %s", how,
 		servicemodel.Diff(want.Table, got.Table))
 	require.False(t, got.Unread, how)
-	for i := range wb.pl.tables {
-		w, g := *wb.pl.tables[i], *gb.pl.tables[i]
-		w.counts, g.counts = nil, nil
+	for i := range wb.pl.Tables {
+		w, g := *wb.pl.Tables[i], *gb.pl.Tables[i]
+		w.Counts, g.Counts = nil, nil
 		require.Equal(t, w, g, how)
 	}
 }
@@ -227,7 +240,7 @@ func TestReadingsAgree(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 7))
 			open := func() *backend {
 				b := newBackend(t, ns, nil)
-				b.kernel.chunk = []int{1, 3, chunk}[r.IntN(3)]
+				b.kernel.reader.Chunk = []int{1, 3, read.Chunk}[r.IntN(3)]
 				return b
 			}
 			g := randstate.New(randomConfig(), r)
@@ -301,7 +314,7 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	want := r.Changes.New
 	observe := func(want *servicemodel.Table) *dataplane.Observation {
 		b := newBackend(t, ns, nil)
-		b.kernel.dumpable = -1
+		b.kernel.reader.Dumpable = -1
 		return ok(b.Observe(t.Context(), want))(t)
 	}
 	o := observe(want)
@@ -340,7 +353,7 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	o = observe(more)
 	require.Subset(t, o.Drift, []string{next, far})
 	fresh := newBackend(t, ns, nil)
-	fresh.kernel.dumpable = -1
+	fresh.kernel.reader.Dumpable = -1
 	ok(dataplane.New(fresh, nil).Apply(t.Context(), four))(t)
 	o = observe(nil)
 	require.Empty(t, o.Drift)
@@ -354,25 +367,25 @@ func TestDumpsAreCounted(t *testing.T) {
 	_, b := newNS(t)
 	ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
 	k := &b.kernel
-	raw := ok(k.readTable(t.Context(), nft.IPv4, defaultTable))(t)
+	raw := ok(k.reader.Table(t.Context(), nft.IPv4, defaultTable))(t)
 	n := 0
 	dump := func() error {
 		n = 0
-		return k.dumpSet(t.Context(), raw, "services", func(nft.Elem) { n++ })
+		return k.reader.DumpSet(t.Context(), raw, "services", func(nft.Elem) { n++ })
 	}
 	require.NoError(t, dump())
 	require.Equal(t, 2, n)
 	if tellsCounts(t, b) {
-		require.Equal(t, n, raw.told["services"])
+		require.Equal(t, n, raw.Lengths["services"])
 	} else {
-		require.Empty(t, raw.told)
+		require.Empty(t, raw.Lengths)
 	}
-	raw.told["services"] = n + 1
-	require.ErrorIs(t, dump(), errRehashed)
-	delete(raw.told, "services")
+	raw.Lengths["services"] = n + 1
+	require.ErrorIs(t, dump(), read.ErrRehashed)
+	delete(raw.Lengths, "services")
 	require.NoError(t, dump())
 	require.Equal(t, 2, n)
-	raw.told["services"] = 0
+	raw.Lengths["services"] = 0
 	require.NoError(t, dump())
 	require.Zero(t, n, "an empty set is not dumped")
 }
@@ -393,14 +406,14 @@ func TestImpossibleFrontendsAreDrift(t *testing.T) {
 		"no address": {addr: netip.IPv4Unspecified(), proto: byte(servicemodel.TCP),
 			set: "service-reject"},
 		"another chain": {addr: some, proto: byte(servicemodel.TCP), set: "service-scheduled",
-			chain: chainGuard},
+			chain: form.ChainGuard},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ns, b := newNS(t)
 			r := ok(dataplane.New(b, nil).Apply(t.Context(), state))(t)
 			key := append(nft.AppendAddr(nil, tc.addr), tc.proto, 0, 0, 0, 0, 80, 0, 0)
-			require.NoError(t, addTo(t, b, kindService.registry, nft.Elem{Key: key,
+			require.NoError(t, addTo(t, b, form.KindService.Registry, nft.Elem{Key: key,
 				UserData: nft.AppendComment(nil,
 					"default/other:http cluster IP verdict=reject masquerade=none")}))
 			e := nft.Elem{Key: key}

@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/read"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -17,49 +19,49 @@ func TestSkeletonsAreCompared(t *testing.T) {
 	h := holding(t, unitsState())
 	for _, tc := range []struct {
 		name  string
-		spoil func(raw *reading)
+		spoil func(raw *read.Reading)
 		stale bool
 		text  string
 	}{
-		{"it is dormant", func(raw *reading) { raw.dormant = true }, false,
+		{"it is dormant", func(raw *read.Reading) { raw.Dormant = true }, false,
 			"table ip: it is dormant"},
-		{"a set is missing", func(raw *reading) { delete(raw.specs, "service-drop") }, false,
+		{"a set is missing", func(raw *read.Reading) { delete(raw.Specs, "service-drop") }, false,
 			"table ip: set service-drop is missing"},
-		{"a set is another", func(raw *reading) {
-			raw.specs["service-drop"] = raw.specs["nodeport-drop"]
+		{"a set is another", func(raw *read.Reading) {
+			raw.Specs["service-drop"] = raw.Specs["nodeport-drop"]
 		}, false, "table ip: set service-drop is of another type"},
-		{"a set is foreign", func(raw *reading) {
-			raw.specs["mine"] = raw.specs["service-drop"]
+		{"a set is foreign", func(raw *read.Reading) {
+			raw.Specs["mine"] = raw.Specs["service-drop"]
 		}, false, "table ip: set mine does not belong"},
-		{"a chain is missing", func(raw *reading) { delete(raw.chains, "services") }, false,
+		{"a chain is missing", func(raw *read.Reading) { delete(raw.Chains, "services") }, false,
 			"table ip: chain services is missing"},
-		{"a chain is another", func(raw *reading) {
-			c := raw.chains["services"]
+		{"a chain is another", func(raw *read.Reading) {
+			c := raw.Chains["services"]
 			c.Drops = true
-			raw.chains["services"] = c
+			raw.Chains["services"] = c
 		}, false, "table ip: chain services has another hook or policy"},
-		{"a chain is foreign", func(raw *reading) {
-			raw.chains["mine"] = nft.Chain{Name: "mine"}
+		{"a chain is foreign", func(raw *read.Reading) {
+			raw.Chains["mine"] = nft.Chain{Name: "mine"}
 		}, false, "table ip: chain mine does not belong"},
-		{"a rule is missing", func(raw *reading) {
-			raw.hashes["services"] = raw.hashes["services"][1:]
+		{"a rule is missing", func(raw *read.Reading) {
+			raw.Hashes["services"] = raw.Hashes["services"][1:]
 		}, true, "table ip: the rules of chain services are not ours"},
-		{"rules stand in another order", func(raw *reading) {
-			slices.Reverse(raw.hashes["services"])
+		{"rules stand in another order", func(raw *read.Reading) {
+			slices.Reverse(raw.Hashes["services"])
 		}, true, "table ip: the rules of chain services are not ours"},
 	} {
 		raw := h.copyOf(0)
-		raw.recognize(raw.program())
-		require.Empty(t, raw.text)
-		require.False(t, raw.stale || raw.broken)
+		raw.Recognize(raw.Program())
+		require.Empty(t, raw.Text)
+		require.False(t, raw.Stale || raw.Broken)
 		const large = "service-endpoints"
-		require.Equal(t, len(h.tables[0].elems[large]), raw.counts[large])
+		require.Equal(t, len(h.tables[0].Elems[large]), raw.Counts[large])
 		raw = h.copyOf(0)
 		tc.spoil(raw)
-		raw.recognize(raw.program())
-		require.Equal(t, []string{tc.text}, raw.text, tc.name)
-		require.Equal(t, tc.stale, raw.stale, tc.name)
-		require.Equal(t, !tc.stale, raw.broken, tc.name)
+		raw.Recognize(raw.Program())
+		require.Equal(t, []string{tc.text}, raw.Text, tc.name)
+		require.Equal(t, tc.stale, raw.Stale, tc.name)
+		require.Equal(t, !tc.stale, raw.Broken, tc.name)
 	}
 }
 
@@ -68,14 +70,14 @@ func TestSkeletonsMayDifferInWhatMeansNothing(t *testing.T) {
 	t.Parallel()
 	h := holding(t, unitsState())
 	raw := h.copyOf(0)
-	raw.specs["__set0"], raw.told["__set0"] = nft.SetSpec{}, 1
-	raw.told[affinityMap(groupClients, 3)] = 5
-	raw.recognize(raw.program())
-	require.Empty(t, raw.text)
-	require.False(t, raw.stale || raw.broken)
-	require.NotContains(t, raw.counts, "__set0")
-	require.NotContains(t, raw.counts, affinityMap(groupClients, 3))
-	require.Contains(t, raw.counts, setHairpins)
+	raw.Specs["__set0"], raw.Lengths["__set0"] = nft.SetSpec{}, 1
+	raw.Lengths[form.AffinityMap(form.GroupClients, 3)] = 5
+	raw.Recognize(raw.Program())
+	require.Empty(t, raw.Text)
+	require.False(t, raw.Stale || raw.Broken)
+	require.NotContains(t, raw.Counts, "__set0")
+	require.NotContains(t, raw.Counts, form.AffinityMap(form.GroupClients, 3))
+	require.Contains(t, raw.Counts, form.SetHairpins)
 }
 
 // A table without valid settings is made anew, and the drift names the fault.
@@ -91,12 +93,12 @@ func TestTablesWithoutSettingsAreMadeAnew(t *testing.T) {
 		},
 	} {
 		h := holding(t, unitsState())
-		spoil(h.tables[0].elems[setSettings])
+		spoil(h.tables[0].Elems[form.SetSettings])
 		b := newMemoryBackend(h.memory)
 		o := b.observe()
 		require.Contains(t, o.Drift[len(o.Drift)-1], text)
-		require.True(t, b.pl.tables[0].broken)
-		require.False(t, b.pl.tables[1].broken)
+		require.True(t, b.pl.Tables[0].Broken)
+		require.False(t, b.pl.Tables[1].Broken)
 		for fe := range o.Table.Frontends() {
 			require.Equal(t, servicemodel.IPv6, fe.Key.Family())
 		}
@@ -119,7 +121,7 @@ func TestTablesOfDifferentSettingsAreNotMixed(t *testing.T) {
 	o := b.observe()
 	require.Equal(t, []string{"the tables ip and ip6 were made for different settings"}, o.Drift)
 	require.True(t, o.Table.Rules().Equal(h.table.Rules()))
-	require.Equal(t, h.table.Rules(), b.pl.rules)
+	require.Equal(t, h.table.Rules(), b.pl.Rules)
 	require.Positive(t, o.Table.Len())
 	for fe := range o.Table.Frontends() {
 		require.Equal(t, servicemodel.IPv4, fe.Key.Family())
@@ -138,7 +140,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 	t.Parallel()
 	for text, spoil := range map[string]func(h *held, b *memoryBackend){
 		"the tables have no version": func(h *held, _ *memoryBackend) {
-			clear(h.tables[0].elems[versionSet(firstEpoch()).Name])
+			clear(h.tables[0].Elems[form.VersionSet(firstEpoch()).Name])
 		},
 		"a set is full": func(_ *held, b *memoryBackend) { b.crowded = true },
 	} {
@@ -149,7 +151,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 		require.Equal(t, []string{text}, o.Drift)
 		require.Zero(t, o.Table.Len())
 		_, p := b.apply(o.Table, unitsState())
-		require.True(t, p.tables[0].renew && p.tables[1].renew)
+		require.True(t, p.Tables[0].Renew && p.Tables[1].Renew)
 		require.False(t, b.crowded)
 		require.Empty(t, newMemoryBackend(h.memory).observe().Drift)
 	}
@@ -160,7 +162,7 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 	require.Equal(t, []string{"the tables have no version"}, o.Drift)
 	b.apply(o.Table, servicemodel.State{}.WithNode(goldenNode()))
 	require.Nil(t, h.tables[0], "the table that is left has the version")
-	require.Equal(t, uint32(1), memoryVersion(h.tables[:]...).number)
+	require.Equal(t, uint32(1), memoryVersion(h.tables[:]...).Number)
 
 	b = newMemoryBackend(&memory{t: t})
 	require.Empty(t, b.observe().Drift, "nothing needs no version")
@@ -191,8 +193,8 @@ func TestEveryElementHasItsPlaceOrIsDrift(t *testing.T) {
 	for i := range nft.Families {
 		h.elements(i, func(set, key string, _ *nft.Elem) {
 			for name, edit := range edits {
-				m := &memory{t: t, tables: [2]*reading{h.copyOf(0), h.copyOf(1)}}
-				edit(m.tables[i].elems[set], key)
+				m := &memory{t: t, tables: [2]*read.Reading{h.copyOf(0), h.copyOf(1)}}
+				edit(m.tables[i].Elems[set], key)
 				lost := requirePlaces(t, m, h, name+": "+set)
 				if name == "deleted" { // if two contradict each other, either may be the right one
 					require.LessOrEqual(t, lost, 1, set)
@@ -212,16 +214,16 @@ func requirePlaces(t *testing.T, m *memory, h *held, what string) int {
 	fresh.commit(servicemodel.Diff(nil, o.Table))
 	drift := 0
 	for i, raw := range m.tables {
-		for set, l := range raw.elems {
-			if !isRead(set) {
+		for set, l := range raw.Elems {
+			if !read.IsRead(set) {
 				continue
 			}
 			n := 0
-			if d := b.pl.tables[i].drift[set]; d != nil {
+			if d := b.pl.Tables[i].Drift[set]; d != nil {
 				n = d.Len
 			}
 			drift += n
-			if len(l) != n+len(fresh.memory.tables[i].elems[set]) {
+			if len(l) != n+len(fresh.memory.tables[i].Elems[set]) {
 				t.Fatalf("%s: of set %s, elements have no place", what, set)
 			}
 		}
@@ -249,17 +251,17 @@ func requirePlaces(t *testing.T, m *memory, h *held, what string) int {
 func TestOnlyEndpointsInSlotsAreRead(t *testing.T) {
 	t.Parallel()
 	key := nft.AppendFrontend(nil, tcpKey("10.96.0.1:80"))
-	r := newReading(nft.IPv4, defaultTable)
+	r := read.NewReading(nft.IPv4, defaultTable)
 	add := func(slot int, data []byte) {
-		r.add("service-endpoints", nft.Elem{Key: nft.AppendSlot(slices.Clip(key), slot),
+		r.Add("service-endpoints", nft.Elem{Key: nft.AppendSlot(slices.Clip(key), slot),
 			Data: data})
 	}
 	add(0, []byte{1})
 	add(1, nft.AppendEndpoint(nil, podOne))
-	add(maxSlots, nft.AppendEndpoint(nil, podTwo))
-	r.add("service-endpoints", nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, podTwo)})
-	require.Equal(t, map[string][]entry{string(key): {{}, {endpoint: podOne, slot: -1}}},
-		r.readSlots("service-endpoints"))
+	add(form.MaxSlots, nft.AppendEndpoint(nil, podTwo))
+	r.Add("service-endpoints", nft.Elem{Key: []byte{1}, Data: nft.AppendEndpoint(nil, podTwo)})
+	require.Equal(t, map[string][]form.Entry{string(key): {{}, {Endpoint: podOne, Slot: -1}}},
+		r.ReadSlots("service-endpoints"))
 }
 
 // Ranges that are not prefixes, and keys of no frontend, are not read as sources.
@@ -267,15 +269,15 @@ func TestOnlyRangesOfPrefixesAreRead(t *testing.T) {
 	t.Parallel()
 	key := nft.AppendFrontend(nil, tcpKey("10.96.0.1:80"))
 	with := func(addr ...byte) []byte { return append(slices.Clip(key), addr...) }
-	r := newReading(nft.IPv4, defaultTable)
+	r := read.NewReading(nft.IPv4, defaultTable)
 	for _, e := range []nft.Elem{
 		{Key: with(192, 0, 2, 0), KeyEnd: with(192, 0, 2, 255)},
 		{Key: with(198, 51, 100, 1), KeyEnd: with(198, 51, 100, 2)},
 		{Key: with(203, 0, 113, 0)},
 		{Key: []byte{1}, KeyEnd: []byte{2}},
 	} {
-		r.add(setSources, e)
+		r.Add(form.SetSources, e)
 	}
 	require.Equal(t, map[string][]netip.Prefix{
-		string(key): {netip.MustParsePrefix("192.0.2.0/24")}}, r.readRanges())
+		string(key): {netip.MustParsePrefix("192.0.2.0/24")}}, r.ReadRanges())
 }

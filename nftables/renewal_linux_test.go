@@ -16,6 +16,8 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -35,7 +37,7 @@ func newRenewing(t *testing.T, kind string, capacity func(int) uint32) *renewing
 	t.Helper()
 	r := &renewing{t: t, ns: nstest.New(t), state: affinityStateOf(kind, 10, -1)}
 	r.open()
-	r.pl.capacity = capacity
+	r.pl.Capacity = capacity
 	ok(r.engine.Apply(t.Context(), r.state))(t)
 	for _, rule := range []string{"user-first ip saddr 10.1.2.3 tcp dport { 80, 443 } accept",
 		"user-first ip daddr 10.1.2.5 counter packets 5 bytes 500",
@@ -63,7 +65,7 @@ func (r *renewing) apply() *dataplane.Result {
 	r.t.Helper()
 	res := ok(r.engine.Apply(r.t.Context(), r.state))(r.t)
 	require.Empty(r.t, res.Refused)
-	require.False(r.t, r.pl.refused)
+	require.False(r.t, r.pl.Refused)
 	l := listing(r.t, r.ns, "nft")
 	for _, rule := range []string{"ip saddr 10.1.2.3 tcp dport { 80, 443 } accept",
 		"ip daddr 10.1.2.5 counter packets 5 bytes 500", "ip daddr 10.1.2.6 jump {",
@@ -71,8 +73,8 @@ func (r *renewing) apply() *dataplane.Result {
 		require.Equal(r.t, 1, strings.Count(l, rule), rule)
 	}
 	n := 0
-	for _, m := range affinityMapsOf(nft.IPv4, &r.pl.tables[0].shape) {
-		count := ok(r.kernel.query(nft.IPv4, defaultTable).Count(r.t.Context(), m.Name))(r.t)
+	for _, m := range form.AffinityMapsOf(nft.IPv4, &r.pl.Tables[0].Shape) {
+		count := ok(r.kernel.reader.About(nft.IPv4, defaultTable).Count(r.t.Context(), m.Name))(r.t)
 		n += max(0, count)
 	}
 	require.Equal(r.t, 1000, n)
@@ -113,9 +115,9 @@ func TestTheUsersRulesOutliveRenewals(t *testing.T) {
 		for kind := range affinityKinds {
 			t.Run(name+", "+kind, func(t *testing.T) {
 				t.Parallel()
-				r := newRenewing(t, kind, capacity)
+				r := newRenewing(t, kind, plan.Capacity)
 				r.nft("add rule ip kernlb user-first ip daddr @cluster-ips counter")
-				r.nft(strings.ReplaceAll(command, "VERSION", versionName(r.pl.version.epoch)))
+				r.nft(strings.ReplaceAll(command, "VERSION", form.VersionName(r.pl.Version.Epoch)))
 				r.open()
 				r.apply()
 			})
@@ -156,7 +158,7 @@ func TestTheUsersRulesOutliveFullSets(t *testing.T) {
 	t.Parallel()
 	r := newRenewing(t, "clients", func(n int) uint32 { return uint32(n) })
 	sizes := func() map[string]uint32 {
-		return ok(r.kernel.readTable(t.Context(), nft.IPv4, defaultTable))(t).sizes
+		return ok(r.kernel.reader.Table(t.Context(), nft.IPv4, defaultTable))(t).Sizes
 	}
 	replaced := map[string]bool{}
 	for i := range byte(8) {
@@ -181,9 +183,11 @@ func TestTheUsersRulesOutliveFullSets(t *testing.T) {
 		}
 	}
 	t.Log("replaced:", slices.Sorted(maps.Keys(replaced)))
-	for _, set := range []string{kindService.registry, kindService.slotMap(false, atRandom),
-		kindNodePort.slotMap(false, inTurn), kindNodePort.prefix + setScheduled, setClusterIPs,
-		setHairpins} {
+	for _, set := range []string{form.KindService.Registry,
+		form.KindService.SlotMap(false, form.AtRandom),
+		form.KindNodePort.SlotMap(false, form.InTurn), form.KindNodePort.Prefix +
+			form.SetScheduled, form.SetClusterIPs,
+		form.SetHairpins} {
 		require.Contains(t, replaced, set)
 	}
 }

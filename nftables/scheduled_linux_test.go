@@ -19,6 +19,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -241,7 +242,8 @@ func TestHashesChooseWhatTheySay(t *testing.T) {
 		for _, weights := range [][]uint16{{1}, {1, 1}, {1, 1, 1}, {1, 1, 1, 1, 1, 1, 1, 1, 1, 1},
 			{1, 1, 1, 0, 1, 1, 1, 1, 1, 1, 2, 7}, {9, 9, 9}, {9, 8, 9}, {9, 8, 0, 5}} {
 			w.apply(s, weights...)
-			if way := wayOf(&servicemodel.Pool{Scheduler: s}); way != byHash && way != byMaglev {
+			if way := form.WayOf(&servicemodel.Pool{Scheduler: s}); way != form.ByHash &&
+				way != form.ByMaglev {
 				continue
 			}
 			for _, c := range all {

@@ -8,6 +8,8 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
 )
 
 // steps makes the tables of a large new instance in several transactions. While a transaction is
@@ -19,9 +21,9 @@ import (
 // writer still lives, its next step fails, because its epoch is gone.
 type steps struct {
 	b  *backend
-	to writers
+	to plan.Writers
 	// now is the transaction that is being written, without its tables.
-	now    plan
+	now    plan.Plan
 	commit func() (dataplane.Stats, error)
 	begun  bool     // a step was committed
 	size   int      // the size in bytes at which a step ends
@@ -49,44 +51,44 @@ const (
 
 // inSteps reports whether a large plan is sent in steps: one for an instance that no packet meets
 // yet. After another program has interrupted the steps, the plan is sent at once.
-func (b *backend) inSteps(p *plan) bool {
-	return !b.interrupted && b.pl.owning == nil &&
-		!slices.ContainsFunc(p.tables, func(t *tablePlan) bool {
-			return t.have.exists && !p.have.unfinished || !t.create && !t.empty()
+func (b *backend) inSteps(p *plan.Plan) bool {
+	return !b.interrupted && b.pl.Owning == nil &&
+		!slices.ContainsFunc(p.Tables, func(t *plan.TablePlan) bool {
+			return t.Have.Exists && !p.Have.Unfinished || !t.Create && !t.Empty()
 		})
 }
 
 // sendInSteps commits a plan in steps. If one of them fails, it deletes the tables.
-func (b *backend) sendInSteps(ctx context.Context, p *plan) (dataplane.Stats, error) {
+func (b *backend) sendInSteps(ctx context.Context, p *plan.Plan) (dataplane.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
 	// The first step begins the epoch. Its number, if there is one, comes with the tables.
-	now := plan{table: p.table, have: p.have, next: p.next, mark: true}
-	now.have.number = 0
-	s := &steps{b: b, to: writers{}, now: now, size: min(leastStep, k.room),
+	now := plan.Plan{Table: p.Table, Have: p.Have, Next: p.Next, Mark: true}
+	now.Have.Number = 0
+	s := &steps{b: b, to: plan.Writers{}, now: now, size: min(leastStep, k.room),
 		commit: func() (dataplane.Stats, error) { return k.commit(ctx) }}
 	for _, f := range nft.Families {
-		e := nft.NewEncoder(&k.batch, f, p.table)
+		e := nft.NewEncoder(&k.batch, f, p.Table)
 		e.Pause = s.pause
 		s.to[f] = e
 	}
 	tables := *p
-	tables.next.home = nil // the epoch is for the first step
-	tables.write(s.to)
+	tables.Next.Home = nil // the epoch is for the first step
+	tables.Write(s.to)
 	s.step(true)
-	s.stats.Elements, _ = p.load()
+	s.stats.Elements, _ = p.Load()
 	k.batch = s.failed
 	if s.err != nil {
 		s.undo(ctx, p)
 		return s.stats, s.err
 	}
-	p.next = s.now.have
+	p.Next = s.now.Have
 	return s.stats, nil
 }
 
 // pause ends a step after a message about a set if the step is large enough.
 func (s *steps) pause(set *nft.Set) {
-	if isVersion(set.Name) { // the end of a step
+	if form.IsVersion(set.Name) { // the end of a step
 		return
 	}
 	k, begins, size := &s.b.kernel, set != s.set, s.size
@@ -107,8 +109,8 @@ func (s *steps) step(last bool) {
 		return
 	}
 	k := &s.b.kernel
-	s.now.next.unfinished = !last
-	s.now.write(s.to)
+	s.now.Next.Unfinished = !last
+	s.now.Write(s.to)
 	start := time.Now()
 	stats, err := s.commit()
 	took := time.Since(start)
@@ -121,28 +123,28 @@ func (s *steps) step(last bool) {
 		size := int(float64(stats.Bytes) * float64(stepTime) / float64(took+1))
 		s.size = min(max(size, leastStep), mostStep, k.room)
 	}
-	v := s.now.next
-	s.now = plan{table: s.now.table, have: v, mark: true,
-		next: v.next(false, v.home, nil, v.unswept, v.owners)}
+	v := s.now.Next
+	s.now = plan.Plan{Table: s.now.Table, Have: v, Mark: true,
+		Next: v.Next(false, v.Home, nil, v.Unswept, v.Owners)}
 	s.begun = true
 	k.batch.Reset()
 }
 
 // undo deletes the tables of steps that failed, unless another writer has replaced them.
-func (s *steps) undo(ctx context.Context, p *plan) {
+func (s *steps) undo(ctx context.Context, p *plan.Plan) {
 	if !s.begun {
 		return
 	}
 	s.b.interrupted = ctx.Err() == nil
 	var batch rawnl.Batch
-	s.now.encode(&batch)
-	for _, t := range p.tables {
-		if t.create {
-			e := nft.NewEncoder(&batch, t.f, p.table)
+	s.now.Encode(&batch)
+	for _, t := range p.Tables {
+		if t.Create {
+			e := nft.NewEncoder(&batch, t.Family, p.Table)
 			e.EnsureTable()
 			e.DeleteTable()
 		}
 	}
 	// If this fails, the next reading finds the mark.
-	_ = s.b.kernel.conn.Commit(context.WithoutCancel(ctx), &batch, 0)
+	_ = s.b.kernel.reader.Conn.Commit(context.WithoutCancel(ctx), &batch, 0)
 }

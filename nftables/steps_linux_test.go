@@ -58,8 +58,8 @@ func TestALargeInstanceComesInSteps(t *testing.T) {
 		require.Equal(t, []string{"the tables are not finished"}, o.Drift)
 		require.Zero(t, o.Table.Len())
 		for _, f := range nft.Families {
-			r := ok(other.kernel.readTable(t.Context(), f, defaultTable))(t)
-			for name, c := range r.chains {
+			r := ok(other.kernel.reader.Table(t.Context(), f, defaultTable))(t)
+			for name, c := range r.Chains {
 				require.Empty(t, c.Type, "chain %s of step %d", name, n)
 			}
 		}

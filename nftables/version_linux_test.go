@@ -10,6 +10,7 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
+	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -26,7 +27,7 @@ func turns() (l [3]servicemodel.State) {
 func advanceTo(t *testing.T, b *backend, e *dataplane.Engine, number uint32) {
 	t.Helper()
 	states := turns()
-	for n := 0; b.pl.version.number != number; n++ {
+	for n := 0; b.pl.Version.Number != number; n++ {
 		ok(e.Apply(t.Context(), states[n%2]))(t)
 	}
 }
@@ -34,20 +35,21 @@ func advanceTo(t *testing.T, b *backend, e *dataplane.Engine, number uint32) {
 // A writer is late by one transaction or by several, in the same epoch or in the next one.
 func TestTheLateWriterIsRefusedAcrossEpochs(t *testing.T) {
 	t.Parallel()
-	for _, tc := range []struct{ from, to uint32 }{{2, 3}, {5, 9}, {epochLength - 1, epochLength},
-		{epochLength, 1}, {3, 3}, {epochLength, epochLength}} {
+	for _, tc := range []struct{ from, to uint32 }{{2, 3}, {5, 9},
+		{form.EpochLength - 1, form.EpochLength},
+		{form.EpochLength, 1}, {3, 3}, {form.EpochLength, form.EpochLength}} {
 		ns, late := newNS(t)
 		b := newBackend(t, ns, nil)
 		e := dataplane.New(b, nil)
 		ok(e.Apply(t.Context(), turns()[2]))(t)
 		advanceTo(t, b, e, tc.from)
-		before := b.pl.version
+		before := b.pl.Version
 		o := ok(late.Observe(t.Context(), nil))(t)
-		require.Equal(t, before, late.pl.version)
+		require.Equal(t, before, late.pl.Version)
 
 		ok(e.Apply(t.Context(), turns()[2]))(t)
 		advanceTo(t, b, e, tc.to)
-		require.NotEqual(t, before, b.pl.version)
+		require.NotEqual(t, before, b.pl.Version)
 		require.Equal(t, dataplane.Broken, integrity(t, late))
 		_, err := late.Commit(t.Context(), servicemodel.Diff(o.Table,
 			mustResolve(t, turns()[2]).Arrange(o.Table)))
@@ -55,7 +57,7 @@ func TestTheLateWriterIsRefusedAcrossEpochs(t *testing.T) {
 		require.Equal(t, dataplane.Intact, integrity(t, b), "nothing of it is in the kernel")
 
 		ok(late.Observe(t.Context(), nil))(t)
-		require.Equal(t, b.pl.version, late.pl.version)
+		require.Equal(t, b.pl.Version, late.pl.Version)
 	}
 }
 
@@ -107,7 +109,7 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 				}
 			}
 		}
-		v, err := r.kernel.readVersion(t.Context(), defaultTable)
+		v, err := r.kernel.reader.Version(t.Context(), defaultTable)
 		require.Equal(t, 2, doubledTimes)
 		require.Zero(t, v)
 		if commits {
@@ -117,8 +119,8 @@ func TestVersionsThatAreReadWhileOthersCommit(t *testing.T) {
 		}
 	}
 	tap.Answer = nil
-	v := ok(r.kernel.readVersion(t.Context(), defaultTable))(t)
-	require.Equal(t, b.pl.version, v)
+	v := ok(r.kernel.reader.Version(t.Context(), defaultTable))(t)
+	require.Equal(t, b.pl.Version, v)
 }
 
 // Two writers read an instance that has lost its version, and both commit. The second one gets a

@@ -8,14 +8,16 @@ import (
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/read"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 func TestSettingsRoundTrip(t *testing.T) {
 	t.Parallel()
 	for _, tc := range programCases {
-		got := ok(rendering.ParseSettings(layoutNumber,
-			rendering.Settings(layoutNumber, tc.rules)))(t)
+		got := ok(rendering.ParseSettings(form.LayoutNumber,
+			rendering.Settings(form.LayoutNumber, tc.rules)))(t)
 		require.True(t, tc.rules.Equal(got), "%+v", got)
 	}
 }
@@ -27,7 +29,7 @@ func FuzzDecode(f *testing.F) {
 		UserData: nft.AppendComment(nil, "a/b cluster IP")})
 	f.Add(elems.Bytes())
 	var b rawnl.Batch
-	programPlan(&programCases[1].shape, programCases[1].rules).encode(&b)
+	programPlan(&programCases[1].shape, programCases[1].rules).Encode(&b)
 	f.Add(b.Bytes()[:2000])
 	f.Fuzz(func(t *testing.T, data []byte) {
 		var l []nft.Elem
@@ -40,25 +42,25 @@ func FuzzDecode(f *testing.F) {
 		}
 		_ = nft.CommentOf(data)
 		for _, fam := range nft.Families {
-			r := newReading(fam, defaultTable)
-			r.exists = true
+			r := read.NewReading(fam, defaultTable)
+			r.Exists = true
 			rules := programCases[0].rules
-			s := shape{uses: splitPools | largePools}
-			for _, st := range setsOf(fam, &s) {
-				r.specs[st.Name] = st.Spec()
+			s := form.Shape{Uses: form.SplitPools | form.LargePools}
+			for _, st := range form.SetsOf(fam, &s) {
+				r.Specs[st.Name] = st.Spec()
 				for _, e := range l {
-					r.add(st.Name, e)
+					r.Add(st.Name, e)
 				}
 			}
 			for _, c := range newProgram(fam, rules, &s) {
-				r.chains[c.Name] = c.Chain
+				r.Chains[c.Name] = c.Chain
 			}
-			r.elems[setSettings] = nil
-			r.add(setSettings, nft.Elem{Key: nft.Native32(1),
+			r.Elems[form.SetSettings] = nil
+			r.Add(form.SetSettings, nft.Elem{Key: nft.Native32(1),
 				UserData: nft.AppendComment(nil, "masquerade-mark 0x4000")})
-			r.recognize(r.program())
-			r.interpret(&servicemodel.Contents{})
-			for name, list := range r.drift {
+			r.Recognize(r.Program())
+			r.Interpret(&servicemodel.Contents{})
+			for name, list := range r.Drift {
 				require.NotEmpty(t, name)
 				require.NoError(t, nft.DecodeElems(list.Bytes(), func(nft.Elem) error {
 					return nil

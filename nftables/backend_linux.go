@@ -1,0 +1,55 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+)
+
+// Close closes the sockets and leaves the kernel as it is.
+func (b *backend) Close() error { return b.kernel.close() }
+
+// failed wraps an error after which the kernel must be observed again.
+func (b *backend) failed(doing string, err error) error {
+	b.observed = false
+	b.crowded = b.crowded || errors.Is(err, unix.ENFILE)
+	if b.pl.Owning != nil {
+		// unless others committed meanwhile, the tables have more or less than was read
+		b.doubted = b.pl.Version
+	}
+	if lacks := nft.Missing(err, &b.kernel.batch); lacks != nil {
+		return fmt.Errorf("nftables: %s: %w", doing, lacks)
+	}
+	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) ||
+		errors.Is(err, rawnl.ErrGenerationChanged) || errors.Is(err, rawnl.ErrDumpInterrupted) {
+		return fmt.Errorf("nftables: %s: %w: %w", doing, dataplane.ErrConflict, err)
+	}
+	return fmt.Errorf("nftables: %s: %w", doing, err)
+}
+
+// readError wraps an error of a reading. It is a conflict if others changed what was being read.
+func readError(doing string, err error) error {
+	if errors.Is(err, rawnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) {
+		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+	}
+	return fmt.Errorf("nftables: %s: %w", doing, err)
+}
+
+// Witness waits until another program changes the tables, and returns that program. It makes
+// the backend a [dataplane.Witness].
+func (b *backend) Witness(ctx context.Context) (dataplane.Program, error) {
+	k := &b.kernel
+	g, err := nft.Author(ctx, k.localnet.NS, k.reader.Conn, func(c nft.Changed) bool {
+		return c.Table == b.pl.Table
+	})
+	if err != nil {
+		return dataplane.Program{}, fmt.Errorf("nftables: witness: %w", err)
+	}
+	return dataplane.Program{Name: g.ProcName, Thread: g.ProcPID}, nil
+}

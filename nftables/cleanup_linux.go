@@ -1,0 +1,62 @@
+package nftables
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Cleanup deletes both tables. It leaves alone tables that have none of the instance's marks,
+// unless [Config.TakeOver] is set. The chains that drop and reject packets go first, in a
+// transaction of their own.
+func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+	start := time.Now()
+	b.observed = false
+	if _, err := b.cleanupLocalnet(ctx); err != nil {
+		return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
+	}
+	stats, err := b.kernel.deleteTables(ctx, b.pl.Table)
+	if err != nil {
+		return dataplane.Stats{}, b.failed("cleanup", err)
+	}
+	b.pl.Rules, b.pl.Localnet = servicemodel.Rules{}, form.Localnet{}
+	stats.Duration = time.Since(start)
+	return stats, nil
+}
+
+// deleteTables deletes both tables, and first the base chains that drop and reject. When the kernel
+// deletes a table, it empties the maps at once, and takes the chains from their hooks one by one,
+// for milliseconds. Packets that are not translated any more would be dropped in that time, even if
+// another backend serves them.
+func (k *kernel) deleteTables(ctx context.Context, table string) (dataplane.Stats, error) {
+	k.batch.Reset()
+	var tables rawnl.Batch
+	for _, f := range nft.Families {
+		r, err := k.reader.Table(ctx, f, table)
+		if err != nil {
+			return dataplane.Stats{}, err
+		}
+		if !r.Exists || k.reader.RequireOurs(r) != nil {
+			continue
+		}
+		for _, name := range form.FilterChains {
+			if _, exists := r.Chains[name]; exists {
+				nft.NewEncoder(&k.batch, f, table).DeleteChain(name)
+			}
+		}
+		nft.NewEncoder(&tables, f, table).DeleteTable()
+	}
+	stats, err := k.commit(ctx)
+	if err != nil {
+		return stats, err
+	}
+	k.batch = tables
+	last, err := k.commit(ctx)
+	return stats.Plus(last), err
+}

@@ -1,0 +1,126 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/logkey"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Commit writes a change set in one transaction. The same transaction marks in the kernel the work
+// that is left to Settle. If a service gets a scheduler that the rules do not know yet, a
+// transaction before that one brings the rules. If the socket cannot send so much at once, as in an
+// unprivileged user namespace, Commit needs several transactions: new service ports come first,
+// then changed ones, and removed ones last, each of them whole. Tables that must be made anew then
+// hold only a part of the service ports until the last transaction.
+//
+// If the instance is new and large, Commit makes the tables in many transactions, so that other
+// programs can commit in between. Packets meet the tables after the last one.
+func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	start := time.Now()
+	if !b.observed {
+		return dataplane.Stats{}, errNotObserved
+	}
+	c = b.anew(c)
+	stats, err := b.commitPart(ctx, c)
+	if errors.Is(err, rawnl.ErrBatchTooLarge) {
+		stats, err = rendering.CommitInParts(ctx, c, err, b.commitPart)
+	}
+	if err != nil {
+		return dataplane.Stats{}, b.failed("commit", err)
+	}
+	stats.Duration = time.Since(start)
+	b.log.Debug("committed", logkey.Backend, Name, logkey.Instance, b.pl.Table, logkey.Messages,
+		stats.Messages, logkey.Bytes, stats.Bytes, logkey.Duration, stats.Duration)
+	return stats, nil
+}
+
+// commitPart writes a change set in one transaction.
+func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+	error) {
+	if b.pl.Version.Number == 0 && b.pl.Standing() != nil {
+		if err := b.giveVersion(ctx); err != nil {
+			return dataplane.Stats{}, err
+		}
+	}
+	if b.pl.Owning != nil && b.pl.Removes(c) {
+		return b.commitRemoval(ctx, c.New.Len())
+	}
+	rare := b.pl.Rules.LocalhostNodePorts || c.Rules != nil ||
+		slices.ContainsFunc(c.Pools, func(pc servicemodel.Change[servicemodel.Pool]) bool {
+			return pc.Old != nil && pc.New != nil && pc.Old.Scheduler != pc.New.Scheduler
+		})
+	var before dataplane.Stats
+	if rare {
+		var err error
+		if before, err = b.prepare(ctx, c); err != nil {
+			return before, err
+		}
+	}
+	p := b.pl.Plan(c)
+	if err := b.wake(ctx); err != nil {
+		return before, err
+	}
+	stats, err := b.send(ctx, p)
+	if err != nil {
+		return stats, b.notRenewed(p, err)
+	}
+	b.committed(p)
+	if rare {
+		err = b.afterLocalnet()
+	}
+	return stats.Plus(before), err
+}
+
+// wake makes dormant tables that are written anew take effect. A transaction that does this cannot
+// add base chains.
+func (b *backend) wake(ctx context.Context) error {
+	k := &b.kernel
+	k.batch.Reset()
+	for _, t := range b.pl.Tables {
+		if t.Held != nil && t.Held.Dormant {
+			nft.NewEncoder(&k.batch, t.Family, b.pl.Table).EnsureTable()
+		}
+	}
+	_, err := k.commit(ctx)
+	return err
+}
+
+// prepare does what rare change sets need before their transaction.
+func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	if err := b.beforeLocalnet(ctx, c); err != nil {
+		return dataplane.Stats{}, err
+	}
+	p := b.pl.PlanAhead(c)
+	if p == nil {
+		return dataplane.Stats{}, nil
+	}
+	stats, err := b.send(ctx, p)
+	if err == nil {
+		b.committed(p)
+	}
+	return stats, err
+}
+
+// notRenewed notes that the kernel refused to write a broken table anew, for another reason than a
+// commit of others. The next commit deletes the table first.
+func (b *backend) notRenewed(p *plan.Plan, err error) error {
+	var errno unix.Errno
+	if !slices.ContainsFunc(p.Tables, func(t *plan.TablePlan) bool { return t.Renew }) ||
+		!errors.As(err, &errno) || errno == unix.EEXIST || errno == unix.ENOENT {
+		return err
+	}
+	b.pl.Refused = true
+	return fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+}

@@ -1,0 +1,126 @@
+package nftables
+
+import (
+	"fmt"
+	"log/slog"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Name is the name of this backend.
+const Name = "nftables"
+
+// defaultTable is the name of the tables if [Config.Table] is empty.
+const defaultTable = "kernlb"
+
+// Config says where a backend works. A nil *Config is the zero Config.
+type Config struct {
+	// NetNS is a file descriptor of the network namespace to work in. NetNSPath is the path of one,
+	// such as "/run/netns/blue" or "/proc/1234/ns/net". Set at most one of them. They are used only
+	// while the backend is opened. Zero and empty mean the namespace of the calling thread.
+	NetNS     int
+	NetNSPath string
+	// Table is the name of the tables in the families ip and ip6, and identifies the instance:
+	// backends with different tables do not see each other. Empty means "kernlb". It starts
+	// with a letter and has letters, digits, "_", "-" and "." only, at most 63 of them.
+	Table string
+	// TakeOver claims tables of that name even if they have none of the instance's marks. The next
+	// commit replaces them and all their contents, and Cleanup deletes them. By default such tables
+	// are left alone, and a method that needs them fails with a [dataplane.CollisionError].
+	TakeOver bool
+	// Priorities move the base chains among other programs' base chains. The zero value leaves them
+	// at the usual places.
+	Priorities Priorities
+	// BeforeDispatch and BeforeMasquerade name chains of the user in the tables of the instance,
+	// such as "user-first". nat-prerouting and nat-output jump to the first before they look for
+	// services, and nat-postrouting to the second before it masquerades. Only new connections come
+	// there. If the chain accepts a packet, the instance does not touch it in that hook. If the
+	// chain returns, the packet goes on as usual. The names begin with "user-". Empty means no
+	// jump.
+	//
+	// The instance makes the chains, empty, and writes nothing into them. So the rules there
+	// outlive all commits, repairs, restarts and upgrades. They are lost with their table, which is
+	// deleted if the node no longer serves the family, and by Cleanup. Other chains and named sets
+	// of the user do not belong in the table. The rules should not refer to sets or chains of the
+	// instance: if the backend must replace such an object, the kernel refuses, and the backend
+	// deletes the table with all rules of the user.
+	BeforeDispatch   string
+	BeforeMasquerade string
+	// Logger gets a debug record for each commit. Nil means silence.
+	Logger *slog.Logger
+}
+
+func (c *Config) table() (string, error) {
+	if c == nil || c.Table == "" {
+		return defaultTable, nil
+	}
+	return c.Table, rendering.CheckTable(Name, c.Table)
+}
+
+func (c *Config) logger() *slog.Logger {
+	if c == nil || c.Logger == nil {
+		return slog.New(slog.DiscardHandler)
+	}
+	return c.Logger
+}
+
+// Priorities move base chains of an instance among other programs' base chains. Each value is added
+// to a priority.
+//
+// The kernel runs all chains of type nat of a hook together, at the priorities -100 (destinations)
+// and 100 (sources), and a chain's own priority only orders it among them (nf_nat_register_fn). The
+// first chain that translates a connection decides. So the chains of source ranges (-110) and of
+// neighbours (-99), which must come before and after the translation, do not move.
+type Priorities struct {
+	// DNAT moves nat-prerouting and nat-output (priority -100). It is from -99 to 99. The kernel
+	// takes no chain of type nat at -200 or below.
+	DNAT int
+	// Filter moves filter-input, filter-forward and filter-output (priority 0). It is from -90 to
+	// 199: after the translation of destinations, and before the kernel confirms the connection.
+	Filter int
+	// SNAT moves nat-postrouting (priority 100). It is from -99 to 199.
+	SNAT int
+}
+
+// hooks returns the hooks that the configuration asks for. The errors are *servicemodel.FieldError
+// values.
+func (c *Config) hooks() (h form.Hooks, err error) {
+	if c == nil {
+		return h, nil
+	}
+	prio := &c.Priorities
+	h = form.Hooks{DNAT: prio.DNAT, Filter: prio.Filter, SNAT: prio.SNAT,
+		Dispatch: c.BeforeDispatch, Masquerade: c.BeforeMasquerade}
+	wrong := func(field string, value any, reason string) error {
+		return &servicemodel.FieldError{Object: "nftables configuration", Field: field,
+			Value: fmt.Sprint(value), Reason: reason}
+	}
+	for _, l := range []struct {
+		field            string
+		value, low, high int
+	}{
+		{"Priorities.DNAT", prio.DNAT, -99, 99}, {"Priorities.Filter", prio.Filter, -90, 199},
+		{"Priorities.SNAT", prio.SNAT, -99, 199},
+	} {
+		if l.value < l.low || l.value > l.high {
+			return h, wrong(l.field, l.value, fmt.Sprintf("must be from %d to %d", l.low, l.high))
+		}
+	}
+	for _, c := range []struct{ field, name string }{
+		{"BeforeDispatch", h.Dispatch}, {"BeforeMasquerade", h.Masquerade},
+	} {
+		switch {
+		case c.name == "":
+		case !rendering.IsTableName(c.name) || !strings.HasPrefix(c.name, form.UserPrefix):
+			return h, wrong(c.field, c.name, fmt.Sprintf("must begin with %q and have letters, "+
+				"digits, \"_\", \"-\" and \".\" only, %d bytes at most", form.UserPrefix,
+				rendering.MostTableName))
+		case h.Dispatch == h.Masquerade:
+			return h, wrong(c.field, c.name, "must differ from the other chain")
+		}
+	}
+	return h, nil
+}

@@ -1,0 +1,89 @@
+package nftables
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/rendering"
+)
+
+// Integrity tells whether the instance is as the last Observe or Commit left it. If no program has
+// committed to nf_tables since, the instance is intact. Otherwise the version tells whether another
+// writer of the instance committed. A check of the tables then finds edits by hand: it compares
+// chains, rules and sets and, on Linux 6.16 and newer, the numbers of elements. Checks are
+// rationed, so that a neighbour that commits without end costs little. A check does not see that
+// one element replaced another, so its best result is Touched.
+func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+	if !b.observed || b.pl.Owning != nil {
+		return dataplane.Broken, nil
+	}
+	if rules := &b.pl.Rules; rules.LocalhostNodePorts && rendering.WantsRouteLocalnet(rules) {
+		if on, err := b.kernel.localnet.Get(); err != nil || !on {
+			return dataplane.Broken, err
+		}
+	}
+	gen, err := b.kernel.reader.Conn.GenID(ctx)
+	if err == nil && gen.ID == b.kernel.gen {
+		return dataplane.Intact, nil
+	}
+	i := dataplane.Broken
+	if err == nil {
+		i, err = b.look(ctx)
+	}
+	if err != nil {
+		return dataplane.Broken, fmt.Errorf("nftables: integrity: %w", err)
+	}
+	if i == dataplane.Intact {
+		b.kernel.gen = gen.ID
+		i = dataplane.Touched
+	}
+	return i, nil
+}
+
+// look finds out what happened to the instance while other programs committed.
+func (b *backend) look(ctx context.Context) (dataplane.Integrity, error) {
+	err := b.kernel.reader.RequireVersion(ctx, b.pl.Table, b.pl.Version)
+	if errors.Is(err, rawnl.ErrDumpInterrupted) {
+		return dataplane.Broken, nil
+	}
+	if err != nil {
+		return dataplane.Broken, err
+	}
+	start := time.Now()
+	if !b.looks.Allow(start) {
+		return dataplane.Touched, nil
+	}
+	i, err := b.inspect(ctx)
+	if i != dataplane.Broken { // a check that found something was worth its time
+		b.looks.Spend(time.Since(start))
+	}
+	return i, err
+}
+
+// inspect compares the tables with what they should be, as far as that can be told without reading
+// elements that stand for services.
+func (b *backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
+	result := dataplane.Intact
+	for i, f := range nft.Families {
+		r, err := b.kernel.reader.Table(ctx, f, b.pl.Table)
+		switch {
+		case errors.Is(err, unix.ENOENT):
+			return dataplane.Broken, nil
+		case errors.Is(err, rawnl.ErrDumpInterrupted):
+			return dataplane.Touched, nil
+		case err != nil:
+			return dataplane.Broken, err
+		case r.Exists && !r.Rules.Equal(b.pl.Rules):
+			return dataplane.Broken, nil
+		}
+		result = max(result, integrityOf(&b.pl.Tables[i].Skeleton, &r.Skeleton))
+	}
+	return result, nil
+}

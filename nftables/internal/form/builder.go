@@ -1,0 +1,79 @@
+package form
+
+import (
+	"net/netip"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// builder makes the rules of one family.
+type builder struct {
+	nft.Program
+	at    *Hooks
+	f     *nft.Family
+	rules servicemodel.Rules
+	shape *Shape
+}
+
+// affinity reports whether clients are remembered.
+func (b *builder) affinity() bool { return len(b.shape.Affinity) > 0 }
+
+// frontend selects the key of a frontend of a kind from the packet.
+func (b *builder) frontend(k *Kind) nft.Concat { return b.f.Frontend(k == KindNodePort) }
+
+// in matches packets whose frontend is in one of the sets of a kind.
+func (b *builder) in(k *Kind, set string) nft.Rule { return b.frontend(k).In(k.Prefix + set) }
+
+// dnat sends a packet to a slot in the map of a way.
+func (b *builder) dnat(k *Kind, prefix string, w Feature, slot nft.Selector) nft.Rule {
+	return b.f.DNAT(b.frontend(k).With(slot).Map(prefix + WayNames[w] + SetEndpoints))
+}
+
+// original selects, from conntrack, the frontend to which a flow was sent before DNAT: as the key
+// of a service, and as the key of a node port.
+func (b *builder) original() (service, nodePort nft.Concat) {
+	nodePort = nft.Concat{nft.L4Proto, nft.CTOriginalDPort}
+	return append(nft.Concat{b.f.CTDaddr}, nodePort...), nodePort
+}
+
+// withPorts matches the protocols that have ports. Without it, nft 1.0.6 cannot load a
+// concatenation with ct proto-dst from text. The protocols are an anonymous set, because from
+// another set nft does not learn the types that it needs.
+var withPorts = nft.CTProtocol(servicemodel.TCP, servicemodel.UDP, servicemodel.SCTP)
+
+// loopback lists the loopback addresses at which node ports answer. They answer only this host.
+func (b *builder) loopback() []netip.Prefix {
+	if b.f != nft.IPv4 {
+		return nil
+	}
+	return rendering.LoopbackNodePorts(&b.rules)
+}
+
+// nodeAddress matches packets to an address of this host in the range, except loopback.
+func (b *builder) nodeAddress(p netip.Prefix) nft.Rule {
+	r := nft.Join(nft.FIBDaddrLocal, b.f.DaddrNotWithin(b.f.Loopback))
+	if p.Bits() > 0 {
+		r = nft.Join(r, b.f.DaddrWithin(p))
+	}
+	return r
+}
+
+// nodePorts matches packets to the addresses at which node ports answer. The guard drops packets
+// from elsewhere to loopback addresses.
+func (b *builder) nodePorts() (l []nft.Rule) {
+	for _, p := range b.f.Own(b.rules.NodePorts) {
+		l = append(l, b.nodeAddress(p))
+	}
+	for _, p := range b.loopback() {
+		l = append(l, b.f.DaddrWithin(p))
+	}
+	return l
+}
+
+// forbidden matches packets to restricted frontends from outside their source ranges.
+func (b *builder) forbidden() nft.Rule {
+	k := b.frontend(KindService)
+	return nft.Join(k.In(SetRestricted), k.With(b.f.Saddr).NotIn(SetSources))
+}

@@ -1,0 +1,122 @@
+package form
+
+import "github.com/kernlb/kernlb/internal/nft"
+
+// SetsOf lists the sets of a table. The sets that are used most come first, because the kernel
+// finds a set by walking the list (nft_set_lookup in nf_tables_api.c). The set of the version is
+// not in the list, because its name changes.
+func SetsOf(f *nft.Family, s *Shape) []*nft.Set {
+	var l []*nft.Set
+	for _, k := range Kinds {
+		l = append(l, k.EndpointMaps(f, s)...)
+	}
+	for _, k := range Kinds {
+		l = append(l, &nft.Set{Name: k.Registry, Key: k.Key(f), Comment: "every frontend"})
+	}
+	l = append(l,
+		&nft.Set{Name: SetClusterIPs, Key: []nft.Field{f.Addr},
+			Comment: "other ports of these are rejected"},
+		&nft.Set{Name: SetHairpins, Key: []nft.Field{f.Addr, f.Addr},
+			Comment: "endpoints that may reach themselves"})
+	for _, k := range Kinds {
+		l = append(l, k.Memberships(f, s)...)
+	}
+	l = append(l, OwnerSets(f)...)
+	l = append(l, AffinityMapsOf(f, s)...)
+	if s.Has(SourceRanges) {
+		l = append(l,
+			&nft.Set{Name: SetRestricted, Key: KindService.Key(f),
+				Comment: "only sources may connect"},
+			&nft.Set{Name: SetSources, Key: append(KindService.Key(f), f.Addr),
+				Flags:   nft.SetInterval | nft.SetConcat,
+				Comment: "who may connect to the restricted"})
+	}
+	return append(l, &nft.Set{Name: SetSettings, Key: []nft.Field{nft.FieldMark},
+		Comment: "what the rules were made for"})
+}
+
+// EndpointMaps lists the maps from slots to endpoints.
+func (k *Kind) EndpointMaps(f *nft.Family, s *Shape) (l []*nft.Set) {
+	for _, outside := range []bool{false, true} {
+		if outside && !s.Has(SplitPools) {
+			continue
+		}
+		for w, name := range WayNames {
+			if w > 0 && (name == "" || !s.Has(Feature(w))) {
+				continue
+			}
+			comment := "endpoints, by slot"
+			if outside {
+				comment = "endpoints for outside clients only, by slot"
+			}
+			l = append(l, &nft.Set{Name: k.SlotMap(outside, Feature(w)),
+				Key: append(k.Key(f), nft.FieldSlot), Data: endpointFields(f), Flags: nft.SetMap,
+				Typeof: true, Comment: comment})
+		}
+	}
+	return l
+}
+
+// Memberships lists the sets that say what happens to the packets of their frontends.
+func (k *Kind) Memberships(f *nft.Family, s *Shape) []*nft.Set {
+	var l []*nft.Set
+	add := func(name, comment string) {
+		l = append(l, &nft.Set{Name: name, Key: k.Key(f), Comment: comment})
+	}
+	add(k.Prefix+setMasqAll, "masqueraded always")
+	if s.Has(NotFromPods) {
+		add(k.Prefix+SetMasqNotPods, "masqueraded unless from a pod")
+	}
+	add(k.Prefix+setReject, "no endpoint anywhere")
+	add(k.Prefix+setDrop, "no endpoint for this traffic here")
+	for class := range s.classes() - 1 {
+		add(k.Prefix+OverName(SetOver, class), "")
+	}
+	if s.Has(SplitPools) {
+		add(k.Prefix+setMasqHost, "masqueraded from this host")
+		add(k.Prefix+SetSplit, "outside clients have endpoints of their own, or none")
+		for class := range s.classes() - 1 {
+			add(k.Prefix+OverName(SetExternalOver, class), "")
+		}
+	}
+	whole := false
+	for _, a := range s.affinityOf(k) {
+		add(affinityName(k, a), "")
+		if a.Whole {
+			whole = true
+			last := l[len(l)-1]
+			last.Data, last.Flags, last.Comment = []nft.Field{f.Addr}, nft.SetMap, "their services"
+		}
+	}
+	for _, outside := range []bool{false, true} {
+		if whole && (s.Has(SplitPools) || !outside) {
+			l = append(l, &nft.Set{Name: PrefixOf(k, outside) + setByAddress,
+				Key: append(k.Key(f), f.Addr), Data: endpointFields(f), Flags: nft.SetMap,
+				Comment: "endpoints of whole services, by address"})
+		}
+	}
+	for _, outside := range []bool{false, true} {
+		if s.Has(Ways) && (s.Has(SplitPools) || !outside) {
+			add(PrefixOf(k, outside)+SetScheduled, "how to choose, unless at random")
+			last := l[len(l)-1]
+			last.Data, last.Flags = []nft.Field{nft.FieldVerdict}, nft.SetMap
+		}
+	}
+	return l
+}
+
+// AffinityMapsOf returns the maps of remembered clients that a shape needs.
+func AffinityMapsOf(f *nft.Family, s *Shape) (l []*nft.Set) {
+	for _, group := range s.AffinityGroups() {
+		key, data := append([]nft.Field{f.Addr}, KindService.Key(f)...), endpointFields(f)
+		if group == GroupServices {
+			key, data = []nft.Field{f.Addr, f.Addr}, []nft.Field{f.Addr}
+		}
+		for i := range AffinityMaps {
+			l = append(l, &nft.Set{Name: AffinityMap(group, i), Key: key, Data: data,
+				Size: AffinitySize, Flags: nft.SetMap | nft.SetTimeout | nft.SetEval,
+				Comment: "what clients were given"})
+		}
+	}
+	return l
+}

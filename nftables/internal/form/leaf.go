@@ -1,0 +1,99 @@
+package form
+
+import (
+	"hash/fnv"
+	"math/bits"
+	"strconv"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// SetScheduled is the end of the name of a map from frontends to chains.
+const SetScheduled = "-scheduled"
+
+// counters is how many chains of inTurn there can be for each number of slots. Each service port
+// has its own chain and so its own counter, unless the hash of its name is the same as another's.
+const counters = 1 << 10
+
+// Leaf is a chain that chooses an endpoint. The map of verdicts leads to it.
+type Leaf struct {
+	Kind    *Kind
+	Outside bool // for clients outside only
+	Way     Feature
+	port    bool // the hash is also of the client's port
+	Slots   int  // how many there are, or for byHash the next power of two
+	id      int  // for inTurn: the number of the counter
+}
+
+// leafOf returns the chain for the packets that a frontend of a kind sends to a pool.
+func leafOf(k *Kind, outside bool, p *servicemodel.Pool) Leaf {
+	l := Leaf{Kind: k, Outside: outside, Slots: EntryCount(p)}
+	l.Way = WayOf(p)
+	_, l.port, _ = p.Scheduler.Split()
+	switch l.Way {
+	case InTurn:
+		h := fnv.New32a()
+		h.Write([]byte(p.ID.String()))
+		l.id = int(h.Sum32() % counters)
+	case ByHash:
+		l.Slots = 1 << bits.Len(uint(l.Slots-1))
+	}
+	return l
+}
+
+// SlotMap is the name of the map that the chain asks.
+func (l *Leaf) SlotMap() string { return l.Kind.SlotMap(l.Outside, l.Way) }
+
+const withPort = "port-"
+
+// head returns the beginning of the chain's name, up to the numbers.
+func (l *Leaf) head() string {
+	head := PrefixOf(l.Kind, l.Outside) + WayNames[l.Way] + "-"
+	if l.port {
+		head += withPort
+	}
+	return head
+}
+
+// chain is the name of the chain, such as "service-mh-port-1021" or "service-rr-3-1017".
+func (l *Leaf) chain() string {
+	name := l.head() + strconv.Itoa(l.Slots)
+	if l.Way == InTurn {
+		name += "-" + strconv.Itoa(l.id)
+	}
+	return name
+}
+
+// ParseLeaf reads the name of a chain.
+func ParseLeaf(chain string) (l Leaf, ok bool) {
+	for _, k := range Kinds {
+		for _, outside := range []bool{false, true} {
+			for _, w := range []Feature{InTurn, ByHash, ByMaglev} {
+				l = Leaf{Kind: k, Outside: outside, Way: w}
+				rest, ok := strings.CutPrefix(chain, l.head())
+				if !ok {
+					continue
+				}
+				rest, l.port = strings.CutPrefix(rest, withPort)
+				size, id, _ := strings.Cut(rest, "-")
+				l.Slots, _ = strconv.Atoi(size)
+				l.id, _ = strconv.Atoi(id)
+				if l.Slots > 0 && l.Slots <= MaxSlots && l.chain() == chain {
+					return l, true
+				}
+			}
+		}
+	}
+	return Leaf{}, false
+}
+
+// Seeds of the hashes. All nodes have the same. A level of [builder.levels] adds its number.
+const (
+	SeedMaglev = 0x6b6c6d68
+	SeedHash   = 0x6b6c0000
+)
+
+// Attempts is how often a packet draws in a level that has not all of its slots. The share of a
+// slot there is smaller by less than 2^-attempts of itself.
+const Attempts = 8

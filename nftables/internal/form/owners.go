@@ -1,0 +1,142 @@
+package form
+
+import (
+	"crypto/sha256"
+	"maps"
+	"net/netip"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// This file is the index of owners. It lets a program find the objects of one owner among the
+// frontends of thousands of others by asking for elements. The kernel holds three things for that:
+//
+// - the map owner-frontends leads from an owner and a number, from 0 on, to a frontend;
+// - the set owner-hairpins has an owner with each address that is a hairpin of it;
+// - an address in hairpins or cluster-ips that several owners need has a comment that counts them:
+// the last of the owners removes the address.
+//
+// A commit of parts keeps the index, and notes in the version that the index is whole. A commit of
+// a whole state, which knows no owners, empties it. If the index is empty or does not match the
+// other sets, the next commit of parts reads everything and makes the index anew.
+
+const (
+	SetOwnerFrontends = "owner-frontends"
+	SetOwnerHairpins  = "owner-hairpins"
+)
+
+// IsOwners reports whether a set belongs to the index.
+func IsOwners(name string) bool { return name == SetOwnerFrontends || name == SetOwnerHairpins }
+
+func OwnerSets(f *nft.Family) []*nft.Set {
+	return []*nft.Set{
+		{Name: SetOwnerFrontends, Key: []nft.Field{nft.FieldMark, nft.FieldMark, nft.FieldMark,
+			nft.FieldMark}, Data: f.FrontendFields(false), Flags: nft.SetMap,
+			Comment: "what each owner holds, by number"},
+		{Name: SetOwnerHairpins, Key: []nft.Field{f.Addr, nft.FieldMark, nft.FieldMark,
+			nft.FieldMark}, Comment: "whose hairpins they are"},
+	}
+}
+
+// ownerID stands for an owner in the index. It is cut from a cryptographic hash, so that no program
+// can choose two names of owners with the same ID.
+type ownerID [12]byte
+
+func OwnerIDOf(owner string) ownerID {
+	sum := sha256.Sum256([]byte(owner))
+	return ownerID(sum[:])
+}
+
+// Number is the key of the owner's n-th frontend in the index.
+func (id ownerID) Number(n int) []byte { return append(id[:], nft.Native32(uint32(n))...) }
+
+// indexed encodes a frontend's key with its address, even for a node port.
+func indexed(k servicemodel.FrontendKey) []byte {
+	var b []byte
+	if k.NodePort() {
+		b = nft.AppendAddr(nil, k.Addr)
+	}
+	return nft.AppendFrontend(b, k)
+}
+
+// Hairpin is the key of an owner's hairpin address in the index.
+func (id ownerID) Hairpin(a netip.Addr) []byte { return append(nft.AppendAddr(nil, a), id[:]...) }
+
+// AddrUsers counts the owners of each address in a set. An address that is not in the set has no
+// entry.
+type AddrUsers map[netip.Addr]int
+
+const usersWord = " owners"
+
+// UsersElem is the element of an address with so many users. A single user is not written, because
+// the addresses of a whole state have no count either.
+func UsersElem(set string, a netip.Addr, users int) nft.Elem {
+	e := nft.Elem{Key: AppendAddrKey(nil, set, a)}
+	if users > 1 {
+		e.UserData = nft.AppendComment(nil, strconv.Itoa(users)+usersWord)
+	}
+	return e
+}
+
+// UsersOf is the inverse of usersElem.
+func UsersOf(e nft.Elem) int {
+	count, ok := strings.CutSuffix(nft.CommentOf(e.UserData), usersWord)
+	if n, err := strconv.ParseUint(count, 10, 31); ok && err == nil && n > 1 {
+		return int(n)
+	}
+	return 1
+}
+
+// Ownership is the content of one table's index.
+type Ownership struct {
+	Frontends map[string][]servicemodel.FrontendKey // in the order of their numbers
+	Hairpins  map[string]map[netip.Addr]bool
+	// Users are the users of cluster IPs and of hairpins, by set.
+	Users map[string]AddrUsers
+}
+
+func NewOwnership() Ownership {
+	return Ownership{Frontends: map[string][]servicemodel.FrontendKey{},
+		Hairpins: map[string]map[netip.Addr]bool{},
+		Users:    map[string]AddrUsers{SetClusterIPs: {}, SetHairpins: {}}}
+}
+
+// Parts adds the frontends and addresses that owners hold in t, of one family.
+func (o *Ownership) Parts(f *nft.Family, owners []string, t *servicemodel.Table) {
+	own := func(a netip.Addr) bool { return servicemodel.FamilyOf(a) == f.Model }
+	for _, owner := range owners {
+		part := t.Part(owner)
+		for fe := range part.Frontends() {
+			if own(fe.Key.Addr) {
+				o.Frontends[owner] = append(o.Frontends[owner], fe.Key)
+			}
+		}
+		o.Hairpins[owner] = map[netip.Addr]bool{}
+		for a := range part.Hairpins() {
+			if own(a) {
+				o.Hairpins[owner][a] = true
+				o.Users[SetHairpins][a]++
+			}
+		}
+		for a := range part.ClusterIPs() {
+			if own(a) {
+				o.Users[SetClusterIPs][a]++
+			}
+		}
+	}
+}
+
+// Elements writes the index of an owner.
+func (o *Ownership) Elements(owner string, to Sink) {
+	id := OwnerIDOf(owner)
+	for n, k := range o.Frontends[owner] {
+		to(SetOwnerFrontends, nft.Elem{Key: id.Number(n), Data: indexed(k)})
+	}
+	for _, a := range slices.SortedFunc(maps.Keys(o.Hairpins[owner]), netip.Addr.Compare) {
+		to(SetOwnerHairpins, nft.Elem{Key: id.Hairpin(a)})
+	}
+}

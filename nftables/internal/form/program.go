@@ -1,0 +1,37 @@
+package form
+
+import (
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Program returns the program of a table: its chains and rules. It depends on the node-wide rules,
+// on the configuration, and on the features in use, and never on the services themselves.
+func (h *Hooks) Program(f *nft.Family, r servicemodel.Rules, s *Shape) nft.Program {
+	b := &builder{at: h, f: f, rules: r, shape: s}
+	for _, k := range Kinds {
+		b.balances(k)
+		b.frontends(k)
+	}
+	b.leaves(s.Leaves)
+	b.dispatch()
+	b.reset()
+	b.newPackets()
+	b.masquerade()
+	if b.affinity() {
+		b.learn()
+	}
+	b.baseChains()
+	return b.Program
+}
+
+// dispatch makes the chain that finds out whether a packet is for a service. Addresses of services
+// precede node ports.
+func (b *builder) dispatch() {
+	c := b.Chain("dispatch")
+	c.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.chain))
+	for _, p := range b.f.Own(b.rules.NodePorts) {
+		c.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), b.nodeAddress(p),
+			nft.Goto(KindNodePort.chain))
+	}
+}

@@ -1,0 +1,154 @@
+package form
+
+import (
+	"strings"
+	"time"
+
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// Names of the chains of session affinity, without the number of the map.
+const (
+	ChainLearn      = "learn"
+	chainRemembered = "remembered"
+	chainGiven      = "-given"
+)
+
+// byClient sends a packet to the chain for the map of its client. chain is the chain's name without
+// the number of the map.
+func (b *builder) byClient(addr nft.Selector, a Affinity, code int32, chain string) nft.Rule {
+	verdicts := make([]nft.Verdict, AffinityMaps)
+	for i := range verdicts {
+		verdicts[i] = nft.Verdict{Code: code, Chain: AffinityMap(chain, i)}
+	}
+	return nft.JHashVMap(b.f.Prefix(addr, a.Bits), affinitySeed, verdicts)
+}
+
+// remember sends packets of clients that a group remembers to their endpoints, in the chain for the
+// packets to frontends of a kind, or of outside clients to these. Without a prefix, the addresses
+// of outside clients differ from the others, and both are in one group.
+func (b *builder) remember(c *nft.ProgramChain, k *Kind, group string) {
+	for _, a := range b.shape.affinityOf(k) {
+		from := group
+		if a.Bits == 0 {
+			from = GroupClients
+		}
+		switch {
+		case a.Whole != (group == GroupServices):
+		case a.Whole:
+			c.Add(b.f.SetDaddr(b.frontend(k).Map(affinityName(k, a))), nft.Jump(b.given(k, a)))
+		default:
+			c.Add(b.in(k, SetAffinity+a.name()),
+				b.byClient(b.f.Saddr, a, nft.VerdictJump, b.remembered(a, from)))
+		}
+	}
+}
+
+// remembered makes the chains that send a remembered client to its endpoint, unless there are some,
+// and returns their names without the number of the map.
+func (b *builder) remembered(a Affinity, group string) string {
+	name := chainRemembered + strings.TrimPrefix(group, GroupClients) + a.by()
+	if b.Has(AffinityMap(name, 0)) {
+		return name
+	}
+	key := nft.Concat{b.f.Prefix(b.f.Saddr, a.Bits)}.With(b.frontend(KindService)...)
+	for i := range AffinityMaps {
+		b.Chain(AffinityMap(name, i)).Add(b.f.DNAT(key.Map(AffinityMap(group, i))))
+	}
+	return name
+}
+
+// given makes the chains that send a packet to the remembered endpoint address of its service,
+// unless there are some, and returns the name of the first one. Rules cannot look up the result of
+// a lookup. So the packet itself keeps results: its destination is first the number of the service,
+// and then the endpoint address. In the end it is what it was, unless the packet is translated.
+// Conntrack knows what it was.
+func (b *builder) given(k *Kind, a Affinity) string {
+	name := k.Prefix + chainGiven + a.by()
+	if b.Has(name) {
+		return name
+	}
+	b.Chain(name).Add(b.byClient(b.f.Saddr, a, nft.VerdictGoto, name))
+	key := nft.Concat{b.f.Prefix(b.f.Saddr, a.Bits)}.With(b.f.Daddr)
+	for i := range AffinityMaps {
+		c := b.Chain(AffinityMap(name, i))
+		c.Add(b.f.SetDaddr(key.Map(AffinityMap(GroupServices, i))),
+			nft.Goto(b.byAddress(k, false)))
+		c.Add(b.f.ResetDaddr())
+	}
+	return name
+}
+
+// byAddress makes the chain that sends a packet to the endpoint whose address it has, unless there
+// is one, and returns the chain's name.
+func (b *builder) byAddress(k *Kind, outside bool) string {
+	name := PrefixOf(k, outside) + setByAddress
+	if b.Has(name) {
+		return name
+	}
+	frontend := b.frontend(k)
+	if k == KindService {
+		frontend = nft.Concat{b.f.CTDaddr}.With(b.frontend(KindNodePort)...)
+	}
+	c := b.Chain(name)
+	if b.shape.Has(SplitPools) && !outside {
+		c.Add(frontend.In(k.Prefix+SetSplit), b.f.NotFromPods(b.rules.LocalPods),
+			nft.FIBSaddrNotLocal, nft.Goto(b.byAddress(k, true)))
+	}
+	c.Add(b.f.DNAT(frontend.With(b.f.Daddr).Map(name)))
+	c.Add(b.f.ResetDaddr())
+	return name
+}
+
+// learn makes the chains that remember which endpoint a client was given, for each kind of affinity
+// and each map. The key comes from conntrack's original tuple, and the data from the packet after
+// DNAT. The counter tells Settle whether a client was remembered while it worked.
+func (b *builder) learn() {
+	service, nodePort := b.original()
+	var rules []nft.Rule
+	for _, a := range b.shape.Affinity {
+		to := ChainLearn + a.name()
+		for i := range AffinityMaps {
+			b.learnIn(b.Chain(AffinityMap(to, i)), a, i)
+		}
+		put := b.byClient(b.f.CTSaddr, a, nft.VerdictGoto, to)
+
+		inService, inNodePort := service.In(affinityName(KindService, a)),
+			nodePort.In(affinityName(KindNodePort, a))
+		if a.Whole { // the packet's source keeps the number of the service for a moment
+			inService = b.f.SetSaddr(service.Map(affinityName(KindService, a)))
+			inNodePort = b.f.SetSaddr(nodePort.Map(affinityName(KindNodePort, a)))
+		}
+		rules = append(rules, nft.Join(withPorts, inService, put))
+		if b.shape.Has(StickyNodePorts) {
+			rules = append(rules, nft.Join(withPorts, service.NotIn(KindService.Registry),
+				inNodePort, put))
+		}
+	}
+	b.Chain(ChainLearn).Rules = rules
+}
+
+// learnIn writes the rules that remember a client in the i-th map.
+func (b *builder) learnIn(c *nft.ProgramChain, a Affinity, i int) {
+	service, nodePort := b.original()
+	client := nft.Concat{b.f.Prefix(b.f.CTSaddr, a.Bits)}
+	update := func(group string, by, data nft.Concat) nft.Rule {
+		return nft.Join(nft.Update(AffinityMap(group, i), client.With(by...),
+			time.Duration(a.Seconds)*time.Second, data), nft.Counter)
+	}
+	if a.Whole {
+		c.Add(update(GroupServices, nft.Concat{b.f.Saddr}, nft.Concat{b.f.Daddr}))
+		c.Add(b.f.ResetSaddr())
+		return
+	}
+
+	endpoint := nft.Concat{b.f.Daddr, nft.DPort}
+	if a.Bits > 0 && b.shape.Has(SplitPools) {
+		outside := nft.Join(b.f.NotFromPods(b.rules.LocalPods), nft.FIBSaddrNotLocal,
+			update(groupOutside, service, endpoint), nft.Return)
+		c.Add(withPorts, service.In(KindService.Prefix+SetSplit), outside)
+		c.Add(withPorts, service.NotIn(KindService.Registry),
+			nodePort.In(KindNodePort.Prefix+SetSplit), outside)
+	}
+	c.Add(withPorts, update(GroupClients, service, endpoint))
+}

@@ -1,0 +1,69 @@
+package form
+
+import "github.com/kernlb/kernlb/internal/nft"
+
+// newPackets makes the chains for new packets after DNAT. Only packets that were not translated can
+// be to frontends without endpoints, to the other ports of cluster IPs and to unused addresses.
+func (b *builder) newPackets() {
+	for _, k := range Kinds {
+		c := b.Chain(k.noEndpoints)
+		c.Add(b.in(k, setDrop), nft.Drop)
+		c.Add(b.in(k, setReject), b.answer(b.rules.NoEndpoints))
+		// A commit came while the packet was in the chains of type nat. Its client sends again.
+		c.Add(nft.Drop)
+	}
+	translated := func(c *nft.ProgramChain) {
+		if b.affinity() {
+			// Only the first packet of a flow is remembered, because only then was an endpoint just
+			// chosen. Further packets may follow without an answer, such as a SYN that is sent
+			// again, when the endpoint is long gone.
+			c.Add(nft.CTStatusDNAT, nft.CTUnconfirmed, nft.Goto(ChainLearn))
+		}
+		c.Add(nft.CTStatusDNAT, nft.Return)
+	}
+	in := b.Chain(chainNewInput)
+	translated(in)
+	in.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.noEndpoints))
+	for _, at := range b.nodePorts() {
+		in.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), at,
+			nft.Goto(KindNodePort.noEndpoints))
+	}
+	c := b.Chain(chainNew)
+	translated(c)
+	c.Add(b.frontend(KindService).In(KindService.Registry), nft.Goto(KindService.noEndpoints))
+	c.Add(b.f.Daddr.In(SetClusterIPs), b.f.Reject())
+	for _, p := range b.f.Own(b.rules.ServiceCIDRs) {
+		c.Add(b.f.DaddrWithin(p), nft.Drop)
+	}
+}
+
+// Chains for new packets after DNAT.
+const (
+	chainNewInput = "new-packets-input" // to this host
+	chainNew      = "new-packets"
+)
+
+// answer returns the end of a rule that answers packets.
+func (b *builder) answer(answer string) nft.Rule {
+	switch answer {
+	case "drop":
+		return nft.Drop
+	case answerReset:
+		return nft.Goto(chainReset)
+	}
+	return b.f.Reject()
+}
+
+const (
+	answerReset = "reset"
+	chainReset  = "answer-reset"
+)
+
+// reset makes the chain that resets connections, if "reset" is one of the answers.
+func (b *builder) reset() {
+	if b.rules.NoEndpoints == answerReset || b.rules.Forbidden == answerReset {
+		c := b.Chain(chainReset)
+		c.Add(nft.L4ProtoTCP, nft.ResetTCP)
+		c.Add(b.f.Reject())
+	}
+}

@@ -1,0 +1,109 @@
+package form
+
+import (
+	"cmp"
+
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// users makes a chain of the user if it is configured, and lets other chains jump there.
+func (b *builder) users(chain string, from ...*nft.ProgramChain) {
+	if chain == "" {
+		return
+	}
+	b.Chain(chain)
+	for _, c := range from {
+		c.Add(nft.Jump(chain))
+	}
+}
+
+// FilterChains are the base chains that drop and reject new packets to services.
+var FilterChains = [...]string{"filter-input", "filter-forward", "filter-output"}
+
+// baseChains makes the base chains.
+func (b *builder) baseChains() {
+	filter := prioFilter + int32(b.at.Filter)
+	if b.shape.Has(SourceRanges) {
+		b.sources(b.Filter("sources-prerouting", nft.HookPrerouting, prioSources))
+		b.sources(b.Filter("sources-output", nft.HookOutput, prioSources))
+	}
+	b.destinations()
+	if b.rules.MasqueradeNeighbours {
+		b.neighbours(b.Filter("neighbours-prerouting", nft.HookPrerouting, prioLearn))
+	}
+	input := b.Filter(FilterChains[0], nft.HookInput, filter)
+	guard := b.Chain(ChainGuard) // empty if nothing needs the guard
+	if len(b.loopback()) > 0 {
+		guard.Add(b.f.DaddrWithin(b.f.Loopback), b.f.SaddrNotWithin(b.f.Loopback), nft.CTNotKnown,
+			nft.CTNotDNAT, nft.Drop)
+		input.Add(nft.Jump(ChainGuard))
+	}
+	// A packet of an established connection meets this one rule in each hook.
+	input.Add(nft.CTStateNew, nft.Goto(chainNewInput))
+	b.Filter(FilterChains[1], nft.HookForward, filter).Add(nft.CTStateNew, nft.Goto(chainNew))
+	b.Filter(FilterChains[2], nft.HookOutput, filter).Add(nft.CTStateNew, nft.Goto(chainNew))
+	b.postrouting(b.NAT("nat-postrouting", nft.HookPostrouting, prioSNAT+int32(b.at.SNAT)))
+}
+
+// ChainGuard drops packets from elsewhere to loopback addresses, which the sysctl route_localnet
+// would let in (CVE-2020-8558). Other instances recognize the guard by this name.
+const ChainGuard = "guard-loopback"
+
+// destinations makes the base chains that translate destinations. Only packets of this host are
+// translated at loopback addresses.
+func (b *builder) destinations() {
+	dnat := prioDNAT + int32(b.at.DNAT)
+	pre := b.NAT("nat-prerouting", nft.HookPrerouting, dnat)
+	out := b.NAT("nat-output", nft.HookOutput, dnat)
+	b.users(b.at.Dispatch, pre, out)
+	local := b.loopback()
+	if len(local) > 0 {
+		pre.Add(b.f.DaddrWithin(b.f.Loopback), nft.Accept)
+	}
+	pre.Add(nft.Jump("dispatch"))
+	out.Add(nft.Jump("dispatch"))
+	for _, p := range local {
+		out.Add(b.frontend(KindNodePort).In(KindNodePort.Registry), b.f.DaddrWithin(p),
+			nft.Goto(KindNodePort.chain))
+	}
+}
+
+// sources answers connections to restricted frontends from outside their source ranges.
+func (b *builder) sources(c *nft.ProgramChain) {
+	c.Add(nft.CTStateNew, b.forbidden(), b.answer(cmp.Or(b.rules.Forbidden, "drop")))
+}
+
+// neighbours masquerades connections that leave by the interface by which they came in. The
+// endpoint is known only after DNAT, and the kernel looks up its interface only in prerouting
+// (nft_fib_validate before Linux 5.13).
+func (b *builder) neighbours(c *nft.ProgramChain) {
+	service, nodePort := b.original()
+	for _, ours := range []nft.Rule{service.In(KindService.Registry),
+		nodePort.In(KindNodePort.Registry)} {
+		c.Add(nft.CTStateNew, nft.CTStatusDNAT, withPorts, ours, nft.FIBDaddrByIIF,
+			nft.MarkOr(b.rules.MasqueradeMark))
+	}
+}
+
+// postrouting masquerades marked packets, and connections of endpoints to themselves.
+func (b *builder) postrouting(c *nft.ProgramChain) {
+	b.users(b.at.Masquerade, c)
+	mark, hairpin := b.rules.MasqueradeMark, nft.Concat{b.f.Saddr, b.f.Daddr}
+	c.Add(nft.MarkIs(mark, mark), nft.CTStatusDNAT, nft.Jump(chainMasquerade))
+	c.Add(nft.CTStatusDNAT, hairpin.In(SetHairpins), nft.Masquerade)
+}
+
+// masquerade makes the chain that masquerades a marked packet that was sent to a frontend of this
+// instance, and clears the mark. The mark alone is not enough: another instance may have the same
+// mark, and the bit may mean something else to other programs (bit 14 is in wg-quick's mark,
+// 0xca6c).
+func (b *builder) masquerade() {
+	service, nodePort := b.original()
+	c := b.Chain(chainMasquerade)
+	for _, ours := range []nft.Rule{service.In(KindService.Registry),
+		nodePort.In(KindNodePort.Registry)} {
+		c.Add(withPorts, ours, nft.MarkXor(b.rules.MasqueradeMark), nft.Masquerade)
+	}
+}
+
+const chainMasquerade = "marked"

@@ -1,0 +1,68 @@
+package form
+
+import (
+	"math/bits"
+	"strconv"
+
+	"github.com/kernlb/kernlb/internal/nft"
+)
+
+// LeafChains returns the chains of some leaves, and the chains that they need.
+func LeafChains(f *nft.Family, s *Shape, names []string) nft.Program {
+	b := builder{f: f, shape: s}
+	b.leaves(names)
+	return b.Program
+}
+
+// leaves makes the chains of leaves, and the chains that they need.
+func (b *builder) leaves(names []string) {
+	for _, name := range names {
+		if l, ok := ParseLeaf(name); ok {
+			b.leaf(&l)
+		}
+	}
+}
+
+// leaf makes the chain of a leaf, and the chains that it needs.
+func (b *builder) leaf(l *Leaf) {
+	c := b.Chain(l.chain())
+	client := nft.Concat{b.f.Saddr}
+	if l.port {
+		client = client.With(nft.SPort)
+	}
+	switch l.Way {
+	case InTurn:
+		c.Add(b.slot(l, nft.NumgenInc(l.Slots)))
+	case ByMaglev:
+		c.Add(b.slot(l, nft.JHash(client, l.Slots, SeedMaglev)))
+	default:
+		for half := l.Slots / 2; half > 0; half /= 2 {
+			c.Add(nft.Jump(b.level(l, half, client)))
+		}
+		c.Add(b.slot(l, nft.NumgenRandom(1)))
+	}
+}
+
+// level makes the chain that chooses among the slots from half to 2·half, unless there is one, and
+// returns its name. A draw below half means that a slot below half is chosen: the chain returns,
+// and the next level decides which. A draw of a slot that the pool does not have is repeated with
+// another seed. So each slot has the same chance. A further slot takes 1/(n+1) of the clients, from
+// all others alike. It moves no other client, even if it is the first one in its level.
+func (b *builder) level(l *Leaf, half int, client nft.Concat) string {
+	name := l.head() + "level-" + strconv.Itoa(half)
+	if b.Has(name) {
+		return name
+	}
+	c := b.Chain(name)
+	for i := range Attempts {
+		seed := uint32(SeedHash + bits.Len(uint(half))<<8 + i)
+		c.Add(nft.JHash(client, 2, seed).IsZero(), nft.Return)
+		c.Add(b.slot(l, nft.JHash(client, 2*half, seed)))
+	}
+	return name
+}
+
+// slot sends a packet to a slot in the map of a leaf.
+func (b *builder) slot(l *Leaf, slot nft.Selector) nft.Rule {
+	return b.dnat(l.Kind, PrefixOf(l.Kind, l.Outside), l.Way, slot)
+}

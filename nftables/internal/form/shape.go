@@ -1,0 +1,104 @@
+package form
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Shape is the part of a table's program that depends on the services: which features they use. The
+// objects of a feature exist only if some service uses it.
+type Shape struct {
+	Affinity []Affinity // the kinds of session affinity in use, sorted
+	Uses     Feature
+	Leaves   []string // the chains that the maps of verdicts may lead to, sorted
+}
+
+// Has reports whether any of the features is in use.
+func (s *Shape) Has(f Feature) bool { return s.Uses&f != 0 }
+
+// classes is how many classes the sets of the shape can tell.
+func (s *Shape) classes() int {
+	if s.Has(LargePools) {
+		return AllClasses
+	}
+	return SmallClasses
+}
+
+// Add adds the features of o to s.
+func (s *Shape) Add(o *Shape) {
+	for _, a := range o.Affinity {
+		s.Affinity = Insert(s.Affinity, a, Affinity.Compare)
+	}
+	s.Uses |= o.Uses
+}
+
+// AddFrontend adds the features that a frontend of t and its pools need to s.
+func (s *Shape) AddFrontend(t *servicemodel.Table, fe *servicemodel.Frontend) {
+	if fe.Affinity > 0 {
+		s.Affinity = Insert(s.Affinity, affinityOf(fe), Affinity.Compare)
+		if fe.Key.NodePort() {
+			s.Uses |= StickyNodePorts
+		}
+	}
+	if fe.Sources != nil {
+		s.Uses |= SourceRanges
+	}
+	switch fe.Masquerade {
+	case servicemodel.FromHost | servicemodel.FromOutside:
+		s.Uses |= NotFromPods
+	case servicemodel.FromHost:
+		s.Uses |= SplitPools
+	}
+	if fe.External != fe.Internal {
+		s.Uses |= SplitPools
+	}
+	internal, external := t.PoolsOf(fe)
+	s.AddPool(internal)
+	s.AddPool(external)
+}
+
+// AddPool adds the features that a pool needs to s. A nil pool needs none.
+func (s *Shape) AddPool(p *servicemodel.Pool) {
+	if p == nil {
+		return
+	}
+	w := WayOf(p)
+	if s.Uses |= w; w == AtRandom && ClassOf(SlotCount(p)) >= SmallClasses {
+		s.Uses |= LargePools
+	}
+}
+
+func (s *Shape) Equal(o *Shape) bool {
+	return s.Uses == o.Uses && slices.Equal(s.Affinity, o.Affinity) &&
+		slices.Equal(s.Leaves, o.Leaves)
+}
+
+// affinityOf lists the kinds of session affinity that frontends of a kind may have.
+func (s *Shape) affinityOf(k *Kind) []Affinity {
+	if k == KindNodePort && !s.Has(StickyNodePorts) {
+		return nil
+	}
+	return s.Affinity
+}
+
+// AffinityGroups returns the groups of maps that a shape needs.
+func (s *Shape) AffinityGroups() (l []string) {
+	for _, a := range s.Affinity {
+		l = Insert(l, a.Group(), strings.Compare)
+		if a.Bits > 0 && !a.Whole && s.Has(SplitPools) {
+			l = Insert(l, groupOutside, strings.Compare)
+		}
+	}
+	return l
+}
+
+// Insert adds v to a sorted list unless it is there.
+func Insert[T any](sorted []T, v T, compare func(a, b T) int) []T {
+	i, ok := slices.BinarySearchFunc(sorted, v, compare)
+	if ok {
+		return sorted
+	}
+	return slices.Insert(sorted, i, v)
+}

@@ -1,0 +1,40 @@
+package form
+
+import "github.com/kernlb/kernlb/servicemodel"
+
+// A pool whose scheduler is not random has its slots in a map of its scheduler, and not in the
+// ordinary one, and its frontends are in no set that tells a class. A packet to it finds no slot in
+// the ordinary map. Then the map of verdicts "-scheduled" leads it to the chain of its pool's
+// scheduler and size. Packets to other services do not come so far.
+
+// SchedulerWays are the ways in which the schedulers that nftables has choose endpoints.
+var SchedulerWays = map[servicemodel.Scheduler]Feature{
+	servicemodel.SchedulerDefault: AtRandom, servicemodel.Random: AtRandom,
+	servicemodel.RoundRobin: InTurn, servicemodel.WeightedRR: InTurn,
+	servicemodel.SourceHash: ByHash, servicemodel.Maglev: ByMaglev,
+}
+
+// WayOf returns how a packet chooses among a pool's slots.
+func WayOf(p *servicemodel.Pool) Feature {
+	if p.Scheduler == servicemodel.SchedulerDefault {
+		return AtRandom
+	}
+	name, _, _ := p.Scheduler.Split()
+	return SchedulerWays[name]
+}
+
+// This file says which elements a pool has in the map of its scheduler, and which pool has given
+// elements.
+
+// EntryCount is the number of elements that a pool has in its map, and of holes between them.
+func EntryCount(p *servicemodel.Pool) int {
+	switch {
+	case WayOf(p) == ByMaglev:
+		return p.MaglevSize()
+	case p.Scheduler == servicemodel.RoundRobin:
+		return len(p.Slots)
+	case p.Units != nil:
+		return len(p.Units)
+	}
+	return SlotCount(p)
+}

@@ -1,0 +1,217 @@
+package plan
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Table is the backend's knowledge of its table in one family: the last reading, and the effects of
+// the commits since. The table may not exist.
+type Table struct {
+	Family *nft.Family
+	form.Skeleton
+	// sets are the sets of the shape, in their order. The first plan makes them.
+	sets []*nft.Set
+	// Drift are the elements without a meaning, by set. The next commit deletes them.
+	Drift map[string]*nft.ElemList
+	// Index is the content of the index of owners, after an observation of parts.
+	Index form.Ownership
+	// ahead are the ways that the next plan prepares: see [Planner.PlanAhead].
+	ahead form.Feature
+}
+
+// Observed replaces what is known of the table by a reading.
+func (t *Table) Observed(sk form.Skeleton, drift map[string]*nft.ElemList, index form.Ownership) {
+	t.Skeleton, t.sets, t.Drift, t.Index = sk, nil, drift, index
+}
+
+// Plan is what a commit sends: the changes to each table, in their order, and the version.
+type Plan struct {
+	Table   string
+	Changes *servicemodel.ChangeSet
+	Tables  []*TablePlan
+	// Have is the version that the plan is for. Next is the version that it leads to.
+	Have, Next form.Version
+	// Forget says which clients are forgotten after the commit. leavesClients says that the maps
+	// may still have some of them.
+	Forget        []Forget
+	leavesClients bool
+	// Sysctl is the sysctl that the commit also sets, as text.
+	Sysctl string
+	// Mark commits a version with another mark even if nothing else changes.
+	Mark bool
+	// anew says that the plan deletes the table that has the version.
+	anew bool
+}
+
+// spares reports whether clients stay in a table whose other contents are written anew.
+func (p *Plan) spares() bool {
+	return slices.ContainsFunc(p.Tables, func(t *TablePlan) bool { return len(t.spare) > 0 })
+}
+
+// Empty reports whether there is nothing to send.
+func (p *Plan) Empty() bool {
+	return !p.Mark && !slices.ContainsFunc(p.Tables, func(t *TablePlan) bool { return !t.Empty() })
+}
+
+// TablePlan is the plan for one table. It is written in this order: the table, its sets, the chains
+// with their rules, the elements to delete and to add, and the sets to delete.
+type TablePlan struct {
+	Family *nft.Family
+	Hooks  *form.Hooks // its chains of the user keep their rules
+	// Have is the table as it is, and next its skeleton after the plan.
+	Have *Table
+	next form.Skeleton
+	// need is the shape that the changes need, or the shape of all frontends if the program is
+	// written.
+	need form.Shape
+	// rebuild deletes the table first. Renew deletes what the table holds, except the user's chains
+	// and remembered clients. spare are the affinity maps that stay.
+	rebuild bool
+	Renew   bool
+	spare   map[string]bool
+	// Create creates the table and its sets. Otherwise newSets are added to the existing sets.
+	Create   bool
+	NewSets  []*nft.Set
+	goneSets []*nft.Set
+	// Program, if not nil, replaces the chains and rules.
+	Program    nft.Program
+	goneChains []string
+	// flushed sets lose all their elements before elements are added.
+	flushed []*nft.Set
+	Sets    []*nft.Set // all sets after the plan, in their order
+	Ops     map[string]*SetOps
+	// del and add put the deletion and the addition of an element into the plan.
+	del, add form.Sink
+	// leads is the change of how many frontends lead to each leaf.
+	leads map[string]int
+	// index is the content of the index of owners after the plan.
+	index form.Ownership
+}
+
+// SetOps are the changes to the elements of one set.
+type SetOps struct {
+	del, Add nft.ElemList
+}
+
+// Empty reports whether the plan leaves the table as it is.
+func (t *TablePlan) Empty() bool {
+	// sets come and go with the rules of a program
+	return !t.rebuild && !t.Create && t.Program == nil && len(t.Ops) == 0
+}
+
+// newTablePlan returns a plan that leaves the table as it is.
+func newTablePlan(h *form.Hooks, have *Table) *TablePlan {
+	t := &TablePlan{Family: have.Family, Hooks: h, Have: have, next: have.Skeleton}
+	t.need.Uses = have.ahead
+	t.del = func(set string, e nft.Elem) {
+		if t.OpsOf(set).del.Add(e); e.Goto {
+			t.lead(e, -1)
+		}
+	}
+	t.add = func(set string, e nft.Elem) {
+		if t.OpsOf(set).Add.Add(e); e.Goto {
+			t.lead(e, 1)
+		}
+	}
+	return t
+}
+
+// lead counts an element that leads to a leaf, or that does so no longer.
+func (t *TablePlan) lead(e nft.Elem, n int) {
+	if t.leads == nil {
+		t.leads = map[string]int{}
+	}
+	t.leads[string(e.Data)] += n
+}
+
+// OpsOf returns the changes to the elements of a set.
+func (t *TablePlan) OpsOf(set string) *SetOps {
+	ops := t.Ops[set]
+	if ops == nil {
+		ops = new(SetOps)
+		if t.Ops == nil {
+			t.Ops = map[string]*SetOps{}
+		}
+		t.Ops[set] = ops
+	}
+	return ops
+}
+
+// differ compares elements as they were and as they are, and leaves equal elements alone.
+func (t *TablePlan) differ(was, is func(to form.Sink)) {
+	id := func(name string, e nft.Elem) string {
+		return name + "\x00" + string(e.Key) + string(e.KeyEnd)
+	}
+	before, kept := map[string]string{}, map[string]bool{}
+	was(func(name string, e nft.Elem) {
+		before[id(name, e)] = string(e.Data) + string(e.UserData)
+	})
+	is(func(name string, e nft.Elem) {
+		if v, ok := before[id(name, e)]; ok && v == string(e.Data)+string(e.UserData) {
+			kept[id(name, e)] = true
+			return
+		}
+		t.add(name, e)
+	})
+	was(func(name string, e nft.Elem) {
+		if !kept[id(name, e)] {
+			t.del(name, e)
+		}
+	})
+}
+
+// leadsTo reports whether a frontend leads to a leaf after the plan.
+func (t *TablePlan) leadsTo(name string) bool { return t.next.Leads[name]+t.leads[name] > 0 }
+
+// needAll computes the shape that all frontends of the table need.
+func (t *TablePlan) needAll(of *servicemodel.Table) {
+	t.need = form.Shape{}
+	for fe := range form.FrontendsOf(of, t.Family) {
+		t.need.AddFrontend(of, fe)
+	}
+}
+
+// size sets the sizes of the sets in a table that is written from nothing.
+func (t *TablePlan) size(capacity func(n int) uint32) {
+	for _, s := range t.NewSets {
+		if ops := t.Ops[s.Name]; ops != nil && s.Size == 0 && s.Flags&nft.SetInterval == 0 {
+			n := ops.Add.Len
+			if strings.HasSuffix(s.Name, form.WayNames[form.ByMaglev]+form.SetEndpoints) ||
+				n >= Growing && strings.HasSuffix(s.Name,
+					form.WayNames[form.ByHash]+form.SetEndpoints) {
+				n = max(n, firstMaglev)
+			}
+			s.Size = capacity(n)
+		}
+	}
+}
+
+// Committed updates the table after a plan.
+func (t *Table) Committed(p *TablePlan) {
+	t.Skeleton, t.sets, t.Drift, t.Index = p.next, p.Sets, nil, p.index
+	for leaf, n := range p.leads {
+		t.Leads[leaf] += n
+	}
+	if t.Counts == nil {
+		return
+	}
+	for _, s := range p.flushed {
+		t.Counts[s.Name] = 0
+	}
+	for name, ops := range p.Ops {
+		t.Counts[name] += ops.Add.Len - ops.del.Len
+	}
+	for _, s := range p.goneSets {
+		delete(t.Counts, s.Name)
+	}
+	for _, s := range p.NewSets {
+		if !form.IsAffinityMap(s.Name) {
+			t.Counts[s.Name] += 0
+		}
+	}
+}

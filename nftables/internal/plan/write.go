@@ -1,0 +1,193 @@
+package plan
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+)
+
+var _ dataplane.Plan = (*Plan)(nil)
+
+// Stats counts the messages and bytes of the plan.
+func (p *Plan) Stats() dataplane.Stats {
+	var b rawnl.Batch
+	p.Encode(&b)
+	elements, _ := p.Load()
+	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: elements}
+}
+
+// programMessages is roughly the number of messages for a table and its program.
+const programMessages = 64
+
+// KeptBatch is how many bytes of memory a batch may keep for the next one.
+const KeptBatch = 1 << 20
+
+// Load counts the elements that the plan adds and deletes, and their bytes.
+func (p *Plan) Load() (elements, bytes int) {
+	for _, t := range p.Tables {
+		for _, ops := range t.Ops {
+			elements += ops.del.Len + ops.Add.Len
+			bytes += ops.del.Size + ops.Add.Size
+		}
+	}
+	return elements, bytes
+}
+
+// Writers are the writers of all tables. One writer numbers all anonymous sets of its table.
+type Writers map[*nft.Family]nft.Writer
+
+// Encode appends the plan to a batch.
+func (p *Plan) Encode(b *rawnl.Batch) {
+	if _, n := p.Load(); n > KeptBatch {
+		b.Grow(programMessages*len(p.Tables), n+n/64)
+	}
+	to := Writers{}
+	for _, f := range nft.Families {
+		to[f] = nft.NewEncoder(b, f, p.Table)
+	}
+	p.Write(to)
+}
+
+// String is the plan in nft's language, in the order in which it is sent.
+func (p *Plan) String() string {
+	var b strings.Builder
+	to := Writers{}
+	for _, f := range nft.Families {
+		to[f] = nft.NewText(&b, f, p.Table)
+	}
+	p.Write(to)
+	if p.Sysctl != "" {
+		fmt.Fprintf(&b, "# sysctl %s\n", p.Sysctl)
+	}
+	for _, f := range p.Forget {
+		fmt.Fprintf(&b, "# forget clients of %s\n", f)
+	}
+	return b.String()
+}
+
+// Write writes the next number of the version, the plans of all tables, and the next epoch if one
+// begins. The number comes first, even if the epoch ends or its table is deleted, because this
+// message fails if another writer has committed.
+func (p *Plan) Write(to Writers) {
+	if p.Empty() {
+		return
+	}
+	have, next := p.Have, p.Next
+	if have.Number != 0 {
+		to[have.Home].Elements(nft.Add, form.VersionSet(have.Epoch), next.Elem(have.Number+1))
+	}
+
+	for _, t := range p.Tables {
+		if !t.Empty() || len(t.flushed) > 0 {
+			t.write(to[t.Family])
+		}
+	}
+	// The base chains of new tables come last, because packets meet a table from then on. A
+	// large new instance is written in steps.
+	for _, t := range p.Tables {
+		if t.Create {
+			_, base := t.Program.Base()
+			base.Write(to[t.Family])
+		}
+	}
+
+	if next.Home == nil || have.Number != 0 && next.Epoch == have.Epoch {
+		return
+	}
+	if have.Number != 0 && !p.anew {
+		to[have.Home].DeleteSet(form.VersionSet(have.Epoch))
+	}
+	w := to[next.Home]
+	w.AddSet(form.VersionSet(next.Epoch))
+	w.Elements(nft.Add, form.VersionSet(next.Epoch), next.Elem(next.Number))
+}
+
+// write writes the plan of one table, except the base chains of a new one.
+func (t *TablePlan) write(w nft.Writer) {
+	if t.rebuild {
+		w.DeleteTable()
+	}
+	if t.Create {
+		w.AddTable()
+	}
+	if t.Renew {
+		t.writeRenewal(w)
+	}
+	for _, s := range t.NewSets {
+		w.AddSet(s)
+	}
+	// When a chain begins to ask a map, the kernel walks all elements of the map
+	// (nf_tables_bind_set). So the rules come before the elements.
+	if t.Program != nil || t.goneChains != nil {
+		t.writeProgram(w)
+	}
+	if !t.Renew {
+		for _, s := range t.flushed {
+			w.FlushSet(s)
+		}
+	}
+	for _, s := range slices.Concat(t.Sets, t.goneSets) {
+		if ops := t.Ops[s.Name]; ops != nil {
+			w.Elements(nft.Delete, s, &ops.del)
+		}
+	}
+	for _, s := range t.Sets {
+		if ops := t.Ops[s.Name]; ops != nil {
+			w.Elements(nft.Add, s, &ops.Add)
+		}
+	}
+	if t.Renew {
+		return
+	}
+	for _, name := range t.goneChains {
+		w.DeleteChain(name)
+	}
+	for _, s := range t.goneSets {
+		w.DeleteSet(s)
+	}
+}
+
+// writeRenewal deletes the rules, elements and objects that a table holds, except what stays.
+// Objects of the same names can come afterwards, in the same transaction.
+func (t *TablePlan) writeRenewal(w nft.Writer) {
+	for _, name := range slices.Sorted(maps.Keys(t.Have.Held.Chains)) {
+		if !t.Hooks.IsUsers(name) || slices.Contains(t.goneChains, name) {
+			w.FlushChain(name)
+		}
+	}
+	for _, s := range slices.Concat(t.flushed, t.goneSets) {
+		w.FlushSet(s)
+	}
+	for _, s := range t.goneSets {
+		w.DeleteSet(s)
+	}
+	for _, name := range t.goneChains {
+		w.DeleteChain(name)
+	}
+}
+
+// writeProgram replaces the chains and rules by the new program. The chains that are no longer
+// needed are deleted later, when no element leads to them any more.
+func (t *TablePlan) writeProgram(w nft.Writer) {
+	if t.Create {
+		others, _ := t.Program.Base()
+		others.Write(w)
+		return
+	}
+	t.Program.WriteChains(w)
+	if !t.Renew {
+		for _, c := range t.Hooks.Own(t.Program) {
+			w.FlushChain(c.Name)
+		}
+		for _, name := range t.goneChains {
+			w.FlushChain(name)
+		}
+	}
+	t.Program.WriteRules(w)
+}

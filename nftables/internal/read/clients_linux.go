@@ -1,0 +1,25 @@
+package read
+
+import (
+	"bytes"
+	"context"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+)
+
+// Learnt reads how often a client was remembered, by the counters of the chains that learn. If
+// another program changes the rules meanwhile, the number is different the next time, and the maps
+// are read once more.
+func (k *Reader) Learnt(ctx context.Context, f *nft.Family, table string) (n uint64,
+	err error) {
+	err = k.About(f, table).Rules(ctx, "", func(rule nft.RuleInfo) error {
+		if !bytes.HasPrefix(rule.Chain, []byte(form.ChainLearn)) {
+			return nil
+		}
+		packets, err := rule.Counted()
+		n += packets
+		return err
+	})
+	return n, err
+}

@@ -1,0 +1,57 @@
+package read
+
+import (
+	"context"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// contest finds the service ports that count as whole although elements are left over that concern
+// them: more elements of their frontends, or frontends whose comment names the same service port.
+// They no longer count as whole. All their elements, which are as wanted, are left over, too.
+func (r *Reading) contest(context.Context, *Reading) error {
+	if r.want == nil {
+		return nil
+	}
+	incomplete := map[servicemodel.PortName]bool{}
+	for _, o := range r.incomplete {
+		if o.frontends != nil {
+			incomplete[o.frontends[0].Service] = true
+		}
+	}
+	var contested []object
+	contest := func(port servicemodel.PortName) {
+		if o := portOf(r.Family, r.want, port); !incomplete[port] && len(o.frontends) > 0 {
+			incomplete[port] = true
+			contested = append(contested, o)
+		}
+	}
+	for name, elems := range r.Elems {
+		set := r.sets[name]
+		if set == nil || !IsRead(name) {
+			continue
+		}
+		registry := name == form.KindService.Registry || name == form.KindNodePort.Registry
+		for _, e := range elems {
+			key, ok := r.keyOf(set, *e)
+			if fe := r.want.Frontend(key); ok && fe != nil {
+				contest(fe.Service)
+			}
+			if !registry {
+				continue
+			}
+			fe, err := rendering.ParseComment(nft.CommentOf(e.UserData), key, nil)
+			if err == nil {
+				contest(fe.Service)
+			}
+		}
+	}
+	for _, o := range contested {
+		o.elements(r.w, r.want, func(set string, e nft.Elem) { r.Add(set, e) })
+	}
+	r.incomplete = append(r.incomplete, contested...)
+	return nil
+}

@@ -1,0 +1,106 @@
+package read
+
+import (
+	"context"
+	"fmt"
+	"sync"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/wait"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Elements reads the elements of a table, in this order:
+//
+//  1. Ask for the wanted elements. A dump takes time quadratic in the number of elements, but
+//     questions take linear time. The numbers of found elements say which sets hold more. If
+//     everything is as wanted, the reading ends here.
+//  2. Dump small sets that hold more. They name the unwanted frontends.
+//  3. Ask for one slot more than each wanted pool has, in maps that are too large for a dump.
+//  4. Elements that are left over by now may be about service ports that seem whole. All elements
+//     of these service ports are then left over, too.
+//  5. Ask for the slots of the frontends that are left over.
+//  6. Ask for hairpins of the endpoints in those slots, and in pools that are not as wanted.
+//  7. Dump as few as possible of the large sets that still hold more.
+//  8. The elements of that dump, too, may be about service ports that seem whole.
+func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Table) error {
+	r.want = want
+	if err := k.queryWanted(ctx, r); err != nil {
+		return fmt.Errorf("ask for what is wanted: %w", err)
+	}
+	asWanted := len(r.incomplete) == 0
+	for name := range r.sets {
+		asWanted = asWanted && (!IsRead(name) || r.complete(name))
+	}
+	if asWanted {
+		return nil
+	}
+	return r.run(ctx, []pass{
+		{"dump small sets that hold more", k.dump(false)},
+		{"ask for a slot more than wanted", k.querying(r.slotsAfterWanted)},
+		{"leave contested service ports over", r.contest},
+		{"ask for slots of frontends that nobody wants", k.querying(r.slotsLeftOver)},
+		{"ask for hairpins that nobody wants", k.querying(r.hairpinsLeftOver)},
+		{"dump large sets that hold more", k.dump(true)},
+		{"leave contested service ports over", r.contest},
+	})
+}
+
+// queryWanted asks for all wanted elements. Two connections at the same time need half the time,
+// because readers hold no lock in the kernel (nfnl_callback of NFT_MSG_GETSETELEM is NFNL_CB_RCU).
+func (k *Reader) queryWanted(ctx context.Context, r *Reading) error {
+	outer := ctx
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	jobs := make(chan []object)
+	var mu sync.Mutex // guards r
+	var group sync.WaitGroup
+	for _, a := range k.Queriers {
+		group.Go(func() {
+			q, w := newQuestions(), form.NewWriter()
+			for objects := range jobs {
+				q.reset()
+				for _, o := range objects {
+					if o.expressible(r.want) {
+						o.elements(w, r.want, q.add)
+					} else {
+						q.add("", nft.Elem{}) // the kernel does not have it
+					}
+					q.objects = append(q.objects, objectRun{o, len(q.all)})
+				}
+				if err := a.query(ctx, r, q); err != nil {
+					cancel(err)
+					return
+				}
+				mu.Lock()
+				r.note(q)
+				mu.Unlock()
+			}
+		})
+	}
+	var objects []object
+	send := func() {
+		select {
+		case jobs <- objects:
+		case <-ctx.Done():
+		}
+		objects = nil
+	}
+	for o := range objectsOf(r.Family, r.want) {
+		if objects = append(objects, o); len(objects) == chunkObjects {
+			if send(); ctx.Err() != nil {
+				break
+			}
+		}
+	}
+	if len(objects) > 0 {
+		send()
+	}
+	close(jobs)
+	group.Wait()
+	if err := wait.Ended(outer); err != nil {
+		return err
+	}
+	return context.Cause(ctx)
+}

@@ -1,0 +1,258 @@
+package read
+
+import (
+	"context"
+	"maps"
+	"net/netip"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// ownerReading reads the parts of owners in one table, through the index of owners.
+type ownerReading struct {
+	*Parts
+	r *Reading
+	// keys are the frontends whose elements belong to the owners: the frontends in the index, and
+	// wanted frontends that no other owner has.
+	keys []servicemodel.FrontendKey
+	// others are the frontends of other owners that this reading needs.
+	others []*servicemodel.Frontend
+	// have is the meaning of the owners' elements.
+	have servicemodel.Contents
+}
+
+// readParts reads the owners' objects from a table, and the owners of the wanted objects, in this
+// order:
+//
+//  1. The index names the owners' frontends.
+//  2. Their comments, and those of the wanted ones, name their owners and service ports.
+//  3. [dataplane.Flows] needs the frontends of others with the number of a UDP node port.
+//  4. The sets in which the owners' frontends are say how many slots they have.
+//  5. With their slots, the frontends and pools are known.
+//  6. Some of their endpoints are hairpins of the owners.
+//  7. Other owners may share the addresses.
+func (p *Parts) readParts(ctx context.Context, r *Reading, c *servicemodel.Contents) error {
+	o := &ownerReading{Parts: p, r: r}
+	err := r.run(ctx, []pass{
+		{"ask the index for frontends", o.queryIndex},
+		{"ask for the owners of frontends", o.queryFrontends},
+		{"dump the frontends beside a node port", o.dumpBeside},
+		{"ask for what is said about frontends", o.queryMembers},
+		{"ask for slots", o.reader.querying(o.r.moreSlots)},
+		{"ask for hairpins", o.queryHairpins},
+		{"ask for addresses", o.queryAddresses},
+	})
+	if err != nil {
+		return err
+	}
+	slices.SortFunc(o.others, func(a, b *servicemodel.Frontend) int { return a.Key.Compare(b.Key) })
+	o.others = slices.CompactFunc(o.others,
+		func(a, b *servicemodel.Frontend) bool { return a.Key == b.Key })
+	c.Frontends = slices.Concat(c.Frontends, o.have.Frontends, o.others)
+	c.Pools = append(c.Pools, o.have.Pools...)
+	c.ClusterIPs = append(c.ClusterIPs, o.have.ClusterIPs...)
+	c.Hairpins = append(c.Hairpins, o.have.Hairpins...)
+	return nil
+}
+
+// indexWindow is how many frontends of an owner the first request asks for.
+const indexWindow = 4
+
+// queryIndex reads the owners' frontends from the index, which numbers them from 0 on.
+func (o *ownerReading) queryIndex(ctx context.Context, r *Reading) error {
+	have, open := r.Index.Frontends, o.Owners
+	for from, to := 0, indexWindow; len(open) > 0; from, to = to, 2*to {
+		err := o.reader.querying(func(query queryFunc) {
+			for _, owner := range open {
+				for n := from; n < to; n++ {
+					query(form.SetOwnerFrontends, form.OwnerIDOf(owner).Number(n))
+				}
+			}
+		})(ctx, r)
+		if err != nil {
+			return err
+		}
+		for _, owner := range open {
+			for n := from; n < to; n++ {
+				if e := r.Elems[form.SetOwnerFrontends][string(
+					form.OwnerIDOf(owner).Number(n))]; e != nil {
+					rd := nft.Reader{Bytes: e.Data}
+					have[owner] = append(have[owner], rd.Frontend(r.Family.Any, false))
+				}
+			}
+		}
+		open = slices.DeleteFunc(slices.Clone(open), func(owner string) bool {
+			return len(have[owner]) < to
+		})
+	}
+	return nil
+}
+
+// queryFrontends asks for the owners' frontends and the wanted ones.
+func (o *ownerReading) queryFrontends(ctx context.Context, r *Reading) error {
+	for _, owner := range o.Owners {
+		o.keys = append(o.keys, r.Index.Frontends[owner]...)
+	}
+	for fe := range form.FrontendsOf(o.want, r.Family) {
+		o.keys = append(o.keys, fe.Key)
+	}
+	slices.SortFunc(o.keys, servicemodel.FrontendKey.Compare)
+	o.keys = slices.Compact(o.keys)
+	err := o.reader.querying(func(query queryFunc) {
+		for _, key := range o.keys {
+			query(form.KindOf(key).Registry, nft.AppendFrontend(nil, key))
+		}
+	})(ctx, r)
+	o.keys = slices.DeleteFunc(o.keys, func(key servicemodel.FrontendKey) bool {
+		in, at := r.Elems[form.KindOf(key).Registry], string(nft.AppendFrontend(nil, key))
+		if in[at] == nil || !o.isOthers(key, *in[at]) {
+			return false
+		}
+		delete(in, at)
+		return true
+	})
+	return err
+}
+
+// isOthers reports whether an element of a registry is a frontend of another owner, and keeps the
+// frontend.
+func (o *ownerReading) isOthers(key servicemodel.FrontendKey, e nft.Elem) bool {
+	fe, err := rendering.ParseComment(nft.CommentOf(e.UserData), key, nil)
+	if err != nil || slices.Contains(o.Owners, fe.Service.Name.Namespace) {
+		return false
+	}
+	o.others = append(o.others, fe)
+	return true
+}
+
+// dumpBeside reads the frontends with the same number as a UDP node port. [dataplane.Flows] needs
+// them to distinguish their flows from flows to the node port.
+func (o *ownerReading) dumpBeside(ctx context.Context, r *Reading) error {
+	ports := map[uint16]bool{}
+	for _, key := range o.keys {
+		if key.NodePort() && key.Protocol == servicemodel.UDP {
+			ports[key.Port] = true
+		}
+	}
+	if len(ports) == 0 {
+		return nil
+	}
+	return o.reader.DumpSet(ctx, r, form.KindService.Registry, func(e nft.Elem) {
+		rd := nft.Reader{Bytes: e.Key}
+		key := rd.Frontend(r.Family.Any, false)
+		if key.Protocol == servicemodel.UDP && ports[key.Port] {
+			o.isOthers(key, e)
+		}
+	})
+}
+
+// queryMembers asks in which sets the frontends are. Sets whose keys have more than a frontend are
+// dumped, and the source ranges only if a frontend is restricted.
+func (o *ownerReading) queryMembers(ctx context.Context, r *Reading) error {
+	own, dumped := map[servicemodel.FrontendKey]bool{}, []string(nil)
+	for _, key := range o.keys {
+		own[key] = true
+	}
+	err := o.reader.querying(func(query queryFunc) {
+		for _, k := range form.Kinds {
+			sets := k.Memberships(r.Family, &r.Shape)
+			if k == form.KindService {
+				sets = append(sets, &nft.Set{Name: form.SetRestricted})
+			}
+			for _, set := range sets {
+				if len(set.Key) > len(k.Key(r.Family)) {
+					dumped = append(dumped, set.Name)
+					continue
+				}
+				for _, key := range o.keys {
+					if form.KindOf(key) == k {
+						query(set.Name, nft.AppendFrontend(nil, key))
+					}
+				}
+			}
+		}
+	})(ctx, r)
+	if len(r.Elems[form.SetRestricted]) > 0 {
+		dumped = append(dumped, form.SetSources)
+	}
+	for _, set := range dumped {
+		if err != nil {
+			break
+		}
+		err = o.reader.DumpSet(ctx, r, set, func(e nft.Elem) {
+			rd := nft.Reader{Bytes: e.Key}
+			if own[rd.Frontend(r.Family.Any, strings.HasPrefix(set, form.KindNodePort.Prefix))] {
+				r.Add(set, e)
+			}
+		})
+	}
+	return err
+}
+
+// queryHairpins finds out what all elements mean, and asks which endpoints are hairpins of their
+// owners.
+func (o *ownerReading) queryHairpins(ctx context.Context, r *Reading) error {
+	r.Interpret(&o.have)
+	err := o.reader.querying(func(query queryFunc) {
+		for _, p := range o.have.Pools {
+			for _, s := range p.Slots {
+				owner := form.OwnerIDOf(p.ID.Service.Name.Namespace)
+				query(form.SetOwnerHairpins, owner.Hairpin(s.Endpoint.Addr()))
+			}
+		}
+	})(ctx, r)
+	for _, p := range o.have.Pools {
+		owner := p.ID.Service.Name.Namespace
+		for _, s := range p.Slots {
+			a := s.Endpoint.Addr()
+			if r.Elems[form.SetOwnerHairpins][string(form.OwnerIDOf(owner).Hairpin(a))] == nil {
+				continue
+			}
+			if r.Index.Hairpins[owner] == nil {
+				r.Index.Hairpins[owner] = map[netip.Addr]bool{}
+			}
+			r.Index.Hairpins[owner][a] = true
+		}
+	}
+	return err
+}
+
+// queryAddresses asks for the owners' addresses and the wanted ones: whether they belong to the
+// owners, and how many owners need them.
+func (o *ownerReading) queryAddresses(ctx context.Context, r *Reading) error {
+	own := map[string]map[netip.Addr]bool{form.SetClusterIPs: {}, form.SetHairpins: {}}
+	for _, fe := range o.have.Frontends {
+		if fe.Kind == servicemodel.ClusterIP {
+			own[form.SetClusterIPs][fe.Key.Addr] = true
+		}
+	}
+	for _, l := range r.Index.Hairpins {
+		maps.Copy(own[form.SetHairpins], l)
+	}
+	err := o.reader.querying(func(query queryFunc) {
+		for _, set := range form.AddressSets {
+			asked := maps.Clone(own[set])
+			for a := range form.AddressesOf(o.want, r.Family, set) {
+				asked[a] = true
+			}
+			for a := range asked {
+				query(set, form.AppendAddrKey(nil, set, a))
+			}
+		}
+	})(ctx, r)
+	r.countUsers()
+	for set, l := range map[string]*[]netip.Addr{form.SetClusterIPs: &o.have.ClusterIPs,
+		form.SetHairpins: &o.have.Hairpins} {
+		for a := range r.Index.Users[set] {
+			if own[set][a] {
+				*l = append(*l, a)
+			}
+		}
+	}
+	return err
+}

@@ -1,0 +1,93 @@
+package read
+
+import (
+	"context"
+	"errors"
+	"slices"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+)
+
+// Reader reads the tables of an instance.
+type Reader struct {
+	Conn *rawnl.Conn
+	Req  rawnl.Batch
+	// Queriers ask for elements, at the same time.
+	Queriers [2]*querier
+	// Dumpable bounds the size of a set that a reading dumps to find unwanted elements. It holds
+	// for sets that grow with the endpoints, if the reading knows the wanted table.
+	Dumpable int
+	hooks    form.Hooks
+	// takeOver says that tables without the instance's marks belong to the instance.
+	takeOver bool
+	// Chunk is how many questions about unwanted elements are sent at once.
+	Chunk int
+}
+
+// How many elements are asked for at once. A larger number takes more memory.
+const (
+	Chunk        = 2048
+	chunkObjects = 256 // wanted objects, each with all of its elements
+	// queryEntries is how many elements one message asks for. The kernel stops at the first element
+	// that is missing. With short messages, one datagram finds many missing elements. Longer
+	// messages are not faster.
+	queryEntries = 20
+)
+
+// A dump of this many elements takes some 20 ms. Four times as many take ten times as long.
+const dumpable = 1 << 14
+
+// NewReader returns a reader that asks through two connections.
+func NewReader(conns [2]*rawnl.Conn, at form.Hooks, takeOver bool) Reader {
+	return Reader{Conn: conns[0], Queriers: [2]*querier{{Conn: conns[0]}, {Conn: conns[1]}},
+		Dumpable: dumpable, hooks: at, takeOver: takeOver, Chunk: Chunk}
+}
+
+// Close closes the connections.
+func (k *Reader) Close() error {
+	return errors.Join(k.Queriers[0].Conn.Close(), k.Queriers[1].Conn.Close())
+}
+
+// About asks about a table.
+func (k *Reader) About(f *nft.Family, table string) nft.Query {
+	return nft.Query{Conn: k.Conn, Family: f, Table: table}
+}
+
+// querier asks for elements, through a connection of its own.
+type querier struct {
+	Conn    *rawnl.Conn
+	req     rawnl.Batch
+	list    nft.ElemList
+	queried [][]int // by message, the questions that it asks
+}
+
+// query asks the kernel the questions and notes the answers in them.
+func (a *querier) query(ctx context.Context, r *Reading, q *questions) error {
+	a.req.Reset()
+	a.queried = a.queried[:0]
+	for name, about := range q.of {
+		set := r.sets[name]
+		if set == nil {
+			continue // its elements are never found
+		}
+		for asked := range slices.Chunk(about, queryEntries) {
+			a.list.Reset()
+			for _, i := range asked {
+				a.list.Add(nft.Elem{Key: q.all[i].want.Key, KeyEnd: q.all[i].want.KeyEnd})
+			}
+			nft.AppendLookup(&a.req, r.Family, r.Name, set, &a.list)
+			a.queried = append(a.queried, asked)
+		}
+	}
+	return a.Conn.Lookup(ctx, &a.req, func(i, entry int, m rawnl.Message, found bool) error {
+		if !found {
+			return nil
+		}
+		return nft.DecodeElements(m.Attrs, func(e nft.Elem) error {
+			q.all[a.queried[i][entry]].answer(e)
+			return nil
+		})
+	})
+}

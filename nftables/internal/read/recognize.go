@@ -1,0 +1,140 @@
+package read
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rendering"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// ShapeOf derives the features in use from the names of the sets and chains.
+func ShapeOf(r *Reading) form.Shape {
+	s := form.Shape{}
+	for name := range r.Specs {
+		for _, k := range form.Kinds {
+			rest, ok := strings.CutPrefix(name, k.Prefix+form.SetAffinity)
+			if a, parsed := form.ParseAffinity(rest); ok && parsed {
+				s.Affinity = form.Insert(s.Affinity, a, form.Affinity.Compare)
+				if k == form.KindNodePort {
+					s.Uses |= form.StickyNodePorts
+				}
+			}
+		}
+	}
+	for f, set := range map[form.Feature]string{
+		form.InTurn:      form.WayNames[form.InTurn] + form.SetEndpoints,
+		form.ByHash:      form.WayNames[form.ByHash] + form.SetEndpoints,
+		form.ByMaglev:    form.WayNames[form.ByMaglev] + form.SetEndpoints,
+		form.NotFromPods: form.SetMasqNotPods,
+		form.SplitPools:  form.SetSplit, form.LargePools: form.OverName(form.SetOver,
+			form.SmallClasses-1),
+	} {
+		if r.Has(form.KindService.Prefix + set) {
+			s.Uses |= f
+		}
+	}
+	if r.Has(form.SetSources) {
+		s.Uses |= form.SourceRanges
+	}
+	for name := range r.Hashes {
+		if l, ok := form.ParseLeaf(name); ok && r.Has(l.SlotMap()) {
+			s.Leaves = append(s.Leaves, name)
+		}
+	}
+	slices.Sort(s.Leaves)
+	return s
+}
+
+// Program reads the settings of a table, and returns the program that they and its features need.
+// fault says what is wrong with the settings.
+func (r *Reading) Program() (p nft.Program, fault error) {
+	r.Shape = ShapeOf(r)
+	r.Rules, r.localnet, fault = form.ParseSettings(r.Elems[form.SetSettings])
+	delete(r.Elems, form.SetSettings)
+	if fault == nil && r.Rules.MasqueradeMark == 0 {
+		fault = errors.New("no settings")
+	}
+	return r.hooks.Program(r.Family, r.Rules, &r.Shape), fault
+}
+
+// Recognize compares the sets, chains and rules of a table with those that it should have. It notes
+// the differences and the fault of the settings, and whether the table must be made anew.
+func (r *Reading) Recognize(program nft.Program, fault error) {
+	r.Counts = map[string]int{}
+	for name, n := range r.Lengths {
+		if !form.IsAffinityMap(name) && !form.IsAnonymous(name) {
+			r.Counts[name] = n
+		}
+	}
+	why := append(r.wrongSets(), r.wrongChains(program)...)
+	if r.Dormant {
+		why = append([]string{"it is dormant"}, why...)
+	}
+	if r.Broken = len(why) > 0; !r.Broken {
+		for _, c := range r.hooks.Own(program) {
+			if !slices.Equal(r.Hashes[c.Name], c.Hashes()) {
+				why = append(why, fmt.Sprintf("the rules of chain %s are not ours", c.Name))
+			}
+		}
+		r.Stale = len(why) > 0
+	}
+	if fault != nil {
+		r.Rules, why = servicemodel.Rules{}, []string{fault.Error()}
+		r.Broken, r.otherLayout = true, errors.Is(fault, rendering.ErrLayout)
+	}
+	for _, text := range why {
+		r.Text = append(r.Text, "table "+r.Family.Name+": "+text)
+	}
+}
+
+// wrongSets lists the sets that are missing, have another type, or do not belong, and keeps the
+// others.
+func (r *Reading) wrongSets() (why []string) {
+	belongs := map[string]bool{}
+	for _, s := range form.SetsOf(r.Family, &r.Shape) {
+		belongs[s.Name] = true
+		switch got, ok := r.Specs[s.Name]; {
+		case !ok:
+			why = append(why, fmt.Sprintf("set %s is missing", s.Name))
+		case got != s.Spec():
+			why = append(why, fmt.Sprintf("set %s is of another type", s.Name))
+		default:
+			r.sets[s.Name] = s
+		}
+	}
+	epochs := 0
+	for _, name := range slices.Sorted(maps.Keys(r.Specs)) {
+		if form.IsVersion(name) { // the version is checked elsewhere
+			if epochs++; epochs == 1 {
+				continue
+			}
+		}
+		if !belongs[name] && !form.IsAnonymous(name) {
+			why = append(why, fmt.Sprintf("set %s does not belong", name))
+		}
+	}
+	return why
+}
+
+// wrongChains lists the chains that are missing, are at another hook, or do not belong.
+func (r *Reading) wrongChains(want nft.Program) (why []string) {
+	for _, c := range want {
+		if got, ok := r.Chains[c.Name]; !ok {
+			why = append(why, fmt.Sprintf("chain %s is missing", c.Name))
+		} else if got != c.Chain {
+			why = append(why, fmt.Sprintf("chain %s has another hook or policy", c.Name))
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(r.Chains)) {
+		if !want.Has(name) {
+			why = append(why, fmt.Sprintf("chain %s does not belong", name))
+		}
+	}
+	return why
+}

@@ -1,0 +1,37 @@
+package read
+
+import (
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// This file has the answers of a reading about the wanted table. It combines both into the table in
+// the kernel.
+
+// isLarge reports whether a set grows with the endpoints rather than with the services.
+func isLarge(name string) bool {
+	return strings.HasSuffix(name, form.SetEndpoints) || name == form.SetHairpins
+}
+
+// IsRead reports whether the elements of a set describe services.
+func IsRead(name string) bool {
+	return !form.IsAffinityMap(name) && !form.IsOwners(name) && !form.IsVersion(name) &&
+		name != form.SetSettings
+}
+
+// keyOf returns the frontend that an element of a set belongs to, or false if it belongs to none.
+func (r *Reading) keyOf(set *nft.Set, e nft.Elem) (servicemodel.FrontendKey, bool) {
+	nodePort := set.Key[0] == nft.FieldProto
+	n := 8
+	if !nodePort {
+		n += r.Family.AddrLen
+	}
+	if len(set.Key) < 2 || set.Name == form.SetHairpins || len(e.Key) < n {
+		return servicemodel.FrontendKey{}, false
+	}
+	rd := nft.Reader{Bytes: e.Key[:n]}
+	return rd.Frontend(r.Family.Any, nodePort), true
+}

@@ -1,0 +1,97 @@
+package read
+
+import (
+	"net/netip"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// queryFunc asks for an element by set and key.
+type queryFunc func(set string, key []byte)
+
+// moreSlots asks for the slots of the frontends that are left over: as many slots as a pool of
+// their class can have, or as the chain of their pool's scheduler draws.
+func (r *Reading) moreSlots(query queryFunc) {
+	for _, k := range form.Kinds {
+		for key := range r.Elems[k.Registry] {
+			for outside, over := range []string{form.SetOver, form.SetExternalOver} {
+				l := r.leafOf(k, outside == 1, over, key)
+				set := l.SlotMap()
+				for slot := 0; r.Has(set) && slot < l.Slots; slot++ {
+					slotKey := nft.AppendSlot([]byte(key), slot)
+					if r.Elems[set][string(slotKey)] == nil {
+						query(set, slotKey)
+					}
+				}
+			}
+		}
+	}
+}
+
+// leafOf says which slots a frontend may have, by the elements that were found.
+func (r *Reading) leafOf(k *form.Kind, outside bool, over, key string) form.Leaf {
+	l := form.Leaf{Kind: k, Outside: outside, Slots: form.MostSlots(0)}
+	for than := range form.AllClasses - 1 {
+		if r.Elems[k.Prefix+form.OverName(over, than)][key] != nil {
+			l.Slots = form.MostSlots(than + 1)
+		}
+	}
+	if e := r.Elems[form.PrefixOf(k, outside)+form.SetScheduled][key]; e != nil {
+		if to, ok := form.ParseLeaf(string(e.Data)); ok && to.Kind == k && to.Outside == outside {
+			return to
+		}
+	}
+	return l
+}
+
+// slotsAfterWanted asks whether the wanted frontends have a slot more than is wanted, if their map
+// holds more than was found. Maps whose numbers the kernel does not tell are dumped later.
+func (r *Reading) slotsAfterWanted(query queryFunc) {
+	for fe := range form.FrontendsOf(r.want, r.Family) {
+		internal, external := r.want.PoolsOf(fe)
+		for i, p := range []*servicemodel.Pool{internal, external} {
+			if p == nil {
+				continue
+			}
+			set := form.KindOf(fe.Key).SlotMap(i == 1, form.WayOf(p))
+			if !r.hasLength(set) || r.complete(set) {
+				continue
+			}
+			query(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), form.EntryCount(p)))
+			for at, unit := range p.Units {
+				if unit < 0 {
+					query(set, nft.AppendSlot(nft.AppendFrontend(nil, fe.Key), at))
+				}
+			}
+		}
+	}
+}
+
+// slotsLeftOver asks for the slots of the frontends that are left over. A map that is dumped anyway
+// needs no questions.
+func (r *Reading) slotsLeftOver(query queryFunc) {
+	if r.want != nil || r.hasLength(form.KindService.Prefix+form.SetEndpoints) {
+		r.moreSlots(query)
+	}
+}
+
+// hairpinsLeftOver asks for the hairpins of endpoints that were found and are not wanted, unless a
+// dump reads the set.
+func (r *Reading) hairpinsLeftOver(query queryFunc) {
+	asked := map[netip.Addr]bool{}
+	for _, k := range form.Kinds {
+		for _, set := range k.EndpointMaps(r.Family, &r.Shape) {
+			for _, e := range r.Elems[set.Name] {
+				rd := nft.Reader{Bytes: e.Data}
+				a := rd.Endpoint(r.Family.AddrLen).Addr()
+				if r.hasLength(form.SetHairpins) && a.IsValid() && !asked[a] &&
+					!r.want.HasHairpin(a) {
+					asked[a] = true
+					query(form.SetHairpins, form.AppendAddrKey(nil, form.SetHairpins, a))
+				}
+			}
+		}
+	}
+}

@@ -1,0 +1,51 @@
+package nftables
+
+import (
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/nftables/internal/form"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
+	"github.com/kernlb/kernlb/nftables/internal/read"
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// remember makes one observation of both tables, and keeps what was read as the state of the
+// kernel.
+func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *dataplane.Observation {
+	o := &dataplane.Observation{Table: t, Drift: s.Text, OtherLayout: s.OtherLayout()}
+	for i, r := range s.Tables {
+		b.pl.Tables[i].Observed(r.Skeleton, r.Drift, r.Index)
+		o.Unread = o.Unread || r.Unread
+	}
+	switch {
+	case !s.Version.Unswept:
+		b.sweep = nil
+	case b.sweep == nil || b.pl.Version != s.Version: // nothing tells what another writer left
+		b.sweep = plan.SweepAll(t)
+	default:
+		b.sweep.Table = t
+	}
+	if s.Rules.MasqueradeMark == 0 && !s.Localnet.Left {
+		s.Localnet = b.leftLocalnet()
+	}
+	b.pl.Observed(t.Rules(), s.Version, s.Localnet)
+	b.observed = true
+	return o
+}
+
+// integrityOf compares the last known table with a check of it.
+func integrityOf(known, now *form.Skeleton) dataplane.Integrity {
+	if now.Exists != known.Exists || now.Broken || now.Stale || !now.Shape.Equal(&known.Shape) {
+		return dataplane.Broken
+	}
+	result := dataplane.Intact
+	for name, n := range known.Counts {
+		got, counted := now.Counts[name]
+		if counted && got != n {
+			return dataplane.Broken
+		}
+		if !counted {
+			result = dataplane.Touched
+		}
+	}
+	return result
+}

@@ -1,0 +1,22 @@
+package nftables
+
+import (
+	"context"
+
+	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/nftables/internal/plan"
+)
+
+// send commits a plan.
+func (b *backend) send(ctx context.Context, p *plan.Plan) (dataplane.Stats, error) {
+	k := &b.kernel
+	elements, size := p.Load()
+	if size > min(oneStep, k.room) && b.inSteps(p) {
+		return b.sendInSteps(ctx, p)
+	}
+	k.batch.Reset()
+	p.Encode(&k.batch)
+	stats, err := k.commit(ctx)
+	stats.Elements = elements
+	return stats, err
+}
