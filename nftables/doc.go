@@ -217,17 +217,18 @@
 //
 // # The code
 //
-// A commit has three steps (kernel_linux.go): the planner makes a plan for the table of each family
-// (plan.go, with the elements of elements.go), the plan is written in one transaction
-// (plan_write.go), and the backend notes what the kernel then holds (backend.go). Rare changes need
-// more before or after, and one question tells them from others. plan_program.go plans what also
-// writes chains. A feature that few instances use has files of its own: localnet*.go has the
-// sysctl, affinity*.go has remembered clients, owners*.go has the index, otherlayout_linux.go has
-// tables of other versions.
+// This package has the configuration, the sockets, and the order of things: a commit
+// (commit_linux.go), an observation (observe_linux.go), a check (integrity_linux.go). Below it are
+// three internal packages:
 //
-// A reading of a table is one object, too (reading.go). The kernel fills it in steps, whose order
-// and reasons are in kernel_ask_linux.go. Then the elements that the model understands become
-// frontends and pools (readback_frontends.go), and the rest is drift.
+//   - form: how nf_tables holds an instance. It encodes and decodes sets, chains, rules, elements.
+//   - plan: the messages for a change set.
+//   - read: what the kernel holds, and what that means in the model. Packages plan and read do not
+//     import each other.
+//
+// A rare feature has files of its own in each package: affinity, owners, schedulers, other layouts.
+// Two files never use each other, not even through others. A test checks this, so a reader can
+// start with a file that uses no other.
 //
 // The package needs Linux 5.10 or newer with nf_tables, and works with nft 1.0.6 and newer, whose
 // listing loads again. It never runs nft.

@@ -16,7 +16,7 @@ import (
 )
 
 // floodStories are about the first packets of flows that meet a commit. They fail on nftables if
-// one of these parts is removed from nftables/program.go:
+// one of these parts is removed from nftables/internal/form/program_balance.go:
 //
 //   - the chains that a packet passes again if it found no endpoint in its class. Without them, 1
 //     of 1,549,045 flows was refused in 10,000 commits with 40 draws in one pass, and 2 of 100 with
