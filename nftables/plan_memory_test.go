@@ -4,7 +4,6 @@ import (
 	"net/netip"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 
@@ -35,9 +34,7 @@ func TestWhoseClientsAreForgotten(t *testing.T) {
 		s.ClusterIPs = []netip.Addr{netip.MustParseAddr("10.96.0.30")}
 		s.ExternalTrafficPolicy = servicemodel.PolicyLocal
 	})
-	web := *unitsState().Service(name)
-	web.SessionAffinity.Timeout = time.Second // the shortest
-	state := unitsState().WithService(&web).WithService(plain).WithEndpoints(plain.Name,
+	state := unitsState().WithService(plain).WithEndpoints(plain.Name,
 		goldenEndpoints("10.244.5.1"))
 	without := func(service string) servicemodel.State {
 		return state.WithoutService(servicemodel.Name{Namespace: "default", Name: service})
