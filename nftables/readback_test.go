@@ -149,7 +149,8 @@ func TestBothTablesAreMadeAnew(t *testing.T) {
 		spoil(h, b)
 		o := b.observe()
 		require.Equal(t, []string{text}, o.Drift)
-		require.Zero(t, o.Table.Len())
+		// what a full set holds is right
+		require.Equal(t, text == "a set is full", o.Table.Len() > 0)
 		_, p := b.apply(o.Table, unitsState())
 		require.True(t, p.Tables[0].Renew && p.Tables[1].Renew)
 		require.False(t, b.crowded)
