@@ -35,7 +35,8 @@ type Config struct {
 	// left alone, and each state is refused with a [dataplane.CollisionError]. Chains of
 	// kube-proxy, with the prefix "KUBE", are always taken over.
 	TakeOver bool
-	// Logger gets a debug record for each commit. Nil means silence.
+	// Logger gets a debug record for each commit, and one at the level info if the sysctl
+	// route_localnet is not restored because others rely on it. Nil means silence.
 	Logger *slog.Logger
 }
 
@@ -82,8 +83,6 @@ type backend struct {
 	observed bool
 	// written is the table of the last commit, nil before the first.
 	written *servicemodel.Table
-	// turnedOn says that this process turned route_localnet on, and not off since.
-	turnedOn bool
 }
 
 // New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
@@ -139,7 +138,7 @@ func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 }
 
 func (b *backend) plan(c *servicemodel.ChangeSet) *plan {
-	next, ch := b.l.step(b.state, c, b.found.localnet)
+	next, ch := b.l.step(b.state, c, &b.found)
 	return b.l.plan(&b.found, b.state, next, ch)
 }
 
@@ -169,10 +168,7 @@ func (b *backend) committed(p *plan) {
 		delete(b.found.shared, id)
 	}
 	b.found.drift = nil
-	if p.localnet != sysctlKeep {
-		b.found.localnet.on = p.localnet == sysctlOn
-		b.turnedOn = b.found.localnet.on
-	}
+	b.found.sysctls.Committed(p.sysctls)
 }
 
 // sharedAfter returns the rules of a shared chain after a change. The position of other programs'

@@ -230,7 +230,7 @@ func TestChainsThatTheListLacks(t *testing.T) {
 	b, ns, _ := opened(t, Config{})
 	want := apply(t, b, richState(t, 9))
 	require.NoError(t, ns.SetSysctl("net/ipv4/conf/all/route_localnet", "1"))
-	r := &raw{routeLocalnet: true}
+	r := &raw{}
 	for _, f := range nft.Families {
 		require.NoError(t, b.kernel.reader.findChains(t.Context(), b.l, f, r))
 		for _, name := range []string{"PREROUTING", "OUTPUT", "POSTROUTING"} {

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -59,7 +60,8 @@ func (l *layout) settingRules(s *state) []rule {
 		rules = append(rules, rule{comment: line})
 	}
 	if l.localhost(nft.IPv4, &s.rules) {
-		rules = append(rules, rule{comment: rendering.RouteLocalnetLine(s.localnet.before)})
+		rules = append(rules, rule{comment: sysctls.Record(
+			sysctls.RouteLocalnet, s.localnet.before)})
 		if s.localnet.kept {
 			rules = append(rules, rule{comment: guardBefore})
 		}
@@ -70,13 +72,13 @@ func (l *layout) settingRules(s *state) []rule {
 // guardBefore is the setting that says that a guard existed before ours.
 const guardBefore = "localnet-guard-before 1"
 
-// parseSettings is the inverse of settingRules. Without the settings for it, route_localnet was off
-// and no guard existed.
+// parseSettings is the inverse of settingRules. It returns what it finds about node ports at
+// localhost even if the rest is faulty.
 func parseSettings(rules []rule) (r servicemodel.Rules, n localnet, err error) {
 	var lines []string
 	for i := range rules {
 		line := rules[i].comment
-		if was, ok := rendering.ParseRouteLocalnetLine(line); ok {
+		if _, was, ok := sysctls.ParseRecord(line); ok {
 			n.before = was
 		} else if line == guardBefore {
 			n.kept = true

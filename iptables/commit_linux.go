@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -17,7 +18,9 @@ import (
 func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) (
 	dataplane.Stats, error,
 ) {
-	if err := b.lookAtGuards(ctx, c); err != nil {
+	rules := c.New.Rules()
+	err := b.kernel.sysctls.Look(ctx, &b.found.sysctls, sysctls.Loopback(&rules))
+	if err != nil {
 		return dataplane.Stats{}, err
 	}
 	if b.found.unversioned {
@@ -38,16 +41,11 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 	if r != nil {
 		p.sweep(r)
 	}
-	// The sysctl lets packets to loopback addresses in, so it is on only while the guard is there.
-	if p.localnet == sysctlOff {
-		if err := b.kernel.sysctl.Set(false); err != nil {
-			return dataplane.Stats{}, err
-		}
-	}
-	stats, err := b.commit(ctx, p)
-	if err == nil && p.localnet == sysctlOn {
-		err = b.kernel.sysctl.Set(true)
-	}
+	var stats dataplane.Stats
+	err = b.kernel.sysctls.Around(ctx, p.sysctls, func() (err error) {
+		stats, err = b.commit(ctx, p)
+		return err
+	})
 	if err == nil {
 		b.committed(p)
 	}
@@ -111,50 +109,6 @@ func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, er
 		known[x.id] = h
 	}
 	return known, nil
-}
-
-// lookAtGuards reads the sysctl route_localnet and its guards if node ports begin or cease to
-// answer at localhost, because other programs may have changed them since the last observation.
-func (b *backend) lookAtGuards(ctx context.Context, c *servicemodel.ChangeSet) error {
-	next := c.New.Rules()
-	was, want := b.l.localhost(nft.IPv4, &b.state.rules), b.l.localhost(nft.IPv4, &next)
-	lost := b.turnedOn && !was
-	if was == want && !lost {
-		return nil
-	}
-	n, err := b.kernel.readGuards(ctx, b.l)
-	if err != nil {
-		return err
-	}
-	if n.lost = lost; lost {
-		n.before = false // without a guard, as if the administrator had turned it on
-	}
-	if was {
-		n.before, n.kept = b.found.localnet.before, b.found.localnet.kept
-	}
-	b.found.localnet = n
-	return nil
-}
-
-// readGuards reads the sysctl route_localnet and the chains that may guard it.
-func (k *kernel) readGuards(ctx context.Context, l *layout) (localnet, error) {
-	r := &raw{}
-	if _, err := k.reader.listChains(ctx, nft.IPv4, r); err != nil {
-		return localnet{}, err
-	}
-	for _, id := range r.sorted() {
-		if !mayGuard(id) {
-			continue
-		}
-		found, err := k.reader.rules(ctx, id, true)
-		if err != nil {
-			return localnet{}, err
-		}
-		r.chains[id].rules = rulesOf(found)
-	}
-	var err error
-	r.routeLocalnet, err = k.sysctl.Get()
-	return l.localnetOf(r), err
 }
 
 // versionTries bounds the tries of giveVersion.

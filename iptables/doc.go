@@ -195,8 +195,9 @@
 // sysctl. So any process can restore it. It is restored before the guard goes. The earlier value
 // counts as on only if the sysctl was on without a guard. If it was on with a guard of kube-proxy
 // or of another instance, it is turned off with the last guard. So the sysctl is turned off at the
-// end unless an administrator had turned it on before, or another program's chain …-FIREWALL has a
-// guard. A program that writes 1 while the value is 1 leaves no trace, so its wish is lost.
+// end unless an administrator had turned it on before, or another program has a guard: the same
+// rule in a chain …-FIREWALL, or a chain guard-loopback of nf_tables. Then the logger is told. A
+// program that writes 1 while the value is 1 leaves no trace, so its wish is lost.
 //
 // The instance does not change the policies of base chains, nor whether a table is dormant.
 //

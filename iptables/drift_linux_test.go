@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -154,11 +155,7 @@ func withoutBuiltin(saved string) string {
 
 func sysctlValue(t *testing.T, b *backend) string {
 	t.Helper()
-	on := ok(b.kernel.sysctl.Get())(t)
-	if on {
-		return "1"
-	}
-	return "0"
+	return ok((&sysctls.Files{In: b.kernel.ns.Do}).Read(t.Context(), sysctls.RouteLocalnet))(t)
 }
 
 func TestCleanupLeavesNothing(t *testing.T) {

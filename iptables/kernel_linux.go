@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -27,10 +28,12 @@ type kernel struct {
 	reader *reader
 	batch  rawnl.Batch // the batch that is committed
 	// gen is the last generation of the ruleset at which all our objects are known to be unchanged.
-	gen    uint32
-	sysctl rendering.RouteLocalnet
-	lacks  lacking
-	looks  wait.Budget // budget for checks of the skeleton and the uses
+	gen   uint32
+	ns    *threadns.NS
+	lacks lacking
+	looks wait.Budget // budget for checks of the skeleton and the uses
+	// sysctls owns the sysctl route_localnet.
+	sysctls sysctls.Owner
 }
 
 func (k *kernel) open(cfg *Config) error {
@@ -41,10 +44,14 @@ func (k *kernel) open(cfg *Config) error {
 	defer release()
 	var errs [3]error
 	k.conn, errs[0] = rawnl.Dial(&rawnl.Config{NetNS: fd})
-	k.sysctl.NS, errs[1] = threadns.Open(fd)
+	k.ns, errs[1] = threadns.Open(fd)
 	k.Turn, errs[2] = threadns.OpenTurn(fd)
 	k.reader, k.looks = newReader(k.conn), wait.NewBudget(8, 20)
 	if err = errors.Join(errs[:]...); err == nil {
+		own := names{prefix: cfg.Prefix}.localnet()
+		k.sysctls = sysctls.NewLoopback(k.ns.Do,
+			sysctls.Guards{NetNS: k.ns.FD(), Table: "filter", Chain: own},
+			cfg.Logger.With(logkey.Backend, Name, logkey.Instance, cfg.Prefix))
 		err = k.probe(context.Background())
 	}
 	if err != nil {
@@ -104,7 +111,7 @@ func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
 }
 
 func (k *kernel) close() error {
-	return errors.Join(k.Turn.Close(), k.sysctl.NS.Close(), k.conn.Close())
+	return errors.Join(k.Turn.Close(), k.ns.Close(), k.sysctls.Close(), k.conn.Close())
 }
 
 // Close closes the socket and leaves the kernel as it is.
@@ -127,7 +134,11 @@ func (b *backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 		return nil, nil, err
 	}
 	b.kernel.gen = gen
-	o, err = b.adopt(r)
+	if o, err = b.adopt(r); err == nil {
+		var drift []string
+		drift, err = b.kernel.sysctls.Drift(ctx, &b.found.sysctls, sysctls.Loopback(&b.state.rules))
+		o.Drift, b.observed = append(o.Drift, drift...), err == nil
+	}
 	return o, r, err
 }
 
@@ -154,10 +165,9 @@ func (b *backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if err != nil {
 		return dataplane.Broken, err
 	}
-	if b.l.localhost(nft.IPv4, &b.state.rules) {
-		if on, err := k.sysctl.Get(); err != nil || !on {
-			return dataplane.Broken, err
-		}
+	on, err := k.sysctls.Hold(ctx, sysctls.Loopback(&b.state.rules))
+	if err != nil || !on {
+		return dataplane.Broken, err
 	}
 	if gen.ID == k.gen {
 		return dataplane.Intact, nil
@@ -298,6 +308,7 @@ func (b *backend) remove(ctx context.Context, r *raw) (stats dataplane.Stats, er
 	}
 	if err == nil {
 		b.state, b.written, b.observed = nil, nil, false
+		b.found.sysctls = sysctls.State{}
 	}
 	return stats, err
 }
@@ -348,7 +359,7 @@ func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.con
 // chain, and returns that program. It makes the backend a [dataplane.Witness].
 func (b *backend) Witness(ctx context.Context) (dataplane.Program, error) {
 	k := &b.kernel
-	g, err := nft.Author(ctx, k.sysctl.NS, k.conn, func(c nft.Changed) bool {
+	g, err := nft.Author(ctx, k.ns, k.conn, func(c nft.Changed) bool {
 		return b.l.names.owned(c.Chain) || c.Deleted && (c.Table == "nat" || c.Table == "filter")
 	})
 	if err != nil {

@@ -172,9 +172,6 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	if err == nil && !same {
 		err = fmt.Errorf("another writer of the instance committed: %w", dataplane.ErrConflict)
 	}
-	if err == nil {
-		r.routeLocalnet, err = k.sysctl.Get()
-	}
 	return r, gen.ID, err
 }
 
@@ -205,7 +202,7 @@ func (k *kernel) readChains(ctx context.Context, l *layout, r *raw) error {
 		var ids []chainID
 		for id, c := range r.chains {
 			if !done[c] && (l.names.owned(id.name) || l.names.localnet() == id.name ||
-				isBase(id) || mayGuard(id) || l.isVersion(id)) {
+				isBase(id) || l.isVersion(id)) {
 				done[c] = true
 				ids = append(ids, id)
 			}
@@ -262,7 +259,7 @@ func (k *kernel) fillAll(ctx context.Context, l *layout, r *raw, ids []chainID) 
 	var group sync.WaitGroup
 	for i := range errs[1:] {
 		group.Go(func() {
-			conn, err := rawnl.Dial(&rawnl.Config{NetNS: k.sysctl.NS.FD()})
+			conn, err := rawnl.Dial(&rawnl.Config{NetNS: k.ns.FD()})
 			if err == nil { // otherwise the open connection does all the work
 				errs[1+i] = errors.Join(work(newReader(conn)), conn.Close())
 			}

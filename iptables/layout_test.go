@@ -62,8 +62,8 @@ func TestSettingsAsComments(t *testing.T) {
 		{MasqueradeMark: 1 << 31, LocalPods: sm.PodDetector{InterfacePrefix: "cali"}},
 		{MasqueradeMark: 1, LocalPods: sm.PodDetector{Bridge: "cni0"}},
 	} {
-		for _, was := range []localnet{{}, {before: true}, {kept: true},
-			{before: true, kept: true}} {
+		for _, was := range []localnet{{before: "0"}, {before: "1"},
+			{before: "0", kept: true}, {before: "1", kept: true}} {
 			l := newLayout(defaultPrefix)
 			rules := l.settingRules(&state{rules: r, localnet: was})
 			got, n, err := parseSettings(rules)

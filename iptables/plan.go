@@ -5,6 +5,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -21,8 +22,10 @@ type kernelState struct {
 	inTheWay string
 	// needed are our chains to which rules of other programs lead.
 	needed map[chainID]bool
-	// localnet is the state of the sysctl route_localnet.
-	localnet localnet
+	// sysctls are the values of sysctls, with the earlier ones to restore. kept is part of the
+	// next [localnet].
+	sysctls sysctls.State
+	kept    bool
 	// versions are the versions of the instance. There should be one. nextVersion is the version
 	// after the next commit. unversioned says that the instance has no version.
 	versions    []chainID
@@ -41,20 +44,12 @@ type plan struct {
 	chains  []*chainChange
 	needed  map[chainID]bool
 	next    *state
-	// localnet is the change of the sysctl route_localnet.
-	localnet sysctlChange
+	// sysctls are what the commit sets and restores beside the rules.
+	sysctls sysctls.Change
 	// gone are the tables to delete.
 	gone [tableCount]bool
 	base []chainID // base chains to delete
 }
-
-type sysctlChange uint8
-
-const (
-	sysctlKeep sysctlChange = iota
-	sysctlOn                // after the guard was added
-	sysctlOff               // before the guard is removed
-)
 
 // plan makes the plan that turns a state, and everything else that k holds, into the next state.
 func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
@@ -83,7 +78,7 @@ func (l *layout) plan(k *kernelState, old, next *state, ch changes) *plan {
 	for _, x := range p.chains {
 		p.tables[x.id.table] = p.tables[x.id.table] || x.exists && !k.tables[x.id.table]
 	}
-	p.localnet = l.planLocalnet(k, &old.rules, &next.rules)
+	p.sysctls = k.sysctls.Plan(sysctls.Loopback(&next.rules))
 	return p
 }
 

@@ -24,7 +24,7 @@ func planFor(t *testing.T, states ...sm.State) []*plan {
 	var plans []*plan
 	for _, s := range states {
 		next := resolve(t, table, s)
-		st, ch := l.step(old, sm.Diff(table, next), k.localnet)
+		st, ch := l.step(old, sm.Diff(table, next), k)
 		p := l.plan(k, old, st, ch)
 		plans = append(plans, p)
 		b := backend{l: l, state: old, found: *k}

@@ -30,11 +30,8 @@ func (p *plan) String() string {
 			fmt.Fprintf(&b, "*%s\n%sCOMMIT\n", t.kind(), body)
 		}
 	}
-	switch p.localnet {
-	case sysctlOn:
-		b.WriteString("# sysctl net.ipv4.conf.all.route_localnet=1\n")
-	case sysctlOff:
-		b.WriteString("# sysctl net.ipv4.conf.all.route_localnet=0\n")
+	for _, line := range p.sysctls.Lines() {
+		fmt.Fprintf(&b, "# sysctl %s\n", line)
 	}
 	return b.String()
 }

@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -22,8 +23,6 @@ type rawChain struct {
 type raw struct {
 	tables [tableCount]bool // those that exist
 	chains map[chainID]*rawChain
-	// routeLocalnet is the value of the sysctl.
-	routeLocalnet bool
 }
 
 // put adds a chain.
@@ -62,9 +61,8 @@ func (b *backend) adopt(r *raw) (*dataplane.Observation, error) {
 		return nil, fmt.Errorf("iptables: %w", err)
 	}
 	o.kernel.inTheWay, o.kernel.uses = inTheWay, b.l.usesOf(all)
-	if rules := &o.state.rules; rules.MasqueradeMark != 0 && !b.l.localhost(nft.IPv4, rules) {
-		b.turnedOn = false // another process turned it off
-	}
+	o.kernel.sysctls = b.found.sysctls.Read(o.kernel.sysctls.Records,
+		o.state.rules.MasqueradeMark != 0)
 	b.state, b.found, b.observed = o.state, o.kernel, true
 	return &dataplane.Observation{Table: o.state.table, Drift: o.summary(),
 		OtherLayout: o.otherLayout}, nil
@@ -87,21 +85,20 @@ func (l *layout) interpret(r *raw, written *servicemodel.Table) (*observed, erro
 		o.otherLayout = errors.Is(err, rendering.ErrLayout)
 		o.text = []string{fmt.Sprintf("%s: %v", l.settingsIn(r), err)}
 	}
-	local := l.localnetOf(r)
-	if l.localhost(nft.IPv4, &reading.c.Rules) {
-		local.before, local.kept = reading.localnet.before, reading.localnet.kept
-	}
-	var wanted changes // the changes from nothing: every chain that should exist
-	o.state, wanted = l.step(&state{}, servicemodel.Diff(nil, table), local)
 	o.kernel = kernelState{
 		shared: map[chainID][]rule{}, drift: map[chainID]*chainChange{}, needed: map[chainID]bool{},
-		localnet: local, versions: l.versionsOf(r), nextVersion: newVersion(),
+		kept: reading.localnet.kept, versions: l.versionsOf(r), nextVersion: newVersion(),
 	}
+	if was := reading.localnet.before; was != "" {
+		o.kernel.sysctls.Records = map[string]string{sysctls.RouteLocalnet: was}
+	}
+	if !l.localhost(nft.IPv4, &reading.c.Rules) {
+		o.kernel.kept = l.guardsIn(r)
+	}
+	var wanted changes // the changes from nothing: every chain that should exist
+	o.state, wanted = l.step(&state{}, servicemodel.Diff(nil, table), &o.kernel)
 	l.compare(r, o, wanted)
 	l.compareVersions(r, o)
-	if l.localhost(nft.IPv4, &o.state.rules) && !r.routeLocalnet {
-		o.text = append(o.text, "sysctl net.ipv4.conf.all.route_localnet is 0")
-	}
 	return o, nil
 }
 

@@ -13,12 +13,11 @@ import (
 
 // reading turns rules back into frontends and pools.
 type reading struct {
-	l       *layout
-	raw     *raw
-	written *servicemodel.Table // the table of the last commit, nil before the first
-	c       servicemodel.Contents
-	pools   map[servicemodel.PoolID]*servicemodel.Pool // nil for a pool that is not whole
-	// localnet is the sysctl route_localnet according to the settings.
+	l        *layout
+	raw      *raw
+	written  *servicemodel.Table // the table of the last commit, nil before the first
+	c        servicemodel.Contents
+	pools    map[servicemodel.PoolID]*servicemodel.Pool // nil for a pool that is not whole
 	localnet localnet
 	// unread is the reason why nothing was read.
 	unread error
@@ -30,12 +29,11 @@ func (r *reading) contents() servicemodel.Contents {
 	if settings == nil {
 		return servicemodel.Contents{}
 	}
-	rules, n, err := parseSettings(settings.rules)
-	if err != nil {
-		r.unread = err
-		return servicemodel.Contents{}
+	r.c.Rules, r.localnet, r.unread = parseSettings(settings.rules)
+	if r.unread != nil {
+		r.c = servicemodel.Contents{}
+		return r.c
 	}
-	r.c.Rules, r.localnet = rules, n
 	r.pools = map[servicemodel.PoolID]*servicemodel.Pool{}
 	for _, f := range nft.Families {
 		r.frontends(f)

@@ -71,12 +71,6 @@ func (m *memory) apply(l *layout, p *plan) {
 			c.rules = slices.Clone(x.after)
 		}
 	}
-	switch p.localnet {
-	case sysctlOn:
-		m.raw.routeLocalnet = true
-	case sysctlOff:
-		m.raw.routeLocalnet = false
-	}
 }
 
 // damage changes some chains at random.
@@ -124,7 +118,7 @@ func TestWhateverIsThereBecomesWhatIsWanted(t *testing.T) {
 			for range 25 {
 				o := ok(l.interpret(m.list(), nil))(t)
 				want := resolve(t, nil, s).Arrange(o.state.table)
-				next, ch := l.step(o.state, sm.Diff(o.state.table, want), o.kernel.localnet)
+				next, ch := l.step(o.state, sm.Diff(o.state.table, want), &o.kernel)
 				m.apply(l, l.plan(&o.kernel, o.state, next, ch))
 
 				o = ok(l.interpret(m.list(), nil))(t)
@@ -178,7 +172,7 @@ func TestHealthChecksAreThoseThatAreWanted(t *testing.T) {
 			if !counted { // like an engine that ignores health checks
 				c.Health = nil
 			}
-			next, ch := l.step(o.state, c, localnet{})
+			next, ch := l.step(o.state, c, &kernelState{})
 			p := l.plan(&o.kernel, o.state, next, ch)
 			m.apply(l, p)
 			return p.empty()

@@ -4,8 +4,8 @@ import (
 	"hash/maphash"
 	"net/netip"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -125,7 +125,7 @@ func (l *layout) fixed(f *nft.Family, s *state) []fixedChain {
 
 // localhost reports whether node ports answer at loopback addresses.
 func (l *layout) localhost(f *nft.Family, r *servicemodel.Rules) bool {
-	return f.Model == servicemodel.IPv4 && rendering.WantsRouteLocalnet(r)
+	return f.Model == servicemodel.IPv4 && sysctls.Loopback(r) != nil
 }
 
 // bit returns the bit of the mark that asks for masquerading. An instance that takes over

@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -26,9 +27,8 @@ type state struct {
 	table *servicemodel.Table
 	rules servicemodel.Rules
 	// present says which families have rules at all.
-	present map[*nft.Family]bool
-	trees   [2 * treeCount]tree // at the same indices as in layout
-	// localnet is the state of the sysctl route_localnet before node ports answered at localhost.
+	present  map[*nft.Family]bool
+	trees    [2 * treeCount]tree // at the same indices as in layout
 	localnet localnet
 }
 
@@ -105,11 +105,11 @@ type stepper struct {
 	place    int                              // place of a unit's last chain
 }
 
-// step returns the state after a change set. n is the state of the sysctl route_localnet before
-// node ports answered at localhost, or the present one if they do not.
-func (l *layout) step(old *state, c *servicemodel.ChangeSet, n localnet) (*state, changes) {
+// step returns the state after a change set.
+func (l *layout) step(old *state, c *servicemodel.ChangeSet, k *kernelState) (*state, changes) {
 	s := &stepper{l: l, old: old, c: c, out: changes{}}
-	s.new = &state{table: c.New, rules: c.New.Rules(), localnet: n, present: map[*nft.Family]bool{}}
+	s.new = &state{table: c.New, rules: c.New.Rules(), present: map[*nft.Family]bool{}}
+	s.new.localnet = k.localnetOf(sysctls.Loopback(&s.new.rules))
 	for _, n := range s.touchedServices() {
 		was, is := s.c.Old.FrontendsOf(n), s.c.New.FrontendsOf(n)
 		for _, f := range nft.Families {

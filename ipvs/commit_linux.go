@@ -10,6 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -34,7 +35,7 @@ func (b *backend) steps(p *plan) []step {
 		{"release addresses", func(context.Context) error { return k.releaseAll(&p.device) }},
 		{"bind addresses", func(context.Context) error { return k.bindAll(&p.device) }},
 		{"take away from virtual servers", b.send(p.down, p.versions[stageOpen])},
-		{"restore sysctls and timeouts", b.restoring(p.network.restore)},
+		{"restore sysctls and timeouts", b.restoring(p.network.tunables)},
 		{"end in the companion tables", k.stage(p, stageEnd)},
 	}
 }
@@ -49,7 +50,7 @@ func (b *backend) cleanupSteps(p *plan) []step {
 		{"delete the rules and the routes", func(context.Context) error {
 			return errors.Join(k.unroute(ipFamilies[0]), k.unroute(ipFamilies[1]))
 		}},
-		{"restore sysctls and timeouts", b.restoring(p.network.restore)},
+		{"restore sysctls and timeouts", b.restoring(p.network.tunables)},
 		{"delete the companion tables", k.stage(p, stageEnd)},
 	}
 }
@@ -80,9 +81,10 @@ func (b *backend) failed(doing string, err error) error {
 var errUnusable = errors.New("the kernel cannot have a service")
 
 // restoring returns a function that restores tunables.
-func (b *backend) restoring(l []tunable) func(context.Context) error {
+func (b *backend) restoring(c sysctls.Change) func(context.Context) error {
 	return func(ctx context.Context) error {
-		return b.kernel.restore(ctx, l, b.pl.tunables, len(b.pl.have.foreign) > 0, b.cfg.Logger)
+		b.kernel.others.foreign = len(b.pl.have.foreign) > 0
+		return b.kernel.tunables.Restore(ctx, c)
 	}
 }
 
@@ -173,7 +175,7 @@ func (k *kernel) prepare(ctx context.Context, p *plan) error {
 			return err
 		}
 	}
-	if err := k.setTunables(ctx, p.network.set); err != nil {
+	if err := k.tunables.Set(ctx, p.network.tunables); err != nil {
 		return err
 	}
 	if p.device.add || p.device.up {

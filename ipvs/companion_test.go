@@ -47,6 +47,7 @@ func goldenCompanion(t testing.TB) (companion, [2]*rawTable) {
 	pl := newPlanner(c)
 	pl.assume([]netip.Addr{goldenAddr})
 	pl.have.companion.tunables[sysctlForward] = "0"
+	pl.have.tunables.Records = pl.have.companion.tunables
 	pl.tunables = map[string]string{sysctlForward: "1"}
 	pl.have.committed(pl.plan(sm.Diff(nil, table)), 0)
 	want := *pl.have.expected()

@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -382,15 +383,15 @@ func TestFailuresAboutTimeoutsAreTold(t *testing.T) {
 	t.Parallel()
 	_, b := rigWithBackend(t, Config{Timeouts: Timeouts(ipvsnl.Timeouts{TCP: time.Hour})})
 	rawnltest.FailEach(t, "set", func(ctx context.Context) error {
-		return b.kernel.setTunables(ctx, []tunable{{timeoutTCP, "3600"}})
+		return b.kernel.tunables.Set(ctx,
+			sysctls.Change{Set: map[string]string{timeoutTCP: "3600"}})
 	})
 	rawnltest.FailEach(t, "read", func(ctx context.Context) error {
-		_, err := b.kernel.readTunables(ctx, b.pl.tunables)
-		return err
+		return b.kernel.tunables.Look(ctx, &sysctls.State{}, b.pl.tunables)
 	})
-	rawnltest.FailEach(t, "restore", b.restoring([]tunable{{timeoutTCP, "60"}}))
-	now := ok(b.kernel.readTunables(t.Context(), b.pl.tunables))(t)
-	require.Equal(t, "60", now[timeoutTCP])
+	rawnltest.FailEach(t, "restore", b.restoring(
+		sysctls.Change{Restore: map[string]string{timeoutTCP: "60"}}))
+	require.Equal(t, "60", ok(b.kernel.values.Read(t.Context(), timeoutTCP))(t))
 }
 
 // The device has the addresses of services. Damage is noticed and mended, and a later process finds

@@ -137,7 +137,7 @@ func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	b = r.backend()
 	r.apply(dataplane.New(b, nil), rigState([]string{"10.244.1.1"}))
 	b.pl.tunables["net/ipv4/there_is_none"] = "1"
-	b.pl.have.tunables = b.pl.tunables
+	b.pl.have.tunables.Now = b.pl.tunables
 	i, err := b.Integrity(t.Context())
 	require.ErrorIs(t, err, fs.ErrNotExist)
 	require.Equal(t, dataplane.Broken, i)

@@ -71,11 +71,10 @@ func (b *backend) networkIntact(ctx context.Context) (bool, error) {
 	if err != nil || ipv6 != have.ipv6 || binds != have.binds6 {
 		return false, err
 	}
-	if len(have.routingDrift()) > 0 || !maps.Equal(have.tunables, b.pl.tunables) {
+	if len(have.routingDrift()) > 0 || !maps.Equal(have.tunables.Now, b.pl.tunables) {
 		return true, nil
 	}
-	now, err := k.readTunables(ctx, b.pl.tunables)
-	if err != nil || !maps.Equal(now, have.tunables) {
+	if hold, err := k.tunables.Hold(ctx, b.pl.tunables); err != nil || !hold {
 		return false, err
 	}
 	rules := have.rules()

@@ -14,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -40,7 +41,9 @@ type kernel struct {
 	// Addresses, links, routes and rules.
 	links    *rtnetlink.Conn
 	changes  rtnetlink.Addresses // and links
-	sysctls  sysctlFiles
+	tunables sysctls.Owner
+	values   values
+	others   others
 	modules  string // the folder with a folder for each loaded module
 	takeOver bool   // see Config
 	device   string // the configured one
@@ -85,11 +88,12 @@ func (k *kernel) openNetwork(c *Config) (err error) {
 	k.table, k.instance, k.device = c.Table, instanceFlag(c.Table), c.Device
 	k.mark = c.Mark
 	k.takeOver = c.TakeOver
-	k.sysctls, k.modules, k.references.file = sysctlFiles{}, modulesFolder, referencesFile
+	k.modules, k.references.file = modulesFolder, referencesFile
 	k.kind = cmp.Or(k.kind, "dummy")
 	if k.ns, err = threadns.Open(c.NetNS); err != nil {
 		return err
 	}
+	k.openTunables(c)
 	fd := k.ns.FD()
 	var errs [5]error
 	k.Turn, errs[0] = threadns.OpenTurn(fd)
@@ -108,7 +112,7 @@ func (k *kernel) close() error {
 	k.links.Close()
 	k.changes.Close()
 	k.outlines.close()
-	k.sysctls.close()
+	k.values.Close()
 	return errors.Join(k.vs.Close(), k.nf.Close(), k.Turn.Close(), k.ns.Close())
 }
 
@@ -125,11 +129,7 @@ func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	error) {
 	b.observed = false
 	b.kernel.outlines.forget()
-	remembered := b.pl.have.companion.tunables
-	if len(remembered) == 0 {
-		remembered = b.pl.have.remembered
-	}
-	o, drift, err := b.kernel.read(ctx, b.pl.tunables, remembered)
+	o, drift, err := b.kernel.read(ctx, b.pl.tunables, b.pl.have.tunables)
 	if interrupted(err) {
 		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
 	}
@@ -150,7 +150,6 @@ func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: what the kernel holds: %w", err)
 	}
-	b.pl.have.remembered = remembered
 	b.draining = b.draining.readBack(&b.pl.have, time.Now())
 	b.observed = true
 	return obs, nil

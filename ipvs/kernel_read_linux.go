@@ -6,13 +6,13 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"maps"
 	"slices"
 	"syscall"
 	"time"
 
 	"github.com/vishvananda/netlink"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -36,9 +36,9 @@ func isOne(err error, of ...error) bool {
 
 // read reads everything that concerns the instance. drift lists the faults of the companion tables.
 // It fails with errTaken if another writer of the instance commits meanwhile. tunables has the
-// wanted sysctls. remembered has the values that sysctls had before this process changed them.
-func (k *kernel) read(ctx context.Context, tunables, remembered map[string]string) (o observed,
-	drift []string, err error) {
+// wanted sysctls. was is what this process knows about them.
+func (k *kernel) read(ctx context.Context, tunables map[string]string, was sysctls.State) (
+	o observed, drift []string, err error) {
 	before, err := k.readIdleVersion(ctx)
 	if err != nil {
 		return o, nil, err
@@ -53,7 +53,11 @@ func (k *kernel) read(ctx context.Context, tunables, remembered map[string]strin
 	if err := k.readServers(ctx, &o); err != nil {
 		return o, nil, err
 	}
-	if err := k.readNetwork(ctx, &o, tunables, remembered); err != nil {
+	if err := k.readNetwork(&o); err != nil {
+		return o, nil, err
+	}
+	o.tunables = was.Read(o.companion.tunables, false)
+	if err := k.tunables.Look(ctx, &o.tunables, tunables); err != nil {
 		return o, nil, err
 	}
 	if err := k.requireVersion(ctx, before); err != nil {
@@ -114,29 +118,14 @@ func (k *kernel) readServers(ctx context.Context, o *observed) error {
 	return nil
 }
 
-// readNetwork reads addresses, devices, rules and routes, and tunables. The companion may lack a
-// tunable's earlier value. Then another instance may have recorded it, or this process may remember
-// it, if the table was deleted.
-func (k *kernel) readNetwork(ctx context.Context, o *observed,
-	tunables, remembered map[string]string) (err error) {
-	var errs [5]error
+// readNetwork reads addresses, devices, rules and routes.
+func (k *kernel) readNetwork(o *observed) error {
+	var errs [4]error
 	o.addresses, errs[0] = k.readAddresses()
 	o.devices, errs[1] = k.readDevices()
 	o.ipv6, o.binds6, errs[2] = k.readIPv6()
 	o.unrouted, o.routed, errs[3] = k.readRouting(o.ipv6)
-	o.tunables, errs[4] = k.readTunables(ctx, tunables)
-	if err := cmp.Or(errs[:]...); err != nil {
-		return err
-	}
-	for name := range tunables {
-		if _, known := o.companion.tunables[name]; !known {
-			if o.before, err = k.othersTunables(ctx); err == nil {
-				maps.Copy(o.before, remembered)
-			}
-			return err
-		}
-	}
-	return nil
+	return cmp.Or(errs[:]...)
 }
 
 // errMisread says that a dump showed an element twice: the kernel was rebuilding the set's hash

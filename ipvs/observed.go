@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -20,17 +21,12 @@ type observed struct {
 	// claimable are the foreign ones that a service may take over; none unless TakeOver is set
 	claimable map[ipvsnl.ServiceKey]*server
 	addresses addresses
-	devices   []string          // that this instance made, by name
-	ipv6      bool              // the kernel has IPv6, and accepts a local IPv6 route
-	binds6    bool              // the device takes IPv6 addresses, or none is configured
-	unrouted  [2][]string       // by family: the faults of the rule and the route
-	routed    [2]bool           // by family: the instance has a rule or the route
-	tunables  map[string]string // the values of the tunables that the configuration sets
-	// before are earlier values of tunables that the companion does not record, as far as other
-	// instances or this process know them
-	before map[string]string
-	// remembered are those that this process knows: the last records of the companion
-	remembered map[string]string
+	devices   []string      // that this instance made, by name
+	ipv6      bool          // the kernel has IPv6, and accepts a local IPv6 route
+	binds6    bool          // the device takes IPv6 addresses, or none is configured
+	unrouted  [2][]string   // by family: the faults of the rule and the route
+	routed    [2]bool       // by family: the instance has a rule or the route
+	tunables  sysctls.State // the values of the tunables that the configuration sets
 
 	index  index
 	damage damage
@@ -71,7 +67,7 @@ func (o *observed) expected() *companion {
 func newObserved() observed {
 	return observed{companion: newCompanion(), servers: map[ipvsnl.ServiceKey]*server{},
 		ipv6: true, binds6: true, foreign: map[ipvsnl.ServiceKey]bool{},
-		tunables: map[string]string{}, index: newIndex()}
+		index: newIndex()}
 }
 
 func newIndex() index {
@@ -176,8 +172,6 @@ func (o *observed) committed(p *plan, ifindex int) {
 	o.companion.addrs[setNodeAddrs], o.companion.tunables = p.addrs, p.tunables
 	o.committedDevice(&p.device, ifindex)
 	o.unrouted = [2][]string{}
-	for _, t := range p.network.set {
-		o.tunables[t.name] = t.value
-	}
+	o.tunables.Committed(p.network.tunables)
 	o.damage = damage{}
 }

@@ -290,12 +290,8 @@ func nodePortAddrs(local []netip.Addr, r servicemodel.Rules) []netip.Addr {
 func (pl *planner) planCleanup() *plan {
 	have := &pl.have
 	p := pl.newPlan()
-	tunables := have.companion.tunables
-	if len(tunables) == 0 && have.routed != [2]bool{} { // the table is gone, and the rest is not
-		tunables = have.remembered
-	}
-	for _, name := range slices.Sorted(maps.Keys(tunables)) {
-		p.network.restore = append(p.network.restore, tunable{name, tunables[name]})
+	if len(have.companion.tunables) > 0 || have.routed != [2]bool{} {
+		p.network.tunables = have.tunables.Plan(nil) // the table may be gone, and the rest not
 	}
 	for _, k := range slices.SortedFunc(maps.Keys(have.servers), ipvsnl.ServiceKey.Compare) {
 		p.down = append(p.down, ipvsnl.DelService(k))

@@ -29,7 +29,7 @@ func (p *plan) phases() [3]phase {
 	switch {
 	case p.alone():
 		return [3]phase{ended, ended, ended}
-	case len(p.down)+len(p.network.restore)+p.device.len() == 0:
+	case len(p.down)+len(p.network.tunables.Restore)+p.device.len() == 0:
 		return [3]phase{restricted, restricted, ended}
 	case len(p.up) == 0:
 		return [3]phase{opened, opened, ended}

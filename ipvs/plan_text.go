@@ -33,7 +33,7 @@ func (p *plan) String() string {
 			t.line("%s route del local default dev lo table %d", ip, n.number)
 		}
 	}
-	t.tunables(n.set)
+	t.tunables(n.tunables.Set)
 	switch {
 	case d.add:
 		t.line("ip link add %s up group %d type dummy", d.name, d.metric)
@@ -57,7 +57,7 @@ func (p *plan) String() string {
 			netip.PrefixFrom(a, a.BitLen()), d.name, d.metric, how)
 	}
 	t.ops(p.down)
-	t.tunables(n.restore)
+	t.tunables(n.tunables.Restore)
 	t.stage(p, stageEnd)
 	return t.b.String()
 }

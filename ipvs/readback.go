@@ -7,6 +7,7 @@ import (
 	"slices"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -56,15 +57,15 @@ func (pl *planner) adopt(o observed, drift []string) (*dataplane.Observation, er
 func (pl *planner) networkDrift(o *observed) []string {
 	drift := o.routingDrift()
 	for _, name := range slices.Sorted(maps.Keys(pl.tunables)) {
-		if now, want := o.tunables[name], pl.tunables[name]; now != want {
-			drift = append(drift, fmt.Sprintf("%s is %s, not %s", tunableText(name), now, want))
+		if now, want := o.tunables.Now[name], pl.tunables[name]; now != want {
+			drift = append(drift, fmt.Sprintf("%s is %s, not %s", sysctls.Text(name), now, want))
 		} else if _, known := o.companion.tunables[name]; !known {
-			drift = append(drift, fmt.Sprintf("what %s was is not recorded", tunableText(name)))
+			drift = append(drift, fmt.Sprintf("what %s was is not recorded", sysctls.Text(name)))
 		}
 	}
 	for _, name := range slices.Sorted(maps.Keys(o.companion.tunables)) {
 		if pl.tunables[name] == "" {
-			drift = append(drift, tunableText(name)+" is set, and need not be")
+			drift = append(drift, sysctls.Text(name)+" is set, and need not be")
 		}
 	}
 	return drift

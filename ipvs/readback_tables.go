@@ -8,6 +8,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -200,8 +201,8 @@ func parseSettings(elems map[string]nft.Elem) (servicemodel.Rules, map[string]st
 	tunables := map[string]string{}
 	for k, e := range elems {
 		line := nft.CommentOf(e.UserData)
-		if name, value, ok := parseTunable(line); ok {
-			if name != "" {
+		if name, value, ok := sysctls.ParseRecord(line); ok {
+			if slices.Contains(tunableNames, name) {
 				tunables[name] = value
 			}
 			continue

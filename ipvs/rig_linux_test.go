@@ -59,7 +59,7 @@ func openOn(fake *ipvsfake.Kernel, c Config, with rawnl.Config) (*backend, error
 	}
 	b := newBackend(c)
 	b.kernel.kind = "bridge"
-	for name := range sysctls(true) {
+	for name := range sysctlValues(true) {
 		delete(b.pl.tunables, name)
 	}
 	maps.Copy(b.pl.tunables, rigSysctls)

@@ -1,6 +1,7 @@
 package ipvs
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -37,7 +38,8 @@ func (k *kernel) readIPv6() (ipv6, binds bool, err error) {
 // enabled reports whether a device has IPv6 enabled. It is not there if there is no such device,
 // or with ipv6.disable=1.
 func (k *kernel) enabled(device string) (on, there bool, err error) {
-	v, err := k.sysctls.read(k.ns, "net/ipv6/conf/"+device+"/disable_ipv6")
+	v, err := k.values.Files.Read(context.Background(),
+		"net/ipv6/conf/"+device+"/disable_ipv6")
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, false, nil
 	}

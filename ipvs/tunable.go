@@ -7,13 +7,15 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
 // A tunable is a value of the network namespace that the backend sets and later restores. Its name
 // is the path under /proc/sys for a sysctl, and one of the names below for a timeout of IPVS, in
-// seconds. The companion records the earlier value before the tunable is set.
+// seconds. The companion records the earlier value before the tunable is set. Package sysctls owns
+// the rest.
 
 const (
 	sysctlForward = "net/ipv4/ip_forward"
@@ -27,8 +29,8 @@ const (
 
 func isTimeout(name string) bool { return strings.HasPrefix(name, timeoutPrefix) }
 
-// sysctls are the sysctls that a configuration sets, with their values.
-func sysctls(strictARP bool) map[string]string {
+// sysctlValues are the sysctls that a configuration sets, with their values.
+func sysctlValues(strictARP bool) map[string]string {
 	m := map[string]string{
 		sysctlIPVS + "conntrack":                 "1",
 		sysctlIPVS + "expire_nodest_conn":        "1",
@@ -44,7 +46,7 @@ func sysctls(strictARP bool) map[string]string {
 
 // tunables are the tunables that a configuration sets, with their values.
 func (c *Config) tunables() map[string]string {
-	m := sysctls(c.StrictARP)
+	m := sysctlValues(c.StrictARP)
 	for name, value := range timeoutValues(ipvsnl.Timeouts(c.Timeouts)) {
 		if value != "0" {
 			m[name] = value
@@ -72,16 +74,8 @@ func timeoutsOf(values map[string]string) ipvsnl.Timeouts {
 
 // tunableNames are the names of all tunables. The index of a name is part of the format in the
 // kernel: see [tunableElem]. Append new ones.
-var tunableNames = append(slices.Sorted(maps.Keys(sysctls(true))),
+var tunableNames = append(slices.Sorted(maps.Keys(sysctlValues(true))),
 	timeoutTCP, timeoutTCPFin, timeoutUDP)
-
-// tunableText is the text of a tunable in messages and in the companion.
-func tunableText(name string) string {
-	if isTimeout(name) {
-		return name
-	}
-	return "sysctl " + name
-}
 
 // tunableNumbers is the first number of tunables in the set of settings. The node-wide rules have
 // lower numbers.
@@ -92,19 +86,5 @@ const tunableNumbers = 1 << 16
 func tunableElem(name, value string) nft.Elem {
 	number := tunableNumbers + slices.Index(tunableNames, name)
 	return nft.Elem{Key: nft.Native32(uint32(number)),
-		UserData: nft.AppendComment(nil, tunableText(name)+" "+value)}
-}
-
-// parseTunable is the inverse of tunableElem's comment. The name is empty for a tunable that this
-// program does not know. ok is false for any other comment.
-func parseTunable(comment string) (name, value string, ok bool) {
-	if !isTimeout(comment) && !strings.HasPrefix(comment, "sysctl ") {
-		return "", "", false
-	}
-	for _, name := range tunableNames {
-		if value, ok := strings.CutPrefix(comment, tunableText(name)+" "); ok {
-			return name, value, true
-		}
-	}
-	return "", "", true
+		UserData: nft.AppendComment(nil, sysctls.Record(name, value))}
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -167,32 +168,20 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	require.Contains(t, r.servers(), "TCP 203.0.113.10:80 rr 0s")
 }
 
-// If a module was loaded again, the open file of its sysctl no longer works, and is opened again.
-func TestSysctlFilesAreOpenedAgain(t *testing.T) {
-	t.Parallel()
-	_, b := rigWithBackend(t)
-	s := b.kernel.sysctls
-	for range 2 {
-		v := ok(s.read(b.kernel.ns, sysctlARP))(t)
-		require.Equal(t, "0", v)
-		require.NoError(t, s[sysctlARP].Close())
-	}
-}
-
 // A refused tunable is an error, whether it is set or restored.
 func TestTunablesThatAreRefused(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
 	r.setSysctl(sysctlARP, rigSysctls[sysctlARP])
-	nonsense := []tunable{{sysctlARP, "nonsense"}}
+	nonsense := map[string]string{sysctlARP: "nonsense"}
 	p := &plan{}
-	p.network.set = nonsense
+	p.network.tunables.Set = nonsense
 	err := b.kernel.prepare(t.Context(), p)
 	require.ErrorIs(t, err, syscall.EINVAL)
 	require.ErrorContains(t, err, sysctlARP)
-	require.ErrorIs(t, b.restoring(nonsense)(t.Context()), syscall.EINVAL)
-	none := []tunable{{"net/ipv4/there_is_none", "1"}, {sysctlARP, "2"}}
-	require.NoError(t, b.kernel.setTunables(t.Context(), none), "what is not there need not be set")
+	require.ErrorIs(t, b.restoring(sysctls.Change{Restore: nonsense})(t.Context()), syscall.EINVAL)
+	p.network.tunables.Set = map[string]string{"net/ipv4/there_is_none": "1", sysctlARP: "2"}
+	require.NoError(t, b.kernel.prepare(t.Context(), p), "what is not there need not be set")
 	require.Equal(t, "2", r.sysctl(sysctlARP))
 }
 

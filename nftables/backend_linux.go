@@ -45,7 +45,7 @@ func readError(doing string, err error) error {
 // the backend a [dataplane.Witness].
 func (b *backend) Witness(ctx context.Context) (dataplane.Program, error) {
 	k := &b.kernel
-	g, err := nft.Author(ctx, k.localnet.NS, k.reader.Conn, func(c nft.Changed) bool {
+	g, err := nft.Author(ctx, k.ns, k.reader.Conn, func(c nft.Changed) bool {
 		return c.Table == b.pl.Table
 	})
 	if err != nil {

@@ -66,7 +66,5 @@ func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 	if b.pl.Owning != nil && b.pl.Removes(c) {
 		return b.pl.Removal(c.New.Len()), nil
 	}
-	p := b.pl.Plan(b.anew(c))
-	b.planLocalnet(p)
-	return p, nil
+	return b.pl.Plan(b.anew(c)), nil
 }

@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/nftables/internal/form"
@@ -18,14 +19,14 @@ import (
 func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	start := time.Now()
 	b.observed = false
-	if _, err := b.cleanupLocalnet(ctx); err != nil {
+	if err := b.restoreSysctls(ctx); err != nil {
 		return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
 	}
 	stats, err := b.kernel.deleteTables(ctx, b.pl.Table)
 	if err != nil {
 		return dataplane.Stats{}, b.failed("cleanup", err)
 	}
-	b.pl.Rules, b.pl.Localnet = servicemodel.Rules{}, form.Localnet{}
+	b.pl.Rules, b.pl.Sysctls = servicemodel.Rules{}, sysctls.State{}
 	stats.Duration = time.Since(start)
 	return stats, nil
 }

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -57,7 +58,7 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 	if b.pl.Owning != nil && b.pl.Removes(c) {
 		return b.commitRemoval(ctx, c.New.Len())
 	}
-	rare := b.pl.Rules.LocalhostNodePorts || c.Rules != nil ||
+	rare := len(b.pl.Sysctls.Records) > 0 || c.Rules != nil ||
 		slices.ContainsFunc(c.Pools, func(pc servicemodel.Change[servicemodel.Pool]) bool {
 			return pc.Old != nil && pc.New != nil && pc.Old.Scheduler != pc.New.Scheduler
 		})
@@ -72,14 +73,14 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 	if err := b.wake(ctx); err != nil {
 		return before, err
 	}
-	stats, err := b.send(ctx, p)
-	if err != nil {
-		return stats, b.notRenewed(p, err)
-	}
-	b.committed(p)
-	if rare {
-		err = b.afterLocalnet()
-	}
+	var stats dataplane.Stats
+	err := b.kernel.sysctls.Around(ctx, p.Sysctls, func() (err error) {
+		if stats, err = b.send(ctx, p); err != nil {
+			return b.notRenewed(p, err)
+		}
+		b.committed(p)
+		return nil
+	})
 	return stats.Plus(before), err
 }
 
@@ -99,7 +100,9 @@ func (b *backend) wake(ctx context.Context) error {
 
 // prepare does what rare change sets need before their transaction.
 func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
-	if err := b.beforeLocalnet(ctx, c); err != nil {
+	rules := c.New.Rules()
+	err := b.kernel.sysctls.Look(ctx, &b.pl.Sysctls, sysctls.Loopback(&rules))
+	if err != nil {
 		return dataplane.Stats{}, err
 	}
 	p := b.pl.PlanAhead(c)

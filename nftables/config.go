@@ -49,7 +49,8 @@ type Config struct {
 	// deletes the table with all rules of the user.
 	BeforeDispatch   string
 	BeforeMasquerade string
-	// Logger gets a debug record for each commit. Nil means silence.
+	// Logger gets a debug record for each commit, and one at the level info if the sysctl
+	// route_localnet is not restored because others rely on it. Nil means silence.
 	Logger *slog.Logger
 }
 

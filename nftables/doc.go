@@ -178,8 +178,9 @@
 // at loopback addresses. So the chain guard-loopback, to which filter-input jumps, drops packets
 // from elsewhere. The backend turns the sysctl on after the transaction that brings the guard, and
 // restores it before the one that removes the guard. A setting has the value to restore. The sysctl
-// stays on if another instance, kube-proxy, kubelet or the iptables backend has a guard of its own.
-// If another program turns it off, the next apply turns it on again.
+// stays on if another instance, kube-proxy, kubelet or the iptables backend has a guard of its own,
+// and the logger is told. The last instance restores the value from before the first. If another
+// program turns it off, the next apply turns it on again.
 //
 // # Owners
 //

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rendering"
 )
 
 // Integrity tells whether the instance is as the last Observe or Commit left it. If no program has
@@ -24,10 +24,9 @@ func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	if !b.observed || b.pl.Owning != nil {
 		return dataplane.Broken, nil
 	}
-	if rules := &b.pl.Rules; rules.LocalhostNodePorts && rendering.WantsRouteLocalnet(rules) {
-		if on, err := b.kernel.localnet.Get(); err != nil || !on {
-			return dataplane.Broken, err
-		}
+	on, err := b.kernel.sysctls.Hold(ctx, sysctls.Loopback(&b.pl.Rules))
+	if err != nil || !on {
+		return dataplane.Broken, err
 	}
 	gen, err := b.kernel.reader.Conn.GenID(ctx)
 	if err == nil && gen.ID == b.kernel.gen {

@@ -8,8 +8,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
+	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/rawnl"
-	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/internal/threadns"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/nftables/internal/plan"
@@ -24,8 +25,9 @@ type kernel struct {
 	batch rawnl.Batch // the batch that is committed
 	// gen is the generation of the ruleset after the last check or commit.
 	gen uint32
-	// localnet is the sysctl route_localnet.
-	localnet rendering.RouteLocalnet
+	ns  *threadns.NS
+	// sysctls owns the sysctl route_localnet.
+	sysctls sysctls.Owner
 	// room is how many bytes of elements fit into one transaction.
 	room int
 }
@@ -45,10 +47,14 @@ func (k *kernel) open(cfg *Config, at form.Hooks) error {
 	conns[0], errs[0] = rawnl.Dial(&c)
 	conns[1], errs[1] = rawnl.Dial(&c)
 	k.Turn, errs[2] = threadns.OpenTurn(fd)
-	k.localnet.NS, errs[3] = threadns.Open(fd)
+	k.ns, errs[3] = threadns.Open(fd)
 	k.reader = read.NewReader(conns, at, cfg.TakeOver)
 	if err = errors.Join(errs[:]...); err == nil {
 		k.room = k.reader.Conn.MaxBatch() / 2
+		table, _ := cfg.table() // it was checked
+		k.sysctls = sysctls.NewLoopback(k.ns.Do,
+			sysctls.Guards{NetNS: k.ns.FD(), Table: table, Chain: form.ChainGuard},
+			cfg.logger().With(logkey.Backend, Name, logkey.Instance, table))
 		// Without CAP_NET_ADMIN the kernel refuses every request to nf_tables, and without
 		// nf_tables nfnetlink refuses it as invalid.
 		switch _, e := k.reader.Conn.GenID(context.Background()); {
@@ -65,7 +71,7 @@ func (k *kernel) open(cfg *Config, at form.Hooks) error {
 }
 
 func (k *kernel) close() error {
-	return errors.Join(k.Turn.Close(), k.localnet.NS.Close(), k.reader.Close())
+	return errors.Join(k.Turn.Close(), k.ns.Close(), k.sysctls.Close(), k.reader.Close())
 }
 
 // commit sends the batch as one transaction, if there is anything in it.

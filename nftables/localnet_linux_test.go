@@ -10,6 +10,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
+	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -192,12 +193,42 @@ func TestRouteLocalnetIsRestored(t *testing.T) {
 			require.Equal(t, netnstest.Refused, l.dial(c.Node, "127.0.0.1:30080").Kind)
 		}
 	}
-	require.NoError(t, c.Node.NS.SetSysctl(routeLocalnet, "0"))
-	l.apply(l.state(c.Pods[1]))
-	other.apply(servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true,
-		ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}}))
-	require.NoError(t, without())
-	require.Equal(t, "1", l.sysctl(), "another instance has a guard")
-	ok(other.engine.Cleanup(t.Context()))(t)
-	require.Equal(t, "0", l.sysctl(), "the last one that goes turns it off")
+	for _, before := range []string{"0", "1"} {
+		require.NoError(t, c.Node.NS.SetSysctl(routeLocalnet, before))
+		l.apply(l.state(c.Pods[1]))
+		other.apply(onlyLocalhost)
+		require.NoError(t, without())
+		require.Equal(t, "1", l.sysctl(), "another instance has a guard")
+		ok(other.engine.Cleanup(t.Context()))(t)
+		require.Equal(t, before, l.sysctl(), "the last one that goes restores it")
+	}
+}
+
+// onlyLocalhost is a state without services that needs a guard.
+var onlyLocalhost = servicemodel.State{}.WithNode(servicemodel.Node{LocalhostNodePorts: true,
+	ServiceCIDRs: []netip.Prefix{netip.MustParsePrefix("10.200.0.0/16")}})
+
+// Instances of nftables and iptables recognize the guards of one another. The last one that goes
+// turns the sysctl off. A chain with the name of a guard and without its rule is none.
+func TestBackendsShareRouteLocalnet(t *testing.T) {
+	t.Parallel()
+	ns := nstest.New(t)
+	nstest.Run(t, ns, "iptables-nft -N X-FIREWALL")
+	nstest.Run(t, ns, "iptables-nft -A X-FIREWALL -j RETURN")
+	value := func() string { return ok(ns.Sysctl(routeLocalnet))(t) }
+	n := ok(nftables.New(&nftables.Config{NetNS: ns.Fd()}))(t)
+	defer n.Close()
+	i := ok(iptables.New(&iptables.Config{NetNS: ns.Fd()}))(t)
+	defer i.Close()
+	for _, order := range [][]dataplane.Backend{{n, i}, {i, n}} {
+		for _, b := range order {
+			ok(dataplane.New(b, nil).Apply(t.Context(), onlyLocalhost))(t)
+			require.Equal(t, "1", value())
+		}
+		for _, b := range order {
+			require.Equal(t, "1", value())
+			ok(dataplane.New(b, nil).Cleanup(t.Context()))(t)
+		}
+		require.Equal(t, "0", value())
+	}
 }

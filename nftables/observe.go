@@ -24,10 +24,8 @@ func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *dataplane.O
 	default:
 		b.sweep.Table = t
 	}
-	if s.Rules.MasqueradeMark == 0 && !s.Localnet.Left {
-		s.Localnet = b.leftLocalnet()
-	}
-	b.pl.Observed(t.Rules(), s.Version, s.Localnet)
+	b.pl.Sysctls = b.pl.Sysctls.Read(s.Records, s.Rules.MasqueradeMark != 0)
+	b.pl.Observed(t.Rules(), s.Version)
 	b.observed = true
 	return o
 }

@@ -36,5 +36,5 @@ func (b *backend) Observe(ctx context.Context, want *servicemodel.Table) (*datap
 	}
 	k.gen = s.Gen
 	o := b.remember(s, t)
-	return o, b.lookAtLocalnet(o)
+	return o, b.lookAtSysctls(ctx, o)
 }

@@ -38,7 +38,7 @@ func (b *backend) ObserveParts(ctx context.Context, owners []string, want *servi
 	o := b.remember(p.Snapshot, t)
 	o.Alone = alone
 	b.pl.Owning = &plan.Owning{Owners: owners, Whole: p.Whole}
-	return o, b.lookAtLocalnet(o)
+	return o, b.lookAtSysctls(ctx, o)
 }
 
 // Owners lists the owners of frontends.

@@ -6,11 +6,11 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"slices"
+	"strconv"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/kernelerr"
 )
 
@@ -31,7 +31,7 @@ func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error
 	if _, err := t.Usage(ctx); err != nil {
 		return nil, fmt.Errorf("plan the conntrack tuning: %w", err)
 	}
-	now, err := readSettings(t)
+	now, err := readSettings(ctx, t)
 	if err != nil {
 		return nil, fmt.Errorf("plan the conntrack tuning: read settings: %w", err)
 	}
@@ -50,17 +50,15 @@ func (p Plan) Apply(t *conntrack.Table) error {
 	if t == nil {
 		return errors.New("apply the conntrack tuning: no conntrack table")
 	}
+	files := sysctls.Files{In: t.Do}
 	var errs []error
 	for _, s := range p {
 		if !s.changes() {
 			continue
 		}
-		err := t.Do(func() error {
-			return os.WriteFile(filepath.Join(sysctlDir, s.Name), fmt.Append(nil, s.New), 0)
-		})
+		err := files.Write(context.Background(), sysctlDir+s.Name, strconv.FormatUint(s.New, 10))
 		if err != nil {
-			errs = append(errs, fmt.Errorf("set %s to %d: %w", s.Name, s.New,
-				explain(s.Name, err)))
+			errs = append(errs, explain(s.Name, err))
 		}
 	}
 	if err := errors.Join(errs...); err != nil {

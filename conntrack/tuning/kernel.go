@@ -1,41 +1,39 @@
 package tuning
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 )
 
-// sysctlDir has the settings of the calling thread's network namespace.
-const sysctlDir = "/proc/sys/net/netfilter"
+// sysctlDir has the settings below /proc/sys.
+const sysctlDir = "net/netfilter/"
 
 // readSettings reads the settings that the kernel has.
-func readSettings(t *conntrack.Table) (map[string]uint64, error) {
+func readSettings(ctx context.Context, t *conntrack.Table) (map[string]uint64, error) {
+	files := sysctls.Files{In: t.Do}
+	defer files.Close()
 	now := map[string]uint64{}
-	err := t.Do(func() error {
-		for _, name := range settings {
-			text, err := os.ReadFile(filepath.Join(sysctlDir, name))
-			if errors.Is(err, fs.ErrNotExist) {
-				continue
-			}
-			if err != nil {
-				return err
-			}
-			if now[name], err = strconv.ParseUint(strings.TrimSpace(string(text)), 10,
-				64); err != nil {
-				return fmt.Errorf("%s: %w", name, err)
-			}
+	for _, name := range settings {
+		text, err := files.Read(ctx, sysctlDir+name)
+		if errors.Is(err, fs.ErrNotExist) {
+			continue
 		}
-		return nil
-	})
-	return now, err
+		if err != nil {
+			return nil, err
+		}
+		if now[name], err = strconv.ParseUint(text, 10, 64); err != nil {
+			return nil, fmt.Errorf("%s: %w", name, err)
+		}
+	}
+	return now, nil
 }
 
 // cores returns how many CPUs the machine has. If that is unknown, it returns how many the process

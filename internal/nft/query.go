@@ -64,6 +64,18 @@ func (q Query) Count(ctx context.Context, set string) (int, error) {
 	return s.Count, err
 }
 
+// Comments returns the comments of the elements of a set; none if the set does not exist.
+func (q Query) Comments(ctx context.Context, set string) (l []string, err error) {
+	err = q.Elements(ctx, set, func(e Elem) error {
+		l = append(l, CommentOf(e.UserData))
+		return nil
+	})
+	if errors.Is(err, syscall.ENOENT) {
+		err = nil
+	}
+	return l, err
+}
+
 // AppendGetChains appends a request for the chains of all tables of a family.
 func AppendGetChains(b *rawnl.Batch, f *Family) {
 	b.Message(rawnl.SubsysNFTables, MsgGetChain, 0, f.NFProto, 0, rawnl.Object{Verb: "read",

@@ -1,6 +1,6 @@
 // Package rendering has the code that the backends share. It writes a frontend into the kernel as a
 // comment, and the rules of a node as lines of settings. It commits a change set that is too large
-// for one transaction in parts. It switches the sysctl route_localnet for loopback addresses.
+// for one transaction in parts.
 //
 // To probe a kernel, a backend that writes nf_tables renders [Changes] as for a commit, and lets
 // the kernel check the transaction without committing it ([rawnl.Conn.Check]). So the kernel judges

@@ -53,7 +53,8 @@ var tasks = []task{
 	{"Test with it", "With packets, or without a kernel.",
 		[]string{"dataplane/memory", "dataplane/netnstest", "dataplane/dataplanetest"}},
 	{"Write a backend", "Tables, change sets, and what an engine asks of a backend.",
-		[]string{"dataplane/backend.go", "dataplane/watch.go", "servicemodel"}},
+		[]string{"dataplane/backend.go", "dataplane/watch.go", "dataplane/sysctls",
+			"servicemodel"}},
 }
 
 // taskOf returns the index of the first task that names a file or a package.

@@ -3,8 +3,8 @@ package form
 import (
 	"net/netip"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -48,7 +48,7 @@ func (b *builder) loopback() []netip.Prefix {
 	if b.f != nft.IPv4 {
 		return nil
 	}
-	return rendering.LoopbackNodePorts(&b.rules)
+	return sysctls.LoopbackNodePorts(&b.rules)
 }
 
 // nodeAddress matches packets to an address of this host in the range, except loopback.

@@ -3,6 +3,7 @@ package form
 import (
 	"cmp"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
@@ -47,7 +48,7 @@ func (b *builder) baseChains() {
 
 // ChainGuard drops packets from elsewhere to loopback addresses, which the sysctl route_localnet
 // would let in (CVE-2020-8558). Other instances recognize the guard by this name.
-const ChainGuard = "guard-loopback"
+const ChainGuard = sysctls.GuardChain
 
 // destinations makes the base chains that translate destinations. Only packets of this host are
 // translated at loopback addresses.

@@ -3,6 +3,7 @@ package form
 import (
 	"errors"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -14,27 +15,11 @@ const LayoutNumber = 4
 
 const settingsHaveFirst = 1 // the number of the first setting
 
-// The sysctl route_localnet is on while a service or node port answers at loopback addresses, and
-// only while the guard exists. The transaction that brings the guard writes the earlier value of
-// the sysctl as a setting. The sysctl returns to that value before the guard is removed, unless
-// another program has a guard and so relies on the sysctl.
-
-// Localnet is the backend's knowledge of the sysctl route_localnet.
-type Localnet struct {
-	// Before is the value of the sysctl before it was needed.
-	Before bool
-	// Off says that the sysctl was found off although it is needed.
-	Off bool
-	// Left says that the sysctl was needed for a table that must be made anew, or is gone.
-	Left bool
-}
-
-// Settings writes the elements of the settings. localnet is the value of the sysctl
-// route_localnet before it was needed.
-func (w *Writer) Settings(r servicemodel.Rules, localnet bool, to Sink) {
+// Settings writes the elements of the settings, and the records of earlier values of sysctls.
+func (w *Writer) Settings(r servicemodel.Rules, records map[string]string, to Sink) {
 	lines := rendering.Settings(LayoutNumber, r)
-	if rendering.WantsRouteLocalnet(&r) {
-		lines = append(lines, rendering.RouteLocalnetLine(localnet))
+	for name := range sysctls.Loopback(&r) {
+		lines = append(lines, sysctls.Record(name, records[name]))
 	}
 	for i, line := range lines {
 		w.ud = nft.AppendComment(w.ud[:0], line)
@@ -43,24 +28,25 @@ func (w *Writer) Settings(r servicemodel.Rules, localnet bool, to Sink) {
 	}
 }
 
-// ParseSettings is the inverse of writeSettings. It also says what any layout notes about the
-// sysctl route_localnet.
-func ParseSettings(m map[string]*nft.Elem) (rules servicemodel.Rules, local Localnet, err error) {
-	for _, e := range m {
-		before, ok := rendering.ParseRouteLocalnetLine(nft.CommentOf(e.UserData))
-		local.Before, local.Left = local.Before || before, local.Left || ok
-	}
+// ParseSettings is the inverse of Settings. It returns the records of any layout, even if the rest
+// is faulty.
+func ParseSettings(m map[string]*nft.Elem) (rules servicemodel.Rules, records map[string]string,
+	err error) {
 	lines := make([]string, 0, len(m))
+	for _, e := range m {
+		lines = append(lines, nft.CommentOf(e.UserData))
+	}
+	records, lines = sysctls.ParseRecords(lines), lines[:0]
 	for i := range len(m) {
 		e, ok := m[string(nft.Native32(uint32(i+settingsHaveFirst)))]
 		if !ok {
-			return servicemodel.Rules{}, local, errors.New("the settings have gaps")
+			return servicemodel.Rules{}, records, errors.New("the settings have gaps")
 		}
 		line := nft.CommentOf(e.UserData)
-		if _, ok := rendering.ParseRouteLocalnetLine(line); !ok {
+		if _, _, ok := sysctls.ParseRecord(line); !ok {
 			lines = append(lines, line)
 		}
 	}
 	rules, err = rendering.ParseSettings(LayoutNumber, lines)
-	return rules, local, err
+	return rules, records, err
 }

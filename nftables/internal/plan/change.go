@@ -45,8 +45,8 @@ func (pl *Planner) planChange(p *Plan, t *TablePlan) {
 		}
 	}
 	if r := p.Changes.Rules; r != nil {
-		pl.Writer.Settings(*r.Old, pl.Localnet.Before, t.del)
-		pl.Writer.Settings(*r.New, pl.Localnet.Before, t.add)
+		pl.Writer.Settings(*r.Old, pl.Sysctls.Records, t.del)
+		pl.Writer.Settings(*r.New, p.Sysctls.Records, t.add)
 	}
 	leaves := t.Have.Shape.Leaves
 	if t.leads != nil || t.Have.Shape.Has(form.Ways) {

@@ -3,6 +3,7 @@ package plan
 import (
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -13,6 +14,7 @@ func (pl *Planner) Plan(c *servicemodel.ChangeSet) *Plan {
 	p := &Plan{Table: pl.Table, Changes: c, Have: pl.Version,
 		Tables: make([]*TablePlan, 0, len(pl.Tables))}
 	rules := c.New.Rules()
+	p.Sysctls = pl.Sysctls.Plan(sysctls.Loopback(&rules))
 	for _, have := range pl.Tables {
 		t := newTablePlan(&pl.Hooks, have)
 		p.Tables = append(p.Tables, t)

@@ -4,6 +4,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -40,8 +41,8 @@ type Plan struct {
 	// may still have some of them.
 	Forget        []Forget
 	leavesClients bool
-	// Sysctl is the sysctl that the commit also sets, as text.
-	Sysctl string
+	// Sysctls are what the commit sets and restores beside the tables.
+	Sysctls sysctls.Change
 	// Mark commits a version with another mark even if nothing else changes.
 	Mark bool
 	// anew says that the plan deletes the table that has the version.

@@ -3,8 +3,8 @@ package plan
 import (
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
-	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -26,8 +26,8 @@ type Planner struct {
 	Refused bool
 	// Complete says that a commit made all necessary tables since the last observation.
 	Complete bool
-	// Localnet is what is known of the sysctl route_localnet.
-	Localnet form.Localnet
+	// Sysctls are the values of sysctls, with the earlier ones to restore.
+	Sysctls sysctls.State
 	// Capacity returns the size of a set that begins with n elements. 0 lets the set grow.
 	Capacity func(n int) uint32
 }
@@ -50,8 +50,8 @@ func NewPlanner(name string, first func() uint32) Planner {
 }
 
 // Observed notes what a reading of all tables found beside the tables themselves.
-func (pl *Planner) Observed(rules servicemodel.Rules, v form.Version, local form.Localnet) {
-	pl.Rules, pl.Version, pl.Localnet = rules, v, local
+func (pl *Planner) Observed(rules servicemodel.Rules, v form.Version) {
+	pl.Rules, pl.Version = rules, v
 	pl.Owning, pl.Complete = nil, false
 }
 
@@ -71,7 +71,8 @@ func (pl *Planner) Committed(p *Plan) {
 			pl.Owning = &Owning{Owners: pl.ownersAfter(p.Changes)}
 		}
 		pl.Rules = p.Changes.New.Rules()
-		pl.Complete, pl.Localnet.Left, pl.Refused = true, false, false
+		pl.Complete, pl.Refused = true, false
+		pl.Sysctls.Committed(p.Sysctls)
 	}
 	if p.Empty() { // nothing was sent
 		return
@@ -121,7 +122,7 @@ func (pl *Planner) TablesToMake(c *servicemodel.ChangeSet) (l []*Table) {
 		case t.Exists:
 			stands = true
 		case len(t.Family.Own(rules.ServiceCIDRs)) > 0,
-			t.Family == nft.IPv4 && rendering.WantsRouteLocalnet(&rules),
+			t.Family == nft.IPv4 && sysctls.Loopback(&rules) != nil,
 			slices.ContainsFunc(c.Frontends, func(fc change) bool {
 				return fc.New != nil && fc.New.Key.Family() == t.Family.Model
 			}):

@@ -25,7 +25,7 @@ func (pl *Planner) planWhole(p *Plan, t *TablePlan) {
 			}
 		}
 	}
-	pl.Writer.Settings(p.Changes.New.Rules(), pl.Localnet.Before, t.add)
+	pl.Writer.Settings(p.Changes.New.Rules(), p.Sysctls.Records, t.add)
 	t.need.Leaves = slices.Sorted(maps.Keys(t.leads))
 	t.next = form.Skeleton{Exists: true, Shape: t.need, Counts: map[string]int{},
 		Leads: map[string]int{}}

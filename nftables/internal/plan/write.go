@@ -62,8 +62,8 @@ func (p *Plan) String() string {
 		to[f] = nft.NewText(&b, f, p.Table)
 	}
 	p.Write(to)
-	if p.Sysctl != "" {
-		fmt.Fprintf(&b, "# sysctl %s\n", p.Sysctl)
+	for _, line := range p.Sysctls.Lines() {
+		fmt.Fprintf(&b, "# sysctl %s\n", line)
 	}
 	for _, f := range p.Forget {
 		fmt.Fprintf(&b, "# forget clients of %s\n", f)

@@ -25,12 +25,12 @@ type Reading struct {
 	Chains  map[string]nft.Chain
 	Hashes  map[string][]uint64 // by chain, the hash of each rule; 0 for a rule without one
 
-	// Skeleton, rules and localnet come from the settings for which the table was made.
+	// Skeleton, rules and records come from the settings for which the table was made.
 	form.Skeleton
 	Rules       servicemodel.Rules
-	localnet    form.Localnet
-	otherLayout bool // another version of kernlb made the table
-	full        bool // the table must be made anew only because a set was full
+	records     map[string]string // earlier values of sysctls
+	otherLayout bool              // another version of kernlb made the table
+	full        bool              // the table must be made anew only because a set was full
 
 	// Elems are the elements that were read and have no place in the model yet, by set and key.
 	// Elements that are left in the end are drift.

@@ -55,7 +55,7 @@ func ShapeOf(r *Reading) form.Shape {
 // fault says what is wrong with the settings.
 func (r *Reading) Program() (p nft.Program, fault error) {
 	r.Shape = ShapeOf(r)
-	r.Rules, r.localnet, fault = form.ParseSettings(r.Elems[form.SetSettings])
+	r.Rules, r.records, fault = form.ParseSettings(r.Elems[form.SetSettings])
 	delete(r.Elems, form.SetSettings)
 	if fault == nil && r.Rules.MasqueradeMark == 0 {
 		fault = errors.New("no settings")

@@ -15,10 +15,10 @@ type Snapshot struct {
 	Tables  []*Reading // by family; a table may not exist
 	Version form.Version
 	// Rules are the rules of the first table that has some.
-	Rules    servicemodel.Rules
-	Localnet form.Localnet
-	Text     []string // drift that concerns all tables
-	Gen      uint32   // the generation of the ruleset when the reading began
+	Rules   servicemodel.Rules
+	Records map[string]string // earlier values of sysctls
+	Text    []string          // drift that concerns all tables
+	Gen     uint32            // the generation of the ruleset when the reading began
 }
 
 // exists reports whether the instance has a table.
@@ -43,8 +43,9 @@ func (s *Snapshot) Compare(crowded bool) {
 	for _, r := range s.Tables {
 		r.full = full && !r.Broken
 		r.Broken = r.Exists && (r.Broken || anew)
-		s.Localnet.Before = s.Localnet.Before || r.localnet.Before
-		s.Localnet.Left = s.Localnet.Left || r.localnet.Left && r.Broken
+		if len(r.records) > 0 {
+			s.Records = r.records
+		}
 		switch {
 		case r.Rules.MasqueradeMark == 0:
 		case s.Rules.MasqueradeMark == 0:

@@ -1,0 +1,110 @@
+package sysctls
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"errors"
+	"log/slog"
+	"strings"
+	"syscall"
+
+	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/rawnl"
+)
+
+// Guards finds the guards of [RouteLocalnet] in nf_tables: chains of the name [GuardChain] that
+// have rules, and the rule of kube-proxy, the kubelet and the iptables backend in a chain
+// …-FIREWALL of the table filter. It is the [Others] of a backend that only needs this sysctl.
+type Guards struct {
+	// NetNS is a file descriptor of the network namespace.
+	NetNS int
+	// Table and Chain name the chain with the guard of the instance.
+	Table, Chain string
+}
+
+// NewLoopback returns the owner of the values that [Loopback] names. in runs a function on a thread
+// in the network namespace.
+func NewLoopback(in func(func() error) error, g Guards, log *slog.Logger) Owner {
+	return Owner{Values: &Files{In: in}, Others: &g, Ours: map[string]string{RouteLocalnet: "1"},
+		Logger: log}
+}
+
+// Earlier returns what other instances have recorded. If a guard has no record, its program turned
+// the sysctl on, and not the administrator.
+func (g *Guards) Earlier(ctx context.Context) (map[string]string, error) {
+	earlier := map[string]string{}
+	err := g.find(ctx, func(q nft.Query, _ string) error {
+		lines, err := q.Comments(ctx, "settings")
+		was := ParseRecords(lines)[RouteLocalnet]
+		if was != "1" || earlier[RouteLocalnet] == "" {
+			earlier[RouteLocalnet] = cmp.Or(was, "0")
+		}
+		return err
+	})
+	return earlier, err
+}
+
+// Relied says whether another program has a guard.
+func (g *Guards) Relied(ctx context.Context, _ []string) (map[string]string, error) {
+	relied := map[string]string{}
+	err := g.find(ctx, func(q nft.Query, chain string) error {
+		if q.Table != g.Table || chain != g.Chain {
+			relied[RouteLocalnet] = "another program guards loopback addresses"
+		}
+		return nil
+	})
+	return relied, err
+}
+
+// guardReadings bounds how often the chains of all tables are read. A neighbour's commit interrupts
+// a reading, which may then skip a chain. If every reading is interrupted, a guard counts if any of
+// them saw it.
+const guardReadings = 3
+
+// guardText is the comment of the rule in iptables.
+const guardText = "block incoming localnet connections"
+
+// find calls fn with the table and the chain of each guard.
+func (g *Guards) find(ctx context.Context, fn func(q nft.Query, chain string) error) error {
+	conn, err := rawnl.Dial(&rawnl.Config{NetNS: g.NetNS})
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	type id struct{ table, chain string }
+	found := map[id]bool{} // whether any rule is a guard
+	torn := true
+	for try := 0; try < guardReadings && torn && err == nil; try++ {
+		var req rawnl.Batch
+		nft.AppendGetChains(&req, nft.IPv4)
+		torn, err = conn.DumpThrough(ctx, &req, func(m rawnl.Message) error {
+			c, err := nft.DecodeChain(m.Attrs)
+			firewall := c.Table == "filter" && strings.HasSuffix(c.Name, "-FIREWALL")
+			if c.Use > 0 && (firewall || c.Name == GuardChain) {
+				found[id{c.Table, c.Name}] = c.Name == GuardChain
+			}
+			return err
+		})
+	}
+	for c, guard := range found {
+		if err != nil {
+			break
+		}
+		q := nft.Query{Conn: conn, Family: nft.IPv4, Table: c.table}
+		if !guard {
+			err = q.Rules(ctx, c.chain, func(r nft.RuleInfo) error {
+				guard = guard || bytes.Contains(r.Exprs, []byte(guardText)) ||
+					bytes.Contains(r.UserData, []byte(guardText))
+				return nil
+			})
+		}
+		if err == nil && guard {
+			err = fn(q, c.chain)
+		}
+		if errors.Is(err, syscall.ENOENT) {
+			err = nil // the chain is gone
+		}
+	}
+	return err
+}

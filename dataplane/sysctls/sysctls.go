@@ -1,0 +1,296 @@
+// Package sysctls sets values of a network namespace that a backend needs, and restores them. It
+// owns the order, the records of earlier values, and the question whether other programs rely on a
+// value. A backend calls it in each commit:
+//
+//	err := owner.Look(ctx, &state, want) // present values, and earlier ones that others know
+//	change := state.Plan(want)           // the transaction brings the guards and change.Records
+//	err = owner.Around(ctx, change, transaction)
+//	state.Committed(change)
+//
+// After each reading of the records, it calls [State.Read]. So a process that is killed between any
+// two steps leaves no value without its guard, and another process finds the earlier values in the
+// kernel.
+//
+// [Loopback] returns the value that node ports at loopback addresses need, and [Guards] finds the
+// guards of other programs.
+package sysctls
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"log/slog"
+	"maps"
+	"slices"
+	"strings"
+
+	"github.com/kernlb/kernlb/internal/logkey"
+)
+
+// Values are values of one network namespace. Their names are paths below /proc/sys, such as
+// "net/ipv4/ip_forward". A backend may add others.
+type Values interface {
+	// Read returns the present value. If there is no such value, the error matches fs.ErrNotExist.
+	Read(ctx context.Context, name string) (string, error)
+	Write(ctx context.Context, name, value string) error
+	Close() error
+}
+
+// Others tells what other programs do with the values, other instances of the backend among them.
+type Others interface {
+	// Earlier returns the values from before other programs set them, as far as that is known.
+	Earlier(ctx context.Context) (map[string]string, error)
+	// Relied returns the values that other programs may rely on, by name, and why.
+	Relied(ctx context.Context, names []string) (map[string]string, error)
+}
+
+// Owner sets and restores the values for one instance.
+type Owner struct {
+	Values Values
+	Others Others
+	// Ours are the values that this instance sets, as far as they are known. A value that is
+	// another one was set by somebody else, and is not restored.
+	Ours map[string]string
+	// Logger gets a record at the level info for each value that is not restored.
+	Logger *slog.Logger
+}
+
+// State is what a process knows about the values of one instance. The zero State knows nothing.
+type State struct {
+	// Now has the present values, as far as they were read.
+	Now map[string]string
+	// Records are the earlier values that the instance has recorded in the kernel.
+	Records map[string]string
+	// lost are the last records, if they are gone, for example after a flush of the ruleset.
+	lost map[string]string
+	// others are earlier values according to other programs.
+	others map[string]string
+}
+
+// Read returns the state after a reading that found these records. complete says that the reading
+// also found the instance's settings. Without them the records may be lost, and the state remembers
+// the last ones.
+func (s State) Read(records map[string]string, complete bool) State {
+	next := State{Records: records}
+	if !complete && len(s.Records) > 0 {
+		next.lost = s.Records
+	} else if !complete {
+		next.lost = s.lost
+	}
+	return next
+}
+
+// Change is how values and records change with a commit.
+type Change struct {
+	// Records are the earlier values of all wanted values. They belong into the transaction that
+	// makes the guards.
+	Records map[string]string
+	// Set are the values to set when the records exist.
+	Set map[string]string
+	// Restore are the earlier values to restore before the records are removed.
+	Restore map[string]string
+
+	want map[string]string
+}
+
+// Plan returns the change to the wanted values. An unknown earlier value is the present one. If
+// that is already the wanted one, another instance may have set it, and knows the earlier value.
+func (s *State) Plan(want map[string]string) Change {
+	if len(want)+len(s.Records)+len(s.lost) == 0 {
+		return Change{}
+	}
+	c := Change{Records: map[string]string{}, Set: map[string]string{},
+		Restore: map[string]string{}, want: want}
+	for name, value := range want {
+		now := s.Now[name]
+		if now != value {
+			c.Set[name] = value
+		}
+		c.Records[name] = now
+		if was, known := s.Records[name]; known {
+			c.Records[name] = was
+		} else if was, known := s.lost[name]; known && now == value {
+			c.Records[name] = was
+		} else if was, known := s.others[name]; known && now == value {
+			c.Records[name] = was
+		}
+	}
+	known := s.Records
+	if len(known) == 0 {
+		known = s.lost
+	}
+	for name, was := range known {
+		if _, wanted := want[name]; !wanted {
+			c.Restore[name] = was
+		}
+	}
+	return c
+}
+
+// Committed notes a change that was committed.
+func (s *State) Committed(c Change) { *s = State{Now: c.want, Records: c.Records} }
+
+// Look reads the present values of the wanted names into a state. If an earlier value is not
+// recorded, it also asks what others know.
+func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err error) {
+	now, asked := make(map[string]string, len(want)), false
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if now[name], err = o.Values.Read(ctx, name); err != nil {
+			return err
+		}
+		_, recorded := s.Records[name]
+		asked = asked || !recorded
+	}
+	if s.Now = now; asked {
+		s.others, err = o.Others.Earlier(ctx)
+	}
+	return err
+}
+
+// Drift looks, and lists the values that are not the wanted ones.
+func (o *Owner) Drift(ctx context.Context, s *State, want map[string]string) (l []string,
+	err error) {
+	err = o.Look(ctx, s, want)
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if now := s.Now[name]; now != want[name] && err == nil {
+			l = append(l, fmt.Sprintf("sysctl %s is %s", dotted(name), now))
+		}
+	}
+	return l, err
+}
+
+// Hold reports whether the present values are the wanted ones.
+func (o *Owner) Hold(ctx context.Context, want map[string]string) (bool, error) {
+	for _, name := range slices.Sorted(maps.Keys(want)) {
+		if now, err := o.Values.Read(ctx, name); err != nil || now != want[name] {
+			return false, err
+		}
+	}
+	return true, nil
+}
+
+// Around sets and restores the values of a change around the transaction that brings or removes the
+// guards and the records. A commit of several steps calls [Owner.Set] and [Owner.Restore] itself.
+func (o *Owner) Around(ctx context.Context, c Change, transaction func() error) error {
+	if err := o.Restore(ctx, c); err != nil {
+		return err
+	}
+	if err := transaction(); err != nil {
+		return err
+	}
+	return o.Set(ctx, c)
+}
+
+// Set sets the values of a change.
+func (o *Owner) Set(ctx context.Context, c Change) error {
+	for _, name := range slices.Sorted(maps.Keys(c.Set)) {
+		if err := o.Values.Write(ctx, name, c.Set[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Restore restores the values of a change, unless others set them since, or may rely on them.
+func (o *Owner) Restore(ctx context.Context, c Change) error {
+	now := map[string]string{}
+	for _, name := range slices.Sorted(maps.Keys(c.Restore)) {
+		is, err := o.Values.Read(ctx, name)
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+		if err == nil && is != c.Restore[name] {
+			now[name] = is
+		}
+	}
+	if len(now) == 0 {
+		return nil
+	}
+
+	names := slices.Sorted(maps.Keys(now))
+	relied, err := o.Others.Relied(ctx, names)
+	if err != nil {
+		return err
+	}
+	for _, name := range names {
+		why := relied[name]
+		if ours, known := o.Ours[name]; known && now[name] != ours {
+			why = "somebody else has set it since"
+		}
+		if why != "" {
+			o.Logger.InfoContext(ctx, "tunable is left as it is", logkey.Tunable, Text(name),
+				logkey.Is, now[name], logkey.Was, c.Restore[name], logkey.Reason, why)
+		} else if err := o.Values.Write(ctx, name, c.Restore[name]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Close closes the values. The zero Owner has none.
+func (o *Owner) Close() error {
+	if o.Values == nil {
+		return nil
+	}
+	return o.Values.Close()
+}
+
+// Text is the name of a value in messages and records: "sysctl net/ipv4/ip_forward".
+func Text(name string) string {
+	if strings.Contains(name, "/") {
+		return "sysctl " + name
+	}
+	return name
+}
+
+// beforeLoopback is the beginning of a record of [RouteLocalnet].
+const beforeLoopback = "route-localnet-before "
+
+// Record is the text that records an earlier value in the kernel: "sysctl net/ipv4/ip_forward 0".
+func Record(name, value string) string {
+	switch {
+	case name != RouteLocalnet:
+		return Text(name) + " " + value
+	case value == "":
+		value = "0"
+	}
+	return beforeLoopback + value
+}
+
+// ParseRecord is the inverse of [Record]. ok is false for any other text.
+func ParseRecord(text string) (name, value string, ok bool) {
+	if value, ok := strings.CutPrefix(text, beforeLoopback); ok {
+		return RouteLocalnet, value, true
+	}
+	i := strings.LastIndexByte(text, ' ')
+	if i < 0 {
+		return "", "", false
+	}
+	name, sysctl := strings.CutPrefix(text[:i], "sysctl ")
+	return name, text[i+1:], sysctl || strings.HasPrefix(name, "timeout ")
+}
+
+// ParseRecords returns the earlier values that some of the lines record.
+func ParseRecords(lines []string) map[string]string {
+	records := map[string]string{}
+	for _, line := range lines {
+		if name, value, ok := ParseRecord(line); ok {
+			records[name] = value
+		}
+	}
+	return records
+}
+
+// Lines returns what the change sets and restores, as sysctl(8) prints it.
+func (c Change) Lines() (l []string) {
+	for _, values := range []map[string]string{c.Restore, c.Set} {
+		for _, name := range slices.Sorted(maps.Keys(values)) {
+			l = append(l, dotted(name)+"="+values[name])
+		}
+	}
+	return l
+}
+
+// dotted is the name of a sysctl as sysctl(8) writes it.
+func dotted(name string) string { return strings.ReplaceAll(name, "/", ".") }
