@@ -90,8 +90,8 @@ type CleanResult struct {
 // must let packets of established connections in, and resets out. Not reset are connections whose
 // packets are offloaded to hardware or bypass conntrack, ends that reach each other without this
 // node once the flow is gone (direct server return), and ends to which the node has no route. It
-// needs CAP_NET_RAW to make the ends send. Without it, Clean returns [ErrNoPermission] after it has
-// deleted the flows: ends that send within 30 seconds are still reset.
+// needs CAP_NET_RAW to make the ends send. Without it, Clean returns [kernelerr.ErrNoPermission]
+// after it has deleted the flows: ends that send within 30 seconds are still reset.
 //
 // Running Clean twice does no harm. After an error, the flows that it had not reached are still
 // there. Two changes must not overlap: the second may make flows valid again that are stale for the

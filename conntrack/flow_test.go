@@ -10,6 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
 
@@ -59,7 +60,7 @@ func TestUsageFraction(t *testing.T) {
 func TestExplainKeepsTheCause(t *testing.T) {
 	t.Parallel()
 	for cause, want := range map[error]error{
-		syscall.EPERM: ErrNoPermission, syscall.ENOMEM: ErrTableFull,
+		syscall.EPERM: kernelerr.ErrNoPermission, syscall.ENOMEM: ErrTableFull,
 		rawnl.ErrDumpInterrupted: ErrInterrupted,
 		rawnl.ErrClosed:          ErrClosed, rawnl.ErrNotSupported: errors.ErrUnsupported,
 	} {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
@@ -34,10 +35,11 @@ func TestWithoutPermission(t *testing.T) {
 			}
 			_, deleteErr := table.Delete(context.Background(),
 				All(NewFlow(UDP, Client, "10.96.0.10:53", "", "")))
-			if !errors.Is(listErr, ErrNoPermission) || !errors.Is(deleteErr, ErrNoPermission) {
+			if !errors.Is(listErr, kernelerr.ErrNoPermission) ||
+				!errors.Is(deleteErr, kernelerr.ErrNoPermission) {
 				return fmt.Errorf("want two permission errors, got %w and %w", listErr, deleteErr)
 			}
-			var refused *OpError
+			var refused *kernelerr.OpError
 			if !errors.As(listErr, &refused) || refused.Errno != unix.EPERM {
 				return fmt.Errorf("want what the kernel refused, got %w", listErr)
 			}
@@ -73,7 +75,7 @@ func TestCleanWithoutRawSockets(t *testing.T) {
 		}
 		defer own.Close()
 		r, err := own.Clean(t.Context(), m, CleanOptions{})
-		if !errors.Is(err, ErrNoPermission) || r.Deleted != len(flows) || r.Reset != 0 {
+		if !errors.Is(err, kernelerr.ErrNoPermission) || r.Deleted != len(flows) || r.Reset != 0 {
 			return fmt.Errorf("want no permission after all deletions, got %+v: %w", r, err)
 		}
 		return nil

@@ -71,7 +71,8 @@ var errStop = errors.New("stop")
 
 // Flows yields the flows that the filter wants, from a dump of the table. It keeps at most a few
 // hundred flows in memory. An error is the last thing that the sequence yields: [ErrBadFilter] and
-// [ErrNoPermission] before any flow, ctx's error and [ErrInterrupted] possibly after some.
+// [kernelerr.ErrNoPermission] before any flow, ctx's error and [ErrInterrupted] possibly after
+// some.
 //
 // A dump is not a snapshot. It may or may not contain flows that begin or end meanwhile. A flow may
 // occur twice if its neighbour in the table ended between two parts of the dump. Changing the size

@@ -9,6 +9,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -28,7 +30,8 @@ import (
 //
 // A problem of the node refuses the whole state, and so does a problem of any service if
 // [Config.Strict] is set. The kernel is not touched then, and the error joins a
-// *servicemodel.FieldError, *[UnsupportedError] or *[CollisionError] for each problem.
+// *servicemodel.FieldError, *[backends.UnsupportedError] or *[backends.CollisionError] for each
+// problem.
 //
 // Only [ErrUnsettled] comes with a result: the kernel then holds the state. If the context ends
 // before Apply's turn, the error is the context's, the kernel stays as it is, and so does the
@@ -118,7 +121,8 @@ const tries = 16
 // retry repeats f as long as it fails with ErrConflict, up to tries times, and emits each conflict.
 // It is the only retry of reading and committing, because backends return conflicts to the engine.
 // Other writers of the instance wait meanwhile if turns is the backend; nil lets them write.
-func (e *Engine) retry(ctx context.Context, doing string, turns Locker, f func() error) error {
+func (e *Engine) retry(ctx context.Context, doing string, turns backends.Locker,
+	f func() error) error {
 	if turns != nil {
 		unlock, err := turns.Lock(ctx)
 		if err != nil {
@@ -133,7 +137,7 @@ func (e *Engine) retry(ctx context.Context, doing string, turns Locker, f func()
 				return err
 			}
 		}
-		if err = f(); !errors.Is(err, ErrConflict) {
+		if err = f(); !errors.Is(err, kernelerr.ErrConflict) {
 			return err
 		}
 		e.emit(ctx, WriteConflict{Doing: doing, Try: try + 1, Err: err})
@@ -214,16 +218,16 @@ func (e *Engine) compare(ctx context.Context, s servicemodel.State, now bool) (*
 // ensureKnown reads the kernel unless its contents are known, and reports whether it did. want is
 // the table that the kernel is to hold. If it is nil, the reading is complete.
 func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (read bool, err error) {
-	i := Broken
+	i := backends.Broken
 	if !e.unread {
 		i, err = e.integrity(ctx)
 	}
 	switch hinted := want != nil; {
-	case err != nil || i == Intact:
+	case err != nil || i == backends.Intact:
 		return false, err
-	case i == Touched && hinted:
+	case i == backends.Touched && hinted:
 		return e.verify(ctx, e.kernel) // with this hint only foreign objects stay unread
-	case i == Touched:
+	case i == backends.Touched:
 		return e.verify(ctx, nil)
 	case hinted: // endpoints that grow have a part of their weight in the kernel
 		want = e.atPresent(want)
@@ -233,19 +237,19 @@ func (e *Engine) ensureKnown(ctx context.Context, want *servicemodel.Table) (rea
 
 // integrity says whether the kernel must be read: Broken if its contents are unknown or destroyed,
 // Touched because of a suspicion, if the ration allows a reading now.
-func (e *Engine) integrity(ctx context.Context) (Integrity, error) {
+func (e *Engine) integrity(ctx context.Context) (backends.Integrity, error) {
 	if e.kernel == nil {
-		return Broken, nil
+		return backends.Broken, nil
 	}
 	i, err := e.backend.Integrity(ctx)
-	if err != nil || i == Broken {
+	if err != nil || i == backends.Broken {
 		return i, err
 	}
-	e.suspect = e.suspect || i == Touched
+	e.suspect = e.suspect || i == backends.Touched
 	if e.suspect && e.readings.Allow(time.Now()) {
-		return Touched, nil
+		return backends.Touched, nil
 	}
-	return Intact, nil
+	return backends.Intact, nil
 }
 
 // atPresent returns t with the part of its weight that each endpoint with a slow start has by now.
@@ -292,7 +296,7 @@ func (e *Engine) commit(ctx context.Context, r *Result, c *servicemodel.ChangeSe
 		e.enter(PhaseCommit)
 		stats, err := e.backend.Commit(ctx, c)
 		if err != nil {
-			if e.kernel = nil; !errors.Is(err, ErrConflict) {
+			if e.kernel = nil; !errors.Is(err, kernelerr.ErrConflict) {
 				e.resolved = nil
 			}
 			return err
@@ -359,7 +363,7 @@ func (e *Engine) applyRest(ctx context.Context, r *Result) error {
 	e.enter(PhaseCheck)
 	c := servicemodel.Diff(e.kernel, e.resolved.Arrange(e.kernel))
 	first := r.Stats
-	r.Stats = Stats{}
+	r.Stats = backends.Stats{}
 	err := e.commit(ctx, r, c)
 	r.Stats = first.Plus(r.Stats)
 	if err != nil {

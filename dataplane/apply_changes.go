@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -56,7 +57,7 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 // fromReading makes the changes of a result begin from a reading of the kernel. The engine may know
 // pools for which the kernel has no place. Another process does not know them.
 func (e *Engine) fromReading(ctx context.Context, r *Result) error {
-	if _, ok := as[Partial](e.backend); !ok {
+	if _, ok := as[backends.OmitsPools](e.backend); !ok {
 		return nil
 	}
 	if !r.Observed {

@@ -11,15 +11,15 @@
 //	}
 //
 // The [Engine] drives the pipeline of kernlb. It resolves a state, compares it with what the kernel
-// holds, and hands the difference to a [Backend], which writes it. The engine reads the kernel when
-// it starts, after another program changed something, and after an error, so that it always
-// compares with the kernel's true contents.
+// holds, and hands the difference to a [backends.Backend], which writes it. The engine reads the
+// kernel when it starts, after another program changed something, and after an error, so that it
+// always compares with the kernel's true contents.
 //
 // One bad service does not hold back the others. A service that is invalid, that the backend cannot
 // express, or that collides with a foreign object in the kernel is left out, and the [Result] names
 // it; see [Engine.Apply]. A neighbour that commits to the same kernel all the time does not hold
-// back services either; see [Integrity]. Writers of one instance take turns if the backend is a
-// [Locker].
+// back services either; see [backends.Integrity]. Writers of one instance take turns if the backend
+// is a [backends.Locker].
 //
 // There are two ways to use an engine, and they can be combined. [Engine.Apply] makes the kernel
 // hold a state, and returns when it does. A program that runs for long calls [Engine.Run] in a

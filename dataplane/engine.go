@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -92,9 +93,9 @@ type Engine struct {
 
 // held is a backend, and the engine's knowledge of the kernel through it.
 type held struct {
-	backend Backend
-	turns   Locker  // the backend, if it is one
-	settler Settler // the backend, if it is one
+	backend backends.Backend
+	turns   backends.Locker  // the backend, if it is one
+	settler backends.Settler // the backend, if it is one
 	// resolved is the table of the last state, from which the next one is resolved. It is nil after
 	// a commit that may have failed half way, because then nothing tells our changes from other
 	// programs'.
@@ -124,16 +125,16 @@ type held struct {
 }
 
 // newHeld returns the knowledge of the kernel before the first reading.
-func newHeld(b Backend) held {
+func newHeld(b backends.Backend) held {
 	h := held{backend: b, readings: wait.NewBudget(readBurst, readShare)}
-	h.turns, _ = as[Locker](b)
-	h.settler, _ = as[Settler](b)
+	h.turns, _ = as[backends.Locker](b)
+	h.settler, _ = as[backends.Settler](b)
 	return h
 }
 
 // New returns an engine on a backend. The caller closes the backend. Without a backend, as in the
 // zero Engine, all methods with a context fail, except Wait and Finish.
-func New(b Backend, cfg *Config) *Engine {
+func New(b backends.Backend, cfg *Config) *Engine {
 	e := &Engine{}
 	if isNil(b) {
 		return e
@@ -145,14 +146,29 @@ func New(b Backend, cfg *Config) *Engine {
 	return e
 }
 
+// as returns the first T among b and the backends that it wraps.
+func as[T any](b backends.Backend) (t T, ok bool) {
+	for b != nil {
+		if t, ok = b.(T); ok {
+			return t, true
+		}
+		w, wraps := b.(interface{ Unwrap() backends.Backend })
+		if !wraps {
+			break
+		}
+		b = w.Unwrap()
+	}
+	return t, false
+}
+
 // isNil reports whether b is nil or a nil pointer, such as the result of a constructor that failed.
-func isNil(b Backend) bool {
+func isNil(b backends.Backend) bool {
 	v := reflect.ValueOf(b)
 	return b == nil || v.Kind() == reflect.Pointer && v.IsNil()
 }
 
 // open gives an engine its backend.
-func (e *Engine) open(b Backend, cfg Config) {
+func (e *Engine) open(b backends.Backend, cfg Config) {
 	e.cfg, e.held = cfg, newHeld(b)
 	if cfg.KeepRefused {
 		e.served = cfg.Accepted
@@ -199,7 +215,7 @@ func (e *Engine) preview(r *Result, c *servicemodel.ChangeSet) (*Preview, error)
 }
 
 // Observe reads everything that the kernel holds for the instance.
-func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
+func (e *Engine) Observe(ctx context.Context) (*backends.Observation, error) {
 	if err := e.begin(ctx, "observe", PhaseObserve); err != nil {
 		return nil, err
 	}
@@ -208,7 +224,7 @@ func (e *Engine) Observe(ctx context.Context) (*Observation, error) {
 	if err != nil {
 		return nil, e.fail(err)
 	}
-	return &Observation{Table: e.kernel, Drift: slices.Clone(e.drift)}, nil
+	return &backends.Observation{Table: e.kernel, Drift: slices.Clone(e.drift)}, nil
 }
 
 // Resync makes the engine read the kernel before the next apply, even if its integrity is intact.
@@ -217,9 +233,9 @@ func (e *Engine) Resync() { e.resync.Store(true) }
 
 // Cleanup removes every trace of the instance from the kernel. Flows that its services began go on.
 // No state is wanted any more until the next Set or Apply, also for [Engine.Run].
-func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
+func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 	if err := e.begin(ctx, "cleanup", PhaseCleanup); err != nil {
-		return Stats{}, err
+		return backends.Stats{}, err
 	}
 	defer e.end()
 	rev := e.progress.ask(servicemodel.State{}, false)
@@ -246,7 +262,7 @@ func (e *Engine) Cleanup(ctx context.Context) (Stats, error) {
 }
 
 // cleanup removes everything that a backend holds.
-func (e *Engine) cleanup(ctx context.Context, h held) (stats Stats, err error) {
+func (e *Engine) cleanup(ctx context.Context, h held) (stats backends.Stats, err error) {
 	err = e.retry(ctx, "cleanup", h.turns, func() (err error) {
 		stats, err = h.backend.Cleanup(ctx)
 		return err

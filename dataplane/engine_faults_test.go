@@ -7,7 +7,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/stretchr/testify/require"
 )
@@ -38,10 +38,10 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 		b := newBench(nil)
 		b.apply(t, services(1))
 		b.Before("commit", func(context.Context) error {
-			return fmt.Errorf("the version is another: %w", dataplane.ErrConflict)
+			return fmt.Errorf("the version is another: %w", kernelerr.ErrConflict)
 		})
 		_, err := b.engine.Apply(t.Context(), services(2))
-		require.ErrorIs(t, err, dataplane.ErrConflict)
+		require.ErrorIs(t, err, kernelerr.ErrConflict)
 		require.ErrorContains(t, err, "apply: tried 16 times: memory: commit: ")
 		b.requireCalls(t, 16, 17)
 		requireHolds(t, b.Kernel(), services(1))
@@ -52,7 +52,7 @@ func TestConflictsWithoutEndAreReturned(t *testing.T) {
 		ctx, cancel := context.WithCancelCause(t.Context())
 		b.Before("commit", func(context.Context) error {
 			time.AfterFunc(time.Microsecond, func() { cancel(errRefused) })
-			return dataplane.ErrConflict
+			return kernelerr.ErrConflict
 		})
 		_, err = b.engine.Apply(ctx, services(3))
 		require.ErrorIs(t, err, errRefused,

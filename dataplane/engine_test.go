@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -208,8 +209,8 @@ func TestADefinitionWithoutEndpointsIsNotAcceptedYet(t *testing.T) {
 	b.Refuse(func(c *servicemodel.ChangeSet) error {
 		for _, p := range c.Pools {
 			if p.New != nil && p.New.Scheduler == servicemodel.LeastConn {
-				return &dataplane.UnsupportedError{Backend: "memory",
-					Service: p.New.ID.Service.Name, Field: dataplane.FieldScheduler,
+				return &backends.UnsupportedError{Backend: "memory",
+					Service: p.New.ID.Service.Name, Field: backends.FieldScheduler,
 					Value: string(p.New.Scheduler)}
 			}
 		}
@@ -268,20 +269,20 @@ func TestNothingPanicsForWhatItWasNotGiven(t *testing.T) {
 	require.Error(t, errOf(b.engine.ApplyChanges(ctx, nil)))
 	require.Error(t, errOf(dataplane.NewParts(b.Backend, nil).Keep(ctx, nil)))
 
-	opens := dataplane.Candidate{Name: "a", Open: func() (dataplane.Backend, error) {
+	opens := backends.Candidate{Name: "a", Open: func() (backends.Backend, error) {
 		return costless{}, nil
 	}}
 	require.Equal(t, []dataplane.Support{{Backend: "a"}, {Backend: "b"}},
-		dataplane.Probe(ctx, opens, dataplane.Candidate{Name: "b"}))
-	got, _, err := dataplane.Choose(ctx, services(1), nil, dataplane.Candidate{Name: "b"}, opens)
+		dataplane.Probe(ctx, opens, backends.Candidate{Name: "b"}))
+	got, _, err := dataplane.Choose(ctx, services(1), nil, backends.Candidate{Name: "b"}, opens)
 	require.NoError(t, err)
 	require.Equal(t, costless{}, got)
 }
 
 // wrapped is a backend around another one.
-type wrapped struct{ dataplane.Backend }
+type wrapped struct{ backends.Backend }
 
-func (w wrapped) Unwrap() dataplane.Backend { return w.Backend }
+func (w wrapped) Unwrap() backends.Backend { return w.Backend }
 
 // able is a backend with all optional interfaces.
 type able struct {
@@ -295,7 +296,7 @@ func (a able) Lock(context.Context) (func(), error) {
 }
 
 func (a able) ObserveParts(ctx context.Context, _ []string, _ *servicemodel.Table) (
-	*dataplane.Observation, error) {
+	*backends.Observation, error) {
 	a.called["observe parts"]++
 	return a.Observe(ctx, nil)
 }

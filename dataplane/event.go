@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -63,39 +64,26 @@ type Repaired struct{ *Result }
 type RepairDelayed struct{}
 
 // RepairUndone names the program that changed the backend's objects while repairs waited. It comes
-// at most once after each RepairDelayed, if the backend is a [Witness] and the kernel names the
-// program.
+// at most once after each RepairDelayed, if the backend is a [backends.Blamer] and the kernel names
+// the program.
 type RepairUndone struct {
 	Backend string // the backend's name
-	Program
+	backends.Program
 }
 
 // WriteConflict says that another program changed the kernel while the engine read or wrote. The
-// engine then begins again, or gives up after the last try. Err matches [ErrConflict].
+// engine then begins again, or gives up after the last try. Err matches [kernelerr.ErrConflict].
 type WriteConflict struct {
 	Doing string // such as "apply", and of parts "read and commit"
 	Try   int    // from 1
 	Err   error
 }
 
-// FlowsCleaned are flows of a service port that a change had left stale, and that [Flows] found and
-// deleted. They include flows that ended meanwhile. It comes before Settled or Applied.
-type FlowsCleaned struct {
-	Service servicemodel.PortName // zero if no service has the frontend any more
-	Flows   int
-}
+// FlowsCleaned are stale flows that [Flows] deleted. It comes before Settled or Applied.
+type FlowsCleaned struct{ backends.Cleaned }
 
-// EndpointDrained is an endpoint that gets no new connections from a frontend and has no
-// connections left. It comes before Settled or Applied. Conntrack does not report the end of
-// connections, so except with IPVS it comes at the deadline.
-type EndpointDrained struct {
-	Service  servicemodel.PortName // zero if no service has the frontend any more
-	Frontend servicemodel.FrontendKey
-	Endpoint netip.AddrPort
-	// Deadline says that the drain time is over, see [servicemodel.ConnectionPolicy]. Connections
-	// that were still open are cut.
-	Deadline bool
-}
+// EndpointDrained is an endpoint without connections. It comes before Settled or Applied.
+type EndpointDrained struct{ backends.Drained }
 
 // Settled is a successful call of [Engine.Settle] by Run or by the program. Work that an apply
 // settles is part of Applied.
@@ -117,7 +105,7 @@ type Failed struct {
 	Err      error
 }
 
-// WatchFailed says that a [Watcher] failed. Run watches again after [RunOptions.RetryMax].
+// WatchFailed says that a [backends.Watcher] failed. Run watches again after [RunOptions.RetryMax].
 type WatchFailed struct{ Err error }
 
 // Switched says that [Engine.Switch] changed the backend, with the result of the new one. It comes
@@ -130,9 +118,9 @@ type Switched struct {
 
 // CleanedUp is a successful [Engine.Cleanup].
 type CleanedUp struct {
-	Backend string // the backend's name
-	Phases  Phases // how long each phase took
-	Stats          // what was sent to the kernel
+	Backend        string // the backend's name
+	Phases         Phases // how long each phase took
+	backends.Stats        // what was sent to the kernel
 }
 
 func (Applied) event()         {}
@@ -187,38 +175,31 @@ func (o *observers) emit(ctx context.Context, ev Event) {
 	}
 }
 
-// emitter is the value in the context of Settle, with itself as the key. If an event does not name
-// its service, the table supplies it.
-type emitter struct {
-	*observers
-	table *servicemodel.Table
+// noticing returns a context whose notices ([backends.Notify]) reach all observers as events. If a
+// notice does not name its service, the table supplies it.
+func (o *observers) noticing(ctx context.Context, t *servicemodel.Table) context.Context {
+	return backends.WithNotices(ctx, func(ctx context.Context, n backends.Notice) {
+		switch n := n.(type) {
+		case backends.Cleaned:
+			o.emit(ctx, FlowsCleaned{n})
+		case backends.Drained:
+			n.Service = cmp.Or(n.Service, serviceOf(t, n.Frontend))
+			o.emit(ctx, EndpointDrained{n})
+		}
+	})
 }
 
-// emitting returns a context with which [Emit] reaches all observers.
-func (o *observers) emitting(ctx context.Context, t *servicemodel.Table) context.Context {
-	return context.WithValue(ctx, emitter{}, emitter{o, t})
-}
-
-// Emit passes an event to the observers of an engine or of [Parts]. A [Settler] calls it in Settle,
-// with the context of that call. With any other context it does nothing.
-func Emit(ctx context.Context, ev Event) {
-	to, ok := ctx.Value(emitter{}).(emitter)
-	if !ok {
-		return
+// serviceOf returns the service of a frontend, which may answer at any address of the node.
+func serviceOf(t *servicemodel.Table, k servicemodel.FrontendKey) (n servicemodel.PortName) {
+	node := k
+	node.Addr = netip.IPv6Unspecified()
+	if k.Addr.Is4() {
+		node.Addr = netip.IPv4Unspecified()
 	}
-	if d, ok := ev.(EndpointDrained); ok && d.Service == (servicemodel.PortName{}) {
-		node := d.Frontend
-		node.Addr = netip.IPv6Unspecified()
-		if d.Frontend.Addr.Is4() {
-			node.Addr = netip.IPv4Unspecified()
-		}
-		f := cmp.Or(to.table.Frontend(d.Frontend), to.table.Frontend(node))
-		if f != nil {
-			d.Service = f.Service
-		}
-		ev = d
+	if f := cmp.Or(t.Frontend(k), t.Frontend(node)); f != nil {
+		n = f.Service
 	}
-	to.emit(ctx, ev)
+	return n
 }
 
 // logTo returns an observer that logs the important events.

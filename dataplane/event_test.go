@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -82,7 +83,7 @@ func TestObserversAreToldWhatAnEngineDoes(t *testing.T) {
 		r.at(time.Second)
 		told("repaired 0 added, 0 changed, 0 removed [a chain of nobody]",
 			"applied 3: 0 added, 0 changed, 0 removed")
-		b.Fail("commit", 2, dataplane.ErrConflict)
+		b.Fail("commit", 2, kernelerr.ErrConflict)
 		r.set(services(2))
 		r.at(2 * time.Second)
 		told("write conflict apply 1", "write conflict apply 2",
@@ -213,7 +214,7 @@ func partStory(t *testing.T, b *settling, p *dataplane.Parts) (story []func() []
 	do(apply("b", published("b", 8, 81)), false, "PartRefused")
 	do(func() error {
 		b.Kernel().AddDrift("a chain of nobody")
-		b.Fail("commit", 1, dataplane.ErrConflict)
+		b.Fail("commit", 1, kernelerr.ErrConflict)
 		return apply("b", published("b", 8, 90))()
 	}, true, "WriteConflict", "Repaired", "Applied")
 	do(func() error {

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -48,7 +49,7 @@ func refusePort81(c *servicemodel.ChangeSet) error {
 	var errs []error
 	for _, f := range c.Frontends {
 		if f.New != nil && f.New.Key.Port == 81 {
-			errs = append(errs, &dataplane.UnsupportedError{Backend: "memory",
+			errs = append(errs, &backends.UnsupportedError{Backend: "memory",
 				Service: f.New.Service.Name,
 				Object:  "service " + f.New.Service.String(), Field: "port", Value: "81",
 				Hint: "use 80"})
@@ -62,8 +63,8 @@ func refuseIPv6(c *servicemodel.ChangeSet) error {
 	if c.New.Rules().OnlyFamily != 0 {
 		return nil
 	}
-	return &dataplane.UnsupportedError{Backend: "memory", Object: "node",
-		Field: dataplane.FieldFamily, Value: servicemodel.IPv6.String()}
+	return &backends.UnsupportedError{Backend: "memory", Object: "node",
+		Field: backends.FieldFamily, Value: servicemodel.IPv6.String()}
 }
 
 // apply applies a state, which must succeed and leave the kernel with it.
@@ -199,24 +200,24 @@ func errOf[T any](_ T, err error) error { return err }
 // costless is a backend that takes no time, so that only the engine's time remains.
 type costless struct{}
 
-func (costless) Name() string                                         { return "costless" }
-func (costless) Check(c *servicemodel.ChangeSet) error                { return refusePort81(c) }
-func (costless) Close() error                                         { return nil }
-func (costless) Plan(*servicemodel.ChangeSet) (dataplane.Plan, error) { return nil, nil }
+func (costless) Name() string                                        { return "costless" }
+func (costless) Check(c *servicemodel.ChangeSet) error               { return refusePort81(c) }
+func (costless) Close() error                                        { return nil }
+func (costless) Plan(*servicemodel.ChangeSet) (backends.Plan, error) { return nil, nil }
 
-func (costless) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
-	return &dataplane.Observation{}, nil
+func (costless) Observe(context.Context, *servicemodel.Table) (*backends.Observation, error) {
+	return &backends.Observation{}, nil
 }
 
-func (costless) Integrity(context.Context) (dataplane.Integrity, error) {
-	return dataplane.Intact, nil
+func (costless) Integrity(context.Context) (backends.Integrity, error) {
+	return backends.Intact, nil
 }
 
-func (costless) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
-	return dataplane.Stats{}, nil
+func (costless) Commit(context.Context, *servicemodel.ChangeSet) (backends.Stats, error) {
+	return backends.Stats{}, nil
 }
 
-func (costless) Cleanup(context.Context) (dataplane.Stats, error) { return dataplane.Stats{}, nil }
+func (costless) Cleanup(context.Context) (backends.Stats, error) { return backends.Stats{}, nil }
 
 // inTurns is a backend in memory whose writers take turns.
 type inTurns struct {

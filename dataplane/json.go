@@ -6,12 +6,13 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // The JSON of an engine's values is for people and programs that look at it. Times are text, such
 // as "1.5ms". Errors are text, with the field that they concern if they are about a service. Only
-// an [Observation] can be read back. docs/json.md lists the fields.
+// an [backends.Observation] can be read back. docs/json.md lists the fields.
 
 // text returns a duration as text, or "" if it is zero.
 func text(d time.Duration) string {
@@ -62,7 +63,7 @@ func (p Phases) MarshalJSON() ([]byte, error) {
 	return json.Marshal(v)
 }
 
-// statsJSON holds [Stats] as fields of a result.
+// statsJSON has [backends.Stats] as fields of a result.
 type statsJSON struct {
 	Messages int    `json:"messages"`
 	Bytes    int    `json:"bytes"`
@@ -70,7 +71,7 @@ type statsJSON struct {
 	Duration string `json:"duration,omitempty"`
 }
 
-func (s Stats) json() statsJSON {
+func jsonOf(s backends.Stats) statsJSON {
 	return statsJSON{s.Messages, s.Bytes, s.Elements, text(s.Duration)}
 }
 
@@ -83,7 +84,7 @@ func (r *Result) MarshalJSON() ([]byte, error) {
 		*resultFields
 		Settle string `json:"settle,omitempty"`
 		statsJSON
-	}{(*resultFields)(r), text(r.Settle), r.Stats.json()})
+	}{(*resultFields)(r), text(r.Settle), jsonOf(r.Stats)})
 }
 
 type previewFields Preview
@@ -101,7 +102,7 @@ func (p *Preview) MarshalJSON() ([]byte, error) {
 		v.Counts = p.Changes.Counts()
 	}
 	if p.Plan != nil {
-		v.Plan, v.statsJSON = p.Plan.String(), p.Plan.Stats().json()
+		v.Plan, v.statsJSON = p.Plan.String(), jsonOf(p.Plan.Stats())
 	}
 	return json.Marshal(v)
 }
@@ -191,7 +192,7 @@ func MarshalEvent(ev Event) ([]byte, error) {
 	case Switched:
 		v.From, v.To, v.Result = ev.From, ev.To, ev.Result
 	case CleanedUp:
-		v.Backend, v.Phases, v.Stats = ev.Backend, &ev.Phases, new(ev.Stats.json())
+		v.Backend, v.Phases, v.Stats = ev.Backend, &ev.Phases, new(jsonOf(ev.Stats))
 	default:
 		return nil, fmt.Errorf("dataplane: no event: %T", ev)
 	}

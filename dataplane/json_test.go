@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -47,7 +48,7 @@ func TestPlannedChangesAreAppliedLater(t *testing.T) {
 	require.True(t, preview.Changes.New.Equal(withoutHealth(t, o.Table)))
 	require.False(t, func() bool { s := engine.Status(); return s.Pending() }())
 
-	var read dataplane.Observation
+	var read backends.Observation
 	require.NoError(t, json.Unmarshal([]byte(asJSON(t, o)), &read))
 	require.True(t, read.Table.Equal(o.Table))
 
@@ -72,13 +73,13 @@ func TestResultsAsJSON(t *testing.T) {
 	r := &dataplane.Result{Backend: "memory", Revision: 3, Counts: servicemodel.Counts{Added: 2},
 		Drift: []string{"chain x"}, Observed: true,
 		Phases: dataplane.Phases{dataplane.PhaseCommit: time.Millisecond},
-		Stats:  dataplane.Stats{Messages: 4, Bytes: 100, Duration: 2 * time.Millisecond},
+		Stats:  backends.Stats{Messages: 4, Bytes: 100, Duration: 2 * time.Millisecond},
 		Refused: []dataplane.Refusal{{Service: name, Err: errors.Join(
 			&servicemodel.FieldError{Object: "service default/web", Field: "ports[0].port",
 				Value: "0", Reason: "must not be zero"},
-			&dataplane.UnsupportedError{Backend: "memory", Object: "service default/web",
+			&backends.UnsupportedError{Backend: "memory", Object: "service default/web",
 				Field: "scheduler", Value: "lc"},
-			&dataplane.CollisionError{Backend: "memory", Service: name, Object: "a set"},
+			&backends.CollisionError{Backend: "memory", Service: name, Object: "a set"},
 			errors.New("other"))}}}
 	require.Equal(t, "memory: 2 added, 0 changed, 0 removed; 4 kernel messages, 100 bytes, 2ms; "+
 		"1 refused", r.String())
@@ -132,7 +133,7 @@ func TestEventsAsJSON(t *testing.T) {
 		Addr: netip.MustParseAddr("10.96.0.10"), Protocol: servicemodel.TCP, Port: 80},
 		Winner: port, Loser: port}
 	phases := dataplane.Phases{dataplane.PhaseCommit: time.Millisecond}
-	stats := dataplane.Stats{Messages: 2, Bytes: 60, Elements: 1}
+	stats := backends.Stats{Messages: 2, Bytes: 60, Elements: 1}
 	var all strings.Builder
 	for _, ev := range []dataplane.Event{
 		dataplane.Applied{Result: result},
@@ -144,11 +145,12 @@ func TestEventsAsJSON(t *testing.T) {
 		dataplane.ClaimConflict{Conflict: conflict},
 		dataplane.RepairDelayed{},
 		dataplane.RepairUndone{Backend: "ipvs",
-			Program: dataplane.Program{Name: "nft", Thread: 7}},
+			Program: backends.Program{Name: "nft", Thread: 7}},
 		dataplane.WriteConflict{Doing: "apply", Try: 2, Err: errors.New("busy")},
-		dataplane.FlowsCleaned{Service: port, Flows: 3},
-		dataplane.EndpointDrained{Service: port, Frontend: conflict.Key, Deadline: true,
-			Endpoint: netip.MustParseAddrPort("10.244.0.1:8080")},
+		dataplane.FlowsCleaned{Cleaned: backends.Cleaned{Service: port, Flows: 3}},
+		dataplane.EndpointDrained{Drained: backends.Drained{Service: port,
+			Frontend: conflict.Key, Deadline: true,
+			Endpoint: netip.MustParseAddrPort("10.244.0.1:8080")}},
 		dataplane.Settled{Next: time.Second, Duration: time.Millisecond},
 		dataplane.Failed{Doing: "apply", Backend: "memory", Phase: dataplane.PhaseCommit,
 			Phases: phases, Revision: 7, Err: errors.New("refused")},

@@ -4,7 +4,7 @@ import (
 	"math/rand/v2"
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/test/law"
 )
@@ -18,7 +18,7 @@ func machineInMemory(_ *testing.T, r *rand.Rand) *law.Machine {
 	hints := r.IntN(2) == 0
 	m := &law.Machine{
 		TouchedOnce: r.IntN(2) == 0,
-		Open: func(at int) (dataplane.Backend, error) {
+		Open: func(at int) (backends.Backend, error) {
 			b := memory.New(kernels[at])
 			b.HeedHints(hints)
 			return b, nil
@@ -37,7 +37,7 @@ func machineInMemory(_ *testing.T, r *rand.Rand) *law.Machine {
 		Touch: func(at int) { kernels[at].Touch() },
 	}
 	if r.IntN(2) == 0 {
-		m.Part = func(b dataplane.Backend) dataplane.Backend {
+		m.Part = func(b backends.Backend) backends.Backend {
 			return &partial{Backend: b.(*memory.Backend)}
 		}
 	}

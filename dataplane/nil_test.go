@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
@@ -23,7 +24,7 @@ func TestNothingPanicsBecauseOfNil(t *testing.T) {
 	for name, f := range map[string]any{
 		"Resolve": servicemodel.Resolve, "Diff": servicemodel.Diff, "Select": servicemodel.Select,
 		"NewTable": servicemodel.NewTable, "New": dataplane.New, "NewParts": dataplane.NewParts,
-		"Choose": dataplane.Choose, "Probe": dataplane.Probe, "Emit": dataplane.Emit,
+		"Choose": dataplane.Choose, "Probe": dataplane.Probe, "Notify": backends.Notify,
 		"Problems": dataplane.Problems, "MarshalEvent": dataplane.MarshalEvent,
 		"nftables.Check": nftables.Check, "iptables.Check": iptables.Check,
 		"ipvs.Check": ipvs.Check, "memory.New": memory.New,
@@ -40,7 +41,7 @@ func TestNothingPanicsBecauseOfNil(t *testing.T) {
 		dataplane.New(memory.New(nil), nil), dataplane.NewParts(nil, nil),
 		dataplane.NewParts(typed, nil), dataplane.NewParts(memory.New(nil), nil),
 		(*dataplane.Result)(nil), &dataplane.Result{}, &dataplane.Preview{}, dataplane.Status{},
-		dataplane.Stats{}, dataplane.Phases{},
+		backends.Stats{}, dataplane.Phases{},
 	} {
 		of := reflect.ValueOf(v)
 		for i := range of.NumMethod() {

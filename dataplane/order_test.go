@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -37,7 +38,7 @@ func inAnyOrder(t *testing.T, sequence func(*testing.T, *rand.Rand)) {
 func fails(r *rand.Rand, b *memory.Backend) {
 	call := []string{"check", "observe", "integrity",
 		"plan", "commit", "cleanup"}[r.IntN(6)]
-	b.Fail(call, 1+r.IntN(3), []error{errRefused, dataplane.ErrConflict}[r.IntN(2)])
+	b.Fail(call, 1+r.IntN(3), []error{errRefused, kernelerr.ErrConflict}[r.IntN(2)])
 }
 
 // flaky are flows whose deletion sometimes fails.
@@ -338,7 +339,7 @@ func TestAnEngineIsCalledByManyAtOnce(t *testing.T) {
 						b := memory.New(next)
 						b.Before("commit", slowly)
 						b.Fail([]string{"check", "observe",
-							"commit"}[r.IntN(3)], r.IntN(3), dataplane.ErrConflict)
+							"commit"}[r.IntN(3)], r.IntN(3), kernelerr.ErrConflict)
 						_, _ = o.engine.Switch(ctx, b, nil)
 					}
 					cancel()

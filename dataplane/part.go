@@ -7,6 +7,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -39,10 +41,16 @@ type PartsConfig struct {
 // one state and so removes parts. Backends with different tables, chains or marks are separate
 // instances.
 //
+// If a version of kernlb with another layout made the instance, Apply fails with
+// [backends.ErrOtherLayout] while another owner holds anything, because the instance cannot be
+// replaced without loss for that owner. Remove and Keep can still remove parts, and remove the
+// instance with the last of them, unless the backend cannot tell which frontends belong to whom.
+// [Engine.Apply] replaces such an instance, and [Engine.Cleanup] removes it.
+//
 // Several goroutines may call the methods of Parts at the same time. The methods run one after the
 // other, and stop waiting when their context ends. Programs that change one instance take turns
-// ([Locker]). The cost depends on the owner's part if the backend is a [PartReader], and otherwise
-// on the whole instance.
+// ([backends.Locker]). The cost depends on the owner's part if the backend is a
+// [backends.PartReader], and otherwise on the whole instance.
 type Parts struct {
 	engine Engine // for its backend, calls and observers; it knows nothing between two calls
 
@@ -55,7 +63,7 @@ type Parts struct {
 // NewParts returns the parts of a backend's instance. Nothing else may use the backend at the same
 // time. The caller closes the backend. Without a backend, as in the zero Parts, all methods with a
 // context fail.
-func NewParts(b Backend, cfg *PartsConfig) *Parts {
+func NewParts(b backends.Backend, cfg *PartsConfig) *Parts {
 	p := &Parts{}
 	if isNil(b) {
 		return p
@@ -81,8 +89,8 @@ func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.add
 // If anything is wrong with a part, it is refused as a whole ([ErrRefused]), and the kernel is not
 // touched. The error joins a *[servicemodel.FieldError] for each field that is invalid or
 // contradicts the instance's settings, a *[servicemodel.TakenError] for each frontend that another
-// owner holds or that two services of the part claim, and an *[UnsupportedError] or
-// *[CollisionError] for each refusal of the backend.
+// owner holds or that two services of the part claim, and an *[backends.UnsupportedError] or
+// *[backends.CollisionError] for each refusal of the backend.
 //
 // Only [ErrUnsettled] comes with a result: the kernel then holds the part. If the context ends
 // before Apply's turn, the error is the context's. All other errors are *[PhaseError] values.
@@ -172,7 +180,9 @@ func read[T any](ctx context.Context, p *Parts, t task, f func() (T, error)) (re
 // owner holds nothing.
 func (p *Parts) Get(ctx context.Context, owner string) (*servicemodel.Table, error) {
 	t := task{doing: "get the part", owners: []string{owner}}
-	o, err := read(ctx, p, t, func() (*Observation, error) { return p.whole(ctx, t.owners) })
+	o, err := read(ctx, p, t, func() (*backends.Observation, error) {
+		return p.whole(ctx, t.owners)
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -180,7 +190,7 @@ func (p *Parts) Get(ctx context.Context, owner string) (*servicemodel.Table, err
 }
 
 // whole reads the parts of owners in an instance that this version made.
-func (p *Parts) whole(ctx context.Context, owners []string) (*Observation, error) {
+func (p *Parts) whole(ctx context.Context, owners []string) (*backends.Observation, error) {
 	o, err := p.observe(ctx, owners, nil)
 	if err == nil && o.OtherLayout {
 		err = otherLayout(o)
@@ -218,8 +228,8 @@ func (p *Parts) Configure(ctx context.Context, n servicemodel.Node) (*Result, er
 		if held.MasqueradeMark == 0 || held.Equal(rules) {
 			return p.noChange(), nil
 		}
-		if !o.Alone { // another program has just published a part
-			return nil, ErrConflict
+		if !o.OnlyOwners { // another program has just published a part
+			return nil, kernelerr.ErrConflict
 		}
 		next, err := o.Table.WithRules(rules)
 		if err != nil {

@@ -8,6 +8,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -52,7 +54,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 		p.changed(t.state, r)
 		if e.settler != nil {
 			e.enter(PhaseSettle)
-			r.Settle, unsettled = e.settler.Settle(e.emitting(ctx, p.told))
+			r.Settle, unsettled = e.settler.Settle(e.noticing(ctx, p.told))
 		}
 		return nil
 	})
@@ -61,7 +63,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	}
 	e.enter(PhaseSettle)
 	if f := e.cfg.Flows; f != nil {
-		next, errFlows := f.Settle(e.emitting(ctx, p.told))
+		next, errFlows := f.Settle(e.noticing(ctx, p.told))
 		r.Settle, unsettled = earlier(r.Settle, next), errors.Join(unsettled, errFlows)
 	}
 	e.enter(PhaseSettle)
@@ -95,32 +97,6 @@ func (p *Parts) failed(ctx context.Context, t task, err error) error {
 	return p.engine.fail(t.error(err))
 }
 
-// PartReader is a [Backend] that can read the objects of a few owners, in time that does not depend
-// on the parts of others.
-type PartReader interface {
-	// ObserveParts reads the parts of owners, each named once, and finds out whether others hold
-	// anything ([Observation.Alone]). If owners have nothing and are to have something, Alone may
-	// be false in any case. The table of the observation has the rules of the instance and
-	// everything that the owners hold. From other owners it has, without their pools, the frontends
-	// with a key of want, and the frontends with the protocol and port of a node port of the owners
-	// or of want, if [Flows] would need them. It may have more of the others' parts, but then all
-	// of them. Drift concerns only the owners.
-	//
-	// If another version of kernlb made the instance ([Observation.OtherLayout]), the table has the
-	// frontends of all owners, without their pools, and no rules. Commit then accepts two kinds of
-	// change sets. The first removes everything that the owners hold. The second leads to a whole
-	// table and replaces the instance; it requires that no other owner holds anything. If the
-	// backend cannot tell which frontends there are, the error is [ErrOtherLayout].
-	//
-	// Until the next observation, Plan and Commit accept change sets for these owners and for the
-	// rules. Settle does the work that the commit left. When an owner's address goes, Commit keeps
-	// it in the kernel if others also need it.
-	ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (*Observation,
-		error)
-	// Owners lists the owners of frontends in any order, possibly with repetitions.
-	Owners(ctx context.Context) ([]string, error)
-}
-
 // compare compares the state of an owner with its part.
 func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State) (*Result, error) {
 	p.engine.enter(PhaseResolve)
@@ -152,7 +128,7 @@ func (p *Parts) compare(ctx context.Context, owner string, s servicemodel.State)
 				return nil, err
 			}
 			if base = o.Table; o.OtherLayout {
-				return nil, ErrConflict
+				return nil, kernelerr.ErrConflict
 			}
 			p.engine.enter(PhaseCheck)
 		}
@@ -228,8 +204,9 @@ func (p *Parts) without(ctx context.Context, owners []string) (*Result, error) {
 
 // changeTo returns the change from an observation to next. If no owner holds anything then, the
 // change removes the instance, or does nothing if there is none.
-func (p *Parts) changeTo(o *Observation, next *servicemodel.Table, owners ...string) *Result {
-	if next.Len() == 0 && o.Alone {
+func (p *Parts) changeTo(o *backends.Observation, next *servicemodel.Table,
+	owners ...string) *Result {
+	if next.Len() == 0 && o.OnlyOwners {
 		next = nil // the commit removes the instance
 	}
 	return p.result(servicemodel.Diff(o.Table, next), o.Drift, owners...)
@@ -237,9 +214,9 @@ func (p *Parts) changeTo(o *Observation, next *servicemodel.Table, owners ...str
 
 // observe reads the parts of owners, or everything if the backend cannot read parts.
 func (p *Parts) observe(ctx context.Context, owners []string, want *servicemodel.Table) (
-	*Observation, error) {
+	*backends.Observation, error) {
 	p.engine.enter(PhaseObserve)
-	if r, ok := as[PartReader](p.engine.backend); ok {
+	if r, ok := as[backends.PartReader](p.engine.backend); ok {
 		return r.ObserveParts(ctx, owners, want)
 	}
 	o, err := p.engine.backend.Observe(ctx, nil)
@@ -249,17 +226,17 @@ func (p *Parts) observe(ctx context.Context, owners []string, want *servicemodel
 	if o.OtherLayout {
 		return nil, otherLayout(o)
 	}
-	o.Alone = o.Table.WithoutParts(owners...).Len() == 0
+	o.OnlyOwners = o.Table.WithoutParts(owners...).Len() == 0
 	return o, nil
 }
 
-func otherLayout(o *Observation) error {
-	return fmt.Errorf("%w: %s", ErrOtherLayout, strings.Join(o.Drift, "; "))
+func otherLayout(o *backends.Observation) error {
+	return fmt.Errorf("%w: %s", backends.ErrOtherLayout, strings.Join(o.Drift, "; "))
 }
 
 // owners returns all owners, sorted.
 func (p *Parts) owners(ctx context.Context) ([]string, error) {
-	if r, ok := as[PartReader](p.engine.backend); ok {
+	if r, ok := as[backends.PartReader](p.engine.backend); ok {
 		owners, err := r.Owners(ctx)
 		slices.Sort(owners)
 		return slices.Compact(owners), err
@@ -297,7 +274,7 @@ func (p *Parts) changed(s servicemodel.State, r *Result) {
 		}
 		p.state, p.told = p.state.WithPart(owner, s), next
 	}
-	if _, ok := as[PartReader](e.backend); ok {
+	if _, ok := as[backends.PartReader](e.backend); ok {
 		told = servicemodel.Diff(over(others, c.Old), over(others, c.New))
 	}
 	e.cfg.Flows.Changed(p.state, told)

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -42,13 +43,13 @@ type partial struct {
 }
 
 func (b *partial) ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (
-	*dataplane.Observation, error) {
+	*backends.Observation, error) {
 	o, err := b.Observe(ctx, nil)
 	if err != nil {
 		return nil, err
 	}
 	b.owners = owners
-	o.Alone = o.Table.WithoutParts(owners...).Len() == 0
+	o.OnlyOwners = o.Table.WithoutParts(owners...).Len() == 0
 	c := servicemodel.Contents{Rules: o.Table.Rules()}
 	for f := range o.Table.Frontends() {
 		if slices.Contains(owners, f.Service.Name.Namespace) || want.Frontend(f.Key) != nil {
@@ -69,7 +70,7 @@ func (b *partial) Owners(ctx context.Context) ([]string, error) {
 	return slices.Collect(o.Table.Owners()), err
 }
 
-func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats,
 	error) {
 	o, err := b.Observe(ctx, nil)
 	next := o.Table.Apply(&servicemodel.ChangeSet{Rules: c.Rules})
@@ -79,14 +80,14 @@ func (b *partial) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		}
 	}
 	if err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	return b.Backend.Commit(ctx, servicemodel.Diff(o.Table, next))
 }
 
 // inMemory is a backend on a kernel in memory.
 type inMemory interface {
-	dataplane.Backend
+	backends.Backend
 	Kernel() *memory.Kernel
 	Calls(name string) int
 }
@@ -175,7 +176,7 @@ func TestAPartIsRefusedAsAWhole(t *testing.T) {
 	p := dataplane.NewParts(b, nil)
 	b.Refuse(refusePort81)
 	_, err := p.Apply(t.Context(), "a", published("a", 7, 80, 81))
-	require.ErrorIs(t, err, dataplane.ErrUnsupported)
+	require.ErrorIs(t, err, backends.ErrUnsupported)
 	require.ErrorIs(t, err, dataplane.ErrRefused)
 	for _, s := range []servicemodel.State{published("b", 7, 80), published("a", 7, 80, 0),
 		published("a", 7, 80).WithNode(servicemodel.Node{MasqueradeMark: 3})} {
@@ -245,7 +246,7 @@ func randomPart(r *rand.Rand) (s servicemodel.State) {
 type ofAnotherVersion struct{ *memory.Backend }
 
 func (b ofAnotherVersion) Observe(ctx context.Context, want *servicemodel.Table) (
-	*dataplane.Observation, error) {
+	*backends.Observation, error) {
 	o, err := b.Backend.Observe(ctx, want)
 	o.OtherLayout, o.Drift = true, []string{"layout 7"}
 	return o, err
@@ -256,12 +257,12 @@ func TestWhatAnotherVersionHasMadeIsLeftAlone(t *testing.T) {
 	b := ofAnotherVersion{memory.New(nil)}
 	p := dataplane.NewParts(b, nil)
 	_, err := p.Apply(t.Context(), "a", published("a", 7, 80))
-	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+	require.ErrorIs(t, err, backends.ErrOtherLayout)
 	require.ErrorContains(t, err, "layout 7")
-	require.ErrorIs(t, errOf(p.Remove(t.Context(), "a")), dataplane.ErrOtherLayout)
-	require.ErrorIs(t, errOf(p.Owners(t.Context())), dataplane.ErrOtherLayout)
+	require.ErrorIs(t, errOf(p.Remove(t.Context(), "a")), backends.ErrOtherLayout)
+	require.ErrorIs(t, errOf(p.Owners(t.Context())), backends.ErrOtherLayout)
 	nobody := func(string) bool { return false }
-	require.ErrorIs(t, errOf(p.Keep(t.Context(), nobody)), dataplane.ErrOtherLayout)
+	require.ErrorIs(t, errOf(p.Keep(t.Context(), nobody)), backends.ErrOtherLayout)
 	require.Zero(t, b.Calls("commit"))
 }
 

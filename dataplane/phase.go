@@ -10,7 +10,7 @@ type Phase int
 
 // The phases, in their order.
 const (
-	// PhaseLock waits for other writers of the instance, see [Locker].
+	// PhaseLock waits for other writers of the instance, see [backends.Locker].
 	PhaseLock Phase = iota
 	// PhaseResolve makes a table of the state.
 	PhaseResolve

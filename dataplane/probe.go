@@ -7,32 +7,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// Candidate is a backend that may be opened. Each backend's package has a function Candidate that
-// makes one from a configuration.
-type Candidate struct {
-	// Name is the backend's name.
-	Name string
-	// Probe asks the kernel whether this process can use the backend, in the network namespace of
-	// the configuration. It changes nothing visible, but the kernel may load modules to answer. It
-	// returns nil if the kernel supports the backend, and otherwise an error that wraps the fitting
-	// sentinel of this package, if there is one. A candidate without Probe is opened without a
-	// probe.
-	Probe func(ctx context.Context) error
-	// Open opens the backend. A candidate without Open fails.
-	Open func() (Backend, error)
-}
-
-// probe calls Probe, if it is set.
-func (c *Candidate) probe(ctx context.Context) error {
-	if c.Probe == nil {
-		return nil
-	}
-	return c.Probe(ctx)
-}
 
 // Support is a kernel's answer to one candidate.
 type Support struct {
@@ -53,10 +31,10 @@ func (s Support) String() string {
 }
 
 // Probe asks the kernel about each candidate, in their order.
-func Probe(ctx context.Context, candidates ...Candidate) []Support {
+func Probe(ctx context.Context, candidates ...backends.Candidate) []Support {
 	var l []Support
 	for _, c := range candidates {
-		l = append(l, Support{Backend: c.Name, Err: c.probe(ctx)})
+		l = append(l, Support{Backend: c.Name, Err: probe(ctx, c)})
 	}
 	return l
 }
@@ -66,15 +44,15 @@ func Probe(ctx context.Context, candidates ...Candidate) []Support {
 // that refuses the fewest services, the first among equals; with a strict engine, none. The second
 // result says why each other candidate that was asked was not chosen, in their order.
 //
-// The error joins the reasons against each candidate. It matches [ErrUnsupported] if some backend
-// only cannot express the state. If the node is invalid, or if a service is and the engine is
-// strict, Choose asks no candidate, and returns the error of [servicemodel.Resolve].
+// The error joins the reasons against each candidate. It matches [backends.ErrUnsupported] if some
+// backend only cannot express the state. If the node is invalid, or if a service is and the engine
+// is strict, Choose asks no candidate, and returns the error of [servicemodel.Resolve].
 //
 // Choose does not look at what the backends hold. A program that changes its backend cleans up the
 // old one: after it has applied its state to the new backend, it calls [Engine.Cleanup] on the old.
 func Choose(
-	ctx context.Context, s servicemodel.State, cfg *Config, candidates ...Candidate,
-) (b Backend, others []Support, err error) {
+	ctx context.Context, s servicemodel.State, cfg *Config, candidates ...backends.Candidate,
+) (b backends.Backend, others []Support, err error) {
 	if cfg == nil {
 		cfg = &Config{}
 	}
@@ -89,12 +67,12 @@ func Choose(
 	errs := []error{errors.New("no backend")}
 	var best, fewest int // the index of b in others, and the number of its refusals
 	for _, candidate := range candidates {
-		var o Backend
+		var o backends.Backend
 		var refused []Refusal
-		err := candidate.probe(ctx)
+		err := probe(ctx, candidate)
 		text := candidate.Name + ": "
 		if err == nil {
-			o, refused, err = candidate.open(d, all)
+			o, refused, err = open(candidate, d, all)
 			text = "" // the error names the backend already
 		}
 		if ctx.Err() != nil && err != nil {
@@ -125,10 +103,18 @@ func Choose(
 	return b, slices.Delete(others, best, best+1), nil
 }
 
-// open opens the candidate if it can express the changes, which lead to the state of the draft. It
+// probe calls a candidate's Probe, if it is set.
+func probe(ctx context.Context, c backends.Candidate) error {
+	if c.Probe == nil {
+		return nil
+	}
+	return c.Probe(ctx)
+}
+
+// open opens a candidate if it can express the changes, which lead to the state of the draft. It
 // returns the services that the candidate cannot express.
-func (c *Candidate) open(d draft, changes *servicemodel.ChangeSet) (
-	b Backend, refused []Refusal, err error) {
+func open(c backends.Candidate, d draft, changes *servicemodel.ChangeSet) (
+	b backends.Backend, refused []Refusal, err error) {
 	if c.Open == nil {
 		return nil, nil, fmt.Errorf("%s: the candidate has no Open", c.Name)
 	}

@@ -9,6 +9,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -26,13 +28,13 @@ type fakeCandidate struct {
 
 func (f *fakeCandidate) Name() string { return f.name }
 
-func (f *fakeCandidate) candidate() dataplane.Candidate {
+func (f *fakeCandidate) candidate() backends.Candidate {
 	f.Backend = memory.New(nil)
 	f.Refuse(func(*servicemodel.ChangeSet) error { return f.cannot })
-	return dataplane.Candidate{
+	return backends.Candidate{
 		Name:  f.name,
 		Probe: func(context.Context) error { f.probed++; return f.err },
-		Open: func() (dataplane.Backend, error) {
+		Open: func() (backends.Backend, error) {
 			if f.broken != nil {
 				return nil, f.broken
 			}
@@ -43,16 +45,16 @@ func (f *fakeCandidate) candidate() dataplane.Candidate {
 }
 
 var (
-	errModule = fmt.Errorf("%w nft_numgen", dataplane.ErrMissingModule)
+	errModule = fmt.Errorf("%w nft_numgen", kernelerr.ErrMissingModule)
 	errOne    = refused(1)
 	errTwo    = errors.Join(refused(1), refused(2))
-	errCannot = &dataplane.UnsupportedError{Backend: "nftables", Object: "node",
+	errCannot = &backends.UnsupportedError{Backend: "nftables", Object: "node",
 		Field: "localhostNodePorts", Value: "true"}
 )
 
 // refused is the error of a backend that cannot express service i.
 func refused(i int) error {
-	return &dataplane.UnsupportedError{Backend: "memory", Service: serviceName(i),
+	return &backends.UnsupportedError{Backend: "memory", Service: serviceName(i),
 		Object: "service " + serviceName(i).String(), Field: "scheduler", Value: "lc"}
 }
 
@@ -99,17 +101,17 @@ var choices = []struct {
 		want: "nftables"},
 	{name: "none can express all of it, for a strict engine",
 		list: []*fakeCandidate{{name: "nftables", cannot: errOne},
-			{name: "ipvs", err: dataplane.ErrNoPermission}},
-		errors: []error{errOne, dataplane.ErrUnsupported, dataplane.ErrNoPermission},
+			{name: "ipvs", err: kernelerr.ErrNoPermission}},
+		errors: []error{errOne, backends.ErrUnsupported, kernelerr.ErrNoPermission},
 		cfg:    dataplane.Config{Strict: true}},
 	{name: "the node is what cannot be expressed",
 		list: []*fakeCandidate{{name: "nftables", cannot: errCannot},
-			{name: "ipvs", err: dataplane.ErrNoPermission}},
-		errors: []error{errCannot, dataplane.ErrUnsupported, dataplane.ErrNoPermission}},
+			{name: "ipvs", err: kernelerr.ErrNoPermission}},
+		errors: []error{errCannot, backends.ErrUnsupported, kernelerr.ErrNoPermission}},
 	{name: "none is supported",
 		list: []*fakeCandidate{{name: "nftables", err: errModule},
-			{name: "iptables", err: dataplane.ErrKernelTooOld}},
-		errors: []error{errModule, dataplane.ErrMissingModule, dataplane.ErrKernelTooOld}},
+			{name: "iptables", err: kernelerr.ErrKernelTooOld}},
+		errors: []error{errModule, kernelerr.ErrMissingModule, kernelerr.ErrKernelTooOld}},
 	{name: "there is none"},
 }
 
@@ -118,7 +120,7 @@ func TestTheFirstThatCanIsChosen(t *testing.T) {
 	for _, tt := range choices {
 		t.Run(tt.name, func(t *testing.T) {
 			t.Parallel()
-			var candidates []dataplane.Candidate
+			var candidates []backends.Candidate
 			for _, f := range tt.list {
 				candidates = append(candidates, f.candidate())
 			}
@@ -201,7 +203,7 @@ func TestChoosingEndsWithItsContext(t *testing.T) {
 func ExampleChoose() {
 	old := &fakeCandidate{name: "nftables", err: errModule}
 	good := &fakeCandidate{name: "iptables"}
-	candidates := []dataplane.Candidate{old.candidate(), good.candidate()}
+	candidates := []backends.Candidate{old.candidate(), good.candidate()}
 	for _, s := range dataplane.Probe(context.Background(), candidates...) {
 		fmt.Println(s)
 	}

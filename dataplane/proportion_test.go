@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/test/proportion"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -44,14 +45,14 @@ func lawOf(cfg *dataplane.Config) *proportion.Law {
 			if r, err := e.Apply(t.Context(), s); err != nil || len(r.Refused) > 0 {
 				return nil
 			}
-			return func(to servicemodel.State) func() dataplane.Stats {
+			return func(to servicemodel.State) func() backends.Stats {
 				if _, err := e.Apply(t.Context(), s); err != nil {
 					return nil
 				}
-				return func() dataplane.Stats {
+				return func() backends.Stats {
 					r, err := e.Apply(t.Context(), to)
 					if err != nil {
-						return dataplane.Stats{}
+						return backends.Stats{}
 					}
 					return r.Stats
 				}

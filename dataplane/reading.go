@@ -6,6 +6,8 @@ import (
 	"slices"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -30,9 +32,10 @@ func (e *Engine) intact(ctx context.Context, denied bool) bool {
 		if e.observe(ctx, e.resolved) != nil {
 			return false
 		}
-	} else if i, err := e.integrity(ctx); err != nil || i == Broken || i == Touched && !denied {
+	} else if i, err := e.integrity(ctx); err != nil || i == backends.Broken ||
+		i == backends.Touched && !denied {
 		return false
-	} else if i == Touched {
+	} else if i == backends.Touched {
 		before := e.held
 		_, err := e.verify(ctx, nil)
 		return err == nil && e.sameAs(before)
@@ -54,8 +57,9 @@ func (e *Engine) verify(ctx context.Context, want *servicemodel.Table) (read boo
 	before, start := e.held, time.Now()
 	err = e.observe(ctx, want)
 	switch {
-	case errors.Is(err, ErrConflict):
-		if i, integrityErr := e.backend.Integrity(ctx); integrityErr != nil || i == Broken {
+	case errors.Is(err, kernelerr.ErrConflict):
+		i, integrityErr := e.backend.Integrity(ctx)
+		if integrityErr != nil || i == backends.Broken {
 			return true, err
 		}
 		e.kernel, e.suspect = before.kernel, true
@@ -78,7 +82,7 @@ func (e *Engine) observe(ctx context.Context, want *servicemodel.Table) error {
 	if err != nil {
 		return err
 	}
-	e.kernel, e.drift, e.unread, e.suspect = o.Table, o.Drift, o.Unread, false
+	e.kernel, e.drift, e.unread, e.suspect = o.Table, o.Drift, o.Partial, false
 	if e.kernel == nil {
 		e.kernel = &servicemodel.Table{}
 	}

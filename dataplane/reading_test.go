@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -57,10 +59,10 @@ type once struct {
 	touched bool
 }
 
-func (b *once) Integrity(context.Context) (dataplane.Integrity, error) {
-	i := dataplane.Intact
+func (b *once) Integrity(context.Context) (backends.Integrity, error) {
+	i := backends.Intact
 	if b.touched {
-		b.touched, i = false, dataplane.Touched
+		b.touched, i = false, backends.Touched
 	}
 	return i, nil
 }
@@ -119,7 +121,7 @@ func TestAReadingThatOthersInterruptIsPutOff(t *testing.T) {
 		require.True(t, b.Kernel().Lose(frontendKey(2)))
 		b.Before("observe", func(context.Context) error {
 			time.Sleep(2 * time.Second)
-			return fmt.Errorf("the table moved: %w", dataplane.ErrConflict)
+			return fmt.Errorf("the table moved: %w", kernelerr.ErrConflict)
 		})
 		time.Sleep(time.Minute)
 		s := services(2).WithEndpoints(serviceName(1), endpoints(9))
@@ -147,7 +149,7 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 		b.Before("observe", func(context.Context) error {
 			b.Before("observe", nil)
 			newBench(b.Kernel()).apply(t, services(1)) // another writer
-			return dataplane.ErrConflict
+			return kernelerr.ErrConflict
 		})
 		r := b.apply(t, s)
 		require.True(t, r.Observed, "what is known is not good enough if it is broken")
@@ -156,7 +158,7 @@ func TestAReadingThatFailsIsNotPutOffWhereTheKernelMayBeBroken(t *testing.T) {
 		b.Kernel().Touch()
 		time.Sleep(time.Hour)
 		reads := b.Calls("observe")
-		b.Fail("observe", 1, dataplane.ErrConflict)
+		b.Fail("observe", 1, kernelerr.ErrConflict)
 		b.Before("integrity", func(context.Context) error {
 			if b.Calls("observe") == reads {
 				return nil
@@ -182,22 +184,22 @@ type unordered struct {
 	reads int
 }
 
-func (u *unordered) Integrity(context.Context) (dataplane.Integrity, error) {
-	return dataplane.Touched, nil
+func (u *unordered) Integrity(context.Context) (backends.Integrity, error) {
+	return backends.Touched, nil
 }
 
-func (u *unordered) Commit(_ context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (u *unordered) Commit(_ context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	u.held = c.New.Contents()
-	return dataplane.Stats{}, nil
+	return backends.Stats{}, nil
 }
 
-func (u *unordered) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
+func (u *unordered) Observe(context.Context, *servicemodel.Table) (*backends.Observation, error) {
 	u.reads++
 	for _, p := range u.held.Pools {
 		slices.Reverse(p.Slots)
 	}
 	t, err := servicemodel.NewTable(u.held)
-	return &dataplane.Observation{Table: t}, err
+	return &backends.Observation{Table: t}, err
 }
 
 func TestAnotherOrderOfEndpointsIsNoDifference(t *testing.T) {
@@ -295,7 +297,7 @@ func TestTheRestIsTriedAgainByItself(t *testing.T) {
 		commits := 0
 		b.Before("commit", func(context.Context) error {
 			if commits++; commits == 2 || commits == 3 {
-				return dataplane.ErrConflict
+				return kernelerr.ErrConflict
 			}
 			return nil
 		})

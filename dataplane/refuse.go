@@ -5,6 +5,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -18,7 +19,8 @@ type Refusal struct {
 	// ([RunOptions.Resync]).
 	Family servicemodel.Family
 	// Err joins all problems ([Problems]): *servicemodel.FieldError values if the service or one of
-	// its endpoints is invalid, else *[UnsupportedError] and *[CollisionError] values.
+	// its endpoints is invalid, else *[backends.UnsupportedError] and *[backends.CollisionError]
+	// values.
 	Err error
 	// Endpoints are the indices of invalid endpoints in the service's list that were left out. It
 	// is set only with [Config.LeaveOutEndpoints], if nothing else is wrong: the service is then
@@ -113,7 +115,7 @@ func (d *draft) leaveOut(err error) error {
 // other problems, and if the node is to serve that family only.
 func (d *draft) leaveOutFamily(p Problem) bool {
 	n := d.state.Node()
-	if p.Field != FieldFamily || n.OnlyFamily != 0 {
+	if p.Field != backends.FieldFamily || n.OnlyFamily != 0 {
 		return false
 	}
 	r := Refusal{Family: servicemodel.IPv4, Err: p.Err}

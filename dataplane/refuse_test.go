@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -66,7 +67,7 @@ func TestOneBadServiceHoldsBackNobody(t *testing.T) {
 	var field *servicemodel.FieldError
 	require.ErrorAs(t, r.Refused[0].Err, &field)
 	require.Equal(t, "ports[0].port", field.Field)
-	require.ErrorIs(t, r.Refused[1].Err, dataplane.ErrUnsupported)
+	require.ErrorIs(t, r.Refused[1].Err, backends.ErrUnsupported)
 	require.Equal(t,
 		"default/svc-3: memory cannot express service default/svc-3:http: port: 81 (use 80)",
 		r.Refused[1].String())
@@ -159,7 +160,7 @@ func TestCollisionsLeaveOutTheirService(t *testing.T) {
 	b.Refuse(func(c *servicemodel.ChangeSet) error {
 		for _, f := range c.Frontends {
 			if f.New != nil && f.New.Key == frontendKey(2) {
-				return fmt.Errorf("look: %w", &dataplane.CollisionError{
+				return fmt.Errorf("look: %w", &backends.CollisionError{
 					Backend: "memory", Service: f.New.Service.Name, Object: f.New.Key.String(),
 				})
 			}
@@ -167,7 +168,7 @@ func TestCollisionsLeaveOutTheirService(t *testing.T) {
 		return nil
 	})
 	r := b.requireRefused(t, services(3), serviceName(2))
-	require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
+	require.ErrorIs(t, r.Refused[0].Err, backends.ErrCollision)
 	require.ErrorContains(t, r.Refused[0].Err,
 		"memory: service default/svc-2: 10.96.0.2:80/tcp is not ours")
 }
@@ -182,9 +183,9 @@ func TestWhatIsWrongWithTheNodeRefusesAll(t *testing.T) {
 	require.ErrorContains(t, err, "service default/svc-1: ports[0].port", "all problems are named")
 
 	for _, problem := range []error{
-		&dataplane.UnsupportedError{Backend: "memory", Object: "node", Field: "localhostNodePorts",
+		&backends.UnsupportedError{Backend: "memory", Object: "node", Field: "localhostNodePorts",
 			Value: "true"},
-		errors.Join(refused(1), &dataplane.UnsupportedError{Backend: "memory",
+		errors.Join(refused(1), &backends.UnsupportedError{Backend: "memory",
 			Service: serviceName(99)}),
 		errRefused,
 	} {
@@ -194,7 +195,7 @@ func TestWhatIsWrongWithTheNodeRefusesAll(t *testing.T) {
 	requireHolds(t, b.Kernel(), services(2))
 	b.Refuse(func(*servicemodel.ChangeSet) error { return refused(1) })
 	_, err = b.engine.Apply(t.Context(), services(3))
-	require.ErrorIs(t, err, dataplane.ErrUnsupported,
+	require.ErrorIs(t, err, backends.ErrUnsupported,
 		"it is refused although it is left out: that must end")
 }
 
@@ -371,9 +372,9 @@ func TestProblemsOfAnyError(t *testing.T) {
 	t.Parallel()
 	field := &servicemodel.FieldError{Service: serviceName(1), Object: "service default/1",
 		Field: "scheduler", Value: "x", Reason: "unknown"}
-	cannot := &dataplane.UnsupportedError{Service: serviceName(2), Object: "service default/2",
-		Field: dataplane.FieldScheduler, Value: "lc"}
-	collision := &dataplane.CollisionError{Service: serviceName(3), Object: "chain x"}
+	cannot := &backends.UnsupportedError{Service: serviceName(2), Object: "service default/2",
+		Field: backends.FieldScheduler, Value: "lc"}
+	collision := &backends.CollisionError{Service: serviceName(3), Object: "chain x"}
 	taken := &servicemodel.TakenError{
 		Claimant: servicemodel.PortName{Name: serviceName(4), Protocol: servicemodel.TCP},
 		Key:      servicemodel.FrontendKey{Protocol: servicemodel.TCP, Port: 80}}
@@ -495,8 +496,8 @@ func refuseHeavy(most int) func(*servicemodel.ChangeSet) error {
 				sum += int(p.New.Slots[i].Weight)
 			}
 			if sum > most {
-				errs = append(errs, &dataplane.UnsupportedError{Backend: "memory",
-					Service: p.New.ID.Service.Name, Field: dataplane.FieldWeights,
+				errs = append(errs, &backends.UnsupportedError{Backend: "memory",
+					Service: p.New.ID.Service.Name, Field: backends.FieldWeights,
 					Value: fmt.Sprint(sum)})
 			}
 		}

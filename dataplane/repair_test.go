@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -88,9 +90,9 @@ func TestRunLooksWhateverMadeItsKnowledgeVoid(t *testing.T) {
 		},
 		"a plan that others interrupted": func(t *testing.T, r *runner) {
 			r.engine.Resync()
-			r.Fail("observe", 16, dataplane.ErrConflict)
+			r.Fail("observe", 16, kernelerr.ErrConflict)
 			_, err := r.engine.Plan(t.Context(), services(3))
-			require.ErrorIs(t, err, dataplane.ErrConflict)
+			require.ErrorIs(t, err, kernelerr.ErrConflict)
 		},
 		"changes of another kernel": func(t *testing.T, r *runner) {
 			_, err := r.engine.ApplyChanges(t.Context(), planned(t, newBench(nil), services(4)))
@@ -182,10 +184,10 @@ func TestRepairsOfLongAgoDelayNoOther(t *testing.T) {
 // witness is a backend that can tell which program changes its objects.
 type witness struct {
 	*memory.Backend
-	testify func(context.Context) (dataplane.Program, error)
+	testify func(context.Context) (backends.Program, error)
 }
 
-func (w *witness) Witness(ctx context.Context) (dataplane.Program, error) {
+func (w *witness) Blame(ctx context.Context) (backends.Program, error) {
 	return w.testify(ctx)
 }
 
@@ -193,22 +195,22 @@ func (w *witness) Witness(ctx context.Context) (dataplane.Program, error) {
 // answer by an event and in the log. It does not report that no program was found, but does report
 // that the kernel cannot be asked.
 func TestWhoUndoesRepairsIsTold(t *testing.T) {
-	vandal := dataplane.Program{Name: "vandal", Thread: 7}
+	vandal := backends.Program{Name: "vandal", Thread: 7}
 	for name, c := range map[string]struct {
-		testify func(context.Context) (dataplane.Program, error)
+		testify func(context.Context) (backends.Program, error)
 		events  []dataplane.Event
 		log     string
 	}{
-		"the kernel tells": {func(context.Context) (dataplane.Program, error) {
+		"the kernel tells": {func(context.Context) (backends.Program, error) {
 			return vandal, nil
 		}, []dataplane.Event{dataplane.RepairUndone{Backend: "memory", Program: vandal}},
 			"msg=\"repair undone\" backend=memory program=vandal thread=7"},
-		"it does not": {func(ctx context.Context) (dataplane.Program, error) {
+		"it does not": {func(ctx context.Context) (backends.Program, error) {
 			<-ctx.Done()
-			return dataplane.Program{}, ctx.Err()
+			return backends.Program{}, ctx.Err()
 		}, nil, "keeps undoing"},
-		"it cannot be asked": {func(context.Context) (dataplane.Program, error) {
-			return dataplane.Program{}, errRefused
+		"it cannot be asked": {func(context.Context) (backends.Program, error) {
+			return backends.Program{}, errRefused
 		}, nil, "find out who undoes repairs: operation not permitted"},
 	} {
 		bubble(t, name, func(t *testing.T) {

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -59,7 +60,7 @@ type Result struct {
 	Phases Phases `json:"phases"`
 	// Stats is what the commits sent to the kernel. Its Duration covers the whole apply, from its
 	// turn on.
-	Stats `json:"-"`
+	backends.Stats `json:"-"`
 
 	begun bool // the state that was wanted before is known
 	// damaged says that others had changed the table, even if Repaired does not count the change.
@@ -104,7 +105,7 @@ type Preview struct {
 	Repaired servicemodel.Counts     `json:"repaired,omitzero"`
 	Drift    []string                `json:"drift,omitempty"`
 	// Plan is what would be sent to the kernel.
-	Plan Plan `json:"-"`
+	Plan backends.Plan `json:"-"`
 	// Refused, Conflicts and Warnings have the same meaning as in [Result].
 	Refused   []Refusal               `json:"refused,omitempty"`
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`

@@ -9,6 +9,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -61,8 +62,8 @@ func (o *RunOptions) withDefaults() RunOptions {
 // Run makes the kernel hold the newest state that [Engine.Set] and [Engine.Apply] ask for, until
 // the context is done. It retries after failures with the newest state, repairs changes by others,
 // and does later work when it is due. Work that waits for packets (see [Engine.Settle]) delays no
-// commit, and comes after the [Applied] of its commit. If the backend is a [Watcher], Run applies
-// the state again when the watched objects change. The same holds for [Config.Node].
+// commit, and comes after the [Applied] of its commit. If the backend is a [backends.Watcher], Run
+// applies the state again when the watched objects change. The same holds for [Config.Node].
 //
 // Run works in the caller's goroutine. Goroutines that watch end before Run returns. It returns the
 // context's error, or [ErrRunning] if another Run of the engine is running. The kernel then stays
@@ -117,8 +118,8 @@ type loop struct {
 	stop     context.CancelFunc
 	watchers sync.WaitGroup
 	changed  chan struct{} // tells of changes of watched objects; further ones are merged
-	events   chan Event    // of watchers and witnesses
-	asking   atomic.Bool   // a witness is being asked
+	events   chan Event    // of watchers and blamers
+	asking   atomic.Bool   // the backend is being asked who undoes repairs
 
 	// ration limits the repairs. Without it, a program that flushes the ruleset in a loop would
 	// keep a CPU and the kernel's nf_tables lock busy. held says that a repair is due and waits.
@@ -328,7 +329,7 @@ func (l *loop) look(ctx context.Context) {
 	case !l.held:
 		l.held = true
 		l.tell(ctx, RepairDelayed{})
-		l.askWitness(ctx)
+		l.askBlame(ctx)
 	}
 }
 
@@ -348,5 +349,5 @@ type NodeSource interface {
 	// others. An error fails the apply, and Run retries.
 	Complete(ctx context.Context, n servicemodel.Node) (servicemodel.Node, error)
 	// Watch calls changed when the result of Complete may have changed.
-	Watcher
+	backends.Watcher
 }

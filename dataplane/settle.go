@@ -6,19 +6,10 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
-
-// Settler does the work that commits leave for later, such as removing an endpoint once it has
-// drained. A [Backend] may be one.
-type Settler interface {
-	// Settle does the work that is due, and returns the time until the next call; 0 means that no
-	// work is left. The engine calls it after each apply, so it must be cheap if nothing is due. A
-	// backend's Settle is called only while the engine knows what the kernel holds. After an error
-	// the engine reads the kernel again. Work that failed stays due.
-	Settle(ctx context.Context) (next time.Duration, err error)
-}
 
 // Flows deletes the flows that a change of services leaves stale. Conntrack decides only once where
 // a flow goes, so flows to an endpoint outlive the endpoint. Package dataplane/flows has an
@@ -31,7 +22,7 @@ type Flows interface {
 	// twice with the same New if it does not know how far an earlier commit got. Changed does no
 	// work that can fail. The engine calls Settle directly afterwards for such work.
 	Changed(s servicemodel.State, c *servicemodel.ChangeSet)
-	Settler
+	backends.Settler
 }
 
 // Settle does the work of earlier applies that is due: it removes drained endpoints, takes the next
@@ -70,14 +61,14 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 					return err
 				}
 			}
-			if next, err = e.settler.Settle(e.emitting(ctx, e.kernel)); err != nil {
+			if next, err = e.settler.Settle(e.noticing(ctx, e.kernel)); err != nil {
 				e.kernel = nil
 			}
 			return err
 		})
 	}
 	if f := e.cfg.Flows; f != nil {
-		n, errFlows := f.Settle(e.emitting(ctx, e.kernel))
+		n, errFlows := f.Settle(e.noticing(ctx, e.kernel))
 		next, err = earlier(next, n), errors.Join(err, errFlows)
 	}
 	if at := e.resolved.NextStep(); !at.IsZero() {

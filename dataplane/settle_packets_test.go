@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -24,7 +25,7 @@ type sweeper struct {
 	sweeps  int
 }
 
-func (s *sweeper) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (s *sweeper) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	st, err := s.Backend.Commit(ctx, c)
 	s.commits = append(s.commits, time.Now())
 	return st, err

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -28,7 +30,7 @@ type settling struct {
 	conflicts int // number of calls that still end in a conflict
 }
 
-var _ dataplane.Settler = (*settling)(nil)
+var _ backends.Settler = (*settling)(nil)
 
 func (s *settling) Settle(context.Context) (next time.Duration, err error) {
 	s.mu.Lock()
@@ -39,7 +41,7 @@ func (s *settling) Settle(context.Context) (next time.Duration, err error) {
 	}
 	if s.conflicts > 0 {
 		s.conflicts--
-		return 0, dataplane.ErrConflict
+		return 0, kernelerr.ErrConflict
 	}
 	for len(s.deadlines) > 0 {
 		if wait := time.Until(s.deadlines[0]); wait > 0 {
@@ -262,7 +264,7 @@ type drainingBackend struct {
 
 func (b *drainingBackend) Settle(ctx context.Context) (time.Duration, error) {
 	for _, k := range b.frontends {
-		dataplane.Emit(ctx, dataplane.EndpointDrained{Frontend: k})
+		backends.Notify(ctx, backends.Drained{Frontend: k})
 	}
 	return 0, nil
 }
@@ -296,7 +298,7 @@ func TestASettlerTellsEvents(t *testing.T) {
 	svc.Ports[0].NodePort = 30080
 	ok(e.Apply(t.Context(), servicemodel.State{}.WithService(svc)))(t)
 	require.Equal(t, []string{"svc-1", "svc-1", ""}, services)
-	dataplane.Emit(t.Context(), dataplane.RepairDelayed{}) // no observer, and nothing breaks
+	backends.Notify(t.Context(), backends.Cleaned{}) // no observer, and nothing breaks
 }
 
 // Stored changes and a switch leave as much for later as an apply.

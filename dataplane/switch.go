@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -35,7 +36,8 @@ type SwitchOptions struct {
 // Switch returns a result and an error: the engine works with the new backend, and [Engine.Cleanup]
 // of an engine made for the old one can try again. [ErrUnsettled] comes with a result, too. The
 // caller closes both backends. Run may be running during a Switch.
-func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Result, error) {
+func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOptions) (*Result,
+	error) {
 	if isNil(b) {
 		return nil, fmt.Errorf("switch: %w", errNoBackend)
 	}
@@ -91,7 +93,7 @@ func (e *Engine) Switch(ctx context.Context, b Backend, o *SwitchOptions) (*Resu
 
 // hold makes b the engine's backend, and makes it hold the state if one is wanted. If it cannot,
 // everything stays as before.
-func (e *Engine) hold(ctx context.Context, b Backend, s servicemodel.State, wanted bool,
+func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.State, wanted bool,
 	o *SwitchOptions) (*Result, error) {
 	if e.kernel == nil && !o.LoseServices {
 		err := e.retry(ctx, "observe", nil, func() error { return e.observe(ctx, nil) })
@@ -166,7 +168,7 @@ func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 // That happens if both are of one instance.
 func (e *Engine) holdAgain(ctx context.Context, s servicemodel.State) error {
 	i, err := e.integrity(ctx)
-	if err == nil && i == Broken {
+	if err == nil && i == backends.Broken {
 		_, err = e.applyState(ctx, s)
 	}
 	return err

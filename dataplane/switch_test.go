@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -108,7 +109,7 @@ func TestSwitchNamesWhatIsRefused(t *testing.T) {
 	next.Refuse(refusePort81)
 	_, err := b.engine.Switch(t.Context(), next, nil)
 	require.ErrorIs(t, err, dataplane.ErrRefused)
-	require.ErrorIs(t, err, dataplane.ErrUnsupported)
+	require.ErrorIs(t, err, backends.ErrUnsupported)
 	require.ErrorContains(t, err, "service default/svc-2, which is served, would be lost: ")
 	requireHolds(t, b.Kernel(), odd)
 	require.Zero(t, next.Calls("commit")+next.Calls("cleanup"))

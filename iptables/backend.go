@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -32,7 +32,7 @@ type Config struct {
 	Prefix string
 	// TakeOver claims chains with the prefix even if no instance of kernlb has made them: a commit
 	// replaces the contents of chains whose names this backend uses. By default such chains are
-	// left alone, and each state is refused with a [dataplane.CollisionError]. Chains of
+	// left alone, and each state is refused with a [backends.CollisionError]. Chains of
 	// kube-proxy, with the prefix "KUBE", are always taken over.
 	TakeOver bool
 	// Logger gets a debug record for each commit, and one at the level info if the sysctl
@@ -59,12 +59,12 @@ func (c *Config) withDefaults() (r Config, err error) {
 }
 
 var (
-	_ dataplane.Backend = (*backend)(nil)
-	_ dataplane.Locker  = (*backend)(nil)
-	_ dataplane.Witness = (*backend)(nil)
+	_ backends.Backend = (*backend)(nil)
+	_ backends.Locker  = (*backend)(nil)
+	_ backends.Blamer  = (*backend)(nil)
 )
 
-// errNotObserved says that a caller broke the contract of dataplane.Backend.
+// errNotObserved says that a caller broke the contract of backends.Backend.
 var errNotObserved = errors.New(
 	"iptables: the kernel was not observed since the backend was opened or a commit failed")
 
@@ -85,12 +85,12 @@ type backend struct {
 	written *servicemodel.Table
 }
 
-// New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
-// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
-// The backend is also a [dataplane.Locker] and a [dataplane.Witness].
+// New opens a backend. Its errors match [kernelerr.ErrNoPermission], [kernelerr.ErrMissingModule],
+// [kernelerr.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
+// The backend is also a [backends.Locker] and a [backends.Blamer].
 //
 // The methods must not be called concurrently.
-func New(cfg *Config) (dataplane.Backend, error) {
+func New(cfg *Config) (backends.Backend, error) {
 	b, err := openBackend(cfg)
 	if err != nil {
 		return nil, err
@@ -115,7 +115,7 @@ func (b *backend) Name() string { return Name }
 
 // Check returns what the function [Check] returns. It also refuses session affinity if the kernel
 // lacks xt_recent, SCTP if it lacks xt_sctp, and IPv6 addresses if it lacks something that IPv6
-// chains need. Chains of other programs with the instance's names are a [dataplane.CollisionError]
+// chains need. Chains of other programs with the instance's names are a [backends.CollisionError]
 // unless [Config.TakeOver] is set.
 func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(b.collision(), check(c, &b.kernel.lacks))
@@ -124,13 +124,13 @@ func (b *backend) Check(c *servicemodel.ChangeSet) error {
 // collision returns an error if another program has a chain with a name of the instance's.
 func (b *backend) collision() error {
 	if b.observed && b.found.inTheWay != "" {
-		return &dataplane.CollisionError{Backend: Name, Object: b.found.inTheWay}
+		return &backends.CollisionError{Backend: Name, Object: b.found.inTheWay}
 	}
 	return nil
 }
 
 // Plan renders what Commit would send, in the language of iptables-restore.
-func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+func (b *backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}

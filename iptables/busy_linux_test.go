@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -218,7 +219,7 @@ func TestTheListOfChainsIsNeverWhole(t *testing.T) {
 		}
 		b.kernel.looks = wait.NewBudget(1, 20)
 		i := ok(b.Integrity(t.Context()))(t)
-		require.NotEqual(t, dataplane.Broken, i)
+		require.NotEqual(t, backends.Broken, i)
 		return gen == b.kernel.gen
 	}, time.Minute, time.Millisecond)
 	requireAdopts(t, ns, s, want)

@@ -4,7 +4,7 @@ import (
 	"errors"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -14,7 +14,7 @@ import (
 // other than random, round robin and source hash; forwarding other than NAT; masqueraded
 // neighbours; and, in tables that are not made by servicemodel.Resolve, source ranges of node ports
 // and addresses of a service port that remember clients for different times. The errors, which
-// [dataplane.Problems] lists, are *[dataplane.UnsupportedError] values. Check needs neither a
+// [dataplane.Problems] lists, are *[backends.UnsupportedError] values. Check needs neither a
 // kernel nor Linux. The change set of a whole table is servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error { return check(c, &lacking{}) }
 
@@ -25,7 +25,7 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 	}
 	var family error
 	if err := lacks.family; err != nil && needs(c, lacks.lacking) {
-		family = rendering.RefusedNode(Name, dataplane.FieldFamily, lacks.lacking.Model.String(),
+		family = rendering.RefusedNode(Name, backends.FieldFamily, lacks.lacking.Model.String(),
 			err.Error())
 	}
 	return errors.Join(family, rendering.Check(Name, c, rendering.Abilities{
@@ -39,14 +39,14 @@ func check(c *servicemodel.ChangeSet, lacks *lacking) error {
 		ForwardingHint: "iptables translates addresses", AnyOrigins: true,
 		Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 			if fe.Affinity > 0 && lacks.recent {
-				r.Refuse(fe.Service, dataplane.FieldSessionAffinity, "ClientIP",
+				r.Refuse(fe.Service, backends.FieldSessionAffinity, "ClientIP",
 					"the kernel lacks xt_recent")
 			}
 			if fe.Key.Protocol == servicemodel.SCTP && lacks.sctp {
-				r.Refuse(fe.Service, dataplane.FieldProtocol, "sctp", "the kernel lacks xt_sctp")
+				r.Refuse(fe.Service, backends.FieldProtocol, "sctp", "the kernel lacks xt_sctp")
 			}
 			if affinityOf(fe) != commonAffinity(c.New, fe) {
-				r.Refuse(fe.Service, dataplane.FieldAffinityTimeout, fe.Affinity.String(),
+				r.Refuse(fe.Service, backends.FieldAffinityTimeout, fe.Affinity.String(),
 					"all addresses of a service port remember clients alike")
 			}
 		},

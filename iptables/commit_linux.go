@@ -6,7 +6,8 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -16,16 +17,16 @@ import (
 // write commits a change set. If r is given, or if the node no longer serves a family, it also
 // removes the base chains and tables that are then empty.
 func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) (
-	dataplane.Stats, error,
+	backends.Stats, error,
 ) {
 	rules := c.New.Rules()
 	err := b.kernel.sysctls.Look(ctx, &b.found.sysctls, sysctls.Loopback(&rules))
 	if err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	if b.found.unversioned {
 		if err := b.giveVersion(ctx); err != nil {
-			return dataplane.Stats{}, err
+			return backends.Stats{}, err
 		}
 	}
 	p := b.plan(c)
@@ -35,13 +36,13 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 	if r == nil && leaves {
 		var err error
 		if r, _, err = b.kernel.readAll(ctx, b.l); err != nil {
-			return dataplane.Stats{}, err
+			return backends.Stats{}, err
 		}
 	}
 	if r != nil {
 		p.sweep(r)
 	}
-	var stats dataplane.Stats
+	var stats backends.Stats
 	err = b.kernel.sysctls.Around(ctx, p.sysctls, func() (err error) {
 		stats, err = b.commit(ctx, p)
 		return err
@@ -57,9 +58,9 @@ func (b *backend) write(ctx context.Context, c *servicemodel.ChangeSet, r *raw) 
 const commitTries = 5
 
 // commit sends the transaction of a plan.
-func (b *backend) commit(ctx context.Context, p *plan) (stats dataplane.Stats, err error) {
+func (b *backend) commit(ctx context.Context, p *plan) (stats backends.Stats, err error) {
 	if p.empty() {
-		return dataplane.Stats{}, nil
+		return backends.Stats{}, nil
 	}
 	k := &b.kernel
 	for try := 1; ; try++ {
@@ -73,11 +74,11 @@ func (b *backend) commit(ctx context.Context, p *plan) (stats dataplane.Stats, e
 			break
 		}
 		if !conflicts(err) || try == commitTries {
-			return dataplane.Stats{}, err
+			return backends.Stats{}, err
 		}
 		same, asked := k.stillAt(ctx, b.l, b.found.versions)
 		if asked != nil || !same {
-			return dataplane.Stats{}, errors.Join(err, asked)
+			return backends.Stats{}, errors.Join(err, asked)
 		}
 	}
 	// If another program committed as well, the kernel's generation is a later one, and the next
@@ -104,7 +105,7 @@ func (b *backend) handles(ctx context.Context, p *plan) (map[chainID]handles, er
 		}
 		h, ok := b.l.handlesOf(x, found)
 		if !ok {
-			return nil, fmt.Errorf("%s is not as it was read: %w", x.id, dataplane.ErrConflict)
+			return nil, fmt.Errorf("%s is not as it was read: %w", x.id, kernelerr.ErrConflict)
 		}
 		known[x.id] = h
 	}
@@ -129,7 +130,7 @@ func (b *backend) giveVersion(ctx context.Context) error {
 			return err
 		}
 		if !none {
-			return fmt.Errorf("the instance has a version by now: %w", dataplane.ErrConflict)
+			return fmt.Errorf("the instance has a version by now: %w", kernelerr.ErrConflict)
 		}
 		b.found.nextVersion = newVersion()
 		r := b.l.renew(&b.found, homeOf(&b.state.rules), true)
@@ -145,5 +146,5 @@ func (b *backend) giveVersion(ctx context.Context) error {
 			return err
 		}
 	}
-	return fmt.Errorf("the ruleset keeps changing: %w", dataplane.ErrConflict)
+	return fmt.Errorf("the ruleset keeps changing: %w", kernelerr.ErrConflict)
 }

@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -23,7 +25,7 @@ import (
 
 // underTest is the backend for the tests of package dataplanetest.
 var underTest = dataplanetest.Backend{Loopback: true, Open: func(netns int) (
-	dataplane.Backend, error) {
+	backends.Backend, error) {
 	return openBackend(&Config{NetNS: netns})
 }}
 
@@ -42,7 +44,7 @@ func TestEveryField(t *testing.T) {
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
 		Refused: []string{"node.Forbidden", "node.MasqueradeNeighbours", "node.NoEndpoints",
 			"service.Forwarding", "service.Scheduler"},
-		Second: func(netns int) (dataplane.Backend, error) {
+		Second: func(netns int) (backends.Backend, error) {
 			return openBackend(&Config{NetNS: netns, Prefix: "SECOND"})
 		}})
 }
@@ -95,7 +97,7 @@ func requireAdopts(t *testing.T, ns *netnstest.NS, s sm.State, want *sm.Table) {
 }
 
 // OpenWith opens a backend with another connection to the kernel.
-func OpenWith(c rawnl.Config, cfg *Config) (dataplane.Backend, error) {
+func OpenWith(c rawnl.Config, cfg *Config) (backends.Backend, error) {
 	b, err := openBackend(cfg)
 	if err != nil {
 		return nil, err
@@ -129,7 +131,7 @@ func (b *backend) with(c rawnl.Config) (*backend, error) {
 // machine is the backend, with access to its connection.
 func machine() dataplanetest.FaultyBackend {
 	return dataplanetest.FaultyBackend{Backend: underTest,
-		OpenWith: func(c rawnl.Config) (dataplane.Backend, error) { return openWith(c) }}
+		OpenWith: func(c rawnl.Config) (backends.Backend, error) { return openWith(c) }}
 }
 
 func TestEachCallGoesWrong(t *testing.T) {
@@ -145,7 +147,7 @@ func TestObstacles(t *testing.T) {
 	t.Parallel()
 	o := dataplanetest.Obstacles{Machine: machine, Instance: defaultPrefix,
 		Needs: "REJECT", Crowded: []string{"ip foreign", "ip nat"},
-		Default: func() (dataplane.Backend, error) { return openBackend(nil) },
+		Default: func() (backends.Backend, error) { return openBackend(nil) },
 		Culprits: []string{"nft flush ruleset", "iptables -F", "iptables -t nat -F PREROUTING",
 			"iptables -t nat -A KUBE-SERVICES"},
 		Layouts: []dataplanetest.Layout{
@@ -275,16 +277,16 @@ func TestTheLateWriterIsRefused(t *testing.T) {
 			b := resolve(t, table, c.first.WithNode(testNode()).WithService(plainService("b", 2)))
 			ok(one.Commit(t.Context(), sm.Diff(table, a)))(t)
 			_, err := two.Commit(t.Context(), sm.Diff(table, b))
-			require.ErrorIs(t, err, dataplane.ErrConflict)
+			require.ErrorIs(t, err, kernelerr.ErrConflict)
 			requireAdopts(t, ns, c.first.WithNode(testNode()).WithService(plainService("a", 1)), a)
-			requireIntegrity(t, two, dataplane.Broken, "what it knows is worth nothing")
+			requireIntegrity(t, two, backends.Broken, "what it knows is worth nothing")
 			_, err = two.Commit(t.Context(), sm.Diff(table, b))
 			require.ErrorIs(t, err, errNotObserved)
 
 			o := observation(t, two)
 			ok(two.Commit(t.Context(), sm.Diff(o.Table, b)))(t)
 			one.kernel.looks = wait.Budget{} // also when no check is due
-			requireIntegrity(t, one, dataplane.Broken, "another writer was there")
+			requireIntegrity(t, one, backends.Broken, "another writer was there")
 		})
 	}
 }

@@ -182,7 +182,7 @@
 // Chains with another prefix than KUBE belong to the instance only if an instance of kernlb has
 // made them: its settings, its version or another chain that only kernlb makes must exist.
 // Otherwise, as with the prefix DOCKER beside Docker's DOCKER-FORWARD, they stay as they are, and
-// states are refused with a [dataplane.CollisionError] that names the chain. [Config.TakeOver]
+// states are refused with a [backends.CollisionError] that names the chain. [Config.TakeOver]
 // makes such chains the instance's.
 //
 // KUBE-FIREWALL is shared with kube-proxy and kubelet. In it, the guard of node ports at localhost

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
@@ -79,7 +80,7 @@ func TestDamageIsFoundAndRepaired(t *testing.T) {
 
 			damage(t, ns, d.script)
 			if !d.unseen { // otherwise the engine must read, because somebody committed
-				require.Equal(t, dataplane.Broken, ok(b.Integrity(t.Context()))(t))
+				require.Equal(t, backends.Broken, ok(b.Integrity(t.Context()))(t))
 			}
 			r := applied(t, e, s)
 			if !strings.Contains(d.script, "KUBE-SVC-WEB") && d.name != "tables are flushed" {

@@ -7,7 +7,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -59,7 +60,7 @@ var failing = []struct {
 		b.kernel.gen, b.kernel.looks = 0, wait.NewBudget(8, 20)
 	}, func(ctx context.Context, t *testing.T, b *backend) error {
 		i, err := b.Integrity(ctx)
-		require.Equal(t, err != nil, i == dataplane.Broken)
+		require.Equal(t, err != nil, i == backends.Broken)
 		return err
 	}},
 	{"integrity of nothing", func(t *testing.T, b *backend, _ *netnstest.NS) {
@@ -166,7 +167,7 @@ func TestHandlesThatChangeAreReadAgain(t *testing.T) {
 		_, err := b.Cleanup(t.Context())
 		require.Equal(t, c.tries, *tries, "%+v", c)
 		if c.conflict {
-			require.ErrorIs(t, err, dataplane.ErrConflict, "%+v", c)
+			require.ErrorIs(t, err, kernelerr.ErrConflict, "%+v", c)
 		} else {
 			require.NoError(t, err, "%+v", c)
 			require.NotContains(t, save(t, ns, nft.IPv4), "KUBE")
@@ -178,7 +179,7 @@ func TestHandlesThatChangeAreReadAgain(t *testing.T) {
 // requireNothingIsKnown requires that the kernel must be observed first.
 func requireNothingIsKnown(t *testing.T, b *backend) {
 	t.Helper()
-	requireIntegrity(t, b, dataplane.Broken)
+	requireIntegrity(t, b, backends.Broken)
 	none := sm.Diff(nil, nil)
 	_, err := b.Plan(none)
 	require.ErrorIs(t, err, errNotObserved)
@@ -205,7 +206,7 @@ func TestAVersionIsNotTriedForEver(t *testing.T) {
 		require.NoError(t, other.Commit(t.Context(), &batch, 0))
 	})
 	_, err := b.Commit(t.Context(), changeTo(t, b, withLocalhost()))
-	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	require.ErrorContains(t, err, "keeps changing")
 	require.Equal(t, versionTries, *tries)
 }

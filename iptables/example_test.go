@@ -5,6 +5,7 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/iptables"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -21,7 +22,7 @@ func ExampleCheck() {
 		return
 	}
 	for _, p := range dataplane.Problems(iptables.Check(sm.Diff(nil, table))) {
-		fmt.Println(p.Service, p.Field == dataplane.FieldScheduler, p.Value)
+		fmt.Println(p.Service, p.Field == backends.FieldScheduler, p.Value)
 	}
 	// Output:
 	// default/web true lc

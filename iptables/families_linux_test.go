@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
@@ -38,12 +39,12 @@ func TestAKernelWithoutAFamily(t *testing.T) {
 	t.Parallel()
 	for _, f := range nft.Families {
 		b := lack(t, f, "REJECT")
-		require.ErrorIs(t, b.kernel.lacks.family, dataplane.ErrMissingModule)
+		require.ErrorIs(t, b.kernel.lacks.family, kernelerr.ErrMissingModule)
 		require.Equal(t, f, b.kernel.lacks.lacking)
 		require.False(t, b.kernel.lacks.recent)
 		require.NoError(t, b.judge(t.Context()))
 		b.kernel.lacks.lacking = nil
-		require.ErrorIs(t, b.judge(t.Context()), dataplane.ErrMissingModule)
+		require.ErrorIs(t, b.judge(t.Context()), kernelerr.ErrMissingModule)
 	}
 }
 

@@ -8,7 +8,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nft"
@@ -22,7 +23,7 @@ import (
 
 // kernel is the connection to nf_tables. No other part of the package has a socket.
 type kernel struct {
-	*threadns.Turn // makes the backend a [dataplane.Locker]
+	*threadns.Turn // makes the backend a [backends.Locker]
 
 	conn   *rawnl.Conn
 	reader *reader
@@ -68,7 +69,7 @@ func (k *kernel) probe(ctx context.Context) error {
 	for _, f := range nft.Families {
 		switch err := k.probeFamily(ctx, f); {
 		case err == nil:
-		case k.lacks.family != nil || !errors.Is(err, dataplane.ErrMissingModule):
+		case k.lacks.family != nil || !errors.Is(err, kernelerr.ErrMissingModule):
 			return err
 		default:
 			k.lacks.family, k.lacks.lacking = err, f
@@ -102,7 +103,7 @@ func (k *kernel) probeFamily(ctx context.Context, f *nft.Family) error {
 			return fmt.Errorf("ask for %s revision %d: %w", x.Name, x.Revision, err)
 		case optional[x] == nil:
 			return fmt.Errorf("%w xt_%s: the kernel has no %s revision %d for %s: %w",
-				dataplane.ErrMissingModule, x.Name, x.Name, x.Revision, f.Name, err)
+				kernelerr.ErrMissingModule, x.Name, x.Name, x.Revision, f.Name, err)
 		default:
 			*optional[x] = true
 		}
@@ -118,7 +119,7 @@ func (k *kernel) close() error {
 func (b *backend) Close() error { return b.kernel.close() }
 
 // Observe reads both tables of both families.
-func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*backends.Observation,
 	error) {
 	o, _, err := b.observe(ctx)
 	if err != nil {
@@ -127,7 +128,7 @@ func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	return o, nil
 }
 
-func (b *backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw, err error) {
+func (b *backend) observe(ctx context.Context) (o *backends.Observation, r *raw, err error) {
 	b.observed = false
 	r, gen, err := b.kernel.readAll(ctx, b.l)
 	if err != nil {
@@ -148,46 +149,46 @@ func (b *backend) observe(ctx context.Context) (o *dataplane.Observation, r *raw
 // the fixed chains with our jumps must be as they should be, and the numbers of chains and rules
 // must be right. This check does not see a replaced rule in a chain of a service, so its best
 // result is Touched. If node ports answer at localhost, the sysctl counts, too.
-func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	i, err := b.integrity(ctx)
 	if err != nil {
-		return dataplane.Broken, fmt.Errorf("iptables: integrity: %w", err)
+		return backends.Broken, fmt.Errorf("iptables: integrity: %w", err)
 	}
 	return i, nil
 }
 
-func (b *backend) integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) integrity(ctx context.Context) (backends.Integrity, error) {
 	if !b.observed {
-		return dataplane.Broken, nil
+		return backends.Broken, nil
 	}
 	k := &b.kernel
 	gen, err := k.conn.GenID(ctx)
 	if err != nil {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
 	on, err := k.sysctls.Hold(ctx, sysctls.Loopback(&b.state.rules))
 	if err != nil || !on {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
 	if gen.ID == k.gen {
-		return dataplane.Intact, nil
+		return backends.Intact, nil
 	}
 	if same, err := k.stillAt(ctx, b.l, b.found.versions); err != nil || !same {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
 	start := time.Now()
 	if !k.looks.Allow(start) {
-		return dataplane.Touched, nil
+		return backends.Touched, nil
 	}
 	whole, certain, err := b.look(ctx)
 	if err != nil || !whole {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
 	k.looks.Spend(time.Since(start)) // only a check that found nothing counts against the budget
 	if certain {
 		k.gen = gen.ID
 	}
-	return dataplane.Touched, nil
+	return backends.Touched, nil
 }
 
 // look checks everything that can be checked without reading the rules of services. The result is
@@ -215,7 +216,7 @@ func (b *backend) skeletonWhole(ctx context.Context) (bool, error) {
 		}
 		for _, c := range b.l.fixed(f, b.state) {
 			found, err := b.kernel.reader.rules(ctx, c.id, true)
-			if errors.Is(err, dataplane.ErrConflict) {
+			if errors.Is(err, kernelerr.ErrConflict) {
 				continue // other programs keep changing it: the next check will tell
 			}
 			if err != nil {
@@ -232,15 +233,15 @@ func (b *backend) skeletonWhole(ctx context.Context) (bool, error) {
 // Commit writes a change set, and repairs drift, in one transaction. If the socket cannot send so
 // much at once, as in an unprivileged user namespace, Commit needs several transactions: new
 // service ports come first, then changed ones, and removed ones last.
-func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	if !b.observed {
-		return dataplane.Stats{}, errNotObserved
+		return backends.Stats{}, errNotObserved
 	}
 	if err := b.collision(); err != nil {
-		return dataplane.Stats{}, b.failed("commit", err)
+		return backends.Stats{}, b.failed("commit", err)
 	}
-	var stats dataplane.Stats
+	var stats backends.Stats
 	var r *raw
 	var err error
 	if c.New.Rules().MasqueradeMark != 0 {
@@ -249,7 +250,7 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		stats, err = b.remove(ctx, r)
 	}
 	if err != nil {
-		return dataplane.Stats{}, b.failed("commit", err)
+		return backends.Stats{}, b.failed("commit", err)
 	}
 	stats.Duration = time.Since(start)
 	b.log.DebugContext(ctx, "committed", logkey.Backend, Name, logkey.Instance,
@@ -259,9 +260,9 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 }
 
 // writeInParts commits a change set, in several transactions if one would be too large.
-func (b *backend) writeInParts(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+func (b *backend) writeInParts(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats,
 	error) {
-	write := func(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+	write := func(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 		return b.write(ctx, c, nil)
 	}
 	stats, err := write(ctx, c)
@@ -276,18 +277,18 @@ func (b *backend) writeInParts(ctx context.Context, c *servicemodel.ChangeSet) (
 // rule. If a kube-proxy in iptables mode has begun since the last commit, the chains that it also
 // has belong to it, and stay with the rules that lead to them: see "Back to kube-proxy" in the
 // package documentation.
-func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	start := time.Now()
 	_, r, err := b.observe(ctx)
 	if err != nil {
-		return dataplane.Stats{}, fmt.Errorf("iptables: cleanup: %w", err)
+		return backends.Stats{}, fmt.Errorf("iptables: cleanup: %w", err)
 	}
 	if b.collision() != nil {
-		return dataplane.Stats{}, nil // there is no instance
+		return backends.Stats{}, nil // there is no instance
 	}
 	stats, err := b.remove(ctx, r)
 	if err != nil {
-		return dataplane.Stats{}, b.failed("cleanup", err)
+		return backends.Stats{}, b.failed("cleanup", err)
 	}
 	stats.Duration = time.Since(start)
 	return stats, nil
@@ -295,7 +296,7 @@ func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 
 // remove removes the instance, unless another writer has committed since the observation. r is a
 // reading of everything. If one transaction would be too large, the services go before the rest.
-func (b *backend) remove(ctx context.Context, r *raw) (stats dataplane.Stats, err error) {
+func (b *backend) remove(ctx context.Context, r *raw) (stats backends.Stats, err error) {
 	if b.l.handedBack(r) {
 		stats, err = b.commit(ctx, b.l.planHandedBack(&b.found, r))
 		b.log.InfoContext(ctx, "kube-proxy has begun: its chains stay", logkey.Backend, Name,
@@ -314,10 +315,10 @@ func (b *backend) remove(ctx context.Context, r *raw) (stats dataplane.Stats, er
 }
 
 // removeInParts removes the services of the instance, in several transactions, and then the rest.
-func (b *backend) removeInParts(ctx context.Context) (dataplane.Stats, error) {
+func (b *backend) removeInParts(ctx context.Context) (backends.Stats, error) {
 	none, err := servicemodel.NewTable(servicemodel.Contents{Rules: b.state.rules})
 	if err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	stats, err := b.writeInParts(ctx, servicemodel.Diff(b.state.table, none))
 	if err != nil {
@@ -338,7 +339,7 @@ func (b *backend) failed(doing string, err error) error {
 		return fmt.Errorf("iptables: %s: %w", doing, lacks)
 	}
 	if conflicts(err) {
-		return fmt.Errorf("iptables: %s: %w: %w", doing, dataplane.ErrConflict, err)
+		return fmt.Errorf("iptables: %s: %w: %w", doing, kernelerr.ErrConflict, err)
 	}
 	return fmt.Errorf("iptables: %s: %w", doing, err)
 }
@@ -347,7 +348,7 @@ func (b *backend) failed(doing string, err error) error {
 func explain(err error) error {
 	// nfnetlink answers so if it does not know the subsystem
 	if len(rawnl.Refusals(err)) > 0 && errors.Is(err, unix.EINVAL) {
-		return fmt.Errorf("%w nft_compat: %w", dataplane.ErrMissingModule, err)
+		return fmt.Errorf("%w nft_compat: %w", kernelerr.ErrMissingModule, err)
 	}
 	return nft.Explain(err, nil, nft.Running())
 }
@@ -355,17 +356,17 @@ func explain(err error) error {
 // check asks the kernel to check a transaction without committing it.
 func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.conn.Check(ctx, b) }
 
-// Witness waits until another program changes a chain of the instance, or deletes rules of a base
-// chain, and returns that program. It makes the backend a [dataplane.Witness].
-func (b *backend) Witness(ctx context.Context) (dataplane.Program, error) {
+// Blame waits until another program changes a chain of the instance, or deletes rules of a base
+// chain, and returns that program. It makes the backend a [backends.Blamer].
+func (b *backend) Blame(ctx context.Context) (backends.Program, error) {
 	k := &b.kernel
 	g, err := nft.Author(ctx, k.ns, k.conn, func(c nft.Changed) bool {
 		return b.l.names.owned(c.Chain) || c.Deleted && (c.Table == "nat" || c.Table == "filter")
 	})
 	if err != nil {
-		return dataplane.Program{}, fmt.Errorf("iptables: witness: %w", err)
+		return backends.Program{}, fmt.Errorf("iptables: witness: %w", err)
 	}
-	return dataplane.Program{Name: g.ProcName, Thread: g.ProcPID}, nil
+	return backends.Program{Name: g.ProcName, Thread: g.ProcPID}, nil
 }
 
 // conflicts reports whether the kernel refused a transaction because another program changed

@@ -9,7 +9,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -130,7 +130,7 @@ func (rd *reader) rules(ctx context.Context, id chainID, shared bool) ([]foundRu
 			return l, err
 		}
 	}
-	return nil, fmt.Errorf("%s keeps changing: %w", id, dataplane.ErrConflict)
+	return nil, fmt.Errorf("%s keeps changing: %w", id, kernelerr.ErrConflict)
 }
 
 func rulesOf(found []foundRule) []rule {
@@ -170,7 +170,7 @@ func (k *kernel) readAll(ctx context.Context, l *layout) (*raw, uint32, error) {
 	}
 	same, err := k.stillAt(ctx, l, l.versionsOf(r))
 	if err == nil && !same {
-		err = fmt.Errorf("another writer of the instance committed: %w", dataplane.ErrConflict)
+		err = fmt.Errorf("another writer of the instance committed: %w", kernelerr.ErrConflict)
 	}
 	return r, gen.ID, err
 }

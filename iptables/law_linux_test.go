@@ -5,7 +5,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/law"
 	"github.com/kernlb/kernlb/iptables"
@@ -44,7 +44,7 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 	}
 	return func(_ *testing.T, r *rand.Rand) *law.Machine {
 		return k.Machine(r, law.Machine{Check: iptables.Check,
-			Open: func(at int) (dataplane.Backend, error) {
+			Open: func(at int) (backends.Backend, error) {
 				return iptables.OpenWith(rawnl.Config{NetNS: k.Fd(), Wrap: k.Wrap},
 					&iptables.Config{NetNS: k.Fd(), Prefix: prefixes[at]})
 			},

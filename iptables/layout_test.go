@@ -12,7 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -216,10 +216,10 @@ func TestCheckNamesWhatCannotBeExpressed(t *testing.T) {
 				require.NoError(t, err)
 				return
 			}
-			var u *dataplane.UnsupportedError
+			var u *backends.UnsupportedError
 			require.True(t, errors.As(err, &u), "%v", err)
 			require.Equal(t, c.field, u.Field)
-			require.ErrorIs(t, err, dataplane.ErrUnsupported)
+			require.ErrorIs(t, err, backends.ErrUnsupported)
 		})
 	}
 }

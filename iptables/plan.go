@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -117,7 +117,7 @@ const (
 )
 
 // encode appends the plan to a batch, and counts its messages and bytes.
-func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) dataplane.Stats {
+func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) backends.Stats {
 	rules := 0
 	for _, x := range p.chains {
 		rules += len(x.after)
@@ -149,7 +149,7 @@ func (p *plan) encode(b *rawnl.Batch, known map[chainID]handles) dataplane.Stats
 		}
 	}
 	p.encodeRemovals(e)
-	return dataplane.Stats{Messages: b.Len(), Bytes: b.Size(), Elements: e.rules}
+	return backends.Stats{Messages: b.Len(), Bytes: b.Size(), Elements: e.rules}
 }
 
 // encodeRemovals flushes all chains to delete before it deletes the first, because they lead to
@@ -217,7 +217,7 @@ func (e *encoder) editRules(x *chainChange, h handles) {
 }
 
 // Stats counts what the plan sends. It does not need the real handles.
-func (p *plan) Stats() dataplane.Stats {
+func (p *plan) Stats() backends.Stats {
 	known := map[chainID]handles{}
 	for _, x := range p.edited() {
 		known[x.id] = handles{rules: slices.Repeat([]uint64{1}, len(x.before))}

@@ -5,11 +5,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
-var _ dataplane.Plan = (*plan)(nil)
+var _ backends.Plan = (*plan)(nil)
 
 // String is the plan in the language of iptables-restore --noflush. A comment with the name of the
 // tool precedes each family. A rule in one of our chains is named by its number at that point, a

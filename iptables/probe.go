@@ -3,7 +3,7 @@ package iptables
 import (
 	"context"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -11,7 +11,7 @@ import (
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
-func Candidate(cfg *Config) dataplane.Candidate {
+func Candidate(cfg *Config) backends.Candidate {
 	return rendering.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
 		(*backend).judge)
 }

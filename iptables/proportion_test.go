@@ -5,7 +5,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/proportion"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -53,22 +53,22 @@ func lawOf(cfg *Config) *proportion.Law {
 			}
 			b := backend{l: newLayout(cmp.Or(cfg.Prefix, defaultPrefix)), state: &state{},
 				found: kernelState{shared: map[chainID][]rule{}}}
-			step := func(c *sm.ChangeSet) dataplane.Stats {
+			step := func(c *sm.ChangeSet) backends.Stats {
 				p := b.plan(c)
 				b.committed(p)
 				return p.Stats()
 			}
 			step(sm.Diff(nil, base))
-			return func(to sm.State) func() dataplane.Stats {
+			return func(to sm.State) func() backends.Stats {
 				step(sm.Diff(b.written, base))
 				next, err := sm.Resolve(base, to)
 				if err != nil {
 					return nil
 				}
 				c := sm.Diff(base, next)
-				return func() dataplane.Stats {
+				return func() backends.Stats {
 					if Check(c) != nil {
-						return dataplane.Stats{}
+						return backends.Stats{}
 					}
 					return step(c)
 				}

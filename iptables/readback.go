@@ -6,7 +6,7 @@ import (
 	"maps"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -49,7 +49,7 @@ type observed struct {
 }
 
 // adopt makes a reading the known state of the kernel.
-func (b *backend) adopt(r *raw) (*dataplane.Observation, error) {
+func (b *backend) adopt(r *raw) (*backends.Observation, error) {
 	all, inTheWay := r, ""
 	if !b.takeOver {
 		if inTheWay = b.l.foreign(r); inTheWay != "" {
@@ -64,7 +64,7 @@ func (b *backend) adopt(r *raw) (*dataplane.Observation, error) {
 	o.kernel.sysctls = b.found.sysctls.Read(o.kernel.sysctls.Records,
 		o.state.rules.MasqueradeMark != 0)
 	b.state, b.found, b.observed = o.state, o.kernel, true
-	return &dataplane.Observation{Table: o.state.table, Drift: o.summary(),
+	return &backends.Observation{Table: o.state.table, Drift: o.summary(),
 		OtherLayout: o.otherLayout}, nil
 }
 

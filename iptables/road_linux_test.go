@@ -3,7 +3,7 @@ package iptables
 import (
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/test/road"
 )
@@ -12,7 +12,7 @@ import (
 func TestRoad(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
-	road.Walk(t, func() dataplane.Backend {
+	road.Walk(t, func() backends.Backend {
 		b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
 		t.Cleanup(func() { b.Close() })
 		return b

@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -227,7 +228,7 @@ func TestChainsOfOthersStay(t *testing.T) {
 					strings.Contains(save(t, ns, nft.IPv4), "10.66.0.0/16"))
 				return
 			}
-			require.ErrorIs(t, err, dataplane.ErrCollision)
+			require.ErrorIs(t, err, backends.ErrCollision)
 			require.ErrorContains(t, err, "chain "+c.chain+" of table ip filter is not ours")
 			require.Zero(t, cleanUp(t, e).Messages)
 			require.Equal(t, before, save(t, ns, nft.IPv4))

@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -34,9 +35,9 @@ func TestTheVersionIsSavedAndRestored(t *testing.T) {
 	// Restoring the same rules changes nothing. Restoring older ones is noticed.
 	runTool(t, ns, now, "iptables-restore")
 	i := ok(b.Integrity(t.Context()))(t)
-	require.NotEqual(t, dataplane.Broken, i)
+	require.NotEqual(t, backends.Broken, i)
 	runTool(t, ns, old, "iptables-restore")
-	requireIntegrity(t, b, dataplane.Broken)
+	requireIntegrity(t, b, backends.Broken)
 	r := applied(t, e, richState(t, 3))
 	require.False(t, r.Changes.Empty())
 
@@ -158,18 +159,18 @@ func TestLooksAreRationed(t *testing.T) {
 	apply(t, b, webService())
 	b.kernel.looks = wait.Budget{}
 	runTool(t, ns, "", "iptables", "-t", "nat", "-F", "KUBE-MARK-MASQ")
-	integrity := func(want dataplane.Integrity) {
+	integrity := func(want backends.Integrity) {
 		t.Helper()
 		requireIntegrity(t, b, want)
 	}
-	integrity(dataplane.Touched)
+	integrity(backends.Touched)
 	b.kernel.looks = wait.NewBudget(1, 20)
-	integrity(dataplane.Broken)
+	integrity(backends.Broken)
 	b.kernel.looks = wait.Budget{}
 
 	other := another(t, ns)
 	apply(t, other, webService())
-	integrity(dataplane.Broken)
+	integrity(backends.Broken)
 }
 
 // A check that finds nothing after a foreign commit asks for a reading, because a rule may have
@@ -180,7 +181,7 @@ func TestAForeignCommitAsksForAReading(t *testing.T) {
 	apply(t, b, webService())
 	for range 2 {
 		runTool(t, ns, "", "iptables", "-A", "INPUT", "-p", "tcp", "--dport", "7", "-j", "RETURN")
-		for _, want := range []dataplane.Integrity{dataplane.Touched, dataplane.Intact} {
+		for _, want := range []backends.Integrity{backends.Touched, backends.Intact} {
 			requireIntegrity(t, b, want)
 		}
 	}

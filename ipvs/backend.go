@@ -7,7 +7,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/internal/wait"
@@ -52,7 +52,7 @@ type Config struct {
 	AffinityMask4, AffinityMask6 int
 	// Device is the name of a dummy device that holds the addresses of services: cluster IPs,
 	// external IPs and load-balancer IPs. The backend makes it if it does not exist. If the kernel
-	// lacks the module dummy for that, the error is a [dataplane.ErrMissingModule]. Empty, the
+	// lacks the module dummy for that, the error is a [kernelerr.ErrMissingModule]. Empty, the
 	// default, means no device, and services do not need one. The package documentation describes
 	// the differences.
 	Device string
@@ -66,7 +66,7 @@ type Config struct {
 	// virtual server refuses new connections for an RCU grace period (ip_vs_edit_service in
 	// net/netfilter/ipvs/ip_vs_ctl.c). This does not happen if Scheduler is the present one,
 	// kube-proxy's "rr". By default such virtual servers are left alone, and the service is a
-	// [dataplane.CollisionError].
+	// [backends.CollisionError].
 	TakeOver bool
 	// CompareShare is the share of one CPU's time, at most 1, that checks ([dataplane.RunOptions])
 	// may use to compare virtual servers with those in the kernel. The kernel does not report their
@@ -151,14 +151,14 @@ func (c *Config) validate() error {
 }
 
 var (
-	_ dataplane.Backend = (*backend)(nil)
-	_ dataplane.Settler = (*backend)(nil)
-	_ dataplane.Locker  = (*backend)(nil)
-	_ dataplane.Witness = (*backend)(nil)
-	_ dataplane.Watcher = (*backend)(nil)
+	_ backends.Backend = (*backend)(nil)
+	_ backends.Settler = (*backend)(nil)
+	_ backends.Locker  = (*backend)(nil)
+	_ backends.Blamer  = (*backend)(nil)
+	_ backends.Watcher = (*backend)(nil)
 )
 
-// errNotObserved says that a caller broke the contract of dataplane.Backend.
+// errNotObserved says that a caller broke the contract of backends.Backend.
 var errNotObserved = errors.New(
 	"ipvs: the kernel was not observed since the backend was opened or a commit failed")
 
@@ -178,13 +178,13 @@ type backend struct {
 	rivals []string
 }
 
-// New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
-// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
-// The backend is also a [dataplane.Settler], a [dataplane.Locker], a [dataplane.Witness], a
-// [dataplane.Watcher] and a [dataplane.Partial].
+// New opens a backend. Its errors match [kernelerr.ErrNoPermission], [kernelerr.ErrMissingModule],
+// [kernelerr.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
+// The backend is also a [backends.Settler], a [backends.Locker], a [backends.Blamer], a
+// [backends.Watcher] and a [backends.OmitsPools].
 //
 // The methods must not be called concurrently, except Watch.
-func New(cfg *Config) (dataplane.Backend, error) {
+func New(cfg *Config) (backends.Backend, error) {
 	b, err := openBackend(cfg)
 	if err != nil {
 		return nil, err
@@ -211,7 +211,7 @@ func newBackend(c Config) *backend {
 
 // Partial says that a reading may lack pools: a node port has no virtual server, and so no
 // endpoints, if the node has no address for it.
-func (*backend) Partial() {}
+func (*backend) OmitsPools() {}
 
 // Name returns "ipvs".
 func (b *backend) Name() string { return Name }
@@ -226,7 +226,7 @@ func (b *backend) Check(c *servicemodel.ChangeSet) error {
 }
 
 // Plan renders what Commit would send.
-func (b *backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+func (b *backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	if !b.observed {
 		return nil, errNotObserved
 	}

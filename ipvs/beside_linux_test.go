@@ -6,6 +6,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -15,16 +16,16 @@ import (
 func TestTablesOfNftablesAreNotReplaced(t *testing.T) {
 	t.Parallel()
 	const shared = "kernlb"
-	other := func(r *rig) dataplane.Backend {
+	other := func(r *rig) backends.Backend {
 		b := ok(nftables.New(&nftables.Config{NetNS: r.ns.Fd(), Table: shared}))(t)
 		t.Cleanup(func() { b.Close() })
 		return b
 	}
-	for name, open := range map[string][2]func(*rig) dataplane.Backend{
-		"ipvs comes second": {other, func(r *rig) dataplane.Backend {
+	for name, open := range map[string][2]func(*rig) backends.Backend{
+		"ipvs comes second": {other, func(r *rig) backends.Backend {
 			return r.backend(Config{Table: shared})
 		}},
-		"nftables comes second": {func(r *rig) dataplane.Backend {
+		"nftables comes second": {func(r *rig) backends.Backend {
 			return r.backend(Config{Table: shared})
 		}, other},
 	} {
@@ -37,7 +38,7 @@ func TestTablesOfNftablesAreNotReplaced(t *testing.T) {
 			before := r.run("nft list ruleset")
 			e := dataplane.New(open[1](r), nil)
 			_, err := e.Apply(t.Context(), s)
-			require.ErrorIs(t, err, dataplane.ErrCollision)
+			require.ErrorIs(t, err, backends.ErrCollision)
 			ok(e.Cleanup(t.Context()))(t)
 			require.Equal(t, before, r.run("nft list ruleset"))
 		})

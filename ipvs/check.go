@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -17,7 +17,7 @@ import (
 // it.
 func (pl *planner) foreignTable() error {
 	if object := pl.have.companion.foreign; object != "" {
-		return &dataplane.CollisionError{Backend: Name, Object: object}
+		return &backends.CollisionError{Backend: Name, Object: object}
 	}
 	return nil
 }
@@ -37,7 +37,7 @@ func (pl *planner) collisions(c *servicemodel.ChangeSet) error {
 		for _, s := range pl.servers(c.New, fe, addrs, 0) {
 			if k := s.svc.ServiceKey; pl.have.foreign[k] && pl.have.claimable[k] == nil {
 				errs = append(errs,
-					&dataplane.CollisionError{Backend: Name, Service: fe.Service.Name,
+					&backends.CollisionError{Backend: Name, Service: fe.Service.Name,
 						Object: fmt.Sprintf("virtual server %v", s.svc.ServiceKey)})
 			}
 		}
@@ -104,7 +104,7 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 			why = fmt.Sprintf("IPv6 is disabled on the device %s, or for new devices "+
 				"(net.ipv6.conf.default.disable_ipv6 is 1)", pl.cfg.Device)
 		}
-		return rendering.RefusedNode(Name, dataplane.FieldFamily, servicemodel.IPv6.String(), why)
+		return rendering.RefusedNode(Name, backends.FieldFamily, servicemodel.IPv6.String(), why)
 	}
 	return nil
 }
@@ -116,7 +116,7 @@ func (pl *planner) disabled(c *servicemodel.ChangeSet) error {
 // affinity for a whole service, and of prefixes where pods have endpoints of their own;
 // and, in tables that are not made by servicemodel.Resolve, source ranges of node ports and some
 // combinations of origins whose packets are masqueraded. The errors, which [dataplane.Problems]
-// lists, are *[dataplane.UnsupportedError] values. Check needs neither a kernel nor Linux. The
+// lists, are *[backends.UnsupportedError] values. Check needs neither a kernel nor Linux. The
 // change set of a whole table is servicemodel.Diff(nil, table).
 func Check(c *servicemodel.ChangeSet) error { return check(c, "", nil) }
 
@@ -128,7 +128,7 @@ func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 	}
 	var loopback error
 	if c.Rules != nil && c.Rules.New.LocalhostNodePorts {
-		loopback = rendering.RefusedNode(Name, dataplane.FieldLocalhostNodePorts, "true",
+		loopback = rendering.RefusedNode(Name, backends.FieldLocalhostNodePorts, "true",
 			"IPVS sends nothing from a loopback address to another machine; node ports answer at "+
 				"addresses of the node that others can reach")
 	}
@@ -142,17 +142,17 @@ func check(c *servicemodel.ChangeSet, usual servicemodel.Scheduler,
 		Frontend: func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 			forwarding(r, fe)
 			if fe.AffinityService {
-				r.Refuse(fe.Service, dataplane.FieldAffinityService, "true", "IPVS remembers the "+
+				r.Refuse(fe.Service, backends.FieldAffinityService, "true", "IPVS remembers the "+
 					"clients of each port; nftables and iptables can")
 			}
 			_, alt := pools(c.New, fe)
 			if alt != nil && fe.AffinityBits > 0 {
-				r.Refuse(fe.Service, dataplane.FieldAffinityBits, fmt.Sprint(fe.AffinityBits),
+				r.Refuse(fe.Service, backends.FieldAffinityBits, fmt.Sprint(fe.AffinityBits),
 					"where pods and the host have endpoints of their own, their affinity is a "+
 						"hash of the client's address; nftables and iptables can")
 			}
 			if alt != nil && fe.Affinity > 0 && lacking[string(servicemodel.Maglev)] {
-				r.Refuse(fe.Service, dataplane.FieldSessionAffinity, "ClientIP",
+				r.Refuse(fe.Service, backends.FieldSessionAffinity, "ClientIP",
 					"where pods and the host have endpoints of their own, it needs the scheduler "+
 						"mh, which the kernel does not have")
 			}
@@ -177,11 +177,11 @@ func checkTable(r *rendering.Refusals, p *servicemodel.Pool, by servicemodel.Sch
 	switch {
 	case n <= entries || entries == 0:
 	case n > hashTables[servicemodel.Maglev]:
-		r.Refuse(p.ID.Service, dataplane.FieldScheduler, string(by), fmt.Sprintf("%d endpoints, "+
+		r.Refuse(p.ID.Service, backends.FieldScheduler, string(by), fmt.Sprintf("%d endpoints, "+
 			"and the kernel's table of mh has %d entries: the others would get nothing", n,
 			hashTables[servicemodel.Maglev]))
 	case lacksMaglev:
-		r.Refuse(p.ID.Service, dataplane.FieldScheduler, string(by), fmt.Sprintf("%d endpoints, "+
+		r.Refuse(p.ID.Service, backends.FieldScheduler, string(by), fmt.Sprintf("%d endpoints, "+
 			"and the table of sh has %d entries: more need the scheduler mh, which the kernel "+
 			"does not have", n, entries))
 	}
@@ -195,7 +195,7 @@ func checkForwarding(c *servicemodel.ChangeSet) func(*rendering.Refusals, *servi
 	return func(r *rendering.Refusals, fe *servicemodel.Frontend) {
 		if what := forwardedElsewhere(c.New, fe); what != "" && !seen[fe.Key] {
 			seen[fe.Key] = true
-			r.Refuse(fe.Service, dataplane.FieldForwarding, what, "packets arrive as they were "+
+			r.Refuse(fe.Service, backends.FieldForwarding, what, "packets arrive as they were "+
 				"sent: endpoints listen at the address and port of the service")
 		}
 	}

@@ -9,10 +9,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/wait"
 )
@@ -72,7 +71,7 @@ func (b *backend) failed(doing string, err error) error {
 	if isOne(err, errTaken, errMisread, rawnl.ErrDumpInterrupted, netlink.ErrDumpInterrupted,
 		rawnl.ErrGenerationChanged, ipvsnl.ErrExists, ipvsnl.ErrNoService, ipvsnl.ErrNoDestination,
 		errUnusable, errMoved, errDisabled) {
-		return fmt.Errorf("ipvs: %s: %w: %w", doing, dataplane.ErrConflict, err)
+		return fmt.Errorf("ipvs: %s: %w: %w", doing, kernelerr.ErrConflict, err)
 	}
 	return fmt.Errorf("ipvs: %s: %w", doing, err)
 }

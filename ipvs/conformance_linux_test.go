@@ -14,7 +14,8 @@ import (
 
 	"github.com/vishvananda/netns"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -23,7 +24,7 @@ import (
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
-func open(netns int) (dataplane.Backend, error) {
+func open(netns int) (backends.Backend, error) {
 	b, err := ipvs.New(&ipvs.Config{NetNS: netns})
 	if err != nil {
 		return nil, err
@@ -69,7 +70,7 @@ func needIPVS(t *testing.T) {
 	}
 	defer ns.Close()
 	b, err := open(ns.Fd())
-	if errors.Is(err, dataplane.ErrMissingModule) {
+	if errors.Is(err, kernelerr.ErrMissingModule) {
 		t.Skipf("needs a kernel with the module ip_vs: %v", err)
 	}
 	if err != nil {
@@ -99,7 +100,7 @@ func TestEveryField(t *testing.T) {
 
 // withoutDraining is the backend, except that endpoints are removed at once.
 var withoutDraining = dataplanetest.Backend{Require: needIPVS, OwnConnections: true,
-	Open: func(netns int) (dataplane.Backend, error) {
+	Open: func(netns int) (backends.Backend, error) {
 		return ipvs.New(&ipvs.Config{NetNS: netns, DrainLimit: -1})
 	}}
 

@@ -11,7 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
@@ -211,7 +211,7 @@ var deviceScenarios = []string{
 func TestKernelServicesWithDevice(t *testing.T) {
 	t.Parallel()
 	under := underTest
-	under.Open = func(netns int) (dataplane.Backend, error) {
+	under.Open = func(netns int) (backends.Backend, error) {
 		return ipvs.New(&ipvs.Config{NetNS: netns, Device: testDevice})
 	}
 	var scenarios []dataplanetest.Scenario

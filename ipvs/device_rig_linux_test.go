@@ -17,6 +17,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
@@ -103,7 +105,7 @@ func TestDevicesThatCannotBe(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t, Config{Device: rigDevice})
 	b.kernel.kind = "nonesuch"
-	require.ErrorIs(t, b.kernel.makeDevice(), dataplane.ErrMissingModule)
+	require.ErrorIs(t, b.kernel.makeDevice(), kernelerr.ErrMissingModule)
 	b.kernel.kind = "bridge"
 	require.NoError(t, b.kernel.makeDevice())
 	require.NoError(t, b.kernel.makeDevice(), "it is there")
@@ -126,7 +128,7 @@ func TestDevicesThatCannotBe(t *testing.T) {
 	require.True(t, l.up)
 	require.Empty(t, l.node, "node ports are not there")
 	r.run("ip link del kernlb0")
-	require.ErrorIs(t, b.failed("bind", b.kernel.bind(a)), dataplane.ErrConflict)
+	require.ErrorIs(t, b.failed("bind", b.kernel.bind(a)), kernelerr.ErrConflict)
 	name := ok(b.kernel.linkName(b.kernel.ifindex, map[int]string{}))(t)
 	require.Empty(t, name)
 	observation(t, b)
@@ -271,8 +273,8 @@ func TestAFailedLookAtAddressesIsMadeAgain(t *testing.T) {
 	r, b := rigWithBackend(t, Config{Device: rigDevice})
 	e := dataplane.New(b, nil)
 	applied(t, e, *lives()[0].holds)
-	is, err := dataplane.Broken, error(nil)
-	for is != dataplane.Intact { // there may be notices of our own changes
+	is, err := backends.Broken, error(nil)
+	for is != backends.Intact { // there may be notices of our own changes
 		is = ok(b.Integrity(t.Context()))(t)
 	}
 	r.run("ip address del 10.96.0.10/32 dev " + rigDevice)
@@ -280,7 +282,7 @@ func TestAFailedLookAtAddressesIsMadeAgain(t *testing.T) {
 	_, err = b.Integrity(t.Context())
 	require.ErrorIs(t, err, unix.EIO)
 	b.kernel.links.Wrap(func(_ bool, do func() error) error { return do() })
-	requireIntegrity(t, b, dataplane.Broken)
+	requireIntegrity(t, b, backends.Broken)
 }
 
 // Each check finds an address that came, until there is a reading. Run checks before an apply, and
@@ -292,7 +294,7 @@ func TestAnAddressIsFoundUntilItIsRead(t *testing.T) {
 	applied(t, e, rigState([]string{"10.244.1.1"}))
 	r.run("ip address add 192.0.2.77/32 dev lo")
 	for range 3 {
-		requireIntegrity(t, b, dataplane.Broken)
+		requireIntegrity(t, b, backends.Broken)
 	}
 	applied(t, e, rigState([]string{"10.244.1.1"}))
 	require.Contains(t, strings.Join(r.servers(), "\n"), "192.0.2.77:30080")
@@ -342,7 +344,7 @@ func (r *rig) judge(fault rawnltest.Fault, n, hits int, err error) {
 	require.ErrorContains(r.t, err, "ipvs: ", "request %d", n)
 	if fault.Errno == 0 { // a race, or an interrupted dump
 		require.Zero(r.t, n, "request %d: %v", n, err)
-		require.ErrorIs(r.t, err, dataplane.ErrConflict)
+		require.ErrorIs(r.t, err, kernelerr.ErrConflict)
 		return
 	}
 	require.ErrorIs(r.t, err, fault.Errno, "request %d", n)
@@ -418,7 +420,7 @@ func TestTheDeviceHoldsTheAddresses(t *testing.T) {
 		require.ElementsMatch(t, want, bound, damage)
 		require.True(t, up, damage)
 		i := ok(b.Integrity(t.Context()))(t)
-		require.Equal(t, dataplane.Intact, i, damage)
+		require.Equal(t, backends.Intact, i, damage)
 		res, err = r.engine(device).Apply(t.Context(), s)
 		require.NoError(t, err, damage)
 		require.Zero(t, res.Messages, "%s: %v", damage, res.Drift)

@@ -100,7 +100,7 @@
 //
 // A virtual server is ours if the high half of its flags holds the number derived from the
 // instance's name: the kernel keeps bits it does not know. Other virtual servers are never changed.
-// If one is in the way of ours, [Check] reports a [dataplane.CollisionError]. With
+// If one is in the way of ours, [Check] reports a [backends.CollisionError]. With
 // [Config.TakeOver] the service takes it over: it is edited until it is ours, and its connections
 // go on.
 //
@@ -133,7 +133,7 @@
 // "version" in the table ip. In between it has the comment "writing". Another writer, in this
 // process or another, cannot replace the same version, and has a conflict. A writer that finds the
 // comment reads everything and takes over, and then the first writer has a conflict. Settle is such
-// a writer as well. If every writer uses the lock ([dataplane.Locker]), conflicts are rare.
+// a writer as well. If every writer uses the lock ([backends.Locker]), conflicts are rare.
 //
 // A process that is killed leaves each virtual server with its earlier destinations, with the
 // wanted ones, or with some of those that only one of the two has. A virtual server never lacks a

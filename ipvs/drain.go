@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -70,7 +70,7 @@ func (d draining) servers(o *observed) []ipvsnl.ServiceKey {
 // connections, and those that have drained for the limit. It also returns an event for each, but
 // none for a virtual server by mark, because the one at the address has the same destinations.
 func (d draining) drained(k ipvsnl.ServiceKey, dests []ipvsnl.ObservedDestination,
-	limit time.Duration, now time.Time) (l []ipvsnl.Op, said []dataplane.EndpointDrained) {
+	limit time.Duration, now time.Time) (l []ipvsnl.Op, said []backends.Drained) {
 	for _, dest := range dests {
 		since, ours := d[drainKey{k, dest.DestinationKey}]
 		open := dest.ActiveConns+dest.InactiveConns > 0
@@ -79,7 +79,7 @@ func (d draining) drained(k ipvsnl.ServiceKey, dests []ipvsnl.ObservedDestinatio
 		}
 		l = append(l, ipvsnl.DelDestination(k, dest.DestinationKey))
 		if k.FWMark == 0 {
-			said = append(said, dataplane.EndpointDrained{Deadline: open,
+			said = append(said, backends.Drained{Deadline: open,
 				Frontend: servicemodel.FrontendKey{Addr: k.Addr, Port: k.Port,
 					Protocol: servicemodel.Protocol(k.Protocol)},
 				Endpoint: netip.AddrPortFrom(dest.Addr, dest.Port)})

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -67,7 +67,7 @@ func TestWhatHasDrained(t *testing.T) {
 			continue
 		}
 		require.Equal(t, []ipvsnl.Op{ipvsnl.DelDestination(k, dest.DestinationKey)}, l, c.name)
-		require.Equal(t, []dataplane.EndpointDrained{{
+		require.Equal(t, []backends.Drained{{
 			Frontend: sm.FrontendKey{Addr: k.Addr, Port: 80, Protocol: sm.TCP},
 			Endpoint: netip.AddrPortFrom(dest.Addr, 8080),
 			Deadline: c.active+c.inactive > 0,

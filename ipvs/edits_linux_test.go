@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -101,7 +102,7 @@ func editedState() sm.State {
 type place struct {
 	t       *testing.T
 	ns      *netnstest.NS
-	backend dataplane.Backend
+	backend backends.Backend
 }
 
 func newPlace(t *testing.T) *place {

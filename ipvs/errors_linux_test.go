@@ -11,6 +11,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -61,7 +63,7 @@ func requireEachLaterFailureIsTold(t *testing.T, r *rig, b *backend, state func(
 		b.kernel.gen--
 		b.looks = wait.NewBudget(8, 20)
 		i, err := b.Integrity(ctx)
-		require.Equal(t, err == nil, i == dataplane.Intact)
+		require.Equal(t, err == nil, i == backends.Intact)
 		return err
 	})
 	rawnltest.FailEach(t, "settle", func(ctx context.Context) error {
@@ -130,7 +132,7 @@ func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	b.pl.tunables["net/ipv4/there_is_none"] = "1"
 	_, err := b.Observe(t.Context(), nil)
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.NotErrorIs(t, err, dataplane.ErrConflict) // nobody changed it
+	require.NotErrorIs(t, err, kernelerr.ErrConflict) // nobody changed it
 	require.ErrorContains(t, err, "net/ipv4/there_is_none")
 	require.False(t, b.observed)
 
@@ -140,7 +142,7 @@ func TestUnreadableSysctlsAreAnError(t *testing.T) {
 	b.pl.have.tunables.Now = b.pl.tunables
 	i, err := b.Integrity(t.Context())
 	require.ErrorIs(t, err, fs.ErrNotExist)
-	require.Equal(t, dataplane.Broken, i)
+	require.Equal(t, backends.Broken, i)
 }
 
 // If tables vanish during a check, that is no error: the check finds them broken.
@@ -163,7 +165,7 @@ func TestTablesGoWhileTheyAreLookedAt(t *testing.T) {
 	}
 	b.kernel.gen--
 	b.looks = wait.NewBudget(8, 20)
-	requireIntegrity(t, b, dataplane.Broken)
+	requireIntegrity(t, b, backends.Broken)
 	require.True(t, gone)
 }
 
@@ -182,7 +184,7 @@ func TestTheFirstVersionIsNotTriedForEver(t *testing.T) {
 		}
 	}
 	_, err := b.Commit(t.Context(), c)
-	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	require.Equal(t, firstTries, tries)
 	require.Equal(t, nothing, r.run("nft list tables"))
 }
@@ -197,11 +199,11 @@ func TestCallsOfAClosedBackend(t *testing.T) {
 		require.NoError(t, b.Close())
 		ctx := t.Context()
 		for call, err := range []error{errOf(b.Integrity(ctx)), errOf(b.Observe(ctx, nil)),
-			errOf(b.Cleanup(ctx)), errOf(b.Witness(ctx)), b.Watch(ctx, func() {}),
+			errOf(b.Cleanup(ctx)), errOf(b.Blame(ctx)), b.Watch(ctx, func() {}),
 			errOf(b.Lock(ctx))} {
-			require.ErrorIs(t, err, dataplane.ErrClosed, call)
+			require.ErrorIs(t, err, kernelerr.ErrClosed, call)
 		}
-		require.ErrorIs(t, b.kernel.route(unix.AF_INET), dataplane.ErrClosed)
+		require.ErrorIs(t, b.kernel.route(unix.AF_INET), kernelerr.ErrClosed)
 	}
 }
 
@@ -217,13 +219,13 @@ func TestWhichErrorsOfACommitAreConflicts(t *testing.T) {
 		b := withoutKernel(t)
 		b.observed = true
 		failure := b.failed("do it", fmt.Errorf("x: %w", err))
-		require.ErrorIs(t, failure, dataplane.ErrConflict)
+		require.ErrorIs(t, failure, kernelerr.ErrConflict)
 		require.ErrorIs(t, failure, err)
 		require.ErrorContains(t, failure, "ipvs: do it: ")
 		require.False(t, b.observed)
 	}
 	for _, err := range []error{context.Canceled, unix.ENOENT, unix.EPERM, rawnl.ErrMalformed} {
-		require.NotErrorIs(t, withoutKernel(t).failed("do it", err), dataplane.ErrConflict)
+		require.NotErrorIs(t, withoutKernel(t).failed("do it", err), kernelerr.ErrConflict)
 	}
 }
 
@@ -270,7 +272,7 @@ func TestGarbledAnswersAreErrors(t *testing.T) {
 		b.kernel.gen--
 		b.looks = wait.NewBudget(8, 20)
 		i, err := b.Integrity(t.Context())
-		require.Equal(t, err == nil, i == dataplane.Intact)
+		require.Equal(t, err == nil, i == backends.Intact)
 		return err
 	})
 	r.apply(r.engine(Config{Table: "another"}), state)

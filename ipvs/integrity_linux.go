@@ -12,9 +12,9 @@ import (
 
 	"github.com/vishvananda/netlink"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
-	"github.com/kernlb/kernlb/internal/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 )
 
@@ -26,28 +26,28 @@ import (
 // often would cause such readings all the time. So they are rationed, and until the next one is
 // due, Integrity returns Intact. If virtual servers were deleted, in any namespace, it returns
 // Touched.
-func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if !b.observed {
-		return dataplane.Broken, nil
+		return backends.Broken, nil
 	}
 	for _, look := range []func(context.Context) (bool, error){b.networkIntact, b.serversIntact,
 		b.companionIntact} {
 		intact, err := look(ctx)
 		if errors.Is(err, netlink.ErrDumpInterrupted) {
 			// other writers are at work: a reading that fails is tried again
-			return dataplane.Broken, nil
+			return backends.Broken, nil
 		}
 		if err != nil {
-			return dataplane.Broken, fmt.Errorf("ipvs: integrity: %w", kernelerr.Permission(err))
+			return backends.Broken, fmt.Errorf("ipvs: integrity: %w", kernelerr.Permission(err))
 		}
 		if !intact {
-			return dataplane.Broken, nil
+			return backends.Broken, nil
 		}
 	}
 	if b.kernel.references.fewer() {
-		return dataplane.Touched, nil
+		return backends.Touched, nil
 	}
-	return dataplane.Intact, nil
+	return backends.Intact, nil
 }
 
 // networkIntact checks addresses if there was a notice about any. If the rules, the routes and the

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -35,7 +37,7 @@ func newOutlined(t *testing.T) *outlined {
 }
 
 // look requires the result of the next check, which compares another virtual server than k in full.
-func (o *outlined) look(want dataplane.Integrity, k ipvsnl.ServiceKey, what string) {
+func (o *outlined) look(want backends.Integrity, k ipvsnl.ServiceKey, what string) {
 	o.t.Helper()
 	o.b.kernel.outlines.due = time.Time{}
 	o.b.scrub.keys, o.b.scrub.share = nil, 0
@@ -74,7 +76,7 @@ func TestOutlinesShowChangesAtOnce(t *testing.T) {
 	}
 	more := s.dests[dest]
 	more.Addr = netip.MustParseAddr("192.0.2.99")
-	o.look(dataplane.Intact, k, "at first")
+	o.look(backends.Intact, k, "at first")
 	want := o.state()
 	for what, edit := range map[string]ipvsnl.Op{
 		"a destination went": ipvsnl.DelDestination(k, dest),
@@ -88,13 +90,13 @@ func TestOutlinesShowChangesAtOnce(t *testing.T) {
 		o.submit(edit)
 		read := o.b.kernel.outlines.read
 		o.b.kernel.outlines.read = nil
-		o.look(dataplane.Intact, k, what+": without outlines")
+		o.look(backends.Intact, k, what+": without outlines")
 		o.b.kernel.outlines.read = read
-		o.look(dataplane.Broken, k, what)
+		o.look(backends.Broken, k, what)
 		o.apply(o.e, rigState([]string{"10.244.1.1", "10.244.2.2"}))
 		require.Equal(t, want, o.state(), what)
-		o.look(dataplane.Intact, k, what+": repaired")
-		o.look(dataplane.Intact, k, what+": as compared")
+		o.look(backends.Intact, k, what+": repaired")
+		o.look(backends.Intact, k, what+": as compared")
 	}
 }
 
@@ -103,7 +105,7 @@ func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
 	t.Parallel()
 	o := newOutlined(t)
 	k := o.one().svc.ServiceKey
-	o.look(dataplane.Intact, k, "at first")
+	o.look(backends.Intact, k, "at first")
 	o.apply(o.e, rigState([]string{"10.244.1.1", "10.244.2.2", "10.244.2.3"}))
 	for k, s := range o.b.pl.have.servers {
 		for d := range s.dests {
@@ -112,7 +114,7 @@ func TestOutlinesAreComparedAnewAfterACommit(t *testing.T) {
 			}
 		}
 	}
-	o.look(dataplane.Broken, k, "as before the commit")
+	o.look(backends.Broken, k, "as before the commit")
 }
 
 // If all IPv4 virtual servers go after a commit, the outlines show it.
@@ -129,7 +131,7 @@ func TestThatThereAreNoOutlinesShows(t *testing.T) {
 	}
 	o.b.kernel.outlines.forget() // as a commit does
 	o.b.kernel.outlines.due = time.Time{}
-	requireIntegrity(t, o.b, dataplane.Broken)
+	requireIntegrity(t, o.b, backends.Broken)
 }
 
 // Virtual servers of other programs do not matter, however many there are.
@@ -140,10 +142,10 @@ func TestOutlinesMakeRoom(t *testing.T) {
 		o.addForeign(ipvsnl.MarkService(ipvsnl.FamilyIPv4, uint32(i)+1))
 	}
 	k := o.one().svc.ServiceKey
-	o.look(dataplane.Intact, k, "beside many")
+	o.look(backends.Intact, k, "beside many")
 	require.Greater(t, len(o.b.kernel.outlines.buf), 2*outlineRoom*ipvsnl.OutlineSize)
 	o.submit(ipvsnl.DelDestination(k, sortedDests(o.one().dests)[0]))
-	o.look(dataplane.Broken, k, "beside many")
+	o.look(backends.Broken, k, "beside many")
 }
 
 // The socket option compares the destinations of IPv4 virtual servers. Generic netlink compares
@@ -217,7 +219,7 @@ func TestOutlinesAreRationedAndMayBeRefused(t *testing.T) {
 	o.due, answer = time.Time{}, syscall.EPERM
 	refusal := look(false, 2)
 	require.ErrorIs(t, refusal, syscall.EPERM)
-	require.ErrorIs(t, refusal, dataplane.ErrNoPermission)
+	require.ErrorIs(t, refusal, kernelerr.ErrNoPermission)
 	require.EqualError(t, refusal, "read virtual servers of IPv4: operation not permitted")
 	answer = syscall.EINVAL
 	require.NoError(t, look(true, 3))
@@ -268,7 +270,7 @@ func TestReferencesTellOfDeletedServers(t *testing.T) {
 		require.NoError(t, os.WriteFile(b.kernel.references.file,
 			[]byte(strconv.Itoa(n)+"\n"), 0o600))
 	}
-	look := func(want dataplane.Integrity) {
+	look := func(want backends.Integrity) {
 		t.Helper()
 		requireIntegrity(t, b, want)
 	}
@@ -276,17 +278,17 @@ func TestReferencesTellOfDeletedServers(t *testing.T) {
 	e := dataplane.New(b, nil)
 	applied(t, e, rigState([]string{"10.244.1.1"}))
 	set(3 + len(r.fake.Keys()))
-	look(dataplane.Intact)
+	look(backends.Intact)
 	set(2 + len(r.fake.Keys()))
-	look(dataplane.Touched)
-	look(dataplane.Intact)
+	look(backends.Touched)
+	look(backends.Intact)
 	set(20) // other virtual servers come and go
-	look(dataplane.Intact)
+	look(backends.Intact)
 	set(19)
-	look(dataplane.Touched)
+	look(backends.Touched)
 	applied(t, e, rigState([]string{"10.244.1.1"}, restrictedTo()))
 	require.NoError(t, os.Remove(b.kernel.references.file))
-	look(dataplane.Intact)
+	look(backends.Intact)
 }
 
 // The socket options and generic netlink agree about virtual servers of all kinds. A destination
@@ -316,7 +318,7 @@ func TestKernelOutlinesAreWhatTheKernelHas(t *testing.T) {
 	require.NoError(t, err)
 	require.False(t, holds)
 	o.due = time.Time{}
-	requireIntegrity(t, b, dataplane.Broken)
+	requireIntegrity(t, b, backends.Broken)
 }
 
 // holdAllDests requires that all IPv4 virtual servers have their destinations, and returns one with

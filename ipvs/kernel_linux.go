@@ -13,7 +13,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/logkey"
@@ -26,7 +27,7 @@ import (
 
 // kernel is the connection to the kernel. No other part of the package has sockets.
 type kernel struct {
-	*threadns.Turn // makes the backend a [dataplane.Locker]
+	*threadns.Turn // makes the backend a [backends.Locker]
 
 	table    string // the name of the companion tables
 	instance uint32
@@ -125,13 +126,13 @@ func (k *kernel) check(ctx context.Context, b *rawnl.Batch) error { return k.nf.
 // Observe reads the companion tables, the virtual servers of the instance, addresses, sysctls and
 // timeouts. Other programs' commits to nf_tables do not matter. A commit by another writer of the
 // instance meanwhile is a conflict.
-func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+func (b *backend) Observe(ctx context.Context, _ *servicemodel.Table) (*backends.Observation,
 	error) {
 	b.observed = false
 	b.kernel.outlines.forget()
 	o, drift, err := b.kernel.read(ctx, b.pl.tunables, b.pl.have.tunables)
 	if interrupted(err) {
-		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+		err = fmt.Errorf("%w: %w", kernelerr.ErrConflict, err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("ipvs: observe: %w", err)
@@ -173,13 +174,13 @@ func (b *backend) warn(ctx context.Context, o *observed) error {
 // is in the old state, in the new one, or between: new objects exist, and old ones are not yet
 // gone. If the socket cannot send a transaction of the companion at once, as in an unprivileged
 // user namespace, Commit writes service ports in parts, one after the other.
-func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	if !b.observed {
-		return dataplane.Stats{}, errNotObserved
+		return backends.Stats{}, errNotObserved
 	}
 	if err := b.pl.foreignTable(); err != nil {
-		return dataplane.Stats{}, b.failed("commit", err)
+		return backends.Stats{}, b.failed("commit", err)
 	}
 	if c.New.Rules().MasqueradeMark == 0 {
 		return b.remove(ctx)
@@ -192,7 +193,7 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		err = b.failed("commit", err)
 	}
 	if err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	stats.Duration = time.Since(start)
 	b.cfg.Logger.DebugContext(ctx, "committed", logkey.Backend, Name, logkey.Instance,
@@ -203,18 +204,18 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 
 // commitPart commits as much as the socket to nf_tables can send at once. If the change set is
 // larger, it begins nothing.
-func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats,
 	error) {
 	p := b.pl.plan(c)
 	for s := range p.stages {
 		limit := b.kernel.nf.MaxBatch()
 		if size := p.batch(s).Size(); size > limit {
-			return dataplane.Stats{}, &rawnl.TooLargeError{Size: size, Limit: limit}
+			return backends.Stats{}, &rawnl.TooLargeError{Size: size, Limit: limit}
 		}
 	}
 	stats := p.Stats()
 	if err := b.run(ctx, b.steps(p)); err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	b.committed(p, b.kernel.ifindex)
 	b.kernel.outlines.forget()
@@ -228,7 +229,7 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 		return 0, nil
 	}
 	var ops []ipvsnl.Op
-	var drained []dataplane.EndpointDrained
+	var drained []backends.Drained
 	for _, k := range b.draining.servers(&b.pl.have) {
 		dests, err := b.kernel.vs.Destinations(ctx, k)
 		if err != nil {
@@ -252,7 +253,7 @@ func (b *backend) Settle(ctx context.Context) (time.Duration, error) {
 		}
 		b.pl.have.companion.version = p.versions[stageEnd]
 		for _, ev := range drained {
-			dataplane.Emit(ctx, ev)
+			backends.Notify(ctx, ev)
 		}
 		b.kernel.outlines.forget()
 	}
@@ -269,24 +270,24 @@ const drainLook = 2 * time.Second
 // its device and addresses. It restores tunables unless another program relies on them: the package
 // documentation says when. The companion tables go last, because they restrict the objects that
 // still exist, and have the earlier values of tunables.
-func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	if _, err := b.Observe(ctx, nil); err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	if b.pl.foreignTable() != nil {
-		return dataplane.Stats{}, nil // there is no instance
+		return backends.Stats{}, nil // there is no instance
 	}
 	return b.remove(ctx)
 }
 
 // remove removes the instance, unless another writer has committed since the observation.
-func (b *backend) remove(ctx context.Context) (dataplane.Stats, error) {
+func (b *backend) remove(ctx context.Context) (backends.Stats, error) {
 	start, p := time.Now(), b.pl.planCleanup()
 	stats := p.Stats()
 	err := b.run(ctx, b.cleanupSteps(p))
 	b.observed = false
 	if err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	b.pl.have, b.draining = newObserved(), draining{}
 	stats.Duration = time.Since(start)
@@ -300,9 +301,9 @@ func noModule(module string, err error) error {
 		return fmt.Errorf(
 			"%w %s: it is installed but not loaded, and this process cannot have it loaded: load "+
 				"module %s (modprobe %s): %w",
-			dataplane.ErrMissingModule, module, module, module, err)
+			kernelerr.ErrMissingModule, module, module, module, err)
 	}
-	return fmt.Errorf("%w %s: %w", dataplane.ErrMissingModule, module, err)
+	return fmt.Errorf("%w %s: %w", kernelerr.ErrMissingModule, module, err)
 }
 
 // installed reports whether the running kernel has a module's file, as far as this process can see

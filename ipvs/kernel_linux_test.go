@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
@@ -27,7 +28,7 @@ import (
 type kernel struct {
 	*netnstest.Cluster
 	t       *testing.T
-	backend dataplane.Backend
+	backend backends.Backend
 	engine  *dataplane.Engine
 	vs      *ipvsnl.Client
 	pods    map[string]*netnstest.Host

@@ -11,7 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
@@ -107,7 +107,7 @@ func (o *outlines) ask(option int, b []byte) error {
 	case err != nil:
 		const op, object = "read", "virtual servers of IPv4"
 		if errno, refused := err.(unix.Errno); refused {
-			return &dataplane.OpError{Op: op, Object: object, Errno: errno}
+			return &kernelerr.OpError{Op: op, Object: object, Errno: errno}
 		}
 		return fmt.Errorf("%s %s: %w", op, object, err)
 	}

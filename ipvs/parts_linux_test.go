@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -19,7 +20,7 @@ type overtaken struct {
 
 func (overtaken) Lock(context.Context) (func(), error) { return func() {}, nil }
 
-func (b overtaken) Commit(ctx context.Context, c *sm.ChangeSet) (dataplane.Stats, error) {
+func (b overtaken) Commit(ctx context.Context, c *sm.ChangeSet) (backends.Stats, error) {
 	b.by()
 	return b.backend.Commit(ctx, c)
 }

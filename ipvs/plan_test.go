@@ -8,7 +8,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/golden"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -197,7 +197,7 @@ func TestAffinityMasksAreInThePlan(t *testing.T) {
 	}
 	whole := rigState(nil, sticky, func(s *sm.Service) { s.SessionAffinity.WholeService = true })
 	require.ErrorContains(t, Check(sm.Diff(nil, resolve(t, nil, whole))),
-		dataplane.FieldAffinityService)
+		backends.FieldAffinityService)
 }
 
 // A mark belongs to one frontend at a time, and is given again when it is free. Marks of other
@@ -276,7 +276,7 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 		refused.edit(svc, &n)
 		table := resolve(t, nil, sm.State{}.WithNode(n).WithService(
 			svc).WithEndpoints(svc.Name, goldenEndpoints("10.244.1.1")))
-		var unsupported *dataplane.UnsupportedError
+		var unsupported *backends.UnsupportedError
 		require.ErrorAs(t, withoutKernel(t).Check(sm.Diff(nil, table)), &unsupported, name)
 		require.Equal(t, refused.field, unsupported.Field, name)
 		if unsupported.Object != "node" {

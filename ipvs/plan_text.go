@@ -5,13 +5,13 @@ import (
 	"net/netip"
 	"strings"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
 
-var _ dataplane.Plan = (*plan)(nil)
+var _ backends.Plan = (*plan)(nil)
 
 // String is the plan in the order in which it is sent. Commands of IPVS and timeouts are in the
 // language of ipvsadm. Rules, routes, the device and its addresses are in the language of ip,
@@ -179,9 +179,9 @@ func (tp *tablePlan) write(w nft.Writer, f *nft.Family) {
 }
 
 // Stats counts what the plan sends.
-func (p *plan) Stats() dataplane.Stats {
+func (p *plan) Stats() backends.Stats {
 	commands := len(p.up) + len(p.down)
-	var s dataplane.Stats
+	var s backends.Stats
 	for i := range p.stages {
 		b := p.batch(i)
 		s.Messages += b.Len()

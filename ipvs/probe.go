@@ -6,14 +6,14 @@ import (
 	"io/fs"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/dataplane"
-	"github.com/kernlb/kernlb/internal/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
-func Candidate(cfg *Config) dataplane.Candidate {
+func Candidate(cfg *Config) backends.Candidate {
 	return rendering.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
 		(*backend).probe)
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -74,7 +74,7 @@ func TestProbesChangeNothing(t *testing.T) {
 func TestKernelRefusesWhoMayNot(t *testing.T) {
 	needIPVS(t)
 	_, err := probeIn(t, unix.CAP_NET_ADMIN)
-	require.ErrorIs(t, err, dataplane.ErrNoPermission)
+	require.ErrorIs(t, err, kernelerr.ErrNoPermission)
 	require.ErrorIs(t, err, fs.ErrPermission)
 	require.ErrorContains(t, err, "CAP_NET_ADMIN in the initial user namespace")
 }
@@ -92,7 +92,7 @@ func TestKernelThatDoesNotLoadItByItself(t *testing.T) {
 	}
 	_, err := probeIn(t, unix.CAP_SYS_MODULE)
 	if strings.HasPrefix(os.Getenv("KERNLB_KERNEL"), "5.10") {
-		require.ErrorIs(t, err, dataplane.ErrMissingModule)
+		require.ErrorIs(t, err, kernelerr.ErrMissingModule)
 		require.ErrorContains(t, err, "load module ip_vs")
 	} else {
 		require.NoError(t, err)

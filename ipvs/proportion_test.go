@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/proportion"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -43,22 +43,22 @@ func lawOf(cfg Config) *proportion.Law {
 			if err != nil || b.Check(sm.Diff(nil, base)) != nil {
 				return nil
 			}
-			step := func(c *sm.ChangeSet) dataplane.Stats {
+			step := func(c *sm.ChangeSet) backends.Stats {
 				p := b.pl.plan(c)
 				b.committed(p, 1)
 				return p.Stats()
 			}
 			step(sm.Diff(nil, base))
-			return func(to sm.State) func() dataplane.Stats {
+			return func(to sm.State) func() backends.Stats {
 				step(sm.Diff(b.pl.have.table, base))
 				next, err := sm.Resolve(base, to)
 				if err != nil {
 					return nil
 				}
 				c := sm.Diff(base, next)
-				return func() dataplane.Stats {
+				return func() backends.Stats {
 					if b.Check(c) != nil {
-						return dataplane.Stats{}
+						return backends.Stats{}
 					}
 					return step(c)
 				}

@@ -6,7 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -15,7 +15,7 @@ import (
 // adopt makes a reading the known state of the kernel, and returns it as a table. The table has the
 // frontends whose virtual servers agree with their records. Everything else is drift, and damage
 // that the next commit repairs. adopt fills in the index and the damage of the reading.
-func (pl *planner) adopt(o observed, drift []string) (*dataplane.Observation, error) {
+func (pl *planner) adopt(o observed, drift []string) (*backends.Observation, error) {
 	comp := &o.companion
 	c := servicemodel.Contents{Rules: comp.rules, ClusterIPs: comp.addrs[setClusterIPs],
 		Hairpins: comp.addrs[setHairpins]}
@@ -49,7 +49,7 @@ func (pl *planner) adopt(o observed, drift []string) (*dataplane.Observation, er
 	}
 	o.table = t
 	pl.have = o
-	return &dataplane.Observation{Table: t, Drift: append(drift, device...),
+	return &backends.Observation{Table: t, Drift: append(drift, device...),
 		OtherLayout: comp.other}, nil
 }
 

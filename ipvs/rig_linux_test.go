@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/ipvsfake"
@@ -172,22 +173,22 @@ func applied(t *testing.T, e *dataplane.Engine, s sm.State) *dataplane.Result {
 }
 
 // observation is what a backend observes.
-func observation(t *testing.T, b *backend) *dataplane.Observation {
+func observation(t *testing.T, b *backend) *backends.Observation {
 	t.Helper()
 	return ok(b.Observe(t.Context(), nil))(t)
 }
 
 // cleaner is an engine or a backend.
 type cleaner interface {
-	Cleanup(ctx context.Context) (dataplane.Stats, error)
+	Cleanup(ctx context.Context) (backends.Stats, error)
 }
 
-func cleanUp(t *testing.T, c cleaner) dataplane.Stats {
+func cleanUp(t *testing.T, c cleaner) backends.Stats {
 	t.Helper()
 	return ok(c.Cleanup(t.Context()))(t)
 }
 
-func requireIntegrity(t *testing.T, b *backend, want dataplane.Integrity, why ...any) {
+func requireIntegrity(t *testing.T, b *backend, want backends.Integrity, why ...any) {
 	t.Helper()
 	i := ok(b.Integrity(t.Context()))(t)
 	require.Equal(t, want, i, why...)

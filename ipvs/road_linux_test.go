@@ -3,7 +3,7 @@ package ipvs
 import (
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/road"
 )
 
@@ -12,5 +12,5 @@ import (
 func TestRoad(t *testing.T) {
 	t.Parallel()
 	r := newRig(t)
-	road.Walk(t, func() dataplane.Backend { return r.backend() })
+	road.Walk(t, func() backends.Backend { return r.backend() })
 }

@@ -12,6 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -61,7 +63,7 @@ func TestIPv6IsDisabled(t *testing.T) {
 			res := applied(t, e, perFamily(endpoint))
 			require.Len(t, res.Refused, 1)
 			require.Equal(t, sm.IPv6, res.Refused[0].Family)
-			require.ErrorIs(t, res.Refused[0].Err, dataplane.ErrUnsupported)
+			require.ErrorIs(t, res.Refused[0].Err, backends.ErrUnsupported)
 			require.ErrorContains(t, res.Refused[0].Err, "IPv6 is disabled on this node")
 			servers := strings.Join(r.servers(), "\n")
 			require.Contains(t, servers, endpoint)
@@ -85,8 +87,8 @@ func TestIPv6IsDisabledMeanwhile(t *testing.T) {
 	b, c := r.change(perFamily("10.244.1.1"))
 	r.disableIPv6("1")
 	_, err := b.Commit(t.Context(), c)
-	require.ErrorIs(t, err, dataplane.ErrConflict)
-	require.NotErrorIs(t, err, dataplane.ErrNoPermission)
+	require.ErrorIs(t, err, kernelerr.ErrConflict)
+	require.NotErrorIs(t, err, kernelerr.ErrNoPermission)
 	require.ErrorContains(t, err, "IPv6 was disabled meanwhile")
 }
 
@@ -101,11 +103,11 @@ func TestIPv6IsDisabledOnTheDevice(t *testing.T) {
 		e := dataplane.New(b, nil)
 		if of == rigDevice {
 			applied(t, e, perFamily("10.244.1.1"))
-			requireIntegrity(t, b, dataplane.Intact)
+			requireIntegrity(t, b, backends.Intact)
 		}
 		r.setSysctl(disabled, "1")
 		if of == rigDevice {
-			requireIntegrity(t, b, dataplane.Broken)
+			requireIntegrity(t, b, backends.Broken)
 		}
 		res := applied(t, e, perFamily("10.244.1.2"))
 		require.Len(t, res.Refused, 1)
@@ -116,7 +118,7 @@ func TestIPv6IsDisabledOnTheDevice(t *testing.T) {
 
 		r.setSysctl("net/ipv6/conf/default/disable_ipv6", "0")
 		r.setSysctl("net/ipv6/conf/"+rigDevice+"/disable_ipv6", "0")
-		requireIntegrity(t, b, dataplane.Broken)
+		requireIntegrity(t, b, backends.Broken)
 		e.Resync()
 		applied(t, e, perFamily("10.244.1.2"))
 		bound, _ = r.boundTo(rigDevice)
@@ -125,8 +127,8 @@ func TestIPv6IsDisabledOnTheDevice(t *testing.T) {
 		b, c := r.change(perFamily("10.244.1.3"), Config{Device: "kernlb1"})
 		r.setSysctl("net/ipv6/conf/default/disable_ipv6", "1")
 		_, err := b.Commit(t.Context(), c)
-		require.ErrorIs(t, err, dataplane.ErrConflict)
-		require.NotErrorIs(t, err, dataplane.ErrNoPermission)
+		require.ErrorIs(t, err, kernelerr.ErrConflict)
+		require.NotErrorIs(t, err, kernelerr.ErrNoPermission)
 	}
 }
 
@@ -218,12 +220,12 @@ func TestRivalsInOneFamilyHideNothingInTheOther(t *testing.T) {
 	applied(t, e, perFamily("10.244.1.1"))
 	r.run("ip route add blackhole default table 77")
 	r.run("ip rule add from all priority 90 table 77")
-	requireIntegrity(t, b, dataplane.Intact)
+	requireIntegrity(t, b, backends.Intact)
 	r.run("ip -6 rule del priority 107")
-	requireIntegrity(t, b, dataplane.Broken)
+	requireIntegrity(t, b, backends.Broken)
 	applied(t, e, perFamily("10.244.1.1"))
 	require.Contains(t, r.run("ip -6 rule"), "fwmark 0xfd200000")
-	requireIntegrity(t, b, dataplane.Intact)
+	requireIntegrity(t, b, backends.Intact)
 }
 
 // A node that serves one family has no chain, hook, rule, route or virtual server of the other,
@@ -237,7 +239,7 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 	for _, only := range []sm.Family{sm.IPv4, 0, sm.IPv6, 0, sm.IPv4, sm.IPv6, sm.IPv4} {
 		node.OnlyFamily = only
 		r.apply(e, perFamily("10.244.1.1").WithNode(node))
-		requireIntegrity(t, b, dataplane.Intact, only)
+		requireIntegrity(t, b, backends.Intact, only)
 
 		rules, servers := sm.Rules{OnlyFamily: only}, strings.Join(r.servers(), "\n")
 		ruleset, tables := r.run("nft list ruleset"), r.run("nft list tables")

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -171,7 +171,7 @@ func TestACleanupMayEndAfterAnyStep(t *testing.T) {
 // onFake is the backend on its own fake IPVS, with access to its connections.
 func onFake() dataplanetest.FaultyBackend {
 	fake := ipvsfake.New()
-	open := func(c rawnl.Config) (dataplane.Backend, error) {
+	open := func(c rawnl.Config) (backends.Backend, error) {
 		b, err := openOn(fake, Config{NetNS: c.NetNS, DrainLimit: -1, Logger: c.Logger}, c)
 		if err != nil {
 			return nil, err
@@ -181,7 +181,7 @@ func onFake() dataplanetest.FaultyBackend {
 		return b, nil
 	}
 	return dataplanetest.FaultyBackend{
-		Backend: dataplanetest.Backend{Open: func(netns int) (dataplane.Backend, error) {
+		Backend: dataplanetest.Backend{Open: func(netns int) (backends.Backend, error) {
 			return open(rawnl.Config{NetNS: netns})
 		}},
 		OpenWith: open,

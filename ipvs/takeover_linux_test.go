@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/wait"
 )
@@ -39,7 +40,7 @@ func TestAVirtualServerIsTakenOver(t *testing.T) {
 	wanted, other := theirs(t, r)
 	s := rigState([]string{"10.244.1.1", "10.244.2.2"})
 	_, err := dataplane.New(r.backend(), &dataplane.Config{Strict: true}).Apply(t.Context(), s)
-	require.ErrorIs(t, err, dataplane.ErrCollision, "it is not configured")
+	require.ErrorIs(t, err, backends.ErrCollision, "it is not configured")
 	r.fake.ResetLog()
 
 	e := dataplane.New(r.backend(Config{TakeOver: true}), &dataplane.Config{Strict: true})
@@ -72,7 +73,7 @@ func TestAnotherInstanceIsNotTakenOver(t *testing.T) {
 	applied(t, r.engine(Config{Table: "other"}), s)
 	_, err := dataplane.New(r.backend(Config{TakeOver: true}), &dataplane.Config{Strict: true}).
 		Apply(t.Context(), s)
-	require.ErrorIs(t, err, dataplane.ErrCollision)
+	require.ErrorIs(t, err, backends.ErrCollision)
 }
 
 // Another program's table with the name of the instance stays as it is.
@@ -84,7 +85,7 @@ func TestTablesOfOthersStay(t *testing.T) {
 	before := r.state()
 	e := r.engine(Config{Table: "firewall"})
 	_, err := e.Apply(t.Context(), rigState([]string{"10.244.1.1"}))
-	require.ErrorIs(t, err, dataplane.ErrCollision)
+	require.ErrorIs(t, err, backends.ErrCollision)
 	require.ErrorContains(t, err, "table ip firewall")
 	cleanUp(t, e)
 	require.Equal(t, before, r.state())
@@ -120,12 +121,12 @@ func TestAQuietKernelIsNotLookedAt(t *testing.T) {
 	for _, pods := range [][]string{{"10.244.1.1"}, {"10.244.1.2"}, {"10.244.1.1", "10.244.2.2"}} {
 		applied(t, e, rigState(pods))
 		b.looks = wait.Budget{}
-		requireIntegrity(t, b, dataplane.Intact)
+		requireIntegrity(t, b, backends.Intact)
 		require.Equal(t, wait.Budget{}, b.looks)
 	}
 	r.run("nft add table inet other")
 	b.looks = wait.NewBudget(8, 20)
-	requireIntegrity(t, b, dataplane.Intact)
+	requireIntegrity(t, b, backends.Intact)
 	require.NotEqual(t, wait.NewBudget(8, 20), b.looks, "it was looked at")
 	gen := ok(b.kernel.nf.GenID(t.Context()))(t)
 	require.Equal(t, gen.ID, b.kernel.gen)
@@ -133,9 +134,9 @@ func TestAQuietKernelIsNotLookedAt(t *testing.T) {
 	// If no check is due, a later one finds an edit by hand.
 	r.run("nft flush chain ip kernlb-ipvs admit")
 	b.looks = wait.Budget{}
-	requireIntegrity(t, b, dataplane.Intact)
+	requireIntegrity(t, b, backends.Intact)
 	b.looks = wait.NewBudget(8, 20)
-	requireIntegrity(t, b, dataplane.Broken)
+	requireIntegrity(t, b, backends.Broken)
 }
 
 // A deleted rule or route of ours is a reason for another apply. Those of other programs are not.

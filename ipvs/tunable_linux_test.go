@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -156,12 +158,12 @@ func TestForeignVirtualServersAreReported(t *testing.T) {
 	require.NoError(t, b.Check(c))
 	r.addForeign(ipvsnl.AddressService(ipvsnl.TCP, netip.MustParseAddrPort("203.0.113.10:80")))
 	_, err := b.Commit(t.Context(), c)
-	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, kernelerr.ErrConflict)
 
 	o = observation(t, b)
-	var collision *dataplane.CollisionError
+	var collision *backends.CollisionError
 	require.ErrorAs(t, b.Check(sm.Diff(o.Table, table)), &collision)
-	require.Equal(t, dataplane.CollisionError{Backend: Name, Service: goldenService().Name,
+	require.Equal(t, backends.CollisionError{Backend: Name, Service: goldenService().Name,
 		Object: "virtual server TCP 203.0.113.10:80"}, *collision)
 	without := rigState([]string{"10.244.1.1"}, func(s *sm.Service) { s.ExternalIPs = nil })
 	r.apply(r.engine(), without)
@@ -264,7 +266,7 @@ ipvsadm --set 3600 30 0
 	ok(b.Commit(t.Context(), c))(t)
 	p = ok(b.Plan(sm.Diff(table, table)))(t)
 	require.Empty(t, p.String())
-	requireIntegrity(t, b, dataplane.Intact)
+	requireIntegrity(t, b, backends.Intact)
 }
 
 // If the companion tables are deleted, this process remembers the earlier values: for the next

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/ipvsfake"
@@ -23,7 +24,7 @@ func TestEveryFieldOnTheFake(t *testing.T) {
 	}
 	fake := ipvsfake.New()
 	dataplanetest.EveryField(t, dataplanetest.Backend{
-		Open: func(ns int) (dataplane.Backend, error) {
+		Open: func(ns int) (backends.Backend, error) {
 			return openOn(fake, Config{NetNS: ns}, rawnl.Config{})
 		}}, dataplanetest.FieldsOptions{OneValue: true})
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/vishvananda/netlink/nl"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rtnetlink"
@@ -17,9 +17,9 @@ import (
 // Watch calls changed when addresses come or go, because node ports need a virtual server at each
 // address of the node. It also calls changed when a rule or a route of ours is deleted, because
 // without these no packet is led to IPVS: programs that manage networks remove rules that they do
-// not know. It makes the backend a [dataplane.Watcher].
+// not know. It makes the backend a [backends.Watcher].
 //
-// [dataplane.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Watcher
+// [backends.Watcher]: https://pkg.go.dev/github.com/kernlb/kernlb/dataplane#Watcher
 func (b *backend) Watch(ctx context.Context, changed func()) error {
 	k := &b.kernel
 	socket, err := rtnetlink.Subscribe(k.ns, unix.RTNLGRP_IPV4_IFADDR, unix.RTNLGRP_IPV6_IFADDR,
@@ -75,15 +75,15 @@ func routingTable(body []byte) (table uint32) {
 	return table
 }
 
-// Witness waits until another program changes the companion tables, and returns that program. The
-// kernel does not report changes of virtual servers. It makes the backend a [dataplane.Witness].
-func (b *backend) Witness(ctx context.Context) (dataplane.Program, error) {
+// Blame waits until another program changes the companion tables, and returns that program. The
+// kernel does not report changes of virtual servers. It makes the backend a [backends.Blamer].
+func (b *backend) Blame(ctx context.Context) (backends.Program, error) {
 	k := &b.kernel
 	g, err := nft.Author(ctx, k.ns, k.nf, func(c nft.Changed) bool {
 		return c.Table == b.kernel.table
 	})
 	if err != nil {
-		return dataplane.Program{}, fmt.Errorf("ipvs: witness: %w", err)
+		return backends.Program{}, fmt.Errorf("ipvs: blame: %w", err)
 	}
-	return dataplane.Program{Name: g.ProcName, Thread: g.ProcPID}, nil
+	return backends.Program{Name: g.ProcName, Thread: g.ProcPID}, nil
 }

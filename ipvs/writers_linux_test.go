@@ -13,6 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -35,18 +37,18 @@ func TestWritersTakeTurns(t *testing.T) {
 		states = append(states, writerState(i%3, i))
 	}
 	under := onFake().Backend
-	dataplanetest.Writers(t, dataplanetest.Backend{Open: func(ns int) (dataplane.Backend, error) {
+	dataplanetest.Writers(t, dataplanetest.Backend{Open: func(ns int) (backends.Backend, error) {
 		b, err := under.Open(ns)
 		return slow{b}, err
 	}}, states)
 }
 
 // slow waits before it locks, so that writers alternate.
-type slow struct{ dataplane.Backend }
+type slow struct{ backends.Backend }
 
 func (s slow) Lock(ctx context.Context) (unlock func(), err error) {
 	time.Sleep(3 * time.Millisecond)
-	return s.Backend.(dataplane.Locker).Lock(ctx)
+	return s.Backend.(backends.Locker).Lock(ctx)
 }
 
 // halfDone is the drift after a commit that was overtaken.
@@ -69,12 +71,12 @@ func TestTheSecondWriterHasAConflict(t *testing.T) {
 		}
 		require.NoError(t, first.run(t.Context(), steps[:n]))
 		_, err := second.Commit(t.Context(), toThree)
-		require.ErrorIs(t, err, dataplane.ErrConflict)
+		require.ErrorIs(t, err, kernelerr.ErrConflict)
 
 		// The first writer is overtaken, and cannot end.
 		applied(t, r.engine(), three)
 		if n < len(steps) {
-			require.ErrorIs(t, first.run(t.Context(), steps[len(steps)-1:]), dataplane.ErrConflict)
+			require.ErrorIs(t, first.run(t.Context(), steps[len(steps)-1:]), kernelerr.ErrConflict)
 		}
 		r.apply(r.engine(), three)
 		r.apply(r.engine(), one)
@@ -105,7 +107,7 @@ func TestDrainingIsAWriter(t *testing.T) {
 	}
 	ok(other.Commit(t.Context(), c))(t)
 	_, err := b.Settle(t.Context())
-	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	require.Equal(t, before.next(true), b.pl.have.companion.version.next(true))
 	next := ok(other.Settle(t.Context()))(t)
 	require.Zero(t, next)
@@ -126,7 +128,7 @@ func TestTheFirstVersionIsMadeOnce(t *testing.T) {
 	two, toTwo := r.change(rigState([]string{"10.244.1.2"}))
 	ok(one.Commit(t.Context(), toOne))(t)
 	_, err := two.Commit(t.Context(), toTwo)
-	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	require.ErrorIs(t, err, errTaken)
 	v := ok(one.kernel.readVersion(t.Context()))(t)
 	require.Equal(t, one.pl.have.companion.version, v)
@@ -169,7 +171,7 @@ func TestReadingsWaitForWriters(t *testing.T) {
 	require.False(t, v.writing)
 	require.Equal(t, p.versions[stageEnd], v)
 	require.ErrorIs(t, reader.kernel.requireVersion(t.Context(), begun), errTaken)
-	requireIntegrity(t, reader, dataplane.Broken)
+	requireIntegrity(t, reader, backends.Broken)
 
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -219,42 +221,42 @@ func TestWritersNoticeThatTheyWereTakenOver(t *testing.T) {
 func TestIntegrityLooksAtTheRest(t *testing.T) {
 	t.Parallel()
 	r, b := rigWithBackend(t)
-	broken := func(want dataplane.Integrity) {
+	broken := func(want backends.Integrity) {
 		t.Helper()
 		requireIntegrity(t, b, want)
 	}
-	broken(dataplane.Broken)
+	broken(backends.Broken)
 	observation(t, b)
-	broken(dataplane.Intact) // nothing exists yet, and nothing is wanted
+	broken(backends.Intact) // nothing exists yet, and nothing is wanted
 	r.run("nft add table ip other")
-	broken(dataplane.Intact)
+	broken(backends.Intact)
 	e := dataplane.New(b, nil)
 	s := rigState([]string{"10.244.1.1"})
 	r.apply(e, s)
-	broken(dataplane.Intact)
+	broken(backends.Intact)
 	r.run("ip address add 192.0.2.10/32 dev lo")
-	broken(dataplane.Broken)
+	broken(backends.Broken)
 	e.Resync() // a change that was reported once is not reported again
 	r.apply(e, s)
-	broken(dataplane.Intact)
+	broken(backends.Intact)
 	r.run("ip rule add priority 50 table 250")
 	r.run("ip route add blackhole 240.0.0.0/4 table 250")
 	require.False(t, b.kernel.routed(0))
-	broken(dataplane.Intact) // another program's rule precedes ours, which exists
+	broken(backends.Intact) // another program's rule precedes ours, which exists
 
 	for _, k := range r.fake.Keys() {
 		r.submit(ipvsnl.SetService(ipvsnl.Service{ServiceKey: k, Scheduler: "lc",
 			Flags: b.pl.have.servers[k].svc.Flags}))
 	}
 	b.kernel.outlines.due = time.Time{} // those of IPv4 show in outlines, which are rationed
-	broken(dataplane.Broken)
+	broken(backends.Broken)
 	r.apply(e, s)
 	for _, k := range r.fake.Keys() {
 		r.submit(ipvsnl.DelService(k))
 	}
-	broken(dataplane.Broken)
+	broken(backends.Broken)
 	r.apply(e, s)
-	broken(dataplane.Intact)
+	broken(backends.Intact)
 }
 
 func TestRefusalsOfTheKernel(t *testing.T) {
@@ -310,7 +312,7 @@ func TestNodePortsOfBothFamiliesReadBack(t *testing.T) {
 }
 
 // unlocked hides that a backend is a Locker and a Settler.
-type unlocked struct{ dataplane.Backend }
+type unlocked struct{ backends.Backend }
 
 // Without the lock, a writer that was overtaken reports a conflict. It may leave its work half
 // done. Then the version says so, and the next apply results in its state.
@@ -324,7 +326,7 @@ func TestWritersAreRightWithoutTheLock(t *testing.T) {
 		all.Go(func() {
 			for i := range 60 {
 				_, err := e.Apply(context.Background(), writerState(w, i))
-				if err != nil && !errors.Is(err, dataplane.ErrConflict) {
+				if err != nil && !errors.Is(err, kernelerr.ErrConflict) {
 					t.Errorf("writer %d, apply %d: %v", w, i, err)
 					return
 				}

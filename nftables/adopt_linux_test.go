@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -35,7 +36,7 @@ func (d *dumpCounter) Handle(_ context.Context, r slog.Record) error {
 
 // dumpsOf returns how many dumps a new backend needs to observe the tables if it is given want.
 func dumpsOf(t *testing.T, ns *netnstest.NS, want *servicemodel.Table) (int,
-	*dataplane.Observation) {
+	*backends.Observation) {
 	t.Helper()
 	b := newBackend(t, ns, nil)
 	counter := &dumpCounter{}
@@ -72,7 +73,7 @@ func TestAReadingAsksForWhatIsWanted(t *testing.T) {
 	} {
 		n, o := dumpsOf(t, ns, mustResolve(t, tc.wanted))
 		require.Equal(t, none+tc.dumps, n, tc.what)
-		require.False(t, o.Unread, tc.what)
+		require.False(t, o.Partial, tc.what)
 		require.Empty(t, o.Drift, tc.what)
 		require.Empty(t, servicemodel.Diff(o.Table, mustResolve(t, s).Arrange(o.Table)).String(),
 			tc.what)
@@ -129,7 +130,7 @@ func TestASweepLeavesTheMarkToWhoCommittedLast(t *testing.T) {
 	ok(other.Commit(t.Context(),
 		servicemodel.Diff(o.Table, mustResolve(t, affinityState(11, 3)).Arrange(o.Table))))(t)
 	require.Zero(t, ok(b.Settle(t.Context()))(t))
-	require.Equal(t, dataplane.Broken, integrity(t, b.backend))
+	require.Equal(t, backends.Broken, integrity(t, b.backend))
 	require.True(t, other.pl.Version.Unswept)
 	ok(other.Settle(t.Context()))(t)
 	require.False(t, other.pl.Version.Unswept)
@@ -166,7 +167,7 @@ func TestLargePoolsComeAndGo(t *testing.T) {
 		ok(e.Apply(t.Context(), s))(t)
 		r := ok(b.kernel.reader.Table(t.Context(), nft.IPv4, defaultTable))(t)
 		require.Equal(t, step.want, r.Has("service-over-128"), "%+v", step)
-		require.Equal(t, dataplane.Intact, integrity(t, b))
+		require.Equal(t, backends.Intact, integrity(t, b))
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/nftables/internal/form"
@@ -15,13 +15,13 @@ import (
 )
 
 var (
-	_ dataplane.Backend = (*backend)(nil)
-	_ dataplane.Settler = (*backend)(nil)
-	_ dataplane.Locker  = (*backend)(nil)
-	_ dataplane.Witness = (*backend)(nil)
+	_ backends.Backend = (*backend)(nil)
+	_ backends.Settler = (*backend)(nil)
+	_ backends.Locker  = (*backend)(nil)
+	_ backends.Blamer  = (*backend)(nil)
 )
 
-// errNotObserved says that a caller broke the contract of [dataplane.Backend].
+// errNotObserved says that a caller broke the contract of [backends.Backend].
 var errNotObserved = errors.New(
 	"nftables: the kernel was not observed since the backend was opened or the last error")
 
@@ -55,14 +55,14 @@ type lack struct {
 	probed time.Time
 }
 
-// New opens a backend. Its errors match [dataplane.ErrNoPermission], [dataplane.ErrMissingModule],
-// [dataplane.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
-// The backend is also a [dataplane.Settler], a [dataplane.Locker], a [dataplane.Witness] and a
-// [dataplane.PartReader]. It refuses what [Check] refuses, and a family whose tables the kernel
-// cannot hold ([dataplane.FieldFamily]).
+// New opens a backend. Its errors match [kernelerr.ErrNoPermission], [kernelerr.ErrMissingModule],
+// [kernelerr.ErrKernelTooOld], or errors.ErrUnsupported if the system is not Linux.
+// The backend is also a [backends.Settler], a [backends.Locker], a [backends.Blamer] and a
+// [backends.PartReader]. It refuses what [Check] refuses, and a family whose tables the kernel
+// cannot hold ([backends.FieldFamily]).
 //
 // The methods must not be called concurrently.
-func New(cfg *Config) (dataplane.Backend, error) {
+func New(cfg *Config) (backends.Backend, error) {
 	b, err := openBackend(cfg)
 	if err != nil {
 		return nil, err

@@ -7,7 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 )
@@ -28,7 +29,7 @@ func (b *backend) failed(doing string, err error) error {
 	}
 	if errors.Is(err, unix.ENOENT) || errors.Is(err, unix.EEXIST) || errors.Is(err, unix.ENFILE) ||
 		errors.Is(err, rawnl.ErrGenerationChanged) || errors.Is(err, rawnl.ErrDumpInterrupted) {
-		return fmt.Errorf("nftables: %s: %w: %w", doing, dataplane.ErrConflict, err)
+		return fmt.Errorf("nftables: %s: %w: %w", doing, kernelerr.ErrConflict, err)
 	}
 	return fmt.Errorf("nftables: %s: %w", doing, err)
 }
@@ -36,20 +37,20 @@ func (b *backend) failed(doing string, err error) error {
 // readError wraps an error of a reading. It is a conflict if others changed what was being read.
 func readError(doing string, err error) error {
 	if errors.Is(err, rawnl.ErrDumpInterrupted) || errors.Is(err, unix.ENOENT) {
-		err = fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+		err = fmt.Errorf("%w: %w", kernelerr.ErrConflict, err)
 	}
 	return fmt.Errorf("nftables: %s: %w", doing, err)
 }
 
-// Witness waits until another program changes the tables, and returns that program. It makes
-// the backend a [dataplane.Witness].
-func (b *backend) Witness(ctx context.Context) (dataplane.Program, error) {
+// Blame waits until another program changes the tables, and returns that program. It makes
+// the backend a [backends.Blamer].
+func (b *backend) Blame(ctx context.Context) (backends.Program, error) {
 	k := &b.kernel
 	g, err := nft.Author(ctx, k.ns, k.reader.Conn, func(c nft.Changed) bool {
 		return c.Table == b.pl.Table
 	})
 	if err != nil {
-		return dataplane.Program{}, fmt.Errorf("nftables: witness: %w", err)
+		return backends.Program{}, fmt.Errorf("nftables: blame: %w", err)
 	}
-	return dataplane.Program{Name: g.ProcName, Thread: g.ProcPID}, nil
+	return backends.Program{Name: g.ProcName, Thread: g.ProcPID}, nil
 }

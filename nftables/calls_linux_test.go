@@ -4,14 +4,14 @@ import (
 	"errors"
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 )
 
 // OpenWith opens a backend with other connections to the kernel. If full is set, its sets are full
 // as soon as they hold one element more than at first.
-func OpenWith(c rawnl.Config, cfg *Config, full bool) (dataplane.Backend, error) {
+func OpenWith(c rawnl.Config, cfg *Config, full bool) (backends.Backend, error) {
 	b, err := openBackend(cfg)
 	if err != nil {
 		return nil, err
@@ -50,10 +50,10 @@ func (b *backend) with(c rawnl.Config) (*backend, error) {
 func machine() dataplanetest.FaultyBackend {
 	return dataplanetest.FaultyBackend{
 		Backend: dataplanetest.Backend{Loopback: true,
-			Open: func(netns int) (dataplane.Backend, error) {
+			Open: func(netns int) (backends.Backend, error) {
 				return openBackend(&Config{NetNS: netns})
 			}},
-		OpenWith: func(c rawnl.Config) (dataplane.Backend, error) { return openWith(c) }}
+		OpenWith: func(c rawnl.Config) (backends.Backend, error) { return openWith(c) }}
 }
 
 func TestEachCallGoesWrong(t *testing.T) {
@@ -69,7 +69,7 @@ func TestObstacles(t *testing.T) {
 	t.Parallel()
 	o := dataplanetest.Obstacles{Machine: machine, Instance: defaultTable,
 		Needs: "reject", Crowded: []string{"ip foreign"},
-		Default: func() (dataplane.Backend, error) { return openBackend(nil) },
+		Default: func() (backends.Backend, error) { return openBackend(nil) },
 		Culprits: []string{"nft flush ruleset", "nft delete table ip kernlb",
 			"nft add chain ip kernlb by-hand"},
 		Layouts: []dataplanetest.Layout{

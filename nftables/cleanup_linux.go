@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -16,15 +16,15 @@ import (
 // Cleanup deletes both tables. It leaves alone tables that have none of the instance's marks,
 // unless [Config.TakeOver] is set. The chains that drop and reject packets go first, in a
 // transaction of their own.
-func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (b *backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	start := time.Now()
 	b.observed = false
 	if err := b.restoreSysctls(ctx); err != nil {
-		return dataplane.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
+		return backends.Stats{}, fmt.Errorf("nftables: cleanup: %w", err)
 	}
 	stats, err := b.kernel.deleteTables(ctx, b.pl.Table)
 	if err != nil {
-		return dataplane.Stats{}, b.failed("cleanup", err)
+		return backends.Stats{}, b.failed("cleanup", err)
 	}
 	b.pl.Rules, b.pl.Sysctls = servicemodel.Rules{}, sysctls.State{}
 	stats.Duration = time.Since(start)
@@ -35,13 +35,13 @@ func (b *backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 // deletes a table, it empties the maps at once, and takes the chains from their hooks one by one,
 // for milliseconds. Packets that are not translated any more would be dropped in that time, even if
 // another backend serves them.
-func (k *kernel) deleteTables(ctx context.Context, table string) (dataplane.Stats, error) {
+func (k *kernel) deleteTables(ctx context.Context, table string) (backends.Stats, error) {
 	k.batch.Reset()
 	var tables rawnl.Batch
 	for _, f := range nft.Families {
 		r, err := k.reader.Table(ctx, f, table)
 		if err != nil {
-			return dataplane.Stats{}, err
+			return backends.Stats{}, err
 		}
 		if !r.Exists || k.reader.RequireOurs(r) != nil {
 			continue

@@ -9,7 +9,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/nft"
@@ -28,10 +29,10 @@ import (
 //
 // If the instance is new and large, Commit makes the tables in many transactions, so that other
 // programs can commit in between. Packets meet the tables after the last one.
-func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	if !b.observed {
-		return dataplane.Stats{}, errNotObserved
+		return backends.Stats{}, errNotObserved
 	}
 	c = b.anew(c)
 	stats, err := b.commitPart(ctx, c)
@@ -39,7 +40,7 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		stats, err = rendering.CommitInParts(ctx, c, err, b.commitPart)
 	}
 	if err != nil {
-		return dataplane.Stats{}, b.failed("commit", err)
+		return backends.Stats{}, b.failed("commit", err)
 	}
 	stats.Duration = time.Since(start)
 	b.log.Debug("committed", logkey.Backend, Name, logkey.Instance, b.pl.Table, logkey.Messages,
@@ -48,11 +49,11 @@ func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 }
 
 // commitPart writes a change set in one transaction.
-func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats,
 	error) {
 	if b.pl.Version.Number == 0 && b.pl.Standing() != nil {
 		if err := b.giveVersion(ctx); err != nil {
-			return dataplane.Stats{}, err
+			return backends.Stats{}, err
 		}
 	}
 	if b.pl.Owning != nil && b.pl.Removes(c) {
@@ -62,7 +63,7 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 		slices.ContainsFunc(c.Pools, func(pc servicemodel.Change[servicemodel.Pool]) bool {
 			return pc.Old != nil && pc.New != nil && pc.Old.Scheduler != pc.New.Scheduler
 		})
-	var before dataplane.Stats
+	var before backends.Stats
 	if rare {
 		var err error
 		if before, err = b.prepare(ctx, c); err != nil {
@@ -73,7 +74,7 @@ func (b *backend) commitPart(ctx context.Context, c *servicemodel.ChangeSet) (da
 	if err := b.wake(ctx); err != nil {
 		return before, err
 	}
-	var stats dataplane.Stats
+	var stats backends.Stats
 	err := b.kernel.sysctls.Around(ctx, p.Sysctls, func() (err error) {
 		if stats, err = b.send(ctx, p); err != nil {
 			return b.notRenewed(p, err)
@@ -99,15 +100,15 @@ func (b *backend) wake(ctx context.Context) error {
 }
 
 // prepare does what rare change sets need before their transaction.
-func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *backend) prepare(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	rules := c.New.Rules()
 	err := b.kernel.sysctls.Look(ctx, &b.pl.Sysctls, sysctls.Loopback(&rules))
 	if err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	p := b.pl.PlanAhead(c)
 	if p == nil {
-		return dataplane.Stats{}, nil
+		return backends.Stats{}, nil
 	}
 	stats, err := b.send(ctx, p)
 	if err == nil {
@@ -125,5 +126,5 @@ func (b *backend) notRenewed(p *plan.Plan, err error) error {
 		return err
 	}
 	b.pl.Refused = true
-	return fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+	return fmt.Errorf("%w: %w", kernelerr.ErrConflict, err)
 }

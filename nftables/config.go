@@ -29,7 +29,7 @@ type Config struct {
 	Table string
 	// TakeOver claims tables of that name even if they have none of the instance's marks. The next
 	// commit replaces them and all their contents, and Cleanup deletes them. By default such tables
-	// are left alone, and a method that needs them fails with a [dataplane.CollisionError].
+	// are left alone, and a method that needs them fails with a [backends.CollisionError].
 	TakeOver bool
 	// Priorities move the base chains among other programs' base chains. The zero value leaves them
 	// at the usual places.

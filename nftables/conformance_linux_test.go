@@ -3,14 +3,14 @@ package nftables_test
 import (
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/nftables"
 )
 
 // underTest is the backend for the tests of package dataplanetest.
 var underTest = dataplanetest.Backend{Loopback: true, Neighbours: true, Answers: true,
-	Open: func(netns int) (dataplane.Backend, error) {
+	Open: func(netns int) (backends.Backend, error) {
 		return nftables.New(&nftables.Config{NetNS: netns})
 	}}
 
@@ -28,7 +28,7 @@ func TestEveryField(t *testing.T) {
 	t.Parallel()
 	dataplanetest.EveryField(t, underTest, dataplanetest.FieldsOptions{
 		Refused: []string{"service.Forwarding", "service.Scheduler"},
-		Second: func(netns int) (dataplane.Backend, error) {
+		Second: func(netns int) (backends.Backend, error) {
 			return nftables.New(&nftables.Config{NetNS: netns, Table: "second"})
 		}})
 }

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	busy "github.com/kernlb/kernlb/internal/test/busywriter"
@@ -107,7 +108,7 @@ func TestEditsByHandAreNoticedAndPutRight(t *testing.T) {
 				silent := tc == replaced || !tellsCounts(t, b) &&
 					strings.Contains(tc.nft, "element ") && !strings.Contains(tc.nft, "VERSION")
 				if how == "again" && silent {
-					return // a reading notices it later: see dataplane.Touched
+					return // a reading notices it later: see backends.Touched
 				}
 				editByHand(t, ns, program, tc.nft)
 				if how == "anew" {
@@ -177,13 +178,13 @@ func TestLooksAreRationed(t *testing.T) {
 	ok(e.Apply(t.Context(), s))(t)
 	b.looks = wait.Budget{} // a budget that allows none
 	ok(oe.Apply(t.Context(), s))(t)
-	require.Equal(t, dataplane.Touched, integrity(t, b))
+	require.Equal(t, backends.Touched, integrity(t, b))
 
 	require.NoError(t, editSet(t, b, "service-drop"))
-	require.Equal(t, dataplane.Touched, integrity(t, b))
-	afterElements := dataplane.Broken
+	require.Equal(t, backends.Touched, integrity(t, b))
+	afterElements := backends.Broken
 	if !tellsCounts(t, b) {
-		afterElements = dataplane.Touched
+		afterElements = backends.Touched
 	}
 	require.Equal(t, afterElements, look(t, b))
 
@@ -191,9 +192,9 @@ func TestLooksAreRationed(t *testing.T) {
 		e.AddSet(&nft.Set{Name: "mine", Key: []nft.Field{nft.IPv4.Addr}})
 	}))
 	b.looks = wait.Budget{}
-	require.Equal(t, dataplane.Touched, integrity(t, b))
+	require.Equal(t, backends.Touched, integrity(t, b))
 	b.looks = wait.NewBudget(8, 20)
-	require.Equal(t, dataplane.Broken, integrity(t, b))
+	require.Equal(t, backends.Broken, integrity(t, b))
 }
 
 // editSet adds a frontend that belongs to no service to a set of the IPv4 table.
@@ -214,7 +215,7 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 		"table ip kernlb {\ncounter theirs {\n}\n}\n", "-f", "-")
 	ok(dataplane.New(newBackend(t, ns, nil), nil).Cleanup(t.Context()))(t)
 	_, err := dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), sharedState()["other"])
-	require.ErrorIs(t, err, dataplane.ErrCollision, "a table with a counter only")
+	require.ErrorIs(t, err, backends.ErrCollision, "a table with a counter only")
 	before := runNft(t, ns, program, "", "list", "ruleset")
 	b := newBackend(t, ns, &Config{Table: "firewalld"})
 	e, p := dataplane.New(b, nil), dataplane.NewParts(b, nil)
@@ -226,7 +227,7 @@ func TestATableOfOthersIsNotTakenOver(t *testing.T) {
 		"remove":  func() error { _, err := p.Remove(t.Context(), "other"); return err },
 	} {
 		err := fn()
-		require.ErrorIs(t, err, dataplane.ErrCollision, name)
+		require.ErrorIs(t, err, backends.ErrCollision, name)
 		require.ErrorContains(t, err, "table ip6 firewalld is not ours", name)
 	}
 	ok(e.Cleanup(t.Context()))(t) // there is nothing of the instance

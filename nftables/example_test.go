@@ -6,6 +6,7 @@ import (
 	"net/netip"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/nftables"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -27,7 +28,7 @@ func ExampleCheck() {
 	}
 	for _, r := range result.Refused {
 		for _, p := range dataplane.Problems(r.Err) {
-			fmt.Println(p.Service, p.Field == dataplane.FieldScheduler, p.Value)
+			fmt.Println(p.Service, p.Field == backends.FieldScheduler, p.Value)
 		}
 	}
 	// Output:

@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -72,11 +74,11 @@ func TestTheFamiliesOfAnInstanceChange(t *testing.T) {
 		ok(writer.Apply(t.Context(), s))(t)
 		requireTables(t, b, step.tables...)
 		if reader.observed {
-			require.Equal(t, dataplane.Broken, integrity(t, reader))
+			require.Equal(t, backends.Broken, integrity(t, reader))
 			was := mustResolve(t, dualState(last, "2"))
 			_, err := reader.Commit(t.Context(), servicemodel.Diff(was,
 				mustResolve(t, dualState(last, "3")).Arrange(was)))
-			require.ErrorIs(t, err, dataplane.ErrConflict, "step %d", i)
+			require.ErrorIs(t, err, kernelerr.ErrConflict, "step %d", i)
 		}
 		requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 		v := ok(b.kernel.reader.Version(t.Context(), defaultTable))(t)
@@ -104,7 +106,7 @@ func TestTwoVersionsAreNone(t *testing.T) {
 		mustResolve(t, dualState(servicemodel.IPv6, "1"))
 	ok(b.Commit(t.Context(), servicemodel.Diff(nil, four)))(t)
 	ok(second.Commit(t.Context(), servicemodel.Diff(nil, six)))(t)
-	require.Equal(t, dataplane.Broken, integrity(t, b))
+	require.Equal(t, backends.Broken, integrity(t, b))
 
 	s := dualState(0, "1")
 	r := ok(dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), s))(t)

@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/internal/wait"
@@ -39,7 +40,7 @@ func TestNoErrorIsSwallowed(t *testing.T) {
 		b.looks = wait.NewBudget(8, 20)
 		i, err := b.Integrity(ctx)
 		if err != nil {
-			require.Equal(t, dataplane.Broken, i)
+			require.Equal(t, backends.Broken, i)
 		}
 		return err
 	})
@@ -75,7 +76,7 @@ func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 	t.Parallel()
 	_, b := newNS(t)
 	ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
-	see := func() dataplane.Integrity {
+	see := func() backends.Integrity {
 		return ok(b.look(t.Context()))(t)
 	}
 	b.looks = wait.NewBudget(1, 20)
@@ -85,14 +86,14 @@ func TestOnlyLooksThatFindNothingAreRationed(t *testing.T) {
 	}
 	edit(func(e *nft.Encoder) { e.AddSet(set) })
 	for range 3 {
-		require.Equal(t, dataplane.Broken, see())
+		require.Equal(t, backends.Broken, see())
 	}
 	edit(func(e *nft.Encoder) { e.DeleteSet(set) })
 	looked := see()
 	edit(func(e *nft.Encoder) { e.AddSet(set) })
-	require.Equal(t, dataplane.Touched, see(), "there is no look left")
+	require.Equal(t, backends.Touched, see(), "there is no look left")
 	if tellsCounts(t, b) {
-		require.Equal(t, dataplane.Intact, looked)
+		require.Equal(t, backends.Intact, looked)
 	}
 }
 
@@ -136,7 +137,7 @@ func TestNothingIsKnownAfterACleanup(t *testing.T) {
 		stats := ok(b.Cleanup(t.Context()))(t)
 		require.Equal(t, messages, stats.Messages)
 		require.Equal(t, messages > 0, stats.Bytes > 0)
-		require.Equal(t, dataplane.Broken, integrity(t, b))
+		require.Equal(t, backends.Broken, integrity(t, b))
 		_, err := b.Plan(none)
 		require.ErrorIs(t, err, errNotObserved)
 		_, err = b.Commit(t.Context(), none)

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
@@ -24,7 +25,7 @@ type instance struct {
 	number  int
 	all     bool   // everything is masqueraded
 	mark    uint32 // 0: the default
-	backend dataplane.Backend
+	backend backends.Backend
 	mute    []string // a command that stops the instance from masquerading
 	muted   bool
 }

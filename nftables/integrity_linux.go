@@ -8,7 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -20,47 +20,47 @@ import (
 // chains, rules and sets and, on Linux 6.16 and newer, the numbers of elements. Checks are
 // rationed, so that a neighbour that commits without end costs little. A check does not see that
 // one element replaced another, so its best result is Touched.
-func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if !b.observed || b.pl.Owning != nil {
-		return dataplane.Broken, nil
+		return backends.Broken, nil
 	}
 	on, err := b.kernel.sysctls.Hold(ctx, sysctls.Loopback(&b.pl.Rules))
 	if err != nil || !on {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
 	gen, err := b.kernel.reader.Conn.GenID(ctx)
 	if err == nil && gen.ID == b.kernel.gen {
-		return dataplane.Intact, nil
+		return backends.Intact, nil
 	}
-	i := dataplane.Broken
+	i := backends.Broken
 	if err == nil {
 		i, err = b.look(ctx)
 	}
 	if err != nil {
-		return dataplane.Broken, fmt.Errorf("nftables: integrity: %w", err)
+		return backends.Broken, fmt.Errorf("nftables: integrity: %w", err)
 	}
-	if i == dataplane.Intact {
+	if i == backends.Intact {
 		b.kernel.gen = gen.ID
-		i = dataplane.Touched
+		i = backends.Touched
 	}
 	return i, nil
 }
 
 // look finds out what happened to the instance while other programs committed.
-func (b *backend) look(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) look(ctx context.Context) (backends.Integrity, error) {
 	err := b.kernel.reader.RequireVersion(ctx, b.pl.Table, b.pl.Version)
 	if errors.Is(err, rawnl.ErrDumpInterrupted) {
-		return dataplane.Broken, nil
+		return backends.Broken, nil
 	}
 	if err != nil {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
 	start := time.Now()
 	if !b.looks.Allow(start) {
-		return dataplane.Touched, nil
+		return backends.Touched, nil
 	}
 	i, err := b.inspect(ctx)
-	if i != dataplane.Broken { // a check that found something was worth its time
+	if i != backends.Broken { // a check that found something was worth its time
 		b.looks.Spend(time.Since(start))
 	}
 	return i, err
@@ -68,19 +68,19 @@ func (b *backend) look(ctx context.Context) (dataplane.Integrity, error) {
 
 // inspect compares the tables with what they should be, as far as that can be told without reading
 // elements that stand for services.
-func (b *backend) inspect(ctx context.Context) (dataplane.Integrity, error) {
-	result := dataplane.Intact
+func (b *backend) inspect(ctx context.Context) (backends.Integrity, error) {
+	result := backends.Intact
 	for i, f := range nft.Families {
 		r, err := b.kernel.reader.Table(ctx, f, b.pl.Table)
 		switch {
 		case errors.Is(err, unix.ENOENT):
-			return dataplane.Broken, nil
+			return backends.Broken, nil
 		case errors.Is(err, rawnl.ErrDumpInterrupted):
-			return dataplane.Touched, nil
+			return backends.Touched, nil
 		case err != nil:
-			return dataplane.Broken, err
+			return backends.Broken, err
 		case r.Exists && !r.Rules.Equal(b.pl.Rules):
-			return dataplane.Broken, nil
+			return backends.Broken, nil
 		}
 		result = max(result, integrityOf(&b.pl.Tables[i].Skeleton, &r.Skeleton))
 	}

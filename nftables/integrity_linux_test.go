@@ -8,6 +8,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/randstate"
@@ -17,7 +19,7 @@ import (
 )
 
 // look checks the tables, whatever the budget for checks says.
-func look(t *testing.T, b *backend) dataplane.Integrity {
+func look(t *testing.T, b *backend) backends.Integrity {
 	t.Helper()
 	b.looks = wait.NewBudget(8, 20)
 	return ok(b.look(t.Context()))(t)
@@ -42,9 +44,9 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	e := dataplane.New(b, nil)
 	ok(e.Apply(t.Context(), s))(t)
 	told := tellsCounts(t, b)
-	want := dataplane.Intact
+	want := backends.Intact
 	if !told {
-		want = dataplane.Touched
+		want = backends.Touched
 	}
 	for step := range 60 {
 		s = g.Change(s)
@@ -59,7 +61,7 @@ func TestALookAfterACommitFindsNothing(t *testing.T) {
 	require.NoError(t, editSet(t, b, "service-drop"))
 	i := integrity(t, b)
 	if told {
-		require.Equal(t, dataplane.Broken, i)
+		require.Equal(t, backends.Broken, i)
 		require.Equal(t, before, b.kernel.gen, "it is looked for again")
 	}
 }
@@ -71,10 +73,10 @@ func TestALookFindsReplacedSettings(t *testing.T) {
 	const setting = "element ip kernlb settings { 0x00000005"
 	ns, b := newNS(t)
 	ok(dataplane.New(b, nil).Apply(t.Context(), editedState()))(t)
-	require.NotEqual(t, dataplane.Broken, look(t, b))
+	require.NotEqual(t, backends.Broken, look(t, b))
 	editByHand(t, ns, program,
 		"delete "+setting+" }\nadd "+setting+` comment "node-ports fd00::/64" }`)
-	require.Equal(t, dataplane.Broken, look(t, b))
+	require.Equal(t, backends.Broken, look(t, b))
 }
 
 // An error of the connection is no conflict, and is returned at once.
@@ -97,15 +99,15 @@ func TestFailuresAreNoConflicts(t *testing.T) {
 	} {
 		err := call.do()
 		require.ErrorIs(t, err, context.Canceled, call.name)
-		require.NotErrorIs(t, err, dataplane.ErrConflict, call.name)
+		require.NotErrorIs(t, err, kernelerr.ErrConflict, call.name)
 		require.ErrorContains(t, err, "nftables: "+call.name)
 	}
-	require.Equal(t, dataplane.Broken, integrity(t, b), "after an error it must be observed again")
+	require.Equal(t, backends.Broken, integrity(t, b), "after an error it must be observed again")
 	ok(b.Observe(t.Context(), nil))(t)
 	require.NoError(t, b.Close())
 	_, err := b.Observe(t.Context(), nil)
 	require.ErrorIs(t, err, rawnl.ErrClosed)
-	require.NotErrorIs(t, err, dataplane.ErrConflict)
+	require.NotErrorIs(t, err, kernelerr.ErrConflict)
 }
 
 // If the instance does not exist, a neighbour's commit changes nothing. A program that makes the
@@ -116,9 +118,9 @@ func TestIntegrityOfNothing(t *testing.T) {
 	ok(b.Observe(t.Context(), nil))(t)
 	other := newBackend(t, ns, &Config{Table: "other"})
 	ok(dataplane.New(other, nil).Apply(t.Context(), editedState()))(t)
-	require.Equal(t, dataplane.Intact, look(t, b))
+	require.Equal(t, backends.Intact, look(t, b))
 	ok(dataplane.New(newBackend(t, ns, nil), nil).Apply(t.Context(), editedState()))(t)
-	require.Equal(t, dataplane.Broken, integrity(t, b))
+	require.Equal(t, backends.Broken, integrity(t, b))
 }
 
 // Chains of other tables are not read, because there may be thousands.
@@ -138,5 +140,5 @@ func TestChainsOfOthersAreNotRead(t *testing.T) {
 	}
 	ok(b.Observe(t.Context(), nil))(t)
 	require.Positive(t, asked)
-	require.Equal(t, dataplane.Intact, look(t, b))
+	require.Equal(t, backends.Intact, look(t, b))
 }

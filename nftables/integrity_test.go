@@ -5,7 +5,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
@@ -21,25 +21,25 @@ func TestWhatALookSaysOfATable(t *testing.T) {
 	was := table(func(*form.Skeleton) {})
 	for _, tc := range []struct {
 		edit func(*form.Skeleton)
-		want dataplane.Integrity
+		want backends.Integrity
 	}{
-		{func(*form.Skeleton) {}, dataplane.Intact},
-		{func(sk *form.Skeleton) { sk.Counts["more"] = 1 }, dataplane.Intact},
-		{func(sk *form.Skeleton) { *sk = form.Skeleton{} }, dataplane.Broken},
-		{func(sk *form.Skeleton) { sk.Broken = true }, dataplane.Broken},
-		{func(sk *form.Skeleton) { sk.Stale = true }, dataplane.Broken},
-		{func(sk *form.Skeleton) { sk.Shape.Uses = 0 }, dataplane.Broken},
-		{func(sk *form.Skeleton) { sk.Counts[form.SetHairpins] = 2 }, dataplane.Broken},
+		{func(*form.Skeleton) {}, backends.Intact},
+		{func(sk *form.Skeleton) { sk.Counts["more"] = 1 }, backends.Intact},
+		{func(sk *form.Skeleton) { *sk = form.Skeleton{} }, backends.Broken},
+		{func(sk *form.Skeleton) { sk.Broken = true }, backends.Broken},
+		{func(sk *form.Skeleton) { sk.Stale = true }, backends.Broken},
+		{func(sk *form.Skeleton) { sk.Shape.Uses = 0 }, backends.Broken},
+		{func(sk *form.Skeleton) { sk.Counts[form.SetHairpins] = 2 }, backends.Broken},
 		// the kernel did not tell the number
-		{func(sk *form.Skeleton) { delete(sk.Counts, form.SetHairpins) }, dataplane.Touched},
+		{func(sk *form.Skeleton) { delete(sk.Counts, form.SetHairpins) }, backends.Touched},
 		{func(sk *form.Skeleton) {
 			delete(sk.Counts,
 				form.SetHairpins)
 			sk.Counts[form.SetClusterIPs] = 2
 		},
-			dataplane.Broken},
+			backends.Broken},
 	} {
 		require.Equal(t, tc.want, integrityOf(was, table(tc.edit)))
 	}
-	require.Equal(t, dataplane.Broken, integrityOf(&form.Skeleton{}, was))
+	require.Equal(t, backends.Broken, integrityOf(&form.Skeleton{}, was))
 }

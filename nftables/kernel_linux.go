@@ -7,7 +7,8 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -19,7 +20,7 @@ import (
 
 // kernel is the connection to nf_tables. No other part of the package has a socket.
 type kernel struct {
-	*threadns.Turn // makes the backend a [dataplane.Locker]
+	*threadns.Turn // makes the backend a [backends.Locker]
 	reader         read.Reader
 
 	batch rawnl.Batch // the batch that is committed
@@ -61,7 +62,7 @@ func (k *kernel) open(cfg *Config, at form.Hooks) error {
 		case errors.Is(e, unix.EPERM):
 			err = e
 		case errors.Is(e, unix.EINVAL):
-			err = fmt.Errorf("%w nf_tables: %w", dataplane.ErrMissingModule, e)
+			err = fmt.Errorf("%w nf_tables: %w", kernelerr.ErrMissingModule, e)
 		}
 	}
 	if err != nil {
@@ -75,11 +76,11 @@ func (k *kernel) close() error {
 }
 
 // commit sends the batch as one transaction, if there is anything in it.
-func (k *kernel) commit(ctx context.Context) (dataplane.Stats, error) {
+func (k *kernel) commit(ctx context.Context) (backends.Stats, error) {
 	if k.batch.Len() == 0 {
-		return dataplane.Stats{}, nil
+		return backends.Stats{}, nil
 	}
-	stats := dataplane.Stats{Messages: k.batch.Len(), Bytes: k.batch.Size()}
+	stats := backends.Stats{Messages: k.batch.Len(), Bytes: k.batch.Size()}
 	err := k.reader.Conn.Commit(ctx, &k.batch, 0)
 	if err != nil {
 		return stats, err

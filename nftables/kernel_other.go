@@ -5,7 +5,7 @@ package nftables
 import (
 	"context"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/nftables/internal/form"
@@ -22,7 +22,7 @@ func (k *kernel) check(context.Context, *rawnl.Batch) error {
 
 // ObserveParts is not supported on this operating system.
 func (b *backend) ObserveParts(context.Context, []string, *servicemodel.Table) (
-	*dataplane.Observation, error) {
+	*backends.Observation, error) {
 	return nil, rendering.NotSupported("observe parts")
 }
 

@@ -6,7 +6,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/law"
 	"github.com/kernlb/kernlb/nftables"
@@ -41,7 +41,7 @@ func newLawful(t *testing.T) func(*testing.T, *rand.Rand) *law.Machine {
 	return func(_ *testing.T, r *rand.Rand) *law.Machine {
 		full := r.IntN(2) == 0
 		return k.Machine(r, law.Machine{Check: nftables.Check,
-			Open: func(at int) (dataplane.Backend, error) {
+			Open: func(at int) (backends.Backend, error) {
 				return nftables.OpenWith(rawnl.Config{NetNS: k.Fd(), Wrap: k.Wrap},
 					&nftables.Config{NetNS: k.Fd(), Table: tables[at],
 						BeforeDispatch: "user-first", BeforeMasquerade: "user-last"}, full)

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
@@ -21,7 +22,7 @@ const routeLocalnet = "net/ipv4/conf/all/route_localnet"
 type localhost struct {
 	*netnstest.Cluster
 	t       *testing.T
-	backend dataplane.Backend
+	backend backends.Backend
 	engine  *dataplane.Engine
 }
 
@@ -220,7 +221,7 @@ func TestBackendsShareRouteLocalnet(t *testing.T) {
 	defer n.Close()
 	i := ok(iptables.New(&iptables.Config{NetNS: ns.Fd()}))(t)
 	defer i.Close()
-	for _, order := range [][]dataplane.Backend{{n, i}, {i, n}} {
+	for _, order := range [][]backends.Backend{{n, i}, {i, n}} {
 		for _, b := range order {
 			ok(dataplane.New(b, nil).Apply(t.Context(), onlyLocalhost))(t)
 			require.Equal(t, "1", value())

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/proportion"
 	"github.com/kernlb/kernlb/internal/test/randstate"
@@ -183,7 +183,7 @@ func newMemoryBackend(m *memory) *memoryBackend {
 }
 
 // observe reads everything, as if no table were wanted.
-func (b *memoryBackend) observe() *dataplane.Observation {
+func (b *memoryBackend) observe() *backends.Observation {
 	s := &read.Snapshot{}
 	for i := range nft.Families {
 		r := b.memory.copyOf(i)

@@ -1,7 +1,7 @@
 package nftables
 
 import (
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/nftables/internal/read"
@@ -10,11 +10,11 @@ import (
 
 // remember makes one observation of both tables, and keeps what was read as the state of the
 // kernel.
-func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *dataplane.Observation {
-	o := &dataplane.Observation{Table: t, Drift: s.Text, OtherLayout: s.OtherLayout()}
+func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *backends.Observation {
+	o := &backends.Observation{Table: t, Drift: s.Text, OtherLayout: s.OtherLayout()}
 	for i, r := range s.Tables {
 		b.pl.Tables[i].Observed(r.Skeleton, r.Drift, r.Index)
-		o.Unread = o.Unread || r.Unread
+		o.Partial = o.Partial || r.Unread
 	}
 	switch {
 	case !s.Version.Unswept:
@@ -31,18 +31,18 @@ func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *dataplane.O
 }
 
 // integrityOf compares the last known table with a check of it.
-func integrityOf(known, now *form.Skeleton) dataplane.Integrity {
+func integrityOf(known, now *form.Skeleton) backends.Integrity {
 	if now.Exists != known.Exists || now.Broken || now.Stale || !now.Shape.Equal(&known.Shape) {
-		return dataplane.Broken
+		return backends.Broken
 	}
-	result := dataplane.Intact
+	result := backends.Intact
 	for name, n := range known.Counts {
 		got, counted := now.Counts[name]
 		if counted && got != n {
-			return dataplane.Broken
+			return backends.Broken
 		}
 		if !counted {
-			result = dataplane.Touched
+			result = backends.Touched
 		}
 	}
 	return result

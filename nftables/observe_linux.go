@@ -3,7 +3,7 @@ package nftables
 import (
 	"context"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -11,7 +11,7 @@ import (
 // number. A dump takes quadratic time. Linux 6.16 and newer tell how many elements a set has, and
 // so whether there are other elements. An observation is Unread if only a dump of a large map would
 // find them. On older kernels it is always Unread if a map is large.
-func (b *backend) Observe(ctx context.Context, want *servicemodel.Table) (*dataplane.Observation,
+func (b *backend) Observe(ctx context.Context, want *servicemodel.Table) (*backends.Observation,
 	error) {
 	b.observed = false
 	k := &b.kernel

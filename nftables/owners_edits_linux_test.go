@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -127,7 +128,7 @@ func TestPartsOfAnotherLayoutAreRemoved(t *testing.T) {
 		func() error { _, err := p.Settle(t.Context()); return err },
 	} {
 		err := fn()
-		require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+		require.ErrorIs(t, err, backends.ErrOtherLayout)
 		require.ErrorContains(t, err, `"layout 1000", want "layout `)
 	}
 	for _, owner := range []string{"nobody", "third"} {
@@ -162,7 +163,7 @@ func TestPartsOfTheLayoutBeforeAreRemoved(t *testing.T) {
 	owners := ok(p.Owners(t.Context()))(t)
 	require.Equal(t, []string{"default"}, owners)
 	_, err := p.Apply(t.Context(), "other", sharedState()["other"])
-	require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+	require.ErrorIs(t, err, backends.ErrOtherLayout)
 	r := ok(p.Remove(t.Context(), "default"))(t)
 	require.Positive(t, r.Removed)
 	require.Empty(t, runNft(t, ns, program, "", "list", "ruleset"))
@@ -205,7 +206,7 @@ func TestAnotherLayoutThatCannotBeReadStays(t *testing.T) {
 			asOtherLayout(t, ns)
 			before := runNft(t, ns, program, "", "list", "ruleset")
 			_, err := dataplane.NewParts(b, nil).Remove(t.Context(), "default")
-			require.ErrorIs(t, err, dataplane.ErrOtherLayout)
+			require.ErrorIs(t, err, backends.ErrOtherLayout)
 			require.Equal(t, before, runNft(t, ns, program, "", "list", "ruleset"))
 		})
 	}
@@ -223,7 +224,7 @@ func TestAnEngineBesideParts(t *testing.T) {
 	delete(states, "default")
 	requireShared(t, ns, states, 0)
 	require.False(t, b.pl.Version.Owners)
-	require.NotEqual(t, dataplane.Broken, look(t, b), "the index is known to be empty")
+	require.NotEqual(t, backends.Broken, look(t, b), "the index is known to be empty")
 
 	changed := sharedState()
 	states["third"] = changed["third"].WithEndpoints(servicemodel.Name{Namespace: "third",
@@ -269,7 +270,7 @@ func TestACommitOfNothingKeepsTheIndex(t *testing.T) {
 	o := ok(b.Observe(t.Context(), nil))(t)
 	require.Zero(t, ok(b.Commit(t.Context(), servicemodel.Diff(o.Table, o.Table)))(t).Messages)
 	runNft(t, ns, nftPrograms(t)[0], "add table ip foreign", "-f", "-")
-	require.NotEqual(t, dataplane.Broken, integrity(t, b))
+	require.NotEqual(t, backends.Broken, integrity(t, b))
 }
 
 // route_localnet stays on until the last owner is removed from an instance, of whatever layout. If

@@ -3,14 +3,14 @@ package nftables
 import (
 	"context"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/nftables/internal/read"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-var _ dataplane.PartReader = (*backend)(nil)
+var _ backends.PartReader = (*backend)(nil)
 
 // ObserveParts reads the parts of owners by asking for their elements. The index of owners says
 // which elements these are. It takes about a millisecond, however much other owners hold. If an
@@ -20,7 +20,7 @@ var _ dataplane.PartReader = (*backend)(nil)
 // If the index is not whole, or sets, chains or the version are not as they should be, it reads
 // everything. The next commit then mends the tables without losing objects of other owners.
 func (b *backend) ObserveParts(ctx context.Context, owners []string, want *servicemodel.Table) (
-	*dataplane.Observation, error) {
+	*backends.Observation, error) {
 	doubted := b.doubted
 	b.observed, b.doubted = false, form.Version{}
 	p := read.NewParts(&b.kernel.reader, b.pl.Table, owners, want, doubted)
@@ -36,7 +36,7 @@ func (b *backend) ObserveParts(ctx context.Context, owners []string, want *servi
 	}
 	b.kernel.gen = p.Gen
 	o := b.remember(p.Snapshot, t)
-	o.Alone = alone
+	o.OnlyOwners = alone
 	b.pl.Owning = &plan.Owning{Owners: owners, Whole: p.Whole}
 	return o, b.lookAtSysctls(ctx, o)
 }

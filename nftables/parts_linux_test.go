@@ -6,6 +6,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -20,7 +22,7 @@ func limited(t *testing.T, ns *netnstest.NS, bytes int) *backend {
 	return b
 }
 
-func integrity(t *testing.T, b *backend) dataplane.Integrity {
+func integrity(t *testing.T, b *backend) backends.Integrity {
 	t.Helper()
 	return ok(b.Integrity(t.Context()))(t)
 }
@@ -39,6 +41,6 @@ func TestAServiceThatIsTooLarge(t *testing.T) {
 	_, err := dataplane.New(limited(t, ns, 10_000), nil).Apply(t.Context(),
 		s.WithService(svc).WithEndpoints(svc.Name, eps))
 	require.ErrorIs(t, err, rawnl.ErrBatchTooLarge)
-	require.NotErrorIs(t, err, dataplane.ErrConflict)
+	require.NotErrorIs(t, err, kernelerr.ErrConflict)
 	requireAdopts(t, newBackend(t, ns, nil), s, mustResolve(t, s))
 }

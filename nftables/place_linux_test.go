@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -37,7 +38,7 @@ func TestPrioritiesAtTheirLimits(t *testing.T) {
 // at is the backend at other priorities.
 func at(p nftables.Priorities) dataplanetest.Backend {
 	under := underTest
-	under.Open = func(netns int) (dataplane.Backend, error) {
+	under.Open = func(netns int) (backends.Backend, error) {
 		return nftables.New(&nftables.Config{NetNS: netns, Priorities: p})
 	}
 	return under

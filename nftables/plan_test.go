@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/golden"
 	"github.com/kernlb/kernlb/nftables/internal/plan"
@@ -199,7 +200,7 @@ func TestWhatCannotBeExpressedIsRefused(t *testing.T) {
 			}
 			c := servicemodel.Diff(nil, mustResolve(t, servicemodel.State{}.WithNode(
 				goldenNode()).WithService(svc).WithEndpoints(svc.Name, eps)))
-			var unsupported *dataplane.UnsupportedError
+			var unsupported *backends.UnsupportedError
 			require.ErrorAs(t, Check(c), &unsupported)
 			require.Equal(t, field, unsupported.Field)
 			require.Equal(t, svc.Name, unsupported.Service)

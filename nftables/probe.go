@@ -6,7 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rendering"
@@ -16,7 +17,7 @@ import (
 )
 
 // Candidate offers this backend to [dataplane.Probe] and [dataplane.Choose].
-func Candidate(cfg *Config) dataplane.Candidate {
+func Candidate(cfg *Config) backends.Candidate {
 	return rendering.Candidate(Name, func() (*backend, error) { return openBackend(cfg) },
 		(*backend).probe)
 }
@@ -53,7 +54,7 @@ func (b *backend) judge(ctx context.Context, only servicemodel.Family) error {
 }
 
 func lacking(err error) bool {
-	return errors.Is(err, dataplane.ErrMissingModule) || errors.Is(err, dataplane.ErrKernelTooOld)
+	return errors.Is(err, kernelerr.ErrMissingModule) || errors.Is(err, kernelerr.ErrKernelTooOld)
 }
 
 // probeAgain is how long the answer of a kernel that lacks something is kept.

@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/proportion"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -15,7 +16,7 @@ import (
 // A part is applied, replaced and removed at the same cost beside many parts, by a new backend each
 // time, as by a plugin of CNI.
 func TestAPartCostsTheSameBesideManyOthers(t *testing.T) {
-	var sent []dataplane.Stats
+	var sent []backends.Stats
 	proportion.Calls(t, proportion.Cost{}, func(n int) func() {
 		ns, backend := newNS(t)
 		state := func(owner string, services, version int) (s servicemodel.State) {
@@ -33,7 +34,7 @@ func TestAPartCostsTheSameBesideManyOthers(t *testing.T) {
 		}
 		ok(dataplane.NewParts(backend, nil).Apply(t.Context(), "others", state("others", n, 0)))(t)
 		return func() {
-			total := dataplane.Stats{}
+			total := backends.Stats{}
 			for i := range 3 {
 				b := ok(openBackend(&Config{NetNS: ns.Fd()}))(t)
 				p := dataplane.NewParts(b, nil)

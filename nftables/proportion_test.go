@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/proportion"
 	"github.com/kernlb/kernlb/nftables/internal/plan"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -19,7 +19,7 @@ type committer struct {
 }
 
 // step plans a change set, and notes that it was committed.
-func (h *committer) step(c *servicemodel.ChangeSet) dataplane.Stats {
+func (h *committer) step(c *servicemodel.ChangeSet) backends.Stats {
 	p := h.Plan(c)
 	stats := p.Stats()
 	for i := range p.Tables {
@@ -78,16 +78,16 @@ func lawOf(t *testing.T, cfg *Config) *proportion.Law {
 			h := committer{Planner: plan.NewPlanner(table, firstEpoch)}
 			h.Hooks = at
 			h.step(servicemodel.Diff(nil, base))
-			return func(to servicemodel.State) func() dataplane.Stats {
+			return func(to servicemodel.State) func() backends.Stats {
 				h.step(servicemodel.Diff(h.table, base))
 				next, err := servicemodel.Resolve(base, to)
 				if err != nil {
 					return nil
 				}
 				c := servicemodel.Diff(base, next)
-				return func() dataplane.Stats {
+				return func() backends.Stats {
 					if Check(c) != nil {
-						return dataplane.Stats{}
+						return backends.Stats{}
 					}
 					return h.step(c)
 				}

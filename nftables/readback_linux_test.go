@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/nftables/internal/form"
@@ -22,7 +23,7 @@ import (
 )
 
 // dumpAll is the reference for the other readings: it dumps everything and knows no wanted table.
-func dumpAll(ctx context.Context, b *backend) (*dataplane.Observation, error) {
+func dumpAll(ctx context.Context, b *backend) (*backends.Observation, error) {
 	s, err := b.kernel.reader.Tables(ctx, b.pl.Table, b.crowded)
 	if err != nil {
 		return nil, err
@@ -38,7 +39,7 @@ func dumpAll(ctx context.Context, b *backend) (*dataplane.Observation, error) {
 }
 
 // merge makes an observation of what was read.
-func merge(b *backend, s *read.Snapshot, want *servicemodel.Table) (*dataplane.Observation, error) {
+func merge(b *backend, s *read.Snapshot, want *servicemodel.Table) (*backends.Observation, error) {
 	t, err := s.Merge(want)
 	if err != nil {
 		return nil, err
@@ -66,7 +67,7 @@ func dumpSets(ctx context.Context, b *backend, raw *read.Reading) error {
 }
 
 // askAll observes like on a kernel that does not tell how many elements sets have.
-func askAll(ctx context.Context, b *backend, want *servicemodel.Table) (*dataplane.Observation,
+func askAll(ctx context.Context, b *backend, want *servicemodel.Table) (*backends.Observation,
 	error) {
 	s, err := b.kernel.reader.Tables(ctx, b.pl.Table, b.crowded)
 	if err != nil {
@@ -212,12 +213,12 @@ func (b *blow) move() {
 
 // requireSame requires that two observations are equal, and that their backends know the same about
 // the kernel.
-func requireSame(t *testing.T, want, got *dataplane.Observation, wb, gb *backend, how string) {
+func requireSame(t *testing.T, want, got *backends.Observation, wb, gb *backend, how string) {
 	t.Helper()
 	require.Equal(t, want.Drift, got.Drift, how)
 	require.True(t, want.Table.Equal(got.Table), "%s: %s", how,
 		servicemodel.Diff(want.Table, got.Table))
-	require.False(t, got.Unread, how)
+	require.False(t, got.Partial, how)
 	for i := range wb.pl.Tables {
 		w, g := *wb.pl.Tables[i], *gb.pl.Tables[i]
 		w.Counts, g.Counts = nil, nil
@@ -312,13 +313,13 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	s := editedState()
 	r := ok(e.Apply(t.Context(), s))(t)
 	want := r.Changes.New
-	observe := func(want *servicemodel.Table) *dataplane.Observation {
+	observe := func(want *servicemodel.Table) *backends.Observation {
 		b := newBackend(t, ns, nil)
 		b.kernel.reader.Dumpable = -1
 		return ok(b.Observe(t.Context(), want))(t)
 	}
 	o := observe(want)
-	require.Equal(t, !tellsCounts(t, b), o.Unread)
+	require.Equal(t, !tellsCounts(t, b), o.Partial)
 	require.Empty(t, o.Drift)
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 
@@ -329,21 +330,21 @@ func TestMoreThanWasAskedForIsUnread(t *testing.T) {
 	}
 	far := stray(3)
 	o = observe(want)
-	require.True(t, o.Unread)
+	require.True(t, o.Partial)
 	require.Empty(t, o.Drift)
 	require.True(t, servicemodel.Diff(o.Table, want).Empty())
 	o = observe(nil)
-	require.False(t, o.Unread)
+	require.False(t, o.Partial)
 	require.Equal(t, []string{far}, o.Drift)
 
 	next := stray(2)
 	o = observe(want)
-	require.True(t, o.Unread)
+	require.True(t, o.Partial)
 	if tellsCounts(t, b) {
 		require.Equal(t, []string{next}, o.Drift)
 	}
 	o = observe(nil)
-	require.False(t, o.Unread)
+	require.False(t, o.Partial)
 	require.Subset(t, o.Drift, []string{next, far})
 
 	// If endpoints are wanted in those slots, the reading finds the other endpoints there.

@@ -4,17 +4,17 @@ import (
 	"context"
 	"errors"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // commitRemoval removes the objects of owners from tables of another layout. If no frontend is
 // left, it deletes the tables, of any layout.
-func (b *backend) commitRemoval(ctx context.Context, left int) (dataplane.Stats, error) {
+func (b *backend) commitRemoval(ctx context.Context, left int) (backends.Stats, error) {
 	if left == 0 {
 		if err := b.restoreSysctls(ctx); err != nil {
-			return dataplane.Stats{}, err
+			return backends.Stats{}, err
 		}
 	}
 	stats, err := b.send(ctx, b.pl.Removal(left))

@@ -3,7 +3,7 @@ package nftables
 import (
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/test/road"
 )
@@ -12,5 +12,5 @@ import (
 func TestRoad(t *testing.T) {
 	t.Parallel()
 	ns := nstest.New(t)
-	road.Walk(t, func() dataplane.Backend { return newBackend(t, ns, nil) })
+	road.Walk(t, func() backends.Backend { return newBackend(t, ns, nil) })
 }

@@ -3,12 +3,12 @@ package nftables
 import (
 	"context"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/nftables/internal/plan"
 )
 
 // send commits a plan.
-func (b *backend) send(ctx context.Context, p *plan.Plan) (dataplane.Stats, error) {
+func (b *backend) send(ctx context.Context, p *plan.Plan) (backends.Stats, error) {
 	k := &b.kernel
 	elements, size := p.Load()
 	if size > min(oneStep, k.room) && b.inSteps(p) {

@@ -5,7 +5,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/nftables/internal/form"
@@ -24,11 +24,11 @@ type steps struct {
 	to plan.Writers
 	// now is the transaction that is being written, without its tables.
 	now    plan.Plan
-	commit func() (dataplane.Stats, error)
+	commit func() (backends.Stats, error)
 	begun  bool     // a step was committed
 	size   int      // the size in bytes at which a step ends
 	set    *nft.Set // that was written last
-	stats  dataplane.Stats
+	stats  backends.Stats
 	err    error
 	failed rawnl.Batch // what the kernel refused
 }
@@ -59,14 +59,14 @@ func (b *backend) inSteps(p *plan.Plan) bool {
 }
 
 // sendInSteps commits a plan in steps. If one of them fails, it deletes the tables.
-func (b *backend) sendInSteps(ctx context.Context, p *plan.Plan) (dataplane.Stats, error) {
+func (b *backend) sendInSteps(ctx context.Context, p *plan.Plan) (backends.Stats, error) {
 	k := &b.kernel
 	k.batch.Reset()
 	// The first step begins the epoch. Its number, if there is one, comes with the tables.
 	now := plan.Plan{Table: p.Table, Have: p.Have, Next: p.Next, Mark: true}
 	now.Have.Number = 0
 	s := &steps{b: b, to: plan.Writers{}, now: now, size: min(leastStep, k.room),
-		commit: func() (dataplane.Stats, error) { return k.commit(ctx) }}
+		commit: func() (backends.Stats, error) { return k.commit(ctx) }}
 	for _, f := range nft.Families {
 		e := nft.NewEncoder(&k.batch, f, p.Table)
 		e.Pause = s.pause

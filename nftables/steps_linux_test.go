@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -71,7 +72,7 @@ func TestALargeInstanceComesInSteps(t *testing.T) {
 	r := ok(e.Apply(t.Context(), manyServices(500)))(t)
 	require.Greater(t, s.n, 5)
 	require.Greater(t, r.Bytes, 300_000)
-	require.Equal(t, dataplane.Intact, integrity(t, b))
+	require.Equal(t, backends.Intact, integrity(t, b))
 	requireAdopts(t, other, manyServices(500), mustResolve(t, manyServices(500)))
 
 	// What is there already is changed at once.
@@ -137,4 +138,4 @@ func TestStepsThatAreInterrupted(t *testing.T) {
 }
 
 // unlocked is a backend that waits for no turn.
-type unlocked struct{ dataplane.Backend }
+type unlocked struct{ backends.Backend }

@@ -4,14 +4,14 @@ import (
 	"context"
 	"fmt"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
 // lookAtSysctls notes drift in an observation if the sysctl route_localnet is off and should be on.
-func (b *backend) lookAtSysctls(ctx context.Context, o *dataplane.Observation) error {
+func (b *backend) lookAtSysctls(ctx context.Context, o *backends.Observation) error {
 	r := o.Table.Rules()
 	drift, err := b.kernel.sysctls.Drift(ctx, &b.pl.Sysctls, sysctls.Loopback(&r))
 	if err != nil {

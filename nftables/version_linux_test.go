@@ -7,6 +7,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
@@ -50,11 +52,11 @@ func TestTheLateWriterIsRefusedAcrossEpochs(t *testing.T) {
 		ok(e.Apply(t.Context(), turns()[2]))(t)
 		advanceTo(t, b, e, tc.to)
 		require.NotEqual(t, before, b.pl.Version)
-		require.Equal(t, dataplane.Broken, integrity(t, late))
+		require.Equal(t, backends.Broken, integrity(t, late))
 		_, err := late.Commit(t.Context(), servicemodel.Diff(o.Table,
 			mustResolve(t, turns()[2]).Arrange(o.Table)))
-		require.ErrorIs(t, err, dataplane.ErrConflict)
-		require.Equal(t, dataplane.Intact, integrity(t, b), "nothing of it is in the kernel")
+		require.ErrorIs(t, err, kernelerr.ErrConflict)
+		require.Equal(t, backends.Intact, integrity(t, b), "nothing of it is in the kernel")
 
 		ok(late.Observe(t.Context(), nil))(t)
 		require.Equal(t, b.pl.Version, late.pl.Version)
@@ -149,7 +151,7 @@ func TestTwoWritersWithoutAVersion(t *testing.T) {
 			}
 			first, second := observed("other"), observed("third")
 			require.NoError(t, first())
-			require.ErrorIs(t, second(), dataplane.ErrConflict)
+			require.ErrorIs(t, second(), kernelerr.ErrConflict)
 			require.NoError(t, observed("third")())
 			requireShared(t, ns, states, 0)
 		})

@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/proportion"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -24,8 +24,8 @@ func TestWorkIsProportionalToTheChange(t *testing.T) {
 			if err != nil {
 				return nil
 			}
-			return func(to sm.State) func() dataplane.Stats {
-				return func() (n dataplane.Stats) {
+			return func(to sm.State) func() backends.Stats {
+				return func() (n backends.Stats) {
 					next, err := sm.Resolve(table, to)
 					if err != nil {
 						return n

@@ -10,8 +10,8 @@ import (
 	"strconv"
 
 	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/sysctls"
-	"github.com/kernlb/kernlb/internal/kernelerr"
 )
 
 // ErrGlobalSetting: the setting belongs to the machine. Only a privileged process in the initial
@@ -20,7 +20,7 @@ var ErrGlobalSetting = errors.New("a setting of the whole machine cannot be chan
 
 // NewPlan compares the wanted settings with the kernel's in the network namespace of the table. It
 // changes nothing. It plans settings of the machine in any namespace; Apply finds out whether they
-// can be written. NewPlan returns [ErrBadConfig], or [conntrack.ErrMissingModule] if the kernel
+// can be written. NewPlan returns [ErrBadConfig], or [kernelerr.ErrMissingModule] if the kernel
 // lacks a wanted setting.
 func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error) {
 	if t == nil {
@@ -44,7 +44,7 @@ func NewPlan(ctx context.Context, t *conntrack.Table, want *Config) (Plan, error
 
 // Apply writes the settings of the plan that change, in the network namespace of the table. A
 // setting that cannot be written does not stop the others. The error joins all failures, among them
-// [ErrGlobalSetting] and [conntrack.ErrNoPermission]. In a container with a read-only /proc/sys,
+// [ErrGlobalSetting] and [kernelerr.ErrNoPermission]. In a container with a read-only /proc/sys,
 // the error is the latter.
 func (p Plan) Apply(t *conntrack.Table) error {
 	if t == nil {
@@ -71,7 +71,7 @@ func (p Plan) Apply(t *conntrack.Table) error {
 // machine's settings are read-only or, in older kernels, missing.
 func explain(name string, err error) error {
 	err = kernelerr.Permission(err)
-	if slices.Contains(global, name) && (errors.Is(err, conntrack.ErrNoPermission) ||
+	if slices.Contains(global, name) && (errors.Is(err, kernelerr.ErrNoPermission) ||
 		errors.Is(err, fs.ErrNotExist)) {
 		return fmt.Errorf("%w: %w", ErrGlobalSetting, err)
 	}

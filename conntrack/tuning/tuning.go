@@ -9,7 +9,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 )
 
 // Config has the wanted limits and timeouts, with the same meaning as in kube-proxy. The zero value
@@ -140,7 +140,7 @@ func (c Config) plan(now map[string]uint64, cores int) (Plan, error) {
 		old, ok := now[name]
 		if !ok {
 			return nil, fmt.Errorf("%w: %s: the kernel has no such setting",
-				conntrack.ErrMissingModule, name)
+				kernelerr.ErrMissingModule, name)
 		}
 		p = append(p, c.decide(name, old, value))
 	}

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/conntrack"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/test/golden"
 )
 
@@ -87,7 +87,7 @@ func TestConfigThatIsNotPossible(t *testing.T) {
 		require.ErrorContains(t, err, tc.want)
 	}
 	_, err := KubeProxy().plan(map[string]uint64{}, 2)
-	require.ErrorIs(t, err, conntrack.ErrMissingModule)
+	require.ErrorIs(t, err, kernelerr.ErrMissingModule)
 }
 
 func TestExplain(t *testing.T) {

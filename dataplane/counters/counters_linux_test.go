@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -139,7 +140,7 @@ func checkCounted(t *testing.T, count *Counters, table *servicemodel.Table, from
 	require.Greater(t, now.BytesOut, size.BytesOut+20)
 }
 
-func open(backend string, ns int) (dataplane.Backend, error) {
+func open(backend string, ns int) (backends.Backend, error) {
 	if backend == iptables.Name {
 		return iptables.New(&iptables.Config{NetNS: ns})
 	}

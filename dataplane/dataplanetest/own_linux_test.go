@@ -4,7 +4,7 @@ import (
 	"net/netip"
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/nftables"
@@ -30,7 +30,7 @@ func TestAScenarioOfOnesOwn(t *testing.T) {
 		}})
 	to := netip.MustParseAddrPort("10.96.0.30:80")
 	dataplanetest.RunScenarios(t, dataplanetest.Backend{
-		Open: func(netns int) (dataplane.Backend, error) {
+		Open: func(netns int) (backends.Backend, error) {
 			return nftables.New(&nftables.Config{NetNS: netns})
 		},
 	}, dataplanetest.Scenario{

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -289,12 +289,12 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 		}
 		return wait <= 0
 	}
-	var drained []dataplane.EndpointDrained
+	var drained []backends.Drained
 	for key, list := range k.departed {
 		for e, d := range list {
 			if !d.at.IsZero() && come(d.at) {
 				delete(list, e)
-				drained = append(drained, dataplane.EndpointDrained{Service: d.service,
+				drained = append(drained, backends.Drained{Service: d.service,
 					Frontend: key, Endpoint: e, Deadline: true})
 				k.delete(key, d.service, e)
 			}
@@ -303,7 +303,7 @@ func (k *Keeper) expire(now time.Time) (next time.Duration) {
 			delete(k.departed, key)
 		}
 	}
-	slices.SortFunc(drained, func(a, b dataplane.EndpointDrained) int {
+	slices.SortFunc(drained, func(a, b backends.Drained) int {
 		return cmp.Or(a.Frontend.Compare(b.Frontend), a.Endpoint.Compare(b.Endpoint))
 	})
 	for _, ev := range drained {

@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -20,34 +21,34 @@ func TestCleaningsAreTold(t *testing.T) {
 	t.Parallel()
 	synctest.Test(t, func(t *testing.T) {
 		w := newWorld(t, flows.Config{Connections: drain(10 * time.Second)})
-		var cleaned []dataplane.FlowsCleaned
-		var drained []dataplane.EndpointDrained
+		var cleaned []backends.Cleaned
+		var drained []backends.Drained
 		w.restartAt(t, serving(service(), endpoints(1, 2)))
 		w.engine.Subscribe(func(_ context.Context, ev dataplane.Event) {
 			w.keeper.Totals() // an observer may call it
 			switch ev := ev.(type) {
 			case dataplane.FlowsCleaned:
-				cleaned = append(cleaned, ev)
+				cleaned = append(cleaned, ev.Cleaned)
 			case dataplane.EndpointDrained:
-				drained = append(drained, ev)
+				drained = append(drained, ev.Drained)
 			}
 		})
 		w.put(tcp1, ext1, tcp2, "udp 10.96.0.10:53 > 10.244.0.1:5353")
 		w.apply(t, serving(service(), endpoints(2)))
 		udp := sm.PortName{Name: dns, Port: "dns", Protocol: sm.UDP}
 		web := sm.PortName{Name: dns, Port: "web", Protocol: sm.TCP}
-		require.Equal(t, []dataplane.FlowsCleaned{{Service: udp, Flows: 1}}, cleaned)
+		require.Equal(t, []backends.Cleaned{{Service: udp, Flows: 1}}, cleaned)
 		require.Empty(t, drained)
 		// without the service, its connections are still drained
 		w.apply(t, sm.State{}.WithNode(node))
 		w.settle(t)
-		require.Equal(t, dataplane.FlowsCleaned{Service: web, Flows: 3}, cleaned[1])
+		require.Equal(t, backends.Cleaned{Service: web, Flows: 3}, cleaned[1])
 		require.Len(t, cleaned, 2)
-		require.Contains(t, drained, dataplane.EndpointDrained{Service: web, Deadline: true,
+		require.Contains(t, drained, backends.Drained{Service: web, Deadline: true,
 			Frontend: sm.FrontendKey{Addr: netip.MustParseAddr("10.96.0.10"), Port: 80,
 				Protocol: sm.TCP},
 			Endpoint: netip.MustParseAddrPort("10.244.0.1:8080")})
-		seen := map[dataplane.EndpointDrained]bool{}
+		seen := map[backends.Drained]bool{}
 		for _, d := range drained {
 			require.False(t, seen[d], "%v is told once", d)
 			seen[d] = true

@@ -6,6 +6,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -14,7 +15,7 @@ import (
 // Those that are left then are reset.
 func Example() {
 	ctx := context.Background()
-	run := func(backend dataplane.Backend, state sm.State) error {
+	run := func(backend backends.Backend, state sm.State) error {
 		table, err := conntrack.Open(nil)
 		if err != nil {
 			return err

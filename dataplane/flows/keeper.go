@@ -14,7 +14,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/logkey"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -69,7 +69,7 @@ type Keeper struct {
 	// searched for yet.
 	unknown []servicemodel.Protocol
 	// said are the events that Settle emits when it returns.
-	said []dataplane.Event
+	said []backends.Notice
 	// former are ranges that used to take node ports. The next pass includes them.
 	former []netip.Prefix
 	// formerLocalhost: 127.0.0.1 used to take node ports, too.
@@ -159,7 +159,7 @@ func (k *Keeper) Changed(s servicemodel.State, c *servicemodel.ChangeSet) {
 // refused ([conntrack.ErrBadChange]). Another try cannot help these, and they do not delay the
 // others.
 //
-// It emits [dataplane.FlowsCleaned] and [dataplane.EndpointDrained].
+// It emits [backends.Cleaned] and [backends.Drained].
 func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 	k.mu.Lock()
 	next, err = k.settle(ctx)
@@ -167,7 +167,7 @@ func (k *Keeper) Settle(ctx context.Context) (next time.Duration, err error) {
 	k.said = nil
 	k.mu.Unlock()
 	for _, ev := range said {
-		dataplane.Emit(ctx, ev)
+		backends.Notify(ctx, ev)
 	}
 	return next, err
 }
@@ -248,7 +248,7 @@ func (k *Keeper) clean(ctx context.Context) (bad, err error) {
 		Stale: func(f *conntrack.Flow) { found[k.serviceOf(f)]++ }})
 	k.add(ctx, cleaned)
 	for _, n := range slices.SortedFunc(maps.Keys(found), servicemodel.PortName.Compare) {
-		k.said = append(k.said, dataplane.FlowsCleaned{Service: n, Flows: found[n]})
+		k.said = append(k.said, backends.Cleaned{Service: n, Flows: found[n]})
 	}
 	k.listen(change, cleaned.Untranslated > 0)
 	return bad, err

@@ -11,6 +11,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/wait"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -356,7 +357,7 @@ func TestAKeeperIsCalledAgainWhenPacketsAreDone(t *testing.T) {
 
 func TestAFailureLeavesTheServicesAppliedAndIsTriedAgain(t *testing.T) {
 	t.Parallel()
-	for _, cause := range []error{conntrack.ErrNoPermission, conntrack.ErrInterrupted,
+	for _, cause := range []error{kernelerr.ErrNoPermission, conntrack.ErrInterrupted,
 		conntrack.ErrTableFull} {
 		w := newWorld(t, flows.Config{})
 		w.restartAt(t, serving(service(), endpoints(1, 2)))

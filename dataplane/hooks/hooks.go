@@ -44,7 +44,7 @@ const tries = 100
 // does not read the rules of tables for which skip returns true, because kernlb's own tables may
 // have many; a nil skip skips none. The result is no snapshot: it may or may not contain changes
 // during the reading. Read needs CAP_NET_ADMIN, and CAP_SYS_ADMIN for another network namespace;
-// without them it fails with dataplane.ErrNoPermission.
+// without them it fails with kernelerr.ErrNoPermission.
 func Read(ctx context.Context, cfg *Config, skip func(table string) bool) ([]Chain, error) {
 	d, err := readAll(ctx, cmp.Or(cfg, &Config{}), skip)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"net/netip"
 	"slices"
 
-	"github.com/kernlb/kernlb/internal/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -66,7 +66,7 @@ func withKernel(cfg *Config, doing string, do func(*kernel) error) error {
 //
 // Rules, chains and tables of nf_tables go in one transaction. The kernel refuses it if another
 // program has changed the ruleset since it was read. Cleanup then reads again, up to 20 times, and
-// fails with dataplane.ErrConflict after that. Virtual servers, the device, IP sets and counters
+// fails with kernelerr.ErrConflict after that. Virtual servers, the device, IP sets and counters
 // follow one by one. The sets and the device come after the virtual servers, because they tell
 // which of these are kube-proxy's; both stay if a virtual server stays. Errors name the object; the
 // other objects are deleted nevertheless. If legacy tables have chains of kube-proxy, the error is

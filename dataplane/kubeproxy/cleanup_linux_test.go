@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 	"github.com/kernlb/kernlb/internal/rawnl"
@@ -215,7 +217,7 @@ func TestOtherWritersAreWaitedFor(t *testing.T) {
 		}
 	}
 	p, err := k.retry(t.Context(), until(maxReadings+1))
-	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	require.Nil(t, p)
 	require.Equal(t, maxReadings, attempts)
 	require.Equal(t, with, saved(t, ns))
@@ -334,15 +336,15 @@ func webState(c *netnstest.Cluster) sm.State {
 			CIDRs: []netip.Prefix{netip.MustParsePrefix(netnstest.Net.ClusterCIDRv4)}}})
 }
 
-// backends are the backends that a test hands over to.
-var backends = map[string]func(fd int) (dataplane.Backend, error){
-	"nftables": func(fd int) (dataplane.Backend, error) {
+// takers are the backends that a test hands over to.
+var takers = map[string]func(fd int) (backends.Backend, error){
+	"nftables": func(fd int) (backends.Backend, error) {
 		return nftables.New(&nftables.Config{NetNS: fd})
 	},
-	"iptables": func(fd int) (dataplane.Backend, error) {
+	"iptables": func(fd int) (backends.Backend, error) {
 		return iptables.New(&iptables.Config{NetNS: fd})
 	},
-	"iptables with another prefix": func(fd int) (dataplane.Backend, error) {
+	"iptables with another prefix": func(fd int) (backends.Backend, error) {
 		return iptables.New(&iptables.Config{NetNS: fd, Prefix: "KLB"})
 	},
 }
@@ -352,7 +354,7 @@ var backends = map[string]func(fd int) (dataplane.Backend, error){
 func TestConnectionsOutliveTheHandOver(t *testing.T) {
 	t.Parallel()
 	for _, file := range []string{"handover.rules", "handover.nft"} {
-		for name, open := range backends {
+		for name, open := range takers {
 			t.Run(file+" to "+name, func(t *testing.T) {
 				t.Parallel()
 				c := netnstest.Start(t, netnstest.Options{})
@@ -373,7 +375,7 @@ func TestConnectionsOutliveTheHandOver(t *testing.T) {
 }
 
 // handOver hands over from kube-proxy to a backend, with connections open.
-func handOver(t *testing.T, c *netnstest.Cluster, b dataplane.Backend) {
+func handOver(t *testing.T, c *netnstest.Cluster, b backends.Backend) {
 	t.Helper()
 	held := ok(netnstest.OpenConns(t.Context(), c.Outside[0], webAddr, 20))(t)
 	defer held.Close()

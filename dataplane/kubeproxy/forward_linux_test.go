@@ -22,7 +22,7 @@ import (
 func TestAFirewallThatDropsForwardedPackets(t *testing.T) {
 	t.Parallel()
 	masqueraded, unmasqueraded := uint16(32745), uint16(32746)
-	for name, open := range backends {
+	for name, open := range takers {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			c := netnstest.Start(t, netnstest.Options{})

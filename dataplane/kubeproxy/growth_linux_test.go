@@ -17,6 +17,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -150,7 +151,7 @@ func wanted(c contents) sm.State {
 
 // countedHandOver counts a comparison, an apply of the same services and a clean-up.
 func countedHandOver(t *testing.T, version string, n int,
-	backend func(fd int) (dataplane.Backend, error)) map[string]int {
+	backend func(fd int) (backends.Backend, error)) map[string]int {
 	t.Helper()
 	ns := nstest.New(t)
 	loadCopies(t, ns, version, n)
@@ -200,11 +201,11 @@ func TestAHandOverIsProportional(t *testing.T) {
 	versions := ok(filepath.Glob("testdata/*-1.*"))(t)
 	require.NotEmpty(t, versions)
 	for _, version := range versions {
-		for name, backend := range map[string]func(fd int) (dataplane.Backend, error){
-			"nftables": func(fd int) (dataplane.Backend, error) {
+		for name, backend := range map[string]func(fd int) (backends.Backend, error){
+			"nftables": func(fd int) (backends.Backend, error) {
 				return nftables.New(&nftables.Config{NetNS: fd})
 			},
-			"iptables": func(fd int) (dataplane.Backend, error) {
+			"iptables": func(fd int) (backends.Backend, error) {
 				return iptables.New(&iptables.Config{NetNS: fd})
 			},
 		} {

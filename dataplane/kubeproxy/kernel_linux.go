@@ -9,7 +9,7 @@ import (
 
 	"github.com/vishvananda/netlink/nl"
 
-	"github.com/kernlb/kernlb/internal/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/rtnetlink"
 	"github.com/kernlb/kernlb/internal/threadns"

@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/kernlb/kernlb/internal/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/threadns"
 )
 

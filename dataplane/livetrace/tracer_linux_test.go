@@ -10,6 +10,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
@@ -42,7 +44,7 @@ func newNetwork(t *testing.T, backend string) *network {
 		require.NoError(t, n.Pods[1].Serve(p, 8080))
 	}
 	b, err := openBackend(backend, n.Node.NS.Fd())
-	if backend == ipvs.Name && errors.Is(err, dataplane.ErrMissingModule) {
+	if backend == ipvs.Name && errors.Is(err, kernelerr.ErrMissingModule) {
 		t.Skip(err)
 	}
 	require.NoError(t, err)
@@ -52,7 +54,7 @@ func newNetwork(t *testing.T, backend string) *network {
 	return n
 }
 
-func openBackend(name string, ns int) (dataplane.Backend, error) {
+func openBackend(name string, ns int) (backends.Backend, error) {
 	switch name {
 	case iptables.Name:
 		return iptables.New(&iptables.Config{NetNS: ns})

@@ -10,16 +10,17 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/wait"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Backend is a [dataplane.Backend] that writes to a [Kernel] instead of a real one. Programs that
+// Backend is a [backends.Backend] that writes to a [Kernel] instead of a real one. Programs that
 // embed kernlb use it to test, on any OS and without privileges, the states that they give to an
 // engine, and their reaction to its failures. It keeps the contract of a backend strictly. A commit
 // that does not begin from the last observation or commit is an error. A commit is a
-// [dataplane.ErrConflict] if another backend on the same kernel committed first, or if it changes
+// [kernelerr.ErrConflict] if another backend on the same kernel committed first, or if it changes
 // objects that a foreign commit has changed.
 //
 // A test counts calls and makes them fail or wait by their names: "check", "observe", "integrity",
@@ -42,7 +43,7 @@ type Backend struct {
 	unknown error // a call was named that does not exist
 }
 
-var _ dataplane.Backend = (*Backend)(nil)
+var _ backends.Backend = (*Backend)(nil)
 
 // call is what a test knows and wants of the calls of a method.
 type call struct {
@@ -100,7 +101,7 @@ func (m *Backend) named(name string) *call {
 	return c
 }
 
-// Refuse makes Check return the result of f for a change set: nil, or [dataplane.UnsupportedError]
+// Refuse makes Check return the result of f for a change set: nil, or [backends.UnsupportedError]
 // values. A nil f refuses nothing.
 func (m *Backend) Refuse(f func(*servicemodel.ChangeSet) error) {
 	m.mu.Lock()
@@ -109,7 +110,7 @@ func (m *Backend) Refuse(f func(*servicemodel.ChangeSet) error) {
 }
 
 // HeedHints makes Observe read only what a hint asks for. If the kernel holds anything else, the
-// observation is then [dataplane.Observation.Unread].
+// observation is then [backends.Observation.Partial].
 func (m *Backend) HeedHints(on bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -128,7 +129,7 @@ func (m *Backend) enter(ctx context.Context, name string) error {
 		err = c.err
 	}
 	if m.closed && name != "close" {
-		err = dataplane.ErrClosed
+		err = kernelerr.ErrClosed
 	}
 	err = cmp.Or(m.unknown, err)
 	m.mu.Unlock()
@@ -164,7 +165,7 @@ func (m *Backend) Check(c *servicemodel.ChangeSet) error {
 // that decodes objects: the table has no state, no conflicts and no health checks.
 func (m *Backend) Observe(
 	ctx context.Context, want *servicemodel.Table,
-) (*dataplane.Observation, error) {
+) (*backends.Observation, error) {
 	if err := m.enter(ctx, "observe"); err != nil {
 		return nil, err
 	}
@@ -176,12 +177,12 @@ func (m *Backend) Observe(
 	if err != nil {
 		return nil, fmt.Errorf("memory: observe: %w", err)
 	}
-	o := &dataplane.Observation{Table: t, Drift: slices.Clone(m.kernel.drift)}
+	o := &backends.Observation{Table: t, Drift: slices.Clone(m.kernel.drift)}
 	if m.hints && want != nil {
 		if o.Table, err = within(t, want); err != nil {
 			return nil, fmt.Errorf("memory: observe: %w", err)
 		}
-		o.Unread = len(o.Drift) > 0 || !o.Table.Equal(t)
+		o.Partial = len(o.Drift) > 0 || !o.Table.Equal(t)
 		o.Drift = nil
 	}
 	m.held, m.drift, m.known = o.Table, slices.Clone(o.Drift), true
@@ -192,9 +193,9 @@ func (m *Backend) Observe(
 // Integrity compares the kernel's version and generation with their values at the last Observe or
 // Commit. It does not report a failed commit: the caller must observe after one, and another commit
 // before that is an error.
-func (m *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (m *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if err := m.enter(ctx, "integrity"); err != nil {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -202,15 +203,15 @@ func (m *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	defer m.kernel.mu.Unlock()
 	switch {
 	case m.kernel.version != m.version, m.kernel.broken > m.seen:
-		return dataplane.Broken, nil
+		return backends.Broken, nil
 	case m.kernel.generation != m.seen:
-		return dataplane.Touched, nil
+		return backends.Touched, nil
 	}
-	return dataplane.Intact, nil
+	return backends.Intact, nil
 }
 
 // Plan renders the change set as text, followed by a line "repair ..." for each line of drift.
-func (m *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+func (m *Backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	if err := m.enter(context.Background(), "plan"); err != nil {
 		return nil, err
 	}
@@ -230,7 +231,7 @@ func (m *Backend) render(c *servicemodel.ChangeSet) plan {
 }
 
 // Commit writes the change set and repairs the drift that the last Observe reported.
-func (m *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (m *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	err := m.enter(ctx, "commit")
 	m.mu.Lock()
@@ -242,7 +243,7 @@ func (m *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 	}
 	if err != nil {
 		m.known = false
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	stats := m.render(c).Stats()
 	m.drift = nil
@@ -264,7 +265,7 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 	k, own := m.kernel, *c
 	own.Health = nil // no kernel holds those
 	if k.version != m.version || k.table.Changes(&own).String() != own.String() {
-		return fmt.Errorf("memory: commit: %w", dataplane.ErrConflict)
+		return fmt.Errorf("memory: commit: %w", kernelerr.ErrConflict)
 	}
 	if m.render(c) != "" {
 		k.generation++
@@ -278,9 +279,9 @@ func (m *Backend) write(c *servicemodel.ChangeSet) error {
 }
 
 // Cleanup empties the kernel.
-func (m *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (m *Backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	if err := m.enter(ctx, "cleanup"); err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -297,7 +298,7 @@ func (m *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
 	return stats, nil
 }
 
-// Close makes all later calls fail with [dataplane.ErrClosed], except Close.
+// Close makes all later calls fail with [kernelerr.ErrClosed], except Close.
 func (m *Backend) Close() error {
 	err := m.enter(context.Background(), "close")
 	m.mu.Lock()
@@ -342,7 +343,7 @@ type plan string
 func (p plan) String() string { return string(p) }
 
 // Stats counts the lines and bytes of the text.
-func (p plan) Stats() dataplane.Stats {
+func (p plan) Stats() backends.Stats {
 	n := strings.Count(string(p), "\n")
-	return dataplane.Stats{Messages: n, Elements: n, Bytes: len(p)}
+	return backends.Stats{Messages: n, Elements: n, Bytes: len(p)}
 }

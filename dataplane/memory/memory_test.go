@@ -9,7 +9,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -48,7 +49,7 @@ func observed(t *testing.T, k *Kernel) (*Backend, *servicemodel.Table) {
 	return m, o.Table
 }
 
-func requireIntegrity(t *testing.T, m *Backend, want dataplane.Integrity) {
+func requireIntegrity(t *testing.T, m *Backend, want backends.Integrity) {
 	t.Helper()
 	i := ok(m.Integrity(t.Context()))(t)
 	require.Equal(t, want, i)
@@ -66,7 +67,7 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 	stats := ok(m.Commit(t.Context(), c))(t)
 	stats.Duration = 0
 	require.Equal(t, p.Stats(), stats)
-	requireIntegrity(t, m, dataplane.Intact)
+	requireIntegrity(t, m, backends.Intact)
 
 	_, held := observed(t, k)
 	require.True(t, want.Equal(held), "%s", servicemodel.Diff(want, held))
@@ -91,7 +92,7 @@ func TestMemoryRefusesWhatDoesNotBeginFromWhatItHolds(t *testing.T) {
 	m, empty := observed(t, k)
 	_, err = m.Commit(t.Context(), servicemodel.Diff(b, a))
 	require.ErrorContains(t, err, "does not begin from what was last observed")
-	require.NotErrorIs(t, err, dataplane.ErrConflict, "a mistake of the caller is no conflict")
+	require.NotErrorIs(t, err, kernelerr.ErrConflict, "a mistake of the caller is no conflict")
 	_, err = m.Commit(t.Context(), servicemodel.Diff(empty, a))
 	require.ErrorContains(t, err, "nothing was observed since the start or the last error")
 	require.Zero(t, k.Table().Len())
@@ -101,29 +102,29 @@ func TestMemoryRefusesWhatDoesNotBeginFromWhatItHolds(t *testing.T) {
 var foreignCommits = []struct {
 	name     string
 	foreign  func(*testing.T, *Kernel)
-	want     dataplane.Integrity
+	want     backends.Integrity
 	conflict bool
 }{
 	{"somebody committed something else", func(_ *testing.T, k *Kernel) {
 		k.Touch()
-	}, dataplane.Touched, false},
+	}, backends.Touched, false},
 	{"somebody left something", func(_ *testing.T, k *Kernel) {
 		k.AddDrift("a chain")
-	}, dataplane.Touched, false},
+	}, backends.Touched, false},
 	{"somebody deleted a frontend", func(t *testing.T, k *Kernel) {
 		for f := range k.Table().Frontends() {
 			require.True(t, k.Lose(f.Key))
 			require.False(t, k.Lose(f.Key))
 			return
 		}
-	}, dataplane.Touched, false},
+	}, backends.Touched, false},
 	{"somebody deleted everything", func(_ *testing.T, k *Kernel) {
 		k.Flush()
-	}, dataplane.Broken, true},
+	}, backends.Broken, true},
 	{"another backend committed", func(t *testing.T, k *Kernel) {
 		m, held := observed(t, k)
 		ok(m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "10.244.1.3"))))(t)
-	}, dataplane.Broken, true},
+	}, backends.Broken, true},
 }
 
 func TestMemoryTellsConflicts(t *testing.T) {
@@ -140,19 +141,19 @@ func TestMemoryTellsConflicts(t *testing.T) {
 			requireIntegrity(t, m, c.want)
 			requireIntegrity(t, m, c.want)
 			_, err := m.Commit(t.Context(), servicemodel.Diff(a, b))
-			require.Equal(t, c.conflict, errors.Is(err, dataplane.ErrConflict), "%v", err)
+			require.Equal(t, c.conflict, errors.Is(err, kernelerr.ErrConflict), "%v", err)
 
 			o := ok(m.Observe(t.Context(), nil))(t)
-			requireIntegrity(t, m, dataplane.Intact)
+			requireIntegrity(t, m, backends.Intact)
 			k.Touch()
 			_, err = m.Commit(t.Context(), servicemodel.Diff(o.Table, a))
 			require.NoError(t, err, "what a neighbour commits is no conflict")
-			requireIntegrity(t, m, dataplane.Touched)
+			requireIntegrity(t, m, backends.Touched)
 			for f := range a.Frontends() {
 				k.Lose(f.Key)
 			}
 			_, err = m.Commit(t.Context(), servicemodel.Diff(a, nil))
-			require.ErrorIs(t, err, dataplane.ErrConflict, "what is to be removed is not there")
+			require.ErrorIs(t, err, kernelerr.ErrConflict, "what is to be removed is not there")
 		})
 	}
 }
@@ -165,7 +166,7 @@ func TestMemoryRepairsTheDriftThatItReported(t *testing.T) {
 	o := ok(m.Observe(t.Context(), nil))(t)
 	require.Equal(t, []string{"first", "second"}, o.Drift)
 	k.AddDrift("third")
-	requireIntegrity(t, m, dataplane.Touched)
+	requireIntegrity(t, m, backends.Touched)
 	none := servicemodel.Diff(o.Table, o.Table)
 	p := ok(m.Plan(none))(t)
 	require.Equal(t, "repair first\nrepair second\n", p.String())
@@ -253,22 +254,22 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 		o, err := m.Observe(t.Context(), c.want)
 		require.NoError(t, err, c.name)
 		require.Equal(t, c.found, o.Table.Len(), c.name)
-		require.Equal(t, c.rest, o.Unread, c.name)
+		require.Equal(t, c.rest, o.Partial, c.name)
 	}
 	k.AddDrift("a chain")
 	o := ok(m.Observe(t.Context(), two))(t)
 	require.Empty(t, o.Drift)
-	require.True(t, o.Unread)
+	require.True(t, o.Partial)
 }
 
 func TestMemoryRefusesOnDemand(t *testing.T) {
 	t.Parallel()
 	m := New(nil)
 	c := servicemodel.Diff(nil, memoryTable(t, "10.244.1.1"))
-	unsupported := &dataplane.UnsupportedError{Backend: "memory", Object: "service default/web",
+	unsupported := &backends.UnsupportedError{Backend: "memory", Object: "service default/web",
 		Field: "scheduler", Value: "lc"}
 	m.Refuse(func(*servicemodel.ChangeSet) error { return unsupported })
-	require.ErrorIs(t, m.Check(c), dataplane.ErrUnsupported)
+	require.ErrorIs(t, m.Check(c), backends.ErrUnsupported)
 	m.Refuse(nil)
 	require.NoError(t, m.Check(c))
 }

@@ -8,27 +8,28 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // costless is a backend that does nothing.
-type costless struct{ dataplane.Backend }
+type costless struct{ backends.Backend }
 
 func (costless) Name() string                        { return "nftables" }
 func (costless) Check(*servicemodel.ChangeSet) error { return nil }
 
-func (costless) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
-	return &dataplane.Observation{}, nil
+func (costless) Observe(context.Context, *servicemodel.Table) (*backends.Observation, error) {
+	return &backends.Observation{}, nil
 }
 
-func (costless) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
-	return dataplane.Stats{Messages: 1}, nil
+func (costless) Commit(context.Context, *servicemodel.ChangeSet) (backends.Stats, error) {
+	return backends.Stats{Messages: 1}, nil
 }
 
-func (costless) Integrity(context.Context) (dataplane.Integrity, error) {
-	return dataplane.Intact, nil
+func (costless) Integrity(context.Context) (backends.Integrity, error) {
+	return backends.Intact, nil
 }
 
 // tenThousand returns a state of 10,000 services of 10 endpoints.

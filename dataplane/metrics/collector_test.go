@@ -17,6 +17,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/health"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -76,7 +77,7 @@ func TestFailuresRetriesAndRepairsAreCounted(t *testing.T) {
 		f.backend.Fail("commit", 1, errBroken)
 		_, err := f.engine.Apply(f.t.Context(), state)
 		require.Error(f.t, err)
-		f.backend.Fail("commit", 2, dataplane.ErrConflict)
+		f.backend.Fail("commit", 2, kernelerr.ErrConflict)
 		f.apply(state)
 		f.tells("a failure, and two conflicts")
 		f.backend.Kernel().Flush()

@@ -18,8 +18,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/metrics"
 	"github.com/kernlb/kernlb/internal/test/golden"
 )
@@ -38,7 +38,7 @@ func everything(t *testing.T, name string) *fixture {
 	f.backend.Fail("commit", 1, errBroken)
 	_, err := f.engine.Apply(t.Context(), state)
 	require.Error(t, err)
-	f.backend.Fail("commit", 1, dataplane.ErrConflict)
+	f.backend.Fail("commit", 1, kernelerr.ErrConflict)
 	f.apply(state)
 	f.collector.Triggered(2, f.engine.Status().Asked)
 	h := f.collector.CountProbes(http.NotFoundHandler())

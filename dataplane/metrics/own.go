@@ -6,6 +6,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -209,7 +210,7 @@ func (m *ownMetrics) phases(all dataplane.Phases) {
 	}
 }
 
-func (m *ownMetrics) sent(backend string, s dataplane.Stats) {
+func (m *ownMetrics) sent(backend string, s backends.Stats) {
 	m.messages.WithLabelValues(backend).Add(float64(s.Messages))
 	m.bytes.WithLabelValues(backend).Add(float64(s.Bytes))
 	m.elements.WithLabelValues(backend).Add(float64(s.Elements))

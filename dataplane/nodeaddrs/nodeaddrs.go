@@ -67,7 +67,7 @@ func New(cfg *Config) (*Source, error) {
 	return s, nil
 }
 
-// Close closes the source. Watch must have ended. Later calls fail with [dataplane.ErrClosed].
+// Close closes the source. Watch must have ended. Later calls fail with [kernelerr.ErrClosed].
 func (s *Source) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

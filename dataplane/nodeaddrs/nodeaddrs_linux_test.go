@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/dataplane/nodeaddrs"
@@ -96,8 +97,8 @@ func TestAClosedSource(t *testing.T) {
 	n.has()
 	require.NoError(t, n.Close())
 	_, err := n.Complete(t.Context(), servicemodel.Node{})
-	require.ErrorIs(t, err, dataplane.ErrClosed)
-	require.ErrorIs(t, n.Watch(t.Context(), func() {}), dataplane.ErrClosed)
+	require.ErrorIs(t, err, kernelerr.ErrClosed)
+	require.ErrorIs(t, n.Watch(t.Context(), func() {}), kernelerr.ErrClosed)
 }
 
 // While duplicate address detection runs, an address is not usable and does not count.

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/page"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -44,20 +45,20 @@ func BenchmarkPage(b *testing.B) {
 }
 
 // costless is a backend that takes no time, so that only the time of engine and page remains.
-type costless struct{ dataplane.Backend }
+type costless struct{ backends.Backend }
 
 func (costless) Check(*sm.ChangeSet) error { return nil }
 
-func (costless) Observe(context.Context, *sm.Table) (*dataplane.Observation, error) {
-	return &dataplane.Observation{}, nil
+func (costless) Observe(context.Context, *sm.Table) (*backends.Observation, error) {
+	return &backends.Observation{}, nil
 }
 
-func (costless) Integrity(context.Context) (dataplane.Integrity, error) {
-	return dataplane.Intact, nil
+func (costless) Integrity(context.Context) (backends.Integrity, error) {
+	return backends.Intact, nil
 }
 
-func (costless) Commit(context.Context, *sm.ChangeSet) (dataplane.Stats, error) {
-	return dataplane.Stats{Messages: 1}, nil
+func (costless) Commit(context.Context, *sm.ChangeSet) (backends.Stats, error) {
+	return backends.Stats{Messages: 1}, nil
 }
 
 // One change of one endpoint among 10,000 services, with and without a page that observes.

@@ -11,7 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/net/html"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -131,7 +131,7 @@ func TestNothingIsInjected(t *testing.T) {
 		if len(c.New.FrontendsOf(web)) == 0 {
 			return nil
 		}
-		return &dataplane.UnsupportedError{Backend: evil,
+		return &backends.UnsupportedError{Backend: evil,
 			Service: sm.Name{Namespace: "default", Name: "web"}, Object: evil, Field: evil,
 			Value: evil, Hint: evil}
 	})

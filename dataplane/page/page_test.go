@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/page"
 	"github.com/kernlb/kernlb/internal/test/servetest"
@@ -193,8 +194,8 @@ func TestRefusalsSayWhatIsLeft(t *testing.T) {
 			if c.New.Rules().OnlyFamily != 0 {
 				return nil
 			}
-			return &dataplane.UnsupportedError{Object: "the kernel",
-				Field: dataplane.FieldFamily, Value: "IPv6"}
+			return &backends.UnsupportedError{Object: "the kernel",
+				Field: backends.FieldFamily, Value: "IPv6"}
 		})
 		e.Resync()
 		ok(e.Apply(t.Context(), web()))(t)
@@ -210,7 +211,7 @@ type slow struct {
 	during func()
 }
 
-func (s *slow) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (s *slow) Cleanup(ctx context.Context) (backends.Stats, error) {
 	s.during()
 	return s.Backend.Cleanup(ctx)
 }
@@ -224,7 +225,7 @@ func TestTheListIsWholeDuringASwitch(t *testing.T) {
 	old.Refuse(func(c *sm.ChangeSet) error {
 		for _, f := range c.Frontends {
 			if f.New != nil {
-				return &dataplane.UnsupportedError{Backend: "old", Service: name,
+				return &backends.UnsupportedError{Backend: "old", Service: name,
 					Object: "service default/web", Field: "scheduler", Value: "lc"}
 			}
 		}

@@ -32,6 +32,7 @@ import (
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -211,7 +212,7 @@ func withParts(do func(context.Context, *dataplane.Parts) error) error {
 // so there is none to remove.
 func ifAny(do func(context.Context, *dataplane.Parts) error) error {
 	err := withParts(do)
-	if errors.Is(err, dataplane.ErrMissingModule) || errors.Is(err, dataplane.ErrKernelTooOld) {
+	if errors.Is(err, kernelerr.ErrMissingModule) || errors.Is(err, kernelerr.ErrKernelTooOld) {
 		log.Print("no port is published here: ", err)
 		return nil
 	}

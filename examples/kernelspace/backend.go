@@ -11,7 +11,8 @@ import (
 	"os"
 	"sync"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -52,7 +53,7 @@ type Config struct {
 	Logger *slog.Logger
 }
 
-// Backend keeps the services of one instance in HNS. See [dataplane.Backend] for its methods.
+// Backend keeps the services of one instance in HNS. See [backends.Backend] for its methods.
 //
 // HNS has no transactions: a commit is a call for each object. After an error, or the end of the
 // process, some of the calls have had their effect; the next reading tells which. Only one process
@@ -82,7 +83,7 @@ type held struct {
 	needs map[netip.Addr]bool // the addresses whose endpoints load balancers need
 }
 
-var _ dataplane.Backend = (*Backend)(nil)
+var _ backends.Backend = (*Backend)(nil)
 
 // New opens the backend.
 func New(cfg *Config) (*Backend, error) {
@@ -113,18 +114,18 @@ func New(cfg *Config) (*Backend, error) {
 	case err != nil:
 		return nil, fmt.Errorf("%s: ask HNS for its features: %w", Name, err)
 	case !f.V2:
-		return nil, fmt.Errorf("%s: HNS has no API 2: %w", Name, dataplane.ErrKernelTooOld)
+		return nil, fmt.Errorf("%s: HNS has no API 2: %w", Name, kernelerr.ErrKernelTooOld)
 	case c.EnableDSR && !f.DSR:
 		return nil, fmt.Errorf("%s: Config.EnableDSR: HNS lacks DSR: %w", Name,
-			dataplane.ErrKernelTooOld)
+			kernelerr.ErrKernelTooOld)
 	}
 	return &Backend{hns: c.HNS, cfg: c, features: f}, nil
 }
 
 // Candidate returns the backend for [dataplane.Choose].
-func Candidate(cfg *Config) dataplane.Candidate {
-	return dataplane.Candidate{Name: Name,
-		Open: func() (dataplane.Backend, error) { return New(cfg) }}
+func Candidate(cfg *Config) backends.Candidate {
+	return backends.Candidate{Name: Name,
+		Open: func() (backends.Backend, error) { return New(cfg) }}
 }
 
 // Name returns [Name].
@@ -138,7 +139,7 @@ func (b *Backend) enter(ctx context.Context, doing string) error {
 	b.mu.Lock()
 	err := context.Cause(ctx)
 	if b.closed {
-		err = dataplane.ErrClosed
+		err = kernelerr.ErrClosed
 	}
 	if err != nil {
 		b.mu.Unlock()
@@ -164,7 +165,7 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 			continue
 		}
 		if _, there := b.held.foreign[fc.New.Key]; there {
-			errs = append(errs, &dataplane.CollisionError{Backend: Name,
+			errs = append(errs, &backends.CollisionError{Backend: Name,
 				Service: fc.New.Service.Name, Object: "load balancer " + fc.New.Key.String()})
 		}
 	}
@@ -175,22 +176,22 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 // endpoints of the network only if some came or went. A new load balancer of another program counts
 // as Touched. Integrity does not notice that another program changed a load balancer in place;
 // [Backend.Observe] does.
-func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *Backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	if err := b.enter(ctx, "integrity"); err != nil {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
 	defer b.mu.Unlock()
 	h := b.held
 	if h == nil {
-		return dataplane.Broken, nil
+		return backends.Broken, nil
 	}
 	raw, err := b.cfg.Store.Load()
 	if err != nil {
-		return dataplane.Broken, fmt.Errorf("%s: load the record: %w", Name, err)
+		return backends.Broken, fmt.Errorf("%s: load the record: %w", Name, err)
 	}
 	eps, lbs, err := b.hns.IDs()
 	if err != nil {
-		return dataplane.Broken, fmt.Errorf("%s: list identities: %w", Name, err)
+		return backends.Broken, fmt.Errorf("%s: list identities: %w", Name, err)
 	}
 	there := map[string]bool{}
 	for _, id := range lbs {
@@ -198,21 +199,21 @@ func (b *Backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 	}
 	for _, p := range h.placed {
 		if p.ID != "" && !there[lower(p.ID)] {
-			return dataplane.Broken, nil
+			return backends.Broken, nil
 		}
 	}
 	if !bytes.Equal(raw, h.raw) {
-		return dataplane.Broken, nil
+		return backends.Broken, nil
 	}
 	if moved, err := b.moved(eps); err != nil || moved {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
 	for id := range there {
 		if !h.seen[id] { // it may be where one of ours must be
-			return dataplane.Touched, nil
+			return backends.Touched, nil
 		}
 	}
-	return dataplane.Intact, nil
+	return backends.Intact, nil
 }
 
 // moved reports whether an endpoint that we use, or wait for, came, went or was replaced.

@@ -12,6 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/examples/kernelspace"
 	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
 	sm "github.com/kernlb/kernlb/servicemodel"
@@ -106,7 +108,7 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	e, _ = m.process()
 	r := ok(e.Apply(t.Context(), state))(t)
 	require.Len(t, r.Refused, 1)
-	require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
+	require.ErrorIs(t, r.Refused[0].Err, backends.ErrCollision)
 	require.ErrorContains(t, r.Refused[0].Err, "load balancer 10.96.0.10:80/tcp is not ours")
 
 	// It is changed in place if the program takes over.
@@ -145,16 +147,16 @@ func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 			want := ok(sm.Resolve(held, state))(t)
 			m.foreign(pod, "10.96.0.10")
 			_, err := b.Commit(t.Context(), sm.Diff(held, want))
-			require.ErrorIs(t, err, dataplane.ErrConflict)
+			require.ErrorIs(t, err, kernelerr.ErrConflict)
 		} else {
 			m.foreign(pod, "10.96.0.10")
 			i := ok(b.Integrity(t.Context()))(t)
-			require.Equal(t, dataplane.Touched, i)
+			require.Equal(t, backends.Touched, i)
 		}
 		m.hns.Calls()
 		r := ok(e.Apply(t.Context(), state))(t)
 		require.Len(t, r.Refused, 1)
-		require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
+		require.ErrorIs(t, r.Refused[0].Err, backends.ErrCollision)
 		require.Empty(t, m.hns.Calls())
 	}
 }
@@ -262,7 +264,7 @@ func TestEndpointsOfTheNodeComeAndGo(t *testing.T) {
 	e, b := m.process()
 	state := with(service(), "10.244.1.1", "10.244.1.77")
 	apply(m, e, state)
-	integrity := func(want dataplane.Integrity) {
+	integrity := func(want backends.Integrity) {
 		t.Helper()
 		i := ok(b.Integrity(t.Context()))(t)
 		require.Equal(t, want, i)
@@ -274,22 +276,22 @@ func TestEndpointsOfTheNodeComeAndGo(t *testing.T) {
 		require.Len(t, l[0].HostComputeEndpoints, n)
 	}
 	endpoints(1)
-	integrity(dataplane.Intact)
+	integrity(backends.Intact)
 	m.local("unrelated", "10.244.1.78")
-	integrity(dataplane.Intact)
+	integrity(backends.Intact)
 	pod := m.local("pod-77", "10.244.1.77")
-	integrity(dataplane.Broken)
+	integrity(backends.Broken)
 	r := apply(m, e, state)
 	require.True(t, r.IsRepair())
 	endpoints(2)
-	integrity(dataplane.Intact)
+	integrity(backends.Intact)
 
 	// The container runtime replaces the endpoint.
 	lbs := ok(m.hns.LoadBalancers())(t)
 	require.NoError(t, m.hns.DeleteLoadBalancer(lbs[0].ID))
 	require.NoError(t, m.hns.DeleteEndpoint(pod.ID))
 	m.local("pod-77", "10.244.1.77")
-	integrity(dataplane.Broken)
+	integrity(backends.Broken)
 	apply(m, e, state)
 	endpoints(2)
 	m.nothing(state)
@@ -422,7 +424,7 @@ func TestRefusals(t *testing.T) {
 			r := ok(e.Apply(t.Context(), c.state))(t)
 			require.Len(t, r.Refused, 1)
 			require.Equal(t, web, r.Refused[0].Service)
-			require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrUnsupported)
+			require.ErrorIs(t, r.Refused[0].Err, backends.ErrUnsupported)
 			require.ErrorContains(t, r.Refused[0].Err, "kernelspace cannot express "+c.want)
 			require.Empty(t, m.hns.Calls())
 		})
@@ -502,7 +504,7 @@ func TestClosed(t *testing.T) {
 	require.NoError(t, b.Close())
 	require.NoError(t, b.Close())
 	_, err := e.Apply(t.Context(), service())
-	require.ErrorIs(t, err, dataplane.ErrClosed)
+	require.ErrorIs(t, err, kernelerr.ErrClosed)
 	_, err = b.Plan(nil)
-	require.True(t, errors.Is(err, dataplane.ErrClosed))
+	require.True(t, errors.Is(err, kernelerr.ErrClosed))
 }

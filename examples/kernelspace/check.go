@@ -6,7 +6,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -14,9 +14,9 @@ import (
 // masquerading other than by default, schedulers other than source hash without options, weights,
 // tunnels, endpoints of one pool with different ports, a restriction of node port addresses, and
 // answers to clients without endpoints. Features are the abilities of the node. The errors are
-// *[dataplane.UnsupportedError] values. Check needs no HNS.
+// *[backends.UnsupportedError] values. Check needs no HNS.
 func Check(c *servicemodel.ChangeSet, features Features) error {
-	k := &checker{features: features, seen: map[dataplane.UnsupportedError]bool{}}
+	k := &checker{features: features, seen: map[backends.UnsupportedError]bool{}}
 	if c.Rules != nil && c.Rules.New != nil {
 		k.rules(c.Rules.New)
 	}
@@ -33,7 +33,7 @@ func Check(c *servicemodel.ChangeSet, features Features) error {
 		}
 	}
 	if r := c.New.Rules(); ipv6 && !features.IPv6DualStack && r.OnlyFamily == 0 {
-		k.refuse(servicemodel.PortName{}, refusal{true, dataplane.FieldFamily,
+		k.refuse(servicemodel.PortName{}, refusal{true, backends.FieldFamily,
 			servicemodel.IPv6.String(), "needs HNS 11.10"})
 	}
 	return errors.Join(k.errs...)
@@ -43,7 +43,7 @@ func Check(c *servicemodel.ChangeSet, features Features) error {
 type checker struct {
 	features Features
 	errs     []error
-	seen     map[dataplane.UnsupportedError]bool
+	seen     map[backends.UnsupportedError]bool
 }
 
 // refusal is a field that HNS cannot express if is holds.
@@ -59,7 +59,7 @@ func (k *checker) refuse(of servicemodel.PortName, l ...refusal) {
 		object = "service " + of.String()
 	}
 	for _, r := range l {
-		e := dataplane.UnsupportedError{Backend: Name, Service: of.Name, Object: object,
+		e := backends.UnsupportedError{Backend: Name, Service: of.Name, Object: object,
 			Field: r.field, Value: r.value, Hint: r.hint}
 		if r.is && !k.seen[e] {
 			k.seen[e] = true
@@ -78,30 +78,30 @@ func (k *checker) rules(r *servicemodel.Rules) {
 			"HNS drops nothing"})
 	}
 	k.refuse(servicemodel.PortName{},
-		refusal{r.LocalhostNodePorts, dataplane.FieldLocalhostNodePorts, "true", ""},
-		refusal{r.MasqueradeNeighbours, dataplane.FieldMasqueradeNeighbours, "true", ""},
-		refusal{r.NoEndpoints != "", dataplane.FieldNoEndpoints, r.NoEndpoints,
+		refusal{r.LocalhostNodePorts, backends.FieldLocalhostNodePorts, "true", ""},
+		refusal{r.MasqueradeNeighbours, backends.FieldMasqueradeNeighbours, "true", ""},
+		refusal{r.NoEndpoints != "", backends.FieldNoEndpoints, r.NoEndpoints,
 			"HNS does not answer"},
-		refusal{r.Forbidden != "", dataplane.FieldForbidden, r.Forbidden, "HNS does not answer"})
+		refusal{r.Forbidden != "", backends.FieldForbidden, r.Forbidden, "HNS does not answer"})
 }
 
 func (k *checker) frontend(f *servicemodel.Frontend) {
 	for _, s := range f.Sources {
-		k.refuse(f.Service, refusal{true, dataplane.FieldSources, s.String(),
+		k.refuse(f.Service, refusal{true, backends.FieldSources, s.String(),
 			"HNS does not tell clients apart"})
 	}
 	k.refuse(f.Service,
-		refusal{protocols[f.Key.Protocol] == 0, dataplane.FieldProtocol, f.Key.Protocol.String(),
+		refusal{protocols[f.Key.Protocol] == 0, backends.FieldProtocol, f.Key.Protocol.String(),
 			"HNS balances tcp and udp"},
 		refusal{f.Kind == servicemodel.HostIP, "hostIPs", f.Key.Addr.String(),
 			"a node port answers at all addresses"},
-		refusal{f.Affinity > 0 && !k.features.SessionAffinity, dataplane.FieldSessionAffinity,
+		refusal{f.Affinity > 0 && !k.features.SessionAffinity, backends.FieldSessionAffinity,
 			"ClientIP", "needs HNS 12.0"},
-		refusal{f.AffinityBits > 0, dataplane.FieldAffinityBits, strconv.Itoa(int(f.AffinityBits)),
+		refusal{f.AffinityBits > 0, backends.FieldAffinityBits, strconv.Itoa(int(f.AffinityBits)),
 			"HNS hashes the whole address of a client"},
-		refusal{f.AffinityService, dataplane.FieldAffinityService, "true",
+		refusal{f.AffinityService, backends.FieldAffinityService, "true",
 			"HNS chooses for each port by itself"},
-		refusal{!usual(f), dataplane.FieldMasquerade, f.Masquerade.String(),
+		refusal{!usual(f), backends.FieldMasquerade, f.Masquerade.String(),
 			"HNS decides that itself"},
 		refusal{f.Kind != servicemodel.ClusterIP && f.External == servicemodel.BalanceLocal &&
 			!k.features.DSR, "externalTrafficPolicy", "Local", "needs HNS 9.3 or 10.2"})
@@ -129,18 +129,18 @@ func (k *checker) pool(t *servicemodel.Table, p *servicemodel.Pool) {
 		return f.Kind != servicemodel.ClusterIP && f.External == servicemodel.BalanceCluster
 	}
 	k.refuse(of,
-		refusal{hashes && !k.features.SessionAffinity, dataplane.FieldScheduler,
+		refusal{hashes && !k.features.SessionAffinity, backends.FieldScheduler,
 			string(p.Scheduler), "needs HNS 12.0"},
-		refusal{!hashes && p.Scheduler != servicemodel.SchedulerDefault, dataplane.FieldScheduler,
+		refusal{!hashes && p.Scheduler != servicemodel.SchedulerDefault, backends.FieldScheduler,
 			string(p.Scheduler), "HNS hashes the connection, or with sh the client"},
 		refusal{direct && (!k.features.DSR || slices.ContainsFunc(t.FrontendsOf(of), outside)),
-			dataplane.FieldForwarding, string(p.Forwarding),
+			backends.FieldForwarding, string(p.Forwarding),
 			"needs external traffic policy Local, and HNS 9.3 or 10.2"},
-		refusal{!direct && p.Forwarding != servicemodel.ForwardNAT, dataplane.FieldForwarding,
+		refusal{!direct && p.Forwarding != servicemodel.ForwardNAT, backends.FieldForwarding,
 			string(p.Forwarding), ""})
 	port := p.Slots[0].Endpoint.Port()
 	for _, s := range p.Slots {
-		k.refuse(of, refusal{s.Weight != 1, dataplane.FieldWeights, strconv.Itoa(int(s.Weight)),
+		k.refuse(of, refusal{s.Weight != 1, backends.FieldWeights, strconv.Itoa(int(s.Weight)),
 			"HNS gives each endpoint the same share"},
 			refusal{s.Endpoint.Port() != port, "endpoints",
 				fmt.Sprintf("ports %d and %d", port, s.Endpoint.Port()),

@@ -11,31 +11,32 @@ import (
 	"slices"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Commit makes the calls of the plan one after the other, and stops at the first failure. The
 // record is saved before the first call and after the last one.
-func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	if err := b.enter(ctx, "commit"); err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	defer b.mu.Unlock()
 	h := b.held
 	b.held = nil // until it has succeeded
 	if h == nil {
-		return dataplane.Stats{}, fmt.Errorf(
+		return backends.Stats{}, fmt.Errorf(
 			"%s: commit: nothing was observed since the start or the last error", Name)
 	}
 	if !c.Old.Equal(h.table) {
-		return dataplane.Stats{}, fmt.Errorf("%s: commit: the change set does not begin from what "+
+		return backends.Stats{}, fmt.Errorf("%s: commit: the change set does not begin from what "+
 			"was last observed or committed", Name)
 	}
 	p := b.plan(h, c.New)
 	if err := b.write(ctx, h, c.New, p); err != nil {
-		return dataplane.Stats{}, fmt.Errorf("%s: commit: %w", Name, err)
+		return backends.Stats{}, fmt.Errorf("%s: commit: %w", Name, err)
 	}
 	b.held = h
 	for _, a := range slices.SortedFunc(maps.Keys(p.waits), netip.Addr.Compare) {
@@ -57,7 +58,7 @@ func (b *Backend) write(ctx context.Context, h *held, t *servicemodel.Table, p *
 	case err != nil:
 		return fmt.Errorf("load the record: %w", err)
 	case !bytes.Equal(raw, h.raw):
-		return fmt.Errorf("the record has changed: %w", dataplane.ErrConflict)
+		return fmt.Errorf("the record has changed: %w", kernelerr.ErrConflict)
 	}
 	r := &record{Layout: layout, Table: t}
 	for _, s := range p.steps {
@@ -112,7 +113,7 @@ func (s *step) take() error {
 	switch {
 	case errors.Is(err, ErrNotFound), errors.Is(err, ErrExists):
 		// Another program made or deleted something since the reading.
-		return fmt.Errorf("%s %s: %w: %w", s.verb, s.object, err, dataplane.ErrConflict)
+		return fmt.Errorf("%s %s: %w: %w", s.verb, s.object, err, kernelerr.ErrConflict)
 	case err != nil:
 		return fmt.Errorf("%s %s: %w", s.verb, s.object, err)
 	}
@@ -160,25 +161,25 @@ func (b *Backend) place(h *held, s *spec, id string) error {
 }
 
 // Cleanup deletes our load balancers and endpoints, and the record.
-func (b *Backend) Cleanup(ctx context.Context) (dataplane.Stats, error) {
+func (b *Backend) Cleanup(ctx context.Context) (backends.Stats, error) {
 	start := time.Now()
 	if err := b.enter(ctx, "clean up"); err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	defer b.mu.Unlock()
 	b.held = nil
 	h, _, err := b.read(false) // endpoints go with their network
 	if err != nil {
-		return dataplane.Stats{}, err
+		return backends.Stats{}, err
 	}
 	p := b.plan(h, nil)
 	for _, s := range p.steps {
 		if err := s.take(); err != nil {
-			return dataplane.Stats{}, fmt.Errorf("%s: clean up: %w", Name, err)
+			return backends.Stats{}, fmt.Errorf("%s: clean up: %w", Name, err)
 		}
 	}
 	if err := b.cfg.Store.Save(nil); err != nil {
-		return dataplane.Stats{}, fmt.Errorf("%s: clean up: remove the record: %w", Name, err)
+		return backends.Stats{}, fmt.Errorf("%s: clean up: remove the record: %w", Name, err)
 	}
 	stats := p.Stats()
 	stats.Duration = time.Since(start)

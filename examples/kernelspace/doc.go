@@ -1,4 +1,4 @@
-// Package kernelspace is a [dataplane.Backend] on the Host Networking Service of Windows (HNS), as
+// Package kernelspace is a [backends.Backend] on the Host Networking Service of Windows (HNS), as
 // kube-proxy's mode kernelspace (winkernel). It is experimental: it was never tried on Windows.
 // Everything here except the binding (hns_windows.go) is pure Go, and tested on other systems
 // against package hnsfake.

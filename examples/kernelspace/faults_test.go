@@ -11,6 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/examples/kernelspace"
 	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
 	"github.com/kernlb/kernlb/internal/test/randstate"
@@ -262,7 +264,7 @@ func TestEveryField(t *testing.T) {
 			}
 			require.NoError(t, m.hns.DeleteLoadBalancer(lbs[accepted%len(lbs)].ID))
 			i := ok(b.Integrity(t.Context()))(t)
-			require.Equal(t, dataplane.Broken, i)
+			require.Equal(t, backends.Broken, i)
 			m.hns.Calls()
 			r = apply(t, e, v.State)
 			require.True(t, r.IsRepair(), v.Name)
@@ -314,10 +316,10 @@ func TestAnotherWriter(t *testing.T) {
 	apply(t, e, from)
 	m.apply(to)
 	i := ok(b.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Broken, i)
+	require.Equal(t, backends.Broken, i)
 	held := e.Status().Held
 	_, err := b.Commit(t.Context(), sm.Diff(held, held))
-	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	apply(t, e, from)
 	m.holds(from)
 	ok(e.Cleanup(t.Context()))(t)

@@ -9,7 +9,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -51,7 +51,7 @@ func (b *Backend) look(ids []string) (*view, error) {
 	if v.overlay {
 		switch {
 		case !b.features.RemoteSubnet:
-			err = fmt.Errorf("HNS lacks remote subnets: %w", dataplane.ErrKernelTooOld)
+			err = fmt.Errorf("HNS lacks remote subnets: %w", kernelerr.ErrKernelTooOld)
 		case !b.cfg.SourceVIP.IsValid():
 			err = errors.New("Config.SourceVIP is not set")
 		case b.cfg.HostMAC == "" || len(b.cfg.NodeIPs) == 0:

@@ -9,11 +9,11 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// plan is the work of a commit. It is a [dataplane.Plan].
+// plan is the work of a commit. It is a [backends.Plan].
 type plan struct {
 	steps []step // in their order
 
@@ -33,7 +33,7 @@ type step struct {
 }
 
 // Plan renders the change set, and the repair of the last observation's drift.
-func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+func (b *Backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	if err := b.enter(context.Background(), "plan"); err != nil {
 		return nil, err
 	}
@@ -55,8 +55,8 @@ func (p *plan) String() string {
 }
 
 // Stats returns the cost of the steps.
-func (p *plan) Stats() dataplane.Stats {
-	stats := dataplane.Stats{Elements: len(p.steps)}
+func (p *plan) Stats() backends.Stats {
+	stats := backends.Stats{Elements: len(p.steps)}
 	for _, s := range p.steps {
 		stats.Messages += s.calls
 		stats.Bytes += s.bytes

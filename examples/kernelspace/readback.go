@@ -7,14 +7,15 @@ import (
 	"fmt"
 	"slices"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Observe reads the record, the network with its endpoints, and all load balancers. The table has a
 // frontend of the record if its load balancers are right for the endpoints that the network has
 // now. All other objects of ours are drift. The hint is not used.
-func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplane.Observation,
+func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*backends.Observation,
 	error) {
 	if err := b.enter(ctx, "observe"); err != nil {
 		return nil, err
@@ -27,7 +28,7 @@ func (b *Backend) Observe(ctx context.Context, _ *servicemodel.Table) (*dataplan
 	}
 	p := b.plan(h, recorded)
 	h.needs = p.needs
-	o := &dataplane.Observation{}
+	o := &backends.Observation{}
 	wrong := map[servicemodel.FrontendKey]bool{}
 	for _, s := range p.steps {
 		if s.drift != "" {
@@ -104,7 +105,7 @@ func (b *Backend) read(network bool) (*held, *servicemodel.Table, error) {
 // object after that.
 func interrupted(err error) error {
 	if errors.Is(err, ErrNotFound) {
-		err = fmt.Errorf("%w: %w", err, dataplane.ErrConflict)
+		err = fmt.Errorf("%w: %w", err, kernelerr.ErrConflict)
 	}
 	return err
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
@@ -16,7 +17,7 @@ import (
 const auto = "auto"
 
 // candidates are the backends, the default first, in the network namespace of the calling thread.
-func (o *options) candidates() []dataplane.Candidate {
+func (o *options) candidates() []backends.Candidate {
 	return instance.Candidates(o.instance, o.ipvs)
 }
 
@@ -25,7 +26,7 @@ var backendNames = []string{nftables.Name, iptables.Name, ipvs.Name, auto}
 
 // openBackend opens the backend that the flags name, or chooses one for the state. From then on the
 // options name it.
-func (p *program) openBackend(ctx context.Context, s servicemodel.State) (dataplane.Backend,
+func (p *program) openBackend(ctx context.Context, s servicemodel.State) (backends.Backend,
 	error) {
 	l := p.opts.candidates()
 	for _, c := range l {
@@ -83,7 +84,7 @@ func (p *program) warnOthers(ctx context.Context) {
 
 // holds returns the number of frontends that a backend holds. It is 0 if the backend is not
 // supported or cannot be read.
-func holds(ctx context.Context, c dataplane.Candidate) int {
+func holds(ctx context.Context, c backends.Candidate) int {
 	b, err := c.Open()
 	if err != nil {
 		return 0

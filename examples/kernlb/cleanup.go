@@ -8,6 +8,7 @@ import (
 	"fmt"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/iptables"
@@ -80,5 +81,5 @@ func (p *program) spareKubeProxy(ctx context.Context) error {
 		return err
 	}
 	return fmt.Errorf("kube-proxy runs in iptables mode, and writes chains of the same names: "+
-		"stop it, or choose another -instance or -backend: %w", dataplane.ErrCollision)
+		"stop it, or choose another -instance or -backend: %w", backends.ErrCollision)
 }

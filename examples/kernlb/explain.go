@@ -11,6 +11,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -80,7 +81,7 @@ func (p *program) explain(ctx context.Context) error {
 }
 
 // look reads the service from the kernel, and plans its state.
-func (x *explanation) look(ctx context.Context, b dataplane.Backend) error {
+func (x *explanation) look(ctx context.Context, b backends.Backend) error {
 	e := dataplane.New(b, x.engineConfig())
 	o, err := e.Observe(ctx)
 	if err != nil {

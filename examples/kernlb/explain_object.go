@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/ipvs"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -40,7 +41,7 @@ func (p *program) explainObject(ctx context.Context) error {
 
 // objectSearch finds the services that need an object.
 type objectSearch struct {
-	backend dataplane.Backend
+	backend backends.Backend
 	held    *servicemodel.Table
 	text    string
 }
@@ -89,7 +90,7 @@ var server = regexp.MustCompile(`^-([Dd]) (-[tuf]|--sctp-service) `)
 // objectsOf returns the kernel's objects that rest does not need, one line each, in the words of
 // the backend's reference tool. They are the objects that a commit would add to a kernel that holds
 // only rest. IPVS compares plans with the kernel, so there a plan that deletes them lists them.
-func objectsOf(b dataplane.Backend, held, rest *servicemodel.Table) ([]string, error) {
+func objectsOf(b backends.Backend, held, rest *servicemodel.Table) ([]string, error) {
 	plan, err := b.Plan(servicemodel.Diff(rest, held))
 	if err != nil {
 		return nil, err
@@ -111,7 +112,7 @@ func objectsOf(b dataplane.Backend, held, rest *servicemodel.Table) ([]string, e
 }
 
 // objectsIn returns the objects that a plan would make.
-func objectsIn(plan dataplane.Plan) []string {
+func objectsIn(plan backends.Plan) []string {
 	var lines []string
 	in := ""
 	for l := range strings.Lines(plan.String()) {

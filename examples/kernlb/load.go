@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/nodeaddrs"
 	"github.com/kernlb/kernlb/servicemodel"
 	"github.com/kernlb/kernlb/servicemodel/kube"
@@ -140,7 +141,7 @@ func (p *program) invalid(err error) error {
 // classify marks errors about the input.
 func (p *program) classify(err error) error {
 	var field *servicemodel.FieldError
-	if errors.As(err, &field) || errors.Is(err, dataplane.ErrUnsupported) {
+	if errors.As(err, &field) || errors.Is(err, backends.ErrUnsupported) {
 		return p.invalid(err)
 	}
 	return err

@@ -11,6 +11,7 @@ import (
 	"text/tabwriter"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -53,7 +54,7 @@ func (p *program) tableOf(ctx context.Context) (*servicemodel.Table, error) {
 }
 
 // observe reads the kernel, through the backend that the flags name or that findBackend finds.
-func (p *program) observe(ctx context.Context) (o *dataplane.Observation, err error) {
+func (p *program) observe(ctx context.Context) (o *backends.Observation, err error) {
 	p.findBackend(ctx)
 	err = p.withEngine(ctx, servicemodel.State{}, nil, func(e *dataplane.Engine) error {
 		o, err = e.Observe(ctx)
@@ -114,10 +115,10 @@ func (p *program) show(ctx context.Context) error {
 
 // shownJSON is the JSON output of show.
 type shownJSON struct {
-	Backend     string                 `json:"backend"`
-	Observation *dataplane.Observation `json:"observation"`
-	Causes      []causeJSON            `json:"causes,omitempty"`
-	Counters    []counters.Row         `json:"counters,omitempty"`
+	Backend     string                `json:"backend"`
+	Observation *backends.Observation `json:"observation"`
+	Causes      []causeJSON           `json:"causes,omitempty"`
+	Counters    []counters.Row        `json:"counters,omitempty"`
 	// OnlyConnections says that the counters have neither packets nor bytes.
 	OnlyConnections bool `json:"onlyConnections,omitempty"`
 	// Others are the other instances that hold frontends, unless the flags name an instance.
@@ -130,7 +131,7 @@ type causeJSON struct {
 	Cause    string                   `json:"cause"`
 }
 
-func (p *program) printTable(o *dataplane.Observation, cause causeOf) error {
+func (p *program) printTable(o *backends.Observation, cause causeOf) error {
 	w := newColumns(p.stdout)
 	fmt.Fprintln(w, "FRONTEND\tSERVICE\tKIND\tENDPOINTS\tMASQUERADE\tOTHER")
 	for f := range o.Table.Frontends() {

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -326,7 +327,7 @@ func TestSIGHUPDuringTheStart(t *testing.T) {
 	w.write("a.yaml", one("a", "10.96.0.1"))
 	b := ok(nftables.New(&nftables.Config{NetNS: w.ns.Fd()}))(t)
 	defer b.Close()
-	unlock := ok(b.(dataplane.Locker).Lock(t.Context()))(t) // the program waits for its turn
+	unlock := ok(b.(backends.Locker).Lock(t.Context()))(t) // the program waits for its turn
 	w.start()
 	w.logs("listening")
 	require.NoError(t, w.process.Process.Signal(syscall.SIGHUP))

@@ -13,6 +13,8 @@ import (
 	"k8s.io/kube-proxy/config/v1alpha1"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
@@ -25,7 +27,7 @@ import (
 const chainPrefix = "KERNLB"
 
 // open opens the backend of a mode.
-func (s *settings) open(mode v1alpha1.ProxyMode, log *slog.Logger) (dataplane.Backend, error) {
+func (s *settings) open(mode v1alpha1.ProxyMode, log *slog.Logger) (backends.Backend, error) {
 	switch mode {
 	case modeIPTables:
 		return iptables.New(&iptables.Config{Prefix: chainPrefix, Logger: log})
@@ -196,7 +198,7 @@ func (s *settings) remove(ctx context.Context, mode v1alpha1.ProxyMode, log *slo
 		return nil
 	}
 	b, err := s.open(mode, log)
-	if errors.Is(err, dataplane.ErrMissingModule) || errors.Is(err, dataplane.ErrKernelTooOld) {
+	if errors.Is(err, kernelerr.ErrMissingModule) || errors.Is(err, kernelerr.ErrKernelTooOld) {
 		return nil // then it has no objects
 	}
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 
 	"k8s.io/kube-proxy/config/v1alpha1"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/examples/kernelspace"
 )
 
@@ -36,7 +36,7 @@ func onWindows(flag string) string {
 
 // openKernel opens the backend of the mode kernelspace. It takes over the load balancers at the
 // places of services, which are those of a kube-proxy that was here.
-func (s *settings) openKernel(log *slog.Logger) (dataplane.Backend, error) {
+func (s *settings) openKernel(log *slog.Logger) (backends.Backend, error) {
 	c := s.kernel
 	c.Logger, c.TakeOver, c.HealthzPort = log, true, s.healthzAt.Port()
 	c.Store = kernelspace.File(filepath.Join(cmp.Or(os.Getenv("ProgramData"), os.TempDir()),

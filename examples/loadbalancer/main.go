@@ -42,7 +42,9 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/examples/command/version"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
@@ -156,8 +158,8 @@ func checkFile(o options, stdout, stderr io.Writer) error {
 	try := checks[o.backend]
 	backend, err := openBackend(o.backend, f.Timeouts)
 	switch {
-	case errors.Is(err, dataplane.ErrNoPermission), errors.Is(err, dataplane.ErrMissingModule),
-		errors.Is(err, dataplane.ErrKernelTooOld):
+	case errors.Is(err, kernelerr.ErrNoPermission), errors.Is(err, kernelerr.ErrMissingModule),
+		errors.Is(err, kernelerr.ErrKernelTooOld):
 		fmt.Fprintf(stderr, "warning: %s does not work here: %v\n", o.backend, err)
 	case err != nil:
 		return err
@@ -307,14 +309,14 @@ func (b *balancer) follow(ctx context.Context, file string, hangup <-chan os.Sig
 }
 
 // mechanisms are the kernel mechanisms, the default first.
-func mechanisms(t config.Timeouts) []dataplane.Candidate {
+func mechanisms(t config.Timeouts) []backends.Candidate {
 	// Each service has its own drain time, so there is no common limit.
 	return instance.Candidates("loadbalancer", ipvs.Config{DrainLimit: -1,
 		Timeouts: ipvs.Timeouts(t)})
 }
 
 // openBackend opens a kernel mechanism.
-func openBackend(name string, t config.Timeouts) (dataplane.Backend, error) {
+func openBackend(name string, t config.Timeouts) (backends.Backend, error) {
 	for _, m := range mechanisms(t) {
 		if m.Name == name {
 			return m.Open()

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
@@ -21,12 +22,12 @@ import (
 
 // mechanism is a kernel in memory that can express what a mechanism of the kernel can.
 type mechanism struct {
-	dataplane.Backend
+	backends.Backend
 	name string
 }
 
 func (m mechanism) Name() string                          { return m.name }
-func (m mechanism) Unwrap() dataplane.Backend             { return m.Backend }
+func (m mechanism) Unwrap() backends.Backend              { return m.Backend }
 func (m mechanism) Check(c *servicemodel.ChangeSet) error { return checks[m.name](c) }
 func pick[T any](r *rand.Rand, of ...T) T                 { return of[r.IntN(len(of))] }
 func seldomly[T any](r *rand.Rand, usual T, rare ...T) T {

@@ -34,6 +34,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/health"
 	"github.com/kernlb/kernlb/dataplane/metrics"
@@ -109,16 +110,16 @@ func start(ctx context.Context, o options) error {
 
 // kernel is the program's access to the kernel. A test has only a backend.
 type kernel struct {
-	backend dataplane.Backend
+	backend backends.Backend
 	table   *conntrack.Table
 	keeper  *flows.Keeper
 }
 
 // openKernel opens the backend of a name, and the flows.
 func openKernel(backend string) (*kernel, error) {
-	candidates := []dataplane.Candidate{nftables.Candidate(nil),
+	candidates := []backends.Candidate{nftables.Candidate(nil),
 		iptables.Candidate(&iptables.Config{Prefix: "NPROXY"}), ipvs.Candidate(nil)}
-	i := slices.IndexFunc(candidates, func(c dataplane.Candidate) bool { return c.Name == backend })
+	i := slices.IndexFunc(candidates, func(c backends.Candidate) bool { return c.Name == backend })
 	if i < 0 {
 		return nil, fmt.Errorf("-backend: %q: want nftables, iptables or ipvs", backend)
 	}

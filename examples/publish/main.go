@@ -20,7 +20,9 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -46,8 +48,7 @@ type attachment struct {
 	IfName      string `json:"ifname"`
 }
 
-// owner returns the name of the owner of ports. The network comes first, so that its GC recognises
-// its owners.
+// owner names the owner of ports. The network comes first, so that its GC recognises its owners.
 func (r *request) owner(a attachment) string {
 	return r.Name + "," + a.ContainerID + "," + a.IfName
 }
@@ -74,10 +75,9 @@ var errUnavailable = errors.New("no port can be published")
 // code returns CNI's code of an error: 7 is a configuration that can never work, 50 a node that
 // cannot publish ports, and the codes from 100 on are the plugin's own.
 func code(err error) int {
-	switch {
-	case errors.As(err, new(*servicemodel.FieldError)), errors.Is(err, dataplane.ErrUnsupported):
+	if errors.As(err, new(*servicemodel.FieldError)) || errors.Is(err, backends.ErrUnsupported) {
 		return 7
-	case errors.Is(err, errUnavailable):
+	} else if errors.Is(err, errUnavailable) {
 		return 50
 	}
 	return 100
@@ -90,7 +90,7 @@ func (r *request) open(ctx context.Context, command string, a attachment) error 
 		return nil
 	}
 	backend, err := nftables.New(&nftables.Config{Table: "published"})
-	if errors.Is(err, dataplane.ErrMissingModule) && (command == "DEL" || command == "GC") {
+	if errors.Is(err, kernelerr.ErrMissingModule) && (command == "DEL" || command == "GC") {
 		return nil // a kernel without nf_tables has no ports to remove
 	}
 	if err != nil {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -122,7 +123,7 @@ func (s *story) cleanup() {
 	s.title("Cleaning up:")
 	stats, err := s.engine.Cleanup(s.ctx)
 	if err == nil {
-		var o *dataplane.Observation
+		var o *backends.Observation
 		if o, err = s.engine.Observe(s.ctx); err == nil && (o.Table.Len() > 0 || len(o.Drift) > 0) {
 			err = fmt.Errorf("cleaning up left %d frontends and %d other objects", o.Table.Len(),
 				len(o.Drift))

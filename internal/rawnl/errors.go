@@ -5,7 +5,7 @@ import (
 	"fmt"
 	"syscall"
 
-	"github.com/kernlb/kernlb/internal/kernelerr"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 )
 
 // Errors that callers act on. They are found with [errors.Is].

@@ -5,15 +5,15 @@ import (
 	"net/netip"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // Candidate makes the candidate of a backend. probe asks the kernel whether it supports the
 // backend, which is closed afterwards.
-func Candidate[B dataplane.Backend](name string, open func() (B, error),
-	probe func(B, context.Context) error) dataplane.Candidate {
-	return dataplane.Candidate{
+func Candidate[B backends.Backend](name string, open func() (B, error),
+	probe func(B, context.Context) error) backends.Candidate {
+	return backends.Candidate{
 		Name: name,
 		Probe: func(ctx context.Context) error {
 			b, err := open()
@@ -23,7 +23,7 @@ func Candidate[B dataplane.Backend](name string, open func() (B, error),
 			defer b.Close()
 			return probe(b, ctx)
 		},
-		Open: func() (dataplane.Backend, error) {
+		Open: func() (backends.Backend, error) {
 			b, err := open()
 			if err != nil {
 				return nil, err // not b: a nil pointer is not a nil interface

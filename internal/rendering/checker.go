@@ -3,7 +3,7 @@ package rendering
 import (
 	"errors"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -27,15 +27,15 @@ type Abilities struct {
 type Refusals struct {
 	backend string
 	errs    []error
-	seen    map[dataplane.UnsupportedError]bool // a service may have many pools
+	seen    map[backends.UnsupportedError]bool // a service may have many pools
 }
 
 // Refuse refuses a service because of a value of a field.
 func (r *Refusals) Refuse(of servicemodel.PortName, field, value, hint string) {
-	e := dataplane.UnsupportedError{Backend: r.backend, Service: of.Name,
+	e := backends.UnsupportedError{Backend: r.backend, Service: of.Name,
 		Object: "service " + of.String(), Field: field, Value: value, Hint: hint}
 	if r.seen == nil {
-		r.seen = map[dataplane.UnsupportedError]bool{}
+		r.seen = map[backends.UnsupportedError]bool{}
 	}
 	if !r.seen[e] {
 		r.seen[e] = true
@@ -45,7 +45,7 @@ func (r *Refusals) Refuse(of servicemodel.PortName, field, value, hint string) {
 
 // RefusedNode refuses a node-wide rule.
 func RefusedNode(backend, field, value, hint string) error {
-	return &dataplane.UnsupportedError{Backend: backend, Object: "node", Field: field,
+	return &backends.UnsupportedError{Backend: backend, Object: "node", Field: field,
 		Value: value, Hint: hint}
 }
 
@@ -55,12 +55,12 @@ func NoChanges(backend string) error {
 }
 
 // Check returns the parts of a change set that a backend cannot express, as
-// [dataplane.UnsupportedError] values: of frontends, of pools, and of the node.
+// [backends.UnsupportedError] values: of frontends, of pools, and of the node.
 func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
 	r := &Refusals{backend: backend}
 	scheduler := func(of servicemodel.PortName, s servicemodel.Scheduler) {
 		if s != servicemodel.SchedulerDefault && !can.Scheduler(s) {
-			r.Refuse(of, dataplane.FieldScheduler, string(s), can.SchedulerHint)
+			r.Refuse(of, backends.FieldScheduler, string(s), can.SchedulerHint)
 		}
 	}
 	for _, fc := range c.Frontends {
@@ -70,10 +70,10 @@ func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
 		}
 		scheduler(fe.Service, c.New.IdleScheduler(fe))
 		if !can.AnyOrigins && !KnownOrigins(fe.Masquerade) {
-			r.Refuse(fe.Service, dataplane.FieldMasquerade, fe.Masquerade.String(), "")
+			r.Refuse(fe.Service, backends.FieldMasquerade, fe.Masquerade.String(), "")
 		}
 		if fe.Sources != nil && fe.Key.NodePort() {
-			r.Refuse(fe.Service, dataplane.FieldSources, "on a node port", "")
+			r.Refuse(fe.Service, backends.FieldSources, "on a node port", "")
 		}
 		if can.Frontend != nil {
 			can.Frontend(r, fe)
@@ -86,7 +86,7 @@ func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
 		}
 		scheduler(p.ID.Service, p.Scheduler)
 		if can.ForwardingHint != "" && p.Forwarding != servicemodel.ForwardNAT {
-			r.Refuse(p.ID.Service, dataplane.FieldForwarding, string(p.Forwarding),
+			r.Refuse(p.ID.Service, backends.FieldForwarding, string(p.Forwarding),
 				can.ForwardingHint)
 		}
 		if can.Pool != nil {
@@ -102,9 +102,9 @@ func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
 		}
 	}
 	rules := c.Rules.New
-	node(!can.Neighbours && rules.MasqueradeNeighbours, dataplane.FieldMasqueradeNeighbours, "true")
-	node(!can.Answers && rules.NoEndpoints != "", dataplane.FieldNoEndpoints, rules.NoEndpoints)
-	node(!can.Answers && rules.Forbidden != "", dataplane.FieldForbidden, rules.Forbidden)
+	node(!can.Neighbours && rules.MasqueradeNeighbours, backends.FieldMasqueradeNeighbours, "true")
+	node(!can.Answers && rules.NoEndpoints != "", backends.FieldNoEndpoints, rules.NoEndpoints)
+	node(!can.Answers && rules.Forbidden != "", backends.FieldForbidden, rules.Forbidden)
 	return errors.Join(r.errs...)
 }
 

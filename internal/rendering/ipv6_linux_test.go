@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
@@ -38,7 +39,7 @@ func TestWithoutIPv6(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := nstest.New(t)
 			serve(t, ns)
-			b := ok([]dataplane.Candidate{
+			b := ok([]backends.Candidate{
 				nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}),
 				iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
 				ipvs.Candidate(&ipvs.Config{NetNS: ns.Fd()}),

@@ -4,7 +4,7 @@ import (
 	"context"
 	"errors"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -12,8 +12,8 @@ import (
 // CommitInParts writes the parts of a change set with write, one after the other, because the whole
 // was too large for the socket. tooLarge is the error about the whole. The error is write's.
 func CommitInParts(ctx context.Context, c *servicemodel.ChangeSet, tooLarge error,
-	write func(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error)) (
-	all dataplane.Stats, err error) {
+	write func(context.Context, *servicemodel.ChangeSet) (backends.Stats, error)) (
+	all backends.Stats, err error) {
 	first, rest := c.Split()
 	if first == nil {
 		return all, tooLarge

@@ -13,6 +13,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
@@ -24,8 +26,8 @@ import (
 func TestMain(m *testing.M) { netnstest.Main(m) }
 
 // candidates are those that write nf_tables, in a namespace; 0 means the calling thread's.
-func candidates(netns int) []dataplane.Candidate {
-	return []dataplane.Candidate{nftables.Candidate(&nftables.Config{NetNS: netns}),
+func candidates(netns int) []backends.Candidate {
+	return []backends.Candidate{nftables.Candidate(&nftables.Config{NetNS: netns}),
 		iptables.Candidate(&iptables.Config{NetNS: netns})}
 }
 
@@ -73,8 +75,8 @@ func TestWithoutPermission(t *testing.T) {
 	ns := nstest.New(t)
 	require.NoError(t, dataplanetest.WithoutCapabilities(func() error {
 		for _, s := range dataplane.Probe(t.Context(), candidates(ns.Fd())...) {
-			var refused *dataplane.OpError
-			if !errors.Is(s.Err, dataplane.ErrNoPermission) ||
+			var refused *kernelerr.OpError
+			if !errors.Is(s.Err, kernelerr.ErrNoPermission) ||
 				!errors.Is(s.Err, fs.ErrPermission) || !errors.As(s.Err, &refused) ||
 				!strings.Contains(s.String(), "CAP_NET_ADMIN") {
 				t.Error(s)
@@ -109,14 +111,14 @@ func TestMissingModules(t *testing.T) {
 			c := candidates(ns.Fd())[tt.backend]
 			if tt.module == "nf_tables" { // then there is nothing that a backend could clean up
 				_, err := c.Open()
-				require.ErrorIs(t, err, dataplane.ErrMissingModule)
+				require.ErrorIs(t, err, kernelerr.ErrMissingModule)
 			}
 			err := c.Probe(t.Context())
 			if tt.want == "" {
 				require.NoError(t, err)
 				return
 			}
-			require.ErrorIs(t, err, dataplane.ErrMissingModule)
+			require.ErrorIs(t, err, kernelerr.ErrMissingModule)
 			require.ErrorContains(t, err, tt.want)
 		})
 	}

@@ -8,7 +8,7 @@ import (
 	"fmt"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -22,18 +22,18 @@ func NotSupported(what string) error {
 type Unsupported struct{}
 
 // Observe is not supported on this operating system.
-func (Unsupported) Observe(context.Context, *servicemodel.Table) (*dataplane.Observation, error) {
+func (Unsupported) Observe(context.Context, *servicemodel.Table) (*backends.Observation, error) {
 	return nil, NotSupported("observe")
 }
 
 // Integrity is not supported on this operating system.
-func (Unsupported) Integrity(context.Context) (dataplane.Integrity, error) {
-	return dataplane.Broken, NotSupported("integrity")
+func (Unsupported) Integrity(context.Context) (backends.Integrity, error) {
+	return backends.Broken, NotSupported("integrity")
 }
 
 // Commit is not supported on this operating system.
-func (Unsupported) Commit(context.Context, *servicemodel.ChangeSet) (dataplane.Stats, error) {
-	return dataplane.Stats{}, NotSupported("commit")
+func (Unsupported) Commit(context.Context, *servicemodel.ChangeSet) (backends.Stats, error) {
+	return backends.Stats{}, NotSupported("commit")
 }
 
 // Lock is not supported on this operating system.
@@ -46,14 +46,14 @@ func (Unsupported) Settle(context.Context) (time.Duration, error) {
 	return 0, NotSupported("settle")
 }
 
-// Witness is not supported on this operating system.
-func (Unsupported) Witness(context.Context) (dataplane.Program, error) {
-	return dataplane.Program{}, NotSupported("witness")
+// Blame is not supported on this operating system.
+func (Unsupported) Blame(context.Context) (backends.Program, error) {
+	return backends.Program{}, NotSupported("blame")
 }
 
 // Cleanup is not supported on this operating system.
-func (Unsupported) Cleanup(context.Context) (dataplane.Stats, error) {
-	return dataplane.Stats{}, NotSupported("cleanup")
+func (Unsupported) Cleanup(context.Context) (backends.Stats, error) {
+	return backends.Stats{}, NotSupported("cleanup")
 }
 
 // Close does nothing.

@@ -11,7 +11,7 @@ import (
 	"net"
 	"net/netip"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
@@ -24,9 +24,9 @@ const Default = "kernlb"
 
 // Candidates are the backends of an instance, the default first, in the network namespace of the
 // calling thread. The configuration says the rest of ipvs.
-func Candidates(name string, vs ipvs.Config) []dataplane.Candidate {
+func Candidates(name string, vs ipvs.Config) []backends.Candidate {
 	vs.Table = IPVSTable(name)
-	return []dataplane.Candidate{
+	return []backends.Candidate{
 		nftables.Candidate(&nftables.Config{Table: name}),
 		iptables.Candidate(&iptables.Config{Prefix: ChainPrefix(name)}),
 		ipvs.Candidate(&vs),

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/examples/command/instance"
 	"github.com/kernlb/kernlb/ipvs"
@@ -24,7 +25,7 @@ type sample struct {
 
 // reader reads the kernel. Its methods must not be called at the same time.
 type reader struct {
-	backend dataplane.Backend
+	backend backends.Backend
 	source  instance.Source
 	held    *servicemodel.Table
 	// due is the time of the next reading of services, which takes much longer than reading
@@ -49,7 +50,7 @@ func openReader(ctx context.Context, o *options) (*reader, error) {
 }
 
 // tryReader opens a backend. One that holds nothing is an error, unless the flags name it.
-func tryReader(ctx context.Context, o *options, c dataplane.Candidate) (*reader, error) {
+func tryReader(ctx context.Context, o *options, c backends.Candidate) (*reader, error) {
 	b, err := c.Open()
 	if err != nil {
 		return nil, err

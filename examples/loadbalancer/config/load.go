@@ -77,7 +77,7 @@ func (s *source) syntax(err error) error {
 func (f *File) At(path string, err error) error { return f.source.at(path, err) }
 
 // InService adds the path and the line of a field to an error about a service. The field has the
-// name that it has in the model or in a [dataplane.UnsupportedError]. If the file does not have it,
+// name that it has in the model or in a [backends.UnsupportedError]. If the file does not have it,
 // the error gets the path of the service.
 func (f *File) InService(name, field string, err error) error {
 	i, ok := f.source.services[name]

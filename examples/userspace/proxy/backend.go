@@ -10,8 +10,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -40,8 +41,8 @@ type Backend struct {
 }
 
 var (
-	_ dataplane.Backend = (*Backend)(nil)
-	_ flows.Table       = (*Backend)(nil)
+	_ backends.Backend = (*Backend)(nil)
+	_ flows.Table      = (*Backend)(nil)
 )
 
 // New returns a proxy that serves nothing yet. It refuses a configuration with a wrong value with a
@@ -77,7 +78,7 @@ func (b *Backend) Name() string { return Name }
 // or not wanted, because the addresses of the node changed or a commit failed.
 func (b *Backend) Observe(
 	context.Context, *servicemodel.Table,
-) (*dataplane.Observation, error) {
+) (*backends.Observation, error) {
 	node, err := b.addresses()
 	if err != nil {
 		return nil, err
@@ -85,7 +86,7 @@ func (b *Backend) Observe(
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.node = node
-	o := &dataplane.Observation{}
+	o := &backends.Observation{}
 	if e := b.edit(b.table, node, nil); e.sockets() > 0 {
 		o.Drift = strings.Split(strings.TrimSpace(e.String()), "\n")
 	}
@@ -97,18 +98,18 @@ func (b *Backend) Observe(
 }
 
 // Integrity reports Broken if Observe would find drift.
-func (b *Backend) Integrity(context.Context) (dataplane.Integrity, error) {
+func (b *Backend) Integrity(context.Context) (backends.Integrity, error) {
 	node, err := b.addresses()
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if err != nil || b.edit(b.table, node, nil).sockets() > 0 {
-		return dataplane.Broken, err
+		return backends.Broken, err
 	}
-	return dataplane.Intact, nil
+	return backends.Intact, nil
 }
 
 // Plan returns the listeners that a commit would close and open, and the change set.
-func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
+func (b *Backend) Plan(c *servicemodel.ChangeSet) (backends.Plan, error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.edit(c.New, b.node, c), nil
@@ -116,7 +117,7 @@ func (b *Backend) Plan(c *servicemodel.ChangeSet) (dataplane.Plan, error) {
 
 // Commit opens and closes listeners, and serves the new table from then on. Each new connection
 // meets the old table or the new one, nothing between.
-func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	start := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -129,7 +130,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 		err = b.apply(&e)
 	}
 	if err != nil {
-		return dataplane.Stats{}, fmt.Errorf("proxy: commit: %w", err)
+		return backends.Stats{}, fmt.Errorf("proxy: commit: %w", err)
 	}
 	for _, p := range c.Pools {
 		if p.New == nil {
@@ -148,7 +149,7 @@ func (b *Backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (datapl
 // again.
 func (b *Backend) apply(e *edit) error {
 	if len(e.refused) > 0 {
-		return fmt.Errorf("%w: %w", dataplane.ErrConflict, errors.Join(e.refused...))
+		return fmt.Errorf("%w: %w", kernelerr.ErrConflict, errors.Join(e.refused...))
 	}
 	for _, w := range e.close {
 		b.sockets[w].close()
@@ -161,7 +162,7 @@ func (b *Backend) apply(e *edit) error {
 			for _, s := range opened {
 				s.close()
 			}
-			return fmt.Errorf("%w: %w", dataplane.ErrConflict, err)
+			return fmt.Errorf("%w: %w", kernelerr.ErrConflict, err)
 		}
 		opened = append(opened, s)
 	}
@@ -174,7 +175,7 @@ func (b *Backend) apply(e *edit) error {
 
 // Cleanup closes all listeners, and with them the UDP flows. TCP connections go on; [Backend.Drain]
 // waits for them, [Backend.Close] resets them.
-func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
+func (b *Backend) Cleanup(context.Context) (backends.Stats, error) {
 	start := time.Now()
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -183,7 +184,7 @@ func (b *Backend) Cleanup(context.Context) (dataplane.Stats, error) {
 	clear(b.pools)
 	clear(b.clients)
 	b.table = nil
-	return dataplane.Stats{Messages: n, Elements: n, Duration: time.Since(start)}, nil
+	return backends.Stats{Messages: n, Elements: n, Duration: time.Since(start)}, nil
 }
 
 // Retire closes all listeners, and with them the UDP flows, for a process that ends. Unlike after

@@ -16,6 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -125,10 +127,10 @@ func TestAPortTakenInBetweenIsACollision(t *testing.T) {
 	c = p.Changes
 	l := ok(net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(t)
 	_, err := s.Commit(t.Context(), c)
-	require.ErrorIs(t, err, dataplane.ErrConflict)
+	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	require.Empty(t, s.sockets, "all or nothing")
 	r := s.apply(state(service(), 1))
-	require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
+	require.ErrorIs(t, r.Refused[0].Err, backends.ErrCollision)
 	require.NoError(t, l.Close())
 	require.Empty(t, s.apply(state(service(), 1)).Refused)
 	s.visit()
@@ -150,7 +152,7 @@ func TestNodePortsFollowTheAddressesOfTheNode(t *testing.T) {
 	require.Equal(t, []netip.Addr{first, first}, *node.Load(), "it is the program's")
 	node.Store(&[]netip.Addr{second})
 	i := ok(s.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Broken, i)
+	require.Equal(t, backends.Broken, i)
 	r := s.apply(state(published, 1).WithNode(servicemodel.Node{LocalhostNodePorts: true}))
 	require.Equal(t, []string{"close " + first.String() + ":30080/tcp", "listen " +
 		second.String() + ":30080/tcp for default/web:tcp at " + second.String() + ":30080"},
@@ -160,7 +162,7 @@ func TestNodePortsFollowTheAddressesOfTheNode(t *testing.T) {
 	name := ok(greeting(c.(*net.TCPConn)))(t)
 	require.Equal(t, "1", name)
 	i = ok(s.Integrity(t.Context()))(t)
-	require.Equal(t, dataplane.Intact, i)
+	require.Equal(t, backends.Intact, i)
 }
 
 func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {
@@ -205,7 +207,7 @@ func TestSocketsThatExcludeEachOther(t *testing.T) {
 		r := s.apply(with(st, second))
 		require.Len(t, r.Refused, 1)
 		require.Equal(t, second, r.Refused[0].Service.Name)
-		require.ErrorIs(t, r.Refused[0].Err, dataplane.ErrCollision)
+		require.ErrorIs(t, r.Refused[0].Err, backends.ErrCollision)
 		s.visit()
 		require.Empty(t, s.apply(with(state(service(), 1), second)).Refused,
 			"it is free as soon as the other goes")

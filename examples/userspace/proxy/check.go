@@ -8,7 +8,7 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -50,12 +50,12 @@ func (b *Backend) Check(c *servicemodel.ChangeSet) error {
 func checkTable(c *servicemodel.ChangeSet) []error {
 	var errs []error
 	refuse := func(of servicemodel.PortName, field, value, hint string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Service: of.Name,
+		errs = append(errs, &backends.UnsupportedError{Backend: Name, Service: of.Name,
 			Object: "service " + of.String(), Field: field, Value: value, Hint: hint})
 	}
 	for _, f := range c.Frontends {
 		if f.New != nil && f.New.Key.Protocol == servicemodel.SCTP {
-			refuse(f.New.Service, dataplane.FieldProtocol, "SCTP", "the kernel backends forward it")
+			refuse(f.New.Service, backends.FieldProtocol, "SCTP", "the kernel backends forward it")
 		}
 	}
 	for _, p := range c.Pools {
@@ -63,11 +63,11 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 			continue
 		}
 		if c, _ := costOf(p.New.Scheduler); c == nil {
-			refuse(p.New.ID.Service, dataplane.FieldScheduler, string(p.New.Scheduler),
+			refuse(p.New.ID.Service, backends.FieldScheduler, string(p.New.Scheduler),
 				"ipvs has it")
 		}
 		if f := p.New.Forwarding; f != servicemodel.ForwardNAT {
-			refuse(p.New.ID.Service, dataplane.FieldForwarding, string(f), "ipvs has it")
+			refuse(p.New.ID.Service, backends.FieldForwarding, string(f), "ipvs has it")
 		}
 	}
 	if c.Rules != nil {
@@ -75,11 +75,11 @@ func checkTable(c *servicemodel.ChangeSet) []error {
 		for _, f := range [][3]string{
 			{"localPods.bridge", r.LocalPods.Bridge, "give localPods.cidrs"},
 			{"localPods.interfacePrefix", r.LocalPods.InterfacePrefix, "give localPods.cidrs"},
-			{dataplane.FieldNoEndpoints, r.NoEndpoints, "nftables can"},
-			{dataplane.FieldForbidden, r.Forbidden, "nftables can"},
+			{backends.FieldNoEndpoints, r.NoEndpoints, "nftables can"},
+			{backends.FieldForbidden, r.Forbidden, "nftables can"},
 		} {
 			if f[1] != "" {
-				errs = append(errs, &dataplane.UnsupportedError{Backend: Name, Object: "node",
+				errs = append(errs, &backends.UnsupportedError{Backend: Name, Object: "node",
 					Field: f[0], Value: f[1], Hint: f[2]})
 			}
 		}
@@ -97,10 +97,10 @@ var fields = map[servicemodel.Kind]string{
 // refusal says why a claim does not get its socket.
 func refusal(k claim, err error) error {
 	if errors.Is(err, syscall.EADDRINUSE) {
-		return &dataplane.CollisionError{Backend: Name, Service: k.service.Name,
+		return &backends.CollisionError{Backend: Name, Service: k.service.Name,
 			Object: fmt.Sprintf("the socket at %v, which is taken,", k.where)}
 	}
-	e := &dataplane.UnsupportedError{Backend: Name, Service: k.service.Name,
+	e := &backends.UnsupportedError{Backend: Name, Service: k.service.Name,
 		Object: "service " + k.service.String(), Field: fields[k.kind],
 		Value: k.dst.Addr().String()}
 	if errors.Is(err, os.ErrPermission) && k.kind != servicemodel.NodePort {

@@ -10,7 +10,7 @@ import (
 	"github.com/vishvananda/netlink"
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/dataplanetest"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/userspace/proxy"
@@ -31,7 +31,7 @@ type within struct {
 	ns *threadns.NS
 }
 
-func openIn(netns int) (dataplane.Backend, error) {
+func openIn(netns int) (backends.Backend, error) {
 	ns, err := threadns.Open(netns)
 	if err != nil {
 		return nil, err

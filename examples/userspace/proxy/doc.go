@@ -1,5 +1,5 @@
 // Package proxy is a dataplane without a kernel mechanism and without privileges. It has a
-// [dataplane.Backend] that listens at the addresses of services, and forwards connections and
+// [backends.Backend] that listens at the addresses of services, and forwards connections and
 // datagrams to their endpoints. It runs wherever Go runs.
 //
 //	backend, err := proxy.New(nil)

@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/examples/userspace/proxy"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/iptables"
@@ -40,7 +41,7 @@ func TestBackendsHaveTheSchedulersThatTheDocumentationNames(t *testing.T) {
 			c := changesOf(t, servicemodel.Scheduler(m[1]))
 			for i, check := range checks {
 				refused := slices.ContainsFunc(dataplane.Problems(check(c)),
-					func(p dataplane.Problem) bool { return p.Field == dataplane.FieldScheduler })
+					func(p dataplane.Problem) bool { return p.Field == backends.FieldScheduler })
 				require.Equal(t, strings.HasPrefix(cells[2+i], "refused"), refused,
 					"%s: %d", m[1], i)
 			}

@@ -8,7 +8,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -93,7 +93,7 @@ func within(a netip.Addr, ranges []netip.Prefix) bool {
 }
 
 // edit is the work of a commit: the sockets to open and close, and the change set. It is a
-// [dataplane.Plan].
+// [backends.Plan].
 type edit struct {
 	refused []error // claims that exclude an open socket, or one to open
 	open    []claim // sorted, as is close
@@ -120,7 +120,7 @@ func (b *Backend) edit(
 			rival, taken = ports[k.where]
 		}
 		if taken {
-			e.refused = append(e.refused, &dataplane.CollisionError{Backend: Name,
+			e.refused = append(e.refused, &backends.CollisionError{Backend: Name,
 				Service: k.service.Name, Object: fmt.Sprintf(
 					"the socket at %v for %v, which excludes that at %v for %v of %v,", k.where,
 					k.dst, rival.where, rival.dst, rival.service)})
@@ -144,8 +144,8 @@ func (b *Backend) edit(
 func (e edit) sockets() int { return len(e.open) + len(e.close) }
 
 // Stats counts the lines of the plan as messages, and sockets as elements.
-func (e edit) Stats() dataplane.Stats {
-	return dataplane.Stats{Messages: strings.Count(e.String(), "\n"), Elements: e.sockets()}
+func (e edit) Stats() backends.Stats {
+	return backends.Stats{Messages: strings.Count(e.String(), "\n"), Elements: e.sockets()}
 }
 
 // String returns a line for each socket that is opened or closed, and the change set.

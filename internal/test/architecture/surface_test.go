@@ -40,7 +40,8 @@ var tasks = []task{
 	{"Apply services, and run in the background", "The engine holds what was wanted last.",
 		[]string{"dataplane/engine.go", "dataplane/run.go", "dataplane/apply.go",
 			"dataplane/switch.go", "dataplane/status.go", "dataplane/refuse.go",
-			"dataplane/errors.go", "dataplane/event.go", "dataplane/phase.go", "dataplane"}},
+			"dataplane/errors.go", "dataplane/event.go", "dataplane/phase.go", "dataplane",
+			"dataplane/kernelerr"}},
 	{"Parts for CNI plugins", "Programs that share an instance, and live for one change.",
 		[]string{"dataplane/part.go", "dataplane/part_change.go"}},
 	{"Deal with connections", "Flows of conntrack, when endpoints go.",
@@ -53,7 +54,7 @@ var tasks = []task{
 	{"Test with it", "With packets, or without a kernel.",
 		[]string{"dataplane/memory", "dataplane/netnstest", "dataplane/dataplanetest"}},
 	{"Write a backend", "Tables, change sets, and what an engine asks of a backend.",
-		[]string{"dataplane/backend.go", "dataplane/watch.go", "dataplane/sysctls",
+		[]string{"dataplane/backends", "dataplane/sysctls",
 			"servicemodel"}},
 }
 

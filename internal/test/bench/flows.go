@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -134,7 +135,7 @@ func (b *benchmark) flowState(replaced bool, port uint16) servicemodel.State {
 }
 
 // cleanOnce replaces the first endpoint of a service.
-func (b *benchmark) cleanOnce(table flows.Table, backend dataplane.Backend,
+func (b *benchmark) cleanOnce(table flows.Table, backend backends.Backend,
 	r *flowReport) error {
 	keeper, err := flows.New(table, nil)
 	if err != nil {

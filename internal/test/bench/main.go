@@ -17,6 +17,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/busywriter"
 	"github.com/kernlb/kernlb/iptables"
@@ -39,10 +40,10 @@ const (
 var paced = fmt.Sprintf("one replaced in %d ms", busywriter.Pause.Milliseconds())
 
 func main() {
-	b := &benchmark{open: map[string]func() (dataplane.Backend, error){
-		nftables.Name: func() (dataplane.Backend, error) { return nftables.New(nil) },
-		iptables.Name: func() (dataplane.Backend, error) { return iptables.New(nil) },
-		ipvs.Name:     func() (dataplane.Backend, error) { return ipvs.New(nil) },
+	b := &benchmark{open: map[string]func() (backends.Backend, error){
+		nftables.Name: func() (backends.Backend, error) { return nftables.New(nil) },
+		iptables.Name: func() (backends.Backend, error) { return iptables.New(nil) },
+		ipvs.Name:     func() (backends.Backend, error) { return ipvs.New(nil) },
 	}}
 	flag.StringVar(&b.name, "backend", nftables.Name, "`NAME` of the backend")
 	flag.IntVar(&b.services, "services", 10000, "number `N` of services")
@@ -107,9 +108,9 @@ type benchmark struct {
 	name, output               string // the values of flags
 	services, endpoints, flows int
 
-	open    map[string]func() (dataplane.Backend, error)
+	open    map[string]func() (backends.Backend, error)
 	ctx     context.Context
-	backend dataplane.Backend
+	backend backends.Backend
 	engine  *dataplane.Engine
 	state   servicemodel.State
 	changes int // endpoints replaced so far

@@ -3,7 +3,7 @@ package dataplanetest
 import (
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 )
 
@@ -11,7 +11,7 @@ import (
 type Backend struct {
 	// Open opens the backend in a network namespace, given by file descriptor. Many goroutines call
 	// it, each with another namespace.
-	Open func(netns int) (dataplane.Backend, error)
+	Open func(netns int) (backends.Backend, error)
 	// Require skips the test if the kernel lacks what the backend needs. Nil requires nothing
 	// besides network namespaces.
 	Require func(*testing.T)

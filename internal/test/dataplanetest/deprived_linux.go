@@ -15,6 +15,8 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 )
 
 // Deprived removes what an engine needs, after it has applied a state. First it removes the
@@ -39,7 +41,7 @@ func deprivedOfSockets(t *testing.T, under Backend) {
 	none := ok(os.Open(os.DevNull))(t)
 	defer none.Close()
 	b, err := under.Open(int(none.Fd()))
-	if err == nil || errors.Is(err, dataplane.ErrMissingModule) {
+	if err == nil || errors.Is(err, kernelerr.ErrMissingModule) {
 		t.Errorf("a file that is no namespace: %v, %v", b, err)
 	}
 	ns := under.namespace(t)
@@ -51,29 +53,29 @@ func deprivedOfSockets(t *testing.T, under Backend) {
 	start := time.Now()
 	s, _ := faultedStates()
 	_, err = dataplane.New(b, nil).Apply(t.Context(), s)
-	if !errors.Is(err, dataplane.ErrClosed) {
+	if !errors.Is(err, kernelerr.ErrClosed) {
 		t.Errorf("an apply of a closed backend: %v", err)
 	}
 	if d := time.Since(start); d > 5*time.Second {
 		t.Errorf("an apply of a closed backend takes %v", d)
 	}
-	if i, _ := b.Integrity(t.Context()); i != dataplane.Broken {
+	if i, _ := b.Integrity(t.Context()); i != backends.Broken {
 		t.Errorf("the integrity that a closed backend sees: %v", i)
 	}
 }
 
 // requireOthersTurn requires that a context that ends also ends the wait for a turn, which then
 // comes when the other backend gives it back.
-func requireOthersTurn(t *testing.T, b, other dataplane.Backend) {
+func requireOthersTurn(t *testing.T, b, other backends.Backend) {
 	t.Helper()
-	unlock := ok(other.(dataplane.Locker).Lock(t.Context()))(t)
+	unlock := ok(other.(backends.Locker).Lock(t.Context()))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if _, err := b.(dataplane.Locker).Lock(ctx); !errors.Is(err, context.Canceled) {
+	if _, err := b.(backends.Locker).Lock(ctx); !errors.Is(err, context.Canceled) {
 		t.Errorf("a turn of another backend: %v", err)
 	}
 	unlock()
-	ok(b.(dataplane.Locker).Lock(t.Context()))(t)()
+	ok(b.(backends.Locker).Lock(t.Context()))(t)()
 }
 
 func deprivedOfPermission(t *testing.T, under Backend) {
@@ -88,9 +90,9 @@ func deprivedOfPermission(t *testing.T, under Backend) {
 		"cleanup": func() error { return errOf(e.Cleanup(t.Context())) },
 	} {
 		err := WithoutCapabilities(call)
-		var refused *dataplane.OpError
+		var refused *kernelerr.OpError
 		switch {
-		case !errors.Is(err, fs.ErrPermission) || !errors.Is(err, dataplane.ErrNoPermission):
+		case !errors.Is(err, fs.ErrPermission) || !errors.Is(err, kernelerr.ErrNoPermission):
 			t.Errorf("%s without permission: want one that says so, got %v", what, err)
 		case !strings.Contains(err.Error(), b.Name()+": "):
 			t.Errorf("%s: the error does not name the backend: %v", what, err)

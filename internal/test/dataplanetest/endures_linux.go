@@ -20,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/test/busywriter"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -159,7 +160,7 @@ func (s *soak) change(ctx context.Context, t *testing.T, interval time.Duration)
 			tick.Reset(interval) // a reading takes long on a busy machine
 		case <-time.After(time.Millisecond):
 			_, err := s.engine.Apply(ctx, state)
-			if err != nil && ctx.Err() == nil && !errors.Is(err, dataplane.ErrConflict) {
+			if err != nil && ctx.Err() == nil && !errors.Is(err, kernelerr.ErrConflict) {
 				t.Errorf("apply: %v", err)
 				return n
 			}

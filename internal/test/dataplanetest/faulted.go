@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
@@ -21,14 +23,14 @@ type FaultyBackend struct {
 	Backend
 	// OpenWith opens the backend in a network namespace, with connections to the kernel of that
 	// configuration. The logger is also the backend's.
-	OpenWith func(c rawnl.Config) (dataplane.Backend, error)
+	OpenWith func(c rawnl.Config) (backends.Backend, error)
 	// Between judges the content of the kernel after a failed apply, for a backend without
 	// transactions. Nil means that it must be one of the states.
 	Between func(ns *netnstest.NS, states []servicemodel.State) error
 }
 
 // openFaulty opens the backend with sockets that the faults wrap.
-func (b *FaultyBackend) openFaulty(ns *netnstest.NS, f *rawnltest.Faults) (dataplane.Backend,
+func (b *FaultyBackend) openFaulty(ns *netnstest.NS, f *rawnltest.Faults) (backends.Backend,
 	error) {
 	return b.OpenWith(rawnl.Config{NetNS: ns.Fd(),
 		Wrap: func(s rawnl.Socket) rawnl.Socket { return f.Wrap(s) }})
@@ -170,7 +172,7 @@ func (f *faulted) judge(ctx context.Context, backend string, hits, n int, err er
 		return fmt.Errorf("the error does not name the backend: %w", err)
 	}
 	if !f.fault.Explains(err, rawnl.ErrAnswersLost, rawnl.ErrMalformed, rawnl.ErrDumpInterrupted,
-		dataplane.ErrConflict) {
+		kernelerr.ErrConflict) {
 		return fmt.Errorf("the error does not say what went wrong: %w", err)
 	}
 	if f.under.Between != nil {

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/test/busywriter"
 	"github.com/kernlb/kernlb/internal/test/randstate"
@@ -26,7 +27,7 @@ type FieldsOptions struct {
 	Refused []string
 	// Second opens another instance of the backend in a network namespace, or another backend. With
 	// it, the engine also switches there and back with some of the states.
-	Second func(netns int) (dataplane.Backend, error)
+	Second func(netns int) (backends.Backend, error)
 }
 
 // An engine also switches between the backends with one of switchedEach fields. With
@@ -44,7 +45,7 @@ func EveryField(t *testing.T, under Backend, o FieldsOptions) {
 	t.Cleanup(func() { network.Close() })
 	node := network.Node.NS.Fd()
 	everyField(t, &fields{
-		open:  func() (dataplane.Backend, error) { return under.Open(node) },
+		open:  func() (backends.Backend, error) { return under.Open(node) },
 		touch: func() error { return busywriter.Once(t.Context(), node) },
 	}, node, o)
 }
@@ -71,7 +72,7 @@ func everyField(t *testing.T, f *fields, netns int, o FieldsOptions) {
 			if applied++; !had[v.Name] {
 				f.repaired(v, applied%2 == 0)
 				if o.Second != nil && len(had)%each == 0 {
-					f.switched(v, func() (dataplane.Backend, error) { return o.Second(netns) })
+					f.switched(v, func() (backends.Backend, error) { return o.Second(netns) })
 					f.switched(v, f.open)
 				}
 			}
@@ -121,7 +122,7 @@ func fieldState(external servicemodel.TrafficPolicy) servicemodel.State {
 // fields is one run of EveryField.
 type fields struct {
 	*testing.T
-	open   func() (dataplane.Backend, error)
+	open   func() (backends.Backend, error)
 	touch  func() error // lets a neighbour commit
 	engine *dataplane.Engine
 	again  int // how often each state is read and applied again
@@ -176,15 +177,15 @@ func (f *fields) reads(v randstate.Variant) {
 }
 
 // finds requires that a backend finds a table in the kernel.
-func (f *fields) finds(v randstate.Variant, b dataplane.Backend, hint, want *servicemodel.Table) {
+func (f *fields) finds(v randstate.Variant, b backends.Backend, hint, want *servicemodel.Table) {
 	f.Helper()
 	o, err := b.Observe(f.Context(), hint)
 	f.must(v, "observe", err)
 	read := want.AssumedIn(o.Table)
 	c := servicemodel.Diff(read, want.Arrange(read))
-	if !c.Empty() || len(o.Drift) > 0 || o.Unread {
+	if !c.Empty() || len(o.Drift) > 0 || o.Partial {
 		f.Fatalf("%s: read, with a hint %t: drift %v, unread %t\n%s", v.Name, hint != nil, o.Drift,
-			o.Unread, c)
+			o.Partial, c)
 	}
 }
 
@@ -226,7 +227,7 @@ func (f *fields) repaired(v randstate.Variant, everything bool) {
 }
 
 // switched requires that the engine holds the state on another backend.
-func (f *fields) switched(v randstate.Variant, open func() (dataplane.Backend, error)) {
+func (f *fields) switched(v randstate.Variant, open func() (backends.Backend, error)) {
 	f.Helper()
 	before := f.engine.Status().Held
 	b := opened(open())(f.T)

@@ -3,7 +3,7 @@ package dataplanetest
 import (
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 )
 
@@ -12,9 +12,9 @@ func TestEveryFieldInMemory(t *testing.T) {
 	for _, o := range []FieldsOptions{{}, {OneValue: true}} {
 		k, second := &memory.Kernel{}, &memory.Kernel{}
 		o.Refused = []string{} // none
-		o.Second = func(int) (dataplane.Backend, error) { return memory.New(second), nil }
+		o.Second = func(int) (backends.Backend, error) { return memory.New(second), nil }
 		everyField(t, &fields{
-			open:  func() (dataplane.Backend, error) { return memory.New(k), nil },
+			open:  func() (backends.Backend, error) { return memory.New(k), nil },
 			touch: func() error { k.Touch(); return nil },
 		}, 0, o)
 	}

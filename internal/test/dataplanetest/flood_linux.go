@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -53,8 +54,8 @@ type flood struct {
 	begun, translated, forbidden int
 }
 
-// unsettled hides that a backend is a [dataplane.Settler], so that no commit waits for later work.
-type unsettled struct{ dataplane.Backend }
+// unsettled hides that a backend is a [backends.Settler], so that no commit waits for later work.
+type unsettled struct{ backends.Backend }
 
 // settleEach is the number of commits after which a flood does the work that they left.
 const settleEach = 32
@@ -78,7 +79,7 @@ func (w *world) flood(t *testing.T, from []floodSource, to []target,
 			f.send()
 		}
 	})
-	settler, _ := w.backend.(dataplane.Settler)
+	settler, _ := w.backend.(backends.Settler)
 	least := fromEnv(t, floodTime, 2*time.Second, time.ParseDuration)
 	long := os.Getenv(floodTime) != ""
 	few := func() bool { return f.sent.Load() < floodFlows || f.commits.Load() < floodCommits }

@@ -15,6 +15,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -215,8 +216,8 @@ func applyIfKilled(under Backend, states []servicemodel.State) {
 	engine := dataplane.New(b, nil)
 	for i := first; ; i++ {
 		fmt.Fprintln(report, "begin")
-		err := dataplane.ErrConflict
-		for errors.Is(err, dataplane.ErrConflict) {
+		err := kernelerr.ErrConflict
+		for errors.Is(err, kernelerr.ErrConflict) {
 			_, err = engine.Apply(context.Background(), states[i%len(states)])
 		}
 		check(err)

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -57,8 +58,8 @@ func (b *Backend) network(t *testing.T) *world {
 }
 
 // opened is ok for an open backend, which is closed when the test ends.
-func opened(b dataplane.Backend, err error) func(*testing.T) dataplane.Backend {
-	return func(t *testing.T) dataplane.Backend {
+func opened(b backends.Backend, err error) func(*testing.T) backends.Backend {
+	return func(t *testing.T) backends.Backend {
 		t.Helper()
 		must(t, err)
 		t.Cleanup(func() { b.Close() })
@@ -67,7 +68,7 @@ func opened(b dataplane.Backend, err error) func(*testing.T) dataplane.Backend {
 }
 
 // process calls do with a backend of its own, like another program that then ends.
-func (b *Backend) process(ns *netnstest.NS, do func(b dataplane.Backend) error) error {
+func (b *Backend) process(ns *netnstest.NS, do func(b backends.Backend) error) error {
 	opened, err := b.Open(ns.Fd())
 	if err != nil {
 		return err
@@ -77,14 +78,14 @@ func (b *Backend) process(ns *netnstest.NS, do func(b dataplane.Backend) error) 
 
 // apply applies a state as another program.
 func (b *Backend) apply(ctx context.Context, ns *netnstest.NS, s servicemodel.State) error {
-	return b.process(ns, func(b dataplane.Backend) error {
+	return b.process(ns, func(b backends.Backend) error {
 		return errOf(dataplane.New(b, nil).Apply(ctx, s))
 	})
 }
 
 // cleanup removes the instance as another program.
 func (b *Backend) cleanup(ctx context.Context, ns *netnstest.NS) error {
-	return b.process(ns, func(b dataplane.Backend) error { return errOf(b.Cleanup(ctx)) })
+	return b.process(ns, func(b backends.Backend) error { return errOf(b.Cleanup(ctx)) })
 }
 
 // runIn runs a command in a namespace, and returns what it prints on standard output.

@@ -13,6 +13,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
@@ -26,7 +27,7 @@ type Obstacles struct {
 	Machine func() FaultyBackend
 	// Default opens the backend with its default configuration, in the network namespace of the
 	// caller.
-	Default func() (dataplane.Backend, error)
+	Default func() (backends.Backend, error)
 	// Faked says that a part of the kernel is a fake: it refuses nobody, and no packets pass.
 	Faked bool
 	// Instance is the name of the instance in records of the log.
@@ -36,7 +37,7 @@ type Obstacles struct {
 	Needs string
 	// Crowded are tables, such as "ip filter", that get 50,000 chains of another program.
 	Crowded []string
-	// Culprits are commands that change objects of the backend ([dataplane.Witness]).
+	// Culprits are commands that change objects of the backend ([backends.Blamer]).
 	Culprits []string
 	// Layouts are what programs with other layouts have left: see [Upgraded].
 	Layouts []Layout
@@ -133,7 +134,7 @@ func (o *Obstacles) withoutFamily(t *testing.T, under FaultyBackend) {
 			s = s.WithEndpoints(web().Name, eps(host))
 			r := ok(e.Apply(t.Context(), s))(t)
 			if len(r.Refused) != 1 || r.Refused[0].Family != lacks ||
-				!errors.Is(r.Refused[0].Err, dataplane.ErrUnsupported) ||
+				!errors.Is(r.Refused[0].Err, backends.ErrUnsupported) ||
 				!strings.Contains(r.Refused[0].Err.Error(), o.Needs) {
 				t.Errorf("refused without %v: %v", lacks, r.Refused)
 			}
@@ -148,7 +149,7 @@ func (o *Obstacles) withoutFamily(t *testing.T, under FaultyBackend) {
 		}
 		node.OnlyFamily = servicemodel.FamilyOf(clusterIP[1-i])
 		must(t, f.holds(t.Context(), s.WithNode(node)))
-		if i := ok(b.Integrity(t.Context()))(t); i != dataplane.Intact {
+		if i := ok(b.Integrity(t.Context()))(t); i != backends.Intact {
 			t.Errorf("without %v: %v", lacks, i)
 		}
 	}

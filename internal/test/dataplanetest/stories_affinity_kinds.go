@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -92,7 +93,7 @@ func prefixStays(t *testing.T, w *world) {
 	with := func(hosts ...string) servicemodel.State {
 		return state(podCIDRs(thisNode()), web(sticky(time.Hour), prefixed(24, 64)), eps(hosts...))
 	}
-	if !w.accepted(t, with("pod2", "pod3", "remote1", "remote2"), dataplane.FieldAffinityBits,
+	if !w.accepted(t, with("pod2", "pod3", "remote1", "remote2"), backends.FieldAffinityBits,
 		"") {
 		return
 	}
@@ -122,7 +123,7 @@ func prefixInsideAndOutside(t *testing.T, w *world) {
 		return state(podCIDRs(thisNode()), web(sticky(time.Hour), prefixed(5, 16), externalLocal),
 			eps(hosts...))
 	}
-	if !w.accepted(t, with("remote1", "pod2"), dataplane.FieldAffinityBits, "") {
+	if !w.accepted(t, with("remote1", "pod2"), backends.FieldAffinityBits, "") {
 		return
 	}
 	w.apply(t, with("remote1"))
@@ -171,7 +172,7 @@ func wholeServiceStays(bits4, bits6 uint8) func(t *testing.T, w *world) {
 				prefixed(bits4, bits6), wholeService), each(eps(hosts...), withPortB))
 		}
 		all := []string{"pod2", "pod3", "remote1", "remote2"}
-		if !w.accepted(t, with(all...), dataplane.FieldAffinityService, "") {
+		if !w.accepted(t, with(all...), backends.FieldAffinityService, "") {
 			return
 		}
 		from, client := []string{"pod1", "outside1", "node"}, func(y way) string { return y.from }
@@ -208,7 +209,7 @@ func wholeServiceStays(bits4, bits6 uint8) func(t *testing.T, w *world) {
 func partlyServing(t *testing.T, w *world) {
 	partly := append(each(eps("pod2"), withPortB), eps("pod3")...)
 	s := state(podCIDRs(thisNode()), web(portsTwice, sticky(time.Hour), wholeService), partly)
-	if !w.accepted(t, s, dataplane.FieldAffinityService, "") {
+	if !w.accepted(t, s, backends.FieldAffinityService, "") {
 		return
 	}
 	for _, f := range families {

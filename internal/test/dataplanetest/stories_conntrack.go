@@ -10,6 +10,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane/flows"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -32,7 +33,7 @@ func (w *world) keepFlows(t *testing.T, p servicemodel.ConnectionPolicy) *flows.
 	table, own := w.backend.(flows.Table)
 	if !own || !w.under.Proxy {
 		kernel, err := conntrack.Open(&conntrack.Config{NetNS: w.Node.NS.Fd()})
-		if errors.Is(err, conntrack.ErrMissingModule) {
+		if errors.Is(err, kernelerr.ErrMissingModule) {
 			t.Skipf("no conntrack over netlink: %v", err)
 		}
 		must(t, err)

@@ -11,6 +11,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -159,17 +160,17 @@ func programsAtOnce(t *testing.T, w *world) {
 
 // interrupted is a backend without turns that calls a function once, after its first reading.
 type interrupted struct {
-	dataplane.Backend
+	backends.Backend
 	call func()
 }
 
-func (b *interrupted) Unwrap() dataplane.Backend            { return b.Backend }
+func (b *interrupted) Unwrap() backends.Backend             { return b.Backend }
 func (b *interrupted) Lock(context.Context) (func(), error) { return func() {}, nil }
-func (b *interrupted) Cleanup(c context.Context) (dataplane.Stats, error) {
+func (b *interrupted) Cleanup(c context.Context) (backends.Stats, error) {
 	b.interrupt()
 	return b.Backend.Cleanup(c)
 }
-func (b *interrupted) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats,
+func (b *interrupted) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats,
 	error) {
 	b.interrupt()
 	return b.Backend.Commit(ctx, c)

@@ -5,7 +5,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -87,7 +87,7 @@ func schedulerShares(t *testing.T, w *world) {
 		}
 		l := weighted(eps("pod2", "pod3", "remote1"), 1, 2, 5)
 		if w.accepted(t, state(thisNode(), web(scheduler(by)), l),
-			dataplane.FieldScheduler, string(by)) {
+			backends.FieldScheduler, string(by)) {
 			w.requireServiceShares(t, "scheduler "+string(by), 160, shares)
 		}
 	}
@@ -100,7 +100,7 @@ func hashedClientsStay(t *testing.T, w *world) {
 		with := func(hosts ...string) servicemodel.State {
 			return state(podCIDRs(thisNode()), web(scheduler(by)), eps(hosts...))
 		}
-		if !w.accepted(t, with("pod2", "pod3", "remote1"), dataplane.FieldScheduler,
+		if !w.accepted(t, with("pod2", "pod3", "remote1"), backends.FieldScheduler,
 			string(by)) {
 			continue
 		}
@@ -129,7 +129,7 @@ func schedulerChanges(t *testing.T, w *world) {
 	for _, by := range append(slices.Repeat(shareSchedulers, 2), servicemodel.Maglev,
 		servicemodel.SourceHash, servicemodel.LeastConn) {
 		w.accepted(t, and(s, web(scheduler(by)), eps("pod2", "remote1")),
-			dataplane.FieldScheduler, string(by))
+			backends.FieldScheduler, string(by))
 	}
 	w.apply(t, s)
 	end()

@@ -11,12 +11,13 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 )
 
 // witnessPatience is how long the test waits for a witness.
 const witnessPatience = time.Minute
 
-// witnessed tests that a backend tells which program changes its objects ([dataplane.Witness]).
+// witnessed tests that a backend tells which program changes its objects ([backends.Blamer]).
 // Each of the commands does, and the kernel tells its name. The backend must ignore its own
 // commits, and other programs' changes of their own tables.
 func (o *Obstacles) witnessed(t *testing.T, under FaultyBackend) {
@@ -33,7 +34,7 @@ func (o *Obstacles) witnessed(t *testing.T, under FaultyBackend) {
 
 // witnessOf asks a backend while it applies states. Until the backend answers, a bystander and the
 // command run again and again, because they may be too early.
-func witnessOf(t *testing.T, under Backend, command []string) (p dataplane.Program, err error) {
+func witnessOf(t *testing.T, under Backend, command []string) (p backends.Program, err error) {
 	ns := under.namespace(t)
 	b := opened(under.Open(ns.Fd()))(t)
 	bystander := filepath.Join(t.TempDir(), "bystander")
@@ -46,7 +47,7 @@ func witnessOf(t *testing.T, under Backend, command []string) (p dataplane.Progr
 	answer := make(chan error, 1)
 	go func() {
 		var err error
-		p, err = b.(dataplane.Witness).Witness(ctx)
+		p, err = b.(backends.Blamer).Blame(ctx)
 		answer <- err
 	}()
 	run := func(command ...string) error {

@@ -7,6 +7,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -22,7 +23,7 @@ const (
 type world struct {
 	*netnstest.Cluster
 	under   Backend
-	backend dataplane.Backend
+	backend backends.Backend
 	engine  *dataplane.Engine
 	hosts   map[string]*netnstest.Host
 }

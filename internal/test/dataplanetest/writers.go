@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -47,7 +49,7 @@ func Writers(t *testing.T, under Backend, states []servicemodel.State, harmless 
 func WritersWithoutTurns(t *testing.T, under Backend, states []servicemodel.State,
 	harmless ...string) {
 	w := newWriting(t, under, states, harmless)
-	w.run(func(netns int) (dataplane.Backend, error) {
+	w.run(func(netns int) (backends.Backend, error) {
 		b, err := under.Open(netns)
 		return noTurns{b}, err
 	})
@@ -57,8 +59,8 @@ func WritersWithoutTurns(t *testing.T, under Backend, states []servicemodel.Stat
 	}
 }
 
-// noTurns hides that a backend is a [dataplane.Locker].
-type noTurns struct{ dataplane.Backend }
+// noTurns hides that a backend is a [backends.Locker].
+type noTurns struct{ backends.Backend }
 
 // writersPatience is how long all writers together may take: some 20 s on a busy machine.
 const writersPatience = 4 * time.Minute
@@ -85,7 +87,7 @@ func newWriting(t *testing.T, under Backend, states []servicemodel.State,
 }
 
 // run runs the writers, and returns the last state of each.
-func (w *writing) run(open func(netns int) (dataplane.Backend, error)) []servicemodel.State {
+func (w *writing) run(open func(netns int) (backends.Backend, error)) []servicemodel.State {
 	last := make([]servicemodel.State, writers)
 	var running sync.WaitGroup
 	for writer := range last {
@@ -101,7 +103,7 @@ func (w *writing) run(open func(netns int) (dataplane.Backend, error)) []service
 				r, err := engine.Apply(w.ctx, w.states[i])
 				last[writer] = w.states[i]
 				switch {
-				case errors.Is(err, dataplane.ErrConflict):
+				case errors.Is(err, kernelerr.ErrConflict):
 					w.conflicts.Add(1)
 				case err != nil:
 					w.t.Errorf("writer %d: %v", writer, err)
@@ -134,14 +136,14 @@ func (w *writing) look(done <-chan struct{}) {
 			w.t.Error(err)
 			return
 		}
-		unlock, err := b.(dataplane.Locker).Lock(w.ctx)
+		unlock, err := b.(backends.Locker).Lock(w.ctx)
 		if err == nil {
 			looks++
 			err = w.holdsOne(possible)
 			unlock()
 		}
 		b.Close()
-		if errors.Is(err, dataplane.ErrConflict) {
+		if errors.Is(err, kernelerr.ErrConflict) {
 			continue // the turn did not come in time
 		}
 		if err != nil {

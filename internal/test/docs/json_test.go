@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -43,7 +44,7 @@ func TestFieldsOfJSONAreDocumented(t *testing.T) {
 		servicemodel.Rules{}, servicemodel.Frontend{}, servicemodel.Pool{},
 		servicemodel.HealthCheck{}, servicemodel.Conflict{},
 		servicemodel.Change[servicemodel.Rules]{}, servicemodel.AddrChange{},
-		servicemodel.Decision{}, dataplane.Observation{}, dataplane.Totals{},
+		servicemodel.Decision{}, backends.Observation{}, dataplane.Totals{},
 		livetrace.Trace{}, counters.Values{}} {
 		walk(reflect.TypeOf(v))
 	}

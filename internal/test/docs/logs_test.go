@@ -15,6 +15,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -63,7 +65,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	m.Kernel().Flush()
 	m.Kernel().AddDrift("a chain of nobody")
 	apply(state)
-	m.Fail("commit", 1, dataplane.ErrConflict)
+	m.Fail("commit", 1, kernelerr.ErrConflict)
 	apply(servicemodel.State{})
 	m.Fail("commit", 1, errors.New("no memory"))
 	apply(state)
@@ -82,7 +84,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 		if c.New.Rules().OnlyFamily != 0 {
 			return nil
 		}
-		return &dataplane.UnsupportedError{Object: "node", Field: dataplane.FieldFamily,
+		return &backends.UnsupportedError{Object: "node", Field: backends.FieldFamily,
 			Value: servicemodel.IPv6.String()}
 	})
 	ok(dataplane.New(lacking, &dataplane.Config{Logger: slog.New(logged)}).Apply(t.Context(),

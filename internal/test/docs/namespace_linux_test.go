@@ -10,9 +10,9 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/kernlb/kernlb/conntrack"
-	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/hooks"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/kubeproxy"
 	"github.com/kernlb/kernlb/dataplane/livetrace"
 	"github.com/kernlb/kernlb/dataplane/nodeaddrs"
@@ -64,8 +64,8 @@ func TestANamespaceThatIsGoneIsNamed(t *testing.T) {
 		require.ErrorIs(t, wrong, unix.EBADF, name)
 		require.ErrorContains(t, wrong, "NetNS: ", name)
 		for _, err := range []error{gone, wrong} {
-			for _, other := range []error{dataplane.ErrMissingModule, dataplane.ErrKernelTooOld,
-				dataplane.ErrNoPermission} {
+			for _, other := range []error{kernelerr.ErrMissingModule, kernelerr.ErrKernelTooOld,
+				kernelerr.ErrNoPermission} {
 				require.False(t, errors.Is(err, other), "%s: %v", name, err)
 			}
 		}

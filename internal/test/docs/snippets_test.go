@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/conntrack"
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/flows"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
@@ -52,7 +53,7 @@ func readme(ctx context.Context) error {
 func use(*dataplane.Result) {}
 
 // withFlows is that of flows.md.
-func withFlows(backend dataplane.Backend) (*dataplane.Engine, error) {
+func withFlows(backend backends.Backend) (*dataplane.Engine, error) {
 	table, err := conntrack.Open(nil)
 	if err != nil {
 		return nil, err
@@ -73,7 +74,7 @@ func withPage(engine *dataplane.Engine, table *conntrack.Table, mux *http.ServeM
 }
 
 // cni is that of cni.md.
-func cni(ctx context.Context, backend dataplane.Backend, owner string, state servicemodel.State,
+func cni(ctx context.Context, backend backends.Backend, owner string, state servicemodel.State,
 	attached map[string]bool) error {
 	parts := dataplane.NewParts(backend, nil)
 	result, err := parts.Apply(ctx, owner, state) // ADD

@@ -10,7 +10,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 )
 
 var update = flag.Bool("update", false, "write the golden files")
@@ -53,7 +53,7 @@ func difference(want, got string) string {
 }
 
 // Plan compares the text and the cost of a plan with a file.
-func Plan(t *testing.T, path string, p dataplane.Plan) {
+func Plan(t *testing.T, path string, p backends.Plan) {
 	t.Helper()
 	s := p.Stats()
 	File(t, path, fmt.Sprintf("%s# %d messages, %d bytes, %d elements\n", p, s.Messages, s.Bytes,

@@ -10,6 +10,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/randstate"
@@ -38,15 +39,15 @@ func states() randstate.Config {
 func refuse(c *servicemodel.ChangeSet) error {
 	var errs []error
 	refuse := func(of servicemodel.PortName, field, value string) {
-		errs = append(errs, &dataplane.UnsupportedError{Backend: "law", Service: of.Name,
+		errs = append(errs, &backends.UnsupportedError{Backend: "law", Service: of.Name,
 			Object: "service " + of.String(), Field: field, Value: value})
 	}
 	for _, p := range c.Pools {
 		if p.New != nil && p.New.Scheduler == servicemodel.LeastConn {
-			refuse(p.New.ID.Service, dataplane.FieldScheduler, "lc")
+			refuse(p.New.ID.Service, backends.FieldScheduler, "lc")
 		}
 		if p.New != nil && p.New.Forwarding == servicemodel.ForwardDirect {
-			refuse(p.New.ID.Service, dataplane.FieldForwarding, "direct")
+			refuse(p.New.ID.Service, backends.FieldForwarding, "direct")
 		}
 		sum := 0
 		for i := 0; p.New != nil && i < len(p.New.Slots); i++ {
@@ -54,7 +55,7 @@ func refuse(c *servicemodel.ChangeSet) error {
 		}
 		heavy := sum > 120 || sum > 4 && sum < 20 // those with a slow start have at least 20
 		if heavy && p.New.Scheduler == "wrr" {
-			refuse(p.New.ID.Service, dataplane.FieldWeights, fmt.Sprint(sum))
+			refuse(p.New.ID.Service, backends.FieldWeights, fmt.Sprint(sum))
 		}
 	}
 	return errors.Join(errs...)
@@ -81,7 +82,7 @@ func (m *Machine) vary(g *randstate.Source, s servicemodel.State) servicemodel.S
 
 // backend is a backend of a machine that refuses more, and whose commits can fail.
 type backend struct {
-	dataplane.Backend
+	backends.Backend
 	// foreign counts the foreign commits, and told is its value at the last report of Touched. If
 	// foreign is not nil, the backend reports each only once.
 	foreign *int
@@ -92,7 +93,7 @@ type backend struct {
 
 var errAnswer = fmt.Errorf("the answer is lost: %w", syscall.ENOBUFS)
 
-func (b *backend) Unwrap() dataplane.Backend { return b.Backend }
+func (b *backend) Unwrap() backends.Backend { return b.Backend }
 
 // Check refuses what the machine refuses. The inner backend comes last, because it may have met a
 // collision.
@@ -100,24 +101,24 @@ func (b *backend) Check(c *servicemodel.ChangeSet) error {
 	return errors.Join(refuse(c), b.Backend.Check(c))
 }
 
-func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (dataplane.Stats, error) {
+func (b *backend) Commit(ctx context.Context, c *servicemodel.ChangeSet) (backends.Stats, error) {
 	fails := b.fails
 	b.fails = false
 	if fails && !b.lost {
-		return dataplane.Stats{}, fmt.Errorf("%s: commit: %w", b.Name(), syscall.EPERM)
+		return backends.Stats{}, fmt.Errorf("%s: commit: %w", b.Name(), syscall.EPERM)
 	}
 	stats, err := b.Backend.Commit(ctx, c)
 	if fails && err == nil {
-		return dataplane.Stats{}, fmt.Errorf("%s: commit: %w", b.Name(), errAnswer)
+		return backends.Stats{}, fmt.Errorf("%s: commit: %w", b.Name(), errAnswer)
 	}
 	return stats, err
 }
 
-func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
+func (b *backend) Integrity(ctx context.Context) (backends.Integrity, error) {
 	i, err := b.Backend.Integrity(ctx)
-	if i == dataplane.Touched && b.foreign != nil {
+	if i == backends.Touched && b.foreign != nil {
 		if b.told == *b.foreign {
-			return dataplane.Intact, err
+			return backends.Intact, err
 		}
 		b.told = *b.foreign
 	}
@@ -128,18 +129,18 @@ func (b *backend) Integrity(ctx context.Context) (dataplane.Integrity, error) {
 type instances struct {
 	*Machine
 	t    *testing.T
-	open []dataplane.Backend
+	open []backends.Backend
 }
 
 // process opens an instance, as a process does that begins.
-func (m *instances) process(at int) dataplane.Backend {
+func (m *instances) process(at int) backends.Backend {
 	b := must.OK(m.Open(at))(m.t)
 	m.open = append(m.open, b)
 	return b
 }
 
 // observe reads an instance with a new backend.
-func (m *instances) observe(at int) *dataplane.Observation {
+func (m *instances) observe(at int) *backends.Observation {
 	b := must.OK(m.Open(at))(m.t)
 	defer b.Close()
 	return must.OK(b.Observe(m.t.Context(), nil))(m.t)

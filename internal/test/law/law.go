@@ -11,7 +11,7 @@ import (
 	"testing"
 	"testing/synctest"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -19,7 +19,7 @@ import (
 // Machine is a kernel with two instances, in which one sequence of calls happens.
 type Machine struct {
 	// Open opens instance 0 or 1, as a process does that begins.
-	Open func(at int) (dataplane.Backend, error)
+	Open func(at int) (backends.Backend, error)
 	// Check says what the backend refuses. Nil refuses nothing.
 	Check func(*servicemodel.ChangeSet) error
 	// Node, if set, takes from a node what the backend refuses.
@@ -35,7 +35,7 @@ type Machine struct {
 	// Users, if set, are rules of the user.
 	Users Users
 	// Part, if set, wraps the backend of parts.
-	Part func(b dataplane.Backend) dataplane.Backend
+	Part func(b backends.Backend) backends.Backend
 }
 
 // Harm is what another program does to an instance. Its choices come from r.

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	"github.com/kernlb/kernlb/servicemodel"
@@ -208,7 +209,7 @@ func (l *parts) harm(ctx context.Context, r *rand.Rand) string {
 	h.Do(0, r)
 	if !h.Settings || len(l.holds) == 0 {
 		_, err := l.parts.Remove(ctx, owners...)
-		if errors.Is(err, dataplane.ErrOtherLayout) {
+		if errors.Is(err, backends.ErrOtherLayout) {
 			_, err = l.process(0).Cleanup(ctx)
 		}
 		must.OK(0, err)(l.t)

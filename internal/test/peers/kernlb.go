@@ -5,6 +5,7 @@ import (
 	"errors"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/test/peers/serve"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/ipvs"
@@ -21,7 +22,7 @@ type kernlb struct {
 
 // backend opens a backend of kernlb by its name. A netns of 0 is the network namespace of the
 // thread.
-func backend(name string, netns int) (dataplane.Backend, error) {
+func backend(name string, netns int) (backends.Backend, error) {
 	switch name {
 	case nftables.Name:
 		return nftables.New(&nftables.Config{NetNS: netns})

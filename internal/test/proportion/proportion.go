@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -25,7 +25,7 @@ type Cost struct {
 // Subject holds a state. It prepares a change to another state, and returns the work for the
 // change, which returns what a plan would send. Before each change the subject returns to the first
 // state. It returns nil if it cannot express the state.
-type Subject func(to servicemodel.State) (work func() dataplane.Stats)
+type Subject func(to servicemodel.State) (work func() backends.Stats)
 
 // Law is what a kind of subjects promises.
 type Law struct {
@@ -283,7 +283,7 @@ func measure(s Subject, warm, to servicemodel.State) (c Cost, ok bool) {
 	if work == nil {
 		return c, false
 	}
-	var stats dataplane.Stats
+	var stats backends.Stats
 	c = Of(func() { stats = work() })
 	c.Elements, c.Messages, c.Sent = stats.Elements, stats.Messages, stats.Bytes
 	return c, true

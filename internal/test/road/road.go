@@ -10,6 +10,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -27,7 +28,7 @@ const (
 
 // Walk takes the steps up to the one that Variable names, or all. Open opens the same instance each
 // time.
-func Walk(t *testing.T, open func() dataplane.Backend) {
+func Walk(t *testing.T, open func() backends.Backend) {
 	t.Helper()
 	last := os.Getenv(Variable)
 	engine := dataplane.New(open(), nil)

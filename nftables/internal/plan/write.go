@@ -6,20 +6,20 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/nftables/internal/form"
 )
 
-var _ dataplane.Plan = (*Plan)(nil)
+var _ backends.Plan = (*Plan)(nil)
 
 // Stats counts the messages and bytes of the plan.
-func (p *Plan) Stats() dataplane.Stats {
+func (p *Plan) Stats() backends.Stats {
 	var b rawnl.Batch
 	p.Encode(&b)
 	elements, _ := p.Load()
-	return dataplane.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: elements}
+	return backends.Stats{Messages: b.Len(), Bytes: len(b.Bytes()), Elements: elements}
 }
 
 // programMessages is roughly the number of messages for a table and its program.

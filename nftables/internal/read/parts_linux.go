@@ -9,7 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/nftables/internal/form"
@@ -120,7 +120,7 @@ func (k *Reader) Owners(ctx context.Context, table string) (owners []string, err
 			switch {
 			case errors.Is(err, unix.ENOENT):
 			case errors.Is(err, rawnl.ErrDumpInterrupted):
-				return nil, fmt.Errorf("nftables: list owners: %w: %w", dataplane.ErrConflict, err)
+				return nil, fmt.Errorf("nftables: list owners: %w: %w", kernelerr.ErrConflict, err)
 			case err != nil:
 				return nil, fmt.Errorf("nftables: list owners: %w", err)
 			}

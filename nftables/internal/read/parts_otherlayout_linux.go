@@ -7,7 +7,7 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/nftables/internal/form"
@@ -49,7 +49,7 @@ func (p *Parts) readOther(ctx context.Context, r *Reading, c *servicemodel.Conte
 
 // unreadable returns the error for tables of another version that cannot be read.
 func (p *Parts) unreadable() error {
-	return fmt.Errorf("%w: %s", dataplane.ErrOtherLayout, strings.Join(p.Text, "; "))
+	return fmt.Errorf("%w: %s", backends.ErrOtherLayout, strings.Join(p.Text, "; "))
 }
 
 // readRegistry reads all frontends of a kind, and returns the keys of the frontends of the

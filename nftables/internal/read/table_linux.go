@@ -3,7 +3,7 @@ package read
 import (
 	"context"
 
-	"github.com/kernlb/kernlb/dataplane"
+	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/nftables/internal/form"
@@ -112,6 +112,6 @@ func (k *Reader) RequireOurs(r *Reading) error {
 	if !r.Exists || k.takeOver || r.uses == 0 || r.marked() {
 		return nil
 	}
-	return &dataplane.CollisionError{Backend: "nftables",
+	return &backends.CollisionError{Backend: "nftables",
 		Object: "table " + r.Family.Name + " " + r.Name}
 }

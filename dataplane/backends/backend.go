@@ -1,4 +1,4 @@
-package dataplane
+package backends
 
 import (
 	"context"
@@ -11,13 +11,13 @@ import (
 // Backend keeps the services of one instance in one kernel mechanism of one network namespace. A
 // backend translates: the table already contains all decisions that need no kernel.
 //
-// An [Engine] calls the methods of a Backend one at a time, except those of [Watcher] and
-// [Witness].
+// An engine calls the methods of a Backend one at a time, except those of [Watcher] and
+// [Blamer].
 //
 // A Backend may have further interfaces, and an engine uses those it finds. [Settler] does work
 // that commits leave for later. [Locker] lets the writers of an instance take turns. [Watcher]
-// follows what the services depend on. [Witness] names programs that undo repairs. [PartReader]
-// reads the part of one owner. [Partial] says that a reading may lack pools. If a Backend wraps
+// follows what the services depend on. [Blamer] names programs that undo repairs. [PartReader]
+// reads the part of one owner. [OmitsPools] says that a reading may lack pools. If a Backend wraps
 // another one, its method Unwrap() Backend must return that one; otherwise the engine does not find
 // the inner one's interfaces.
 type Backend interface {
@@ -34,12 +34,12 @@ type Backend interface {
 	// Observe reads what the kernel holds for this instance. want is a hint, or nil: a table that
 	// the caller expects in the kernel or is about to write. With it a backend may read faster, by
 	// asking for the objects of want. The hint does not change the result, except that an
-	// observation with a hint may be [Observation.Unread]. The observation lacks pools for which
+	// observation with a hint may be [Observation.Partial]. The observation lacks pools for which
 	// the kernel has no place now, but has the frontends that balance over them. The engine then
 	// assumes that these pools are as wanted.
 	//
-	// An error that wraps [ErrConflict] says that other writers interrupted the reading. Commit may
-	// then still begin from the previous observation, unless Integrity returns Broken.
+	// An error that wraps [kernelerr.ErrConflict] says that other writers interrupted the reading.
+	// Commit may then still begin from the previous observation, unless Integrity returns Broken.
 	Observe(ctx context.Context, want *servicemodel.Table) (*Observation, error)
 
 	// Integrity reports whether the kernel still holds what the last Observe or Commit left there.
@@ -57,34 +57,19 @@ type Backend interface {
 	// Commit returns once the kernel has the change set. It fails only if the kernel may not have
 	// it. Later work that can fail, such as forgetting clients, belongs to [Settler].
 	//
-	// An error that wraps [ErrConflict] has one of two reasons. Another writer of the instance, or
-	// a person, changed what the change set begins from. Or a foreign object appeared, after Check,
-	// where one of ours must be. A neighbour's commit alone is no conflict. After any error the
-	// kernel must be observed before the next Commit.
+	// An error that wraps [kernelerr.ErrConflict] has one of two reasons. Another writer of the
+	// instance, or a person, changed what the change set begins from. Or a foreign object appeared,
+	// after Check, where one of ours must be. A neighbour's commit alone is no conflict. After any
+	// error the kernel must be observed before the next Commit.
 	Commit(ctx context.Context, c *servicemodel.ChangeSet) (Stats, error)
 
 	// Cleanup removes every trace of the instance from the kernel. If nothing is there, that is no
 	// error.
 	Cleanup(ctx context.Context) (Stats, error)
 
-	// Close releases sockets. It leaves the kernel as it is. Later calls fail with [ErrClosed],
-	// except Close itself, which returns nil.
+	// Close releases sockets. It leaves the kernel as it is. Later calls fail with
+	// [kernelerr.ErrClosed], except Close itself, which returns nil.
 	Close() error
-}
-
-// as returns the first T among b and the backends that it wraps.
-func as[T any](b Backend) (t T, ok bool) {
-	for b != nil {
-		if t, ok = b.(T); ok {
-			return t, true
-		}
-		w, wraps := b.(interface{ Unwrap() Backend })
-		if !wraps {
-			break
-		}
-		b = w.Unwrap()
-	}
-	return t, false
 }
 
 // Observation is what a backend found in the kernel.
@@ -94,32 +79,14 @@ type Observation struct {
 	// Drift describes, one line each, objects that do not belong in the instance or are incomplete.
 	// The next commit repairs them, even if its change set is empty.
 	Drift []string `json:"drift,omitempty"`
-	// Unread says that the kernel holds more objects, which belong neither to Table nor to want.
+	// Partial says that the kernel holds more objects, which belong neither to Table nor to want.
 	// Only an observation without a hint finds them.
-	Unread bool `json:"unread,omitzero"`
+	Partial bool `json:"partial,omitzero"`
 	// OtherLayout says that another version of kernlb made at least part of the drift. The backend
 	// did not read that part, so its services are unknown.
 	OtherLayout bool `json:"otherLayout,omitzero"`
-	// Alone says that only the owners of [PartReader.ObserveParts] hold anything.
-	Alone bool `json:"alone,omitzero"`
-}
-
-// Locker is a [Backend] whose writers of one instance can take turns, in this process and in other
-// processes. Turns are only for fairness. Commits are right without them, but without them a writer
-// with long readings could conflict again and again with one that writes often.
-type Locker interface {
-	// Lock waits for the caller's turn and returns the function that ends the turn. The backend
-	// bounds the wait. After that time Lock returns without the turn, because the writer that holds
-	// it may be stuck. It returns the context's error, or [ErrClosed].
-	Lock(ctx context.Context) (unlock func(), err error)
-}
-
-// Partial is a [Backend] whose kernel may have no place for a pool, so a reading may lack it.
-// [Engine.Plan] then reads the kernel, because its changes must begin from what any process can
-// read.
-type Partial interface {
-	// Partial does nothing.
-	Partial()
+	// OnlyOwners says that only the owners of [PartReader.ObserveParts] hold anything.
+	OnlyOwners bool `json:"onlyOwners,omitzero"`
 }
 
 // Integrity says what happened to the kernel's state since the last reading or commit, as far as

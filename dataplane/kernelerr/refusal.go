@@ -1,5 +1,6 @@
-// Package kernelerr has the errors for refusals by the kernel. Package rawnl makes them, and public
-// packages name them for their users.
+// Package kernelerr has the errors of everything that talks to the kernel: of backends, of package
+// conntrack, and of the packages that observe. A program finds the sentinels with errors.Is, and an
+// [OpError] with errors.As.
 package kernelerr
 
 import (
@@ -10,7 +11,7 @@ import (
 )
 
 // OpError is one refusal by the kernel. errors.Is finds its errno, as in errors.Is(err,
-// fs.ErrPermission), and its Meaning.
+// fs.ErrPermission), its Meaning, and [ErrNoPermission] if the errno means that.
 type OpError struct {
 	// Op is the operation, such as "add", or "commit" if the kernel refused a transaction as a
 	// whole.

@@ -1,0 +1,51 @@
+package backends
+
+import (
+	"context"
+	"net/netip"
+
+	"github.com/kernlb/kernlb/servicemodel"
+)
+
+// Notice is a [Cleaned] or a [Drained]: what later work did. Observers of an engine get it as an
+// event.
+type Notice interface{ notice() }
+
+// Cleaned are flows of a service port that a change had left stale, and that were found and
+// deleted. They include flows that ended meanwhile.
+type Cleaned struct {
+	Service servicemodel.PortName // zero if no service has the frontend any more
+	Flows   int
+}
+
+// Drained is an endpoint that gets no new connections from a frontend and has no connections left.
+// Conntrack does not report the end of connections, so except with IPVS it comes at the deadline.
+type Drained struct {
+	// Service is zero if no service has the frontend any more. The engine fills it in if it knows
+	// the frontend.
+	Service  servicemodel.PortName
+	Frontend servicemodel.FrontendKey
+	Endpoint netip.AddrPort
+	// Deadline says that the drain time is over, see [servicemodel.ConnectionPolicy]. Connections
+	// that were still open are cut.
+	Deadline bool
+}
+
+func (Cleaned) notice() {}
+func (Drained) notice() {}
+
+// noticeKey is the key of a context's function for notices.
+type noticeKey struct{}
+
+// WithNotices returns a context with which [Notify] calls f.
+func WithNotices(ctx context.Context, f func(context.Context, Notice)) context.Context {
+	return context.WithValue(ctx, noticeKey{}, f)
+}
+
+// Notify passes a notice to the observers of an engine. A [Settler] calls it in Settle, with the
+// context of that call. With any other context it does nothing.
+func Notify(ctx context.Context, n Notice) {
+	if f, ok := ctx.Value(noticeKey{}).(func(context.Context, Notice)); ok {
+		f(ctx, n)
+	}
+}
