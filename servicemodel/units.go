@@ -98,17 +98,26 @@ func keepUnits(units []int32, left []int, like, p *Pool) (kept int) {
 	if like == nil || !like.hashes() || like.Units == nil && like.weights() > maxUnits {
 		return 0
 	}
-	slot := make(map[netip.AddrPort]int32, len(p.Slots))
+	moved := map[netip.AddrPort]int{} // the slots of endpoints that had another
 	for i, s := range p.Slots {
-		slot[s.Endpoint] = int32(i)
+		if i >= len(like.Slots) || like.Slots[i].Endpoint != s.Endpoint {
+			moved[s.Endpoint] = i
+		}
 	}
 	was := like.UnitsOf()
 	for at, u := range was[:min(len(was), len(units))] {
 		if u == noUnit {
 			continue
 		}
-		if i, found := slot[like.Slots[u].Endpoint]; found && left[i] > 0 {
-			units[at] = i
+		i, e := int(u), like.Slots[u].Endpoint
+		if i >= len(p.Slots) || p.Slots[i].Endpoint != e {
+			found := false
+			if i, found = moved[e]; !found {
+				continue
+			}
+		}
+		if left[i] > 0 {
+			units[at] = int32(i)
 			left[i]--
 			kept++
 		}
