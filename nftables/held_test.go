@@ -76,7 +76,6 @@ func (h *held) elements(i int, fn func(set, key string, e *nft.Elem)) {
 }
 
 var (
-	podOne   = netip.MustParseAddrPort("10.244.1.1:8080")
-	podTwo   = netip.MustParseAddrPort("10.244.1.2:8080")
-	stranger = netip.MustParseAddrPort("10.244.9.9:8080")
+	podOne = netip.MustParseAddrPort("10.244.1.1:8080")
+	podTwo = netip.MustParseAddrPort("10.244.1.2:8080")
 )
