@@ -16,6 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/rendering"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -626,4 +627,25 @@ func TestASlowStartIsRefusedAtItsBeginning(t *testing.T) {
 		r := ok(b.engine.Apply(t.Context(), growing(20*time.Second, 1, 2, 3)))(t)
 		require.Len(t, r.Refused, 1)
 	})
+}
+
+// A scheduler that the backend lacks is refused before endpoints come, whatever the kernel holds:
+// of a new service, of one that had another scheduler, and after a restart.
+func TestASchedulerIsRefusedBeforeEndpointsCome(t *testing.T) {
+	t.Parallel()
+	b := newBench(nil)
+	b.Refuse(func(c *servicemodel.ChangeSet) error {
+		return rendering.Check("memory", c, rendering.Abilities{
+			Scheduler: func(servicemodel.Scheduler) bool { return false }, AnyOrigins: true})
+	})
+	idle := servicemodel.State{}.WithService(service(1)).WithService(service(2))
+	asks := *service(1)
+	asks.Scheduler = servicemodel.LeastConn
+	want := idle.WithService(&asks)
+
+	b.requireRefused(t, want, serviceName(1))
+	ok(b.engine.Apply(t.Context(), idle))(t)
+	p := ok(dataplane.New(b.Backend, nil).Plan(t.Context(), want))(t)
+	require.Len(t, p.Refused, 1, "an engine that has only read the kernel")
+	b.requireRefused(t, want, serviceName(1))
 }

@@ -103,6 +103,37 @@ func (c *ChangeSet) Empty() bool {
 		len(c.ClusterIPs) == 0 && len(c.Hairpins) == 0
 }
 
+// Schedulers yields the service ports whose services or endpoints differ between the states of Old
+// and New, with the schedulers that these services ask for. No pool records the scheduler of a
+// service without endpoints. So a backend that lacks a scheduler refuses the service before
+// endpoints come, whatever the kernel holds. If Old was not resolved from a state, such as a
+// reading, all services of New differ. If New was not, there are none.
+func (c *ChangeSet) Schedulers() iter.Seq2[PortName, Scheduler] {
+	return func(yield func(PortName, Scheduler) bool) {
+		c := c.orEmpty()
+		if !c.New.remembers() {
+			return
+		}
+		var old State
+		if c.Old.remembers() {
+			old = c.Old.memory.state
+		}
+
+		for e := range pmap.Diff(old.entries, c.New.memory.state.entries, entry.equal) {
+			svc := e.New.service
+			if svc == nil || svc.Scheduler == SchedulerDefault {
+				continue
+			}
+			for i := range svc.Ports {
+				p := &svc.Ports[i]
+				if !yield(PortName{svc.Name, p.Name, p.Protocol}, svc.Scheduler) {
+					return
+				}
+			}
+		}
+	}
+}
+
 // Counts counts frontends, and those slots that were filled, emptied, or given another endpoint or
 // weight. It skips the slots of pools that were added or removed. A pool whose scheduler or
 // forwarding changed is one more changed object. Counts ignores consequences of these changes, and

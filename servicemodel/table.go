@@ -147,21 +147,6 @@ func (t *Table) Slots(f *Frontend) iter.Seq[Slot] {
 	}
 }
 
-// IdleScheduler returns the scheduler of the service of a frontend without endpoints. Such a
-// frontend has no pool, which would record the scheduler. With it a backend that lacks the
-// scheduler refuses the service before endpoints come. The result is also [SchedulerDefault] if the
-// table was not resolved from a state.
-func (t *Table) IdleScheduler(f *Frontend) Scheduler {
-	if f == nil {
-		return SchedulerDefault
-	}
-	svc := t.orEmpty().service(f.Service.Name)
-	if f.Internal.Balances() || f.External.Balances() || svc == nil {
-		return SchedulerDefault
-	}
-	return svc.Scheduler
-}
-
 // Contents returns the contents that a kernel holds. [NewTable] makes an equal table from them.
 func (t *Table) Contents() Contents {
 	return Contents{Rules: t.Rules(), Frontends: slices.Collect(t.Frontends()),

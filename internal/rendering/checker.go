@@ -63,12 +63,14 @@ func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
 			r.Refuse(of, backends.FieldScheduler, string(s), can.SchedulerHint)
 		}
 	}
+	for of, s := range c.Schedulers() {
+		scheduler(of, s)
+	}
 	for _, fc := range c.Frontends {
 		fe := fc.New
 		if fe == nil {
 			continue
 		}
-		scheduler(fe.Service, c.New.IdleScheduler(fe))
 		if !can.AnyOrigins && !KnownOrigins(fe.Masquerade) {
 			r.Refuse(fe.Service, backends.FieldMasquerade, fe.Masquerade.String(), "")
 		}
