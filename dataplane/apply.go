@@ -140,7 +140,7 @@ func (e *Engine) retry(ctx context.Context, doing string, turns backends.Locker,
 		if err = f(); !errors.Is(err, kernelerr.ErrConflict) {
 			return err
 		}
-		e.emit(ctx, WriteConflict{Doing: doing, Try: try + 1, Err: err})
+		e.observers.emit(ctx, WriteConflict{Doing: doing, Try: try + 1, Err: err})
 	}
 	return fmt.Errorf("%s: tried %d times: %w", doing, tries, err)
 }

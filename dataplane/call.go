@@ -82,6 +82,6 @@ func (e *Engine) failed(ctx context.Context, f Failed) error {
 	e.update(func(s *Status) { s.Failed, s.Err = time.Now(), f.Err })
 	e.enter(e.phase)
 	f.Backend, f.Phase, f.Phases = e.backend.Name(), e.phase, e.elapsed
-	e.emit(ctx, f)
+	e.observers.emit(ctx, f)
 	return f.Err
 }

@@ -68,13 +68,13 @@ type Config struct {
 // context ends before a method's turn, the method returns the context's error. The other methods
 // return at once.
 type Engine struct {
-	cfg      Config
-	turn     chan struct{}               // full during a call; nil without a backend
-	switched chan struct{}               // tells Run that the backend has changed
-	grace    func(context.Context) error // wait.GracePeriod, except in tests
-	progress progress
-	resync   atomic.Bool // read the kernel before anything else
-	observers
+	cfg       Config
+	turn      chan struct{}               // full during a call; nil without a backend
+	switched  chan struct{}               // tells Run that the backend has changed
+	grace     func(context.Context) error // wait.GracePeriod, except in tests
+	progress  progress
+	resync    atomic.Bool // read the kernel before anything else
+	observers observers
 
 	// The call that has the turn may use the fields below.
 	held
@@ -176,7 +176,7 @@ func (e *Engine) open(b backends.Backend, cfg Config) {
 	e.turn, e.switched, e.grace = make(chan struct{}, 1), make(chan struct{}, 1), wait.GracePeriod
 	e.progress.wake, e.progress.status.Backend = make(chan struct{}, 1), b.Name()
 	if cfg.Logger != nil {
-		e.add(logTo(cfg.Logger))
+		e.observers.add(logTo(cfg.Logger))
 	}
 }
 
@@ -256,7 +256,7 @@ func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
 	})
 	if err == nil {
 		e.enter(PhaseCleanup)
-		e.emit(ctx, CleanedUp{Backend: e.backend.Name(), Phases: e.elapsed, Stats: stats})
+		e.observers.emit(ctx, CleanedUp{Backend: e.backend.Name(), Phases: e.elapsed, Stats: stats})
 	}
 	return stats, err
 }

@@ -148,7 +148,7 @@ type observers struct {
 
 // Subscribe adds an observer of the engine's future events. [Engine.Status] has the past. Calling
 // unsubscribe removes it, but does not stop a call in progress.
-func (e *Engine) Subscribe(o Observer) (unsubscribe func()) { return e.add(o) }
+func (e *Engine) Subscribe(o Observer) (unsubscribe func()) { return e.observers.add(o) }
 
 // add adds an observer, unless it is nil. Calling remove removes it.
 func (o *observers) add(f Observer) (remove func()) {

@@ -81,7 +81,7 @@ func NewParts(b backends.Backend, cfg *PartsConfig) *Parts {
 // and work is left ([ErrUnsettled]). A call of Settle ends with [Settled] or Failed. A
 // [WriteConflict] may precede all of them, one for each time that the kernel was read again.
 // Calling unsubscribe removes the observer, but does not stop a call in progress.
-func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.add(o) }
+func (p *Parts) Subscribe(o Observer) (unsubscribe func()) { return p.engine.observers.add(o) }
 
 // Apply makes an owner hold exactly the services of a state, which must all be in the namespace of
 // the owner's name. It returns when the kernel has them. If nothing differs, it writes nothing.

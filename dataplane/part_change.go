@@ -54,7 +54,7 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 		p.changed(t.state, r)
 		if e.settler != nil {
 			e.enter(PhaseSettle)
-			r.Settle, unsettled = e.settler.Settle(e.noticing(ctx, p.told))
+			r.Settle, unsettled = e.settler.Settle(e.observers.noticing(ctx, p.told))
 		}
 		return nil
 	})
@@ -63,22 +63,22 @@ func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	}
 	e.enter(PhaseSettle)
 	if f := e.cfg.Flows; f != nil {
-		next, errFlows := f.Settle(e.noticing(ctx, p.told))
+		next, errFlows := f.Settle(e.observers.noticing(ctx, p.told))
 		r.Settle, unsettled = earlier(r.Settle, next), errors.Join(unsettled, errFlows)
 	}
 	e.enter(PhaseSettle)
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
 	if t.doing != doingSettleParts {
 		for w := range r.Warnings.All() {
-			e.emit(ctx, Warned{w})
+			e.observers.emit(ctx, Warned{w})
 		}
 		if len(r.Drift) > 0 {
-			e.emit(ctx, Repaired{r})
+			e.observers.emit(ctx, Repaired{r})
 		}
-		e.emit(ctx, Applied{r})
+		e.observers.emit(ctx, Applied{r})
 		e.elapsed = Phases{} // Applied has reported them
 	} else if unsettled == nil {
-		e.emit(ctx, Settled{Next: r.Settle, Duration: r.Duration})
+		e.observers.emit(ctx, Settled{Next: r.Settle, Duration: r.Duration})
 	}
 	if unsettled != nil {
 		return r, p.failed(ctx, t, fmt.Errorf("%w: %w", ErrUnsettled, unsettled))
@@ -92,7 +92,7 @@ func (p *Parts) failed(ctx context.Context, t task, err error) error {
 	if !errors.As(err, &refused) || len(t.owners) == 0 {
 		return p.engine.failed(ctx, Failed{Doing: t.doing, Owners: t.owners, Err: t.error(err)})
 	}
-	p.engine.emit(ctx, PartRefused{Backend: p.engine.backend.Name(), Owner: t.owners[0],
+	p.engine.observers.emit(ctx, PartRefused{Backend: p.engine.backend.Name(), Owner: t.owners[0],
 		Err: refused.error}) // the task is Apply, which has one owner
 	return p.engine.fail(t.error(err))
 }

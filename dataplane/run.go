@@ -189,7 +189,7 @@ func (l *loop) next(ctx context.Context) error {
 func (l *loop) tell(ctx context.Context, ev Event) {
 	if l.engine.begin(ctx, "", PhaseLock) == nil {
 		defer l.engine.end()
-		l.engine.emit(ctx, ev)
+		l.engine.observers.emit(ctx, ev)
 	}
 }
 

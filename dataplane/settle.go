@@ -46,7 +46,7 @@ func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
 	if p := wait.PacketsOf(ctx); p != nil && p.More {
 		return next, nil // a piece of the work
 	}
-	e.emit(ctx, Settled{Next: next, Duration: e.elapsed[PhaseSettle]})
+	e.observers.emit(ctx, Settled{Next: next, Duration: e.elapsed[PhaseSettle]})
 	return next, nil
 }
 
@@ -61,14 +61,14 @@ func (e *Engine) settle(ctx context.Context) (next time.Duration, err error) {
 					return err
 				}
 			}
-			if next, err = e.settler.Settle(e.noticing(ctx, e.kernel)); err != nil {
+			if next, err = e.settler.Settle(e.observers.noticing(ctx, e.kernel)); err != nil {
 				e.kernel = nil
 			}
 			return err
 		})
 	}
 	if f := e.cfg.Flows; f != nil {
-		n, errFlows := f.Settle(e.noticing(ctx, e.kernel))
+		n, errFlows := f.Settle(e.observers.noticing(ctx, e.kernel))
 		next, err = earlier(next, n), errors.Join(err, errFlows)
 	}
 	if at := e.resolved.NextStep(); !at.IsZero() {

@@ -91,9 +91,9 @@ func (e *Engine) succeeded(ctx context.Context, r *Result, unsettled error) erro
 	})
 	e.tellRefused(ctx, r)
 	if len(r.Drift) > 0 || repair {
-		e.emit(ctx, Repaired{r})
+		e.observers.emit(ctx, Repaired{r})
 	}
-	e.emit(ctx, Applied{r})
+	e.observers.emit(ctx, Applied{r})
 	if unsettled == nil {
 		return nil
 	}
@@ -112,16 +112,16 @@ func (e *Engine) tellRefused(ctx context.Context, r *Result) {
 	for _, f := range r.Refused {
 		i, found := slices.BinarySearchFunc(e.refused, f, compareRefusals)
 		if !found || e.refused[i].Err.Error() != f.Err.Error() {
-			e.emit(ctx, Refused{Backend: r.Backend, Refusal: f})
+			e.observers.emit(ctx, Refused{Backend: r.Backend, Refusal: f})
 		}
 	}
 	for _, c := range r.Conflicts {
 		if !slices.Contains(e.conflicts, c) {
-			e.emit(ctx, ClaimConflict{c})
+			e.observers.emit(ctx, ClaimConflict{c})
 		}
 	}
 	for w := range r.Warnings.Since(e.warnings) {
-		e.emit(ctx, Warned{w})
+		e.observers.emit(ctx, Warned{w})
 	}
 	e.refused, e.conflicts, e.warnings = r.Refused, r.Conflicts, r.Warnings
 }

@@ -78,7 +78,7 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 		e.enter(PhaseSettle)
 	}
 	r.Phases, r.Duration = e.elapsed, time.Since(e.callBegan)
-	e.emit(ctx, Switched{From: before.backend.Name(), To: b.Name(), Result: r})
+	e.observers.emit(ctx, Switched{From: before.backend.Name(), To: b.Name(), Result: r})
 	f := Failed{Doing: "settle", Revision: rev, Err: unsettled}
 	if err != nil {
 		f.Doing, f.Err = "switch", fmt.Errorf("switched to %s; clean up %s: %w", b.Name(),

@@ -39,14 +39,14 @@ type Change[T any] struct {
 
 // SlotsSince yields the slots of p that differ from old's, by index. If either pool is nil it
 // yields none, because all slots come or go.
-func (p *Pool) SlotsSince(old *Pool) iter.Seq[slotChange] {
-	return func(yield func(slotChange) bool) {
+func (p *Pool) SlotsSince(old *Pool) iter.Seq[SlotChange] {
+	return func(yield func(SlotChange) bool) {
 		if old == nil || p == nil || old == p {
 			return
 		}
 		a, b := old.Slots, p.Slots
 		for i := range max(len(a), len(b)) {
-			s := slotChange{Index: i}
+			s := SlotChange{Index: i}
 			if i < len(a) {
 				s.Old = a[i]
 			}
@@ -60,9 +60,9 @@ func (p *Pool) SlotsSince(old *Pool) iter.Seq[slotChange] {
 	}
 }
 
-// slotChange is a slot that was filled (Old invalid), emptied (New invalid) or given another
+// SlotChange is a slot that was filled (Old invalid), emptied (New invalid) or given another
 // endpoint or weight.
-type slotChange struct {
+type SlotChange struct {
 	Index int  `json:"index"`
 	Old   Slot `json:"old,omitzero"`
 	New   Slot `json:"new,omitzero"`

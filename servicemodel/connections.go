@@ -14,18 +14,18 @@ import (
 // The policy is not part of a table, and no backend sees it. Package dataplane/flows carries it
 // out.
 type ConnectionPolicy struct {
-	Mode connectionMode
+	Mode ConnectionMode
 	// Drain is how long connections may go on before they are cut, at least one second. Only
 	// DrainConnections uses it.
 	Drain time.Duration
 }
 
-// connectionMode says how a [ConnectionPolicy] treats connections.
-type connectionMode uint8
+// ConnectionMode says how a [ConnectionPolicy] treats connections.
+type ConnectionMode uint8
 
 const (
 	// ConnectionsDefault is the default: the program's policy for all services applies.
-	ConnectionsDefault connectionMode = iota
+	ConnectionsDefault ConnectionMode = iota
 	// LeaveConnections lets connections go on until a peer closes them, as kube-proxy does.
 	LeaveConnections
 	// DrainConnections lets them go on for the time Drain, and then cuts them.

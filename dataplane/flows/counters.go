@@ -16,11 +16,11 @@ import (
 // on. Unlike other counters, these go down when a flow ends.
 type Counters struct {
 	// Table is read through its method Flows. A *conntrack.Table is one.
-	Table lister
+	Table Lister
 }
 
-// lister lists flows.
-type lister interface {
+// Lister lists flows.
+type Lister interface {
 	Flows(ctx context.Context, f conntrack.Filter) iter.Seq2[conntrack.Flow, error]
 }
 

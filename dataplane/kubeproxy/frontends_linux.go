@@ -33,7 +33,7 @@ func (k *kernel) readContents(ctx context.Context, c contents) error {
 	kernlb := ownerOf(r).kernlb
 	for _, f := range nft.Families {
 		for _, name := range []string{tableNAT, tableFilter, nftTable} {
-			t := tableID{f.Name, name}
+			t := TableID{f.Name, name}
 			if name == nftTable && !r.has(t, nftChain) || name != nftTable && kernlb {
 				continue
 			}
@@ -46,7 +46,7 @@ func (k *kernel) readContents(ctx context.Context, c contents) error {
 }
 
 // readTable reads the frontends of a table.
-func (k *kernel) readTable(ctx context.Context, c contents, name tableID, f *nft.Family) error {
+func (k *kernel) readTable(ctx context.Context, c contents, name TableID, f *nft.Family) error {
 	t := &table{family: f, rules: map[string][]rule{}, pools: map[string][]netip.AddrPort{}}
 	t.lookup = func(set string) ([]nft.Elem, error) { return k.readElements(ctx, name, set) }
 	err := k.query(name).Rules(ctx, "", func(r nft.RuleInfo) error {
@@ -67,7 +67,7 @@ func (k *kernel) readTable(ctx context.Context, c contents, name tableID, f *nft
 }
 
 // readElements reads a map. One that does not exist has no elements.
-func (k *kernel) readElements(ctx context.Context, t tableID, set string) (
+func (k *kernel) readElements(ctx context.Context, t TableID, set string) (
 	l []nft.Elem, err error) {
 	err = k.query(t).Elements(ctx, set, func(e nft.Elem) error {
 		l = append(l, e.Clone())

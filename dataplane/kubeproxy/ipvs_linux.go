@@ -26,7 +26,7 @@ const (
 
 // readVirtual reads the objects of the ipvs mode.
 func (k *kernel) readVirtual(ctx context.Context) (*virtual, error) {
-	v := &virtual{sets: map[string]map[virtualServer]bool{}, local: map[netip.Addr]bool{}}
+	v := &virtual{sets: map[string]map[VirtualServer]bool{}, local: map[netip.Addr]bool{}}
 	if err := k.readSets(ctx, v); err != nil {
 		return nil, err
 	}
@@ -39,12 +39,12 @@ func (k *kernel) readVirtual(ctx context.Context) (*virtual, error) {
 }
 
 // readServers returns the virtual servers at addresses, without kernlb's.
-func (k *kernel) readServers(ctx context.Context) (servers []virtualServer, err error) {
+func (k *kernel) readServers(ctx context.Context) (servers []VirtualServer, err error) {
 	err = k.withIPVS(ctx, func(c *ipvsnl.Client) error {
 		services, err := c.Services(ctx)
 		for _, s := range services {
 			if s.FWMark == 0 && s.Flags&kernlbFlags == 0 {
-				servers = append(servers, virtualServer{s.Protocol.String(),
+				servers = append(servers, VirtualServer{s.Protocol.String(),
 					netip.AddrPortFrom(s.Addr, s.Port)})
 			}
 		}
@@ -54,7 +54,7 @@ func (k *kernel) readServers(ctx context.Context) (servers []virtualServer, err 
 }
 
 // key returns the key of a virtual server in IPVS.
-func (v virtualServer) key() ipvsnl.ServiceKey {
+func (v VirtualServer) key() ipvsnl.ServiceKey {
 	protocols := map[string]ipvsnl.Protocol{"TCP": ipvsnl.TCP, "UDP": ipvsnl.UDP,
 		"SCTP": ipvsnl.SCTP}
 	return ipvsnl.AddressService(protocols[v.Protocol], v.Address)
@@ -132,11 +132,11 @@ func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 	}
 	p.Device, p.Sets = "", nil
 	list, readErr := k.readServers(context.WithoutCancel(ctx))
-	left := map[virtualServer]bool{}
+	left := map[VirtualServer]bool{}
 	for _, s := range list {
 		left[s] = true
 	}
-	p.VirtualServers = slices.DeleteFunc(p.VirtualServers, func(s virtualServer) bool {
+	p.VirtualServers = slices.DeleteFunc(p.VirtualServers, func(s VirtualServer) bool {
 		return readErr != nil || left[s]
 	})
 	return err
@@ -145,8 +145,8 @@ func (k *kernel) deleteServers(ctx context.Context, p *Plan) error {
 // virtual has the objects of the ipvs mode.
 type virtual struct {
 	// without kernlb's, and without virtual servers by mark
-	servers []virtualServer
-	sets    map[string]map[virtualServer]bool // the entries of each IP set; ports have no address
+	servers []VirtualServer
+	sets    map[string]map[VirtualServer]bool // the entries of each IP set; ports have no address
 	device  *dummy                            // nil if there is none
 	local   map[netip.Addr]bool               // addresses of the node, without the device's
 }
@@ -177,7 +177,7 @@ func (p *Plan) planVirtual(v *virtual) {
 			p.VirtualServers = append(p.VirtualServers, s)
 		}
 	}
-	slices.SortFunc(p.VirtualServers, virtualServer.compare)
+	slices.SortFunc(p.VirtualServers, VirtualServer.compare)
 	for _, name := range setNames() {
 		if _, ok := v.sets[name]; ok {
 			p.Sets = append(p.Sets, name)
@@ -188,7 +188,7 @@ func (p *Plan) planVirtual(v *virtual) {
 // owns reports whether a virtual server is kube-proxy's. kube-proxy lists its virtual servers in
 // its IP sets. A virtual server at an address of its device is also its own, because it may have
 // had no time to list it.
-func (v *virtual) owns(s virtualServer) bool {
+func (v *virtual) owns(s VirtualServer) bool {
 	addr := s.Address.Addr()
 	return v.device != nil && !v.device.kernlb && v.device.addresses[addr] ||
 		slices.ContainsFunc(addressSets, func(set string) bool { return v.has(set, addr, s) }) ||
@@ -196,7 +196,7 @@ func (v *virtual) owns(s virtualServer) bool {
 }
 
 // has reports whether a set of the family of an address has an entry.
-func (v *virtual) has(set string, addr netip.Addr, entry virtualServer) bool {
+func (v *virtual) has(set string, addr netip.Addr, entry VirtualServer) bool {
 	if addr.Is6() {
 		set = setName6(set)
 	}
@@ -204,12 +204,12 @@ func (v *virtual) has(set string, addr netip.Addr, entry virtualServer) bool {
 }
 
 // nodePort reports whether a virtual server belongs to a node port at an address of the node.
-func (v *virtual) nodePort(s virtualServer) bool {
+func (v *virtual) nodePort(s VirtualServer) bool {
 	addr := s.Address.Addr()
 	if !v.local[addr] {
 		return false
 	}
 	set, ok := portSets[s.Protocol]
-	port := virtualServer{Address: netip.AddrPortFrom(netip.Addr{}, s.Address.Port())}
+	port := VirtualServer{Address: netip.AddrPortFrom(netip.Addr{}, s.Address.Port())}
 	return ok && v.has(set, addr, port) || v.has(sctpSet, addr, s)
 }

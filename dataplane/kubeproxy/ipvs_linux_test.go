@@ -103,7 +103,7 @@ func TestKernelVirtualServers(t *testing.T) {
 		"203.0.113.1:80/tcp  []\n", text)
 
 	plan := find(t, m.ns)
-	require.Equal(t, []virtualServer{server("TCP", "10.96.0.1:443"),
+	require.Equal(t, []VirtualServer{server("TCP", "10.96.0.1:443"),
 		server("TCP", "192.0.2.10:30080"), server("TCP", "203.0.113.1:80")}, plan.VirtualServers)
 	require.Equal(t, device, plan.Device)
 	require.Equal(t, setNames(), plan.Sets)
@@ -155,9 +155,9 @@ func TestEntriesOfSets(t *testing.T) {
 	addPort(t, k, "KUBE-NODE-PORT-UDP", 30053)
 	v := ok(k.readVirtual(t.Context()))(t)
 	require.Len(t, v.sets, len(setNames()))
-	require.Equal(t, map[virtualServer]bool{server("TCP", "10.96.0.1:443"): true,
+	require.Equal(t, map[VirtualServer]bool{server("TCP", "10.96.0.1:443"): true,
 		server("UDP", "10.96.0.10:53"): true}, v.sets["KUBE-CLUSTER-IP"])
-	require.Equal(t, map[virtualServer]bool{server("SCTP", "[2001:db8:113::1]:80"): true},
+	require.Equal(t, map[VirtualServer]bool{server("SCTP", "[2001:db8:113::1]:80"): true},
 		v.sets["KUBE-6-LOAD-BALANCER"])
 	require.Equal(t, ports(30053), v.sets["KUBE-NODE-PORT-UDP"])
 	require.Empty(t, v.sets["KUBE-EXTERNAL-IP"])

@@ -45,7 +45,7 @@ func (p *Plan) planLegacy() error {
 			}
 			o := owner{kubelet: map[string]bool{f.family: slices.Contains(chains, chainMarkDrop)}}
 			chains = slices.DeleteFunc(chains, func(c string) bool {
-				return !o.owns(chainID{tableID{f.family, table}, c})
+				return !o.owns(ChainID{TableID{f.family, table}, c})
 			})
 			if len(chains) == 0 {
 				continue

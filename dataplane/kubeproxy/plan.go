@@ -14,13 +14,13 @@ import (
 type Plan struct {
 	// Rules lead from other programs' chains to chains of kube-proxy: Family and Name of the table,
 	// Chain, Handle, Target and Comment.
-	Rules []ruleID `json:"rules,omitempty"`
+	Rules []RuleID `json:"rules,omitempty"`
 	// Chains are chains of iptables, with the rules in them: Family and Name of the table, Chain.
-	Chains []chainID `json:"chains,omitempty"`
+	Chains []ChainID `json:"chains,omitempty"`
 	// Tables are tables of nf_tables, with everything in them: Family ("ip" or "ip6") and Name.
-	Tables []tableID `json:"tables,omitempty"`
+	Tables []TableID `json:"tables,omitempty"`
 	// VirtualServers are virtual servers of IPVS: Protocol ("TCP", "UDP" or "SCTP") and Address.
-	VirtualServers []virtualServer `json:"virtualServers,omitempty"`
+	VirtualServers []VirtualServer `json:"virtualServers,omitempty"`
 	// Device is the dummy device with the addresses of services, or "".
 	Device string `json:"device,omitempty"`
 	// Sets are IP sets (ipset(8)).
@@ -31,48 +31,48 @@ type Plan struct {
 	Left []Left `json:"left,omitempty"`
 }
 
-// tableID is a table of nf_tables.
-type tableID struct {
+// TableID is a table of nf_tables.
+type TableID struct {
 	Family string `json:"family"` // "ip" or "ip6"
 	Name   string `json:"table"`
 }
 
 // String returns the table as nft writes it.
-func (t tableID) String() string { return t.Family + " " + t.Name }
+func (t TableID) String() string { return t.Family + " " + t.Name }
 
-// chainID is a chain of a table.
-type chainID struct {
-	tableID
+// ChainID is a chain of a table.
+type ChainID struct {
+	TableID
 	Chain string `json:"chain"`
 }
 
 // String returns the chain as nft writes it.
-func (c chainID) String() string { return c.tableID.String() + " " + c.Chain }
+func (c ChainID) String() string { return c.TableID.String() + " " + c.Chain }
 
 // compare orders chains.
-func (c chainID) compare(o chainID) int { return cmp.Compare(c.String(), o.String()) }
+func (c ChainID) compare(o ChainID) int { return cmp.Compare(c.String(), o.String()) }
 
-// ruleID is a rule that leads to another chain of its table.
-type ruleID struct {
-	chainID
+// RuleID is a rule that leads to another chain of its table.
+type RuleID struct {
+	ChainID
 	Handle  uint64 `json:"handle"` // the kernel's number of the rule in its table
 	Target  string `json:"target"` // the chain that the rule leads to
 	Comment string `json:"comment,omitempty"`
 }
 
 // compare orders rules.
-func (r ruleID) compare(o ruleID) int {
-	return cmp.Or(r.chainID.compare(o.chainID), cmp.Compare(r.Handle, o.Handle))
+func (r RuleID) compare(o RuleID) int {
+	return cmp.Or(r.ChainID.compare(o.ChainID), cmp.Compare(r.Handle, o.Handle))
 }
 
-// virtualServer is a virtual server of IPVS at an address and port.
-type virtualServer struct {
+// VirtualServer is a virtual server of IPVS at an address and port.
+type VirtualServer struct {
 	Protocol string         `json:"protocol"` // "TCP", "UDP" or "SCTP"
 	Address  netip.AddrPort `json:"address"`
 }
 
 // compare orders virtual servers.
-func (v virtualServer) compare(o virtualServer) int {
+func (v VirtualServer) compare(o VirtualServer) int {
 	return cmp.Or(v.Address.Compare(o.Address), cmp.Compare(v.Protocol, o.Protocol))
 }
 
@@ -95,7 +95,7 @@ func (p *Plan) Empty() bool {
 func (p *Plan) String() string {
 	var s strings.Builder
 	for _, r := range p.Rules {
-		fmt.Fprintf(&s, "nft delete rule %v handle %d # jump %s\n", r.chainID, r.Handle, r.Target)
+		fmt.Fprintf(&s, "nft delete rule %v handle %d # jump %s\n", r.ChainID, r.Handle, r.Target)
 	}
 	lines(&s, "nft flush chain %v", p.Chains)
 	lines(&s, "nft delete chain %v", p.Chains)

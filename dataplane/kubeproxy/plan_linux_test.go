@@ -14,14 +14,14 @@ import (
 	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
-func server(protocol, addr string) virtualServer {
-	return virtualServer{protocol, netip.MustParseAddrPort(addr)}
+func server(protocol, addr string) VirtualServer {
+	return VirtualServer{protocol, netip.MustParseAddrPort(addr)}
 }
 
-func ports(l ...uint16) map[virtualServer]bool {
-	m := map[virtualServer]bool{}
+func ports(l ...uint16) map[VirtualServer]bool {
+	m := map[VirtualServer]bool{}
 	for _, p := range l {
-		m[virtualServer{Address: netip.AddrPortFrom(netip.Addr{}, p)}] = true
+		m[VirtualServer{Address: netip.AddrPortFrom(netip.Addr{}, p)}] = true
 	}
 	return m
 }
@@ -30,20 +30,20 @@ func ports(l ...uint16) map[virtualServer]bool {
 // Those of keepalived, at other ports of the node, are not.
 func TestVirtualServersOfKubeProxy(t *testing.T) {
 	t.Parallel()
-	of := []virtualServer{
+	of := []VirtualServer{
 		server("TCP", "10.96.0.1:443"), server("UDP", "10.96.0.10:53"),
 		server("TCP", "192.0.2.10:80"), server("TCP", "192.0.2.10:30080"),
 		server("UDP", "192.0.2.10:30053"), server("SCTP", "192.0.2.10:30090"),
 		server("TCP", "[2001:db8::10]:30081"),
 	}
-	foreign := []virtualServer{
+	foreign := []VirtualServer{
 		server("TCP", "192.0.2.10:443"), server("UDP", "192.0.2.10:30080"),
 		server("TCP", "192.0.2.99:30080"), server("SCTP", "192.0.2.10:30091"),
 		server("TCP", "[2001:db8::10]:30080"), server("UDP", "192.0.2.10:80"),
 	}
 	v := &virtual{
 		servers: append(foreign, of...),
-		sets: map[string]map[virtualServer]bool{
+		sets: map[string]map[VirtualServer]bool{
 			"KUBE-CLUSTER-IP":          {of[0]: true},
 			"KUBE-EXTERNAL-IP":         {of[2]: true},
 			"KUBE-NODE-PORT-TCP":       ports(30080),
@@ -84,23 +84,23 @@ func TestDevicesThatStay(t *testing.T) {
 
 func TestNamesOfChains(t *testing.T) {
 	t.Parallel()
-	nat, filter, mangle := tableID{"ip", "nat"}, tableID{"ip6", "filter"}, tableID{"ip", "mangle"}
+	nat, filter, mangle := TableID{"ip", "nat"}, TableID{"ip6", "filter"}, TableID{"ip", "mangle"}
 	all, kernlb := owner{}, owner{kernlb: true}
-	for _, c := range []chainID{{nat, "KUBE-SVC-ERIFXISQEP7F7OF4"}, {nat, "KUBE-SERVICES"},
+	for _, c := range []ChainID{{nat, "KUBE-SVC-ERIFXISQEP7F7OF4"}, {nat, "KUBE-SERVICES"},
 		{filter, "KUBE-EXTERNAL-SERVICES"}, {nat, "KUBE-MARK-MASQ"}} {
 		require.True(t, all.owns(c), c)
 		require.False(t, kernlb.owns(c), c)
 	}
-	for _, c := range []chainID{{mangle, "KUBE-PROXY-CANARY"}, {filter, "KUBE-IPVS-OUT-FILTER"},
+	for _, c := range []ChainID{{mangle, "KUBE-PROXY-CANARY"}, {filter, "KUBE-IPVS-OUT-FILTER"},
 		{nat, "KUBE-LOAD-BALANCER"}} {
 		require.True(t, all.owns(c), c)
 		require.True(t, kernlb.owns(c), c)
 	}
-	for _, c := range []chainID{{nat, "KUBE-SVC-erifxisqep7f7of4"},
+	for _, c := range []ChainID{{nat, "KUBE-SVC-erifxisqep7f7of4"},
 		{nat, "KUBE-SVC-ERIFXISQEP7F7O"},
 		{filter, "KUBE-SVC-ERIFXISQEP7F7OF4"}, {filter, "KUBE-FIREWALL"}, {nat, "KUBE-MARK-DROP"},
 		{mangle, "KUBE-IPTABLES-HINT"}, {nat, "KUBE-KUBELET-CANARY"}, {mangle, "KUBE-SERVICES"},
-		{tableID{"ip", "raw"}, "KUBE-SERVICES"}, {filter, "KUBE-NWPLCY-AAAAAAAAAAAAAAAA"}} {
+		{TableID{"ip", "raw"}, "KUBE-SERVICES"}, {filter, "KUBE-NWPLCY-AAAAAAAAAAAAAAAA"}} {
 		require.False(t, all.owns(c), c)
 	}
 	names := setNames()

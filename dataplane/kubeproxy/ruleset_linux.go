@@ -15,13 +15,13 @@ import (
 var byName = map[string]*nft.Family{nft.IPv4.Name: nft.IPv4, nft.IPv6.Name: nft.IPv6}
 
 // query asks for objects of a table.
-func (k *kernel) query(t tableID) nft.Query {
+func (k *kernel) query(t TableID) nft.Query {
 	return nft.Query{Conn: k.nf, Family: byName[t.Family], Table: t.Name}
 }
 
 // ruleset has the chains of the tables of nf_tables. Rules are read on demand, because most are in
 // chains that are deleted as a whole.
-type ruleset map[tableID][]chain
+type ruleset map[TableID][]chain
 
 // chain is a chain that was read.
 type chain struct {
@@ -30,7 +30,7 @@ type chain struct {
 }
 
 // has reports whether a table has a chain.
-func (r ruleset) has(t tableID, name string) bool {
+func (r ruleset) has(t TableID, name string) bool {
 	return slices.ContainsFunc(r[t], func(c chain) bool { return c.name == name })
 }
 
@@ -45,7 +45,7 @@ func (k *kernel) readRuleset(ctx context.Context) (ruleset, error) {
 			rawnl.Object{Verb: "list", Kind: "chains", Within: "family " + f.Name})
 		_, err := k.nf.DumpThrough(ctx, &b, func(m rawnl.Message) error {
 			c, err := nft.DecodeChain(m.Attrs)
-			t := tableID{f.Name, c.Table}
+			t := TableID{f.Name, c.Table}
 			r[t] = append(r[t], chain{c.Name, c.Type != ""})
 			return err
 		})
@@ -57,11 +57,11 @@ func (k *kernel) readRuleset(ctx context.Context) (ruleset, error) {
 }
 
 // readRules returns the rules of a chain that lead to other chains.
-func (k *kernel) readRules(ctx context.Context, c chainID) ([]ruleID, error) {
-	var rules []ruleID
-	err := k.query(c.tableID).Rules(ctx, c.Chain, func(info nft.RuleInfo) error {
+func (k *kernel) readRules(ctx context.Context, c ChainID) ([]RuleID, error) {
+	var rules []RuleID
+	err := k.query(c.TableID).Rules(ctx, c.Chain, func(info nft.RuleInfo) error {
 		if r := decodeRule(byName[c.Family], info); r.chain != "" {
-			rules = append(rules, ruleID{chainID: c, Handle: info.Handle, Target: r.chain,
+			rules = append(rules, RuleID{ChainID: c, Handle: info.Handle, Target: r.chain,
 				Comment: r.comment})
 		}
 		return nil
@@ -73,15 +73,15 @@ func (k *kernel) readRules(ctx context.Context, c chainID) ([]ruleID, error) {
 // flushes all chains before it deletes the first, because their rules lead to one another.
 func (k *kernel) commit(ctx context.Context, p *Plan, gen uint32) error {
 	var b rawnl.Batch
-	in := func(t tableID) *nft.Encoder { return nft.NewEncoder(&b, byName[t.Family], t.Name) }
+	in := func(t TableID) *nft.Encoder { return nft.NewEncoder(&b, byName[t.Family], t.Name) }
 	for _, r := range p.Rules {
-		in(r.tableID).DeleteRule(r.chainID.Chain, r.Handle)
+		in(r.TableID).DeleteRule(r.ChainID.Chain, r.Handle)
 	}
 	for _, c := range p.Chains {
-		in(c.tableID).FlushChain(c.Chain)
+		in(c.TableID).FlushChain(c.Chain)
 	}
 	for _, c := range p.Chains {
-		in(c.tableID).DeleteChain(c.Chain)
+		in(c.TableID).DeleteChain(c.Chain)
 	}
 	for _, t := range p.Tables {
 		in(t).DeleteTable()
@@ -100,7 +100,7 @@ type owner struct {
 func ownerOf(r ruleset) owner {
 	o := owner{kubelet: map[string]bool{}}
 	for f := range byName {
-		nat := tableID{f, tableNAT}
+		nat := TableID{f, tableNAT}
 		o.kernlb = o.kernlb || slices.ContainsFunc(r[nat], func(c chain) bool {
 			return strings.HasPrefix(c.name, kernlbVersion)
 		})
@@ -110,7 +110,7 @@ func ownerOf(r ruleset) owner {
 }
 
 // owns reports whether a chain belongs to kube-proxy alone.
-func (o owner) owns(c chainID) bool {
+func (o owner) owns(c ChainID) bool {
 	nat := c.Name == tableNAT
 	switch {
 	case slices.Contains(ownChains[c.Name], c.Chain):
@@ -134,12 +134,12 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 	for _, family := range nft.Families {
 		f := family.Name
 		for _, name := range []string{tableMangle, tableFilter, tableNAT} {
-			t := tableID{f, name}
+			t := TableID{f, name}
 			if err := k.planTable(ctx, p, o, t, r[t]); err != nil {
 				return err
 			}
 		}
-		switch t := (tableID{f, nftTable}); {
+		switch t := (TableID{f, nftTable}); {
 		case r.has(t, nftChain):
 			p.Tables = append(p.Tables, t)
 		case len(r[t]) > 0:
@@ -147,7 +147,7 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 				nftChain)
 		}
 		// The chains that stay because another program has them, too.
-		switch nat := (tableID{f, tableNAT}); {
+		switch nat := (TableID{f, tableNAT}); {
 		case o.kernlb && r.has(nat, "KUBE-SERVICES"):
 			p.leave("chains of iptables in family "+f,
 				"an instance of kernlb's iptables backend has taken them over")
@@ -156,20 +156,20 @@ func (k *kernel) planRuleset(ctx context.Context, p *Plan) error {
 				"%s shows that a kubelet before 1.27 makes them, too", chainMarkDrop)
 		}
 	}
-	slices.SortFunc(p.Rules, ruleID.compare)
-	slices.SortFunc(p.Chains, chainID.compare)
+	slices.SortFunc(p.Rules, RuleID.compare)
+	slices.SortFunc(p.Chains, ChainID.compare)
 	return nil
 }
 
 // planTable plans for a table of iptables. If a rule of another program leads to a chain of
 // kube-proxy, the kernel would not delete that chain. The chain stays, with all chains to which its
 // rules lead.
-func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t tableID, chains []chain) error {
+func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t TableID, chains []chain) error {
 	owned := map[string]bool{}
 	var others []chain // whose rules may lead there: an instance of kernlb has no such rules
 	for _, c := range chains {
 		switch {
-		case o.owns(chainID{t, c.name}):
+		case o.owns(ChainID{t, c.name}):
 			owned[c.name] = true
 		case !o.kernlb || !strings.HasPrefix(c.name, "KUBE-"):
 			others = append(others, c)
@@ -180,7 +180,7 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t tableID, cha
 	}
 	kept := map[string]string{} // chains that stay, by the chain that leads to them
 	for _, c := range others {
-		rules, err := k.readRules(ctx, chainID{t, c.name})
+		rules, err := k.readRules(ctx, ChainID{t, c.name})
 		if err != nil {
 			return err
 		}
@@ -196,7 +196,7 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t tableID, cha
 	}
 	// The chains to which rules of those that stay lead stay, too.
 	for todo := slices.Sorted(maps.Keys(kept)); len(todo) > 0; todo = todo[1:] {
-		id := chainID{t, todo[0]}
+		id := ChainID{t, todo[0]}
 		p.leave("chain "+id.String(), "a rule of chain %s, which is not kube-proxy's or stays, "+
 			"leads to it", kept[id.Chain])
 		rules, err := k.readRules(ctx, id)
@@ -212,7 +212,7 @@ func (k *kernel) planTable(ctx context.Context, p *Plan, o owner, t tableID, cha
 	}
 	for name := range owned {
 		if _, stays := kept[name]; !stays {
-			p.Chains = append(p.Chains, chainID{t, name})
+			p.Chains = append(p.Chains, ChainID{t, name})
 		}
 	}
 	return nil

@@ -108,7 +108,7 @@ func setRequest(cmd uint8, verb, name string) *rawnl.Batch {
 // readSets reads the IP sets. A kernel without them says that it does not know the request.
 func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 	for _, name := range setNames() {
-		entries := map[virtualServer]bool{}
+		entries := map[VirtualServer]bool{}
 		err := k.nf.Dump(ctx, setRequest(nl.IPSET_CMD_LIST, "list", name),
 			func(m rawnl.Message) error { return readEntries(m.Attrs, entries) })
 		switch {
@@ -124,7 +124,7 @@ func (k *kernel) readSets(ctx context.Context, v *virtual) error {
 }
 
 // readEntries adds the entries of a part of a set.
-func readEntries(attrs []byte, entries map[virtualServer]bool) error {
+func readEntries(attrs []byte, entries map[VirtualServer]bool) error {
 	it := rawnl.Attrs(attrs)
 	for it.Next() {
 		if it.Type() != nl.IPSET_ATTR_ADT {
@@ -146,8 +146,8 @@ func readEntries(attrs []byte, entries map[virtualServer]bool) error {
 }
 
 // readEntry reads an entry: its protocol, address and port, some of which may be missing.
-func readEntry(it rawnl.AttrIter) (virtualServer, error) {
-	var s virtualServer
+func readEntry(it rawnl.AttrIter) (VirtualServer, error) {
+	var s VirtualServer
 	var addr netip.Addr
 	var port uint16
 	for it.Next() {

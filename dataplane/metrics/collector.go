@@ -71,7 +71,7 @@ type Collector struct {
 	unsubscribe func()
 
 	scrape sync.Mutex // one scrape at a time, from setting values to reading them
-	maker
+	made   maker
 
 	mu    sync.Mutex // protects the fields below
 	proxy *proxyMetrics
@@ -101,7 +101,7 @@ func New(e *dataplane.Engine, cfg *Config) *Collector {
 		c.cfg.Families = []servicemodel.Family{servicemodel.IPv4, servicemodel.IPv6}
 	}
 	c.cfg.Timeout = cmp.Or(c.cfg.Timeout, 5*time.Second)
-	c.proxy, c.own = newProxyMetrics(&c.maker, c.cfg.Families), newOwnMetrics(&c.maker)
+	c.proxy, c.own = newProxyMetrics(&c.made, c.cfg.Families), newOwnMetrics(&c.made)
 	s := e.Status()
 	c.begun, c.asked = s.Totals.Applies > 0, s.State
 	if c.cfg.Flows != nil {
@@ -117,7 +117,7 @@ func (c *Collector) Close() { c.unsubscribe() }
 
 // Describe sends the descriptions of all metrics.
 func (c *Collector) Describe(to chan<- *prometheus.Desc) {
-	for _, m := range c.made {
+	for _, m := range c.made.all {
 		m.Describe(to)
 	}
 }
@@ -126,7 +126,7 @@ func (c *Collector) Describe(to chan<- *prometheus.Desc) {
 func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	c.scrape.Lock()
 	defer c.scrape.Unlock()
-	for _, v := range c.set {
+	for _, v := range c.made.set {
 		v.now = nil
 	}
 	status := c.engine.Status()
@@ -135,7 +135,7 @@ func (c *Collector) Collect(to chan<- prometheus.Metric) {
 	}
 	c.askKernel(&status)
 	c.update(&status)
-	for _, m := range c.made {
+	for _, m := range c.made.all {
 		m.Collect(to)
 	}
 }

@@ -8,8 +8,8 @@ import (
 
 // maker makes metrics, and keeps a list of them.
 type maker struct {
-	made []prometheus.Collector
-	set  []*values // those that each scrape sets
+	all []prometheus.Collector
+	set []*values // those that each scrape sets
 }
 
 // counter makes a counter without labels. It exists from the beginning, with the value 0.
@@ -19,7 +19,7 @@ func (r *maker) counter(name, help string) prometheus.Counter {
 
 func (r *maker) counters(name, help string, labels ...string) *prometheus.CounterVec {
 	c := prometheus.NewCounterVec(prometheus.CounterOpts{Name: name, Help: help}, labels)
-	r.made = append(r.made, c)
+	r.all = append(r.all, c)
 	return c
 }
 
@@ -27,7 +27,7 @@ func (r *maker) histograms(name, help string, buckets []float64,
 	labels ...string) *prometheus.HistogramVec {
 	h := prometheus.NewHistogramVec(
 		prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, labels)
-	r.made = append(r.made, h)
+	r.all = append(r.all, h)
 	return h
 }
 
@@ -41,7 +41,7 @@ type values struct {
 
 func (r *maker) values(kind prometheus.ValueType, name, help string, labels ...string) *values {
 	v := &values{desc: prometheus.NewDesc(name, help, labels, nil), kind: kind}
-	r.made, r.set = append(r.made, v), append(r.set, v)
+	r.all, r.set = append(r.all, v), append(r.set, v)
 	return v
 }
 
