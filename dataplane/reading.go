@@ -11,8 +11,8 @@ import (
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
-// Readings because of a suspicion are rationed. readBurst short ones may follow each other
-// directly. After that they take at most one part in readShare of the time. Without a ration, a
+// Readings that only a suspicion causes are limited: readBurst short ones at once, then at most
+// 1/readShare of the time. Without a ration, a
 // neighbour that commits all the time would cause a reading in each apply, and the apply would take
 // as long.
 const (

@@ -133,7 +133,7 @@ type loop struct {
 	// denied says that [Config.Approve] returned an error for the last apply.
 	denied bool
 	retry  time.Duration // until the next attempt after a failure
-	// paid is the end of the MinIntervals of all applies so far, one after the other.
+	// paid is when MinInterval allows the next apply: each apply pushes it by one interval.
 	paid time.Time
 
 	settles     int           // number of Settle calls that the timer takes into account

@@ -121,8 +121,8 @@ func (l *layout) compareVersions(r *raw, o *observed) {
 }
 
 // compare compares the wanted chains with the chains in the kernel, and finds those to which rules
-// of other programs lead. An unwanted chain of ours stays if such rules lead to it. It is then
-// right as soon as it is empty.
+// of other programs jump. We empty an unwanted chain that foreign rules jump to, but do not delete
+// it.
 func (l *layout) compare(r *raw, o *observed, wanted changes) {
 	for _, w := range wanted.sorted() {
 		found := r.chains[w.id]

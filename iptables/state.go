@@ -47,7 +47,7 @@ type chainChange struct {
 	shared bool
 	// stays says that the chain is not deleted, although it has no rule of ours any more.
 	stays bool
-	// place orders the chains of services among each other. It is 0 for all other chains.
+	// place is the sort key of a service's chain: the order of addresses. Other chains have 0.
 	place           int
 	existed, exists bool
 	before, after   []rule

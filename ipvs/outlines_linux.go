@@ -19,9 +19,9 @@ import (
 // outlines reads IPv4 virtual servers through the socket options of IPVS. One system call reads all
 // of them, each with the number of its destinations, which generic netlink does not tell
 // (IP_VS_SO_GET_SERVICES). So it shows which virtual servers others add, delete or configure. A
-// second one reads the destinations of one virtual server (IP_VS_SO_GET_DESTS). In the time that
-// generic netlink takes for a virtual server with ten destinations, the kernel answers 40 of the
-// second or returns 400 outlines of the first. IPv6 has no such options.
+// second one reads the destinations of one virtual server (IP_VS_SO_GET_DESTS). It is
+// fast: one dump by generic netlink of a server with ten destinations takes as long as 40 of the
+// second call, or as 400 outlines of the first. IPv6 has no such options.
 type outlines struct {
 	// read reads a socket option. It is nil if that does not work.
 	read  func(option int, b []byte) error

@@ -8,7 +8,7 @@ import (
 	"github.com/kernlb/kernlb/internal/ipvsnl"
 )
 
-// scrubMost is how much time one check may take for comparisons beside the first one.
+// scrubMost limits the time of one check; the first comparison is always made.
 const scrubMost = 500 * time.Microsecond
 
 // scrub gives each virtual server its turn. IPVS sends no notices of changes and does not count

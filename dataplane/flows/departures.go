@@ -135,7 +135,7 @@ func (m *mover) leftOf(was, is pools) []netip.AddrPort {
 	return left
 }
 
-// leave decides about the flows of an endpoint that gets no new flows of a frontend.
+// leave deletes, drains or keeps the flows from a frontend to an endpoint that was removed from it.
 func (m *mover) leave(key servicemodel.FrontendKey, n servicemodel.PortName, e netip.AddrPort,
 	lingers bool) {
 	udp := key.Protocol == servicemodel.UDP

@@ -36,7 +36,7 @@
 // The time of a pass over the table grows with the number of flows on the machine: half a second
 // for a million.
 //
-// # Connections to endpoints that go
+// # Connections to removed endpoints
 //
 // TCP and SCTP connections to an endpoint that left are subject to a policy
 // ([servicemodel.ConnectionPolicy]), one for all services in [Config] and one for each service that

@@ -210,7 +210,8 @@ func sooner(next, d time.Duration) time.Duration {
 	return min(next, d)
 }
 
-// firstDue returns the time of the packets that the next pass must wait for.
+// firstDue returns the earliest commit that no pass has covered: the next pass must wait for all
+// packets from before it.
 func (k *Keeper) firstDue() (at time.Time) {
 	for _, s := range k.due {
 		if at.IsZero() || s.first.Before(at) {

@@ -79,10 +79,10 @@ func (t *Trace) outcome() string {
 			"iptables-legacy, IPVS, a program of BPF, a process that a rule queued it to", t.Hook)
 	}
 	if t.Routing != "" {
-		return fmt.Sprintf("lost after %s, where the kernel decides on the way: %s", t.Hook,
+		return fmt.Sprintf("dropped at the routing decision after %s: %s", t.Hook,
 			t.Routing)
 	}
-	return fmt.Sprintf("lost after %s, where the kernel decides on the way; it has a route to %v, "+
+	return fmt.Sprintf("dropped at the routing decision after %s; there is a route to %v, "+
 		"so its size, its TTL or a program of BPF may be the cause", t.Hook, t.Last.Dst.Addr())
 }
 

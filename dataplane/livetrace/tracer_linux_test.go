@@ -300,8 +300,7 @@ func TestLostByRouting(t *testing.T) {
 			}
 			tr, _ := n.follow(n.Outside[0], servicemodel.UDP, at(c.to))
 			require.Equal(t, Lost, tr.Fate, tr)
-			require.Contains(t, tr.String(), "lost after prerouting, where the kernel decides on "+
-				"the way: ")
+			require.Contains(t, tr.String(), "dropped at the routing decision after prerouting: ")
 			require.Contains(t, tr.String(), strings.ReplaceAll(c.want, "IN", tr.In))
 		})
 	}

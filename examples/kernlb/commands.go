@@ -44,7 +44,7 @@ func commands() []command {
 		{"plan", "-f FILE", "print what apply would change, and touch nothing",
 			"plan -f services.yaml", []definer{inputFlags, goOnFlag, emptyFlag, kernelFlags,
 				outputFlag, nodeFlags, ipvsFlags}, checkInput, (*program).plan},
-		{"show", "", "print what the kernel holds now, what that has had, or how it differs from " +
+		{"show", "", "print what is programmed now, its traffic counters, or how it differs from " +
 			"manifests", "show -diff -f services.yaml",
 			[]definer{inputFlags, filterFlags, showFlags, kernelFlags, outputFlag, nodeFlags,
 				ipvsFlags}, checkShow, (*program).show},
@@ -104,7 +104,7 @@ func (c *command) flagSet(o *options) *flag.FlagSet {
 func parse(o *options, args []string, stdout io.Writer) (*command, error) {
 	all := commands()
 	if len(args) == 0 {
-		return nil, errors.New("what is to be done? " + hint)
+		return nil, errors.New("no command given: " + hint)
 	}
 	help := []string{"-h", "-help", "--help", "help"}
 	if slices.Contains(help, args[0]) {

@@ -67,7 +67,7 @@ func parsed[T any](fs *flag.FlagSet, to *T, name, usage string, parse func(strin
 	})
 }
 
-// text defines a flag whose text must be as the error says that is wanted.
+// text defines a flag with a check; wanted completes the error "want …".
 func text(fs *flag.FlagSet, to *string, name, usage, wanted string, is func(string) bool) {
 	parsed(fs, to, name, usage, func(s string) (string, error) {
 		if !is(s) {
@@ -256,9 +256,9 @@ func nodeFlags(o *options, fs *flag.FlagSet) {
 // flowFlags defines the flags of commands that clean up flows.
 func flowFlags(o *options, fs *flag.FlagSet) {
 	o.flow.connections.Mode = servicemodel.LeaveConnections
-	fs.BoolVar(&o.flow.keep, "keep-flows", false, "leave flows alone that the change made stale")
-	parsed(fs, &o.flow.connections, "connections", "what becomes of connections to endpoints that "+
-		"go, `POLICY`: leave, cut, or how long they are drained, such as 30s; apply waits for it "+
+	fs.BoolVar(&o.flow.keep, "keep-flows", false, "do not delete flows made stale by the change")
+	parsed(fs, &o.flow.connections, "connections", "how to treat connections to removed "+
+		"endpoints, `POLICY`: leave, cut, or for how long to drain them, such as 30s; apply waits "+
 		"(default leave)", servicemodel.ParseConnectionPolicy)
 }
 

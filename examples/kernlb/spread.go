@@ -18,14 +18,14 @@ type poolSpread struct {
 	Scheduler servicemodel.Scheduler `json:"scheduler,omitzero"`
 	// Entries is the number of entries in the pool's table of Maglev, if it has one.
 	Entries int `json:"entries,omitzero"`
-	// Imbalance is by which part the endpoint that has most for its weight has more than it is to
-	// have. It is nil if the kernel's scheduler decides.
+	// Imbalance is the largest excess of an endpoint over its wanted share, as a fraction: 0.1 is
+	// 10 % too many. It is nil if the kernel's scheduler decides.
 	Imbalance *float64         `json:"imbalance,omitempty"`
 	Endpoints []endpointSpread `json:"endpoints"`
 }
 
-// endpointSpread is what an endpoint is to have of the new connections, and what it has, as parts
-// of 1. They are nil if only the kernel's scheduler knows.
+// endpointSpread has the wanted and the actual share of new connections, from 0 to 1.
+// They are nil if only the kernel's scheduler knows.
 type endpointSpread struct {
 	servicemodel.Slot
 	Wanted *float64 `json:"wanted,omitempty"`

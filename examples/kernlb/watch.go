@@ -68,14 +68,14 @@ func watchFlags(o *options, fs *flag.FlagSet) {
 	fs.TextVar(&o.listen, "listen", netip.AddrPort{},
 		"serve a page that shows services, traces packets and tells what was done, and /healthz "+
 			"and /livez beside it, at `IP:PORT`, such as 127.0.0.1:10256 (default: none)")
-	fs.BoolVar(&o.anywhere, "listen-anywhere", false, "let -listen be an address that others than "+
-		"this machine reach; all who do can read the page")
+	fs.BoolVar(&o.anywhere, "listen-anywhere", false, "let -listen be an address that other hosts "+
+		"can reach; the page has no authentication")
 }
 
 func checkWatch(o *options) error {
 	if o.listen.IsValid() && !o.listen.Addr().IsLoopback() && !o.anywhere {
-		return fmt.Errorf("-listen: %s: others than this machine reach it, and could read the "+
-			"page; if they shall, say -listen-anywhere", o.listen)
+		return fmt.Errorf("-listen: %s: reachable from other hosts, and the page has no "+
+			"authentication; pass -listen-anywhere to allow it", o.listen)
 	}
 	return checkInput(o)
 }

@@ -145,7 +145,7 @@ func parse(args []string, help io.Writer) (*options, error) {
 	f.Func("proxy-protocol", "service whose endpoints are sent a header of the PROXY protocol, "+
 		"version 2, such as default/web, or all; may be repeated",
 		func(s string) error { headers[s] = true; return nil })
-	f.Func("connections", "what becomes of connections to endpoints that go: leave, cut, or how "+
+	f.Func("connections", "how to treat connections to removed endpoints: leave, cut, or how "+
 		"long they are drained, such as 30s (default leave)", func(s string) (err error) {
 		o.connections, err = servicemodel.ParseConnectionPolicy(s)
 		return err

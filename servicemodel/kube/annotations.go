@@ -130,6 +130,6 @@ func annotate[T any](v *T, known []annotation[T], values map[string]string, pref
 			hint = "; did you mean " + prefix + "/" + meant + "?"
 		}
 		r.warn("metadata.annotations["+shorten(key, maxShown)+"]", values[key],
-			"means nothing%s", hint)
+			"unknown annotation%s", hint)
 	}
 }

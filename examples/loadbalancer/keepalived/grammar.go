@@ -58,8 +58,8 @@ type rule struct {
 	warning string
 }
 
-// noted is the warning for keywords that only notify people or programs.
-const noted = "nobody is told: not converted"
+// noted is the warning about keywords that only notify people or programs.
+const noted = "not supported, and dropped"
 
 // set reads the one argument of a statement into a field.
 func set[T any](parse func(string) (T, error), field func(*scope) *T) use {
