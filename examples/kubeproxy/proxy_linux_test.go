@@ -206,7 +206,7 @@ func TestReadOnlySettingsAreNoReasonToEnd(t *testing.T) {
 	answers(t, c.Pods[1], "10.96.0.10:80", "answered pod1")
 	p.stop()
 	spawn(t, c.Node.NS, asProgram+"=1", "unshare", append(args, "--init-only")...).
-		fails("set nf_conntrack_tcp_timeout_established to 86400")
+		fails("nf_conntrack_tcp_timeout_established to 86400")
 }
 
 func TestWhatEndsTheProgram(t *testing.T) {
