@@ -55,59 +55,69 @@ func NoChanges(backend string) error {
 }
 
 // Check returns the parts of a change set that a backend cannot express, as
-// [backends.UnsupportedError] values: of frontends, of pools, and of the node.
+// [backends.UnsupportedError] values: of services, of frontends, of pools, and of the node.
 func Check(backend string, c *servicemodel.ChangeSet, can Abilities) error {
 	r := &Refusals{backend: backend}
-	scheduler := func(of servicemodel.PortName, s servicemodel.Scheduler) {
-		if s != servicemodel.SchedulerDefault && !can.Scheduler(s) {
-			r.Refuse(of, backends.FieldScheduler, string(s), can.SchedulerHint)
-		}
-	}
 	for of, s := range c.Schedulers() {
-		scheduler(of, s)
+		r.scheduler(of, s, &can)
 	}
 	for _, fc := range c.Frontends {
-		fe := fc.New
-		if fe == nil {
-			continue
-		}
-		if !can.AnyOrigins && !KnownOrigins(fe.Masquerade) {
-			r.Refuse(fe.Service, backends.FieldMasquerade, fe.Masquerade.String(), "")
-		}
-		if fe.Sources != nil && fe.Key.NodePort() {
-			r.Refuse(fe.Service, backends.FieldSources, "on a node port", "")
-		}
-		if can.Frontend != nil {
-			can.Frontend(r, fe)
+		if fc.New != nil {
+			r.frontend(fc.New, &can)
 		}
 	}
 	for _, pc := range c.Pools {
-		p := pc.New
-		if p == nil {
-			continue
-		}
-		scheduler(p.ID.Service, p.Scheduler)
-		if can.ForwardingHint != "" && p.Forwarding != servicemodel.ForwardNAT {
-			r.Refuse(p.ID.Service, backends.FieldForwarding, string(p.Forwarding),
-				can.ForwardingHint)
-		}
-		if can.Pool != nil {
-			can.Pool(r, p)
+		if pc.New != nil {
+			r.pool(pc.New, &can)
 		}
 	}
-	if c.Rules == nil {
-		return errors.Join(r.errs...)
+	if c.Rules != nil {
+		r.node(c.Rules.New, &can)
 	}
-	node := func(refused bool, field, value string) {
-		if refused {
-			r.errs = append(r.errs, RefusedNode(backend, field, value, "nftables can"))
-		}
-	}
-	rules := c.Rules.New
-	node(!can.Neighbours && rules.MasqueradeNeighbours, backends.FieldMasqueradeNeighbours, "true")
-	node(!can.Answers && rules.NoEndpoints != "", backends.FieldNoEndpoints, rules.NoEndpoints)
-	node(!can.Answers && rules.Forbidden != "", backends.FieldForbidden, rules.Forbidden)
 	return errors.Join(r.errs...)
+}
+
+func (r *Refusals) scheduler(of servicemodel.PortName, s servicemodel.Scheduler, can *Abilities) {
+	if s != servicemodel.SchedulerDefault && !can.Scheduler(s) {
+		r.Refuse(of, backends.FieldScheduler, string(s), can.SchedulerHint)
+	}
+}
+
+func (r *Refusals) frontend(f *servicemodel.Frontend, can *Abilities) {
+	if !can.AnyOrigins && !KnownOrigins(f.Masquerade) {
+		r.Refuse(f.Service, backends.FieldMasquerade, f.Masquerade.String(), "")
+	}
+	if f.Sources != nil && f.Key.NodePort() {
+		r.Refuse(f.Service, backends.FieldSources, "on a node port", "")
+	}
+	if can.Frontend != nil {
+		can.Frontend(r, f)
+	}
+}
+
+func (r *Refusals) pool(p *servicemodel.Pool, can *Abilities) {
+	r.scheduler(p.ID.Service, p.Scheduler, can)
+	if can.ForwardingHint != "" && p.Forwarding != servicemodel.ForwardNAT {
+		r.Refuse(p.ID.Service, backends.FieldForwarding, string(p.Forwarding), can.ForwardingHint)
+	}
+	if can.Pool != nil {
+		can.Pool(r, p)
+	}
+}
+
+func (r *Refusals) node(rules *servicemodel.Rules, can *Abilities) {
+	for _, n := range []struct {
+		expresses    bool
+		field, value string
+	}{
+		{can.Neighbours || !rules.MasqueradeNeighbours, backends.FieldMasqueradeNeighbours, "true"},
+		{can.Answers || rules.NoEndpoints == "", backends.FieldNoEndpoints, rules.NoEndpoints},
+		{can.Answers || rules.Forbidden == "", backends.FieldForbidden, rules.Forbidden},
+	} {
+		if !n.expresses {
+			r.errs = append(r.errs, RefusedNode(r.backend, n.field, n.value, "nftables can"))
+		}
+	}
 }
 
 // KnownOrigins reports whether [servicemodel.Resolve] makes a combination of origins.
