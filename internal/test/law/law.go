@@ -56,7 +56,8 @@ type Users interface {
 
 // Test is a law with the machines on which it is tried.
 type Test struct {
-	// Sequences is how many sequences are tried. KERNLB_TEST_SEQUENCES overrides it.
+	// Sequences is how many sequences are tried, and a quarter of them with -short, because they
+	// take the race detector minutes. KERNLB_TEST_SEQUENCES overrides it.
 	// KERNLB_TEST_SEED tries the sequence of that number alone.
 	Sequences uint64
 	// Workers is how many sequences happen at the same time. Zero means one.
@@ -87,6 +88,9 @@ type beginning func(t *testing.T, seed uint64, m *Machine) sequence
 func (l Test) run(t *testing.T, begin beginning) {
 	t.Parallel()
 	from, n, workers := uint64(0), l.Sequences, max(1, l.Workers)
+	if testing.Short() {
+		n /= 4
+	}
 	if s := os.Getenv("KERNLB_TEST_SEQUENCES"); s != "" {
 		n = must.OK(strconv.ParseUint(s, 10, 32))(t)
 	}
