@@ -14,7 +14,7 @@ func (b *backend) remember(s *read.Snapshot, t *servicemodel.Table) *backends.Ob
 	o := &backends.Observation{Table: t, Drift: s.Text, OtherLayout: s.OtherLayout()}
 	for i, r := range s.Tables {
 		b.pl.Tables[i].Observed(r.Skeleton, r.Drift, r.Index)
-		o.Partial = o.Partial || r.Unread
+		o.Partial = o.Partial || r.Partial
 	}
 	switch {
 	case !s.Version.Unswept:

@@ -30,7 +30,7 @@ func (b *backend) ObserveParts(ctx context.Context, owners []string, want *servi
 	}
 	alone := false
 	if want.Len() == 0 {
-		if alone, err = p.Alone(ctx, t); err != nil {
+		if alone, err = p.OnlyOwners(ctx, t); err != nil {
 			return nil, readError("observe parts", err)
 		}
 	}

@@ -296,3 +296,49 @@ func TestPartsAreInOrder(t *testing.T) {
 	commit(sm.Diff(old, next))
 	require.Equal(t, []string{"e", "f", "c", "d", "a", "b"}, order)
 }
+
+func TestSchedulersOfChangedServices(t *testing.T) {
+	t.Parallel()
+	state := func(scheduler sm.Scheduler, n int) sm.State {
+		svc := dnsService()
+		svc.Scheduler = scheduler
+		return sm.State{}.WithNode(thisNode).WithService(webService()).WithService(svc).
+			WithEndpoints(svc.Name, []sm.Endpoint{oneEndpoint, twoWeight3}[:n])
+	}
+	asks := map[sm.PortName]sm.Scheduler{{Name: dnsService().Name, Port: "dns",
+		Protocol: sm.UDP}: sm.Maglev}
+	resolve := func(t *testing.T, s sm.State) *sm.Table { return ok(sm.Resolve(nil, s))(t) }
+	first, last := resolve(t, state(sm.Maglev, 0)), resolve(t, state(sm.Maglev, 2))
+	random := resolve(t, state(sm.SchedulerDefault, 2))
+	reading, err := sm.NewTable(sm.Contents{})
+	require.NoError(t, err)
+	for name, tt := range map[string]struct {
+		from, to *sm.Table
+		want     map[sm.PortName]sm.Scheduler
+	}{
+		"from nothing":               {nil, last, asks},
+		"from nothing, no endpoints": {nil, first, asks},
+		"endpoints come":             {first, last, asks},
+		"endpoints go":               {last, first, asks},
+		"nothing changes":            {last, last, nil},
+		"another service changes": {last, resolve(t,
+			state(sm.Maglev, 2).WithService(webService(everywhere))), nil},
+		"the scheduler comes":         {random, last, asks},
+		"the scheduler goes":          {last, random, nil},
+		"the service goes":            {last, resolve(t, sm.State{}.WithNode(thisNode)), nil},
+		"from a table without memory": {reading, last, asks},
+		"to nothing":                  {last, nil, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var got map[sm.PortName]sm.Scheduler
+			for of, s := range sm.Diff(tt.from, tt.to).Schedulers() {
+				if got == nil {
+					got = map[sm.PortName]sm.Scheduler{}
+				}
+				got[of] = s
+			}
+			require.Equal(t, tt.want, got)
+		})
+	}
+}

@@ -11,7 +11,7 @@ import (
 // Files are the sysctls of one network namespace as files. They keep the files open that they read.
 // Their methods must not be called concurrently.
 type Files struct {
-	// In runs a function on a thread in the namespace.
+	// In runs a function on a thread in the namespace. It is required.
 	In func(func() error) error
 	// Root is the folder of the files. Empty means "/proc/sys".
 	Root string

@@ -47,12 +47,14 @@ type Others interface {
 
 // Owner sets and restores the values for one instance.
 type Owner struct {
+	// Values are required.
 	Values Values
+	// Others may be nil: no other program then sets the values or relies on them.
 	Others Others
-	// Ours are the values that this instance sets, as far as they are known. A value that is
-	// another one was set by somebody else, and is not restored.
+	// Ours are the values that this instance sets, as far as they are known, by name. A present
+	// value that differs from Ours was set by somebody else, and is not restored.
 	Ours map[string]string
-	// Logger gets a record at the level info for each value that is not restored.
+	// Logger gets a record at the level info for each value that is not restored. Nil: no record.
 	Logger *slog.Logger
 }
 
@@ -142,7 +144,7 @@ func (o *Owner) Look(ctx context.Context, s *State, want map[string]string) (err
 		_, recorded := s.Records[name]
 		asked = asked || !recorded
 	}
-	if s.Now = now; asked {
+	if s.Now = now; asked && o.Others != nil {
 		s.others, err = o.Others.Earlier(ctx)
 	}
 	return err
@@ -209,9 +211,15 @@ func (o *Owner) Restore(ctx context.Context, c Change) error {
 	}
 
 	names := slices.Sorted(maps.Keys(now))
-	relied, err := o.Others.Relied(ctx, names)
-	if err != nil {
-		return err
+	relied, log := map[string]string{}, o.Logger
+	if log == nil {
+		log = slog.New(slog.DiscardHandler)
+	}
+	if o.Others != nil {
+		var err error
+		if relied, err = o.Others.Relied(ctx, names); err != nil {
+			return err
+		}
 	}
 	for _, name := range names {
 		why := relied[name]
@@ -219,7 +227,7 @@ func (o *Owner) Restore(ctx context.Context, c Change) error {
 			why = "somebody else has set it since"
 		}
 		if why != "" {
-			o.Logger.InfoContext(ctx, "tunable is left as it is", logkey.Tunable, Text(name),
+			log.InfoContext(ctx, "tunable is left as it is", logkey.Tunable, Text(name),
 				logkey.Is, now[name], logkey.Was, c.Restore[name], logkey.Reason, why)
 		} else if err := o.Values.Write(ctx, name, c.Restore[name]); err != nil {
 			return err

@@ -325,3 +325,26 @@ func TestLoopback(t *testing.T) {
 		require.Equal(t, c.want != "", sysctls.Loopback(&r) != nil)
 	}
 }
+
+func TestAnOwnerAlone(t *testing.T) {
+	t.Parallel()
+	w := newWorld("0")
+	w.tables["guard"] = nil
+	owner := sysctls.Owner{Values: w, Ours: ours}
+	var state sysctls.State
+	want := map[string]string{sysctls.RouteLocalnet: "1"}
+
+	require.NoError(t, owner.Look(t.Context(), &state, want))
+	c := state.Plan(want)
+	require.Equal(t, want, c.Set)
+	require.NoError(t, owner.Around(t.Context(), c, func() error { return nil }))
+	require.Equal(t, "1", w.values[sysctls.RouteLocalnet])
+
+	back := sysctls.Change{Restore: map[string]string{sysctls.RouteLocalnet: "0"}}
+	w.values[sysctls.RouteLocalnet] = "2"
+	require.NoError(t, owner.Restore(t.Context(), back), "no logger")
+	require.Equal(t, "2", w.values[sysctls.RouteLocalnet], "somebody else has set it since")
+	w.values[sysctls.RouteLocalnet] = "1"
+	require.NoError(t, owner.Restore(t.Context(), back))
+	require.Equal(t, "0", w.values[sysctls.RouteLocalnet])
+}

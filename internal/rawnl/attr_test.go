@@ -138,12 +138,13 @@ func TestNumbersOfAnotherLengthAreErrors(t *testing.T) {
 	b.Message(SubsysNFTables, 0, 0, 0, 0, Object{})
 	b.Attr(5, []byte{1, 2, 3})
 	b.Attr(6, []byte{1, 2, 3})
+	attrs := b.Bytes()[frameLen:] // Bytes finishes the message, so the subtests share one call
 	for name, get := range getters {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			it := Attrs(b.Bytes()[frameLen:])
+			it := Attrs(attrs)
 			require.Zero(t, get(&it), "before Next there is nothing to get")
-			it = Attrs(b.Bytes()[frameLen:])
+			it = Attrs(attrs)
 			require.True(t, it.Next())
 			require.Zero(t, get(&it))
 			require.ErrorIs(t, it.Err(), ErrMalformed)

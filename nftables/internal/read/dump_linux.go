@@ -18,7 +18,7 @@ var ErrRehashed = fmt.Errorf("%w: the kernel was rehashing a set while it was re
 
 // dump returns the pass that dumps those small sets, or large sets, that hold more elements than
 // were found. It keeps the elements that were not asked for. A set that is too large for a dump
-// makes the reading unread.
+// makes the reading partial.
 func (k *Reader) dump(large bool) func(context.Context, *Reading) error {
 	return func(ctx context.Context, r *Reading) error {
 		wanted := map[string]map[string]bool{} // the wanted keys in the sets to dump
@@ -26,7 +26,7 @@ func (k *Reader) dump(large bool) func(context.Context, *Reading) error {
 			switch {
 			case !IsRead(set) || isLarge(set) != large || r.complete(set):
 			case large && r.want != nil && r.found[set] > k.Dumpable:
-				r.Unread = true
+				r.Partial = true
 			default:
 				wanted[set] = make(map[string]bool, r.found[set])
 			}

@@ -79,9 +79,9 @@ func (r *Reading) indexFits() bool {
 	return !known || n == r.Lengths[form.KindService.Registry]+r.Lengths[form.KindNodePort.Registry]
 }
 
-// Alone reports whether only the owners of a reading hold anything. Linux before 6.16 does not tell
-// how many frontends there are. Then all are read.
-func (p *Parts) Alone(ctx context.Context, t *servicemodel.Table) (bool, error) {
+// OnlyOwners reports whether only the owners of a reading hold anything. Linux before 6.16 does not
+// tell how many frontends there are. Then all are read.
+func (p *Parts) OnlyOwners(ctx context.Context, t *servicemodel.Table) (bool, error) {
 	if p.Whole || p.OtherLayout() {
 		return t.WithoutParts(p.Owners...).Len() == 0, nil
 	}

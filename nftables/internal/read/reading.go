@@ -44,10 +44,10 @@ type Reading struct {
 	incomplete []object            // the wanted objects that are not whole
 	w          *form.Writer
 
-	Drift  map[string]*nft.ElemList
-	Text   []string // the drift, line by line
-	Unread bool     // the table has more elements, about which the reading did not ask
-	Index  form.Ownership
+	Drift   map[string]*nft.ElemList
+	Text    []string // the drift, line by line
+	Partial bool     // the table has more elements, about which the reading did not ask
+	Index   form.Ownership
 }
 
 func NewReading(f *nft.Family, name string) *Reading {
