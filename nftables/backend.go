@@ -48,8 +48,8 @@ type backend struct {
 	sweep *plan.Sweep
 }
 
-// lack is what the kernel lacked for a table at the time of a probe. The error is nil if nothing
-// was lacking.
+// lack is what the last probe of the kernel found missing for a table. The error is nil if nothing
+// was.
 type lack struct {
 	err    error
 	probed time.Time

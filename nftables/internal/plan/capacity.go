@@ -20,10 +20,11 @@ func Capacity(n int) uint32 {
 	return 3 << (bits.Len(uint((8*n-1)/3)) - 2)
 }
 
-// Growing is for how many elements a set is made that grows as it must.
+// Growing is the number of elements from which a set gets a fixed capacity. A smaller one grows.
 const Growing = 1000
 
-// firstMaglev is for how many entries a map of Maglev is made at least, and one of a hash whose
-// services prefer near endpoints, which have as many. So one with the 1,021
-// entries of a first service has room for those of 64, and 1 MB of buckets.
+// firstMaglev is the least number of entries from which [Capacity] is computed for a map of Maglev,
+// and for one of a hash whose services prefer near endpoints: a service has as many entries there.
+// So a map with the 1,021 entries of its first service has room for 64 services, and 1 MB of
+// buckets.
 const firstMaglev = 16 * 1021

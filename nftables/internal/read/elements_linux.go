@@ -40,8 +40,8 @@ func (k *Reader) Elements(ctx context.Context, r *Reading, want *servicemodel.Ta
 		{"dump small sets that hold more", k.dump(false)},
 		{"ask for a slot more than wanted", k.querying(r.slotsAfterWanted)},
 		{"leave contested service ports over", r.contest},
-		{"ask for slots of frontends that nobody wants", k.querying(r.slotsLeftOver)},
-		{"ask for hairpins that nobody wants", k.querying(r.hairpinsLeftOver)},
+		{"ask for slots of unwanted frontends", k.querying(r.slotsLeftOver)},
+		{"ask for unwanted hairpins", k.querying(r.hairpinsLeftOver)},
 		{"dump large sets that hold more", k.dump(true)},
 		{"leave contested service ports over", r.contest},
 	})
