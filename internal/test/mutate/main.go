@@ -2,15 +2,16 @@
 
 // Command mutate changes the library in small ways, and reports the changes that no test sees.
 //
-// Usage: mutate [-n N] [-seed S] [-only TEXT] [-v] PACKAGE[,HOLDER...]...
+// Usage: mutate [-n N] [-seed S] [-only TEXT] [-v] [PACKAGE[,HOLDER...]...]
 //
-// It draws N mutants of the packages (directories) together: an operator becomes another one, a
-// constant differs by one, a condition is negated, a statement or an error is left out. It compiles
-// all drawn mutants into the tests, and an environment variable selects one at a time. First, each
-// test runs alone, without a mutant, to learn how long the test takes and which mutants it reaches.
-// A mutant meets the tests of its package and of the holders that reach it, the fastest first: slow
-// tests run only for mutants that the others let survive. A test kills the mutant if it fails or
-// hangs. Holders are other packages whose tests check the behaviour of the package.
+// It draws N mutants of the packages (directories) together, by default those of mutated: an
+// operator becomes another one, a constant differs by one, a condition is negated, a statement or
+// an error is left out. It compiles all drawn mutants into the tests, and an environment variable
+// selects one at a time. First, each test runs alone, without a mutant, to learn how long the test
+// takes and which mutants it reaches. A mutant meets the tests of its package and of the holders
+// that reach it, the fastest first: slow tests run only for mutants that the others let survive. A
+// test kills the mutant if it fails or hangs. Holders are other packages whose tests check the
+// behaviour of the package.
 //
 // Each survivor is printed, and makes the command fail. Mutants that change nothing that a caller
 // or the kernel can see are listed with the reason in equivalent.txt, and are not drawn.
@@ -28,6 +29,14 @@ import (
 	"time"
 )
 
+// mutated are the packages that are mutated by default, each with its holders. The package that
+// takes longest is the last.
+var mutated = []string{"servicemodel,servicemodel/kube,dataplane",
+	"servicemodel/kube,servicemodel/kube/manifest", "dataplane,dataplane/memory,dataplane/health",
+	"conntrack,dataplane/flows", "examples/cni", "ipvs", "iptables",
+	"nftables/internal/form,nftables", "nftables/internal/plan,nftables",
+	"nftables/internal/read,nftables", "nftables"}
+
 // equivalent lists mutants by their keys, each in a line. The reason follows in a line that begins
 // with a tab.
 //
@@ -42,7 +51,11 @@ func main() {
 	only := flag.String("only", "", "try only drawn mutants whose line has this `text`")
 	verbose := flag.Bool("v", false, "print each mutant, and the test that kills it")
 	flag.Parse()
-	survivors, err := mutate(*n, *seed, *only, *verbose, flag.Args())
+	packages := flag.Args()
+	if len(packages) == 0 {
+		packages = mutated
+	}
+	survivors, err := mutate(*n, *seed, *only, *verbose, packages)
 	if err != nil {
 		fmt.Fprintln(os.Stderr, "mutate:", err)
 	}

@@ -1,8 +1,9 @@
-// Testreport reads the output of "go test -json". It shows failures, counts skipped tests by their
-// reason, and fails if a part of the suite that must run (parts.go) did not. On the way it shows
-// the progress: a line for each finished package, and one after half a minute without a line.
+// Command report runs tests in one of the ways of the Makefile (runs.go). It shows failures, counts
+// skipped tests by their reason, and fails if a part of the suite that must run (parts.go) did not.
+// On the way it shows the progress: a line for each finished package, and one after half a minute
+// without a line.
 //
-//	go test -json ./... | go run ./internal/test/report -run test
+//	report RUN [ARGUMENT OF GO TEST...]
 //
 // It also compares the skipped tests with the list of those that may be skipped. A test that is
 // skipped without an entry, and an entry without a test, make it fail if the variable
@@ -12,11 +13,11 @@ package main
 import (
 	"bufio"
 	"encoding/json"
-	"flag"
 	"fmt"
 	"io"
 	"maps"
 	"os"
+	"os/exec"
 	"regexp"
 	"slices"
 	"strings"
@@ -57,26 +58,63 @@ type report struct {
 const silence = 30 * time.Second
 
 func main() {
-	run := flag.String("run", "", "which of the Makefile's runs of tests this is")
-	packages := flag.Int("packages", 0, "how many packages there are")
-	flag.Parse()
-	if _, known := runs[*run]; !known {
-		fmt.Fprintf(os.Stderr, "testreport: -run %q: must be one of %s\n", *run,
-			strings.Join(slices.Sorted(maps.Keys(runs)), ", "))
+	names := slices.Sorted(maps.Keys(runs))
+	if len(os.Args) < 2 || !slices.Contains(names, os.Args[1]) {
+		fmt.Fprintf(os.Stderr, "usage: report RUN [ARGUMENT OF GO TEST...]\nRUN is one of %s\n",
+			strings.Join(names, ", "))
 		os.Exit(2)
 	}
-	r := newReport()
-	r.packages = *packages
-	if err := r.read(os.Stdin, os.Stdout); err != nil {
-		fmt.Fprintln(os.Stderr, "testreport:", err)
+	good, err := execute(os.Args[1], os.Args[2:])
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "report:", err)
+	}
+	if !good || err != nil {
 		os.Exit(1)
 	}
-	missing, unlisted := r.missing(runs[*run]), r.unlisted(*run, skips)
+}
+
+// execute makes a run, and reports whether everything is as it must be.
+func execute(name string, args []string) (good bool, err error) {
+	r, run := newReport(), runs[name]
+
+	for _, c := range run.tests {
+		n, err := run.packages(c)
+		if err != nil {
+			return false, err
+		}
+		r.packages += n
+	}
+
+	for _, c := range run.tests {
+		if err := r.test(run.test(c, args)); err != nil {
+			return false, err
+		}
+	}
+
+	missing, unlisted := r.missing(run.parts), r.unlisted(name, skips)
 	r.print(os.Stdout, missing, unlisted)
-	if r.failed > 0 || len(missing) > 0 || r.passed == 0 ||
-		len(unlisted) > 0 && os.Getenv("KERNLB_TEST_SKIPS") == "listed" {
-		os.Exit(1)
+	listed := len(unlisted) == 0 || os.Getenv("KERNLB_TEST_SKIPS") != "listed"
+	return r.failed == 0 && len(missing) == 0 && r.passed > 0 && listed, nil
+}
+
+// test runs go test, and reads what it prints. That it fails is no error if it says which test
+// failed.
+func (r *report) test(c *exec.Cmd) error {
+	out, err := c.StdoutPipe()
+	if err != nil {
+		return err
 	}
+	if err := c.Start(); err != nil {
+		return err
+	}
+	before := r.failed
+	if err := r.read(out, os.Stdout); err != nil {
+		return err
+	}
+	if err := c.Wait(); err != nil && r.failed == before {
+		return fmt.Errorf("%s: %w", strings.Join(c.Args, " "), err)
+	}
+	return nil
 }
 
 func newReport() *report {

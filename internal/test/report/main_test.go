@@ -9,9 +9,9 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// run is what go test -json prints of a run with good, bad and skipped tests, of a package
+// printed is what go test -json prints of a run with good, bad and skipped tests, of a package
 // that does not build, and of one that takes too long.
-var run = strings.ReplaceAll(`{"Action":"run","Package":"MODULE/a","Test":"TestGood"}
+var printed = strings.ReplaceAll(`{"Action":"run","Package":"MODULE/a","Test":"TestGood"}
 {"Action":"pass","Package":"MODULE/a","Test":"TestGood","Elapsed":0.1}
 {"Action":"output","Package":"MODULE/a","Test":"TestVM","Output":"=== RUN   TestVM\n"}
 {"Action":"output","Package":"MODULE/a","Test":"TestVM","Output":"    x_test.go:3: missing: x\n"}
@@ -35,7 +35,7 @@ func TestReport(t *testing.T) {
 	r := newReport()
 	r.packages = 3
 	var out bytes.Buffer
-	require.NoError(t, r.read(strings.NewReader(run), &out))
+	require.NoError(t, r.read(strings.NewReader(printed), &out))
 	r.print(&out, []string{"vm: x"}, []string{"y"})
 	require.Equal(t, ` 0:00  1/3  pass a 1.5s
 FAIL github.com/kernlb/kernlb/b TestBad (2.00s)
@@ -87,7 +87,7 @@ func TestWhatMustRun(t *testing.T) {
 func reportOf(t *testing.T) *report {
 	t.Helper()
 	r := newReport()
-	require.NoError(t, r.read(strings.NewReader(run), &bytes.Buffer{}))
+	require.NoError(t, r.read(strings.NewReader(printed), &bytes.Buffer{}))
 	return r
 }
 
@@ -116,8 +116,8 @@ func TestWhatMayBeSkipped(t *testing.T) {
 func TestTheListsAreWhole(t *testing.T) {
 	t.Parallel()
 	var used []string
-	for _, l := range runs {
-		used = append(used, l...)
+	for _, r := range runs {
+		used = append(used, r.parts...)
 	}
 	for part := range parts {
 		require.Contains(t, used, part)

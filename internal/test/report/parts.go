@@ -1,14 +1,5 @@
 package main
 
-// runs are the ways in which the Makefile runs tests. Each names the parts that must run in it.
-var runs = map[string][]string{
-	"test":    {"netns", "prometheus"},
-	"race":    nil,
-	"api":     {"vm", "apiserver"},
-	"browser": {"browser"},
-	"peers":   {"record"},
-}
-
 // parts are the tests that must run, as PACKAGE.TEST. A part ran if each of its tests passed, and
 // nothing below them was skipped.
 var parts = map[string][]string{

@@ -14,8 +14,8 @@
 // Kernels come from Debian's mirrors as the machine's own apt sources name them;
 // package vmtest says how, and what the machine needs.
 //
-// The tests' output goes to standard output as it comes, and a line for each
-// kernel and package at the end. The exit code is
+// The tests' output goes to standard output as it comes, or, with -quiet, only if
+// something went wrong. A line for each kernel and package follows. The exit code is
 //
 //	0  all tests passed on all kernels
 //	1  tests failed, or did not run that -need asks for

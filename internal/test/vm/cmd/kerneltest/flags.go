@@ -29,6 +29,7 @@ type config struct {
 	files    map[string]string // further ones, by their place in the guest
 
 	run     string
+	quiet   bool           // the tests' output is printed only if something went wrong
 	timeout time.Duration  // for each package
 	needed  *regexp.Regexp // tests that must run
 
@@ -64,6 +65,7 @@ func (c *config) flags(f *flag.FlagSet) {
 	c.kernels, o.Tools = []string{"6.1"}, strings.Fields(defaultTools)
 	c.files = map[string]string{}
 	f.StringVar(&c.run, "run", "", "run only tests that match the `regexp`, as for go test")
+	f.BoolVar(&c.quiet, "quiet", false, "print the tests' output only if something went wrong")
 	f.DurationVar(&c.timeout, "timeout", 10*time.Minute, "limit for the tests of one package")
 	f.Func("file", "a file or directory for the guest, `place=source`, beside what tests bring "+
 		"along; may be repeated", func(s string) error {

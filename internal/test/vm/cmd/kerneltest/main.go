@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"flag"
@@ -60,7 +61,10 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	}
 	c.options.Programs = programs
 	c.options.Log = slog.New(slog.NewTextHandler(stderr, nil))
-	c.options.Output = stdout
+	var output bytes.Buffer
+	if c.options.Output = stdout; c.quiet {
+		c.options.Output = &output
+	}
 	// An interrupted build or boot costs a minute at most; tests have their limit.
 	tests := time.Duration(len(programs)) * (c.timeout + 30*time.Second)
 	c.options.Timeout = vmtest.DefaultBootTimeout + tests
@@ -68,7 +72,7 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 	code := codePassed
 	var summary []string
 	for _, k := range c.kernels {
-		fmt.Fprintf(stdout, "=== kernel %s\n", k)
+		fmt.Fprintf(c.options.Output, "=== kernel %s\n", k)
 		c.options.Kernel = k
 		result, err := vmtest.Run(ctx, c.options)
 		if err != nil {
@@ -77,6 +81,9 @@ func command(ctx context.Context, args []string, stdout, stderr io.Writer) int {
 		lines, kernelCode := summarize(k, result, &c, err)
 		summary = append(summary, lines...)
 		code = max(code, kernelCode)
+	}
+	if code != codePassed {
+		_, _ = output.WriteTo(stdout)
 	}
 	fmt.Fprintln(stdout)
 	for _, line := range summary {
