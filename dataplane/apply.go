@@ -40,7 +40,8 @@ import (
 // Apply works like [Engine.Set] followed by waiting. While [Engine.Run] is running, the state
 // replaces the one that Run holds, from Apply's turn on, and Run retries if Apply fails.
 func (e *Engine) Apply(ctx context.Context, s servicemodel.State) (*Result, error) {
-	if err := e.begin(ctx, "apply", PhaseLock); err != nil {
+	ctx, err := e.begin(ctx, "apply", PhaseLock)
+	if err != nil {
 		return nil, err
 	}
 	defer e.end()
@@ -53,7 +54,8 @@ func (e *Engine) applyWanted(ctx context.Context, again bool, p *wait.Packets) (
 	if _, _, todo := e.progress.todo(again); !todo {
 		return nil, nil
 	}
-	if err := e.begin(ctx, "apply", PhaseLock); err != nil {
+	ctx, err := e.begin(ctx, "apply", PhaseLock)
+	if err != nil {
 		return nil, err
 	}
 	defer e.end()
@@ -68,7 +70,7 @@ func (e *Engine) applyWanted(ctx context.Context, again bool, p *wait.Packets) (
 // says that it was applied before.
 func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Revision, step bool,
 	p *wait.Packets) (*Result, error) {
-	r, err := e.applyState(ctx, s)
+	r, err := e.applyState(ctx, s, rev)
 	if err != nil {
 		err = e.failed(ctx, Failed{Doing: "apply", Revision: rev, Err: err})
 		e.update(func(s *Status) {
@@ -77,15 +79,16 @@ func (e *Engine) applyRevision(ctx context.Context, s servicemodel.State, rev Re
 		})
 		return nil, err
 	}
-	r.Revision, r.Step = rev, step
+	r.Step = step
 	e.enter(PhaseSettle)
 	r.Settle, err = e.settle(p.In(ctx))
 	return r, e.succeeded(ctx, r, err)
 }
 
-// applyState makes the kernel hold the state, while other writers of the instance wait. A reading
-// with a hint may leave unwanted objects unread. A second step removes these.
-func (e *Engine) applyState(ctx context.Context, s servicemodel.State) (r *Result, err error) {
+// applyState makes the kernel hold the state of revision rev, while other writers of the instance
+// wait. A reading with a hint may leave unwanted objects unread. A second step removes these.
+func (e *Engine) applyState(ctx context.Context, s servicemodel.State, rev Revision) (r *Result,
+	err error) {
 	if e.turns != nil { // for both steps
 		unlock, err := e.turns.Lock(ctx)
 		if err != nil {
@@ -97,7 +100,7 @@ func (e *Engine) applyState(ctx context.Context, s servicemodel.State) (r *Resul
 		if r, err = e.compare(ctx, s, true); err != nil {
 			return err
 		}
-		r.State = s
+		r.State, r.Revision = s, rev
 		return e.commit(ctx, r, r.Changes)
 	})
 	if err == nil && e.unread {

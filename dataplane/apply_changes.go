@@ -21,12 +21,13 @@ func (e *Engine) ApplyChanges(ctx context.Context, c *servicemodel.ChangeSet) (*
 	if c == nil {
 		return nil, errors.New("apply changes: there are none")
 	}
-	if err := e.begin(ctx, "apply changes", PhaseLock); err != nil {
+	ctx, err := e.begin(ctx, "apply changes", PhaseLock)
+	if err != nil {
 		return nil, err
 	}
 	defer e.end()
 	var r *Result
-	err := e.retry(ctx, "apply changes", e.turns, func() error {
+	err = e.retry(ctx, "apply changes", e.turns, func() error {
 		e.enter(PhaseObserve)
 		if err := e.observe(ctx, nil); err != nil {
 			return err

@@ -50,6 +50,7 @@ func TestCommitsAreApproved(t *testing.T) {
 	requireHolds(t, b.Kernel(), services(5))
 	require.ErrorIs(t, b.engine.Status().Err, dataplane.ErrNotApproved)
 	require.True(t, b.engine.Status().Pending())
+	require.ErrorIs(t, b.engine.Wait(t.Context(), 3), dataplane.ErrNotApproved, "at once")
 	require.Equal(t, 1, b.Calls("commit"))
 	require.Equal(t, 1, b.Calls("observe"), "it is known still what the kernel holds")
 

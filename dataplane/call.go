@@ -14,14 +14,17 @@ var errNoBackend = errors.New("there is no backend")
 
 // begin waits for the turn of a call, and begins the measurement of its phases. end ends both.
 // Calls get the turn in the order in which they came. The error is the context's, also if the turn
-// is free. Without a name the call has no spans.
-func (e *Engine) begin(ctx context.Context, name string, p Phase) error {
+// is free. Without a name the call has no spans. The call passes the returned context on.
+func (e *Engine) begin(ctx context.Context, name string, p Phase) (context.Context, error) {
 	doing := ""
 	if name != "" {
 		doing = name + ": "
 	}
 	if e.turn == nil {
-		return fmt.Errorf("%s%w", doing, errNoBackend)
+		return nil, fmt.Errorf("%s%w", doing, errNoBackend)
+	}
+	if e.isWithin(ctx) {
+		return nil, fmt.Errorf("%s%w", doing, errWithin)
 	}
 	err := wait.Ended(ctx)
 	if err == nil {
@@ -32,18 +35,34 @@ func (e *Engine) begin(ctx context.Context, name string, p Phase) error {
 		}
 	}
 	if err != nil {
-		return fmt.Errorf("%swait for the turn: %w", doing, err)
+		return nil, fmt.Errorf("%swait for the turn: %w", doing, err)
 	}
 	if e.resync.Swap(false) {
 		e.kernel = nil
 	}
+	ctx = context.WithValue(ctx, within{}, e)
 	if e.cfg.Span != nil && name != "" {
-		e.span, e.endCall = e.cfg.Span(ctx, name)
-		_, e.endPhase = e.cfg.Span(e.span, p.String())
+		ctx, e.endCall = e.cfg.Span(ctx, name)
+		e.span = ctx
+		_, e.endPhase = e.cfg.Span(ctx, p.String())
 	}
 	e.phase, e.phaseBegan, e.elapsed = p, time.Now(), Phases{}
 	e.callBegan = e.phaseBegan
-	return nil
+	return ctx, nil
+}
+
+// within is the key of the engine in the contexts that its calls pass to observers and others.
+// These must not wait for the turn, which the call has until they return.
+type within struct{}
+
+// errWithin says that a call would wait for itself.
+var errWithin = errors.New("the context is that of another call of the engine, which may wait " +
+	"for this one: observers, Approve and Flows need a goroutine and another context for it")
+
+// isWithin reports whether ctx comes from a call of the engine.
+func (e *Engine) isWithin(ctx context.Context) bool {
+	outer, _ := ctx.Value(within{}).(*Engine)
+	return outer == e
 }
 
 // end publishes the knowledge of the kernel, and ends the call. The call's last phase failed if the

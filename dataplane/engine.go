@@ -37,10 +37,11 @@ type Config struct {
 	// programs are not repaired meanwhile.
 	Approve func(context.Context, *Preview) error
 	// Span is for tracing. It is called when a call of the engine begins, with the name "apply",
-	// "apply changes", "plan", "observe", "settle", "switch" or "cleanup". Within that call it is
-	// called for each [Phase] with the phase's name and the context that it returned for the call.
-	// The engine calls the returned function at the end, with the error, if any. Nil means no
-	// spans.
+	// "apply changes", "plan", "observe", "settle", "switch" or "cleanup". The engine does the call
+	// with the context that Span returns, so observers, Approve, Flows and the backend get it: an
+	// observer of [Applied] can add the outcome to the span. Within the call, Span is called with
+	// that context for each [Phase], with the phase's name. The engine calls the returned function
+	// at the end, with the error, if any. Nil means no spans.
 	Span func(ctx context.Context, name string) (context.Context, func(error))
 	// KeepRefused serves a refused service by its last accepted definition, and by its present
 	// endpoints if they are valid. If the backend refuses these, too, because of their weights for
@@ -48,9 +49,9 @@ type Config struct {
 	// default, and if there is no such definition, the service is left out. Result.Refused names it
 	// in either case ([Refusal.Kept]).
 	KeepRefused bool
-	// Accepted has the accepted definitions of an earlier process ([Result.Accepted]), which
-	// KeepRefused uses until this engine has accepted others. A restarted program that does not
-	// know them leaves refused services out.
+	// Accepted has the accepted definitions of an earlier process ([Status.Accepted], and not
+	// [Status.State], which has the refused ones), which KeepRefused uses until this engine has
+	// accepted others. A restarted program that does not know them leaves refused services out.
 	Accepted servicemodel.State
 	// Logger gets a record for each apply that changed something, for drift, for each refused
 	// service, and for each failure. At debug level it also gets the plan of each commit, which
@@ -175,6 +176,7 @@ func (e *Engine) open(b backends.Backend, cfg Config) {
 	}
 	e.turn, e.switched, e.grace = make(chan struct{}, 1), make(chan struct{}, 1), wait.GracePeriod
 	e.progress.wake, e.progress.status.Backend = make(chan struct{}, 1), b.Name()
+	e.progress.status.Accepted = e.served
 	if cfg.Logger != nil {
 		e.observers.add(logTo(cfg.Logger))
 	}
@@ -184,14 +186,18 @@ func (e *Engine) open(b backends.Backend, cfg Config) {
 // The changes begin from what any process can read of the kernel ([Engine.ApplyChanges]), and lead
 // to what will hold in the end: endpoints with a slow start have their whole weights.
 func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, error) {
-	if err := e.begin(ctx, "plan", PhaseResolve); err != nil {
+	ctx, err := e.begin(ctx, "plan", PhaseResolve)
+	if err != nil {
 		return nil, err
 	}
 	defer e.end()
 	var r *Result
-	err := e.retry(ctx, "plan", nil, func() (err error) {
-		if r, err = e.compare(ctx, s, false); err != nil || r.Changes.Empty() {
+	err = e.retry(ctx, "plan", nil, func() (err error) {
+		if r, err = e.compare(ctx, s, false); err != nil {
 			return err
+		}
+		if r.State = s; r.Changes.Empty() {
+			return nil
 		}
 		return e.fromReading(ctx, r)
 	})
@@ -209,18 +215,19 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 // preview returns what the commit of c would do, which is the result r or a part of it.
 func (e *Engine) preview(r *Result, c *servicemodel.ChangeSet) (*Preview, error) {
 	plan, err := e.backend.Plan(c)
-	return &Preview{Changes: c, Repaired: r.Repaired, Drift: slices.Clone(e.drift), Plan: plan,
+	return &Preview{Revision: r.Revision, State: r.State, Changes: c, Repaired: r.Repaired, Drift: slices.Clone(e.drift), Plan: plan,
 		Refused: slices.Clone(r.Refused), Conflicts: slices.Clone(r.Conflicts),
 		Warnings: r.Warnings}, err
 }
 
 // Observe reads everything that the kernel holds for the instance.
 func (e *Engine) Observe(ctx context.Context) (*backends.Observation, error) {
-	if err := e.begin(ctx, "observe", PhaseObserve); err != nil {
+	ctx, err := e.begin(ctx, "observe", PhaseObserve)
+	if err != nil {
 		return nil, err
 	}
 	defer e.end()
-	err := e.retry(ctx, "observe", nil, func() error { return e.observe(ctx, nil) })
+	err = e.retry(ctx, "observe", nil, func() error { return e.observe(ctx, nil) })
 	if err != nil {
 		return nil, e.fail(err)
 	}
@@ -234,7 +241,8 @@ func (e *Engine) Resync() { e.resync.Store(true) }
 // Cleanup removes every trace of the instance from the kernel. Flows that its services began go on.
 // No state is wanted any more until the next Set or Apply, also for [Engine.Run].
 func (e *Engine) Cleanup(ctx context.Context) (backends.Stats, error) {
-	if err := e.begin(ctx, "cleanup", PhaseCleanup); err != nil {
+	ctx, err := e.begin(ctx, "cleanup", PhaseCleanup)
+	if err != nil {
 		return backends.Stats{}, err
 	}
 	defer e.end()

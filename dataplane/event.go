@@ -18,8 +18,9 @@ import (
 // Observer is called for each event of an engine or of [Parts], one event after the other. They
 // wait for it, so it must return soon and leave long work to another goroutine. It may call
 // [Engine.Set], [Engine.Resync], [Engine.Status], [Engine.Subscribe] and [Parts.Subscribe]. Any
-// other method would wait for the observer forever. ctx is the context of the call that caused the
-// event.
+// other method would wait for the observer forever, so with ctx it fails at once. ctx is the
+// context of the call that caused the event, with what [Config.Span] added to it. For calls of the
+// engine, another goroutine needs another context.
 type Observer func(ctx context.Context, ev Event)
 
 // Event is one of [Applied], [Refused], [ClaimConflict], [Warned], [Repaired],

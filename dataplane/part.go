@@ -112,7 +112,7 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 		}
 		p.engine.enter(PhaseCommit)
 		plan, err := p.engine.backend.Plan(r.Changes)
-		return &Preview{Changes: r.Changes, Drift: r.Drift, Plan: plan, Warnings: r.Warnings}, err
+		return &Preview{State: s, Changes: r.Changes, Drift: r.Drift, Plan: plan, Warnings: r.Warnings}, err
 	})
 }
 
@@ -162,7 +162,8 @@ func (p *Parts) Owners(ctx context.Context) ([]string, error) {
 // read does a task that changes nothing, and begins again after conflicts.
 func read[T any](ctx context.Context, p *Parts, t task, f func() (T, error)) (result T, err error) {
 	e, none := &p.engine, result
-	if err := e.begin(ctx, t.String(), PhaseObserve); err != nil {
+	ctx, err = e.begin(ctx, t.String(), PhaseObserve)
+	if err != nil {
 		return none, err
 	}
 	defer e.end()

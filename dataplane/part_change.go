@@ -38,13 +38,14 @@ func (t task) error(err error) error { return fmt.Errorf("%s: %w", t, err) }
 // change makes a change to the kernel, retries after conflicts, and reports the outcome.
 func (p *Parts) change(ctx context.Context, t task) (*Result, error) {
 	e := &p.engine
-	if err := e.begin(ctx, t.String(), PhaseLock); err != nil {
+	ctx, err := e.begin(ctx, t.String(), PhaseLock)
+	if err != nil {
 		return nil, err
 	}
 	defer e.end()
 	var r *Result
 	var unsettled error
-	err := e.retry(ctx, "read and commit", e.turns, func() (err error) {
+	err = e.retry(ctx, "read and commit", e.turns, func() (err error) {
 		if r, err = t.compare(); err != nil {
 			return err
 		}

@@ -24,7 +24,8 @@ const (
 // kernel only if its contents are unknown. If the last apply was denied, it says whether the kernel
 // is as it was then, and reads because of a suspicion, because the apply would be denied again.
 func (e *Engine) intact(ctx context.Context, denied bool) bool {
-	if e.begin(ctx, "", PhaseObserve) != nil {
+	ctx, err := e.begin(ctx, "", PhaseObserve)
+	if err != nil {
 		return true // Run ends
 	}
 	defer e.end()

@@ -547,7 +547,9 @@ func TestAServiceOfRefusedEndpointsIsKept(t *testing.T) {
 		}
 		m := memory.New(b.Kernel())
 		m.Refuse(refuseHeavy(100))
-		b = &bench{m, dataplane.New(m, &dataplane.Config{KeepRefused: true, Accepted: r.Accepted})}
+		accepted := b.engine.Status().Accepted
+		b = &bench{m, dataplane.New(m, &dataplane.Config{KeepRefused: true, Accepted: accepted})}
+		require.Equal(t, accepted, b.engine.Status().Accepted, "a program may store it at once")
 		again := ok(b.engine.Apply(t.Context(), weighted(step.wants...)))(t)
 		require.True(t, again.Changes.Empty(), "after a restart: %v", again.Changes)
 	}

@@ -99,6 +99,11 @@ func (r *Result) IsRepair() bool {
 
 // Preview is what an apply would do.
 type Preview struct {
+	// Revision is the number of the requested state, see [Engine.Set], and State is that state,
+	// including refused services. Both are zero for changes ([Engine.ApplyChanges]). A plan has no
+	// revision.
+	Revision Revision           `json:"revision,omitzero"`
+	State    servicemodel.State `json:"-"`
 	// Changes are the changes that would be made. Repaired counts those that undo what others did,
 	// see [Result.Repaired]. Drift describes what else would be repaired.
 	Changes  *servicemodel.ChangeSet `json:"changes"`

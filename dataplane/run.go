@@ -187,7 +187,7 @@ func (l *loop) next(ctx context.Context) error {
 
 // tell emits an event that is not part of any call of the engine.
 func (l *loop) tell(ctx context.Context, ev Event) {
-	if l.engine.begin(ctx, "", PhaseLock) == nil {
+	if ctx, err := l.engine.begin(ctx, "", PhaseLock); err == nil {
 		defer l.engine.end()
 		l.engine.observers.emit(ctx, ev)
 	}

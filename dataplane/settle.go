@@ -32,7 +32,8 @@ type Flows interface {
 // to 25 ms for packets that the kernel is working on: Settle and Apply include that wait, and Run
 // commits new states meanwhile. Errors match [ErrUnsettled].
 func (e *Engine) Settle(ctx context.Context) (next time.Duration, err error) {
-	if err := e.begin(ctx, "settle", PhaseSettle); err != nil {
+	ctx, err = e.begin(ctx, "settle", PhaseSettle)
+	if err != nil {
 		return 0, err
 	}
 	defer e.end()

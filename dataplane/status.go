@@ -36,6 +36,10 @@ type Status struct {
 	Refused   []Refusal               `json:"refused,omitempty"`
 	Conflicts []servicemodel.Conflict `json:"conflicts,omitempty"`
 	Warnings  servicemodel.Warnings   `json:"warnings,omitzero"`
+	// Accepted has the definitions and endpoints that [Config.KeepRefused] serves when it refuses
+	// newer ones. A program that stores them gives them to the next process as [Config.Accepted].
+	// Without KeepRefused it is empty.
+	Accepted servicemodel.State `json:"-"`
 	// Succeeded is the time of the last successful apply. Zero means never.
 	Succeeded time.Time `json:"succeeded,omitzero"`
 	// Failed is the time of the last failure, even long ago, and Err its error ([PhaseError]). Zero
@@ -130,7 +134,7 @@ func (e *Engine) tellRefused(ctx context.Context, r *Result) {
 // a status that shows a request as applied also shows the table of that request.
 func (e *Engine) update(f func(*Status)) {
 	e.progress.update(func(s *Status) {
-		s.Backend, s.Held = e.backend.Name(), e.kernel
+		s.Backend, s.Held, s.Accepted = e.backend.Name(), e.kernel, e.served
 		f(s)
 	})
 }
@@ -201,10 +205,14 @@ func (p *progress) todo(again bool) (s servicemodel.State, r Revision, todo bool
 func (e *Engine) Set(s servicemodel.State) Revision { return e.progress.ask(s, true) }
 
 // Wait waits until the kernel holds revision r or a newer one, and then returns nil. [Engine.Run]
-// retries after failures meanwhile. Wait returns an error if the state was refused as a whole
-// ([ErrRefused]), because a retry rarely helps. It also returns an error when ctx is done: the
-// context's error, joined with the last try's if that failed.
+// retries after failures meanwhile. Wait returns an error at once if there is no such revision yet,
+// as before the first Set, and if the state was refused as a whole ([ErrRefused]) or not approved
+// ([ErrNotApproved]): a retry rarely helps then, though Run goes on. It also returns an error when
+// ctx is done: the context's error, joined with the last try's if that failed.
 func (e *Engine) Wait(ctx context.Context, r Revision) error {
+	if e.isWithin(ctx) {
+		return fmt.Errorf("wait for revision %d: %w", r, errWithin)
+	}
 	for {
 		changed, err := e.progress.reached(r)
 		switch {
@@ -240,7 +248,7 @@ func (p *progress) reached(r Revision) (changed <-chan struct{}, err error) {
 	if p.tried >= r {
 		err = p.err
 	}
-	if errors.Is(err, ErrRefused) {
+	if errors.Is(err, ErrRefused) || errors.Is(err, ErrNotApproved) {
 		return nil, err
 	}
 	if p.changed == nil {

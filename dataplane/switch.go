@@ -41,7 +41,8 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 	if isNil(b) {
 		return nil, fmt.Errorf("switch: %w", errNoBackend)
 	}
-	if err := e.begin(ctx, "switch", PhaseObserve); err != nil {
+	ctx, err := e.begin(ctx, "switch", PhaseObserve)
+	if err != nil {
 		return nil, err
 	}
 	defer e.end()
@@ -50,12 +51,11 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 	}
 	before := e.held
 	state, rev, wanted := e.progress.todo(true)
-	r, err := e.hold(ctx, b, state, wanted, o)
+	r, err := e.hold(ctx, b, state, rev, wanted, o)
 	if err != nil {
 		return nil, e.failed(ctx, Failed{Doing: "switch", Revision: rev, Err: fmt.Errorf(
 			"switch from %s to %s: %w", before.backend.Name(), b.Name(), err)})
 	}
-	r.Revision = rev
 	e.refused, e.conflicts, e.warnings = before.refused, before.conflicts, before.warnings
 	e.update(func(s *Status) {
 		s.told(r)
@@ -68,7 +68,7 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 	}
 	e.enter(PhaseCleanup)
 	if _, err = e.cleanup(ctx, before); err == nil && wanted {
-		err = e.holdAgain(context.WithoutCancel(ctx), state)
+		err = e.holdAgain(context.WithoutCancel(ctx), state, rev)
 	}
 	e.enter(PhaseCleanup)
 	var unsettled error
@@ -91,10 +91,10 @@ func (e *Engine) Switch(ctx context.Context, b backends.Backend, o *SwitchOption
 	return r, e.failed(ctx, f)
 }
 
-// hold makes b the engine's backend, and makes it hold the state if one is wanted. If it cannot,
-// everything stays as before.
-func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.State, wanted bool,
-	o *SwitchOptions) (*Result, error) {
+// hold makes b the engine's backend, and makes it hold the state of revision rev if one is wanted.
+// If it cannot, everything stays as before.
+func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.State, rev Revision,
+	wanted bool, o *SwitchOptions) (*Result, error) {
 	if e.kernel == nil && !o.LoseServices {
 		err := e.retry(ctx, "observe", nil, func() error { return e.observe(ctx, nil) })
 		if err != nil {
@@ -110,7 +110,7 @@ func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.St
 			return nil, refusedState{errors.New("the kernel holds services, and none are wanted")}
 		}
 		e.held = newHeld(b)
-		return &Result{Backend: b.Name()}, nil
+		return &Result{Backend: b.Name(), Revision: rev}, nil
 	}
 	before, accepted := e.held, e.served
 	e.held = newHeld(b)
@@ -118,7 +118,7 @@ func (e *Engine) hold(ctx context.Context, b backends.Backend, s servicemodel.St
 		e.held = before
 		return nil, err
 	}
-	r, err := e.applyState(ctx, s)
+	r, err := e.applyState(ctx, s, rev)
 	if err != nil {
 		written := e.resolved != nil || !errors.Is(err, ErrNotApproved)
 		if written { // these services must not stay, even if the context ended
@@ -166,10 +166,10 @@ func (e *Engine) holdsAll(ctx context.Context, s servicemodel.State,
 
 // holdAgain makes the kernel hold the state again if the cleanup of the old backend removed it.
 // That happens if both are of one instance.
-func (e *Engine) holdAgain(ctx context.Context, s servicemodel.State) error {
+func (e *Engine) holdAgain(ctx context.Context, s servicemodel.State, rev Revision) error {
 	i, err := e.integrity(ctx)
 	if err == nil && i == backends.Broken {
-		_, err = e.applyState(ctx, s)
+		_, err = e.applyState(ctx, s, rev)
 	}
 	return err
 }

@@ -35,7 +35,7 @@ func (l *loop) unwatch() {
 
 // backend returns the engine's backend.
 func (l *loop) backend(ctx context.Context) (backends.Backend, error) {
-	if err := l.engine.begin(ctx, "", PhaseLock); err != nil {
+	if _, err := l.engine.begin(ctx, "", PhaseLock); err != nil {
 		return nil, err
 	}
 	defer l.engine.end()

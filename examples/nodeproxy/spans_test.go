@@ -6,6 +6,7 @@ import (
 	"net/netip"
 	"slices"
 
+	"go.opentelemetry.io/otel/attribute"
 	"go.opentelemetry.io/otel/codes"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
@@ -30,16 +31,40 @@ func spans(tracer trace.Tracer) func(context.Context, string) (context.Context, 
 	}
 }
 
-// A program that traces with OpenTelemetry sees the time of each phase of an apply.
+// describe adds the outcome of an apply to its span: observers get the context of the call.
+func describe(ctx context.Context, ev dataplane.Event) {
+	applied, ok := ev.(dataplane.Applied)
+	if !ok {
+		return
+	}
+	var refused []string
+	for _, r := range applied.Refused {
+		refused = append(refused, r.Service.String())
+	}
+	trace.SpanFromContext(ctx).SetAttributes(
+		attribute.Int64("revision", int64(applied.Revision)),
+		attribute.Int("added", applied.Added),
+		attribute.Int("changed", applied.Changed),
+		attribute.Int("removed", applied.Removed),
+		attribute.StringSlice("refused", refused))
+}
+
+// A program that traces with OpenTelemetry sees the time of each phase of an apply, what changed,
+// and which services were refused.
 func Example_openTelemetry() {
 	ended := tracetest.NewSpanRecorder()
 	tracer := sdk.NewTracerProvider(sdk.WithSpanProcessor(ended)).Tracer("example")
 	engine := dataplane.New(memory.New(nil), &dataplane.Config{Span: spans(tracer)})
+	engine.Subscribe(describe)
 
 	state := servicemodel.State{}.WithService(&servicemodel.Service{
 		Name:       servicemodel.Name{Namespace: "default", Name: "web"},
 		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.10")},
 		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
+	state = state.WithService(&servicemodel.Service{ // port 0 is refused
+		Name:       servicemodel.Name{Namespace: "default", Name: "db"},
+		ClusterIPs: []netip.Addr{netip.MustParseAddr("10.96.0.11")},
+		Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP}}})
 	if _, err := engine.Apply(context.Background(), state); err != nil {
 		fmt.Println(err)
 	}
@@ -52,10 +77,14 @@ func Example_openTelemetry() {
 		if s.Parent().IsValid() {
 			depth = 2
 		}
-		fmt.Printf("%*s%s\n", depth, "", s.Name())
+		fmt.Printf("%*s%s", depth, "", s.Name())
+		for _, a := range s.Attributes() {
+			fmt.Printf(" %s=%v", a.Key, a.Value.Emit())
+		}
+		fmt.Println()
 	}
 	// Output:
-	// kernlb apply
+	// kernlb apply revision=1 added=1 changed=0 removed=0 refused=["default/db"]
 	//   kernlb lock
 	//   kernlb resolve
 	//   kernlb observe
