@@ -24,7 +24,11 @@ func withContext(v any) map[string]func(context.Context) error {
 		}
 		calls[of.Type().Method(i).Name] = func(ctx context.Context) error {
 			args := []reflect.Value{reflect.ValueOf(ctx)}
-			for j := 1; j < m.Type().NumIn() && !(m.Type().IsVariadic() && j+1 == m.Type().NumIn()); j++ {
+			n := m.Type().NumIn()
+			if m.Type().IsVariadic() {
+				n--
+			}
+			for j := 1; j < n; j++ {
 				arg := reflect.Zero(m.Type().In(j))
 				switch m.Type().In(j) {
 				case reflect.TypeFor[*servicemodel.ChangeSet]():

@@ -215,7 +215,8 @@ func (e *Engine) Plan(ctx context.Context, s servicemodel.State) (*Preview, erro
 // preview returns what the commit of c would do, which is the result r or a part of it.
 func (e *Engine) preview(r *Result, c *servicemodel.ChangeSet) (*Preview, error) {
 	plan, err := e.backend.Plan(c)
-	return &Preview{Revision: r.Revision, State: r.State, Changes: c, Repaired: r.Repaired, Drift: slices.Clone(e.drift), Plan: plan,
+	return &Preview{Revision: r.Revision, State: r.State, Changes: c, Repaired: r.Repaired,
+		Drift: slices.Clone(e.drift), Plan: plan,
 		Refused: slices.Clone(r.Refused), Conflicts: slices.Clone(r.Conflicts),
 		Warnings: r.Warnings}, err
 }

@@ -112,7 +112,8 @@ func (p *Parts) Plan(ctx context.Context, owner string, s servicemodel.State) (*
 		}
 		p.engine.enter(PhaseCommit)
 		plan, err := p.engine.backend.Plan(r.Changes)
-		return &Preview{State: s, Changes: r.Changes, Drift: r.Drift, Plan: plan, Warnings: r.Warnings}, err
+		return &Preview{State: s, Changes: r.Changes, Drift: r.Drift, Plan: plan,
+			Warnings: r.Warnings}, err
 	})
 }
 
