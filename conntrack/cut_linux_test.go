@@ -14,6 +14,7 @@ import (
 
 	. "github.com/kernlb/kernlb/conntrack"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 )
 
@@ -39,7 +40,7 @@ func connect(tb testing.TB, from *netnstest.NS, local, service netip.AddrPort,
 		return err
 	}))
 	tb.Cleanup(func() { p.client.Close() })
-	p.server = ok(listener.AcceptTCP())(tb)
+	p.server = must.OK(listener.AcceptTCP())(tb)
 	tb.Cleanup(func() { p.server.Close() })
 	require.NoError(tb, p.talk())
 	return p

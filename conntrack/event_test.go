@@ -14,7 +14,7 @@ import (
 
 // recordedEvents returns the events of testdata/events.txt.
 func recordedEvents(tb testing.TB) (all [][]byte) {
-	file := ok(os.Open("testdata/events.txt"))(tb)
+	file := must.OK(os.Open("testdata/events.txt"))(tb)
 	defer file.Close()
 	for s := bufio.NewScanner(file); s.Scan(); {
 		if data, err := hex.DecodeString(s.Text()); err == nil && len(data) > 0 {
@@ -47,7 +47,7 @@ func TestParseRecordedEvents(t *testing.T) {
 		"src=10.244.0.5 dst=10.0.0.1 sport=5353 dport=4000 mark=0 zone-orig=9"
 	for i, want := range []string{"new " + udp, "new " + over6, "new " + sctp,
 		"destroyed " + sctp, "destroyed " + udp, "destroyed " + over6} {
-		events := ok(parseEvents(recordedEvents(t)[i], wantAll))(t)
+		events := must.OK(parseEvents(recordedEvents(t)[i], wantAll))(t)
 		require.Len(t, events, 1)
 		require.NotZero(t, events[0].Flow.ID)
 		events[0].Flow.Timeout = 0
@@ -74,7 +74,7 @@ func TestParseEvent(t *testing.T) {
 	}{
 		{0, rawnl.FlagCreate | rawnl.FlagExcl, FlowNew}, {0, 0, FlowUpdated}, {2, 0, FlowDestroyed},
 	} {
-		e := ok(event(tc.typ, tc.flags))(t)
+		e := must.OK(event(tc.typ, tc.flags))(t)
 		require.Equal(t, tc.want, e.Type)
 		require.Equal(t, ap("10.96.0.10:80"), e.Flow.Original.Dst)
 	}
@@ -96,5 +96,3 @@ func FuzzParseEvents(f *testing.F) {
 		}
 	})
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -11,6 +11,7 @@ import (
 
 	. "github.com/kernlb/kernlb/conntrack"
 	. "github.com/kernlb/kernlb/internal/test/cttest"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 func TestClassify(t *testing.T) {
@@ -34,7 +35,7 @@ func TestClassifyFlowsThatAreBackwards(t *testing.T) {
 func requireClasses(t *testing.T, m *Matcher, file string) {
 	t.Helper()
 	protocols := map[string]Protocol{"tcp": TCP, "udp": UDP}
-	for line := range strings.Lines(string(ok(os.ReadFile(file))(t))) {
+	for line := range strings.Lines(string(must.OK(os.ReadFile(file))(t))) {
 		if line[0] == '#' {
 			continue
 		}

@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 func ap(s string) netip.AddrPort { return netip.MustParseAddrPort(s) }
@@ -33,7 +34,7 @@ type recorded struct {
 }
 
 func recordings(tb testing.TB) []recorded {
-	file := ok(os.Open("testdata/flows.txt"))(tb)
+	file := must.OK(os.Open("testdata/flows.txt"))(tb)
 	defer file.Close()
 	var all []recorded
 	var lines []string
@@ -44,7 +45,7 @@ func recordings(tb testing.TB) []recorded {
 	}
 	require.Zero(tb, len(lines)%4)
 	for i := 0; i < len(lines); i += 4 {
-		attrs := ok(hex.DecodeString(lines[i+3]))(tb)
+		attrs := must.OK(hex.DecodeString(lines[i+3]))(tb)
 		all = append(all, recorded{lines[i], lines[i+1], lines[i+2], attrs})
 	}
 	return all

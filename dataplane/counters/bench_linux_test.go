@@ -12,6 +12,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -29,9 +30,9 @@ type bench struct {
 
 func newBench(b *testing.B) *bench {
 	netnstest.Require(b)
-	c := ok(netnstest.New(b.Context(), netnstest.Options{}))(b)
+	c := must.OK(netnstest.New(b.Context(), netnstest.Options{}))(b)
 	b.Cleanup(func() { c.Close() })
-	backend := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(b)
+	backend := must.OK(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(b)
 	b.Cleanup(func() { backend.Close() })
 	x := &bench{B: b, c: c, engine: dataplane.New(backend, nil)}
 	x.state = servicemodel.State{}.WithNode(servicemodel.Node{Name: "this", Addresses: nodes})
@@ -42,7 +43,7 @@ func newBench(b *testing.B) *bench {
 		x.state = x.state.WithService(svc).WithEndpoints(svc.Name, x.endpoint(0))
 	}
 	x.apply(x.state)
-	x.counters = ok(Open(&Config{NetNS: c.Node.NS.Fd()}))(b)
+	x.counters = must.OK(Open(&Config{NetNS: c.Node.NS.Fd()}))(b)
 	b.Cleanup(func() { x.counters.Close() })
 	return x
 }
@@ -57,7 +58,7 @@ func (x *bench) endpoint(pod int) []servicemodel.Endpoint {
 }
 
 func (x *bench) apply(s servicemodel.State) *servicemodel.Table {
-	r := ok(x.engine.Apply(x.Context(), s))(x)
+	r := must.OK(x.engine.Apply(x.Context(), s))(x)
 	return r.Changes.New
 }
 
@@ -140,7 +141,7 @@ func BenchmarkRead(b *testing.B) {
 	x.send(b, benchServices, func(int) int { return 4000 }, serviceIP)
 	b.ResetTimer()
 	for b.Loop() {
-		r := ok(x.counters.Read(b.Context()))(b)
+		r := must.OK(x.counters.Read(b.Context()))(b)
 		require.Len(b, r.Pairs, benchServices)
 		require.Equal(b, uint64(1), r.Of(table, nodes).Frontend(servicemodel.FrontendKey{
 			Addr: serviceIP(77), Protocol: servicemodel.UDP, Port: 80}).Connections)

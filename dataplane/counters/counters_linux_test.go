@@ -13,6 +13,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/nft"
 	"github.com/kernlb/kernlb/internal/rawnl"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/internal/test/rawnltest"
 	"github.com/kernlb/kernlb/iptables"
@@ -72,14 +73,15 @@ func testCounted(t *testing.T, backend, where string) {
 	for _, p := range netnstest.Protocols() {
 		require.NoError(t, server.Serve(p, 8080))
 	}
-	b := ok(open(backend, c.Node.NS.Fd()))(t)
+	b := must.OK(open(backend, c.Node.NS.Fd()))(t)
 	defer b.Close()
-	r := ok(dataplane.New(b, nil).Apply(t.Context(), web(c, server)))(t)
+	r := must.OK(dataplane.New(b, nil).Apply(t.Context(), web(c, server)))(t)
 	table := r.Changes.New
 
-	conns := ok(netnstest.OpenConns(t.Context(), c.Pods[1], netip.AddrPortFrom(ips[0], 80), 3))(t)
+	conns := must.OK(netnstest.OpenConns(t.Context(), c.Pods[1],
+		netip.AddrPortFrom(ips[0], 80), 3))(t)
 	defer conns.Close()
-	count := ok(Open(&Config{NetNS: c.Node.NS.Fd()}))(t)
+	count := must.OK(Open(&Config{NetNS: c.Node.NS.Fd()}))(t)
 	defer count.Close()
 	_, err := count.Read(t.Context())
 	require.ErrorIs(t, err, ErrOff)
@@ -149,7 +151,7 @@ func open(backend string, ns int) (backends.Backend, error) {
 
 func read(t *testing.T, c *Counters, table *servicemodel.Table) *Sums {
 	t.Helper()
-	r := ok(c.Read(t.Context()))(t)
+	r := must.OK(c.Read(t.Context()))(t)
 	require.False(t, r.Full)
 	return r.Of(table, nodes)
 }
@@ -165,10 +167,10 @@ func TestFull(t *testing.T) {
 	t.Parallel()
 	c := netnstest.Start(t, netnstest.Options{})
 	require.NoError(t, c.Pods[0].Serve(servicemodel.UDP, 8080))
-	b := ok(open(nftables.Name, c.Node.NS.Fd()))(t)
+	b := must.OK(open(nftables.Name, c.Node.NS.Fd()))(t)
 	defer b.Close()
-	ok(dataplane.New(b, nil).Apply(t.Context(), web(c, c.Pods[0])))(t)
-	count := ok(Open(&Config{NetNS: c.Node.NS.Fd(), Table: "few"}))(t)
+	must.OK(dataplane.New(b, nil).Apply(t.Context(), web(c, c.Pods[0])))(t)
+	count := must.OK(Open(&Config{NetNS: c.Node.NS.Fd(), Table: "few"}))(t)
 	defer count.Close()
 	count.size = 1
 	require.NoError(t, count.Start(t.Context()))
@@ -177,7 +179,7 @@ func TestFull(t *testing.T) {
 		got := netnstest.Probe{From: c.Pods[1], Proto: servicemodel.UDP, To: to}.Send(t.Context())
 		require.Equal(t, netnstest.Answered, got.Kind, got)
 	}
-	r := ok(count.Read(t.Context()))(t)
+	r := must.OK(count.Read(t.Context()))(t)
 	require.True(t, r.Full)
 	require.Len(t, r.Pairs, 1)
 	for p, v := range r.Pairs {
@@ -200,7 +202,7 @@ func TestAKernelWithoutAFamily(t *testing.T) {
 					}
 				}
 			}}
-			conn := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Wrap: func(
+			conn := must.OK(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd(), Wrap: func(
 				s rawnl.Socket) rawnl.Socket {
 				return kernel.Wrap(s)
 			}}))(t)

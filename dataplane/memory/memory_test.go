@@ -35,7 +35,7 @@ func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 				{Protocol: servicemodel.TCP, Port: 80}},
 			ExternalTrafficPolicy: servicemodel.PolicyLocal, HealthCheckNodePort: 32000,
 		}).WithEndpoints(name, eps)
-	table := ok(servicemodel.Resolve(nil, s))(t)
+	table := must.OK(servicemodel.Resolve(nil, s))(t)
 	require.NotZero(t, table.Len())
 	require.NotEmpty(t, slices.Collect(table.HealthChecks()))
 	return table
@@ -45,13 +45,13 @@ func memoryTable(t *testing.T, hosts ...string) *servicemodel.Table {
 func observed(t *testing.T, k *Kernel) (*Backend, *servicemodel.Table) {
 	t.Helper()
 	m := New(k)
-	o := ok(m.Observe(t.Context(), nil))(t)
+	o := must.OK(m.Observe(t.Context(), nil))(t)
 	return m, o.Table
 }
 
 func requireIntegrity(t *testing.T, m *Backend, want backends.Integrity) {
 	t.Helper()
-	i := ok(m.Integrity(t.Context()))(t)
+	i := must.OK(m.Integrity(t.Context()))(t)
 	require.Equal(t, want, i)
 }
 
@@ -62,9 +62,9 @@ func TestMemoryHoldsWhatWasCommitted(t *testing.T) {
 	require.Zero(t, empty.Len())
 	want := memoryTable(t, "10.244.1.1", "10.244.1.2")
 	c := servicemodel.Diff(empty, want)
-	p := ok(m.Plan(c))(t)
+	p := must.OK(m.Plan(c))(t)
 	require.Zero(t, k.Table().Len())
-	stats := ok(m.Commit(t.Context(), c))(t)
+	stats := must.OK(m.Commit(t.Context(), c))(t)
 	stats.Duration = 0
 	require.Equal(t, p.Stats(), stats)
 	requireIntegrity(t, m, backends.Intact)
@@ -123,7 +123,7 @@ var foreignCommits = []struct {
 	}, backends.Broken, true},
 	{"another backend committed", func(t *testing.T, k *Kernel) {
 		m, held := observed(t, k)
-		ok(m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "10.244.1.3"))))(t)
+		must.OK(m.Commit(t.Context(), servicemodel.Diff(held, memoryTable(t, "10.244.1.3"))))(t)
 	}, backends.Broken, true},
 }
 
@@ -135,7 +135,7 @@ func TestMemoryTellsConflicts(t *testing.T) {
 			k := &Kernel{}
 			m, empty := observed(t, k)
 			a, b := memoryTable(t, "10.244.1.1"), memoryTable(t, "10.244.1.2")
-			ok(m.Commit(t.Context(), servicemodel.Diff(empty, a)))(t)
+			must.OK(m.Commit(t.Context(), servicemodel.Diff(empty, a)))(t)
 
 			c.foreign(t, k)
 			requireIntegrity(t, m, c.want)
@@ -143,7 +143,7 @@ func TestMemoryTellsConflicts(t *testing.T) {
 			_, err := m.Commit(t.Context(), servicemodel.Diff(a, b))
 			require.Equal(t, c.conflict, errors.Is(err, kernelerr.ErrConflict), "%v", err)
 
-			o := ok(m.Observe(t.Context(), nil))(t)
+			o := must.OK(m.Observe(t.Context(), nil))(t)
 			requireIntegrity(t, m, backends.Intact)
 			k.Touch()
 			_, err = m.Commit(t.Context(), servicemodel.Diff(o.Table, a))
@@ -163,17 +163,17 @@ func TestMemoryRepairsTheDriftThatItReported(t *testing.T) {
 	k := &Kernel{}
 	k.AddDrift("first", "second")
 	m := New(k)
-	o := ok(m.Observe(t.Context(), nil))(t)
+	o := must.OK(m.Observe(t.Context(), nil))(t)
 	require.Equal(t, []string{"first", "second"}, o.Drift)
 	k.AddDrift("third")
 	requireIntegrity(t, m, backends.Touched)
 	none := servicemodel.Diff(o.Table, o.Table)
-	p := ok(m.Plan(none))(t)
+	p := must.OK(m.Plan(none))(t)
 	require.Equal(t, "repair first\nrepair second\n", p.String())
-	ok(m.Commit(t.Context(), none))(t)
+	must.OK(m.Commit(t.Context(), none))(t)
 	require.Equal(t, []string{"third"}, k.Drift())
 
-	stats := ok(m.Cleanup(t.Context()))(t)
+	stats := must.OK(m.Cleanup(t.Context()))(t)
 	require.Equal(t, 1, stats.Messages)
 	require.Empty(t, k.Drift())
 }
@@ -233,8 +233,8 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 	k := &Kernel{}
 	m, empty := observed(t, k)
 	one, two := memoryTable(t, "10.244.1.1"), memoryTable(t, "10.244.1.1", "10.244.1.2")
-	ok(m.Commit(t.Context(), servicemodel.Diff(empty, two)))(t)
-	part := ok(servicemodel.NewTable(servicemodel.Contents{Rules: two.Rules(),
+	must.OK(m.Commit(t.Context(), servicemodel.Diff(empty, two)))(t)
+	part := must.OK(servicemodel.NewTable(servicemodel.Contents{Rules: two.Rules(),
 		Frontends: slices.Collect(two.Frontends())[:1]}))(t)
 	for _, c := range []struct {
 		name  string
@@ -257,7 +257,7 @@ func TestMemoryReadsWhatItIsAskedFor(t *testing.T) {
 		require.Equal(t, c.rest, o.Partial, c.name)
 	}
 	k.AddDrift("a chain")
-	o := ok(m.Observe(t.Context(), two))(t)
+	o := must.OK(m.Observe(t.Context(), two))(t)
 	require.Empty(t, o.Drift)
 	require.True(t, o.Partial)
 }
@@ -273,5 +273,3 @@ func TestMemoryRefusesOnDemand(t *testing.T) {
 	m.Refuse(nil)
 	require.NoError(t, m.Check(c))
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

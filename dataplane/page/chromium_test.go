@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // chromium is a headless browser, controlled over pipes by the Chrome DevTools Protocol
@@ -86,7 +88,7 @@ const patience = 2 * time.Minute
 func (c *chromium) read() (m cdpMessage) {
 	c.t.Helper()
 	require.NoError(c.t, c.from.SetReadDeadline(time.Now().Add(patience)))
-	text := ok(c.in.ReadBytes(0))(c.t)
+	text := must.OK(c.in.ReadBytes(0))(c.t)
 	require.NoError(c.t, json.Unmarshal(text[:len(text)-1], &m))
 	switch m.Method {
 	case "Page.loadEventFired":
@@ -105,7 +107,7 @@ func (c *chromium) call(method, params string, into any) {
 	if c.session != "" {
 		session = fmt.Sprintf(`"sessionId": %q, `, c.session)
 	}
-	ok(fmt.Fprintf(c.to, `{"id": %d, %s"method": %q, "params": %s}`+"\x00", c.calls, session,
+	must.OK(fmt.Fprintf(c.to, `{"id": %d, %s"method": %q, "params": %s}`+"\x00", c.calls, session,
 		method, params))(c.t)
 	m := c.read()
 	for m.ID != c.calls {
@@ -136,7 +138,7 @@ func (c *chromium) open(url string) {
 // eval evaluates a JavaScript expression. The policy of the page does not restrict it.
 func (c *chromium) eval(expression string, into any) {
 	c.t.Helper()
-	text := ok(json.Marshal(expression))(c.t)
+	text := must.OK(json.Marshal(expression))(c.t)
 	var r struct {
 		Result           struct{ Value json.RawMessage }
 		ExceptionDetails json.RawMessage

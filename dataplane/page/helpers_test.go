@@ -39,7 +39,7 @@ func newShown(t testing.TB, cfg *page.Config) *shown {
 func holding(t testing.TB, st sm.State, cfg *page.Config) *shown {
 	t.Helper()
 	s := newShown(t, cfg)
-	ok(s.engine.Apply(t.Context(), st))(t)
+	must.OK(s.engine.Apply(t.Context(), st))(t)
 	return s
 }
 
@@ -137,5 +137,3 @@ func chains(context.Context) ([]hooks.Chain, error) {
 			DropsByDefault: true},
 	}, nil
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

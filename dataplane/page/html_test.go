@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/hooks"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -29,7 +30,7 @@ type document struct {
 // parse parses a page, and requires that every browser reads it alike.
 func parse(t *testing.T, text string) *document {
 	t.Helper()
-	root := ok(html.Parse(strings.NewReader(text)))(t)
+	root := must.OK(html.Parse(strings.NewReader(text)))(t)
 	d := &document{elements: map[string]int{}, ids: map[string]bool{}, texts: map[string]string{}}
 	for n := range root.Descendants() {
 		if n.Type == html.TextNode {
@@ -79,7 +80,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 	s := holding(t, broken(), &page.Config{Conntrack: fakeConntrack{}, Hooks: chains})
 	const prefix = "/debug/kernlb"
 	h := http.StripPrefix(prefix, s.Page)
-	base := ok(url.Parse(prefix + "/"))(t)
+	base := must.OK(url.Parse(prefix + "/"))(t)
 	todo, seen := []string{"./"}, map[string]bool{}
 	for len(todo) > 0 {
 		link := todo[0]
@@ -88,7 +89,7 @@ func TestEveryLinkLeadsSomewhere(t *testing.T) {
 			continue
 		}
 		seen[link] = true
-		at := ok(base.Parse(link))(t)
+		at := must.OK(base.Parse(link))(t)
 		require.True(t, strings.HasPrefix(at.Path, prefix+"/"), link)
 		code, body := ask(h, at.String())
 		require.Equal(t, http.StatusOK, code, "%s: %s", link, body)

@@ -16,6 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/servetest"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -148,7 +149,7 @@ func TestTheListFollowsTheEngine(t *testing.T) {
 	s.json(t, path, &trace)
 	require.True(t, trace.Wanted, "by what is wanted")
 	require.Equal(t, "balanced", trace.Outcome)
-	ok(s.engine.Apply(t.Context(), web()))(t)
+	must.OK(s.engine.Apply(t.Context(), web()))(t)
 	s.json(t, "/services.json", &got)
 	require.Equal(t, "ok", got.Services[0].Condition)
 	require.Equal(t, 2, got.Services[0].Endpoints)
@@ -159,7 +160,7 @@ func TestTheListFollowsTheEngine(t *testing.T) {
 	s.engine.Set(sm.State{})
 	s.json(t, "/services.json", &got)
 	require.Equal(t, "removed", got.Services[0].Condition)
-	ok(s.engine.Cleanup(t.Context()))(t)
+	must.OK(s.engine.Cleanup(t.Context()))(t)
 	s.json(t, "/services.json", &got)
 	require.Zero(t, got.All)
 }
@@ -177,7 +178,7 @@ func TestRefusalsSayWhatIsLeft(t *testing.T) {
 		backend := memory.New(nil)
 		e := dataplane.New(backend, &cfg)
 		p := page.New(e, nil)
-		ok(e.Apply(t.Context(), web()))(t)
+		must.OK(e.Apply(t.Context(), web()))(t)
 		bad := web()
 		if cfg.LeaveOutEndpoints {
 			bad = bad.WithEndpoints(n, append(bad.Endpoints(n), sm.Endpoint{Ready: true}))
@@ -186,7 +187,7 @@ func TestRefusalsSayWhatIsLeft(t *testing.T) {
 				s.Ports[0].Port = 0
 			}))
 		}
-		ok(e.Apply(t.Context(), bad))(t)
+		must.OK(e.Apply(t.Context(), bad))(t)
 		_, body := ask(p, "/service?name=default/web")
 		require.Contains(t, body, want)
 
@@ -198,7 +199,7 @@ func TestRefusalsSayWhatIsLeft(t *testing.T) {
 				Field: backends.FieldFamily, Value: "IPv6"}
 		})
 		e.Resync()
-		ok(e.Apply(t.Context(), web()))(t)
+		must.OK(e.Apply(t.Context(), web()))(t)
 		_, body = ask(p, "/refused")
 		require.Contains(t, body, `<th scope="row">IPv6</th>`)
 		require.NoError(t, p.Close())
@@ -234,7 +235,7 @@ func TestTheListIsWholeDuringASwitch(t *testing.T) {
 	e := dataplane.New(old, nil)
 	p := page.New(e, nil)
 	defer p.Close()
-	ok(e.Apply(t.Context(), web()))(t)
+	must.OK(e.Apply(t.Context(), web()))(t)
 	condition := func() string {
 		code, body := ask(p, "/services.json")
 		require.Equal(t, http.StatusOK, code)
@@ -243,7 +244,7 @@ func TestTheListIsWholeDuringASwitch(t *testing.T) {
 	}
 	require.Equal(t, "refused", condition())
 	old.during = func() { require.NotEqual(t, "refused", condition()) }
-	ok(e.Switch(t.Context(), memory.New(nil), nil))(t)
+	must.OK(e.Switch(t.Context(), memory.New(nil), nil))(t)
 	require.Equal(t, "ok", condition())
 }
 
@@ -270,7 +271,7 @@ func TestRecentIsBoundedAndTellsWhatWasDone(t *testing.T) {
 	s.json(t, "/recent.json", &got)
 	require.Equal(t, []eventJSON{}, got.Events, "an empty list, not null")
 	for _, n := range []int{1, 2, 3, 100} {
-		ok(s.engine.Apply(t.Context(), many(n, 1)))(t)
+		must.OK(s.engine.Apply(t.Context(), many(n, 1)))(t)
 	}
 	_, err := s.engine.Apply(t.Context(), many(100, 1)) // nothing to do
 	require.NoError(t, err)
@@ -388,7 +389,7 @@ func TestClose(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := newShown(t, nil)
 		require.NoError(t, s.Close())
-		ok(s.engine.Apply(context.Background(), web()))(t)
+		must.OK(s.engine.Apply(context.Background(), web()))(t)
 		time.Sleep(time.Hour)
 		var got struct{ Events []any }
 		s.json(t, "/recent.json", &got)

@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // rival is a plugin in the comparison.
@@ -44,7 +46,7 @@ func BenchmarkProcess(b *testing.B) {
 				c := h.newContainer("c")
 				run := func(command string, c *container, first int) (spent time.Duration) {
 					cmd := r.command(h, command, c, first)
-					ok(h.try(cmd))(b)
+					must.OK(h.try(cmd))(b)
 					return cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()
 				}
 				for i := range others {
@@ -87,7 +89,7 @@ func benchProcess(b *testing.B, h *host, run func(command string) time.Duration)
 
 // objects counts the nf_tables objects on the host. iptables also keeps its rules there.
 func (h *host) objects() map[string]int {
-	out := ok(h.try(exec.Command("nft", "-j", "list", "ruleset")))(h.tb)
+	out := must.OK(h.try(exec.Command("nft", "-j", "list", "ruleset")))(h.tb)
 	var ruleset struct {
 		Nftables []map[string]struct{ Elem []json.RawMessage }
 	}

@@ -21,6 +21,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -94,7 +95,7 @@ type object map[string]any
 // newHost returns a host with networks, each a list of plugins.
 func newHost(tb testing.TB, networks ...object) *host {
 	netnstest.Require(tb)
-	dir := ok(plugins())(tb)
+	dir := must.OK(plugins())(tb)
 	h := &host{tb: tb, plugins: dir, dir: tb.TempDir(), Cluster: netnstest.Start(tb,
 		netnstest.Options{Pods: -1, RemotePods: -1, OutsideClients: 1})}
 	withNeighbours(tb, h.Node.NS)
@@ -102,7 +103,7 @@ func newHost(tb testing.TB, networks ...object) *host {
 		require.NoError(tb, os.Mkdir(filepath.Join(h.dir, d), 0o755))
 	}
 	for i, n := range networks {
-		text := ok(json.Marshal(n))(tb)
+		text := must.OK(json.Marshal(n))(tb)
 		file := fmt.Sprintf("net.d/%d.conflist", i)
 		require.NoError(tb, os.WriteFile(filepath.Join(h.dir, file), text, 0o600))
 	}
@@ -111,7 +112,7 @@ func newHost(tb testing.TB, networks ...object) *host {
 
 // network returns the network of README.md. publish is the plugin that publishes ports.
 func network(tb testing.TB, name, version string, publish object) object {
-	text := ok(os.ReadFile("10-hostports.conflist"))(tb)
+	text := must.OK(os.ReadFile("10-hostports.conflist"))(tb)
 	var n object
 	require.NoError(tb, json.Unmarshal(text, &n))
 	n["name"], n["cniVersion"] = name, version
@@ -139,7 +140,7 @@ func publisher(name string, fields object) object {
 
 // newContainer makes the namespace of a container.
 func (h *host) newContainer(name string, ports ...mapping) *container {
-	ns := ok(netnstest.NewNS(name))(h.tb)
+	ns := must.OK(netnstest.NewNS(name))(h.tb)
 	h.tb.Cleanup(func() { _ = ns.Close() })
 	withNeighbours(h.tb, ns)
 	return &container{Host: netnstest.Host{Name: name, NS: ns}, ports: ports}
@@ -156,7 +157,7 @@ func (c *container) path() string { return fmt.Sprintf("/proc/%d/fd/%d", os.Getp
 
 // env returns the environment of cnitool, and of plugins that are called without it.
 func (h *host) env(c *container, more ...string) []string {
-	ports := ok(json.Marshal(object{"portMappings": c.ports}))(h.tb)
+	ports := must.OK(json.Marshal(object{"portMappings": c.ports}))(h.tb)
 	return append(append(os.Environ(), "CNI_PATH="+h.plugins, "CAP_ARGS="+string(ports),
 		"NETCONFPATH="+filepath.Join(h.dir, "net.d")), more...)
 }
@@ -239,21 +240,21 @@ func (h *host) mustAdd(network string, c *container) {
 // must runs cnitool, which must succeed.
 func (h *host) must(command, network string, c *container) {
 	h.tb.Helper()
-	ok(h.try(h.cnitool(command, network, c)))(h.tb)
+	must.OK(h.try(h.cnitool(command, network, c)))(h.tb)
 }
 
 // serve starts servers of a container.
 func (c *container) serve(tb testing.TB, proto servicemodel.Protocol, port uint16) {
 	for _, addr := range []netip.Addr{c.IPv4, c.IPv6} {
-		ok(c.NS.Serve(c.Name, proto, netip.AddrPortFrom(addr, port)))(tb)
+		must.OK(c.NS.Serve(c.Name, proto, netip.AddrPortFrom(addr, port)))(tb)
 	}
 }
 
 // owners returns the owners that hold anything on the host.
 func (h *host) owners() []string {
-	backend := ok(nftables.New(&nftables.Config{Table: instance, NetNS: h.Node.NS.Fd()}))(h.tb)
+	backend := must.OK(nftables.New(&nftables.Config{Table: instance, NetNS: h.Node.NS.Fd()}))(h.tb)
 	defer backend.Close()
-	return ok(dataplane.NewParts(backend, nil).Owners(h.tb.Context()))(h.tb)
+	return must.OK(dataplane.NewParts(backend, nil).Owners(h.tb.Context()))(h.tb)
 }
 
 // reaches requires that a TCP connection to a port reaches a container. It returns the source

@@ -97,7 +97,7 @@ func (h *host) plugin(command string, c *container, conf object) *exec.Cmd {
 	cmd := exec.Command(filepath.Join(h.plugins, "kernlb-portmap"))
 	cmd.Env = h.env(c, "CNI_COMMAND="+command, "CNI_CONTAINERID="+c.Name, "CNI_IFNAME=eth0",
 		"CNI_NETNS="+c.path())
-	text := ok(json.Marshal(conf))(h.tb)
+	text := must.OK(json.Marshal(conf))(h.tb)
 	cmd.Stdin = bytes.NewReader(text)
 	return cmd
 }
@@ -123,7 +123,7 @@ func TestRefused(t *testing.T) {
 	}
 	broadcast := h.Node.IPv4.As4()
 	broadcast[3] = 255
-	text := strings.ReplaceAll(string(ok(os.ReadFile("testdata/refused.txt"))(t)), "BROADCAST",
+	text := strings.ReplaceAll(string(must.OK(os.ReadFile("testdata/refused.txt"))(t)), "BROADCAST",
 		netip.AddrFrom4(broadcast).String())
 	for test := range strings.SplitSeq(text, "\n\n") {
 		want, fields, _ := strings.Cut(test, "\n")
@@ -145,7 +145,7 @@ func TestMappingsOfOnePlace(t *testing.T) {
 			{HostPort: 80, ContainerPort: 1 + i/25%2, HostIP: at[i/5%5]}}
 		only := [][]string{nil, {"-d", "127.0.0.1"}, {"-d", "127.0.0.2"}}[i/50%3]
 		ips := []object{{"address": "10.88.0.2/16"}, {"address": "fd00:10:88::2/64"}}
-		conf, err := parse(ok(json.Marshal(object{"cniVersion": "1.1.0", "name": "net",
+		conf, err := parse(must.OK(json.Marshal(object{"cniVersion": "1.1.0", "name": "net",
 			"conditionsV4":  only,
 			"runtimeConfig": object{"portMappings": ports},
 			"prevResult": object{"cniVersion": "1.1.0",
@@ -156,7 +156,7 @@ func TestMappingsOfOnePlace(t *testing.T) {
 			refused++
 			continue
 		}
-		table := ok(servicemodel.Resolve(nil, conf.state("net,c,eth0")))(t)
+		table := must.OK(servicemodel.Resolve(nil, conf.state("net,c,eth0")))(t)
 		require.Empty(t, slices.Collect(table.Conflicts()), "%v, conditions %v", ports, only)
 		accepted++
 	}
@@ -168,15 +168,15 @@ func TestMappingsOfOnePlace(t *testing.T) {
 func TestGarbageIsCollectedAsTheDocumentSays(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
-	text := ok(os.ReadFile("../../docs/programs.md"))(t)
+	text := must.OK(os.ReadFile("../../docs/programs.md"))(t)
 	_, example, found := strings.Cut(string(text), "```sh\nCNI_COMMAND=GC")
 	require.True(t, found)
 	example, _, _ = strings.Cut(example, "```")
 	for i, name := range []string{"one", "two"} {
 		c := h.newContainer(name, tcp(8000+i, 80))
-		ok(h.try(h.plugin("ADD", c, request(c.ports, object{"name": "hostports"}))))(t)
+		must.OK(h.try(h.plugin("ADD", c, request(c.ports, object{"name": "hostports"}))))(t)
 	}
-	ok(h.try(exec.Command("sh", "-ec", "CNI_COMMAND=GC"+
+	must.OK(h.try(exec.Command("sh", "-ec", "CNI_COMMAND=GC"+
 		strings.ReplaceAll(example, "/opt/cni/bin", h.plugins))))(t)
 	require.Equal(t, []string{"hostports,one,eth0"}, h.owners())
 }
@@ -198,7 +198,7 @@ func TestThePluginIsReplacedByOneWithAnotherLayout(t *testing.T) {
 	}
 	other := exec.Command("nft", "flush set ip "+instance+" settings; add element ip "+instance+
 		` settings { 0x00000001 comment "layout 1000" }`)
-	ok(h.try(other))(t)
+	must.OK(h.try(other))(t)
 	next := h.newContainer("next", tcp(8009, 80))
 	for range containers {
 		require.ErrorContains(t, run("ADD", next, nil), "another version of kernlb")
@@ -249,10 +249,10 @@ func TestOnlyTheNameMattersToDEL(t *testing.T) {
 	c := h.newContainer("c", tcp(8000, 80))
 	for _, wrong := range []object{{"prevResult": 1}, {"ipam": 1}, {"dns": 1}, {"capabilities": 1},
 		{"runtimeConfig": 1}, {"prevResult": nil}, {"backend": "iptables"}} {
-		ok(h.try(h.plugin("ADD", c, request(c.ports, nil))))(t)
+		must.OK(h.try(h.plugin("ADD", c, request(c.ports, nil))))(t)
 		del := h.plugin("DEL", c, request(nil, wrong))
 		del.Env = append(del.Env, "CNI_NETNS=/nowhere")
-		ok(h.try(del))(t)
+		must.OK(h.try(del))(t)
 		require.Empty(t, h.owners())
 	}
 }
@@ -284,8 +284,8 @@ func TestNothingToPublish(t *testing.T) {
 	only6 := object{"prevResult": object{"cniVersion": "1.1.0",
 		"ips": []object{{"address": "fd00:10:88::2/64"}}}}
 	for _, command := range []string{"ADD", "CHECK", "ADD", "CHECK"} {
-		ok(h.try(h.plugin(command, c, request(c.ports, only6))))(t)
-		require.NotContains(t, ok(h.try(exec.Command("nft", "list", "tables")))(t), instance)
+		must.OK(h.try(h.plugin(command, c, request(c.ports, only6))))(t)
+		require.NotContains(t, must.OK(h.try(exec.Command("nft", "list", "tables")))(t), instance)
 	}
 }
 
@@ -297,7 +297,7 @@ func TestResultIsHandedOn(t *testing.T) {
 		"ips": [{"address": "10.88.0.2/16", "interface": 0}, {"address": "10.88.0.1/16",
 		"interface": 1}], "interfaces": [{"name": "eth0", "sandbox": "/x"}, {"name": "cni0"}]}`
 	for _, ports := range [][]mapping{nil, {tcp(8000, 80)}} {
-		out := ok(h.try(h.plugin("ADD", h.newContainer("c"), request(ports,
+		out := must.OK(h.try(h.plugin("ADD", h.newContainer("c"), request(ports,
 			object{"prevResult": json.RawMessage(result)}))))(t)
 		var want bytes.Buffer
 		require.NoError(t, json.Compact(&want, []byte(result)))
@@ -310,7 +310,7 @@ func TestStatus(t *testing.T) {
 	t.Parallel()
 	h := newHost(t)
 	status := h.plugin("STATUS", h.newContainer("c"), request(nil, nil))
-	ok(h.try(status))(t)
+	must.OK(h.try(status))(t)
 	status = h.plugin("STATUS", h.newContainer("c"), request(nil, nil))
 	status.SysProcAttr = &syscall.SysProcAttr{Cloneflags: syscall.CLONE_NEWUSER}
 	_, err := h.try(status)
@@ -330,16 +330,14 @@ func TestCheck(t *testing.T) {
 	require.ErrorContains(t, run("CHECK"), "8000")
 	require.NoError(t, run("ADD"))
 	require.NoError(t, run("CHECK"))
-	ok(h.try(exec.Command("nft", "flush", "set", "ip", instance, "nodeports")))(t)
+	must.OK(h.try(exec.Command("nft", "flush", "set", "ip", instance, "nodeports")))(t)
 	err := run("CHECK")
 	require.ErrorContains(t, err, "the kernel does not hold what is published")
 	require.ErrorContains(t, err, "+ frontend *4:8000/tcp")
 	require.ErrorContains(t, err, "objects that are incomplete, or do not belong there: ")
 	require.NoError(t, run("ADD"), "what was damaged is mended")
 	require.NoError(t, run("CHECK"))
-	ok(h.try(exec.Command("nft", "flush", "ruleset")))(t)
+	must.OK(h.try(exec.Command("nft", "flush", "ruleset")))(t)
 	require.Error(t, run("CHECK"))
 	require.NoError(t, run("DEL"))
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

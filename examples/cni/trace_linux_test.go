@@ -15,6 +15,8 @@ import (
 
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // asTracer makes the test binary a tracer: see tracer. Its value is the file that it writes.
@@ -37,9 +39,9 @@ func (h *host) steps(cmd *exec.Cmd) int {
 	file := h.tb.TempDir() + "/steps"
 	cmd = killedAt(0, cmd)
 	cmd.Env = append(cmd.Env, asTracer+"="+file)
-	ok(h.try(cmd))(h.tb)
-	text := ok(os.ReadFile(file))(h.tb)
-	n := ok(strconv.Atoi(string(text)))(h.tb)
+	must.OK(h.try(cmd))(h.tb)
+	text := must.OK(os.ReadFile(file))(h.tb)
+	n := must.OK(strconv.Atoi(string(text)))(h.tb)
 	require.Greater(h.tb, n, 5)
 	return n
 }
@@ -178,7 +180,7 @@ func TestKilledBetweenAnyTwoSteps(t *testing.T) {
 			}
 			must := func(cmd *exec.Cmd) {
 				t.Helper()
-				ok(h.try(cmd))(t)
+				must.OK(h.try(cmd))(t)
 			}
 			others := request([]mapping{tcp(9000, 90)}, nil)
 			must(h.plugin("ADD", bystander, others))

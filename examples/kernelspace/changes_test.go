@@ -16,6 +16,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/examples/kernelspace"
 	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
+	"github.com/kernlb/kernlb/internal/test/must"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -100,13 +101,13 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	m.apply(sm.State{})
 	e, b := m.process()
 	apply(m, e, state)
-	ok(b.Cleanup(t.Context()))(t)
+	must.OK(b.Cleanup(t.Context()))(t)
 	m.is([]string{"10.96.0.99:80/tcp"})
 
 	// A place that is taken is a collision, and the other services are served.
 	taken := m.foreign(pod, "10.96.0.10")
 	e, _ = m.process()
-	r := ok(e.Apply(t.Context(), state))(t)
+	r := must.OK(e.Apply(t.Context(), state))(t)
 	require.Len(t, r.Refused, 1)
 	require.ErrorIs(t, r.Refused[0].Err, backends.ErrCollision)
 	require.ErrorContains(t, r.Refused[0].Err, "load balancer 10.96.0.10:80/tcp is not ours")
@@ -117,7 +118,7 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 	m.apply(state)
 	require.Equal(t, []string{"create endpoint 10.244.2.7",
 		"modify load balancer 10.96.0.10:80/tcp"}, m.hns.Calls())
-	l := ok(m.hns.LoadBalancers())(t)
+	l := must.OK(m.hns.LoadBalancers())(t)
 	require.True(t, slices.ContainsFunc(l, func(lb kernelspace.LoadBalancer) bool {
 		return lb.ID == taken.ID
 	}))
@@ -127,7 +128,7 @@ func TestForeignLoadBalancersStay(t *testing.T) {
 // foreign adds a load balancer as another program does.
 func (m *machine) foreign(pod *kernelspace.Endpoint, vip string) *kernelspace.LoadBalancer {
 	m.Helper()
-	return ok(m.hns.CreateLoadBalancer(&kernelspace.LoadBalancer{
+	return must.OK(m.hns.CreateLoadBalancer(&kernelspace.LoadBalancer{
 		HostComputeEndpoints: []string{pod.ID}, FrontendVIPs: []string{vip},
 		PortMappings:  []kernelspace.PortMapping{{Protocol: 6, InternalPort: 1, ExternalPort: 80}},
 		SchemaVersion: pod.SchemaVersion}))(m)
@@ -144,17 +145,17 @@ func TestAPlaceThatIsTakenMeanwhileIsACollision(t *testing.T) {
 		state := with(service(), "10.244.1.1")
 		if late {
 			held := e.Status().Held
-			want := ok(sm.Resolve(held, state))(t)
+			want := must.OK(sm.Resolve(held, state))(t)
 			m.foreign(pod, "10.96.0.10")
 			_, err := b.Commit(t.Context(), sm.Diff(held, want))
 			require.ErrorIs(t, err, kernelerr.ErrConflict)
 		} else {
 			m.foreign(pod, "10.96.0.10")
-			i := ok(b.Integrity(t.Context()))(t)
+			i := must.OK(b.Integrity(t.Context()))(t)
 			require.Equal(t, backends.Touched, i)
 		}
 		m.hns.Calls()
-		r := ok(e.Apply(t.Context(), state))(t)
+		r := must.OK(e.Apply(t.Context(), state))(t)
 		require.Len(t, r.Refused, 1)
 		require.ErrorIs(t, r.Refused[0].Err, backends.ErrCollision)
 		require.Empty(t, m.hns.Calls())
@@ -245,14 +246,14 @@ func TestALostRecord(t *testing.T) {
 		m.cfg.TakeOver = true
 		state := with(service(everything), mixed...)
 		m.apply(state)
-		before := ok(m.hns.LoadBalancers())(t)
+		before := must.OK(m.hns.LoadBalancers())(t)
 		require.NoError(t, m.cfg.Store.Save([]byte(record)))
 		m.hns.Calls()
 		m.apply(state)
 		for _, call := range m.hns.Calls() {
 			require.True(t, strings.HasPrefix(call, "modify"), call)
 		}
-		after := ok(m.hns.LoadBalancers())(t)
+		after := must.OK(m.hns.LoadBalancers())(t)
 		require.ElementsMatch(t, before, after)
 		m.nothing(state)
 	}
@@ -266,12 +267,12 @@ func TestEndpointsOfTheNodeComeAndGo(t *testing.T) {
 	apply(m, e, state)
 	integrity := func(want backends.Integrity) {
 		t.Helper()
-		i := ok(b.Integrity(t.Context()))(t)
+		i := must.OK(b.Integrity(t.Context()))(t)
 		require.Equal(t, want, i)
 	}
 	endpoints := func(n int) {
 		t.Helper()
-		l := ok(m.hns.LoadBalancers())(t)
+		l := must.OK(m.hns.LoadBalancers())(t)
 		require.Len(t, l, 1)
 		require.Len(t, l[0].HostComputeEndpoints, n)
 	}
@@ -287,7 +288,7 @@ func TestEndpointsOfTheNodeComeAndGo(t *testing.T) {
 	integrity(backends.Intact)
 
 	// The container runtime replaces the endpoint.
-	lbs := ok(m.hns.LoadBalancers())(t)
+	lbs := must.OK(m.hns.LoadBalancers())(t)
 	require.NoError(t, m.hns.DeleteLoadBalancer(lbs[0].ID))
 	require.NoError(t, m.hns.DeleteEndpoint(pod.ID))
 	m.local("pod-77", "10.244.1.77")
@@ -345,9 +346,9 @@ func TestACleanupNeedsNoNetwork(t *testing.T) {
 	m.apply(with(service(everything), mixed...))
 	m.hns.SetNetworks()
 	e, _ := m.process()
-	ok(e.Cleanup(t.Context()))(t)
-	require.Empty(t, ok(m.hns.LoadBalancers())(t))
-	require.Empty(t, ok(m.cfg.Store.Load())(t))
+	must.OK(e.Cleanup(t.Context()))(t)
+	require.Empty(t, must.OK(m.hns.LoadBalancers())(t))
+	require.Empty(t, must.OK(m.cfg.Store.Load())(t))
 }
 
 // Windows Server 2019 and 2022 let a local endpoint have the address of a remote one.
@@ -421,7 +422,7 @@ func TestRefusals(t *testing.T) {
 			t.Parallel()
 			m := newMachine(t, bridge, c.features)
 			e, _ := m.process()
-			r := ok(e.Apply(t.Context(), c.state))(t)
+			r := must.OK(e.Apply(t.Context(), c.state))(t)
 			require.Len(t, r.Refused, 1)
 			require.Equal(t, web, r.Refused[0].Service)
 			require.ErrorIs(t, r.Refused[0].Err, backends.ErrUnsupported)
@@ -460,7 +461,7 @@ func TestAWindowsWithoutIPv6(t *testing.T) {
 	f.IPv6DualStack = false
 	m := newMachine(t, bridge, f)
 	e, _ := m.process()
-	r := ok(e.Apply(t.Context(), with(service(everything), mixed...)))(t)
+	r := must.OK(e.Apply(t.Context(), with(service(everything), mixed...)))(t)
 	require.Len(t, r.Refused, 1)
 	require.Equal(t, sm.IPv6, r.Refused[0].Family)
 	m.is([]string{"*4:30080/tcp", "10.96.0.10:80/tcp", "198.51.100.1:80/tcp",

@@ -15,6 +15,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/examples/kernelspace"
 	"github.com/kernlb/kernlb/examples/kernelspace/hnsfake"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/randstate"
 	sm "github.com/kernlb/kernlb/servicemodel"
 )
@@ -108,25 +109,25 @@ func (m *machine) holds(s sm.State) {
 }
 
 func (m *machine) network() kernelspace.Network {
-	n := ok(m.hns.Network(m.cfg.Network))(m)
+	n := must.OK(m.hns.Network(m.cfg.Network))(m)
 	return *n
 }
 
 func (m *machine) features() kernelspace.Features {
-	return ok(m.hns.Features())(m)
+	return must.OK(m.hns.Features())(m)
 }
 
 // content is what HNS has, with addresses in place of identities.
 func (m *machine) content() map[string]string {
 	m.Helper()
-	eps := ok(m.hns.Endpoints(m.network().ID))(m)
+	eps := must.OK(m.hns.Endpoints(m.network().ID))(m)
 	out, addrs := map[string]string{}, map[string]string{}
 	for _, e := range eps {
 		addrs[e.ID] = e.IPConfigurations[0].IPAddress
 		out["endpoint "+e.Name] = fmt.Sprint(e.IPConfigurations, e.MacAddress, e.Flags, e.Policies)
 	}
 	require.Len(m, out, len(eps), "two endpoints have one name")
-	lbs := ok(m.hns.LoadBalancers())(m)
+	lbs := must.OK(m.hns.LoadBalancers())(m)
 	for _, lb := range lbs {
 		k, _ := lb.Key()
 		for i, id := range lb.HostComputeEndpoints {
@@ -207,17 +208,17 @@ func TestRandomStates(t *testing.T) {
 				if rng.IntN(4) == 0 {
 					e, b = m.process()
 				}
-				r := ok(e.Apply(t.Context(), s))(t)
+				r := must.OK(e.Apply(t.Context(), s))(t)
 				require.Empty(t, r.Drift)
 				held := e.Status().Held
-				o := ok(b.Observe(t.Context(), nil))(t)
+				o := must.OK(b.Observe(t.Context(), nil))(t)
 				require.Empty(t, o.Drift)
 				c := sm.Diff(held, o.Table)
 				require.True(t, c.Empty(), "%s", c)
 
 				fresh := newMachine(t, n, hnsfake.AllFeatures)
 				other, _ := fresh.process()
-				ok(other.Apply(t.Context(), s))(t)
+				must.OK(other.Apply(t.Context(), s))(t)
 				require.Equal(t, fresh.content(), m.content())
 				for range 1 + rng.IntN(3) {
 					s = g.Change(s)
@@ -258,12 +259,12 @@ func TestEveryField(t *testing.T) {
 			accepted++
 			m.nothing(v.State)
 			want := m.content()
-			lbs := ok(m.hns.LoadBalancers())(t)
+			lbs := must.OK(m.hns.LoadBalancers())(t)
 			if len(lbs) == 0 {
 				continue
 			}
 			require.NoError(t, m.hns.DeleteLoadBalancer(lbs[accepted%len(lbs)].ID))
-			i := ok(b.Integrity(t.Context()))(t)
+			i := must.OK(b.Integrity(t.Context()))(t)
 			require.Equal(t, backends.Broken, i)
 			m.hns.Calls()
 			r = apply(t, e, v.State)
@@ -287,7 +288,7 @@ func TestRunRepairs(t *testing.T) {
 	t.Cleanup(func() { cancel(); <-ended })
 	require.NoError(t, e.Wait(ctx, e.Set(state)))
 	want := m.content()
-	lbs := ok(m.hns.LoadBalancers())(t)
+	lbs := must.OK(m.hns.LoadBalancers())(t)
 	deleted := time.Now()
 	require.NoError(t, m.hns.DeleteLoadBalancer(lbs[0].ID))
 	require.Eventually(t, func() bool {
@@ -300,9 +301,9 @@ func TestRunRepairs(t *testing.T) {
 	// What was changed in place is found by the next full reading.
 	changed := lbs[1]
 	changed.ID, changed.PortMappings[0].InternalPort = "", 1
-	ok(m.hns.ModifyLoadBalancer(lbs[1].ID, &changed))(t)
+	must.OK(m.hns.ModifyLoadBalancer(lbs[1].ID, &changed))(t)
 	e.Resync()
-	r := ok(e.Apply(ctx, state))(t)
+	r := must.OK(e.Apply(ctx, state))(t)
 	require.True(t, r.IsRepair())
 	require.Equal(t, want, m.content())
 }
@@ -315,14 +316,14 @@ func TestAnotherWriter(t *testing.T) {
 	e, b := m.process()
 	apply(t, e, from)
 	m.apply(to)
-	i := ok(b.Integrity(t.Context()))(t)
+	i := must.OK(b.Integrity(t.Context()))(t)
 	require.Equal(t, backends.Broken, i)
 	held := e.Status().Held
 	_, err := b.Commit(t.Context(), sm.Diff(held, held))
 	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	apply(t, e, from)
 	m.holds(from)
-	ok(e.Cleanup(t.Context()))(t)
+	must.OK(e.Cleanup(t.Context()))(t)
 	m.is(nil)
 }
 
@@ -335,7 +336,7 @@ func TestFile(t *testing.T) {
 		} else {
 			require.NoError(t, f.Save([]byte(want)))
 		}
-		got := ok(f.Load())(t)
+		got := must.OK(f.Load())(t)
 		require.Equal(t, want, string(got))
 	}
 	require.Error(t, kernelspace.File(t.TempDir()).Save([]byte("x")))

@@ -66,13 +66,13 @@ func newMachine(t *testing.T, n kernelspace.Network, f kernelspace.Features) *ma
 // local adds an endpoint as the container runtime does.
 func (m *machine) local(name string, addrs ...string) *kernelspace.Endpoint {
 	m.Helper()
-	n := ok(m.hns.Network(m.cfg.Network))(m)
+	n := must.OK(m.hns.Network(m.cfg.Network))(m)
 	e := &kernelspace.Endpoint{Name: name, HostComputeNetwork: n.ID,
 		MacAddress: "02-00-00-00-00-01", SchemaVersion: kernelspace.SchemaVersion{Major: 2}}
 	for _, a := range addrs {
 		e.IPConfigurations = append(e.IPConfigurations, kernelspace.IPConfig{IPAddress: a})
 	}
-	return ok(m.hns.CreateEndpoint(e))(m)
+	return must.OK(m.hns.CreateEndpoint(e))(m)
 }
 
 func forwardHealthChecks(c *kernelspace.Config) {
@@ -82,7 +82,7 @@ func forwardHealthChecks(c *kernelspace.Config) {
 // process is a program that starts.
 func (m *machine) process() (*dataplane.Engine, *kernelspace.Backend) {
 	m.Helper()
-	b := ok(kernelspace.New(&m.cfg))(m)
+	b := must.OK(kernelspace.New(&m.cfg))(m)
 	m.Cleanup(func() { b.Close() })
 	return dataplane.New(b, nil), b
 }
@@ -96,7 +96,7 @@ func (m *machine) apply(s sm.State) *dataplane.Result {
 
 func apply(t testing.TB, e *dataplane.Engine, s sm.State) *dataplane.Result {
 	t.Helper()
-	r := ok(e.Apply(context.Background(), s))(t)
+	r := must.OK(e.Apply(context.Background(), s))(t)
 	require.Empty(t, r.Refused)
 	return r
 }
@@ -151,7 +151,7 @@ func local(s *sm.Service) {
 func (m *machine) plan(s sm.State) string {
 	m.Helper()
 	e, _ := m.process()
-	r := ok(e.Plan(m.Context(), s))(m)
+	r := must.OK(e.Plan(m.Context(), s))(m)
 	return r.Plan.String()
 }
 
@@ -267,14 +267,14 @@ func (m *machine) nothing(s sm.State) {
 // is requires what HNS has: load balancers by place, and the addresses of remote endpoints.
 func (m *machine) is(lbs []string, remote ...string) {
 	m.Helper()
-	l := ok(m.hns.LoadBalancers())(m)
+	l := must.OK(m.hns.LoadBalancers())(m)
 	var got, eps []string
 	for i := range l {
 		k, _ := l[i].Key()
 		got = append(got, k.String())
 	}
-	n := ok(m.hns.Network(m.cfg.Network))(m)
-	all := ok(m.hns.Endpoints(n.ID))(m)
+	n := must.OK(m.hns.Network(m.cfg.Network))(m)
+	all := must.OK(m.hns.Endpoints(n.ID))(m)
 	for _, e := range all {
 		if e.Remote() {
 			eps = append(eps, e.IPConfigurations[0].IPAddress)
@@ -309,5 +309,3 @@ func changed(change func(*sm.Endpoint)) sm.State {
 	change(&eps[1])
 	return s.WithEndpoints(web, eps)
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

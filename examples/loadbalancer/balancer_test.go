@@ -37,7 +37,7 @@ func inMemory(tb testing.TB, kernel *memory.Kernel) *balancer {
 
 func parse(tb testing.TB, format string, args ...any) *config.File {
 	tb.Helper()
-	return ok(config.Parse("lb.yaml", fmt.Appendf(nil, format, args...)))(tb)
+	return must.OK(config.Parse("lb.yaml", fmt.Appendf(nil, format, args...)))(tb)
 }
 
 // endpoints returns the endpoints that would get new connections to a service.
@@ -57,7 +57,7 @@ func (b *balancer) endpoints(service string) string {
 // port returns a port of 127.0.0.1 that answers, or refuses if closed is set.
 func port(t *testing.T, closed bool) uint16 {
 	t.Helper()
-	l := ok(net.Listen("tcp", "127.0.0.1:0"))(t)
+	l := must.OK(net.Listen("tcp", "127.0.0.1:0"))(t)
 	if closed {
 		require.NoError(t, l.Close())
 	} else {
@@ -86,7 +86,7 @@ func TestTheKernelSaysWhatWasUp(t *testing.T) {
 	require.NoError(t, before.start(t.Context(), parse(t, one, port(t, false), "1h")))
 	require.Eventually(t, func() bool { return before.endpoints("web") == "10.0.0.1 10.0.0.3" },
 		time.Minute, time.Millisecond)
-	ok(before.engine.Apply(t.Context(), before.state))(t)
+	must.OK(before.engine.Apply(t.Context(), before.state))(t)
 
 	b := inMemory(t, kernel)
 	f := parse(t, seldom, port(t, true), "1h")
@@ -142,8 +142,6 @@ func BenchmarkVerdict(b *testing.B) {
 	}
 }
 
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
-
 // Clients that are slow or idle are disconnected.
 func TestHostileClientsAreDisconnected(t *testing.T) {
 	t.Parallel()
@@ -159,14 +157,14 @@ func TestHostileClientsAreDisconnected(t *testing.T) {
 
 func TestTheExampleIsRight(t *testing.T) {
 	t.Parallel()
-	f := ok(config.Load("loadbalancer.yaml"))(t)
+	f := must.OK(config.Load("loadbalancer.yaml"))(t)
 	require.Len(t, f.Services, 2)
 }
 
 // The README names every field.
 func TestTheReadmeHasAllFields(t *testing.T) {
 	t.Parallel()
-	text := ok(os.ReadFile("README.md"))(t)
+	text := must.OK(os.ReadFile("README.md"))(t)
 	for _, of := range []reflect.Type{reflect.TypeFor[config.File](),
 		reflect.TypeFor[config.Service](), reflect.TypeFor[config.Backend](),
 		reflect.TypeFor[check.Spec]()} {

@@ -19,6 +19,7 @@ import (
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/examples/loadbalancer/keepalived"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -97,7 +98,7 @@ func newBalanced(t *testing.T, who string) *balanced {
 			"--use-file", b.conf, "--pid", dir+"/pid", "--checkers_pid", dir+"/checkers")
 	}
 	if who == "loadbalancer" {
-		converted := ok(keepalived.Convert(b.conf, besideConf))(t)
+		converted := must.OK(keepalived.Convert(b.conf, besideConf))(t)
 		b.write("%s", converted.File)
 		b.command = func() *exec.Cmd {
 			cmd := exec.Command("/proc/self/exe")

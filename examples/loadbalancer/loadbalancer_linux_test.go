@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -252,7 +253,7 @@ func TestUDPClientsAreMoved(t *testing.T) {
 	w := newWorld(t)
 	checked := []*netnstest.Server{w.serve(0), w.serve(1)}
 	for _, p := range w.Pods[:2] {
-		ok(p.NS.Serve(p.Name, servicemodel.UDP, netip.AddrPortFrom(p.IPv4, 53)))(t)
+		must.OK(p.NS.Serve(p.Name, servicemodel.UDP, netip.AddrPortFrom(p.IPv4, 53)))(t)
 	}
 	w.write(`services:
 - name: dns

@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -48,7 +49,7 @@ type world struct {
 func newWorld(t *testing.T) *world {
 	t.Helper()
 	netnstest.Require(t)
-	log := ok(os.CreateTemp(t.TempDir(), "log"))(t)
+	log := must.OK(os.CreateTemp(t.TempDir(), "log"))(t)
 	t.Cleanup(func() { log.Close() })
 	return &world{T: t, Cluster: netnstest.Start(t, netnstest.Options{}), log: output{log},
 		file: filepath.Join(t.TempDir(), "lb.yaml")}
@@ -114,7 +115,7 @@ func (w *world) soon(ok func() bool, what string) {
 func (w *world) serve(pod int) *netnstest.Server {
 	w.Helper()
 	p := w.Pods[pod]
-	return ok(p.NS.Serve(p.Name, servicemodel.TCP, netip.AddrPortFrom(p.IPv4, 8080)))(w)
+	return must.OK(p.NS.Serve(p.Name, servicemodel.TCP, netip.AddrPortFrom(p.IPv4, 8080)))(w)
 }
 
 // answer returns the servers that answer 20 connections of a client, each once, separated by
@@ -145,7 +146,7 @@ func (w *world) answers(who string) {
 // connect opens connections through the load balancer.
 func (w *world) connect(n int) *netnstest.Conns {
 	w.Helper()
-	c := ok(netnstest.OpenConns(w.Context(), w.Outside[0], vip, n))(w)
+	c := must.OK(netnstest.OpenConns(w.Context(), w.Outside[0], vip, n))(w)
 	w.Cleanup(func() { _ = c.Close() })
 	return c
 }
@@ -153,5 +154,5 @@ func (w *world) connect(n int) *netnstest.Conns {
 // get returns the program's HTTP answer on the node.
 func (w *world) get(path string) string {
 	w.Helper()
-	return ok(nstest.Get(w.Node.NS, "127.0.0.1:9095"+path))(w)
+	return must.OK(nstest.Get(w.Node.NS, "127.0.0.1:9095"+path))(w)
 }

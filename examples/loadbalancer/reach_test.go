@@ -17,6 +17,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/examples/loadbalancer/check"
 	"github.com/kernlb/kernlb/examples/loadbalancer/config"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -87,7 +88,7 @@ func randomService(r *rand.Rand, i int) config.Service {
 
 // loaded returns a file as a program loads it.
 func loaded(t *testing.T, f *config.File) (*config.File, error) {
-	return config.Parse("lb.yaml", ok(f.Encode())(t))
+	return config.Parse("lb.yaml", must.OK(f.Encode())(t))
 }
 
 // namesField matches an error that names a field of a file.
@@ -109,7 +110,7 @@ func TestRightMeansRightInEveryState(t *testing.T) {
 		b.monitor.Close() // it asks nobody
 		for range 3 {
 			wanted := randomFile(r)
-			text := fmt.Sprintf("seed %d, %s:\n%s", seed, m.name, ok(wanted.Encode())(t))
+			text := fmt.Sprintf("seed %d, %s:\n%s", seed, m.name, must.OK(wanted.Encode())(t))
 			f, err := loaded(t, wanted)
 			if err == nil {
 				err = refusals(f, m.name, nil, inEmpty(m.Check))
@@ -159,7 +160,7 @@ func requireReachable(t *testing.T, r *rand.Rand, b *balancer, m mechanism, text
 	for i := range 12 {
 		verdicts := map[check.Target]check.State{}
 		share := r.IntN(11)
-		s := ok(b.file.State(func(s *config.Service, e *config.Backend) bool {
+		s := must.OK(b.file.State(func(s *config.Service, e *config.Backend) bool {
 			return backendState(s, e, func(t check.Target) check.State {
 				if verdicts[t] == check.Unknown {
 					verdicts[t] = check.Down

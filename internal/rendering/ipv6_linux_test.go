@@ -39,7 +39,7 @@ func TestWithoutIPv6(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			ns := nstest.New(t)
 			serve(t, ns)
-			b := ok([]backends.Candidate{
+			b := must.OK([]backends.Candidate{
 				nftables.Candidate(&nftables.Config{NetNS: ns.Fd()}),
 				iptables.Candidate(&iptables.Config{NetNS: ns.Fd()}),
 				ipvs.Candidate(&ipvs.Config{NetNS: ns.Fd()}),
@@ -48,18 +48,18 @@ func TestWithoutIPv6(t *testing.T) {
 			e := dataplane.New(b, nil)
 			for _, only := range []servicemodel.Family{0, servicemodel.IPv4} {
 				s := dualStack(only)
-				res := ok(e.Apply(t.Context(), s))(t)
+				res := must.OK(e.Apply(t.Context(), s))(t)
 				for _, r := range res.Refused {
 					require.Equal(t, servicemodel.IPv6, r.Family, "%v", r.Err)
 				}
 				require.True(t, only == 0 || len(res.Refused) == 0, "%v", res.Refused)
 				require.NoError(t, ns.Do(func() error { return dial(t) }))
-				again := ok(e.Apply(t.Context(), s))(t)
+				again := must.OK(e.Apply(t.Context(), s))(t)
 				require.Empty(t, again.Drift)
 				require.Zero(t, again.Messages)
 			}
 			require.NotContains(t, nstest.Run(t, ns, "nft list tables"), "ip6 ", "the other family")
-			ok(e.Cleanup(t.Context()))(t)
+			must.OK(e.Cleanup(t.Context()))(t)
 		})
 	}
 }
@@ -114,5 +114,3 @@ func dualStack(only servicemodel.Family) servicemodel.State {
 		Addresses: []netip.Addr{netip.MustParseAddr(nodeIP)}}).WithService(svc).
 		WithEndpoints(svc.Name, eps)
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -18,6 +18,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/netnstest"
 	"github.com/kernlb/kernlb/internal/rawnl"
 	"github.com/kernlb/kernlb/internal/test/dataplanetest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/internal/test/nstest"
 	"github.com/kernlb/kernlb/iptables"
 	"github.com/kernlb/kernlb/nftables"
@@ -34,9 +35,9 @@ func candidates(netns int) []backends.Candidate {
 func TestProbingLeavesNothingBehind(t *testing.T) {
 	ns := nstest.New(t)
 	generation := func() uint32 {
-		c := ok(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
+		c := must.OK(rawnl.Dial(&rawnl.Config{NetNS: ns.Fd()}))(t)
 		defer c.Close()
-		g := ok(c.GenID(t.Context()))(t)
+		g := must.OK(c.GenID(t.Context()))(t)
 		return g.ID
 	}
 	before := generation()
@@ -48,9 +49,9 @@ func TestProbingLeavesNothingBehind(t *testing.T) {
 	require.Equal(t, []dataplane.Support{{Backend: "nftables"}, {Backend: "iptables"}}, found)
 	require.Equal(t, before, generation(), "the ruleset's generation")
 	for _, c := range candidates(ns.Fd()) {
-		b := ok(c.Open())(t)
+		b := must.OK(c.Open())(t)
 		defer b.Close()
-		o := ok(b.Observe(t.Context(), nil))(t)
+		o := must.OK(b.Observe(t.Context(), nil))(t)
 		require.Zero(t, o.Table.Len())
 		require.Empty(t, o.Drift)
 	}

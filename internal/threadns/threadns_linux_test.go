@@ -6,12 +6,14 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 func TestItRunsWhereTheThreadIsAlready(t *testing.T) {
 	t.Parallel()
-	ns := ok(Open(0))(t)
-	there := ok(os.Readlink(threadNetNS))(t)
+	ns := must.OK(Open(0))(t)
+	there := must.OK(os.Readlink(threadNetNS))(t)
 	failure := errors.New("failure")
 	var here string
 	require.ErrorIs(t, ns.Do(func() (err error) {
@@ -26,9 +28,9 @@ func TestWhatIsNoNamespaceIsRefused(t *testing.T) {
 	t.Parallel()
 	_, err := Open(-1)
 	require.EqualError(t, err, "NetNS: -1 is not a file descriptor")
-	null := ok(os.Open(os.DevNull))(t)
+	null := must.OK(os.Open(os.DevNull))(t)
 	defer null.Close()
-	ns := ok(Open(int(null.Fd())))(t)
+	ns := must.OK(Open(int(null.Fd())))(t)
 	defer ns.Close()
 	require.ErrorContains(t, ns.Do(func() error { return nil }), "enter the network namespace")
 }

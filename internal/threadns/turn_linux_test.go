@@ -17,13 +17,13 @@ import (
 
 // Not parallel: the test uses the network namespace of the test process, which has one lock.
 func TestOneHasItsTurnAtATime(t *testing.T) {
-	ns := ok(Open(0))(t)
+	ns := must.OK(Open(0))(t)
 	defer ns.Close()
-	a := ok(OpenTurn(0))(t)
-	b := ok(OpenTurn(ns.FD()))(t)
+	a := must.OK(OpenTurn(0))(t)
+	b := must.OK(OpenTurn(ns.FD()))(t)
 	defer b.Close()
 
-	release := ok(take(t.Context(), a, time.Minute))(t)
+	release := must.OK(take(t.Context(), a, time.Minute))(t)
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
 	defer cancel()
 	_, err := take(ctx, b, time.Minute)
@@ -37,46 +37,46 @@ func TestOneHasItsTurnAtATime(t *testing.T) {
 		release()
 		close(released)
 	}(release)
-	release = ok(take(t.Context(), b, time.Minute))(t)
+	release = must.OK(take(t.Context(), b, time.Minute))(t)
 	now := time.Now()
 	<-released
 	require.True(t, free.Before(now))
 	require.ErrorIs(t, unix.Flock(ns.FD(), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK)
 	release()
 
-	ok(take(t.Context(), a, 0))(t)
+	must.OK(take(t.Context(), a, 0))(t)
 	require.NoError(t, a.Close(), "who closes gives it back")
-	release = ok(take(t.Context(), b, time.Minute))(t)
+	release = must.OK(take(t.Context(), b, time.Minute))(t)
 	release()
 }
 
 func TestNobodyWaitsForeverForItsTurn(t *testing.T) {
-	a := ok(OpenTurn(0))(t)
+	a := must.OK(OpenTurn(0))(t)
 	defer a.Close()
-	b := ok(OpenTurn(0))(t)
+	b := must.OK(OpenTurn(0))(t)
 	defer b.Close()
-	release := ok(take(t.Context(), a, 0))(t)
+	release := must.OK(take(t.Context(), a, 0))(t)
 
-	without := ok(take(t.Context(), b, 5*time.Millisecond))(t)
+	without := must.OK(take(t.Context(), b, 5*time.Millisecond))(t)
 	without()
 	require.ErrorIs(t, unix.Flock(int(b.file.Fd()), unix.LOCK_EX|unix.LOCK_NB), unix.EWOULDBLOCK,
 		"a has it still")
 	require.True(t, b.stuck)
 	start := time.Now()
-	ok(take(t.Context(), b, time.Minute))(t)
+	must.OK(take(t.Context(), b, time.Minute))(t)
 	require.Less(t, time.Since(start), 10*time.Second, "whoever waited in vain does not wait again")
 
 	release()
-	release = ok(take(t.Context(), b, time.Minute))(t)
+	release = must.OK(take(t.Context(), b, time.Minute))(t)
 	require.False(t, b.stuck)
 	release()
 }
 
 // A process that takes the lock again at once lets waiting processes go first.
 func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
-	busy := ok(OpenTurn(0))(t)
+	busy := must.OK(OpenTurn(0))(t)
 	defer busy.Close()
-	seldom := ok(OpenTurn(0))(t)
+	seldom := must.OK(OpenTurn(0))(t)
 	defer seldom.Close()
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan int)
@@ -92,7 +92,7 @@ func TestWhoComesAgainAtOnceLetsOthersGoFirst(t *testing.T) {
 	}()
 	const turns = 50
 	for range turns {
-		release := ok(take(t.Context(), seldom, time.Minute))(t)
+		release := must.OK(take(t.Context(), seldom, time.Minute))(t)
 		release()
 		time.Sleep(100 * time.Microsecond)
 	}
@@ -107,7 +107,7 @@ func TestAClosedTurnIsNotWaitedFor(t *testing.T) {
 		"no locks": func(turn *Turn) error { return unix.Dup3(pathOnly(t), turn.fd(), 0) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			turn := ok(OpenTurn(0))(t)
+			turn := must.OK(OpenTurn(0))(t)
 			require.NoError(t, breakIt(turn))
 			start := time.Now()
 			_, err := take(t.Context(), turn, time.Minute)
@@ -121,7 +121,7 @@ func TestAClosedTurnIsNotWaitedFor(t *testing.T) {
 // pathOnly is a descriptor on which the kernel allows no lock (O_PATH, EBADF).
 func pathOnly(t *testing.T) int {
 	t.Helper()
-	fd := ok(unix.Open(threadNetNS, unix.O_PATH|unix.O_CLOEXEC, 0))(t)
+	fd := must.OK(unix.Open(threadNetNS, unix.O_PATH|unix.O_CLOEXEC, 0))(t)
 	t.Cleanup(func() { unix.Close(fd) })
 	return fd
 }
@@ -141,16 +141,16 @@ func TestStrangersAreNotWaitedFor(t *testing.T) {
 			"echo held; exec cat")
 		holder.SysProcAttr = &syscall.SysProcAttr{Credential: &syscall.Credential{Uid: tt.user,
 			Gid: tt.user}}
-		in := ok(holder.StdinPipe())(t)
-		out := ok(holder.StdoutPipe())(t)
+		in := must.OK(holder.StdinPipe())(t)
+		out := must.OK(holder.StdoutPipe())(t)
 		if err := holder.Start(); errors.Is(err, exec.ErrNotFound) || errors.Is(err, unix.EPERM) {
 			t.Skipf("no process of another user: %v", err)
 		} else {
 			require.NoError(t, err)
 		}
-		ok(out.Read(make([]byte, 16)))(t)
+		must.OK(out.Read(make([]byte, 16)))(t)
 
-		turn := ok(OpenTurn(0))(t)
+		turn := must.OK(OpenTurn(0))(t)
 		start := time.Now()
 		_, err := take(t.Context(), turn, patience)
 		waited := time.Since(start)
@@ -177,11 +177,11 @@ func TestAQueueIsWaitedForToItsEnd(t *testing.T) {
 		}
 		holders = append(holders, holder)
 	}
-	turn := ok(OpenTurn(0))(t)
+	turn := must.OK(OpenTurn(0))(t)
 	defer turn.Close()
 	time.Sleep(each / 4) // the first has it
 	start := time.Now()
-	release := ok(take(t.Context(), turn, 3*each))(t)
+	release := must.OK(take(t.Context(), turn, 3*each))(t)
 	release()
 	require.False(t, turn.stuck, "after %v", time.Since(start))
 	for _, holder := range holders {
@@ -194,5 +194,3 @@ func take(ctx context.Context, turn *Turn, patience time.Duration) (release func
 	turn.patience = patience
 	return turn.Lock(ctx)
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -55,7 +55,7 @@ func services(t *testing.T, n int) *servicemodel.Table {
 		}
 		s = s.WithService(web(i)).WithEndpoints(name(i), eps)
 	}
-	return ok(servicemodel.Resolve(nil, s))(t)
+	return must.OK(servicemodel.Resolve(nil, s))(t)
 }
 
 // had returns a reading after that many seconds. The i-th service has i connections a second, half
@@ -160,7 +160,7 @@ func TestTheDocumentHasAScreen(t *testing.T) {
 	t.Parallel()
 	const document = "../../../docs/kernlb.md"
 	const begin, end = "<!-- top -->\n```text\n", "```\n<!-- end -->"
-	text := string(ok(os.ReadFile(document))(t))
+	text := string(must.OK(os.ReadFile(document))(t))
 	before, rest, found := strings.Cut(text, begin)
 	require.True(t, found)
 	_, after, found := strings.Cut(rest, end)
@@ -273,5 +273,3 @@ func TestFlags(t *testing.T) {
 		require.ErrorContains(t, err, want)
 	}
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

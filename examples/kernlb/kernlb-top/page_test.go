@@ -14,6 +14,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	served "github.com/kernlb/kernlb/dataplane/page"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -23,18 +24,18 @@ func TestRecentOfAPage(t *testing.T) {
 	engine := dataplane.New(memory.New(nil), nil)
 	handler := served.New(engine, nil)
 	t.Cleanup(func() { handler.Close() })
-	ok(engine.Apply(t.Context(), servicemodel.State{}.
+	must.OK(engine.Apply(t.Context(), servicemodel.State{}.
 		WithNode(servicemodel.Node{Name: "n1"}).
 		WithService(web(1))))(t)
 	tcp := httptest.NewServer(handler)
 	t.Cleanup(tcp.Close)
 	path := filepath.Join(t.TempDir(), "page")
-	l := ok(net.Listen("unix", path))(t)
+	l := must.OK(net.Listen("unix", path))(t)
 	unix := &http.Server{Handler: handler}
 	go unix.Serve(l)
 	t.Cleanup(func() { unix.Close() })
 	for _, where := range []string{tcp.URL, tcp.URL + "/", "unix:" + path} {
-		p := ok(newPage(where))(t)
+		p := must.OK(newPage(where))(t)
 		p.client.Timeout = time.Minute // the test is about what a server answers, not how soon
 		r := p.recent(t.Context())
 		require.Empty(t, r.why)
@@ -66,7 +67,7 @@ func TestWhereNoPageIs(t *testing.T) {
 		other.URL:       "is no page of kernlb: 404",
 		text.URL:        "is no page of kernlb: invalid character",
 		"unix:/nowhere": "no page at unix:/nowhere: kernlb watch -listen serves one"} {
-		p := ok(newPage(where))(t)
+		p := must.OK(newPage(where))(t)
 		p.client.Timeout = time.Minute // the test is about what a server answers, not how soon
 		r := p.recent(t.Context())
 		require.Contains(t, r.why, want)

@@ -17,6 +17,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/counters"
 	"github.com/kernlb/kernlb/dataplane/netnstest"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/nftables"
 	"github.com/kernlb/kernlb/servicemodel"
 )
@@ -36,7 +37,7 @@ func TestMain(m *testing.M) {
 func node(t *testing.T) *netnstest.Cluster {
 	t.Helper()
 	c := netnstest.Start(t, netnstest.Options{})
-	b := ok(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(t)
+	b := must.OK(nftables.New(&nftables.Config{NetNS: c.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { b.Close() })
 	state := servicemodel.State{}.WithNode(servicemodel.Node{Name: "node"})
 	for i := range 3 {
@@ -47,8 +48,8 @@ func node(t *testing.T) *netnstest.Cluster {
 		}
 		state = state.WithService(web(i)).WithEndpoints(name(i), eps)
 	}
-	ok(dataplane.New(b, nil).Apply(t.Context(), state))(t)
-	counted := ok(counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()}))(t)
+	must.OK(dataplane.New(b, nil).Apply(t.Context(), state))(t)
+	counted := must.OK(counters.Open(&counters.Config{NetNS: c.Node.NS.Fd()}))(t)
 	t.Cleanup(func() { counted.Close() })
 	require.NoError(t, counted.Start(t.Context()))
 	return c
@@ -110,7 +111,7 @@ func (x *terminal) press(keys string) {
 	x.mu.Lock()
 	x.raw.Reset()
 	x.mu.Unlock()
-	ok(io.WriteString(x.file, keys))(x.t)
+	must.OK(io.WriteString(x.file, keys))(x.t)
 }
 
 // In a terminal, connections appear as they are made. Keys and a new size have their effects.
@@ -160,7 +161,7 @@ recent changes and latencies are not known: -page is empty
   shop/app-01 +2 +\S+ +\S+ +\S+ +\S+ +0
   shop/app-02 +3 +\S+ +\S+ +\S+ +\S+ +0
 $`, string(out))
-	empty := ok(netnstest.NewNS("empty"))(t)
+	empty := must.OK(netnstest.NewNS("empty"))(t)
 	t.Cleanup(func() { empty.Close() })
 	var errs strings.Builder
 	require.NoError(t, empty.Do(func() error {

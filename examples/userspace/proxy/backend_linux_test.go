@@ -18,6 +18,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane"
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -25,7 +26,7 @@ func TestAPlanSaysWhichSocketsChange(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, Config{})
 	at := s.at.String()
-	p := ok(s.engine.Plan(t.Context(), state(service(), 1)))(t)
+	p := must.OK(s.engine.Plan(t.Context(), state(service(), 1)))(t)
 	require.Equal(t, `listen `+at+`:80/tcp for default/web:tcp at 10.96.0.10:80
 listen `+at+`:80/udp for default/web:udp at 10.96.0.10:80
 `+p.Changes.String(), p.Plan.String())
@@ -33,7 +34,7 @@ listen `+at+`:80/udp for default/web:udp at 10.96.0.10:80
 	r := s.apply(state(service(), 1))
 	require.Equal(t, p.Plan.Stats().Messages, r.Messages)
 	require.Equal(t, 2, r.Elements)
-	p = ok(s.engine.Plan(t.Context(), servicemodel.State{}))(t)
+	p = must.OK(s.engine.Plan(t.Context(), servicemodel.State{}))(t)
 	require.Equal(t, "close "+at+":80/tcp\nclose "+at+":80/udp\n"+p.Changes.String(),
 		p.Plan.String())
 }
@@ -63,16 +64,16 @@ func TestWhatDoesNotChangeIsNotTouched(t *testing.T) {
 	require.Equal(t, 1, r.Elements)
 	require.Same(t, before, s.sockets[before.where])
 	s.apply(servicemodel.State{})
-	ok(c.Write([]byte("still here")))(t)
+	must.OK(c.Write([]byte("still here")))(t)
 	b := make([]byte, 10)
-	ok(io.ReadFull(c, b))(t)
+	must.OK(io.ReadFull(c, b))(t)
 	require.Equal(t, "still here", string(b))
 }
 
 func TestRefusalsNameTheField(t *testing.T) {
 	t.Parallel()
 	taken := netip.AddrPortFrom(loopback(), 80)
-	l := ok(net.ListenTCP("tcp", net.TCPAddrFromAddrPort(taken)))(t)
+	l := must.OK(net.ListenTCP("tcp", net.TCPAddrFromAddrPort(taken)))(t)
 	defer l.Close()
 	elsewhere := netip.MustParseAddr("203.0.113.77")
 	tcp := func(edit func(*servicemodel.Service)) *servicemodel.Service {
@@ -123,9 +124,9 @@ func TestAPortTakenInBetweenIsACollision(t *testing.T) {
 	s := newSite(t, Config{}, echoes(t, 1)...)
 	s.apply(servicemodel.State{})
 	var c *servicemodel.ChangeSet
-	p := ok(s.engine.Plan(t.Context(), state(service(), 1)))(t)
+	p := must.OK(s.engine.Plan(t.Context(), state(service(), 1)))(t)
 	c = p.Changes
-	l := ok(net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(t)
+	l := must.OK(net.ListenTCP("tcp", net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(t)
 	_, err := s.Commit(t.Context(), c)
 	require.ErrorIs(t, err, kernelerr.ErrConflict)
 	require.Empty(t, s.sockets, "all or nothing")
@@ -151,17 +152,17 @@ func TestNodePortsFollowTheAddressesOfTheNode(t *testing.T) {
 	require.Contains(t, s.sockets, where{servicemodel.TCP, netip.AddrPortFrom(first, 30080)})
 	require.Equal(t, []netip.Addr{first, first}, *node.Load(), "it is the program's")
 	node.Store(&[]netip.Addr{second})
-	i := ok(s.Integrity(t.Context()))(t)
+	i := must.OK(s.Integrity(t.Context()))(t)
 	require.Equal(t, backends.Broken, i)
 	r := s.apply(state(published, 1).WithNode(servicemodel.Node{LocalhostNodePorts: true}))
 	require.Equal(t, []string{"close " + first.String() + ":30080/tcp", "listen " +
 		second.String() + ":30080/tcp for default/web:tcp at " + second.String() + ":30080"},
 		r.Drift)
-	c := ok(net.Dial("tcp", netip.AddrPortFrom(second, 30080).String()))(t)
+	c := must.OK(net.Dial("tcp", netip.AddrPortFrom(second, 30080).String()))(t)
 	defer c.Close()
-	name := ok(greeting(c.(*net.TCPConn)))(t)
+	name := must.OK(greeting(c.(*net.TCPConn)))(t)
 	require.Equal(t, "1", name)
-	i = ok(s.Integrity(t.Context()))(t)
+	i = must.OK(s.Integrity(t.Context()))(t)
 	require.Equal(t, backends.Intact, i)
 }
 
@@ -170,7 +171,7 @@ func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {
 	s := newSite(t, Config{}, echoes(t, 1)...)
 	s.apply(state(service(), 1))
 	c, _ := s.visit()
-	ok(s.engine.Cleanup(t.Context()))(t)
+	must.OK(s.engine.Cleanup(t.Context()))(t)
 	eventually(t, "connections are refused", func() bool { // when the accepting goroutine has ended
 		late, err := net.Dial("tcp", netip.AddrPortFrom(s.at, 80).String())
 		if err == nil {
@@ -180,8 +181,8 @@ func TestCleanupStopsListeningAndDrainWaits(t *testing.T) {
 	})
 	drained := make(chan error)
 	go func() { drained <- s.Drain(t.Context()) }()
-	ok(c.Write([]byte("x")))(t)
-	ok(io.ReadFull(c, make([]byte, 1)))(t)
+	must.OK(c.Write([]byte("x")))(t)
+	must.OK(io.ReadFull(c, make([]byte, 1)))(t)
 	c.Close()
 	require.NoError(t, <-drained)
 }
@@ -253,6 +254,6 @@ func TestCheckBesideForks(t *testing.T) {
 	for range 300 {
 		r := s.apply(state(service(), 1))
 		require.Empty(t, r.Refused)
-		ok(s.engine.Cleanup(t.Context()))(t)
+		must.OK(s.engine.Cleanup(t.Context()))(t)
 	}
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -16,7 +17,7 @@ import (
 func benchmark(
 	b *testing.B, serve func(*net.TCPConn), client func(b *testing.B, at netip.AddrPort),
 ) {
-	l := ok(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(b)
+	l := must.OK(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(b)
 	defer l.Close()
 	go func() {
 		for {
@@ -48,8 +49,8 @@ func benchProxy(b *testing.B, server netip.AddrPort) netip.AddrPort {
 		other.ClusterIPs = []netip.Addr{netip.MustParseAddr(other.Name.Name)}
 		s = s.WithService(other).WithEndpoints(other.Name, s.Endpoints(web))
 	}
-	table := ok(servicemodel.Resolve(nil, s))(b)
-	ok(p.Commit(b.Context(), servicemodel.Diff(nil, table)))(b)
+	table := must.OK(servicemodel.Resolve(nil, s))(b)
+	must.OK(p.Commit(b.Context(), servicemodel.Diff(nil, table)))(b)
 	return at
 }
 
@@ -119,10 +120,10 @@ func roundTrip(b *testing.B, c *net.TCPConn) {
 
 // BenchmarkChoose decides about a connection and gives it one of ten endpoints.
 func BenchmarkChoose(b *testing.B) {
-	p := ok(New(&Config{Map: Mapping{{From: netip.MustParsePrefix("10.96.0.0/12")}}}))(b)
+	p := must.OK(New(&Config{Map: Mapping{{From: netip.MustParsePrefix("10.96.0.0/12")}}}))(b)
 	s := state(service(), 1, 2, 3, 4, 5, 6, 7, 8, 9, 10)
-	table := ok(servicemodel.Resolve(nil, s))(b)
-	ok(p.Commit(b.Context(), servicemodel.Diff(nil, table)))(b)
+	table := must.OK(servicemodel.Resolve(nil, s))(b)
+	must.OK(p.Commit(b.Context(), servicemodel.Diff(nil, table)))(b)
 	c := &conn{protocol: servicemodel.TCP, src: netip.MustParseAddrPort("192.0.2.1:4000"),
 		dst: netip.AddrPortFrom(webIP, 80)}
 	b.ReportAllocs()

@@ -56,9 +56,9 @@ func newSite(t *testing.T, cfg Config, endpoints ...netip.AddrPort) *site {
 		cfg.Map = append(cfg.Map, Rule{From: netip.PrefixFrom(endpointAddr(i+1), 32), To: e.Addr(),
 			ToPort: e.Port()})
 	}
-	s.Backend = ok(New(&cfg))(t)
+	s.Backend = must.OK(New(&cfg))(t)
 	t.Cleanup(func() { require.NoError(t, s.Close()) })
-	s.keeper = ok(flows.New(s.Backend, nil))(t)
+	s.keeper = must.OK(flows.New(s.Backend, nil))(t)
 	s.engine = dataplane.New(s.Backend, &dataplane.Config{Flows: s.keeper})
 	return s
 }
@@ -94,13 +94,14 @@ func state(svc *servicemodel.Service, endpoints ...int) servicemodel.State {
 
 func (s *site) apply(state servicemodel.State) *dataplane.Result {
 	s.t.Helper()
-	return ok(s.engine.Apply(s.t.Context(), state))(s.t)
+	return must.OK(s.engine.Apply(s.t.Context(), state))(s.t)
 }
 
 // dial connects to the service.
 func (s *site) dial() *net.TCPConn {
 	s.t.Helper()
-	c := ok(net.DialTCP("tcp", nil, net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(s.t)
+	c := must.OK(net.DialTCP("tcp", nil,
+		net.TCPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(s.t)
 	require.NoError(s.t, c.SetDeadline(time.Now().Add(patience)))
 	s.t.Cleanup(func() { c.Close() })
 	return c
@@ -128,14 +129,14 @@ func greeting(c *net.TCPConn) (string, error) {
 func (s *site) visit() (*net.TCPConn, string) {
 	s.t.Helper()
 	c := s.dial()
-	name := ok(greeting(c))(s.t)
+	name := must.OK(greeting(c))(s.t)
 	return c, name
 }
 
 // listener listens at a free port until the test ends, and serves each connection.
 func listener(t *testing.T, serve func(*net.TCPConn)) netip.AddrPort {
 	t.Helper()
-	l := ok(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
+	l := must.OK(net.ListenTCP("tcp", &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 	t.Cleanup(func() { l.Close() })
 	go func() {
 		for {
@@ -176,13 +177,11 @@ func eventually(t *testing.T, what string, done func() bool) {
 func silence(t *testing.T) netip.AddrPort {
 	t.Helper()
 	at := netip.AddrPortFrom(loopback(), 9)
-	fd := ok(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
+	fd := must.OK(syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0))(t)
 	t.Cleanup(func() { syscall.Close(fd) })
 	require.NoError(t, syscall.Bind(fd, &syscall.SockaddrInet4{Port: 9, Addr: at.Addr().As4()}))
 	require.NoError(t, syscall.Listen(fd, 0))
-	fill := ok(net.Dial("tcp", at.String()))(t)
+	fill := must.OK(net.Dial("tcp", at.String()))(t)
 	t.Cleanup(func() { fill.Close() })
 	return at
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

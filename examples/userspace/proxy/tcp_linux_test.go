@@ -13,6 +13,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -25,9 +26,9 @@ func TestHalfCloseIsPassedOn(t *testing.T) {
 	}))
 	s.apply(state(service(), 1))
 	c := s.dial()
-	ok(c.Write([]byte("hello")))(t)
+	must.OK(c.Write([]byte("hello")))(t)
 	require.NoError(t, c.CloseWrite())
-	answer := ok(io.ReadAll(c))(t)
+	answer := must.OK(io.ReadAll(c))(t)
 	require.Equal(t, "HELLO", string(answer))
 	eventually(t, "the connection ends", func() bool { return s.Stats().Open == 0 })
 }
@@ -40,7 +41,7 @@ func TestAResetIsPassedOn(t *testing.T) {
 	}))
 	s.apply(state(service(), 1))
 	c := s.dial()
-	ok(c.Write([]byte("x")))(t)
+	must.OK(c.Write([]byte("x")))(t)
 	_, err := io.ReadAll(c)
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 }
@@ -71,7 +72,7 @@ func TestASlowReaderSlowsTheSender(t *testing.T) {
 	}
 	close(start)
 	require.NoError(t, c.SetWriteDeadline(time.Now().Add(patience)))
-	ok(c.Write(data))(t)
+	must.OK(c.Write(data))(t)
 	want.Write(data)
 	require.NoError(t, c.CloseWrite())
 	require.Equal(t, want.Sum(nil), <-sum)
@@ -119,7 +120,7 @@ func TestAnIdleConnectionIsReset(t *testing.T) {
 	c, _ := s.visit()
 	// A byte in one direction keeps both alive.
 	for start := time.Now(); time.Since(start) < 2*idle; time.Sleep(idle / 20) {
-		ok(c.Write([]byte("x")))(t)
+		must.OK(c.Write([]byte("x")))(t)
 	}
 	_, err := io.ReadAll(c)
 	require.ErrorIs(t, err, syscall.ECONNRESET)
@@ -137,7 +138,7 @@ func TestConnectionsBeyondTheLimitWait(t *testing.T) {
 	require.ErrorContains(t, err, "timeout")
 	require.NoError(t, third.SetReadDeadline(time.Now().Add(patience)))
 	first.Close()
-	name := ok(greeting(third))(t)
+	name := must.OK(greeting(third))(t)
 	require.Equal(t, "1", name)
 }
 

@@ -12,13 +12,14 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
 // udpServers answer each datagram with their number and what it says.
 func udpServers(t *testing.T, n int) (all []netip.AddrPort) {
 	for i := range n {
-		c := ok(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
+		c := must.OK(net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)}))(t)
 		t.Cleanup(func() { c.Close() })
 		go func() {
 			buf := make([]byte, 1<<16)
@@ -38,7 +39,8 @@ func udpServers(t *testing.T, n int) (all []netip.AddrPort) {
 // socket is a client's socket.
 func (s *site) socket() *net.UDPConn {
 	s.t.Helper()
-	c := ok(net.DialUDP("udp", nil, net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(s.t)
+	c := must.OK(net.DialUDP("udp", nil,
+		net.UDPAddrFromAddrPort(netip.AddrPortFrom(s.at, 80))))(s.t)
 	s.t.Cleanup(func() { c.Close() })
 	return c
 }

@@ -85,10 +85,8 @@ func documented(t *testing.T, p *build.Package, mode parser.Mode) (*token.FileSe
 	set := token.NewFileSet()
 	var files []*ast.File
 	for _, name := range append(p.GoFiles, p.CgoFiles...) {
-		files = append(files, ok(parser.ParseFile(set, filepath.Join(p.Dir, name), nil,
+		files = append(files, must.OK(parser.ParseFile(set, filepath.Join(p.Dir, name), nil,
 			mode|parser.SkipObjectResolution))(t))
 	}
-	return set, ok(doc.NewFromFiles(set, files, module+p.ImportPath))(t)
+	return set, must.OK(doc.NewFromFiles(set, files, module+p.ImportPath))(t)
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

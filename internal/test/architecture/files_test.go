@@ -17,6 +17,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 // layered are the packages whose files have an order, in which each file uses only files before it.
@@ -33,7 +35,7 @@ func TestFilesUseNoFileThatUsesThem(t *testing.T) {
 	cmd := exec.Command("go", args...)
 	cmd.Dir, cmd.Env = root, append(os.Environ(), "GOOS=linux")
 	exported := map[string]string{} // the file with the types of a package
-	for line := range strings.Lines(string(ok(cmd.Output())(t))) {
+	for line := range strings.Lines(string(must.OK(cmd.Output())(t))) {
 		path, file, _ := strings.Cut(strings.TrimSpace(line), " ")
 		exported[path] = file
 	}
@@ -70,12 +72,12 @@ func fileUses(t *testing.T, path string, names []string, lookup importer.Lookup)
 	t.Helper()
 	set, files := token.NewFileSet(), []*ast.File(nil)
 	for _, name := range names {
-		files = append(files, ok(parser.ParseFile(set, filepath.Join(root, path, name), nil,
+		files = append(files, must.OK(parser.ParseFile(set, filepath.Join(root, path, name), nil,
 			parser.SkipObjectResolution))(t))
 	}
 	info := &types.Info{Uses: map[*ast.Ident]types.Object{}}
 	cfg := types.Config{Importer: importer.ForCompiler(set, "gc", lookup)}
-	pkg := ok(cfg.Check(module+path, set, files, info))(t)
+	pkg := must.OK(cfg.Check(module+path, set, files, info))(t)
 
 	uses = map[string]map[string][]string{}
 	for _, name := range names {

@@ -14,6 +14,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 const (
@@ -37,7 +39,7 @@ var (
 // table reads the rows of the table.
 func table(t *testing.T) []row {
 	t.Helper()
-	text := ok(os.ReadFile(document))(t)
+	text := must.OK(os.ReadFile(document))(t)
 	_, section, found := strings.Cut(string(text), "\n## What they may import\n")
 	require.True(t, found, "the section on packages")
 	section, _, _ = strings.Cut(section, "\n## ")
@@ -153,10 +155,10 @@ func TestExamplesCanBeCopied(t *testing.T) {
 	t.Parallel()
 	for name, limit := range map[string]int{"publish": 205, "nodeproxy": 250, "balancer": 250} {
 		dir := filepath.Join(root, "examples", name)
-		text := ok(os.ReadFile(filepath.Join(dir, "main.go")))(t)
+		text := must.OK(os.ReadFile(filepath.Join(dir, "main.go")))(t)
 		require.LessOrEqual(t, strings.Count(string(text), "\n"), limit, name)
-		require.Equal(t, []string{"main.go"}, ok(build.ImportDir(dir, 0))(t).GoFiles, name)
-		text = ok(os.ReadFile(filepath.Join(dir, "main_test.go")))(t)
+		require.Equal(t, []string{"main.go"}, must.OK(build.ImportDir(dir, 0))(t).GoFiles, name)
+		text = must.OK(os.ReadFile(filepath.Join(dir, "main_test.go")))(t)
 		require.Contains(t, string(text), "memory.New(", name)
 	}
 }

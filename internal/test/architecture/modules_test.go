@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
+
+	"github.com/kernlb/kernlb/internal/test/must"
 )
 
 var (
@@ -21,14 +23,14 @@ var (
 // Modules that build Kubernetes itself stand outside, because they would raise versions.
 func TestModulesRequireWhatTheyAreTestedWith(t *testing.T) {
 	t.Parallel()
-	work := ok(filepath.Abs(root + "/go.work"))(t)
+	work := must.OK(filepath.Abs(root + "/go.work"))(t)
 	list := exec.CommandContext(t.Context(), "go", "list", "-m", "-f",
 		"{{.Path}} {{.Version}}", "all")
 	list.Env = append(os.Environ(), "GOWORK="+work, "GOFLAGS=")
-	selected := string(ok(list.Output())(t))
+	selected := string(must.OK(list.Output())(t))
 
 	together := map[string]bool{}
-	for _, m := range used.FindAllStringSubmatch(string(ok(os.ReadFile(work))(t)), -1) {
+	for _, m := range used.FindAllStringSubmatch(string(must.OK(os.ReadFile(work))(t)), -1) {
 		together[strings.TrimPrefix(m[1]+"/go.mod", "/")] = true
 	}
 	for name, text := range files(t, "go.mod") {

@@ -25,7 +25,7 @@ func TestNamesHaveTheLengthThatTheDocumentationNames(t *testing.T) {
 		FindStringSubmatch(oneLine(t, "programs.md"))
 	require.Len(t, m, 3)
 	for i, port := range []string{"http", ""} {
-		limit := ok(strconv.Atoi(m[i+1]))(t)
+		limit := must.OK(strconv.Atoi(m[i+1]))(t)
 		valid := func(bytes int) error {
 			return (&servicemodel.Service{Name: servicemodel.Name{Namespace: "owner",
 				Name: strings.Repeat("n", bytes-len("owner")-len(port))},
@@ -36,5 +36,3 @@ func TestNamesHaveTheLengthThatTheDocumentationNames(t *testing.T) {
 		require.Error(t, valid(limit+1), "with %d bytes", limit+1)
 	}
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

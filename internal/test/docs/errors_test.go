@@ -24,6 +24,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
 	"github.com/kernlb/kernlb/internal/nft"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -146,11 +147,11 @@ func (staleFlows) Settle(context.Context) (time.Duration, error) { return 0, sys
 // appliesTwice applies a planned change set twice.
 func appliesTwice(t *testing.T) error {
 	engine := dataplane.New(memory.New(nil), nil)
-	preview := ok(engine.Plan(t.Context(), web("a")))(t)
-	text := ok(json.Marshal(preview.Changes))(t)
+	preview := must.OK(engine.Plan(t.Context(), web("a")))(t)
+	text := must.OK(json.Marshal(preview.Changes))(t)
 	var changes servicemodel.ChangeSet
 	require.NoError(t, json.Unmarshal(text, &changes))
-	ok(engine.ApplyChanges(t.Context(), &changes))(t)
+	must.OK(engine.ApplyChanges(t.Context(), &changes))(t)
 	_, err := engine.ApplyChanges(t.Context(), &changes)
 	return err
 }
@@ -176,7 +177,7 @@ func runsTwice(t *testing.T) (err error) {
 
 func takes(t *testing.T) error {
 	parts := dataplane.NewParts(memory.New(nil), nil)
-	ok(parts.Apply(t.Context(), "a", web("a")))(t)
+	must.OK(parts.Apply(t.Context(), "a", web("a")))(t)
 	_, err := parts.Apply(t.Context(), "b", web("b"))
 	require.ErrorIs(t, err, dataplane.ErrRefused)
 	return err
@@ -237,10 +238,10 @@ func TestTheTableOfErrors(t *testing.T) {
 // testedIn reports whether a test of a package, or of one below it, names an error.
 func testedIn(t *testing.T, dir, id string) bool {
 	t.Helper()
-	tests := ok(filepath.Glob(filepath.Join(dir, "*_test.go")))(t)
-	below := ok(filepath.Glob(filepath.Join(dir, "*", "*_test.go")))(t)
+	tests := must.OK(filepath.Glob(filepath.Join(dir, "*_test.go")))(t)
+	below := must.OK(filepath.Glob(filepath.Join(dir, "*", "*_test.go")))(t)
 	for _, path := range append(tests, below...) {
-		src := ok(os.ReadFile(path))(t)
+		src := must.OK(os.ReadFile(path))(t)
 		if regexp.MustCompile(`\b` + id + `\b`).Match(src) {
 			return true
 		}

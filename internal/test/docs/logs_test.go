@@ -18,6 +18,7 @@ import (
 	"github.com/kernlb/kernlb/dataplane/backends"
 	"github.com/kernlb/kernlb/dataplane/kernelerr"
 	"github.com/kernlb/kernlb/dataplane/memory"
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -69,14 +70,14 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 	apply(servicemodel.State{})
 	m.Fail("commit", 1, errors.New("no memory"))
 	apply(state)
-	ok(e.Settle(t.Context()))(t)
-	ok(e.Switch(t.Context(), memory.New(nil), nil))(t)
-	ok(e.Cleanup(t.Context()))(t)
+	must.OK(e.Settle(t.Context()))(t)
+	must.OK(e.Switch(t.Context(), memory.New(nil), nil))(t)
+	must.OK(e.Cleanup(t.Context()))(t)
 
 	keeping := dataplane.New(memory.New(nil), &dataplane.Config{Logger: slog.New(logged),
 		KeepRefused: true})
 	for _, port := range []uint16{80, 0} {
-		ok(keeping.Apply(t.Context(), state.WithService(svc("web", port))))(t)
+		must.OK(keeping.Apply(t.Context(), state.WithService(svc("web", port))))(t)
 	}
 
 	lacking := memory.New(nil)
@@ -87,7 +88,7 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 		return &backends.UnsupportedError{Object: "node", Field: backends.FieldFamily,
 			Value: servicemodel.IPv6.String()}
 	})
-	ok(dataplane.New(lacking, &dataplane.Config{Logger: slog.New(logged)}).Apply(t.Context(),
+	must.OK(dataplane.New(lacking, &dataplane.Config{Logger: slog.New(logged)}).Apply(t.Context(),
 		state))(t)
 
 	lenient := dataplane.New(memory.New(nil), &dataplane.Config{Logger: slog.New(logged),
@@ -97,9 +98,9 @@ func TestTheTableOfLogsIsWhatAnEngineLogs(t *testing.T) {
 			}
 			return nil
 		}})
-	ok(lenient.Apply(t.Context(), servicemodel.State{}.WithService(svc("web", 80)).
+	must.OK(lenient.Apply(t.Context(), servicemodel.State{}.WithService(svc("web", 80)).
 		WithEndpoints(svc("web", 80).Name, []servicemodel.Endpoint{{}})))(t)
-	ok(lenient.Apply(t.Context(), state))(t)
+	must.OK(lenient.Apply(t.Context(), state))(t)
 	_, err := lenient.Apply(t.Context(), servicemodel.State{})
 	require.ErrorIs(t, err, dataplane.ErrNotApproved)
 

@@ -12,6 +12,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/kernlb/kernlb/internal/test/must"
 	"github.com/kernlb/kernlb/servicemodel"
 )
 
@@ -69,7 +70,7 @@ func TestSharingKnowsTheHooks(t *testing.T) {
 // priorities returns those of the base chains in some files.
 func priorities(t *testing.T, pattern string) []int {
 	t.Helper()
-	files := ok(filepath.Glob(pattern))(t)
+	files := must.OK(filepath.Glob(pattern))(t)
 	var all string
 	for _, f := range files {
 		for _, m := range regexp.MustCompile(`hook [a-z]+ priority (-?\d+)`).FindAllStringSubmatch(
@@ -84,7 +85,7 @@ func priorities(t *testing.T, pattern string) []int {
 func numbers(t *testing.T, text string) (l []int) {
 	t.Helper()
 	for _, s := range regexp.MustCompile(`-?\d+`).FindAllString(text, -1) {
-		n := ok(strconv.Atoi(s))(t)
+		n := must.OK(strconv.Atoi(s))(t)
 		l = append(l, n)
 	}
 	slices.Sort(l)
@@ -101,6 +102,6 @@ func constant(t *testing.T, file, name string) string {
 
 func source(t *testing.T, file string) string {
 	t.Helper()
-	b := ok(os.ReadFile(file))(t)
+	b := must.OK(os.ReadFile(file))(t)
 	return string(b)
 }

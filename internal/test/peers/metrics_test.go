@@ -57,7 +57,7 @@ func TestMetricsAreThoseOfKubeProxy(t *testing.T) {
 // rows are those of a table of docs/metrics.md, by the name of the metric.
 func rows(t *testing.T, table string) map[string][]string {
 	t.Helper()
-	text := ok(os.ReadFile("../../../docs/metrics.md"))(t)
+	text := must.OK(os.ReadFile("../../../docs/metrics.md"))(t)
 	_, rest, found := strings.Cut(string(text), "<!-- "+table+" -->\n")
 	require.True(t, found)
 	body, _, found := strings.Cut(rest, "<!-- end -->")
@@ -93,9 +93,9 @@ func buckets(f *dto.MetricFamily) (l []float64) {
 // sourceNames are the names of all metrics in the source of kube-proxy's package of them.
 func sourceNames(t *testing.T) (names []string) {
 	t.Helper()
-	dir := ok(exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}",
+	dir := must.OK(exec.CommandContext(t.Context(), "go", "list", "-f", "{{.Dir}}",
 		"k8s.io/kubernetes/pkg/proxy/metrics").Output())(t)
-	text := ok(os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "metrics.go")))(t)
+	text := must.OK(os.ReadFile(filepath.Join(strings.TrimSpace(string(dir)), "metrics.go")))(t)
 	name := regexp.MustCompile(`(?:Name:\s+"|NewDesc\(\s*"kubeproxy_)(\w+)"`)
 	for _, m := range name.FindAllStringSubmatch(string(text), -1) {
 		names = append(names, "kubeproxy_"+m[1])
@@ -130,7 +130,7 @@ func proxyFamilies(t *testing.T) map[string]*dto.MetricFamily {
 		kubeproxy.EndpointChangesTotal, kubeproxy.ServiceChangesPending,
 		kubeproxy.ServiceChangesTotal)
 	kubeproxy.SyncProxyRulesNoLocalEndpointsTotal.WithLabelValues("internal", "IPv4").Set(1)
-	all := ok(r.Gather())(t)
+	all := must.OK(r.Gather())(t)
 	return byName(all)
 }
 
@@ -161,13 +161,11 @@ func ownFamilies(t *testing.T) map[string]*dto.MetricFamily {
 		s = s.WithService(&servicemodel.Service{Name: name,
 			ClusterIPs: []netip.Addr{(&mix{}).addr(i)},
 			Ports:      []servicemodel.ServicePort{{Protocol: servicemodel.TCP, Port: 80}}})
-		ok(engine.Apply(t.Context(), s))(t)
+		must.OK(engine.Apply(t.Context(), s))(t)
 	}
 	c.Triggered(engine.Status().Wanted, time.Now())
 	r := prometheus.NewRegistry()
 	r.MustRegister(c)
-	all := ok(r.Gather())(t)
+	all := must.OK(r.Gather())(t)
 	return byName(all)
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

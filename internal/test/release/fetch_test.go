@@ -89,14 +89,14 @@ func module(dir string) string { return strings.TrimSuffix(kernlb+"/"+dir, "/") 
 func serve(t *testing.T, proxy, dir, version string) {
 	t.Helper()
 	at := filepath.Join(proxy, module(dir), "@v", version)
-	info := ok(json.Marshal(map[string]string{"Version": version}))(t)
+	info := must.OK(json.Marshal(map[string]string{"Version": version}))(t)
 	write(t, at+".info", string(info))
 	write(t, at+".mod", read(t, filepath.Join(root, dir, "go.mod")))
-	file := ok(os.Create(at + ".zip"))(t)
+	file := must.OK(os.Create(at + ".zip"))(t)
 	archive := zip.NewWriter(file)
 	for _, name := range contents(t, dir) {
-		entry := ok(archive.Create(module(dir) + "@" + version + "/" + name))(t)
-		ok(io.WriteString(entry, read(t, filepath.Join(root, dir, name))))(t)
+		entry := must.OK(archive.Create(module(dir) + "@" + version + "/" + name))(t)
+		must.OK(io.WriteString(entry, read(t, filepath.Join(root, dir, name))))(t)
 	}
 	require.NoError(t, archive.Close())
 	require.NoError(t, file.Close())
@@ -129,7 +129,7 @@ next:
 
 func read(t *testing.T, name string) string {
 	t.Helper()
-	text := ok(os.ReadFile(name))(t)
+	text := must.OK(os.ReadFile(name))(t)
 	return string(text)
 }
 
@@ -150,5 +150,3 @@ func run(t *testing.T, dir string, env []string, command string, args ...string)
 	require.NoError(t, err, "%s %s: %s", command, strings.Join(args, " "), stderr.String())
 	return string(out)
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }

@@ -85,7 +85,7 @@ type following struct {
 
 func follow(t *testing.T, client *fake.Clientset, cfg *Config) *following {
 	t.Helper()
-	source := ok(New(client, cfg))(t)
+	source := must.OK(New(client, cfg))(t)
 	ctx, stop := context.WithCancel(t.Context())
 	f := &following{Source: source, done: make(chan error, 1), stop: stop}
 	go func() {
@@ -167,9 +167,9 @@ func TestObjectsAreFollowed(t *testing.T) {
 		services := client.CoreV1().Services("default")
 		eps := client.DiscoveryV1().EndpointSlices("default")
 
-		ok(eps.Create(t.Context(), slice("web", "10.244.1.1"), metav1.CreateOptions{}))(t)
+		must.OK(eps.Create(t.Context(), slice("web", "10.244.1.1"), metav1.CreateOptions{}))(t)
 		f.requireEndpoints(t, web, 1)
-		ok(eps.Update(t.Context(), slice("web", "10.244.1.1", "10.244.1.2"),
+		must.OK(eps.Update(t.Context(), slice("web", "10.244.1.1", "10.244.1.2"),
 			metav1.UpdateOptions{}))(t)
 		f.requireEndpoints(t, web, 2)
 		require.NoError(t, eps.Delete(t.Context(), "web-1", metav1.DeleteOptions{}))
@@ -177,7 +177,7 @@ func TestObjectsAreFollowed(t *testing.T) {
 
 		cidr := &networkingv1.ServiceCIDR{ObjectMeta: metav1.ObjectMeta{Name: "kubernetes"},
 			Spec: networkingv1.ServiceCIDRSpec{CIDRs: []string{"10.96.0.0/16"}}}
-		ok(client.NetworkingV1().ServiceCIDRs().Create(t.Context(), cidr,
+		must.OK(client.NetworkingV1().ServiceCIDRs().Create(t.Context(), cidr,
 			metav1.CreateOptions{}))(t)
 		_, s := f.made()
 		require.Len(t, s.Node().ServiceCIDRs, 1)
@@ -191,7 +191,7 @@ func TestObjectsAreFollowed(t *testing.T) {
 
 func TestADeletionThatTheWatchMissedIsNoticed(t *testing.T) {
 	t.Parallel()
-	s := ok(New(server(), nil))(t)
+	s := must.OK(New(server(), nil))(t)
 	for _, k := range s.kinds[:1] {
 		s.set(k, service("web", "10.96.0.10"))
 		require.NotNil(t, s.State().Service(web))
@@ -298,7 +298,7 @@ func TestStatesComeWithoutServiceCIDRs(t *testing.T) {
 
 func TestServiceCIDRsAreWatchedWhereTheServerHasThem(t *testing.T) {
 	t.Parallel()
-	s := ok(New(fake.NewClientset(), nil))(t)
+	s := must.OK(New(fake.NewClientset(), nil))(t)
 	names := func(l []*kind) (out []string) {
 		for _, k := range l {
 			out = append(out, k.name)
@@ -376,7 +376,7 @@ func TestANodeThatComesLateOpensTheGate(t *testing.T) {
 		f := follow(t, client, &Config{Tracker: kube.Config{
 			Node: servicemodel.Node{Name: "n1"}, NodeCIDRs: true}})
 		time.Sleep(time.Minute)
-		ok(client.CoreV1().Nodes().Create(t.Context(),
+		must.OK(client.CoreV1().Nodes().Create(t.Context(),
 			node([]string{"192.0.2.1"}, []string{"10.244.1.0/24"}), metav1.CreateOptions{}))(t)
 		n, s := f.made()
 		require.Equal(t, 1, n)
@@ -387,7 +387,7 @@ func TestANodeThatComesLateOpensTheGate(t *testing.T) {
 
 func TestRunIsCalledOnce(t *testing.T) {
 	t.Parallel()
-	s := ok(New(server(), nil))(t)
+	s := must.OK(New(server(), nil))(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	require.NoError(t, s.Run(ctx, func(servicemodel.State) { t.Error("a state") }))
@@ -407,18 +407,16 @@ func TestTheNodeIsEligibleUntilItIsToGo(t *testing.T) {
 		requireEligible(false)
 		nodes := client.CoreV1().Nodes()
 		n := node([]string{"192.0.2.1"}, nil)
-		ok(nodes.Create(t.Context(), n, metav1.CreateOptions{}))(t)
+		must.OK(nodes.Create(t.Context(), n, metav1.CreateOptions{}))(t)
 		requireEligible(true)
 		n.Spec.Taints = []corev1.Taint{{Key: "ToBeDeletedByClusterAutoscaler"}}
-		ok(nodes.Update(t.Context(), n, metav1.UpdateOptions{}))(t)
+		must.OK(nodes.Update(t.Context(), n, metav1.UpdateOptions{}))(t)
 		requireEligible(false)
 		n.Spec.Taints = nil
-		ok(nodes.Update(t.Context(), n, metav1.UpdateOptions{}))(t)
+		must.OK(nodes.Update(t.Context(), n, metav1.UpdateOptions{}))(t)
 		requireEligible(true)
 		require.NoError(t, nodes.Delete(t.Context(), "n1", metav1.DeleteOptions{}))
 		requireEligible(false)
 		f.end(t)
 	})
 }
-
-func ok[T any](v T, err error) func(testing.TB) T { return must.OK(v, err) }
