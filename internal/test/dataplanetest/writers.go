@@ -121,7 +121,11 @@ func (w *writing) run(open func(netns int) (backends.Backend, error)) []servicem
 // look takes the lock of a writer now and then, until done is closed, and requires that the kernel
 // holds a state that was applied, or nothing yet.
 func (w *writing) look(done <-chan struct{}) {
-	possible := append(slices.Clone(w.states), servicemodel.State{})
+	possible, err := tablesOf(append(slices.Clone(w.states), servicemodel.State{}))
+	if err != nil {
+		w.t.Error(err)
+		return
+	}
 	for looks := 0; ; {
 		select {
 		case <-done:
@@ -139,7 +143,7 @@ func (w *writing) look(done <-chan struct{}) {
 		unlock, err := b.(backends.Locker).Lock(w.ctx)
 		if err == nil {
 			looks++
-			err = w.holdsOne(possible)
+			err = holdsTable(w.ctx, w.under, w.ns, possible, w.harmless)
 			unlock()
 		}
 		b.Close()
@@ -161,6 +165,29 @@ func (w *writing) holdsOne(states []servicemodel.State) error {
 // nothing else except harmless drift.
 func holdsOne(ctx context.Context, under Backend, ns *netnstest.NS, states []servicemodel.State,
 	harmless []string) error {
+	tables, err := tablesOf(states)
+	if err != nil {
+		return err
+	}
+	return holdsTable(ctx, under, ns, tables, harmless)
+}
+
+// tablesOf resolves states.
+func tablesOf(states []servicemodel.State) ([]*servicemodel.Table, error) {
+	var tables []*servicemodel.Table
+	for _, s := range states {
+		t, err := servicemodel.Resolve(nil, s)
+		if err != nil {
+			return nil, err
+		}
+		tables = append(tables, t)
+	}
+	return tables, nil
+}
+
+// holdsTable is holdsOne for states that were resolved.
+func holdsTable(ctx context.Context, under Backend, ns *netnstest.NS, tables []*servicemodel.Table,
+	harmless []string) error {
 	b, err := under.Open(ns.Fd())
 	if err != nil {
 		return err
@@ -173,18 +200,20 @@ func holdsOne(ctx context.Context, under Backend, ns *netnstest.NS, states []ser
 	drift := slices.DeleteFunc(slices.Clone(o.Drift), func(line string) bool {
 		return slices.Contains(harmless, line)
 	})
-	var nearest string
-	for _, s := range states {
-		want, err := servicemodel.Resolve(nil, s)
-		if err != nil {
-			return err
-		}
-		c := servicemodel.Diff(o.Table, want.Arrange(o.Table))
-		nothing := o.Table.Len() == 0 && want.Len() == 0
-		if (nothing || c.Empty()) && len(drift) == 0 {
+
+	differs := func(want *servicemodel.Table) *servicemodel.ChangeSet {
+		return servicemodel.Diff(o.Table, want.Arrange(o.Table))
+	}
+	for _, want := range tables {
+		if want.Len() == o.Table.Len() && len(drift) == 0 &&
+			(want.Len() == 0 || differs(want).Empty()) {
 			return nil
 		}
-		if text := c.String(); nearest == "" || len(text) < len(nearest) {
+	}
+
+	var nearest string
+	for _, want := range tables {
+		if text := differs(want).String(); nearest == "" || len(text) < len(nearest) {
 			nearest = text
 		}
 	}
